@@ -1,0 +1,2 @@
+//! KV-cache codecs.
+#![deny(missing_docs)]

@@ -1,0 +1,2 @@
+//! Model files, weights, tokenizers and architectures.
+#![deny(missing_docs)]

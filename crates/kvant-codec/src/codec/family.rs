@@ -1,0 +1,174 @@
+//! Families of codecs and the options they take: the vocabulary behind the spec grammar.
+
+use super::{PageCodec, exact, scalar};
+use crate::error::BuildError;
+use crate::page::{ScaleFormat, Side};
+use crate::quant::Rule;
+use crate::simd::Tier;
+use crate::spec::CodecSpec;
+use crate::transform::{Dense, Rotation};
+use std::ops::RangeInclusive;
+
+/// Every family, in the order in which tables list them and the printer prefers them.
+pub static FAMILIES: [&Family; 13] = [
+    &exact::F32,
+    &exact::F16,
+    &exact::BF16,
+    &scalar::CH,
+    &scalar::ROT,
+    &scalar::SRHT,
+    &scalar::SRFT,
+    &scalar::SYM,
+    &scalar::MAX,
+    &scalar::ASYM,
+    &scalar::TQ,
+    &scalar::CHG,
+    &scalar::KLT,
+];
+
+/// What numbers share a scale.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Scaling {
+    /// One per token.
+    Token,
+    /// One per token and group of channels.
+    Group(GroupSize),
+    /// One per channel over the page.
+    Channel,
+    /// One per channel over the page, and one per token and group on top.
+    ChannelGroup(GroupSize),
+}
+
+/// Channels that share a token's scale.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum GroupSize {
+    /// 16.
+    G16,
+    /// 32.
+    G32,
+    /// 64.
+    G64,
+}
+
+impl GroupSize {
+    /// As a number.
+    pub fn channels(self) -> usize {
+        match self {
+            GroupSize::G16 => 16,
+            GroupSize::G32 => 32,
+            GroupSize::G64 => 64,
+        }
+    }
+}
+
+/// Tokens in a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PageSize {
+    /// 32.
+    P32,
+    /// 64.
+    P64,
+    /// 128.
+    P128,
+}
+
+impl PageSize {
+    /// As a number.
+    pub fn tokens(self) -> usize {
+        match self {
+            PageSize::P32 => 32,
+            PageSize::P64 => 64,
+            PageSize::P128 => 128,
+        }
+    }
+}
+
+/// Everything a spec can say about one side besides its family and width.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Options {
+    /// The change of basis.
+    pub rotation: Rotation,
+    /// What shares a scale.
+    pub scaling: Scaling,
+    /// How a scale is chosen and a number rounded.
+    pub rule: Rule,
+    /// How scales and zeros are stored.
+    pub scales: ScaleFormat,
+    /// Tokens in a page.
+    pub page: PageSize,
+    /// Divide by the plan's per-channel λ after the rotation.
+    pub lambda: bool,
+    /// Subtract the plan's mean before the rotation.
+    pub mean: bool,
+    /// Seed of the sign diagonal.
+    pub seed: u64,
+}
+
+impl Options {
+    /// No rotation, symmetric, groups of 32, f16 scales, pages of 64.
+    pub const PLAIN: Options = Options {
+        rotation: Rotation::Identity,
+        scaling: Scaling::Group(GroupSize::G32),
+        rule: Rule::Symmetric,
+        scales: ScaleFormat::F16,
+        page: PageSize::P64,
+        lambda: false,
+        mean: false,
+        seed: 0,
+    };
+}
+
+/// Numbers that calibration found for one side of one head.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Calibration {
+    /// Per-channel mean in the model's basis, for `mean`.
+    pub mean: Option<Vec<f32>>,
+    /// Per-channel divisor in the rotated basis, for `lambda`.
+    pub lambda: Option<Vec<f32>>,
+    /// Basis, for `klt`.
+    pub basis: Option<Dense>,
+    /// Bits of every row of units (8 channels of a key, 16 of a value), not increasing, for `klt`.
+    pub widths: Option<Vec<u8>>,
+}
+
+/// What a family is asked to build.
+pub struct Build<'a> {
+    /// The whole spec of this side, for error messages.
+    pub spec: &'a CodecSpec,
+    /// Which side.
+    pub side: Side,
+    /// Head dimension.
+    pub dim: usize,
+    /// The plan's numbers; empty without a plan.
+    pub calibration: &'a Calibration,
+    /// Instruction set.
+    pub tier: Tier,
+}
+
+impl Build<'_> {
+    /// The spec's options.
+    pub fn options(&self) -> &Options {
+        &self.spec.options
+    }
+}
+
+/// The constructor of a family.
+pub type BuildFn = fn(&Build<'_>) -> Result<Box<dyn PageCodec>, BuildError>;
+
+/// A named kind of codec.
+pub struct Family {
+    /// The letters of its spec.
+    pub name: &'static str,
+    /// Widths that may follow the name; none for families that have only one.
+    pub bits: Option<RangeInclusive<u8>>,
+    /// What it computes.
+    pub formula: &'static str,
+    /// Where it comes from.
+    pub source: &'static str,
+    /// What holds when the spec says nothing.
+    pub defaults: Options,
+    /// Classes of options it takes, by the names in [`crate::spec`].
+    pub accepts: &'static [&'static str],
+    /// Makes one.
+    pub build: BuildFn,
+}

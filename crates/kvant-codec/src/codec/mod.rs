@@ -1,0 +1,179 @@
+//! The page codec: six verbs over a page, and the table of families that implement them.
+//!
+//! Adding a codec is one file here (a [`Family`] constant and a [`PageCodec`]) and one line in [`FAMILIES`]. A codec
+//! that only knows `encode` and `decode` is complete: the other verbs have default bodies that decode a page and say
+//! so in [`PageCodec::kernels`].
+
+pub(crate) mod exact;
+pub(crate) mod family;
+mod query;
+pub(crate) mod scalar;
+
+pub use family::{Build, BuildFn, Calibration, FAMILIES, Family, GroupSize, Options, PageSize, Scaling};
+pub(crate) use query::PreparedSpan;
+pub use query::{Accumulator, Query};
+
+use crate::error::CodecError;
+use crate::page::Side;
+use crate::simd::Tier;
+
+/// How a codec's verbs run, for people who ask why something is slow.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KernelReport {
+    /// The instruction set, or `decode` when the verb decodes whole pages.
+    pub encode: &'static str,
+    /// As above, for [`PageCodec::scores`].
+    pub scores: &'static str,
+    /// As above, for [`PageCodec::accumulate`].
+    pub accumulate: &'static str,
+}
+
+/// A codec for pages of a fixed number of vectors of a fixed dimension.
+///
+/// Keys: `prepare` the queries of a group once per step, then `scores` per page. Values: `accumulate` weights per
+/// page, then `finish` once per step. Every verb works on either side; the one that the side was built for is fast.
+pub trait PageCodec: Send + Sync {
+    /// Which side the layout serves.
+    fn side(&self) -> Side;
+
+    /// Channels of a vector.
+    fn dim(&self) -> usize;
+
+    /// Vectors in a page.
+    fn page_tokens(&self) -> usize;
+
+    /// Bytes of an encoded page, scales, zeros and padding included.
+    fn page_bytes(&self) -> usize;
+
+    /// What runs underneath.
+    fn kernels(&self) -> KernelReport;
+
+    /// Encodes `rows`, (page_tokens, dim), into `page`.
+    ///
+    /// # Errors
+    /// When a buffer has the wrong size, a number is NaN or infinite, or a scale is out of the stored format's range.
+    fn encode(&self, rows: &[f32], page: &mut [u8]) -> Result<(), CodecError>;
+
+    /// Decodes `page` into `rows`, (page_tokens, dim). Any bytes decode to something; they need not be finite.
+    ///
+    /// # Errors
+    /// When a buffer has the wrong size.
+    fn decode(&self, page: &[u8], rows: &mut [f32]) -> Result<(), CodecError>;
+
+    /// Prepares queries, (heads, dim), for [`PageCodec::scores`].
+    ///
+    /// # Errors
+    /// When `queries` is not a whole number of heads.
+    fn prepare(&self, queries: &[f32], query: &mut Query) -> Result<(), CodecError> {
+        query.copy(whole("queries", queries.len(), self.dim())?, self.dim(), queries);
+        Ok(())
+    }
+
+    /// q·k of every head and token of the page into `scores`, (heads, page_tokens).
+    ///
+    /// # Errors
+    /// When a buffer has the wrong size.
+    fn scores(&self, query: &Query, page: &[u8], scores: &mut [f32]) -> Result<(), CodecError> {
+        decoded_scores(self, query, page, scores)
+    }
+
+    /// Adds Σ w·v of the page to `sums`, for `weights`, (heads, page_tokens).
+    ///
+    /// # Errors
+    /// When a buffer has the wrong size.
+    fn accumulate(&self, weights: &[f32], page: &[u8], sums: &mut Accumulator) -> Result<(), CodecError> {
+        decoded_accumulate(self, weights, page, sums)
+    }
+
+    /// Writes the sums, (heads, dim), in the model's basis.
+    ///
+    /// # Errors
+    /// When `out` has the wrong size.
+    fn finish(&self, sums: &Accumulator, out: &mut [f32]) -> Result<(), CodecError> {
+        size("output", out.len(), sums.heads() * self.dim())?;
+        for (head, out) in out.chunks_exact_mut(self.dim()).enumerate() {
+            out.copy_from_slice(&sums.row(head)[..self.dim()]);
+        }
+        Ok(())
+    }
+
+    /// Bits per stored number, from the bytes really stored: 8 · bytes / (tokens · dim).
+    fn bits_per_value(&self) -> f64 {
+        8.0 * self.page_bytes() as f64 / (self.page_tokens() * self.dim()) as f64
+    }
+}
+
+/// Scores by decoding the page: what a codec without a kernel, or on its other side, does.
+pub(crate) fn decoded_scores<C: PageCodec + ?Sized>(
+    codec: &C,
+    query: &Query,
+    page: &[u8],
+    scores: &mut [f32],
+) -> Result<(), CodecError> {
+    let (dim, tokens) = (codec.dim(), codec.page_tokens());
+    size("scores", scores.len(), query.heads() * tokens)?;
+    if !query.fits(dim, 0) {
+        return Err(CodecError::Unprepared);
+    }
+    let mut rows = vec![0.0; tokens * dim];
+    codec.decode(page, &mut rows)?;
+    for (head, scores) in scores.chunks_exact_mut(tokens).enumerate() {
+        for (score, row) in scores.iter_mut().zip(rows.chunks_exact(dim)) {
+            *score = query.floats(head).iter().zip(row).map(|(q, k)| q * k).sum();
+        }
+    }
+    Ok(())
+}
+
+/// Sums by decoding the page, in the model's basis.
+pub(crate) fn decoded_accumulate<C: PageCodec + ?Sized>(
+    codec: &C,
+    weights: &[f32],
+    page: &[u8],
+    sums: &mut Accumulator,
+) -> Result<(), CodecError> {
+    let (dim, tokens) = (codec.dim(), codec.page_tokens());
+    size("weights", weights.len(), sums.heads() * tokens)?;
+    if !sums.fits(dim) {
+        return Err(CodecError::ForeignSums { heads: sums.heads(), dim });
+    }
+    let mut rows = vec![0.0; tokens * dim];
+    codec.decode(page, &mut rows)?;
+    for (head, weights) in weights.chunks_exact(tokens).enumerate() {
+        for (weight, row) in weights.iter().zip(rows.chunks_exact(dim)) {
+            sums.add_row(head, *weight, row);
+        }
+    }
+    Ok(())
+}
+
+impl KernelReport {
+    /// The verb of the side from packed bytes, the other one by decoding.
+    pub(crate) fn packed(side: Side, tier: Tier) -> KernelReport {
+        let (scores, accumulate) = match side {
+            Side::Key => (tier.name(), "decode"),
+            Side::Value => ("decode", tier.name()),
+        };
+        KernelReport { encode: tier.name(), scores, accumulate }
+    }
+}
+
+pub(crate) fn size(what: &'static str, got: usize, want: usize) -> Result<(), CodecError> {
+    if got == want { Ok(()) } else { Err(CodecError::Size { what, got, want }) }
+}
+
+/// How many whole heads `got` numbers are.
+pub(crate) fn whole(what: &'static str, got: usize, dim: usize) -> Result<usize, CodecError> {
+    if got.is_multiple_of(dim) { Ok(got / dim) } else { Err(CodecError::NotWhole { what, got, dim }) }
+}
+
+/// Refuses NaN and infinity, naming the first.
+pub(crate) fn finite(rows: &[f32], dim: usize) -> Result<(), CodecError> {
+    // The largest magnitude as an integer: one pass that the compiler vectorises, no branch per number.
+    let top = rows.iter().fold(0u32, |top, x| top.max(x.to_bits() & 0x7FFF_FFFF));
+    if top < 0x7F80_0000 {
+        return Ok(());
+    }
+    let at = rows.iter().position(|x| !x.is_finite()).unwrap_or(0);
+    Err(CodecError::NotFinite { token: at / dim, channel: at % dim, value: rows[at] })
+}

@@ -1,0 +1,174 @@
+//! What a step carries between pages: prepared queries and running sums. Both keep their buffers when reused.
+
+use crate::kernel::round::Rounded;
+use crate::simd::LANES;
+
+/// One span of one head, rounded to bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct PreparedSpan {
+    pub rounded: Rounded,
+    /// Σ q over the span, for zeros.
+    pub exact_sum: f32,
+}
+
+/// Queries of one group of heads in the codec's basis, made by [`crate::PageCodec::prepare`].
+#[derive(Clone, Debug, Default)]
+pub struct Query {
+    pub(crate) heads: usize,
+    dim: usize,
+    /// Floats per head: dim, padded with zeros so that a vector load past any span stays inside.
+    stride: usize,
+    /// (heads, stride).
+    floats: Vec<f32>,
+    /// (heads, 2 planes, stride).
+    bytes: Vec<i8>,
+    /// (heads, spans).
+    pub(crate) spans: Vec<PreparedSpan>,
+    /// (heads): q·μ, added to every score.
+    pub(crate) bias: Vec<f32>,
+}
+
+impl Query {
+    /// An empty query; [`crate::PageCodec::prepare`] fills it.
+    pub fn new() -> Query {
+        Query::default()
+    }
+
+    /// Query heads.
+    pub fn heads(&self) -> usize {
+        self.heads
+    }
+
+    /// The coordinates of a head in the codec's basis.
+    pub fn floats(&self, head: usize) -> &[f32] {
+        &self.floats[head * self.stride..head * self.stride + self.dim]
+    }
+
+    pub(crate) fn reset(&mut self, heads: usize, dim: usize, spans: usize) {
+        self.heads = heads;
+        self.dim = dim;
+        self.stride = dim.next_multiple_of(LANES) + LANES;
+        self.floats.clear();
+        self.floats.resize(heads * self.stride, 0.0);
+        self.bytes.resize(heads * 2 * self.stride, 0);
+        self.spans.resize(heads * spans, PreparedSpan::default());
+        self.bias.clear();
+        self.bias.resize(heads, 0.0);
+    }
+
+    /// Takes queries, (heads, dim), as they are.
+    pub(crate) fn copy(&mut self, heads: usize, dim: usize, queries: &[f32]) {
+        self.reset(heads, dim, 0);
+        for (head, q) in queries.chunks_exact(dim).enumerate() {
+            self.floats_mut(head)[..dim].copy_from_slice(q);
+        }
+    }
+
+    pub(crate) fn floats_mut(&mut self, head: usize) -> &mut [f32] {
+        &mut self.floats[head * self.stride..(head + 1) * self.stride]
+    }
+
+    pub(crate) fn floats_of(&self, head: usize) -> *const f32 {
+        self.floats[head * self.stride..].as_ptr()
+    }
+
+    pub(crate) fn span(&self, head: usize, index: usize, spans: usize) -> PreparedSpan {
+        self.spans[head * spans + index]
+    }
+
+    /// Bytes from one plane of a head to the next.
+    pub(crate) fn plane(&self) -> usize {
+        self.stride
+    }
+
+    pub(crate) fn bytes_of(&self, head: usize, first: usize) -> *const i8 {
+        self.bytes[head * 2 * self.stride + first..].as_ptr()
+    }
+
+    pub(crate) fn bytes_mut(&mut self, head: usize, first: usize) -> *mut i8 {
+        self.bytes[head * 2 * self.stride + first..].as_mut_ptr()
+    }
+
+    /// Whether it was prepared for vectors of this dimension and this many spans.
+    pub(crate) fn fits(&self, dim: usize, spans: usize) -> bool {
+        self.dim == dim && self.spans.len() == self.heads * spans
+    }
+}
+
+/// Running sums Σ w·v and masses Σ w of one group of heads, in the codec's basis.
+#[derive(Clone, Debug, Default)]
+pub struct Accumulator {
+    pub(crate) heads: usize,
+    pub(crate) stride: usize,
+    /// (heads, stride).
+    pub(crate) sums: Vec<f32>,
+    /// (heads).
+    pub(crate) mass: Vec<f32>,
+}
+
+impl Accumulator {
+    /// Zero sums for `heads` query heads of `dim` channels.
+    pub fn new(heads: usize, dim: usize) -> Accumulator {
+        let mut sums = Accumulator::default();
+        sums.reset(heads, dim);
+        sums
+    }
+
+    /// Starts again at zero, keeping the buffers.
+    pub fn reset(&mut self, heads: usize, dim: usize) {
+        self.heads = heads;
+        self.stride = dim.next_multiple_of(LANES);
+        self.sums.clear();
+        self.sums.resize(heads * self.stride, 0.0);
+        self.mass.clear();
+        self.mass.resize(heads, 0.0);
+    }
+
+    /// Query heads.
+    pub fn heads(&self) -> usize {
+        self.heads
+    }
+
+    /// Σ w of a head so far.
+    pub fn mass(&self, head: usize) -> f32 {
+        self.mass[head]
+    }
+
+    /// Multiplies a head's sums and mass, as an online softmax does when its maximum moves.
+    pub fn rescale(&mut self, head: usize, factor: f32) {
+        self.mass[head] *= factor;
+        for x in &mut self.sums[head * self.stride..(head + 1) * self.stride] {
+            *x *= factor;
+        }
+    }
+
+    /// Adds another partial result of the same codec, as a split over pages does at its end.
+    ///
+    /// # Panics
+    /// When the two have different shapes.
+    pub fn merge(&mut self, other: &Accumulator) {
+        assert!(self.heads == other.heads && self.stride == other.stride, "partial sums of different shapes");
+        for (a, b) in self.sums.iter_mut().zip(&other.sums) {
+            *a += b;
+        }
+        for (a, b) in self.mass.iter_mut().zip(&other.mass) {
+            *a += b;
+        }
+    }
+
+    pub(crate) fn row(&self, head: usize) -> &[f32] {
+        &self.sums[head * self.stride..(head + 1) * self.stride]
+    }
+
+    pub(crate) fn add_row(&mut self, head: usize, weight: f32, row: &[f32]) {
+        self.mass[head] += weight;
+        for (sum, x) in self.sums[head * self.stride..].iter_mut().zip(row) {
+            *sum += weight * x;
+        }
+    }
+
+    /// Whether it has room for vectors of this dimension.
+    pub(crate) fn fits(&self, dim: usize) -> bool {
+        self.stride == dim.next_multiple_of(LANES)
+    }
+}

@@ -1,0 +1,328 @@
+//! Scalar quantisation: a change of basis, a rule, a way to share scales. One codec, many names.
+//!
+//! Everything here reconstructs x̂ = T⁻¹(s_c · (s_t·level(code) + z_t) + z_c) with some of the parts absent; what a
+//! family fixes is which.
+
+use super::family::{Build, Calibration, Family, Options, PageSize, Scaling};
+use super::{Accumulator, GroupSize, KernelReport, PageCodec, Query, decoded_accumulate, decoded_scores};
+use super::{finite, size, whole};
+use crate::error::{BuildError, CodecError};
+use crate::kernel::{Kernels, MAX_DIM};
+use crate::page::{Arrays, Layout, ScaleFormat, Side};
+use crate::quant::{Levels, Rule};
+use crate::simd::Tier;
+use crate::transform::{Basis, Rotation};
+
+const ALL: &[&str] = &["rotation", "scaling", "rule", "scales", "page", "lambda", "mean", "seed"];
+
+const fn family(
+    name: &'static str,
+    bits: std::ops::RangeInclusive<u8>,
+    formula: &'static str,
+    source: &'static str,
+    defaults: Options,
+) -> Family {
+    Family { name, bits: Some(bits), formula, source, defaults, accepts: ALL, build }
+}
+
+/// `ch{b}`.
+pub(crate) const CH: Family = family(
+    "ch",
+    1..=8,
+    "per channel over the page: z = min, s = (max − z)/(2^b − 1), code = round((x − z)/s)",
+    "KIVI (Liu et al. 2024) keys",
+    Options { scaling: Scaling::Channel, rule: Rule::Asymmetric, ..Options::PLAIN },
+);
+/// `rot{b}`.
+pub(crate) const ROT: Family = family(
+    "rot",
+    2..=8,
+    "SRHT, then per token and group: s = x*/−2^(b−1) for the number x* of largest magnitude",
+    "QuaRot/llama.cpp rotation with q4_0's signed maximum",
+    Options { rotation: Rotation::Srht, rule: Rule::SignedMax, ..Options::PLAIN },
+);
+/// `srht{b}`.
+pub(crate) const SRHT: Family = family(
+    "srht",
+    2..=8,
+    "SRHT, then per token and group: s = max|x|/(2^(b−1) − 1)",
+    "QuaRot (Ashkboos et al. 2024)",
+    Options { rotation: Rotation::Srht, ..Options::PLAIN },
+);
+/// `srft{b}`.
+pub(crate) const SRFT: Family = family(
+    "srft",
+    2..=8,
+    "sign-randomised real-packed FFT, optional λ, then per token and group: s = max|x|/(2^(b−1) − 1)",
+    "SRFT int4 cache paper",
+    Options { rotation: Rotation::Srft, ..Options::PLAIN },
+);
+/// `sym{b}`.
+pub(crate) const SYM: Family = family(
+    "sym",
+    2..=8,
+    "per token and group: s = max|x|/(2^(b−1) − 1)",
+    "Cactus; llama.cpp q8_0",
+    Options::PLAIN,
+);
+/// `max{b}`.
+pub(crate) const MAX: Family = family(
+    "max",
+    2..=8,
+    "per token and group: s = x*/−2^(b−1) for the number x* of largest magnitude",
+    "llama.cpp q4_0, q5_0",
+    Options { rule: Rule::SignedMax, ..Options::PLAIN },
+);
+/// `asym{b}`.
+pub(crate) const ASYM: Family = family(
+    "asym",
+    1..=8,
+    "per token and group: z = min, s = (max − z)/(2^b − 1)",
+    "KIVI values; mlx-lm; Open-TQ-Metal",
+    Options { rule: Rule::Asymmetric, ..Options::PLAIN },
+);
+/// `tq{b}`.
+pub(crate) const TQ: Family = family(
+    "tq",
+    1..=5,
+    "SRHT, s = ‖x‖/√d per token, nearest Lloyd–Max level of the Gaussian (levels rounded to 1/127 of the largest)",
+    "TurboQuant (Zandieh et al. 2025), MSE part; turboquant-mlx",
+    Options { rotation: Rotation::Srht, scaling: Scaling::Token, rule: Rule::LloydMax, ..Options::PLAIN },
+);
+/// `chg{b}`.
+pub(crate) const CHG: Family = family(
+    "chg",
+    2..=8,
+    "per channel over the page: c = max|x|; then per token and group of x/c: s = max/(2^(b−1) − 1)",
+    "two-level scaling",
+    Options { scaling: Scaling::ChannelGroup(GroupSize::G32), ..Options::PLAIN },
+);
+/// `klt`.
+pub(crate) const KLT: Family = Family {
+    name: "klt",
+    bits: None,
+    formula: "y = B(x − μ) in the plan's basis, per-channel widths, per channel over the page: z = min, s = (max − z)/(2^b − 1)",
+    source: "attention-aware KLT, this project",
+    defaults: Options {
+        scaling: Scaling::Channel,
+        rule: Rule::Asymmetric,
+        page: PageSize::P128,
+        ..Options::PLAIN
+    },
+    accepts: &["scales", "page", "mean"],
+    build,
+};
+
+/// A scalar-quantised page codec.
+pub(crate) struct ScalarCodec {
+    pub layout: Layout,
+    pub basis: Basis,
+    /// One per span of the layout.
+    pub levels: Vec<Levels>,
+    tier: Tier,
+    kernels: &'static Kernels,
+}
+
+fn build(build: &Build<'_>) -> Result<Box<dyn PageCodec>, BuildError> {
+    let options = build.options();
+    let (dim, side) = (build.dim, build.side);
+    let refuse = |reason| BuildError::Combination { spec: build.spec.to_string(), reason };
+    if dim == 0 || dim > MAX_DIM {
+        return Err(BuildError::Dim { dim, reason: "1 to 1024 channels are supported" });
+    }
+    if options.rotation == Rotation::Srft && dim % 2 == 1 {
+        return Err(BuildError::Dim { dim, reason: "SRFT needs an even number of channels; SRHT takes any" });
+    }
+    if matches!(options.scaling, Scaling::ChannelGroup(_)) && options.rule == Rule::Asymmetric {
+        return Err(refuse(
+            "channel × group scales leave no place for an asymmetric zero; use sym, max or lm",
+        ));
+    }
+    let planned = std::ptr::eq(build.spec.family, &KLT) || build.spec.family.name == KLT.name;
+    let widths = if planned {
+        planned_widths(build)?
+    } else {
+        let bits = build.spec.bits;
+        if !options.rule.widths().contains(&bits) {
+            return Err(refuse("the rule is not defined at this width"));
+        }
+        vec![bits; dim.div_ceil(side.row())]
+    };
+    let group = match options.scaling {
+        Scaling::Group(group) | Scaling::ChannelGroup(group) => group.channels(),
+        Scaling::Token | Scaling::Channel => dim.next_multiple_of(side.row()),
+    };
+    let asymmetric = options.rule == Rule::Asymmetric;
+    let per_channel = matches!(options.scaling, Scaling::Channel | Scaling::ChannelGroup(_));
+    let per_token = options.scaling != Scaling::Channel;
+    let arrays = Arrays {
+        channel_scale: per_channel,
+        channel_zero: asymmetric && !per_token,
+        token_scale: per_token,
+        token_zero: asymmetric && per_token,
+    };
+    let layout = Layout::new(side, dim, options.page.tokens(), group, &widths, options.scales, arrays);
+    let levels = layout.spans.iter().map(|span| Levels::new(options.rule, span.bits)).collect();
+    let basis = basis(build, planned)?;
+    Ok(Box::new(ScalarCodec { layout, basis, levels, tier: build.tier, kernels: Kernels::of(build.tier) }))
+}
+
+fn basis(build: &Build<'_>, planned: bool) -> Result<Basis, BuildError> {
+    let options = build.options();
+    let Calibration { mean, lambda, basis: dense, .. } = build.calibration;
+    let missing = |part| BuildError::Uncalibrated { spec: build.spec.to_string(), part };
+    let unfit = |part, reason: &str| BuildError::Calibration {
+        spec: build.spec.to_string(),
+        part,
+        reason: reason.to_owned(),
+    };
+    let mut basis = if planned {
+        let dense = dense.clone().ok_or_else(|| missing("a basis"))?;
+        if dense.dim() != build.dim {
+            return Err(unfit("basis", "it is of another dimension"));
+        }
+        Basis::dense(dense)
+    } else {
+        Basis::new(options.rotation, build.dim, options.seed)
+    };
+    if options.lambda {
+        let lambda = lambda.as_ref().ok_or_else(|| missing("per-channel λ"))?;
+        basis = basis
+            .with_lambda(lambda)
+            .ok_or_else(|| unfit("λ", "it must be one positive finite number per channel"))?;
+    }
+    if options.mean {
+        let mean = mean.as_ref().ok_or_else(|| missing("a mean"))?;
+        basis =
+            basis.with_mean(mean).ok_or_else(|| unfit("mean", "it must be one finite number per channel"))?;
+    }
+    Ok(basis)
+}
+
+fn planned_widths(build: &Build<'_>) -> Result<Vec<u8>, BuildError> {
+    let spec = || build.spec.to_string();
+    let widths = build
+        .calibration
+        .widths
+        .clone()
+        .ok_or_else(|| BuildError::Uncalibrated { spec: spec(), part: "channel widths" })?;
+    let rows = build.dim.div_ceil(build.side.row());
+    let unfit = |reason: String| BuildError::Calibration { spec: spec(), part: "channel widths", reason };
+    if widths.len() != rows {
+        return Err(unfit(format!("{} widths given, {rows} needed", widths.len())));
+    }
+    if let Some(bits) = widths.iter().find(|bits| !matches!(bits, 0..=6 | 8)) {
+        return Err(unfit(format!("{bits} bits; allowed are 0, 1, 2, 3, 4, 5, 6 and 8")));
+    }
+    if !widths.is_sorted_by(|a, b| a >= b) {
+        return Err(unfit("they must not increase".to_owned()));
+    }
+    if widths.first().is_none_or(|bits| *bits == 0) {
+        return Err(unfit("the first channels need at least one bit".to_owned()));
+    }
+    Ok(widths)
+}
+
+impl ScalarCodec {
+    fn format_name(&self) -> &'static str {
+        match self.layout.format {
+            ScaleFormat::F16 => "f16",
+            ScaleFormat::F32 => "f32",
+        }
+    }
+}
+
+impl PageCodec for ScalarCodec {
+    fn side(&self) -> Side {
+        self.layout.side
+    }
+
+    fn dim(&self) -> usize {
+        self.layout.dim
+    }
+
+    fn page_tokens(&self) -> usize {
+        self.layout.tokens
+    }
+
+    fn page_bytes(&self) -> usize {
+        self.layout.bytes
+    }
+
+    fn kernels(&self) -> KernelReport {
+        KernelReport::packed(self.layout.side, self.tier)
+    }
+
+    fn encode(&self, rows: &[f32], page: &mut [u8]) -> Result<(), CodecError> {
+        size("rows", rows.len(), self.layout.tokens * self.layout.dim)?;
+        size("page", page.len(), self.layout.bytes)?;
+        finite(rows, self.layout.dim)?;
+        // SAFETY: both sizes were checked, the numbers are finite and the table belongs to this CPU.
+        let fits = unsafe { (self.kernels.encode)(self, rows.as_ptr(), page.as_mut_ptr()) };
+        if fits { Ok(()) } else { Err(CodecError::OutOfRange { format: self.format_name() }) }
+    }
+
+    fn decode(&self, page: &[u8], rows: &mut [f32]) -> Result<(), CodecError> {
+        size("page", page.len(), self.layout.bytes)?;
+        size("rows", rows.len(), self.layout.tokens * self.layout.dim)?;
+        // SAFETY: both sizes were checked and the table belongs to this CPU.
+        unsafe { (self.kernels.decode)(self, page, rows.as_mut_ptr()) };
+        Ok(())
+    }
+
+    fn prepare(&self, queries: &[f32], query: &mut Query) -> Result<(), CodecError> {
+        let heads = whole("queries", queries.len(), self.layout.dim)?;
+        if self.layout.side == Side::Value {
+            query.copy(heads, self.layout.dim, queries);
+            return Ok(());
+        }
+        // SAFETY: `queries` is whole heads and the table belongs to this CPU.
+        unsafe { (self.kernels.prepare)(self, queries, query) };
+        Ok(())
+    }
+
+    fn scores(&self, query: &Query, page: &[u8], scores: &mut [f32]) -> Result<(), CodecError> {
+        if self.layout.side == Side::Value {
+            return decoded_scores(self, query, page, scores);
+        }
+        size("page", page.len(), self.layout.bytes)?;
+        size("scores", scores.len(), query.heads() * self.layout.tokens)?;
+        if !query.fits(self.layout.dim, self.layout.spans.len()) {
+            return Err(CodecError::Unprepared);
+        }
+        // SAFETY: all sizes were checked and the table belongs to this CPU.
+        unsafe { (self.kernels.scores)(self, query, page.as_ptr(), scores.as_mut_ptr()) };
+        Ok(())
+    }
+
+    fn accumulate(&self, weights: &[f32], page: &[u8], sums: &mut Accumulator) -> Result<(), CodecError> {
+        if self.layout.side == Side::Key {
+            return decoded_accumulate(self, weights, page, sums);
+        }
+        size("page", page.len(), self.layout.bytes)?;
+        size("weights", weights.len(), sums.heads() * self.layout.tokens)?;
+        if !sums.fits(self.layout.dim) {
+            return Err(CodecError::ForeignSums { heads: sums.heads(), dim: self.layout.dim });
+        }
+        // SAFETY: all sizes were checked and the table belongs to this CPU.
+        unsafe { (self.kernels.accumulate)(self, weights.as_ptr(), page.as_ptr(), sums) };
+        Ok(())
+    }
+
+    fn finish(&self, sums: &Accumulator, out: &mut [f32]) -> Result<(), CodecError> {
+        let dim = self.layout.dim;
+        size("output", out.len(), sums.heads() * dim)?;
+        if !sums.fits(dim) {
+            return Err(CodecError::ForeignSums { heads: sums.heads(), dim });
+        }
+        if self.layout.side == Side::Key {
+            for (head, out) in out.chunks_exact_mut(dim).enumerate() {
+                out.copy_from_slice(&sums.row(head)[..dim]);
+            }
+            return Ok(());
+        }
+        // SAFETY: the size was checked and the table belongs to this CPU.
+        unsafe { (self.kernels.finish)(self, sums, out.as_mut_ptr()) };
+        Ok(())
+    }
+}

@@ -1,0 +1,294 @@
+//! Scores and sums over pages of plain floats.
+
+use super::{ExactShape, by_heads};
+use crate::codec::exact::Element;
+use crate::codec::{Accumulator, Query};
+use crate::simd::{LANES, Simd};
+use half::{bf16, f16};
+
+/// A number format that pages can store.
+trait Stored {
+    const BYTES: usize;
+    /// Sixteen numbers from `p`, which needs no alignment.
+    unsafe fn load<S: Simd>(p: *const u8) -> S::F;
+    /// Sixteen numbers to `p`, which needs no alignment.
+    unsafe fn store<S: Simd>(p: *mut u8, x: S::F);
+}
+
+impl Stored for f32 {
+    const BYTES: usize = 4;
+    #[inline(always)]
+    unsafe fn load<S: Simd>(p: *const u8) -> S::F {
+        // SAFETY: the trait's contract.
+        unsafe { S::load(p.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn store<S: Simd>(p: *mut u8, x: S::F) {
+        // SAFETY: the trait's contract.
+        unsafe { S::store(p.cast(), x) }
+    }
+}
+
+impl Stored for f16 {
+    const BYTES: usize = 2;
+    #[inline(always)]
+    unsafe fn load<S: Simd>(p: *const u8) -> S::F {
+        // SAFETY: the trait's contract.
+        unsafe { S::load_f16(p.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn store<S: Simd>(p: *mut u8, x: S::F) {
+        // SAFETY: the trait's contract.
+        unsafe { S::store_f16(p.cast(), x) }
+    }
+}
+
+impl Stored for bf16 {
+    const BYTES: usize = 2;
+    #[inline(always)]
+    unsafe fn load<S: Simd>(p: *const u8) -> S::F {
+        // SAFETY: the trait's contract.
+        unsafe { S::load_bf16(p.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn store<S: Simd>(p: *mut u8, x: S::F) {
+        let mut floats = [0.0f32; LANES];
+        // SAFETY: the trait's contract.
+        unsafe {
+            S::store(floats.as_mut_ptr(), x);
+            p.cast::<[u16; LANES]>().write_unaligned(floats.map(|x| bf16::from_f32(x).to_bits()));
+        }
+    }
+}
+
+/// Picks the format once per call, so that no inner loop asks.
+macro_rules! by_element {
+    ($shape:ident, $function:ident, ($($arg:expr),*)) => {
+        match $shape.element {
+            Element::F32 => $function::<S, f32>($($arg),*),
+            Element::F16 => $function::<S, f16>($($arg),*),
+            Element::Bf16 => $function::<S, bf16>($($arg),*),
+        }
+    };
+}
+
+/// Up to 15 numbers, zeros after them.
+#[inline(always)]
+unsafe fn load_part<S: Simd, E: Stored>(p: *const u8, count: usize) -> S::F {
+    let mut part = [0u8; 4 * LANES];
+    // SAFETY: `count` < 16 numbers from `p` are within the page.
+    unsafe {
+        std::ptr::copy_nonoverlapping(p, part.as_mut_ptr(), count * E::BYTES);
+        E::load::<S>(part.as_ptr())
+    }
+}
+
+/// # Safety
+/// `rows` is valid for tokens · dim floats, `page` for as many elements; the CPU has the tier.
+#[inline(always)]
+pub(crate) unsafe fn encode<S: Simd>(shape: &ExactShape, rows: *const f32, page: *mut u8) {
+    // SAFETY: the caller's contract.
+    unsafe { by_element!(shape, encode_as, (shape, rows, page)) }
+}
+
+#[inline(always)]
+unsafe fn encode_as<S: Simd, E: Stored>(shape: &ExactShape, rows: *const f32, page: *mut u8) {
+    let ExactShape { dim, tokens, transposed, .. } = *shape;
+    // SAFETY: every index is below tokens · dim; stores need no alignment.
+    unsafe {
+        if !transposed {
+            let total = tokens * dim;
+            for at in (0..total).step_by(LANES) {
+                // tokens is a multiple of 16, and so is the total.
+                E::store::<S>(page.add(E::BYTES * (at)), S::load(rows.add(at)));
+            }
+            return;
+        }
+        for t in (0..tokens).step_by(LANES) {
+            let whole = dim / LANES * LANES;
+            for first in (0..whole).step_by(LANES) {
+                let block = S::transpose(rows.add(t * dim + first), dim);
+                for (c, column) in block.into_iter().enumerate() {
+                    E::store::<S>(page.add(E::BYTES * ((first + c) * tokens + t)), column);
+                }
+            }
+            for c in whole..dim {
+                let column: [f32; LANES] = std::array::from_fn(|lane| *rows.add((t + lane) * dim + c));
+                E::store::<S>(page.add(E::BYTES * (c * tokens + t)), S::load(column.as_ptr()));
+            }
+        }
+    }
+}
+
+/// Keys, (dim, tokens): sixteen tokens in the lanes, one fused multiply-add per channel and head.
+///
+/// # Safety
+/// `page` holds dim · tokens elements, `out` is valid for heads · tokens floats; the CPU has the tier.
+#[inline(always)]
+pub(crate) unsafe fn scores<S: Simd>(shape: &ExactShape, query: &Query, page: *const u8, out: *mut f32) {
+    // SAFETY: the caller's contract.
+    unsafe { by_element!(shape, scores_as, (shape, query, page, out)) }
+}
+
+#[inline(always)]
+unsafe fn scores_as<S: Simd, E: Stored>(shape: &ExactShape, query: &Query, page: *const u8, out: *mut f32) {
+    let mut head = 0;
+    while head < query.heads {
+        // SAFETY: the caller's contract; blocks stay below `heads`.
+        unsafe {
+            let out = out.add(head * shape.tokens);
+            head += by_heads!(S, query.heads - head, score_block::<S, E>(shape, query, head, page, out));
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn score_block<S: Simd, E: Stored, const H: usize>(
+    shape: &ExactShape,
+    query: &Query,
+    head: usize,
+    page: *const u8,
+    out: *mut f32,
+) -> usize {
+    let tiles = shape.tokens / LANES;
+    let mut tile = 0;
+    while tile < tiles {
+        // SAFETY: tile + N ≤ tiles.
+        unsafe {
+            if const { S::TILES >= 4 } && tiles - tile >= 4 {
+                score_tiles::<S, E, H, 4>(shape, query, head, page, out, tile);
+                tile += 4;
+            } else if const { S::TILES >= 2 } && tiles - tile >= 2 {
+                score_tiles::<S, E, H, 2>(shape, query, head, page, out, tile);
+                tile += 2;
+            } else {
+                score_tiles::<S, E, H, 1>(shape, query, head, page, out, tile);
+                tile += 1;
+            }
+        }
+    }
+    H
+}
+
+#[inline(always)]
+unsafe fn score_tiles<S: Simd, E: Stored, const H: usize, const N: usize>(
+    shape: &ExactShape,
+    query: &Query,
+    head: usize,
+    page: *const u8,
+    out: *mut f32,
+    tile: usize,
+) {
+    // SAFETY: channel < dim and tile + N ≤ tiles keep every load within the page.
+    unsafe {
+        let q: [*const f32; H] = std::array::from_fn(|h| query.floats_of(head + h));
+        let mut sums = [[S::splat(0.0); N]; H];
+        for c in 0..shape.dim {
+            for n in 0..N {
+                let k = E::load::<S>(page.add(E::BYTES * (c * shape.tokens + (tile + n) * LANES)));
+                for h in 0..H {
+                    sums[h][n] = S::fma(k, S::splat(*q[h].add(c)), sums[h][n]);
+                }
+            }
+        }
+        for h in 0..H {
+            for n in 0..N {
+                S::store(out.add(h * shape.tokens + (tile + n) * LANES), sums[h][n]);
+            }
+        }
+    }
+}
+
+/// Values, (tokens, dim): sixteen channels in the lanes, one fused multiply-add per token and head.
+///
+/// # Safety
+/// `page` holds tokens · dim elements, `weights` is valid for heads · tokens floats, `sums` has this dimension; the
+/// CPU has the tier.
+#[inline(always)]
+pub(crate) unsafe fn accumulate<S: Simd>(
+    shape: &ExactShape,
+    weights: *const f32,
+    page: *const u8,
+    sums: &mut Accumulator,
+) {
+    // SAFETY: the caller's contract.
+    unsafe { by_element!(shape, accumulate_as, (shape, weights, page, sums)) }
+}
+
+#[inline(always)]
+unsafe fn accumulate_as<S: Simd, E: Stored>(
+    shape: &ExactShape,
+    weights: *const f32,
+    page: *const u8,
+    sums: &mut Accumulator,
+) {
+    let mut head = 0;
+    while head < sums.heads {
+        // SAFETY: the caller's contract; blocks stay below `heads`.
+        unsafe {
+            let weights = weights.add(head * shape.tokens);
+            head += by_heads!(S, sums.heads - head, sum_block::<S, E>(shape, weights, page, sums, head));
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn sum_block<S: Simd, E: Stored, const H: usize>(
+    shape: &ExactShape,
+    weights: *const f32,
+    page: *const u8,
+    sums: &mut Accumulator,
+    head: usize,
+) -> usize {
+    let ExactShape { dim, tokens, .. } = *shape;
+    // SAFETY: channels below dim and tokens below `tokens`; the ragged end is copied before it is loaded.
+    unsafe {
+        for h in 0..H {
+            sums.mass[head + h] += (0..tokens).map(|t| *weights.add(h * tokens + t)).sum::<f32>();
+        }
+        let target: [*mut f32; H] =
+            std::array::from_fn(|h| sums.sums.as_mut_ptr().add((head + h) * sums.stride));
+        let mut c = 0;
+        while c < dim {
+            if const { S::TILES >= 4 } && dim - c >= 4 * LANES {
+                sum_columns::<S, E, H, 4>(shape, weights, page, target, c);
+                c += 4 * LANES;
+            } else {
+                sum_columns::<S, E, H, 1>(shape, weights, page, target, c);
+                c += LANES;
+            }
+        }
+    }
+    H
+}
+
+#[inline(always)]
+unsafe fn sum_columns<S: Simd, E: Stored, const H: usize, const N: usize>(
+    shape: &ExactShape,
+    weights: *const f32,
+    page: *const u8,
+    target: [*mut f32; H],
+    c: usize,
+) {
+    let ExactShape { dim, tokens, .. } = *shape;
+    // SAFETY: as in `sum_block`.
+    unsafe {
+        let mut acc = [[S::splat(0.0); N]; H];
+        for t in 0..tokens {
+            for n in 0..N {
+                let p = page.add(E::BYTES * (t * dim + c + n * LANES));
+                let left = dim - c - n * LANES;
+                let v = if left >= LANES { E::load::<S>(p) } else { load_part::<S, E>(p, left) };
+                for h in 0..H {
+                    acc[h][n] = S::fma(v, S::splat(*weights.add(h * tokens + t)), acc[h][n]);
+                }
+            }
+        }
+        for h in 0..H {
+            for n in 0..N {
+                let p = target[h].add(c + n * LANES);
+                S::store(p, S::add(S::load(p), acc[h][n]));
+            }
+        }
+    }
+}

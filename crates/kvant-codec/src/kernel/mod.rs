@@ -1,0 +1,161 @@
+//! The kernels, each written once over [`Simd`] and compiled once per tier.
+//!
+//! [`Kernels`] is the table of a tier's entry points. A codec fetches its table when it is built; after that a call
+//! is one indirect jump, and everything below it was compiled with the tier's instructions.
+
+pub(crate) mod accumulate;
+pub(crate) mod decode;
+pub(crate) mod encode;
+pub(crate) mod exact;
+pub(crate) mod query;
+pub(crate) mod round;
+pub(crate) mod scores;
+
+use crate::codec::exact::Element;
+use crate::codec::scalar::ScalarCodec;
+use crate::codec::{Accumulator, Query};
+use crate::page::ScaleFormat;
+use crate::simd::{Simd, Tier, Work};
+
+/// The largest head dimension.
+pub(crate) const MAX_DIM: usize = 1024;
+
+/// The largest page.
+pub(crate) const MAX_TOKENS: usize = 128;
+
+/// What an exact page's kernels need to know.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ExactShape {
+    pub element: Element,
+    pub dim: usize,
+    pub tokens: usize,
+    pub transposed: bool,
+}
+
+/// Calls a kernel with as many heads at once as there are left and the tier holds: `$kernel::<S, H>($args)`.
+macro_rules! by_heads {
+    ($simd:ident, $left:expr, $kernel:ident::<$($generic:ident),*>($($arg:expr),*)) => {
+        if const { <$simd>::HEADS >= 4 } {
+            match $left {
+                1 => $kernel::<$($generic,)* 1>($($arg),*),
+                2 => $kernel::<$($generic,)* 2>($($arg),*),
+                3 => $kernel::<$($generic,)* 3>($($arg),*),
+                _ => $kernel::<$($generic,)* 4>($($arg),*),
+            }
+        } else {
+            $kernel::<$($generic,)* 1>($($arg),*)
+        }
+    };
+}
+pub(crate) use by_heads;
+
+/// Calls the work for the width and rule of `levels`: `$work::<S, H, BITS, TABLE> { … }`.
+macro_rules! by_width {
+    ($simd:ident, $levels:expr, $work:ident::<$($generic:ident),*> { $($field:ident $(: $value:expr)?),* }) => {
+        by_width!(@ $simd, $levels, $work, ($($generic),*), { $($field $(: $value)?),* })
+    };
+    (@ $simd:ident, $levels:expr, $work:ident, $generics:tt, $fields:tt) => {
+        match ($levels.rule == crate::quant::Rule::LloydMax, $levels.bits) {
+            (true, 1) => by_width!(@@ $simd, $work, $generics, 1, true, $fields),
+            (true, 2) => by_width!(@@ $simd, $work, $generics, 2, true, $fields),
+            (true, 3) => by_width!(@@ $simd, $work, $generics, 3, true, $fields),
+            (true, 4) => by_width!(@@ $simd, $work, $generics, 4, true, $fields),
+            (true, _) => by_width!(@@ $simd, $work, $generics, 5, true, $fields),
+            (false, 1) => by_width!(@@ $simd, $work, $generics, 1, false, $fields),
+            (false, 2) => by_width!(@@ $simd, $work, $generics, 2, false, $fields),
+            (false, 3) => by_width!(@@ $simd, $work, $generics, 3, false, $fields),
+            (false, 4) => by_width!(@@ $simd, $work, $generics, 4, false, $fields),
+            (false, 5) => by_width!(@@ $simd, $work, $generics, 5, false, $fields),
+            (false, 6) => by_width!(@@ $simd, $work, $generics, 6, false, $fields),
+            (false, 7) => by_width!(@@ $simd, $work, $generics, 7, false, $fields),
+            (false, _) => by_width!(@@ $simd, $work, $generics, 8, false, $fields),
+        }
+    };
+    (@@ $simd:ident, $work:ident, ($($generic:ident),*), $bits:literal, $table:literal, { $($field:ident $(: $value:expr)?),* }) => {
+        $simd::call($work::<$($generic,)* $bits, $table> { $($field $(: $value)?,)* simd: std::marker::PhantomData })
+    };
+}
+pub(crate) use by_width;
+
+/// Declares the table of entry points and fills it for any tier: each entry moves its arguments into a [`Work`], so
+/// that the kernel is compiled with the tier's instructions.
+macro_rules! entries {
+    ($($name:ident<$life:lifetime>($($arg:ident: $type:ty),*) -> $result:ty = $module:ident::$kernel:ident;)*) => {
+        /// The entry points of a tier. All are `unsafe`: the CPU must have the tier, and pages and buffers must have
+        /// the sizes that the codec's layout states; the codecs check that before they call.
+        pub(crate) struct Kernels {
+            $(pub $name: for<$life> unsafe fn($($type),*) -> $result,)*
+        }
+
+        impl Kernels {
+            const fn new<S: Simd>() -> Kernels {
+                $(
+                    unsafe fn $name<$life, S: Simd>($($arg: $type),*) -> $result {
+                        struct Arguments<$life> {
+                            $($arg: $type,)*
+                        }
+                        impl<$life, S: Simd> Work<S> for Arguments<$life> {
+                            type Output = $result;
+                            #[inline(always)]
+                            unsafe fn run(self) -> $result {
+                                // SAFETY: the contract of `Kernels`.
+                                unsafe { $module::$kernel::<S>($(self.$arg),*) }
+                            }
+                        }
+                        // SAFETY: the contract of `Kernels`.
+                        unsafe { S::call(Arguments { $($arg),* }) }
+                    }
+                )*
+                Kernels { $($name: $name::<S>),* }
+            }
+        }
+    };
+}
+
+entries! {
+    encode<'a>(codec: &'a ScalarCodec, rows: *const f32, page: *mut u8) -> bool = encode::encode;
+    decode<'a>(codec: &'a ScalarCodec, page: &'a [u8], rows: *mut f32) -> () = decode::decode;
+    prepare<'a>(codec: &'a ScalarCodec, queries: &'a [f32], query: &'a mut Query) -> () = query::prepare;
+    scores<'a>(codec: &'a ScalarCodec, query: &'a Query, page: *const u8, out: *mut f32) -> () = scores::scores;
+    accumulate<'a>(codec: &'a ScalarCodec, weights: *const f32, page: *const u8, sums: &'a mut Accumulator) -> ()
+        = accumulate::accumulate;
+    finish<'a>(codec: &'a ScalarCodec, sums: &'a Accumulator, out: *mut f32) -> () = query::finish;
+    exact_encode<'a>(shape: &'a ExactShape, rows: *const f32, page: *mut u8) -> () = exact::encode;
+    exact_scores<'a>(shape: &'a ExactShape, query: &'a Query, page: *const u8, out: *mut f32) -> () = exact::scores;
+    exact_accumulate<'a>(shape: &'a ExactShape, weights: *const f32, page: *const u8, sums: &'a mut Accumulator) -> ()
+        = exact::accumulate;
+}
+
+impl Kernels {
+    /// The table of a tier.
+    ///
+    /// # Panics
+    /// When the CPU does not have the tier: running its code would be undefined.
+    pub(crate) fn of(tier: Tier) -> &'static Kernels {
+        assert!(tier.is_available(), "this CPU cannot run {tier} kernels");
+        match tier {
+            #[cfg(target_arch = "x86_64")]
+            Tier::Avx2 => const { &Kernels::new::<crate::simd::Avx2>() },
+            #[cfg(target_arch = "x86_64")]
+            Tier::Avx512 => const { &Kernels::new::<crate::simd::Avx512>() },
+            #[cfg(target_arch = "aarch64")]
+            Tier::Neon => const { &Kernels::new::<crate::simd::Neon>() },
+            _ => const { &Kernels::new::<crate::simd::Scalar>() },
+        }
+    }
+}
+
+/// Reads 16 scales of a page, whatever their format.
+///
+/// # Safety
+/// `p` is valid for 16 scales of that format; the CPU has the tier.
+#[inline(always)]
+pub(crate) unsafe fn load_scales<S: Simd>(format: ScaleFormat, p: *const u8) -> S::F {
+    // SAFETY: the caller's contract; loads need no alignment.
+    unsafe {
+        match format {
+            ScaleFormat::F16 => S::load_f16(p.cast()),
+            ScaleFormat::F32 => S::load(p.cast()),
+        }
+    }
+}

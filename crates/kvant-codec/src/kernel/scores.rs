@@ -1,0 +1,305 @@
+//! q·k for every token of a page, from the packed codes.
+//!
+//! A span of channels at a time: the query's bytes (folded with the page's channel scales, or prepared once when
+//! there are none) meet units of sixteen tokens; what is left per token is one fused multiply-add with its scale.
+
+use super::round::{planes, round_bytes};
+use super::{MAX_DIM, by_heads, by_width, load_scales};
+use crate::codec::Query;
+use crate::codec::scalar::ScalarCodec;
+use crate::pack::unpack;
+use crate::page::Span;
+use crate::quant::{Levels, Rule};
+use crate::simd::{LANES, Simd, Work};
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+use std::ops::Range;
+
+/// What a span's bytes mean for one head.
+#[derive(Clone, Copy)]
+struct Part {
+    /// `len` bytes, and as many again one plane on.
+    bytes: *const i8,
+    plane: usize,
+    /// score = step · (dot product) + base, before the token's scale.
+    step: f32,
+    base: f32,
+    /// Multiplies the token's zero: Σ q over the span.
+    zero: f32,
+}
+
+/// Scores of all heads of the query, (heads, tokens).
+///
+/// # Safety
+/// `page` is a page of the codec's layout, `out` is valid for heads · tokens floats, the query was prepared by this
+/// codec; the CPU has the tier.
+#[inline(always)]
+pub(crate) unsafe fn scores<S: Simd>(codec: &ScalarCodec, query: &Query, page: *const u8, out: *mut f32) {
+    let mut head = 0;
+    while head < query.heads {
+        // SAFETY: the caller's contract; every block stays below `heads`.
+        unsafe {
+            let out = out.add(head * codec.layout.tokens);
+            head += by_heads!(S, query.heads - head, block::<S>(codec, query, head, page, out));
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn block<S: Simd, const H: usize>(
+    codec: &ScalarCodec,
+    query: &Query,
+    head: usize,
+    page: *const u8,
+    out: *mut f32,
+) -> usize {
+    let layout = &codec.layout;
+    let folded = layout.channel_scale.is_some();
+    let mut bytes = [[MaybeUninit::<i8>::uninit(); 2 * (MAX_DIM + LANES)]; H];
+    for (index, span) in layout.spans.iter().enumerate() {
+        let levels = &codec.levels[index];
+        let part: [Part; H] = if folded {
+            let buffers = std::array::from_fn(|h| bytes[h].as_mut_ptr().cast::<i8>());
+            // SAFETY: the buffers hold two planes of a whole head.
+            unsafe { fold::<S, H>(codec, query, head, span, levels, page, buffers) }
+        } else {
+            std::array::from_fn(|h| {
+                let prepared = query.span(head + h, index, codec.layout.spans.len());
+                let centre = f64::from(seen_centre::<S>(levels)) as f32;
+                // An asymmetric code c stands for s·c + z, so the centre is not taken away but given back.
+                let back = if levels.rule == Rule::Asymmetric {
+                    levels.centre() as f32 * prepared.exact_sum
+                } else {
+                    0.0
+                };
+                Part {
+                    bytes: query.bytes_of(head + h, span.first),
+                    plane: query.plane(),
+                    step: prepared.rounded.step,
+                    base: back - prepared.rounded.step * prepared.rounded.sum * centre,
+                    zero: prepared.exact_sum,
+                }
+            })
+        };
+        // SAFETY: the span's rows lie within the page, and every part has bytes for all its channels.
+        unsafe {
+            by_width!(
+                S,
+                levels,
+                SpanScores::<S, H> { codec, span, levels, part: &part, page, out, first: index == 0 }
+            );
+        }
+    }
+    for h in 0..H {
+        let bias = query.bias[head + h];
+        if bias != 0.0 || layout.spans.is_empty() {
+            // SAFETY: `out` has H rows of `tokens` floats, a multiple of 16.
+            unsafe { add_bias::<S>(out.add(h * layout.tokens), layout.tokens, bias, layout.spans.is_empty()) }
+        }
+    }
+    H
+}
+
+/// What was added to a level to make the byte that the dot product reads.
+#[inline(always)]
+pub(super) fn seen_centre<S: Simd>(levels: &Levels) -> i32 {
+    if levels.rule == Rule::LloydMax || levels.bits == 8 { S::BYTE_CENTRE } else { levels.centre() }
+}
+
+#[inline(always)]
+unsafe fn add_bias<S: Simd>(out: *mut f32, tokens: usize, bias: f32, fresh: bool) {
+    for t in (0..tokens).step_by(LANES) {
+        // SAFETY: the caller's row has `tokens` floats.
+        unsafe {
+            let before = if fresh { S::splat(0.0) } else { S::load(out.add(t)) };
+            S::store(out.add(t), S::add(before, S::splat(bias)));
+        }
+    }
+}
+
+/// Folds the page's channel scales into the query: q_c·s_c rounded to bytes, the rest exact.
+#[inline(always)]
+unsafe fn fold<S: Simd, const H: usize>(
+    codec: &ScalarCodec,
+    query: &Query,
+    head: usize,
+    span: &Span,
+    levels: &Levels,
+    page: *const u8,
+    bytes: [*mut i8; H],
+) -> [Part; H] {
+    let layout = &codec.layout;
+    let len = span.len.next_multiple_of(LANES);
+    let mut scales = [MaybeUninit::<f32>::uninit(); MAX_DIM + LANES];
+    let mut offsets = [MaybeUninit::<f32>::uninit(); MAX_DIM + LANES];
+    let mut product = [MaybeUninit::<f32>::uninit(); MAX_DIM + LANES];
+    let (scales, offsets, product) = (
+        scales.as_mut_ptr().cast::<f32>(),
+        offsets.as_mut_ptr().cast::<f32>(),
+        product.as_mut_ptr().cast::<f32>(),
+    );
+    let size = layout.format.bytes();
+    // SAFETY: a span's channel arrays lie within the page, and after them at least one unit of codes (32 bytes), so a
+    // load of 16 that starts at the last 8 channels stays inside. The surplus lanes are zeroed before use. The query
+    // has zeros up to a multiple of 16.
+    unsafe {
+        let scale_at = page.add(layout.channel_scale.as_ref().map_or(0, |r| r.start) + span.first * size);
+        for c in (0..len).step_by(LANES) {
+            S::store(scales.add(c), load_scales::<S>(layout.format, scale_at.add(c * size)));
+        }
+        for c in span.len..len {
+            *scales.add(c) = 0.0;
+        }
+        if let Some(zeros) = &layout.channel_zero {
+            let zero_at = page.add(zeros.start + span.first * size);
+            let centre = S::splat(levels.centre() as f32);
+            for c in (0..len).step_by(LANES) {
+                let zero = load_scales::<S>(layout.format, zero_at.add(c * size));
+                S::store(offsets.add(c), S::fma(S::load(scales.add(c)), centre, zero));
+            }
+            for c in span.len..len {
+                *offsets.add(c) = 0.0;
+            }
+        }
+        let centre = seen_centre::<S>(levels) as f32;
+        let mut parts = [Part { bytes: std::ptr::null(), plane: 0, step: 0.0, base: 0.0, zero: 0.0 }; H];
+        for (h, part) in parts.iter_mut().enumerate() {
+            let q = query.floats_of(head + h).add(span.first);
+            let mut top = S::splat(0.0);
+            let mut offset = S::splat(0.0);
+            for c in (0..len).step_by(LANES) {
+                let q = S::load(q.add(c));
+                let folded = S::mul(q, S::load(scales.add(c)));
+                S::store(product.add(c), folded);
+                top = S::max(top, S::abs(folded));
+                if layout.channel_zero.is_some() {
+                    offset = S::fma(q, S::load(offsets.add(c)), offset);
+                }
+            }
+            let top = S::reduce_max(top);
+            let plane = MAX_DIM + LANES;
+            let rounded = match planes(u32::from(span.bits)) {
+                1 => round_bytes::<S, 1>(product, len, top, bytes[h], plane),
+                _ => round_bytes::<S, 2>(product, len, top, bytes[h], plane),
+            };
+            let base = S::reduce_add(offset) - rounded.step * rounded.sum * centre;
+            *part = Part { bytes: bytes[h], plane, step: rounded.step, base, zero: 0.0 };
+        }
+        parts
+    }
+}
+
+/// Dot products of one span and what follows from them, added to `out` (or written, for the first span).
+struct SpanScores<'a, S, const H: usize, const BITS: u32, const TABLE: bool> {
+    codec: &'a ScalarCodec,
+    span: &'a Span,
+    levels: &'a Levels,
+    part: &'a [Part; H],
+    page: *const u8,
+    out: *mut f32,
+    first: bool,
+    simd: PhantomData<S>,
+}
+
+impl<S: Simd, const H: usize, const BITS: u32, const TABLE: bool> Work<S>
+    for SpanScores<'_, S, H, BITS, TABLE>
+{
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run(self) {
+        let tiles = self.codec.layout.tokens / LANES;
+        let mut tile = 0;
+        while tile < tiles {
+            // Pages have an even number of tiles.
+            // SAFETY: tile + N ≤ tiles; the rest is the caller's contract.
+            tile += unsafe {
+                if const { S::TILES >= 4 && planes(BITS) == 1 } && tiles - tile >= 4 {
+                    self.tiles::<4>(tile)
+                } else if const { S::TILES >= 2 } {
+                    self.tiles::<2>(tile)
+                } else {
+                    self.tiles::<1>(tile)
+                }
+            }
+        }
+    }
+}
+
+impl<S: Simd, const H: usize, const BITS: u32, const TABLE: bool> SpanScores<'_, S, H, BITS, TABLE> {
+    /// The inner loop: N tiles of 16 tokens for H heads in registers. Returns N.
+    #[inline(always)]
+    unsafe fn tiles<const N: usize>(&self, tile: usize) -> usize {
+        let Self { span, part, page, .. } = self;
+        let layout = &self.codec.layout;
+        let unit = 16 * BITS as usize;
+        let row = layout.tokens / LANES * unit;
+        let full = TABLE || BITS == 8;
+        // SAFETY: units tile..tile+N of every row lie within the page; bytes exist for all channels of the span; token
+        // arrays and `out` have `tokens` entries per row.
+        unsafe {
+            let table = S::table(&self.levels.table);
+            let mut low = [[S::izero(); N]; H];
+            let mut high = [[S::izero(); N]; H];
+            let mut codes = page.add(span.codes + tile * unit);
+            for octet in 0..span.len / 8 {
+                for n in 0..N {
+                    let (mut a, mut b) = unpack::<S, BITS>(codes.add(n * unit));
+                    if TABLE {
+                        (a, b) = (S::lookup::<BITS>(table, a), S::lookup::<BITS>(table, b));
+                    }
+                    for h in 0..H {
+                        let q = part[h].bytes.add(8 * octet);
+                        low[h][n] = dot::<S>(full, low[h][n], a, S::quad(q));
+                        low[h][n] = dot::<S>(full, low[h][n], b, S::quad(q.add(4)));
+                        if planes(BITS) == 2 {
+                            let q = q.add(part[h].plane);
+                            high[h][n] = dot::<S>(full, high[h][n], a, S::quad(q));
+                            high[h][n] = dot::<S>(full, high[h][n], b, S::quad(q.add(4)));
+                        }
+                    }
+                }
+                codes = codes.add(row);
+            }
+            for n in 0..N {
+                let t = (tile + n) * LANES;
+                let at = (span.group * layout.tokens + t) * layout.format.bytes();
+                let array = |r: &Range<usize>| load_scales::<S>(layout.format, page.add(r.start + at));
+                let scale = layout.token_scale.as_ref().map(array);
+                let zero = layout.token_zero.as_ref().map(array);
+                for h in 0..H {
+                    let dot = combine::<S, BITS>(low[h][n], high[h][n]);
+                    let mut score = S::fma(dot, S::splat(part[h].step), S::splat(part[h].base));
+                    if let Some(scale) = scale {
+                        score = S::mul(score, scale);
+                    }
+                    if let Some(zero) = zero {
+                        score = S::fma(zero, S::splat(part[h].zero), score);
+                    }
+                    let p = self.out.add(h * layout.tokens + t);
+                    S::store(p, if self.first { score } else { S::add(S::load(p), score) });
+                }
+            }
+        }
+        N
+    }
+}
+
+/// The dot product that suits the codes' range.
+#[inline(always)]
+pub(super) unsafe fn dot<S: Simd>(full: bool, acc: S::I, codes: S::B, q: S::Quad) -> S::I {
+    // SAFETY: the tier is available.
+    unsafe { if full { S::dot_full(acc, codes, q) } else { S::dot(acc, codes, q) } }
+}
+
+/// Both planes of a dot product as a float.
+///
+/// The low plane of a split number is stored as the low byte of a two's complement integer, which is what a signed
+/// byte reads back.
+#[inline(always)]
+pub(super) unsafe fn combine<S: Simd, const BITS: u32>(low: S::I, high: S::I) -> S::F {
+    // SAFETY: the tier is available.
+    unsafe {
+        if planes(BITS) == 2 { S::fma(S::to_f(high), S::splat(256.0), S::to_f(low)) } else { S::to_f(low) }
+    }
+}

@@ -1,0 +1,130 @@
+//! AVX-512 with VNNI and VBMI: one register per logical vector.
+
+use super::{LANES, Simd, Work};
+use std::arch::x86_64::*;
+
+/// Ice Lake, Sapphire Rapids, Zen 4 and later.
+#[derive(Clone, Copy)]
+pub(crate) struct Avx512;
+
+impl Simd for Avx512 {
+    type F = __m512;
+    type I = __m512i;
+    type B = __m512i;
+    type Quad = __m512i;
+    type Table = __m512i;
+
+    const BYTE_CENTRE: i32 = 128;
+    const HEADS: usize = 4;
+    const TILES: usize = 4;
+
+    unsafe fn call<W: Work<Self>>(work: W) -> W::Output {
+        #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi")]
+        #[inline(never)]
+        unsafe fn with_features<W: Work<Avx512>>(work: W) -> W::Output {
+            // SAFETY: the caller's contract.
+            unsafe { work.run() }
+        }
+        // SAFETY: the contract of `Simd`: the CPU has these features.
+        unsafe { with_features(work) }
+    }
+
+    tier_methods! {
+
+        fn splat(x: f32) -> __m512 { _mm512_set1_ps(x) }
+        fn load(p: *const f32) -> __m512 { _mm512_loadu_ps(p) }
+        fn store(p: *mut f32, x: __m512) { _mm512_storeu_ps(p, x) }
+        fn load_f16(p: *const u16) -> __m512 { _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())) }
+        fn load_bf16(p: *const u16) -> __m512 {
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()))))
+        }
+        fn store_f16(p: *mut u16, x: __m512) {
+            let halves = _mm512_cvtps_ph::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(x);
+            _mm256_storeu_si256(p.cast(), halves);
+        }
+        fn add(a: __m512, b: __m512) -> __m512 { _mm512_add_ps(a, b) }
+        fn sub(a: __m512, b: __m512) -> __m512 { _mm512_sub_ps(a, b) }
+        fn mul(a: __m512, b: __m512) -> __m512 { _mm512_mul_ps(a, b) }
+        fn div(a: __m512, b: __m512) -> __m512 { _mm512_div_ps(a, b) }
+        fn sqrt(a: __m512) -> __m512 { _mm512_sqrt_ps(a) }
+        fn fma(a: __m512, b: __m512, c: __m512) -> __m512 { _mm512_fmadd_ps(a, b, c) }
+        fn fnma(a: __m512, b: __m512, c: __m512) -> __m512 { _mm512_fnmadd_ps(a, b, c) }
+        fn min(a: __m512, b: __m512) -> __m512 { _mm512_min_ps(a, b) }
+        fn max(a: __m512, b: __m512) -> __m512 { _mm512_max_ps(a, b) }
+        fn abs(a: __m512) -> __m512 { _mm512_abs_ps(a) }
+        fn select_gt(a: __m512, b: __m512, x: __m512, y: __m512) -> __m512 { _mm512_mask_blend_ps(_mm512_cmp_ps_mask::<_CMP_GT_OQ>(a, b), y, x) }
+        fn reduce_add(a: __m512) -> f32 { _mm512_reduce_add_ps(a) }
+        fn reduce_max(a: __m512) -> f32 { _mm512_reduce_max_ps(a) }
+        fn reduce_min(a: __m512) -> f32 { _mm512_reduce_min_ps(a) }
+        fn transpose(p: *const f32, stride: usize) -> [__m512; LANES] {
+            let mut r = [_mm512_setzero_ps(); LANES];
+            // Row i holds 128-bit quarters; gather quarter k of rows {i, i+4, i+8, i+12} into one register, so
+            // that afterwards only 4×4 transposes inside quarters are left.
+            let mut q = [_mm512_setzero_ps(); LANES];
+            for i in 0..LANES {
+                q[i] = _mm512_loadu_ps(p.add(i * stride));
+            }
+            for i in 0..4 {
+                let (a, b, c, d) = (q[i], q[i + 4], q[i + 8], q[i + 12]);
+                let ab_lo = _mm512_shuffle_f32x4::<0x44>(a, b);
+                let ab_hi = _mm512_shuffle_f32x4::<0xEE>(a, b);
+                let cd_lo = _mm512_shuffle_f32x4::<0x44>(c, d);
+                let cd_hi = _mm512_shuffle_f32x4::<0xEE>(c, d);
+                r[i] = _mm512_shuffle_f32x4::<0x88>(ab_lo, cd_lo);
+                r[i + 4] = _mm512_shuffle_f32x4::<0xDD>(ab_lo, cd_lo);
+                r[i + 8] = _mm512_shuffle_f32x4::<0x88>(ab_hi, cd_hi);
+                r[i + 12] = _mm512_shuffle_f32x4::<0xDD>(ab_hi, cd_hi);
+            }
+            // r[4k + i] now has, in quarter j, columns 4k..4k+4 of row 4j + i.
+            for k in 0..4 {
+                let (a, b, c, d) = (r[4 * k], r[4 * k + 1], r[4 * k + 2], r[4 * k + 3]);
+                let ab_lo = _mm512_castps_pd(_mm512_unpacklo_ps(a, b));
+                let ab_hi = _mm512_castps_pd(_mm512_unpackhi_ps(a, b));
+                let cd_lo = _mm512_castps_pd(_mm512_unpacklo_ps(c, d));
+                let cd_hi = _mm512_castps_pd(_mm512_unpackhi_ps(c, d));
+                r[4 * k] = _mm512_castpd_ps(_mm512_unpacklo_pd(ab_lo, cd_lo));
+                r[4 * k + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(ab_lo, cd_lo));
+                r[4 * k + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(ab_hi, cd_hi));
+                r[4 * k + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(ab_hi, cd_hi));
+            }
+            r
+        }
+
+        fn izero() -> __m512i { _mm512_setzero_si512() }
+        fn iload(p: *const i32) -> __m512i { _mm512_loadu_si512(p.cast()) }
+        fn istore(p: *mut i32, x: __m512i) { _mm512_storeu_si512(p.cast(), x) }
+        fn iadd(a: __m512i, b: __m512i) -> __m512i { _mm512_add_epi32(a, b) }
+        fn inc_where_gt(x: __m512i, a: __m512, b: __m512) -> __m512i { _mm512_mask_add_epi32(x, _mm512_cmp_ps_mask::<_CMP_GT_OQ>(a, b), x, _mm512_set1_epi32(1)) }
+        fn ior_shl<const SHIFT: u32>(a: __m512i, b: __m512i) -> __m512i { _mm512_or_si512(a, _mm512_slli_epi32::<SHIFT>(b)) }
+        fn round(a: __m512) -> __m512i { _mm512_cvtps_epi32(a) }
+        fn to_f(a: __m512i) -> __m512 { _mm512_cvtepi32_ps(a) }
+        fn store_low_bytes(p: *mut u8, x: __m512i) { _mm_storeu_si128(p.cast(), _mm512_cvtepi32_epi8(x)) }
+
+        fn nibbles(p: *const u8) -> (__m512i, __m512i) {
+            let x = _mm512_loadu_si512(p.cast());
+            let low = _mm512_set1_epi8(15);
+            (_mm512_and_si512(x, low), _mm512_and_si512(_mm512_srli_epi32::<4>(x), low))
+        }
+        fn crumbs(p: *const u8) -> __m512i {
+            let x = _mm512_broadcast_i32x4(_mm_loadu_si128(p.cast()));
+            let shifts = _mm512_setr_epi32(0, 0, 0, 0, 2, 2, 2, 2, 4, 4, 4, 4, 6, 6, 6, 6);
+            _mm512_and_si512(_mm512_srlv_epi32(x, shifts), _mm512_set1_epi8(3))
+        }
+        fn add_bits(x: __m512i, p: *const u8, value: u8) -> __m512i {
+            let mask = p.cast::<u64>().read_unaligned();
+            _mm512_mask_add_epi8(x, mask, x, _mm512_set1_epi8(value as i8))
+        }
+        fn add_high(lo: __m512i, hi: __m512i) -> __m512i { _mm512_or_si512(lo, _mm512_slli_epi16::<4>(hi)) }
+        fn bzero() -> __m512i { _mm512_setzero_si512() }
+        fn bytes(p: *const u8) -> __m512i { _mm512_loadu_si512(p.cast()) }
+        fn table(levels: &[i8; 32]) -> __m512i {
+            let signed = _mm256_loadu_si256(levels.as_ptr().cast());
+            let offset = _mm256_xor_si256(signed, _mm256_set1_epi8(-128));
+            _mm512_broadcast_i64x4(offset)
+        }
+        fn lookup<const BITS: u32>(t: __m512i, codes: __m512i) -> __m512i { _mm512_permutexvar_epi8(codes, t) }
+        fn quad(p: *const i8) -> __m512i { _mm512_set1_epi32(p.cast::<i32>().read_unaligned()) }
+        fn dot(acc: __m512i, codes: __m512i, q: __m512i) -> __m512i { _mm512_dpbusd_epi32(acc, codes, q) }
+        fn dot_full(acc: __m512i, codes: __m512i, q: __m512i) -> __m512i { _mm512_dpbusd_epi32(acc, codes, q) }
+    }
+}

@@ -1,0 +1,164 @@
+//! One tiny vector vocabulary, four instruction sets.
+//!
+//! Every kernel in this crate is written once, generic over [`Simd`], and compiled once per tier inside a
+//! function that enables the tier's target features. The vocabulary is deliberately *logical*: whatever the
+//! machine, a vector is
+//!
+//! - [`Simd::F`]: 16 × f32,
+//! - [`Simd::I`]: 16 × i32,
+//! - [`Simd::B`]: 64 × u8 — sixteen *lanes* of four bytes, the shape of an integer dot product.
+//!
+//! AVX-512 holds each in one register, AVX2 in two, NEON in four, the scalar tier in arrays. The page layout
+//! (see [`crate::page`]) is therefore the same on every machine, and a page written by one tier is read by any
+//! other.
+//!
+//! **Invariant:** encoding uses only element-wise IEEE operations (add, mul, fma, div, sqrt, min, max, round),
+//! so every tier writes the same bytes. Scores and sums may differ between tiers in the last bits of f32.
+//!
+//! The one operation that tiers disagree about is how they like a full byte: x86 multiplies *unsigned* codes
+//! with signed queries (`vpdpbusd`), ARM multiplies signed with signed (`sdot`). [`Simd::BYTE_CENTRE`] says what
+//! was added to a signed level to make it the byte the dot product sees; codes of seven bits and fewer are the
+//! same on both.
+
+/// Wraps the one-line bodies of a tier's methods: each is inlined into a kernel that enables the tier's target
+/// features, and each body is the same `unsafe` for the same reason.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+macro_rules! tier_methods {
+    ($(fn $name:ident $(<const $generic:ident: u32>)? ($($arg:ident: $type:ty),*) $(-> $result:ty)? $body:block)*) => {
+        $(
+            #[inline(always)]
+            unsafe fn $name $(<const $generic: u32>)? ($($arg: $type),*) $(-> $result)? {
+                // SAFETY: the contract of `Simd`: the CPU has the tier's features and pointers are valid for the
+                // stated lengths. The bodies are pure arithmetic and unaligned loads and stores.
+                unsafe { $body }
+            }
+        )*
+    };
+}
+
+mod scalar;
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+#[cfg(target_arch = "aarch64")]
+mod neon;
+mod tier;
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) use avx2::Avx2;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use avx512::Avx512;
+#[cfg(target_arch = "aarch64")]
+pub(crate) use neon::Neon;
+pub(crate) use scalar::Scalar;
+pub use tier::{TIER_VARIABLE, Tier, TierError};
+
+/// f32 lanes in a logical vector.
+pub(crate) const LANES: usize = 16;
+
+/// A piece of work that is compiled on its own, with the tier's instructions.
+///
+/// Everything below `run` must be `#[inline(always)]`, so that it ends up inside the function that enables the target
+/// features. Work that is large or used in several places is called through [`Simd::call`] rather than inlined, which
+/// keeps functions and compile times small.
+pub(crate) trait Work<S: Simd> {
+    type Output;
+    /// # Safety
+    /// The CPU has the tier; what else must hold is the implementor's to say.
+    unsafe fn run(self) -> Self::Output;
+}
+
+/// The operations a tier offers. All methods are `unsafe` because the CPU must support the tier; pointer
+/// arguments must be valid for the stated number of elements and need no alignment.
+pub(crate) trait Simd: Copy + 'static {
+    /// 16 × f32.
+    type F: Copy;
+    /// 16 × i32.
+    type I: Copy;
+    /// 64 × u8.
+    type B: Copy;
+    /// Four signed bytes, repeated in every lane.
+    type Quad: Copy;
+    /// A byte table of 32 entries.
+    type Table: Copy;
+
+    /// What a signed 8-bit level is offset by to become the byte that [`Simd::dot`] reads: 128 or 0.
+    const BYTE_CENTRE: i32;
+    /// Query heads that share one unpacking of a page: as many as the registers hold.
+    const HEADS: usize;
+    /// Tiles of 16 tokens that a score kernel keeps in registers for that many heads.
+    const TILES: usize;
+
+    /// Runs work in a function of its own that enables the tier's target features.
+    unsafe fn call<W: Work<Self>>(work: W) -> W::Output;
+
+    // ---- f32 -------------------------------------------------------------------------------------------
+    unsafe fn splat(x: f32) -> Self::F;
+    unsafe fn load(p: *const f32) -> Self::F;
+    unsafe fn store(p: *mut f32, x: Self::F);
+    /// 16 half floats (IEEE binary16 bits).
+    unsafe fn load_f16(p: *const u16) -> Self::F;
+    /// 16 bfloat16.
+    unsafe fn load_bf16(p: *const u16) -> Self::F;
+    /// Rounds to binary16 (nearest even) and stores the 16 bit patterns.
+    unsafe fn store_f16(p: *mut u16, x: Self::F);
+    unsafe fn add(a: Self::F, b: Self::F) -> Self::F;
+    unsafe fn sub(a: Self::F, b: Self::F) -> Self::F;
+    unsafe fn mul(a: Self::F, b: Self::F) -> Self::F;
+    unsafe fn div(a: Self::F, b: Self::F) -> Self::F;
+    unsafe fn sqrt(a: Self::F) -> Self::F;
+    /// a·b + c, rounded once.
+    unsafe fn fma(a: Self::F, b: Self::F, c: Self::F) -> Self::F;
+    /// c − a·b, rounded once.
+    unsafe fn fnma(a: Self::F, b: Self::F, c: Self::F) -> Self::F;
+    unsafe fn min(a: Self::F, b: Self::F) -> Self::F;
+    unsafe fn max(a: Self::F, b: Self::F) -> Self::F;
+    unsafe fn abs(a: Self::F) -> Self::F;
+    /// Per lane: `x` where a > b, else `y`.
+    unsafe fn select_gt(a: Self::F, b: Self::F, x: Self::F, y: Self::F) -> Self::F;
+    unsafe fn reduce_add(a: Self::F) -> f32;
+    unsafe fn reduce_max(a: Self::F) -> f32;
+    unsafe fn reduce_min(a: Self::F) -> f32;
+    /// Loads 16 rows of 16 floats, `stride` floats apart, and turns rows into lanes: result\[c\] lane r = row r, column c.
+    unsafe fn transpose(p: *const f32, stride: usize) -> [Self::F; LANES];
+
+    // ---- i32 -------------------------------------------------------------------------------------------
+    unsafe fn izero() -> Self::I;
+    unsafe fn iload(p: *const i32) -> Self::I;
+    unsafe fn istore(p: *mut i32, x: Self::I);
+    unsafe fn iadd(a: Self::I, b: Self::I) -> Self::I;
+    /// Adds one in the lanes where a > b.
+    unsafe fn inc_where_gt(x: Self::I, a: Self::F, b: Self::F) -> Self::I;
+    /// a | b << SHIFT.
+    unsafe fn ior_shl<const SHIFT: u32>(a: Self::I, b: Self::I) -> Self::I;
+    /// Nearest integer, ties to even; the input is within i32.
+    unsafe fn round(a: Self::F) -> Self::I;
+    unsafe fn to_f(a: Self::I) -> Self::F;
+    /// The low byte of each lane.
+    unsafe fn store_low_bytes(p: *mut u8, x: Self::I);
+
+    // ---- packed codes ----------------------------------------------------------------------------------
+    /// 64 bytes → the 64 low nibbles and the 64 high nibbles.
+    unsafe fn nibbles(p: *const u8) -> (Self::B, Self::B);
+    /// 16 bytes → 64 two-bit codes: code 16·l + i sits in byte i, bits 2l and 2l+1.
+    unsafe fn crumbs(p: *const u8) -> Self::B;
+    /// Adds `value` to the bytes whose bit is set in the 64-bit mask at `p`.
+    unsafe fn add_bits(x: Self::B, p: *const u8, value: u8) -> Self::B;
+    /// lo + 16·hi per byte; the result is below 128.
+    unsafe fn add_high(lo: Self::B, hi: Self::B) -> Self::B;
+    unsafe fn bzero() -> Self::B;
+    /// 64 stored bytes (level + 128) as the dot product likes them (level + `BYTE_CENTRE`).
+    unsafe fn bytes(p: *const u8) -> Self::B;
+    /// A table of 32 signed levels, re-centred by `BYTE_CENTRE`.
+    unsafe fn table(levels: &[i8; 32]) -> Self::Table;
+    /// Looks up codes below 16 (`BITS` ≤ 4) or below 32.
+    unsafe fn lookup<const BITS: u32>(t: Self::Table, codes: Self::B) -> Self::B;
+    /// Broadcasts four signed bytes.
+    unsafe fn quad(p: *const i8) -> Self::Quad;
+    /// acc\[lane\] += Σ₄ codes·quad for codes below 128.
+    unsafe fn dot(acc: Self::I, codes: Self::B, q: Self::Quad) -> Self::I;
+    /// The same for bytes of the full range, as made by [`Simd::bytes`] and [`Simd::lookup`].
+    unsafe fn dot_full(acc: Self::I, codes: Self::B, q: Self::Quad) -> Self::I;
+}

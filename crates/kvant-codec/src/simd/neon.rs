@@ -1,0 +1,234 @@
+//! NEON with the dot-product extension: four registers per logical vector. `sdot` and the half-precision
+//! conversions go through inline assembly, because their intrinsics are not stable.
+
+use super::{LANES, Simd, Work};
+use std::arch::aarch64::*;
+use std::arch::asm;
+
+/// Apple M1, Cortex-A76, Graviton 2 and later.
+#[derive(Clone, Copy)]
+pub(crate) struct Neon;
+
+type F4 = [float32x4_t; 4];
+type I4 = [int32x4_t; 4];
+type B4 = [uint8x16_t; 4];
+
+/// The same expression for the four registers, without a closure in the way of the target features.
+macro_rules! four {
+    ($i:ident => $value:expr) => {
+        [four!(@ $i 0 $value), four!(@ $i 1 $value), four!(@ $i 2 $value), four!(@ $i 3 $value)]
+    };
+    (@ $i:ident $n:literal $value:expr) => {{
+        let $i = $n as usize;
+        $value
+    }};
+}
+
+/// acc\[i\] += Σ₄ a·b, signed bytes.
+///
+/// # Safety
+/// The CPU has the dot-product extension.
+#[inline(always)]
+unsafe fn sdot(mut acc: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {
+    // SAFETY: a pure register operation that the tier guarantees.
+    unsafe {
+        asm!(
+            ".arch_extension dotprod",
+            "sdot {acc:v}.4s, {a:v}.16b, {b:v}.16b",
+            acc = inout(vreg) acc, a = in(vreg) a, b = in(vreg) b,
+            options(pure, nomem, nostack, preserves_flags)
+        );
+    }
+    acc
+}
+
+/// # Safety
+/// `p` points to 4 readable halves.
+#[inline(always)]
+unsafe fn widen_f16(p: *const u16) -> float32x4_t {
+    // SAFETY: the caller's contract; the conversion is part of base ARMv8.
+    unsafe {
+        let bits = vld1_u16(p);
+        let wide: float32x4_t;
+        asm!("fcvtl {wide:v}.4s, {bits:v}.4h", wide = out(vreg) wide, bits = in(vreg) bits,
+            options(pure, nomem, nostack, preserves_flags));
+        wide
+    }
+}
+
+/// # Safety
+/// `p` points to 4 writable halves.
+#[inline(always)]
+unsafe fn narrow_f16(p: *mut u16, x: float32x4_t) {
+    // SAFETY: the caller's contract; the conversion is part of base ARMv8.
+    unsafe {
+        let bits: uint16x4_t;
+        asm!("fcvtn {bits:v}.4h, {x:v}.4s", bits = out(vreg) bits, x = in(vreg) x,
+            options(pure, nomem, nostack, preserves_flags));
+        vst1_u16(p, bits);
+    }
+}
+
+impl Simd for Neon {
+    type F = F4;
+    type I = I4;
+    type B = B4;
+    type Quad = int8x16_t;
+    type Table = [uint8x16_t; 2];
+
+    const BYTE_CENTRE: i32 = 0;
+    const HEADS: usize = 4;
+    const TILES: usize = 1;
+
+    unsafe fn call<W: Work<Self>>(work: W) -> W::Output {
+        #[target_feature(enable = "neon")]
+        #[inline(never)]
+        unsafe fn with_features<W: Work<Neon>>(work: W) -> W::Output {
+            // SAFETY: the caller's contract.
+            unsafe { work.run() }
+        }
+        // SAFETY: the contract of `Simd`: the CPU has these features.
+        unsafe { with_features(work) }
+    }
+
+    tier_methods! {
+        fn splat(x: f32) -> F4 { [vdupq_n_f32(x); 4] }
+        fn load(p: *const f32) -> F4 { four!(i => vld1q_f32(p.add(4 * i))) }
+        fn store(p: *mut f32, x: F4) {
+            for i in 0..4 {
+                vst1q_f32(p.add(4 * i), x[i]);
+            }
+        }
+        fn load_f16(p: *const u16) -> F4 { four!(i => widen_f16(p.add(4 * i))) }
+        fn load_bf16(p: *const u16) -> F4 {
+            four!(i => vreinterpretq_f32_u32(vshll_n_u16::<16>(vld1_u16(p.add(4 * i)))))
+        }
+        fn store_f16(p: *mut u16, x: F4) {
+            for i in 0..4 {
+                narrow_f16(p.add(4 * i), x[i]);
+            }
+        }
+        fn add(a: F4, b: F4) -> F4 { four!(i => vaddq_f32(a[i], b[i])) }
+        fn sub(a: F4, b: F4) -> F4 { four!(i => vsubq_f32(a[i], b[i])) }
+        fn mul(a: F4, b: F4) -> F4 { four!(i => vmulq_f32(a[i], b[i])) }
+        fn div(a: F4, b: F4) -> F4 { four!(i => vdivq_f32(a[i], b[i])) }
+        fn sqrt(a: F4) -> F4 { four!(i => vsqrtq_f32(a[i])) }
+        fn fma(a: F4, b: F4, c: F4) -> F4 { four!(i => vfmaq_f32(c[i], a[i], b[i])) }
+        fn fnma(a: F4, b: F4, c: F4) -> F4 { four!(i => vfmsq_f32(c[i], a[i], b[i])) }
+        fn min(a: F4, b: F4) -> F4 { four!(i => vminq_f32(a[i], b[i])) }
+        fn max(a: F4, b: F4) -> F4 { four!(i => vmaxq_f32(a[i], b[i])) }
+        fn abs(a: F4) -> F4 { four!(i => vabsq_f32(a[i])) }
+        fn select_gt(a: F4, b: F4, x: F4, y: F4) -> F4 {
+            four!(i => vbslq_f32(vcgtq_f32(a[i], b[i]), x[i], y[i]))
+        }
+        fn reduce_add(a: F4) -> f32 {
+            vaddvq_f32(vaddq_f32(vaddq_f32(a[0], a[1]), vaddq_f32(a[2], a[3])))
+        }
+        fn reduce_max(a: F4) -> f32 {
+            vmaxvq_f32(vmaxq_f32(vmaxq_f32(a[0], a[1]), vmaxq_f32(a[2], a[3])))
+        }
+        fn reduce_min(a: F4) -> f32 {
+            vminvq_f32(vminq_f32(vminq_f32(a[0], a[1]), vminq_f32(a[2], a[3])))
+        }
+        fn transpose(p: *const f32, stride: usize) -> [F4; LANES] {
+            let mut columns = [[vdupq_n_f32(0.0); 4]; LANES];
+            for quarter in 0..4 {
+                for block in 0..4 {
+                    let tile = transpose4(p.add(4 * quarter * stride + 4 * block), stride);
+                    for c in 0..4 {
+                        columns[4 * block + c][quarter] = tile[c];
+                    }
+                }
+            }
+            columns
+        }
+
+        fn izero() -> I4 { [vdupq_n_s32(0); 4] }
+        fn iload(p: *const i32) -> I4 { four!(i => vld1q_s32(p.add(4 * i))) }
+        fn istore(p: *mut i32, x: I4) {
+            for i in 0..4 {
+                vst1q_s32(p.add(4 * i), x[i]);
+            }
+        }
+        fn iadd(a: I4, b: I4) -> I4 { four!(i => vaddq_s32(a[i], b[i])) }
+        fn inc_where_gt(x: I4, a: F4, b: F4) -> I4 {
+            // A true comparison is all ones, that is −1.
+            four!(i => vsubq_s32(x[i], vreinterpretq_s32_u32(vcgtq_f32(a[i], b[i]))))
+        }
+        fn ior_shl<const SHIFT: u32>(a: I4, b: I4) -> I4 {
+            four!(i => vorrq_s32(a[i], vshlq_s32(b[i], vdupq_n_s32(SHIFT as i32))))
+        }
+        fn round(a: F4) -> I4 { four!(i => vcvtnq_s32_f32(a[i])) }
+        fn to_f(a: I4) -> F4 { four!(i => vcvtq_f32_s32(a[i])) }
+        fn store_low_bytes(p: *mut u8, x: I4) {
+            let low = vuzp1q_u16(vreinterpretq_u16_s32(x[0]), vreinterpretq_u16_s32(x[1]));
+            let high = vuzp1q_u16(vreinterpretq_u16_s32(x[2]), vreinterpretq_u16_s32(x[3]));
+            vst1q_u8(p, vuzp1q_u8(vreinterpretq_u8_u16(low), vreinterpretq_u8_u16(high)));
+        }
+
+        fn nibbles(p: *const u8) -> (B4, B4) {
+            let x = four!(i => vld1q_u8(p.add(16 * i)));
+            (four!(i => vandq_u8(x[i], vdupq_n_u8(15))), four!(i => vshrq_n_u8::<4>(x[i])))
+        }
+        fn crumbs(p: *const u8) -> B4 {
+            let x = vld1q_u8(p);
+            let three = vdupq_n_u8(3);
+            [
+                vandq_u8(x, three),
+                vandq_u8(vshrq_n_u8::<2>(x), three),
+                vandq_u8(vshrq_n_u8::<4>(x), three),
+                vshrq_n_u8::<6>(x),
+            ]
+        }
+        fn add_bits(x: B4, p: *const u8, value: u8) -> B4 {
+            let bit = vreinterpretq_u8_u64(vdupq_n_u64(0x8040_2010_0804_0201));
+            four!(i => {
+                let spread = vcombine_u8(vdup_n_u8(*p.add(2 * i)), vdup_n_u8(*p.add(2 * i + 1)));
+                let set = vtstq_u8(spread, bit);
+                vaddq_u8(x[i], vandq_u8(set, vdupq_n_u8(value)))
+            })
+        }
+        fn add_high(lo: B4, hi: B4) -> B4 { four!(i => vorrq_u8(lo[i], vshlq_n_u8::<4>(hi[i]))) }
+        fn bzero() -> B4 { [vdupq_n_u8(0); 4] }
+        fn bytes(p: *const u8) -> B4 { four!(i => veorq_u8(vld1q_u8(p.add(16 * i)), vdupq_n_u8(128))) }
+        fn table(levels: &[i8; 32]) -> [uint8x16_t; 2] {
+            [vld1q_u8(levels.as_ptr().cast()), vld1q_u8(levels.as_ptr().add(16).cast())]
+        }
+        fn lookup<const BITS: u32>(t: [uint8x16_t; 2], codes: B4) -> B4 {
+            four!(i => {
+                if BITS <= 4 {
+                    vqtbl1q_u8(t[0], codes[i])
+                } else {
+                    vqtbl2q_u8(uint8x16x2_t(t[0], t[1]), codes[i])
+                }
+            })
+        }
+        fn quad(p: *const i8) -> int8x16_t {
+            vreinterpretq_s8_s32(vdupq_n_s32(p.cast::<i32>().read_unaligned()))
+        }
+        fn dot(acc: I4, codes: B4, q: int8x16_t) -> I4 {
+            four!(i => sdot(acc[i], vreinterpretq_s8_u8(codes[i]), q))
+        }
+        fn dot_full(acc: I4, codes: B4, q: int8x16_t) -> I4 { Self::dot(acc, codes, q) }
+    }
+}
+
+/// 4 rows of 4 floats, rows into lanes.
+///
+/// # Safety
+/// `p` points to 4 readable rows, `stride` floats apart.
+#[inline(always)]
+unsafe fn transpose4(p: *const f32, stride: usize) -> F4 {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let r = four!(i => vld1q_f32(p.add(i * stride)));
+        let ab = vtrnq_f32(r[0], r[1]);
+        let cd = vtrnq_f32(r[2], r[3]);
+        [
+            vcombine_f32(vget_low_f32(ab.0), vget_low_f32(cd.0)),
+            vcombine_f32(vget_low_f32(ab.1), vget_low_f32(cd.1)),
+            vcombine_f32(vget_high_f32(ab.0), vget_high_f32(cd.0)),
+            vcombine_f32(vget_high_f32(ab.1), vget_high_f32(cd.1)),
+        ]
+    }
+}

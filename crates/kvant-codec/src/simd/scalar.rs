@@ -1,0 +1,180 @@
+//! Portable Rust: plain arrays and loops. The oracle that every other tier is compared with.
+
+use super::{LANES, Simd, Work};
+use half::{bf16, f16};
+
+/// The portable tier.
+#[derive(Clone, Copy)]
+pub(crate) struct Scalar;
+
+fn map(a: [f32; LANES], f: impl Fn(f32) -> f32) -> [f32; LANES] {
+    a.map(f)
+}
+
+fn zip(a: [f32; LANES], b: [f32; LANES], f: impl Fn(f32, f32) -> f32) -> [f32; LANES] {
+    std::array::from_fn(|i| f(a[i], b[i]))
+}
+
+impl Simd for Scalar {
+    type F = [f32; LANES];
+    type I = [i32; LANES];
+    type B = [u8; 64];
+    type Quad = [i8; 4];
+    type Table = [u8; 32];
+
+    const BYTE_CENTRE: i32 = 128;
+    const HEADS: usize = 1;
+    const TILES: usize = 1;
+
+    #[inline(never)]
+    unsafe fn call<W: Work<Self>>(work: W) -> W::Output {
+        // SAFETY: the caller's contract.
+        unsafe { work.run() }
+    }
+
+    unsafe fn splat(x: f32) -> Self::F {
+        [x; LANES]
+    }
+    unsafe fn load(p: *const f32) -> Self::F {
+        // SAFETY: the caller guarantees 16 readable floats.
+        unsafe { p.cast::<Self::F>().read_unaligned() }
+    }
+    unsafe fn store(p: *mut f32, x: Self::F) {
+        // SAFETY: the caller guarantees 16 writable floats.
+        unsafe { p.cast::<Self::F>().write_unaligned(x) }
+    }
+    unsafe fn load_f16(p: *const u16) -> Self::F {
+        // SAFETY: the caller guarantees 16 readable halves.
+        unsafe { p.cast::<[u16; LANES]>().read_unaligned() }.map(|bits| f16::from_bits(bits).to_f32())
+    }
+    unsafe fn load_bf16(p: *const u16) -> Self::F {
+        // SAFETY: the caller guarantees 16 readable halves.
+        unsafe { p.cast::<[u16; LANES]>().read_unaligned() }.map(|bits| bf16::from_bits(bits).to_f32())
+    }
+    unsafe fn store_f16(p: *mut u16, x: Self::F) {
+        // SAFETY: the caller guarantees 16 writable halves.
+        unsafe { p.cast::<[u16; LANES]>().write_unaligned(x.map(|v| f16::from_f32(v).to_bits())) }
+    }
+    unsafe fn add(a: Self::F, b: Self::F) -> Self::F {
+        zip(a, b, |a, b| a + b)
+    }
+    unsafe fn sub(a: Self::F, b: Self::F) -> Self::F {
+        zip(a, b, |a, b| a - b)
+    }
+    unsafe fn mul(a: Self::F, b: Self::F) -> Self::F {
+        zip(a, b, |a, b| a * b)
+    }
+    unsafe fn div(a: Self::F, b: Self::F) -> Self::F {
+        zip(a, b, |a, b| a / b)
+    }
+    unsafe fn sqrt(a: Self::F) -> Self::F {
+        map(a, f32::sqrt)
+    }
+    unsafe fn fma(a: Self::F, b: Self::F, c: Self::F) -> Self::F {
+        std::array::from_fn(|i| a[i].mul_add(b[i], c[i]))
+    }
+    unsafe fn fnma(a: Self::F, b: Self::F, c: Self::F) -> Self::F {
+        std::array::from_fn(|i| (-a[i]).mul_add(b[i], c[i]))
+    }
+    unsafe fn min(a: Self::F, b: Self::F) -> Self::F {
+        zip(a, b, |a, b| if a < b { a } else { b })
+    }
+    unsafe fn max(a: Self::F, b: Self::F) -> Self::F {
+        zip(a, b, |a, b| if a > b { a } else { b })
+    }
+    unsafe fn abs(a: Self::F) -> Self::F {
+        map(a, f32::abs)
+    }
+    unsafe fn select_gt(a: Self::F, b: Self::F, x: Self::F, y: Self::F) -> Self::F {
+        std::array::from_fn(|i| if a[i] > b[i] { x[i] } else { y[i] })
+    }
+    unsafe fn reduce_add(a: Self::F) -> f32 {
+        a.iter().sum()
+    }
+    unsafe fn reduce_max(a: Self::F) -> f32 {
+        a.into_iter().fold(f32::NEG_INFINITY, f32::max)
+    }
+    unsafe fn reduce_min(a: Self::F) -> f32 {
+        a.into_iter().fold(f32::INFINITY, f32::min)
+    }
+    unsafe fn transpose(p: *const f32, stride: usize) -> [Self::F; LANES] {
+        // SAFETY: the caller guarantees 16 readable rows of 16 floats.
+        std::array::from_fn(|c| std::array::from_fn(|r| unsafe { p.add(r * stride + c).read() }))
+    }
+
+    unsafe fn izero() -> Self::I {
+        [0; LANES]
+    }
+    unsafe fn iload(p: *const i32) -> Self::I {
+        // SAFETY: the caller guarantees 16 readable integers.
+        unsafe { p.cast::<Self::I>().read_unaligned() }
+    }
+    unsafe fn istore(p: *mut i32, x: Self::I) {
+        // SAFETY: the caller guarantees 16 writable integers.
+        unsafe { p.cast::<Self::I>().write_unaligned(x) }
+    }
+    unsafe fn iadd(a: Self::I, b: Self::I) -> Self::I {
+        std::array::from_fn(|i| a[i].wrapping_add(b[i]))
+    }
+    unsafe fn inc_where_gt(x: Self::I, a: Self::F, b: Self::F) -> Self::I {
+        std::array::from_fn(|i| x[i] + i32::from(a[i] > b[i]))
+    }
+    unsafe fn ior_shl<const SHIFT: u32>(a: Self::I, b: Self::I) -> Self::I {
+        std::array::from_fn(|i| a[i] | (b[i] << SHIFT))
+    }
+    unsafe fn round(a: Self::F) -> Self::I {
+        a.map(|x| x.round_ties_even() as i32)
+    }
+    unsafe fn to_f(a: Self::I) -> Self::F {
+        a.map(|x| x as f32)
+    }
+    unsafe fn store_low_bytes(p: *mut u8, x: Self::I) {
+        // SAFETY: the caller guarantees 16 writable bytes.
+        unsafe { p.cast::<[u8; LANES]>().write_unaligned(x.map(|v| v as u8)) }
+    }
+
+    unsafe fn nibbles(p: *const u8) -> (Self::B, Self::B) {
+        // SAFETY: the caller guarantees 64 readable bytes.
+        let x = unsafe { p.cast::<[u8; 64]>().read_unaligned() };
+        (x.map(|b| b & 15), x.map(|b| b >> 4))
+    }
+    unsafe fn crumbs(p: *const u8) -> Self::B {
+        // SAFETY: the caller guarantees 16 readable bytes.
+        let x = unsafe { p.cast::<[u8; 16]>().read_unaligned() };
+        std::array::from_fn(|i| (x[i % 16] >> (2 * (i / 16))) & 3)
+    }
+    unsafe fn add_bits(x: Self::B, p: *const u8, value: u8) -> Self::B {
+        // SAFETY: the caller guarantees 8 readable bytes.
+        let mask = unsafe { p.cast::<[u8; 8]>().read_unaligned() };
+        std::array::from_fn(|i| x[i] + value * ((mask[i / 8] >> (i % 8)) & 1))
+    }
+    unsafe fn add_high(lo: Self::B, hi: Self::B) -> Self::B {
+        std::array::from_fn(|i| lo[i] + (hi[i] << 4))
+    }
+    unsafe fn bzero() -> Self::B {
+        [0; 64]
+    }
+    unsafe fn bytes(p: *const u8) -> Self::B {
+        // SAFETY: the caller guarantees 64 readable bytes.
+        unsafe { p.cast::<Self::B>().read_unaligned() }
+    }
+    unsafe fn table(levels: &[i8; 32]) -> Self::Table {
+        levels.map(|level| (i32::from(level) + Self::BYTE_CENTRE) as u8)
+    }
+    unsafe fn lookup<const BITS: u32>(t: Self::Table, codes: Self::B) -> Self::B {
+        codes.map(|c| t[usize::from(c)])
+    }
+    unsafe fn quad(p: *const i8) -> Self::Quad {
+        // SAFETY: the caller guarantees 4 readable bytes.
+        unsafe { p.cast::<Self::Quad>().read_unaligned() }
+    }
+    unsafe fn dot(acc: Self::I, codes: Self::B, q: Self::Quad) -> Self::I {
+        std::array::from_fn(|lane| {
+            (0..4).fold(acc[lane], |sum, j| sum + i32::from(codes[4 * lane + j]) * i32::from(q[j]))
+        })
+    }
+    unsafe fn dot_full(acc: Self::I, codes: Self::B, q: Self::Quad) -> Self::I {
+        // SAFETY: as this function.
+        unsafe { Self::dot(acc, codes, q) }
+    }
+}

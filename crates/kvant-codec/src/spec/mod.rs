@@ -1,0 +1,151 @@
+//! Codec specs: one grammar for the command line, files, servers and bindings.
+//!
+//! ```text
+//! spec    = preset | part | "k=" part ",v=" part
+//! part    = name [bits] [group] [":" option {"," option}]
+//! ```
+//!
+//! A *name* is a [`Family`] (`ch`, `rot`, `srft`, `tq`, `f16` …) with its width, or a preset, of which a side takes its
+//! own half: `k=f16,v=int4` has int4's values. `rot4g32` is short for `rot4:g32`. A part on its own is used for both
+//! sides.
+//!
+//! | class | options |
+//! |---|---|
+//! | rotation | `plain` `srht` `srft` `had64` |
+//! | scaling | `token` `g16` `g32` `g64` `ch` `chg16` `chg32` `chg64` |
+//! | rule | `sym` `max` `asym` `lm` |
+//! | scales | `s16` `s32` |
+//! | page | `p32` `p64` `p128` |
+//! | from a plan | `lambda` `mean` |
+//! | seed | `seed=N` |
+//!
+//! Printing is canonical: the preset if there is one, else the parts, each with the family that needs the fewest
+//! options. What is printed parses back to the same spec.
+//!
+//! ```
+//! use kvant_codec::KvSpec;
+//! let spec: KvSpec = "k=ch4,v=rot4g32".parse().unwrap();
+//! assert_eq!(spec.to_string(), "int4");
+//! let error = "k=ch4,v=rut4".parse::<KvSpec>().unwrap_err();
+//! assert_eq!(error.position(), 8);
+//! ```
+
+mod option;
+mod parse;
+mod preset;
+mod print;
+
+pub use parse::SpecError;
+pub use preset::{PRESETS, Preset};
+
+use crate::codec::{Build, Calibration, Family, Options, PageCodec};
+use crate::error::BuildError;
+use crate::page::Side;
+use crate::simd::Tier;
+use std::str::FromStr;
+
+/// The codec of one side: a family, a width and options.
+#[derive(Clone)]
+pub struct CodecSpec {
+    /// The family whose name is printed.
+    pub family: &'static Family,
+    /// Bits per code; 0 for families that have only one width.
+    pub bits: u8,
+    /// Everything else.
+    pub options: Options,
+}
+
+/// The codecs of keys and values.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KvSpec {
+    /// Keys.
+    pub key: CodecSpec,
+    /// Values.
+    pub value: CodecSpec,
+}
+
+impl PartialEq for CodecSpec {
+    fn eq(&self, other: &CodecSpec) -> bool {
+        self.family.name == other.family.name && self.bits == other.bits && self.options == other.options
+    }
+}
+
+impl Eq for CodecSpec {}
+
+impl CodecSpec {
+    /// Builds the codec for heads of `dim` channels with the best instruction set of this machine.
+    ///
+    /// # Errors
+    /// When the dimension or the combination of options is not supported, or the spec needs a plan.
+    pub fn build(&self, side: Side, dim: usize) -> Result<Box<dyn PageCodec>, BuildError> {
+        self.build_with(side, dim, &Calibration::default(), Tier::select()?)
+    }
+
+    /// Builds the codec with a plan's numbers and on a given instruction set.
+    ///
+    /// # Errors
+    /// As [`CodecSpec::build`]; also when the plan does not fit.
+    ///
+    /// # Panics
+    /// When this CPU does not have the tier: ask [`Tier::is_available`] first.
+    pub fn build_with(
+        &self,
+        side: Side,
+        dim: usize,
+        calibration: &Calibration,
+        tier: Tier,
+    ) -> Result<Box<dyn PageCodec>, BuildError> {
+        (self.family.build)(&Build { spec: self, side, dim, calibration, tier })
+    }
+
+    /// Bits per value of this side for heads of `dim` channels, everything counted.
+    ///
+    /// # Errors
+    /// As [`CodecSpec::build`].
+    pub fn bits_per_value(&self, side: Side, dim: usize) -> Result<f64, BuildError> {
+        Ok(self.build(side, dim)?.bits_per_value())
+    }
+}
+
+impl KvSpec {
+    /// The same codec on both sides.
+    pub fn both(codec: CodecSpec) -> KvSpec {
+        KvSpec { key: codec.clone(), value: codec }
+    }
+
+    /// The codec of a side.
+    pub fn side(&self, side: Side) -> &CodecSpec {
+        match side {
+            Side::Key => &self.key,
+            Side::Value => &self.value,
+        }
+    }
+
+    /// Mean bits per value over keys and values for heads of `dim` channels, everything counted.
+    ///
+    /// # Errors
+    /// As [`CodecSpec::build`].
+    pub fn bits_per_value(&self, dim: usize) -> Result<f64, BuildError> {
+        Ok(0.5 * (self.key.bits_per_value(Side::Key, dim)? + self.value.bits_per_value(Side::Value, dim)?))
+    }
+
+    /// Parses a list such as `f16,int4,k=ch8,v=tq3,srft4:g64,lambda`: after a comma, an option goes on with the spec
+    /// before it, `v=` with the `k=` before it, and anything else starts a new spec.
+    ///
+    /// # Errors
+    /// Points at the first offending character of the whole list.
+    pub fn parse_list(text: &str) -> Result<Vec<KvSpec>, SpecError> {
+        parse::list(text)
+    }
+}
+
+impl FromStr for KvSpec {
+    type Err = SpecError;
+
+    fn from_str(text: &str) -> Result<KvSpec, SpecError> {
+        parse::whole(text)
+    }
+}
+
+#[cfg(test)]
+mod tests;

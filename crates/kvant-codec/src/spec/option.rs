@@ -1,0 +1,83 @@
+//! The words of options: one table for parsing, printing and error messages.
+
+use crate::codec::{GroupSize, Options, PageSize, Scaling};
+use crate::page::ScaleFormat;
+use crate::quant::Rule;
+use crate::transform::Rotation;
+
+/// One word that sets one option.
+pub(super) struct Word {
+    /// What is written.
+    pub text: &'static str,
+    /// The class it belongs to; families list the classes they take.
+    pub class: &'static str,
+    /// Sets it.
+    pub set: fn(&mut Options),
+}
+
+const fn word(text: &'static str, class: &'static str, set: fn(&mut Options)) -> Word {
+    Word { text, class, set }
+}
+
+/// The class of `seed=N`, the only option that is not a word.
+pub(super) const SEED: &str = "seed";
+
+/// Every word, in the order in which they are printed.
+pub(super) static WORDS: [Word; 23] = [
+    word("plain", "rotation", |o| o.rotation = Rotation::Identity),
+    word("srht", "rotation", |o| o.rotation = Rotation::Srht),
+    word("srft", "rotation", |o| o.rotation = Rotation::Srft),
+    word("had64", "rotation", |o| o.rotation = Rotation::Hadamard64),
+    word("token", "scaling", |o| o.scaling = Scaling::Token),
+    word("g16", "scaling", |o| o.scaling = Scaling::Group(GroupSize::G16)),
+    word("g32", "scaling", |o| o.scaling = Scaling::Group(GroupSize::G32)),
+    word("g64", "scaling", |o| o.scaling = Scaling::Group(GroupSize::G64)),
+    word("ch", "scaling", |o| o.scaling = Scaling::Channel),
+    word("chg16", "scaling", |o| o.scaling = Scaling::ChannelGroup(GroupSize::G16)),
+    word("chg32", "scaling", |o| o.scaling = Scaling::ChannelGroup(GroupSize::G32)),
+    word("chg64", "scaling", |o| o.scaling = Scaling::ChannelGroup(GroupSize::G64)),
+    word("sym", "rule", |o| o.rule = Rule::Symmetric),
+    word("max", "rule", |o| o.rule = Rule::SignedMax),
+    word("asym", "rule", |o| o.rule = Rule::Asymmetric),
+    word("lm", "rule", |o| o.rule = Rule::LloydMax),
+    word("s16", "scales", |o| o.scales = ScaleFormat::F16),
+    word("s32", "scales", |o| o.scales = ScaleFormat::F32),
+    word("p32", "page", |o| o.page = PageSize::P32),
+    word("p64", "page", |o| o.page = PageSize::P64),
+    word("p128", "page", |o| o.page = PageSize::P128),
+    word("lambda", "lambda", |o| o.lambda = true),
+    word("mean", "mean", |o| o.mean = true),
+];
+
+/// The words (and `seed=N`) that turn `from` into `to`, in canonical order; `None` if no words can.
+pub(super) fn difference(from: Options, to: &Options) -> Option<Vec<String>> {
+    let mut now = from;
+    let mut words = Vec::new();
+    for word in &WORDS {
+        let mut with = now;
+        (word.set)(&mut with);
+        // A word helps when it changes something and the result agrees with the goal where it changed.
+        if with != now && class_agrees(word.class, &with, to) && !class_agrees(word.class, &now, to) {
+            now = with;
+            words.push(word.text.to_owned());
+        }
+    }
+    if now.seed != to.seed {
+        now.seed = to.seed;
+        words.push(format!("seed={}", to.seed));
+    }
+    (now == *to).then_some(words)
+}
+
+fn class_agrees(class: &str, a: &Options, b: &Options) -> bool {
+    match class {
+        "rotation" => a.rotation == b.rotation,
+        "scaling" => a.scaling == b.scaling,
+        "rule" => a.rule == b.rule,
+        "scales" => a.scales == b.scales,
+        "page" => a.page == b.page,
+        "lambda" => a.lambda == b.lambda,
+        "mean" => a.mean == b.mean,
+        _ => a.seed == b.seed,
+    }
+}

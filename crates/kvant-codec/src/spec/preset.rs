@@ -1,0 +1,49 @@
+//! Presets: names people type, each an abbreviation of a pair of parts.
+
+use super::KvSpec;
+
+/// A named pair of codecs.
+pub struct Preset {
+    /// What is typed.
+    pub name: &'static str,
+    /// The part for keys.
+    pub key: &'static str,
+    /// The part for values.
+    pub value: &'static str,
+    /// What it is for.
+    pub about: &'static str,
+}
+
+const fn preset(name: &'static str, key: &'static str, value: &'static str, about: &'static str) -> Preset {
+    Preset { name, key, value, about }
+}
+
+/// Every preset. Widths with a family of their own (`f16`, `tq3`, `srft4`, `asym4` …) need no entry: a part on its own
+/// stands for both sides.
+pub static PRESETS: [Preset; 9] = [
+    preset("int4", "ch4", "rot4g32", "the default: per-channel keys, rotated values, 4.5 bits/value"),
+    preset("int8", "ch8", "sym8g32", "nearly exact: per-channel keys, grouped values, 8.5 bits/value"),
+    preset("int8g32", "sym8g32", "sym8g32", "8 bits per token and group of 32, as Cactus caches"),
+    preset("k8v4", "ch8", "rot4g32", "careful keys, cheap values, 6.5 bits/value"),
+    preset("k8v2", "ch8", "tq2:g32", "careful keys, very cheap values, 5.5 bits/value"),
+    preset("v3", "f16", "tq3", "exact keys, 3-bit values"),
+    preset("q8_0", "sym8:had64", "sym8:had64", "llama.cpp's q8_0 with its 64-wide rotation"),
+    preset("q5_0", "max5:had64", "max5:had64", "llama.cpp's q5_0 with its 64-wide rotation"),
+    preset("q4_0", "max4:had64", "max4:had64", "llama.cpp's q4_0 with its 64-wide rotation"),
+];
+
+impl Preset {
+    /// The preset of that name.
+    pub fn find(name: &str) -> Option<&'static Preset> {
+        PRESETS.iter().find(|preset| preset.name == name)
+    }
+
+    /// The codecs it stands for.
+    ///
+    /// # Panics
+    /// Never: a test parses every entry.
+    pub fn spec(&self) -> KvSpec {
+        let part = |text| super::parse::part_alone(text).expect("every preset parses");
+        KvSpec { key: part(self.key), value: part(self.value) }
+    }
+}

@@ -1,0 +1,72 @@
+//! The canonical form.
+
+use super::option::difference;
+use super::{CodecSpec, KvSpec, PRESETS};
+use crate::codec::{FAMILIES, GroupSize, Options, Scaling};
+use std::fmt;
+
+impl CodecSpec {
+    /// The same codec under the family that needs the fewest options, the first of equals in the families' order.
+    pub(super) fn canonical(self) -> CodecSpec {
+        let best = FAMILIES
+            .iter()
+            .filter(|family| {
+                // Families are interchangeable when the same constructor reads the same options at this width.
+                family.name == self.family.name
+                    || (std::ptr::fn_addr_eq(family.build, self.family.build)
+                        && family.accepts == self.family.accepts
+                        && family.bits.as_ref().is_some_and(|bits| bits.contains(&self.bits)))
+            })
+            .filter_map(|family| Some((difference(family.defaults, &self.options)?.len(), family)))
+            .min_by_key(|(words, _)| *words);
+        CodecSpec { family: best.map_or(self.family, |(_, family)| family), ..self }
+    }
+}
+
+impl fmt::Display for CodecSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.family.name)?;
+        if self.bits > 0 {
+            write!(f, "{}", self.bits)?;
+        }
+        // `rot4g32` keeps its group even though it is the default: people read it as part of the name.
+        let grouped = matches!(self.options.scaling, Scaling::Group(_)) && self.family.bits.is_some();
+        if let (Scaling::Group(group), true) = (self.options.scaling, grouped) {
+            write!(f, "g{}", group.channels())?;
+        }
+        let from = Options {
+            scaling: if grouped { self.options.scaling } else { self.family.defaults.scaling },
+            ..self.family.defaults
+        };
+        let words = difference(from, &self.options).unwrap_or_default();
+        if words.is_empty() { Ok(()) } else { write!(f, ":{}", words.join(",")) }
+    }
+}
+
+impl fmt::Debug for CodecSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CodecSpec({self})")
+    }
+}
+
+impl fmt::Display for KvSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(preset) = PRESETS.iter().find(|preset| preset.spec() == *self) {
+            f.write_str(preset.name)
+        } else if self.key == self.value {
+            write!(f, "{}", self.key)
+        } else {
+            write!(f, "k={},v={}", self.key, self.value)
+        }
+    }
+}
+
+/// The suffix that names a group: `g16`, `g32`, `g64`.
+pub(super) fn group_suffix(text: &str) -> Option<GroupSize> {
+    match text {
+        "g16" => Some(GroupSize::G16),
+        "g32" => Some(GroupSize::G32),
+        "g64" => Some(GroupSize::G64),
+        _ => None,
+    }
+}

@@ -1,0 +1,127 @@
+//! A dense invertible basis, as plans carry it: d×d numbers for keys and their inverse for the way back.
+
+use crate::simd::{LANES, Simd};
+
+/// y = M x with a known inverse.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Dense {
+    dim: usize,
+    /// Row-major M.
+    forward: Vec<f32>,
+    /// Row-major M⁻¹.
+    inverse: Vec<f32>,
+    /// Row-major M⁻ᵀ, what a query is multiplied with.
+    query: Vec<f32>,
+}
+
+/// Why a pair of matrices is no basis.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum DenseError {
+    /// Not d² numbers each.
+    #[error("a basis of dimension {dim} needs two matrices of {} numbers, got {forward} and {inverse}", dim * dim)]
+    Shape {
+        /// The dimension asked for.
+        dim: usize,
+        /// Numbers in the matrix.
+        forward: usize,
+        /// Numbers in the inverse.
+        inverse: usize,
+    },
+    /// A number is NaN or infinite.
+    #[error("a basis must be finite")]
+    NotFinite,
+    /// The product of the two is not the identity.
+    #[error(
+        "the second matrix is not the inverse of the first: their product is off the identity by {0:.1e}"
+    )]
+    NotInverse(f64),
+}
+
+impl Dense {
+    /// Checks that the row-major matrices are finite and inverse to each other (to 1e-3 in f32 data).
+    ///
+    /// # Errors
+    /// See [`DenseError`].
+    pub fn new(dim: usize, forward: Vec<f32>, inverse: Vec<f32>) -> Result<Dense, DenseError> {
+        if forward.len() != dim * dim || inverse.len() != dim * dim {
+            return Err(DenseError::Shape { dim, forward: forward.len(), inverse: inverse.len() });
+        }
+        if !forward.iter().chain(&inverse).all(|x| x.is_finite()) {
+            return Err(DenseError::NotFinite);
+        }
+        let mut worst = 0.0f64;
+        for i in 0..dim {
+            for j in 0..dim {
+                let product: f64 =
+                    (0..dim).map(|k| f64::from(forward[i * dim + k]) * f64::from(inverse[k * dim + j])).sum();
+                worst = worst.max((product - f64::from(u8::from(i == j))).abs());
+            }
+        }
+        if worst > 1e-3 {
+            return Err(DenseError::NotInverse(worst));
+        }
+        let query = (0..dim * dim).map(|n| inverse[(n % dim) * dim + n / dim]).collect();
+        Ok(Dense { dim, forward, inverse, query })
+    }
+
+    /// d.
+    pub fn dim(&self) -> usize {
+        self.dim
+    }
+
+    /// # Safety
+    /// `x` and `scratch` hold `dim` columns each and do not overlap; the CPU has the tier.
+    #[inline(always)]
+    pub(super) unsafe fn forward<S: Simd>(&self, x: *mut f32, scratch: *mut f32) {
+        // SAFETY: the caller's contract.
+        unsafe { self.apply::<S>(&self.forward, x, scratch) }
+    }
+
+    /// # Safety
+    /// As [`Dense::forward`].
+    #[inline(always)]
+    pub(super) unsafe fn query<S: Simd>(&self, x: *mut f32, scratch: *mut f32) {
+        // SAFETY: the caller's contract.
+        unsafe { self.apply::<S>(&self.query, x, scratch) }
+    }
+
+    /// # Safety
+    /// As [`Dense::forward`].
+    #[inline(always)]
+    pub(super) unsafe fn inverse<S: Simd>(&self, x: *mut f32, scratch: *mut f32) {
+        // SAFETY: the caller's contract.
+        unsafe { self.apply::<S>(&self.inverse, x, scratch) }
+    }
+
+    #[inline(always)]
+    unsafe fn apply<S: Simd>(&self, matrix: &[f32], x: *mut f32, scratch: *mut f32) {
+        /// Rows per pass: enough independent sums to hide the latency of a fused multiply-add.
+        const ROWS: usize = 8;
+        let d = self.dim;
+        // SAFETY: rows and columns stay below d.
+        unsafe {
+            std::ptr::copy_nonoverlapping(x, scratch, LANES * d);
+            let mut row = 0;
+            while row + ROWS <= d {
+                let mut sums = [S::splat(0.0); ROWS];
+                for j in 0..d {
+                    let column = S::load(scratch.add(LANES * j));
+                    for (r, sum) in sums.iter_mut().enumerate() {
+                        *sum = S::fma(column, S::splat(*matrix.get_unchecked((row + r) * d + j)), *sum);
+                    }
+                }
+                for (r, sum) in sums.iter().enumerate() {
+                    S::store(x.add(LANES * (row + r)), *sum);
+                }
+                row += ROWS;
+            }
+            for row in row..d {
+                let mut sum = S::splat(0.0);
+                for (j, factor) in matrix[row * d..(row + 1) * d].iter().enumerate() {
+                    sum = S::fma(S::load(scratch.add(LANES * j)), S::splat(*factor), sum);
+                }
+                S::store(x.add(LANES * row), sum);
+            }
+        }
+    }
+}

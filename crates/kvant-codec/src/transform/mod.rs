@@ -1,0 +1,225 @@
+//! Changes of basis: what a codec does to a vector before it rounds it.
+//!
+//! A [`Basis`] is the affine map y = Λ⁻¹ T (x − μ). T is a rotation (identity, SRHT, SRFT, blocks of Hadamard) or
+//! a dense invertible matrix from a plan; Λ an optional positive diagonal; μ an optional fixed mean. Because
+//! attention only ever meets keys through inner products and values through weighted sums, the map never has to
+//! be undone token by token:
+//!
+//! - q·x = (Λ T⁻ᵀ q)·y + q·μ — the query moves once per step ([`Basis::query`]);
+//! - Σ w x = T⁻¹ Λ Σ w y + μ Σ w — the sum moves back once per step ([`Basis::inverse`]).
+//!
+//! All of it runs on *columns*: sixteen vectors at a time, channel c of all of them at `x[16·c..]`, so that any
+//! transform is plain vertical arithmetic, whatever the dimension and the instruction set.
+
+mod dense;
+mod fourier;
+mod hadamard;
+
+pub use dense::{Dense, DenseError};
+
+use crate::simd::{LANES, Simd, Work};
+use fourier::RealFourier;
+use hadamard::Hadamard;
+
+/// Which rotation, by name; [`Basis::new`] makes the numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Rotation {
+    /// No change.
+    Identity,
+    /// Sign diagonal, then Walsh–Hadamard; for d = 2ᵏ·m with odd m the Kronecker product with an m-point
+    /// Hartley transform, so that every output mixes every input.
+    Srht,
+    /// Sign diagonal, then the real-packed orthonormal DFT; any even d.
+    Srft,
+    /// Plain 64-wide Hadamard blocks without signs, as llama.cpp rotates its cache; identity where 64 does not
+    /// divide d, as there.
+    Hadamard64,
+}
+
+enum Core {
+    Identity,
+    Hadamard(Hadamard),
+    Fourier(RealFourier),
+    Dense(Dense),
+}
+
+/// The change of basis of one codec side: rotation or dense matrix, per-channel λ and mean.
+pub struct Basis {
+    dim: usize,
+    core: Core,
+    /// Multiplies the input of the core: random sign × the core's normalisation. Empty for identity and dense.
+    signs: Vec<f32>,
+    lambda: Vec<f32>,
+    inverse_lambda: Vec<f32>,
+    mean: Vec<f32>,
+}
+
+impl Basis {
+    /// A seeded rotation of dimension `dim`. The same seed gives the same basis on every machine.
+    pub fn new(rotation: Rotation, dim: usize, seed: u64) -> Basis {
+        let (core, norm) = match rotation {
+            Rotation::Identity => (Core::Identity, 1.0),
+            Rotation::Srht => (Core::Hadamard(Hadamard::whole(dim)), (dim as f64).sqrt().recip()),
+            Rotation::Srft => (Core::Fourier(RealFourier::new(dim)), (dim as f64).sqrt().recip()),
+            Rotation::Hadamard64 if dim.is_multiple_of(64) => {
+                (Core::Hadamard(Hadamard::blocks(dim, 64)), 0.125)
+            }
+            Rotation::Hadamard64 => (Core::Identity, 1.0),
+        };
+        let signs = match (rotation, &core) {
+            (_, Core::Identity) => Vec::new(),
+            (Rotation::Hadamard64, _) => vec![norm as f32; dim],
+            _ => random_signs(dim, seed).map(|sign| (f64::from(sign) * norm) as f32).collect(),
+        };
+        Basis { dim, core, signs, lambda: Vec::new(), inverse_lambda: Vec::new(), mean: Vec::new() }
+    }
+
+    /// A dense basis from a plan.
+    pub fn dense(matrix: Dense) -> Basis {
+        Basis {
+            dim: matrix.dim(),
+            core: Core::Dense(matrix),
+            signs: Vec::new(),
+            lambda: Vec::new(),
+            inverse_lambda: Vec::new(),
+            mean: Vec::new(),
+        }
+    }
+
+    /// Divides channel c by `lambda[c]` after the rotation. All entries must be positive and finite, and there
+    /// must be as many as dimensions; otherwise `None`.
+    pub fn with_lambda(mut self, lambda: &[f32]) -> Option<Basis> {
+        let valid = lambda.len() == self.dim && lambda.iter().all(|l| l.is_normal() && *l > 0.0);
+        self.lambda = lambda.to_vec();
+        self.inverse_lambda = lambda.iter().map(|l| 1.0 / l).collect();
+        (valid && self.inverse_lambda.iter().all(|l| l.is_normal())).then_some(self)
+    }
+
+    /// Subtracts a fixed mean, given in the model's basis, before the rotation. `None` when it is not finite or
+    /// not of this dimension.
+    pub fn with_mean(mut self, mean: &[f32]) -> Option<Basis> {
+        let valid = mean.len() == self.dim && mean.iter().all(|m| m.is_finite());
+        self.mean = mean.to_vec();
+        valid.then_some(self)
+    }
+
+    /// The mean removed from every vector; empty when there is none.
+    pub fn mean(&self) -> &[f32] {
+        &self.mean
+    }
+
+    /// Whether queries pass through unchanged.
+    pub(crate) fn is_plain(&self) -> bool {
+        matches!(self.core, Core::Identity) && self.lambda.is_empty()
+    }
+
+    /// y = Λ⁻¹ T (x − μ), in place.
+    ///
+    /// # Safety
+    /// `x` and `scratch` are valid for 16 · dim floats each and do not overlap; the CPU has the tier.
+    pub(crate) unsafe fn forward<S: Simd>(&self, x: *mut f32, scratch: *mut f32) {
+        // SAFETY: the caller's contract.
+        unsafe { S::call(Change { basis: self, way: Way::Forward, x, scratch }) }
+    }
+
+    /// Λ T⁻ᵀ q, in place: what the query becomes.
+    ///
+    /// # Safety
+    /// As [`Basis::forward`].
+    pub(crate) unsafe fn query<S: Simd>(&self, q: *mut f32, scratch: *mut f32) {
+        // SAFETY: the caller's contract.
+        unsafe { S::call(Change { basis: self, way: Way::Query, x: q, scratch }) }
+    }
+
+    /// T⁻¹ Λ y, in place; the mean is *not* added back.
+    ///
+    /// # Safety
+    /// As [`Basis::forward`].
+    pub(crate) unsafe fn inverse<S: Simd>(&self, y: *mut f32, scratch: *mut f32) {
+        // SAFETY: the caller's contract.
+        unsafe { S::call(Change { basis: self, way: Way::Inverse, x: y, scratch }) }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Way {
+    Forward,
+    Query,
+    Inverse,
+}
+
+/// One change of basis of sixteen columns.
+struct Change<'a> {
+    basis: &'a Basis,
+    way: Way,
+    x: *mut f32,
+    scratch: *mut f32,
+}
+
+impl<S: Simd> Work<S> for Change<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run(self) {
+        let Change { basis, way, x, scratch } = self;
+        // SAFETY: both buffers hold `dim` columns; every index below is one of a channel.
+        unsafe {
+            match way {
+                Way::Forward => {
+                    for (c, mean) in basis.mean.iter().enumerate() {
+                        let p = x.add(LANES * c);
+                        S::store(p, S::sub(S::load(p), S::splat(*mean)));
+                    }
+                    scale::<S>(x, &basis.signs);
+                }
+                Way::Query => scale::<S>(x, &basis.signs),
+                Way::Inverse => scale::<S>(x, &basis.lambda),
+            }
+            match (&basis.core, way) {
+                (Core::Identity, _) => {}
+                (Core::Hadamard(h), _) => h.apply::<S>(x),
+                (Core::Fourier(f), Way::Inverse) => f.transposed::<S>(x, scratch),
+                (Core::Fourier(f), _) => f.forward::<S>(x, scratch),
+                (Core::Dense(m), Way::Forward) => m.forward::<S>(x, scratch),
+                (Core::Dense(m), Way::Query) => m.query::<S>(x, scratch),
+                (Core::Dense(m), Way::Inverse) => m.inverse::<S>(x, scratch),
+            }
+            match way {
+                Way::Forward => scale::<S>(x, &basis.inverse_lambda),
+                Way::Query => scale::<S>(x, &basis.lambda),
+                Way::Inverse => scale::<S>(x, &basis.signs),
+            }
+        }
+    }
+}
+
+/// x\[c\] *= factors\[c\]; an empty list changes nothing.
+#[inline(always)]
+unsafe fn scale<S: Simd>(x: *mut f32, factors: &[f32]) {
+    for (c, factor) in factors.iter().enumerate() {
+        // SAFETY: there are at most `dim` factors and `x` holds `dim` columns.
+        unsafe {
+            let p = x.add(LANES * c);
+            S::store(p, S::mul(S::load(p), S::splat(*factor)));
+        }
+    }
+}
+
+/// ±1 from SplitMix64: 64 signs per word, the same on every machine and in every version.
+fn random_signs(dim: usize, seed: u64) -> impl Iterator<Item = i8> {
+    let mut state = seed;
+    let mut word = 0u64;
+    (0..dim).map(move |i| {
+        if i % 64 == 0 {
+            state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+            let mut z = state;
+            z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+            z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+            word = z ^ (z >> 31);
+        }
+        if (word >> (i % 64)) & 1 == 1 { 1 } else { -1 }
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 
 use crate::step::{Outcome, Trouble};
-use crate::tally::Tally;
+use crate::tally::{Counter, Tally};
 
 /// A program with its arguments and the environment it gets on top of ours.
 pub struct Call {
@@ -109,15 +109,15 @@ fn quoted(word: &str) -> String {
 /// Copies line by line and counts the tests that go by.
 fn pass_through(from: impl Read, mut to: impl Write) -> Tally {
     let mut from = BufReader::new(from);
-    let mut tests = Tally::default();
+    let mut counter = Counter::default();
     let mut line = Vec::new();
     while from.read_until(b'\n', &mut line).is_ok_and(|n| n > 0) {
         // A reader who has gone away is no reason to stop the tests.
         let _ = to.write_all(&line).and_then(|()| to.flush());
-        tests += Tally::from_line(&String::from_utf8_lossy(&line)).unwrap_or_default();
+        counter.read(&String::from_utf8_lossy(&line));
         line.clear();
     }
-    tests
+    counter.tests()
 }
 
 #[cfg(test)]

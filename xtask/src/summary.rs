@@ -47,7 +47,7 @@ fn counts(tests: Tally) -> String {
     if tests == Tally::default() {
         return String::new();
     }
-    let mut text = format!("{} tests passed", tests.passed);
+    let mut text = format!("{} passed", tests.passed);
     if tests.failed > 0 {
         text += &format!(", {} failed", tests.failed);
     }
@@ -104,8 +104,8 @@ mod tests {
         let rows: Vec<&str> = table.lines().collect();
         assert_eq!(rows.len(), 6, "{table}");
         assert_eq!(rows[1], "fmt      ok          1.5 s");
-        assert_eq!(rows[2], "test     ok          1.5 s  40 tests passed, 2 ignored");
-        assert_eq!(rows[3], "doctest  FAILED      1.5 s  exit status: 101; 3 tests passed, 2 failed");
+        assert_eq!(rows[2], "test     ok          1.5 s  40 passed, 2 ignored");
+        assert_eq!(rows[3], "doctest  FAILED      1.5 s  exit status: 101; 3 passed, 2 failed");
         assert_eq!(rows[5], "aarch64  NOT RUN     1.5 s  no qemu-aarch64");
     }
 

@@ -63,7 +63,7 @@ pub fn packages(wanted: &[Package]) -> Result<(), Trouble> {
 }
 
 fn apt_get(root: bool, args: &[&str]) -> Call {
-    let command = ["DEBIAN_FRONTEND=noninteractive", "apt-get", "-o", "DPkg::Lock::Timeout=300"];
+    let command = ["DEBIAN_FRONTEND=noninteractive", "apt-get", "--quiet"];
     let apt = if root {
         call("env", command)
     } else if std::io::stdin().is_terminal() {
@@ -71,7 +71,9 @@ fn apt_get(root: bool, args: &[&str]) -> Call {
     } else {
         call("sudo", ["-n", "env"]).args(command)
     };
-    apt.args(["-o", "Acquire::Retries=3"]).args(args)
+    // Waits for another apt-get, forgives a bad network, and draws no progress bars into a log.
+    apt.args(["-o", "DPkg::Lock::Timeout=300", "-o", "Acquire::Retries=3", "-o", "Dpkg::Use-Pty=0"])
+        .args(args)
 }
 
 #[cfg(test)]

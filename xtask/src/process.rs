@@ -136,7 +136,7 @@ mod tests {
         let mut copy = Vec::new();
         let tests = pass_through(&text[..], &mut copy);
         assert_eq!(copy, text);
-        assert_eq!(tests, Tally { passed: 2, failed: 0, ignored: 1 });
+        assert_eq!(tests, Tally { passed: 2, failed: 0, ignored: 1, reports: 1 });
     }
 
     #[test]

@@ -44,8 +44,11 @@ fn detail(outcome: &Outcome) -> String {
 
 /// The tests in words; empty for a step that is a single check.
 fn counts(tests: Tally) -> String {
-    if tests == Tally::default() {
+    if tests.reports == 0 {
         return String::new();
+    }
+    if tests.passed + tests.failed + tests.ignored == 0 {
+        return "there were no tests to run".to_string();
     }
     let mut text = format!("{} passed", tests.passed);
     if tests.failed > 0 {
@@ -63,7 +66,8 @@ pub fn total(records: &[Record], strict: bool) -> Tally {
     let mut total = Tally::default();
     for record in records {
         match &record.outcome {
-            Ok(tests) => total += Tally { passed: tests.passed.max(1), ..*tests },
+            Ok(tests) if tests.reports == 0 => total.passed += 1,
+            Ok(tests) => total += *tests,
             Err(Trouble::Failed { tests, .. }) => total += Tally { failed: tests.failed.max(1), ..*tests },
             Err(Trouble::NotRun { .. }) => total.failed += usize::from(strict),
         }
@@ -85,14 +89,15 @@ mod tests {
         };
         vec![
             record("fmt", Ok(Tally::default())),
-            record("test", Ok(Tally { passed: 40, failed: 0, ignored: 2 })),
+            record("test", Ok(Tally { passed: 40, failed: 0, ignored: 2, reports: 1 })),
             record(
                 "doctest",
                 Err(Trouble::Failed {
                     reason: "exit status: 101".into(),
-                    tests: Tally { passed: 3, failed: 2, ignored: 0 },
+                    tests: Tally { passed: 3, failed: 2, ignored: 0, reports: 1 },
                 }),
             ),
+            record("asan", Ok(Tally { reports: 1, ..Tally::default() })),
             record("clippy", Err(Trouble::failed("exit status: 101"))),
             record("aarch64", Err(Trouble::not_run("no qemu-aarch64"))),
         ]
@@ -102,11 +107,12 @@ mod tests {
     fn every_step_has_a_row_and_every_trouble_its_reason() {
         let table = table(&records());
         let rows: Vec<&str> = table.lines().collect();
-        assert_eq!(rows.len(), 6, "{table}");
+        assert_eq!(rows.len(), 7, "{table}");
         assert_eq!(rows[1], "fmt      ok          1.5 s");
         assert_eq!(rows[2], "test     ok          1.5 s  40 passed, 2 ignored");
         assert_eq!(rows[3], "doctest  FAILED      1.5 s  exit status: 101; 3 passed, 2 failed");
-        assert_eq!(rows[5], "aarch64  NOT RUN     1.5 s  no qemu-aarch64");
+        assert_eq!(rows[4], "asan     ok          1.5 s  there were no tests to run");
+        assert_eq!(rows[6], "aarch64  NOT RUN     1.5 s  no qemu-aarch64");
     }
 
     #[test]

@@ -37,7 +37,7 @@ pub fn nightly(components: &[&str]) -> Result<(), Trouble> {
     };
     if !recent() {
         install(
-            ["toolchain", "install", "nightly", "--profile", "minimal"],
+            ["toolchain", "install", "nightly", "--profile", "minimal", "--no-self-update"],
             "a recent Rust nightly toolchain",
             recent,
         )?;

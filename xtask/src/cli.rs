@@ -1,0 +1,204 @@
+//! What was typed after `cargo xtask`, and the text that teaches it.
+
+use crate::steps::CHECKS;
+
+/// Seconds each fuzz target runs unless `--seconds` says otherwise.
+const FUZZ_SECONDS: u32 = 60;
+
+/// One chore.
+#[derive(Debug, PartialEq)]
+pub enum Command {
+    Help,
+    Test(TestOptions),
+    /// Arguments for `cargo test`.
+    Aarch64(Vec<String>),
+    /// Arguments for `cargo miri test`.
+    Miri(Vec<String>),
+    /// Arguments for `cargo test`.
+    Asan(Vec<String>),
+    Fuzz(FuzzOptions),
+}
+
+/// How `test` runs.
+#[derive(Debug, Default, PartialEq)]
+pub struct TestOptions {
+    /// A step that cannot run here counts as failed.
+    pub strict: bool,
+    /// Miri and AddressSanitizer too.
+    pub all: bool,
+    /// Only these steps; all of them when empty.
+    pub only: Vec<String>,
+}
+
+/// How `fuzz` runs.
+#[derive(Debug, PartialEq)]
+pub struct FuzzOptions {
+    /// One target, or every one.
+    pub target: Option<String>,
+    /// Time for each target.
+    pub seconds: u32,
+}
+
+/// Reads the arguments; the error is one sentence for the person who typed them.
+pub fn parse(args: &[String]) -> Result<Command, String> {
+    let Some((name, rest)) = args.split_first() else { return Ok(Command::Help) };
+    if rest.iter().any(|arg| arg == "--help" || arg == "-h") {
+        return Ok(Command::Help);
+    }
+    match name.as_str() {
+        "help" | "--help" | "-h" => Ok(Command::Help),
+        "test" => test_options(rest).map(Command::Test),
+        "aarch64" => Ok(Command::Aarch64(rest.to_vec())),
+        "miri" => Ok(Command::Miri(rest.to_vec())),
+        "asan" => Ok(Command::Asan(rest.to_vec())),
+        "fuzz" => fuzz_options(rest).map(Command::Fuzz),
+        other => Err(format!("there is no command `{other}`")),
+    }
+}
+
+fn test_options(args: &[String]) -> Result<TestOptions, String> {
+    let mut options = TestOptions::default();
+    for arg in args {
+        match arg.as_str() {
+            "--strict" => options.strict = true,
+            "--all" => options.all = true,
+            flag if flag.starts_with('-') => {
+                return Err(format!("`test` has no option `{flag}` (it has --all and --strict)"));
+            }
+            name if CHECKS.iter().any(|check| check.name == name) => options.only.push(name.to_string()),
+            name => {
+                let known: Vec<&str> = CHECKS.iter().map(|check| check.name).collect();
+                return Err(format!("there is no step `{name}`; the steps are {}", known.join(", ")));
+            }
+        }
+    }
+    if options.all && !options.only.is_empty() {
+        return Err("--all and the name of a step contradict each other".to_string());
+    }
+    Ok(options)
+}
+
+fn fuzz_options(args: &[String]) -> Result<FuzzOptions, String> {
+    let mut options = FuzzOptions { target: None, seconds: FUZZ_SECONDS };
+    let mut args = args.iter();
+    while let Some(arg) = args.next() {
+        if let Some(value) = arg.strip_prefix("--seconds=") {
+            options.seconds = seconds(value)?;
+        } else if arg == "--seconds" {
+            options.seconds = seconds(args.next().ok_or("--seconds needs a number after it")?)?;
+        } else if arg.starts_with('-') {
+            return Err(format!("`fuzz` has no option `{arg}` (it has --seconds N)"));
+        } else if options.target.is_some() {
+            return Err(format!("`fuzz` takes one target at most, `{arg}` is a second one"));
+        } else {
+            options.target = Some(arg.clone());
+        }
+    }
+    Ok(options)
+}
+
+/// Zero is refused because libFuzzer takes it to mean "for ever".
+fn seconds(value: &str) -> Result<u32, String> {
+    value
+        .parse()
+        .ok()
+        .filter(|&n| n > 0)
+        .ok_or_else(|| format!("--seconds needs a whole number above 0, not `{value}`"))
+}
+
+/// The text of `cargo xtask help`.
+pub fn help() -> String {
+    let mut text = String::from(
+        "\
+cargo xtask test [--all] [--strict] [STEP...]
+    Everything a change has to pass. Installs what is missing (rustup components and targets; Debian
+    packages through apt-get, with sudo where you are not root), runs every step even after one has
+    failed, and closes with a table. A step that cannot run on this system is listed with the reason;
+    with --strict, or with CI=true in the environment, that fails the run.
+    --all adds miri and asan. Naming steps runs only those:
+",
+    );
+    for check in CHECKS {
+        text += &format!("        {:<9} {}\n", check.name, check.about);
+    }
+    text += "
+cargo xtask aarch64 [ARGS for cargo test]
+    Cross-compiles for 64-bit ARM Linux and runs under qemu. Default: the tests of the kernel crates.
+    Example: cargo xtask aarch64 -p kvant-codec --lib simd
+
+cargo xtask miri [ARGS for cargo miri test]
+    The portable kernels under Miri (nightly). Default: the unit tests of the kernel crates.
+
+cargo xtask asan [ARGS for cargo test]
+    The kernels with AddressSanitizer (nightly). Default: all tests of the kernel crates.
+
+cargo xtask fuzz [TARGET] [--seconds N]
+    cargo-fuzz on one target of fuzz/fuzz_targets, or on each in turn; N seconds each, 60 by default.
+    Installs cargo-fuzz and the nightly toolchain. Seeds are read from fuzz/seeds/TARGET.
+
+Useful in the environment: CARGO_BUILD_JOBS=1 leaves the machine usable; KVANT_SIMD forces one
+instruction set; PROPTEST_CASES sets how many cases each property test tries.
+";
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse_line(line: &str) -> Result<Command, String> {
+        parse(&line.split_whitespace().map(str::to_string).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn nothing_and_help_both_teach() {
+        for line in ["", "help", "--help", "-h", "test --help", "fuzz -h"] {
+            assert_eq!(parse_line(line), Ok(Command::Help), "{line}");
+        }
+    }
+
+    #[test]
+    fn test_takes_flags_and_step_names() {
+        assert_eq!(parse_line("test"), Ok(Command::Test(TestOptions::default())));
+        let strict = TestOptions { strict: true, all: true, only: vec![] };
+        assert_eq!(parse_line("test --strict --all"), Ok(Command::Test(strict)));
+        let only = TestOptions { only: vec!["fmt".into(), "house".into()], ..Default::default() };
+        assert_eq!(parse_line("test fmt house"), Ok(Command::Test(only)));
+    }
+
+    #[test]
+    fn an_unknown_step_is_refused_with_the_list() {
+        let message = parse_line("test fmtt").unwrap_err();
+        assert!(message.contains("`fmtt`") && message.contains("clippy"), "{message}");
+        assert!(parse_line("test --fast").unwrap_err().contains("--fast"));
+        assert!(parse_line("test --all fmt").is_err());
+        assert!(parse_line("tset").unwrap_err().contains("tset"));
+    }
+
+    #[test]
+    fn arguments_for_cargo_pass_unchanged() {
+        let args = vec!["-p".to_string(), "kvant-codec".into(), "--lib".into()];
+        assert_eq!(parse_line("aarch64 -p kvant-codec --lib"), Ok(Command::Aarch64(args.clone())));
+        assert_eq!(parse_line("miri -p kvant-codec --lib"), Ok(Command::Miri(args)));
+    }
+
+    #[test]
+    fn fuzz_takes_a_target_and_a_time() {
+        let fuzz = |target: Option<&str>, seconds| {
+            Ok(Command::Fuzz(FuzzOptions { target: target.map(str::to_string), seconds }))
+        };
+        assert_eq!(parse_line("fuzz"), fuzz(None, FUZZ_SECONDS));
+        assert_eq!(parse_line("fuzz spec --seconds 5"), fuzz(Some("spec"), 5));
+        assert_eq!(parse_line("fuzz --seconds=7 spec"), fuzz(Some("spec"), 7));
+        for line in ["fuzz --seconds", "fuzz --seconds x", "fuzz --seconds 0", "fuzz a b", "fuzz --fast"] {
+            assert!(parse_line(line).is_err(), "{line}");
+        }
+    }
+
+    #[test]
+    fn help_names_every_step() {
+        for check in CHECKS {
+            assert!(help().contains(check.name) && help().contains(check.about), "{}", check.name);
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! What needs the nightly toolchain: Miri, AddressSanitizer and fuzzing.
+
+use std::fs;
+use std::path::Path;
+
+use crate::cli::FuzzOptions;
+use crate::needs;
+use crate::process::{Call, call};
+use crate::step::{Outcome, Step};
+use crate::steps::or_kernel_tests;
+
+/// Miri runs a few hundred times slower than the machine: it is after the memory accesses, not the numbers.
+const MIRI_PROPTEST_CASES: &str = "2";
+/// AddressSanitizer costs about a factor of two.
+const ASAN_PROPTEST_CASES: &str = "64";
+const FUZZ_TARGETS: &str = "fuzz/fuzz_targets";
+
+/// `cargo miri test` with these arguments; the unit tests of the kernel crates when there are none.
+pub fn miri(args: Vec<String>) -> Step {
+    Step::new("miri", "the portable kernels under Miri", move || run_miri(&args))
+}
+
+/// `cargo test` under AddressSanitizer with these arguments; the tests of the kernel crates when there are none.
+pub fn asan(args: Vec<String>) -> Step {
+    Step::new("asan", "the kernels under AddressSanitizer", move || run_asan(&args))
+}
+
+/// One step for the fuzz target asked for, or one for each.
+pub fn fuzz(options: &FuzzOptions) -> Result<Vec<Step>, String> {
+    let seconds = options.seconds;
+    let targets = chosen(fuzz_targets(Path::new(FUZZ_TARGETS))?, options.target.as_deref())?;
+    let step = |target: String| {
+        Step::new(&format!("fuzz {target}"), &format!("{seconds} s of hostile input"), move || {
+            run_fuzz(&target, seconds)
+        })
+    };
+    Ok(targets.into_iter().map(step).collect())
+}
+
+fn run_miri(args: &[String]) -> Outcome {
+    needs::nightly(&["miri", "rust-src"])?;
+    nightly_cargo(&["miri", "test"])
+        .args(or_kernel_tests(args, "--lib"))
+        // Miri knows few vector instructions. Isolation would forbid the clock and the files proptest reads.
+        .env("KVANT_SIMD", "scalar")
+        .env("MIRIFLAGS", "-Zmiri-disable-isolation")
+        .env_default("PROPTEST_CASES", MIRI_PROPTEST_CASES)
+        .run()
+}
+
+fn run_asan(args: &[String]) -> Outcome {
+    needs::nightly(&[])?;
+    // Naming the target, though it is the host, keeps the sanitizer out of build scripts and macros; a folder
+    // of its own keeps the other builds.
+    nightly_cargo(&[
+        "test",
+        "--no-fail-fast",
+        "--target",
+        &needs::host_triple()?,
+        "--target-dir",
+        "target/asan",
+    ])
+    .args(or_kernel_tests(args, "--tests"))
+    .env("RUSTFLAGS", "-Zsanitizer=address")
+    .env_default("PROPTEST_CASES", ASAN_PROPTEST_CASES)
+    .run()
+}
+
+fn run_fuzz(target: &str, seconds: u32) -> Outcome {
+    needs::nightly(&[])?;
+    needs::cargo_tool("cargo-fuzz")?;
+    let seeds = format!("fuzz/seeds/{target}");
+    let mut run = nightly_cargo(&["fuzz", "run", target]);
+    if Path::new(&seeds).is_dir() {
+        // libFuzzer adds what it finds to the first folder and only reads the others.
+        let corpus = format!("fuzz/corpus/{target}");
+        run = run.args([&corpus, &seeds]);
+    }
+    run.args(["--", &format!("-max_total_time={seconds}")]).run()
+}
+
+fn nightly_cargo(args: &[&str]) -> Call {
+    call("rustup", ["run", "nightly", "cargo"]).args(args)
+}
+
+/// The names of the fuzz targets: one file each.
+fn fuzz_targets(folder: &Path) -> Result<Vec<String>, String> {
+    let entries =
+        fs::read_dir(folder).map_err(|error| format!("cannot list {}: {error}", folder.display()))?;
+    let files = entries.flatten().map(|entry| entry.path());
+    let mut names: Vec<String> = files
+        .filter(|path| path.extension().is_some_and(|extension| extension == "rs"))
+        .filter_map(|path| Some(path.file_stem()?.to_str()?.to_string()))
+        .collect();
+    names.sort();
+    if names.is_empty() { Err(format!("there is no fuzz target in {}", folder.display())) } else { Ok(names) }
+}
+
+fn chosen(targets: Vec<String>, name: Option<&str>) -> Result<Vec<String>, String> {
+    match name {
+        None => Ok(targets),
+        Some(name) if targets.iter().any(|target| target == name) => Ok(vec![name.to_string()]),
+        Some(name) => Err(format!("there is no fuzz target `{name}`; there are {}", targets.join(", "))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fuzz_target_is_a_rust_file() {
+        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+        let names = fuzz_targets(&sources).unwrap();
+        assert!(names.contains(&"nightly".to_string()) && names.is_sorted(), "{names:?}");
+        assert!(fuzz_targets(&sources.join("nowhere")).unwrap_err().contains("nowhere"));
+    }
+
+    #[test]
+    fn an_unknown_target_is_refused_with_the_list() {
+        let targets = || vec!["page".to_string(), "spec".to_string()];
+        assert_eq!(chosen(targets(), None), Ok(targets()));
+        assert_eq!(chosen(targets(), Some("spec")), Ok(vec!["spec".to_string()]));
+        assert!(chosen(targets(), Some("sepc")).unwrap_err().contains("page, spec"));
+    }
+}

@@ -1,0 +1,135 @@
+//! The steps of `cargo xtask test`, in the order they run: quick ones first.
+
+use std::env::consts::ARCH;
+
+use crate::cli::TestOptions;
+use crate::needs::{self, Package};
+use crate::process::cargo;
+use crate::step::{self, Outcome, Step};
+use crate::{house, nightly};
+
+/// A check every change has to pass.
+pub struct Check {
+    pub name: &'static str,
+    /// A few words for its heading and for the help text.
+    pub about: &'static str,
+    run: fn() -> Outcome,
+}
+
+/// All of them, in the order they run.
+pub const CHECKS: &[Check] = &[
+    Check {
+        name: "house",
+        about: "file length, unfinished or ignored code, machine paths",
+        run: house::check,
+    },
+    Check { name: "fmt", about: "formatting", run: fmt },
+    Check { name: "clippy", about: "lints as errors; every unsafe block says why it is sound", run: clippy },
+    Check { name: "test", about: "unit and integration tests of every crate", run: test },
+    Check { name: "doctest", about: "the examples in the documentation", run: doctest },
+    Check { name: "doc", about: "the documentation builds without a warning", run: doc },
+    Check { name: "aarch64", about: "kernel tests on 64-bit ARM, under qemu", run: || on_aarch64(&[]) },
+    Check { name: "apple", about: "everything type-checks for Apple silicon", run: apple },
+];
+
+/// The crates with instruction-set kernels: what runs under qemu, Miri and AddressSanitizer.
+const KERNEL_CRATES: &[&str] = &["kvant-codec"];
+
+const ARM_LINUX: &str = "aarch64-unknown-linux-gnu";
+/// What links and runs programs for ARM Linux elsewhere. `pauth-impdef` spares qemu a cipher per return address.
+const ARM_LINKER: &str = "aarch64-linux-gnu-gcc";
+const ARM_RUNNER: &str = "qemu-aarch64 -L /usr/aarch64-linux-gnu -cpu max,pauth-impdef=on";
+const ARM_PACKAGES: &[Package] = &[
+    Package { name: "gcc-aarch64-linux-gnu", brings: ARM_LINKER },
+    Package { name: "libc6-dev-arm64-cross", brings: "/usr/aarch64-linux-gnu/lib/libc.so" },
+    Package { name: "qemu-user", brings: "qemu-aarch64" },
+];
+/// qemu is some twenty times slower than the machine it runs on, so each property gets fewer cases there.
+const ARM_PROPTEST_CASES: &str = "16";
+
+const APPLE_SILICON: &str = "aarch64-apple-darwin";
+
+/// Runs the checks that were asked for; true when all is well.
+pub fn run(options: &TestOptions) -> bool {
+    let wanted = |name: &str| options.only.is_empty() || options.only.iter().any(|only| only == name);
+    let mut steps: Vec<Step> = CHECKS
+        .iter()
+        .filter(|check| wanted(check.name))
+        .map(|check| Step::new(check.name, check.about, check.run))
+        .collect();
+    let hint = if options.all {
+        steps.extend([nightly::miri(Vec::new()), nightly::asan(Vec::new())]);
+        "Fuzzing is a separate command: cargo xtask fuzz."
+    } else {
+        "Miri, AddressSanitizer and fuzzing are separate commands: cargo xtask miri, asan, fuzz."
+    };
+    let on_ci = std::env::var("CI").is_ok_and(|value| !matches!(value.as_str(), "" | "0" | "false"));
+    step::run_all_with_hint(steps, options.strict || on_ci, Some(hint))
+}
+
+/// `cargo test` with these arguments on 64-bit ARM; the kernel tests when there are none.
+pub fn aarch64(args: Vec<String>) -> Step {
+    Step::new("aarch64", "64-bit ARM, under qemu", move || on_aarch64(&args))
+}
+
+/// The arguments for cargo, or `-p` each kernel crate and this selection of its tests.
+pub fn or_kernel_tests(args: &[String], selection: &str) -> Vec<String> {
+    if args.is_empty() {
+        let packages = KERNEL_CRATES.iter().flat_map(|name| ["-p", name]);
+        packages.chain([selection]).map(str::to_string).collect()
+    } else {
+        args.to_vec()
+    }
+}
+
+fn fmt() -> Outcome {
+    needs::component("rustfmt", "fmt")?;
+    cargo(["fmt", "--all", "--check"]).run()
+}
+
+fn clippy() -> Outcome {
+    needs::component("clippy", "clippy")?;
+    let lints = ["--", "-D", "warnings", "-D", "clippy::undocumented_unsafe_blocks"];
+    cargo(["clippy", "--workspace", "--all-targets"]).args(lints).run()
+}
+
+fn test() -> Outcome {
+    if cargo(["nextest", "--version"]).probe().is_some() {
+        return cargo(["nextest", "run", "--workspace", "--no-fail-fast"]).run();
+    }
+    // `--tests` leaves the documentation's examples to their own step.
+    cargo(["test", "--workspace", "--tests", "--no-fail-fast"]).run()
+}
+
+fn doctest() -> Outcome {
+    cargo(["test", "--workspace", "--doc", "--no-fail-fast"]).run()
+}
+
+fn doc() -> Outcome {
+    cargo(["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings").run()
+}
+
+fn on_aarch64(args: &[String]) -> Outcome {
+    // Options go before the caller's arguments, which may end in `-- ...` for the test program.
+    let test = |options: &[&str]| {
+        cargo(["test", "--no-fail-fast"]).args(options).args(or_kernel_tests(args, "--tests"))
+    };
+    if ARCH == "aarch64" {
+        println!("this machine is 64-bit ARM: no qemu needed");
+        return test(&[]).run();
+    }
+    needs::packages(ARM_PACKAGES)?;
+    needs::target(ARM_LINUX)?;
+    // In the environment and not in .cargo/config.toml, where they would break `cargo run` on a real ARM machine.
+    test(&["--target", ARM_LINUX])
+        .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", ARM_LINKER)
+        .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", ARM_RUNNER)
+        .env_default("PROPTEST_CASES", ARM_PROPTEST_CASES)
+        .run()
+}
+
+fn apple() -> Outcome {
+    needs::target(APPLE_SILICON)?;
+    // Checking needs no linker, so no SDK from Apple either.
+    cargo(["check", "--workspace", "--all-targets", "--target", APPLE_SILICON]).run()
+}

@@ -4,7 +4,7 @@
 //! Keys lie channel by channel (tokens in the lanes, no horizontal sums), values token by token.
 
 use super::family::{Build, Family, Options};
-use super::{Accumulator, KernelReport, PageCodec, Query, finite, size};
+use super::{Accumulator, KernelReport, PageCodec, Query, extent, size};
 use crate::error::{BuildError, CodecError};
 use crate::kernel::{ExactShape, Kernels};
 use crate::page::Side;
@@ -108,9 +108,8 @@ impl PageCodec for ExactCodec {
     fn encode(&self, rows: &[f32], page: &mut [u8]) -> Result<(), CodecError> {
         size("rows", rows.len(), self.shape.tokens * self.shape.dim)?;
         size("page", page.len(), self.page_bytes())?;
-        finite(rows, self.shape.dim)?;
         let (max, format) = self.shape.element.max();
-        if rows.iter().any(|x| x.abs() > max) {
+        if extent(self.kernels, rows, self.shape.dim)? > max {
             return Err(CodecError::OutOfRange { format });
         }
         // SAFETY: both sizes were checked and the table belongs to this CPU.

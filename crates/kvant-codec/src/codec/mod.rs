@@ -14,6 +14,7 @@ pub(crate) use query::PreparedSpan;
 pub use query::{Accumulator, Query};
 
 use crate::error::CodecError;
+use crate::kernel::Kernels;
 use crate::page::Side;
 use crate::simd::Tier;
 
@@ -167,12 +168,12 @@ pub(crate) fn whole(what: &'static str, got: usize, dim: usize) -> Result<usize,
     if got.is_multiple_of(dim) { Ok(got / dim) } else { Err(CodecError::NotWhole { what, got, dim }) }
 }
 
-/// Refuses NaN and infinity, naming the first.
-pub(crate) fn finite(rows: &[f32], dim: usize) -> Result<(), CodecError> {
-    // The largest magnitude as an integer: one pass that the compiler vectorises, no branch per number.
-    let top = rows.iter().fold(0u32, |top, x| top.max(x.to_bits() & 0x7FFF_FFFF));
-    if top < 0x7F80_0000 {
-        return Ok(());
+/// The largest magnitude of a page's rows; refuses NaN and infinity, naming the first.
+pub(crate) fn extent(kernels: &Kernels, rows: &[f32], dim: usize) -> Result<f32, CodecError> {
+    // SAFETY: a table exists only for tiers this CPU has.
+    let top = unsafe { (kernels.extent)(rows) };
+    if top.is_finite() {
+        return Ok(top);
     }
     let at = rows.iter().position(|x| !x.is_finite()).unwrap_or(0);
     Err(CodecError::NotFinite { token: at / dim, channel: at % dim, value: rows[at] })

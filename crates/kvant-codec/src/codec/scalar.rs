@@ -5,7 +5,7 @@
 
 use super::family::{Build, Calibration, Family, Options, PageSize, Scaling};
 use super::{Accumulator, GroupSize, KernelReport, PageCodec, Query, decoded_accumulate, decoded_scores};
-use super::{finite, size, whole};
+use super::{extent, size, whole};
 use crate::error::{BuildError, CodecError};
 use crate::kernel::{Kernels, MAX_DIM};
 use crate::page::{Arrays, Layout, ScaleFormat, Side};
@@ -256,7 +256,7 @@ impl PageCodec for ScalarCodec {
     fn encode(&self, rows: &[f32], page: &mut [u8]) -> Result<(), CodecError> {
         size("rows", rows.len(), self.layout.tokens * self.layout.dim)?;
         size("page", page.len(), self.layout.bytes)?;
-        finite(rows, self.layout.dim)?;
+        extent(self.kernels, rows, self.layout.dim)?;
         // SAFETY: both sizes were checked, the numbers are finite and the table belongs to this CPU.
         let fits = unsafe { (self.kernels.encode)(self, rows.as_ptr(), page.as_mut_ptr()) };
         if fits { Ok(()) } else { Err(CodecError::OutOfRange { format: self.format_name() }) }

@@ -3,9 +3,9 @@
 //! The token's scale folds into its weight; folded weights are rounded to signed bytes per page, head and group, and
 //! meet units of sixteen channels and four tokens. What is left per channel and page is one multiply-add.
 
-use super::round::{Rounded, planes, round_bytes};
+use super::round::{ONES, Rounded, largest, planes, round_bytes, step};
 use super::scores::{combine, dot, seen_centre};
-use super::{MAX_TOKENS, by_heads, by_width, load_scales};
+use super::{MAX_TOKENS, by_heads, by_width, load_array, load_scales};
 use crate::codec::Accumulator;
 use crate::codec::scalar::ScalarCodec;
 use crate::pack::unpack;
@@ -14,7 +14,6 @@ use crate::quant::Levels;
 use crate::simd::{LANES, Simd, Work};
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
-use std::ops::Range;
 
 /// Folded and rounded weights of one head for one group of channels.
 #[derive(Clone, Copy)]
@@ -72,16 +71,17 @@ unsafe fn block<S: Simd, const H: usize>(
     let layout = &codec.layout;
     let tokens = layout.tokens;
     let mut bytes = [[MaybeUninit::<i8>::uninit(); 2 * MAX_TOKENS]; H];
-    let mut mass = [0.0f32; H];
     // SAFETY: weights and token arrays have `tokens` entries per row, a multiple of 16.
     unsafe {
-        for (h, mass) in mass.iter_mut().enumerate() {
-            let mut sum = S::splat(0.0);
+        let mut totals = [S::splat(0.0); 4];
+        for h in 0..H {
             for t in (0..tokens).step_by(LANES) {
-                sum = S::add(sum, S::load(weights.add(h * tokens + t)));
+                totals[h] = S::add(totals[h], S::load(weights.add(h * tokens + t)));
             }
-            *mass = S::reduce_add(sum);
-            sums.mass[head + h] += *mass;
+        }
+        let mass = S::reduce4_add(totals);
+        for h in 0..H {
+            sums.mass[head + h] += mass[h];
         }
         // Weights are folded anew when the token scale or the number of bytes they are rounded to changes.
         let mut folded = None;
@@ -90,11 +90,11 @@ unsafe fn block<S: Simd, const H: usize>(
             let wide = planes(u32::from(span.bits)) == 2;
             if folded != Some((span.group, wide)) {
                 folded = Some((span.group, wide));
-                for (h, part) in part.iter_mut().enumerate() {
-                    let bytes = bytes[h].as_mut_ptr().cast();
-                    let sums = sums.sums.as_mut_ptr().add((head + h) * sums.stride);
-                    *part =
-                        fold::<S>(codec, span, levels, weights.add(h * tokens), mass[h], page, bytes, sums);
+                let bytes = std::array::from_fn(|h| bytes[h].as_mut_ptr().cast());
+                part = fold::<S, H>(codec, span, levels, weights, page, bytes);
+                for h in 0..H {
+                    part[h].mass = mass[h];
+                    part[h].sums = sums.sums.as_mut_ptr().add((head + h) * sums.stride);
                 }
             }
             by_width!(S, levels, SpanSums::<S, H> { codec, span, levels, part: &part, page });
@@ -103,50 +103,71 @@ unsafe fn block<S: Simd, const H: usize>(
     H
 }
 
-/// w_t·s_t rounded to bytes, and the part that needs no codes.
+/// w_t·s_t rounded to bytes for H heads, and the part that needs no codes.
+///
+/// # Safety
+/// `weights` has H rows of `tokens` floats, `bytes` room for two planes; the CPU has the tier.
 #[inline(always)]
-#[expect(clippy::too_many_arguments, reason = "inlined into its only caller, once per head and group")]
-unsafe fn fold<S: Simd>(
+unsafe fn fold<S: Simd, const H: usize>(
     codec: &ScalarCodec,
     span: &Span,
     levels: &Levels,
     weights: *const f32,
-    mass: f32,
     page: *const u8,
-    bytes: *mut i8,
-    sums: *mut f32,
-) -> Part {
+    bytes: [*mut i8; H],
+) -> [Part; H] {
     let layout = &codec.layout;
-    let tokens = layout.tokens;
-    let mut product = [MaybeUninit::<f32>::uninit(); MAX_TOKENS];
-    let product = product.as_mut_ptr().cast::<f32>();
-    let size = layout.format.bytes();
-    let at = |r: &std::ops::Range<usize>| r.start + span.group * tokens * size;
+    let (tokens, format) = (layout.tokens, layout.format);
+    let mut converted = [MaybeUninit::<f32>::uninit(); MAX_TOKENS];
+    let mut scales = ONES.as_ptr();
+    let at = span.group * tokens * format.bytes();
     // SAFETY: token arrays have `tokens` entries per group.
     unsafe {
-        let centre = S::splat(levels.centre() as f32);
-        let mut top = S::splat(0.0);
-        let mut offset = S::splat(0.0);
-        for t in (0..tokens).step_by(LANES) {
-            let weight = S::load(weights.add(t));
-            let mut folded = weight;
-            if let Some(scales) = &layout.token_scale {
-                folded = S::mul(weight, load_scales::<S>(layout.format, page.add(at(scales) + t * size)));
+        if let Some(range) = &layout.token_scale {
+            let floats = converted.as_mut_ptr().cast::<f32>();
+            for t in (0..tokens).step_by(LANES) {
+                S::store(
+                    floats.add(t),
+                    load_scales::<S>(format, page.add(range.start + at + t * format.bytes())),
+                );
             }
-            if let Some(zeros) = &layout.token_zero {
-                let zero = load_scales::<S>(layout.format, page.add(at(zeros) + t * size));
-                offset = S::fma(folded, centre, S::fma(weight, zero, offset));
-            }
-            S::store(product.add(t), folded);
-            top = S::max(top, S::abs(folded));
+            scales = floats;
         }
-        let top = S::reduce_max(top);
-        let rounded = match planes(u32::from(span.bits)) {
-            1 => round_bytes::<S, 1>(product, tokens, top, bytes, MAX_TOKENS),
-            _ => round_bytes::<S, 2>(product, tokens, top, bytes, MAX_TOKENS),
-        };
-        let offset = if layout.token_zero.is_some() { S::reduce_add(offset) } else { 0.0 };
-        Part { bytes, rounded, offset, mass, sums }
+        let planes = planes(u32::from(span.bits));
+        let mut tops = [S::splat(0.0); 4];
+        for h in 0..H {
+            tops[h] = largest::<S>(weights.add(h * tokens), scales, tokens);
+        }
+        let steps = S::reduce4_max(tops).map(|top| step(top, planes));
+        let mut integers = [S::splat(0.0); 4];
+        for h in 0..H {
+            let weights = weights.add(h * tokens);
+            integers[h] = match planes {
+                1 => round_bytes::<S, 1>(weights, scales, tokens, steps[h].1, bytes[h], MAX_TOKENS),
+                _ => round_bytes::<S, 2>(weights, scales, tokens, steps[h].1, bytes[h], MAX_TOKENS),
+            };
+        }
+        let integers = S::reduce4_add(integers);
+        let mut offsets = [0.0; 4];
+        if let Some(range) = &layout.token_zero {
+            let mut partial = [S::splat(0.0); 4];
+            let centre = S::splat(levels.centre() as f32);
+            for t in (0..tokens).step_by(LANES) {
+                let zero = load_scales::<S>(format, page.add(range.start + at + t * format.bytes()));
+                let offset = S::fma(S::load(scales.add(t)), centre, zero);
+                for h in 0..H {
+                    partial[h] = S::fma(S::load(weights.add(h * tokens + t)), offset, partial[h]);
+                }
+            }
+            offsets = S::reduce4_add(partial);
+        }
+        let mut parts = [Part::EMPTY; H];
+        for h in 0..H {
+            parts[h].bytes = bytes[h];
+            parts[h].rounded = Rounded { step: steps[h].0, sum: integers[h] };
+            parts[h].offset = offsets[h];
+        }
+        parts
     }
 }
 
@@ -201,10 +222,8 @@ impl<S: Simd, const H: usize, const BITS: u32, const TABLE: bool> Work<S>
                     }
                 }
                 let channel = span.first + LANES * row;
-                let array =
-                    |r: &Range<usize>| load_scales::<S>(layout.format, page.add(r.start + channel * size));
-                let scale = layout.channel_scale.as_ref().map(array);
-                let zero = layout.channel_zero.as_ref().map(array);
+                let scale = load_array::<S>(layout.format, page, &layout.channel_scale, channel * size);
+                let zero = load_array::<S>(layout.format, page, &layout.channel_zero, channel * size);
                 for h in 0..H {
                     let dot =
                         combine::<S, BITS>(S::iadd(low[h][0], low[h][1]), S::iadd(high[h][0], high[h][1]));

@@ -244,17 +244,24 @@ unsafe fn sum_block<S: Simd, E: Stored, const H: usize>(
     // SAFETY: channels below dim and tokens below `tokens`; the ragged end is copied before it is loaded.
     unsafe {
         for h in 0..H {
-            sums.mass[head + h] += (0..tokens).map(|t| *weights.add(h * tokens + t)).sum::<f32>();
+            let mut total = S::splat(0.0);
+            for t in (0..tokens).step_by(LANES) {
+                total = S::add(total, S::load(weights.add(h * tokens + t)));
+            }
+            sums.mass[head + h] += S::reduce_add(total);
         }
         let target: [*mut f32; H] =
             std::array::from_fn(|h| sums.sums.as_mut_ptr().add((head + h) * sums.stride));
         let mut c = 0;
         while c < dim {
             if const { S::TILES >= 4 } && dim - c >= 4 * LANES {
-                sum_columns::<S, E, H, 4>(shape, weights, page, target, c);
+                sum_columns::<S, E, H, 4, false>(shape, weights, page, target, c);
                 c += 4 * LANES;
+            } else if dim - c >= LANES {
+                sum_columns::<S, E, H, 1, false>(shape, weights, page, target, c);
+                c += LANES;
             } else {
-                sum_columns::<S, E, H, 1>(shape, weights, page, target, c);
+                sum_columns::<S, E, H, 1, true>(shape, weights, page, target, c);
                 c += LANES;
             }
         }
@@ -263,7 +270,7 @@ unsafe fn sum_block<S: Simd, E: Stored, const H: usize>(
 }
 
 #[inline(always)]
-unsafe fn sum_columns<S: Simd, E: Stored, const H: usize, const N: usize>(
+unsafe fn sum_columns<S: Simd, E: Stored, const H: usize, const N: usize, const RAGGED: bool>(
     shape: &ExactShape,
     weights: *const f32,
     page: *const u8,
@@ -277,8 +284,7 @@ unsafe fn sum_columns<S: Simd, E: Stored, const H: usize, const N: usize>(
         for t in 0..tokens {
             for n in 0..N {
                 let p = page.add(E::BYTES * (t * dim + c + n * LANES));
-                let left = dim - c - n * LANES;
-                let v = if left >= LANES { E::load::<S>(p) } else { load_part::<S, E>(p, left) };
+                let v = if RAGGED { load_part::<S, E>(p, dim - c) } else { E::load::<S>(p) };
                 for h in 0..H {
                     acc[h][n] = S::fma(v, S::splat(*weights.add(h * tokens + t)), acc[h][n]);
                 }
@@ -290,5 +296,25 @@ unsafe fn sum_columns<S: Simd, E: Stored, const H: usize, const N: usize>(
                 S::store(p, S::add(S::load(p), acc[h][n]));
             }
         }
+    }
+}
+
+/// The largest magnitude of `rows`, or NaN when one of them is NaN or infinite. `len` is a multiple of 16.
+///
+/// # Safety
+/// `rows` is valid for `len` floats; the CPU has the tier.
+#[inline(always)]
+pub(crate) unsafe fn extent<S: Simd>(rows: &[f32]) -> f32 {
+    // SAFETY: whole vectors of the slice.
+    unsafe {
+        let mut top = [S::splat(0.0); 2];
+        // x − x is zero for finite numbers and NaN for the others, and NaN sticks to a sum.
+        let mut poison = [S::splat(0.0); 2];
+        for (i, block) in rows.chunks_exact(LANES).enumerate() {
+            let x = S::load(block.as_ptr());
+            top[i % 2] = S::max(top[i % 2], S::abs(x));
+            poison[i % 2] = S::add(poison[i % 2], S::sub(x, x));
+        }
+        S::reduce_max(S::max(top[0], top[1])) + S::reduce_add(S::add(poison[0], poison[1]))
     }
 }

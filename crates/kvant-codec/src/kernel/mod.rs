@@ -16,6 +16,7 @@ use crate::codec::scalar::ScalarCodec;
 use crate::codec::{Accumulator, Query};
 use crate::page::ScaleFormat;
 use crate::simd::{Simd, Tier, Work};
+use std::ops::Range;
 
 /// The largest head dimension.
 pub(crate) const MAX_DIM: usize = 1024;
@@ -120,6 +121,7 @@ entries! {
     accumulate<'a>(codec: &'a ScalarCodec, weights: *const f32, page: *const u8, sums: &'a mut Accumulator) -> ()
         = accumulate::accumulate;
     finish<'a>(codec: &'a ScalarCodec, sums: &'a Accumulator, out: *mut f32) -> () = query::finish;
+    extent<'a>(rows: &'a [f32]) -> f32 = exact::extent;
     exact_encode<'a>(shape: &'a ExactShape, rows: *const f32, page: *mut u8) -> () = exact::encode;
     exact_scores<'a>(shape: &'a ExactShape, query: &'a Query, page: *const u8, out: *mut f32) -> () = exact::scores;
     exact_accumulate<'a>(shape: &'a ExactShape, weights: *const f32, page: *const u8, sums: &'a mut Accumulator) -> ()
@@ -157,5 +159,23 @@ pub(crate) unsafe fn load_scales<S: Simd>(format: ScaleFormat, p: *const u8) -> 
             ScaleFormat::F16 => S::load_f16(p.cast()),
             ScaleFormat::F32 => S::load(p.cast()),
         }
+    }
+}
+
+/// 16 entries of an array of scales, if the page has it, `at` bytes from its start.
+///
+/// # Safety
+/// As [`load_scales`], for the array.
+#[inline(always)]
+pub(crate) unsafe fn load_array<S: Simd>(
+    format: ScaleFormat,
+    page: *const u8,
+    array: &Option<Range<usize>>,
+    at: usize,
+) -> Option<S::F> {
+    match array {
+        // SAFETY: the caller's contract.
+        Some(range) => Some(unsafe { load_scales::<S>(format, page.add(range.start + at)) }),
+        None => None,
     }
 }

@@ -3,8 +3,8 @@
 //! A span of channels at a time: the query's bytes (folded with the page's channel scales, or prepared once when
 //! there are none) meet units of sixteen tokens; what is left per token is one fused multiply-add with its scale.
 
-use super::round::{planes, round_bytes};
-use super::{MAX_DIM, by_heads, by_width, load_scales};
+use super::round::{largest, planes, round_bytes, step};
+use super::{MAX_DIM, by_heads, by_width, load_array, load_scales};
 use crate::codec::Query;
 use crate::codec::scalar::ScalarCodec;
 use crate::pack::unpack;
@@ -13,7 +13,6 @@ use crate::quant::{Levels, Rule};
 use crate::simd::{LANES, Simd, Work};
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
-use std::ops::Range;
 
 /// What a span's bytes mean for one head.
 #[derive(Clone, Copy)]
@@ -132,12 +131,7 @@ unsafe fn fold<S: Simd, const H: usize>(
     let len = span.len.next_multiple_of(LANES);
     let mut scales = [MaybeUninit::<f32>::uninit(); MAX_DIM + LANES];
     let mut offsets = [MaybeUninit::<f32>::uninit(); MAX_DIM + LANES];
-    let mut product = [MaybeUninit::<f32>::uninit(); MAX_DIM + LANES];
-    let (scales, offsets, product) = (
-        scales.as_mut_ptr().cast::<f32>(),
-        offsets.as_mut_ptr().cast::<f32>(),
-        product.as_mut_ptr().cast::<f32>(),
-    );
+    let (scales, offsets) = (scales.as_mut_ptr().cast::<f32>(), offsets.as_mut_ptr().cast::<f32>());
     let size = layout.format.bytes();
     // SAFETY: a span's channel arrays lie within the page, and after them at least one unit of codes (32 bytes), so a
     // load of 16 that starts at the last 8 channels stays inside. The surplus lanes are zeroed before use. The query
@@ -161,29 +155,33 @@ unsafe fn fold<S: Simd, const H: usize>(
                 *offsets.add(c) = 0.0;
             }
         }
+        let planes = planes(u32::from(span.bits));
+        let mut tops = [S::splat(0.0); 4];
+        for h in 0..H {
+            tops[h] = largest::<S>(query.floats_of(head + h).add(span.first), scales, len);
+        }
+        let steps = S::reduce4_max(tops).map(|top| step(top, planes));
         let centre = seen_centre::<S>(levels) as f32;
-        let mut parts = [Part { bytes: std::ptr::null(), plane: 0, step: 0.0, base: 0.0, zero: 0.0 }; H];
-        for (h, part) in parts.iter_mut().enumerate() {
+        let plane = MAX_DIM + LANES;
+        let mut bases = [S::splat(0.0); 4];
+        for h in 0..H {
             let q = query.floats_of(head + h).add(span.first);
-            let mut top = S::splat(0.0);
-            let mut offset = S::splat(0.0);
-            for c in (0..len).step_by(LANES) {
-                let q = S::load(q.add(c));
-                let folded = S::mul(q, S::load(scales.add(c)));
-                S::store(product.add(c), folded);
-                top = S::max(top, S::abs(folded));
-                if layout.channel_zero.is_some() {
-                    offset = S::fma(q, S::load(offsets.add(c)), offset);
+            let (step, inverse) = steps[h];
+            let sum = match planes {
+                1 => round_bytes::<S, 1>(q, scales, len, inverse, bytes[h], plane),
+                _ => round_bytes::<S, 2>(q, scales, len, inverse, bytes[h], plane),
+            };
+            bases[h] = S::mul(sum, S::splat(-step * centre));
+            if layout.channel_zero.is_some() {
+                for c in (0..len).step_by(LANES) {
+                    bases[h] = S::fma(S::load(q.add(c)), S::load(offsets.add(c)), bases[h]);
                 }
             }
-            let top = S::reduce_max(top);
-            let plane = MAX_DIM + LANES;
-            let rounded = match planes(u32::from(span.bits)) {
-                1 => round_bytes::<S, 1>(product, len, top, bytes[h], plane),
-                _ => round_bytes::<S, 2>(product, len, top, bytes[h], plane),
-            };
-            let base = S::reduce_add(offset) - rounded.step * rounded.sum * centre;
-            *part = Part { bytes: bytes[h], plane, step: rounded.step, base, zero: 0.0 };
+        }
+        let bases = S::reduce4_add(bases);
+        let mut parts = [Part { bytes: std::ptr::null(), plane, step: 0.0, base: 0.0, zero: 0.0 }; H];
+        for h in 0..H {
+            parts[h] = Part { bytes: bytes[h], plane, step: steps[h].0, base: bases[h], zero: 0.0 };
         }
         parts
     }
@@ -264,9 +262,8 @@ impl<S: Simd, const H: usize, const BITS: u32, const TABLE: bool> SpanScores<'_,
             for n in 0..N {
                 let t = (tile + n) * LANES;
                 let at = (span.group * layout.tokens + t) * layout.format.bytes();
-                let array = |r: &Range<usize>| load_scales::<S>(layout.format, page.add(r.start + at));
-                let scale = layout.token_scale.as_ref().map(array);
-                let zero = layout.token_zero.as_ref().map(array);
+                let scale = load_array::<S>(layout.format, *page, &layout.token_scale, at);
+                let zero = load_array::<S>(layout.format, *page, &layout.token_zero, at);
                 for h in 0..H {
                     let dot = combine::<S, BITS>(low[h][n], high[h][n]);
                     let mut score = S::fma(dot, S::splat(part[h].step), S::splat(part[h].base));

@@ -130,6 +130,8 @@ impl Simd for Neon {
         fn reduce_min(a: F4) -> f32 {
             vminvq_f32(vminq_f32(vminq_f32(a[0], a[1]), vminq_f32(a[2], a[3])))
         }
+        fn reduce4_add(a: [F4; 4]) -> [f32; 4] { four!(i => Self::reduce_add(a[i])) }
+        fn reduce4_max(a: [F4; 4]) -> [f32; 4] { four!(i => Self::reduce_max(a[i])) }
         fn transpose(p: *const f32, stride: usize) -> [F4; LANES] {
             let mut columns = [[vdupq_n_f32(0.0); 4]; LANES];
             for quarter in 0..4 {
@@ -164,6 +166,12 @@ impl Simd for Neon {
             let low = vuzp1q_u16(vreinterpretq_u16_s32(x[0]), vreinterpretq_u16_s32(x[1]));
             let high = vuzp1q_u16(vreinterpretq_u16_s32(x[2]), vreinterpretq_u16_s32(x[3]));
             vst1q_u8(p, vuzp1q_u8(vreinterpretq_u8_u16(low), vreinterpretq_u8_u16(high)));
+        }
+
+        fn store_bytes64(p: *mut i8, x: [I4; 4]) {
+            for i in 0..4 {
+                Self::store_low_bytes(p.add(16 * i).cast(), x[i]);
+            }
         }
 
         fn nibbles(p: *const u8) -> (B4, B4) {

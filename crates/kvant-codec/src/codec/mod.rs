@@ -73,8 +73,23 @@ pub trait PageCodec: Send + Sync {
     /// q·k of every head and token of the page into `scores`, (heads, page_tokens).
     ///
     /// # Errors
-    /// When a buffer has the wrong size.
+    /// When a buffer has the wrong size, or the query was not prepared by this codec.
     fn scores(&self, query: &Query, page: &[u8], scores: &mut [f32]) -> Result<(), CodecError> {
+        self.scores_ahead(query, page, &[], scores)
+    }
+
+    /// [`PageCodec::scores`], with the page that will be asked for next, so that it is on its way; may be empty.
+    ///
+    /// # Errors
+    /// As [`PageCodec::scores`].
+    fn scores_ahead(
+        &self,
+        query: &Query,
+        page: &[u8],
+        next: &[u8],
+        scores: &mut [f32],
+    ) -> Result<(), CodecError> {
+        let _ = next;
         decoded_scores(self, query, page, scores)
     }
 
@@ -83,6 +98,21 @@ pub trait PageCodec: Send + Sync {
     /// # Errors
     /// When a buffer has the wrong size.
     fn accumulate(&self, weights: &[f32], page: &[u8], sums: &mut Accumulator) -> Result<(), CodecError> {
+        self.accumulate_ahead(weights, page, &[], sums)
+    }
+
+    /// [`PageCodec::accumulate`], with the page that will be asked for next, so that it is on its way; may be empty.
+    ///
+    /// # Errors
+    /// As [`PageCodec::accumulate`].
+    fn accumulate_ahead(
+        &self,
+        weights: &[f32],
+        page: &[u8],
+        next: &[u8],
+        sums: &mut Accumulator,
+    ) -> Result<(), CodecError> {
+        let _ = next;
         decoded_accumulate(self, weights, page, sums)
     }
 

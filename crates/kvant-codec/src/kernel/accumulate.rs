@@ -3,9 +3,9 @@
 //! The token's scale folds into its weight; folded weights are rounded to signed bytes per page, head and group, and
 //! meet units of sixteen channels and four tokens. What is left per channel and page is one multiply-add.
 
-use super::round::{ONES, Rounded, largest, planes, round_bytes, step};
+use super::round::{ONES, Rounded, multiply, planes, round_bytes, step};
 use super::scores::{combine, dot, seen_centre};
-use super::{MAX_TOKENS, by_heads, by_width, load_array, load_scales};
+use super::{MAX_TOKENS, Pages, by_heads, by_width, load_array, load_scales};
 use crate::codec::Accumulator;
 use crate::codec::scalar::ScalarCodec;
 use crate::pack::unpack;
@@ -14,6 +14,10 @@ use crate::quant::Levels;
 use crate::simd::{LANES, Simd, Work};
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
+
+/// Spans whose weights are folded before their codes are read: folding is a chain of reductions, and several chains
+/// run side by side.
+const BATCH: usize = 4;
 
 /// Folded and rounded weights of one head for one group of channels.
 #[derive(Clone, Copy)]
@@ -41,13 +45,13 @@ impl Part {
 /// Adds Σ w·v of the page for all heads.
 ///
 /// # Safety
-/// `page` is a page of the codec's layout, `weights` is valid for heads · tokens floats, `sums` was made for this
+/// `pages.page` is a page of the codec's layout, `weights` is valid for heads · tokens floats, `sums` was made for this
 /// codec; the CPU has the tier.
 #[inline(always)]
 pub(crate) unsafe fn accumulate<S: Simd>(
     codec: &ScalarCodec,
     weights: *const f32,
-    page: *const u8,
+    pages: Pages,
     sums: &mut Accumulator,
 ) {
     let mut head = 0;
@@ -55,7 +59,7 @@ pub(crate) unsafe fn accumulate<S: Simd>(
         // SAFETY: the caller's contract; every block stays below `heads`.
         unsafe {
             let weights = weights.add(head * codec.layout.tokens);
-            head += by_heads!(S, sums.heads - head, block::<S>(codec, weights, page, sums, head));
+            head += by_heads!(S, sums.heads - head, block::<S>(codec, weights, pages, sums, head));
         }
     }
 }
@@ -64,13 +68,13 @@ pub(crate) unsafe fn accumulate<S: Simd>(
 unsafe fn block<S: Simd, const H: usize>(
     codec: &ScalarCodec,
     weights: *const f32,
-    page: *const u8,
+    pages: Pages,
     sums: &mut Accumulator,
     head: usize,
 ) -> usize {
     let layout = &codec.layout;
     let tokens = layout.tokens;
-    let mut bytes = [[MaybeUninit::<i8>::uninit(); 2 * MAX_TOKENS]; H];
+    let mut bytes = [[[MaybeUninit::<i8>::uninit(); 2 * MAX_TOKENS]; H]; BATCH];
     // SAFETY: weights and token arrays have `tokens` entries per row, a multiple of 16.
     unsafe {
         let mut totals = [S::splat(0.0); 4];
@@ -83,21 +87,20 @@ unsafe fn block<S: Simd, const H: usize>(
         for h in 0..H {
             sums.mass[head + h] += mass[h];
         }
-        // Weights are folded anew when the token scale or the number of bytes they are rounded to changes.
-        let mut folded = None;
-        let mut part = [Part::EMPTY; H];
-        for (span, levels) in layout.spans.iter().zip(&codec.levels) {
-            let wide = planes(u32::from(span.bits)) == 2;
-            if folded != Some((span.group, wide)) {
-                folded = Some((span.group, wide));
-                let bytes = std::array::from_fn(|h| bytes[h].as_mut_ptr().cast());
-                part = fold::<S, H>(codec, span, levels, weights, page, bytes);
+        for (spans, levels) in layout.spans.chunks(BATCH).zip(codec.levels.chunks(BATCH)) {
+            let mut parts = [[Part::EMPTY; H]; BATCH];
+            for (i, (span, levels)) in spans.iter().zip(levels).enumerate() {
+                let buffers = std::array::from_fn(|h| bytes[i][h].as_mut_ptr().cast());
+                parts[i] = fold::<S, H>(codec, span, levels, weights, pages, buffers);
                 for h in 0..H {
-                    part[h].mass = mass[h];
-                    part[h].sums = sums.sums.as_mut_ptr().add((head + h) * sums.stride);
+                    parts[i][h].mass = mass[h];
+                    parts[i][h].sums = sums.sums.as_mut_ptr().add((head + h) * sums.stride);
                 }
             }
-            by_width!(S, levels, SpanSums::<S, H> { codec, span, levels, part: &part, page });
+            for (i, (span, levels)) in spans.iter().zip(levels).enumerate() {
+                let (part, Pages { page, next }) = (&parts[i], pages);
+                by_width!(S, levels, SpanSums::<S, H> { codec, span, levels, part, page, next });
+            }
         }
     }
     H
@@ -113,12 +116,14 @@ unsafe fn fold<S: Simd, const H: usize>(
     span: &Span,
     levels: &Levels,
     weights: *const f32,
-    page: *const u8,
+    pages: Pages,
     bytes: [*mut i8; H],
 ) -> [Part; H] {
+    let Pages { page, next } = pages;
     let layout = &codec.layout;
     let (tokens, format) = (layout.tokens, layout.format);
     let mut converted = [MaybeUninit::<f32>::uninit(); MAX_TOKENS];
+    let mut products = [[MaybeUninit::<f32>::uninit(); MAX_TOKENS]; H];
     let mut scales = ONES.as_ptr();
     let at = span.group * tokens * format.bytes();
     // SAFETY: token arrays have `tokens` entries per group.
@@ -136,15 +141,15 @@ unsafe fn fold<S: Simd, const H: usize>(
         let planes = planes(u32::from(span.bits));
         let mut tops = [S::splat(0.0); 4];
         for h in 0..H {
-            tops[h] = largest::<S>(weights.add(h * tokens), scales, tokens);
+            tops[h] = multiply::<S>(weights.add(h * tokens), scales, products[h].as_mut_ptr().cast(), tokens);
         }
         let steps = S::reduce4_max(tops).map(|top| step(top, planes));
         let mut integers = [S::splat(0.0); 4];
         for h in 0..H {
-            let weights = weights.add(h * tokens);
+            let product = products[h].as_ptr().cast();
             integers[h] = match planes {
-                1 => round_bytes::<S, 1>(weights, scales, tokens, steps[h].1, bytes[h], MAX_TOKENS),
-                _ => round_bytes::<S, 2>(weights, scales, tokens, steps[h].1, bytes[h], MAX_TOKENS),
+                1 => round_bytes::<S, 1>(product, tokens, steps[h].1, bytes[h], MAX_TOKENS),
+                _ => round_bytes::<S, 2>(product, tokens, steps[h].1, bytes[h], MAX_TOKENS),
             };
         }
         let integers = S::reduce4_add(integers);
@@ -178,6 +183,7 @@ struct SpanSums<'a, S, const H: usize, const BITS: u32, const TABLE: bool> {
     levels: &'a Levels,
     part: &'a [Part; H],
     page: *const u8,
+    next: *const u8,
     simd: PhantomData<S>,
 }
 
@@ -188,7 +194,7 @@ impl<S: Simd, const H: usize, const BITS: u32, const TABLE: bool> Work<S>
 
     #[inline(always)]
     unsafe fn run(self) {
-        let Self { span, levels, part, page, .. } = self;
+        let Self { span, levels, part, page, next, .. } = self;
         let layout = &self.codec.layout;
         let unit = 16 * BITS as usize;
         let units = layout.tokens / 8;
@@ -200,6 +206,7 @@ impl<S: Simd, const H: usize, const BITS: u32, const TABLE: bool> Work<S>
             let table = S::table(&levels.table);
             let seen = seen_centre::<S>(levels) as f32;
             let mut codes = page.add(span.codes);
+            let mut coming = next.wrapping_add(span.codes);
             for row in 0..span.len / LANES {
                 // The two vectors of a unit have sums of their own: two chains hide more latency than one.
                 let mut low = [[S::izero(); 2]; H];
@@ -207,6 +214,8 @@ impl<S: Simd, const H: usize, const BITS: u32, const TABLE: bool> Work<S>
                 for octet in 0..units {
                     let (mut a, mut b) = unpack::<S, BITS>(codes);
                     codes = codes.add(unit);
+                    S::prefetch(coming);
+                    coming = coming.wrapping_add(unit);
                     if TABLE {
                         (a, b) = (S::lookup::<BITS>(table, a), S::lookup::<BITS>(table, b));
                     }

@@ -1,6 +1,6 @@
 //! Scores and sums over pages of plain floats.
 
-use super::{ExactShape, by_heads};
+use super::{ExactShape, Pages, by_heads};
 use crate::codec::exact::Element;
 use crate::codec::{Accumulator, Query};
 use crate::simd::{LANES, Simd};
@@ -125,13 +125,13 @@ unsafe fn encode_as<S: Simd, E: Stored>(shape: &ExactShape, rows: *const f32, pa
 /// # Safety
 /// `page` holds dim · tokens elements, `out` is valid for heads · tokens floats; the CPU has the tier.
 #[inline(always)]
-pub(crate) unsafe fn scores<S: Simd>(shape: &ExactShape, query: &Query, page: *const u8, out: *mut f32) {
+pub(crate) unsafe fn scores<S: Simd>(shape: &ExactShape, query: &Query, page: Pages, out: *mut f32) {
     // SAFETY: the caller's contract.
     unsafe { by_element!(shape, scores_as, (shape, query, page, out)) }
 }
 
 #[inline(always)]
-unsafe fn scores_as<S: Simd, E: Stored>(shape: &ExactShape, query: &Query, page: *const u8, out: *mut f32) {
+unsafe fn scores_as<S: Simd, E: Stored>(shape: &ExactShape, query: &Query, page: Pages, out: *mut f32) {
     let mut head = 0;
     while head < query.heads {
         // SAFETY: the caller's contract; blocks stay below `heads`.
@@ -147,7 +147,7 @@ unsafe fn score_block<S: Simd, E: Stored, const H: usize>(
     shape: &ExactShape,
     query: &Query,
     head: usize,
-    page: *const u8,
+    page: Pages,
     out: *mut f32,
 ) -> usize {
     let tiles = shape.tokens / LANES;
@@ -175,15 +175,20 @@ unsafe fn score_tiles<S: Simd, E: Stored, const H: usize, const N: usize>(
     shape: &ExactShape,
     query: &Query,
     head: usize,
-    page: *const u8,
+    page: Pages,
     out: *mut f32,
     tile: usize,
 ) {
+    let Pages { page, next } = page;
     // SAFETY: channel < dim and tile + N ≤ tiles keep every load within the page.
     unsafe {
         let q: [*const f32; H] = std::array::from_fn(|h| query.floats_of(head + h));
         let mut sums = [[S::splat(0.0); N]; H];
         for c in 0..shape.dim {
+            let coming = next.wrapping_add(E::BYTES * (c * shape.tokens + tile * LANES));
+            for line in 0..(N * LANES * E::BYTES).div_ceil(64) {
+                S::prefetch(coming.wrapping_add(64 * line));
+            }
             for n in 0..N {
                 let k = E::load::<S>(page.add(E::BYTES * (c * shape.tokens + (tile + n) * LANES)));
                 for h in 0..H {
@@ -208,7 +213,7 @@ unsafe fn score_tiles<S: Simd, E: Stored, const H: usize, const N: usize>(
 pub(crate) unsafe fn accumulate<S: Simd>(
     shape: &ExactShape,
     weights: *const f32,
-    page: *const u8,
+    page: Pages,
     sums: &mut Accumulator,
 ) {
     // SAFETY: the caller's contract.
@@ -219,7 +224,7 @@ pub(crate) unsafe fn accumulate<S: Simd>(
 unsafe fn accumulate_as<S: Simd, E: Stored>(
     shape: &ExactShape,
     weights: *const f32,
-    page: *const u8,
+    page: Pages,
     sums: &mut Accumulator,
 ) {
     let mut head = 0;
@@ -236,7 +241,7 @@ unsafe fn accumulate_as<S: Simd, E: Stored>(
 unsafe fn sum_block<S: Simd, E: Stored, const H: usize>(
     shape: &ExactShape,
     weights: *const f32,
-    page: *const u8,
+    page: Pages,
     sums: &mut Accumulator,
     head: usize,
 ) -> usize {
@@ -273,15 +278,20 @@ unsafe fn sum_block<S: Simd, E: Stored, const H: usize>(
 unsafe fn sum_columns<S: Simd, E: Stored, const H: usize, const N: usize, const RAGGED: bool>(
     shape: &ExactShape,
     weights: *const f32,
-    page: *const u8,
+    page: Pages,
     target: [*mut f32; H],
     c: usize,
 ) {
     let ExactShape { dim, tokens, .. } = *shape;
+    let Pages { page, next } = page;
     // SAFETY: as in `sum_block`.
     unsafe {
         let mut acc = [[S::splat(0.0); N]; H];
         for t in 0..tokens {
+            let coming = next.wrapping_add(E::BYTES * (t * dim + c));
+            for line in 0..(N * LANES * E::BYTES).div_ceil(64) {
+                S::prefetch(coming.wrapping_add(64 * line));
+            }
             for n in 0..N {
                 let p = page.add(E::BYTES * (t * dim + c + n * LANES));
                 let v = if RAGGED { load_part::<S, E>(p, dim - c) } else { E::load::<S>(p) };

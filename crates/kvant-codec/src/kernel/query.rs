@@ -1,6 +1,6 @@
 //! Into the codec's basis and back: once per step, sixteen heads at a time.
 
-use super::round::{ONES, Rounded, planes, round_bytes, step};
+use super::round::{Rounded, planes, round_bytes, step};
 use super::{MAX_DIM, encode::Scratch};
 use crate::codec::scalar::ScalarCodec;
 use crate::codec::{Accumulator, PreparedSpan, Query};
@@ -58,8 +58,8 @@ pub(crate) unsafe fn prepare<S: Simd>(codec: &ScalarCodec, queries: &[f32], quer
                 let planes = planes(u32::from(span.bits));
                 let (step, inverse) = step(top, planes);
                 let sum = match planes {
-                    1 => round_bytes::<S, 1>(part.as_ptr(), ONES.as_ptr(), len, inverse, bytes, plane),
-                    _ => round_bytes::<S, 2>(part.as_ptr(), ONES.as_ptr(), len, inverse, bytes, plane),
+                    1 => round_bytes::<S, 1>(part.as_ptr(), len, inverse, bytes, plane),
+                    _ => round_bytes::<S, 2>(part.as_ptr(), len, inverse, bytes, plane),
                 };
                 Rounded { step, sum: S::reduce_add(sum) }
             };

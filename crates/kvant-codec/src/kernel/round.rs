@@ -4,9 +4,8 @@
 //! plenty: its rounding adds about a hundredth of the codes' own noise power. Against wider codes it would dominate,
 //! so there the number is split in two bytes, v = 256·high + low, and the kernel runs two dot products.
 //!
-//! Both callers fold first: what is rounded is a product a·b, a query with the page's channel scales or weights with the
-//! page's token scales. The product is computed twice, for its maximum and for its bytes, which is cheaper than keeping
-//! it.
+//! Both callers fold first: what is rounded is a product, of a query with the page's channel scales or of weights with
+//! the page's token scales.
 
 use crate::simd::{LANES, Simd};
 
@@ -35,31 +34,43 @@ pub(crate) fn step(top: f32, planes: usize) -> (f32, f32) {
     if top > 1e-30 { (top / limit, limit / top) } else { (0.0, 0.0) }
 }
 
-/// Largest |a·b| per lane, over `len` numbers (a multiple of 16).
+/// Writes a·b for `len` numbers (a multiple of 16) and returns the largest magnitude per lane.
 ///
 /// # Safety
-/// `a` and `b` are valid for `len` floats; the CPU has the tier.
+/// `a`, `b` and `product` are valid for `len` floats; the CPU has the tier.
 #[inline(always)]
-pub(crate) unsafe fn largest<S: Simd>(a: *const f32, b: *const f32, len: usize) -> S::F {
-    // SAFETY: c + 16 ≤ len.
+pub(crate) unsafe fn multiply<S: Simd>(a: *const f32, b: *const f32, product: *mut f32, len: usize) -> S::F {
+    // SAFETY: c + 64 or c + 16 ≤ len.
     unsafe {
-        let mut top = S::splat(0.0);
-        for c in (0..len).step_by(LANES) {
-            top = S::max(top, S::abs(S::mul(S::load(a.add(c)), S::load(b.add(c)))));
+        let mut top = [S::splat(0.0); 2];
+        let mut c = 0;
+        while c + 4 * LANES <= len {
+            for i in 0..4 {
+                let at = c + LANES * i;
+                let x = S::mul(S::load(a.add(at)), S::load(b.add(at)));
+                S::store(product.add(at), x);
+                top[i % 2] = S::max(top[i % 2], S::abs(x));
+            }
+            c += 4 * LANES;
         }
-        top
+        while c < len {
+            let x = S::mul(S::load(a.add(c)), S::load(b.add(c)));
+            S::store(product.add(c), x);
+            top[0] = S::max(top[0], S::abs(x));
+            c += LANES;
+        }
+        S::max(top[0], top[1])
     }
 }
 
-/// Rounds `len` products (a multiple of 16) to bytes, the high plane, where there is one, at `bytes + plane`. Returns the
-/// sums of the integers per lane.
+/// Rounds `len` numbers (a multiple of 16) to bytes, the high plane, where there is one, at `bytes + plane`. Returns the
+/// sums of the integers, spread over the lanes.
 ///
 /// # Safety
-/// `a` and `b` are valid for `len` floats, `bytes` for `len` bytes at every plane; the CPU has the tier.
+/// `x` is valid for `len` floats, `bytes` for `len` bytes at every plane; the CPU has the tier.
 #[inline(always)]
 pub(crate) unsafe fn round_bytes<S: Simd, const PLANES: usize>(
-    a: *const f32,
-    b: *const f32,
+    x: *const f32,
     len: usize,
     inverse: f32,
     bytes: *mut i8,
@@ -72,16 +83,16 @@ pub(crate) unsafe fn round_bytes<S: Simd, const PLANES: usize>(
         let mut c = 0;
         while PLANES == 1 && c + 4 * LANES <= len {
             let mut rounded = [S::izero(); 4];
-            for (i, rounded) in rounded.iter_mut().enumerate() {
-                let at = c + LANES * i;
-                *rounded = S::round(S::mul(S::mul(S::load(a.add(at)), S::load(b.add(at))), inverse));
-                sum = S::add(sum, S::to_f(*rounded));
+            for i in 0..4 {
+                rounded[i] = S::round(S::mul(S::load(x.add(c + LANES * i)), inverse));
             }
-            S::store_bytes64(bytes.add(c), rounded);
+            let narrow = S::narrow(rounded);
+            S::bstore(bytes.add(c), narrow);
+            sum = S::add(sum, S::sum_bytes(narrow));
             c += 4 * LANES;
         }
         while c < len {
-            let rounded = S::round(S::mul(S::mul(S::load(a.add(c)), S::load(b.add(c))), inverse));
+            let rounded = S::round(S::mul(S::load(x.add(c)), inverse));
             let value = S::to_f(rounded);
             sum = S::add(sum, value);
             if PLANES == 2 {

@@ -151,16 +151,26 @@ impl Simd for Avx2 {
             }
         }
 
-        fn store_bytes64(p: *mut i8, x: [I2; 4]) {
+        fn narrow(x: [I2; 4]) -> I2 {
             // Packing works within 128-bit halves; put the dwords back in order.
             let order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-            for i in 0..2 {
+            each!(i => {
                 let low = _mm256_packs_epi32(x[2 * i][0], x[2 * i][1]);
                 let high = _mm256_packs_epi32(x[2 * i + 1][0], x[2 * i + 1][1]);
-                let bytes = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(low, high), order);
-                _mm256_storeu_si256(p.add(32 * i).cast(), bytes);
-            }
+                _mm256_permutevar8x32_epi32(_mm256_packs_epi16(low, high), order)
+            })
         }
+        fn bstore(p: *mut i8, x: I2) {
+            _mm256_storeu_si256(p.cast(), x[0]);
+            _mm256_storeu_si256(p.add(32).cast(), x[1]);
+        }
+        fn sum_bytes(x: I2) -> F2 {
+            each!(i => {
+                let pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), x[i]);
+                _mm256_cvtepi32_ps(_mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
+            })
+        }
+        fn prefetch(p: *const u8) { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
 
         fn nibbles(p: *const u8) -> (I2, I2) {
             let low = _mm256_set1_epi8(15);

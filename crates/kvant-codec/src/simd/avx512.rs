@@ -120,13 +120,17 @@ impl Simd for Avx512 {
         fn to_f(a: __m512i) -> __m512 { _mm512_cvtepi32_ps(a) }
         fn store_low_bytes(p: *mut u8, x: __m512i) { _mm_storeu_si128(p.cast(), _mm512_cvtepi32_epi8(x)) }
 
-        fn store_bytes64(p: *mut i8, x: [__m512i; 4]) {
-            let words = [_mm512_packs_epi32(x[0], x[1]), _mm512_packs_epi32(x[2], x[3])];
-            let bytes = _mm512_packs_epi16(words[0], words[1]);
+        fn narrow(x: [__m512i; 4]) -> __m512i {
+            let bytes = _mm512_packs_epi16(_mm512_packs_epi32(x[0], x[1]), _mm512_packs_epi32(x[2], x[3]));
             // Packing works within 128-bit quarters; put the dwords back in order.
             let order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-            _mm512_storeu_si512(p.cast(), _mm512_permutexvar_epi32(order, bytes));
+            _mm512_permutexvar_epi32(order, bytes)
         }
+        fn bstore(p: *mut i8, x: __m512i) { _mm512_storeu_si512(p.cast(), x) }
+        fn sum_bytes(x: __m512i) -> __m512 {
+            _mm512_cvtepi32_ps(_mm512_dpbusd_epi32(_mm512_setzero_si512(), _mm512_set1_epi8(1), x))
+        }
+        fn prefetch(p: *const u8) { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
         fn nibbles(p: *const u8) -> (__m512i, __m512i) {
             let x = _mm512_loadu_si512(p.cast());
             let low = _mm512_set1_epi8(15);

@@ -143,7 +143,12 @@ pub(crate) trait Simd: Copy + 'static {
     /// The low byte of each lane.
     unsafe fn store_low_bytes(p: *mut u8, x: Self::I);
     /// 64 integers as signed bytes; all are within −128 … 127.
-    unsafe fn store_bytes64(p: *mut i8, x: [Self::I; 4]);
+    unsafe fn narrow(x: [Self::I; 4]) -> Self::B;
+    unsafe fn bstore(p: *mut i8, x: Self::B);
+    /// The sum of the four signed bytes of each lane.
+    unsafe fn sum_bytes(x: Self::B) -> Self::F;
+    /// Asks for the cache line at `p`, which need not be readable.
+    unsafe fn prefetch(p: *const u8);
 
     // ---- packed codes ----------------------------------------------------------------------------------
     /// 64 bytes → the 64 low nibbles and the 64 high nibbles.

@@ -168,10 +168,23 @@ impl Simd for Neon {
             vst1q_u8(p, vuzp1q_u8(vreinterpretq_u8_u16(low), vreinterpretq_u8_u16(high)));
         }
 
-        fn store_bytes64(p: *mut i8, x: [I4; 4]) {
+        fn narrow(x: [I4; 4]) -> B4 {
+            four!(i => {
+                let low = vuzp1q_u16(vreinterpretq_u16_s32(x[i][0]), vreinterpretq_u16_s32(x[i][1]));
+                let high = vuzp1q_u16(vreinterpretq_u16_s32(x[i][2]), vreinterpretq_u16_s32(x[i][3]));
+                vuzp1q_u8(vreinterpretq_u8_u16(low), vreinterpretq_u8_u16(high))
+            })
+        }
+        fn bstore(p: *mut i8, x: B4) {
             for i in 0..4 {
-                Self::store_low_bytes(p.add(16 * i).cast(), x[i]);
+                vst1q_u8(p.add(16 * i).cast(), x[i]);
             }
+        }
+        fn sum_bytes(x: B4) -> F4 {
+            four!(i => vcvtq_f32_s32(sdot(vdupq_n_s32(0), vreinterpretq_s8_u8(x[i]), vdupq_n_s8(1))))
+        }
+        fn prefetch(p: *const u8) {
+            asm!("prfm pldl1keep, [{p}]", p = in(reg) p, options(nostack, preserves_flags, readonly))
         }
 
         fn nibbles(p: *const u8) -> (B4, B4) {

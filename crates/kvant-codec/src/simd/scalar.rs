@@ -141,12 +141,17 @@ impl Simd for Scalar {
         unsafe { p.cast::<[u8; LANES]>().write_unaligned(x.map(|v| v as u8)) }
     }
 
-    unsafe fn store_bytes64(p: *mut i8, x: [Self::I; 4]) {
-        for (i, x) in x.into_iter().enumerate() {
-            // SAFETY: the caller guarantees 64 writable bytes.
-            unsafe { Self::store_low_bytes(p.add(LANES * i).cast(), x) }
-        }
+    unsafe fn narrow(x: [Self::I; 4]) -> Self::B {
+        std::array::from_fn(|i| x[i / LANES][i % LANES] as u8)
     }
+    unsafe fn bstore(p: *mut i8, x: Self::B) {
+        // SAFETY: the caller guarantees 64 writable bytes.
+        unsafe { p.cast::<Self::B>().write_unaligned(x) }
+    }
+    unsafe fn sum_bytes(x: Self::B) -> Self::F {
+        std::array::from_fn(|lane| (0..4).map(|j| f32::from(x[4 * lane + j] as i8)).sum())
+    }
+    unsafe fn prefetch(_: *const u8) {}
 
     #[inline(never)]
     unsafe fn nibbles(p: *const u8) -> (Self::B, Self::B) {

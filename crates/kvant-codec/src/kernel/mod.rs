@@ -4,12 +4,14 @@
 //! is one indirect jump, and everything below it was compiled with the tier's instructions.
 
 pub(crate) mod accumulate;
+mod code;
 pub(crate) mod decode;
 pub(crate) mod encode;
 pub(crate) mod exact;
 pub(crate) mod query;
 pub(crate) mod round;
 pub(crate) mod scores;
+pub(crate) mod scratch;
 
 use crate::codec::exact::Element;
 use crate::codec::scalar::ScalarCodec;

@@ -1,7 +1,8 @@
 //! Into the codec's basis and back: once per step, sixteen heads at a time.
 
+use super::MAX_DIM;
 use super::round::{Rounded, planes, round_bytes, step};
-use super::{MAX_DIM, encode::Scratch};
+use super::scratch::Scratch;
 use crate::codec::scalar::ScalarCodec;
 use crate::codec::{Accumulator, PreparedSpan, Query};
 use crate::simd::{LANES, Simd};

@@ -120,6 +120,25 @@ impl Simd for Avx512 {
         fn to_f(a: __m512i) -> __m512 { _mm512_cvtepi32_ps(a) }
         fn store_low_bytes(p: *mut u8, x: __m512i) { _mm_storeu_si128(p.cast(), _mm512_cvtepi32_epi8(x)) }
 
+        fn deal_words(p: *const u32) -> [__m512i; 4] {
+            let z = [
+                _mm512_loadu_si512(p.cast()),
+                _mm512_loadu_si512(p.add(16).cast()),
+                _mm512_loadu_si512(p.add(32).cast()),
+                _mm512_loadu_si512(p.add(48).cast()),
+            ];
+            // Words 0 and 1, then words 2 and 3, of eight rows each.
+            let early = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 1, 5, 9, 13, 17, 21, 25, 29);
+            let late = _mm512_setr_epi32(2, 6, 10, 14, 18, 22, 26, 30, 3, 7, 11, 15, 19, 23, 27, 31);
+            let (a, b) = (_mm512_permutex2var_epi32(z[0], early, z[1]), _mm512_permutex2var_epi32(z[2], early, z[3]));
+            let (c, d) = (_mm512_permutex2var_epi32(z[0], late, z[1]), _mm512_permutex2var_epi32(z[2], late, z[3]));
+            [
+                _mm512_shuffle_i32x4::<0x44>(a, b),
+                _mm512_shuffle_i32x4::<0xEE>(a, b),
+                _mm512_shuffle_i32x4::<0x44>(c, d),
+                _mm512_shuffle_i32x4::<0xEE>(c, d),
+            ]
+        }
         fn narrow(x: [__m512i; 4]) -> __m512i {
             let bytes = _mm512_packs_epi16(_mm512_packs_epi32(x[0], x[1]), _mm512_packs_epi32(x[2], x[3]));
             // Packing works within 128-bit quarters; put the dwords back in order.

@@ -150,6 +150,9 @@ pub(crate) trait Simd: Copy + 'static {
     /// Asks for the cache line at `p`, which need not be readable.
     unsafe fn prefetch(p: *const u8);
 
+    /// Sixteen rows of four words: result\[w\] lane r = word w of row r.
+    unsafe fn deal_words(p: *const u32) -> [Self::I; 4];
+
     // ---- packed codes ----------------------------------------------------------------------------------
     /// 64 bytes → the 64 low nibbles and the 64 high nibbles.
     unsafe fn nibbles(p: *const u8) -> (Self::B, Self::B);

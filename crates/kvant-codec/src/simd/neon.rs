@@ -168,6 +168,17 @@ impl Simd for Neon {
             vst1q_u8(p, vuzp1q_u8(vreinterpretq_u8_u16(low), vreinterpretq_u8_u16(high)));
         }
 
+        fn deal_words(p: *const u32) -> [I4; 4] {
+            let mut words = [[vdupq_n_s32(0); 4]; 4];
+            for quarter in 0..4 {
+                let dealt = vld4q_s32(p.add(16 * quarter).cast());
+                words[0][quarter] = dealt.0;
+                words[1][quarter] = dealt.1;
+                words[2][quarter] = dealt.2;
+                words[3][quarter] = dealt.3;
+            }
+            words
+        }
         fn narrow(x: [I4; 4]) -> B4 {
             four!(i => {
                 let low = vuzp1q_u16(vreinterpretq_u16_s32(x[i][0]), vreinterpretq_u16_s32(x[i][1]));

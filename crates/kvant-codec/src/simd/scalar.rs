@@ -141,6 +141,10 @@ impl Simd for Scalar {
         unsafe { p.cast::<[u8; LANES]>().write_unaligned(x.map(|v| v as u8)) }
     }
 
+    unsafe fn deal_words(p: *const u32) -> [Self::I; 4] {
+        // SAFETY: the caller guarantees 64 readable words.
+        std::array::from_fn(|w| std::array::from_fn(|r| unsafe { p.add(4 * r + w).read_unaligned() as i32 }))
+    }
     unsafe fn narrow(x: [Self::I; 4]) -> Self::B {
         std::array::from_fn(|i| x[i / LANES][i % LANES] as u8)
     }

@@ -5,7 +5,7 @@
 
 use super::family::{Build, Calibration, Family, Options, PageSize, Scaling};
 use super::{Accumulator, GroupSize, KernelReport, PageCodec, Query, decoded_accumulate, decoded_scores};
-use super::{extent, size, whole};
+use super::{not_finite, size, whole};
 use crate::error::{BuildError, CodecError};
 use crate::kernel::{Kernels, MAX_DIM, Pages};
 use crate::page::{Arrays, Layout, ScaleFormat, Side};
@@ -256,10 +256,13 @@ impl PageCodec for ScalarCodec {
     fn encode(&self, rows: &[f32], page: &mut [u8]) -> Result<(), CodecError> {
         size("rows", rows.len(), self.layout.tokens * self.layout.dim)?;
         size("page", page.len(), self.layout.bytes)?;
-        extent(self.kernels, rows, self.layout.dim)?;
-        // SAFETY: both sizes were checked, the numbers are finite and the table belongs to this CPU.
-        let fits = unsafe { (self.kernels.encode)(self, rows.as_ptr(), page.as_mut_ptr()) };
-        if fits { Ok(()) } else { Err(CodecError::OutOfRange { format: self.format_name() }) }
+        // SAFETY: both sizes were checked and the table belongs to this CPU.
+        let largest = unsafe { (self.kernels.encode)(self, rows.as_ptr(), page.as_mut_ptr()) };
+        if largest <= self.layout.format.max() {
+            return Ok(());
+        }
+        Err(not_finite(rows, self.layout.dim)
+            .unwrap_or(CodecError::OutOfRange { format: self.format_name() }))
     }
 
     fn decode(&self, page: &[u8], rows: &mut [f32]) -> Result<(), CodecError> {

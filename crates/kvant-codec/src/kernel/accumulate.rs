@@ -130,6 +130,9 @@ unsafe fn fold<S: Simd, const H: usize>(
     unsafe {
         if let Some(range) = &layout.token_scale {
             let floats = converted.as_mut_ptr().cast::<f32>();
+            for line in (0..tokens * format.bytes()).step_by(64) {
+                S::prefetch(next.wrapping_add(range.start + at + line));
+            }
             for t in (0..tokens).step_by(LANES) {
                 S::store(
                     floats.add(t),

@@ -10,16 +10,18 @@ use crate::page::ScaleFormat;
 use crate::quant::{Levels, Rule};
 use crate::simd::{LANES, Simd};
 
-/// Encodes a page of rows, (tokens, dim). False when a scale does not fit the stored format.
+/// Encodes a page of rows, (tokens, dim). Returns the largest scale or zero, or NaN when a number is not finite; then the
+/// page holds nothing of use.
 ///
 /// # Safety
-/// `rows` is valid for tokens · dim finite floats, `page` for the layout's bytes; the CPU has the tier.
+/// `rows` is valid for tokens · dim floats, `page` for the layout's bytes; the CPU has the tier.
 #[inline(always)]
-pub(crate) unsafe fn encode<S: Simd>(codec: &ScalarCodec, rows: *const f32, page: *mut u8) -> bool {
+pub(crate) unsafe fn encode<S: Simd>(codec: &ScalarCodec, rows: *const f32, page: *mut u8) -> f32 {
     let layout = &codec.layout;
     let padded = layout.coded.max(layout.dim).next_multiple_of(LANES);
     let (tiles, tile_floats) = (layout.tokens / LANES, LANES * padded);
     let mut largest = 0.0f32;
+    let mut poison = 0.0f32;
     // SAFETY: every tile has `padded` columns; scales and units are written where the layout has them.
     unsafe {
         if layout.channel_scale.is_none() {
@@ -27,11 +29,11 @@ pub(crate) unsafe fn encode<S: Simd>(codec: &ScalarCodec, rows: *const f32, page
             let (columns, scratch) = buffer.floats().split_at_mut(tile_floats);
             let columns = columns.as_mut_ptr();
             for tile in 0..tiles {
-                gather::<S>(codec, rows.add(tile * LANES * layout.dim), columns, padded);
+                poison += gather::<S>(codec, rows.add(tile * LANES * layout.dim), columns, padded);
                 codec.basis.forward::<S>(columns, scratch.as_mut_ptr());
                 largest = largest.max(token_tile::<S>(codec, columns, tile, page));
             }
-            return largest <= layout.format.max();
+            return largest + poison;
         }
         // Channel scales need the whole page first.
         let mut buffer = Scratch::take((tiles + 1) * tile_floats + 4 * padded);
@@ -40,7 +42,7 @@ pub(crate) unsafe fn encode<S: Simd>(codec: &ScalarCodec, rows: *const f32, page
         let columns = columns.as_mut_ptr();
         for tile in 0..tiles {
             let columns = columns.add(tile * tile_floats);
-            gather::<S>(codec, rows.add(tile * LANES * layout.dim), columns, padded);
+            poison += gather::<S>(codec, rows.add(tile * LANES * layout.dim), columns, padded);
             codec.basis.forward::<S>(columns, scratch.as_mut_ptr());
         }
         let factors = ChannelFactors::split(factors, padded);
@@ -62,7 +64,7 @@ pub(crate) unsafe fn encode<S: Simd>(codec: &ScalarCodec, rows: *const f32, page
                 }
             }
         }
-        largest <= layout.format.max()
+        largest + poison
     }
 }
 
@@ -83,27 +85,33 @@ impl ChannelFactors {
     }
 }
 
-/// Sixteen rows into columns; channels past `dim` become zero.
+/// Sixteen rows into columns; channels past `dim` become zero. Returns zero, or NaN when a number is not finite.
 ///
 /// # Safety
 /// `rows` holds 16 rows of the codec's dimension, `columns` room for `padded` columns; the CPU has the tier.
 #[inline(always)]
-unsafe fn gather<S: Simd>(codec: &ScalarCodec, rows: *const f32, columns: *mut f32, padded: usize) {
+unsafe fn gather<S: Simd>(codec: &ScalarCodec, rows: *const f32, columns: *mut f32, padded: usize) -> f32 {
     let dim = codec.layout.dim;
     // SAFETY: whole blocks of 16 channels lie within the rows; the rest is copied one by one.
     unsafe {
         let whole = dim / LANES * LANES;
+        // x − x is zero for finite numbers and NaN for the others, and NaN sticks to a sum.
+        let mut poison = [S::splat(0.0); 2];
         for first in (0..whole).step_by(LANES) {
             let block = S::transpose(rows.add(first), dim);
             for c in 0..LANES {
                 S::store(columns.add(LANES * (first + c)), block[c]);
+                poison[c % 2] = S::add(poison[c % 2], S::sub(block[c], block[c]));
             }
         }
         for c in whole..padded {
+            let p = columns.add(LANES * c);
             for lane in 0..LANES {
-                *columns.add(LANES * c + lane) = if c < dim { *rows.add(lane * dim + c) } else { 0.0 };
+                *p.add(lane) = if c < dim { *rows.add(lane * dim + c) } else { 0.0 };
             }
+            poison[0] = S::add(poison[0], S::sub(S::load(p), S::load(p)));
         }
+        S::reduce_add(S::add(poison[0], poison[1]))
     }
 }
 
@@ -121,9 +129,9 @@ unsafe fn channel_scales<S: Simd>(
 ) -> f32 {
     let layout = &codec.layout;
     let tiles = layout.tokens / LANES;
-    let mut largest = 0.0f32;
     // SAFETY: every channel below `coded` has a column in every tile and a place in the page's arrays.
     unsafe {
+        let mut largest = S::splat(0.0);
         // Four channels at a time, so that their reductions share the work.
         for first in (0..layout.coded).step_by(4) {
             let (mut low, mut high) = ([S::splat(0.0); 4], [S::splat(0.0); 4]);
@@ -159,23 +167,38 @@ unsafe fn channel_scales<S: Simd>(
                 };
                 S::store(factors.inverse.add(first), inverse_of::<S>(scale));
                 S::store(factors.zero.add(first), zero);
-                let count = LANES.min(span.first + span.len - first);
-                let (mut scales, mut zeros) = ([0.0f32; LANES], [0.0f32; LANES]);
-                S::store(scales.as_mut_ptr(), scale);
-                S::store(zeros.as_mut_ptr(), zero);
-                for (array, x) in [(&layout.channel_scale, scales), (&layout.channel_zero, zeros)] {
+                let left = span.first + span.len - first;
+                for (array, x) in [(&layout.channel_scale, scale), (&layout.channel_zero, zero)] {
                     if let Some(range) = array {
-                        let array = std::slice::from_raw_parts_mut(page.add(range.start), range.len());
-                        for (i, x) in x.iter().take(count).enumerate() {
-                            layout.format.write(array, first + i, *x);
-                            largest = largest.max(x.abs());
-                        }
+                        let at = page.add(range.start + first * layout.format.bytes());
+                        store_scales::<S>(layout.format, at, x, left.min(LANES));
+                        largest = S::max(largest, S::abs(x));
                     }
                 }
             }
         }
+        S::reduce_max(largest)
     }
-    largest
+}
+
+/// Stores the first `count` of 16 scales.
+///
+/// # Safety
+/// `p` is valid for `count` scales of the format; the CPU has the tier.
+#[inline(always)]
+unsafe fn store_scales<S: Simd>(format: ScaleFormat, p: *mut u8, x: S::F, count: usize) {
+    let mut bytes = [0u8; 4 * LANES];
+    // SAFETY: `bytes` holds 16 scales of either format, `p` as many as are copied.
+    unsafe {
+        let target = if count == LANES { p } else { bytes.as_mut_ptr() };
+        match format {
+            ScaleFormat::F16 => S::store_f16(target.cast(), x),
+            ScaleFormat::F32 => S::store(target.cast(), x),
+        }
+        if count < LANES {
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), p, count * format.bytes());
+        }
+    }
 }
 
 /// Over one channel of all tiles; lane sums in a fixed order, so that every tier gets the same bits.
@@ -211,11 +234,7 @@ unsafe fn token_tile<S: Simd>(codec: &ScalarCodec, columns: *const f32, tile: us
             let at = (span.group * layout.tokens + tile * LANES) * layout.format.bytes();
             for (array, x) in [(&layout.token_scale, scale), (&layout.token_zero, zero)] {
                 if let Some(range) = array {
-                    let p = page.add(range.start + at);
-                    match layout.format {
-                        ScaleFormat::F16 => S::store_f16(p.cast(), x),
-                        ScaleFormat::F32 => S::store(p.cast(), x),
-                    }
+                    store_scales::<S>(layout.format, page.add(range.start + at), x, LANES);
                     largest = S::max(largest, S::abs(x));
                 }
             }

@@ -135,7 +135,7 @@ macro_rules! entries {
 }
 
 entries! {
-    encode<'a>(codec: &'a ScalarCodec, rows: *const f32, page: *mut u8) -> bool = encode::encode;
+    encode<'a>(codec: &'a ScalarCodec, rows: *const f32, page: *mut u8) -> f32 = encode::encode;
     decode<'a>(codec: &'a ScalarCodec, page: &'a [u8], rows: *mut f32) -> () = decode::decode;
     prepare<'a>(codec: &'a ScalarCodec, queries: &'a [f32], query: &'a mut Query) -> () = query::prepare;
     scores<'a>(codec: &'a ScalarCodec, query: &'a Query, pages: Pages, out: *mut f32) -> () = scores::scores;

@@ -107,7 +107,6 @@ impl Simd for Avx2 {
         }
         fn reduce_add(a: F2) -> f32 { reduce!(a, _mm256_add_ps, _mm_add_ps, _mm_add_ss) }
         fn reduce_max(a: F2) -> f32 { reduce!(a, _mm256_max_ps, _mm_max_ps, _mm_max_ss) }
-        fn reduce_min(a: F2) -> f32 { reduce!(a, _mm256_min_ps, _mm_min_ps, _mm_min_ss) }
         fn reduce4_add(a: [F2; 4]) -> [f32; 4] { reduce4!(a, _mm256_add_ps, _mm_add_ps) }
         fn reduce4_max(a: [F2; 4]) -> [f32; 4] { reduce4!(a, _mm256_max_ps, _mm_max_ps) }
         fn transpose(p: *const f32, stride: usize) -> [F2; LANES] {
@@ -124,7 +123,6 @@ impl Simd for Avx2 {
         }
 
         fn izero() -> I2 { [_mm256_setzero_si256(); 2] }
-        fn iload(p: *const i32) -> I2 { each!(i => _mm256_loadu_si256(p.add(8 * i).cast())) }
         fn istore(p: *mut i32, x: I2) {
             _mm256_storeu_si256(p.cast(), x[0]);
             _mm256_storeu_si256(p.add(8).cast(), x[1]);

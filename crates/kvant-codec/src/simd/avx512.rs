@@ -73,7 +73,6 @@ impl Simd for Avx512 {
         fn select_gt(a: __m512, b: __m512, x: __m512, y: __m512) -> __m512 { _mm512_mask_blend_ps(_mm512_cmp_ps_mask::<_CMP_GT_OQ>(a, b), y, x) }
         fn reduce_add(a: __m512) -> f32 { _mm512_reduce_add_ps(a) }
         fn reduce_max(a: __m512) -> f32 { _mm512_reduce_max_ps(a) }
-        fn reduce_min(a: __m512) -> f32 { _mm512_reduce_min_ps(a) }
         fn reduce4_add(a: [__m512; 4]) -> [f32; 4] { reduce4!(a, _mm512_add_ps) }
         fn reduce4_max(a: [__m512; 4]) -> [f32; 4] { reduce4!(a, _mm512_max_ps) }
         fn transpose(p: *const f32, stride: usize) -> [__m512; LANES] {
@@ -111,7 +110,6 @@ impl Simd for Avx512 {
         }
 
         fn izero() -> __m512i { _mm512_setzero_si512() }
-        fn iload(p: *const i32) -> __m512i { _mm512_loadu_si512(p.cast()) }
         fn istore(p: *mut i32, x: __m512i) { _mm512_storeu_si512(p.cast(), x) }
         fn iadd(a: __m512i, b: __m512i) -> __m512i { _mm512_add_epi32(a, b) }
         fn inc_where_gt(x: __m512i, a: __m512, b: __m512) -> __m512i { _mm512_mask_add_epi32(x, _mm512_cmp_ps_mask::<_CMP_GT_OQ>(a, b), x, _mm512_set1_epi32(1)) }

@@ -120,7 +120,6 @@ pub(crate) trait Simd: Copy + 'static {
     unsafe fn select_gt(a: Self::F, b: Self::F, x: Self::F, y: Self::F) -> Self::F;
     unsafe fn reduce_add(a: Self::F) -> f32;
     unsafe fn reduce_max(a: Self::F) -> f32;
-    unsafe fn reduce_min(a: Self::F) -> f32;
     /// The sums of four vectors.
     unsafe fn reduce4_add(a: [Self::F; 4]) -> [f32; 4];
     /// The maxima of four vectors.
@@ -130,7 +129,6 @@ pub(crate) trait Simd: Copy + 'static {
 
     // ---- i32 -------------------------------------------------------------------------------------------
     unsafe fn izero() -> Self::I;
-    unsafe fn iload(p: *const i32) -> Self::I;
     unsafe fn istore(p: *mut i32, x: Self::I);
     unsafe fn iadd(a: Self::I, b: Self::I) -> Self::I;
     /// Adds one in the lanes where a > b.

@@ -127,9 +127,6 @@ impl Simd for Neon {
         fn reduce_max(a: F4) -> f32 {
             vmaxvq_f32(vmaxq_f32(vmaxq_f32(a[0], a[1]), vmaxq_f32(a[2], a[3])))
         }
-        fn reduce_min(a: F4) -> f32 {
-            vminvq_f32(vminq_f32(vminq_f32(a[0], a[1]), vminq_f32(a[2], a[3])))
-        }
         fn reduce4_add(a: [F4; 4]) -> [f32; 4] { four!(i => Self::reduce_add(a[i])) }
         fn reduce4_max(a: [F4; 4]) -> [f32; 4] { four!(i => Self::reduce_max(a[i])) }
         fn transpose(p: *const f32, stride: usize) -> [F4; LANES] {
@@ -146,7 +143,6 @@ impl Simd for Neon {
         }
 
         fn izero() -> I4 { [vdupq_n_s32(0); 4] }
-        fn iload(p: *const i32) -> I4 { four!(i => vld1q_s32(p.add(4 * i))) }
         fn istore(p: *mut i32, x: I4) {
             for i in 0..4 {
                 vst1q_s32(p.add(4 * i), x[i]);

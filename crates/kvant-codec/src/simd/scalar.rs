@@ -95,9 +95,6 @@ impl Simd for Scalar {
     unsafe fn reduce_max(a: Self::F) -> f32 {
         a.into_iter().fold(f32::NEG_INFINITY, f32::max)
     }
-    unsafe fn reduce_min(a: Self::F) -> f32 {
-        a.into_iter().fold(f32::INFINITY, f32::min)
-    }
     unsafe fn reduce4_add(a: [Self::F; 4]) -> [f32; 4] {
         a.map(|a| a.iter().sum())
     }
@@ -112,10 +109,6 @@ impl Simd for Scalar {
 
     unsafe fn izero() -> Self::I {
         [0; LANES]
-    }
-    unsafe fn iload(p: *const i32) -> Self::I {
-        // SAFETY: the caller guarantees 16 readable integers.
-        unsafe { p.cast::<Self::I>().read_unaligned() }
     }
     unsafe fn istore(p: *mut i32, x: Self::I) {
         // SAFETY: the caller guarantees 16 writable integers.

@@ -170,16 +170,16 @@ impl<S: Simd> Work<S> for Change<'_> {
                         let p = x.add(LANES * c);
                         S::store(p, S::sub(S::load(p), S::splat(*mean)));
                     }
-                    scale::<S>(x, &basis.signs);
                 }
-                Way::Query => scale::<S>(x, &basis.signs),
+                Way::Query => {}
                 Way::Inverse => scale::<S>(x, &basis.lambda),
             }
             match (&basis.core, way) {
                 (Core::Identity, _) => {}
-                (Core::Hadamard(h), _) => h.apply::<S>(x),
+                (Core::Hadamard(h), Way::Inverse) => h.apply::<S>(x, &[]),
+                (Core::Hadamard(h), _) => h.apply::<S>(x, &basis.signs),
                 (Core::Fourier(f), Way::Inverse) => f.transposed::<S>(x, scratch),
-                (Core::Fourier(f), _) => f.forward::<S>(x, scratch),
+                (Core::Fourier(f), _) => f.forward::<S>(x, scratch, &basis.signs),
                 (Core::Dense(m), Way::Forward) => m.forward::<S>(x, scratch),
                 (Core::Dense(m), Way::Query) => m.query::<S>(x, scratch),
                 (Core::Dense(m), Way::Inverse) => m.inverse::<S>(x, scratch),

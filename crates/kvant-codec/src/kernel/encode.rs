@@ -315,11 +315,13 @@ unsafe fn scale_of<S: Simd>(format: ScaleFormat, levels: &Levels, low: S::F, hig
     }
 }
 
-/// 1/s; a zero scale would make it infinite, and its codes do not matter, so zero.
+/// 1/s; of a zero or subnormal scale it would be infinite, and such codes do not matter, so zero.
 #[inline(always)]
 unsafe fn inverse_of<S: Simd>(scale: S::F) -> S::F {
     // SAFETY: the tier is available.
-    unsafe { S::select_gt(S::abs(scale), S::splat(0.0), S::div(S::splat(1.0), scale), S::splat(0.0)) }
+    unsafe {
+        S::select_gt(S::abs(scale), S::splat(f32::MIN_POSITIVE), S::div(S::splat(1.0), scale), S::splat(0.0))
+    }
 }
 
 /// Rounds to the format towards `direction`·∞, so that a range only grows.

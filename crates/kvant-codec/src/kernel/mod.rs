@@ -18,6 +18,7 @@ use crate::codec::scalar::ScalarCodec;
 use crate::codec::{Accumulator, Query};
 use crate::page::ScaleFormat;
 use crate::simd::{Simd, Tier, Work};
+use crate::transform::Basis;
 use std::ops::Range;
 
 /// The largest head dimension.
@@ -142,6 +143,7 @@ entries! {
     accumulate<'a>(codec: &'a ScalarCodec, weights: *const f32, pages: Pages, sums: &'a mut Accumulator) -> ()
         = accumulate::accumulate;
     finish<'a>(codec: &'a ScalarCodec, sums: &'a Accumulator, out: *mut f32) -> () = query::finish;
+    apply<'a>(basis: &'a Basis, rows: *mut f32, count: usize) -> () = query::apply;
     extent<'a>(rows: &'a [f32]) -> f32 = exact::extent;
     exact_encode<'a>(shape: &'a ExactShape, rows: *const f32, page: *mut u8) -> () = exact::encode;
     exact_scores<'a>(shape: &'a ExactShape, query: &'a Query, pages: Pages, out: *mut f32) -> () = exact::scores;

@@ -17,7 +17,10 @@ mod hadamard;
 
 pub use dense::{Dense, DenseError};
 
-use crate::simd::{LANES, Simd, Work};
+use crate::codec::whole;
+use crate::error::CodecError;
+use crate::kernel::Kernels;
+use crate::simd::{LANES, Simd, Tier, Work};
 use fourier::RealFourier;
 use hadamard::Hadamard;
 
@@ -106,6 +109,25 @@ impl Basis {
     /// The mean removed from every vector; empty when there is none.
     pub fn mean(&self) -> &[f32] {
         &self.mean
+    }
+
+    /// Moves whole vectors, (n, dim), into the basis, in place, on a given instruction set.
+    ///
+    /// # Errors
+    /// When `rows` is not a whole number of vectors.
+    ///
+    /// # Panics
+    /// When this CPU does not have the tier: ask [`Tier::is_available`] first.
+    pub fn apply(&self, rows: &mut [f32], tier: Tier) -> Result<(), CodecError> {
+        let count = whole("rows", rows.len(), self.dim)?;
+        // SAFETY: `rows` holds `count` vectors and a table exists only for tiers this CPU has.
+        unsafe { (Kernels::of(tier).apply)(self, rows.as_mut_ptr(), count) };
+        Ok(())
+    }
+
+    /// The dimension.
+    pub fn dim(&self) -> usize {
+        self.dim
     }
 
     /// Whether queries pass through unchanged.

@@ -1,0 +1,10 @@
+//! The proof: every codec against naive f64 code that shares nothing with it, on every instruction set of this machine,
+//! through the public interface only.
+
+mod bound;
+mod case;
+mod kernels;
+mod oracle;
+mod random;
+mod round_trip;
+mod trial;

@@ -4,9 +4,9 @@
 //! Keys lie channel by channel (tokens in the lanes, no horizontal sums), values token by token.
 
 use super::family::{Build, Family, Options};
-use super::{Accumulator, KernelReport, PageCodec, Query, finite, size};
+use super::{Accumulator, KernelReport, PageCodec, Query, extent, size};
 use crate::error::{BuildError, CodecError};
-use crate::kernel::{ExactShape, Kernels};
+use crate::kernel::{ExactShape, Kernels, Pages};
 use crate::page::Side;
 use crate::simd::Tier;
 use half::{bf16, f16};
@@ -108,9 +108,8 @@ impl PageCodec for ExactCodec {
     fn encode(&self, rows: &[f32], page: &mut [u8]) -> Result<(), CodecError> {
         size("rows", rows.len(), self.shape.tokens * self.shape.dim)?;
         size("page", page.len(), self.page_bytes())?;
-        finite(rows, self.shape.dim)?;
         let (max, format) = self.shape.element.max();
-        if rows.iter().any(|x| x.abs() > max) {
+        if extent(self.kernels, rows, self.shape.dim)? > max {
             return Err(CodecError::OutOfRange { format });
         }
         // SAFETY: both sizes were checked and the table belongs to this CPU.
@@ -130,7 +129,13 @@ impl PageCodec for ExactCodec {
         Ok(())
     }
 
-    fn scores(&self, query: &Query, page: &[u8], scores: &mut [f32]) -> Result<(), CodecError> {
+    fn scores_ahead(
+        &self,
+        query: &Query,
+        page: &[u8],
+        next: &[u8],
+        scores: &mut [f32],
+    ) -> Result<(), CodecError> {
         if self.side == Side::Value {
             return super::decoded_scores(self, query, page, scores);
         }
@@ -140,11 +145,19 @@ impl PageCodec for ExactCodec {
             return Err(CodecError::Unprepared);
         }
         // SAFETY: all sizes were checked and the table belongs to this CPU.
-        unsafe { (self.kernels.exact_scores)(&self.shape, query, page.as_ptr(), scores.as_mut_ptr()) };
+        unsafe {
+            (self.kernels.exact_scores)(&self.shape, query, Pages::new(page, next), scores.as_mut_ptr())
+        };
         Ok(())
     }
 
-    fn accumulate(&self, weights: &[f32], page: &[u8], sums: &mut Accumulator) -> Result<(), CodecError> {
+    fn accumulate_ahead(
+        &self,
+        weights: &[f32],
+        page: &[u8],
+        next: &[u8],
+        sums: &mut Accumulator,
+    ) -> Result<(), CodecError> {
         if self.side == Side::Key {
             return super::decoded_accumulate(self, weights, page, sums);
         }
@@ -154,7 +167,9 @@ impl PageCodec for ExactCodec {
             return Err(CodecError::ForeignSums { heads: sums.heads(), dim: self.shape.dim });
         }
         // SAFETY: all sizes were checked and the table belongs to this CPU.
-        unsafe { (self.kernels.exact_accumulate)(&self.shape, weights.as_ptr(), page.as_ptr(), sums) };
+        unsafe {
+            (self.kernels.exact_accumulate)(&self.shape, weights.as_ptr(), Pages::new(page, next), sums)
+        };
         Ok(())
     }
 }

@@ -14,6 +14,7 @@ pub(crate) use query::PreparedSpan;
 pub use query::{Accumulator, Query};
 
 use crate::error::CodecError;
+use crate::kernel::Kernels;
 use crate::page::Side;
 use crate::simd::Tier;
 
@@ -72,8 +73,23 @@ pub trait PageCodec: Send + Sync {
     /// q·k of every head and token of the page into `scores`, (heads, page_tokens).
     ///
     /// # Errors
-    /// When a buffer has the wrong size.
+    /// When a buffer has the wrong size, or the query was not prepared by this codec.
     fn scores(&self, query: &Query, page: &[u8], scores: &mut [f32]) -> Result<(), CodecError> {
+        self.scores_ahead(query, page, &[], scores)
+    }
+
+    /// [`PageCodec::scores`], with the page that will be asked for next, so that it is on its way; may be empty.
+    ///
+    /// # Errors
+    /// As [`PageCodec::scores`].
+    fn scores_ahead(
+        &self,
+        query: &Query,
+        page: &[u8],
+        next: &[u8],
+        scores: &mut [f32],
+    ) -> Result<(), CodecError> {
+        let _ = next;
         decoded_scores(self, query, page, scores)
     }
 
@@ -82,6 +98,21 @@ pub trait PageCodec: Send + Sync {
     /// # Errors
     /// When a buffer has the wrong size.
     fn accumulate(&self, weights: &[f32], page: &[u8], sums: &mut Accumulator) -> Result<(), CodecError> {
+        self.accumulate_ahead(weights, page, &[], sums)
+    }
+
+    /// [`PageCodec::accumulate`], with the page that will be asked for next, so that it is on its way; may be empty.
+    ///
+    /// # Errors
+    /// As [`PageCodec::accumulate`].
+    fn accumulate_ahead(
+        &self,
+        weights: &[f32],
+        page: &[u8],
+        next: &[u8],
+        sums: &mut Accumulator,
+    ) -> Result<(), CodecError> {
+        let _ = next;
         decoded_accumulate(self, weights, page, sums)
     }
 
@@ -167,12 +198,12 @@ pub(crate) fn whole(what: &'static str, got: usize, dim: usize) -> Result<usize,
     if got.is_multiple_of(dim) { Ok(got / dim) } else { Err(CodecError::NotWhole { what, got, dim }) }
 }
 
-/// Refuses NaN and infinity, naming the first.
-pub(crate) fn finite(rows: &[f32], dim: usize) -> Result<(), CodecError> {
-    // The largest magnitude as an integer: one pass that the compiler vectorises, no branch per number.
-    let top = rows.iter().fold(0u32, |top, x| top.max(x.to_bits() & 0x7FFF_FFFF));
-    if top < 0x7F80_0000 {
-        return Ok(());
+/// The largest magnitude of a page's rows; refuses NaN and infinity, naming the first.
+pub(crate) fn extent(kernels: &Kernels, rows: &[f32], dim: usize) -> Result<f32, CodecError> {
+    // SAFETY: a table exists only for tiers this CPU has.
+    let top = unsafe { (kernels.extent)(rows) };
+    if top.is_finite() {
+        return Ok(top);
     }
     let at = rows.iter().position(|x| !x.is_finite()).unwrap_or(0);
     Err(CodecError::NotFinite { token: at / dim, channel: at % dim, value: rows[at] })

@@ -5,9 +5,9 @@
 
 use super::family::{Build, Calibration, Family, Options, PageSize, Scaling};
 use super::{Accumulator, GroupSize, KernelReport, PageCodec, Query, decoded_accumulate, decoded_scores};
-use super::{finite, size, whole};
+use super::{extent, size, whole};
 use crate::error::{BuildError, CodecError};
-use crate::kernel::{Kernels, MAX_DIM};
+use crate::kernel::{Kernels, MAX_DIM, Pages};
 use crate::page::{Arrays, Layout, ScaleFormat, Side};
 use crate::quant::{Levels, Rule};
 use crate::simd::Tier;
@@ -256,7 +256,7 @@ impl PageCodec for ScalarCodec {
     fn encode(&self, rows: &[f32], page: &mut [u8]) -> Result<(), CodecError> {
         size("rows", rows.len(), self.layout.tokens * self.layout.dim)?;
         size("page", page.len(), self.layout.bytes)?;
-        finite(rows, self.layout.dim)?;
+        extent(self.kernels, rows, self.layout.dim)?;
         // SAFETY: both sizes were checked, the numbers are finite and the table belongs to this CPU.
         let fits = unsafe { (self.kernels.encode)(self, rows.as_ptr(), page.as_mut_ptr()) };
         if fits { Ok(()) } else { Err(CodecError::OutOfRange { format: self.format_name() }) }
@@ -281,7 +281,13 @@ impl PageCodec for ScalarCodec {
         Ok(())
     }
 
-    fn scores(&self, query: &Query, page: &[u8], scores: &mut [f32]) -> Result<(), CodecError> {
+    fn scores_ahead(
+        &self,
+        query: &Query,
+        page: &[u8],
+        next: &[u8],
+        scores: &mut [f32],
+    ) -> Result<(), CodecError> {
         if self.layout.side == Side::Value {
             return decoded_scores(self, query, page, scores);
         }
@@ -291,11 +297,17 @@ impl PageCodec for ScalarCodec {
             return Err(CodecError::Unprepared);
         }
         // SAFETY: all sizes were checked and the table belongs to this CPU.
-        unsafe { (self.kernels.scores)(self, query, page.as_ptr(), scores.as_mut_ptr()) };
+        unsafe { (self.kernels.scores)(self, query, Pages::new(page, next), scores.as_mut_ptr()) };
         Ok(())
     }
 
-    fn accumulate(&self, weights: &[f32], page: &[u8], sums: &mut Accumulator) -> Result<(), CodecError> {
+    fn accumulate_ahead(
+        &self,
+        weights: &[f32],
+        page: &[u8],
+        next: &[u8],
+        sums: &mut Accumulator,
+    ) -> Result<(), CodecError> {
         if self.layout.side == Side::Key {
             return decoded_accumulate(self, weights, page, sums);
         }
@@ -305,7 +317,7 @@ impl PageCodec for ScalarCodec {
             return Err(CodecError::ForeignSums { heads: sums.heads(), dim: self.layout.dim });
         }
         // SAFETY: all sizes were checked and the table belongs to this CPU.
-        unsafe { (self.kernels.accumulate)(self, weights.as_ptr(), page.as_ptr(), sums) };
+        unsafe { (self.kernels.accumulate)(self, weights.as_ptr(), Pages::new(page, next), sums) };
         Ok(())
     }
 

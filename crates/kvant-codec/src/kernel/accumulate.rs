@@ -3,9 +3,9 @@
 //! The token's scale folds into its weight; folded weights are rounded to signed bytes per page, head and group, and
 //! meet units of sixteen channels and four tokens. What is left per channel and page is one multiply-add.
 
-use super::round::{Rounded, planes, round_bytes};
+use super::round::{ONES, Rounded, multiply, planes, round_bytes, step};
 use super::scores::{combine, dot, seen_centre};
-use super::{MAX_TOKENS, by_heads, by_width, load_scales};
+use super::{MAX_TOKENS, Pages, by_heads, by_width, load_array, load_scales};
 use crate::codec::Accumulator;
 use crate::codec::scalar::ScalarCodec;
 use crate::pack::unpack;
@@ -14,7 +14,10 @@ use crate::quant::Levels;
 use crate::simd::{LANES, Simd, Work};
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
-use std::ops::Range;
+
+/// Spans whose weights are folded before their codes are read: folding is a chain of reductions, and several chains
+/// run side by side.
+const BATCH: usize = 4;
 
 /// Folded and rounded weights of one head for one group of channels.
 #[derive(Clone, Copy)]
@@ -42,13 +45,13 @@ impl Part {
 /// Adds Σ w·v of the page for all heads.
 ///
 /// # Safety
-/// `page` is a page of the codec's layout, `weights` is valid for heads · tokens floats, `sums` was made for this
+/// `pages.page` is a page of the codec's layout, `weights` is valid for heads · tokens floats, `sums` was made for this
 /// codec; the CPU has the tier.
 #[inline(always)]
 pub(crate) unsafe fn accumulate<S: Simd>(
     codec: &ScalarCodec,
     weights: *const f32,
-    page: *const u8,
+    pages: Pages,
     sums: &mut Accumulator,
 ) {
     let mut head = 0;
@@ -56,7 +59,7 @@ pub(crate) unsafe fn accumulate<S: Simd>(
         // SAFETY: the caller's contract; every block stays below `heads`.
         unsafe {
             let weights = weights.add(head * codec.layout.tokens);
-            head += by_heads!(S, sums.heads - head, block::<S>(codec, weights, page, sums, head));
+            head += by_heads!(S, sums.heads - head, block::<S>(codec, weights, pages, sums, head));
         }
     }
 }
@@ -65,88 +68,111 @@ pub(crate) unsafe fn accumulate<S: Simd>(
 unsafe fn block<S: Simd, const H: usize>(
     codec: &ScalarCodec,
     weights: *const f32,
-    page: *const u8,
+    pages: Pages,
     sums: &mut Accumulator,
     head: usize,
 ) -> usize {
     let layout = &codec.layout;
     let tokens = layout.tokens;
-    let mut bytes = [[MaybeUninit::<i8>::uninit(); 2 * MAX_TOKENS]; H];
-    let mut mass = [0.0f32; H];
+    let mut bytes = [[[MaybeUninit::<i8>::uninit(); 2 * MAX_TOKENS]; H]; BATCH];
     // SAFETY: weights and token arrays have `tokens` entries per row, a multiple of 16.
     unsafe {
-        for (h, mass) in mass.iter_mut().enumerate() {
-            let mut sum = S::splat(0.0);
+        let mut totals = [S::splat(0.0); 4];
+        for h in 0..H {
             for t in (0..tokens).step_by(LANES) {
-                sum = S::add(sum, S::load(weights.add(h * tokens + t)));
+                totals[h] = S::add(totals[h], S::load(weights.add(h * tokens + t)));
             }
-            *mass = S::reduce_add(sum);
-            sums.mass[head + h] += *mass;
         }
-        // Weights are folded anew when the token scale or the number of bytes they are rounded to changes.
-        let mut folded = None;
-        let mut part = [Part::EMPTY; H];
-        for (span, levels) in layout.spans.iter().zip(&codec.levels) {
-            let wide = planes(u32::from(span.bits)) == 2;
-            if folded != Some((span.group, wide)) {
-                folded = Some((span.group, wide));
-                for (h, part) in part.iter_mut().enumerate() {
-                    let bytes = bytes[h].as_mut_ptr().cast();
-                    let sums = sums.sums.as_mut_ptr().add((head + h) * sums.stride);
-                    *part =
-                        fold::<S>(codec, span, levels, weights.add(h * tokens), mass[h], page, bytes, sums);
+        let mass = S::reduce4_add(totals);
+        for h in 0..H {
+            sums.mass[head + h] += mass[h];
+        }
+        for (spans, levels) in layout.spans.chunks(BATCH).zip(codec.levels.chunks(BATCH)) {
+            let mut parts = [[Part::EMPTY; H]; BATCH];
+            for (i, (span, levels)) in spans.iter().zip(levels).enumerate() {
+                let buffers = std::array::from_fn(|h| bytes[i][h].as_mut_ptr().cast());
+                parts[i] = fold::<S, H>(codec, span, levels, weights, pages, buffers);
+                for h in 0..H {
+                    parts[i][h].mass = mass[h];
+                    parts[i][h].sums = sums.sums.as_mut_ptr().add((head + h) * sums.stride);
                 }
             }
-            by_width!(S, levels, SpanSums::<S, H> { codec, span, levels, part: &part, page });
+            for (i, (span, levels)) in spans.iter().zip(levels).enumerate() {
+                let (part, Pages { page, next }) = (&parts[i], pages);
+                by_width!(S, levels, SpanSums::<S, H> { codec, span, levels, part, page, next });
+            }
         }
     }
     H
 }
 
-/// w_t·s_t rounded to bytes, and the part that needs no codes.
+/// w_t·s_t rounded to bytes for H heads, and the part that needs no codes.
+///
+/// # Safety
+/// `weights` has H rows of `tokens` floats, `bytes` room for two planes; the CPU has the tier.
 #[inline(always)]
-#[expect(clippy::too_many_arguments, reason = "inlined into its only caller, once per head and group")]
-unsafe fn fold<S: Simd>(
+unsafe fn fold<S: Simd, const H: usize>(
     codec: &ScalarCodec,
     span: &Span,
     levels: &Levels,
     weights: *const f32,
-    mass: f32,
-    page: *const u8,
-    bytes: *mut i8,
-    sums: *mut f32,
-) -> Part {
+    pages: Pages,
+    bytes: [*mut i8; H],
+) -> [Part; H] {
+    let Pages { page, next } = pages;
     let layout = &codec.layout;
-    let tokens = layout.tokens;
-    let mut product = [MaybeUninit::<f32>::uninit(); MAX_TOKENS];
-    let product = product.as_mut_ptr().cast::<f32>();
-    let size = layout.format.bytes();
-    let at = |r: &std::ops::Range<usize>| r.start + span.group * tokens * size;
+    let (tokens, format) = (layout.tokens, layout.format);
+    let mut converted = [MaybeUninit::<f32>::uninit(); MAX_TOKENS];
+    let mut products = [[MaybeUninit::<f32>::uninit(); MAX_TOKENS]; H];
+    let mut scales = ONES.as_ptr();
+    let at = span.group * tokens * format.bytes();
     // SAFETY: token arrays have `tokens` entries per group.
     unsafe {
-        let centre = S::splat(levels.centre() as f32);
-        let mut top = S::splat(0.0);
-        let mut offset = S::splat(0.0);
-        for t in (0..tokens).step_by(LANES) {
-            let weight = S::load(weights.add(t));
-            let mut folded = weight;
-            if let Some(scales) = &layout.token_scale {
-                folded = S::mul(weight, load_scales::<S>(layout.format, page.add(at(scales) + t * size)));
+        if let Some(range) = &layout.token_scale {
+            let floats = converted.as_mut_ptr().cast::<f32>();
+            for t in (0..tokens).step_by(LANES) {
+                S::store(
+                    floats.add(t),
+                    load_scales::<S>(format, page.add(range.start + at + t * format.bytes())),
+                );
             }
-            if let Some(zeros) = &layout.token_zero {
-                let zero = load_scales::<S>(layout.format, page.add(at(zeros) + t * size));
-                offset = S::fma(folded, centre, S::fma(weight, zero, offset));
-            }
-            S::store(product.add(t), folded);
-            top = S::max(top, S::abs(folded));
+            scales = floats;
         }
-        let top = S::reduce_max(top);
-        let rounded = match planes(u32::from(span.bits)) {
-            1 => round_bytes::<S, 1>(product, tokens, top, bytes, MAX_TOKENS),
-            _ => round_bytes::<S, 2>(product, tokens, top, bytes, MAX_TOKENS),
-        };
-        let offset = if layout.token_zero.is_some() { S::reduce_add(offset) } else { 0.0 };
-        Part { bytes, rounded, offset, mass, sums }
+        let planes = planes(u32::from(span.bits));
+        let mut tops = [S::splat(0.0); 4];
+        for h in 0..H {
+            tops[h] = multiply::<S>(weights.add(h * tokens), scales, products[h].as_mut_ptr().cast(), tokens);
+        }
+        let steps = S::reduce4_max(tops).map(|top| step(top, planes));
+        let mut integers = [S::splat(0.0); 4];
+        for h in 0..H {
+            let product = products[h].as_ptr().cast();
+            integers[h] = match planes {
+                1 => round_bytes::<S, 1>(product, tokens, steps[h].1, bytes[h], MAX_TOKENS),
+                _ => round_bytes::<S, 2>(product, tokens, steps[h].1, bytes[h], MAX_TOKENS),
+            };
+        }
+        let integers = S::reduce4_add(integers);
+        let mut offsets = [0.0; 4];
+        if let Some(range) = &layout.token_zero {
+            let mut partial = [S::splat(0.0); 4];
+            let centre = S::splat(levels.centre() as f32);
+            for t in (0..tokens).step_by(LANES) {
+                let zero = load_scales::<S>(format, page.add(range.start + at + t * format.bytes()));
+                let offset = S::fma(S::load(scales.add(t)), centre, zero);
+                for h in 0..H {
+                    partial[h] = S::fma(S::load(weights.add(h * tokens + t)), offset, partial[h]);
+                }
+            }
+            offsets = S::reduce4_add(partial);
+        }
+        let mut parts = [Part::EMPTY; H];
+        for h in 0..H {
+            parts[h].bytes = bytes[h];
+            parts[h].rounded = Rounded { step: steps[h].0, sum: integers[h] };
+            parts[h].offset = offsets[h];
+        }
+        parts
     }
 }
 
@@ -157,6 +183,7 @@ struct SpanSums<'a, S, const H: usize, const BITS: u32, const TABLE: bool> {
     levels: &'a Levels,
     part: &'a [Part; H],
     page: *const u8,
+    next: *const u8,
     simd: PhantomData<S>,
 }
 
@@ -167,7 +194,7 @@ impl<S: Simd, const H: usize, const BITS: u32, const TABLE: bool> Work<S>
 
     #[inline(always)]
     unsafe fn run(self) {
-        let Self { span, levels, part, page, .. } = self;
+        let Self { span, levels, part, page, next, .. } = self;
         let layout = &self.codec.layout;
         let unit = 16 * BITS as usize;
         let units = layout.tokens / 8;
@@ -179,6 +206,7 @@ impl<S: Simd, const H: usize, const BITS: u32, const TABLE: bool> Work<S>
             let table = S::table(&levels.table);
             let seen = seen_centre::<S>(levels) as f32;
             let mut codes = page.add(span.codes);
+            let mut coming = next.wrapping_add(span.codes);
             for row in 0..span.len / LANES {
                 // The two vectors of a unit have sums of their own: two chains hide more latency than one.
                 let mut low = [[S::izero(); 2]; H];
@@ -186,6 +214,8 @@ impl<S: Simd, const H: usize, const BITS: u32, const TABLE: bool> Work<S>
                 for octet in 0..units {
                     let (mut a, mut b) = unpack::<S, BITS>(codes);
                     codes = codes.add(unit);
+                    S::prefetch(coming);
+                    coming = coming.wrapping_add(unit);
                     if TABLE {
                         (a, b) = (S::lookup::<BITS>(table, a), S::lookup::<BITS>(table, b));
                     }
@@ -201,10 +231,8 @@ impl<S: Simd, const H: usize, const BITS: u32, const TABLE: bool> Work<S>
                     }
                 }
                 let channel = span.first + LANES * row;
-                let array =
-                    |r: &Range<usize>| load_scales::<S>(layout.format, page.add(r.start + channel * size));
-                let scale = layout.channel_scale.as_ref().map(array);
-                let zero = layout.channel_zero.as_ref().map(array);
+                let scale = load_array::<S>(layout.format, page, &layout.channel_scale, channel * size);
+                let zero = load_array::<S>(layout.format, page, &layout.channel_zero, channel * size);
                 for h in 0..H {
                     let dot =
                         combine::<S, BITS>(S::iadd(low[h][0], low[h][1]), S::iadd(high[h][0], high[h][1]));

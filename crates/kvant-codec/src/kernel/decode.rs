@@ -1,6 +1,6 @@
 //! Pages back to vectors: the formula, code by code. The oracle, and the fallback of what has no kernel.
 
-use super::encode::with_scratch;
+use super::encode::Scratch;
 use crate::codec::scalar::ScalarCodec;
 use crate::pack;
 use crate::page::Span;
@@ -15,26 +15,25 @@ use crate::simd::{LANES, Simd};
 pub(crate) unsafe fn decode<S: Simd>(codec: &ScalarCodec, page: &[u8], rows: *mut f32) {
     let layout = &codec.layout;
     let (dim, tokens) = (layout.dim, layout.tokens);
-    with_scratch(2 * LANES * dim, |buffer| {
-        let (columns, scratch) = buffer.split_at_mut(LANES * dim);
-        for tile in 0..tokens / LANES {
-            columns.fill(0.0);
-            for (span, levels) in layout.spans.iter().zip(&codec.levels) {
-                decode_span(codec, span, levels, page, tile, columns);
-            }
-            // SAFETY: both buffers have `dim` columns; rows of this tile lie within the output.
-            unsafe {
-                codec.basis.inverse::<S>(columns.as_mut_ptr(), scratch.as_mut_ptr());
-                for lane in 0..LANES {
-                    let row = rows.add((tile * LANES + lane) * dim);
-                    for c in 0..dim {
-                        let mean = codec.basis.mean().get(c).copied().unwrap_or(0.0);
-                        *row.add(c) = columns[LANES * c + lane] + mean;
-                    }
+    let mut buffer = Scratch::take(2 * LANES * dim);
+    let (columns, scratch) = buffer.floats().split_at_mut(LANES * dim);
+    for tile in 0..tokens / LANES {
+        columns.fill(0.0);
+        for (span, levels) in layout.spans.iter().zip(&codec.levels) {
+            decode_span(codec, span, levels, page, tile, columns);
+        }
+        // SAFETY: both buffers have `dim` columns; rows of this tile lie within the output.
+        unsafe {
+            codec.basis.inverse::<S>(columns.as_mut_ptr(), scratch.as_mut_ptr());
+            for lane in 0..LANES {
+                let row = rows.add((tile * LANES + lane) * dim);
+                for c in 0..dim {
+                    let mean = codec.basis.mean().get(c).copied().unwrap_or(0.0);
+                    *row.add(c) = columns[LANES * c + lane] + mean;
                 }
             }
         }
-    });
+    }
 }
 
 fn decode_span(

@@ -9,19 +9,39 @@ use crate::pack::{self, Words};
 use crate::page::{ScaleFormat, Side, Span};
 use crate::quant::{Levels, Rule};
 use crate::simd::{LANES, Simd};
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::mem::MaybeUninit;
 
-/// Lends this thread's scratch floats, aligned to a cache line.
-pub(crate) fn with_scratch<T>(floats: usize, work: impl FnOnce(&mut [f32]) -> T) -> T {
-    thread_local!(static SCRATCH: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) });
-    SCRATCH.with_borrow_mut(|scratch| {
-        if scratch.len() < floats + LANES {
-            scratch.resize(floats + LANES, 0.0);
+/// This thread's scratch floats, aligned to a cache line; returned when dropped.
+///
+/// A guard and not a closure: what runs inside a closure would be compiled without the tier's instructions.
+pub(crate) struct Scratch {
+    floats: Vec<f32>,
+    skip: usize,
+    len: usize,
+}
+
+thread_local!(static SCRATCH: Cell<Vec<f32>> = const { Cell::new(Vec::new()) });
+
+impl Scratch {
+    pub(crate) fn take(len: usize) -> Scratch {
+        let mut floats = SCRATCH.take();
+        if floats.len() < len + LANES {
+            floats.resize(len + LANES, 0.0);
         }
-        let skip = scratch.as_ptr().align_offset(64).min(LANES);
-        work(&mut scratch[skip..skip + floats])
-    })
+        let skip = floats.as_ptr().align_offset(64).min(LANES);
+        Scratch { floats, skip, len }
+    }
+
+    pub(crate) fn floats(&mut self) -> &mut [f32] {
+        &mut self.floats[self.skip..self.skip + self.len]
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        SCRATCH.set(std::mem::take(&mut self.floats));
+    }
 }
 
 /// A scale, its reciprocal and a zero, per lane.
@@ -40,38 +60,37 @@ pub(crate) unsafe fn encode<S: Simd>(codec: &ScalarCodec, rows: *const f32, page
     let padded = layout.coded.max(layout.dim).next_multiple_of(LANES);
     let tiles = layout.tokens / LANES;
     let held = if layout.channel_scale.is_some() { tiles } else { 1 };
-    with_scratch((held + 1) * LANES * padded, |buffer| {
-        let (columns, scratch) = buffer.split_at_mut(held * LANES * padded);
-        let (columns, scratch) = (columns.as_mut_ptr(), scratch.as_mut_ptr());
-        let mut top = 0.0f32;
-        // SAFETY: every tile has `padded` columns; scales and units are written where the layout has them.
-        unsafe {
-            if layout.channel_scale.is_some() {
-                for tile in 0..tiles {
-                    let columns = columns.add(tile * LANES * padded);
-                    gather::<S>(codec, rows.add(tile * LANES * layout.dim), columns, padded);
-                    codec.basis.forward::<S>(columns, scratch);
-                }
-                let zeros = layout.token_scale.is_some();
-                top = channel_scales::<S>(codec, columns, padded, page);
-                for tile in 0..tiles {
-                    let columns = columns.add(tile * LANES * padded);
-                    if zeros {
-                        top = top.max(token_tile::<S>(codec, columns, tile, page));
-                    } else {
-                        channel_tile::<S>(codec, columns, tile, page);
-                    }
-                }
-            } else {
-                for tile in 0..tiles {
-                    gather::<S>(codec, rows.add(tile * LANES * layout.dim), columns, padded);
-                    codec.basis.forward::<S>(columns, scratch);
+    let mut buffer = Scratch::take((held + 1) * LANES * padded);
+    let (columns, scratch) = buffer.floats().split_at_mut(held * LANES * padded);
+    let (columns, scratch) = (columns.as_mut_ptr(), scratch.as_mut_ptr());
+    let mut top = 0.0f32;
+    // SAFETY: every tile has `padded` columns; scales and units are written where the layout has them.
+    unsafe {
+        if layout.channel_scale.is_some() {
+            for tile in 0..tiles {
+                let columns = columns.add(tile * LANES * padded);
+                gather::<S>(codec, rows.add(tile * LANES * layout.dim), columns, padded);
+                codec.basis.forward::<S>(columns, scratch);
+            }
+            let zeros = layout.token_scale.is_some();
+            top = channel_scales::<S>(codec, columns, padded, page);
+            for tile in 0..tiles {
+                let columns = columns.add(tile * LANES * padded);
+                if zeros {
                     top = top.max(token_tile::<S>(codec, columns, tile, page));
+                } else {
+                    channel_tile::<S>(codec, columns, tile, page);
                 }
             }
+        } else {
+            for tile in 0..tiles {
+                gather::<S>(codec, rows.add(tile * LANES * layout.dim), columns, padded);
+                codec.basis.forward::<S>(columns, scratch);
+                top = top.max(token_tile::<S>(codec, columns, tile, page));
+            }
         }
-        top <= layout.format.max()
-    })
+    }
+    top <= layout.format.max()
 }
 
 /// Sixteen rows into columns; channels past `dim` become zero.
@@ -283,6 +302,12 @@ unsafe fn token_tile<S: Simd>(codec: &ScalarCodec, columns: *const f32, tile: us
     largest
 }
 
+#[inline(always)]
+unsafe fn column<S: Simd>(columns: *const f32, c: usize) -> S::F {
+    // SAFETY: the callers' columns.
+    unsafe { S::load(columns.add(LANES * c)) }
+}
+
 /// The rule's scale and zero for `len` channels of each lane's token, as they will be stored.
 #[inline(always)]
 unsafe fn token_scale<S: Simd>(
@@ -296,22 +321,22 @@ unsafe fn token_scale<S: Simd>(
     // SAFETY: `len` columns, the caller's contract.
     unsafe {
         let zero = S::splat(0.0);
-        let column = |c: usize| S::load(columns.add(LANES * c));
         let divisor = S::splat(levels.divisor());
         match levels.rule {
             Rule::Symmetric => {
                 let mut top = [zero; CHAINS];
                 for c in 0..len {
-                    top[c % CHAINS] = S::max(top[c % CHAINS], S::abs(column(c)));
+                    top[c % CHAINS] = S::max(top[c % CHAINS], S::abs(column::<S>(columns, c)));
                 }
                 let top = S::max(S::max(top[0], top[1]), S::max(top[2], top[3]));
                 (round_lanes::<S>(format, S::div(top, divisor)), zero)
             }
             Rule::SignedMax | Rule::Asymmetric => {
-                let (mut low, mut high) = ([column(0); CHAINS], [column(0); CHAINS]);
+                let (mut low, mut high) =
+                    ([column::<S>(columns, 0); CHAINS], [column::<S>(columns, 0); CHAINS]);
                 for c in 0..len {
-                    low[c % CHAINS] = S::min(low[c % CHAINS], column(c));
-                    high[c % CHAINS] = S::max(high[c % CHAINS], column(c));
+                    low[c % CHAINS] = S::min(low[c % CHAINS], column::<S>(columns, c));
+                    high[c % CHAINS] = S::max(high[c % CHAINS], column::<S>(columns, c));
                 }
                 let low = S::min(S::min(low[0], low[1]), S::min(low[2], low[3]));
                 let high = S::max(S::max(high[0], high[1]), S::max(high[2], high[3]));
@@ -326,7 +351,8 @@ unsafe fn token_scale<S: Simd>(
             Rule::LloydMax => {
                 let mut squares = [zero; CHAINS];
                 for c in 0..len {
-                    squares[c % CHAINS] = S::fma(column(c), column(c), squares[c % CHAINS]);
+                    squares[c % CHAINS] =
+                        S::fma(column::<S>(columns, c), column::<S>(columns, c), squares[c % CHAINS]);
                 }
                 let sum = S::add(S::add(squares[0], squares[1]), S::add(squares[2], squares[3]));
                 let rms = S::sqrt(S::mul(sum, S::splat(1.0 / len as f32)));

@@ -1,6 +1,6 @@
 //! Scores and sums over pages of plain floats.
 
-use super::{ExactShape, by_heads};
+use super::{ExactShape, Pages, by_heads};
 use crate::codec::exact::Element;
 use crate::codec::{Accumulator, Query};
 use crate::simd::{LANES, Simd};
@@ -125,13 +125,13 @@ unsafe fn encode_as<S: Simd, E: Stored>(shape: &ExactShape, rows: *const f32, pa
 /// # Safety
 /// `page` holds dim · tokens elements, `out` is valid for heads · tokens floats; the CPU has the tier.
 #[inline(always)]
-pub(crate) unsafe fn scores<S: Simd>(shape: &ExactShape, query: &Query, page: *const u8, out: *mut f32) {
+pub(crate) unsafe fn scores<S: Simd>(shape: &ExactShape, query: &Query, page: Pages, out: *mut f32) {
     // SAFETY: the caller's contract.
     unsafe { by_element!(shape, scores_as, (shape, query, page, out)) }
 }
 
 #[inline(always)]
-unsafe fn scores_as<S: Simd, E: Stored>(shape: &ExactShape, query: &Query, page: *const u8, out: *mut f32) {
+unsafe fn scores_as<S: Simd, E: Stored>(shape: &ExactShape, query: &Query, page: Pages, out: *mut f32) {
     let mut head = 0;
     while head < query.heads {
         // SAFETY: the caller's contract; blocks stay below `heads`.
@@ -147,7 +147,7 @@ unsafe fn score_block<S: Simd, E: Stored, const H: usize>(
     shape: &ExactShape,
     query: &Query,
     head: usize,
-    page: *const u8,
+    page: Pages,
     out: *mut f32,
 ) -> usize {
     let tiles = shape.tokens / LANES;
@@ -175,15 +175,20 @@ unsafe fn score_tiles<S: Simd, E: Stored, const H: usize, const N: usize>(
     shape: &ExactShape,
     query: &Query,
     head: usize,
-    page: *const u8,
+    page: Pages,
     out: *mut f32,
     tile: usize,
 ) {
+    let Pages { page, next } = page;
     // SAFETY: channel < dim and tile + N ≤ tiles keep every load within the page.
     unsafe {
         let q: [*const f32; H] = std::array::from_fn(|h| query.floats_of(head + h));
         let mut sums = [[S::splat(0.0); N]; H];
         for c in 0..shape.dim {
+            let coming = next.wrapping_add(E::BYTES * (c * shape.tokens + tile * LANES));
+            for line in 0..(N * LANES * E::BYTES).div_ceil(64) {
+                S::prefetch(coming.wrapping_add(64 * line));
+            }
             for n in 0..N {
                 let k = E::load::<S>(page.add(E::BYTES * (c * shape.tokens + (tile + n) * LANES)));
                 for h in 0..H {
@@ -208,7 +213,7 @@ unsafe fn score_tiles<S: Simd, E: Stored, const H: usize, const N: usize>(
 pub(crate) unsafe fn accumulate<S: Simd>(
     shape: &ExactShape,
     weights: *const f32,
-    page: *const u8,
+    page: Pages,
     sums: &mut Accumulator,
 ) {
     // SAFETY: the caller's contract.
@@ -219,7 +224,7 @@ pub(crate) unsafe fn accumulate<S: Simd>(
 unsafe fn accumulate_as<S: Simd, E: Stored>(
     shape: &ExactShape,
     weights: *const f32,
-    page: *const u8,
+    page: Pages,
     sums: &mut Accumulator,
 ) {
     let mut head = 0;
@@ -236,7 +241,7 @@ unsafe fn accumulate_as<S: Simd, E: Stored>(
 unsafe fn sum_block<S: Simd, E: Stored, const H: usize>(
     shape: &ExactShape,
     weights: *const f32,
-    page: *const u8,
+    page: Pages,
     sums: &mut Accumulator,
     head: usize,
 ) -> usize {
@@ -244,17 +249,24 @@ unsafe fn sum_block<S: Simd, E: Stored, const H: usize>(
     // SAFETY: channels below dim and tokens below `tokens`; the ragged end is copied before it is loaded.
     unsafe {
         for h in 0..H {
-            sums.mass[head + h] += (0..tokens).map(|t| *weights.add(h * tokens + t)).sum::<f32>();
+            let mut total = S::splat(0.0);
+            for t in (0..tokens).step_by(LANES) {
+                total = S::add(total, S::load(weights.add(h * tokens + t)));
+            }
+            sums.mass[head + h] += S::reduce_add(total);
         }
         let target: [*mut f32; H] =
             std::array::from_fn(|h| sums.sums.as_mut_ptr().add((head + h) * sums.stride));
         let mut c = 0;
         while c < dim {
             if const { S::TILES >= 4 } && dim - c >= 4 * LANES {
-                sum_columns::<S, E, H, 4>(shape, weights, page, target, c);
+                sum_columns::<S, E, H, 4, false>(shape, weights, page, target, c);
                 c += 4 * LANES;
+            } else if dim - c >= LANES {
+                sum_columns::<S, E, H, 1, false>(shape, weights, page, target, c);
+                c += LANES;
             } else {
-                sum_columns::<S, E, H, 1>(shape, weights, page, target, c);
+                sum_columns::<S, E, H, 1, true>(shape, weights, page, target, c);
                 c += LANES;
             }
         }
@@ -263,22 +275,26 @@ unsafe fn sum_block<S: Simd, E: Stored, const H: usize>(
 }
 
 #[inline(always)]
-unsafe fn sum_columns<S: Simd, E: Stored, const H: usize, const N: usize>(
+unsafe fn sum_columns<S: Simd, E: Stored, const H: usize, const N: usize, const RAGGED: bool>(
     shape: &ExactShape,
     weights: *const f32,
-    page: *const u8,
+    page: Pages,
     target: [*mut f32; H],
     c: usize,
 ) {
     let ExactShape { dim, tokens, .. } = *shape;
+    let Pages { page, next } = page;
     // SAFETY: as in `sum_block`.
     unsafe {
         let mut acc = [[S::splat(0.0); N]; H];
         for t in 0..tokens {
+            let coming = next.wrapping_add(E::BYTES * (t * dim + c));
+            for line in 0..(N * LANES * E::BYTES).div_ceil(64) {
+                S::prefetch(coming.wrapping_add(64 * line));
+            }
             for n in 0..N {
                 let p = page.add(E::BYTES * (t * dim + c + n * LANES));
-                let left = dim - c - n * LANES;
-                let v = if left >= LANES { E::load::<S>(p) } else { load_part::<S, E>(p, left) };
+                let v = if RAGGED { load_part::<S, E>(p, dim - c) } else { E::load::<S>(p) };
                 for h in 0..H {
                     acc[h][n] = S::fma(v, S::splat(*weights.add(h * tokens + t)), acc[h][n]);
                 }
@@ -290,5 +306,25 @@ unsafe fn sum_columns<S: Simd, E: Stored, const H: usize, const N: usize>(
                 S::store(p, S::add(S::load(p), acc[h][n]));
             }
         }
+    }
+}
+
+/// The largest magnitude of `rows`, or NaN when one of them is NaN or infinite. `len` is a multiple of 16.
+///
+/// # Safety
+/// `rows` is valid for `len` floats; the CPU has the tier.
+#[inline(always)]
+pub(crate) unsafe fn extent<S: Simd>(rows: &[f32]) -> f32 {
+    // SAFETY: whole vectors of the slice.
+    unsafe {
+        let mut top = [S::splat(0.0); 2];
+        // x − x is zero for finite numbers and NaN for the others, and NaN sticks to a sum.
+        let mut poison = [S::splat(0.0); 2];
+        for (i, block) in rows.chunks_exact(LANES).enumerate() {
+            let x = S::load(block.as_ptr());
+            top[i % 2] = S::max(top[i % 2], S::abs(x));
+            poison[i % 2] = S::add(poison[i % 2], S::sub(x, x));
+        }
+        S::reduce_max(S::max(top[0], top[1])) + S::reduce_add(S::add(poison[0], poison[1]))
     }
 }

@@ -16,12 +16,32 @@ use crate::codec::scalar::ScalarCodec;
 use crate::codec::{Accumulator, Query};
 use crate::page::ScaleFormat;
 use crate::simd::{Simd, Tier, Work};
+use std::ops::Range;
 
 /// The largest head dimension.
 pub(crate) const MAX_DIM: usize = 1024;
 
 /// The largest page.
 pub(crate) const MAX_TOKENS: usize = 128;
+
+/// The page to read, and the one that will be read next.
+///
+/// One core alone cannot keep enough reads in flight to fill the memory's bandwidth between two bursts of arithmetic, so
+/// kernels ask for the lines of the next page while they work on this one.
+#[derive(Clone, Copy)]
+pub(crate) struct Pages {
+    pub page: *const u8,
+    /// Never read, only prefetched.
+    pub next: *const u8,
+}
+
+impl Pages {
+    /// `next` counts only if it is a page too.
+    pub(crate) fn new(page: &[u8], next: &[u8]) -> Pages {
+        let next = if next.len() == page.len() { next } else { page };
+        Pages { page: page.as_ptr(), next: next.as_ptr() }
+    }
+}
 
 /// What an exact page's kernels need to know.
 #[derive(Clone, Copy, Debug)]
@@ -116,13 +136,14 @@ entries! {
     encode<'a>(codec: &'a ScalarCodec, rows: *const f32, page: *mut u8) -> bool = encode::encode;
     decode<'a>(codec: &'a ScalarCodec, page: &'a [u8], rows: *mut f32) -> () = decode::decode;
     prepare<'a>(codec: &'a ScalarCodec, queries: &'a [f32], query: &'a mut Query) -> () = query::prepare;
-    scores<'a>(codec: &'a ScalarCodec, query: &'a Query, page: *const u8, out: *mut f32) -> () = scores::scores;
-    accumulate<'a>(codec: &'a ScalarCodec, weights: *const f32, page: *const u8, sums: &'a mut Accumulator) -> ()
+    scores<'a>(codec: &'a ScalarCodec, query: &'a Query, pages: Pages, out: *mut f32) -> () = scores::scores;
+    accumulate<'a>(codec: &'a ScalarCodec, weights: *const f32, pages: Pages, sums: &'a mut Accumulator) -> ()
         = accumulate::accumulate;
     finish<'a>(codec: &'a ScalarCodec, sums: &'a Accumulator, out: *mut f32) -> () = query::finish;
+    extent<'a>(rows: &'a [f32]) -> f32 = exact::extent;
     exact_encode<'a>(shape: &'a ExactShape, rows: *const f32, page: *mut u8) -> () = exact::encode;
-    exact_scores<'a>(shape: &'a ExactShape, query: &'a Query, page: *const u8, out: *mut f32) -> () = exact::scores;
-    exact_accumulate<'a>(shape: &'a ExactShape, weights: *const f32, page: *const u8, sums: &'a mut Accumulator) -> ()
+    exact_scores<'a>(shape: &'a ExactShape, query: &'a Query, pages: Pages, out: *mut f32) -> () = exact::scores;
+    exact_accumulate<'a>(shape: &'a ExactShape, weights: *const f32, pages: Pages, sums: &'a mut Accumulator) -> ()
         = exact::accumulate;
 }
 
@@ -157,5 +178,23 @@ pub(crate) unsafe fn load_scales<S: Simd>(format: ScaleFormat, p: *const u8) -> 
             ScaleFormat::F16 => S::load_f16(p.cast()),
             ScaleFormat::F32 => S::load(p.cast()),
         }
+    }
+}
+
+/// 16 entries of an array of scales, if the page has it, `at` bytes from its start.
+///
+/// # Safety
+/// As [`load_scales`], for the array.
+#[inline(always)]
+pub(crate) unsafe fn load_array<S: Simd>(
+    format: ScaleFormat,
+    page: *const u8,
+    array: &Option<Range<usize>>,
+    at: usize,
+) -> Option<S::F> {
+    match array {
+        // SAFETY: the caller's contract.
+        Some(range) => Some(unsafe { load_scales::<S>(format, page.add(range.start + at)) }),
+        None => None,
     }
 }

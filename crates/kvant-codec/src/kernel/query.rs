@@ -1,7 +1,7 @@
 //! Into the codec's basis and back: once per step, sixteen heads at a time.
 
-use super::round::{planes, round_bytes};
-use super::{MAX_DIM, encode::with_scratch};
+use super::round::{Rounded, planes, round_bytes, step};
+use super::{MAX_DIM, encode::Scratch};
 use crate::codec::scalar::ScalarCodec;
 use crate::codec::{Accumulator, PreparedSpan, Query};
 use crate::simd::{LANES, Simd};
@@ -24,25 +24,24 @@ pub(crate) unsafe fn prepare<S: Simd>(codec: &ScalarCodec, queries: &[f32], quer
             query.floats_mut(head)[..dim].copy_from_slice(&queries[head * dim..(head + 1) * dim]);
         }
     } else {
-        with_scratch(2 * LANES * dim, |buffer| {
-            let (columns, scratch) = buffer.split_at_mut(LANES * dim);
-            for first in (0..query.heads).step_by(LANES) {
-                let heads = LANES.min(query.heads - first);
-                columns.fill(0.0);
-                for lane in 0..heads {
-                    for c in 0..dim {
-                        columns[LANES * c + lane] = queries[(first + lane) * dim + c];
-                    }
-                }
-                // SAFETY: both buffers have `dim` columns.
-                unsafe { codec.basis.query::<S>(columns.as_mut_ptr(), scratch.as_mut_ptr()) };
-                for lane in 0..heads {
-                    for (c, x) in query.floats_mut(first + lane)[..dim].iter_mut().enumerate() {
-                        *x = columns[LANES * c + lane];
-                    }
+        let mut buffer = Scratch::take(2 * LANES * dim);
+        let (columns, scratch) = buffer.floats().split_at_mut(LANES * dim);
+        for first in (0..query.heads).step_by(LANES) {
+            let heads = LANES.min(query.heads - first);
+            columns.fill(0.0);
+            for lane in 0..heads {
+                for c in 0..dim {
+                    columns[LANES * c + lane] = queries[(first + lane) * dim + c];
                 }
             }
-        });
+            // SAFETY: both buffers have `dim` columns.
+            unsafe { codec.basis.query::<S>(columns.as_mut_ptr(), scratch.as_mut_ptr()) };
+            for lane in 0..heads {
+                for (c, x) in query.floats_mut(first + lane)[..dim].iter_mut().enumerate() {
+                    *x = columns[LANES * c + lane];
+                }
+            }
+        }
     }
     if codec.layout.channel_scale.is_some() {
         return;
@@ -56,10 +55,13 @@ pub(crate) unsafe fn prepare<S: Simd>(codec: &ScalarCodec, queries: &[f32], quer
             let (bytes, plane) = (query.bytes_mut(head, span.first), query.plane());
             // SAFETY: a head's bytes have room for a whole vector past any span; the next span overwrites the surplus.
             let rounded = unsafe {
-                match planes(u32::from(span.bits)) {
-                    1 => round_bytes::<S, 1>(part.as_ptr(), len, top, bytes, plane),
-                    _ => round_bytes::<S, 2>(part.as_ptr(), len, top, bytes, plane),
-                }
+                let planes = planes(u32::from(span.bits));
+                let (step, inverse) = step(top, planes);
+                let sum = match planes {
+                    1 => round_bytes::<S, 1>(part.as_ptr(), len, inverse, bytes, plane),
+                    _ => round_bytes::<S, 2>(part.as_ptr(), len, inverse, bytes, plane),
+                };
+                Rounded { step, sum: S::reduce_add(sum) }
             };
             query.spans[head * spans + index] = PreparedSpan { rounded, exact_sum: part.iter().sum() };
         }
@@ -73,26 +75,25 @@ pub(crate) unsafe fn prepare<S: Simd>(codec: &ScalarCodec, queries: &[f32], quer
 #[inline(always)]
 pub(crate) unsafe fn finish<S: Simd>(codec: &ScalarCodec, sums: &Accumulator, out: *mut f32) {
     let dim = codec.layout.dim;
-    with_scratch(2 * LANES * dim, |buffer| {
-        let (columns, scratch) = buffer.split_at_mut(LANES * dim);
-        for first in (0..sums.heads).step_by(LANES) {
-            let heads = LANES.min(sums.heads - first);
-            columns.fill(0.0);
-            for lane in 0..heads {
-                for c in 0..dim {
-                    columns[LANES * c + lane] = sums.sums[(first + lane) * sums.stride + c];
-                }
-            }
-            // SAFETY: both buffers have `dim` columns.
-            unsafe { codec.basis.inverse::<S>(columns.as_mut_ptr(), scratch.as_mut_ptr()) };
-            for lane in 0..heads {
-                let mass = sums.mass[first + lane];
-                for c in 0..dim {
-                    let mean = codec.basis.mean().get(c).map_or(0.0, |mean| mean * mass);
-                    // SAFETY: the caller's buffer has heads · dim floats.
-                    unsafe { *out.add((first + lane) * dim + c) = columns[LANES * c + lane] + mean };
-                }
+    let mut buffer = Scratch::take(2 * LANES * dim);
+    let (columns, scratch) = buffer.floats().split_at_mut(LANES * dim);
+    for first in (0..sums.heads).step_by(LANES) {
+        let heads = LANES.min(sums.heads - first);
+        columns.fill(0.0);
+        for lane in 0..heads {
+            for c in 0..dim {
+                columns[LANES * c + lane] = sums.sums[(first + lane) * sums.stride + c];
             }
         }
-    });
+        // SAFETY: both buffers have `dim` columns.
+        unsafe { codec.basis.inverse::<S>(columns.as_mut_ptr(), scratch.as_mut_ptr()) };
+        for lane in 0..heads {
+            let mass = sums.mass[first + lane];
+            for c in 0..dim {
+                let mean = codec.basis.mean().get(c).map_or(0.0, |mean| mean * mass);
+                // SAFETY: the caller's buffer has heads · dim floats.
+                unsafe { *out.add((first + lane) * dim + c) = columns[LANES * c + lane] + mean };
+            }
+        }
+    }
 }

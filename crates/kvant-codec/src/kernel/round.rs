@@ -3,8 +3,14 @@
 //! The integer dot product multiplies codes with signed bytes. Against codes of five bits and fewer one byte is
 //! plenty: its rounding adds about a hundredth of the codes' own noise power. Against wider codes it would dominate,
 //! so there the number is split in two bytes, v = 256·high + low, and the kernel runs two dot products.
+//!
+//! Both callers fold first: what is rounded is a product, of a query with the page's channel scales or of weights with
+//! the page's token scales.
 
 use crate::simd::{LANES, Simd};
+
+/// Ones to fold with where there is nothing to fold.
+pub(crate) static ONES: [f32; super::MAX_DIM + LANES] = [1.0; super::MAX_DIM + LANES];
 
 /// How many bytes a query or a weight is rounded to against codes of this width.
 pub(crate) const fn planes(bits: u32) -> usize {
@@ -20,8 +26,45 @@ pub(crate) struct Rounded {
     pub sum: f32,
 }
 
-/// Rounds `len` floats (a multiple of 16, `top` the largest magnitude) to bytes. The high plane, where there is one,
-/// goes to `bytes + plane`.
+/// The step for a largest magnitude, and its reciprocal; zero where there is nothing to round.
+#[inline(always)]
+pub(crate) fn step(top: f32, planes: usize) -> (f32, f32) {
+    let limit = if planes == 2 { 127.0 * 256.0 + 127.0 } else { 127.0 };
+    // Below this a reciprocal could overflow.
+    if top > 1e-30 { (top / limit, limit / top) } else { (0.0, 0.0) }
+}
+
+/// Writes a·b for `len` numbers (a multiple of 16) and returns the largest magnitude per lane.
+///
+/// # Safety
+/// `a`, `b` and `product` are valid for `len` floats; the CPU has the tier.
+#[inline(always)]
+pub(crate) unsafe fn multiply<S: Simd>(a: *const f32, b: *const f32, product: *mut f32, len: usize) -> S::F {
+    // SAFETY: c + 64 or c + 16 ≤ len.
+    unsafe {
+        let mut top = [S::splat(0.0); 2];
+        let mut c = 0;
+        while c + 4 * LANES <= len {
+            for i in 0..4 {
+                let at = c + LANES * i;
+                let x = S::mul(S::load(a.add(at)), S::load(b.add(at)));
+                S::store(product.add(at), x);
+                top[i % 2] = S::max(top[i % 2], S::abs(x));
+            }
+            c += 4 * LANES;
+        }
+        while c < len {
+            let x = S::mul(S::load(a.add(c)), S::load(b.add(c)));
+            S::store(product.add(c), x);
+            top[0] = S::max(top[0], S::abs(x));
+            c += LANES;
+        }
+        S::max(top[0], top[1])
+    }
+}
+
+/// Rounds `len` numbers (a multiple of 16) to bytes, the high plane, where there is one, at `bytes + plane`. Returns the
+/// sums of the integers, spread over the lanes.
 ///
 /// # Safety
 /// `x` is valid for `len` floats, `bytes` for `len` bytes at every plane; the CPU has the tier.
@@ -29,18 +72,25 @@ pub(crate) struct Rounded {
 pub(crate) unsafe fn round_bytes<S: Simd, const PLANES: usize>(
     x: *const f32,
     len: usize,
-    top: f32,
+    inverse: f32,
     bytes: *mut i8,
     plane: usize,
-) -> Rounded {
-    let limit = if PLANES == 2 { 127.0 * 256.0 + 127.0 } else { 127.0 };
-    let (step, inverse) =
-        if top > f32::MIN_POSITIVE * 64.0 * 1024.0 { (top / limit, limit / top) } else { (0.0, 0.0) };
-    // SAFETY: the caller's contract; c + 16 ≤ len.
+) -> S::F {
+    // SAFETY: c + 64 or c + 16 ≤ len.
     unsafe {
         let inverse = S::splat(inverse);
         let mut sum = S::splat(0.0);
         let mut c = 0;
+        while PLANES == 1 && c + 4 * LANES <= len {
+            let mut rounded = [S::izero(); 4];
+            for i in 0..4 {
+                rounded[i] = S::round(S::mul(S::load(x.add(c + LANES * i)), inverse));
+            }
+            let narrow = S::narrow(rounded);
+            S::bstore(bytes.add(c), narrow);
+            sum = S::add(sum, S::sum_bytes(narrow));
+            c += 4 * LANES;
+        }
         while c < len {
             let rounded = S::round(S::mul(S::load(x.add(c)), inverse));
             let value = S::to_f(rounded);
@@ -50,9 +100,10 @@ pub(crate) unsafe fn round_bytes<S: Simd, const PLANES: usize>(
                 let high = S::round(S::mul(S::add(value, S::splat(0.25)), S::splat(1.0 / 256.0)));
                 S::store_low_bytes(bytes.add(plane + c).cast(), high);
             }
+            // Of a split number this is the low byte of a two's complement integer, which is what a signed byte reads.
             S::store_low_bytes(bytes.add(c).cast(), rounded);
             c += LANES;
         }
-        Rounded { step, sum: S::reduce_add(sum) }
+        sum
     }
 }

@@ -3,8 +3,8 @@
 //! A span of channels at a time: the query's bytes (folded with the page's channel scales, or prepared once when
 //! there are none) meet units of sixteen tokens; what is left per token is one fused multiply-add with its scale.
 
-use super::round::{planes, round_bytes};
-use super::{MAX_DIM, by_heads, by_width, load_scales};
+use super::round::{multiply, planes, round_bytes, step};
+use super::{MAX_DIM, Pages, by_heads, by_width, load_array, load_scales};
 use crate::codec::Query;
 use crate::codec::scalar::ScalarCodec;
 use crate::pack::unpack;
@@ -13,7 +13,6 @@ use crate::quant::{Levels, Rule};
 use crate::simd::{LANES, Simd, Work};
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
-use std::ops::Range;
 
 /// What a span's bytes mean for one head.
 #[derive(Clone, Copy)]
@@ -34,7 +33,7 @@ struct Part {
 /// `page` is a page of the codec's layout, `out` is valid for heads · tokens floats, the query was prepared by this
 /// codec; the CPU has the tier.
 #[inline(always)]
-pub(crate) unsafe fn scores<S: Simd>(codec: &ScalarCodec, query: &Query, page: *const u8, out: *mut f32) {
+pub(crate) unsafe fn scores<S: Simd>(codec: &ScalarCodec, query: &Query, page: Pages, out: *mut f32) {
     let mut head = 0;
     while head < query.heads {
         // SAFETY: the caller's contract; every block stays below `heads`.
@@ -50,9 +49,10 @@ unsafe fn block<S: Simd, const H: usize>(
     codec: &ScalarCodec,
     query: &Query,
     head: usize,
-    page: *const u8,
+    pages: Pages,
     out: *mut f32,
 ) -> usize {
+    let Pages { page, next } = pages;
     let layout = &codec.layout;
     let folded = layout.channel_scale.is_some();
     let mut bytes = [[MaybeUninit::<i8>::uninit(); 2 * (MAX_DIM + LANES)]; H];
@@ -61,7 +61,7 @@ unsafe fn block<S: Simd, const H: usize>(
         let part: [Part; H] = if folded {
             let buffers = std::array::from_fn(|h| bytes[h].as_mut_ptr().cast::<i8>());
             // SAFETY: the buffers hold two planes of a whole head.
-            unsafe { fold::<S, H>(codec, query, head, span, levels, page, buffers) }
+            unsafe { fold::<S, H>(codec, query, head, span, levels, pages, buffers) }
         } else {
             std::array::from_fn(|h| {
                 let prepared = query.span(head + h, index, codec.layout.spans.len());
@@ -86,7 +86,7 @@ unsafe fn block<S: Simd, const H: usize>(
             by_width!(
                 S,
                 levels,
-                SpanScores::<S, H> { codec, span, levels, part: &part, page, out, first: index == 0 }
+                SpanScores::<S, H> { codec, span, levels, part: &part, page, next, out, first: index == 0 }
             );
         }
     }
@@ -125,19 +125,16 @@ unsafe fn fold<S: Simd, const H: usize>(
     head: usize,
     span: &Span,
     levels: &Levels,
-    page: *const u8,
+    pages: Pages,
     bytes: [*mut i8; H],
 ) -> [Part; H] {
+    let Pages { page, next } = pages;
     let layout = &codec.layout;
     let len = span.len.next_multiple_of(LANES);
     let mut scales = [MaybeUninit::<f32>::uninit(); MAX_DIM + LANES];
     let mut offsets = [MaybeUninit::<f32>::uninit(); MAX_DIM + LANES];
-    let mut product = [MaybeUninit::<f32>::uninit(); MAX_DIM + LANES];
-    let (scales, offsets, product) = (
-        scales.as_mut_ptr().cast::<f32>(),
-        offsets.as_mut_ptr().cast::<f32>(),
-        product.as_mut_ptr().cast::<f32>(),
-    );
+    let mut products = [[MaybeUninit::<f32>::uninit(); MAX_DIM + LANES]; H];
+    let (scales, offsets) = (scales.as_mut_ptr().cast::<f32>(), offsets.as_mut_ptr().cast::<f32>());
     let size = layout.format.bytes();
     // SAFETY: a span's channel arrays lie within the page, and after them at least one unit of codes (32 bytes), so a
     // load of 16 that starts at the last 8 channels stays inside. The surplus lanes are zeroed before use. The query
@@ -145,6 +142,7 @@ unsafe fn fold<S: Simd, const H: usize>(
     unsafe {
         let scale_at = page.add(layout.channel_scale.as_ref().map_or(0, |r| r.start) + span.first * size);
         for c in (0..len).step_by(LANES) {
+            S::prefetch(next.wrapping_add(span.first * size + c * 2 * size));
             S::store(scales.add(c), load_scales::<S>(layout.format, scale_at.add(c * size)));
         }
         for c in span.len..len {
@@ -161,29 +159,34 @@ unsafe fn fold<S: Simd, const H: usize>(
                 *offsets.add(c) = 0.0;
             }
         }
-        let centre = seen_centre::<S>(levels) as f32;
-        let mut parts = [Part { bytes: std::ptr::null(), plane: 0, step: 0.0, base: 0.0, zero: 0.0 }; H];
-        for (h, part) in parts.iter_mut().enumerate() {
+        let planes = planes(u32::from(span.bits));
+        let mut tops = [S::splat(0.0); 4];
+        for h in 0..H {
             let q = query.floats_of(head + h).add(span.first);
-            let mut top = S::splat(0.0);
-            let mut offset = S::splat(0.0);
-            for c in (0..len).step_by(LANES) {
-                let q = S::load(q.add(c));
-                let folded = S::mul(q, S::load(scales.add(c)));
-                S::store(product.add(c), folded);
-                top = S::max(top, S::abs(folded));
-                if layout.channel_zero.is_some() {
-                    offset = S::fma(q, S::load(offsets.add(c)), offset);
+            tops[h] = multiply::<S>(q, scales, products[h].as_mut_ptr().cast(), len);
+        }
+        let steps = S::reduce4_max(tops).map(|top| step(top, planes));
+        let centre = seen_centre::<S>(levels) as f32;
+        let plane = MAX_DIM + LANES;
+        let mut bases = [S::splat(0.0); 4];
+        for h in 0..H {
+            let q = query.floats_of(head + h).add(span.first);
+            let (step, inverse) = steps[h];
+            let sum = match planes {
+                1 => round_bytes::<S, 1>(products[h].as_ptr().cast(), len, inverse, bytes[h], plane),
+                _ => round_bytes::<S, 2>(products[h].as_ptr().cast(), len, inverse, bytes[h], plane),
+            };
+            bases[h] = S::mul(sum, S::splat(-step * centre));
+            if layout.channel_zero.is_some() {
+                for c in (0..len).step_by(LANES) {
+                    bases[h] = S::fma(S::load(q.add(c)), S::load(offsets.add(c)), bases[h]);
                 }
             }
-            let top = S::reduce_max(top);
-            let plane = MAX_DIM + LANES;
-            let rounded = match planes(u32::from(span.bits)) {
-                1 => round_bytes::<S, 1>(product, len, top, bytes[h], plane),
-                _ => round_bytes::<S, 2>(product, len, top, bytes[h], plane),
-            };
-            let base = S::reduce_add(offset) - rounded.step * rounded.sum * centre;
-            *part = Part { bytes: bytes[h], plane, step: rounded.step, base, zero: 0.0 };
+        }
+        let bases = S::reduce4_add(bases);
+        let mut parts = [Part { bytes: std::ptr::null(), plane, step: 0.0, base: 0.0, zero: 0.0 }; H];
+        for h in 0..H {
+            parts[h] = Part { bytes: bytes[h], plane, step: steps[h].0, base: bases[h], zero: 0.0 };
         }
         parts
     }
@@ -196,6 +199,7 @@ struct SpanScores<'a, S, const H: usize, const BITS: u32, const TABLE: bool> {
     levels: &'a Levels,
     part: &'a [Part; H],
     page: *const u8,
+    next: *const u8,
     out: *mut f32,
     first: bool,
     simd: PhantomData<S>,
@@ -230,7 +234,7 @@ impl<S: Simd, const H: usize, const BITS: u32, const TABLE: bool> SpanScores<'_,
     /// The inner loop: N tiles of 16 tokens for H heads in registers. Returns N.
     #[inline(always)]
     unsafe fn tiles<const N: usize>(&self, tile: usize) -> usize {
-        let Self { span, part, page, .. } = self;
+        let Self { span, part, page, next, .. } = self;
         let layout = &self.codec.layout;
         let unit = 16 * BITS as usize;
         let row = layout.tokens / LANES * unit;
@@ -242,8 +246,10 @@ impl<S: Simd, const H: usize, const BITS: u32, const TABLE: bool> SpanScores<'_,
             let mut low = [[S::izero(); N]; H];
             let mut high = [[S::izero(); N]; H];
             let mut codes = page.add(span.codes + tile * unit);
+            let mut coming = next.wrapping_add(span.codes + tile * unit);
             for octet in 0..span.len / 8 {
                 for n in 0..N {
+                    S::prefetch(coming.wrapping_add(n * unit));
                     let (mut a, mut b) = unpack::<S, BITS>(codes.add(n * unit));
                     if TABLE {
                         (a, b) = (S::lookup::<BITS>(table, a), S::lookup::<BITS>(table, b));
@@ -260,13 +266,13 @@ impl<S: Simd, const H: usize, const BITS: u32, const TABLE: bool> SpanScores<'_,
                     }
                 }
                 codes = codes.add(row);
+                coming = coming.wrapping_add(row);
             }
             for n in 0..N {
                 let t = (tile + n) * LANES;
                 let at = (span.group * layout.tokens + t) * layout.format.bytes();
-                let array = |r: &Range<usize>| load_scales::<S>(layout.format, page.add(r.start + at));
-                let scale = layout.token_scale.as_ref().map(array);
-                let zero = layout.token_zero.as_ref().map(array);
+                let scale = load_array::<S>(layout.format, *page, &layout.token_scale, at);
+                let zero = load_array::<S>(layout.format, *page, &layout.token_zero, at);
                 for h in 0..H {
                     let dot = combine::<S, BITS>(low[h][n], high[h][n]);
                     let mut score = S::fma(dot, S::splat(part[h].step), S::splat(part[h].base));

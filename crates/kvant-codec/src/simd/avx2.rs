@@ -36,6 +36,22 @@ macro_rules! reduce {
     }};
 }
 
+/// Four horizontal reductions at once: each folded to four lanes, then a 4×4 transpose.
+macro_rules! reduce4 {
+    ($a:ident, $wide:ident, $narrow:ident) => {{
+        let mut rows = [_mm_setzero_ps(); 4];
+        for (row, a) in rows.iter_mut().zip($a) {
+            let x = $wide(a[0], a[1]);
+            *row = $narrow(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x));
+        }
+        let ab = $narrow(_mm_unpacklo_ps(rows[0], rows[1]), _mm_unpackhi_ps(rows[0], rows[1]));
+        let cd = $narrow(_mm_unpacklo_ps(rows[2], rows[3]), _mm_unpackhi_ps(rows[2], rows[3]));
+        let mut result = [0.0; 4];
+        _mm_storeu_ps(result.as_mut_ptr(), $narrow(_mm_movelh_ps(ab, cd), _mm_movehl_ps(cd, ab)));
+        result
+    }};
+}
+
 impl Simd for Avx2 {
     type F = F2;
     type I = I2;
@@ -92,6 +108,8 @@ impl Simd for Avx2 {
         fn reduce_add(a: F2) -> f32 { reduce!(a, _mm256_add_ps, _mm_add_ps, _mm_add_ss) }
         fn reduce_max(a: F2) -> f32 { reduce!(a, _mm256_max_ps, _mm_max_ps, _mm_max_ss) }
         fn reduce_min(a: F2) -> f32 { reduce!(a, _mm256_min_ps, _mm_min_ps, _mm_min_ss) }
+        fn reduce4_add(a: [F2; 4]) -> [f32; 4] { reduce4!(a, _mm256_add_ps, _mm_add_ps) }
+        fn reduce4_max(a: [F2; 4]) -> [f32; 4] { reduce4!(a, _mm256_max_ps, _mm_max_ps) }
         fn transpose(p: *const f32, stride: usize) -> [F2; LANES] {
             let mut columns = [[_mm256_setzero_ps(); 2]; LANES];
             for half in 0..2 {
@@ -132,6 +150,27 @@ impl Simd for Avx2 {
                 _mm_storel_epi64(p.add(8 * i).cast(), pair);
             }
         }
+
+        fn narrow(x: [I2; 4]) -> I2 {
+            // Packing works within 128-bit halves; put the dwords back in order.
+            let order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+            each!(i => {
+                let low = _mm256_packs_epi32(x[2 * i][0], x[2 * i][1]);
+                let high = _mm256_packs_epi32(x[2 * i + 1][0], x[2 * i + 1][1]);
+                _mm256_permutevar8x32_epi32(_mm256_packs_epi16(low, high), order)
+            })
+        }
+        fn bstore(p: *mut i8, x: I2) {
+            _mm256_storeu_si256(p.cast(), x[0]);
+            _mm256_storeu_si256(p.add(32).cast(), x[1]);
+        }
+        fn sum_bytes(x: I2) -> F2 {
+            each!(i => {
+                let pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), x[i]);
+                _mm256_cvtepi32_ps(_mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
+            })
+        }
+        fn prefetch(p: *const u8) { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
 
         fn nibbles(p: *const u8) -> (I2, I2) {
             let low = _mm256_set1_epi8(15);

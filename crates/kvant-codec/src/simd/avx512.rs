@@ -7,6 +7,24 @@ use std::arch::x86_64::*;
 #[derive(Clone, Copy)]
 pub(crate) struct Avx512;
 
+/// Four horizontal reductions for the price of two: halves and quarters are folded pairwise, so that each quarter of one
+/// register ends up with one vector's four partial results, and a 4×4 transpose finishes all four.
+macro_rules! reduce4 {
+    ($a:ident, $wide:ident) => {{
+        let ab =
+            $wide(_mm512_shuffle_f32x4::<0x44>($a[0], $a[1]), _mm512_shuffle_f32x4::<0xEE>($a[0], $a[1]));
+        let cd =
+            $wide(_mm512_shuffle_f32x4::<0x44>($a[2], $a[3]), _mm512_shuffle_f32x4::<0xEE>($a[2], $a[3]));
+        let abcd = $wide(_mm512_shuffle_f32x4::<0x88>(ab, cd), _mm512_shuffle_f32x4::<0xDD>(ab, cd));
+        let abcd = $wide(abcd, _mm512_permute_ps::<0b01_00_11_10>(abcd));
+        let abcd = $wide(abcd, _mm512_permute_ps::<0b10_11_00_01>(abcd));
+        let firsts = _mm512_setr_epi32(0, 4, 8, 12, 0, 4, 8, 12, 0, 4, 8, 12, 0, 4, 8, 12);
+        let mut result = [0.0; 4];
+        _mm_storeu_ps(result.as_mut_ptr(), _mm512_castps512_ps128(_mm512_permutexvar_ps(firsts, abcd)));
+        result
+    }};
+}
+
 impl Simd for Avx512 {
     type F = __m512;
     type I = __m512i;
@@ -56,6 +74,8 @@ impl Simd for Avx512 {
         fn reduce_add(a: __m512) -> f32 { _mm512_reduce_add_ps(a) }
         fn reduce_max(a: __m512) -> f32 { _mm512_reduce_max_ps(a) }
         fn reduce_min(a: __m512) -> f32 { _mm512_reduce_min_ps(a) }
+        fn reduce4_add(a: [__m512; 4]) -> [f32; 4] { reduce4!(a, _mm512_add_ps) }
+        fn reduce4_max(a: [__m512; 4]) -> [f32; 4] { reduce4!(a, _mm512_max_ps) }
         fn transpose(p: *const f32, stride: usize) -> [__m512; LANES] {
             let mut r = [_mm512_setzero_ps(); LANES];
             // Row i holds 128-bit quarters; gather quarter k of rows {i, i+4, i+8, i+12} into one register, so
@@ -100,6 +120,17 @@ impl Simd for Avx512 {
         fn to_f(a: __m512i) -> __m512 { _mm512_cvtepi32_ps(a) }
         fn store_low_bytes(p: *mut u8, x: __m512i) { _mm_storeu_si128(p.cast(), _mm512_cvtepi32_epi8(x)) }
 
+        fn narrow(x: [__m512i; 4]) -> __m512i {
+            let bytes = _mm512_packs_epi16(_mm512_packs_epi32(x[0], x[1]), _mm512_packs_epi32(x[2], x[3]));
+            // Packing works within 128-bit quarters; put the dwords back in order.
+            let order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+            _mm512_permutexvar_epi32(order, bytes)
+        }
+        fn bstore(p: *mut i8, x: __m512i) { _mm512_storeu_si512(p.cast(), x) }
+        fn sum_bytes(x: __m512i) -> __m512 {
+            _mm512_cvtepi32_ps(_mm512_dpbusd_epi32(_mm512_setzero_si512(), _mm512_set1_epi8(1), x))
+        }
+        fn prefetch(p: *const u8) { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
         fn nibbles(p: *const u8) -> (__m512i, __m512i) {
             let x = _mm512_loadu_si512(p.cast());
             let low = _mm512_set1_epi8(15);

@@ -121,6 +121,10 @@ pub(crate) trait Simd: Copy + 'static {
     unsafe fn reduce_add(a: Self::F) -> f32;
     unsafe fn reduce_max(a: Self::F) -> f32;
     unsafe fn reduce_min(a: Self::F) -> f32;
+    /// The sums of four vectors.
+    unsafe fn reduce4_add(a: [Self::F; 4]) -> [f32; 4];
+    /// The maxima of four vectors.
+    unsafe fn reduce4_max(a: [Self::F; 4]) -> [f32; 4];
     /// Loads 16 rows of 16 floats, `stride` floats apart, and turns rows into lanes: result\[c\] lane r = row r, column c.
     unsafe fn transpose(p: *const f32, stride: usize) -> [Self::F; LANES];
 
@@ -138,6 +142,13 @@ pub(crate) trait Simd: Copy + 'static {
     unsafe fn to_f(a: Self::I) -> Self::F;
     /// The low byte of each lane.
     unsafe fn store_low_bytes(p: *mut u8, x: Self::I);
+    /// 64 integers as signed bytes; all are within −128 … 127.
+    unsafe fn narrow(x: [Self::I; 4]) -> Self::B;
+    unsafe fn bstore(p: *mut i8, x: Self::B);
+    /// The sum of the four signed bytes of each lane.
+    unsafe fn sum_bytes(x: Self::B) -> Self::F;
+    /// Asks for the cache line at `p`, which need not be readable.
+    unsafe fn prefetch(p: *const u8);
 
     // ---- packed codes ----------------------------------------------------------------------------------
     /// 64 bytes → the 64 low nibbles and the 64 high nibbles.

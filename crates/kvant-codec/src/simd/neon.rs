@@ -130,6 +130,8 @@ impl Simd for Neon {
         fn reduce_min(a: F4) -> f32 {
             vminvq_f32(vminq_f32(vminq_f32(a[0], a[1]), vminq_f32(a[2], a[3])))
         }
+        fn reduce4_add(a: [F4; 4]) -> [f32; 4] { four!(i => Self::reduce_add(a[i])) }
+        fn reduce4_max(a: [F4; 4]) -> [f32; 4] { four!(i => Self::reduce_max(a[i])) }
         fn transpose(p: *const f32, stride: usize) -> [F4; LANES] {
             let mut columns = [[vdupq_n_f32(0.0); 4]; LANES];
             for quarter in 0..4 {
@@ -164,6 +166,25 @@ impl Simd for Neon {
             let low = vuzp1q_u16(vreinterpretq_u16_s32(x[0]), vreinterpretq_u16_s32(x[1]));
             let high = vuzp1q_u16(vreinterpretq_u16_s32(x[2]), vreinterpretq_u16_s32(x[3]));
             vst1q_u8(p, vuzp1q_u8(vreinterpretq_u8_u16(low), vreinterpretq_u8_u16(high)));
+        }
+
+        fn narrow(x: [I4; 4]) -> B4 {
+            four!(i => {
+                let low = vuzp1q_u16(vreinterpretq_u16_s32(x[i][0]), vreinterpretq_u16_s32(x[i][1]));
+                let high = vuzp1q_u16(vreinterpretq_u16_s32(x[i][2]), vreinterpretq_u16_s32(x[i][3]));
+                vuzp1q_u8(vreinterpretq_u8_u16(low), vreinterpretq_u8_u16(high))
+            })
+        }
+        fn bstore(p: *mut i8, x: B4) {
+            for i in 0..4 {
+                vst1q_u8(p.add(16 * i).cast(), x[i]);
+            }
+        }
+        fn sum_bytes(x: B4) -> F4 {
+            four!(i => vcvtq_f32_s32(sdot(vdupq_n_s32(0), vreinterpretq_s8_u8(x[i]), vdupq_n_s8(1))))
+        }
+        fn prefetch(p: *const u8) {
+            asm!("prfm pldl1keep, [{p}]", p = in(reg) p, options(nostack, preserves_flags, readonly))
         }
 
         fn nibbles(p: *const u8) -> (B4, B4) {

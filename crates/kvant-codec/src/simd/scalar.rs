@@ -1,4 +1,5 @@
-//! Portable Rust: plain arrays and loops. The oracle that every other tier is compared with.
+//! Portable Rust: plain arrays and loops. The oracle that every other tier is compared with, kept out of line so that
+//! it costs little to compile.
 
 use super::{LANES, Simd, Work};
 use half::{bf16, f16};
@@ -97,6 +98,13 @@ impl Simd for Scalar {
     unsafe fn reduce_min(a: Self::F) -> f32 {
         a.into_iter().fold(f32::INFINITY, f32::min)
     }
+    unsafe fn reduce4_add(a: [Self::F; 4]) -> [f32; 4] {
+        a.map(|a| a.iter().sum())
+    }
+    unsafe fn reduce4_max(a: [Self::F; 4]) -> [f32; 4] {
+        a.map(|a| a.into_iter().fold(f32::NEG_INFINITY, f32::max))
+    }
+    #[inline(never)]
     unsafe fn transpose(p: *const f32, stride: usize) -> [Self::F; LANES] {
         // SAFETY: the caller guarantees 16 readable rows of 16 floats.
         std::array::from_fn(|c| std::array::from_fn(|r| unsafe { p.add(r * stride + c).read() }))
@@ -133,46 +141,69 @@ impl Simd for Scalar {
         unsafe { p.cast::<[u8; LANES]>().write_unaligned(x.map(|v| v as u8)) }
     }
 
+    unsafe fn narrow(x: [Self::I; 4]) -> Self::B {
+        std::array::from_fn(|i| x[i / LANES][i % LANES] as u8)
+    }
+    unsafe fn bstore(p: *mut i8, x: Self::B) {
+        // SAFETY: the caller guarantees 64 writable bytes.
+        unsafe { p.cast::<Self::B>().write_unaligned(x) }
+    }
+    unsafe fn sum_bytes(x: Self::B) -> Self::F {
+        std::array::from_fn(|lane| (0..4).map(|j| f32::from(x[4 * lane + j] as i8)).sum())
+    }
+    unsafe fn prefetch(_: *const u8) {}
+
+    #[inline(never)]
     unsafe fn nibbles(p: *const u8) -> (Self::B, Self::B) {
         // SAFETY: the caller guarantees 64 readable bytes.
         let x = unsafe { p.cast::<[u8; 64]>().read_unaligned() };
         (x.map(|b| b & 15), x.map(|b| b >> 4))
     }
+    #[inline(never)]
     unsafe fn crumbs(p: *const u8) -> Self::B {
         // SAFETY: the caller guarantees 16 readable bytes.
         let x = unsafe { p.cast::<[u8; 16]>().read_unaligned() };
         std::array::from_fn(|i| (x[i % 16] >> (2 * (i / 16))) & 3)
     }
+    #[inline(never)]
     unsafe fn add_bits(x: Self::B, p: *const u8, value: u8) -> Self::B {
         // SAFETY: the caller guarantees 8 readable bytes.
         let mask = unsafe { p.cast::<[u8; 8]>().read_unaligned() };
         std::array::from_fn(|i| x[i] + value * ((mask[i / 8] >> (i % 8)) & 1))
     }
+    #[inline(never)]
     unsafe fn add_high(lo: Self::B, hi: Self::B) -> Self::B {
         std::array::from_fn(|i| lo[i] + (hi[i] << 4))
     }
+    #[inline(never)]
     unsafe fn bzero() -> Self::B {
         [0; 64]
     }
+    #[inline(never)]
     unsafe fn bytes(p: *const u8) -> Self::B {
         // SAFETY: the caller guarantees 64 readable bytes.
         unsafe { p.cast::<Self::B>().read_unaligned() }
     }
+    #[inline(never)]
     unsafe fn table(levels: &[i8; 32]) -> Self::Table {
         levels.map(|level| (i32::from(level) + Self::BYTE_CENTRE) as u8)
     }
+    #[inline(never)]
     unsafe fn lookup<const BITS: u32>(t: Self::Table, codes: Self::B) -> Self::B {
         codes.map(|c| t[usize::from(c)])
     }
+    #[inline(never)]
     unsafe fn quad(p: *const i8) -> Self::Quad {
         // SAFETY: the caller guarantees 4 readable bytes.
         unsafe { p.cast::<Self::Quad>().read_unaligned() }
     }
+    #[inline(never)]
     unsafe fn dot(acc: Self::I, codes: Self::B, q: Self::Quad) -> Self::I {
         std::array::from_fn(|lane| {
             (0..4).fold(acc[lane], |sum, j| sum + i32::from(codes[4 * lane + j]) * i32::from(q[j]))
         })
     }
+    #[inline(never)]
     unsafe fn dot_full(acc: Self::I, codes: Self::B, q: Self::Quad) -> Self::I {
         // SAFETY: as this function.
         unsafe { Self::dot(acc, codes, q) }

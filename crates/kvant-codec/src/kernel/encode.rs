@@ -138,7 +138,7 @@ unsafe fn channel_scales<S: Simd>(
                         top = S::max(top, S::abs(S::load(at(tile))));
                     }
                     let scale = layout.format.round(S::reduce_max(top));
-                    let inverse = S::splat(if scale > 0.0 { 1.0 / scale } else { 0.0 });
+                    let inverse = S::splat(if scale >= f32::MIN_POSITIVE { 1.0 / scale } else { 0.0 });
                     for tile in 0..tiles {
                         S::store(at(tile), S::mul(S::load(at(tile)), inverse));
                     }
@@ -209,8 +209,8 @@ fn outward(format: ScaleFormat, x: f32, direction: f32) -> f32 {
     if near * direction >= x * direction {
         return near;
     }
-    // Half a binary16 step further, in the normal and in the subnormal range.
-    format.round(x + direction * (x.abs() * (1.0 / 2048.0) + 3.0e-8))
+    // Between half and one binary16 step further, in the normal and in the subnormal range: the next number.
+    format.round(x + direction * (x.abs() * (1.0 / 2048.0)).max(3.0e-8))
 }
 
 /// [`outward`] per lane.
@@ -219,7 +219,7 @@ unsafe fn outward_lanes<S: Simd>(format: ScaleFormat, x: S::F, direction: f32) -
     // SAFETY: the tier is available.
     unsafe {
         let near = round_lanes::<S>(format, x);
-        let nudge = S::fma(S::abs(x), S::splat(1.0 / 2048.0), S::splat(3.0e-8));
+        let nudge = S::max(S::mul(S::abs(x), S::splat(1.0 / 2048.0)), S::splat(3.0e-8));
         let far = round_lanes::<S>(format, S::fma(nudge, S::splat(direction), x));
         if direction > 0.0 { S::select_gt(x, near, far, near) } else { S::select_gt(near, x, far, near) }
     }
@@ -253,7 +253,7 @@ unsafe fn channel_tile<S: Simd>(codec: &ScalarCodec, columns: *const f32, tile: 
                 let read = |r: &std::ops::Range<usize>| layout.format.read(array(r.start), span.first + c);
                 let scale = layout.channel_scale.as_ref().map_or(0.0, read);
                 let zero = layout.channel_zero.as_ref().map_or(0.0, read);
-                let inverse = if scale != 0.0 { 1.0 / scale } else { 0.0 };
+                let inverse = if scale.abs() >= f32::MIN_POSITIVE { 1.0 / scale } else { 0.0 };
                 let scale = Scale::<S> { inverse: S::splat(inverse), zero: S::splat(zero) };
                 codes.set::<S>(
                     layout.side,
@@ -290,8 +290,9 @@ unsafe fn token_tile<S: Simd>(codec: &ScalarCodec, columns: *const f32, tile: us
                 }
             }
             let one = S::splat(1.0);
-            // A zero scale would make an infinite reciprocal; its codes do not matter, so make it zero.
-            let inverse = S::select_gt(S::abs(scale), S::splat(0.0), S::div(one, scale), S::splat(0.0));
+            // A zero or subnormal scale could make an infinite reciprocal; its codes do not matter, so make it zero.
+            let least = S::splat(f32::MIN_POSITIVE);
+            let inverse = S::select_gt(S::abs(scale), least, S::div(one, scale), S::splat(0.0));
             let scale = Scale::<S> { inverse, zero };
             for c in 0..span.len {
                 codes.set::<S>(layout.side, c, code::<S>(levels, S::load(columns.add(LANES * c)), &scale));

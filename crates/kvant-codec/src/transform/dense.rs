@@ -51,11 +51,15 @@ impl Dense {
         }
         let mut worst = 0.0f64;
         for i in 0..dim {
-            for j in 0..dim {
-                let product: f64 =
-                    (0..dim).map(|k| f64::from(forward[i * dim + k]) * f64::from(inverse[k * dim + j])).sum();
-                worst = worst.max((product - f64::from(u8::from(i == j))).abs());
+            // Row i of the product minus the identity's; rows of the inverse are read front to back.
+            let mut row = vec![0.0f64; dim];
+            row[i] = -1.0;
+            for (factor, inverse) in forward[i * dim..].iter().zip(inverse.chunks_exact(dim)) {
+                for (sum, x) in row.iter_mut().zip(inverse) {
+                    *sum += f64::from(*factor) * f64::from(*x);
+                }
             }
+            worst = row.iter().fold(worst, |worst, x| worst.max(x.abs()));
         }
         if worst > 1e-3 {
             return Err(DenseError::NotInverse(worst));
@@ -67,6 +71,12 @@ impl Dense {
     /// d.
     pub fn dim(&self) -> usize {
         self.dim
+    }
+
+    /// The largest number that M makes of numbers of magnitude one.
+    pub(super) fn gain(&self) -> f64 {
+        let row = |row: &[f32]| row.iter().map(|x| f64::from(x.abs())).sum();
+        self.forward.chunks_exact(self.dim).map(row).fold(0.0, f64::max)
     }
 
     /// # Safety

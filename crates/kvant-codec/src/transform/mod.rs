@@ -108,6 +108,19 @@ impl Basis {
         &self.mean
     }
 
+    /// The largest magnitude of numbers that no step of [`Basis::forward`] can make overflow.
+    pub(crate) fn reach(&self) -> f32 {
+        let largest = |list: &[f32]| list.iter().fold(0.0f64, |top, x| top.max(f64::from(x.abs())));
+        let gain = match &self.core {
+            Core::Identity => 1.0,
+            // Every partial sum is at most Σ|x|/√d, and the Fourier butterflies add two of them.
+            Core::Hadamard(_) | Core::Fourier(_) => 4.0 * (self.dim as f64).sqrt(),
+            Core::Dense(matrix) => matrix.gain(),
+        };
+        let gain = gain * largest(&self.inverse_lambda).max(1.0);
+        (f64::from(f32::MAX) / gain.max(1.0) - largest(&self.mean)) as f32
+    }
+
     /// Whether queries pass through unchanged.
     pub(crate) fn is_plain(&self) -> bool {
         matches!(self.core, Core::Identity) && self.lambda.is_empty()

@@ -4,7 +4,7 @@
 //! Keys lie channel by channel (tokens in the lanes, no horizontal sums), values token by token.
 
 use super::family::{Build, Family, Options};
-use super::{Accumulator, KernelReport, PageCodec, Query, not_finite, size};
+use super::{Accumulator, KernelReport, PageCodec, Query, dimension, not_finite, size};
 use crate::error::{BuildError, CodecError};
 use crate::kernel::{ExactShape, Kernels, Pages};
 use crate::page::Side;
@@ -68,6 +68,7 @@ const fn family(name: &'static str, formula: &'static str, build: super::family:
 }
 
 fn exact(element: Element, build: &Build<'_>) -> Result<Box<dyn PageCodec>, BuildError> {
+    dimension(build.dim)?;
     let shape = ExactShape {
         element,
         dim: build.dim,
@@ -141,11 +142,11 @@ impl PageCodec for ExactCodec {
         if self.side == Side::Value {
             return super::decoded_scores(self, query, page, scores);
         }
-        size("page", page.len(), self.page_bytes())?;
-        size("scores", scores.len(), query.heads() * self.shape.tokens)?;
-        if !query.fits(self.shape.dim, 0) {
+        if !query.fits(self.shape.dim, Query::MODEL) {
             return Err(CodecError::Unprepared);
         }
+        size("page", page.len(), self.page_bytes())?;
+        size("scores", scores.len(), query.heads() * self.shape.tokens)?;
         // SAFETY: all sizes were checked and the table belongs to this CPU.
         unsafe {
             (self.kernels.exact_scores)(&self.shape, query, Pages::new(page, next), scores.as_mut_ptr())

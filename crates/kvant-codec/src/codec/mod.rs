@@ -13,7 +13,8 @@ pub use family::{Build, BuildFn, Calibration, FAMILIES, Family, GroupSize, Optio
 pub(crate) use query::PreparedSpan;
 pub use query::{Accumulator, Query};
 
-use crate::error::CodecError;
+use crate::error::{BuildError, CodecError};
+use crate::kernel::MAX_DIM;
 use crate::page::Side;
 use crate::simd::Tier;
 
@@ -118,8 +119,11 @@ pub trait PageCodec: Send + Sync {
     /// Writes the sums, (heads, dim), in the model's basis.
     ///
     /// # Errors
-    /// When `out` has the wrong size.
+    /// When `out` has the wrong size, or the sums are of another dimension.
     fn finish(&self, sums: &Accumulator, out: &mut [f32]) -> Result<(), CodecError> {
+        if !sums.fits(self.dim()) {
+            return Err(CodecError::ForeignSums { heads: sums.heads(), dim: self.dim() });
+        }
         size("output", out.len(), sums.heads() * self.dim())?;
         for (head, out) in out.chunks_exact_mut(self.dim()).enumerate() {
             out.copy_from_slice(&sums.row(head)[..self.dim()]);
@@ -141,10 +145,10 @@ pub(crate) fn decoded_scores<C: PageCodec + ?Sized>(
     scores: &mut [f32],
 ) -> Result<(), CodecError> {
     let (dim, tokens) = (codec.dim(), codec.page_tokens());
-    size("scores", scores.len(), query.heads() * tokens)?;
-    if !query.fits(dim, 0) {
+    if !query.fits(dim, Query::MODEL) {
         return Err(CodecError::Unprepared);
     }
+    size("scores", scores.len(), query.heads() * tokens)?;
     let mut rows = vec![0.0; tokens * dim];
     codec.decode(page, &mut rows)?;
     for (head, scores) in scores.chunks_exact_mut(tokens).enumerate() {
@@ -190,6 +194,15 @@ impl KernelReport {
 
 pub(crate) fn size(what: &'static str, got: usize, want: usize) -> Result<(), CodecError> {
     if got == want { Ok(()) } else { Err(CodecError::Size { what, got, want }) }
+}
+
+/// Refuses head dimensions that no kernel serves.
+pub(crate) fn dimension(dim: usize) -> Result<(), BuildError> {
+    if (1..=MAX_DIM).contains(&dim) {
+        Ok(())
+    } else {
+        Err(BuildError::Dim { dim, reason: "1 to 1024 channels are supported" })
+    }
 }
 
 /// How many whole heads `got` numbers are.

@@ -15,6 +15,8 @@ pub(crate) struct PreparedSpan {
 #[derive(Clone, Debug, Default)]
 pub struct Query {
     pub(crate) heads: usize,
+    /// The codec that prepared it, or [`Query::MODEL`].
+    owner: u64,
     dim: usize,
     /// Floats per head: dim, padded with zeros so that a vector load past any span stays inside.
     stride: usize,
@@ -44,7 +46,11 @@ impl Query {
         &self.floats[head * self.stride..head * self.stride + self.dim]
     }
 
-    pub(crate) fn reset(&mut self, heads: usize, dim: usize, spans: usize) {
+    /// The owner of queries in the model's basis: any codec that decodes may use them.
+    pub(crate) const MODEL: u64 = 0;
+
+    pub(crate) fn reset(&mut self, owner: u64, heads: usize, dim: usize, spans: usize) {
+        self.owner = owner;
         self.heads = heads;
         self.dim = dim;
         self.stride = dim.next_multiple_of(LANES) + LANES;
@@ -58,7 +64,7 @@ impl Query {
 
     /// Takes queries, (heads, dim), as they are.
     pub(crate) fn copy(&mut self, heads: usize, dim: usize, queries: &[f32]) {
-        self.reset(heads, dim, 0);
+        self.reset(Query::MODEL, heads, dim, 0);
         for (head, q) in queries.chunks_exact(dim).enumerate() {
             self.floats_mut(head)[..dim].copy_from_slice(q);
         }
@@ -89,9 +95,9 @@ impl Query {
         self.bytes[head * 2 * self.stride + first..].as_mut_ptr()
     }
 
-    /// Whether it was prepared for vectors of this dimension and this many spans.
-    pub(crate) fn fits(&self, dim: usize, spans: usize) -> bool {
-        self.dim == dim && self.spans.len() == self.heads * spans
+    /// Whether it was prepared for vectors of this dimension by this codec.
+    pub(crate) fn fits(&self, dim: usize, owner: u64) -> bool {
+        self.dim == dim && self.owner == owner
     }
 }
 

@@ -5,13 +5,14 @@
 
 use super::family::{Build, Calibration, Family, Options, PageSize, Scaling};
 use super::{Accumulator, GroupSize, KernelReport, PageCodec, Query, decoded_accumulate, decoded_scores};
-use super::{not_finite, size, whole};
+use super::{dimension, not_finite, size, whole};
 use crate::error::{BuildError, CodecError};
-use crate::kernel::{Kernels, MAX_DIM, Pages};
+use crate::kernel::{Kernels, Pages};
 use crate::page::{Arrays, Layout, ScaleFormat, Side};
 use crate::quant::{Levels, Rule};
 use crate::simd::Tier;
 use crate::transform::{Basis, Rotation};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 const ALL: &[&str] = &["rotation", "scaling", "rule", "scales", "page", "lambda", "mean", "seed"];
 
@@ -119,6 +120,8 @@ pub(crate) struct ScalarCodec {
     pub basis: Basis,
     /// One per span of the layout.
     pub levels: Vec<Levels>,
+    /// Tells its own queries from those of other codecs.
+    pub id: u64,
     tier: Tier,
     kernels: &'static Kernels,
 }
@@ -127,9 +130,7 @@ fn build(build: &Build<'_>) -> Result<Box<dyn PageCodec>, BuildError> {
     let options = build.options();
     let (dim, side) = (build.dim, build.side);
     let refuse = |reason| BuildError::Combination { spec: build.spec.to_string(), reason };
-    if dim == 0 || dim > MAX_DIM {
-        return Err(BuildError::Dim { dim, reason: "1 to 1024 channels are supported" });
-    }
+    dimension(dim)?;
     if options.rotation == Rotation::Srft && dim % 2 == 1 {
         return Err(BuildError::Dim { dim, reason: "SRFT needs an even number of channels; SRHT takes any" });
     }
@@ -164,7 +165,15 @@ fn build(build: &Build<'_>) -> Result<Box<dyn PageCodec>, BuildError> {
     let layout = Layout::new(side, dim, options.page.tokens(), group, &widths, options.scales, arrays);
     let levels = layout.spans.iter().map(|span| Levels::new(options.rule, span.bits)).collect();
     let basis = basis(build, planned)?;
-    Ok(Box::new(ScalarCodec { layout, basis, levels, tier: build.tier, kernels: Kernels::of(build.tier) }))
+    static BUILT: AtomicU64 = AtomicU64::new(Query::MODEL + 1);
+    Ok(Box::new(ScalarCodec {
+        layout,
+        basis,
+        levels,
+        id: BUILT.fetch_add(1, Ordering::Relaxed),
+        tier: build.tier,
+        kernels: Kernels::of(build.tier),
+    }))
 }
 
 fn basis(build: &Build<'_>, planned: bool) -> Result<Basis, BuildError> {
@@ -294,11 +303,11 @@ impl PageCodec for ScalarCodec {
         if self.layout.side == Side::Value {
             return decoded_scores(self, query, page, scores);
         }
-        size("page", page.len(), self.layout.bytes)?;
-        size("scores", scores.len(), query.heads() * self.layout.tokens)?;
-        if !query.fits(self.layout.dim, self.layout.spans.len()) {
+        if !query.fits(self.layout.dim, self.id) {
             return Err(CodecError::Unprepared);
         }
+        size("page", page.len(), self.layout.bytes)?;
+        size("scores", scores.len(), query.heads() * self.layout.tokens)?;
         // SAFETY: all sizes were checked and the table belongs to this CPU.
         unsafe { (self.kernels.scores)(self, query, Pages::new(page, next), scores.as_mut_ptr()) };
         Ok(())

@@ -64,6 +64,8 @@ pub(crate) unsafe fn accumulate<S: Simd>(
     }
 }
 
+/// # Safety
+/// As the kernel it is part of: pages and buffers have the sizes of the layout; the CPU has the tier.
 #[inline(always)]
 unsafe fn block<S: Simd, const H: usize>(
     codec: &ScalarCodec,

@@ -62,6 +62,8 @@ impl<F: Copy> CodeSpan<'_, F> {
         }
     }
 
+    /// # Safety
+    /// As the kernel it is part of: pages and buffers have the sizes of the layout; the CPU has the tier.
     #[inline(always)]
     unsafe fn rows<S: Simd<F = F>, const RULE: u8>(&self) {
         let layout = &self.codec.layout;
@@ -109,6 +111,9 @@ impl<F: Copy> CodeSpan<'_, F> {
 }
 
 /// The codes of one channel for sixteen tokens.
+///
+/// # Safety
+/// As the kernel it is part of: pages and buffers have the sizes of the layout; the CPU has the tier.
 #[inline(always)]
 unsafe fn code<S: Simd, const RULE: u8>(constants: &Constants<'_, S>, columns: *const f32, c: usize) -> S::I {
     // SAFETY: c is a channel of the span.
@@ -136,6 +141,9 @@ unsafe fn code<S: Simd, const RULE: u8>(constants: &Constants<'_, S>, columns: *
 }
 
 /// Packs the two vectors of a unit.
+///
+/// # Safety
+/// As the kernel it is part of: pages and buffers have the sizes of the layout; the CPU has the tier.
 #[inline(always)]
 unsafe fn emit<S: Simd>(bits: u8, v: [S::I; 2], unit: *mut u8) {
     // SAFETY: `unit` has room for a unit of this width.

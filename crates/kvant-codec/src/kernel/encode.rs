@@ -10,8 +10,8 @@ use crate::page::ScaleFormat;
 use crate::quant::{Levels, Rule};
 use crate::simd::{LANES, Simd};
 
-/// Encodes a page of rows, (tokens, dim). Returns the largest scale or zero, or NaN when a number is not finite; then the
-/// page holds nothing of use.
+/// Encodes a page of rows, (tokens, dim). Returns the largest scale or zero, or NaN when a number was not finite or did
+/// not stay so on its way into the basis; then the page holds nothing of use.
 ///
 /// # Safety
 /// `rows` is valid for tokens · dim floats, `page` for the layout's bytes; the CPU has the tier.
@@ -20,8 +20,7 @@ pub(crate) unsafe fn encode<S: Simd>(codec: &ScalarCodec, rows: *const f32, page
     let layout = &codec.layout;
     let padded = layout.coded.max(layout.dim).next_multiple_of(LANES);
     let (tiles, tile_floats) = (layout.tokens / LANES, LANES * padded);
-    let mut largest = 0.0f32;
-    let mut poison = 0.0f32;
+    let mut largest = Largest::default();
     // SAFETY: every tile has `padded` columns; scales and units are written where the layout has them.
     unsafe {
         if layout.channel_scale.is_none() {
@@ -29,11 +28,11 @@ pub(crate) unsafe fn encode<S: Simd>(codec: &ScalarCodec, rows: *const f32, page
             let (columns, scratch) = buffer.floats().split_at_mut(tile_floats);
             let columns = columns.as_mut_ptr();
             for tile in 0..tiles {
-                poison += gather::<S>(codec, rows.add(tile * LANES * layout.dim), columns, padded);
+                gather::<S>(codec, rows.add(tile * LANES * layout.dim), columns, padded);
                 codec.basis.forward::<S>(columns, scratch.as_mut_ptr());
-                largest = largest.max(token_tile::<S>(codec, columns, tile, page));
+                largest.add(token_tile::<S>(codec, columns, tile, page));
             }
-            return largest + poison;
+            return largest.value();
         }
         // Channel scales need the whole page first.
         let mut buffer = Scratch::take((tiles + 1) * tile_floats + 4 * padded);
@@ -42,11 +41,11 @@ pub(crate) unsafe fn encode<S: Simd>(codec: &ScalarCodec, rows: *const f32, page
         let columns = columns.as_mut_ptr();
         for tile in 0..tiles {
             let columns = columns.add(tile * tile_floats);
-            poison += gather::<S>(codec, rows.add(tile * LANES * layout.dim), columns, padded);
+            gather::<S>(codec, rows.add(tile * LANES * layout.dim), columns, padded);
             codec.basis.forward::<S>(columns, scratch.as_mut_ptr());
         }
         let factors = ChannelFactors::split(factors, padded);
-        largest = largest.max(channel_scales::<S>(codec, columns, padded, factors, page));
+        largest.add(channel_scales::<S>(codec, columns, padded, factors, page));
         for tile in 0..tiles {
             let columns = columns.add(tile * tile_floats);
             if layout.token_scale.is_some() {
@@ -54,7 +53,7 @@ pub(crate) unsafe fn encode<S: Simd>(codec: &ScalarCodec, rows: *const f32, page
                     let p = columns.add(LANES * c);
                     S::store(p, S::mul(S::load(p), S::splat(*factors.inverse.add(c))));
                 }
-                largest = largest.max(token_tile::<S>(codec, columns, tile, page));
+                largest.add(token_tile::<S>(codec, columns, tile, page));
             } else {
                 for (span, levels) in layout.spans.iter().zip(&codec.levels) {
                     let factors =
@@ -64,7 +63,26 @@ pub(crate) unsafe fn encode<S: Simd>(codec: &ScalarCodec, rows: *const f32, page
                 }
             }
         }
-        largest + poison
+        largest.value()
+    }
+}
+
+/// A maximum that NaN and infinity do not get lost in.
+#[derive(Default)]
+struct Largest {
+    top: f32,
+    /// 0·x of everything: zero, or NaN.
+    poison: f32,
+}
+
+impl Largest {
+    fn add(&mut self, x: f32) {
+        self.top = self.top.max(x);
+        self.poison += 0.0 * x;
+    }
+
+    fn value(&self) -> f32 {
+        self.top + self.poison
     }
 }
 
@@ -85,23 +103,20 @@ impl ChannelFactors {
     }
 }
 
-/// Sixteen rows into columns; channels past `dim` become zero. Returns zero, or NaN when a number is not finite.
+/// Sixteen rows into columns; channels past `dim` become zero.
 ///
 /// # Safety
 /// `rows` holds 16 rows of the codec's dimension, `columns` room for `padded` columns; the CPU has the tier.
 #[inline(always)]
-unsafe fn gather<S: Simd>(codec: &ScalarCodec, rows: *const f32, columns: *mut f32, padded: usize) -> f32 {
+unsafe fn gather<S: Simd>(codec: &ScalarCodec, rows: *const f32, columns: *mut f32, padded: usize) {
     let dim = codec.layout.dim;
     // SAFETY: whole blocks of 16 channels lie within the rows; the rest is copied one by one.
     unsafe {
         let whole = dim / LANES * LANES;
-        // x − x is zero for finite numbers and NaN for the others, and NaN sticks to a sum.
-        let mut poison = [S::splat(0.0); 2];
         for first in (0..whole).step_by(LANES) {
             let block = S::transpose(rows.add(first), dim);
             for c in 0..LANES {
                 S::store(columns.add(LANES * (first + c)), block[c]);
-                poison[c % 2] = S::add(poison[c % 2], S::sub(block[c], block[c]));
             }
         }
         for c in whole..padded {
@@ -109,13 +124,12 @@ unsafe fn gather<S: Simd>(codec: &ScalarCodec, rows: *const f32, columns: *mut f
             for lane in 0..LANES {
                 *p.add(lane) = if c < dim { *rows.add(lane * dim + c) } else { 0.0 };
             }
-            poison[0] = S::add(poison[0], S::sub(S::load(p), S::load(p)));
         }
-        S::reduce_add(S::add(poison[0], poison[1]))
     }
 }
 
-/// Scales of every coded channel over the whole page: stored, and kept as factors. Returns the largest scale or zero.
+/// Scales of every coded channel over the whole page: stored, and kept as factors. Returns the largest scale or zero, or
+/// NaN when a column is not finite.
 ///
 /// # Safety
 /// `columns` holds all tiles of `padded` columns, the factors `padded` floats each; the CPU has the tier.
@@ -132,14 +146,17 @@ unsafe fn channel_scales<S: Simd>(
     // SAFETY: every channel below `coded` has a column in every tile and a place in the page's arrays.
     unsafe {
         let mut largest = S::splat(0.0);
+        let mut poison = S::splat(0.0);
         // Four channels at a time, so that their reductions share the work.
         for first in (0..layout.coded).step_by(4) {
             let (mut low, mut high) = ([S::splat(0.0); 4], [S::splat(0.0); 4]);
             for i in 0..4 {
                 let p = columns.add(LANES * (first + i));
                 (low[i], high[i]) = (S::load(p), S::load(p));
+                poison = S::add(poison, S::sub(low[i], low[i]));
                 for tile in 1..tiles {
                     let x = S::load(p.add(LANES * padded * tile));
+                    poison = S::add(poison, S::sub(x, x));
                     (low[i], high[i]) = (S::min(low[i], x), S::max(high[i], x));
                 }
                 low[i] = S::sub(S::splat(0.0), low[i]);
@@ -177,7 +194,7 @@ unsafe fn channel_scales<S: Simd>(
                 }
             }
         }
-        S::reduce_max(largest)
+        S::reduce_max(largest) + S::reduce_add(poison)
     }
 }
 
@@ -217,7 +234,8 @@ unsafe fn root_mean_square(column: *const f32, stride: usize, tiles: usize) -> f
     (squares.iter().sum::<f32>() / (tiles * LANES) as f32).sqrt()
 }
 
-/// Chooses token scales for one tile, stores them, codes under them. Returns the largest scale or zero.
+/// Chooses token scales for one tile, stores them, codes under them. Returns the largest scale or zero, or NaN when a
+/// column is not finite.
 ///
 /// # Safety
 /// `columns` holds the tile, `page` has the codec's layout; the CPU has the tier.
@@ -227,9 +245,11 @@ unsafe fn token_tile<S: Simd>(codec: &ScalarCodec, columns: *const f32, tile: us
     // SAFETY: columns span.first .. + len exist (padding is zero); token arrays have room for this tile.
     unsafe {
         let mut largest = S::splat(0.0);
+        let mut poison = S::splat(0.0);
         for (span, levels) in layout.spans.iter().zip(&codec.levels) {
             let columns = columns.add(LANES * span.first);
-            let (low, high) = extremes::<S>(levels, columns, span.len.min(layout.dim - span.first));
+            let (low, high, odd) = extremes::<S>(levels, columns, span.len.min(layout.dim - span.first));
+            poison = S::add(poison, odd);
             let (scale, zero) = scale_of::<S>(layout.format, levels, low, high);
             let at = (span.group * layout.tokens + tile * LANES) * layout.format.bytes();
             for (array, x) in [(&layout.token_scale, scale), (&layout.token_zero, zero)] {
@@ -241,16 +261,17 @@ unsafe fn token_tile<S: Simd>(codec: &ScalarCodec, columns: *const f32, tile: us
             let factors = Factors::Token(inverse_of::<S>(scale), zero);
             CodeSpan { codec, span, levels, columns, factors, tile, page }.run::<S>();
         }
-        S::reduce_max(largest)
+        S::reduce_max(largest) + S::reduce_add(poison)
     }
 }
 
-/// Smallest and largest number of each lane; for Lloyd–Max the root mean square instead of the largest.
+/// Smallest and largest number of each lane (for Lloyd–Max the root mean square instead of the largest), and Σ(x − x),
+/// which is zero for finite numbers and NaN for others.
 ///
 /// # Safety
 /// `columns` holds `len` columns; the CPU has the tier.
 #[inline(always)]
-unsafe fn extremes<S: Simd>(levels: &Levels, columns: *const f32, len: usize) -> (S::F, S::F) {
+unsafe fn extremes<S: Simd>(levels: &Levels, columns: *const f32, len: usize) -> (S::F, S::F, S::F) {
     /// Independent chains, so that the latency of one operation does not set the pace.
     const CHAINS: usize = 4;
     // SAFETY: c < len.
@@ -270,34 +291,42 @@ unsafe fn extremes<S: Simd>(levels: &Levels, columns: *const f32, len: usize) ->
                 squares[0] = S::fma(x, x, squares[0]);
             }
             let sum = S::add(S::add(squares[0], squares[1]), S::add(squares[2], squares[3]));
-            return (first, S::sqrt(S::mul(sum, S::splat(1.0 / len as f32))));
+            // A square is infinite or NaN if its root is, and so is their sum.
+            return (first, S::sqrt(S::mul(sum, S::splat(1.0 / len as f32))), S::sub(sum, sum));
         }
         let (mut low, mut high) = ([first; CHAINS], [first; CHAINS]);
+        let mut odd = [S::splat(0.0); CHAINS];
         for c in (0..whole).step_by(CHAINS) {
             for i in 0..CHAINS {
                 let x = S::load(columns.add(LANES * (c + i)));
                 (low[i], high[i]) = (S::min(low[i], x), S::max(high[i], x));
+                odd[i] = S::add(odd[i], S::sub(x, x));
             }
         }
         for c in whole..len {
             let x = S::load(columns.add(LANES * c));
+            odd[0] = S::add(odd[0], S::sub(x, x));
             (low[0], high[0]) = (S::min(low[0], x), S::max(high[0], x));
         }
         (
             S::min(S::min(low[0], low[1]), S::min(low[2], low[3])),
             S::max(S::max(high[0], high[1]), S::max(high[2], high[3])),
+            S::add(S::add(odd[0], odd[1]), S::add(odd[2], odd[3])),
         )
     }
 }
 
 /// The rule's scale and zero per lane, as they will be stored, from the extremes (or the root mean square as `high`).
+///
+/// # Safety
+/// As the kernel it is part of: pages and buffers have the sizes of the layout; the CPU has the tier.
 #[inline(always)]
 unsafe fn scale_of<S: Simd>(format: ScaleFormat, levels: &Levels, low: S::F, high: S::F) -> (S::F, S::F) {
     // SAFETY: the tier is available.
     unsafe {
         let zero = S::splat(0.0);
         let divisor = S::splat(levels.divisor());
-        match levels.rule {
+        let (scale, base) = match levels.rule {
             Rule::Symmetric => {
                 let top = S::max(high, S::sub(zero, low));
                 (round_lanes::<S>(format, S::div(top, divisor)), zero)
@@ -311,11 +340,16 @@ unsafe fn scale_of<S: Simd>(format: ScaleFormat, levels: &Levels, low: S::F, hig
                 (outward::<S>(format, S::div(S::sub(high, base), divisor), 1.0), base)
             }
             Rule::LloydMax => (round_lanes::<S>(format, S::mul(high, S::splat(levels.unit))), zero),
-        }
+        };
+        // Which of −0 and +0 is the larger depends on the machine; make both +0.
+        (S::add(scale, zero), S::add(base, zero))
     }
 }
 
 /// 1/s; of a zero or subnormal scale it would be infinite, and such codes do not matter, so zero.
+///
+/// # Safety
+/// As the kernel it is part of: pages and buffers have the sizes of the layout; the CPU has the tier.
 #[inline(always)]
 unsafe fn inverse_of<S: Simd>(scale: S::F) -> S::F {
     // SAFETY: the tier is available.
@@ -325,6 +359,9 @@ unsafe fn inverse_of<S: Simd>(scale: S::F) -> S::F {
 }
 
 /// Rounds to the format towards `direction`·∞, so that a range only grows.
+///
+/// # Safety
+/// As the kernel it is part of: pages and buffers have the sizes of the layout; the CPU has the tier.
 #[inline(always)]
 unsafe fn outward<S: Simd>(format: ScaleFormat, x: S::F, direction: f32) -> S::F {
     // SAFETY: the tier is available.
@@ -337,6 +374,8 @@ unsafe fn outward<S: Simd>(format: ScaleFormat, x: S::F, direction: f32) -> S::F
     }
 }
 
+/// # Safety
+/// As the kernel it is part of: pages and buffers have the sizes of the layout; the CPU has the tier.
 #[inline(always)]
 unsafe fn round_lanes<S: Simd>(format: ScaleFormat, x: S::F) -> S::F {
     if format == ScaleFormat::F32 {

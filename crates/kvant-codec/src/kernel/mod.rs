@@ -113,6 +113,8 @@ macro_rules! entries {
         impl Kernels {
             const fn new<S: Simd>() -> Kernels {
                 $(
+                    /// # Safety
+                    /// The contract of [`Kernels`].
                     unsafe fn $name<$life, S: Simd>($($arg: $type),*) -> $result {
                         struct Arguments<$life> {
                             $($arg: $type,)*
@@ -196,9 +198,7 @@ pub(crate) unsafe fn load_array<S: Simd>(
     array: &Option<Range<usize>>,
     at: usize,
 ) -> Option<S::F> {
-    match array {
-        // SAFETY: the caller's contract.
-        Some(range) => Some(unsafe { load_scales::<S>(format, page.add(range.start + at)) }),
-        None => None,
-    }
+    let range = array.as_ref()?;
+    // SAFETY: the caller's contract.
+    Some(unsafe { load_scales::<S>(format, page.add(range.start + at)) })
 }

@@ -16,7 +16,7 @@ use crate::transform::Basis;
 pub(crate) unsafe fn prepare<S: Simd>(codec: &ScalarCodec, queries: &[f32], query: &mut Query) {
     let dim = codec.layout.dim;
     let spans = codec.layout.spans.len();
-    query.reset(queries.len() / dim, dim, spans);
+    query.reset(codec.id, queries.len() / dim, dim, spans);
     for head in 0..query.heads {
         let q = &queries[head * dim..(head + 1) * dim];
         query.bias[head] = codec.basis.mean().iter().zip(q).map(|(m, q)| m * q).sum();

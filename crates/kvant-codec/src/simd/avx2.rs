@@ -64,6 +64,8 @@ impl Simd for Avx2 {
     const TILES: usize = 1;
 
     unsafe fn call<W: Work<Self>>(work: W) -> W::Output {
+        /// # Safety
+        /// The CPU has the features.
         #[target_feature(enable = "avx2,fma,f16c")]
         #[inline(never)]
         unsafe fn with_features<W: Work<Avx2>>(work: W) -> W::Output {

@@ -37,6 +37,8 @@ impl Simd for Avx512 {
     const TILES: usize = 4;
 
     unsafe fn call<W: Work<Self>>(work: W) -> W::Output {
+        /// # Safety
+        /// The CPU has the features.
         #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi")]
         #[inline(never)]
         unsafe fn with_features<W: Work<Avx512>>(work: W) -> W::Output {

@@ -70,8 +70,12 @@ pub(crate) trait Work<S: Simd> {
     unsafe fn run(self) -> Self::Output;
 }
 
-/// The operations a tier offers. All methods are `unsafe` because the CPU must support the tier; pointer
-/// arguments must be valid for the stated number of elements and need no alignment.
+/// The operations a tier offers.
+///
+/// # Safety
+/// One contract for all methods: the CPU has the tier; pointers are valid for the stated number of elements and need no
+/// alignment.
+#[expect(clippy::missing_safety_doc, reason = "one contract for all methods, stated above")]
 pub(crate) trait Simd: Copy + 'static {
     /// 16 × f32.
     type F: Copy;

@@ -81,6 +81,8 @@ impl Simd for Neon {
     const TILES: usize = 1;
 
     unsafe fn call<W: Work<Self>>(work: W) -> W::Output {
+        /// # Safety
+        /// The CPU has the features.
         #[target_feature(enable = "neon")]
         #[inline(never)]
         unsafe fn with_features<W: Work<Neon>>(work: W) -> W::Output {

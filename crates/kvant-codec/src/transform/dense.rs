@@ -51,11 +51,15 @@ impl Dense {
         }
         let mut worst = 0.0f64;
         for i in 0..dim {
-            for j in 0..dim {
-                let product: f64 =
-                    (0..dim).map(|k| f64::from(forward[i * dim + k]) * f64::from(inverse[k * dim + j])).sum();
-                worst = worst.max((product - f64::from(u8::from(i == j))).abs());
+            // Row i of the product minus the identity's; rows of the inverse are read front to back.
+            let mut row = vec![0.0f64; dim];
+            row[i] = -1.0;
+            for (factor, inverse) in forward[i * dim..].iter().zip(inverse.chunks_exact(dim)) {
+                for (sum, x) in row.iter_mut().zip(inverse) {
+                    *sum += f64::from(*factor) * f64::from(*x);
+                }
             }
+            worst = row.iter().fold(worst, |worst, x| worst.max(x.abs()));
         }
         if worst > 1e-3 {
             return Err(DenseError::NotInverse(worst));
@@ -93,6 +97,8 @@ impl Dense {
         unsafe { self.apply::<S>(&self.inverse, x, scratch) }
     }
 
+    /// # Safety
+    /// The buffers hold the columns that are indexed; the CPU has the tier.
     #[inline(always)]
     unsafe fn apply<S: Simd>(&self, matrix: &[f32], x: *mut f32, scratch: *mut f32) {
         /// Rows per pass: enough independent sums to hide the latency of a fused multiply-add.

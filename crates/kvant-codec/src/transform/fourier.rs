@@ -58,6 +58,8 @@ struct Complex<S: Simd> {
 }
 
 impl<S: Simd> Complex<S> {
+    /// # Safety
+    /// The buffers hold the columns that are indexed; the CPU has the tier.
     #[inline(always)]
     unsafe fn load(x: *const f32, k: usize, swap: usize) -> Self {
         // SAFETY: the callers index complex columns within their buffers.
@@ -69,6 +71,8 @@ impl<S: Simd> Complex<S> {
         }
     }
 
+    /// # Safety
+    /// The buffers hold the columns that are indexed; the CPU has the tier.
     #[inline(always)]
     unsafe fn store(self, x: *mut f32, k: usize, swap: usize) {
         // SAFETY: the callers index complex columns within their buffers.
@@ -78,18 +82,24 @@ impl<S: Simd> Complex<S> {
         }
     }
 
+    /// # Safety
+    /// The buffers hold the columns that are indexed; the CPU has the tier.
     #[inline(always)]
     unsafe fn add(self, b: Self) -> Self {
         // SAFETY: the tier is available.
         unsafe { Complex { re: S::add(self.re, b.re), im: S::add(self.im, b.im) } }
     }
 
+    /// # Safety
+    /// The buffers hold the columns that are indexed; the CPU has the tier.
     #[inline(always)]
     unsafe fn sub(self, b: Self) -> Self {
         // SAFETY: the tier is available.
         unsafe { Complex { re: S::sub(self.re, b.re), im: S::sub(self.im, b.im) } }
     }
 
+    /// # Safety
+    /// The buffers hold the columns that are indexed; the CPU has the tier.
     #[inline(always)]
     unsafe fn times(self, w: [f32; 2]) -> Self {
         // SAFETY: the tier is available.
@@ -204,6 +214,9 @@ impl RealFourier {
 
     /// The complex DFT of the n complex columns in `a`; returns which of the two buffers holds the result.
     /// With `swap` = 1 real and imaginary parts trade places: the unnormalised inverse.
+    ///
+    /// # Safety
+    /// The buffers hold the columns that are indexed; the CPU has the tier.
     #[inline(always)]
     unsafe fn complex<S: Simd>(&self, a: *mut f32, b: *mut f32, swap: usize, signs: &[f32]) -> *mut f32 {
         let (mut from, mut to) = (a, b);
@@ -233,6 +246,9 @@ impl RealFourier {
 }
 
 /// The four-point transform.
+///
+/// # Safety
+/// The buffers hold the columns that are indexed; the CPU has the tier.
 #[inline(always)]
 unsafe fn butterfly4<S: Simd>(a: [Complex<S>; 4]) -> [Complex<S>; 4] {
     // SAFETY: the tier is available.
@@ -251,6 +267,9 @@ unsafe fn butterfly4<S: Simd>(a: [Complex<S>; 4]) -> [Complex<S>; 4] {
 
 impl Stage {
     /// One Stockham stage with the butterfly in registers.
+    ///
+    /// # Safety
+    /// The buffers hold the columns that are indexed; the CPU has the tier.
     #[inline(always)]
     unsafe fn run<S: Simd, const R: usize>(
         &self,
@@ -290,6 +309,8 @@ impl Stage {
         }
     }
 
+    /// # Safety
+    /// The buffers hold the columns that are indexed; the CPU has the tier.
     #[inline(always)]
     unsafe fn butterfly<S: Simd, const R: usize>(&self, a: [Complex<S>; R]) -> [Complex<S>; R] {
         // SAFETY: the tier is available.
@@ -352,6 +373,9 @@ impl Stage {
     }
 
     /// A stage of any radix by its definition, for large prime factors.
+    ///
+    /// # Safety
+    /// The buffers hold the columns that are indexed; the CPU has the tier.
     #[inline(always)]
     unsafe fn run_any<S: Simd>(&self, from: *const f32, to: *mut f32, swap: usize) {
         let radix = self.radix;

@@ -64,6 +64,9 @@ impl Hadamard {
     }
 
     /// The m-point Hartley transform of m neighbouring columns.
+    ///
+    /// # Safety
+    /// The buffers hold the columns that are indexed; the CPU has the tier.
     #[inline(always)]
     unsafe fn mix_odd<S: Simd>(&self, x: *mut f32) {
         /// Odd parts of real head dimensions are 1, 3, 5, 7 and 9; larger ones are split into passes below.
@@ -89,6 +92,9 @@ impl Hadamard {
 }
 
 /// Unnormalised Walsh–Hadamard over index i of `n` groups of `odd` columns, several stages per pass over memory.
+///
+/// # Safety
+/// The buffers hold the columns that are indexed; the CPU has the tier.
 #[inline(always)]
 unsafe fn walsh<S: Simd>(x: *mut f32, n: usize, odd: usize, signs: &[f32]) {
     if n == 1 {
@@ -110,6 +116,9 @@ unsafe fn walsh<S: Simd>(x: *mut f32, n: usize, odd: usize, signs: &[f32]) {
 }
 
 /// log₂ R butterfly stages on R columns held in registers; returns the next stride.
+///
+/// # Safety
+/// The buffers hold the columns that are indexed; the CPU has the tier.
 #[inline(always)]
 unsafe fn stages<S: Simd, const R: usize>(
     x: *mut f32,

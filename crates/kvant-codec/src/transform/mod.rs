@@ -216,6 +216,9 @@ impl<S: Simd> Work<S> for Change<'_> {
 }
 
 /// x\[c\] *= factors\[c\]; an empty list changes nothing.
+///
+/// # Safety
+/// The buffers hold the columns that are indexed; the CPU has the tier.
 #[inline(always)]
 unsafe fn scale<S: Simd>(x: *mut f32, factors: &[f32]) {
     for (c, factor) in factors.iter().enumerate() {

@@ -1,0 +1,172 @@
+//! Which codecs are tested, at which dimensions, with which plan.
+
+use crate::oracle::Twin;
+use crate::random::Random;
+use kvant_codec::{Calibration, CodecSpec, Dense, KvSpec, PageCodec, Side, Tier};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, OnceLock};
+
+pub const SIDES: [Side; 2] = [Side::Key, Side::Value];
+
+/// Head dimensions of real models, and then some.
+pub const DIMS: [usize; 11] = [48, 64, 72, 80, 96, 112, 128, 192, 256, 512, 576];
+
+/// Every family, every rule under every scaling, every width, every option. Presets are made of these.
+pub const PARTS: [&str; 58] = [
+    "f32",
+    "f16",
+    "bf16",
+    "f16:p32",
+    "f32:p128", //
+    "ch1",
+    "ch2",
+    "ch3",
+    "ch4",
+    "ch5",
+    "ch6",
+    "ch7",
+    "ch8",
+    "ch4:p128",
+    "ch4:s32,p32",
+    "ch4:mean",
+    "ch4:srht", //
+    "ch4:sym",
+    "ch3:max",
+    "ch2:lm",
+    "ch8:sym", //
+    "rot2g32",
+    "rot3g32",
+    "rot4g32",
+    "rot4g16",
+    "rot4g64",
+    "rot4:token,p128",
+    "rot5g32",
+    "rot6g32",
+    "rot8:mean", //
+    "srht4",
+    "srft4",
+    "srft8",
+    "srft4:token,p32",
+    "srft4:lambda,mean",
+    "srft3g64:seed=7", //
+    "sym2",
+    "sym8g32",
+    "sym8:had64",
+    "max4:had64",
+    "max5:had64",
+    "max7g16:s32", //
+    "asym1",
+    "asym3g16",
+    "asym4",
+    "asym4:token,p128",
+    "asym6:srft",
+    "asym8:s32,p32", //
+    "tq1",
+    "tq2",
+    "tq2:g32",
+    "tq3",
+    "tq4",
+    "tq5:p32", //
+    "chg4",
+    "chg3:max,chg64",
+    "chg5:lm,chg16,p32",
+    "klt",
+];
+
+/// A codec to test.
+#[derive(Clone, Debug)]
+pub struct Case {
+    pub spec: CodecSpec,
+    pub side: Side,
+    pub dim: usize,
+}
+
+impl Case {
+    pub fn new(part: &str, side: Side, dim: usize) -> Case {
+        let spec: KvSpec = part.parse().unwrap_or_else(|e| panic!("{e}"));
+        Case { spec: spec.side(side).clone(), side, dim }
+    }
+
+    /// Every part of one dimension and side.
+    pub fn all(side: Side, dim: usize) -> impl Iterator<Item = Case> {
+        PARTS.iter().map(move |part| Case::new(part, side, dim))
+    }
+
+    pub fn codec(&self, tier: Tier) -> Box<dyn PageCodec> {
+        self.spec
+            .build_with(self.side, self.dim, &self.plan().calibration, tier)
+            .unwrap_or_else(|e| panic!("{self:?}: {e}"))
+    }
+
+    /// On the fastest tier.
+    pub fn best(&self) -> Box<dyn PageCodec> {
+        self.codec(Tier::available().last().unwrap())
+    }
+
+    /// `None` for the exact families.
+    pub fn twin(&self) -> Option<Twin> {
+        let plan = self.plan();
+        Twin::new(&self.spec, self.side, self.dim, &plan.calibration, &plan.matrices)
+    }
+
+    fn plan(&self) -> Arc<Plan> {
+        type Plans = Mutex<HashMap<(Side, usize), Arc<Plan>>>;
+        static PLANS: OnceLock<Plans> = OnceLock::new();
+        let mut plans = PLANS.get_or_init(Mutex::default).lock().unwrap();
+        Arc::clone(
+            plans.entry((self.side, self.dim)).or_insert_with(|| Arc::new(Plan::new(self.side, self.dim))),
+        )
+    }
+}
+
+/// Encodes; the input must be fit for the codec.
+pub fn encoded(codec: &dyn PageCodec, rows: &[f32]) -> Vec<u8> {
+    let mut page = vec![0; codec.page_bytes()];
+    codec.encode(rows, &mut page).unwrap();
+    page
+}
+
+/// Decodes, (tokens, dim).
+pub fn decoded(codec: &dyn PageCodec, page: &[u8]) -> Vec<f32> {
+    let mut rows = vec![f32::NAN; codec.page_tokens() * codec.dim()];
+    codec.decode(page, &mut rows).unwrap();
+    rows
+}
+
+/// A plan with every part a spec may ask for.
+struct Plan {
+    calibration: Calibration,
+    /// The basis and its inverse as given, in f64.
+    matrices: (Arc<Vec<f64>>, Arc<Vec<f64>>),
+}
+
+impl Plan {
+    fn new(side: Side, dim: usize) -> Plan {
+        let mut random = Random::new(dim as u64);
+        let lambda: Vec<f32> = (0..dim).map(|_| (0.5 + 1.5 * random.unit()) as f32).collect();
+        // B = D·(I − 2vvᵀ) with a diagonal D: invertible, dense, not orthonormal.
+        let mut v: Vec<f64> = (0..dim).map(|_| random.gaussian()).collect();
+        let length = v.iter().map(|x| x * x).sum::<f64>().sqrt();
+        v.iter_mut().for_each(|x| *x /= length);
+        let stretch: Vec<f64> = (0..dim).map(|_| 0.5 + random.unit()).collect();
+        let reflection = |i: usize, j: usize| f64::from(u8::from(i == j)) - 2.0 * v[i] * v[j];
+        let forward: Vec<f32> =
+            (0..dim * dim).map(|n| (stretch[n / dim] * reflection(n / dim, n % dim)) as f32).collect();
+        let inverse: Vec<f32> =
+            (0..dim * dim).map(|n| (reflection(n / dim, n % dim) / stretch[n % dim]) as f32).collect();
+        let wide = |m: &[f32]| Arc::new(m.iter().map(|x| f64::from(*x)).collect::<Vec<_>>());
+        let matrices = (wide(&forward), wide(&inverse));
+        let rows = dim.div_ceil(match side {
+            Side::Key => 8,
+            Side::Value => 16,
+        });
+        let widths = (0..rows).map(|row| [8, 6, 5, 4, 3, 2, 1, 0][8 * row / rows]).collect();
+        let calibration = Calibration {
+            mean: Some(random.gaussians(dim)),
+            lambda: Some(lambda),
+            basis: (dim <= 576).then(|| Dense::new(dim, forward, inverse).unwrap()),
+            widths: Some(widths),
+        };
+        Plan { calibration, matrices }
+    }
+}

@@ -1,0 +1,106 @@
+//! |decode(encode(x)) − x|, bounded by what each rule's formula says before any byte is read.
+//!
+//! In the codec's basis, with the exact scale s of the rule and σ how far its stored form may be from it (half a step of
+//! the scale's format for a scale rounded to nearest, a whole step for one rounded up):
+//!
+//! - symmetric: numbers are within D = 2^(b−1) − 1 steps of zero, rounding costs half a step, and a scale that was rounded
+//!   down clips: (s + σ)/2 + D·σ;
+//! - signed maximum: as above with D = 2^(b−1), but the side opposite to the extreme has one level less: (s + σ) + D·σ;
+//! - asymmetric: nothing is clipped: (s + σ)/2, where the range grew by the zero's rounding;
+//! - Lloyd–Max: half the gap between levels inside the table, the distance to the last level outside it, and 127·σ for the
+//!   scale's rounding.
+//!
+//! Rotations keep norms, so that the same bounds hold for whole vectors in the model's basis.
+
+use crate::case::{Case, DIMS, SIDES, decoded, encoded};
+use crate::oracle::{Twin, norm, rule};
+use crate::random::{Kind, Random};
+use kvant_codec::Rule;
+
+/// The largest error of each of `values`, which share a scale.
+fn bounds(twin: &Twin, bits: u8, values: &[f64]) -> Vec<f64> {
+    let ulp = |x: f64| twin.format.ulp(x);
+    let low = values.iter().copied().fold(f64::INFINITY, f64::min);
+    let high = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let top = high.max(-low);
+    let steps = rule::steps(twin.rule, bits).abs();
+    let s = top / steps;
+    let all = |bound: f64| vec![bound; values.len()];
+    match twin.rule {
+        Rule::Symmetric => all((s + ulp(s)) / 2.0 + steps * ulp(s) / 2.0),
+        Rule::SignedMax => all(s + ulp(s) + steps * ulp(s) / 2.0),
+        Rule::Asymmetric => {
+            let s = (high - low + ulp(low)) / steps;
+            all((s + ulp(s)) / 2.0)
+        }
+        Rule::LloydMax => {
+            let rms = (values.iter().map(|x| x * x).sum::<f64>() / values.len() as f64).sqrt();
+            let s = rms / steps;
+            let last = 127.0 * s;
+            let gap = (1..1u32 << bits)
+                .map(|code| {
+                    rule::level(twin.rule, bits, code as u8) - rule::level(twin.rule, bits, code as u8 - 1)
+                })
+                .fold(0.0, f64::max);
+            values.iter().map(|x| (gap / 2.0 * s).max(x.abs() - last) + 127.0 * ulp(s)).collect()
+        }
+    }
+}
+
+/// The bound of every number of a page, (tokens, dim).
+fn page_bounds(twin: &Twin, y: &[Vec<f64>]) -> Vec<Vec<f64>> {
+    let mut bound = vec![vec![0.0; twin.dim()]; y.len()];
+    if !twin.per_token {
+        for c in 0..twin.dim() {
+            let column: Vec<f64> = y.iter().map(|y| y[c]).collect();
+            // A channel without codes is lost altogether.
+            let column = if twin.bits(c) == 0 { column } else { bounds(twin, twin.bits(c), &column) };
+            bound.iter_mut().zip(column).for_each(|(bound, x)| bound[c] = x.abs());
+        }
+        return bound;
+    }
+    for (y, bound) in y.iter().zip(&mut bound) {
+        for span in twin.spans() {
+            bound[span.clone()].copy_from_slice(&bounds(twin, twin.bits(span.start), &y[span.clone()]));
+        }
+    }
+    bound
+}
+
+#[test]
+fn errors_stay_within_what_the_rule_allows() {
+    for dim in DIMS {
+        for side in SIDES {
+            for (turn, case) in Case::all(side, dim).enumerate() {
+                let Some(twin) = case.twin() else { continue };
+                // Two scales on top of each other are checked by the twin; half the codecs a dimension is plenty.
+                if (twin.per_channel && twin.per_token)
+                    || (turn + dim / 8) % 2 == 0
+                    || (dim > 128 && turn % 8 > 1)
+                {
+                    continue;
+                }
+                let codec = case.best();
+                let mut random = Random::new(turn as u64);
+                for kind in [Kind::Gaussian, Kind::HeavyTailed, Kind::Tiny] {
+                    let rows = kind.rows(codec.page_tokens(), dim, &mut random);
+                    let back = decoded(&*codec, &encoded(&*codec, &rows));
+                    let y: Vec<Vec<f64>> = rows.chunks_exact(dim).map(|row| twin.basis.vector(row)).collect();
+                    let bounds = page_bounds(&twin, &y);
+                    for (t, (y, bounds)) in y.iter().zip(&bounds).enumerate() {
+                        let got = twin.basis.vector(&back[t * dim..(t + 1) * dim]);
+                        let slack = 4e-6 * (norm(y) + norm(&twin.basis.mean));
+                        for c in 0..dim {
+                            let error = (got[c] - y[c]).abs();
+                            assert!(
+                                error <= bounds[c] + slack,
+                                "{case:?}, {kind:?}, token {t}, channel {c}: off by {error:e}, {:e} allowed",
+                                bounds[c]
+                            );
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

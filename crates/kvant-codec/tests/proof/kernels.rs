@@ -1,0 +1,183 @@
+//! scores and accumulate against decode, on every tier.
+
+use crate::case::{Case, DIMS, PARTS, SIDES, encoded};
+use crate::random::{Kind, Random};
+use crate::trial::{Trial, scores, sums};
+use kvant_codec::{Accumulator, Side, Tier};
+use proptest::prelude::*;
+
+/// Both attention verbs of one page on every tier.
+fn check(case: &Case, kind: Kind, heads: usize, seed: u64) -> Result<(), String> {
+    let mut random = Random::new(seed);
+    let oracle = case.codec(Tier::Scalar);
+    let rows = kind.rows(oracle.page_tokens(), case.dim, &mut random);
+    let queries = random.gaussians(heads * case.dim);
+    let weights = random.weights(heads, oracle.page_tokens());
+    let trial = Trial::new(case, &*oracle, &rows);
+    let (expected_scores, expected_sums) = (trial.scores(&queries), trial.sums(&weights));
+    for tier in Tier::available() {
+        let place = |e| format!("{case:?}, {kind:?}, {heads} heads, seed {seed}, {tier}: {e}");
+        let codec = case.codec(tier);
+        if encoded(&*codec, &rows) != trial.page {
+            return Err(place("encodes to other bytes than scalar".to_owned()));
+        }
+        expected_scores.check(&scores(&*codec, &queries, &trial.page)).map_err(place)?;
+        expected_sums.check(&trial.comparable(&sums(&*codec, &weights, &trial.page))).map_err(place)?;
+    }
+    Ok(())
+}
+
+/// Every codec at every dimension on both sides: heads and kinds of data take turns.
+#[test]
+fn kernels_agree_with_decode_for_every_codec_and_dimension() {
+    let mut turn = 0;
+    for dim in DIMS {
+        for side in SIDES {
+            for case in Case::all(side, dim) {
+                turn += 1;
+                let kind = Kind::ALL[turn % Kind::ALL.len()];
+                check(&case, kind, 1 + turn % if dim < 192 { 8 } else { 3 }, turn as u64)
+                    .unwrap_or_else(|e| panic!("{e}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn kernels_agree_with_decode_at_odd_dimensions() {
+    for dim in [1, 2, 7, 8, 9, 16, 24, 33, 50, 100, 1024] {
+        for side in SIDES {
+            for part in ["ch4", "ch1:s32,p32", "ch8", "rot4g32", "asym3g16", "tq3", "chg4", "sym8g32", "f16"]
+            {
+                check(&Case::new(part, side, dim), Kind::Gaussian, 3, 5).unwrap_or_else(|e| panic!("{e}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn every_number_of_heads_is_served() {
+    for heads in (0..=9).chain([16, 17, 33]) {
+        for (part, side) in
+            [("ch4", Side::Key), ("rot4g32", Side::Value), ("sym8g32", Side::Key), ("sym8g32", Side::Value)]
+        {
+            for part in [part, "f16", "klt"] {
+                check(&Case::new(part, side, 64), Kind::Gaussian, heads, 9).unwrap_or_else(|e| panic!("{e}"));
+            }
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn kernels_agree_with_decode_for_any_page(
+        part in prop::sample::select(&PARTS[..]),
+        side in prop::sample::select(&SIDES[..]),
+        dim in prop::sample::select(&DIMS[..7]),
+        kind in prop::sample::select(&Kind::ALL[..]),
+        heads in 1..9usize,
+        seed in any::<u64>(),
+    ) {
+        check(&Case::new(part, side, dim), kind, heads, seed).map_err(TestCaseError::fail)?;
+    }
+}
+
+/// A step over several pages: partial sums, rescaled and merged as an online softmax does.
+#[test]
+fn sums_add_up_over_pages_and_survive_rescaling_and_merging() {
+    for part in ["rot4g32", "rot8:mean", "asym4", "tq3", "klt", "f16"] {
+        let case = Case::new(part, Side::Value, 64);
+        let codec = case.best();
+        let (tokens, mut random) = (codec.page_tokens(), Random::new(3));
+        let pages: Vec<Vec<u8>> =
+            (0..3).map(|_| encoded(&*codec, &Kind::Gaussian.rows(tokens, 64, &mut random))).collect();
+        let weights: Vec<Vec<f32>> = (0..3).map(|_| random.weights(2, tokens)).collect();
+        let mut first = Accumulator::new(2, 64);
+        let mut second = Accumulator::new(2, 64);
+        codec.accumulate(&weights[0], &pages[0], &mut first).unwrap();
+        first.rescale(0, 0.5);
+        first.rescale(1, 0.5);
+        codec.accumulate(&weights[1], &pages[1], &mut first).unwrap();
+        codec.accumulate(&weights[2], &pages[2], &mut second).unwrap();
+        first.merge(&second);
+        let mass: f32 = (0..3).map(|i| weights[i][..tokens].iter().sum::<f32>() * [0.5, 1.0, 1.0][i]).sum();
+        assert!((first.mass(0) - mass).abs() < 1e-5, "{part}");
+        let mut out = vec![0.0; 2 * 64];
+        codec.finish(&first, &mut out).unwrap();
+        let mut want = vec![0.0f32; 2 * 64];
+        for i in 0..3 {
+            let part = sums(&*codec, &weights[i], &pages[i]);
+            want.iter_mut().zip(&part).for_each(|(w, x)| *w += [0.5, 1.0, 1.0][i] * x);
+        }
+        for (got, want) in out.iter().zip(&want) {
+            assert!((got - want).abs() < 1e-5, "{part}: {got} against {want}");
+        }
+    }
+}
+
+/// The bounds mean something: a kernel that dropped a plane, a group's scale or a zero would break them.
+#[test]
+fn a_wrong_scale_or_plane_breaks_the_bound() {
+    for (part, side) in [
+        ("ch4", Side::Key),
+        ("ch8", Side::Key),
+        ("ch3", Side::Key),
+        ("rot5g32", Side::Key),
+        ("rot6g32", Side::Key),
+        ("asym4", Side::Key),
+        ("tq3", Side::Key),
+        ("tq5:p32", Side::Key),
+        ("chg4", Side::Key),
+        ("rot4g32", Side::Value),
+        ("sym8g32", Side::Value),
+        ("rot6g32", Side::Value),
+        ("max7g16:s32", Side::Value),
+        ("asym4", Side::Value),
+        ("tq3", Side::Value),
+        ("chg4", Side::Value),
+    ] {
+        for dim in [64, 128, 256] {
+            let case = Case::new(part, side, dim);
+            let codec = case.best();
+            let twin = case.twin().unwrap();
+            let mut random = Random::new(11);
+            let rows = Kind::Gaussian.rows(codec.page_tokens(), dim, &mut random);
+            let queries = random.gaussians(4 * dim);
+            let weights = random.weights(4, codec.page_tokens());
+            let page = encoded(&*codec, &rows);
+            let (scores, sums) = (scores(&*codec, &queries, &page), sums(&*codec, &weights, &page));
+            let passes = |trial: &Trial| match side {
+                Side::Key => trial.scores(&queries).check(&scores),
+                Side::Value => trial.sums(&weights).check(&trial.comparable(&sums)),
+            };
+            passes(&Trial::of(&case, &*codec, page.clone())).unwrap();
+            for plane in 0..twin.bits(0) {
+                let mut other = page.clone();
+                for t in 0..codec.page_tokens() {
+                    for c in 0..dim {
+                        let (byte, bit) = twin.place(t, c, plane);
+                        other[byte] &= !(1 << bit);
+                    }
+                }
+                let verdict = passes(&Trial::of(&case, &*codec, other));
+                assert!(
+                    verdict.is_err(),
+                    "{case:?}: without plane {plane} still {:.2} of the bound",
+                    verdict.unwrap()
+                );
+            }
+            // A scale twice as large, for half the numbers of the first array.
+            let mut other = page.clone();
+            let size = twin.format.bytes();
+            for scale in other[..twin.scale_bytes().end / 2].chunks_exact_mut(size).step_by(2) {
+                scale[size - 1] ^= if size == 2 { 4 } else { 1 };
+            }
+            let verdict = passes(&Trial::of(&case, &*codec, other));
+            assert!(
+                verdict.is_err(),
+                "{case:?}: with wrong scales still {:.2} of the bound",
+                verdict.unwrap()
+            );
+        }
+    }
+}

@@ -1,0 +1,14 @@
+//! The proof: every codec against naive f64 code that shares nothing with it, on every instruction set of this machine,
+//! through the public interface only.
+
+mod bits;
+mod bound;
+mod case;
+mod corruption;
+mod error_bounds;
+mod kernels;
+mod oracle;
+mod random;
+mod refusals;
+mod round_trip;
+mod trial;

@@ -35,7 +35,7 @@ pub(crate) unsafe fn encode<S: Simd>(codec: &ScalarCodec, rows: *const f32, page
             return largest.value();
         }
         // Channel scales need the whole page first.
-        let mut buffer = Scratch::take((tiles + 1) * tile_floats + 4 * padded);
+        let mut buffer = Scratch::take((tiles + 1) * tile_floats + 4 * (padded + LANES));
         let (columns, rest) = buffer.floats().split_at_mut(tiles * tile_floats);
         let (scratch, factors) = rest.split_at_mut(tile_floats);
         let columns = columns.as_mut_ptr();
@@ -86,7 +86,8 @@ impl Largest {
     }
 }
 
-/// Per-channel numbers of a page, each `padded` floats.
+/// Per-channel numbers of a page, each `padded` floats and one vector more, because a span of keys may end in the middle
+/// of a vector.
 #[derive(Clone, Copy)]
 struct ChannelFactors {
     low: *mut f32,
@@ -97,7 +98,7 @@ struct ChannelFactors {
 
 impl ChannelFactors {
     fn split(floats: &mut [f32], padded: usize) -> ChannelFactors {
-        let mut parts = floats.chunks_exact_mut(padded).map(<[f32]>::as_mut_ptr);
+        let mut parts = floats.chunks_exact_mut(padded + LANES).map(<[f32]>::as_mut_ptr);
         let mut next = || parts.next().unwrap_or(std::ptr::null_mut());
         ChannelFactors { low: next(), high: next(), inverse: next(), zero: next() }
     }
@@ -132,7 +133,7 @@ unsafe fn gather<S: Simd>(codec: &ScalarCodec, rows: *const f32, columns: *mut f
 /// NaN when a column is not finite.
 ///
 /// # Safety
-/// `columns` holds all tiles of `padded` columns, the factors `padded` floats each; the CPU has the tier.
+/// `columns` holds all tiles of `padded` columns, the factors a vector more than that each; the CPU has the tier.
 #[inline(always)]
 unsafe fn channel_scales<S: Simd>(
     codec: &ScalarCodec,

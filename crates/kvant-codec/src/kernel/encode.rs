@@ -146,6 +146,8 @@ unsafe fn channel_scales<S: Simd>(
                 } else {
                     channel_scale::<S>(layout.format, levels, tiles, at)
                 };
+                // Tiers pick zeros of either sign; a page has only positive ones.
+                let (scale, zero) = (scale + 0.0, zero + 0.0);
                 let array =
                     |start: usize| std::slice::from_raw_parts_mut(page.add(start), layout.coded * size);
                 if let Some(range) = &layout.channel_scale {
@@ -278,6 +280,8 @@ unsafe fn token_tile<S: Simd>(codec: &ScalarCodec, columns: *const f32, tile: us
         unsafe {
             let columns = columns.add(LANES * span.first);
             let (scale, zero) = token_scale::<S>(layout.format, levels, columns, real);
+            // Tiers pick zeros of either sign; a page has only positive ones.
+            let (scale, zero) = (S::add(scale, S::splat(0.0)), S::add(zero, S::splat(0.0)));
             let at = (span.group * layout.tokens + tile * LANES) * layout.format.bytes();
             for (range, x) in [(&layout.token_scale, scale), (&layout.token_zero, zero)] {
                 if let Some(range) = range {

@@ -127,7 +127,7 @@ fn the_ends_of_f32_never_make_a_page_that_is_not_finite() {
             }
             if verdict.is_ok() {
                 let worst = rows.iter().zip(decoded(&*codec, &page)).map(|(x, y)| f64::from(x - y).abs()).fold(0.0, f64::max);
-                assert!(worst.is_finite() && worst <= 2.0 * size + 1e-36, "{case:?}, {size:e}: off by {worst:e}");
+                assert!(worst.is_finite() && worst <= 8.0 * size + 1e-36, "{case:?}, {size:e}: off by {worst:e}");
             } else {
                 assert!(size > 1e30, "{case:?}: {size:e} refused");
             }

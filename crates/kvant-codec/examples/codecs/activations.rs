@@ -27,7 +27,8 @@ pub fn layers() -> Result<Vec<Layer>, Box<dyn std::error::Error>> {
     let file = SafeTensors::deserialize(&bytes)?;
     let heads = |name: String, heads: usize| -> Result<Vec<Vec<f32>>, safetensors::SafeTensorError> {
         let data = file.tensor(&name)?.data().to_vec();
-        let floats: Vec<f32> = data.chunks_exact(2).map(|b| f16::from_le_bytes([b[0], b[1]]).to_f32()).collect();
+        let floats: Vec<f32> =
+            data.chunks_exact(2).map(|b| f16::from_le_bytes([b[0], b[1]]).to_f32()).collect();
         Ok(floats.chunks_exact(floats.len() / heads).map(<[f32]>::to_vec).collect())
     };
     LAYERS

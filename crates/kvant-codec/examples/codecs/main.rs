@@ -41,8 +41,14 @@ fn errors(rows: &[Row<'_>]) {
     for (name, key, value) in rows {
         println!(
             "| {name:<12} | {:>6} | {:>9.1e} | {:>8.5} | {:>7.2}% | {:>6} | {:>9.1e} | {:>8.5} | {:>6.2}% |",
-            key.bits, key.mse, key.cosine, 100.0 * key.kernel,
-            value.bits, value.mse, value.cosine, 100.0 * value.kernel,
+            key.bits,
+            key.mse,
+            key.cosine,
+            100.0 * key.kernel,
+            value.bits,
+            value.mse,
+            value.cosine,
+            100.0 * value.kernel,
         );
     }
 }
@@ -57,8 +63,12 @@ fn rounding(rows: &[Row<'_>]) {
     for (name, key, value) in rows {
         println!(
             "| {name:<12} | {:>8.3}% | {:>8.3}% | {:>10.2}% | {:>8.3}% | {:>8.3}% | {:>10.2}% |",
-            100.0 * key.score, 100.0 * key.kernel, 100.0 * key.rounding,
-            100.0 * value.output, 100.0 * value.kernel, 100.0 * value.rounding,
+            100.0 * key.score,
+            100.0 * key.kernel,
+            100.0 * key.rounding,
+            100.0 * value.output,
+            100.0 * value.kernel,
+            100.0 * value.rounding,
         );
     }
 }

@@ -58,8 +58,21 @@ fn bits_per_value_count_every_byte_of_a_page() {
 #[test]
 fn presets_cost_what_their_descriptions_say() {
     for (spec, bits) in [
-        ("f32", 32.0), ("f16", 16.0), ("bf16", 16.0), ("int8", 8.5), ("int8g32", 8.5), ("int4", 4.5), ("k8v4", 6.5), ("k8v2", 5.5),
-        ("v3", 9.625), ("q8_0", 8.5), ("q5_0", 5.5), ("q4_0", 4.5), ("tq3", 3.25), ("srft4", 4.5), ("asym4", 5.0),
+        ("f32", 32.0),
+        ("f16", 16.0),
+        ("bf16", 16.0),
+        ("int8", 8.5),
+        ("int8g32", 8.5),
+        ("int4", 4.5),
+        ("k8v4", 6.5),
+        ("k8v2", 5.5),
+        ("v3", 9.625),
+        ("q8_0", 8.5),
+        ("q5_0", 5.5),
+        ("q4_0", 4.5),
+        ("tq3", 3.25),
+        ("srft4", 4.5),
+        ("asym4", 5.0),
     ] {
         assert_eq!(spec.parse::<KvSpec>().unwrap().bits_per_value(64).unwrap(), bits, "{spec}");
     }

@@ -13,15 +13,64 @@ pub const DIMS: [usize; 11] = [48, 64, 72, 80, 96, 112, 128, 192, 256, 512, 576]
 
 /// Every family, every rule under every scaling, every width, every option. Presets are made of these.
 pub const PARTS: [&str; 58] = [
-    "f32", "f16", "bf16", "f16:p32", "f32:p128", //
-    "ch1", "ch2", "ch3", "ch4", "ch5", "ch6", "ch7", "ch8", "ch4:p128", "ch4:s32,p32", "ch4:mean", "ch4:srht", //
-    "ch4:sym", "ch3:max", "ch2:lm", "ch8:sym", //
-    "rot2g32", "rot3g32", "rot4g32", "rot4g16", "rot4g64", "rot4:token,p128", "rot5g32", "rot6g32", "rot8:mean", //
-    "srht4", "srft4", "srft8", "srft4:token,p32", "srft4:lambda,mean", "srft3g64:seed=7", //
-    "sym2", "sym8g32", "sym8:had64", "max4:had64", "max5:had64", "max7g16:s32", //
-    "asym1", "asym3g16", "asym4", "asym4:token,p128", "asym6:srft", "asym8:s32,p32", //
-    "tq1", "tq2", "tq2:g32", "tq3", "tq4", "tq5:p32", //
-    "chg4", "chg3:max,chg64", "chg5:lm,chg16,p32", "klt",
+    "f32",
+    "f16",
+    "bf16",
+    "f16:p32",
+    "f32:p128", //
+    "ch1",
+    "ch2",
+    "ch3",
+    "ch4",
+    "ch5",
+    "ch6",
+    "ch7",
+    "ch8",
+    "ch4:p128",
+    "ch4:s32,p32",
+    "ch4:mean",
+    "ch4:srht", //
+    "ch4:sym",
+    "ch3:max",
+    "ch2:lm",
+    "ch8:sym", //
+    "rot2g32",
+    "rot3g32",
+    "rot4g32",
+    "rot4g16",
+    "rot4g64",
+    "rot4:token,p128",
+    "rot5g32",
+    "rot6g32",
+    "rot8:mean", //
+    "srht4",
+    "srft4",
+    "srft8",
+    "srft4:token,p32",
+    "srft4:lambda,mean",
+    "srft3g64:seed=7", //
+    "sym2",
+    "sym8g32",
+    "sym8:had64",
+    "max4:had64",
+    "max5:had64",
+    "max7g16:s32", //
+    "asym1",
+    "asym3g16",
+    "asym4",
+    "asym4:token,p128",
+    "asym6:srft",
+    "asym8:s32,p32", //
+    "tq1",
+    "tq2",
+    "tq2:g32",
+    "tq3",
+    "tq4",
+    "tq5:p32", //
+    "chg4",
+    "chg3:max,chg64",
+    "chg5:lm,chg16,p32",
+    "klt",
 ];
 
 /// A codec to test.
@@ -64,7 +113,9 @@ impl Case {
         type Plans = Mutex<HashMap<(Side, usize), Arc<Plan>>>;
         static PLANS: OnceLock<Plans> = OnceLock::new();
         let mut plans = PLANS.get_or_init(Mutex::default).lock().unwrap();
-        Arc::clone(plans.entry((self.side, self.dim)).or_insert_with(|| Arc::new(Plan::new(self.side, self.dim))))
+        Arc::clone(
+            plans.entry((self.side, self.dim)).or_insert_with(|| Arc::new(Plan::new(self.side, self.dim))),
+        )
     }
 }
 
@@ -99,8 +150,10 @@ impl Plan {
         v.iter_mut().for_each(|x| *x /= length);
         let stretch: Vec<f64> = (0..dim).map(|_| 0.5 + random.unit()).collect();
         let reflection = |i: usize, j: usize| f64::from(u8::from(i == j)) - 2.0 * v[i] * v[j];
-        let forward: Vec<f32> = (0..dim * dim).map(|n| (stretch[n / dim] * reflection(n / dim, n % dim)) as f32).collect();
-        let inverse: Vec<f32> = (0..dim * dim).map(|n| (reflection(n / dim, n % dim) / stretch[n % dim]) as f32).collect();
+        let forward: Vec<f32> =
+            (0..dim * dim).map(|n| (stretch[n / dim] * reflection(n / dim, n % dim)) as f32).collect();
+        let inverse: Vec<f32> =
+            (0..dim * dim).map(|n| (reflection(n / dim, n % dim) / stretch[n % dim]) as f32).collect();
         let wide = |m: &[f32]| Arc::new(m.iter().map(|x| f64::from(*x)).collect::<Vec<_>>());
         let matrices = (wide(&forward), wide(&inverse));
         let rows = dim.div_ceil(match side {

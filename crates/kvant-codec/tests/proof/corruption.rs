@@ -14,9 +14,20 @@ fn bits(x: &[f32]) -> Vec<u32> {
 #[test]
 fn every_bit_but_padding_is_decoded_and_attended_to() {
     for (part, dims) in [
-        ("ch1:p32", [12, 16]), ("ch3:p32", [12, 24]), ("ch4:p32,s32", [12, 16]), ("ch8:p32", [4, 8]), ("ch4:p32,sym", [12, 16]),
-        ("rot4:p32", [12, 40]), ("rot7:p32,g16", [12, 24]), ("srft5:p32", [12, 16]), ("asym6:p32", [20, 32]),
-        ("tq2:p32", [12, 16]), ("tq5:p32", [12, 16]), ("chg4:p32", [12, 40]), ("klt:p32", [40, 48]), ("f16:p32", [12, 16]),
+        ("ch1:p32", [12, 16]),
+        ("ch3:p32", [12, 24]),
+        ("ch4:p32,s32", [12, 16]),
+        ("ch8:p32", [4, 8]),
+        ("ch4:p32,sym", [12, 16]),
+        ("rot4:p32", [12, 40]),
+        ("rot7:p32,g16", [12, 24]),
+        ("srft5:p32", [12, 16]),
+        ("asym6:p32", [20, 32]),
+        ("tq2:p32", [12, 16]),
+        ("tq5:p32", [12, 16]),
+        ("chg4:p32", [12, 40]),
+        ("klt:p32", [40, 48]),
+        ("f16:p32", [12, 16]),
     ] {
         for (dim, side) in dims.into_iter().flat_map(|dim| SIDES.map(|side| (dim, side))) {
             let case = Case::new(part, side, dim);
@@ -57,7 +68,9 @@ fn every_byte_is_attended_to(case: &Case, tier: Tier) {
     let mut page = encoded(&*codec, &rows);
     let attended = |page: &[u8]| match case.side {
         Side::Key => scores(&*codec, &queries, page).iter().map(|x| x.to_bits()).collect(),
-        Side::Value => sums(&*codec, &weights, page).iter().map(|x| u64::from(x.to_bits())).collect::<Vec<_>>(),
+        Side::Value => {
+            sums(&*codec, &weights, page).iter().map(|x| u64::from(x.to_bits())).collect::<Vec<_>>()
+        }
     };
     let before = attended(&page);
     let padding = padding(case, &page);

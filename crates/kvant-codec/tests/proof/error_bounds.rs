@@ -38,7 +38,9 @@ fn bounds(twin: &Twin, bits: u8, values: &[f64]) -> Vec<f64> {
             let s = rms / steps;
             let last = 127.0 * s;
             let gap = (1..1u32 << bits)
-                .map(|code| rule::level(twin.rule, bits, code as u8) - rule::level(twin.rule, bits, code as u8 - 1))
+                .map(|code| {
+                    rule::level(twin.rule, bits, code as u8) - rule::level(twin.rule, bits, code as u8 - 1)
+                })
                 .fold(0.0, f64::max);
             values.iter().map(|x| (gap / 2.0 * s).max(x.abs() - last) + 127.0 * ulp(s)).collect()
         }
@@ -52,8 +54,7 @@ fn page_bounds(twin: &Twin, y: &[Vec<f64>]) -> Vec<Vec<f64>> {
         for c in 0..twin.dim() {
             let column: Vec<f64> = y.iter().map(|y| y[c]).collect();
             // A channel without codes is lost altogether.
-            let column =
-                if twin.bits(c) == 0 { column } else { bounds(twin, twin.bits(c), &column) };
+            let column = if twin.bits(c) == 0 { column } else { bounds(twin, twin.bits(c), &column) };
             bound.iter_mut().zip(column).for_each(|(bound, x)| bound[c] = x.abs());
         }
         return bound;
@@ -73,7 +74,10 @@ fn errors_stay_within_what_the_rule_allows() {
             for (turn, case) in Case::all(side, dim).enumerate() {
                 let Some(twin) = case.twin() else { continue };
                 // Two scales on top of each other are checked by the twin; half the codecs a dimension is plenty.
-                if (twin.per_channel && twin.per_token) || (turn + dim / 8) % 2 == 0 || (dim > 128 && turn % 8 > 1) {
+                if (twin.per_channel && twin.per_token)
+                    || (turn + dim / 8) % 2 == 0
+                    || (dim > 128 && turn % 8 > 1)
+                {
                     continue;
                 }
                 let codec = case.best();

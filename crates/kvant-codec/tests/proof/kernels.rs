@@ -3,7 +3,7 @@
 use crate::case::{Case, DIMS, PARTS, SIDES, encoded};
 use crate::random::{Kind, Random};
 use crate::trial::{Trial, scores, sums};
-use kvant_codec::{Accumulator, Side, Tier};
+use kvant_codec::{Accumulator, Query, Side, Tier};
 use proptest::prelude::*;
 
 /// Both attention verbs of one page on every tier.
@@ -36,7 +36,8 @@ fn kernels_agree_with_decode_for_every_codec_and_dimension() {
             for case in Case::all(side, dim) {
                 turn += 1;
                 let kind = Kind::ALL[turn % Kind::ALL.len()];
-                check(&case, kind, 1 + turn % if dim < 192 { 8 } else { 3 }, turn as u64).unwrap_or_else(|e| panic!("{e}"));
+                check(&case, kind, 1 + turn % if dim < 192 { 8 } else { 3 }, turn as u64)
+                    .unwrap_or_else(|e| panic!("{e}"));
             }
         }
     }
@@ -46,7 +47,8 @@ fn kernels_agree_with_decode_for_every_codec_and_dimension() {
 fn kernels_agree_with_decode_at_odd_dimensions() {
     for dim in [1, 2, 7, 8, 9, 16, 24, 33, 50, 100, 1024] {
         for side in SIDES {
-            for part in ["ch4", "ch1:s32,p32", "ch8", "rot4g32", "asym3g16", "tq3", "chg4", "sym8g32", "f16"] {
+            for part in ["ch4", "ch1:s32,p32", "ch8", "rot4g32", "asym3g16", "tq3", "chg4", "sym8g32", "f16"]
+            {
                 check(&Case::new(part, side, dim), Kind::Gaussian, 3, 5).unwrap_or_else(|e| panic!("{e}"));
             }
         }
@@ -56,7 +58,9 @@ fn kernels_agree_with_decode_at_odd_dimensions() {
 #[test]
 fn every_number_of_heads_is_served() {
     for heads in (0..=9).chain([16, 17, 33]) {
-        for (part, side) in [("ch4", Side::Key), ("rot4g32", Side::Value), ("sym8g32", Side::Key), ("sym8g32", Side::Value)] {
+        for (part, side) in
+            [("ch4", Side::Key), ("rot4g32", Side::Value), ("sym8g32", Side::Key), ("sym8g32", Side::Value)]
+        {
             for part in [part, "f16", "klt"] {
                 check(&Case::new(part, side, 64), Kind::Gaussian, heads, 9).unwrap_or_else(|e| panic!("{e}"));
             }
@@ -75,6 +79,33 @@ proptest! {
         seed in any::<u64>(),
     ) {
         check(&Case::new(part, side, dim), kind, heads, seed).map_err(TestCaseError::fail)?;
+    }
+}
+
+/// The page that comes next is only asked for: it changes nothing, whatever it is.
+#[test]
+fn the_next_page_has_no_influence() {
+    for part in ["ch4", "rot4g32", "sym8g32", "tq3", "chg4", "f16"] {
+        for side in SIDES {
+            let case = Case::new(part, side, 64);
+            let codec = case.best();
+            let mut random = Random::new(6);
+            let page = encoded(&*codec, &Kind::Gaussian.rows(codec.page_tokens(), 64, &mut random));
+            let (queries, weights) = (random.gaussians(3 * 64), random.weights(3, codec.page_tokens()));
+            let mut query = Query::new();
+            codec.prepare(&queries, &mut query).unwrap();
+            for next in [vec![], vec![0xFF; page.len()], vec![1; 7], page.clone()] {
+                let mut ahead = vec![f32::NAN; 3 * codec.page_tokens()];
+                codec.scores_ahead(&query, &page, &next, &mut ahead).unwrap();
+                let ahead: Vec<f64> = ahead.iter().map(|x| f64::from(*x)).collect();
+                assert_eq!(ahead, scores(&*codec, &queries, &page), "{case:?}");
+                let mut total = Accumulator::new(3, 64);
+                codec.accumulate_ahead(&weights, &page, &next, &mut total).unwrap();
+                let mut out = vec![f32::NAN; 3 * 64];
+                codec.finish(&total, &mut out).unwrap();
+                assert_eq!(out, sums(&*codec, &weights, &page), "{case:?}");
+            }
+        }
     }
 }
 
@@ -115,9 +146,22 @@ fn sums_add_up_over_pages_and_survive_rescaling_and_merging() {
 #[test]
 fn a_wrong_scale_or_plane_breaks_the_bound() {
     for (part, side) in [
-        ("ch4", Side::Key), ("ch8", Side::Key), ("ch3", Side::Key), ("rot5g32", Side::Key), ("rot6g32", Side::Key), ("asym4", Side::Key),
-        ("tq3", Side::Key), ("tq5:p32", Side::Key), ("chg4", Side::Key), ("rot4g32", Side::Value), ("sym8g32", Side::Value),
-        ("rot6g32", Side::Value), ("max7g16:s32", Side::Value), ("asym4", Side::Value), ("tq3", Side::Value), ("chg4", Side::Value),
+        ("ch4", Side::Key),
+        ("ch8", Side::Key),
+        ("ch3", Side::Key),
+        ("rot5g32", Side::Key),
+        ("rot6g32", Side::Key),
+        ("asym4", Side::Key),
+        ("tq3", Side::Key),
+        ("tq5:p32", Side::Key),
+        ("chg4", Side::Key),
+        ("rot4g32", Side::Value),
+        ("sym8g32", Side::Value),
+        ("rot6g32", Side::Value),
+        ("max7g16:s32", Side::Value),
+        ("asym4", Side::Value),
+        ("tq3", Side::Value),
+        ("chg4", Side::Value),
     ] {
         for dim in [64, 128, 256] {
             let case = Case::new(part, side, dim);
@@ -143,7 +187,11 @@ fn a_wrong_scale_or_plane_breaks_the_bound() {
                     }
                 }
                 let verdict = passes(&Trial::of(&case, &*codec, other));
-                assert!(verdict.is_err(), "{case:?}: without plane {plane} still {:.2} of the bound", verdict.unwrap());
+                assert!(
+                    verdict.is_err(),
+                    "{case:?}: without plane {plane} still {:.2} of the bound",
+                    verdict.unwrap()
+                );
             }
             // A scale twice as large, for half the numbers of the first array.
             let mut other = page.clone();
@@ -152,7 +200,11 @@ fn a_wrong_scale_or_plane_breaks_the_bound() {
                 scale[size - 1] ^= if size == 2 { 4 } else { 1 };
             }
             let verdict = passes(&Trial::of(&case, &*codec, other));
-            assert!(verdict.is_err(), "{case:?}: with wrong scales still {:.2} of the bound", verdict.unwrap());
+            assert!(
+                verdict.is_err(),
+                "{case:?}: with wrong scales still {:.2} of the bound",
+                verdict.unwrap()
+            );
         }
     }
 }

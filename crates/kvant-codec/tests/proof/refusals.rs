@@ -6,7 +6,12 @@ use kvant_codec::{
     Accumulator, BuildError, Calibration, CodecError, Dense, KvSpec, PageCodec, Query, Side, Tier,
 };
 
-fn build(part: &str, side: Side, dim: usize, calibration: &Calibration) -> Result<Box<dyn PageCodec>, BuildError> {
+fn build(
+    part: &str,
+    side: Side,
+    dim: usize,
+    calibration: &Calibration,
+) -> Result<Box<dyn PageCodec>, BuildError> {
     let spec: KvSpec = part.parse().unwrap();
     spec.side(side).build_with(side, dim, calibration, Tier::select().unwrap())
 }
@@ -17,7 +22,9 @@ fn nan_and_infinity_are_refused_by_name() {
         for case in Case::all(side, 72) {
             let codec = case.best();
             let mut rows = Kind::Gaussian.rows(codec.page_tokens(), 72, &mut Random::new(1));
-            for (token, channel, bad) in [(0, 0, f32::NAN), (5, 71, f32::INFINITY), (31, 40, f32::NEG_INFINITY)] {
+            for (token, channel, bad) in
+                [(0, 0, f32::NAN), (5, 71, f32::INFINITY), (31, 40, f32::NEG_INFINITY)]
+            {
                 let at = token * 72 + channel;
                 let good = std::mem::replace(&mut rows[at], bad);
                 let error = codec.encode(&rows, &mut vec![0; codec.page_bytes()]).unwrap_err();
@@ -27,7 +34,10 @@ fn nan_and_infinity_are_refused_by_name() {
                 };
                 assert_eq!((*t, *c, value.to_bits()), (token, channel, bad.to_bits()), "{case:?}");
                 let text = error.to_string();
-                assert!(text.contains(&format!("token {token}")) && text.contains(&format!("channel {channel}")), "{text}");
+                assert!(
+                    text.contains(&format!("token {token}")) && text.contains(&format!("channel {channel}")),
+                    "{text}"
+                );
             }
             // The last number of the page, too.
             *rows.last_mut().unwrap() = f32::NAN;
@@ -47,7 +57,10 @@ fn zero_vectors_are_exact() {
             // Among others they are exact where they have a scale of their own.
             if case.twin().is_none_or(|twin| twin.per_token) {
                 let back = decoded(&*codec, &encoded(&*codec, &rows));
-                assert!(back.chunks_exact(80).step_by(2).all(|row| row.iter().all(|x| *x == 0.0)), "{case:?}");
+                assert!(
+                    back.chunks_exact(80).step_by(2).all(|row| row.iter().all(|x| *x == 0.0)),
+                    "{case:?}"
+                );
             }
         }
     }
@@ -80,12 +93,17 @@ fn constant_channels_are_exact_under_channel_zeros() {
 
 #[test]
 fn scales_beyond_binary16_are_refused_and_s32_takes_them() {
-    for part in PARTS.iter().filter(|part| !part.starts_with('f') && !part.starts_with("bf") && !part.contains("s32")) {
+    for part in
+        PARTS.iter().filter(|part| !part.starts_with('f') && !part.starts_with("bf") && !part.contains("s32"))
+    {
         for side in SIDES {
             let case = Case::new(part, side, 64);
             let codec = case.best();
-            let rows: Vec<f32> =
-                Kind::Gaussian.rows(codec.page_tokens(), 64, &mut Random::new(4)).iter().map(|x| x * 1e8).collect();
+            let rows: Vec<f32> = Kind::Gaussian
+                .rows(codec.page_tokens(), 64, &mut Random::new(4))
+                .iter()
+                .map(|x| x * 1e8)
+                .collect();
             let error = codec.encode(&rows, &mut vec![0; codec.page_bytes()]).unwrap_err();
             assert_eq!(error, CodecError::OutOfRange { format: "f16" }, "{case:?}");
             assert!(error.to_string().contains("s32"));
@@ -93,7 +111,10 @@ fn scales_beyond_binary16_are_refused_and_s32_takes_them() {
             let case = Case::new(&format!("{part}{separator}s32"), side, 64);
             let codec = case.best();
             let page = encoded(&*codec, &rows);
-            case.twin().unwrap().check(&rows, &page, &decoded(&*codec, &page)).unwrap_or_else(|e| panic!("{case:?}: {e}"));
+            case.twin()
+                .unwrap()
+                .check(&rows, &page, &decoded(&*codec, &page))
+                .unwrap_or_else(|e| panic!("{case:?}: {e}"));
         }
     }
     let codec = Case::new("f16", Side::Key, 64).best();
@@ -106,8 +127,25 @@ fn scales_beyond_binary16_are_refused_and_s32_takes_them() {
 /// Numbers at the ends of f32: a page is refused, or all tiers write the same finite page.
 #[test]
 fn the_ends_of_f32_never_make_a_page_that_is_not_finite() {
-    for part in ["rot4:s32", "srft4:s32", "srft8:lambda,s32", "asym4:s32", "ch4:s32", "ch4:sym,s32", "tq3:s32", "chg4:s32", "klt:s32", "sym8:s32", "max4:s32", "f32", "bf16"] {
-        for (side, size) in SIDES.into_iter().flat_map(|side| [3.4e38, 1e37, 1e34, 1e-36, 1e-38, 1e-41, 1e-45].map(|x| (side, x))) {
+    for part in [
+        "rot4:s32",
+        "srft4:s32",
+        "srft8:lambda,s32",
+        "asym4:s32",
+        "ch4:s32",
+        "ch4:sym,s32",
+        "tq3:s32",
+        "chg4:s32",
+        "klt:s32",
+        "sym8:s32",
+        "max4:s32",
+        "f32",
+        "bf16",
+    ] {
+        for (side, size) in SIDES
+            .into_iter()
+            .flat_map(|side| [3.4e38, 1e37, 1e34, 1e-36, 1e-38, 1e-41, 1e-45].map(|x| (side, x)))
+        {
             let case = Case::new(part, side, 64);
             let codec = case.codec(Tier::Scalar);
             let mut random = Random::new(5);
@@ -126,8 +164,15 @@ fn the_ends_of_f32_never_make_a_page_that_is_not_finite() {
                 assert!(verdict.is_err() || other == page, "{case:?}, {size:e}, {tier}: other bytes");
             }
             if verdict.is_ok() {
-                let worst = rows.iter().zip(decoded(&*codec, &page)).map(|(x, y)| f64::from(x - y).abs()).fold(0.0, f64::max);
-                assert!(worst.is_finite() && worst <= 8.0 * size + 1e-36, "{case:?}, {size:e}: off by {worst:e}");
+                let worst = rows
+                    .iter()
+                    .zip(decoded(&*codec, &page))
+                    .map(|(x, y)| f64::from(x - y).abs())
+                    .fold(0.0, f64::max);
+                assert!(
+                    worst.is_finite() && worst <= 8.0 * size + 1e-36,
+                    "{case:?}, {size:e}: off by {worst:e}"
+                );
             } else {
                 assert!(size > 1e30, "{case:?}: {size:e} refused");
             }
@@ -137,9 +182,10 @@ fn the_ends_of_f32_never_make_a_page_that_is_not_finite() {
 
 #[test]
 fn buffers_of_the_wrong_size_are_refused_by_name() {
-    for (case, what) in SIDES.into_iter().flat_map(|side| {
-        ["ch4", "rot4g32", "tq3", "f16"].map(|part| (Case::new(part, side, 64), part))
-    }) {
+    for (case, what) in SIDES
+        .into_iter()
+        .flat_map(|side| ["ch4", "rot4g32", "tq3", "f16"].map(|part| (Case::new(part, side, 64), part)))
+    {
         let codec = case.best();
         let (tokens, bytes) = (codec.page_tokens(), codec.page_bytes());
         let (rows, page) = (vec![1.0; tokens * 64], vec![0; bytes]);
@@ -153,7 +199,10 @@ fn buffers_of_the_wrong_size_are_refused_by_name() {
         named(codec.decode(&page[1..], &mut rows.clone()), "page");
         named(codec.decode(&page, &mut rows[1..].to_vec()), "rows");
         let mut query = Query::new();
-        assert!(matches!(codec.prepare(&[0.0; 65], &mut query), Err(CodecError::NotWhole { got: 65, dim: 64, .. })));
+        assert!(matches!(
+            codec.prepare(&[0.0; 65], &mut query),
+            Err(CodecError::NotWhole { got: 65, dim: 64, .. })
+        ));
         codec.prepare(&[0.0; 128], &mut query).unwrap();
         named(codec.scores(&query, &page[1..], &mut vec![0.0; 2 * tokens]), "page");
         named(codec.scores(&query, &page, &mut vec![0.0; 2 * tokens + 1]), "scores");
@@ -183,7 +232,8 @@ fn queries_of_other_codecs_are_refused() {
             assert_eq!(verdict, want, "{} to {}", keys[i], keys[j]);
         }
     }
-    for (codec, side) in [("ch4", Side::Key), ("ch4", Side::Value), ("f16", Side::Key), ("f16", Side::Value)] {
+    for (codec, side) in [("ch4", Side::Key), ("ch4", Side::Value), ("f16", Side::Key), ("f16", Side::Value)]
+    {
         let codec = Case::new(codec, side, 64).best();
         let verdict = codec.scores(&Query::new(), &vec![0; codec.page_bytes()], &mut [0.0; 64]);
         assert_eq!(verdict, Err(CodecError::Unprepared));
@@ -209,9 +259,14 @@ fn dimensions_out_of_range_are_refused() {
 
 #[test]
 fn combinations_without_meaning_are_refused() {
-    for (part, hint) in [("ch4:chg32", "asymmetric zero"), ("ch1:sym", "width"), ("sym8:lm", "width"), ("asym1:max", "width")] {
+    for (part, hint) in
+        [("ch4:chg32", "asymmetric zero"), ("ch1:sym", "width"), ("sym8:lm", "width"), ("asym1:max", "width")]
+    {
         let error = build(part, Side::Key, 64, &Calibration::default()).err().expect(part);
-        assert!(matches!(error, BuildError::Combination { .. }) && error.to_string().contains(hint), "{part}: {error}");
+        assert!(
+            matches!(error, BuildError::Combination { .. }) && error.to_string().contains(hint),
+            "{part}: {error}"
+        );
     }
 }
 
@@ -219,9 +274,13 @@ fn combinations_without_meaning_are_refused() {
 fn plans_that_are_missing_or_do_not_fit_are_refused() {
     for (part, missing) in [("srft4:lambda", "λ"), ("rot4:mean", "mean"), ("klt", "widths")] {
         let error = build(part, Side::Key, 64, &Calibration::default()).err().expect(part);
-        assert!(matches!(error, BuildError::Uncalibrated { .. }) && error.to_string().contains(missing), "{error}");
+        assert!(
+            matches!(error, BuildError::Uncalibrated { .. }) && error.to_string().contains(missing),
+            "{error}"
+        );
     }
-    let identity = |dim: usize| (0..dim * dim).map(|n| f32::from(u8::from(n / dim == n % dim))).collect::<Vec<_>>();
+    let identity =
+        |dim: usize| (0..dim * dim).map(|n| f32::from(u8::from(n / dim == n % dim))).collect::<Vec<_>>();
     let good = Calibration {
         mean: Some(vec![0.0; 64]),
         lambda: Some(vec![1.0; 64]),
@@ -240,7 +299,11 @@ fn plans_that_are_missing_or_do_not_fit_are_refused() {
         ("srft4:lambda", Calibration { lambda: list(1e-40), ..good.clone() }, "positive"),
         ("rot4:mean", Calibration { mean: Some(vec![0.0; 65]), ..good.clone() }, "per channel"),
         ("rot4:mean", Calibration { mean: list(f32::INFINITY), ..good.clone() }, "finite"),
-        ("klt", Calibration { basis: Some(Dense::new(32, identity(32), identity(32)).unwrap()), ..good.clone() }, "dimension"),
+        (
+            "klt",
+            Calibration { basis: Some(Dense::new(32, identity(32), identity(32)).unwrap()), ..good.clone() },
+            "dimension",
+        ),
         ("klt", widths(&[4; 7]), "8 needed"),
         ("klt", widths(&[4; 9]), "8 needed"),
         ("klt", widths(&[8, 7, 6, 5, 4, 3, 2, 1]), "7 bits"),
@@ -249,7 +312,10 @@ fn plans_that_are_missing_or_do_not_fit_are_refused() {
         ("klt", widths(&[0; 8]), "at least one bit"),
     ] {
         let error = build(part, Side::Key, 64, &calibration).err().expect(hint);
-        assert!(matches!(error, BuildError::Calibration { .. }) && error.to_string().contains(hint), "{hint}: {error}");
+        assert!(
+            matches!(error, BuildError::Calibration { .. }) && error.to_string().contains(hint),
+            "{hint}: {error}"
+        );
     }
     assert!(Dense::new(2, vec![1.0; 4], vec![1.0; 4]).is_err());
     assert!(Dense::new(2, vec![1.0; 3], vec![1.0; 4]).is_err());

@@ -43,7 +43,8 @@ fn every_codec_follows_its_formula_at_every_dimension() {
                 // The largest dimensions cost the twin most, and differ only in their transforms.
                 turn += 1;
                 if dim < 192 || turn % 4 == 0 || (dim == 576 && case.spec.to_string().starts_with("srft")) {
-                    check(&case, Kind::ALL[turn % Kind::ALL.len()], turn as u64).unwrap_or_else(|e| panic!("{e}"));
+                    check(&case, Kind::ALL[turn % Kind::ALL.len()], turn as u64)
+                        .unwrap_or_else(|e| panic!("{e}"));
                 }
             }
         }
@@ -57,7 +58,8 @@ fn odd_dimensions_are_padded_correctly() {
         for side in SIDES {
             for part in ["ch4", "rot4g32", "asym3g16", "tq3", "chg4", "sym8g32", "f16", "srft4:token"] {
                 if dim % 2 == 0 || !part.starts_with("srft") {
-                    check(&Case::new(part, side, dim), Kind::Gaussian, dim as u64).unwrap_or_else(|e| panic!("{e}"));
+                    check(&Case::new(part, side, dim), Kind::Gaussian, dim as u64)
+                        .unwrap_or_else(|e| panic!("{e}"));
                 }
             }
         }

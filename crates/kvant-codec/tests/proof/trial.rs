@@ -33,7 +33,14 @@ impl Trial {
 
     pub fn of(case: &Case, codec: &dyn PageCodec, page: Vec<u8>) -> Trial {
         let decoded = decoded(codec, &page);
-        Trial { side: case.side, dim: case.dim, tokens: codec.page_tokens(), twin: case.twin(), page, decoded }
+        Trial {
+            side: case.side,
+            dim: case.dim,
+            tokens: codec.page_tokens(),
+            twin: case.twin(),
+            page,
+            decoded,
+        }
     }
 
     fn view(&self, side: Side) -> Option<View<'_>> {

@@ -47,11 +47,7 @@ impl Twin {
             Side::Key => 8,
             Side::Value => 16,
         };
-        let widths = if planned {
-            calibration.widths.clone()?
-        } else {
-            vec![spec.bits; dim.div_ceil(row)]
-        };
+        let widths = if planned { calibration.widths.clone()? } else { vec![spec.bits; dim.div_ceil(row)] };
         let group = match spec.options.scaling {
             Scaling::Group(group) | Scaling::ChannelGroup(group) => group.channels(),
             Scaling::Token | Scaling::Channel => dim.next_multiple_of(row),
@@ -108,7 +104,9 @@ impl Twin {
             for c in (0..self.dim()).filter(|c| self.bits(*c) > 0) {
                 let key = (self.bits(c), self.group_of(c));
                 match spans.last_mut() {
-                    Some(span) if (self.bits(span.start), self.group_of(span.start)) == key => span.end = c + 1,
+                    Some(span) if (self.bits(span.start), self.group_of(span.start)) == key => {
+                        span.end = c + 1
+                    }
                     _ => spans.push(c..c + 1),
                 }
             }
@@ -189,7 +187,10 @@ impl Twin {
                 // x − μ is rounded to f32 before anything else.
                 let near = NEAR + if self.basis.mean[c] == 0.0 { 0.0 } else { 1.2e-7 * (y[c] / scale).abs() };
                 if scale != 0.0 && !rule::check_code(self.rule, self.bits(c), exact, code, near) {
-                    return Err(format!("token {t}, channel {c}: code {code} for {exact} steps ({:?})", self.rule));
+                    return Err(format!(
+                        "token {t}, channel {c}: code {code} for {exact} steps ({:?})",
+                        self.rule
+                    ));
                 }
             }
         }
@@ -204,7 +205,9 @@ impl Twin {
             for (c, (got, want)) in decoded.iter().zip(&want).enumerate() {
                 let error = (f64::from(*got) - want).abs();
                 if error.is_nan() || error > slack + 1.2e-7 * want.abs() {
-                    return Err(format!("token {t}, channel {c}: decoded {got:e}, the formula says {want:e}"));
+                    return Err(format!(
+                        "token {t}, channel {c}: decoded {got:e}, the formula says {want:e}"
+                    ));
                 }
             }
         }

@@ -124,7 +124,11 @@ impl<'a> View<'a> {
             }
             let level = rule::level(self.twin.rule, self.twin.bits(c), self.code(token, c));
             let scale = self.channel_scale(c);
-            [level * self.token_scale(token, c) * scale, self.token_zero(token, c) * scale, self.channel_zero(c)]
+            [
+                level * self.token_scale(token, c) * scale,
+                self.token_zero(token, c) * scale,
+                self.channel_zero(c),
+            ]
         })
     }
 }

@@ -42,7 +42,9 @@ pub fn check_scale(
     const F32: f64 = 1.2e-7;
     let low = values.iter().copied().fold(f64::INFINITY, f64::min);
     let high = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    let near = |want: f64| (scale - want).abs() <= 0.5 * format.ulp(want) + blur / steps(rule, bits).abs() + F32 * want.abs();
+    let near = |want: f64| {
+        (scale - want).abs() <= 0.5 * format.ulp(want) + blur / steps(rule, bits).abs() + F32 * want.abs()
+    };
     let right = match rule {
         Rule::Symmetric => near(high.max(-low) / steps(rule, bits)),
         Rule::SignedMax => {
@@ -65,7 +67,11 @@ pub fn check_scale(
             (scale - want).abs() <= 0.5 * format.ulp(want) + blur / steps(rule, bits) + 1e-6 * want
         }
     };
-    if right { Ok(()) } else { Err(format!("{rule:?} {bits} bits: scale {scale:e}, zero {zero:e} for {low:e}..{high:e}")) }
+    if right {
+        Ok(())
+    } else {
+        Err(format!("{rule:?} {bits} bits: scale {scale:e}, zero {zero:e} for {low:e}..{high:e}"))
+    }
 }
 
 /// Whether `code` is what (x − z)/s = `exact` rounds to. Within `near` of a boundary either side will do.
@@ -100,7 +106,8 @@ fn lloyd_max(bits: u8) -> &'static [f64] {
     TABLES[usize::from(bits)].get_or_init(|| {
         const H: f64 = 1e-3;
         let density = |x: f64| (-0.5 * x * x).exp();
-        let simpson = |a: f64, b: f64| (b - a) / 6.0 * (density(a) + 4.0 * density(0.5 * (a + b)) + density(b));
+        let simpson =
+            |a: f64, b: f64| (b - a) / 6.0 * (density(a) + 4.0 * density(0.5 * (a + b)) + density(b));
         let mut mass = vec![0.0];
         for i in 0..10_000 {
             mass.push(mass[i] + simpson(H * i as f64, H * (i + 1) as f64));
@@ -115,7 +122,8 @@ fn lloyd_max(bits: u8) -> &'static [f64] {
             let mut edges = vec![0.0];
             edges.extend(levels.windows(2).map(|pair| 0.5 * (pair[0] + pair[1])));
             edges.push(9.0);
-            let centroid = |pair: &[f64]| (density(pair[0]) - density(pair[1])) / (mass(pair[1]) - mass(pair[0]));
+            let centroid =
+                |pair: &[f64]| (density(pair[0]) - density(pair[1])) / (mass(pair[1]) - mass(pair[0]));
             let next: Vec<f64> = edges.windows(2).map(centroid).collect();
             let moved = next.iter().zip(&levels).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
             levels = next;

@@ -3,6 +3,8 @@
 /// Sums 64-bit words, eight chains wide: as fast as one thread can pull memory in.
 #[cfg(target_arch = "x86_64")]
 pub fn read(bytes: &[u8]) -> u64 {
+    /// # Safety
+    /// The buffers hold the columns that are indexed; the CPU has the tier.
     #[target_feature(enable = "avx2")]
     unsafe fn wide(bytes: &[u8]) -> u64 {
         use std::arch::x86_64::*;

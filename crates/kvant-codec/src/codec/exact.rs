@@ -4,7 +4,7 @@
 //! Keys lie channel by channel (tokens in the lanes, no horizontal sums), values token by token.
 
 use super::family::{Build, Family, Options};
-use super::{Accumulator, KernelReport, PageCodec, Query, dimension, extent, size};
+use super::{Accumulator, KernelReport, PageCodec, Query, dimension, not_finite, size};
 use crate::error::{BuildError, CodecError};
 use crate::kernel::{ExactShape, Kernels, Pages};
 use crate::page::Side;
@@ -110,8 +110,10 @@ impl PageCodec for ExactCodec {
         size("rows", rows.len(), self.shape.tokens * self.shape.dim)?;
         size("page", page.len(), self.page_bytes())?;
         let (max, format) = self.shape.element.max();
-        if extent(self.kernels, rows, self.shape.dim)? > max {
-            return Err(CodecError::OutOfRange { format });
+        // SAFETY: the table belongs to this CPU.
+        let largest = unsafe { (self.kernels.extent)(rows) };
+        if largest.is_nan() || largest > max {
+            return Err(not_finite(rows, self.shape.dim).unwrap_or(CodecError::OutOfRange { format }));
         }
         // SAFETY: both sizes were checked and the table belongs to this CPU.
         unsafe { (self.kernels.exact_encode)(&self.shape, rows.as_ptr(), page.as_mut_ptr()) };

@@ -14,7 +14,7 @@ pub(crate) use query::PreparedSpan;
 pub use query::{Accumulator, Query};
 
 use crate::error::{BuildError, CodecError};
-use crate::kernel::{Kernels, MAX_DIM};
+use crate::kernel::MAX_DIM;
 use crate::page::Side;
 use crate::simd::Tier;
 
@@ -210,13 +210,8 @@ pub(crate) fn whole(what: &'static str, got: usize, dim: usize) -> Result<usize,
     if got.is_multiple_of(dim) { Ok(got / dim) } else { Err(CodecError::NotWhole { what, got, dim }) }
 }
 
-/// The largest magnitude of a page's rows; refuses NaN and infinity, naming the first.
-pub(crate) fn extent(kernels: &Kernels, rows: &[f32], dim: usize) -> Result<f32, CodecError> {
-    // SAFETY: a table exists only for tiers this CPU has.
-    let top = unsafe { (kernels.extent)(rows) };
-    if top.is_finite() {
-        return Ok(top);
-    }
-    let at = rows.iter().position(|x| !x.is_finite()).unwrap_or(0);
-    Err(CodecError::NotFinite { token: at / dim, channel: at % dim, value: rows[at] })
+/// The first number that is NaN or infinite, as an error.
+pub(crate) fn not_finite(rows: &[f32], dim: usize) -> Option<CodecError> {
+    let at = rows.iter().position(|x| !x.is_finite())?;
+    Some(CodecError::NotFinite { token: at / dim, channel: at % dim, value: rows[at] })
 }

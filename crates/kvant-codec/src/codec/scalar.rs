@@ -5,7 +5,7 @@
 
 use super::family::{Build, Calibration, Family, Options, PageSize, Scaling};
 use super::{Accumulator, GroupSize, KernelReport, PageCodec, Query, decoded_accumulate, decoded_scores};
-use super::{dimension, extent, size, whole};
+use super::{dimension, not_finite, size, whole};
 use crate::error::{BuildError, CodecError};
 use crate::kernel::{Kernels, Pages};
 use crate::page::{Arrays, Layout, ScaleFormat, Side};
@@ -122,8 +122,6 @@ pub(crate) struct ScalarCodec {
     pub levels: Vec<Levels>,
     /// Tells its own queries from those of other codecs.
     pub id: u64,
-    /// The largest magnitude that stays finite on the way into the basis.
-    reach: f32,
     tier: Tier,
     kernels: &'static Kernels,
 }
@@ -170,7 +168,6 @@ fn build(build: &Build<'_>) -> Result<Box<dyn PageCodec>, BuildError> {
     static BUILT: AtomicU64 = AtomicU64::new(Query::MODEL + 1);
     Ok(Box::new(ScalarCodec {
         layout,
-        reach: basis.reach(),
         basis,
         levels,
         id: BUILT.fetch_add(1, Ordering::Relaxed),
@@ -268,12 +265,13 @@ impl PageCodec for ScalarCodec {
     fn encode(&self, rows: &[f32], page: &mut [u8]) -> Result<(), CodecError> {
         size("rows", rows.len(), self.layout.tokens * self.layout.dim)?;
         size("page", page.len(), self.layout.bytes)?;
-        if extent(self.kernels, rows, self.layout.dim)? > self.reach {
-            return Err(CodecError::OutOfRange { format: self.format_name() });
+        // SAFETY: both sizes were checked and the table belongs to this CPU.
+        let largest = unsafe { (self.kernels.encode)(self, rows.as_ptr(), page.as_mut_ptr()) };
+        if largest <= self.layout.format.max() {
+            return Ok(());
         }
-        // SAFETY: both sizes were checked, the numbers are finite and the table belongs to this CPU.
-        let fits = unsafe { (self.kernels.encode)(self, rows.as_ptr(), page.as_mut_ptr()) };
-        if fits { Ok(()) } else { Err(CodecError::OutOfRange { format: self.format_name() }) }
+        Err(not_finite(rows, self.layout.dim)
+            .unwrap_or(CodecError::OutOfRange { format: self.format_name() }))
     }
 
     fn decode(&self, page: &[u8], rows: &mut [f32]) -> Result<(), CodecError> {

@@ -64,6 +64,8 @@ pub(crate) unsafe fn accumulate<S: Simd>(
     }
 }
 
+/// # Safety
+/// As the kernel it is part of: pages and buffers have the sizes of the layout; the CPU has the tier.
 #[inline(always)]
 unsafe fn block<S: Simd, const H: usize>(
     codec: &ScalarCodec,
@@ -130,6 +132,9 @@ unsafe fn fold<S: Simd, const H: usize>(
     unsafe {
         if let Some(range) = &layout.token_scale {
             let floats = converted.as_mut_ptr().cast::<f32>();
+            for line in (0..tokens * format.bytes()).step_by(64) {
+                S::prefetch(next.wrapping_add(range.start + at + line));
+            }
             for t in (0..tokens).step_by(LANES) {
                 S::store(
                     floats.add(t),

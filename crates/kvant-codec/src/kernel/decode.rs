@@ -1,6 +1,6 @@
 //! Pages back to vectors: the formula, code by code. The oracle, and the fallback of what has no kernel.
 
-use super::encode::Scratch;
+use super::scratch::Scratch;
 use crate::codec::scalar::ScalarCodec;
 use crate::pack;
 use crate::page::Span;

@@ -3,97 +3,110 @@
 //! Sixteen tokens at a time, one per lane: transpose, change the basis, choose scales, code, pack. Nothing here
 //! reduces across lanes except the exact minimum and maximum, so all tiers write the same bytes.
 
-use super::MAX_DIM;
+use super::code::{CodeSpan, Factors};
+use super::scratch::Scratch;
 use crate::codec::scalar::ScalarCodec;
-use crate::pack::{self, Words};
-use crate::page::{ScaleFormat, Side, Span};
+use crate::page::ScaleFormat;
 use crate::quant::{Levels, Rule};
 use crate::simd::{LANES, Simd};
-use std::cell::Cell;
-use std::mem::MaybeUninit;
 
-/// This thread's scratch floats, aligned to a cache line; returned when dropped.
-///
-/// A guard and not a closure: what runs inside a closure would be compiled without the tier's instructions.
-pub(crate) struct Scratch {
-    floats: Vec<f32>,
-    skip: usize,
-    len: usize,
-}
-
-thread_local!(static SCRATCH: Cell<Vec<f32>> = const { Cell::new(Vec::new()) });
-
-impl Scratch {
-    pub(crate) fn take(len: usize) -> Scratch {
-        let mut floats = SCRATCH.take();
-        if floats.len() < len + LANES {
-            floats.resize(len + LANES, 0.0);
-        }
-        let skip = floats.as_ptr().align_offset(64).min(LANES);
-        Scratch { floats, skip, len }
-    }
-
-    pub(crate) fn floats(&mut self) -> &mut [f32] {
-        &mut self.floats[self.skip..self.skip + self.len]
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        SCRATCH.set(std::mem::take(&mut self.floats));
-    }
-}
-
-/// A scale, its reciprocal and a zero, per lane.
-struct Scale<S: Simd> {
-    inverse: S::F,
-    zero: S::F,
-}
-
-/// Encodes a page of rows, (tokens, dim). False when a scale does not fit the stored format.
+/// Encodes a page of rows, (tokens, dim). Returns the largest scale or zero, or NaN when a number was not finite or did
+/// not stay so on its way into the basis; then the page holds nothing of use.
 ///
 /// # Safety
-/// `rows` is valid for tokens · dim finite floats, `page` for the layout's bytes; the CPU has the tier.
+/// `rows` is valid for tokens · dim floats, `page` for the layout's bytes; the CPU has the tier.
 #[inline(always)]
-pub(crate) unsafe fn encode<S: Simd>(codec: &ScalarCodec, rows: *const f32, page: *mut u8) -> bool {
+pub(crate) unsafe fn encode<S: Simd>(codec: &ScalarCodec, rows: *const f32, page: *mut u8) -> f32 {
     let layout = &codec.layout;
     let padded = layout.coded.max(layout.dim).next_multiple_of(LANES);
-    let tiles = layout.tokens / LANES;
-    let held = if layout.channel_scale.is_some() { tiles } else { 1 };
-    let mut buffer = Scratch::take((held + 1) * LANES * padded);
-    let (columns, scratch) = buffer.floats().split_at_mut(held * LANES * padded);
-    let (columns, scratch) = (columns.as_mut_ptr(), scratch.as_mut_ptr());
-    let mut top = 0.0f32;
+    let (tiles, tile_floats) = (layout.tokens / LANES, LANES * padded);
+    let mut largest = Largest::default();
     // SAFETY: every tile has `padded` columns; scales and units are written where the layout has them.
     unsafe {
-        if layout.channel_scale.is_some() {
+        if layout.channel_scale.is_none() {
+            let mut buffer = Scratch::take(2 * tile_floats);
+            let (columns, scratch) = buffer.floats().split_at_mut(tile_floats);
+            let columns = columns.as_mut_ptr();
             for tile in 0..tiles {
-                let columns = columns.add(tile * LANES * padded);
                 gather::<S>(codec, rows.add(tile * LANES * layout.dim), columns, padded);
-                codec.basis.forward::<S>(columns, scratch);
+                codec.basis.forward::<S>(columns, scratch.as_mut_ptr());
+                largest.add(token_tile::<S>(codec, columns, tile, page));
             }
-            let zeros = layout.token_scale.is_some();
-            top = channel_scales::<S>(codec, columns, padded, page);
-            for tile in 0..tiles {
-                let columns = columns.add(tile * LANES * padded);
-                if zeros {
-                    top = top.max(token_tile::<S>(codec, columns, tile, page));
-                } else {
-                    channel_tile::<S>(codec, columns, tile, page);
+            return largest.value();
+        }
+        // Channel scales need the whole page first.
+        let mut buffer = Scratch::take((tiles + 1) * tile_floats + 4 * (padded + LANES));
+        let (columns, rest) = buffer.floats().split_at_mut(tiles * tile_floats);
+        let (scratch, factors) = rest.split_at_mut(tile_floats);
+        let columns = columns.as_mut_ptr();
+        for tile in 0..tiles {
+            let columns = columns.add(tile * tile_floats);
+            gather::<S>(codec, rows.add(tile * LANES * layout.dim), columns, padded);
+            codec.basis.forward::<S>(columns, scratch.as_mut_ptr());
+        }
+        let factors = ChannelFactors::split(factors, padded);
+        largest.add(channel_scales::<S>(codec, columns, padded, factors, page));
+        for tile in 0..tiles {
+            let columns = columns.add(tile * tile_floats);
+            if layout.token_scale.is_some() {
+                for c in 0..layout.coded {
+                    let p = columns.add(LANES * c);
+                    S::store(p, S::mul(S::load(p), S::splat(*factors.inverse.add(c))));
+                }
+                largest.add(token_tile::<S>(codec, columns, tile, page));
+            } else {
+                for (span, levels) in layout.spans.iter().zip(&codec.levels) {
+                    let factors =
+                        Factors::Channel(factors.inverse.add(span.first), factors.zero.add(span.first));
+                    let columns = columns.add(LANES * span.first);
+                    CodeSpan { codec, span, levels, columns, factors, tile, page }.run::<S>();
                 }
             }
-        } else {
-            for tile in 0..tiles {
-                gather::<S>(codec, rows.add(tile * LANES * layout.dim), columns, padded);
-                codec.basis.forward::<S>(columns, scratch);
-                top = top.max(token_tile::<S>(codec, columns, tile, page));
-            }
         }
+        largest.value()
     }
-    top <= layout.format.max()
+}
+
+/// A maximum that NaN and infinity do not get lost in.
+#[derive(Default)]
+struct Largest {
+    top: f32,
+    /// 0·x of everything: zero, or NaN.
+    poison: f32,
+}
+
+impl Largest {
+    fn add(&mut self, x: f32) {
+        self.top = self.top.max(x);
+        self.poison += 0.0 * x;
+    }
+
+    fn value(&self) -> f32 {
+        self.top + self.poison
+    }
+}
+
+/// Per-channel numbers of a page, each `padded` floats and a vector more: a span may start in the middle of one.
+#[derive(Clone, Copy)]
+struct ChannelFactors {
+    low: *mut f32,
+    high: *mut f32,
+    inverse: *mut f32,
+    zero: *mut f32,
+}
+
+impl ChannelFactors {
+    fn split(floats: &mut [f32], padded: usize) -> ChannelFactors {
+        let mut parts = floats.chunks_exact_mut(padded + LANES).map(<[f32]>::as_mut_ptr);
+        let mut next = || parts.next().unwrap_or(std::ptr::null_mut());
+        ChannelFactors { low: next(), high: next(), inverse: next(), zero: next() }
+    }
 }
 
 /// Sixteen rows into columns; channels past `dim` become zero.
+///
+/// # Safety
+/// `rows` holds 16 rows of the codec's dimension, `columns` room for `padded` columns; the CPU has the tier.
 #[inline(always)]
 unsafe fn gather<S: Simd>(codec: &ScalarCodec, rows: *const f32, columns: *mut f32, padded: usize) {
     let dim = codec.layout.dim;
@@ -102,131 +115,267 @@ unsafe fn gather<S: Simd>(codec: &ScalarCodec, rows: *const f32, columns: *mut f
         let whole = dim / LANES * LANES;
         for first in (0..whole).step_by(LANES) {
             let block = S::transpose(rows.add(first), dim);
-            for (c, column) in block.into_iter().enumerate() {
-                S::store(columns.add(LANES * (first + c)), column);
+            for c in 0..LANES {
+                S::store(columns.add(LANES * (first + c)), block[c]);
             }
         }
         for c in whole..padded {
+            let p = columns.add(LANES * c);
             for lane in 0..LANES {
-                *columns.add(LANES * c + lane) = if c < dim { *rows.add(lane * dim + c) } else { 0.0 };
+                *p.add(lane) = if c < dim { *rows.add(lane * dim + c) } else { 0.0 };
             }
         }
     }
 }
 
-/// Scales of every channel over the whole page; where tokens have scales too, divides the columns by them.
+/// Scales of every coded channel over the whole page: stored, and kept as factors. Returns the largest scale or zero, or
+/// NaN when a column is not finite.
+///
+/// # Safety
+/// `columns` holds all tiles of `padded` columns, the factors `padded` floats each and a vector more; the CPU has the tier.
 #[inline(always)]
 unsafe fn channel_scales<S: Simd>(
     codec: &ScalarCodec,
-    columns: *mut f32,
+    columns: *const f32,
     padded: usize,
+    factors: ChannelFactors,
     page: *mut u8,
 ) -> f32 {
     let layout = &codec.layout;
     let tiles = layout.tokens / LANES;
-    let size = layout.format.bytes();
-    let mut largest = 0.0f32;
-    for (span, levels) in layout.spans.iter().zip(&codec.levels) {
-        for c in span.first..span.first + span.len {
-            // SAFETY: c is a coded channel; all tiles have `padded` columns.
-            unsafe {
-                let at = |tile: usize| columns.add(LANES * (tile * padded + c));
+    // SAFETY: every channel below `coded` has a column in every tile and a place in the page's arrays.
+    unsafe {
+        let mut largest = S::splat(0.0);
+        let mut poison = S::splat(0.0);
+        // Four channels at a time, so that their reductions share the work.
+        for first in (0..layout.coded).step_by(4) {
+            let (mut low, mut high) = ([S::splat(0.0); 4], [S::splat(0.0); 4]);
+            for i in 0..4 {
+                let p = columns.add(LANES * (first + i));
+                (low[i], high[i]) = (S::load(p), S::load(p));
+                poison = S::add(poison, S::sub(low[i], low[i]));
+                for tile in 1..tiles {
+                    let x = S::load(p.add(LANES * padded * tile));
+                    poison = S::add(poison, S::sub(x, x));
+                    (low[i], high[i]) = (S::min(low[i], x), S::max(high[i], x));
+                }
+                low[i] = S::sub(S::splat(0.0), low[i]);
+            }
+            let (low, high) = (S::reduce4_max(low), S::reduce4_max(high));
+            for i in 0..4 {
+                *factors.low.add(first + i) = -low[i];
+                *factors.high.add(first + i) = high[i];
+            }
+        }
+        for (span, levels) in layout.spans.iter().zip(&codec.levels) {
+            if levels.rule == Rule::LloydMax && layout.token_scale.is_none() {
+                for c in span.first..span.first + span.len {
+                    *factors.high.add(c) = root_mean_square(columns.add(LANES * c), LANES * padded, tiles);
+                }
+            }
+            for first in (span.first..span.first + span.len).step_by(LANES) {
+                // A key span may end in the middle of a vector; the next span rewrites what is too much.
+                let (low, high) = (S::load(factors.low.add(first)), S::load(factors.high.add(first)));
                 let (scale, zero) = if layout.token_scale.is_some() {
                     // Evens out the channels; the token scales take it from there.
-                    let mut top = S::splat(0.0);
-                    for tile in 0..tiles {
-                        top = S::max(top, S::abs(S::load(at(tile))));
-                    }
-                    let scale = layout.format.round(S::reduce_max(top));
-                    let inverse = S::splat(if scale >= f32::MIN_POSITIVE { 1.0 / scale } else { 0.0 });
-                    for tile in 0..tiles {
-                        S::store(at(tile), S::mul(S::load(at(tile)), inverse));
-                    }
-                    (scale, 0.0)
+                    (round_lanes::<S>(layout.format, S::max(high, S::sub(S::splat(0.0), low))), S::splat(0.0))
                 } else {
-                    channel_scale::<S>(layout.format, levels, tiles, at)
+                    scale_of::<S>(layout.format, levels, low, high)
                 };
-                // Tiers pick zeros of either sign; a page has only positive ones.
-                let (scale, zero) = (scale + 0.0, zero + 0.0);
-                let array =
-                    |start: usize| std::slice::from_raw_parts_mut(page.add(start), layout.coded * size);
-                if let Some(range) = &layout.channel_scale {
-                    layout.format.write(array(range.start), c, scale);
+                S::store(factors.inverse.add(first), inverse_of::<S>(scale));
+                S::store(factors.zero.add(first), zero);
+                let left = span.first + span.len - first;
+                for (array, x) in [(&layout.channel_scale, scale), (&layout.channel_zero, zero)] {
+                    if let Some(range) = array {
+                        let at = page.add(range.start + first * layout.format.bytes());
+                        store_scales::<S>(layout.format, at, x, left.min(LANES));
+                        largest = S::max(largest, S::abs(x));
+                    }
                 }
-                if let Some(range) = &layout.channel_zero {
-                    layout.format.write(array(range.start), c, zero);
-                }
-                largest = largest.max(scale.abs()).max(zero.abs());
             }
         }
+        S::reduce_max(largest) + S::reduce_add(poison)
     }
-    largest
 }
 
-/// The rule's scale and zero for one channel.
+/// Stores the first `count` of 16 scales.
+///
+/// # Safety
+/// `p` is valid for `count` scales of the format; the CPU has the tier.
 #[inline(always)]
-unsafe fn channel_scale<S: Simd>(
-    format: ScaleFormat,
-    levels: &Levels,
-    tiles: usize,
-    at: impl Fn(usize) -> *mut f32,
-) -> (f32, f32) {
-    // SAFETY: the caller's columns.
+unsafe fn store_scales<S: Simd>(format: ScaleFormat, p: *mut u8, x: S::F, count: usize) {
+    let mut bytes = [0u8; 4 * LANES];
+    // SAFETY: `bytes` holds 16 scales of either format, `p` as many as are copied.
     unsafe {
-        let (mut low, mut high) = (S::load(at(0)), S::load(at(0)));
-        for tile in 1..tiles {
-            let x = S::load(at(tile));
-            (low, high) = (S::min(low, x), S::max(high, x));
+        let target = if count == LANES { p } else { bytes.as_mut_ptr() };
+        match format {
+            ScaleFormat::F16 => S::store_f16(target.cast(), x),
+            ScaleFormat::F32 => S::store(target.cast(), x),
         }
-        let (low, high) = (S::reduce_min(low), S::reduce_max(high));
-        match levels.rule {
-            Rule::Symmetric => (format.round(high.max(-low) / levels.divisor()), 0.0),
+        if count < LANES {
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), p, count * format.bytes());
+        }
+    }
+}
+
+/// Over one channel of all tiles; lane sums in a fixed order, so that every tier gets the same bits.
+///
+/// # Safety
+/// `tiles` columns, `stride` floats apart.
+unsafe fn root_mean_square(column: *const f32, stride: usize, tiles: usize) -> f32 {
+    let mut squares = [0.0f32; LANES];
+    for tile in 0..tiles {
+        for (lane, sum) in squares.iter_mut().enumerate() {
+            // SAFETY: the caller's columns.
+            let x = unsafe { *column.add(stride * tile + lane) };
+            *sum = x.mul_add(x, *sum);
+        }
+    }
+    (squares.iter().sum::<f32>() / (tiles * LANES) as f32).sqrt()
+}
+
+/// Chooses token scales for one tile, stores them, codes under them. Returns the largest scale or zero, or NaN when a
+/// column is not finite.
+///
+/// # Safety
+/// `columns` holds the tile, `page` has the codec's layout; the CPU has the tier.
+#[inline(always)]
+unsafe fn token_tile<S: Simd>(codec: &ScalarCodec, columns: *const f32, tile: usize, page: *mut u8) -> f32 {
+    let layout = &codec.layout;
+    // SAFETY: columns span.first .. + len exist (padding is zero); token arrays have room for this tile.
+    unsafe {
+        let mut largest = S::splat(0.0);
+        let mut poison = S::splat(0.0);
+        for (span, levels) in layout.spans.iter().zip(&codec.levels) {
+            let columns = columns.add(LANES * span.first);
+            let (low, high, odd) = extremes::<S>(levels, columns, span.len.min(layout.dim - span.first));
+            poison = S::add(poison, odd);
+            let (scale, zero) = scale_of::<S>(layout.format, levels, low, high);
+            let at = (span.group * layout.tokens + tile * LANES) * layout.format.bytes();
+            for (array, x) in [(&layout.token_scale, scale), (&layout.token_zero, zero)] {
+                if let Some(range) = array {
+                    store_scales::<S>(layout.format, page.add(range.start + at), x, LANES);
+                    largest = S::max(largest, S::abs(x));
+                }
+            }
+            let factors = Factors::Token(inverse_of::<S>(scale), zero);
+            CodeSpan { codec, span, levels, columns, factors, tile, page }.run::<S>();
+        }
+        S::reduce_max(largest) + S::reduce_add(poison)
+    }
+}
+
+/// Smallest and largest number of each lane (for Lloyd–Max the root mean square instead of the largest), and Σ(x − x),
+/// which is zero for finite numbers and NaN for others.
+///
+/// # Safety
+/// `columns` holds `len` columns; the CPU has the tier.
+#[inline(always)]
+unsafe fn extremes<S: Simd>(levels: &Levels, columns: *const f32, len: usize) -> (S::F, S::F, S::F) {
+    /// Independent chains, so that the latency of one operation does not set the pace.
+    const CHAINS: usize = 4;
+    // SAFETY: c < len.
+    unsafe {
+        let first = S::load(columns);
+        let whole = len / CHAINS * CHAINS;
+        if levels.rule == Rule::LloydMax {
+            let mut squares = [S::splat(0.0); CHAINS];
+            for c in (0..whole).step_by(CHAINS) {
+                for i in 0..CHAINS {
+                    let x = S::load(columns.add(LANES * (c + i)));
+                    squares[i] = S::fma(x, x, squares[i]);
+                }
+            }
+            for c in whole..len {
+                let x = S::load(columns.add(LANES * c));
+                squares[0] = S::fma(x, x, squares[0]);
+            }
+            let sum = S::add(S::add(squares[0], squares[1]), S::add(squares[2], squares[3]));
+            // A square is infinite or NaN if its root is, and so is their sum.
+            return (first, S::sqrt(S::mul(sum, S::splat(1.0 / len as f32))), S::sub(sum, sum));
+        }
+        let (mut low, mut high) = ([first; CHAINS], [first; CHAINS]);
+        let mut odd = [S::splat(0.0); CHAINS];
+        for c in (0..whole).step_by(CHAINS) {
+            for i in 0..CHAINS {
+                let x = S::load(columns.add(LANES * (c + i)));
+                (low[i], high[i]) = (S::min(low[i], x), S::max(high[i], x));
+                odd[i] = S::add(odd[i], S::sub(x, x));
+            }
+        }
+        for c in whole..len {
+            let x = S::load(columns.add(LANES * c));
+            odd[0] = S::add(odd[0], S::sub(x, x));
+            (low[0], high[0]) = (S::min(low[0], x), S::max(high[0], x));
+        }
+        (
+            S::min(S::min(low[0], low[1]), S::min(low[2], low[3])),
+            S::max(S::max(high[0], high[1]), S::max(high[2], high[3])),
+            S::add(S::add(odd[0], odd[1]), S::add(odd[2], odd[3])),
+        )
+    }
+}
+
+/// The rule's scale and zero per lane, as they will be stored, from the extremes (or the root mean square as `high`).
+///
+/// # Safety
+/// As the kernel it is part of: pages and buffers have the sizes of the layout; the CPU has the tier.
+#[inline(always)]
+unsafe fn scale_of<S: Simd>(format: ScaleFormat, levels: &Levels, low: S::F, high: S::F) -> (S::F, S::F) {
+    // SAFETY: the tier is available.
+    unsafe {
+        let zero = S::splat(0.0);
+        let divisor = S::splat(levels.divisor());
+        let (scale, base) = match levels.rule {
+            Rule::Symmetric => {
+                let top = S::max(high, S::sub(zero, low));
+                (round_lanes::<S>(format, S::div(top, divisor)), zero)
+            }
             Rule::SignedMax => {
-                let extreme = if high >= -low { high } else { low };
-                (format.round(extreme / levels.divisor()), 0.0)
+                let extreme = S::select_gt(S::sub(zero, low), high, low, high);
+                (round_lanes::<S>(format, S::div(extreme, divisor)), zero)
             }
             Rule::Asymmetric => {
-                let zero = outward(format, low, -1.0);
-                (outward(format, (high - zero) / levels.divisor(), 1.0), zero)
+                let base = outward::<S>(format, low, -1.0);
+                (outward::<S>(format, S::div(S::sub(high, base), divisor), 1.0), base)
             }
-            Rule::LloydMax => {
-                // Lane sums in a fixed order, so that every tier gets the same bits.
-                let mut squares = [0.0f32; LANES];
-                for tile in 0..tiles {
-                    for (lane, sum) in squares.iter_mut().enumerate() {
-                        let x = *at(tile).add(lane);
-                        *sum = x.mul_add(x, *sum);
-                    }
-                }
-                let mean = squares.iter().sum::<f32>() / (tiles * LANES) as f32;
-                (format.round(mean.sqrt() * levels.unit), 0.0)
-            }
-        }
+            Rule::LloydMax => (round_lanes::<S>(format, S::mul(high, S::splat(levels.unit))), zero),
+        };
+        // Which of −0 and +0 is the larger depends on the machine; make both +0.
+        (S::add(scale, zero), S::add(base, zero))
+    }
+}
+
+/// 1/s; of a zero or subnormal scale it would be infinite, and such codes do not matter, so zero.
+///
+/// # Safety
+/// As the kernel it is part of: pages and buffers have the sizes of the layout; the CPU has the tier.
+#[inline(always)]
+unsafe fn inverse_of<S: Simd>(scale: S::F) -> S::F {
+    // SAFETY: the tier is available.
+    unsafe {
+        S::select_gt(S::abs(scale), S::splat(f32::MIN_POSITIVE), S::div(S::splat(1.0), scale), S::splat(0.0))
     }
 }
 
 /// Rounds to the format towards `direction`·∞, so that a range only grows.
-fn outward(format: ScaleFormat, x: f32, direction: f32) -> f32 {
-    let near = format.round(x);
-    if near * direction >= x * direction {
-        return near;
-    }
-    // Between half and one binary16 step further, in the normal and in the subnormal range: the next number.
-    format.round(x + direction * (x.abs() * (1.0 / 2048.0)).max(3.0e-8))
-}
-
-/// [`outward`] per lane.
+///
+/// # Safety
+/// As the kernel it is part of: pages and buffers have the sizes of the layout; the CPU has the tier.
 #[inline(always)]
-unsafe fn outward_lanes<S: Simd>(format: ScaleFormat, x: S::F, direction: f32) -> S::F {
+unsafe fn outward<S: Simd>(format: ScaleFormat, x: S::F, direction: f32) -> S::F {
     // SAFETY: the tier is available.
     unsafe {
         let near = round_lanes::<S>(format, x);
+        // Half a binary16 step further, in the normal and in the subnormal range.
         let nudge = S::max(S::mul(S::abs(x), S::splat(1.0 / 2048.0)), S::splat(3.0e-8));
         let far = round_lanes::<S>(format, S::fma(nudge, S::splat(direction), x));
         if direction > 0.0 { S::select_gt(x, near, far, near) } else { S::select_gt(near, x, far, near) }
     }
 }
 
+/// # Safety
+/// As the kernel it is part of: pages and buffers have the sizes of the layout; the CPU has the tier.
 #[inline(always)]
 unsafe fn round_lanes<S: Simd>(format: ScaleFormat, x: S::F) -> S::F {
     if format == ScaleFormat::F32 {
@@ -237,225 +386,5 @@ unsafe fn round_lanes<S: Simd>(format: ScaleFormat, x: S::F) -> S::F {
     unsafe {
         S::store_f16(halves.as_mut_ptr(), x);
         S::load_f16(halves.as_ptr())
-    }
-}
-
-/// Codes one tile under channel scales alone.
-#[inline(always)]
-unsafe fn channel_tile<S: Simd>(codec: &ScalarCodec, columns: *const f32, tile: usize, page: *mut u8) {
-    let layout = &codec.layout;
-    let size = layout.format.bytes();
-    for (span, levels) in layout.spans.iter().zip(&codec.levels) {
-        let mut codes = TileCodes::new();
-        // SAFETY: scales were written for every coded channel.
-        unsafe {
-            let array =
-                |start: usize| std::slice::from_raw_parts(page.cast_const().add(start), layout.coded * size);
-            for c in 0..span.len {
-                let read = |r: &std::ops::Range<usize>| layout.format.read(array(r.start), span.first + c);
-                let scale = layout.channel_scale.as_ref().map_or(0.0, read);
-                let zero = layout.channel_zero.as_ref().map_or(0.0, read);
-                let inverse = if scale.abs() >= f32::MIN_POSITIVE { 1.0 / scale } else { 0.0 };
-                let scale = Scale::<S> { inverse: S::splat(inverse), zero: S::splat(zero) };
-                codes.set::<S>(
-                    layout.side,
-                    c,
-                    code::<S>(levels, S::load(columns.add(LANES * (span.first + c))), &scale),
-                );
-            }
-            codes.write(codec, span, tile, page);
-        }
-    }
-}
-
-/// Chooses token scales for one tile, stores them, codes under them. Returns the largest scale or zero.
-#[inline(always)]
-unsafe fn token_tile<S: Simd>(codec: &ScalarCodec, columns: *const f32, tile: usize, page: *mut u8) -> f32 {
-    let layout = &codec.layout;
-    let mut largest = 0.0f32;
-    for (span, levels) in layout.spans.iter().zip(&codec.levels) {
-        let real = span.len.min(layout.dim - span.first);
-        let mut codes = TileCodes::new();
-        // SAFETY: columns span.first .. + len exist (padding is zero); token arrays have room for this tile.
-        unsafe {
-            let columns = columns.add(LANES * span.first);
-            let (scale, zero) = token_scale::<S>(layout.format, levels, columns, real);
-            // Tiers pick zeros of either sign; a page has only positive ones.
-            let (scale, zero) = (S::add(scale, S::splat(0.0)), S::add(zero, S::splat(0.0)));
-            let at = (span.group * layout.tokens + tile * LANES) * layout.format.bytes();
-            for (range, x) in [(&layout.token_scale, scale), (&layout.token_zero, zero)] {
-                if let Some(range) = range {
-                    let p = page.add(range.start + at);
-                    match layout.format {
-                        ScaleFormat::F16 => S::store_f16(p.cast(), x),
-                        ScaleFormat::F32 => S::store(p.cast(), x),
-                    }
-                    largest = largest.max(S::reduce_max(S::abs(x)));
-                }
-            }
-            let one = S::splat(1.0);
-            // A zero or subnormal scale could make an infinite reciprocal; its codes do not matter, so make it zero.
-            let least = S::splat(f32::MIN_POSITIVE);
-            let inverse = S::select_gt(S::abs(scale), least, S::div(one, scale), S::splat(0.0));
-            let scale = Scale::<S> { inverse, zero };
-            for c in 0..span.len {
-                codes.set::<S>(layout.side, c, code::<S>(levels, S::load(columns.add(LANES * c)), &scale));
-            }
-            codes.write(codec, span, tile, page);
-        }
-    }
-    largest
-}
-
-#[inline(always)]
-unsafe fn column<S: Simd>(columns: *const f32, c: usize) -> S::F {
-    // SAFETY: the callers' columns.
-    unsafe { S::load(columns.add(LANES * c)) }
-}
-
-/// The rule's scale and zero for `len` channels of each lane's token, as they will be stored.
-#[inline(always)]
-unsafe fn token_scale<S: Simd>(
-    format: ScaleFormat,
-    levels: &Levels,
-    columns: *const f32,
-    len: usize,
-) -> (S::F, S::F) {
-    /// Independent chains, so that the latency of one operation does not set the pace.
-    const CHAINS: usize = 4;
-    // SAFETY: `len` columns, the caller's contract.
-    unsafe {
-        let zero = S::splat(0.0);
-        let divisor = S::splat(levels.divisor());
-        match levels.rule {
-            Rule::Symmetric => {
-                let mut top = [zero; CHAINS];
-                for c in 0..len {
-                    top[c % CHAINS] = S::max(top[c % CHAINS], S::abs(column::<S>(columns, c)));
-                }
-                let top = S::max(S::max(top[0], top[1]), S::max(top[2], top[3]));
-                (round_lanes::<S>(format, S::div(top, divisor)), zero)
-            }
-            Rule::SignedMax | Rule::Asymmetric => {
-                let (mut low, mut high) =
-                    ([column::<S>(columns, 0); CHAINS], [column::<S>(columns, 0); CHAINS]);
-                for c in 0..len {
-                    low[c % CHAINS] = S::min(low[c % CHAINS], column::<S>(columns, c));
-                    high[c % CHAINS] = S::max(high[c % CHAINS], column::<S>(columns, c));
-                }
-                let low = S::min(S::min(low[0], low[1]), S::min(low[2], low[3]));
-                let high = S::max(S::max(high[0], high[1]), S::max(high[2], high[3]));
-                if levels.rule == Rule::SignedMax {
-                    let extreme = S::select_gt(S::sub(zero, low), high, low, high);
-                    (round_lanes::<S>(format, S::div(extreme, divisor)), zero)
-                } else {
-                    let base = outward_lanes::<S>(format, low, -1.0);
-                    (outward_lanes::<S>(format, S::div(S::sub(high, base), divisor), 1.0), base)
-                }
-            }
-            Rule::LloydMax => {
-                let mut squares = [zero; CHAINS];
-                for c in 0..len {
-                    squares[c % CHAINS] =
-                        S::fma(column::<S>(columns, c), column::<S>(columns, c), squares[c % CHAINS]);
-                }
-                let sum = S::add(S::add(squares[0], squares[1]), S::add(squares[2], squares[3]));
-                let rms = S::sqrt(S::mul(sum, S::splat(1.0 / len as f32)));
-                (round_lanes::<S>(format, S::mul(rms, S::splat(levels.unit))), zero)
-            }
-        }
-    }
-}
-
-/// The codes of one channel for sixteen tokens.
-#[inline(always)]
-unsafe fn code<S: Simd>(levels: &Levels, x: S::F, scale: &Scale<S>) -> S::I {
-    // SAFETY: the tier is available.
-    unsafe {
-        if levels.rule == Rule::LloydMax {
-            let x = S::mul(x, scale.inverse);
-            let mut code = S::izero();
-            for boundary in &levels.boundaries {
-                code = S::inc_where_gt(code, x, S::splat(*boundary));
-            }
-            return code;
-        }
-        let (bottom, top) = levels.range();
-        let level = match levels.rule {
-            Rule::Asymmetric => S::mul(S::sub(x, scale.zero), scale.inverse),
-            _ => S::fma(x, scale.inverse, S::splat(levels.centre() as f32)),
-        };
-        S::round(S::min(S::max(level, S::splat(bottom)), S::splat(top)))
-    }
-}
-
-/// The codes of a span of one tile, on their way into units.
-///
-/// Keys want four channels of a token in a word: channels are merged by shifts as they come. Values want four tokens
-/// of a channel in a word: the low bytes of the lanes, stored side by side, are just that.
-struct TileCodes {
-    /// Keys: word of (channel quad, token). Values: word of (channel, token quad).
-    words: [MaybeUninit<u32>; LANES * MAX_DIM / 4],
-}
-
-impl TileCodes {
-    #[inline(always)]
-    fn new() -> TileCodes {
-        TileCodes { words: [const { MaybeUninit::uninit() }; LANES * MAX_DIM / 4] }
-    }
-
-    /// Channels must come in order, because a word starts with its first one.
-    #[inline(always)]
-    unsafe fn set<S: Simd>(&mut self, side: Side, channel: usize, codes: S::I) {
-        // SAFETY: channel < MAX_DIM; the words of a quad are written by its first channel before they are read.
-        unsafe {
-            let words = self.words.as_mut_ptr();
-            match side {
-                Side::Key => {
-                    let p = words.add(LANES * (channel / 4)).cast::<i32>();
-                    let merged = match channel % 4 {
-                        0 => codes,
-                        1 => S::ior_shl::<8>(S::iload(p), codes),
-                        2 => S::ior_shl::<16>(S::iload(p), codes),
-                        _ => S::ior_shl::<24>(S::iload(p), codes),
-                    };
-                    S::istore(p, merged);
-                }
-                Side::Value => S::store_low_bytes(words.add(4 * channel).cast(), codes),
-            }
-        }
-    }
-
-    /// Packs the span's units of this tile. Every channel of the span must have been set.
-    #[inline(always)]
-    unsafe fn write(&self, codec: &ScalarCodec, span: &Span, tile: usize, page: *mut u8) {
-        let layout = &codec.layout;
-        let (row, unit) = (layout.row_bytes(span), pack::unit_bytes(span.bits));
-        // SAFETY: every word of the span was set; units of this tile lie within the page.
-        unsafe {
-            let words = self.words.as_ptr().cast::<u32>();
-            for r in 0..span.len / layout.side.row() {
-                let at = page.add(span.codes + r * row);
-                match layout.side {
-                    Side::Key => {
-                        let v = words.add(LANES * 2 * r).cast::<[Words; 2]>();
-                        pack::pack(span.bits, &*v, std::slice::from_raw_parts_mut(at.add(tile * unit), unit));
-                    }
-                    Side::Value => {
-                        // Sixteen tokens of sixteen channels: two units of eight tokens.
-                        for octet in 0..2 {
-                            let mut v = [[0u32; 16]; 2];
-                            for (half, v) in v.iter_mut().enumerate() {
-                                for (channel, word) in v.iter_mut().enumerate() {
-                                    *word = *words.add(4 * (LANES * r + channel) + 2 * octet + half);
-                                }
-                            }
-                            let at = at.add((2 * tile + octet) * unit);
-                            pack::pack(span.bits, &v, std::slice::from_raw_parts_mut(at, unit));
-                        }
-                    }
-                }
-            }
-        }
     }
 }

@@ -10,8 +10,14 @@ use half::{bf16, f16};
 trait Stored {
     const BYTES: usize;
     /// Sixteen numbers from `p`, which needs no alignment.
+    ///
+    /// # Safety
+    /// As the kernel it is part of: pages and buffers have the sizes of the layout; the CPU has the tier.
     unsafe fn load<S: Simd>(p: *const u8) -> S::F;
     /// Sixteen numbers to `p`, which needs no alignment.
+    ///
+    /// # Safety
+    /// As the kernel it is part of: pages and buffers have the sizes of the layout; the CPU has the tier.
     unsafe fn store<S: Simd>(p: *mut u8, x: S::F);
 }
 
@@ -73,6 +79,9 @@ macro_rules! by_element {
 }
 
 /// Up to 15 numbers, zeros after them.
+///
+/// # Safety
+/// As the kernel it is part of: pages and buffers have the sizes of the layout; the CPU has the tier.
 #[inline(always)]
 unsafe fn load_part<S: Simd, E: Stored>(p: *const u8, count: usize) -> S::F {
     let mut part = [0u8; 4 * LANES];
@@ -91,6 +100,8 @@ pub(crate) unsafe fn encode<S: Simd>(shape: &ExactShape, rows: *const f32, page:
     unsafe { by_element!(shape, encode_as, (shape, rows, page)) }
 }
 
+/// # Safety
+/// As the kernel it is part of: pages and buffers have the sizes of the layout; the CPU has the tier.
 #[inline(always)]
 unsafe fn encode_as<S: Simd, E: Stored>(shape: &ExactShape, rows: *const f32, page: *mut u8) {
     let ExactShape { dim, tokens, transposed, .. } = *shape;
@@ -130,6 +141,8 @@ pub(crate) unsafe fn scores<S: Simd>(shape: &ExactShape, query: &Query, page: Pa
     unsafe { by_element!(shape, scores_as, (shape, query, page, out)) }
 }
 
+/// # Safety
+/// As the kernel it is part of: pages and buffers have the sizes of the layout; the CPU has the tier.
 #[inline(always)]
 unsafe fn scores_as<S: Simd, E: Stored>(shape: &ExactShape, query: &Query, page: Pages, out: *mut f32) {
     let mut head = 0;
@@ -142,6 +155,8 @@ unsafe fn scores_as<S: Simd, E: Stored>(shape: &ExactShape, query: &Query, page:
     }
 }
 
+/// # Safety
+/// As the kernel it is part of: pages and buffers have the sizes of the layout; the CPU has the tier.
 #[inline(always)]
 unsafe fn score_block<S: Simd, E: Stored, const H: usize>(
     shape: &ExactShape,
@@ -170,6 +185,8 @@ unsafe fn score_block<S: Simd, E: Stored, const H: usize>(
     H
 }
 
+/// # Safety
+/// As the kernel it is part of: pages and buffers have the sizes of the layout; the CPU has the tier.
 #[inline(always)]
 unsafe fn score_tiles<S: Simd, E: Stored, const H: usize, const N: usize>(
     shape: &ExactShape,
@@ -220,6 +237,8 @@ pub(crate) unsafe fn accumulate<S: Simd>(
     unsafe { by_element!(shape, accumulate_as, (shape, weights, page, sums)) }
 }
 
+/// # Safety
+/// As the kernel it is part of: pages and buffers have the sizes of the layout; the CPU has the tier.
 #[inline(always)]
 unsafe fn accumulate_as<S: Simd, E: Stored>(
     shape: &ExactShape,
@@ -237,6 +256,8 @@ unsafe fn accumulate_as<S: Simd, E: Stored>(
     }
 }
 
+/// # Safety
+/// As the kernel it is part of: pages and buffers have the sizes of the layout; the CPU has the tier.
 #[inline(always)]
 unsafe fn sum_block<S: Simd, E: Stored, const H: usize>(
     shape: &ExactShape,
@@ -274,6 +295,8 @@ unsafe fn sum_block<S: Simd, E: Stored, const H: usize>(
     H
 }
 
+/// # Safety
+/// As the kernel it is part of: pages and buffers have the sizes of the layout; the CPU has the tier.
 #[inline(always)]
 unsafe fn sum_columns<S: Simd, E: Stored, const H: usize, const N: usize, const RAGGED: bool>(
     shape: &ExactShape,

@@ -4,18 +4,21 @@
 //! is one indirect jump, and everything below it was compiled with the tier's instructions.
 
 pub(crate) mod accumulate;
+mod code;
 pub(crate) mod decode;
 pub(crate) mod encode;
 pub(crate) mod exact;
 pub(crate) mod query;
 pub(crate) mod round;
 pub(crate) mod scores;
+pub(crate) mod scratch;
 
 use crate::codec::exact::Element;
 use crate::codec::scalar::ScalarCodec;
 use crate::codec::{Accumulator, Query};
 use crate::page::ScaleFormat;
 use crate::simd::{Simd, Tier, Work};
+use crate::transform::Basis;
 use std::ops::Range;
 
 /// The largest head dimension.
@@ -110,6 +113,8 @@ macro_rules! entries {
         impl Kernels {
             const fn new<S: Simd>() -> Kernels {
                 $(
+                    /// # Safety
+                    /// The contract of [`Kernels`].
                     unsafe fn $name<$life, S: Simd>($($arg: $type),*) -> $result {
                         struct Arguments<$life> {
                             $($arg: $type,)*
@@ -133,13 +138,14 @@ macro_rules! entries {
 }
 
 entries! {
-    encode<'a>(codec: &'a ScalarCodec, rows: *const f32, page: *mut u8) -> bool = encode::encode;
+    encode<'a>(codec: &'a ScalarCodec, rows: *const f32, page: *mut u8) -> f32 = encode::encode;
     decode<'a>(codec: &'a ScalarCodec, page: &'a [u8], rows: *mut f32) -> () = decode::decode;
     prepare<'a>(codec: &'a ScalarCodec, queries: &'a [f32], query: &'a mut Query) -> () = query::prepare;
     scores<'a>(codec: &'a ScalarCodec, query: &'a Query, pages: Pages, out: *mut f32) -> () = scores::scores;
     accumulate<'a>(codec: &'a ScalarCodec, weights: *const f32, pages: Pages, sums: &'a mut Accumulator) -> ()
         = accumulate::accumulate;
     finish<'a>(codec: &'a ScalarCodec, sums: &'a Accumulator, out: *mut f32) -> () = query::finish;
+    apply<'a>(basis: &'a Basis, rows: *mut f32, count: usize) -> () = query::apply;
     extent<'a>(rows: &'a [f32]) -> f32 = exact::extent;
     exact_encode<'a>(shape: &'a ExactShape, rows: *const f32, page: *mut u8) -> () = exact::encode;
     exact_scores<'a>(shape: &'a ExactShape, query: &'a Query, pages: Pages, out: *mut f32) -> () = exact::scores;
@@ -192,9 +198,7 @@ pub(crate) unsafe fn load_array<S: Simd>(
     array: &Option<Range<usize>>,
     at: usize,
 ) -> Option<S::F> {
-    match array {
-        // SAFETY: the caller's contract.
-        Some(range) => Some(unsafe { load_scales::<S>(format, page.add(range.start + at)) }),
-        None => None,
-    }
+    let range = array.as_ref()?;
+    // SAFETY: the caller's contract.
+    Some(unsafe { load_scales::<S>(format, page.add(range.start + at)) })
 }

@@ -1,10 +1,12 @@
 //! Into the codec's basis and back: once per step, sixteen heads at a time.
 
+use super::MAX_DIM;
 use super::round::{Rounded, planes, round_bytes, step};
-use super::{MAX_DIM, encode::Scratch};
+use super::scratch::Scratch;
 use crate::codec::scalar::ScalarCodec;
 use crate::codec::{Accumulator, PreparedSpan, Query};
 use crate::simd::{LANES, Simd};
+use crate::transform::Basis;
 
 /// Moves queries, (heads, dim), into the basis; rounds them to bytes where no page scale is waiting to be folded in.
 ///
@@ -93,6 +95,54 @@ pub(crate) unsafe fn finish<S: Simd>(codec: &ScalarCodec, sums: &Accumulator, ou
                 let mean = codec.basis.mean().get(c).map_or(0.0, |mean| mean * mass);
                 // SAFETY: the caller's buffer has heads · dim floats.
                 unsafe { *out.add((first + lane) * dim + c) = columns[LANES * c + lane] + mean };
+            }
+        }
+    }
+}
+
+/// Moves `count` vectors into the basis, in place.
+///
+/// # Safety
+/// `rows` is valid for count · dim floats; the CPU has the tier.
+#[inline(always)]
+pub(crate) unsafe fn apply<S: Simd>(basis: &Basis, rows: *mut f32, count: usize) {
+    let dim = basis.dim();
+    let mut buffer = Scratch::take(2 * LANES * dim);
+    let (columns, scratch) = buffer.floats().split_at_mut(LANES * dim);
+    for first in (0..count).step_by(LANES) {
+        let lanes = LANES.min(count - first);
+        // SAFETY: rows first .. first + lanes are within the vectors; both buffers have `dim` columns.
+        unsafe {
+            let rows = rows.add(first * dim);
+            for c in (0..dim).step_by(LANES) {
+                if lanes == LANES && c + LANES <= dim {
+                    let block = S::transpose(rows.add(c), dim);
+                    for i in 0..LANES {
+                        S::store(columns.as_mut_ptr().add(LANES * (c + i)), block[i]);
+                    }
+                } else {
+                    for c in c..dim.min(c + LANES) {
+                        for lane in 0..LANES {
+                            columns[LANES * c + lane] =
+                                if lane < lanes { *rows.add(lane * dim + c) } else { 0.0 };
+                        }
+                    }
+                }
+            }
+            basis.forward::<S>(columns.as_mut_ptr(), scratch.as_mut_ptr());
+            for c in (0..dim).step_by(LANES) {
+                if lanes == LANES && c + LANES <= dim {
+                    let block = S::transpose(columns.as_ptr().add(LANES * c), LANES);
+                    for i in 0..LANES {
+                        S::store(rows.add(i * dim + c), block[i]);
+                    }
+                } else {
+                    for c in c..dim.min(c + LANES) {
+                        for lane in 0..lanes {
+                            *rows.add(lane * dim + c) = columns[LANES * c + lane];
+                        }
+                    }
+                }
             }
         }
     }

@@ -44,6 +44,8 @@ pub(crate) unsafe fn scores<S: Simd>(codec: &ScalarCodec, query: &Query, page: P
     }
 }
 
+/// # Safety
+/// As the kernel it is part of: pages and buffers have the sizes of the layout; the CPU has the tier.
 #[inline(always)]
 unsafe fn block<S: Simd, const H: usize>(
     codec: &ScalarCodec,
@@ -106,6 +108,8 @@ pub(super) fn seen_centre<S: Simd>(levels: &Levels) -> i32 {
     if levels.rule == Rule::LloydMax || levels.bits == 8 { S::BYTE_CENTRE } else { levels.centre() }
 }
 
+/// # Safety
+/// As the kernel it is part of: pages and buffers have the sizes of the layout; the CPU has the tier.
 #[inline(always)]
 unsafe fn add_bias<S: Simd>(out: *mut f32, tokens: usize, bias: f32, fresh: bool) {
     for t in (0..tokens).step_by(LANES) {
@@ -118,6 +122,9 @@ unsafe fn add_bias<S: Simd>(out: *mut f32, tokens: usize, bias: f32, fresh: bool
 }
 
 /// Folds the page's channel scales into the query: q_c·s_c rounded to bytes, the rest exact.
+///
+/// # Safety
+/// As the kernel it is part of: pages and buffers have the sizes of the layout; the CPU has the tier.
 #[inline(always)]
 unsafe fn fold<S: Simd, const H: usize>(
     codec: &ScalarCodec,
@@ -232,6 +239,9 @@ impl<S: Simd, const H: usize, const BITS: u32, const TABLE: bool> Work<S>
 
 impl<S: Simd, const H: usize, const BITS: u32, const TABLE: bool> SpanScores<'_, S, H, BITS, TABLE> {
     /// The inner loop: N tiles of 16 tokens for H heads in registers. Returns N.
+    ///
+    /// # Safety
+    /// As the kernel it is part of: pages and buffers have the sizes of the layout; the CPU has the tier.
     #[inline(always)]
     unsafe fn tiles<const N: usize>(&self, tile: usize) -> usize {
         let Self { span, part, page, next, .. } = self;
@@ -292,6 +302,9 @@ impl<S: Simd, const H: usize, const BITS: u32, const TABLE: bool> SpanScores<'_,
 }
 
 /// The dot product that suits the codes' range.
+///
+/// # Safety
+/// As the kernel it is part of: pages and buffers have the sizes of the layout; the CPU has the tier.
 #[inline(always)]
 pub(super) unsafe fn dot<S: Simd>(full: bool, acc: S::I, codes: S::B, q: S::Quad) -> S::I {
     // SAFETY: the tier is available.
@@ -302,6 +315,9 @@ pub(super) unsafe fn dot<S: Simd>(full: bool, acc: S::I, codes: S::B, q: S::Quad
 ///
 /// The low plane of a split number is stored as the low byte of a two's complement integer, which is what a signed
 /// byte reads back.
+///
+/// # Safety
+/// As the kernel it is part of: pages and buffers have the sizes of the layout; the CPU has the tier.
 #[inline(always)]
 pub(super) unsafe fn combine<S: Simd, const BITS: u32>(low: S::I, high: S::I) -> S::F {
     // SAFETY: the tier is available.

@@ -64,6 +64,8 @@ impl Simd for Avx2 {
     const TILES: usize = 1;
 
     unsafe fn call<W: Work<Self>>(work: W) -> W::Output {
+        /// # Safety
+        /// The CPU has the features.
         #[target_feature(enable = "avx2,fma,f16c")]
         #[inline(never)]
         unsafe fn with_features<W: Work<Avx2>>(work: W) -> W::Output {
@@ -107,7 +109,6 @@ impl Simd for Avx2 {
         }
         fn reduce_add(a: F2) -> f32 { reduce!(a, _mm256_add_ps, _mm_add_ps, _mm_add_ss) }
         fn reduce_max(a: F2) -> f32 { reduce!(a, _mm256_max_ps, _mm_max_ps, _mm_max_ss) }
-        fn reduce_min(a: F2) -> f32 { reduce!(a, _mm256_min_ps, _mm_min_ps, _mm_min_ss) }
         fn reduce4_add(a: [F2; 4]) -> [f32; 4] { reduce4!(a, _mm256_add_ps, _mm_add_ps) }
         fn reduce4_max(a: [F2; 4]) -> [f32; 4] { reduce4!(a, _mm256_max_ps, _mm_max_ps) }
         fn transpose(p: *const f32, stride: usize) -> [F2; LANES] {
@@ -124,7 +125,6 @@ impl Simd for Avx2 {
         }
 
         fn izero() -> I2 { [_mm256_setzero_si256(); 2] }
-        fn iload(p: *const i32) -> I2 { each!(i => _mm256_loadu_si256(p.add(8 * i).cast())) }
         fn istore(p: *mut i32, x: I2) {
             _mm256_storeu_si256(p.cast(), x[0]);
             _mm256_storeu_si256(p.add(8).cast(), x[1]);
@@ -151,6 +151,24 @@ impl Simd for Avx2 {
             }
         }
 
+        fn deal_words(p: *const u32) -> [I2; 4] {
+            let mut words = [[_mm256_setzero_si256(); 2]; 4];
+            for half in 0..2 {
+                // Rows i and i + 4 share a register: a 4×4 transpose inside halves deals all eight rows.
+                let p = p.add(32 * half).cast::<__m128i>();
+                let mut r = [_mm256_setzero_si256(); 4];
+                for i in 0..4 {
+                    r[i] = _mm256_set_m128i(_mm_loadu_si128(p.add(i + 4)), _mm_loadu_si128(p.add(i)));
+                }
+                let (ab_lo, ab_hi) = (_mm256_unpacklo_epi32(r[0], r[1]), _mm256_unpackhi_epi32(r[0], r[1]));
+                let (cd_lo, cd_hi) = (_mm256_unpacklo_epi32(r[2], r[3]), _mm256_unpackhi_epi32(r[2], r[3]));
+                words[0][half] = _mm256_unpacklo_epi64(ab_lo, cd_lo);
+                words[1][half] = _mm256_unpackhi_epi64(ab_lo, cd_lo);
+                words[2][half] = _mm256_unpacklo_epi64(ab_hi, cd_hi);
+                words[3][half] = _mm256_unpackhi_epi64(ab_hi, cd_hi);
+            }
+            words
+        }
         fn narrow(x: [I2; 4]) -> I2 {
             // Packing works within 128-bit halves; put the dwords back in order.
             let order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);

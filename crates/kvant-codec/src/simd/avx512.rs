@@ -37,6 +37,8 @@ impl Simd for Avx512 {
     const TILES: usize = 4;
 
     unsafe fn call<W: Work<Self>>(work: W) -> W::Output {
+        /// # Safety
+        /// The CPU has the features.
         #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi")]
         #[inline(never)]
         unsafe fn with_features<W: Work<Avx512>>(work: W) -> W::Output {
@@ -73,7 +75,6 @@ impl Simd for Avx512 {
         fn select_gt(a: __m512, b: __m512, x: __m512, y: __m512) -> __m512 { _mm512_mask_blend_ps(_mm512_cmp_ps_mask::<_CMP_GT_OQ>(a, b), y, x) }
         fn reduce_add(a: __m512) -> f32 { _mm512_reduce_add_ps(a) }
         fn reduce_max(a: __m512) -> f32 { _mm512_reduce_max_ps(a) }
-        fn reduce_min(a: __m512) -> f32 { _mm512_reduce_min_ps(a) }
         fn reduce4_add(a: [__m512; 4]) -> [f32; 4] { reduce4!(a, _mm512_add_ps) }
         fn reduce4_max(a: [__m512; 4]) -> [f32; 4] { reduce4!(a, _mm512_max_ps) }
         fn transpose(p: *const f32, stride: usize) -> [__m512; LANES] {
@@ -111,7 +112,6 @@ impl Simd for Avx512 {
         }
 
         fn izero() -> __m512i { _mm512_setzero_si512() }
-        fn iload(p: *const i32) -> __m512i { _mm512_loadu_si512(p.cast()) }
         fn istore(p: *mut i32, x: __m512i) { _mm512_storeu_si512(p.cast(), x) }
         fn iadd(a: __m512i, b: __m512i) -> __m512i { _mm512_add_epi32(a, b) }
         fn inc_where_gt(x: __m512i, a: __m512, b: __m512) -> __m512i { _mm512_mask_add_epi32(x, _mm512_cmp_ps_mask::<_CMP_GT_OQ>(a, b), x, _mm512_set1_epi32(1)) }
@@ -120,6 +120,25 @@ impl Simd for Avx512 {
         fn to_f(a: __m512i) -> __m512 { _mm512_cvtepi32_ps(a) }
         fn store_low_bytes(p: *mut u8, x: __m512i) { _mm_storeu_si128(p.cast(), _mm512_cvtepi32_epi8(x)) }
 
+        fn deal_words(p: *const u32) -> [__m512i; 4] {
+            let z = [
+                _mm512_loadu_si512(p.cast()),
+                _mm512_loadu_si512(p.add(16).cast()),
+                _mm512_loadu_si512(p.add(32).cast()),
+                _mm512_loadu_si512(p.add(48).cast()),
+            ];
+            // Words 0 and 1, then words 2 and 3, of eight rows each.
+            let early = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 1, 5, 9, 13, 17, 21, 25, 29);
+            let late = _mm512_setr_epi32(2, 6, 10, 14, 18, 22, 26, 30, 3, 7, 11, 15, 19, 23, 27, 31);
+            let (a, b) = (_mm512_permutex2var_epi32(z[0], early, z[1]), _mm512_permutex2var_epi32(z[2], early, z[3]));
+            let (c, d) = (_mm512_permutex2var_epi32(z[0], late, z[1]), _mm512_permutex2var_epi32(z[2], late, z[3]));
+            [
+                _mm512_shuffle_i32x4::<0x44>(a, b),
+                _mm512_shuffle_i32x4::<0xEE>(a, b),
+                _mm512_shuffle_i32x4::<0x44>(c, d),
+                _mm512_shuffle_i32x4::<0xEE>(c, d),
+            ]
+        }
         fn narrow(x: [__m512i; 4]) -> __m512i {
             let bytes = _mm512_packs_epi16(_mm512_packs_epi32(x[0], x[1]), _mm512_packs_epi32(x[2], x[3]));
             // Packing works within 128-bit quarters; put the dwords back in order.

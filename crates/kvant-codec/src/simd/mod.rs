@@ -70,8 +70,12 @@ pub(crate) trait Work<S: Simd> {
     unsafe fn run(self) -> Self::Output;
 }
 
-/// The operations a tier offers. All methods are `unsafe` because the CPU must support the tier; pointer
-/// arguments must be valid for the stated number of elements and need no alignment.
+/// The operations a tier offers.
+///
+/// # Safety
+/// One contract for all methods: the CPU has the tier; pointers are valid for the stated number of elements and need no
+/// alignment.
+#[expect(clippy::missing_safety_doc, reason = "one contract for all methods, stated above")]
 pub(crate) trait Simd: Copy + 'static {
     /// 16 × f32.
     type F: Copy;
@@ -120,7 +124,6 @@ pub(crate) trait Simd: Copy + 'static {
     unsafe fn select_gt(a: Self::F, b: Self::F, x: Self::F, y: Self::F) -> Self::F;
     unsafe fn reduce_add(a: Self::F) -> f32;
     unsafe fn reduce_max(a: Self::F) -> f32;
-    unsafe fn reduce_min(a: Self::F) -> f32;
     /// The sums of four vectors.
     unsafe fn reduce4_add(a: [Self::F; 4]) -> [f32; 4];
     /// The maxima of four vectors.
@@ -130,7 +133,6 @@ pub(crate) trait Simd: Copy + 'static {
 
     // ---- i32 -------------------------------------------------------------------------------------------
     unsafe fn izero() -> Self::I;
-    unsafe fn iload(p: *const i32) -> Self::I;
     unsafe fn istore(p: *mut i32, x: Self::I);
     unsafe fn iadd(a: Self::I, b: Self::I) -> Self::I;
     /// Adds one in the lanes where a > b.
@@ -149,6 +151,9 @@ pub(crate) trait Simd: Copy + 'static {
     unsafe fn sum_bytes(x: Self::B) -> Self::F;
     /// Asks for the cache line at `p`, which need not be readable.
     unsafe fn prefetch(p: *const u8);
+
+    /// Sixteen rows of four words: result\[w\] lane r = word w of row r.
+    unsafe fn deal_words(p: *const u32) -> [Self::I; 4];
 
     // ---- packed codes ----------------------------------------------------------------------------------
     /// 64 bytes → the 64 low nibbles and the 64 high nibbles.

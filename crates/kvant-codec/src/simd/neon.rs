@@ -81,6 +81,8 @@ impl Simd for Neon {
     const TILES: usize = 1;
 
     unsafe fn call<W: Work<Self>>(work: W) -> W::Output {
+        /// # Safety
+        /// The CPU has the features.
         #[target_feature(enable = "neon")]
         #[inline(never)]
         unsafe fn with_features<W: Work<Neon>>(work: W) -> W::Output {
@@ -127,9 +129,6 @@ impl Simd for Neon {
         fn reduce_max(a: F4) -> f32 {
             vmaxvq_f32(vmaxq_f32(vmaxq_f32(a[0], a[1]), vmaxq_f32(a[2], a[3])))
         }
-        fn reduce_min(a: F4) -> f32 {
-            vminvq_f32(vminq_f32(vminq_f32(a[0], a[1]), vminq_f32(a[2], a[3])))
-        }
         fn reduce4_add(a: [F4; 4]) -> [f32; 4] { four!(i => Self::reduce_add(a[i])) }
         fn reduce4_max(a: [F4; 4]) -> [f32; 4] { four!(i => Self::reduce_max(a[i])) }
         fn transpose(p: *const f32, stride: usize) -> [F4; LANES] {
@@ -146,7 +145,6 @@ impl Simd for Neon {
         }
 
         fn izero() -> I4 { [vdupq_n_s32(0); 4] }
-        fn iload(p: *const i32) -> I4 { four!(i => vld1q_s32(p.add(4 * i))) }
         fn istore(p: *mut i32, x: I4) {
             for i in 0..4 {
                 vst1q_s32(p.add(4 * i), x[i]);
@@ -168,6 +166,17 @@ impl Simd for Neon {
             vst1q_u8(p, vuzp1q_u8(vreinterpretq_u8_u16(low), vreinterpretq_u8_u16(high)));
         }
 
+        fn deal_words(p: *const u32) -> [I4; 4] {
+            let mut words = [[vdupq_n_s32(0); 4]; 4];
+            for quarter in 0..4 {
+                let dealt = vld4q_s32(p.add(16 * quarter).cast());
+                words[0][quarter] = dealt.0;
+                words[1][quarter] = dealt.1;
+                words[2][quarter] = dealt.2;
+                words[3][quarter] = dealt.3;
+            }
+            words
+        }
         fn narrow(x: [I4; 4]) -> B4 {
             four!(i => {
                 let low = vuzp1q_u16(vreinterpretq_u16_s32(x[i][0]), vreinterpretq_u16_s32(x[i][1]));

@@ -95,9 +95,6 @@ impl Simd for Scalar {
     unsafe fn reduce_max(a: Self::F) -> f32 {
         a.into_iter().fold(f32::NEG_INFINITY, f32::max)
     }
-    unsafe fn reduce_min(a: Self::F) -> f32 {
-        a.into_iter().fold(f32::INFINITY, f32::min)
-    }
     unsafe fn reduce4_add(a: [Self::F; 4]) -> [f32; 4] {
         a.map(|a| a.iter().sum())
     }
@@ -112,10 +109,6 @@ impl Simd for Scalar {
 
     unsafe fn izero() -> Self::I {
         [0; LANES]
-    }
-    unsafe fn iload(p: *const i32) -> Self::I {
-        // SAFETY: the caller guarantees 16 readable integers.
-        unsafe { p.cast::<Self::I>().read_unaligned() }
     }
     unsafe fn istore(p: *mut i32, x: Self::I) {
         // SAFETY: the caller guarantees 16 writable integers.
@@ -141,6 +134,10 @@ impl Simd for Scalar {
         unsafe { p.cast::<[u8; LANES]>().write_unaligned(x.map(|v| v as u8)) }
     }
 
+    unsafe fn deal_words(p: *const u32) -> [Self::I; 4] {
+        // SAFETY: the caller guarantees 64 readable words.
+        std::array::from_fn(|w| std::array::from_fn(|r| unsafe { p.add(4 * r + w).read_unaligned() as i32 }))
+    }
     unsafe fn narrow(x: [Self::I; 4]) -> Self::B {
         std::array::from_fn(|i| x[i / LANES][i % LANES] as u8)
     }

@@ -73,12 +73,6 @@ impl Dense {
         self.dim
     }
 
-    /// The largest number that M makes of numbers of magnitude one.
-    pub(super) fn gain(&self) -> f64 {
-        let row = |row: &[f32]| row.iter().map(|x| f64::from(x.abs())).sum();
-        self.forward.chunks_exact(self.dim).map(row).fold(0.0, f64::max)
-    }
-
     /// # Safety
     /// `x` and `scratch` hold `dim` columns each and do not overlap; the CPU has the tier.
     #[inline(always)]
@@ -103,6 +97,8 @@ impl Dense {
         unsafe { self.apply::<S>(&self.inverse, x, scratch) }
     }
 
+    /// # Safety
+    /// The buffers hold the columns that are indexed; the CPU has the tier.
     #[inline(always)]
     unsafe fn apply<S: Simd>(&self, matrix: &[f32], x: *mut f32, scratch: *mut f32) {
         /// Rows per pass: enough independent sums to hide the latency of a fused multiply-add.

@@ -10,9 +10,6 @@
 use crate::simd::{LANES, Simd};
 use std::f64::consts::{FRAC_1_SQRT_2, SQRT_2, TAU};
 
-/// The largest radix that has registers of its own; larger prime factors fall back to two loops over memory.
-const MAX_RADIX: usize = 16;
-
 pub(super) struct RealFourier {
     /// d / 2, the length of the complex transform.
     half: usize,
@@ -40,7 +37,7 @@ fn unit(k: usize, n: usize) -> [f32; 2] {
 
 fn factors(mut n: usize) -> Vec<usize> {
     let mut list = Vec::new();
-    for radix in [4, 2].into_iter().chain(3..) {
+    for radix in [8, 4, 2].into_iter().chain(3..) {
         while n.is_multiple_of(radix) && n > 1 {
             list.push(radix);
             n /= radix;
@@ -61,6 +58,8 @@ struct Complex<S: Simd> {
 }
 
 impl<S: Simd> Complex<S> {
+    /// # Safety
+    /// The buffers hold the columns that are indexed; the CPU has the tier.
     #[inline(always)]
     unsafe fn load(x: *const f32, k: usize, swap: usize) -> Self {
         // SAFETY: the callers index complex columns within their buffers.
@@ -72,6 +71,8 @@ impl<S: Simd> Complex<S> {
         }
     }
 
+    /// # Safety
+    /// The buffers hold the columns that are indexed; the CPU has the tier.
     #[inline(always)]
     unsafe fn store(self, x: *mut f32, k: usize, swap: usize) {
         // SAFETY: the callers index complex columns within their buffers.
@@ -81,18 +82,24 @@ impl<S: Simd> Complex<S> {
         }
     }
 
+    /// # Safety
+    /// The buffers hold the columns that are indexed; the CPU has the tier.
     #[inline(always)]
     unsafe fn add(self, b: Self) -> Self {
         // SAFETY: the tier is available.
         unsafe { Complex { re: S::add(self.re, b.re), im: S::add(self.im, b.im) } }
     }
 
+    /// # Safety
+    /// The buffers hold the columns that are indexed; the CPU has the tier.
     #[inline(always)]
     unsafe fn sub(self, b: Self) -> Self {
         // SAFETY: the tier is available.
         unsafe { Complex { re: S::sub(self.re, b.re), im: S::sub(self.im, b.im) } }
     }
 
+    /// # Safety
+    /// The buffers hold the columns that are indexed; the CPU has the tier.
     #[inline(always)]
     unsafe fn times(self, w: [f32; 2]) -> Self {
         // SAFETY: the tier is available.
@@ -128,16 +135,19 @@ impl RealFourier {
         RealFourier { half, stages, split: (0..half).map(|k| unit(k, dim)).collect() }
     }
 
-    /// The packed DFT, unnormalised, in place.
+    /// The packed DFT of the channels times their signs, unnormalised, in place.
     ///
     /// # Safety
     /// `x` and `scratch` hold d columns each and do not overlap; the CPU has the tier.
     #[inline(always)]
-    pub(super) unsafe fn forward<S: Simd>(&self, x: *mut f32, scratch: *mut f32) {
+    pub(super) unsafe fn forward<S: Simd>(&self, x: *mut f32, scratch: *mut f32, signs: &[f32]) {
         let n = self.half;
         // SAFETY: the caller's contract; complex indices stay below n.
         unsafe {
-            let z = self.complex::<S>(x, scratch, 0);
+            if self.stages.is_empty() {
+                super::scale::<S>(x, signs);
+            }
+            let z = self.complex::<S>(x, scratch, 0, signs);
             let z0 = Complex::<S>::load(z, 0, 0);
             S::store(x, S::add(z0.re, z0.im));
             S::store(x.add(LANES), S::sub(z0.re, z0.im));
@@ -193,7 +203,7 @@ impl RealFourier {
                 }
                 Complex::<S> { re: S::mul(z.re, root), im: S::mul(z.im, root) }.store(x, k, 0);
             }
-            let z = self.complex::<S>(x, scratch, 1);
+            let z = self.complex::<S>(x, scratch, 1, &[]);
             if z != x {
                 for k in 0..n {
                     Complex::<S>::load(z, k, 0).store(x, k, 0);
@@ -204,43 +214,94 @@ impl RealFourier {
 
     /// The complex DFT of the n complex columns in `a`; returns which of the two buffers holds the result.
     /// With `swap` = 1 real and imaginary parts trade places: the unnormalised inverse.
+    ///
+    /// # Safety
+    /// The buffers hold the columns that are indexed; the CPU has the tier.
     #[inline(always)]
-    unsafe fn complex<S: Simd>(&self, a: *mut f32, b: *mut f32, swap: usize) -> *mut f32 {
+    unsafe fn complex<S: Simd>(&self, a: *mut f32, b: *mut f32, swap: usize, signs: &[f32]) -> *mut f32 {
         let (mut from, mut to) = (a, b);
+        // Signs are for the first stage.
+        let mut signs = signs;
         for stage in &self.stages {
             // SAFETY: the caller's buffers hold n complex columns each.
             unsafe {
                 match stage.radix {
-                    2 => stage.run::<S, 2>(from, to, swap),
-                    3 => stage.run::<S, 3>(from, to, swap),
-                    4 => stage.run::<S, 4>(from, to, swap),
-                    5 => stage.run::<S, 5>(from, to, swap),
-                    7 => stage.run::<S, 7>(from, to, swap),
-                    _ => stage.run_any::<S>(from, to, swap),
+                    2 => stage.run::<S, 2>(from, to, swap, signs),
+                    3 => stage.run::<S, 3>(from, to, swap, signs),
+                    4 => stage.run::<S, 4>(from, to, swap, signs),
+                    5 => stage.run::<S, 5>(from, to, swap, signs),
+                    7 => stage.run::<S, 7>(from, to, swap, signs),
+                    8 => stage.run::<S, 8>(from, to, swap, signs),
+                    _ => {
+                        super::scale::<S>(from, signs);
+                        stage.run_any::<S>(from, to, swap);
+                    }
                 }
             }
             std::mem::swap(&mut from, &mut to);
+            signs = &[];
         }
         from
     }
 }
 
+/// The four-point transform.
+///
+/// # Safety
+/// The buffers hold the columns that are indexed; the CPU has the tier.
+#[inline(always)]
+unsafe fn butterfly4<S: Simd>(a: [Complex<S>; 4]) -> [Complex<S>; 4] {
+    // SAFETY: the tier is available.
+    unsafe {
+        let (s, t) = (a[0].add(a[2]), a[1].add(a[3]));
+        let (u, v) = (a[0].sub(a[2]), a[1].sub(a[3]));
+        // −i·v = (v.im, −v.re).
+        [
+            s.add(t),
+            Complex { re: S::add(u.re, v.im), im: S::sub(u.im, v.re) },
+            s.sub(t),
+            Complex { re: S::sub(u.re, v.im), im: S::add(u.im, v.re) },
+        ]
+    }
+}
+
 impl Stage {
     /// One Stockham stage with the butterfly in registers.
+    ///
+    /// # Safety
+    /// The buffers hold the columns that are indexed; the CPU has the tier.
     #[inline(always)]
-    unsafe fn run<S: Simd, const R: usize>(&self, from: *const f32, to: *mut f32, swap: usize) {
-        const { assert!(R <= MAX_RADIX) };
+    unsafe fn run<S: Simd, const R: usize>(
+        &self,
+        from: *const f32,
+        to: *mut f32,
+        swap: usize,
+        signs: &[f32],
+    ) {
         for p in 0..self.rest {
             for q in 0..self.stride {
-                // SAFETY: q + stride·(p + rest·j) and q + stride·(R·p + k) stay below the transform's length.
+                // SAFETY: q + stride·(p + rest·j) and q + stride·(R·p + k) stay below the transform's length, and there
+                // are no signs or two for each.
                 unsafe {
                     let mut a = [Complex::<S>::load(from, q + self.stride * p, swap); R];
                     for (j, a) in a.iter_mut().enumerate().skip(1) {
                         *a = Complex::load(from, q + self.stride * (p + self.rest * j), swap);
                     }
+                    if !signs.is_empty() {
+                        // Only a forward transform has signs, so real parts are even channels.
+                        for (j, a) in a.iter_mut().enumerate() {
+                            let k = q + self.stride * (p + self.rest * j);
+                            a.re = S::mul(a.re, S::splat(*signs.get_unchecked(2 * k)));
+                            a.im = S::mul(a.im, S::splat(*signs.get_unchecked(2 * k + 1)));
+                        }
+                    }
                     let y = self.butterfly::<S, R>(a);
                     for (k, y) in y.into_iter().enumerate() {
-                        let turned = if p == 0 || k == 0 { y } else { y.times(self.twiddles[p * R + k]) };
+                        let turned = if p == 0 || k == 0 {
+                            y
+                        } else {
+                            y.times(*self.twiddles.get_unchecked(p * R + k))
+                        };
                         turned.store(to, q + self.stride * (R * p + k), swap);
                     }
                 }
@@ -248,6 +309,8 @@ impl Stage {
         }
     }
 
+    /// # Safety
+    /// The buffers hold the columns that are indexed; the CPU has the tier.
     #[inline(always)]
     unsafe fn butterfly<S: Simd, const R: usize>(&self, a: [Complex<S>; R]) -> [Complex<S>; R] {
         // SAFETY: the tier is available.
@@ -259,13 +322,29 @@ impl Stage {
                     y[1] = a[0].sub(a[1]);
                 }
                 4 => {
-                    let (s, t) = (a[0].add(a[2]), a[1].add(a[3]));
-                    let (u, v) = (a[0].sub(a[2]), a[1].sub(a[3]));
-                    y[0] = s.add(t);
-                    y[2] = s.sub(t);
-                    // −i·v = (v.im, −v.re).
-                    y[1] = Complex { re: S::add(u.re, v.im), im: S::sub(u.im, v.re) };
-                    y[3] = Complex { re: S::sub(u.re, v.im), im: S::add(u.im, v.re) };
+                    let four = butterfly4([a[0], a[1], a[2], a[3]]);
+                    y.copy_from_slice(&four);
+                }
+                8 => {
+                    let even = butterfly4([a[0], a[2], a[4], a[6]]);
+                    let odd = butterfly4([a[1], a[3], a[5], a[7]]);
+                    // The odd half turns by e^(−iπk/4): two of the four turns are half-diagonals.
+                    let half = S::splat(FRAC_1_SQRT_2 as f32);
+                    let (sum1, diff1) = (S::add(odd[1].re, odd[1].im), S::sub(odd[1].im, odd[1].re));
+                    let (sum3, diff3) = (S::add(odd[3].re, odd[3].im), S::sub(odd[3].im, odd[3].re));
+                    let turned = [
+                        odd[0],
+                        Complex { re: S::mul(sum1, half), im: S::mul(diff1, half) },
+                        Complex { re: odd[2].im, im: S::sub(S::splat(0.0), odd[2].re) },
+                        Complex {
+                            re: S::mul(diff3, half),
+                            im: S::mul(sum3, S::splat(-FRAC_1_SQRT_2 as f32)),
+                        },
+                    ];
+                    for k in 0..4 {
+                        y[k] = even[k].add(turned[k]);
+                        y[k + 4] = even[k].sub(turned[k]);
+                    }
                 }
                 _ => {
                     // Odd R: outputs k and R − k share cos·(a_j + a_{R−j}) and sin·(a_j − a_{R−j}).
@@ -294,6 +373,9 @@ impl Stage {
     }
 
     /// A stage of any radix by its definition, for large prime factors.
+    ///
+    /// # Safety
+    /// The buffers hold the columns that are indexed; the CPU has the tier.
     #[inline(always)]
     unsafe fn run_any<S: Simd>(&self, from: *const f32, to: *mut f32, swap: usize) {
         let radix = self.radix;

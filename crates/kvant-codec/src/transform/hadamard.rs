@@ -39,28 +39,34 @@ impl Hadamard {
         Hadamard { blocks, power, odd, hartley }
     }
 
-    /// In place. Channel index = block·(power·odd) + i·odd + j.
+    /// In place, each channel first multiplied by its sign if there are any. Channel index = block·(power·odd) + i·odd + j.
     ///
     /// # Safety
     /// `x` holds `blocks · power · odd` columns; the CPU has the tier.
     #[inline(always)]
-    pub(super) unsafe fn apply<S: Simd>(&self, x: *mut f32) {
+    pub(super) unsafe fn apply<S: Simd>(&self, x: *mut f32, signs: &[f32]) {
         let width = self.power * self.odd;
         for block in 0..self.blocks {
             // SAFETY: every index stays below `width` from the block's start.
             unsafe {
                 let x = x.add(LANES * width * block);
+                let mut signs = signs.get(width * block..width * (block + 1)).unwrap_or_default();
                 if self.odd > 1 {
+                    super::scale::<S>(x, signs);
+                    signs = &[];
                     for i in 0..self.power {
                         self.mix_odd::<S>(x.add(LANES * self.odd * i));
                     }
                 }
-                walsh::<S>(x, self.power, self.odd);
+                walsh::<S>(x, self.power, self.odd, signs);
             }
         }
     }
 
     /// The m-point Hartley transform of m neighbouring columns.
+    ///
+    /// # Safety
+    /// The buffers hold the columns that are indexed; the CPU has the tier.
     #[inline(always)]
     unsafe fn mix_odd<S: Simd>(&self, x: *mut f32) {
         /// Odd parts of real head dimensions are 1, 3, 5, 7 and 9; larger ones are split into passes below.
@@ -86,35 +92,58 @@ impl Hadamard {
 }
 
 /// Unnormalised Walsh–Hadamard over index i of `n` groups of `odd` columns, several stages per pass over memory.
+///
+/// # Safety
+/// The buffers hold the columns that are indexed; the CPU has the tier.
 #[inline(always)]
-unsafe fn walsh<S: Simd>(x: *mut f32, n: usize, odd: usize) {
+unsafe fn walsh<S: Simd>(x: *mut f32, n: usize, odd: usize, signs: &[f32]) {
+    if n == 1 {
+        // SAFETY: there are at most n · odd signs.
+        unsafe { super::scale::<S>(x, signs) };
+    }
     let mut half = 1;
     while half < n {
         // SAFETY: `half · radix` divides n, so all indices stay below n·odd.
         unsafe {
             match n / half {
-                left if left.is_multiple_of(16) => half = stages::<S, 16>(x, n, odd, half),
-                left if left.is_multiple_of(8) => half = stages::<S, 8>(x, n, odd, half),
-                left if left.is_multiple_of(4) => half = stages::<S, 4>(x, n, odd, half),
-                _ => half = stages::<S, 2>(x, n, odd, half),
+                left if left.is_multiple_of(16) => half = stages::<S, 16>(x, n, odd, half, signs),
+                left if left.is_multiple_of(8) => half = stages::<S, 8>(x, n, odd, half, signs),
+                left if left.is_multiple_of(4) => half = stages::<S, 4>(x, n, odd, half, signs),
+                _ => half = stages::<S, 2>(x, n, odd, half, signs),
             }
         }
     }
 }
 
 /// log₂ R butterfly stages on R columns held in registers; returns the next stride.
+///
+/// # Safety
+/// The buffers hold the columns that are indexed; the CPU has the tier.
 #[inline(always)]
-unsafe fn stages<S: Simd, const R: usize>(x: *mut f32, n: usize, odd: usize, half: usize) -> usize {
+unsafe fn stages<S: Simd, const R: usize>(
+    x: *mut f32,
+    n: usize,
+    odd: usize,
+    half: usize,
+    signs: &[f32],
+) -> usize {
+    // Signs are for the first pass over memory.
+    let signs = if half == 1 { signs } else { &[] };
     let stride = half * odd;
     for base in 0..n * odd / R {
         // Columns base runs over all indices whose R-digit at `half` is zero.
         let start = (base / stride) * stride * R + base % stride;
-        // SAFETY: start + (R − 1)·stride < n·odd.
+        // SAFETY: start + (R − 1)·stride < n·odd, and there are no signs or that many.
         unsafe {
             let p = x.add(LANES * start);
             let mut v = [S::splat(0.0); R];
             for (k, v) in v.iter_mut().enumerate() {
                 *v = S::load(p.add(LANES * stride * k));
+            }
+            if !signs.is_empty() {
+                for (k, v) in v.iter_mut().enumerate() {
+                    *v = S::mul(*v, S::splat(*signs.get_unchecked(start + stride * k)));
+                }
             }
             let mut h = 1;
             while h < R {

@@ -17,7 +17,10 @@ mod hadamard;
 
 pub use dense::{Dense, DenseError};
 
-use crate::simd::{LANES, Simd, Work};
+use crate::codec::whole;
+use crate::error::CodecError;
+use crate::kernel::Kernels;
+use crate::simd::{LANES, Simd, Tier, Work};
 use fourier::RealFourier;
 use hadamard::Hadamard;
 
@@ -108,17 +111,23 @@ impl Basis {
         &self.mean
     }
 
-    /// The largest magnitude of numbers that no step of [`Basis::forward`] can make overflow.
-    pub(crate) fn reach(&self) -> f32 {
-        let largest = |list: &[f32]| list.iter().fold(0.0f64, |top, x| top.max(f64::from(x.abs())));
-        let gain = match &self.core {
-            Core::Identity => 1.0,
-            // Every partial sum is at most Σ|x|/√d, and the Fourier butterflies add two of them.
-            Core::Hadamard(_) | Core::Fourier(_) => 4.0 * (self.dim as f64).sqrt(),
-            Core::Dense(matrix) => matrix.gain(),
-        };
-        let gain = gain * largest(&self.inverse_lambda).max(1.0);
-        (f64::from(f32::MAX) / gain.max(1.0) - largest(&self.mean)) as f32
+    /// Moves whole vectors, (n, dim), into the basis, in place, on a given instruction set.
+    ///
+    /// # Errors
+    /// When `rows` is not a whole number of vectors.
+    ///
+    /// # Panics
+    /// When this CPU does not have the tier: ask [`Tier::is_available`] first.
+    pub fn apply(&self, rows: &mut [f32], tier: Tier) -> Result<(), CodecError> {
+        let count = whole("rows", rows.len(), self.dim)?;
+        // SAFETY: `rows` holds `count` vectors and a table exists only for tiers this CPU has.
+        unsafe { (Kernels::of(tier).apply)(self, rows.as_mut_ptr(), count) };
+        Ok(())
+    }
+
+    /// The dimension.
+    pub fn dim(&self) -> usize {
+        self.dim
     }
 
     /// Whether queries pass through unchanged.
@@ -183,16 +192,16 @@ impl<S: Simd> Work<S> for Change<'_> {
                         let p = x.add(LANES * c);
                         S::store(p, S::sub(S::load(p), S::splat(*mean)));
                     }
-                    scale::<S>(x, &basis.signs);
                 }
-                Way::Query => scale::<S>(x, &basis.signs),
+                Way::Query => {}
                 Way::Inverse => scale::<S>(x, &basis.lambda),
             }
             match (&basis.core, way) {
                 (Core::Identity, _) => {}
-                (Core::Hadamard(h), _) => h.apply::<S>(x),
+                (Core::Hadamard(h), Way::Inverse) => h.apply::<S>(x, &[]),
+                (Core::Hadamard(h), _) => h.apply::<S>(x, &basis.signs),
                 (Core::Fourier(f), Way::Inverse) => f.transposed::<S>(x, scratch),
-                (Core::Fourier(f), _) => f.forward::<S>(x, scratch),
+                (Core::Fourier(f), _) => f.forward::<S>(x, scratch, &basis.signs),
                 (Core::Dense(m), Way::Forward) => m.forward::<S>(x, scratch),
                 (Core::Dense(m), Way::Query) => m.query::<S>(x, scratch),
                 (Core::Dense(m), Way::Inverse) => m.inverse::<S>(x, scratch),
@@ -207,6 +216,9 @@ impl<S: Simd> Work<S> for Change<'_> {
 }
 
 /// x\[c\] *= factors\[c\]; an empty list changes nothing.
+///
+/// # Safety
+/// The buffers hold the columns that are indexed; the CPU has the tier.
 #[inline(always)]
 unsafe fn scale<S: Simd>(x: *mut f32, factors: &[f32]) {
     for (c, factor) in factors.iter().enumerate() {

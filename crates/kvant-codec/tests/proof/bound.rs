@@ -16,6 +16,11 @@ fn limit(bits: u8) -> f64 {
     if bits >= 6 { 127.0 * 256.0 + 127.0 } else { 127.0 }
 }
 
+/// One unit of those integers. What is too small for a reciprocal is rounded to zero as a whole.
+fn step(top: f64, bits: u8) -> f64 {
+    if top > 1e-30 { top / limit(bits) } else { 2.0 * top }
+}
+
 /// What is added to a level to make the byte that a dot product reads; the kernel takes it away afterwards.
 fn seen_centre(rule: Rule, bits: u8) -> f64 {
     if rule == Rule::LloydMax { 128.0 } else { f64::from(1u32 << (bits - 1)) }
@@ -46,7 +51,7 @@ pub fn score(view: &View<'_>, q: &[f32], moved: &[f64], token: usize, decoded: &
         let (scale, zero) =
             (view.token_scale(token, span.start).abs(), view.token_zero(token, span.start).abs());
         let product = |c: usize| (moved[c] * view.channel_scale(c)).abs();
-        let step = span.clone().map(product).fold(0.0, f64::max) / limit(bits);
+        let step = step(span.clone().map(product).fold(0.0, f64::max), bits);
         let centre = seen_centre(twin.rule, bits);
         let (mut levels, mut integers, mut zeros) = (0.0, 0.0, 0.0);
         for c in span.clone() {
@@ -72,7 +77,6 @@ pub fn score(view: &View<'_>, q: &[f32], moved: &[f64], token: usize, decoded: &
 /// > |error of a channel| ≤ |c| · step/2 · Σ over tokens of |l|
 ///
 /// and the same f32 terms as for scores, with n tokens in place of n channels.
-
 pub fn sum(view: &View<'_>, weights: &[f32]) -> Vec<f64> {
     let twin = view.twin;
     let sums = (twin.tokens + 16) as f64 * U;
@@ -85,7 +89,7 @@ pub fn sum(view: &View<'_>, weights: &[f32]) -> Vec<f64> {
         let bits = twin.bits(span.start);
         let products: Vec<f64> =
             tokens().map(|t| weight(t) * view.token_scale(t, span.start).abs()).collect();
-        let step = products.iter().copied().fold(0.0, f64::max) / limit(bits);
+        let step = step(products.iter().copied().fold(0.0, f64::max), bits);
         let mut zeros: f64 = tokens().map(|t| weight(t) * view.token_zero(t, span.start).abs()).sum();
         let centre = seen_centre(twin.rule, bits);
         if twin.rule == Rule::Asymmetric {

@@ -26,23 +26,43 @@ fn every_bit_but_padding_is_decoded_and_attended_to() {
         ("tq2:p32", [12, 16]),
         ("tq5:p32", [12, 16]),
         ("chg4:p32", [12, 40]),
-        ("klt:p32", [40, 64]),
+        ("klt:p32", [40, 48]),
         ("f16:p32", [12, 16]),
     ] {
         for (dim, side) in dims.into_iter().flat_map(|dim| SIDES.map(|side| (dim, side))) {
             let case = Case::new(part, side, dim);
+            every_bit_is_decoded(&case);
             for tier in Tier::available() {
-                check(&case, tier);
+                every_byte_is_attended_to(&case, tier);
             }
         }
     }
 }
 
-fn check(case: &Case, tier: Tier) {
+fn padding(case: &Case, page: &[u8]) -> Vec<bool> {
+    let padding = case.twin().map_or_else(|| vec![false; 8 * page.len()], |twin| twin.padding());
+    assert_eq!(padding.len(), 8 * page.len(), "{case:?}");
+    padding
+}
+
+fn every_bit_is_decoded(case: &Case) {
+    let codec = case.best();
+    let rows = Kind::Gaussian.rows(codec.page_tokens(), case.dim, &mut Random::new(case.dim as u64));
+    let mut page = encoded(&*codec, &rows);
+    let before = bits(&decoded(&*codec, &page));
+    for (n, padding) in padding(case, &page).into_iter().enumerate() {
+        page[n / 8] ^= 1 << (n % 8);
+        let changed = bits(&decoded(&*codec, &page)) != before;
+        assert_eq!(changed, !padding, "{case:?}: byte {}, bit {}", n / 8, n % 8);
+        page[n / 8] ^= 1 << (n % 8);
+    }
+}
+
+fn every_byte_is_attended_to(case: &Case, tier: Tier) {
     let codec = case.codec(tier);
     let mut random = Random::new(case.dim as u64);
     let rows = Kind::Gaussian.rows(codec.page_tokens(), case.dim, &mut random);
-    // Eight heads: a byte of one query or weight may well be rounded to zero, but not of all.
+    // Eight heads: a byte of one query may well be rounded to zero, but not of all.
     let queries = random.gaussians(8 * case.dim);
     let weights: Vec<f32> = (0..8 * codec.page_tokens()).map(|_| 0.5 + 0.5 * random.unit() as f32).collect();
     let mut page = encoded(&*codec, &rows);
@@ -52,20 +72,17 @@ fn check(case: &Case, tier: Tier) {
             sums(&*codec, &weights, page).iter().map(|x| u64::from(x.to_bits())).collect::<Vec<_>>()
         }
     };
-    let (before_rows, before) = (bits(&decoded(&*codec, &page)), attended(&page));
-    let padding = case.twin().map_or_else(|| vec![false; 8 * page.len()], |twin| twin.padding());
-    assert_eq!(padding.len(), 8 * page.len(), "{case:?}");
+    let before = attended(&page);
+    let padding = padding(case, &page);
     for byte in 0..page.len() {
-        for bit in 0..8 {
-            page[byte] ^= 1 << bit;
-            let changed = bits(&decoded(&*codec, &page)) != before_rows;
-            assert_eq!(changed, !padding[8 * byte + bit], "{case:?}, {tier}: byte {byte}, bit {bit}");
-            page[byte] ^= 1 << bit;
-        }
-        // A whole byte, because one bit of a scale may be lost in the rounding of a query or a weight.
+        // Large changes, because small ones of a scale may be lost in the rounding of a query or a weight.
+        let noticed = [0xFF, 0x80, 0x40].iter().any(|mask| {
+            page[byte] ^= mask;
+            let changed = attended(&page) != before;
+            page[byte] ^= mask;
+            changed
+        });
         let real = padding[8 * byte..8 * byte + 8].iter().any(|padding| !padding);
-        page[byte] ^= 0xFF;
-        assert!(attended(&page) != before || !real, "{case:?}, {tier}: byte {byte} is not attended to");
-        page[byte] ^= 0xFF;
+        assert!(noticed || !real, "{case:?}, {tier}: byte {byte} is not attended to");
     }
 }

@@ -3,7 +3,7 @@
 use crate::case::{Case, DIMS, PARTS, SIDES, encoded};
 use crate::random::{Kind, Random};
 use crate::trial::{Trial, scores, sums};
-use kvant_codec::{Accumulator, Side, Tier};
+use kvant_codec::{Accumulator, Query, Side, Tier};
 use proptest::prelude::*;
 
 /// Both attention verbs of one page on every tier.
@@ -79,6 +79,33 @@ proptest! {
         seed in any::<u64>(),
     ) {
         check(&Case::new(part, side, dim), kind, heads, seed).map_err(TestCaseError::fail)?;
+    }
+}
+
+/// The page that comes next is only asked for: it changes nothing, whatever it is.
+#[test]
+fn the_next_page_has_no_influence() {
+    for part in ["ch4", "rot4g32", "sym8g32", "tq3", "chg4", "f16"] {
+        for side in SIDES {
+            let case = Case::new(part, side, 64);
+            let codec = case.best();
+            let mut random = Random::new(6);
+            let page = encoded(&*codec, &Kind::Gaussian.rows(codec.page_tokens(), 64, &mut random));
+            let (queries, weights) = (random.gaussians(3 * 64), random.weights(3, codec.page_tokens()));
+            let mut query = Query::new();
+            codec.prepare(&queries, &mut query).unwrap();
+            for next in [vec![], vec![0xFF; page.len()], vec![1; 7], page.clone()] {
+                let mut ahead = vec![f32::NAN; 3 * codec.page_tokens()];
+                codec.scores_ahead(&query, &page, &next, &mut ahead).unwrap();
+                let ahead: Vec<f64> = ahead.iter().map(|x| f64::from(*x)).collect();
+                assert_eq!(ahead, scores(&*codec, &queries, &page), "{case:?}");
+                let mut total = Accumulator::new(3, 64);
+                codec.accumulate_ahead(&weights, &page, &next, &mut total).unwrap();
+                let mut out = vec![f32::NAN; 3 * 64];
+                codec.finish(&total, &mut out).unwrap();
+                assert_eq!(out, sums(&*codec, &weights, &page), "{case:?}");
+            }
+        }
     }
 }
 

@@ -89,13 +89,13 @@ impl Kind {
                 Kind::HeavyTailed => x * x * x,
                 Kind::HugeChannel if c == huge => 1000.0 * x,
                 Kind::HugeChannel => x,
-                Kind::ConstantChannels if c % 3 == 0 => f64::from(constants[c]),
+                Kind::ConstantChannels if c.is_multiple_of(3) => f64::from(constants[c]),
                 Kind::ConstantChannels => x,
                 Kind::Tiny => 1e-6 * x,
                 // Even a stretching basis keeps this below 65504.
                 Kind::Large => 5e3 * x.clamp(-3.0, 3.0),
                 Kind::Zeros => 0.0,
-                Kind::ZeroTokens if t % 2 == 0 => 0.0,
+                Kind::ZeroTokens if t.is_multiple_of(2) => 0.0,
                 Kind::ZeroTokens => x,
             }
         };

@@ -107,12 +107,12 @@ fn entry(rotation: Rotation, dim: usize, i: usize, j: usize, signs: &[f64]) -> f
             let packed = match i {
                 0 => 1.0,
                 1 => angle(dim / 2).cos(),
-                i if i % 2 == 0 => SQRT_2 * angle(i / 2).cos(),
+                i if i.is_multiple_of(2) => SQRT_2 * angle(i / 2).cos(),
                 i => -SQRT_2 * angle(i / 2).sin(),
             };
             packed / d.sqrt() * signs[j]
         }
-        Rotation::Hadamard64 if dim % 64 == 0 => {
+        Rotation::Hadamard64 if dim.is_multiple_of(64) => {
             f64::from(u8::from(i / 64 == j / 64)) * walsh(i % 64, j % 64) / 8.0
         }
         Rotation::Hadamard64 => f64::from(u8::from(i == j)),
@@ -120,7 +120,7 @@ fn entry(rotation: Rotation, dim: usize, i: usize, j: usize, signs: &[f64]) -> f
 }
 
 fn walsh(i: usize, j: usize) -> f64 {
-    if (i & j).count_ones() % 2 == 0 { 1.0 } else { -1.0 }
+    if (i & j).count_ones().is_multiple_of(2) { 1.0 } else { -1.0 }
 }
 
 /// SplitMix64 from the seed; 64 signs a word, lowest bit first, a set bit is +1.

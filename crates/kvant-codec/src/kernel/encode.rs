@@ -86,7 +86,8 @@ impl Largest {
     }
 }
 
-/// Per-channel numbers of a page, each `padded` floats and a vector more: a span may start in the middle of one.
+/// Per-channel numbers of a page, each `padded` floats and one vector more, because a span of keys may end in the middle
+/// of a vector.
 #[derive(Clone, Copy)]
 struct ChannelFactors {
     low: *mut f32,
@@ -132,7 +133,7 @@ unsafe fn gather<S: Simd>(codec: &ScalarCodec, rows: *const f32, columns: *mut f
 /// NaN when a column is not finite.
 ///
 /// # Safety
-/// `columns` holds all tiles of `padded` columns, the factors `padded` floats each and a vector more; the CPU has the tier.
+/// `columns` holds all tiles of `padded` columns, the factors a vector more than that each; the CPU has the tier.
 #[inline(always)]
 unsafe fn channel_scales<S: Simd>(
     codec: &ScalarCodec,

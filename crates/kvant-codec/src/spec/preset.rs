@@ -25,7 +25,7 @@ pub static PRESETS: [Preset; 9] = [
     preset("int8", "ch8", "sym8g32", "nearly exact: per-channel keys, grouped values, 8.5 bits/value"),
     preset("int8g32", "sym8g32", "sym8g32", "8 bits per token and group of 32, as Cactus caches"),
     preset("k8v4", "ch8", "rot4g32", "careful keys, cheap values, 6.5 bits/value"),
-    preset("k8v2", "ch8", "tq2:g32", "careful keys, very cheap values, 5.5 bits/value"),
+    preset("k8v2", "ch8", "tq2", "careful keys, very cheap values, 5.4 bits/value at d=64"),
     preset("v3", "f16", "tq3", "exact keys, 3-bit values"),
     preset("q8_0", "sym8:had64", "sym8:had64", "llama.cpp's q8_0 with its 64-wide rotation"),
     preset("q5_0", "max5:had64", "max5:had64", "llama.cpp's q5_0 with its 64-wide rotation"),

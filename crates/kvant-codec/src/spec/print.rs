@@ -6,7 +6,8 @@ use crate::codec::{FAMILIES, GroupSize, Options, Scaling};
 use std::fmt;
 
 impl CodecSpec {
-    /// The same codec under the family that needs the fewest options, the first of equals in the families' order.
+    /// The same codec under the family that needs the fewest options; among equals the one that names the rule, then the
+    /// first in the families' order.
     pub(super) fn canonical(self) -> CodecSpec {
         let best = FAMILIES
             .iter()
@@ -17,8 +18,11 @@ impl CodecSpec {
                         && family.accepts == self.family.accepts
                         && family.bits.as_ref().is_some_and(|bits| bits.contains(&self.bits)))
             })
-            .filter_map(|family| Some((difference(family.defaults, &self.options)?.len(), family)))
-            .min_by_key(|(words, _)| *words);
+            .filter_map(|family| {
+                let words = difference(family.defaults, &self.options)?.len();
+                Some(((words, family.defaults.rule != self.options.rule), family))
+            })
+            .min_by_key(|(cost, _)| *cost);
         CodecSpec { family: best.map_or(self.family, |(_, family)| family), ..self }
     }
 }

@@ -13,7 +13,7 @@ const U: f64 = 1.0 / (1u64 << 24) as f64;
 
 /// The integers that a query or a weight is rounded to go from −limit to limit.
 fn limit(bits: u8) -> f64 {
-    if bits >= 6 { 127.0 * 256.0 + 127.0 } else { 127.0 }
+    if bits >= 5 { 127.0 * 256.0 + 127.0 } else { 127.0 }
 }
 
 /// One unit of those integers. What is too small for a reciprocal is rounded to zero as a whole.

@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::cli::FuzzOptions;
 use crate::needs;
 use crate::process::{Call, call};
-use crate::step::{Outcome, Step};
+use crate::step::{Outcome, Step, Trouble};
 use crate::steps::or_kernel_tests;
 
 /// Miri runs a few hundred times slower than the machine: it is after the memory accesses, not the numbers.
@@ -74,6 +74,7 @@ fn run_fuzz(target: &str, seconds: u32) -> Outcome {
     if Path::new(&seeds).is_dir() {
         // libFuzzer adds what it finds to the first folder and only reads the others.
         let corpus = format!("fuzz/corpus/{target}");
+        fs::create_dir_all(&corpus).map_err(|e| Trouble::failed(format!("cannot make {corpus}: {e}")))?;
         run = run.args([&corpus, &seeds]);
     }
     run.args(["--", &format!("-max_total_time={seconds}")]).run()

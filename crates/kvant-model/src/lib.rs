@@ -1,2 +1,16 @@
 //! Model files, weights, tokenizers and architectures.
 #![deny(missing_docs)]
+
+pub mod bytes;
+pub mod checkpoint;
+pub mod dtype;
+pub mod error;
+pub mod gguf;
+pub mod quant;
+pub mod safetensors;
+pub mod tensor;
+
+pub use checkpoint::Checkpoint;
+pub use dtype::DType;
+pub use error::{LoadError, LoadErrorKind};
+pub use tensor::Tensor;

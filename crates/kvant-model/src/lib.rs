@@ -1,11 +1,16 @@
 //! Model files, weights, tokenizers and architectures.
 #![deny(missing_docs)]
 
+pub mod arch;
+pub mod blocks;
 pub mod bytes;
+pub mod cache;
 pub mod checkpoint;
+pub mod config;
 pub mod dtype;
 pub mod error;
 pub mod gguf;
+pub mod model;
 pub mod quant;
 pub mod safetensors;
 pub mod tensor;
@@ -13,4 +18,5 @@ pub mod tensor;
 pub use checkpoint::Checkpoint;
 pub use dtype::DType;
 pub use error::{LoadError, LoadErrorKind};
+pub use model::{ForwardError, Model};
 pub use tensor::Tensor;

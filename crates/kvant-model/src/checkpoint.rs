@@ -161,10 +161,18 @@ impl Checkpoint {
 fn sorted_json(value: &serde_json::Value) -> String {
     match value {
         serde_json::Value::Object(map) => {
-            let sorted: BTreeMap<&String, String> = map.iter().map(|(k, v)| (k, sorted_json(v))).collect();
-            format!("{sorted:?}")
+            let sorted: BTreeMap<&String, &serde_json::Value> = map.iter().collect();
+            let fields: Vec<String> = sorted
+                .into_iter()
+                .map(|(key, value)| {
+                    format!("{}:{}", serde_json::Value::from(key.as_str()), sorted_json(value))
+                })
+                .collect();
+            format!("{{{}}}", fields.join(","))
         }
-        serde_json::Value::Array(items) => format!("{:?}", items.iter().map(sorted_json).collect::<Vec<_>>()),
+        serde_json::Value::Array(items) => {
+            format!("[{}]", items.iter().map(sorted_json).collect::<Vec<_>>().join(","))
+        }
         plain => plain.to_string(),
     }
 }

@@ -182,7 +182,8 @@ fn samples(bytes: &[u8]) -> Vec<&[u8]> {
         return vec![bytes];
     }
     let last = bytes.len() - SAMPLE_BYTES;
-    (0..SAMPLES).map(|i| &bytes[last / (SAMPLES - 1) * i..][..SAMPLE_BYTES]).collect()
+    let start = |i: usize| (last as u64 * i as u64 / (SAMPLES as u64 - 1)) as usize;
+    (0..SAMPLES).map(|i| &bytes[start(i)..][..SAMPLE_BYTES]).collect()
 }
 
 impl std::fmt::Display for Signature {

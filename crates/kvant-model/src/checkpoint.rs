@@ -161,10 +161,18 @@ impl Checkpoint {
 fn sorted_json(value: &serde_json::Value) -> String {
     match value {
         serde_json::Value::Object(map) => {
-            let sorted: BTreeMap<&String, String> = map.iter().map(|(k, v)| (k, sorted_json(v))).collect();
-            format!("{sorted:?}")
+            let sorted: BTreeMap<&String, &serde_json::Value> = map.iter().collect();
+            let fields: Vec<String> = sorted
+                .into_iter()
+                .map(|(key, value)| {
+                    format!("{}:{}", serde_json::Value::from(key.as_str()), sorted_json(value))
+                })
+                .collect();
+            format!("{{{}}}", fields.join(","))
         }
-        serde_json::Value::Array(items) => format!("{:?}", items.iter().map(sorted_json).collect::<Vec<_>>()),
+        serde_json::Value::Array(items) => {
+            format!("[{}]", items.iter().map(sorted_json).collect::<Vec<_>>().join(","))
+        }
         plain => plain.to_string(),
     }
 }
@@ -174,7 +182,8 @@ fn samples(bytes: &[u8]) -> Vec<&[u8]> {
         return vec![bytes];
     }
     let last = bytes.len() - SAMPLE_BYTES;
-    (0..SAMPLES).map(|i| &bytes[last / (SAMPLES - 1) * i..][..SAMPLE_BYTES]).collect()
+    let start = |i: usize| (last as u64 * i as u64 / (SAMPLES as u64 - 1)) as usize;
+    (0..SAMPLES).map(|i| &bytes[start(i)..][..SAMPLE_BYTES]).collect()
 }
 
 impl std::fmt::Display for Signature {

@@ -1,7 +1,7 @@
 //! A loaded model: tokens in, logits out.
 
 use crate::arch::{Architecture, Network, Parts};
-use crate::blocks::{Chunk, Pass, Rows};
+use crate::blocks::{Chunk, Observer, Pass, Rows};
 use crate::cache::{CacheFull, LayerState};
 use crate::checkpoint::Checkpoint;
 use crate::config::Key;
@@ -93,7 +93,7 @@ impl Model {
     pub fn forward_observed(
         &self,
         chunks: &mut [Chunk<'_>],
-        observer: &mut dyn FnMut(usize, &Rows),
+        observer: &mut Observer<'_>,
     ) -> Result<Rows, ForwardError> {
         self.run(chunks, Some(observer))
     }
@@ -101,7 +101,7 @@ impl Model {
     fn run<'p>(
         &self,
         chunks: &'p mut [Chunk<'_>],
-        observer: Option<&'p mut dyn FnMut(usize, &Rows)>,
+        observer: Option<&'p mut Observer<'p>>,
     ) -> Result<Rows, ForwardError> {
         for chunk in &mut *chunks {
             self.check(chunk)?;

@@ -4,6 +4,7 @@
 //! folder holds `config.json` and perhaps `config_legacy.json`, `model.safetensors`, and the reference's
 //! outputs in `expected.safetensors`.
 
+use kvant_model::arch::{Architecture, Parts};
 use kvant_model::blocks::{Chunk, Rows};
 use kvant_model::cache::{Cache, CacheFull, ExactCache, LayerState, Scoring};
 use kvant_model::error::LoadErrorKind;
@@ -204,10 +205,16 @@ fn bits_do_not_depend_on_chunks(model: &Model, expected: &Expected) -> bool {
     unreachable!("the sizes repeat without end")
 }
 
-fn load(folder: &Path, config: &str) -> Result<Model, LoadError> {
+/// The model of a folder under one of its configurations; the name of its architecture when that is unknown.
+fn load(folder: &Path, config: &str) -> Result<Result<Model, String>, LoadError> {
     let config = serde_json::from_str(&fs::read_to_string(folder.join(config)).unwrap()).unwrap();
-    let tensors = Safetensors::open(&folder.join("model.safetensors"))?;
-    Model::load(&Checkpoint::from_safetensors(tensors, config))
+    let checkpoint =
+        Checkpoint::from_safetensors(Safetensors::open(&folder.join("model.safetensors"))?, config);
+    let parts = Parts::new(&checkpoint)?;
+    match Architecture::of(&parts) {
+        Err(e) if e.kind() == LoadErrorKind::Unsupported => Ok(Err(parts.hyper().architecture()?.to_owned())),
+        _ => Model::load(&checkpoint).map(Ok),
+    }
 }
 
 #[test]
@@ -231,9 +238,9 @@ fn fixtures_agree_with_the_reference() {
         let expected = Expected::open(&folder);
         for config in ["config.json", "config_legacy.json"].into_iter().filter(|c| folder.join(c).is_file()) {
             let (right, line) = match load(&folder, config) {
-                Ok(model) => check(&model, &expected),
-                Err(e) if e.kind() == LoadErrorKind::Unsupported => {
-                    writeln!(out, "{name:16} {config:18} unsupported: {e}").unwrap();
+                Ok(Ok(model)) => check(&model, &expected),
+                Ok(Err(architecture)) => {
+                    writeln!(out, "{name:16} {config:18} unsupported architecture: {architecture}").unwrap();
                     continue;
                 }
                 Err(e) => (false, format!("does not load: {e}")),

@@ -53,7 +53,7 @@ mod tests {
         // From the definitions in double precision.
         let known = [
             (Activation::Silu, [-0.238_406, 0.0, 0.731_059, 2.857_722]),
-            (Activation::Gelu, [-0.045_500, 0.0, 0.841_345, 2.995_950]),
+            (Activation::Gelu, [-0.045_5, 0.0, 0.841_345, 2.995_95]),
             (Activation::GeluTanh, [-0.045_402, 0.0, 0.841_192, 2.996_363]),
             (Activation::Relu, [0.0, 0.0, 1.0, 3.0]),
         ];

@@ -23,7 +23,7 @@ pub use ffn::{Ffn, Mlp};
 pub use linear::{Linear, Multiply, Unpacked};
 pub use moe::Moe;
 pub use norm::Norm;
-pub use pass::{Chunk, Pass};
+pub use pass::{Chunk, Observer, Pass};
 pub use prenorm::PreNorm;
 pub use rope::{Pairing, Rope, RopeScaling, RopeTable};
 pub use rows::Rows;

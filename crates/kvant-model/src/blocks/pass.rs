@@ -5,6 +5,9 @@ use crate::cache::{Cache, Scoring};
 use std::ops::Range;
 use std::sync::Arc;
 
+/// What is shown the activations of a pass: a layer's number and its input, `(tokens, hidden)`.
+pub type Observer<'o> = dyn FnMut(usize, &Rows) + 'o;
+
 /// The next tokens of one sequence. A pass may hold chunks of several sequences; weights are read once for all.
 pub struct Chunk<'a> {
     /// Token ids, at least one.
@@ -19,12 +22,12 @@ pub struct Chunk<'a> {
 pub struct Pass<'p, 'c> {
     chunks: &'p mut [Chunk<'c>],
     ropes: Vec<(Arc<Rope>, Arc<RopeTable>)>,
-    observer: Option<&'p mut dyn FnMut(usize, &Rows)>,
+    observer: Option<&'p mut Observer<'p>>,
 }
 
 impl<'p, 'c> Pass<'p, 'c> {
     /// A pass over `chunks`; `observer` is shown the input of every layer, and last the normed output.
-    pub fn new(chunks: &'p mut [Chunk<'c>], observer: Option<&'p mut dyn FnMut(usize, &Rows)>) -> Self {
+    pub fn new(chunks: &'p mut [Chunk<'c>], observer: Option<&'p mut Observer<'p>>) -> Self {
         Self { chunks, ropes: Vec::new(), observer }
     }
 

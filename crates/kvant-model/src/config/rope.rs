@@ -49,7 +49,7 @@ impl RopeKeys {
             let scaling = if self.scaled { gguf_scaling(hyper, divisors)? } else { RopeScaling::None };
             (theta, dims, scaling, self.gguf_pairing)
         } else {
-            let (theta, share, scaling) = self.from_config(hyper)?;
+            let (theta, share, scaling) = self.in_config(hyper)?;
             // As the reference does: the product is cut to a whole number of channels.
             (theta, (head_dim as f64 * share) as usize, scaling, Pairing::Halves)
         };
@@ -82,7 +82,7 @@ impl RopeKeys {
     }
 
     /// Base, share of rotated channels and scaling, from either spelling of `config.json`.
-    fn from_config(&self, hyper: &Hyper<'_>) -> Result<(f64, f64, RopeScaling)> {
+    fn in_config(&self, hyper: &Hyper<'_>) -> Result<(f64, f64, RopeScaling)> {
         const SHARE: Key = Key("partial_rotary_factor|rotary_pct", "");
         let mut table = hyper.table("rope_parameters")?;
         if let Some(by_type) = table.map(|t| t.table(self.layer_type)).transpose()?.flatten() {

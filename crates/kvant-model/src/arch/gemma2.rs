@@ -81,16 +81,19 @@ pub fn final_cap(hyper: &Hyper<'_>) -> Result<Option<f32>> {
     Ok(cap.map(|cap| cap as f32))
 }
 
-/// The multiplier of scores. GGUF does not store it; there the family's largest model, known by its number of
-/// layers, uses the hidden size per head and the others the head's own size.
+/// The multiplier of scores. GGUF files rarely store it; there the family's largest model, known by its number
+/// of layers, uses the hidden size per head and the others the head's own size.
 pub fn score_scale(hyper: &Hyper<'_>, dims: &Dims, layers_of_the_largest: usize) -> Result<f32> {
+    if let Some(scale) = hyper.positive_if(Key("", "attention.scale"))? {
+        return Ok(scale as f32);
+    }
     let scalar = match hyper.positive_if(Key("query_pre_attn_scalar", ""))? {
-        Some(scalar) => scalar as f32,
+        Some(scalar) => scalar,
         None if hyper.is_gguf() && dims.layers == layers_of_the_largest => {
-            dims.hidden as f32 / dims.heads as f32
+            dims.hidden as f64 / dims.heads as f64
         }
-        None if hyper.is_gguf() => dims.head_dim as f32,
+        None if hyper.is_gguf() => dims.head_dim as f64,
         None => 256.0,
     };
-    Ok(1.0 / scalar.sqrt())
+    Ok((1.0 / scalar.sqrt()) as f32)
 }

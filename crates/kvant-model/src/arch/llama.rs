@@ -1,9 +1,9 @@
 //! Llama and everything that is built like it: SmolLM 2, TinyLlama, Yi, DeepSeek-Coder 1, …
 //!
-//! GGUF calls Mistral and Mixtral `llama` too; experts in the metadata tell Mixtral apart. Its converters put
-//! the two channels of a rotated pair side by side.
+//! GGUF calls Mistral and Mixtral `llama` too; a window or experts in the metadata tell them apart. Its
+//! converters put the two channels of a rotated pair side by side.
 
-use crate::arch::{Network, Parts, mixtral, usual};
+use crate::arch::{Network, Parts, mistral, mixtral, usual};
 use crate::blocks::{Activation, Ffn, Pairing};
 use crate::config::{Dims, Key, RopeKeys};
 use crate::error::Result;
@@ -13,6 +13,9 @@ pub fn load(parts: &Parts<'_>) -> Result<Box<dyn Network>> {
     let hyper = parts.hyper();
     if hyper.is_gguf() && hyper.count(usual::EXPERTS)?.is_some() {
         return mixtral::load(parts);
+    }
+    if hyper.is_gguf() && hyper.count(usual::WINDOW)?.is_some() {
+        return mistral::load(parts);
     }
     let dims = Dims::read(hyper)?;
     let inner = hyper.size(usual::INNER)?;

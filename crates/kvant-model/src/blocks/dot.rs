@@ -7,6 +7,8 @@
 //! being no fused multiply-add) with SSE2, AVX2, AVX-512 or NEON alike. The price is a third of the peak speed
 //! of a fused kernel; this is the reference path.
 
+use std::array::from_fn;
+
 /// Partial sums per dot product: one 512-bit register, two of 256 or four of 128 bits.
 const LANES: usize = 16;
 type Partial = [f32; LANES];
@@ -128,8 +130,8 @@ tiles!(tile_4x4, 4 x 4);
 fn tile<const R: usize, const T: usize>(w: [&[f32]; R], x: [&[f32]; T], out: &mut [f32]) {
     let n = w[0].len();
     let whole = n / LANES;
-    let w_lanes: [&[Partial]; R] = w.map(|row| &row.as_chunks().0[..whole]);
-    let x_lanes: [&[Partial]; T] = x.map(|row| &row.as_chunks().0[..whole]);
+    let w_lanes: [&[Partial]; R] = from_fn(|r| &w[r].as_chunks().0[..whole]);
+    let x_lanes: [&[Partial]; T] = from_fn(|t| &x[t].as_chunks().0[..whole]);
     let mut sums = [[[0.0f32; LANES]; T]; R];
     for c in 0..whole {
         for r in 0..R {
@@ -144,7 +146,7 @@ fn tile<const R: usize, const T: usize>(w: [&[f32]; R], x: [&[f32]; T], out: &mu
             padded[..n - whole * LANES].copy_from_slice(&row[whole * LANES..n]);
             padded
         };
-        let x_rest: [Partial; T] = x.map(rest);
+        let x_rest: [Partial; T] = from_fn(|t| rest(x[t]));
         for r in 0..R {
             let w_rest = rest(w[r]);
             for t in 0..T {
@@ -161,13 +163,13 @@ fn tile<const R: usize, const T: usize>(w: [&[f32]; R], x: [&[f32]; T], out: &mu
 
 #[inline(always)]
 fn multiply_add(sums: &mut Partial, a: &Partial, b: &Partial) {
-    *sums = std::array::from_fn(|l| sums[l] + a[l] * b[l]);
+    *sums = from_fn(|l| sums[l] + a[l] * b[l]);
 }
 
 #[inline(always)]
 fn fold(sums: Partial) -> f32 {
-    let eight: [f32; 8] = std::array::from_fn(|l| sums[l] + sums[l + 8]);
-    let four: [f32; 4] = std::array::from_fn(|l| eight[l] + eight[l + 4]);
+    let eight: [f32; 8] = from_fn(|l| sums[l] + sums[l + 8]);
+    let four: [f32; 4] = from_fn(|l| eight[l] + eight[l + 4]);
     (four[0] + four[2]) + (four[1] + four[3])
 }
 

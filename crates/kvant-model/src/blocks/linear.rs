@@ -81,10 +81,15 @@ impl Multiply for Unpacked {
 
 /// `(rows, columns)` to `(columns, rows)`.
 fn transposed(values: &[f32], rows: usize, columns: usize) -> Vec<f32> {
+    // A cache line of each input row is read at once and goes to as many output rows.
+    const LINE: usize = 16;
     let mut out = vec![0.0; values.len()];
-    for_each_row(&mut out, rows, |c, row| {
-        for (r, value) in row.iter_mut().enumerate() {
-            *value = values[r * columns + c];
+    out.par_chunks_mut(LINE * rows).enumerate().for_each(|(band, out)| {
+        let count = out.len() / rows;
+        for (r, input) in values.chunks_exact(columns).enumerate() {
+            for (c, &value) in input[band * LINE..][..count].iter().enumerate() {
+                out[c * rows + r] = value;
+            }
         }
     });
     out
@@ -117,5 +122,55 @@ impl Linear {
             });
         }
         y
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dtype::DType;
+    use crate::quant::quantize_tensor;
+
+    fn noise(n: usize, seed: f32) -> Vec<f32> {
+        (0..n).map(|i| (i as f32 * 0.7 + seed).sin()).collect()
+    }
+
+    /// Outputs that are no multiple of a block and tokens that are no multiple of a line or a tile.
+    #[test]
+    fn products_of_every_size_match_the_definition_and_rows_do_not_meet() {
+        let (outputs, inputs) = (37, 64);
+        let weights = noise(outputs * inputs, 0.1);
+        let bias = noise(outputs, 0.2);
+        let tensor = Tensor::from_f32("w", vec![outputs, inputs], &weights).unwrap();
+        let packed = quantize_tensor(&tensor, DType::Int8G32).unwrap();
+        for tensor in [tensor, packed] {
+            let weights = tensor.to_f32().unwrap();
+            let linear = Linear::new(Unpacked::new(tensor).unwrap(), Some(bias.clone()));
+            for tokens in [1, 3, 16, 21] {
+                let x = Rows::from_vec(noise(tokens * inputs, 0.3), inputs);
+                let y = linear.forward(&x);
+                for t in 0..tokens {
+                    let alone = linear.forward(&x.gather(&[t]));
+                    assert_eq!(alone.data(), y.row(t), "row {t} of {tokens}");
+                    for o in 0..outputs {
+                        let exact: f64 = (0..inputs)
+                            .map(|i| f64::from(weights[o * inputs + i]) * f64::from(x.row(t)[i]))
+                            .sum();
+                        assert!((f64::from(y.row(t)[o]) - exact - f64::from(bias[o])).abs() < 1e-5);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn weights_that_are_no_matrix_or_no_numbers_are_refused_by_name() {
+        let vector = Tensor::from_f32("some.vector", vec![3], &[0.0; 3]).unwrap();
+        let table = Tensor::new("some.table", DType::I32, vec![1, 2], vec![0; 8].into()).unwrap();
+        for tensor in [vector, table] {
+            let name = tensor.name().to_owned();
+            let error = Unpacked::new(tensor).err().unwrap().to_string();
+            assert!(error.contains(&name), "{error}");
+        }
     }
 }

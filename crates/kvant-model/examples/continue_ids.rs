@@ -4,7 +4,7 @@
 
 use kvant_model::blocks::Chunk;
 use kvant_model::cache::ExactCache;
-use kvant_model::{Checkpoint, Model};
+use kvant_model::{Checkpoint, LoadOptions, Model};
 use std::error::Error;
 use std::time::Instant;
 
@@ -17,7 +17,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let prompt: Vec<u32> = arguments.map(|id| id.parse()).collect::<Result<_, _>>()?;
 
     let start = Instant::now();
-    let model = Model::load(&Checkpoint::open(&path)?)?;
+    let model = Model::load(&Checkpoint::open(&path)?, LoadOptions::default())?;
     println!("{}: loaded in {:.2?}", model.architecture().config_name, start.elapsed());
     let mut cache = ExactCache::<f32>::new(model.states(), prompt.len() + count);
 

@@ -15,6 +15,7 @@ pub mod quant;
 pub mod safetensors;
 pub mod tensor;
 
+pub use arch::LoadOptions;
 pub use checkpoint::Checkpoint;
 pub use dtype::DType;
 pub use error::{LoadError, LoadErrorKind};

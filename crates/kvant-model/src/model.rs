@@ -1,6 +1,6 @@
 //! A loaded model: tokens in, logits out.
 
-use crate::arch::{Architecture, Network, Parts};
+use crate::arch::{Architecture, LoadOptions, Network, Parts};
 use crate::blocks::{Chunk, Observer, Pass, Rows};
 use crate::cache::{CacheFull, LayerState};
 use crate::checkpoint::Checkpoint;
@@ -50,8 +50,8 @@ pub enum ForwardError {
 
 impl Model {
     /// Loads a checkpoint of any architecture in [`crate::arch::REGISTRY`].
-    pub fn load(checkpoint: &Checkpoint) -> Result<Self> {
-        let parts = Parts::new(checkpoint)?;
+    pub fn load(checkpoint: &Checkpoint, options: LoadOptions) -> Result<Self> {
+        let parts = Parts::new(checkpoint, options)?;
         let architecture = Architecture::of(&parts)?;
         let network = architecture.load(&parts)?;
         let context = parts.hyper().size_if(Key("max_position_embeddings|n_positions", "context_length"))?;

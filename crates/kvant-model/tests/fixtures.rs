@@ -9,7 +9,7 @@ use kvant_model::blocks::{Chunk, Rows};
 use kvant_model::cache::{Cache, CacheFull, ExactCache, LayerState, Scoring};
 use kvant_model::error::LoadErrorKind;
 use kvant_model::safetensors::Safetensors;
-use kvant_model::{Checkpoint, LoadError, Model};
+use kvant_model::{Checkpoint, DType, LoadError, LoadOptions, Model};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
@@ -210,10 +210,10 @@ fn load(folder: &Path, config: &str) -> Result<Result<Model, String>, LoadError>
     let config = serde_json::from_str(&fs::read_to_string(folder.join(config)).unwrap()).unwrap();
     let checkpoint =
         Checkpoint::from_safetensors(Safetensors::open(&folder.join("model.safetensors"))?, config);
-    let parts = Parts::new(&checkpoint)?;
+    let parts = Parts::new(&checkpoint, LoadOptions::default())?;
     match Architecture::of(&parts) {
         Err(e) if e.kind() == LoadErrorKind::Unsupported => Ok(Err(parts.hyper().architecture()?.to_owned())),
-        _ => Model::load(&checkpoint).map(Ok),
+        _ => Model::load(&checkpoint, LoadOptions::default()).map(Ok),
     }
 }
 
@@ -252,4 +252,34 @@ fn fixtures_agree_with_the_reference() {
         }
     }
     assert!(wrong.is_empty(), "off: {}", wrong.join(", "));
+}
+
+/// The share of prefill logits' power that packing the weights of a fixture adds as error.
+fn packing_error(name: &str, weights: Option<DType>) -> f64 {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name);
+    let config = serde_json::from_str(&fs::read_to_string(folder.join("config.json")).unwrap()).unwrap();
+    let tensors = Safetensors::open(&folder.join("model.safetensors")).unwrap();
+    let checkpoint = Checkpoint::from_safetensors(tensors, config);
+    let model = Model::load(&checkpoint, LoadOptions { weights }).unwrap();
+    let expected = Expected::open(&folder);
+    let mut cache = ExactCache::<f32>::new(model.states(), expected.capacity());
+    let found = model.forward(&mut [all(&expected.prompts[0], &mut cache)]).unwrap();
+    let reference = expected.values("prefill_logits", Some(0));
+    let power = |x: &mut dyn Iterator<Item = f32>| x.map(|v| f64::from(v).powi(2)).sum::<f64>();
+    let errors = found.data().iter().zip(&reference).map(|(a, b)| a - b);
+    power(&mut { errors }) / power(&mut reference.iter().copied())
+}
+
+#[test]
+fn fixtures_survive_packing_their_weights_on_load() {
+    for name in ["llama", "gpt2", "qwen2_moe"] {
+        let (exact, int8, int4) = (
+            packing_error(name, None),
+            packing_error(name, Some(DType::Int8G32)),
+            packing_error(name, Some(DType::Int4G32)),
+        );
+        // A rounded activation may send a token to another expert, hence the room.
+        assert!(exact < 1e-9 && int8 > exact && int8 < 5e-3, "{name}: {exact:.1e}, {int8:.1e}");
+        assert!(int4 > 4.0 * int8 && int4 < 0.3, "{name}: {int8:.1e}, {int4:.1e}");
+    }
 }

@@ -5,7 +5,7 @@ use kvant_model::blocks::Chunk;
 use kvant_model::cache::ExactCache;
 use kvant_model::gguf::{Gguf, Writer, WriterValue};
 use kvant_model::safetensors::Safetensors;
-use kvant_model::{Checkpoint, Model, Tensor};
+use kvant_model::{Checkpoint, LoadOptions, Model, Tensor};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
@@ -329,7 +329,8 @@ fn every_fixture_gives_the_same_logits_as_gguf() {
         let name = folder.file_name().unwrap().to_string_lossy().into_owned();
         let source = Source::open(&folder);
         let gguf = Gguf::from_bytes(source.write()).unwrap();
-        let model = Model::load(&Checkpoint::from_gguf(gguf)).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let model = Model::load(&Checkpoint::from_gguf(gguf), LoadOptions::default())
+            .unwrap_or_else(|e| panic!("{name}: {e}"));
         let expected = Safetensors::open(&folder.join("expected.safetensors")).unwrap();
         let ids = expected.tensor("input_ids").unwrap().unwrap().index(0).unwrap().to_i64().unwrap();
         let ids: Vec<u32> = ids.into_iter().map(|id| id as u32).collect();

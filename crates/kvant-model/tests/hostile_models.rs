@@ -4,7 +4,7 @@ use kvant_model::blocks::Chunk;
 use kvant_model::cache::{CacheFull, ExactCache};
 use kvant_model::gguf::{Gguf, Writer, WriterValue};
 use kvant_model::safetensors::Safetensors;
-use kvant_model::{Checkpoint, ForwardError, Model, Tensor};
+use kvant_model::{Checkpoint, ForwardError, LoadOptions, Model, Tensor};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,8 @@ fn config(name: &str) -> Value {
 
 fn load(name: &str, config: Value) -> Result<Model, String> {
     let tensors = Safetensors::open(&folder(name).join("model.safetensors")).unwrap();
-    Model::load(&Checkpoint::from_safetensors(tensors, config)).map_err(|e| e.to_string())
+    Model::load(&Checkpoint::from_safetensors(tensors, config), LoadOptions::default())
+        .map_err(|e| e.to_string())
 }
 
 /// The fixture with one key changed (or, for null, removed) must be refused with a message that holds `named`.
@@ -96,7 +97,10 @@ fn gguf_metadata_is_no_more_trusted() {
         writer.set("llama.attention.layer_norm_rms_epsilon", WriterValue::F32(1e-5));
         change(&mut writer);
         let gguf = Gguf::from_bytes(writer.to_bytes().unwrap()).unwrap();
-        Model::load(&Checkpoint::from_gguf(gguf)).err().map(|e| e.to_string()).unwrap()
+        Model::load(&Checkpoint::from_gguf(gguf), LoadOptions::default())
+            .err()
+            .map(|e| e.to_string())
+            .unwrap()
     };
     let eps = "llama.attention.layer_norm_rms_epsilon";
     assert!(gguf(&|_| {}).contains("blk.0."), "no tensors");

@@ -3,23 +3,35 @@
 use crate::blocks::{Linear, Norm, Rope, Unpacked};
 use crate::checkpoint::Checkpoint;
 use crate::config::{Hyper, RopeKeys};
+use crate::dtype::DType;
 use crate::error::{LoadError, Result};
+use crate::quant::quantize_tensor;
 use crate::tensor::Tensor;
 
 /// The name of a part in a Hugging Face checkpoint and in GGUF, without `.weight` or `.bias`.
 pub type Name = (&'static str, &'static str);
 
+/// Choices made when a model is loaded.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LoadOptions {
+    /// Packs the weights of linear layers that the file holds as plain numbers into
+    /// [`DType::Int8G32`] or [`DType::Int4G32`]; `None` takes them as they are.
+    pub weights: Option<DType>,
+}
+
 /// A checkpoint, seen from a place inside it: names are relative to that place.
 pub struct Parts<'a> {
     checkpoint: &'a Checkpoint,
     hyper: Hyper<'a>,
+    options: LoadOptions,
     prefix: String,
 }
 
 impl<'a> Parts<'a> {
     /// The whole checkpoint.
-    pub fn new(checkpoint: &'a Checkpoint) -> Result<Self> {
-        Ok(Self { checkpoint, hyper: Hyper::new(checkpoint.description())?, prefix: String::new() })
+    pub fn new(checkpoint: &'a Checkpoint, options: LoadOptions) -> Result<Self> {
+        let hyper = Hyper::new(checkpoint.description())?;
+        Ok(Self { checkpoint, hyper, options, prefix: String::new() })
     }
 
     /// The hyper-parameters.
@@ -32,7 +44,7 @@ impl<'a> Parts<'a> {
         let own = if self.hyper.is_gguf() { gguf } else { hf };
         let dot = if own.is_empty() { "" } else { "." };
         let prefix = format!("{}{own}{dot}", self.prefix);
-        Self { checkpoint: self.checkpoint, hyper: self.hyper, prefix }
+        Self { prefix, ..*self }
     }
 
     fn full_name(&self, (hf, gguf): Name, suffix: &str) -> String {
@@ -60,7 +72,31 @@ impl<'a> Parts<'a> {
     /// not always say, so there a bias that is in the file is used in any case.
     pub fn linear(&self, name: Name, outputs: usize, inputs: usize, biased: bool) -> Result<Linear> {
         let weight = self.weight_of(name, &[outputs, inputs])?;
-        Ok(Linear::new(Unpacked::new(weight)?, self.bias(name, outputs, biased)?))
+        Ok(Linear::new(self.product(weight)?, self.bias(name, outputs, biased)?))
+    }
+
+    /// A small linear layer whose weights stay as they are: a router, a gate.
+    pub fn exact_linear(&self, name: Name, outputs: usize, inputs: usize) -> Result<Linear> {
+        let weight = self.weight(name)?;
+        // A single row is stored as a vector in GGUF.
+        let weight = if outputs == 1 && weight.shape() == [inputs] {
+            weight.reshape(vec![outputs, inputs])?
+        } else {
+            weight
+        };
+        weight.expect_shape(&[outputs, inputs])?;
+        Ok(Linear::new(Unpacked::new(weight)?, None))
+    }
+
+    /// The product with a matrix of weights: the one place that chooses how it is stored and multiplied.
+    pub fn product(&self, weight: Tensor) -> Result<Unpacked> {
+        let plain = matches!(weight.dtype(), DType::F32 | DType::F16 | DType::BF16);
+        match self.options.weights {
+            Some(packed) if plain && packed.row_bytes(weight.columns()).is_some() => {
+                Unpacked::new(quantize_tensor(&weight, packed)?)
+            }
+            _ => Unpacked::new(weight),
+        }
     }
 
     /// A linear layer whose Hugging Face checkpoint stores the weights `(inputs, outputs)`.
@@ -73,7 +109,7 @@ impl<'a> Parts<'a> {
         let turned: Vec<f32> =
             (0..outputs).flat_map(|o| values[o..].iter().step_by(outputs).copied()).collect();
         let weight = Tensor::from_f32(stored.name(), vec![outputs, inputs], &turned)?;
-        Ok(Linear::new(Unpacked::new(weight)?, self.bias(name, outputs, true)?))
+        Ok(Linear::new(self.product(weight)?, self.bias(name, outputs, true)?))
     }
 
     /// The linear layers `(experts, outputs, inputs)` of a mixture: one tensor in GGUF, one per expert in
@@ -90,7 +126,7 @@ impl<'a> Parts<'a> {
                 }
             };
             weight.expect_shape(&[outputs, inputs])?;
-            Ok(Linear::new(Unpacked::new(weight)?, None))
+            Ok(Linear::new(self.product(weight)?, None))
         };
         (0..count).map(expert).collect()
     }

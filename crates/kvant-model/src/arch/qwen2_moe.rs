@@ -2,7 +2,7 @@
 
 use crate::arch::qwen3_moe::{EXPERT, EXPERT_INNER, RENORMALISE};
 use crate::arch::{Network, Parts, qwen2, usual};
-use crate::blocks::{Activation, Linear, Mlp, Pairing, Unpacked};
+use crate::blocks::{Activation, Linear, Mlp, Pairing};
 use crate::config::{Dims, Key, RopeKeys};
 use crate::error::Result;
 use std::sync::Arc;
@@ -52,9 +52,6 @@ fn shared_expert(
         down: layer.linear(("mlp.shared_expert.down_proj", "ffn_down_shexp"), hidden, inner, false)?,
         activation,
     };
-    // A single row, which GGUF stores as a vector.
-    let gate = layer.weight(("mlp.shared_expert_gate", "ffn_gate_inp_shexp"))?;
-    let gate = if gate.shape() == [hidden] { gate.reshape(vec![1, hidden])? } else { gate };
-    gate.expect_shape(&[1, hidden])?;
-    Ok((expert, Linear::new(Unpacked::new(gate)?, None)))
+    let gate = layer.exact_linear(("mlp.shared_expert_gate", "ffn_gate_inp_shexp"), 1, hidden)?;
+    Ok((expert, gate))
 }

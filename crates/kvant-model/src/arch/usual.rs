@@ -3,7 +3,6 @@
 use crate::arch::{Network, Parts};
 use crate::blocks::{
     Activation, Attention, Block, Decoder, Embedding, Ffn, Head, Linear, Mlp, Moe, Norm, PreNorm, Projection,
-    Unpacked,
 };
 use crate::cache::{KvShape, Scoring};
 use crate::config::{Dims, Hyper, Key};
@@ -133,7 +132,7 @@ pub fn experts(
     if chosen > count {
         return Err(hyper.refused(EXPERTS_CHOSEN, format!("{chosen} experts per token of {count} in all")));
     }
-    let router = layer.linear((names.router, "ffn_gate_inp"), count, hidden, false)?;
+    let router = layer.exact_linear((names.router, "ffn_gate_inp"), count, hidden)?;
     let gates = layer.experts((names.gate, "ffn_gate_exps"), count, inner, hidden)?;
     let ups = layer.experts((names.up, "ffn_up_exps"), count, inner, hidden)?;
     let downs = layer.experts((names.down, "ffn_down_exps"), count, hidden, inner)?;
@@ -234,7 +233,7 @@ pub fn output(parts: &Parts<'_>, name: &'static str, tied: &'static str, dims: &
         None => !parts.has(own)?,
     };
     if is_tied {
-        return Ok(Linear::new(Unpacked::new(table)?, None));
+        return Ok(Linear::new(parts.product(table)?, None));
     }
     parts.linear(own, table.rows(), dims.hidden, false)
 }

@@ -64,6 +64,7 @@ fn a_bad_hyper_parameter_is_named() {
     refused("gemma3", "layer_types", json!(["full_attention"]), "layer_types");
     refused("gemma3", "layer_types", json!(vec!["chunked_attention"; 6]), "chunked_attention");
     refused("gemma3", "sliding_window", Value::Null, "sliding_window");
+    refused("gemma3", "use_bidirectional_attention", json!(true), "use_bidirectional_attention");
     refused("mixtral", "num_experts_per_tok", json!(5), "num_experts_per_tok");
     refused("smollm3", "no_rope_layers", json!([1, 0]), "no_rope_layers");
     refused("qwen3_moe", "moe_intermediate_size", Value::Null, "moe_intermediate_size");

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 const PATTERN: Key =
     Key("sliding_window_pattern|_sliding_window_pattern", "attention.sliding_window_pattern");
+const BIDIRECTIONAL: Key = Key("use_bidirectional_attention", "");
 const GLOBAL_ROPE: RopeKeys = RopeKeys { default_theta: 1_000_000.0, ..RopeKeys::usual(Pairing::Halves) };
 const LOCAL_ROPE: RopeKeys = RopeKeys {
     layer_type: "sliding_attention",
@@ -21,6 +22,9 @@ const LOCAL_ROPE: RopeKeys = RopeKeys {
 pub fn load(parts: &Parts<'_>) -> Result<Box<dyn Network>> {
     let hyper = parts.hyper();
     let dims = Dims::read(hyper)?;
+    if hyper.flag(BIDIRECTIONAL, false)? {
+        return Err(hyper.refused(BIDIRECTIONAL, "only models that read left to right are supported"));
+    }
     let inner = hyper.size(usual::INNER)?;
     let eps = hyper.positive(usual::RMS_EPS)? as f32;
     let activation = gemma::activation(hyper)?;

@@ -46,17 +46,12 @@ pub fn load(parts: &Parts<'_>) -> Result<Box<dyn Network>> {
     let positions = body.weight(("wpe", "position_embd"))?;
     let context = hyper.size(Key("n_positions|max_position_embeddings", "context_length"))?;
     positions.expect_shape(&[context, hidden])?;
-    let output = if body.hyper().is_gguf() || !parts.has(("lm_head", "output"))? {
-        usual::output(&body, "lm_head", "wte", &dims)?
-    } else {
-        parts.linear(("lm_head", "output"), usual::token_table(&body, "wte", &dims)?.rows(), hidden, false)?
-    };
+    let table = usual::token_table(&body, "wte", &dims)?;
     let head = Head {
         norm: body.layer_norm(("ln_f", "output_norm"), hidden, eps)?,
-        output,
+        output: usual::output(parts, "lm_head", &table)?,
         scale: 1.0,
         soft_cap: None,
     };
-    let embedding = Embedding::new(usual::token_table(&body, "wte", &dims)?, Some(positions), 1.0)?;
-    usual::boxed(Decoder { embedding, blocks, head })
+    usual::boxed(Decoder { embedding: Embedding::new(table, Some(positions), 1.0)?, blocks, head })
 }

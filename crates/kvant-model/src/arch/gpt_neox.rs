@@ -67,12 +67,12 @@ pub fn load(parts: &Parts<'_>) -> Result<Box<dyn Network>> {
             parallel,
         })
     })?;
+    let table = usual::token_table(parts, "gpt_neox.embed_in", &dims)?;
     let head = Head {
         norm: parts.layer_norm(("gpt_neox.final_layer_norm", "output_norm"), hidden, eps)?,
-        output: usual::output(parts, "embed_out", "gpt_neox.embed_in", &dims)?,
+        output: usual::output(parts, "embed_out", &table)?,
         scale: 1.0,
         soft_cap: None,
     };
-    let embedding = Embedding::new(usual::token_table(parts, "gpt_neox.embed_in", &dims)?, None, 1.0)?;
-    usual::boxed(Decoder { embedding, blocks, head })
+    usual::boxed(Decoder { embedding: Embedding::new(table, None, 1.0)?, blocks, head })
 }

@@ -33,12 +33,12 @@ pub fn load(parts: &Parts<'_>) -> Result<Box<dyn Network>> {
             residual_scale: 1.0,
         })
     })?;
+    let table = usual::token_table(parts, "model.embed_tokens", &dims)?;
     let head = Head {
         norm: parts.layer_norm(("model.norm", "output_norm"), hidden, eps)?,
-        output: usual::output(parts, "lm_head", "model.embed_tokens", &dims)?,
+        output: usual::output(parts, "lm_head", &table)?,
         scale: 1.0,
         soft_cap: None,
     };
-    let embedding = Embedding::new(usual::token_table(parts, "model.embed_tokens", &dims)?, None, 1.0)?;
-    usual::boxed(Decoder { embedding, blocks, head })
+    usual::boxed(Decoder { embedding: Embedding::new(table, None, 1.0)?, blocks, head })
 }

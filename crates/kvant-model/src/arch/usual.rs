@@ -7,6 +7,7 @@ use crate::blocks::{
 use crate::cache::{KvShape, Scoring};
 use crate::config::{Dims, Hyper, Key};
 use crate::error::{LoadError, Result};
+use crate::tensor::Tensor;
 
 pub const RMS_EPS: Key = Key("rms_norm_eps", "attention.layer_norm_rms_epsilon");
 pub const LAYER_NORM_EPS: Key =
@@ -202,18 +203,13 @@ pub fn decoder(
 ) -> Result<Decoder> {
     let eps = parts.hyper().positive(RMS_EPS)? as f32;
     let norm = parts.rms_norm(("model.norm", "output_norm"), dims.hidden, eps, norm_offset)?;
-    let embedding = Embedding::new(token_table(parts, "model.embed_tokens", dims)?, None, 1.0)?;
-    let head = Head {
-        norm,
-        output: output(parts, "lm_head", "model.embed_tokens", dims)?,
-        scale: 1.0,
-        soft_cap: None,
-    };
-    Ok(Decoder { embedding, blocks, head })
+    let table = token_table(parts, "model.embed_tokens", dims)?;
+    let head = Head { norm, output: output(parts, "lm_head", &table)?, scale: 1.0, soft_cap: None };
+    Ok(Decoder { embedding: Embedding::new(table, None, 1.0)?, blocks, head })
 }
 
 /// The token embeddings, `(vocabulary, hidden)`.
-pub fn token_table(parts: &Parts<'_>, name: &'static str, dims: &Dims) -> Result<crate::tensor::Tensor> {
+pub fn token_table(parts: &Parts<'_>, name: &'static str, dims: &Dims) -> Result<Tensor> {
     let table = parts.weight((name, "token_embd"))?;
     let vocabulary = match parts.hyper().size_if(Key("vocab_size", ""))? {
         Some(vocabulary) => vocabulary,
@@ -223,19 +219,18 @@ pub fn token_table(parts: &Parts<'_>, name: &'static str, dims: &Dims) -> Result
     Ok(table)
 }
 
-/// The output layer `name`, or the embedding `tied` once more: as the configuration says or, where it does not
+/// The output layer `name`, or the token embeddings once more: as the configuration says or, where it does not
 /// say, by whether the output is in the file.
-pub fn output(parts: &Parts<'_>, name: &'static str, tied: &'static str, dims: &Dims) -> Result<Linear> {
-    let table = token_table(parts, tied, dims)?;
+pub fn output(parts: &Parts<'_>, name: &'static str, table: &Tensor) -> Result<Linear> {
     let own = (name, "output");
     let is_tied = match parts.hyper().flag_if(Key("tie_word_embeddings", ""))? {
         Some(is_tied) => is_tied,
         None => !parts.has(own)?,
     };
     if is_tied {
-        return Ok(Linear::new(parts.product(table)?, None));
+        return Ok(Linear::new(parts.product(table.clone())?, None));
     }
-    parts.linear(own, table.rows(), dims.hidden, false)
+    parts.linear(own, table.rows(), table.columns(), false)
 }
 
 /// A decoder as the network it is.

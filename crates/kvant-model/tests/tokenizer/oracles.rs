@@ -1,0 +1,1 @@
+//! The encoders against a few naive lines that do the same.

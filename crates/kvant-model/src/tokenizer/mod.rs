@@ -105,11 +105,11 @@ impl Tokenizer {
 
     fn from_gguf_spm(vocab: &GgufVocab, kinds: &[TokenKind]) -> Result<Self, TokenizerError> {
         // SentencePiece's own numbering, for files that name no ids.
-        let conventional = |id: u32| (vocab.tokens.len() > id as usize).then_some(id);
+        let conventional = |id: u32, kind| (kinds.get(id as usize) == Some(&kind)).then_some(id);
         let named = GgufVocab {
-            unknown: vocab.unknown.or(conventional(0)),
-            bos: vocab.bos.or(conventional(1)),
-            eos: vocab.eos.or(conventional(2)),
+            unknown: vocab.unknown.or(conventional(0, TokenKind::Unknown)),
+            bos: vocab.bos.or(conventional(1, TokenKind::Control)),
+            eos: vocab.eos.or(conventional(2, TokenKind::Control)),
             ..vocab.clone()
         };
         let add_space = vocab.add_space_prefix.unwrap_or(true);

@@ -61,7 +61,11 @@ pub(super) fn end_of_generation<'a>(
     let end_is_inner = (has("<|return|>") && has("<|call|>")) || (has("<|calls|>") && has("<|flush|>"));
     // Where a turn is written with `<|tool_response>`, `</s>` is an HTML tag.
     let s_is_markup = has("<|tool_response>");
-    found.retain(|(_, text)| !(end_is_inner && *text == "<|end|>") && !(s_is_markup && *text == "</s>"));
+    found.retain(|(_, text)| match *text {
+        "<|end|>" => !end_is_inner,
+        "</s>" => !s_is_markup,
+        _ => true,
+    });
     ids.extend(found.into_iter().map(|(id, _)| id));
     ids.sort_unstable();
     ids.dedup();

@@ -32,8 +32,10 @@ impl Tokenizer {
         let json = parse("tokenizer.json", files.tokenizer)?;
         check_merges(&json)?;
         let decoding = Decoding::of(&json["decoder"])?;
-        let inner: tokenizers::Tokenizer =
+        let mut inner: tokenizers::Tokenizer =
             files.tokenizer.parse().map_err(|e: tokenizers::Error| bad("tokenizer.json", e))?;
+        // Settings of whoever trained the model, which would cut or stretch a prompt in silence.
+        inner.with_truncation(None).map_err(|e| bad("tokenizer.json", e))?.with_padding(None);
         let tokens = token_table(&inner)?;
 
         let tokenizer_config = parse_optional("tokenizer_config.json", files.tokenizer_config)?;
@@ -53,7 +55,7 @@ impl Tokenizer {
         Ok(Self {
             end_of_generation: ending::end_of_generation(named, listed),
             pieces: Pieces::new(decoding.spelling, tokens.iter().map(|(text, kind)| (text.as_str(), *kind)))?,
-            encoder: Encoder::Pipeline(Pipeline::new(inner)),
+            encoder: Encoder::Pipeline(Box::new(Pipeline::new(inner))),
             prefix,
             suffix,
             strips_leading_space: decoding.strips_leading_space,
@@ -179,7 +181,10 @@ fn surroundings(inner: &tokenizers::Tokenizer) -> Result<(Vec<u32>, Vec<u32>), T
         Ok::<_, TokenizerError>(encoding.get_ids().to_vec())
     };
     let (bare, dressed) = (encode(false)?, encode(true)?);
-    let start = dressed.windows(bare.len().max(1)).position(|window| window == bare).unwrap_or(0);
+    if bare.is_empty() {
+        return Ok((dressed, Vec::new()));
+    }
+    let start = dressed.windows(bare.len()).position(|window| window == bare).unwrap_or(0);
     let end = (start + bare.len()).min(dressed.len());
     Ok((dressed[..start].to_vec(), dressed[end..].to_vec()))
 }

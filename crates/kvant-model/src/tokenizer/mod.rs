@@ -2,7 +2,7 @@
 //!
 //! A tokenizer is built from what a GGUF file says about its vocabulary ([`Tokenizer::from_gguf`]) or from the
 //! `tokenizer.json` of a checkpoint ([`Tokenizer::from_hf`]). Byte-level BPE runs in the `tokenizers` crate,
-//! SentencePiece vocabularies of GGUF files in [`spm`]; decoding is one table of bytes for all of them.
+//! SentencePiece vocabularies of GGUF files by our own joining of pieces; decoding is one table of bytes for all of them.
 //!
 //! **Plain text stays plain.** A user may type `<|im_end|>`; unless the caller asks with
 //! [`EncodeOptions::parse_special`], that is encoded as the characters it is. Text that a chat template wrote
@@ -58,7 +58,7 @@ pub struct EncodeOptions {
 }
 
 enum Encoder {
-    Pipeline(bpe::Pipeline),
+    Pipeline(Box<bpe::Pipeline>),
     Spm(spm::SpmEncoder),
 }
 
@@ -98,7 +98,7 @@ impl Tokenizer {
         let name = vocab.pre.as_deref().unwrap_or("default");
         let pre =
             pre::pre_tokenizer(name).ok_or_else(|| TokenizerError::UnknownPreTokenizer(name.to_owned()))?;
-        let encoder = Encoder::Pipeline(bpe::from_gguf(vocab, kinds, pre)?);
+        let encoder = Encoder::Pipeline(Box::new(bpe::from_gguf(vocab, kinds, pre)?));
         let add_bos = vocab.add_bos.unwrap_or(pre.add_bos);
         Self::assemble(encoder, Spelling::ByteLevel, vocab, kinds, add_bos, false)
     }

@@ -4,7 +4,7 @@
 //! `tokenizer.json` each name was given for. They apply one after another: a match becomes a piece of its own,
 //! what lies between matches stays a piece, and the next rule cuts the pieces further.
 //!
-//! **Invariant:** a name that is not in [`RULES`] is refused. A near miss is not used in its place, because wrong
+//! **Invariant:** a name that is not in the table is refused. A near miss is not used in its place, because wrong
 //! splits give plausible text of lower quality.
 
 /// The splitting rules behind a set of names.

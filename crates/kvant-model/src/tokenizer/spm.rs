@@ -5,8 +5,8 @@
 //! bytes. The `tokenizers` crate has no model that does this from scores alone (its BPE ranks *pairs*, so two
 //! ways to make one piece never tie as they must here), hence our own.
 //!
-//! For example with the pieces `a b ab bc abc` scored 0 0 −2 −1 −3, `abc` becomes `a bc` (the better join), and
-//! stays there, since `a` and `bc` join to `abc` it ends as one piece.
+//! For example, with the pieces `ab` (score −2), `bc` (−1) and `bcd` (−9), `abcd` becomes `a bc d` by the better of
+//! the two first joins, then `a bcd`; `ab` is never made.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;

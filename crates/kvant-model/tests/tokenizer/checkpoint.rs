@@ -15,7 +15,12 @@ fn tokenizer_json(vocab: &GgufVocab, pre_tokenizer: Value) -> String {
     let tokens: serde_json::Map<String, Value> =
         vocab.tokens.iter().enumerate().map(|(id, text)| (text.clone(), id.into())).collect();
     json!({
-        "version": "1.0", "truncation": null, "padding": null, "normalizer": null, "post_processor": null,
+        "version": "1.0",
+        // Left over from training, and not to be heeded.
+        "truncation": {"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0},
+        "padding": {"strategy": {"Fixed": 8}, "direction": "Right", "pad_to_multiple_of": null, "pad_id": 0,
+                    "pad_type_id": 0, "pad_token": "<pad>"},
+        "normalizer": null, "post_processor": null,
         "added_tokens": (0..vocab.tokens.len()).filter(is_added).map(added).collect::<Vec<_>>(),
         "pre_tokenizer": pre_tokenizer,
         "decoder": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},

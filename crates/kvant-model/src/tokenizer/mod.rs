@@ -35,6 +35,7 @@ mod byte_level;
 mod ending;
 mod error;
 mod hf;
+mod metadata;
 mod pieces;
 mod pre;
 mod spm;

@@ -2,6 +2,7 @@
 
 mod checkpoint;
 mod hostile;
+mod metadata;
 mod oracles;
 mod references;
 mod vocabularies;

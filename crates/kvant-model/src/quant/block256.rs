@@ -1,0 +1,137 @@
+//! Super-blocks of 256: a scale in f16 over small integer scales of 8 or 16 groups (the "K" types).
+//!
+//! With `d`, `dmin` the f16 scales and `s[g]`, `m[g]` the integer scale and minimum of group `g`:
+//!
+//! | type | groups | value |
+//! |---|---|---|
+//! | Q2_K | 16 of 16 | `d·s·q − dmin·m`, `q` 2 bits, `s`, `m` 4 bits |
+//! | Q3_K | 16 of 16 | `d·(s − 32)·(q + 4·h − 4)`, `q` 2 bits, `h` 1 bit, `s` 6 bits |
+//! | Q4_K | 8 of 32 | `d·s·q − dmin·m`, `q` 4 bits, `s`, `m` 6 bits |
+//! | Q5_K | 8 of 32 | `d·s·(q + 16·h) − dmin·m`, `q` 4 bits, `h` 1 bit, `s`, `m` 6 bits |
+//! | Q6_K | 16 of 16 | `d·s·(q + 16·h − 32)`, `q` 4 bits, `h` 2 bits, `s` signed 8 bits |
+//! | Q8_K | one | `d·q`, `d` f32, `q` signed 8 bits (sums of 16 follow, unused here) |
+//!
+//! Codes are spread so that one vector of 32 bytes holds several groups: value `32·k + l` of a run takes its
+//! bits from byte `l`, at a shift that grows with `k`. Each function names its shifts.
+
+use super::f16_at;
+
+const LEN: usize = 256;
+
+/// Calls `decode` with each block of `BYTES` bytes and its 256 values.
+fn blocks<const BYTES: usize>(bytes: &[u8], out: &mut [f32], decode: impl Fn(&[u8; BYTES], &mut [f32; LEN])) {
+    for (block, values) in bytes.as_chunks().0.iter().zip(out.as_chunks_mut().0) {
+        decode(block, values);
+    }
+}
+
+/// `scales[16], codes[64], d, dmin`. Half `h` of the block (128 values) uses code bytes `32h..32h+32`, its run
+/// `k` of 32 values the bits `2k`.
+pub(super) fn q2_k(bytes: &[u8], out: &mut [f32]) {
+    blocks::<84>(bytes, out, |block, values| {
+        let (scales, codes) = (&block[..16], &block[16..80]);
+        let (d, dmin) = (f16_at(block, 80), f16_at(block, 82));
+        for (group, values) in values.chunks_exact_mut(16).enumerate() {
+            let (half, run, part) = (group / 8, group % 8 / 2, group % 2);
+            let scale = d * f32::from(scales[group] & 15);
+            let minimum = dmin * f32::from(scales[group] >> 4);
+            for (value, code) in values.iter_mut().zip(&codes[32 * half + 16 * part..]) {
+                *value = scale * f32::from(code >> (2 * run) & 3) - minimum;
+            }
+        }
+    });
+}
+
+/// `high[32], codes[64], scales[12], d`. Codes as in Q2_K; the high bit of value `l` of run `r` (0 to 7 over the
+/// whole block) is bit `r` of `high[l]`. The low 4 bits of scale `i` are a nibble of byte `i % 8`, its upper 2
+/// bits a pair of byte `8 + i % 4`.
+pub(super) fn q3_k(bytes: &[u8], out: &mut [f32]) {
+    blocks::<110>(bytes, out, |block, values| {
+        let (high, codes, scales) = (&block[..32], &block[32..96], &block[96..108]);
+        let d = f16_at(block, 108);
+        for (group, values) in values.chunks_exact_mut(16).enumerate() {
+            let low = scales[group % 8] >> (4 * (group / 8)) & 15;
+            let upper = scales[8 + group % 4] >> (2 * (group / 4)) & 3;
+            let scale = d * (f32::from(low | upper << 4) - 32.0);
+            let (half, run, part) = (group / 8, group % 8 / 2, group % 2);
+            for (l, value) in values.iter_mut().enumerate() {
+                let code = codes[32 * half + 16 * part + l] >> (2 * run) & 3;
+                let top = high[16 * part + l] >> (group / 2) & 1;
+                *value = scale * (f32::from(code | top << 2) - 4.0);
+            }
+        }
+    });
+}
+
+/// The 6-bit scale and minimum of group `g` (of 8) from their 12 bytes: groups 0 to 3 have a byte each, whose
+/// two top bits complete the nibbles of groups 4 to 7.
+fn scale_and_minimum(packed: &[u8], g: usize) -> (f32, f32) {
+    let (scale, minimum) = if g < 4 {
+        (packed[g] & 63, packed[g + 4] & 63)
+    } else {
+        (packed[g + 4] & 15 | packed[g - 4] >> 6 << 4, packed[g + 4] >> 4 | packed[g] >> 6 << 4)
+    };
+    (f32::from(scale), f32::from(minimum))
+}
+
+/// `d, dmin, scales[12], codes[128]`. Groups `2k` and `2k + 1` are the low and high nibbles of code bytes
+/// `32k..32k+32`.
+pub(super) fn q4_k(bytes: &[u8], out: &mut [f32]) {
+    blocks::<144>(bytes, out, |block, values| {
+        let (d, dmin, scales, codes) = (f16_at(block, 0), f16_at(block, 2), &block[4..16], &block[16..]);
+        for (group, values) in values.chunks_exact_mut(32).enumerate() {
+            let (scale, minimum) = scale_and_minimum(scales, group);
+            let (scale, minimum) = (d * scale, dmin * minimum);
+            for (value, code) in values.iter_mut().zip(&codes[32 * (group / 2)..]) {
+                *value = scale * f32::from(code >> (4 * (group % 2)) & 15) - minimum;
+            }
+        }
+    });
+}
+
+/// `d, dmin, scales[12], high[32], codes[128]`. As Q4_K; the high bit of value `l` of group `g` is bit `g` of
+/// `high[l]`.
+pub(super) fn q5_k(bytes: &[u8], out: &mut [f32]) {
+    blocks::<176>(bytes, out, |block, values| {
+        let (d, dmin, scales) = (f16_at(block, 0), f16_at(block, 2), &block[4..16]);
+        let (high, codes) = (&block[16..48], &block[48..]);
+        for (group, values) in values.chunks_exact_mut(32).enumerate() {
+            let (scale, minimum) = scale_and_minimum(scales, group);
+            let (scale, minimum) = (d * scale, dmin * minimum);
+            for (l, value) in values.iter_mut().enumerate() {
+                let code = codes[32 * (group / 2) + l] >> (4 * (group % 2)) & 15;
+                let top = high[l] >> group & 1;
+                *value = scale * f32::from(code | top << 4) - minimum;
+            }
+        }
+    });
+}
+
+/// `codes[128], high[64], scales[16], d`. In half `h`, run `k` of 32 values takes nibble `k / 2` of code bytes
+/// `64h + 32(k % 2) + l` and bits `2k` of `high[32h + l]`.
+pub(super) fn q6_k(bytes: &[u8], out: &mut [f32]) {
+    blocks::<210>(bytes, out, |block, values| {
+        let (codes, high, scales) = (&block[..128], &block[128..192], &block[192..208]);
+        let d = f16_at(block, 208);
+        for (group, values) in values.chunks_exact_mut(16).enumerate() {
+            let (half, run, part) = (group / 8, group % 8 / 2, group % 2);
+            let scale = d * f32::from(scales[group].cast_signed());
+            for (l, value) in values.iter_mut().enumerate() {
+                let l = 16 * part + l;
+                let code = codes[64 * half + 32 * (run % 2) + l] >> (4 * (run / 2)) & 15;
+                let top = high[32 * half + l] >> (2 * run) & 3;
+                *value = scale * (f32::from(code | top << 4) - 32.0);
+            }
+        }
+    });
+}
+
+/// `d (f32), codes[256], sums[16]`.
+pub(super) fn q8_k(bytes: &[u8], out: &mut [f32]) {
+    blocks::<292>(bytes, out, |block, values| {
+        let d = f32::from_le_bytes([block[0], block[1], block[2], block[3]]);
+        for (value, &code) in values.iter_mut().zip(&block[4..]) {
+            *value = f32::from(code.cast_signed()) * d;
+        }
+    });
+}

@@ -100,13 +100,8 @@ fn broken_tokenizer_json_is_refused() {
         r#"{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":false,"use_regex":false}"#;
     assert!(refusal("{").starts_with("tokenizer.json: "));
     assert!(refusal("{}").starts_with("tokenizer.json: "));
-    assert!(
-        refusal(&file(
-            "[]",
-            r#"{"type":"WordPiece","prefix":"\#\#","cleanup":true}"#.replace('\\', "").as_str()
-        ))
-        .contains("`WordPiece`")
-    );
+    let word_piece = r###"{"type":"WordPiece","prefix":"##","cleanup":true}"###;
+    assert!(refusal(&file("[]", word_piece)).contains("`WordPiece`"));
     assert!(refusal(&file(r#"["a b"]"#, byte_level)).contains("merges[0]"));
     assert!(refusal(&file("[[\"a\"]]", byte_level)).contains("merges[0]"));
     assert!(refusal(&file("[7]", byte_level)).contains("merges[0]"));

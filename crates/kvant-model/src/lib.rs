@@ -5,6 +5,7 @@ pub mod arch;
 pub mod blocks;
 pub mod bytes;
 pub mod cache;
+pub mod chat;
 pub mod checkpoint;
 pub mod config;
 pub mod dtype;
@@ -15,6 +16,7 @@ pub mod model;
 pub mod quant;
 pub mod safetensors;
 pub mod tensor;
+pub mod tokenizer;
 
 pub use arch::LoadOptions;
 pub use checkpoint::Checkpoint;

@@ -2,20 +2,21 @@
 
 use std::io::{self, Write};
 
-/// Rows of cells; numbers to the right, everything else to the left.
+/// Rows of cells. Columns of numbers stand to the right, all others to the left.
 pub struct Table {
+    headings: usize,
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
     /// A table with these headings.
     pub fn new(headings: &[&str]) -> Self {
-        Self { rows: vec![headings.iter().map(|text| (*text).to_owned()).collect()] }
+        Self { headings: 1, rows: vec![headings.iter().map(|text| (*text).to_owned()).collect()] }
     }
 
     /// A table without headings.
     pub fn plain() -> Self {
-        Self { rows: Vec::new() }
+        Self { headings: 0, rows: Vec::new() }
     }
 
     /// Adds a row.
@@ -29,13 +30,16 @@ impl Table {
         let width = |column: usize| {
             self.rows.iter().filter_map(|row| row.get(column)).map(|c| c.chars().count()).max().unwrap_or(0)
         };
-        let widths: Vec<usize> = (0..columns).map(width).collect();
+        let is_number = |column: usize| {
+            let mut cells = self.rows[self.headings..].iter().filter_map(|row| row.get(column));
+            cells.all(|cell| cell == "-" || cell.starts_with(|c: char| c.is_ascii_digit()))
+        };
+        let layout: Vec<(usize, bool)> = (0..columns).map(|c| (width(c), is_number(c))).collect();
         for row in &self.rows {
             let mut line = " ".repeat(indent);
-            for (cell, width) in row.iter().zip(&widths) {
+            for (cell, (width, is_number)) in row.iter().zip(&layout) {
                 let padding = " ".repeat(width - cell.chars().count());
-                let is_number = cell.starts_with(|c: char| c.is_ascii_digit());
-                let (left, right) = if is_number { (padding.as_str(), "") } else { ("", padding.as_str()) };
+                let (left, right) = if *is_number { (padding.as_str(), "") } else { ("", padding.as_str()) };
                 line.push_str(&format!("{left}{cell}{right}  "));
             }
             writeln!(out, "{}", line.trim_end())?;
@@ -50,11 +54,14 @@ mod tests {
 
     #[test]
     fn columns_line_up() {
-        let mut table = Table::new(&["name", "size"]);
-        table.row(["é".to_owned(), "5".to_owned()]);
-        table.row(["longer".to_owned(), "1000".to_owned()]);
+        let mut table = Table::new(&["name", "size", "note"]);
+        table.row(["é", "5", "8 bits"].map(String::from));
+        table.row(["longer", "1000", "none"].map(String::from));
         let mut out = Vec::new();
         table.write(&mut out, 2).unwrap();
-        assert_eq!(String::from_utf8(out).unwrap(), "  name    size\n  é          5\n  longer  1000\n");
+        assert_eq!(
+            String::from_utf8(out).unwrap(),
+            "  name    size  note\n  é          5  8 bits\n  longer  1000  none\n"
+        );
     }
 }

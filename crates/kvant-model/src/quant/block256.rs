@@ -19,6 +19,7 @@ use super::f16_at;
 const LEN: usize = 256;
 
 /// Calls `decode` with each block of `BYTES` bytes and its 256 values.
+#[inline(always)]
 fn blocks<const BYTES: usize>(bytes: &[u8], out: &mut [f32], decode: impl Fn(&[u8; BYTES], &mut [f32; LEN])) {
     for (block, values) in bytes.as_chunks().0.iter().zip(out.as_chunks_mut().0) {
         decode(block, values);
@@ -27,6 +28,7 @@ fn blocks<const BYTES: usize>(bytes: &[u8], out: &mut [f32], decode: impl Fn(&[u
 
 /// `scales[16], codes[64], d, dmin`. Half `h` of the block (128 values) uses code bytes `32h..32h+32`, its run
 /// `k` of 32 values the bits `2k`.
+#[inline(always)]
 pub(super) fn q2_k(bytes: &[u8], out: &mut [f32]) {
     blocks::<84>(bytes, out, |block, values| {
         let (scales, codes) = (&block[..16], &block[16..80]);
@@ -45,6 +47,7 @@ pub(super) fn q2_k(bytes: &[u8], out: &mut [f32]) {
 /// `high[32], codes[64], scales[12], d`. Codes as in Q2_K; the high bit of value `l` of run `r` (0 to 7 over the
 /// whole block) is bit `r` of `high[l]`. The low 4 bits of scale `i` are a nibble of byte `i % 8`, its upper 2
 /// bits a pair of byte `8 + i % 4`.
+#[inline(always)]
 pub(super) fn q3_k(bytes: &[u8], out: &mut [f32]) {
     blocks::<110>(bytes, out, |block, values| {
         let (high, codes, scales) = (&block[..32], &block[32..96], &block[96..108]);
@@ -65,6 +68,7 @@ pub(super) fn q3_k(bytes: &[u8], out: &mut [f32]) {
 
 /// The 6-bit scale and minimum of group `g` (of 8) from their 12 bytes: groups 0 to 3 have a byte each, whose
 /// two top bits complete the nibbles of groups 4 to 7.
+#[inline(always)]
 fn scale_and_minimum(packed: &[u8], g: usize) -> (f32, f32) {
     let (scale, minimum) = if g < 4 {
         (packed[g] & 63, packed[g + 4] & 63)
@@ -76,6 +80,7 @@ fn scale_and_minimum(packed: &[u8], g: usize) -> (f32, f32) {
 
 /// `d, dmin, scales[12], codes[128]`. Groups `2k` and `2k + 1` are the low and high nibbles of code bytes
 /// `32k..32k+32`.
+#[inline(always)]
 pub(super) fn q4_k(bytes: &[u8], out: &mut [f32]) {
     blocks::<144>(bytes, out, |block, values| {
         let (d, dmin, scales, codes) = (f16_at(block, 0), f16_at(block, 2), &block[4..16], &block[16..]);
@@ -91,6 +96,7 @@ pub(super) fn q4_k(bytes: &[u8], out: &mut [f32]) {
 
 /// `d, dmin, scales[12], high[32], codes[128]`. As Q4_K; the high bit of value `l` of group `g` is bit `g` of
 /// `high[l]`.
+#[inline(always)]
 pub(super) fn q5_k(bytes: &[u8], out: &mut [f32]) {
     blocks::<176>(bytes, out, |block, values| {
         let (d, dmin, scales) = (f16_at(block, 0), f16_at(block, 2), &block[4..16]);
@@ -109,6 +115,7 @@ pub(super) fn q5_k(bytes: &[u8], out: &mut [f32]) {
 
 /// `codes[128], high[64], scales[16], d`. In half `h`, run `k` of 32 values takes nibble `k / 2` of code bytes
 /// `64h + 32(k % 2) + l` and bits `2k` of `high[32h + l]`.
+#[inline(always)]
 pub(super) fn q6_k(bytes: &[u8], out: &mut [f32]) {
     blocks::<210>(bytes, out, |block, values| {
         let (codes, high, scales) = (&block[..128], &block[128..192], &block[192..208]);
@@ -127,6 +134,7 @@ pub(super) fn q6_k(bytes: &[u8], out: &mut [f32]) {
 }
 
 /// `d (f32), codes[256], sums[16]`.
+#[inline(always)]
 pub(super) fn q8_k(bytes: &[u8], out: &mut [f32]) {
     blocks::<292>(bytes, out, |block, values| {
         let d = f32::from_le_bytes([block[0], block[1], block[2], block[3]]);

@@ -18,6 +18,7 @@ use super::f16_at;
 const LEN: usize = 32;
 
 /// Calls `decode` with each block of `BYTES` bytes and its 32 values.
+#[inline(always)]
 fn blocks<const BYTES: usize>(bytes: &[u8], out: &mut [f32], decode: impl Fn(&[u8; BYTES], &mut [f32; LEN])) {
     for (block, values) in bytes.as_chunks().0.iter().zip(out.as_chunks_mut().0) {
         decode(block, values);
@@ -25,20 +26,24 @@ fn blocks<const BYTES: usize>(bytes: &[u8], out: &mut [f32], decode: impl Fn(&[u
 }
 
 /// Both nibbles of byte `i`, for values `i` and `i + 16`.
+#[inline(always)]
 fn nibbles(packed: &[u8], i: usize) -> (u32, u32) {
     (u32::from(packed[i] & 15), u32::from(packed[i] >> 4))
 }
 
 /// The 5-bit codes of values `i` and `i + 16`.
+#[inline(always)]
 fn five_bits(high: u32, packed: &[u8], i: usize) -> (u32, u32) {
     let (low, upper) = nibbles(packed, i);
     (low | (high >> i & 1) << 4, upper | (high >> (i + 16) & 1) << 4)
 }
 
+#[inline(always)]
 fn high_bits(block: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]])
 }
 
+#[inline(always)]
 pub(super) fn q4_0(bytes: &[u8], out: &mut [f32]) {
     blocks::<18>(bytes, out, |block, values| {
         let d = f16_at(block, 0);
@@ -50,6 +55,7 @@ pub(super) fn q4_0(bytes: &[u8], out: &mut [f32]) {
     });
 }
 
+#[inline(always)]
 pub(super) fn q4_1(bytes: &[u8], out: &mut [f32]) {
     blocks::<20>(bytes, out, |block, values| {
         let (d, m) = (f16_at(block, 0), f16_at(block, 2));
@@ -61,6 +67,7 @@ pub(super) fn q4_1(bytes: &[u8], out: &mut [f32]) {
     });
 }
 
+#[inline(always)]
 pub(super) fn q5_0(bytes: &[u8], out: &mut [f32]) {
     blocks::<22>(bytes, out, |block, values| {
         let (d, high) = (f16_at(block, 0), high_bits(block, 2));
@@ -72,6 +79,7 @@ pub(super) fn q5_0(bytes: &[u8], out: &mut [f32]) {
     });
 }
 
+#[inline(always)]
 pub(super) fn q5_1(bytes: &[u8], out: &mut [f32]) {
     blocks::<24>(bytes, out, |block, values| {
         let (d, m, high) = (f16_at(block, 0), f16_at(block, 2), high_bits(block, 4));
@@ -83,6 +91,7 @@ pub(super) fn q5_1(bytes: &[u8], out: &mut [f32]) {
     });
 }
 
+#[inline(always)]
 pub(super) fn q8_0(bytes: &[u8], out: &mut [f32]) {
     blocks::<34>(bytes, out, |block, values| {
         let d = f16_at(block, 0);

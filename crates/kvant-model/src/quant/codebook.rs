@@ -19,6 +19,7 @@ pub(super) const LEVELS: [i8; 16] =
 const MAGNITUDES: [f32; 4] = [8.0, 25.0, 43.0, 0.0];
 
 /// Sixteen bytes of nibbles through the table: byte `i` holds values `i` and `i + 16`.
+#[inline(always)]
 fn levels(packed: &[u8], scale: f32, values: &mut [f32]) {
     for (i, byte) in packed.iter().take(16).enumerate() {
         values[i] = scale * f32::from(LEVELS[usize::from(byte & 15)]);
@@ -27,6 +28,7 @@ fn levels(packed: &[u8], scale: f32, values: &mut [f32]) {
 }
 
 /// `d, nibble[32]`.
+#[inline(always)]
 pub(super) fn iq4_nl(bytes: &[u8], out: &mut [f32]) {
     for (block, values) in bytes.as_chunks::<18>().0.iter().zip(out.as_chunks_mut::<32>().0) {
         levels(&block[2..], f16_at(block, 0), values);
@@ -34,6 +36,7 @@ pub(super) fn iq4_nl(bytes: &[u8], out: &mut [f32]) {
 }
 
 /// `d, high[16 bits], low[4], nibble[256]`: scale `g` has nibble `g` of `low` and bits `2g` of `high`.
+#[inline(always)]
 pub(super) fn iq4_xs(bytes: &[u8], out: &mut [f32]) {
     for (block, values) in bytes.as_chunks::<136>().0.iter().zip(out.as_chunks_mut::<256>().0) {
         let (d, high, low) = (f16_at(block, 0), u16::from_le_bytes([block[2], block[3]]), &block[4..8]);
@@ -47,6 +50,7 @@ pub(super) fn iq4_xs(bytes: &[u8], out: &mut [f32]) {
 
 /// `d, group[8]`, a group being four point numbers and a 32-bit word: seven sign bits for each point, then the
 /// scale in the top four. The eighth sign of a point makes the number of minus signs even.
+#[inline(always)]
 pub(super) fn iq2_xxs(bytes: &[u8], out: &mut [f32]) {
     for (block, values) in bytes.as_chunks::<66>().0.iter().zip(out.as_chunks_mut::<256>().0) {
         let d = f16_at(block, 0);

@@ -1,0 +1,10 @@
+//! The subcommands, one file each.
+
+pub mod chat;
+pub mod completions;
+pub mod doctor;
+pub mod inspect;
+pub mod man;
+pub mod models;
+pub mod pull;
+pub mod run;

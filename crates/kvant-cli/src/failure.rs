@@ -1,0 +1,52 @@
+//! How a command fails: one line on stderr and an exit code.
+
+use std::error::Error;
+use std::fmt::Display;
+use std::io;
+use std::process::ExitCode;
+
+/// What ended a command early.
+pub enum Failure {
+    /// Something is wrong, and this says what, where and what to do.
+    Message(String),
+    /// The command line asks for something that makes no sense.
+    Usage(String),
+    /// Whoever read our output has closed it: not an error.
+    OutputClosed,
+    /// The user pressed Ctrl-C.
+    Interrupted,
+}
+
+impl Failure {
+    /// A failure with a message.
+    pub fn new(message: impl Display) -> Self {
+        Self::Message(message.to_string())
+    }
+
+    /// Says it on stderr and returns the exit code: 1 for errors, 2 for wrong usage, 130 when interrupted.
+    pub fn report(self) -> ExitCode {
+        match self {
+            Self::Message(message) => {
+                eprintln!("error: {message}");
+                ExitCode::FAILURE
+            }
+            Self::Usage(message) => {
+                eprintln!("error: {message}");
+                ExitCode::from(2)
+            }
+            Self::OutputClosed => ExitCode::SUCCESS,
+            Self::Interrupted => ExitCode::from(130),
+        }
+    }
+}
+
+/// Every library error becomes its message.
+impl<E: Error + 'static> From<E> for Failure {
+    fn from(error: E) -> Self {
+        let io = (&error as &(dyn Error + 'static)).downcast_ref::<io::Error>();
+        if io.is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe) {
+            return Self::OutputClosed;
+        }
+        Self::new(error)
+    }
+}

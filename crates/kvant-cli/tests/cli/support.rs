@@ -1,0 +1,199 @@
+//! A tiny real model with a vocabulary, the program, and a hub to fetch from.
+
+use kvant_model::Tensor;
+use kvant_model::gguf::{ValueType, Writer, WriterValue};
+use kvant_model::safetensors::Safetensors;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use tempfile::TempDir;
+
+/// Parts of a layer, by their Hugging Face and GGUF names.
+const NAMES: &[(&str, &str)] = &[
+    ("model.embed_tokens", "token_embd"),
+    ("model.norm", "output_norm"),
+    ("model.layers", "blk"),
+    ("self_attn.q_proj", "attn_q"),
+    ("self_attn.k_proj", "attn_k"),
+    ("self_attn.v_proj", "attn_v"),
+    ("self_attn.o_proj", "attn_output"),
+    ("post_attention_layernorm", "ffn_norm"),
+    ("input_layernorm", "attn_norm"),
+    ("mlp.gate_proj", "ffn_gate"),
+    ("mlp.up_proj", "ffn_up"),
+    ("mlp.down_proj", "ffn_down"),
+];
+
+const TEMPLATE: &str =
+    "{% for m in messages %}{{ '[' + m.role + '] ' + m.content + '\n' }}{% endfor %}[assistant] ";
+
+/// The qwen2 checkpoint of the model tests as a GGUF file, with 256 tokens of its own: characters and pairs.
+pub fn model_bytes(template: bool) -> Vec<u8> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kvant-model/tests/fixtures/qwen2");
+    let tensors = Safetensors::open(&folder.join("model.safetensors")).unwrap();
+    let mut writer = Writer::new("qwen2");
+    let sizes = [
+        ("context_length", 512),
+        ("embedding_length", 64),
+        ("block_count", 2),
+        ("feed_forward_length", 88),
+        ("attention.head_count", 4),
+        ("attention.head_count_kv", 2),
+    ];
+    for (key, value) in sizes {
+        writer.set(&format!("qwen2.{key}"), WriterValue::U32(value));
+    }
+    writer.set("qwen2.attention.layer_norm_rms_epsilon", WriterValue::F32(1e-6));
+    writer.set("qwen2.rope.freq_base", WriterValue::F32(1e6));
+    vocabulary(&mut writer);
+    if template {
+        writer.set("tokenizer.chat_template", WriterValue::String(TEMPLATE.into()));
+    }
+    for name in tensors.names() {
+        let tensor = tensors.tensor(name).unwrap().unwrap();
+        let renamed = NAMES.iter().fold(name.to_owned(), |name, (hf, gguf)| name.replace(hf, gguf));
+        let values = tensor.to_f32().unwrap();
+        writer.tensor(Tensor::from_f32(renamed, tensor.shape().to_vec(), &values).unwrap());
+    }
+    writer.to_bytes().unwrap()
+}
+
+fn vocabulary(writer: &mut Writer) {
+    let mut tokens = vec!["<unk>".to_owned(), "<s>".into(), "</s>".into(), "▁".into(), "\n".into()];
+    tokens.extend((b'!'..=b'~').map(|c| char::from(c).to_string()));
+    let letters = || "etaoinshrdlu".chars();
+    let pairs = letters().flat_map(|a| letters().map(move |b| format!("{a}{b}")));
+    tokens.extend(pairs);
+    tokens.extend((tokens.len()..256).map(|i| format!("▁{}", char::from(b'a' + (i % 26) as u8))));
+    let count = tokens.len();
+    assert_eq!(count, 256);
+    let kinds = (0..count).map(|id| match id {
+        0 => 2,
+        1 | 2 => 3,
+        _ => 1,
+    });
+    writer.set("tokenizer.ggml.model", WriterValue::String("llama".into()));
+    writer.set("tokenizer.ggml.tokens", WriterValue::strings(tokens));
+    let scores = (0..count).map(|id| WriterValue::F32(-(id as f32))).collect();
+    writer.set("tokenizer.ggml.scores", WriterValue::Array(ValueType::F32, scores));
+    writer.set("tokenizer.ggml.token_type", WriterValue::i32s(kinds));
+    for (key, id) in [("bos", 1), ("eos", 2), ("unknown", 0)] {
+        writer.set(&format!("tokenizer.ggml.{key}_token_id"), WriterValue::U32(id));
+    }
+}
+
+/// A folder of its own for cache and models.
+pub struct Home {
+    folder: TempDir,
+}
+
+impl Home {
+    pub fn new() -> Self {
+        Self { folder: tempfile::tempdir().unwrap() }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub fn write(&self, name: &str, bytes: &[u8]) -> String {
+        std::fs::write(self.path(name), bytes).unwrap();
+        self.path(name).display().to_string()
+    }
+
+    /// The instruct model on disk.
+    pub fn model(&self) -> String {
+        self.write("model.gguf", &model_bytes(true))
+    }
+
+    /// The program with these arguments, away from the network and the user's own models.
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kvant"));
+        command.args(arguments).stdin(Stdio::null());
+        command.env("KVANT_CACHE", self.path("cache")).env("HF_ENDPOINT", "http://127.0.0.1:9");
+        command.env_remove("HF_TOKEN").env_remove("KVANT_SIMD").current_dir(self.folder.path());
+        command
+    }
+
+    pub fn run(&self, arguments: &[&str]) -> Run {
+        Run::of(self.command(arguments).output().unwrap())
+    }
+
+    /// The same, with `input` on stdin.
+    pub fn run_with_input(&self, arguments: &[&str], input: &[u8]) -> Run {
+        let mut command = self.command(arguments);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        // A program that fails early may not read its input: its output tells.
+        let _ = child.stdin.take().unwrap().write_all(input);
+        Run::of(child.wait_with_output().unwrap())
+    }
+}
+
+/// What a run came to.
+#[derive(Debug)]
+pub struct Run {
+    pub code: Option<i32>,
+    pub out: String,
+    pub err: String,
+}
+
+impl Run {
+    fn of(output: Output) -> Self {
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        Self { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
+    }
+
+    /// Asserts success and returns stdout.
+    #[track_caller]
+    pub fn ok(self) -> String {
+        assert_eq!(self.code, Some(0), "{self:?}");
+        self.out
+    }
+
+    /// Asserts success and parses stdout.
+    #[track_caller]
+    pub fn json(self) -> serde_json::Value {
+        serde_json::from_str(&self.ok()).unwrap()
+    }
+
+    /// Asserts this exit code, a single error message with all of `words` in it, and no output.
+    #[track_caller]
+    pub fn fails(self, code: i32, words: &[&str]) {
+        assert_eq!(self.code, Some(code), "{self:?}");
+        assert!(self.err.contains("error: ") && !self.err.contains("panicked"), "{self:?}");
+        assert_eq!(self.out, "", "{self:?}");
+        for word in words {
+            assert!(self.err.contains(word), "{word:?} is not in {self:?}");
+        }
+    }
+}
+
+/// Answers requests for `org/tiny` with `body`, and all others with 404, until the test ends; returns its address.
+pub fn hub(body: Vec<u8>) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
+            let request = lines.next().unwrap().unwrap();
+            while lines.next().is_some_and(|line| !line.unwrap().is_empty()) {}
+            let path = request.split(' ').nth(1).unwrap().to_owned();
+            let (status, body) = if path.starts_with("/api/models/org/tiny/") {
+                let file = format!(r#"{{"rfilename": "tiny.gguf", "size": {}}}"#, body.len());
+                ("200 OK", format!(r#"{{"sha": "0123", "siblings": [{file}]}}"#).into_bytes())
+            } else if path == "/org/tiny/resolve/0123/tiny.gguf" {
+                ("200 OK", body.clone())
+            } else {
+                ("404 Not Found", Vec::new())
+            };
+            let head =
+                format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
+            // A client that hangs up is the test's business.
+            let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(&body));
+        }
+    });
+    address
+}

@@ -1,0 +1,182 @@
+//! Tensors of a checkpoint by their names in either format, checked and made into blocks.
+
+use crate::blocks::{Linear, Norm, Rope, Unpacked};
+use crate::checkpoint::Checkpoint;
+use crate::config::{Hyper, RopeKeys};
+use crate::dtype::DType;
+use crate::error::{LoadError, LoadErrorKind, Result};
+use crate::quant::quantize_tensor;
+use crate::tensor::Tensor;
+
+/// The name of a part in a Hugging Face checkpoint and in GGUF, without `.weight` or `.bias`.
+pub type Name = (&'static str, &'static str);
+
+/// Choices made when a model is loaded.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LoadOptions {
+    /// Packs the weights of linear layers that the file holds as plain numbers into
+    /// [`DType::Int8G32`] or [`DType::Int4G32`]; `None` takes them as they are.
+    pub weights: Option<DType>,
+    /// Pins the weights of linear layers in memory; loading fails where the system does not allow it.
+    pub lock: bool,
+}
+
+/// A checkpoint, seen from a place inside it: names are relative to that place.
+pub struct Parts<'a> {
+    checkpoint: &'a Checkpoint,
+    hyper: Hyper<'a>,
+    options: LoadOptions,
+    prefix: String,
+}
+
+impl<'a> Parts<'a> {
+    /// The whole checkpoint.
+    pub fn new(checkpoint: &'a Checkpoint, options: LoadOptions) -> Result<Self> {
+        let hyper = Hyper::new(checkpoint.description())?;
+        Ok(Self { checkpoint, hyper, options, prefix: String::new() })
+    }
+
+    /// The hyper-parameters.
+    pub fn hyper(&self) -> &Hyper<'a> {
+        &self.hyper
+    }
+
+    /// The part called `name`. GGUF numbers its layers `blk.N` at top level.
+    pub fn inside(&self, (hf, gguf): (&str, &str)) -> Self {
+        let own = if self.hyper.is_gguf() { gguf } else { hf };
+        let dot = if own.is_empty() { "" } else { "." };
+        let prefix = format!("{}{own}{dot}", self.prefix);
+        Self { prefix, ..*self }
+    }
+
+    fn full_name(&self, (hf, gguf): Name, suffix: &str) -> String {
+        format!("{}{}{suffix}", self.prefix, if self.hyper.is_gguf() { gguf } else { hf })
+    }
+
+    /// True when the part has weights in the file.
+    pub fn has(&self, name: Name) -> Result<bool> {
+        Ok(self.checkpoint.get(&self.full_name(name, ".weight"))?.is_some())
+    }
+
+    /// The weights of a part, of whatever shape.
+    pub fn weight(&self, name: Name) -> Result<Tensor> {
+        self.checkpoint.tensor(&self.full_name(name, ".weight"))
+    }
+
+    /// The weights of a part, of this shape.
+    pub fn weight_of(&self, name: Name, shape: &[usize]) -> Result<Tensor> {
+        let tensor = self.weight(name)?;
+        tensor.expect_shape(shape)?;
+        Ok(tensor)
+    }
+
+    /// A linear layer from `inputs` to `outputs`. `biased` says what the hyper-parameters say; GGUF files do
+    /// not always say, so there a bias that is in the file is used in any case.
+    pub fn linear(&self, name: Name, outputs: usize, inputs: usize, biased: bool) -> Result<Linear> {
+        let weight = self.weight_of(name, &[outputs, inputs])?;
+        Ok(Linear::new(self.product(weight)?, self.bias(name, outputs, biased)?))
+    }
+
+    /// A small linear layer whose weights stay as they are: a router, a gate.
+    pub fn exact_linear(&self, name: Name, outputs: usize, inputs: usize) -> Result<Linear> {
+        let weight = self.weight(name)?;
+        // A single row is stored as a vector in GGUF.
+        let weight = if outputs == 1 && weight.shape() == [inputs] {
+            weight.reshape(vec![outputs, inputs])?
+        } else {
+            weight
+        };
+        weight.expect_shape(&[outputs, inputs])?;
+        Ok(Linear::new(Unpacked::new(weight)?, None))
+    }
+
+    /// The product with a matrix of weights: the one place that chooses how it is stored and multiplied.
+    pub fn product(&self, weight: Tensor) -> Result<Unpacked> {
+        let plain = matches!(weight.dtype(), DType::F32 | DType::F16 | DType::BF16);
+        let weight = match self.options.weights {
+            Some(packed) if plain && packed.row_bytes(weight.columns()).is_some() => {
+                quantize_tensor(&weight, packed)?
+            }
+            _ => weight,
+        };
+        if self.options.lock {
+            weight.bytes().lock().map_err(|e| {
+                let size = weight.bytes().len();
+                LoadError::new(
+                    LoadErrorKind::Io,
+                    format!(
+                        "tensor {:?}: cannot pin {size} bytes in memory: {e}; raise the limit on locked memory \
+                         (`ulimit -l`) or do without pinning",
+                        weight.name()
+                    ),
+                )
+            })?;
+        }
+        Unpacked::new(weight)
+    }
+
+    /// A linear layer whose Hugging Face checkpoint stores the weights `(inputs, outputs)`.
+    pub fn linear_transposed(&self, name: Name, outputs: usize, inputs: usize) -> Result<Linear> {
+        if self.hyper.is_gguf() {
+            return self.linear(name, outputs, inputs, true);
+        }
+        let stored = self.weight_of(name, &[inputs, outputs])?;
+        let values = stored.to_f32()?; // (inputs, outputs)
+        let turned: Vec<f32> =
+            (0..outputs).flat_map(|o| values[o..].iter().step_by(outputs).copied()).collect();
+        let weight = Tensor::from_f32(stored.name(), vec![outputs, inputs], &turned)?;
+        Ok(Linear::new(self.product(weight)?, self.bias(name, outputs, true)?))
+    }
+
+    /// The linear layers `(experts, outputs, inputs)` of a mixture: one tensor in GGUF, one per expert in
+    /// Hugging Face checkpoints, where `name` holds a `{}` for the expert's number.
+    pub fn experts(&self, name: Name, count: usize, outputs: usize, inputs: usize) -> Result<Vec<Linear>> {
+        let whole =
+            if self.hyper.is_gguf() { Some(self.weight_of(name, &[count, outputs, inputs])?) } else { None };
+        let expert = |index: usize| {
+            let weight = match &whole {
+                Some(whole) => whole.index(index)?,
+                None => {
+                    let own = self.full_name(name, ".weight").replace("{}", &index.to_string());
+                    self.checkpoint.tensor(&own)?
+                }
+            };
+            weight.expect_shape(&[outputs, inputs])?;
+            Ok(Linear::new(self.product(weight)?, None))
+        };
+        (0..count).map(expert).collect()
+    }
+
+    /// An RMS norm; `offset` is what the family's Hugging Face checkpoints leave out of the weights (converters
+    /// to GGUF add it).
+    pub fn rms_norm(&self, name: Name, width: usize, eps: f32, offset: f32) -> Result<Norm> {
+        let offset = if self.hyper.is_gguf() { 0.0 } else { offset };
+        let mut weight = self.weight_of(name, &[width])?.to_f32()?;
+        weight.iter_mut().for_each(|w| *w += offset);
+        Ok(Norm::rms(weight, eps))
+    }
+
+    /// A layer norm with its bias.
+    pub fn layer_norm(&self, name: Name, width: usize, eps: f32) -> Result<Norm> {
+        let weight = self.weight_of(name, &[width])?.to_f32()?;
+        Ok(Norm::layer(weight, self.bias(name, width, true)?, eps))
+    }
+
+    /// The rotary embedding that `keys` describe.
+    pub fn rope(&self, keys: &RopeKeys, head_dim: usize) -> Result<Rope> {
+        keys.read(&self.hyper, head_dim, |name| {
+            self.checkpoint.get(name)?.map(|divisors| divisors.to_f32()).transpose()
+        })
+    }
+
+    fn bias(&self, name: Name, width: usize, needed: bool) -> Result<Option<Vec<f32>>> {
+        let full_name = self.full_name(name, ".bias");
+        let bias = match self.checkpoint.get(&full_name)? {
+            Some(bias) if needed || self.hyper.is_gguf() => bias,
+            None if needed => return Err(LoadError::missing(format!("tensor {full_name:?} is missing"))),
+            _ => return Ok(None),
+        };
+        bias.expect_shape(&[width])?;
+        Ok(Some(bias.to_f32()?))
+    }
+}

@@ -1,0 +1,85 @@
+//! Attention: projections, norms and rotation around the cache, which does the attending.
+
+use crate::blocks::{Linear, Norm, Pass, Rope, Rows};
+use crate::cache::{KvShape, Scoring};
+use std::sync::Arc;
+
+/// How queries, keys and values come out of the residual stream.
+pub enum Projection {
+    /// Three linear layers.
+    Apart {
+        /// To `(heads, head_dim)`.
+        q: Linear,
+        /// To `(kv_heads, head_dim)`.
+        k: Linear,
+        /// To `(kv_heads, head_dim)`.
+        v: Linear,
+    },
+    /// One layer whose output is all queries, then all keys, then all values.
+    Fused(Linear),
+    /// One layer whose output is `(heads, 3, head_dim)`: query, key and value of each head together.
+    FusedByHead(Linear),
+}
+
+/// An attention layer.
+pub struct Attention {
+    /// The entry of the cache it writes and reads.
+    pub entry: usize,
+    /// Query heads.
+    pub heads: usize,
+    /// Shape of keys and values; the window is the cache's to apply.
+    pub shape: KvShape,
+    /// From the residual stream to heads.
+    pub projection: Projection,
+    /// Norms of queries and keys, over a head or over all heads at once.
+    pub qk_norm: Option<(Norm, Norm)>,
+    /// Rotation of queries and keys by position; `None` where positions enter otherwise or not at all.
+    pub rope: Option<Arc<Rope>>,
+    /// From scores to weights.
+    pub scoring: Scoring,
+    /// From heads back to the residual stream.
+    pub output: Linear,
+}
+
+impl Attention {
+    /// `(tokens, hidden)` to `(tokens, hidden)`.
+    pub fn forward(&self, x: &Rows, pass: &mut Pass<'_, '_>) -> Rows {
+        let (mut q, mut k, v) = self.project(x); // (tokens, heads · dim), (tokens, kv_heads · dim) twice
+        if let Some((q_norm, k_norm)) = &self.qk_norm {
+            q_norm.in_place(&mut q);
+            k_norm.in_place(&mut k);
+        }
+        if let Some(rope) = &self.rope {
+            let rotations = pass.rotations(rope);
+            rotations.rotate(&mut q, self.shape.key_dim);
+            rotations.rotate(&mut k, self.shape.key_dim);
+        }
+        pass.append(self.entry, &k, &v);
+        let attended = pass.attend(self.entry, &q, &self.scoring, self.heads * self.shape.value_dim);
+        self.output.forward(&attended)
+    }
+
+    fn project(&self, x: &Rows) -> (Rows, Rows, Rows) {
+        let KvShape { heads: kv_heads, key_dim, value_dim, .. } = self.shape;
+        let (q_width, k_width, v_width) = (self.heads * key_dim, kv_heads * key_dim, kv_heads * value_dim);
+        match &self.projection {
+            Projection::Apart { q, k, v } => (q.forward(x), k.forward(x), v.forward(x)),
+            Projection::Fused(qkv) => {
+                let all = qkv.forward(x);
+                let k_end = q_width + k_width;
+                (all.columns(0..q_width), all.columns(q_width..k_end), all.columns(k_end..k_end + v_width))
+            }
+            Projection::FusedByHead(qkv) => {
+                let all = Rows::from_vec(qkv.forward(x).into_vec(), 2 * key_dim + value_dim); // a row per head
+                let part = |range: std::ops::Range<usize>, width| {
+                    Rows::from_vec(all.columns(range).into_vec(), width)
+                };
+                (
+                    part(0..key_dim, q_width),
+                    part(key_dim..2 * key_dim, k_width),
+                    part(2 * key_dim..2 * key_dim + value_dim, v_width),
+                )
+            }
+        }
+    }
+}

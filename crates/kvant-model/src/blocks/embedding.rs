@@ -1,0 +1,58 @@
+//! Token embeddings.
+
+use crate::blocks::Rows;
+use crate::error::Result;
+use crate::tensor::Tensor;
+
+/// The table that turns token ids into the first activations.
+pub struct Embedding {
+    tokens: Tensor, // (vocabulary, hidden)
+    /// Learned positions of models without rotary embedding.
+    positions: Option<Tensor>, // (context, hidden)
+    scale: f32,
+}
+
+impl Embedding {
+    /// An embedding whose rows are multiplied by `scale`, and to which learned positions may be added.
+    pub fn new(tokens: Tensor, positions: Option<Tensor>, scale: f32) -> Result<Self> {
+        // One row of each now, so that types that cannot be unpacked are refused here.
+        for table in std::iter::once(&tokens).chain(&positions) {
+            table.row_f32(0, &mut vec![0.0; table.columns()])?;
+        }
+        Ok(Self { tokens, positions, scale })
+    }
+
+    /// The same embedding with another multiplier.
+    #[must_use]
+    pub fn scaled(self, scale: f32) -> Self {
+        Self { scale, ..self }
+    }
+
+    /// Size of the vocabulary.
+    pub fn vocabulary(&self) -> usize {
+        self.tokens.rows()
+    }
+
+    /// The first position that has no embedding, for models that learned them.
+    pub fn position_limit(&self) -> Option<usize> {
+        self.positions.as_ref().map(Tensor::rows)
+    }
+
+    /// The embeddings of (token, position) pairs, `(tokens, hidden)`. Ids and positions were checked.
+    pub fn forward(&self, tokens: impl Iterator<Item = (u32, usize)>) -> Rows {
+        let width = self.tokens.columns();
+        let mut row = vec![0.0; width];
+        let mut data = Vec::new();
+        for (token, position) in tokens {
+            self.tokens.row_f32(token as usize, &mut row).expect("the type was tried in new()");
+            row.iter_mut().for_each(|x| *x *= self.scale);
+            let start = data.len();
+            data.extend_from_slice(&row);
+            if let Some(positions) = &self.positions {
+                positions.row_f32(position, &mut row).expect("the type was tried in new()");
+                data[start..].iter_mut().zip(&row).for_each(|(x, p)| *x += p);
+            }
+        }
+        Rows::from_vec(data, width)
+    }
+}

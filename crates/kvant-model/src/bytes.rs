@@ -1,0 +1,118 @@
+//! Shared, immutable bytes: a stretch of a mapped file, or memory of our own.
+
+use crate::error::{LoadError, Result};
+use memmap2::Mmap;
+use std::fs::File;
+use std::ops::{Deref, Range};
+use std::path::Path;
+use std::sync::Arc;
+
+/// A cheaply cloned slice of a mapped file or of an owned buffer; the owner lives as long as any slice of it.
+#[derive(Clone)]
+pub struct Bytes {
+    owner: Owner,
+    range: Range<usize>,
+}
+
+#[derive(Clone)]
+enum Owner {
+    Map(Arc<Mmap>),
+    Heap(Arc<Vec<u8>>),
+}
+
+impl Bytes {
+    /// Maps a whole file for reading.
+    ///
+    /// **Invariant:** the file is not shrunk or rewritten while it is mapped. kvant itself never writes into a
+    /// model file in place (downloads are renamed into position when complete); another program that does can
+    /// end the process, as with every mapped file.
+    pub fn map(path: &Path) -> Result<Self> {
+        let file = File::open(path).map_err(|e| LoadError::io("open the file", path, e))?;
+        let metadata = file.metadata().map_err(|e| LoadError::io("read the size of the file", path, e))?;
+        if !metadata.is_file() {
+            return Err(LoadError::malformed("is not a regular file").in_file(path));
+        }
+        if metadata.len() == 0 {
+            return Err(LoadError::malformed("the file is empty; fetch it again").in_file(path));
+        }
+        // SAFETY: the map is read-only and private; that nobody truncates the file is the invariant above.
+        let map = unsafe { Mmap::map(&file) }.map_err(|e| LoadError::io("map the file", path, e))?;
+        let range = 0..map.len();
+        Ok(Self { owner: Owner::Map(Arc::new(map)), range })
+    }
+
+    /// The part `range` of these bytes, sharing the owner; `None` when it reaches beyond the end.
+    pub fn slice(&self, range: Range<usize>) -> Option<Self> {
+        if range.start > range.end || range.end > self.range.len() {
+            return None;
+        }
+        let start = self.range.start + range.start;
+        Some(Self { owner: self.owner.clone(), range: start..start + range.len() })
+    }
+
+    /// True when the bytes lie in a mapped file and so cost no memory of their own.
+    pub fn is_mapped(&self) -> bool {
+        matches!(self.owner, Owner::Map(_))
+    }
+
+    /// Tells the kernel that the mapped pages wholly inside these bytes are not needed now, for instance after
+    /// a tensor was repacked. They come back from the file when touched. Nothing happens to owned bytes, nor
+    /// on systems without `madvise`.
+    pub fn release(&self) {
+        #[cfg(unix)]
+        if let Owner::Map(map) = &self.owner {
+            const PAGE: usize = 1 << 14; // a multiple of every page size in use (4 KiB, 16 KiB on Apple)
+            let start = self.range.start.next_multiple_of(PAGE);
+            let end = self.range.end / PAGE * PAGE;
+            if start < end {
+                // SAFETY: DontNeed on a private read-only file mapping drops cached pages only; the next read
+                // faults the same file contents back in, so existing references stay valid.
+                let advised = unsafe {
+                    map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, start, end - start)
+                };
+                // Advice that is refused costs memory, not correctness.
+                drop(advised);
+            }
+        }
+    }
+
+    /// Keeps the pages of these bytes in memory until the process ends or their owner is dropped.
+    ///
+    /// # Errors
+    /// If the system refuses, usually because of its limit on locked memory, or has no such call.
+    pub fn lock(&self) -> std::io::Result<()> {
+        #[cfg(unix)]
+        {
+            // SAFETY: the address and length are those of a live slice; locking changes no contents.
+            let status = unsafe { libc::mlock(self.as_ptr().cast(), self.len()) };
+            if status == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+        }
+        #[cfg(not(unix))]
+        Err(std::io::ErrorKind::Unsupported.into())
+    }
+}
+
+impl From<Vec<u8>> for Bytes {
+    fn from(bytes: Vec<u8>) -> Self {
+        let range = 0..bytes.len();
+        Self { owner: Owner::Heap(Arc::new(bytes)), range }
+    }
+}
+
+impl Deref for Bytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match &self.owner {
+            Owner::Map(map) => &map[self.range.clone()],
+            Owner::Heap(bytes) => &bytes[self.range.clone()],
+        }
+    }
+}
+
+impl std::fmt::Debug for Bytes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let kind = if self.is_mapped() { "mapped" } else { "owned" };
+        write!(f, "Bytes({} {kind})", self.len())
+    }
+}

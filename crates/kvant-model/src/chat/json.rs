@@ -1,0 +1,117 @@
+//! JSON as Python's `json.dumps` writes it: models were trained on its spaces.
+
+use std::fmt::Write as _;
+use std::io;
+
+use minijinja::value::{Kwargs, Value};
+use minijinja::{Error, ErrorKind};
+use serde::Serialize;
+use serde_json::ser::{Formatter, Serializer};
+
+/// The `tojson` filter: `ensure_ascii` (default false), `indent` and `separators` as in Python.
+pub(super) fn tojson(value: &Value, options: Kwargs) -> Result<String, Error> {
+    let indent = options.get::<Option<usize>>("indent")?;
+    let ensure_ascii = options.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false);
+    let separators = options.get::<Option<Vec<String>>>("separators")?;
+    options.assert_all_used()?;
+    let (item, key) = match separators.as_deref() {
+        Some([item, key]) => (item.clone(), key.clone()),
+        Some(_) => return Err(Error::new(ErrorKind::InvalidOperation, "tojson: separators must be two")),
+        None => (if indent.is_some() { "," } else { ", " }.to_owned(), ": ".to_owned()),
+    };
+    let mut out = Vec::new();
+    let layout = Layout { item, key, indent, depth: 0, is_empty: true };
+    value
+        .serialize(&mut Serializer::with_formatter(&mut out, layout))
+        .map_err(|e| Error::new(ErrorKind::BadSerialization, "tojson").with_source(e))?;
+    let text = String::from_utf8_lossy(&out).into_owned();
+    Ok(if ensure_ascii { escape_non_ascii(&text) } else { text })
+}
+
+/// Characters beyond ASCII stand only inside strings, so each can be escaped where it is.
+fn escape_non_ascii(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_ascii() {
+            out.push(c);
+        } else {
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                // Writing to a string cannot fail.
+                let _ = write!(out, "\\u{unit:04x}");
+            }
+        }
+    }
+    out
+}
+
+/// Separators and, with `indent`, one item a line.
+struct Layout {
+    item: String,
+    key: String,
+    indent: Option<usize>,
+    depth: usize,
+    /// Nothing has been written since the innermost bracket opened.
+    is_empty: bool,
+}
+
+impl Layout {
+    fn open<W: ?Sized + io::Write>(&mut self, writer: &mut W, bracket: &[u8]) -> io::Result<()> {
+        self.depth += 1;
+        self.is_empty = true;
+        writer.write_all(bracket)
+    }
+
+    fn close<W: ?Sized + io::Write>(&mut self, writer: &mut W, bracket: &[u8]) -> io::Result<()> {
+        self.depth -= 1;
+        if !self.is_empty {
+            self.line(writer)?;
+        }
+        self.is_empty = false;
+        writer.write_all(bracket)
+    }
+
+    fn next<W: ?Sized + io::Write>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
+        if !first {
+            writer.write_all(self.item.as_bytes())?;
+        }
+        self.is_empty = false;
+        self.line(writer)
+    }
+
+    fn line<W: ?Sized + io::Write>(&self, writer: &mut W) -> io::Result<()> {
+        match self.indent {
+            Some(width) => write!(writer, "\n{:1$}", "", width * self.depth),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Formatter for Layout {
+    fn begin_array<W: ?Sized + io::Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        self.open(writer, b"[")
+    }
+
+    fn end_array<W: ?Sized + io::Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        self.close(writer, b"]")
+    }
+
+    fn begin_array_value<W: ?Sized + io::Write>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
+        self.next(writer, first)
+    }
+
+    fn begin_object<W: ?Sized + io::Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        self.open(writer, b"{")
+    }
+
+    fn end_object<W: ?Sized + io::Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        self.close(writer, b"}")
+    }
+
+    fn begin_object_key<W: ?Sized + io::Write>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
+        self.next(writer, first)
+    }
+
+    fn begin_object_value<W: ?Sized + io::Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        writer.write_all(self.key.as_bytes())
+    }
+}

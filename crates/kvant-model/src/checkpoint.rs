@@ -1,0 +1,276 @@
+//! A model on disk, whatever its format: tensors by name, and the description that goes with them.
+
+use crate::error::{LoadError, Result};
+use crate::gguf::{Gguf, Metadata};
+use crate::safetensors::Safetensors;
+use crate::tensor::Tensor;
+use serde::de::DeserializeOwned;
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+/// JSON beside a model is small; a larger file is not what it claims to be.
+const MAX_JSON: u64 = 64 << 20;
+/// Weights enter the signature by this many samples of this many bytes per tensor.
+const SAMPLES: usize = 8;
+const SAMPLE_BYTES: usize = 1024;
+
+/// An opened model.
+#[derive(Debug)]
+pub struct Checkpoint {
+    path: PathBuf,
+    weights: Weights,
+}
+
+#[derive(Debug)]
+enum Weights {
+    Gguf(Gguf),
+    Safetensors { tensors: Safetensors, config: serde_json::Value },
+}
+
+/// How a checkpoint describes its model.
+#[derive(Debug, Clone, Copy)]
+pub enum Description<'a> {
+    /// GGUF metadata, tokenizer included.
+    Gguf(&'a Metadata),
+    /// The `config.json` of a Hugging Face folder.
+    Config(&'a serde_json::Value),
+}
+
+/// A fingerprint of a model's weights and description; see [`Checkpoint::signature`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Signature(pub [u8; 32]);
+
+impl Checkpoint {
+    /// Opens a GGUF file (or any part of a split one), a `.safetensors` file with `config.json` beside it, an
+    /// index of shards, or a folder that holds one of these.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let kind = fs::metadata(path).map_err(|e| LoadError::io("open the model", path, e))?;
+        let file = if kind.is_dir() { choose_in_folder(path)? } else { path.to_path_buf() };
+        let weights = if is_gguf(&file)? {
+            Weights::Gguf(Gguf::open(&file)?)
+        } else {
+            let tensors = match file.extension().and_then(|e| e.to_str()) {
+                Some("safetensors") => Safetensors::open(&file)?,
+                Some("json") => Safetensors::open_index(&file)?,
+                _ => {
+                    return Err(LoadError::unsupported(
+                        "is neither a GGUF file, a .safetensors file nor a .safetensors.index.json",
+                    )
+                    .in_file(&file));
+                }
+            };
+            Weights::Safetensors { tensors, config: read_json(&file.with_file_name("config.json"))? }
+        };
+        Ok(Self { path: file, weights })
+    }
+
+    /// A checkpoint over a GGUF model that is already open or was made in memory.
+    pub fn from_gguf(gguf: Gguf) -> Self {
+        Self { path: PathBuf::new(), weights: Weights::Gguf(gguf) }
+    }
+
+    /// A checkpoint over safetensors and a config that are already in memory.
+    pub fn from_safetensors(tensors: Safetensors, config: serde_json::Value) -> Self {
+        Self { path: PathBuf::new(), weights: Weights::Safetensors { tensors, config } }
+    }
+
+    /// The file that was opened: the GGUF file, the single safetensors file or the index.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// How the model describes itself.
+    pub fn description(&self) -> Description<'_> {
+        match &self.weights {
+            Weights::Gguf(gguf) => Description::Gguf(gguf.metadata()),
+            Weights::Safetensors { config, .. } => Description::Config(config),
+        }
+    }
+
+    /// A file beside the weights, such as `tokenizer.json`, when it is there.
+    pub fn companion(&self, name: &str) -> Option<PathBuf> {
+        if self.path.as_os_str().is_empty() {
+            return None;
+        }
+        Some(self.path.with_file_name(name)).filter(|path| path.is_file())
+    }
+
+    /// The text of a file beside the weights, when it is there.
+    pub fn companion_text(&self, name: &str) -> Result<Option<String>> {
+        self.companion(name).map(|path| read_text(&path)).transpose()
+    }
+
+    /// All tensor names: in file order for GGUF, sorted for safetensors.
+    pub fn names(&self) -> Box<dyn Iterator<Item = &str> + '_> {
+        match &self.weights {
+            Weights::Gguf(gguf) => Box::new(gguf.tensors().map(|t| t.name.as_str())),
+            Weights::Safetensors { tensors, .. } => Box::new(tensors.names()),
+        }
+    }
+
+    /// A tensor that may be absent (a bias, an untied output). Its bytes are shared with the file.
+    pub fn get(&self, name: &str) -> Result<Option<Tensor>> {
+        match &self.weights {
+            Weights::Gguf(gguf) => Ok(gguf.tensor(name)),
+            Weights::Safetensors { tensors, .. } => tensors.tensor(name).map_err(|e| e.in_file(&self.path)),
+        }
+    }
+
+    /// A tensor that must be there.
+    pub fn tensor(&self, name: &str) -> Result<Tensor> {
+        self.get(name)?.ok_or_else(|| {
+            let error = LoadError::missing(format!(
+                "tensor {name:?} is missing; the file is incomplete or of another architecture than it says"
+            ));
+            if self.path.as_os_str().is_empty() { error } else { error.in_file(&self.path) }
+        })
+    }
+
+    /// SHA-256 over the description, the complete tensor directory and *samples* of the weights: per tensor its
+    /// first and last kilobyte and six kilobytes evenly between, or all of it when it is smaller than that.
+    ///
+    /// It tells models, quantisations and fine-tunes apart in milliseconds; it does not detect a few flipped
+    /// bits in a large tensor. (Whole files are checked against a full SHA-256 when they are downloaded.)
+    pub fn signature(&self) -> Signature {
+        let mut hash = Sha256::new();
+        hash.update(b"kvant checkpoint signature 1\0");
+        let mut field = |bytes: &[u8]| {
+            hash.update((bytes.len() as u64).to_le_bytes());
+            hash.update(bytes);
+        };
+        match &self.weights {
+            Weights::Gguf(gguf) => gguf.header_bytes().for_each(&mut field),
+            Weights::Safetensors { tensors, config } => {
+                field(sorted_json(config).as_bytes());
+                tensors.header_bytes().for_each(&mut field);
+            }
+        }
+        for name in self.names() {
+            // A tensor of a type we do not read still counts through the directory above.
+            if let Ok(Some(tensor)) = self.get(name) {
+                field(name.as_bytes());
+                for sample in samples(tensor.bytes()) {
+                    field(sample);
+                }
+            }
+        }
+        Signature(hash.finalize().into())
+    }
+}
+
+/// JSON text with sorted keys, so that the signature depends neither on spacing nor on the order of keys.
+fn sorted_json(value: &serde_json::Value) -> String {
+    match value {
+        serde_json::Value::Object(map) => {
+            let sorted: BTreeMap<&String, &serde_json::Value> = map.iter().collect();
+            let fields: Vec<String> = sorted
+                .into_iter()
+                .map(|(key, value)| {
+                    format!("{}:{}", serde_json::Value::from(key.as_str()), sorted_json(value))
+                })
+                .collect();
+            format!("{{{}}}", fields.join(","))
+        }
+        serde_json::Value::Array(items) => {
+            format!("[{}]", items.iter().map(sorted_json).collect::<Vec<_>>().join(","))
+        }
+        plain => plain.to_string(),
+    }
+}
+
+fn samples(bytes: &[u8]) -> Vec<&[u8]> {
+    if bytes.len() <= SAMPLES * SAMPLE_BYTES {
+        return vec![bytes];
+    }
+    let last = bytes.len() - SAMPLE_BYTES;
+    let start = |i: usize| (last as u64 * i as u64 / (SAMPLES as u64 - 1)) as usize;
+    (0..SAMPLES).map(|i| &bytes[start(i)..][..SAMPLE_BYTES]).collect()
+}
+
+impl std::fmt::Display for Signature {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl std::fmt::Debug for Signature {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Signature({self})")
+    }
+}
+
+/// Reads a JSON file of bounded size.
+pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T> {
+    serde_json::from_slice(&read_bounded(path)?)
+        .map_err(|e| LoadError::malformed(format!("is not the JSON it should be: {e}")).in_file(path))
+}
+
+fn read_text(path: &Path) -> Result<String> {
+    String::from_utf8(read_bounded(path)?)
+        .map_err(|e| LoadError::malformed(format!("is not UTF-8 text: {e}")).in_file(path))
+}
+
+fn read_bounded(path: &Path) -> Result<Vec<u8>> {
+    let file = File::open(path).map_err(|e| LoadError::io("open the file", path, e))?;
+    let mut text = Vec::new();
+    file.take(MAX_JSON + 1).read_to_end(&mut text).map_err(|e| LoadError::io("read the file", path, e))?;
+    if text.len() as u64 > MAX_JSON {
+        return Err(LoadError::malformed(format!("is larger than {MAX_JSON} bytes")).in_file(path));
+    }
+    Ok(text)
+}
+
+fn is_gguf(path: &Path) -> Result<bool> {
+    let mut magic = [0; 4];
+    let mut file = File::open(path).map_err(|e| LoadError::io("open the file", path, e))?;
+    match file.read_exact(&mut magic) {
+        Ok(()) => Ok(magic == *b"GGUF"),
+        Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => Ok(false),
+        Err(e) => Err(LoadError::io("read the file", path, e)),
+    }
+}
+
+/// The model in a folder: single safetensors, then an index, then the only GGUF file or split set.
+fn choose_in_folder(folder: &Path) -> Result<PathBuf> {
+    for name in ["model.safetensors", "model.safetensors.index.json"] {
+        let candidate = folder.join(name);
+        if candidate.is_file() {
+            return Ok(candidate);
+        }
+    }
+    let entries = fs::read_dir(folder).map_err(|e| LoadError::io("list the folder", folder, e))?;
+    let mut gguf: Vec<PathBuf> = entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| {
+            path.extension().is_some_and(|e| e == "gguf") && path.is_file() && !is_later_part(path)
+        })
+        .collect();
+    gguf.sort();
+    match gguf.len() {
+        1 => Ok(gguf.remove(0)),
+        0 => Err(LoadError::missing(
+            "holds no model.safetensors, no model.safetensors.index.json and no .gguf file",
+        )
+        .in_file(folder)),
+        n => Err(LoadError::mismatch(format!(
+            "holds {n} GGUF models; name one of them, for example {}",
+            gguf[0].display()
+        ))
+        .in_file(folder)),
+    }
+}
+
+/// True for `NAME-00002-of-00003.gguf` and on: only the first part stands for a split model.
+fn is_later_part(path: &Path) -> bool {
+    let stem = path.file_stem().and_then(|s| s.to_str()).unwrap_or_default();
+    let Some((rest, count)) = stem.rsplit_once("-of-") else { return false };
+    let digits = |s: &str| s.len() == 5 && s.bytes().all(|b| b.is_ascii_digit());
+    match rest.rsplit_once('-') {
+        Some((_, number)) => digits(count) && digits(number) && number != "00001",
+        None => false,
+    }
+}

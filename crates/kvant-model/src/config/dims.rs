@@ -1,0 +1,66 @@
+//! The sizes every decoder has.
+
+use super::{Hyper, Key};
+use crate::error::Result;
+
+/// Sizes common to all architectures here.
+#[derive(Debug, Clone, Copy)]
+pub struct Dims {
+    /// Width of the residual stream.
+    pub hidden: usize,
+    /// Number of layers.
+    pub layers: usize,
+    /// Query heads.
+    pub heads: usize,
+    /// Heads of keys and values.
+    pub kv_heads: usize,
+    /// Channels per head.
+    pub head_dim: usize,
+}
+
+impl Dims {
+    const HIDDEN: Key = Key("hidden_size|n_embd", "embedding_length");
+    const LAYERS: Key = Key("num_hidden_layers|n_layer", "block_count");
+    const HEADS: Key = Key("num_attention_heads|n_head", "attention.head_count");
+    const KV_HEADS: Key = Key("num_key_value_heads", "attention.head_count_kv");
+    const HEAD_DIM: Key = Key("head_dim", "attention.key_length");
+
+    /// Reads and checks them.
+    pub fn read(hyper: &Hyper<'_>) -> Result<Self> {
+        let hidden = hyper.size(Self::HIDDEN)?;
+        let layers = hyper.size(Self::LAYERS)?;
+        let heads = hyper.size(Self::HEADS)?;
+        let kv_heads = hyper.size_if(Self::KV_HEADS)?.unwrap_or(heads);
+        if !heads.is_multiple_of(kv_heads) {
+            let why = format!("{kv_heads} key-value heads do not divide {heads} query heads");
+            return Err(hyper.refused(Self::KV_HEADS, why));
+        }
+        let head_dim = match hyper.size_if(Self::HEAD_DIM)? {
+            Some(head_dim) => head_dim,
+            None if hidden.is_multiple_of(heads) => hidden / heads,
+            None => {
+                let why = format!("is missing, and {heads} heads do not divide the hidden size {hidden}");
+                return Err(hyper.refused(Self::HEAD_DIM, why));
+            }
+        };
+        if heads.saturating_mul(head_dim) > super::MAX_SIZE {
+            return Err(hyper.refused(Self::HEAD_DIM, format!("{heads} heads of {head_dim} are too wide")));
+        }
+        Ok(Self { hidden, layers, heads, kv_heads, head_dim })
+    }
+
+    /// Width of all queries of a token.
+    pub fn query_width(&self) -> usize {
+        self.heads * self.head_dim
+    }
+
+    /// Width of all keys (or values) of a token.
+    pub fn kv_width(&self) -> usize {
+        self.kv_heads * self.head_dim
+    }
+
+    /// The usual multiplier of scores.
+    pub fn score_scale(&self) -> f32 {
+        1.0 / (self.head_dim as f32).sqrt()
+    }
+}

@@ -1,0 +1,231 @@
+//! Rotary embeddings as configurations describe them.
+//!
+//! Transformers 5 writes `rope_parameters`, an object with everything in it, or one such object per layer
+//! type. Older files write `rope_theta` (or `rotary_emb_base`) beside an optional `rope_scaling`, and the share
+//! of rotated channels as `partial_rotary_factor` or `rotary_pct`. GGUF has flat keys under `rope.`, and the
+//! divisors of the Llama 3 and LongRoPE rules as tensors, which the caller passes in.
+
+use super::{Hyper, Key};
+use crate::blocks::{Pairing, Rope, RopeScaling};
+use crate::error::{LoadError, Result};
+
+/// Which of a model's rotary embeddings to read, and what stands in for absent keys.
+pub struct RopeKeys {
+    /// The layer type in a `rope_parameters` that is split by layer type.
+    pub layer_type: &'static str,
+    /// Base of the frequencies in old configurations and in GGUF.
+    pub theta: Key,
+    /// The base when none is given.
+    pub default_theta: f64,
+    /// Whether `rope_scaling` (and its GGUF twin) applies to these layers.
+    pub scaled: bool,
+    /// Order of channels in GGUF files of this architecture.
+    pub gguf_pairing: Pairing,
+}
+
+impl RopeKeys {
+    /// The keys of a model with one rotary embedding.
+    pub const fn usual(gguf_pairing: Pairing) -> Self {
+        Self {
+            layer_type: "full_attention",
+            theta: Key("rope_theta|rotary_emb_base", "rope.freq_base"),
+            default_theta: 10_000.0,
+            scaled: true,
+            gguf_pairing,
+        }
+    }
+
+    /// Reads the embedding of heads with `head_dim` channels. `divisors` finds the tensors that GGUF files
+    /// keep divisors in, by name.
+    pub fn read(
+        &self,
+        hyper: &Hyper<'_>,
+        head_dim: usize,
+        divisors: impl Fn(&str) -> Result<Option<Vec<f32>>>,
+    ) -> Result<Rope> {
+        let (theta, dims, scaling, pairing) = if hyper.is_gguf() {
+            let dims = hyper.size_if(Key("", "rope.dimension_count"))?.unwrap_or(head_dim);
+            let theta = hyper.positive_if(self.theta)?.unwrap_or(self.default_theta);
+            let scaling = if self.scaled { gguf_scaling(hyper, divisors)? } else { RopeScaling::None };
+            (theta, dims, scaling, self.gguf_pairing)
+        } else {
+            let (theta, share, scaling) = self.in_config(hyper)?;
+            // As the reference does: the product is cut to a whole number of channels.
+            (theta, (head_dim as f64 * share) as usize, scaling, Pairing::Halves)
+        };
+        if dims < 2 || !dims.is_multiple_of(2) || dims > head_dim {
+            return Err(LoadError::mismatch(format!(
+                "the rotary embedding turns {dims} of {head_dim} channels; an even number from 2 is needed"
+            )));
+        }
+        if let RopeScaling::LongRope { original_context: 0.0..2.0, .. } = scaling {
+            return Err(hyper.refused(ORIGINAL, "LongRoPE needs at least 2"));
+        }
+        if theta <= 1.0 {
+            return Err(hyper.refused(self.theta, format!("{theta} is no base for frequencies")));
+        }
+        let lists = match &scaling {
+            RopeScaling::LongRope { short, long, .. } => vec![short, long],
+            RopeScaling::Divisors(by) => vec![by],
+            _ => vec![],
+        };
+        for list in lists {
+            if list.len() != dims / 2 || !list.iter().all(|&d| d.is_finite() && d > 0.0) {
+                return Err(LoadError::mismatch(format!(
+                    "rotary scaling: {} positive divisors are needed, one per pair of channels; {} values are there",
+                    dims / 2,
+                    list.len()
+                )));
+            }
+        }
+        Ok(Rope::new(dims, theta, &scaling, pairing))
+    }
+
+    /// Base, share of rotated channels and scaling, from either spelling of `config.json`.
+    fn in_config(&self, hyper: &Hyper<'_>) -> Result<(f64, f64, RopeScaling)> {
+        const SHARE: Key = Key("partial_rotary_factor|rotary_pct", "");
+        let mut table = hyper.table("rope_parameters")?;
+        if let Some(by_type) = table.map(|t| t.table(self.layer_type)).transpose()?.flatten() {
+            table = Some(by_type);
+        }
+        let old = hyper.positive_if(self.theta)?.unwrap_or(self.default_theta);
+        let (theta, share, scaling) = match table {
+            Some(table) => {
+                let theta = table.positive_if(Key("rope_theta", ""))?.unwrap_or(old);
+                (theta, table.positive_if(SHARE)?, Some(table))
+            }
+            None => (old, None, if self.scaled { hyper.table("rope_scaling")? } else { None }),
+        };
+        let share = match share {
+            Some(share) => share,
+            None => hyper.positive_if(SHARE)?.unwrap_or(1.0),
+        };
+        if share > 1.0 {
+            return Err(hyper.refused(SHARE, format!("{share} is more than all channels")));
+        }
+        let scaling = scaling.map_or(Ok(RopeScaling::None), |table| config_scaling(hyper, &table))?;
+        Ok((theta, share, scaling))
+    }
+}
+
+const ORIGINAL: Key = Key("original_max_position_embeddings", "rope.scaling.original_context_length");
+const CONTEXT: Key = Key("max_position_embeddings|n_positions", "context_length");
+
+fn config_scaling(hyper: &Hyper<'_>, table: &Hyper<'_>) -> Result<RopeScaling> {
+    const KIND: Key = Key("rope_type|type", "");
+    const FACTOR: Key = Key("factor", "");
+    const AMPLITUDE: Key = Key("attention_factor", "");
+    let original_context = || -> Result<f64> {
+        let own = table.size_if(ORIGINAL)?;
+        let beside = if own.is_some() { own } else { hyper.size_if(ORIGINAL)? };
+        Ok(if let Some(n) = beside { n } else { hyper.size(CONTEXT)? } as f64)
+    };
+    let kind = table.text(KIND)?.unwrap_or_else(|| "default".to_owned());
+    Ok(match kind.as_str() {
+        "default" => RopeScaling::None,
+        "linear" => RopeScaling::Linear { factor: table.positive(FACTOR)? },
+        "llama3" => RopeScaling::Llama3 {
+            factor: table.positive(FACTOR)?,
+            low: table.positive(Key("low_freq_factor", ""))?,
+            high: table.positive(Key("high_freq_factor", ""))?,
+            original_context: original_context()?,
+        },
+        "yarn" => {
+            let original_context = original_context()?;
+            let factor = match table.positive_if(FACTOR)? {
+                Some(factor) => factor,
+                None => hyper.size(CONTEXT)? as f64 / original_context,
+            };
+            RopeScaling::Yarn {
+                factor,
+                original_context,
+                beta_fast: table.positive_if(Key("beta_fast", ""))?.unwrap_or(32.0),
+                beta_slow: table.positive_if(Key("beta_slow", ""))?.unwrap_or(1.0),
+                truncate: table.flag(Key("truncate", ""), true)?,
+                amplitude: match table.positive_if(AMPLITUDE)? {
+                    Some(amplitude) => amplitude,
+                    None => yarn_amplitude(table, factor)?,
+                },
+            }
+        }
+        "longrope" | "su" => {
+            let original_context = original_context()?;
+            let stretch = hyper.size(CONTEXT)? as f64 / original_context;
+            let list = |key| table.numbers(key)?.ok_or_else(|| table.missing(key));
+            RopeScaling::LongRope {
+                short: list(Key("short_factor", ""))?,
+                long: list(Key("long_factor", ""))?,
+                original_context,
+                amplitude: match table.positive_if(AMPLITUDE)? {
+                    Some(amplitude) => amplitude,
+                    None => longrope_amplitude(stretch, original_context),
+                },
+            }
+        }
+        other => {
+            return Err(LoadError::unsupported(format!(
+                "config.json: {other:?} is no rotary scaling kvant knows (linear, llama3, yarn, longrope)"
+            )));
+        }
+    })
+}
+
+fn yarn_amplitude(table: &Hyper<'_>, factor: f64) -> Result<f64> {
+    let of = |multiplier: f64| if factor <= 1.0 { 1.0 } else { 0.1 * multiplier * factor.ln() + 1.0 };
+    let (mscale, all_dim) =
+        (table.positive_if(Key("mscale", ""))?, table.positive_if(Key("mscale_all_dim", ""))?);
+    Ok(match (mscale, all_dim) {
+        (Some(mscale), Some(all_dim)) => of(mscale) / of(all_dim),
+        _ => of(1.0),
+    })
+}
+
+fn longrope_amplitude(stretch: f64, original_context: f64) -> f64 {
+    if stretch <= 1.0 { 1.0 } else { (1.0 + stretch.ln() / original_context.ln()).sqrt() }
+}
+
+fn gguf_scaling(
+    hyper: &Hyper<'_>,
+    divisors: impl Fn(&str) -> Result<Option<Vec<f32>>>,
+) -> Result<RopeScaling> {
+    const FACTOR: Key = Key("", "rope.scaling.factor");
+    const AMPLITUDE: Key = Key("", "rope.scaling.attn_factor");
+    let wide = |list: Vec<f32>| list.into_iter().map(f64::from).collect();
+    if let (Some(short), Some(long)) =
+        (divisors("rope_factors_short.weight")?, divisors("rope_factors_long.weight")?)
+    {
+        let original_context = hyper.size(ORIGINAL)? as f64;
+        let stretch = hyper.size(CONTEXT)? as f64 / original_context;
+        let amplitude = hyper.positive_if(AMPLITUDE)?;
+        return Ok(RopeScaling::LongRope {
+            short: wide(short),
+            long: wide(long),
+            original_context,
+            amplitude: amplitude.unwrap_or_else(|| longrope_amplitude(stretch, original_context)),
+        });
+    }
+    if let Some(list) = divisors("rope_freqs.weight")? {
+        return Ok(RopeScaling::Divisors(wide(list)));
+    }
+    let kind = hyper.text(Key("", "rope.scaling.type"))?.unwrap_or_else(|| "none".to_owned());
+    Ok(match kind.as_str() {
+        "none" => RopeScaling::None,
+        "linear" => RopeScaling::Linear { factor: hyper.positive(FACTOR)? },
+        "yarn" => {
+            let factor = hyper.positive(FACTOR)?;
+            RopeScaling::Yarn {
+                factor,
+                original_context: hyper.size(ORIGINAL)? as f64,
+                beta_fast: hyper.positive_if(Key("", "rope.scaling.yarn_beta_fast"))?.unwrap_or(32.0),
+                beta_slow: hyper.positive_if(Key("", "rope.scaling.yarn_beta_slow"))?.unwrap_or(1.0),
+                truncate: true,
+                amplitude: hyper.positive_if(AMPLITUDE)?.unwrap_or(1.0) * (0.1 * factor.max(1.0).ln() + 1.0),
+            }
+        }
+        other => {
+            return Err(LoadError::unsupported(format!(
+                "key \"rope.scaling.type\": {other:?} is no rotary scaling kvant knows (none, linear, yarn)"
+            )));
+        }
+    })
+}

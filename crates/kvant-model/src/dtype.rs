@@ -1,0 +1,170 @@
+//! Element types of weight tensors, and the arithmetic of how many bytes they take.
+//!
+//! Every type is a *block* type: `block_len` consecutive values of a row share `block_bytes` bytes. Plain
+//! numbers are blocks of one. A block never crosses the end of a row, so a row whose length is not a multiple
+//! of the block length cannot exist in that type.
+
+use std::fmt;
+
+/// How the values of a tensor are stored. The block formats are described in [`crate::quant`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[expect(non_camel_case_types, reason = "the formats are known by these names")]
+pub enum DType {
+    /// IEEE single precision.
+    F32,
+    /// IEEE half precision.
+    F16,
+    /// The upper half of a single.
+    BF16,
+    /// 32-bit signed integers (index tables, not weights).
+    I32,
+    /// 64-bit signed integers (index tables, not weights).
+    I64,
+    /// 32 × 4 bits, scale.
+    Q4_0,
+    /// 32 × 4 bits, scale and minimum.
+    Q4_1,
+    /// 32 × 5 bits, scale.
+    Q5_0,
+    /// 32 × 5 bits, scale and minimum.
+    Q5_1,
+    /// 32 × 8 bits, scale.
+    Q8_0,
+    /// 256 × 2 bits in 16 groups with 4-bit scales and minima.
+    Q2_K,
+    /// 256 × 3 bits in 16 groups with 6-bit scales.
+    Q3_K,
+    /// 256 × 4 bits in 8 groups with 6-bit scales and minima.
+    Q4_K,
+    /// 256 × 5 bits in 8 groups with 6-bit scales and minima.
+    Q5_K,
+    /// 256 × 6 bits in 16 groups with 8-bit scales.
+    Q6_K,
+    /// 256 × 8 bits, f32 scale and group sums.
+    Q8_K,
+    /// 32 × 4 bits through a fixed table of 16 levels.
+    IQ4_NL,
+    /// 256 × 4 bits through the same table, 8 groups with 6-bit scales.
+    IQ4_XS,
+    /// 256 values in 32 points of a codebook of 256 eight-dimensional points, with signs.
+    IQ2_XXS,
+    /// kvant's own: 32 × 8 bits, f16 scale; made on load by [`crate::quant::quantize_tensor`].
+    Int8G32,
+    /// kvant's own: 32 × 4 bits, f16 scale by the signed maximum; made on load.
+    Int4G32,
+}
+
+impl DType {
+    /// Every type, in the order they are documented.
+    pub const ALL: [DType; 21] = [
+        DType::F32,
+        DType::F16,
+        DType::BF16,
+        DType::I32,
+        DType::I64,
+        DType::Q4_0,
+        DType::Q4_1,
+        DType::Q5_0,
+        DType::Q5_1,
+        DType::Q8_0,
+        DType::Q2_K,
+        DType::Q3_K,
+        DType::Q4_K,
+        DType::Q5_K,
+        DType::Q6_K,
+        DType::Q8_K,
+        DType::IQ4_NL,
+        DType::IQ4_XS,
+        DType::IQ2_XXS,
+        DType::Int8G32,
+        DType::Int4G32,
+    ];
+
+    /// Values per block.
+    pub const fn block_len(self) -> usize {
+        match self {
+            Self::F32 | Self::F16 | Self::BF16 | Self::I32 | Self::I64 => 1,
+            Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 | Self::Q8_0 | Self::IQ4_NL => 32,
+            Self::Int8G32 | Self::Int4G32 => 32,
+            Self::Q2_K | Self::Q3_K | Self::Q4_K | Self::Q5_K | Self::Q6_K | Self::Q8_K => 256,
+            Self::IQ4_XS | Self::IQ2_XXS => 256,
+        }
+    }
+
+    /// Bytes per block.
+    pub const fn block_bytes(self) -> usize {
+        match self {
+            Self::F16 | Self::BF16 => 2,
+            Self::F32 | Self::I32 => 4,
+            Self::I64 => 8,
+            Self::Q4_0 | Self::IQ4_NL | Self::Int4G32 => 18,
+            Self::Q4_1 => 20,
+            Self::Q5_0 => 22,
+            Self::Q5_1 => 24,
+            Self::Q8_0 | Self::Int8G32 => 34,
+            Self::Q2_K => 84,
+            Self::Q3_K => 110,
+            Self::Q4_K => 144,
+            Self::Q5_K => 176,
+            Self::Q6_K => 210,
+            Self::Q8_K => 292,
+            Self::IQ4_XS => 136,
+            Self::IQ2_XXS => 66,
+        }
+    }
+
+    /// The name as model files and people write it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "F32",
+            Self::F16 => "F16",
+            Self::BF16 => "BF16",
+            Self::I32 => "I32",
+            Self::I64 => "I64",
+            Self::Q4_0 => "Q4_0",
+            Self::Q4_1 => "Q4_1",
+            Self::Q5_0 => "Q5_0",
+            Self::Q5_1 => "Q5_1",
+            Self::Q8_0 => "Q8_0",
+            Self::Q2_K => "Q2_K",
+            Self::Q3_K => "Q3_K",
+            Self::Q4_K => "Q4_K",
+            Self::Q5_K => "Q5_K",
+            Self::Q6_K => "Q6_K",
+            Self::Q8_K => "Q8_K",
+            Self::IQ4_NL => "IQ4_NL",
+            Self::IQ4_XS => "IQ4_XS",
+            Self::IQ2_XXS => "IQ2_XXS",
+            Self::Int8G32 => "int8g32",
+            Self::Int4G32 => "int4g32",
+        }
+    }
+
+    /// Bits per value, scales and all.
+    pub fn bits_per_value(self) -> f64 {
+        8.0 * self.block_bytes() as f64 / self.block_len() as f64
+    }
+
+    /// Bytes of a row of `columns` values; `None` when blocks do not fill it or the count overflows.
+    pub const fn row_bytes(self, columns: usize) -> Option<usize> {
+        if !columns.is_multiple_of(self.block_len()) {
+            return None;
+        }
+        (columns / self.block_len()).checked_mul(self.block_bytes())
+    }
+
+    /// Bytes of a tensor of `shape` (outermost first; the last entry is the row length). `None` as for rows.
+    pub fn tensor_bytes(self, shape: &[usize]) -> Option<usize> {
+        let (&columns, outer) = shape.split_last().unwrap_or((&1, &[]));
+        let rows = outer.iter().try_fold(1usize, |n, &extent| n.checked_mul(extent))?;
+        // The element count must fit as well, so that later index arithmetic cannot wrap.
+        rows.checked_mul(columns)?;
+        rows.checked_mul(self.row_bytes(columns)?)
+    }
+}
+
+impl fmt::Display for DType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}

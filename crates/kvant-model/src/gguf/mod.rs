@@ -1,0 +1,107 @@
+//! GGUF, versions 2 and 3: reading by memory map, split files, and writing.
+//!
+//! A file is `magic, version, counts`, then key-value metadata, then a directory of tensors, then padding to
+//! the alignment, then the tensor data. All numbers are little-endian. Nothing in it is believed: counts only
+//! bound loops that consume bytes, lengths are checked before a slice is taken, and extents, sizes and offsets
+//! use checked arithmetic. Opening a file reads its header and touches no tensor data.
+
+mod cursor;
+mod ggml_type;
+mod header;
+mod metadata;
+mod split;
+mod value;
+mod writer;
+
+pub use ggml_type::{dtype_of, number_of};
+pub use header::{Header, TensorInfo};
+pub use metadata::{FromValue, Metadata};
+pub use value::{Array, Value, ValueType};
+pub use writer::{Writer, WriterValue};
+
+use crate::bytes::Bytes;
+use crate::error::{LoadError, Result};
+use crate::tensor::Tensor;
+use std::collections::HashMap;
+use std::path::Path;
+
+/// A GGUF model: one file, or all parts of a split one.
+#[derive(Debug, Clone)]
+pub struct Gguf {
+    parts: Vec<Part>,
+    /// Name to (part, index in its directory).
+    by_name: HashMap<String, (usize, usize)>,
+}
+
+#[derive(Debug, Clone)]
+struct Part {
+    bytes: Bytes,
+    header: Header,
+}
+
+impl Part {
+    fn parse(bytes: Bytes) -> Result<Self> {
+        let header = Header::parse(&bytes)?;
+        Ok(Self { bytes, header })
+    }
+
+    fn map(path: &Path) -> Result<Self> {
+        Self::parse(Bytes::map(path)?).map_err(|e| e.in_file(path))
+    }
+}
+
+impl Gguf {
+    /// Maps a file; for a split model any part may be named, the others are found beside it.
+    pub fn open(path: &Path) -> Result<Self> {
+        let parts = split::open_parts(path)?;
+        Self::from_parts(parts).map_err(|e| e.in_file(path))
+    }
+
+    /// Reads a whole single-file model from memory.
+    pub fn from_bytes(bytes: impl Into<Bytes>) -> Result<Self> {
+        let part = Part::parse(bytes.into())?;
+        if split::place(&part.header.metadata)?.is_some_and(|place| place.count > 1) {
+            return Err(LoadError::unsupported("one part of a split model cannot be read alone"));
+        }
+        Self::from_parts(vec![part])
+    }
+
+    fn from_parts(parts: Vec<Part>) -> Result<Self> {
+        let mut by_name = HashMap::new();
+        for (part_index, part) in parts.iter().enumerate() {
+            for (index, tensor) in part.header.tensors.iter().enumerate() {
+                if by_name.insert(tensor.name.clone(), (part_index, index)).is_some() {
+                    return Err(LoadError::malformed(format!(
+                        "tensor {:?} is in two parts of the split model",
+                        tensor.name
+                    )));
+                }
+            }
+        }
+        Ok(Self { parts, by_name })
+    }
+
+    /// Keys and values; of a split model, those of its first part.
+    pub fn metadata(&self) -> &Metadata {
+        &self.parts[0].header.metadata
+    }
+
+    /// The tensor directory, in file order.
+    pub fn tensors(&self) -> impl Iterator<Item = &TensorInfo> {
+        self.parts.iter().flat_map(|part| &part.header.tensors)
+    }
+
+    /// The tensor called `name`, its bytes shared with the map.
+    pub fn tensor(&self, name: &str) -> Option<Tensor> {
+        let &(part, index) = self.by_name.get(name)?;
+        let part = &self.parts[part];
+        let info = &part.header.tensors[index];
+        let bytes = part.bytes.slice(info.range.clone())?;
+        Tensor::new(info.name.as_str(), info.dtype, info.shape.clone(), bytes).ok()
+    }
+
+    /// The header bytes of every part, as they lie in the files.
+    pub(crate) fn header_bytes(&self) -> impl Iterator<Item = &[u8]> {
+        self.parts.iter().map(|part| &part.bytes[..part.header.length])
+    }
+}

@@ -1,0 +1,140 @@
+//! Byte-level BPE vocabularies, as objects of the `tokenizers` crate.
+
+use std::sync::OnceLock;
+
+use ahash::AHashMap;
+use tokenizers::models::bpe::BPE;
+use tokenizers::pre_tokenizers::PreTokenizerWrapper;
+use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+use tokenizers::pre_tokenizers::sequence::Sequence;
+use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
+use tokenizers::{AddedToken, SplitDelimiterBehavior};
+
+use super::pre::PreTokenizer;
+use super::{GgufVocab, TokenKind, TokenizerError};
+
+/// The longest run of white space that is encoded, in characters.
+///
+/// The splitting rules look ahead over white space with a backtracking engine whose stack holds a million
+/// states; beyond it the engine gives up and the `tokenizers` crate would silently leave the rest of the text
+/// unsplit.
+const MAX_SPACE_RUN: usize = 500_000;
+
+/// A pipeline of the `tokenizers` crate, with and without the recognition of control tokens.
+pub(super) struct Pipeline {
+    with_special: tokenizers::Tokenizer,
+    /// The same pipeline reading control tokens as text. Made when first needed, since it is a second copy of
+    /// the vocabulary and a chat never needs it.
+    plain: OnceLock<tokenizers::Tokenizer>,
+}
+
+impl Pipeline {
+    pub(super) fn new(with_special: tokenizers::Tokenizer) -> Self {
+        Self { with_special, plain: OnceLock::new() }
+    }
+
+    pub(super) fn encode(&self, text: &str, parse_special: bool) -> Result<Vec<u32>, TokenizerError> {
+        refuse_endless_space(text)?;
+        let tokenizer = if parse_special {
+            &self.with_special
+        } else {
+            self.plain.get_or_init(|| {
+                let mut plain = self.with_special.clone();
+                plain.set_encode_special_tokens(true);
+                plain
+            })
+        };
+        let encoding =
+            tokenizer.encode_fast(text, false).map_err(|e| TokenizerError::Encode(e.to_string()))?;
+        Ok(encoding.get_ids().to_vec())
+    }
+}
+
+fn refuse_endless_space(text: &str) -> Result<(), TokenizerError> {
+    if text.len() <= MAX_SPACE_RUN {
+        return Ok(());
+    }
+    let mut run = 0;
+    for c in text.chars() {
+        run = if c.is_whitespace() { run + 1 } else { 0 };
+        if run > MAX_SPACE_RUN {
+            return Err(TokenizerError::Encode(format!(
+                "it holds more than {MAX_SPACE_RUN} white-space characters in a row"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Builds the pipeline for a `gpt2` vocabulary.
+pub(super) fn from_gguf(
+    vocab: &GgufVocab,
+    kinds: &[TokenKind],
+    pre: &PreTokenizer,
+) -> Result<Pipeline, TokenizerError> {
+    let ids = token_ids(vocab)?;
+    let merges = merges(vocab, &ids)?;
+    let model = BPE::builder()
+        .vocab_and_merges(ids, merges)
+        .ignore_merges(pre.ignore_merges)
+        .build()
+        .map_err(|e| TokenizerError::BadVocabulary(e.to_string()))?;
+    let mut tokenizer = tokenizers::Tokenizer::new(model);
+    tokenizer.with_pre_tokenizer(Some(splitter(pre)?));
+    let added = vocab.tokens.iter().zip(kinds).filter_map(|(text, kind)| {
+        let special = match kind {
+            TokenKind::Control | TokenKind::Unknown => true,
+            TokenKind::UserDefined => false,
+            _ => return None,
+        };
+        Some(AddedToken::from(text.clone(), special).normalized(false))
+    });
+    tokenizer.add_tokens(added).map_err(|e| TokenizerError::BadVocabulary(e.to_string()))?;
+    Ok(Pipeline::new(tokenizer))
+}
+
+fn token_ids(vocab: &GgufVocab) -> Result<AHashMap<String, u32>, TokenizerError> {
+    let mut ids = AHashMap::with_capacity(vocab.tokens.len());
+    for (id, text) in (0u32..).zip(&vocab.tokens) {
+        if let Some(first) = ids.insert(text.clone(), id) {
+            return Err(TokenizerError::BadVocabulary(format!("tokens {first} and {id} are both `{text}`")));
+        }
+    }
+    Ok(ids)
+}
+
+/// The merges as pairs, each checked to join two tokens into a third: the BPE builder takes that for granted.
+fn merges(vocab: &GgufVocab, ids: &AHashMap<String, u32>) -> Result<Vec<(String, String)>, TokenizerError> {
+    if vocab.merges.is_empty() {
+        return Err(TokenizerError::BadVocabulary(
+            "tokenizer.ggml.merges is missing, which a gpt2 vocabulary cannot do without".into(),
+        ));
+    }
+    let pair = |(rank, merge): (usize, &String)| {
+        let bad = |why: &str| {
+            TokenizerError::BadVocabulary(format!("tokenizer.ggml.merges[{rank}] `{merge}` {why}"))
+        };
+        // A token never holds a bare space in the byte-level spelling.
+        let (left, right) = merge.split_once(' ').ok_or_else(|| bad("is not a pair"))?;
+        let known = |token: &str| ids.contains_key(token);
+        if known(left) && known(right) && known(&format!("{left}{right}")) {
+            Ok((left.to_owned(), right.to_owned()))
+        } else {
+            Err(bad("names or makes a token that is not in the vocabulary"))
+        }
+    };
+    vocab.merges.iter().enumerate().map(pair).collect()
+}
+
+/// The splits of `pre` one after another, then bytes as characters.
+fn splitter(pre: &PreTokenizer) -> Result<PreTokenizerWrapper, TokenizerError> {
+    let mut stages: Vec<PreTokenizerWrapper> = Vec::with_capacity(pre.splits.len() + 1);
+    for regex in pre.splits {
+        let pattern = SplitPattern::Regex((*regex).to_owned());
+        let split = Split::new(pattern, SplitDelimiterBehavior::Isolated, false)
+            .map_err(|e| TokenizerError::BadVocabulary(format!("split rule `{regex}`: {e}")))?;
+        stages.push(split.into());
+    }
+    stages.push(ByteLevel::new(false, false, false).into());
+    Ok(Sequence::new(stages).into())
+}

@@ -1,0 +1,61 @@
+//! GPT-2's spelling of bytes as printable characters.
+//!
+//! A byte-level vocabulary writes each byte as one character, so that tokens are valid strings whatever
+//! bytes they hold: printable Latin-1 bytes stand for themselves, the 68 others take the code points from
+//! U+0100 on, in byte order. A space is `Ġ` (U+0120), a newline `Ċ` (U+010A).
+
+/// True for the bytes that are written as themselves.
+fn is_literal(byte: u8) -> bool {
+    matches!(byte, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF)
+}
+
+/// The byte that each code point below U+0144 stands for.
+pub(super) struct ByteAlphabet {
+    bytes: Vec<Option<u8>>,
+}
+
+impl ByteAlphabet {
+    pub(super) fn new() -> Self {
+        let mut bytes = vec![None; 256 + 68];
+        let mut next = 256;
+        for byte in 0..=255u8 {
+            if is_literal(byte) {
+                bytes[usize::from(byte)] = Some(byte);
+            } else {
+                bytes[next] = Some(byte);
+                next += 1;
+            }
+        }
+        Self { bytes }
+    }
+
+    /// Appends the bytes `token` spells. A character outside the alphabet is text that was added
+    /// unspelled, and stands for itself.
+    pub(super) fn decode(&self, token: &str, out: &mut Vec<u8>) {
+        for c in token.chars() {
+            match self.bytes.get(c as usize).copied().flatten() {
+                Some(byte) => out.push(byte),
+                None => out.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes()),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ByteAlphabet;
+
+    #[test]
+    fn alphabet_covers_every_byte_once() {
+        let mut seen: Vec<u8> = ByteAlphabet::new().bytes.into_iter().flatten().collect();
+        seen.sort_unstable();
+        assert_eq!(seen, (0..=255).collect::<Vec<u8>>());
+    }
+
+    #[test]
+    fn spelled_tokens_decode() {
+        let mut out = Vec::new();
+        ByteAlphabet::new().decode("ĠcafÃ©Ċ", &mut out);
+        assert_eq!(out, " café\n".as_bytes());
+    }
+}

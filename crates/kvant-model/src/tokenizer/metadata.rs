@@ -1,0 +1,51 @@
+//! The vocabulary of a GGUF file, from its metadata.
+
+use super::{GgufVocab, TokenKind};
+use crate::error::Result;
+use crate::gguf::{FromValue, Metadata};
+
+impl GgufVocab {
+    /// Reads what a file says under `tokenizer.ggml.*`.
+    ///
+    /// # Errors
+    /// If the model name or the tokens are missing, or a key is of another type.
+    pub fn read(metadata: &Metadata) -> Result<Self> {
+        let keys = Keys { metadata };
+        Ok(Self {
+            model: metadata.need::<&str>("tokenizer.ggml.model")?.to_owned(),
+            pre: keys.get::<&str>("pre")?.map(str::to_owned),
+            tokens: owned(metadata.need("tokenizer.ggml.tokens")?),
+            scores: keys.get("scores")?.unwrap_or_default(),
+            kinds: keys
+                .get::<Vec<i32>>("token_type")?
+                .unwrap_or_default()
+                .into_iter()
+                .map(TokenKind::from_gguf)
+                .collect(),
+            merges: owned(keys.get("merges")?.unwrap_or_default()),
+            bos: keys.get("bos_token_id")?,
+            eos: keys.get("eos_token_id")?,
+            eot: keys.get("eot_token_id")?,
+            eom: keys.get("eom_token_id")?,
+            unknown: keys.get("unknown_token_id")?,
+            padding: keys.get("padding_token_id")?,
+            add_bos: keys.get("add_bos_token")?,
+            add_eos: keys.get("add_eos_token")?,
+            add_space_prefix: keys.get("add_space_prefix")?,
+        })
+    }
+}
+
+struct Keys<'a> {
+    metadata: &'a Metadata,
+}
+
+impl<'a> Keys<'a> {
+    fn get<T: FromValue<'a>>(&self, key: &str) -> Result<Option<T>> {
+        self.metadata.get(&format!("tokenizer.ggml.{key}"))
+    }
+}
+
+fn owned(strings: Vec<&str>) -> Vec<String> {
+    strings.into_iter().map(str::to_owned).collect()
+}

@@ -1,0 +1,346 @@
+//! The GGUF path of every architecture: each fixture is rewritten as its converter would, names, keys,
+//! transposed weights, reordered channels and all, and must still give the reference's logits.
+
+use kvant_model::blocks::Chunk;
+use kvant_model::cache::ExactCache;
+use kvant_model::gguf::{Gguf, Writer, WriterValue};
+use kvant_model::safetensors::Safetensors;
+use kvant_model::{Checkpoint, LoadOptions, Model, Tensor};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+/// Parts of a layer, by their Hugging Face and GGUF names. Longer names stand before those they begin with.
+const LAYER_NAMES: &[(&str, &str)] = &[
+    ("self_attn.q_proj", "attn_q"),
+    ("self_attn.k_proj", "attn_k"),
+    ("self_attn.v_proj", "attn_v"),
+    ("self_attn.o_proj", "attn_output"),
+    ("self_attn.q_norm", "attn_q_norm"),
+    ("self_attn.k_norm", "attn_k_norm"),
+    ("self_attn.qkv_proj", "attn_qkv"),
+    ("attn.c_attn", "attn_qkv"),
+    ("attn.c_proj", "attn_output"),
+    ("attention.query_key_value", "attn_qkv"),
+    ("attention.dense", "attn_output"),
+    ("input_layernorm", "attn_norm"),
+    ("ln_1", "attn_norm"),
+    ("ln_2", "ffn_norm"),
+    ("pre_feedforward_layernorm", "ffn_norm"),
+    ("post_feedforward_layernorm", "post_ffw_norm"),
+    ("mlp.gate_up_proj", "ffn_up"),
+    ("mlp.gate_proj", "ffn_gate"),
+    ("mlp.up_proj", "ffn_up"),
+    ("mlp.down_proj", "ffn_down"),
+    ("mlp.c_fc", "ffn_up"),
+    ("mlp.c_proj", "ffn_down"),
+    ("mlp.dense_h_to_4h", "ffn_up"),
+    ("mlp.dense_4h_to_h", "ffn_down"),
+    ("mlp.shared_expert.gate_proj", "ffn_gate_shexp"),
+    ("mlp.shared_expert.up_proj", "ffn_up_shexp"),
+    ("mlp.shared_expert.down_proj", "ffn_down_shexp"),
+    ("mlp.shared_expert_gate", "ffn_gate_inp_shexp"),
+    ("mlp.gate", "ffn_gate_inp"),
+    ("block_sparse_moe.gate", "ffn_gate_inp"),
+];
+const EXPERT_NAMES: &[(&str, &str)] = &[
+    ("w1", "ffn_gate_exps"),
+    ("w2", "ffn_down_exps"),
+    ("w3", "ffn_up_exps"),
+    ("gate_proj", "ffn_gate_exps"),
+    ("down_proj", "ffn_down_exps"),
+    ("up_proj", "ffn_up_exps"),
+];
+const TOP_NAMES: &[(&str, &str)] = &[
+    ("model.embed_tokens", "token_embd"),
+    ("transformer.wte", "token_embd"),
+    ("gpt_neox.embed_in", "token_embd"),
+    ("transformer.wpe", "position_embd"),
+    ("model.norm", "output_norm"),
+    ("transformer.ln_f", "output_norm"),
+    ("gpt_neox.final_layer_norm", "output_norm"),
+    ("lm_head", "output"),
+    ("embed_out", "output"),
+];
+/// Hyper-parameters that are only renamed.
+const KEYS: &[(&str, &str)] = &[
+    ("max_position_embeddings", "context_length"),
+    ("n_positions", "context_length"),
+    ("hidden_size", "embedding_length"),
+    ("n_embd", "embedding_length"),
+    ("num_hidden_layers", "block_count"),
+    ("n_layer", "block_count"),
+    ("intermediate_size", "feed_forward_length"),
+    ("num_attention_heads", "attention.head_count"),
+    ("n_head", "attention.head_count"),
+    ("num_key_value_heads", "attention.head_count_kv"),
+    ("head_dim", "attention.key_length"),
+    ("rms_norm_eps", "attention.layer_norm_rms_epsilon"),
+    ("norm_epsilon", "attention.layer_norm_epsilon"),
+    ("layer_norm_eps", "attention.layer_norm_epsilon"),
+    ("layer_norm_epsilon", "attention.layer_norm_epsilon"),
+    ("rope_theta", "rope.freq_base"),
+    ("rotary_emb_base", "rope.freq_base"),
+    ("attn_logit_softcapping", "attn_logit_softcapping"),
+    ("final_logit_softcapping", "final_logit_softcapping"),
+    ("sliding_window", "attention.sliding_window"),
+    ("sliding_window_pattern", "attention.sliding_window_pattern"),
+    ("embedding_multiplier", "embedding_scale"),
+    ("residual_multiplier", "residual_scale"),
+    ("attention_multiplier", "attention.scale"),
+    ("logits_scaling", "logit_scale"),
+    ("num_local_experts", "expert_count"),
+    ("num_experts", "expert_count"),
+    ("num_experts_per_tok", "expert_used_count"),
+    ("moe_intermediate_size", "expert_feed_forward_length"),
+    ("shared_expert_intermediate_size", "expert_shared_feed_forward_length"),
+    ("use_parallel_residual", "use_parallel_residual"),
+];
+/// GGUF architectures whose queries and keys have the channels of a rotated pair side by side.
+const PAIRED: [&str; 3] = ["llama", "granite", "smollm3"];
+
+struct Source {
+    tensors: Safetensors,
+    config: Value,
+    architecture: &'static str,
+}
+
+impl Source {
+    fn open(folder: &Path) -> Self {
+        let config: Value =
+            serde_json::from_str(&fs::read_to_string(folder.join("config_legacy.json")).unwrap()).unwrap();
+        let architecture = match config["model_type"].as_str().unwrap() {
+            "llama" | "mistral" | "mixtral" => "llama",
+            "gemma3_text" => "gemma3",
+            "gpt_neox" => "gptneox",
+            "qwen2_moe" => "qwen2moe",
+            "qwen3_moe" => "qwen3moe",
+            "gemma" => "gemma",
+            "gemma2" => "gemma2",
+            "gpt2" => "gpt2",
+            "granite" => "granite",
+            "olmo2" => "olmo2",
+            "phi3" => "phi3",
+            "qwen2" => "qwen2",
+            "qwen3" => "qwen3",
+            "smollm3" => "smollm3",
+            "starcoder2" => "starcoder2",
+            other => panic!("no rule for {other}"),
+        };
+        Self { tensors: Safetensors::open(&folder.join("model.safetensors")).unwrap(), config, architecture }
+    }
+
+    fn number(&self, key: &str) -> Option<f64> {
+        self.config[key].as_f64()
+    }
+
+    fn heads(&self) -> usize {
+        self.number("num_attention_heads").or(self.number("n_head")).unwrap() as usize
+    }
+
+    /// The whole checkpoint as a GGUF file.
+    fn write(&self) -> Vec<u8> {
+        let mut writer = Writer::new(self.architecture);
+        let key = |name: &str| format!("{}.{name}", self.architecture);
+        for (from, to) in KEYS {
+            match &self.config[*from] {
+                Value::Bool(flag) => {
+                    writer.set(&key(to), WriterValue::Bool(*flag));
+                }
+                Value::Number(n) if n.is_u64() && *from != "rotary_emb_base" => {
+                    writer.set(&key(to), WriterValue::U32(n.as_u64().unwrap() as u32));
+                }
+                Value::Number(n) => {
+                    writer.set(&key(to), WriterValue::F32(n.as_f64().unwrap() as f32));
+                }
+                _ => {}
+            }
+        }
+        if let Some(share) = self.number("rotary_pct") {
+            let head_dim = self.number("hidden_size").unwrap() / self.heads() as f64;
+            writer.set(&key("rope.dimension_count"), WriterValue::U32((head_dim * share) as u32));
+        }
+        if let Some(scalar) = self.number("query_pre_attn_scalar") {
+            writer.set(&key("attention.scale"), WriterValue::F32((1.0 / scalar.sqrt()) as f32));
+        }
+        self.write_rope_scaling(&mut writer, key);
+        for (name, parts) in self.converted() {
+            let shape = if parts.len() == 1 { vec![] } else { vec![parts.len()] };
+            let shape: Vec<usize> = shape.into_iter().chain(parts[0].shape.iter().copied()).collect();
+            let values: Vec<f32> = parts.into_iter().flat_map(|part| part.values).collect();
+            writer.tensor(Tensor::from_f32(name, shape, &values).unwrap());
+        }
+        writer.to_bytes().unwrap()
+    }
+
+    fn write_rope_scaling(&self, writer: &mut Writer, key: impl Fn(&str) -> String) {
+        let scaling = &self.config["rope_scaling"];
+        let number = |name: &str| scaling[name].as_f64().unwrap();
+        let list = |name: &str| -> Vec<f32> {
+            scaling[name].as_array().unwrap().iter().map(|v| v.as_f64().unwrap() as f32).collect()
+        };
+        match scaling["rope_type"].as_str().or(scaling["type"].as_str()) {
+            None => {}
+            Some("longrope") => {
+                let original = self.number("original_max_position_embeddings").unwrap();
+                let stretch = self.number("max_position_embeddings").unwrap() / original;
+                let amplitude = (1.0 + stretch.ln() / original.ln()).sqrt();
+                writer.set(&key("rope.scaling.original_context_length"), WriterValue::U32(original as u32));
+                writer.set(&key("rope.scaling.attn_factor"), WriterValue::F32(amplitude as f32));
+                for (name, from) in [
+                    ("rope_factors_long.weight", "long_factor"),
+                    ("rope_factors_short.weight", "short_factor"),
+                ] {
+                    let list = list(from);
+                    writer.tensor(Tensor::from_f32(name, vec![list.len()], &list).unwrap());
+                }
+            }
+            Some("llama3") => {
+                let dims = self.number("head_dim").unwrap() as usize;
+                let divisors: Vec<f32> = (0..dims / 2)
+                    .map(|i| {
+                        let frequency =
+                            self.number("rope_theta").unwrap().powf(-2.0 * i as f64 / dims as f64);
+                        let wavelength = 2.0 * std::f64::consts::PI / frequency;
+                        let original = number("original_max_position_embeddings");
+                        let (low, high, factor) =
+                            (number("low_freq_factor"), number("high_freq_factor"), number("factor"));
+                        if wavelength < original / high {
+                            1.0
+                        } else if wavelength > original / low {
+                            factor as f32
+                        } else {
+                            let smooth = (original / wavelength - low) / (high - low);
+                            (1.0 / ((1.0 - smooth) / factor + smooth)) as f32
+                        }
+                    })
+                    .collect();
+                writer.tensor(Tensor::from_f32("rope_freqs.weight", vec![dims / 2], &divisors).unwrap());
+            }
+            Some(kind) => {
+                writer.set(&key("rope.scaling.type"), WriterValue::String(kind.to_owned()));
+                writer.set(&key("rope.scaling.factor"), WriterValue::F32(number("factor") as f32));
+                if let Some(original) = scaling["original_max_position_embeddings"].as_u64() {
+                    let original = WriterValue::U32(original as u32);
+                    writer.set(&key("rope.scaling.original_context_length"), original);
+                }
+            }
+        }
+    }
+
+    /// All tensors under their GGUF names; experts are gathered in order.
+    fn converted(&self) -> BTreeMap<String, Vec<Part>> {
+        let mut converted: BTreeMap<String, Vec<Part>> = BTreeMap::new();
+        let mut names: Vec<&str> = self.tensors.names().collect();
+        names.sort_by_key(|name| {
+            (name.split('.').filter_map(|s| s.parse::<usize>().ok()).collect::<Vec<_>>(), *name)
+        });
+        for name in names {
+            let tensor = self.tensors.tensor(name).unwrap().unwrap();
+            let part = Part { shape: tensor.shape().to_vec(), values: tensor.to_f32().unwrap() };
+            let new_name = self.new_name(name);
+            let part = self.rewritten(&new_name, name, part);
+            converted.entry(new_name).or_default().push(part);
+        }
+        converted
+    }
+
+    fn new_name(&self, name: &str) -> String {
+        let (stem, suffix) = name.rsplit_once('.').unwrap();
+        if let Some((_, new)) = TOP_NAMES.iter().find(|(old, _)| *old == stem) {
+            return format!("{new}.{suffix}");
+        }
+        let inside = ["model.layers.", "transformer.h.", "gpt_neox.layers."]
+            .iter()
+            .find_map(|prefix| stem.strip_prefix(prefix))
+            .unwrap_or_else(|| panic!("{name}"));
+        let (layer, part) = inside.split_once('.').unwrap();
+        let new = if let Some((_, expert)) = part.split_once(".experts.") {
+            let matrix = expert.split_once('.').unwrap().1;
+            EXPERT_NAMES.iter().find(|(old, _)| *old == matrix).unwrap().1
+        } else if part == "post_attention_layernorm" {
+            let sandwich = ["gemma2", "gemma3", "olmo2"].contains(&self.architecture);
+            if sandwich { "post_attention_norm" } else { "ffn_norm" }
+        } else {
+            LAYER_NAMES.iter().find(|(old, _)| *old == part).unwrap_or_else(|| panic!("{name}")).1
+        };
+        format!("blk.{layer}.{new}.{suffix}")
+    }
+
+    fn rewritten(&self, new_name: &str, name: &str, mut part: Part) -> Part {
+        if self.architecture.starts_with("gemma") && new_name.ends_with("norm.weight") {
+            part.values.iter_mut().for_each(|w| *w += 1.0);
+        }
+        if self.architecture == "gpt2" && name.contains(".c_") && part.shape.len() == 2 {
+            let [inputs, outputs] = part.shape[..] else { unreachable!() };
+            let rows = (0..outputs).flat_map(|o| part.values.iter().skip(o).step_by(outputs).copied());
+            part = Part { values: rows.collect(), shape: vec![outputs, inputs] };
+        }
+        if PAIRED.contains(&self.architecture) && (name.contains("q_proj") || name.contains("k_proj")) {
+            let heads = if name.contains("k_proj") {
+                self.number("num_key_value_heads").unwrap() as usize
+            } else {
+                self.heads()
+            };
+            let dim = part.shape[0] / heads;
+            // Channel 2i of a head was channel i, channel 2i + 1 was i + dim/2.
+            part = part.with_rows(|row| row / dim * dim + row % dim / 2 + row % 2 * (dim / 2));
+        }
+        if self.architecture == "gptneox" && name.contains("query_key_value") {
+            let dim = part.shape[0] / 3 / self.heads();
+            let all = self.heads() * dim;
+            part = part.with_rows(|row| {
+                let (kind, head, channel) = (row / all, row % all / dim, row % dim);
+                (head * 3 + kind) * dim + channel
+            });
+        }
+        if name.ends_with("shared_expert_gate.weight") {
+            part.shape.remove(0);
+        }
+        part
+    }
+}
+
+struct Part {
+    shape: Vec<usize>,
+    values: Vec<f32>,
+}
+
+impl Part {
+    /// Row `i` of the result is row `from(i)` of `self`.
+    fn with_rows(self, from: impl Fn(usize) -> usize) -> Self {
+        let width = self.values.len() / self.shape[0];
+        let values =
+            (0..self.shape[0]).flat_map(|row| self.values[from(row) * width..][..width].to_vec()).collect();
+        Self { values, shape: self.shape }
+    }
+}
+
+#[test]
+fn every_fixture_gives_the_same_logits_as_gguf() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
+    let mut checked = 0;
+    for entry in fs::read_dir(root).unwrap() {
+        let folder = entry.unwrap().path();
+        if !folder.join("config_legacy.json").is_file() {
+            continue;
+        }
+        let name = folder.file_name().unwrap().to_string_lossy().into_owned();
+        let source = Source::open(&folder);
+        let gguf = Gguf::from_bytes(source.write()).unwrap();
+        let model = Model::load(&Checkpoint::from_gguf(gguf), LoadOptions::default())
+            .unwrap_or_else(|e| panic!("{name}: {e}"));
+        let expected = Safetensors::open(&folder.join("expected.safetensors")).unwrap();
+        let ids = expected.tensor("input_ids").unwrap().unwrap().index(0).unwrap().to_i64().unwrap();
+        let ids: Vec<u32> = ids.into_iter().map(|id| id as u32).collect();
+        let logits = expected.tensor("prefill_logits").unwrap().unwrap().index(0).unwrap().to_f32().unwrap();
+        let mut cache = ExactCache::<f32>::new(model.states(), ids.len() + 16);
+        let chunk = Chunk { tokens: &ids, cache: &mut cache, wanted: 0..ids.len() };
+        let found = model.forward(&mut [chunk]).unwrap();
+        let worst = found.data().iter().zip(&logits).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(worst < 2e-4, "{name}: off by {worst}");
+        checked += 1;
+    }
+    assert!(checked >= 24, "only {checked} fixtures were checked");
+}

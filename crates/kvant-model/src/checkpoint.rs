@@ -99,6 +99,11 @@ impl Checkpoint {
         Some(self.path.with_file_name(name)).filter(|path| path.is_file())
     }
 
+    /// The text of a file beside the weights, when it is there.
+    pub fn companion_text(&self, name: &str) -> Result<Option<String>> {
+        self.companion(name).map(|path| read_text(&path)).transpose()
+    }
+
     /// All tensor names: in file order for GGUF, sorted for safetensors.
     pub fn names(&self) -> Box<dyn Iterator<Item = &str> + '_> {
         match &self.weights {
@@ -200,14 +205,23 @@ impl std::fmt::Debug for Signature {
 
 /// Reads a JSON file of bounded size.
 pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T> {
+    serde_json::from_slice(&read_bounded(path)?)
+        .map_err(|e| LoadError::malformed(format!("is not the JSON it should be: {e}")).in_file(path))
+}
+
+fn read_text(path: &Path) -> Result<String> {
+    String::from_utf8(read_bounded(path)?)
+        .map_err(|e| LoadError::malformed(format!("is not UTF-8 text: {e}")).in_file(path))
+}
+
+fn read_bounded(path: &Path) -> Result<Vec<u8>> {
     let file = File::open(path).map_err(|e| LoadError::io("open the file", path, e))?;
     let mut text = Vec::new();
     file.take(MAX_JSON + 1).read_to_end(&mut text).map_err(|e| LoadError::io("read the file", path, e))?;
     if text.len() as u64 > MAX_JSON {
         return Err(LoadError::malformed(format!("is larger than {MAX_JSON} bytes")).in_file(path));
     }
-    serde_json::from_slice(&text)
-        .map_err(|e| LoadError::malformed(format!("is not the JSON it should be: {e}")).in_file(path))
+    Ok(text)
 }
 
 fn is_gguf(path: &Path) -> Result<bool> {

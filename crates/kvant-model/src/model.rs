@@ -74,6 +74,12 @@ impl Model {
         self.context
     }
 
+    /// The number of positions the model has embeddings for; `None` where only quality suffers beyond its
+    /// [`context`](Self::context).
+    pub fn position_limit(&self) -> Option<usize> {
+        self.network.position_limit()
+    }
+
     /// What a cache for this model has to hold, entry by entry.
     pub fn states(&self) -> &[LayerState] {
         &self.states

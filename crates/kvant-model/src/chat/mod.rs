@@ -18,6 +18,7 @@
 //!
 //! The text is encoded with [`Tokenizer::encode_chat`](crate::tokenizer::Tokenizer::encode_chat).
 
+mod checkpoint;
 mod date;
 mod json;
 mod message;

@@ -32,6 +32,7 @@
 
 mod bpe;
 mod byte_level;
+mod checkpoint;
 mod ending;
 mod error;
 mod hf;

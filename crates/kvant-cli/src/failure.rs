@@ -1,0 +1,47 @@
+//! How a command fails: one line on stderr and an exit code.
+
+use std::error::Error;
+use std::fmt::Display;
+use std::io;
+use std::process::ExitCode;
+
+/// What ended a command early.
+pub enum Failure {
+    /// Something is wrong, and this says what, where and what to do.
+    Message(String),
+    /// Whoever read our output has closed it: not an error.
+    OutputClosed,
+    /// The user pressed Ctrl-C.
+    Interrupted,
+}
+
+impl Failure {
+    /// A failure with a message.
+    pub fn new(message: impl Display) -> Self {
+        Self::Message(message.to_string())
+    }
+
+    /// Says it on stderr and returns the exit code: 1 for errors, 130 when interrupted (usage errors exit with 2
+    /// before a command starts).
+    pub fn report(self) -> ExitCode {
+        match self {
+            Self::Message(message) => {
+                eprintln!("error: {message}");
+                ExitCode::FAILURE
+            }
+            Self::OutputClosed => ExitCode::SUCCESS,
+            Self::Interrupted => ExitCode::from(130),
+        }
+    }
+}
+
+/// Every library error becomes its message.
+impl<E: Error + 'static> From<E> for Failure {
+    fn from(error: E) -> Self {
+        let io = (&error as &(dyn Error + 'static)).downcast_ref::<io::Error>();
+        if io.is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe) {
+            return Self::OutputClosed;
+        }
+        Self::new(error)
+    }
+}

@@ -15,6 +15,8 @@ pub struct Cli {
 /// A subcommand; each has a file in `command/`.
 #[derive(Subcommand)]
 pub enum Command {
+    /// Measure how well a model predicts a text
+    Eval(command::eval::Eval),
     /// List the models in the cache
     Models(command::models::Models),
 }
@@ -23,6 +25,7 @@ impl Command {
     /// Does what was asked.
     pub fn execute(self) -> Result<(), Failure> {
         match self {
+            Self::Eval(eval) => eval.execute(),
             Self::Models(models) => models.execute(),
         }
     }

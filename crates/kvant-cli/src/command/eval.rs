@@ -1,0 +1,133 @@
+//! `kvant eval`: how well a model predicts a text.
+
+use crate::failure::Failure;
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use kvant_eval::{
+    Estimate, EvalError, ExactKv, Machine, PassLimits, Report, Score, Setting, Windows, check_context,
+    perplexity, read_text,
+};
+use kvant_model::hub::ModelName;
+use kvant_model::tokenizer::Tokenizer;
+use kvant_model::{Checkpoint, Hub, LoadOptions, Model};
+use rayon::ThreadPoolBuilder;
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// Arguments of `kvant eval`.
+#[derive(Args)]
+pub struct Eval {
+    /// A model file or folder, or the name of a pulled model
+    model: String,
+
+    /// The UTF-8 text to predict. No text comes with kvant yet, so this is needed
+    #[arg(long, value_name = "FILE")]
+    text: PathBuf,
+
+    /// Tokens in a window
+    #[arg(long, value_name = "N", default_value_t = 512)]
+    ctx: usize,
+
+    /// Windows to run, from the beginning of the text
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    chunks: usize,
+
+    /// The cache: f32 (exact) or f16
+    #[arg(long, value_name = "SPEC", default_value_t)]
+    kv: ExactKv,
+
+    /// Which tokens of a window count: second-half (as llama.cpp) or all
+    #[arg(long, value_name = "PART", default_value_t)]
+    score: Score,
+
+    /// Threads to compute with; 0 for one per core
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    threads: usize,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Eval {
+    /// Measures and prints the report.
+    pub fn execute(self) -> Result<(), Failure> {
+        // Cheap checks first: a mistyped text should not wait for a model.
+        let text = read_text(&self.text)?;
+        let checkpoint = Checkpoint::open(locate(&self.model)?)?;
+        let windows =
+            Windows::of_text(&Tokenizer::of(&checkpoint)?, &text, self.ctx, self.chunks, self.score)
+                .map_err(|e| Failure::new(format!("{}: {e}", self.text.display())))?;
+        let model = Model::load(&checkpoint, LoadOptions::default())?;
+        check_context(&model, self.ctx)?;
+
+        let pool = ThreadPoolBuilder::new().num_threads(self.threads).build()?;
+        let start = Instant::now();
+        let estimate = pool.install(|| measure(&model, &windows, self.kv))?;
+        let time = start.elapsed();
+
+        let setting = Setting {
+            model: self.model,
+            architecture: model.architecture().config_name.to_owned(),
+            text: self.text.display().to_string(),
+            kv: self.kv.to_string(),
+            activations: "f32".to_owned(),
+            threads: pool.current_num_threads(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            machine: Machine::this(),
+        };
+        let report = Report::new(setting, &windows, &estimate, time);
+        let mut out = std::io::stdout().lock();
+        if self.json {
+            serde_json::to_writer_pretty(&mut out, &report).map_err(std::io::Error::from)?;
+            writeln!(out)?;
+        } else {
+            writeln!(out, "{report}")?;
+        }
+        Ok(())
+    }
+}
+
+/// A path as it is, or the file of a model in the cache.
+fn locate(model: &str) -> Result<PathBuf, Failure> {
+    if Path::new(model).exists() {
+        return Ok(PathBuf::from(model));
+    }
+    let name = ModelName::parse(model)
+        .map_err(|e| Failure::new(format!("there is no file {model}, and as a name: {e}")))?;
+    Hub::from_env()?
+        .find(&name)
+        .ok_or_else(|| Failure::new(format!("{model} is not here yet; fetch it: kvant pull {model}")))
+}
+
+fn measure(model: &Model, windows: &Windows, kv: ExactKv) -> Result<Estimate, EvalError> {
+    let bar = progress_bar(windows.chunks());
+    let estimate = perplexity(
+        model,
+        windows,
+        PassLimits::default(),
+        || kv.cache(model, windows.ctx()),
+        &mut |progress| {
+            let so_far = progress.so_far;
+            bar.set_message(format!("perplexity {:.3} ± {:.3}", so_far.ppl(), so_far.ppl_stderr()));
+            bar.inc(1);
+        },
+    );
+    bar.finish_and_clear();
+    estimate
+}
+
+/// On stderr, and only where someone is looking.
+fn progress_bar(windows: usize) -> ProgressBar {
+    if !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::new(windows as u64);
+    if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} windows  {msg}  {eta} left") {
+        bar.set_style(style);
+    }
+    // Shown at once: the first window of a large model takes a while.
+    bar.tick();
+    bar
+}

@@ -1,7 +1,9 @@
 //! `kvant eval`: how well a model predicts a text.
 
+use crate::cli::Cli;
 use crate::failure::Failure;
-use clap::Args;
+use clap::error::ErrorKind;
+use clap::{Args, CommandFactory};
 use indicatif::{ProgressBar, ProgressStyle};
 use kvant_eval::{
     Estimate, EvalError, ExactKv, Machine, PassLimits, Report, Score, Setting, Windows, check_context,
@@ -21,9 +23,9 @@ pub struct Eval {
     /// A model file or folder, or the name of a pulled model
     model: String,
 
-    /// The UTF-8 text to predict. No text comes with kvant yet, so this is needed
+    /// The UTF-8 text to predict; needed, as none comes with kvant yet
     #[arg(long, value_name = "FILE")]
-    text: PathBuf,
+    text: Option<PathBuf>,
 
     /// Tokens in a window
     #[arg(long, value_name = "N", default_value_t = 512)]
@@ -54,11 +56,12 @@ impl Eval {
     /// Measures and prints the report.
     pub fn execute(self) -> Result<(), Failure> {
         // Cheap checks first: a mistyped text should not wait for a model.
-        let text = read_text(&self.text)?;
+        let path = self.text.unwrap_or_else(|| no_text());
+        let text = read_text(&path)?;
         let checkpoint = Checkpoint::open(locate(&self.model)?)?;
         let windows =
             Windows::of_text(&Tokenizer::of(&checkpoint)?, &text, self.ctx, self.chunks, self.score)
-                .map_err(|e| Failure::new(format!("{}: {e}", self.text.display())))?;
+                .map_err(|e| Failure::new(format!("{}: {e}", path.display())))?;
         let model = Model::load(&checkpoint, LoadOptions::default())?;
         check_context(&model, self.ctx)?;
 
@@ -70,7 +73,7 @@ impl Eval {
         let setting = Setting {
             model: self.model,
             architecture: model.architecture().config_name.to_owned(),
-            text: self.text.display().to_string(),
+            text: path.display().to_string(),
             kv: self.kv.to_string(),
             activations: "f32".to_owned(),
             threads: pool.current_num_threads(),
@@ -87,6 +90,12 @@ impl Eval {
         }
         Ok(())
     }
+}
+
+/// Ends as other usage errors do.
+fn no_text() -> ! {
+    let message = "kvant eval needs a text to predict, and none comes with it yet: give one with --text FILE";
+    Cli::command().error(ErrorKind::MissingRequiredArgument, message).exit()
 }
 
 /// A path as it is, or the file of a model in the cache.

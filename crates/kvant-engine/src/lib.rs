@@ -1,10 +1,39 @@
-//! Generation: from logits to the next token, and from tokens to where the text ends.
+//! Generation: a model, its words, and sequences that grow.
 //!
-//! [`sampler`] chooses tokens, [`stop`] ends a text at the strings a user named. Neither knows about models.
+//! An [`Engine`] is a loaded checkpoint with its tokenizer and chat template; a [`Session`] is one sequence of it.
+//! [`sampler`] chooses tokens, [`stop`] ends a text at the strings a user named, [`kv`] keeps keys and values as a
+//! spec says, and [`memory`] knows how long a context this machine can hold.
+//!
+//! ```no_run
+//! use kvant_engine::{Engine, Event, Request, SamplingParams};
+//! use kvant_model::{Checkpoint, LoadOptions};
+//! use std::ops::ControlFlow;
+//!
+//! let engine = Engine::load(&Checkpoint::open("model.gguf")?, LoadOptions::default())?;
+//! let mut session = engine.session(&"f16".parse()?, 2048)?;
+//! let prompt = engine.text_prompt("The sky is blue because")?;
+//! let request = Request { prompt, sampling: SamplingParams::greedy(), ..Request::default() };
+//! let reply = session.generate(&request, &mut |event| {
+//!     if let Event::Text(text) = event {
+//!         print!("{text}");
+//!     }
+//!     ControlFlow::Continue(())
+//! })?;
+//! eprintln!("{:?}", reply.finish);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 #![deny(missing_docs)]
 
+mod engine;
+pub mod kv;
+pub mod memory;
 pub mod sampler;
+mod session;
 pub mod stop;
+mod text;
 
+pub use engine::{Engine, PromptError};
+pub use kv::{KvCache, KvUnsupported};
 pub use sampler::{SampleError, Sampler, SamplingParams};
+pub use session::{Event, Finish, GenerateError, Reply, Request, Session, Stats};
 pub use stop::StopMatcher;

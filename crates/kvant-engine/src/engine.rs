@@ -1,0 +1,90 @@
+//! A model with its words: text and conversations in, token ids out.
+
+use crate::kv::{KvCache, KvUnsupported};
+use crate::session::Session;
+use kvant_codec::KvSpec;
+use kvant_model::chat::{ChatError, ChatTemplate, Message, RenderOptions};
+use kvant_model::tokenizer::{EncodeOptions, Tokenizer, TokenizerError};
+use kvant_model::{Checkpoint, LoadError, LoadOptions, Model};
+
+/// Everything a checkpoint holds that generation needs. It is immutable; sessions borrow it.
+pub struct Engine {
+    model: Model,
+    tokenizer: Tokenizer,
+    template: Option<ChatTemplate>,
+}
+
+/// Why a prompt could not be made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PromptError {
+    /// The vocabulary cannot express the text.
+    #[error("the prompt cannot be encoded: {0}")]
+    Tokenizer(#[from] TokenizerError),
+    /// The template failed or refused.
+    #[error(transparent)]
+    Chat(#[from] ChatError),
+    /// There is no template.
+    #[error("this model has no chat template: it continues text and does not converse; give it text as it is")]
+    NoTemplate,
+}
+
+impl Engine {
+    /// Loads model, tokenizer and chat template.
+    ///
+    /// # Errors
+    /// If one of them cannot be read; a missing template is none.
+    pub fn load(checkpoint: &Checkpoint, options: LoadOptions) -> Result<Self, LoadError> {
+        Ok(Self {
+            model: Model::load(checkpoint, options)?,
+            tokenizer: Tokenizer::of(checkpoint)?,
+            template: ChatTemplate::of(checkpoint)?,
+        })
+    }
+
+    /// The network.
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// The vocabulary.
+    pub fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+
+    /// True for a model that was taught to converse.
+    pub fn converses(&self) -> bool {
+        self.template.is_some()
+    }
+
+    /// The ids of a text to be continued. What looks like a control token in it stays plain text.
+    ///
+    /// # Errors
+    /// If the vocabulary cannot express the text.
+    pub fn text_prompt(&self, text: &str) -> Result<Vec<u32>, PromptError> {
+        Ok(self.tokenizer.encode(text, EncodeOptions { add_special: true, parse_special: false })?)
+    }
+
+    /// The ids of a conversation whose next turn is the assistant's.
+    ///
+    /// # Errors
+    /// If the model has no chat template, or the template refuses the conversation.
+    pub fn chat_prompt(&self, messages: &[Message]) -> Result<Vec<u32>, PromptError> {
+        let template = self.template.as_ref().ok_or(PromptError::NoTemplate)?;
+        let name = |id: Option<u32>| id.and_then(|id| self.tokenizer.token_name(id)).unwrap_or_default();
+        let options = RenderOptions {
+            bos_token: name(self.tokenizer.bos()),
+            eos_token: name(self.tokenizer.eos()),
+            ..RenderOptions::default()
+        };
+        Ok(self.tokenizer.encode_chat(&template.render(messages, &options)?)?)
+    }
+
+    /// An empty sequence of at most `context` tokens whose keys and values are kept as `spec` says.
+    ///
+    /// # Errors
+    /// If no cache keeps them that way.
+    pub fn session(&self, spec: &KvSpec, context: usize) -> Result<Session<'_>, KvUnsupported> {
+        Ok(Session::new(self, KvCache::new(spec, self.model.states(), context)?))
+    }
+}

@@ -1,0 +1,294 @@
+//! A sequence that grows: a prompt is read, and text comes out token by token.
+//!
+//! A session keeps what it has read. The next prompt only costs what is new in it: the tokens it shares with the
+//! ones held, from the beginning, are not read again. So a conversation is generated turn by turn by giving the
+//! whole conversation as the prompt each time.
+
+use crate::engine::Engine;
+use crate::kv::KvCache;
+use crate::sampler::{SampleError, Sampler, SamplingParams};
+use crate::text::TextStream;
+use kvant_model::ForwardError;
+use kvant_model::blocks::Chunk;
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
+
+/// Prompt tokens read in one pass: enough to use the weights well, few enough to be stopped between passes.
+const PREFILL_CHUNK: usize = 256;
+
+/// What to generate.
+#[derive(Debug, Clone, Default)]
+pub struct Request {
+    /// All tokens before the first new one, those the session holds included.
+    pub prompt: Vec<u32>,
+    /// How tokens are chosen.
+    pub sampling: SamplingParams,
+    /// Texts that end the generation; they are not part of it.
+    pub stop: Vec<String>,
+    /// The most tokens to generate; `None` for as many as the context holds.
+    pub max_tokens: Option<usize>,
+    /// Drops white space at the beginning, as suits an answer (and not a continuation).
+    pub trim_start: bool,
+}
+
+/// What happens during a generation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event<'t> {
+    /// This many tokens of the prompt have been read.
+    Prefill {
+        /// Tokens read or found in the cache.
+        done: usize,
+        /// Tokens of the prompt.
+        total: usize,
+    },
+    /// More text: whole characters, no part of a stop string. May be empty, when a token adds nothing that can be
+    /// shown yet.
+    Text(&'t str),
+}
+
+/// Why a generation ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Finish {
+    /// The model ended it, with this token.
+    EndOfText(u32),
+    /// One of the stop strings came up.
+    Stop(String),
+    /// As many tokens as asked for.
+    MaxTokens,
+    /// No room for another token.
+    ContextFull,
+    /// The receiver of the text broke off.
+    Cancelled,
+}
+
+/// What came of a request.
+#[derive(Debug, Clone)]
+pub struct Reply {
+    /// The text, in one piece.
+    pub text: String,
+    /// The tokens chosen, the ending one included.
+    pub tokens: Vec<u32>,
+    /// Why it ended.
+    pub finish: Finish,
+    /// The seed that repeats it.
+    pub seed: u64,
+    /// Counts and times.
+    pub stats: Stats,
+}
+
+/// Counts and times of a generation.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Stats {
+    /// Tokens of the prompt that were in the cache already.
+    pub reused: usize,
+    /// Tokens of the prompt that were read.
+    pub prefilled: usize,
+    /// Time to read them.
+    pub prefill: Duration,
+    /// Passes of one token each.
+    pub decoded: usize,
+    /// Time for these.
+    pub decode: Duration,
+}
+
+impl Stats {
+    /// Prompt tokens per second; none when nothing was read.
+    pub fn prefill_rate(&self) -> Option<f64> {
+        rate(self.prefilled, self.prefill)
+    }
+
+    /// Tokens per second after the first; none when there were none.
+    pub fn decode_rate(&self) -> Option<f64> {
+        rate(self.decoded, self.decode)
+    }
+}
+
+fn rate(count: usize, time: Duration) -> Option<f64> {
+    (count > 0 && !time.is_zero()).then(|| count as f64 / time.as_secs_f64())
+}
+
+/// Why a generation could not go on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum GenerateError {
+    /// There is nothing to continue.
+    #[error("the prompt is empty: there is nothing to continue")]
+    EmptyPrompt,
+    /// The prompt alone fills the context.
+    #[error("the prompt has {prompt} tokens, but the context holds {context}: shorten it or ask for a larger context")]
+    PromptTooLong {
+        /// Tokens of the prompt.
+        prompt: usize,
+        /// Tokens the context holds.
+        context: usize,
+    },
+    /// The forward pass refused.
+    #[error(transparent)]
+    Forward(#[from] ForwardError),
+    /// No token could be chosen.
+    #[error(transparent)]
+    Sample(#[from] SampleError),
+}
+
+/// A sequence of one model.
+pub struct Session<'e> {
+    engine: &'e Engine,
+    kv: KvCache,
+    /// What the cache holds.
+    tokens: Vec<u32>,
+}
+
+impl<'e> Session<'e> {
+    pub(crate) fn new(engine: &'e Engine, kv: KvCache) -> Self {
+        Self { engine, kv, tokens: Vec::new() }
+    }
+
+    /// Tokens held.
+    pub fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+
+    /// The most tokens it can hold.
+    pub fn context(&self) -> usize {
+        self.kv.cache().capacity()
+    }
+
+    /// Its cache.
+    pub fn kv(&self) -> &KvCache {
+        &self.kv
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        self.truncate(0);
+    }
+
+    /// Reads the prompt and generates until something ends it. `sink` is told of every step and may break off.
+    ///
+    /// # Errors
+    /// If the prompt is empty or longer than the context, a setting is out of range, or the model's output is
+    /// broken. What was read up to then is kept.
+    pub fn generate(
+        &mut self,
+        request: &Request,
+        sink: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
+    ) -> Result<Reply, GenerateError> {
+        let mut sampler = Sampler::new(request.sampling.clone())?;
+        request.prompt.iter().for_each(|&token| sampler.accept(token));
+        let mut reply = Reply {
+            text: String::new(),
+            tokens: Vec::new(),
+            finish: Finish::Cancelled,
+            seed: sampler.seed(),
+            stats: Stats::default(),
+        };
+        let start = Instant::now();
+        let logits = self.prefill(&request.prompt, &mut reply.stats, sink)?;
+        reply.stats.prefill = start.elapsed();
+        let Some(logits) = logits else { return Ok(reply) };
+
+        let start = Instant::now();
+        let mut stream = TextStream::new(&request.stop, request.trim_start);
+        let outcome = self.decode(request, logits, &mut sampler, &mut stream, &mut reply, sink);
+        reply.stats.decode = start.elapsed();
+        outcome?;
+        Ok(reply)
+    }
+
+    /// Brings the cache to hold exactly `prompt`; returns the logits after its last token, or nothing if the
+    /// sink broke off.
+    fn prefill(
+        &mut self,
+        prompt: &[u32],
+        stats: &mut Stats,
+        sink: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
+    ) -> Result<Option<Vec<f32>>, GenerateError> {
+        if prompt.is_empty() {
+            return Err(GenerateError::EmptyPrompt);
+        }
+        let (total, context) = (prompt.len(), self.context());
+        if total > context {
+            return Err(GenerateError::PromptTooLong { prompt: total, context });
+        }
+        // The last token is always read: its logits are what the first new one is chosen from.
+        let shared = self.tokens.iter().zip(&prompt[..total - 1]).take_while(|(a, b)| a == b).count();
+        self.truncate(shared);
+        stats.reused = shared;
+        let mut logits = None;
+        while self.tokens.len() < total {
+            let done = self.tokens.len();
+            if sink(Event::Prefill { done, total }).is_break() {
+                return Ok(None);
+            }
+            let chunk = &prompt[done..total.min(done + PREFILL_CHUNK)];
+            let is_last = done + chunk.len() == total;
+            logits = self.read(chunk, is_last)?;
+            stats.prefilled += chunk.len();
+        }
+        let broken_off = sink(Event::Prefill { done: total, total }).is_break();
+        Ok(logits.filter(|_| !broken_off))
+    }
+
+    fn decode(
+        &mut self,
+        request: &Request,
+        mut logits: Vec<f32>, // (vocabulary)
+        sampler: &mut Sampler,
+        stream: &mut TextStream,
+        reply: &mut Reply,
+        sink: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
+    ) -> Result<(), GenerateError> {
+        let tokenizer = self.engine.tokenizer();
+        reply.finish = loop {
+            if request.max_tokens.is_some_and(|most| reply.tokens.len() >= most) {
+                break Finish::MaxTokens;
+            }
+            // All but the first token need room for the one before them.
+            if let Some(&last) = reply.tokens.last() {
+                if self.tokens.len() == self.context() {
+                    break Finish::ContextFull;
+                }
+                logits = self.read(&[last], true)?.unwrap_or_default();
+                reply.stats.decoded += 1;
+            }
+            let token = sampler.sample(&logits)?;
+            sampler.accept(token);
+            reply.tokens.push(token);
+            if tokenizer.is_end_of_generation(token) {
+                break Finish::EndOfText(token);
+            }
+            // Logits may be padded beyond the vocabulary; such an id stands for no text.
+            let step = stream.push(tokenizer.text_bytes(token).unwrap_or_default());
+            reply.text.push_str(&step.text);
+            let flow = sink(Event::Text(&step.text));
+            if let Some(index) = step.stopped_by {
+                break Finish::Stop(request.stop[index].clone());
+            }
+            if flow.is_break() {
+                break Finish::Cancelled;
+            }
+        };
+        if !matches!(reply.finish, Finish::Stop(_) | Finish::Cancelled) {
+            let rest = stream.finish();
+            reply.text.push_str(&rest);
+            // The generation is over either way.
+            let _ = sink(Event::Text(&rest));
+        }
+        Ok(())
+    }
+
+    /// One pass over tokens that fit; the logits after the last of them if wanted.
+    fn read(&mut self, tokens: &[u32], wanted: bool) -> Result<Option<Vec<f32>>, ForwardError> {
+        let end = tokens.len();
+        let wanted = if wanted { end - 1..end } else { 0..0 };
+        let chunk = Chunk { tokens, cache: self.kv.cache_mut(), wanted: wanted.clone() };
+        let logits = self.engine.model().forward(&mut [chunk])?;
+        self.tokens.extend_from_slice(tokens);
+        Ok((!wanted.is_empty()).then(|| logits.row(0).to_vec()))
+    }
+
+    fn truncate(&mut self, len: usize) {
+        self.kv.truncate(len);
+        self.tokens.truncate(len);
+    }
+}

@@ -6,7 +6,7 @@
 
 llama.cpp comes as a pinned prebuilt binding from PyPI, into a virtual environment under target/. Both engines
 tokenise the text themselves; the digests of their window ids are compared, and a difference is an error. The
-peer's cache has the number type of ours (--kv); its activations are quantised to 8 bits in products with
+peer's cache has the number type of ours (--kv). Its activations are quantised to 8 bits in products with
 quantised weights, ours are not, so a small difference remains.
 """
 
@@ -28,6 +28,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 ENVIRONMENT = REPOSITORY / "target" / "peers" / "cyllama-0.2.18"
 TOLERANCE_PERCENT = 0.5
 GGML_TYPE = {"f32": 0, "f16": 1}
+FLASH_ATTENTION = {"f32": 0, "f16": 1}
 
 
 def arguments():
@@ -108,6 +109,8 @@ def measure_peer(path, options):
         context_params.n_ctx = context_params.n_batch = options.ctx
         context_params.n_threads = context_params.n_threads_batch = options.threads
         context_params.type_k = context_params.type_v = GGML_TYPE[options.kv]
+        # Flash attention rounds an f32 cache to f16 before use: its results are those of f16, bit for bit.
+        context_params.flash_attn_type = FLASH_ATTENTION[options.kv]
         context = llama.LlamaContext(model, context_params)
         batch = llama.LlamaBatch(n_tokens=options.ctx, embd=0, n_seq_max=1)
         batch.set_batch(window, 0, True)
@@ -132,6 +135,7 @@ def measure_peer(path, options):
         "ppl": math.exp(mean),
         "ppl_stderr": math.exp(mean) * math.sqrt(variance / count),
         "kv": options.kv,
+        "flash_attention": bool(FLASH_ATTENTION[options.kv]),
         "threads": options.threads,
         "seconds": seconds,
     }

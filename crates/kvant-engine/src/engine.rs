@@ -25,7 +25,9 @@ pub enum PromptError {
     #[error(transparent)]
     Chat(#[from] ChatError),
     /// There is no template.
-    #[error("this model has no chat template: it continues text and does not converse; give it text as it is")]
+    #[error(
+        "this model has no chat template: it continues text and does not converse; give it text as it is"
+    )]
     NoTemplate,
 }
 

@@ -55,7 +55,10 @@ fn group_limits(root: &Path, line: &str) -> Vec<(u64, u64)> {
     let own = base.join(path.trim_start_matches('/'));
     // Inside a container the path may be that of the host; the mount then shows the container's own group.
     let own = if own.is_dir() { own } else { base.clone() };
-    own.ancestors().take_while(|folder| folder.starts_with(&base)).filter_map(|f| group_limit(f, names)).collect()
+    own.ancestors()
+        .take_while(|folder| folder.starts_with(&base))
+        .filter_map(|f| group_limit(f, names))
+        .collect()
 }
 
 fn group_limit(folder: &Path, [limit, usage, idle]: [&str; 3]) -> Option<(u64, u64)> {

@@ -115,7 +115,9 @@ pub enum GenerateError {
     #[error("the prompt is empty: there is nothing to continue")]
     EmptyPrompt,
     /// The prompt alone fills the context.
-    #[error("the prompt has {prompt} tokens, but the context holds {context}: shorten it or ask for a larger context")]
+    #[error(
+        "the prompt has {prompt} tokens, but the context holds {context}: shorten it or ask for a larger context"
+    )]
     PromptTooLong {
         /// Tokens of the prompt.
         prompt: usize,

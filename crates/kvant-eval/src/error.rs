@@ -1,5 +1,6 @@
 //! What can keep a measurement from being made.
 
+use kvant_engine::KvUnsupported;
 use kvant_model::ForwardError;
 use kvant_model::tokenizer::TokenizerError;
 use std::path::PathBuf;
@@ -68,6 +69,9 @@ pub enum EvalError {
         /// The position whose logits they are, from 0.
         position: usize,
     },
+    /// No cache keeps keys and values that way.
+    #[error(transparent)]
+    Kv(#[from] KvUnsupported),
     /// The text cannot be expressed in the model's vocabulary.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),

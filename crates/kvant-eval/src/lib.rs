@@ -10,7 +10,6 @@
 
 mod error;
 mod estimate;
-mod exact_kv;
 mod machine;
 mod perplexity;
 mod report;
@@ -20,7 +19,6 @@ mod windows;
 
 pub use error::EvalError;
 pub use estimate::Estimate;
-pub use exact_kv::ExactKv;
 pub use machine::Machine;
 pub use perplexity::{Progress, check_context, perplexity};
 pub use report::{Report, Setting};

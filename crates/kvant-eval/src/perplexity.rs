@@ -4,8 +4,9 @@ use crate::error::EvalError;
 use crate::estimate::Estimate;
 use crate::surprise::{PassLimits, surprises};
 use crate::windows::Windows;
+use kvant_codec::KvSpec;
+use kvant_engine::KvCache;
 use kvant_model::Model;
-use kvant_model::cache::Cache;
 
 /// Where a measurement stands after a window.
 #[derive(Debug, Clone, Copy)]
@@ -30,22 +31,24 @@ pub fn check_context(model: &Model, ctx: usize) -> Result<(), EvalError> {
     }
 }
 
-/// Runs every window through the model, each with a cache of its own made by `cache`, and tells `progress` after
-/// each.
+/// Runs every window through the model, each with a cache of its own that keeps keys and values as `kv` says,
+/// and tells `progress` after each.
 ///
 /// # Errors
-/// If the windows are beyond the model, or the logits are no finite numbers.
+/// If no cache keeps what `kv` says, the windows are beyond the model, or the logits are no finite numbers.
 pub fn perplexity(
     model: &Model,
     windows: &Windows,
+    kv: &KvSpec,
     limits: PassLimits,
-    mut cache: impl FnMut() -> Box<dyn Cache>,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Estimate, EvalError> {
     check_context(model, windows.ctx())?;
     let mut so_far = Estimate::default();
     for (number, window) in windows.iter().enumerate() {
-        so_far.extend(surprises(model, &mut *cache(), (number, window), windows.targets(), limits)?);
+        let mut held = KvCache::new(kv, model.states(), windows.ctx())?;
+        let found = surprises(model, held.cache_mut(), (number, window), windows.targets(), limits)?;
+        so_far.extend(found);
         progress(Progress { done: number + 1, windows: windows.chunks(), so_far });
     }
     Ok(so_far)

@@ -119,7 +119,7 @@ mod tests {
     #[test]
     fn passes_keep_within_both_limits() {
         let limits = PassLimits { tokens: 10, logit_bytes: 4 * 100 * 4 };
-        let mut passes = vec![0..0];
+        let mut passes = Vec::from([0..0]);
         while passes.last().unwrap().end < 30 {
             passes.push(limits.pass(passes.last().unwrap().end, &(15..30), 100));
         }

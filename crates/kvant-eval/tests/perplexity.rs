@@ -1,7 +1,6 @@
 //! Perplexity of tiny models against a naive sum over the logits a reference implementation recorded for them.
 
-use half::f16;
-use kvant_eval::{Estimate, EvalError, ExactKv, PassLimits, Score, Windows, perplexity};
+use kvant_eval::{Estimate, EvalError, PassLimits, Score, Windows, perplexity};
 use kvant_model::blocks::Chunk;
 use kvant_model::cache::ExactCache;
 use kvant_model::safetensors::Safetensors;
@@ -26,8 +25,8 @@ fn recorded(name: &str) -> (Vec<u32>, usize, Vec<f32>) {
     (list, ids.columns(), logits)
 }
 
-fn measure(model: &Model, windows: &Windows, limits: PassLimits, kv: ExactKv) -> Result<Estimate, EvalError> {
-    perplexity(model, windows, limits, || kv.cache(model, windows.ctx()), &mut |_| ())
+fn measure(model: &Model, windows: &Windows, limits: PassLimits, kv: &str) -> Result<Estimate, EvalError> {
+    perplexity(model, windows, &kv.parse().unwrap(), limits, &mut |_| ())
 }
 
 /// ln Σ exp z − z_id with no care taken, in f64: the logits of these models are small.
@@ -42,7 +41,7 @@ fn agrees_with_the_recorded_logits() {
         let (ids, length, logits) = recorded(name);
         for (score, first_logit) in [(Score::SecondHalf, length / 2), (Score::All, 0)] {
             let windows = Windows::of_ids(&[], &ids, length, ids.len() / length, score).unwrap();
-            let found = measure(&model, &windows, PassLimits::default(), ExactKv::F32).unwrap();
+            let found = measure(&model, &windows, PassLimits::default(), "f32").unwrap();
 
             let mut naive = Vec::new();
             for (prompt, ids) in ids.chunks(length).enumerate() {
@@ -68,7 +67,7 @@ fn a_prefix_replaces_the_first_token_of_every_window() {
     let (ids, length, _) = recorded("llama");
     let bos = 5;
     let windows = Windows::of_ids(&[bos], &ids[1..], length, 2, Score::All).unwrap();
-    let found = measure(&model, &windows, PassLimits::default(), ExactKv::F32).unwrap();
+    let found = measure(&model, &windows, PassLimits::default(), "f32").unwrap();
 
     let mut sum = 0.0;
     for window in ids.chunks(length) {
@@ -85,7 +84,7 @@ fn a_prefix_replaces_the_first_token_of_every_window() {
 fn the_result_does_not_depend_on_passes_or_threads() {
     let model = load(&fixture("gemma3"));
     let (ids, length, _) = recorded("gemma3");
-    for kv in [ExactKv::F32, ExactKv::F16] {
+    for kv in ["f32", "f16"] {
         for score in [Score::SecondHalf, Score::All] {
             let windows = Windows::of_ids(&[], &ids, length, 2, score).unwrap();
             let whole = measure(&model, &windows, PassLimits::default(), kv).unwrap();
@@ -106,7 +105,7 @@ fn windows_are_sequences_of_their_own() {
     let (ids, length, _) = recorded("llama");
     let of = |ids: &[u32], chunks| {
         let windows = Windows::of_ids(&[], ids, length, chunks, Score::All).unwrap();
-        measure(&model, &windows, PassLimits::default(), ExactKv::F32).unwrap()
+        measure(&model, &windows, PassLimits::default(), "f32").unwrap()
     };
     let apart = (of(&ids[..length], 1).nll_mean() + of(&ids[length..], 1).nll_mean()) / 2.0;
     assert!((of(&ids, 2).nll_mean() - apart).abs() < 1e-12);
@@ -118,16 +117,7 @@ fn an_f16_cache_is_really_rounded() {
     let (ids, length, _) = recorded("llama");
     let windows = Windows::of_ids(&[], &ids, length, 2, Score::All).unwrap();
     let of = |kv| measure(&model, &windows, PassLimits::default(), kv).unwrap().nll_mean();
-    let by_hand = perplexity(
-        &model,
-        &windows,
-        PassLimits::default(),
-        || Box::new(ExactCache::<f16>::new(model.states(), length)),
-        &mut |_| (),
-    )
-    .unwrap();
-    assert_eq!(of(ExactKv::F16), by_hand.nll_mean());
-    let difference = (of(ExactKv::F16) - of(ExactKv::F32)).abs();
+    let difference = (of("f16") - of("f32")).abs();
     assert!(difference > 0.0 && difference < 1e-2, "{difference}");
 }
 
@@ -137,11 +127,11 @@ fn progress_follows_the_windows() {
     let (ids, length, _) = recorded("llama");
     let windows = Windows::of_ids(&[], &ids, length, 2, Score::SecondHalf).unwrap();
     let mut seen = Vec::new();
-    let cache = || ExactKv::F32.cache(&model, length);
-    let last = perplexity(&model, &windows, PassLimits::default(), cache, &mut |progress| {
-        seen.push((progress.done, progress.windows, progress.so_far.tokens()));
-    })
-    .unwrap();
+    let last =
+        perplexity(&model, &windows, &"f32".parse().unwrap(), PassLimits::default(), &mut |progress| {
+            seen.push((progress.done, progress.windows, progress.so_far.tokens()));
+        })
+        .unwrap();
     assert_eq!(seen, [(1, 2, last.tokens() / 2), (2, 2, last.tokens())]);
 }
 
@@ -150,7 +140,7 @@ fn a_context_beyond_the_model_is_refused() {
     let model = load(&fixture("gpt2"));
     let limit = model.context().unwrap();
     let windows = Windows::of_ids(&[], &vec![1; limit + 1], limit + 1, 1, Score::All).unwrap();
-    let refused = measure(&model, &windows, PassLimits::default(), ExactKv::F32).unwrap_err();
+    let refused = measure(&model, &windows, PassLimits::default(), "f32").unwrap_err();
     assert!(matches!(refused, EvalError::ContextTooLong { ctx, limit: l } if l == limit && ctx == limit + 1));
 }
 
@@ -158,11 +148,11 @@ fn a_context_beyond_the_model_is_refused() {
 fn an_id_outside_the_vocabulary_is_refused() {
     let model = load(&fixture("llama"));
     let windows = Windows::of_ids(&[], &[9999; 8], 8, 1, Score::All).unwrap();
-    let refused = measure(&model, &windows, PassLimits::default(), ExactKv::F32).unwrap_err();
+    let refused = measure(&model, &windows, PassLimits::default(), "f32").unwrap_err();
     assert!(matches!(refused, EvalError::Forward(_)), "{refused}");
     // The last id is never run, but it is asked for.
     let windows = Windows::of_ids(&[], &[1, 1, 1, 1, 1, 1, 1, 9999], 8, 1, Score::All).unwrap();
-    let refused = measure(&model, &windows, PassLimits::default(), ExactKv::F32).unwrap_err();
+    let refused = measure(&model, &windows, PassLimits::default(), "f32").unwrap_err();
     assert!(matches!(refused, EvalError::Forward(_)), "{refused}");
 }
 
@@ -188,9 +178,17 @@ fn logits_that_are_not_numbers_end_the_measurement() {
     let model = load(folder.path());
     let (ids, length, _) = recorded("llama");
     let windows = Windows::of_ids(&[], &ids, length, 2, Score::SecondHalf).unwrap();
-    let refused = measure(&model, &windows, PassLimits::default(), ExactKv::F32).unwrap_err();
+    let refused = measure(&model, &windows, PassLimits::default(), "f32").unwrap_err();
     assert!(matches!(refused, EvalError::NotFinite { window: 0, position } if position == length / 2));
     assert!(refused.to_string().contains("NaN"));
+}
+
+#[test]
+fn a_cache_that_does_not_exist_is_refused() {
+    let model = load(&fixture("llama"));
+    let windows = Windows::of_ids(&[], &[1; 8], 8, 1, Score::All).unwrap();
+    let refused = measure(&model, &windows, PassLimits::default(), "int4").unwrap_err();
+    assert!(matches!(refused, EvalError::Kv(_)), "{refused}");
 }
 
 #[test]

@@ -5,9 +5,10 @@ use crate::failure::Failure;
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory};
 use indicatif::{ProgressBar, ProgressStyle};
+use kvant_codec::KvSpec;
 use kvant_eval::{
-    Estimate, EvalError, ExactKv, Machine, PassLimits, Report, Score, Setting, Windows, check_context,
-    perplexity, read_text,
+    Estimate, EvalError, Machine, PassLimits, Report, Score, Setting, Windows, check_context, perplexity,
+    read_text,
 };
 use kvant_model::hub::ModelName;
 use kvant_model::tokenizer::Tokenizer;
@@ -35,9 +36,9 @@ pub struct Eval {
     #[arg(long, value_name = "N", default_value_t = 8)]
     chunks: usize,
 
-    /// The cache: f32 (exact) or f16
-    #[arg(long, value_name = "SPEC", default_value_t)]
-    kv: ExactKv,
+    /// How keys and values are kept: f32 (exact) or f16
+    #[arg(long, value_name = "SPEC", default_value = "f32")]
+    kv: KvSpec,
 
     /// Which tokens of a window count: second-half (as llama.cpp) or all
     #[arg(long, value_name = "PART", default_value_t)]
@@ -67,7 +68,7 @@ impl Eval {
 
         let pool = ThreadPoolBuilder::new().num_threads(self.threads).build()?;
         let start = Instant::now();
-        let estimate = pool.install(|| measure(&model, &windows, self.kv))?;
+        let estimate = pool.install(|| measure(&model, &windows, &self.kv))?;
         let time = start.elapsed();
 
         let setting = Setting {
@@ -110,19 +111,13 @@ fn locate(model: &str) -> Result<PathBuf, Failure> {
         .ok_or_else(|| Failure::new(format!("{model} is not here yet; fetch it: kvant pull {model}")))
 }
 
-fn measure(model: &Model, windows: &Windows, kv: ExactKv) -> Result<Estimate, EvalError> {
+fn measure(model: &Model, windows: &Windows, kv: &KvSpec) -> Result<Estimate, EvalError> {
     let bar = progress_bar(windows.chunks());
-    let estimate = perplexity(
-        model,
-        windows,
-        PassLimits::default(),
-        || kv.cache(model, windows.ctx()),
-        &mut |progress| {
-            let so_far = progress.so_far;
-            bar.set_message(format!("perplexity {:.3} ± {:.3}", so_far.ppl(), so_far.ppl_stderr()));
-            bar.inc(1);
-        },
-    );
+    let estimate = perplexity(model, windows, kv, PassLimits::default(), &mut |progress| {
+        let so_far = progress.so_far;
+        bar.set_message(format!("perplexity {:.3} ± {:.3}", so_far.ppl(), so_far.ppl_stderr()));
+        bar.inc(1);
+    });
     bar.finish_and_clear();
     estimate
 }

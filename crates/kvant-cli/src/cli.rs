@@ -4,9 +4,22 @@ use crate::command;
 use crate::failure::Failure;
 use clap::{Parser, Subcommand};
 
-/// Run language models on this machine.
+const EXAMPLES: &str = "\
+Examples:
+  kvant run \"Why is the sky blue?\"        answer with the default model, fetched on first use
+  kvant run -m model.gguf < prompt.txt     any model file, prompt from stdin
+  kvant chat                               a conversation
+  kvant inspect model.gguf                 what is in a file, and what its context costs
+  kvant doctor                             is this machine set up well?
+
+Exit codes: 0 success, 1 error, 2 wrong usage, 130 interrupted.
+Environment: KVANT_CACHE (folder for models), HF_TOKEN and HF_ENDPOINT (Hugging Face), KVANT_SIMD (force an
+instruction set), NO_COLOR.";
+
+/// Run language models on this machine
 #[derive(Parser)]
-#[command(name = "kvant", version, about, max_term_width = 100)]
+#[command(name = "kvant", version, about, max_term_width = 100, after_help = EXAMPLES)]
+#[command(arg_required_else_help = true)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
@@ -15,18 +28,39 @@ pub struct Cli {
 /// A subcommand; each has a file in `command/`.
 #[derive(Subcommand)]
 pub enum Command {
-    /// Measure how well a model predicts a text
-    Eval(command::eval::Eval),
+    /// Answer a prompt, or continue a text
+    Run(command::run::Run),
+    /// Hold a conversation
+    Chat(command::chat::Chat),
+    /// Fetch a model into the cache
+    Pull(command::pull::Pull),
     /// List the models in the cache
     Models(command::models::Models),
+    /// Show what a model file holds, and what its context costs in memory
+    Inspect(command::inspect::Inspect),
+    /// Measure how well a model predicts a text
+    Eval(command::eval::Eval),
+    /// Check this machine: instruction sets, memory, threads, models, and what would make kvant slow
+    Doctor(command::doctor::Doctor),
+    /// Print a completion script for a shell
+    Completions(command::completions::Completions),
+    /// Print the manual page
+    Man(command::man::Man),
 }
 
 impl Command {
     /// Does what was asked.
     pub fn execute(self) -> Result<(), Failure> {
         match self {
-            Self::Eval(eval) => eval.execute(),
+            Self::Run(run) => run.execute(),
+            Self::Chat(chat) => chat.execute(),
+            Self::Pull(pull) => pull.execute(),
             Self::Models(models) => models.execute(),
+            Self::Inspect(inspect) => inspect.execute(),
+            Self::Eval(eval) => eval.execute(),
+            Self::Doctor(doctor) => doctor.execute(),
+            Self::Completions(completions) => completions.execute(),
+            Self::Man(man) => man.execute(),
         }
     }
 }

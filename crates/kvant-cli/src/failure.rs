@@ -9,6 +9,8 @@ use std::process::ExitCode;
 pub enum Failure {
     /// Something is wrong, and this says what, where and what to do.
     Message(String),
+    /// The command line asks for something that makes no sense.
+    Usage(String),
     /// Whoever read our output has closed it: not an error.
     OutputClosed,
     /// The user pressed Ctrl-C.
@@ -21,13 +23,16 @@ impl Failure {
         Self::Message(message.to_string())
     }
 
-    /// Says it on stderr and returns the exit code: 1 for errors, 130 when interrupted (usage errors exit with 2
-    /// before a command starts).
+    /// Says it on stderr and returns the exit code: 1 for errors, 2 for wrong usage, 130 when interrupted.
     pub fn report(self) -> ExitCode {
         match self {
             Self::Message(message) => {
                 eprintln!("error: {message}");
                 ExitCode::FAILURE
+            }
+            Self::Usage(message) => {
+                eprintln!("error: {message}");
+                ExitCode::from(2)
             }
             Self::OutputClosed => ExitCode::SUCCESS,
             Self::Interrupted => ExitCode::from(130),

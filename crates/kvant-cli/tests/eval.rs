@@ -151,5 +151,5 @@ fn a_model_that_is_not_here_names_the_next_step() {
         String::from_utf8(output.stderr).unwrap()
     };
     assert!(ask("smollm2-135m").contains("kvant pull smollm2-135m"));
-    assert!(ask("nowhere.gguf").contains("there is no file nowhere.gguf"));
+    assert!(ask("nowhere.gguf").contains("nowhere.gguf: no such file"));
 }

@@ -281,7 +281,7 @@ fn packing_error(name: &str, weights: Option<DType>) -> f64 {
     let config = serde_json::from_str(&fs::read_to_string(folder.join("config.json")).unwrap()).unwrap();
     let tensors = Safetensors::open(&folder.join("model.safetensors")).unwrap();
     let checkpoint = Checkpoint::from_safetensors(tensors, config);
-    let model = Model::load(&checkpoint, LoadOptions { weights }).unwrap();
+    let model = Model::load(&checkpoint, LoadOptions { weights, ..LoadOptions::default() }).unwrap();
     let expected = Expected::open(&folder);
     let mut cache = ExactCache::<f32>::new(model.states(), expected.capacity());
     let found = model.forward(&mut [all(&expected.prompts[0], &mut cache)]).unwrap();

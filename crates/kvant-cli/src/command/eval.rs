@@ -2,6 +2,7 @@
 
 use crate::cli::Cli;
 use crate::failure::Failure;
+use crate::open;
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -10,18 +11,23 @@ use kvant_eval::{
     Estimate, EvalError, Machine, PassLimits, Report, Score, Setting, Windows, check_context, perplexity,
     read_text,
 };
-use kvant_model::hub::ModelName;
 use kvant_model::tokenizer::Tokenizer;
-use kvant_model::{Checkpoint, Hub, LoadOptions, Model};
+use kvant_model::{Checkpoint, LoadOptions, Model};
 use rayon::ThreadPoolBuilder;
 use std::io::{IsTerminal, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Instant;
+
+const EXAMPLES: &str = "\
+Examples:
+  kvant eval model.gguf --text wiki.test.raw
+  kvant eval model.gguf --text wiki.test.raw --ctx 1024 --chunks 4 --kv f16 --json | jq .ppl";
 
 /// Arguments of `kvant eval`.
 #[derive(Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Eval {
-    /// A model file or folder, or the name of a pulled model
+    /// A model file or folder, or the name of a model in the cache
     model: String,
 
     /// The UTF-8 text to predict; needed, as none comes with kvant yet
@@ -44,11 +50,11 @@ pub struct Eval {
     #[arg(long, value_name = "PART", default_value_t)]
     score: Score,
 
-    /// Threads to compute with; 0 for one per core
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    threads: usize,
+    /// Threads to compute with [default: as many as the machine has processors]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Option<u16>,
 
-    /// Print JSON
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
@@ -59,14 +65,15 @@ impl Eval {
         // Cheap checks first: a mistyped text should not wait for a model.
         let path = self.text.unwrap_or_else(|| no_text());
         let text = read_text(&path)?;
-        let checkpoint = Checkpoint::open(locate(&self.model)?)?;
+        let checkpoint = Checkpoint::open(open::find(&self.model)?)?;
         let windows =
             Windows::of_text(&Tokenizer::of(&checkpoint)?, &text, self.ctx, self.chunks, self.score)
                 .map_err(|e| Failure::new(format!("{}: {e}", path.display())))?;
         let model = Model::load(&checkpoint, LoadOptions::default())?;
         check_context(&model, self.ctx)?;
 
-        let pool = ThreadPoolBuilder::new().num_threads(self.threads).build()?;
+        // Zero is rayon's word for as many as there are processors.
+        let pool = ThreadPoolBuilder::new().num_threads(self.threads.unwrap_or(0).into()).build()?;
         let start = Instant::now();
         let estimate = pool.install(|| measure(&model, &windows, &self.kv))?;
         let time = start.elapsed();
@@ -97,18 +104,6 @@ impl Eval {
 fn no_text() -> ! {
     let message = "kvant eval needs a text to predict, and none comes with it yet: give one with --text FILE";
     Cli::command().error(ErrorKind::MissingRequiredArgument, message).exit()
-}
-
-/// A path as it is, or the file of a model in the cache.
-fn locate(model: &str) -> Result<PathBuf, Failure> {
-    if Path::new(model).exists() {
-        return Ok(PathBuf::from(model));
-    }
-    let name = ModelName::parse(model)
-        .map_err(|e| Failure::new(format!("there is no file {model}, and as a name: {e}")))?;
-    Hub::from_env()?
-        .find(&name)
-        .ok_or_else(|| Failure::new(format!("{model} is not here yet; fetch it: kvant pull {model}")))
 }
 
 fn measure(model: &Model, windows: &Windows, kv: &KvSpec) -> Result<Estimate, EvalError> {

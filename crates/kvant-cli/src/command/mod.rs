@@ -1,4 +1,11 @@
 //! The subcommands, one file each.
 
+pub mod chat;
+pub mod completions;
+pub mod doctor;
 pub mod eval;
+pub mod inspect;
+pub mod man;
 pub mod models;
+pub mod pull;
+pub mod run;

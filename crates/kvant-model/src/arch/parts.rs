@@ -4,7 +4,7 @@ use crate::blocks::{Linear, Norm, Rope, Unpacked};
 use crate::checkpoint::Checkpoint;
 use crate::config::{Hyper, RopeKeys};
 use crate::dtype::DType;
-use crate::error::{LoadError, Result};
+use crate::error::{LoadError, LoadErrorKind, Result};
 use crate::quant::quantize_tensor;
 use crate::tensor::Tensor;
 
@@ -17,6 +17,8 @@ pub struct LoadOptions {
     /// Packs the weights of linear layers that the file holds as plain numbers into
     /// [`DType::Int8G32`] or [`DType::Int4G32`]; `None` takes them as they are.
     pub weights: Option<DType>,
+    /// Pins the weights of linear layers in memory; loading fails where the system does not allow it.
+    pub lock: bool,
 }
 
 /// A checkpoint, seen from a place inside it: names are relative to that place.
@@ -91,12 +93,26 @@ impl<'a> Parts<'a> {
     /// The product with a matrix of weights: the one place that chooses how it is stored and multiplied.
     pub fn product(&self, weight: Tensor) -> Result<Unpacked> {
         let plain = matches!(weight.dtype(), DType::F32 | DType::F16 | DType::BF16);
-        match self.options.weights {
+        let weight = match self.options.weights {
             Some(packed) if plain && packed.row_bytes(weight.columns()).is_some() => {
-                Unpacked::new(quantize_tensor(&weight, packed)?)
+                quantize_tensor(&weight, packed)?
             }
-            _ => Unpacked::new(weight),
+            _ => weight,
+        };
+        if self.options.lock {
+            weight.bytes().lock().map_err(|e| {
+                let size = weight.bytes().len();
+                LoadError::new(
+                    LoadErrorKind::Io,
+                    format!(
+                        "tensor {:?}: cannot pin {size} bytes in memory: {e}; raise the limit on locked memory \
+                         (`ulimit -l`) or do without pinning",
+                        weight.name()
+                    ),
+                )
+            })?;
         }
+        Unpacked::new(weight)
     }
 
     /// A linear layer whose Hugging Face checkpoint stores the weights `(inputs, outputs)`.

@@ -1,0 +1,233 @@
+//! `kvant inspect`: what a model file holds, and what its context costs.
+
+use crate::failure::Failure;
+use crate::open;
+use crate::table::Table;
+use clap::Args;
+use kvant_codec::{KvSpec, PRESETS};
+use kvant_engine::kv;
+use kvant_engine::memory::bytes;
+use kvant_model::cache::LayerState;
+use kvant_model::config::{Dims, Hyper};
+use kvant_model::{Checkpoint, DType, LoadOptions, Model, Tensor};
+use serde_json::{Value, json};
+use std::io::{self, Write};
+
+const EXAMPLES: &str = "\
+Examples:
+  kvant inspect smollm2-135m
+  kvant inspect model.gguf --tensors
+  kvant inspect model.gguf --json | jq '.kv[] | {spec, bytes_per_token}'";
+
+/// Specs shown besides the presets.
+const EXACT: [&str; 2] = ["f32", "f16"];
+
+/// Arguments of `kvant inspect`.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Inspect {
+    /// A model file or folder, or the name of a model in the cache
+    model: String,
+
+    /// List every tensor
+    #[arg(long)]
+    tensors: bool,
+
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+impl Inspect {
+    pub fn execute(self) -> Result<(), Failure> {
+        let checkpoint = Checkpoint::open(open::find(&self.model)?)?;
+        let contents = Contents::read(&checkpoint)?;
+        let mut out = io::stdout().lock();
+        if self.json {
+            writeln!(out, "{}", contents.json())?;
+        } else {
+            contents.write(&mut out, self.tensors)?;
+        }
+        Ok(())
+    }
+}
+
+struct Contents<'c> {
+    checkpoint: &'c Checkpoint,
+    architecture: String,
+    /// Why the sizes are not known, for an architecture that spells them in another way.
+    dims: Result<Dims, String>,
+    /// Why it cannot run, where it cannot.
+    model: Result<Model, String>,
+    tensors: Vec<Tensor>,
+}
+
+impl<'c> Contents<'c> {
+    fn read(checkpoint: &'c Checkpoint) -> Result<Self, Failure> {
+        let hyper = Hyper::new(checkpoint.description())?;
+        let tensors: Result<Vec<_>, _> = checkpoint.names().map(|name| checkpoint.tensor(name)).collect();
+        Ok(Self {
+            checkpoint,
+            architecture: hyper.architecture()?.to_owned(),
+            dims: Dims::read(&hyper).map_err(|e| e.to_string()),
+            model: Model::load(checkpoint, LoadOptions::default()).map_err(|e| e.to_string()),
+            tensors: tensors?,
+        })
+    }
+
+    fn values(&self) -> u64 {
+        self.tensors.iter().map(|tensor| tensor.len() as u64).sum()
+    }
+
+    fn bytes(&self) -> u64 {
+        self.tensors.iter().map(|tensor| tensor.bytes().len() as u64).sum()
+    }
+
+    /// Tensors, values and bytes of each type, the largest first.
+    fn types(&self) -> Vec<(DType, usize, u64, u64)> {
+        let mut types: Vec<(DType, usize, u64, u64)> = Vec::new();
+        for tensor in &self.tensors {
+            let at = types.iter().position(|(dtype, ..)| *dtype == tensor.dtype()).unwrap_or_else(|| {
+                types.push((tensor.dtype(), 0, 0, 0));
+                types.len() - 1
+            });
+            let (_, count, values, bytes) = &mut types[at];
+            *count += 1;
+            *values += tensor.len() as u64;
+            *bytes += tensor.bytes().len() as u64;
+        }
+        types.sort_by_key(|(.., bytes)| std::cmp::Reverse(*bytes));
+        types
+    }
+
+    fn write(&self, out: &mut dyn Write, tensors: bool) -> io::Result<()> {
+        let mut facts = Table::plain();
+        let mut fact = |name: &str, value: String| facts.row([name.to_owned(), value]);
+        fact("file", self.checkpoint.path().display().to_string());
+        fact("architecture", self.architecture.clone());
+        let (values, size) = (self.values(), self.bytes());
+        let bits = 8.0 * size as f64 / values.max(1) as f64;
+        fact(
+            "parameters",
+            format!("{:.1} million, {}, {bits:.2} bits each", values as f64 / 1e6, bytes(size)),
+        );
+        match &self.dims {
+            Ok(d) => {
+                fact("layers", format!("{} of width {}", d.layers, d.hidden));
+                let Dims { heads, kv_heads, head_dim, .. } = d;
+                fact("heads", format!("{heads} of {head_dim} channels, {kv_heads} with keys and values"));
+            }
+            Err(why) => fact("sizes", format!("not known: {why}")),
+        }
+        match &self.model {
+            Ok(model) => {
+                fact("vocabulary", format!("{} tokens", model.vocabulary()));
+                fact("context", model.context().map_or("not said".into(), |n| format!("{n} tokens")));
+            }
+            Err(why) => fact("cannot run", why.clone()),
+        }
+        facts.write(out, 0)?;
+
+        writeln!(out, "\nTensor types")?;
+        let mut types = Table::new(&["type", "tensors", "values", "size", "bits/value"]);
+        for (dtype, count, values, size) in self.types() {
+            let bits = format!("{:.2}", dtype.bits_per_value());
+            types.row([dtype.to_string(), count.to_string(), values.to_string(), bytes(size), bits]);
+        }
+        types.write(out, 2)?;
+
+        if let Ok(model) = &self.model {
+            writeln!(out, "\nKeys and values per token of context")?;
+            let mut table = Table::new(&["spec", "bits/value", "bytes/token", "at 32k", "what it is"]);
+            for cost in costs(model.states()) {
+                table.row(match &cost.bytes {
+                    Ok(each) => [
+                        cost.spec,
+                        format!("{:.2}", bits_per_value(*each, model.states())),
+                        format!("{each:.0}"),
+                        bytes((each * 32768.0) as u64),
+                        cost.about.to_owned(),
+                    ],
+                    Err(why) => [cost.spec, "-".into(), "-".into(), "-".into(), why.clone()],
+                });
+            }
+            table.write(out, 2)?;
+        }
+        if tensors {
+            writeln!(out, "\nTensors")?;
+            let mut table = Table::new(&["name", "type", "shape", "size"]);
+            for tensor in &self.tensors {
+                let shape = tensor.shape().iter().map(usize::to_string).collect::<Vec<_>>().join(" x ");
+                let name = tensor.name().to_owned();
+                table.row([name, tensor.dtype().to_string(), shape, bytes(tensor.bytes().len() as u64)]);
+            }
+            table.write(out, 2)?;
+        }
+        Ok(())
+    }
+
+    fn json(&self) -> Value {
+        let dims = self.dims.as_ref().ok();
+        let model = self.model.as_ref().ok();
+        let types = self.types().into_iter().map(|(dtype, tensors, values, bytes)| {
+            json!({"type": dtype.name(), "tensors": tensors, "values": values, "bytes": bytes})
+        });
+        let tensors = self.tensors.iter().map(|tensor| {
+            json!({"name": tensor.name(), "type": tensor.dtype().name(), "shape": tensor.shape(),
+                   "bytes": tensor.bytes().len()})
+        });
+        let kv = model.map(|model| {
+            let cost = |cost: Cost| {
+                json!({"spec": cost.spec, "bytes_per_token": cost.bytes.as_ref().ok(),
+                       "bits_per_value": cost.bytes.as_ref().ok().map(|b| bits_per_value(*b, model.states())),
+                       "refused": cost.bytes.as_ref().err()})
+            };
+            costs(model.states()).into_iter().map(cost).collect::<Vec<_>>()
+        });
+        json!({
+            "file": self.checkpoint.path(),
+            "architecture": self.architecture,
+            "cannot_run": self.model.as_ref().err(),
+            "parameters": self.values(),
+            "bytes": self.bytes(),
+            "layers": dims.map(|d| d.layers),
+            "hidden": dims.map(|d| d.hidden),
+            "heads": dims.map(|d| d.heads),
+            "kv_heads": dims.map(|d| d.kv_heads),
+            "head_dim": dims.map(|d| d.head_dim),
+            "vocabulary": model.map(Model::vocabulary),
+            "context": model.and_then(Model::context),
+            "types": types.collect::<Vec<_>>(),
+            "kv": kv,
+            "tensors": tensors.collect::<Vec<_>>(),
+        })
+    }
+}
+
+/// What a spec costs on a model.
+struct Cost {
+    spec: String,
+    about: &'static str,
+    /// Bytes per token, or why the spec does not fit the model.
+    bytes: Result<f64, String>,
+}
+
+/// Bits per key or value when all of a token take `bytes`.
+fn bits_per_value(bytes: f64, states: &[LayerState]) -> f64 {
+    let values = |state: &LayerState| match state {
+        LayerState::KeysValues(shape) => shape.heads * (shape.key_dim + shape.value_dim),
+        _ => 0,
+    };
+    8.0 * bytes / states.iter().map(values).sum::<usize>().max(1) as f64
+}
+
+fn costs(states: &[LayerState]) -> Vec<Cost> {
+    let cost = |spec: Result<KvSpec, String>, name: &str, about| Cost {
+        spec: name.to_owned(),
+        about,
+        bytes: spec.and_then(|spec| kv::bytes_per_token(&spec, states).map_err(|e| e.to_string())),
+    };
+    let exact = EXACT.map(|name| cost(name.parse().map_err(|e| format!("{e}")), name, "exact"));
+    let presets = PRESETS.iter().map(|preset| cost(Ok(preset.spec()), preset.name, preset.about));
+    exact.into_iter().chain(presets).collect()
+}

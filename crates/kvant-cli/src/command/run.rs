@@ -1,0 +1,164 @@
+//! `kvant run`: one prompt, one answer.
+
+use crate::failure::Failure;
+use crate::interrupt;
+use crate::open::Opened;
+use crate::options::{GenerationOptions, ModelOptions};
+use crate::report::Report;
+use clap::Args;
+use kvant_engine::{Engine, Event, Finish, Request};
+use kvant_model::chat::Message;
+use std::io::{self, IsTerminal, Read, Write};
+use std::ops::ControlFlow;
+
+const EXAMPLES: &str = "\
+Examples:
+  kvant run \"Why is the sky blue?\"
+  kvant run -m Qwen/Qwen2.5-0.5B-Instruct-GGUF:q4_k_m --system \"Be brief.\" \"What is a monad?\"
+  git diff | kvant run -m coder.gguf --raw -n 200
+  kvant run --seed 7 --json \"Name three rivers.\" | jq -r .text
+  kvant run --greedy --stop \"\\n\" --raw \"The capital of France is\"";
+
+/// Arguments of `kvant run`.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Run {
+    /// The prompt; without it, or as -, it is read from stdin
+    prompt: Option<String>,
+
+    #[command(flatten)]
+    model: ModelOptions,
+
+    #[command(flatten)]
+    generation: GenerationOptions,
+
+    /// Continue the prompt as it is (what base models do without being told)
+    #[arg(long, conflicts_with = "chat")]
+    raw: bool,
+
+    /// Put the prompt through the model's chat template (what instruct models do without being told)
+    #[arg(long)]
+    chat: bool,
+
+    /// Instructions that come before the prompt
+    #[arg(long, value_name = "TEXT", conflicts_with = "raw")]
+    system: Option<String>,
+
+    /// Print one JSON object at the end in place of the text
+    #[arg(long)]
+    json: bool,
+
+    /// Leave out the closing line about speed and memory
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+impl Run {
+    pub fn execute(mut self) -> Result<(), Failure> {
+        let text = prompt(self.prompt.take())?;
+        self.generation.sampling().check()?;
+        let opened = Opened::new(self.model.clone())?;
+        let request = self.request(&opened.engine, &text)?;
+        let mut session = opened.session()?;
+
+        interrupt::catch()?;
+        let mut output = Output::new(!self.json);
+        let reply = session.generate(&request, &mut |event| output.take(event))?;
+        output.end()?;
+        let report = Report::new(&opened.engine, &session, &reply)?;
+        if self.json {
+            writeln!(io::stdout(), "{}", report.json(&opened.name))?;
+        } else {
+            if reply.finish == Finish::ContextFull {
+                let size = session.context();
+                eprintln!("note: the context of {size} tokens is full; --ctx sets a larger one");
+            }
+            if !self.quiet {
+                eprintln!("{}", report.line());
+            }
+        }
+        if reply.finish == Finish::Cancelled { Err(Failure::Interrupted) } else { Ok(()) }
+    }
+
+    fn request(&self, engine: &Engine, text: &str) -> Result<Request, Failure> {
+        let chat = (engine.converses() && !self.raw) || self.chat || self.system.is_some();
+        let prompt = if chat {
+            let system = self.system.iter().map(|text| Message::new("system", text));
+            let messages: Vec<Message> = system.chain([Message::new("user", text)]).collect();
+            engine.chat_prompt(&messages)?
+        } else {
+            engine.text_prompt(text)?
+        };
+        Ok(Request {
+            prompt,
+            sampling: self.generation.sampling(),
+            stop: self.generation.stop.clone(),
+            max_tokens: self.generation.max_tokens,
+            trim_start: chat,
+        })
+    }
+}
+
+/// The prompt as given, or all of stdin without its last line break.
+fn prompt(given: Option<String>) -> Result<String, Failure> {
+    if let Some(text) = given.filter(|text| text != "-") {
+        return Ok(text);
+    }
+    let mut stdin = io::stdin().lock();
+    if stdin.is_terminal() {
+        return Err(Failure::Usage(
+            "no prompt: give one as an argument or through stdin, or use `kvant chat` for a conversation"
+                .into(),
+        ));
+    }
+    let mut bytes = Vec::new();
+    stdin
+        .read_to_end(&mut bytes)
+        .map_err(|e| Failure::new(format!("cannot read the prompt from stdin: {e}")))?;
+    let text = String::from_utf8(bytes)
+        .map_err(|e| Failure::new(format!("the prompt on stdin is not UTF-8 text: {}", e.utf8_error())))?;
+    let text = text.strip_suffix('\n').unwrap_or(&text);
+    Ok(text.strip_suffix('\r').unwrap_or(text).to_owned())
+}
+
+/// Text on its way to stdout.
+pub struct Output {
+    shown: bool,
+    /// What the text so far ended with: nothing, a line break or something else.
+    last: Option<char>,
+    failed: Option<io::Error>,
+}
+
+impl Output {
+    /// An output that shows the text, or only waits for Ctrl-C.
+    pub fn new(shown: bool) -> Self {
+        Self { shown, last: None, failed: None }
+    }
+
+    /// Shows more text; breaks off when nobody reads it or the user has had enough.
+    pub fn take(&mut self, event: Event<'_>) -> ControlFlow<()> {
+        if let Event::Text(text) = event
+            && self.shown
+            && !text.is_empty()
+        {
+            self.last = text.chars().next_back();
+            let mut stdout = io::stdout().lock();
+            if let Err(e) = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+                self.failed = Some(e);
+                return ControlFlow::Break(());
+            }
+        }
+        if interrupt::requested() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
+    /// Ends the last line.
+    pub fn end(self) -> Result<(), Failure> {
+        if let Some(error) = self.failed {
+            return Err(error.into());
+        }
+        if self.shown && self.last != Some('\n') {
+            writeln!(io::stdout())?;
+        }
+        Ok(())
+    }
+}

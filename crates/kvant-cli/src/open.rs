@@ -1,0 +1,140 @@
+//! From `-m` to an engine: a path or a name, fetched if need be, checked against memory, loaded.
+
+use crate::failure::Failure;
+use crate::options::ModelOptions;
+use crate::progress::Downloads;
+use kvant_codec::Tier;
+use kvant_engine::memory::{DoesNotFit, Memory, check_context};
+use kvant_engine::{Engine, Session, kv};
+use kvant_model::hub::ModelName;
+use kvant_model::{Checkpoint, Hub};
+use std::path::{Path, PathBuf};
+
+/// The context when none is asked for: long enough to be useful, short enough for a laptop.
+const USUAL_CONTEXT: usize = 8192;
+
+/// The file of a model that is on this machine, by path or by name.
+pub fn find(model: &str) -> Result<PathBuf, Failure> {
+    match locate(model)? {
+        Place::Here(path) => Ok(path),
+        Place::Away(_, name) => Err(Failure::new(format!(
+            "model {name} is not on this machine; fetch it with `kvant pull {name}`"
+        ))),
+    }
+}
+
+/// The file of a model, by path or by name, fetched when it is not here.
+pub fn find_or_pull(model: &str) -> Result<PathBuf, Failure> {
+    match locate(model)? {
+        Place::Here(path) => Ok(path),
+        Place::Away(hub, name) => pull(&hub, &name),
+    }
+}
+
+/// Fetches a model, showing progress.
+pub fn pull(hub: &Hub, name: &ModelName) -> Result<PathBuf, Failure> {
+    let mut downloads = Downloads::new();
+    let path = hub.pull(name, &mut |progress| downloads.show(progress));
+    downloads.finish();
+    Ok(path?)
+}
+
+enum Place {
+    Here(PathBuf),
+    Away(Hub, ModelName),
+}
+
+fn locate(model: &str) -> Result<Place, Failure> {
+    let path = Path::new(model);
+    if path.exists() {
+        return Ok(Place::Here(path.to_path_buf()));
+    }
+    let is_path = path.is_absolute()
+        || model.starts_with("./")
+        || model.starts_with("../")
+        || (!model.contains(':') && [".gguf", ".safetensors", ".json"].iter().any(|e| model.ends_with(e)));
+    if is_path {
+        return Err(Failure::new(format!(
+            "{model}: no such file; `kvant models` lists the models that are here"
+        )));
+    }
+    let name = ModelName::parse(model)?;
+    let hub = Hub::from_env()?;
+    Ok(match hub.find(&name) {
+        Some(path) => Place::Here(path),
+        None => Place::Away(hub, name),
+    })
+}
+
+/// A model ready for sessions, with the context they get.
+pub struct Opened {
+    pub engine: Engine,
+    /// What to call the model.
+    pub name: String,
+    context: usize,
+    options: ModelOptions,
+}
+
+impl Opened {
+    /// Finds, fetches and loads the model, and decides on the context.
+    pub fn new(options: ModelOptions) -> Result<Self, Failure> {
+        // A forced instruction set that does not exist is an error before anything else happens.
+        Tier::select()?;
+        options.apply_threads()?;
+        let path = find_or_pull(&options.model)?;
+        let checkpoint = Checkpoint::open(&path)?;
+        let engine = Engine::load(&checkpoint, options.load_options())?;
+        // A spec that cannot be used is refused before memory is looked at.
+        engine.session(&options.kv, 1)?;
+        let context = context(&engine, &checkpoint, &options)?;
+        Ok(Self { engine, name: options.model.clone(), context, options })
+    }
+
+    /// An empty session.
+    pub fn session(&self) -> Result<Session<'_>, Failure> {
+        Ok(self.engine.session(&self.options.kv, self.context)?)
+    }
+}
+
+/// The context to use: the one asked for, if it can be; else the model's own within reason and memory.
+fn context(engine: &Engine, checkpoint: &Checkpoint, options: &ModelOptions) -> Result<usize, Failure> {
+    let model = engine.model();
+    let limit = model.position_limit();
+    if let (Some(asked), Some(limit)) = (options.ctx(), limit)
+        && asked > limit
+    {
+        return Err(Failure::new(format!(
+            "--ctx {asked}: this model has learned {limit} positions and cannot read beyond them"
+        )));
+    }
+    let own = model.context().unwrap_or(USUAL_CONTEXT);
+    if let Some(asked) = options.ctx()
+        && asked > own
+    {
+        eprintln!(
+            "note: --ctx {asked} is more than the {own} tokens the model was made for; answers may degrade"
+        );
+    }
+    let wanted = options.ctx().unwrap_or(own.min(USUAL_CONTEXT));
+    let wanted = limit.map_or(wanted, |limit| wanted.min(limit));
+    match fit(engine, checkpoint, options, wanted)? {
+        Ok(()) => Ok(wanted),
+        Err(error) if options.ctx().is_none() && error.largest > 0 => {
+            eprintln!("note: memory allows a context of {} tokens, not the usual {wanted}", error.largest);
+            Ok(error.largest)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Whether weights and a full cache fit in memory, as far as the system tells.
+fn fit(
+    engine: &Engine,
+    checkpoint: &Checkpoint,
+    options: &ModelOptions,
+    context: usize,
+) -> Result<Result<(), DoesNotFit>, Failure> {
+    let Some(memory) = Memory::read() else { return Ok(Ok(())) };
+    let per_token = kv::bytes_per_token(&options.kv, engine.model().states())?;
+    Ok(check_context(context, options.weight_bytes(checkpoint)?, per_token, memory.available))
+}

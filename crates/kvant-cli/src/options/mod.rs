@@ -1,0 +1,7 @@
+//! Flags that several subcommands share.
+
+mod model;
+mod sampling;
+
+pub use model::ModelOptions;
+pub use sampling::GenerationOptions;

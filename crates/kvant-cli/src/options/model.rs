@@ -1,0 +1,107 @@
+//! Flags about the model and how it runs.
+
+use crate::failure::Failure;
+use clap::{Args, ValueEnum};
+use kvant_codec::KvSpec;
+use kvant_model::{Checkpoint, DType, LoadOptions};
+
+/// The model, and how it runs.
+#[derive(Args, Clone)]
+#[command(next_help_heading = "Model")]
+pub struct ModelOptions {
+    /// A model file or folder, a short name, or org/repo[:file] on Hugging Face
+    #[arg(short, long, default_value = "smollm2-135m")]
+    pub model: String,
+
+    /// The most tokens to hold, prompt and answer together [default: the model's own, up to 8192]
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u64).range(1..))]
+    ctx: Option<u64>,
+
+    /// How keys and values are kept: f16 or f32
+    #[arg(long, value_name = "SPEC", default_value = "f16")]
+    pub kv: KvSpec,
+
+    /// Pack weights that the file holds as plain numbers
+    #[arg(long, value_name = "TYPE")]
+    weights: Option<Weights>,
+
+    /// The numbers activations are multiplied as
+    #[arg(long, value_name = "TYPE", default_value = "auto")]
+    activations: Activations,
+
+    /// Threads to compute with [default: as many as the machine has processors]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Option<u16>,
+
+    /// Keep the weights in memory: never swapped out, never read twice
+    #[arg(long)]
+    mlock: bool,
+}
+
+/// Types weights can be packed to.
+#[derive(Clone, Copy, ValueEnum)]
+enum Weights {
+    /// 8 bits in groups of 32
+    Int8,
+    /// 4 bits in groups of 32
+    Int4,
+}
+
+/// Types activations can have.
+#[derive(Clone, Copy, ValueEnum)]
+enum Activations {
+    /// The best there is: f32 in this version
+    Auto,
+    /// Single precision
+    F32,
+}
+
+impl Weights {
+    fn dtype(self) -> DType {
+        match self {
+            Self::Int8 => DType::Int8G32,
+            Self::Int4 => DType::Int4G32,
+        }
+    }
+}
+
+impl ModelOptions {
+    /// The context asked for.
+    pub fn ctx(&self) -> Option<usize> {
+        // Beyond any memory on a 32-bit machine, where it is refused like every context that does not fit.
+        self.ctx.map(|tokens| usize::try_from(tokens).unwrap_or(usize::MAX))
+    }
+
+    /// What the loader has to know.
+    pub fn load_options(&self) -> LoadOptions {
+        match self.activations {
+            Activations::Auto | Activations::F32 => {}
+        }
+        LoadOptions { weights: self.weights.map(Weights::dtype), lock: self.mlock }
+    }
+
+    /// Makes the thread pool as large as asked for.
+    pub fn apply_threads(&self) -> Result<(), Failure> {
+        if let Some(threads) = self.threads {
+            rayon::ThreadPoolBuilder::new()
+                .num_threads(threads.into())
+                .build_global()
+                .map_err(|e| Failure::new(format!("cannot start {threads} threads: {e}")))?;
+        }
+        Ok(())
+    }
+
+    /// Bytes the weights will take in memory.
+    pub fn weight_bytes(&self, checkpoint: &Checkpoint) -> Result<u64, Failure> {
+        let packed = self.weights.map(Weights::dtype);
+        let mut bytes = 0;
+        for name in checkpoint.names() {
+            let Some(tensor) = checkpoint.get(name)? else { continue };
+            let is_plain = matches!(tensor.dtype(), DType::F32 | DType::F16 | DType::BF16);
+            let repacked = packed.filter(|_| is_plain && tensor.shape().len() > 1);
+            let size = repacked.and_then(|dtype| dtype.tensor_bytes(tensor.shape()));
+            bytes += size.unwrap_or(tensor.bytes().len()) as u64;
+        }
+        Ok(bytes)
+    }
+}

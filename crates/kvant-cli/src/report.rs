@@ -1,0 +1,87 @@
+//! What a generation took: a line for people, an object for machines.
+
+use crate::failure::Failure;
+use kvant_codec::KvSpec;
+use kvant_engine::memory::bytes;
+use kvant_engine::{Engine, Finish, Reply, Session, kv};
+use serde_json::{Value, json};
+
+/// Costs of a session after a reply.
+pub struct Report<'r> {
+    reply: &'r Reply,
+    used: usize,
+    context: usize,
+    spec: String,
+    kv_bytes: u64,
+    f16_bytes: u64,
+}
+
+impl<'r> Report<'r> {
+    pub fn new(engine: &Engine, session: &Session<'_>, reply: &'r Reply) -> Result<Self, Failure> {
+        let f16: KvSpec = "f16".parse()?;
+        let used = session.tokens().len();
+        Ok(Self {
+            reply,
+            used,
+            context: session.context(),
+            spec: session.kv().spec().to_string(),
+            kv_bytes: session.kv().bytes(),
+            f16_bytes: (kv::bytes_per_token(&f16, engine.model().states())? * used as f64) as u64,
+        })
+    }
+
+    /// Speed, context and cache in one line.
+    pub fn line(&self) -> String {
+        let stats = &self.reply.stats;
+        let rate = |rate: Option<f64>| rate.map_or("-".to_owned(), |rate| format!("{rate:.1}"));
+        let reused = match stats.reused {
+            0 => String::new(),
+            reused => format!(" (+{reused} held)"),
+        };
+        format!(
+            "[prefill {}{reused} tokens at {} tokens/s, decode {} at {} tokens/s, context {} of {}, KV {} {} (f16: {})]",
+            stats.prefilled,
+            rate(stats.prefill_rate()),
+            stats.decoded,
+            rate(stats.decode_rate()),
+            self.used,
+            self.context,
+            self.spec,
+            bytes(self.kv_bytes),
+            bytes(self.f16_bytes),
+        )
+    }
+
+    /// Everything, for `--json`.
+    pub fn json(&self, model: &str) -> Value {
+        let stats = &self.reply.stats;
+        let (finish, detail) = match &self.reply.finish {
+            Finish::EndOfText(token) => ("end_of_text", json!(token)),
+            Finish::Stop(stop) => ("stop", json!(stop)),
+            Finish::MaxTokens => ("max_tokens", Value::Null),
+            Finish::ContextFull => ("context_full", Value::Null),
+            Finish::Cancelled => ("cancelled", Value::Null),
+        };
+        json!({
+            "model": model,
+            "text": self.reply.text,
+            "tokens": self.reply.tokens,
+            "finish": finish,
+            "finish_detail": detail,
+            "seed": self.reply.seed,
+            "prefill": {
+                "tokens": stats.prefilled,
+                "reused": stats.reused,
+                "seconds": stats.prefill.as_secs_f64(),
+                "tokens_per_second": stats.prefill_rate(),
+            },
+            "decode": {
+                "tokens": stats.decoded,
+                "seconds": stats.decode.as_secs_f64(),
+                "tokens_per_second": stats.decode_rate(),
+            },
+            "context": {"used": self.used, "size": self.context},
+            "kv": {"spec": self.spec, "bytes": self.kv_bytes, "f16_bytes": self.f16_bytes},
+        })
+    }
+}

@@ -38,6 +38,8 @@ pub enum Command {
     Models(command::models::Models),
     /// Show what a model file holds, and what its context costs in memory
     Inspect(command::inspect::Inspect),
+    /// Measure how well a model predicts a text
+    Eval(command::eval::Eval),
     /// Check this machine: instruction sets, memory, threads, models, and what would make kvant slow
     Doctor(command::doctor::Doctor),
     /// Print a completion script for a shell
@@ -55,6 +57,7 @@ impl Command {
             Self::Pull(pull) => pull.execute(),
             Self::Models(models) => models.execute(),
             Self::Inspect(inspect) => inspect.execute(),
+            Self::Eval(eval) => eval.execute(),
             Self::Doctor(doctor) => doctor.execute(),
             Self::Completions(completions) => completions.execute(),
             Self::Man(man) => man.execute(),

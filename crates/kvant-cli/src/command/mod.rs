@@ -3,6 +3,7 @@
 pub mod chat;
 pub mod completions;
 pub mod doctor;
+pub mod eval;
 pub mod inspect;
 pub mod man;
 pub mod models;

@@ -217,6 +217,12 @@ impl Tokenizer {
         self.pieces.len()
     }
 
+    /// What encoding with `add_special` puts before a text: the beginning-of-text token where the model wants
+    /// one, nothing where it does not.
+    pub fn prefix(&self) -> &[u32] {
+        &self.prefix
+    }
+
     /// The beginning-of-text token.
     pub fn bos(&self) -> Option<u32> {
         self.bos

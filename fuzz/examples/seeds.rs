@@ -1,0 +1,67 @@
+//! Writes small valid files into `corpus/gguf` and `corpus/safetensors`, from which the fuzzer starts.
+
+use kvant_model::gguf::{ValueType, Writer, WriterValue};
+use kvant_model::{DType, Tensor};
+use std::fs;
+use std::path::Path;
+
+fn main() {
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
+    let seeds = gguf_seeds().into_iter().map(|seed| ("gguf", seed));
+    let seeds = seeds.chain(safetensors_seeds().into_iter().map(|seed| ("safetensors", seed)));
+    for (number, (target, bytes)) in seeds.enumerate() {
+        let folder = corpus.join(target);
+        fs::create_dir_all(&folder).expect("the corpus folder can be made");
+        fs::write(folder.join(format!("seed-{number:02}")), bytes).expect("the seed can be written");
+    }
+}
+
+/// A file with every kind of value, and one small file for each tensor type.
+fn gguf_seeds() -> Vec<Vec<u8>> {
+    let mut values = Writer::new("llama");
+    values
+        .set("u8", WriterValue::U8(1))
+        .set("i8", WriterValue::I8(-1))
+        .set("u16", WriterValue::U16(2))
+        .set("i16", WriterValue::I16(-2))
+        .set("u32", WriterValue::U32(3))
+        .set("i32", WriterValue::I32(-3))
+        .set("u64", WriterValue::U64(4))
+        .set("i64", WriterValue::I64(-4))
+        .set("f32", WriterValue::F32(0.5))
+        .set("f64", WriterValue::F64(-0.5))
+        .set("bool", WriterValue::Bool(true))
+        .set("string", WriterValue::String("text".to_owned()))
+        .set("strings", WriterValue::strings(["a", "bc"]))
+        .set("floats", WriterValue::f32s([1.0, 2.0]))
+        .set(
+            "nested",
+            WriterValue::Array(ValueType::Array, vec![WriterValue::i32s([1]), WriterValue::i32s([])]),
+        )
+        .alignment(8);
+    let typed = DType::ALL.into_iter().filter_map(|dtype| {
+        let shape = vec![2, dtype.block_len()];
+        let bytes = vec![0x11; dtype.tensor_bytes(&shape)?];
+        let mut writer = Writer::new("llama");
+        writer.tensor(Tensor::new("w", dtype, shape, bytes.into()).ok()?);
+        writer.to_bytes().ok()
+    });
+    std::iter::once(values.to_bytes().expect("the values can be written")).chain(typed).collect()
+}
+
+fn safetensors_seeds() -> Vec<Vec<u8>> {
+    let file = |header: &str, data: usize| {
+        let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+        bytes.extend(header.as_bytes());
+        bytes.resize(bytes.len() + data, 0x3c);
+        bytes
+    };
+    vec![
+        file("{}", 0),
+        file(r#"{"w":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}}"#, 24),
+        file(
+            r#"{"__metadata__":{"format":"pt"},"a":{"dtype":"BF16","shape":[4],"data_offsets":[0,8]},"b":{"dtype":"F16","shape":[],"data_offsets":[8,10]},"c":{"dtype":"I64","shape":[1],"data_offsets":[10,18]}}"#,
+            18,
+        ),
+    ]
+}

@@ -47,11 +47,12 @@ impl ScaleFormat {
         }
     }
 
-    /// The largest finite number.
+    /// The largest scale or zero that is stored. An f32 could be larger, but then a decoded vector, or a sum of some,
+    /// might not be finite.
     pub(crate) fn max(self) -> f32 {
         match self {
             ScaleFormat::F16 => 65504.0,
-            ScaleFormat::F32 => f32::MAX,
+            ScaleFormat::F32 => 1e30,
         }
     }
 

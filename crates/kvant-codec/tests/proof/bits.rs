@@ -20,7 +20,7 @@ const PAGES: &[(&str, Side, usize, usize, usize)] = &[
     ("int8g32", Side::Key, 72, 64 * 72 + 64 * 3 * 2, 64),
     ("k8v4", Side::Key, 128, 8192 + 512, 64),
     ("k8v4", Side::Value, 128, 4096 + 512, 64),
-    ("k8v2", Side::Value, 64, 1024 + 256, 64),
+    ("k8v2", Side::Value, 64, 1024 + 128, 64),
     ("v3", Side::Key, 64, 8192, 64),
     // 3 bits and one scale per token.
     ("v3", Side::Value, 64, 1536 + 128, 64),
@@ -65,7 +65,7 @@ fn presets_cost_what_their_descriptions_say() {
         ("int8g32", 8.5),
         ("int4", 4.5),
         ("k8v4", 6.5),
-        ("k8v2", 5.5),
+        ("k8v2", 5.375),
         ("v3", 9.625),
         ("q8_0", 8.5),
         ("q5_0", 5.5),

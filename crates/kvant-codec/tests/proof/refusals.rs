@@ -144,7 +144,7 @@ fn the_ends_of_f32_never_make_a_page_that_is_not_finite() {
     ] {
         for (side, size) in SIDES
             .into_iter()
-            .flat_map(|side| [3.4e38, 1e37, 1e34, 1e-36, 1e-38, 1e-41, 1e-45].map(|x| (side, x)))
+            .flat_map(|side| [3.4e38, 1e37, 1e36, 1e35, 1e34, 1e-36, 1e-38, 1e-41, 1e-45].map(|x| (side, x)))
         {
             let case = Case::new(part, side, 64);
             let codec = case.codec(Tier::Scalar);

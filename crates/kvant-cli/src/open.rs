@@ -41,7 +41,7 @@ pub fn pull(hub: &Hub, name: &ModelName) -> Result<PathBuf, Failure> {
 
 enum Place {
     Here(PathBuf),
-    Away(Hub, ModelName),
+    Away(Box<Hub>, ModelName),
 }
 
 fn locate(model: &str) -> Result<Place, Failure> {
@@ -62,7 +62,7 @@ fn locate(model: &str) -> Result<Place, Failure> {
     let hub = Hub::from_env()?;
     Ok(match hub.find(&name) {
         Some(path) => Place::Here(path),
-        None => Place::Away(hub, name),
+        None => Place::Away(Box::new(hub), name),
     })
 }
 

@@ -52,5 +52,8 @@ fn the_first_run_fetches_and_says_why_it_cannot() {
     let output = command(&["run", "hi"], "");
     let err = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{err}");
-    assert!(err.contains("smollm2-135m") && err.contains("check the spelling") && err.contains("python3"), "{err}");
+    assert!(
+        err.contains("smollm2-135m") && err.contains("check the spelling") && err.contains("python3"),
+        "{err}"
+    );
 }

@@ -98,11 +98,15 @@ macro_rules! tiles {
     ($name:ident, $rows:literal x $tokens:literal) => {
         impl Tier {
             fn $name(self, w: [&[f32]; $rows], x: [&[f32]; $tokens], out: &mut [f32; $rows * $tokens]) {
+                /// # Safety
+                /// The processor must have AVX2.
                 #[cfg(target_arch = "x86_64")]
                 #[target_feature(enable = "avx2")]
                 fn avx2(w: [&[f32]; $rows], x: [&[f32]; $tokens], out: &mut [f32; $rows * $tokens]) {
                     tile(w, x, out);
                 }
+                /// # Safety
+                /// The processor must have AVX-512F.
                 #[cfg(target_arch = "x86_64")]
                 #[target_feature(enable = "avx512f")]
                 fn avx512(w: [&[f32]; $rows], x: [&[f32]; $tokens], out: &mut [f32; $rows * $tokens]) {

@@ -31,10 +31,14 @@ pub fn dequantize_row(dtype: DType, bytes: &[u8], out: &mut [f32]) -> Result<()>
     }
     #[cfg(target_arch = "x86_64")]
     {
+        /// # Safety
+        /// The processor must have AVX-512F, BW and VL.
         #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
         fn avx512(dtype: DType, bytes: &[u8], out: &mut [f32]) {
             decode(dtype, bytes, out);
         }
+        /// # Safety
+        /// The processor must have AVX2.
         #[target_feature(enable = "avx2")]
         fn avx2(dtype: DType, bytes: &[u8], out: &mut [f32]) {
             decode(dtype, bytes, out);

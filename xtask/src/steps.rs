@@ -29,7 +29,7 @@ pub const CHECKS: &[Check] = &[
     Check { name: "doctest", about: "the examples in the documentation", run: doctest },
     Check { name: "doc", about: "the documentation builds without a warning", run: doc },
     Check { name: "aarch64", about: "kernel tests on 64-bit ARM, under qemu", run: || on_aarch64(&[]) },
-    Check { name: "apple", about: "everything type-checks for Apple silicon", run: apple },
+    Check { name: "apple", about: "the kernel crates type-check for Apple silicon", run: apple },
 ];
 
 /// The crates with instruction-set kernels: what runs under qemu, Miri and AddressSanitizer.
@@ -130,6 +130,8 @@ fn on_aarch64(args: &[String]) -> Outcome {
 
 fn apple() -> Outcome {
     needs::target(APPLE_SILICON)?;
-    // Checking needs no linker, so no SDK from Apple either.
-    cargo(["check", "--workspace", "--all-targets", "--target", APPLE_SILICON]).run()
+    // Checking needs no linker, so no SDK from Apple either; but the TLS library below the model crate builds C, which
+    // does. Everything that differs by instruction set is in the kernel crates.
+    let packages = KERNEL_CRATES.iter().flat_map(|name| ["-p", name]);
+    cargo(["check", "--all-targets", "--target", APPLE_SILICON].into_iter().chain(packages)).run()
 }

@@ -127,7 +127,7 @@ cargo xtask aarch64 [ARGS for cargo test]
     Example: cargo xtask aarch64 -p kvant-codec --lib simd
 
 cargo xtask miri [ARGS for cargo miri test]
-    The portable kernels under Miri (nightly). Default: the unit tests of the kernel crates.
+    The portable kernels under Miri (nightly). Default: every verb on small pages (tests/memory.rs).
 
 cargo xtask asan [ARGS for cargo test]
     The kernels with AddressSanitizer (nightly). Default: all tests of the kernel crates.

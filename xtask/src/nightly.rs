@@ -15,7 +15,7 @@ const MIRI_PROPTEST_CASES: &str = "2";
 const ASAN_PROPTEST_CASES: &str = "64";
 const FUZZ_TARGETS: &str = "fuzz/fuzz_targets";
 
-/// `cargo miri test` with these arguments; the unit tests of the kernel crates when there are none.
+/// `cargo miri test` with these arguments; the small pages of `tests/memory.rs` when there are none.
 pub fn miri(args: Vec<String>) -> Step {
     Step::new("miri", "the portable kernels under Miri", move || run_miri(&args))
 }
@@ -40,7 +40,7 @@ pub fn fuzz(options: &FuzzOptions) -> Result<Vec<Step>, String> {
 fn run_miri(args: &[String]) -> Outcome {
     needs::nightly(&["miri", "rust-src"])?;
     nightly_cargo(&["miri", "test"])
-        .args(or_kernel_tests(args, "--lib"))
+        .args(or_kernel_tests(args, "--test=memory"))
         // Miri knows few vector instructions. Isolation would forbid the clock and the files proptest reads.
         .env("KVANT_SIMD", "scalar")
         .env("MIRIFLAGS", "-Zmiri-disable-isolation")

@@ -168,6 +168,11 @@ unsafe fn channel_scales<S: Simd>(
                 *factors.high.add(first + i) = high[i];
             }
         }
+        // Lanes past the last channel must not bring up what the scratch held before.
+        for c in layout.coded..padded + LANES {
+            *factors.low.add(c) = 0.0;
+            *factors.high.add(c) = 0.0;
+        }
         for (span, levels) in layout.spans.iter().zip(&codec.levels) {
             if levels.rule == Rule::LloydMax && layout.token_scale.is_none() {
                 for c in span.first..span.first + span.len {

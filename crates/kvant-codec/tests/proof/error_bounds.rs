@@ -12,7 +12,7 @@
 //!
 //! Rotations keep norms, so that the same bounds hold for whole vectors in the model's basis.
 
-use crate::case::{Case, DIMS, SIDES, decoded, encoded};
+use crate::case::{Case, DIMS, SIDES, decoded, encoded, taken};
 use crate::oracle::{Twin, norm, rule};
 use crate::random::{Kind, Random};
 use kvant_codec::Rule;
@@ -77,6 +77,7 @@ fn errors_stay_within_what_the_rule_allows() {
                 if (twin.per_channel && twin.per_token)
                     || (turn + dim / 8) % 2 == 0
                     || (dim > 128 && turn % 8 > 1)
+                    || !taken(turn + dim / 8)
                 {
                     continue;
                 }

@@ -124,6 +124,19 @@ fn scales_beyond_binary16_are_refused_and_s32_takes_them() {
     assert_eq!(codec.encode(&rows, &mut [0; 8192]), Err(CodecError::OutOfRange { format: "f16" }));
 }
 
+/// A bug once: lanes past the last channel read what the thread's scratch held from the page before.
+#[test]
+fn a_page_is_not_refused_for_what_was_encoded_before_it() {
+    let large = Case::new("ch4:s32", Side::Key, 512).best();
+    encoded(&*large, &vec![1e20; 64 * 512]);
+    for part in ["ch4", "ch8:sym", "ch3:lm", "chg4", "klt"] {
+        for dim in [8, 24, 40, 56, 72] {
+            let codec = Case::new(part, Side::Key, dim).best();
+            encoded(&*codec, &Kind::Gaussian.rows(codec.page_tokens(), dim, &mut Random::new(7)));
+        }
+    }
+}
+
 /// Numbers at the ends of f32: a page is refused, or all tiers write the same finite page.
 #[test]
 fn the_ends_of_f32_never_make_a_page_that_is_not_finite() {

@@ -1,6 +1,6 @@
 //! encode and decode against the twin.
 
-use crate::case::{Case, DIMS, PARTS, SIDES, decoded, encoded};
+use crate::case::{Case, DIMS, PARTS, SIDES, decoded, encoded, taken};
 use crate::oracle::number::{BF16, F16, F32};
 use crate::random::{Kind, Random};
 use proptest::prelude::*;
@@ -42,7 +42,8 @@ fn every_codec_follows_its_formula_at_every_dimension() {
             for case in Case::all(side, dim) {
                 // The largest dimensions cost the twin most, and differ only in their transforms.
                 turn += 1;
-                if dim < 192 || turn % 4 == 0 || (dim == 576 && case.spec.to_string().starts_with("srft")) {
+                let small = dim < 192 || turn % 4 == 0;
+                if taken(turn) && (small || (dim == 576 && case.spec.to_string().starts_with("srft"))) {
                     check(&case, Kind::ALL[turn % Kind::ALL.len()], turn as u64)
                         .unwrap_or_else(|e| panic!("{e}"));
                 }

@@ -56,6 +56,9 @@ fn every_codec_follows_its_formula_at_every_dimension() {
 #[test]
 fn odd_dimensions_are_padded_correctly() {
     for dim in [1, 2, 3, 7, 8, 9, 15, 16, 17, 24, 33, 50, 100, 1024] {
+        if dim == 1024 && !taken(dim) {
+            continue;
+        }
         for side in SIDES {
             for part in ["ch4", "rot4g32", "asym3g16", "tq3", "chg4", "sym8g32", "f16", "srft4:token"] {
                 if dim % 2 == 0 || !part.starts_with("srft") {

@@ -19,7 +19,7 @@ An interrupted pull goes on where it stopped. HF_TOKEN is sent for models that n
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Pull {
-    /// A short name, or org/repo[:file] on Hugging Face
+    /// A short name, or org/repo or org/repo:file on Hugging Face
     name: String,
 }
 

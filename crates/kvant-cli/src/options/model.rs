@@ -9,7 +9,7 @@ use kvant_model::{Checkpoint, DType, LoadOptions};
 #[derive(Args, Clone)]
 #[command(next_help_heading = "Model")]
 pub struct ModelOptions {
-    /// A model file or folder, a short name, or org/repo[:file] on Hugging Face
+    /// A model file or folder, a short name, or org/repo or org/repo:file on Hugging Face
     #[arg(short, long, default_value = "smollm2-135m")]
     pub model: String,
 

@@ -33,7 +33,7 @@ pub const CHECKS: &[Check] = &[
 ];
 
 /// The crates with instruction-set kernels: what runs under qemu, Miri and AddressSanitizer.
-const KERNEL_CRATES: &[&str] = &["kvant-codec"];
+const KERNEL_CRATES: &[&str] = &["kvant-simd", "kvant-codec"];
 
 const ARM_LINUX: &str = "aarch64-unknown-linux-gnu";
 /// What links and runs programs for ARM Linux elsewhere. `pauth-impdef` spares qemu a cipher per return address.

@@ -95,5 +95,5 @@ pub enum BuildError {
     },
     /// The forced instruction set cannot run here.
     #[error(transparent)]
-    Tier(#[from] crate::simd::TierError),
+    Tier(#[from] kvant_simd::TierError),
 }

@@ -47,7 +47,8 @@
 //! | `quant` | scalar rules and the Lloyd–Max tables |
 //! | `pack`, `page` | which bit lies where, and why |
 //! | `kernel` | encode, scores, accumulate: each written once |
-//! | `simd` | the instruction sets under them: scalar, AVX2, AVX-512, NEON |
+//!
+//! The instruction sets under the kernels are in the crate `kvant-simd`.
 //!
 //! The best instruction set of the machine is chosen once; `KVANT_SIMD=scalar|avx2|avx512|neon` forces one. Every tier
 //! writes the same bytes, and reads those of any other.
@@ -66,7 +67,7 @@ mod kernel;
 mod pack;
 mod page;
 mod quant;
-mod simd;
+
 pub mod spec;
 mod transform;
 
@@ -75,8 +76,8 @@ pub use codec::{
     PageSize, Query, Scaling,
 };
 pub use error::{BuildError, CodecError};
+pub use kvant_simd::{TIER_VARIABLE, Tier, TierError};
 pub use page::{ScaleFormat, Side};
 pub use quant::{LloydMax, MAX_TABLE_BITS, Rule};
-pub use simd::{TIER_VARIABLE, Tier, TierError};
 pub use spec::{CodecSpec, KvSpec, PRESETS, Preset, SpecError};
 pub use transform::{Basis, Dense, DenseError, Rotation};

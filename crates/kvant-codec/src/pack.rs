@@ -16,7 +16,7 @@
 //! shift, a bit plane *is* an AVX-512 mask register; a bit stream would need byte shuffles that cross lanes, which
 //! neither AVX2 nor NEON has. The planes of a unit lie side by side, so that a page is read front to back.
 
-use crate::simd::Simd;
+use kvant_simd::Simd;
 
 /// Codes in a unit.
 pub(crate) const UNIT: usize = 128;

@@ -8,8 +8,8 @@ use super::{Accumulator, KernelReport, PageCodec, Query, dimension, not_finite, 
 use crate::error::{BuildError, CodecError};
 use crate::kernel::{ExactShape, Kernels, Pages};
 use crate::page::Side;
-use crate::simd::Tier;
 use half::{bf16, f16};
+use kvant_simd::Tier;
 
 /// The stored number format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,9 +4,9 @@ use super::{PageCodec, exact, scalar};
 use crate::error::BuildError;
 use crate::page::{ScaleFormat, Side};
 use crate::quant::Rule;
-use crate::simd::Tier;
 use crate::spec::CodecSpec;
 use crate::transform::{Dense, Rotation};
+use kvant_simd::Tier;
 use std::ops::RangeInclusive;
 
 /// Every family, in the order in which tables list them and the printer prefers them.

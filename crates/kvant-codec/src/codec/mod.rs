@@ -16,7 +16,7 @@ pub use query::{Accumulator, Query};
 use crate::error::{BuildError, CodecError};
 use crate::kernel::MAX_DIM;
 use crate::page::Side;
-use crate::simd::Tier;
+use kvant_simd::Tier;
 
 /// How a codec's verbs run, for people who ask why something is slow.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! What a step carries between pages: prepared queries and running sums. Both keep their buffers when reused.
 
 use crate::kernel::round::Rounded;
-use crate::simd::LANES;
+use kvant_simd::LANES;
 
 /// One span of one head, rounded to bytes.
 #[derive(Clone, Copy, Debug, Default)]

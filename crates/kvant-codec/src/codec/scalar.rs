@@ -10,8 +10,8 @@ use crate::error::{BuildError, CodecError};
 use crate::kernel::{Kernels, Pages};
 use crate::page::{Arrays, Layout, ScaleFormat, Side};
 use crate::quant::{Levels, Rule};
-use crate::simd::Tier;
 use crate::transform::{Basis, Rotation};
+use kvant_simd::Tier;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const ALL: &[&str] = &["rotation", "scaling", "rule", "scales", "page", "lambda", "mean", "seed"];

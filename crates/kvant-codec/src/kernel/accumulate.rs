@@ -11,7 +11,7 @@ use crate::codec::scalar::ScalarCodec;
 use crate::pack::unpack;
 use crate::page::Span;
 use crate::quant::Levels;
-use crate::simd::{LANES, Simd, Work};
+use kvant_simd::{LANES, Simd, Work};
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 

@@ -8,7 +8,7 @@ use crate::codec::scalar::ScalarCodec;
 use crate::pack::{self, Words};
 use crate::page::{Side, Span};
 use crate::quant::{Levels, Rule};
-use crate::simd::{LANES, Simd};
+use kvant_simd::{LANES, Simd};
 
 /// Reciprocal scales and zeros: one pair per lane, or one per channel.
 #[derive(Clone, Copy)]

@@ -5,7 +5,7 @@ use crate::codec::scalar::ScalarCodec;
 use crate::pack;
 use crate::page::Span;
 use crate::quant::Levels;
-use crate::simd::{LANES, Simd};
+use kvant_simd::{LANES, Simd};
 
 /// Decodes a page into rows, (tokens, dim).
 ///

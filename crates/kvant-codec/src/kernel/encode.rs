@@ -8,7 +8,7 @@ use super::scratch::Scratch;
 use crate::codec::scalar::ScalarCodec;
 use crate::page::ScaleFormat;
 use crate::quant::{Levels, Rule};
-use crate::simd::{LANES, Simd};
+use kvant_simd::{LANES, Simd};
 
 /// Encodes a page of rows, (tokens, dim). Returns the largest scale or zero, or NaN when a number was not finite or did
 /// not stay so on its way into the basis; then the page holds nothing of use.

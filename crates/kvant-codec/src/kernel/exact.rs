@@ -3,8 +3,8 @@
 use super::{ExactShape, Pages, by_heads};
 use crate::codec::exact::Element;
 use crate::codec::{Accumulator, Query};
-use crate::simd::{LANES, Simd};
 use half::{bf16, f16};
+use kvant_simd::{LANES, Simd};
 
 /// A number format that pages can store.
 trait Stored {

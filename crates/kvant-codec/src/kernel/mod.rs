@@ -17,8 +17,8 @@ use crate::codec::exact::Element;
 use crate::codec::scalar::ScalarCodec;
 use crate::codec::{Accumulator, Query};
 use crate::page::ScaleFormat;
-use crate::simd::{Simd, Tier, Work};
 use crate::transform::Basis;
+use kvant_simd::{Simd, Tier, Work};
 use std::ops::Range;
 
 /// The largest head dimension.
@@ -162,12 +162,12 @@ impl Kernels {
         assert!(tier.is_available(), "this CPU cannot run {tier} kernels");
         match tier {
             #[cfg(target_arch = "x86_64")]
-            Tier::Avx2 => const { &Kernels::new::<crate::simd::Avx2>() },
+            Tier::Avx2 => const { &Kernels::new::<kvant_simd::Avx2>() },
             #[cfg(target_arch = "x86_64")]
-            Tier::Avx512 => const { &Kernels::new::<crate::simd::Avx512>() },
+            Tier::Avx512 => const { &Kernels::new::<kvant_simd::Avx512>() },
             #[cfg(target_arch = "aarch64")]
-            Tier::Neon => const { &Kernels::new::<crate::simd::Neon>() },
-            _ => const { &Kernels::new::<crate::simd::Scalar>() },
+            Tier::Neon => const { &Kernels::new::<kvant_simd::Neon>() },
+            _ => const { &Kernels::new::<kvant_simd::Scalar>() },
         }
     }
 }

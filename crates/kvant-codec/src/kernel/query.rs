@@ -5,8 +5,8 @@ use super::round::{Rounded, planes, round_bytes, step};
 use super::scratch::Scratch;
 use crate::codec::scalar::ScalarCodec;
 use crate::codec::{Accumulator, PreparedSpan, Query};
-use crate::simd::{LANES, Simd};
 use crate::transform::Basis;
+use kvant_simd::{LANES, Simd};
 
 /// Moves queries, (heads, dim), into the basis; rounds them to bytes where no page scale is waiting to be folded in.
 ///

@@ -8,7 +8,7 @@
 //! Both callers fold first: what is rounded is a product, of a query with the page's channel scales or of weights with
 //! the page's token scales.
 
-use crate::simd::{LANES, Simd};
+use kvant_simd::{LANES, Simd};
 
 /// Ones to fold with where there is nothing to fold.
 pub(crate) static ONES: [f32; super::MAX_DIM + LANES] = [1.0; super::MAX_DIM + LANES];

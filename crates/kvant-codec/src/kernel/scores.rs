@@ -10,7 +10,7 @@ use crate::codec::scalar::ScalarCodec;
 use crate::pack::unpack;
 use crate::page::Span;
 use crate::quant::{Levels, Rule};
-use crate::simd::{LANES, Simd, Work};
+use kvant_simd::{LANES, Simd, Work};
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 

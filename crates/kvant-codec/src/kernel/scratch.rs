@@ -1,6 +1,6 @@
 //! Scratch memory that outlives a call.
 
-use crate::simd::LANES;
+use kvant_simd::LANES;
 use std::cell::Cell;
 
 /// This thread's scratch floats, aligned to a cache line; returned when dropped.

@@ -41,7 +41,7 @@ pub use preset::{PRESETS, Preset};
 use crate::codec::{Build, Calibration, Family, Options, PageCodec};
 use crate::error::BuildError;
 use crate::page::Side;
-use crate::simd::Tier;
+use kvant_simd::Tier;
 use std::str::FromStr;
 
 /// The codec of one side: a family, a width and options.

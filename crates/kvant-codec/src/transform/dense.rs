@@ -1,6 +1,6 @@
 //! A dense invertible basis, as plans carry it: d×d numbers for keys and their inverse for the way back.
 
-use crate::simd::{LANES, Simd};
+use kvant_simd::{LANES, Simd};
 
 /// y = M x with a known inverse.
 #[derive(Clone, Debug, PartialEq)]

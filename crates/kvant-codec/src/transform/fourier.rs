@@ -7,7 +7,7 @@
 //!
 //! X_k = (Z_k + Z̄_{n−k})/2 − i·e^(−2πik/d)·(Z_k − Z̄_{n−k})/2.
 
-use crate::simd::{LANES, Simd};
+use kvant_simd::{LANES, Simd};
 use std::f64::consts::{FRAC_1_SQRT_2, SQRT_2, TAU};
 
 pub(super) struct RealFourier {

@@ -4,7 +4,7 @@
 //! real, symmetric, Cₘ² = m·I, and dense, so that no outlier channel stays within its block. The whole matrix is
 //! symmetric and unnormalised (its square is d·I); the caller folds 1/√d into the sign diagonal.
 
-use crate::simd::{LANES, Simd};
+use kvant_simd::{LANES, Simd};
 
 pub(super) struct Hadamard {
     /// Blocks that are transformed apart; each has `power · odd` channels.

@@ -20,9 +20,9 @@ pub use dense::{Dense, DenseError};
 use crate::codec::whole;
 use crate::error::CodecError;
 use crate::kernel::Kernels;
-use crate::simd::{LANES, Simd, Tier, Work};
 use fourier::RealFourier;
 use hadamard::Hadamard;
+use kvant_simd::{LANES, Simd, Tier, Work};
 
 /// Which rotation, by name; [`Basis::new`] makes the numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -1,7 +1,7 @@
 //! Rotations against their definitions in f64, on every tier.
 
 use super::*;
-use crate::simd::{Scalar, Tier};
+use kvant_simd::{Scalar, Tier};
 use std::f64::consts::TAU;
 
 const DIMS: [usize; 15] = [2, 6, 22, 48, 64, 72, 80, 96, 112, 128, 192, 200, 256, 512, 576];
@@ -27,11 +27,11 @@ fn run(tier: Tier, basis: &Basis, way: Way, x: &mut [f32]) {
         match tier {
             Tier::Scalar => Scalar::call(change),
             #[cfg(target_arch = "x86_64")]
-            Tier::Avx2 => crate::simd::Avx2::call(change),
+            Tier::Avx2 => kvant_simd::Avx2::call(change),
             #[cfg(target_arch = "x86_64")]
-            Tier::Avx512 => crate::simd::Avx512::call(change),
+            Tier::Avx512 => kvant_simd::Avx512::call(change),
             #[cfg(target_arch = "aarch64")]
-            Tier::Neon => crate::simd::Neon::call(change),
+            Tier::Neon => kvant_simd::Neon::call(change),
             _ => unreachable!("not available here"),
         }
     }

@@ -6,7 +6,7 @@ use half::{bf16, f16};
 
 /// The portable tier.
 #[derive(Clone, Copy)]
-pub(crate) struct Scalar;
+pub struct Scalar;
 
 fn map(a: [f32; LANES], f: impl Fn(f32) -> f32) -> [f32; LANES] {
     a.map(f)

@@ -7,7 +7,7 @@ use std::arch::asm;
 
 /// Apple M1, Cortex-A76, Graviton 2 and later.
 #[derive(Clone, Copy)]
-pub(crate) struct Neon;
+pub struct Neon;
 
 type F4 = [float32x4_t; 4];
 type I4 = [int32x4_t; 4];

@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 
 /// Haswell, Zen 1 and later.
 #[derive(Clone, Copy)]
-pub(crate) struct Avx2;
+pub struct Avx2;
 
 type F2 = [__m256; 2];
 type I2 = [__m256i; 2];

@@ -1,6 +1,6 @@
 //! One tiny vector vocabulary, four instruction sets.
 //!
-//! Every kernel in this crate is written once, generic over [`Simd`], and compiled once per tier inside a
+//! Every kernel of kvant (codecs, weights, attention) is written once, generic over [`Simd`], and compiled once per tier inside a
 //! function that enables the tier's target features. The vocabulary is deliberately *logical*: whatever the
 //! machine, a vector is
 //!
@@ -8,17 +8,18 @@
 //! - [`Simd::I`]: 16 × i32,
 //! - [`Simd::B`]: 64 × u8 — sixteen *lanes* of four bytes, the shape of an integer dot product.
 //!
-//! AVX-512 holds each in one register, AVX2 in two, NEON in four, the scalar tier in arrays. The page layout
-//! (see [`crate::page`]) is therefore the same on every machine, and a page written by one tier is read by any
-//! other.
+//! AVX-512 holds each in one register, AVX2 in two, NEON in four, the scalar tier in arrays. What kernels lay out in
+//! memory is therefore the same on every machine, and what one tier wrote any other reads.
 //!
-//! **Invariant:** encoding uses only element-wise IEEE operations (add, mul, fma, div, sqrt, min, max, round),
-//! so every tier writes the same bytes. Scores and sums may differ between tiers in the last bits of f32.
+//! **Invariant:** whatever is stored uses only element-wise IEEE operations (add, mul, fma, div, sqrt, min, max, round),
+//! so every tier writes the same bytes. Sums across lanes may differ between tiers in the last bits of f32.
 //!
 //! The one operation that tiers disagree about is how they like a full byte: x86 multiplies *unsigned* codes
 //! with signed queries (`vpdpbusd`), ARM multiplies signed with signed (`sdot`). [`Simd::BYTE_CENTRE`] says what
 //! was added to a signed level to make it the byte the dot product sees; codes of seven bits and fewer are the
 //! same on both.
+
+#![deny(missing_docs)]
 
 /// Wraps the one-line bodies of a tier's methods: each is inlined into a kernel that enables the tier's target
 /// features, and each body is the same `unsafe` for the same reason.
@@ -47,23 +48,24 @@ mod neon;
 mod tier;
 
 #[cfg(target_arch = "x86_64")]
-pub(crate) use avx2::Avx2;
+pub use avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
-pub(crate) use avx512::Avx512;
+pub use avx512::Avx512;
 #[cfg(target_arch = "aarch64")]
-pub(crate) use neon::Neon;
-pub(crate) use scalar::Scalar;
+pub use neon::Neon;
+pub use scalar::Scalar;
 pub use tier::{TIER_VARIABLE, Tier, TierError};
 
 /// f32 lanes in a logical vector.
-pub(crate) const LANES: usize = 16;
+pub const LANES: usize = 16;
 
 /// A piece of work that is compiled on its own, with the tier's instructions.
 ///
 /// Everything below `run` must be `#[inline(always)]`, so that it ends up inside the function that enables the target
 /// features. Work that is large or used in several places is called through [`Simd::call`] rather than inlined, which
 /// keeps functions and compile times small.
-pub(crate) trait Work<S: Simd> {
+pub trait Work<S: Simd> {
+    /// What it gives.
     type Output;
     /// # Safety
     /// The CPU has the tier; what else must hold is the implementor's to say.
@@ -76,7 +78,7 @@ pub(crate) trait Work<S: Simd> {
 /// One contract for all methods: the CPU has the tier; pointers are valid for the stated number of elements and need no
 /// alignment.
 #[expect(clippy::missing_safety_doc, reason = "one contract for all methods, stated above")]
-pub(crate) trait Simd: Copy + 'static {
+pub trait Simd: Copy + 'static {
     /// 16 × f32.
     type F: Copy;
     /// 16 × i32.
@@ -99,8 +101,11 @@ pub(crate) trait Simd: Copy + 'static {
     unsafe fn call<W: Work<Self>>(work: W) -> W::Output;
 
     // ---- f32 -------------------------------------------------------------------------------------------
+    /// x in every lane.
     unsafe fn splat(x: f32) -> Self::F;
+    /// 16 floats.
     unsafe fn load(p: *const f32) -> Self::F;
+    /// Stores 16 floats.
     unsafe fn store(p: *mut f32, x: Self::F);
     /// 16 half floats (IEEE binary16 bits).
     unsafe fn load_f16(p: *const u16) -> Self::F;
@@ -108,21 +113,31 @@ pub(crate) trait Simd: Copy + 'static {
     unsafe fn load_bf16(p: *const u16) -> Self::F;
     /// Rounds to binary16 (nearest even) and stores the 16 bit patterns.
     unsafe fn store_f16(p: *mut u16, x: Self::F);
+    /// a + b.
     unsafe fn add(a: Self::F, b: Self::F) -> Self::F;
+    /// a − b.
     unsafe fn sub(a: Self::F, b: Self::F) -> Self::F;
+    /// a · b.
     unsafe fn mul(a: Self::F, b: Self::F) -> Self::F;
+    /// a / b.
     unsafe fn div(a: Self::F, b: Self::F) -> Self::F;
+    /// √a.
     unsafe fn sqrt(a: Self::F) -> Self::F;
     /// a·b + c, rounded once.
     unsafe fn fma(a: Self::F, b: Self::F, c: Self::F) -> Self::F;
     /// c − a·b, rounded once.
     unsafe fn fnma(a: Self::F, b: Self::F, c: Self::F) -> Self::F;
+    /// The smaller.
     unsafe fn min(a: Self::F, b: Self::F) -> Self::F;
+    /// The larger.
     unsafe fn max(a: Self::F, b: Self::F) -> Self::F;
+    /// |a|.
     unsafe fn abs(a: Self::F) -> Self::F;
     /// Per lane: `x` where a > b, else `y`.
     unsafe fn select_gt(a: Self::F, b: Self::F, x: Self::F, y: Self::F) -> Self::F;
+    /// The sum of the lanes.
     unsafe fn reduce_add(a: Self::F) -> f32;
+    /// The largest lane.
     unsafe fn reduce_max(a: Self::F) -> f32;
     /// The sums of four vectors.
     unsafe fn reduce4_add(a: [Self::F; 4]) -> [f32; 4];
@@ -132,8 +147,11 @@ pub(crate) trait Simd: Copy + 'static {
     unsafe fn transpose(p: *const f32, stride: usize) -> [Self::F; LANES];
 
     // ---- i32 -------------------------------------------------------------------------------------------
+    /// Zeros.
     unsafe fn izero() -> Self::I;
+    /// Stores 16 integers.
     unsafe fn istore(p: *mut i32, x: Self::I);
+    /// a + b.
     unsafe fn iadd(a: Self::I, b: Self::I) -> Self::I;
     /// Adds one in the lanes where a > b.
     unsafe fn inc_where_gt(x: Self::I, a: Self::F, b: Self::F) -> Self::I;
@@ -141,11 +159,13 @@ pub(crate) trait Simd: Copy + 'static {
     unsafe fn ior_shl<const SHIFT: u32>(a: Self::I, b: Self::I) -> Self::I;
     /// Nearest integer, ties to even; the input is within i32.
     unsafe fn round(a: Self::F) -> Self::I;
+    /// As floats.
     unsafe fn to_f(a: Self::I) -> Self::F;
     /// The low byte of each lane.
     unsafe fn store_low_bytes(p: *mut u8, x: Self::I);
     /// 64 integers as signed bytes; all are within −128 … 127.
     unsafe fn narrow(x: [Self::I; 4]) -> Self::B;
+    /// Stores 64 bytes.
     unsafe fn bstore(p: *mut i8, x: Self::B);
     /// The sum of the four signed bytes of each lane.
     unsafe fn sum_bytes(x: Self::B) -> Self::F;
@@ -164,6 +184,7 @@ pub(crate) trait Simd: Copy + 'static {
     unsafe fn add_bits(x: Self::B, p: *const u8, value: u8) -> Self::B;
     /// lo + 16·hi per byte; the result is below 128.
     unsafe fn add_high(lo: Self::B, hi: Self::B) -> Self::B;
+    /// Zeros.
     unsafe fn bzero() -> Self::B;
     /// 64 stored bytes (level + 128) as the dot product likes them (level + `BYTE_CENTRE`).
     unsafe fn bytes(p: *const u8) -> Self::B;

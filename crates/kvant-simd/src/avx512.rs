@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 
 /// Ice Lake, Sapphire Rapids, Zen 4 and later.
 #[derive(Clone, Copy)]
-pub(crate) struct Avx512;
+pub struct Avx512;
 
 /// Four horizontal reductions for the price of two: halves and quarters are folded pairwise, so that each quarter of one
 /// register ends up with one vector's four partial results, and a 4×4 transpose finishes all four.

@@ -62,6 +62,7 @@ impl Simd for Avx2 {
     const BYTE_CENTRE: i32 = 128;
     const HEADS: usize = 4;
     const TILES: usize = 1;
+    const REGISTERS: usize = 8;
 
     unsafe fn call<W: Work<Self>>(work: W) -> W::Output {
         /// # Safety
@@ -89,6 +90,12 @@ impl Simd for Avx2 {
                 let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.add(8 * i).cast()));
                 _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
             })
+        }
+        fn load_u8(p: *const u8) -> F2 {
+            each!(i => _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(p.add(8 * i).cast()))))
+        }
+        fn load_i8(p: *const i8) -> F2 {
+            each!(i => _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p.add(8 * i).cast()))))
         }
         fn store_f16(p: *mut u16, x: F2) {
             _mm_storeu_si128(p.cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(x[0]));
@@ -125,6 +132,8 @@ impl Simd for Avx2 {
         }
 
         fn izero() -> I2 { [_mm256_setzero_si256(); 2] }
+        fn isplat(x: i32) -> I2 { [_mm256_set1_epi32(x); 2] }
+        fn iload(p: *const i32) -> I2 { each!(i => _mm256_loadu_si256(p.add(8 * i).cast())) }
         fn istore(p: *mut i32, x: I2) {
             _mm256_storeu_si256(p.cast(), x[0]);
             _mm256_storeu_si256(p.add(8).cast(), x[1]);

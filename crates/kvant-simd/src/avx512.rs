@@ -35,6 +35,7 @@ impl Simd for Avx512 {
     const BYTE_CENTRE: i32 = 128;
     const HEADS: usize = 4;
     const TILES: usize = 4;
+    const REGISTERS: usize = 32;
 
     unsafe fn call<W: Work<Self>>(work: W) -> W::Output {
         /// # Safety
@@ -57,6 +58,12 @@ impl Simd for Avx512 {
         fn load_f16(p: *const u16) -> __m512 { _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())) }
         fn load_bf16(p: *const u16) -> __m512 {
             _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()))))
+        }
+        fn load_u8(p: *const u8) -> __m512 {
+            _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(p.cast())))
+        }
+        fn load_i8(p: *const i8) -> __m512 {
+            _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p.cast())))
         }
         fn store_f16(p: *mut u16, x: __m512) {
             let halves = _mm512_cvtps_ph::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(x);
@@ -112,6 +119,8 @@ impl Simd for Avx512 {
         }
 
         fn izero() -> __m512i { _mm512_setzero_si512() }
+        fn isplat(x: i32) -> __m512i { _mm512_set1_epi32(x) }
+        fn iload(p: *const i32) -> __m512i { _mm512_loadu_si512(p.cast()) }
         fn istore(p: *mut i32, x: __m512i) { _mm512_storeu_si512(p.cast(), x) }
         fn iadd(a: __m512i, b: __m512i) -> __m512i { _mm512_add_epi32(a, b) }
         fn inc_where_gt(x: __m512i, a: __m512, b: __m512) -> __m512i { _mm512_mask_add_epi32(x, _mm512_cmp_ps_mask::<_CMP_GT_OQ>(a, b), x, _mm512_set1_epi32(1)) }

@@ -97,6 +97,9 @@ pub trait Simd: Copy + 'static {
     /// Tiles of 16 tokens that a score kernel keeps in registers for that many heads.
     const TILES: usize;
 
+    /// Logical vectors that the registers hold.
+    const REGISTERS: usize;
+
     /// Runs work in a function of its own that enables the tier's target features.
     unsafe fn call<W: Work<Self>>(work: W) -> W::Output;
 
@@ -111,6 +114,10 @@ pub trait Simd: Copy + 'static {
     unsafe fn load_f16(p: *const u16) -> Self::F;
     /// 16 bfloat16.
     unsafe fn load_bf16(p: *const u16) -> Self::F;
+    /// 16 unsigned bytes.
+    unsafe fn load_u8(p: *const u8) -> Self::F;
+    /// 16 signed bytes.
+    unsafe fn load_i8(p: *const i8) -> Self::F;
     /// Rounds to binary16 (nearest even) and stores the 16 bit patterns.
     unsafe fn store_f16(p: *mut u16, x: Self::F);
     /// a + b.
@@ -149,6 +156,10 @@ pub trait Simd: Copy + 'static {
     // ---- i32 -------------------------------------------------------------------------------------------
     /// Zeros.
     unsafe fn izero() -> Self::I;
+    /// x in every lane.
+    unsafe fn isplat(x: i32) -> Self::I;
+    /// 16 integers.
+    unsafe fn iload(p: *const i32) -> Self::I;
     /// Stores 16 integers.
     unsafe fn istore(p: *mut i32, x: Self::I);
     /// a + b.

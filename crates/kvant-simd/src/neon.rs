@@ -79,6 +79,7 @@ impl Simd for Neon {
     const BYTE_CENTRE: i32 = 0;
     const HEADS: usize = 4;
     const TILES: usize = 1;
+    const REGISTERS: usize = 8;
 
     unsafe fn call<W: Work<Self>>(work: W) -> W::Output {
         /// # Safety
@@ -104,6 +105,26 @@ impl Simd for Neon {
         fn load_f16(p: *const u16) -> F4 { four!(i => widen_f16(p.add(4 * i))) }
         fn load_bf16(p: *const u16) -> F4 {
             four!(i => vreinterpretq_f32_u32(vshll_n_u16::<16>(vld1_u16(p.add(4 * i)))))
+        }
+        fn load_u8(p: *const u8) -> F4 {
+            let x = vld1q_u8(p);
+            let halves = [vmovl_u8(vget_low_u8(x)), vmovl_u8(vget_high_u8(x))];
+            [
+                vcvtq_f32_u32(vmovl_u16(vget_low_u16(halves[0]))),
+                vcvtq_f32_u32(vmovl_u16(vget_high_u16(halves[0]))),
+                vcvtq_f32_u32(vmovl_u16(vget_low_u16(halves[1]))),
+                vcvtq_f32_u32(vmovl_u16(vget_high_u16(halves[1]))),
+            ]
+        }
+        fn load_i8(p: *const i8) -> F4 {
+            let x = vld1q_s8(p);
+            let halves = [vmovl_s8(vget_low_s8(x)), vmovl_s8(vget_high_s8(x))];
+            [
+                vcvtq_f32_s32(vmovl_s16(vget_low_s16(halves[0]))),
+                vcvtq_f32_s32(vmovl_s16(vget_high_s16(halves[0]))),
+                vcvtq_f32_s32(vmovl_s16(vget_low_s16(halves[1]))),
+                vcvtq_f32_s32(vmovl_s16(vget_high_s16(halves[1]))),
+            ]
         }
         fn store_f16(p: *mut u16, x: F4) {
             for i in 0..4 {
@@ -145,6 +166,8 @@ impl Simd for Neon {
         }
 
         fn izero() -> I4 { [vdupq_n_s32(0); 4] }
+        fn isplat(x: i32) -> I4 { [vdupq_n_s32(x); 4] }
+        fn iload(p: *const i32) -> I4 { four!(i => vld1q_s32(p.add(4 * i))) }
         fn istore(p: *mut i32, x: I4) {
             for i in 0..4 {
                 vst1q_s32(p.add(4 * i), x[i]);

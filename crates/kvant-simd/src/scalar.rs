@@ -26,6 +26,7 @@ impl Simd for Scalar {
     const BYTE_CENTRE: i32 = 128;
     const HEADS: usize = 1;
     const TILES: usize = 1;
+    const REGISTERS: usize = 8;
 
     #[inline(never)]
     unsafe fn call<W: Work<Self>>(work: W) -> W::Output {
@@ -51,6 +52,14 @@ impl Simd for Scalar {
     unsafe fn load_bf16(p: *const u16) -> Self::F {
         // SAFETY: the caller guarantees 16 readable halves.
         unsafe { p.cast::<[u16; LANES]>().read_unaligned() }.map(|bits| bf16::from_bits(bits).to_f32())
+    }
+    unsafe fn load_u8(p: *const u8) -> Self::F {
+        // SAFETY: the caller guarantees 16 readable bytes.
+        unsafe { p.cast::<[u8; LANES]>().read_unaligned() }.map(f32::from)
+    }
+    unsafe fn load_i8(p: *const i8) -> Self::F {
+        // SAFETY: the caller guarantees 16 readable bytes.
+        unsafe { p.cast::<[i8; LANES]>().read_unaligned() }.map(f32::from)
     }
     unsafe fn store_f16(p: *mut u16, x: Self::F) {
         // SAFETY: the caller guarantees 16 writable halves.
@@ -109,6 +118,13 @@ impl Simd for Scalar {
 
     unsafe fn izero() -> Self::I {
         [0; LANES]
+    }
+    unsafe fn isplat(x: i32) -> Self::I {
+        [x; LANES]
+    }
+    unsafe fn iload(p: *const i32) -> Self::I {
+        // SAFETY: the caller guarantees 16 readable integers.
+        unsafe { p.cast::<Self::I>().read_unaligned() }
     }
     unsafe fn istore(p: *mut i32, x: Self::I) {
         // SAFETY: the caller guarantees 16 writable integers.

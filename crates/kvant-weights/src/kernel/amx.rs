@@ -1,0 +1,255 @@
+//! Integer products by the tile unit of Sapphire Rapids and later: 16 tokens × 16 rows × 32 inputs in one instruction.
+//!
+//! The tile unit does the integer part of [`super::product`], and nothing else changes: its sums are exact, and the
+//! roundings that follow are the same in the same order, so the products have the same bits.
+//!
+//! Codes are expanded to signed bytes once per panel, which pays from one full tile of tokens on; tokens that do not
+//! fill a tile go the ordinary way. The state of the unit is large, so the kernel must be asked before it is used.
+
+use super::product::{Job, Panel, UnitScales, product, unpack};
+use crate::activations::{TILE, Tile};
+use crate::format::{BLOCK, Format, PANEL, code_bytes, scale_bytes};
+use kvant_simd::{Avx512, Simd, Tier, Work};
+use std::arch::asm;
+use std::arch::x86_64::{__cpuid_count, __m512i, _mm512_set1_epi8, _mm512_sub_epi8};
+use std::cell::RefCell;
+use std::io;
+use std::marker::PhantomData;
+use std::sync::OnceLock;
+
+/// The environment variable that turns the tile unit off: `KVANT_AMX=off`.
+pub const AMX_VARIABLE: &str = "KVANT_AMX";
+
+/// Whether products use the tile unit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Amx {
+    /// They do.
+    Used,
+    /// The processor has none, or another tier was asked for.
+    Absent,
+    /// [`AMX_VARIABLE`] says so.
+    TurnedOff,
+    /// The kernel does not let this program use it, for this reason.
+    Refused(String),
+}
+
+impl Amx {
+    /// Asks once per process.
+    pub fn status() -> &'static Amx {
+        static STATUS: OnceLock<Amx> = OnceLock::new();
+        STATUS.get_or_init(|| {
+            // Leaf 7, EDX: bit 24 tiles, bit 25 integer products of tiles.
+            const TILES: u32 = 0b11 << 24;
+            if !Tier::Avx512.is_available() || __cpuid_count(7, 0).edx & TILES != TILES {
+                return Amx::Absent;
+            }
+            if std::env::var(AMX_VARIABLE).is_ok_and(|value| value == "off") {
+                return Amx::TurnedOff;
+            }
+            match permission() {
+                Ok(()) => Amx::Used,
+                Err(error) => Amx::Refused(error.to_string()),
+            }
+        })
+    }
+}
+
+/// Asks the kernel for the state of the tile unit, for all threads of the process.
+fn permission() -> io::Result<()> {
+    const ARCH_REQ_XCOMP_PERM: libc::c_long = 0x1023;
+    const XFEATURE_XTILEDATA: libc::c_long = 18;
+    // SAFETY: a system call that takes two numbers and touches no memory of ours.
+    match unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Shapes of the tiles: 0 to 3 sums (16 tokens × 16 rows), 4 and 5 activations (16 tokens × group), 6 and 7 codes
+/// (group / 4 × 16 rows × 4).
+#[repr(C, align(64))]
+struct Shapes {
+    palette: u8,
+    start_row: u8,
+    reserved: [u8; 14],
+    row_bytes: [u16; 16],
+    rows: [u8; 16],
+}
+
+impl Shapes {
+    fn of<F: Format>() -> Self {
+        let (mut row_bytes, mut rows) = ([0; 16], [0; 16]);
+        for tile in 0..8 {
+            (row_bytes[tile], rows[tile]) = match tile {
+                0..4 => (64, 16),
+                4..6 => (F::GROUP as u16, 16),
+                _ => (64, (F::GROUP / 4) as u8),
+            };
+        }
+        Self { palette: 1, start_row: 0, reserved: [0; 14], row_bytes, rows }
+    }
+}
+
+/// All tokens of a panel: full tiles by the tile unit, the rest by vectors.
+///
+/// # Safety
+/// As for [`product`], and [`Amx::status`] is `Used`.
+pub(crate) unsafe fn tiled<F: Format>(panel: &Panel<'_>) {
+    thread_local! {
+        static EXPANDED: RefCell<Vec<i8>> = const { RefCell::new(Vec::new()) };
+    }
+    let full = panel.x.tokens() / TILE * TILE;
+    if full > 0 {
+        EXPANDED.with_borrow_mut(|expanded| {
+            expanded.resize(panel.columns * PANEL + 64, 0);
+            let aligned = expanded.as_mut_ptr().wrapping_add(expanded.as_ptr().align_offset(64));
+            // SAFETY: the caller's contract; the buffer has a byte for every code.
+            unsafe {
+                Avx512::call(Expand::<F> { panel, codes: aligned, format: PhantomData });
+                asm!("ldtilecfg [{}]", in(reg) &Shapes::of::<F>(), options(nostack, readonly));
+                for first in (0..full).step_by(TILE) {
+                    Avx512::call(FullTile::<F> {
+                        job: panel.job(first),
+                        codes: aligned,
+                        format: PhantomData,
+                    });
+                }
+                asm!("tilerelease", options(nomem, nostack));
+            }
+        });
+    }
+    if full < panel.x.tokens() {
+        // SAFETY: the caller's contract.
+        unsafe { product::<Avx512, F>(&panel.job(full)) };
+    }
+}
+
+/// Writes a panel's codes as signed bytes, quad after quad.
+struct Expand<'a, F> {
+    panel: &'a Panel<'a>,
+    codes: *mut i8, // (columns / 4, 16 rows, 4)
+    format: PhantomData<F>,
+}
+
+impl<F: Format> Work<Avx512> for Expand<'_, F> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run(self) {
+        // SAFETY: the contract of `tiled`.
+        unsafe {
+            let centre: __m512i = _mm512_set1_epi8(F::CENTRE as i8);
+            for block in 0..self.panel.columns / BLOCK {
+                let quads = unpack::<Avx512, F>(self.panel.codes.add(block * code_bytes::<F>()));
+                for j in 0..8 {
+                    let signed = _mm512_sub_epi8(quads[j], centre);
+                    Avx512::bstore(self.codes.add((block * 8 + j) * 64), signed);
+                }
+            }
+        }
+    }
+}
+
+/// Sixteen tokens times a panel.
+struct FullTile<F> {
+    job: Job,
+    codes: *const i8,
+    format: PhantomData<F>,
+}
+
+/// Groups under way at a time: one for each tile register of sums.
+const AHEAD: usize = 4;
+
+/// Sums of one group: 16 tokens × 16 rows.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct Sums([i32; TILE * PANEL]);
+
+/// The integer products of one group, with one of four sets of tile registers, so that neighbours overlap.
+macro_rules! tile_product {
+    ($sums:literal, $x:literal, $codes:literal, $from:expr, $with:expr, $to:expr) => {
+        asm!(
+            concat!("tilezero tmm", $sums),
+            concat!("tileloadd tmm", $x, ", [{from} + {x_stride}]"),
+            concat!("tileloadd tmm", $codes, ", [{with} + {stride}]"),
+            concat!("tdpbssd tmm", $sums, ", tmm", $x, ", tmm", $codes),
+            concat!("tilestored [{to} + {stride}], tmm", $sums),
+            from = in(reg) $from, with = in(reg) $with, to = in(reg) $to,
+            x_stride = in(reg) BLOCK, stride = in(reg) 64usize,
+            options(nostack, preserves_flags)
+        )
+    };
+}
+
+impl<F: Format> Work<Avx512> for FullTile<F> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run(self) {
+        type S = Avx512;
+        // SAFETY: the contract of `tiled`; the tile has 16 tokens, so its bytes of a block are 32 apart.
+        unsafe {
+            let Job { mut scales, columns, mut x, .. } = self.job;
+            let mut dots = [Sums([0; TILE * PANEL]); AHEAD];
+            let mut sums = [S::splat(0.0); TILE];
+            let groups = columns / F::GROUP;
+            let in_unit = F::UNIT / F::GROUP;
+            for first in (0..groups).step_by(AHEAD) {
+                let count = AHEAD.min(groups - first);
+                // The unit takes its time over each; several are under way before the first is needed.
+                for slot in 0..count {
+                    let at = (first + slot) * F::GROUP;
+                    let from = self.job.x.bytes.add(at / BLOCK * BLOCK * TILE + at % BLOCK);
+                    let (codes, to) = (self.codes.add(at * PANEL), dots[slot].0.as_mut_ptr());
+                    match slot {
+                        0 => tile_product!("0", "4", "6", from, codes, to),
+                        1 => tile_product!("1", "5", "7", from, codes, to),
+                        2 => tile_product!("2", "4", "6", from, codes, to),
+                        _ => tile_product!("3", "5", "7", from, codes, to),
+                    }
+                }
+                for slot in 0..count {
+                    let group = first + slot;
+                    let halves = UnitScales::<S>::read::<F>(scales);
+                    let (scale, minimum) = halves.group::<F>(scales, group % in_unit);
+                    add_group::<F>(&mut sums, &dots[slot], scale, minimum, &x);
+                    if (group + 1).is_multiple_of(BLOCK / F::GROUP) {
+                        x = x.next_block();
+                    }
+                    if (group + 1).is_multiple_of(in_unit) {
+                        scales = scales.add(scale_bytes::<F>());
+                    }
+                }
+            }
+            for t in 0..TILE {
+                self.job.put::<S>(t, sums[t]);
+            }
+        }
+    }
+}
+
+/// Adds a group's products: the roundings of [`super::product`].
+///
+/// # Safety
+/// The CPU has AVX-512 and the tile 16 tokens.
+#[inline(always)]
+unsafe fn add_group<F: Format>(
+    sums: &mut [<Avx512 as Simd>::F; TILE],
+    dots: &Sums,
+    scale: <Avx512 as Simd>::F,
+    minimum: <Avx512 as Simd>::F,
+    x: &Tile,
+) {
+    type S = Avx512;
+    // SAFETY: the caller's contract.
+    unsafe {
+        for t in 0..TILE {
+            let n = S::iload(dots.0[t * PANEL..].as_ptr());
+            let scaled = S::mul(S::to_f(n), scale);
+            sums[t] = S::fma(scaled, S::splat(*x.scales.add(t)), sums[t]);
+            if F::MINIMA {
+                sums[t] = S::fma(minimum, S::splat(*x.masses.add(t)), sums[t]);
+            }
+        }
+    }
+}

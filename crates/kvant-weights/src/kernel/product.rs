@@ -1,0 +1,315 @@
+//! A panel times tokens, for every format and instruction set.
+//!
+//! For row r, token t and group g of inputs, with integer dot product n = Σ (code − centre)·byte:
+//!
+//! ```text
+//! sum[r, t] = fma(f32(n) · scale[r, g],  activation scale[t, g],  sum[r, t])
+//! sum[r, t] = fma(minimum[r, g],         mass[t, g],              sum[r, t])     where there are minima
+//! ```
+//!
+//! group after group. **Invariant:** these are all the roundings there are, always in this order. A row and a token
+//! therefore give the same bits alone or among others, on any number of threads, on every instruction set.
+
+use crate::activations::{Activations, TILE, Tile};
+use crate::format::{BLOCK, Format, PANEL, code_bytes, group_offset, scale_bytes};
+use kvant_simd::{LANES, Simd, Work};
+use std::marker::PhantomData;
+
+/// A panel, the tokens it meets, and where the products go.
+pub(crate) struct Panel<'a> {
+    pub codes: *const u8,
+    pub scales: *const u8,
+    /// Inputs.
+    pub columns: usize,
+    /// Rows of the panel that exist.
+    pub rows: usize,
+    pub x: &'a Activations,
+    /// The first token's place for the first row.
+    pub out: *mut f32,
+    /// Floats from one token's place to the next.
+    pub stride: usize,
+}
+
+impl Panel<'_> {
+    /// The part of it that has to do with the tile of token `first`.
+    pub fn job(&self, first: usize) -> Job {
+        Job {
+            codes: self.codes,
+            scales: self.scales,
+            columns: self.columns,
+            rows: self.rows,
+            x: self.x.tile(first),
+            out: self.out.wrapping_add(first * self.stride),
+            stride: self.stride,
+        }
+    }
+}
+
+/// A panel and a tile of tokens.
+#[derive(Clone, Copy)]
+pub(crate) struct Job {
+    pub codes: *const u8,
+    pub scales: *const u8,
+    pub columns: usize,
+    rows: usize,
+    pub x: Tile,
+    out: *mut f32,
+    stride: usize,
+}
+
+impl Job {
+    /// The same job from token `first` of the tile on.
+    ///
+    /// # Safety
+    /// There is such a token.
+    #[inline(always)]
+    unsafe fn from_token(&self, first: usize) -> Job {
+        // SAFETY: the caller's contract.
+        unsafe { Job { x: self.x.token(first), out: self.out.add(first * self.stride), ..*self } }
+    }
+
+    /// Puts the products of token `t` with the rows in their places.
+    ///
+    /// # Safety
+    /// The CPU has the tier and the token is of the job.
+    #[inline(always)]
+    pub unsafe fn put<S: Simd>(&self, t: usize, sums: S::F) {
+        // SAFETY: the caller's contract; a panel that is not full writes no further than its rows.
+        unsafe {
+            let out = self.out.add(t * self.stride);
+            if self.rows == PANEL {
+                S::store(out, sums);
+            } else {
+                let mut all = [0.0; PANEL];
+                S::store(all.as_mut_ptr(), sums);
+                out.copy_from_nonoverlapping(all.as_ptr(), self.rows);
+            }
+        }
+    }
+}
+
+impl Tile {
+    /// The tile from token `first` on.
+    ///
+    /// # Safety
+    /// There is such a token.
+    #[inline(always)]
+    unsafe fn token(&self, first: usize) -> Tile {
+        // SAFETY: the caller's contract.
+        unsafe {
+            Tile {
+                width: self.width,
+                bytes: self.bytes.add(first * BLOCK),
+                scales: self.scales.add(first),
+                sums: self.sums.add(first),
+                masses: self.masses.add(first),
+            }
+        }
+    }
+
+    /// The next block of the same tokens.
+    ///
+    /// # Safety
+    /// There is one, or nothing is read of it.
+    #[inline(always)]
+    pub unsafe fn next_block(&self) -> Tile {
+        Tile {
+            width: self.width,
+            bytes: self.bytes.wrapping_add(self.width * BLOCK),
+            scales: self.scales.wrapping_add(self.width),
+            sums: self.sums.wrapping_add(2 * self.width),
+            masses: self.masses.wrapping_add(self.width),
+        }
+    }
+}
+
+/// All tokens of a panel.
+///
+/// # Safety
+/// The CPU has the tier; the panel has the format's sizes and the activations its columns, and their places in the
+/// output are the caller's alone.
+pub(crate) unsafe fn panel<S: Simd, F: Format>(panel: &Panel<'_>) {
+    for first in (0..panel.x.tokens()).step_by(TILE) {
+        // SAFETY: the caller's contract.
+        unsafe { product::<S, F>(&panel.job(first)) };
+    }
+}
+
+/// A tile of tokens, as many at a time as the registers hold.
+///
+/// # Safety
+/// As for [`panel`].
+pub(crate) unsafe fn product<S: Simd, F: Format>(job: &Job) {
+    let (mut done, tokens) = (0, job.x.width);
+    // SAFETY: the caller's contract, and tokens `done` to `done + T` are of the job.
+    unsafe {
+        if const { S::REGISTERS >= 32 } {
+            while tokens - done >= 8 {
+                S::call(Tokens::<S, F, 8>::new(job.from_token(done)));
+                done += 8;
+            }
+        }
+        while tokens - done >= 4 {
+            S::call(Tokens::<S, F, 4>::new(job.from_token(done)));
+            done += 4;
+        }
+        while tokens > done {
+            S::call(Tokens::<S, F, 1>::new(job.from_token(done)));
+            done += 1;
+        }
+    }
+}
+
+/// The panel times `T` tokens.
+struct Tokens<S, F, const T: usize> {
+    job: Job,
+    kinds: PhantomData<(S, F)>,
+}
+
+impl<S, F, const T: usize> Tokens<S, F, T> {
+    fn new(job: Job) -> Self {
+        Self { job, kinds: PhantomData }
+    }
+}
+
+impl<S: Simd, F: Format, const T: usize> Work<S> for Tokens<S, F, T> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run(self) {
+        // SAFETY: the contract of `product`.
+        unsafe {
+            let Job { mut codes, mut scales, columns, mut x, .. } = self.job;
+            let mut sums = [S::splat(0.0); T];
+            for _ in 0..columns / F::UNIT {
+                let halves = UnitScales::<S>::read::<F>(scales);
+                for block in 0..F::UNIT / BLOCK {
+                    let quads = unpack::<S, F>(codes);
+                    for part in 0..BLOCK / F::GROUP {
+                        let group = block * (BLOCK / F::GROUP) + part;
+                        let (scale, minimum) = halves.group::<F>(scales, group);
+                        let n = integer_dots::<S, F, T>(&quads, part, &x);
+                        for t in 0..T {
+                            let scaled = S::mul(S::to_f(n[t]), scale);
+                            sums[t] = S::fma(scaled, S::splat(*x.scales.add(t)), sums[t]);
+                            if F::MINIMA {
+                                sums[t] = S::fma(minimum, S::splat(*x.masses.add(t)), sums[t]);
+                            }
+                        }
+                    }
+                    codes = codes.add(code_bytes::<F>());
+                    x = x.next_block();
+                }
+                scales = scales.add(scale_bytes::<F>());
+            }
+            for t in 0..T {
+                self.job.put::<S>(t, sums[t]);
+            }
+        }
+    }
+}
+
+/// The f16 scales of a unit, a row to a lane.
+pub(crate) struct UnitScales<S: Simd> {
+    scale: S::F,
+    minimum: S::F,
+}
+
+impl<S: Simd> UnitScales<S> {
+    /// # Safety
+    /// The CPU has the tier and the scales of a unit are readable.
+    #[inline(always)]
+    pub unsafe fn read<F: Format>(scales: *const u8) -> Self {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let scale = S::load_f16(scales.cast());
+            let minimum = if F::MINIMA { S::load_f16(scales.cast::<u16>().add(PANEL)) } else { scale };
+            Self { scale, minimum }
+        }
+    }
+
+    /// The scale and minimum of a group.
+    ///
+    /// # Safety
+    /// As for `read`.
+    #[inline(always)]
+    pub unsafe fn group<F: Format>(&self, scales: *const u8, group: usize) -> (S::F, S::F) {
+        if F::UNIT == F::GROUP {
+            return (self.scale, self.minimum);
+        }
+        // SAFETY: the caller's contract.
+        unsafe {
+            let bytes = scales.add(group_offset::<F>(group));
+            let own = if F::SIGNED { S::load_i8(bytes.cast()) } else { S::load_u8(bytes) };
+            let scale = S::mul(self.scale, own);
+            let minimum = if F::MINIMA { S::mul(self.minimum, S::load_u8(bytes.add(PANEL))) } else { scale };
+            (scale, minimum)
+        }
+    }
+}
+
+/// The eight quads of a block.
+///
+/// # Safety
+/// The CPU has the tier and the codes of a block are readable.
+#[inline(always)]
+pub(crate) unsafe fn unpack<S: Simd, F: Format>(codes: *const u8) -> [S::B; 8] {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let mut quads = [S::bzero(); 8];
+        if F::BITS == 8 {
+            for j in 0..8 {
+                quads[j] = S::bytes(codes.add(64 * j));
+            }
+            return quads;
+        }
+        for v in 0..4 {
+            (quads[v], quads[v + 4]) = S::nibbles(codes.add(64 * v));
+        }
+        for plane in 0..F::BITS - 4 {
+            for j in 0..8 {
+                quads[j] = S::add_bits(quads[j], codes.add(256 + 64 * plane + 8 * j), 16 << plane);
+            }
+        }
+        quads
+    }
+}
+
+/// Σ (code − centre) · byte over a group: the quads of `part` of the block, and each token of the tile.
+///
+/// # Safety
+/// The CPU has the tier and the tile has `T` tokens.
+#[inline(always)]
+unsafe fn integer_dots<S: Simd, F: Format, const T: usize>(
+    quads: &[S::B; 8],
+    part: usize,
+    x: &Tile,
+) -> [S::I; T] {
+    let count = F::GROUP / 4;
+    let centre = if F::BITS == 8 { S::BYTE_CENTRE } else { F::CENTRE };
+    // SAFETY: the caller's contract.
+    unsafe {
+        let mut n = [S::izero(); T];
+        if centre != 0 {
+            for t in 0..T {
+                let (low, high) = (x.sums.add(t), x.sums.add(x.width + t));
+                let sum = match (F::GROUP, part) {
+                    (LANES, 0) => *low,
+                    (LANES, _) => *high,
+                    _ => *low + *high,
+                };
+                n[t] = S::isplat(-centre * sum);
+            }
+        }
+        let bytes = x.bytes.add(part * F::GROUP);
+        // Quads outside, tokens inside: as many sums grow side by side as there are tokens.
+        for j in 0..count {
+            let codes = quads[part * count + j];
+            for t in 0..T {
+                let quad = S::quad(bytes.add(t * BLOCK + 4 * j));
+                n[t] = if F::BITS == 8 { S::dot_full(n[t], codes, quad) } else { S::dot(n[t], codes, quad) };
+            }
+        }
+        n
+    }
+}

@@ -1,0 +1,76 @@
+//! The block types of model files that have kernels here.
+
+use std::fmt;
+
+/// How a file packs the weights of a row into blocks. The formulas stand in `kvant-model`'s `quant` module; here
+/// only the places of the bits matter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Layout {
+    /// 32 nibbles around 8, an f16 scale.
+    Q4_0,
+    /// 32 nibbles, an f16 scale and minimum.
+    Q4_1,
+    /// 32 five-bit codes around 16, an f16 scale.
+    Q5_0,
+    /// 32 five-bit codes, an f16 scale and minimum.
+    Q5_1,
+    /// 32 signed bytes, an f16 scale.
+    Q8_0,
+    /// 256 nibbles, six-bit scales and minima for every 32 under two f16.
+    Q4K,
+    /// 256 five-bit codes, six-bit scales and minima for every 32 under two f16.
+    Q5K,
+    /// 256 six-bit codes around 32, signed byte scales for every 16 under an f16.
+    Q6K,
+}
+
+impl Layout {
+    /// Every layout.
+    pub const ALL: [Layout; 8] = [
+        Layout::Q4_0,
+        Layout::Q4_1,
+        Layout::Q5_0,
+        Layout::Q5_1,
+        Layout::Q8_0,
+        Layout::Q4K,
+        Layout::Q5K,
+        Layout::Q6K,
+    ];
+
+    /// Weights in a block.
+    pub fn block_len(self) -> usize {
+        match self {
+            Layout::Q4_0 | Layout::Q4_1 | Layout::Q5_0 | Layout::Q5_1 | Layout::Q8_0 => 32,
+            Layout::Q4K | Layout::Q5K | Layout::Q6K => 256,
+        }
+    }
+
+    /// Bytes of a block in the file.
+    pub fn block_bytes(self) -> usize {
+        match self {
+            Layout::Q4_0 => 18,
+            Layout::Q4_1 => 20,
+            Layout::Q5_0 => 22,
+            Layout::Q5_1 => 24,
+            Layout::Q8_0 => 34,
+            Layout::Q4K => 144,
+            Layout::Q5K => 176,
+            Layout::Q6K => 210,
+        }
+    }
+}
+
+impl fmt::Display for Layout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Layout::Q4_0 => "Q4_0",
+            Layout::Q4_1 => "Q4_1",
+            Layout::Q5_0 => "Q5_0",
+            Layout::Q5_1 => "Q5_1",
+            Layout::Q8_0 => "Q8_0",
+            Layout::Q4K => "Q4_K",
+            Layout::Q5K => "Q5_K",
+            Layout::Q6K => "Q6_K",
+        })
+    }
+}

@@ -1,0 +1,166 @@
+//! A matrix of packed weights.
+
+use crate::Layout;
+use crate::activations::Activations;
+use crate::aligned::AlignedBytes;
+use crate::format::{PANEL, PanelSize, panel_size, with_format};
+use crate::kernel::product::Panel;
+use crate::kernel::{self, Product};
+use crate::pack::pack_panel;
+use kvant_simd::Tier;
+
+/// Packed weights, (rows, columns), ready for products with [`Activations`].
+pub struct Matrix {
+    layout: Layout,
+    tier: Tier,
+    rows: usize,
+    columns: usize,
+    panel: PanelSize,
+    bytes: AlignedBytes, // (panels, panel bytes)
+    product: Product,
+}
+
+/// Weights that cannot be packed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PackError {
+    /// Rows that blocks do not fill, or none.
+    #[error("{rows} rows of {columns} weights are no matrix of {layout}, whose rows are blocks of {}", .layout.block_len())]
+    Shape {
+        /// The type.
+        layout: Layout,
+        /// Rows.
+        rows: usize,
+        /// Weights of a row.
+        columns: usize,
+    },
+    /// Bytes that are not those of the shape.
+    #[error("{rows} rows of {columns} weights in {layout} take {want} bytes, not {got}")]
+    Size {
+        /// The type.
+        layout: Layout,
+        /// Rows.
+        rows: usize,
+        /// Weights of a row.
+        columns: usize,
+        /// Bytes given.
+        got: usize,
+        /// Bytes of such a matrix.
+        want: usize,
+    },
+}
+
+/// Where products go, for tasks that each write to columns of their own.
+struct Output(*mut f32);
+
+// SAFETY: tasks write to columns of their own.
+unsafe impl Sync for Output {}
+
+impl Output {
+    /// The place of number `at`.
+    ///
+    /// # Safety
+    /// It is inside the buffer.
+    unsafe fn at(&self, at: usize) -> *mut f32 {
+        // SAFETY: the caller's contract.
+        unsafe { self.0.add(at) }
+    }
+}
+
+impl Matrix {
+    /// Packs `bytes`, the blocks of `rows` rows as a file has them, for products with this tier's instructions.
+    ///
+    /// # Errors
+    /// When the shape is not one of whole blocks, or `bytes` has another size.
+    pub fn pack(
+        tier: Tier,
+        layout: Layout,
+        rows: usize,
+        columns: usize,
+        bytes: &[u8],
+    ) -> Result<Self, PackError> {
+        let shape = PackError::Shape { layout, rows, columns };
+        if rows == 0 || columns == 0 || !columns.is_multiple_of(layout.block_len()) {
+            return Err(shape);
+        }
+        let row_bytes = columns / layout.block_len() * layout.block_bytes();
+        let want = rows.checked_mul(row_bytes).ok_or(shape)?;
+        if bytes.len() != want {
+            return Err(PackError::Size { layout, rows, columns, got: bytes.len(), want });
+        }
+        let panel = panel_size(layout, columns);
+        let mut packed = AlignedBytes::zeroed(rows.div_ceil(PANEL) * panel.bytes());
+        kvant_threads::for_each_chunk(&mut packed, panel.bytes(), |index, out| {
+            let first = index * PANEL;
+            let own: Vec<&[u8]> =
+                (first..rows.min(first + PANEL)).map(|row| &bytes[row * row_bytes..][..row_bytes]).collect();
+            with_format!(layout, F => pack_panel::<F>(&own, columns, out));
+        });
+        let product = kernel::of(layout, tier);
+        Ok(Self { layout, tier, rows, columns, panel, bytes: packed, product })
+    }
+
+    /// How the file had the weights.
+    pub fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    /// The instructions that multiply.
+    pub fn tier(&self) -> Tier {
+        self.tier
+    }
+
+    /// Width of a product.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Width of what it is multiplied with.
+    pub fn columns(&self) -> usize {
+        self.columns
+    }
+
+    /// Bytes in memory.
+    pub fn bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Writes the products with all tokens to `out`, (tokens, rows).
+    ///
+    /// **Invariant:** a number of `out` depends on its row and its token alone, bit for bit.
+    ///
+    /// # Panics
+    /// When the activations have another width or `out` another size.
+    pub fn multiply(&self, x: &Activations, out: &mut [f32]) {
+        assert_eq!(x.columns(), self.columns, "activations of another width");
+        assert_eq!(out.len(), x.tokens() * self.rows, "products of {} tokens", x.tokens());
+        if x.tokens() == 0 {
+            return;
+        }
+        let panels = self.rows.div_ceil(PANEL);
+        // Several tasks to a thread, so that one that is held up does not hold up all.
+        let per_task = panels.div_ceil(kvant_threads::threads() * TASKS_PER_THREAD);
+        let out = Output(out.as_mut_ptr());
+        kvant_threads::for_each(panels.div_ceil(per_task), |task| {
+            for panel in task * per_task..panels.min((task + 1) * per_task) {
+                let own = &self.bytes[panel * self.panel.bytes()..][..self.panel.bytes()];
+                let panel = Panel {
+                    codes: own.as_ptr(),
+                    scales: own[self.panel.codes..].as_ptr(),
+                    columns: self.columns,
+                    rows: PANEL.min(self.rows - panel * PANEL),
+                    x,
+                    // SAFETY: the first token has a place for every row.
+                    out: unsafe { out.at(panel * PANEL) },
+                    stride: self.rows,
+                };
+                // SAFETY: `kernel::of` gives kernels of available tiers only; the panel has the format's sizes, the
+                // activations its columns, and no other task writes to these columns of the output.
+                unsafe { (self.product)(&panel) };
+            }
+        });
+    }
+}
+
+/// Tasks that a thread gets on average.
+const TASKS_PER_THREAD: usize = 4;

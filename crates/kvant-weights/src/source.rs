@@ -1,0 +1,170 @@
+//! Blocks as files have them, read into what the packer deals out: codes by the word, scales by the group.
+
+use crate::Layout;
+use crate::format::{BLOCK, F4, F4K, F4Min, F5, F5K, F5Min, F6K, F8, Format};
+
+/// The codes of 32 inputs of one row.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Codes {
+    /// Nibbles: word v has inputs 4v … 4v + 3 in the low halves of its bytes and inputs 16 + 4v … in the high ones.
+    /// Whole bytes: words 0 to 7 have inputs 4v … 4v + 3.
+    pub words: [u32; 8],
+    /// Bits above the nibbles: bit i belongs to input i.
+    pub planes: [u32; 2],
+}
+
+/// The scales of a unit of one row.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Scales {
+    /// f16 bits: the scale and the minimum, which is added.
+    pub halves: [u16; 2],
+    /// Byte scales and byte minima of the groups of a unit of 256.
+    pub bytes: [[u8; 2]; 16],
+}
+
+/// A format together with the file's way of writing it.
+pub(crate) trait Source: Format {
+    const LAYOUT: Layout;
+    /// The scales of a unit.
+    fn scales(unit: &[u8]) -> Scales;
+    /// The codes of block `index` of a unit.
+    fn codes(unit: &[u8], index: usize) -> Codes;
+}
+
+fn half_at(bytes: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes([bytes[at], bytes[at + 1]])
+}
+
+fn word_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+/// `count` words from byte `at` on.
+fn words_at(bytes: &[u8], at: usize, count: usize) -> [u32; 8] {
+    let mut words = [0; 8];
+    for v in 0..count {
+        words[v] = word_at(bytes, at + 4 * v);
+    }
+    words
+}
+
+/// The file's order of 32 nibbles is ours; `high` is where the fifth bits are.
+fn nibbles(unit: &[u8], at: usize, high: Option<usize>) -> Codes {
+    let fifth = high.map_or(0, |at| word_at(unit, at));
+    Codes { words: words_at(unit, at, 4), planes: [fifth, 0] }
+}
+
+macro_rules! blocks_of_32 {
+    ($($format:ident = $layout:ident: minimum $minimum:expr, codes |$unit:ident| $codes:expr;)*) => {
+        $(impl Source for $format {
+            const LAYOUT: Layout = Layout::$layout;
+
+            fn scales(unit: &[u8]) -> Scales {
+                let minimum = $minimum.map_or(0, |at| half_at(unit, at));
+                Scales { halves: [half_at(unit, 0), minimum], ..Scales::default() }
+            }
+
+            fn codes($unit: &[u8], _: usize) -> Codes {
+                $codes
+            }
+        })*
+    };
+}
+blocks_of_32! {
+    F4 = Q4_0: minimum None, codes |unit| nibbles(unit, 2, None);
+    F4Min = Q4_1: minimum Some(2), codes |unit| nibbles(unit, 4, None);
+    F5 = Q5_0: minimum None, codes |unit| nibbles(unit, 6, Some(2));
+    F5Min = Q5_1: minimum Some(2), codes |unit| nibbles(unit, 8, Some(4));
+    // Signed bytes become unsigned ones around 128.
+    F8 = Q8_0: minimum None, codes |unit| Codes { words: words_at(unit, 2, 8).map(|w| w ^ 0x8080_8080), planes: [0; 2] };
+}
+
+/// Scales of `Q4_K` and `Q5_K`: `d, dmin`, then 12 bytes with a six-bit scale and minimum for each of 8 groups.
+/// Groups 0 to 3 have a byte each, whose two top bits complete the nibbles of groups 4 to 7.
+fn six_bit_scales(unit: &[u8]) -> Scales {
+    let packed = &unit[4..16];
+    let mut bytes = [[0; 2]; 16];
+    for g in 0..8 {
+        bytes[g] = if g < 4 {
+            [packed[g] & 63, packed[g + 4] & 63]
+        } else {
+            [packed[g + 4] & 15 | packed[g - 4] >> 6 << 4, packed[g + 4] >> 4 | packed[g] >> 6 << 4]
+        };
+    }
+    // The file subtracts its minima.
+    Scales { halves: [half_at(unit, 0), half_at(unit, 2) ^ 0x8000], bytes }
+}
+
+/// Nibbles of block `index` where 32 bytes from `at + 32 · (index / 2)` hold two blocks, one in the low halves and one
+/// in the high ones.
+fn paired_nibbles(unit: &[u8], at: usize, index: usize) -> [u32; 8] {
+    const LOW: u32 = 0x0f0f_0f0f;
+    let bytes = words_at(unit, at + 32 * (index / 2), 8);
+    let mut words = [0; 8];
+    for v in 0..4 {
+        let (first, second) = (bytes[v], bytes[v + 4]);
+        words[v] = if index.is_multiple_of(2) {
+            first & LOW | (second & LOW) << 4
+        } else {
+            first >> 4 & LOW | second & !LOW
+        };
+    }
+    words
+}
+
+/// One bit of each of 32 bytes, as a word.
+fn bits(bytes: &[u8], bit: usize) -> u32 {
+    let mut word = 0;
+    for (i, &byte) in bytes[..BLOCK].iter().enumerate() {
+        word |= u32::from(byte >> bit & 1) << i;
+    }
+    word
+}
+
+impl Source for F4K {
+    const LAYOUT: Layout = Layout::Q4K;
+
+    fn scales(unit: &[u8]) -> Scales {
+        six_bit_scales(unit)
+    }
+
+    fn codes(unit: &[u8], index: usize) -> Codes {
+        Codes { words: paired_nibbles(unit, 16, index), planes: [0; 2] }
+    }
+}
+
+impl Source for F5K {
+    const LAYOUT: Layout = Layout::Q5K;
+
+    fn scales(unit: &[u8]) -> Scales {
+        six_bit_scales(unit)
+    }
+
+    /// The fifth bit of input l of block g is bit g of byte l of the 32 behind the scales.
+    fn codes(unit: &[u8], index: usize) -> Codes {
+        Codes { words: paired_nibbles(unit, 48, index), planes: [bits(&unit[16..], index), 0] }
+    }
+}
+
+impl Source for F6K {
+    const LAYOUT: Layout = Layout::Q6K;
+
+    /// `low[128], high[64], scales[16], d`.
+    fn scales(unit: &[u8]) -> Scales {
+        let mut bytes = [[0; 2]; 16];
+        for g in 0..16 {
+            bytes[g] = [unit[192 + g], 0];
+        }
+        Scales { halves: [half_at(unit, 208), 0], bytes }
+    }
+
+    /// In each half of the unit, blocks 0 and 2 share 32 low bytes, 1 and 3 the next 32; the upper two bits of
+    /// block k are bits 2k and 2k + 1 of 32 high bytes.
+    fn codes(unit: &[u8], index: usize) -> Codes {
+        let (half, k) = (index / 4, index % 4);
+        let low = 64 * half + 32 * (k % 2);
+        let high = &unit[128 + 32 * half..];
+        let planes = [bits(high, 2 * k), bits(high, 2 * k + 1)];
+        Codes { words: paired_nibbles(unit, low, k / 2), planes }
+    }
+}

@@ -1,0 +1,155 @@
+//! Every layout on every instruction set against a naive oracle, and the same bits in every batch.
+
+mod oracle;
+
+use kvant_simd::Tier;
+use kvant_weights::{Activations, Layout, Matrix, PackError};
+use oracle::{Random, decode_row, random_blocks};
+use proptest::prelude::*;
+
+/// Products as the crate documents them, one number at a time: exact integers inside a group, then f32 in order.
+fn expected(layout: Layout, row: &[u8], x: &Activations, token: usize) -> f64 {
+    let weights = decode_row(layout, row);
+    weights.iter().enumerate().map(|(i, w)| w * f64::from(x.value(token, i))).sum()
+}
+
+/// Σ |w·x|, what rounding errors are measured against.
+fn magnitude(layout: Layout, row: &[u8], x: &Activations, token: usize) -> f64 {
+    let weights = decode_row(layout, row);
+    weights.iter().enumerate().map(|(i, w)| (w * f64::from(x.value(token, i))).abs()).sum()
+}
+
+fn product(tier: Tier, layout: Layout, shape: (usize, usize), blocks: &[u8], x: &[f32]) -> Vec<f32> {
+    let (rows, columns) = shape;
+    let matrix = Matrix::pack(tier, layout, rows, columns, blocks).unwrap();
+    let x = Activations::new(tier, x, columns);
+    let mut out = vec![f32::NAN; x.tokens() * rows];
+    matrix.multiply(&x, &mut out);
+    out
+}
+
+fn bits(x: &[f32]) -> Vec<u32> {
+    x.iter().map(|v| v.to_bits()).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(target_arch = "aarch64") { 4 } else { 24 }))]
+    #[test]
+    fn products_match_the_definition_and_every_instruction_set_gives_the_same_bits(
+        rows in 1usize..40, units in 1usize..4, tokens in 1usize..35, seed in 0u64..1000,
+    ) {
+        for layout in Layout::ALL {
+            let columns = units * layout.block_len();
+            let mut random = Random::new(seed);
+            let blocks = random_blocks(layout, rows, columns, &mut random);
+            let x: Vec<f32> = (0..tokens * columns).map(|_| random.normal()).collect();
+            let scalar = product(Tier::Scalar, layout, (rows, columns), &blocks, &x);
+            let quantised = Activations::new(Tier::Scalar, &x, columns);
+            let row_bytes = blocks.len() / rows;
+            for row in 0..rows {
+                for token in 0..tokens {
+                    let own = &blocks[row * row_bytes..][..row_bytes];
+                    let want = expected(layout, own, &quantised, token);
+                    let got = f64::from(scalar[token * rows + row]);
+                    // The unsigned nibbles and their minimum may cancel; the bound is against what is added up.
+                    let bound = 4e-6 * magnitude(layout, own, &quantised, token) + 1e-5;
+                    prop_assert!((got - want).abs() <= bound, "{layout} row {row} token {token}: {got} {want}");
+                }
+            }
+            for tier in Tier::available() {
+                let other = product(tier, layout, (rows, columns), &blocks, &x);
+                prop_assert_eq!(bits(&scalar), bits(&other), "{} {}", layout, tier);
+            }
+        }
+    }
+
+    #[test]
+    fn activations_are_near_their_values_and_the_same_on_every_instruction_set(
+        blocks in 1usize..7, seed in 0u64..1000, size in -30i32..30,
+    ) {
+        let mut random = Random::new(seed);
+        let x: Vec<f32> = (0..blocks * 32).map(|_| random.normal() * 2f32.powi(size)).collect();
+        let scalar = Activations::new(Tier::Scalar, &x, blocks * 32);
+        for (block, values) in x.chunks_exact(32).enumerate() {
+            let largest = values.iter().fold(0f32, |a, v| a.max(v.abs()));
+            for (i, &value) in values.iter().enumerate() {
+                let stored = scalar.value(0, block * 32 + i);
+                prop_assert!((stored - value).abs() <= largest / 127.0 * 0.5001, "{stored} {value}");
+            }
+        }
+        for tier in Tier::available() {
+            let other = Activations::new(tier, &x, blocks * 32);
+            prop_assert_eq!(format!("{scalar:?}"), format!("{other:?}"));
+        }
+    }
+}
+
+/// A token alone, in the middle of a batch, in batches of every tile size, on 1 to 16 threads: the same bits.
+#[test]
+fn a_token_has_the_same_bits_in_every_batch_and_on_any_number_of_threads() {
+    let (rows, tokens) = (83, 67);
+    for layout in Layout::ALL {
+        let columns = 2 * layout.block_len();
+        let mut random = Random::new(7);
+        let blocks = random_blocks(layout, rows, columns, &mut random);
+        let x: Vec<f32> = (0..tokens * columns).map(|_| random.normal()).collect();
+        for tier in Tier::available() {
+            kvant_threads::set_threads(1);
+            let whole = product(tier, layout, (rows, columns), &blocks, &x);
+            for threads in [2, 3, 16] {
+                kvant_threads::set_threads(threads);
+                assert_eq!(bits(&whole), bits(&product(tier, layout, (rows, columns), &blocks, &x)));
+            }
+            for (first, count) in [(0, 1), (66, 1), (3, 4), (10, 7), (5, 16), (20, 17), (1, 33), (0, 48)] {
+                let part = &x[first * columns..][..count * columns];
+                let alone = product(tier, layout, (rows, columns), &blocks, part);
+                assert_eq!(
+                    bits(&whole[first * rows..][..count * rows]),
+                    bits(&alone),
+                    "{layout} {tier} {count}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_not_finite_shows_in_the_products() {
+    let layout = Layout::Q4_0;
+    let mut random = Random::new(3);
+    let blocks = random_blocks(layout, 2, 64, &mut random);
+    for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        for place in [0, 31, 63] {
+            let mut x = vec![1.0; 64];
+            x[place] = bad;
+            for tier in Tier::available() {
+                let out = product(tier, layout, (2, 64), &blocks, &x);
+                assert!(out.iter().all(|v| v.is_nan()), "{tier} {bad} at {place}: {out:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn zeros_and_tiny_numbers_give_zeros() {
+    let mut random = Random::new(5);
+    let blocks = random_blocks(Layout::Q8_0, 3, 32, &mut random);
+    for x in [0.0, 1e-40] {
+        for tier in Tier::available() {
+            assert_eq!(product(tier, Layout::Q8_0, (3, 32), &blocks, &[x; 32]), [0.0; 3]);
+        }
+    }
+}
+
+#[test]
+fn shapes_and_sizes_that_do_not_fit_are_refused() {
+    let pack = |rows, columns, bytes: usize| {
+        Matrix::pack(Tier::Scalar, Layout::Q4K, rows, columns, &vec![0; bytes]).err()
+    };
+    assert!(matches!(pack(0, 256, 0), Some(PackError::Shape { .. })));
+    assert!(matches!(pack(1, 0, 0), Some(PackError::Shape { .. })));
+    assert!(matches!(pack(1, 128, 72), Some(PackError::Shape { .. })));
+    assert!(matches!(pack(usize::MAX, 256, 0), Some(PackError::Shape { .. })));
+    let error = pack(2, 256, 144).unwrap();
+    assert_eq!(error.to_string(), "2 rows of 256 weights in Q4_K take 288 bytes, not 144");
+}

@@ -65,7 +65,7 @@ fn main() {
                 let seconds = best(|| {
                     matrices[..turns].iter().for_each(|m| m.multiply(&x, black_box(&mut out)));
                 }) / turns as f64;
-                let bytes = matrices[0].bytes() as f64;
+                let bytes = matrices[0].bytes().len() as f64;
                 println!(
                     "{:6} {rows:6} {columns:5} {tokens:6} {:7.1} us {:5.1}us {:6.1} {:8.1}",
                     layout.to_string(),

@@ -26,13 +26,18 @@
 
 mod activations;
 mod aligned;
+mod dense;
 mod format;
 mod kernel;
 mod layout;
 mod matrix;
+mod output;
 mod pack;
 mod source;
 
 pub use activations::Activations;
+pub use dense::{Number, multiply_dense};
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+pub use kernel::amx::{AMX_VARIABLE, Amx};
 pub use layout::Layout;
 pub use matrix::{Matrix, PackError};

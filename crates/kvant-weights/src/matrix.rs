@@ -6,6 +6,7 @@ use crate::aligned::AlignedBytes;
 use crate::format::{PANEL, PanelSize, panel_size, with_format};
 use crate::kernel::product::Panel;
 use crate::kernel::{self, Product};
+use crate::output::Output;
 use crate::pack::pack_panel;
 use kvant_simd::Tier;
 
@@ -48,23 +49,6 @@ pub enum PackError {
         /// Bytes of such a matrix.
         want: usize,
     },
-}
-
-/// Where products go, for tasks that each write to columns of their own.
-struct Output(*mut f32);
-
-// SAFETY: tasks write to columns of their own.
-unsafe impl Sync for Output {}
-
-impl Output {
-    /// The place of number `at`.
-    ///
-    /// # Safety
-    /// It is inside the buffer.
-    unsafe fn at(&self, at: usize) -> *mut f32 {
-        // SAFETY: the caller's contract.
-        unsafe { self.0.add(at) }
-    }
 }
 
 impl Matrix {
@@ -120,9 +104,9 @@ impl Matrix {
         self.columns
     }
 
-    /// Bytes in memory.
-    pub fn bytes(&self) -> usize {
-        self.bytes.len()
+    /// The packed bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
     }
 
     /// Writes the products with all tokens to `out`, (tokens, rows).
@@ -140,7 +124,7 @@ impl Matrix {
         let panels = self.rows.div_ceil(PANEL);
         // Several tasks to a thread, so that one that is held up does not hold up all.
         let per_task = panels.div_ceil(kvant_threads::threads() * TASKS_PER_THREAD);
-        let out = Output(out.as_mut_ptr());
+        let out = Output::new(out);
         kvant_threads::for_each(panels.div_ceil(per_task), |task| {
             for panel in task * per_task..panels.min((task + 1) * per_task) {
                 let own = &self.bytes[panel * self.panel.bytes()..][..self.panel.bytes()];

@@ -2,8 +2,9 @@
 
 mod oracle;
 
+use half::{bf16, f16};
 use kvant_simd::Tier;
-use kvant_weights::{Activations, Layout, Matrix, PackError};
+use kvant_weights::{Activations, Layout, Matrix, Number, PackError, multiply_dense};
 use oracle::{Random, decode_row, random_blocks};
 use proptest::prelude::*;
 
@@ -80,6 +81,41 @@ proptest! {
         for tier in Tier::available() {
             let other = Activations::new(tier, &x, blocks * 32);
             prop_assert_eq!(format!("{scalar:?}"), format!("{other:?}"));
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(target_arch = "aarch64") { 8 } else { 48 }))]
+    #[test]
+    fn plain_numbers_multiply_to_the_definition_and_rows_do_not_meet(
+        rows in 1usize..40, columns in 1usize..70, tokens in 1usize..12, seed in 0u64..1000,
+    ) {
+        let mut random = Random::new(seed);
+        let values: Vec<f32> = (0..rows * columns).map(|_| random.normal()).collect();
+        let x: Vec<f32> = (0..tokens * columns).map(|_| random.normal()).collect();
+        for number in [Number::F32, Number::F16, Number::BF16] {
+            let (weights, bytes): (Vec<f32>, Vec<Vec<u8>>) = values.iter().map(|&v| match number {
+                Number::F32 => (v, v.to_le_bytes().to_vec()),
+                Number::F16 => (f16::from_f32(v).to_f32(), f16::from_f32(v).to_le_bytes().to_vec()),
+                Number::BF16 => (bf16::from_f32(v).to_f32(), bf16::from_f32(v).to_le_bytes().to_vec()),
+            }).unzip();
+            let bytes = bytes.concat();
+            for tier in Tier::available() {
+                let mut out = vec![f32::NAN; tokens * rows];
+                multiply_dense(tier, number, &bytes, columns, &x, &mut out);
+                for token in 0..tokens {
+                    let own = &x[token * columns..][..columns];
+                    let mut alone = vec![f32::NAN; rows];
+                    multiply_dense(tier, number, &bytes, columns, own, &mut alone);
+                    prop_assert_eq!(bits(&alone), bits(&out[token * rows..][..rows]), "{} {}", tier, number);
+                    for row in 0..rows {
+                        let pairs = own.iter().zip(&weights[row * columns..][..columns]);
+                        let exact: f64 = pairs.map(|(&a, &b)| f64::from(a) * f64::from(b)).sum();
+                        prop_assert!((f64::from(alone[row]) - exact).abs() < 1e-5 * (1.0 + columns as f64));
+                    }
+                }
+            }
         }
     }
 }

@@ -63,7 +63,7 @@ impl Job {
     /// # Safety
     /// There is such a token.
     #[inline(always)]
-    unsafe fn from_token(&self, first: usize) -> Job {
+    unsafe fn onward(&self, first: usize) -> Job {
         // SAFETY: the caller's contract.
         unsafe { Job { x: self.x.token(first), out: self.out.add(first * self.stride), ..*self } }
     }
@@ -145,16 +145,16 @@ pub(crate) unsafe fn product<S: Simd, F: Format>(job: &Job) {
     unsafe {
         if const { S::REGISTERS >= 32 } {
             while tokens - done >= 8 {
-                S::call(Tokens::<S, F, 8>::new(job.from_token(done)));
+                S::call(Tokens::<S, F, 8>::new(job.onward(done)));
                 done += 8;
             }
         }
         while tokens - done >= 4 {
-            S::call(Tokens::<S, F, 4>::new(job.from_token(done)));
+            S::call(Tokens::<S, F, 4>::new(job.onward(done)));
             done += 4;
         }
         while tokens > done {
-            S::call(Tokens::<S, F, 1>::new(job.from_token(done)));
+            S::call(Tokens::<S, F, 1>::new(job.onward(done)));
             done += 1;
         }
     }

@@ -37,6 +37,7 @@ macro_rules! tier_methods {
     };
 }
 
+mod math;
 mod scalar;
 
 #[cfg(target_arch = "x86_64")]
@@ -51,6 +52,7 @@ mod tier;
 pub use avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
 pub use avx512::Avx512;
+pub use math::{exp, sigmoid};
 #[cfg(target_arch = "aarch64")]
 pub use neon::Neon;
 pub use scalar::Scalar;
@@ -172,6 +174,8 @@ pub trait Simd: Copy + 'static {
     unsafe fn round(a: Self::F) -> Self::I;
     /// As floats.
     unsafe fn to_f(a: Self::I) -> Self::F;
+    /// a · 2ⁿ, where a and the result are normal numbers.
+    unsafe fn ldexp(a: Self::F, n: Self::I) -> Self::F;
     /// The low byte of each lane.
     unsafe fn store_low_bytes(p: *mut u8, x: Self::I);
     /// 64 integers as signed bytes; all are within −128 … 127.

@@ -75,19 +75,22 @@ impl Bytes {
             }
         }
     }
+}
 
-    /// Keeps the pages of these bytes in memory until the process ends or their owner is dropped.
-    ///
-    /// # Errors
-    /// If the system refuses, usually because of its limit on locked memory, or has no such call.
-    pub fn lock(&self) -> std::io::Result<()> {
-        #[cfg(unix)]
-        {
-            // SAFETY: the address and length are those of a live slice; locking changes no contents.
-            let status = unsafe { libc::mlock(self.as_ptr().cast(), self.len()) };
-            if status == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
-        }
-        #[cfg(not(unix))]
+/// Keeps the pages of `bytes` in memory until the process ends or they are freed.
+///
+/// # Errors
+/// If the system refuses, usually because of its limit on locked memory, or has no such call.
+pub fn lock(bytes: &[u8]) -> std::io::Result<()> {
+    #[cfg(unix)]
+    {
+        // SAFETY: the address and length are those of a live slice; locking changes no contents.
+        let status = unsafe { libc::mlock(bytes.as_ptr().cast(), bytes.len()) };
+        if status == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+    }
+    #[cfg(not(unix))]
+    {
+        let _ = bytes;
         Err(std::io::ErrorKind::Unsupported.into())
     }
 }

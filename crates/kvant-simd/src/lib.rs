@@ -37,6 +37,41 @@ macro_rules! tier_methods {
     };
 }
 
+/// `$body` with `$S` standing for the instructions of a tier: portable ones where this CPU does not have them.
+///
+/// ```
+/// use kvant_simd::{Simd, Tier, with_tier};
+/// let registers = with_tier!(Tier::Scalar, S => <S as Simd>::REGISTERS);
+/// assert_eq!(registers, 8);
+/// ```
+#[macro_export]
+macro_rules! with_tier {
+    ($tier:expr, $S:ident => $body:expr) => {{
+        let tier: $crate::Tier = $tier;
+        match tier {
+            #[cfg(target_arch = "x86_64")]
+            $crate::Tier::Avx512 if tier.is_available() => {
+                type $S = $crate::Avx512;
+                $body
+            }
+            #[cfg(target_arch = "x86_64")]
+            $crate::Tier::Avx2 if tier.is_available() => {
+                type $S = $crate::Avx2;
+                $body
+            }
+            #[cfg(target_arch = "aarch64")]
+            $crate::Tier::Neon if tier.is_available() => {
+                type $S = $crate::Neon;
+                $body
+            }
+            _ => {
+                type $S = $crate::Scalar;
+                $body
+            }
+        }
+    }};
+}
+
 mod math;
 mod scalar;
 

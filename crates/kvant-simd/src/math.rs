@@ -13,7 +13,7 @@ use crate::Simd;
 pub unsafe fn exp<S: Simd>(x: S::F) -> S::F {
     const SMALLEST: f32 = -87.336_54;
     const LARGEST: f32 = 88.02;
-    const LN_2_HIGH: f32 = 0.693_359_375;
+    const LN_2_HIGH: f32 = 0.693_359_4;
     const LN_2_LOW: f32 = -2.121_944_4e-4;
     // SAFETY: the caller's contract.
     unsafe {

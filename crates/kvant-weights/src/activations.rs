@@ -4,7 +4,7 @@
 //! arithmetic is element-wise and its sums are of small integers, so every instruction set makes the same bytes.
 
 use crate::format::BLOCK;
-use kvant_simd::{LANES, Simd, Tier, Work};
+use kvant_simd::{LANES, Simd, Tier, Work, with_tier};
 use std::marker::PhantomData;
 
 /// Tokens that lie together: as many as the widest kernel takes at a time.
@@ -167,15 +167,7 @@ impl Target {
 type Quantise = unsafe fn(*const f32, usize, Target);
 
 fn kernel(tier: Tier) -> Quantise {
-    match tier {
-        #[cfg(target_arch = "x86_64")]
-        Tier::Avx2 if tier.is_available() => quantise::<kvant_simd::Avx2>,
-        #[cfg(target_arch = "x86_64")]
-        Tier::Avx512 if tier.is_available() => quantise::<kvant_simd::Avx512>,
-        #[cfg(target_arch = "aarch64")]
-        Tier::Neon if tier.is_available() => quantise::<kvant_simd::Neon>,
-        _ => quantise::<kvant_simd::Scalar>,
-    }
+    with_tier!(tier, S => quantise::<S>)
 }
 
 /// # Safety

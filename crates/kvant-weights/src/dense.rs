@@ -5,7 +5,7 @@
 //! too a number depends on its row and its token alone.
 
 use crate::output::Output;
-use kvant_simd::{LANES, Simd, Tier, Work};
+use kvant_simd::{LANES, Simd, Tier, Work, with_tier};
 use std::fmt;
 use std::marker::PhantomData;
 
@@ -98,23 +98,11 @@ struct Job {
 type Kernel = unsafe fn(Job);
 
 fn kernel(tier: Tier, number: Number) -> Kernel {
-    match tier {
-        #[cfg(target_arch = "x86_64")]
-        Tier::Avx2 if tier.is_available() => of_tier::<kvant_simd::Avx2>(number),
-        #[cfg(target_arch = "x86_64")]
-        Tier::Avx512 if tier.is_available() => of_tier::<kvant_simd::Avx512>(number),
-        #[cfg(target_arch = "aarch64")]
-        Tier::Neon if tier.is_available() => of_tier::<kvant_simd::Neon>(number),
-        _ => of_tier::<kvant_simd::Scalar>(number),
-    }
-}
-
-fn of_tier<S: Simd>(number: Number) -> Kernel {
-    match number {
+    with_tier!(tier, S => match number {
         Number::F32 => product::<S, F32>,
         Number::F16 => product::<S, F16>,
         Number::BF16 => product::<S, BF16>,
-    }
+    })
 }
 
 /// A number type in memory.

@@ -26,7 +26,7 @@ mod smollm3;
 mod starcoder2;
 mod usual;
 
-pub use parts::{LoadOptions, Name, Parts};
+pub use parts::{ActivationType, LoadOptions, Name, Parts};
 
 use crate::blocks::{Pass, Rows};
 use crate::cache::LayerState;

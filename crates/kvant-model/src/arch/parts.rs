@@ -1,12 +1,14 @@
 //! Tensors of a checkpoint by their names in either format, checked and made into blocks.
 
-use crate::blocks::{Linear, Norm, Rope, Unpacked};
+use crate::blocks::{Dense, Linear, Multiply, Norm, Packed, Rope, Unpacked};
+use crate::bytes::lock;
 use crate::checkpoint::Checkpoint;
 use crate::config::{Hyper, RopeKeys};
 use crate::dtype::DType;
 use crate::error::{LoadError, LoadErrorKind, Result};
 use crate::quant::quantize_tensor;
 use crate::tensor::Tensor;
+use kvant_simd::Tier;
 
 /// The name of a part in a Hugging Face checkpoint and in GGUF, without `.weight` or `.bias`.
 pub type Name = (&'static str, &'static str);
@@ -17,8 +19,20 @@ pub struct LoadOptions {
     /// Packs the weights of linear layers that the file holds as plain numbers into
     /// [`DType::Int8G32`] or [`DType::Int4G32`]; `None` takes them as they are.
     pub weights: Option<DType>,
+    /// What activations are rounded to before products.
+    pub activations: ActivationType,
     /// Pins the weights of linear layers in memory; loading fails where the system does not allow it.
     pub lock: bool,
+}
+
+/// The numbers that weights are multiplied with.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum ActivationType {
+    /// Signed bytes with a scale for every 32, where the weights' type has kernels for that; f32 elsewhere.
+    #[default]
+    Int8,
+    /// f32 everywhere: the reference for questions of quality.
+    F32,
 }
 
 /// A checkpoint, seen from a place inside it: names are relative to that place.
@@ -26,6 +40,7 @@ pub struct Parts<'a> {
     checkpoint: &'a Checkpoint,
     hyper: Hyper<'a>,
     options: LoadOptions,
+    tier: Tier,
     prefix: String,
 }
 
@@ -33,7 +48,8 @@ impl<'a> Parts<'a> {
     /// The whole checkpoint.
     pub fn new(checkpoint: &'a Checkpoint, options: LoadOptions) -> Result<Self> {
         let hyper = Hyper::new(checkpoint.description())?;
-        Ok(Self { checkpoint, hyper, options, prefix: String::new() })
+        let tier = Tier::select().map_err(|e| LoadError::unsupported(e.to_string()))?;
+        Ok(Self { checkpoint, hyper, options, tier, prefix: String::new() })
     }
 
     /// The hyper-parameters.
@@ -87,32 +103,43 @@ impl<'a> Parts<'a> {
             weight
         };
         weight.expect_shape(&[outputs, inputs])?;
-        Ok(Linear::new(Unpacked::new(weight)?, None))
+        Ok(Linear::new(Box::new(Unpacked::new(weight)?), None))
     }
 
     /// The product with a matrix of weights: the one place that chooses how it is stored and multiplied.
-    pub fn product(&self, weight: Tensor) -> Result<Unpacked> {
+    pub fn product(&self, weight: Tensor) -> Result<Box<dyn Multiply>> {
+        // Shapes and types that cannot be multiplied at all are refused by the reference.
+        let weight = Unpacked::new(weight)?.into_weight();
         let plain = matches!(weight.dtype(), DType::F32 | DType::F16 | DType::BF16);
         let weight = match self.options.weights {
             Some(packed) if plain && packed.row_bytes(weight.columns()).is_some() => {
-                quantize_tensor(&weight, packed)?
+                let quantised = quantize_tensor(&weight, packed)?;
+                weight.bytes().release();
+                quantised
             }
             _ => weight,
         };
+        let name = weight.name().to_owned();
+        let fast = self.options.activations == ActivationType::Int8;
+        let product: Box<dyn Multiply> = match (Packed::layout(weight.dtype()), Dense::number(weight.dtype()))
+        {
+            (Some(layout), _) if fast => Box::new(Packed::new(self.tier, layout, &weight)?),
+            (_, Some(number)) => Box::new(Dense::new(self.tier, number, weight)),
+            _ => Box::new(Unpacked::new(weight)?),
+        };
         if self.options.lock {
-            weight.bytes().lock().map_err(|e| {
-                let size = weight.bytes().len();
+            lock(product.bytes()).map_err(|e| {
+                let size = product.bytes().len();
                 LoadError::new(
                     LoadErrorKind::Io,
                     format!(
-                        "tensor {:?}: cannot pin {size} bytes in memory: {e}; raise the limit on locked memory \
-                         (`ulimit -l`) or do without pinning",
-                        weight.name()
+                        "tensor {name:?}: cannot pin {size} bytes in memory: {e}; raise the limit on locked memory \
+                         (`ulimit -l`) or do without pinning"
                     ),
                 )
             })?;
         }
-        Unpacked::new(weight)
+        Ok(product)
     }
 
     /// A linear layer whose Hugging Face checkpoint stores the weights `(inputs, outputs)`.

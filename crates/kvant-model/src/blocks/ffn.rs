@@ -59,14 +59,14 @@ impl Mlp {
         match self {
             Self::Gated { gate, up, down, activation } => {
                 let mut inner = gate.forward(x);
-                gated(&mut inner, &up.forward(x), *activation);
+                activation.gate(&mut inner, &up.forward(x));
                 down.forward(&inner)
             }
             Self::GatedFused { gate_up, down, activation } => {
                 let both = gate_up.forward(x);
                 let width = both.width() / 2;
                 let mut inner = both.columns(0..width);
-                gated(&mut inner, &both.columns(width..2 * width), *activation);
+                activation.gate(&mut inner, &both.columns(width..2 * width));
                 down.forward(&inner)
             }
             Self::Plain { up, down, activation } => {
@@ -77,10 +77,4 @@ impl Mlp {
             }
         }
     }
-}
-
-fn gated(gate: &mut Rows, up: &Rows, activation: Activation) {
-    let width = gate.width();
-    activation.in_place(gate.data_mut(), width);
-    gate.data_mut().iter_mut().zip(up.data()).for_each(|(g, u)| *g *= u);
 }

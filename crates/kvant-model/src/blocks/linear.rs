@@ -21,6 +21,8 @@ pub trait Multiply: Send + Sync {
     fn inputs(&self) -> usize;
     /// Width of an output row.
     fn outputs(&self) -> usize;
+    /// The stored weights.
+    fn bytes(&self) -> &[u8];
     /// `(tokens, inputs)` to `(tokens, outputs)`.
     fn multiply(&self, x: &Rows) -> Rows;
 }
@@ -44,6 +46,11 @@ impl Unpacked {
         weight.row_f32(0, &mut vec![0.0; weight.columns()])?;
         Ok(Self { weight })
     }
+
+    /// The weights, which are known to be a matrix of a type that can be decoded.
+    pub fn into_weight(self) -> Tensor {
+        self.weight
+    }
 }
 
 impl Multiply for Unpacked {
@@ -53,6 +60,10 @@ impl Multiply for Unpacked {
 
     fn outputs(&self) -> usize {
         self.weight.rows()
+    }
+
+    fn bytes(&self) -> &[u8] {
+        self.weight.bytes()
     }
 
     fn multiply(&self, x: &Rows) -> Rows {
@@ -103,9 +114,9 @@ pub struct Linear {
 
 impl Linear {
     /// A layer over a product and its bias.
-    pub fn new(weight: impl Multiply + 'static, bias: Option<Vec<f32>>) -> Self {
+    pub fn new(weight: Box<dyn Multiply>, bias: Option<Vec<f32>>) -> Self {
         assert!(bias.as_ref().is_none_or(|b| b.len() == weight.outputs()), "a bias of another width");
-        Self { weight: Box::new(weight), bias }
+        Self { weight, bias }
     }
 
     /// Width of an output row.
@@ -145,7 +156,7 @@ mod tests {
         let packed = quantize_tensor(&tensor, DType::Int8G32).unwrap();
         for tensor in [tensor, packed] {
             let weights = tensor.to_f32().unwrap();
-            let linear = Linear::new(Unpacked::new(tensor).unwrap(), Some(bias.clone()));
+            let linear = Linear::new(Box::new(Unpacked::new(tensor).unwrap()), Some(bias.clone()));
             for tokens in [1, 3, 16, 21] {
                 let x = Rows::from_vec(noise(tokens * inputs, 0.3), inputs);
                 let y = linear.forward(&x);

@@ -1,21 +1,85 @@
 //! The activations of a pass: one row of f32 per token.
 
+use kvant_simd::Tier;
+use kvant_weights::Activations;
 use rayon::prelude::*;
+use std::cell::RefCell;
+use std::sync::OnceLock;
 
 /// Row-parallel work below this many values is not worth waking other threads for.
 const PARALLEL_FROM: usize = 1 << 15;
 
 /// A dense `(tokens, width)` matrix of activations.
-#[derive(Debug, Clone)]
+///
+/// Rows come and go by the hundred in a pass, so their memory is kept for the next ones.
+#[derive(Debug)]
 pub struct Rows {
     data: Vec<f32>,
     width: usize,
+    /// The same rounded to bytes, made when first asked for: several products often share an input.
+    quantised: OnceLock<Activations>,
+}
+
+thread_local! {
+    /// Memory of rows that are gone.
+    static SPARE: RefCell<Vec<Vec<f32>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Buffers kept by a thread: more than a pass has at a time.
+const SPARES: usize = 16;
+/// The most values of a buffer that is kept; logits of many tokens take more, and are rare.
+const SPARE_LEN: usize = 4 << 20;
+
+impl Drop for Rows {
+    fn drop(&mut self) {
+        let data = std::mem::take(&mut self.data);
+        // A thread that is ending has nowhere to keep them.
+        let _ = SPARE.try_with(|spare| {
+            let mut spare = spare.borrow_mut();
+            if (1..=SPARE_LEN).contains(&data.capacity()) && spare.len() < SPARES {
+                spare.push(data);
+            }
+        });
+    }
+}
+
+/// A buffer with room for `len` values, and with old values in it: the smallest spare one that has it, or a new one.
+fn spare(len: usize) -> Vec<f32> {
+    let spare = SPARE.with_borrow_mut(|spare| {
+        let fits = (0..spare.len()).filter(|&i| spare[i].capacity() >= len);
+        fits.min_by_key(|&i| spare[i].capacity()).map(|i| spare.swap_remove(i))
+    });
+    spare.unwrap_or_else(|| Vec::with_capacity(len))
+}
+
+/// The same, empty.
+fn buffer(len: usize) -> Vec<f32> {
+    let mut data = spare(len);
+    data.clear();
+    data
+}
+
+impl Clone for Rows {
+    fn clone(&self) -> Self {
+        let mut data = buffer(self.data.len());
+        data.extend_from_slice(&self.data);
+        Self::from_vec(data, self.width)
+    }
 }
 
 impl Rows {
     /// `tokens` rows of zeros.
     pub fn zeros(tokens: usize, width: usize) -> Self {
-        Self { data: vec![0.0; tokens * width], width }
+        let mut rows = Self::unset(tokens, width);
+        rows.data.fill(0.0);
+        rows
+    }
+
+    /// `tokens` rows of whatever numbers were there before, to be overwritten.
+    pub fn unset(tokens: usize, width: usize) -> Self {
+        let mut data = spare(tokens * width);
+        data.resize(tokens * width, 0.0);
+        Self::from_vec(data, width)
     }
 
     /// Rows over existing values.
@@ -24,7 +88,7 @@ impl Rows {
     /// When `data` is not a whole number of rows of a positive `width`.
     pub fn from_vec(data: Vec<f32>, width: usize) -> Self {
         assert!(width > 0 && data.len().is_multiple_of(width), "{} values in rows of {width}", data.len());
-        Self { data, width }
+        Self { data, width, quantised: OnceLock::new() }
     }
 
     /// Number of rows.
@@ -44,6 +108,7 @@ impl Rows {
 
     /// One row, for writing.
     pub fn row_mut(&mut self, token: usize) -> &mut [f32] {
+        self.quantised.take();
         &mut self.data[token * self.width..][..self.width]
     }
 
@@ -54,17 +119,24 @@ impl Rows {
 
     /// All values, for writing.
     pub fn data_mut(&mut self) -> &mut [f32] {
+        self.quantised.take();
         &mut self.data
     }
 
+    /// The rows rounded to bytes.
+    pub fn quantised(&self, tier: Tier) -> &Activations {
+        self.quantised.get_or_init(|| Activations::new(tier, &self.data, self.width))
+    }
+
     /// The values themselves.
-    pub fn into_vec(self) -> Vec<f32> {
-        self.data
+    pub fn into_vec(mut self) -> Vec<f32> {
+        std::mem::take(&mut self.data)
     }
 
     /// `self += scale · other`, value by value: the residual connection.
     pub fn add_scaled(&mut self, other: &Rows, scale: f32) {
         assert_eq!(self.data.len(), other.data.len(), "rows of different shapes");
+        self.quantised.take();
         for (x, y) in self.data.iter_mut().zip(&other.data) {
             *x += scale * y;
         }
@@ -72,14 +144,16 @@ impl Rows {
 
     /// A copy of the named rows, in the order named.
     pub fn gather(&self, tokens: &[usize]) -> Rows {
-        let data = tokens.iter().flat_map(|&t| self.row(t)).copied().collect();
-        Rows { data, width: self.width }
+        let mut data = buffer(tokens.len() * self.width);
+        tokens.iter().for_each(|&t| data.extend_from_slice(self.row(t)));
+        Self::from_vec(data, self.width)
     }
 
     /// Columns `range` of every row.
     pub fn columns(&self, range: std::ops::Range<usize>) -> Rows {
-        let data = self.data.chunks_exact(self.width).flat_map(|row| &row[range.clone()]).copied().collect();
-        Rows { data, width: range.len() }
+        let mut data = buffer(self.tokens() * range.len());
+        self.data.chunks_exact(self.width).for_each(|row| data.extend_from_slice(&row[range.clone()]));
+        Self::from_vec(data, range.len())
     }
 }
 

@@ -6,7 +6,7 @@ pub(crate) mod product;
 
 use crate::Layout;
 use crate::format::{Format, with_format};
-use kvant_simd::Tier;
+use kvant_simd::{Tier, with_tier};
 use product::{Panel, panel};
 
 /// Multiplies a panel with tokens.
@@ -18,15 +18,9 @@ pub(crate) fn of(layout: Layout, tier: Tier) -> Product {
 }
 
 fn of_format<F: Format>(tier: Tier) -> Product {
-    match tier {
-        #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-        Tier::Avx512 if *amx::Amx::status() == amx::Amx::Used => amx::tiled::<F>,
-        #[cfg(target_arch = "x86_64")]
-        Tier::Avx512 if tier.is_available() => panel::<kvant_simd::Avx512, F>,
-        #[cfg(target_arch = "x86_64")]
-        Tier::Avx2 if tier.is_available() => panel::<kvant_simd::Avx2, F>,
-        #[cfg(target_arch = "aarch64")]
-        Tier::Neon if tier.is_available() => panel::<kvant_simd::Neon, F>,
-        _ => panel::<kvant_simd::Scalar, F>,
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    if tier == Tier::Avx512 && *amx::Amx::status() == amx::Amx::Used {
+        return amx::tiled::<F>;
     }
+    with_tier!(tier, S => panel::<S, F>)
 }

@@ -53,7 +53,7 @@ fn main() {
         for (rows, columns) in [(1536, 512), (576, 1536), (4864, 1024)] {
             let size = rows * columns / layout.block_len() * layout.block_bytes();
             let mut blocks = vec![0u8; size];
-            blocks.iter_mut().enumerate().for_each(|(i, b)| *b = (i * 7919 >> 3) as u8 & 0x3f);
+            blocks.iter_mut().enumerate().for_each(|(i, b)| *b = ((i * 7919) >> 3) as u8 & 0x3f);
             let matrices: Vec<Matrix> = (0..WEIGHT_BYTES.div_ceil(size))
                 .map(|_| Matrix::pack(tier, layout, rows, columns, &blocks).unwrap())
                 .collect();

@@ -37,7 +37,6 @@ mod source;
 
 pub use activations::Activations;
 pub use dense::{Number, multiply_dense};
-#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-pub use kernel::amx::{AMX_VARIABLE, Amx};
+pub use kernel::{AMX_VARIABLE, Amx};
 pub use layout::Layout;
 pub use matrix::{Matrix, PackError};

@@ -8,8 +8,10 @@ use crate::table::Table;
 use clap::Args;
 use kvant_codec::{TIER_VARIABLE, Tier};
 use kvant_engine::memory::{Memory, bytes};
+use kvant_model::blocks::{Dense, Packed};
 use kvant_model::cache::LayerState;
-use kvant_model::{Checkpoint, Hub, LoadOptions, Model, Tensor};
+use kvant_model::{Checkpoint, DType, Hub, LoadOptions, Model, Tensor};
+use kvant_weights::{AMX_VARIABLE, Amx};
 use std::io::{self, Write};
 
 /// Arguments of `kvant doctor`.
@@ -56,7 +58,7 @@ fn machine(out: &mut dyn Write, complaints: &mut Vec<String>) -> Result<Tier, Fa
         table.row(["processor".into(), name]);
     }
     table.row(["features".into(), machine::features().join(" ")]);
-    table.row(["kernels".into(), format!("{}{forced}", tier.name())]);
+    table.row(["kernels".into(), format!("{}{forced}", product_kernels(tier))]);
     if tier < best {
         complaints.push(format!(
             "{TIER_VARIABLE}={} is set, but this processor runs {}",
@@ -66,10 +68,17 @@ fn machine(out: &mut dyn Write, complaints: &mut Vec<String>) -> Result<Tier, Fa
     } else if tier == Tier::Scalar {
         complaints.push("this processor has none of AVX2, AVX-512 or NEON: plain code runs".to_owned());
     }
+    match Amx::status() {
+        Amx::Refused(reason) => {
+            complaints.push(format!("the system does not let kvant use AMX tiles: {reason}"))
+        }
+        Amx::TurnedOff => complaints.push(format!("{AMX_VARIABLE}=off is set: AMX tiles are not used")),
+        Amx::Used | Amx::Absent => {}
+    }
     if cfg!(debug_assertions) {
         complaints.push("this is a debug build: build with --release".to_owned());
     }
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = kvant_threads::threads();
     table.row(["threads".into(), machine::threads_line(threads)]);
     if let Some(online) = machine::processors_online().filter(|&online| online > threads) {
         complaints
@@ -112,17 +121,25 @@ fn layers(
     tier: Tier,
     complaints: &mut Vec<String>,
 ) -> Result<(), Failure> {
-    let model = Model::load(checkpoint, LoadOptions::default())?;
+    let model = Model::load(checkpoint, LoadOptions::AS_STORED)?;
     writeln!(out, "\nModel {} ({})", checkpoint.path().display(), model.architecture().config_name)?;
     let tensors = checkpoint.names().map(|name| checkpoint.tensor(name)).collect::<Result<Vec<_>, _>>()?;
     let mut table = Table::new(&["weights", "type", "tensors", "size", "kernel"]);
+    let mut unpacked = Vec::new();
     for (kind, dtype, count, size) in by_kind(&tensors) {
         let kernel = if kind.ends_with("norm") || kind.ends_with("bias") {
             "f32".to_owned()
+        } else if kind == "token_embd" || kind.ends_with("embed_tokens") {
+            "rows as they are asked for".to_owned()
+        } else if Packed::layout(dtype).is_some() {
+            format!("packed × int8, {}", product_kernels(tier))
+        } else if Dense::number(dtype).is_some() {
+            format!("as stored × f32, {}", tier.name())
         } else {
-            format!("unpacked to f32 and multiplied, {}", tier.name())
+            unpacked.push(dtype.to_string());
+            "unpacked to f32 each time".to_owned()
         };
-        table.row([kind, dtype, count.to_string(), bytes(size), kernel]);
+        table.row([kind, dtype.to_string(), count.to_string(), bytes(size), kernel]);
     }
     table.write(out, 2)?;
 
@@ -139,18 +156,34 @@ fn layers(
         let (size, available) = (bytes(size), bytes(memory.available));
         complaints.push(format!("the weights take {size}, but {available} are available: they will be read from disk again and again"));
     }
-    complaints.push("weights are unpacked to f32 before every product in this version".to_owned());
+    unpacked.sort();
+    unpacked.dedup();
+    if !unpacked.is_empty() {
+        let types = unpacked.join(", ");
+        complaints.push(format!(
+            "there are no kernels for weights in {types}: they are unpacked for every product"
+        ));
+    }
     Ok(())
 }
 
+/// The instructions that multiply packed weights.
+fn product_kernels(tier: Tier) -> String {
+    if tier == Tier::Avx512 && *Amx::status() == Amx::Used {
+        "avx512 and AMX tiles".to_owned()
+    } else {
+        tier.name().to_owned()
+    }
+}
+
 /// Tensors of the same role and type: role, type, how many, bytes. The role is the name without the layer's number.
-fn by_kind(tensors: &[Tensor]) -> Vec<(String, String, usize, u64)> {
-    let mut kinds: Vec<(String, String, usize, u64)> = Vec::new();
+fn by_kind(tensors: &[Tensor]) -> Vec<(String, DType, usize, u64)> {
+    let mut kinds: Vec<(String, DType, usize, u64)> = Vec::new();
     for tensor in tensors {
         let parts = tensor.name().split('.').filter(|part| part.parse::<u32>().is_err());
         let parts: Vec<&str> =
             parts.filter(|part| !["blk", "model", "layers", "weight"].contains(part)).collect();
-        let (kind, dtype) = (parts.join("."), tensor.dtype().to_string());
+        let (kind, dtype) = (parts.join("."), tensor.dtype());
         let size = tensor.bytes().len() as u64;
         match kinds.iter_mut().find(|(k, t, ..)| *k == kind && *t == dtype) {
             Some((_, _, count, bytes)) => {

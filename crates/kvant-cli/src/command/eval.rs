@@ -3,6 +3,7 @@
 use crate::cli::Cli;
 use crate::failure::Failure;
 use crate::open;
+use crate::options::{Activations, ThreadOptions};
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -13,7 +14,6 @@ use kvant_eval::{
 };
 use kvant_model::tokenizer::Tokenizer;
 use kvant_model::{Checkpoint, LoadOptions, Model};
-use rayon::ThreadPoolBuilder;
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::time::Instant;
@@ -46,13 +46,16 @@ pub struct Eval {
     #[arg(long, value_name = "SPEC", default_value = "f32")]
     kv: KvSpec,
 
+    /// The numbers that weights are multiplied with
+    #[arg(long, value_name = "TYPE", default_value = "f32")]
+    activations: Activations,
+
     /// Which tokens of a window count: second-half (as llama.cpp) or all
     #[arg(long, value_name = "PART", default_value_t)]
     score: Score,
 
-    /// Threads to compute with [default: as many as the machine has processors]
-    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
-    threads: Option<u16>,
+    #[command(flatten)]
+    threads: ThreadOptions,
 
     /// Print one JSON object
     #[arg(long)]
@@ -69,13 +72,15 @@ impl Eval {
         let windows =
             Windows::of_text(&Tokenizer::of(&checkpoint)?, &text, self.ctx, self.chunks, self.score)
                 .map_err(|e| Failure::new(format!("{}: {e}", path.display())))?;
-        let model = Model::load(&checkpoint, LoadOptions::default())?;
+        let model = Model::load(
+            &checkpoint,
+            LoadOptions { activations: self.activations.kind(), ..LoadOptions::default() },
+        )?;
         check_context(&model, self.ctx)?;
 
-        // Zero is rayon's word for as many as there are processors.
-        let pool = ThreadPoolBuilder::new().num_threads(self.threads.unwrap_or(0).into()).build()?;
+        self.threads.apply();
         let start = Instant::now();
-        let estimate = pool.install(|| measure(&model, &windows, &self.kv))?;
+        let estimate = measure(&model, &windows, &self.kv)?;
         let time = start.elapsed();
 
         let setting = Setting {
@@ -83,8 +88,8 @@ impl Eval {
             architecture: model.architecture().config_name.to_owned(),
             text: path.display().to_string(),
             kv: self.kv.to_string(),
-            activations: "f32".to_owned(),
-            threads: pool.current_num_threads(),
+            activations: self.activations.name().to_owned(),
+            threads: kvant_threads::threads(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             machine: Machine::this(),
         };

@@ -70,7 +70,7 @@ impl<'c> Contents<'c> {
             checkpoint,
             architecture: hyper.architecture()?.to_owned(),
             dims: Dims::read(&hyper).map_err(|e| e.to_string()),
-            model: Model::load(checkpoint, LoadOptions::default()).map_err(|e| e.to_string()),
+            model: Model::load(checkpoint, LoadOptions::AS_STORED).map_err(|e| e.to_string()),
             tensors: tensors?,
         })
     }

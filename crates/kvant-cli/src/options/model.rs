@@ -1,6 +1,8 @@
 //! Flags about the model and how it runs.
 
 use crate::failure::Failure;
+use crate::options::Activations;
+use crate::options::ThreadOptions;
 use clap::{Args, ValueEnum};
 use kvant_codec::KvSpec;
 use kvant_model::{Checkpoint, DType, LoadOptions};
@@ -25,13 +27,12 @@ pub struct ModelOptions {
     #[arg(long, value_name = "TYPE")]
     weights: Option<Weights>,
 
-    /// The numbers activations are multiplied as
-    #[arg(long, value_name = "TYPE", default_value = "auto")]
+    /// The numbers that weights are multiplied with
+    #[arg(long, value_name = "TYPE", default_value = "int8")]
     activations: Activations,
 
-    /// Threads to compute with [default: as many as the machine has processors]
-    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
-    threads: Option<u16>,
+    #[command(flatten)]
+    pub threads: ThreadOptions,
 
     /// Keep the weights in memory: never swapped out, never read twice
     #[arg(long)]
@@ -45,15 +46,6 @@ enum Weights {
     Int8,
     /// 4 bits in groups of 32
     Int4,
-}
-
-/// Types activations can have.
-#[derive(Clone, Copy, ValueEnum)]
-enum Activations {
-    /// The best there is: f32 in this version
-    Auto,
-    /// Single precision
-    F32,
 }
 
 impl Weights {
@@ -74,21 +66,11 @@ impl ModelOptions {
 
     /// What the loader has to know.
     pub fn load_options(&self) -> LoadOptions {
-        match self.activations {
-            Activations::Auto | Activations::F32 => {}
+        LoadOptions {
+            weights: self.weights.map(Weights::dtype),
+            activations: self.activations.kind(),
+            lock: self.mlock,
         }
-        LoadOptions { weights: self.weights.map(Weights::dtype), lock: self.mlock }
-    }
-
-    /// Makes the thread pool as large as asked for.
-    pub fn apply_threads(&self) -> Result<(), Failure> {
-        if let Some(threads) = self.threads {
-            rayon::ThreadPoolBuilder::new()
-                .num_threads(threads.into())
-                .build_global()
-                .map_err(|e| Failure::new(format!("cannot start {threads} threads: {e}")))?;
-        }
-        Ok(())
     }
 
     /// Bytes the weights will take in memory.

@@ -128,7 +128,7 @@ fn bad_arguments_are_refused_before_anything_runs() {
     with(&["--temperature", "-1"]).fails(2, &[]);
     with(&["--top-p", "0"]).fails(1, &["top_p", "above 0"]);
     with(&["--weights", "int3"]).fails(2, &["int8", "int4"]);
-    with(&["--activations", "int8"]).fails(2, &["f32"]);
+    with(&["--activations", "int4"]).fails(2, &["int8", "f32"]);
     with(&["--threads", "0"]).fails(2, &["--threads"]);
     home.run(&["run", "-m", "no-such-file.gguf", "hi"]).fails(1, &["no-such-file.gguf", "no such file"]);
     home.run(&["run", "-m", "not a name", "hi"]).fails(1, &["not a name", "org/repo"]);

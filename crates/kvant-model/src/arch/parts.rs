@@ -25,6 +25,11 @@ pub struct LoadOptions {
     pub lock: bool,
 }
 
+impl LoadOptions {
+    /// Nothing is packed, converted or copied: for looking at a model rather than running it.
+    pub const AS_STORED: Self = Self { weights: None, activations: ActivationType::F32, lock: false };
+}
+
 /// The numbers that weights are multiplied with.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum ActivationType {

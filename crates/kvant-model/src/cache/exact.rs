@@ -4,7 +4,7 @@ use super::{Cache, CacheFull, KvShape, LayerState, Scoring};
 use crate::blocks::dot_block;
 use half::f16;
 use half::slice::HalfFloatSliceExt;
-use rayon::prelude::*;
+use kvant_threads::for_each_chunk;
 use std::cell::RefCell;
 
 /// Positions handled at a time. Blocks start at multiples of this, so where a chunk begins does not move them.
@@ -136,7 +136,7 @@ impl<T: Stored> Cache for ExactCache<T> {
         let tasks = tokens.div_ceil(QUERY_TOKENS) * shape.heads;
         self.gathered.resize(tasks * task_width, 0.0);
         let place = |task: usize| (task / shape.heads * QUERY_TOKENS, task % shape.heads);
-        self.gathered.par_chunks_exact_mut(task_width).enumerate().for_each(|(task, result)| {
+        for_each_chunk(&mut self.gathered, task_width, |task, result| {
             let (token, head) = place(task);
             let count = QUERY_TOKENS.min(tokens - token);
             SCRATCH.with_borrow_mut(|scratch| {

@@ -9,53 +9,22 @@
 use super::product::{Job, Panel, UnitScales, product, unpack};
 use crate::activations::{TILE, Tile};
 use crate::format::{BLOCK, Format, PANEL, code_bytes, scale_bytes};
-use kvant_simd::{Avx512, Simd, Tier, Work};
+use kvant_simd::{Avx512, Simd, Work};
 use std::arch::asm;
 use std::arch::x86_64::{__cpuid_count, __m512i, _mm512_set1_epi8, _mm512_sub_epi8};
 use std::cell::RefCell;
 use std::io;
 use std::marker::PhantomData;
-use std::sync::OnceLock;
 
-/// The environment variable that turns the tile unit off: `KVANT_AMX=off`.
-pub const AMX_VARIABLE: &str = "KVANT_AMX";
-
-/// Whether products use the tile unit.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Amx {
-    /// They do.
-    Used,
-    /// The processor has none, or another tier was asked for.
-    Absent,
-    /// [`AMX_VARIABLE`] says so.
-    TurnedOff,
-    /// The kernel does not let this program use it, for this reason.
-    Refused(String),
-}
-
-impl Amx {
-    /// Asks once per process.
-    pub fn status() -> &'static Amx {
-        static STATUS: OnceLock<Amx> = OnceLock::new();
-        STATUS.get_or_init(|| {
-            // Leaf 7, EDX: bit 24 tiles, bit 25 integer products of tiles.
-            const TILES: u32 = 0b11 << 24;
-            if !Tier::Avx512.is_available() || __cpuid_count(7, 0).edx & TILES != TILES {
-                return Amx::Absent;
-            }
-            if std::env::var(AMX_VARIABLE).is_ok_and(|value| value == "off") {
-                return Amx::TurnedOff;
-            }
-            match permission() {
-                Ok(()) => Amx::Used,
-                Err(error) => Amx::Refused(error.to_string()),
-            }
-        })
-    }
+/// Whether the processor has tiles and integer products of them.
+pub(super) fn is_present() -> bool {
+    // Leaf 7, EDX: bit 24 tiles, bit 25 integer products.
+    const TILES: u32 = 0b11 << 24;
+    __cpuid_count(7, 0).edx & TILES == TILES
 }
 
 /// Asks the kernel for the state of the tile unit, for all threads of the process.
-fn permission() -> io::Result<()> {
+pub(super) fn permission() -> io::Result<()> {
     const ARCH_REQ_XCOMP_PERM: libc::c_long = 0x1023;
     const XFEATURE_XTILEDATA: libc::c_long = 18;
     // SAFETY: a system call that takes two numbers and touches no memory of ours.
@@ -93,7 +62,7 @@ impl Shapes {
 /// All tokens of a panel: full tiles by the tile unit, the rest by vectors.
 ///
 /// # Safety
-/// As for [`product`], and [`Amx::status`] is `Used`.
+/// As for [`product`], and [`super::Amx::status`] is `Used`.
 pub(crate) unsafe fn tiled<F: Format>(panel: &Panel<'_>) {
     thread_local! {
         static EXPANDED: RefCell<Vec<i8>> = const { RefCell::new(Vec::new()) };

@@ -1,0 +1,31 @@
+//! The flag that says what activations are rounded to.
+
+use clap::ValueEnum;
+use kvant_model::arch::ActivationType;
+
+/// Types activations can have in products with weights.
+#[derive(Clone, Copy, ValueEnum)]
+pub enum Activations {
+    /// Bytes with a scale for every 32, as the fast kernels want them
+    Int8,
+    /// Single precision: slower, and the reference for quality
+    F32,
+}
+
+impl Activations {
+    /// As the loader calls it.
+    pub fn kind(self) -> ActivationType {
+        match self {
+            Self::Int8 => ActivationType::Int8,
+            Self::F32 => ActivationType::F32,
+        }
+    }
+
+    /// As the flag calls it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Int8 => "int8",
+            Self::F32 => "f32",
+        }
+    }
+}

@@ -15,6 +15,10 @@ use crate::format::{BLOCK, Format, PANEL, code_bytes, group_offset, scale_bytes}
 use kvant_simd::{LANES, Simd, Work};
 use std::marker::PhantomData;
 
+/// How far ahead codes are asked for: beyond what the processor foresees by itself, and into the next panel at the end
+/// of one.
+const PREFETCH: usize = 8192;
+
 /// A panel, the tokens it meets, and where the products go.
 pub(crate) struct Panel<'a> {
     pub codes: *const u8,
@@ -184,6 +188,9 @@ impl<S: Simd, F: Format, const T: usize> Work<S> for Tokens<S, F, T> {
             for _ in 0..columns / F::UNIT {
                 let halves = UnitScales::<S>::read::<F>(scales);
                 for block in 0..F::UNIT / BLOCK {
+                    for line in 0..code_bytes::<F>() / 64 {
+                        S::prefetch(codes.wrapping_add(PREFETCH + 64 * line));
+                    }
                     let quads = unpack::<S, F>(codes);
                     for part in 0..BLOCK / F::GROUP {
                         let group = block * (BLOCK / F::GROUP) + part;

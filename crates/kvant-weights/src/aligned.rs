@@ -1,22 +1,24 @@
-//! Bytes that begin on a cache line.
+//! Memory for packed weights: on page boundaries, in large pages where the system has them.
 
+use memmap2::MmapMut;
+use std::io;
 use std::ops::{Deref, DerefMut};
 
-/// A cache line.
-#[derive(Clone, Copy)]
-#[repr(C, align(64))]
-struct Line([u8; 64]);
-
-/// A buffer of fixed size on cache lines.
+/// A buffer of fixed size that begins on a page.
 pub(crate) struct AlignedBytes {
-    lines: Vec<Line>,
-    len: usize,
+    map: MmapMut,
 }
 
 impl AlignedBytes {
-    /// `len` zeros.
-    pub fn zeroed(len: usize) -> Self {
-        Self { lines: vec![Line([0; 64]); len.div_ceil(64)], len }
+    /// `len` zeros, `len` above zero. Pages are taken as they are written.
+    pub fn zeroed(len: usize) -> io::Result<Self> {
+        let map = MmapMut::map_anon(len)?;
+        #[cfg(target_os = "linux")]
+        {
+            // Fewer pages are filled sooner and found faster; without the advice all is as right.
+            let _ = map.advise(memmap2::Advice::HugePage);
+        }
+        Ok(Self { map })
     }
 }
 
@@ -24,14 +26,12 @@ impl Deref for AlignedBytes {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: lines are plain bytes without padding, and there are at least `len` of these.
-        unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast(), self.len) }
+        &self.map
     }
 }
 
 impl DerefMut for AlignedBytes {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `deref`.
-        unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), self.len) }
+        &mut self.map
     }
 }

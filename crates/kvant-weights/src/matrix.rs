@@ -49,6 +49,14 @@ pub enum PackError {
         /// Bytes of such a matrix.
         want: usize,
     },
+    /// No memory to pack them into.
+    #[error("cannot get {bytes} bytes of memory for packed weights: {reason}")]
+    Memory {
+        /// Bytes asked for.
+        bytes: usize,
+        /// What the system says.
+        reason: String,
+    },
 }
 
 impl Matrix {
@@ -73,7 +81,9 @@ impl Matrix {
             return Err(PackError::Size { layout, rows, columns, got: bytes.len(), want });
         }
         let panel = panel_size(layout, columns);
-        let mut packed = AlignedBytes::zeroed(rows.div_ceil(PANEL) * panel.bytes());
+        let size = rows.div_ceil(PANEL) * panel.bytes();
+        let mut packed = AlignedBytes::zeroed(size)
+            .map_err(|e| PackError::Memory { bytes: size, reason: e.to_string() })?;
         kvant_threads::for_each_chunk(&mut packed, panel.bytes(), |index, out| {
             let first = index * PANEL;
             let own: Vec<&[u8]> =

@@ -23,6 +23,7 @@ pub(crate) fn pack_panel<F: Source>(rows: &[&[u8]], columns: usize, panel: &mut 
 }
 
 /// Puts a row's codes of a block into its lane.
+#[inline(always)]
 fn deal_codes<F: Format>(source: &Codes, lane: usize, codes: &mut [u8]) {
     let vectors = if F::BITS == 8 { 8 } else { 4 };
     for v in 0..vectors {
@@ -40,6 +41,7 @@ fn deal_codes<F: Format>(source: &Codes, lane: usize, codes: &mut [u8]) {
     }
 }
 
+#[inline(always)]
 fn deal_scales<F: Format>(source: &Scales, lane: usize, scales: &mut [u8]) {
     let kinds = if F::MINIMA { 2 } else { 1 };
     for kind in 0..kinds {

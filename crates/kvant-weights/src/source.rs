@@ -31,27 +31,32 @@ pub(crate) trait Source: Format {
     fn codes(unit: &[u8], index: usize) -> Codes;
 }
 
+#[inline(always)]
 fn half_at(bytes: &[u8], at: usize) -> u16 {
     u16::from_le_bytes([bytes[at], bytes[at + 1]])
 }
 
+#[inline(always)]
 fn word_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
-/// `count` words from byte `at` on.
-fn words_at(bytes: &[u8], at: usize, count: usize) -> [u32; 8] {
+/// `N` words from byte `at` on, then zeros.
+#[inline(always)]
+fn words_at<const N: usize>(bytes: &[u8], at: usize) -> [u32; 8] {
+    let bytes = &bytes[at..at + 4 * N];
     let mut words = [0; 8];
-    for v in 0..count {
-        words[v] = word_at(bytes, at + 4 * v);
+    for v in 0..N {
+        words[v] = word_at(bytes, 4 * v);
     }
     words
 }
 
 /// The file's order of 32 nibbles is ours; `high` is where the fifth bits are.
+#[inline(always)]
 fn nibbles(unit: &[u8], at: usize, high: Option<usize>) -> Codes {
     let fifth = high.map_or(0, |at| word_at(unit, at));
-    Codes { words: words_at(unit, at, 4), planes: [fifth, 0] }
+    Codes { words: words_at::<4>(unit, at), planes: [fifth, 0] }
 }
 
 macro_rules! blocks_of_32 {
@@ -59,11 +64,13 @@ macro_rules! blocks_of_32 {
         $(impl Source for $format {
             const LAYOUT: Layout = Layout::$layout;
 
+            #[inline(always)]
             fn scales(unit: &[u8]) -> Scales {
                 let minimum = $minimum.map_or(0, |at| half_at(unit, at));
                 Scales { halves: [half_at(unit, 0), minimum], ..Scales::default() }
             }
 
+            #[inline(always)]
             fn codes($unit: &[u8], _: usize) -> Codes {
                 $codes
             }
@@ -76,11 +83,12 @@ blocks_of_32! {
     F5 = Q5_0: minimum None, codes |unit| nibbles(unit, 6, Some(2));
     F5Min = Q5_1: minimum Some(2), codes |unit| nibbles(unit, 8, Some(4));
     // Signed bytes become unsigned ones around 128.
-    F8 = Q8_0: minimum None, codes |unit| Codes { words: words_at(unit, 2, 8).map(|w| w ^ 0x8080_8080), planes: [0; 2] };
+    F8 = Q8_0: minimum None, codes |unit| Codes { words: words_at::<8>(unit, 2).map(|w| w ^ 0x8080_8080), planes: [0; 2] };
 }
 
 /// Scales of `Q4_K` and `Q5_K`: `d, dmin`, then 12 bytes with a six-bit scale and minimum for each of 8 groups.
 /// Groups 0 to 3 have a byte each, whose two top bits complete the nibbles of groups 4 to 7.
+#[inline(always)]
 fn six_bit_scales(unit: &[u8]) -> Scales {
     let packed = &unit[4..16];
     let mut bytes = [[0; 2]; 16];
@@ -97,9 +105,10 @@ fn six_bit_scales(unit: &[u8]) -> Scales {
 
 /// Nibbles of block `index` where 32 bytes from `at + 32 · (index / 2)` hold two blocks, one in the low halves and one
 /// in the high ones.
+#[inline(always)]
 fn paired_nibbles(unit: &[u8], at: usize, index: usize) -> [u32; 8] {
     const LOW: u32 = 0x0f0f_0f0f;
-    let bytes = words_at(unit, at + 32 * (index / 2), 8);
+    let bytes = words_at::<8>(unit, at + 32 * (index / 2));
     let mut words = [0; 8];
     for v in 0..4 {
         let (first, second) = (bytes[v], bytes[v + 4]);
@@ -112,11 +121,15 @@ fn paired_nibbles(unit: &[u8], at: usize, index: usize) -> [u32; 8] {
     words
 }
 
-/// One bit of each of 32 bytes, as a word.
+/// One bit of each of 32 bytes, as a word. Eight at a time: the product brings bit 0 of byte i to bit 56 + i, and no
+/// two terms of it meet.
+#[inline(always)]
 fn bits(bytes: &[u8], bit: usize) -> u32 {
     let mut word = 0;
-    for (i, &byte) in bytes[..BLOCK].iter().enumerate() {
-        word |= u32::from(byte >> bit & 1) << i;
+    for (i, eight) in bytes[..BLOCK].as_chunks::<8>().0.iter().enumerate() {
+        let ones = u64::from_le_bytes(*eight) >> bit & 0x0101_0101_0101_0101;
+        let byte = ones.wrapping_mul(0x0102_0408_1020_4080) >> 56;
+        word |= (byte as u32) << (8 * i);
     }
     word
 }
@@ -124,10 +137,12 @@ fn bits(bytes: &[u8], bit: usize) -> u32 {
 impl Source for F4K {
     const LAYOUT: Layout = Layout::Q4K;
 
+    #[inline(always)]
     fn scales(unit: &[u8]) -> Scales {
         six_bit_scales(unit)
     }
 
+    #[inline(always)]
     fn codes(unit: &[u8], index: usize) -> Codes {
         Codes { words: paired_nibbles(unit, 16, index), planes: [0; 2] }
     }
@@ -136,11 +151,13 @@ impl Source for F4K {
 impl Source for F5K {
     const LAYOUT: Layout = Layout::Q5K;
 
+    #[inline(always)]
     fn scales(unit: &[u8]) -> Scales {
         six_bit_scales(unit)
     }
 
     /// The fifth bit of input l of block g is bit g of byte l of the 32 behind the scales.
+    #[inline(always)]
     fn codes(unit: &[u8], index: usize) -> Codes {
         Codes { words: paired_nibbles(unit, 48, index), planes: [bits(&unit[16..], index), 0] }
     }
@@ -160,6 +177,7 @@ impl Source for F6K {
 
     /// In each half of the unit, blocks 0 and 2 share 32 low bytes, 1 and 3 the next 32; the upper two bits of
     /// block k are bits 2k and 2k + 1 of 32 high bytes.
+    #[inline(always)]
     fn codes(unit: &[u8], index: usize) -> Codes {
         let (half, k) = (index / 4, index % 4);
         let low = 64 * half + 32 * (k % 2);

@@ -2,31 +2,57 @@
 
 use kvant_model::blocks::Chunk;
 use kvant_model::cache::ExactCache;
-use kvant_model::{Checkpoint, LoadOptions, Model};
+use kvant_model::{Checkpoint, DType, LoadOptions, Model};
 use std::path::Path;
 
-/// Bits of the logits of a prompt and of one token after it.
-fn bits(model: &Model, prompt: &[u32]) -> Vec<u32> {
-    let mut cache = ExactCache::<f32>::new(model.states(), prompt.len() + 1);
+/// Bits of the logits of all tokens, read in chunks of these sizes.
+fn in_chunks(model: &Model, tokens: &[u32], sizes: &[usize]) -> Vec<u32> {
+    let mut cache = ExactCache::<f32>::new(model.states(), tokens.len());
     let mut found = Vec::new();
-    for tokens in [prompt, &prompt[..1]] {
-        let chunk = Chunk { tokens, cache: &mut cache, wanted: 0..tokens.len() };
+    let mut rest = tokens;
+    for &size in sizes.iter().cycle() {
+        let (chunk, after) = rest.split_at(size.min(rest.len()));
+        let chunk = Chunk { tokens: chunk, cache: &mut cache, wanted: 0..chunk.len() };
         found.extend(model.forward(&mut [chunk]).unwrap().data().iter().map(|z| z.to_bits()));
+        rest = after;
+        if rest.is_empty() {
+            break;
+        }
     }
     found
 }
 
+/// The same in one pass among other sequences.
+fn among_others(model: &Model, tokens: &[u32], others: &[&[u32]]) -> Vec<u32> {
+    let mut caches: Vec<_> =
+        (0..=others.len()).map(|_| ExactCache::<f32>::new(model.states(), tokens.len())).collect();
+    let chunks = others.iter().copied().chain([tokens]).zip(&mut caches);
+    let mut chunks: Vec<Chunk<'_>> =
+        chunks.map(|(tokens, cache)| Chunk { tokens, cache, wanted: 0..tokens.len() }).collect();
+    let logits = model.forward(&mut chunks).unwrap();
+    let own = logits.tokens() - tokens.len()..logits.tokens();
+    own.flat_map(|row| logits.row(row).iter().map(|z| z.to_bits()).collect::<Vec<_>>()).collect()
+}
+
 #[test]
-fn fixtures_have_the_same_bits_with_any_number_of_threads() {
+fn logits_have_the_same_bits_in_any_chunks_any_batch_and_on_any_number_of_threads() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
-    for name in ["gemma3", "gpt_neox", "qwen2_moe"] {
-        let model = Model::load(&Checkpoint::open(root.join(name)).unwrap(), LoadOptions::default()).unwrap();
-        let prompt: Vec<u32> = (0..40).map(|i| (i * 37 + 5) % model.vocabulary() as u32).collect();
-        kvant_threads::set_threads(1);
-        let one = bits(&model, &prompt);
-        for threads in [2, 5, 16] {
-            kvant_threads::set_threads(threads);
-            assert!(bits(&model, &prompt) == one, "{name} with {threads} threads");
+    for name in ["gemma3", "gpt_neox", "qwen2_moe", "smollm2"] {
+        for weights in [None, Some(DType::Int8G32), Some(DType::Int4G32)] {
+            let options = LoadOptions { weights, ..LoadOptions::default() };
+            let model = Model::load(&Checkpoint::open(root.join(name)).unwrap(), options).unwrap();
+            let tokens: Vec<u32> = (0..40).map(|i| (i * 37 + 5) % model.vocabulary() as u32).collect();
+            kvant_threads::set_threads(1);
+            let whole = in_chunks(&model, &tokens, &[40]);
+            for threads in [1, 2, 5, 16] {
+                kvant_threads::set_threads(threads);
+                let case = format!("{name} {weights:?} with {threads} threads");
+                for sizes in [&[40][..], &[1], &[16], &[7, 30, 2]] {
+                    assert!(in_chunks(&model, &tokens, sizes) == whole, "{case} in chunks of {sizes:?}");
+                }
+                let others = [&tokens[3..20], &tokens[..1], &tokens[5..]];
+                assert!(among_others(&model, &tokens, &others) == whole, "{case} among others");
+            }
         }
     }
 }

@@ -104,7 +104,7 @@ fn scattered_ids(count: usize, vocabulary: usize) -> Vec<u32> {
         state ^= state << 13;
         state ^= state >> 17;
         state ^= state << 5;
-        (u64::from(state) * vocabulary as u64 >> 32) as u32
+        ((u64::from(state) * vocabulary as u64) >> 32) as u32
     };
     (0..count).map(next).collect()
 }

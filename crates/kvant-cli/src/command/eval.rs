@@ -4,9 +4,9 @@ use crate::cli::Cli;
 use crate::failure::Failure;
 use crate::open;
 use crate::options::{Activations, ThreadOptions};
+use crate::progress;
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory};
-use indicatif::{ProgressBar, ProgressStyle};
 use kvant_codec::KvSpec;
 use kvant_eval::{
     Estimate, EvalError, Machine, PassLimits, Report, Score, Setting, Windows, check_context, perplexity,
@@ -14,7 +14,7 @@ use kvant_eval::{
 };
 use kvant_model::tokenizer::Tokenizer;
 use kvant_model::{Checkpoint, LoadOptions, Model};
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -112,7 +112,8 @@ fn no_text() -> ! {
 }
 
 fn measure(model: &Model, windows: &Windows, kv: &KvSpec) -> Result<Estimate, EvalError> {
-    let bar = progress_bar(windows.chunks());
+    let bar = progress::bar("{bar:30} {pos}/{len} windows  {msg}  {eta} left");
+    bar.set_length(windows.chunks() as u64);
     let estimate = perplexity(model, windows, kv, PassLimits::default(), &mut |progress| {
         let so_far = progress.so_far;
         bar.set_message(format!("perplexity {:.3} ± {:.3}", so_far.ppl(), so_far.ppl_stderr()));
@@ -120,18 +121,4 @@ fn measure(model: &Model, windows: &Windows, kv: &KvSpec) -> Result<Estimate, Ev
     });
     bar.finish_and_clear();
     estimate
-}
-
-/// On stderr, and only where someone is looking.
-fn progress_bar(windows: usize) -> ProgressBar {
-    if !std::io::stderr().is_terminal() {
-        return ProgressBar::hidden();
-    }
-    let bar = ProgressBar::new(windows as u64);
-    if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} windows  {msg}  {eta} left") {
-        bar.set_style(style);
-    }
-    // Shown at once: the first window of a large model takes a while.
-    bar.tick();
-    bar
 }

@@ -4,10 +4,12 @@ mod machine;
 
 use crate::failure::Failure;
 use crate::open;
+use crate::table::Column::{Left, Right};
 use crate::table::Table;
 use clap::Args;
 use kvant_codec::{TIER_VARIABLE, Tier};
 use kvant_engine::memory::{Memory, bytes};
+use kvant_eval::Machine;
 use kvant_model::cache::LayerState;
 use kvant_model::{Checkpoint, Hub, LoadOptions, Model, Tensor};
 use std::io::{self, Write};
@@ -52,9 +54,8 @@ fn machine(out: &mut dyn Write, complaints: &mut Vec<String>) -> Result<Tier, Fa
         "version".into(),
         format!("kvant {} on {}", env!("CARGO_PKG_VERSION"), std::env::consts::ARCH),
     ]);
-    if let Some(name) = machine::processor_name() {
-        table.row(["processor".into(), name]);
-    }
+    let this = Machine::this();
+    table.row(["processor".into(), this.cpu]);
     table.row(["features".into(), machine::features().join(" ")]);
     table.row(["kernels".into(), format!("{}{forced}", tier.name())]);
     if tier < best {
@@ -69,7 +70,7 @@ fn machine(out: &mut dyn Write, complaints: &mut Vec<String>) -> Result<Tier, Fa
     if cfg!(debug_assertions) {
         complaints.push("this is a debug build: build with --release".to_owned());
     }
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = this.cores;
     table.row(["threads".into(), machine::threads_line(threads)]);
     if let Some(online) = machine::processors_online().filter(|&online| online > threads) {
         complaints
@@ -115,7 +116,7 @@ fn layers(
     let model = Model::load(checkpoint, LoadOptions::default())?;
     writeln!(out, "\nModel {} ({})", checkpoint.path().display(), model.architecture().config_name)?;
     let tensors = checkpoint.names().map(|name| checkpoint.tensor(name)).collect::<Result<Vec<_>, _>>()?;
-    let mut table = Table::new(&["weights", "type", "tensors", "size", "kernel"]);
+    let mut table = Table::new(&[Left("weights"), Left("type"), Right("tensors"), Right("size"), Left("kernel")]);
     for (kind, dtype, count, size) in by_kind(&tensors) {
         let kernel = if kind.ends_with("norm") || kind.ends_with("bias") {
             "f32".to_owned()
@@ -126,7 +127,13 @@ fn layers(
     }
     table.write(out, 2)?;
 
-    let mut table = Table::new(&["cache entries", "heads", "channels", "window", "kernel"]);
+    let mut table = Table::new(&[
+        Right("cache entries"),
+        Right("heads"),
+        Right("channels"),
+        Right("window"),
+        Left("kernel"),
+    ]);
     for (shape, count) in by_shape(model.states()) {
         table.row([vec![count.to_string()], shape, vec!["exact attention".into()]].concat());
     }

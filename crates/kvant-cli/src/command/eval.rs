@@ -3,6 +3,7 @@
 use crate::cli::Cli;
 use crate::failure::Failure;
 use crate::open;
+use crate::options::Activations;
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -50,6 +51,10 @@ pub struct Eval {
     #[arg(long, value_name = "PART", default_value_t)]
     score: Score,
 
+    /// The numbers activations are multiplied as
+    #[arg(long, value_name = "TYPE", default_value = "auto")]
+    activations: Activations,
+
     /// Threads to compute with [default: as many as the machine has processors]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
@@ -83,7 +88,9 @@ impl Eval {
             architecture: model.architecture().config_name.to_owned(),
             text: path.display().to_string(),
             kv: self.kv.to_string(),
-            activations: "f32".to_owned(),
+            activations: match self.activations {
+                Activations::Auto | Activations::F32 => "f32".to_owned(),
+            },
             threads: pool.current_num_threads(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             machine: Machine::this(),

@@ -17,7 +17,7 @@ Examples:
   kvant run -m Qwen/Qwen2.5-0.5B-Instruct-GGUF:q4_k_m --system \"Be brief.\" \"What is a monad?\"
   git diff | kvant run -m coder.gguf --raw -n 200
   kvant run --seed 7 --json \"Name three rivers.\" | jq -r .text
-  kvant run --greedy --stop \"\\n\" --raw \"The capital of France is\"";
+  kvant run --greedy --stop . --raw \"The capital of France is\"";
 
 /// Arguments of `kvant run`.
 #[derive(Args)]

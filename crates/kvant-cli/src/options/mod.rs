@@ -3,5 +3,5 @@
 mod model;
 mod sampling;
 
-pub use model::ModelOptions;
+pub use model::{Activations, ModelOptions};
 pub use sampling::GenerationOptions;

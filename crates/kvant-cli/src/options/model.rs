@@ -33,7 +33,7 @@ pub struct ModelOptions {
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
 
-    /// Keep the weights in memory: never swapped out, never read twice
+    /// Pin the weights in memory: never swapped out, never read twice; keys and values are not pinned
     #[arg(long)]
     mlock: bool,
 }
@@ -49,7 +49,7 @@ enum Weights {
 
 /// Types activations can have.
 #[derive(Clone, Copy, ValueEnum)]
-enum Activations {
+pub enum Activations {
     /// The best there is: f32 in this version
     Auto,
     /// Single precision

@@ -3,5 +3,9 @@
 mod about;
 mod chat;
 mod fetch;
+#[cfg(unix)]
+mod pty;
 mod run;
 mod support;
+#[cfg(unix)]
+mod terminal;

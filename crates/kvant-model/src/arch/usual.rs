@@ -77,6 +77,7 @@ pub fn attention_of(index: usize, dims: &Dims, projection: Projection, output: L
         projection,
         qk_norm: None,
         rope: None,
+        query_gain: None,
         scoring: Scoring { scale: dims.score_scale(), soft_cap: None },
         output,
     }
@@ -208,7 +209,7 @@ pub fn decoder(
     Ok(Decoder { embedding: Embedding::new(table, None, 1.0)?, blocks, head })
 }
 
-/// The token embeddings, `(vocabulary, hidden)`.
+/// The token embeddings, `(vocabulary, hidden)`, pinned where that is asked for.
 pub fn token_table(parts: &Parts<'_>, name: &'static str, dims: &Dims) -> Result<Tensor> {
     let table = parts.weight((name, "token_embd"))?;
     let vocabulary = match parts.hyper().size_if(Key("vocab_size", ""))? {
@@ -216,6 +217,7 @@ pub fn token_table(parts: &Parts<'_>, name: &'static str, dims: &Dims) -> Result
         None => table.rows().max(1),
     };
     table.expect_shape(&[vocabulary, dims.hidden])?;
+    parts.pin(&table)?;
     Ok(table)
 }
 

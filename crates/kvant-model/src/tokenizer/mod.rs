@@ -78,6 +78,7 @@ pub struct Tokenizer {
     eos: Option<u32>,
     /// Sorted.
     end_of_generation: Vec<u32>,
+    guesses_splits: bool,
 }
 
 impl Tokenizer {
@@ -141,7 +142,14 @@ impl Tokenizer {
             bos: vocab.bos,
             eos: vocab.eos,
             end_of_generation: ending::end_of_generation(named, tokens),
+            guesses_splits: vocab.model == "gpt2" && vocab.pre.is_none(),
         })
+    }
+
+    /// True if the file does not say how text is cut into words before byte pairs are merged. The rule that
+    /// llama.cpp falls back on is then used, and the model may see text cut in other places than in training.
+    pub fn guesses_splits(&self) -> bool {
+        self.guesses_splits
     }
 
     /// The ids of `text`.

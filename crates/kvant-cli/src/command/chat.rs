@@ -45,7 +45,7 @@ pub struct Chat {
 
 impl Chat {
     pub fn execute(self) -> Result<(), Failure> {
-        self.generation.sampling().check()?;
+        self.generation.check()?;
         let opened = Opened::new(self.model.clone())?;
         if !opened.engine.converses() {
             return Err(Failure::new(format!(

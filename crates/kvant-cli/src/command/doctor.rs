@@ -24,13 +24,15 @@ pub struct Doctor {
 
 impl Doctor {
     pub fn execute(self) -> Result<(), Failure> {
+        // A mistyped model is said before anything else.
+        let checkpoint = self.model.map(|model| Ok::<_, Failure>(Checkpoint::open(open::find(&model)?)?));
+        let checkpoint = checkpoint.transpose()?;
         let mut out = io::stdout().lock();
         let mut complaints = Vec::new();
         let tier = machine(&mut out, &mut complaints)?;
         models(&mut out)?;
-        if let Some(model) = &self.model {
-            let checkpoint = Checkpoint::open(open::find(model)?)?;
-            layers(&mut out, &checkpoint, tier, &mut complaints)?;
+        if let Some(checkpoint) = &checkpoint {
+            layers(&mut out, checkpoint, tier, &mut complaints)?;
         }
         if complaints.is_empty() {
             writeln!(out, "\nNothing here would make kvant slow.")?;
@@ -116,7 +118,8 @@ fn layers(
     let model = Model::load(checkpoint, LoadOptions::default())?;
     writeln!(out, "\nModel {} ({})", checkpoint.path().display(), model.architecture().config_name)?;
     let tensors = checkpoint.names().map(|name| checkpoint.tensor(name)).collect::<Result<Vec<_>, _>>()?;
-    let mut table = Table::new(&[Left("weights"), Left("type"), Right("tensors"), Right("size"), Left("kernel")]);
+    let mut table =
+        Table::new(&[Left("weights"), Left("type"), Right("tensors"), Right("size"), Left("kernel")]);
     for (kind, dtype, count, size) in by_kind(&tensors) {
         let kernel = if kind.ends_with("norm") || kind.ends_with("bias") {
             "f32".to_owned()

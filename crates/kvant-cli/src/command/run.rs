@@ -56,7 +56,10 @@ pub struct Run {
 impl Run {
     pub fn execute(mut self) -> Result<(), Failure> {
         let text = prompt(self.prompt.take())?;
-        self.generation.sampling().check()?;
+        if text.is_empty() && !self.raw {
+            return Err(Failure::Usage("the prompt is empty".into()));
+        }
+        self.generation.check()?;
         let opened = Opened::new(self.model.clone())?;
         let request = self.request(&opened.engine, &text)?;
         let mut session = opened.session()?;

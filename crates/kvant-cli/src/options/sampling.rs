@@ -1,5 +1,6 @@
 //! Flags about what is generated.
 
+use crate::failure::Failure;
 use clap::Args;
 use kvant_engine::SamplingParams;
 
@@ -57,6 +58,11 @@ pub struct GenerationOptions {
 }
 
 impl GenerationOptions {
+    /// Refuses settings out of range.
+    pub fn check(&self) -> Result<(), Failure> {
+        self.sampling().check().map_err(|e| Failure::Usage(e.to_string()))
+    }
+
     /// The sampler's settings.
     pub fn sampling(&self) -> SamplingParams {
         SamplingParams {

@@ -1,17 +1,15 @@
 //! Ministral 3: Llama whose queries grow a little with their position. Its GGUF files are called `mistral3`.
 
-use crate::arch::{Network, Parts, usual};
-use crate::blocks::{Activation, Ffn, Pairing};
-use crate::config::{Dims, RopeKeys, query_gain};
+use crate::arch::usual::{self, Common};
+use crate::arch::{Network, Parts};
+use crate::blocks::{Ffn, Pairing};
+use crate::config::{RopeKeys, query_gain};
 use crate::error::Result;
 use std::sync::Arc;
 
 pub fn load(parts: &Parts<'_>) -> Result<Box<dyn Network>> {
     let hyper = parts.hyper();
-    let dims = Dims::read(hyper)?;
-    let inner = hyper.size(usual::INNER)?;
-    let eps = hyper.positive(usual::RMS_EPS)? as f32;
-    let activation = hyper.activation(usual::ACTIVATION, Activation::Silu)?;
+    let Common { dims, inner, eps, activation } = Common::read(hyper)?;
     let windows = usual::windows(hyper, dims.layers, |_| true)?;
     let gain = query_gain(hyper)?;
     let rope = parts.rope(&RopeKeys::usual(Pairing::Neighbours), dims.head_dim)?;

@@ -21,6 +21,28 @@ pub const EXPERTS_CHOSEN: Key = Key("num_experts_per_tok", "expert_used_count");
 /// Where layers lie: `model.layers.N` and `blk.N`.
 const LAYERS: (&str, &str) = ("model.layers", "blk");
 
+/// What nearly every architecture reads, and reads alike.
+pub struct Common {
+    pub dims: Dims,
+    /// Width of the feed-forward part.
+    pub inner: usize,
+    /// Of the RMS norms.
+    pub eps: f32,
+    /// SiLU where the file does not say.
+    pub activation: Activation,
+}
+
+impl Common {
+    pub fn read(hyper: &Hyper<'_>) -> Result<Self> {
+        Ok(Self {
+            dims: Dims::read(hyper)?,
+            inner: hyper.size(INNER)?,
+            eps: hyper.positive(RMS_EPS)? as f32,
+            activation: hyper.activation(ACTIVATION, Activation::Silu)?,
+        })
+    }
+}
+
 /// Builds every layer with `build(parts of the layer, its number)`.
 pub fn layers<B: Block + 'static>(
     parts: &Parts<'_>,

@@ -245,3 +245,36 @@ fn gguf_scaling(
         }
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkpoint::Description;
+
+    fn read(scaling: &str) -> Result<Rope> {
+        let text = format!(r#"{{"max_position_embeddings": 64, "rope_scaling": {scaling}}}"#);
+        let config = serde_json::from_str(&text).unwrap();
+        let hyper = Hyper::new(Description::Config(&config)).unwrap();
+        RopeKeys::usual(Pairing::Halves).read(&hyper, 16, |_| Ok(None))
+    }
+
+    #[test]
+    fn scalings_are_read_in_both_spellings_and_refused_by_name() {
+        for good in [
+            "null",
+            r#"{"type": "linear", "factor": 2}"#,
+            r#"{"type": "dynamic", "factor": 2.0}"#,
+            r#"{"rope_type": "dynamic", "factor": 1}"#,
+        ] {
+            assert!(read(good).is_ok(), "{good}");
+        }
+        for (bad, word) in [
+            (r#"{"type": "dynamic", "factor": 0.5}"#, "factor"),
+            (r#"{"type": "dynamic"}"#, "factor"),
+            (r#"{"type": "quadratic"}"#, "quadratic"),
+        ] {
+            let error = read(bad).unwrap_err().to_string();
+            assert!(error.contains(word), "{bad}: {error}");
+        }
+    }
+}

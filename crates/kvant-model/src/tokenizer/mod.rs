@@ -61,7 +61,7 @@ pub struct EncodeOptions {
 
 enum Encoder {
     Pipeline(Box<bpe::Pipeline>),
-    Spm(spm::SpmEncoder),
+    Spm(Box<spm::SpmEncoder>),
 }
 
 /// A vocabulary with its rules, ready to encode and decode.
@@ -116,7 +116,7 @@ impl Tokenizer {
             ..vocab.clone()
         };
         let add_space = vocab.add_space_prefix.unwrap_or(true);
-        let encoder = Encoder::Spm(spm::SpmEncoder::new(&named, kinds, named.unknown, add_space)?);
+        let encoder = Encoder::Spm(Box::new(spm::SpmEncoder::new(&named, kinds, named.unknown, add_space)?));
         let add_bos = vocab.add_bos.unwrap_or(true);
         Self::assemble(encoder, Spelling::Sentence, &named, kinds, add_bos, add_space)
     }

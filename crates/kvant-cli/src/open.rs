@@ -86,6 +86,12 @@ impl Opened {
         let engine = Engine::load(&checkpoint, options.load_options())?;
         // A spec that cannot be used is refused before memory is looked at.
         engine.session(&options.kv, 1)?;
+        if engine.tokenizer().guesses_splits() {
+            eprintln!(
+                "note: the file does not say how its vocabulary cuts text into words (tokenizer.ggml.pre); answers may \
+                 be worse than the model's own, and a newer conversion would help"
+            );
+        }
         let context = context(&engine, &checkpoint, &options)?;
         Ok(Self { engine, name: options.model.clone(), context, options })
     }

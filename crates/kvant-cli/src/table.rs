@@ -2,21 +2,37 @@
 
 use std::io::{self, Write};
 
-/// Rows of cells. Columns of numbers stand to the right, all others to the left.
+/// A column by its heading, and the side its cells stand on.
+#[derive(Clone, Copy)]
+pub enum Column<'h> {
+    /// Words.
+    Left(&'h str),
+    /// Numbers.
+    Right(&'h str),
+}
+
+/// Rows of cells.
 pub struct Table {
-    headings: usize,
+    /// For each column, whether it stands to the right; columns beyond these stand to the left.
+    right: Vec<bool>,
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    /// A table with these headings.
-    pub fn new(headings: &[&str]) -> Self {
-        Self { headings: 1, rows: vec![headings.iter().map(|text| (*text).to_owned()).collect()] }
+    /// A table with these columns.
+    pub fn new(columns: &[Column<'_>]) -> Self {
+        let heading = |column: &Column<'_>| match *column {
+            Column::Left(text) | Column::Right(text) => text.to_owned(),
+        };
+        Self {
+            right: columns.iter().map(|column| matches!(column, Column::Right(_))).collect(),
+            rows: vec![columns.iter().map(heading).collect()],
+        }
     }
 
-    /// A table without headings.
+    /// A table without headings, all of words.
     pub fn plain() -> Self {
-        Self { headings: 0, rows: Vec::new() }
+        Self { right: Vec::new(), rows: Vec::new() }
     }
 
     /// Adds a row.
@@ -30,17 +46,15 @@ impl Table {
         let width = |column: usize| {
             self.rows.iter().filter_map(|row| row.get(column)).map(|c| c.chars().count()).max().unwrap_or(0)
         };
-        let is_number = |column: usize| {
-            let mut cells = self.rows[self.headings..].iter().filter_map(|row| row.get(column));
-            cells.all(|cell| cell == "-" || cell.starts_with(|c: char| c.is_ascii_digit()))
-        };
-        let layout: Vec<(usize, bool)> = (0..columns).map(|c| (width(c), is_number(c))).collect();
+        let widths: Vec<usize> = (0..columns).map(width).collect();
         for row in &self.rows {
             let mut line = " ".repeat(indent);
-            for (cell, (width, is_number)) in row.iter().zip(&layout) {
-                let padding = " ".repeat(width - cell.chars().count());
-                let (left, right) = if *is_number { (padding.as_str(), "") } else { ("", padding.as_str()) };
-                line.push_str(&format!("{left}{cell}{right}  "));
+            for (column, (cell, &width)) in row.iter().zip(&widths).enumerate() {
+                let padded = match self.right.get(column) {
+                    Some(true) => format!("{cell:>width$}  "),
+                    _ => format!("{cell:<width$}  "),
+                };
+                line.push_str(&padded);
             }
             writeln!(out, "{}", line.trim_end())?;
         }
@@ -50,18 +64,18 @@ impl Table {
 
 #[cfg(test)]
 mod tests {
-    use super::Table;
+    use super::{Column, Table};
 
     #[test]
     fn columns_line_up() {
-        let mut table = Table::new(&["name", "size", "note"]);
+        let mut table = Table::new(&[Column::Left("name"), Column::Right("size"), Column::Left("note")]);
         table.row(["é", "5", "8 bits"].map(String::from));
-        table.row(["longer", "1000", "none"].map(String::from));
+        table.row(["longer", "1000", "4 bits"].map(String::from));
         let mut out = Vec::new();
         table.write(&mut out, 2).unwrap();
         assert_eq!(
             String::from_utf8(out).unwrap(),
-            "  name    size  note\n  é          5  8 bits\n  longer  1000  none\n"
+            "  name    size  note\n  é          5  8 bits\n  longer  1000  4 bits\n"
         );
     }
 }

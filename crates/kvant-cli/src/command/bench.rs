@@ -3,6 +3,7 @@
 use crate::failure::Failure;
 use crate::open;
 use crate::progress;
+use crate::table::Column::{Left, Right};
 use crate::table::Table;
 use clap::Args;
 use kvant_codec::{KvSpec, SpecError, Tier};
@@ -126,7 +127,16 @@ impl Bench {
 }
 
 fn write_table(out: &mut dyn Write, rows: &[SpeedRow]) -> io::Result<()> {
-    let mut table = Table::new(&["test", "depth", "threads", "kv", "tok/s", "median", "ms/token", "median"]);
+    let mut table = Table::new(&[
+        Left("test"),
+        Right("depth"),
+        Right("threads"),
+        Left("kv"),
+        Right("tok/s"),
+        Right("median"),
+        Right("ms/token"),
+        Right("median"),
+    ]);
     for row in rows {
         table.row([
             format!("{}{}", row.test, row.tokens),

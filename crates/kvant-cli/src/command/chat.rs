@@ -21,8 +21,8 @@ Examples:
   kvant chat
   kvant chat -m model.gguf --system \"You are a patient teacher.\"
 
-Within the conversation: /help lists the commands, Ctrl-C stops an answer, Ctrl-D or /exit leaves, and a line that
-ends with a backslash goes on with the next one.";
+Within the conversation: /help lists the commands, Ctrl-C stops an answer, Ctrl-D, /exit or Ctrl-C twice at the
+prompt leaves, and a line that ends with a backslash goes on with the next one.";
 
 /// Arguments of `kvant chat`.
 #[derive(Args)]
@@ -45,7 +45,7 @@ pub struct Chat {
 
 impl Chat {
     pub fn execute(self) -> Result<(), Failure> {
-        self.generation.sampling().check()?;
+        self.generation.check()?;
         let opened = Opened::new(self.model.clone())?;
         if !opened.engine.converses() {
             return Err(Failure::new(format!(
@@ -64,11 +64,15 @@ impl Chat {
         };
         let mut input = Input::new()?;
         input.greet(&opened.name);
+        let mut leaving = false;
         loop {
             interrupt::clear();
-            match input.line()? {
+            let line = input.line()?;
+            let was_leaving = std::mem::replace(&mut leaving, matches!(line, Line::Interrupted));
+            match line {
                 Line::End => return Ok(()),
-                Line::Interrupted => input.say("(Ctrl-D or /exit leaves)"),
+                Line::Interrupted if was_leaving => return Ok(()),
+                Line::Interrupted => input.say("(Ctrl-C once more, Ctrl-D or /exit leaves)"),
                 Line::Text(text) if text.trim().is_empty() => {}
                 Line::Text(text) => match Slash::parse(&text) {
                     None => conversation.say(slash::unescaped(text))?,

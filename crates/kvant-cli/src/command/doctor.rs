@@ -4,10 +4,12 @@ mod machine;
 
 use crate::failure::Failure;
 use crate::open;
+use crate::table::Column::{Left, Right};
 use crate::table::Table;
 use clap::Args;
 use kvant_codec::{TIER_VARIABLE, Tier};
 use kvant_engine::memory::{Memory, bytes};
+use kvant_eval::Machine;
 use kvant_model::blocks::{Dense, Packed};
 use kvant_model::cache::LayerState;
 use kvant_model::{Checkpoint, DType, Hub, LoadOptions, Model, Tensor};
@@ -24,13 +26,15 @@ pub struct Doctor {
 
 impl Doctor {
     pub fn execute(self) -> Result<(), Failure> {
+        // A mistyped model is said before anything else.
+        let checkpoint = self.model.map(|model| Ok::<_, Failure>(Checkpoint::open(open::find(&model)?)?));
+        let checkpoint = checkpoint.transpose()?;
         let mut out = io::stdout().lock();
         let mut complaints = Vec::new();
         let tier = machine(&mut out, &mut complaints)?;
         models(&mut out)?;
-        if let Some(model) = &self.model {
-            let checkpoint = Checkpoint::open(open::find(model)?)?;
-            layers(&mut out, &checkpoint, tier, &mut complaints)?;
+        if let Some(checkpoint) = &checkpoint {
+            layers(&mut out, checkpoint, tier, &mut complaints)?;
         }
         if complaints.is_empty() {
             writeln!(out, "\nNothing here would make kvant slow.")?;
@@ -54,9 +58,8 @@ fn machine(out: &mut dyn Write, complaints: &mut Vec<String>) -> Result<Tier, Fa
         "version".into(),
         format!("kvant {} on {}", env!("CARGO_PKG_VERSION"), std::env::consts::ARCH),
     ]);
-    if let Some(name) = machine::processor_name() {
-        table.row(["processor".into(), name]);
-    }
+    let this = Machine::this();
+    table.row(["processor".into(), this.cpu]);
     table.row(["features".into(), machine::features().join(" ")]);
     table.row(["kernels".into(), format!("{}{forced}", product_kernels(tier))]);
     if tier < best {
@@ -124,7 +127,8 @@ fn layers(
     let model = Model::load(checkpoint, LoadOptions::AS_STORED)?;
     writeln!(out, "\nModel {} ({})", checkpoint.path().display(), model.architecture().config_name)?;
     let tensors = checkpoint.names().map(|name| checkpoint.tensor(name)).collect::<Result<Vec<_>, _>>()?;
-    let mut table = Table::new(&["weights", "type", "tensors", "size", "kernel"]);
+    let mut table =
+        Table::new(&[Left("weights"), Left("type"), Right("tensors"), Right("size"), Left("kernel")]);
     let mut unpacked = Vec::new();
     for (kind, dtype, count, size) in by_kind(&tensors) {
         let kernel = if kind.ends_with("norm") || kind.ends_with("bias") {
@@ -143,7 +147,13 @@ fn layers(
     }
     table.write(out, 2)?;
 
-    let mut table = Table::new(&["cache entries", "heads", "channels", "window", "kernel"]);
+    let mut table = Table::new(&[
+        Right("cache entries"),
+        Right("heads"),
+        Right("channels"),
+        Right("window"),
+        Left("kernel"),
+    ]);
     for (shape, count) in by_shape(model.states()) {
         table.row([vec![count.to_string()], shape, vec!["exact attention".into()]].concat());
     }

@@ -1,12 +1,10 @@
 //! `kvant eval`: how well a model predicts a text.
 
-use crate::cli::Cli;
 use crate::failure::Failure;
 use crate::open;
 use crate::options::{Activations, ThreadOptions};
 use crate::progress;
-use clap::error::ErrorKind;
-use clap::{Args, CommandFactory};
+use clap::Args;
 use kvant_codec::KvSpec;
 use kvant_eval::{
     Estimate, EvalError, Machine, PassLimits, Report, Score, Setting, Windows, check_context, perplexity,
@@ -66,7 +64,11 @@ impl Eval {
     /// Measures and prints the report.
     pub fn execute(self) -> Result<(), Failure> {
         // Cheap checks first: a mistyped text should not wait for a model.
-        let path = self.text.unwrap_or_else(|| no_text());
+        let Some(path) = self.text else {
+            let message =
+                "kvant eval needs a text to predict, and none comes with it yet: give one with --text FILE";
+            return Err(Failure::Usage(message.into()));
+        };
         let text = read_text(&path)?;
         let checkpoint = Checkpoint::open(open::find(&self.model)?)?;
         let windows =
@@ -103,12 +105,6 @@ impl Eval {
         }
         Ok(())
     }
-}
-
-/// Ends as other usage errors do.
-fn no_text() -> ! {
-    let message = "kvant eval needs a text to predict, and none comes with it yet: give one with --text FILE";
-    Cli::command().error(ErrorKind::MissingRequiredArgument, message).exit()
 }
 
 fn measure(model: &Model, windows: &Windows, kv: &KvSpec) -> Result<Estimate, EvalError> {

@@ -2,6 +2,7 @@
 
 use crate::failure::Failure;
 use crate::open;
+use crate::table::Column::{Left, Right};
 use crate::table::Table;
 use clap::Args;
 use kvant_codec::{KvSpec, PRESETS};
@@ -129,7 +130,13 @@ impl<'c> Contents<'c> {
         facts.write(out, 0)?;
 
         writeln!(out, "\nTensor types")?;
-        let mut types = Table::new(&["type", "tensors", "values", "size", "bits/value"]);
+        let mut types = Table::new(&[
+            Left("type"),
+            Right("tensors"),
+            Right("values"),
+            Right("size"),
+            Right("bits/value"),
+        ]);
         for (dtype, count, values, size) in self.types() {
             let bits = format!("{:.2}", dtype.bits_per_value());
             types.row([dtype.to_string(), count.to_string(), values.to_string(), bytes(size), bits]);
@@ -138,7 +145,13 @@ impl<'c> Contents<'c> {
 
         if let Ok(model) = &self.model {
             writeln!(out, "\nKeys and values per token of context")?;
-            let mut table = Table::new(&["spec", "bits/value", "bytes/token", "at 32k", "what it is"]);
+            let mut table = Table::new(&[
+                Left("spec"),
+                Right("bits/value"),
+                Right("bytes/token"),
+                Right("at 32k"),
+                Left("what it is"),
+            ]);
             for cost in costs(model.states()) {
                 table.row(match &cost.bytes {
                     Ok(each) => [
@@ -155,7 +168,7 @@ impl<'c> Contents<'c> {
         }
         if tensors {
             writeln!(out, "\nTensors")?;
-            let mut table = Table::new(&["name", "type", "shape", "size"]);
+            let mut table = Table::new(&[Left("name"), Left("type"), Left("shape"), Right("size")]);
             for tensor in &self.tensors {
                 let shape = tensor.shape().iter().map(usize::to_string).collect::<Vec<_>>().join(" x ");
                 let name = tensor.name().to_owned();

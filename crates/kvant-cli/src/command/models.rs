@@ -1,6 +1,7 @@
 //! `kvant models`: what is in the cache.
 
 use crate::failure::Failure;
+use crate::table::Column::{Left, Right};
 use crate::table::Table;
 use clap::Args;
 use kvant_engine::memory::bytes;
@@ -38,7 +39,7 @@ impl Models {
             );
             return Ok(());
         }
-        let mut table = Table::new(&["NAME", "SIZE", "FILE"]);
+        let mut table = Table::new(&[Left("NAME"), Right("SIZE"), Left("FILE")]);
         for model in models {
             table.row([model.name, bytes(model.bytes), model.path.display().to_string()]);
         }

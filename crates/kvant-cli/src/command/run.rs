@@ -17,7 +17,7 @@ Examples:
   kvant run -m Qwen/Qwen2.5-0.5B-Instruct-GGUF:q4_k_m --system \"Be brief.\" \"What is a monad?\"
   git diff | kvant run -m coder.gguf --raw -n 200
   kvant run --seed 7 --json \"Name three rivers.\" | jq -r .text
-  kvant run --greedy --stop \"\\n\" --raw \"The capital of France is\"";
+  kvant run --greedy --stop . --raw \"The capital of France is\"";
 
 /// Arguments of `kvant run`.
 #[derive(Args)]
@@ -56,7 +56,10 @@ pub struct Run {
 impl Run {
     pub fn execute(mut self) -> Result<(), Failure> {
         let text = prompt(self.prompt.take())?;
-        self.generation.sampling().check()?;
+        if text.is_empty() && !self.raw {
+            return Err(Failure::Usage("the prompt is empty".into()));
+        }
+        self.generation.check()?;
         let opened = Opened::new(self.model.clone())?;
         let request = self.request(&opened.engine, &text)?;
         let mut session = opened.session()?;

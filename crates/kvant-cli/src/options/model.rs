@@ -34,7 +34,7 @@ pub struct ModelOptions {
     #[command(flatten)]
     pub threads: ThreadOptions,
 
-    /// Keep the weights in memory: never swapped out, never read twice
+    /// Pin the weights in memory: never swapped out, never read twice; keys and values are not pinned
     #[arg(long)]
     mlock: bool,
 }

@@ -1,5 +1,6 @@
 //! Flags about what is generated.
 
+use crate::failure::Failure;
 use clap::Args;
 use kvant_engine::SamplingParams;
 
@@ -27,7 +28,7 @@ pub struct GenerationOptions {
     #[arg(long, value_name = "P", default_value_t = 0.05)]
     min_p: f32,
 
-    /// Above 1, makes tokens that were used lately less likely
+    /// Above 1, makes tokens that were used lately (see --repeat-last-n) less likely
     #[arg(long, value_name = "X", default_value_t = 1.0)]
     repeat_penalty: f32,
 
@@ -39,9 +40,9 @@ pub struct GenerationOptions {
     #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
     presence_penalty: f32,
 
-    /// How many of the last tokens, prompt included, the penalties look at
+    /// How many of the last tokens the three penalties look at, those of the prompt included; 0 for none
     #[arg(long, value_name = "N", default_value_t = 64)]
-    penalty_window: usize,
+    repeat_last_n: usize,
 
     /// Makes the choice repeatable; without it every run differs
     #[arg(long, value_name = "N")]
@@ -57,6 +58,11 @@ pub struct GenerationOptions {
 }
 
 impl GenerationOptions {
+    /// Refuses settings out of range.
+    pub fn check(&self) -> Result<(), Failure> {
+        self.sampling().check().map_err(|e| Failure::Usage(e.to_string()))
+    }
+
     /// The sampler's settings.
     pub fn sampling(&self) -> SamplingParams {
         SamplingParams {
@@ -67,7 +73,7 @@ impl GenerationOptions {
             repetition_penalty: self.repeat_penalty,
             frequency_penalty: self.frequency_penalty,
             presence_penalty: self.presence_penalty,
-            penalty_window: Some(self.penalty_window),
+            penalty_window: Some(self.repeat_last_n),
             logit_bias: Vec::new(),
             seed: self.seed,
         }

@@ -4,5 +4,9 @@ mod about;
 mod bench;
 mod chat;
 mod fetch;
+#[cfg(unix)]
+mod pty;
 mod run;
 mod support;
+#[cfg(unix)]
+mod terminal;

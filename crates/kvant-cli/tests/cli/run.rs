@@ -50,6 +50,7 @@ fn json_holds_what_the_text_shows_and_its_seed_repeats_the_run() {
     assert_eq!(used, first["prefill"]["tokens"].as_u64().unwrap() + 19);
     // 2 layers, 2 kv heads of 16 channels, keys and values, 2 bytes.
     assert_eq!(first["kv"]["bytes"].as_u64().unwrap(), used * 2 * 2 * 16 * 2 * 2);
+    assert!(first["seed"].as_u64().unwrap() < 1 << 53, "a double holds it");
     let seed = first["seed"].to_string();
     let again =
         home.run(&["run", "--json", "-m", &model, "-n", "20", "--seed", &seed, "what is this"]).json();
@@ -126,7 +127,10 @@ fn bad_arguments_are_refused_before_anything_runs() {
     with(&["--ctx", "1000000000000"]).fails(1, &["does not fit", "the largest that fits is --ctx"]);
     with(&["--ctx", "0"]).fails(2, &["--ctx"]);
     with(&["--temperature", "-1"]).fails(2, &[]);
-    with(&["--top-p", "0"]).fails(1, &["top_p", "above 0"]);
+    with(&["--top-p", "0"]).fails(2, &["top_p", "above 0"]);
+    home.run(&["run", "-m", &model, ""]).fails(2, &["prompt is empty"]);
+    home.run_with_input(&["run", "-m", &model], b"\n").fails(2, &["prompt is empty"]);
+    home.run(&["doctor", "-m", "nonsense"]).fails(1, &["nonsense"]);
     with(&["--weights", "int3"]).fails(2, &["int8", "int4"]);
     with(&["--activations", "int4"]).fails(2, &["int8", "f32"]);
     with(&["--threads", "0"]).fails(2, &["--threads"]);

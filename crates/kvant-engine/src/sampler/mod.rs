@@ -108,7 +108,8 @@ impl Sampler {
     /// If a setting is outside its range.
     pub fn new(params: SamplingParams) -> Result<Self, SampleError> {
         params.check()?;
-        let seed = params.seed.unwrap_or_else(|| RandomState::new().hash_one(0u8));
+        // Short enough to be typed, and to survive readers of JSON whose numbers are doubles.
+        let seed = params.seed.unwrap_or_else(|| RandomState::new().hash_one(0u8) >> 32);
         Ok(Self {
             params,
             seed,

@@ -19,7 +19,7 @@ pub struct SamplingParams {
     pub frequency_penalty: f32,
     /// Subtracted from a token's logit if it is in the history.
     pub presence_penalty: f32,
-    /// How many of the last tokens the penalties look at; `None` for all.
+    /// How many of the last tokens the penalties look at, those of the prompt included; `None` for all.
     pub penalty_window: Option<usize>,
     /// Added to the logits of these tokens; −∞ forbids one.
     pub logit_bias: Vec<(u32, f32)>,

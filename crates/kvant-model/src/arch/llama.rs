@@ -3,9 +3,10 @@
 //! GGUF calls Mistral and Mixtral `llama` too; a window or experts in the metadata tell them apart. Its
 //! converters put the two channels of a rotated pair side by side.
 
-use crate::arch::{Network, Parts, mistral, mixtral, usual};
-use crate::blocks::{Activation, Ffn, Pairing};
-use crate::config::{Dims, Key, RopeKeys};
+use crate::arch::usual::{self, Common};
+use crate::arch::{Network, Parts, mistral, mixtral};
+use crate::blocks::{Ffn, Pairing};
+use crate::config::{Key, RopeKeys};
 use crate::error::Result;
 use std::sync::Arc;
 
@@ -17,10 +18,7 @@ pub fn load(parts: &Parts<'_>) -> Result<Box<dyn Network>> {
     if hyper.is_gguf() && hyper.count(usual::WINDOW)?.is_some() {
         return mistral::load(parts);
     }
-    let dims = Dims::read(hyper)?;
-    let inner = hyper.size(usual::INNER)?;
-    let eps = hyper.positive(usual::RMS_EPS)? as f32;
-    let activation = hyper.activation(usual::ACTIVATION, Activation::Silu)?;
+    let Common { dims, inner, eps, activation } = Common::read(hyper)?;
     let attention_bias = hyper.flag(usual::ATTENTION_BIAS, false)?;
     let mlp_bias = hyper.flag(Key("mlp_bias", ""), false)?;
     let rope = Arc::new(parts.rope(&RopeKeys::usual(Pairing::Neighbours), dims.head_dim)?);

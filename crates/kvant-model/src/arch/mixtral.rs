@@ -1,9 +1,9 @@
 //! Mixtral: Mistral with eight experts, two of them for each token. Its GGUF files are called `llama`.
 
-use crate::arch::usual::{self, ExpertNames};
+use crate::arch::usual::{self, Common, ExpertNames};
 use crate::arch::{Network, Parts};
-use crate::blocks::{Activation, Ffn, Pairing};
-use crate::config::{Dims, RopeKeys};
+use crate::blocks::{Ffn, Pairing};
+use crate::config::RopeKeys;
 use crate::error::Result;
 use std::sync::Arc;
 
@@ -16,10 +16,7 @@ const EXPERT: ExpertNames = ExpertNames {
 
 pub fn load(parts: &Parts<'_>) -> Result<Box<dyn Network>> {
     let hyper = parts.hyper();
-    let dims = Dims::read(hyper)?;
-    let inner = hyper.size(usual::INNER)?;
-    let eps = hyper.positive(usual::RMS_EPS)? as f32;
-    let activation = hyper.activation(usual::ACTIVATION, Activation::Silu)?;
+    let Common { dims, inner, eps, activation } = Common::read(hyper)?;
     let windows = usual::windows(hyper, dims.layers, |_| true)?;
     let rope = Arc::new(parts.rope(&RopeKeys::usual(Pairing::Neighbours), dims.head_dim)?);
 

@@ -13,6 +13,7 @@ mod gpt2;
 mod gpt_neox;
 mod granite;
 mod llama;
+mod ministral3;
 mod mistral;
 mod mixtral;
 mod olmo2;
@@ -76,6 +77,7 @@ pub const REGISTRY: &[Architecture] = &[
     entry("gpt_neox", "gptneox", gpt_neox::load),
     entry("granite", "granite", granite::load),
     entry("llama", "llama", llama::load),
+    entry("ministral3", "mistral3", ministral3::load),
     entry("mistral", "", mistral::load),
     entry("mixtral", "", mixtral::load),
     entry("olmo2", "olmo2", olmo2::load),

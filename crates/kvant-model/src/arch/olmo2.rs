@@ -1,9 +1,10 @@
 //! OLMo 2: norms after attention and perceptron instead of before, and over all heads of queries and of keys.
 
-use crate::arch::{Network, Parts, usual};
-use crate::blocks::{Activation, Attention, Block, Mlp, Norm, Pairing, Pass, Rows};
+use crate::arch::usual::{self, Common};
+use crate::arch::{Network, Parts};
+use crate::blocks::{Attention, Block, Mlp, Norm, Pairing, Pass, Rows};
 use crate::cache::LayerState;
-use crate::config::{Dims, RopeKeys};
+use crate::config::RopeKeys;
 use crate::error::Result;
 use std::sync::Arc;
 
@@ -32,10 +33,7 @@ impl Block for PostNorm {
 
 pub fn load(parts: &Parts<'_>) -> Result<Box<dyn Network>> {
     let hyper = parts.hyper();
-    let dims = Dims::read(hyper)?;
-    let inner = hyper.size(usual::INNER)?;
-    let eps = hyper.positive(usual::RMS_EPS)? as f32;
-    let activation = hyper.activation(usual::ACTIVATION, Activation::Silu)?;
+    let Common { dims, inner, eps, activation } = Common::read(hyper)?;
     let bias = hyper.flag(usual::ATTENTION_BIAS, false)?;
     let rope = Arc::new(parts.rope(&RopeKeys::usual(Pairing::Halves), dims.head_dim)?);
 

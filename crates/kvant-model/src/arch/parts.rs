@@ -21,7 +21,8 @@ pub struct LoadOptions {
     pub weights: Option<DType>,
     /// What activations are rounded to before products.
     pub activations: ActivationType,
-    /// Pins the weights of linear layers in memory; loading fails where the system does not allow it.
+    /// Pins the matrices of linear layers and the token table in memory; loading fails where the system does not
+    /// allow it.
     pub lock: bool,
 }
 
@@ -132,19 +133,23 @@ impl<'a> Parts<'a> {
             (_, Some(number)) => Box::new(Dense::new(self.tier, number, weight)),
             _ => Box::new(Unpacked::new(weight)?),
         };
-        if self.options.lock {
-            lock(product.bytes()).map_err(|e| {
-                let size = product.bytes().len();
-                LoadError::new(
-                    LoadErrorKind::Io,
-                    format!(
-                        "tensor {name:?}: cannot pin {size} bytes in memory: {e}; raise the limit on locked memory \
-                         (`ulimit -l`) or do without pinning"
-                    ),
-                )
-            })?;
-        }
+        self.pin(&name, product.bytes())?;
         Ok(product)
+    }
+
+    /// Pins the bytes of the tensor `name` in memory where the options ask for that.
+    pub fn pin(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        if !self.options.lock {
+            return Ok(());
+        }
+        lock(bytes).map_err(|e| {
+            let message = format!(
+                "tensor {name:?}: cannot pin {} bytes in memory: {e}; raise the limit on locked memory (`ulimit -l`) or \
+                 do without pinning",
+                bytes.len()
+            );
+            LoadError::new(LoadErrorKind::Io, message)
+        })
     }
 
     /// A linear layer whose Hugging Face checkpoint stores the weights `(inputs, outputs)`.
@@ -156,22 +161,25 @@ impl<'a> Parts<'a> {
         let values = stored.to_f32()?; // (inputs, outputs)
         let turned: Vec<f32> =
             (0..outputs).flat_map(|o| values[o..].iter().step_by(outputs).copied()).collect();
+        stored.bytes().release();
         let weight = Tensor::from_f32(stored.name(), vec![outputs, inputs], &turned)?;
         Ok(Linear::new(self.product(weight)?, self.bias(name, outputs, true)?))
     }
 
     /// The linear layers `(experts, outputs, inputs)` of a mixture: one tensor in GGUF, one per expert in
-    /// Hugging Face checkpoints, where `name` holds a `{}` for the expert's number.
+    /// Hugging Face checkpoints, where `name` holds a `{}` for the expert's number. The first GGUF files of
+    /// mixtures had one per expert too: `ffn_gate.3` where later ones have `ffn_gate_exps`.
     pub fn experts(&self, name: Name, count: usize, outputs: usize, inputs: usize) -> Result<Vec<Linear>> {
-        let whole =
-            if self.hyper.is_gguf() { Some(self.weight_of(name, &[count, outputs, inputs])?) } else { None };
+        let apart = |index: usize| match name.1.strip_suffix("_exps") {
+            Some(stem) if self.hyper.is_gguf() => format!("{}{stem}.{index}.weight", self.prefix),
+            _ => self.full_name(name, ".weight").replace("{}", &index.to_string()),
+        };
+        let is_whole = self.hyper.is_gguf() && self.checkpoint.get(&apart(0))?.is_none();
+        let whole = if is_whole { Some(self.weight_of(name, &[count, outputs, inputs])?) } else { None };
         let expert = |index: usize| {
             let weight = match &whole {
                 Some(whole) => whole.index(index)?,
-                None => {
-                    let own = self.full_name(name, ".weight").replace("{}", &index.to_string());
-                    self.checkpoint.tensor(&own)?
-                }
+                None => self.checkpoint.tensor(&apart(index))?,
             };
             weight.expect_shape(&[outputs, inputs])?;
             Ok(Linear::new(self.product(weight)?, None))

@@ -1,17 +1,15 @@
 //! Qwen 2 and 2.5: Llama with biases on queries, keys and values, and a window on upper layers if asked for.
 
-use crate::arch::{Network, Parts, usual};
-use crate::blocks::{Activation, Ffn, Pairing};
-use crate::config::{Dims, Hyper, Key, RopeKeys};
+use crate::arch::usual::{self, Common};
+use crate::arch::{Network, Parts};
+use crate::blocks::{Ffn, Pairing};
+use crate::config::{Hyper, Key, RopeKeys};
 use crate::error::Result;
 use std::sync::Arc;
 
 pub fn load(parts: &Parts<'_>) -> Result<Box<dyn Network>> {
     let hyper = parts.hyper();
-    let dims = Dims::read(hyper)?;
-    let inner = hyper.size(usual::INNER)?;
-    let eps = hyper.positive(usual::RMS_EPS)? as f32;
-    let activation = hyper.activation(usual::ACTIVATION, Activation::Silu)?;
+    let Common { dims, inner, eps, activation } = Common::read(hyper)?;
     let windows = windows(hyper, dims.layers)?;
     let rope = Arc::new(parts.rope(&RopeKeys::usual(Pairing::Halves), dims.head_dim)?);
 

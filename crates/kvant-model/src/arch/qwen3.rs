@@ -1,17 +1,15 @@
 //! Qwen 3: Qwen 2 with a norm on each head's queries and keys in place of the biases.
 
-use crate::arch::{Network, Parts, qwen2, usual};
-use crate::blocks::{Activation, Ffn, Pairing};
-use crate::config::{Dims, RopeKeys};
+use crate::arch::usual::{self, Common};
+use crate::arch::{Network, Parts, qwen2};
+use crate::blocks::{Ffn, Pairing};
+use crate::config::RopeKeys;
 use crate::error::Result;
 use std::sync::Arc;
 
 pub fn load(parts: &Parts<'_>) -> Result<Box<dyn Network>> {
     let hyper = parts.hyper();
-    let dims = Dims::read(hyper)?;
-    let inner = hyper.size(usual::INNER)?;
-    let eps = hyper.positive(usual::RMS_EPS)? as f32;
-    let activation = hyper.activation(usual::ACTIVATION, Activation::Silu)?;
+    let Common { dims, inner, eps, activation } = Common::read(hyper)?;
     let bias = hyper.flag(usual::ATTENTION_BIAS, false)?;
     let windows = qwen2::windows(hyper, dims.layers)?;
     let rope = Arc::new(parts.rope(&RopeKeys::usual(Pairing::Halves), dims.head_dim)?);

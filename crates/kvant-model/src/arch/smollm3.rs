@@ -1,18 +1,16 @@
 //! SmolLM 3: Llama without rotation on every fourth layer.
 
-use crate::arch::{Network, Parts, usual};
-use crate::blocks::{Activation, Ffn, Pairing};
-use crate::config::{Dims, Key, RopeKeys};
+use crate::arch::usual::{self, Common};
+use crate::arch::{Network, Parts};
+use crate::blocks::{Ffn, Pairing};
+use crate::config::{Key, RopeKeys};
 use crate::error::Result;
 use std::sync::Arc;
 
 pub fn load(parts: &Parts<'_>) -> Result<Box<dyn Network>> {
     const ROTATED: Key = Key("no_rope_layers", ""); // despite its name: 1 where a layer does rotate
     let hyper = parts.hyper();
-    let dims = Dims::read(hyper)?;
-    let inner = hyper.size(usual::INNER)?;
-    let eps = hyper.positive(usual::RMS_EPS)? as f32;
-    let activation = hyper.activation(usual::ACTIVATION, Activation::Silu)?;
+    let Common { dims, inner, eps, activation } = Common::read(hyper)?;
     let attention_bias = hyper.flag(usual::ATTENTION_BIAS, false)?;
     let mlp_bias = hyper.flag(Key("mlp_bias", ""), false)?;
     let interval = hyper.size_if(Key("no_rope_layer_interval", ""))?.unwrap_or(4);

@@ -21,6 +21,28 @@ pub const EXPERTS_CHOSEN: Key = Key("num_experts_per_tok", "expert_used_count");
 /// Where layers lie: `model.layers.N` and `blk.N`.
 const LAYERS: (&str, &str) = ("model.layers", "blk");
 
+/// What nearly every architecture reads, and reads alike.
+pub struct Common {
+    pub dims: Dims,
+    /// Width of the feed-forward part.
+    pub inner: usize,
+    /// Of the RMS norms.
+    pub eps: f32,
+    /// SiLU where the file does not say.
+    pub activation: Activation,
+}
+
+impl Common {
+    pub fn read(hyper: &Hyper<'_>) -> Result<Self> {
+        Ok(Self {
+            dims: Dims::read(hyper)?,
+            inner: hyper.size(INNER)?,
+            eps: hyper.positive(RMS_EPS)? as f32,
+            activation: hyper.activation(ACTIVATION, Activation::Silu)?,
+        })
+    }
+}
+
 /// Builds every layer with `build(parts of the layer, its number)`.
 pub fn layers<B: Block + 'static>(
     parts: &Parts<'_>,
@@ -77,6 +99,7 @@ pub fn attention_of(index: usize, dims: &Dims, projection: Projection, output: L
         projection,
         qk_norm: None,
         rope: None,
+        query_gain: None,
         scoring: Scoring { scale: dims.score_scale(), soft_cap: None },
         output,
     }
@@ -208,7 +231,7 @@ pub fn decoder(
     Ok(Decoder { embedding: Embedding::new(table, None, 1.0)?, blocks, head })
 }
 
-/// The token embeddings, `(vocabulary, hidden)`.
+/// The token embeddings, `(vocabulary, hidden)`, pinned where that is asked for.
 pub fn token_table(parts: &Parts<'_>, name: &'static str, dims: &Dims) -> Result<Tensor> {
     let table = parts.weight((name, "token_embd"))?;
     let vocabulary = match parts.hyper().size_if(Key("vocab_size", ""))? {
@@ -216,6 +239,7 @@ pub fn token_table(parts: &Parts<'_>, name: &'static str, dims: &Dims) -> Result
         None => table.rows().max(1),
     };
     table.expect_shape(&[vocabulary, dims.hidden])?;
+    parts.pin(table.name(), table.bytes())?;
     Ok(table)
 }
 

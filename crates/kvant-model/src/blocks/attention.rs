@@ -1,6 +1,6 @@
 //! Attention: projections, norms and rotation around the cache, which does the attending.
 
-use crate::blocks::{Linear, Norm, Pass, Rope, Rows};
+use crate::blocks::{Linear, Norm, Pass, QueryGain, Rope, Rows};
 use crate::cache::{KvShape, Scoring};
 use std::sync::Arc;
 
@@ -35,6 +35,8 @@ pub struct Attention {
     pub qk_norm: Option<(Norm, Norm)>,
     /// Rotation of queries and keys by position; `None` where positions enter otherwise or not at all.
     pub rope: Option<Arc<Rope>>,
+    /// Growth of queries with their position.
+    pub query_gain: Option<QueryGain>,
     /// From scores to weights.
     pub scoring: Scoring,
     /// From heads back to the residual stream.
@@ -53,6 +55,9 @@ impl Attention {
             let rotations = pass.rotations(rope);
             rotations.rotate(&mut q, self.shape.key_dim);
             rotations.rotate(&mut k, self.shape.key_dim);
+        }
+        if let Some(gain) = &self.query_gain {
+            gain.apply(&mut q, pass.tokens().map(|(_, position)| position));
         }
         pass.append(self.entry, &k, &v);
         let attended = pass.attend(self.entry, &q, &self.scoring, self.heads * self.shape.value_dim);

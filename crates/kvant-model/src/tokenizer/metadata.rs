@@ -11,8 +11,10 @@ impl GgufVocab {
     /// If the model name or the tokens are missing, or a key is of another type.
     pub fn read(metadata: &Metadata) -> Result<Self> {
         let keys = Keys { metadata };
+        let model = metadata.need::<&str>("tokenizer.ggml.model")?;
+        let is_phi3 = metadata.get::<&str>("general.architecture")? == Some("phi3");
         Ok(Self {
-            model: metadata.need::<&str>("tokenizer.ggml.model")?.to_owned(),
+            model: model.to_owned(),
             pre: keys.get::<&str>("pre")?.map(str::to_owned),
             tokens: owned(metadata.need("tokenizer.ggml.tokens")?),
             scores: keys.get("scores")?.unwrap_or_default(),
@@ -32,6 +34,7 @@ impl GgufVocab {
             add_bos: keys.get("add_bos_token")?,
             add_eos: keys.get("add_eos_token")?,
             add_space_prefix: keys.get("add_space_prefix")?,
+            strips_after_structure: is_phi3 && model == "llama",
         })
     }
 }

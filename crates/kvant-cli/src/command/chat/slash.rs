@@ -6,7 +6,7 @@ pub const HELP: &str = "\
 /system TEXT   set the instructions and start over; without TEXT, none
 /retry         answer the last message again
 /save FILE     write the conversation as JSON
-/exit          leave (also Ctrl-D)
+/exit          leave (also Ctrl-D, and Ctrl-C twice)
 /help          this list
 Ctrl-C stops an answer. A line that ends with \\ goes on with the next one. Begin with // to say something that
 begins with a slash.";

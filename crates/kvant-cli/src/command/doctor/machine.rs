@@ -41,13 +41,6 @@ pub fn features() -> Vec<&'static str> {
     Vec::new()
 }
 
-/// The name of the processor, where the system says.
-pub fn processor_name() -> Option<String> {
-    let text = std::fs::read_to_string("/proc/cpuinfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("model name"))?;
-    Some(line.trim_start_matches([':', ' ', '\t']).to_owned())
-}
-
 /// Processors of the machine, whether or not we may use them.
 pub fn processors_online() -> Option<usize> {
     let text = std::fs::read_to_string("/proc/cpuinfo").ok()?;

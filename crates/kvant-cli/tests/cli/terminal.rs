@@ -1,0 +1,117 @@
+//! What people do at a terminal: Ctrl-C, Ctrl-D, history, commands; and bars that only they see.
+
+use crate::pty::{CTRL_C, CTRL_D, Terminal, UP};
+use crate::support::{Home, hub, model_bytes};
+
+/// A conversation whose answers would take hours: greedy text of this model never ends.
+fn endless_chat(home: &Home) -> Terminal {
+    let model = home.model();
+    let mut terminal =
+        Terminal::start(home.command(&["chat", "-q", "-m", &model, "--greedy", "--ctx", "500000"]));
+    terminal.expect("/help lists the commands");
+    terminal.expect("> ");
+    terminal
+}
+
+#[test]
+fn ctrl_c_stops_an_answer_and_not_the_conversation() {
+    let home = Home::new();
+    let mut terminal = endless_chat(&home);
+    for _ in 0..2 {
+        terminal.send("hello\r");
+        terminal.expect("hello");
+        terminal.expect("\r\n");
+        // An answer is on its way.
+        while terminal.more().trim().is_empty() {}
+        terminal.send(CTRL_C);
+        terminal.expect("note: stopped");
+        terminal.expect("> ");
+    }
+    terminal.send("/exit\r");
+    let (status, _) = terminal.end();
+    assert_eq!(status.code(), Some(0));
+}
+
+#[test]
+fn at_the_prompt_ctrl_c_warns_once_and_then_leaves() {
+    let home = Home::new();
+    let mut terminal = endless_chat(&home);
+    terminal.send("half a line");
+    terminal.send(CTRL_C);
+    terminal.expect("Ctrl-C once more");
+    terminal.expect("> ");
+    // Anything else in between begins the count anew.
+    terminal.send("/nonsense\r");
+    terminal.expect("there is no command /nonsense");
+    terminal.send(CTRL_C);
+    terminal.expect("Ctrl-C once more");
+    terminal.expect("> ");
+    terminal.send(CTRL_C);
+    let (status, _) = terminal.end();
+    assert_eq!(status.code(), Some(0));
+}
+
+#[test]
+fn ctrl_d_leaves_and_the_arrow_brings_lines_back() {
+    let home = Home::new();
+    let mut terminal = endless_chat(&home);
+    terminal.send("/system be brief\r");
+    terminal.expect("new instructions");
+    terminal.expect("> ");
+    terminal.send("/help\r");
+    terminal.expect("/save FILE");
+    terminal.expect("> ");
+    terminal.send(UP);
+    terminal.send(UP);
+    terminal.send("\r");
+    terminal.expect("new instructions");
+    terminal.expect("> ");
+    terminal.send(CTRL_D);
+    let (status, _) = terminal.end();
+    assert_eq!(status.code(), Some(0));
+}
+
+#[test]
+fn ctrl_c_ends_a_run_with_its_own_exit_code() {
+    let home = Home::new();
+    let model = home.model();
+    let arguments = ["run", "-m", &model, "--greedy", "--ctx", "500000", "hello"];
+    let mut terminal = Terminal::start(home.command(&arguments));
+    // What comes after the note on the context is the answer.
+    terminal.expect("may degrade");
+    while terminal.more().trim().is_empty() {}
+    terminal.send(CTRL_C);
+    let (status, shown) = terminal.end();
+    assert_eq!(status.code(), Some(130), "{shown}");
+    assert!(shown.contains("tokens/s"), "{shown}");
+}
+
+#[test]
+fn a_run_without_a_prompt_does_not_wait_for_one() {
+    let home = Home::new();
+    let (status, shown) = Terminal::start(home.command(&["run"])).end();
+    assert_eq!(status.code(), Some(2));
+    assert!(shown.contains("no prompt") && shown.contains("kvant chat"), "{shown}");
+}
+
+#[test]
+fn bars_are_for_terminals() {
+    let home = Home::new();
+    let model = home.model();
+    let address = hub(model_bytes(true));
+    let mut pull = home.command(&["pull", "org/tiny"]);
+    pull.env("HF_ENDPOINT", &address);
+    let (status, shown) = Terminal::start(pull).end();
+    assert_eq!(status.code(), Some(0), "{shown}");
+    assert!(shown.contains("tiny.gguf [==="), "{shown}");
+    assert!(!shown.contains("fetching"), "{shown}");
+
+    let text = home.write("text.txt", "some words and more of them. ".repeat(20).as_bytes());
+    let arguments = ["eval", &model, "--text", &text, "--ctx", "32", "--chunks", "4"];
+    let (status, shown) = Terminal::start(home.command(&arguments)).end();
+    assert_eq!(status.code(), Some(0), "{shown}");
+    assert!(shown.contains("windows"), "{shown}");
+    let piped = home.run(&arguments);
+    assert!(!piped.err.contains("windows") && !piped.err.contains('\r'), "{}", piped.err);
+    piped.ok();
+}

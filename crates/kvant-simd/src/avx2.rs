@@ -139,6 +139,9 @@ impl Simd for Avx2 {
         }
         fn round(a: F2) -> I2 { each!(i => _mm256_cvtps_epi32(a[i])) }
         fn to_f(a: I2) -> F2 { each!(i => _mm256_cvtepi32_ps(a[i])) }
+        fn ldexp(a: F2, n: I2) -> F2 {
+            each!(i => _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(a[i]), _mm256_slli_epi32::<23>(n[i]))))
+        }
         fn store_low_bytes(p: *mut u8, x: I2) {
             let pick = _mm256_setr_epi8(
                 0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, //

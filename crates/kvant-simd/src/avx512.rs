@@ -118,6 +118,7 @@ impl Simd for Avx512 {
         fn ior_shl<const SHIFT: u32>(a: __m512i, b: __m512i) -> __m512i { _mm512_or_si512(a, _mm512_slli_epi32::<SHIFT>(b)) }
         fn round(a: __m512) -> __m512i { _mm512_cvtps_epi32(a) }
         fn to_f(a: __m512i) -> __m512 { _mm512_cvtepi32_ps(a) }
+        fn ldexp(a: __m512, n: __m512i) -> __m512 { _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(a), _mm512_slli_epi32::<23>(n))) }
         fn store_low_bytes(p: *mut u8, x: __m512i) { _mm_storeu_si128(p.cast(), _mm512_cvtepi32_epi8(x)) }
 
         fn deal_words(p: *const u32) -> [__m512i; 4] {

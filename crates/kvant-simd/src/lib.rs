@@ -161,6 +161,8 @@ pub trait Simd: Copy + 'static {
     unsafe fn round(a: Self::F) -> Self::I;
     /// As floats.
     unsafe fn to_f(a: Self::I) -> Self::F;
+    /// a · 2ⁿ, where a and the result are normal numbers.
+    unsafe fn ldexp(a: Self::F, n: Self::I) -> Self::F;
     /// The low byte of each lane.
     unsafe fn store_low_bytes(p: *mut u8, x: Self::I);
     /// 64 integers as signed bytes; all are within −128 … 127.

@@ -160,6 +160,9 @@ impl Simd for Neon {
         }
         fn round(a: F4) -> I4 { four!(i => vcvtnq_s32_f32(a[i])) }
         fn to_f(a: I4) -> F4 { four!(i => vcvtq_f32_s32(a[i])) }
+        fn ldexp(a: F4, n: I4) -> F4 {
+            four!(i => vreinterpretq_f32_s32(vaddq_s32(vreinterpretq_s32_f32(a[i]), vshlq_n_s32::<23>(n[i]))))
+        }
         fn store_low_bytes(p: *mut u8, x: I4) {
             let low = vuzp1q_u16(vreinterpretq_u16_s32(x[0]), vreinterpretq_u16_s32(x[1]));
             let high = vuzp1q_u16(vreinterpretq_u16_s32(x[2]), vreinterpretq_u16_s32(x[3]));

@@ -129,6 +129,9 @@ impl Simd for Scalar {
     unsafe fn to_f(a: Self::I) -> Self::F {
         a.map(|x| x as f32)
     }
+    unsafe fn ldexp(a: Self::F, n: Self::I) -> Self::F {
+        std::array::from_fn(|i| f32::from_bits(a[i].to_bits().wrapping_add((n[i] as u32) << 23)))
+    }
     unsafe fn store_low_bytes(p: *mut u8, x: Self::I) {
         // SAFETY: the caller guarantees 16 writable bytes.
         unsafe { p.cast::<[u8; LANES]>().write_unaligned(x.map(|v| v as u8)) }

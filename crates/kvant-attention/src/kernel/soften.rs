@@ -35,7 +35,8 @@ pub(crate) struct Soften<'a> {
 /// Buffers have the stated sizes; the CPU has the tier.
 #[inline(always)]
 pub(crate) unsafe fn soften<S: Simd>(work: Soften<'_>) {
-    let Soften { heads, scores, key_tokens, weights, value_tokens, soft_cap, floor, maxima, tops, alive } = work;
+    let Soften { heads, scores, key_tokens, weights, value_tokens, soft_cap, floor, maxima, tops, alive } =
+        work;
     let (key_pages, value_pages) = (tops.len(), alive.len());
     let from = scores.as_mut_ptr();
     let to = weights.map_or(from, |weights| weights.as_mut_ptr());
@@ -89,7 +90,12 @@ pub(crate) unsafe fn soften<S: Simd>(work: Soften<'_>) {
 /// # Safety
 /// All slices have the length of `maxima`; the CPU has the tier.
 #[inline(always)]
-pub(crate) unsafe fn factors<S: Simd>(maxima: &mut [f32], others: &[f32], mine: &mut [f32], theirs: &mut [f32]) {
+pub(crate) unsafe fn factors<S: Simd>(
+    maxima: &mut [f32],
+    others: &[f32],
+    mine: &mut [f32],
+    theirs: &mut [f32],
+) {
     for at in (0..maxima.len()).step_by(LANES) {
         // SAFETY: at + 16 ≤ the length of each.
         unsafe {

@@ -4,7 +4,13 @@ use kvant_simd::Tier;
 const CAP: f32 = 30.0;
 
 /// Weights of one head over one page, by way of the real entry point.
-fn weights(tier: Tier, scores: &[f32], maximum: f32, soft_cap: Option<f32>, floor: f32) -> (Vec<f32>, f32, bool) {
+fn weights(
+    tier: Tier,
+    scores: &[f32],
+    maximum: f32,
+    soft_cap: Option<f32>,
+    floor: f32,
+) -> (Vec<f32>, f32, bool) {
     let mut padded = scores.to_vec();
     padded.resize(scores.len().next_multiple_of(16), f32::NEG_INFINITY);
     let tokens = padded.len();
@@ -37,7 +43,10 @@ fn weights_are_powers_of_two_within_two_units_in_the_last_place() {
         for (score, weight) in scores.iter().zip(weights) {
             let exact = f64::from(*score).exp2();
             let unit = exact.log2().floor().exp2() * f64::from(f32::EPSILON);
-            assert!((f64::from(weight) - exact).abs() <= 2.0 * unit, "{tier}: 2^{score} = {exact}, not {weight}");
+            assert!(
+                (f64::from(weight) - exact).abs() <= 2.0 * unit,
+                "{tier}: 2^{score} = {exact}, not {weight}"
+            );
         }
     }
 }
@@ -52,7 +61,10 @@ fn a_soft_cap_bends_scores_before_they_are_compared() {
         assert!((f64::from(top) - largest * std::f64::consts::LOG2_E).abs() < 1e-4, "{tier}: {top}");
         for (score, weight) in scores.iter().zip(weights) {
             let exact = (capped(*score) - largest).exp();
-            assert!((f64::from(weight) - exact).abs() <= 2e-5 * exact + 1e-30, "{tier}: {score} {exact} {weight}");
+            assert!(
+                (f64::from(weight) - exact).abs() <= 2e-5 * exact + 1e-30,
+                "{tier}: {score} {exact} {weight}"
+            );
         }
     }
 }
@@ -113,8 +125,7 @@ fn factors_bring_two_parts_to_one_maximum() {
         let (mut maxima, others) = ([1.0; 16], [3.0; 16]);
         let (mut mine, mut theirs) = ([0.0; 16], [0.0; 16]);
         maxima[5] = f32::MIN;
-        let work =
-            Factors { maxima: &mut maxima, others: &others, mine: &mut mine, theirs: &mut theirs };
+        let work = Factors { maxima: &mut maxima, others: &others, mine: &mut mine, theirs: &mut theirs };
         // SAFETY: the tier is available and all slices have 16 elements.
         unsafe { (Kernels::of(tier).factors)(work) };
         assert_eq!((maxima, theirs), ([3.0; 16], [1.0; 16]));

@@ -263,7 +263,11 @@ impl Pages {
         let (heads, tokens) = (block.heads(), codecs.page_tokens());
         let apart = block.key.codecs().page_tokens() != tokens;
         let weights = if apart { &self.weights } else { &self.scores };
-        for (i, page) in stretch.value_pages.clone().enumerate().filter(|(i, _)| self.alive[*i]) {
+        let needed = block.needed(tokens);
+        for (i, page) in stretch.value_pages.clone().enumerate() {
+            if !self.alive[i] || !needed.contains(&page) {
+                continue;
+            }
             let weights = &weights[i * heads * tokens..(i + 1) * heads * tokens];
             if page < block.encoded_values {
                 let bytes = held(block.value.encoded(page), page, "values")?;

@@ -7,20 +7,20 @@ use kvant_cache::{CacheLayout, EntryShape, Policy};
 use kvant_codec::Tier;
 use std::sync::Arc;
 
-/// A policy and how far its kernels may be from the decoded pages, in units of the output's root mean square. Queries and
+/// A policy and how far its kernels may be from the decoded pages, in units of the outputs' root mean square. Queries and
 /// weights are rounded to one byte against codes of up to 4 bits, to two against wider ones.
 pub const POLICIES: [(&str, f64); 12] = [
-    ("f32", 3e-5),
-    ("f16", 3e-5),
-    ("bf16", 3e-5),
-    ("int8", 2e-3),
+    ("f32", 1e-5),
+    ("f16", 1e-5),
+    ("bf16", 1e-5),
+    ("int8", 1e-3),
     ("int4", 6e-2),
     ("k8v4", 6e-2),
-    ("tq3", 9e-2),
-    ("srft8", 2e-3),
+    ("tq3", 6e-2),
+    ("srft8", 1e-3),
     ("k=ch4:p128,v=rot4g32", 6e-2),
-    ("k=f16:p32,v=sym8:p128", 2e-3),
-    ("k=ch8,v=f16;recent=100;sinks=0", 2e-3),
+    ("k=f16:p32,v=sym8:p128", 1e-3),
+    ("k=ch8,v=f16;recent=100;sinks=0", 1e-3),
     ("int4;heads 0:k=f16;sinks=9", 6e-2),
 ];
 
@@ -39,18 +39,21 @@ fn real_codecs_attend_as_their_decoded_pages_do() {
     for dim in DIMS {
         for (policy, bound) in POLICIES {
             turn += 1;
-            if !taken(turn) {
+            if !taken(turn) || (dim > 128 && turn % 3 > 0) {
                 continue;
             }
             let group = GROUPS[turn % GROUPS.len()];
             let tokens = [68, 140, 200][turn % 3];
             let a = Activations::new(tokens, 1 + turn % 2, group, dim, dim, turn as u64);
-            let scoring = Scoring { soft_cap: (turn % 4 == 0).then_some(20.0), ..Scoring::new(2.0) };
+            let scoring = Scoring { soft_cap: (turn % 4 == 0).then_some(20.0), ..Scoring::new(1.0) };
             let window = (turn % 5 == 0).then_some(90);
-            for tier in Tier::available() {
+            // Every tier writes the same bytes, so one oracle serves them all.
+            let expected =
+                oracle::attend(&layout(policy, &a, window, Tier::available().last().unwrap()), &a, &scoring);
+            for tier in Tier::available().filter(|tier| *tier != Tier::Scalar || dim <= 64) {
                 let layout = layout(policy, &a, window, tier);
                 let out = Run::new(&layout, tier, &a, scoring).read(tokens, &[tokens - 20, 7, 1]);
-                let far = oracle::distance(&out, &oracle::attend(&layout, &a, &scoring));
+                let far = oracle::row_distance(&out, &expected, dim);
                 assert!(far < bound, "{policy}, d={dim}, group {group}, {tokens} tokens, {tier}: {far}");
             }
         }
@@ -68,7 +71,7 @@ fn pages_without_weight_are_left_out() {
     }
     a.queries.iter_mut().for_each(|x| *x = x.abs());
     let tier = Tier::available().last().unwrap();
-    for (policy, bound) in [("f16", 3e-5), ("int8", 2e-3)] {
+    for (policy, bound) in [("f16", 3e-4), ("int8", 2e-2)] {
         let layout = layout(policy, &a, None, tier);
         let expected = oracle::attend(&layout, &a, &Scoring::new(1.0));
         let run = |sparse_v| {

@@ -113,3 +113,13 @@ pub fn distance(got: &[f32], expected: &[f64]) -> f64 {
     // NaN must not pass for a small number.
     worst.fold(0.0, |a, b| if b.is_nan() { f64::INFINITY } else { a.max(b) }) / size
 }
+
+/// The root mean square of the difference over that of what is expected, in the row that is worst.
+pub fn row_distance(got: &[f32], expected: &[f64], width: usize) -> f64 {
+    let size = |row: &mut dyn Iterator<Item = f64>| (row.map(|x| x * x).sum::<f64>() / width as f64).sqrt();
+    let all = size(&mut expected.iter().copied()) / ((expected.len() / width) as f64).sqrt();
+    let rows = got.chunks_exact(width).zip(expected.chunks_exact(width));
+    rows.map(|(got, expected)| size(&mut got.iter().zip(expected).map(|(a, b)| f64::from(*a) - b)))
+        .fold(0.0, |a, b| if b.is_nan() { f64::INFINITY } else { a.max(b) })
+        / all
+}

@@ -9,12 +9,12 @@ pub(crate) struct Soften<'a> {
     pub heads: usize,
     /// (key pages, heads, key_tokens); overwritten where a soft cap applies, and where `weights` is none.
     pub scores: &'a mut [f32],
-    /// Tokens of a key page: a multiple of 16.
+    /// Tokens of a key page: a multiple of 32.
     pub key_tokens: usize,
     /// (value pages, heads, value_tokens), for as many tokens; none where both sides have pages of one size, which turns
     /// scores into weights in place.
     pub weights: Option<&'a mut [f32]>,
-    /// Tokens of a value page: a multiple of 16.
+    /// Tokens of a value page: a multiple of 32, and a multiple or a part of a key page.
     pub value_tokens: usize,
     /// `cap`: scores come in natural units, s becomes cap · tanh(s / cap).
     pub soft_cap: Option<f32>,
@@ -44,25 +44,26 @@ pub(crate) unsafe fn soften<S: Simd>(work: Soften<'_>) {
     // SAFETY: page < pages, head < heads and t < tokens of a page stay within the buffers.
     unsafe {
         for head in 0..heads {
-            let mut top = maxima[head];
-            for page in 0..key_pages {
-                let at = from.add((page * heads + head) * key_tokens);
-                let mut largest = S::splat(f32::MIN);
-                for t in (0..key_tokens).step_by(LANES) {
-                    let mut x = S::load(at.add(t));
-                    if let Some(cap) = soft_cap {
-                        let y = tanh::<S>(S::mul(x, S::splat(1.0 / cap)));
-                        let capped = S::mul(y, S::splat(cap * std::f32::consts::LOG2_E));
-                        // What is masked stays masked.
-                        x = S::select_gt(x, S::splat(f32::MIN), capped, x);
-                        S::store(at.add(t), x);
-                    }
-                    largest = S::max(largest, x);
+            let mut top = S::splat(maxima[head]);
+            let mut page = 0;
+            while page < key_pages {
+                // Four pages at a time, for the sake of the reduction.
+                let count = (key_pages - page).min(4);
+                let mut largest = [S::splat(f32::MIN); 4];
+                for i in 0..count {
+                    let at = from.add(((page + i) * heads + head) * key_tokens);
+                    largest[i] = match soft_cap {
+                        Some(cap) => capped_largest::<S>(at, key_tokens, cap),
+                        None => largest_of::<S>(at, key_tokens),
+                    };
+                    top = S::max(top, largest[i]);
                 }
-                tops[page] = S::reduce_max(largest);
-                top = top.max(tops[page]);
+                tops[page..page + count].copy_from_slice(&S::reduce4_max(largest)[..count]);
+                page += count;
             }
+            let top = S::reduce_max(top);
             maxima[head] = top;
+            let piece = key_tokens.min(value_tokens);
             for page in 0..value_pages {
                 let first = page * value_tokens;
                 let overlap = first / key_tokens..(first + value_tokens).div_ceil(key_tokens);
@@ -75,12 +76,68 @@ pub(crate) unsafe fn soften<S: Simd>(work: Soften<'_>) {
                     continue;
                 }
                 alive[page] = true;
-                for t in (0..value_tokens).step_by(LANES) {
+                for t in (0..value_tokens).step_by(piece) {
                     let (key_page, offset) = ((first + t) / key_tokens, (first + t) % key_tokens);
-                    let x = S::load(from.add((key_page * heads + head) * key_tokens + offset));
-                    S::store(target.add(t), exp2::<S>(S::sub(x, S::splat(top))));
+                    let source = from.add((key_page * heads + head) * key_tokens + offset);
+                    powers::<S>(source, target.add(t), piece, top);
                 }
             }
+        }
+    }
+}
+
+/// # Safety
+/// `at` is valid for `tokens` floats, a multiple of 32; the CPU has the tier.
+#[inline(always)]
+unsafe fn largest_of<S: Simd>(at: *const f32, tokens: usize) -> S::F {
+    // SAFETY: t + 32 ≤ tokens.
+    unsafe {
+        let mut largest = [S::splat(f32::MIN); 2];
+        for t in (0..tokens).step_by(2 * LANES) {
+            largest[0] = S::max(largest[0], S::load(at.add(t)));
+            largest[1] = S::max(largest[1], S::load(at.add(t + LANES)));
+        }
+        S::max(largest[0], largest[1])
+    }
+}
+
+/// Bends scores by the soft cap, in place and into units of log₂.
+///
+/// # Safety
+/// `at` is valid for `tokens` floats, a multiple of 16; the CPU has the tier.
+#[inline(always)]
+unsafe fn capped_largest<S: Simd>(at: *mut f32, tokens: usize, cap: f32) -> S::F {
+    // SAFETY: t + 16 ≤ tokens.
+    unsafe {
+        let lowest = S::splat(f32::MIN);
+        let mut largest = lowest;
+        for t in (0..tokens).step_by(LANES) {
+            let x = S::load(at.add(t));
+            let y = tanh::<S>(S::mul(x, S::splat(1.0 / cap)));
+            let capped = S::mul(y, S::splat(cap * std::f32::consts::LOG2_E));
+            // What is masked stays masked.
+            let x = S::select_gt(x, lowest, capped, x);
+            S::store(at.add(t), x);
+            largest = S::max(largest, x);
+        }
+        largest
+    }
+}
+
+/// 2^(s − top) for a multiple of 32 scores, two vectors side by side: one alone would wait for itself.
+///
+/// # Safety
+/// `from` and `to` are valid for `tokens` floats and are the same or apart; the CPU has the tier.
+#[inline(always)]
+unsafe fn powers<S: Simd>(from: *const f32, to: *mut f32, tokens: usize, top: f32) {
+    // SAFETY: t + 32 ≤ tokens.
+    unsafe {
+        let top = S::splat(top);
+        for t in (0..tokens).step_by(2 * LANES) {
+            let a = exp2::<S>(S::sub(S::load(from.add(t)), top));
+            let b = exp2::<S>(S::sub(S::load(from.add(t + LANES)), top));
+            S::store(to.add(t), a);
+            S::store(to.add(t + LANES), b);
         }
     }
 }

@@ -12,7 +12,7 @@ fn weights(
     floor: f32,
 ) -> (Vec<f32>, f32, bool) {
     let mut padded = scores.to_vec();
-    padded.resize(scores.len().next_multiple_of(16), f32::NEG_INFINITY);
+    padded.resize(scores.len().next_multiple_of(32), f32::NEG_INFINITY);
     let tokens = padded.len();
     let (mut maxima, mut tops, mut alive) = ([maximum], [0.0], [false]);
     let work = Soften {
@@ -72,9 +72,9 @@ fn a_soft_cap_bends_scores_before_they_are_compared() {
 #[test]
 fn a_page_far_below_the_maximum_is_left_out_and_others_are_not() {
     for tier in Tier::available() {
-        let (all, top, alive) = weights(tier, &[1.0; 16], 32.5, None, -31.0);
+        let (all, top, alive) = weights(tier, &[1.0; 32], 32.5, None, -31.0);
         assert!(!alive && top == 32.5 && all.iter().all(|w| *w == 0.0), "{tier}");
-        let (all, _, alive) = weights(tier, &[1.0; 16], 31.5, None, -31.0);
+        let (all, _, alive) = weights(tier, &[1.0; 32], 31.5, None, -31.0);
         assert!(alive && all.iter().all(|w| *w > 0.0), "{tier}");
     }
 }

@@ -127,7 +127,8 @@ cargo xtask aarch64 [ARGS for cargo test]
     Example: cargo xtask aarch64 -p kvant-codec --lib simd
 
 cargo xtask miri [ARGS for cargo miri test]
-    The portable kernels under Miri (nightly). Default: every verb on small pages (tests/memory.rs).
+    The portable kernels and the thread pool under Miri (nightly). Default: every verb on small pages
+    (tests/memory.rs), and all tests of the pool.
 
 cargo xtask asan [ARGS for cargo test]
     The kernels with AddressSanitizer (nightly). Default: all tests of the kernel crates.

@@ -8,16 +8,19 @@ use crate::needs;
 use crate::process::{Call, call};
 use crate::step::{Outcome, Step, Trouble};
 use crate::steps::or_kernel_tests;
+use crate::tally::Tally;
 
 /// Miri runs a few hundred times slower than the machine: it is after the memory accesses, not the numbers.
 const MIRI_PROPTEST_CASES: &str = "2";
 /// AddressSanitizer costs about a factor of two.
 const ASAN_PROPTEST_CASES: &str = "64";
+/// Of each kernel crate, the tests that are small enough.
+const MIRI_TESTS: &[[&str; 3]] = &[["-p", "kvant-codec", "--test=memory"], ["-p", "kvant-threads", "--lib"]];
 const FUZZ_TARGETS: &str = "fuzz/fuzz_targets";
 
-/// `cargo miri test` with these arguments; the small pages of `tests/memory.rs` when there are none.
+/// `cargo miri test` with these arguments; every verb on small pages and the thread pool when there are none.
 pub fn miri(args: Vec<String>) -> Step {
-    Step::new("miri", "the portable kernels under Miri", move || run_miri(&args))
+    Step::new("miri", "the portable kernels and the thread pool under Miri", move || run_miri(&args))
 }
 
 /// `cargo test` under AddressSanitizer with these arguments; the tests of the kernel crates when there are none.
@@ -39,13 +42,23 @@ pub fn fuzz(options: &FuzzOptions) -> Result<Vec<Step>, String> {
 
 fn run_miri(args: &[String]) -> Outcome {
     needs::nightly(&["miri", "rust-src"])?;
-    nightly_cargo(&["miri", "test"])
-        .args(or_kernel_tests(args, "--test=memory"))
-        // Miri knows few vector instructions. Isolation would forbid the clock and the files proptest reads.
-        .env("KVANT_SIMD", "scalar")
-        .env("MIRIFLAGS", "-Zmiri-disable-isolation")
-        .env_default("PROPTEST_CASES", MIRI_PROPTEST_CASES)
-        .run()
+    let test = |args: &[String]| {
+        nightly_cargo(&["miri", "test"])
+            .args(args)
+            // Miri knows few vector instructions. Isolation would forbid the clock and the files proptest reads.
+            .env("KVANT_SIMD", "scalar")
+            .env("MIRIFLAGS", "-Zmiri-disable-isolation")
+            .env_default("PROPTEST_CASES", MIRI_PROPTEST_CASES)
+            .run()
+    };
+    if !args.is_empty() {
+        return test(args);
+    }
+    let mut ran = Tally::default();
+    for selection in MIRI_TESTS {
+        ran += test(&selection.map(str::to_string))?;
+    }
+    Ok(ran)
 }
 
 fn run_asan(args: &[String]) -> Outcome {

@@ -32,8 +32,9 @@ pub const CHECKS: &[Check] = &[
     Check { name: "apple", about: "the kernel crates type-check for Apple silicon", run: apple },
 ];
 
-/// The crates with instruction-set kernels: what runs under qemu, Miri and AddressSanitizer.
-const KERNEL_CRATES: &[&str] = &["kvant-simd", "kvant-codec"];
+/// The crates whose code depends on the processor, by its instructions or by its order of memory accesses: what
+/// runs under qemu, Miri and AddressSanitizer.
+const KERNEL_CRATES: &[&str] = &["kvant-simd", "kvant-codec", "kvant-threads", "kvant-cache", "kvant-attention"];
 
 const ARM_LINUX: &str = "aarch64-unknown-linux-gnu";
 /// What links and runs programs for ARM Linux elsewhere. `pauth-impdef` spares qemu a cipher per return address.

@@ -40,6 +40,8 @@ pub enum Command {
     Inspect(command::inspect::Inspect),
     /// Measure how well a model predicts a text
     Eval(command::eval::Eval),
+    /// Measure how fast a model reads and generates
+    Bench(command::bench::Bench),
     /// Check this machine: instruction sets, memory, threads, models, and what would make kvant slow
     Doctor(command::doctor::Doctor),
     /// Print a completion script for a shell
@@ -58,6 +60,7 @@ impl Command {
             Self::Models(models) => models.execute(),
             Self::Inspect(inspect) => inspect.execute(),
             Self::Eval(eval) => eval.execute(),
+            Self::Bench(bench) => bench.execute(),
             Self::Doctor(doctor) => doctor.execute(),
             Self::Completions(completions) => completions.execute(),
             Self::Man(man) => man.execute(),

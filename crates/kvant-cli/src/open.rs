@@ -80,7 +80,7 @@ impl Opened {
     pub fn new(options: ModelOptions) -> Result<Self, Failure> {
         // A forced instruction set that does not exist is an error before anything else happens.
         Tier::select()?;
-        options.apply_threads()?;
+        options.threads.apply();
         let path = find_or_pull(&options.model)?;
         let checkpoint = Checkpoint::open(&path)?;
         let engine = Engine::load(&checkpoint, options.load_options())?;

@@ -1,9 +1,22 @@
-//! Progress of a download: a bar on a terminal, a line per file anywhere else.
+//! Progress: a bar on a terminal; anywhere else a line per downloaded file, and nothing for measurements.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use kvant_engine::memory::bytes;
 use kvant_model::hub::Progress;
 use std::io::IsTerminal;
+
+/// A bar on stderr, and only where someone is looking. Shown at once: the first step may take a while.
+pub fn bar(template: &str) -> ProgressBar {
+    if !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::new(0);
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style);
+    }
+    bar.tick();
+    bar
+}
 
 /// Shows what a pull is doing, on stderr.
 pub struct Downloads {

@@ -2,7 +2,7 @@
 
 use half::f16;
 use kvant_codec::{BuildError, KvSpec, Side};
-use kvant_model::cache::{Cache, ExactCache, LayerState};
+use kvant_model::cache::{Cache, CacheFull, ExactCache, LayerState};
 
 /// The cache of one sequence.
 pub struct KvCache {
@@ -63,6 +63,21 @@ impl KvCache {
         match &mut self.held {
             Held::F16(cache) => cache.truncate(len),
             Held::F32(cache) => cache.truncate(len),
+        }
+    }
+
+    /// Repeats what is held, from the beginning, until it is `len` tokens, each at its own address: a long context
+    /// to measure the speed of generation on, without reading one.
+    ///
+    /// # Errors
+    /// If `len` is beyond the capacity.
+    ///
+    /// # Panics
+    /// If nothing is held and `len` is not zero.
+    pub fn fill(&mut self, len: usize) -> Result<(), CacheFull> {
+        match &mut self.held {
+            Held::F16(cache) => cache.fill(len),
+            Held::F32(cache) => cache.fill(len),
         }
     }
 

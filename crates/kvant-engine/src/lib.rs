@@ -35,5 +35,5 @@ mod text;
 pub use engine::{Engine, PromptError};
 pub use kv::{KvCache, KvUnsupported};
 pub use sampler::{SampleError, Sampler, SamplingParams};
-pub use session::{Event, Finish, GenerateError, Reply, Request, Session, Stats};
+pub use session::{Event, Finish, GenerateError, PREFILL_CHUNK, Reply, Request, Session, Stats};
 pub use stop::StopMatcher;

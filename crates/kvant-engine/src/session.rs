@@ -14,7 +14,7 @@ use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 /// Prompt tokens read in one pass: enough to use the weights well, few enough to be stopped between passes.
-const PREFILL_CHUNK: usize = 256;
+pub const PREFILL_CHUNK: usize = 256;
 
 /// What to generate.
 #[derive(Debug, Clone, Default)]

@@ -1,7 +1,10 @@
 //! What can keep a measurement from being made.
 
+use kvant_codec::BuildError;
 use kvant_engine::KvUnsupported;
+use kvant_engine::memory::bytes;
 use kvant_model::ForwardError;
+use kvant_model::cache::CacheFull;
 use kvant_model::tokenizer::TokenizerError;
 use std::path::PathBuf;
 
@@ -69,6 +72,41 @@ pub enum EvalError {
         /// The position whose logits they are, from 0.
         position: usize,
     },
+    /// A measurement of speed without runs.
+    #[error("there is nothing to time: no prompt and no generation, no depth, or no repetition")]
+    NothingToTime,
+    /// A depth the model has no positions for.
+    #[error(
+        "a depth of {depth} tokens needs {needed} positions, and the model has learned {limit}; lower the depth"
+    )]
+    TooDeep {
+        /// Tokens of context.
+        depth: usize,
+        /// Positions with what is added to it.
+        needed: usize,
+        /// The model's own limit.
+        limit: usize,
+    },
+    /// Contexts that do not fit in memory.
+    #[error(
+        "{contexts} contexts at once need {}, and {} are available; name fewer depths or caches, or measure \
+         them one after another",
+        bytes(*needed), bytes(*available)
+    )]
+    TooLarge {
+        /// How many.
+        contexts: usize,
+        /// Bytes of all.
+        needed: u64,
+        /// Bytes there are.
+        available: u64,
+    },
+    /// A codec does not exist for the model's heads.
+    #[error(transparent)]
+    Codec(#[from] BuildError),
+    /// A context that is longer than its cache.
+    #[error(transparent)]
+    Full(#[from] CacheFull),
     /// No cache keeps keys and values that way.
     #[error(transparent)]
     Kv(#[from] KvUnsupported),

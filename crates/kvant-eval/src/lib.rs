@@ -1,4 +1,4 @@
-//! Measurements of quality: how well a model predicts a text, with the cache it is given.
+//! Measurements of quality, how well a model predicts a text with the cache it is given, and of [`speed`].
 //!
 //! A text becomes [`Windows`] of token ids, all of one length; every window is a sequence of its own. [`surprises`]
 //! runs one window and yields what the model thought of each scored token; [`perplexity`] runs them all and
@@ -13,6 +13,7 @@ mod estimate;
 mod machine;
 mod perplexity;
 mod report;
+pub mod speed;
 mod surprise;
 mod text;
 mod windows;

@@ -4,7 +4,6 @@ use crate::error::EvalError;
 use kvant_model::blocks::{Chunk, Rows};
 use kvant_model::cache::Cache;
 use kvant_model::{ForwardError, Model};
-use rayon::prelude::*;
 use std::ops::Range;
 
 /// How much of a window goes through the network at once. Bounds memory, and changes nothing else.
@@ -74,8 +73,10 @@ pub fn surprises(
 
 /// The surprise of `next[i]` under row `i` of the logits, or the first row that gives none.
 fn of_rows(logits: &Rows, next: &[u32]) -> Result<Vec<f64>, usize> {
-    let found: Vec<f64> =
-        next.par_iter().enumerate().map(|(row, &id)| surprise(logits.row(row), id as usize)).collect();
+    let mut found = vec![0.0; next.len()];
+    kvant_threads::for_each_chunk(&mut found, 1, |row, found| {
+        found[0] = surprise(logits.row(row), next[row] as usize);
+    });
     match found.iter().position(|surprise| !surprise.is_finite()) {
         Some(row) => Err(row),
         None => Ok(found),

@@ -255,26 +255,6 @@ fn fixtures_agree_with_the_reference() {
     assert!(wrong.is_empty(), "off: {}", wrong.join(", "));
 }
 
-#[test]
-fn fixtures_have_the_same_bits_with_any_number_of_threads() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
-    for name in ["gemma3", "gpt_neox", "qwen2_moe"] {
-        let folder = root.join(name);
-        let (model, expected) = (load(&folder, "config.json").unwrap().unwrap(), Expected::open(&folder));
-        let bits = |threads: usize| {
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-            let mut cache = ExactCache::<f32>::new(model.states(), expected.capacity());
-            let chunk = all(&expected.prompts[0], &mut cache);
-            let logits = pool.install(|| model.forward(&mut [chunk]).unwrap());
-            logits.data().iter().map(|z| z.to_bits()).collect::<Vec<u32>>()
-        };
-        let one = bits(1);
-        for threads in [2, 5, 16] {
-            assert!(bits(threads) == one, "{name} with {threads} threads");
-        }
-    }
-}
-
 /// The share of prefill logits' power that packing the weights of a fixture adds as error.
 fn packing_error(name: &str, weights: Option<DType>) -> f64 {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name);

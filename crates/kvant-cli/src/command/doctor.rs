@@ -69,7 +69,7 @@ fn machine(out: &mut dyn Write, complaints: &mut Vec<String>) -> Result<Tier, Fa
     if cfg!(debug_assertions) {
         complaints.push("this is a debug build: build with --release".to_owned());
     }
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = kvant_threads::threads();
     table.row(["threads".into(), machine::threads_line(threads)]);
     if let Some(online) = machine::processors_online().filter(|&online| online > threads) {
         complaints

@@ -3,9 +3,10 @@
 use crate::cli::Cli;
 use crate::failure::Failure;
 use crate::open;
+use crate::options::ThreadOptions;
+use crate::progress;
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory};
-use indicatif::{ProgressBar, ProgressStyle};
 use kvant_codec::KvSpec;
 use kvant_eval::{
     Estimate, EvalError, Machine, PassLimits, Report, Score, Setting, Windows, check_context, perplexity,
@@ -13,8 +14,7 @@ use kvant_eval::{
 };
 use kvant_model::tokenizer::Tokenizer;
 use kvant_model::{Checkpoint, LoadOptions, Model};
-use rayon::ThreadPoolBuilder;
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -50,9 +50,8 @@ pub struct Eval {
     #[arg(long, value_name = "PART", default_value_t)]
     score: Score,
 
-    /// Threads to compute with [default: as many as the machine has processors]
-    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
-    threads: Option<u16>,
+    #[command(flatten)]
+    threads: ThreadOptions,
 
     /// Print one JSON object
     #[arg(long)]
@@ -72,10 +71,9 @@ impl Eval {
         let model = Model::load(&checkpoint, LoadOptions::default())?;
         check_context(&model, self.ctx)?;
 
-        // Zero is rayon's word for as many as there are processors.
-        let pool = ThreadPoolBuilder::new().num_threads(self.threads.unwrap_or(0).into()).build()?;
+        self.threads.apply();
         let start = Instant::now();
-        let estimate = pool.install(|| measure(&model, &windows, &self.kv))?;
+        let estimate = measure(&model, &windows, &self.kv)?;
         let time = start.elapsed();
 
         let setting = Setting {
@@ -84,7 +82,7 @@ impl Eval {
             text: path.display().to_string(),
             kv: self.kv.to_string(),
             activations: "f32".to_owned(),
-            threads: pool.current_num_threads(),
+            threads: kvant_threads::threads(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             machine: Machine::this(),
         };
@@ -107,7 +105,8 @@ fn no_text() -> ! {
 }
 
 fn measure(model: &Model, windows: &Windows, kv: &KvSpec) -> Result<Estimate, EvalError> {
-    let bar = progress_bar(windows.chunks());
+    let bar = progress::bar("{bar:30} {pos}/{len} windows  {msg}  {eta} left");
+    bar.set_length(windows.chunks() as u64);
     let estimate = perplexity(model, windows, kv, PassLimits::default(), &mut |progress| {
         let so_far = progress.so_far;
         bar.set_message(format!("perplexity {:.3} ± {:.3}", so_far.ppl(), so_far.ppl_stderr()));
@@ -115,18 +114,4 @@ fn measure(model: &Model, windows: &Windows, kv: &KvSpec) -> Result<Estimate, Ev
     });
     bar.finish_and_clear();
     estimate
-}
-
-/// On stderr, and only where someone is looking.
-fn progress_bar(windows: usize) -> ProgressBar {
-    if !std::io::stderr().is_terminal() {
-        return ProgressBar::hidden();
-    }
-    let bar = ProgressBar::new(windows as u64);
-    if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} windows  {msg}  {eta} left") {
-        bar.set_style(style);
-    }
-    // Shown at once: the first window of a large model takes a while.
-    bar.tick();
-    bar
 }

@@ -1,5 +1,6 @@
 //! The subcommands, one file each.
 
+pub mod bench;
 pub mod chat;
 pub mod completions;
 pub mod doctor;

@@ -2,6 +2,8 @@
 
 mod model;
 mod sampling;
+mod threads;
 
 pub use model::ModelOptions;
 pub use sampling::GenerationOptions;
+pub use threads::ThreadOptions;

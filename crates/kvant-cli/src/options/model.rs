@@ -1,6 +1,7 @@
 //! Flags about the model and how it runs.
 
 use crate::failure::Failure;
+use crate::options::ThreadOptions;
 use clap::{Args, ValueEnum};
 use kvant_codec::KvSpec;
 use kvant_model::{Checkpoint, DType, LoadOptions};
@@ -29,9 +30,8 @@ pub struct ModelOptions {
     #[arg(long, value_name = "TYPE", default_value = "auto")]
     activations: Activations,
 
-    /// Threads to compute with [default: as many as the machine has processors]
-    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
-    threads: Option<u16>,
+    #[command(flatten)]
+    pub threads: ThreadOptions,
 
     /// Keep the weights in memory: never swapped out, never read twice
     #[arg(long)]
@@ -78,17 +78,6 @@ impl ModelOptions {
             Activations::Auto | Activations::F32 => {}
         }
         LoadOptions { weights: self.weights.map(Weights::dtype), lock: self.mlock }
-    }
-
-    /// Makes the thread pool as large as asked for.
-    pub fn apply_threads(&self) -> Result<(), Failure> {
-        if let Some(threads) = self.threads {
-            rayon::ThreadPoolBuilder::new()
-                .num_threads(threads.into())
-                .build_global()
-                .map_err(|e| Failure::new(format!("cannot start {threads} threads: {e}")))?;
-        }
-        Ok(())
     }
 
     /// Bytes the weights will take in memory.

@@ -1,6 +1,7 @@
 //! The program as a person uses it, on a tiny real model, without a network.
 
 mod about;
+mod bench;
 mod chat;
 mod fetch;
 mod run;

@@ -4,7 +4,7 @@ use crate::blocks::dot::dot_block;
 use crate::blocks::rows::{Rows, for_each_row};
 use crate::error::{LoadError, Result};
 use crate::tensor::Tensor;
-use rayon::prelude::*;
+use kvant_threads::for_each_chunk;
 use std::cell::RefCell;
 
 /// Weight rows unpacked at a time: few enough to stay in a core's own cache, many enough to reuse what is
@@ -62,7 +62,7 @@ impl Multiply for Unpacked {
         let (tokens, n) = (x.tokens(), self.inputs());
         assert_eq!(x.width(), n, "tensor {:?} was given rows of another width", self.weight.name());
         let mut product = vec![0.0; self.outputs() * tokens]; // (outputs, tokens)
-        product.par_chunks_mut(BLOCK_ROWS * tokens.max(1)).enumerate().for_each(|(block, out)| {
+        for_each_chunk(&mut product, BLOCK_ROWS * tokens.max(1), |block, out| {
             UNPACKED.with_borrow_mut(|rows| {
                 let count = out.len() / tokens;
                 rows.resize(count * n, 0.0); // (count, inputs)
@@ -84,7 +84,7 @@ fn transposed(values: &[f32], rows: usize, columns: usize) -> Vec<f32> {
     // A cache line of each input row is read at once and goes to as many output rows.
     const LINE: usize = 16;
     let mut out = vec![0.0; values.len()];
-    out.par_chunks_mut(LINE * rows).enumerate().for_each(|(band, out)| {
+    for_each_chunk(&mut out, LINE * rows, |band, out| {
         let count = out.len() / rows;
         for (r, input) in values.chunks_exact(columns).enumerate() {
             for (c, &value) in input[band * LINE..][..count].iter().enumerate() {

@@ -1,9 +1,10 @@
 //! The activations of a pass: one row of f32 per token.
 
-use rayon::prelude::*;
+use kvant_threads::for_each_chunk;
 
-/// Row-parallel work below this many values is not worth waking other threads for.
-const PARALLEL_FROM: usize = 1 << 15;
+/// Row-parallel work is handed out in stretches of about this many values: some microseconds of it, so that
+/// starting a thread on it pays. Less than two of them stay where they are.
+const STRETCH: usize = 1 << 14;
 
 /// A dense `(tokens, width)` matrix of activations.
 #[derive(Debug, Clone)]
@@ -88,9 +89,8 @@ impl Rows {
 /// **Invariant:** a stretch meets the same arithmetic however many there are, so results do not depend on the
 /// number of tokens in a pass or on the number of threads.
 pub fn for_each_row(data: &mut [f32], width: usize, work: impl Fn(usize, &mut [f32]) + Sync) {
-    if data.len() < PARALLEL_FROM {
-        data.chunks_exact_mut(width).enumerate().for_each(|(i, row)| work(i, row));
-    } else {
-        data.par_chunks_exact_mut(width).enumerate().for_each(|(i, row)| work(i, row));
-    }
+    let rows = (STRETCH / width).max(1);
+    for_each_chunk(data, rows * width, |stretch, data| {
+        data.chunks_exact_mut(width).enumerate().for_each(|(i, row)| work(stretch * rows + i, row));
+    });
 }

@@ -4,7 +4,7 @@ use super::{Cache, CacheFull, KvShape, LayerState, Scoring};
 use crate::blocks::dot_block;
 use half::f16;
 use half::slice::HalfFloatSliceExt;
-use rayon::prelude::*;
+use kvant_threads::for_each_chunk;
 use std::cell::RefCell;
 
 /// Positions handled at a time. Blocks start at multiples of this, so where a chunk begins does not move them.
@@ -82,6 +82,30 @@ impl<T: Stored> ExactCache<T> {
         }
     }
 
+    /// Repeats what is held, from the beginning, until it is `len` tokens: a long context to measure speed on.
+    ///
+    /// # Errors
+    /// If `len` is beyond the capacity.
+    ///
+    /// # Panics
+    /// If nothing is held and `len` is not zero.
+    pub fn fill(&mut self, len: usize) -> Result<(), CacheFull> {
+        assert!(self.len > 0 || len == 0, "there is nothing to repeat");
+        self.reserve(len.saturating_sub(self.len))?;
+        let period = self.len;
+        for layer in &mut self.layers {
+            for head in &mut layer.heads {
+                for at in period..len {
+                    let token = |dim: usize| at % period * dim..(at % period + 1) * dim;
+                    head.keys.extend_from_within(token(layer.shape.key_dim));
+                    head.values.extend_from_within(token(layer.shape.value_dim));
+                }
+            }
+        }
+        self.len = self.len.max(len);
+        Ok(())
+    }
+
     /// Bytes of the stored keys and values.
     pub fn bytes(&self) -> usize {
         let values = |head: &Head<T>| head.keys.len() + head.values.len();
@@ -136,7 +160,7 @@ impl<T: Stored> Cache for ExactCache<T> {
         let tasks = tokens.div_ceil(QUERY_TOKENS) * shape.heads;
         self.gathered.resize(tasks * task_width, 0.0);
         let place = |task: usize| (task / shape.heads * QUERY_TOKENS, task % shape.heads);
-        self.gathered.par_chunks_exact_mut(task_width).enumerate().for_each(|(task, result)| {
+        for_each_chunk(&mut self.gathered, task_width, |task, result| {
             let (token, head) = place(task);
             let count = QUERY_TOKENS.min(tokens - token);
             SCRATCH.with_borrow_mut(|scratch| {
@@ -361,5 +385,22 @@ mod tests {
         cache.truncate(1);
         assert_eq!((cache.len(), cache.bytes()), (1, 8));
         cache.reserve(2).unwrap();
+    }
+
+    #[test]
+    fn a_filled_cache_repeats_what_it_held() {
+        let shape = KvShape { heads: 1, key_dim: 2, value_dim: 1, window: None };
+        let mut cache = ExactCache::<f32>::new(&[LayerState::KeysValues(shape)], 5);
+        cache.fill(0).unwrap();
+        cache.reserve(2).unwrap();
+        cache.append(0, &[1.0, 2.0, 3.0, 4.0], &[5.0, 6.0]);
+        cache.advance(2);
+        assert_eq!(cache.fill(6), Err(CacheFull { held: 2, asked: 4, capacity: 5 }));
+        cache.fill(5).unwrap();
+        let head = &cache.layers[0].heads[0];
+        assert_eq!(head.keys, [1.0, 2.0, 3.0, 4.0, 1.0, 2.0, 3.0, 4.0, 1.0, 2.0]);
+        assert_eq!((head.values.as_slice(), cache.len()), ([5.0, 6.0, 5.0, 6.0, 5.0].as_slice(), 5));
+        cache.fill(3).unwrap();
+        assert_eq!(cache.len(), 5);
     }
 }

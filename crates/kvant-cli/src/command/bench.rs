@@ -1,0 +1,143 @@
+//! `kvant bench`: how fast a model reads prompts and generates, at chosen depths of context.
+
+use crate::failure::Failure;
+use crate::open;
+use crate::progress;
+use crate::table::Table;
+use clap::Args;
+use kvant_codec::{KvSpec, SpecError, Tier};
+use kvant_eval::Machine;
+use kvant_eval::speed::{self, Plan, SpeedRow};
+use kvant_model::{Checkpoint, LoadOptions, Model};
+use kvant_threads::MAX_THREADS;
+use std::io::{self, Write};
+use std::str::FromStr;
+
+const EXAMPLES: &str = "\
+Examples:
+  kvant bench model.gguf
+  kvant bench model.gguf -p 0 -d 0,32768 --fill         generation alone, at a depth that is not read
+  kvant bench model.gguf --threads 1,2 --json | jq -c '[.test, .depth, .kv, .tok_s_best]'
+
+pp reads a prompt of -p tokens, tg generates -n tokens one by one, each on top of every depth. Configurations take
+turns; best and median are over the repetitions.";
+
+/// Caches compared when none are named.
+const DEFAULT_KV: &str = "f16";
+
+/// Arguments of `kvant bench`.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Bench {
+    /// A model file or folder, or the name of a model in the cache
+    model: String,
+
+    /// Tokens of a prompt; 0 to leave prompts out
+    #[arg(short, long, value_name = "N", default_value_t = 512)]
+    prompt: usize,
+
+    /// Tokens to generate; 0 to leave generation out
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 64)]
+    generate: usize,
+
+    /// Tokens of context before prompt or generation
+    #[arg(short, long, value_name = "N,…", value_delimiter = ',', default_values_t = [0, 2048, 7000])]
+    depth: Vec<usize>,
+
+    /// How keys and values are kept
+    #[arg(long, value_name = "SPEC,…", default_value = DEFAULT_KV)]
+    kv: Specs,
+
+    /// Threads to compute with [default: as many as the machine has processors]
+    #[arg(short, long, value_name = "N,…", value_delimiter = ',',
+          value_parser = clap::value_parser!(u16).range(1..=MAX_THREADS as i64))]
+    threads: Vec<u16>,
+
+    /// Runs of every configuration
+    #[arg(short, long, value_name = "N", default_value_t = 5)]
+    repetitions: usize,
+
+    /// Reach depths by copying a short context instead of reading a long one; measures generation only
+    #[arg(long)]
+    fill: bool,
+
+    /// Print one JSON object per row
+    #[arg(long)]
+    json: bool,
+}
+
+/// Specs in a list, some of which have commas of their own.
+#[derive(Clone)]
+struct Specs(Vec<KvSpec>);
+
+impl FromStr for Specs {
+    type Err = SpecError;
+
+    fn from_str(text: &str) -> Result<Self, SpecError> {
+        KvSpec::parse_list(text).map(Self)
+    }
+}
+
+impl Bench {
+    /// Measures and prints a table.
+    pub fn execute(self) -> Result<(), Failure> {
+        Tier::select()?;
+        let checkpoint = Checkpoint::open(open::find(&self.model)?)?;
+        let model = Model::load(&checkpoint, LoadOptions::default())?;
+        let threads = match self.threads.as_slice() {
+            [] => vec![kvant_threads::threads()],
+            asked => asked.iter().map(|&threads| threads.into()).collect(),
+        };
+        let plan = Plan {
+            prefill: self.prompt,
+            decode: self.generate,
+            depths: self.depth,
+            kv: self.kv.0,
+            threads,
+            repetitions: self.repetitions,
+            fill: self.fill,
+        };
+        let bar = progress::bar("{bar:30} {pos}/{len}  {msg}");
+        let timings = speed::measure(&model, &plan, &mut |stage| {
+            bar.set_length(stage.total as u64);
+            bar.set_position(stage.done as u64);
+            bar.set_message(stage.now);
+        });
+        bar.finish_and_clear();
+
+        let (machine, version) = (Machine::this(), env!("CARGO_PKG_VERSION"));
+        let name = (self.model.as_str(), model.architecture().config_name);
+        let timings = timings?;
+        let rows = timings.iter().map(|timing| SpeedRow::new(timing, plan.fill, name, version, &machine));
+        let rows: Vec<SpeedRow> = rows.collect();
+        let mut out = io::stdout().lock();
+        if self.json {
+            for row in &rows {
+                serde_json::to_writer(&mut out, row).map_err(io::Error::from)?;
+                writeln!(out)?;
+            }
+        } else {
+            write_table(&mut out, &rows)?;
+            writeln!(out, "\n{} ({}), {} runs each, best and median", name.0, name.1, plan.repetitions)?;
+            writeln!(out, "{} with {} cores, kvant {version}", machine.cpu, machine.cores)?;
+        }
+        Ok(())
+    }
+}
+
+fn write_table(out: &mut dyn Write, rows: &[SpeedRow]) -> io::Result<()> {
+    let mut table = Table::new(&["test", "depth", "threads", "kv", "tok/s", "median", "ms/token", "median"]);
+    for row in rows {
+        table.row([
+            format!("{}{}", row.test, row.tokens),
+            row.depth.to_string(),
+            row.threads.to_string(),
+            row.kv.clone(),
+            format!("{:.1}", row.tok_s_best),
+            format!("{:.1}", row.tok_s_median),
+            format!("{:.3}", row.ms_best),
+            format!("{:.3}", row.ms_median),
+        ]);
+    }
+    table.write(out, 0)
+}

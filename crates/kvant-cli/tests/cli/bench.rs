@@ -1,0 +1,58 @@
+//! `kvant bench`. No test looks at how fast anything was.
+
+use crate::support::Home;
+use serde_json::Value;
+
+fn rows(text: &str) -> Vec<Value> {
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn json_has_a_row_for_every_configuration() {
+    let home = Home::new();
+    let model = home.model();
+    let lists = ["-d", "0,30", "--kv", "f16,k=f32,v=f32", "--threads", "1,2"];
+    let arguments =
+        [&["bench", &model, "--json", "-p", "20", "-n", "3", "-r", "2"], lists.as_slice()].concat();
+    let run = home.run(&arguments);
+    assert_eq!(run.err, "", "a pipe gets no progress bar");
+    let rows = rows(&run.ok());
+    assert_eq!(rows.len(), 16);
+    for (name, values) in [("test", ["pp", "tg"]), ("kv", ["f16", "f32"])] {
+        assert!(values.iter().all(|value| rows.iter().filter(|row| row[name] == *value).count() == 8));
+    }
+    for (name, values) in [("tokens", [20, 3]), ("depth", [0, 30]), ("threads", [1, 2])] {
+        assert!(values.iter().all(|value| rows.iter().filter(|row| row[name] == *value).count() == 8));
+    }
+    for row in &rows {
+        let number = |name: &str| row[name].as_f64().unwrap();
+        assert!(number("tok_s_best") >= number("tok_s_median") && number("tok_s_median") > 0.0);
+        assert!((number("ms_best") * number("tok_s_best") - 1000.0).abs() < 1e-6);
+        assert_eq!(
+            (&row["model"], &row["version"]),
+            (&model.as_str().into(), &env!("CARGO_PKG_VERSION").into())
+        );
+        assert!(row["machine"]["cores"].as_u64().unwrap() > 0);
+        assert_eq!((&row["architecture"], &row["repetitions"]), (&"qwen2".into(), &2.into()));
+    }
+}
+
+#[test]
+fn the_table_fits_a_terminal_and_fill_leaves_prompts_out() {
+    let home = Home::new();
+    let model = home.model();
+    let text = home.run(&["bench", &model, "-n", "2", "-d", "0,3000", "-r", "1", "--fill"]).ok();
+    assert!(text.contains("tg2") && text.contains("3000") && !text.contains("pp"), "{text}");
+    assert!(text.lines().take(3).all(|line| line.chars().count() <= 80), "{text}");
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    let home = Home::new();
+    let model = home.model();
+    let with = |arguments: &[&str]| home.run(&[&["bench", &model], arguments].concat());
+    with(&["--kv", "f16,int5"]).fails(2, &["int5"]);
+    with(&["--threads", "0"]).fails(2, &["--threads"]);
+    with(&["-p", "0", "-n", "0"]).fails(1, &["nothing to time"]);
+    home.run(&["bench", "nowhere.gguf"]).fails(1, &["nowhere.gguf"]);
+}

@@ -1,0 +1,70 @@
+//! Speed: how fast prompts are read and tokens generated, at chosen depths of context.
+//!
+//! A [`Plan`] names what is compared. Its cases take turns, one run each per repetition, so that a machine that
+//! slows down for a while slows all of them. Every run of a case starts from the same context: it is read once, and
+//! what a run added is forgotten after it.
+
+mod plan;
+mod report;
+mod sequence;
+
+pub use plan::{Case, Plan, Test};
+pub use report::{SpeedRow, Timing};
+
+use crate::error::EvalError;
+use kvant_model::Model;
+use sequence::Sequence;
+
+/// Where a measurement stands when something begins.
+#[derive(Debug, Clone)]
+pub struct Stage {
+    /// Runs and contexts done.
+    pub done: usize,
+    /// All there are.
+    pub total: usize,
+    /// What begins, for people.
+    pub now: String,
+}
+
+/// Measures every case of the plan and tells `progress` before each run. Leaves the number of threads as the last
+/// case had it.
+///
+/// # Errors
+/// If the plan asks for a cache there is none of, for contexts beyond the model or the memory, or for nothing.
+pub fn measure(
+    model: &Model,
+    plan: &Plan,
+    progress: &mut dyn FnMut(Stage),
+) -> Result<Vec<Timing>, EvalError> {
+    plan.check(model)?;
+    let cases = plan.cases();
+    let total = plan.contexts() + plan.repetitions * cases.len();
+    let mut done = 0;
+    let mut begin = |now: String| {
+        progress(Stage { done, total, now });
+        done += 1;
+    };
+    // Contexts are read with all the threads there will be.
+    kvant_threads::set_threads(plan.threads.iter().copied().max().unwrap_or(1));
+    let mut sequences = Vec::with_capacity(plan.contexts());
+    for &depth in &plan.depths {
+        for kv in &plan.kv {
+            begin(format!("a context of {depth}, {kv}"));
+            let mut sequence = Sequence::new(model, kv, depth, plan)?;
+            sequence.warm_up()?;
+            sequences.push(sequence);
+        }
+    }
+    let mut timings: Vec<Timing> =
+        cases.into_iter().map(|case| Timing { case, seconds: Vec::new() }).collect();
+    for _ in 0..plan.repetitions {
+        for Timing { case, seconds } in &mut timings {
+            begin(case.to_string());
+            kvant_threads::set_threads(case.threads);
+            let at = sequences.iter_mut().find(|s| s.depth() == case.depth && *s.kv() == case.kv);
+            let sequence = at.expect("there is a sequence for every depth and cache of the plan");
+            seconds.push(sequence.time(case.test, case.tokens)?.as_secs_f64());
+        }
+    }
+    Ok(timings)
+}

@@ -15,6 +15,7 @@ use std::arch::x86_64::{__cpuid_count, __m512i, _mm512_set1_epi8, _mm512_sub_epi
 use std::cell::RefCell;
 use std::io;
 use std::marker::PhantomData;
+use std::mem::MaybeUninit;
 
 /// Whether the processor has tiles and integer products of them.
 pub(super) fn is_present() -> bool {
@@ -130,7 +131,6 @@ struct FullTile<F> {
 const AHEAD: usize = 4;
 
 /// Sums of one group: 16 tokens × 16 rows.
-#[derive(Clone, Copy)]
 #[repr(C, align(64))]
 struct Sums([i32; TILE * PANEL]);
 
@@ -159,7 +159,7 @@ impl<F: Format> Work<Avx512> for FullTile<F> {
         // SAFETY: the contract of `tiled`; the tile has 16 tokens, so its bytes of a block are 32 apart.
         unsafe {
             let Job { mut scales, columns, mut x, .. } = self.job;
-            let mut dots = [Sums([0; TILE * PANEL]); AHEAD];
+            let mut dots = [const { MaybeUninit::<Sums>::uninit() }; AHEAD];
             let mut sums = [S::splat(0.0); TILE];
             let groups = columns / F::GROUP;
             let in_unit = F::UNIT / F::GROUP;
@@ -169,7 +169,7 @@ impl<F: Format> Work<Avx512> for FullTile<F> {
                 for slot in 0..count {
                     let at = (first + slot) * F::GROUP;
                     let from = self.job.x.bytes.add(at / BLOCK * BLOCK * TILE + at % BLOCK);
-                    let (codes, to) = (self.codes.add(at * PANEL), dots[slot].0.as_mut_ptr());
+                    let (codes, to) = (self.codes.add(at * PANEL), dots[slot].as_mut_ptr());
                     match slot {
                         0 => tile_product!("0", "4", "6", from, codes, to),
                         1 => tile_product!("1", "5", "7", from, codes, to),
@@ -181,7 +181,7 @@ impl<F: Format> Work<Avx512> for FullTile<F> {
                     let group = first + slot;
                     let halves = UnitScales::<S>::read::<F>(scales);
                     let (scale, minimum) = halves.group::<F>(scales, group % in_unit);
-                    add_group::<F>(&mut sums, &dots[slot], scale, minimum, &x);
+                    add_group::<F>(&mut sums, dots[slot].as_ptr().cast(), scale, minimum, &x);
                     if (group + 1).is_multiple_of(BLOCK / F::GROUP) {
                         x = x.next_block();
                     }
@@ -200,11 +200,11 @@ impl<F: Format> Work<Avx512> for FullTile<F> {
 /// Adds a group's products: the roundings of [`super::product`].
 ///
 /// # Safety
-/// The CPU has AVX-512 and the tile 16 tokens.
+/// The CPU has AVX-512, the tile 16 tokens, and the sums of a group are at `dots`.
 #[inline(always)]
 unsafe fn add_group<F: Format>(
     sums: &mut [<Avx512 as Simd>::F; TILE],
-    dots: &Sums,
+    dots: *const i32,
     scale: <Avx512 as Simd>::F,
     minimum: <Avx512 as Simd>::F,
     x: &Tile,
@@ -213,7 +213,7 @@ unsafe fn add_group<F: Format>(
     // SAFETY: the caller's contract.
     unsafe {
         for t in 0..TILE {
-            let n = S::iload(dots.0[t * PANEL..].as_ptr());
+            let n = S::iload(dots.add(t * PANEL));
             let scaled = S::mul(S::to_f(n), scale);
             sums[t] = S::fma(scaled, S::splat(*x.scales.add(t)), sums[t]);
             if F::MINIMA {

@@ -19,16 +19,13 @@ import os
 import subprocess
 import sys
 import time
-import venv
 from pathlib import Path
 
-PEER = "cyllama==0.2.18"
-PINNED = [PEER, "numpy==2.4.6"]
-REPOSITORY = Path(__file__).resolve().parents[2]
-ENVIRONMENT = REPOSITORY / "target" / "peers" / "cyllama-0.2.18"
+import peer
+
 TOLERANCE_PERCENT = 0.5
-GGML_TYPE = {"f32": 0, "f16": 1}
-FLASH_ATTENTION = {"f32": 0, "f16": 1}
+# Flash attention rounds an f32 cache to f16 before use: its results are those of f16, bit for bit.
+FLASH_ATTENTION = {"f32": False, "f16": True}
 
 
 def arguments():
@@ -38,30 +35,11 @@ def arguments():
     parser.add_argument("--ctx", type=int, default=512)
     parser.add_argument("--chunks", type=int, default=8)
     parser.add_argument("--score", choices=["second-half", "all"], default="second-half")
-    parser.add_argument("--kv", choices=list(GGML_TYPE), default="f32")
+    parser.add_argument("--kv", choices=list(FLASH_ATTENTION), default="f32")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--kvant", default=str(REPOSITORY / "target" / "release" / "kvant"), metavar="BINARY")
+    parser.add_argument("--kvant", default=str(peer.KVANT), metavar="BINARY")
     parser.add_argument("--save", metavar="FILE", help="also write all figures as JSON")
     return parser.parse_args()
-
-
-def enter_environment():
-    """Goes on inside the virtual environment, which is made on first use."""
-    python = ENVIRONMENT / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
-    if Path(sys.prefix).resolve() == ENVIRONMENT.resolve():
-        return
-    ready = ENVIRONMENT / "installed.txt"
-    if not ready.exists() or ready.read_text() != "\n".join(PINNED):
-        print(f"installing {', '.join(PINNED)} into {ENVIRONMENT.relative_to(REPOSITORY)}", file=sys.stderr)
-        venv.create(ENVIRONMENT, clear=True, with_pip=True)
-        command = [python, "-m", "pip", "install", "--quiet", "--only-binary", ":all:", *PINNED]
-        if subprocess.run(command).returncode != 0:
-            sys.exit(
-                f"cannot install {', '.join(PINNED)}: see pip's message above. Either PyPI is out of reach or it "
-                f"has no prebuilt wheel for Python {sys.version.split()[0]} on this machine. No comparison was made."
-            )
-        ready.write_text("\n".join(PINNED))
-    sys.exit(subprocess.run([python, __file__, *sys.argv[1:]]).returncode)
 
 
 def peer_windows(vocabulary, options):
@@ -88,30 +66,14 @@ def measure_peer(path, options):
     import numpy
     import cyllama.llama.llama_cpp as llama
 
-    llama.disable_logging()
-    model_params = llama.LlamaModelParams()
-    model_params.n_gpu_layers = 0
-
-    # Reading logits, this version of the binding asks the model for `n_vocab`, which only its vocabulary has.
-    class Model(llama.LlamaModel):
-        n_vocab = 0
-
-    model = Model(path, model_params)
-    vocabulary = model.get_vocab()
-    Model.n_vocab = vocabulary.n_vocab() if callable(vocabulary.n_vocab) else vocabulary.n_vocab
+    model, vocabulary = peer.open_model(path)
     windows = peer_windows(vocabulary, options)
     first = options.ctx // 2 if options.score == "second-half" else 0
 
     surprises = []
     start = time.monotonic()
     for number, window in enumerate(windows):
-        context_params = llama.LlamaContextParams()
-        context_params.n_ctx = context_params.n_batch = options.ctx
-        context_params.n_threads = context_params.n_threads_batch = options.threads
-        context_params.type_k = context_params.type_v = GGML_TYPE[options.kv]
-        # Flash attention rounds an f32 cache to f16 before use: its results are those of f16, bit for bit.
-        context_params.flash_attn_type = FLASH_ATTENTION[options.kv]
-        context = llama.LlamaContext(model, context_params)
+        context = peer.open_context(model, options.ctx, options.threads, options.kv, FLASH_ATTENTION[options.kv])
         batch = llama.LlamaBatch(n_tokens=options.ctx, embd=0, n_seq_max=1)
         batch.set_batch(window, 0, True)
         context.decode(batch)
@@ -128,14 +90,14 @@ def measure_peer(path, options):
     mean = math.fsum(surprises) / count
     variance = math.fsum((s - mean) ** 2 for s in surprises) / (count - 1)
     return {
-        "engine": f"llama.cpp through {PEER}",
+        "engine": f"llama.cpp through {peer.PEER}",
         "ids_sha256": digest(windows),
         "tokens": count,
         "nll_mean": mean,
         "ppl": math.exp(mean),
         "ppl_stderr": math.exp(mean) * math.sqrt(variance / count),
         "kv": options.kv,
-        "flash_attention": bool(FLASH_ATTENTION[options.kv]),
+        "flash_attention": FLASH_ATTENTION[options.kv],
         "threads": options.threads,
         "seconds": seconds,
     }
@@ -156,17 +118,17 @@ def measure_kvant(path, options):
 
 
 def compare(path, options):
-    peer, ours = measure_peer(path, options), measure_kvant(path, options)
-    if peer["ids_sha256"] != ours["ids_sha256"] or peer["tokens"] != ours["tokens"]:
+    theirs, ours = measure_peer(path, options), measure_kvant(path, options)
+    if theirs["ids_sha256"] != ours["ids_sha256"] or theirs["tokens"] != ours["tokens"]:
         sys.exit(f"{path}: the engines made different token ids of the text; their perplexities do not compare")
     # File names only: where they lie is nobody's business in a results file.
     ours |= {"model": Path(path).name, "text": Path(options.text).name}
-    return {"model": Path(path).name, "peer": peer, "kvant": ours, "ratio": ours["ppl"] / peer["ppl"]}
+    return {"model": Path(path).name, "peer": theirs, "kvant": ours, "ratio": ours["ppl"] / theirs["ppl"]}
 
 
 def main():
     options = arguments()
-    enter_environment()
+    peer.enter(__file__)
     rows = []
     for path in options.models:
         rows.append(compare(path, options))
@@ -174,13 +136,13 @@ def main():
             Path(options.save).write_text(json.dumps({"runs": rows}, indent=1) + "\n")
     machine = rows[0]["kvant"]["machine"]
     print(f"{machine['cpu']}, {machine['cores']} cores; {Path(options.text).name}, {options.chunks} windows of")
-    print(f"{options.ctx} tokens, {options.score} scored, {options.kv} cache; llama.cpp through {PEER}\n")
+    print(f"{options.ctx} tokens, {options.score} scored, {options.kv} cache; llama.cpp through {peer.PEER}\n")
     print("| model | scored tokens | llama.cpp | kvant | kvant / llama.cpp |")
     print("|---|---|---|---|---|")
     for row in rows:
-        peer, ours = row["peer"], row["kvant"]
+        theirs, ours = row["peer"], row["kvant"]
         print(
-            f"| {row['model']} | {ours['tokens']} | {peer['ppl']:.4f} ± {peer['ppl_stderr']:.3f} "
+            f"| {row['model']} | {ours['tokens']} | {theirs['ppl']:.4f} ± {theirs['ppl_stderr']:.3f} "
             f"| {ours['ppl']:.4f} ± {ours['ppl_stderr']:.3f} | {row['ratio']:.4f} |"
         )
     worst = max(abs(row["ratio"] - 1) * 100 for row in rows)

@@ -8,7 +8,7 @@ use crate::table::Table;
 use clap::Args;
 use kvant_codec::{KvSpec, SpecError, Tier};
 use kvant_eval::Machine;
-use kvant_eval::speed::{self, Plan, SpeedRow, Step};
+use kvant_eval::speed::{self, Plan, SpeedRow, Stage, Step};
 use kvant_model::{Checkpoint, LoadOptions, Model};
 use kvant_threads::MAX_THREADS;
 use serde_json::json;
@@ -110,7 +110,7 @@ impl Bench {
             bar.set_position(stage.done as u64);
             bar.set_message(stage.now.to_string());
             if self.paced {
-                wait_for_turn(&stage.now);
+                wait_for_turn(&stage);
             }
         });
         bar.finish_and_clear();
@@ -136,8 +136,9 @@ impl Bench {
 }
 
 /// Says what comes next and waits for a line. Whoever closes the pipes no longer takes turns, and that is fine.
-fn wait_for_turn(next: &Step) {
-    let announced = json!({"next": next.to_string(), "timed": matches!(next, Step::Run(_))});
+fn wait_for_turn(Stage { done, total, now }: &Stage) {
+    let timed = matches!(now, Step::Run(_));
+    let announced = json!({"next": now.to_string(), "timed": timed, "done": done, "total": total});
     let mut out = io::stdout().lock();
     if writeln!(out, "{announced}").and_then(|()| out.flush()).is_ok() {
         let _ = io::stdin().read_line(&mut String::new());

@@ -42,6 +42,7 @@
 //! | `arena`, `page` | the memory of pages, and the handles to them |
 //! | `side`, `sequence` | what is held, and how it grows and goes back |
 //! | `convert` | from one layout to another |
+//! | [`prefix`] | beginnings that sequences share |
 //! | [`snapshot`] | sequences in files |
 //!
 //! **Invariant:** what a sequence holds depends on the tokens appended, never on how they were cut into chunks.
@@ -53,6 +54,7 @@ mod error;
 mod layout;
 mod page;
 pub mod policy;
+pub mod prefix;
 mod sequence;
 mod side;
 pub mod snapshot;
@@ -63,6 +65,7 @@ pub use error::{CacheError, LayoutError};
 pub use layout::{CacheLayout, EntryLayout, EntryShape, HeadCodecs, SideCodecs};
 pub use page::{Page, PageMut};
 pub use policy::{Clause, Policy, PolicyError};
+pub use prefix::{PrefixTree, PrefixUsage, WhenFull};
 pub use sequence::{Footprint, Sequence};
 pub use side::SideStore;
 pub use snapshot::{Snapshot, SnapshotError};

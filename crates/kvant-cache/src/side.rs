@@ -317,6 +317,22 @@ impl SideStore {
 
     /// A copy that shares all full pages.
     pub(crate) fn fork(&self) -> Result<SideStore, ArenaFull> {
+        Ok(SideStore { tail: self.tail.as_ref().map(PageMut::copy).transpose()?, ..self.share()? })
+    }
+
+    /// A copy that shares all full pages, cut to `len` tokens, which [`SideStore::restorable`] has allowed. The tail is
+    /// copied only if the cut goes through it.
+    pub(crate) fn prefix(&self, rule: &Visibility, len: usize) -> Result<SideStore, ArenaFull> {
+        let (held, tokens) = (len.saturating_sub(rule.sinks), self.codecs.page_tokens());
+        let in_tail = held / tokens == self.exact_first + self.exact.len() && !held.is_multiple_of(tokens);
+        let tail = self.tail.as_ref().filter(|_| in_tail).map(PageMut::copy).transpose()?;
+        let mut prefix = SideStore { tail, ..self.share()? };
+        prefix.cut(rule, len)?;
+        Ok(prefix)
+    }
+
+    /// A copy without tail.
+    fn share(&self) -> Result<SideStore, ArenaFull> {
         Ok(SideStore {
             codecs: Arc::clone(&self.codecs),
             sinks: self.sinks.as_ref().map(Held::fork).transpose()?,
@@ -324,10 +340,19 @@ impl SideStore {
             dropped: self.dropped,
             exact: self.exact.clone(),
             exact_first: self.exact_first,
-            tail: self.tail.as_ref().map(PageMut::copy).transpose()?,
+            tail: None,
             spare_exact: Vec::new(),
             spare_encoded: Vec::new(),
         })
+    }
+
+    /// Pages that other sequences may share.
+    pub(crate) fn shared(&self) -> impl Iterator<Item = &Page> {
+        let sinks = self.sinks.iter().filter_map(|sinks| match sinks {
+            Held::Shared(page) => Some(page),
+            Held::Own(_) => None,
+        });
+        sinks.chain(&self.encoded).chain(&self.exact)
     }
 
     /// Decodes one page, (tokens, dim): exact rows where they are held, encoded ones elsewhere.

@@ -41,7 +41,7 @@
 //! | `visibility` | what a query reads exactly, and what as bytes |
 //! | `arena`, `page` | the memory of pages, and the handles to them |
 //! | `side`, `sequence` | what is held, and how it grows and goes back |
-//! | `convert` | from one layout to another |
+//! | `reader`, `convert` | back to numbers, and from one layout to another |
 //! | [`prefix`] | beginnings that sequences share |
 //! | [`snapshot`] | sequences in files |
 //!
@@ -55,6 +55,7 @@ mod layout;
 mod page;
 pub mod policy;
 pub mod prefix;
+mod reader;
 mod sequence;
 mod side;
 pub mod snapshot;

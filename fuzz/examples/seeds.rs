@@ -1,14 +1,18 @@
-//! Writes small valid files into `corpus/gguf` and `corpus/safetensors`, from which the fuzzer starts.
+//! Writes small valid files into `corpus/gguf`, `corpus/safetensors` and `corpus/snapshot`, from which the fuzzer starts.
 
+use kvant_cache::snapshot::{Record, write};
+use kvant_cache::{Arena, CacheLayout, EntryShape, Policy, Sequence};
 use kvant_model::gguf::{ValueType, Writer, WriterValue};
 use kvant_model::{DType, Tensor};
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 
 fn main() {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
     let seeds = gguf_seeds().into_iter().map(|seed| ("gguf", seed));
     let seeds = seeds.chain(safetensors_seeds().into_iter().map(|seed| ("safetensors", seed)));
+    let seeds = seeds.chain([0, 3, 40, 130, 250].map(|tokens| ("snapshot", snapshot_seed(tokens))));
     for (number, (target, bytes)) in seeds.enumerate() {
         let folder = corpus.join(target);
         fs::create_dir_all(&folder).expect("the corpus folder can be made");
@@ -64,4 +68,22 @@ fn safetensors_seeds() -> Vec<Vec<u8>> {
             18,
         ),
     ]
+}
+
+/// A sequence of the cache that the fuzz target loads into.
+fn snapshot_seed(tokens: usize) -> Vec<u8> {
+    let policy: Policy = "k=ch4:p32,v=rot4g32:p32;recent=20".parse().expect("a policy");
+    let shape = EntryShape { kv_heads: 1, key_dim: 8, value_dim: 8, window: Some(70) };
+    let layout = Arc::new(CacheLayout::new(&policy, &[shape; 2]).expect("a layout"));
+    let mut sequence = Sequence::new(layout, Arena::new());
+    let rows: Vec<f32> = (0..8 * tokens).map(|i| (i as f32 * 0.7).sin()).collect();
+    for entry in 0..2 {
+        sequence.append(entry, &rows, &rows).expect("the rows can be kept");
+    }
+    sequence.advance(tokens);
+    let ids: Vec<u32> = (0..tokens as u32).collect();
+    let record = Record { signature: [7; 32], policy: &policy.to_string(), tokens: &ids, note: b"note" };
+    let mut bytes = Vec::new();
+    write(&sequence, &record, &mut bytes).expect("the sequence can be saved");
+    bytes
 }

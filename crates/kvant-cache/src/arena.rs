@@ -1,11 +1,10 @@
-//! Where pages live: blocks of equal slots that are never moved and never given back before the arena itself.
-//!
-//! A page is written once by its only owner ([`PageMut`]) and then shared ([`Page`]). The last owner's drop puts the slot
-//! on the free list. What sequences hold are handles with the address inside, so reading a page follows one pointer.
+//! Where pages live: blocks of equal slots that are never moved and never given back before the arena itself. The last
+//! owner of a page puts its slot on the free list.
 
+use crate::page::{FileBytes, Lease, Page, PageMut};
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::collections::HashMap;
-use std::ops::{Deref, DerefMut};
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -44,6 +43,9 @@ pub struct Usage {
     pub used: usize,
     /// Bytes taken from the system, free slots included.
     pub reserved: usize,
+    /// Bytes of pages that lie in a mapped file. They take no memory that the system could not take back, and do not
+    /// count towards the cap.
+    pub mapped: usize,
 }
 
 #[derive(Debug, Default)]
@@ -102,7 +104,22 @@ impl Arena {
         let mut bytes = NonNull::slice_from_raw_parts(slot.0, len);
         // SAFETY: the slot has at least `len` bytes and no other owner.
         unsafe { bytes.as_mut() }.fill(0);
-        Ok(PageMut { lease: Lease { bytes, shared: Arc::clone(&self.shared) } })
+        Ok(PageMut::new(Lease::slot(bytes, self.clone())))
+    }
+
+    /// A page that lies in a file; `None` when the range reaches beyond its end.
+    pub(crate) fn mapped(&self, file: &Arc<FileBytes>, range: Range<usize>) -> Option<Page> {
+        let bytes = NonNull::from(file.get(range)?);
+        self.shared.lock().usage.mapped += bytes.len();
+        Some(Page::new(Lease::file(bytes, Arc::clone(file), self.clone())))
+    }
+
+    pub(crate) fn give_back(&self, bytes: NonNull<[u8]>) {
+        self.shared.give_back(Slot(bytes.cast()), Arena::slot_bytes(bytes.len()));
+    }
+
+    pub(crate) fn unmap(&self, bytes: usize) {
+        self.shared.lock().usage.mapped -= bytes;
     }
 }
 
@@ -163,110 +180,6 @@ impl Drop for State {
     }
 }
 
-/// The right to a slot; dropping it frees the slot.
-#[derive(Debug)]
-struct Lease {
-    bytes: NonNull<[u8]>,
-    shared: Arc<Shared>,
-}
-
-// SAFETY: the bytes are plain data of which the lease is the only owner.
-unsafe impl Send for Lease {}
-// SAFETY: as above; shared leases are only read.
-unsafe impl Sync for Lease {}
-
-impl Drop for Lease {
-    fn drop(&mut self) {
-        let size = Arena::slot_bytes(self.bytes.len());
-        self.shared.give_back(Slot(self.bytes.cast()), size);
-    }
-}
-
-/// A page with one owner, who may write it.
-#[derive(Debug)]
-pub struct PageMut {
-    lease: Lease,
-}
-
-impl PageMut {
-    /// Ends writing: from now on the page is shared and never changes.
-    pub fn freeze(self) -> Page {
-        Page { bytes: self.lease.bytes, lease: Arc::new(self.lease) }
-    }
-
-    /// Another page with the same bytes.
-    ///
-    /// # Errors
-    /// When the arena's cap would be exceeded.
-    pub fn copy(&self) -> Result<PageMut, ArenaFull> {
-        let mut copy = Arena { shared: Arc::clone(&self.lease.shared) }.page(self.len())?;
-        copy.copy_from_slice(self);
-        Ok(copy)
-    }
-}
-
-impl Deref for PageMut {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        // SAFETY: the lease owns these bytes.
-        unsafe { self.lease.bytes.as_ref() }
-    }
-}
-
-impl DerefMut for PageMut {
-    fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: the lease owns these bytes, and nobody shares it.
-        unsafe { self.lease.bytes.as_mut() }
-    }
-}
-
-/// A reference to a page that never changes. Cloning it shares the page.
-#[derive(Clone, Debug)]
-pub struct Page {
-    /// The lease's bytes, kept here so that reading does not go through it.
-    bytes: NonNull<[u8]>,
-    lease: Arc<Lease>,
-}
-
-// SAFETY: the bytes are plain data that nobody writes once a page is shared.
-unsafe impl Send for Page {}
-// SAFETY: as above.
-unsafe impl Sync for Page {}
-
-impl Page {
-    /// A page with the same bytes that may be written: this one if it has no other reference, else a copy.
-    ///
-    /// # Errors
-    /// When the arena's cap would be exceeded.
-    pub fn into_mut(self) -> Result<PageMut, ArenaFull> {
-        let Page { bytes, lease } = self;
-        match Arc::try_unwrap(lease) {
-            Ok(lease) => Ok(PageMut { lease }),
-            Err(shared) => {
-                let mut copy = Arena { shared: Arc::clone(&shared.shared) }.page(bytes.len())?;
-                // SAFETY: the lease, which is still held, owns the bytes, and nobody writes them.
-                copy.copy_from_slice(unsafe { bytes.as_ref() });
-                Ok(copy)
-            }
-        }
-    }
-
-    /// How many references there are.
-    pub fn references(&self) -> usize {
-        Arc::strong_count(&self.lease)
-    }
-}
-
-impl Deref for Page {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        // SAFETY: the lease, which this reference keeps, owns the bytes, and nobody writes them.
-        unsafe { self.bytes.as_ref() }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -283,7 +196,7 @@ mod tests {
         drop(page);
         assert_eq!((other[99], other.len(), arena.usage().pages), (7, 100, 1));
         drop(other);
-        assert_eq!(arena.usage(), Usage { pages: 0, used: 0, reserved: arena.usage().reserved });
+        assert_eq!(arena.usage(), Usage { reserved: arena.usage().reserved, ..Usage::default() });
         let again = arena.page(90).unwrap();
         assert_eq!(again.as_ptr(), address);
         assert!(again.iter().all(|byte| *byte == 0), "a page starts empty");

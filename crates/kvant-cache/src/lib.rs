@@ -39,9 +39,11 @@
 //! | [`policy`] | the grammar of `int4;layers 0-1:k=f16` |
 //! | `layout` | shapes and codecs of a model's cache |
 //! | `visibility` | what a query reads exactly, and what as bytes |
-//! | `arena` | the memory of pages |
+//! | `arena`, `page` | the memory of pages, and the handles to them |
 //! | `side`, `sequence` | what is held, and how it grows and goes back |
 //! | `reader`, `convert` | back to numbers, and from one layout to another |
+//! | [`prefix`] | beginnings that sequences share |
+//! | [`snapshot`] | sequences in files |
 //!
 //! **Invariant:** what a sequence holds depends on the tokens appended, never on how they were cut into chunks.
 #![deny(missing_docs)]
@@ -50,16 +52,22 @@ mod arena;
 mod convert;
 mod error;
 mod layout;
+mod page;
 pub mod policy;
+pub mod prefix;
 mod reader;
 mod sequence;
 mod side;
+pub mod snapshot;
 mod visibility;
 
-pub use arena::{Arena, ArenaFull, Page, PageMut, Usage};
+pub use arena::{Arena, ArenaFull, Usage};
 pub use error::{CacheError, LayoutError};
 pub use layout::{CacheLayout, EntryLayout, EntryShape, HeadCodecs, SideCodecs};
+pub use page::{Page, PageMut};
 pub use policy::{Clause, Policy, PolicyError};
+pub use prefix::{PrefixTree, PrefixUsage, WhenFull};
 pub use sequence::{Footprint, Sequence};
 pub use side::SideStore;
+pub use snapshot::{Snapshot, SnapshotError};
 pub use visibility::{DEFAULT_SINKS, MAX_SINKS, Mode, Visibility};

@@ -3,6 +3,7 @@
 use crate::arena::{Arena, ArenaFull};
 use crate::error::CacheError;
 use crate::layout::CacheLayout;
+use crate::page::Page;
 use crate::reader::Reader;
 use crate::side::{Fault, Rows, SideStore};
 use kvant_codec::Side;
@@ -28,6 +29,16 @@ struct Entry {
     len: usize,
     /// (kv heads, keys and values).
     sides: Vec<SideStore>,
+}
+
+impl Entry {
+    fn copy(
+        &self,
+        len: usize,
+        side: impl Fn(&SideStore) -> Result<SideStore, ArenaFull>,
+    ) -> Result<Entry, ArenaFull> {
+        Ok(Entry { len, sides: self.sides.iter().map(side).collect::<Result<_, _>>()? })
+    }
 }
 
 /// What a sequence takes.
@@ -161,20 +172,7 @@ impl Sequence {
     /// When the arena's cap leaves no page to copy a shared tail to.
     pub fn truncate(&mut self, len: usize) -> Result<usize, ArenaFull> {
         let rule = *self.layout.rule();
-        let mut target = len.min(self.len);
-        loop {
-            let before = target;
-            for (entry, layout) in self.entries.iter().zip(self.layout.entries()) {
-                for side in &entry.sides {
-                    if entry.len > target {
-                        target = side.restorable(&rule, target, layout.shape().window);
-                    }
-                }
-            }
-            if target == before {
-                break;
-            }
-        }
+        let target = self.restorable(len);
         for entry in self.entries.iter_mut().filter(|entry| entry.len > target) {
             for side in &mut entry.sides {
                 side.cut(&rule, target)?;
@@ -185,20 +183,57 @@ impl Sequence {
         Ok(target)
     }
 
-    /// Another sequence with the same tokens. Full pages are shared; only sinks and tails are copied.
+    /// The largest length up to `len` that it can be cut to: what [`truncate`](Sequence::truncate) would leave.
+    pub fn restorable(&self, len: usize) -> usize {
+        let rule = self.layout.rule();
+        let mut target = len.min(self.len);
+        loop {
+            let before = target;
+            for (entry, layout) in self.entries.iter().zip(self.layout.entries()) {
+                for side in &entry.sides {
+                    if entry.len > target {
+                        target = side.restorable(rule, target, layout.shape().window);
+                    }
+                }
+            }
+            if target == before {
+                return target;
+            }
+        }
+    }
+
+    /// Another sequence with the first `len` tokens, or fewer: as a [`fork`](Sequence::fork) that is
+    /// [truncated](Sequence::truncate). At the end of a page it takes no memory.
+    ///
+    /// # Errors
+    /// When the arena's cap would be exceeded.
+    pub fn prefix(&self, len: usize) -> Result<Sequence, ArenaFull> {
+        let (rule, len) = (self.layout.rule(), self.restorable(len));
+        self.copy(len, |entry| {
+            entry.copy(len, |side| if entry.len > len { side.prefix(rule, len) } else { side.fork() })
+        })
+    }
+
+    /// Another sequence with the same tokens. Full pages and sinks are shared; only tails are copied.
     ///
     /// # Errors
     /// When the arena's cap would be exceeded.
     pub fn fork(&self) -> Result<Sequence, ArenaFull> {
-        let entries = self
-            .entries
-            .iter()
-            .map(|entry| {
-                let sides = entry.sides.iter().map(SideStore::fork).collect::<Result<_, _>>()?;
-                Ok(Entry { len: entry.len, sides })
-            })
-            .collect::<Result<_, ArenaFull>>()?;
-        Ok(Sequence { layout: Arc::clone(&self.layout), arena: self.arena.clone(), len: self.len, entries })
+        self.copy(self.len, |entry| entry.copy(entry.len, SideStore::fork))
+    }
+
+    fn copy(
+        &self,
+        len: usize,
+        entry: impl Fn(&Entry) -> Result<Entry, ArenaFull>,
+    ) -> Result<Sequence, ArenaFull> {
+        let entries = self.entries.iter().map(entry).collect::<Result<_, _>>()?;
+        Ok(Sequence { layout: Arc::clone(&self.layout), arena: self.arena.clone(), len, entries })
+    }
+
+    /// Pages that other sequences may share.
+    pub(crate) fn pages(&self) -> impl Iterator<Item = &Page> {
+        self.entries.iter().flat_map(|entry| entry.sides.iter().flat_map(SideStore::shared))
     }
 
     /// The same tokens under another layout, page by page: from f16 to any spec, and between specs. What an encoded page

@@ -3,8 +3,9 @@
 //! Exact rows are kept in pages too, of the exact codec and of the same number of tokens, so that attention reads them
 //! with the same verbs. The page being filled is the *tail*; a full one is kept until no query will read it exactly.
 
-use crate::arena::{Arena, ArenaFull, Page, PageMut};
+use crate::arena::{Arena, ArenaFull};
 use crate::layout::SideCodecs;
+use crate::page::{Held, Page, PageMut};
 use crate::visibility::{Mode, Visibility};
 use kvant_codec::{CodecError, PageCodec};
 use std::collections::VecDeque;
@@ -13,7 +14,8 @@ use std::sync::Arc;
 /// What one side of one kv head holds.
 pub struct SideStore {
     codecs: Arc<SideCodecs>,
-    sinks: Option<PageMut>,
+    /// Shared once all sinks are there.
+    sinks: Option<Held>,
     /// Pages `dropped ..`, as bytes.
     encoded: VecDeque<Page>,
     /// Pages that have left the window.
@@ -25,6 +27,16 @@ pub struct SideStore {
     /// Pages taken in advance, so that an append after a reserve needs no memory.
     spare_exact: Vec<PageMut>,
     spare_encoded: Vec<PageMut>,
+}
+
+/// What a side held when it was saved.
+pub(crate) struct Contents {
+    pub sinks: Option<Page>,
+    pub dropped: usize,
+    pub encoded: VecDeque<Page>,
+    pub exact_first: usize,
+    pub exact: VecDeque<Page>,
+    pub tail: Option<PageMut>,
 }
 
 /// Vectors of one head within a chunk: vector i is at i · stride.
@@ -129,8 +141,8 @@ impl SideStore {
                 self.spare_encoded.push(arena.page(self.codecs.codec().page_bytes())?);
             }
         }
-        if self.sinks.is_none() && rule.sinks > 0 {
-            self.sinks = Some(arena.page(self.codecs.sinks().page_bytes())?);
+        if len < rule.sinks && tokens > 0 {
+            self.sinks = Some(Held::Own(self.take_sinks(arena)?));
         }
         Ok(())
     }
@@ -152,12 +164,10 @@ impl SideStore {
         }
         let first = rule.sinks.saturating_sub(at).min(rows.count);
         if first > 0 {
-            let codec = self.codecs.sinks();
-            let page = match &mut self.sinks {
-                Some(page) => page,
-                empty => empty.insert(arena.page(codec.page_bytes())?),
-            };
-            codec.write(rows.numbers, rows.stride, at, first, page)?;
+            let mut page = self.take_sinks(arena)?;
+            self.codecs.sinks().write(rows.numbers, rows.stride, at, first, &mut page)?;
+            let complete = at + first == rule.sinks;
+            self.sinks = Some(if complete { Held::Shared(page.freeze()) } else { Held::Own(page) });
         }
         let mut done = first;
         while done < rows.count {
@@ -181,6 +191,14 @@ impl SideStore {
         }
         let end = at + rows.count;
         self.encode(rule.encoded_at(end, tokens), end.saturating_sub(rule.sinks), arena)
+    }
+
+    /// The page of the sinks, to be written.
+    fn take_sinks(&mut self, arena: &Arena) -> Result<PageMut, ArenaFull> {
+        match self.sinks.take() {
+            Some(page) => page.into_mut(),
+            None => arena.page(self.codecs.sinks().page_bytes()),
+        }
     }
 
     fn check(&self, rows: Rows<'_>, dim: usize) -> Result<(), Fault> {
@@ -270,7 +288,7 @@ impl SideStore {
         let held = len.saturating_sub(rule.sinks);
         if held == 0 {
             let fresh = SideStore::new(Arc::clone(&self.codecs));
-            *self = SideStore { sinks: self.sinks.take(), ..fresh };
+            *self = SideStore { sinks: self.sinks.take().filter(|_| len > 0), ..fresh };
             return Ok(());
         }
         let keep = match rule.mode {
@@ -278,7 +296,7 @@ impl SideStore {
             Mode::Strict => held / tokens,
         };
         self.encoded.truncate(keep.saturating_sub(self.dropped));
-        let (page, partial) = (held / tokens, held % tokens > 0);
+        let (page, partial) = (held / tokens, !held.is_multiple_of(tokens));
         let Some(index) = page.checked_sub(self.exact_first) else {
             self.exact.clear();
             self.exact_first = page;
@@ -299,18 +317,42 @@ impl SideStore {
 
     /// A copy that shares all full pages.
     pub(crate) fn fork(&self) -> Result<SideStore, ArenaFull> {
-        let copy = |page: &Option<PageMut>| page.as_ref().map(PageMut::copy).transpose();
+        Ok(SideStore { tail: self.tail.as_ref().map(PageMut::copy).transpose()?, ..self.share()? })
+    }
+
+    /// A copy that shares all full pages, cut to `len` tokens, which [`SideStore::restorable`] has allowed. The tail is
+    /// copied only if the cut goes through it.
+    pub(crate) fn prefix(&self, rule: &Visibility, len: usize) -> Result<SideStore, ArenaFull> {
+        let (held, tokens) = (len.saturating_sub(rule.sinks), self.codecs.page_tokens());
+        let in_tail = held / tokens == self.exact_first + self.exact.len() && !held.is_multiple_of(tokens);
+        let tail = self.tail.as_ref().filter(|_| in_tail).map(PageMut::copy).transpose()?;
+        let mut prefix = SideStore { tail, ..self.share()? };
+        prefix.cut(rule, len)?;
+        Ok(prefix)
+    }
+
+    /// A copy without tail.
+    fn share(&self) -> Result<SideStore, ArenaFull> {
         Ok(SideStore {
             codecs: Arc::clone(&self.codecs),
-            sinks: copy(&self.sinks)?,
+            sinks: self.sinks.as_ref().map(Held::fork).transpose()?,
             encoded: self.encoded.clone(),
             dropped: self.dropped,
             exact: self.exact.clone(),
             exact_first: self.exact_first,
-            tail: copy(&self.tail)?,
+            tail: None,
             spare_exact: Vec::new(),
             spare_encoded: Vec::new(),
         })
+    }
+
+    /// Pages that other sequences may share.
+    pub(crate) fn shared(&self) -> impl Iterator<Item = &Page> {
+        let sinks = self.sinks.iter().filter_map(|sinks| match sinks {
+            Held::Shared(page) => Some(page),
+            Held::Own(_) => None,
+        });
+        sinks.chain(&self.encoded).chain(&self.exact)
     }
 
     /// Decodes one page, (tokens, dim): exact rows where they are held, encoded ones elsewhere.
@@ -331,6 +373,14 @@ impl SideStore {
         self.exact_first = page;
     }
 
+    /// Holds what it held when it was saved.
+    pub(crate) fn restore(&mut self, contents: Contents) {
+        let Contents { sinks, dropped, encoded, exact_first, exact, tail } = contents;
+        let sinks = sinks.map(Held::Shared);
+        let fresh = SideStore::new(Arc::clone(&self.codecs));
+        *self = SideStore { sinks, dropped, encoded, exact_first, exact, tail, ..fresh };
+    }
+
     /// Slots in use: (bytes of encoded pages, bytes of exact ones, spare ones included). A page that is both counts as
     /// encoded.
     pub(crate) fn bytes(&self) -> (usize, usize) {
@@ -342,8 +392,9 @@ impl SideStore {
             0
         };
         let full = self.exact.iter().skip(twice).map(|page| slots(page));
-        let own = self.sinks.iter().chain(&self.tail).chain(&self.spare_exact).chain(&self.spare_encoded);
-        (encoded, full.chain(own.map(|page| slots(page))).sum())
+        let own = self.tail.iter().chain(&self.spare_exact).chain(&self.spare_encoded);
+        let sinks = self.sinks.iter().map(|page| slots(page));
+        (encoded, full.chain(own.map(|page| slots(page))).chain(sinks).sum())
     }
 
     /// Rows that are held in exact form only, of `len` tokens in all.

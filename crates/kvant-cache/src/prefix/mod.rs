@@ -1,0 +1,188 @@
+//! Prefixes that sequences share: a radix tree over token ids, in steps of whole pages.
+//!
+//! A prompt that begins as an earlier one did needs not be read again: [`PrefixTree::find`] gives a sequence that holds
+//! what they have in common, on the same pages. What is kept are ends of sequences and the places where they part.
+//!
+//! ```
+//! use kvant_cache::{Arena, CacheLayout, EntryShape, Policy, PrefixTree, Sequence, WhenFull};
+//! use std::sync::Arc;
+//!
+//! let policy: Policy = "int4".parse()?;
+//! let shape = EntryShape { kv_heads: 1, key_dim: 64, value_dim: 64, window: None };
+//! let layout = Arc::new(CacheLayout::new(&policy, &[shape])?);
+//! let mut tree = PrefixTree::new(layout.clone(), Arena::with_cap(1 << 20), WhenFull::Evict);
+//!
+//! // A prompt of 200 tokens is read and remembered: 4 sinks and 3 pages of 64.
+//! let prompt: Vec<u32> = (0..200).collect();
+//! let mut sequence = tree.find(&prompt)?;
+//! assert!(sequence.is_empty());
+//! tree.reserve(&mut sequence, 200)?;
+//! sequence.append(0, &[0.5; 200 * 64], &[0.5; 200 * 64])?;
+//! sequence.advance(200);
+//! assert_eq!(tree.insert(&prompt, &sequence)?, 196);
+//!
+//! // Another one that begins with the same 150 tokens goes on from the last whole page.
+//! let other: Vec<u32> = (0..150).chain(1000..1100).collect();
+//! assert_eq!(tree.find(&other)?.len(), 132);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! **Invariant:** a found sequence is, bit for bit, the one that a fresh reading of its tokens would give. Where that
+//! cannot be had (pages that a window has dropped, recent rows that are encoded by now), less is found, or nothing.
+
+mod node;
+
+use crate::arena::{Arena, ArenaFull};
+use crate::layout::CacheLayout;
+use crate::sequence::Sequence;
+use node::Node;
+use std::collections::HashSet;
+use std::sync::Arc;
+
+/// What to do when a sequence needs memory and the arena's cap is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WhenFull {
+    /// Refuse.
+    Refuse,
+    /// Forget prefixes that no sequence uses, the least recently used first; refuse when none is left.
+    Evict,
+}
+
+/// What a tree holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PrefixUsage {
+    /// Ends and partings that can be gone on from without cutting.
+    pub prefixes: usize,
+    /// Tokens, those of shared pages once.
+    pub tokens: usize,
+    /// Pages of the arena, each once.
+    pub pages: usize,
+    /// Bytes of their slots.
+    pub bytes: usize,
+}
+
+/// Prefixes of the sequences of one layout.
+pub struct PrefixTree {
+    layout: Arc<CacheLayout>,
+    arena: Arena,
+    when_full: WhenFull,
+    steps: Steps,
+    clock: u64,
+    root: Node,
+}
+
+/// Where prefixes may end: after the sinks, in steps of the largest page.
+#[derive(Clone, Copy)]
+struct Steps {
+    sinks: usize,
+    page: usize,
+}
+
+impl Steps {
+    /// The last such place in `len` tokens.
+    fn whole(self, len: usize) -> usize {
+        match len.saturating_sub(self.sinks) / self.page {
+            0 => 0,
+            pages => self.sinks + pages * self.page,
+        }
+    }
+
+    /// Tokens of the step that begins at `at`.
+    fn size(self, at: usize) -> usize {
+        if at == 0 { self.sinks + self.page } else { self.page }
+    }
+
+    /// How many of `tokens`, which begin at `at`, agree with `label` up to the end of a step.
+    fn common(self, at: usize, label: &[u32], tokens: &[u32]) -> usize {
+        let same = label.iter().zip(tokens).take_while(|(a, b)| a == b).count();
+        self.whole(at + same).saturating_sub(at)
+    }
+}
+
+impl PrefixTree {
+    /// An empty tree for sequences of this layout and arena.
+    pub fn new(layout: Arc<CacheLayout>, arena: Arena, when_full: WhenFull) -> PrefixTree {
+        let page = layout.sides().map(|(_, _, _, side)| side.page_tokens()).max().unwrap_or(1);
+        let steps = Steps { sinks: layout.rule().sinks, page };
+        PrefixTree { layout, arena, when_full, steps, clock: 0, root: Node::default() }
+    }
+
+    /// Remembers what a sequence holds of `tokens`, up to its last whole page, and returns how many tokens that are.
+    /// The sequence must be of this tree's layout and hold these tokens; otherwise nothing is remembered.
+    ///
+    /// # Errors
+    /// When the arena has no room for a copy of unfinished sinks.
+    pub fn insert(&mut self, tokens: &[u32], sequence: &Sequence) -> Result<usize, ArenaFull> {
+        if !Arc::ptr_eq(sequence.layout(), &self.layout) || tokens.len() < sequence.len() {
+            return Ok(0);
+        }
+        let held = sequence.prefix(self.steps.whole(sequence.len()))?;
+        let len = held.len();
+        if len == 0 || self.steps.whole(len) != len {
+            return Ok(0);
+        }
+        self.clock += 1;
+        self.root.insert(self.steps, &tokens[..len], held, self.clock)?;
+        Ok(len)
+    }
+
+    /// A sequence that holds the longest known beginning of `prompt`; an empty one if none is known.
+    ///
+    /// # Errors
+    /// When the arena has no room for a copy of unfinished sinks.
+    pub fn find(&mut self, prompt: &[u32]) -> Result<Sequence, ArenaFull> {
+        self.clock += 1;
+        self.root.touch(self.steps, prompt, self.clock);
+        match self.root.find(self.steps, prompt) {
+            (Some(source), len) => source.prefix(len),
+            (None, _) => Ok(Sequence::new(Arc::clone(&self.layout), self.arena.clone())),
+        }
+    }
+
+    /// How many tokens [`find`](PrefixTree::find) would give. This does not count as a use.
+    pub fn longest(&self, prompt: &[u32]) -> usize {
+        self.root.find(self.steps, prompt).1
+    }
+
+    /// [`Sequence::reserve`], with room made as [`WhenFull`] says.
+    ///
+    /// # Errors
+    /// When the cap is reached and nothing may or can be forgotten.
+    pub fn reserve(&mut self, sequence: &mut Sequence, tokens: usize) -> Result<(), ArenaFull> {
+        loop {
+            match sequence.reserve(tokens) {
+                Err(_) if self.when_full == WhenFull::Evict && self.evict() > 0 => {}
+                result => return result,
+            }
+        }
+    }
+
+    /// Forgets the least recently used prefix that frees memory, and returns how many bytes that are; 0 if there is
+    /// none. What other prefixes share with it stays, and so does what sequences use.
+    pub fn evict(&mut self) -> usize {
+        let Some((used, freed)) = self.root.oldest() else { return 0 };
+        self.root.remove(used);
+        freed
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        self.root = Node::default();
+    }
+
+    /// What it holds.
+    pub fn usage(&self) -> PrefixUsage {
+        let mut usage = PrefixUsage::default();
+        let mut seen = HashSet::new();
+        self.root.visit(&mut |node| {
+            usage.tokens += node.label().len();
+            let Some(held) = node.held() else { return };
+            usage.prefixes += 1;
+            for page in held.pages().filter(|page| !page.is_mapped() && seen.insert(page.as_ptr())) {
+                usage.pages += 1;
+                usage.bytes += Arena::slot_bytes(page.len());
+            }
+        });
+        usage
+    }
+}

@@ -1,0 +1,58 @@
+#![doc = include_str!("../../docs/format.md")]
+//!
+//! # Example
+//!
+//! ```
+//! use kvant_cache::{Arena, CacheLayout, EntryShape, Policy, Sequence, snapshot::{Record, Snapshot}};
+//! use std::sync::Arc;
+//!
+//! let policy: Policy = "int4".parse()?;
+//! let shape = EntryShape { kv_heads: 2, key_dim: 64, value_dim: 64, window: None };
+//! let layout = Arc::new(CacheLayout::new(&policy, &[shape])?);
+//! let mut sequence = Sequence::new(layout.clone(), Arena::new());
+//! sequence.append(0, &[0.5; 3 * 2 * 64], &[0.5; 3 * 2 * 64])?;
+//! sequence.advance(3);
+//!
+//! let folder = std::env::temp_dir().join(format!("kvant-snapshot-{}", std::process::id()));
+//! std::fs::create_dir_all(&folder)?;
+//! let file = folder.join("talk.kvant");
+//! let record = Record { signature: [7; 32], policy: "int4", tokens: &[1, 2, 3], note: b"" };
+//! sequence.save(&file, &record)?;
+//!
+//! let snapshot = Snapshot::open(&file)?;
+//! assert_eq!(snapshot.tokens(), [1, 2, 3]);
+//! let resumed = snapshot.sequence(&[7; 32], layout.clone(), Arena::new())?;
+//! assert_eq!(resumed.len(), 3);
+//! assert!(snapshot.sequence(&[8; 32], layout, Arena::new()).is_err());
+//! # std::fs::remove_dir_all(&folder)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod error;
+mod format;
+mod read;
+mod replace;
+mod write;
+
+pub use error::SnapshotError;
+pub use read::Snapshot;
+pub use write::write;
+
+/// The version of the format that is written.
+pub const VERSION: u32 = 1;
+
+/// What determines the contents of a cache besides its tokens, digested: weights, tokenizer, positions, policy, plan.
+pub type Signature = [u8; 32];
+
+/// What is saved beside the cache.
+#[derive(Clone, Copy, Debug)]
+pub struct Record<'a> {
+    /// A file is loaded only under the signature it was saved with.
+    pub signature: Signature,
+    /// The policy of the layout, for people and messages.
+    pub policy: &'a str,
+    /// The tokens that the sequence holds.
+    pub tokens: &'a [u32],
+    /// Anything else that belongs to it, such as the conversation as text.
+    pub note: &'a [u8],
+}

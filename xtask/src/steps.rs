@@ -34,7 +34,8 @@ pub const CHECKS: &[Check] = &[
 
 /// The crates whose code depends on the processor, by its instructions or by its order of memory accesses: what
 /// runs under qemu, Miri and AddressSanitizer.
-const KERNEL_CRATES: &[&str] = &["kvant-simd", "kvant-threads", "kvant-weights", "kvant-codec"];
+const KERNEL_CRATES: &[&str] =
+    &["kvant-simd", "kvant-threads", "kvant-weights", "kvant-codec", "kvant-cache", "kvant-attention"];
 
 const ARM_LINUX: &str = "aarch64-unknown-linux-gnu";
 /// What links and runs programs for ARM Linux elsewhere. `pauth-impdef` spares qemu a cipher per return address.

@@ -72,8 +72,8 @@ pub mod spec;
 mod transform;
 
 pub use codec::{
-    Accumulator, Build, BuildFn, Calibration, FAMILIES, Family, GroupSize, KernelReport, Options, PageCodec,
-    PageSize, Query, Scaling,
+    Accumulator, Build, BuildFn, Calibration, Element, ExactCodec, FAMILIES, Family, GroupSize, KernelReport,
+    Options, PageCodec, PageSize, Query, Scaling,
 };
 pub use error::{BuildError, CodecError};
 pub use kvant_simd::{TIER_VARIABLE, Tier, TierError};

@@ -2,7 +2,7 @@
 
 use kvant_engine::memory::Memory;
 use kvant_eval::EvalError;
-use kvant_eval::speed::{Plan, Test, measure};
+use kvant_eval::speed::{Plan, Step, Test, measure};
 use kvant_model::{Checkpoint, LoadOptions, Model};
 use std::path::Path;
 
@@ -36,7 +36,7 @@ fn every_combination_is_measured_in_turn() {
     assert_eq!((tokens(Test::Prefill), tokens(Test::Decode)), (20, 3));
     // Four contexts, then all cases once, then all of them again.
     let (contexts, runs) = stages.split_at(4);
-    assert!(contexts.iter().all(|stage| stage.now.contains("context")));
+    assert!(contexts.iter().all(|stage| matches!(stage.now, Step::Context { .. })));
     let names = |from: usize| runs[from..][..16].iter().map(|stage| stage.now.clone()).collect::<Vec<_>>();
     assert_eq!((runs.len(), names(0)), (32, names(16)));
     assert!(stages.iter().enumerate().all(|(i, stage)| stage.done == i && stage.total == 36));

@@ -61,7 +61,7 @@ impl Bytes {
     pub fn release(&self) {
         #[cfg(unix)]
         if let Owner::Map(map) = &self.owner {
-            const PAGE: usize = 1 << 14; // a multiple of every page size in use (4 KiB, 16 KiB on Apple)
+            const PAGE: usize = 1 << 16; // a multiple of every page size in use: 4, 16 (Apple) and 64 KiB (some ARM)
             let start = self.range.start.next_multiple_of(PAGE);
             let end = self.range.end / PAGE * PAGE;
             if start < end {

@@ -8,9 +8,10 @@ use crate::table::Table;
 use clap::Args;
 use kvant_codec::{KvSpec, SpecError, Tier};
 use kvant_eval::Machine;
-use kvant_eval::speed::{self, Plan, SpeedRow};
+use kvant_eval::speed::{self, Plan, SpeedRow, Step};
 use kvant_model::{Checkpoint, LoadOptions, Model};
 use kvant_threads::MAX_THREADS;
+use serde_json::json;
 use std::io::{self, Write};
 use std::str::FromStr;
 
@@ -62,6 +63,11 @@ pub struct Bench {
     #[arg(long)]
     fill: bool,
 
+    /// Before every step, print it as a JSON object and wait for a line on stdin, so that another program can take
+    /// turns
+    #[arg(long, requires = "json")]
+    paced: bool,
+
     /// Print one JSON object per row
     #[arg(long)]
     json: bool,
@@ -102,7 +108,10 @@ impl Bench {
         let timings = speed::measure(&model, &plan, &mut |stage| {
             bar.set_length(stage.total as u64);
             bar.set_position(stage.done as u64);
-            bar.set_message(stage.now);
+            bar.set_message(stage.now.to_string());
+            if self.paced {
+                wait_for_turn(&stage.now);
+            }
         });
         bar.finish_and_clear();
 
@@ -123,6 +132,15 @@ impl Bench {
             writeln!(out, "{} with {} cores, kvant {version}", machine.cpu, machine.cores)?;
         }
         Ok(())
+    }
+}
+
+/// Says what comes next and waits for a line. Whoever closes the pipes no longer takes turns, and that is fine.
+fn wait_for_turn(next: &Step) {
+    let announced = json!({"next": next.to_string(), "timed": matches!(next, Step::Run(_))});
+    let mut out = io::stdout().lock();
+    if writeln!(out, "{announced}").and_then(|()| out.flush()).is_ok() {
+        let _ = io::stdin().read_line(&mut String::new());
     }
 }
 

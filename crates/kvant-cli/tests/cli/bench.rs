@@ -47,6 +47,22 @@ fn the_table_fits_a_terminal_and_fill_leaves_prompts_out() {
 }
 
 #[test]
+fn a_paced_run_announces_every_step_and_waits() {
+    let home = Home::new();
+    let model = home.model();
+    let arguments = ["bench", &model, "--json", "--paced", "-p", "4", "-n", "2", "-d", "0", "-r", "2"];
+    let run = home.run_with_input(&arguments, b"\n\n\n\n\n").ok();
+    let rows = rows(&run);
+    let timed: Vec<bool> = rows.iter().filter_map(|row| row["timed"].as_bool()).collect();
+    assert_eq!(timed, [false, true, true, true, true]);
+    assert!(rows[1]["next"].as_str().unwrap().starts_with("pp4 at 0, f16"));
+    assert_eq!(rows.iter().filter(|row| row["tok_s_best"].is_number()).count(), 2);
+    // Without a partner it goes on by itself.
+    home.run(&arguments).ok();
+    home.run(&["bench", &model, "--paced"]).fails(2, &["--json"]);
+}
+
+#[test]
 fn what_makes_no_sense_is_refused() {
     let home = Home::new();
     let model = home.model();

@@ -2,29 +2,48 @@
 //! kernels get the same care.
 //!
 //! Keys lie channel by channel (tokens in the lanes, no horizontal sums), values token by token.
+//!
+//! They are also what a cache keeps the rows in that are not encoded yet: [`ExactCodec::write`] fills a page token by
+//! token, and the verbs read it like any other.
 
-use super::family::{Build, Family, Options};
+use super::family::{Build, Family, Options, PageSize};
 use super::{Accumulator, KernelReport, PageCodec, Query, dimension, not_finite, size};
 use crate::error::{BuildError, CodecError};
 use crate::kernel::{ExactShape, Kernels, Pages};
 use crate::page::Side;
-use half::{bf16, f16};
+use crate::spec::CodecSpec;
 use kvant_simd::Tier;
 
-/// The stored number format.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Element {
+/// The number format of an exact page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Element {
+    /// IEEE binary32.
     F32,
+    /// IEEE binary16.
     F16,
+    /// The upper half of a binary32.
     Bf16,
 }
 
 impl Element {
-    pub(crate) fn bytes(self) -> usize {
+    /// Bytes of one number.
+    pub fn bytes(self) -> usize {
         match self {
             Element::F32 => 4,
             Element::F16 | Element::Bf16 => 2,
         }
+    }
+
+    /// The format that a spec keeps every number in; `None` for codecs that do not.
+    pub fn of(spec: &CodecSpec) -> Option<Element> {
+        [(&F32, Element::F32), (&F16, Element::F16), (&BF16, Element::Bf16)]
+            .into_iter()
+            .find_map(|(family, element)| (family.name == spec.family.name).then_some(element))
+    }
+
+    /// The largest magnitude that stays finite.
+    pub fn largest(self) -> f32 {
+        self.max().0
     }
 
     fn max(self) -> (f32, &'static str) {
@@ -33,15 +52,6 @@ impl Element {
             // Above this, rounding to nearest gives infinity.
             Element::F16 => (65519.996, "f16"),
             Element::Bf16 => (f32::from_bits(0x7F7F_7FFF), "bf16"),
-        }
-    }
-
-    fn read(self, bytes: &[u8], index: usize) -> f32 {
-        let half = || u16::from_le_bytes([bytes[2 * index], bytes[2 * index + 1]]);
-        match self {
-            Element::F32 => f32::from_le_bytes(std::array::from_fn(|i| bytes[4 * index + i])),
-            Element::F16 => f16::from_bits(half()).to_f32(),
-            Element::Bf16 => bf16::from_bits(half()).to_f32(),
         }
     }
 }
@@ -68,21 +78,74 @@ const fn family(name: &'static str, formula: &'static str, build: super::family:
 }
 
 fn exact(element: Element, build: &Build<'_>) -> Result<Box<dyn PageCodec>, BuildError> {
-    dimension(build.dim)?;
-    let shape = ExactShape {
-        element,
-        dim: build.dim,
-        tokens: build.options().page.tokens(),
-        transposed: build.side == Side::Key,
-    };
-    Ok(Box::new(ExactCodec { side: build.side, shape, tier: build.tier, kernels: Kernels::of(build.tier) }))
+    Ok(Box::new(ExactCodec::new(element, build.options().page, build.side, build.dim, build.tier)?))
 }
 
-struct ExactCodec {
+/// Pages of plain numbers, which can be filled token by token.
+pub struct ExactCodec {
     side: Side,
     shape: ExactShape,
     tier: Tier,
     kernels: &'static Kernels,
+}
+
+impl ExactCodec {
+    /// Pages of one number format.
+    ///
+    /// # Errors
+    /// When the dimension is not supported.
+    ///
+    /// # Panics
+    /// When this CPU does not have the tier: ask [`Tier::is_available`] first.
+    pub fn new(
+        element: Element,
+        page: PageSize,
+        side: Side,
+        dim: usize,
+        tier: Tier,
+    ) -> Result<ExactCodec, BuildError> {
+        dimension(dim)?;
+        let shape = ExactShape { element, dim, tokens: page.tokens(), transposed: side == Side::Key };
+        Ok(ExactCodec { side, shape, tier, kernels: Kernels::of(tier) })
+    }
+
+    /// The number format.
+    pub fn element(&self) -> Element {
+        self.shape.element
+    }
+
+    /// Writes `count` vectors into the page from its token `first` on. Vector i is the `dim` numbers at i · `stride` of
+    /// `rows`; numbers beyond [`Element::largest`] become infinite.
+    ///
+    /// # Errors
+    /// When they do not fit the page, or `rows` ends before the last of them.
+    pub fn write(
+        &self,
+        rows: &[f32],
+        stride: usize,
+        first: usize,
+        count: usize,
+        page: &mut [u8],
+    ) -> Result<(), CodecError> {
+        size("page", page.len(), self.page_bytes())?;
+        let ExactShape { dim, tokens, .. } = self.shape;
+        if count == 0 {
+            return Ok(());
+        }
+        let end = first.saturating_add(count);
+        if end > tokens {
+            return Err(CodecError::Size { what: "tokens", got: end, want: tokens });
+        }
+        let want = (count - 1).saturating_mul(stride).saturating_add(dim);
+        if rows.len() < want {
+            return Err(CodecError::Size { what: "rows", got: rows.len(), want });
+        }
+        // SAFETY: rows and tokens were checked to exist, and the table belongs to this CPU.
+        unsafe {
+            (self.kernels.exact_write)(&self.shape, rows.as_ptr(), stride, first..end, page.as_mut_ptr())
+        };
+        Ok(())
+    }
 }
 
 impl PageCodec for ExactCodec {
@@ -121,14 +184,10 @@ impl PageCodec for ExactCodec {
     }
 
     fn decode(&self, page: &[u8], rows: &mut [f32]) -> Result<(), CodecError> {
-        let ExactShape { element, dim, tokens, transposed } = self.shape;
         size("page", page.len(), self.page_bytes())?;
-        size("rows", rows.len(), tokens * dim)?;
-        for (t, row) in rows.chunks_exact_mut(dim).enumerate() {
-            for (c, x) in row.iter_mut().enumerate() {
-                *x = element.read(page, if transposed { c * tokens + t } else { t * dim + c });
-            }
-        }
+        size("rows", rows.len(), self.shape.tokens * self.shape.dim)?;
+        // SAFETY: both sizes were checked and the table belongs to this CPU.
+        unsafe { (self.kernels.exact_decode)(&self.shape, page.as_ptr(), rows.as_mut_ptr()) };
         Ok(())
     }
 

@@ -9,6 +9,7 @@ pub(crate) mod family;
 mod query;
 pub(crate) mod scalar;
 
+pub use exact::{Element, ExactCodec};
 pub use family::{Build, BuildFn, Calibration, FAMILIES, Family, GroupSize, Options, PageSize, Scaling};
 pub(crate) use query::PreparedSpan;
 pub use query::{Accumulator, Query};

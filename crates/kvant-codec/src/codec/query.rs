@@ -162,6 +162,25 @@ impl Accumulator {
         }
     }
 
+    /// For one head, multiplies its sums and mass by `mine` and adds `theirs` times those of another partial result of
+    /// the same codec: how an online softmax joins two parts with different maxima.
+    ///
+    /// # Panics
+    /// When the two have different shapes.
+    pub fn join(&mut self, head: usize, mine: f32, other: &Accumulator, theirs: f32) {
+        assert!(self.heads == other.heads && self.stride == other.stride, "partial sums of different shapes");
+        self.mass[head] = self.mass[head] * mine + other.mass[head] * theirs;
+        let range = head * self.stride..(head + 1) * self.stride;
+        for (a, b) in self.sums[range.clone()].iter_mut().zip(&other.sums[range]) {
+            *a = *a * mine + b * theirs;
+        }
+    }
+
+    /// The sums of a head in the codec's basis, zeros after the last channel.
+    pub fn sums(&self, head: usize) -> &[f32] {
+        self.row(head)
+    }
+
     pub(crate) fn row(&self, head: usize) -> &[f32] {
         &self.sums[head * self.stride..(head + 1) * self.stride]
     }

@@ -5,6 +5,7 @@ use crate::codec::exact::Element;
 use crate::codec::{Accumulator, Query};
 use half::{bf16, f16};
 use kvant_simd::{LANES, Simd};
+use std::ops::Range;
 
 /// A number format that pages can store.
 trait Stored {
@@ -92,40 +93,164 @@ unsafe fn load_part<S: Simd, E: Stored>(p: *const u8, count: usize) -> S::F {
     }
 }
 
+/// The first `count` lanes to `p`.
+///
+/// # Safety
+/// As the kernel it is part of: pages and buffers have the sizes of the layout; the CPU has the tier.
+#[inline(always)]
+unsafe fn store_part<S: Simd, E: Stored>(p: *mut u8, x: S::F, count: usize) {
+    let mut part = [0u8; 4 * LANES];
+    // SAFETY: `count` < 16 numbers from `p` are within the page.
+    unsafe {
+        E::store::<S>(part.as_mut_ptr(), x);
+        std::ptr::copy_nonoverlapping(part.as_ptr(), p, count * E::BYTES);
+    }
+}
+
 /// # Safety
 /// `rows` is valid for tokens · dim floats, `page` for as many elements; the CPU has the tier.
 #[inline(always)]
 pub(crate) unsafe fn encode<S: Simd>(shape: &ExactShape, rows: *const f32, page: *mut u8) {
     // SAFETY: the caller's contract.
-    unsafe { by_element!(shape, encode_as, (shape, rows, page)) }
+    unsafe { write::<S>(shape, rows, shape.dim, 0..shape.tokens, page) }
+}
+
+/// Writes some tokens of a page; vector i is at `rows` + i · `stride`.
+///
+/// # Safety
+/// `rows` is valid for that, `page` for tokens · dim elements, and `tokens` lies within the page; the CPU has the tier.
+#[inline(always)]
+pub(crate) unsafe fn write<S: Simd>(
+    shape: &ExactShape,
+    rows: *const f32,
+    stride: usize,
+    tokens: Range<usize>,
+    page: *mut u8,
+) {
+    // SAFETY: the caller's contract.
+    unsafe { by_element!(shape, write_as, (shape, rows, stride, tokens, page)) }
 }
 
 /// # Safety
 /// As the kernel it is part of: pages and buffers have the sizes of the layout; the CPU has the tier.
 #[inline(always)]
-unsafe fn encode_as<S: Simd, E: Stored>(shape: &ExactShape, rows: *const f32, page: *mut u8) {
+unsafe fn write_as<S: Simd, E: Stored>(
+    shape: &ExactShape,
+    rows: *const f32,
+    stride: usize,
+    tokens: Range<usize>,
+    page: *mut u8,
+) {
+    let ExactShape { dim, transposed, .. } = *shape;
+    let whole = dim / LANES * LANES;
+    let mut t = tokens.start;
+    // SAFETY: rows tokens.start.. are at multiples of the stride; every index is below tokens · dim; loads and stores
+    // need no alignment.
+    unsafe {
+        while t < tokens.end {
+            let row = rows.add((t - tokens.start) * stride);
+            if !transposed {
+                let at = page.add(E::BYTES * t * dim);
+                for c in (0..whole).step_by(LANES) {
+                    E::store::<S>(at.add(E::BYTES * c), S::load(row.add(c)));
+                }
+                if whole < dim {
+                    let rest = load_part::<S, f32>(row.add(whole).cast(), dim - whole);
+                    store_part::<S, E>(at.add(E::BYTES * whole), rest, dim - whole);
+                }
+                t += 1;
+            } else if t.is_multiple_of(LANES) && t + LANES <= tokens.end {
+                write_tile::<S, E>(shape, row, stride, t, page);
+                t += LANES;
+            } else {
+                let mut part = [0u8; 4 * LANES];
+                for c in (0..dim).step_by(LANES) {
+                    let lanes = LANES.min(dim - c);
+                    let x = if c < whole {
+                        S::load(row.add(c))
+                    } else {
+                        load_part::<S, f32>(row.add(c).cast(), lanes)
+                    };
+                    E::store::<S>(part.as_mut_ptr(), x);
+                    for lane in 0..lanes {
+                        let to = page.add(E::BYTES * ((c + lane) * shape.tokens + t));
+                        std::ptr::copy_nonoverlapping(part.as_ptr().add(E::BYTES * lane), to, E::BYTES);
+                    }
+                }
+                t += 1;
+            }
+        }
+    }
+}
+
+/// Sixteen tokens of keys.
+///
+/// # Safety
+/// As the kernel it is part of: pages and buffers have the sizes of the layout; the CPU has the tier.
+#[inline(always)]
+unsafe fn write_tile<S: Simd, E: Stored>(
+    shape: &ExactShape,
+    rows: *const f32,
+    stride: usize,
+    t: usize,
+    page: *mut u8,
+) {
+    let ExactShape { dim, tokens, .. } = *shape;
+    let whole = dim / LANES * LANES;
+    // SAFETY: sixteen rows of `dim` floats; t + 16 ≤ tokens.
+    unsafe {
+        for first in (0..whole).step_by(LANES) {
+            let block = S::transpose(rows.add(first), stride);
+            for (c, column) in block.into_iter().enumerate() {
+                E::store::<S>(page.add(E::BYTES * ((first + c) * tokens + t)), column);
+            }
+        }
+        for c in whole..dim {
+            let column: [f32; LANES] = std::array::from_fn(|lane| *rows.add(lane * stride + c));
+            E::store::<S>(page.add(E::BYTES * (c * tokens + t)), S::load(column.as_ptr()));
+        }
+    }
+}
+
+/// All vectors of a page, (tokens, dim).
+///
+/// # Safety
+/// `page` holds tokens · dim elements, `rows` is valid for as many floats; the CPU has the tier.
+#[inline(always)]
+pub(crate) unsafe fn decode<S: Simd>(shape: &ExactShape, page: *const u8, rows: *mut f32) {
+    // SAFETY: the caller's contract.
+    unsafe { by_element!(shape, decode_as, (shape, page, rows)) }
+}
+
+/// # Safety
+/// As the kernel it is part of: pages and buffers have the sizes of the layout; the CPU has the tier.
+#[inline(always)]
+unsafe fn decode_as<S: Simd, E: Stored>(shape: &ExactShape, page: *const u8, rows: *mut f32) {
     let ExactShape { dim, tokens, transposed, .. } = *shape;
-    // SAFETY: every index is below tokens · dim; stores need no alignment.
+    // SAFETY: every index is below tokens · dim, a multiple of 16.
     unsafe {
         if !transposed {
-            let total = tokens * dim;
-            for at in (0..total).step_by(LANES) {
-                // tokens is a multiple of 16, and so is the total.
-                E::store::<S>(page.add(E::BYTES * (at)), S::load(rows.add(at)));
+            for at in (0..tokens * dim).step_by(LANES) {
+                S::store(rows.add(at), E::load::<S>(page.add(E::BYTES * at)));
             }
             return;
         }
+        let mut block = [0.0f32; LANES * LANES];
         for t in (0..tokens).step_by(LANES) {
-            let whole = dim / LANES * LANES;
-            for first in (0..whole).step_by(LANES) {
-                let block = S::transpose(rows.add(t * dim + first), dim);
-                for (c, column) in block.into_iter().enumerate() {
-                    E::store::<S>(page.add(E::BYTES * ((first + c) * tokens + t)), column);
+            for first in (0..dim).step_by(LANES) {
+                let channels = LANES.min(dim - first);
+                for c in 0..channels {
+                    let column = E::load::<S>(page.add(E::BYTES * ((first + c) * tokens + t)));
+                    S::store(block.as_mut_ptr().add(LANES * c), column);
                 }
-            }
-            for c in whole..dim {
-                let column: [f32; LANES] = std::array::from_fn(|lane| *rows.add((t + lane) * dim + c));
-                E::store::<S>(page.add(E::BYTES * (c * tokens + t)), S::load(column.as_ptr()));
+                for (lane, row) in S::transpose(block.as_ptr(), LANES).into_iter().enumerate() {
+                    let to = rows.add((t + lane) * dim + first);
+                    if channels == LANES {
+                        S::store(to, row);
+                    } else {
+                        store_part::<S, f32>(to.cast(), row, channels);
+                    }
+                }
             }
         }
     }

@@ -148,6 +148,9 @@ entries! {
     apply<'a>(basis: &'a Basis, rows: *mut f32, count: usize) -> () = query::apply;
     extent<'a>(rows: &'a [f32]) -> f32 = exact::extent;
     exact_encode<'a>(shape: &'a ExactShape, rows: *const f32, page: *mut u8) -> () = exact::encode;
+    exact_write<'a>(shape: &'a ExactShape, rows: *const f32, stride: usize, tokens: Range<usize>, page: *mut u8) -> ()
+        = exact::write;
+    exact_decode<'a>(shape: &'a ExactShape, page: *const u8, rows: *mut f32) -> () = exact::decode;
     exact_scores<'a>(shape: &'a ExactShape, query: &'a Query, pages: Pages, out: *mut f32) -> () = exact::scores;
     exact_accumulate<'a>(shape: &'a ExactShape, weights: *const f32, pages: Pages, sums: &'a mut Accumulator) -> ()
         = exact::accumulate;

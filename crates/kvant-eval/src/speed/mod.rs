@@ -12,8 +12,10 @@ pub use plan::{Case, Plan, Test};
 pub use report::{SpeedRow, Timing};
 
 use crate::error::EvalError;
+use kvant_codec::KvSpec;
 use kvant_model::Model;
 use sequence::Sequence;
+use std::fmt;
 
 /// Where a measurement stands when something begins.
 #[derive(Debug, Clone)]
@@ -22,8 +24,31 @@ pub struct Stage {
     pub done: usize,
     /// All there are.
     pub total: usize,
-    /// What begins, for people.
-    pub now: String,
+    /// What begins.
+    pub now: Step,
+}
+
+/// A part of a measurement.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// A context is brought about; not timed.
+    Context {
+        /// Its tokens.
+        depth: usize,
+        /// How keys and values are kept.
+        kv: KvSpec,
+    },
+    /// A timed run.
+    Run(Case),
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Context { depth, kv } => write!(f, "a context of {depth}, {kv}"),
+            Self::Run(case) => write!(f, "{case}"),
+        }
+    }
 }
 
 /// Measures every case of the plan and tells `progress` before each run. Leaves the number of threads as the last
@@ -40,7 +65,7 @@ pub fn measure(
     let cases = plan.cases();
     let total = plan.contexts() + plan.repetitions * cases.len();
     let mut done = 0;
-    let mut begin = |now: String| {
+    let mut begin = |now: Step| {
         progress(Stage { done, total, now });
         done += 1;
     };
@@ -49,7 +74,7 @@ pub fn measure(
     let mut sequences = Vec::with_capacity(plan.contexts());
     for &depth in &plan.depths {
         for kv in &plan.kv {
-            begin(format!("a context of {depth}, {kv}"));
+            begin(Step::Context { depth, kv: kv.clone() });
             let mut sequence = Sequence::new(model, kv, depth, plan)?;
             sequence.warm_up()?;
             sequences.push(sequence);
@@ -59,7 +84,7 @@ pub fn measure(
         cases.into_iter().map(|case| Timing { case, seconds: Vec::new() }).collect();
     for _ in 0..plan.repetitions {
         for Timing { case, seconds } in &mut timings {
-            begin(case.to_string());
+            begin(Step::Run(case.clone()));
             kvant_threads::set_threads(case.threads);
             let at = sequences.iter_mut().find(|s| s.depth() == case.depth && *s.kv() == case.kv);
             let sequence = at.expect("there is a sequence for every depth and cache of the plan");

@@ -1,0 +1,123 @@
+//! The attention bench: `cargo bench -p kvant-attention -- [decode|prefill] [--shape NAME] [--tokens N] [--kv SPEC,SPEC…] [--threads N]
+//! [--repeats N]`.
+//!
+//! Specs take turns, pass by pass, and the best pass of each counts. Beside every decode step stands its floor: a plain
+//! read of as many bytes as the sequence holds, from a buffer of its own. Ratios travel between machines, times do not.
+
+mod decode;
+mod prefill;
+#[path = "../../../kvant-codec/benches/codec/stream.rs"]
+mod stream;
+
+use kvant_cache::{Arena, CacheLayout, EntryShape, Policy, Sequence};
+use kvant_codec::KvSpec;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A model's attention, as far as the cache sees it.
+#[derive(Clone, Copy)]
+pub struct Shape {
+    /// What it is called here.
+    pub name: &'static str,
+    layers: usize,
+    kv_heads: usize,
+    group: usize,
+    dim: usize,
+    /// Context of the decode bench.
+    tokens: usize,
+}
+
+const SHAPES: [Shape; 2] = [
+    Shape { name: "smollm2-135m", layers: 30, kv_heads: 3, group: 3, dim: 64, tokens: 7168 },
+    Shape { name: "llama-3.2-1b", layers: 16, kv_heads: 8, group: 4, dim: 64, tokens: 32_768 },
+];
+
+/// What the command line asked for.
+pub struct Options {
+    shapes: Vec<Shape>,
+    specs: Vec<KvSpec>,
+    repeats: usize,
+}
+
+fn main() {
+    let mut options = Options {
+        shapes: SHAPES.to_vec(),
+        specs: KvSpec::parse_list("f16,int8,int4").expect("specs"),
+        repeats: 7,
+    };
+    let mut sections = Vec::new();
+    let mut threads = 1;
+    let mut arguments = std::env::args().skip(1);
+    while let Some(argument) = arguments.next() {
+        let mut value = || arguments.next().unwrap_or_else(|| usage(&format!("{argument} needs a value")));
+        match argument.as_str() {
+            "--shape" => {
+                let name = value();
+                options.shapes.retain(|shape| shape.name == name);
+            }
+            "--tokens" => {
+                let tokens = number(&value());
+                options.shapes.iter_mut().for_each(|shape| shape.tokens = tokens);
+            }
+            "--kv" => options.specs = KvSpec::parse_list(&value()).unwrap_or_else(|e| usage(&e.to_string())),
+            "--threads" => threads = number(&value()),
+            "--repeats" => options.repeats = number(&value()),
+            "decode" | "prefill" => sections.push(argument),
+            // What cargo passes to every bench.
+            "--bench" => {}
+            _ => usage(&format!("unknown argument {argument}")),
+        }
+    }
+    kvant_threads::set_threads(threads);
+    let wanted = |name: &str| sections.is_empty() || sections.iter().any(|section| section == name);
+    for shape in &options.shapes {
+        let Shape { name, layers, kv_heads, group, dim, .. } = shape;
+        println!(
+            "{name}: {layers} layers, {kv_heads} kv heads, {group} query heads each, d={dim}, {threads} threads"
+        );
+        if wanted("decode") {
+            decode::run(shape, &options);
+        }
+        if wanted("prefill") {
+            prefill::run(shape, &options);
+        }
+    }
+}
+
+fn usage(problem: &str) -> ! {
+    let names: Vec<_> = SHAPES.iter().map(|shape| shape.name).collect();
+    eprintln!(
+        "{problem}\nusage: cargo bench -p kvant-attention -- [decode|prefill] [--shape {}] [--tokens N] [--kv SPEC,SPEC] [--threads N] [--repeats N]",
+        names.join("|")
+    );
+    std::process::exit(2);
+}
+
+fn number(text: &str) -> usize {
+    text.parse().ok().filter(|n| *n > 0).unwrap_or_else(|| usage(&format!("{text} is no positive number")))
+}
+
+/// The time of one call.
+pub fn time(work: impl FnOnce()) -> Duration {
+    let start = Instant::now();
+    work();
+    start.elapsed()
+}
+
+/// An empty sequence of `layers` layers.
+pub fn sequence(shape: &Shape, spec: &KvSpec, layers: usize) -> Sequence {
+    let entry =
+        EntryShape { kv_heads: shape.kv_heads, key_dim: shape.dim, value_dim: shape.dim, window: None };
+    let layout = CacheLayout::new(&Policy::from(spec.clone()), &vec![entry; layers]).expect("a layout");
+    Sequence::new(Arc::new(layout), Arena::new())
+}
+
+/// Pseudo-random floats, roughly Gaussian.
+pub fn gaussian(count: usize, seed: u64) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(2).wrapping_add(1);
+    let mut uniform = move || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 40) as f32 / (1 << 24) as f32
+    };
+    (0..count).map(|_| (0..6).map(|_| uniform()).sum::<f32>() * 1.414 - 4.243).collect()
+}

@@ -1,0 +1,54 @@
+//! Attention over a compressed KV cache, on the compressed bytes.
+//!
+//! One driver serves every codec, every instruction set, decoding and prefill. For a block of query heads that share a kv
+//! head it asks the key codec for scores page by page, turns the scores of a *segment* of positions into weights, and
+//! gives the weights to the value codec page by page; what segments sum up to is joined by the rule of the online softmax,
+//! in the order of positions. No page is decoded on the way.
+//!
+//! **Invariant: one arithmetic.** Segments are cut at fixed positions, and what a query gets from a segment depends on
+//! that query alone. So its output has the same bits whether it came alone or in a chunk of 512, on one thread or sixteen,
+//! and in whatever chunks the tokens before it were read.
+//!
+//! **Invariant: visibility.** A query reads exactly what [`kvant_cache::Visibility`] says: sinks, its own page and recent
+//! ones as exact rows, everything earlier as encoded bytes, also within the chunk it came in.
+//!
+//! ```
+//! use kvant_attention::{Attention, Scoring};
+//! use kvant_cache::{Arena, CacheLayout, EntryShape, Policy, Sequence};
+//! use std::sync::Arc;
+//!
+//! let policy: Policy = "int4".parse()?;
+//! let shape = EntryShape { kv_heads: 2, key_dim: 64, value_dim: 64, window: None };
+//! let mut sequence = Sequence::new(Arc::new(CacheLayout::new(&policy, &[shape])?), Arena::new());
+//! let mut attention = Attention::new()?;
+//!
+//! // A chunk of 100 tokens with 6 query heads: three to a kv head.
+//! let wave = |count: usize| (0..count).map(|i| (i as f32 * 0.37).sin()).collect::<Vec<f32>>();
+//! let (keys, values, queries) = (wave(100 * 2 * 64), wave(100 * 2 * 64), wave(100 * 6 * 64));
+//! let mut out = vec![0.0; queries.len()];
+//! sequence.append(0, &keys, &values)?;
+//! attention.attend(&sequence, 0, &queries, &Scoring::new(0.125), &mut out)?;
+//! sequence.advance(100);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # A streaming window
+//!
+//! With [`kvant_cache::Visibility::streaming`] a query sees the sinks and the last tokens, and is to meet the sinks as if
+//! they stood just before the window. Positions are in the keys already (the sinks were rotated for 0, 1, …), and only
+//! distances matter, so it is the query that is rotated once more: the model gives [`Scoring::sink_queries`], the same
+//! queries rotated for position sinks + window − 1 where theirs is beyond that. Scores against the sinks come from those.
+#![deny(missing_docs)]
+
+mod aligned;
+mod block;
+mod call;
+mod driver;
+mod error;
+mod kernel;
+mod partial;
+mod scratch;
+
+pub use call::Scoring;
+pub use driver::Attention;
+pub use error::AttendError;

@@ -1,0 +1,84 @@
+//! The same bits, however the work was cut.
+
+use crate::codecs::{DIMS, GROUPS, POLICIES, layout};
+use crate::model::{Activations, Run, bits, taken};
+use kvant_attention::Scoring;
+use kvant_codec::Tier;
+use proptest::prelude::*;
+use std::sync::Mutex;
+
+/// The number of threads is the process's; tests that set it take turns.
+static THREADS: Mutex<()> = Mutex::new(());
+
+fn scoring(turn: usize) -> Scoring<'static> {
+    Scoring {
+        soft_cap: (turn % 4 == 0).then_some(15.0),
+        sparse_v: (turn % 3 == 0).then_some(1e-3),
+        ..Scoring::new(0.7)
+    }
+}
+
+#[test]
+fn neither_chunks_nor_threads_change_a_bit() {
+    let _turn = THREADS.lock();
+    let mut turn = 0;
+    for dim in DIMS {
+        for (policy, _) in POLICIES {
+            turn += 1;
+            // Long enough for several segments, so that they are shared between threads.
+            let tokens = if dim <= 64 { 1050 } else { 150 };
+            if !taken(turn) || turn % if dim <= 64 { 2 } else { 3 } > 0 {
+                continue;
+            }
+            let a =
+                Activations::new(tokens, 1 + turn % 2, GROUPS[turn % GROUPS.len()], dim, dim, turn as u64);
+            let window = (turn % 3 == 0).then_some(200);
+            for tier in Tier::available().filter(|tier| *tier != Tier::Scalar || (dim == 72 && turn % 4 == 0))
+            {
+                let layout = layout(policy, &a, window, tier);
+                kvant_threads::set_threads(1);
+                let whole = Run::new(&layout, tier, &a, scoring(turn)).read(tokens, &[tokens]);
+                let last = bits(&whole[whole.len() - a.heads() * dim..]);
+                for (threads, sizes) in [(1, vec![1, 64, 5]), (2, vec![tokens]), (3, vec![tokens - 1, 1])] {
+                    kvant_threads::set_threads(threads);
+                    // One by one takes long; the last token alone is decoding.
+                    let start = if sizes[0] == 1 { tokens - 80 } else { 0 };
+                    let mut run = Run::new(&layout, tier, &a, scoring(turn));
+                    run.read(start, &[300, 17]);
+                    let out = run.read(tokens, &sizes);
+                    let from = start * a.heads() * dim;
+                    assert_eq!(
+                        bits(&out),
+                        bits(&whole[from..]),
+                        "{policy}, d={dim}, {threads} threads, {sizes:?}, {tier}"
+                    );
+                    assert_eq!(bits(&out[out.len() - a.heads() * dim..]), last);
+                }
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    #[test]
+    fn any_chunks_give_the_same_bits(
+        policy in prop::sample::select(&POLICIES[..]),
+        group in prop::sample::select(&GROUPS[..]),
+        chunks in prop::collection::vec(1usize..200, 1..5),
+        window in prop::option::of(1usize..250),
+        tokens in 1usize..600,
+        threads in 1usize..4,
+        seed in any::<u64>(),
+    ) {
+        let _turn = THREADS.lock();
+        let tier = Tier::available().last().unwrap();
+        let a = Activations::new(tokens, 2, group, 16, 24, seed);
+        let layout = layout(policy.0, &a, window, tier);
+        kvant_threads::set_threads(1);
+        let whole = Run::new(&layout, tier, &a, scoring(tokens)).read(tokens, &[tokens]);
+        kvant_threads::set_threads(threads);
+        let cut = Run::new(&layout, tier, &a, scoring(tokens)).read(tokens, &chunks);
+        prop_assert_eq!(bits(&whole), bits(&cut));
+    }
+}

@@ -1,0 +1,90 @@
+//! A codec that is exact about something else: encoded rows are far from what was given. Whoever reads exact rows where
+//! encoded ones are due, or the other way round, is found out at once.
+
+use kvant_codec::{Accumulator, CodecError, KernelReport, KvSpec, PageCodec, Query, Side, Tier};
+
+pub struct Distort {
+    inner: Box<dyn PageCodec>,
+    how: How,
+}
+
+enum How {
+    /// Other numbers than the rows that were given.
+    Rows,
+    /// The rows, with one bit of this byte the other way.
+    Byte(usize),
+}
+
+impl Distort {
+    pub fn new(side: Side, dim: usize, page: usize, tier: Tier) -> Distort {
+        let spec: KvSpec = format!("f32:p{page}").parse().unwrap();
+        Distort {
+            inner: spec.side(side).build_with(side, dim, &Default::default(), tier).unwrap(),
+            how: How::Rows,
+        }
+    }
+
+    /// Another codec that stores one bit wrongly.
+    pub fn bit(inner: Box<dyn PageCodec>, byte: usize) -> Distort {
+        Distort { inner, how: How::Byte(byte) }
+    }
+}
+
+impl PageCodec for Distort {
+    fn side(&self) -> Side {
+        self.inner.side()
+    }
+    fn dim(&self) -> usize {
+        self.inner.dim()
+    }
+    fn page_tokens(&self) -> usize {
+        self.inner.page_tokens()
+    }
+    fn page_bytes(&self) -> usize {
+        self.inner.page_bytes()
+    }
+    fn kernels(&self) -> KernelReport {
+        self.inner.kernels()
+    }
+    fn encode(&self, rows: &[f32], page: &mut [u8]) -> Result<(), CodecError> {
+        match self.how {
+            How::Rows => {
+                let other: Vec<f32> =
+                    rows.iter().enumerate().map(|(i, x)| 0.3 - 0.7 * x + 0.1 * (i % 7) as f32).collect();
+                self.inner.encode(&other, page)
+            }
+            How::Byte(byte) => {
+                self.inner.encode(rows, page)?;
+                page[byte] ^= 1 << (byte % 8);
+                Ok(())
+            }
+        }
+    }
+    fn decode(&self, page: &[u8], rows: &mut [f32]) -> Result<(), CodecError> {
+        self.inner.decode(page, rows)
+    }
+    fn prepare(&self, queries: &[f32], query: &mut Query) -> Result<(), CodecError> {
+        self.inner.prepare(queries, query)
+    }
+    fn scores_ahead(
+        &self,
+        q: &Query,
+        page: &[u8],
+        next: &[u8],
+        scores: &mut [f32],
+    ) -> Result<(), CodecError> {
+        self.inner.scores_ahead(q, page, next, scores)
+    }
+    fn accumulate_ahead(
+        &self,
+        weights: &[f32],
+        page: &[u8],
+        next: &[u8],
+        sums: &mut Accumulator,
+    ) -> Result<(), CodecError> {
+        self.inner.accumulate_ahead(weights, page, next, sums)
+    }
+    fn finish(&self, sums: &Accumulator, out: &mut [f32]) -> Result<(), CodecError> {
+        self.inner.finish(sums, out)
+    }
+}

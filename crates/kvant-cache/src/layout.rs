@@ -1,0 +1,269 @@
+//! What a cache looks like: shapes, codecs and the visibility rule. Built once per model, shared by all its sequences.
+
+use crate::error::LayoutError;
+use crate::policy::Policy;
+use crate::visibility::{MAX_SINKS, Visibility};
+use kvant_codec::{BuildError, Calibration, CodecSpec, Element, ExactCodec, PageCodec, PageSize, Side, Tier};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// The shape of what one entry (a layer, usually) keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EntryShape {
+    /// Heads that own keys and values; query heads come in equal groups, one group to each.
+    pub kv_heads: usize,
+    /// Channels of a key, and of a query.
+    pub key_dim: usize,
+    /// Channels of a value.
+    pub value_dim: usize,
+    /// How many tokens a query sees, itself included; `None` for all.
+    pub window: Option<usize>,
+}
+
+impl EntryShape {
+    /// Channels of a side.
+    pub fn dim(&self, side: Side) -> usize {
+        match side {
+            Side::Key => self.key_dim,
+            Side::Value => self.value_dim,
+        }
+    }
+}
+
+/// The codecs of one side of one kv head: that of the pages, and those of the rows not encoded.
+pub struct SideCodecs {
+    codec: Arc<dyn PageCodec>,
+    exact: ExactCodec,
+    sinks: ExactCodec,
+    /// Exact pages are what the codec would make of them.
+    is_exact: bool,
+}
+
+impl SideCodecs {
+    /// The codecs of a spec. Exact rows are f16, or as the spec says where it keeps every number anyway.
+    ///
+    /// # Errors
+    /// When the codec cannot be built.
+    pub fn new(
+        spec: &CodecSpec,
+        side: Side,
+        dim: usize,
+        calibration: &Calibration,
+        tier: Tier,
+    ) -> Result<SideCodecs, BuildError> {
+        let codec = Arc::from(spec.build_with(side, dim, calibration, tier)?);
+        let element = Element::of(spec);
+        SideCodecs::from_parts(
+            codec,
+            element.unwrap_or(Element::F16),
+            spec.options.page,
+            element.is_some(),
+            tier,
+        )
+    }
+
+    /// A codec of one's own, with exact rows of that format.
+    ///
+    /// # Errors
+    /// When the page size is not one of 32, 64 and 128, or the dimension is not supported.
+    pub fn custom(
+        codec: Arc<dyn PageCodec>,
+        element: Element,
+        tier: Tier,
+    ) -> Result<SideCodecs, LayoutError> {
+        let page = page_size(codec.page_tokens())?;
+        let side = codec.side();
+        SideCodecs::from_parts(codec, element, page, false, tier).map_err(|source| LayoutError::Codec {
+            entry: 0,
+            head: 0,
+            side,
+            source,
+        })
+    }
+
+    fn from_parts(
+        codec: Arc<dyn PageCodec>,
+        element: Element,
+        page: PageSize,
+        is_exact: bool,
+        tier: Tier,
+    ) -> Result<SideCodecs, BuildError> {
+        let (side, dim) = (codec.side(), codec.dim());
+        let exact = ExactCodec::new(element, page, side, dim, tier)?;
+        let sinks = ExactCodec::new(element, PageSize::P32, side, dim, tier)?;
+        Ok(SideCodecs { codec, exact, sinks, is_exact })
+    }
+
+    /// The codec of the pages.
+    pub fn codec(&self) -> &dyn PageCodec {
+        &*self.codec
+    }
+
+    /// The codec of exact rows: pages of the same number of tokens.
+    pub fn exact(&self) -> &ExactCodec {
+        &self.exact
+    }
+
+    /// The codec of the sinks: one page for all of them.
+    pub fn sinks(&self) -> &ExactCodec {
+        &self.sinks
+    }
+
+    /// Whether the codec keeps every number, so that exact rows and encoded ones are the same bytes.
+    pub fn is_exact(&self) -> bool {
+        self.is_exact
+    }
+
+    /// Tokens in a page.
+    pub fn page_tokens(&self) -> usize {
+        self.codec.page_tokens()
+    }
+}
+
+fn page_size(tokens: usize) -> Result<PageSize, LayoutError> {
+    [PageSize::P32, PageSize::P64, PageSize::P128]
+        .into_iter()
+        .find(|size| size.tokens() == tokens)
+        .ok_or(LayoutError::PageSize { tokens })
+}
+
+/// The codecs of one kv head.
+#[derive(Clone)]
+pub struct HeadCodecs {
+    /// Keys.
+    pub key: Arc<SideCodecs>,
+    /// Values.
+    pub value: Arc<SideCodecs>,
+}
+
+impl HeadCodecs {
+    /// Those of a side.
+    pub fn side(&self, side: Side) -> &Arc<SideCodecs> {
+        match side {
+            Side::Key => &self.key,
+            Side::Value => &self.value,
+        }
+    }
+}
+
+/// One entry: its shape, and the codecs of every kv head.
+#[derive(Clone)]
+pub struct EntryLayout {
+    shape: EntryShape,
+    heads: Vec<HeadCodecs>,
+}
+
+impl EntryLayout {
+    /// Its shape.
+    pub fn shape(&self) -> &EntryShape {
+        &self.shape
+    }
+
+    /// The codecs of its kv heads.
+    pub fn heads(&self) -> &[HeadCodecs] {
+        &self.heads
+    }
+}
+
+/// The layout of a cache.
+#[derive(Clone)]
+pub struct CacheLayout {
+    rule: Visibility,
+    entries: Vec<EntryLayout>,
+}
+
+impl CacheLayout {
+    /// The layout that a policy gives a model, with the best instruction set of this machine.
+    ///
+    /// # Errors
+    /// When a codec cannot be built for the shape of a head, the policy names layers or heads that are not there, or a
+    /// forced instruction set cannot run.
+    pub fn new(policy: &Policy, shapes: &[EntryShape]) -> Result<CacheLayout, LayoutError> {
+        let tier = Tier::select().map_err(|e| LayoutError::Codec {
+            entry: 0,
+            head: 0,
+            side: Side::Key,
+            source: e.into(),
+        })?;
+        CacheLayout::with_tier(policy, shapes, tier)
+    }
+
+    /// The same on a given instruction set.
+    ///
+    /// # Errors
+    /// As [`CacheLayout::new`].
+    ///
+    /// # Panics
+    /// When this CPU does not have the tier: ask [`Tier::is_available`] first.
+    pub fn with_tier(policy: &Policy, shapes: &[EntryShape], tier: Tier) -> Result<CacheLayout, LayoutError> {
+        policy.check(shapes)?;
+        // Heads with the same spec share a codec.
+        let mut built: HashMap<(String, Side, usize), Arc<SideCodecs>> = HashMap::new();
+        let none = Calibration::default();
+        CacheLayout::build(policy.rule, shapes, |entry, head, side| {
+            let spec = policy.spec(entry, head, side);
+            let dim = shapes[entry].dim(side);
+            let key = (spec.to_string(), side, dim);
+            if let Some(codecs) = built.get(&key) {
+                return Ok(Arc::clone(codecs));
+            }
+            let codecs = SideCodecs::new(spec, side, dim, &none, tier)
+                .map_err(|source| LayoutError::Codec { entry, head, side, source })?;
+            Ok(Arc::clone(built.entry(key).or_insert(Arc::new(codecs))))
+        })
+    }
+
+    /// A layout with codecs chosen one by one: by entry, kv head and side.
+    ///
+    /// # Errors
+    /// When the choice fails, or the rule asks for something that cannot be.
+    pub fn build(
+        rule: Visibility,
+        shapes: &[EntryShape],
+        mut choose: impl FnMut(usize, usize, Side) -> Result<Arc<SideCodecs>, LayoutError>,
+    ) -> Result<CacheLayout, LayoutError> {
+        if rule.sinks > MAX_SINKS {
+            return Err(LayoutError::Sinks { sinks: rule.sinks });
+        }
+        if rule.streaming == Some(0) || shapes.iter().any(|shape| shape.window == Some(0)) {
+            return Err(LayoutError::EmptyWindow);
+        }
+        let mut entries = Vec::with_capacity(shapes.len());
+        for (entry, shape) in shapes.iter().enumerate() {
+            let heads = (0..shape.kv_heads)
+                .map(|head| {
+                    Ok(HeadCodecs {
+                        key: choose(entry, head, Side::Key)?,
+                        value: choose(entry, head, Side::Value)?,
+                    })
+                })
+                .collect::<Result<_, LayoutError>>()?;
+            entries.push(EntryLayout { shape: *shape, heads });
+        }
+        Ok(CacheLayout { rule, entries })
+    }
+
+    /// What a query reads, and in which form.
+    pub fn rule(&self) -> &Visibility {
+        &self.rule
+    }
+
+    /// Its entries.
+    pub fn entries(&self) -> &[EntryLayout] {
+        &self.entries
+    }
+
+    /// Every side of every head: entry, kv head, side, codecs.
+    pub fn sides(&self) -> impl Iterator<Item = (usize, usize, Side, &SideCodecs)> {
+        self.entries.iter().enumerate().flat_map(|(entry, layout)| {
+            layout.heads.iter().enumerate().flat_map(move |(head, codecs)| {
+                [(entry, head, Side::Key, &*codecs.key), (entry, head, Side::Value, &*codecs.value)]
+            })
+        })
+    }
+
+    /// Bytes per token of a long context: encoded pages with all their scales, windows aside.
+    pub fn bytes_per_token(&self) -> f64 {
+        self.sides().map(|(_, _, _, side)| side.codec().page_bytes() as f64 / side.page_tokens() as f64).sum()
+    }
+}

@@ -1,0 +1,104 @@
+//! Which codec every head gets: one grammar for the command line, files, servers and bindings.
+//!
+//! ```text
+//! policy    = SPEC { ";" clause }
+//! clause    = "sinks=" N | "recent=" N | selection ":" codecs
+//! selection = "layers" ranges [ "heads" ranges ] | "heads" ranges
+//! ranges    = N [ "-" N ] { "," N [ "-" N ] }
+//! codecs    = "k=" CODEC | "v=" CODEC | SPEC
+//! ```
+//!
+//! A SPEC is one of [`kvant_codec::spec`]. Where several clauses name a head, the last one counts.
+//!
+//! ```
+//! use kvant_cache::Policy;
+//! use kvant_codec::Side;
+//!
+//! let policy: Policy = "int4; layers 0-1: k=f16; recent=64".parse()?;
+//! assert_eq!(policy.spec(1, 0, Side::Key).to_string(), "f16");
+//! assert_eq!(policy.spec(1, 0, Side::Value).to_string(), "rot4g32");
+//! assert_eq!(policy.rule.recent, 64);
+//! assert_eq!(policy.to_string(), "int4;recent=64;layers 0-1:k=f16");
+//!
+//! let error = "int4;layers 0-: k=f16".parse::<Policy>().unwrap_err();
+//! assert_eq!(error.position(), 14);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod parse;
+mod print;
+
+pub use parse::PolicyError;
+
+use crate::error::LayoutError;
+use crate::layout::EntryShape;
+use crate::visibility::Visibility;
+use kvant_codec::{CodecSpec, KvSpec, Side};
+use std::ops::RangeInclusive;
+
+/// Codecs for a whole model, and the visibility rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// What holds where no clause says otherwise.
+    pub base: KvSpec,
+    /// Sinks and recent tokens; the mode and the streaming window are not part of the text.
+    pub rule: Visibility,
+    /// Exceptions, of which the last that applies counts.
+    pub clauses: Vec<Clause>,
+}
+
+/// An exception for some layers and heads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Clause {
+    /// Layers it names; empty for all.
+    pub layers: Vec<RangeInclusive<usize>>,
+    /// kv heads it names; empty for all.
+    pub heads: Vec<RangeInclusive<usize>>,
+    /// The codec of their keys, if it says one.
+    pub key: Option<CodecSpec>,
+    /// The codec of their values, if it says one.
+    pub value: Option<CodecSpec>,
+}
+
+impl From<KvSpec> for Policy {
+    fn from(base: KvSpec) -> Policy {
+        Policy { base, rule: Visibility::default(), clauses: Vec::new() }
+    }
+}
+
+impl Policy {
+    /// The codec of one side of one kv head.
+    pub fn spec(&self, layer: usize, head: usize, side: Side) -> &CodecSpec {
+        let names = |ranges: &[RangeInclusive<usize>], index: usize| {
+            ranges.is_empty() || ranges.iter().any(|range| range.contains(&index))
+        };
+        self.clauses
+            .iter()
+            .rev()
+            .filter(|clause| names(&clause.layers, layer) && names(&clause.heads, head))
+            .find_map(|clause| match side {
+                Side::Key => clause.key.as_ref(),
+                Side::Value => clause.value.as_ref(),
+            })
+            .unwrap_or_else(|| self.base.side(side))
+    }
+
+    /// Refuses clauses for layers or heads that are not there: a typing mistake would pass unnoticed.
+    pub(crate) fn check(&self, shapes: &[EntryShape]) -> Result<(), LayoutError> {
+        let heads = shapes.iter().map(|shape| shape.kv_heads).max().unwrap_or(0);
+        for clause in &self.clauses {
+            for (what, ranges, count) in
+                [("layer", &clause.layers, shapes.len()), ("head", &clause.heads, heads)]
+            {
+                if let Some(range) = ranges.iter().find(|range| *range.end() >= count) {
+                    let (rule, index) = (clause.to_string(), *range.end());
+                    return Err(LayoutError::NoSuch { rule, what, index, count });
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -104,6 +104,9 @@ pub enum CacheError {
         /// Numbers per token.
         width: usize,
     },
+    /// An empty sequence has nothing to repeat.
+    #[error("there is nothing to repeat: the sequence is empty")]
+    Nothing,
     /// Another layout with other heads.
     #[error("the layouts differ in {what}: a cache can change its codecs, not its shape")]
     Shape {

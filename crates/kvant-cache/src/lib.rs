@@ -41,7 +41,7 @@
 //! | `visibility` | what a query reads exactly, and what as bytes |
 //! | `arena` | the memory of pages |
 //! | `side`, `sequence` | what is held, and how it grows and goes back |
-//! | `convert` | from one layout to another |
+//! | `reader`, `convert` | back to numbers, and from one layout to another |
 //!
 //! **Invariant:** what a sequence holds depends on the tokens appended, never on how they were cut into chunks.
 #![deny(missing_docs)]
@@ -51,6 +51,7 @@ mod convert;
 mod error;
 mod layout;
 pub mod policy;
+mod reader;
 mod sequence;
 mod side;
 mod visibility;

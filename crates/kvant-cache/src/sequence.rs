@@ -3,9 +3,13 @@
 use crate::arena::{Arena, ArenaFull};
 use crate::error::CacheError;
 use crate::layout::CacheLayout;
+use crate::reader::Reader;
 use crate::side::{Fault, Rows, SideStore};
 use kvant_codec::Side;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Tokens of a chunk from which on its heads are worth sharing between threads.
+const WORTH_SHARING: usize = 16;
 
 /// The cache of one sequence.
 ///
@@ -33,6 +37,8 @@ pub struct Footprint {
     pub encoded: usize,
     /// Bytes of sinks, exact pages and tails.
     pub exact: usize,
+    /// Bytes of what is stored: encoded pages, and exact rows without the room kept for more.
+    pub stored: usize,
     /// Bits per value of the encoded pages, scales and all; 0 while there are none.
     pub bits_per_value: f64,
     /// Bits per value over everything held, exact rows included; 0 for an empty sequence.
@@ -40,7 +46,7 @@ pub struct Footprint {
 }
 
 impl Footprint {
-    /// All bytes.
+    /// All bytes of memory.
     pub fn bytes(&self) -> usize {
         self.encoded + self.exact
     }
@@ -127,22 +133,14 @@ impl Sequence {
         }
         let at = held.len;
         held.len += tokens;
-        for (index, store) in held.sides.iter_mut().enumerate() {
-            let (head, side) = (index / 2, if index % 2 == 0 { Side::Key } else { Side::Value });
+        let (rule, arena) = (self.layout.rule(), &self.arena);
+        each_side(entry, at, &mut held.sides, tokens >= WORTH_SHARING, |head, side, store| {
             let (numbers, stride) = match side {
                 Side::Key => (&keys[(head * shape.key_dim).min(keys.len())..], key_width),
                 Side::Value => (&values[(head * shape.value_dim).min(values.len())..], value_width),
             };
-            let rows = Rows { numbers, stride, count: tokens };
-            store.append(self.layout.rule(), at, rows, &self.arena).map_err(|fault| match fault {
-                Fault::Full(full) => CacheError::Full(full),
-                Fault::Codec(source) => CacheError::Codec { entry, head, side, source },
-                Fault::Number { row, value } => {
-                    CacheError::Number { entry, head, side, position: at + row, value }
-                }
-            })?;
-        }
-        Ok(())
+            store.append(rule, at, Rows { numbers, stride, count: tokens }, arena)
+        })
     }
 
     /// Ends a pass: its tokens now count as held, and what no later query reads is forgotten.
@@ -227,6 +225,8 @@ impl Sequence {
                 let stored = 8.0 * (pages * codec.page_bytes()) as f64;
                 let rows = (side.exact_rows(self.layout.rule(), entry.len) * codec.dim()) as f64;
                 page_bits += stored;
+                sum.stored += pages * codec.page_bytes();
+                sum.stored += rows as usize * side.codecs().exact().element().bytes();
                 page_values += paged;
                 bits += stored + 8.0 * rows * side.codecs().exact().element().bytes() as f64;
                 values += paged + rows;
@@ -234,6 +234,38 @@ impl Sequence {
         }
         let ratio = |bits: f64, values: f64| if values > 0.0 { bits / values } else { 0.0 };
         Footprint { bits_per_value: ratio(page_bits, page_values), bits_total: ratio(bits, values), ..sum }
+    }
+
+    /// Repeats what is held, from the beginning, until it is `len` tokens, each at its own address: a long context to
+    /// measure speed on, without reading one.
+    ///
+    /// # Errors
+    /// When nothing is held, or memory is full.
+    pub fn repeat(&mut self, len: usize) -> Result<(), CacheError> {
+        /// Tokens at a time: so many exact rows are held beside the pages.
+        const CHUNK: usize = 512;
+        let period = self.len;
+        if period == 0 && len > 0 {
+            return Err(CacheError::Nothing);
+        }
+        let (layout, arena) = (Arc::clone(&self.layout), self.arena.clone());
+        while self.len < len {
+            let (at, count) = (self.len, CHUNK.min(len - self.len));
+            for (index, entry) in self.entries.iter_mut().enumerate() {
+                each_side(index, at, &mut entry.sides, true, |_, _, store| {
+                    let dim = store.codecs().codec().dim();
+                    let mut rows = vec![0.0; count * dim]; // (tokens, dim)
+                    let mut reader = Reader::new(store, layout.rule());
+                    for (i, row) in rows.chunks_exact_mut(dim).enumerate() {
+                        reader.row((at + i) % period, row)?;
+                    }
+                    store.append(layout.rule(), at, Rows { numbers: &rows, stride: dim, count }, &arena)
+                })?;
+                entry.len += count;
+            }
+            self.advance(count);
+        }
+        Ok(())
     }
 
     pub(crate) fn sides_mut(&mut self, entry: usize) -> &mut [SideStore] {
@@ -245,5 +277,48 @@ impl Sequence {
         for entry in &mut self.entries {
             entry.len = len;
         }
+    }
+}
+
+/// Runs work on every side of an entry, `(kv head, side, store)`, and names the place of what went wrong first.
+pub(crate) fn each_side(
+    entry: usize,
+    at: usize,
+    sides: &mut [SideStore],
+    shared: bool,
+    work: impl Fn(usize, Side, &mut SideStore) -> Result<(), Fault> + Sync,
+) -> Result<(), CacheError> {
+    let place = |index: usize| (index / 2, if index.is_multiple_of(2) { Side::Key } else { Side::Value });
+    let named = |index: usize, fault: Fault| {
+        let (head, side) = place(index);
+        match fault {
+            Fault::Full(full) => CacheError::Full(full),
+            Fault::Codec(source) => CacheError::Codec { entry, head, side, source },
+            Fault::Number { row, value } => {
+                CacheError::Number { entry, head, side, position: at + row, value }
+            }
+        }
+    };
+    if !shared {
+        return sides.iter_mut().enumerate().try_for_each(|(index, store)| {
+            let (head, side) = place(index);
+            work(head, side, store).map_err(|fault| named(index, fault))
+        });
+    }
+    let first: Mutex<Option<(usize, Fault)>> = Mutex::new(None);
+    kvant_threads::for_each_chunk(sides, 1, |index, stores| {
+        let (head, side) = place(index);
+        for store in stores {
+            if let Err(fault) = work(head, side, store) {
+                let mut first = first.lock().unwrap_or_else(PoisonError::into_inner);
+                if first.as_ref().is_none_or(|(other, _)| index < *other) {
+                    *first = Some((index, fault));
+                }
+            }
+        }
+    });
+    match first.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        Some((index, fault)) => Err(named(index, fault)),
+        None => Ok(()),
     }
 }

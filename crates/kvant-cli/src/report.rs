@@ -24,7 +24,7 @@ impl<'r> Report<'r> {
             reply,
             used,
             context: session.context(),
-            spec: session.kv().spec().to_string(),
+            spec: session.kv().policy().to_string(),
             kv_bytes: session.kv().bytes(),
             f16_bytes: (kv::bytes_per_token(&f16, engine.model().states())? * used as f64) as u64,
         })

@@ -2,7 +2,7 @@
 
 use crate::kv::{KvCache, KvUnsupported};
 use crate::session::Session;
-use kvant_codec::KvSpec;
+use kvant_cache::Policy;
 use kvant_model::chat::{ChatError, ChatTemplate, Message, RenderOptions};
 use kvant_model::tokenizer::{EncodeOptions, Tokenizer, TokenizerError};
 use kvant_model::{Checkpoint, LoadError, LoadOptions, Model};
@@ -82,11 +82,11 @@ impl Engine {
         Ok(self.tokenizer.encode_chat(&template.render(messages, &options)?)?)
     }
 
-    /// An empty sequence of at most `context` tokens whose keys and values are kept as `spec` says.
+    /// An empty sequence of at most `context` tokens whose keys and values are kept as `kv` says.
     ///
     /// # Errors
     /// If no cache keeps them that way.
-    pub fn session(&self, spec: &KvSpec, context: usize) -> Result<Session<'_>, KvUnsupported> {
-        Ok(Session::new(self, KvCache::new(spec, self.model.states(), context)?))
+    pub fn session(&self, kv: impl Into<Policy>, context: usize) -> Result<Session<'_>, KvUnsupported> {
+        Ok(Session::new(self, KvCache::new(kv, self.model.states(), context)?))
     }
 }

@@ -5,12 +5,12 @@
 //! spec says, and [`memory`] knows how long a context this machine can hold.
 //!
 //! ```no_run
-//! use kvant_engine::{Engine, Event, Request, SamplingParams};
+//! use kvant_engine::{Engine, Event, Policy, Request, SamplingParams};
 //! use kvant_model::{Checkpoint, LoadOptions};
 //! use std::ops::ControlFlow;
 //!
 //! let engine = Engine::load(&Checkpoint::open("model.gguf")?, LoadOptions::default())?;
-//! let mut session = engine.session(&"f16".parse()?, 2048)?;
+//! let mut session = engine.session("int4".parse::<Policy>()?, 2048)?;
 //! let prompt = engine.text_prompt("The sky is blue because")?;
 //! let request = Request { prompt, sampling: SamplingParams::greedy(), ..Request::default() };
 //! let reply = session.generate(&request, &mut |event| {
@@ -33,7 +33,8 @@ pub mod stop;
 mod text;
 
 pub use engine::{Engine, PromptError};
-pub use kv::{KvCache, KvUnsupported};
+pub use kv::{KvCache, KvFailure, KvUnsupported};
+pub use kvant_cache::Policy;
 pub use sampler::{SampleError, Sampler, SamplingParams};
 pub use session::{Event, Finish, GenerateError, PREFILL_CHUNK, Reply, Request, Session, Stats};
 pub use stop::StopMatcher;

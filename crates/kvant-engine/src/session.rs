@@ -5,7 +5,7 @@
 //! whole conversation as the prompt each time.
 
 use crate::engine::Engine;
-use crate::kv::KvCache;
+use crate::kv::{KvCache, KvFailure};
 use crate::sampler::{SampleError, Sampler, SamplingParams};
 use crate::text::TextStream;
 use kvant_model::ForwardError;
@@ -127,6 +127,9 @@ pub enum GenerateError {
     /// The forward pass refused.
     #[error(transparent)]
     Forward(#[from] ForwardError),
+    /// The cache could not keep what the model computed.
+    #[error(transparent)]
+    Kv(#[from] KvFailure),
     /// No token could be chosen.
     #[error(transparent)]
     Sample(#[from] SampleError),
@@ -214,8 +217,9 @@ impl<'e> Session<'e> {
         }
         // The last token is always read: its logits are what the first new one is chosen from.
         let shared = self.tokens.iter().zip(&prompt[..total - 1]).take_while(|(a, b)| a == b).count();
+        // The cache may have to go back further than that: to the start of a page.
         self.truncate(shared);
-        stats.reused = shared;
+        stats.reused = self.tokens.len();
         let mut logits = None;
         while self.tokens.len() < total {
             let done = self.tokens.len();
@@ -280,17 +284,21 @@ impl<'e> Session<'e> {
     }
 
     /// One pass over tokens that fit; the logits after the last of them if wanted.
-    fn read(&mut self, tokens: &[u32], wanted: bool) -> Result<Option<Vec<f32>>, ForwardError> {
+    fn read(&mut self, tokens: &[u32], wanted: bool) -> Result<Option<Vec<f32>>, GenerateError> {
         let end = tokens.len();
         let wanted = if wanted { end - 1..end } else { 0..0 };
         let chunk = Chunk { tokens, cache: self.kv.cache_mut(), wanted: wanted.clone() };
         let logits = self.engine.model().forward(&mut [chunk])?;
+        if let Err(failure) = self.kv.check() {
+            self.truncate(self.tokens.len());
+            return Err(failure.into());
+        }
         self.tokens.extend_from_slice(tokens);
         Ok((!wanted.is_empty()).then(|| logits.row(0).to_vec()))
     }
 
     fn truncate(&mut self, len: usize) {
-        self.kv.truncate(len);
-        self.tokens.truncate(len);
+        let left = self.kv.truncate(len);
+        self.tokens.truncate(left);
     }
 }

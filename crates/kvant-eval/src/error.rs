@@ -1,8 +1,7 @@
 //! What can keep a measurement from being made.
 
-use kvant_codec::BuildError;
-use kvant_engine::KvUnsupported;
 use kvant_engine::memory::bytes;
+use kvant_engine::{KvFailure, KvUnsupported};
 use kvant_model::ForwardError;
 use kvant_model::cache::CacheFull;
 use kvant_model::tokenizer::TokenizerError;
@@ -101,15 +100,15 @@ pub enum EvalError {
         /// Bytes there are.
         available: u64,
     },
-    /// A codec does not exist for the model's heads.
-    #[error(transparent)]
-    Codec(#[from] BuildError),
     /// A context that is longer than its cache.
     #[error(transparent)]
     Full(#[from] CacheFull),
     /// No cache keeps keys and values that way.
     #[error(transparent)]
     Kv(#[from] KvUnsupported),
+    /// The cache could not keep what the model computed.
+    #[error(transparent)]
+    KvFailed(#[from] KvFailure),
     /// The text cannot be expressed in the model's vocabulary.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),

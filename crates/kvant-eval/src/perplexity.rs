@@ -47,7 +47,10 @@ pub fn perplexity(
     let mut so_far = Estimate::default();
     for (number, window) in windows.iter().enumerate() {
         let mut held = KvCache::new(kv, model.states(), windows.ctx())?;
-        let found = surprises(model, held.cache_mut(), (number, window), windows.targets(), limits)?;
+        let found = surprises(model, held.cache_mut(), (number, window), windows.targets(), limits);
+        // What the cache has to say comes first: after a failure of its own the logits are no numbers.
+        held.check()?;
+        let found = found?;
         so_far.extend(found);
         progress(Progress { done: number + 1, windows: windows.chunks(), so_far });
     }

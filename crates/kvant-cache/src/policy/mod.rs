@@ -66,6 +66,18 @@ impl From<KvSpec> for Policy {
     }
 }
 
+impl From<&KvSpec> for Policy {
+    fn from(base: &KvSpec) -> Policy {
+        Policy::from(base.clone())
+    }
+}
+
+impl From<&Policy> for Policy {
+    fn from(policy: &Policy) -> Policy {
+        policy.clone()
+    }
+}
+
 impl Policy {
     /// The codec of one side of one kv head.
     pub fn spec(&self, layer: usize, head: usize, side: Side) -> &CodecSpec {

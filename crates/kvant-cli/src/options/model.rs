@@ -4,7 +4,7 @@ use crate::failure::Failure;
 use crate::options::Activations;
 use crate::options::ThreadOptions;
 use clap::{Args, ValueEnum};
-use kvant_codec::KvSpec;
+use kvant_engine::Policy;
 use kvant_model::{Checkpoint, DType, LoadOptions};
 
 /// The model, and how it runs.
@@ -19,9 +19,9 @@ pub struct ModelOptions {
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u64).range(1..))]
     ctx: Option<u64>,
 
-    /// How keys and values are kept: f16 or f32
-    #[arg(long, value_name = "SPEC", default_value = "f16")]
-    pub kv: KvSpec,
+    /// How keys and values are kept: int4, int8, f16, k=CODEC,v=CODEC …, with exceptions such as 'int4;layers 0-1:k=f16'
+    #[arg(long, value_name = "SPEC", default_value = "int4")]
+    pub kv: Policy,
 
     /// Pack weights that the file holds as plain numbers
     #[arg(long, value_name = "TYPE")]

@@ -15,9 +15,10 @@ use kvant_simd::{LANES, Simd, Work};
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
-/// Spans whose weights are folded before their codes are read: folding is a chain of reductions, and several chains
-/// run side by side.
-const BATCH: usize = 4;
+/// Heads and spans whose weights are folded before their codes are read: folding is a chain of reductions, and several
+/// chains run side by side.
+const HEADS: usize = 16;
+const SPANS: usize = 4;
 
 /// Folded and rounded weights of one head for one group of channels.
 #[derive(Clone, Copy)]
@@ -54,95 +55,126 @@ pub(crate) unsafe fn accumulate<S: Simd>(
     pages: Pages,
     sums: &mut Accumulator,
 ) {
-    let mut head = 0;
-    while head < sums.heads {
-        // SAFETY: the caller's contract; every block stays below `heads`.
+    let layout = &codec.layout;
+    let tokens = layout.tokens;
+    let mut bytes = [MaybeUninit::<i8>::uninit(); SPANS * HEADS * 2 * MAX_TOKENS];
+    for first in (0..sums.heads).step_by(HEADS) {
+        let count = HEADS.min(sums.heads - first);
+        // SAFETY: the caller's contract; heads first .. first + count exist, weights and token arrays have `tokens`
+        // entries per row, a multiple of 16, and the bytes hold two planes of a page for every head and span.
         unsafe {
-            let weights = weights.add(head * codec.layout.tokens);
-            head += by_heads!(S, sums.heads - head, block::<S>(codec, weights, pages, sums, head));
+            let weights = weights.add(first * tokens);
+            let mass = masses::<S>(weights, tokens, count);
+            for h in 0..count {
+                sums.mass[first + h] += mass[h];
+            }
+            for (spans, levels) in layout.spans.chunks(SPANS).zip(codec.levels.chunks(SPANS)) {
+                let mut parts = [[Part::EMPTY; HEADS]; SPANS];
+                for (i, (span, levels)) in spans.iter().zip(levels).enumerate() {
+                    let mut scales = [MaybeUninit::<f32>::uninit(); MAX_TOKENS];
+                    let scales = load_token_scales::<S>(codec, span, pages, &mut scales);
+                    let fold = Fold { codec, span, levels, page: pages.page, scales };
+                    let mut at = 0;
+                    while at < count {
+                        let bytes = bytes.as_mut_ptr().cast::<i8>().add((i * HEADS + at) * 2 * MAX_TOKENS);
+                        let (weights, part) = (weights.add(at * tokens), parts[i].as_mut_ptr().add(at));
+                        at += by_heads!(S, count - at, fold_block::<S>(&fold, weights, bytes, part));
+                    }
+                    for h in 0..count {
+                        parts[i][h].mass = mass[h];
+                        parts[i][h].sums = sums.sums.as_mut_ptr().add((first + h) * sums.stride);
+                    }
+                }
+                for (i, (span, levels)) in spans.iter().zip(levels).enumerate() {
+                    let mut at = 0;
+                    while at < count {
+                        let part = parts[i].as_ptr().add(at);
+                        at += by_heads!(S, count - at, span_block::<S>(codec, span, levels, part, pages));
+                    }
+                }
+            }
         }
     }
 }
 
+/// Σ w of every head.
+///
+/// # Safety
+/// `weights` has `count` rows of `tokens` floats; the CPU has the tier.
+#[inline(always)]
+unsafe fn masses<S: Simd>(weights: *const f32, tokens: usize, count: usize) -> [f32; HEADS] {
+    let mut mass = [0.0; HEADS];
+    for first in (0..count).step_by(4) {
+        let heads = 4.min(count - first);
+        // SAFETY: the caller's rows.
+        unsafe {
+            let mut totals = [S::splat(0.0); 4];
+            for h in 0..heads {
+                for t in (0..tokens).step_by(LANES) {
+                    totals[h] = S::add(totals[h], S::load(weights.add((first + h) * tokens + t)));
+                }
+            }
+            mass[first..first + heads].copy_from_slice(&S::reduce4_add(totals)[..heads]);
+        }
+    }
+    mass
+}
+
+/// The token scales of a span's group as floats, or ones.
+///
 /// # Safety
 /// As the kernel it is part of: pages and buffers have the sizes of the layout; the CPU has the tier.
 #[inline(always)]
-unsafe fn block<S: Simd, const H: usize>(
+unsafe fn load_token_scales<S: Simd>(
     codec: &ScalarCodec,
-    weights: *const f32,
+    span: &Span,
     pages: Pages,
-    sums: &mut Accumulator,
-    head: usize,
-) -> usize {
-    let layout = &codec.layout;
-    let tokens = layout.tokens;
-    let mut bytes = [[[MaybeUninit::<i8>::uninit(); 2 * MAX_TOKENS]; H]; BATCH];
-    // SAFETY: weights and token arrays have `tokens` entries per row, a multiple of 16.
+    converted: &mut [MaybeUninit<f32>; MAX_TOKENS],
+) -> *const f32 {
+    let (tokens, format) = (codec.layout.tokens, codec.layout.format);
+    let Some(range) = &codec.layout.token_scale else { return ONES.as_ptr() };
+    let at = range.start + span.group * tokens * format.bytes();
+    let floats = converted.as_mut_ptr().cast::<f32>();
+    // SAFETY: token arrays have `tokens` entries per group.
     unsafe {
-        let mut totals = [S::splat(0.0); 4];
-        for h in 0..H {
-            for t in (0..tokens).step_by(LANES) {
-                totals[h] = S::add(totals[h], S::load(weights.add(h * tokens + t)));
-            }
+        for line in (0..tokens * format.bytes()).step_by(64) {
+            S::prefetch(pages.next.wrapping_add(at + line));
         }
-        let mass = S::reduce4_add(totals);
-        for h in 0..H {
-            sums.mass[head + h] += mass[h];
-        }
-        for (spans, levels) in layout.spans.chunks(BATCH).zip(codec.levels.chunks(BATCH)) {
-            let mut parts = [[Part::EMPTY; H]; BATCH];
-            for (i, (span, levels)) in spans.iter().zip(levels).enumerate() {
-                let buffers = std::array::from_fn(|h| bytes[i][h].as_mut_ptr().cast());
-                parts[i] = fold::<S, H>(codec, span, levels, weights, pages, buffers);
-                for h in 0..H {
-                    parts[i][h].mass = mass[h];
-                    parts[i][h].sums = sums.sums.as_mut_ptr().add((head + h) * sums.stride);
-                }
-            }
-            for (i, (span, levels)) in spans.iter().zip(levels).enumerate() {
-                let (part, Pages { page, next }) = (&parts[i], pages);
-                by_width!(S, levels, SpanSums::<S, H> { codec, span, levels, part, page, next });
-            }
+        for t in (0..tokens).step_by(LANES) {
+            S::store(floats.add(t), load_scales::<S>(format, pages.page.add(at + t * format.bytes())));
         }
     }
-    H
+    floats
+}
+
+/// What folding a block of heads needs to know.
+struct Fold<'a> {
+    codec: &'a ScalarCodec,
+    span: &'a Span,
+    levels: &'a Levels,
+    page: *const u8,
+    /// (tokens).
+    scales: *const f32,
 }
 
 /// w_t·s_t rounded to bytes for H heads, and the part that needs no codes.
 ///
 /// # Safety
-/// `weights` has H rows of `tokens` floats, `bytes` room for two planes; the CPU has the tier.
+/// `weights` has H rows of `tokens` floats, `bytes` room for two planes of each, `parts` room for H; the CPU has the tier.
 #[inline(always)]
-unsafe fn fold<S: Simd, const H: usize>(
-    codec: &ScalarCodec,
-    span: &Span,
-    levels: &Levels,
+unsafe fn fold_block<S: Simd, const H: usize>(
+    fold: &Fold<'_>,
     weights: *const f32,
-    pages: Pages,
-    bytes: [*mut i8; H],
-) -> [Part; H] {
-    let Pages { page, next } = pages;
+    bytes: *mut i8,
+    parts: *mut Part,
+) -> usize {
+    let Fold { codec, span, levels, page, scales } = *fold;
     let layout = &codec.layout;
     let (tokens, format) = (layout.tokens, layout.format);
-    let mut converted = [MaybeUninit::<f32>::uninit(); MAX_TOKENS];
     let mut products = [[MaybeUninit::<f32>::uninit(); MAX_TOKENS]; H];
-    let mut scales = ONES.as_ptr();
     let at = span.group * tokens * format.bytes();
     // SAFETY: token arrays have `tokens` entries per group.
     unsafe {
-        if let Some(range) = &layout.token_scale {
-            let floats = converted.as_mut_ptr().cast::<f32>();
-            for line in (0..tokens * format.bytes()).step_by(64) {
-                S::prefetch(next.wrapping_add(range.start + at + line));
-            }
-            for t in (0..tokens).step_by(LANES) {
-                S::store(
-                    floats.add(t),
-                    load_scales::<S>(format, page.add(range.start + at + t * format.bytes())),
-                );
-            }
-            scales = floats;
-        }
         let planes = planes(u32::from(span.bits));
         let mut tops = [S::splat(0.0); 4];
         for h in 0..H {
@@ -151,10 +183,10 @@ unsafe fn fold<S: Simd, const H: usize>(
         let steps = S::reduce4_max(tops).map(|top| step(top, planes));
         let mut integers = [S::splat(0.0); 4];
         for h in 0..H {
-            let product = products[h].as_ptr().cast();
+            let (product, bytes) = (products[h].as_ptr().cast(), bytes.add(h * 2 * MAX_TOKENS));
             integers[h] = match planes {
-                1 => round_bytes::<S, 1>(product, tokens, steps[h].1, bytes[h], MAX_TOKENS),
-                _ => round_bytes::<S, 2>(product, tokens, steps[h].1, bytes[h], MAX_TOKENS),
+                1 => round_bytes::<S, 1>(product, tokens, steps[h].1, bytes, MAX_TOKENS),
+                _ => round_bytes::<S, 2>(product, tokens, steps[h].1, bytes, MAX_TOKENS),
             };
         }
         let integers = S::reduce4_add(integers);
@@ -171,14 +203,35 @@ unsafe fn fold<S: Simd, const H: usize>(
             }
             offsets = S::reduce4_add(partial);
         }
-        let mut parts = [Part::EMPTY; H];
         for h in 0..H {
-            parts[h].bytes = bytes[h];
-            parts[h].rounded = Rounded { step: steps[h].0, sum: integers[h] };
-            parts[h].offset = offsets[h];
+            parts.add(h).write(Part {
+                bytes: bytes.add(h * 2 * MAX_TOKENS),
+                rounded: Rounded { step: steps[h].0, sum: integers[h] },
+                offset: offsets[h],
+                ..Part::EMPTY
+            });
         }
-        parts
     }
+    H
+}
+
+/// # Safety
+/// As the kernel it is part of, for H parts.
+#[inline(always)]
+unsafe fn span_block<S: Simd, const H: usize>(
+    codec: &ScalarCodec,
+    span: &Span,
+    levels: &Levels,
+    parts: *const Part,
+    pages: Pages,
+) -> usize {
+    let Pages { page, next } = pages;
+    // SAFETY: the span's rows lie within the page, and every part has bytes for all its tokens.
+    unsafe {
+        let part: &[Part; H] = &*parts.cast();
+        by_width!(S, levels, SpanSums::<S, H> { codec, span, levels, part, page, next });
+    }
+    H
 }
 
 /// All rows of sixteen channels of a span.

@@ -14,6 +14,10 @@ use kvant_simd::{LANES, Simd, Work};
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
+/// Query heads that are folded before the codes are read: folding is a chain of reductions, and several chains run side
+/// by side.
+const BATCH: usize = 16;
+
 /// What a span's bytes mean for one head.
 #[derive(Clone, Copy)]
 struct Part {
@@ -27,77 +31,107 @@ struct Part {
     zero: f32,
 }
 
+impl Part {
+    const EMPTY: Part = Part { bytes: std::ptr::null(), plane: 0, step: 0.0, base: 0.0, zero: 0.0 };
+}
+
+/// A span's channel scales as floats, and what they add to every channel, zero + centre · scale.
+struct Channels {
+    scales: [MaybeUninit<f32>; MAX_DIM + LANES],
+    offsets: [MaybeUninit<f32>; MAX_DIM + LANES],
+}
+
 /// Scores of all heads of the query, (heads, tokens).
 ///
 /// # Safety
 /// `page` is a page of the codec's layout, `out` is valid for heads · tokens floats, the query was prepared by this
 /// codec; the CPU has the tier.
 #[inline(always)]
-pub(crate) unsafe fn scores<S: Simd>(codec: &ScalarCodec, query: &Query, page: Pages, out: *mut f32) {
-    let mut head = 0;
-    while head < query.heads {
-        // SAFETY: the caller's contract; every block stays below `heads`.
-        unsafe {
-            let out = out.add(head * codec.layout.tokens);
-            head += by_heads!(S, query.heads - head, block::<S>(codec, query, head, page, out));
+pub(crate) unsafe fn scores<S: Simd>(codec: &ScalarCodec, query: &Query, pages: Pages, out: *mut f32) {
+    let layout = &codec.layout;
+    let folded = layout.channel_scale.is_some();
+    let mut bytes = [MaybeUninit::<i8>::uninit(); BATCH * 2 * (MAX_DIM + LANES)];
+    let mut channels = Channels {
+        scales: [MaybeUninit::uninit(); MAX_DIM + LANES],
+        offsets: [MaybeUninit::uninit(); MAX_DIM + LANES],
+    };
+    // SAFETY: the caller's contract; every block of heads stays below `heads`, and the bytes hold two planes of a span
+    // for every head of a batch.
+    unsafe {
+        for (index, span) in layout.spans.iter().enumerate() {
+            let levels = &codec.levels[index];
+            if folded {
+                load_channels::<S>(codec, span, levels, pages, &mut channels);
+            }
+            let plane = span.len.next_multiple_of(LANES);
+            for first in (0..query.heads).step_by(BATCH) {
+                let count = BATCH.min(query.heads - first);
+                let mut parts = [Part::EMPTY; BATCH];
+                let mut at = 0;
+                while folded && at < count {
+                    let fold = Fold { codec, query, span, levels, channels: &channels, plane };
+                    let bytes = bytes.as_mut_ptr().cast::<i8>().add(at * 2 * plane);
+                    let parts = parts.as_mut_ptr().add(at);
+                    at += by_heads!(S, count - at, fold_block::<S>(&fold, first + at, bytes, parts));
+                }
+                while at < count {
+                    parts[at] = prepared::<S>(codec, query, first + at, index);
+                    at += 1;
+                }
+                let mut at = 0;
+                while at < count {
+                    let out = out.add((first + at) * layout.tokens);
+                    let place = Place { codec, span, levels, pages, first: index == 0 };
+                    at += by_heads!(S, count - at, span_block::<S>(&place, parts.as_ptr().add(at), out));
+                }
+            }
+        }
+        for head in 0..query.heads {
+            let bias = query.bias[head];
+            if bias != 0.0 || layout.spans.is_empty() {
+                let out = out.add(head * layout.tokens);
+                add_bias::<S>(out, layout.tokens, bias, layout.spans.is_empty());
+            }
         }
     }
 }
 
-/// # Safety
-/// As the kernel it is part of: pages and buffers have the sizes of the layout; the CPU has the tier.
+/// The bytes of a head as they were prepared, where no page has scales to be folded in.
 #[inline(always)]
-unsafe fn block<S: Simd, const H: usize>(
-    codec: &ScalarCodec,
-    query: &Query,
-    head: usize,
-    pages: Pages,
-    out: *mut f32,
-) -> usize {
-    let Pages { page, next } = pages;
-    let layout = &codec.layout;
-    let folded = layout.channel_scale.is_some();
-    let mut bytes = [[MaybeUninit::<i8>::uninit(); 2 * (MAX_DIM + LANES)]; H];
-    for (index, span) in layout.spans.iter().enumerate() {
-        let levels = &codec.levels[index];
-        let part: [Part; H] = if folded {
-            let buffers = std::array::from_fn(|h| bytes[h].as_mut_ptr().cast::<i8>());
-            // SAFETY: the buffers hold two planes of a whole head.
-            unsafe { fold::<S, H>(codec, query, head, span, levels, pages, buffers) }
-        } else {
-            std::array::from_fn(|h| {
-                let prepared = query.span(head + h, index, codec.layout.spans.len());
-                let centre = f64::from(seen_centre::<S>(levels)) as f32;
-                // An asymmetric code c stands for s·c + z, so the centre is not taken away but given back.
-                let back = if levels.rule == Rule::Asymmetric {
-                    levels.centre() as f32 * prepared.exact_sum
-                } else {
-                    0.0
-                };
-                Part {
-                    bytes: query.bytes_of(head + h, span.first),
-                    plane: query.plane(),
-                    step: prepared.rounded.step,
-                    base: back - prepared.rounded.step * prepared.rounded.sum * centre,
-                    zero: prepared.exact_sum,
-                }
-            })
-        };
-        // SAFETY: the span's rows lie within the page, and every part has bytes for all its channels.
-        unsafe {
-            by_width!(
-                S,
-                levels,
-                SpanScores::<S, H> { codec, span, levels, part: &part, page, next, out, first: index == 0 }
-            );
-        }
+fn prepared<S: Simd>(codec: &ScalarCodec, query: &Query, head: usize, index: usize) -> Part {
+    let (span, levels) = (&codec.layout.spans[index], &codec.levels[index]);
+    let prepared = query.span(head, index, codec.layout.spans.len());
+    let centre = f64::from(seen_centre::<S>(levels)) as f32;
+    // An asymmetric code c stands for s·c + z, so the centre is not taken away but given back.
+    let back =
+        if levels.rule == Rule::Asymmetric { levels.centre() as f32 * prepared.exact_sum } else { 0.0 };
+    Part {
+        bytes: query.bytes_of(head, span.first),
+        plane: query.plane(),
+        step: prepared.rounded.step,
+        base: back - prepared.rounded.step * prepared.rounded.sum * centre,
+        zero: prepared.exact_sum,
     }
-    for h in 0..H {
-        let bias = query.bias[head + h];
-        if bias != 0.0 || layout.spans.is_empty() {
-            // SAFETY: `out` has H rows of `tokens` floats, a multiple of 16.
-            unsafe { add_bias::<S>(out.add(h * layout.tokens), layout.tokens, bias, layout.spans.is_empty()) }
-        }
+}
+
+/// Where a block of heads reads and writes.
+struct Place<'a> {
+    codec: &'a ScalarCodec,
+    span: &'a Span,
+    levels: &'a Levels,
+    pages: Pages,
+    first: bool,
+}
+
+/// # Safety
+/// As the kernel it is part of, for H parts and H rows of `out`.
+#[inline(always)]
+unsafe fn span_block<S: Simd, const H: usize>(place: &Place<'_>, parts: *const Part, out: *mut f32) -> usize {
+    let Place { codec, span, levels, pages: Pages { page, next }, first } = *place;
+    // SAFETY: the span's rows lie within the page, and every part has bytes for all its channels.
+    unsafe {
+        let part: &[Part; H] = &*parts.cast();
+        by_width!(S, levels, SpanScores::<S, H> { codec, span, levels, part, page, next, out, first });
     }
     H
 }
@@ -121,31 +155,26 @@ unsafe fn add_bias<S: Simd>(out: *mut f32, tokens: usize, bias: f32, fresh: bool
     }
 }
 
-/// Folds the page's channel scales into the query: q_c·s_c rounded to bytes, the rest exact.
+/// Reads the channel scales and zeros of a span.
 ///
 /// # Safety
 /// As the kernel it is part of: pages and buffers have the sizes of the layout; the CPU has the tier.
 #[inline(always)]
-unsafe fn fold<S: Simd, const H: usize>(
+unsafe fn load_channels<S: Simd>(
     codec: &ScalarCodec,
-    query: &Query,
-    head: usize,
     span: &Span,
     levels: &Levels,
     pages: Pages,
-    bytes: [*mut i8; H],
-) -> [Part; H] {
+    channels: &mut Channels,
+) {
     let Pages { page, next } = pages;
     let layout = &codec.layout;
     let len = span.len.next_multiple_of(LANES);
-    let mut scales = [MaybeUninit::<f32>::uninit(); MAX_DIM + LANES];
-    let mut offsets = [MaybeUninit::<f32>::uninit(); MAX_DIM + LANES];
-    let mut products = [[MaybeUninit::<f32>::uninit(); MAX_DIM + LANES]; H];
-    let (scales, offsets) = (scales.as_mut_ptr().cast::<f32>(), offsets.as_mut_ptr().cast::<f32>());
     let size = layout.format.bytes();
+    let (scales, offsets) =
+        (channels.scales.as_mut_ptr().cast::<f32>(), channels.offsets.as_mut_ptr().cast::<f32>());
     // SAFETY: a span's channel arrays lie within the page, and after them at least one unit of codes (32 bytes), so a
-    // load of 16 that starts at the last 8 channels stays inside. The surplus lanes are zeroed before use. The query
-    // has zeros up to a multiple of 16.
+    // load of 16 that starts at the last 8 channels stays inside. The surplus lanes are zeroed before use.
     unsafe {
         let scale_at = page.add(layout.channel_scale.as_ref().map_or(0, |r| r.start) + span.first * size);
         for c in (0..len).step_by(LANES) {
@@ -166,6 +195,38 @@ unsafe fn fold<S: Simd, const H: usize>(
                 *offsets.add(c) = 0.0;
             }
         }
+    }
+}
+
+/// What folding a block of heads needs to know.
+struct Fold<'a> {
+    codec: &'a ScalarCodec,
+    query: &'a Query,
+    span: &'a Span,
+    levels: &'a Levels,
+    channels: &'a Channels,
+    /// Bytes of a plane: the span's channels, padded.
+    plane: usize,
+}
+
+/// Folds the page's channel scales into H queries: q_c·s_c rounded to bytes, the rest exact.
+///
+/// # Safety
+/// As the kernel it is part of; `bytes` has room for two planes of H heads, `parts` for H.
+#[inline(always)]
+unsafe fn fold_block<S: Simd, const H: usize>(
+    fold: &Fold<'_>,
+    head: usize,
+    bytes: *mut i8,
+    parts: *mut Part,
+) -> usize {
+    let Fold { codec, query, span, levels, channels, plane } = *fold;
+    let mut products = [[MaybeUninit::<f32>::uninit(); MAX_DIM + LANES]; H];
+    let scales = channels.scales.as_ptr().cast::<f32>();
+    let offsets = channels.offsets.as_ptr().cast::<f32>();
+    let len = plane;
+    // SAFETY: the channels were read for this span; the query has zeros up to a multiple of 16.
+    unsafe {
         let planes = planes(u32::from(span.bits));
         let mut tops = [S::splat(0.0); 4];
         for h in 0..H {
@@ -174,29 +235,29 @@ unsafe fn fold<S: Simd, const H: usize>(
         }
         let steps = S::reduce4_max(tops).map(|top| step(top, planes));
         let centre = seen_centre::<S>(levels) as f32;
-        let plane = MAX_DIM + LANES;
         let mut bases = [S::splat(0.0); 4];
         for h in 0..H {
             let q = query.floats_of(head + h).add(span.first);
             let (step, inverse) = steps[h];
+            let bytes = bytes.add(h * 2 * plane);
             let sum = match planes {
-                1 => round_bytes::<S, 1>(products[h].as_ptr().cast(), len, inverse, bytes[h], plane),
-                _ => round_bytes::<S, 2>(products[h].as_ptr().cast(), len, inverse, bytes[h], plane),
+                1 => round_bytes::<S, 1>(products[h].as_ptr().cast(), len, inverse, bytes, plane),
+                _ => round_bytes::<S, 2>(products[h].as_ptr().cast(), len, inverse, bytes, plane),
             };
             bases[h] = S::mul(sum, S::splat(-step * centre));
-            if layout.channel_zero.is_some() {
+            if codec.layout.channel_zero.is_some() {
                 for c in (0..len).step_by(LANES) {
                     bases[h] = S::fma(S::load(q.add(c)), S::load(offsets.add(c)), bases[h]);
                 }
             }
         }
         let bases = S::reduce4_add(bases);
-        let mut parts = [Part { bytes: std::ptr::null(), plane, step: 0.0, base: 0.0, zero: 0.0 }; H];
         for h in 0..H {
-            parts[h] = Part { bytes: bytes[h], plane, step: steps[h].0, base: bases[h], zero: 0.0 };
+            let bytes = bytes.add(h * 2 * plane).cast_const();
+            parts.add(h).write(Part { bytes, plane, step: steps[h].0, base: bases[h], zero: 0.0 });
         }
-        parts
     }
+    H
 }
 
 /// Dot products of one span and what follows from them, added to `out` (or written, for the first span).

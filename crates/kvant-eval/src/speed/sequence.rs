@@ -38,7 +38,7 @@ impl<'m> Sequence<'m> {
     }
 
     pub fn kv(&self) -> &KvSpec {
-        self.kv.spec()
+        &self.kv.policy().base
     }
 
     /// Touches weights and buffers for the first time, which is no part of a measurement.
@@ -92,7 +92,7 @@ impl<'m> Sequence<'m> {
         let tokens = &self.tokens[self.kv.cache().len()..end];
         let wanted = if wanted { tokens.len() - 1..tokens.len() } else { 0..0 };
         self.model.forward(&mut [Chunk { tokens, cache: self.kv.cache_mut(), wanted }])?;
-        Ok(())
+        Ok(self.kv.check()?)
     }
 }
 

@@ -42,6 +42,8 @@ pub enum Command {
     Eval(command::eval::Eval),
     /// Measure how fast a model reads and generates
     Bench(command::bench::Bench),
+    /// Write a model with random weights, to measure speed with
+    Synth(command::synth::Synth),
     /// Check this machine: instruction sets, memory, threads, models, and what would make kvant slow
     Doctor(command::doctor::Doctor),
     /// Print a completion script for a shell
@@ -61,6 +63,7 @@ impl Command {
             Self::Inspect(inspect) => inspect.execute(),
             Self::Eval(eval) => eval.execute(),
             Self::Bench(bench) => bench.execute(),
+            Self::Synth(synth) => synth.execute(),
             Self::Doctor(doctor) => doctor.execute(),
             Self::Completions(completions) => completions.execute(),
             Self::Man(man) => man.execute(),

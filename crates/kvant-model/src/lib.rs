@@ -15,6 +15,7 @@ pub mod hub;
 pub mod model;
 pub mod quant;
 pub mod safetensors;
+pub mod synth;
 pub mod tensor;
 pub mod tokenizer;
 

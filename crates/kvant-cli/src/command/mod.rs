@@ -10,3 +10,4 @@ pub mod man;
 pub mod models;
 pub mod pull;
 pub mod run;
+pub mod synth;

@@ -8,5 +8,6 @@ mod fetch;
 mod pty;
 mod run;
 mod support;
+mod synth;
 #[cfg(unix)]
 mod terminal;

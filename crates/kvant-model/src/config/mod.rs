@@ -17,7 +17,7 @@ use crate::gguf::{Metadata, Value};
 use serde_json::{Map, Value as Json};
 
 /// No extent, count or context of a real model is larger.
-const MAX_SIZE: usize = 1 << 24;
+pub(crate) const MAX_SIZE: usize = 1 << 24;
 
 /// The name of a parameter: in `config.json` (alternatives apart by `|`, the first one present counts) and in
 /// GGUF metadata (without the architecture's prefix). An empty name is in no file.

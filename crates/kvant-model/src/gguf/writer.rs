@@ -1,11 +1,19 @@
-//! Writing small GGUF files: fixtures, synthetic models, tests of the reader.
+//! Writing GGUF files: fixtures, synthetic models, tests of the reader.
+//!
+//! Tensors are held, or made row by row while the file is written: a model of any size needs memory for a block of
+//! rows and for its metadata.
 
 use super::ggml_type::number_of;
 use super::header::{DEFAULT_ALIGNMENT, MAGIC};
 use super::value::ValueType;
-use crate::error::{LoadError, Result};
+use crate::dtype::DType;
+use crate::error::{LoadError, LoadErrorKind, Result};
 use crate::tensor::Tensor;
+use std::fmt;
 use std::io::{self, Write};
+
+/// Bytes of rows that are made before they are written.
+const BLOCK: usize = 1 << 20;
 
 /// A value to write. The owned twin of [`super::Value`].
 #[derive(Debug, Clone, PartialEq)]
@@ -108,8 +116,70 @@ impl WriterValue {
 #[derive(Debug, Default)]
 pub struct Writer {
     pairs: Vec<(String, WriterValue)>,
-    tensors: Vec<Tensor>,
+    tensors: Vec<Content>,
     alignment: Option<u32>,
+}
+
+/// Makes a row by its number.
+type MakeRow = dyn Fn(usize, &mut [u8]) + Send + Sync;
+
+enum Content {
+    Held(Tensor),
+    Made { name: String, dtype: DType, shape: Vec<usize>, row_bytes: usize, bytes: usize, make: Box<MakeRow> },
+}
+
+impl Content {
+    fn name(&self) -> &str {
+        match self {
+            Self::Held(tensor) => tensor.name(),
+            Self::Made { name, .. } => name,
+        }
+    }
+
+    fn dtype(&self) -> DType {
+        match self {
+            Self::Held(tensor) => tensor.dtype(),
+            Self::Made { dtype, .. } => *dtype,
+        }
+    }
+
+    fn shape(&self) -> &[usize] {
+        match self {
+            Self::Held(tensor) => tensor.shape(),
+            Self::Made { shape, .. } => shape,
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Held(tensor) => tensor.bytes().len(),
+            Self::Made { bytes, .. } => *bytes,
+        }
+    }
+
+    /// The bytes in order, in as many pieces as suits.
+    fn each_piece(&self, mut take: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
+        match self {
+            Self::Held(tensor) => take(tensor.bytes()),
+            Self::Made { row_bytes, bytes, make, .. } => {
+                let rows = bytes.checked_div(*row_bytes).unwrap_or(0);
+                let at_once = (BLOCK / (*row_bytes).max(1)).clamp(1, rows.max(1));
+                let mut block = vec![0; at_once * row_bytes]; // (rows, row_bytes)
+                for first in (0..rows).step_by(at_once) {
+                    let block = &mut block[..at_once.min(rows - first) * row_bytes];
+                    kvant_threads::for_each_chunk(block, *row_bytes, |row, bytes| make(first + row, bytes));
+                    take(block)?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Content {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} {} {:?}", self.name(), self.dtype(), self.shape())
+    }
 }
 
 impl Writer {
@@ -137,29 +207,76 @@ impl Writer {
 
     /// Adds a tensor under its own name.
     pub fn tensor(&mut self, tensor: Tensor) -> &mut Self {
-        self.tensors.push(tensor);
+        self.tensors.push(Content::Held(tensor));
         self
     }
 
-    /// Writes the file; tensor bytes go out one tensor at a time, so a large model needs no second copy.
+    /// Adds a tensor that does not exist yet: `make` fills the bytes of a row, by its number, when the file is
+    /// written. Rows are made by several threads and in no particular order.
+    ///
+    /// # Errors
+    /// If no tensor of that type can have that shape.
+    pub fn made(
+        &mut self,
+        name: &str,
+        dtype: DType,
+        shape: &[usize],
+        make: impl Fn(usize, &mut [u8]) + Send + Sync + 'static,
+    ) -> Result<&mut Self> {
+        let row_bytes = shape.last().and_then(|&columns| dtype.row_bytes(columns));
+        let (Some(row_bytes), Some(bytes)) = (row_bytes, dtype.tensor_bytes(shape)) else {
+            return Err(LoadError::mismatch(format!(
+                "tensor {name:?}: shape {shape:?} is impossible for type {dtype} (rows are blocks of {})",
+                dtype.block_len()
+            )));
+        };
+        let (name, shape) = (name.to_owned(), shape.to_vec());
+        self.tensors.push(Content::Made { name, dtype, shape, row_bytes, bytes, make: Box::new(make) });
+        Ok(self)
+    }
+
+    /// Bytes of all tensors, without what aligns them.
+    pub fn tensor_bytes(&self) -> u64 {
+        self.tensors.iter().map(|tensor| tensor.bytes() as u64).sum()
+    }
+
+    /// Writes the file; tensor bytes go out piece by piece, so a large model needs no second copy.
     pub fn write(&self, out: &mut impl Write) -> Result<()> {
+        self.write_with(out, &mut |_| ())
+    }
+
+    /// The same; `progress` is told how many bytes of tensors have been written.
+    pub fn write_with(&self, out: &mut impl Write, progress: &mut dyn FnMut(u64)) -> Result<()> {
         let alignment = self.alignment.map_or(DEFAULT_ALIGNMENT, u64::from) as usize;
         if !alignment.is_power_of_two() {
             return Err(LoadError::mismatch(format!("alignment {alignment} is not a power of two")));
         }
         let header = self.header(alignment)?;
-        let send = |out: &mut dyn Write, bytes: &[u8]| -> io::Result<()> {
-            out.write_all(bytes)?;
-            out.write_all(&vec![0; bytes.len().next_multiple_of(alignment) - bytes.len()])
+        let mut done = 0;
+        let padding = |bytes: usize| vec![0; bytes.next_multiple_of(alignment) - bytes];
+        let mut send = || -> io::Result<()> {
+            out.write_all(&header)?;
+            out.write_all(&padding(header.len()))?;
+            for tensor in &self.tensors {
+                tensor.each_piece(|piece| {
+                    out.write_all(piece)?;
+                    done += piece.len() as u64;
+                    progress(done);
+                    Ok(())
+                })?;
+                out.write_all(&padding(tensor.bytes()))?;
+            }
+            out.flush()
         };
-        let failed = |e: io::Error| {
-            LoadError::new(crate::error::LoadErrorKind::Io, format!("cannot write the GGUF file: {e}"))
-        };
-        send(out, &header).map_err(failed)?;
-        for tensor in &self.tensors {
-            send(out, tensor.bytes()).map_err(failed)?;
-        }
-        out.flush().map_err(failed)
+        send().map_err(|e| match e.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
+                let needed = header.len() as u64 + self.tensor_bytes();
+                failed(format!(
+                    "no room for a GGUF file of {needed} bytes: {e}; make room or choose another place"
+                ))
+            }
+            _ => failed(format!("cannot write the GGUF file: {e}")),
+        })
     }
 
     /// The whole file in memory.
@@ -195,10 +312,14 @@ impl Writer {
             }
             out.extend(number.to_le_bytes());
             out.extend((offset as u64).to_le_bytes());
-            offset = (offset + tensor.bytes().len()).next_multiple_of(alignment);
+            offset = (offset + tensor.bytes()).next_multiple_of(alignment);
         }
         Ok(out)
     }
+}
+
+fn failed(message: String) -> LoadError {
+    LoadError::new(LoadErrorKind::Io, message)
 }
 
 fn write_string(out: &mut Vec<u8>, text: &str) {

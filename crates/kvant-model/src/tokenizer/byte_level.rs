@@ -10,12 +10,12 @@ fn is_literal(byte: u8) -> bool {
 }
 
 /// The byte that each code point below U+0144 stands for.
-pub(super) struct ByteAlphabet {
+pub(crate) struct ByteAlphabet {
     bytes: Vec<Option<u8>>,
 }
 
 impl ByteAlphabet {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let mut bytes = vec![None; 256 + 68];
         let mut next = 256;
         for byte in 0..=255u8 {
@@ -27,6 +27,17 @@ impl ByteAlphabet {
             }
         }
         Self { bytes }
+    }
+
+    /// The character of every byte, in byte order.
+    pub(crate) fn characters(&self) -> [char; 256] {
+        let mut characters = ['\0'; 256];
+        for (point, byte) in (0u32..).zip(&self.bytes) {
+            if let (Some(byte), Some(character)) = (byte, char::from_u32(point)) {
+                characters[usize::from(*byte)] = character;
+            }
+        }
+        characters
     }
 
     /// Appends the bytes `token` spells. A character outside the alphabet is text that was added
@@ -50,6 +61,17 @@ mod tests {
         let mut seen: Vec<u8> = ByteAlphabet::new().bytes.into_iter().flatten().collect();
         seen.sort_unstable();
         assert_eq!(seen, (0..=255).collect::<Vec<u8>>());
+    }
+
+    #[test]
+    fn every_byte_is_spelled_as_it_is_read() {
+        let alphabet = ByteAlphabet::new();
+        for (byte, character) in (0u8..).zip(alphabet.characters()) {
+            let mut out = Vec::new();
+            alphabet.decode(&character.to_string(), &mut out);
+            assert_eq!(out, [byte]);
+        }
+        assert_eq!(alphabet.characters()[usize::from(b' ')], 'Ġ');
     }
 
     #[test]

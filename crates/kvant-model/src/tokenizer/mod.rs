@@ -31,7 +31,7 @@
 //! ```
 
 mod bpe;
-mod byte_level;
+pub(crate) mod byte_level;
 mod checkpoint;
 mod ending;
 mod error;

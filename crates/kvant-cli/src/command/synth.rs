@@ -1,0 +1,169 @@
+//! `kvant synth`: a model with random weights.
+
+use crate::failure::Failure;
+use crate::progress;
+use clap::{Args, ValueEnum};
+use kvant_engine::memory::bytes;
+use kvant_model::LoadError;
+use kvant_model::gguf::Writer;
+use kvant_model::synth::{self, Shape, WeightType};
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+const EXAMPLES: &str = "\
+Examples:
+  kvant synth 1b.gguf                                    the shape of Llama 3.2 1B, in 4 bits
+  kvant synth small.gguf --like smollm2-135m --weights int8
+  kvant synth wide.gguf --layers 4 --kv-heads 32         one of the sizes changed, the others as in --like
+
+The model says nothing sensible. It is as fast as a trained one of the same shape, which is what it is for.";
+
+/// Arguments of `kvant synth`.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Synth {
+    /// The GGUF file to write
+    out: PathBuf,
+
+    /// The model whose shape to take
+    #[arg(long, value_name = "MODEL", default_value = "llama-3.2-1b")]
+    like: Like,
+
+    /// Number of layers
+    #[arg(long, value_name = "N", help_heading = "Shape")]
+    layers: Option<usize>,
+
+    /// Width between the layers
+    #[arg(long, value_name = "N", help_heading = "Shape")]
+    hidden: Option<usize>,
+
+    /// Heads of queries
+    #[arg(long, value_name = "N", help_heading = "Shape")]
+    heads: Option<usize>,
+
+    /// Heads of keys and values
+    #[arg(long, value_name = "N", help_heading = "Shape")]
+    kv_heads: Option<usize>,
+
+    /// Channels of a head
+    #[arg(long, value_name = "N", help_heading = "Shape")]
+    head_dim: Option<usize>,
+
+    /// Inner width of the feed-forward block
+    #[arg(long, value_name = "N", help_heading = "Shape")]
+    ffn: Option<usize>,
+
+    /// Number of tokens in the vocabulary
+    #[arg(long, value_name = "N", help_heading = "Shape")]
+    vocab: Option<usize>,
+
+    /// Give the output layer weights of its own, apart from the embedding's
+    #[arg(long, help_heading = "Shape")]
+    untied: bool,
+
+    /// The context the file says the model was made for
+    #[arg(long, value_name = "N", help_heading = "Shape")]
+    ctx: Option<usize>,
+
+    /// How weights are stored
+    #[arg(long, value_name = "TYPE", default_value = "int4")]
+    weights: Weights,
+
+    /// The same number gives the same file
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+
+    /// Replace a file that is there
+    #[arg(long)]
+    force: bool,
+}
+
+/// Models whose shapes are known.
+#[derive(Clone, Copy, ValueEnum)]
+enum Like {
+    /// 16 layers, 32 heads on 8 kv heads of 64 channels
+    #[value(name = "llama-3.2-1b")]
+    Llama,
+    /// 30 layers, 9 heads on 3 kv heads of 64 channels
+    #[value(name = "smollm2-135m")]
+    SmolLm2,
+}
+
+/// Types weights can be written in.
+#[derive(Clone, Copy, ValueEnum)]
+enum Weights {
+    /// 4 bits in groups of 32 (Q4_0)
+    Int4,
+    /// 8 bits in groups of 32 (Q8_0)
+    Int8,
+    /// Half precision
+    F16,
+}
+
+impl Synth {
+    /// Writes the file and says what is in it.
+    pub fn execute(self) -> Result<(), Failure> {
+        if self.out.exists() && !self.force {
+            return Err(Failure::new(format!(
+                "{}: is there already; name another file, or replace it with --force",
+                self.out.display()
+            )));
+        }
+        let shape = self.shape();
+        let weights = match self.weights {
+            Weights::Int4 => WeightType::Int4,
+            Weights::Int8 => WeightType::Int8,
+            Weights::F16 => WeightType::F16,
+        };
+        let model = synth::model(&shape, weights, self.seed)?;
+        write(&model, &self.out)?;
+        let size = fs::metadata(&self.out).map_or(model.tensor_bytes(), |file| file.len());
+        let millions = shape.parameters() as f64 / 1e6;
+        writeln!(
+            std::io::stdout(),
+            "{}: {millions:.1} million random weights, {}",
+            self.out.display(),
+            bytes(size)
+        )?;
+        Ok(())
+    }
+
+    /// The shape asked for: a known one with the sizes that were named in place of its own.
+    fn shape(&self) -> Shape {
+        let base = match self.like {
+            Like::Llama => Shape::LLAMA_3_2_1B,
+            Like::SmolLm2 => Shape::SMOLLM2_135M,
+        };
+        Shape {
+            layers: self.layers.unwrap_or(base.layers),
+            hidden: self.hidden.unwrap_or(base.hidden),
+            heads: self.heads.unwrap_or(base.heads),
+            kv_heads: self.kv_heads.unwrap_or(base.kv_heads),
+            head_dim: self.head_dim.unwrap_or(base.head_dim),
+            ffn: self.ffn.unwrap_or(base.ffn),
+            vocabulary: self.vocab.unwrap_or(base.vocabulary),
+            tied: base.tied && !self.untied,
+            context: self.ctx.unwrap_or(base.context),
+            ..base
+        }
+    }
+}
+
+/// Writes beside `path` and renames at the end: there is never half a model under its name.
+fn write(model: &Writer, path: &Path) -> Result<(), LoadError> {
+    let unfinished = path.with_added_extension("part");
+    let file = File::create(&unfinished).map_err(|e| LoadError::io("create the file", &unfinished, e))?;
+    let bar = progress::bar("{bar:30} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left");
+    bar.set_length(model.tensor_bytes());
+    let written = model.write_with(&mut BufWriter::new(file), &mut |done| bar.set_position(done));
+    bar.finish_and_clear();
+    let written = written.map_err(|e| e.in_file(&unfinished)).and_then(|()| {
+        fs::rename(&unfinished, path).map_err(|e| LoadError::io("give the file its name", path, e))
+    });
+    if written.is_err() {
+        // Best effort: the error that counts is the one above.
+        let _ = fs::remove_file(&unfinished);
+    }
+    written
+}

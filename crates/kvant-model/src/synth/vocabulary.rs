@@ -1,0 +1,40 @@
+//! A byte-level vocabulary of any size: every byte, two control tokens, one merge, and tokens that never come up.
+
+use crate::gguf::{Writer, WriterValue};
+use crate::tokenizer::byte_level::ByteAlphabet;
+
+const BYTES: usize = 256;
+const BEGIN: usize = BYTES;
+const END: usize = BYTES + 1;
+
+/// The smallest vocabulary there is: all bytes, the two control tokens and the merged one.
+pub const LEAST_VOCABULARY: usize = BYTES + 3;
+
+/// Kinds of tokens, by the numbers GGUF gives them.
+const NORMAL: i32 = 1;
+const CONTROL: i32 = 3;
+const UNUSED: i32 = 5;
+
+pub fn write(writer: &mut Writer, size: usize) {
+    let characters = ByteAlphabet::new().characters();
+    let (space, letter) = (characters[usize::from(b' ')], characters[usize::from(b't')]);
+    let mut tokens: Vec<String> = characters.iter().map(char::to_string).collect();
+    tokens.extend(["<|begin|>".to_owned(), "<|end|>".to_owned()]);
+    // Readers of this kind of vocabulary insist on a list of merges.
+    tokens.push(format!("{space}{letter}"));
+    tokens.extend((tokens.len()..size).map(|id| format!("<|unused_{id}|>")));
+    let kinds = (0..tokens.len()).map(|id| match id {
+        BEGIN | END => CONTROL,
+        LEAST_VOCABULARY.. => UNUSED,
+        _ => NORMAL,
+    });
+    writer.set("tokenizer.ggml.model", WriterValue::String("gpt2".into()));
+    writer.set("tokenizer.ggml.pre", WriterValue::String("gpt-2".into()));
+    writer.set("tokenizer.ggml.token_type", WriterValue::i32s(kinds));
+    writer.set("tokenizer.ggml.tokens", WriterValue::strings(tokens));
+    writer.set("tokenizer.ggml.merges", WriterValue::strings([format!("{space} {letter}")]));
+    for (key, id) in [("bos", BEGIN), ("eos", END)] {
+        writer.set(&format!("tokenizer.ggml.{key}_token_id"), WriterValue::U32(id as u32));
+    }
+    writer.set("tokenizer.ggml.add_bos_token", WriterValue::Bool(true));
+}

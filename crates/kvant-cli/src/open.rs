@@ -85,7 +85,7 @@ impl Opened {
         let checkpoint = Checkpoint::open(&path)?;
         let engine = Engine::load(&checkpoint, options.load_options())?;
         // A spec that cannot be used is refused before memory is looked at.
-        engine.session(&options.kv, 1)?;
+        engine.session(options.policy(), 1)?;
         if engine.tokenizer().guesses_splits() {
             eprintln!(
                 "note: the file does not say how its vocabulary cuts text into words (tokenizer.ggml.pre); answers may \
@@ -98,7 +98,7 @@ impl Opened {
 
     /// An empty session.
     pub fn session(&self) -> Result<Session<'_>, Failure> {
-        Ok(self.engine.session(&self.options.kv, self.context)?)
+        Ok(self.engine.session(self.options.policy(), self.context)?)
     }
 }
 
@@ -114,6 +114,9 @@ fn context(engine: &Engine, checkpoint: &Checkpoint, options: &ModelOptions) -> 
         )));
     }
     let own = model.context().unwrap_or(USUAL_CONTEXT);
+    if let Some(window) = options.window() {
+        return endless(engine, checkpoint, options, window, own);
+    }
     if let Some(asked) = options.ctx()
         && asked > own
     {
@@ -133,6 +136,28 @@ fn context(engine: &Engine, checkpoint: &Checkpoint, options: &ModelOptions) -> 
     }
 }
 
+/// No limit, if a full window can be.
+fn endless(
+    engine: &Engine,
+    checkpoint: &Checkpoint,
+    options: &ModelOptions,
+    window: usize,
+    own: usize,
+) -> Result<usize, Failure> {
+    if let Some(limit) = engine.model().position_limit() {
+        return Err(Failure::new(format!(
+            "--window {window}: this model has learned {limit} positions, and tokens beyond have none; use --ctx"
+        )));
+    }
+    if window > own {
+        eprintln!(
+            "note: --window {window} is more than the {own} tokens the model was made for; answers may degrade"
+        );
+    }
+    fit(engine, checkpoint, options, window)??;
+    Ok(usize::MAX)
+}
+
 /// Whether weights and a full cache fit in memory, as far as the system tells.
 fn fit(
     engine: &Engine,
@@ -141,6 +166,6 @@ fn fit(
     context: usize,
 ) -> Result<Result<(), DoesNotFit>, Failure> {
     let Some(memory) = Memory::read() else { return Ok(Ok(())) };
-    let per_token = kv::bytes_per_token(&options.kv, engine.model().states())?;
+    let per_token = kv::bytes_per_token(options.policy(), engine.model().states())?;
     Ok(check_context(context, options.weight_bytes(checkpoint)?, per_token, memory.available))
 }

@@ -11,6 +11,7 @@ pub struct Report<'r> {
     reply: &'r Reply,
     used: usize,
     context: usize,
+    window: Option<usize>,
     spec: String,
     kv_bytes: u64,
     f16_bytes: u64,
@@ -24,6 +25,7 @@ impl<'r> Report<'r> {
             reply,
             used,
             context: session.context(),
+            window: session.kv().policy().rule.streaming,
             spec: session.kv().policy().to_string(),
             kv_bytes: session.kv().bytes(),
             f16_bytes: (kv::bytes_per_token(&f16, engine.model().states())? * used as f64) as u64,
@@ -38,14 +40,16 @@ impl<'r> Report<'r> {
             0 => String::new(),
             reused => format!(" (+{reused} held)"),
         };
+        let context = match self.window {
+            Some(window) => format!("{} seen through {window}", self.used),
+            None => format!("{} of {}", self.used, self.context),
+        };
         format!(
-            "[prefill {}{reused} tokens at {} tokens/s, decode {} at {} tokens/s, context {} of {}, KV {} {} (f16: {})]",
+            "[prefill {}{reused} tokens at {} tokens/s, decode {} at {} tokens/s, context {context}, KV {} {} (f16: {})]",
             stats.prefilled,
             rate(stats.prefill_rate()),
             stats.decoded,
             rate(stats.decode_rate()),
-            self.used,
-            self.context,
             self.spec,
             bytes(self.kv_bytes),
             bytes(self.f16_bytes),
@@ -80,7 +84,11 @@ impl<'r> Report<'r> {
                 "seconds": stats.decode.as_secs_f64(),
                 "tokens_per_second": stats.decode_rate(),
             },
-            "context": {"used": self.used, "size": self.context},
+            "context": {
+                "used": self.used,
+                "size": self.window.is_none().then_some(self.context),
+                "window": self.window,
+            },
             "kv": {"spec": self.spec, "bytes": self.kv_bytes, "f16_bytes": self.f16_bytes},
         })
     }

@@ -2,7 +2,7 @@
 
 use kvant_attention::{AttendError, Attention};
 use kvant_cache::{Arena, CacheError, CacheLayout, EntryShape, Footprint, Policy, Sequence};
-use kvant_model::cache::{Cache, CacheFull, LayerState, Scoring};
+use kvant_model::cache::{Cache, CacheFull, LayerState, Queries, Scoring, Streaming};
 use std::sync::Arc;
 
 /// The cache of one sequence: what a forward pass appends to and attends with.
@@ -145,6 +145,11 @@ impl Cache for KvCache {
         self.capacity
     }
 
+    fn streaming(&self) -> Option<Streaming> {
+        let rule = self.sequence.layout().rule();
+        rule.streaming.map(|window| Streaming { sinks: rule.sinks, window })
+    }
+
     fn len(&self) -> usize {
         self.sequence.len()
     }
@@ -162,13 +167,14 @@ impl Cache for KvCache {
         }
     }
 
-    fn attend(&mut self, entry: usize, queries: &[f32], scoring: &Scoring, out: &mut [f32]) {
+    fn attend(&mut self, entry: usize, queries: Queries<'_>, scoring: &Scoring, out: &mut [f32]) {
         if self.failure.is_none() {
             let scoring = kvant_attention::Scoring {
                 soft_cap: scoring.soft_cap,
+                sink_queries: queries.at_sinks,
                 ..kvant_attention::Scoring::new(scoring.scale)
             };
-            let result = self.attention.attend(&self.sequence, entry, queries, &scoring, out);
+            let result = self.attention.attend(&self.sequence, entry, queries.own, &scoring, out);
             self.note(result);
         }
         if self.failure.is_some() {
@@ -251,7 +257,7 @@ mod tests {
         kv.reserve(5).unwrap();
         kv.append(0, &keys, &values);
         let mut out = vec![0.0; 5 * 6 * 32];
-        kv.attend(0, &queries, &Scoring { scale: 1.0, soft_cap: None }, &mut out);
+        kv.attend(0, queries[..].into(), &Scoring { scale: 1.0, soft_cap: None }, &mut out);
         assert!(out.iter().all(|x| x.is_nan()));
         let message = kv.check().unwrap_err().to_string();
         assert!(message.contains("values of kv head 1, entry 0, at position 0: inf"), "{message}");
@@ -272,7 +278,7 @@ mod tests {
                 cache.reserve(chunk).unwrap();
                 for entry in 0..2 {
                     cache.append(entry, &keys, &values);
-                    cache.attend(entry, &queries, &scoring, &mut out);
+                    cache.attend(entry, queries[..].into(), &scoring, &mut out);
                 }
                 cache.advance(chunk);
                 out

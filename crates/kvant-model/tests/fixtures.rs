@@ -6,7 +6,7 @@
 
 use kvant_model::arch::{Architecture, Parts};
 use kvant_model::blocks::{Chunk, Rows};
-use kvant_model::cache::{Cache, CacheFull, ExactCache, LayerState, Scoring};
+use kvant_model::cache::{Cache, CacheFull, ExactCache, LayerState, Queries, Scoring};
 use kvant_model::error::LoadErrorKind;
 use kvant_model::safetensors::Safetensors;
 use kvant_model::{Checkpoint, DType, LoadError, LoadOptions, Model};
@@ -40,7 +40,7 @@ impl Cache for Recorder {
         given.1.extend_from_slice(values);
         self.cache.append(entry, keys, values);
     }
-    fn attend(&mut self, entry: usize, queries: &[f32], scoring: &Scoring, out: &mut [f32]) {
+    fn attend(&mut self, entry: usize, queries: Queries<'_>, scoring: &Scoring, out: &mut [f32]) {
         self.cache.attend(entry, queries, scoring, out);
     }
     fn advance(&mut self, tokens: usize) {

@@ -74,7 +74,9 @@ impl Run {
         } else {
             if reply.finish == Finish::ContextFull {
                 let size = session.context();
-                eprintln!("note: the context of {size} tokens is full; --ctx sets a larger one");
+                eprintln!(
+                    "note: the context of {size} tokens is full; --ctx sets a larger one, --window goes on without end"
+                );
             }
             if !self.quiet {
                 eprintln!("{}", report.line());

@@ -21,7 +21,15 @@ pub struct ModelOptions {
 
     /// How keys and values are kept: int4, int8, f16, k=CODEC,v=CODEC …, with exceptions such as 'int4;layers 0-1:k=f16'
     #[arg(long, value_name = "SPEC", default_value = "int4")]
-    pub kv: Policy,
+    kv: Policy,
+
+    /// Go on without end, in view of the last TOKENS and the first few only; what leaves the window is forgotten
+    #[arg(long, value_name = "TOKENS", conflicts_with = "ctx", value_parser = clap::value_parser!(u32).range(1..))]
+    window: Option<u32>,
+
+    /// First tokens that are kept exactly, and stay in view of a window [default: 4]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=32))]
+    sinks: Option<u32>,
 
     /// Pack weights that the file holds as plain numbers
     #[arg(long, value_name = "TYPE")]
@@ -62,6 +70,21 @@ impl ModelOptions {
     pub fn ctx(&self) -> Option<usize> {
         // Beyond any memory on a 32-bit machine, where it is refused like every context that does not fit.
         self.ctx.map(|tokens| usize::try_from(tokens).unwrap_or(usize::MAX))
+    }
+
+    /// How keys and values are kept, the window included.
+    pub fn policy(&self) -> Policy {
+        let mut policy = self.kv.clone();
+        policy.rule.streaming = self.window();
+        if let Some(sinks) = self.sinks {
+            policy.rule.sinks = sinks as usize;
+        }
+        policy
+    }
+
+    /// The window of a conversation without end.
+    pub fn window(&self) -> Option<usize> {
+        self.window.map(|tokens| tokens as usize)
     }
 
     /// What the loader has to know.

@@ -51,16 +51,25 @@ impl Attention {
             q_norm.in_place(&mut q);
             k_norm.in_place(&mut k);
         }
+        let mut at_sinks = None;
         if let Some(rope) = &self.rope {
             let rotations = pass.rotations(rope);
-            rotations.rotate(&mut q, self.shape.key_dim);
-            rotations.rotate(&mut k, self.shape.key_dim);
+            at_sinks = rotations.at_sinks.as_ref().map(|table| {
+                let mut turned = q.clone();
+                table.rotate(&mut turned, self.shape.key_dim);
+                turned
+            });
+            rotations.own.rotate(&mut q, self.shape.key_dim);
+            rotations.own.rotate(&mut k, self.shape.key_dim);
         }
         if let Some(gain) = &self.query_gain {
-            gain.apply(&mut q, pass.tokens().map(|(_, position)| position));
+            for q in std::iter::once(&mut q).chain(&mut at_sinks) {
+                gain.apply(q, pass.tokens().map(|(_, position)| position));
+            }
         }
         pass.append(self.entry, &k, &v);
-        let attended = pass.attend(self.entry, &q, &self.scoring, self.heads * self.shape.value_dim);
+        let width = self.heads * self.shape.value_dim;
+        let attended = pass.attend(self.entry, &q, at_sinks.as_ref(), &self.scoring, width);
         self.output.forward(&attended)
     }
 

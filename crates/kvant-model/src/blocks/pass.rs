@@ -1,7 +1,7 @@
 //! One pass through the network: which tokens of which sequences are in it.
 
 use crate::blocks::{Rope, RopeTable, Rows};
-use crate::cache::{Cache, Scoring};
+use crate::cache::{Cache, Queries, Scoring};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -18,10 +18,19 @@ pub struct Chunk<'a> {
     pub wanted: Range<usize>,
 }
 
+/// The rotations of a pass's tokens.
+#[derive(Clone)]
+pub struct Rotations {
+    /// By their positions.
+    pub own: Arc<RopeTable>,
+    /// As queries meet the sinks of a streaming window; none where no sequence has one.
+    pub at_sinks: Option<Arc<RopeTable>>,
+}
+
 /// A pass under way. Rows of activations follow the chunks' tokens, chunk after chunk.
 pub struct Pass<'p, 'c> {
     chunks: &'p mut [Chunk<'c>],
-    ropes: Vec<(Arc<Rope>, Arc<RopeTable>)>,
+    ropes: Vec<(Arc<Rope>, Rotations)>,
     observer: Option<&'p mut Observer<'p>>,
 }
 
@@ -48,17 +57,30 @@ impl<'p, 'c> Pass<'p, 'c> {
     }
 
     /// The rotations of this pass, made on first use.
-    pub fn rotations(&mut self, rope: &Arc<Rope>) -> Arc<RopeTable> {
-        if let Some((_, table)) = self.ropes.iter().find(|(known, _)| Arc::ptr_eq(known, rope)) {
-            return table.clone();
+    pub fn rotations(&mut self, rope: &Arc<Rope>) -> Rotations {
+        if let Some((_, rotations)) = self.ropes.iter().find(|(known, _)| Arc::ptr_eq(known, rope)) {
+            return rotations.clone();
         }
-        let sequences = self.chunks.iter().map(|chunk| {
+        // A sequence without end is to the model one as long as its window.
+        let capacity =
+            |cache: &dyn Cache| cache.streaming().map_or(cache.capacity(), |streaming| streaming.span());
+        let own = self.chunks.iter().map(|chunk| {
             let start = chunk.cache.len();
-            (start..start + chunk.tokens.len(), chunk.cache.capacity())
+            (start..start + chunk.tokens.len(), capacity(chunk.cache))
         });
-        let table = Arc::new(rope.table(sequences));
-        self.ropes.push((rope.clone(), table.clone()));
-        table
+        let at_sinks = self.chunks.iter().any(|chunk| chunk.cache.streaming().is_some()).then(|| {
+            let tokens = self.chunks.iter().flat_map(|chunk| {
+                let (start, streaming) = (chunk.cache.len(), chunk.cache.streaming());
+                (start..start + chunk.tokens.len()).map(move |position| {
+                    let position = streaming.map_or(position, |streaming| streaming.at_sinks(position));
+                    (position..position + 1, capacity(chunk.cache))
+                })
+            });
+            Arc::new(rope.table(tokens))
+        });
+        let rotations = Rotations { own: Arc::new(rope.table(own)), at_sinks };
+        self.ropes.push((rope.clone(), rotations.clone()));
+        rotations
     }
 
     /// Hands keys and values of every chunk to the entry of its cache.
@@ -72,15 +94,25 @@ impl<'p, 'c> Pass<'p, 'c> {
         }
     }
 
-    /// Attends with every chunk's queries to the entry of its cache; the result is `out_width` wide.
-    pub fn attend(&mut self, entry: usize, queries: &Rows, scoring: &Scoring, out_width: usize) -> Rows {
-        let mut out = Rows::zeros(queries.tokens(), out_width);
-        let (mut queries_left, mut out_left) = (queries.data(), out.data_mut());
+    /// Attends with every chunk's queries to the entry of its cache; the result is `out_width` wide. `at_sinks` are
+    /// the queries as they meet the sinks of a streaming window, where a sequence has one.
+    pub fn attend(
+        &mut self,
+        entry: usize,
+        queries: &Rows,
+        at_sinks: Option<&Rows>,
+        scoring: &Scoring,
+        out_width: usize,
+    ) -> Rows {
+        let mut out = Rows::unset(queries.tokens(), out_width);
+        let (mut at, mut out_left) = (0, out.data_mut());
         for chunk in &mut *self.chunks {
-            let (q, q_rest) = queries_left.split_at(chunk.tokens.len() * queries.width());
+            let own = at..at + chunk.tokens.len() * queries.width();
             let (o, o_rest) = out_left.split_at_mut(chunk.tokens.len() * out_width);
-            chunk.cache.attend(entry, q, scoring, o);
-            (queries_left, out_left) = (q_rest, o_rest);
+            let streams = chunk.cache.streaming().is_some();
+            let at_sinks = at_sinks.filter(|_| streams).map(|rows| &rows.data()[own.clone()]);
+            chunk.cache.attend(entry, Queries { own: &queries.data()[own.clone()], at_sinks }, scoring, o);
+            (at, out_left) = (own.end, o_rest);
         }
         out
     }

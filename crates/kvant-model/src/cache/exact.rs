@@ -1,6 +1,6 @@
 //! The exact cache: keys and values as the model made them, in f32 or rounded to f16.
 
-use super::{Cache, CacheFull, KvShape, LayerState, Scoring};
+use super::{Cache, CacheFull, KvShape, LayerState, Queries, Scoring};
 use crate::blocks::dot_block;
 use half::f16;
 use half::slice::HalfFloatSliceExt;
@@ -147,7 +147,8 @@ impl<T: Stored> Cache for ExactCache<T> {
         }
     }
 
-    fn attend(&mut self, entry: usize, queries: &[f32], scoring: &Scoring, out: &mut [f32]) {
+    fn attend(&mut self, entry: usize, queries: Queries<'_>, scoring: &Scoring, out: &mut [f32]) {
+        let queries = queries.own;
         let layer = &self.layers[entry];
         let shape = layer.shape;
         let tokens = layer.heads[0].keys.len() / shape.key_dim - self.len;
@@ -331,7 +332,7 @@ mod tests {
             cache.reserve(n).unwrap();
             cache.append(0, &keys[at * kw..][..n * kw], &values[at * vw..][..n * vw]);
             let (q, o) = (qw * shape.key_dim, qw * shape.value_dim);
-            cache.attend(0, &queries[at * q..][..n * q], scoring, &mut out[at * o..][..n * o]);
+            cache.attend(0, queries[at * q..][..n * q].into(), scoring, &mut out[at * o..][..n * o]);
             cache.advance(n);
             at += n;
         }

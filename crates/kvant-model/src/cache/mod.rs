@@ -45,6 +45,43 @@ pub struct Scoring {
     pub soft_cap: Option<f32>,
 }
 
+/// A window that moves with the newest token, for sequences without end: a query sees the first tokens and the last
+/// ones, and meets the first as if they stood just before the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Streaming {
+    /// First tokens that stay.
+    pub sinks: usize,
+    /// Last tokens that are seen, the query's own included.
+    pub window: usize,
+}
+
+impl Streaming {
+    /// The position a query at `position` is turned to when it meets the sinks.
+    pub fn at_sinks(&self, position: usize) -> usize {
+        position.min(self.sinks + self.window - 1)
+    }
+
+    /// The longest distance there is, plus one: as long as the sequence ever seems to the model.
+    pub fn span(&self) -> usize {
+        self.sinks + self.window
+    }
+}
+
+/// The queries of a chunk.
+#[derive(Debug, Clone, Copy)]
+pub struct Queries<'a> {
+    /// `(tokens, heads, key_dim)`, normed and rotated.
+    pub own: &'a [f32],
+    /// The same, rotated as they meet the sinks of a [`Streaming`] window; the queries themselves if none.
+    pub at_sinks: Option<&'a [f32]>,
+}
+
+impl<'a> From<&'a [f32]> for Queries<'a> {
+    fn from(own: &'a [f32]) -> Self {
+        Self { own, at_sinks: None }
+    }
+}
+
 /// A cache that cannot take more tokens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CacheFull {
@@ -79,6 +116,11 @@ pub trait Cache: Send {
     /// models rotate keys differently in sequences that may grow long.
     fn capacity(&self) -> usize;
 
+    /// The window of a sequence without end, if it has one.
+    fn streaming(&self) -> Option<Streaming> {
+        None
+    }
+
     /// Tokens held: the position of the next one.
     fn len(&self) -> usize;
 
@@ -94,8 +136,8 @@ pub trait Cache: Send {
     /// `(tokens, kv_heads, value_dim)`.
     fn append(&mut self, entry: usize, keys: &[f32], values: &[f32]);
 
-    /// Attends with a chunk's queries `(tokens, heads, key_dim)`; `out` is `(tokens, heads, value_dim)`.
-    fn attend(&mut self, entry: usize, queries: &[f32], scoring: &Scoring, out: &mut [f32]);
+    /// Attends with a chunk's queries; `out` is `(tokens, heads, value_dim)`.
+    fn attend(&mut self, entry: usize, queries: Queries<'_>, scoring: &Scoring, out: &mut [f32]);
 
     /// Ends a pass: the chunk's tokens now count as held.
     fn advance(&mut self, tokens: usize);

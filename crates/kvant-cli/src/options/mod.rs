@@ -2,6 +2,7 @@
 
 mod model;
 mod sampling;
+mod size;
 mod threads;
 
 pub use model::ModelOptions;

@@ -2,6 +2,7 @@
 
 use crate::failure::Failure;
 use crate::options::ThreadOptions;
+use crate::options::size::Size;
 use clap::{Args, ValueEnum};
 use kvant_engine::Policy;
 use kvant_model::{Checkpoint, DType, LoadOptions};
@@ -21,6 +22,10 @@ pub struct ModelOptions {
     /// How keys and values are kept: int4, int8, f16, k=CODEC,v=CODEC …, with exceptions such as 'int4;layers 0-1:k=f16'
     #[arg(long, value_name = "SPEC", default_value = "int4")]
     pub kv: Policy,
+
+    /// The most memory for keys and values, such as 512M or 2G; a context that needs more is refused
+    #[arg(long, value_name = "SIZE")]
+    kv_memory: Option<Size>,
 
     /// Pack weights that the file holds as plain numbers
     #[arg(long, value_name = "TYPE")]
@@ -70,6 +75,11 @@ impl ModelOptions {
     pub fn ctx(&self) -> Option<usize> {
         // Beyond any memory on a 32-bit machine, where it is refused like every context that does not fit.
         self.ctx.map(|tokens| usize::try_from(tokens).unwrap_or(usize::MAX))
+    }
+
+    /// The most bytes for keys and values.
+    pub fn kv_memory(&self) -> Option<usize> {
+        self.kv_memory.map(|size| size.0)
     }
 
     /// What the loader has to know.

@@ -5,4 +5,5 @@ mod bench;
 mod chat;
 mod fetch;
 mod run;
+mod session;
 mod support;

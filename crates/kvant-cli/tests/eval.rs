@@ -134,8 +134,8 @@ fn mistakes_are_explained() {
     assert_eq!(no_text.status.code(), Some(2));
     let said = String::from_utf8(no_text.stderr).unwrap();
     assert!(said.contains("needs a text") && said.contains("--text FILE"), "{said}");
-    let packed = place.refusal("text.txt", &["--ctx", "64", "--chunks", "1", "--kv", "int4"]);
-    assert!(packed.contains("int4") && packed.contains("f16 and f32"), "{packed}");
+    let packed = place.refusal("text.txt", &["--ctx", "64", "--chunks", "1", "--kv", "klt"]);
+    assert!(packed.contains("klt") && packed.contains("plan"), "{packed}");
     let no_spec = place.eval(&["--text", "x", "--kv", "nonsense"]);
     assert_eq!(no_spec.status.code(), Some(2));
 }

@@ -77,7 +77,8 @@ fn a_prefix_replaces_the_first_token_of_every_window() {
         let logits = model.forward(&mut [chunk]).unwrap();
         sum += (1..length).map(|at| naive_surprise(logits.row(at - 1), window[at])).sum::<f64>();
     }
-    assert!((found.nll_mean() - sum / (2 * (length - 1)) as f64).abs() < 1e-9);
+    // The two caches keep the same numbers and add them up in different orders.
+    assert!((found.nll_mean() - sum / (2 * (length - 1)) as f64).abs() < 1e-5);
 }
 
 #[test]
@@ -184,7 +185,7 @@ fn logits_that_are_not_numbers_end_the_measurement() {
 fn a_cache_that_does_not_exist_is_refused() {
     let model = load(&fixture("llama"));
     let windows = Windows::of_ids(&[], &[1; 8], 8, 1, Score::All).unwrap();
-    let refused = measure(&model, &windows, PassLimits::default(), "int4").unwrap_err();
+    let refused = measure(&model, &windows, PassLimits::default(), "klt").unwrap_err();
     assert!(matches!(refused, EvalError::Kv(_)), "{refused}");
 }
 

@@ -42,7 +42,7 @@ pub struct Eval {
     #[arg(long, value_name = "N", default_value_t = 8)]
     chunks: usize,
 
-    /// How keys and values are kept: f32 (exact) or f16
+    /// How keys and values are kept: f32 (exact), f16, int8, int4, k=CODEC,v=CODEC …
     #[arg(long, value_name = "SPEC", default_value = "f32")]
     kv: KvSpec,
 

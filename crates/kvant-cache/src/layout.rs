@@ -1,5 +1,6 @@
 //! What a cache looks like: shapes, codecs and the visibility rule. Built once per model, shared by all its sequences.
 
+use crate::arena::Arena;
 use crate::error::LayoutError;
 use crate::policy::Policy;
 use crate::visibility::{MAX_SINKS, Visibility};
@@ -260,6 +261,30 @@ impl CacheLayout {
                 [(entry, head, Side::Key, &*codecs.key), (entry, head, Side::Value, &*codecs.value)]
             })
         })
+    }
+
+    /// The most bytes of an arena that a sequence takes while it grows to `len` tokens in passes of at most `chunk`:
+    /// its pages, and the exact rows of a pass beside them.
+    pub fn arena_bytes(&self, len: usize, chunk: usize) -> usize {
+        let (rule, chunk) = (&self.rule, chunk.min(len));
+        let windows = self.sides().map(|(entry, ..)| rule.window(self.entries[entry].shape.window));
+        let side_bytes = |side: &SideCodecs, window: Option<usize>| {
+            let tokens = side.page_tokens();
+            let slots = |pages: usize, codec: &dyn PageCodec| pages * Arena::slot_bytes(codec.page_bytes());
+            let all = len.saturating_sub(rule.sinks).div_ceil(tokens);
+            // Pages cut by a chunk's two ends, by the window's, and the one more that is kept.
+            let seen = window.map_or(all, |window| {
+                all.min(window.saturating_add(rule.recent).saturating_add(chunk) / tokens + 4)
+            });
+            let exact = all.min(rule.recent.saturating_add(chunk) / tokens + 2);
+            let pages = if side.is_exact() {
+                slots(seen, side.exact())
+            } else {
+                slots(seen, side.codec()) + slots(exact, side.exact())
+            };
+            pages + slots(usize::from(rule.sinks > 0 && len > 0), side.sinks())
+        };
+        self.sides().zip(windows).map(|((.., side), window)| side_bytes(side, window)).sum()
     }
 
     /// Bytes per token of a long context: encoded pages with all their scales, windows aside.

@@ -12,6 +12,7 @@ mod open;
 mod options;
 mod progress;
 mod report;
+mod saved;
 mod table;
 
 use clap::Parser;

@@ -4,8 +4,8 @@ use crate::failure::Failure;
 use crate::options::ModelOptions;
 use crate::progress::Downloads;
 use kvant_codec::Tier;
-use kvant_engine::memory::{DoesNotFit, Memory, check_context};
-use kvant_engine::{Engine, Session, kv};
+use kvant_engine::memory::{DoesNotFit, Memory, bytes, check_context};
+use kvant_engine::{Arena, Engine, Session, Signature, kv};
 use kvant_model::hub::ModelName;
 use kvant_model::{Checkpoint, Hub};
 use std::path::{Path, PathBuf};
@@ -71,6 +71,7 @@ pub struct Opened {
     pub engine: Engine,
     /// What to call the model.
     pub name: String,
+    checkpoint: Checkpoint,
     context: usize,
     options: ModelOptions,
 }
@@ -93,12 +94,19 @@ impl Opened {
             );
         }
         let context = context(&engine, &checkpoint, &options)?;
-        Ok(Self { engine, name: options.model.clone(), context, options })
+        Ok(Self { engine, name: options.model.clone(), checkpoint, context, options })
     }
 
     /// An empty session.
     pub fn session(&self) -> Result<Session<'_>, Failure> {
-        Ok(self.engine.session(self.options.policy(), self.context)?)
+        let arena = self.options.kv_memory().map_or_else(Arena::new, Arena::with_cap);
+        Ok(self.engine.session_in(arena, self.options.policy(), self.context)?)
+    }
+
+    /// What sessions of this model are saved and resumed under.
+    pub fn signature(&self) -> Result<Signature, Failure> {
+        let options = self.options.load_options();
+        Ok(kvant_engine::signature(&self.checkpoint, &options, &self.options.policy(), self.context)?)
     }
 }
 
@@ -126,6 +134,9 @@ fn context(engine: &Engine, checkpoint: &Checkpoint, options: &ModelOptions) -> 
     }
     let wanted = options.ctx().unwrap_or(own.min(USUAL_CONTEXT));
     let wanted = limit.map_or(wanted, |limit| wanted.min(limit));
+    if let Some(cap) = options.kv_memory() {
+        within(cap, engine, options, wanted)?;
+    }
     match fit(engine, checkpoint, options, wanted)? {
         Ok(()) => Ok(wanted),
         Err(error) if options.ctx().is_none() && error.largest > 0 => {
@@ -156,6 +167,33 @@ fn endless(
     }
     fit(engine, checkpoint, options, window)??;
     Ok(usize::MAX)
+}
+
+/// Whether a full cache stays within `--kv-memory`.
+fn within(cap: usize, engine: &Engine, options: &ModelOptions, context: usize) -> Result<(), Failure> {
+    let needs = |context| kv::memory(options.policy(), engine.model().states(), context);
+    let needed = needs(context)?;
+    if needed <= cap {
+        return Ok(());
+    }
+    // The largest context that fits, by halving: `fits` does, `beyond` does not.
+    let (mut fits, mut beyond) = (0, context);
+    while beyond - fits > 1 {
+        let middle = fits + (beyond - fits) / 2;
+        if needs(middle)? <= cap {
+            fits = middle;
+        } else {
+            beyond = middle;
+        }
+    }
+    let advice = match fits {
+        0 => "raise it".to_owned(),
+        fits => format!("raise it, or use --ctx {fits} at most"),
+    };
+    let [needed, cap] = [needed, cap].map(|count| bytes(count as u64));
+    Err(Failure::new(format!(
+        "a context of {context} tokens takes {needed} for keys and values, but --kv-memory allows {cap}: {advice}"
+    )))
 }
 
 /// Whether weights and a full cache fit in memory, as far as the system tells.

@@ -2,7 +2,7 @@
 
 use crate::kv::{KvCache, KvUnsupported};
 use crate::session::Session;
-use kvant_cache::Policy;
+use kvant_cache::{Arena, Policy};
 use kvant_model::chat::{ChatError, ChatTemplate, Message, RenderOptions};
 use kvant_model::tokenizer::{EncodeOptions, Tokenizer, TokenizerError};
 use kvant_model::{Checkpoint, LoadError, LoadOptions, Model};
@@ -88,5 +88,18 @@ impl Engine {
     /// If no cache keeps them that way.
     pub fn session(&self, kv: impl Into<Policy>, context: usize) -> Result<Session<'_>, KvUnsupported> {
         Ok(Session::new(self, KvCache::new(kv, self.model.states(), context)?))
+    }
+
+    /// The same with pages from an arena that may have a cap, and may be shared.
+    ///
+    /// # Errors
+    /// As [`Engine::session`].
+    pub fn session_in(
+        &self,
+        arena: Arena,
+        kv: impl Into<Policy>,
+        context: usize,
+    ) -> Result<Session<'_>, KvUnsupported> {
+        Ok(Session::new(self, KvCache::in_arena(kv, self.model.states(), context, arena)?))
     }
 }

@@ -1,7 +1,11 @@
 //! The cache a session keeps, by the spec a user named.
 
+use crate::session::PREFILL_CHUNK;
 use kvant_attention::{AttendError, Attention};
-use kvant_cache::{Arena, CacheError, CacheLayout, EntryShape, Footprint, Policy, Sequence};
+use kvant_cache::snapshot::Signature;
+use kvant_cache::{
+    Arena, CacheError, CacheLayout, EntryShape, Footprint, Policy, Sequence, Snapshot, SnapshotError,
+};
 use kvant_model::cache::{Cache, CacheFull, LayerState, Queries, Scoring, Streaming};
 use std::sync::Arc;
 
@@ -48,10 +52,23 @@ impl KvCache {
     /// # Errors
     /// If no cache keeps keys and values that way: another codec is never put in its place.
     pub fn new(kv: impl Into<Policy>, states: &[LayerState], capacity: usize) -> Result<Self, KvUnsupported> {
+        Self::in_arena(kv, states, capacity, Arena::new())
+    }
+
+    /// The same with pages from an arena that may have a cap, and may be shared.
+    ///
+    /// # Errors
+    /// As [`KvCache::new`].
+    pub fn in_arena(
+        kv: impl Into<Policy>,
+        states: &[LayerState],
+        capacity: usize,
+        arena: Arena,
+    ) -> Result<Self, KvUnsupported> {
         let policy = kv.into();
         let layout = layout(&policy, states)?;
         let attention = Attention::new().map_err(|e| KvUnsupported::new(&policy, &e))?;
-        let sequence = Sequence::new(Arc::new(layout), Arena::new());
+        let sequence = Sequence::new(Arc::new(layout), arena);
         Ok(Self { policy, sequence, attention, capacity, failure: None })
     }
 
@@ -73,6 +90,17 @@ impl KvCache {
     /// What is stored.
     pub fn sequence(&self) -> &Sequence {
         &self.sequence
+    }
+
+    /// Holds what a saved cache held, in place of what it holds now. On an error nothing has changed.
+    ///
+    /// # Errors
+    /// If it was saved under another signature or from another kind of cache, or the memory does not suffice.
+    pub fn restore(&mut self, saved: &Snapshot, signature: &Signature) -> Result<(), SnapshotError> {
+        let (layout, arena) = (Arc::clone(self.sequence.layout()), self.sequence.arena().clone());
+        self.sequence = saved.sequence(signature, layout, arena)?;
+        self.failure = None;
+        Ok(())
     }
 
     /// Goes back to at most `len` tokens and returns how many are left: fewer than `len` where the cut lies inside a
@@ -157,7 +185,11 @@ impl Cache for KvCache {
     fn reserve(&mut self, tokens: usize) -> Result<(), CacheFull> {
         self.check_capacity(tokens)?;
         let (held, capacity) = (self.sequence.len(), self.capacity);
-        self.sequence.reserve(tokens).map_err(|_| CacheFull { held, asked: tokens, capacity })
+        self.sequence.reserve(tokens).map_err(|full| {
+            // The pass is refused either way; this is the reason to tell.
+            self.failure.get_or_insert(CacheError::from(full).into());
+            CacheFull { held, asked: tokens, capacity }
+        })
     }
 
     fn append(&mut self, entry: usize, keys: &[f32], values: &[f32]) {
@@ -209,6 +241,15 @@ fn shapes(states: &[LayerState]) -> Vec<EntryShape> {
 /// If a codec does not exist for the width of a head, or needs a plan.
 pub fn bytes_per_token(kv: impl Into<Policy>, states: &[LayerState]) -> Result<f64, KvUnsupported> {
     Ok(layout(&kv.into(), states)?.bytes_per_token())
+}
+
+/// The most bytes that a sequence takes while it grows to `context` tokens: its pages, and the exact rows of the pass that
+/// is being made.
+///
+/// # Errors
+/// As [`bytes_per_token`].
+pub fn memory(kv: impl Into<Policy>, states: &[LayerState], context: usize) -> Result<usize, KvUnsupported> {
+    Ok(layout(&kv.into(), states)?.arena_bytes(context, PREFILL_CHUNK))
 }
 
 fn layout(policy: &Policy, states: &[LayerState]) -> Result<CacheLayout, KvUnsupported> {

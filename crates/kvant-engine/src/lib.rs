@@ -29,12 +29,15 @@ pub mod kv;
 pub mod memory;
 pub mod sampler;
 mod session;
+mod signature;
 pub mod stop;
 mod text;
 
 pub use engine::{Engine, PromptError};
 pub use kv::{KvCache, KvFailure, KvUnsupported};
-pub use kvant_cache::Policy;
+pub use kvant_cache::snapshot::{Signature, Snapshot, SnapshotError};
+pub use kvant_cache::{Arena, Policy};
 pub use sampler::{SampleError, Sampler, SamplingParams};
-pub use session::{Event, Finish, GenerateError, PREFILL_CHUNK, Reply, Request, Session, Stats};
+pub use session::{Event, Finish, GenerateError, PREFILL_CHUNK, Reply, Request, ResumeError, Session, Stats};
+pub use signature::signature;
 pub use stop::StopMatcher;

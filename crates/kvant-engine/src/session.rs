@@ -8,9 +8,12 @@ use crate::engine::Engine;
 use crate::kv::{KvCache, KvFailure};
 use crate::sampler::{SampleError, Sampler, SamplingParams};
 use crate::text::TextStream;
+use kvant_cache::snapshot::{Record, Signature};
+use kvant_cache::{Snapshot, SnapshotError};
 use kvant_model::ForwardError;
 use kvant_model::blocks::Chunk;
 use std::ops::ControlFlow;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Prompt tokens read in one pass: enough to use the weights well, few enough to be stopped between passes.
@@ -135,6 +138,23 @@ pub enum GenerateError {
     Sample(#[from] SampleError),
 }
 
+/// Why a saved session cannot be resumed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ResumeError {
+    /// It was made for a longer context.
+    #[error("holds {held} tokens, but the context is {context}: ask for a larger one")]
+    TooLong {
+        /// Tokens it holds.
+        held: usize,
+        /// Tokens the context holds.
+        context: usize,
+    },
+    /// It does not belong to this model and cache.
+    #[error(transparent)]
+    Snapshot(#[from] SnapshotError),
+}
+
 /// A sequence of one model.
 pub struct Session<'e> {
     engine: &'e Engine,
@@ -161,6 +181,32 @@ impl<'e> Session<'e> {
     /// Its cache.
     pub fn kv(&self) -> &KvCache {
         &self.kv
+    }
+
+    /// Saves what is held in a file, with a note of the caller's own; the file is replaced as a whole or not at all.
+    /// Returns its bytes.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn save(&self, path: &Path, signature: Signature, note: &[u8]) -> Result<u64, SnapshotError> {
+        let policy = self.kv.policy().to_string();
+        let record = Record { signature, policy: &policy, tokens: &self.tokens, note };
+        self.kv.sequence().save(path, &record)
+    }
+
+    /// Goes on where a saved session was left: what it held is held again, and nothing needs to be read. On an error
+    /// nothing has changed.
+    ///
+    /// # Errors
+    /// If it was saved under another signature, or does not fit in the context or the memory.
+    pub fn resume(&mut self, saved: &Snapshot, signature: &Signature) -> Result<(), ResumeError> {
+        let (held, context) = (saved.tokens().len(), self.context());
+        if held > context {
+            return Err(ResumeError::TooLong { held, context });
+        }
+        self.kv.restore(saved, signature)?;
+        self.tokens = saved.tokens().to_vec();
+        Ok(())
     }
 
     /// Forgets everything.
@@ -288,11 +334,13 @@ impl<'e> Session<'e> {
         let end = tokens.len();
         let wanted = if wanted { end - 1..end } else { 0..0 };
         let chunk = Chunk { tokens, cache: self.kv.cache_mut(), wanted: wanted.clone() };
-        let logits = self.engine.model().forward(&mut [chunk])?;
+        let logits = self.engine.model().forward(&mut [chunk]);
+        // Where the cache knows why, its reason is the better one.
         if let Err(failure) = self.kv.check() {
             self.truncate(self.tokens.len());
             return Err(failure.into());
         }
+        let logits = logits?;
         self.tokens.extend_from_slice(tokens);
         Ok((!wanted.is_empty()).then(|| logits.row(0).to_vec()))
     }

@@ -9,17 +9,19 @@ use crate::interrupt;
 use crate::open::Opened;
 use crate::options::{GenerationOptions, ModelOptions};
 use crate::report::Report;
+use crate::saved::{SessionFile, Talk};
 use clap::Args;
 use input::{Input, Line};
 use kvant_engine::{Finish, GenerateError, Request, Session};
 use kvant_model::chat::Message;
 use slash::Slash;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 const EXAMPLES: &str = "\
 Examples:
   kvant chat
   kvant chat -m model.gguf --system \"You are a patient teacher.\"
+  kvant chat --session letters.kvant
 
 Within the conversation: /help lists the commands, Ctrl-C stops an answer, Ctrl-D, /exit or Ctrl-C twice at the
 prompt leaves, and a line that ends with a backslash goes on with the next one.";
@@ -38,6 +40,10 @@ pub struct Chat {
     #[arg(long, value_name = "TEXT")]
     system: Option<String>,
 
+    /// Save the conversation in FILE after each answer, and go on from it if it exists
+    #[arg(long, value_name = "FILE")]
+    session: Option<PathBuf>,
+
     /// Leave out the line about speed and memory after each answer
     #[arg(short, long)]
     quiet: bool,
@@ -53,17 +59,33 @@ impl Chat {
                 opened.name
             )));
         }
+        let mut session = opened.session()?;
+        let file = self.session.as_deref().map(|path| SessionFile::new(path, &opened)).transpose()?;
+        let (system, turns) = match &file {
+            Some(file) => match file.resume(&mut session)? {
+                Some(Talk::Chat { system, turns }) => (system, turns),
+                Some(Talk::Text { .. }) => {
+                    return Err(file.failure("is a text; continue it with `kvant run --raw --session`"));
+                }
+                None => (None, Vec::new()),
+            },
+            None => (None, Vec::new()),
+        };
         interrupt::catch()?;
+        let mut input = Input::new()?;
+        input.greet(&opened.name);
+        if !turns.is_empty() {
+            input.say(&format!("(going on after {} turns, {} tokens)", turns.len(), session.tokens().len()));
+        }
         let mut conversation = Conversation {
-            session: opened.session()?,
+            session,
+            file,
             opened: &opened,
             generation: &self.generation,
             quiet: self.quiet,
-            system: self.system.clone(),
-            turns: Vec::new(),
+            system: self.system.clone().or(system),
+            turns,
         };
-        let mut input = Input::new()?;
-        input.greet(&opened.name);
         let mut leaving = false;
         loop {
             interrupt::clear();
@@ -88,6 +110,7 @@ impl Chat {
 struct Conversation<'c> {
     opened: &'c Opened,
     session: Session<'c>,
+    file: Option<SessionFile>,
     generation: &'c GenerationOptions,
     quiet: bool,
     system: Option<String>,
@@ -136,6 +159,13 @@ impl Conversation<'_> {
             eprintln!("{}", Report::new(&self.opened.engine, &self.session, &reply)?.line());
         }
         self.turns.push(Message::new("assistant", reply.text));
+        if let Some(file) = &self.file {
+            let talk = Talk::Chat { system: self.system.clone(), turns: self.turns.clone() };
+            // The conversation can go on; what was saved before is still there.
+            if let Err(Failure::Message(why)) = file.save(&self.session, &talk) {
+                eprintln!("error: {why}");
+            }
+        }
         Ok(())
     }
 

@@ -5,16 +5,20 @@ use crate::interrupt;
 use crate::open::Opened;
 use crate::options::{GenerationOptions, ModelOptions};
 use crate::report::Report;
+use crate::saved::{SessionFile, Talk};
 use clap::Args;
 use kvant_engine::{Engine, Event, Finish, Request};
 use kvant_model::chat::Message;
+use kvant_model::tokenizer::EncodeOptions;
 use std::io::{self, IsTerminal, Read, Write};
 use std::ops::ControlFlow;
+use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
 Examples:
   kvant run \"Why is the sky blue?\"
   kvant run -m Qwen/Qwen2.5-0.5B-Instruct-GGUF:q4_k_m --system \"Be brief.\" \"What is a monad?\"
+  kvant run --session trip.kvant \"Where should I begin?\"
   git diff | kvant run -m coder.gguf --raw -n 200
   kvant run --seed 7 --json \"Name three rivers.\" | jq -r .text
   kvant run --greedy --stop . --raw \"The capital of France is\"";
@@ -44,6 +48,10 @@ pub struct Run {
     #[arg(long, value_name = "TEXT", conflicts_with = "raw")]
     system: Option<String>,
 
+    /// Save the conversation (or, with --raw, the text) in FILE afterwards, and go on from it if it exists
+    #[arg(long, value_name = "FILE")]
+    session: Option<PathBuf>,
+
     /// Print one JSON object at the end in place of the text
     #[arg(long)]
     json: bool,
@@ -61,8 +69,13 @@ impl Run {
         }
         self.generation.check()?;
         let opened = Opened::new(self.model.clone())?;
-        let request = self.request(&opened.engine, &text)?;
         let mut session = opened.session()?;
+        let file = self.session.as_deref().map(|path| SessionFile::new(path, &opened)).transpose()?;
+        let saved = match &file {
+            Some(file) => file.resume(&mut session)?,
+            None => None,
+        };
+        let (request, turns) = self.request(&opened.engine, text, saved)?;
 
         interrupt::catch()?;
         let mut output = Output::new(!self.json);
@@ -82,25 +95,67 @@ impl Run {
                 eprintln!("{}", report.line());
             }
         }
+        if let Some(file) = &file {
+            let talk = match turns {
+                Some(Talk::Chat { system, mut turns }) => {
+                    turns.push(Message::new("assistant", &reply.text));
+                    Talk::Chat { system, turns }
+                }
+                _ => Talk::text(&request, &reply),
+            };
+            file.save(&session, &talk)?;
+        }
         if reply.finish == Finish::Cancelled { Err(Failure::Interrupted) } else { Ok(()) }
     }
 
-    fn request(&self, engine: &Engine, text: &str) -> Result<Request, Failure> {
-        let chat = (engine.converses() && !self.raw) || self.chat || self.system.is_some();
-        let prompt = if chat {
-            let system = self.system.iter().map(|text| Message::new("system", text));
-            let messages: Vec<Message> = system.chain([Message::new("user", text)]).collect();
-            engine.chat_prompt(&messages)?
-        } else {
-            engine.text_prompt(text)?
+    /// What to generate, and for a conversation the turns that lead to it.
+    fn request(
+        &self,
+        engine: &Engine,
+        text: String,
+        saved: Option<Talk>,
+    ) -> Result<(Request, Option<Talk>), Failure> {
+        let usual = match &saved {
+            Some(Talk::Chat { .. }) => true,
+            Some(Talk::Text { .. }) => false,
+            None => engine.converses(),
         };
-        Ok(Request {
+        let chat = (usual && !self.raw) || self.chat || self.system.is_some();
+        let request = |prompt| Request {
             prompt,
             sampling: self.generation.sampling(),
             stop: self.generation.stop.clone(),
             max_tokens: self.generation.max_tokens,
             trim_start: chat,
-        })
+        };
+        match (chat, saved) {
+            (true, Some(Talk::Text { .. })) => Err(Failure::Usage(
+                "the session is a text, not a conversation: continue it with --raw".into(),
+            )),
+            (false, Some(Talk::Chat { .. })) => {
+                Err(Failure::Usage("the session is a conversation, not a text: leave out --raw".into()))
+            }
+            (true, saved) => {
+                let (system, mut turns) = match saved {
+                    Some(Talk::Chat { system, turns }) => (system, turns),
+                    _ => (None, Vec::new()),
+                };
+                let system = self.system.clone().or(system);
+                turns.push(Message::new("user", text));
+                let instructions = system.iter().map(|text| Message::new("system", text));
+                let messages: Vec<Message> = instructions.chain(turns.iter().cloned()).collect();
+                Ok((request(engine.chat_prompt(&messages)?), Some(Talk::Chat { system, turns })))
+            }
+            (false, Some(Talk::Text { tokens })) => {
+                // Some vocabularies begin every text with a space; to add nothing is to add no space either.
+                let more = match text.is_empty() {
+                    true => Vec::new(),
+                    false => engine.tokenizer().encode(&text, EncodeOptions::default())?,
+                };
+                Ok((request([tokens, more].concat()), None))
+            }
+            (false, None) => Ok((request(engine.text_prompt(&text)?), None)),
+        }
     }
 }
 

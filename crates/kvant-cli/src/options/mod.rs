@@ -3,6 +3,7 @@
 mod activations;
 mod model;
 mod sampling;
+mod size;
 mod threads;
 
 pub use activations::Activations;

@@ -3,6 +3,7 @@
 use crate::failure::Failure;
 use crate::options::Activations;
 use crate::options::ThreadOptions;
+use crate::options::size::Size;
 use clap::{Args, ValueEnum};
 use kvant_engine::Policy;
 use kvant_model::{Checkpoint, DType, LoadOptions};
@@ -30,6 +31,10 @@ pub struct ModelOptions {
     /// First tokens that are kept exactly, and stay in view of a window [default: 4]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=32))]
     sinks: Option<u32>,
+
+    /// The most memory for keys and values, such as 512M or 2G; a context that needs more is refused
+    #[arg(long, value_name = "SIZE")]
+    kv_memory: Option<Size>,
 
     /// Pack weights that the file holds as plain numbers
     #[arg(long, value_name = "TYPE")]
@@ -85,6 +90,11 @@ impl ModelOptions {
     /// The window of a conversation without end.
     pub fn window(&self) -> Option<usize> {
         self.window.map(|tokens| tokens as usize)
+    }
+
+    /// The most bytes for keys and values.
+    pub fn kv_memory(&self) -> Option<usize> {
+        self.kv_memory.map(|size| size.0)
     }
 
     /// What the loader has to know.

@@ -7,6 +7,7 @@ mod fetch;
 #[cfg(unix)]
 mod pty;
 mod run;
+mod session;
 mod support;
 mod synth;
 #[cfg(unix)]

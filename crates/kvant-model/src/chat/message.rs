@@ -1,10 +1,10 @@
 //! One turn of a conversation.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 /// One turn: who speaks and what.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Message {
     /// `system`, `user`, `assistant`, `tool`, or what else the template knows.
     pub role: String,

@@ -1,0 +1,42 @@
+//! What a layout foretells about memory holds.
+
+use kvant_cache::{Arena, CacheLayout, EntryShape, Policy, Sequence};
+use proptest::prelude::*;
+use std::sync::Arc;
+
+const POLICIES: [&str; 5] =
+    ["int4", "f16;sinks=0", "k=ch4:p128,v=rot4g32:p32", "int4;recent=150", "f32:p32;sinks=9;recent=40"];
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    /// A sequence never takes more than was foretold, and a long one not much less.
+    #[test]
+    fn a_sequence_stays_within_what_was_foretold(
+        policy in prop::sample::select(&POLICIES),
+        window in prop::sample::select(vec![None, Some(33), Some(150)]),
+        len in 0_usize..900,
+        chunk in 1_usize..300,
+    ) {
+        let policy: Policy = policy.parse().unwrap();
+        let shape = |window| EntryShape { kv_heads: 1, key_dim: 16, value_dim: 32, window };
+        let layout = Arc::new(CacheLayout::new(&policy, &[shape(None), shape(window)]).unwrap());
+        let foretold = layout.arena_bytes(len, chunk);
+        let arena = Arena::with_cap(foretold);
+        let mut sequence = Sequence::new(layout, arena.clone());
+        let mut most = 0;
+        while sequence.len() < len {
+            let count = chunk.min(len - sequence.len());
+            sequence.reserve(count).unwrap();
+            most = most.max(arena.usage().used);
+            for entry in 0..2 {
+                sequence.append(entry, &vec![0.5; count * 16], &vec![0.5; count * 32]).unwrap();
+            }
+            most = most.max(arena.usage().used);
+            sequence.advance(count);
+        }
+        prop_assert!(most <= foretold);
+        // Pages that are cut by chunks and windows count as whole ones: up to six of the largest, on each side.
+        prop_assert!(foretold - most <= 4 * 6 * 128 * 32 * 2, "{foretold} foretold, {most} taken");
+    }
+}

@@ -1,0 +1,72 @@
+//! `--session FILE`: a conversation, or a text, that goes on where it was left.
+
+use crate::failure::Failure;
+use crate::open::Opened;
+use kvant_engine::{Finish, Reply, Request, Session, Signature, Snapshot};
+use kvant_model::chat::Message;
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+
+/// What a session is besides its cache.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+pub enum Talk {
+    /// A conversation.
+    Chat {
+        /// Instructions that come before it.
+        system: Option<String>,
+        /// Turns of user and assistant.
+        turns: Vec<Message>,
+    },
+    /// A text that is continued.
+    Text {
+        /// All of it. The cache may lack the last token, which was chosen and not read.
+        tokens: Vec<u32>,
+    },
+}
+
+impl Talk {
+    /// A text after a reply: what was asked and what came, without the token that ended it.
+    pub fn text(request: &Request, reply: &Reply) -> Self {
+        let ended = usize::from(matches!(reply.finish, Finish::EndOfText(_)));
+        let added = &reply.tokens[..reply.tokens.len() - ended];
+        Self::Text { tokens: [&request.prompt, added].concat() }
+    }
+}
+
+/// The file of a session.
+pub struct SessionFile {
+    path: PathBuf,
+    signature: Signature,
+}
+
+impl SessionFile {
+    /// The file, which need not exist yet, for sessions of this model.
+    pub fn new(path: &Path, opened: &Opened) -> Result<Self, Failure> {
+        Ok(Self { path: path.to_owned(), signature: opened.signature()? })
+    }
+
+    /// Lets `session` go on where the file leaves off; nothing if there is no file yet.
+    pub fn resume(&self, session: &mut Session<'_>) -> Result<Option<Talk>, Failure> {
+        if !self.path.try_exists().map_err(|e| self.failure(e))? {
+            return Ok(None);
+        }
+        let saved = Snapshot::open(&self.path).map_err(|e| self.failure(e))?;
+        session.resume(&saved, &self.signature).map_err(|e| self.failure(e))?;
+        let talk = serde_json::from_slice(saved.note())
+            .map_err(|e| self.failure(format!("was not saved by `kvant run` or `kvant chat`: {e}")))?;
+        Ok(Some(talk))
+    }
+
+    /// Saves the session; the file is replaced as a whole, or not at all.
+    pub fn save(&self, session: &Session<'_>, talk: &Talk) -> Result<(), Failure> {
+        let note = serde_json::to_vec(talk)?;
+        session.save(&self.path, self.signature, &note).map_err(|e| self.failure(e))?;
+        Ok(())
+    }
+
+    /// A failure with the file's name in front.
+    pub fn failure(&self, why: impl std::fmt::Display) -> Failure {
+        Failure::new(format!("session {}: {why}", self.path.display()))
+    }
+}

@@ -1,0 +1,95 @@
+//! What a saved session depends on, in 32 bytes.
+
+use kvant_cache::Policy;
+use kvant_cache::snapshot::Signature;
+use kvant_model::arch::ActivationType;
+use kvant_model::checkpoint::Description;
+use kvant_model::{Checkpoint, LoadError, LoadOptions};
+use sha2::{Digest, Sha256};
+
+/// SHA-256 over everything that determines what a cache holds of given tokens: the checkpoint's own signature (its
+/// description with the rules of positions, the tensor directory, and *samples* of the weights: a few flipped bits in a
+/// large tensor go unnoticed), the tokenizer, how weights are packed, what activations are rounded to, and the policy with
+/// its window. The context counts for models that rotate by it (LongRoPE, dynamic scaling); other models may go on with a
+/// larger one.
+///
+/// # Errors
+/// If a file beside the weights cannot be read.
+pub fn signature(
+    checkpoint: &Checkpoint,
+    options: &LoadOptions,
+    policy: &Policy,
+    context: usize,
+) -> Result<Signature, LoadError> {
+    // In a GGUF file the tokenizer is part of the description.
+    let tokenizer = match checkpoint.description() {
+        Description::Gguf(_) => None,
+        Description::Config(_) => checkpoint.companion_text("tokenizer.json")?,
+    };
+    let rotation = if rotates_by_context(checkpoint) { context as u64 } else { 0 };
+    let packed = options.weights.map_or("", |dtype| dtype.name());
+    let activations = match options.activations {
+        ActivationType::Int8 => "int8",
+        ActivationType::F32 => "f32",
+    };
+    let mut hash = Sha256::new();
+    hash.update(b"kvant session signature 1\0");
+    for part in [
+        &checkpoint.signature().0[..],
+        tokenizer.unwrap_or_default().as_bytes(),
+        packed.as_bytes(),
+        activations.as_bytes(),
+        policy.to_string().as_bytes(),
+        &(policy.rule.streaming.unwrap_or(0) as u64).to_le_bytes(),
+        &rotation.to_le_bytes(),
+    ] {
+        hash.update((part.len() as u64).to_le_bytes());
+        hash.update(part);
+    }
+    Ok(hash.finalize().into())
+}
+
+/// Whether the model's frequencies depend on the context: one set for short ones and one for long, or a growing base.
+fn rotates_by_context(checkpoint: &Checkpoint) -> bool {
+    match checkpoint.description() {
+        Description::Gguf(_) => checkpoint.names().any(|name| name.contains("rope_factors_long")),
+        Description::Config(config) => {
+            let text = config.to_string();
+            text.contains("\"long_factor\"") || text.contains("\"dynamic\"")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kvant_model::gguf::{Gguf, Writer};
+    use kvant_model::{DType, Tensor};
+
+    fn checkpoint(architecture: &str, name: &str, value: f32) -> Checkpoint {
+        let mut writer = Writer::new(architecture);
+        writer.tensor(Tensor::from_f32(name, vec![4], &[1.0, 2.0, 3.0, value]).unwrap());
+        Checkpoint::from_gguf(Gguf::from_bytes(writer.to_bytes().unwrap()).unwrap())
+    }
+
+    #[test]
+    fn whatever_changes_the_cache_changes_the_signature() {
+        let usual = checkpoint("llama", "w", 4.0);
+        let of = |checkpoint: &Checkpoint, weights, policy: &str, context| {
+            let options = LoadOptions { weights, ..LoadOptions::default() };
+            signature(checkpoint, &options, &policy.parse().unwrap(), context).unwrap()
+        };
+        let first = of(&usual, None, "int4", 100);
+        assert_eq!(first, of(&checkpoint("llama", "w", 4.0), None, "int4", 200));
+        for other in [
+            of(&checkpoint("llama", "w", 4.5), None, "int4", 100),
+            of(&checkpoint("qwen2", "w", 4.0), None, "int4", 100),
+            of(&usual, Some(DType::Int8G32), "int4", 100),
+            of(&usual, None, "int4;recent=64", 100),
+        ] {
+            assert_ne!(first, other);
+        }
+        let long = checkpoint("phi3", "rope_factors_long.weight", 4.0);
+        assert_ne!(of(&long, None, "int4", 100), of(&long, None, "int4", 200));
+    }
+}

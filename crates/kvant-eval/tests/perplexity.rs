@@ -184,7 +184,7 @@ fn logits_that_are_not_numbers_end_the_measurement() {
 fn a_cache_that_does_not_exist_is_refused() {
     let model = load(&fixture("llama"));
     let windows = Windows::of_ids(&[], &[1; 8], 8, 1, Score::All).unwrap();
-    let refused = measure(&model, &windows, PassLimits::default(), "int4").unwrap_err();
+    let refused = measure(&model, &windows, PassLimits::default(), "klt").unwrap_err();
     assert!(matches!(refused, EvalError::Kv(_)), "{refused}");
 }
 

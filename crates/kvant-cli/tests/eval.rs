@@ -134,8 +134,14 @@ fn caches_are_compared_with_the_exact_one() {
         assert!((number("dppl_percent") - growth).abs() < 1e-6);
         assert!(number("kl_p999") >= number("kl_mean") && (0.9..=1.0).contains(&number("top1")));
         assert!(number("bits_per_value") >= 16.0 && number("bits_total") >= 16.0);
-        let is_exact = row["spec"].as_str().unwrap().starts_with("f32");
-        assert_eq!(number("kl_mean") == 0.0, is_exact, "{row}");
+        // Other sinks, other sums: the same numbers, added up in another order.
+        let bound = match row["spec"].as_str().unwrap() {
+            "f32" => 0.0,
+            "f32;sinks=2" => 1e-9,
+            _ => 1e-3,
+        };
+        assert!((0.0..=bound).contains(&number("kl_mean")), "{row}");
+        assert_eq!(number("kl_mean") == 0.0, row["spec"] == "f32", "{row}");
     }
 
     let strict = place.rows(&[&size[..], &["--kv", "f16", "--strict"]].concat());

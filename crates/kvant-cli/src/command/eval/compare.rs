@@ -75,15 +75,16 @@ fn measure(
     mode: Mode,
 ) -> Result<Vec<Divergence>, EvalError> {
     let bar = progress::bar("{bar:30} {percent} %  {msg}  {eta} left");
-    let found = divergence(models, windows, caches, mode, PassLimits::default(), &mut |headway: Headway<
-        '_,
-    >| {
-        bar.set_length(headway.total as u64);
-        bar.set_position(headway.done as u64);
-        let so_far =
-            caches.iter().zip(headway.so_far).map(|(cache, found)| format!("{cache} {:.5}", found.kl().0));
-        bar.set_message(format!("KL {}", so_far.collect::<Vec<_>>().join(", ")));
-    });
+    let found =
+        divergence(models, windows, caches, mode, PassLimits::default(), &mut |headway: Headway<'_>| {
+            bar.set_length(headway.total as u64);
+            bar.set_position(headway.done as u64);
+            let so_far = caches
+                .iter()
+                .zip(headway.so_far)
+                .map(|(cache, found)| format!("{cache} {}", divergence_text(found.kl().0)));
+            bar.set_message(format!("KL {}", so_far.collect::<Vec<_>>().join(", ")));
+        });
     bar.finish_and_clear();
     found
 }
@@ -105,13 +106,18 @@ fn write_table(out: &mut dyn Write, rows: &[DivergenceRow]) -> io::Result<()> {
             row.spec.clone(),
             row.bits_per_value.map_or("-".to_owned(), |bits| format!("{bits:.3}")),
             format!("{:.3}", row.bits_total),
-            format!("{:.6}", row.kl_mean),
-            format!("{:.6}", row.kl_stderr),
-            format!("{:.4}", row.kl_p999),
+            divergence_text(row.kl_mean),
+            divergence_text(row.kl_stderr),
+            divergence_text(row.kl_p999),
             format!("{:.2}", 100.0 * row.top1),
             format!("{:+.3}", row.dppl_percent),
             format!("{:.3}", row.dppl_stderr_percent),
         ]);
     }
     table.write(out, 0)
+}
+
+/// A divergence with the digits that count: they span from that of f16 to that of two bits.
+fn divergence_text(nats: f64) -> String {
+    if nats == 0.0 || nats.abs() >= 1e-4 { format!("{nats:.5}") } else { format!("{nats:.1e}") }
 }

@@ -80,6 +80,6 @@ fn what_cannot_be_is_refused_before_anything_runs() {
         let refused = refusal("llama", Plan { depths: vec![usize::MAX], ..plan() });
         assert!(matches!(refused, EvalError::TooLarge { .. }), "{refused}");
     }
-    let refused = refusal("llama", Plan { kv: vec!["int4".parse().unwrap()], ..plan() });
-    assert!(matches!(refused, EvalError::Kv(_)) && refused.to_string().contains("int4"), "{refused}");
+    let refused = refusal("llama", Plan { kv: vec!["klt".parse().unwrap()], ..plan() });
+    assert!(matches!(refused, EvalError::Kv(_)) && refused.to_string().contains("klt"), "{refused}");
 }

@@ -25,7 +25,7 @@ pp reads a prompt of -p tokens, tg generates -n tokens one by one, each on top o
 turns; best and median are over the repetitions.";
 
 /// Caches compared when none are named.
-const DEFAULT_KV: &str = "f16";
+const DEFAULT_KV: &str = "f16,int4";
 
 /// Arguments of `kvant bench`.
 #[derive(Args)]

@@ -9,7 +9,7 @@ fn a_prompt_gives_text_and_one_closing_line() {
     let home = Home::new();
     let model = home.model();
     let run = home.run(&["run", "-m", &model, "-n", "12", "--seed", "3", "hello there"]);
-    for word in ["prefill", "decode 11", "tokens/s", "of 512", "KV f16", "(f16: "] {
+    for word in ["prefill", "decode 11", "tokens/s", "of 512", "KV int4", "(f16: "] {
         assert!(run.err.contains(word), "{word} in {}", run.err);
     }
     assert_eq!(run.err.lines().count(), 1, "{}", run.err);
@@ -45,6 +45,8 @@ fn json_holds_what_the_text_shows_and_its_seed_repeats_the_run() {
     assert_eq!(first["tokens"].as_array().unwrap().len(), 20);
     assert_eq!(first["decode"]["tokens"], 19);
     assert_eq!(first["context"]["size"], 512);
+    assert_eq!(first["kv"]["spec"], "int4");
+    // Too short for a page: all of it is exact, in f16.
     assert_eq!(first["kv"]["bytes"], first["kv"]["f16_bytes"]);
     let used = first["context"]["used"].as_u64().unwrap();
     assert_eq!(used, first["prefill"]["tokens"].as_u64().unwrap() + 19);
@@ -122,7 +124,9 @@ fn bad_arguments_are_refused_before_anything_runs() {
     let home = Home::new();
     let model = home.model();
     let with = |arguments: &[&str]| home.run(&[&["run", "-m", &model, "hi"], arguments].concat());
-    with(&["--kv", "int4"]).fails(1, &["int4", "f16 and f32"]);
+    with(&["--kv", "klt"]).fails(1, &["klt", "plan"]);
+    with(&["--kv", "int4;layers 0-9:k=f16"]).fails(1, &["layers 0-9:k=f16", "there are only 2"]);
+    with(&["--kv", "int4;layers x:k=f16"]).fails(2, &["a number is needed here"]);
     with(&["--kv", "nonsense"]).fails(2, &["nonsense"]);
     with(&["--ctx", "1000000000000"]).fails(1, &["does not fit", "the largest that fits is --ctx"]);
     with(&["--ctx", "0"]).fails(2, &["--ctx"]);

@@ -1,0 +1,101 @@
+//! A decode step allocates nothing once buffers have grown, and buffers grow to a tile per thread, not with the context.
+
+use kvant_attention::{Attention, Scoring};
+use kvant_cache::{Arena, CacheLayout, EntryShape, Policy, Sequence};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+struct Counting;
+
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+static BYTES: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: everything is passed on to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        COUNT.fetch_add(1, Ordering::Relaxed);
+        BYTES.fetch_add(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller's contract.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, p: *mut u8, layout: Layout) {
+        // SAFETY: the caller's contract.
+        unsafe { System.dealloc(p, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const KV_HEADS: usize = 2;
+const GROUP: usize = 3;
+const DIM: usize = 64;
+
+struct Decoder {
+    sequence: Sequence,
+    attention: Attention,
+    rows: Vec<f32>,
+    queries: Vec<f32>,
+    out: Vec<f32>,
+}
+
+impl Decoder {
+    fn new(policy: &str, tokens: usize) -> Decoder {
+        let shape = EntryShape { kv_heads: KV_HEADS, key_dim: DIM, value_dim: DIM, window: None };
+        let layout = CacheLayout::new(&policy.parse::<Policy>().unwrap(), &[shape]).unwrap();
+        let mut sequence = Sequence::new(Arc::new(layout), Arena::new());
+        let wave = |count: usize| (0..count).map(|i| (i as f32 * 0.37).sin()).collect::<Vec<f32>>();
+        let rows = wave(tokens * KV_HEADS * DIM);
+        sequence.append(0, &rows, &rows).unwrap();
+        sequence.advance(tokens);
+        let queries = wave(KV_HEADS * GROUP * DIM);
+        let out = vec![0.0; queries.len()];
+        Decoder { sequence, attention: Attention::new().unwrap(), rows, queries, out }
+    }
+
+    fn step(&mut self) {
+        let row = &self.rows[..KV_HEADS * DIM];
+        self.sequence.append(0, row, row).unwrap();
+        self.attention.attend(&self.sequence, 0, &self.queries, &Scoring::new(0.125), &mut self.out).unwrap();
+        self.sequence.advance(1);
+    }
+
+    /// Allocations and bytes of one step.
+    fn counted_step(&mut self) -> (usize, usize) {
+        let before = (COUNT.load(Ordering::Relaxed), BYTES.load(Ordering::Relaxed));
+        self.step();
+        (COUNT.load(Ordering::Relaxed) - before.0, BYTES.load(Ordering::Relaxed) - before.1)
+    }
+}
+
+/// One test, because the counters are the process's.
+#[test]
+fn a_decode_step_allocates_nothing() {
+    kvant_threads::set_threads(1);
+    for policy in ["int4", "f16", "int8", "k=ch4:p128,v=rot4g32"] {
+        // A page ends at 4 + 64 · n: 2008 leaves room for some steps within one.
+        let mut decoder = Decoder::new(policy, 2008);
+        decoder.step();
+        decoder.step();
+        for step in 0..20 {
+            let (count, bytes) = decoder.counted_step();
+            assert_eq!(count, 0, "{policy}, step {step}: {bytes} bytes");
+        }
+    }
+    // The first step on a thread makes its buffers: scores of a segment for the group, and sums.
+    let first_step = |tokens: usize| {
+        let decoder = Decoder::new("int4", tokens);
+        std::thread::spawn(move || {
+            let mut decoder = decoder;
+            decoder.counted_step().1
+        })
+        .join()
+        .unwrap()
+    };
+    let (short, long) = (first_step(1000), first_step(16_000));
+    assert!(long <= short + 4096, "{long} bytes at 16,000 tokens, {short} at 1,000");
+    let tile = 512 * GROUP * size_of::<f32>();
+    assert!(long < 16 * tile, "{long} bytes, a tile of scores is {tile}");
+}

@@ -105,8 +105,9 @@ def measure_peer(path, options):
 
 def measure_kvant(path, options):
     command = [options.kvant, "eval", path, "--json", "--text", options.text, "--ctx", str(options.ctx)]
-    command += ["--chunks", str(options.chunks), "--score", options.score, "--kv", options.kv]
-    command += ["--threads", str(options.threads)]
+    command += ["--chunks", str(options.chunks), "--score", options.score, "--threads", str(options.threads)]
+    # The exact cache is kvant's own for a perplexity; any other is measured beside it, which takes twice as long.
+    command += [] if options.kv == "f32" else ["--kv", options.kv]
     print("kvant: running", file=sys.stderr, flush=True)
     try:
         done = subprocess.run(command, stdout=subprocess.PIPE)

@@ -42,6 +42,14 @@ impl Place {
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
+    /// The same for caches: one object for each.
+    fn rows(&self, arguments: &[&str]) -> Vec<Value> {
+        let text = self.path("text.txt");
+        let output = self.eval(&[&["--text", text.to_str().unwrap(), "--json"], arguments].concat());
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap().lines().map(|l| serde_json::from_str(l).unwrap()).collect()
+    }
+
     /// On any text, expected to fail.
     fn refusal(&self, text: &str, arguments: &[&str]) -> String {
         let text = self.path(text);
@@ -103,9 +111,46 @@ fn options_change_what_they_name_and_nothing_else() {
     let all = place.json(&["--ctx", "64", "--chunks", "3", "--score", "all"]);
     assert_eq!(all["tokens"], 3 * 63);
     assert_eq!(all["ids_sha256"], base["ids_sha256"]);
-    let f16 = place.json(&["--ctx", "64", "--chunks", "3", "--kv", "f16"]);
-    assert_eq!(f16["kv"], "f16");
-    assert_ne!(f16["ppl"], base["ppl"]);
+}
+
+#[test]
+fn caches_are_compared_with_the_exact_one() {
+    let place = Place::new();
+    let size = ["--ctx", "140", "--chunks", "2", "--threads", "1"];
+    let caches = ["--kv", "f32,f16,k=f16,v=f32", "--kv", "f32;sinks=2"];
+    let rows = place.rows(&[&size[..], &caches].concat());
+    let specs: Vec<&Value> = rows.iter().map(|row| &row["spec"]).collect();
+    assert_eq!(specs, ["f32", "f16", "k=f16,v=f32", "f32;sinks=2"]);
+    let exact = place.json(&[&size[..], &["--score", "all"]].concat());
+    for row in &rows {
+        let number = |key: &str| row[key].as_f64().unwrap_or_else(|| panic!("{key} of {row}"));
+        assert_eq!(
+            (&row["mode"], &row["tokens"], &row["score"]),
+            (&json!("deployed"), &json!(2 * 139), &json!("all"))
+        );
+        assert_eq!(row["ids_sha256"], exact["ids_sha256"]);
+        assert!((number("ppl_reference") / exact["ppl"].as_f64().unwrap() - 1.0).abs() < 1e-9);
+        let growth = 100.0 * (number("ppl") / number("ppl_reference") - 1.0);
+        assert!((number("dppl_percent") - growth).abs() < 1e-6);
+        assert!(number("kl_p999") >= number("kl_mean") && (0.9..=1.0).contains(&number("top1")));
+        assert!(number("bits_per_value") >= 16.0 && number("bits_total") >= 16.0);
+        // Other sinks, other sums: the same numbers, added up in another order.
+        let bound = match row["spec"].as_str().unwrap() {
+            "f32" => 0.0,
+            "f32;sinks=2" => 1e-9,
+            _ => 1e-3,
+        };
+        assert!((0.0..=bound).contains(&number("kl_mean")), "{row}");
+        assert_eq!(number("kl_mean") == 0.0, row["spec"] == "f32", "{row}");
+    }
+
+    let strict = place.rows(&[&size[..], &["--kv", "f16", "--strict"]].concat());
+    assert_eq!(strict[0]["mode"], "strict");
+    let text = place.path("text.txt");
+    let arguments = [&size[..], &["--kv", "f16", "--text", text.to_str().unwrap()]].concat();
+    let table = String::from_utf8(place.eval(&arguments).stdout).unwrap();
+    assert!(table.contains("mean KL") && table.contains("278 compared with an f32 cache"), "{table}");
+    assert!(table.lines().take(2).all(|line| line.chars().count() <= 100), "{table}");
 }
 
 #[test]
@@ -134,8 +179,12 @@ fn mistakes_are_explained() {
     assert_eq!(no_text.status.code(), Some(2));
     let said = String::from_utf8(no_text.stderr).unwrap();
     assert!(said.contains("needs a text") && said.contains("--text FILE"), "{said}");
-    let packed = place.refusal("text.txt", &["--ctx", "64", "--chunks", "1", "--kv", "klt"]);
-    assert!(packed.contains("klt") && packed.contains("plan"), "{packed}");
+    let planned = place.refusal("text.txt", &["--ctx", "64", "--chunks", "1", "--kv", "klt"]);
+    assert!(planned.contains("klt") && planned.contains("plan"), "{planned}");
+    let beyond = place.refusal("text.txt", &["--ctx", "64", "--chunks", "1", "--kv", "f16;layers 9:k=f32"]);
+    assert!(beyond.contains("layer 9"), "{beyond}");
+    let strict = place.eval(&["--text", "x", "--strict"]);
+    assert_eq!(strict.status.code(), Some(2));
     let no_spec = place.eval(&["--text", "x", "--kv", "nonsense"]);
     assert_eq!(no_spec.status.code(), Some(2));
 }

@@ -2,15 +2,17 @@
 //!
 //! A text becomes [`Windows`] of token ids, all of one length; every window is a sequence of its own. [`surprises`]
 //! runs one window and yields what the model thought of each scored token; [`perplexity`] runs them all and
-//! sums up. What a cache costs is the difference between two such runs.
+//! sums up. What a cache costs is measured position by position, against the exact one: see [`divergence`](mod@divergence).
 //!
 //! **Invariant:** a result depends on the model, the ids, the scoring and the kind of cache, never on how
 //! windows were cut into passes or on the number of threads.
 #![deny(missing_docs)]
 
+pub mod divergence;
 mod error;
 mod estimate;
 mod machine;
+mod mean;
 mod perplexity;
 mod report;
 pub mod speed;
@@ -21,6 +23,7 @@ mod windows;
 pub use error::EvalError;
 pub use estimate::Estimate;
 pub use machine::Machine;
+pub use mean::Mean;
 pub use perplexity::{Progress, check_context, perplexity};
 pub use report::{Report, Setting};
 pub use surprise::{PassLimits, surprises};

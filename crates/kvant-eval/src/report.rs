@@ -16,8 +16,6 @@ pub struct Setting {
     pub architecture: String,
     /// The text file, as it was named.
     pub text: String,
-    /// The cache.
-    pub kv: String,
     /// Number type of activations.
     pub activations: String,
     /// Threads that computed.
@@ -34,6 +32,8 @@ pub struct Report {
     /// What was measured.
     #[serde(flatten)]
     pub setting: Setting,
+    /// The cache.
+    pub kv: String,
     /// Length of a window.
     pub ctx: usize,
     /// Windows.
@@ -57,10 +57,11 @@ pub struct Report {
 }
 
 impl Report {
-    /// The report of a run over `windows` that took `time`.
-    pub fn new(setting: Setting, windows: &Windows, estimate: &Estimate, time: Duration) -> Self {
+    /// The report of a run over `windows` with the cache `kv` that took `time`.
+    pub fn new(setting: Setting, kv: String, windows: &Windows, estimate: &Estimate, time: Duration) -> Self {
         Self {
             setting,
+            kv,
             ctx: windows.ctx(),
             chunks: windows.chunks(),
             score: windows.score().to_string(),
@@ -78,9 +79,20 @@ impl Report {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
-            setting, ctx, chunks, score, tokens, ppl, ppl_stderr, nll_mean, nll_stderr, seconds, ..
+            setting,
+            kv,
+            ctx,
+            chunks,
+            score,
+            tokens,
+            ppl,
+            ppl_stderr,
+            nll_mean,
+            nll_stderr,
+            seconds,
+            ..
         } = self;
-        let Setting { model, architecture, text, kv, activations, threads, version, machine } = setting;
+        let Setting { model, architecture, text, activations, threads, version, machine } = setting;
         let rate = (chunks * ctx) as f64 / seconds.max(f64::MIN_POSITIVE);
         writeln!(f, "model       {model} ({architecture})")?;
         writeln!(f, "text        {text}")?;

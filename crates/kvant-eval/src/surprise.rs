@@ -22,13 +22,15 @@ impl Default for PassLimits {
 }
 
 impl PassLimits {
+    /// Positions with logits in one pass.
+    pub(crate) fn rows(&self, vocabulary: usize) -> usize {
+        self.tokens.min(self.logit_bytes / (vocabulary * size_of::<f32>()))
+    }
+
     /// The pass from position `at` on, in a window whose logits are wanted at `scored`.
     fn pass(&self, at: usize, scored: &Range<usize>, vocabulary: usize) -> Range<usize> {
-        let (most, end) = if at < scored.start {
-            (self.tokens, scored.start)
-        } else {
-            (self.tokens.min(self.logit_bytes / (vocabulary * size_of::<f32>())), scored.end)
-        };
+        let (most, end) =
+            if at < scored.start { (self.tokens, scored.start) } else { (self.rows(vocabulary), scored.end) };
         at..end.min(at.saturating_add(most.max(1)))
     }
 }
@@ -47,11 +49,8 @@ pub fn surprises(
     targets: Range<usize>,
     limits: PassLimits,
 ) -> Result<Vec<f64>, EvalError> {
-    // The last token is asked for without being run, so the model does not see whether it exists.
+    check_ids(model, window)?;
     let vocabulary = model.vocabulary();
-    if let Some(&id) = window.iter().find(|&&id| id as usize >= vocabulary) {
-        return Err(ForwardError::UnknownToken { id, vocabulary }.into());
-    }
     // The logits at a position are about the token after it.
     let scored = targets.start - 1..targets.end - 1;
     let mut found = Vec::with_capacity(scored.len());
@@ -69,6 +68,15 @@ pub fn surprises(
         at = pass.end;
     }
     Ok(found)
+}
+
+/// Refuses ids outside the vocabulary. The last one is asked for without being run, so the model does not see it.
+pub(crate) fn check_ids(model: &Model, window: &[u32]) -> Result<(), ForwardError> {
+    let vocabulary = model.vocabulary();
+    match window.iter().find(|&&id| id as usize >= vocabulary) {
+        Some(&id) => Err(ForwardError::UnknownToken { id, vocabulary }),
+        None => Ok(()),
+    }
 }
 
 /// The surprise of `next[i]` under row `i` of the logits, or the first row that gives none.

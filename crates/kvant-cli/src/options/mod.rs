@@ -1,12 +1,14 @@
 //! Flags that several subcommands share.
 
 mod activations;
+mod caches;
 mod model;
 mod sampling;
 mod size;
 mod threads;
 
 pub use activations::Activations;
+pub use caches::Caches;
 pub use model::ModelOptions;
 pub use sampling::GenerationOptions;
 pub use threads::ThreadOptions;

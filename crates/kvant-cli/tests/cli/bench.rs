@@ -50,7 +50,8 @@ fn the_table_fits_a_terminal_and_fill_leaves_prompts_out() {
 fn a_paced_run_announces_every_step_and_waits() {
     let home = Home::new();
     let model = home.model();
-    let arguments = ["bench", &model, "--json", "--paced", "-p", "4", "-n", "2", "-d", "0", "-r", "2"];
+    let one = ["-p", "4", "-n", "2", "-d", "0", "-r", "2", "--kv", "f16"];
+    let arguments = [&["bench", &model, "--json", "--paced"], &one[..]].concat();
     let run = home.run_with_input(&arguments, b"\n\n\n\n\n").ok();
     let rows = rows(&run);
     let timed: Vec<bool> = rows.iter().filter_map(|row| row["timed"].as_bool()).collect();

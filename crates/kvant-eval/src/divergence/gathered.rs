@@ -1,0 +1,128 @@
+//! What all positions together say about a cache.
+
+use super::compare::Comparison;
+use crate::estimate::Estimate;
+use crate::mean::Mean;
+use kvant_cache::Footprint;
+
+/// How far a cache moves a model's predictions, over all positions scored so far.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Divergence {
+    /// In the order they came; a few numbers per token, where logits are a hundred thousand.
+    kl: Vec<f64>,
+    kl_mean: Mean,
+    agreeing: usize,
+    reference: Estimate,
+    estimate: Estimate,
+    /// Surprise less the reference's, token by token.
+    excess: Mean,
+    bits_per_value: Option<f64>,
+    bits_total: f64,
+}
+
+impl Divergence {
+    pub(super) fn take(&mut self, comparisons: &[Comparison]) {
+        for comparison in comparisons {
+            self.kl.push(comparison.kl);
+            self.kl_mean.push(comparison.kl);
+            self.agreeing += usize::from(comparison.agrees);
+            self.reference.push(comparison.reference_surprise);
+            self.estimate.push(comparison.surprise);
+            self.excess.push(comparison.surprise - comparison.reference_surprise);
+        }
+    }
+
+    /// What the cache took at the end of a window. Windows are of one length, so all end the same.
+    pub(super) fn set_footprint(&mut self, footprint: &Footprint) {
+        self.bits_per_value = (footprint.encoded > 0).then_some(footprint.bits_per_value);
+        self.bits_total = footprint.bits_total;
+    }
+
+    /// Positions compared.
+    pub fn tokens(&self) -> usize {
+        self.kl.len()
+    }
+
+    /// Mean KL divergence in nats, with its standard error.
+    pub fn kl(&self) -> (f64, f64) {
+        (self.kl_mean.mean(), self.kl_mean.stderr())
+    }
+
+    /// The KL divergence that a share `quantile` of the positions do not exceed; zero where there are none.
+    pub fn kl_quantile(&self, quantile: f64) -> f64 {
+        let mut sorted = self.kl.clone();
+        sorted.sort_unstable_by(f64::total_cmp);
+        let rank = (quantile * sorted.len() as f64).ceil() as usize;
+        sorted.get(rank.saturating_sub(1)).copied().unwrap_or(0.0)
+    }
+
+    /// The share of positions where both find the same token most likely.
+    pub fn top1(&self) -> f64 {
+        self.agreeing as f64 / self.tokens().max(1) as f64
+    }
+
+    /// Surprise with the exact cache.
+    pub fn reference(&self) -> &Estimate {
+        &self.reference
+    }
+
+    /// Surprise with the cache in question.
+    pub fn estimate(&self) -> &Estimate {
+        &self.estimate
+    }
+
+    /// By how many percent perplexity grows, with the standard error. It is that of the paired difference: both
+    /// caches meet the same tokens, and what makes these hard or easy cancels out.
+    pub fn ppl_growth_percent(&self) -> (f64, f64) {
+        let ratio = self.excess.mean().exp();
+        (100.0 * (ratio - 1.0), 100.0 * ratio * self.excess.stderr())
+    }
+
+    /// Bits per value of encoded pages, with all their scales; none while a window is too short for a page.
+    pub fn bits_per_value(&self) -> Option<f64> {
+        self.bits_per_value
+    }
+
+    /// Bits per value over all that is held at the end of a window, sinks and tail included.
+    pub fn bits_total(&self) -> f64 {
+        self.bits_total
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(kl: impl Iterator<Item = f64>) -> Divergence {
+        let mut found = Divergence::default();
+        let all: Vec<Comparison> = kl.map(|kl| Comparison { kl, ..Comparison::default() }).collect();
+        found.take(&all);
+        found
+    }
+
+    #[test]
+    fn quantiles_are_values_that_came() {
+        let found = of((1..=2000).rev().map(f64::from));
+        assert_eq!(
+            (found.kl_quantile(0.999), found.kl_quantile(0.5), found.kl_quantile(1.0)),
+            (1998.0, 1000.0, 2000.0)
+        );
+        assert_eq!(of([3.0].into_iter()).kl_quantile(0.999), 3.0);
+        assert_eq!(Divergence::default().kl_quantile(0.999), 0.0);
+    }
+
+    #[test]
+    fn the_error_of_a_difference_is_that_of_pairs() {
+        let mut found = Divergence::default();
+        // Hard and easy tokens in turn, and a cache that adds 0.01 to each.
+        let pair = |i: usize| {
+            let surprise = if i.is_multiple_of(2) { 1.0 } else { 9.0 };
+            Comparison { reference_surprise: surprise, surprise: surprise + 0.01, ..Comparison::default() }
+        };
+        found.take(&(0..100).map(pair).collect::<Vec<_>>());
+        let (growth, error) = found.ppl_growth_percent();
+        assert!((growth - 100.0 * (0.01f64.exp() - 1.0)).abs() < 1e-9 && error < 1e-9, "{growth} {error}");
+        assert!(found.estimate().nll_stderr() > 0.3);
+        assert!((found.estimate().ppl() / found.reference().ppl() - 0.01f64.exp()).abs() < 1e-9);
+    }
+}

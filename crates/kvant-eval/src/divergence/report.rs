@@ -1,0 +1,82 @@
+//! A finished comparison, for machines.
+
+use super::{Divergence, Mode};
+use crate::report::Setting;
+use crate::windows::Windows;
+use serde::Serialize;
+
+/// One cache with all its figures. Its JSON is a line of `kvant eval --kv … --json`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct DivergenceRow {
+    /// The cache.
+    pub spec: String,
+    /// `strict` or `deployed`.
+    pub mode: &'static str,
+    /// Bits per value of encoded pages, with all their scales; none where a window is too short for a page.
+    pub bits_per_value: Option<f64>,
+    /// Bits per value of everything held at the end of a window, sinks and tail included.
+    pub bits_total: f64,
+    /// Perplexity.
+    pub ppl: f64,
+    /// Its standard error.
+    pub ppl_stderr: f64,
+    /// Perplexity with the exact cache.
+    pub ppl_reference: f64,
+    /// Growth of perplexity in percent.
+    pub dppl_percent: f64,
+    /// Its standard error, by pairs.
+    pub dppl_stderr_percent: f64,
+    /// Mean KL divergence in nats.
+    pub kl_mean: f64,
+    /// Its standard error.
+    pub kl_stderr: f64,
+    /// The KL divergence that 99.9 % of the positions do not exceed.
+    pub kl_p999: f64,
+    /// Share of positions where the most likely token is the same.
+    pub top1: f64,
+    /// Positions compared.
+    pub tokens: usize,
+    /// Length of a window.
+    pub ctx: usize,
+    /// Windows.
+    pub chunks: usize,
+    /// Which positions were compared.
+    pub score: String,
+    /// [`Windows::digest`].
+    pub ids_sha256: String,
+    /// What was measured.
+    #[serde(flatten)]
+    pub setting: Setting,
+}
+
+impl DivergenceRow {
+    /// The row of one cache.
+    pub fn new(spec: String, mode: Mode, found: &Divergence, windows: &Windows, setting: Setting) -> Self {
+        let (kl_mean, kl_stderr) = found.kl();
+        let (dppl_percent, dppl_stderr_percent) = found.ppl_growth_percent();
+        Self {
+            spec,
+            mode: match mode {
+                Mode::Strict => "strict",
+                Mode::Deployed => "deployed",
+            },
+            bits_per_value: found.bits_per_value(),
+            bits_total: found.bits_total(),
+            ppl: found.estimate().ppl(),
+            ppl_stderr: found.estimate().ppl_stderr(),
+            ppl_reference: found.reference().ppl(),
+            dppl_percent,
+            dppl_stderr_percent,
+            kl_mean,
+            kl_stderr,
+            kl_p999: found.kl_quantile(0.999),
+            top1: found.top1(),
+            tokens: found.tokens(),
+            ctx: windows.ctx(),
+            chunks: windows.chunks(),
+            score: windows.score().to_string(),
+            ids_sha256: windows.digest(),
+            setting,
+        }
+    }
+}

@@ -278,7 +278,7 @@ impl SideStore {
             Mode::Strict => held / tokens,
         };
         self.encoded.truncate(keep.saturating_sub(self.dropped));
-        let (page, partial) = (held / tokens, held % tokens > 0);
+        let (page, partial) = (held / tokens, !held.is_multiple_of(tokens));
         let Some(index) = page.checked_sub(self.exact_first) else {
             self.exact.clear();
             self.exact_first = page;

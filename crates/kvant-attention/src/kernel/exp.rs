@@ -5,7 +5,7 @@ use kvant_simd::Simd;
 /// (2^f − 1) / f on −½ … ½: interpolated at the Chebyshev nodes, so that 2^0 is exactly 1 and the error stays below one
 /// unit in the last place.
 const POWER: [f32; 6] =
-    [0.693_147_2, 0.240_226_5, 0.055_503_57, 0.009_618_083, 0.001_339_086_3, 0.000_154_531_63];
+    [std::f32::consts::LN_2, 0.240_226_5, 0.055_503_57, 0.009_618_083, 0.001_339_086_3, 0.000_154_531_63];
 
 /// 2^x for x up to 126; zero below −126, where the smallest normal number is, and for NaN.
 ///

@@ -12,8 +12,8 @@ static THREADS: Mutex<()> = Mutex::new(());
 
 fn scoring(turn: usize) -> Scoring<'static> {
     Scoring {
-        soft_cap: (turn % 4 == 0).then_some(15.0),
-        sparse_v: (turn % 3 == 0).then_some(1e-3),
+        soft_cap: turn.is_multiple_of(4).then_some(15.0),
+        sparse_v: turn.is_multiple_of(3).then_some(1e-3),
         ..Scoring::new(0.7)
     }
 }
@@ -27,13 +27,14 @@ fn neither_chunks_nor_threads_change_a_bit() {
             turn += 1;
             // Long enough for several segments, so that they are shared between threads.
             let tokens = if dim <= 64 { 1050 } else { 150 };
-            if !taken(turn) || turn % if dim <= 64 { 2 } else { 3 } > 0 {
+            if !taken(turn) || !turn.is_multiple_of(if dim <= 64 { 2 } else { 3 }) {
                 continue;
             }
             let a =
                 Activations::new(tokens, 1 + turn % 2, GROUPS[turn % GROUPS.len()], dim, dim, turn as u64);
-            let window = (turn % 3 == 0).then_some(200);
-            for tier in Tier::available().filter(|tier| *tier != Tier::Scalar || (dim == 72 && turn % 4 == 0))
+            let window = turn.is_multiple_of(3).then_some(200);
+            for tier in Tier::available()
+                .filter(|tier| *tier != Tier::Scalar || (dim == 72 && turn.is_multiple_of(4)))
             {
                 let layout = layout(policy, &a, window, tier);
                 kvant_threads::set_threads(1);

@@ -39,14 +39,14 @@ fn real_codecs_attend_as_their_decoded_pages_do() {
     for dim in DIMS {
         for (policy, bound) in POLICIES {
             turn += 1;
-            if !taken(turn) || (dim > 128 && turn % 3 > 0) {
+            if !taken(turn) || (dim > 128 && !turn.is_multiple_of(3)) {
                 continue;
             }
             let group = GROUPS[turn % GROUPS.len()];
             let tokens = [68, 140, 200][turn % 3];
             let a = Activations::new(tokens, 1 + turn % 2, group, dim, dim, turn as u64);
-            let scoring = Scoring { soft_cap: (turn % 4 == 0).then_some(20.0), ..Scoring::new(1.0) };
-            let window = (turn % 5 == 0).then_some(90);
+            let scoring = Scoring { soft_cap: turn.is_multiple_of(4).then_some(20.0), ..Scoring::new(1.0) };
+            let window = turn.is_multiple_of(5).then_some(90);
             // Every tier writes the same bytes, so one oracle serves them all.
             let expected =
                 oracle::attend(&layout(policy, &a, window, Tier::available().last().unwrap()), &a, &scoring);

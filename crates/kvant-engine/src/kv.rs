@@ -275,24 +275,24 @@ mod tests {
 
     #[test]
     fn bytes_per_token_add_up_over_layers_heads_and_sides() {
-        assert_eq!(bytes_per_token(&policy("f16"), &states()).unwrap(), 2.0 * 3.0 * (64.0 + 32.0) * 2.0);
-        let both = bytes_per_token(&policy("k=f32,v=f16"), &states()).unwrap();
+        assert_eq!(bytes_per_token(policy("f16"), &states()).unwrap(), 2.0 * 3.0 * (64.0 + 32.0) * 2.0);
+        let both = bytes_per_token(policy("k=f32,v=f16"), &states()).unwrap();
         assert_eq!(both, 2.0 * 3.0 * (64.0 * 4.0 + 32.0 * 2.0));
-        let packed = bytes_per_token(&policy("int4"), &states()).unwrap();
+        let packed = bytes_per_token(policy("int4"), &states()).unwrap();
         assert!(packed < 0.3 * 1152.0 && packed > 0.25 * 1152.0, "{packed}");
     }
 
     #[test]
     fn a_spec_that_needs_a_plan_is_refused_by_name() {
-        let error = KvCache::new(&policy("klt"), &states(), 8).err().unwrap().to_string();
+        let error = KvCache::new(policy("klt"), &states(), 8).err().unwrap().to_string();
         assert!(error.contains("klt") && error.contains("plan"), "{error}");
-        let layers = KvCache::new(&policy("int4;layers 2:k=f16"), &states(), 8).err().unwrap().to_string();
+        let layers = KvCache::new(policy("int4;layers 2:k=f16"), &states(), 8).err().unwrap().to_string();
         assert!(layers.contains("layer 2"), "{layers}");
     }
 
     #[test]
     fn numbers_that_cannot_be_kept_spoil_the_output_and_say_why() {
-        let mut kv = KvCache::new(&policy("int4"), &states(), 100).unwrap();
+        let mut kv = KvCache::new(policy("int4"), &states(), 100).unwrap();
         let (keys, mut values, queries) = (wave(5 * 192, 1), wave(5 * 96, 2), wave(5 * 384, 3));
         values[40] = f32::INFINITY;
         kv.reserve(5).unwrap();
@@ -308,7 +308,7 @@ mod tests {
 
     #[test]
     fn f32_attends_as_the_exact_cache_does_and_capacity_is_kept() {
-        let mut kv = KvCache::new(&policy("f32"), &states(), 150).unwrap();
+        let mut kv = KvCache::new(policy("f32"), &states(), 150).unwrap();
         let mut exact = ExactCache::<f32>::new(&states(), 150);
         let scoring = Scoring { scale: 0.1, soft_cap: Some(3.0) };
         for chunk in [100, 1, 40] {

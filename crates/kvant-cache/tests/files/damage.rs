@@ -10,6 +10,12 @@ fn small() -> (Talk, Vec<u8>) {
     (talk, bytes)
 }
 
+/// Every byte, or one in seven where `PROPTEST_CASES` asks for haste, as it does under an emulator.
+fn stride() -> usize {
+    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(256);
+    if cases >= 64 { 1 } else { 7 }
+}
+
 fn refusal(bytes: Vec<u8>) -> SnapshotError {
     Snapshot::from_bytes(bytes).err().expect("a damaged file is refused")
 }
@@ -17,7 +23,7 @@ fn refusal(bytes: Vec<u8>) -> SnapshotError {
 #[test]
 fn a_file_cut_off_anywhere_is_refused() {
     let (_, bytes) = small();
-    for len in 0..bytes.len() {
+    for len in (0..bytes.len()).step_by(stride()) {
         let error = refusal(bytes[..len].to_vec());
         match len {
             0..8 => assert!(matches!(error, SnapshotError::Foreign), "{len}: {error}"),
@@ -31,7 +37,7 @@ fn a_file_cut_off_anywhere_is_refused() {
 #[test]
 fn any_other_byte_is_refused() {
     let (_, bytes) = small();
-    for at in 0..bytes.len() {
+    for at in (0..bytes.len()).step_by(stride()) {
         for flip in [1, 0x80, 0xff] {
             let mut other = bytes.clone();
             other[at] ^= flip;
@@ -58,7 +64,7 @@ fn absurd_numbers_are_refused_before_they_are_used() {
         bytes
     };
     let numbers = [0, 1, 2, 31, 33, 81, 1 << 16, u64::from(u32::MAX), 1 << 40, u64::MAX / 2, u64::MAX];
-    let fields = (16..preamble).step_by(4);
+    let fields = (16..preamble).step_by(4 * stride());
     let mut accepted = 0;
     for at in fields.filter(|at| !(32..64).contains(at)) {
         for number in numbers {
@@ -74,7 +80,7 @@ fn absurd_numbers_are_refused_before_they_are_used() {
             }
         }
     }
-    assert!(accepted > 80, "the seal is right, so what changes no structure loads: {accepted}");
+    assert!(accepted * stride() > 80, "the seal is right, so what changes no structure loads: {accepted}");
 }
 
 #[test]

@@ -27,6 +27,21 @@ fn saves_until_it_is_killed() {
     }
 }
 
+/// This test program, through the emulator that runs it if one does.
+fn this_program() -> Command {
+    let program = std::env::current_exe().unwrap();
+    let runner = std::env::var("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER").unwrap_or_default();
+    let mut words = runner.split_whitespace().filter(|_| cfg!(target_arch = "aarch64"));
+    match words.next() {
+        Some(emulator) => {
+            let mut command = Command::new(emulator);
+            command.args(words).arg(program);
+            command
+        }
+        None => Command::new(program),
+    }
+}
+
 #[test]
 fn a_killed_writer_loses_nothing() {
     let folder = tempfile::tempdir().unwrap();
@@ -34,7 +49,7 @@ fn a_killed_writer_loses_nothing() {
     let talk = Talk::usual("int4", None);
     save(&path, &talk, 100);
     for turn in 0..6 {
-        let mut child = Command::new(std::env::current_exe().unwrap())
+        let mut child = this_program()
             .args(["--exact", "killed::saves_until_it_is_killed"])
             .env(FILE, &path)
             .stdout(Stdio::null())

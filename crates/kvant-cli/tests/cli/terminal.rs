@@ -43,6 +43,7 @@ fn at_the_prompt_ctrl_c_warns_once_and_then_leaves() {
     // Anything else in between begins the count anew.
     terminal.send("/nonsense\r");
     terminal.expect("there is no command /nonsense");
+    terminal.expect("> ");
     terminal.send(CTRL_C);
     terminal.expect("Ctrl-C once more");
     terminal.expect("> ");

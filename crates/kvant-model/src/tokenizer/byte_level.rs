@@ -66,7 +66,7 @@ mod tests {
     #[test]
     fn every_byte_is_spelled_as_it_is_read() {
         let alphabet = ByteAlphabet::new();
-        for (byte, character) in (0u8..).zip(alphabet.characters()) {
+        for (byte, character) in (0..=u8::MAX).zip(alphabet.characters()) {
             let mut out = Vec::new();
             alphabet.decode(&character.to_string(), &mut out);
             assert_eq!(out, [byte]);

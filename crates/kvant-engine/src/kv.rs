@@ -252,6 +252,32 @@ pub fn memory(kv: impl Into<Policy>, states: &[LayerState], context: usize) -> R
     Ok(layout(&kv.into(), states)?.arena_bytes(context, PREFILL_CHUNK))
 }
 
+/// How one entry of a cache is kept and read.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EntryKernels {
+    /// Bits per number of the encoded keys and values.
+    pub bits: [f64; 2],
+    /// The instructions that make scores of encoded keys and sums of encoded values; `decode` where pages are decoded.
+    pub kernels: [&'static str; 2],
+}
+
+/// What runs for every entry of a model's cache; heads whose codecs differ are told by the first.
+///
+/// # Errors
+/// As [`KvCache::new`].
+pub fn kernels(kv: impl Into<Policy>, states: &[LayerState]) -> Result<Vec<EntryKernels>, KvUnsupported> {
+    let layout = layout(&kv.into(), states)?;
+    let of_entry = |entry: &kvant_cache::EntryLayout| {
+        let head = entry.heads().first()?;
+        let (key, value) = (head.key.codec(), head.value.codec());
+        Some(EntryKernels {
+            bits: [key.bits_per_value(), value.bits_per_value()],
+            kernels: [key.kernels().scores, value.kernels().accumulate],
+        })
+    };
+    Ok(layout.entries().iter().filter_map(of_entry).collect())
+}
+
 fn layout(policy: &Policy, states: &[LayerState]) -> Result<CacheLayout, KvUnsupported> {
     CacheLayout::new(policy, &shapes(states)).map_err(|e| KvUnsupported::new(policy, &e))
 }

@@ -8,6 +8,8 @@ use crate::table::Column::{Left, Right};
 use crate::table::Table;
 use clap::Args;
 use kvant_codec::{TIER_VARIABLE, Tier};
+use kvant_engine::Policy;
+use kvant_engine::kv::{self, EntryKernels};
 use kvant_engine::memory::{Memory, bytes};
 use kvant_eval::Machine;
 use kvant_model::blocks::{Dense, Packed};
@@ -22,6 +24,10 @@ pub struct Doctor {
     /// Look at this model too: a file, a folder or the name of a model in the cache
     #[arg(short, long)]
     model: Option<String>,
+
+    /// How the model's keys and values would be kept
+    #[arg(long, value_name = "SPEC", default_value = "int4")]
+    kv: Policy,
 }
 
 impl Doctor {
@@ -34,7 +40,7 @@ impl Doctor {
         let tier = machine(&mut out, &mut complaints)?;
         models(&mut out)?;
         if let Some(checkpoint) = &checkpoint {
-            layers(&mut out, checkpoint, tier, &mut complaints)?;
+            layers(&mut out, checkpoint, &self.kv, tier, &mut complaints)?;
         }
         if complaints.is_empty() {
             writeln!(out, "\nNothing here would make kvant slow.")?;
@@ -121,6 +127,7 @@ fn models(out: &mut dyn Write) -> Result<(), Failure> {
 fn layers(
     out: &mut dyn Write,
     checkpoint: &Checkpoint,
+    policy: &Policy,
     tier: Tier,
     complaints: &mut Vec<String>,
 ) -> Result<(), Failure> {
@@ -134,7 +141,12 @@ fn layers(
         let kernel = if kind.ends_with("norm") || kind.ends_with("bias") {
             "f32".to_owned()
         } else if kind == "token_embd" || kind.ends_with("embed_tokens") {
-            "rows as they are asked for".to_owned()
+            let is_output =
+                !checkpoint.names().any(|name| name.starts_with("output.") || name.starts_with("lm_head."));
+            format!(
+                "rows as they are asked for{}",
+                if is_output { "; packed once more as the output" } else { "" }
+            )
         } else if Packed::layout(dtype).is_some() {
             format!("packed × int8, {}", product_kernels(tier))
         } else if Dense::number(dtype).is_some() {
@@ -152,10 +164,16 @@ fn layers(
         Right("heads"),
         Right("channels"),
         Right("window"),
-        Left("kernel"),
+        Right("bits"),
+        Left("kernels"),
     ]);
-    for (shape, count) in by_shape(model.states()) {
-        table.row([vec![count.to_string()], shape, vec!["exact attention".into()]].concat());
+    let kernels = kv::kernels(policy, model.states())?;
+    for (cells, count) in by_entry(model.states(), &kernels) {
+        table.row([vec![count.to_string()], cells].concat());
+    }
+    if kernels.iter().any(|entry| entry.kernels.contains(&"decode")) {
+        complaints
+            .push(format!("there are no kernels on the bytes of {policy}: pages are decoded to be read"));
     }
     table.write(out, 2)?;
 
@@ -206,11 +224,11 @@ fn by_kind(tensors: &[Tensor]) -> Vec<(String, DType, usize, u64)> {
     kinds
 }
 
-/// Cache entries of the same shape, as cells, and how many there are.
-fn by_shape(states: &[LayerState]) -> Vec<(Vec<String>, usize)> {
-    let mut shapes: Vec<(Vec<String>, usize)> = Vec::new();
-    for state in states {
-        let cells = match state {
+/// Cache entries of the same shape and kind, as cells, and how many there are.
+fn by_entry(states: &[LayerState], kernels: &[EntryKernels]) -> Vec<(Vec<String>, usize)> {
+    let mut kinds: Vec<(Vec<String>, usize)> = Vec::new();
+    for (state, EntryKernels { bits, kernels }) in states.iter().zip(kernels) {
+        let mut cells = match state {
             LayerState::KeysValues(shape) => vec![
                 shape.heads.to_string(),
                 format!("{} + {}", shape.key_dim, shape.value_dim),
@@ -218,10 +236,12 @@ fn by_shape(states: &[LayerState]) -> Vec<(Vec<String>, usize)> {
             ],
             other => vec![format!("{other:?}"), String::new(), String::new()],
         };
-        match shapes.iter_mut().find(|(known, _)| *known == cells) {
+        cells.push(format!("{} + {}", bits[0], bits[1]));
+        cells.push(format!("scores {}, sums {}", kernels[0], kernels[1]));
+        match kinds.iter_mut().find(|(known, _)| *known == cells) {
             Some((_, count)) => *count += 1,
-            None => shapes.push((cells, 1)),
+            None => kinds.push((cells, 1)),
         }
     }
-    shapes
+    kinds
 }

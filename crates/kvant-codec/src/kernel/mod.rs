@@ -18,7 +18,7 @@ use crate::codec::scalar::ScalarCodec;
 use crate::codec::{Accumulator, Query};
 use crate::page::ScaleFormat;
 use crate::transform::Basis;
-use kvant_simd::{Simd, Tier, Work};
+use kvant_simd::{Simd, Tier, Work, with_tier};
 use std::ops::Range;
 
 /// The largest head dimension.
@@ -163,15 +163,7 @@ impl Kernels {
     /// When the CPU does not have the tier: running its code would be undefined.
     pub(crate) fn of(tier: Tier) -> &'static Kernels {
         assert!(tier.is_available(), "this CPU cannot run {tier} kernels");
-        match tier {
-            #[cfg(target_arch = "x86_64")]
-            Tier::Avx2 => const { &Kernels::new::<kvant_simd::Avx2>() },
-            #[cfg(target_arch = "x86_64")]
-            Tier::Avx512 => const { &Kernels::new::<kvant_simd::Avx512>() },
-            #[cfg(target_arch = "aarch64")]
-            Tier::Neon => const { &Kernels::new::<kvant_simd::Neon>() },
-            _ => const { &Kernels::new::<kvant_simd::Scalar>() },
-        }
+        with_tier!(tier, S => const { &Kernels::new::<S>() })
     }
 }
 

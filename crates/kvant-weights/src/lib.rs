@@ -34,9 +34,11 @@ mod matrix;
 mod output;
 mod pack;
 mod source;
+mod unpacked;
 
 pub use activations::Activations;
 pub use dense::{Number, multiply_dense};
 pub use kernel::{AMX_VARIABLE, Amx};
 pub use layout::Layout;
 pub use matrix::{Matrix, PackError};
+pub use unpacked::multiply_unpacked;

@@ -4,7 +4,7 @@ mod oracle;
 
 use half::{bf16, f16};
 use kvant_simd::Tier;
-use kvant_weights::{Activations, Layout, Matrix, Number, PackError, multiply_dense};
+use kvant_weights::{Activations, Layout, Matrix, Number, PackError, multiply_dense, multiply_unpacked};
 use oracle::{Random, decode_row, random_blocks};
 use proptest::prelude::*;
 
@@ -116,6 +116,39 @@ proptest! {
                     }
                 }
             }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(target_arch = "aarch64") { 8 } else { 48 }))]
+    #[test]
+    fn unpacked_rows_multiply_to_the_definition_with_the_same_bits_everywhere(
+        rows in 1usize..90, columns in 1usize..600, tokens in 1usize..30, threads in 1usize..5, seed in 0u64..1000,
+    ) {
+        let mut random = Random::new(seed);
+        let weights: Vec<f32> = (0..rows * columns).map(|_| random.normal()).collect();
+        let x: Vec<f32> = (0..tokens * columns).map(|_| random.normal()).collect();
+        let unpack = |row: usize, out: &mut [f32]| out.copy_from_slice(&weights[row * columns..][..columns]);
+        kvant_threads::set_threads(threads);
+        let mut scalar = vec![f32::NAN; tokens * rows];
+        multiply_unpacked(Tier::Scalar, (rows, columns), unpack, &x, &mut scalar);
+        for (token, own) in x.chunks_exact(columns).enumerate() {
+            for row in 0..rows {
+                let pairs = own.iter().zip(&weights[row * columns..][..columns]);
+                let exact: f64 = pairs.map(|(&a, &b)| f64::from(a) * f64::from(b)).sum();
+                let near = 1e-6 * (1.0 + columns as f64);
+                prop_assert!((f64::from(scalar[token * rows + row]) - exact).abs() < near);
+            }
+        }
+        kvant_threads::set_threads(1);
+        for tier in Tier::available() {
+            let mut out = vec![f32::NAN; tokens * rows];
+            multiply_unpacked(tier, (rows, columns), unpack, &x, &mut out);
+            prop_assert_eq!(bits(&scalar), bits(&out), "{}", tier);
+            let mut alone = vec![f32::NAN; rows];
+            multiply_unpacked(tier, (rows, columns), unpack, &x[..columns], &mut alone);
+            prop_assert_eq!(bits(&scalar[..rows]), bits(&alone), "{} alone", tier);
         }
     }
 }

@@ -109,13 +109,13 @@ impl<'a> Parts<'a> {
             weight
         };
         weight.expect_shape(&[outputs, inputs])?;
-        Ok(Linear::new(Box::new(Unpacked::new(weight)?), None))
+        Ok(Linear::new(Box::new(Unpacked::new(self.tier, weight)?), None))
     }
 
     /// The product with a matrix of weights: the one place that chooses how it is stored and multiplied.
     pub fn product(&self, weight: Tensor) -> Result<Box<dyn Multiply>> {
         // Shapes and types that cannot be multiplied at all are refused by the reference.
-        let weight = Unpacked::new(weight)?.into_weight();
+        let weight = Unpacked::new(self.tier, weight)?.into_weight();
         let plain = matches!(weight.dtype(), DType::F32 | DType::F16 | DType::BF16);
         let weight = match self.options.weights {
             Some(packed) if plain && packed.row_bytes(weight.columns()).is_some() => {
@@ -131,7 +131,7 @@ impl<'a> Parts<'a> {
         {
             (Some(layout), _) if fast => Box::new(Packed::new(self.tier, layout, &weight)?),
             (_, Some(number)) => Box::new(Dense::new(self.tier, number, weight)),
-            _ => Box::new(Unpacked::new(weight)?),
+            _ => Box::new(Unpacked::new(self.tier, weight)?),
         };
         self.pin(&name, product.bytes())?;
         Ok(product)

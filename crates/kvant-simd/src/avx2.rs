@@ -110,6 +110,7 @@ impl Simd for Avx2 {
         fn fnma(a: F2, b: F2, c: F2) -> F2 { each!(i => _mm256_fnmadd_ps(a[i], b[i], c[i])) }
         fn min(a: F2, b: F2) -> F2 { each!(i => _mm256_min_ps(a[i], b[i])) }
         fn max(a: F2, b: F2) -> F2 { each!(i => _mm256_max_ps(a[i], b[i])) }
+        fn max_abs(a: F2, b: F2) -> F2 { Self::max(a, Self::abs(b)) }
         fn abs(a: F2) -> F2 { each!(i => _mm256_andnot_ps(_mm256_set1_ps(-0.0), a[i])) }
         fn select_gt(a: F2, b: F2, x: F2, y: F2) -> F2 {
             each!(i => _mm256_blendv_ps(y[i], x[i], _mm256_cmp_ps::<_CMP_GT_OQ>(a[i], b[i])))

@@ -78,6 +78,8 @@ impl Simd for Avx512 {
         fn fnma(a: __m512, b: __m512, c: __m512) -> __m512 { _mm512_fnmadd_ps(a, b, c) }
         fn min(a: __m512, b: __m512) -> __m512 { _mm512_min_ps(a, b) }
         fn max(a: __m512, b: __m512) -> __m512 { _mm512_max_ps(a, b) }
+        // Of the larger magnitude (the low bits, 11), without its sign (the high bits, 10).
+        fn max_abs(a: __m512, b: __m512) -> __m512 { _mm512_range_ps::<0b1011>(a, b) }
         fn abs(a: __m512) -> __m512 { _mm512_abs_ps(a) }
         fn select_gt(a: __m512, b: __m512, x: __m512, y: __m512) -> __m512 { _mm512_mask_blend_ps(_mm512_cmp_ps_mask::<_CMP_GT_OQ>(a, b), y, x) }
         fn reduce_add(a: __m512) -> f32 { _mm512_reduce_add_ps(a) }

@@ -175,6 +175,8 @@ pub trait Simd: Copy + 'static {
     unsafe fn min(a: Self::F, b: Self::F) -> Self::F;
     /// The larger.
     unsafe fn max(a: Self::F, b: Self::F) -> Self::F;
+    /// The larger of `a`, which is not negative, and |b|.
+    unsafe fn max_abs(a: Self::F, b: Self::F) -> Self::F;
     /// |a|.
     unsafe fn abs(a: Self::F) -> Self::F;
     /// Per lane: `x` where a > b, else `y`.

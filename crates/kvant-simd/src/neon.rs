@@ -140,6 +140,7 @@ impl Simd for Neon {
         fn fnma(a: F4, b: F4, c: F4) -> F4 { four!(i => vfmsq_f32(c[i], a[i], b[i])) }
         fn min(a: F4, b: F4) -> F4 { four!(i => vminq_f32(a[i], b[i])) }
         fn max(a: F4, b: F4) -> F4 { four!(i => vmaxq_f32(a[i], b[i])) }
+        fn max_abs(a: F4, b: F4) -> F4 { Self::max(a, Self::abs(b)) }
         fn abs(a: F4) -> F4 { four!(i => vabsq_f32(a[i])) }
         fn select_gt(a: F4, b: F4, x: F4, y: F4) -> F4 {
             four!(i => vbslq_f32(vcgtq_f32(a[i], b[i]), x[i], y[i]))

@@ -92,6 +92,9 @@ impl Simd for Scalar {
     unsafe fn max(a: Self::F, b: Self::F) -> Self::F {
         zip(a, b, |a, b| if a > b { a } else { b })
     }
+    unsafe fn max_abs(a: Self::F, b: Self::F) -> Self::F {
+        zip(a, b, |a, b| if a > b.abs() { a } else { b.abs() })
+    }
     unsafe fn abs(a: Self::F) -> Self::F {
         map(a, f32::abs)
     }

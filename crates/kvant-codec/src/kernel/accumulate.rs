@@ -3,7 +3,7 @@
 //! The token's scale folds into its weight; folded weights are rounded to signed bytes per page, head and group, and
 //! meet units of sixteen channels and four tokens. What is left per channel and page is one multiply-add.
 
-use super::round::{ONES, Rounded, multiply, planes, round_bytes, step};
+use super::round::{self, Folded, ONES, Rounded, planes};
 use super::scores::{combine, dot, seen_centre};
 use super::{MAX_TOKENS, Pages, by_heads, by_width, load_array, load_scales};
 use crate::codec::Accumulator;
@@ -33,16 +33,6 @@ struct Part {
     sums: *mut f32,
 }
 
-impl Part {
-    const EMPTY: Part = Part {
-        bytes: std::ptr::null(),
-        rounded: Rounded { step: 0.0, sum: 0.0 },
-        offset: 0.0,
-        mass: 0.0,
-        sums: std::ptr::null_mut(),
-    };
-}
-
 /// Adds Σ w·v of the page for all heads.
 ///
 /// # Safety
@@ -69,26 +59,32 @@ pub(crate) unsafe fn accumulate<S: Simd>(
                 sums.mass[first + h] += mass[h];
             }
             for (spans, levels) in layout.spans.chunks(SPANS).zip(codec.levels.chunks(SPANS)) {
-                let mut parts = [[Part::EMPTY; HEADS]; SPANS];
+                let mut parts = [[const { MaybeUninit::<Part>::uninit() }; HEADS]; SPANS];
                 for (i, (span, levels)) in spans.iter().zip(levels).enumerate() {
                     let mut scales = [MaybeUninit::<f32>::uninit(); MAX_TOKENS];
                     let scales = load_token_scales::<S>(codec, span, pages, &mut scales);
-                    let fold = Fold { codec, span, levels, page: pages.page, scales };
                     let mut at = 0;
                     while at < count {
+                        let fold = Fold {
+                            codec,
+                            span,
+                            levels,
+                            page: pages.page,
+                            scales,
+                            weights: weights.add(at * tokens),
+                            mass: mass.as_ptr().add(at),
+                            sums: sums.sums.as_mut_ptr().add((first + at) * sums.stride),
+                            stride: sums.stride,
+                        };
                         let bytes = bytes.as_mut_ptr().cast::<i8>().add((i * HEADS + at) * 2 * MAX_TOKENS);
-                        let (weights, part) = (weights.add(at * tokens), parts[i].as_mut_ptr().add(at));
-                        at += by_heads!(S, count - at, fold_block::<S>(&fold, weights, bytes, part));
-                    }
-                    for h in 0..count {
-                        parts[i][h].mass = mass[h];
-                        parts[i][h].sums = sums.sums.as_mut_ptr().add((first + h) * sums.stride);
+                        let part = parts[i].as_mut_ptr().cast::<Part>().add(at);
+                        at += by_heads!(S, count - at, fold_block::<S>(&fold, bytes, part));
                     }
                 }
                 for (i, (span, levels)) in spans.iter().zip(levels).enumerate() {
                     let mut at = 0;
                     while at < count {
-                        let part = parts[i].as_ptr().add(at);
+                        let part = parts[i].as_ptr().cast::<Part>().add(at);
                         at += by_heads!(S, count - at, span_block::<S>(codec, span, levels, part, pages));
                     }
                 }
@@ -155,41 +151,32 @@ struct Fold<'a> {
     page: *const u8,
     /// (tokens).
     scales: *const f32,
+    /// (heads, tokens).
+    weights: *const f32,
+    /// (heads): Σ w.
+    mass: *const f32,
+    /// The first head's sums, the next `stride` on.
+    sums: *mut f32,
+    stride: usize,
 }
 
 /// w_t·s_t rounded to bytes for H heads, and the part that needs no codes.
 ///
 /// # Safety
-/// `weights` has H rows of `tokens` floats, `bytes` room for two planes of each, `parts` room for H; the CPU has the tier.
+/// Weights, masses and sums are there for H heads, `bytes` has room for two planes of each, `parts` for H; the CPU has the
+/// tier.
 #[inline(always)]
-unsafe fn fold_block<S: Simd, const H: usize>(
-    fold: &Fold<'_>,
-    weights: *const f32,
-    bytes: *mut i8,
-    parts: *mut Part,
-) -> usize {
-    let Fold { codec, span, levels, page, scales } = *fold;
+unsafe fn fold_block<S: Simd, const H: usize>(fold: &Fold<'_>, bytes: *mut i8, parts: *mut Part) -> usize {
+    let Fold { codec, span, levels, page, scales, weights, .. } = *fold;
     let layout = &codec.layout;
     let (tokens, format) = (layout.tokens, layout.format);
-    let mut products = [[MaybeUninit::<f32>::uninit(); MAX_TOKENS]; H];
     let at = span.group * tokens * format.bytes();
     // SAFETY: token arrays have `tokens` entries per group.
     unsafe {
-        let planes = planes(u32::from(span.bits));
-        let mut tops = [S::splat(0.0); 4];
-        for h in 0..H {
-            tops[h] = multiply::<S>(weights.add(h * tokens), scales, products[h].as_mut_ptr().cast(), tokens);
-        }
-        let steps = S::reduce4_max(tops).map(|top| step(top, planes));
-        let mut integers = [S::splat(0.0); 4];
-        for h in 0..H {
-            let (product, bytes) = (products[h].as_ptr().cast(), bytes.add(h * 2 * MAX_TOKENS));
-            integers[h] = match planes {
-                1 => round_bytes::<S, 1>(product, tokens, steps[h].1, bytes, MAX_TOKENS),
-                _ => round_bytes::<S, 2>(product, tokens, steps[h].1, bytes, MAX_TOKENS),
-            };
-        }
-        let integers = S::reduce4_add(integers);
+        let row = |h: usize| weights.add(h * tokens);
+        let Folded { steps, sums } =
+            round::fold::<S, H>(row, scales, tokens, u32::from(span.bits), bytes, MAX_TOKENS);
+        let integers = S::reduce4_add(sums);
         let mut offsets = [0.0; 4];
         if let Some(range) = &layout.token_zero {
             let mut partial = [S::splat(0.0); 4];
@@ -206,9 +193,10 @@ unsafe fn fold_block<S: Simd, const H: usize>(
         for h in 0..H {
             parts.add(h).write(Part {
                 bytes: bytes.add(h * 2 * MAX_TOKENS),
-                rounded: Rounded { step: steps[h].0, sum: integers[h] },
+                rounded: Rounded { step: steps[h], sum: integers[h] },
                 offset: offsets[h],
-                ..Part::EMPTY
+                mass: *fold.mass.add(h),
+                sums: fold.sums.add(h * fold.stride),
             });
         }
     }
@@ -258,16 +246,24 @@ impl<S: Simd, const H: usize, const BITS: u32, const TABLE: bool> Work<S>
         let units = layout.tokens / 8;
         let full = TABLE || BITS == 8;
         let size = layout.format.bytes();
+        // Nothing but the step is left to be done to a channel's sum.
+        let plain = layout.channel_scale.is_none() && layout.token_zero.is_none();
         // SAFETY: a span's rows lie within the page; `sums` has padded rows; channel arrays are padded to 16 on this
         // side.
         unsafe {
             let table = S::table(&levels.table);
-            let seen = seen_centre::<S>(levels) as f32;
+            let seen = seen_centre::<S>(levels);
             let mut codes = page.add(span.codes);
             let mut coming = next.wrapping_add(span.codes);
             for row in 0..span.len / LANES {
                 // The two vectors of a unit have sums of their own: two chains hide more latency than one.
                 let mut low = [[S::izero(); 2]; H];
+                if planes(BITS) == 1 {
+                    // What the centre adds is known beforehand. It is small, but for scales that are no numbers.
+                    for h in 0..H {
+                        low[h][0] = S::isplat((part[h].rounded.sum as i32).wrapping_mul(-seen));
+                    }
+                }
                 let mut high = [[S::izero(); 2]; H];
                 for octet in 0..units {
                     let (mut a, mut b) = unpack::<S, BITS>(codes);
@@ -295,7 +291,16 @@ impl<S: Simd, const H: usize, const BITS: u32, const TABLE: bool> Work<S>
                     let dot =
                         combine::<S, BITS>(S::iadd(low[h][0], low[h][1]), S::iadd(high[h][0], high[h][1]));
                     let rounded = part[h].rounded;
-                    let mut sum = S::mul(S::sub(dot, S::splat(rounded.sum * seen)), S::splat(rounded.step));
+                    let dot = match planes(BITS) {
+                        1 => dot,
+                        _ => S::sub(dot, S::splat(rounded.sum * seen as f32)),
+                    };
+                    let p = part[h].sums.add(channel);
+                    if plain {
+                        S::store(p, S::fma(dot, S::splat(rounded.step), S::load(p)));
+                        continue;
+                    }
+                    let mut sum = S::mul(dot, S::splat(rounded.step));
                     if let Some(scale) = scale {
                         if zero.is_some() {
                             // s·(c − centre) + (z + centre·s): the centre comes back with the exact mass.
@@ -306,7 +311,6 @@ impl<S: Simd, const H: usize, const BITS: u32, const TABLE: bool> Work<S>
                     if let Some(zero) = zero {
                         sum = S::fma(zero, S::splat(part[h].mass), sum);
                     }
-                    let p = part[h].sums.add(channel);
                     S::store(p, S::add(S::load(p), S::add(sum, S::splat(part[h].offset))));
                 }
             }

@@ -9,6 +9,7 @@
 //! the page's token scales.
 
 use kvant_simd::{LANES, Simd};
+use std::mem::MaybeUninit;
 
 /// Ones to fold with where there is nothing to fold.
 pub(crate) static ONES: [f32; super::MAX_DIM + LANES] = [1.0; super::MAX_DIM + LANES];
@@ -32,7 +33,74 @@ pub(crate) struct Rounded {
 pub(crate) fn step(top: f32, planes: usize) -> (f32, f32) {
     let limit = if planes == 2 { 127.0 * 256.0 + 127.0 } else { 127.0 };
     // Below this a reciprocal could overflow.
-    if top > 1e-30 { (top / limit, limit / top) } else { (0.0, 0.0) }
+    if top > 1e-30 { (top * (1.0 / limit), limit / top) } else { (0.0, 0.0) }
+}
+
+/// What folding a few rows came to: one unit of each row's integers, and their sums, spread over the lanes. The places
+/// past the last row are of no meaning.
+pub(crate) struct Folded<F> {
+    pub steps: [f32; 4],
+    pub sums: [F; 4],
+}
+
+/// Numbers of a row that stay in registers from the product to the byte.
+const HELD: usize = 4 * LANES;
+
+/// Folds one run of factors into H rows and rounds each to bytes by its own step: row h to `bytes + 2·h·plane`, the high
+/// plane, where there is one, `plane` after the low.
+///
+/// # Safety
+/// `row` gives H rows of `len` floats, a multiple of 16, `factors` as many; `bytes` has room for two planes of every row;
+/// the CPU has the tier.
+#[inline(always)]
+pub(crate) unsafe fn fold<S: Simd, const H: usize>(
+    row: impl Fn(usize) -> *const f32,
+    factors: *const f32,
+    len: usize,
+    bits: u32,
+    bytes: *mut i8,
+    plane: usize,
+) -> Folded<S::F> {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let (mut tops, mut sums) = ([S::splat(0.0); 4], [S::splat(0.0); 4]);
+        let planes = planes(bits);
+        if planes == 1 && len == HELD {
+            let mut products = [[S::splat(0.0); 4]; H];
+            for i in 0..4 {
+                let factor = S::load(factors.add(LANES * i));
+                for h in 0..H {
+                    products[h][i] = S::mul(S::load(row(h).add(LANES * i)), factor);
+                }
+            }
+            for h in 0..H {
+                let [a, b, c, d] = products[h];
+                let zero = S::splat(0.0);
+                tops[h] = S::max(S::max_abs(S::max_abs(zero, a), b), S::max_abs(S::max_abs(zero, c), d));
+            }
+            let steps = S::reduce4_max(tops).map(|top| step(top, 1));
+            for h in 0..H {
+                let inverse = S::splat(steps[h].1);
+                let narrow = S::narrow(products[h].map(|x| S::round(S::mul(x, inverse))));
+                S::bstore(bytes.add(2 * h * plane), narrow);
+                sums[h] = S::sum_bytes(narrow);
+            }
+            return Folded { steps: steps.map(|step| step.0), sums };
+        }
+        let mut products = [[MaybeUninit::<f32>::uninit(); super::MAX_DIM + LANES]; H];
+        for h in 0..H {
+            tops[h] = multiply::<S>(row(h), factors, products[h].as_mut_ptr().cast(), len);
+        }
+        let steps = S::reduce4_max(tops).map(|top| step(top, planes));
+        for h in 0..H {
+            let (product, bytes) = (products[h].as_ptr().cast(), bytes.add(2 * h * plane));
+            sums[h] = match planes {
+                1 => round_bytes::<S, 1>(product, len, steps[h].1, bytes, plane),
+                _ => round_bytes::<S, 2>(product, len, steps[h].1, bytes, plane),
+            };
+        }
+        Folded { steps: steps.map(|step| step.0), sums }
+    }
 }
 
 /// Writes a·b for `len` numbers (a multiple of 16) and returns the largest magnitude per lane.
@@ -40,7 +108,7 @@ pub(crate) fn step(top: f32, planes: usize) -> (f32, f32) {
 /// # Safety
 /// `a`, `b` and `product` are valid for `len` floats; the CPU has the tier.
 #[inline(always)]
-pub(crate) unsafe fn multiply<S: Simd>(a: *const f32, b: *const f32, product: *mut f32, len: usize) -> S::F {
+unsafe fn multiply<S: Simd>(a: *const f32, b: *const f32, product: *mut f32, len: usize) -> S::F {
     // SAFETY: c + 64 or c + 16 ≤ len.
     unsafe {
         let mut top = [S::splat(0.0); 2];
@@ -50,14 +118,14 @@ pub(crate) unsafe fn multiply<S: Simd>(a: *const f32, b: *const f32, product: *m
                 let at = c + LANES * i;
                 let x = S::mul(S::load(a.add(at)), S::load(b.add(at)));
                 S::store(product.add(at), x);
-                top[i % 2] = S::max(top[i % 2], S::abs(x));
+                top[i % 2] = S::max_abs(top[i % 2], x);
             }
             c += 4 * LANES;
         }
         while c < len {
             let x = S::mul(S::load(a.add(c)), S::load(b.add(c)));
             S::store(product.add(c), x);
-            top[0] = S::max(top[0], S::abs(x));
+            top[0] = S::max_abs(top[0], x);
             c += LANES;
         }
         S::max(top[0], top[1])

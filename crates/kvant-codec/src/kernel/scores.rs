@@ -3,7 +3,7 @@
 //! A span of channels at a time: the query's bytes (folded with the page's channel scales, or prepared once when
 //! there are none) meet units of sixteen tokens; what is left per token is one fused multiply-add with its scale.
 
-use super::round::{multiply, planes, round_bytes, step};
+use super::round::{self, Folded, planes};
 use super::{MAX_DIM, Pages, by_heads, by_width, load_array, load_scales};
 use crate::codec::Query;
 use crate::codec::scalar::ScalarCodec;
@@ -29,10 +29,6 @@ struct Part {
     base: f32,
     /// Multiplies the token's zero: Σ q over the span.
     zero: f32,
-}
-
-impl Part {
-    const EMPTY: Part = Part { bytes: std::ptr::null(), plane: 0, step: 0.0, base: 0.0, zero: 0.0 };
 }
 
 /// A span's channel scales as floats, and what they add to every channel, zero + centre · scale.
@@ -66,23 +62,24 @@ pub(crate) unsafe fn scores<S: Simd>(codec: &ScalarCodec, query: &Query, pages: 
             let plane = span.len.next_multiple_of(LANES);
             for first in (0..query.heads).step_by(BATCH) {
                 let count = BATCH.min(query.heads - first);
-                let mut parts = [Part::EMPTY; BATCH];
+                let mut parts = [const { MaybeUninit::<Part>::uninit() }; BATCH];
                 let mut at = 0;
                 while folded && at < count {
                     let fold = Fold { codec, query, span, levels, channels: &channels, plane };
                     let bytes = bytes.as_mut_ptr().cast::<i8>().add(at * 2 * plane);
-                    let parts = parts.as_mut_ptr().add(at);
+                    let parts = parts.as_mut_ptr().cast::<Part>().add(at);
                     at += by_heads!(S, count - at, fold_block::<S>(&fold, first + at, bytes, parts));
                 }
                 while at < count {
-                    parts[at] = prepared::<S>(codec, query, first + at, index);
+                    parts[at].write(prepared::<S>(codec, query, first + at, index));
                     at += 1;
                 }
                 let mut at = 0;
                 while at < count {
                     let out = out.add((first + at) * layout.tokens);
                     let place = Place { codec, span, levels, pages, first: index == 0 };
-                    at += by_heads!(S, count - at, span_block::<S>(&place, parts.as_ptr().add(at), out));
+                    let parts = parts.as_ptr().cast::<Part>().add(at);
+                    at += by_heads!(S, count - at, span_block::<S>(&place, parts, out));
                 }
             }
         }
@@ -221,30 +218,19 @@ unsafe fn fold_block<S: Simd, const H: usize>(
     parts: *mut Part,
 ) -> usize {
     let Fold { codec, query, span, levels, channels, plane } = *fold;
-    let mut products = [[MaybeUninit::<f32>::uninit(); MAX_DIM + LANES]; H];
     let scales = channels.scales.as_ptr().cast::<f32>();
     let offsets = channels.offsets.as_ptr().cast::<f32>();
     let len = plane;
     // SAFETY: the channels were read for this span; the query has zeros up to a multiple of 16.
     unsafe {
-        let planes = planes(u32::from(span.bits));
-        let mut tops = [S::splat(0.0); 4];
-        for h in 0..H {
-            let q = query.floats_of(head + h).add(span.first);
-            tops[h] = multiply::<S>(q, scales, products[h].as_mut_ptr().cast(), len);
-        }
-        let steps = S::reduce4_max(tops).map(|top| step(top, planes));
+        let row = |h: usize| query.floats_of(head + h).add(span.first);
+        let Folded { steps, sums } =
+            round::fold::<S, H>(row, scales, len, u32::from(span.bits), bytes, plane);
         let centre = seen_centre::<S>(levels) as f32;
         let mut bases = [S::splat(0.0); 4];
         for h in 0..H {
-            let q = query.floats_of(head + h).add(span.first);
-            let (step, inverse) = steps[h];
-            let bytes = bytes.add(h * 2 * plane);
-            let sum = match planes {
-                1 => round_bytes::<S, 1>(products[h].as_ptr().cast(), len, inverse, bytes, plane),
-                _ => round_bytes::<S, 2>(products[h].as_ptr().cast(), len, inverse, bytes, plane),
-            };
-            bases[h] = S::mul(sum, S::splat(-step * centre));
+            let q = row(h);
+            bases[h] = S::mul(sums[h], S::splat(-steps[h] * centre));
             if codec.layout.channel_zero.is_some() {
                 for c in (0..len).step_by(LANES) {
                     bases[h] = S::fma(S::load(q.add(c)), S::load(offsets.add(c)), bases[h]);
@@ -254,7 +240,7 @@ unsafe fn fold_block<S: Simd, const H: usize>(
         let bases = S::reduce4_add(bases);
         for h in 0..H {
             let bytes = bytes.add(h * 2 * plane).cast_const();
-            parts.add(h).write(Part { bytes, plane, step: steps[h].0, base: bases[h], zero: 0.0 });
+            parts.add(h).write(Part { bytes, plane, step: steps[h], base: bases[h], zero: 0.0 });
         }
     }
     H

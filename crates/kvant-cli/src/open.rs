@@ -5,7 +5,7 @@ use crate::options::ModelOptions;
 use crate::progress::Downloads;
 use kvant_codec::Tier;
 use kvant_engine::memory::{DoesNotFit, Memory, bytes, check_context};
-use kvant_engine::{Arena, Engine, Session, Signature, kv};
+use kvant_engine::{Arena, Engine, Policy, Session, Signature, kv};
 use kvant_model::hub::ModelName;
 use kvant_model::{Checkpoint, Hub};
 use std::path::{Path, PathBuf};
@@ -86,7 +86,7 @@ impl Opened {
         let checkpoint = Checkpoint::open(&path)?;
         let engine = Engine::load(&checkpoint, options.load_options())?;
         // A spec that cannot be used is refused before memory is looked at.
-        engine.session(options.policy(), 1)?;
+        engine.session(options.policy(engine.model()), 1)?;
         if engine.tokenizer().guesses_splits() {
             eprintln!(
                 "note: the file does not say how its vocabulary cuts text into words (tokenizer.ggml.pre); answers may \
@@ -100,13 +100,17 @@ impl Opened {
     /// An empty session.
     pub fn session(&self) -> Result<Session<'_>, Failure> {
         let arena = self.options.kv_memory().map_or_else(Arena::new, Arena::with_cap);
-        Ok(self.engine.session_in(arena, self.options.policy(), self.context)?)
+        Ok(self.engine.session_in(arena, self.policy(), self.context)?)
+    }
+
+    fn policy(&self) -> Policy {
+        self.options.policy(self.engine.model())
     }
 
     /// What sessions of this model are saved and resumed under.
     pub fn signature(&self) -> Result<Signature, Failure> {
         let options = self.options.load_options();
-        Ok(kvant_engine::signature(&self.checkpoint, &options, &self.options.policy(), self.context)?)
+        Ok(kvant_engine::signature(&self.checkpoint, &options, &self.policy(), self.context)?)
     }
 }
 
@@ -171,7 +175,7 @@ fn endless(
 
 /// Whether a full cache stays within `--kv-memory`.
 fn within(cap: usize, engine: &Engine, options: &ModelOptions, context: usize) -> Result<(), Failure> {
-    let needs = |context| kv::memory(options.policy(), engine.model().states(), context);
+    let needs = |context| kv::memory(options.policy(engine.model()), engine.model().states(), context);
     let needed = needs(context)?;
     if needed <= cap {
         return Ok(());
@@ -204,6 +208,6 @@ fn fit(
     context: usize,
 ) -> Result<Result<(), DoesNotFit>, Failure> {
     let Some(memory) = Memory::read() else { return Ok(Ok(())) };
-    let per_token = kv::bytes_per_token(options.policy(), engine.model().states())?;
+    let per_token = kv::bytes_per_token(options.policy(engine.model()), engine.model().states())?;
     Ok(check_context(context, options.weight_bytes(checkpoint)?, per_token, memory.available))
 }

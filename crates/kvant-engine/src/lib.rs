@@ -2,7 +2,7 @@
 //!
 //! An [`Engine`] is a loaded checkpoint with its tokenizer and chat template; a [`Session`] is one sequence of it.
 //! [`sampler`] chooses tokens, [`stop`] ends a text at the strings a user named, [`kv`] keeps keys and values as a
-//! spec says, and [`memory`] knows how long a context this machine can hold.
+//! spec says, [`family`] knows which one suits a model, and [`memory`] knows how long a context this machine can hold.
 //!
 //! ```no_run
 //! use kvant_engine::{Engine, Event, Policy, Request, SamplingParams};
@@ -25,6 +25,7 @@
 #![deny(missing_docs)]
 
 mod engine;
+pub mod family;
 pub mod kv;
 pub mod memory;
 pub mod sampler;
@@ -34,6 +35,7 @@ pub mod stop;
 mod text;
 
 pub use engine::{Engine, PromptError};
+pub use family::{Family, FamilyDefault};
 pub use kv::{KvCache, KvFailure, KvUnsupported};
 pub use kvant_cache::snapshot::{Signature, Snapshot, SnapshotError};
 pub use kvant_cache::{Arena, Policy};

@@ -5,8 +5,8 @@ use crate::options::Activations;
 use crate::options::ThreadOptions;
 use crate::options::size::Size;
 use clap::{Args, ValueEnum};
-use kvant_engine::Policy;
-use kvant_model::{Checkpoint, DType, LoadOptions};
+use kvant_engine::{FamilyDefault, Policy};
+use kvant_model::{Checkpoint, DType, LoadOptions, Model};
 
 /// The model, and how it runs.
 #[derive(Args, Clone)]
@@ -21,8 +21,9 @@ pub struct ModelOptions {
     ctx: Option<u64>,
 
     /// How keys and values are kept: int4, int8, f16, k=CODEC,v=CODEC …, with exceptions such as 'int4;layers 0-1:k=f16'
-    #[arg(long, value_name = "SPEC", default_value = "int4")]
-    kv: Policy,
+    /// [default: by the model's family, int4 for most; `kvant doctor` tells]
+    #[arg(long, value_name = "SPEC")]
+    kv: Option<Policy>,
 
     /// Go on without end, in view of the last TOKENS and the first few only; what leaves the window is forgotten
     #[arg(long, value_name = "TOKENS", conflicts_with = "ctx", value_parser = clap::value_parser!(u32).range(1..))]
@@ -77,9 +78,9 @@ impl ModelOptions {
         self.ctx.map(|tokens| usize::try_from(tokens).unwrap_or(usize::MAX))
     }
 
-    /// How keys and values are kept, the window included.
-    pub fn policy(&self) -> Policy {
-        let mut policy = self.kv.clone();
+    /// How keys and values of a model are kept, the window included.
+    pub fn policy(&self, model: &Model) -> Policy {
+        let mut policy = self.kv.clone().unwrap_or_else(|| FamilyDefault::of(model).policy());
         policy.rule.streaming = self.window();
         if let Some(sinks) = self.sinks {
             policy.rule.sinks = sinks as usize;

@@ -17,7 +17,7 @@ mod rope;
 mod rows;
 
 pub use activation::Activation;
-pub use attention::{Attention, Projection};
+pub use attention::{Attention, Projection, ScoreTraits};
 pub use decoder::{Block, Decoder, Head};
 pub(crate) use dot::dot_block;
 pub use embedding::Embedding;

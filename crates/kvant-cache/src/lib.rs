@@ -65,7 +65,7 @@ pub use arena::{Arena, ArenaFull, Usage};
 pub use error::{CacheError, LayoutError};
 pub use layout::{CacheLayout, EntryLayout, EntryShape, HeadCodecs, SideCodecs};
 pub use page::{Page, PageMut};
-pub use policy::{Clause, Policy, PolicyError};
+pub use policy::{Clause, Policy, PolicyError, SparseV};
 pub use prefix::{PrefixTree, PrefixUsage, WhenFull};
 pub use sequence::{Footprint, Sequence};
 pub use side::SideStore;

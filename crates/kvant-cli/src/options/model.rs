@@ -5,7 +5,7 @@ use crate::options::Activations;
 use crate::options::ThreadOptions;
 use crate::options::size::Size;
 use clap::{Args, ValueEnum};
-use kvant_engine::{FamilyDefault, Policy};
+use kvant_engine::{FamilyDefault, Policy, SparseV};
 use kvant_model::{Checkpoint, DType, LoadOptions, Model};
 
 /// The model, and how it runs.
@@ -32,6 +32,11 @@ pub struct ModelOptions {
     /// First tokens that are kept exactly, and stay in view of a window [default: 4]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=32))]
     sinks: Option<u32>,
+
+    /// Do not read the values of a page (64 tokens or so) in which no token's probability reaches TAU, above 0 and below 1:
+    /// the larger, the faster on long contexts and the less exact [default: only what cannot change the result is left out]
+    #[arg(long, value_name = "TAU")]
+    sparse_v: Option<SparseV>,
 
     /// The most memory for keys and values, such as 512M or 2G; a context that needs more is refused
     #[arg(long, value_name = "SIZE")]
@@ -85,6 +90,7 @@ impl ModelOptions {
         if let Some(sinks) = self.sinks {
             policy.rule.sinks = sinks as usize;
         }
+        policy.sparse_v = self.sparse_v.or(policy.sparse_v);
         policy
     }
 

@@ -61,7 +61,7 @@ mod side;
 pub mod snapshot;
 mod visibility;
 
-pub use arena::{Arena, ArenaFull, Usage};
+pub use arena::{Arena, ArenaError, ArenaOptions, Usage};
 pub use error::{CacheError, LayoutError};
 pub use layout::{CacheLayout, EntryLayout, EntryShape, HeadCodecs, SideCodecs};
 pub use page::{Page, PageMut};

@@ -5,7 +5,7 @@ use crate::options::Activations;
 use crate::options::ThreadOptions;
 use crate::options::size::Size;
 use clap::{Args, ValueEnum};
-use kvant_engine::{FamilyDefault, Policy, SparseV};
+use kvant_engine::{ArenaOptions, FamilyDefault, Policy, SparseV};
 use kvant_model::{Checkpoint, DType, LoadOptions, Model};
 
 /// The model, and how it runs.
@@ -38,7 +38,7 @@ pub struct ModelOptions {
     #[arg(long, value_name = "TAU")]
     sparse_v: Option<SparseV>,
 
-    /// The most memory for keys and values, such as 512M or 2G; a context that needs more is refused
+    /// The most memory for keys and values, such as 512M or 2G; a context or window that needs more is refused
     #[arg(long, value_name = "SIZE")]
     kv_memory: Option<Size>,
 
@@ -53,7 +53,8 @@ pub struct ModelOptions {
     #[command(flatten)]
     pub threads: ThreadOptions,
 
-    /// Pin the weights in memory: never swapped out, never read twice; keys and values are not pinned
+    /// Pin weights, keys and values in memory: never swapped out, never read twice; refused where the system's limit on
+    /// locked memory is lower
     #[arg(long)]
     mlock: bool,
 }
@@ -99,9 +100,9 @@ impl ModelOptions {
         self.window.map(|tokens| tokens as usize)
     }
 
-    /// The most bytes for keys and values.
-    pub fn kv_memory(&self) -> Option<usize> {
-        self.kv_memory.map(|size| size.0)
+    /// How memory for keys and values is taken.
+    pub fn arena(&self) -> ArenaOptions {
+        ArenaOptions { cap: self.kv_memory.map(|size| size.0), pinned: self.mlock }
     }
 
     /// What the loader has to know.

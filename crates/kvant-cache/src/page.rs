@@ -125,6 +125,9 @@ unsafe impl Send for Page {}
 unsafe impl Sync for Page {}
 
 impl Page {
+    /// Bytes that a page takes besides its own: the lease, its counters, and what the allocator adds.
+    pub(crate) const LEASE_BYTES: usize = size_of::<Lease>() + 2 * size_of::<usize>() + 16;
+
     pub(crate) fn new(lease: Lease) -> Page {
         Page { bytes: lease.bytes, lease: Arc::new(lease) }
     }

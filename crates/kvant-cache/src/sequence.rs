@@ -278,7 +278,7 @@ impl Sequence {
     /// When nothing is held, or memory is full.
     pub fn repeat(&mut self, len: usize) -> Result<(), CacheError> {
         /// Tokens at a time: so many exact rows are held beside the pages.
-        const CHUNK: usize = 512;
+        const CHUNK: usize = 256;
         let period = self.len;
         if period == 0 && len > 0 {
             return Err(CacheError::Nothing);

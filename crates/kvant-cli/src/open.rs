@@ -11,7 +11,7 @@ use kvant_model::{Checkpoint, Hub};
 use std::path::{Path, PathBuf};
 
 /// The context when none is asked for: long enough to be useful, short enough for a laptop.
-const USUAL_CONTEXT: usize = 8192;
+pub const USUAL_CONTEXT: usize = 8192;
 
 /// The file of a model that is on this machine, by path or by name.
 pub fn find(model: &str) -> Result<PathBuf, Failure> {

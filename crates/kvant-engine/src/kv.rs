@@ -253,6 +253,18 @@ pub fn memory(kv: impl Into<Policy>, states: &[LayerState], context: usize) -> R
     Ok(layout(&kv.into(), states)?.arena_bytes(context, PREFILL_CHUNK))
 }
 
+/// Bytes of memory that a sequence of `context` tokens comes to hold: [`memory`], and the handles of its pages.
+///
+/// # Errors
+/// As [`bytes_per_token`].
+pub fn resident(
+    kv: impl Into<Policy>,
+    states: &[LayerState],
+    context: usize,
+) -> Result<usize, KvUnsupported> {
+    Ok(layout(&kv.into(), states)?.resident_bytes(context, PREFILL_CHUNK))
+}
+
 /// How one entry of a cache is kept and read.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EntryKernels {

@@ -3,22 +3,24 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// A probability between 0 and 1: the values of a page in which no token's probability reaches it are left out.
+/// A share between 0 and 1: the values of a page in which no token has this share of the largest weight are left out.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SparseV(f32);
 
 // No number between 0 and 1 is NaN.
 impl Eq for SparseV {}
 
-/// A number that is no such probability.
+/// A text or number that is no such share.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` is no threshold for values: a probability above 0 and below 1 is needed, such as 1e-4")]
+#[error(
+    "`{text}` is no threshold for values: a share of the largest weight, above 0 and below 1, is needed, such as 1e-4"
+)]
 pub struct SparseVError {
     text: String,
 }
 
 impl SparseV {
-    /// The probability.
+    /// The share.
     pub fn get(self) -> f32 {
         self.0
     }
@@ -27,10 +29,10 @@ impl SparseV {
 impl TryFrom<f32> for SparseV {
     type Error = SparseVError;
 
-    fn try_from(probability: f32) -> Result<SparseV, SparseVError> {
-        match probability > 0.0 && probability < 1.0 {
-            true => Ok(SparseV(probability)),
-            false => Err(SparseVError { text: probability.to_string() }),
+    fn try_from(share: f32) -> Result<SparseV, SparseVError> {
+        match share > 0.0 && share < 1.0 {
+            true => Ok(SparseV(share)),
+            false => Err(SparseVError { text: share.to_string() }),
         }
     }
 }

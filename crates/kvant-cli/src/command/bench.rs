@@ -51,7 +51,7 @@ pub struct Bench {
     #[arg(long, value_name = "SPEC,…", default_value = DEFAULT_KV)]
     kv: Caches,
 
-    /// Leave out the values of pages in which no token's probability reaches TAU, above 0 and below 1, in every cache
+    /// Leave out the values of pages in which no token has TAU of the largest weight, above 0 and below 1, in every cache
     #[arg(long, value_name = "TAU")]
     sparse_v: Option<SparseV>,
 

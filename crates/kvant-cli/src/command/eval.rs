@@ -61,7 +61,7 @@ pub struct Eval {
     #[arg(long, requires = "kv")]
     strict: bool,
 
-    /// Leave out the values of pages in which no token's probability reaches TAU, above 0 and below 1, in all caches but
+    /// Leave out the values of pages in which no token has TAU of the largest weight, above 0 and below 1, in all caches but
     /// the exact one
     #[arg(long, value_name = "TAU", requires = "kv")]
     sparse_v: Option<SparseV>,

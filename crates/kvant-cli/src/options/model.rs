@@ -5,6 +5,7 @@ use crate::options::Activations;
 use crate::options::ThreadOptions;
 use crate::options::size::Size;
 use clap::{Args, ValueEnum};
+use kvant_engine::forecast::weight_bytes;
 use kvant_engine::{ArenaOptions, FamilyDefault, Policy, SparseV};
 use kvant_model::{Checkpoint, DType, LoadOptions, Model};
 
@@ -33,7 +34,7 @@ pub struct ModelOptions {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=32))]
     sinks: Option<u32>,
 
-    /// Do not read the values of a page (64 tokens or so) in which no token's probability reaches TAU, above 0 and below 1:
+    /// Do not read the values of a page (64 tokens or so) in which no token has TAU of the largest weight, above 0 and below 1:
     /// the larger, the faster on long contexts and the less exact [default: only what cannot change the result is left out]
     #[arg(long, value_name = "TAU")]
     sparse_v: Option<SparseV>,
@@ -116,15 +117,6 @@ impl ModelOptions {
 
     /// Bytes the weights will take in memory.
     pub fn weight_bytes(&self, checkpoint: &Checkpoint) -> Result<u64, Failure> {
-        let packed = self.weights.map(Weights::dtype);
-        let mut bytes = 0;
-        for name in checkpoint.names() {
-            let Some(tensor) = checkpoint.get(name)? else { continue };
-            let is_plain = matches!(tensor.dtype(), DType::F32 | DType::F16 | DType::BF16);
-            let repacked = packed.filter(|_| is_plain && tensor.shape().len() > 1);
-            let size = repacked.and_then(|dtype| dtype.tensor_bytes(tensor.shape()));
-            bytes += size.unwrap_or(tensor.bytes().len()) as u64;
-        }
-        Ok(bytes)
+        Ok(weight_bytes(checkpoint, self.weights.map(Weights::dtype))?)
     }
 }

@@ -10,6 +10,7 @@ mod sequence;
 
 pub use plan::{Case, Plan, Test};
 pub use report::{SpeedRow, Timing};
+pub use sequence::FILL_FROM;
 
 use crate::error::EvalError;
 use kvant_engine::Policy;

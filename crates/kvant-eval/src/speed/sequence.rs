@@ -8,7 +8,7 @@ use kvant_model::blocks::Chunk;
 use std::time::{Duration, Instant};
 
 /// Tokens that are really read where the rest of a depth is filled with copies of them.
-const FILL_FROM: usize = 512;
+pub const FILL_FROM: usize = 512;
 /// Tokens of an untimed prompt.
 const WARM_UP: usize = 32;
 

@@ -3,6 +3,7 @@
 use crate::kv::{KvUnsupported, resident};
 use crate::session::PREFILL_CHUNK;
 use kvant_cache::Policy;
+use kvant_model::blocks::ROWS_KEPT;
 use kvant_model::cache::LayerState;
 use kvant_model::{Checkpoint, DType, LoadError, Model, Tensor};
 
@@ -22,7 +23,7 @@ pub struct Forecast {
     pub program: u64,
     /// Weights, as they are multiplied with.
     pub weights: u64,
-    /// The rows of the token table that are used. They lie in the model's file: the system can take them back.
+    /// The rows of the token table that are in use. They lie in the model's file, and are given back now and then.
     pub table: u64,
     /// The tokenizer.
     pub tokenizer: u64,
@@ -75,7 +76,7 @@ impl Forecast {
     ) -> Result<Self, ForecastError> {
         let sizes = Sizes::of(checkpoint, model, plan.weights)?;
         let read = plan.read.min(plan.context);
-        let table = sizes.table.min(read as u64 * MAPPED_AROUND);
+        let table = sizes.table.min(read.min(ROWS_KEPT) as u64 * MAPPED_AROUND);
         let tokenizer = if plan.text { TOKENIZER * model.vocabulary() as u64 } else { 0 };
         let cache = resident(plan.policy, model.states(), plan.context)? as u64;
         let pass = PREFILL_CHUNK.min(read) as u64;

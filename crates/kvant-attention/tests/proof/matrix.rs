@@ -97,11 +97,12 @@ fn nothing_that_happens_to_a_cache_changes_a_bit() {
 fn any_number_of_threads_decodes_the_same_bits() {
     let _turn = THREADS.lock();
     let tier = Tier::available().last().unwrap();
-    for (policy, _) in POLICIES {
+    for (_, (policy, _)) in POLICIES.into_iter().enumerate().filter(|(turn, _)| taken(*turn)) {
         let a = Activations::new(1700, 1, 3, 64, 64, 11);
         let layout = layout(policy, &a, None, tier);
         let mut steps = Vec::new();
-        for threads in 1..=16 {
+        // In haste only the ends.
+        for threads in (1..=16).filter(|threads| taken(1) || [1, 2, 16].contains(threads)) {
             kvant_threads::set_threads(threads);
             let mut run = Run::new(&layout, tier, &a, Scoring::new(0.8));
             let read: Vec<f32> = run.read(1696, &[848]);

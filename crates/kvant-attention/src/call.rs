@@ -23,8 +23,8 @@ pub struct Scoring<'a> {
     pub sink_logits: Option<&'a [f32]>,
     /// The queries as they meet the sinks of a streaming window, (tokens, heads, key_dim); the same queries if none.
     pub sink_queries: Option<&'a [f32]>,
-    /// Leaves out the values of pages in which no token's probability reaches this. Without it, only pages are left
-    /// out whose share of the sum is below 2⁻²⁴.
+    /// Leaves out the values of pages in which no token has this share of the largest weight. Without it, only pages
+    /// are left out whose share of the sum is below 2⁻²⁴.
     pub sparse_v: Option<f32>,
 }
 

@@ -84,6 +84,22 @@ fn a_decode_step_allocates_nothing() {
             assert_eq!(count, 0, "{policy}, step {step}: {bytes} bytes");
         }
     }
+    // Prefill too: blocks of queries go through the buffers of the block before.
+    for policy in ["int4", "f16", "int8"] {
+        let mut decoder = Decoder::new(policy, 2000);
+        let rows = decoder.rows[..96 * KV_HEADS * DIM].to_vec();
+        let queries = decoder.queries.repeat(96);
+        let mut out = vec![0.0; queries.len()];
+        for turn in 0..3 {
+            decoder.sequence.append(0, &rows, &rows).unwrap();
+            let before = COUNT.load(Ordering::Relaxed);
+            let Decoder { sequence, attention, .. } = &mut decoder;
+            attention.attend(sequence, 0, &queries, &Scoring::new(0.125), &mut out).unwrap();
+            let count = COUNT.load(Ordering::Relaxed) - before;
+            assert!(turn == 0 || count == 0, "{policy}, turn {turn}: {count} allocations");
+            decoder.sequence.truncate(2000).unwrap();
+        }
+    }
     // The first step on a thread makes its buffers: scores of a segment for the group, and sums.
     let first_step = |tokens: usize| {
         let decoder = Decoder::new("int4", tokens);

@@ -2,8 +2,9 @@
 //! owner of a page puts its slot on the free list.
 
 use crate::page::{FileBytes, Lease, Page, PageMut};
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use memmap2::MmapMut;
 use std::collections::HashMap;
+use std::io;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,18 +21,54 @@ pub struct Arena {
     shared: Arc<Shared>,
 }
 
-/// A request for a page beyond the arena's cap.
+/// How an arena takes memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ArenaOptions {
+    /// The most bytes its pages may take at a time; `None` for no limit.
+    pub cap: Option<usize>,
+    /// Pins the memory as it is taken, so that it is never swapped out.
+    pub pinned: bool,
+}
+
+/// A page that cannot be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "the KV memory is full: {used} of {cap} bytes are in use and {asked} more were needed; end a sequence, shorten it or raise the cap"
-)]
-pub struct ArenaFull {
-    /// Bytes that were asked for.
-    pub asked: usize,
-    /// Bytes in use.
-    pub used: usize,
-    /// The cap.
-    pub cap: usize,
+#[non_exhaustive]
+pub enum ArenaError {
+    /// It would exceed the arena's cap.
+    #[error(
+        "the KV memory is full: {used} of {cap} bytes are in use and {asked} more were needed; end a sequence, shorten it or raise the cap"
+    )]
+    Full {
+        /// Bytes that were asked for.
+        asked: usize,
+        /// Bytes in use.
+        used: usize,
+        /// The cap.
+        cap: usize,
+    },
+    /// The system gives no memory.
+    #[error("the system gives no {bytes} bytes of memory for keys and values: {}; shorten the context or close other programs", reason(*.code))]
+    Refused {
+        /// Bytes that were asked for.
+        bytes: usize,
+        /// The system's number for the reason.
+        code: Option<i32>,
+    },
+    /// The system does not pin memory.
+    #[error(
+        "keys and values: cannot pin {bytes} bytes in memory: {}; raise the limit on locked memory (`ulimit -l`) or do without pinning",
+        reason(*.code)
+    )]
+    NotPinned {
+        /// Bytes that were to be pinned.
+        bytes: usize,
+        /// The system's number for the reason; none where it cannot pin at all.
+        code: Option<i32>,
+    },
+}
+
+fn reason(code: Option<i32>) -> io::Error {
+    code.map_or_else(|| io::ErrorKind::Unsupported.into(), io::Error::from_raw_os_error)
 }
 
 /// What an arena holds at one moment.
@@ -51,7 +88,7 @@ pub struct Usage {
 #[derive(Debug, Default)]
 struct Shared {
     state: Mutex<State>,
-    cap: Option<usize>,
+    options: ArenaOptions,
 }
 
 #[derive(Debug, Default)]
@@ -59,10 +96,11 @@ struct State {
     usage: Usage,
     /// By slot size.
     free: HashMap<usize, Vec<Slot>>,
-    blocks: Vec<(Slot, Layout)>,
+    /// What the slots lie in.
+    blocks: Vec<MmapMut>,
 }
 
-/// The start of a slot or a block.
+/// The start of a slot.
 #[derive(Clone, Copy, Debug)]
 struct Slot(NonNull<u8>);
 
@@ -77,12 +115,17 @@ impl Arena {
 
     /// An arena whose pages take at most `cap` bytes at a time.
     pub fn with_cap(cap: usize) -> Arena {
-        Arena { shared: Arc::new(Shared { state: Mutex::default(), cap: Some(cap) }) }
+        Arena::with(ArenaOptions { cap: Some(cap), ..ArenaOptions::default() })
+    }
+
+    /// An arena that takes memory as these options say.
+    pub fn with(options: ArenaOptions) -> Arena {
+        Arena { shared: Arc::new(Shared { state: Mutex::default(), options }) }
     }
 
     /// The most bytes its pages may take.
     pub fn cap(&self) -> Option<usize> {
-        self.shared.cap
+        self.shared.options.cap
     }
 
     /// What it holds now.
@@ -98,8 +141,8 @@ impl Arena {
     /// A page of `len` zero bytes that nobody else sees.
     ///
     /// # Errors
-    /// When the cap would be exceeded.
-    pub fn page(&self, len: usize) -> Result<PageMut, ArenaFull> {
+    /// When the cap would be exceeded, or the system gives or pins no more memory.
+    pub fn page(&self, len: usize) -> Result<PageMut, ArenaError> {
         let slot = self.shared.take(Arena::slot_bytes(len))?;
         let mut bytes = NonNull::slice_from_raw_parts(slot.0, len);
         // SAFETY: the slot has at least `len` bytes and no other owner.
@@ -129,15 +172,15 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take(&self, size: usize) -> Result<Slot, ArenaFull> {
+    fn take(&self, size: usize) -> Result<Slot, ArenaError> {
         let mut state = self.lock();
         let used = state.usage.used;
-        if let Some(cap) = self.cap.filter(|cap| size > cap.saturating_sub(used)) {
-            return Err(ArenaFull { asked: size, used, cap });
+        if let Some(cap) = self.options.cap.filter(|cap| size > cap.saturating_sub(used)) {
+            return Err(ArenaError::Full { asked: size, used, cap });
         }
         let slot = match state.free.entry(size).or_default().pop() {
             Some(slot) => slot,
-            None => state.grow(size),
+            None => state.grow(size, self.options.pinned)?,
         };
         state.usage.pages += 1;
         state.usage.used += size;
@@ -154,29 +197,33 @@ impl Shared {
 
 impl State {
     /// Adds a block of slots and returns the first.
-    fn grow(&mut self, size: usize) -> Slot {
-        let count = (BLOCK / size).max(1);
-        let Ok(layout) = Layout::from_size_align(count * size, ALIGN) else {
-            unreachable!("a block is below half of the address space: a page of {size} bytes already exists")
-        };
-        // SAFETY: the size is not zero, because slots are not empty.
-        let Some(start) = NonNull::new(unsafe { alloc_zeroed(layout) }) else { handle_alloc_error(layout) };
-        self.blocks.push((Slot(start), layout));
-        self.usage.reserved += layout.size();
+    fn grow(&mut self, size: usize, pinned: bool) -> Result<Slot, ArenaError> {
+        let bytes = (BLOCK / size).max(1) * size;
+        let mut block =
+            MmapMut::map_anon(bytes).map_err(|e| ArenaError::Refused { bytes, code: e.raw_os_error() })?;
+        if pinned {
+            pin(&block).map_err(|e| ArenaError::NotPinned { bytes, code: e.raw_os_error() })?;
+        }
+        let start = NonNull::from(&mut block[..]).cast::<u8>();
+        self.blocks.push(block);
+        self.usage.reserved += bytes;
         // Last first, so that slots are handed out in the order of their addresses.
         // SAFETY: every slot lies within the block.
-        let slots = (1..count).rev().map(|i| Slot(unsafe { start.add(i * size) }));
+        let slots = (1..bytes / size).rev().map(|i| Slot(unsafe { start.add(i * size) }));
         self.free.entry(size).or_default().extend(slots);
-        Slot(start)
+        Ok(Slot(start))
     }
 }
 
-impl Drop for State {
-    fn drop(&mut self) {
-        for (start, layout) in self.blocks.drain(..) {
-            // SAFETY: allocated with this layout; every handle keeps the arena alive, so none is left.
-            unsafe { dealloc(start.0.as_ptr(), layout) };
-        }
+fn pin(block: &MmapMut) -> io::Result<()> {
+    #[cfg(unix)]
+    {
+        block.lock()
+    }
+    #[cfg(not(unix))]
+    {
+        let _ = block;
+        Err(io::ErrorKind::Unsupported.into())
     }
 }
 
@@ -225,10 +272,25 @@ mod tests {
         let first = arena.page(128).unwrap();
         let copy = first.copy().unwrap();
         let error = arena.page(1).unwrap_err();
-        assert_eq!(error, ArenaFull { asked: 64, used: 256, cap: 256 });
+        assert_eq!(error, ArenaError::Full { asked: 64, used: 256, cap: 256 });
         assert!(error.to_string().contains("raise the cap"));
         drop(copy);
         assert!(arena.page(128).is_ok());
+    }
+
+    #[test]
+    fn pinned_memory_is_like_any_other_or_refused_in_words() {
+        let arena = Arena::with(ArenaOptions { pinned: true, ..ArenaOptions::default() });
+        match arena.page(100) {
+            Ok(page) => assert!(page.iter().all(|byte| *byte == 0)),
+            Err(error) => {
+                assert!(matches!(error, ArenaError::NotPinned { .. }), "{error}");
+                assert_eq!(arena.usage(), Usage::default(), "what cannot be pinned is given back");
+            }
+        }
+        let error = ArenaError::NotPinned { bytes: 4096, code: Some(12) }.to_string();
+        assert!(error.contains("cannot pin 4096 bytes") && error.contains("ulimit -l"), "{error}");
+        assert!(ArenaError::NotPinned { bytes: 1, code: None }.to_string().contains("unsupported"));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What can go wrong, in words that say what, where and what to do.
 
-use crate::arena::ArenaFull;
+use crate::arena::ArenaError;
 use kvant_codec::{BuildError, CodecError, Side};
 
 /// A cache that cannot be laid out as asked.
@@ -52,9 +52,9 @@ pub enum LayoutError {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CacheError {
-    /// No memory under the cap.
+    /// No memory to be had.
     #[error(transparent)]
-    Full(#[from] ArenaFull),
+    Memory(#[from] ArenaError),
     /// Numbers that cannot be stored.
     #[error("{} of kv head {head}, entry {entry}: {source}", name(*side))]
     Codec {

@@ -2,6 +2,7 @@
 
 use crate::arena::Arena;
 use crate::error::LayoutError;
+use crate::page::Page;
 use crate::policy::Policy;
 use crate::visibility::{MAX_SINKS, Visibility};
 use kvant_codec::{BuildError, Calibration, CodecSpec, Element, ExactCodec, PageCodec, PageSize, Side, Tier};
@@ -166,6 +167,12 @@ impl EntryLayout {
     }
 }
 
+/// How many pages a side holds.
+struct Pages {
+    encoded: usize,
+    exact: usize,
+}
+
 /// The layout of a cache.
 #[derive(Clone)]
 pub struct CacheLayout {
@@ -266,25 +273,39 @@ impl CacheLayout {
     /// The most bytes of an arena that a sequence takes while it grows to `len` tokens in passes of at most `chunk`:
     /// its pages, and the exact rows of a pass beside them.
     pub fn arena_bytes(&self, len: usize, chunk: usize) -> usize {
-        let (rule, chunk) = (&self.rule, chunk.min(len));
-        let windows = self.sides().map(|(entry, ..)| rule.window(self.entries[entry].shape.window));
-        let side_bytes = |side: &SideCodecs, window: Option<usize>| {
-            let tokens = side.page_tokens();
-            let slots = |pages: usize, codec: &dyn PageCodec| pages * Arena::slot_bytes(codec.page_bytes());
-            let all = len.saturating_sub(rule.sinks).div_ceil(tokens);
-            // Pages cut by a chunk's two ends, by the window's, and the one more that is kept.
-            let seen = window.map_or(all, |window| {
-                all.min(window.saturating_add(rule.recent).saturating_add(chunk) / tokens + 4)
-            });
-            let exact = all.min(rule.recent.saturating_add(chunk) / tokens + 2);
-            let pages = if side.is_exact() {
-                slots(seen, side.exact())
-            } else {
-                slots(seen, side.codec()) + slots(exact, side.exact())
-            };
-            pages + slots(usize::from(rule.sinks > 0 && len > 0), side.sinks())
-        };
-        self.sides().zip(windows).map(|((.., side), window)| side_bytes(side, window)).sum()
+        let slots = |pages: usize, codec: &dyn PageCodec| pages * Arena::slot_bytes(codec.page_bytes());
+        let sides = self.sides().map(|(entry, _, _, side)| {
+            let Pages { encoded, exact } = self.pages(entry, side, len, chunk);
+            let sinks = usize::from(self.rule.sinks > 0 && len > 0);
+            slots(encoded, side.codec()) + slots(exact, side.exact()) + slots(sinks, side.sinks())
+        });
+        sides.sum()
+    }
+
+    /// Bytes of memory that such a sequence comes to hold: those of the arena, and the handles of its pages.
+    pub fn resident_bytes(&self, len: usize, chunk: usize) -> usize {
+        let handles = self.sides().map(|(entry, _, _, side)| {
+            let Pages { encoded, exact } = self.pages(entry, side, len, chunk);
+            // Lists of pages double when they are full.
+            let lists = encoded.next_power_of_two() + exact.next_power_of_two();
+            (encoded + exact) * Page::LEASE_BYTES + lists * size_of::<Page>()
+        });
+        self.arena_bytes(len, chunk) + handles.sum::<usize>()
+    }
+
+    /// The most pages that a side holds meanwhile.
+    fn pages(&self, entry: usize, side: &SideCodecs, len: usize, chunk: usize) -> Pages {
+        let (rule, chunk, tokens) = (&self.rule, chunk.min(len), side.page_tokens());
+        let all = len.saturating_sub(rule.sinks).div_ceil(tokens);
+        // Pages cut by a chunk's two ends, by the window's, and the one more that is kept.
+        let encoded = rule.window(self.entries[entry].shape.window).map_or(all, |window| {
+            all.min(window.saturating_add(rule.recent).saturating_add(chunk) / tokens + 4)
+        });
+        // Where the codec keeps every number, exact pages are the encoded ones.
+        match side.is_exact() {
+            true => Pages { encoded, exact: 0 },
+            false => Pages { encoded, exact: all.min(rule.recent.saturating_add(chunk) / tokens + 2) },
+        }
     }
 
     /// Bytes per token of a long context: encoded pages with all their scales, windows aside.

@@ -61,11 +61,11 @@ mod side;
 pub mod snapshot;
 mod visibility;
 
-pub use arena::{Arena, ArenaFull, Usage};
+pub use arena::{Arena, ArenaError, ArenaOptions, Usage};
 pub use error::{CacheError, LayoutError};
 pub use layout::{CacheLayout, EntryLayout, EntryShape, HeadCodecs, SideCodecs};
 pub use page::{Page, PageMut};
-pub use policy::{Clause, Policy, PolicyError};
+pub use policy::{Clause, Policy, PolicyError, SparseV};
 pub use prefix::{PrefixTree, PrefixUsage, WhenFull};
 pub use sequence::{Footprint, Sequence};
 pub use side::SideStore;

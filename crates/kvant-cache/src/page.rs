@@ -3,7 +3,7 @@
 //! What sequences hold are handles with the address inside, so reading a page follows one pointer, wherever the bytes
 //! lie: in a slot of an arena, or in a file.
 
-use crate::arena::{Arena, ArenaFull};
+use crate::arena::{Arena, ArenaError};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
@@ -87,8 +87,8 @@ impl PageMut {
     /// Another page with the same bytes.
     ///
     /// # Errors
-    /// When the arena's cap would be exceeded.
-    pub fn copy(&self) -> Result<PageMut, ArenaFull> {
+    /// When the arena has no more memory.
+    pub fn copy(&self) -> Result<PageMut, ArenaError> {
         let mut copy = self.lease.arena.page(self.len())?;
         copy.copy_from_slice(self);
         Ok(copy)
@@ -125,6 +125,9 @@ unsafe impl Send for Page {}
 unsafe impl Sync for Page {}
 
 impl Page {
+    /// Bytes that a page takes besides its own: the lease, its counters, and what the allocator adds.
+    pub(crate) const LEASE_BYTES: usize = size_of::<Lease>() + 2 * size_of::<usize>() + 16;
+
     pub(crate) fn new(lease: Lease) -> Page {
         Page { bytes: lease.bytes, lease: Arc::new(lease) }
     }
@@ -132,8 +135,8 @@ impl Page {
     /// A page with the same bytes that may be written: this one if it has no other reference, else a copy.
     ///
     /// # Errors
-    /// When the arena's cap would be exceeded.
-    pub fn into_mut(self) -> Result<PageMut, ArenaFull> {
+    /// When the arena has no more memory.
+    pub fn into_mut(self) -> Result<PageMut, ArenaError> {
         let Page { bytes, lease } = self;
         match Arc::try_unwrap(lease) {
             Ok(lease) if lease.file.is_none() => Ok(PageMut { lease }),
@@ -153,7 +156,7 @@ impl Page {
     }
 }
 
-fn copy(bytes: NonNull<[u8]>, lease: &Lease) -> Result<PageMut, ArenaFull> {
+fn copy(bytes: NonNull<[u8]>, lease: &Lease) -> Result<PageMut, ArenaError> {
     let mut copy = lease.arena.page(bytes.len())?;
     // SAFETY: the lease, which is still held, owns the bytes, and nobody writes them.
     copy.copy_from_slice(unsafe { bytes.as_ref() });
@@ -177,7 +180,7 @@ pub(crate) enum Held {
 
 impl Held {
     /// The same page, to be written.
-    pub(crate) fn into_mut(self) -> Result<PageMut, ArenaFull> {
+    pub(crate) fn into_mut(self) -> Result<PageMut, ArenaError> {
         match self {
             Held::Own(page) => Ok(page),
             Held::Shared(page) => page.into_mut(),
@@ -185,7 +188,7 @@ impl Held {
     }
 
     /// Another reference to a shared page, a copy of one that may be written.
-    pub(crate) fn fork(&self) -> Result<Held, ArenaFull> {
+    pub(crate) fn fork(&self) -> Result<Held, ArenaError> {
         Ok(match self {
             Held::Own(page) => Held::Own(page.copy()?),
             Held::Shared(page) => Held::Shared(page.clone()),

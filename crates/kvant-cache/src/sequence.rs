@@ -1,6 +1,6 @@
 //! One sequence: what every kv head of every layer holds, and how it grows, forks and goes back.
 
-use crate::arena::{Arena, ArenaFull};
+use crate::arena::{Arena, ArenaError};
 use crate::error::CacheError;
 use crate::layout::CacheLayout;
 use crate::page::Page;
@@ -35,8 +35,8 @@ impl Entry {
     fn copy(
         &self,
         len: usize,
-        side: impl Fn(&SideStore) -> Result<SideStore, ArenaFull>,
-    ) -> Result<Entry, ArenaFull> {
+        side: impl Fn(&SideStore) -> Result<SideStore, ArenaError>,
+    ) -> Result<Entry, ArenaError> {
         Ok(Entry { len, sides: self.sides.iter().map(side).collect::<Result<_, _>>()? })
     }
 }
@@ -110,8 +110,8 @@ impl Sequence {
     /// Takes the memory that `tokens` more will need, so that appending them cannot fail for lack of it.
     ///
     /// # Errors
-    /// When the arena's cap would be exceeded.
-    pub fn reserve(&mut self, tokens: usize) -> Result<(), ArenaFull> {
+    /// When the arena has no more memory.
+    pub fn reserve(&mut self, tokens: usize) -> Result<(), ArenaError> {
         for entry in &mut self.entries {
             for side in &mut entry.sides {
                 side.reserve(self.layout.rule(), self.len, tokens, &self.arena)?;
@@ -169,8 +169,8 @@ impl Sequence {
     /// sequence had never been longer.
     ///
     /// # Errors
-    /// When the arena's cap leaves no page to copy a shared tail to.
-    pub fn truncate(&mut self, len: usize) -> Result<usize, ArenaFull> {
+    /// When the arena has no page left to copy a shared tail to.
+    pub fn truncate(&mut self, len: usize) -> Result<usize, ArenaError> {
         let rule = *self.layout.rule();
         let target = self.restorable(len);
         for entry in self.entries.iter_mut().filter(|entry| entry.len > target) {
@@ -206,8 +206,8 @@ impl Sequence {
     /// [truncated](Sequence::truncate). At the end of a page it takes no memory.
     ///
     /// # Errors
-    /// When the arena's cap would be exceeded.
-    pub fn prefix(&self, len: usize) -> Result<Sequence, ArenaFull> {
+    /// When the arena has no more memory.
+    pub fn prefix(&self, len: usize) -> Result<Sequence, ArenaError> {
         let (rule, len) = (self.layout.rule(), self.restorable(len));
         self.copy(len, |entry| {
             entry.copy(len, |side| if entry.len > len { side.prefix(rule, len) } else { side.fork() })
@@ -217,16 +217,16 @@ impl Sequence {
     /// Another sequence with the same tokens. Full pages and sinks are shared; only tails are copied.
     ///
     /// # Errors
-    /// When the arena's cap would be exceeded.
-    pub fn fork(&self) -> Result<Sequence, ArenaFull> {
+    /// When the arena has no more memory.
+    pub fn fork(&self) -> Result<Sequence, ArenaError> {
         self.copy(self.len, |entry| entry.copy(entry.len, SideStore::fork))
     }
 
     fn copy(
         &self,
         len: usize,
-        entry: impl Fn(&Entry) -> Result<Entry, ArenaFull>,
-    ) -> Result<Sequence, ArenaFull> {
+        entry: impl Fn(&Entry) -> Result<Entry, ArenaError>,
+    ) -> Result<Sequence, ArenaError> {
         let entries = self.entries.iter().map(entry).collect::<Result<_, _>>()?;
         Ok(Sequence { layout: Arc::clone(&self.layout), arena: self.arena.clone(), len, entries })
     }
@@ -278,7 +278,7 @@ impl Sequence {
     /// When nothing is held, or memory is full.
     pub fn repeat(&mut self, len: usize) -> Result<(), CacheError> {
         /// Tokens at a time: so many exact rows are held beside the pages.
-        const CHUNK: usize = 512;
+        const CHUNK: usize = 256;
         let period = self.len;
         if period == 0 && len > 0 {
             return Err(CacheError::Nothing);
@@ -327,7 +327,7 @@ pub(crate) fn each_side(
     let named = |index: usize, fault: Fault| {
         let (head, side) = place(index);
         match fault {
-            Fault::Full(full) => CacheError::Full(full),
+            Fault::Memory(error) => CacheError::Memory(error),
             Fault::Codec(source) => CacheError::Codec { entry, head, side, source },
             Fault::Number { row, value } => {
                 CacheError::Number { entry, head, side, position: at + row, value }

@@ -5,13 +5,13 @@ use crate::options::ModelOptions;
 use crate::progress::Downloads;
 use kvant_codec::Tier;
 use kvant_engine::memory::{DoesNotFit, Memory, bytes, check_context};
-use kvant_engine::{Arena, Engine, Session, Signature, kv};
+use kvant_engine::{Arena, Engine, KvUnsupported, Policy, Session, Signature, kv};
 use kvant_model::hub::ModelName;
 use kvant_model::{Checkpoint, Hub};
 use std::path::{Path, PathBuf};
 
 /// The context when none is asked for: long enough to be useful, short enough for a laptop.
-const USUAL_CONTEXT: usize = 8192;
+pub const USUAL_CONTEXT: usize = 8192;
 
 /// The file of a model that is on this machine, by path or by name.
 pub fn find(model: &str) -> Result<PathBuf, Failure> {
@@ -86,7 +86,7 @@ impl Opened {
         let checkpoint = Checkpoint::open(&path)?;
         let engine = Engine::load(&checkpoint, options.load_options())?;
         // A spec that cannot be used is refused before memory is looked at.
-        engine.session(options.policy(), 1)?;
+        engine.session(options.policy(engine.model()), 1)?;
         if engine.tokenizer().guesses_splits() {
             eprintln!(
                 "note: the file does not say how its vocabulary cuts text into words (tokenizer.ggml.pre); answers may \
@@ -99,14 +99,18 @@ impl Opened {
 
     /// An empty session.
     pub fn session(&self) -> Result<Session<'_>, Failure> {
-        let arena = self.options.kv_memory().map_or_else(Arena::new, Arena::with_cap);
-        Ok(self.engine.session_in(arena, self.options.policy(), self.context)?)
+        let arena = Arena::with(self.options.arena());
+        Ok(self.engine.session_in(arena, self.policy(), self.context)?)
+    }
+
+    fn policy(&self) -> Policy {
+        self.options.policy(self.engine.model())
     }
 
     /// What sessions of this model are saved and resumed under.
     pub fn signature(&self) -> Result<Signature, Failure> {
         let options = self.options.load_options();
-        Ok(kvant_engine::signature(&self.checkpoint, &options, &self.options.policy(), self.context)?)
+        Ok(kvant_engine::signature(&self.checkpoint, &options, &self.policy(), self.context)?)
     }
 }
 
@@ -134,9 +138,8 @@ fn context(engine: &Engine, checkpoint: &Checkpoint, options: &ModelOptions) -> 
     }
     let wanted = options.ctx().unwrap_or(own.min(USUAL_CONTEXT));
     let wanted = limit.map_or(wanted, |limit| wanted.min(limit));
-    if let Some(cap) = options.kv_memory() {
-        within(cap, engine, options, wanted)?;
-    }
+    let (policy, states) = (options.policy(model), model.states());
+    within(options, wanted, ("context", "--ctx"), |context| kv::memory(&policy, states, context))?;
     match fit(engine, checkpoint, options, wanted)? {
         Ok(()) => Ok(wanted),
         Err(error) if options.ctx().is_none() && error.largest > 0 => {
@@ -165,19 +168,30 @@ fn endless(
             "note: --window {window} is more than the {own} tokens the model was made for; answers may degrade"
         );
     }
+    let (mut policy, states) = (options.policy(engine.model()), engine.model().states());
+    within(options, window, ("window", "--window"), |window| {
+        policy.rule.streaming = Some(window);
+        kv::memory(&policy, states, usize::MAX)
+    })?;
     fit(engine, checkpoint, options, window)??;
     Ok(usize::MAX)
 }
 
-/// Whether a full cache stays within `--kv-memory`.
-fn within(cap: usize, engine: &Engine, options: &ModelOptions, context: usize) -> Result<(), Failure> {
-    let needs = |context| kv::memory(options.policy(), engine.model().states(), context);
-    let needed = needs(context)?;
+/// Whether a full cache stays within `--kv-memory`. What is bounded, a context or a window, comes with its name and flag, and
+/// with the bytes it needs.
+fn within(
+    options: &ModelOptions,
+    wanted: usize,
+    (name, flag): (&str, &str),
+    mut needs: impl FnMut(usize) -> Result<usize, KvUnsupported>,
+) -> Result<(), Failure> {
+    let Some(cap) = options.arena().cap else { return Ok(()) };
+    let needed = needs(wanted)?;
     if needed <= cap {
         return Ok(());
     }
-    // The largest context that fits, by halving: `fits` does, `beyond` does not.
-    let (mut fits, mut beyond) = (0, context);
+    // The largest that fits, by halving: `fits` does, `beyond` does not.
+    let (mut fits, mut beyond) = (0, wanted);
     while beyond - fits > 1 {
         let middle = fits + (beyond - fits) / 2;
         if needs(middle)? <= cap {
@@ -188,11 +202,11 @@ fn within(cap: usize, engine: &Engine, options: &ModelOptions, context: usize) -
     }
     let advice = match fits {
         0 => "raise it".to_owned(),
-        fits => format!("raise it, or use --ctx {fits} at most"),
+        fits => format!("raise it, or use {flag} {fits} at most"),
     };
     let [needed, cap] = [needed, cap].map(|count| bytes(count as u64));
     Err(Failure::new(format!(
-        "a context of {context} tokens takes {needed} for keys and values, but --kv-memory allows {cap}: {advice}"
+        "a {name} of {wanted} tokens takes {needed} for keys and values, but --kv-memory allows {cap}: {advice}"
     )))
 }
 
@@ -204,6 +218,6 @@ fn fit(
     context: usize,
 ) -> Result<Result<(), DoesNotFit>, Failure> {
     let Some(memory) = Memory::read() else { return Ok(Ok(())) };
-    let per_token = kv::bytes_per_token(options.policy(), engine.model().states())?;
+    let per_token = kv::bytes_per_token(options.policy(engine.model()), engine.model().states())?;
     Ok(check_context(context, options.weight_bytes(checkpoint)?, per_token, memory.available))
 }

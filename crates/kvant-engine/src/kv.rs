@@ -4,7 +4,7 @@ use crate::session::PREFILL_CHUNK;
 use kvant_attention::{AttendError, Attention};
 use kvant_cache::snapshot::Signature;
 use kvant_cache::{
-    Arena, CacheError, CacheLayout, EntryShape, Footprint, Policy, Sequence, Snapshot, SnapshotError,
+    Arena, CacheError, CacheLayout, EntryShape, Footprint, Policy, Sequence, Snapshot, SnapshotError, SparseV,
 };
 use kvant_model::cache::{Cache, CacheFull, LayerState, Queries, Scoring, Streaming};
 use std::sync::Arc;
@@ -204,6 +204,7 @@ impl Cache for KvCache {
             let scoring = kvant_attention::Scoring {
                 soft_cap: scoring.soft_cap,
                 sink_queries: queries.at_sinks,
+                sparse_v: self.policy.sparse_v.map(SparseV::get),
                 ..kvant_attention::Scoring::new(scoring.scale)
             };
             let result = self.attention.attend(&self.sequence, entry, queries.own, &scoring, out);
@@ -250,6 +251,18 @@ pub fn bytes_per_token(kv: impl Into<Policy>, states: &[LayerState]) -> Result<f
 /// As [`bytes_per_token`].
 pub fn memory(kv: impl Into<Policy>, states: &[LayerState], context: usize) -> Result<usize, KvUnsupported> {
     Ok(layout(&kv.into(), states)?.arena_bytes(context, PREFILL_CHUNK))
+}
+
+/// Bytes of memory that a sequence of `context` tokens comes to hold: [`memory`], and the handles of its pages.
+///
+/// # Errors
+/// As [`bytes_per_token`].
+pub fn resident(
+    kv: impl Into<Policy>,
+    states: &[LayerState],
+    context: usize,
+) -> Result<usize, KvUnsupported> {
+    Ok(layout(&kv.into(), states)?.resident_bytes(context, PREFILL_CHUNK))
 }
 
 /// How one entry of a cache is kept and read.

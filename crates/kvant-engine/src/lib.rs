@@ -2,7 +2,7 @@
 //!
 //! An [`Engine`] is a loaded checkpoint with its tokenizer and chat template; a [`Session`] is one sequence of it.
 //! [`sampler`] chooses tokens, [`stop`] ends a text at the strings a user named, [`kv`] keeps keys and values as a
-//! spec says, and [`memory`] knows how long a context this machine can hold.
+//! spec says, [`family`] knows which one suits a model, and [`memory`] knows how long a context this machine can hold, and [`forecast`] what a run will take.
 //!
 //! ```no_run
 //! use kvant_engine::{Engine, Event, Policy, Request, SamplingParams};
@@ -25,6 +25,8 @@
 #![deny(missing_docs)]
 
 mod engine;
+pub mod family;
+pub mod forecast;
 pub mod kv;
 pub mod memory;
 pub mod sampler;
@@ -34,9 +36,10 @@ pub mod stop;
 mod text;
 
 pub use engine::{Engine, PromptError};
+pub use family::{Family, FamilyDefault};
 pub use kv::{KvCache, KvFailure, KvUnsupported};
 pub use kvant_cache::snapshot::{Signature, Snapshot, SnapshotError};
-pub use kvant_cache::{Arena, Policy};
+pub use kvant_cache::{Arena, ArenaOptions, Policy, SparseV};
 pub use sampler::{SampleError, Sampler, SamplingParams};
 pub use session::{Event, Finish, GenerateError, PREFILL_CHUNK, Reply, Request, ResumeError, Session, Stats};
 pub use signature::signature;

@@ -4,16 +4,23 @@ use kvant_engine::{KvCache, Policy};
 use kvant_model::blocks::Chunk;
 use kvant_model::cache::{Cache, ExactCache};
 use kvant_model::{Checkpoint, LoadOptions, Model};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 const TOKENS: usize = 150;
 
+fn fixtures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../kvant-model/tests/fixtures")
+}
+
+fn load(path: &Path) -> Option<Model> {
+    Model::load(&Checkpoint::open(path).ok()?, LoadOptions::default()).ok()
+}
+
 /// Every fixture that loads, by name.
 fn models() -> Vec<(String, Model)> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kvant-model/tests/fixtures");
+    let folder = fixtures();
     let mut names: Vec<_> = folder.read_dir().unwrap().map(|entry| entry.unwrap().path()).collect();
     names.sort();
-    let load = |path: &Path| Model::load(&Checkpoint::open(path).ok()?, LoadOptions::default()).ok();
     let models: Vec<_> = names
         .iter()
         .filter_map(|path| Some((path.file_name()?.to_string_lossy().into_owned(), load(path)?)))
@@ -53,20 +60,79 @@ fn distances(got: &[f32], expected: &[f32], vocabulary: usize) -> Vec<f32> {
     all
 }
 
+/// Specs of 8 bits and more, and how far from the exact cache logits may be: by the largest difference of any row, in units
+/// of the logits' root mean square. The fixtures are random and sharp: a trained model is nearer.
+const WIDE: [(&str, f32); 10] = [
+    ("f32", 2e-4),
+    ("f16", 2e-2),
+    ("bf16", 1e-1),
+    ("int8", 2e-1),
+    ("int8g32", 2e-1),
+    ("q8_0", 2e-1),
+    ("srft8", 2e-1),
+    ("k=ch8:p128,v=sym8:p32", 2e-1),
+    ("k=f16,v=sym8g32", 1e-1),
+    ("int8;recent=100;sinks=9", 2e-1),
+];
+
 #[test]
 fn wide_specs_follow_the_exact_cache_in_every_architecture() {
+    let mut beyond = Vec::new();
     for (name, model) in models() {
         let ids = ids(&model);
         let expected = logits(&model, &ids, &mut ExactCache::<f32>::new(model.states(), TOKENS), ids.len());
-        // Rounding may send a token to another expert, after which its logits are others: the median does not mind.
-        for (policy, largest, median) in
-            [("f32", 2e-4, 2e-4), ("f16", f32::MAX, 5e-3), ("int8", f32::MAX, 0.1)]
-        {
+        for (policy, bound) in WIDE {
             let mut kv = kv(policy, &model);
             let far = distances(&logits(&model, &ids, kv.cache_mut(), 64), &expected, model.vocabulary());
             kv.check().unwrap();
             let (worst, middle) = (far[far.len() - 1], far[far.len() / 2]);
-            assert!(worst < largest && middle < median, "{name}, {policy}: worst {worst}, median {middle}");
+            // Rounding may send a token to another expert, after which its logits are others: the median does not mind.
+            let routed = name.contains("moe") || name.contains("mixtral");
+            if !(routed || worst < bound) || middle >= bound / 2.0 {
+                beyond.push(format!("{name}, {policy}: worst {worst}, median {middle}"));
+            }
+        }
+    }
+    assert!(beyond.is_empty(), "{beyond:#?}");
+}
+
+/// Mixtures of experts without the jump: where every token asks all experts, rounding can change no choice, and every
+/// row has to stay within the bound.
+#[test]
+fn wide_specs_follow_the_exact_cache_in_mixtures_that_ask_all_experts() {
+    for (name, count) in [("mixtral", 4), ("qwen2_moe", 6), ("qwen3_moe", 8)] {
+        let fixture = fixtures().join(name);
+        let folder = tempfile::tempdir().unwrap();
+        let config = std::fs::read_to_string(fixture.join("config.json")).unwrap();
+        let all = config.replace("\"num_experts_per_tok\": 2", &format!("\"num_experts_per_tok\": {count}"));
+        assert!(all != config, "{name}");
+        std::fs::write(folder.path().join("config.json"), all).unwrap();
+        std::fs::copy(fixture.join("model.safetensors"), folder.path().join("model.safetensors")).unwrap();
+        let model = load(folder.path()).unwrap();
+        let ids = ids(&model);
+        let expected = logits(&model, &ids, &mut ExactCache::<f32>::new(model.states(), TOKENS), ids.len());
+        for (policy, bound) in WIDE {
+            let mut kv = kv(policy, &model);
+            let far = distances(&logits(&model, &ids, kv.cache_mut(), 64), &expected, model.vocabulary());
+            let worst = far[far.len() - 1];
+            assert!(worst < bound, "{name}, {policy}: worst {worst}");
+        }
+    }
+}
+
+/// Prefill and decode share one arithmetic: the bound between them is zero.
+#[test]
+fn decoding_gives_the_logits_of_prefill_in_every_architecture() {
+    for (name, model) in models() {
+        let ids = ids(&model);
+        for (policy, threads) in [("int4", 1), ("int8", 2)] {
+            kvant_threads::set_threads(threads);
+            let whole = logits(&model, &ids, kv(policy, &model).cache_mut(), ids.len());
+            let mut one_by_one = kv(policy, &model);
+            let start = ids.len() - ids.len() / 2;
+            let first = logits(&model, &ids[..start], one_by_one.cache_mut(), start);
+            let rest = logits(&model, &ids[start..], one_by_one.cache_mut(), 1);
+            assert!([first, rest].concat() == whole, "{name}, {policy}");
         }
     }
 }

@@ -55,15 +55,15 @@ impl Bytes {
         matches!(self.owner, Owner::Map(_))
     }
 
-    /// Tells the kernel that the mapped pages wholly inside these bytes are not needed now, for instance after
-    /// a tensor was repacked. They come back from the file when touched. Nothing happens to owned bytes, nor
-    /// on systems without `madvise`.
+    /// Tells the kernel that the mapped pages of these bytes are not needed now, for instance after a tensor was
+    /// repacked; those at both ends too, which hold others' bytes as well. They come back from the file when touched.
+    /// Nothing happens to owned bytes, nor on systems without `madvise`.
     pub fn release(&self) {
         #[cfg(unix)]
         if let Owner::Map(map) = &self.owner {
             const PAGE: usize = 1 << 16; // a multiple of every page size in use: 4, 16 (Apple) and 64 KiB (some ARM)
-            let start = self.range.start.next_multiple_of(PAGE);
-            let end = self.range.end / PAGE * PAGE;
+            let start = self.range.start / PAGE * PAGE;
+            let end = self.range.end.next_multiple_of(PAGE).min(map.len());
             if start < end {
                 // SAFETY: DontNeed on a private read-only file mapping drops cached pages only; the next read
                 // faults the same file contents back in, so existing references stay valid.

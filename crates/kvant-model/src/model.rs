@@ -1,7 +1,7 @@
 //! A loaded model: tokens in, logits out.
 
 use crate::arch::{Architecture, LoadOptions, Network, Parts};
-use crate::blocks::{Chunk, Observer, Pass, Rows};
+use crate::blocks::{Chunk, Observer, Pass, Rows, ScoreTraits};
 use crate::cache::{CacheFull, LayerState};
 use crate::checkpoint::Checkpoint;
 use crate::config::Key;
@@ -83,6 +83,11 @@ impl Model {
     /// What a cache for this model has to hold, entry by entry.
     pub fn states(&self) -> &[LayerState] {
         &self.states
+    }
+
+    /// How every attention layer makes scores.
+    pub fn score_traits(&self) -> Vec<ScoreTraits> {
+        self.network.score_traits()
     }
 
     /// Runs the chunks through the network and returns the wanted logits, `(wanted tokens, vocabulary)`, chunk

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use std::sync::Mutex;
 
 /// The number of threads is the process's; tests that set it take turns.
-static THREADS: Mutex<()> = Mutex::new(());
+pub static THREADS: Mutex<()> = Mutex::new(());
 
 fn scoring(turn: usize) -> Scoring<'static> {
     Scoring {

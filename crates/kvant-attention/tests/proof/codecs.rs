@@ -24,7 +24,7 @@ pub const POLICIES: [(&str, f64); 12] = [
     ("int4;heads 0:k=f16;sinks=9", 6e-2),
 ];
 
-pub const DIMS: [usize; 8] = [48, 64, 72, 80, 96, 128, 192, 256];
+pub const DIMS: [usize; 9] = [48, 64, 72, 80, 96, 128, 192, 256, 512];
 pub const GROUPS: [usize; 5] = [1, 3, 4, 7, 8];
 
 pub fn layout(policy: &str, a: &Activations, window: Option<usize>, tier: Tier) -> Arc<CacheLayout> {

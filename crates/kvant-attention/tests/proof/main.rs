@@ -4,8 +4,10 @@
 mod bits;
 mod codecs;
 mod distort;
+mod matrix;
 mod model;
 mod oracle;
 mod refusals;
 mod rollback;
+mod touched;
 mod visible;

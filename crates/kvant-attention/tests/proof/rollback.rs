@@ -97,6 +97,49 @@ proptest! {
     }
 }
 
+/// From any spec to any other: what is read afterwards is what the second makes of what the first had kept.
+#[test]
+fn a_cache_converts_between_specs_page_by_page() {
+    let a = Activations::new(330, 2, 2, 48, 48, 21);
+    let width = a.heads() * 48;
+    for (turn, (from, _)) in POLICIES.into_iter().enumerate().filter(|(turn, _)| taken(*turn)) {
+        for (to, _) in POLICIES.into_iter().skip(turn % 2).step_by(2) {
+            let (old, new) = (layout(from, &a, None, tier()), layout(to, &a, None, tier()));
+            let mut run = Run::new(&old, tier(), &a, SCORING);
+            run.read(300, &[300]);
+            let held = run.sequence.convert(new.clone(), Arena::new()).unwrap();
+            // The same rows, as the first cache gives them back, through a fresh cache of the second kind.
+            let exact = layout("f32", &a, None, tier());
+            let mut kept = a.clone();
+            let decoded = run.sequence.convert(exact, Arena::new()).unwrap();
+            for head in 0..2 {
+                for (side, rows) in [(Side::Key, &mut kept.keys), (Side::Value, &mut kept.values)] {
+                    let store = decoded.side(0, head, side).unwrap();
+                    let mut at = 0;
+                    let mut take = |page: &[u8], codec: &dyn PageCodec, count: usize| {
+                        let mut numbers = vec![0.0; codec.page_tokens() * 48]; // (tokens, dim)
+                        codec.decode(page, &mut numbers).unwrap();
+                        for row in numbers.chunks_exact(48).take(count) {
+                            rows[(2 * at + head) * 48..][..48].copy_from_slice(row);
+                            at += 1;
+                        }
+                    };
+                    take(store.sinks().unwrap(), store.codecs().sinks(), 4);
+                    (0..4).for_each(|page| take(store.encoded(page).unwrap(), store.codecs().codec(), 64));
+                    take(store.exact(4).unwrap(), store.codecs().exact(), 40);
+                    assert_eq!(at, 300);
+                }
+            }
+            let mut fresh = Run::new(&new, tier(), &kept, SCORING);
+            fresh.read(300, &[300]);
+            run.sequence = held;
+            let (ours, theirs) = (run.read(330, &[30]), fresh.read(330, &[30]));
+            assert_eq!(ours.len(), 30 * width);
+            assert_eq!(bits(&ours), bits(&theirs), "from {from} to {to}");
+        }
+    }
+}
+
 /// Windows keep what they can see, and little more.
 #[test]
 fn pages_that_have_left_the_window_are_dropped() {

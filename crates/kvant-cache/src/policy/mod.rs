@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! policy    = SPEC { ";" clause }
-//! clause    = "sinks=" N | "recent=" N | selection ":" codecs
+//! clause    = "sinks=" N | "recent=" N | "sparse-v=" P | selection ":" codecs
 //! selection = "layers" ranges [ "heads" ranges ] | "heads" ranges
 //! ranges    = N [ "-" N ] { "," N [ "-" N ] }
 //! codecs    = "k=" CODEC | "v=" CODEC | SPEC
@@ -27,8 +27,10 @@
 
 mod parse;
 mod print;
+mod sparse;
 
 pub use parse::PolicyError;
+pub use sparse::{SparseV, SparseVError};
 
 use crate::error::LayoutError;
 use crate::layout::EntryShape;
@@ -36,13 +38,15 @@ use crate::visibility::Visibility;
 use kvant_codec::{CodecSpec, KvSpec, Side};
 use std::ops::RangeInclusive;
 
-/// Codecs for a whole model, and the visibility rule.
+/// Codecs for a whole model, the visibility rule, and what may be left out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
     /// What holds where no clause says otherwise.
     pub base: KvSpec,
     /// Sinks and recent tokens; the mode and the streaming window are not part of the text.
     pub rule: Visibility,
+    /// Leaves out values that hardly count; without it, only those that cannot change the result.
+    pub sparse_v: Option<SparseV>,
     /// Exceptions, of which the last that applies counts.
     pub clauses: Vec<Clause>,
 }
@@ -62,7 +66,7 @@ pub struct Clause {
 
 impl From<KvSpec> for Policy {
     fn from(base: KvSpec) -> Policy {
-        Policy { base, rule: Visibility::default(), clauses: Vec::new() }
+        Policy { base, rule: Visibility::default(), sparse_v: None, clauses: Vec::new() }
     }
 }
 

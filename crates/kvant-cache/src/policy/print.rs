@@ -15,6 +15,9 @@ impl fmt::Display for Policy {
         if self.rule.recent != 0 {
             write!(f, ";recent={}", self.rule.recent)?;
         }
+        if let Some(threshold) = self.sparse_v {
+            write!(f, ";sparse-v={threshold}")?;
+        }
         self.clauses.iter().try_for_each(|clause| write!(f, ";{clause}"))
     }
 }

@@ -34,6 +34,10 @@ fn errors_point_at_what_is_wrong() {
         ("int4;layers 0-1:", 16, "a codec is missing"),
         ("int4;sinks=many", 11, "a number"),
         ("int4;sinks=33", 11, "at most 32"),
+        ("int4;sparse-v=1", 14, "below 1"),
+        ("int4;sparse-v=nan", 14, "below 1"),
+        ("int4;sparse-v=0", 14, "above 0"),
+        ("int4;sparse-v=-1e-3", 14, "above 0"),
         ("int4;tokens 1:k=f16", 5, "after `;`"),
     ] {
         let (at, reason) = fault(text);
@@ -80,9 +84,15 @@ fn clauses() -> impl Strategy<Value = Clause> {
 proptest! {
     #[test]
     fn what_is_printed_parses_back(
-        base in codecs(), sinks in 0usize..=32, recent in 0usize..500, list in prop::collection::vec(clauses(), 0..4),
+        base in codecs(), sinks in 0usize..=32, recent in 0usize..500,
+        sparse in prop::option::of(1e-12f32..0.999), list in prop::collection::vec(clauses(), 0..4),
     ) {
-        let policy = Policy { rule: Visibility { sinks, recent, ..Visibility::default() }, clauses: list, ..base.into() };
+        let policy = Policy {
+            rule: Visibility { sinks, recent, ..Visibility::default() },
+            sparse_v: sparse.map(|p| SparseV::try_from(p).unwrap()),
+            clauses: list,
+            ..base.into()
+        };
         prop_assert_eq!(policy.to_string().parse::<Policy>(), Ok(policy));
     }
 

@@ -32,7 +32,7 @@
 
 mod node;
 
-use crate::arena::{Arena, ArenaFull};
+use crate::arena::{Arena, ArenaError};
 use crate::layout::CacheLayout;
 use crate::sequence::Sequence;
 use node::Node;
@@ -112,7 +112,7 @@ impl PrefixTree {
     ///
     /// # Errors
     /// When the arena has no room for a copy of unfinished sinks.
-    pub fn insert(&mut self, tokens: &[u32], sequence: &Sequence) -> Result<usize, ArenaFull> {
+    pub fn insert(&mut self, tokens: &[u32], sequence: &Sequence) -> Result<usize, ArenaError> {
         if !Arc::ptr_eq(sequence.layout(), &self.layout) || tokens.len() < sequence.len() {
             return Ok(0);
         }
@@ -130,7 +130,7 @@ impl PrefixTree {
     ///
     /// # Errors
     /// When the arena has no room for a copy of unfinished sinks.
-    pub fn find(&mut self, prompt: &[u32]) -> Result<Sequence, ArenaFull> {
+    pub fn find(&mut self, prompt: &[u32]) -> Result<Sequence, ArenaError> {
         self.clock += 1;
         self.root.touch(self.steps, prompt, self.clock);
         match self.root.find(self.steps, prompt) {
@@ -148,7 +148,7 @@ impl PrefixTree {
     ///
     /// # Errors
     /// When the cap is reached and nothing may or can be forgotten.
-    pub fn reserve(&mut self, sequence: &mut Sequence, tokens: usize) -> Result<(), ArenaFull> {
+    pub fn reserve(&mut self, sequence: &mut Sequence, tokens: usize) -> Result<(), ArenaError> {
         loop {
             match sequence.reserve(tokens) {
                 Err(_) if self.when_full == WhenFull::Evict && self.evict() > 0 => {}

@@ -1,7 +1,7 @@
 //! The tree itself.
 
 use super::Steps;
-use crate::arena::{Arena, ArenaFull};
+use crate::arena::{Arena, ArenaError};
 use crate::sequence::Sequence;
 use std::collections::HashMap;
 
@@ -43,7 +43,7 @@ impl Node {
         tokens: &[u32],
         held: Sequence,
         now: u64,
-    ) -> Result<(), ArenaFull> {
+    ) -> Result<(), ArenaError> {
         let (mut node, mut at) = (self, 0);
         loop {
             node.used = now;
@@ -69,7 +69,7 @@ impl Node {
     }
 
     /// Puts a node in the middle of the label, which begins at `at`; `other` also passes through there.
-    fn split(&mut self, steps: Steps, at: usize, common: usize, other: &Sequence) -> Result<(), ArenaFull> {
+    fn split(&mut self, steps: Steps, at: usize, common: usize, other: &Sequence) -> Result<(), ArenaError> {
         let end = at + common;
         let source = [self.any(), Some(other)].into_iter().flatten().find(|s| s.restorable(end) == end);
         let held = source.map(|source| source.prefix(end)).transpose()?;

@@ -1,6 +1,6 @@
 //! Why a sequence cannot be saved or loaded.
 
-use crate::arena::ArenaFull;
+use crate::arena::ArenaError;
 use std::io;
 
 /// Why a sequence cannot be saved or loaded.
@@ -71,7 +71,7 @@ pub enum SnapshotError {
     },
     /// No memory for the exact rows.
     #[error(transparent)]
-    Full(#[from] ArenaFull),
+    Memory(#[from] ArenaError),
 }
 
 impl SnapshotError {

@@ -114,7 +114,7 @@ fn a_file_is_loaded_only_into_the_cache_it_was_saved_from() {
     refused(SIGNATURE, &Talk::usual("int4", Some(9)).layout, "shapes");
     refused(SIGNATURE, &Talk::usual("int8", None).layout, "sizes of its pages");
     let full = snapshot.sequence(&SIGNATURE, talk.layout.clone(), Arena::with_cap(100)).err().unwrap();
-    assert!(matches!(full, SnapshotError::Full(_)), "{full}");
+    assert!(matches!(full, SnapshotError::Memory(_)), "{full}");
 }
 
 #[test]

@@ -2,18 +2,19 @@
 
 use crate::failure::Failure;
 use crate::open;
+use crate::options::Caches;
 use crate::progress;
 use crate::table::Column::{Left, Right};
 use crate::table::Table;
 use clap::Args;
-use kvant_codec::{KvSpec, SpecError, Tier};
+use kvant_codec::Tier;
+use kvant_engine::SparseV;
 use kvant_eval::Machine;
 use kvant_eval::speed::{self, Plan, SpeedRow, Stage, Step};
 use kvant_model::{Checkpoint, LoadOptions, Model};
 use kvant_threads::MAX_THREADS;
 use serde_json::json;
 use std::io::{self, Write};
-use std::str::FromStr;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -48,7 +49,11 @@ pub struct Bench {
 
     /// How keys and values are kept
     #[arg(long, value_name = "SPEC,…", default_value = DEFAULT_KV)]
-    kv: Specs,
+    kv: Caches,
+
+    /// Leave out the values of pages in which no token has TAU of the largest weight, above 0 and below 1, in every cache
+    #[arg(long, value_name = "TAU")]
+    sparse_v: Option<SparseV>,
 
     /// Threads to compute with [default: as many as the machine has processors]
     #[arg(short, long, value_name = "N,…", value_delimiter = ',',
@@ -73,18 +78,6 @@ pub struct Bench {
     json: bool,
 }
 
-/// Specs in a list, some of which have commas of their own.
-#[derive(Clone)]
-struct Specs(Vec<KvSpec>);
-
-impl FromStr for Specs {
-    type Err = SpecError;
-
-    fn from_str(text: &str) -> Result<Self, SpecError> {
-        KvSpec::parse_list(text).map(Self)
-    }
-}
-
 impl Bench {
     /// Measures and prints a table.
     pub fn execute(self) -> Result<(), Failure> {
@@ -99,7 +92,7 @@ impl Bench {
             prefill: self.prompt,
             decode: self.generate,
             depths: self.depth,
-            kv: self.kv.0,
+            kv: self.kv.policies(self.sparse_v).collect(),
             threads,
             repetitions: self.repetitions,
             fill: self.fill,

@@ -8,9 +8,9 @@ use crate::table::Column::{Left, Right};
 use crate::table::Table;
 use clap::Args;
 use kvant_codec::{TIER_VARIABLE, Tier};
-use kvant_engine::Policy;
 use kvant_engine::kv::{self, EntryKernels};
 use kvant_engine::memory::{Memory, bytes};
+use kvant_engine::{FamilyDefault, Policy};
 use kvant_eval::Machine;
 use kvant_model::blocks::{Dense, Packed};
 use kvant_model::cache::LayerState;
@@ -25,9 +25,9 @@ pub struct Doctor {
     #[arg(short, long)]
     model: Option<String>,
 
-    /// How the model's keys and values would be kept
-    #[arg(long, value_name = "SPEC", default_value = "int4")]
-    kv: Policy,
+    /// How the model's keys and values would be kept [default: by the model's family]
+    #[arg(long, value_name = "SPEC")]
+    kv: Option<Policy>,
 }
 
 impl Doctor {
@@ -40,7 +40,7 @@ impl Doctor {
         let tier = machine(&mut out, &mut complaints)?;
         models(&mut out)?;
         if let Some(checkpoint) = &checkpoint {
-            layers(&mut out, checkpoint, &self.kv, tier, &mut complaints)?;
+            layers(&mut out, checkpoint, self.kv, tier, &mut complaints)?;
         }
         if complaints.is_empty() {
             writeln!(out, "\nNothing here would make kvant slow.")?;
@@ -127,7 +127,7 @@ fn models(out: &mut dyn Write) -> Result<(), Failure> {
 fn layers(
     out: &mut dyn Write,
     checkpoint: &Checkpoint,
-    policy: &Policy,
+    asked: Option<Policy>,
     tier: Tier,
     complaints: &mut Vec<String>,
 ) -> Result<(), Failure> {
@@ -159,6 +159,19 @@ fn layers(
     }
     table.write(out, 2)?;
 
+    let family = FamilyDefault::of(&model);
+    let reason = match &asked {
+        Some(_) => format!("asked for; the family's own is {}", family.kv),
+        None => family.basis.to_string(),
+    };
+    let policy = asked.unwrap_or_else(|| family.policy());
+    let mut table = Table::plain();
+    table.row(["family".to_owned(), family.about.to_owned()]);
+    table.row(["cache".to_owned(), format!("{policy}, {reason}")]);
+    writeln!(out)?;
+    table.write(out, 2)?;
+    writeln!(out)?;
+
     let mut table = Table::new(&[
         Right("cache entries"),
         Right("heads"),
@@ -167,7 +180,7 @@ fn layers(
         Right("bits"),
         Left("kernels"),
     ]);
-    let kernels = kv::kernels(policy, model.states())?;
+    let kernels = kv::kernels(&policy, model.states())?;
     for (cells, count) in by_entry(model.states(), &kernels) {
         table.row([vec![count.to_string()], cells].concat());
     }

@@ -7,6 +7,7 @@ use crate::open;
 use crate::options::{Activations, Caches, ThreadOptions};
 use crate::progress;
 use clap::Args;
+use kvant_engine::SparseV;
 use kvant_eval::{
     Estimate, EvalError, Machine, PassLimits, Report, Score, Setting, Windows, check_context, perplexity,
     read_text,
@@ -59,6 +60,11 @@ pub struct Eval {
     /// Encode every page before its own tokens attend, and not only after: a bound on what is seen in use
     #[arg(long, requires = "kv")]
     strict: bool,
+
+    /// Leave out the values of pages in which no token has TAU of the largest weight, above 0 and below 1, in all caches but
+    /// the exact one
+    #[arg(long, value_name = "TAU", requires = "kv")]
+    sparse_v: Option<SparseV>,
 
     /// The numbers that weights are multiplied with; the exact cache they are compared with has f32
     #[arg(long, value_name = "TYPE", default_value = "f32")]

@@ -1,16 +1,19 @@
 //! `kvant inspect`: what a model file holds, and what its context costs.
 
+mod memory;
+
 use crate::failure::Failure;
-use crate::open;
+use crate::open::{self, USUAL_CONTEXT};
 use crate::table::Column::{Left, Right};
 use crate::table::Table;
 use clap::Args;
 use kvant_codec::{KvSpec, PRESETS};
-use kvant_engine::kv;
 use kvant_engine::memory::bytes;
+use kvant_engine::{FamilyDefault, Policy, kv};
 use kvant_model::cache::LayerState;
 use kvant_model::config::{Dims, Hyper};
 use kvant_model::{Checkpoint, DType, LoadOptions, Model, Tensor};
+use memory::Memory;
 use serde_json::{Value, json};
 use std::io::{self, Write};
 
@@ -18,6 +21,7 @@ const EXAMPLES: &str = "\
 Examples:
   kvant inspect smollm2-135m
   kvant inspect model.gguf --tensors
+  kvant inspect model.gguf --ctx 131072 --kv int4          the memory such a context takes
   kvant inspect model.gguf --json | jq '.kv[] | {spec, bytes_per_token}'";
 
 /// Specs shown besides the presets.
@@ -29,6 +33,14 @@ const EXACT: [&str; 2] = ["f32", "f16"];
 pub struct Inspect {
     /// A model file or folder, or the name of a model in the cache
     model: String,
+
+    /// Tokens of the context whose memory is foretold [default: the model's own, up to 8192]
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
+    ctx: Option<u32>,
+
+    /// How its keys and values are kept [default: by the model's family]
+    #[arg(long, value_name = "SPEC")]
+    kv: Option<Policy>,
 
     /// List every tensor
     #[arg(long)]
@@ -43,13 +55,30 @@ impl Inspect {
     pub fn execute(self) -> Result<(), Failure> {
         let checkpoint = Checkpoint::open(open::find(&self.model)?)?;
         let contents = Contents::read(&checkpoint)?;
+        let memory = match &contents.model {
+            Ok(model) => Some(self.memory(&checkpoint, model)?),
+            Err(_) => None,
+        };
         let mut out = io::stdout().lock();
         if self.json {
-            writeln!(out, "{}", contents.json())?;
+            let mut json = contents.json();
+            json["memory"] = memory.map(|memory| memory.json()).into();
+            writeln!(out, "{json}")?;
         } else {
-            contents.write(&mut out, self.tensors)?;
+            contents.write(&mut out)?;
+            memory.map_or(Ok(()), |memory| memory.write(&mut out))?;
+            if self.tensors {
+                contents.write_tensors(&mut out)?;
+            }
         }
         Ok(())
+    }
+
+    fn memory(&self, checkpoint: &Checkpoint, model: &Model) -> Result<Memory, Failure> {
+        let own = model.context().map_or(USUAL_CONTEXT, |own| own.min(USUAL_CONTEXT));
+        let context = self.ctx.map_or(own, |tokens| tokens as usize);
+        let policy = self.kv.clone().unwrap_or_else(|| FamilyDefault::of(model).policy());
+        Memory::of(checkpoint, model, policy, context)
     }
 }
 
@@ -101,7 +130,7 @@ impl<'c> Contents<'c> {
         types
     }
 
-    fn write(&self, out: &mut dyn Write, tensors: bool) -> io::Result<()> {
+    fn write(&self, out: &mut dyn Write) -> io::Result<()> {
         let mut facts = Table::plain();
         let mut fact = |name: &str, value: String| facts.row([name.to_owned(), value]);
         fact("file", self.checkpoint.path().display().to_string());
@@ -166,17 +195,18 @@ impl<'c> Contents<'c> {
             }
             table.write(out, 2)?;
         }
-        if tensors {
-            writeln!(out, "\nTensors")?;
-            let mut table = Table::new(&[Left("name"), Left("type"), Left("shape"), Right("size")]);
-            for tensor in &self.tensors {
-                let shape = tensor.shape().iter().map(usize::to_string).collect::<Vec<_>>().join(" x ");
-                let name = tensor.name().to_owned();
-                table.row([name, tensor.dtype().to_string(), shape, bytes(tensor.bytes().len() as u64)]);
-            }
-            table.write(out, 2)?;
-        }
         Ok(())
+    }
+
+    fn write_tensors(&self, out: &mut dyn Write) -> io::Result<()> {
+        writeln!(out, "\nTensors")?;
+        let mut table = Table::new(&[Left("name"), Left("type"), Left("shape"), Right("size")]);
+        for tensor in &self.tensors {
+            let shape = tensor.shape().iter().map(usize::to_string).collect::<Vec<_>>().join(" x ");
+            let name = tensor.name().to_owned();
+            table.row([name, tensor.dtype().to_string(), shape, bytes(tensor.bytes().len() as u64)]);
+        }
+        table.write(out, 2)
     }
 
     fn json(&self) -> Value {

@@ -1,13 +1,20 @@
 //! The flag that names the caches to compare.
 
 use kvant_codec::KvSpec;
-use kvant_engine::Policy;
+use kvant_engine::{Policy, SparseV};
 use std::str::FromStr;
 
 /// Caches by their specs: a list, some of whose members have commas of their own, or one with exceptions for layers and
 /// heads.
 #[derive(Clone)]
-pub struct Caches(pub Vec<Policy>);
+pub struct Caches(Vec<Policy>);
+
+impl Caches {
+    /// The caches, each with this threshold for values where one is given.
+    pub fn policies(&self, sparse_v: Option<SparseV>) -> impl Iterator<Item = Policy> {
+        self.0.iter().map(move |policy| Policy { sparse_v: sparse_v.or(policy.sparse_v), ..policy.clone() })
+    }
+}
 
 impl FromStr for Caches {
     type Err = String;

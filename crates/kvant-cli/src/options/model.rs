@@ -5,8 +5,9 @@ use crate::options::Activations;
 use crate::options::ThreadOptions;
 use crate::options::size::Size;
 use clap::{Args, ValueEnum};
-use kvant_engine::Policy;
-use kvant_model::{Checkpoint, DType, LoadOptions};
+use kvant_engine::forecast::weight_bytes;
+use kvant_engine::{ArenaOptions, FamilyDefault, Policy, SparseV};
+use kvant_model::{Checkpoint, DType, LoadOptions, Model};
 
 /// The model, and how it runs.
 #[derive(Args, Clone)]
@@ -21,8 +22,9 @@ pub struct ModelOptions {
     ctx: Option<u64>,
 
     /// How keys and values are kept: int4, int8, f16, k=CODEC,v=CODEC …, with exceptions such as 'int4;layers 0-1:k=f16'
-    #[arg(long, value_name = "SPEC", default_value = "int4")]
-    kv: Policy,
+    /// [default: by the model's family, int4 for most; `kvant doctor` tells]
+    #[arg(long, value_name = "SPEC")]
+    kv: Option<Policy>,
 
     /// Go on without end, in view of the last TOKENS and the first few only; what leaves the window is forgotten
     #[arg(long, value_name = "TOKENS", conflicts_with = "ctx", value_parser = clap::value_parser!(u32).range(1..))]
@@ -32,7 +34,12 @@ pub struct ModelOptions {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=32))]
     sinks: Option<u32>,
 
-    /// The most memory for keys and values, such as 512M or 2G; a context that needs more is refused
+    /// Do not read the values of a page (64 tokens or so) in which no token has TAU of the largest weight, above 0 and below 1:
+    /// the larger, the faster on long contexts and the less exact [default: only what cannot change the result is left out]
+    #[arg(long, value_name = "TAU")]
+    sparse_v: Option<SparseV>,
+
+    /// The most memory for keys and values, such as 512M or 2G; a context or window that needs more is refused
     #[arg(long, value_name = "SIZE")]
     kv_memory: Option<Size>,
 
@@ -47,7 +54,8 @@ pub struct ModelOptions {
     #[command(flatten)]
     pub threads: ThreadOptions,
 
-    /// Pin the weights in memory: never swapped out, never read twice; keys and values are not pinned
+    /// Pin weights, keys and values in memory: never swapped out, never read twice; refused where the system's limit on
+    /// locked memory is lower
     #[arg(long)]
     mlock: bool,
 }
@@ -77,13 +85,14 @@ impl ModelOptions {
         self.ctx.map(|tokens| usize::try_from(tokens).unwrap_or(usize::MAX))
     }
 
-    /// How keys and values are kept, the window included.
-    pub fn policy(&self) -> Policy {
-        let mut policy = self.kv.clone();
+    /// How keys and values of a model are kept, the window included.
+    pub fn policy(&self, model: &Model) -> Policy {
+        let mut policy = self.kv.clone().unwrap_or_else(|| FamilyDefault::of(model).policy());
         policy.rule.streaming = self.window();
         if let Some(sinks) = self.sinks {
             policy.rule.sinks = sinks as usize;
         }
+        policy.sparse_v = self.sparse_v.or(policy.sparse_v);
         policy
     }
 
@@ -92,9 +101,9 @@ impl ModelOptions {
         self.window.map(|tokens| tokens as usize)
     }
 
-    /// The most bytes for keys and values.
-    pub fn kv_memory(&self) -> Option<usize> {
-        self.kv_memory.map(|size| size.0)
+    /// How memory for keys and values is taken.
+    pub fn arena(&self) -> ArenaOptions {
+        ArenaOptions { cap: self.kv_memory.map(|size| size.0), pinned: self.mlock }
     }
 
     /// What the loader has to know.
@@ -108,15 +117,6 @@ impl ModelOptions {
 
     /// Bytes the weights will take in memory.
     pub fn weight_bytes(&self, checkpoint: &Checkpoint) -> Result<u64, Failure> {
-        let packed = self.weights.map(Weights::dtype);
-        let mut bytes = 0;
-        for name in checkpoint.names() {
-            let Some(tensor) = checkpoint.get(name)? else { continue };
-            let is_plain = matches!(tensor.dtype(), DType::F32 | DType::F16 | DType::BF16);
-            let repacked = packed.filter(|_| is_plain && tensor.shape().len() > 1);
-            let size = repacked.and_then(|dtype| dtype.tensor_bytes(tensor.shape()));
-            bytes += size.unwrap_or(tensor.bytes().len()) as u64;
-        }
-        Ok(bytes)
+        Ok(weight_bytes(checkpoint, self.weights.map(Weights::dtype))?)
     }
 }

@@ -35,6 +35,11 @@ fn doctor_names_the_kernels_and_complains_in_words() {
     for words in ["kernels", "threads", "memory", "Models in", "attn_q", "F32", "16 + 16", "slow"] {
         assert!(text.contains(words), "{words}: {text}");
     }
+    for words in ["scores over √d, keys as projected", "int4, measured: mean KL", "SmolLM2-135M"] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    let asked = home.run(&["doctor", "-m", &model, "--kv", "int8"]).ok();
+    assert!(asked.contains("int8, asked for; the family's own is int4"), "{asked}");
     let output = home.command(&["doctor"]).env("KVANT_SIMD", "scalar").output().unwrap();
     let forced = String::from_utf8(output.stdout).unwrap();
     assert!(forced.contains("scalar"), "{forced}");

@@ -138,6 +138,9 @@ fn bad_arguments_are_refused_before_anything_runs() {
     with(&["--weights", "int3"]).fails(2, &["int8", "int4"]);
     with(&["--activations", "int4"]).fails(2, &["int8", "f32"]);
     with(&["--threads", "0"]).fails(2, &["--threads"]);
+    for tau in ["0", "1", "-0.1", "nan", "some"] {
+        with(&[&format!("--sparse-v={tau}")]).fails(2, &["--sparse-v", "above 0 and below 1"]);
+    }
     home.run(&["run", "-m", "no-such-file.gguf", "hi"]).fails(1, &["no-such-file.gguf", "no such file"]);
     home.run(&["run", "-m", "not a name", "hi"]).fails(1, &["not a name", "org/repo"]);
     let broken = home.write("broken.gguf", &model_bytes(true)[..5000]);
@@ -150,6 +153,18 @@ fn bad_arguments_are_refused_before_anything_runs() {
 }
 
 #[test]
+fn values_that_cannot_count_may_be_left_out() {
+    let home = Home::new();
+    let model = home.model();
+    let usual = ["run", "--json", "--greedy", "--raw", "-n", "200", "-m", &model, "abc"];
+    let plain = home.run(&usual).json();
+    let tiny = home.run(&[&usual[..], &["--sparse-v", "1e-12"]].concat()).json();
+    assert_eq!(plain["tokens"], tiny["tokens"]);
+    let large = home.run(&[&usual[..], &["--sparse-v", "0.9"]].concat()).json();
+    assert_ne!(plain["tokens"], large["tokens"], "nothing was left out");
+}
+
+#[test]
 fn weights_can_be_packed_and_pinned() {
     let home = Home::new();
     let model = home.model();
@@ -158,7 +173,7 @@ fn weights_can_be_packed_and_pinned() {
         let run = home.run(&[&usual[..], &["--weights", packed, "--activations", "f32"]].concat());
         assert_eq!(run.json()["tokens"].as_array().unwrap().len(), 8);
     }
-    // Where the limit on locked memory is low this is refused, in words.
+    // Weights, keys and values. Where the limit on locked memory is low this is refused, in words.
     let pinned = home.run(&[&usual[..], &["--mlock"]].concat());
     match pinned.code {
         Some(0) => assert_eq!(pinned.json()["tokens"], home.run(&usual).json()["tokens"]),

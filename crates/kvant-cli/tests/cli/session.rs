@@ -160,4 +160,8 @@ fn kv_memory_is_a_limit_that_says_what_would_fit() {
     filled.ok();
     run("10M", &["-n", "40", &opening()]).ok();
     run("lots", &["abc"]).fails(2, &["512M"]);
+    let window = ["--window", "400"];
+    let refused = run("100K", &[&window[..], &["hi"]].concat());
+    refused.fails(1, &["a window of 400 tokens takes", "--kv-memory allows 100.0 KiB"]);
+    run("4M", &[&window[..], &["-n", "2", "hi"]].concat()).ok();
 }

@@ -10,9 +10,10 @@ mod sequence;
 
 pub use plan::{Case, Plan, Test};
 pub use report::{SpeedRow, Timing};
+pub use sequence::FILL_FROM;
 
 use crate::error::EvalError;
-use kvant_codec::KvSpec;
+use kvant_engine::Policy;
 use kvant_model::Model;
 use sequence::Sequence;
 use std::fmt;
@@ -36,7 +37,7 @@ pub enum Step {
         /// Its tokens.
         depth: usize,
         /// How keys and values are kept.
-        kv: KvSpec,
+        kv: Policy,
     },
     /// A timed run.
     Run(Case),

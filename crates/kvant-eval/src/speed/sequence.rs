@@ -2,14 +2,13 @@
 
 use super::{Plan, Test};
 use crate::error::EvalError;
-use kvant_codec::KvSpec;
-use kvant_engine::{KvCache, PREFILL_CHUNK};
+use kvant_engine::{KvCache, PREFILL_CHUNK, Policy};
 use kvant_model::Model;
 use kvant_model::blocks::Chunk;
 use std::time::{Duration, Instant};
 
 /// Tokens that are really read where the rest of a depth is filled with copies of them.
-const FILL_FROM: usize = 512;
+pub const FILL_FROM: usize = 512;
 /// Tokens of an untimed prompt.
 const WARM_UP: usize = 32;
 
@@ -24,7 +23,7 @@ pub struct Sequence<'m> {
 
 impl<'m> Sequence<'m> {
     /// A sequence that holds `depth` tokens.
-    pub fn new(model: &'m Model, kv: &KvSpec, depth: usize, plan: &Plan) -> Result<Self, EvalError> {
+    pub fn new(model: &'m Model, kv: &Policy, depth: usize, plan: &Plan) -> Result<Self, EvalError> {
         let capacity = plan.capacity(depth);
         let kv = KvCache::new(kv, model.states(), capacity)?;
         let tokens = scattered_ids(capacity, model.vocabulary());
@@ -37,8 +36,8 @@ impl<'m> Sequence<'m> {
         self.depth
     }
 
-    pub fn kv(&self) -> &KvSpec {
-        &self.kv.policy().base
+    pub fn kv(&self) -> &Policy {
+        self.kv.policy()
     }
 
     /// Touches weights and buffers for the first time, which is no part of a measurement.

@@ -3,7 +3,6 @@
 
 use crate::arch::{Network, Parts, gemma, usual};
 use crate::blocks::{Attention, Block, Mlp, Norm, Pairing, Pass, Rows};
-use crate::cache::LayerState;
 use crate::config::{Dims, Hyper, Key, RopeKeys};
 use crate::error::Result;
 use std::sync::Arc;
@@ -43,8 +42,8 @@ impl Block for Sandwich {
         x.add_scaled(&fed, 1.0);
     }
 
-    fn state(&self) -> Option<LayerState> {
-        Some(LayerState::KeysValues(self.attention.shape))
+    fn attention(&self) -> Option<&Attention> {
+        Some(&self.attention)
     }
 }
 

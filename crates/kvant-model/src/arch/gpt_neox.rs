@@ -4,7 +4,6 @@ use crate::arch::{Network, Parts, usual};
 use crate::blocks::{
     Activation, Attention, Block, Decoder, Embedding, Head, Mlp, Norm, Pairing, Pass, Projection, Rows,
 };
-use crate::cache::LayerState;
 use crate::config::{Dims, Key, RopeKeys};
 use crate::error::Result;
 use std::sync::Arc;
@@ -32,8 +31,8 @@ impl Block for NeoxBlock {
         }
     }
 
-    fn state(&self) -> Option<LayerState> {
-        Some(LayerState::KeysValues(self.attention.shape))
+    fn attention(&self) -> Option<&Attention> {
+        Some(&self.attention)
     }
 }
 

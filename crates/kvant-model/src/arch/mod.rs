@@ -29,7 +29,7 @@ mod usual;
 
 pub use parts::{ActivationType, LoadOptions, Name, Parts};
 
-use crate::blocks::{Pass, Rows};
+use crate::blocks::{Pass, Rows, ScoreTraits};
 use crate::cache::LayerState;
 use crate::error::{LoadError, Result};
 
@@ -43,6 +43,9 @@ pub trait Network: Send + Sync {
 
     /// What a sequence's cache has to hold, entry by entry.
     fn states(&self) -> Vec<LayerState>;
+
+    /// How every attention layer makes scores.
+    fn score_traits(&self) -> Vec<ScoreTraits>;
 
     /// Runs the layers; the result is `(tokens, hidden)`, after the last norm.
     fn hidden(&self, pass: &mut Pass<'_, '_>) -> Rows;

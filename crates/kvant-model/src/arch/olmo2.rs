@@ -3,7 +3,6 @@
 use crate::arch::usual::{self, Common};
 use crate::arch::{Network, Parts};
 use crate::blocks::{Attention, Block, Mlp, Norm, Pairing, Pass, Rows};
-use crate::cache::LayerState;
 use crate::config::RopeKeys;
 use crate::error::Result;
 use std::sync::Arc;
@@ -26,8 +25,8 @@ impl Block for PostNorm {
         x.add_scaled(&fed, 1.0);
     }
 
-    fn state(&self) -> Option<LayerState> {
-        Some(LayerState::KeysValues(self.attention.shape))
+    fn attention(&self) -> Option<&Attention> {
+        Some(&self.attention)
     }
 }
 

@@ -259,5 +259,6 @@ pub fn output(parts: &Parts<'_>, name: &'static str, table: &Tensor) -> Result<L
 
 /// A decoder as the network it is.
 pub fn boxed(decoder: Decoder) -> Result<Box<dyn Network>> {
-    Ok(Box::new(decoder))
+    let embedding = decoder.embedding.sparing(&decoder.head.output);
+    Ok(Box::new(Decoder { embedding, ..decoder }))
 }

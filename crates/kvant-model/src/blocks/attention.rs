@@ -43,7 +43,31 @@ pub struct Attention {
     pub output: Linear,
 }
 
+/// What decides how much an error in a layer's keys matters.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ScoreTraits {
+    /// Channels of a key.
+    pub key_dim: usize,
+    /// Multiplier of `q · k`.
+    pub scale: f32,
+    /// True when keys go through a norm before they are kept.
+    pub normed_keys: bool,
+}
+
+impl ScoreTraits {
+    /// The multiplier over the usual one, 1/√d: what scores, and errors in them, are larger by than in most models.
+    pub fn gain(&self) -> f32 {
+        self.scale.abs() * (self.key_dim as f32).sqrt()
+    }
+}
+
 impl Attention {
+    /// What decides how much an error in its keys matters.
+    pub fn score_traits(&self) -> ScoreTraits {
+        let (key_dim, scale) = (self.shape.key_dim, self.scoring.scale);
+        ScoreTraits { key_dim, scale, normed_keys: self.qk_norm.is_some() }
+    }
+
     /// `(tokens, hidden)` to `(tokens, hidden)`.
     pub fn forward(&self, x: &Rows, pass: &mut Pass<'_, '_>) -> Rows {
         let (mut q, mut k, v) = self.project(x); // (tokens, heads · dim), (tokens, kv_heads · dim) twice

@@ -2,7 +2,7 @@
 
 use crate::arch::Network;
 use crate::blocks::rows::for_each_row;
-use crate::blocks::{Embedding, Linear, Norm, Pass, Rows};
+use crate::blocks::{Attention, Embedding, Linear, Norm, Pass, Rows, ScoreTraits};
 use crate::cache::LayerState;
 
 /// One layer of a decoder.
@@ -10,8 +10,13 @@ pub trait Block: Send + Sync {
     /// Changes the residual stream `(tokens, hidden)`.
     fn forward(&self, x: &mut Rows, pass: &mut Pass<'_, '_>);
 
-    /// What the layer keeps between passes; `None` when it keeps nothing of its own.
-    fn state(&self) -> Option<LayerState>;
+    /// The layer's attention, if it has one.
+    fn attention(&self) -> Option<&Attention>;
+
+    /// What the layer keeps between passes: the keys and values of its attention. `None` when it keeps nothing of its own.
+    fn state(&self) -> Option<LayerState> {
+        self.attention().map(|attention| LayerState::KeysValues(attention.shape))
+    }
 }
 
 /// From the last activations to logits.
@@ -47,6 +52,10 @@ impl Network for Decoder {
 
     fn states(&self) -> Vec<LayerState> {
         self.blocks.iter().filter_map(|block| block.state()).collect()
+    }
+
+    fn score_traits(&self) -> Vec<ScoreTraits> {
+        self.blocks.iter().filter_map(|block| Some(block.attention()?.score_traits())).collect()
     }
 
     fn hidden(&self, pass: &mut Pass<'_, '_>) -> Rows {

@@ -1,8 +1,12 @@
 //! Token embeddings.
 
-use crate::blocks::Rows;
+use crate::blocks::{Linear, Rows};
 use crate::error::Result;
 use crate::tensor::Tensor;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Rows of a mapped table that are read before its pages are given back. Each brings many others into memory with it.
+pub const ROWS_KEPT: usize = 64;
 
 /// The table that turns token ids into the first activations.
 pub struct Embedding {
@@ -10,6 +14,8 @@ pub struct Embedding {
     /// Learned positions of models without rotary embedding.
     positions: Option<Tensor>, // (context, hidden)
     scale: f32,
+    /// Rows read since the table's pages were given back; `None` when they are kept.
+    read: Option<AtomicUsize>,
 }
 
 impl Embedding {
@@ -19,13 +25,21 @@ impl Embedding {
         for table in std::iter::once(&tokens).chain(&positions) {
             table.row_f32(0, &mut vec![0.0; table.columns()])?;
         }
-        Ok(Self { tokens, positions, scale })
+        Ok(Self { tokens, positions, scale, read: None })
     }
 
     /// The same embedding with another multiplier.
     #[must_use]
     pub fn scaled(self, scale: f32) -> Self {
         Self { scale, ..self }
+    }
+
+    /// The same embedding, whose pages of the file are given back now and then, unless `output` multiplies with the
+    /// table where it lies.
+    #[must_use]
+    pub fn sparing(self, output: &Linear) -> Self {
+        let is_output = self.tokens.bytes().as_ptr_range().contains(&output.bytes().as_ptr());
+        Self { read: (!is_output).then(AtomicUsize::default), ..self }
     }
 
     /// Size of the vocabulary.
@@ -51,6 +65,13 @@ impl Embedding {
             if let Some(positions) = &self.positions {
                 positions.row_f32(position, &mut row).expect("the type was tried in new()");
                 data[start..].iter_mut().zip(&row).for_each(|(x, p)| *x += p);
+            }
+        }
+        if let Some(read) = &self.read {
+            let rows = data.len() / width;
+            if read.fetch_add(rows, Ordering::Relaxed) + rows >= ROWS_KEPT {
+                self.tokens.bytes().release();
+                read.store(0, Ordering::Relaxed);
             }
         }
         Rows::from_vec(data, width)

@@ -96,6 +96,11 @@ impl Linear {
         self.weight.outputs()
     }
 
+    /// The weights' bytes, as they are multiplied with.
+    pub fn bytes(&self) -> &[u8] {
+        self.weight.bytes()
+    }
+
     /// `(tokens, inputs)` to `(tokens, outputs)`.
     pub fn forward(&self, x: &Rows) -> Rows {
         let mut y = self.weight.multiply(x);

@@ -17,10 +17,10 @@ mod rope;
 mod rows;
 
 pub use activation::Activation;
-pub use attention::{Attention, Projection};
+pub use attention::{Attention, Projection, ScoreTraits};
 pub use decoder::{Block, Decoder, Head};
 pub(crate) use dot::dot_block;
-pub use embedding::Embedding;
+pub use embedding::{Embedding, ROWS_KEPT};
 pub use ffn::{Ffn, Mlp};
 pub use linear::{Linear, Multiply, Unpacked};
 pub use moe::Moe;

@@ -1,7 +1,6 @@
 //! The commonest layer: norm before attention, norm before the feed-forward part.
 
 use crate::blocks::{Attention, Block, Ffn, Norm, Pass, Rows};
-use crate::cache::LayerState;
 
 /// `x += attention(norm(x)); x += ffn(norm(x))`.
 pub struct PreNorm {
@@ -25,7 +24,7 @@ impl Block for PreNorm {
         x.add_scaled(&fed, self.residual_scale);
     }
 
-    fn state(&self) -> Option<LayerState> {
-        Some(LayerState::KeysValues(self.attention.shape))
+    fn attention(&self) -> Option<&Attention> {
+        Some(&self.attention)
     }
 }

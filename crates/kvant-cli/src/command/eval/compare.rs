@@ -20,7 +20,7 @@ impl Eval {
         windows: &Windows,
         setting: Setting,
     ) -> Result<(), Failure> {
-        let caches: Vec<Policy> = self.kv.iter().flat_map(|list| list.0.iter().cloned()).collect();
+        let caches: Vec<Policy> = self.kv.iter().flat_map(|list| list.policies(self.sparse_v)).collect();
         let mode = if self.strict { Mode::Strict } else { Mode::Deployed };
         let exact = match self.activations.kind() {
             ActivationType::F32 => None,

@@ -1,0 +1,122 @@
+//! What a step touches: every page of keys once for all query heads of its group, pages of values at most once, and no page
+//! is ever decoded.
+
+use crate::model::{Activations, Run};
+use kvant_attention::Scoring;
+use kvant_cache::{CacheLayout, EntryShape, Policy, SideCodecs, Visibility};
+use kvant_codec::{Accumulator, CodecError, Element, KernelReport, PageCodec, Query, Side, Tier};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Bytes and pages that went through a codec.
+#[derive(Default)]
+struct Tally {
+    encoded: AtomicUsize,
+    decoded: AtomicUsize,
+    scored: AtomicUsize,
+    summed: AtomicUsize,
+    prepared: AtomicUsize,
+}
+
+/// A codec that counts its calls.
+struct Counted {
+    inner: Box<dyn PageCodec>,
+    tally: Arc<Tally>,
+}
+
+impl PageCodec for Counted {
+    fn side(&self) -> Side {
+        self.inner.side()
+    }
+    fn dim(&self) -> usize {
+        self.inner.dim()
+    }
+    fn page_tokens(&self) -> usize {
+        self.inner.page_tokens()
+    }
+    fn page_bytes(&self) -> usize {
+        self.inner.page_bytes()
+    }
+    fn kernels(&self) -> KernelReport {
+        self.inner.kernels()
+    }
+    fn encode(&self, rows: &[f32], page: &mut [u8]) -> Result<(), CodecError> {
+        self.tally.encoded.fetch_add(page.len(), Ordering::Relaxed);
+        self.inner.encode(rows, page)
+    }
+    fn decode(&self, page: &[u8], rows: &mut [f32]) -> Result<(), CodecError> {
+        self.tally.decoded.fetch_add(page.len(), Ordering::Relaxed);
+        self.inner.decode(page, rows)
+    }
+    fn prepare(&self, queries: &[f32], query: &mut Query) -> Result<(), CodecError> {
+        self.tally.prepared.fetch_add(1, Ordering::Relaxed);
+        self.inner.prepare(queries, query)
+    }
+    fn scores_ahead(
+        &self,
+        q: &Query,
+        page: &[u8],
+        next: &[u8],
+        scores: &mut [f32],
+    ) -> Result<(), CodecError> {
+        self.tally.scored.fetch_add(page.len(), Ordering::Relaxed);
+        self.inner.scores_ahead(q, page, next, scores)
+    }
+    fn accumulate_ahead(
+        &self,
+        weights: &[f32],
+        page: &[u8],
+        next: &[u8],
+        sums: &mut Accumulator,
+    ) -> Result<(), CodecError> {
+        self.tally.summed.fetch_add(page.len(), Ordering::Relaxed);
+        self.inner.accumulate_ahead(weights, page, next, sums)
+    }
+    fn finish(&self, sums: &Accumulator, out: &mut [f32]) -> Result<(), CodecError> {
+        self.inner.finish(sums, out)
+    }
+}
+
+#[test]
+fn a_step_reads_every_page_once_for_its_group_and_decodes_none() {
+    let tier = Tier::available().last().unwrap();
+    let (kv_heads, dim, pages) = (2, 64, 12);
+    let tokens = 4 + 64 * pages + 5;
+    for (spec, group) in [("int4", 1), ("int4", 4), ("int8", 3), ("k8v4", 8)] {
+        let policy: Policy = spec.parse().unwrap();
+        let tallies = [Arc::new(Tally::default()), Arc::new(Tally::default())];
+        let shape = EntryShape { kv_heads, key_dim: dim, value_dim: dim, window: None };
+        let layout = CacheLayout::build(Visibility::default(), &[shape], |_, head, side| {
+            let inner = policy.spec(0, head, side).build_with(side, dim, &Default::default(), tier).unwrap();
+            let tally = Arc::clone(&tallies[usize::from(side == Side::Value)]);
+            Ok(Arc::new(SideCodecs::custom(Arc::new(Counted { inner, tally }), Element::F16, tier)?))
+        });
+        let layout = Arc::new(layout.unwrap());
+        let a = Activations::new(tokens, kv_heads, group, dim, dim, 5);
+        let mut run = Run::new(&layout, tier, &a, Scoring::new(0.05));
+        run.read(tokens - 1, &[200]);
+        let counts = |tally: &Tally| {
+            [&tally.encoded, &tally.decoded, &tally.scored, &tally.summed, &tally.prepared]
+                .map(|count| count.load(Ordering::Relaxed))
+        };
+        let sizes = [Side::Key, Side::Value]
+            .map(|side| kv_heads * pages * layout.entries()[0].heads()[0].side(side).codec().page_bytes());
+        let before = tallies.each_ref().map(|tally| counts(tally));
+        assert_eq!(before[0][0], sizes[0], "{spec}: every page of keys was encoded once");
+        assert_eq!(before[1][0], sizes[1], "{spec}: every page of values was encoded once");
+
+        run.chunk(1);
+        let [keys, values] = [0, 1].map(|side| {
+            let after = counts(&tallies[side]);
+            std::array::from_fn::<usize, 5, _>(|i| after[i] - before[side][i])
+        });
+        let [_, _, _, _, prepared] = keys;
+        assert_eq!(keys[..4], [0, 0, sizes[0], 0], "{spec}, group {group}: keys");
+        assert_eq!(values[..4], [0, 0, 0, sizes[1]], "{spec}, group {group}: values");
+        assert!(
+            prepared <= kv_heads * kvant_threads::threads() * 4,
+            "{spec}: {prepared} preparations of a query"
+        );
+        assert_eq!(before[0][1] + before[1][1], 0, "{spec}: prefill decodes no page either");
+    }
+}

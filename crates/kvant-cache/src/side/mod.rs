@@ -1,0 +1,157 @@
+//! The keys, or the values, of one kv head: sinks, encoded pages, exact pages and the tail.
+//!
+//! Exact rows are kept in pages too, of the exact codec and of the same number of tokens, so that attention reads them
+//! with the same verbs. The page being filled is the *tail*; a full one is kept until no query will read it exactly.
+
+mod cut;
+mod grow;
+
+pub(crate) use grow::{Fault, Rows};
+
+use crate::arena::Arena;
+use crate::layout::SideCodecs;
+use crate::page::{Held, Page, PageMut};
+use crate::visibility::Visibility;
+use kvant_codec::{CodecError, PageCodec};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// What one side of one kv head holds.
+pub struct SideStore {
+    codecs: Arc<SideCodecs>,
+    /// Shared once all sinks are there.
+    sinks: Option<Held>,
+    /// Pages `dropped ..`, as bytes.
+    encoded: VecDeque<Page>,
+    /// Pages that have left the window.
+    dropped: usize,
+    /// Full pages `exact_first ..`, as exact rows; the tail comes after them.
+    exact: VecDeque<Page>,
+    exact_first: usize,
+    tail: Option<PageMut>,
+    /// Pages taken in advance, so that an append after a reserve needs no memory.
+    spare_exact: Vec<PageMut>,
+    spare_encoded: Vec<PageMut>,
+}
+
+/// What a side held when it was saved.
+pub(crate) struct Contents {
+    pub sinks: Option<Page>,
+    pub dropped: usize,
+    pub encoded: VecDeque<Page>,
+    pub exact_first: usize,
+    pub exact: VecDeque<Page>,
+    pub tail: Option<PageMut>,
+}
+
+impl SideStore {
+    pub(crate) fn new(codecs: Arc<SideCodecs>) -> SideStore {
+        SideStore {
+            codecs,
+            sinks: None,
+            encoded: VecDeque::new(),
+            dropped: 0,
+            exact: VecDeque::new(),
+            exact_first: 0,
+            tail: None,
+            spare_exact: Vec::new(),
+            spare_encoded: Vec::new(),
+        }
+    }
+
+    /// Its codecs.
+    pub fn codecs(&self) -> &SideCodecs {
+        &self.codecs
+    }
+
+    /// The bytes of page `page`, if they are held.
+    pub fn encoded(&self, page: usize) -> Option<&[u8]> {
+        self.encoded.get(page.checked_sub(self.dropped)?).map(|page| &**page)
+    }
+
+    /// The exact rows of page `page`, if they are held; those after the last token are zeros or stale.
+    pub fn exact(&self, page: usize) -> Option<&[u8]> {
+        let index = page.checked_sub(self.exact_first)?;
+        match self.exact.get(index) {
+            Some(page) => Some(page),
+            None if index == self.exact.len() => self.tail.as_deref(),
+            None => None,
+        }
+    }
+
+    /// The exact rows of the sinks, in one page.
+    pub fn sinks(&self) -> Option<&[u8]> {
+        self.sinks.as_deref()
+    }
+
+    /// Encoded pages that are held, oldest first.
+    pub fn pages(&self) -> impl ExactSizeIterator<Item = &Page> {
+        self.encoded.iter()
+    }
+
+    /// Pages before the first that is held: they have left the window.
+    pub fn dropped(&self) -> usize {
+        self.dropped
+    }
+
+    fn encoded_end(&self) -> usize {
+        self.dropped + self.encoded.len()
+    }
+
+    /// Pages that other sequences may share.
+    pub(crate) fn shared(&self) -> impl Iterator<Item = &Page> {
+        let sinks = self.sinks.iter().filter_map(|sinks| match sinks {
+            Held::Shared(page) => Some(page),
+            Held::Own(_) => None,
+        });
+        sinks.chain(&self.encoded).chain(&self.exact)
+    }
+
+    /// Decodes one page, (tokens, dim): exact rows where they are held, encoded ones elsewhere.
+    pub(crate) fn decode(&self, page: usize, rows: &mut [f32]) -> Result<(), CodecError> {
+        match (self.exact(page), self.encoded(page)) {
+            (Some(exact), _) => self.codecs.exact().decode(exact, rows),
+            (None, Some(encoded)) => self.codecs.codec().decode(encoded, rows),
+            (None, None) => {
+                rows.fill(0.0);
+                Ok(())
+            }
+        }
+    }
+
+    /// Starts at a page other than the first, as after a window has moved on.
+    pub(crate) fn start_at(&mut self, page: usize) {
+        self.dropped = page;
+        self.exact_first = page;
+    }
+
+    /// Holds what it held when it was saved.
+    pub(crate) fn restore(&mut self, contents: Contents) {
+        let Contents { sinks, dropped, encoded, exact_first, exact, tail } = contents;
+        let sinks = sinks.map(Held::Shared);
+        let fresh = SideStore::new(Arc::clone(&self.codecs));
+        *self = SideStore { sinks, dropped, encoded, exact_first, exact, tail, ..fresh };
+    }
+
+    /// Slots in use: (bytes of encoded pages, bytes of exact ones, spare ones included). A page that is both counts as
+    /// encoded.
+    pub(crate) fn bytes(&self) -> (usize, usize) {
+        let slots = |page: &[u8]| Arena::slot_bytes(page.len());
+        let encoded = self.encoded.iter().map(|page| slots(page)).sum();
+        let twice = if self.codecs.is_exact() {
+            self.encoded_end().saturating_sub(self.exact_first).min(self.exact.len())
+        } else {
+            0
+        };
+        let full = self.exact.iter().skip(twice).map(|page| slots(page));
+        let own = self.tail.iter().chain(&self.spare_exact).chain(&self.spare_encoded);
+        let sinks = self.sinks.iter().map(|page| slots(page));
+        (encoded, full.chain(own.map(|page| slots(page))).chain(sinks).sum())
+    }
+
+    /// Rows that are held in exact form only, of `len` tokens in all.
+    pub(crate) fn exact_rows(&self, rule: &Visibility, len: usize) -> usize {
+        let held = len.saturating_sub(rule.sinks);
+        len.min(rule.sinks) + held.saturating_sub(self.encoded_end() * self.codecs.page_tokens())
+    }
+}

@@ -1,0 +1,63 @@
+//! What a context will take of memory.
+
+use crate::failure::Failure;
+use crate::table::Column::{Left, Right};
+use crate::table::Table;
+use kvant_engine::Policy;
+use kvant_engine::forecast::{Forecast, Undertaking};
+use kvant_engine::memory::bytes;
+use kvant_eval::speed::FILL_FROM;
+use kvant_model::{Checkpoint, Model};
+use serde_json::{Value, json};
+use std::io::{self, Write};
+
+/// The memory of a context, when it is read and when it is filled.
+pub struct Memory {
+    context: usize,
+    policy: Policy,
+    run: Forecast,
+    fill: Forecast,
+}
+
+impl Memory {
+    pub fn of(
+        checkpoint: &Checkpoint,
+        model: &Model,
+        policy: Policy,
+        context: usize,
+    ) -> Result<Self, Failure> {
+        let threads = kvant_threads::threads();
+        let run = Undertaking { policy: &policy, context, read: context, text: true, threads, weights: None };
+        let fill = Undertaking { read: FILL_FROM, text: false, ..run.clone() };
+        let of = |plan| Forecast::new(checkpoint, model, plan).map_err(|e| Failure::new(e.to_string()));
+        let (run, fill) = (of(&run)?, of(&fill)?);
+        Ok(Self { context, policy, run, fill })
+    }
+
+    pub fn write(&self, out: &mut dyn Write) -> io::Result<()> {
+        let Self { context, policy, run, fill } = self;
+        writeln!(out, "\nMemory of {context} tokens with keys and values in {policy}")?;
+        let mut table = Table::new(&[Left("part"), Right("kvant run"), Right("kvant bench --fill")]);
+        let mut row = |name: &str, of: fn(&Forecast) -> u64| {
+            table.row([name.to_owned(), bytes(of(run)), bytes(of(fill))]);
+        };
+        row("program", |f| f.program);
+        row("weights", |f| f.weights);
+        row("token table, in the file", |f| f.table);
+        row("tokenizer", |f| f.tokenizer);
+        row("keys and values", |f| f.cache);
+        row("activations", |f| f.working);
+        row("while loading", |f| f.loading);
+        row("at most", Forecast::peak);
+        table.write(out, 2)
+    }
+
+    pub fn json(&self) -> Value {
+        let parts = |f: &Forecast| {
+            json!({"program": f.program, "weights": f.weights, "token_table": f.table, "tokenizer": f.tokenizer,
+                   "kv": f.cache, "activations": f.working, "loading": f.loading, "peak": f.peak()})
+        };
+        json!({"context": self.context, "kv": self.policy.to_string(), "run": parts(&self.run),
+               "bench_fill": parts(&self.fill)})
+    }
+}

@@ -119,7 +119,8 @@ impl SideStore {
         let largest = self.codecs.exact().element().largest();
         for (row, numbers) in rows.numbers.chunks(rows.stride).take(rows.count).enumerate() {
             let numbers = &numbers[..dim];
-            if !numbers.iter().all(|x| x.abs() <= largest) {
+            // Not `all`, which stops at the first and so goes through them one by one.
+            if !numbers.iter().fold(true, |fits, x| fits & (x.abs() <= largest)) {
                 let value =
                     numbers.iter().copied().find(|x| x.is_nan() || x.abs() > largest).unwrap_or(f32::NAN);
                 return Err(Fault::Number { row, value });

@@ -11,6 +11,7 @@
 //! All of it runs on *columns*: sixteen vectors at a time, channel c of all of them at `x[16·c..]`, so that any
 //! transform is plain vertical arithmetic, whatever the dimension and the instruction set.
 
+mod complex;
 mod dense;
 mod fourier;
 mod hadamard;

@@ -131,9 +131,7 @@ fn build(build: &Build<'_>) -> Result<Box<dyn PageCodec>, BuildError> {
     let (dim, side) = (build.dim, build.side);
     let refuse = |reason| BuildError::Combination { spec: build.spec.to_string(), reason };
     dimension(dim)?;
-    if options.rotation == Rotation::Srft && dim % 2 == 1 {
-        return Err(BuildError::Dim { dim, reason: "SRFT needs an even number of channels; SRHT takes any" });
-    }
+    options.rotation.serves(dim)?;
     if matches!(options.scaling, Scaling::ChannelGroup(_)) && options.rule == Rule::Asymmetric {
         return Err(refuse(
             "channel × group scales leave no place for an asymmetric zero; use sym, max or lm",

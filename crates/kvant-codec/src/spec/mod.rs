@@ -11,7 +11,7 @@
 //!
 //! | class | options |
 //! |---|---|
-//! | rotation | `plain` `srht` `srft` `had64` |
+//! | rotation | `plain` `srht` `srft` `had64` `haar` |
 //! | scaling | `token` `g16` `g32` `g64` `ch` `chg16` `chg32` `chg64` |
 //! | rule | `sym` `max` `asym` `lm` |
 //! | scales | `s16` `s32` |

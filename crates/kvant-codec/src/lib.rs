@@ -79,5 +79,5 @@ pub use error::{BuildError, CodecError};
 pub use kvant_simd::{TIER_VARIABLE, Tier, TierError};
 pub use page::{ScaleFormat, Side};
 pub use quant::{LloydMax, MAX_TABLE_BITS, Rule};
-pub use spec::{CodecSpec, KvSpec, PRESETS, Preset, SpecError};
+pub use spec::{CodecSpec, KvSpec, PRESETS, Preset, Shown, SpecError, catalogue};
 pub use transform::{Basis, Dense, DenseError, Rotation};

@@ -47,6 +47,14 @@ impl ScaleFormat {
         }
     }
 
+    /// For messages.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            ScaleFormat::F16 => "f16",
+            ScaleFormat::F32 => "f32",
+        }
+    }
+
     /// The largest scale or zero that is stored. An f32 could be larger, but then a decoded vector, or a sum of some,
     /// might not be finite.
     pub(crate) fn max(self) -> f32 {

@@ -2,6 +2,7 @@
 
 use crate::kernel::round::Rounded;
 use kvant_simd::LANES;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// One span of one head, rounded to bytes.
 #[derive(Clone, Copy, Debug, Default)]
@@ -48,6 +49,12 @@ impl Query {
 
     /// The owner of queries in the model's basis: any codec that decodes may use them.
     pub(crate) const MODEL: u64 = 0;
+
+    /// A number that tells the queries of a new codec from all others.
+    pub(crate) fn owner() -> u64 {
+        static BUILT: AtomicU64 = AtomicU64::new(Query::MODEL + 1);
+        BUILT.fetch_add(1, Ordering::Relaxed)
+    }
 
     pub(crate) fn reset(&mut self, owner: u64, heads: usize, dim: usize, spans: usize) {
         self.owner = owner;

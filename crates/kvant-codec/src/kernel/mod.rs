@@ -10,6 +10,7 @@ pub(crate) mod encode;
 pub(crate) mod exact;
 pub(crate) mod query;
 pub(crate) mod round;
+mod scale;
 pub(crate) mod scores;
 pub(crate) mod scratch;
 pub(crate) mod undo;

@@ -1,6 +1,7 @@
 //! Presets: names people type, each an abbreviation of a pair of parts.
 
 use super::KvSpec;
+use std::sync::OnceLock;
 
 /// A named pair of codecs.
 pub struct Preset {
@@ -19,7 +20,9 @@ const fn preset(name: &'static str, key: &'static str, value: &'static str, abou
 }
 
 /// Every preset. Widths with a family of their own (`f16`, `tq3`, `srft4`, `asym4` …) need no entry: a part on its own
-/// stands for both sides.
+/// stands for both sides, and [`catalogue`](super::catalogue()) lists them too.
+///
+/// llama.cpp rotates its cache, so the presets with its names do; `q4_1:plain` does not.
 pub static PRESETS: [Preset; 9] = [
     preset("int4", "ch4", "rot4g32", "the default: per-channel keys, rotated values, 4.5 bits/value"),
     preset("int8", "ch8", "sym8g32", "nearly exact: per-channel keys, grouped values, 8.5 bits/value"),
@@ -36,6 +39,13 @@ impl Preset {
     /// The preset of that name.
     pub fn find(name: &str) -> Option<&'static Preset> {
         PRESETS.iter().find(|preset| preset.name == name)
+    }
+
+    /// The preset that stands for these codecs.
+    pub(super) fn of(spec: &KvSpec) -> Option<&'static Preset> {
+        static SPECS: OnceLock<Vec<KvSpec>> = OnceLock::new();
+        let specs = SPECS.get_or_init(|| PRESETS.iter().map(Preset::spec).collect());
+        PRESETS.iter().zip(specs).find_map(|(preset, own)| (own == spec).then_some(preset))
     }
 
     /// The codecs it stands for.

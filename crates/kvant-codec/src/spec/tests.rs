@@ -65,7 +65,7 @@ fn errors_point_at_the_character_and_list_what_is_allowed() {
         ("ch9", 2, "1 to 8 bits"),
         ("rot", 3, "2 to 8 bits"),
         ("tq6", 2, "1 to 5 bits"),
-        ("rot4g48", 4, "g16, g32 or g64"),
+        ("rot4g48", 4, "g16, g32, g64 or g128"),
         ("rot4:g32,mena", 9, "does not belong here"),
         ("rot4:mena", 5, "mean"),
         ("f16:srht", 4, "p32 p64 p128"),

@@ -9,6 +9,7 @@ pub(crate) mod exact;
 pub(crate) mod family;
 mod query;
 pub(crate) mod scalar;
+mod uniform;
 
 pub use exact::{Element, ExactCodec};
 pub use family::{Build, BuildFn, Calibration, Family, GroupSize, Options, PageSize, Scaling};
@@ -35,6 +36,7 @@ pub static FAMILIES: &[&Family] = &[
     &scalar::TQ,
     &scalar::CHG,
     &scalar::KLT,
+    &uniform::UNIFORM,
 ];
 
 /// How a codec's verbs run, for people who ask why something is slow.

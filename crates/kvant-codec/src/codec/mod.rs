@@ -7,6 +7,7 @@
 
 pub(crate) mod exact;
 pub(crate) mod family;
+mod normal_float;
 mod query;
 pub(crate) mod scalar;
 mod uniform;
@@ -37,6 +38,7 @@ pub static FAMILIES: &[&Family] = &[
     &scalar::CHG,
     &scalar::KLT,
     &uniform::UNIFORM,
+    &normal_float::NF,
 ];
 
 /// How a codec's verbs run, for people who ask why something is slow.

@@ -7,6 +7,7 @@
 
 pub(crate) mod exact;
 pub(crate) mod family;
+mod non_linear;
 mod normal_float;
 mod query;
 pub(crate) mod scalar;
@@ -39,6 +40,7 @@ pub static FAMILIES: &[&Family] = &[
     &scalar::KLT,
     &uniform::UNIFORM,
     &normal_float::NF,
+    &non_linear::IQ,
 ];
 
 /// How a codec's verbs run, for people who ask why something is slow.

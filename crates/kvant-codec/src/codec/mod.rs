@@ -11,6 +11,7 @@ mod non_linear;
 mod normal_float;
 mod query;
 pub(crate) mod scalar;
+mod sketch;
 mod uniform;
 
 pub use exact::{Element, ExactCodec};
@@ -41,6 +42,7 @@ pub static FAMILIES: &[&Family] = &[
     &uniform::UNIFORM,
     &normal_float::NF,
     &non_linear::IQ,
+    &sketch::QJL,
 ];
 
 /// How a codec's verbs run, for people who ask why something is slow.

@@ -64,6 +64,15 @@ impl ScaleFormat {
         }
     }
 
+    pub(crate) fn write(self, bytes: &mut [u8], index: usize, x: f32) {
+        match self {
+            ScaleFormat::F16 => {
+                bytes[2 * index..2 * index + 2].copy_from_slice(&half::f16::from_f32(x).to_le_bytes());
+            }
+            ScaleFormat::F32 => bytes[4 * index..4 * index + 4].copy_from_slice(&x.to_le_bytes()),
+        }
+    }
+
     pub(crate) fn read(self, bytes: &[u8], index: usize) -> f32 {
         match self {
             ScaleFormat::F16 => half::f16::from_le_bytes([bytes[2 * index], bytes[2 * index + 1]]).to_f32(),

@@ -5,6 +5,7 @@
 //! codec that only knows `encode` and `decode` is complete too: the other verbs have default bodies that decode a page
 //! and say so in [`PageCodec::kernels`].
 
+mod delta;
 pub(crate) mod exact;
 pub(crate) mod family;
 mod non_linear;
@@ -43,6 +44,7 @@ pub static FAMILIES: &[&Family] = &[
     &normal_float::NF,
     &non_linear::IQ,
     &sketch::QJL,
+    &delta::DELTA,
 ];
 
 /// How a codec's verbs run, for people who ask why something is slow.

@@ -13,6 +13,7 @@ mod normal_float;
 mod query;
 pub(crate) mod scalar;
 mod sketch;
+mod turbo;
 mod uniform;
 
 pub use exact::{Element, ExactCodec};
@@ -45,6 +46,7 @@ pub static FAMILIES: &[&Family] = &[
     &non_linear::IQ,
     &sketch::QJL,
     &delta::DELTA,
+    &turbo::TURBO,
 ];
 
 /// How a codec's verbs run, for people who ask why something is slow.

@@ -10,6 +10,7 @@ pub(crate) mod exact;
 pub(crate) mod family;
 mod non_linear;
 mod normal_float;
+mod polar;
 mod query;
 pub(crate) mod scalar;
 mod sketch;
@@ -47,6 +48,7 @@ pub static FAMILIES: &[&Family] = &[
     &sketch::QJL,
     &delta::DELTA,
     &turbo::TURBO,
+    &polar::POLAR,
 ];
 
 /// How a codec's verbs run, for people who ask why something is slow.

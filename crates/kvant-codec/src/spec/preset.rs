@@ -23,7 +23,7 @@ const fn preset(name: &'static str, key: &'static str, value: &'static str, abou
 /// stands for both sides, and [`catalogue`](super::catalogue()) lists them too.
 ///
 /// llama.cpp rotates its cache, so the presets with its names do; `q4_1:plain` does not.
-pub static PRESETS: [Preset; 9] = [
+pub static PRESETS: [Preset; 18] = [
     preset("int4", "ch4", "rot4g32", "the default: per-channel keys, rotated values, 4.5 bits/value"),
     preset("int8", "ch8", "sym8g32", "nearly exact: per-channel keys, grouped values, 8.5 bits/value"),
     preset("int8g32", "sym8g32", "sym8g32", "8 bits per token and group of 32, as Cactus caches"),
@@ -33,6 +33,20 @@ pub static PRESETS: [Preset; 9] = [
     preset("q8_0", "sym8:had64", "sym8:had64", "llama.cpp's q8_0 with its 64-wide rotation"),
     preset("q5_0", "max5:had64", "max5:had64", "llama.cpp's q5_0 with its 64-wide rotation"),
     preset("q4_0", "max4:had64", "max4:had64", "llama.cpp's q4_0 with its 64-wide rotation"),
+    preset("q5_1", "asym5:had64", "asym5:had64", "llama.cpp's q5_1 with its 64-wide rotation"),
+    preset("q4_1", "asym4:had64", "asym4:had64", "llama.cpp's q4_1 with its 64-wide rotation"),
+    preset("iq4_nl", "iq4:had64", "iq4:had64", "llama.cpp's iq4_nl with its 64-wide rotation"),
+    preset(
+        "kivi4",
+        "ch4:p32",
+        "asym4g32:p32",
+        "KIVI: keys per channel and 32 tokens, values per token, 5 bits/value",
+    ),
+    preset("kivi3", "ch3:p32", "asym3g32:p32", "KIVI at 3 bits, 4 bits/value with its scales and zeros"),
+    preset("kivi2", "ch2:p32", "asym2g32:p32", "KIVI at 2 bits, 3 bits/value with its scales and zeros"),
+    preset("qjl", "qjl1", "asym2g32", "QJL: sign sketches of keys, 2-bit values"),
+    preset("turboquant4", "turbo4", "tq4", "TurboQuant: unbiased keys, values of least error, 4 bits"),
+    preset("turboquant3", "turbo3", "tq3", "TurboQuant: unbiased keys, values of least error, 3 bits"),
 ];
 
 impl Preset {

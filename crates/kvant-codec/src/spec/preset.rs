@@ -22,7 +22,8 @@ const fn preset(name: &'static str, key: &'static str, value: &'static str, abou
 /// Every preset. Widths with a family of their own (`f16`, `tq3`, `srft4`, `asym4` …) need no entry: a part on its own
 /// stands for both sides, and [`catalogue`](super::catalogue()) lists them too.
 ///
-/// llama.cpp rotates its cache, so the presets with its names do; `q4_1:plain` does not.
+/// llama.cpp rotates its cache, so the presets with its names do; `q4_1:plain` does not. KIVI also keeps the last 128
+/// tokens exact, which is the cache's business and not a codec's.
 pub static PRESETS: [Preset; 18] = [
     preset("int4", "ch4", "rot4g32", "the default: per-channel keys, rotated values, 4.5 bits/value"),
     preset("int8", "ch8", "sym8g32", "nearly exact: per-channel keys, grouped values, 8.5 bits/value"),

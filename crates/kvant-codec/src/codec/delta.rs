@@ -6,7 +6,9 @@
 //! with δ̂ the signed-maximum rule of `max{b}` per token and group. The loop is closed: differences are taken from what was
 //! decoded, so errors do not add up. q·k̂_t = q·k̂_{t−1} + q·δ̂_t, so that scores are running sums of the scores of a page of
 //! differences, from its packed bytes; the query is rounded once for all of them, so its rounding does not add up either.
-//! Row 0 of that page codes what rounding took from the first token.
+//! Row 0 of that page codes what rounding took from the first token. b + 0.75 bits/value: 0.5 for the scales of groups of
+//! 32, 0.25 for a first token among 64. Differences of keys lack the channels that are large in every token, which a scale
+//! per token cannot serve; a scale per channel (`ch`) serves them better still, and in fewer bits.
 //!
 //! Sums of values decode: an old difference is part of every later value, and its weight the sum of all of theirs.
 

@@ -3,7 +3,8 @@
 //! the error of these codes, large numbers counting more. That is what llama.cpp does when it writes a cache; for weights
 //! it also searches over scales.
 //!
-//! `iq4:had64` has llama.cpp's rotation of the cache and is the preset `iq4_nl`.
+//! `iq4:had64` has llama.cpp's rotation of the cache and is the preset `iq4_nl`. 4.5 bits/value; of the codecs with one
+//! scale per 32 channels it is the best of these bits on rotated keys and values.
 
 use super::family::{Family, Options};
 use super::scalar;

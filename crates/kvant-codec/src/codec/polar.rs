@@ -10,8 +10,8 @@
 //!
 //! Of Gaussian coordinates the angles are independent, those of level 1 uniform and those of level l of density
 //! ∝ sin(2ψ)^(2^(l−1) − 1), the sharper the higher the level; each level has the quantiser of least mean square error for
-//! its density. b = 4 is what the paper uses: 46 bits and a radius for 16 numbers, 3.875 bits/value. Vectors whose
-//! dimension is no multiple of 16 are filled up with zeros, whose angles are stored and counted.
+//! its density. b = 4 is what the paper uses: 46 bits and a radius for 16 numbers, 3.875 bits/value; b = 3 takes 2.9375 and
+//! b = 5 4.8125. Vectors whose dimension is no multiple of 16 are filled up with zeros, whose angles are stored and counted.
 //!
 //! Angles are not linear in anything: scores and sums decode. The codec exists for comparison.
 

@@ -3,7 +3,8 @@
 //! type cuts the block into four, which is `uniform2g32`.
 //!
 //! Where it keeps the minimum, the middle of the lowest bin is kept here: the same numbers after decoding, and the
-//! kernels of the other asymmetric codecs.
+//! kernels of the other asymmetric codecs. b bits and a scale and a zero for 128 channels, or for all there are:
+//! `uniform4` takes 4.25 bits/value at d = 128 and 4.5 at 64. One loud channel costs all the others their bits.
 
 use super::family::{Family, GroupSize, Options, Scaling};
 use super::scalar;

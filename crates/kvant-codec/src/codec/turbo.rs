@@ -5,8 +5,8 @@
 //!
 //! The first part alone shrinks every inner product; with the second they are right on average, at the price of its
 //! noise. A page is the two pages one after the other, and a score the sum of two scores, so both run from packed bytes.
-//! b bits and two scales per token: `turbo3` takes 3.25 bits/value at d = 128, 3.5 at 64. Softmax forgives a shrunk score
-//! more easily than a noisy one: on real keys the error of scores is larger than that of `tq{b}`.
+//! b bits and two scales per token: `turbo3` takes 3.25 bits/value at d = 128, 3.5 at 64. On real keys its scores are further
+//! off than the biased ones of `tq{b}`, which takes a scale less.
 //!
 //! Sums of values decode: their error is what counts, not their bias, and `tq{b}` has the smaller one.
 

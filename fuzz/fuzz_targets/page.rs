@@ -5,10 +5,12 @@
 use kvant_codec::{Accumulator, Calibration, Dense, KvSpec, PageCodec, Query, Side, Tier};
 use libfuzzer_sys::fuzz_target;
 
-const PARTS: [&str; 26] = [
+const PARTS: [&str; 35] = [
     "f32:p32", "f16:p32", "bf16:p32", "ch1:p32", "ch2:p32,s32", "ch3:p32", "ch4:p32", "ch5:p32,max", "ch6:p32,sym", "ch7:p32", "ch8:p32,s32",
     "ch3:p32,lm", "rot4:p32", "rot3:p32,g16,s32", "srft6:p32,g64", "sym8:p32,token", "max5:p32,had64", "asym4:p32", "asym1:p32,g16",
     "tq1:p32", "tq3:p32", "tq5:p32,g16", "chg4:p32", "chg8:p32,max,s32", "chg2:p32,lm,chg16", "klt:p32",
+    "uniform4:p32", "uniform2:p32,g16,s32", "nf4:p32", "iq4:p32,s32", "qjl1:p32,s32", "turbo3:p32,s32", "polar4:p32", "polar3:p32,s32",
+    "delta4:p32,s32",
 ];
 
 /// An endless supply from a finite input.

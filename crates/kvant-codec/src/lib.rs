@@ -41,10 +41,10 @@
 //!
 //! | module | what it is |
 //! |---|---|
-//! | [`spec`] | the grammar, its printer, the presets |
+//! | [`spec`] | the grammar, its printer, the presets, the [`catalogue`] |
 //! | `codec` | the verbs, the families, one file per kind of codec |
-//! | `transform` | changes of basis: SRHT, SRFT, dense, λ, means |
-//! | `quant` | scalar rules and the Lloyd–Max tables |
+//! | `transform` | changes of basis: SRHT, SRFT, uniformly random, dense, λ, means |
+//! | `quant` | scalar rules and their tables |
 //! | `pack`, `page` | which bit lies where, and why |
 //! | `kernel` | encode, scores, accumulate: each written once |
 //!
@@ -79,5 +79,5 @@ pub use error::{BuildError, CodecError};
 pub use kvant_simd::{TIER_VARIABLE, Tier, TierError};
 pub use page::{ScaleFormat, Side};
 pub use quant::{LloydMax, MAX_TABLE_BITS, Rule};
-pub use spec::{CodecSpec, KvSpec, PRESETS, Preset, SpecError};
+pub use spec::{CodecSpec, KvSpec, PRESETS, Preset, Shown, SpecError, catalogue};
 pub use transform::{Basis, Dense, DenseError, Rotation};

@@ -47,12 +47,29 @@ impl ScaleFormat {
         }
     }
 
+    /// For messages.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            ScaleFormat::F16 => "f16",
+            ScaleFormat::F32 => "f32",
+        }
+    }
+
     /// The largest scale or zero that is stored. An f32 could be larger, but then a decoded vector, or a sum of some,
     /// might not be finite.
     pub(crate) fn max(self) -> f32 {
         match self {
             ScaleFormat::F16 => 65504.0,
             ScaleFormat::F32 => 1e30,
+        }
+    }
+
+    pub(crate) fn write(self, bytes: &mut [u8], index: usize, x: f32) {
+        match self {
+            ScaleFormat::F16 => {
+                bytes[2 * index..2 * index + 2].copy_from_slice(&half::f16::from_f32(x).to_le_bytes());
+            }
+            ScaleFormat::F32 => bytes[4 * index..4 * index + 4].copy_from_slice(&x.to_le_bytes()),
         }
     }
 

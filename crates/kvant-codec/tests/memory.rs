@@ -3,7 +3,7 @@
 use kvant_codec::{Accumulator, Calibration, Dense, KvSpec, PageCodec, Query, Side, Tier};
 
 /// Every rule, scaling, rotation, width and format once.
-const PARTS: [&str; 22] = [
+const PARTS: [&str; 29] = [
     "f32:p32",
     "f16:p32",
     "bf16:p32",
@@ -26,6 +26,13 @@ const PARTS: [&str; 22] = [
     "chg4:p32",
     "chg6:p32,max,chg16,s32",
     "klt:p32",
+    "uniform4:p32",
+    "nf4:p32",
+    "iq4:p32",
+    "qjl1:p32",
+    "turbo3:p32",
+    "polar4:p32",
+    "delta4:p32,srht",
 ];
 
 /// Radices 2, 3, 5, 7 and 11, odd parts, and padding of every kind. Miri has time for a few.

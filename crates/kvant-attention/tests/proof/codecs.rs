@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 /// A policy and how far its kernels may be from the decoded pages, in units of the outputs' root mean square. Queries and
 /// weights are rounded to one byte against codes of up to 4 bits, to two against wider ones.
-pub const POLICIES: [(&str, f64); 12] = [
+pub const POLICIES: [(&str, f64); 17] = [
     ("f32", 1e-5),
     ("f16", 1e-5),
     ("bf16", 1e-5),
@@ -22,6 +22,11 @@ pub const POLICIES: [(&str, f64); 12] = [
     ("k=f16:p32,v=sym8:p128", 1e-3),
     ("k=ch8,v=f16;recent=100;sinks=0", 1e-3),
     ("int4;heads 0:k=f16;sinks=9", 6e-2),
+    ("k=turbo3,v=polar4", 6e-2),
+    ("k=delta4,v=nf4", 6e-2),
+    ("k=qjl1,v=iq4_nl", 6e-2),
+    ("k=polar3,v=turbo4", 1e-4),
+    ("kivi2", 6e-2),
 ];
 
 pub const DIMS: [usize; 9] = [48, 64, 72, 80, 96, 128, 192, 256, 512];

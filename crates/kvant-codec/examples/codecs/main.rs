@@ -10,9 +10,11 @@ use kvant_codec::KvSpec;
 use measure::{KeyErrors, ValueErrors};
 
 /// Presets first, then their parts and what those are measured against, by width.
-const SPECS: &str = "f16 bf16 int8 int8g32 q8_0 k8v4 k8v2 q5_0 int4 q4_0 \
-                     ch8 sym8g32 srft8:token ch5 rot5g32 ch4 ch4:p128 rot4g32 srht4g32 srft4g32 srft4:token asym4g32 chg4 tq4 \
-                     ch3 rot3g32 asym3g32 tq3 tq3:g32 ch2 rot2g32 srht2g32 asym2g32 tq2 tq2:g32 tq1";
+const SPECS: &str = "f16 bf16 int8 int8g32 q8_0 k8v4 k8v2 q5_0 int4 q4_0 q5_1 q4_1 iq4_nl kivi4 kivi3 kivi2 \
+                     ch8 sym8g32 srft8:token ch5 rot5g32 asym5g32 ch4 ch4:p128 rot4g32 srht4g32 srft4g32 srft4:token asym4g32 \
+                     max4g32 iq4 nf4 nf4:srht uniform4 chg4 tq4 turbo4 polar5 polar4 delta4 delta4:srht \
+                     ch3 rot3g32 asym3g32 tq3 tq3:g32 turbo3 polar3 delta3 \
+                     ch2 rot2g32 srht2g32 asym2g32 uniform2 uniform2g32 tq2 tq2:g32 turbo2 tq1 qjl1";
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let wanted: Vec<String> = std::env::args().skip(1).collect();

@@ -69,6 +69,7 @@ const fn family(name: &'static str, formula: &'static str, build: super::family:
     Family {
         name,
         bits: None,
+        shown: &[0],
         formula,
         source: "IEEE 754",
         defaults: Options::PLAIN,

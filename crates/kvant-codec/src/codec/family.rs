@@ -1,6 +1,6 @@
 //! Families of codecs and the options they take: the vocabulary behind the spec grammar.
 
-use super::{PageCodec, exact, scalar};
+use super::PageCodec;
 use crate::error::BuildError;
 use crate::page::{ScaleFormat, Side};
 use crate::quant::Rule;
@@ -8,23 +8,6 @@ use crate::spec::CodecSpec;
 use crate::transform::{Dense, Rotation};
 use kvant_simd::Tier;
 use std::ops::RangeInclusive;
-
-/// Every family, in the order in which tables list them and the printer prefers them.
-pub static FAMILIES: [&Family; 13] = [
-    &exact::F32,
-    &exact::F16,
-    &exact::BF16,
-    &scalar::CH,
-    &scalar::SYM,
-    &scalar::MAX,
-    &scalar::ASYM,
-    &scalar::ROT,
-    &scalar::SRHT,
-    &scalar::SRFT,
-    &scalar::TQ,
-    &scalar::CHG,
-    &scalar::KLT,
-];
 
 /// What numbers share a scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -48,6 +31,8 @@ pub enum GroupSize {
     G32,
     /// 64.
     G64,
+    /// 128.
+    G128,
 }
 
 impl GroupSize {
@@ -57,6 +42,7 @@ impl GroupSize {
             GroupSize::G16 => 16,
             GroupSize::G32 => 32,
             GroupSize::G64 => 64,
+            GroupSize::G128 => 128,
         }
     }
 }
@@ -161,6 +147,8 @@ pub struct Family {
     pub name: &'static str,
     /// Widths that may follow the name; none for families that have only one.
     pub bits: Option<RangeInclusive<u8>>,
+    /// The widths that comparisons show, 0 standing for none; empty when a plan is needed.
+    pub shown: &'static [u8],
     /// What it computes.
     pub formula: &'static str,
     /// Where it comes from.
@@ -171,4 +159,11 @@ pub struct Family {
     pub accepts: &'static [&'static str],
     /// Makes one.
     pub build: BuildFn,
+}
+
+impl Family {
+    /// Whether a group may follow the width, as in `rot4g32`.
+    pub(crate) fn takes_groups(&self) -> bool {
+        self.bits.is_some() && self.accepts.contains(&"scaling")
+    }
 }

@@ -1,16 +1,24 @@
 //! The page codec: six verbs over a page, and the table of families that implement them.
 //!
-//! Adding a codec is one file here (a [`Family`] constant and a [`PageCodec`]) and one line in [`FAMILIES`]. A codec
-//! that only knows `encode` and `decode` is complete: the other verbs have default bodies that decode a page and say
-//! so in [`PageCodec::kernels`].
+//! Adding a codec is one file here (a [`Family`] constant and a [`PageCodec`]) and one line in [`FAMILIES`]. A change of
+//! basis, a rule and a way to share scales are a codec already, with all its kernels: there the constant is enough. A
+//! codec that only knows `encode` and `decode` is complete too: the other verbs have default bodies that decode a page
+//! and say so in [`PageCodec::kernels`].
 
+mod delta;
 pub(crate) mod exact;
 pub(crate) mod family;
+mod non_linear;
+mod normal_float;
+mod polar;
 mod query;
 pub(crate) mod scalar;
+mod sketch;
+mod turbo;
+mod uniform;
 
 pub use exact::{Element, ExactCodec};
-pub use family::{Build, BuildFn, Calibration, FAMILIES, Family, GroupSize, Options, PageSize, Scaling};
+pub use family::{Build, BuildFn, Calibration, Family, GroupSize, Options, PageSize, Scaling};
 pub(crate) use query::PreparedSpan;
 pub use query::{Accumulator, Query};
 
@@ -19,10 +27,34 @@ use crate::kernel::MAX_DIM;
 use crate::page::Side;
 use kvant_simd::Tier;
 
+/// Every family, in the order in which tables list them and the printer prefers them.
+pub static FAMILIES: &[&Family] = &[
+    &exact::F32,
+    &exact::F16,
+    &exact::BF16,
+    &scalar::CH,
+    &scalar::SYM,
+    &scalar::MAX,
+    &scalar::ASYM,
+    &scalar::ROT,
+    &scalar::SRHT,
+    &scalar::SRFT,
+    &scalar::TQ,
+    &scalar::CHG,
+    &scalar::KLT,
+    &uniform::UNIFORM,
+    &normal_float::NF,
+    &non_linear::IQ,
+    &sketch::QJL,
+    &delta::DELTA,
+    &turbo::TURBO,
+    &polar::POLAR,
+];
+
 /// How a codec's verbs run, for people who ask why something is slow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelReport {
-    /// The instruction set, or `decode` when the verb decodes whole pages.
+    /// The instruction set, `plain` for portable code, or `decode` when the verb decodes whole pages.
     pub encode: &'static str,
     /// As above, for [`PageCodec::scores`].
     pub scores: &'static str,

@@ -2,6 +2,7 @@
 
 use crate::kernel::round::Rounded;
 use kvant_simd::LANES;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// One span of one head, rounded to bytes.
 #[derive(Clone, Copy, Debug, Default)]
@@ -28,6 +29,8 @@ pub struct Query {
     pub(crate) spans: Vec<PreparedSpan>,
     /// (heads): q·μ, added to every score.
     pub(crate) bias: Vec<f32>,
+    /// The queries of the codecs that a codec is made of.
+    parts: Vec<Query>,
 }
 
 impl Query {
@@ -48,6 +51,25 @@ impl Query {
 
     /// The owner of queries in the model's basis: any codec that decodes may use them.
     pub(crate) const MODEL: u64 = 0;
+
+    /// A number that tells the queries of a new codec from all others.
+    pub(crate) fn owner() -> u64 {
+        static BUILT: AtomicU64 = AtomicU64::new(Query::MODEL + 1);
+        BUILT.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Takes queries as they are for a codec that is made of `count` others, whose own queries are returned to be filled.
+    pub(crate) fn split(&mut self, owner: u64, dim: usize, queries: &[f32], count: usize) -> &mut [Query] {
+        self.copy(queries.len() / dim, dim, queries);
+        self.owner = owner;
+        self.parts.resize_with(count, Query::new);
+        &mut self.parts
+    }
+
+    /// The queries of the codecs that a codec is made of.
+    pub(crate) fn parts(&self) -> &[Query] {
+        &self.parts
+    }
 
     pub(crate) fn reset(&mut self, owner: u64, heads: usize, dim: usize, spans: usize) {
         self.owner = owner;

@@ -8,28 +8,31 @@ use super::{Accumulator, GroupSize, KernelReport, PageCodec, Query, decoded_accu
 use super::{dimension, not_finite, size, whole};
 use crate::error::{BuildError, CodecError};
 use crate::kernel::{Kernels, Pages};
-use crate::page::{Arrays, Layout, ScaleFormat, Side};
+use crate::page::{Arrays, Layout, Side};
 use crate::quant::{Levels, Rule};
 use crate::transform::{Basis, Rotation};
 use kvant_simd::Tier;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-const ALL: &[&str] = &["rotation", "scaling", "rule", "scales", "page", "lambda", "mean", "seed"];
+/// Every class of options.
+pub(super) const ALL: &[&str] = &["rotation", "scaling", "rule", "scales", "page", "lambda", "mean", "seed"];
 
-const fn family(
+/// A family of this codec.
+pub(super) const fn family(
     name: &'static str,
     bits: std::ops::RangeInclusive<u8>,
+    shown: &'static [u8],
     formula: &'static str,
     source: &'static str,
     defaults: Options,
 ) -> Family {
-    Family { name, bits: Some(bits), formula, source, defaults, accepts: ALL, build }
+    Family { name, bits: Some(bits), shown, formula, source, defaults, accepts: ALL, build }
 }
 
 /// `ch{b}`.
 pub(crate) const CH: Family = family(
     "ch",
     1..=8,
+    &[2, 4],
     "per channel over the page: z = min, s = (max − z)/(2^b − 1), code = round((x − z)/s)",
     "KIVI (Liu et al. 2024) keys",
     Options { scaling: Scaling::Channel, rule: Rule::Asymmetric, ..Options::PLAIN },
@@ -38,6 +41,7 @@ pub(crate) const CH: Family = family(
 pub(crate) const ROT: Family = family(
     "rot",
     2..=8,
+    &[3, 4],
     "SRHT, then per token and group: s = x*/−2^(b−1) for the number x* of largest magnitude",
     "QuaRot/llama.cpp rotation with q4_0's signed maximum",
     Options { rotation: Rotation::Srht, rule: Rule::SignedMax, ..Options::PLAIN },
@@ -46,6 +50,7 @@ pub(crate) const ROT: Family = family(
 pub(crate) const SRHT: Family = family(
     "srht",
     2..=8,
+    &[4],
     "SRHT, then per token and group: s = max|x|/(2^(b−1) − 1)",
     "QuaRot (Ashkboos et al. 2024)",
     Options { rotation: Rotation::Srht, ..Options::PLAIN },
@@ -54,6 +59,7 @@ pub(crate) const SRHT: Family = family(
 pub(crate) const SRFT: Family = family(
     "srft",
     2..=8,
+    &[4, 8],
     "sign-randomised real-packed FFT, optional λ, then per token and group: s = max|x|/(2^(b−1) − 1)",
     "SRFT int4 cache paper",
     Options { rotation: Rotation::Srft, ..Options::PLAIN },
@@ -62,6 +68,7 @@ pub(crate) const SRFT: Family = family(
 pub(crate) const SYM: Family = family(
     "sym",
     2..=8,
+    &[4],
     "per token and group: s = max|x|/(2^(b−1) − 1)",
     "Cactus; llama.cpp q8_0",
     Options::PLAIN,
@@ -70,6 +77,7 @@ pub(crate) const SYM: Family = family(
 pub(crate) const MAX: Family = family(
     "max",
     2..=8,
+    &[4, 5],
     "per token and group: s = x*/−2^(b−1) for the number x* of largest magnitude",
     "llama.cpp q4_0, q5_0",
     Options { rule: Rule::SignedMax, ..Options::PLAIN },
@@ -78,6 +86,7 @@ pub(crate) const MAX: Family = family(
 pub(crate) const ASYM: Family = family(
     "asym",
     1..=8,
+    &[4, 5],
     "per token and group: z = min, s = (max − z)/(2^b − 1)",
     "KIVI values; mlx-lm; Open-TQ-Metal",
     Options { rule: Rule::Asymmetric, ..Options::PLAIN },
@@ -86,6 +95,7 @@ pub(crate) const ASYM: Family = family(
 pub(crate) const TQ: Family = family(
     "tq",
     1..=5,
+    &[2, 3, 4],
     "SRHT, s = ‖x‖/√d per token, nearest Lloyd–Max level of the Gaussian (levels rounded to 1/127 of the largest)",
     "TurboQuant (Zandieh et al. 2025), MSE part; turboquant-mlx",
     Options { rotation: Rotation::Srht, scaling: Scaling::Token, rule: Rule::LloydMax, ..Options::PLAIN },
@@ -94,6 +104,7 @@ pub(crate) const TQ: Family = family(
 pub(crate) const CHG: Family = family(
     "chg",
     2..=8,
+    &[4],
     "per channel over the page: c = max|x|; then per token and group of x/c: s = max/(2^(b−1) − 1)",
     "two-level scaling",
     Options { scaling: Scaling::ChannelGroup(GroupSize::G32), ..Options::PLAIN },
@@ -102,6 +113,7 @@ pub(crate) const CHG: Family = family(
 pub(crate) const KLT: Family = Family {
     name: "klt",
     bits: None,
+    shown: &[],
     formula: "y = B(x − μ) in the plan's basis, per-channel widths, per channel over the page: z = min, s = (max − z)/(2^b − 1)",
     source: "attention-aware KLT, this project",
     defaults: Options {
@@ -126,15 +138,13 @@ pub(crate) struct ScalarCodec {
     kernels: &'static Kernels,
 }
 
-fn build(build: &Build<'_>) -> Result<Box<dyn PageCodec>, BuildError> {
+pub(super) fn build(build: &Build<'_>) -> Result<Box<dyn PageCodec>, BuildError> {
     let options = build.options();
     let (dim, side) = (build.dim, build.side);
     let refuse = |reason| BuildError::Combination { spec: build.spec.to_string(), reason };
     dimension(dim)?;
-    if options.rotation == Rotation::Srft && dim % 2 == 1 {
-        return Err(BuildError::Dim { dim, reason: "SRFT needs an even number of channels; SRHT takes any" });
-    }
-    if matches!(options.scaling, Scaling::ChannelGroup(_)) && options.rule == Rule::Asymmetric {
+    options.rotation.serves(dim)?;
+    if matches!(options.scaling, Scaling::ChannelGroup(_)) && options.rule.has_zero() {
         return Err(refuse(
             "channel × group scales leave no place for an asymmetric zero; use sym, max or lm",
         ));
@@ -153,24 +163,23 @@ fn build(build: &Build<'_>) -> Result<Box<dyn PageCodec>, BuildError> {
         Scaling::Group(group) | Scaling::ChannelGroup(group) => group.channels(),
         Scaling::Token | Scaling::Channel => dim.next_multiple_of(side.row()),
     };
-    let asymmetric = options.rule == Rule::Asymmetric;
+    let zeros = options.rule.has_zero();
     let per_channel = matches!(options.scaling, Scaling::Channel | Scaling::ChannelGroup(_));
     let per_token = options.scaling != Scaling::Channel;
     let arrays = Arrays {
         channel_scale: per_channel,
-        channel_zero: asymmetric && !per_token,
+        channel_zero: zeros && !per_token,
         token_scale: per_token,
-        token_zero: asymmetric && per_token,
+        token_zero: zeros && per_token,
     };
     let layout = Layout::new(side, dim, options.page.tokens(), group, &widths, options.scales, arrays);
-    let levels = layout.spans.iter().map(|span| Levels::new(options.rule, span.bits)).collect();
+    let levels = layout.spans.iter().map(|span| Levels::new(options.rule, span.bits, dim)).collect();
     let basis = basis(build, planned)?;
-    static BUILT: AtomicU64 = AtomicU64::new(Query::MODEL + 1);
     Ok(Box::new(ScalarCodec {
         layout,
         basis,
         levels,
-        id: BUILT.fetch_add(1, Ordering::Relaxed),
+        id: Query::owner(),
         tier: build.tier,
         kernels: Kernels::of(build.tier),
     }))
@@ -232,15 +241,6 @@ fn planned_widths(build: &Build<'_>) -> Result<Vec<u8>, BuildError> {
     Ok(widths)
 }
 
-impl ScalarCodec {
-    fn format_name(&self) -> &'static str {
-        match self.layout.format {
-            ScaleFormat::F16 => "f16",
-            ScaleFormat::F32 => "f32",
-        }
-    }
-}
-
 impl PageCodec for ScalarCodec {
     fn side(&self) -> Side {
         self.layout.side
@@ -271,7 +271,7 @@ impl PageCodec for ScalarCodec {
             return Ok(());
         }
         Err(not_finite(rows, self.layout.dim)
-            .unwrap_or(CodecError::OutOfRange { format: self.format_name() }))
+            .unwrap_or(CodecError::OutOfRange { format: self.layout.format.name() }))
     }
 
     fn decode(&self, page: &[u8], rows: &mut [f32]) -> Result<(), CodecError> {

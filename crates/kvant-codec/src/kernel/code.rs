@@ -55,9 +55,9 @@ impl<F: Copy> CodeSpan<'_, F> {
         // SAFETY: the caller's contract.
         unsafe {
             match self.levels.rule {
-                Rule::Symmetric | Rule::SignedMax => self.rows::<S, SHIFTED>(),
                 Rule::Asymmetric => self.rows::<S, ASYMMETRIC>(),
                 Rule::LloydMax => self.rows::<S, TABLE>(),
+                _ => self.rows::<S, SHIFTED>(),
             }
         }
     }

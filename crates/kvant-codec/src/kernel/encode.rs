@@ -4,10 +4,11 @@
 //! reduces across lanes except the exact minimum and maximum, so all tiers write the same bytes.
 
 use super::code::{CodeSpan, Factors};
+use super::scale::{extremes, inverse_of, refit, root_mean_square, round_lanes, scale_of};
 use super::scratch::Scratch;
 use crate::codec::scalar::ScalarCodec;
 use crate::page::ScaleFormat;
-use crate::quant::{Levels, Rule};
+use crate::quant::Rule;
 use kvant_simd::{LANES, Simd};
 
 /// Encodes a page of rows, (tokens, dim). Returns the largest scale or zero, or NaN when a number was not finite or did
@@ -174,7 +175,7 @@ unsafe fn channel_scales<S: Simd>(
             *factors.high.add(c) = 0.0;
         }
         for (span, levels) in layout.spans.iter().zip(&codec.levels) {
-            if levels.rule == Rule::LloydMax && layout.token_scale.is_none() {
+            if levels.by_power() && layout.token_scale.is_none() {
                 for c in span.first..span.first + span.len {
                     *factors.high.add(c) = root_mean_square(columns.add(LANES * c), LANES * padded, tiles);
                 }
@@ -224,22 +225,6 @@ unsafe fn store_scales<S: Simd>(format: ScaleFormat, p: *mut u8, x: S::F, count:
     }
 }
 
-/// Over one channel of all tiles; lane sums in a fixed order, so that every tier gets the same bits.
-///
-/// # Safety
-/// `tiles` columns, `stride` floats apart.
-unsafe fn root_mean_square(column: *const f32, stride: usize, tiles: usize) -> f32 {
-    let mut squares = [0.0f32; LANES];
-    for tile in 0..tiles {
-        for (lane, sum) in squares.iter_mut().enumerate() {
-            // SAFETY: the caller's columns.
-            let x = unsafe { *column.add(stride * tile + lane) };
-            *sum = x.mul_add(x, *sum);
-        }
-    }
-    (squares.iter().sum::<f32>() / (tiles * LANES) as f32).sqrt()
-}
-
 /// Chooses token scales for one tile, stores them, codes under them. Returns the largest scale or zero, or NaN when a
 /// column is not finite.
 ///
@@ -254,9 +239,14 @@ unsafe fn token_tile<S: Simd>(codec: &ScalarCodec, columns: *const f32, tile: us
         let mut poison = S::splat(0.0);
         for (span, levels) in layout.spans.iter().zip(&codec.levels) {
             let columns = columns.add(LANES * span.first);
-            let (low, high, odd) = extremes::<S>(levels, columns, span.len.min(layout.dim - span.first));
+            let len = span.len.min(layout.dim - span.first);
+            let (low, high, odd) = extremes::<S>(levels, columns, len);
             poison = S::add(poison, odd);
-            let (scale, zero) = scale_of::<S>(layout.format, levels, low, high);
+            let (mut scale, zero) = scale_of::<S>(layout.format, levels, low, high);
+            let factors = Factors::Token(inverse_of::<S>(scale), zero);
+            if levels.choice == Rule::NonLinear {
+                scale = refit::<S>(layout.format, levels, columns, len, scale);
+            }
             let at = (span.group * layout.tokens + tile * LANES) * layout.format.bytes();
             for (array, x) in [(&layout.token_scale, scale), (&layout.token_zero, zero)] {
                 if let Some(range) = array {
@@ -264,133 +254,8 @@ unsafe fn token_tile<S: Simd>(codec: &ScalarCodec, columns: *const f32, tile: us
                     largest = S::max(largest, S::abs(x));
                 }
             }
-            let factors = Factors::Token(inverse_of::<S>(scale), zero);
             CodeSpan { codec, span, levels, columns, factors, tile, page }.run::<S>();
         }
         S::reduce_max(largest) + S::reduce_add(poison)
-    }
-}
-
-/// Smallest and largest number of each lane (for Lloyd–Max the root mean square instead of the largest), and Σ(x − x),
-/// which is zero for finite numbers and NaN for others.
-///
-/// # Safety
-/// `columns` holds `len` columns; the CPU has the tier.
-#[inline(always)]
-unsafe fn extremes<S: Simd>(levels: &Levels, columns: *const f32, len: usize) -> (S::F, S::F, S::F) {
-    /// Independent chains, so that the latency of one operation does not set the pace.
-    const CHAINS: usize = 4;
-    // SAFETY: c < len.
-    unsafe {
-        let first = S::load(columns);
-        let whole = len / CHAINS * CHAINS;
-        if levels.rule == Rule::LloydMax {
-            let mut squares = [S::splat(0.0); CHAINS];
-            for c in (0..whole).step_by(CHAINS) {
-                for i in 0..CHAINS {
-                    let x = S::load(columns.add(LANES * (c + i)));
-                    squares[i] = S::fma(x, x, squares[i]);
-                }
-            }
-            for c in whole..len {
-                let x = S::load(columns.add(LANES * c));
-                squares[0] = S::fma(x, x, squares[0]);
-            }
-            let sum = S::add(S::add(squares[0], squares[1]), S::add(squares[2], squares[3]));
-            // A square is infinite or NaN if its root is, and so is their sum.
-            return (first, S::sqrt(S::mul(sum, S::splat(1.0 / len as f32))), S::sub(sum, sum));
-        }
-        let (mut low, mut high) = ([first; CHAINS], [first; CHAINS]);
-        let mut odd = [S::splat(0.0); CHAINS];
-        for c in (0..whole).step_by(CHAINS) {
-            for i in 0..CHAINS {
-                let x = S::load(columns.add(LANES * (c + i)));
-                (low[i], high[i]) = (S::min(low[i], x), S::max(high[i], x));
-                odd[i] = S::add(odd[i], S::sub(x, x));
-            }
-        }
-        for c in whole..len {
-            let x = S::load(columns.add(LANES * c));
-            odd[0] = S::add(odd[0], S::sub(x, x));
-            (low[0], high[0]) = (S::min(low[0], x), S::max(high[0], x));
-        }
-        (
-            S::min(S::min(low[0], low[1]), S::min(low[2], low[3])),
-            S::max(S::max(high[0], high[1]), S::max(high[2], high[3])),
-            S::add(S::add(odd[0], odd[1]), S::add(odd[2], odd[3])),
-        )
-    }
-}
-
-/// The rule's scale and zero per lane, as they will be stored, from the extremes (or the root mean square as `high`).
-///
-/// # Safety
-/// As the kernel it is part of: pages and buffers have the sizes of the layout; the CPU has the tier.
-#[inline(always)]
-unsafe fn scale_of<S: Simd>(format: ScaleFormat, levels: &Levels, low: S::F, high: S::F) -> (S::F, S::F) {
-    // SAFETY: the tier is available.
-    unsafe {
-        let zero = S::splat(0.0);
-        let divisor = S::splat(levels.divisor());
-        let (scale, base) = match levels.rule {
-            Rule::Symmetric => {
-                let top = S::max(high, S::sub(zero, low));
-                (round_lanes::<S>(format, S::div(top, divisor)), zero)
-            }
-            Rule::SignedMax => {
-                let extreme = S::select_gt(S::sub(zero, low), high, low, high);
-                (round_lanes::<S>(format, S::div(extreme, divisor)), zero)
-            }
-            Rule::Asymmetric => {
-                let base = outward::<S>(format, low, -1.0);
-                (outward::<S>(format, S::div(S::sub(high, base), divisor), 1.0), base)
-            }
-            Rule::LloydMax => (round_lanes::<S>(format, S::mul(high, S::splat(levels.unit))), zero),
-        };
-        // Which of −0 and +0 is the larger depends on the machine; make both +0.
-        (S::add(scale, zero), S::add(base, zero))
-    }
-}
-
-/// 1/s; of a zero or subnormal scale it would be infinite, and such codes do not matter, so zero.
-///
-/// # Safety
-/// As the kernel it is part of: pages and buffers have the sizes of the layout; the CPU has the tier.
-#[inline(always)]
-unsafe fn inverse_of<S: Simd>(scale: S::F) -> S::F {
-    // SAFETY: the tier is available.
-    unsafe {
-        S::select_gt(S::abs(scale), S::splat(f32::MIN_POSITIVE), S::div(S::splat(1.0), scale), S::splat(0.0))
-    }
-}
-
-/// Rounds to the format towards `direction`·∞, so that a range only grows.
-///
-/// # Safety
-/// As the kernel it is part of: pages and buffers have the sizes of the layout; the CPU has the tier.
-#[inline(always)]
-unsafe fn outward<S: Simd>(format: ScaleFormat, x: S::F, direction: f32) -> S::F {
-    // SAFETY: the tier is available.
-    unsafe {
-        let near = round_lanes::<S>(format, x);
-        // Half a binary16 step further, in the normal and in the subnormal range.
-        let nudge = S::max(S::mul(S::abs(x), S::splat(1.0 / 2048.0)), S::splat(3.0e-8));
-        let far = round_lanes::<S>(format, S::fma(nudge, S::splat(direction), x));
-        if direction > 0.0 { S::select_gt(x, near, far, near) } else { S::select_gt(near, x, far, near) }
-    }
-}
-
-/// # Safety
-/// As the kernel it is part of: pages and buffers have the sizes of the layout; the CPU has the tier.
-#[inline(always)]
-unsafe fn round_lanes<S: Simd>(format: ScaleFormat, x: S::F) -> S::F {
-    if format == ScaleFormat::F32 {
-        return x;
-    }
-    let mut halves = [0u16; LANES];
-    // SAFETY: sixteen halves.
-    unsafe {
-        S::store_f16(halves.as_mut_ptr(), x);
-        S::load_f16(halves.as_ptr())
     }
 }

@@ -10,8 +10,10 @@ pub(crate) mod encode;
 pub(crate) mod exact;
 pub(crate) mod query;
 pub(crate) mod round;
+mod scale;
 pub(crate) mod scores;
 pub(crate) mod scratch;
+pub(crate) mod undo;
 
 use crate::codec::exact::Element;
 use crate::codec::scalar::ScalarCodec;
@@ -146,6 +148,7 @@ entries! {
         = accumulate::accumulate;
     finish<'a>(codec: &'a ScalarCodec, sums: &'a Accumulator, out: *mut f32) -> () = query::finish;
     apply<'a>(basis: &'a Basis, rows: *mut f32, count: usize) -> () = query::apply;
+    undo<'a>(basis: &'a Basis, rows: *mut f32, count: usize) -> () = undo::undo;
     extent<'a>(rows: &'a [f32]) -> f32 = exact::extent;
     exact_encode<'a>(shape: &'a ExactShape, rows: *const f32, page: *mut u8) -> () = exact::encode;
     exact_write<'a>(shape: &'a ExactShape, rows: *const f32, stride: usize, tokens: Range<usize>, page: *mut u8) -> ()

@@ -90,6 +90,16 @@ fn half_cdf(x: f64) -> f64 {
     density(x) * sum
 }
 
+/// The x with Φ(x) = p, for p well inside (0, 1): bisection, until the halves no longer differ.
+pub(super) fn quantile(p: f64) -> f64 {
+    let (mut low, mut high) = (-9.0, 9.0);
+    for _ in 0..80 {
+        let middle = 0.5 * (low + high);
+        if half_cdf(middle) < p - 0.5 { low = middle } else { high = middle }
+    }
+    0.5 * (low + high)
+}
+
 /// P(a < X < b).
 fn mass(a: f64, b: f64) -> f64 {
     half_cdf(b) - half_cdf(a)
@@ -153,6 +163,13 @@ mod tests {
     fn one_bit_is_the_mean_absolute_value() {
         let level = LloydMax::gaussian(1).unwrap().levels()[1];
         assert!((level - (2.0 / std::f64::consts::PI).sqrt()).abs() < 1e-9);
+    }
+
+    #[test]
+    fn quantiles_undo_the_distribution() {
+        for (p, x) in [(0.5, 0.0), (0.975, 1.959_963_985), (0.05, -1.644_853_627), (0.999, 3.090_232_306)] {
+            assert!((quantile(p) - x).abs() < 1e-8, "{p}: {}", quantile(p));
+        }
     }
 
     #[test]

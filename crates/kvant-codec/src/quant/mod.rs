@@ -5,6 +5,7 @@
 //! Every rule reconstructs x̂ = s·level(code) + z with integer levels, because the kernels multiply integers.
 
 mod lloyd_max;
+mod table;
 
 pub use lloyd_max::{LloydMax, MAX_BITS as MAX_TABLE_BITS};
 
@@ -21,6 +22,17 @@ pub enum Rule {
     Asymmetric,
     /// s ∝ root mean square; levels are the Lloyd–Max table for the Gaussian.
     LloydMax,
+    /// 2^b bins of equal width s = (max x − min x) / 2^b, each stood for by its middle: z = min x + s/2, levels
+    /// 0 … 2^b − 1. Half a step is lost at both ends, where [`Rule::Asymmetric`] is exact (quant.cpp).
+    Bins,
+    /// s = max|x| / 127; levels are the NF4 table, quantiles of the Gaussian from −127 to 127 (QLoRA).
+    NormalFloat,
+    /// Codes under s₀ = x* / −127 where x* is the number of largest magnitude, with its sign; levels are ggml's iq4_nl
+    /// table. What is stored is then the s of least Σ x²·(x − s·level)² for these codes: s = Σ x³·level / Σ x²·level².
+    NonLinear,
+    /// One sign per number, and s = ‖x‖ / (d·E|u₁|) for u uniform on the sphere, E|u₁| = Γ(d/2) / (√π·Γ((d+1)/2)): under a
+    /// uniformly random rotation s·sign(x) has every inner product right on average (QJL).
+    Sketch,
 }
 
 impl Rule {
@@ -28,8 +40,24 @@ impl Rule {
     pub fn widths(self) -> std::ops::RangeInclusive<u8> {
         match self {
             Rule::Symmetric | Rule::SignedMax => 2..=8,
-            Rule::Asymmetric => 1..=8,
+            Rule::Asymmetric | Rule::Bins => 1..=8,
             Rule::LloydMax => 1..=MAX_TABLE_BITS,
+            Rule::NormalFloat | Rule::NonLinear => 4..=4,
+            Rule::Sketch => 1..=1,
+        }
+    }
+
+    /// Whether a zero is stored beside the scale.
+    pub fn has_zero(self) -> bool {
+        self.form() == Rule::Asymmetric
+    }
+
+    /// The rule whose codes mean the same given scale and zero: all that a kernel has to know. Tables are like Lloyd–Max.
+    fn form(self) -> Rule {
+        match self {
+            Rule::Bins => Rule::Asymmetric,
+            Rule::NormalFloat | Rule::NonLinear | Rule::Sketch => Rule::LloydMax,
+            basic => basic,
         }
     }
 }
@@ -37,35 +65,67 @@ impl Rule {
 /// The integer levels of a rule at a width, as encoder, decoder and kernels share them.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Levels {
+    /// How scales and zeros are chosen.
+    pub choice: Rule,
+    /// What codes mean: symmetric, signed maximum, asymmetric, or Lloyd–Max for every table.
     pub rule: Rule,
     pub bits: u8,
-    /// For Lloyd–Max: level of each code in units of 1/127 of the largest. Kernels index it with any 5-bit code, so
-    /// it is filled up with zeros.
+    /// Of a table: the level of each code; the largest magnitude is 127. Kernels index it with any 5-bit code, so it is
+    /// filled up with zeros.
     pub table: [i8; 32],
-    /// For Lloyd–Max: the midpoints between neighbouring levels, in the same unit.
+    /// Of a table: the midpoints between neighbouring levels, in the same unit.
     pub boundaries: Vec<f32>,
-    /// For Lloyd–Max: the standard Gaussian's unit, c_max / 127.
+    /// Of a table: the scale for numbers of root mean square one, or of largest magnitude one.
     pub unit: f32,
 }
 
 impl Levels {
+    /// Levels for numbers of which `count` share a scale.
+    ///
     /// # Panics
     /// When the rule has no such width; specs refuse that before.
-    pub(crate) fn new(rule: Rule, bits: u8) -> Levels {
+    pub(crate) fn new(rule: Rule, bits: u8, count: usize) -> Levels {
         assert!(rule.widths().contains(&bits), "{rule:?} has no {bits}-bit levels");
-        let mut levels = Levels { rule, bits, table: [0; 32], boundaries: Vec::new(), unit: 1.0 };
-        if rule == Rule::LloydMax {
-            let exact = LloydMax::gaussian(bits).expect("the width was checked").levels();
-            let unit = exact[exact.len() - 1] / 127.0;
-            for (slot, level) in levels.table.iter_mut().zip(exact) {
-                *slot = (level / unit).round() as i8;
+        let mut levels = Levels {
+            choice: rule,
+            rule: rule.form(),
+            bits,
+            table: [0; 32],
+            boundaries: Vec::new(),
+            unit: 1.0 / 127.0,
+        };
+        let size = 1usize << bits;
+        match rule {
+            Rule::Symmetric | Rule::SignedMax | Rule::Asymmetric | Rule::Bins => return levels,
+            Rule::LloydMax => {
+                let exact = LloydMax::gaussian(bits).expect("the width was checked").levels();
+                levels.unit = levels.fill(exact);
             }
-            let integers = &levels.table[..exact.len()];
-            levels.boundaries =
-                integers.windows(2).map(|pair| 0.5 * (f32::from(pair[0]) + f32::from(pair[1]))).collect();
-            levels.unit = unit as f32;
+            Rule::NormalFloat => levels.unit = levels.fill(&table::normal_float()),
+            Rule::NonLinear => levels.table[..size].copy_from_slice(&table::IQ4_NL),
+            Rule::Sketch => {
+                let step = 1.0 / ((count as f64).sqrt() * mean_coordinate(count));
+                levels.unit = levels.fill(&[-step, step]);
+            }
         }
+        let integers = &levels.table[..size];
+        levels.boundaries =
+            integers.windows(2).map(|pair| 0.5 * (f32::from(pair[0]) + f32::from(pair[1]))).collect();
         levels
+    }
+
+    /// Rounds exact levels to the table, the largest to 127; returns the unit they are now in.
+    fn fill(&mut self, exact: &[f64]) -> f32 {
+        let unit = exact[exact.len() - 1] / 127.0;
+        for (slot, level) in self.table.iter_mut().zip(exact) {
+            *slot = (level / unit).round() as i8;
+        }
+        unit as f32
+    }
+
+    /// Whether the scale comes from the root mean square, and not from the extremes.
+    pub(crate) fn by_power(&self) -> bool {
+        matches!(self.choice, Rule::LloydMax | Rule::Sketch)
     }
 
     /// The code that stands for level zero, where codes are levels shifted; the kernels subtract it. Codes of the
@@ -82,7 +142,7 @@ impl Levels {
         match self.rule {
             Rule::LloydMax => f32::from(self.table[usize::from(code)]),
             Rule::Asymmetric => f32::from(code),
-            Rule::Symmetric | Rule::SignedMax => f32::from(code) - self.centre() as f32,
+            _ => f32::from(code) - self.centre() as f32,
         }
     }
 
@@ -95,13 +155,42 @@ impl Levels {
         }
     }
 
-    /// The denominator of the scale: s = extent / divisor.
+    /// What the extent of evenly spaced levels is divided by: s = extent / divisor.
     pub(crate) fn divisor(&self) -> f32 {
-        match self.rule {
+        match self.choice {
             Rule::Symmetric => ((1u32 << (self.bits - 1)) - 1) as f32,
             Rule::SignedMax => -((1u32 << (self.bits - 1)) as f32),
             Rule::Asymmetric => ((1u32 << self.bits) - 1) as f32,
-            Rule::LloydMax => 1.0 / self.unit,
+            Rule::Bins => (1u32 << self.bits) as f32,
+            Rule::NormalFloat => 127.0,
+            Rule::NonLinear => f32::from(table::IQ4_NL[0]),
+            Rule::LloydMax | Rule::Sketch => 1.0 / self.unit,
+        }
+    }
+}
+
+/// E|u₁| for u uniform on the unit sphere of d dimensions: Γ(d/2) / (√π·Γ((d+1)/2)), two dimensions at a time.
+fn mean_coordinate(dim: usize) -> f64 {
+    let first = if dim % 2 == 1 { 1.0 } else { std::f64::consts::FRAC_2_PI };
+    (2 - dim % 2..dim).step_by(2).fold(first, |mean, d| mean * d as f64 / (d + 1) as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mean_coordinates_are_those_of_the_sphere() {
+        // On a line |u| = 1, on a circle 2/π, on the sphere in space ½ (Archimedes), in general about √(2/πd).
+        for (dim, want) in
+            [(1, 1.0), (2, std::f64::consts::FRAC_2_PI), (3, 0.5), (4, 4.0 / (3.0 * std::f64::consts::PI))]
+        {
+            assert!((mean_coordinate(dim) - want).abs() < 1e-15, "{dim}: {}", mean_coordinate(dim));
+        }
+        for dim in [64, 65, 576] {
+            let d = dim as f64;
+            let series = (std::f64::consts::FRAC_2_PI / d).sqrt() * (1.0 + 0.25 / d + 1.0 / (32.0 * d * d));
+            assert!((mean_coordinate(dim) / series - 1.0).abs() < 1e-6);
         }
     }
 }

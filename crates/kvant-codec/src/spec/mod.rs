@@ -1,18 +1,18 @@
 //! Codec specs: one grammar for the command line, files, servers and bindings.
 //!
 //! ```text
-//! spec    = preset | part | "k=" part ",v=" part
+//! spec    = part | "k=" part ",v=" part
 //! part    = name [bits] [group] [":" option {"," option}]
 //! ```
 //!
 //! A *name* is a [`Family`] (`ch`, `rot`, `srft`, `tq`, `f16` …) with its width, or a preset, of which a side takes its
 //! own half: `k=f16,v=int4` has int4's values. `rot4g32` is short for `rot4:g32`. A part on its own is used for both
-//! sides.
+//! sides, and the options of a preset are for both of its halves: `q4_1:plain`.
 //!
 //! | class | options |
 //! |---|---|
-//! | rotation | `plain` `srht` `srft` `had64` |
-//! | scaling | `token` `g16` `g32` `g64` `ch` `chg16` `chg32` `chg64` |
+//! | rotation | `plain` `srht` `srft` `had64` `haar` |
+//! | scaling | `token` `g16` `g32` `g64` `g128` `ch` `chg16` `chg32` `chg64` `chg128` |
 //! | rule | `sym` `max` `asym` `lm` |
 //! | scales | `s16` `s32` |
 //! | page | `p32` `p64` `p128` |
@@ -30,11 +30,13 @@
 //! assert_eq!(error.position(), 8);
 //! ```
 
+mod catalogue;
 mod option;
 mod parse;
 mod preset;
 mod print;
 
+pub use catalogue::{Shown, catalogue};
 pub use parse::SpecError;
 pub use preset::{PRESETS, Preset};
 

@@ -23,19 +23,22 @@ const fn word(text: &'static str, class: &'static str, set: fn(&mut Options)) ->
 pub(super) const SEED: &str = "seed";
 
 /// Every word, in the order in which they are printed.
-pub(super) static WORDS: [Word; 23] = [
+pub(super) static WORDS: [Word; 26] = [
     word("plain", "rotation", |o| o.rotation = Rotation::Identity),
     word("srht", "rotation", |o| o.rotation = Rotation::Srht),
     word("srft", "rotation", |o| o.rotation = Rotation::Srft),
     word("had64", "rotation", |o| o.rotation = Rotation::Hadamard64),
+    word("haar", "rotation", |o| o.rotation = Rotation::Haar),
     word("token", "scaling", |o| o.scaling = Scaling::Token),
     word("g16", "scaling", |o| o.scaling = Scaling::Group(GroupSize::G16)),
     word("g32", "scaling", |o| o.scaling = Scaling::Group(GroupSize::G32)),
     word("g64", "scaling", |o| o.scaling = Scaling::Group(GroupSize::G64)),
+    word("g128", "scaling", |o| o.scaling = Scaling::Group(GroupSize::G128)),
     word("ch", "scaling", |o| o.scaling = Scaling::Channel),
     word("chg16", "scaling", |o| o.scaling = Scaling::ChannelGroup(GroupSize::G16)),
     word("chg32", "scaling", |o| o.scaling = Scaling::ChannelGroup(GroupSize::G32)),
     word("chg64", "scaling", |o| o.scaling = Scaling::ChannelGroup(GroupSize::G64)),
+    word("chg128", "scaling", |o| o.scaling = Scaling::ChannelGroup(GroupSize::G128)),
     word("sym", "rule", |o| o.rule = Rule::Symmetric),
     word("max", "rule", |o| o.rule = Rule::SignedMax),
     word("asym", "rule", |o| o.rule = Rule::Asymmetric),

@@ -146,8 +146,11 @@ fn spec(items: &[Item<'_>]) -> Result<(KvSpec, usize), Fault> {
     if first.text.starts_with("v=") {
         return Err((first.at, "keys come first: write `k=CODEC,v=CODEC`".to_owned()));
     }
-    if let Some(preset) = Preset::find(first.text) {
-        return Ok((preset.spec(), 1));
+    let name = first.text.split(':').next().unwrap_or_default().trim_end();
+    if Preset::find(name).is_some() {
+        // Options of a preset are for both of its halves.
+        let ((key, used), (value, _)) = (part(items, Some(Side::Key))?, part(items, Some(Side::Value))?);
+        return Ok((KvSpec { key, value }, used));
     }
     let (both, used) = part(items, None)?;
     Ok((KvSpec::both(both), used))
@@ -216,11 +219,18 @@ fn family(item: Item<'_>) -> Result<CodecSpec, Fault> {
     let mut spec = CodecSpec { family, bits, options: family.defaults };
     let suffix = &rest[digits..];
     if !suffix.is_empty() {
+        let at = item.at + letters + digits;
+        if !family.takes_groups() {
+            return Err((
+                at,
+                format!("`{}` has no groups: nothing but a colon may follow the width", family.name),
+            ));
+        }
         let Some(group) = group_suffix(suffix) else {
             let reason = format!(
-                "`{suffix}` is no group: g16, g32 or g64 may follow the width, other options a colon"
+                "`{suffix}` is no group: g16, g32, g64 or g128 may follow the width, other options a colon"
             );
-            return Err((item.at + letters + digits, reason));
+            return Err((at, reason));
         };
         spec.options.scaling = Scaling::Group(group);
     }

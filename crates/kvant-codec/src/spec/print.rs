@@ -1,13 +1,14 @@
 //! The canonical form.
 
 use super::option::difference;
-use super::{CodecSpec, KvSpec, PRESETS};
+use super::{CodecSpec, KvSpec, Preset};
 use crate::codec::{FAMILIES, GroupSize, Options, Scaling};
 use std::fmt;
+use std::mem::discriminant;
 
 impl CodecSpec {
-    /// The same codec under the family that needs the fewest options; among equals the one that names the rule, then the
-    /// first in the families' order.
+    /// The same codec under the family that needs the fewest options; among equals the one that names the rule, then
+    /// the one that shares scales in the same way, then the first in the families' order.
     pub(super) fn canonical(self) -> CodecSpec {
         let best = FAMILIES
             .iter()
@@ -20,7 +21,9 @@ impl CodecSpec {
             })
             .filter_map(|family| {
                 let words = difference(family.defaults, &self.options)?.len();
-                Some(((words, family.defaults.rule != self.options.rule), family))
+                let rule = family.defaults.rule != self.options.rule;
+                let kind = discriminant(&family.defaults.scaling) != discriminant(&self.options.scaling);
+                Some(((words, rule, kind), family))
             })
             .min_by_key(|(cost, _)| *cost);
         CodecSpec { family: best.map_or(self.family, |(_, family)| family), ..self }
@@ -34,7 +37,7 @@ impl fmt::Display for CodecSpec {
             write!(f, "{}", self.bits)?;
         }
         // `rot4g32` keeps its group even though it is the default: people read it as part of the name.
-        let grouped = matches!(self.options.scaling, Scaling::Group(_)) && self.family.bits.is_some();
+        let grouped = matches!(self.options.scaling, Scaling::Group(_)) && self.family.takes_groups();
         if let (Scaling::Group(group), true) = (self.options.scaling, grouped) {
             write!(f, "g{}", group.channels())?;
         }
@@ -55,7 +58,7 @@ impl fmt::Debug for CodecSpec {
 
 impl fmt::Display for KvSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(preset) = PRESETS.iter().find(|preset| preset.spec() == *self) {
+        if let Some(preset) = Preset::of(self) {
             f.write_str(preset.name)
         } else if self.key == self.value {
             write!(f, "{}", self.key)
@@ -65,12 +68,13 @@ impl fmt::Display for KvSpec {
     }
 }
 
-/// The suffix that names a group: `g16`, `g32`, `g64`.
+/// The suffix that names a group: `g16`, `g32`, `g64`, `g128`.
 pub(super) fn group_suffix(text: &str) -> Option<GroupSize> {
     match text {
         "g16" => Some(GroupSize::G16),
         "g32" => Some(GroupSize::G32),
         "g64" => Some(GroupSize::G64),
+        "g128" => Some(GroupSize::G128),
         _ => None,
     }
 }

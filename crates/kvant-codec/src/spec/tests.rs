@@ -15,6 +15,26 @@ fn every_preset_parses_and_prints_its_name() {
 }
 
 #[test]
+fn the_catalogue_has_every_published_codec_once_under_the_name_it_parses_from() {
+    let shown = catalogue();
+    for entry in &shown {
+        assert_eq!(parse(&entry.name), entry.spec, "{}", entry.name);
+        assert_eq!(shown.iter().filter(|other| other.spec == entry.spec).count(), 1, "{}", entry.name);
+        assert!(!entry.about.is_empty() && !entry.about.contains('\n'), "{}", entry.name);
+        for dim in [48, 64, 72, 80, 96, 128, 192, 256, 512] {
+            assert!(entry.spec.bits_per_value(dim).is_ok(), "{} at {dim}", entry.name);
+        }
+    }
+    for name in
+        "f32 f16 bf16 int8 int4 k8v4 tq3 q8_0 q5_0 q4_0 q5_1 q4_1 iq4_nl kivi2 kivi3 nf4 uniform4 uniform2 \
+                 polar3 polar4 polar5 qjl1 turbo3 turbo4 delta3 delta4 asym4 asym5 iq4"
+            .split_whitespace()
+    {
+        assert!(shown.iter().any(|entry| entry.spec == parse(name)), "{name}");
+    }
+}
+
+#[test]
 fn spellings_of_the_same_codec_are_equal_and_print_alike() {
     for (text, canonical) in [
         ("k=ch4,v=rot4g32", "int4"),
@@ -36,6 +56,20 @@ fn spellings_of_the_same_codec_are_equal_and_print_alike() {
         ("ch5:s32,p32", "ch5:s32,p32"),
         ("k=klt,v=int4", "k=klt,v=rot4g32"),
         ("f16:p128", "f16:p128"),
+        ("uniform4", "uniform4g128"),
+        ("uniform2:g32", "uniform2g32"),
+        ("asym4:g128", "asym4g128"),
+        ("nf4:g64", "nf4g64"),
+        ("nf4:sym,g32", "sym4g32"),
+        ("iq4:had64", "iq4_nl"),
+        ("q4_1:plain", "asym4g32"),
+        ("int4:p32", "k=ch4:p32,v=rot4g32:p32"),
+        ("k=qjl1,v=asym2", "qjl"),
+        ("qjl1:seed=3", "qjl1:seed=3"),
+        ("turbo3:haar", "turbo3:haar"),
+        ("polar4", "polar4"),
+        ("delta4:g32", "delta4g32"),
+        ("delta4:srht,token", "delta4:srht,token"),
     ] {
         assert_eq!(parse(text).to_string(), canonical, "{text}");
         assert_eq!(parse(canonical), parse(text), "{text}");
@@ -65,7 +99,11 @@ fn errors_point_at_the_character_and_list_what_is_allowed() {
         ("ch9", 2, "1 to 8 bits"),
         ("rot", 3, "2 to 8 bits"),
         ("tq6", 2, "1 to 5 bits"),
-        ("rot4g48", 4, "g16, g32 or g64"),
+        ("rot4g48", 4, "g16, g32, g64 or g128"),
+        ("polar3g32", 6, "no groups"),
+        ("qjl2", 3, "1 to 1 bits"),
+        ("nf3", 2, "4 to 4 bits"),
+        ("qjl1:srht", 5, "s16 s32 p32 p64 p128 seed=N"),
         ("rot4:g32,mena", 9, "does not belong here"),
         ("rot4:mena", 5, "mean"),
         ("f16:srht", 4, "p32 p64 p128"),

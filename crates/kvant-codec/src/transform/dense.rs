@@ -68,6 +68,12 @@ impl Dense {
         Ok(Dense { dim, forward, inverse, query })
     }
 
+    /// A rotation from its orthonormal rows: the inverse is the transpose, and queries turn with the vectors.
+    pub(super) fn orthonormal(dim: usize, rows: Vec<f32>) -> Dense {
+        let inverse = (0..dim * dim).map(|n| rows[(n % dim) * dim + n / dim]).collect();
+        Dense { dim, query: rows.clone(), forward: rows, inverse }
+    }
+
     /// d.
     pub fn dim(&self) -> usize {
         self.dim

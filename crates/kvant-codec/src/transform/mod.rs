@@ -11,18 +11,21 @@
 //! All of it runs on *columns*: sixteen vectors at a time, channel c of all of them at `x[16·c..]`, so that any
 //! transform is plain vertical arithmetic, whatever the dimension and the instruction set.
 
+mod complex;
 mod dense;
 mod fourier;
+mod haar;
 mod hadamard;
 
 pub use dense::{Dense, DenseError};
 
 use crate::codec::whole;
-use crate::error::CodecError;
+use crate::error::{BuildError, CodecError};
 use crate::kernel::Kernels;
 use fourier::RealFourier;
 use hadamard::Hadamard;
 use kvant_simd::{LANES, Simd, Tier, Work};
+use std::sync::Arc;
 
 /// Which rotation, by name; [`Basis::new`] makes the numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -37,13 +40,28 @@ pub enum Rotation {
     /// Plain 64-wide Hadamard blocks without signs, as llama.cpp rotates its cache; identity where 64 does not
     /// divide d, as there.
     Hadamard64,
+    /// Uniformly distributed over all rotations; a dense matrix.
+    Haar,
+}
+
+impl Rotation {
+    /// Refuses dimensions that the rotation is not defined for.
+    pub(crate) fn serves(self, dim: usize) -> Result<(), BuildError> {
+        if self == Rotation::Srft && dim % 2 == 1 {
+            return Err(BuildError::Dim {
+                dim,
+                reason: "SRFT needs an even number of channels; SRHT takes any",
+            });
+        }
+        Ok(())
+    }
 }
 
 enum Core {
     Identity,
     Hadamard(Hadamard),
     Fourier(RealFourier),
-    Dense(Dense),
+    Dense(Arc<Dense>),
 }
 
 /// The change of basis of one codec side: rotation or dense matrix, per-channel λ and mean.
@@ -68,9 +86,10 @@ impl Basis {
                 (Core::Hadamard(Hadamard::blocks(dim, 64)), 0.125)
             }
             Rotation::Hadamard64 => (Core::Identity, 1.0),
+            Rotation::Haar => (Core::Dense(haar::haar(dim, seed)), 1.0),
         };
         let signs = match (rotation, &core) {
-            (_, Core::Identity) => Vec::new(),
+            (_, Core::Identity | Core::Dense(_)) => Vec::new(),
             (Rotation::Hadamard64, _) => vec![norm as f32; dim],
             _ => random_signs(dim, seed).map(|sign| (f64::from(sign) * norm) as f32).collect(),
         };
@@ -81,7 +100,7 @@ impl Basis {
     pub fn dense(matrix: Dense) -> Basis {
         Basis {
             dim: matrix.dim(),
-            core: Core::Dense(matrix),
+            core: Core::Dense(Arc::new(matrix)),
             signs: Vec::new(),
             lambda: Vec::new(),
             inverse_lambda: Vec::new(),
@@ -122,6 +141,20 @@ impl Basis {
         let count = whole("rows", rows.len(), self.dim)?;
         // SAFETY: `rows` holds `count` vectors and a table exists only for tiers this CPU has.
         unsafe { (Kernels::of(tier).apply)(self, rows.as_mut_ptr(), count) };
+        Ok(())
+    }
+
+    /// The way back of [`Basis::apply`]: moves vectors, (n, dim), to the model's basis, in place, mean included.
+    ///
+    /// # Errors
+    /// When `rows` is not a whole number of vectors.
+    ///
+    /// # Panics
+    /// When this CPU does not have the tier: ask [`Tier::is_available`] first.
+    pub fn undo(&self, rows: &mut [f32], tier: Tier) -> Result<(), CodecError> {
+        let count = whole("rows", rows.len(), self.dim)?;
+        // SAFETY: `rows` holds `count` vectors and a table exists only for tiers this CPU has.
+        unsafe { (Kernels::of(tier).undo)(self, rows.as_mut_ptr(), count) };
         Ok(())
     }
 
@@ -230,20 +263,23 @@ unsafe fn scale<S: Simd>(x: *mut f32, factors: &[f32]) {
     }
 }
 
-/// ±1 from SplitMix64: 64 signs per word, the same on every machine and in every version.
-fn random_signs(dim: usize, seed: u64) -> impl Iterator<Item = i8> {
+/// The words of SplitMix64: the same on every machine and in every version.
+fn split_mix(seed: u64) -> impl Iterator<Item = u64> {
     let mut state = seed;
-    let mut word = 0u64;
-    (0..dim).map(move |i| {
-        if i % 64 == 0 {
-            state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-            let mut z = state;
-            z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-            z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-            word = z ^ (z >> 31);
-        }
-        if (word >> (i % 64)) & 1 == 1 { 1 } else { -1 }
+    std::iter::repeat_with(move || {
+        state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
     })
+}
+
+/// ±1, 64 signs per word.
+fn random_signs(dim: usize, seed: u64) -> impl Iterator<Item = i8> {
+    split_mix(seed)
+        .flat_map(|word| (0..64).map(move |bit| if (word >> bit) & 1 == 1 { 1 } else { -1 }))
+        .take(dim)
 }
 
 #[cfg(test)]

@@ -5,7 +5,8 @@ use kvant_simd::{Scalar, Tier};
 use std::f64::consts::TAU;
 
 const DIMS: [usize; 15] = [2, 6, 22, 48, 64, 72, 80, 96, 112, 128, 192, 200, 256, 512, 576];
-const ROTATIONS: [Rotation; 4] = [Rotation::Identity, Rotation::Srht, Rotation::Srft, Rotation::Hadamard64];
+const ROTATIONS: [Rotation; 5] =
+    [Rotation::Identity, Rotation::Srht, Rotation::Srft, Rotation::Hadamard64, Rotation::Haar];
 
 /// Sixteen pseudo-random columns.
 fn columns(dim: usize, seed: u64) -> Vec<f32> {
@@ -146,6 +147,50 @@ fn tiers_agree_bit_for_bit_on_the_forward_transform() {
             }
         }
     }
+}
+
+#[test]
+fn undo_is_the_way_back_of_apply() {
+    for (rotation, dim) in
+        ROTATIONS.into_iter().flat_map(|rotation| [2, 48, 72, 128].map(|dim| (rotation, dim)))
+    {
+        let mean: Vec<f32> = (0..dim).map(|c| (c as f32 - 7.0) * 0.3).collect();
+        let basis = Basis::new(rotation, dim, 4).with_mean(&mean).unwrap();
+        for tier in Tier::available() {
+            // More than a tile, and not a whole number of them.
+            let rows = [columns(dim, 1), columns(dim, 2)].concat()[..21 * dim].to_vec();
+            let mut back = rows.clone();
+            basis.apply(&mut back, tier).unwrap();
+            basis.undo(&mut back, tier).unwrap();
+            let far = rows.iter().zip(&back).map(|(x, y)| (x - y).abs()).fold(0.0, f32::max);
+            assert!(far < 1e-4, "{rotation:?} d={dim} {tier}: {far}");
+            assert!(basis.undo(&mut back[1..], tier).is_err());
+        }
+    }
+}
+
+#[test]
+fn haar_rotations_are_spread_evenly() {
+    // Every entry of a Haar rotation has mean 0 and mean square 1/d, and the fourth moment 3/(d(d + 2)) of a sphere.
+    let (dim, seeds) = (6, 3000);
+    let (mut second, mut fourth) = (0.0, 0.0);
+    let mut first = vec![0.0; dim * dim];
+    for seed in 0..seeds {
+        let m = matrix(Tier::Scalar, &Basis::new(Rotation::Haar, dim, seed), dim);
+        first.iter_mut().zip(&m).for_each(|(sum, x)| *sum += x / seeds as f64);
+        second += m[8] * m[8] / seeds as f64;
+        fourth += m[8].powi(4) / seeds as f64;
+    }
+    assert!(first.iter().all(|mean| mean.abs() < 0.035), "{first:?}");
+    assert!((second * 6.0 - 1.0).abs() < 0.1, "{second}");
+    assert!((fourth * 48.0 / 3.0 - 1.0).abs() < 0.2, "{fourth}");
+    // The same rotation is shared while it is in use, and made again alike.
+    let shared = [haar::haar(24, 5), haar::haar(24, 5)];
+    assert!(Arc::ptr_eq(&shared[0], &shared[1]));
+    let before = (*shared[0]).clone();
+    drop(shared);
+    assert_eq!(*haar::haar(24, 5), before);
+    assert_ne!(*haar::haar(24, 6), before);
 }
 
 #[test]

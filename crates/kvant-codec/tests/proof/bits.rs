@@ -41,6 +41,33 @@ const PAGES: &[(&str, Side, usize, usize, usize)] = &[
     ("chg4", Side::Key, 64, 2048 + 128 + 256, 64),
     ("ch4:s32,p128", Side::Key, 64, 4096 + 512, 128),
     ("ch1:p32", Side::Key, 8, 32 + 32, 32),
+    // A scale and a zero for all of a token's 128 channels, and for 64 as well.
+    ("uniform4", Side::Key, 128, 4096 + 256, 64),
+    ("uniform4", Side::Value, 192, 6144 + 512, 64),
+    ("uniform2", Side::Key, 64, 1024 + 256, 64),
+    ("uniform2g32", Side::Key, 128, 2048 + 1024, 64),
+    ("nf4", Side::Value, 128, 4096 + 256, 64),
+    ("q4_1", Side::Key, 64, 2048 + 512, 64),
+    ("q5_1", Side::Key, 64, 2560 + 512, 64),
+    ("iq4_nl", Side::Value, 128, 4096 + 512, 64),
+    // 32 tokens: channels · (scale + zero), and tokens · groups · (scale + zero).
+    ("kivi2", Side::Key, 128, 1024 + 512, 32),
+    ("kivi2", Side::Value, 128, 1024 + 512, 32),
+    ("kivi3", Side::Key, 64, 768 + 256, 32),
+    // One bit and a scale per token.
+    ("qjl1", Side::Key, 128, 1024 + 128, 64),
+    ("qjl1", Side::Value, 72, 64 * 80 / 8 + 128, 64),
+    // Two scales per token: of the vector and of what is left over.
+    ("turbo3", Side::Key, 64, 1536 + 256, 64),
+    ("turbo4", Side::Key, 128, 4096 + 256, 64),
+    // 8·b + 7·(b − 2) bits and a radius per 16 channels; 72 is filled up to 80.
+    ("polar3", Side::Key, 64, 64 * 4 * 31 / 8 + 64 * 4 * 2, 64),
+    ("polar4", Side::Key, 128, 64 * 8 * 46 / 8 + 64 * 8 * 2, 64),
+    ("polar5:s32", Side::Value, 64, 64 * 4 * 61 / 8 + 64 * 4 * 4, 64),
+    ("polar4", Side::Value, 72, 64 * 5 * 46 / 8 + 64 * 5 * 2, 64),
+    // The first token as f16, then every token as max4.
+    ("delta4", Side::Key, 64, 128 + 2048 + 256, 64),
+    ("delta3", Side::Key, 128, 256 + 3072 + 512, 64),
 ];
 
 #[test]
@@ -73,6 +100,25 @@ fn presets_cost_what_their_descriptions_say() {
         ("tq3", 3.25),
         ("srft4", 4.5),
         ("asym4", 5.0),
+        ("q4_1", 5.0),
+        ("q5_1", 6.0),
+        ("iq4_nl", 4.5),
+        ("kivi4", 5.0),
+        ("kivi3", 4.0),
+        ("kivi2", 3.0),
+        ("nf4", 4.25),
+        ("uniform4", 4.5),
+        ("uniform2", 2.5),
+        ("qjl1", 1.25),
+        ("qjl", 0.5 * (1.25 + 3.0)),
+        ("turbo3", 3.5),
+        ("turbo4", 4.5),
+        ("turboquant3", 0.5 * (3.5 + 3.25)),
+        ("polar3", 2.9375),
+        ("polar4", 3.875),
+        ("polar5", 4.8125),
+        ("delta3", 3.75),
+        ("delta4", 4.75),
     ] {
         assert_eq!(spec.parse::<KvSpec>().unwrap().bits_per_value(64).unwrap(), bits, "{spec}");
     }

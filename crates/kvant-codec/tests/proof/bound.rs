@@ -6,6 +6,7 @@
 
 use crate::oracle::norm;
 use crate::oracle::page::View;
+use crate::oracle::rule;
 use kvant_codec::Rule;
 
 /// The unit roundoff of f32.
@@ -23,7 +24,7 @@ fn step(top: f64, bits: u8) -> f64 {
 
 /// What is added to a level to make the byte that a dot product reads; the kernel takes it away afterwards.
 fn seen_centre(rule: Rule, bits: u8) -> f64 {
-    if rule == Rule::LloydMax { 128.0 } else { f64::from(1u32 << (bits - 1)) }
+    if rule::tabled(rule) { 128.0 } else { f64::from(1u32 << (bits - 1)) }
 }
 
 /// Relative error of a change of basis in f32: log₂ d stages for the fast ones, d terms for a dense matrix; random signs
@@ -59,7 +60,7 @@ pub fn score(view: &View<'_>, q: &[f32], moved: &[f64], token: usize, decoded: &
             levels += level;
             integers += product(c) * (level + 2.0 * centre);
             zeros += moved[c].abs() * (view.channel_zero(c).abs() + zero);
-            zeros += if twin.rule == Rule::Asymmetric { scale * centre * product(c) } else { 0.0 };
+            zeros += if rule::zeros(twin.rule) { scale * centre * product(c) } else { 0.0 };
         }
         total += scale * (0.5 * step * levels + 8.0 * U * integers) + sums * zeros;
     }
@@ -92,7 +93,7 @@ pub fn sum(view: &View<'_>, weights: &[f32]) -> Vec<f64> {
         let step = step(products.iter().copied().fold(0.0, f64::max), bits);
         let mut zeros: f64 = tokens().map(|t| weight(t) * view.token_zero(t, span.start).abs()).sum();
         let centre = seen_centre(twin.rule, bits);
-        if twin.rule == Rule::Asymmetric {
+        if rule::zeros(twin.rule) {
             zeros += centre * products.iter().sum::<f64>();
         }
         for c in span.clone() {

@@ -1,8 +1,11 @@
 //! Which codecs are tested, at which dimensions, with which plan.
 
-use crate::oracle::Twin;
+use crate::oracle::number::{BF16, F16, F32};
+use crate::oracle::{Twin, delta, polar};
 use crate::random::Random;
-use kvant_codec::{Calibration, CodecSpec, Dense, KvSpec, PageCodec, Side, Tier};
+use kvant_codec::{
+    Calibration, CodecSpec, Dense, FAMILIES, KvSpec, Options, PageCodec, Rotation, Side, Tier,
+};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -12,7 +15,7 @@ pub const SIDES: [Side; 2] = [Side::Key, Side::Value];
 pub const DIMS: [usize; 11] = [48, 64, 72, 80, 96, 112, 128, 192, 256, 512, 576];
 
 /// Every family, every rule under every scaling, every width, every option. Presets are made of these.
-pub const PARTS: [&str; 58] = [
+pub const PARTS: [&str; 80] = [
     "f32",
     "f16",
     "bf16",
@@ -70,7 +73,29 @@ pub const PARTS: [&str; 58] = [
     "chg4",
     "chg3:max,chg64",
     "chg5:lm,chg16,p32",
-    "klt",
+    "klt", //
+    "uniform2",
+    "uniform4",
+    "uniform3g32:srht",
+    "uniform4:ch",
+    "asym5:had64",
+    "asym4g128:p32",
+    "chg4:chg128",
+    "nf4",
+    "nf4g32:srft,p32",
+    "nf4:ch",
+    "iq4",
+    "iq4:had64",
+    "tq3:haar",
+    "qjl1",
+    "qjl1:seed=9,p128", //
+    "turbo3",
+    "turbo4:haar,p32",
+    "polar3",
+    "polar4:p32",
+    "polar5:haar",
+    "delta3",
+    "delta4:srht,token",
 ];
 
 /// Whether to take this turn of a long list: every one, or one in seven where `PROPTEST_CASES` asks for haste, as it does
@@ -94,9 +119,16 @@ impl Case {
         Case { spec: spec.side(side).clone(), side, dim }
     }
 
-    /// Every part of one dimension and side.
+    /// Every part of one dimension and side, and what else the registry shows: a new codec is tested without being listed.
     pub fn all(side: Side, dim: usize) -> impl Iterator<Item = Case> {
-        PARTS.iter().map(move |part| Case::new(part, side, dim))
+        let listed: Vec<Case> = PARTS.iter().map(|part| Case::new(part, side, dim)).collect();
+        let shown = FAMILIES.iter().flat_map(|family| family.shown.iter().map(move |bits| (*family, *bits)));
+        let registered: Vec<Case> = shown
+            .map(|(family, bits)| CodecSpec { family, bits, options: family.defaults })
+            .filter(|spec| listed.iter().all(|case| case.spec != *spec))
+            .map(|spec| Case { spec, side, dim })
+            .collect();
+        listed.into_iter().chain(registered)
     }
 
     pub fn codec(&self, tier: Tier) -> Box<dyn PageCodec> {
@@ -110,10 +142,29 @@ impl Case {
         self.codec(Tier::available().last().unwrap())
     }
 
-    /// `None` for the exact families.
+    /// `None` for families that are not scalar.
     pub fn twin(&self) -> Option<Twin> {
         let plan = self.plan();
         Twin::new(&self.spec, self.side, self.dim, &plan.calibration, &plan.matrices)
+    }
+
+    /// The codecs that one of `turbo` is made of.
+    pub fn parts(&self) -> [Case; 2] {
+        let Options { page, scales, seed, rotation, .. } = self.spec.options;
+        let part = |text: &str, seed: u64, rotation: Option<Rotation>| {
+            let mut part = Case::new(text, self.side, self.dim);
+            part.spec.options = Options { page, scales, seed, ..part.spec.options };
+            part.spec.options.rotation = rotation.unwrap_or(part.spec.options.rotation);
+            part
+        };
+        [part(&format!("tq{}", self.spec.bits - 1), seed, Some(rotation)), part("qjl1", !seed, None)]
+    }
+
+    /// The codec of the differences of one of `delta`: in its basis already.
+    pub fn differences(&self) -> Case {
+        let mut inner = Case::new(&format!("max{}", self.spec.bits), self.side, self.dim);
+        inner.spec.options = Options { rotation: Rotation::Identity, ..self.spec.options };
+        inner
     }
 
     fn plan(&self) -> Arc<Plan> {
@@ -123,6 +174,39 @@ impl Case {
         Arc::clone(
             plans.entry((self.side, self.dim)).or_insert_with(|| Arc::new(Plan::new(self.side, self.dim))),
         )
+    }
+}
+
+/// Whether a page and what it decodes to are what the codec's formulas say.
+pub fn follows(case: &Case, rows: &[f32], page: &[u8], decoded: &[f32]) -> Result<(), String> {
+    match (case.spec.family.name, case.twin()) {
+        (_, Some(twin)) => twin.check(rows, page, decoded),
+        ("polar", _) => polar::check(case, rows, page, decoded),
+        ("turbo", _) => {
+            // The first page codes the vectors, the second what the first left over.
+            let [coarse, sketch] = case.parts();
+            let (first, second) = page.split_at(coarse.best().page_bytes());
+            let [first_rows, second_rows] =
+                [(&coarse, first), (&sketch, second)].map(|(part, page)| self::decoded(&*part.best(), page));
+            let residual: Vec<f32> = rows.iter().zip(&first_rows).map(|(x, y)| x - y).collect();
+            follows(&coarse, rows, first, &first_rows)?;
+            follows(&sketch, &residual, second, &second_rows)?;
+            let sums = first_rows.iter().zip(&second_rows).map(|(x, y)| x + y);
+            let same = sums.zip(decoded).all(|(want, got)| want == *got);
+            same.then_some(()).ok_or_else(|| "the parts do not add up".to_owned())
+        }
+        ("delta", _) => delta::check(case, rows, page, decoded),
+        (name, _) => {
+            let format = match name {
+                "f32" => F32,
+                "f16" => F16,
+                "bf16" => BF16,
+                _ => return Err(format!("`{name}` has no twin: write one in oracle/")),
+            };
+            let wrong =
+                rows.iter().zip(decoded).position(|(x, got)| f64::from(*got) != format.round(f64::from(*x)));
+            wrong.map_or(Ok(()), |n| Err(format!("number {n}: {:e} became {:e}", rows[n], decoded[n])))
+        }
     }
 }
 

@@ -29,6 +29,13 @@ fn every_bit_but_padding_is_decoded_and_attended_to() {
         ("chg4:p32", [12, 40]),
         ("klt:p32", [40, 48]),
         ("f16:p32", [12, 16]),
+        ("uniform4:p32", [12, 40]),
+        ("nf4:p32", [12, 16]),
+        ("iq4:p32", [12, 40]),
+        ("qjl1:p32", [12, 16]),
+        ("turbo3:p32", [16, 32]),
+        ("polar4:p32", [16, 32]),
+        ("delta4:p32", [16, 32]),
     ] {
         for (dim, side) in dims.into_iter().flat_map(|dim| SIDES.map(|side| (dim, side))) {
             turn += 1;

@@ -7,7 +7,8 @@
 //!   down clips: (s + σ)/2 + D·σ;
 //! - signed maximum: as above with D = 2^(b−1), but the side opposite to the extreme has one level less: (s + σ) + D·σ;
 //! - asymmetric: nothing is clipped: (s + σ)/2, where the range grew by the zero's rounding;
-//! - Lloyd–Max: half the gap between levels inside the table, the distance to the last level outside it, and 127·σ for the
+//! - bins: half a bin, and half a step of the zero's and the scale's rounding each, the latter as often as there are bins;
+//! - Lloyd–Max and other tables: half the gap between levels inside the table, the distance to the last level outside it, and 127·σ for the
 //!   scale's rounding.
 //!
 //! Rotations keep norms, so that the same bounds hold for whole vectors in the model's basis.
@@ -23,7 +24,7 @@ fn bounds(twin: &Twin, bits: u8, values: &[f64]) -> Vec<f64> {
     let low = values.iter().copied().fold(f64::INFINITY, f64::min);
     let high = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let top = high.max(-low);
-    let steps = rule::steps(twin.rule, bits).abs();
+    let steps = rule::steps(twin.rule, bits, values.len()).abs();
     let s = top / steps;
     let all = |bound: f64| vec![bound; values.len()];
     match twin.rule {
@@ -33,9 +34,15 @@ fn bounds(twin: &Twin, bits: u8, values: &[f64]) -> Vec<f64> {
             let s = (high - low + ulp(low)) / steps;
             all((s + ulp(s)) / 2.0)
         }
-        Rule::LloydMax => {
+        Rule::Bins => {
+            let s = (high - low) / steps;
+            all((s + ulp(low) + (steps + 1.0) * ulp(s)) / 2.0)
+        }
+        // Checked by its formula alone: the scale that is stored depends on all the codes.
+        Rule::NonLinear => all(f64::INFINITY),
+        Rule::NormalFloat | Rule::LloydMax | Rule::Sketch => {
             let rms = (values.iter().map(|x| x * x).sum::<f64>() / values.len() as f64).sqrt();
-            let s = rms / steps;
+            let s = if twin.rule == Rule::NormalFloat { top / steps } else { rms / steps };
             let last = 127.0 * s;
             let gap = (1..1u32 << bits)
                 .map(|code| {

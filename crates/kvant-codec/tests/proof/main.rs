@@ -17,3 +17,4 @@ mod random;
 mod refusals;
 mod round_trip;
 mod trial;
+mod unbiased;

@@ -2,12 +2,13 @@
 
 use crate::bound;
 use crate::case::{Case, decoded, encoded};
-use crate::oracle::Twin;
 use crate::oracle::page::View;
+use crate::oracle::{Twin, delta, norm};
 use kvant_codec::{Accumulator, PageCodec, Query, Side};
 
 /// A page under test.
 pub struct Trial {
+    case: Case,
     side: Side,
     dim: usize,
     tokens: usize,
@@ -34,6 +35,7 @@ impl Trial {
     pub fn of(case: &Case, codec: &dyn PageCodec, page: Vec<u8>) -> Trial {
         let decoded = decoded(codec, &page);
         Trial {
+            case: case.clone(),
             side: case.side,
             dim: case.dim,
             tokens: codec.page_tokens(),
@@ -50,20 +52,62 @@ impl Trial {
 
     /// Scores, (heads, tokens), by decode-then-dot.
     pub fn scores(&self, queries: &[f32]) -> Expected {
-        let view = self.view(Side::Key);
         let mut expected = Expected::new(["head", "token"], self.tokens);
         for q in queries.chunks_exact(self.dim) {
-            let moved = view.as_ref().map(|view| view.twin.basis.query(q)).unwrap_or_default();
-            for (t, row) in self.decoded.chunks_exact(self.dim).enumerate() {
-                let terms = || q.iter().zip(row).map(|(q, k)| f64::from(*q) * f64::from(*k));
-                expected.want.push(terms().sum());
-                expected.bound.push(match &view {
-                    Some(view) => bound::score(view, q, &moved, t, row),
-                    None => bound::summation(self.dim) * terms().map(f64::abs).sum::<f64>(),
-                });
+            let terms = |row: &[f32]| -> Vec<f64> {
+                q.iter().zip(row).map(|(q, k)| f64::from(*q) * f64::from(*k)).collect()
+            };
+            let rows = || self.decoded.chunks_exact(self.dim);
+            expected.want.extend(rows().map(|row| terms(row).iter().sum::<f64>()));
+            let size = |row: &[f32]| terms(row).iter().map(|x| x.abs()).sum::<f64>();
+            match (self.side, self.case.spec.family.name) {
+                (Side::Key, "turbo") => expected.bound.extend(self.turbo_bounds(q)),
+                (Side::Key, "delta") => expected.bound.extend(self.delta_bounds(q)),
+                _ => match self.view(Side::Key) {
+                    Some(view) => expected.bound.extend(score_bounds(&view, q, rows())),
+                    None => expected.bound.extend(rows().map(|row| bound::summation(self.dim) * size(row))),
+                },
             }
         }
         expected
+    }
+
+    /// Of two pages whose scores are added.
+    fn turbo_bounds(&self, q: &[f32]) -> Vec<f64> {
+        let (mut total, mut at) = (vec![0.0; self.tokens], 0);
+        for part in self.case.parts() {
+            let codec = part.best();
+            let page = &self.page[at..at + codec.page_bytes()];
+            at += page.len();
+            let (twin, rows) = (part.twin().unwrap(), decoded(&*codec, page));
+            let view = View::new(&twin, page);
+            let bounds = score_bounds(&view, q, rows.chunks_exact(self.dim));
+            let length = length(q);
+            for (total, (bound, row)) in total.iter_mut().zip(bounds.zip(rows.chunks_exact(self.dim))) {
+                *total += bound + bound::summation(2) * length * self::length(row);
+            }
+        }
+        total
+    }
+
+    /// Of running sums: what is allowed for every difference so far, and the roundings of the sum.
+    fn delta_bounds(&self, q: &[f32]) -> Vec<f64> {
+        let parts = delta::Parts::new(&self.case, &self.page);
+        let page = &self.page[parts.frame_bytes..];
+        let twin = parts.differences.twin().unwrap();
+        let rows = decoded(&*parts.differences.best(), page);
+        let moved: Vec<f32> = parts.basis.query(q).iter().map(|x| *x as f32).collect();
+        let (mut allowed, mut path) = (0.0, norm(&parts.frame));
+        let view = View::new(&twin, page);
+        let bounds = score_bounds(&view, &moved, rows.chunks_exact(self.dim));
+        let longest = self.decoded.chunks_exact(self.dim).map(length).fold(0.0, f64::max);
+        let bounds = bounds.zip(rows.chunks_exact(self.dim)).map(|(bound, row)| {
+            allowed += bound;
+            path += length(row);
+            // One change of basis of the query, two of the keys that decode.
+            allowed + bound::summation(self.dim + self.tokens) * length(q) * (path + longest)
+        });
+        bounds.collect()
     }
 
     /// Sums, (heads, dim), by decode-then-sum, in the basis of [`Trial::comparable`].
@@ -102,6 +146,20 @@ impl Trial {
             None => wide,
         }
     }
+}
+
+/// The bound of every token of a scalar codec's page.
+fn score_bounds<'a>(
+    view: &View<'_>,
+    q: &[f32],
+    rows: impl Iterator<Item = &'a [f32]>,
+) -> impl Iterator<Item = f64> {
+    let moved = view.twin.basis.query(q);
+    rows.enumerate().map(move |(t, row)| bound::score(view, q, &moved, t, row))
+}
+
+fn length(x: &[f32]) -> f64 {
+    norm(&x.iter().map(|x| f64::from(*x)).collect::<Vec<_>>())
 }
 
 impl Expected {

@@ -81,7 +81,10 @@ fn rotation(rotation: Rotation, dim: usize, seed: u64) -> Matrices {
     let (forward, inverse) = known.entry((rotation, dim, seed)).or_insert_with(|| {
         let signs = signs(dim, seed);
         let entry = |n: usize| entry(rotation, dim, n / dim, n % dim, &signs);
-        let forward: Vec<f64> = (0..dim * dim).map(entry).collect();
+        let forward: Vec<f64> = match rotation {
+            Rotation::Haar => haar(dim, seed),
+            _ => (0..dim * dim).map(entry).collect(),
+        };
         let inverse = (0..dim * dim).map(|n| forward[(n % dim) * dim + n / dim]).collect();
         (Arc::new(forward), Arc::new(inverse))
     });
@@ -116,7 +119,36 @@ fn entry(rotation: Rotation, dim: usize, i: usize, j: usize, signs: &[f64]) -> f
             f64::from(u8::from(i / 64 == j / 64)) * walsh(i % 64, j % 64) / 8.0
         }
         Rotation::Hadamard64 => f64::from(u8::from(i == j)),
+        Rotation::Haar => unreachable!("its rows depend on each other"),
     }
+}
+
+/// Gaussian rows, by Box and Muller from pairs of words, rounded to 2⁻²⁰; each minus its projections on those before.
+fn haar(dim: usize, seed: u64) -> Vec<f64> {
+    let unit = |n: usize| ((word(seed, n as u64) >> 11) + 1) as f64 / 2f64.powi(53);
+    let gaussian = |n: usize| {
+        let x = (-2.0 * unit(2 * n).ln()).sqrt() * (TAU * unit(2 * n + 1)).cos();
+        (x * 2f64.powi(20)).round() / 2f64.powi(20)
+    };
+    let mut rows: Vec<f64> = Vec::new();
+    for i in 0..dim {
+        let mut row: Vec<f64> = (0..dim).map(|j| gaussian(i * dim + j)).collect();
+        let along = times(&rows, &row);
+        for (along, done) in along.iter().zip(rows.chunks_exact(dim)) {
+            row.iter_mut().zip(done).for_each(|(x, y)| *x -= along * y);
+        }
+        let length = row.iter().map(|x| x * x).sum::<f64>().sqrt();
+        rows.extend(row.iter().map(|x| x / length));
+    }
+    rows
+}
+
+/// The n-th word of SplitMix64.
+fn word(seed: u64, n: u64) -> u64 {
+    let mut z = seed.wrapping_add((n + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
 }
 
 fn walsh(i: usize, j: usize) -> f64 {
@@ -125,11 +157,5 @@ fn walsh(i: usize, j: usize) -> f64 {
 
 /// SplitMix64 from the seed; 64 signs a word, lowest bit first, a set bit is +1.
 fn signs(dim: usize, seed: u64) -> Vec<f64> {
-    let word = |n: u64| {
-        let mut z = seed.wrapping_add((n + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    };
-    (0..dim).map(|i| if (word(i as u64 / 64) >> (i % 64)) & 1 == 1 { 1.0 } else { -1.0 }).collect()
+    (0..dim).map(|i| if (word(seed, i as u64 / 64) >> (i % 64)) & 1 == 1 { 1.0 } else { -1.0 }).collect()
 }

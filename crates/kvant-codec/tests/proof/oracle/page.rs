@@ -2,7 +2,7 @@
 
 use super::Twin;
 use super::rule;
-use kvant_codec::{Rule, Side};
+use kvant_codec::Side;
 use std::ops::Range;
 
 /// Where everything of a page is.
@@ -26,11 +26,11 @@ impl Map {
             at += if present { count * twin.format.bytes() } else { 0 };
             present.then_some(start)
         };
-        let asymmetric = twin.rule == Rule::Asymmetric;
+        let zeros = rule::zeros(twin.rule);
         let channel_scale = reserve(twin.per_channel, coded);
-        let channel_zero = reserve(asymmetric && !twin.per_token, coded);
+        let channel_zero = reserve(zeros && !twin.per_token, coded);
         let token_scale = reserve(twin.per_token, twin.groups() * twin.tokens);
-        let token_zero = reserve(asymmetric && twin.per_token, twin.groups() * twin.tokens);
+        let token_zero = reserve(zeros && twin.per_token, twin.groups() * twin.tokens);
         let mut rows = vec![at];
         for bits in twin.widths.iter().filter(|bits| **bits > 0) {
             at += twin.tokens * twin.row() * usize::from(*bits) / 8;

@@ -8,63 +8,112 @@ use std::sync::OnceLock;
 pub fn level(rule: Rule, bits: u8, code: u8) -> f64 {
     match rule {
         Rule::Symmetric | Rule::SignedMax => f64::from(code) - f64::from(1u32 << (bits - 1)),
-        Rule::Asymmetric => f64::from(code),
-        Rule::LloydMax => table(bits)[usize::from(code)],
+        Rule::Asymmetric | Rule::Bins => f64::from(code),
+        _ => table(rule, bits)[usize::from(code)],
     }
+}
+
+/// Whether a zero is stored beside the scale.
+pub fn zeros(rule: Rule) -> bool {
+    matches!(rule, Rule::Asymmetric | Rule::Bins)
+}
+
+/// Whether codes stand for entries of a table.
+pub fn tabled(rule: Rule) -> bool {
+    matches!(rule, Rule::LloydMax | Rule::NormalFloat | Rule::NonLinear | Rule::Sketch)
 }
 
 /// The level the kernels see: asymmetric codes are centred.
 pub fn centred(rule: Rule, bits: u8, code: u8) -> f64 {
-    let centre = if rule == Rule::Asymmetric { f64::from(1u32 << (bits - 1)) } else { 0.0 };
+    let centre = if zeros(rule) { f64::from(1u32 << (bits - 1)) } else { 0.0 };
     level(rule, bits, code) - centre
 }
 
-/// The number of steps between zero and the extreme: s = extent / steps.
-pub fn steps(rule: Rule, bits: u8) -> f64 {
+/// The number of steps between zero and the extreme, or the root mean square, of `count` numbers: s = extent / steps.
+pub fn steps(rule: Rule, bits: u8, count: usize) -> f64 {
     match rule {
         Rule::Symmetric => f64::from((1u32 << (bits - 1)) - 1),
         Rule::SignedMax => -f64::from(1u32 << (bits - 1)),
         Rule::Asymmetric => f64::from((1u32 << bits) - 1),
+        Rule::Bins => f64::from(1u32 << bits),
+        Rule::NormalFloat => 127.0,
+        Rule::NonLinear => -127.0,
         Rule::LloydMax => 127.0 / lloyd_max(bits)[(1 << bits) - 1],
+        // s·127 = ‖x‖/(d·E|u₁|) = rms/(√d·E|u₁|).
+        Rule::Sketch => 127.0 * (count as f64).sqrt() * mean_coordinate(count),
     }
 }
 
-/// Whether `scale` and `zero` are what the rule stores for `values`, which are known to ± `blur`.
+/// E|u₁| on the sphere: ∫ |cos a|·sinⁿ a over ∫ sinⁿ a with n = d − 2, where the first integral is 2/(d − 1).
+fn mean_coordinate(dim: usize) -> f64 {
+    if dim == 1 {
+        return 1.0;
+    }
+    const PARTS: usize = 100_000;
+    let h = std::f64::consts::PI / PARTS as f64;
+    let whole: f64 = (0..PARTS).map(|i| (h * (i as f64 + 0.5)).sin().powi(dim as i32 - 2) * h).sum();
+    2.0 / ((dim - 1) as f64 * whole)
+}
+
+/// The scales that numbers known to ± `blur` may be coded under: exact extremes, and both signs of them if they are equal
+/// within the blur.
+fn signed_extremes(values: &[f64], blur: f64) -> impl Iterator<Item = f64> {
+    let top = values.iter().fold(0.0f64, |top, x| top.max(x.abs()));
+    values.iter().copied().filter(move |x| x.abs() >= top - blur)
+}
+
+/// Whether `scale` and `zero` are what the rule stores for `values`, which are known to ± `blur` and were given `codes`.
 pub fn check_scale(
     rule: Rule,
     bits: u8,
     format: Format,
     values: &[f64],
     blur: f64,
+    codes: impl Fn(usize) -> u8,
     (scale, zero): (f64, f64),
 ) -> Result<(), String> {
     /// The division that made the scale was in f32.
     const F32: f64 = 1.2e-7;
     let low = values.iter().copied().fold(f64::INFINITY, f64::min);
     let high = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    let near = |want: f64| {
-        (scale - want).abs() <= 0.5 * format.ulp(want) + blur / steps(rule, bits).abs() + F32 * want.abs()
-    };
+    let steps = steps(rule, bits, values.len());
+    let near =
+        |want: f64| (scale - want).abs() <= 0.5 * format.ulp(want) + blur / steps.abs() + F32 * want.abs();
     let right = match rule {
-        Rule::Symmetric => near(high.max(-low) / steps(rule, bits)),
+        Rule::Symmetric | Rule::NormalFloat => near(high.max(-low) / steps),
         Rule::SignedMax => {
             // Of two extremes that are equal within the blur either may be taken.
-            let top = high.max(-low);
-            [low, high].into_iter().any(|x| x.abs() >= top - blur && near(x / steps(rule, bits)))
+            signed_extremes(values, blur).any(|x| near(x / steps))
         }
         Rule::Asymmetric => {
             // z is the next number below the minimum, s the next above (max − z)/(2^b − 1).
-            let want = (high - zero) / steps(rule, bits);
-            let slack = blur / steps(rule, bits) + F32 * want;
+            let want = (high - zero) / steps;
+            let slack = blur / steps + F32 * want;
             zero <= low + blur
                 && zero > low - format.ulp(low) - blur
                 && scale >= want - slack
                 && scale < want + slack + format.ulp(want).max(f64::MIN_POSITIVE)
         }
-        Rule::LloydMax => {
+        Rule::Bins => {
+            // s is rounded first, and z is the middle of a bin of that width.
+            let middle = low + 0.5 * scale;
+            near((high - low) / steps)
+                && (zero - middle).abs() <= 0.5 * format.ulp(middle) + blur + F32 * middle.abs()
+        }
+        Rule::NonLinear => {
+            let level = |i: usize| level(rule, bits, codes(i));
+            let weighted =
+                |f: &dyn Fn(usize) -> f64| (0..values.len()).map(|i| values[i].powi(2) * f(i)).sum::<f64>();
+            let power = weighted(&|i| level(i).powi(2));
+            let want = if power > 0.0 { weighted(&|i| values[i] * level(i)) / power } else { 0.0 };
+            let slack = 0.5 * format.ulp(want) + 16.0 * blur / 127.0 + 4e-6 * want.abs();
+            // Numbers so small that their scale has no reciprocal are all coded as zeros.
+            (scale - want).abs() <= slack || high.max(-low) / 127.0 <= f64::from(f32::MIN_POSITIVE)
+        }
+        Rule::LloydMax | Rule::Sketch => {
             let rms = (values.iter().map(|x| x * x).sum::<f64>() / values.len() as f64).sqrt();
-            let want = rms / steps(rule, bits);
-            (scale - want).abs() <= 0.5 * format.ulp(want) + blur / steps(rule, bits) + 1e-6 * want
+            let want = rms / steps;
+            (scale - want).abs() <= 0.5 * format.ulp(want) + blur / steps + 1e-6 * want
         }
     };
     if right {
@@ -74,11 +123,20 @@ pub fn check_scale(
     }
 }
 
+/// The scales under which codes may have been chosen: the stored one, or, where that was fitted to the codes afterwards,
+/// the one before.
+pub fn coding_scales(rule: Rule, values: &[f64], blur: f64, stored: f64) -> Vec<f64> {
+    match rule {
+        Rule::NonLinear => signed_extremes(values, blur).map(|x| x / -127.0).collect(),
+        _ => vec![stored],
+    }
+}
+
 /// Whether `code` is what (x − z)/s = `exact` rounds to. Within `near` of a boundary either side will do.
 pub fn check_code(rule: Rule, bits: u8, exact: f64, code: u8, near: f64) -> bool {
     let top = (1u32 << bits) - 1;
-    if rule == Rule::LloydMax {
-        let (i, table) = (usize::from(code), table(bits));
+    if tabled(rule) {
+        let (i, table) = (usize::from(code), table(rule, bits));
         let above = i == 0 || exact >= 0.5 * (table[i - 1] + table[i]) - near;
         let below = i == top as usize || exact <= 0.5 * (table[i] + table[i + 1]) + near;
         return above && below;
@@ -89,9 +147,22 @@ pub fn check_code(rule: Rule, bits: u8, exact: f64, code: u8, near: f64) -> bool
     code >= lowest && (level(rule, bits, code) - exact.clamp(range.0, range.1)).abs() <= 0.5 + near
 }
 
-/// Lloyd–Max levels in units of 1/127 of the largest, rounded.
-fn table(bits: u8) -> &'static [f64] {
+/// What ggml calls `kvalues_iq4nl`, and the published NF4 in units of 1/127.
+const IQ4_NL: [f64; 16] = [
+    -127.0, -104.0, -83.0, -65.0, -49.0, -35.0, -22.0, -10.0, 1.0, 13.0, 25.0, 38.0, 53.0, 69.0, 89.0, 113.0,
+];
+const NF4: [f64; 16] =
+    [-127.0, -88.0, -67.0, -50.0, -36.0, -23.0, -12.0, 0.0, 10.0, 20.0, 31.0, 43.0, 56.0, 71.0, 92.0, 127.0];
+
+/// The integer levels of a table; Lloyd–Max in units of 1/127 of the largest, rounded.
+fn table(rule: Rule, bits: u8) -> &'static [f64] {
     static TABLES: [OnceLock<Vec<f64>>; 6] = [const { OnceLock::new() }; 6];
+    match rule {
+        Rule::NonLinear => return &IQ4_NL,
+        Rule::NormalFloat => return &NF4,
+        Rule::Sketch => return &[-127.0, 127.0],
+        _ => {}
+    }
     TABLES[usize::from(bits)].get_or_init(|| {
         let levels = lloyd_max(bits);
         let unit = levels[levels.len() - 1] / 127.0;

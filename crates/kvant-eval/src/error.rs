@@ -1,5 +1,6 @@
 //! What can keep a measurement from being made.
 
+use kvant_codec::CodecError;
 use kvant_engine::memory::bytes;
 use kvant_engine::{KvFailure, KvUnsupported};
 use kvant_model::ForwardError;
@@ -71,6 +72,12 @@ pub enum EvalError {
         /// The position whose logits they are, from 0.
         position: usize,
     },
+    /// A kept reference that changed while it was read.
+    #[error("the predictions kept on disk {reason}: start again, and they are computed anew")]
+    KeptReference {
+        /// What is wrong with them.
+        reason: String,
+    },
     /// A measurement of speed without runs.
     #[error("there is nothing to time: no prompt and no generation, no depth, or no repetition")]
     NothingToTime,
@@ -109,6 +116,9 @@ pub enum EvalError {
     /// The cache could not keep what the model computed.
     #[error(transparent)]
     KvFailed(#[from] KvFailure),
+    /// A page that cannot be decoded.
+    #[error(transparent)]
+    Codec(#[from] CodecError),
     /// The text cannot be expressed in the model's vocabulary.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),

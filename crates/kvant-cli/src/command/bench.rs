@@ -7,6 +7,7 @@ use crate::table::Column::{Left, Right};
 use crate::table::Table;
 use clap::Args;
 use kvant_codec::{KvSpec, SpecError, Tier};
+use kvant_engine::Policy;
 use kvant_eval::Machine;
 use kvant_eval::speed::{self, Plan, SpeedRow, Stage, Step};
 use kvant_model::{Checkpoint, LoadOptions, Model};
@@ -99,7 +100,7 @@ impl Bench {
             prefill: self.prompt,
             decode: self.generate,
             depths: self.depth,
-            kv: self.kv.0,
+            kv: self.kv.0.into_iter().map(Policy::from).collect(),
             threads,
             repetitions: self.repetitions,
             fill: self.fill,

@@ -12,7 +12,7 @@ pub use plan::{Case, Plan, Test};
 pub use report::{SpeedRow, Timing};
 
 use crate::error::EvalError;
-use kvant_codec::KvSpec;
+use kvant_engine::Policy;
 use kvant_model::Model;
 use sequence::Sequence;
 use std::fmt;
@@ -36,7 +36,7 @@ pub enum Step {
         /// Its tokens.
         depth: usize,
         /// How keys and values are kept.
-        kv: KvSpec,
+        kv: Policy,
     },
     /// A timed run.
     Run(Case),

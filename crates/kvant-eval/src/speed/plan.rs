@@ -1,10 +1,9 @@
 //! What is measured: every combination of a few lists.
 
 use crate::error::EvalError;
-use kvant_codec::KvSpec;
-use kvant_engine::KvCache;
 use kvant_engine::kv::bytes_per_token;
 use kvant_engine::memory::Memory;
+use kvant_engine::{KvCache, Policy};
 use kvant_model::Model;
 use serde::Serialize;
 use std::fmt;
@@ -19,7 +18,7 @@ pub struct Plan {
     /// Tokens of context before either.
     pub depths: Vec<usize>,
     /// How keys and values are kept.
-    pub kv: Vec<KvSpec>,
+    pub kv: Vec<Policy>,
     /// Threads that compute.
     pub threads: Vec<usize>,
     /// Runs of every case.
@@ -59,7 +58,7 @@ pub struct Case {
     /// Tokens of context before it.
     pub depth: usize,
     /// How keys and values are kept.
-    pub kv: KvSpec,
+    pub kv: Policy,
     /// Threads that compute.
     pub threads: usize,
 }

@@ -2,8 +2,7 @@
 
 use super::{Plan, Test};
 use crate::error::EvalError;
-use kvant_codec::KvSpec;
-use kvant_engine::{KvCache, PREFILL_CHUNK};
+use kvant_engine::{KvCache, PREFILL_CHUNK, Policy};
 use kvant_model::Model;
 use kvant_model::blocks::Chunk;
 use std::time::{Duration, Instant};
@@ -24,7 +23,7 @@ pub struct Sequence<'m> {
 
 impl<'m> Sequence<'m> {
     /// A sequence that holds `depth` tokens.
-    pub fn new(model: &'m Model, kv: &KvSpec, depth: usize, plan: &Plan) -> Result<Self, EvalError> {
+    pub fn new(model: &'m Model, kv: &Policy, depth: usize, plan: &Plan) -> Result<Self, EvalError> {
         let capacity = plan.capacity(depth);
         let kv = KvCache::new(kv, model.states(), capacity)?;
         let tokens = scattered_ids(capacity, model.vocabulary());
@@ -37,8 +36,8 @@ impl<'m> Sequence<'m> {
         self.depth
     }
 
-    pub fn kv(&self) -> &KvSpec {
-        &self.kv.policy().base
+    pub fn kv(&self) -> &Policy {
+        self.kv.policy()
     }
 
     /// Touches weights and buffers for the first time, which is no part of a measurement.

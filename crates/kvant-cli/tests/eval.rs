@@ -216,6 +216,70 @@ fn speed_and_the_fast_path_stand_beside_the_rest() {
 }
 
 #[test]
+fn layers_and_pictures_come_with_the_rest() {
+    let place = Place::new();
+    let (text, html) = (place.path("text.txt"), place.path("report.html"));
+    let arguments =
+        ["--ctx", "140", "--chunks", "1", "--kv", "f16", "--layers", "--html", html.to_str().unwrap()];
+    let rows = place.rows(&arguments);
+    assert_eq!((rows.len(), &rows[1]["caches"][0]["spec"]), (2, &json!("f16")));
+    assert!(
+        rows[1]["layers"][0]["key_kurtosis"].is_number()
+            && rows[1]["caches"][0]["layers"][1]["output_error"].is_number()
+    );
+    let page = fs::read_to_string(&html).unwrap();
+    assert!(
+        page.starts_with("<!doctype html>") && page.matches("<svg").count() == 3,
+        "divergence and two of layers"
+    );
+    let output = place.eval(&[&arguments[..], &["--text", text.to_str().unwrap()]].concat());
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(said.contains("f16: errors, layer by layer") && !said.contains('\x1b'), "{said}");
+    let nowhere = place.refusal(
+        "text.txt",
+        &["--ctx", "80", "--chunks", "1", "--kv", "f16", "--html", "no/such/folder.html"],
+    );
+    assert!(nowhere.contains("no/such/folder.html"), "{nowhere}");
+}
+
+#[test]
+fn tasks_tell_right_and_as_exact() {
+    let place = Place::new();
+    let questions = place.path("questions.jsonl");
+    fs::write(
+        &questions,
+        "{\"query\": \"It was the\", \"choices\": [\"best\", \"zebra crossing\"], \"gold\": 0}\n",
+    )
+    .unwrap();
+    let data = questions.to_str().unwrap();
+    for (task, rows_expected, more) in [
+        ("needle", 6, &["--ctx", "500", "--cases", "1"][..]),
+        ("choice", 2, &["--data", data, "--strict"]),
+        ("trajectory", 2, &["--ctx", "100", "--cases", "1"]),
+    ] {
+        let arguments = [&["--task", task, "--kv", "f16"][..], more].concat();
+        let text = place.path("text.txt");
+        let output = place.eval(&[&arguments[..], &["--json", "--text", text.to_str().unwrap()]].concat());
+        assert!(output.status.success(), "{task}: {}", String::from_utf8_lossy(&output.stderr));
+        let lines = String::from_utf8(output.stdout).unwrap();
+        let rows: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(
+            (rows.len(), &rows[0]["spec"], &rows[0]["same"]),
+            (rows_expected, &json!("f32"), &json!(1.0)),
+            "{task}"
+        );
+        assert!(rows.iter().all(|row| row["task"] == task && row["cases"].as_u64().unwrap() > 0));
+    }
+    // Bytes are short tokens: a record of lines does not fit into a quarter of what this model was made for.
+    let short = place.refusal("text.txt", &["--task", "lines", "--ctx", "500"]);
+    assert!(short.contains("125 tokens is too short for this task"), "{short}");
+    let no_data = place.eval(&["--task", "choice"]);
+    assert_eq!(no_data.status.code(), Some(2));
+    let strict = place.eval(&["--task", "json", "--kv", "f16", "--strict"]);
+    assert_eq!(strict.status.code(), Some(2));
+}
+
+#[test]
 fn all_are_the_caches_that_fit_the_model() {
     let place = Place::new();
     let rows = place.rows(&["--ctx", "80", "--chunks", "1", "--all"]);

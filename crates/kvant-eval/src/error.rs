@@ -78,6 +78,29 @@ pub enum EvalError {
         /// What is wrong with them.
         reason: String,
     },
+    /// A context too short for what a task puts there.
+    #[error("a context of {context} tokens is too short for this task; raise --ctx")]
+    ContextTooShort {
+        /// Tokens.
+        context: usize,
+    },
+    /// A prompt or an answer without a token.
+    #[error("a question or one of its answers is empty: there is nothing to predict")]
+    EmptyQuestion,
+    /// A file of questions with something else in it.
+    #[error("line {line} is no question: {reason}; `kvant eval --help` tells what a line looks like")]
+    NoQuestion {
+        /// The line, from 1.
+        line: usize,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// An answer could not be generated.
+    #[error("no answer could be generated: {reason}")]
+    Generation {
+        /// Why.
+        reason: String,
+    },
     /// A measurement of speed without runs.
     #[error("there is nothing to time: no prompt and no generation, no depth, or no repetition")]
     NothingToTime,

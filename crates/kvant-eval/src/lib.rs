@@ -12,6 +12,7 @@ mod catalogue;
 pub mod divergence;
 mod error;
 mod estimate;
+pub mod html;
 pub mod kept;
 pub mod layers;
 mod machine;
@@ -20,6 +21,7 @@ mod perplexity;
 mod report;
 pub mod speed;
 mod surprise;
+pub mod tasks;
 pub mod text;
 mod windows;
 

@@ -5,6 +5,7 @@ mod disk;
 mod layers;
 mod speed;
 mod table;
+mod tasks;
 
 use crate::failure::Failure;
 use crate::open;
@@ -22,6 +23,7 @@ use std::borrow::Cow;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::Instant;
+use tasks::Task;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -30,6 +32,9 @@ Examples:
   kvant eval model.gguf --kv f16,int8,int4                                 what caches cost
   kvant eval model.gguf --kv int4 --kv 'int4;layers 0-1:k=f16' --strict
   kvant eval model.gguf --all --speed --fast --text wiki.test.raw --ctx 2048 --json > rows.jsonl
+  kvant eval model.gguf --kv int4,q4_0 --layers --speed --html report.html
+  kvant eval model.gguf --kv int4,q4_0 --task lines --ctx 4096             is a line still found among many?
+  kvant eval model.gguf --kv int4,q4_0 --task choice --data hellaswag.jsonl --strict
 
 With --kv every cache is compared with the exact one (f32, with f32 activations), position by position: the mean KL
 divergence of the predictions, its median, the one that 99.9 % of the positions do not exceed, how often the most likely
@@ -39,7 +44,11 @@ total adds the tokens that are kept exactly, and KV is what all of it takes at t
 The exact predictions are computed once and kept in the cache folder (KVANT_CACHE), with the results of finished windows: a
 run that was interrupted goes on, and one more cache costs one more cache. Logits are kept in 16 bits, which adds about 1e-8
 to a KL divergence and nothing to the other figures; --no-keep adds nothing and keeps nothing. Another build of kvant never
-uses what this one kept.";
+uses what this one kept.
+
+Tasks count the cases that are right, and those that come out as with the exact cache. A line of --data is
+{\"query\": …, \"choices\": [TEXT, …], \"gold\": N}, or what HellaSwag (ctx, endings, label) and ARC (question, choices,
+answerKey) look like, or one ending: {\"request\": {\"context\": …, \"continuation\": …}, \"doc_id\": N, \"idx\": N, \"label\": N}.";
 
 /// The cache of a perplexity.
 const EXACT: &str = "f32";
@@ -103,10 +112,26 @@ pub struct Eval {
     #[arg(long, conflicts_with = "keep")]
     no_keep: bool,
 
+    /// A task instead of divergence: with the exact cache, and with those named by --kv
+    #[arg(long, value_name = "TASK", conflicts_with_all = ["fast", "speed", "layers", "html"])]
+    task: Option<Task>,
+
+    /// Questions for --task choice: JSON lines, each with a question, its endings and which is right
+    #[arg(long, value_name = "FILE", requires = "task")]
+    data: Option<PathBuf>,
+
+    /// Cases of a task [default: 16; for trajectory --chunks]
+    #[arg(long, value_name = "N", requires = "task", value_parser = cases)]
+    cases: Option<usize>,
+
     #[command(flatten)]
     threads: ThreadOptions,
 
-    /// Print a JSON object; with --kv one for each cache, on a line of its own
+    /// Also write a report with pictures to this file
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+
+    /// Print a JSON object; with --kv one for each cache (and with --layers one for the layers), on a line of its own
     #[arg(long)]
     json: bool,
 }
@@ -115,8 +140,9 @@ impl Eval {
     /// Measures and prints the report.
     pub fn execute(self) -> Result<(), Failure> {
         let compares = self.all || !self.kv.is_empty();
-        if !compares && (self.strict || self.fast || self.speed || self.layers) {
-            let message = "--strict, --fast, --speed and --layers are about caches: name some with --kv, or all with --all";
+        let about_caches = self.strict || self.fast || self.speed || self.layers || self.html.is_some();
+        if !compares && about_caches {
+            let message = "--strict, --fast, --speed, --layers and --html are about caches: name some with --kv, or all with --all";
             return Err(Failure::Usage(message.into()));
         }
         // Cheap checks first: a mistyped text should not wait for a model.
@@ -125,22 +151,26 @@ impl Eval {
             None => (text::TEST_NAME.to_owned(), Cow::Borrowed(text::test())),
         };
         let checkpoint = Checkpoint::open(open::find(&self.model)?)?;
+        self.threads.apply();
+        let setting = |model: &Model| Setting {
+            model: self.model.clone(),
+            architecture: model.architecture().config_name.to_owned(),
+            text: name.clone(),
+            activations: self.activations.name().to_owned(),
+            threads: kvant_threads::threads(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            machine: Machine::this(),
+        };
+        if let Some(task) = self.task {
+            return self.run_task(task, &checkpoint, &text, |engine| setting(engine.model()));
+        }
         let score = self.score.unwrap_or(if compares { Score::All } else { Score::SecondHalf });
         let windows = Windows::of_text(&Tokenizer::of(&checkpoint)?, &text, self.ctx, self.chunks, score)
             .map_err(|e| Failure::new(format!("{name}: {e}")))?;
         let model = load(&checkpoint, self.activations.kind())?;
         check_context(&model, self.ctx)?;
 
-        self.threads.apply();
-        let setting = Setting {
-            model: self.model.clone(),
-            architecture: model.architecture().config_name.to_owned(),
-            text: name,
-            activations: self.activations.name().to_owned(),
-            threads: kvant_threads::threads(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            machine: Machine::this(),
-        };
+        let setting = setting(&model);
         if compares {
             self.compare(&checkpoint, &model, &windows, setting)
         } else {
@@ -161,6 +191,14 @@ impl Eval {
         }
         Ok(())
     }
+}
+
+/// At least one.
+fn cases(text: &str) -> Result<usize, String> {
+    text.parse()
+        .ok()
+        .filter(|&cases| cases > 0)
+        .ok_or_else(|| format!("`{text}` is no number of cases: at least 1"))
 }
 
 fn load(checkpoint: &Checkpoint, activations: ActivationType) -> Result<Model, LoadError> {

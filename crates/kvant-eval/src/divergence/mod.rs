@@ -20,18 +20,18 @@ mod report;
 mod run;
 mod truth;
 
+pub(crate) use blocks::Grid;
 pub(crate) use compare::Comparison;
 pub use gathered::Divergence;
 pub use kvant_cache::Mode;
-pub use report::{DecodeSpeed, DivergenceRow, FastPath};
-pub(crate) use truth::Seen;
+pub use report::{DecodeSpeed, DivergenceRow, FastPath, mode_name};
+pub(crate) use truth::{Seen, top};
 
 use crate::error::EvalError;
 use crate::kept::Kept;
 use crate::perplexity::check_context;
 use crate::surprise::{PassLimits, check_ids};
 use crate::windows::Windows;
-use blocks::Grid;
 use kvant_engine::{KvCache, Policy};
 use kvant_model::Model;
 use run::Run;

@@ -99,6 +99,14 @@ pub struct DecodeSpeed {
     pub decode_depth: usize,
 }
 
+/// As reports call a mode.
+pub fn mode_name(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Strict => "strict",
+        Mode::Deployed => "deployed",
+    }
+}
+
 impl DivergenceRow {
     /// The row of one cache.
     pub fn new(spec: String, mode: Mode, found: &Divergence, windows: &Windows, setting: Setting) -> Self {
@@ -106,10 +114,7 @@ impl DivergenceRow {
         let (dppl_percent, dppl_stderr_percent) = found.ppl_growth_percent();
         Self {
             spec,
-            mode: match mode {
-                Mode::Strict => "strict",
-                Mode::Deployed => "deployed",
-            },
+            mode: mode_name(mode),
             bits_per_value: found.bits_per_value(),
             bits_total: found.bits_total(),
             kv_bytes: found.kv_bytes(),

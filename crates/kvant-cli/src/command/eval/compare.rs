@@ -8,6 +8,7 @@ use kvant_engine::Policy;
 use kvant_eval::divergence::{
     Divergence, DivergenceRow, FastPath, Headway, Mode, Models, Request, divergence,
 };
+use kvant_eval::html::Page;
 use kvant_eval::kept::Kept;
 use kvant_eval::layers::layer_views;
 use kvant_eval::{EvalError, PassLimits, Setting, Windows, every_cache};
@@ -57,6 +58,12 @@ impl Eval {
                 row
             })
             .collect();
+        if let Some(path) = &self.html {
+            let points = speeds.as_ref().map(Speeds::points).unwrap_or_default();
+            let page = Page { rows: &rows, layers: views.as_ref(), speed: &points };
+            std::fs::write(path, page.to_html())
+                .map_err(|e| Failure::new(format!("{}: {e}", path.display())))?;
+        }
         let mut out = io::stdout().lock();
         if self.json {
             for row in &rows {
@@ -77,14 +84,14 @@ impl Eval {
     }
 
     /// The caches asked for.
-    fn caches(&self, model: &Model) -> Vec<Policy> {
+    pub(super) fn caches(&self, model: &Model) -> Vec<Policy> {
         match self.all {
             true => every_cache(model.states()),
             false => self.kv.iter().flat_map(|list| list.0.iter().cloned()).collect(),
         }
     }
 
-    fn mode(&self) -> Mode {
+    pub(super) fn mode(&self) -> Mode {
         if self.strict { Mode::Strict } else { Mode::Deployed }
     }
 }

@@ -5,6 +5,7 @@ use crate::failure::Failure;
 use crate::progress;
 use kvant_engine::Policy;
 use kvant_eval::divergence::DecodeSpeed;
+use kvant_eval::html::SpeedPoint;
 use kvant_eval::speed::{self, Plan, Timing};
 use kvant_model::arch::ActivationType;
 use kvant_model::{Checkpoint, Model};
@@ -23,6 +24,16 @@ pub struct Speeds {
 }
 
 impl Speeds {
+    /// All times.
+    pub fn points(&self) -> Vec<SpeedPoint> {
+        let point = |timing: &Timing| SpeedPoint {
+            spec: timing.case.kv.to_string(),
+            depth: timing.case.depth,
+            ms: 1e3 * timing.best() / timing.case.tokens as f64,
+        };
+        self.timings.iter().map(point).collect()
+    }
+
     /// The speed of one cache after a window.
     pub fn of(&self, cache: &Policy) -> Option<DecodeSpeed> {
         let baseline: Policy = BASELINE.parse().ok()?;

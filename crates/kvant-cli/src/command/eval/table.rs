@@ -3,6 +3,7 @@
 use crate::table::Column::{Left, Right};
 use crate::table::Table;
 use kvant_engine::memory::bytes;
+use kvant_eval::Setting;
 use kvant_eval::divergence::DivergenceRow;
 use std::io::{self, Write};
 
@@ -82,6 +83,11 @@ fn write_setting(out: &mut dyn Write, row: &DivergenceRow) -> io::Result<()> {
             speed.decode_depth
         )?;
     }
+    write_machine(out, setting)
+}
+
+/// Writes where and with what.
+pub fn write_machine(out: &mut dyn Write, setting: &Setting) -> io::Result<()> {
     let machine = &setting.machine;
     writeln!(
         out,

@@ -4,17 +4,17 @@ use crate::error::EvalError;
 use std::fs;
 use std::path::Path;
 
-/// About 100 kB of English prose to calibrate on. It shares no passage with [`test`].
+/// About 100 kB of English prose to calibrate on. It shares no passage with [`test()`].
 pub fn calibration() -> &'static str {
     include_str!("../text/calibration.txt")
 }
 
-/// About 100 kB of English prose to measure on, from another book than [`calibration`].
+/// About 100 kB of English prose to measure on, from another book than [`calibration()`].
 pub fn test() -> &'static str {
     include_str!("../text/test.txt")
 }
 
-/// What reports call [`test`], where others name a file.
+/// What reports call [`test()`], where others name a file.
 pub const TEST_NAME: &str = "built-in text (Pride and Prejudice)";
 
 /// The whole of a UTF-8 file, byte for byte: no newline is translated or trimmed.

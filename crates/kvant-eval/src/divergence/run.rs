@@ -25,7 +25,7 @@ enum Reference {
     /// From the disk.
     Kept(ReferenceReader),
     /// From the exact cache; written down where there is room.
-    Live { cache: KvCache, writer: Option<ReferenceWriter> },
+    Live { cache: Box<KvCache>, writer: Option<ReferenceWriter> },
 }
 
 /// A cache in question, with its place among the results.
@@ -62,7 +62,7 @@ impl<'r> Run<'r> {
             Some(reader) => Reference::Kept(reader),
             None => {
                 let exact: Policy = "f32".parse().expect("a spec of the grammar");
-                Reference::Live { cache: open(models.reference, exact)?, writer }
+                Reference::Live { cache: Box::new(open(models.reference, exact)?), writer }
             }
         };
         // The logits at a position are about the token after it.

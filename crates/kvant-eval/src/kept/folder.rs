@@ -210,7 +210,10 @@ fn make_room(root: &Path, own: &Path, limit: u64, needed: u64) -> u64 {
         })
         .collect();
     others.sort();
-    let mut total = size(own) + others.iter().map(|(.., size)| size).sum::<u64>();
+    let held = size(own);
+    // What is there already need not be written again.
+    let needed = needed.saturating_sub(held);
+    let mut total = held + others.iter().map(|(.., size)| size).sum::<u64>();
     for (_, folder, size) in others {
         if total.saturating_add(needed) <= limit {
             break;

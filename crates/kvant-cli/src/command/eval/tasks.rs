@@ -28,7 +28,8 @@ pub enum Task {
     Needle,
     /// Choose the right ending of questions from --data
     Choice,
-    /// Continue windows of the text by 256 tokens: how far is it as with an exact cache?
+    /// Continue windows of the text by 256 tokens: how far is it as with an exact cache? (With int8 activations, rounding
+    /// alone parts them)
     Trajectory,
     /// Answer with JSON objects, tool calls among them
     Json,

@@ -9,7 +9,7 @@ model once and keeps its contexts; between two runs of one the other has a few. 
 engines, the first token from the start of a fresh process, with the file in the page cache. The best of all runs
 counts, and ratios are of tokens per second: above 1, kvant is faster.
 
-Writes docs/results/speed.md and speed.json (--save names another place).
+Writes docs/results/speed.json (--save names another place); `cargo xtask ledger` makes the page from it.
 """
 
 import argparse
@@ -271,12 +271,9 @@ def main():
         })
         say("")
         # After every model, so that a long comparison that is broken off leaves something.
-        text = speed_report.markdown(results, load, speed_report.command_line(options))
-        save = Path(options.save)
-        save.with_suffix(".md").write_text(text)
-        figures = {"peer": peer.PEER, "peer_build": peer.BUILD, "load_before": load, "models": results}
-        save.with_suffix(".json").write_text(json.dumps(figures, indent=1) + "\n")
-    print(text)
+        figures = speed_report.ledger(results, load, speed_report.command_line(options))
+        Path(options.save).with_suffix(".json").write_text(json.dumps(figures, indent=1, ensure_ascii=False) + "\n")
+    print(f"{Path(options.save).with_suffix('.json')}: written; now `cargo xtask ledger`")
 
 
 if __name__ == "__main__":

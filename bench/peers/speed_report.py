@@ -1,5 +1,6 @@
-"""The tables of speed.py."""
+"""The rows and tables of speed.py, as the ledger wants them (`cargo xtask ledger` makes the page)."""
 
+import subprocess
 from pathlib import Path
 
 import peer
@@ -24,54 +25,103 @@ def command_line(options):
     )
 
 
-def markdown(results, load, command):
+def ledger(results, load, command):
     machine = results[0]["kvant"][0]["machine"]
-    place = f"Machine: {machine['cpu']}, {machine['cores']} cores, load {load:.1f} before the first run."
-    parts = ["# Speed beside llama.cpp", place, NOTES]
+    rows, tables = [], {}
     for result in results:
-        parts += [f"## {result['model']}", speeds(result), first_tokens(result), rotation(result["rotation"])]
-    parts.append(f"```sh\ncargo build --release -p kvant-cli\n{command}\n```")
-    return "\n\n".join(parts) + "\n"
+        model = result["model"]
+        rows += speeds(result) + first_tokens(result)
+        kvs = distinct(row["kv"] for row in result["kvant"])
+        peer_kvs = distinct(row["kv"] for row in result["peer"])
+        tables[f"{model} speed"] = {
+            "title": model,
+            "where": {"model": model, "kind": "speed"},
+            "columns": speed_columns(kvs, peer_kvs),
+        }
+        tables[f"{model} first token"] = {
+            "where": {"model": model, "kind": "first token"},
+            "columns": FIRST_COLUMNS,
+            "below": rotation(result["rotation"]),
+        }
+    return {
+        "title": "Speed beside llama.cpp",
+        "machine": f"{machine['cpu']}, {machine['cores']} cores, load {load:.1f} before the first run",
+        "commit": commit(),
+        "command": f"cargo build --release -p kvant-cli\n{command}",
+        "notes": [NOTES],
+        "tables": tables,
+        "rows": rows,
+        "runs": results,
+    }
+
+
+def commit():
+    git = ["git", "-C", str(peer.REPOSITORY), "rev-parse", "--short", "HEAD"]
+    return subprocess.run(git, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
 
 
 def distinct(values):
     return list(dict.fromkeys(values))
 
 
+def column(head, cell, **more):
+    return {"head": head, "cell": cell, **more}
+
+
+def speed_columns(kvs, peer_kvs):
+    columns = [column("test", "{test}", left=True), column("depth", "{depth}"), column("threads", "{threads}")]
+    columns += [column(f"llama.cpp {kv}", f"{{llama.cpp {kv} tok/s:.1}}") for kv in peer_kvs]
+    for kv in kvs:
+        columns += [
+            column(f"kvant {kv}", f"{{kvant {kv} tok/s:.1}}"),
+            column("ms/token", f"{{kvant {kv} ms:.2}}"),
+            column("× fastest peer", f"**{{kvant {kv} ratio:.2}}**"),
+        ]
+    return columns
+
+
 def speeds(result):
     ours, theirs = result["kvant"], result["peer"]
     kvs, peer_kvs = distinct(row["kv"] for row in ours), distinct(row["kv"] for row in theirs)
-    heads = [f"llama.cpp {kv}" for kv in peer_kvs]
-    heads += [head for kv in kvs for head in (f"kvant {kv}", "ms/token", "× fastest peer")]
-    lines = ["| test | depth | threads | " + " | ".join(heads) + " |", "|---|" + "--:|" * (2 + len(heads))]
+    rows = []
     for test, tokens, depth, threads in distinct(key(row) for row in ours):
         same = lambda row: key(row) == (test, tokens, depth, threads)
         rate = lambda rows, kv: max(row["tok_s_best"] for row in rows if same(row) and row["kv"] == kv)
         fastest = max(rate(theirs, kv) for kv in peer_kvs)
-        cells = [f"{rate(theirs, kv):.1f}" for kv in peer_kvs]
+        row = {"kind": "speed", "model": result["model"], "test": f"{test}{tokens}", "depth": depth, "threads": threads}
+        for kv in peer_kvs:
+            row[f"llama.cpp {kv} tok/s"] = rate(theirs, kv)
         for kv in kvs:
             best = rate(ours, kv)
-            cells += [f"{best:.1f}", f"{1e3 / best:.2f}", f"**{best / fastest:.2f}**"]
-        lines.append(f"| {test}{tokens} | {depth} | {threads} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+            row |= {f"kvant {kv} tok/s": best, f"kvant {kv} ms": 1e3 / best, f"kvant {kv} ratio": best / fastest}
+        rows.append(row)
+    return rows
 
 
 def key(row):
     return row["test"], row["tokens"], row["depth"], row["threads"]
 
 
+FIRST_COLUMNS = [
+    column("threads", "{threads}"),
+    column("first token, llama.cpp ms", "{peer_ms:.0}"),
+    column("without Python's start", "{peer_without_import_ms:.0}"),
+    column("kvant ms", "{kvant_ms:.0}"),
+    column("ratio", "**{ratio:.2}**"),
+    column("peak memory, llama.cpp MB", "{peer_peak_mb:.0}"),
+    column("kvant MB", "{kvant_peak_mb:.0}"),
+    column("file MB", "{file_mb:.0}"),
+]
+
+
 def first_tokens(result):
-    lines = [
-        "| threads | first token, llama.cpp ms | without Python's start | kvant ms | ratio | peak memory, llama.cpp MB "
-        "| kvant MB | file MB |",
-        "|" + "--:|" * 8,
-    ]
+    rows = []
     for row in result["first_token"]:
-        ms = [f"{1e3 * row[name]:.0f}" for name in ("peer_s", "peer_without_import_s", "kvant_s")]
-        mb = [f"{row[name] / 1e6:.0f}" for name in ("peer_peak_bytes", "kvant_peak_bytes", "file_bytes")]
-        ratio = f"**{row['peer_without_import_s'] / row['kvant_s']:.2f}**"
-        lines.append("| " + " | ".join([str(row["threads"]), *ms, ratio, *mb]) + " |")
-    return "\n".join(lines)
+        ms = {f"{name}_ms": 1e3 * row[f"{name}_s"] for name in ("peer", "peer_without_import", "kvant")}
+        mb = {f"{name}_mb": row[f"{name}_bytes"] / 1e6 for name in ("peer_peak", "kvant_peak", "file")}
+        ratio = row["peer_without_import_s"] / row["kvant_s"]
+        rows.append({"kind": "first token", "model": result["model"], "threads": row["threads"], "ratio": ratio, **ms, **mb})
+    return rows
 
 
 def rotation(found):

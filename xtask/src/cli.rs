@@ -17,6 +17,21 @@ pub enum Command {
     /// Arguments for `cargo test`.
     Asan(Vec<String>),
     Fuzz(FuzzOptions),
+    /// Bring all tables up to date.
+    Ledger,
+    /// Take new figures into the ledger.
+    Record(RecordOptions),
+}
+
+/// Figures to take in.
+#[derive(Debug, PartialEq)]
+pub struct RecordOptions {
+    /// The file of results, without folder and ending.
+    pub name: String,
+    /// A file of JSON lines.
+    pub lines: String,
+    /// The command that made them.
+    pub command: String,
 }
 
 /// How `test` runs.
@@ -52,6 +67,7 @@ pub fn parse(args: &[String]) -> Result<Command, String> {
         "miri" => Ok(Command::Miri(rest.to_vec())),
         "asan" => Ok(Command::Asan(rest.to_vec())),
         "fuzz" => fuzz_options(rest).map(Command::Fuzz),
+        "ledger" => ledger(rest),
         other => Err(format!("there is no command `{other}`")),
     }
 }
@@ -76,6 +92,20 @@ fn test_options(args: &[String]) -> Result<TestOptions, String> {
         return Err("--all and the name of a step contradict each other".to_string());
     }
     Ok(options)
+}
+
+fn ledger(args: &[String]) -> Result<Command, String> {
+    match args {
+        [] => Ok(Command::Ledger),
+        [word, name, lines, command @ ..] if word == "record" && !command.is_empty() => {
+            Ok(Command::Record(RecordOptions {
+                name: name.clone(),
+                lines: lines.clone(),
+                command: command.join(" "),
+            }))
+        }
+        _ => Err("`ledger` stands alone, or goes on with `record NAME ROWS.jsonl COMMAND...`".to_string()),
+    }
 }
 
 fn fuzz_options(args: &[String]) -> Result<FuzzOptions, String> {
@@ -137,6 +167,10 @@ cargo xtask fuzz [TARGET] [--seconds N]
     cargo-fuzz on one target of fuzz/fuzz_targets, or on each in turn; N seconds each, 60 by default.
     Installs cargo-fuzz and the nightly toolchain. Seeds are read from fuzz/seeds/TARGET.
 
+cargo xtask ledger [record NAME ROWS.jsonl COMMAND...]
+    Makes every table of README.md, BENCHMARKS.md and docs/results/*.md from docs/results/*.json. With record:
+    takes the rows that COMMAND printed (kvant eval --json, for instance) into docs/results/NAME.json first.
+
 Useful in the environment: CARGO_BUILD_JOBS=1 leaves the machine usable; KVANT_SIMD forces one
 instruction set; PROPTEST_CASES sets how many cases each property test tries.
 ";
@@ -194,6 +228,15 @@ mod tests {
         for line in ["fuzz --seconds", "fuzz --seconds x", "fuzz --seconds 0", "fuzz a b", "fuzz --fast"] {
             assert!(parse_line(line).is_err(), "{line}");
         }
+    }
+
+    #[test]
+    fn the_ledger_is_written_or_takes_rows_in() {
+        assert_eq!(parse_line("ledger"), Ok(Command::Ledger));
+        let record =
+            RecordOptions { name: "q".into(), lines: "r.jsonl".into(), command: "kvant eval m".into() };
+        assert_eq!(parse_line("ledger record q r.jsonl kvant eval m"), Ok(Command::Record(record)));
+        assert!(parse_line("ledger record q").is_err() && parse_line("ledger now").is_err());
     }
 
     #[test]

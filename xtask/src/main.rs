@@ -7,10 +7,12 @@
 //! **Invariant:** nothing is skipped silently. A step that cannot run says why, in the table; on a CI machine
 //! or with `--strict` that is a failure.
 //!
-//! The standard library is enough here, so a fresh machine compiles this in seconds.
+//! Besides the standard library there is only `serde_json`, for the figures of the [`ledger`]: a fresh machine compiles this
+//! in seconds.
 
 mod cli;
 mod house;
+mod ledger;
 mod needs;
 mod nightly;
 mod process;
@@ -47,6 +49,8 @@ fn main() -> ExitCode {
         Command::Aarch64(args) => step::run_all(vec![steps::aarch64(args)], true),
         Command::Miri(args) => step::run_all(vec![nightly::miri(args)], true),
         Command::Asan(args) => step::run_all(vec![nightly::asan(args)], true),
+        Command::Ledger => said(ledger::write()),
+        Command::Record(options) => said(ledger::record(&options.name, &options.lines, &options.command)),
         Command::Fuzz(options) => match nightly::fuzz(&options) {
             Ok(targets) => step::run_all(targets, true),
             Err(message) => {
@@ -56,6 +60,11 @@ fn main() -> ExitCode {
         },
     };
     if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Says what went wrong, if something did.
+fn said(result: Result<(), String>) -> bool {
+    result.inspect_err(|message| eprintln!("error: {message}")).is_ok()
 }
 
 /// Makes the workspace root the current folder, wherever inside the tree the command was typed.

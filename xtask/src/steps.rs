@@ -6,7 +6,7 @@ use crate::cli::TestOptions;
 use crate::needs::{self, Package};
 use crate::process::cargo;
 use crate::step::{self, Outcome, Step};
-use crate::{house, nightly};
+use crate::{house, ledger, nightly};
 
 /// A check every change has to pass.
 pub struct Check {
@@ -23,9 +23,11 @@ pub const CHECKS: &[Check] = &[
         about: "file length, unfinished or ignored code, machine paths",
         run: house::check,
     },
+    Check { name: "ledger", about: "tables are what their figures say", run: ledger::check },
     Check { name: "fmt", about: "formatting", run: fmt },
     Check { name: "clippy", about: "lints as errors; every unsafe block says why it is sound", run: clippy },
     Check { name: "test", about: "unit and integration tests of every crate", run: test },
+    Check { name: "browser", about: "the HTML report, in Chromium", run: browser },
     Check { name: "doctest", about: "the examples in the documentation", run: doctest },
     Check { name: "doc", about: "the documentation builds without a warning", run: doc },
     Check { name: "aarch64", about: "kernel tests on 64-bit ARM, under qemu", run: || on_aarch64(&[]) },
@@ -48,6 +50,10 @@ const ARM_PACKAGES: &[Package] = &[
 ];
 /// qemu is some twenty times slower than the machine it runs on, so each property gets fewer cases there.
 const ARM_PROPTEST_CASES: &str = "16";
+
+/// What shows the HTML report to its test, and how the test is told that there is none.
+const BROWSER: &[Package] = &[Package { name: "chromium", brings: "chromium" }];
+const NO_BROWSER: (&str, &str) = ("KVANT_WITHOUT_BROWSER", "1");
 
 const APPLE_SILICON: &str = "aarch64-apple-darwin";
 
@@ -96,11 +102,22 @@ fn clippy() -> Outcome {
 }
 
 fn test() -> Outcome {
-    if cargo(["nextest", "--version"]).probe().is_some() {
-        return cargo(["nextest", "run", "--workspace", "--no-fail-fast"]).run();
+    let tests = if cargo(["nextest", "--version"]).probe().is_some() {
+        cargo(["nextest", "run", "--workspace", "--no-fail-fast"])
+    } else {
+        // `--tests` leaves the documentation's examples to their own step.
+        cargo(["test", "--workspace", "--tests", "--no-fail-fast"])
+    };
+    // Without a browser its test is left out here, and `browser` below says so in the closing table.
+    match needs::packages(BROWSER) {
+        Ok(()) => tests.run(),
+        Err(_) => tests.env(NO_BROWSER.0, NO_BROWSER.1).run(),
     }
-    // `--tests` leaves the documentation's examples to their own step.
-    cargo(["test", "--workspace", "--tests", "--no-fail-fast"]).run()
+}
+
+fn browser() -> Outcome {
+    needs::packages(BROWSER)?;
+    cargo(["test", "-p", "kvant-eval", "--test", "html"]).run()
 }
 
 fn doctest() -> Outcome {

@@ -29,7 +29,7 @@ impl Place {
 
     fn eval(&self, arguments: &[&str]) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_kvant"));
-        command.arg("eval").arg(self.folder.path()).args(arguments);
+        command.arg("eval").arg(self.folder.path()).args(arguments).env("KVANT_CACHE", self.path("cache"));
         command.output().unwrap()
     }
 
@@ -118,7 +118,7 @@ fn caches_are_compared_with_the_exact_one() {
     let place = Place::new();
     let size = ["--ctx", "140", "--chunks", "2", "--threads", "1"];
     let caches = ["--kv", "f32,f16,k=f16,v=f32", "--kv", "f32;sinks=2"];
-    let rows = place.rows(&[&size[..], &caches].concat());
+    let rows = place.rows(&[&size[..], &caches, &["--no-keep"]].concat());
     let specs: Vec<&Value> = rows.iter().map(|row| &row["spec"]).collect();
     assert_eq!(specs, ["f32", "f16", "k=f16,v=f32", "f32;sinks=2"]);
     let exact = place.json(&[&size[..], &["--score", "all"]].concat());
@@ -154,6 +154,139 @@ fn caches_are_compared_with_the_exact_one() {
 }
 
 #[test]
+fn without_a_text_the_one_that_comes_with_it_is_used() {
+    let place = Place::new();
+    let output = place.eval(&["--ctx", "64", "--chunks", "2", "--json"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(report["text"].as_str().unwrap().starts_with("built-in text"), "{report}");
+}
+
+#[test]
+fn what_was_computed_is_used_again_unless_it_is_damaged() {
+    let place = Place::new();
+    let arguments = ["--ctx", "140", "--chunks", "2", "--kv", "f16,k=f16,v=f32"];
+    let first = place.rows(&arguments);
+    let files = |ending: &str| -> Vec<PathBuf> {
+        let folders = fs::read_dir(place.path("cache/eval")).unwrap().map(|entry| entry.unwrap().path());
+        let files =
+            folders.flat_map(|folder| fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()));
+        files.filter(|path| path.extension().is_some_and(|e| e == ending)).collect()
+    };
+    assert_eq!((files("kvref").len(), files("kvcmp").len(), files("part").len()), (2, 4, 0));
+    assert_eq!(place.rows(&arguments), first);
+
+    // Another cache is compared with what was kept; a damaged file is computed anew, with a note.
+    fs::remove_file(&files("kvcmp")[0]).unwrap();
+    let mut bytes = fs::read(&files("kvref")[0]).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 4;
+    fs::write(&files("kvref")[0], &bytes).unwrap();
+    fs::write(&files("kvref")[1], &bytes[..100]).unwrap();
+    let text = place.path("text.txt");
+    let output =
+        place.eval(&[&arguments[..], &["--json", "--kv", "f32", "--text", text.to_str().unwrap()]].concat());
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        said.contains("damaged record; it is computed anew") && said.contains("100 bytes where"),
+        "{said}"
+    );
+    let rows: Vec<Value> =
+        String::from_utf8(output.stdout).unwrap().lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    assert_eq!(rows[..2], first);
+    // The reference against itself: what is left is the rounding of what is kept.
+    let floor = rows[2]["kl_mean"].as_f64().unwrap();
+    assert!((0.0..1e-7).contains(&floor), "{floor}");
+}
+
+#[test]
+fn speed_and_the_fast_path_stand_beside_the_rest() {
+    let place = Place::new();
+    let rows = place.rows(&["--ctx", "140", "--chunks", "1", "--kv", "f16,f32", "--fast", "--speed"]);
+    let number =
+        |row: usize, key: &str| rows[row][key].as_f64().unwrap_or_else(|| panic!("{key} of {}", rows[row]));
+    assert_eq!(number(0, "decode_vs_f16"), 1.0);
+    assert!(number(1, "decode_vs_f16") > 0.0 && number(1, "decode_ms") > 0.0);
+    assert_eq!(number(1, "fast_kl_mean"), number(1, "fast_floor_kl_mean"));
+    assert!(number(0, "fast_kl_mean") > 0.0 && number(0, "kl_median") <= number(0, "kl_p999"));
+    // Two layers of two kv heads with 16 channels each.
+    assert_eq!(number(0, "kv_bytes") * 2.0, number(1, "kv_bytes"));
+    let alone = place.eval(&["--speed"]);
+    assert_eq!(alone.status.code(), Some(2));
+}
+
+#[test]
+fn layers_and_pictures_come_with_the_rest() {
+    let place = Place::new();
+    let (text, html) = (place.path("text.txt"), place.path("report.html"));
+    let arguments =
+        ["--ctx", "140", "--chunks", "1", "--kv", "f16", "--layers", "--html", html.to_str().unwrap()];
+    let rows = place.rows(&arguments);
+    assert_eq!((rows.len(), &rows[1]["caches"][0]["spec"]), (2, &json!("f16")));
+    assert!(
+        rows[1]["layers"][0]["key_kurtosis"].is_number()
+            && rows[1]["caches"][0]["layers"][1]["output_error"].is_number()
+    );
+    let page = fs::read_to_string(&html).unwrap();
+    assert!(
+        page.starts_with("<!doctype html>") && page.matches("<svg").count() == 3,
+        "divergence and two of layers"
+    );
+    let output = place.eval(&[&arguments[..], &["--text", text.to_str().unwrap()]].concat());
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(said.contains("f16: errors, layer by layer") && !said.contains('\x1b'), "{said}");
+    let nowhere = place.refusal(
+        "text.txt",
+        &["--ctx", "80", "--chunks", "1", "--kv", "f16", "--html", "no/such/folder.html"],
+    );
+    assert!(nowhere.contains("no/such/folder.html"), "{nowhere}");
+}
+
+#[test]
+fn tasks_tell_right_and_as_exact() {
+    let place = Place::new();
+    let questions = place.path("questions.jsonl");
+    fs::write(
+        &questions,
+        "{\"query\": \"It was the\", \"choices\": [\"best\", \"zebra crossing\"], \"gold\": 0}\n",
+    )
+    .unwrap();
+    let data = questions.to_str().unwrap();
+    for (task, rows_expected, more) in [
+        ("needle", 6, &["--ctx", "500", "--cases", "1"][..]),
+        ("choice", 2, &["--data", data, "--strict"]),
+        ("trajectory", 2, &["--ctx", "100", "--cases", "1"]),
+    ] {
+        let arguments = [&["--task", task, "--kv", "f16"][..], more].concat();
+        let text = place.path("text.txt");
+        let output = place.eval(&[&arguments[..], &["--json", "--text", text.to_str().unwrap()]].concat());
+        assert!(output.status.success(), "{task}: {}", String::from_utf8_lossy(&output.stderr));
+        let lines = String::from_utf8(output.stdout).unwrap();
+        let rows: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(
+            (rows.len(), &rows[0]["spec"], &rows[0]["same"]),
+            (rows_expected, &json!("f32"), &json!(1.0)),
+            "{task}"
+        );
+        assert!(rows.iter().all(|row| row["task"] == task && row["cases"].as_u64().unwrap() > 0));
+    }
+    // Bytes are short tokens: a record of lines does not fit into a quarter of what this model was made for.
+    let short = place.refusal("text.txt", &["--task", "lines", "--ctx", "500"]);
+    assert!(short.contains("125 tokens is too short for this task"), "{short}");
+    let no_data = place.eval(&["--task", "choice"]);
+    assert_eq!(no_data.status.code(), Some(2));
+    let strict = place.eval(&["--task", "json", "--kv", "f16", "--strict"]);
+    assert_eq!(strict.status.code(), Some(2));
+}
+
+#[test]
+fn all_are_the_caches_that_fit_the_model() {
+    let place = Place::new();
+    let rows = place.rows(&["--ctx", "80", "--chunks", "1", "--all"]);
+    assert!(rows.iter().any(|row| row["spec"] == "f16") && rows.iter().all(|row| row["spec"] != "f32"));
+}
+
+#[test]
 fn people_get_a_table() {
     let place = Place::new();
     let text = place.path("text.txt");
@@ -175,10 +308,6 @@ fn mistakes_are_explained() {
     let absent = place.refusal("absent.txt", &[]);
     assert!(absent.contains("absent.txt: cannot read the text"), "{absent}");
 
-    let no_text = place.eval(&[]);
-    assert_eq!(no_text.status.code(), Some(2));
-    let said = String::from_utf8(no_text.stderr).unwrap();
-    assert!(said.contains("needs a text") && said.contains("--text FILE"), "{said}");
     let planned = place.refusal("text.txt", &["--ctx", "64", "--chunks", "1", "--kv", "klt"]);
     assert!(planned.contains("klt") && planned.contains("plan"), "{planned}");
     let beyond = place.refusal("text.txt", &["--ctx", "64", "--chunks", "1", "--kv", "f16;layers 9:k=f32"]);

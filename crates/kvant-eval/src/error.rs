@@ -1,5 +1,6 @@
 //! What can keep a measurement from being made.
 
+use kvant_codec::CodecError;
 use kvant_engine::memory::bytes;
 use kvant_engine::{KvFailure, KvUnsupported};
 use kvant_model::ForwardError;
@@ -71,6 +72,35 @@ pub enum EvalError {
         /// The position whose logits they are, from 0.
         position: usize,
     },
+    /// A kept reference that changed while it was read.
+    #[error("the predictions kept on disk {reason}: start again, and they are computed anew")]
+    KeptReference {
+        /// What is wrong with them.
+        reason: String,
+    },
+    /// A context too short for what a task puts there.
+    #[error("a context of {context} tokens is too short for this task; raise --ctx")]
+    ContextTooShort {
+        /// Tokens.
+        context: usize,
+    },
+    /// A prompt or an answer without a token.
+    #[error("a question or one of its answers is empty: there is nothing to predict")]
+    EmptyQuestion,
+    /// A file of questions with something else in it.
+    #[error("line {line} is no question: {reason}; `kvant eval --help` tells what a line looks like")]
+    NoQuestion {
+        /// The line, from 1.
+        line: usize,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// An answer could not be generated.
+    #[error("no answer could be generated: {reason}")]
+    Generation {
+        /// Why.
+        reason: String,
+    },
     /// A measurement of speed without runs.
     #[error("there is nothing to time: no prompt and no generation, no depth, or no repetition")]
     NothingToTime,
@@ -109,6 +139,9 @@ pub enum EvalError {
     /// The cache could not keep what the model computed.
     #[error(transparent)]
     KvFailed(#[from] KvFailure),
+    /// A page that cannot be decoded.
+    #[error(transparent)]
+    Codec(#[from] CodecError),
     /// The text cannot be expressed in the model's vocabulary.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),

@@ -8,18 +8,24 @@
 //! windows were cut into passes or on the number of threads.
 #![deny(missing_docs)]
 
+mod catalogue;
 pub mod divergence;
 mod error;
 mod estimate;
+pub mod html;
+pub mod kept;
+pub mod layers;
 mod machine;
 mod mean;
 mod perplexity;
 mod report;
 pub mod speed;
 mod surprise;
-mod text;
+pub mod tasks;
+pub mod text;
 mod windows;
 
+pub use catalogue::every_cache;
 pub use error::EvalError;
 pub use estimate::Estimate;
 pub use machine::Machine;
@@ -27,5 +33,4 @@ pub use mean::Mean;
 pub use perplexity::{Progress, check_context, perplexity};
 pub use report::{Report, Setting};
 pub use surprise::{PassLimits, surprises};
-pub use text::read_text;
 pub use windows::{Score, Windows};

@@ -93,7 +93,7 @@ fn of_rows(logits: &Rows, next: &[u32]) -> Result<Vec<f64>, usize> {
 
 /// −ln softmax(logits)[id] = ln Σ exp(z − max) − (z_id − max), in f64. Not finite when the logits are not fit to
 /// be scored.
-fn surprise(logits: &[f32], id: usize) -> f64 {
+pub(crate) fn surprise(logits: &[f32], id: usize) -> f64 {
     let largest = f64::from(logits.iter().copied().fold(f32::NEG_INFINITY, f32::max));
     // `max` passes over a NaN, the sum does not.
     let mass: f64 = logits.iter().map(|&z| (f64::from(z) - largest).exp()).sum();

@@ -192,12 +192,12 @@ fn a_cache_that_does_not_exist_is_refused() {
 #[test]
 fn text_files_are_checked() {
     let folder = tempfile::tempdir().unwrap();
-    let absent = kvant_eval::read_text(&folder.path().join("absent.txt")).unwrap_err().to_string();
+    let absent = kvant_eval::text::read(&folder.path().join("absent.txt")).unwrap_err().to_string();
     assert!(absent.contains("absent.txt") && absent.contains("cannot read"), "{absent}");
     let latin = folder.path().join("latin.txt");
     fs::write(&latin, b"caf\xe9").unwrap();
-    let refused = kvant_eval::read_text(&latin).unwrap_err().to_string();
+    let refused = kvant_eval::text::read(&latin).unwrap_err().to_string();
     assert!(refused.contains("UTF-8") && refused.contains("byte 3"), "{refused}");
     fs::write(&latin, "café\r\n").unwrap();
-    assert_eq!(kvant_eval::read_text(&latin).unwrap(), "café\r\n");
+    assert_eq!(kvant_eval::text::read(&latin).unwrap(), "café\r\n");
 }

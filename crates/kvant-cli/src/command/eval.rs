@@ -1,35 +1,55 @@
 //! `kvant eval`: how well a model predicts a text, and what a cache costs.
 
 mod compare;
+mod disk;
+mod layers;
+mod speed;
+mod table;
+mod tasks;
 
 use crate::failure::Failure;
 use crate::open;
-use crate::options::{Activations, Caches, ThreadOptions};
+use crate::options::{Activations, Caches, Size, ThreadOptions};
 use crate::progress;
 use clap::Args;
 use kvant_engine::SparseV;
 use kvant_eval::{
     Estimate, EvalError, Machine, PassLimits, Report, Score, Setting, Windows, check_context, perplexity,
-    read_text,
+    text,
 };
 use kvant_model::arch::ActivationType;
 use kvant_model::tokenizer::Tokenizer;
 use kvant_model::{Checkpoint, LoadError, LoadOptions, Model};
+use std::borrow::Cow;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::Instant;
+use tasks::Task;
 
 const EXAMPLES: &str = "\
 Examples:
-  kvant eval model.gguf --text wiki.test.raw                               perplexity
+  kvant eval model.gguf                                                    perplexity of the built-in text
   kvant eval model.gguf --text wiki.test.raw --ctx 1024 --json | jq .ppl
-  kvant eval model.gguf --text wiki.test.raw --kv f16,int8,int4            what caches cost
-  kvant eval model.gguf --text wiki.test.raw --kv int4 --kv 'int4;layers 0-1:k=f16' --strict
+  kvant eval model.gguf --kv f16,int8,int4                                 what caches cost
+  kvant eval model.gguf --kv int4 --kv 'int4;layers 0-1:k=f16' --strict
+  kvant eval model.gguf --all --speed --fast --text wiki.test.raw --ctx 2048 --json > rows.jsonl
+  kvant eval model.gguf --kv int4,q4_0 --layers --speed --html report.html
+  kvant eval model.gguf --kv int4,q4_0 --task lines --ctx 4096             is a line still found among many?
+  kvant eval model.gguf --kv int4,q4_0 --task choice --data hellaswag.jsonl --strict
 
 With --kv every cache is compared with the exact one (f32, with f32 activations), position by position: the mean KL
-divergence of the predictions, the one that 99.9 % of the positions do not exceed, how often the most likely token is the
-same, and by how much perplexity grows. Bits per value are those of encoded pages with all their scales; the total adds
-the tokens that are kept exactly.";
+divergence of the predictions, its median, the one that 99.9 % of the positions do not exceed, how often the most likely
+token is the same, and by how much perplexity grows. Bits per value are those of encoded pages with all their scales; the
+total adds the tokens that are kept exactly, and KV is what all of it takes at the end of a window.
+
+The exact predictions are computed once and kept in the cache folder (KVANT_CACHE), with the results of finished windows: a
+run that was interrupted goes on, and one more cache costs one more cache. Logits are kept in 16 bits, which adds about 1e-8
+to a KL divergence and nothing to the other figures; --no-keep adds nothing and keeps nothing. Another build of kvant never
+uses what this one kept.
+
+Tasks count the cases that are right, and those that come out as with the exact cache. A line of --data is
+{\"query\": …, \"choices\": [TEXT, …], \"gold\": N}, or what HellaSwag (ctx, endings, label) and ARC (question, choices,
+answerKey) look like, or one ending: {\"request\": {\"context\": …, \"continuation\": …}, \"doc_id\": N, \"idx\": N, \"label\": N}.";
 
 /// The cache of a perplexity.
 const EXACT: &str = "f32";
@@ -41,7 +61,7 @@ pub struct Eval {
     /// A model file or folder, or the name of a model in the cache
     model: String,
 
-    /// The UTF-8 text to predict; needed, as none comes with kvant yet
+    /// The UTF-8 text to predict [default: part of a novel that comes with kvant]
     #[arg(long, value_name = "FILE")]
     text: Option<PathBuf>,
 
@@ -57,8 +77,12 @@ pub struct Eval {
     #[arg(long, value_name = "SPEC,…")]
     kv: Vec<Caches>,
 
+    /// Compare every cache there is a name for
+    #[arg(long, conflicts_with = "kv")]
+    all: bool,
+
     /// Encode every page before its own tokens attend, and not only after: a bound on what is seen in use
-    #[arg(long, requires = "kv")]
+    #[arg(long)]
     strict: bool,
 
     /// Leave out the values of pages in which no token has TAU of the largest weight, above 0 and below 1, in all caches but
@@ -70,14 +94,50 @@ pub struct Eval {
     #[arg(long, value_name = "TYPE", default_value = "f32")]
     activations: Activations,
 
+    /// Also with int8 activations, as caches are used, beside what these cost with an exact cache
+    #[arg(long, conflicts_with = "activations")]
+    fast: bool,
+
+    /// Also how fast tokens are generated after a window, against an f16 cache
+    #[arg(long)]
+    speed: bool,
+
+    /// Also errors layer by layer, over the first window (1024 tokens at most)
+    #[arg(long)]
+    layers: bool,
+
     /// Which tokens of a window count: second-half (as llama.cpp) or all [default: second-half; with --kv all]
     #[arg(long, value_name = "PART")]
     score: Option<Score>,
 
+    /// The most that may be kept on disk for later runs, of all models together
+    #[arg(long, value_name = "SIZE", default_value = "4G")]
+    keep: Size,
+
+    /// Keep nothing on disk, and use nothing that was kept
+    #[arg(long, conflicts_with = "keep")]
+    no_keep: bool,
+
+    /// A task instead of divergence: with the exact cache, and with those named by --kv
+    #[arg(long, value_name = "TASK", conflicts_with_all = ["fast", "speed", "layers", "html"])]
+    task: Option<Task>,
+
+    /// Questions for --task choice: JSON lines, each with a question, its endings and which is right
+    #[arg(long, value_name = "FILE", requires = "task")]
+    data: Option<PathBuf>,
+
+    /// Cases of a task [default: 16; for trajectory --chunks]
+    #[arg(long, value_name = "N", requires = "task", value_parser = cases)]
+    cases: Option<usize>,
+
     #[command(flatten)]
     threads: ThreadOptions,
 
-    /// Print a JSON object; with --kv one for each cache, on a line of its own
+    /// Also write a report with pictures to this file
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+
+    /// Print a JSON object; with --kv one for each cache (and with --layers one for the layers), on a line of its own
     #[arg(long)]
     json: bool,
 }
@@ -85,34 +145,43 @@ pub struct Eval {
 impl Eval {
     /// Measures and prints the report.
     pub fn execute(self) -> Result<(), Failure> {
-        // Cheap checks first: a mistyped text should not wait for a model.
-        let Some(path) = &self.text else {
-            let message =
-                "kvant eval needs a text to predict, and none comes with it yet: give one with --text FILE";
+        let compares = self.all || !self.kv.is_empty();
+        let about_caches = self.strict || self.fast || self.speed || self.layers || self.html.is_some();
+        if !compares && about_caches {
+            let message = "--strict, --fast, --speed, --layers and --html are about caches: name some with --kv, or all with --all";
             return Err(Failure::Usage(message.into()));
+        }
+        // Cheap checks first: a mistyped text should not wait for a model.
+        let (name, text) = match &self.text {
+            Some(path) => (path.display().to_string(), Cow::Owned(text::read(path)?)),
+            None => (text::TEST_NAME.to_owned(), Cow::Borrowed(text::test())),
         };
-        let text = read_text(path)?;
         let checkpoint = Checkpoint::open(open::find(&self.model)?)?;
-        let score = self.score.unwrap_or(if self.kv.is_empty() { Score::SecondHalf } else { Score::All });
-        let windows = Windows::of_text(&Tokenizer::of(&checkpoint)?, &text, self.ctx, self.chunks, score)
-            .map_err(|e| Failure::new(format!("{}: {e}", path.display())))?;
-        let model = load(&checkpoint, self.activations.kind())?;
-        check_context(&model, self.ctx)?;
-
         self.threads.apply();
-        let setting = Setting {
+        let setting = |model: &Model| Setting {
             model: self.model.clone(),
             architecture: model.architecture().config_name.to_owned(),
-            text: path.display().to_string(),
+            text: name.clone(),
             activations: self.activations.name().to_owned(),
             threads: kvant_threads::threads(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             machine: Machine::this(),
         };
-        if self.kv.is_empty() {
-            return self.perplexity(&model, &windows, setting);
+        if let Some(task) = self.task {
+            return self.run_task(task, &checkpoint, &text, |engine| setting(engine.model()));
         }
-        self.compare(&checkpoint, &model, &windows, setting)
+        let score = self.score.unwrap_or(if compares { Score::All } else { Score::SecondHalf });
+        let windows = Windows::of_text(&Tokenizer::of(&checkpoint)?, &text, self.ctx, self.chunks, score)
+            .map_err(|e| Failure::new(format!("{name}: {e}")))?;
+        let model = load(&checkpoint, self.activations.kind())?;
+        check_context(&model, self.ctx)?;
+
+        let setting = setting(&model);
+        if compares {
+            self.compare(&checkpoint, &model, &windows, setting)
+        } else {
+            self.perplexity(&model, &windows, setting)
+        }
     }
 
     fn perplexity(&self, model: &Model, windows: &Windows, setting: Setting) -> Result<(), Failure> {
@@ -128,6 +197,14 @@ impl Eval {
         }
         Ok(())
     }
+}
+
+/// At least one.
+fn cases(text: &str) -> Result<usize, String> {
+    text.parse()
+        .ok()
+        .filter(|&cases| cases > 0)
+        .ok_or_else(|| format!("`{text}` is no number of cases: at least 1"))
 }
 
 fn load(checkpoint: &Checkpoint, activations: ActivationType) -> Result<Model, LoadError> {

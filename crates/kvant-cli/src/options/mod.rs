@@ -11,4 +11,5 @@ pub use activations::Activations;
 pub use caches::Caches;
 pub use model::ModelOptions;
 pub use sampling::GenerationOptions;
+pub use size::Size;
 pub use threads::ThreadOptions;

@@ -8,6 +8,7 @@
 //!
 //! All of it in f64, from f32 logits: what a cache changes in them is often less than f32 could sum up.
 
+use super::truth::{Truth, TruthRow, log_mass, top};
 use kvant_model::blocks::Rows;
 
 /// What one position shows.
@@ -23,31 +24,26 @@ pub struct Comparison {
     pub surprise: f64,
 }
 
+/// Sums that grow side by side, so that one need not wait for the other.
+const LANES: usize = 8;
+
 impl Comparison {
     /// Compares two rows; `next` is the token that came. Not finite when a row is not fit to be compared.
-    pub fn of(reference: &[f32], other: &[f32], next: usize) -> Self {
-        let (z, w) = (Distribution::of(reference), Distribution::of(other));
-        let mut kl = w.log_mass - z.log_mass;
-        for (&z_i, &w_i) in reference.iter().zip(other) {
-            let p = (f64::from(z_i) - z.log_mass).exp();
-            // A token that is ruled out adds nothing, even when both rule it out.
-            if p != 0.0 {
-                kl += p * (f64::from(z_i) - f64::from(w_i));
-            }
-        }
+    pub fn of(truth: &TruthRow<'_>, other: &[f32], next: usize) -> Self {
+        let log_mass = log_mass(other);
         Self {
-            kl,
-            agrees: z.top == w.top,
-            reference_surprise: z.log_mass - f64::from(reference[next]),
-            surprise: w.log_mass - f64::from(other[next]),
+            kl: mean_difference(truth, other) + (log_mass - truth.log_mass),
+            agrees: truth.seen.top == top(other),
+            reference_surprise: truth.seen.surprise,
+            surprise: log_mass - f64::from(other[next]),
         }
     }
 
     /// Rows with all of `next`, or the number of the first that is not finite.
-    pub fn of_rows(reference: &Rows, other: &Rows, next: &[u32]) -> Result<Vec<Self>, usize> {
+    pub fn of_rows(truth: &Truth, other: &Rows, next: &[u32]) -> Result<Vec<Self>, usize> {
         let mut found = vec![Self::default(); next.len()];
         kvant_threads::for_each_chunk(&mut found, 1, |row, found| {
-            found[0] = Self::of(reference.row(row), other.row(row), next[row] as usize);
+            found[0] = Self::of(&truth.row(row), other.row(row), next[row] as usize);
         });
         let fit = |c: &Self| c.kl.is_finite() && c.reference_surprise.is_finite() && c.surprise.is_finite();
         match found.iter().position(|comparison| !fit(comparison)) {
@@ -57,30 +53,29 @@ impl Comparison {
     }
 }
 
-struct Distribution {
-    /// ln Σ exp z.
-    log_mass: f64,
-    /// The most likely token; the first of equals.
-    top: usize,
-}
-
-impl Distribution {
-    fn of(logits: &[f32]) -> Self {
-        let mut top = 0;
-        for (id, &z) in logits.iter().enumerate() {
-            if z > logits[top] {
-                top = id;
-            }
+/// Σ p (z − w).
+fn mean_difference(truth: &TruthRow<'_>, other: &[f32]) -> f64 {
+    let mut sums = [0.0; LANES];
+    let rows = truth.weights.chunks(LANES).zip(truth.logits.chunks(LANES)).zip(other.chunks(LANES));
+    for ((weights, z), w) in rows {
+        for (sum, ((&weight, &z), &w)) in sums.iter_mut().zip(weights.iter().zip(z).zip(w)) {
+            // A token that is ruled out adds nothing, even when both rule it out.
+            *sum += if weight > 0.0 { weight * (f64::from(z) - f64::from(w)) } else { 0.0 };
         }
-        let largest = f64::from(logits[top]);
-        let mass: f64 = logits.iter().map(|&z| (f64::from(z) - largest).exp()).sum();
-        Self { log_mass: largest + mass.ln(), top }
     }
+    sums.iter().sum::<f64>() / truth.mass
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::truth::Seen;
     use super::*;
+
+    fn compare(z: &[f32], w: &[f32], next: u32) -> Comparison {
+        let z = Rows::from_vec(z.to_vec(), z.len());
+        let seen = Seen::of_rows(&z, &[next]).unwrap();
+        Comparison::of(&Truth::new(z, &seen).row(0), w, next as usize)
+    }
 
     fn noise(seed: u64, count: usize, size: f32) -> Vec<f32> {
         let mut state = seed;
@@ -106,7 +101,7 @@ mod tests {
             let z = noise(seed, 300, 20.0);
             for size in [1e-3, 0.1, 3.0] {
                 let w: Vec<f32> = z.iter().zip(noise(seed + 99, 300, size)).map(|(z, d)| z + d).collect();
-                let (found, expected) = (Comparison::of(&z, &w, 7), naive(&z, &w));
+                let (found, expected) = (compare(&z, &w, 7), naive(&z, &w));
                 assert!((found.kl - expected).abs() < 1e-12 + 1e-9 * expected, "{} {expected}", found.kl);
                 let mass: f64 = w.iter().map(|&w| f64::from(w).exp()).sum();
                 assert!((found.surprise + (f64::from(w[7]).exp() / mass).ln()).abs() < 1e-9);
@@ -117,19 +112,19 @@ mod tests {
     #[test]
     fn equal_rows_are_equal_and_shifted_ones_nearly() {
         let z = noise(1, 1000, 30.0);
-        let same = Comparison::of(&z, &z, 3);
+        let same = compare(&z, &z, 3);
         assert_eq!((same.kl, same.agrees), (0.0, true));
         assert_eq!(same.surprise, same.reference_surprise);
         let shifted: Vec<f32> = z.iter().map(|z| z + 64.0).collect();
-        assert!(Comparison::of(&z, &shifted, 3).kl.abs() < 1e-9);
+        assert!(compare(&z, &shifted, 3).kl.abs() < 1e-9);
     }
 
     #[test]
     fn top_tokens_are_compared_and_tokens_ruled_out_add_nothing() {
         let none = f32::NEG_INFINITY;
-        let found = Comparison::of(&[1.0, 2.0, none], &[2.0, 1.0, none], 0);
+        let found = compare(&[1.0, 2.0, none], &[2.0, 1.0, none], 0);
         assert!(!found.agrees && found.kl > 0.0 && found.kl.is_finite());
-        let one_only = Comparison::of(&[1.0, 2.0, none], &[1.0, 2.0, 0.0], 0);
+        let one_only = compare(&[1.0, 2.0, none], &[1.0, 2.0, 0.0], 0);
         assert!(one_only.agrees && one_only.kl > 0.0 && one_only.kl.is_finite());
     }
 
@@ -139,8 +134,10 @@ mod tests {
         let bad = [[0.0, f32::NAN], [0.0, f32::INFINITY], [f32::NEG_INFINITY; 2], [f32::NEG_INFINITY, 0.0]];
         for row in bad {
             let rows = |second: [f32; 2]| Rows::from_vec([good, second].concat(), 2);
-            assert_eq!(Comparison::of_rows(&rows(good), &rows(row), &[0, 0]), Err(1), "{row:?}");
-            assert_eq!(Comparison::of_rows(&rows(row), &rows(good), &[0, 0]), Err(1), "{row:?}");
+            let seen = Seen::of_rows(&rows(good), &[0, 0]).unwrap();
+            let truth = Truth::new(rows(good), &seen);
+            assert_eq!(Comparison::of_rows(&truth, &rows(row), &[0, 0]), Err(1), "{row:?}");
+            assert_eq!(Seen::of_rows(&rows(row), &[0, 0]), Err(1), "{row:?}");
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::compare::Comparison;
 use crate::estimate::Estimate;
+use crate::kept::WindowResult;
 use crate::mean::Mean;
 use kvant_cache::Footprint;
 
@@ -18,9 +19,16 @@ pub struct Divergence {
     excess: Mean,
     bits_per_value: Option<f64>,
     bits_total: f64,
+    kv_bytes: usize,
 }
 
 impl Divergence {
+    /// Takes in a whole window.
+    pub(super) fn take_window(&mut self, window: &WindowResult) {
+        self.take(&window.comparisons);
+        self.set_footprint(&window.footprint);
+    }
+
     pub(super) fn take(&mut self, comparisons: &[Comparison]) {
         for comparison in comparisons {
             self.kl.push(comparison.kl);
@@ -33,9 +41,10 @@ impl Divergence {
     }
 
     /// What the cache took at the end of a window. Windows are of one length, so all end the same.
-    pub(super) fn set_footprint(&mut self, footprint: &Footprint) {
+    fn set_footprint(&mut self, footprint: &Footprint) {
         self.bits_per_value = (footprint.encoded > 0).then_some(footprint.bits_per_value);
         self.bits_total = footprint.bits_total;
+        self.kv_bytes = footprint.stored;
     }
 
     /// Positions compared.
@@ -86,6 +95,11 @@ impl Divergence {
     /// Bits per value over all that is held at the end of a window, sinks and tail included.
     pub fn bits_total(&self) -> f64 {
         self.bits_total
+    }
+
+    /// Bytes of keys and values at the end of a window.
+    pub fn kv_bytes(&self) -> usize {
+        self.kv_bytes
     }
 }
 

@@ -16,6 +16,8 @@ pub struct DivergenceRow {
     pub bits_per_value: Option<f64>,
     /// Bits per value of everything held at the end of a window, sinks and tail included.
     pub bits_total: f64,
+    /// Bytes of keys and values at the end of a window.
+    pub kv_bytes: usize,
     /// Perplexity.
     pub ppl: f64,
     /// Its standard error.
@@ -30,6 +32,8 @@ pub struct DivergenceRow {
     pub kl_mean: f64,
     /// Its standard error.
     pub kl_stderr: f64,
+    /// The KL divergence that half of the positions do not exceed.
+    pub kl_median: f64,
     /// The KL divergence that 99.9 % of the positions do not exceed.
     pub kl_p999: f64,
     /// Share of positions where the most likely token is the same.
@@ -44,9 +48,63 @@ pub struct DivergenceRow {
     pub score: String,
     /// [`Windows::digest`].
     pub ids_sha256: String,
+    /// The same with int8 activations, if asked for.
+    #[serde(flatten)]
+    pub fast: Option<FastPath>,
+    /// How fast it generates, if asked for.
+    #[serde(flatten)]
+    pub decode: Option<DecodeSpeed>,
     /// What was measured.
     #[serde(flatten)]
     pub setting: Setting,
+}
+
+/// What the fast path, with its int8 activations, shows against the same reference.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct FastPath {
+    /// Mean KL divergence in nats.
+    pub fast_kl_mean: f64,
+    /// Its standard error.
+    pub fast_kl_stderr: f64,
+    /// Share of positions where the most likely token is the same.
+    pub fast_top1: f64,
+    /// Growth of perplexity in percent.
+    pub fast_dppl_percent: f64,
+    /// Mean KL divergence of the fast path with an exact cache: what no cache can go below.
+    pub fast_floor_kl_mean: f64,
+}
+
+impl FastPath {
+    /// From what was found for a cache, and for the exact one.
+    pub fn new(found: &Divergence, floor: &Divergence) -> Self {
+        let (fast_kl_mean, fast_kl_stderr) = found.kl();
+        Self {
+            fast_kl_mean,
+            fast_kl_stderr,
+            fast_top1: found.top1(),
+            fast_dppl_percent: found.ppl_growth_percent().0,
+            fast_floor_kl_mean: floor.kl().0,
+        }
+    }
+}
+
+/// How fast tokens are generated at the end of a window, with int8 activations as in use.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct DecodeSpeed {
+    /// Milliseconds per token, the best of the runs.
+    pub decode_ms: f64,
+    /// The speed over that of the f16 cache in the same run.
+    pub decode_vs_f16: f64,
+    /// Tokens of context.
+    pub decode_depth: usize,
+}
+
+/// As reports call a mode.
+pub fn mode_name(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Strict => "strict",
+        Mode::Deployed => "deployed",
+    }
 }
 
 impl DivergenceRow {
@@ -56,12 +114,10 @@ impl DivergenceRow {
         let (dppl_percent, dppl_stderr_percent) = found.ppl_growth_percent();
         Self {
             spec,
-            mode: match mode {
-                Mode::Strict => "strict",
-                Mode::Deployed => "deployed",
-            },
+            mode: mode_name(mode),
             bits_per_value: found.bits_per_value(),
             bits_total: found.bits_total(),
+            kv_bytes: found.kv_bytes(),
             ppl: found.estimate().ppl(),
             ppl_stderr: found.estimate().ppl_stderr(),
             ppl_reference: found.reference().ppl(),
@@ -69,6 +125,7 @@ impl DivergenceRow {
             dppl_stderr_percent,
             kl_mean,
             kl_stderr,
+            kl_median: found.kl_quantile(0.5),
             kl_p999: found.kl_quantile(0.999),
             top1: found.top1(),
             tokens: found.tokens(),
@@ -76,6 +133,8 @@ impl DivergenceRow {
             chunks: windows.chunks(),
             score: windows.score().to_string(),
             ids_sha256: windows.digest(),
+            fast: None,
+            decode: None,
             setting,
         }
     }

@@ -1,13 +1,17 @@
 //! The second form of `kvant eval`: caches against the exact one.
 
-use super::{Eval, load};
+use super::speed::Speeds;
+use super::{EXACT, Eval, layers, load, table};
 use crate::failure::Failure;
 use crate::progress;
-use crate::table::Column::{Left, Right};
-use crate::table::Table;
 use kvant_engine::Policy;
-use kvant_eval::divergence::{Divergence, DivergenceRow, Headway, Mode, Models, divergence};
-use kvant_eval::{EvalError, PassLimits, Setting, Windows};
+use kvant_eval::divergence::{
+    Divergence, DivergenceRow, FastPath, Headway, Mode, Models, Request, divergence,
+};
+use kvant_eval::html::Page;
+use kvant_eval::kept::Kept;
+use kvant_eval::layers::layer_views;
+use kvant_eval::{EvalError, PassLimits, Setting, Windows, every_cache};
 use kvant_model::arch::ActivationType;
 use kvant_model::{Checkpoint, Model};
 use std::io::{self, Write};
@@ -20,104 +24,109 @@ impl Eval {
         windows: &Windows,
         setting: Setting,
     ) -> Result<(), Failure> {
-        let caches: Vec<Policy> = self.kv.iter().flat_map(|list| list.policies(self.sparse_v)).collect();
-        let mode = if self.strict { Mode::Strict } else { Mode::Deployed };
+        let caches = self.caches(model);
+        let mode = self.mode();
         let exact = match self.activations.kind() {
             ActivationType::F32 => None,
             _ => Some(load(checkpoint, ActivationType::F32)?),
         };
-        let models = Models { reference: exact.as_ref().unwrap_or(model), subject: model };
-        let found = measure(models, windows, &caches, mode)?;
-        let rows: Vec<DivergenceRow> = caches
-            .iter()
-            .zip(&found)
-            .map(|(cache, found)| {
-                DivergenceRow::new(cache.to_string(), mode, found, windows, setting.clone())
+        let reference = exact.as_ref().unwrap_or(model);
+        let mut kept = self.open_kept(checkpoint, reference, windows);
+        let models = Models { reference, subject: model, arithmetic: self.activations.name() };
+        let request = Request { models, windows, caches: &caches, mode, limits: PassLimits::default() };
+        let found = measure(&request, kept.as_mut())?;
+        let fast = match self.fast {
+            true => Some(measure_fast(checkpoint, &request, kept.as_mut())?),
+            false => None,
+        };
+        let speeds = match self.speed {
+            true => Some(self.measure_speed(checkpoint, &caches)?),
+            false => None,
+        };
+        let views = match (self.layers, windows.iter().next()) {
+            (true, Some(window)) => {
+                Some(layer_views(reference, window, &caches, mode, PassLimits::default())?)
+            }
+            _ => None,
+        };
+        let rows: Vec<DivergenceRow> = (0..caches.len())
+            .map(|place| {
+                let spec = caches[place].to_string();
+                let mut row = DivergenceRow::new(spec, mode, &found[place], windows, setting.clone());
+                row.fast = fast.as_ref().map(|fast| fast[place]);
+                row.decode = speeds.as_ref().and_then(|speeds: &Speeds| speeds.of(&caches[place]));
+                row
             })
             .collect();
+        if let Some(path) = &self.html {
+            let points = speeds.as_ref().map(Speeds::points).unwrap_or_default();
+            let page = Page { rows: &rows, layers: views.as_ref(), speed: &points };
+            std::fs::write(path, page.to_html())
+                .map_err(|e| Failure::new(format!("{}: {e}", path.display())))?;
+        }
         let mut out = io::stdout().lock();
         if self.json {
             for row in &rows {
                 serde_json::to_writer(&mut out, row).map_err(io::Error::from)?;
                 writeln!(out)?;
             }
+            if let Some(views) = &views {
+                serde_json::to_writer(&mut out, views).map_err(io::Error::from)?;
+                writeln!(out)?;
+            }
             return Ok(());
         }
-        write_table(&mut out, &rows)?;
-        let (Some(row), Setting { machine, threads, .. }) = (rows.first(), &setting) else { return Ok(()) };
-        writeln!(
-            out,
-            "\n{} ({}), {}, {} × {} tokens, {} compared with an f32 cache ({}, {}, activations {})",
-            setting.model,
-            setting.architecture,
-            setting.text,
-            row.chunks,
-            row.ctx,
-            row.tokens,
-            row.mode,
-            row.score,
-            setting.activations
-        )?;
-        writeln!(out, "exact perplexity {:.4}", row.ppl_reference)?;
-        writeln!(
-            out,
-            "{} with {} cores, threads: {threads}, kvant {}",
-            machine.cpu, machine.cores, setting.version
-        )?;
+        table::write(&mut out, &rows)?;
+        if let Some(views) = &views {
+            layers::write(&mut out, views)?;
+        }
         Ok(())
     }
-}
 
-fn measure(
-    models: Models<'_>,
-    windows: &Windows,
-    caches: &[Policy],
-    mode: Mode,
-) -> Result<Vec<Divergence>, EvalError> {
-    let bar = progress::bar("{bar:30} {percent} %  {msg}  {eta} left");
-    let found =
-        divergence(models, windows, caches, mode, PassLimits::default(), &mut |headway: Headway<'_>| {
-            bar.set_length(headway.total as u64);
-            bar.set_position(headway.done as u64);
-            let so_far = caches
-                .iter()
-                .zip(headway.so_far)
-                .map(|(cache, found)| format!("{cache} {}", divergence_text(found.kl().0)));
-            bar.set_message(format!("KL {}", so_far.collect::<Vec<_>>().join(", ")));
-        });
-    bar.finish_and_clear();
-    found
-}
-
-fn write_table(out: &mut dyn Write, rows: &[DivergenceRow]) -> io::Result<()> {
-    let mut table = Table::new(&[
-        Left("kv"),
-        Right("bits/value"),
-        Right("total"),
-        Right("mean KL"),
-        Right("± s.e."),
-        Right("99.9 % KL"),
-        Right("top-1 %"),
-        Right("ΔPPL %"),
-        Right("± s.e."),
-    ]);
-    for row in rows {
-        table.row([
-            row.spec.clone(),
-            row.bits_per_value.map_or("-".to_owned(), |bits| format!("{bits:.3}")),
-            format!("{:.3}", row.bits_total),
-            divergence_text(row.kl_mean),
-            divergence_text(row.kl_stderr),
-            divergence_text(row.kl_p999),
-            format!("{:.2}", 100.0 * row.top1),
-            format!("{:+.3}", row.dppl_percent),
-            format!("{:.3}", row.dppl_stderr_percent),
-        ]);
+    /// The caches asked for.
+    pub(super) fn caches(&self, model: &Model) -> Vec<Policy> {
+        match self.all {
+            true => every_cache(model.states()),
+            false => self.kv.iter().flat_map(|list| list.policies(self.sparse_v)).collect(),
+        }
     }
-    table.write(out, 0)
+
+    pub(super) fn mode(&self) -> Mode {
+        if self.strict { Mode::Strict } else { Mode::Deployed }
+    }
 }
 
-/// A divergence with the digits that count: they span from that of f16 to that of two bits.
-fn divergence_text(nats: f64) -> String {
-    if nats == 0.0 || nats.abs() >= 1e-4 { format!("{nats:.5}") } else { format!("{nats:.1e}") }
+/// The same caches with int8 activations, and an exact one with them.
+fn measure_fast(
+    checkpoint: &Checkpoint,
+    request: &Request<'_>,
+    kept: Option<&mut Kept>,
+) -> Result<Vec<FastPath>, Failure> {
+    let model = load(checkpoint, ActivationType::Int8)?;
+    let models = Models { subject: &model, arithmetic: "int8", ..request.models };
+    let mut caches = request.caches.to_vec();
+    caches.push(EXACT.parse().expect("a spec of the grammar"));
+    let mut found = measure(&Request { models, caches: &caches, ..*request }, kept)?;
+    let floor = found.pop().unwrap_or_default();
+    Ok(found.iter().map(|found| FastPath::new(found, &floor)).collect())
+}
+
+fn measure(request: &Request<'_>, mut kept: Option<&mut Kept>) -> Result<Vec<Divergence>, EvalError> {
+    let bar = progress::bar("{bar:30} {percent} %  {msg}  {eta} left");
+    let found = divergence(request, kept.as_deref_mut(), &mut |headway: Headway<'_>| {
+        bar.set_length(headway.total as u64);
+        bar.set_position(headway.done as u64);
+        let so_far = request
+            .caches
+            .iter()
+            .zip(headway.so_far)
+            .take(4)
+            .map(|(cache, found)| format!("{cache} {}", table::nats(found.kl().0)));
+        bar.set_message(format!("KL {}", so_far.collect::<Vec<_>>().join(", ")));
+    });
+    bar.finish_and_clear();
+    for note in kept.map(Kept::notes).unwrap_or_default() {
+        eprintln!("note: {note}");
+    }
+    found
 }

@@ -1,0 +1,198 @@
+//! `--task`: does a model still find, choose and write what it did with an exact cache?
+
+use super::{EXACT, Eval, table};
+use crate::failure::Failure;
+use crate::progress;
+use crate::table::Column::{Left, Right};
+use crate::table::Table;
+use clap::ValueEnum;
+use indicatif::ProgressBar;
+use kvant_engine::{Engine, Policy};
+use kvant_eval::divergence::{Mode, mode_name};
+use kvant_eval::tasks::{Score, Step, TaskRow, choice, json, lines::Record, needle, trajectory};
+use kvant_eval::{Score as Scored, Setting, Windows, check_context, text};
+use kvant_model::{Checkpoint, LoadOptions};
+use std::io::{self, Write};
+
+/// Cases when nothing else is said.
+const CASES: usize = 16;
+/// What the cases of retrieval are made from.
+const SEED: u64 = 1;
+
+/// Tasks there are.
+#[derive(Clone, Copy, ValueEnum)]
+pub enum Task {
+    /// Find the number of a line in a long record of lines, at a quarter, half and all of --ctx
+    Lines,
+    /// Find a sentence hidden in the text, at the same contexts
+    Needle,
+    /// Choose the right ending of questions from --data
+    Choice,
+    /// Continue windows of the text by 256 tokens: how far is it as with an exact cache? (With int8 activations, rounding
+    /// alone parts them)
+    Trajectory,
+    /// Answer with JSON objects, tool calls among them
+    Json,
+}
+
+impl Task {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Lines => "lines",
+            Self::Needle => "needle",
+            Self::Choice => "choice",
+            Self::Trajectory => "trajectory",
+            Self::Json => "json",
+        }
+    }
+}
+
+/// Scores of the exact cache and of all others, at one context if the task has contexts.
+type Scores = (Option<usize>, Vec<Score>);
+
+impl Eval {
+    pub(super) fn run_task(
+        &self,
+        task: Task,
+        checkpoint: &Checkpoint,
+        text: &str,
+        setting: impl Fn(&Engine) -> Setting,
+    ) -> Result<(), Failure> {
+        let options = LoadOptions { activations: self.activations.kind(), ..LoadOptions::default() };
+        let engine = Engine::load(checkpoint, options)?;
+        check_context(engine.model(), self.ctx)?;
+        let caches = self.caches(engine.model());
+        let mode = match task {
+            // What is generated is not there yet when its page would have to be encoded.
+            Task::Trajectory | Task::Json if self.strict => {
+                return Err(Failure::Usage(format!(
+                    "--task {} generates, which --strict cannot",
+                    task.name()
+                )));
+            }
+            _ => self.mode(),
+        };
+        let bar = progress::bar("{bar:30} {pos}/{len}  {eta} left");
+        let found = self.scores(task, &engine, text, &caches, mode, &bar);
+        bar.finish_and_clear();
+        let exact = [EXACT.parse::<Policy>().expect("a spec of the grammar")];
+        let names: Vec<String> = exact.iter().chain(&caches).map(Policy::to_string).collect();
+        let setting = Setting { text: self.asked(task, setting(&engine).text), ..setting(&engine) };
+        let mut rows = Vec::new();
+        for (context, scores) in found? {
+            let named = names.iter().zip(&scores);
+            rows.extend(named.map(|(name, score)| {
+                TaskRow::new(task.name(), (name.clone(), mode_name(mode)), context, score, setting.clone())
+            }));
+        }
+        let mut out = io::stdout().lock();
+        if self.json {
+            for row in &rows {
+                serde_json::to_writer(&mut out, row).map_err(io::Error::from)?;
+                writeln!(out)?;
+            }
+            return Ok(());
+        }
+        Ok(write(&mut out, &rows)?)
+    }
+
+    /// Where the cases come from.
+    fn asked(&self, task: Task, text: String) -> String {
+        match (task, &self.data) {
+            (Task::Choice, Some(path)) => path.display().to_string(),
+            (Task::Lines, _) => "lines made for it".to_owned(),
+            (Task::Json, _) => "built-in requests".to_owned(),
+            _ => text,
+        }
+    }
+
+    fn scores(
+        &self,
+        task: Task,
+        engine: &Engine,
+        text: &str,
+        caches: &[Policy],
+        mode: Mode,
+        bar: &ProgressBar,
+    ) -> Result<Vec<Scores>, Failure> {
+        let (model, tokenizer) = (engine.model(), engine.tokenizer());
+        let cases = self.cases.unwrap_or(CASES);
+        let mut show = |step: Step| {
+            bar.set_length(step.total as u64);
+            bar.set_position(step.done as u64);
+        };
+        let contexts = [self.ctx / 4, self.ctx / 2, self.ctx];
+        Ok(match task {
+            Task::Lines => {
+                let at = |&context: &usize| -> Result<Scores, Failure> {
+                    let record = Record::new(tokenizer, context, cases, SEED)?;
+                    Ok((Some(context), record.scores(model, caches, mode, &mut show)?))
+                };
+                contexts.iter().map(at).collect::<Result<_, _>>()?
+            }
+            Task::Needle => {
+                let at = |&context: &usize| -> Result<Scores, Failure> {
+                    let mut sums: Vec<Score> = vec![Score::default(); caches.len() + 1];
+                    for record in needle::records(tokenizer, text, context, cases, SEED)? {
+                        let scores = record.scores(model, caches, mode, &mut show)?;
+                        sums.iter_mut().zip(scores).for_each(|(sum, score)| sum.add(&score));
+                    }
+                    Ok((Some(context), sums))
+                };
+                contexts.iter().map(at).collect::<Result<_, _>>()?
+            }
+            Task::Choice => {
+                let Some(path) = &self.data else {
+                    return Err(Failure::Usage(
+                        "--task choice needs questions: give them with --data FILE".into(),
+                    ));
+                };
+                let questions = choice::questions(&text::read(path)?, cases)
+                    .map_err(|e| Failure::new(format!("{}: {e}", path.display())))?;
+                vec![(None, choice::scores(model, tokenizer, &questions, caches, mode, &mut show)?)]
+            }
+            Task::Trajectory => {
+                let count = self.cases.unwrap_or(self.chunks);
+                let windows = Windows::of_text(tokenizer, text, self.ctx, count, Scored::All)?;
+                vec![(Some(self.ctx), trajectory::scores(model, &windows, caches, &mut show)?)]
+            }
+            Task::Json => {
+                let mut prompts = json::prompts();
+                prompts.truncate(cases);
+                vec![(None, json::scores(engine, &prompts, caches, &mut show)?)]
+            }
+        })
+    }
+}
+
+fn write(out: &mut dyn Write, rows: &[TaskRow]) -> io::Result<()> {
+    let mut heads =
+        vec![Left("kv"), Right("context"), Right("cases"), Right("right % ± s.e."), Right("as exact %")];
+    let has_surprise = rows.iter().any(|row| row.surprise.is_some());
+    if has_surprise {
+        heads.push(Right("nats/token"));
+    }
+    let mut table = Table::new(&heads);
+    for row in rows {
+        let mut cells = vec![
+            row.spec.clone(),
+            row.context.map_or("-".to_owned(), |context| context.to_string()),
+            row.cases.to_string(),
+            format!("{:.1} ± {:.1}", 100.0 * row.right, 100.0 * row.right_stderr),
+            format!("{:.1}", 100.0 * row.same),
+        ];
+        if has_surprise {
+            cells.push(row.surprise.map_or("-".to_owned(), |nats| format!("{nats:.4}")));
+        }
+        table.row(cells);
+    }
+    table.write(out, 0)?;
+    let Some(row) = rows.first() else { return Ok(()) };
+    let setting = &row.setting;
+    writeln!(
+        out,
+        "\n{}, {}, {} ({}, activations {})",
+        row.task, setting.model, setting.text, row.mode, setting.activations
+    )?;
+    table::write_machine(out, setting)
+}

@@ -1,0 +1,107 @@
+//! What a model thinks of an answer, given what comes before it.
+
+use crate::divergence::Grid;
+use crate::error::EvalError;
+use crate::surprise::{PassLimits, surprise};
+use kvant_cache::Mode;
+use kvant_engine::{KvCache, Policy};
+use kvant_model::Model;
+use kvant_model::blocks::Chunk;
+
+/// What a model thinks of an answer.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Answer {
+    /// −ln p of every token, each given all before it.
+    pub surprises: Vec<f64>,
+    /// The most likely token at every place.
+    pub likeliest: Vec<u32>,
+    /// Whether these are the answer: greedy generation would have given it.
+    pub is_likeliest: bool,
+}
+
+impl Answer {
+    /// −ln p of the whole.
+    pub fn surprise(&self) -> f64 {
+        self.surprises.iter().sum()
+    }
+}
+
+/// Asks a model with one cache, again and again.
+pub struct Asker<'m> {
+    model: &'m Model,
+    cache: KvCache,
+    grid: Grid,
+    strict: bool,
+    held: Vec<u32>,
+}
+
+impl<'m> Asker<'m> {
+    /// For prompts with answers of at most `tokens`.
+    pub fn new(model: &'m Model, policy: &Policy, mode: Mode, tokens: usize) -> Result<Self, EvalError> {
+        let mut policy = policy.clone();
+        policy.rule.mode = mode;
+        let cache = KvCache::new(policy, model.states(), tokens)?;
+        let grid = Grid::of(cache.sequence().layout());
+        Ok(Self { model, cache, grid, strict: mode == Mode::Strict, held: Vec::new() })
+    }
+
+    /// What the model thinks of `answer` after `prompt`. What the prompt has in common with the one before it is not read
+    /// again, unless the mode is strict: there the last page depends on what follows it.
+    pub fn ask(&mut self, prompt: &[u32], answer: &[u32]) -> Result<Answer, EvalError> {
+        let tokens: Vec<u32> = prompt.iter().chain(answer).copied().collect();
+        let Some((_, run)) = tokens.split_last().filter(|_| !prompt.is_empty() && !answer.is_empty()) else {
+            return Err(EvalError::EmptyQuestion);
+        };
+        let shared = self.held.iter().zip(prompt).take_while(|(a, b)| a == b).count().min(prompt.len() - 1);
+        let start = self.cache.truncate(if self.strict { 0 } else { shared });
+        let limits = PassLimits::default();
+        let mut found = Answer { is_likeliest: true, ..Answer::default() };
+        for block in self.grid.blocks(run.len() - start, limits, self.model.vocabulary()) {
+            let block = block.start + start..block.end + start;
+            // The logits at a position are about the token after it.
+            let wanted = (prompt.len() - 1).clamp(block.start, block.end);
+            let chunk = Chunk {
+                tokens: &run[block.clone()],
+                cache: self.cache.cache_mut(),
+                wanted: if wanted < block.end { wanted - block.start..block.len() } else { 0..0 },
+            };
+            let logits = self.model.forward(&mut [chunk])?;
+            self.cache.check()?;
+            for (row, position) in (wanted..block.end).enumerate() {
+                let (logits, next) = (logits.row(row), tokens[position + 1]);
+                let surprise = surprise(logits, next as usize);
+                if !surprise.is_finite() {
+                    return Err(EvalError::NotFinite { window: 0, position });
+                }
+                let top = crate::divergence::top(logits) as u32;
+                found.surprises.push(surprise);
+                found.likeliest.push(top);
+                found.is_likeliest &= top == next;
+            }
+        }
+        self.held = run.to_vec();
+        Ok(found)
+    }
+
+    /// The `count` tokens that follow a prompt, always the most likely.
+    pub fn continuation(&mut self, prompt: &[u32], count: usize) -> Result<Vec<u32>, EvalError> {
+        self.held.clear();
+        self.cache.truncate(0);
+        let mut found = Vec::with_capacity(count);
+        let mut next = prompt.to_vec();
+        while found.len() < count {
+            let mut last = None;
+            for tokens in next.chunks(PassLimits::default().tokens) {
+                let wanted = tokens.len() - 1..tokens.len();
+                let chunk = Chunk { tokens, cache: self.cache.cache_mut(), wanted };
+                last = Some(self.model.forward(&mut [chunk])?);
+                self.cache.check()?;
+            }
+            let Some(logits) = last else { return Err(EvalError::EmptyQuestion) };
+            let top = crate::divergence::top(logits.row(0)) as u32;
+            found.push(top);
+            next = vec![top];
+        }
+        Ok(found)
+    }
+}

@@ -1,0 +1,181 @@
+//! Tasks on a tiny model whose tokens are bytes: against naive generation, and caches against each other.
+
+use kvant_engine::{Engine, KvCache, Policy};
+use kvant_eval::divergence::Mode;
+use kvant_eval::tasks::lines::Record;
+use kvant_eval::tasks::{choice, json, needle, trajectory};
+use kvant_eval::{EvalError, Score, Windows};
+use kvant_model::blocks::Chunk;
+use kvant_model::{Checkpoint, LoadOptions, Model};
+use serde_json::{Value, json};
+use std::fs;
+use std::path::Path;
+
+fn engine() -> Engine {
+    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kvant-model/tests/fixtures/smollm2");
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["config.json", "model.safetensors"] {
+        fs::copy(fixture.join(name), folder.path().join(name)).unwrap();
+    }
+    fs::write(folder.path().join("tokenizer.json"), byte_tokenizer().to_string()).unwrap();
+    Engine::load(&Checkpoint::open(folder.path()).unwrap(), LoadOptions::default()).unwrap()
+}
+
+fn byte_tokenizer() -> Value {
+    let printable = |byte: u32| matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
+    let mut others = 0x100..;
+    let vocab: serde_json::Map<String, Value> = (0..256)
+        .map(|byte| {
+            let point = if printable(byte) { byte } else { others.next().unwrap() };
+            (char::from_u32(point).unwrap().to_string(), byte.into())
+        })
+        .collect();
+    let bytes =
+        json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true});
+    json!({
+        "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
+        "post_processor": null, "pre_tokenizer": bytes, "decoder": bytes,
+        "model": {"type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
+                  "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false,
+                  "vocab": vocab, "merges": []},
+    })
+}
+
+fn policies(names: &[&str]) -> Vec<Policy> {
+    names.iter().map(|name| name.parse().unwrap()).collect()
+}
+
+/// The most likely tokens one by one, from a fresh cache.
+fn greedy(model: &Model, policy: &str, prompt: &[u32], count: usize) -> Vec<u32> {
+    let mut kv = KvCache::new(policy.parse::<Policy>().unwrap(), model.states(), 500).unwrap();
+    let (mut found, mut next) = (Vec::new(), prompt.to_vec());
+    for _ in 0..count {
+        let wanted = next.len() - 1..next.len();
+        let logits = model.forward(&mut [Chunk { tokens: &next, cache: kv.cache_mut(), wanted }]).unwrap();
+        let row = logits.row(0);
+        let top = (0..row.len()).rev().max_by(|&a, &b| row[a].total_cmp(&row[b])).unwrap() as u32;
+        found.push(top);
+        next = vec![top];
+    }
+    found
+}
+
+#[test]
+fn a_record_is_answered_right_exactly_when_greedy_generation_is() {
+    let engine = engine();
+    let (model, tokenizer) = (engine.model(), engine.tokenizer());
+    let mut record = Record::new(tokenizer, 400, 4, 7).unwrap();
+    assert!(record.tokens.len() <= 400 && record.questions.len() == 4);
+    // One answer is what the model says itself: that one is right, and the others of this random model are not.
+    let prompt = [&record.tokens[..], &record.questions[2].0].concat();
+    record.questions[2].1 = greedy(model, "f32", &prompt, 5);
+    for mode in [Mode::Deployed, Mode::Strict] {
+        let scores = record.scores(model, &policies(&["f32", "tq2"]), mode, &mut |_| ()).unwrap();
+        assert_eq!((scores[0].cases, scores[0].right, scores[0].same), (4, 1.0, 4));
+        assert_eq!(scores[1], scores[0]);
+        assert!(scores[2].surprise.0 != scores[0].surprise.0 && scores[2].surprise.1 == scores[0].surprise.1);
+    }
+}
+
+#[test]
+fn what_prompts_share_is_read_once_and_changes_nothing() {
+    let engine = engine();
+    let record = Record::new(engine.tokenizer(), 400, 3, 7).unwrap();
+    let together = record.scores(engine.model(), &policies(&["int4"]), Mode::Deployed, &mut |_| ()).unwrap();
+    let mut apart = 0.0;
+    for question in &record.questions {
+        let one = Record { questions: vec![question.clone()], ..record.clone() };
+        let scores = one.scores(engine.model(), &policies(&["int4"]), Mode::Deployed, &mut |_| ()).unwrap();
+        apart += scores[1].surprise.0;
+    }
+    assert_eq!(together[1].surprise.0, apart);
+}
+
+#[test]
+fn records_hold_what_is_asked_for() {
+    let engine = engine();
+    let tokenizer = engine.tokenizer();
+    let record = Record::new(tokenizer, 480, 3, 1).unwrap();
+    let text = tokenizer.decode(&record.tokens).unwrap();
+    for (question, answer) in &record.questions {
+        let (question, answer) = (tokenizer.decode(question).unwrap(), tokenizer.decode(answer).unwrap());
+        let name = question.trim_start_matches("\nThe REGISTER_CONTENT in ").trim_end_matches(" is <");
+        assert!(
+            text.contains(&format!("{name}: REGISTER_CONTENT is <{answer}\n")),
+            "{question}{answer} in {text}"
+        );
+    }
+    assert_ne!(record, Record::new(tokenizer, 480, 3, 2).unwrap());
+    assert!(matches!(Record::new(tokenizer, 100, 3, 1), Err(EvalError::ContextTooShort { .. })));
+
+    let hay = "It was the best of times. ".repeat(20);
+    let needles = needle::records(tokenizer, &hay, 300, 3, 1).unwrap();
+    let places: Vec<usize> =
+        needles.iter().map(|r| tokenizer.decode(&r.tokens).unwrap().find("secret").unwrap()).collect();
+    assert!(places.is_sorted() && places[0] < 60 && places[2] > 120, "{places:?}");
+    for record in &needles {
+        let all = [&record.tokens[..], &record.questions[0].0, &record.questions[0].1].concat();
+        assert!(all.len() <= 300);
+        let text = tokenizer.decode(&all).unwrap();
+        let last = text.rsplit(' ').next().unwrap();
+        assert_eq!(text.matches(last).count(), 2, "{text}");
+    }
+    assert!(needle::records(tokenizer, &hay, 9000, 3, 1).is_err());
+    assert!(needle::records(tokenizer, &hay, 50, 3, 1).is_err());
+}
+
+#[test]
+fn trajectories_agree_with_themselves_and_coarse_caches_leave_them() {
+    let engine = engine();
+    let ids: Vec<u32> = (0..400).map(|i| (i * i / 7 + i * 37 + 5) % 256).collect();
+    let windows = Windows::of_ids(&[], &ids, 100, 2, Score::All).unwrap();
+    let caches = policies(&["f32", "tq2"]);
+    let scores = trajectory::scores(engine.model(), &windows, &caches, &mut |_| ()).unwrap();
+    assert_eq!((scores[0].right, scores[0].same, scores[1].right), (2.0, 2, 2.0));
+    let expected: f64 = windows
+        .iter()
+        .map(|window| {
+            let [exact, coarse] =
+                ["f32", "tq2"].map(|kv| greedy(engine.model(), kv, window, trajectory::LENGTH));
+            exact.iter().zip(&coarse).take_while(|(a, b)| a == b).count() as f64 / trajectory::LENGTH as f64
+        })
+        .sum();
+    assert_eq!(scores[2].right, expected);
+}
+
+#[test]
+fn choices_follow_the_least_surprise_per_byte() {
+    let engine = engine();
+    let (model, tokenizer) = (engine.model(), engine.tokenizer());
+    let prompt = tokenizer.encode("Once upon a", Default::default()).unwrap();
+    let likely = tokenizer.decode(&greedy(model, "f32", &prompt, 1)).unwrap();
+    let lines: Vec<Value> = ["Q", "Z"]
+        .iter()
+        .map(|other| json!({"request": {"context": "Once upon a", "continuation": other}, "doc_id": 0, "idx": 1, "label": 0}))
+        .collect();
+    // Only an ending that is a character can be put into a line.
+    if !likely.contains('\u{fffd}') {
+        let right = json!({"request": {"context": "Once upon a", "continuation": likely}, "doc_id": 0, "idx": 0, "label": 0});
+        let text = format!("{right}\n{}\n", lines[0]);
+        let questions = choice::questions(&text, 5).unwrap();
+        let caches = policies(&["f16"]);
+        let scores =
+            choice::scores(model, tokenizer, &questions, &caches, Mode::Strict, &mut |_| ()).unwrap();
+        assert_eq!((scores[0].right, scores[1].right, scores[1].same), (1.0, 1.0, 1));
+    }
+    let empty = r#"{"query": "a", "choices": ["b", ""], "gold": 0}"#;
+    let questions = choice::questions(empty, 5).unwrap();
+    assert!(
+        choice::scores(model, tokenizer, &questions, &[], Mode::Deployed, &mut |_| ()).is_ok(),
+        "a space is an ending"
+    );
+}
+
+#[test]
+fn a_model_that_babbles_writes_no_json_but_the_same_with_f32() {
+    let engine = engine();
+    let prompts = &json::prompts()[..2];
+    let mut steps = 0;
+    let scores = json::scores(&engine, prompts, &policies(&["f32"]), &mut |_| steps += 1).unwrap();
+    assert_eq!((scores[0].right, scores[1].same, steps), (0.0, 2, 4));
+}

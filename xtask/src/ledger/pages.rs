@@ -1,0 +1,85 @@
+//! Markdown files with tables in them.
+
+use super::results::{FOLDER, Results};
+use std::fs;
+
+const OPEN: &str = "<!-- ledger: ";
+const CLOSE: &str = "<!-- /ledger -->";
+/// Files whose tables stand among words of their own.
+const WRITTEN: [&str; 2] = ["README.md", "BENCHMARKS.md"];
+
+/// Files that are not what their JSON says, with what they should be.
+pub fn stale() -> Result<Vec<(String, String)>, String> {
+    let mut stale = Vec::new();
+    for path in WRITTEN {
+        let text = fs::read_to_string(path).map_err(|e| format!("{path}: {e}"))?;
+        let fresh = refreshed(&text, &mut made).map_err(|e| format!("{path}: {e}"))?;
+        if fresh != text {
+            stale.push((path.to_owned(), fresh));
+        }
+    }
+    for name in names()? {
+        let path = format!("{FOLDER}/{name}.md");
+        let fresh = Results::read(&name)?.page()?;
+        if fs::read_to_string(&path).ok().as_ref() != Some(&fresh) {
+            stale.push((path, fresh));
+        }
+    }
+    Ok(stale)
+}
+
+/// The names of all files of results.
+fn names() -> Result<Vec<String>, String> {
+    let entries = fs::read_dir(FOLDER).map_err(|e| format!("{FOLDER}: {e}"))?;
+    let mut names: Vec<String> = entries
+        .flatten()
+        .filter_map(|entry| Some(entry.file_name().to_str()?.strip_suffix(".json")?.to_owned()))
+        .collect();
+    names.sort();
+    Ok(names)
+}
+
+/// What a marker asks for.
+fn made(marker: &str) -> Result<String, String> {
+    let (file, table) = marker.split_once('/').ok_or_else(|| format!("`{marker}` names no FILE/TABLE"))?;
+    let results = Results::read(file)?;
+    if table == "about" { Ok(results.about()) } else { results.table(table) }
+}
+
+/// The text with everything between markers made anew.
+fn refreshed(text: &str, make: &mut dyn FnMut(&str) -> Result<String, String>) -> Result<String, String> {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some(start) = rest.find(OPEN) {
+        let after = &rest[start + OPEN.len()..];
+        let end = after.find(" -->").ok_or("a ledger marker has no end")?;
+        let marker = &after[..end];
+        let close = after.find(CLOSE).ok_or_else(|| format!("`{marker}` is never closed by {CLOSE}"))?;
+        out += &rest[..start + OPEN.len() + end + " -->".len()];
+        out += &format!("\n\n{}\n{CLOSE}", make(marker)?);
+        rest = &after[close + CLOSE.len()..];
+    }
+    Ok(out + rest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_stands_between_markers_is_made_and_the_rest_is_left() {
+        let text = "before\n<!-- ledger: a/b -->\nold\n<!-- /ledger -->\nafter <!-- ledger: c/about --><!-- /ledger -->";
+        let fresh = refreshed(text, &mut |marker| Ok(format!("[{marker}]\n"))).unwrap();
+        assert_eq!(
+            fresh,
+            "before\n<!-- ledger: a/b -->\n\n[a/b]\n\n<!-- /ledger -->\nafter <!-- ledger: c/about -->\n\n[c/about]\n\n<!-- /ledger -->"
+        );
+        assert_eq!(refreshed(&fresh, &mut |marker| Ok(format!("[{marker}]\n"))).unwrap(), fresh);
+        assert!(
+            refreshed("<!-- ledger: a/b -->", &mut |_| Ok(String::new()))
+                .unwrap_err()
+                .contains("never closed")
+        );
+        assert_eq!(refreshed("no marker", &mut |_| Err(String::new())).unwrap(), "no marker");
+    }
+}

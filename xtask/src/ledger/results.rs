@@ -1,0 +1,153 @@
+//! One file of results.
+
+use super::cell;
+use serde_json::{Map, Value};
+use std::fs;
+
+/// Where the files are.
+pub const FOLDER: &str = "docs/results";
+
+/// A file of results.
+pub struct Results {
+    name: String,
+    value: Value,
+}
+
+impl Results {
+    /// Reads `docs/results/NAME.json`.
+    pub fn read(name: &str) -> Result<Self, String> {
+        let path = format!("{FOLDER}/{name}.json");
+        let text = fs::read_to_string(&path).map_err(|e| format!("{path}: {e}"))?;
+        let value: Value = serde_json::from_str(&text).map_err(|e| format!("{path}: {e}"))?;
+        Self::new(name, value)
+    }
+
+    /// Checks that everything is there that a figure needs beside it.
+    pub fn new(name: &str, value: Value) -> Result<Self, String> {
+        for key in ["title", "machine", "commit", "command"] {
+            if value[key].as_str().is_none_or(str::is_empty) {
+                return Err(format!(
+                    "{name}.json: `{key}` is missing: a figure says where and how it was made"
+                ));
+            }
+        }
+        if value["rows"].as_array().is_none_or(Vec::is_empty) {
+            return Err(format!("{name}.json: there are no `rows`"));
+        }
+        Ok(Self { name: name.to_owned(), value })
+    }
+
+    fn text(&self, key: &str) -> &str {
+        self.value[key].as_str().unwrap_or_default()
+    }
+
+    /// Machine, commit and command.
+    pub fn about(&self) -> String {
+        let (machine, commit, command) = (self.text("machine"), self.text("commit"), self.text("command"));
+        format!("Machine: {machine}. Commit `{commit}`.\n\n```sh\n{command}\n```\n")
+    }
+
+    /// A table in Markdown.
+    pub fn table(&self, name: &str) -> Result<String, String> {
+        let wrong = |what: &str| format!("{}.json, table {name}: {what}", self.name);
+        let table = &self.value["tables"][name];
+        let columns = table["columns"].as_array().ok_or_else(|| wrong("there is none with `columns`"))?;
+        let no_conditions = Map::new();
+        let conditions = table["where"].as_object().unwrap_or(&no_conditions);
+        let shown = self.value["rows"].as_array().into_iter().flatten().filter(|row| fits(row, conditions));
+        let mut lines: Vec<Vec<String>> = Vec::new();
+        for row in shown {
+            let cells =
+                columns.iter().map(|column| cell::filled(column["cell"].as_str().unwrap_or_default(), row));
+            lines.push(cells.collect::<Result<_, _>>().map_err(|e| wrong(&e))?);
+        }
+        if lines.is_empty() {
+            return Err(wrong("no row fits"));
+        }
+        let heads: Vec<&str> =
+            columns.iter().map(|column| column["head"].as_str().unwrap_or_default()).collect();
+        let rules: Vec<&str> =
+            columns.iter().map(|column| if column["left"] == true { "---" } else { "--:" }).collect();
+        let mut out = format!("| {} |\n|{}|\n", heads.join(" | "), rules.join("|"));
+        for cells in lines {
+            out += &format!("| {} |\n", cells.join(" | "));
+        }
+        Ok(out)
+    }
+
+    /// A page with everything: what `docs/results/NAME.md` holds.
+    pub fn page(&self) -> Result<String, String> {
+        let mut out = format!("# {}\n\n{}\n", self.text("title"), self.about());
+        for note in self.value["notes"].as_array().into_iter().flatten() {
+            out += &format!("{}\n\n", note.as_str().unwrap_or_default());
+        }
+        for (name, table) in self.value["tables"].as_object().into_iter().flatten() {
+            if let Some(title) = table["title"].as_str() {
+                out += &format!("## {title}\n\n");
+            }
+            out += &format!("{}\n", self.table(name)?);
+            if let Some(below) = table["below"].as_str() {
+                out += &format!("{below}\n\n");
+            }
+        }
+        Ok(format!("{}\n", out.trim_end()))
+    }
+}
+
+/// Whether a row has all the values it must have.
+fn fits(row: &Value, conditions: &Map<String, Value>) -> bool {
+    conditions.iter().all(|(key, wanted)| match wanted {
+        Value::Array(several) => several.contains(&row[key]),
+        one => row[key] == *one,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn results() -> Value {
+        json!({
+            "title": "T", "machine": "M", "commit": "abc", "command": "kvant eval",
+            "rows": [{"spec": "a", "kl": 0.5, "mode": "x"}, {"spec": "b", "kl": 0.25, "mode": "y"}],
+            "tables": {
+                "all": {"title": "All", "columns": [{"head": "cache", "cell": "`{spec}`", "left": true}, {"head": "KL", "cell": "{kl:.2}"}]},
+                "some": {"where": {"mode": ["y", "z"]}, "columns": [{"head": "KL", "cell": "{kl:.1}"}], "below": "That was it."},
+                "none": {"where": {"mode": "q"}, "columns": []}
+            }
+        })
+    }
+
+    #[test]
+    fn tables_show_the_rows_that_fit() {
+        let results = Results::new("r", results()).unwrap();
+        assert_eq!(
+            results.table("all").unwrap(),
+            "| cache | KL |\n|---|--:|\n| `a` | 0.50 |\n| `b` | 0.25 |\n"
+        );
+        assert_eq!(results.table("some").unwrap(), "| KL |\n|--:|\n| 0.2 |\n");
+        assert!(results.table("none").unwrap_err().contains("no row fits"));
+        assert!(results.table("absent").unwrap_err().contains("table absent"));
+        assert!(results.about().contains("Commit `abc`"));
+    }
+
+    #[test]
+    fn figures_without_a_machine_or_rows_are_refused() {
+        for key in ["title", "machine", "commit", "command", "rows"] {
+            let mut value = results();
+            value[key] = Value::Null;
+            assert!(Results::new("r", value).err().unwrap().contains(key));
+        }
+    }
+
+    #[test]
+    fn a_page_has_everything() {
+        let mut value = results();
+        value["notes"] = json!(["First.", "Second."]);
+        value["tables"].as_object_mut().unwrap().remove("none");
+        let page = Results::new("r", value).unwrap().page().unwrap();
+        assert!(page.starts_with("# T\n\nMachine: M.") && page.ends_with("That was it.\n"), "{page}");
+        assert!(page.contains("First.\n\nSecond.\n\n## All\n\n| cache"), "{page}");
+    }
+}

@@ -12,8 +12,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Slots start at multiples of this: a cache line.
 const ALIGN: usize = 64;
 
-/// Bytes by which the arena grows, rounded to whole slots.
+/// Bytes by which the arena first grows for slots of a size, rounded to whole slots.
 const BLOCK: usize = 1 << 20;
+
+/// The same once they have filled [`SEVERAL`] bytes: then they are worth memory in large pages. A step reads every page
+/// at an address of its own, and looking up where a small page of memory lies takes as long as reading a page of the cache.
+const LARGE_BLOCK: usize = 8 << 20;
+const SEVERAL: usize = 2 << 20;
+
+/// What the large pages of most systems are aligned to.
+const LARGE_PAGE: usize = 2 << 20;
 
 /// The memory of pages, shared by any number of sequences. Cloning gives another handle to the same arena.
 #[derive(Clone, Debug, Default)]
@@ -95,9 +103,17 @@ struct Shared {
 struct State {
     usage: Usage,
     /// By slot size.
-    free: HashMap<usize, Vec<Slot>>,
+    classes: HashMap<usize, Class>,
     /// What the slots lie in.
     blocks: Vec<MmapMut>,
+}
+
+/// Slots of one size.
+#[derive(Debug, Default)]
+struct Class {
+    free: Vec<Slot>,
+    /// Bytes taken for them.
+    reserved: usize,
 }
 
 /// The start of a slot.
@@ -178,7 +194,7 @@ impl Shared {
         if let Some(cap) = self.options.cap.filter(|cap| size > cap.saturating_sub(used)) {
             return Err(ArenaError::Full { asked: size, used, cap });
         }
-        let slot = match state.free.entry(size).or_default().pop() {
+        let slot = match state.classes.entry(size).or_default().free.pop() {
             Some(slot) => slot,
             None => state.grow(size, self.options.pinned)?,
         };
@@ -191,26 +207,37 @@ impl Shared {
         let mut state = self.lock();
         state.usage.pages -= 1;
         state.usage.used -= size;
-        state.free.entry(size).or_default().push(slot);
+        state.classes.entry(size).or_default().free.push(slot);
     }
 }
 
 impl State {
     /// Adds a block of slots and returns the first.
     fn grow(&mut self, size: usize, pinned: bool) -> Result<Slot, ArenaError> {
-        let bytes = (BLOCK / size).max(1) * size;
-        let mut block =
-            MmapMut::map_anon(bytes).map_err(|e| ArenaError::Refused { bytes, code: e.raw_os_error() })?;
+        let class = self.classes.entry(size).or_default();
+        let large = class.reserved >= SEVERAL;
+        let bytes = (if large { LARGE_BLOCK } else { BLOCK } / size).max(1) * size;
+        let refused = |e: io::Error| ArenaError::Refused { bytes, code: e.raw_os_error() };
+        // Room to begin on a boundary; what is not touched takes no memory, but pinning touches all.
+        let room = if large && !pinned { LARGE_PAGE } else { 0 };
+        let mut block = MmapMut::map_anon(bytes + room).map_err(refused)?;
+        #[cfg(target_os = "linux")]
+        if large {
+            // Without large pages all is as right, and slower.
+            let _ = block.advise(memmap2::Advice::HugePage);
+        }
         if pinned {
             pin(&block).map_err(|e| ArenaError::NotPinned { bytes, code: e.raw_os_error() })?;
         }
-        let start = NonNull::from(&mut block[..]).cast::<u8>();
+        let offset = block.as_ptr().align_offset(LARGE_PAGE).min(room);
+        let start = NonNull::from(&mut block[offset..offset + bytes]).cast::<u8>();
         self.blocks.push(block);
         self.usage.reserved += bytes;
+        class.reserved += bytes;
         // Last first, so that slots are handed out in the order of their addresses.
         // SAFETY: every slot lies within the block.
         let slots = (1..bytes / size).rev().map(|i| Slot(unsafe { start.add(i * size) }));
-        self.free.entry(size).or_default().extend(slots);
+        class.free.extend(slots);
         Ok(Slot(start))
     }
 }

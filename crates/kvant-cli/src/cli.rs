@@ -38,6 +38,8 @@ pub enum Command {
     Models(command::models::Models),
     /// Show what a model file holds, and what its context costs in memory
     Inspect(command::inspect::Inspect),
+    /// Foretell the memory of contexts and caches, and what fits, even for models that are not here
+    Plan(command::plan::Plan),
     /// Measure how well a model predicts a text
     Eval(command::eval::Eval),
     /// Measure how fast a model reads and generates
@@ -61,6 +63,7 @@ impl Command {
             Self::Pull(pull) => pull.execute(),
             Self::Models(models) => models.execute(),
             Self::Inspect(inspect) => inspect.execute(),
+            Self::Plan(plan) => plan.execute(),
             Self::Eval(eval) => eval.execute(),
             Self::Bench(bench) => bench.execute(),
             Self::Synth(synth) => synth.execute(),

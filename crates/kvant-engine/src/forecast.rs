@@ -52,6 +52,13 @@ pub struct Undertaking<'a> {
     pub weights: Option<DType>,
 }
 
+impl<'a> Undertaking<'a> {
+    /// Text that is read and answered until `context` tokens are held, with weights as they are stored.
+    pub fn answer(policy: &'a Policy, context: usize, threads: usize) -> Self {
+        Self { policy, context, read: context, text: true, threads, weights: None }
+    }
+}
+
 /// Why memory cannot be foretold.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -74,7 +81,42 @@ impl Forecast {
         model: &Model,
         plan: &Undertaking<'_>,
     ) -> Result<Self, ForecastError> {
+        Self::of_sizes(&Sizes::of(checkpoint, model, plan.weights)?, model, plan)
+    }
+
+    /// The longest context, up to that of the undertaking, whose memory stays within `memory` bytes; `None` where not even one
+    /// token fits.
+    ///
+    /// # Errors
+    /// As [`Forecast::new`].
+    pub fn longest_within(
+        memory: u64,
+        checkpoint: &Checkpoint,
+        model: &Model,
+        plan: &Undertaking<'_>,
+    ) -> Result<Option<usize>, ForecastError> {
         let sizes = Sizes::of(checkpoint, model, plan.weights)?;
+        let fits = |context: usize| {
+            let plan = Undertaking { context, read: plan.read.min(context), ..plan.clone() };
+            Ok::<_, ForecastError>(Self::of_sizes(&sizes, model, &plan)?.peak() <= memory)
+        };
+        if fits(plan.context)? {
+            return Ok(Some(plan.context));
+        }
+        // By halving: `fitting` does, `beyond` does not.
+        let (mut fitting, mut beyond) = (0, plan.context);
+        while beyond - fitting > 1 {
+            let middle = fitting + (beyond - fitting) / 2;
+            if fits(middle)? {
+                fitting = middle;
+            } else {
+                beyond = middle;
+            }
+        }
+        Ok(Some(fitting).filter(|&context| context > 0))
+    }
+
+    fn of_sizes(sizes: &Sizes, model: &Model, plan: &Undertaking<'_>) -> Result<Self, ForecastError> {
         let read = plan.read.min(plan.context);
         let table = sizes.table.min(read.min(ROWS_KEPT) as u64 * MAPPED_AROUND);
         let tokenizer = if plan.text { TOKENIZER * model.vocabulary() as u64 } else { 0 };

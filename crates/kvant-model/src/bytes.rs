@@ -1,7 +1,7 @@
 //! Shared, immutable bytes: a stretch of a mapped file, or memory of our own.
 
-use crate::error::{LoadError, Result};
-use memmap2::Mmap;
+use crate::error::{LoadError, LoadErrorKind, Result};
+use memmap2::{Mmap, MmapMut};
 use std::fs::File;
 use std::ops::{Deref, Range};
 use std::path::Path;
@@ -41,6 +41,18 @@ impl Bytes {
         Ok(Self { owner: Owner::Map(Arc::new(map)), range })
     }
 
+    /// Zeros, which take addresses but no memory.
+    pub fn zeros(len: usize) -> Result<Self> {
+        // An empty map is refused by some systems.
+        let map = MmapMut::map_anon(len.max(1)).and_then(MmapMut::make_read_only).map_err(|e| {
+            LoadError::new(
+                LoadErrorKind::Io,
+                format!("the system has no addresses for a tensor of {len} bytes: {e}"),
+            )
+        })?;
+        Ok(Self { owner: Owner::Map(Arc::new(map)), range: 0..len })
+    }
+
     /// The part `range` of these bytes, sharing the owner; `None` when it reaches beyond the end.
     pub fn slice(&self, range: Range<usize>) -> Option<Self> {
         if range.start > range.end || range.end > self.range.len() {
@@ -50,7 +62,7 @@ impl Bytes {
         Some(Self { owner: self.owner.clone(), range: start..start + range.len() })
     }
 
-    /// True when the bytes lie in a mapped file and so cost no memory of their own.
+    /// True when the bytes lie in a mapped file, or nowhere, and so cost no memory of their own.
     pub fn is_mapped(&self) -> bool {
         matches!(self.owner, Owner::Map(_))
     }
@@ -66,7 +78,7 @@ impl Bytes {
             let end = self.range.end.next_multiple_of(PAGE).min(map.len());
             if start < end {
                 // SAFETY: DontNeed on a private read-only file mapping drops cached pages only; the next read
-                // faults the same file contents back in, so existing references stay valid.
+                // faults the same file contents back in (zeros where there is no file), so existing references stay valid.
                 let advised = unsafe {
                     map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, start, end - start)
                 };

@@ -1,7 +1,9 @@
 //! A model on disk, whatever its format: tensors by name, and the description that goes with them.
 
+use crate::dtype::DType;
 use crate::error::{LoadError, Result};
 use crate::gguf::{Gguf, Metadata};
+use crate::outline;
 use crate::safetensors::Safetensors;
 use crate::tensor::Tensor;
 use serde::de::DeserializeOwned;
@@ -27,7 +29,15 @@ pub struct Checkpoint {
 #[derive(Debug)]
 enum Weights {
     Gguf(Gguf),
-    Safetensors { tensors: Safetensors, config: serde_json::Value },
+    Safetensors {
+        tensors: Safetensors,
+        config: serde_json::Value,
+    },
+    /// Of zeros, in the shapes that the configuration asks for.
+    Outline {
+        tensors: BTreeMap<String, Tensor>,
+        config: serde_json::Value,
+    },
 }
 
 /// How a checkpoint describes its model.
@@ -68,6 +78,43 @@ impl Checkpoint {
         Ok(Self { path: file, weights })
     }
 
+    /// Opens what describes a model, to tell what it would take: anything that [`Checkpoint::open`] opens, the beginning of
+    /// a GGUF file, or a `config.json` without weights, whose matrices are then taken to be of the type `weights`. Where
+    /// weights are not here they read as zeros; see [`Checkpoint::has_weights`].
+    pub fn open_description(path: impl AsRef<Path>, weights: DType) -> Result<Self> {
+        let path = path.as_ref();
+        let lone = if path.is_dir() { path.join("config.json") } else { path.to_path_buf() };
+        let is_config = lone.file_name().is_some_and(|name| name == "config.json") && lone.is_file();
+        if is_config && (lone == path || choose_in_folder(path).is_err()) {
+            let config = read_json(&lone)?;
+            let outlined = Self::from_config(config, weights).map_err(|e| e.in_file(&lone))?;
+            return Ok(Self { path: lone, ..outlined });
+        }
+        if path.is_file() && is_gguf(path)? {
+            let weights = Weights::Gguf(Gguf::open_beginning(path)?);
+            return Ok(Self { path: path.to_path_buf(), weights });
+        }
+        Self::open(path)
+    }
+
+    /// What a configuration describes, without weights: its matrices are of the type `weights` (of half precision where
+    /// that does not divide their rows), and all zeros.
+    pub fn from_config(config: serde_json::Value, weights: DType) -> Result<Self> {
+        let bare = Weights::Outline { tensors: BTreeMap::new(), config: config.clone() };
+        let bare = Self { path: PathBuf::new(), weights: bare };
+        let tensors = outline::tensors(&bare, weights)?;
+        Ok(Self { weights: Weights::Outline { tensors, config }, ..bare })
+    }
+
+    /// Whether the weights are here; where not, tensors are zeros.
+    pub fn has_weights(&self) -> bool {
+        match &self.weights {
+            Weights::Gguf(gguf) => gguf.has_weights(),
+            Weights::Safetensors { .. } => true,
+            Weights::Outline { .. } => false,
+        }
+    }
+
     /// A checkpoint over a GGUF model that is already open or was made in memory.
     pub fn from_gguf(gguf: Gguf) -> Self {
         Self { path: PathBuf::new(), weights: Weights::Gguf(gguf) }
@@ -87,7 +134,9 @@ impl Checkpoint {
     pub fn description(&self) -> Description<'_> {
         match &self.weights {
             Weights::Gguf(gguf) => Description::Gguf(gguf.metadata()),
-            Weights::Safetensors { config, .. } => Description::Config(config),
+            Weights::Safetensors { config, .. } | Weights::Outline { config, .. } => {
+                Description::Config(config)
+            }
         }
     }
 
@@ -109,6 +158,7 @@ impl Checkpoint {
         match &self.weights {
             Weights::Gguf(gguf) => Box::new(gguf.tensors().map(|t| t.name.as_str())),
             Weights::Safetensors { tensors, .. } => Box::new(tensors.names()),
+            Weights::Outline { tensors, .. } => Box::new(tensors.keys().map(String::as_str)),
         }
     }
 
@@ -117,6 +167,7 @@ impl Checkpoint {
         match &self.weights {
             Weights::Gguf(gguf) => Ok(gguf.tensor(name)),
             Weights::Safetensors { tensors, .. } => tensors.tensor(name).map_err(|e| e.in_file(&self.path)),
+            Weights::Outline { tensors, .. } => Ok(tensors.get(name).cloned()),
         }
     }
 
@@ -148,6 +199,7 @@ impl Checkpoint {
                 field(sorted_json(config).as_bytes());
                 tensors.header_bytes().for_each(&mut field);
             }
+            Weights::Outline { config, .. } => field(sorted_json(config).as_bytes()),
         }
         for name in self.names() {
             // A tensor of a type we do not read still counts through the directory above.

@@ -13,6 +13,7 @@ pub mod error;
 pub mod gguf;
 pub mod hub;
 pub mod model;
+mod outline;
 pub mod quant;
 pub mod safetensors;
 pub mod synth;

@@ -8,6 +8,7 @@ pub mod eval;
 pub mod inspect;
 pub mod man;
 pub mod models;
+pub mod plan;
 pub mod pull;
 pub mod run;
 pub mod synth;

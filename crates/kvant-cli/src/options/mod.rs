@@ -6,6 +6,7 @@ mod model;
 mod sampling;
 mod size;
 mod threads;
+mod tokens;
 
 pub use activations::Activations;
 pub use caches::Caches;
@@ -13,3 +14,4 @@ pub use model::ModelOptions;
 pub use sampling::GenerationOptions;
 pub use size::Size;
 pub use threads::ThreadOptions;
+pub use tokens::Tokens;

@@ -4,6 +4,7 @@ mod about;
 mod bench;
 mod chat;
 mod fetch;
+mod plan;
 #[cfg(unix)]
 mod pty;
 mod run;

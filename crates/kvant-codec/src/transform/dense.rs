@@ -79,6 +79,16 @@ impl Dense {
         self.dim
     }
 
+    /// Row-major M.
+    pub fn matrix(&self) -> &[f32] {
+        &self.forward
+    }
+
+    /// Row-major M⁻¹.
+    pub fn inverse_matrix(&self) -> &[f32] {
+        &self.inverse
+    }
+
     /// # Safety
     /// `x` and `scratch` hold `dim` columns each and do not overlap; the CPU has the tier.
     #[inline(always)]

@@ -43,9 +43,8 @@ pub fn load(parts: &Parts<'_>) -> Result<Box<dyn Network>> {
             residual_scale: 1.0,
         })
     })?;
-    let positions = body.weight(("wpe", "position_embd"))?;
     let context = hyper.size(Key("n_positions|max_position_embeddings", "context_length"))?;
-    positions.expect_shape(&[context, hidden])?;
+    let positions = body.weight_of(("wpe", "position_embd"), &[context, hidden])?;
     let table = usual::token_table(&body, "wte", &dims)?;
     let head = Head {
         norm: body.layer_norm(("ln_f", "output_norm"), hidden, eps)?,

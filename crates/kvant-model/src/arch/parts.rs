@@ -6,6 +6,7 @@ use crate::checkpoint::Checkpoint;
 use crate::config::{Hyper, RopeKeys};
 use crate::dtype::DType;
 use crate::error::{LoadError, LoadErrorKind, Result};
+use crate::outline::Outline;
 use crate::quant::quantize_tensor;
 use crate::tensor::Tensor;
 use kvant_simd::Tier;
@@ -48,6 +49,8 @@ pub struct Parts<'a> {
     options: LoadOptions,
     tier: Tier,
     prefix: String,
+    /// Where tensors come from when there is no file of them.
+    outline: Option<&'a Outline>,
 }
 
 impl<'a> Parts<'a> {
@@ -55,7 +58,12 @@ impl<'a> Parts<'a> {
     pub fn new(checkpoint: &'a Checkpoint, options: LoadOptions) -> Result<Self> {
         let hyper = Hyper::new(checkpoint.description())?;
         let tier = Tier::select().map_err(|e| LoadError::unsupported(e.to_string()))?;
-        Ok(Self { checkpoint, hyper, options, tier, prefix: String::new() })
+        Ok(Self { checkpoint, hyper, options, tier, prefix: String::new(), outline: None })
+    }
+
+    /// The same description with tensors that are drawn as they are asked for.
+    pub(crate) fn drawing(self, outline: &'a Outline) -> Self {
+        Self { outline: Some(outline), ..self }
     }
 
     /// The hyper-parameters.
@@ -87,7 +95,14 @@ impl<'a> Parts<'a> {
 
     /// The weights of a part, of this shape.
     pub fn weight_of(&self, name: Name, shape: &[usize]) -> Result<Tensor> {
-        let tensor = self.weight(name)?;
+        self.tensor_of(&self.full_name(name, ".weight"), shape)
+    }
+
+    fn tensor_of(&self, full_name: &str, shape: &[usize]) -> Result<Tensor> {
+        if let Some(outline) = self.outline {
+            return outline.draw(full_name, shape);
+        }
+        let tensor = self.checkpoint.tensor(full_name)?;
         tensor.expect_shape(shape)?;
         Ok(tensor)
     }
@@ -101,14 +116,11 @@ impl<'a> Parts<'a> {
 
     /// A small linear layer whose weights stay as they are: a router, a gate.
     pub fn exact_linear(&self, name: Name, outputs: usize, inputs: usize) -> Result<Linear> {
-        let weight = self.weight(name)?;
-        // A single row is stored as a vector in GGUF.
-        let weight = if outputs == 1 && weight.shape() == [inputs] {
-            weight.reshape(vec![outputs, inputs])?
-        } else {
-            weight
+        let weight = match self.weight_of(name, &[outputs, inputs]) {
+            // A single row is stored as a vector in GGUF.
+            Err(_) if outputs == 1 => self.weight_of(name, &[inputs])?.reshape(vec![outputs, inputs])?,
+            matrix => matrix?,
         };
-        weight.expect_shape(&[outputs, inputs])?;
         Ok(Linear::new(Box::new(Unpacked::new(self.tier, weight)?), None))
     }
 
@@ -154,7 +166,8 @@ impl<'a> Parts<'a> {
 
     /// A linear layer whose Hugging Face checkpoint stores the weights `(inputs, outputs)`.
     pub fn linear_transposed(&self, name: Name, outputs: usize, inputs: usize) -> Result<Linear> {
-        if self.hyper.is_gguf() {
+        // Zeros need not be turned.
+        if self.hyper.is_gguf() || !self.checkpoint.has_weights() {
             return self.linear(name, outputs, inputs, true);
         }
         let stored = self.weight_of(name, &[inputs, outputs])?;
@@ -179,9 +192,8 @@ impl<'a> Parts<'a> {
         let expert = |index: usize| {
             let weight = match &whole {
                 Some(whole) => whole.index(index)?,
-                None => self.checkpoint.tensor(&apart(index))?,
+                None => self.tensor_of(&apart(index), &[outputs, inputs])?,
             };
-            weight.expect_shape(&[outputs, inputs])?;
             Ok(Linear::new(self.product(weight)?, None))
         };
         (0..count).map(expert).collect()
@@ -205,18 +217,24 @@ impl<'a> Parts<'a> {
     /// The rotary embedding that `keys` describe.
     pub fn rope(&self, keys: &RopeKeys, head_dim: usize) -> Result<Rope> {
         keys.read(&self.hyper, head_dim, |name| {
-            self.checkpoint.get(name)?.map(|divisors| divisors.to_f32()).transpose()
+            let Some(divisors) = self.checkpoint.get(name)? else { return Ok(None) };
+            // There is one for a pair of channels; a directory may say anything.
+            if divisors.len() > head_dim {
+                return Err(LoadError::mismatch(format!(
+                    "tensor {name:?}: {} divisors for heads of {head_dim} channels",
+                    divisors.len()
+                )));
+            }
+            divisors.to_f32().map(Some)
         })
     }
 
     fn bias(&self, name: Name, width: usize, needed: bool) -> Result<Option<Vec<f32>>> {
         let full_name = self.full_name(name, ".bias");
-        let bias = match self.checkpoint.get(&full_name)? {
-            Some(bias) if needed || self.hyper.is_gguf() => bias,
-            None if needed => return Err(LoadError::missing(format!("tensor {full_name:?} is missing"))),
-            _ => return Ok(None),
-        };
-        bias.expect_shape(&[width])?;
-        Ok(Some(bias.to_f32()?))
+        let is_there = self.hyper.is_gguf() && self.checkpoint.get(&full_name)?.is_some();
+        if !needed && !is_there {
+            return Ok(None);
+        }
+        Ok(Some(self.tensor_of(&full_name, &[width])?.to_f32()?))
     }
 }

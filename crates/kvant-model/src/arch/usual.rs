@@ -233,12 +233,12 @@ pub fn decoder(
 
 /// The token embeddings, `(vocabulary, hidden)`, pinned where that is asked for.
 pub fn token_table(parts: &Parts<'_>, name: &'static str, dims: &Dims) -> Result<Tensor> {
-    let table = parts.weight((name, "token_embd"))?;
+    let name = (name, "token_embd");
     let vocabulary = match parts.hyper().size_if(Key("vocab_size", ""))? {
         Some(vocabulary) => vocabulary,
-        None => table.rows().max(1),
+        None => parts.weight(name)?.rows().max(1),
     };
-    table.expect_shape(&[vocabulary, dims.hidden])?;
+    let table = parts.weight_of(name, &[vocabulary, dims.hidden])?;
     parts.pin(table.name(), table.bytes())?;
     Ok(table)
 }

@@ -46,6 +46,16 @@ pub struct Header {
 impl Header {
     /// Parses and checks the header at the start of `bytes`, which must be the whole file.
     pub fn parse(bytes: &Bytes) -> Result<Self> {
+        Self::parse_of(bytes, bytes.len() as u64)
+    }
+
+    /// The same for bytes that may end anywhere after the header: the ranges of tensors may lie beyond them.
+    pub fn parse_beginning(bytes: &Bytes) -> Result<Self> {
+        Self::parse_of(bytes, isize::MAX as u64)
+    }
+
+    /// The header of a file of `file_len` bytes.
+    fn parse_of(bytes: &Bytes, file_len: u64) -> Result<Self> {
         let mut cursor = Cursor::new(bytes);
         let magic: [u8; 4] = cursor.array()?;
         if magic != MAGIC {
@@ -63,7 +73,7 @@ impl Header {
         let entries = read_directory(&mut cursor, tensor_count)?;
         let length = cursor.position();
         let data_start = (length as u64).next_multiple_of(alignment);
-        let tensors = place(entries, data_start, alignment, bytes.len() as u64)?;
+        let tensors = place(entries, data_start, alignment, file_len)?;
         Ok(Self { version, metadata, tensors, length })
     }
 }
@@ -150,7 +160,7 @@ fn place(entries: Vec<Entry>, data_start: u64, alignment: u64, file_len: u64) ->
         let end = data_start.checked_add(offset).and_then(|start| start.checked_add(size as u64));
         match end {
             Some(end) if end <= file_len => {
-                // Both ends are at most the length of a slice, so they fit a usize.
+                // Both ends are at most the length of a slice, or could be, so they fit a usize.
                 let range = end as usize - size..end as usize;
                 tensors.push(TensorInfo { name, dtype, shape, range });
             }

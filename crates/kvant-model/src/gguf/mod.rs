@@ -31,6 +31,8 @@ pub struct Gguf {
     parts: Vec<Part>,
     /// Name to (part, index in its directory).
     by_name: HashMap<String, (usize, usize)>,
+    /// In place of weights that are not here: as many zeros as the largest tensor has bytes.
+    stand_in: Option<Bytes>,
 }
 
 #[derive(Debug, Clone)]
@@ -66,6 +68,26 @@ impl Gguf {
         Self::from_parts(vec![part])
     }
 
+    /// Maps a file of which perhaps only the beginning is here, the header with its directory of tensors. Where any weights
+    /// are missing, all of them are zeros: enough to tell what a model takes, and nothing else.
+    pub fn open_beginning(path: &Path) -> Result<Self> {
+        let bytes = Bytes::map(path)?;
+        let header = Header::parse_beginning(&bytes).map_err(|e| e.in_file(path))?;
+        let is_split = split::place(&header.metadata)?.is_some_and(|place| place.count > 1);
+        if is_split || header.tensors.iter().all(|tensor| tensor.range.end <= bytes.len()) {
+            return Self::open(path);
+        }
+        let largest = header.tensors.iter().map(|tensor| tensor.range.len()).max().unwrap_or(0);
+        let gguf = Self::from_parts(vec![Part { bytes, header }]).map_err(|e| e.in_file(path))?;
+        let stand_in = Bytes::zeros(largest).map_err(|e| e.in_file(path))?;
+        Ok(Self { stand_in: Some(stand_in), ..gguf })
+    }
+
+    /// Whether the weights are here.
+    pub fn has_weights(&self) -> bool {
+        self.stand_in.is_none()
+    }
+
     fn from_parts(parts: Vec<Part>) -> Result<Self> {
         let mut by_name = HashMap::new();
         for (part_index, part) in parts.iter().enumerate() {
@@ -78,7 +100,7 @@ impl Gguf {
                 }
             }
         }
-        Ok(Self { parts, by_name })
+        Ok(Self { parts, by_name, stand_in: None })
     }
 
     /// Keys and values; of a split model, those of its first part.
@@ -96,7 +118,10 @@ impl Gguf {
         let &(part, index) = self.by_name.get(name)?;
         let part = &self.parts[part];
         let info = &part.header.tensors[index];
-        let bytes = part.bytes.slice(info.range.clone())?;
+        let bytes = match &self.stand_in {
+            Some(zeros) => zeros.slice(0..info.range.len())?,
+            None => part.bytes.slice(info.range.clone())?,
+        };
         Tensor::new(info.name.as_str(), info.dtype, info.shape.clone(), bytes).ok()
     }
 

@@ -27,7 +27,7 @@ impl Memory {
         context: usize,
     ) -> Result<Self, Failure> {
         let threads = kvant_threads::threads();
-        let run = Undertaking { policy: &policy, context, read: context, text: true, threads, weights: None };
+        let run = Undertaking::answer(&policy, context, threads);
         let fill = Undertaking { read: FILL_FROM, text: false, ..run.clone() };
         let of = |plan| Forecast::new(checkpoint, model, plan).map_err(|e| Failure::new(e.to_string()));
         let (run, fill) = (of(&run)?, of(&fill)?);

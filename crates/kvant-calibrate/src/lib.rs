@@ -1,0 +1,34 @@
+//! Calibration: what a model computes on some text, and the changes of basis that follow from it.
+//!
+//! # Statistics
+//!
+//! [`Observed`] stands before a cache in a forward pass and adds up, for every entry and kv head, the [`Moments`] of keys (after
+//! their rotation), of the queries of the group and of values, and the [`Extent`] of keys and values in a rotated basis. What it
+//! holds does not grow with the text: three d×d matrices a head.
+//!
+//! # Bases
+//!
+//! A key that is off by e changes a score by q·e. Over the queries of the group the square of that is eᵀ Σq e on average, with
+//! Σq = E[q qᵀ]: an error costs by where it points. Everything in [`basis`] follows from this sum and from Σk, the covariance
+//! of the keys:
+//!
+//! | name | what it is | for whom |
+//! |---|---|---|
+//! | [`mean`](basis::mean) | μ = E[x] | any codec: a fixed part of a vector need not be stored |
+//! | [`lambda`](basis::lambda) | the largest magnitude of each channel after a rotation | a fixed scale per channel |
+//! | [`balanced`](basis::balanced) | T = (Σk⁻¹ # Σq)^½, then a rotation: keys and queries get the same covariance | codecs that treat all directions alike |
+//! | [`klt`](basis::klt) | the eigenvectors of Σq^½ Σk Σq^½, with bits by eigenvalue | codecs with a width and a scale per channel |
+//!
+//! All of it is computed in f64 and rounded to f32 once, at the end. The tests hold every one against its definition.
+#![deny(missing_docs)]
+
+pub mod allocation;
+pub mod basis;
+mod error;
+pub mod matrix;
+mod moments;
+mod observed;
+
+pub use error::CalibrationError;
+pub use moments::{Extent, Moments};
+pub use observed::{HeadStatistics, Observed, Statistics};

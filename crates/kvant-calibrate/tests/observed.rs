@@ -1,0 +1,66 @@
+//! What is counted is what a cache is given, and the cache does not notice.
+
+use kvant_calibrate::{Observed, Statistics};
+use kvant_codec::{Rotation, Tier};
+use kvant_model::cache::{Cache, ExactCache, KvShape, LayerState, Scoring};
+
+const SHAPE: KvShape = KvShape { heads: 2, key_dim: 4, value_dim: 6, window: None };
+const QUERY_HEADS: usize = 6;
+const SINKS: usize = 3;
+
+fn wave(count: usize, seed: usize) -> Vec<f32> {
+    (0..count).map(|i| ((i * 7919 + seed * 104_729) as f32 * 0.618).sin() * 2.0).collect()
+}
+
+#[test]
+fn every_head_is_counted_apart_and_sinks_are_not() {
+    let states = [LayerState::KeysValues(SHAPE); 2];
+    let mut statistics = Statistics::new(&states, SINKS, (Rotation::Srft, 0), Tier::Scalar);
+    let mut plain = ExactCache::<f32>::new(&states, 100);
+    let scoring = Scoring { scale: 0.5, soft_cap: None };
+    let tokens: usize = 11;
+    let (keys, values) = (wave(tokens * 8, 1), wave(tokens * 12, 2));
+    let queries = wave(tokens * QUERY_HEADS * 4, 3);
+    let mut observed = Observed::new(ExactCache::<f32>::new(&states, 100), &mut statistics);
+    let mut at = 0;
+    for chunk in [2, 5, 4] {
+        let part = |rows: &[f32]| rows[at * rows.len() / tokens..(at + chunk) * rows.len() / tokens].to_vec();
+        let mut outputs = Vec::new();
+        for cache in [&mut plain as &mut dyn Cache, &mut observed] {
+            let mut out = vec![0.0; chunk * QUERY_HEADS * 6];
+            cache.reserve(chunk).unwrap();
+            for entry in 0..2 {
+                cache.append(entry, &part(&keys), &part(&values));
+                cache.attend(entry, part(&queries)[..].into(), &scoring, &mut out);
+            }
+            cache.advance(chunk);
+            outputs.push(out);
+        }
+        assert_eq!(outputs[0], outputs[1]);
+        at += chunk;
+    }
+    assert_eq!((observed.len(), observed.capacity()), (11, 100));
+
+    for entry in statistics.entries() {
+        for (head, found) in entry.iter().enumerate() {
+            assert_eq!(found.keys.count(), (tokens - SINKS) as u64);
+            assert_eq!(found.values.count(), (tokens - SINKS) as u64);
+            assert_eq!(found.queries.count(), (tokens * 3) as u64);
+            for channel in 0..4 {
+                let key = |token: usize| f64::from(keys[(token * 2 + head) * 4 + channel]);
+                let mean = (SINKS..tokens).map(key).sum::<f64>() / (tokens - SINKS) as f64;
+                assert!((found.keys.mean()[channel] - mean).abs() < 1e-12);
+                let query = |n: usize| {
+                    let (token, one) = (n / 3, head * 3 + n % 3);
+                    f64::from(queries[(token * QUERY_HEADS + one) * 4 + channel])
+                };
+                let square = (0..tokens * 3).map(|n| query(n) * query(n)).sum::<f64>() / (tokens * 3) as f64;
+                assert!((found.queries.second()[(channel, channel)] - square).abs() < 1e-12);
+            }
+            let value = |token: usize| f64::from(values[(token * 2 + head) * 6 + 5]);
+            let mean = (SINKS..tokens).map(value).sum::<f64>() / (tokens - SINKS) as f64;
+            assert!((found.values.mean()[5] - mean).abs() < 1e-12);
+            assert!(found.key_extent.magnitudes(None).iter().all(|x| x.is_finite() && *x > 0.0));
+        }
+    }
+}

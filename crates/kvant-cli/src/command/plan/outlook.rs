@@ -1,0 +1,217 @@
+//! The answer: memory by context and cache.
+
+use crate::failure::Failure;
+use crate::table::Column::{Left, Right};
+use crate::table::{Column, Table};
+use kvant_engine::forecast::{Forecast, Undertaking};
+use kvant_engine::memory::bytes;
+use kvant_engine::{Policy, kv};
+use kvant_model::{Checkpoint, DType, Model};
+use serde_json::{Value, json};
+use std::io::{self, Write};
+
+/// What is asked.
+pub struct Question {
+    /// Bytes there are.
+    pub memory: u64,
+    /// Tokens, in order.
+    pub contexts: Vec<usize>,
+    pub caches: Vec<Policy>,
+    /// The type that weights are taken to be of, where they are not here.
+    pub assumed: Option<DType>,
+}
+
+/// What comes out.
+pub struct Outlook {
+    question: Question,
+    architecture: &'static str,
+    file: String,
+    has_weights: bool,
+    parameters: u64,
+    /// The context that the model was made for.
+    own: Option<usize>,
+    prospects: Vec<Prospect>,
+}
+
+/// One cache.
+struct Prospect {
+    spec: String,
+    /// What is known of it, or why the model cannot have it.
+    found: Result<Found, String>,
+}
+
+struct Found {
+    bytes_per_token: f64,
+    /// One for each context asked about.
+    forecasts: Vec<Forecast>,
+    /// The longest context that fits, and its forecast.
+    longest: Option<(usize, Forecast)>,
+}
+
+impl Outlook {
+    pub fn new(checkpoint: &Checkpoint, model: &Model, question: Question) -> Result<Self, Failure> {
+        let mut parameters = 0;
+        for name in checkpoint.names() {
+            parameters += checkpoint.tensor(name)?.len() as u64;
+        }
+        let own = model.position_limit().or(model.context());
+        // Nobody is told of a context that the model was not made for, unless it is asked about.
+        let bound = question.contexts.iter().copied().chain(own).max().unwrap_or(1);
+        let prospect = |policy: &Policy| Prospect {
+            spec: policy.to_string(),
+            found: Found::of(checkpoint, model, policy, &question, bound),
+        };
+        let prospects = question.caches.iter().map(prospect).collect();
+        Ok(Self {
+            architecture: model.architecture().config_name,
+            file: checkpoint.path().display().to_string(),
+            has_weights: checkpoint.has_weights(),
+            parameters,
+            own,
+            prospects,
+            question,
+        })
+    }
+
+    /// Bytes of the weights; the same for every cache.
+    fn weights(&self) -> Option<u64> {
+        let (_, found) = self.possible().next()?;
+        found.forecasts.first().map(|forecast| forecast.weights)
+    }
+
+    pub fn write(&self, out: &mut dyn Write) -> io::Result<()> {
+        self.write_facts(out)?;
+        self.write_contexts(out)?;
+        self.write_longest(out)?;
+        for Prospect { spec, found } in &self.prospects {
+            if let Err(why) = found {
+                writeln!(out, "\n{spec}: {why}")?;
+            }
+        }
+        Ok(())
+    }
+
+    fn write_facts(&self, out: &mut dyn Write) -> io::Result<()> {
+        let mut facts = Table::plain();
+        let mut fact = |name: &str, value: String| facts.row([name.to_owned(), value]);
+        fact("model", self.file.clone());
+        fact("architecture", self.architecture.to_owned());
+        fact("parameters", format!("{:.2} billion", self.parameters as f64 / 1e9));
+        fact("context", self.own.map_or("not said".to_owned(), |own| format!("{own} tokens")));
+        if let Some(weights) = self.weights() {
+            let origin = match (self.question.assumed, self.has_weights) {
+                (Some(dtype), _) => {
+                    format!(", estimated: they are not here, and every matrix is taken to be {dtype}")
+                }
+                (None, false) => ", by the directory of the file; they are not here".to_owned(),
+                (None, true) => String::new(),
+            };
+            fact("weights", format!("{}{origin}", bytes(weights)));
+        }
+        fact("memory", bytes(self.question.memory));
+        facts.write(out, 0)
+    }
+
+    fn write_contexts(&self, out: &mut dyn Write) -> io::Result<()> {
+        writeln!(
+            out,
+            "\nMemory at most, by tokens of context and how keys and values are kept (- does not fit)"
+        )?;
+        let caches = self.possible().map(|(spec, _)| Right(spec));
+        let columns: Vec<Column<'_>> = [Right("tokens")].into_iter().chain(caches).collect();
+        let mut table = Table::new(&columns);
+        for (row, tokens) in self.question.contexts.iter().enumerate() {
+            let cell = |(_, found): (&str, &Found)| {
+                let peak = found.forecasts[row].peak();
+                if peak <= self.question.memory { bytes(peak) } else { format!("- {}", bytes(peak)) }
+            };
+            table.row([tokens.to_string()].into_iter().chain(self.possible().map(cell)));
+        }
+        table.write(out, 2)
+    }
+
+    fn write_longest(&self, out: &mut dyn Write) -> io::Result<()> {
+        writeln!(out, "\nThe longest context in {}, and what it takes", bytes(self.question.memory))?;
+        let mut table = Table::new(&[
+            Left("cache"),
+            Right("a token"),
+            Right("tokens"),
+            Right("weights"),
+            Right("keys and values"),
+            Right("the rest"),
+            Right("at most"),
+        ]);
+        for (spec, found) in self.possible() {
+            let token = bytes(found.bytes_per_token as u64);
+            let Some((tokens, forecast)) = &found.longest else {
+                table.row([spec.to_owned(), token, "none".to_owned()]);
+                continue;
+            };
+            let sizes = [forecast.weights, forecast.cache, rest(forecast), forecast.peak()].map(bytes);
+            table.row([spec.to_owned(), token, tokens.to_string()].into_iter().chain(sizes));
+        }
+        table.write(out, 2)
+    }
+
+    fn possible<'a>(&'a self) -> impl Iterator<Item = (&'a str, &'a Found)> {
+        let found = |Prospect { spec, found }: &'a Prospect| Some((spec.as_str(), found.as_ref().ok()?));
+        self.prospects.iter().filter_map(found)
+    }
+
+    pub fn json(&self) -> Value {
+        let Question { memory, contexts, assumed, .. } = &self.question;
+        let forecast = |tokens: usize, forecast: &Forecast| {
+            json!({"tokens": tokens, "weights": forecast.weights, "kv": forecast.cache, "rest": rest(forecast),
+                   "peak": forecast.peak(), "fits": forecast.peak() <= *memory})
+        };
+        let prospect = |Prospect { spec, found }: &Prospect| match found {
+            Err(why) => json!({"kv": spec, "refused": why}),
+            Ok(found) => {
+                let each = contexts.iter().zip(&found.forecasts).map(|(&tokens, of)| forecast(tokens, of));
+                json!({"kv": spec, "bytes_per_token": found.bytes_per_token, "contexts": each.collect::<Vec<_>>(),
+                       "longest": found.longest.as_ref().map(|(tokens, of)| forecast(*tokens, of))})
+            }
+        };
+        json!({
+            "file": self.file,
+            "architecture": self.architecture,
+            "parameters": self.parameters,
+            "context": self.own,
+            "weights_here": self.has_weights,
+            "weights_taken_as": assumed.map(DType::name),
+            "memory": memory,
+            "caches": self.prospects.iter().map(prospect).collect::<Vec<_>>(),
+        })
+    }
+}
+
+impl Found {
+    fn of(
+        checkpoint: &Checkpoint,
+        model: &Model,
+        policy: &Policy,
+        question: &Question,
+        bound: usize,
+    ) -> Result<Self, String> {
+        let threads = kvant_threads::threads();
+        let forecast = |context: usize| {
+            let undertaking = Undertaking::answer(policy, context, threads);
+            Forecast::new(checkpoint, model, &undertaking).map_err(|e| e.to_string())
+        };
+        let forecasts: Result<Vec<_>, _> = question.contexts.iter().map(|&tokens| forecast(tokens)).collect();
+        let all = Undertaking::answer(policy, bound, threads);
+        let longest =
+            Forecast::longest_within(question.memory, checkpoint, model, &all).map_err(|e| e.to_string())?;
+        Ok(Self {
+            bytes_per_token: kv::bytes_per_token(policy.clone(), model.states())
+                .map_err(|e| e.to_string())?,
+            forecasts: forecasts?,
+            longest: longest.map(|tokens| Ok::<_, String>((tokens, forecast(tokens)?))).transpose()?,
+        })
+    }
+}
+
+/// What is neither weights nor cache: the program, its tokenizer and the activations of a pass.
+fn rest(forecast: &Forecast) -> u64 {
+    forecast.peak().saturating_sub(forecast.weights + forecast.cache)
+}

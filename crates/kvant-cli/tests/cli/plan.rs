@@ -1,0 +1,86 @@
+//! `kvant plan`.
+
+use crate::support::{Home, model_bytes};
+use serde_json::Value;
+
+/// Llama 3 70B as its publishers describe it, as far as its size depends on it, with the long context of 3.1.
+const LLAMA_70B: &str = r#"{
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 8192, "num_hidden_layers": 80,
+    "num_attention_heads": 64, "num_key_value_heads": 8, "intermediate_size": 28672, "vocab_size": 128256,
+    "max_position_embeddings": 131072, "rms_norm_eps": 1e-05, "rope_theta": 500000.0, "hidden_act": "silu",
+    "tie_word_embeddings": false, "attention_bias": false, "mlp_bias": false, "torch_dtype": "bfloat16"
+}"#;
+
+fn cache<'a>(json: &'a Value, spec: &str) -> &'a Value {
+    json["caches"].as_array().unwrap().iter().find(|cache| cache["kv"] == spec).unwrap()
+}
+
+#[test]
+fn a_70b_at_128k_in_64_gb_can_be_asked_about_without_its_weights() {
+    let home = Home::new();
+    home.write("config.json", LLAMA_70B.as_bytes());
+    let asked = ["plan", "config.json", "--ram", "64G", "--ctx", "8k,128k", "--kv", "f16,int4"];
+    let json = home.run(&[&asked[..], &["--json"]].concat()).json();
+    assert_eq!(json["parameters"], 70_553_706_496_u64);
+    assert_eq!((&json["weights_here"], &json["weights_taken_as"]), (&false.into(), &"Q4_K".into()));
+    let (f16, int4) = (cache(&json, "f16"), cache(&json, "int4"));
+    // Both sides of 80 layers with 8 heads of 128 channels, two bytes each.
+    assert_eq!(f16["bytes_per_token"], 327_680.0);
+    // The token table stays in the file, the output layer does not; every matrix takes 4.5 bits.
+    let matrices = 70_553_706_496_u64 - 128_256 * 8192 - 161 * 8192;
+    assert_eq!(f16["contexts"][0]["weights"], matrices * 9 / 16 + 161 * 8192 * 4);
+    // 40 GiB of f16 keys and values beside 36 GiB of weights are too many, 11 GiB are not.
+    let fits = |cache: &Value| {
+        cache["contexts"].as_array().unwrap().iter().map(|c| c["fits"] == true).collect::<Vec<_>>()
+    };
+    assert_eq!((fits(f16), fits(int4)), (vec![true, false], vec![true, true]));
+    assert_eq!(int4["longest"]["tokens"], 131_072);
+    let longest = f16["longest"]["tokens"].as_u64().unwrap();
+    assert!((80_000..92_000).contains(&longest), "{longest}");
+    assert_eq!(f16["longest"]["fits"], true);
+
+    let text = home.run(&asked).ok();
+    for words in ["70.55 billion", "taken to be Q4_K", "131072 tokens", "64.0 GiB", "- "] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    let wide = home.run(&["plan", ".", "--weights", "f16", "--ram", "64G", "--kv", "int4"]).ok();
+    assert!(wide.contains("129.5 GiB") && wide.contains("none"), "{wide}");
+    home.run(&["plan", ".", "--weights", "q4_x"]).fails(2, &["q4_x", "Q4_K"]);
+}
+
+#[test]
+fn the_beginning_of_a_file_says_what_the_whole_does_and_inspect_agrees() {
+    let home = Home::new();
+    let whole = model_bytes(true);
+    home.write("whole.gguf", &whole);
+    home.write("start.gguf", &whole[..whole.len() * 2 / 3]);
+    let plan = |name: &str| {
+        home.run(&["plan", name, "--ctx", "300", "--kv", "int4,f16", "--json", "--ram", "1G"]).json()
+    };
+    let (of_whole, of_start) = (plan("whole.gguf"), plan("start.gguf"));
+    assert_eq!((&of_whole["weights_here"], &of_start["weights_here"]), (&true.into(), &false.into()));
+    assert_eq!(of_whole["caches"], of_start["caches"]);
+    for spec in ["int4", "f16"] {
+        let told = home.run(&["inspect", "whole.gguf", "--ctx", "300", "--kv", spec, "--json"]).json();
+        assert_eq!(cache(&of_whole, spec)["contexts"][0]["peak"], told["memory"]["run"]["peak"], "{spec}");
+    }
+    // The header itself must be there, and nothing runs on zeros.
+    home.write("stub.gguf", &whole[..2000]);
+    home.run(&["plan", "stub.gguf"]).fails(1, &["stub.gguf", "truncated"]);
+    home.run(&["run", "-m", "start.gguf", "x"]).fails(1, &["start.gguf", "truncated"]);
+    home.run(&["plan", "whole.gguf", "--weights", "q8_0"]).fails(1, &["--weights is for a config.json"]);
+}
+
+#[test]
+fn caches_that_a_model_cannot_have_are_named_with_the_reason() {
+    let home = Home::new();
+    let model = home.model();
+    let text = home.run(&["plan", &model, "--kv", "int4,klt", "--ram", "1G"]).ok();
+    assert!(text.contains("klt:") && text.contains("plan"), "{text}");
+    let usual = home.run(&["plan", &model, "--ram", "1G", "--json"]).json();
+    let specs: Vec<&str> =
+        usual["caches"].as_array().unwrap().iter().filter_map(|c| c["kv"].as_str()).collect();
+    assert_eq!(specs, ["f16", "int8", "k8v4", "int4", "tq3"]);
+    assert_eq!(usual["caches"][3]["contexts"][0]["tokens"], 512, "the model's own context: {usual}");
+    home.run(&["plan", &model, "--ctx", "many"]).fails(2, &["many", "32k"]);
+}

@@ -12,7 +12,7 @@ pub const WIDTHS: [u8; 8] = [0, 1, 2, 3, 4, 5, 6, 8];
 /// The mean squared error of a Gaussian of variance one, rounded to 2^b evenly spaced levels between the least and the largest of
 /// `tokens` samples, for every entry of [`WIDTHS`].
 ///
-/// The ends are taken at their expected value ±E[max]. One bit is *worse* than none: both of its levels lie at the ends, where
+/// The ends are taken at their expected value ±E max. One bit is *worse* than none: both of its levels lie at the ends, where
 /// hardly any number is.
 pub fn distortions(tokens: usize) -> [f64; 8] {
     let end = expected_largest(tokens);
@@ -75,15 +75,15 @@ pub fn allocate(variances: &[f64], bits: f64, distortions: &[f64; 8]) -> Result<
     for (group, &variance) in variances.iter().enumerate() {
         let mut next = vec![f64::INFINITY; budget + 1];
         let mut choice = vec![0; budget + 1];
-        for have in 0..=budget {
+        for (have, (next, choice)) in next.iter_mut().zip(&mut choice).enumerate() {
             for (&width, distortion) in WIDTHS.iter().zip(distortions) {
                 let cost = usize::from(width);
                 if cost > have || (group == 0 && width == 0) {
                     continue;
                 }
                 let error = least[have - cost] + variance * distortion;
-                if error < next[have] {
-                    (next[have], choice[have]) = (error, width);
+                if error < *next {
+                    (*next, *choice) = (error, width);
                 }
             }
         }

@@ -14,7 +14,7 @@
 //!
 //! | name | what it is | for whom |
 //! |---|---|---|
-//! | [`mean`](basis::mean) | μ = E[x] | any codec: a fixed part of a vector need not be stored |
+//! | [`mean`](basis::mean) | μ = E x | any codec: a fixed part of a vector need not be stored |
 //! | [`lambda`](basis::lambda) | the largest magnitude of each channel after a rotation | a fixed scale per channel |
 //! | [`balanced`](basis::balanced) | T = (Σk⁻¹ # Σq)^½, then a rotation: keys and queries get the same covariance | codecs that treat all directions alike |
 //! | [`klt`](basis::klt) | the eigenvectors of Σq^½ Σk Σq^½, with bits by eigenvalue | codecs with a width and a scale per channel |

@@ -44,7 +44,7 @@ impl Moments {
         self.count
     }
 
-    /// E[x]; zeros where there were no vectors.
+    /// The mean; zeros where there were no vectors.
     pub fn mean(&self) -> Vec<f64> {
         let count = self.count.max(1) as f64;
         self.sum.iter().map(|sum| sum / count).collect()

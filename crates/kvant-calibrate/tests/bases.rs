@@ -30,9 +30,8 @@ fn vectors(seed: u64, count: usize, spread: f64) -> Vec<f64> {
     let mut rows = Vec::with_capacity(count * DIM);
     for _ in 0..count {
         let source: Vec<f64> = (0..DIM).map(|c| noise.gaussian() * spread.powi(-(c as i32))).collect();
-        for c in 0..DIM {
-            let mixed: f64 = mix[c * DIM..][..DIM].iter().zip(&source).map(|(m, s)| m * s).sum();
-            rows.push(mean[c] + mixed);
+        for (mix, mean) in mix.chunks_exact(DIM).zip(&mean) {
+            rows.push(mean + mix.iter().zip(&source).map(|(m, s)| m * s).sum::<f64>());
         }
     }
     rows

@@ -11,7 +11,7 @@ impl std::str::FromStr for Tokens {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (digits, unit) = match text.char_indices().last() {
+        let (digits, unit) = match text.char_indices().next_back() {
             Some((at, 'k' | 'K')) => (&text[..at], 1 << 10),
             Some((at, 'm' | 'M')) => (&text[..at], 1 << 20),
             _ => (text, 1),

@@ -1,7 +1,7 @@
 //! A codec that is exact about something else: encoded rows are far from what was given. Whoever reads exact rows where
 //! encoded ones are due, or the other way round, is found out at once.
 
-use kvant_codec::{Accumulator, CodecError, KernelReport, KvSpec, PageCodec, Query, Side, Tier};
+use kvant_codec::{Accumulator, CodecError, KvSpec, PageCodec, Query, Side, Tier};
 
 pub struct Distort {
     inner: Box<dyn PageCodec>,
@@ -31,21 +31,7 @@ impl Distort {
 }
 
 impl PageCodec for Distort {
-    fn side(&self) -> Side {
-        self.inner.side()
-    }
-    fn dim(&self) -> usize {
-        self.inner.dim()
-    }
-    fn page_tokens(&self) -> usize {
-        self.inner.page_tokens()
-    }
-    fn page_bytes(&self) -> usize {
-        self.inner.page_bytes()
-    }
-    fn kernels(&self) -> KernelReport {
-        self.inner.kernels()
-    }
+    as_inner!();
     fn encode(&self, rows: &[f32], page: &mut [u8]) -> Result<(), CodecError> {
         match self.how {
             How::Rows => {
@@ -83,8 +69,5 @@ impl PageCodec for Distort {
         sums: &mut Accumulator,
     ) -> Result<(), CodecError> {
         self.inner.accumulate_ahead(weights, page, next, sums)
-    }
-    fn finish(&self, sums: &Accumulator, out: &mut [f32]) -> Result<(), CodecError> {
-        self.inner.finish(sums, out)
     }
 }

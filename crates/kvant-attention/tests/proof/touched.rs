@@ -4,7 +4,7 @@
 use crate::model::{Activations, Run};
 use kvant_attention::Scoring;
 use kvant_cache::{CacheLayout, EntryShape, Policy, SideCodecs, Visibility};
-use kvant_codec::{Accumulator, CodecError, Element, KernelReport, PageCodec, Query, Side, Tier};
+use kvant_codec::{Accumulator, CodecError, Element, PageCodec, Query, Side, Tier};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -25,21 +25,7 @@ struct Counted {
 }
 
 impl PageCodec for Counted {
-    fn side(&self) -> Side {
-        self.inner.side()
-    }
-    fn dim(&self) -> usize {
-        self.inner.dim()
-    }
-    fn page_tokens(&self) -> usize {
-        self.inner.page_tokens()
-    }
-    fn page_bytes(&self) -> usize {
-        self.inner.page_bytes()
-    }
-    fn kernels(&self) -> KernelReport {
-        self.inner.kernels()
-    }
+    as_inner!();
     fn encode(&self, rows: &[f32], page: &mut [u8]) -> Result<(), CodecError> {
         self.tally.encoded.fetch_add(page.len(), Ordering::Relaxed);
         self.inner.encode(rows, page)
@@ -71,9 +57,6 @@ impl PageCodec for Counted {
     ) -> Result<(), CodecError> {
         self.tally.summed.fetch_add(page.len(), Ordering::Relaxed);
         self.inner.accumulate_ahead(weights, page, next, sums)
-    }
-    fn finish(&self, sums: &Accumulator, out: &mut [f32]) -> Result<(), CodecError> {
-        self.inner.finish(sums, out)
     }
 }
 

@@ -1,15 +1,11 @@
 //! Speed against context: a curve for every cache.
 
 use super::axis::Axis;
+use super::frame::Frame;
 use super::{SpeedPoint, escaped};
 use std::fmt::Write;
 
-const WIDTH: f64 = 760.0;
-const HEIGHT: f64 = 360.0;
-const LEFT: f64 = 64.0;
-const RIGHT: f64 = 150.0;
-const TOP: f64 = 16.0;
-const BOTTOM: f64 = 48.0;
+const FRAME: Frame = Frame { width: 760.0, height: 360.0, left: 64.0, right: 150.0, top: 16.0, bottom: 48.0 };
 /// Colours there are; further curves use them again, dashed.
 const COLOURS: usize = 8;
 /// The least distance of two names.
@@ -26,12 +22,14 @@ pub fn svg(points: &[SpeedPoint]) -> Option<String> {
     }
     let slowest = points.iter().map(|point| point.ms).fold(0.0, f64::max);
     // A place for an empty context, which has no logarithm.
-    let x = Axis::logarithmic(((first.max(1)) as f64, last as f64), (LEFT, WIDTH - RIGHT));
-    let y = Axis::linear((0.0, slowest * 1.05), (HEIGHT - BOTTOM, TOP));
-    let mut out = format!(
-        "<svg class=\"wide\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"milliseconds per token against context\">\n"
-    );
-    write_axes(&mut out, &depths, &x, &y);
+    let x = Axis::logarithmic(((first.max(1)) as f64, last as f64), FRAME.across());
+    let y = Axis::linear((0.0, slowest * 1.05), FRAME.upward());
+    let mut out = FRAME.open("milliseconds per token against context");
+    FRAME.write_grid(&mut out, &y, |tick| tick.to_string());
+    for &depth in &depths {
+        FRAME.write_below(&mut out, x.place(depth.max(1) as f64), depth);
+    }
+    FRAME.write_titles(&mut out, "tokens of context", "ms per token");
     let mut names: Vec<&str> = Vec::new();
     for point in points {
         if !names.contains(&point.spec.as_str()) {
@@ -61,37 +59,6 @@ pub fn svg(points: &[SpeedPoint]) -> Option<String> {
     Some(out)
 }
 
-fn write_axes(out: &mut String, depths: &[usize], x: &Axis, y: &Axis) {
-    let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
-    for tick in y.ticks() {
-        let at = y.place(tick);
-        let _ = writeln!(
-            out,
-            "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{right}\" y1=\"{at:.1}\" y2=\"{at:.1}\"/>\
-             <text class=\"axis\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{tick}</text>",
-            LEFT - 8.0,
-            at + 4.0
-        );
-    }
-    for &depth in depths {
-        let _ = writeln!(
-            out,
-            "<text class=\"axis\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{depth}</text>",
-            x.place(depth.max(1) as f64),
-            bottom + 18.0
-        );
-    }
-    let _ = writeln!(
-        out,
-        "<line class=\"base\" x1=\"{LEFT}\" x2=\"{right}\" y1=\"{bottom}\" y2=\"{bottom}\"/>\
-         <text class=\"axis\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">tokens of context</text>\
-         <text class=\"axis\" transform=\"translate(14 {:.1}) rotate(-90)\" text-anchor=\"middle\">ms per token</text>",
-        (LEFT + right) / 2.0,
-        HEIGHT - 8.0,
-        (TOP + bottom) / 2.0
-    );
-}
-
 /// Names at the ends of their curves, pushed apart where these lie close.
 fn write_names(out: &mut String, mut ends: Vec<(f64, usize)>, names: &[&str]) {
     ends.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -100,13 +67,13 @@ fn write_names(out: &mut String, mut ends: Vec<(f64, usize)>, names: &[&str]) {
         places[at] = places[at].max(places[at - 1] + LINE);
     }
     // Back up from the bottom, where pushing down went too far.
-    let mut limit = HEIGHT - 4.0;
+    let mut limit = FRAME.height - 4.0;
     for place in places.iter_mut().rev() {
         *place = place.min(limit);
         limit = *place - LINE;
     }
     for ((end, number), place) in ends.into_iter().zip(places) {
-        let from = WIDTH - RIGHT;
+        let (_, from) = FRAME.across();
         let _ = writeln!(
             out,
             "<line class=\"leader\" x1=\"{:.1}\" y1=\"{end:.1}\" x2=\"{:.1}\" y2=\"{place:.1}\" style=\"stroke:var(--s{})\"/>\

@@ -5,6 +5,7 @@
 
 mod axis;
 mod curves;
+mod frame;
 mod heat;
 mod pareto;
 mod table;

@@ -2,15 +2,11 @@
 
 use super::axis::{Axis, decades};
 use super::escaped;
+use super::frame::Frame;
 use crate::divergence::DivergenceRow;
 use std::fmt::Write;
 
-const WIDTH: f64 = 760.0;
-const HEIGHT: f64 = 440.0;
-const LEFT: f64 = 80.0;
-const RIGHT: f64 = 24.0;
-const TOP: f64 = 16.0;
-const BOTTOM: f64 = 48.0;
+const FRAME: Frame = Frame { width: 760.0, height: 440.0, left: 80.0, right: 24.0, top: 16.0, bottom: 48.0 };
 /// A letter of a label, about, and the height of a line.
 const LETTER: f64 = 6.7;
 const LINE: f64 = 14.0;
@@ -28,12 +24,14 @@ pub fn svg(rows: &[DivergenceRow]) -> Option<String> {
     let points = points(rows);
     let (low, high) = decades(points.iter().map(|point| point.kl))?;
     let most = points.iter().map(|point| point.bits).fold(0.0, f64::max);
-    let x = Axis::linear((0.0, (most + 1.0).ceil()), (LEFT, WIDTH - RIGHT));
-    let y = Axis::logarithmic((low, high), (HEIGHT - BOTTOM, TOP));
-    let mut out = format!(
-        "<svg class=\"wide\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"KL divergence against bits per value\">\n"
-    );
-    write_axes(&mut out, &x, &y);
+    let x = Axis::linear((0.0, (most + 1.0).ceil()), FRAME.across());
+    let y = Axis::logarithmic((low, high), FRAME.upward());
+    let mut out = FRAME.open("KL divergence against bits per value");
+    FRAME.write_grid(&mut out, &y, short);
+    for tick in x.ticks() {
+        FRAME.write_below(&mut out, x.place(tick), tick);
+    }
+    FRAME.write_titles(&mut out, "bits per value", "mean KL, nats");
     let front: Vec<String> = points
         .iter()
         .filter(|point| point.best)
@@ -73,39 +71,6 @@ fn points(rows: &[DivergenceRow]) -> Vec<Point<'_>> {
     points
 }
 
-fn write_axes(out: &mut String, x: &Axis, y: &Axis) {
-    let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
-    for tick in y.ticks() {
-        let at = y.place(tick);
-        let _ = writeln!(
-            out,
-            "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{right}\" y1=\"{at:.1}\" y2=\"{at:.1}\"/>\
-             <text class=\"axis\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
-            LEFT - 8.0,
-            at + 4.0,
-            short(tick)
-        );
-    }
-    let _ =
-        writeln!(out, "<line class=\"base\" x1=\"{LEFT}\" x2=\"{right}\" y1=\"{bottom}\" y2=\"{bottom}\"/>");
-    for tick in x.ticks() {
-        let _ = writeln!(
-            out,
-            "<text class=\"axis\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{tick}</text>",
-            x.place(tick),
-            bottom + 18.0
-        );
-    }
-    let _ = writeln!(
-        out,
-        "<text class=\"axis\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">bits per value</text>\
-         <text class=\"axis\" transform=\"translate(14 {:.1}) rotate(-90)\" text-anchor=\"middle\">mean KL, nats</text>",
-        (LEFT + right) / 2.0,
-        HEIGHT - 8.0,
-        (TOP + bottom) / 2.0
-    );
-}
-
 /// 0.001 as people read it.
 fn short(number: f64) -> String {
     if number >= 1e-4 { format!("{number}") } else { format!("{number:e}") }
@@ -123,7 +88,7 @@ impl Area {
 
     fn is_inside(&self) -> bool {
         let [left, top, right, bottom] = self.0;
-        left >= LEFT && right <= WIDTH - 2.0 && top >= 2.0 && bottom <= HEIGHT - BOTTOM
+        left >= FRAME.left && right <= FRAME.width - 2.0 && top >= 2.0 && bottom <= FRAME.upward().0
     }
 }
 

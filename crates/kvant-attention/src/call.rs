@@ -8,9 +8,9 @@ use std::ops::Range;
 /// the sinks, whoever asks.
 pub(crate) const SEGMENT: usize = 512;
 
-/// Query heads that share one reading of a page, about: enough to make its unpacking cheap, few enough that the scores
-/// of a segment stay in the second-level cache.
-const BLOCK_HEADS: usize = 48;
+/// Query heads that share one reading of a page, about: enough to make its unpacking cheap and to keep a matrix unit busy
+/// once it is awake, few enough that the scores of a segment stay in the second-level cache.
+const BLOCK_HEADS: usize = 96;
 
 /// How scores become weights.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -76,7 +76,7 @@ pub use codec::{
     Options, PageCodec, PageSize, Query, Scaling,
 };
 pub use error::{BuildError, CodecError};
-pub use kvant_simd::{TIER_VARIABLE, Tier, TierError};
+pub use kvant_simd::{AMX_VARIABLE, Amx, TIER_VARIABLE, Tier, TierError};
 pub use page::{ScaleFormat, Side};
 pub use quant::{LloydMax, MAX_TABLE_BITS, Rule};
 pub use spec::{CodecSpec, KvSpec, PRESETS, Preset, Shown, SpecError, catalogue};

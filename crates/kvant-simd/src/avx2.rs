@@ -58,6 +58,7 @@ impl Simd for Avx2 {
     type B = I2;
     type Quad = __m256i;
     type Table = [__m256i; 2];
+    type Matrix = crate::Vectors;
 
     const BYTE_CENTRE: i32 = 128;
     const HEADS: usize = 4;
@@ -149,6 +150,11 @@ impl Simd for Avx2 {
         }
         fn round(a: F2) -> I2 { each!(i => _mm256_cvtps_epi32(a[i])) }
         fn to_f(a: I2) -> F2 { each!(i => _mm256_cvtepi32_ps(a[i])) }
+        fn fraction(a: F2) -> F2 { each!(i => _mm256_sub_ps(a[i], _mm256_floor_ps(a[i]))) }
+        fn power_gt(a: F2, b: F2, y: F2) -> F2 {
+            let scaled = Self::ldexp(y, each!(i => _mm256_cvtps_epi32(_mm256_floor_ps(a[i]))));
+            each!(i => _mm256_and_ps(_mm256_cmp_ps::<_CMP_GT_OQ>(a[i], b[i]), scaled[i]))
+        }
         fn ldexp(a: F2, n: I2) -> F2 {
             each!(i => _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(a[i]), _mm256_slli_epi32::<23>(n[i]))))
         }
@@ -191,6 +197,7 @@ impl Simd for Avx2 {
                 _mm256_permutevar8x32_epi32(_mm256_packs_epi16(low, high), order)
             })
         }
+        fn bload(p: *const u8) -> I2 { each!(i => _mm256_loadu_si256(p.add(32 * i).cast())) }
         fn bstore(p: *mut i8, x: I2) {
             _mm256_storeu_si256(p.cast(), x[0]);
             _mm256_storeu_si256(p.add(32).cast(), x[1]);

@@ -31,6 +31,7 @@ impl Simd for Avx512 {
     type B = __m512i;
     type Quad = __m512i;
     type Table = __m512i;
+    type Matrix = crate::Tiles;
 
     const BYTE_CENTRE: i32 = 128;
     const HEADS: usize = 4;
@@ -129,6 +130,9 @@ impl Simd for Avx512 {
         fn ior_shl<const SHIFT: u32>(a: __m512i, b: __m512i) -> __m512i { _mm512_or_si512(a, _mm512_slli_epi32::<SHIFT>(b)) }
         fn round(a: __m512) -> __m512i { _mm512_cvtps_epi32(a) }
         fn to_f(a: __m512i) -> __m512 { _mm512_cvtepi32_ps(a) }
+        // To minus infinity (the low bits, 01), no fraction bits kept (the high bits, 0000).
+        fn fraction(a: __m512) -> __m512 { _mm512_reduce_ps::<1>(a) }
+        fn power_gt(a: __m512, b: __m512, y: __m512) -> __m512 { _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask::<_CMP_GT_OQ>(a, b), y, a) }
         fn ldexp(a: __m512, n: __m512i) -> __m512 { _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(a), _mm512_slli_epi32::<23>(n))) }
         fn store_low_bytes(p: *mut u8, x: __m512i) { _mm_storeu_si128(p.cast(), _mm512_cvtepi32_epi8(x)) }
 
@@ -157,6 +161,7 @@ impl Simd for Avx512 {
             let order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
             _mm512_permutexvar_epi32(order, bytes)
         }
+        fn bload(p: *const u8) -> __m512i { _mm512_loadu_si512(p.cast()) }
         fn bstore(p: *mut i8, x: __m512i) { _mm512_storeu_si512(p.cast(), x) }
         fn sum_bytes(x: __m512i) -> __m512 {
             _mm512_cvtepi32_ps(_mm512_dpbusd_epi32(_mm512_setzero_si512(), _mm512_set1_epi8(1), x))

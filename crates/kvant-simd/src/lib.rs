@@ -72,7 +72,9 @@ macro_rules! with_tier {
     }};
 }
 
+mod amx;
 mod math;
+mod matrix;
 mod scalar;
 
 #[cfg(target_arch = "x86_64")]
@@ -83,11 +85,17 @@ mod avx512;
 mod neon;
 mod tier;
 
+pub use amx::{AMX_VARIABLE, Amx};
 #[cfg(target_arch = "x86_64")]
 pub use avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
 pub use avx512::Avx512;
 pub use math::{exp, sigmoid};
+#[cfg(target_arch = "aarch64")]
+pub use matrix::I8mm;
+#[cfg(target_arch = "x86_64")]
+pub use matrix::Tiles;
+pub use matrix::{Block, MatrixUnit, OCTET, ROWS, Vectors};
 #[cfg(target_arch = "aarch64")]
 pub use neon::Neon;
 pub use scalar::Scalar;
@@ -126,6 +134,8 @@ pub trait Simd: Copy + 'static {
     type Quad: Copy;
     /// A byte table of 32 entries.
     type Table: Copy;
+    /// The unit for whole blocks of dot products.
+    type Matrix: MatrixUnit<Self>;
 
     /// What a signed 8-bit level is offset by to become the byte that [`Simd::dot`] reads: 128 or 0.
     const BYTE_CENTRE: i32;
@@ -211,12 +221,18 @@ pub trait Simd: Copy + 'static {
     unsafe fn round(a: Self::F) -> Self::I;
     /// As floats.
     unsafe fn to_f(a: Self::I) -> Self::F;
+    /// a − ⌊a⌋.
+    unsafe fn fraction(a: Self::F) -> Self::F;
+    /// Per lane: y · 2^⌊a⌋ where a > b, else zero; where a > b, y and the result are normal numbers.
+    unsafe fn power_gt(a: Self::F, b: Self::F, y: Self::F) -> Self::F;
     /// a · 2ⁿ, where a and the result are normal numbers.
     unsafe fn ldexp(a: Self::F, n: Self::I) -> Self::F;
     /// The low byte of each lane.
     unsafe fn store_low_bytes(p: *mut u8, x: Self::I);
     /// 64 integers as signed bytes; all are within −128 … 127.
     unsafe fn narrow(x: [Self::I; 4]) -> Self::B;
+    /// 64 bytes as they are.
+    unsafe fn bload(p: *const u8) -> Self::B;
     /// Stores 64 bytes.
     unsafe fn bstore(p: *mut i8, x: Self::B);
     /// The sum of the four signed bytes of each lane.

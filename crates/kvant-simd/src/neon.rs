@@ -75,6 +75,7 @@ impl Simd for Neon {
     type B = B4;
     type Quad = int8x16_t;
     type Table = [uint8x16_t; 2];
+    type Matrix = crate::I8mm;
 
     const BYTE_CENTRE: i32 = 0;
     const HEADS: usize = 4;
@@ -184,6 +185,11 @@ impl Simd for Neon {
         }
         fn round(a: F4) -> I4 { four!(i => vcvtnq_s32_f32(a[i])) }
         fn to_f(a: I4) -> F4 { four!(i => vcvtq_f32_s32(a[i])) }
+        fn fraction(a: F4) -> F4 { four!(i => vsubq_f32(a[i], vrndmq_f32(a[i]))) }
+        fn power_gt(a: F4, b: F4, y: F4) -> F4 {
+            let scaled = Self::ldexp(y, four!(i => vcvtmq_s32_f32(a[i])));
+            four!(i => vreinterpretq_f32_u32(vandq_u32(vcgtq_f32(a[i], b[i]), vreinterpretq_u32_f32(scaled[i]))))
+        }
         fn ldexp(a: F4, n: I4) -> F4 {
             four!(i => vreinterpretq_f32_s32(vaddq_s32(vreinterpretq_s32_f32(a[i]), vshlq_n_s32::<23>(n[i]))))
         }
@@ -211,6 +217,7 @@ impl Simd for Neon {
                 vuzp1q_u8(vreinterpretq_u8_u16(low), vreinterpretq_u8_u16(high))
             })
         }
+        fn bload(p: *const u8) -> B4 { four!(i => vld1q_u8(p.add(16 * i))) }
         fn bstore(p: *mut i8, x: B4) {
             for i in 0..4 {
                 vst1q_u8(p.add(16 * i).cast(), x[i]);

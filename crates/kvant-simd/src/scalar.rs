@@ -22,6 +22,7 @@ impl Simd for Scalar {
     type B = [u8; 64];
     type Quad = [i8; 4];
     type Table = [u8; 32];
+    type Matrix = crate::Vectors;
 
     const BYTE_CENTRE: i32 = 128;
     const HEADS: usize = 1;
@@ -148,6 +149,14 @@ impl Simd for Scalar {
     unsafe fn to_f(a: Self::I) -> Self::F {
         a.map(|x| x as f32)
     }
+    unsafe fn fraction(a: Self::F) -> Self::F {
+        a.map(|x| x - x.floor())
+    }
+    unsafe fn power_gt(a: Self::F, b: Self::F, y: Self::F) -> Self::F {
+        // SAFETY: pure arithmetic.
+        let scaled = unsafe { Self::ldexp(y, a.map(|x| x.floor() as i32)) };
+        std::array::from_fn(|i| if a[i] > b[i] { scaled[i] } else { 0.0 })
+    }
     unsafe fn ldexp(a: Self::F, n: Self::I) -> Self::F {
         std::array::from_fn(|i| f32::from_bits(a[i].to_bits().wrapping_add((n[i] as u32) << 23)))
     }
@@ -162,6 +171,10 @@ impl Simd for Scalar {
     }
     unsafe fn narrow(x: [Self::I; 4]) -> Self::B {
         std::array::from_fn(|i| x[i / LANES][i % LANES] as u8)
+    }
+    unsafe fn bload(p: *const u8) -> Self::B {
+        // SAFETY: the caller guarantees 64 readable bytes.
+        unsafe { p.cast::<Self::B>().read_unaligned() }
     }
     unsafe fn bstore(p: *mut i8, x: Self::B) {
         // SAFETY: the caller guarantees 64 writable bytes.

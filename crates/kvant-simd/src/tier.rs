@@ -1,5 +1,6 @@
 //! Which instruction set runs: decided once, forced by an environment variable.
 
+use crate::{MatrixUnit, Simd};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::OnceLock;
@@ -72,6 +73,14 @@ impl Tier {
             }
             _ => false,
         }
+    }
+
+    /// The unit that kernels of this tier use for whole blocks of dot products, if there is one.
+    pub fn matrix_unit(self) -> Option<&'static str> {
+        with_tier!(self, S => {
+            type Unit = <S as Simd>::Matrix;
+            <Unit as MatrixUnit<S>>::is_there().then_some(<Unit as MatrixUnit<S>>::NAME)
+        })
     }
 
     /// The tiers this CPU can run, slowest first.

@@ -38,7 +38,6 @@ mod unpacked;
 
 pub use activations::Activations;
 pub use dense::{Number, multiply_dense};
-pub use kernel::{AMX_VARIABLE, Amx};
 pub use layout::Layout;
 pub use matrix::{Matrix, PackError};
 pub use unpacked::multiply_unpacked;

@@ -27,9 +27,10 @@ pub struct Shape {
     tokens: usize,
 }
 
-const SHAPES: [Shape; 2] = [
+const SHAPES: [Shape; 3] = [
     Shape { name: "smollm2-135m", layers: 30, kv_heads: 3, group: 3, dim: 64, tokens: 7168 },
     Shape { name: "llama-3.2-1b", layers: 16, kv_heads: 8, group: 4, dim: 64, tokens: 32_768 },
+    Shape { name: "llama-3-8b", layers: 32, kv_heads: 8, group: 4, dim: 128, tokens: 8192 },
 ];
 
 /// What the command line asked for.

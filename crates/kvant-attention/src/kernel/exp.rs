@@ -2,10 +2,10 @@
 
 use kvant_simd::Simd;
 
-/// (2^f − 1) / f on −½ … ½: interpolated at the Chebyshev nodes, so that 2^0 is exactly 1 and the error stays below one
-/// unit in the last place.
+/// (2^f − 1) / f on 0 … 1: interpolated at the Chebyshev nodes, so that 2^0 is exactly 1 and the error stays at one unit
+/// in the last place.
 const POWER: [f32; 6] =
-    [std::f32::consts::LN_2, 0.240_226_5, 0.055_503_57, 0.009_618_083, 0.001_339_086_3, 0.000_154_531_63];
+    [std::f32::consts::LN_2, 0.240_227_2, 0.055_496_022, 0.009_652_195_5, 0.001_269_216_6, 0.000_208_179_15];
 
 /// 2^x for x up to 126; zero below −126, where the smallest normal number is, and for NaN.
 ///
@@ -15,16 +15,12 @@ const POWER: [f32; 6] =
 pub(crate) unsafe fn exp2<S: Simd>(x: S::F) -> S::F {
     // SAFETY: the caller's contract.
     unsafe {
-        let lowest = S::splat(-126.0);
-        // The order of the arguments makes NaN the lowest.
-        let held = S::max(x, lowest);
-        let whole = S::round(held);
-        let part = S::sub(held, S::to_f(whole));
+        let part = S::fraction(x);
         let mut y = S::splat(POWER[5]);
         for c in [POWER[4], POWER[3], POWER[2], POWER[1], POWER[0], 1.0] {
             y = S::fma(y, part, S::splat(c));
         }
-        S::select_gt(x, lowest, S::ldexp(y, whole), S::splat(0.0))
+        S::power_gt(x, S::splat(-126.0), y)
     }
 }
 

@@ -7,6 +7,7 @@ use crate::open;
 use crate::table::Column::{Left, Right};
 use crate::table::Table;
 use clap::Args;
+use kvant_codec::{AMX_VARIABLE, Amx};
 use kvant_codec::{TIER_VARIABLE, Tier};
 use kvant_engine::kv::{self, EntryKernels};
 use kvant_engine::memory::{Memory, bytes};
@@ -15,7 +16,6 @@ use kvant_eval::Machine;
 use kvant_model::blocks::{Dense, Packed};
 use kvant_model::cache::LayerState;
 use kvant_model::{Checkpoint, DType, Hub, LoadOptions, Model, Tensor};
-use kvant_weights::{AMX_VARIABLE, Amx};
 use std::io::{self, Write};
 
 /// Arguments of `kvant doctor`.
@@ -208,12 +208,11 @@ fn layers(
     Ok(())
 }
 
-/// The instructions that multiply packed weights.
+/// The instructions that multiply.
 fn product_kernels(tier: Tier) -> String {
-    if tier == Tier::Avx512 && *Amx::status() == Amx::Used {
-        "avx512 and AMX tiles".to_owned()
-    } else {
-        tier.name().to_owned()
+    match tier.matrix_unit() {
+        Some(unit) => format!("{tier} and {unit}"),
+        None => tier.to_string(),
     }
 }
 

@@ -3,7 +3,8 @@
 //! The token's scale folds into its weight; folded weights are rounded to signed bytes per page, head and group, and
 //! meet units of sixteen channels and four tokens. What is left per channel and page is one multiply-add.
 
-use super::round::{self, Folded, ONES, Rounded, planes};
+use super::block::{BATCH, Heads, Room, Sums, TILES};
+use super::round::{self, Folded, ONES, planes};
 use super::scores::{combine, dot, seen_centre};
 use super::{MAX_TOKENS, Pages, by_heads, by_width, load_array, load_scales};
 use crate::codec::Accumulator;
@@ -11,20 +12,21 @@ use crate::codec::scalar::ScalarCodec;
 use crate::pack::unpack;
 use crate::page::Span;
 use crate::quant::Levels;
-use kvant_simd::{LANES, Simd, Work};
+use kvant_simd::{LANES, MatrixUnit, OCTET, ROWS, Simd, Work};
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
-/// Heads and spans whose weights are folded before their codes are read: folding is a chain of reductions, and several
-/// chains run side by side.
-const HEADS: usize = 16;
+/// Spans whose weights are folded before their codes are read.
 const SPANS: usize = 4;
 
 /// Folded and rounded weights of one head for one group of channels.
 #[derive(Clone, Copy)]
 struct Part {
     bytes: *const i8,
-    rounded: Rounded,
+    /// One unit of the integers.
+    step: f32,
+    /// What the centre of the codes adds to every dot product.
+    centre: f32,
     /// Added to every channel of the group: Σ w·(z + centre·s).
     offset: f32,
     /// Σ w, for channel zeros.
@@ -47,11 +49,18 @@ pub(crate) unsafe fn accumulate<S: Simd>(
 ) {
     let layout = &codec.layout;
     let tokens = layout.tokens;
-    let mut bytes = [MaybeUninit::<i8>::uninit(); SPANS * HEADS * 2 * MAX_TOKENS];
-    for first in (0..sums.heads).step_by(HEADS) {
-        let count = HEADS.min(sums.heads - first);
+    let held = SPANS.min(layout.spans.len()) * BATCH.min(sums.heads) * 2 * MAX_TOKENS;
+    // SAFETY: the caller's contract; a value's sums run over all tokens of the page, whatever the span.
+    let mut room = unsafe { Room::new::<S>(codec, held, sums.heads, pages) };
+    let blocks = layout.spans.first().is_some_and(|span| room.codes(layout, span).is_some());
+    if blocks {
+        // SAFETY: the unit is there.
+        unsafe { S::Matrix::begin(tokens / 8) };
+    }
+    for first in (0..sums.heads).step_by(BATCH) {
+        let count = BATCH.min(sums.heads - first);
         // SAFETY: the caller's contract; heads first .. first + count exist, weights and token arrays have `tokens`
-        // entries per row, a multiple of 16, and the bytes hold two planes of a page for every head and span.
+        // entries per row, a multiple of 16, and there is room for two planes of a page for every head and span.
         unsafe {
             let weights = weights.add(first * tokens);
             let mass = masses::<S>(weights, tokens, count);
@@ -59,7 +68,7 @@ pub(crate) unsafe fn accumulate<S: Simd>(
                 sums.mass[first + h] += mass[h];
             }
             for (spans, levels) in layout.spans.chunks(SPANS).zip(codec.levels.chunks(SPANS)) {
-                let mut parts = [[const { MaybeUninit::<Part>::uninit() }; HEADS]; SPANS];
+                let mut parts = [[const { MaybeUninit::<Part>::uninit() }; BATCH]; SPANS];
                 for (i, (span, levels)) in spans.iter().zip(levels).enumerate() {
                     let mut scales = [MaybeUninit::<f32>::uninit(); MAX_TOKENS];
                     let scales = load_token_scales::<S>(codec, span, pages, &mut scales);
@@ -76,20 +85,30 @@ pub(crate) unsafe fn accumulate<S: Simd>(
                             sums: sums.sums.as_mut_ptr().add((first + at) * sums.stride),
                             stride: sums.stride,
                         };
-                        let bytes = bytes.as_mut_ptr().cast::<i8>().add((i * HEADS + at) * 2 * MAX_TOKENS);
+                        let bytes = room.bytes().add((i * count + at) * 2 * MAX_TOKENS);
                         let part = parts[i].as_mut_ptr().cast::<Part>().add(at);
                         at += by_heads!(S, count - at, fold_block::<S>(&fold, bytes, part));
                     }
                 }
                 for (i, (span, levels)) in spans.iter().zip(levels).enumerate() {
+                    let parts = parts[i].as_ptr().cast::<Part>();
+                    let place = Place { codec, span, levels, pages };
                     let mut at = 0;
+                    if let Some(codes) = room.codes(layout, span) {
+                        let parts = std::slice::from_raw_parts(parts, count / ROWS * ROWS);
+                        block_sums::<S>(&place, parts, codes, room.sums());
+                        at = parts.len();
+                    }
                     while at < count {
-                        let part = parts[i].as_ptr().cast::<Part>().add(at);
-                        at += by_heads!(S, count - at, span_block::<S>(codec, span, levels, part, pages));
+                        at += by_heads!(S, count - at, span_block::<S>(&place, parts.add(at)));
                     }
                 }
             }
         }
+    }
+    if blocks {
+        // SAFETY: it has begun.
+        unsafe { S::Matrix::end() };
     }
 }
 
@@ -98,8 +117,8 @@ pub(crate) unsafe fn accumulate<S: Simd>(
 /// # Safety
 /// `weights` has `count` rows of `tokens` floats; the CPU has the tier.
 #[inline(always)]
-unsafe fn masses<S: Simd>(weights: *const f32, tokens: usize, count: usize) -> [f32; HEADS] {
-    let mut mass = [0.0; HEADS];
+unsafe fn masses<S: Simd>(weights: *const f32, tokens: usize, count: usize) -> [f32; BATCH] {
+    let mut mass = [0.0; BATCH];
     for first in (0..count).step_by(4) {
         let heads = 4.min(count - first);
         // SAFETY: the caller's rows.
@@ -177,6 +196,7 @@ unsafe fn fold_block<S: Simd, const H: usize>(fold: &Fold<'_>, bytes: *mut i8, p
         let Folded { steps, sums } =
             round::fold::<S, H>(row, scales, tokens, u32::from(span.bits), bytes, MAX_TOKENS);
         let integers = S::reduce4_add(sums);
+        let centre = seen_centre::<S>(levels) as f32;
         let mut offsets = [0.0; 4];
         if let Some(range) = &layout.token_zero {
             let mut partial = [S::splat(0.0); 4];
@@ -193,7 +213,8 @@ unsafe fn fold_block<S: Simd, const H: usize>(fold: &Fold<'_>, bytes: *mut i8, p
         for h in 0..H {
             parts.add(h).write(Part {
                 bytes: bytes.add(h * 2 * MAX_TOKENS),
-                rounded: Rounded { step: steps[h], sum: integers[h] },
+                step: steps[h],
+                centre: integers[h] * centre,
                 offset: offsets[h],
                 mass: *fold.mass.add(h),
                 sums: fold.sums.add(h * fold.stride),
@@ -203,33 +224,116 @@ unsafe fn fold_block<S: Simd, const H: usize>(fold: &Fold<'_>, bytes: *mut i8, p
     H
 }
 
+/// What a block of heads reads.
+struct Place<'a> {
+    codec: &'a ScalarCodec,
+    span: &'a Span,
+    levels: &'a Levels,
+    pages: Pages,
+}
+
+/// Scales and zeros of sixteen channels, as far as a page has them.
+#[derive(Clone, Copy)]
+struct Channels<F> {
+    first: usize,
+    scale: Option<F>,
+    zero: Option<F>,
+}
+
+impl Place<'_> {
+    /// # Safety
+    /// As the kernel it is part of; `row` counts sixteen channels of the span.
+    #[inline(always)]
+    unsafe fn channels<S: Simd>(&self, row: usize) -> Channels<S::F> {
+        let layout = &self.codec.layout;
+        let first = self.span.first + LANES * row;
+        let at = first * layout.format.bytes();
+        // SAFETY: channel arrays are padded to sixteen on this side.
+        unsafe {
+            Channels {
+                first,
+                scale: load_array::<S>(layout.format, self.pages.page, &layout.channel_scale, at),
+                zero: load_array::<S>(layout.format, self.pages.page, &layout.channel_zero, at),
+            }
+        }
+    }
+
+    /// Adds a head's dot products with sixteen channels to its sums.
+    ///
+    /// # Safety
+    /// The part is of this span; the CPU has the tier.
+    #[inline(always)]
+    unsafe fn put<S: Simd>(&self, part: &Part, channels: Channels<S::F>, dot: S::F) {
+        let layout = &self.codec.layout;
+        // SAFETY: `sums` has padded rows.
+        unsafe {
+            let p = part.sums.add(channels.first);
+            // Of one plane both are integers that a float holds: nothing is rounded here.
+            let dot = S::sub(dot, S::splat(part.centre));
+            if layout.channel_scale.is_none() && layout.token_zero.is_none() {
+                // Nothing but the step is left to be done.
+                S::store(p, S::fma(dot, S::splat(part.step), S::load(p)));
+                return;
+            }
+            let mut sum = S::mul(dot, S::splat(part.step));
+            if let Some(scale) = channels.scale {
+                if channels.zero.is_some() {
+                    // s·(c − centre) + (z + centre·s): the centre comes back with the exact mass.
+                    sum = S::add(sum, S::splat(part.mass * self.levels.centre() as f32));
+                }
+                sum = S::mul(sum, scale);
+            }
+            if let Some(zero) = channels.zero {
+                sum = S::fma(zero, S::splat(part.mass), sum);
+            }
+            S::store(p, S::add(S::load(p), S::add(sum, S::splat(part.offset))));
+        }
+    }
+}
+
+/// The sums of a multiple of sixteen heads, by the unit for blocks.
+///
+/// # Safety
+/// As the kernel it is part of; `codes` are the span's, and the unit has begun.
+#[inline(always)]
+unsafe fn block_sums<S: Simd>(place: &Place<'_>, parts: &[Part], codes: *const u8, sums: Sums) {
+    let Some(head) = parts.first() else { return };
+    let (bits, octets) = (place.span.bits, place.codec.layout.tokens / 8);
+    let rows = place.span.len / LANES;
+    let heads = Heads { bytes: head.bytes, stride: 2 * MAX_TOKENS, plane: MAX_TOKENS };
+    for first in (0..rows).step_by(TILES) {
+        let count = TILES.min(rows - first);
+        // SAFETY: rows first .. first + count are of the span.
+        unsafe {
+            sums.multiply::<S>(bits, heads, parts.len(), codes.add(first * octets * OCTET), octets, count);
+            for row in 0..count {
+                let channels = place.channels::<S>(first + row);
+                for (h, part) in parts.iter().enumerate() {
+                    let (low, high) = sums.of::<S>(bits, h, row);
+                    place.put::<S>(part, channels, combine::<S>(planes(u32::from(bits)), low, high));
+                }
+            }
+        }
+    }
+}
+
 /// # Safety
 /// As the kernel it is part of, for H parts.
 #[inline(always)]
-unsafe fn span_block<S: Simd, const H: usize>(
-    codec: &ScalarCodec,
-    span: &Span,
-    levels: &Levels,
-    parts: *const Part,
-    pages: Pages,
-) -> usize {
-    let Pages { page, next } = pages;
+unsafe fn span_block<S: Simd, const H: usize>(place: &Place<'_>, parts: *const Part) -> usize {
+    let levels = place.levels;
     // SAFETY: the span's rows lie within the page, and every part has bytes for all its tokens.
     unsafe {
         let part: &[Part; H] = &*parts.cast();
-        by_width!(S, levels, SpanSums::<S, H> { codec, span, levels, part, page, next });
+        by_width!(S, levels, SpanSums::<S, H> { place, part });
     }
     H
 }
 
 /// All rows of sixteen channels of a span.
 struct SpanSums<'a, S, const H: usize, const BITS: u32, const TABLE: bool> {
-    codec: &'a ScalarCodec,
-    span: &'a Span,
-    levels: &'a Levels,
+    place: &'a Place<'a>,
     part: &'a [Part; H],
-    page: *const u8,
-    next: *const u8,
     simd: PhantomData<S>,
 }
 
@@ -240,30 +344,19 @@ impl<S: Simd, const H: usize, const BITS: u32, const TABLE: bool> Work<S>
 
     #[inline(always)]
     unsafe fn run(self) {
-        let Self { span, levels, part, page, next, .. } = self;
-        let layout = &self.codec.layout;
+        let Self { place, part, .. } = self;
+        let Place { codec, span, levels, pages: Pages { page, next } } = *place;
         let unit = 16 * BITS as usize;
-        let units = layout.tokens / 8;
+        let units = codec.layout.tokens / 8;
         let full = TABLE || BITS == 8;
-        let size = layout.format.bytes();
-        // Nothing but the step is left to be done to a channel's sum.
-        let plain = layout.channel_scale.is_none() && layout.token_zero.is_none();
-        // SAFETY: a span's rows lie within the page; `sums` has padded rows; channel arrays are padded to 16 on this
-        // side.
+        // SAFETY: a span's rows lie within the page; the rest is the caller's contract.
         unsafe {
             let table = S::table(&levels.table);
-            let seen = seen_centre::<S>(levels);
             let mut codes = page.add(span.codes);
             let mut coming = next.wrapping_add(span.codes);
             for row in 0..span.len / LANES {
                 // The two vectors of a unit have sums of their own: two chains hide more latency than one.
                 let mut low = [[S::izero(); 2]; H];
-                if planes(BITS) == 1 {
-                    // What the centre adds is known beforehand. It is small, but for scales that are no numbers.
-                    for h in 0..H {
-                        low[h][0] = S::isplat((part[h].rounded.sum as i32).wrapping_mul(-seen));
-                    }
-                }
                 let mut high = [[S::izero(); 2]; H];
                 for octet in 0..units {
                     let (mut a, mut b) = unpack::<S, BITS>(codes);
@@ -284,34 +377,10 @@ impl<S: Simd, const H: usize, const BITS: u32, const TABLE: bool> Work<S>
                         }
                     }
                 }
-                let channel = span.first + LANES * row;
-                let scale = load_array::<S>(layout.format, page, &layout.channel_scale, channel * size);
-                let zero = load_array::<S>(layout.format, page, &layout.channel_zero, channel * size);
+                let channels = place.channels::<S>(row);
                 for h in 0..H {
-                    let dot =
-                        combine::<S, BITS>(S::iadd(low[h][0], low[h][1]), S::iadd(high[h][0], high[h][1]));
-                    let rounded = part[h].rounded;
-                    let dot = match planes(BITS) {
-                        1 => dot,
-                        _ => S::sub(dot, S::splat(rounded.sum * seen as f32)),
-                    };
-                    let p = part[h].sums.add(channel);
-                    if plain {
-                        S::store(p, S::fma(dot, S::splat(rounded.step), S::load(p)));
-                        continue;
-                    }
-                    let mut sum = S::mul(dot, S::splat(rounded.step));
-                    if let Some(scale) = scale {
-                        if zero.is_some() {
-                            // s·(c − centre) + (z + centre·s): the centre comes back with the exact mass.
-                            sum = S::add(sum, S::splat(part[h].mass * levels.centre() as f32));
-                        }
-                        sum = S::mul(sum, scale);
-                    }
-                    if let Some(zero) = zero {
-                        sum = S::fma(zero, S::splat(part[h].mass), sum);
-                    }
-                    S::store(p, S::add(S::load(p), S::add(sum, S::splat(part[h].offset))));
+                    let (low, high) = (S::iadd(low[h][0], low[h][1]), S::iadd(high[h][0], high[h][1]));
+                    place.put::<S>(&part[h], channels, combine::<S>(planes(BITS), low, high));
                 }
             }
         }

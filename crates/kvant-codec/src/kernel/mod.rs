@@ -4,6 +4,7 @@
 //! is one indirect jump, and everything below it was compiled with the tier's instructions.
 
 pub(crate) mod accumulate;
+mod block;
 mod code;
 pub(crate) mod decode;
 pub(crate) mod encode;

@@ -4,36 +4,17 @@
 //! roundings that follow are the same in the same order, so the products have the same bits.
 //!
 //! Codes are expanded to signed bytes once per panel, which pays from one full tile of tokens on; tokens that do not
-//! fill a tile go the ordinary way. The state of the unit is large, so the kernel must be asked before it is used.
+//! fill a tile go the ordinary way.
 
 use super::product::{Job, Panel, UnitScales, product, unpack};
 use crate::activations::{TILE, Tile};
 use crate::format::{BLOCK, Format, PANEL, code_bytes, scale_bytes};
 use kvant_simd::{Avx512, Simd, Work};
 use std::arch::asm;
-use std::arch::x86_64::{__cpuid_count, __m512i, _mm512_set1_epi8, _mm512_sub_epi8};
+use std::arch::x86_64::{__m512i, _mm512_set1_epi8, _mm512_sub_epi8};
 use std::cell::RefCell;
-use std::io;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
-
-/// Whether the processor has tiles and integer products of them.
-pub(super) fn is_present() -> bool {
-    // Leaf 7, EDX: bit 24 tiles, bit 25 integer products.
-    const TILES: u32 = 0b11 << 24;
-    __cpuid_count(7, 0).edx & TILES == TILES
-}
-
-/// Asks the kernel for the state of the tile unit, for all threads of the process.
-pub(super) fn permission() -> io::Result<()> {
-    const ARCH_REQ_XCOMP_PERM: libc::c_long = 0x1023;
-    const XFEATURE_XTILEDATA: libc::c_long = 18;
-    // SAFETY: a system call that takes two numbers and touches no memory of ours.
-    match unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
 
 /// Shapes of the tiles: 0 to 3 sums (16 tokens × 16 rows), 4 and 5 activations (16 tokens × group), 6 and 7 codes
 /// (group / 4 × 16 rows × 4).
@@ -63,7 +44,7 @@ impl Shapes {
 /// All tokens of a panel: full tiles by the tile unit, the rest by vectors.
 ///
 /// # Safety
-/// As for [`product`], and [`super::Amx::status`] is `Used`.
+/// As for [`product`], and [`kvant_simd::Amx::status`] is `Used`.
 pub(crate) unsafe fn tiled<F: Format>(panel: &Panel<'_>) {
     thread_local! {
         static EXPANDED: RefCell<Vec<i8>> = const { RefCell::new(Vec::new()) };

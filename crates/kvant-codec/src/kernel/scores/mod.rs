@@ -3,20 +3,20 @@
 //! A span of channels at a time: the query's bytes (folded with the page's channel scales, or prepared once when
 //! there are none) meet units of sixteen tokens; what is left per token is one fused multiply-add with its scale.
 
-use super::round::{self, Folded, planes};
-use super::{MAX_DIM, Pages, by_heads, by_width, load_array, load_scales};
+mod fold;
+
+use super::block::{self, BATCH, Heads, Room, Sums};
+use super::round::planes;
+use super::{Pages, by_heads, by_width, load_array};
 use crate::codec::Query;
 use crate::codec::scalar::ScalarCodec;
 use crate::pack::unpack;
 use crate::page::Span;
 use crate::quant::{Levels, Rule};
-use kvant_simd::{LANES, Simd, Work};
+use fold::{Channels, Fold, fold_block};
+use kvant_simd::{LANES, MatrixUnit, ROWS, Simd, Work};
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
-
-/// Query heads that are folded before the codes are read: folding is a chain of reductions, and several chains run side
-/// by side.
-const BATCH: usize = 16;
 
 /// What a span's bytes mean for one head.
 #[derive(Clone, Copy)]
@@ -31,12 +31,6 @@ struct Part {
     zero: f32,
 }
 
-/// A span's channel scales as floats, and what they add to every channel, zero + centre · scale.
-struct Channels {
-    scales: [MaybeUninit<f32>; MAX_DIM + LANES],
-    offsets: [MaybeUninit<f32>; MAX_DIM + LANES],
-}
-
 /// Scores of all heads of the query, (heads, tokens).
 ///
 /// # Safety
@@ -46,18 +40,21 @@ struct Channels {
 pub(crate) unsafe fn scores<S: Simd>(codec: &ScalarCodec, query: &Query, pages: Pages, out: *mut f32) {
     let layout = &codec.layout;
     let folded = layout.channel_scale.is_some();
-    let mut bytes = [MaybeUninit::<i8>::uninit(); BATCH * 2 * (MAX_DIM + LANES)];
-    let mut channels = Channels {
-        scales: [MaybeUninit::uninit(); MAX_DIM + LANES],
-        offsets: [MaybeUninit::uninit(); MAX_DIM + LANES],
-    };
+    let mut channels = Channels::new();
     // SAFETY: the caller's contract; every block of heads stays below `heads`, and the bytes hold two planes of a span
     // for every head of a batch.
     unsafe {
+        let plane = layout.coded.next_multiple_of(LANES);
+        let held = if folded { BATCH.min(query.heads) * 2 * plane } else { 0 };
+        let mut room = Room::new::<S>(codec, held, query.heads, pages);
         for (index, span) in layout.spans.iter().enumerate() {
             let levels = &codec.levels[index];
+            let codes = room.codes(layout, span);
+            if codes.is_some() {
+                S::Matrix::begin(block::octets(layout, span));
+            }
             if folded {
-                load_channels::<S>(codec, span, levels, pages, &mut channels);
+                channels.load::<S>(codec, span, levels, pages);
             }
             let plane = span.len.next_multiple_of(LANES);
             for first in (0..query.heads).step_by(BATCH) {
@@ -66,7 +63,7 @@ pub(crate) unsafe fn scores<S: Simd>(codec: &ScalarCodec, query: &Query, pages: 
                 let mut at = 0;
                 while folded && at < count {
                     let fold = Fold { codec, query, span, levels, channels: &channels, plane };
-                    let bytes = bytes.as_mut_ptr().cast::<i8>().add(at * 2 * plane);
+                    let bytes = room.bytes().add(at * 2 * plane);
                     let parts = parts.as_mut_ptr().cast::<Part>().add(at);
                     at += by_heads!(S, count - at, fold_block::<S>(&fold, first + at, bytes, parts));
                 }
@@ -74,13 +71,21 @@ pub(crate) unsafe fn scores<S: Simd>(codec: &ScalarCodec, query: &Query, pages: 
                     parts[at].write(prepared::<S>(codec, query, first + at, index));
                     at += 1;
                 }
+                let (out, parts) = (out.add(first * layout.tokens), parts.as_ptr().cast::<Part>());
+                let place = Place { codec, span, levels, pages, first: index == 0 };
                 let mut at = 0;
+                if let Some(codes) = codes {
+                    let parts = std::slice::from_raw_parts(parts, count / ROWS * ROWS);
+                    block_scores::<S>(&place, parts, codes, room.sums(), out);
+                    at = parts.len();
+                }
                 while at < count {
-                    let out = out.add((first + at) * layout.tokens);
-                    let place = Place { codec, span, levels, pages, first: index == 0 };
-                    let parts = parts.as_ptr().cast::<Part>().add(at);
+                    let (parts, out) = (parts.add(at), out.add(at * layout.tokens));
                     at += by_heads!(S, count - at, span_block::<S>(&place, parts, out));
                 }
+            }
+            if codes.is_some() {
+                S::Matrix::end();
             }
         }
         for head in 0..query.heads {
@@ -124,13 +129,88 @@ struct Place<'a> {
 /// As the kernel it is part of, for H parts and H rows of `out`.
 #[inline(always)]
 unsafe fn span_block<S: Simd, const H: usize>(place: &Place<'_>, parts: *const Part, out: *mut f32) -> usize {
-    let Place { codec, span, levels, pages: Pages { page, next }, first } = *place;
+    let levels = place.levels;
     // SAFETY: the span's rows lie within the page, and every part has bytes for all its channels.
     unsafe {
         let part: &[Part; H] = &*parts.cast();
-        by_width!(S, levels, SpanScores::<S, H> { codec, span, levels, part, page, next, out, first });
+        by_width!(S, levels, SpanScores::<S, H> { place, part, out });
     }
     H
+}
+
+/// The scores of a multiple of sixteen heads, by the unit for blocks.
+///
+/// # Safety
+/// As the kernel it is part of, for parts whose bytes are equally far apart; `codes` are the span's, and the unit has begun.
+#[inline(always)]
+unsafe fn block_scores<S: Simd>(
+    place: &Place<'_>,
+    parts: &[Part],
+    codes: *const u8,
+    sums: Sums,
+    out: *mut f32,
+) {
+    let [first, second, ..] = parts else { return };
+    let Place { codec, span, .. } = place;
+    let (tokens, octets) = (codec.layout.tokens, block::octets(&codec.layout, span));
+    // SAFETY: a page has at most `TILES` tiles of tokens; the rest is the caller's contract.
+    unsafe {
+        let stride = second.bytes.offset_from_unsigned(first.bytes);
+        let heads = Heads { bytes: first.bytes, stride, plane: first.plane };
+        sums.multiply::<S>(span.bits, heads, parts.len(), codes, octets, tokens / LANES);
+        for tile in 0..tokens / LANES {
+            let scales = place.scales::<S>(tile * LANES);
+            for h in 0..parts.len() {
+                let (low, high) = sums.of::<S>(span.bits, h, tile);
+                let dot = combine::<S>(planes(u32::from(span.bits)), low, high);
+                place.put::<S>(&parts[h], scales, dot, out.add(h * tokens + tile * LANES));
+            }
+        }
+    }
+}
+
+impl Place<'_> {
+    /// Scales and zeros of sixteen tokens.
+    ///
+    /// # Safety
+    /// As the kernel it is part of; there are sixteen tokens from `t` on.
+    #[inline(always)]
+    unsafe fn scales<S: Simd>(&self, t: usize) -> (Option<S::F>, Option<S::F>) {
+        let layout = &self.codec.layout;
+        let at = (self.span.group * layout.tokens + t) * layout.format.bytes();
+        // SAFETY: the caller's contract.
+        unsafe {
+            (
+                load_array::<S>(layout.format, self.pages.page, &layout.token_scale, at),
+                load_array::<S>(layout.format, self.pages.page, &layout.token_zero, at),
+            )
+        }
+    }
+
+    /// From a head's dot products with sixteen tokens to their scores.
+    ///
+    /// # Safety
+    /// `out` is valid for sixteen floats; the CPU has the tier.
+    #[inline(always)]
+    unsafe fn put<S: Simd>(
+        &self,
+        part: &Part,
+        (scale, zero): (Option<S::F>, Option<S::F>),
+        dot: S::F,
+        out: *mut f32,
+    ) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let mut score = S::fma(dot, S::splat(part.step), S::splat(part.base));
+            if let Some(scale) = scale {
+                score = S::mul(score, scale);
+            }
+            if let Some(zero) = zero {
+                score = S::fma(zero, S::splat(part.zero), score);
+            }
+            S::store(out, if self.first { score } else { S::add(S::load(out), score) });
+        }
+    }
 }
 
 /// What was added to a level to make the byte that the dot product reads.
@@ -152,110 +232,11 @@ unsafe fn add_bias<S: Simd>(out: *mut f32, tokens: usize, bias: f32, fresh: bool
     }
 }
 
-/// Reads the channel scales and zeros of a span.
-///
-/// # Safety
-/// As the kernel it is part of: pages and buffers have the sizes of the layout; the CPU has the tier.
-#[inline(always)]
-unsafe fn load_channels<S: Simd>(
-    codec: &ScalarCodec,
-    span: &Span,
-    levels: &Levels,
-    pages: Pages,
-    channels: &mut Channels,
-) {
-    let Pages { page, next } = pages;
-    let layout = &codec.layout;
-    let len = span.len.next_multiple_of(LANES);
-    let size = layout.format.bytes();
-    let (scales, offsets) =
-        (channels.scales.as_mut_ptr().cast::<f32>(), channels.offsets.as_mut_ptr().cast::<f32>());
-    // SAFETY: a span's channel arrays lie within the page, and after them at least one unit of codes (32 bytes), so a
-    // load of 16 that starts at the last 8 channels stays inside. The surplus lanes are zeroed before use.
-    unsafe {
-        let scale_at = page.add(layout.channel_scale.as_ref().map_or(0, |r| r.start) + span.first * size);
-        for c in (0..len).step_by(LANES) {
-            S::prefetch(next.wrapping_add(span.first * size + c * 2 * size));
-            S::store(scales.add(c), load_scales::<S>(layout.format, scale_at.add(c * size)));
-        }
-        for c in span.len..len {
-            *scales.add(c) = 0.0;
-        }
-        if let Some(zeros) = &layout.channel_zero {
-            let zero_at = page.add(zeros.start + span.first * size);
-            let centre = S::splat(levels.centre() as f32);
-            for c in (0..len).step_by(LANES) {
-                let zero = load_scales::<S>(layout.format, zero_at.add(c * size));
-                S::store(offsets.add(c), S::fma(S::load(scales.add(c)), centre, zero));
-            }
-            for c in span.len..len {
-                *offsets.add(c) = 0.0;
-            }
-        }
-    }
-}
-
-/// What folding a block of heads needs to know.
-struct Fold<'a> {
-    codec: &'a ScalarCodec,
-    query: &'a Query,
-    span: &'a Span,
-    levels: &'a Levels,
-    channels: &'a Channels,
-    /// Bytes of a plane: the span's channels, padded.
-    plane: usize,
-}
-
-/// Folds the page's channel scales into H queries: q_c·s_c rounded to bytes, the rest exact.
-///
-/// # Safety
-/// As the kernel it is part of; `bytes` has room for two planes of H heads, `parts` for H.
-#[inline(always)]
-unsafe fn fold_block<S: Simd, const H: usize>(
-    fold: &Fold<'_>,
-    head: usize,
-    bytes: *mut i8,
-    parts: *mut Part,
-) -> usize {
-    let Fold { codec, query, span, levels, channels, plane } = *fold;
-    let scales = channels.scales.as_ptr().cast::<f32>();
-    let offsets = channels.offsets.as_ptr().cast::<f32>();
-    let len = plane;
-    // SAFETY: the channels were read for this span; the query has zeros up to a multiple of 16.
-    unsafe {
-        let row = |h: usize| query.floats_of(head + h).add(span.first);
-        let Folded { steps, sums } =
-            round::fold::<S, H>(row, scales, len, u32::from(span.bits), bytes, plane);
-        let centre = seen_centre::<S>(levels) as f32;
-        let mut bases = [S::splat(0.0); 4];
-        for h in 0..H {
-            let q = row(h);
-            bases[h] = S::mul(sums[h], S::splat(-steps[h] * centre));
-            if codec.layout.channel_zero.is_some() {
-                for c in (0..len).step_by(LANES) {
-                    bases[h] = S::fma(S::load(q.add(c)), S::load(offsets.add(c)), bases[h]);
-                }
-            }
-        }
-        let bases = S::reduce4_add(bases);
-        for h in 0..H {
-            let bytes = bytes.add(h * 2 * plane).cast_const();
-            parts.add(h).write(Part { bytes, plane, step: steps[h], base: bases[h], zero: 0.0 });
-        }
-    }
-    H
-}
-
 /// Dot products of one span and what follows from them, added to `out` (or written, for the first span).
 struct SpanScores<'a, S, const H: usize, const BITS: u32, const TABLE: bool> {
-    codec: &'a ScalarCodec,
-    span: &'a Span,
-    levels: &'a Levels,
+    place: &'a Place<'a>,
     part: &'a [Part; H],
-    page: *const u8,
-    next: *const u8,
     out: *mut f32,
-    first: bool,
     simd: PhantomData<S>,
 }
 
@@ -266,7 +247,7 @@ impl<S: Simd, const H: usize, const BITS: u32, const TABLE: bool> Work<S>
 
     #[inline(always)]
     unsafe fn run(self) {
-        let tiles = self.codec.layout.tokens / LANES;
+        let tiles = self.place.codec.layout.tokens / LANES;
         let mut tile = 0;
         while tile < tiles {
             // Pages have an even number of tiles.
@@ -291,15 +272,16 @@ impl<S: Simd, const H: usize, const BITS: u32, const TABLE: bool> SpanScores<'_,
     /// As the kernel it is part of: pages and buffers have the sizes of the layout; the CPU has the tier.
     #[inline(always)]
     unsafe fn tiles<const N: usize>(&self, tile: usize) -> usize {
-        let Self { span, part, page, next, .. } = self;
-        let layout = &self.codec.layout;
+        let Self { place, part, out, .. } = self;
+        let Place { codec, span, levels, pages: Pages { page, next }, .. } = **place;
+        let layout = &codec.layout;
         let unit = 16 * BITS as usize;
         let row = layout.tokens / LANES * unit;
         let full = TABLE || BITS == 8;
         // SAFETY: units tile..tile+N of every row lie within the page; bytes exist for all channels of the span; token
         // arrays and `out` have `tokens` entries per row.
         unsafe {
-            let table = S::table(&self.levels.table);
+            let table = S::table(&levels.table);
             let mut low = [[S::izero(); N]; H];
             let mut high = [[S::izero(); N]; H];
             let mut codes = page.add(span.codes + tile * unit);
@@ -327,20 +309,10 @@ impl<S: Simd, const H: usize, const BITS: u32, const TABLE: bool> SpanScores<'_,
             }
             for n in 0..N {
                 let t = (tile + n) * LANES;
-                let at = (span.group * layout.tokens + t) * layout.format.bytes();
-                let scale = load_array::<S>(layout.format, *page, &layout.token_scale, at);
-                let zero = load_array::<S>(layout.format, *page, &layout.token_zero, at);
+                let scales = place.scales::<S>(t);
                 for h in 0..H {
-                    let dot = combine::<S, BITS>(low[h][n], high[h][n]);
-                    let mut score = S::fma(dot, S::splat(part[h].step), S::splat(part[h].base));
-                    if let Some(scale) = scale {
-                        score = S::mul(score, scale);
-                    }
-                    if let Some(zero) = zero {
-                        score = S::fma(zero, S::splat(part[h].zero), score);
-                    }
-                    let p = self.out.add(h * layout.tokens + t);
-                    S::store(p, if self.first { score } else { S::add(S::load(p), score) });
+                    let dot = combine::<S>(planes(BITS), low[h][n], high[h][n]);
+                    place.put::<S>(&part[h], scales, dot, out.add(h * layout.tokens + t));
                 }
             }
         }
@@ -366,9 +338,7 @@ pub(super) unsafe fn dot<S: Simd>(full: bool, acc: S::I, codes: S::B, q: S::Quad
 /// # Safety
 /// As the kernel it is part of: pages and buffers have the sizes of the layout; the CPU has the tier.
 #[inline(always)]
-pub(super) unsafe fn combine<S: Simd, const BITS: u32>(low: S::I, high: S::I) -> S::F {
+pub(super) unsafe fn combine<S: Simd>(planes: usize, low: S::I, high: S::I) -> S::F {
     // SAFETY: the tier is available.
-    unsafe {
-        if planes(BITS) == 2 { S::fma(S::to_f(high), S::splat(256.0), S::to_f(low)) } else { S::to_f(low) }
-    }
+    unsafe { if planes == 2 { S::fma(S::to_f(high), S::splat(256.0), S::to_f(low)) } else { S::to_f(low) } }
 }

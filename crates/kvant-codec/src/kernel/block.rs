@@ -1,0 +1,193 @@
+//! Many heads at once: a page's codes expanded to bytes, as the processor's unit for whole blocks reads them.
+//!
+//! Only the integer sums are made differently. Queries and weights are folded and rounded as for one head, and what
+//! becomes of a sum is the same code, so a head gets the same bits alone or in a block.
+
+use super::round::planes;
+use super::scratch::Scratch;
+use super::{Pages, by_width};
+use crate::codec::scalar::ScalarCodec;
+use crate::pack::unpack;
+use crate::page::{Layout, Side, Span};
+use crate::quant::Levels;
+use kvant_simd::{Block, LANES, MatrixUnit, OCTET, ROWS, Simd, Work};
+use std::marker::PhantomData;
+
+/// Fewer octets than this are not worth a block: its sums have to be stored and read again.
+const LEAST: usize = 4;
+
+/// Tiles whose sums are kept at a time.
+pub(super) const TILES: usize = 8;
+
+/// Heads that are folded before the codes are read: folding is a chain of reductions, of which several run side by side,
+/// and a unit is asked seldom and much. (AMX falls asleep after 600 cycles without a product, the next then takes 600
+/// cycles more, and while it is awake vectors run at little more than half of their speed: measured on Emerald Rapids.)
+pub(super) const BATCH: usize = 6 * ROWS;
+
+/// Where a call folds its heads to, and, where there is a unit and enough heads to pay for it, the page's codes as bytes
+/// and the sums of blocks. Dropped with the call.
+pub(super) struct Room {
+    scratch: Scratch,
+    /// Bytes of folded heads, and of codes after them.
+    heads: usize,
+    codes: usize,
+}
+
+impl Room {
+    /// Room for `heads` bytes of folded heads, of which there are `count`.
+    ///
+    /// # Safety
+    /// `pages.page` is a page of the codec's layout; the CPU has the tier.
+    #[inline(always)]
+    pub(super) unsafe fn new<S: Simd>(codec: &ScalarCodec, heads: usize, count: usize, pages: Pages) -> Room {
+        let layout = &codec.layout;
+        let heads = heads.next_multiple_of(64);
+        if count < ROWS || !S::Matrix::is_there() {
+            return Room { scratch: Scratch::take(heads / size_of::<f32>()), heads, codes: 0 };
+        }
+        let codes = layout.coded * layout.tokens;
+        let sums = 2 * BATCH * TILES * LANES;
+        let mut room =
+            Room { scratch: Scratch::take((heads + codes) / size_of::<f32>() + sums), heads, codes };
+        let to = room.bytes().cast::<u8>().wrapping_add(heads);
+        for (span, levels) in layout.spans.iter().zip(&codec.levels) {
+            if octets(layout, span) >= LEAST {
+                let Pages { page, next } = pages;
+                // SAFETY: the caller's page; there is a byte for every code of the spans before and of this one.
+                unsafe {
+                    let to = to.add(span.first * layout.tokens);
+                    by_width!(S, levels, Expand::<S> { layout, span, levels, page, next, to });
+                }
+            }
+        }
+        room
+    }
+
+    /// Where folded heads go.
+    pub(super) fn bytes(&mut self) -> *mut i8 {
+        self.scratch.floats().as_mut_ptr().cast()
+    }
+
+    /// The codes of a span that is worth a block.
+    pub(super) fn codes(&mut self, layout: &Layout, span: &Span) -> Option<*const u8> {
+        let codes = self.bytes().cast::<u8>().cast_const().wrapping_add(self.heads);
+        let pays = self.codes > 0 && octets(layout, span) >= LEAST;
+        pays.then(|| codes.wrapping_add(span.first * layout.tokens))
+    }
+
+    /// Where sums go, if there are codes.
+    pub(super) fn sums(&mut self) -> Sums {
+        Sums(self.bytes().wrapping_add(self.heads + self.codes).cast())
+    }
+}
+
+/// Octets of a sum: of channels of a key, of tokens of a value.
+pub(super) fn octets(layout: &Layout, span: &Span) -> usize {
+    match layout.side {
+        Side::Key => span.len / 8,
+        Side::Value => layout.tokens / 8,
+    }
+}
+
+/// One span's codes from units to bytes.
+struct Expand<'a, S, const BITS: u32, const TABLE: bool> {
+    layout: &'a Layout,
+    span: &'a Span,
+    levels: &'a Levels,
+    page: *const u8,
+    next: *const u8,
+    /// (tiles, octets, 128).
+    to: *mut u8,
+    simd: PhantomData<S>,
+}
+
+impl<S: Simd, const BITS: u32, const TABLE: bool> Work<S> for Expand<'_, S, BITS, TABLE> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run(self) {
+        let Self { layout, span, levels, page, next, to, .. } = self;
+        let (rows, units) = (span.len / layout.side.row(), layout.side.units(layout.tokens));
+        // SAFETY: the span's units lie within the page, and there is room for all of them.
+        unsafe {
+            let table = S::table(&levels.table);
+            for row in 0..rows {
+                for unit in 0..units {
+                    let at = span.codes + (row * units + unit) * 16 * BITS as usize;
+                    S::prefetch(next.wrapping_add(at));
+                    let (mut a, mut b) = unpack::<S, BITS>(page.add(at));
+                    if TABLE {
+                        (a, b) = (S::lookup::<BITS>(table, a), S::lookup::<BITS>(table, b));
+                    }
+                    let octet = match layout.side {
+                        Side::Key => unit * rows + row,
+                        Side::Value => row * units + unit,
+                    };
+                    S::Matrix::keep(to.add(octet * OCTET), a, b);
+                }
+            }
+        }
+    }
+}
+
+/// The bytes of some heads.
+#[derive(Clone, Copy)]
+pub(super) struct Heads {
+    pub bytes: *const i8,
+    /// Bytes from one head to the next, and from one plane of a head to the next.
+    pub stride: usize,
+    pub plane: usize,
+}
+
+/// The integer sums of up to [`BATCH`] heads with up to [`TILES`] tiles: (blocks, planes, tiles, 16 heads, lanes).
+#[derive(Clone, Copy)]
+pub(super) struct Sums(*mut i32);
+
+impl Sums {
+    fn at(self, head: usize, plane: usize, tile: usize) -> *mut i32 {
+        let block = (head / ROWS * 2 + plane) * TILES + tile;
+        self.0.wrapping_add((block * ROWS + head % ROWS) * LANES)
+    }
+
+    /// Multiplies `count` heads, a multiple of sixteen, with codes, (tiles, octets, 128).
+    ///
+    /// # Safety
+    /// The sums are of a room with codes; the unit has begun for these octets; there are bytes of so many heads and codes
+    /// of so many tiles.
+    #[inline(always)]
+    pub(super) unsafe fn multiply<S: Simd>(
+        self,
+        bits: u8,
+        heads: Heads,
+        count: usize,
+        codes: *const u8,
+        octets: usize,
+        tiles: usize,
+    ) {
+        for first in (0..count).step_by(ROWS) {
+            for plane in 0..planes(u32::from(bits)) {
+                let rows = heads.bytes.wrapping_add(first * heads.stride + plane * heads.plane);
+                let sums = self.at(first, plane, 0);
+                // SAFETY: the caller's contract, and room for all tiles.
+                unsafe {
+                    S::Matrix::multiply(&Block { rows, stride: heads.stride, codes, octets, tiles, sums });
+                }
+            }
+        }
+    }
+
+    /// Both planes of a head's sums with a tile.
+    ///
+    /// # Safety
+    /// They were multiplied; of one plane, the second is of no meaning. The CPU has the tier.
+    #[inline(always)]
+    pub(super) unsafe fn of<S: Simd>(self, bits: u8, head: usize, tile: usize) -> (S::I, S::I) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let low = S::iload(self.at(head, 0, tile));
+            let high =
+                if planes(u32::from(bits)) == 2 { S::iload(self.at(head, 1, tile)) } else { S::izero() };
+            (low, high)
+        }
+    }
+}

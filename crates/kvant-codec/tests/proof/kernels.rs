@@ -79,7 +79,7 @@ fn kernels_agree_with_decode_at_odd_dimensions() {
 
 #[test]
 fn every_number_of_heads_is_served() {
-    for heads in (0..=9).chain([16, 17, 33, 96, 115]) {
+    for heads in (0..=9).chain([16, 17, 33, 97]) {
         for (part, side) in
             [("ch4", Side::Key), ("rot4g32", Side::Value), ("sym8g32", Side::Key), ("sym8g32", Side::Value)]
         {
@@ -94,14 +94,14 @@ fn every_number_of_heads_is_served() {
 #[test]
 fn a_head_has_the_same_bits_alone_and_among_many() {
     let mut turn = 0;
-    for dim in DIMS {
+    for dim in [64, 72, 128, 256] {
         for side in SIDES {
             for case in Case::all(side, dim) {
                 turn += 1;
                 if !taken(turn) {
                     continue;
                 }
-                let heads = if turn.is_multiple_of(7) { 99 } else { 35 };
+                let heads = if turn.is_multiple_of(9) { 99 } else { 19 };
                 let mut random = Random::new(turn as u64);
                 let tier = Tier::available().last().expect("scalar at least");
                 let codec = case.codec(tier);
@@ -109,7 +109,7 @@ fn a_head_has_the_same_bits_alone_and_among_many() {
                 let page = encoded(&*codec, &Kind::Gaussian.rows(tokens, dim, &mut random));
                 let (queries, weights) = (random.gaussians(heads * dim), random.weights(heads, tokens));
                 let (scored, summed) = (scores(&*codec, &queries, &page), sums(&*codec, &weights, &page));
-                for head in [0, 15, 16, heads - 4, heads - 1] {
+                for head in [0, 15, heads - 4, heads - 1] {
                     let alone = scores(&*codec, &queries[head * dim..][..dim], &page);
                     assert_eq!(
                         scored[head * tokens..][..tokens],

@@ -23,7 +23,7 @@ def main():
     parser.add_argument("model", metavar="MODEL.gguf")
     parser.add_argument("--depth", type=int, default=7000, metavar="N")
     parser.add_argument("--prefill", type=int, default=4096, metavar="N")
-    parser.add_argument("--threads", type=int, default=1, metavar="N")
+    parser.add_argument("--threads", default="1,2", metavar="N,N", help="for decoding; the prompt is read with the last")
     parser.add_argument("--peer-kv", default="f16,q8_0,q4_0", metavar="TYPE,TYPE")
     parser.add_argument("--rounds", type=int, default=2, metavar="N")
     parser.add_argument("--kvant", default=str(peer.KVANT), metavar="BINARY")
@@ -32,65 +32,73 @@ def main():
     peer.enter(__file__)
     from llama_worker import Worker
 
-    def kvant(*more):
-        command = [options.kvant, "bench", options.model, "--kv", "f16,int4", "--threads", str(options.threads), "--json"]
+    threads = [int(count) for count in options.threads.split(",")]
+    most = threads[-1]
+
+    def kvant(count, *more):
+        command = [options.kvant, "bench", options.model, "--kv", "f16,int4", "--threads", str(count), "--json"]
         lines = subprocess.run([*command, *more], check=True, capture_output=True, text=True).stdout.splitlines()
         return {row["kv"]: row for row in map(json.loads, lines)}
 
     best = {}
 
-    def note(engine, kv, test, seconds):
-        key = engine, kv, test
+    def note(engine, kv, test, count, seconds):
+        """Keeps the best of what stands beside the peer's cache `peer_kv`."""
+        key = peer_kv, engine, kv, test, count
         best[key] = min(seconds, best.get(key, seconds))
-        print(f"{engine:10} {kv:5} {test:8} {1000 * seconds:9.2f} ms/token", flush=True)
+        print(f"{engine:10} {kv:5} {test:12} {count} threads {1000 * seconds:9.2f} ms/token", flush=True)
 
-    def note_kvant(test, *more):
-        for kv, row in kvant(*more).items():
-            note("kvant", kv, test, 1 / row["tok_s_best"])
+    def note_kvant(test, count, *more):
+        for kv, row in kvant(count, *more).items():
+            note("kvant", kv, test, count, 1 / row["tok_s_best"])
 
     prefill, decode = f"pp{options.prefill}", f"tg at {options.depth:,}"
     worker, cores, steps = Worker(options.model), os.cpu_count(), 4
-    for kv in options.peer_kv.split(","):
-        context = peer.open_context(worker.model, options.depth + steps, options.threads, kv, True, 512)
+    for peer_kv in options.peer_kv.split(","):
+        context = peer.open_context(worker.model, options.depth + steps, most, peer_kv, True, 512)
         ids = worker.ids(options.depth)
         start = time.perf_counter()
         worker.read(context, ids[: options.prefill], 0)
         context.synchronize()
-        note("llama.cpp", kv, prefill, (time.perf_counter() - start) / options.prefill)
+        note("llama.cpp", peer_kv, prefill, most, (time.perf_counter() - start) / options.prefill)
+        note_kvant(prefill, most, "-p", str(options.prefill), "-n", "0", "-d", "0", "-r", "1")
         context.set_n_threads(cores, cores)
         worker.read(context, ids[options.prefill :], options.prefill)
-        worker.contexts[kv] = context, options.depth
+        worker.contexts[peer_kv] = context, options.depth
         for _ in range(options.rounds):
-            note("llama.cpp", kv, decode, worker.run(kv, "tg", steps, options.threads)["seconds"] / steps)
-            note_kvant(decode, "-p", "0", "-n", "24", "-d", str(options.depth), "--fill", "-r", "2")
-        note_kvant(prefill, "-p", str(options.prefill), "-n", "0", "-d", "0", "-r", "1")
-        del worker.contexts[kv], context
+            for count in threads:
+                note("llama.cpp", peer_kv, decode, count, worker.run(peer_kv, "tg", steps, count)["seconds"] / steps)
+                note_kvant(decode, count, "-p", "0", "-n", "24", "-d", str(options.depth), "--fill", "-r", "2")
+        del worker.contexts[peer_kv], context
 
     rows = []
-    for (engine, kv, test), seconds in best.items():
-        row = {"engine": engine, "kv": kv, "test": test, "ms": 1000 * seconds, "tok_s": 1 / seconds}
-        row["against_int4"] = seconds / best["kvant", "int4", test]
-        rows.append(row)
-    rows.sort(key=lambda row: (row["test"], row["ms"]))
+    for (peer_kv, engine, _, test, count), seconds in best.items():
+        if engine == "llama.cpp":
+            f16, int4 = (best[peer_kv, "kvant", kv, test, count] for kv in ("f16", "int4"))
+            row = {"test": test, "threads": count, "peer_kv": peer_kv, "peer_ms": 1000 * seconds}
+            rows.append(row | {"f16_ms": 1000 * f16, "int4_ms": 1000 * int4, "ratio": seconds / int4, "own": f16 / int4})
+    rows.sort(key=lambda row: (row["test"], row["threads"], row["peer_ms"]))
     cpu = next(line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name"))
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
     columns = [
         {"head": "test", "cell": "{test}", "left": True},
-        {"head": "engine", "cell": "{engine}", "left": True},
-        {"head": "cache", "cell": "`{kv}`", "left": True},
-        {"head": "ms/token", "cell": "{ms:.2}"},
-        {"head": "tok/s", "cell": "{tok_s:.1}"},
-        {"head": "kvant int4 is faster by", "cell": "{against_int4:.2}×"},
+        {"head": "threads", "cell": "{threads:.0}"},
+        {"head": "llama.cpp's cache", "cell": "`{peer_kv}`", "left": True},
+        {"head": "llama.cpp, ms/token", "cell": "{peer_ms:.1}"},
+        {"head": "kvant f16", "cell": "{f16_ms:.2}"},
+        {"head": "kvant int4", "cell": "{int4_ms:.2}"},
+        {"head": "int4 against llama.cpp", "cell": "{ratio:.1}×"},
+        {"head": "int4 against f16", "cell": "{own:.2}×"},
     ]
     result = {
         "title": "Deep in a context, beside llama.cpp",
         "machine": f"{cpu}, {cores} cores",
         "commit": commit,
-        "command": f"python3 bench/peers/depth.py --threads {options.threads} {os.path.basename(options.model)}",
+        "command": f"python3 bench/peers/depth.py --rounds {options.rounds} {os.path.basename(options.model)}",
         "notes": [
-            f"{os.path.basename(options.model)}, {options.threads} thread(s). The peer is llama.cpp through "
+            f"{os.path.basename(options.model)}. The peer is llama.cpp through "
             f"`{peer.PEER}`, {peer.BUILD}, with flash attention and its rotation of the KV "
-            "cache on. Rounds of both engines took turns; the best one counts."
+            "cache on. Rounds of both engines took turns; the best one beside each of the peer's caches counts."
         ],
         "rows": rows,
         "tables": {"depth": {"columns": columns}},

@@ -38,7 +38,7 @@ def arguments():
     parser.add_argument("--kv", choices=list(FLASH_ATTENTION), default="f32")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--kvant", default=str(peer.KVANT), metavar="BINARY")
-    parser.add_argument("--save", metavar="FILE", help="also write all figures as JSON")
+    parser.add_argument("--save", metavar="FILE", help="also write the figures, as rows for cargo xtask ledger record")
     return parser.parse_args()
 
 
@@ -127,6 +127,13 @@ def compare(path, options):
     return {"model": Path(path).name, "peer": theirs, "kvant": ours, "ratio": ours["ppl"] / theirs["ppl"]}
 
 
+def ledger_row(row):
+    theirs, ours = row["peer"], row["kvant"]
+    kept = ["model", "tokens", "ppl", "ppl_stderr", "ctx", "chunks", "score", "ids_sha256", "machine"]
+    peer_figures = {"peer": theirs["engine"], "peer_ppl": theirs["ppl"], "peer_stderr": theirs["ppl_stderr"]}
+    return {key: ours[key] for key in kept} | peer_figures | {"kv": theirs["kv"], "ratio": row["ratio"]}
+
+
 def main():
     options = arguments()
     peer.enter(__file__)
@@ -134,7 +141,7 @@ def main():
     for path in options.models:
         rows.append(compare(path, options))
         if options.save:
-            Path(options.save).write_text(json.dumps({"runs": rows}, indent=1) + "\n")
+            Path(options.save).write_text("".join(json.dumps(ledger_row(row)) + "\n" for row in rows))
     machine = rows[0]["kvant"]["machine"]
     print(f"{machine['cpu']}, {machine['cores']} cores; {Path(options.text).name}, {options.chunks} windows of")
     print(f"{options.ctx} tokens, {options.score} scored, {options.kv} cache; llama.cpp through {peer.PEER}\n")

@@ -19,6 +19,8 @@ pub enum Command {
     Fuzz(FuzzOptions),
     /// Bring all tables up to date.
     Ledger,
+    /// Fail when a table of the ledger is not what its figures say.
+    LedgerCheck,
     /// Take new figures into the ledger.
     Record(RecordOptions),
 }
@@ -97,6 +99,7 @@ fn test_options(args: &[String]) -> Result<TestOptions, String> {
 fn ledger(args: &[String]) -> Result<Command, String> {
     match args {
         [] => Ok(Command::Ledger),
+        [word] if word == "check" => Ok(Command::LedgerCheck),
         [word, name, lines, command @ ..] if word == "record" && !command.is_empty() => {
             Ok(Command::Record(RecordOptions {
                 name: name.clone(),
@@ -104,7 +107,8 @@ fn ledger(args: &[String]) -> Result<Command, String> {
                 command: command.join(" "),
             }))
         }
-        _ => Err("`ledger` stands alone, or goes on with `record NAME ROWS.jsonl COMMAND...`".to_string()),
+        _ => Err("`ledger` stands alone, or goes on with `check` or `record NAME ROWS.jsonl COMMAND...`"
+            .to_string()),
     }
 }
 
@@ -167,9 +171,10 @@ cargo xtask fuzz [TARGET] [--seconds N]
     cargo-fuzz on one target of fuzz/fuzz_targets, or on each in turn; N seconds each, 60 by default.
     Installs cargo-fuzz and the nightly toolchain. Seeds are read from fuzz/seeds/TARGET.
 
-cargo xtask ledger [record NAME ROWS.jsonl COMMAND...]
-    Makes every table of README.md, BENCHMARKS.md and docs/results/*.md from docs/results/*.json. With record:
-    takes the rows that COMMAND printed (kvant eval --json, for instance) into docs/results/NAME.json first.
+cargo xtask ledger [check | record NAME ROWS.jsonl COMMAND...]
+    Makes every table of README.md, BENCHMARKS.md and docs/results/*.md from docs/results/*.json. With check:
+    writes nothing, and fails if one differs. With record: takes the rows that COMMAND printed (kvant eval
+    --json, for instance) into docs/results/NAME.json.
 
 Useful in the environment: CARGO_BUILD_JOBS=1 leaves the machine usable; KVANT_SIMD forces one
 instruction set; PROPTEST_CASES sets how many cases each property test tries.
@@ -233,6 +238,7 @@ mod tests {
     #[test]
     fn the_ledger_is_written_or_takes_rows_in() {
         assert_eq!(parse_line("ledger"), Ok(Command::Ledger));
+        assert_eq!(parse_line("ledger check"), Ok(Command::LedgerCheck));
         let record =
             RecordOptions { name: "q".into(), lines: "r.jsonl".into(), command: "kvant eval m".into() };
         assert_eq!(parse_line("ledger record q r.jsonl kvant eval m"), Ok(Command::Record(record)));

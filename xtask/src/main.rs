@@ -50,6 +50,7 @@ fn main() -> ExitCode {
         Command::Miri(args) => step::run_all(vec![nightly::miri(args)], true),
         Command::Asan(args) => step::run_all(vec![nightly::asan(args)], true),
         Command::Ledger => said(ledger::write()),
+        Command::LedgerCheck => said(ledger::check()),
         Command::Record(options) => said(ledger::record(&options.name, &options.lines, &options.command)),
         Command::Fuzz(options) => match nightly::fuzz(&options) {
             Ok(targets) => step::run_all(targets, true),

@@ -13,6 +13,11 @@ pub fn stale() -> Result<Vec<(String, String)>, String> {
     let mut stale = Vec::new();
     for path in WRITTEN {
         let text = fs::read_to_string(path).map_err(|e| format!("{path}: {e}"))?;
+        if let Some(line) = unmarked(&text) {
+            return Err(format!(
+                "{path}, line {line}: a table of figures without a ledger mark: keep them in {FOLDER}"
+            ));
+        }
         let fresh = refreshed(&text, &mut made).map_err(|e| format!("{path}: {e}"))?;
         if fresh != text {
             stale.push((path.to_owned(), fresh));
@@ -62,9 +67,31 @@ fn refreshed(text: &str, make: &mut dyn FnMut(&str) -> Result<String, String>) -
     Ok(out + rest)
 }
 
+/// The line of the first table with figures that stands between no marks. Figures are what stands to the right; a table of
+/// words needs no ledger.
+fn unmarked(text: &str) -> Option<usize> {
+    let mut marked = false;
+    for (number, line) in text.lines().enumerate() {
+        if line.starts_with(OPEN) || line.starts_with(CLOSE) {
+            marked = line.starts_with(OPEN);
+        } else if !marked && line.starts_with('|') && line.contains("-:|") {
+            return Some(number + 1);
+        }
+    }
+    None
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tables_of_figures_without_marks_are_found() {
+        let marked = "<!-- ledger: a/b -->\n| a |\n|--:|\n| 1 |\n<!-- /ledger -->\n";
+        let words = "| path | what |\n|---|---|\n| a | b |\n";
+        assert_eq!(unmarked(&format!("{words}\n{marked}\nend")), None);
+        assert_eq!(unmarked(&format!("{marked}\n| a | b |\n|---|--:|\n| x | 1 |\n")), Some(8));
+    }
 
     #[test]
     fn what_stands_between_markers_is_made_and_the_rest_is_left() {

@@ -64,7 +64,10 @@ fn recorded(mut old: Value, lines: &str, commit: &str, command: &str) -> Result<
                 *path = file.to_owned();
             }
         }
-        rows.push(Value::Object(row));
+        match row.get("caches") {
+            Some(caches) => rows.extend(layers(caches)),
+            None => rows.push(Value::Object(row)),
+        }
     }
     old["commit"] = commit.into();
     old["command"] = command.into();
@@ -72,9 +75,29 @@ fn recorded(mut old: Value, lines: &str, commit: &str, command: &str) -> Result<
     Ok(old)
 }
 
+/// What `kvant eval --layers` says about caches: a row for every layer of each.
+fn layers(caches: &Value) -> impl Iterator<Item = Value> {
+    caches.as_array().into_iter().flatten().flat_map(|cache| {
+        let layers = cache["layers"].as_array().into_iter().flatten();
+        layers.enumerate().map(|(number, errors)| {
+            let mut row = errors.clone();
+            row["spec"] = cache["spec"].clone();
+            row["layer"] = number.into();
+            row
+        })
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn layers_become_rows() {
+        let line = "{\"layers\": [], \"caches\": [{\"spec\": \"int4\", \"layers\": [{\"key_error\": 0.1}, {\"key_error\": 0.2}]}]}";
+        let found = recorded(fresh("n"), line, "abc", "kvant eval --layers").unwrap();
+        assert_eq!(found["rows"][1], json!({"spec": "int4", "layer": 1, "key_error": 0.2}));
+    }
 
     #[test]
     fn rows_are_taken_over_and_machines_said_once() {

@@ -1,7 +1,7 @@
 //! One file of results.
 
-use super::cell;
-use serde_json::{Map, Value};
+use super::{cell, shown};
+use serde_json::Value;
 use std::fs;
 
 /// Where the files are.
@@ -52,11 +52,9 @@ impl Results {
         let wrong = |what: &str| format!("{}.json, table {name}: {what}", self.name);
         let table = &self.value["tables"][name];
         let columns = table["columns"].as_array().ok_or_else(|| wrong("there is none with `columns`"))?;
-        let no_conditions = Map::new();
-        let conditions = table["where"].as_object().unwrap_or(&no_conditions);
-        let shown = self.value["rows"].as_array().into_iter().flatten().filter(|row| fits(row, conditions));
+        let shown = shown::rows(&self.value["rows"], table).map_err(|e| wrong(&e))?;
         let mut lines: Vec<Vec<String>> = Vec::new();
-        for row in shown {
+        for row in &shown {
             let cells =
                 columns.iter().map(|column| cell::filled(column["cell"].as_str().unwrap_or_default(), row));
             lines.push(cells.collect::<Result<_, _>>().map_err(|e| wrong(&e))?);
@@ -92,14 +90,6 @@ impl Results {
         }
         Ok(format!("{}\n", out.trim_end()))
     }
-}
-
-/// Whether a row has all the values it must have.
-fn fits(row: &Value, conditions: &Map<String, Value>) -> bool {
-    conditions.iter().all(|(key, wanted)| match wanted {
-        Value::Array(several) => several.contains(&row[key]),
-        one => row[key] == *one,
-    })
 }
 
 #[cfg(test)]

@@ -97,7 +97,10 @@ fn windows_experts_and_rotations_by_context_do_not_mix_sequences_up() {
             kvant_threads::set_threads(threads);
             let got = together(&model, "int4", &all);
             for (number, (got, tokens)) in got.iter().zip(&all).enumerate() {
-                assert!(*got == alone(&model, "int4", tokens), "{name}: sequence {number}, {threads} threads");
+                assert!(
+                    *got == alone(&model, "int4", tokens),
+                    "{name}: sequence {number}, {threads} threads"
+                );
             }
         }
     }

@@ -13,3 +13,5 @@ mod support;
 mod synth;
 #[cfg(unix)]
 mod terminal;
+#[path = "../../../kvant-model/tests/support/tiny.rs"]
+mod tiny;

@@ -1,0 +1,10 @@
+//! The server over real sockets, on a tiny real model.
+
+mod chat;
+mod company;
+mod safety;
+mod state;
+mod support;
+mod text;
+#[path = "../../../kvant-model/tests/support/tiny.rs"]
+mod tiny;

@@ -183,6 +183,11 @@ impl<'e> Session<'e> {
         &self.kv
     }
 
+    /// Its cache, which may outlive it.
+    pub fn into_kv(self) -> KvCache {
+        self.kv
+    }
+
     /// Saves what is held in a file, with a note of the caller's own; the file is replaced as a whole or not at all.
     /// Returns its bytes.
     ///

@@ -8,6 +8,7 @@ mod plan;
 #[cfg(unix)]
 mod pty;
 mod run;
+mod serve;
 mod session;
 mod support;
 mod synth;

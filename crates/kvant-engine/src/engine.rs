@@ -59,6 +59,11 @@ impl Engine {
         self.template.is_some()
     }
 
+    /// The chat template, as its authors wrote it.
+    pub fn template(&self) -> Option<&str> {
+        self.template.as_ref().map(ChatTemplate::source)
+    }
+
     /// The ids of a text to be continued. What looks like a control token in it stays plain text.
     ///
     /// # Errors

@@ -1,7 +1,8 @@
 //! One token after another until something ends it: what sessions and the scheduler have in common.
 
+use crate::constraint::Constraint;
 use crate::sampler::{SampleError, Sampler};
-use crate::session::{Finish, Request};
+use crate::session::{Finish, GenerateError, Request};
 use crate::text::TextStream;
 use kvant_model::tokenizer::Tokenizer;
 
@@ -13,6 +14,9 @@ pub(crate) struct Generation {
     max_tokens: Option<usize>,
     /// Those chosen, the ending one included.
     tokens: Vec<u32>,
+    constraint: Option<Box<dyn Constraint>>,
+    /// (vocabulary): the logits of what the constraint allows.
+    allowed: Vec<f32>,
 }
 
 /// A token, and what came of it.
@@ -35,7 +39,14 @@ impl Generation {
             stop: request.stop.clone(),
             max_tokens: request.max_tokens,
             tokens: Vec::new(),
+            constraint: None,
+            allowed: Vec::new(),
         })
+    }
+
+    /// The same with a rule for what may be said.
+    pub fn within(self, constraint: Option<Box<dyn Constraint>>) -> Self {
+        Self { constraint, ..self }
     }
 
     /// The seed that repeats it.
@@ -59,8 +70,18 @@ impl Generation {
     }
 
     /// Chooses the next token from the logits of the vocabulary.
-    pub fn choose(&mut self, logits: &[f32], tokenizer: &Tokenizer) -> Result<Choice, SampleError> {
-        let token = self.sampler.sample(logits)?;
+    pub fn choose(&mut self, logits: &[f32], tokenizer: &Tokenizer) -> Result<Choice, GenerateError> {
+        let token = match &mut self.constraint {
+            None => self.sampler.sample(logits)?,
+            Some(constraint) => {
+                self.allowed.clear();
+                self.allowed.extend_from_slice(logits);
+                constraint.allow(&mut self.allowed)?;
+                let token = self.sampler.sample(&self.allowed)?;
+                constraint.accept(token)?;
+                token
+            }
+        };
         self.sampler.accept(token);
         self.tokens.push(token);
         if tokenizer.is_end_of_generation(token) {

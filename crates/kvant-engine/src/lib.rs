@@ -25,6 +25,7 @@
 //! ```
 #![deny(missing_docs)]
 
+mod constraint;
 mod engine;
 pub mod family;
 pub mod forecast;
@@ -38,6 +39,7 @@ mod signature;
 pub mod stop;
 mod text;
 
+pub use constraint::{Constraint, ConstraintError};
 pub use engine::{Engine, PromptError};
 pub use family::{Family, FamilyDefault};
 pub use kv::{KvCache, KvFailure, KvUnsupported};

@@ -4,6 +4,7 @@
 //! ones held, from the beginning, are not read again. So a conversation is generated turn by turn by giving the
 //! whole conversation as the prompt each time.
 
+use crate::constraint::ConstraintError;
 use crate::engine::Engine;
 use crate::generation::Generation;
 use crate::kv::{KvCache, KvFailure};
@@ -136,6 +137,9 @@ pub enum GenerateError {
     /// No token could be chosen.
     #[error(transparent)]
     Sample(#[from] SampleError),
+    /// No token was allowed.
+    #[error(transparent)]
+    Constraint(#[from] ConstraintError),
 }
 
 /// Why a saved session cannot be resumed.

@@ -1,6 +1,7 @@
 //! What every route knows.
 
 use crate::error::ApiError;
+use crate::format::{Format, Rule, Vocabulary};
 use crate::keys::Keys;
 use axum::body::{Body, Bytes};
 use axum::http::header::CONTENT_TYPE;
@@ -37,6 +38,8 @@ pub struct Limits {
     pub biases: usize,
     /// Messages of a conversation.
     pub messages: usize,
+    /// Bytes of a schema or grammar, and of all tools.
+    pub format_bytes: usize,
     /// Connections at a time; more wait.
     pub connections: usize,
     /// For the head of a request to arrive, the wait for it included.
@@ -60,6 +63,7 @@ impl Default for Limits {
             stop_bytes: 512,
             biases: 1024,
             messages: 4096,
+            format_bytes: 256 << 10,
             connections: 256,
             head: Duration::from_secs(30),
             arrival: Duration::from_secs(30),
@@ -80,13 +84,29 @@ pub struct App {
     pub started: u64,
     /// Only this machine can reach it.
     pub is_local: bool,
+    /// For answers that are kept to a format.
+    pub vocabulary: Vocabulary,
     next_id: AtomicU64,
 }
 
 impl App {
     /// A server on top of this scheduler.
     pub fn new(handle: Handle, options: ServerOptions, is_local: bool) -> Self {
-        Self { handle, options, started: now(), is_local, next_id: AtomicU64::new(1) }
+        Self {
+            handle,
+            options,
+            started: now(),
+            is_local,
+            vocabulary: Vocabulary::default(),
+            next_id: AtomicU64::new(1),
+        }
+    }
+
+    /// Rules for `count` answers, where a format is asked for. Takes a moment.
+    pub fn rules(&self, format: Option<&Format>, count: usize) -> Result<Vec<Rule>, ApiError> {
+        let Some(format) = format else { return Ok(Vec::new()) };
+        self.vocabulary.prepare(self.handle.engine().tokenizer());
+        format.rules(&self.vocabulary, count)
     }
 
     /// The bounds.

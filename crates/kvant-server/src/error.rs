@@ -49,6 +49,11 @@ impl ApiError {
         Self { code: Some(code), ..self }
     }
 
+    /// The same as a fault of another field.
+    pub fn at(self, name: &str) -> Self {
+        Self { param: Some(name.to_owned()), ..self }
+    }
+
     /// As it is written.
     pub fn body(&self) -> Value {
         let Self { message, kind, param, code, .. } = self;

@@ -41,10 +41,12 @@ mod app;
 mod ask;
 mod error;
 mod fields;
+mod format;
 mod keys;
 mod patience;
 mod route;
 mod server;
+mod tools;
 
 pub use app::{Limits, ServerOptions};
 pub use keys::Keys;

@@ -1,6 +1,7 @@
 //! What is asked of the scheduler, and what it answers.
 
 use super::logprobs::Logprobs;
+use crate::constraint::Constraint;
 use crate::generation::Generation;
 use crate::kv::KvUnsupported;
 use crate::sampler::SampleError;
@@ -22,6 +23,8 @@ pub struct Job {
     pub request: Request,
     /// For every token its probability, and those of this many likeliest ones.
     pub logprobs: Option<usize>,
+    /// What may be said; none for anything.
+    pub constraint: Option<Box<dyn Constraint>>,
     /// When it ends at the latest, finished or not.
     pub deadline: Option<Instant>,
     /// Owners take turns: one with many jobs does not keep another with one waiting.
@@ -156,7 +159,7 @@ pub(super) struct Task {
 impl Task {
     /// A job that arrives now.
     pub fn new(job: Job, id: u64) -> Result<Self, SampleError> {
-        let generation = Generation::new(&job.request)?;
+        let generation = Generation::new(&job.request)?.within(job.constraint);
         let tokens = job.request.prompt;
         Ok(Self {
             id,

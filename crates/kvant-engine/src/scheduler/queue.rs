@@ -87,7 +87,14 @@ mod tests {
         let mut queue = Queue::default();
         for (id, &owner) in (0..).zip(owners) {
             let request = Request { prompt: vec![1], ..Request::default() };
-            let job = Job { request, logprobs: None, deadline: None, owner, listener: Box::new(Nobody) };
+            let job = Job {
+                request,
+                logprobs: None,
+                constraint: None,
+                deadline: None,
+                owner,
+                listener: Box::new(Nobody),
+            };
             queue.push(Task::new(job, id).unwrap());
         }
         queue

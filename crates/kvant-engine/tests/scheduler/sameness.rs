@@ -2,6 +2,7 @@
 
 use crate::support::*;
 use kvant_engine::scheduler::SchedulerOptions;
+use kvant_engine::{Constraint, ConstraintError};
 
 const POLICIES: [&str; 3] = ["int4", "f16", "k=ch4:p128,v=rot4g32;recent=70;sinks=1"];
 
@@ -92,4 +93,41 @@ fn probabilities_are_the_same_alone_and_in_company() {
     let quiet = listen(0);
     assert!(!quiet.is_empty() && quiet.iter().all(|found| found.top.len() == 5 && found.chosen <= 0.0));
     assert_eq!(quiet, listen(7));
+}
+
+/// Tokens of one parity by turns, and an error after some.
+struct ByTurns(u32);
+
+impl Constraint for ByTurns {
+    fn allow(&mut self, logits: &mut [f32]) -> Result<(), ConstraintError> {
+        let forbidden = logits.iter_mut().enumerate().filter(|(id, _)| *id as u32 % 2 != self.0 % 2);
+        forbidden.for_each(|(_, logit)| *logit = f32::NEG_INFINITY);
+        if self.0 < 9 { Ok(()) } else { Err(ConstraintError("enough".into())) }
+    }
+
+    fn accept(&mut self, token: u32) -> Result<(), ConstraintError> {
+        assert_eq!(token % 2, self.0 % 2);
+        self.0 += 1;
+        Ok(())
+    }
+}
+
+#[test]
+fn a_constraint_decides_what_may_come_and_fails_its_own_job_only() {
+    let engine = engine();
+    let mut scheduler = usual(&engine);
+    let ears = [Ear::default(), Ear::default(), Ear::default()];
+    let mut jobs: Vec<_> = ears.iter().map(|ear| job(request(prompt(1, 70), 3, 8), ear)).collect();
+    jobs[0].constraint = Some(Box::new(ByTurns(0)));
+    jobs[1].constraint = Some(Box::new(ByTurns(5)));
+    scheduler.handle().submit(jobs).unwrap();
+    settle(&mut scheduler);
+    let parities: Vec<u32> = ears[0].tokens().iter().map(|token| token % 2).collect();
+    assert!(parities.len() > 1 && parities.iter().zip([0, 1].iter().cycle()).all(|(a, b)| a == b));
+    let ended = ears[1].with(|heard| match heard.end.as_ref().unwrap() {
+        Ok(_) => None,
+        Err(error) => Some(error.to_string()),
+    });
+    assert_eq!(ended.as_deref(), Some("the text cannot be kept to the format asked for: enough"));
+    assert_eq!(ears[2].tokens(), alone(&engine, "int4", &request(prompt(1, 70), 3, 8)).0);
 }

@@ -118,7 +118,14 @@ impl Listener for Ear {
 }
 
 pub fn job(request: Request, ear: &Ear) -> Job {
-    Job { request, logprobs: None, deadline: None, owner: 0, listener: Box::new(ear.clone()) }
+    Job {
+        request,
+        logprobs: None,
+        constraint: None,
+        deadline: None,
+        owner: 0,
+        listener: Box::new(ear.clone()),
+    }
 }
 
 pub fn submit(handle: &Handle, request: Request) -> Result<Ear, Refused> {

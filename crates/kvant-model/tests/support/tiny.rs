@@ -26,6 +26,11 @@ const TEMPLATE: &str =
 
 /// The qwen2 checkpoint of the model tests as a GGUF file, with 256 tokens of its own: characters and pairs.
 pub fn model_bytes(template: bool) -> Vec<u8> {
+    model_with(template.then_some(TEMPLATE))
+}
+
+/// The same with a template of one's own.
+pub fn model_with(template: Option<&str>) -> Vec<u8> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kvant-model/tests/fixtures/qwen2");
     let tensors = Safetensors::open(&folder.join("model.safetensors")).unwrap();
     let mut writer = Writer::new("qwen2");
@@ -43,8 +48,8 @@ pub fn model_bytes(template: bool) -> Vec<u8> {
     writer.set("qwen2.attention.layer_norm_rms_epsilon", WriterValue::F32(1e-6));
     writer.set("qwen2.rope.freq_base", WriterValue::F32(1e6));
     vocabulary(&mut writer);
-    if template {
-        writer.set("tokenizer.chat_template", WriterValue::String(TEMPLATE.into()));
+    if let Some(template) = template {
+        writer.set("tokenizer.chat_template", WriterValue::String(template.into()));
     }
     for name in tensors.names() {
         let tensor = tensors.tensor(name).unwrap().unwrap();

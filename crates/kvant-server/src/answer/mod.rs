@@ -7,6 +7,7 @@ pub mod stream;
 use crate::app::{App, now};
 use crate::ask::Answers;
 use crate::error::ApiError;
+use crate::tools::{CallReader, Tools};
 use choice::Choice;
 use kvant_engine::Finish;
 use kvant_engine::scheduler::{JobEvent, JobUsage, Logprobs};
@@ -63,19 +64,35 @@ pub struct Reply {
     /// Answers to each prompt; those to one prompt follow each other.
     n: usize,
     usages: Vec<Option<JobUsage>>,
+    /// Finds calls of tools, where there are any.
+    reader: Option<CallReader>,
 }
 
 impl Reply {
     /// Answers to `prompts` prompts, `n` to each.
     pub fn new(app: Arc<App>, answers: Answers, form: Form, prompts: usize, n: usize) -> Self {
         let id = app.fresh_id(form.id_prefix());
-        Self { app, answers, form, id, created: now(), n, usages: vec![None; prompts * n] }
+        let usages = vec![None; prompts * n];
+        Self { app, answers, form, id, created: now(), n, usages, reader: None }
+    }
+
+    /// The same with calls of tools in them.
+    pub fn with_tools(self, tools: Option<&Tools>) -> Self {
+        let reader = tools.map(|tools| CallReader::new(tools.style, tools.names()));
+        Self { reader, ..self }
+    }
+
+    /// An answer of which nothing is there yet.
+    fn choice(&self, index: usize) -> Choice {
+        match &self.reader {
+            Some(reader) => Choice::calling(reader.clone(), format!("{}-{index}", self.id)),
+            None => Choice::new(self.form.echo(index / self.n)),
+        }
     }
 
     /// Waits for all of them.
     pub async fn whole(mut self) -> Result<Value, ApiError> {
-        let mut choices: Vec<Choice> =
-            (0..self.usages.len()).map(|choice| Choice::new(self.form.echo(choice / self.n))).collect();
+        let mut choices: Vec<Choice> = (0..self.usages.len()).map(|index| self.choice(index)).collect();
         while self.usages.iter().any(Option::is_none) {
             let (index, event) = self.answers.next().await?;
             let choice = &mut choices[index];
@@ -83,8 +100,7 @@ impl Reply {
                 JobEvent::Started { .. } => {}
                 JobEvent::Token { token, text, logprobs } => self.add(choice, token, &text, logprobs),
                 JobEvent::Finished { text, finish, usage } => {
-                    choice.text.push_str(&text);
-                    choice.finish = Some(finish_reason(&finish));
+                    choice.end(&text, finish_reason(&finish));
                     self.usages[index] = Some(usage);
                 }
                 JobEvent::Failed(error) => return Err((&error).into()),

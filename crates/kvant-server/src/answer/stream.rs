@@ -26,7 +26,7 @@ struct Speaker {
 impl Reply {
     /// A response that sends pieces as they come.
     pub fn stream(self, include_usage: bool) -> Response<Body> {
-        let choices = self.usages.iter().map(|_| Choice::default()).collect();
+        let choices = (0..self.usages.len()).map(|index| self.choice(index)).collect();
         let speaker = Speaker { reply: self, choices, include_usage };
         let pieces = stream::unfold(Some(speaker), |speaker| async move {
             let (bytes, speaker) = speaker?.speak().await;
@@ -85,8 +85,7 @@ impl Speaker {
             },
             JobEvent::Token { token, text, logprobs } => self.reply.add(choice, token, &text, logprobs),
             JobEvent::Finished { text, finish, usage } => {
-                choice.text.push_str(&text);
-                choice.finish = Some(finish_reason(&finish));
+                choice.end(&text, finish_reason(&finish));
                 self.reply.usages[index] = Some(usage);
             }
             JobEvent::Failed(error) => return Err((&error).into()),

@@ -5,9 +5,10 @@ pub mod sampling;
 
 use crate::app::App;
 use crate::error::ApiError;
+use crate::format::Rule;
 use axum::http::StatusCode;
-use kvant_engine::Request;
 use kvant_engine::scheduler::{Job, JobEvent, Listener};
+use kvant_engine::{Constraint, Request};
 use std::time::Instant;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
@@ -36,18 +37,21 @@ pub struct Answers {
 }
 
 impl Answers {
-    /// Asks for one answer to each request, and waits until the first has begun.
+    /// Asks for one answer to each request, kept to its rule if there are any, and waits until the first has begun.
     pub async fn begin(
         app: &App,
         requests: Vec<Request>,
+        rules: Vec<Rule>,
         logprobs: Option<usize>,
         owner: u64,
     ) -> Result<Self, ApiError> {
         let (sender, receiver) = unbounded_channel();
         let deadline = app.limits().answer.map(|limit| Instant::now() + limit);
+        let mut rules = rules.into_iter();
         let job = |(choice, request)| Job {
             request,
             logprobs,
+            constraint: rules.next().map(|rule| Box::new(rule) as Box<dyn Constraint>),
             deadline,
             owner,
             listener: Box::new(Wire { choice, sender: sender.clone() }),

@@ -3,6 +3,7 @@
 use crate::app::App;
 use crate::error::ApiError;
 use crate::fields::Fields;
+use crate::format::Format;
 use kvant_engine::SamplingParams;
 use serde_json::Value;
 
@@ -13,6 +14,8 @@ pub struct Settings {
     pub sampling: SamplingParams,
     /// Texts that end an answer.
     pub stop: Vec<String>,
+    /// What every answer has to be.
+    pub format: Option<Format>,
     /// Answers to each prompt.
     pub n: usize,
     /// As they come, in place of all at once.
@@ -45,6 +48,7 @@ impl Settings {
         let settings = Self {
             sampling,
             stop: stops(fields, limits.stops, limits.stop_bytes)?,
+            format: Format::read(fields, limits.format_bytes)?,
             n: fields.integer("n", 1..=limits.answers as u64)?.unwrap_or(1) as usize,
             stream,
             include_usage: include_usage(fields, stream)?,

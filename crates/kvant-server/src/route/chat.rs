@@ -8,6 +8,7 @@ use crate::ask::messages::messages;
 use crate::ask::sampling::Settings;
 use crate::error::ApiError;
 use crate::fields::Fields;
+use crate::tools::Tools;
 use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
@@ -26,6 +27,7 @@ struct Ask {
     variables: Map<String, Value>,
     max_tokens: Option<usize>,
     logprobs: Option<usize>,
+    tools: Option<Tools>,
 }
 
 pub async fn completions(
@@ -35,10 +37,21 @@ pub async fn completions(
 ) -> Result<Response<Body>, ApiError> {
     let body = app.body(request).await?;
     let ask = read(&body, &app)?;
-    let Ask { settings, messages, variables, max_tokens, logprobs } = ask;
+    let Ask { settings, messages, variables, max_tokens, logprobs, tools } = ask;
     let engine = Arc::clone(&app);
-    let options = RenderOptions { variables, ..RenderOptions::default() };
-    let prompt = aside(move || engine.handle.engine().chat_prompt_with(&messages, options)).await??;
+    let definitions = tools.as_ref().map(|tools| tools.definitions.clone()).unwrap_or_default();
+    let options = RenderOptions { tools: definitions, variables, ..RenderOptions::default() };
+    let (format, count) = (settings.format.clone(), settings.n);
+    let call = tools.as_ref().and_then(Tools::format);
+    let prepare = move || {
+        let prompt = engine.handle.engine().chat_prompt_with(&messages, options)?;
+        let rules = match call {
+            Some(call) => engine.rules(Some(&call), count).map_err(|error| error.at("tools"))?,
+            None => engine.rules(format.as_ref(), count)?,
+        };
+        Ok::<_, ApiError>((prompt, rules))
+    };
+    let (prompt, rules) = aside(prepare).await??;
     let requests = (0..settings.n).map(|choice| kvant_engine::Request {
         prompt: prompt.clone(),
         sampling: settings.sampling_of(choice),
@@ -46,8 +59,8 @@ pub async fn completions(
         max_tokens,
         trim_start: true,
     });
-    let answers = Answers::begin(&app, requests.collect(), logprobs, owner).await?;
-    let reply = Reply::new(app, answers, Form::Chat, 1, settings.n);
+    let answers = Answers::begin(&app, requests.collect(), rules, logprobs, owner).await?;
+    let reply = Reply::new(app, answers, Form::Chat, 1, settings.n).with_tools(tools.as_ref());
     match settings.stream {
         true => Ok(reply.stream(settings.include_usage)),
         false => Ok(json(&reply.whole().await?)),
@@ -71,10 +84,8 @@ fn read(body: &[u8], app: &App) -> Result<Ask, ApiError> {
         Some(Value::Object(variables)) => variables,
         Some(other) => return Err(fields.wrong("chat_template_kwargs", "an object", &other)),
     };
-    response_format(&mut fields)?;
     modalities(&mut fields)?;
     fields.refuse(&[
-        "tools",
         "functions",
         "function_call",
         "audio",
@@ -84,8 +95,11 @@ fn read(body: &[u8], app: &App) -> Result<Ask, ApiError> {
         "verbosity",
         "store",
     ])?;
-    // Without tools there is nothing to choose.
-    fields.ignore(&["tool_choice", "parallel_tool_calls"]);
+    let tools = Tools::read(&mut fields, app.handle.engine().template(), app.limits().format_bytes)?;
+    if tools.is_some() && settings.format.is_some() {
+        let message = "response_format cannot be combined with tools: a call would break it";
+        return Err(ApiError::field("response_format", message).code("unsupported_parameter"));
+    }
     fields.end()?;
     Ok(Ask {
         settings,
@@ -93,20 +107,8 @@ fn read(body: &[u8], app: &App) -> Result<Ask, ApiError> {
         variables,
         max_tokens: max_tokens.map(|most| usize::try_from(most).unwrap_or(usize::MAX)),
         logprobs: wanted.then(|| likeliest.unwrap_or(0) as usize),
+        tools,
     })
-}
-
-/// Plain text is what there is.
-fn response_format(fields: &mut Fields) -> Result<(), ApiError> {
-    let Some(mut format) = fields.object("response_format")? else { return Ok(()) };
-    match format.text("type")?.as_deref() {
-        Some("text") => format.end(),
-        other => {
-            let other = other.unwrap_or("missing");
-            let message = format!("response_format.type is {other:?}; this server writes \"text\" only");
-            Err(ApiError::field("response_format.type", message).code("unsupported_parameter"))
-        }
-    }
 }
 
 fn modalities(fields: &mut Fields) -> Result<(), ApiError> {

@@ -2,9 +2,11 @@
 
 mod chat;
 mod company;
+mod format;
 mod safety;
 mod state;
 mod support;
 mod text;
 #[path = "../../../kvant-model/tests/support/tiny.rs"]
 mod tiny;
+mod tools;

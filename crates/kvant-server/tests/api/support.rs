@@ -35,7 +35,12 @@ pub fn usual() -> Running {
 }
 
 pub fn start(options: ServerOptions, work: SchedulerOptions) -> Running {
-    let file = Gguf::from_bytes(crate::tiny::model_bytes(true)).unwrap();
+    serve(crate::tiny::model_bytes(true), options, work)
+}
+
+/// A server for a model of one's own.
+pub fn serve(model: Vec<u8>, options: ServerOptions, work: SchedulerOptions) -> Running {
+    let file = Gguf::from_bytes(model).unwrap();
     let engine = Arc::new(Engine::load(&Checkpoint::from_gguf(file), LoadOptions::default()).unwrap());
     let policy: Policy = "int4".parse().unwrap();
     let empty = KvCache::in_arena(policy, engine.model().states(), 480, Arena::new()).unwrap();

@@ -30,6 +30,8 @@ pub struct Limits {
     pub body: usize,
     /// Answers to one request: choices times prompts.
     pub answers: usize,
+    /// Texts to be embedded by one request.
+    pub inputs: usize,
     /// Stop strings of one request.
     pub stops: usize,
     /// Bytes of a stop string.
@@ -59,6 +61,7 @@ impl Default for Limits {
         Self {
             body: 8 << 20,
             answers: 16,
+            inputs: 64,
             stops: 16,
             stop_bytes: 512,
             biases: 1024,

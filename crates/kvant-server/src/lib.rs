@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `POST /v1/chat/completions` | the next turn of a conversation, whole or in pieces |
 //! | `POST /v1/completions` | continuations of texts |
+//! | `POST /v1/embeddings` | texts as vectors |
 //! | `GET /v1/models` | the model that is served |
 //! | `GET /v1/kv` | what the cache holds at this moment |
 //! | `POST /tokenize`, `/detokenize` | from text to tokens and back |

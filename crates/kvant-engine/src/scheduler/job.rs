@@ -1,6 +1,7 @@
 //! What is asked of the scheduler, and what it answers.
 
 use super::logprobs::Logprobs;
+use super::pool::{Pool, Pooling};
 use crate::constraint::Constraint;
 use crate::generation::Generation;
 use crate::kv::KvUnsupported;
@@ -23,6 +24,8 @@ pub struct Job {
     pub request: Request,
     /// For every token its probability, and those of this many likeliest ones.
     pub logprobs: Option<usize>,
+    /// The text's vector is wanted, and no tokens.
+    pub embed: Option<Pooling>,
     /// What may be said; none for anything.
     pub constraint: Option<Box<dyn Constraint>>,
     /// When it ends at the latest, finished or not.
@@ -52,6 +55,8 @@ pub enum JobEvent {
         /// Where they were asked for.
         logprobs: Option<Logprobs>,
     },
+    /// The text's vector, of length 1.
+    Embedded(Vec<f32>),
     /// It is over.
     Finished {
         /// What was held back of the text.
@@ -144,6 +149,7 @@ pub(super) struct Task {
     pub prompt: usize,
     pub generation: Generation,
     pub logprobs: Option<usize>,
+    pub pool: Option<Pool>,
     pub deadline: Option<Instant>,
     pub owner: u64,
     pub listener: Box<dyn Listener>,
@@ -158,7 +164,10 @@ pub(super) struct Task {
 
 impl Task {
     /// A job that arrives now.
-    pub fn new(job: Job, id: u64) -> Result<Self, SampleError> {
+    pub fn new(mut job: Job, id: u64) -> Result<Self, SampleError> {
+        if job.embed.is_some() {
+            job.request.max_tokens = Some(0);
+        }
         let generation = Generation::new(&job.request)?.within(job.constraint);
         let tokens = job.request.prompt;
         Ok(Self {
@@ -167,6 +176,7 @@ impl Task {
             tokens,
             generation,
             logprobs: job.logprobs,
+            pool: job.embed.map(Pool::new),
             deadline: job.deadline,
             owner: job.owner,
             listener: job.listener,
@@ -179,6 +189,9 @@ impl Task {
 
     /// Ends it with its text.
     pub fn finish(mut self, finish: Finish) {
+        if let Some(pool) = &self.pool {
+            self.listener.take(JobEvent::Embedded(pool.vector()));
+        }
         let text = self.generation.rest(&finish);
         let now = Instant::now();
         let (started, cached) = self.started.unwrap_or((now, 0));

@@ -24,6 +24,7 @@ mod job;
 mod logprobs;
 mod pace;
 mod pass;
+mod pool;
 mod queue;
 mod view;
 
@@ -31,6 +32,7 @@ pub use counters::{CLASSES, Counters, Histogram};
 pub use handle::Handle;
 pub use job::{Job, JobError, JobEvent, JobUsage, Listener, Refused};
 pub use logprobs::Logprobs;
+pub use pool::Pooling;
 pub use view::{SequenceView, View};
 
 use crate::engine::Engine;
@@ -40,6 +42,7 @@ use handle::Shared;
 use job::Task;
 use kvant_cache::{PrefixTree, Sequence, WhenFull};
 use pace::Pace;
+use pool::Pool;
 use queue::Verdict;
 use std::sync::Arc;
 use std::time::Instant;
@@ -217,9 +220,11 @@ impl Scheduler {
     }
 
     fn join(&mut self, mut task: Task) {
-        // The last token is always read: its logits are what the next one is chosen from.
+        // The last token is always read: its logits are what the next one is chosen from. A mean wants all tokens read.
+        let is_mean = task.pool.as_ref().is_some_and(|pool| pool.pooling == Pooling::Mean);
+        task.pool.iter_mut().for_each(Pool::reset);
         let known = &task.tokens[..task.tokens.len() - 1];
-        let found = if self.options.remember { self.tree.find(known).ok() } else { None };
+        let found = if self.options.remember && !is_mean { self.tree.find(known).ok() } else { None };
         // Where there is not even room for a copy of what was found, reading starts over.
         let sequence = found.unwrap_or_else(|| {
             let empty = self.empty.sequence();

@@ -8,6 +8,7 @@ use crate::session::{Finish, GenerateError};
 use kvant_cache::CacheError;
 use kvant_model::blocks::{Chunk, Rows};
 use kvant_model::tokenizer::Tokenizer;
+use std::ops::Range;
 use std::time::Instant;
 
 /// What a pass came to for one sequence.
@@ -57,6 +58,49 @@ impl Active {
     }
 }
 
+/// The rows of those sequences whose vectors are wanted.
+struct Vectors {
+    /// Which sequence, and which rows of the pass are its own.
+    places: Vec<(usize, Range<usize>)>,
+    /// (places, rows, hidden), as the last layer that was seen has left them.
+    rows: Vec<Vec<f32>>,
+    hidden: usize,
+}
+
+impl Vectors {
+    fn new(active: &[Active], shares: &[usize]) -> Self {
+        let mut start = 0;
+        let mut places = Vec::new();
+        for (index, (active, share)) in active.iter().zip(shares).enumerate() {
+            if active.task.pool.is_some() {
+                places.push((index, start..start + share));
+            }
+            start += share;
+        }
+        Self { places, rows: Vec::new(), hidden: 0 }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+
+    /// Is shown every layer's input, and last the normed output, which is what stays.
+    fn look(&mut self, rows: &Rows) {
+        self.hidden = rows.width();
+        let own = |place: &(usize, Range<usize>)| {
+            let Range { start, end } = place.1;
+            rows.data()[start * rows.width()..end * rows.width()].to_vec()
+        };
+        self.rows = self.places.iter().map(own).collect();
+    }
+
+    fn pool(self, active: &mut [Active]) {
+        for ((index, _), rows) in self.places.iter().zip(&self.rows) {
+            active[*index].task.pool.iter_mut().for_each(|pool| pool.add(rows, self.hidden));
+        }
+    }
+}
+
 /// A sequence whose logits are there.
 struct Pick<'a> {
     active: &'a mut Active,
@@ -70,14 +114,18 @@ impl Scheduler {
         let mut shares = self.shares();
         self.make_room(&mut shares);
         let start = Instant::now();
+        let mut wanted = Vectors::new(&self.active, &shares);
         let mut chunks: Vec<Chunk<'_>> =
             self.active.iter_mut().zip(&shares).map(|(active, &share)| active.chunk(share)).collect();
         let answering = chunks.iter().filter(|chunk| chunk.tokens.len() == 1).count();
         let complete: Vec<bool> = chunks.iter().map(|chunk| !chunk.wanted.is_empty()).collect();
-        let logits = match chunks.is_empty() {
-            true => return,
-            false => self.engine.model().forward(&mut chunks),
+        let model = self.engine.model();
+        let logits = match wanted.is_empty() {
+            _ if chunks.is_empty() => return,
+            true => model.forward(&mut chunks),
+            false => model.forward_observed(&mut chunks, &mut |_, rows| wanted.look(rows)),
         };
+        wanted.pool(&mut self.active);
         let rows: usize = shares.iter().sum();
         self.pace.learn(rows - answering, answering, start.elapsed());
         self.counters.passes += 1;

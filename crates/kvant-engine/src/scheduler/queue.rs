@@ -90,6 +90,7 @@ mod tests {
             let job = Job {
                 request,
                 logprobs: None,
+                embed: None,
                 constraint: None,
                 deadline: None,
                 owner,

@@ -1,8 +1,9 @@
 //! What a job gets does not depend on who else is there, nor on what was there before.
 
 use crate::support::*;
-use kvant_engine::scheduler::SchedulerOptions;
-use kvant_engine::{Constraint, ConstraintError};
+use kvant_engine::scheduler::{Pooling, SchedulerOptions};
+use kvant_engine::{Constraint, ConstraintError, Engine, KvCache, Policy};
+use kvant_model::blocks::{Chunk, Rows};
 
 const POLICIES: [&str; 3] = ["int4", "f16", "k=ch4:p128,v=rot4g32;recent=70;sinks=1"];
 
@@ -130,4 +131,45 @@ fn a_constraint_decides_what_may_come_and_fails_its_own_job_only() {
     });
     assert_eq!(ended.as_deref(), Some("the text cannot be kept to the format asked for: enough"));
     assert_eq!(ears[2].tokens(), alone(&engine, "int4", &request(prompt(1, 70), 3, 8)).0);
+}
+
+/// The normed output of the last layer, `(tokens, hidden)`, in one pass.
+fn hidden(engine: &Engine, tokens: &[u32]) -> Vec<Vec<f32>> {
+    let policy: Policy = "int4".parse().unwrap();
+    let mut kv = KvCache::new(policy, engine.model().states(), CONTEXT).unwrap();
+    let mut last = Vec::new();
+    let chunk = Chunk { tokens, cache: kv.cache_mut(), wanted: 0..0 };
+    let mut keep =
+        |_: usize, rows: &Rows| last = rows.data().chunks(rows.width()).map(<[f32]>::to_vec).collect();
+    engine.model().forward_observed(&mut [chunk], &mut keep).unwrap();
+    last
+}
+
+#[test]
+fn vectors_are_those_of_the_last_layer_whoever_else_is_there() {
+    let engine = engine();
+    let mut scheduler = usual(&engine);
+    let handle = scheduler.handle();
+    let prompt = prompt(4, 300);
+    for round in 0..2 {
+        // In company, and after the prompt has been remembered.
+        let talker = submit(&handle, request(crate::support::prompt(1, 40), 1, 30)).unwrap();
+        let ears = [Ear::default(), Ear::default()];
+        let mut jobs: Vec<_> = ears.iter().map(|ear| job(request(prompt.clone(), 0, 9), ear)).collect();
+        jobs[0].embed = Some(Pooling::Mean);
+        jobs[1].embed = Some(Pooling::Last);
+        handle.submit(jobs).unwrap();
+        settle(&mut scheduler);
+        let rows = hidden(&engine, &prompt);
+        let mean: Vec<f32> = (0..rows[0].len()).map(|c| rows.iter().map(|row| row[c]).sum()).collect();
+        for (ear, expected) in ears.iter().zip([&mean, &rows[299]]) {
+            let length = expected.iter().map(|x| x * x).sum::<f32>().sqrt();
+            ear.with(|heard| {
+                assert_eq!((heard.vector.len(), heard.tokens.len()), (expected.len(), 0));
+                let far = heard.vector.iter().zip(expected).map(|(a, b)| (a - b / length).abs());
+                assert!(far.fold(0.0, f32::max) < 1e-5, "round {round}");
+            });
+        }
+        assert!(talker.is_done());
+    }
 }

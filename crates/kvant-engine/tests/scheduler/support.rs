@@ -58,6 +58,7 @@ pub struct Heard {
     pub tokens: Vec<u32>,
     pub text: String,
     pub logprobs: Vec<Logprobs>,
+    pub vector: Vec<f32>,
     pub end: Option<Result<(Finish, JobUsage), JobError>>,
 }
 
@@ -104,6 +105,7 @@ impl Listener for Ear {
                 heard.text.push_str(&text);
                 heard.logprobs.extend(logprobs);
             }
+            JobEvent::Embedded(vector) => heard.vector = vector,
             JobEvent::Finished { text, finish, usage } => {
                 heard.text.push_str(&text);
                 heard.end = Some(Ok((finish, usage)));
@@ -121,6 +123,7 @@ pub fn job(request: Request, ear: &Ear) -> Job {
     Job {
         request,
         logprobs: None,
+        embed: None,
         constraint: None,
         deadline: None,
         owner: 0,

@@ -97,7 +97,7 @@ impl Reply {
             let (index, event) = self.answers.next().await?;
             let choice = &mut choices[index];
             match event {
-                JobEvent::Started { .. } => {}
+                JobEvent::Started { .. } | JobEvent::Embedded(_) => {}
                 JobEvent::Token { token, text, logprobs } => self.add(choice, token, &text, logprobs),
                 JobEvent::Finished { text, finish, usage } => {
                     choice.end(&text, finish_reason(&finish));

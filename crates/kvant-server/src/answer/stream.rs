@@ -89,6 +89,7 @@ impl Speaker {
                 self.reply.usages[index] = Some(usage);
             }
             JobEvent::Failed(error) => return Err((&error).into()),
+            JobEvent::Embedded(_) => {}
         }
         let piece = choice.take_piece();
         if !piece.is_empty() {

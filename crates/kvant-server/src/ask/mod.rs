@@ -1,13 +1,14 @@
 //! From a request's fields to jobs, and the wire on which their events come back.
 
 pub mod messages;
+pub mod prompts;
 pub mod sampling;
 
 use crate::app::App;
 use crate::error::ApiError;
 use crate::format::Rule;
 use axum::http::StatusCode;
-use kvant_engine::scheduler::{Job, JobEvent, Listener};
+use kvant_engine::scheduler::{Job, JobEvent, Listener, Pooling};
 use kvant_engine::{Constraint, Request};
 use std::time::Instant;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -45,18 +46,47 @@ impl Answers {
         logprobs: Option<usize>,
         owner: u64,
     ) -> Result<Self, ApiError> {
-        let (sender, receiver) = unbounded_channel();
-        let deadline = app.limits().answer.map(|limit| Instant::now() + limit);
         let mut rules = rules.into_iter();
-        let job = |(choice, request)| Job {
-            request,
+        Self::submit(app, requests, owner, |job| Job {
             logprobs,
             constraint: rules.next().map(|rule| Box::new(rule) as Box<dyn Constraint>),
-            deadline,
-            owner,
-            listener: Box::new(Wire { choice, sender: sender.clone() }),
-        };
-        app.handle.submit(requests.into_iter().enumerate().map(job).collect())?;
+            ..job
+        })
+        .await
+    }
+
+    /// Asks for the vector of each prompt, and waits until the first has begun.
+    pub async fn embed(
+        app: &App,
+        prompts: Vec<Vec<u32>>,
+        pooling: Pooling,
+        owner: u64,
+    ) -> Result<Self, ApiError> {
+        let request = |prompt| Request { prompt, ..Request::default() };
+        let requests = prompts.into_iter().map(request).collect();
+        Self::submit(app, requests, owner, |job| Job { embed: Some(pooling), ..job }).await
+    }
+
+    async fn submit(
+        app: &App,
+        requests: Vec<Request>,
+        owner: u64,
+        mut complete: impl FnMut(Job) -> Job,
+    ) -> Result<Self, ApiError> {
+        let (sender, receiver) = unbounded_channel();
+        let deadline = app.limits().answer.map(|limit| Instant::now() + limit);
+        let jobs = requests.into_iter().enumerate().map(|(choice, request)| {
+            complete(Job {
+                request,
+                logprobs: None,
+                embed: None,
+                constraint: None,
+                deadline,
+                owner,
+                listener: Box::new(Wire { choice, sender: sender.clone() }),
+            })
+        });
+        app.handle.submit(jobs.collect())?;
         drop(sender);
         let mut answers = Self { receiver, first: None };
         let first = answers.next().await?;

@@ -1,6 +1,7 @@
 //! What can be asked, and who may ask.
 
 mod chat;
+mod embeddings;
 mod guard;
 mod metrics;
 mod state;
@@ -30,6 +31,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/kv", get(state::kv))
         .route("/v1/chat/completions", post(chat::completions))
         .route("/v1/completions", post(text::completions))
+        .route("/v1/embeddings", post(embeddings::embeddings))
         .route("/tokenize", post(tokens::tokenize))
         .route("/detokenize", post(tokens::detokenize))
         .fallback(unknown)

@@ -4,6 +4,7 @@ use super::{Owner, aside, json};
 use crate::answer::{Form, Reply};
 use crate::app::App;
 use crate::ask::Answers;
+use crate::ask::prompts::{Prompt, prompts};
 use crate::ask::sampling::Settings;
 use crate::error::ApiError;
 use crate::fields::Fields;
@@ -12,7 +13,6 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::{Request, Response};
 use kvant_engine::Engine;
-use serde_json::Value;
 use std::sync::Arc;
 
 /// Tokens where the request does not say, as clients know it.
@@ -20,12 +20,6 @@ const USUAL_TOKENS: u64 = 16;
 
 /// The most likely tokens that may be asked for.
 const MOST_LIKELY: u64 = 5;
-
-/// A text to be continued, or its tokens.
-enum Prompt {
-    Text(String),
-    Tokens(Vec<u32>),
-}
 
 struct Ask {
     settings: Settings,
@@ -71,18 +65,9 @@ pub async fn completions(
 
 /// Every prompt as a text, where that is wanted, and as tokens.
 fn encode(engine: &Engine, prompts: Vec<Prompt>, echo: bool) -> Result<Vec<(String, Vec<u32>)>, ApiError> {
-    let one = |prompt: Prompt| match prompt {
-        Prompt::Text(text) => {
-            let tokens = engine.text_prompt(&text)?;
-            Ok((text, tokens))
-        }
-        Prompt::Tokens(tokens) => {
-            let outside =
-                |e: kvant_model::tokenizer::TokenizerError| ApiError::field("prompt", e.to_string());
-            let text =
-                if echo { engine.tokenizer().decode(&tokens).map_err(outside)? } else { String::new() };
-            Ok((text, tokens))
-        }
+    let one = |prompt: Prompt| {
+        let text = if echo { prompt.text(engine)? } else { String::new() };
+        Ok((text, prompt.tokens(engine)?))
     };
     prompts.into_iter().map(one).collect()
 }
@@ -91,7 +76,7 @@ fn read(body: &[u8], app: &App) -> Result<Ask, ApiError> {
     let mut fields = Fields::parse(body)?;
     let settings = Settings::read(&mut fields, app)?;
     let most = app.limits().answers;
-    let prompts = prompts(&mut fields)?;
+    let prompts = prompts(&mut fields, "prompt")?;
     if prompts.is_empty() || prompts.len() * settings.n > most {
         let message = format!(
             "{} prompts with {} answers each: at least one and at most {most} answers are given at a time",
@@ -120,31 +105,4 @@ fn read(body: &[u8], app: &App) -> Result<Ask, ApiError> {
     fields.end()?;
     let max_tokens = usize::try_from(max_tokens).unwrap_or(usize::MAX);
     Ok(Ask { settings, prompts, max_tokens, logprobs: logprobs.map(|count| count as usize), echo })
-}
-
-/// A text, several, the tokens of one, or those of several.
-fn prompts(fields: &mut Fields) -> Result<Vec<Prompt>, ApiError> {
-    const WANTED: &str = "a string, an array of strings, or one or several arrays of token ids";
-    let value = fields.take("prompt").ok_or_else(|| ApiError::field("prompt", "prompt is required"))?;
-    let items = match value {
-        Value::String(text) => return Ok(vec![Prompt::Text(text)]),
-        Value::Array(items) => items,
-        other => return Err(fields.wrong("prompt", WANTED, &other)),
-    };
-    let ids = |items: &[Value]| -> Option<Vec<u32>> {
-        items.iter().map(|id| u32::try_from(id.as_u64()?).ok()).collect()
-    };
-    if items.iter().any(Value::is_number) {
-        let tokens =
-            ids(&items).ok_or_else(|| ApiError::field("prompt", "prompt: these are no token ids"))?;
-        return Ok(vec![Prompt::Tokens(tokens)]);
-    }
-    let one = |item: Value| match item {
-        Value::String(text) => Ok(Prompt::Text(text)),
-        Value::Array(items) => ids(&items)
-            .map(Prompt::Tokens)
-            .ok_or_else(|| ApiError::field("prompt", "prompt: these are no token ids")),
-        other => Err(fields.wrong("prompt", WANTED, &other)),
-    };
-    items.into_iter().map(one).collect()
 }

@@ -2,6 +2,7 @@
 
 mod chat;
 mod company;
+mod embeddings;
 mod format;
 mod safety;
 mod state;

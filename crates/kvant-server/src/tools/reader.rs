@@ -42,15 +42,16 @@ impl CallReader {
     pub fn push(&mut self, text: &str) -> Vec<Part> {
         self.held.push_str(text);
         let mut parts = Vec::new();
+        let begins = self.held.trim_start();
+        // Small models forget the tags. Only the end tells whether an answer in braces was a call.
+        let may_be_bare = !self.spoke && !self.called && begins.starts_with('{');
         match self.style {
+            _ if may_be_bare => {}
             Style::Tagged => while self.tagged(&mut parts) {},
-            // Only the end tells whether the answer was a call.
+            Style::Bare if begins.is_empty() && !self.spoke => {}
             Style::Bare => {
-                let begins = self.held.trim_start();
-                if self.spoke || !(begins.is_empty() || begins.starts_with('{')) {
-                    let text = std::mem::take(&mut self.held);
-                    self.say(text, &mut parts);
-                }
+                let text = std::mem::take(&mut self.held);
+                self.say(text, &mut parts);
             }
         }
         parts
@@ -60,17 +61,15 @@ impl CallReader {
     pub fn finish(&mut self) -> Vec<Part> {
         let held = std::mem::take(&mut self.held);
         let mut parts = Vec::new();
-        match self.style {
-            Style::Bare if !self.spoke => match self.call(&held) {
-                Some(call) => parts.push(Part::Call(call)),
-                None => self.say(held, &mut parts),
-            },
-            // Some models leave out the closing tag at the end.
-            Style::Tagged if held.starts_with(Style::OPEN) => match self.call(&held[Style::OPEN.len()..]) {
-                Some(call) => parts.push(Part::Call(call)),
-                None => self.say(held, &mut parts),
-            },
-            _ => self.say(held, &mut parts),
+        let call = match held.strip_prefix(Style::OPEN) {
+            // The closing tag may be missing at the end.
+            Some(inner) if self.style == Style::Tagged => self.call(inner),
+            _ if !self.spoke && !self.called => self.call(&held),
+            _ => None,
+        };
+        match call {
+            Some(call) => parts.push(Part::Call(call)),
+            None => self.say(held, &mut parts),
         }
         parts
     }
@@ -159,6 +158,8 @@ mod tests {
         }
         let open = "<tool_call>{\"name\": \"f\", \"arguments\": {}}";
         assert_eq!(read(Style::Tagged, open, 3), [call("f", "{}")]);
+        let untagged = "{\"name\": \"f\", \"arguments\": {\"x\": 1}}\n";
+        assert_eq!(read(Style::Tagged, untagged, 2), [call("f", "{\"x\":1}")]);
         let bare = " {\"name\": \"f\", \"parameters\": {\"x\": 1}}";
         assert_eq!(read(Style::Bare, bare, 2), [call("f", "{\"x\":1}")]);
     }
@@ -170,6 +171,8 @@ mod tests {
             "<tool_call>nonsense</tool_call> and more",
             "<tool_call>{\"name\": \"unknown\", \"arguments\": {}}</tool_call>",
             "<tool_call>{\"name\": \"f\"",
+            "{\"answer\": 42}",
+            "Yes: {\"name\": \"f\", \"arguments\": {}}",
         ] {
             for cut in [1, 4, 1000] {
                 assert_eq!(read(Style::Tagged, text, cut), [Part::Text(text.into())], "{text}");

@@ -84,6 +84,29 @@ fn keys_come_from_files_too() {
 }
 
 #[test]
+fn a_running_server_can_be_measured() {
+    let home = Home::new();
+    let served = Served::start(&home, &["--api-key", "sesame"]);
+    let url = format!("http://{}", served.address);
+    let text = home.run(&["bench", "--server", &url, "--api-key", "sesame"]).ok();
+    for words in ["8 streams", "tok/s", "known", "between tokens", "contexts of 128 tokens"] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    let rows = home.run(&["bench", "--server", &url, "--api-key", "sesame", "--json"]).ok();
+    let rows: Vec<serde_json::Value> = rows.lines().map(|row| serde_json::from_str(row).unwrap()).collect();
+    // A model this small has answered before the long prompt comes.
+    assert!(rows.len() >= 7);
+    assert!(
+        rows.iter().all(|row| row["value"].as_f64().unwrap() > 0.0 && row["model"] == "model"),
+        "{rows:?}"
+    );
+    home.run(&["bench", "--server", &url]).fails(1, &["401"]);
+    home.run(&["bench", "--server", "localhost"]).fails(2, &["http://HOST:PORT"]);
+    home.run(&["bench", "--server", &url, "-n", "5"]).fails(2, &["--generate"]);
+    home.run(&["bench"]).fails(2, &["MODEL"]);
+}
+
+#[test]
 fn what_makes_no_sense_is_refused() {
     let home = Home::new();
     let model = home.model();

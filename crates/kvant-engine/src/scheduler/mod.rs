@@ -56,7 +56,7 @@ const WORTH_WAITING: usize = 128;
 /// How much a scheduler takes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SchedulerOptions {
-    /// Sequences in a pass, at most.
+    /// Sequences in a pass, at most; there is always room for one.
     pub most_running: usize,
     /// Jobs in the queue, at most.
     pub most_waiting: usize,
@@ -177,7 +177,7 @@ impl Scheduler {
 
     /// Lets jobs join, as far as there is room.
     fn admit(&mut self) {
-        while self.active.len() < self.options.most_running {
+        while self.active.len() < self.options.most_running.max(1) {
             let Some(task) = self.next() else { return };
             self.join(task);
         }

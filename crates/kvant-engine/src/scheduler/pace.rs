@@ -4,7 +4,7 @@ use crate::session::PREFILL_CHUNK;
 use std::time::Duration;
 
 /// A pass with tokens of prompts in it may take this many times longer than one without.
-const STRETCH: f64 = 4.0;
+const STRETCH: f64 = 3.0;
 
 /// The least and, before anything is known, the usual number of prompt tokens in such a pass.
 const LEAST: usize = 16;
@@ -80,7 +80,7 @@ mod tests {
         assert_eq!((pace.budget(0), pace.budget(3)), (PREFILL_CHUNK, USUAL));
         pace.learn(0, 4, Duration::from_millis(10));
         pace.learn(100, 4, Duration::from_millis(110));
-        assert_eq!((pace.budget(0), pace.budget(4)), (PREFILL_CHUNK, 40));
+        assert_eq!((pace.budget(0), pace.budget(4)), (PREFILL_CHUNK, 30));
         // Prompts have become dear: at 100 ms a token the least is still read.
         (0..50).for_each(|_| pace.learn(10, 0, Duration::from_secs(1)));
         assert_eq!(pace.budget(1), LEAST);

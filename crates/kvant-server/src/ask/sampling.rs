@@ -41,7 +41,7 @@ impl Settings {
             presence_penalty: fields.number("presence_penalty", -2.0..=2.0)?.unwrap_or(0.0),
             // The whole text so far, as clients expect.
             penalty_window: None,
-            logit_bias: biases(fields, limits.biases)?,
+            logit_bias: [biases(fields, limits.biases)?, endings(fields, app)?].concat(),
             seed: seed(fields)?,
         };
         let stream = fields.flag("stream")?.unwrap_or(false);
@@ -126,6 +126,16 @@ fn stops(fields: &mut Fields, most: usize, longest: usize) -> Result<Vec<String>
         return Err(ApiError::field("stop", message));
     }
     Ok(stops)
+}
+
+/// With `ignore_eos` nothing but its length ends an answer: to measure with, and to test.
+fn endings(fields: &mut Fields, app: &App) -> Result<Vec<(u32, f32)>, ApiError> {
+    let tokenizer = app.handle.engine().tokenizer();
+    let ends = match fields.flag("ignore_eos")? {
+        Some(true) => tokenizer.end_of_generation(),
+        _ => &[],
+    };
+    Ok(ends.iter().map(|&id| (id, f32::NEG_INFINITY)).collect())
 }
 
 /// `{"50256": -100}`: token ids as the names of an object.

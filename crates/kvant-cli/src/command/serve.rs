@@ -59,7 +59,7 @@ pub struct Serve {
     #[arg(long, value_name = "FILE", help_heading = "Server")]
     api_key_file: Option<PathBuf>,
 
-    /// Lets web pages of this origin use the server, such as https://chat.example; * for all
+    /// Lets web pages of this origin use the server, such as `https://chat.example`; * for all
     #[arg(long, value_name = "ORIGIN", help_heading = "Server")]
     cors: Option<String>,
 

@@ -47,6 +47,8 @@ fn counters_count() {
             json!({"prompt": "the rain ".repeat(30), "max_tokens": 3, "seed": 1, "logit_bias": {"2": -100}}),
         );
     }
+    // Answers come a moment before they are counted.
+    server.wait_until(|counters| counters.finished == 2);
     let answer = server.get("/metrics");
     assert!(answer.head.contains("text/plain; version=0.0.4"));
     let value = |name: &str| -> f64 {

@@ -9,6 +9,7 @@ Examples:
   kvant run \"Why is the sky blue?\"        answer with the default model, fetched on first use
   kvant run -m model.gguf < prompt.txt     any model file, prompt from stdin
   kvant chat                               a conversation
+  kvant serve model.gguf                   a server for programs that speak OpenAI's interface
   kvant inspect model.gguf                 what is in a file, and what its context costs
   kvant doctor                             is this machine set up well?
 
@@ -32,6 +33,8 @@ pub enum Command {
     Run(command::run::Run),
     /// Hold a conversation
     Chat(command::chat::Chat),
+    /// Answer programs over HTTP, many at once, as OpenAI's servers do
+    Serve(command::serve::Serve),
     /// Fetch a model into the cache
     Pull(command::pull::Pull),
     /// List the models in the cache
@@ -60,6 +63,7 @@ impl Command {
         match self {
             Self::Run(run) => run.execute(),
             Self::Chat(chat) => chat.execute(),
+            Self::Serve(serve) => serve.execute(),
             Self::Pull(pull) => pull.execute(),
             Self::Models(models) => models.execute(),
             Self::Inspect(inspect) => inspect.execute(),

@@ -5,7 +5,7 @@ use crate::options::ModelOptions;
 use crate::progress::Downloads;
 use kvant_codec::Tier;
 use kvant_engine::memory::{DoesNotFit, Memory, bytes, check_context};
-use kvant_engine::{Arena, Engine, KvUnsupported, Policy, Session, Signature, kv};
+use kvant_engine::{Arena, ArenaOptions, Engine, KvCache, KvUnsupported, Policy, Session, Signature, kv};
 use kvant_model::hub::ModelName;
 use kvant_model::{Checkpoint, Hub};
 use std::path::{Path, PathBuf};
@@ -101,6 +101,18 @@ impl Opened {
     pub fn session(&self) -> Result<Session<'_>, Failure> {
         let arena = Arena::with(self.options.arena());
         Ok(self.engine.session_in(arena, self.policy(), self.context)?)
+    }
+
+    /// What every sequence of a server begins as. All of them together stay within `--kv-memory` or, where that was not
+    /// given, half of the memory there is, but at least one whole context.
+    pub fn shared_cache(&self) -> Result<KvCache, Failure> {
+        let options = self.options.arena();
+        let half =
+            || Memory::read().map(|memory| usize::try_from(memory.available / 2).unwrap_or(usize::MAX));
+        let whole = kv::memory(self.policy(), self.engine.model().states(), self.context)?;
+        let cap = options.cap.or_else(half).map(|cap| cap.max(whole));
+        let arena = Arena::with(ArenaOptions { cap, ..options });
+        Ok(self.engine.session_in(arena, self.policy(), self.context)?.into_kv())
     }
 
     fn policy(&self) -> Policy {

@@ -59,6 +59,11 @@ impl Engine {
         self.template.is_some()
     }
 
+    /// The chat template, as its authors wrote it.
+    pub fn template(&self) -> Option<&str> {
+        self.template.as_ref().map(ChatTemplate::source)
+    }
+
     /// The ids of a text to be continued. What looks like a control token in it stays plain text.
     ///
     /// # Errors
@@ -72,13 +77,22 @@ impl Engine {
     /// # Errors
     /// If the model has no chat template, or the template refuses the conversation.
     pub fn chat_prompt(&self, messages: &[Message]) -> Result<Vec<u32>, PromptError> {
+        self.chat_prompt_with(messages, RenderOptions::default())
+    }
+
+    /// The same with tools and variables for the template; the names of special tokens are filled in.
+    ///
+    /// # Errors
+    /// As [`Engine::chat_prompt`].
+    pub fn chat_prompt_with(
+        &self,
+        messages: &[Message],
+        options: RenderOptions,
+    ) -> Result<Vec<u32>, PromptError> {
         let template = self.template.as_ref().ok_or(PromptError::NoTemplate)?;
         let name = |id: Option<u32>| id.and_then(|id| self.tokenizer.token_name(id)).unwrap_or_default();
-        let options = RenderOptions {
-            bos_token: name(self.tokenizer.bos()),
-            eos_token: name(self.tokenizer.eos()),
-            ..RenderOptions::default()
-        };
+        let (bos_token, eos_token) = (name(self.tokenizer.bos()), name(self.tokenizer.eos()));
+        let options = RenderOptions { bos_token, eos_token, ..options };
         Ok(self.tokenizer.encode_chat(&template.render(messages, &options)?)?)
     }
 

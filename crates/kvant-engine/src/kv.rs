@@ -72,6 +72,16 @@ impl KvCache {
         Ok(Self { policy, sequence, attention, capacity, failure: None })
     }
 
+    /// Another cache of the same kind over what a sequence of its layout holds.
+    ///
+    /// # Errors
+    /// When a forced instruction set cannot run here.
+    pub fn over(&self, sequence: Sequence) -> Result<Self, KvUnsupported> {
+        let attention = Attention::new().map_err(|e| KvUnsupported::new(&self.policy, &e))?;
+        let (policy, capacity) = (self.policy.clone(), self.capacity);
+        Ok(Self { policy, sequence, attention, capacity, failure: None })
+    }
+
     /// How keys and values are kept.
     pub fn policy(&self) -> &Policy {
         &self.policy
@@ -90,6 +100,10 @@ impl KvCache {
     /// What is stored.
     pub fn sequence(&self) -> &Sequence {
         &self.sequence
+    }
+
+    pub(crate) fn sequence_mut(&mut self) -> &mut Sequence {
+        &mut self.sequence
     }
 
     /// Holds what a saved cache held, in place of what it holds now. On an error nothing has changed.
@@ -242,6 +256,12 @@ fn shapes(states: &[LayerState]) -> Vec<EntryShape> {
 /// If a codec does not exist for the width of a head, or needs a plan.
 pub fn bytes_per_token(kv: impl Into<Policy>, states: &[LayerState]) -> Result<f64, KvUnsupported> {
     Ok(layout(&kv.into(), states)?.bytes_per_token())
+}
+
+/// Bytes that 16 bits a number would take for each token: what compression is measured against.
+pub fn f16_bytes_per_token(states: &[LayerState]) -> u64 {
+    let numbers = |shape: EntryShape| shape.kv_heads * (shape.key_dim + shape.value_dim);
+    2 * shapes(states).into_iter().map(numbers).sum::<usize>() as u64
 }
 
 /// The most bytes that a sequence takes while it grows to `context` tokens: its pages, and the exact rows of the pass that

@@ -2,7 +2,8 @@
 //!
 //! An [`Engine`] is a loaded checkpoint with its tokenizer and chat template; a [`Session`] is one sequence of it.
 //! [`sampler`] chooses tokens, [`stop`] ends a text at the strings a user named, [`kv`] keeps keys and values as a
-//! spec says, [`family`] knows which one suits a model, and [`memory`] knows how long a context this machine can hold, and [`forecast`] what a run will take.
+//! spec says, [`family`] knows which one suits a model, [`memory`] knows how long a context this machine can hold, and
+//! [`forecast`] what a run will take. [`scheduler`] runs many sequences at once.
 //!
 //! ```no_run
 //! use kvant_engine::{Engine, Event, Policy, Request, SamplingParams};
@@ -24,17 +25,21 @@
 //! ```
 #![deny(missing_docs)]
 
+mod constraint;
 mod engine;
 pub mod family;
 pub mod forecast;
+mod generation;
 pub mod kv;
 pub mod memory;
 pub mod sampler;
+pub mod scheduler;
 mod session;
 mod signature;
 pub mod stop;
 mod text;
 
+pub use constraint::{Constraint, ConstraintError};
 pub use engine::{Engine, PromptError};
 pub use family::{Family, FamilyDefault};
 pub use kv::{KvCache, KvFailure, KvUnsupported};

@@ -4,10 +4,11 @@
 //! ones held, from the beginning, are not read again. So a conversation is generated turn by turn by giving the
 //! whole conversation as the prompt each time.
 
+use crate::constraint::ConstraintError;
 use crate::engine::Engine;
+use crate::generation::Generation;
 use crate::kv::{KvCache, KvFailure};
-use crate::sampler::{SampleError, Sampler, SamplingParams};
-use crate::text::TextStream;
+use crate::sampler::{SampleError, SamplingParams};
 use kvant_cache::snapshot::{Record, Signature};
 use kvant_cache::{Snapshot, SnapshotError};
 use kvant_model::ForwardError;
@@ -136,6 +137,9 @@ pub enum GenerateError {
     /// No token could be chosen.
     #[error(transparent)]
     Sample(#[from] SampleError),
+    /// No token was allowed.
+    #[error(transparent)]
+    Constraint(#[from] ConstraintError),
 }
 
 /// Why a saved session cannot be resumed.
@@ -183,6 +187,11 @@ impl<'e> Session<'e> {
         &self.kv
     }
 
+    /// Its cache, which may outlive it.
+    pub fn into_kv(self) -> KvCache {
+        self.kv
+    }
+
     /// Saves what is held in a file, with a note of the caller's own; the file is replaced as a whole or not at all.
     /// Returns its bytes.
     ///
@@ -224,13 +233,12 @@ impl<'e> Session<'e> {
         request: &Request,
         sink: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
     ) -> Result<Reply, GenerateError> {
-        let mut sampler = Sampler::new(request.sampling.clone())?;
-        request.prompt.iter().for_each(|&token| sampler.accept(token));
+        let mut generation = Generation::new(request)?;
         let mut reply = Reply {
             text: String::new(),
             tokens: Vec::new(),
             finish: Finish::Cancelled,
-            seed: sampler.seed(),
+            seed: generation.seed(),
             stats: Stats::default(),
         };
         let start = Instant::now();
@@ -239,9 +247,9 @@ impl<'e> Session<'e> {
         let Some(logits) = logits else { return Ok(reply) };
 
         let start = Instant::now();
-        let mut stream = TextStream::new(&request.stop, request.trim_start);
-        let outcome = self.decode(request, logits, &mut sampler, &mut stream, &mut reply, sink);
+        let outcome = self.decode(logits, &mut generation, &mut reply, sink);
         reply.stats.decode = start.elapsed();
+        reply.tokens = generation.into_tokens();
         outcome?;
         Ok(reply)
     }
@@ -283,45 +291,39 @@ impl<'e> Session<'e> {
 
     fn decode(
         &mut self,
-        request: &Request,
         mut logits: Vec<f32>, // (vocabulary)
-        sampler: &mut Sampler,
-        stream: &mut TextStream,
+        generation: &mut Generation,
         reply: &mut Reply,
         sink: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
     ) -> Result<(), GenerateError> {
         let tokenizer = self.engine.tokenizer();
         reply.finish = loop {
-            if request.max_tokens.is_some_and(|most| reply.tokens.len() >= most) {
+            if generation.is_full() {
                 break Finish::MaxTokens;
             }
             // All but the first token need room for the one before them.
-            if let Some(&last) = reply.tokens.last() {
+            if let Some(&last) = generation.tokens().last() {
                 if self.tokens.len() == self.context() {
                     break Finish::ContextFull;
                 }
                 logits = self.read(&[last], true)?.unwrap_or_default();
                 reply.stats.decoded += 1;
             }
-            let token = sampler.sample(&logits)?;
-            sampler.accept(token);
-            reply.tokens.push(token);
-            if tokenizer.is_end_of_generation(token) {
-                break Finish::EndOfText(token);
+            let choice = generation.choose(&logits, tokenizer)?;
+            if let Some(finish @ Finish::EndOfText(_)) = choice.finish {
+                break finish;
             }
-            // Logits may be padded beyond the vocabulary; such an id stands for no text.
-            let step = stream.push(tokenizer.text_bytes(token).unwrap_or_default());
-            reply.text.push_str(&step.text);
-            let flow = sink(Event::Text(&step.text));
-            if let Some(index) = step.stopped_by {
-                break Finish::Stop(request.stop[index].clone());
+            reply.text.push_str(&choice.text);
+            let flow = sink(Event::Text(&choice.text));
+            if let Some(finish) = choice.finish {
+                break finish;
             }
             if flow.is_break() {
                 break Finish::Cancelled;
             }
         };
         if !matches!(reply.finish, Finish::Stop(_) | Finish::Cancelled) {
-            let rest = stream.finish();
+            let rest = generation.rest(&reply.finish);
             reply.text.push_str(&rest);
             // The generation is over either way.
             let _ = sink(Event::Text(&rest));

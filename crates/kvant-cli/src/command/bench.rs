@@ -1,5 +1,8 @@
 //! `kvant bench`: how fast a model reads prompts and generates, at chosen depths of context.
 
+mod server;
+mod wire;
+
 use crate::failure::Failure;
 use crate::open;
 use crate::options::Caches;
@@ -20,6 +23,7 @@ const EXAMPLES: &str = "\
 Examples:
   kvant bench model.gguf
   kvant bench model.gguf -p 0 -d 0,32768 --fill         generation alone, at a depth that is not read
+  kvant bench --server http://127.0.0.1:8080             a running server, with several clients at once
   kvant bench model.gguf --threads 1,2 --json | jq -c '[.test, .depth, .kv, .tok_s_best]'
 
 pp reads a prompt of -p tokens, tg generates -n tokens one by one, each on top of every depth. Configurations take
@@ -33,7 +37,18 @@ const DEFAULT_KV: &str = "f16,int4";
 #[command(after_help = EXAMPLES)]
 pub struct Bench {
     /// A model file or folder, or the name of a model in the cache
-    model: String,
+    #[arg(required_unless_present = "server")]
+    model: Option<String>,
+
+    /// Measure a running `kvant serve` at http://HOST:PORT in place of a model: many clients at once, prompts that it
+    /// knows, answers beside a long prompt
+    #[arg(long, value_name = "URL", conflicts_with_all = ["model", "prompt", "generate", "depth", "kv", "sparse_v",
+          "threads", "repetitions", "fill", "paced"])]
+    server: Option<String>,
+
+    /// The key that the server asks for
+    #[arg(long, value_name = "KEY", requires = "server")]
+    api_key: Option<String>,
 
     /// Tokens of a prompt; 0 to leave prompts out
     #[arg(short, long, value_name = "N", default_value_t = 512)]
@@ -81,8 +96,12 @@ pub struct Bench {
 impl Bench {
     /// Measures and prints a table.
     pub fn execute(self) -> Result<(), Failure> {
+        if let Some(url) = &self.server {
+            return server::run(&wire::Site::new(url, self.api_key)?, self.json);
+        }
         Tier::select()?;
-        let checkpoint = Checkpoint::open(open::find(&self.model)?)?;
+        let path = self.model.unwrap_or_default();
+        let checkpoint = Checkpoint::open(open::find(&path)?)?;
         let model = Model::load(&checkpoint, LoadOptions::default())?;
         let threads = match self.threads.as_slice() {
             [] => vec![kvant_threads::threads()],
@@ -109,7 +128,7 @@ impl Bench {
         bar.finish_and_clear();
 
         let (machine, version) = (Machine::this(), env!("CARGO_PKG_VERSION"));
-        let name = (self.model.as_str(), model.architecture().config_name);
+        let name = (path.as_str(), model.architecture().config_name);
         let timings = timings?;
         let rows = timings.iter().map(|timing| SpeedRow::new(timing, plan.fill, name, version, &machine));
         let rows: Vec<SpeedRow> = rows.collect();

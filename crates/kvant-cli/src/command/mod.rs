@@ -11,4 +11,5 @@ pub mod models;
 pub mod plan;
 pub mod pull;
 pub mod run;
+pub mod serve;
 pub mod synth;

@@ -8,8 +8,11 @@ mod plan;
 #[cfg(unix)]
 mod pty;
 mod run;
+mod serve;
 mod session;
 mod support;
 mod synth;
 #[cfg(unix)]
 mod terminal;
+#[path = "../../../kvant-model/tests/support/tiny.rs"]
+mod tiny;

@@ -92,6 +92,7 @@ impl Default for RenderOptions {
 #[derive(Debug)]
 pub struct ChatTemplate {
     environment: Environment<'static>,
+    source: String,
 }
 
 impl ChatTemplate {
@@ -110,7 +111,12 @@ impl ChatTemplate {
         environment
             .add_template_owned(NAME, source::without_generation_tags(template))
             .map_err(|e| ChatError::Syntax(describe(&e)))?;
-        Ok(Self { environment })
+        Ok(Self { environment, source: template.to_owned() })
+    }
+
+    /// The template itself, which shows what the model was taught.
+    pub fn source(&self) -> &str {
+        &self.source
     }
 
     /// Writes the conversation.

@@ -1,0 +1,123 @@
+//! `kvant serve` as a program among programs.
+
+use crate::support::Home;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Stdio};
+
+/// A server that is ended with the test.
+struct Served {
+    child: Child,
+    address: String,
+}
+
+impl Served {
+    fn start(home: &Home, arguments: &[&str]) -> Self {
+        let model = home.model();
+        let mut command = home.command(&[&["serve", &model, "--port", "0"], arguments].concat());
+        command.env_remove("KVANT_API_KEY").stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let address = line.trim().strip_prefix("http://").unwrap_or_default().to_owned();
+        Self { child, address }
+    }
+
+    fn post(&self, path: &str, head: &str, body: &str) -> String {
+        let mut stream = TcpStream::connect(&self.address).unwrap();
+        let length = body.len();
+        write!(
+            stream,
+            "POST {path} HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\nConnection: close\r\n\
+             Content-Length: {length}\r\n{head}\r\n{body}",
+            self.address
+        )
+        .unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_server_answers_as_run_does_and_ends_when_told() {
+    let home = Home::new();
+    let mut served = Served::start(&home, &["--ctx", "300", "--kv-memory", "8M"]);
+    let body = r#"{"messages": [{"role": "user", "content": "hello"}], "temperature": 0, "max_tokens": 12}"#;
+    let answer = served.post("/v1/chat/completions", "", body);
+    let (head, json) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 200"), "{answer}");
+    let json: serde_json::Value = serde_json::from_str(json).unwrap();
+    assert_eq!(json["model"], "model");
+    let model = home.model();
+    let run = home.run(&["run", "-m", &model, "--greedy", "-n", "12", "--json", "hello"]).json();
+    assert_eq!(json["choices"][0]["message"]["content"], run["text"]);
+
+    #[cfg(unix)]
+    {
+        let id = i32::try_from(served.child.id()).unwrap();
+        // SAFETY: a signal to a child that has not been waited for.
+        assert_eq!(unsafe { libc::kill(id, libc::SIGTERM) }, 0);
+        assert_eq!(served.child.wait().unwrap().code(), Some(0));
+        let mut said = String::new();
+        served.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        assert!(said.contains("contexts of 300 tokens, KV int4 up to 8.0 MiB"), "{said}");
+    }
+}
+
+#[test]
+fn keys_come_from_files_too() {
+    let home = Home::new();
+    let keys = home.write("keys.txt", b"first\n\n  second \n");
+    let served = Served::start(&home, &["--api-key-file", &keys, "--alias", "mine"]);
+    let body = r#"{"content": "x", "model": "mine"}"#;
+    assert!(served.post("/tokenize", "", body).starts_with("HTTP/1.1 401"));
+    assert!(served.post("/tokenize", "Authorization: Bearer second\r\n", body).starts_with("HTTP/1.1 200"));
+}
+
+#[test]
+fn a_running_server_can_be_measured() {
+    let home = Home::new();
+    let served = Served::start(&home, &["--api-key", "sesame"]);
+    let url = format!("http://{}", served.address);
+    let text = home.run(&["bench", "--server", &url, "--api-key", "sesame"]).ok();
+    for words in ["8 streams", "tok/s", "known", "between tokens", "contexts of 128 tokens"] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    let rows = home.run(&["bench", "--server", &url, "--api-key", "sesame", "--json"]).ok();
+    let rows: Vec<serde_json::Value> = rows.lines().map(|row| serde_json::from_str(row).unwrap()).collect();
+    // A model this small has answered before the long prompt comes.
+    assert!(rows.len() >= 7);
+    assert!(
+        rows.iter().all(|row| row["value"].as_f64().unwrap() > 0.0 && row["model"] == "model"),
+        "{rows:?}"
+    );
+    home.run(&["bench", "--server", &url]).fails(1, &["401"]);
+    home.run(&["bench", "--server", "localhost"]).fails(2, &["http://HOST:PORT"]);
+    home.run(&["bench", "--server", &url, "-n", "5"]).fails(2, &["--generate"]);
+    home.run(&["bench"]).fails(2, &["MODEL"]);
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    let home = Home::new();
+    let model = home.model();
+    let with = |arguments: &[&str]| home.run(&[&["serve", &model], arguments].concat());
+    with(&["--window", "100"]).fails(2, &["--ctx"]);
+    with(&["--api-key", " "]).fails(2, &["--api-key"]);
+    with(&["--api-key-file", "nowhere.txt"]).fails(1, &["nowhere.txt"]);
+    with(&["--parallel", "0"]).fails(2, &["--parallel"]);
+    with(&["-m", "other.gguf"]).fails(2, &["--model"]);
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    with(&["--port", &port]).fails(1, &["cannot listen", &port]);
+    home.run(&["serve", "nowhere.gguf"]).fails(1, &["nowhere.gguf"]);
+}

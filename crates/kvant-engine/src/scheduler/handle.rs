@@ -1,0 +1,147 @@
+//! The door to a scheduler that runs elsewhere.
+
+use super::counters::Counters;
+use super::job::{Job, Refused, Task};
+use super::queue::Queue;
+use super::view::View;
+use crate::engine::Engine;
+use crate::sampler::SampleError;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+/// What the scheduler and those who ask it share.
+pub(super) struct Shared {
+    state: Mutex<State>,
+    wake: Condvar,
+}
+
+/// Somebody who wants to see the cache.
+type Look = Box<dyn FnOnce(View) + Send>;
+
+#[derive(Default)]
+pub(super) struct State {
+    pub queue: Queue,
+    pub looks: Vec<Look>,
+    pub counters: Counters,
+    /// Set once no more jobs are taken: when those at work are ended.
+    pub stopping: Option<Instant>,
+    /// The scheduler is gone.
+    pub ended: bool,
+    next_id: u64,
+}
+
+impl Shared {
+    pub fn new() -> Arc<Self> {
+        Arc::new(Self { state: Mutex::default(), wake: Condvar::new() })
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, State> {
+        // Every change is whole between statements.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until there is something to do.
+    pub fn wait(&self) {
+        let idle =
+            |state: &mut State| state.queue.len() == 0 && state.looks.is_empty() && state.stopping.is_none();
+        drop(self.wake.wait_while(self.lock(), idle).unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+/// Gives jobs to a scheduler and looks at it. Handles can be cloned and sent anywhere.
+#[derive(Clone)]
+pub struct Handle {
+    pub(super) shared: Arc<Shared>,
+    pub(super) engine: Arc<Engine>,
+    pub(super) context: usize,
+    pub(super) most_waiting: usize,
+}
+
+impl Handle {
+    /// The model and its words.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// The most tokens a sequence can hold.
+    pub fn context(&self) -> usize {
+        self.context
+    }
+
+    /// Puts jobs into the queue: all of them or none.
+    ///
+    /// # Errors
+    /// If there is no room, or one of them can never be done.
+    pub fn submit(&self, jobs: Vec<Job>) -> Result<(), Refused> {
+        jobs.iter().try_for_each(|job| self.check(job))?;
+        // Made outside the lock: penalties look at the whole prompt.
+        let count = jobs.len();
+        let tasks: Vec<Task> = jobs.into_iter().map(|job| Task::new(job, 0)).collect::<Result<_, _>>()?;
+        let mut state = self.shared.lock();
+        if state.stopping.is_some() || state.ended {
+            return Err(Refused::Stopping);
+        }
+        let waiting = state.queue.len();
+        // What is alone may be larger than the queue is long: a request for many answers.
+        if waiting > 0 && waiting + count > self.most_waiting {
+            state.counters.refused += count as u64;
+            return Err(Refused::Busy { waiting });
+        }
+        state.counters.accepted += count as u64;
+        for mut task in tasks {
+            task.id = state.next_id;
+            state.next_id += 1;
+            state.queue.push(task);
+        }
+        drop(state);
+        self.shared.wake.notify_all();
+        Ok(())
+    }
+
+    fn check(&self, job: &Job) -> Result<(), Refused> {
+        let prompt = &job.request.prompt;
+        let vocabulary = self.engine.model().vocabulary();
+        if prompt.is_empty() {
+            return Err(Refused::EmptyPrompt);
+        }
+        if prompt.len() > self.context {
+            return Err(Refused::PromptTooLong { prompt: prompt.len(), context: self.context });
+        }
+        if let Some(&id) = prompt.iter().find(|&&id| id as usize >= vocabulary) {
+            return Err(Refused::UnknownToken { id, vocabulary });
+        }
+        let biases = &job.request.sampling.logit_bias;
+        if let Some(&(token, _)) = biases.iter().find(|(id, _)| *id as usize >= vocabulary) {
+            return Err(SampleError::BiasOutside { token, len: vocabulary }.into());
+        }
+        Ok(())
+    }
+
+    /// Shows the cache to `look`, between two passes. It is dropped unseen when the scheduler has ended.
+    pub fn look(&self, look: impl FnOnce(View) + Send + 'static) {
+        let mut state = self.shared.lock();
+        if !state.ended {
+            state.looks.push(Box::new(look));
+        }
+        drop(state);
+        self.shared.wake.notify_all();
+    }
+
+    /// What has happened so far.
+    pub fn counters(&self) -> Counters {
+        self.shared.lock().counters
+    }
+
+    /// True while the scheduler is at work, or ready to be.
+    pub fn is_alive(&self) -> bool {
+        !self.shared.lock().ended
+    }
+
+    /// Takes no more jobs. Those accepted are finished until `deadline`, and ended then.
+    pub fn stop(&self, deadline: Instant) {
+        let mut state = self.shared.lock();
+        state.stopping = Some(state.stopping.map_or(deadline, |earlier| earlier.min(deadline)));
+        drop(state);
+        self.shared.wake.notify_all();
+    }
+}

@@ -1,0 +1,216 @@
+//! What is asked of the scheduler, and what it answers.
+
+use super::logprobs::Logprobs;
+use super::pool::{Pool, Pooling};
+use crate::constraint::Constraint;
+use crate::generation::Generation;
+use crate::kv::KvUnsupported;
+use crate::sampler::SampleError;
+use crate::session::{Finish, GenerateError, Request};
+use std::time::{Duration, Instant};
+
+/// Somebody who waits for an answer.
+pub trait Listener: Send {
+    /// Takes what has happened. It must not block: every sequence waits meanwhile.
+    fn take(&mut self, event: JobEvent);
+
+    /// True when nobody listens any more. The job then ends before the next pass.
+    fn is_gone(&self) -> bool;
+}
+
+/// A text to generate.
+pub struct Job {
+    /// What to generate.
+    pub request: Request,
+    /// For every token its probability, and those of this many likeliest ones.
+    pub logprobs: Option<usize>,
+    /// The text's vector is wanted, and no tokens.
+    pub embed: Option<Pooling>,
+    /// What may be said; none for anything.
+    pub constraint: Option<Box<dyn Constraint>>,
+    /// When it ends at the latest, finished or not.
+    pub deadline: Option<Instant>,
+    /// Owners take turns: one with many jobs does not keep another with one waiting.
+    pub owner: u64,
+    /// Who is told.
+    pub listener: Box<dyn Listener>,
+}
+
+/// What happens to a job. Every job that is accepted ends with `Finished` or `Failed`, unless its listener is gone.
+#[derive(Debug)]
+pub enum JobEvent {
+    /// It has left the queue.
+    Started {
+        /// Tokens of the prompt that were found in the cache.
+        cached: usize,
+        /// The seed that repeats it.
+        seed: u64,
+    },
+    /// A token was chosen.
+    Token {
+        /// The token.
+        token: u32,
+        /// More text: whole characters, no part of a stop string; often empty.
+        text: String,
+        /// Where they were asked for.
+        logprobs: Option<Logprobs>,
+    },
+    /// The text's vector, of length 1.
+    Embedded(Vec<f32>),
+    /// It is over.
+    Finished {
+        /// What was held back of the text.
+        text: String,
+        /// Why it ended.
+        finish: Finish,
+        /// What it took.
+        usage: JobUsage,
+    },
+    /// It could not go on.
+    Failed(JobError),
+}
+
+/// Counts and times of a job.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct JobUsage {
+    /// Tokens of the prompt.
+    pub prompt: usize,
+    /// Those of them that were found in the cache.
+    pub cached: usize,
+    /// Tokens chosen, the ending one included.
+    pub generated: usize,
+    /// From its arrival until it left the queue.
+    pub waited: Duration,
+    /// From its arrival to its end.
+    pub total: Duration,
+}
+
+/// Why a job could not go on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum JobError {
+    /// Its time was up.
+    #[error("the request was not finished within its time limit; ask for fewer tokens, or allow more time")]
+    Deadline,
+    /// The scheduler was told to end.
+    #[error("the engine is shutting down")]
+    Stopped,
+    /// There is no cache for it.
+    #[error(transparent)]
+    Unsupported(#[from] KvUnsupported),
+    /// Something went wrong on the way.
+    #[error(transparent)]
+    Generate(#[from] GenerateError),
+}
+
+/// Why a job was not accepted. Nothing has happened then.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refused {
+    /// The queue is full.
+    #[error("{waiting} requests are waiting already; try again in a while")]
+    Busy {
+        /// Jobs in the queue.
+        waiting: usize,
+    },
+    /// The scheduler has ended, or is about to.
+    #[error("the engine is shutting down and takes no more requests")]
+    Stopping,
+    /// There is nothing to continue.
+    #[error("the prompt is empty: there is nothing to continue")]
+    EmptyPrompt,
+    /// The prompt alone fills the context.
+    #[error("the prompt has {prompt} tokens, but the context holds {context}: shorten it")]
+    PromptTooLong {
+        /// Tokens of the prompt.
+        prompt: usize,
+        /// Tokens the context holds.
+        context: usize,
+    },
+    /// A token the model does not have.
+    #[error("token id {id} is outside the vocabulary of {vocabulary}")]
+    UnknownToken {
+        /// The id.
+        id: u32,
+        /// Number of ids.
+        vocabulary: usize,
+    },
+    /// A setting of the sampler that cannot be.
+    #[error(transparent)]
+    Sampling(#[from] SampleError),
+}
+
+/// A job on its way: waiting, running or set aside.
+pub(super) struct Task {
+    /// By order of arrival.
+    pub id: u64,
+    /// Those of the prompt, and those chosen since.
+    pub tokens: Vec<u32>,
+    pub prompt: usize,
+    pub generation: Generation,
+    pub logprobs: Option<usize>,
+    pub pool: Option<Pool>,
+    pub deadline: Option<Instant>,
+    pub owner: u64,
+    pub listener: Box<dyn Listener>,
+    pub arrived: Instant,
+    /// When it left the queue, and the prompt tokens found in the cache then.
+    pub started: Option<(Instant, usize)>,
+    /// When the last token was chosen.
+    pub spoke: Option<Instant>,
+    /// The prompt is in the tree of prefixes.
+    pub remembered: bool,
+}
+
+impl Task {
+    /// A job that arrives now.
+    pub fn new(mut job: Job, id: u64) -> Result<Self, SampleError> {
+        if job.embed.is_some() {
+            job.request.max_tokens = Some(0);
+        }
+        let generation = Generation::new(&job.request)?.within(job.constraint);
+        let tokens = job.request.prompt;
+        Ok(Self {
+            id,
+            prompt: tokens.len(),
+            tokens,
+            generation,
+            logprobs: job.logprobs,
+            pool: job.embed.map(Pool::new),
+            deadline: job.deadline,
+            owner: job.owner,
+            listener: job.listener,
+            arrived: Instant::now(),
+            started: None,
+            spoke: None,
+            remembered: false,
+        })
+    }
+
+    /// Ends it with its text.
+    pub fn finish(mut self, finish: Finish) {
+        if let Some(pool) = &self.pool {
+            self.listener.take(JobEvent::Embedded(pool.vector()));
+        }
+        let text = self.generation.rest(&finish);
+        let now = Instant::now();
+        let (started, cached) = self.started.unwrap_or((now, 0));
+        let usage = JobUsage {
+            prompt: self.prompt,
+            cached,
+            generated: self.generation.tokens().len(),
+            waited: started - self.arrived,
+            total: now - self.arrived,
+        };
+        self.listener.take(JobEvent::Finished { text, finish, usage });
+    }
+
+    /// Ends it without.
+    pub fn fail(mut self, error: impl Into<JobError>) {
+        self.listener.take(JobEvent::Failed(error.into()));
+    }
+
+    pub fn is_late(&self, now: Instant) -> bool {
+        self.deadline.is_some_and(|deadline| now >= deadline)
+    }
+}

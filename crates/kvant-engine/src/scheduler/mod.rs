@@ -1,0 +1,310 @@
+//! Many sequences at once: continuous batching on one arena of pages.
+//!
+//! A [`Scheduler`] makes passes. Each holds one token of every sequence that is being answered, and stretches of the prompts
+//! that are being read; the weights are read once for all of them. Between passes jobs join and leave. Whoever wants an
+//! answer has a [`Handle`] and a [`Listener`].
+//!
+//! *Who is next?* Jobs wait in a queue of bounded length. Owners take turns, and each owner's jobs keep their order.
+//!
+//! *What if a long prompt comes?* It is read in stretches that make a pass at most a few times longer than one without, by what
+//! passes took lately; several prompts share that in equal parts.
+//!
+//! *What was read before?* Prompts and answers stay in a tree of prefixes, and a job whose prompt begins like one of them
+//! starts there. If the beginning is just being read for another job, it waits for that.
+//!
+//! *What if memory is full?* Prefixes that nobody uses are forgotten first. Then the youngest sequences are set aside: their pages
+//! are given back, and their tokens are read again when there is room. They go on where they were, with the same bits.
+//!
+//! **Invariant:** the tokens of a job depend on its request alone: not on what else is in the passes, on hits in the tree, or on
+//! being set aside. Times decide only when things happen.
+
+mod counters;
+mod handle;
+mod job;
+mod logprobs;
+mod pace;
+mod pass;
+mod pool;
+mod queue;
+mod view;
+
+pub use counters::{CLASSES, Counters, Histogram};
+pub use handle::Handle;
+pub use job::{Job, JobError, JobEvent, JobUsage, Listener, Refused};
+pub use logprobs::Logprobs;
+pub use pool::Pooling;
+pub use view::{SequenceView, View};
+
+use crate::engine::Engine;
+use crate::kv::{self, KvCache};
+use crate::session::PREFILL_CHUNK;
+use handle::Shared;
+use job::Task;
+use kvant_cache::{PrefixTree, Sequence, WhenFull};
+use pace::Pace;
+use pool::Pool;
+use queue::Verdict;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Room that a sequence is given to grow when it is decided whether another one fits beside it.
+const HEADROOM: usize = 256;
+
+/// Tokens that a prompt must share with one that is being read, beyond what is in the cache, for waiting to be worth it.
+const WORTH_WAITING: usize = 128;
+
+/// How much a scheduler takes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SchedulerOptions {
+    /// Sequences in a pass, at most; there is always room for one.
+    pub most_running: usize,
+    /// Jobs in the queue, at most.
+    pub most_waiting: usize,
+    /// Keeps prompts and answers for prompts to come, as long as there is memory.
+    pub remember: bool,
+}
+
+impl Default for SchedulerOptions {
+    fn default() -> Self {
+        Self { most_running: 16, most_waiting: 64, remember: true }
+    }
+}
+
+/// A sequence in work.
+struct Active {
+    task: Task,
+    kv: KvCache,
+}
+
+/// Makes passes for the jobs that come through its [`Handle`]. See the [module](self).
+pub struct Scheduler {
+    engine: Arc<Engine>,
+    /// What every sequence begins as.
+    empty: KvCache,
+    context: usize,
+    tree: PrefixTree,
+    options: SchedulerOptions,
+    shared: Arc<Shared>,
+    /// The oldest first.
+    active: Vec<Active>,
+    /// Set aside to make room, the oldest first.
+    aside: Vec<Task>,
+    pace: Pace,
+    counters: Counters,
+}
+
+impl Scheduler {
+    /// A scheduler whose sequences are caches like `empty`: of its kind and context, with pages from its arena.
+    pub fn new(engine: Arc<Engine>, empty: KvCache, options: SchedulerOptions) -> Self {
+        let layout = Arc::clone(empty.sequence().layout());
+        let tree = PrefixTree::new(layout, empty.sequence().arena().clone(), WhenFull::Evict);
+        let limit = engine.model().position_limit().unwrap_or(usize::MAX);
+        let context = empty.cache().capacity().min(limit);
+        Self {
+            engine,
+            empty,
+            context,
+            tree,
+            options,
+            shared: Shared::new(),
+            active: Vec::new(),
+            aside: Vec::new(),
+            pace: Pace::default(),
+            counters: Counters::default(),
+        }
+    }
+
+    /// The door to it.
+    pub fn handle(&self) -> Handle {
+        Handle {
+            shared: Arc::clone(&self.shared),
+            engine: Arc::clone(&self.engine),
+            context: self.context,
+            most_waiting: self.options.most_waiting,
+        }
+    }
+
+    /// Works until it is told to [stop](Handle::stop), and sleeps while there is nothing to do.
+    pub fn run(mut self) {
+        loop {
+            if self.step() {
+                continue;
+            }
+            if self.shared.lock().stopping.is_some() {
+                return;
+            }
+            self.shared.wait();
+        }
+    }
+
+    /// Lets jobs join and leave, and makes one pass. False when there was nothing to do.
+    pub fn step(&mut self) -> bool {
+        self.sweep();
+        self.admit();
+        self.show();
+        let worked = !self.active.is_empty();
+        if worked {
+            self.pass();
+        }
+        self.publish();
+        worked
+    }
+
+    /// Ends what nobody waits for, what is late, and when it is time to stop everything.
+    fn sweep(&mut self) {
+        let now = Instant::now();
+        let shared = Arc::clone(&self.shared);
+        let mut state = shared.lock();
+        let stop = state.stopping.is_some_and(|deadline| now >= deadline);
+        let goes = |task: &Task| stop || task.is_late(now) || task.listener.is_gone();
+        let mut gone = state.queue.remove(goes);
+        drop(state);
+        gone.extend(self.aside.extract_if(.., |task| goes(task)));
+        let left: Vec<Active> = self.active.extract_if(.., |active| goes(&active.task)).collect();
+        for active in left {
+            self.remember(&active);
+            gone.push(active.task);
+        }
+        for task in gone {
+            if task.listener.is_gone() {
+                self.counters.cancelled += 1;
+                continue;
+            }
+            self.counters.failed += 1;
+            task.fail(if stop { JobError::Stopped } else { JobError::Deadline });
+        }
+    }
+
+    /// Lets jobs join, as far as there is room.
+    fn admit(&mut self) {
+        while self.active.len() < self.options.most_running.max(1) {
+            let Some(task) = self.next() else { return };
+            self.join(task);
+        }
+    }
+
+    /// The next job that may join. Those set aside come first.
+    fn next(&mut self) -> Option<Task> {
+        if let Some(first) = self.aside.first() {
+            return self.has_room(first).then(|| self.aside.remove(0));
+        }
+        self.shared.lock().queue.next(|task| match task {
+            task if !self.has_room(task) => Verdict::Wait,
+            task if self.is_being_read(task) => Verdict::Later,
+            _ => Verdict::Start,
+        })
+    }
+
+    /// Whether a sequence fits beside the others. Pages they share are counted for each. Prompts share a pass, so not all
+    /// have the exact rows of a whole stretch at a time. Where this is wrong, the youngest is set aside.
+    fn has_room(&self, task: &Task) -> bool {
+        let Some(cap) = self.empty.sequence().arena().cap() else { return true };
+        let layout = self.empty.sequence().layout();
+        let need =
+            |tokens: usize| layout.arena_bytes((tokens + HEADROOM).min(self.context), PREFILL_CHUNK / 4);
+        let taken: usize = self.active.iter().map(|active| need(active.task.tokens.len())).sum();
+        self.active.is_empty() || taken + need(task.tokens.len()) <= cap
+    }
+
+    /// Whether another sequence is just reading what this one begins with.
+    fn is_being_read(&self, task: &Task) -> bool {
+        if !self.options.remember || task.prompt < WORTH_WAITING {
+            return false;
+        }
+        let known = self.tree.longest(&task.tokens);
+        self.active.iter().any(|active| {
+            let prompt = &active.task.tokens[..active.task.prompt];
+            let common = prompt.iter().zip(&task.tokens).take_while(|(a, b)| a == b).count();
+            active.kv.cache().len() < active.task.prompt && common >= known + WORTH_WAITING
+        })
+    }
+
+    fn join(&mut self, mut task: Task) {
+        // The last token is always read: its logits are what the next one is chosen from. A mean wants all tokens read.
+        let is_mean = task.pool.as_ref().is_some_and(|pool| pool.pooling == Pooling::Mean);
+        task.pool.iter_mut().for_each(Pool::reset);
+        let known = &task.tokens[..task.tokens.len() - 1];
+        let found = if self.options.remember && !is_mean { self.tree.find(known).ok() } else { None };
+        // Where there is not even room for a copy of what was found, reading starts over.
+        let sequence = found.unwrap_or_else(|| {
+            let empty = self.empty.sequence();
+            Sequence::new(Arc::clone(empty.layout()), empty.arena().clone())
+        });
+        let kv = match self.empty.over(sequence) {
+            Ok(kv) => kv,
+            Err(error) => {
+                self.counters.failed += 1;
+                return task.fail(error);
+            }
+        };
+        if task.started.is_none() {
+            let cached = kv.cache().len();
+            task.started = Some((Instant::now(), cached));
+            self.counters.prompt_tokens += task.prompt as u64;
+            self.counters.cached_tokens += cached as u64;
+            task.listener.take(JobEvent::Started { cached, seed: task.generation.seed() });
+        }
+        let place = self.active.partition_point(|active| active.task.id < task.id);
+        self.active.insert(place, Active { task, kv });
+    }
+
+    /// Keeps what a sequence holds for prompts to come.
+    fn remember(&mut self, active: &Active) {
+        if self.options.remember {
+            let held = active.kv.cache().len();
+            // Without room for another reference to unfinished sinks there is nothing to keep.
+            let _ = self.tree.insert(&active.task.tokens[..held], active.kv.sequence());
+        }
+    }
+
+    /// Shows the cache to those who asked.
+    fn show(&mut self) {
+        let looks = std::mem::take(&mut self.shared.lock().looks);
+        if looks.is_empty() {
+            return;
+        }
+        let view = self.view();
+        looks.into_iter().for_each(|look| look(view.clone()));
+    }
+
+    fn view(&self) -> View {
+        let sequence = self.empty.sequence();
+        let f16 = kv::f16_bytes_per_token(self.engine.model().states());
+        let sequences = self.active.iter().map(|Active { task, kv }| SequenceView {
+            id: task.id,
+            prompt: task.prompt,
+            cached: task.started.map_or(0, |started| started.1),
+            held: kv.cache().len(),
+            generated: task.generation.tokens().len(),
+            footprint: kv.footprint(),
+            f16: kv.cache().len() as u64 * f16,
+        });
+        View {
+            sequences: sequences.collect(),
+            arena: sequence.arena().usage(),
+            cap: sequence.arena().cap(),
+            prefixes: self.tree.usage(),
+            sinks: sequence.layout().rule().sinks,
+            page: sequence.layout().sides().map(|(.., side)| side.page_tokens()).max().unwrap_or(0),
+        }
+    }
+
+    /// Lets everybody know the counters. What handles count, they count themselves.
+    fn publish(&mut self) {
+        let mut state = self.shared.lock();
+        let Counters { accepted, refused, .. } = state.counters;
+        let (running, waiting) = (self.active.len(), state.queue.len() + self.aside.len());
+        state.counters = Counters { accepted, refused, running, waiting, ..self.counters };
+    }
+}
+
+impl Drop for Scheduler {
+    fn drop(&mut self) {
+        let mut state = self.shared.lock();
+        state.ended = true;
+        // Those who wait are told by the end of their listeners.
+        let waiting = (state.queue.remove(|_| true), std::mem::take(&mut state.looks));
+        drop(state);
+        drop(waiting);
+    }
+}

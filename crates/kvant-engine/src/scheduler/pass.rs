@@ -1,0 +1,235 @@
+//! One pass: room for its tokens, the network, and what comes of every sequence.
+
+use super::job::{JobError, JobEvent, Task};
+use super::logprobs::Logprobs;
+use super::{Active, Scheduler, pace};
+use crate::kv::KvFailure;
+use crate::session::{Finish, GenerateError};
+use kvant_cache::CacheError;
+use kvant_model::blocks::{Chunk, Rows};
+use kvant_model::tokenizer::Tokenizer;
+use std::ops::Range;
+use std::time::Instant;
+
+/// What a pass came to for one sequence.
+struct Outcome {
+    /// None where no token was to be chosen any more.
+    token: Option<JobEvent>,
+    finish: Option<Finish>,
+}
+
+impl Active {
+    /// Tokens that are known and not yet read; at least one.
+    fn pending(&self) -> usize {
+        self.task.tokens.len() - self.kv.cache().len()
+    }
+
+    /// The next `share` tokens; logits are wanted where that is all.
+    fn chunk(&mut self, share: usize) -> Chunk<'_> {
+        let at = self.kv.cache().len();
+        let wanted = if share == self.pending() { share - 1..share } else { 0..0 };
+        Chunk { tokens: &self.task.tokens[at..at + share], cache: self.kv.cache_mut(), wanted }
+    }
+
+    /// Chooses a token from the logits after the last one read.
+    fn choose(
+        &mut self,
+        logits: &[f32],
+        tokenizer: &Tokenizer,
+        context: usize,
+    ) -> Result<Outcome, GenerateError> {
+        self.kv.check()?;
+        let Task { generation, tokens, logprobs, .. } = &mut self.task;
+        if generation.is_full() {
+            return Ok(Outcome { token: None, finish: Some(Finish::MaxTokens) });
+        }
+        let choice = generation.choose(logits, tokenizer)?;
+        tokens.push(choice.token);
+        let no_more = || match self.kv.cache().len() == context {
+            _ if generation.is_full() => Some(Finish::MaxTokens),
+            true => Some(Finish::ContextFull),
+            false => None,
+        };
+        let finish = choice.finish.or_else(no_more);
+        let ends_text = matches!(finish, Some(Finish::EndOfText(_)));
+        let logprobs = logprobs.map(|count| Logprobs::of(logits, choice.token, count));
+        let token = JobEvent::Token { token: choice.token, text: choice.text, logprobs };
+        Ok(Outcome { token: (!ends_text).then_some(token), finish })
+    }
+}
+
+/// The rows of those sequences whose vectors are wanted.
+struct Vectors {
+    /// Which sequence, and which rows of the pass are its own.
+    places: Vec<(usize, Range<usize>)>,
+    /// (places, rows, hidden), as the last layer that was seen has left them.
+    rows: Vec<Vec<f32>>,
+    hidden: usize,
+}
+
+impl Vectors {
+    fn new(active: &[Active], shares: &[usize]) -> Self {
+        let mut start = 0;
+        let mut places = Vec::new();
+        for (index, (active, share)) in active.iter().zip(shares).enumerate() {
+            if active.task.pool.is_some() {
+                places.push((index, start..start + share));
+            }
+            start += share;
+        }
+        Self { places, rows: Vec::new(), hidden: 0 }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+
+    /// Is shown every layer's input, and last the normed output, which is what stays.
+    fn look(&mut self, rows: &Rows) {
+        self.hidden = rows.width();
+        let own = |place: &(usize, Range<usize>)| {
+            let Range { start, end } = place.1;
+            rows.data()[start * rows.width()..end * rows.width()].to_vec()
+        };
+        self.rows = self.places.iter().map(own).collect();
+    }
+
+    fn pool(self, active: &mut [Active]) {
+        for ((index, _), rows) in self.places.iter().zip(&self.rows) {
+            active[*index].task.pool.iter_mut().for_each(|pool| pool.add(rows, self.hidden));
+        }
+    }
+}
+
+/// A sequence whose logits are there.
+struct Pick<'a> {
+    active: &'a mut Active,
+    logits: &'a [f32], // (vocabulary)
+    outcome: Option<Result<Outcome, GenerateError>>,
+}
+
+impl Scheduler {
+    /// Makes a pass over the active sequences and tells their listeners.
+    pub(super) fn pass(&mut self) {
+        let mut shares = self.shares();
+        self.make_room(&mut shares);
+        let start = Instant::now();
+        let mut wanted = Vectors::new(&self.active, &shares);
+        let mut chunks: Vec<Chunk<'_>> =
+            self.active.iter_mut().zip(&shares).map(|(active, &share)| active.chunk(share)).collect();
+        let answering = chunks.iter().filter(|chunk| chunk.tokens.len() == 1).count();
+        let complete: Vec<bool> = chunks.iter().map(|chunk| !chunk.wanted.is_empty()).collect();
+        let model = self.engine.model();
+        let logits = match wanted.is_empty() {
+            _ if chunks.is_empty() => return,
+            true => model.forward(&mut chunks),
+            false => model.forward_observed(&mut chunks, &mut |_, rows| wanted.look(rows)),
+        };
+        wanted.pool(&mut self.active);
+        let rows: usize = shares.iter().sum();
+        self.pace.learn(rows - answering, answering, start.elapsed());
+        self.counters.passes += 1;
+        self.counters.rows += rows as u64;
+        match logits {
+            Ok(logits) => self.harvest(&complete, &logits),
+            Err(error) => {
+                // Memory and tokens were checked before, so this concerns them all.
+                for active in std::mem::take(&mut self.active) {
+                    self.counters.failed += 1;
+                    active.task.fail(GenerateError::from(error.clone()));
+                }
+            }
+        }
+        self.counters.pass_seconds += start.elapsed().as_secs_f64();
+    }
+
+    /// How many tokens each sequence brings: one where it is being answered, its part of the budget where it is read.
+    fn shares(&self) -> Vec<usize> {
+        let pending: Vec<usize> = self.active.iter().map(Active::pending).collect();
+        let reading: Vec<usize> = pending.iter().copied().filter(|&count| count > 1).collect();
+        let budget = self.pace.budget(pending.len() - reading.len());
+        let mut dealt = pace::deal(budget, &reading).into_iter();
+        let share = |count: usize| if count > 1 { dealt.next().unwrap_or(1) } else { 1 };
+        pending.into_iter().map(share).collect()
+    }
+
+    /// Takes memory for the shares, the oldest first. Where it does not suffice the youngest are set aside.
+    fn make_room(&mut self, shares: &mut Vec<usize>) {
+        let mut index = 0;
+        while index < self.active.len() {
+            let Err(full) = self.tree.reserve(self.active[index].kv.sequence_mut(), shares[index]) else {
+                index += 1;
+                continue;
+            };
+            let Some(Active { mut task, kv }) = self.active.pop() else { return };
+            drop(kv);
+            if self.active.is_empty() {
+                // It had everything, and that was not enough.
+                self.counters.failed += 1;
+                let failure = KvFailure::from(CacheError::from(full));
+                task.fail(JobError::from(GenerateError::from(failure)));
+            } else {
+                self.counters.set_aside += 1;
+                task.remembered = false;
+                let place = self.aside.partition_point(|other| other.id < task.id);
+                self.aside.insert(place, task);
+            }
+        }
+        shares.truncate(self.active.len());
+    }
+
+    /// Chooses tokens for the sequences that are read to their end, and parts with those that are done.
+    fn harvest(&mut self, complete: &[bool], logits: &Rows) {
+        let (tokenizer, context) = (self.engine.tokenizer(), self.context);
+        let wanted = self.active.iter_mut().zip(complete).filter(|(_, complete)| **complete);
+        let mut picks: Vec<Pick<'_>> = wanted
+            .enumerate()
+            .map(|(row, (active, _))| Pick { active, logits: logits.row(row), outcome: None })
+            .collect();
+        kvant_threads::for_each_chunk(&mut picks, 1, |_, picks| {
+            for pick in picks {
+                pick.outcome = Some(pick.active.choose(pick.logits, tokenizer, context));
+            }
+        });
+        let mut outcomes = picks.into_iter().filter_map(|pick| pick.outcome).collect::<Vec<_>>().into_iter();
+        let now = Instant::now();
+        for (mut active, complete) in std::mem::take(&mut self.active).into_iter().zip(complete) {
+            let outcome = match complete {
+                true => outcomes.next(),
+                // What could not be stored is found out before the prompt is read to its end.
+                false => active.kv.check().err().map(|failure| Err(failure.into())),
+            };
+            if *complete && !active.task.remembered {
+                active.task.remembered = true;
+                self.remember(&active);
+            }
+            match outcome {
+                None => self.active.push(active),
+                Some(Err(error)) => {
+                    self.counters.failed += 1;
+                    active.task.fail(error);
+                }
+                Some(Ok(outcome)) => self.deliver(active, outcome, now),
+            }
+        }
+    }
+
+    /// Tells a listener what came, and keeps the sequence if it goes on.
+    fn deliver(&mut self, mut active: Active, outcome: Outcome, now: Instant) {
+        if let Some(event) = outcome.token {
+            self.counters.generated_tokens += 1;
+            match active.task.spoke.replace(now) {
+                Some(before) => self.counters.between_tokens.add(now - before),
+                None => self.counters.first_token.add(now - active.task.arrived),
+            }
+            active.task.listener.take(event);
+        }
+        let Some(finish) = outcome.finish else {
+            self.active.push(active);
+            return;
+        };
+        self.counters.finished += 1;
+        self.remember(&active);
+        active.task.finish(finish);
+    }
+}

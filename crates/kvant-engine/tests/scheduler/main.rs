@@ -1,0 +1,9 @@
+//! Many sequences at once, without a server around them.
+
+mod ends;
+mod room;
+mod sameness;
+mod support;
+#[path = "../../../kvant-model/tests/support/tiny.rs"]
+mod tiny;
+mod turns;

@@ -1,0 +1,175 @@
+//! What a job gets does not depend on who else is there, nor on what was there before.
+
+use crate::support::*;
+use kvant_engine::scheduler::{Pooling, SchedulerOptions};
+use kvant_engine::{Constraint, ConstraintError, Engine, KvCache, Policy};
+use kvant_model::blocks::{Chunk, Rows};
+
+const POLICIES: [&str; 3] = ["int4", "f16", "k=ch4:p128,v=rot4g32;recent=70;sinks=1"];
+
+#[test]
+fn a_seed_gives_the_same_tokens_alone_among_sixteen_and_after_a_hit() {
+    let engine = engine();
+    for policy in POLICIES {
+        let requests: Vec<_> = (0..17u32)
+            .map(|i| request(prompt(i % 5, 30 + 25 * i as usize % 300), u64::from(i), 20 + i as usize % 7))
+            .collect();
+        let expected: Vec<_> = requests.iter().map(|request| alone(&engine, policy, request)).collect();
+        assert!(expected.iter().any(|(tokens, _)| tokens.len() >= 20), "the texts are long enough to tell");
+
+        let mut scheduler = scheduler(&engine, policy, None, SchedulerOptions::default());
+        let handle = scheduler.handle();
+        for round in ["at first", "after hits"] {
+            let mut ears = Vec::new();
+            for request in &requests {
+                ears.push(submit(&handle, request.clone()).unwrap());
+                // Some join while others are under way.
+                scheduler.step();
+            }
+            settle(&mut scheduler);
+            for (number, (ear, (tokens, text))) in ears.iter().zip(&expected).enumerate() {
+                ear.with(|heard| {
+                    assert_eq!(&heard.tokens, tokens, "{policy}, job {number} {round}");
+                    assert_eq!(&heard.text, text, "{policy}, job {number} {round}");
+                });
+            }
+        }
+        let counters = handle.counters();
+        assert!(counters.cached_tokens > counters.prompt_tokens / 8, "{policy}: {counters:?}");
+    }
+}
+
+#[test]
+fn a_hit_is_counted_and_leaves_the_last_token_to_read() {
+    let engine = engine();
+    let mut scheduler = usual(&engine);
+    let handle = scheduler.handle();
+    // 4 sinks and 3 pages of 64: the last one ends with the prompt.
+    let whole = request(prompt(1, 196), 1, 3);
+    let cached: Vec<usize> = [&whole, &whole, &request(prompt(1, 300), 1, 3), &request(prompt(2, 300), 1, 3)]
+        .map(|request| {
+            let ear = submit(&handle, request.clone()).unwrap();
+            settle(&mut scheduler);
+            ear.with(|heard| {
+                let usage = heard.end.as_ref().unwrap().as_ref().unwrap().1;
+                assert_eq!((Some(usage.cached), usage.prompt), (heard.cached, request.prompt.len()));
+                usage.cached
+            })
+        })
+        .to_vec();
+    assert_eq!(cached, [0, 132, 196, 0]);
+}
+
+#[test]
+fn a_conversation_goes_on_from_what_was_said() {
+    let engine = engine();
+    let mut scheduler = usual(&engine);
+    let handle = scheduler.handle();
+    let first = request(prompt(1, 100), 5, 150);
+    let ear = submit(&handle, first.clone()).unwrap();
+    settle(&mut scheduler);
+    let mut tokens = [first.prompt, ear.tokens()].concat();
+    let said = tokens.len();
+    tokens.extend(prompt(9, 30));
+    let second = request(tokens, 6, 10);
+    let ear = submit(&handle, second.clone()).unwrap();
+    settle(&mut scheduler);
+    assert!(ear.with(|heard| heard.cached.unwrap()) >= said - 64);
+    assert_eq!(ear.tokens(), alone(&engine, "int4", &second).0);
+}
+
+#[test]
+fn probabilities_are_the_same_alone_and_in_company() {
+    let engine = engine();
+    let listen = |company: usize| {
+        let mut scheduler = usual(&engine);
+        let ear = Ear::default();
+        let mut jobs = vec![job(request(prompt(0, 90), 3, 12), &ear)];
+        jobs[0].logprobs = Some(5);
+        jobs.extend((0..company as u32).map(|i| job(request(prompt(i, 120), 4, 12), &Ear::default())));
+        scheduler.handle().submit(jobs).unwrap();
+        settle(&mut scheduler);
+        ear.with(|heard| heard.logprobs.clone())
+    };
+    let quiet = listen(0);
+    assert!(!quiet.is_empty() && quiet.iter().all(|found| found.top.len() == 5 && found.chosen <= 0.0));
+    assert_eq!(quiet, listen(7));
+}
+
+/// Tokens of one parity by turns, and an error after some.
+struct ByTurns(u32);
+
+impl Constraint for ByTurns {
+    fn allow(&mut self, logits: &mut [f32]) -> Result<(), ConstraintError> {
+        let forbidden = logits.iter_mut().enumerate().filter(|(id, _)| *id as u32 % 2 != self.0 % 2);
+        forbidden.for_each(|(_, logit)| *logit = f32::NEG_INFINITY);
+        if self.0 < 9 { Ok(()) } else { Err(ConstraintError("enough".into())) }
+    }
+
+    fn accept(&mut self, token: u32) -> Result<(), ConstraintError> {
+        assert_eq!(token % 2, self.0 % 2);
+        self.0 += 1;
+        Ok(())
+    }
+}
+
+#[test]
+fn a_constraint_decides_what_may_come_and_fails_its_own_job_only() {
+    let engine = engine();
+    let mut scheduler = usual(&engine);
+    let ears = [Ear::default(), Ear::default(), Ear::default()];
+    let mut jobs: Vec<_> = ears.iter().map(|ear| job(request(prompt(1, 70), 3, 8), ear)).collect();
+    jobs[0].constraint = Some(Box::new(ByTurns(0)));
+    jobs[1].constraint = Some(Box::new(ByTurns(5)));
+    scheduler.handle().submit(jobs).unwrap();
+    settle(&mut scheduler);
+    let parities: Vec<u32> = ears[0].tokens().iter().map(|token| token % 2).collect();
+    assert!(parities.len() > 1 && parities.iter().zip([0, 1].iter().cycle()).all(|(a, b)| a == b));
+    let ended = ears[1].with(|heard| match heard.end.as_ref().unwrap() {
+        Ok(_) => None,
+        Err(error) => Some(error.to_string()),
+    });
+    assert_eq!(ended.as_deref(), Some("the text cannot be kept to the format asked for: enough"));
+    assert_eq!(ears[2].tokens(), alone(&engine, "int4", &request(prompt(1, 70), 3, 8)).0);
+}
+
+/// The normed output of the last layer, `(tokens, hidden)`, in one pass.
+fn hidden(engine: &Engine, tokens: &[u32]) -> Vec<Vec<f32>> {
+    let policy: Policy = "int4".parse().unwrap();
+    let mut kv = KvCache::new(policy, engine.model().states(), CONTEXT).unwrap();
+    let mut last = Vec::new();
+    let chunk = Chunk { tokens, cache: kv.cache_mut(), wanted: 0..0 };
+    let mut keep =
+        |_: usize, rows: &Rows| last = rows.data().chunks(rows.width()).map(<[f32]>::to_vec).collect();
+    engine.model().forward_observed(&mut [chunk], &mut keep).unwrap();
+    last
+}
+
+#[test]
+fn vectors_are_those_of_the_last_layer_whoever_else_is_there() {
+    let engine = engine();
+    let mut scheduler = usual(&engine);
+    let handle = scheduler.handle();
+    let prompt = prompt(4, 300);
+    for round in 0..2 {
+        // In company, and after the prompt has been remembered.
+        let talker = submit(&handle, request(crate::support::prompt(1, 40), 1, 30)).unwrap();
+        let ears = [Ear::default(), Ear::default()];
+        let mut jobs: Vec<_> = ears.iter().map(|ear| job(request(prompt.clone(), 0, 9), ear)).collect();
+        jobs[0].embed = Some(Pooling::Mean);
+        jobs[1].embed = Some(Pooling::Last);
+        handle.submit(jobs).unwrap();
+        settle(&mut scheduler);
+        let rows = hidden(&engine, &prompt);
+        let mean: Vec<f32> = (0..rows[0].len()).map(|c| rows.iter().map(|row| row[c]).sum()).collect();
+        for (ear, expected) in ears.iter().zip([&mean, &rows[299]]) {
+            let length = expected.iter().map(|x| x * x).sum::<f32>().sqrt();
+            ear.with(|heard| {
+                assert_eq!((heard.vector.len(), heard.tokens.len()), (expected.len(), 0));
+                let far = heard.vector.iter().zip(expected).map(|(a, b)| (a - b / length).abs());
+                assert!(far.fold(0.0, f32::max) < 1e-5, "round {round}");
+            });
+        }
+        assert!(talker.is_done());
+    }
+}

@@ -1,0 +1,161 @@
+//! One answer of several: what has come of it, or a piece of it.
+
+use super::Form;
+use super::logprobs::{self, TextLogprobs};
+use crate::tools::{Call, CallReader, Part};
+use kvant_engine::scheduler::Logprobs;
+use kvant_model::tokenizer::Tokenizer;
+use serde_json::{Value, json};
+
+/// Text with what belongs to it.
+#[derive(Debug, Default)]
+pub struct Choice {
+    text: String,
+    finish: Option<&'static str>,
+    calls: Vec<Value>,
+    /// Finds calls, where there are tools.
+    reader: Option<CallReader>,
+    /// What calls are named after, and how many there were.
+    id: String,
+    called: usize,
+    /// Of a chat.
+    content: Option<Vec<Value>>,
+    /// Of a text.
+    lists: Option<TextLogprobs>,
+    /// Characters before the next token.
+    offset: usize,
+}
+
+impl Choice {
+    /// An answer that begins with a text of its own.
+    pub fn new(echo: &str) -> Self {
+        Self { text: echo.to_owned(), offset: echo.chars().count(), ..Self::default() }
+    }
+
+    /// An answer that may call tools, each call named after `id`.
+    pub fn calling(reader: CallReader, id: String) -> Self {
+        Self { reader: Some(reader), id, ..Self::default() }
+    }
+
+    /// Ends it with a last text.
+    pub fn end(&mut self, text: &str, finish: &'static str) {
+        self.say(text);
+        if let Some(parts) = self.reader.as_mut().map(CallReader::finish) {
+            self.take_parts(parts);
+        }
+        self.finish = Some(if self.called > 0 && finish == "stop" { "tool_calls" } else { finish });
+    }
+
+    fn say(&mut self, text: &str) {
+        match self.reader.as_mut().map(|reader| reader.push(text)) {
+            Some(parts) => self.take_parts(parts),
+            None => self.text.push_str(text),
+        }
+    }
+
+    fn take_parts(&mut self, parts: Vec<Part>) {
+        for part in parts {
+            match part {
+                Part::Text(text) => self.text.push_str(&text),
+                Part::Call(Call { name, arguments }) => {
+                    let id = format!("call-{}-{}", self.id, self.called);
+                    let function = json!({"name": name, "arguments": arguments});
+                    self.calls.push(json!({
+                        "index": self.called, "id": id, "type": "function", "function": function,
+                    }));
+                    self.called += 1;
+                }
+            }
+        }
+    }
+
+    /// Adds a token, and the text it let out.
+    pub fn add(
+        &mut self,
+        tokenizer: &Tokenizer,
+        form: &Form,
+        token: u32,
+        text: &str,
+        found: Option<Logprobs>,
+    ) {
+        self.say(text);
+        let Some(found) = found else { return };
+        match form {
+            Form::Chat => {
+                let entry = logprobs::of_chat(tokenizer, token, &found);
+                self.content.get_or_insert_default().push(entry);
+            }
+            Form::Text { .. } => {
+                self.lists.get_or_insert_default().push(tokenizer, token, &found, &mut self.offset);
+            }
+        }
+    }
+
+    /// Takes what has come since the last time; the rest goes on from there.
+    pub fn take_piece(&mut self) -> Self {
+        let (offset, called) = (self.offset, self.called);
+        let (reader, id) = (self.reader.take(), std::mem::take(&mut self.id));
+        std::mem::replace(self, Self { offset, called, reader, id, ..Self::default() })
+    }
+
+    /// True if there is nothing to tell.
+    pub fn is_empty(&self) -> bool {
+        let is_silent = self.text.is_empty() && self.calls.is_empty() && self.finish.is_none();
+        is_silent && self.content.is_none() && self.lists.is_none()
+    }
+
+    fn logprobs(&mut self) -> Value {
+        match (self.content.take(), self.lists.take()) {
+            (Some(content), _) => json!({"content": content, "refusal": null}),
+            (None, Some(lists)) => lists.into_value(),
+            (None, None) => Value::Null,
+        }
+    }
+
+    /// As a whole.
+    pub fn into_whole(mut self, index: usize, form: &Form) -> Value {
+        let logprobs = self.logprobs();
+        let Self { text, finish, mut calls, .. } = self;
+        match form {
+            Form::Chat => {
+                let mut message = json!({"role": "assistant", "content": text, "refusal": null});
+                if !calls.is_empty() {
+                    // Their order is that of the list.
+                    calls
+                        .iter_mut()
+                        .filter_map(Value::as_object_mut)
+                        .for_each(|call| drop(call.shift_remove("index")));
+                    message["tool_calls"] = calls.into();
+                    if text.is_empty() {
+                        message["content"] = Value::Null;
+                    }
+                }
+                json!({"index": index, "message": message, "logprobs": logprobs, "finish_reason": finish})
+            }
+            Form::Text { .. } => {
+                json!({"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish})
+            }
+        }
+    }
+
+    /// As a piece of a stream.
+    pub fn into_piece(mut self, index: usize, form: &Form) -> Value {
+        let logprobs = self.logprobs();
+        let Self { text, finish, calls, .. } = self;
+        match form {
+            Form::Chat => {
+                let mut delta = json!({});
+                if !text.is_empty() || (finish.is_none() && calls.is_empty()) {
+                    delta["content"] = text.into();
+                }
+                if !calls.is_empty() {
+                    delta["tool_calls"] = calls.into();
+                }
+                json!({"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish})
+            }
+            Form::Text { .. } => {
+                json!({"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish})
+            }
+        }
+    }
+}

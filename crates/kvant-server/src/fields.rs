@@ -1,0 +1,192 @@
+//! A JSON object, field by field. What nobody asked for is refused at the end: no setting is dropped in silence.
+
+use crate::error::ApiError;
+use serde_json::{Map, Value};
+use std::ops::RangeInclusive;
+
+/// Fields that are yet to be read.
+pub struct Fields {
+    fields: Map<String, Value>,
+    /// Where they are, for messages: empty, or `stream_options.`
+    place: String,
+}
+
+impl Fields {
+    /// The object in a request's body.
+    pub fn parse(body: &[u8]) -> Result<Self, ApiError> {
+        let value = serde_json::from_slice(body)
+            .map_err(|e| ApiError::bad(format!("the body is not valid JSON: {e}")))?;
+        match value {
+            Value::Object(fields) => Ok(Self { fields, place: String::new() }),
+            _ => Err(ApiError::bad("the body must be a JSON object")),
+        }
+    }
+
+    /// The fields of an object inside another.
+    pub fn inside(name: &str, value: Value) -> Result<Self, ApiError> {
+        match value {
+            Value::Object(fields) => Ok(Self { fields, place: format!("{name}.") }),
+            other => Err(ApiError::field(name, format!("{name} must be an object, not {}", kind(&other)))),
+        }
+    }
+
+    /// What the fields are called in full.
+    pub fn name(&self, name: &str) -> String {
+        format!("{}{name}", self.place)
+    }
+
+    /// Any value; `null` is as good as none.
+    pub fn take(&mut self, name: &str) -> Option<Value> {
+        self.fields.remove(name).filter(|value| !value.is_null())
+    }
+
+    /// A text.
+    pub fn text(&mut self, name: &str) -> Result<Option<String>, ApiError> {
+        match self.take(name) {
+            None => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text)),
+            Some(other) => Err(self.wrong(name, "a string", &other)),
+        }
+    }
+
+    /// True or false.
+    pub fn flag(&mut self, name: &str) -> Result<Option<bool>, ApiError> {
+        match self.take(name) {
+            None => Ok(None),
+            Some(Value::Bool(flag)) => Ok(Some(flag)),
+            Some(other) => Err(self.wrong(name, "true or false", &other)),
+        }
+    }
+
+    /// A number within a range.
+    pub fn number(&mut self, name: &str, range: RangeInclusive<f32>) -> Result<Option<f32>, ApiError> {
+        let Some(value) = self.take(name) else { return Ok(None) };
+        let wanted = || format!("a number from {} to {}", range.start(), range.end());
+        let number = value.as_f64().ok_or_else(|| self.wrong(name, &wanted(), &value))? as f32;
+        if range.contains(&number) { Ok(Some(number)) } else { Err(self.wrong(name, &wanted(), &value)) }
+    }
+
+    /// A whole number within a range.
+    pub fn integer(&mut self, name: &str, range: RangeInclusive<u64>) -> Result<Option<u64>, ApiError> {
+        let Some(value) = self.take(name) else { return Ok(None) };
+        let integer = value.as_u64().filter(|number| range.contains(number));
+        let wanted = match *range.end() {
+            u64::MAX => format!("a whole number from {}", range.start()),
+            end => format!("a whole number from {} to {end}", range.start()),
+        };
+        integer.map(Some).ok_or_else(|| self.wrong(name, &wanted, &value))
+    }
+
+    /// An object.
+    pub fn object(&mut self, name: &str) -> Result<Option<Self>, ApiError> {
+        let full = self.name(name);
+        self.take(name).map(|value| Self::inside(&full, value)).transpose()
+    }
+
+    /// Drops fields that cannot change an answer: who asks, and notes of the client's own.
+    pub fn ignore(&mut self, names: &[&str]) {
+        names.iter().for_each(|name| drop(self.fields.remove(*name)));
+    }
+
+    /// Refuses what is known and not supported, by name. `false`, 0 and nothing ask for nothing.
+    pub fn refuse(&mut self, names: &[&str]) -> Result<(), ApiError> {
+        for name in names {
+            let asks = |value: &Value| match value {
+                Value::Bool(asked) => *asked,
+                Value::Array(items) => !items.is_empty(),
+                value => value.as_f64() != Some(0.0),
+            };
+            if self.take(name).is_some_and(|value| asks(&value)) {
+                let full = self.name(name);
+                let message = format!("{full} is not supported by this server");
+                return Err(ApiError::field(full, message).code("unsupported_parameter"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses whatever was not read.
+    pub fn end(self) -> Result<(), ApiError> {
+        let Some(name) = self.fields.keys().next() else { return Ok(()) };
+        let full = self.name(name);
+        let message = format!("unknown field {full:?}: this server does not know what it asks for");
+        Err(ApiError::field(full, message).code("unknown_parameter"))
+    }
+
+    /// Says that a field is not what it must be.
+    pub fn wrong(&self, name: &str, wanted: &str, got: &Value) -> ApiError {
+        let full = self.name(name);
+        let shown = match got {
+            Value::Number(number) => number.to_string(),
+            Value::Bool(flag) => flag.to_string(),
+            other => kind(other).to_owned(),
+        };
+        let message = format!("{full} must be {wanted}, not {shown}");
+        ApiError::field(full, message)
+    }
+}
+
+/// A kind of value, for messages.
+pub fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "an array",
+        Value::Object(_) => "an object",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fields(text: &str) -> Fields {
+        Fields::parse(text.as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn fields_are_checked_as_they_are_read() {
+        let mut all = fields(r#"{"a": "x", "b": true, "c": 0.5, "d": 3, "e": null, "f": {"g": 1}}"#);
+        assert_eq!(all.text("a").unwrap().as_deref(), Some("x"));
+        assert_eq!(all.flag("b").unwrap(), Some(true));
+        assert_eq!(all.number("c", 0.0..=1.0).unwrap(), Some(0.5));
+        assert_eq!(all.integer("d", 1..=3).unwrap(), Some(3));
+        assert_eq!(all.text("e").unwrap(), None);
+        let mut inner = all.object("f").unwrap().unwrap();
+        let error = inner.integer("g", 2..=3).unwrap_err();
+        assert!(error.body().to_string().contains("f.g must be a whole number from 2 to 3, not 1"));
+        assert_eq!(all.end(), Ok(()));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (text, read) in [
+            (r#"{"x": 1}"#, Fields::text as fn(&mut Fields, &str) -> _),
+            (r#"{"x": "1"}"#, |f, n| f.flag(n).map(|_| None)),
+            (r#"{"x": 1.5}"#, |f, n| f.integer(n, 0..=9).map(|_| None)),
+            (r#"{"x": -1}"#, |f, n| f.integer(n, 0..=9).map(|_| None)),
+            (r#"{"x": 2}"#, |f, n| f.number(n, 0.0..=1.0).map(|_| None)),
+            (r#"{"x": []}"#, |f, n| f.object(n).map(|_| None)),
+        ] {
+            let error = read(&mut fields(text), "x").unwrap_err().body();
+            assert_eq!(error["error"]["param"], "x", "{error}");
+        }
+        for text in ["", "[]", "{", "nul", r#"{"a":1}}"#] {
+            assert!(Fields::parse(text.as_bytes()).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_dropped_in_silence() {
+        let error = fields(r#"{"temprature": 1}"#).end().unwrap_err().body();
+        assert_eq!(error["error"]["code"], "unknown_parameter");
+        let error = fields(r#"{"audio": {"voice": "x"}}"#).refuse(&["audio"]).unwrap_err().body();
+        assert_eq!(error["error"]["code"], "unsupported_parameter");
+        let mut idle = fields(r#"{"store": false, "best_of": 0, "tools": [], "user": "me"}"#);
+        idle.refuse(&["store", "best_of", "tools"]).unwrap();
+        idle.ignore(&["user"]);
+        assert_eq!(idle.end(), Ok(()));
+    }
+}

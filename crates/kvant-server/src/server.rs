@@ -1,0 +1,130 @@
+//! From a port to the routes: connections, their bounds, and an orderly end.
+
+use crate::app::{App, ServerOptions};
+use crate::patience::Patient;
+use crate::route;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::service::TowerToHyperService;
+use kvant_engine::scheduler::Handle;
+use std::io;
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::time::{sleep, timeout};
+
+/// Threads that speak with clients. Computing is done elsewhere.
+const THREADS: usize = 2;
+
+/// The largest head of a request.
+const HEAD_BYTES: usize = 64 << 10;
+
+/// What is left of the time for an orderly end when answers have been ended.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// A server on a port.
+pub struct Server {
+    listener: TcpListener,
+    app: Arc<App>,
+}
+
+impl Server {
+    /// Takes the port. Clients can connect from now on, and wait until it [runs](Server::run).
+    ///
+    /// # Errors
+    /// If the address is not to be had.
+    pub fn bind(address: impl ToSocketAddrs, handle: Handle, options: ServerOptions) -> io::Result<Self> {
+        let listener = TcpListener::bind(address)?;
+        let is_local = listener.local_addr()?.ip().is_loopback();
+        Ok(Self { listener, app: Arc::new(App::new(handle, options, is_local)) })
+    }
+
+    /// Where it listens.
+    ///
+    /// # Errors
+    /// If the system does not say.
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// Answers clients until something comes from `ends`, or nothing more can. Answers under way are then finished within the
+    /// time that [`Limits::grace`](crate::Limits::grace) allows, or until something comes again. The scheduler ends as well.
+    ///
+    /// # Errors
+    /// If there are no threads, or the port is lost.
+    pub fn run(self, ends: UnboundedReceiver<()>) -> io::Result<()> {
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        let runtime = builder.worker_threads(THREADS).thread_name("kvant-http").enable_all().build()?;
+        let result = runtime.block_on(self.serve(ends));
+        // What is still being prepared is of no use to anybody.
+        runtime.shutdown_background();
+        result
+    }
+
+    async fn serve(self, mut ends: UnboundedReceiver<()>) -> io::Result<()> {
+        let Self { listener, app } = self;
+        listener.set_nonblocking(true)?;
+        let listener = tokio::net::TcpListener::from_std(listener)?;
+        let connections = GracefulShutdown::new();
+        tokio::select! {
+            _ = ends.recv() => {}
+            () = accept(&listener, &app, &connections) => {}
+        }
+        drop(listener);
+        let grace = app.limits().grace;
+        app.handle.stop(Instant::now() + grace);
+        let mut farewell = Box::pin(connections.shutdown());
+        tokio::select! {
+            () = &mut farewell => return Ok(()),
+            () = sleep(grace) => {}
+            _ = ends.recv() => app.handle.stop(Instant::now()),
+        }
+        // Ended streams are told; who does not listen is not waited for.
+        let _ = timeout(FAREWELL, farewell).await;
+        Ok(())
+    }
+}
+
+/// Lets clients in, as many as there is room for.
+async fn accept(listener: &tokio::net::TcpListener, app: &Arc<App>, connections: &GracefulShutdown) {
+    let router = route::router(Arc::clone(app));
+    let places = Arc::new(Semaphore::new(app.limits().connections));
+    loop {
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(_) => {
+                // Too many files are open, or the client has gone already: both pass.
+                sleep(Duration::from_millis(50)).await;
+                continue;
+            }
+        };
+        let connection = connections.watch(connection(stream, app, router.clone()));
+        tokio::spawn(async move {
+            // How a connection ends is the client's business.
+            let _ = connection.await;
+            drop(place);
+        });
+    }
+}
+
+type Io = TokioIo<Patient<TcpStream>>;
+
+fn connection(
+    stream: TcpStream,
+    app: &App,
+    router: axum::Router,
+) -> http1::Connection<Io, TowerToHyperService<axum::Router>> {
+    // Pieces of a stream are small and must not wait for each other.
+    let _ = stream.set_nodelay(true);
+    let limits = app.limits();
+    http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.head)
+        .max_buf_size(HEAD_BYTES)
+        .serve_connection(TokioIo::new(Patient::new(stream, limits.stall)), TowerToHyperService::new(router))
+}

@@ -1,0 +1,176 @@
+//! Functions that a model may ask its client to call.
+
+mod reader;
+mod style;
+
+pub use reader::{Call, CallReader, Part};
+pub use style::Style;
+
+use crate::error::ApiError;
+use crate::fields::Fields;
+use crate::format::Format;
+use serde_json::Value;
+
+/// The longest name of a function.
+const LONGEST_NAME: usize = 64;
+
+/// What a client offers.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Tools {
+    /// As the model's template wants them, and as they came.
+    pub definitions: Vec<Value>,
+    /// How the model writes calls.
+    pub style: Style,
+    /// A call is wanted; of this function, where one is named.
+    forced: Option<Option<String>>,
+}
+
+impl Tools {
+    /// Reads `tools` and `tool_choice`; none where nothing may be called. `template` is the model's.
+    pub fn read(
+        fields: &mut Fields,
+        template: Option<&str>,
+        most_bytes: usize,
+    ) -> Result<Option<Self>, ApiError> {
+        let definitions = definitions(fields, most_bytes)?;
+        let choice = fields.take("tool_choice");
+        // One call or several: that is up to the model.
+        fields.ignore(&["parallel_tool_calls"]);
+        if definitions.is_empty() {
+            let asks = |choice: &Value| !matches!(choice.as_str(), Some("auto" | "none"));
+            return match choice.filter(asks) {
+                Some(_) => {
+                    Err(ApiError::field("tool_choice", "tool_choice asks for a tool, but there are none"))
+                }
+                None => Ok(None),
+            };
+        }
+        let forced = match choice {
+            None => None,
+            Some(Value::String(choice)) => match choice.as_str() {
+                "auto" => None,
+                "none" => return Ok(None),
+                "required" => Some(None),
+                other => {
+                    let message =
+                        format!("tool_choice is {other:?}; it must be auto, none, required or a function");
+                    return Err(ApiError::field("tool_choice", message));
+                }
+            },
+            Some(choice) => Some(Some(chosen(choice, &definitions)?)),
+        };
+        let style = template.and_then(Style::of).ok_or_else(|| {
+            let message =
+                "this model's chat template has no tools, or writes calls in a way that is not supported";
+            ApiError::field("tools", message).code("unsupported_parameter")
+        })?;
+        Ok(Some(Self { definitions, style, forced }))
+    }
+
+    /// The names of the functions.
+    pub fn names(&self) -> Vec<String> {
+        self.definitions.iter().map(|tool| name_of(tool).to_owned()).collect()
+    }
+
+    /// What an answer has to be where a call is wanted.
+    pub fn format(&self) -> Option<Format> {
+        let wanted = self.forced.as_ref()?;
+        let of_name = |tool: &&Value| wanted.as_deref().is_none_or(|name| name_of(tool) == name);
+        let functions: Vec<&Value> =
+            self.definitions.iter().filter(of_name).map(|tool| &tool["function"]).collect();
+        Some(self.style.format(&functions))
+    }
+}
+
+fn name_of(tool: &Value) -> &str {
+    tool["function"]["name"].as_str().unwrap_or_default()
+}
+
+fn definitions(fields: &mut Fields, most_bytes: usize) -> Result<Vec<Value>, ApiError> {
+    let tools = match fields.take("tools") {
+        None => return Ok(Vec::new()),
+        Some(Value::Array(tools)) => tools,
+        Some(other) => return Err(fields.wrong("tools", "an array", &other)),
+    };
+    if tools.iter().map(|tool| tool.to_string().len()).sum::<usize>() > most_bytes {
+        return Err(ApiError::field("tools", format!("tools are larger than {most_bytes} bytes")));
+    }
+    for (index, tool) in tools.iter().enumerate() {
+        let place = format!("tools[{index}]");
+        let wrong = |what: &str| ApiError::field(&place, format!("{place} {what}"));
+        if tool["type"] != "function" {
+            return Err(wrong("must have the type function"));
+        }
+        let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+        let name = name_of(tool);
+        if name.is_empty() || name.len() > LONGEST_NAME || !name.chars().all(is_name) {
+            return Err(wrong("needs a function.name of letters, digits, _ and -"));
+        }
+        let parameters = &tool["function"]["parameters"];
+        if !parameters.is_null() && !parameters.is_object() {
+            return Err(wrong("must have an object as function.parameters"));
+        }
+    }
+    Ok(tools)
+}
+
+/// The function that `{"type": "function", "function": {"name": …}}` names.
+fn chosen(choice: Value, definitions: &[Value]) -> Result<String, ApiError> {
+    let name = name_of(&choice);
+    match definitions.iter().any(|tool| name_of(tool) == name) {
+        true => Ok(name.to_owned()),
+        false => {
+            let message = format!("tool_choice names the function {name:?}, which is not among the tools");
+            Err(ApiError::field("tool_choice", message))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    const TEMPLATE: &str = "{% if tools %}<tool_call>{% endif %}";
+
+    fn read(body: Value) -> Result<Option<Tools>, ApiError> {
+        Tools::read(&mut Fields::parse(body.to_string().as_bytes()).unwrap(), Some(TEMPLATE), 1000)
+    }
+
+    fn tool(name: &str) -> Value {
+        json!({"type": "function", "function": {"name": name, "parameters": {"type": "object"}}})
+    }
+
+    #[test]
+    fn choices_are_understood() {
+        let with = |choice: Value| json!({"tools": [tool("a"), tool("b")], "tool_choice": choice});
+        let format = |choice: Value| read(with(choice)).unwrap().unwrap().format();
+        assert_eq!(read(json!({})), Ok(None));
+        assert_eq!(read(json!({"tools": [], "tool_choice": "auto"})), Ok(None));
+        assert_eq!(read(with(json!("none"))), Ok(None));
+        assert_eq!((format(json!("auto")), format(Value::Null)), (None, None));
+        assert_eq!(read(with(json!("auto"))).unwrap().unwrap().names(), ["a", "b"]);
+        let either = format!("{:?}", format(json!("required")));
+        assert!(either.contains("\\\"a\\\"") && either.contains("\\\"b\\\""), "{either}");
+        let only = format!("{:?}", format(json!({"type": "function", "function": {"name": "b"}})));
+        assert!(!only.contains("\\\"a\\\"") && only.contains("\\\"b\\\""), "{only}");
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        for (body, words) in [
+            (json!({"tools": "x"}), "an array"),
+            (json!({"tools": [{"type": "web_search"}]}), "tools[0] must have the type function"),
+            (json!({"tools": [tool("a b")]}), "tools[0] needs a function.name"),
+            (json!({"tools": [tool(&"a".repeat(2000))]}), "larger than 1000"),
+            (json!({"tools": [tool("a")], "tool_choice": "maybe"}), "maybe"),
+            (json!({"tools": [tool("a")], "tool_choice": {"function": {"name": "c"}}}), "\\\"c\\\""),
+            (json!({"tool_choice": "required"}), "there are none"),
+        ] {
+            let error = read(body).unwrap_err().body().to_string();
+            assert!(error.contains(words), "{words}: {error}");
+        }
+        let mut fields = Fields::parse(json!({"tools": [tool("a")]}).to_string().as_bytes()).unwrap();
+        assert!(Tools::read(&mut fields, Some("{{ messages }}"), 1000).is_err());
+    }
+}

@@ -1,0 +1,207 @@
+//! `/v1/chat/completions`.
+
+use crate::support::*;
+use serde_json::{Value, json};
+
+const PATH: &str = "/v1/chat/completions";
+
+fn ask(text: &str) -> Value {
+    json!({"model": MODEL, "messages": [{"role": "user", "content": text}], "seed": 7, "max_tokens": 12})
+}
+
+fn with(mut body: Value, fields: Value) -> Value {
+    body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    body
+}
+
+/// The text of one choice of a stream.
+fn text_of(pieces: &[Value], choice: u64) -> String {
+    let choices = pieces.iter().flat_map(|piece| piece["choices"].as_array().unwrap());
+    let own = choices.filter(|found| found["index"] == choice);
+    own.filter_map(|found| found["delta"]["content"].as_str()).collect()
+}
+
+#[test]
+fn an_answer_has_the_shape_clients_expect() {
+    let server = usual();
+    let answer = server.ask(PATH, ask("hello there"));
+    assert_eq!((&answer["object"], &answer["model"]), (&json!("chat.completion"), &json!(MODEL)));
+    assert!(answer["id"].as_str().unwrap().starts_with("chatcmpl-"));
+    assert!(answer["created"].as_u64().unwrap() > 1_700_000_000);
+    let choice = &answer["choices"][0];
+    assert_eq!((&choice["index"], &choice["message"]["role"]), (&json!(0), &json!("assistant")));
+    assert!(!choice["message"]["content"].as_str().unwrap().is_empty());
+    assert!(["stop", "length"].contains(&choice["finish_reason"].as_str().unwrap()));
+    let usage = &answer["usage"];
+    let [prompt, completion, total] =
+        ["prompt_tokens", "completion_tokens", "total_tokens"].map(|name| usage[name].as_u64().unwrap());
+    assert_eq!((completion <= 12, prompt + completion), (true, total));
+    assert_eq!(usage["prompt_tokens_details"]["cached_tokens"], 0);
+    // The same again, from the cache.
+    let long = ask(&"hello there ".repeat(12));
+    let (first, second) = (server.ask(PATH, long.clone()), server.ask(PATH, long));
+    assert_eq!(first["choices"], second["choices"]);
+    assert!(second["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap() >= 68);
+    assert_ne!(first["id"], second["id"]);
+}
+
+#[test]
+fn a_stream_says_what_the_whole_says() {
+    let server = usual();
+    let body = with(ask("tell me"), json!({"n": 3, "temperature": 1.2, "max_tokens": 30}));
+    let whole = server.ask(PATH, body.clone());
+    let pieces = server.stream(PATH, with(body, json!({"stream_options": {"include_usage": true}})));
+    for choice in 0..3u64 {
+        let expected = &whole["choices"][choice as usize];
+        assert_eq!(text_of(&pieces, choice), expected["message"]["content"].as_str().unwrap());
+        let own: Vec<&Value> = pieces
+            .iter()
+            .flat_map(|piece| piece["choices"].as_array().unwrap())
+            .filter(|found| found["index"] == choice)
+            .collect();
+        assert_eq!(own[0]["delta"]["role"], "assistant");
+        let (last, others) = own.split_last().unwrap();
+        assert_eq!(last["finish_reason"], expected["finish_reason"]);
+        assert!(others.iter().all(|found| found["finish_reason"].is_null()));
+    }
+    let texts: Vec<&Value> =
+        whole["choices"].as_array().unwrap().iter().map(|choice| &choice["message"]["content"]).collect();
+    assert!(texts[0] != texts[1] || texts[1] != texts[2], "answers have seeds of their own");
+    let (usage, before) = pieces.split_last().unwrap();
+    assert_eq!(usage["choices"], json!([]));
+    assert_eq!(usage["usage"]["completion_tokens"], whole["usage"]["completion_tokens"]);
+    assert_eq!(usage["usage"]["prompt_tokens"], whole["usage"]["prompt_tokens"]);
+    assert!(
+        before.iter().all(|piece| piece["usage"].is_null() && piece["object"] == "chat.completion.chunk")
+    );
+    assert!(before.iter().all(|piece| piece["id"] == usage["id"]));
+}
+
+#[test]
+fn probabilities_are_given_on_request() {
+    let server = usual();
+    let body = with(ask("numbers"), json!({"logprobs": true, "top_logprobs": 3, "max_tokens": 5}));
+    let whole = server.ask(PATH, body.clone());
+    let content = whole["choices"][0]["logprobs"]["content"].as_array().unwrap().clone();
+    assert!(!content.is_empty());
+    for entry in &content {
+        let top = entry["top_logprobs"].as_array().unwrap();
+        assert_eq!(top.len(), 3);
+        assert!(entry["logprob"].as_f64().unwrap() <= top[0]["logprob"].as_f64().unwrap());
+        let bytes: Vec<u8> =
+            entry["bytes"].as_array().unwrap().iter().map(|b| b.as_u64().unwrap() as u8).collect();
+        assert_eq!(String::from_utf8_lossy(&bytes), entry["token"].as_str().unwrap());
+    }
+    let pieces = server.stream(PATH, body);
+    let streamed: Vec<Value> = pieces
+        .iter()
+        .filter_map(|piece| piece["choices"][0]["logprobs"]["content"].as_array())
+        .flatten()
+        .cloned()
+        .collect();
+    assert_eq!(streamed, content);
+    assert!(server.ask(PATH, ask("x"))["choices"][0]["logprobs"].is_null());
+}
+
+#[test]
+fn settings_do_what_they_say() {
+    let server = usual();
+    let greedy = |fields: Value| {
+        let body = with(ask("go on"), json!({"temperature": 0, "max_tokens": 20}));
+        server.ask(PATH, with(body, fields))["choices"][0].clone()
+    };
+    let plain = greedy(json!({}));
+    let text = plain["message"]["content"].as_str().unwrap();
+    assert_eq!(plain, greedy(json!({"seed": 8})), "the likeliest tokens need no seed");
+    // A stop string ends the text before it.
+    let stop: String = text.chars().skip(3).take(2).collect();
+    for stops in [json!(stop), json!(["\u{1}", stop])] {
+        let stopped = greedy(json!({"stop": stops}));
+        assert_eq!(stopped["message"]["content"], text[..text.find(&stop).unwrap()]);
+        assert_eq!(stopped["finish_reason"], "stop");
+    }
+    // A bias of 100 decides, and penalties keep it from going on.
+    let biased = greedy(json!({"logit_bias": {"40": 100}, "max_completion_tokens": 4}));
+    let tokens = server.ask("/detokenize", json!({"tokens": [40, 40, 40, 40]}));
+    assert_eq!(biased["message"]["content"], tokens["content"]);
+    let penalised = greedy(json!({"logit_bias": {"40": 4}, "frequency_penalty": 2.0, "presence_penalty": 2}));
+    assert_ne!(
+        penalised["message"]["content"],
+        greedy(json!({"logit_bias": {"40": 4}}))["message"]["content"]
+    );
+    // With one token left to draw from, the draw is the likeliest.
+    for cut in [json!({"top_k": 1}), json!({"top_p": 0.0}), json!({"min_p": 1.0})] {
+        let drawn = greedy(with(json!({"temperature": 2}), cut));
+        assert_eq!(drawn["message"]["content"], text);
+    }
+}
+
+#[test]
+fn a_conversation_keeps_its_turns() {
+    let server = usual();
+    let mut body = ask("one");
+    body["messages"] = json!([
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": [{"type": "text", "text": "one"}]},
+        {"role": "assistant", "content": "two"},
+        {"role": "user", "content": "three", "name": "Ann"},
+    ]);
+    let tokens = server.ask("/tokenize", json!({"messages": body["messages"]}));
+    let usage = server.ask(PATH, body)["usage"]["prompt_tokens"].clone();
+    assert_eq!(tokens["count"], usage);
+    let text = server.ask("/detokenize", json!({"tokens": tokens["tokens"]}));
+    assert_eq!(
+        text["content"],
+        "[system] Be brief.\n[user] one\n[assistant] two\n[user] three\n[assistant] "
+    );
+}
+
+#[test]
+fn what_is_not_understood_is_refused_by_name() {
+    let server = usual();
+    let refused = |fields: Value, status: u16, param: &str| {
+        let error = server.post(PATH, &with(ask("x"), fields)).fails(status, "");
+        assert_eq!(error["param"], param, "{error}");
+        error
+    };
+    for (fields, param) in [
+        (json!({"temperature": 3}), "temperature"),
+        (json!({"temperature": "hot"}), "temperature"),
+        (json!({"top_p": 1.5}), "top_p"),
+        (json!({"n": 0}), "n"),
+        (json!({"n": 17}), "n"),
+        (json!({"max_tokens": 0}), "max_tokens"),
+        (json!({"max_tokens": 1.5}), "max_tokens"),
+        (json!({"stop": [1]}), "stop"),
+        (json!({"stop": ""}), "stop"),
+        (json!({"stop": vec!["x"; 17]}), "stop"),
+        (json!({"stop": "x".repeat(600)}), "stop"),
+        (json!({"seed": "x"}), "seed"),
+        (json!({"top_logprobs": 3}), "top_logprobs"),
+        (json!({"logprobs": true, "top_logprobs": 21}), "top_logprobs"),
+        (json!({"logit_bias": {"x": 1}}), "logit_bias"),
+        (json!({"logit_bias": {"5": 1000}}), "logit_bias"),
+        (json!({"stream_options": {"include_usage": true}}), "stream_options"),
+        (json!({"stream": true, "stream_options": {"x": 1}}), "stream_options.x"),
+        (json!({"response_format": {"type": "xml"}}), "response_format.type"),
+        (json!({"tools": [{"type": "function"}]}), "tools[0]"),
+        (json!({"modalities": ["audio"]}), "modalities"),
+        (json!({"messages": []}), "messages"),
+        (json!({"messages": null}), "messages"),
+        (json!({"messages": [{"role": "user", "content": 5}]}), "messages[0].content"),
+        (json!({"temprature": 1}), "temprature"),
+    ] {
+        refused(fields, 400, param);
+    }
+    let error = server.post(PATH, &with(ask("x"), json!({"model": "other"}))).fails(404, "other");
+    assert_eq!(error["code"], "model_not_found");
+    let error = server.post(PATH, &ask(&"long ".repeat(400))).fails(400, "context holds 480");
+    assert_eq!(
+        (&error["code"], &error["type"]),
+        (&json!("context_length_exceeded"), &json!("invalid_request_error"))
+    );
+    // What asks for nothing is no obstacle.
+    let idle = json!({"user": "me", "metadata": {"a": "b"}, "store": false, "response_format": {"type": "text"},
+        "tools": [], "tool_choice": "auto", "service_tier": "auto", "stop": null, "logit_bias": {}});
+    server.ask(PATH, with(ask("x"), idle));
+}

@@ -1,0 +1,13 @@
+//! The server over real sockets, on a tiny real model.
+
+mod chat;
+mod company;
+mod embeddings;
+mod format;
+mod safety;
+mod state;
+mod support;
+mod text;
+#[path = "../../../kvant-model/tests/support/tiny.rs"]
+mod tiny;
+mod tools;

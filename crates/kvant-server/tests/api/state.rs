@@ -1,0 +1,64 @@
+//! What can be seen from outside.
+
+use crate::support::*;
+use serde_json::json;
+use std::io::Write;
+
+#[test]
+fn the_model_is_listed_and_found_by_name() {
+    let server = usual();
+    let list = server.get("/v1/models").json();
+    assert_eq!((&list["object"], &list["data"][0]["id"]), (&json!("list"), &json!(MODEL)));
+    assert_eq!(server.get("/v1/models/tiny").json(), list["data"][0]);
+    assert_eq!(list["data"][0]["max_model_len"], 480);
+    let error = server.get("/v1/models/org/other").fails(404, "org/other");
+    assert_eq!(error["code"], "model_not_found");
+}
+
+#[test]
+fn the_cache_can_be_looked_at_while_it_is_used() {
+    let server = usual();
+    let empty = server.get("/v1/kv").json();
+    assert_eq!((&empty["sequences"], &empty["arena"]["pages"]), (&json!([]), &json!(0)));
+    let body = json!({"prompt": "the rain in spain ".repeat(12), "max_tokens": 300, "stream": true, "logit_bias": {"2": -100}});
+    let mut stream = server.connect();
+    stream.write_all(&request("/v1/completions", &body, "")).unwrap();
+    server.wait_until(|counters| counters.generated_tokens > 0);
+    let busy = server.get("/v1/kv").json();
+    assert!(busy["arena"]["used_bytes"].as_u64().unwrap() > 0, "{busy}");
+    assert!(busy["prefixes"]["tokens"].as_u64().unwrap() >= 68, "{busy}");
+    // The answer may be finished by now.
+    if let Some(sequence) = busy["sequences"].as_array().unwrap().first() {
+        let bytes = |name: &str| sequence[name].as_u64().unwrap();
+        assert!(bytes("held_tokens") > 0 && bytes("encoded_bytes") < bytes("f16_bytes"), "{sequence}");
+    }
+    let answer = Answer::read(&mut stream);
+    assert!(answer.body.ends_with("data: [DONE]\n\n"));
+    let after = server.get("/v1/kv").json();
+    assert_eq!((&after["sequences"], &after["generated_tokens"]), (&json!([]), &json!(300)));
+}
+
+#[test]
+fn counters_count() {
+    let server = usual();
+    for _ in 0..2 {
+        server.ask(
+            "/v1/completions",
+            json!({"prompt": "the rain ".repeat(30), "max_tokens": 3, "seed": 1, "logit_bias": {"2": -100}}),
+        );
+    }
+    // Answers come a moment before they are counted.
+    server.wait_until(|counters| counters.finished == 2);
+    let answer = server.get("/metrics");
+    assert!(answer.head.contains("text/plain; version=0.0.4"));
+    let value = |name: &str| -> f64 {
+        let line = answer.body.lines().find(|line| line.starts_with(&format!("kvant_{name} "))).unwrap();
+        line.rsplit(' ').next().unwrap().parse().unwrap()
+    };
+    assert_eq!((value("requests_accepted_total"), value("requests_finished_total")), (2.0, 2.0));
+    assert_eq!(value("generated_tokens_total"), 6.0);
+    assert!(value("prompt_tokens_cached_total") >= 68.0);
+    assert_eq!(value("first_token_seconds_count"), 2.0);
+    assert_eq!(value("between_tokens_seconds_count"), 4.0);
+    assert_eq!(server.get("/health").json(), json!({"status": "ok"}));
+}

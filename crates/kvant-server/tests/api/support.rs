@@ -1,0 +1,188 @@
+//! A server of its own for each test, and a client that sends what it is told.
+
+use kvant_engine::scheduler::{Handle, Scheduler, SchedulerOptions};
+use kvant_engine::{Arena, Engine, KvCache, Policy};
+use kvant_model::gguf::Gguf;
+use kvant_model::{Checkpoint, LoadOptions};
+use kvant_server::{Keys, Limits, Server, ServerOptions};
+use serde_json::{Value, json};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+
+pub const MODEL: &str = "tiny";
+
+/// How long a test waits for what must come.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A running server. It ends with the test.
+pub struct Running {
+    pub address: SocketAddr,
+    pub handle: Handle,
+    end: Option<UnboundedSender<()>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+pub fn options() -> ServerOptions {
+    ServerOptions { model: MODEL.into(), keys: Keys::default(), cors: None, limits: Limits::default() }
+}
+
+pub fn usual() -> Running {
+    start(options(), SchedulerOptions::default())
+}
+
+pub fn start(options: ServerOptions, work: SchedulerOptions) -> Running {
+    serve(crate::tiny::model_bytes(true), options, work)
+}
+
+/// A server for a model of one's own.
+pub fn serve(model: Vec<u8>, options: ServerOptions, work: SchedulerOptions) -> Running {
+    let file = Gguf::from_bytes(model).unwrap();
+    let engine = Arc::new(Engine::load(&Checkpoint::from_gguf(file), LoadOptions::default()).unwrap());
+    let policy: Policy = "int4".parse().unwrap();
+    let empty = KvCache::in_arena(policy, engine.model().states(), 480, Arena::new()).unwrap();
+    let scheduler = Scheduler::new(engine, empty, work);
+    let handle = scheduler.handle();
+    let server = Server::bind("127.0.0.1:0", handle.clone(), options).unwrap();
+    let address = server.address().unwrap();
+    let (end, ends) = unbounded_channel();
+    let threads = vec![
+        std::thread::spawn(move || scheduler.run()),
+        std::thread::spawn(move || server.run(ends).unwrap()),
+    ];
+    Running { address, handle, end: Some(end), threads }
+}
+
+impl Running {
+    /// Tells it to end.
+    pub fn end(&self) {
+        self.end.as_ref().unwrap().send(()).unwrap();
+    }
+
+    /// Waits for its end.
+    pub fn join(&mut self) {
+        self.end = None;
+        self.threads.drain(..).for_each(|thread| thread.join().unwrap());
+    }
+
+    pub fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
+    }
+
+    /// Sends bytes and reads all that comes back.
+    pub fn raw(&self, request: &[u8]) -> Answer {
+        let mut stream = self.connect();
+        // A server that refuses a request need not take all of it.
+        let _ = stream.write_all(request);
+        Answer::read(&mut stream)
+    }
+
+    pub fn get(&self, path: &str) -> Answer {
+        self.raw(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").as_bytes())
+    }
+
+    pub fn post(&self, path: &str, body: &Value) -> Answer {
+        self.raw(&request(path, body, ""))
+    }
+
+    /// An answer that must be one.
+    #[track_caller]
+    pub fn ask(&self, path: &str, body: Value) -> Value {
+        let answer = self.post(path, &body);
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        answer.json()
+    }
+
+    /// The pieces of a stream, which must end as it should.
+    #[track_caller]
+    pub fn stream(&self, path: &str, mut body: Value) -> Vec<Value> {
+        body["stream"] = json!(true);
+        let answer = self.post(path, &body);
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        assert!(answer.head.contains("text/event-stream"), "{}", answer.head);
+        let mut events: Vec<&str> = answer.body.split("\n\n").filter(|event| !event.is_empty()).collect();
+        assert_eq!(events.pop(), Some("data: [DONE]"));
+        let piece = |event: &str| serde_json::from_str(event.strip_prefix("data: ").unwrap()).unwrap();
+        events.into_iter().map(piece).collect()
+    }
+
+    /// Waits until `reached` holds of the counters.
+    #[track_caller]
+    pub fn wait_until(&self, reached: impl Fn(&kvant_engine::scheduler::Counters) -> bool) {
+        let start = std::time::Instant::now();
+        while !reached(&self.handle.counters()) {
+            assert!(start.elapsed() < PATIENCE, "{:?}", self.handle.counters());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.join();
+    }
+}
+
+/// A request as bytes, with more lines in its head.
+pub fn request(path: &str, body: &Value, head: &str) -> Vec<u8> {
+    let body = body.to_string();
+    format!(
+        "POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n\
+         Content-Length: {}\r\n{head}\r\n{body}",
+        body.len()
+    )
+    .into_bytes()
+}
+
+/// What came back.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: u16,
+    pub head: String,
+    pub body: String,
+}
+
+impl Answer {
+    /// Everything until the connection ends.
+    pub fn read(stream: &mut TcpStream) -> Self {
+        let mut bytes = Vec::new();
+        // A server that refuses what is still being sent may reset the connection; what came before that counts.
+        let _ = stream.read_to_end(&mut bytes);
+        let text = String::from_utf8(bytes).unwrap();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
+        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0);
+        let head = head.to_ascii_lowercase();
+        let body = if head.contains("transfer-encoding: chunked") { unchunk(body) } else { body.to_owned() };
+        Self { status, head, body }
+    }
+
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap_or_else(|e| panic!("{e}: {self:?}"))
+    }
+
+    /// Asserts an error in OpenAI's shape whose message has these words.
+    #[track_caller]
+    pub fn fails(&self, status: u16, words: &str) -> Value {
+        assert_eq!(self.status, status, "{self:?}");
+        let error = self.json()["error"].clone();
+        assert!(error["message"].as_str().unwrap().contains(words), "{words:?} is not in {error}");
+        let keys: Vec<&String> = error.as_object().unwrap().keys().collect();
+        assert_eq!(keys, ["message", "type", "param", "code"]);
+        error
+    }
+}
+
+fn unchunk(mut body: &str) -> String {
+    let mut whole = String::new();
+    while let Some((size, rest)) = body.split_once("\r\n") {
+        let size = usize::from_str_radix(size, 16).unwrap();
+        whole.push_str(&rest[..size]);
+        body = &rest[size + 2..];
+    }
+    whole
+}

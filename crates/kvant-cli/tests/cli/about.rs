@@ -49,8 +49,19 @@ fn doctor_names_the_kernels_and_complains_in_words() {
 fn help_completions_and_manual_cover_every_command() {
     let home = Home::new();
     let help = home.run(&["--help"]).ok();
-    let commands =
-        ["run", "chat", "pull", "models", "inspect", "plan", "bench", "doctor", "completions", "man"];
+    let commands = [
+        "run",
+        "chat",
+        "pull",
+        "models",
+        "inspect",
+        "plan",
+        "calibrate",
+        "bench",
+        "doctor",
+        "completions",
+        "man",
+    ];
     for command in commands {
         assert!(help.contains(command), "{command}");
         assert!(home.run(&[command, "--help"]).ok().contains("Usage: kvant"), "{command}");

@@ -100,11 +100,11 @@ mod tests {
         };
         let mut part = || {
             let scale = 10.0 * unit();
-            (2..7)
-                .map(|bits| f64::from(bits) + 0.5 * unit())
-                .map(|bits| (bits, 0.3 + unit()))
-                .map(|(bits, luck)| Alternative { bits, kl: scale * luck * (-1.4 * bits).exp() })
-                .collect()
+            let mut one = |bits: u32| {
+                let (bits, luck) = (f64::from(bits) + 0.5 * unit(), 0.3 + unit());
+                Alternative { bits, kl: scale * luck * (-1.4 * bits).exp() }
+            };
+            (2..7).map(&mut one).collect()
         };
         (0..5).map(|_| part()).collect()
     }

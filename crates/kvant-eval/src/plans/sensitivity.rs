@@ -1,8 +1,12 @@
 //! How much each layer's keys and values cost when they alone are rounded, and from that a policy for the whole model.
 //!
-//! A *probe* is the exact cache with one side of one layer in a codec. Its divergence is measured, on all windows and strictly.
-//! Other widths of the same side follow from the probe by the mean square errors the codecs make there: those of `klt` from the
-//! variances of its channels, those of rotated values from Gaussian vectors, which is what a rotation makes of them.
+//! A *probe* is the exact cache with one side of one layer in a codec. Its divergence is measured, strictly, in short windows: there
+//! are many probes, and they are to tell layers apart. What all layers of a side do together is measured in a long window, where
+//! errors of keys count for more, and the probes are scaled to add up to it.
+//!
+//! Other widths of the same side follow by the mean square errors the codecs make there: those of `klt` from the variances of its
+//! channels, those of rotated values from Gaussian vectors, which is what a rotation makes of them. Nothing far coarser than the
+//! probes is among them, for that law holds for small errors.
 
 use super::choice::{Alternative, Goal, choose};
 use crate::divergence::{Headway, Mode, Models, Request, divergence};
@@ -23,13 +27,12 @@ const KEY_PROBES: [&str; 1] = ["klt3.5"];
 /// What values are tried with.
 const VALUE_PROBES: [&str; 2] = ["tq3", "rot4g32"];
 /// What keys may get: by quarters of a bit.
-const KEYS: [&str; 15] = [
-    "klt2.5", "klt2.75", "klt3", "klt3.25", "klt3.5", "klt3.75", "klt4", "klt4.25", "klt4.5", "klt4.75",
-    "klt5", "klt5.25", "klt5.5", "klt5.75", "klt6",
+const KEYS: [&str; 13] = [
+    "klt3", "klt3.25", "klt3.5", "klt3.75", "klt4", "klt4.25", "klt4.5", "klt4.75", "klt5", "klt5.25",
+    "klt5.5", "klt5.75", "klt6",
 ];
 /// What values may get, with the probe that each follows from.
-const VALUES: [(&str, usize); 6] =
-    [("tq2", 0), ("tq3", 0), ("rot3g32", 0), ("tq4", 1), ("rot4g32", 1), ("rot5g32", 1)];
+const VALUES: [(&str, usize); 5] = [("tq3", 0), ("rot3g32", 0), ("tq4", 1), ("rot4g32", 1), ("rot5g32", 1)];
 
 /// One side of one layer, with what it may be kept in.
 #[derive(Clone, Debug)]
@@ -59,14 +62,14 @@ fn codec(text: &str) -> CodecSpec {
     text.parse::<KvSpec>().expect("a spec of the grammar").key
 }
 
-/// Measures every side of every layer: the divergence of probes, and the alternatives that follow.
+/// Measures every side of every layer in `short` windows and all of a side in `long` ones, and makes the alternatives that follow.
 ///
 /// # Errors
 /// If the plan has no numbers for a probe, or a pass fails.
 pub fn sensitivities(
     model: &Model,
     plan: &Arc<Plan>,
-    windows: &Windows,
+    (short, long): (&Windows, &Windows),
     headway: &mut dyn FnMut(Headway<'_>),
 ) -> Result<Vec<Part>, EvalError> {
     let mut sides: Vec<(usize, Side, usize, usize)> = Vec::new();
@@ -84,15 +87,29 @@ pub fn sensitivities(
         .iter()
         .flat_map(|&(entry, side, ..)| probes(side).iter().map(move |probe| only(entry, side, codec(probe))));
     let caches: Vec<Policy> = probed.map(|policy| plan.with(&policy)).collect();
-    let models = Models { reference: model, subject: model, arithmetic: "f32" };
-    let limits = PassLimits::default();
-    let request = Request { models, windows, caches: &caches, mode: Mode::Strict, limits };
-    let found = divergence(&request, None, headway)?;
-    let mut measured = found.iter().map(|found| found.kl().0.max(f64::MIN_POSITIVE));
+    let mut measure = |windows: &Windows, caches: &[Policy]| {
+        let models = Models { reference: model, subject: model, arithmetic: "f32" };
+        let limits = PassLimits::default();
+        let request = Request { models, windows, caches, mode: Mode::Strict, limits };
+        let found = divergence(&request, None, headway)?;
+        Ok::<_, EvalError>(
+            found.iter().map(|found| found.kl().0.max(f64::MIN_POSITIVE)).collect::<Vec<f64>>(),
+        )
+    };
+    let found = measure(short, &caches)?;
+    let mut measured = found.iter().copied();
+    let whole = [(Side::Key, KEY_PROBES[0]), (Side::Value, VALUE_PROBES[0]), (Side::Value, VALUE_PROBES[1])]
+        .map(|(side, probe)| plan.with(&every(side, codec(probe))));
+    let [keys, coarse, fine]: [f64; 3] =
+        measure(long, &whole)?.try_into().expect("as many results as caches");
+    // (keys, values coarse, values fine), layer after layer.
+    let sum = |probe: usize| found.iter().skip(probe).step_by(3).sum::<f64>();
+    let scales = [vec![keys / sum(0)], vec![coarse / sum(1), fine / sum(2)]];
 
     let mut parts = Vec::with_capacity(sides.len());
     for (entry, side, dim, heads) in sides {
-        let kl: Vec<f64> = measured.by_ref().take(probes(side).len()).collect();
+        let scales = &scales[usize::from(side == Side::Value)];
+        let kl: Vec<f64> = scales.iter().zip(measured.by_ref()).map(|(scale, kl)| scale * kl).collect();
         let unit = Errors { plan, entry, side, dim, heads };
         let options: Vec<(&str, usize)> = match side {
             Side::Key => KEYS.iter().map(|spec| (*spec, 0)).collect(),
@@ -110,6 +127,16 @@ pub fn sensitivities(
         parts.push(Part { entry, side, values: heads * dim, alternatives });
     }
     Ok(parts)
+}
+
+/// The exact cache with one side of all layers in a codec.
+fn every(side: Side, spec: CodecSpec) -> Policy {
+    let mut policy: Policy = "f32".parse().expect("a spec of the grammar");
+    match side {
+        Side::Key => policy.base.key = spec,
+        Side::Value => policy.base.value = spec,
+    }
+    policy
 }
 
 /// The exact cache with one side of one layer in a codec.

@@ -73,7 +73,7 @@ impl Spending {
             .map_err(|e| Failure::new(format!("{name}: {e}")))?;
 
         let bar = progress::bar("{bar:30} {percent} %  layers one by one  {eta} left");
-        let parts = sensitivities(&model, &plan, &probed, &mut |headway| show(&bar, headway));
+        let parts = sensitivities(&model, &plan, (&probed, &long), &mut |headway| show(&bar, headway));
         bar.finish_and_clear();
         let (Chosen { policy, bits, kl }, found) = settle(goal, &parts?, &model, &plan, &long)?;
         let (measured, error) = found.kl();
@@ -113,8 +113,8 @@ impl Spending {
     }
 }
 
-/// A policy for the goal, and what it shows in a long window. What single layers add up to is less than what they do together in
-/// a long context, so where divergence is the goal, the next policy is made for as much less as the last one showed more.
+/// A policy for the goal, and what it shows in a long window. Where divergence is the goal and that shows more, the next policy is
+/// made for as much less.
 fn settle(
     goal: Goal,
     parts: &[Part],

@@ -1,7 +1,9 @@
-//! Writes small valid files into `corpus/gguf`, `corpus/safetensors` and `corpus/snapshot`, from which the fuzzer starts.
+//! Writes small valid files into `corpus/gguf`, `corpus/safetensors`, `corpus/snapshot` and `corpus/plan`, from which the fuzzer starts.
 
 use kvant_cache::snapshot::{Record, write};
-use kvant_cache::{Arena, CacheLayout, EntryShape, Policy, Sequence};
+use kvant_cache::plan::{Findings, Klt, PlannedEntry, PlannedHead};
+use kvant_cache::{Arena, CacheLayout, EntryShape, Plan, Policy, Sequence};
+use kvant_codec::Dense;
 use kvant_model::gguf::{ValueType, Writer, WriterValue};
 use kvant_model::{DType, Tensor};
 use std::fs;
@@ -13,6 +15,7 @@ fn main() {
     let seeds = gguf_seeds().into_iter().map(|seed| ("gguf", seed));
     let seeds = seeds.chain(safetensors_seeds().into_iter().map(|seed| ("safetensors", seed)));
     let seeds = seeds.chain([0, 3, 40, 130, 250].map(|tokens| ("snapshot", snapshot_seed(tokens))));
+    let seeds = seeds.chain([("plan", plan_seed(false)), ("plan", plan_seed(true))]);
     for (number, (target, bytes)) in seeds.enumerate() {
         let folder = corpus.join(target);
         fs::create_dir_all(&folder).expect("the corpus folder can be made");
@@ -86,4 +89,21 @@ fn snapshot_seed(tokens: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     write(&sequence, &record, &mut bytes).expect("the sequence can be saved");
     bytes
+}
+
+/// A plan for the shapes that the fuzz target builds a cache of, with bases or without.
+fn plan_seed(with_bases: bool) -> Vec<u8> {
+    let one: Vec<f32> = (0..256).map(|n| if n % 17 == 0 { 1.0 } else { 0.0 }).collect();
+    let basis = || Dense::of(16, one.clone()).expect("its own inverse").into();
+    let key = Findings {
+        mean: Some(vec![0.5; 16]),
+        ends: Some([vec![-2.0; 16], vec![1.0; 16]]),
+        klt: with_bases.then(|| Klt { basis: basis(), variances: vec![2.0; 16] }),
+        balanced: with_bases.then(|| one.clone()),
+    };
+    let head = PlannedHead { key, value: Findings::default() };
+    let entry = PlannedEntry { key_dim: 16, value_dim: 8, heads: vec![head] };
+    let policy = if with_bases { "k=klt4,v=rot4g32" } else { "k=srft4g32:lambda,mean,v=rot4g32" };
+    let policy = policy.parse().expect("a policy");
+    Plan::new([7; 32], policy, "a seed", vec![entry; 2]).expect("a plan").to_bytes()
 }

@@ -42,7 +42,7 @@ fn build(part: &str, side: Side, dim: usize, tier: Tier) -> Option<Box<dyn PageC
     let identity: Vec<f32> = (0..dim * dim).map(|n| f32::from(u8::from(n / dim == n % dim))).collect();
     let rows = dim.div_ceil(if side == Side::Key { 8 } else { 16 });
     let calibration = Calibration {
-        basis: Some(Dense::new(dim, identity.clone(), identity).ok()?),
+        basis: Some(Dense::new(dim, identity.clone(), identity).ok()?.into()),
         widths: Some((0..rows).map(|row| [8, 6, 5, 4, 3, 2, 1, 0][8 * row / rows]).collect()),
         ..Calibration::default()
     };

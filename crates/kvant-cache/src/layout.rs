@@ -205,18 +205,23 @@ impl CacheLayout {
     /// When this CPU does not have the tier: ask [`Tier::is_available`] first.
     pub fn with_tier(policy: &Policy, shapes: &[EntryShape], tier: Tier) -> Result<CacheLayout, LayoutError> {
         policy.check(shapes)?;
-        // Heads with the same spec share a codec.
+        // Heads with the same spec share a codec, except where each has numbers of its own.
         let mut built: HashMap<(String, Side, usize), Arc<SideCodecs>> = HashMap::new();
-        let none = Calibration::default();
         CacheLayout::build(policy.rule, shapes, |entry, head, side| {
             let spec = policy.spec(entry, head, side);
             let dim = shapes[entry].dim(side);
+            let refuse = |source| LayoutError::Codec { entry, head, side, source };
+            if spec.needs_plan() {
+                let findings = policy.plan.as_ref().and_then(|plan| plan.findings(entry, head, side));
+                let calibration = findings.map(|found| found.calibration(spec, side, dim, tier));
+                let calibration = calibration.transpose().map_err(refuse)?.unwrap_or_default();
+                return SideCodecs::new(spec, side, dim, &calibration, tier).map(Arc::new).map_err(refuse);
+            }
             let key = (spec.to_string(), side, dim);
             if let Some(codecs) = built.get(&key) {
                 return Ok(Arc::clone(codecs));
             }
-            let codecs = SideCodecs::new(spec, side, dim, &none, tier)
-                .map_err(|source| LayoutError::Codec { entry, head, side, source })?;
+            let codecs = SideCodecs::new(spec, side, dim, &Calibration::default(), tier).map_err(refuse)?;
             Ok(Arc::clone(built.entry(key).or_insert(Arc::new(codecs))))
         })
     }

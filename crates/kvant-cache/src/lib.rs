@@ -37,6 +37,7 @@
 //! | module | what it is |
 //! |---|---|
 //! | [`policy`] | the grammar of `int4;layers 0-1:k=f16` |
+//! | [`plan`] | what calibration found for a model, in a file |
 //! | `layout` | shapes and codecs of a model's cache |
 //! | `visibility` | what a query reads exactly, and what as bytes |
 //! | `arena`, `page` | the memory of pages, and the handles to them |
@@ -53,6 +54,7 @@ mod convert;
 mod error;
 mod layout;
 mod page;
+pub mod plan;
 pub mod policy;
 pub mod prefix;
 mod reader;
@@ -65,6 +67,7 @@ pub use arena::{Arena, ArenaError, ArenaOptions, Usage};
 pub use error::{CacheError, LayoutError};
 pub use layout::{CacheLayout, EntryLayout, EntryShape, HeadCodecs, SideCodecs};
 pub use page::{Page, PageMut};
+pub use plan::{Plan, PlanError};
 pub use policy::{Clause, Policy, PolicyError, SparseV};
 pub use prefix::{PrefixTree, PrefixUsage, WhenFull};
 pub use sequence::{Footprint, Sequence};

@@ -27,10 +27,4 @@ pub enum CalibrationError {
     /// What was found does not hold in f32.
     #[error("the basis does not survive rounding to f32: {0}")]
     Rounding(#[from] kvant_codec::DenseError),
-    /// A number of bits that no allocation reaches.
-    #[error("{bits} bits a channel cannot be allocated: from 1 to 8 are possible")]
-    Bits {
-        /// Asked for.
-        bits: f64,
-    },
 }

@@ -15,14 +15,13 @@
 //! | name | what it is | for whom |
 //! |---|---|---|
 //! | [`mean`](basis::mean) | μ = E x | any codec: a fixed part of a vector need not be stored |
-//! | [`lambda`](basis::lambda) | the largest magnitude of each channel after a rotation | a fixed scale per channel |
-//! | [`balanced`](basis::balanced) | T = (Σk⁻¹ # Σq)^½, then a rotation: keys and queries get the same covariance | codecs that treat all directions alike |
-//! | [`klt`](basis::klt) | the eigenvectors of Σq^½ Σk Σq^½, with bits by eigenvalue | codecs with a width and a scale per channel |
+//! | [`Extent`] | the least and the largest number of each channel after a rotation, from which λ follows | a fixed scale per channel |
+//! | [`balanced`](basis::balanced) | T = (Σk⁻¹ # Σq)^½: keys and queries get the same covariance | codecs that treat all directions alike |
+//! | [`klt`](basis::klt) | the eigenvectors of Σq^½ Σk Σq^½, sorted by eigenvalue | codecs with a width and a scale per channel |
 //!
 //! All of it is computed in f64 and rounded to f32 once, at the end. The tests hold every one against its definition.
 #![deny(missing_docs)]
 
-pub mod allocation;
 pub mod basis;
 mod error;
 pub mod matrix;

@@ -1,9 +1,12 @@
 //! Bases against their definitions, and against what they are for.
 
 use faer::Mat;
+use kvant_calibrate::basis::{self, Klt};
 use kvant_calibrate::matrix::ridged;
-use kvant_calibrate::{CalibrationError, Extent, Moments, basis};
-use kvant_codec::{Calibration, Dense, KvSpec, PageCodec, Query, Rotation, Side, Tier};
+use kvant_calibrate::{CalibrationError, Moments};
+use kvant_codec::allocation::widths;
+use kvant_codec::{Budget, Calibration, Dense, KvSpec, PageCodec, PageSize, Query, Side, Tier};
+use std::sync::Arc;
 
 const DIM: usize = 24;
 const TOKENS: usize = 2048;
@@ -65,24 +68,20 @@ fn in_basis(dense: &Dense, keys: &Moments, queries: &Moments) -> [Mat<f64>; 2] {
 fn balanced_keys_and_queries_have_the_same_covariance() {
     let (keys, queries) = both();
     let (keys, queries) = (moments(&keys), moments(&queries));
-    let dense = basis::balanced(&keys, &queries, 0, Tier::Scalar).unwrap();
+    let dense = basis::balanced(&keys, &queries).unwrap();
     let [of_keys, of_queries] = in_basis(&dense, &keys, &queries);
     assert!((&of_keys - &of_queries).norm_max() < 1e-4 * of_keys.norm_max(), "{of_keys:?} {of_queries:?}");
-    // Turned, so no channel stands out; before, they differ by orders of magnitude.
-    let spread = |m: &Mat<f64>| {
-        let diagonal = || (0..DIM).map(|i| m[(i, i)]);
-        diagonal().fold(0.0, f64::max) / diagonal().fold(f64::INFINITY, f64::min)
-    };
-    assert!(spread(&of_keys) < 10.0, "{}", spread(&of_keys));
+    let matrix = wide(dense.matrix());
+    assert!((&matrix - matrix.transpose()).norm_max() < 1e-5 * matrix.norm_max(), "T is symmetric");
 }
 
 #[test]
 fn the_klt_makes_keys_diagonal_and_queries_the_identity() {
     let (keys, queries) = both();
     let (keys, queries) = (moments(&keys), moments(&queries));
-    let found = basis::klt(&keys, &queries, 4.0, 128).unwrap();
+    let found = basis::klt(&keys, &queries).unwrap();
     assert!(found.variances.is_sorted_by(|a, b| a >= b));
-    let [of_keys, of_queries] = in_basis(found.calibration.basis.as_ref().unwrap(), &keys, &queries);
+    let [of_keys, of_queries] = in_basis(&found.basis, &keys, &queries);
     for i in 0..DIM {
         for j in 0..DIM {
             let (key, query) = if i == j { (found.variances[i], 1.0) } else { (0.0, 0.0) };
@@ -90,10 +89,6 @@ fn the_klt_makes_keys_diagonal_and_queries_the_identity() {
             assert!((of_queries[(i, j)] - query).abs() < 1e-3, "queries {i} {j}: {}", of_queries[(i, j)]);
         }
     }
-    let widths = found.calibration.widths.unwrap();
-    assert_eq!(widths.len(), DIM / 8);
-    assert_eq!(widths.iter().map(|w| usize::from(*w)).sum::<usize>(), 12);
-    assert!(widths[0] > widths[2], "{widths:?}");
 }
 
 /// The mean square of q·(k − k̂), by the codecs themselves.
@@ -122,36 +117,43 @@ fn score_error(codec: &dyn PageCodec, keys: &[f64], queries: &[f64]) -> f64 {
 }
 
 #[test]
-fn klt_keys_make_a_fraction_of_the_score_error_on_vectors_they_have_not_seen() {
+fn planned_keys_make_a_fraction_of_the_score_error_on_vectors_they_have_not_seen() {
     let (keys, queries) = both();
     let half = TOKENS / 2 * DIM;
     let seen = (moments(&keys[..half]), moments(&queries[..half]));
-    let found = basis::klt(&seen.0, &seen.1, 4.0, 128).unwrap();
+    let Klt { basis: dense, variances } = basis::klt(&seen.0, &seen.1).unwrap();
+    let variances: Vec<f32> = variances.iter().map(|x| *x as f32).collect();
+    let widths = widths(&variances, Side::Key, Budget::hundredths(400), PageSize::P128).unwrap();
+    let balanced = Arc::new(basis::balanced(&seen.0, &seen.1).unwrap());
+    let mean = Some(basis::mean(&seen.0, "keys").unwrap());
+    let klt =
+        Calibration { mean: mean.clone(), basis: Some(Arc::new(dense)), widths: Some(widths), lambda: None };
+    let balanced = Calibration { mean, basis: Some(balanced), ..Calibration::default() };
     let build = |spec: &str, calibration: &Calibration| {
         let spec: KvSpec = spec.parse().unwrap();
         spec.key.build_with(Side::Key, DIM, calibration, Tier::Scalar).unwrap()
     };
     let plain = build("ch4:p128", &Calibration::default());
-    let planned = build("klt:mean", &found.calibration);
+    let planned = build("klt4", &klt);
+    let [rotated, evened] = [
+        build("rot4g32:mean", &balanced), // the mean alone
+        build("rot4g32:mean,balanced", &balanced),
+    ];
     assert!(planned.page_bytes() <= plain.page_bytes(), "{} {}", planned.page_bytes(), plain.page_bytes());
     let (keys, queries) = (&keys[half..], &queries[2 * half..]);
     let errors = [score_error(&*plain, keys, queries), score_error(&*planned, keys, queries)];
     assert!(errors[1] < 0.5 * errors[0], "{errors:?}");
+    let errors = [score_error(&*rotated, keys, queries), score_error(&*evened, keys, queries)];
+    assert!(errors[1] < 0.5 * errors[0], "{errors:?}");
 }
 
 #[test]
-fn means_and_lambdas_are_those_of_the_rows() {
+fn means_are_those_of_the_rows() {
     let (keys, _) = both();
     let of_keys = moments(&keys);
     let mean = basis::mean(&of_keys, "keys").unwrap();
     let third: f64 = keys.iter().skip(3).step_by(DIM).sum::<f64>() / TOKENS as f64;
     assert!((f64::from(mean[3]) - third).abs() < 1e-5);
-    let mut extent = Extent::new(DIM, Rotation::Srft, 0, Tier::Scalar);
-    extent.add(&mut keys.iter().map(|x| *x as f32).collect::<Vec<_>>());
-    let (plain, centred) =
-        (basis::lambda(&extent, None, "keys"), basis::lambda(&extent, Some(&mean), "keys"));
-    let sum = |lambda: Vec<f32>| lambda.iter().sum::<f32>();
-    assert!(sum(centred.unwrap()) < sum(plain.unwrap()));
 }
 
 #[test]
@@ -159,19 +161,17 @@ fn too_little_and_nothing_are_refused() {
     let (keys, queries) = both();
     let (some, queries) = (moments(&keys[..5 * DIM]), moments(&queries));
     let few = CalibrationError::TooFew { seen: 5, dim: DIM };
-    assert_eq!(basis::klt(&some, &queries, 4.0, 128).unwrap_err(), few);
-    assert_eq!(basis::balanced(&some, &queries, 0, Tier::Scalar).unwrap_err(), few);
+    assert_eq!(basis::klt(&some, &queries).unwrap_err(), few);
+    assert_eq!(basis::balanced(&some, &queries).unwrap_err(), few);
     let zeros = moments(&vec![0.0; 100 * DIM]);
     let nothing = CalibrationError::Degenerate { what: "keys" };
-    assert_eq!(basis::klt(&zeros, &queries, 4.0, 128).unwrap_err(), nothing);
+    assert_eq!(basis::klt(&zeros, &queries).unwrap_err(), nothing);
     let mut spoiled = moments(&keys);
     spoiled.add(&[f64::NAN; DIM]);
-    assert_eq!(basis::klt(&spoiled, &queries, 4.0, 128).unwrap_err(), nothing);
+    assert_eq!(basis::klt(&spoiled, &queries).unwrap_err(), nothing);
     assert_eq!(basis::mean(&spoiled, "keys").unwrap_err(), nothing);
     assert_eq!(
         basis::mean(&Moments::new(3), "keys").unwrap_err(),
         CalibrationError::TooFew { seen: 0, dim: 3 }
     );
-    let untouched = Extent::new(4, Rotation::Srht, 0, Tier::Scalar);
-    assert_eq!(basis::lambda(&untouched, None, "keys").unwrap_err(), nothing);
 }

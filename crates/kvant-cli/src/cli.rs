@@ -43,6 +43,8 @@ pub enum Command {
     Inspect(command::inspect::Inspect),
     /// Foretell the memory of contexts and caches, and what fits, even for models that are not here
     Plan(command::plan::Plan),
+    /// Make a plan: what a model's keys and values are like, for caches that take it into account
+    Calibrate(command::calibrate::Calibrate),
     /// Measure how well a model predicts a text
     Eval(command::eval::Eval),
     /// Measure how fast a model reads and generates
@@ -68,6 +70,7 @@ impl Command {
             Self::Models(models) => models.execute(),
             Self::Inspect(inspect) => inspect.execute(),
             Self::Plan(plan) => plan.execute(),
+            Self::Calibrate(calibrate) => calibrate.execute(),
             Self::Eval(eval) => eval.execute(),
             Self::Bench(bench) => bench.execute(),
             Self::Synth(synth) => synth.execute(),

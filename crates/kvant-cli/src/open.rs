@@ -73,6 +73,7 @@ pub struct Opened {
     pub name: String,
     checkpoint: Checkpoint,
     context: usize,
+    policy: Policy,
     options: ModelOptions,
 }
 
@@ -86,21 +87,22 @@ impl Opened {
         let checkpoint = Checkpoint::open(&path)?;
         let engine = Engine::load(&checkpoint, options.load_options())?;
         // A spec that cannot be used is refused before memory is looked at.
-        engine.session(options.policy(engine.model()), 1)?;
+        let policy = options.policy(&checkpoint, engine.model())?;
+        engine.session(&policy, 1)?;
         if engine.tokenizer().guesses_splits() {
             eprintln!(
                 "note: the file does not say how its vocabulary cuts text into words (tokenizer.ggml.pre); answers may \
                  be worse than the model's own, and a newer conversion would help"
             );
         }
-        let context = context(&engine, &checkpoint, &options)?;
-        Ok(Self { engine, name: options.model.clone(), checkpoint, context, options })
+        let context = context(&engine, &checkpoint, &options, &policy)?;
+        Ok(Self { engine, name: options.model.clone(), checkpoint, context, policy, options })
     }
 
     /// An empty session.
     pub fn session(&self) -> Result<Session<'_>, Failure> {
         let arena = Arena::with(self.options.arena());
-        Ok(self.engine.session_in(arena, self.policy(), self.context)?)
+        Ok(self.engine.session_in(arena, &self.policy, self.context)?)
     }
 
     /// What every sequence of a server begins as. All of them together stay within `--kv-memory` or, where that was not
@@ -109,25 +111,26 @@ impl Opened {
         let options = self.options.arena();
         let half =
             || Memory::read().map(|memory| usize::try_from(memory.available / 2).unwrap_or(usize::MAX));
-        let whole = kv::memory(self.policy(), self.engine.model().states(), self.context)?;
+        let whole = kv::memory(&self.policy, self.engine.model().states(), self.context)?;
         let cap = options.cap.or_else(half).map(|cap| cap.max(whole));
         let arena = Arena::with(ArenaOptions { cap, ..options });
-        Ok(self.engine.session_in(arena, self.policy(), self.context)?.into_kv())
-    }
-
-    fn policy(&self) -> Policy {
-        self.options.policy(self.engine.model())
+        Ok(self.engine.session_in(arena, &self.policy, self.context)?.into_kv())
     }
 
     /// What sessions of this model are saved and resumed under.
     pub fn signature(&self) -> Result<Signature, Failure> {
         let options = self.options.load_options();
-        Ok(kvant_engine::signature(&self.checkpoint, &options, &self.policy(), self.context)?)
+        Ok(kvant_engine::signature(&self.checkpoint, &options, &self.policy, self.context)?)
     }
 }
 
 /// The context to use: the one asked for, if it can be; else the model's own within reason and memory.
-fn context(engine: &Engine, checkpoint: &Checkpoint, options: &ModelOptions) -> Result<usize, Failure> {
+fn context(
+    engine: &Engine,
+    checkpoint: &Checkpoint,
+    options: &ModelOptions,
+    policy: &Policy,
+) -> Result<usize, Failure> {
     let model = engine.model();
     let limit = model.position_limit();
     if let (Some(asked), Some(limit)) = (options.ctx(), limit)
@@ -139,7 +142,7 @@ fn context(engine: &Engine, checkpoint: &Checkpoint, options: &ModelOptions) -> 
     }
     let own = model.context().unwrap_or(USUAL_CONTEXT);
     if let Some(window) = options.window() {
-        return endless(engine, checkpoint, options, window, own);
+        return endless(engine, checkpoint, options, policy, (window, own));
     }
     if let Some(asked) = options.ctx()
         && asked > own
@@ -150,9 +153,9 @@ fn context(engine: &Engine, checkpoint: &Checkpoint, options: &ModelOptions) -> 
     }
     let wanted = options.ctx().unwrap_or(own.min(USUAL_CONTEXT));
     let wanted = limit.map_or(wanted, |limit| wanted.min(limit));
-    let (policy, states) = (options.policy(model), model.states());
-    within(options, wanted, ("context", "--ctx"), |context| kv::memory(&policy, states, context))?;
-    match fit(engine, checkpoint, options, wanted)? {
+    let states = model.states();
+    within(options, wanted, ("context", "--ctx"), |context| kv::memory(policy, states, context))?;
+    match fit(engine, checkpoint, options, policy, wanted)? {
         Ok(()) => Ok(wanted),
         Err(error) if options.ctx().is_none() && error.largest > 0 => {
             eprintln!("note: memory allows a context of {} tokens, not the usual {wanted}", error.largest);
@@ -167,8 +170,8 @@ fn endless(
     engine: &Engine,
     checkpoint: &Checkpoint,
     options: &ModelOptions,
-    window: usize,
-    own: usize,
+    policy: &Policy,
+    (window, own): (usize, usize),
 ) -> Result<usize, Failure> {
     if let Some(limit) = engine.model().position_limit() {
         return Err(Failure::new(format!(
@@ -180,12 +183,12 @@ fn endless(
             "note: --window {window} is more than the {own} tokens the model was made for; answers may degrade"
         );
     }
-    let (mut policy, states) = (options.policy(engine.model()), engine.model().states());
+    let (mut streaming, states) = (policy.clone(), engine.model().states());
     within(options, window, ("window", "--window"), |window| {
-        policy.rule.streaming = Some(window);
-        kv::memory(&policy, states, usize::MAX)
+        streaming.rule.streaming = Some(window);
+        kv::memory(&streaming, states, usize::MAX)
     })?;
-    fit(engine, checkpoint, options, window)??;
+    fit(engine, checkpoint, options, policy, window)??;
     Ok(usize::MAX)
 }
 
@@ -227,9 +230,10 @@ fn fit(
     engine: &Engine,
     checkpoint: &Checkpoint,
     options: &ModelOptions,
+    policy: &Policy,
     context: usize,
 ) -> Result<Result<(), DoesNotFit>, Failure> {
     let Some(memory) = Memory::read() else { return Ok(Ok(())) };
-    let per_token = kv::bytes_per_token(options.policy(engine.model()), engine.model().states())?;
+    let per_token = kv::bytes_per_token(policy, engine.model().states())?;
     Ok(check_context(context, options.weight_bytes(checkpoint)?, per_token, memory.available))
 }

@@ -68,7 +68,7 @@ pub enum BuildError {
         reason: &'static str,
     },
     /// The spec asks for something only a plan can give.
-    #[error("`{spec}` needs {part} from a plan, and none was given")]
+    #[error("`{spec}` needs {part} from a plan, and none was given; `kvant calibrate` makes one")]
     Uncalibrated {
         /// The spec.
         spec: String,

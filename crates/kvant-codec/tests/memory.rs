@@ -1,6 +1,7 @@
 //! Every verb on small pages in buffers without a byte to spare: what Miri and AddressSanitizer run.
 
 use kvant_codec::{Accumulator, Calibration, Dense, KvSpec, PageCodec, Query, Side, Tier};
+use std::sync::Arc;
 
 /// Every rule, scaling, rotation, width and format once.
 const PARTS: [&str; 29] = [
@@ -45,7 +46,7 @@ fn calibration(side: Side, dim: usize) -> Calibration {
     Calibration {
         mean: Some(vec![0.5; dim]),
         lambda: Some(vec![2.0; dim]),
-        basis: Dense::new(dim, identity.clone(), identity).ok(),
+        basis: Dense::new(dim, identity.clone(), identity).ok().map(Arc::new),
         widths: Some((0..rows).map(|row| [8, 5, 1, 0][4 * row / rows]).collect()),
     }
 }

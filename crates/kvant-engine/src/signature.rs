@@ -10,8 +10,8 @@ use sha2::{Digest, Sha256};
 /// SHA-256 over everything that determines what a cache holds of given tokens: the checkpoint's own signature (its
 /// description with the rules of positions, the tensor directory, and *samples* of the weights: a few flipped bits in a
 /// large tensor go unnoticed), the tokenizer, how weights are packed, what activations are rounded to, and the policy with
-/// its window. The context counts for models that rotate by it (LongRoPE, dynamic scaling); other models may go on with a
-/// larger one.
+/// its window and its plan, where it takes numbers from one. The context counts for models that rotate by it (LongRoPE, dynamic
+/// scaling); other models may go on with a larger one.
 ///
 /// # Errors
 /// If a file beside the weights cannot be read.
@@ -42,7 +42,11 @@ pub fn signature(
         policy.to_string().as_bytes(),
         &(policy.rule.streaming.unwrap_or(0) as u64).to_le_bytes(),
         &rotation.to_le_bytes(),
-    ] {
+    ]
+    .into_iter()
+    // Last and only where there is one, so that what was saved without a plan keeps its signature.
+    .chain(policy.plan.iter().filter(|_| policy.needs_plan()).map(|plan| &plan.digest()[..]))
+    {
         hash.update((part.len() as u64).to_le_bytes());
         hash.update(part);
     }
@@ -63,6 +67,7 @@ fn rotates_by_context(checkpoint: &Checkpoint) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kvant_cache::Plan;
     use kvant_model::gguf::{Gguf, Writer};
     use kvant_model::{DType, Tensor};
 
@@ -89,6 +94,14 @@ mod tests {
         ] {
             assert_ne!(first, other);
         }
+        let planned = |made: &str| {
+            let policy = "k=klt4,v=rot4g32".parse().unwrap();
+            let plan = Plan::new([0; 32], policy, made, Vec::new()).unwrap();
+            let plan = std::sync::Arc::new(plan);
+            signature(&usual, &LoadOptions::default(), &plan.with(plan.policy()), 100).unwrap()
+        };
+        assert_eq!(planned("once"), planned("once"));
+        assert!(first != planned("once") && planned("once") != planned("twice"));
         let long = checkpoint("phi3", "rope_factors_long.weight", 4.0);
         assert_ne!(of(&long, None, "int4", 100), of(&long, None, "int4", 200));
     }

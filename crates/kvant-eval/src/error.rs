@@ -1,6 +1,6 @@
 //! What can keep a measurement from being made.
 
-use kvant_codec::CodecError;
+use kvant_codec::{BuildError, CodecError};
 use kvant_engine::memory::bytes;
 use kvant_engine::{KvFailure, KvUnsupported};
 use kvant_model::ForwardError;
@@ -139,6 +139,9 @@ pub enum EvalError {
     /// The cache could not keep what the model computed.
     #[error(transparent)]
     KvFailed(#[from] KvFailure),
+    /// A codec that cannot be built.
+    #[error(transparent)]
+    Build(#[from] BuildError),
     /// A page that cannot be decoded.
     #[error(transparent)]
     Codec(#[from] CodecError),

@@ -18,6 +18,7 @@ pub mod layers;
 mod machine;
 mod mean;
 mod perplexity;
+pub mod plans;
 mod report;
 pub mod speed;
 mod surprise;

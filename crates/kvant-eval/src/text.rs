@@ -14,6 +14,9 @@ pub fn test() -> &'static str {
     include_str!("../text/test.txt")
 }
 
+/// What plans call [`calibration()`], where others name a file.
+pub const CALIBRATION_NAME: &str = "built-in text (War and Peace)";
+
 /// What reports call [`test()`], where others name a file.
 pub const TEST_NAME: &str = "built-in text (Pride and Prejudice)";
 

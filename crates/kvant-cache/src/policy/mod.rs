@@ -34,9 +34,11 @@ pub use sparse::{SparseV, SparseVError};
 
 use crate::error::LayoutError;
 use crate::layout::EntryShape;
+use crate::plan::Plan;
 use crate::visibility::Visibility;
 use kvant_codec::{CodecSpec, KvSpec, Side};
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 
 /// Codecs for a whole model, the visibility rule, and what may be left out.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,6 +51,8 @@ pub struct Policy {
     pub sparse_v: Option<SparseV>,
     /// Exceptions, of which the last that applies counts.
     pub clauses: Vec<Clause>,
+    /// Numbers for codecs that need calibration; not part of the text.
+    pub plan: Option<Arc<Plan>>,
 }
 
 /// An exception for some layers and heads.
@@ -66,7 +70,7 @@ pub struct Clause {
 
 impl From<KvSpec> for Policy {
     fn from(base: KvSpec) -> Policy {
-        Policy { base, rule: Visibility::default(), sparse_v: None, clauses: Vec::new() }
+        Policy { base, rule: Visibility::default(), sparse_v: None, clauses: Vec::new(), plan: None }
     }
 }
 
@@ -83,6 +87,12 @@ impl From<&Policy> for Policy {
 }
 
 impl Policy {
+    /// Whether one of its codecs takes numbers that calibration finds.
+    pub fn needs_plan(&self) -> bool {
+        let exceptions = self.clauses.iter().flat_map(|clause| clause.key.iter().chain(&clause.value));
+        [&self.base.key, &self.base.value].into_iter().chain(exceptions).any(CodecSpec::needs_plan)
+    }
+
     /// The codec of one side of one kv head.
     pub fn spec(&self, layer: usize, head: usize, side: Side) -> &CodecSpec {
         let names = |ranges: &[RangeInclusive<usize>], index: usize| {

@@ -38,6 +38,8 @@ pub use error::SnapshotError;
 pub use read::Snapshot;
 pub use write::write;
 
+pub(crate) use replace::replace_bytes;
+
 /// The version of the format that is written.
 pub const VERSION: u32 = 1;
 

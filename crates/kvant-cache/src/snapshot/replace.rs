@@ -6,6 +6,11 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+/// Makes `bytes` the contents of `path`, as [`replace`] does.
+pub(crate) fn replace_bytes(path: &Path, bytes: &[u8]) -> Result<(), SnapshotError> {
+    replace(path, |file| file.write_all(bytes).map_err(SnapshotError::io("write the file")))
+}
+
 /// Fills a new file beside `path`, flushes it to the disk and renames it. If anything fails, `path` is as before.
 pub(super) fn replace<T>(
     path: &Path,
@@ -90,6 +95,7 @@ fn sweep(folder: &Path, prefix: &str) {
 
 #[cfg(test)]
 mod tests {
+    use super::replace_bytes as put;
     use super::*;
 
     fn names(folder: &Path) -> Vec<String> {
@@ -97,10 +103,6 @@ mod tests {
             fs::read_dir(folder).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
         names.sort();
         names
-    }
-
-    fn put(path: &Path, bytes: &[u8]) -> Result<(), SnapshotError> {
-        replace(path, |file| file.write_all(bytes).map_err(SnapshotError::io("write the file")))
     }
 
     #[test]

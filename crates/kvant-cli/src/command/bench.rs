@@ -6,6 +6,7 @@ mod wire;
 use crate::failure::Failure;
 use crate::open;
 use crate::options::Caches;
+use crate::planned::Plans;
 use crate::progress;
 use crate::table::Column::{Left, Right};
 use crate::table::Table;
@@ -62,7 +63,7 @@ pub struct Bench {
     #[arg(short, long, value_name = "N,…", value_delimiter = ',', default_values_t = [0, 2048, 7000])]
     depth: Vec<usize>,
 
-    /// How keys and values are kept
+    /// How keys and values are kept: specs, auto, plans (FILE.kvplan)
     #[arg(long, value_name = "SPEC,…", default_value = DEFAULT_KV)]
     kv: Caches,
 
@@ -111,7 +112,7 @@ impl Bench {
             prefill: self.prompt,
             decode: self.generate,
             depths: self.depth,
-            kv: self.kv.policies(self.sparse_v).collect(),
+            kv: self.kv.policies(self.sparse_v, &Plans::new(&checkpoint), &model)?,
             threads,
             repetitions: self.repetitions,
             fill: self.fill,

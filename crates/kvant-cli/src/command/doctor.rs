@@ -4,14 +4,16 @@ mod machine;
 
 use crate::failure::Failure;
 use crate::open;
+use crate::options::Kv;
+use crate::planned::{Chosen, Plans};
 use crate::table::Column::{Left, Right};
 use crate::table::Table;
 use clap::Args;
 use kvant_codec::{AMX_VARIABLE, Amx};
 use kvant_codec::{TIER_VARIABLE, Tier};
+use kvant_engine::FamilyDefault;
 use kvant_engine::kv::{self, EntryKernels};
 use kvant_engine::memory::{Memory, bytes};
-use kvant_engine::{FamilyDefault, Policy};
 use kvant_eval::Machine;
 use kvant_model::blocks::{Dense, Packed};
 use kvant_model::cache::LayerState;
@@ -25,9 +27,9 @@ pub struct Doctor {
     #[arg(short, long)]
     model: Option<String>,
 
-    /// How the model's keys and values would be kept [default: by the model's family]
+    /// How the model's keys and values would be kept [default: by its plan or by its family]
     #[arg(long, value_name = "SPEC")]
-    kv: Option<Policy>,
+    kv: Option<Kv>,
 }
 
 impl Doctor {
@@ -127,7 +129,7 @@ fn models(out: &mut dyn Write) -> Result<(), Failure> {
 fn layers(
     out: &mut dyn Write,
     checkpoint: &Checkpoint,
-    asked: Option<Policy>,
+    asked: Option<Kv>,
     tier: Tier,
     complaints: &mut Vec<String>,
 ) -> Result<(), Failure> {
@@ -160,11 +162,7 @@ fn layers(
     table.write(out, 2)?;
 
     let family = FamilyDefault::of(&model);
-    let reason = match &asked {
-        Some(_) => format!("asked for; the family's own is {}", family.kv),
-        None => family.basis.to_string(),
-    };
-    let policy = asked.unwrap_or_else(|| family.policy());
+    let Chosen { policy, reason, .. } = Plans::new(checkpoint).choose(asked.as_ref(), &model)?;
     let mut table = Table::plain();
     table.row(["family".to_owned(), family.about.to_owned()]);
     table.row(["cache".to_owned(), format!("{policy}, {reason}")]);

@@ -73,7 +73,8 @@ pub struct Eval {
     #[arg(long, value_name = "N", default_value_t = 8)]
     chunks: usize,
 
-    /// Caches to compare with the exact one; may be given several times [default: perplexity alone]
+    /// Caches to compare with the exact one: specs, auto, plans (FILE.kvplan); may be given several times [default: perplexity
+    /// alone]
     #[arg(long, value_name = "SPEC,…")]
     kv: Vec<Caches>,
 

@@ -4,12 +4,14 @@ mod memory;
 
 use crate::failure::Failure;
 use crate::open::{self, USUAL_CONTEXT};
+use crate::options::Kv;
+use crate::planned::Plans;
 use crate::table::Column::{Left, Right};
 use crate::table::Table;
 use clap::Args;
 use kvant_codec::{KvSpec, PRESETS};
+use kvant_engine::kv;
 use kvant_engine::memory::bytes;
-use kvant_engine::{FamilyDefault, Policy, kv};
 use kvant_model::cache::LayerState;
 use kvant_model::config::{Dims, Hyper};
 use kvant_model::{Checkpoint, DType, LoadOptions, Model, Tensor};
@@ -38,9 +40,9 @@ pub struct Inspect {
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     ctx: Option<u32>,
 
-    /// How its keys and values are kept [default: by the model's family]
+    /// How its keys and values are kept [default: by its plan or by its family]
     #[arg(long, value_name = "SPEC")]
-    kv: Option<Policy>,
+    kv: Option<Kv>,
 
     /// List every tensor
     #[arg(long)]
@@ -77,7 +79,7 @@ impl Inspect {
     fn memory(&self, checkpoint: &Checkpoint, model: &Model) -> Result<Memory, Failure> {
         let own = model.context().map_or(USUAL_CONTEXT, |own| own.min(USUAL_CONTEXT));
         let context = self.ctx.map_or(own, |tokens| tokens as usize);
-        let policy = self.kv.clone().unwrap_or_else(|| FamilyDefault::of(model).policy());
+        let policy = Plans::new(checkpoint).choose(self.kv.as_ref(), model)?.policy;
         Memory::of(checkpoint, model, policy, context)
     }
 }

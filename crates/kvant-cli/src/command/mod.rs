@@ -1,6 +1,7 @@
 //! The subcommands, one file each.
 
 pub mod bench;
+pub mod calibrate;
 pub mod chat;
 pub mod completions;
 pub mod doctor;

@@ -1,15 +1,19 @@
-//! `kvant plan`: which context and cache fit in how much memory, for a model that need not be here.
+//! `kvant plan`: which context and cache fit in how much memory, for a model that need not be here; and which layers are worth how
+//! many bits, for one that is.
 
 mod outlook;
+mod spending;
 
 use crate::failure::Failure;
 use crate::open;
 use crate::options::{Caches, Size, ThreadOptions, Tokens};
+use crate::planned::Plans;
 use clap::Args;
 use kvant_engine::memory::Memory;
 use kvant_engine::{FamilyDefault, Policy};
 use kvant_model::{Checkpoint, DType, LoadOptions, Model};
 use outlook::{Outlook, Question};
+use spending::Spending;
 use std::io::{self, Write};
 
 const EXAMPLES: &str = "\
@@ -17,10 +21,16 @@ Examples:
   kvant plan smollm2-135m
   kvant plan model.gguf --ram 8G --ctx 8k,32k,128k
   kvant plan config.json --weights q4_k --ram 64G --kv f16,int8,int4
+  kvant plan model.gguf --kl 0.02                              bits where they gain most, after `kvant calibrate`
+  kvant plan model.gguf --bits 3.6 -o small.kvplan
   head -c 20M big.gguf > start.gguf; kvant plan start.gguf     the beginning of a GGUF file says it all
 
 A model that is larger than this machine can be asked about: its config.json suffices (its weights are then taken to be of
-one type), and so does the beginning of its GGUF file.";
+one type), and so does the beginning of its GGUF file.
+
+With --kl or --bits the plan that `kvant calibrate` has made gets another policy: every side of every layer is rounded alone and
+its divergence measured (strictly: pages are encoded before their own tokens attend), then bits go where they gain most. What is
+expected of the policy is shown beside what it does in a long window; with --kl bits are added until that keeps it, too.";
 
 /// Caches that are compared when none are named; the model's own comes first where it is another.
 const USUAL: [&str; 5] = ["f16", "int8", "k8v4", "int4", "tq3"];
@@ -53,6 +63,9 @@ pub struct Plan {
     weights: Option<DType>,
 
     #[command(flatten)]
+    spending: Spending,
+
+    #[command(flatten)]
     threads: ThreadOptions,
 
     /// Print one JSON object
@@ -71,6 +84,9 @@ fn weight_type(text: &str) -> Result<DType, String> {
 impl Plan {
     pub fn execute(self) -> Result<(), Failure> {
         self.threads.apply();
+        if let Some(goal) = self.spending.goal() {
+            return self.spending.spend(goal, &self.model, self.json);
+        }
         let assumed = self.weights.unwrap_or(DType::Q4_K);
         let checkpoint = Checkpoint::open_description(open::find(&self.model)?, assumed)?;
         let is_config =
@@ -85,7 +101,7 @@ impl Plan {
         let question = Question {
             memory: self.memory()?,
             contexts: self.contexts(&model),
-            caches: self.caches(&model),
+            caches: self.caches(&checkpoint, &model)?,
             assumed: is_config.then_some(assumed),
         };
         let outlook = Outlook::new(&checkpoint, &model, question)?;
@@ -121,15 +137,15 @@ impl Plan {
         contexts
     }
 
-    fn caches(&self, model: &Model) -> Vec<Policy> {
+    fn caches(&self, checkpoint: &Checkpoint, model: &Model) -> Result<Vec<Policy>, Failure> {
         if let Some(caches) = &self.kv {
-            return caches.policies(None).collect();
+            return caches.policies(None, &Plans::new(checkpoint), model);
         }
         let own = FamilyDefault::of(model).policy();
         let mut caches: Vec<Policy> = USUAL.iter().filter_map(|spec| spec.parse().ok()).collect();
         if !caches.contains(&own) {
             caches.insert(0, own);
         }
-        caches
+        Ok(caches)
     }
 }

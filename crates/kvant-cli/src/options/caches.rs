@@ -1,18 +1,31 @@
 //! The flag that names the caches to compare.
 
+use crate::failure::Failure;
+use crate::options::Kv;
+use crate::planned::Plans;
 use kvant_codec::KvSpec;
 use kvant_engine::{Policy, SparseV};
+use kvant_model::Model;
 use std::str::FromStr;
 
-/// Caches by their specs: a list, some of whose members have commas of their own, or one with exceptions for layers and
-/// heads.
-#[derive(Clone)]
-pub struct Caches(Vec<Policy>);
+/// Caches by their specs or plans: a list, some of whose members have commas of their own, or one with exceptions for layers
+/// and heads.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Caches(Vec<Kv>);
 
 impl Caches {
-    /// The caches, each with this threshold for values where one is given.
-    pub fn policies(&self, sparse_v: Option<SparseV>) -> impl Iterator<Item = Policy> {
-        self.0.iter().map(move |policy| Policy { sparse_v: sparse_v.or(policy.sparse_v), ..policy.clone() })
+    /// The caches for a model, each with this threshold for values where one is given.
+    pub fn policies(
+        &self,
+        sparse_v: Option<SparseV>,
+        plans: &Plans<'_>,
+        model: &Model,
+    ) -> Result<Vec<Policy>, Failure> {
+        let policy = |kv: &Kv| {
+            let policy = plans.choose(Some(kv), model)?.policy;
+            Ok(Policy { sparse_v: sparse_v.or(policy.sparse_v), ..policy })
+        };
+        self.0.iter().map(policy).collect()
     }
 }
 
@@ -22,9 +35,47 @@ impl FromStr for Caches {
     fn from_str(text: &str) -> Result<Self, String> {
         // Exceptions have commas that mean something else, so what has them stands alone.
         if text.contains(';') {
-            return text.parse().map(|policy| Self(vec![policy])).map_err(|e| format!("{e}"));
+            return text.parse().map(|kv| Self(vec![kv]));
         }
-        let specs = KvSpec::parse_list(text).map_err(|e| e.to_string())?;
-        Ok(Self(specs.into_iter().map(Policy::from).collect()))
+        // Plans and `auto` stand between commas; what is between two of them is a list of specs.
+        let mut found = Vec::new();
+        let mut specs: Vec<&str> = Vec::new();
+        let take = |specs: &mut Vec<&str>, found: &mut Vec<Kv>| {
+            if specs.is_empty() {
+                return Ok(());
+            }
+            let list = KvSpec::parse_list(&specs.join(",")).map_err(|e| e.to_string())?;
+            found.extend(list.into_iter().map(|spec| Kv::Policy(Box::new(Policy::from(spec)))));
+            specs.clear();
+            Ok::<_, String>(())
+        };
+        for item in text.split(',') {
+            match Kv::other_than_policy(item) {
+                Some(kv) => {
+                    take(&mut specs, &mut found)?;
+                    found.push(kv);
+                }
+                None => specs.push(item),
+            }
+        }
+        take(&mut specs, &mut found)?;
+        Ok(Self(found))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::PathBuf;
+
+    #[test]
+    fn plans_stand_among_specs() {
+        let caches: Caches = "f16,k=ch8,v=tq3,auto,folder/a.kvplan,srft4:g64,lambda".parse().unwrap();
+        let spec = |text: &str| text.parse::<Kv>().unwrap();
+        let plan = Kv::Plan(PathBuf::from("folder/a.kvplan"));
+        assert_eq!(caches.0, [spec("f16"), spec("k=ch8,v=tq3"), Kv::Auto, plan, spec("srft4:g64,lambda")]);
+        assert_eq!("int4;layers 0:k=f16".parse::<Caches>().unwrap().0.len(), 1);
+        assert!("auto,int5".parse::<Caches>().unwrap_err().contains("int5"));
+        assert!("".parse::<Caches>().is_err() && "auto,".parse::<Caches>().is_err());
     }
 }

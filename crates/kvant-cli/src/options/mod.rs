@@ -2,6 +2,7 @@
 
 mod activations;
 mod caches;
+mod kv;
 mod model;
 mod sampling;
 mod size;
@@ -10,6 +11,7 @@ mod tokens;
 
 pub use activations::Activations;
 pub use caches::Caches;
+pub use kv::{Kv, PLAN_ENDING};
 pub use model::ModelOptions;
 pub use sampling::GenerationOptions;
 pub use size::Size;

@@ -1,12 +1,12 @@
 //! Flags about the model and how it runs.
 
 use crate::failure::Failure;
-use crate::options::Activations;
-use crate::options::ThreadOptions;
 use crate::options::size::Size;
+use crate::options::{Activations, Kv, ThreadOptions};
+use crate::planned::Plans;
 use clap::{Args, ValueEnum};
 use kvant_engine::forecast::weight_bytes;
-use kvant_engine::{ArenaOptions, FamilyDefault, Policy, SparseV};
+use kvant_engine::{ArenaOptions, Policy, SparseV};
 use kvant_model::{Checkpoint, DType, LoadOptions, Model};
 
 /// The model, and how it runs.
@@ -21,10 +21,10 @@ pub struct ModelOptions {
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u64).range(1..))]
     ctx: Option<u64>,
 
-    /// How keys and values are kept: int4, int8, f16, k=CODEC,v=CODEC …, with exceptions such as 'int4;layers 0-1:k=f16'
-    /// [default: by the model's family, int4 for most; `kvant doctor` tells]
+    /// How keys and values are kept: int4, int8, f16, k=CODEC,v=CODEC …, with exceptions such as 'int4;layers 0-1:k=f16', or a
+    /// plan: FILE.kvplan [default: auto, by the plan beside the model, or by its family, int4 for most; `kvant doctor` tells]
     #[arg(long, value_name = "SPEC")]
-    kv: Option<Policy>,
+    kv: Option<Kv>,
 
     /// Go on without end, in view of the last TOKENS and the first few only; what leaves the window is forgotten
     #[arg(long, value_name = "TOKENS", conflicts_with = "ctx", value_parser = clap::value_parser!(u32).range(1..))]
@@ -85,15 +85,19 @@ impl ModelOptions {
         self.ctx.map(|tokens| usize::try_from(tokens).unwrap_or(usize::MAX))
     }
 
-    /// How keys and values of a model are kept, the window included.
-    pub fn policy(&self, model: &Model) -> Policy {
-        let mut policy = self.kv.clone().unwrap_or_else(|| FamilyDefault::of(model).policy());
+    /// How keys and values of a model are kept, the window included. Says so where a plan decides.
+    pub fn policy(&self, checkpoint: &Checkpoint, model: &Model) -> Result<Policy, Failure> {
+        let chosen = Plans::new(checkpoint).choose(self.kv.as_ref(), model)?;
+        if chosen.plan.is_some() || self.kv == Some(Kv::Auto) {
+            eprintln!("note: keys and values are kept in {}: {}", chosen.policy, chosen.reason);
+        }
+        let mut policy = chosen.policy;
         policy.rule.streaming = self.window();
         if let Some(sinks) = self.sinks {
             policy.rule.sinks = sinks as usize;
         }
         policy.sparse_v = self.sparse_v.or(policy.sparse_v);
-        policy
+        Ok(policy)
     }
 
     /// The window of a conversation without end.

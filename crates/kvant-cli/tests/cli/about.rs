@@ -35,7 +35,9 @@ fn doctor_names_the_kernels_and_complains_in_words() {
     for words in ["kernels", "threads", "memory", "Models in", "attn_q", "F32", "16 + 16", "slow"] {
         assert!(text.contains(words), "{words}: {text}");
     }
-    for words in ["scores over √d, keys as projected", "int4, measured: mean KL", "SmolLM2-135M"] {
+    for words in
+        ["scores over √d, keys as projected", "int4, the family's own, measured: mean KL", "SmolLM2-135M"]
+    {
         assert!(text.contains(words), "{words}: {text}");
     }
     let asked = home.run(&["doctor", "-m", &model, "--kv", "int8"]).ok();
@@ -57,6 +59,7 @@ fn help_completions_and_manual_cover_every_command() {
         "models",
         "inspect",
         "plan",
+        "calibrate",
         "bench",
         "doctor",
         "completions",

@@ -2,6 +2,7 @@
 
 mod about;
 mod bench;
+mod calibrate;
 mod chat;
 mod fetch;
 mod plan;

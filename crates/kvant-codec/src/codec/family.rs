@@ -8,6 +8,7 @@ use crate::spec::CodecSpec;
 use crate::transform::{Dense, Rotation};
 use kvant_simd::Tier;
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 
 /// What numbers share a scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -69,6 +70,29 @@ impl PageSize {
     }
 }
 
+/// Bits a code has on average where channels have widths of their own, in hundredths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Budget(u16);
+
+impl Budget {
+    /// For families whose codes all have one width.
+    pub const NONE: Budget = Budget(0);
+    /// The least there can be.
+    pub const LEAST: Budget = Budget(100);
+    /// The most there can be.
+    pub const MOST: Budget = Budget(800);
+
+    /// From hundredths of a bit.
+    pub const fn hundredths(count: u16) -> Budget {
+        Budget(count)
+    }
+
+    /// In bits.
+    pub fn bits(self) -> f64 {
+        f64::from(self.0) / 100.0
+    }
+}
+
 /// Everything a spec can say about one side besides its family and width.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Options {
@@ -86,6 +110,10 @@ pub struct Options {
     pub lambda: bool,
     /// Subtract the plan's mean before the rotation.
     pub mean: bool,
+    /// Change to the plan's balanced basis before the rotation.
+    pub balanced: bool,
+    /// Bits of a code on average, for families that share them out among channels; part of the name and no option.
+    pub budget: Budget,
     /// Seed of the sign diagonal.
     pub seed: u64,
 }
@@ -100,6 +128,8 @@ impl Options {
         page: PageSize::P64,
         lambda: false,
         mean: false,
+        balanced: false,
+        budget: Budget::NONE,
         seed: 0,
     };
 }
@@ -111,8 +141,8 @@ pub struct Calibration {
     pub mean: Option<Vec<f32>>,
     /// Per-channel divisor in the rotated basis, for `lambda`.
     pub lambda: Option<Vec<f32>>,
-    /// Basis, for `klt`.
-    pub basis: Option<Dense>,
+    /// Basis, for `klt` and for `balanced`, which is turned by the codec's own rotation.
+    pub basis: Option<Arc<Dense>>,
     /// Bits of every row of units (8 channels of a key, 16 of a value), not increasing, for `klt`.
     pub widths: Option<Vec<u8>>,
 }
@@ -162,6 +192,11 @@ pub struct Family {
 }
 
 impl Family {
+    /// Whether bits are shared out among channels, as in `klt4.25`.
+    pub(crate) fn shares_bits(&self) -> bool {
+        self.defaults.budget != Budget::NONE
+    }
+
     /// Whether a group may follow the width, as in `rot4g32`.
     pub(crate) fn takes_groups(&self) -> bool {
         self.bits.is_some() && self.accepts.contains(&"scaling")

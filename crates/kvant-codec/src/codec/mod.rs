@@ -18,7 +18,7 @@ mod turbo;
 mod uniform;
 
 pub use exact::{Element, ExactCodec};
-pub use family::{Build, BuildFn, Calibration, Family, GroupSize, Options, PageSize, Scaling};
+pub use family::{Budget, Build, BuildFn, Calibration, Family, GroupSize, Options, PageSize, Scaling};
 pub(crate) use query::PreparedSpan;
 pub use query::{Accumulator, Query};
 

@@ -3,7 +3,7 @@
 //! Everything here reconstructs x̂ = T⁻¹(s_c · (s_t·level(code) + z_t) + z_c) with some of the parts absent; what a
 //! family fixes is which.
 
-use super::family::{Build, Calibration, Family, Options, PageSize, Scaling};
+use super::family::{Budget, Build, Calibration, Family, Options, PageSize, Scaling};
 use super::{Accumulator, GroupSize, KernelReport, PageCodec, Query, decoded_accumulate, decoded_scores};
 use super::{dimension, not_finite, size, whole};
 use crate::error::{BuildError, CodecError};
@@ -14,7 +14,8 @@ use crate::transform::{Basis, Rotation};
 use kvant_simd::Tier;
 
 /// Every class of options.
-pub(super) const ALL: &[&str] = &["rotation", "scaling", "rule", "scales", "page", "lambda", "mean", "seed"];
+pub(super) const ALL: &[&str] =
+    &["rotation", "scaling", "rule", "scales", "page", "lambda", "mean", "balanced", "seed"];
 
 /// A family of this codec.
 pub(super) const fn family(
@@ -109,7 +110,7 @@ pub(crate) const CHG: Family = family(
     "two-level scaling",
     Options { scaling: Scaling::ChannelGroup(GroupSize::G32), ..Options::PLAIN },
 );
-/// `klt`.
+/// `klt{b}`, with a fraction of bits: 4.25 on average.
 pub(crate) const KLT: Family = Family {
     name: "klt",
     bits: None,
@@ -120,9 +121,11 @@ pub(crate) const KLT: Family = Family {
         scaling: Scaling::Channel,
         rule: Rule::Asymmetric,
         page: PageSize::P128,
+        mean: true,
+        budget: Budget::hundredths(425),
         ..Options::PLAIN
     },
-    accepts: &["scales", "page", "mean"],
+    accepts: &["scales", "page"],
     build,
 };
 
@@ -147,6 +150,11 @@ pub(super) fn build(build: &Build<'_>) -> Result<Box<dyn PageCodec>, BuildError>
     if matches!(options.scaling, Scaling::ChannelGroup(_)) && options.rule.has_zero() {
         return Err(refuse(
             "channel × group scales leave no place for an asymmetric zero; use sym, max or lm",
+        ));
+    }
+    if options.balanced && options.lambda {
+        return Err(refuse(
+            "λ belongs to the rotation alone, which a balanced basis comes before; use one of them",
         ));
     }
     let planned = std::ptr::eq(build.spec.family, &KLT) || build.spec.family.name == KLT.name;
@@ -200,6 +208,12 @@ fn basis(build: &Build<'_>, planned: bool) -> Result<Basis, BuildError> {
             return Err(unfit("basis", "it is of another dimension"));
         }
         Basis::dense(dense)
+    } else if options.balanced {
+        let dense = dense.as_ref().ok_or_else(|| missing("a balanced basis"))?;
+        if dense.dim() != build.dim {
+            return Err(unfit("balanced basis", "it is of another dimension"));
+        }
+        Basis::new(options.rotation, build.dim, options.seed).after(dense, build.tier)
     } else {
         Basis::new(options.rotation, build.dim, options.seed)
     };

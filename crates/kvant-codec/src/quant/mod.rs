@@ -4,6 +4,7 @@
 //! the stored format, and only then codes the numbers, so that the rounding of the scale is not a second error.
 //! Every rule reconstructs x̂ = s·level(code) + z with integer levels, because the kernels multiply integers.
 
+pub mod allocation;
 mod lloyd_max;
 mod table;
 

@@ -6,7 +6,8 @@
 //! ```
 //!
 //! A *name* is a [`Family`] (`ch`, `rot`, `srft`, `tq`, `f16` …) with its width, or a preset, of which a side takes its
-//! own half: `k=f16,v=int4` has int4's values. `rot4g32` is short for `rot4:g32`. A part on its own is used for both
+//! own half: `k=f16,v=int4` has int4's values. `rot4g32` is short for `rot4:g32`. The width of `klt` is one on average,
+//! with up to two decimals: `klt4.25`, which is also what `klt` means. A part on its own is used for both
 //! sides, and the options of a preset are for both of its halves: `q4_1:plain`.
 //!
 //! | class | options |
@@ -16,7 +17,7 @@
 //! | rule | `sym` `max` `asym` `lm` |
 //! | scales | `s16` `s32` |
 //! | page | `p32` `p64` `p128` |
-//! | from a plan | `lambda` `mean` |
+//! | from a plan | `lambda` `mean` `balanced` |
 //! | seed | `seed=N` |
 //!
 //! Printing is canonical: the preset if there is one, else the parts, each with the family that needs the fewest
@@ -98,6 +99,17 @@ impl CodecSpec {
         tier: Tier,
     ) -> Result<Box<dyn PageCodec>, BuildError> {
         (self.family.build)(&Build { spec: self, side, dim, calibration, tier })
+    }
+
+    /// Whether it takes numbers that calibration finds for each head.
+    pub fn needs_plan(&self) -> bool {
+        let Options { mean, lambda, balanced, .. } = self.options;
+        mean || lambda || balanced || self.shares_bits()
+    }
+
+    /// Whether channels get widths of their own within a budget of bits.
+    pub fn shares_bits(&self) -> bool {
+        self.family.shares_bits()
     }
 
     /// Bits per value of this side for heads of `dim` channels, everything counted.

@@ -23,7 +23,7 @@ const fn word(text: &'static str, class: &'static str, set: fn(&mut Options)) ->
 pub(super) const SEED: &str = "seed";
 
 /// Every word, in the order in which they are printed.
-pub(super) static WORDS: [Word; 26] = [
+pub(super) static WORDS: [Word; 27] = [
     word("plain", "rotation", |o| o.rotation = Rotation::Identity),
     word("srht", "rotation", |o| o.rotation = Rotation::Srht),
     word("srft", "rotation", |o| o.rotation = Rotation::Srft),
@@ -50,11 +50,13 @@ pub(super) static WORDS: [Word; 26] = [
     word("p128", "page", |o| o.page = PageSize::P128),
     word("lambda", "lambda", |o| o.lambda = true),
     word("mean", "mean", |o| o.mean = true),
+    word("balanced", "balanced", |o| o.balanced = true),
 ];
 
 /// The words (and `seed=N`) that turn `from` into `to`, in canonical order; `None` if no words can.
 pub(super) fn difference(from: Options, to: &Options) -> Option<Vec<String>> {
-    let mut now = from;
+    // A budget is said by the name.
+    let mut now = Options { budget: to.budget, ..from };
     let mut words = Vec::new();
     for word in &WORDS {
         let mut with = now;
@@ -81,6 +83,7 @@ fn class_agrees(class: &str, a: &Options, b: &Options) -> bool {
         "page" => a.page == b.page,
         "lambda" => a.lambda == b.lambda,
         "mean" => a.mean == b.mean,
+        "balanced" => a.balanced == b.balanced,
         _ => a.seed == b.seed,
     }
 }

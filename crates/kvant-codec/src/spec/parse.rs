@@ -3,7 +3,7 @@
 use super::option::{SEED, WORDS};
 use super::print::group_suffix;
 use super::{CodecSpec, KvSpec, PRESETS, Preset};
-use crate::codec::{FAMILIES, Family, Scaling};
+use crate::codec::{Budget, FAMILIES, Family, Options, Scaling};
 use crate::page::Side;
 use std::fmt;
 
@@ -192,6 +192,11 @@ fn family(item: Item<'_>) -> Result<CodecSpec, Fault> {
         return Ok(CodecSpec { family, bits: 0, options: family.defaults });
     }
     let letters = text.find(|c: char| !c.is_ascii_lowercase()).unwrap_or(text.len());
+    let sharing = FAMILIES.iter().find(|family| family.shares_bits() && family.name == &text[..letters]);
+    if let Some(family) = sharing {
+        let budget = budget(Item { at: item.at + letters, text: &text[letters..] }, family)?;
+        return Ok(CodecSpec { family, bits: 0, options: Options { budget, ..family.defaults } });
+    }
     let Some(family) =
         FAMILIES.iter().find(|family| family.bits.is_some() && family.name == &text[..letters])
     else {
@@ -237,6 +242,28 @@ fn family(item: Item<'_>) -> Result<CodecSpec, Fault> {
     Ok(spec)
 }
 
+/// Bits with up to two decimals.
+fn budget(item: Item<'_>, family: &Family) -> Result<Budget, Fault> {
+    let (whole, decimals) = item.text.split_once('.').unwrap_or((item.text, "0"));
+    let hundredths = || {
+        let is_number = |text: &str| !text.is_empty() && text.bytes().all(|c| c.is_ascii_digit());
+        if !is_number(whole) || !is_number(decimals) || decimals.len() > 2 {
+            return None;
+        }
+        let [whole, decimals] = [whole, &format!("{decimals:0<2}")].map(|text| text.parse::<u16>());
+        let budget = Budget::hundredths(whole.ok()?.checked_mul(100)?.checked_add(decimals.ok()?)?);
+        (Budget::LEAST..=Budget::MOST).contains(&budget).then_some(budget)
+    };
+    hundredths().ok_or_else(|| {
+        let (least, most) = (Budget::LEAST.bits(), Budget::MOST.bits());
+        let reason = format!(
+            "`{}` takes {least} to {most} bits on average, with up to two decimals, as in `{}4.25`",
+            family.name, family.name
+        );
+        (item.at, reason)
+    })
+}
+
 fn apply(spec: &mut CodecSpec, item: Item<'_>) -> Result<(), Fault> {
     let takes = |class: &str| spec.family.accepts.contains(&class);
     if let Some(number) = item.text.strip_prefix("seed=") {
@@ -277,6 +304,7 @@ fn family_names() -> String {
     FAMILIES
         .iter()
         .map(|family| match &family.bits {
+            None if family.shares_bits() => format!("{}{}", family.name, family.defaults.budget.bits()),
             None => family.name.to_owned(),
             Some(bits) => format!("{}{}–{}", family.name, bits.start(), bits.end()),
         })

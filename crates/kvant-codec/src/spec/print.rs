@@ -35,6 +35,8 @@ impl fmt::Display for CodecSpec {
         f.write_str(self.family.name)?;
         if self.bits > 0 {
             write!(f, "{}", self.bits)?;
+        } else if self.family.shares_bits() {
+            write!(f, "{}", self.options.budget.bits())?;
         }
         // `rot4g32` keeps its group even though it is the default: people read it as part of the name.
         let grouped = matches!(self.options.scaling, Scaling::Group(_)) && self.family.takes_groups();

@@ -64,8 +64,24 @@ impl Dense {
         if worst > 1e-3 {
             return Err(DenseError::NotInverse(worst));
         }
+        Ok(Dense::from_parts(dim, forward, inverse))
+    }
+
+    /// The basis of a row-major matrix, whose inverse is computed.
+    ///
+    /// # Errors
+    /// When it is not d² finite numbers, or has no inverse that holds in f32.
+    pub fn of(dim: usize, forward: Vec<f32>) -> Result<Dense, DenseError> {
+        if forward.len() != dim * dim {
+            return Err(DenseError::Shape { dim, forward: forward.len(), inverse: dim * dim });
+        }
+        let inverse = inverse(dim, &forward);
+        Dense::new(dim, forward, inverse)
+    }
+
+    pub(super) fn from_parts(dim: usize, forward: Vec<f32>, inverse: Vec<f32>) -> Dense {
         let query = (0..dim * dim).map(|n| inverse[(n % dim) * dim + n / dim]).collect();
-        Ok(Dense { dim, forward, inverse, query })
+        Dense { dim, forward, inverse, query }
     }
 
     /// A rotation from its orthonormal rows: the inverse is the transpose, and queries turn with the vectors.
@@ -146,4 +162,31 @@ impl Dense {
             }
         }
     }
+}
+
+/// M⁻¹ by elimination in f64, with the largest pivot of each column. Where there is none, numbers that are not finite.
+fn inverse(dim: usize, matrix: &[f32]) -> Vec<f32> {
+    // Rows of M beside those of the identity, (d, 2d): what turns the left half into the identity makes the right M⁻¹.
+    let width = 2 * dim;
+    let mut rows = vec![0.0f64; dim * width];
+    for (i, row) in rows.chunks_exact_mut(width.max(1)).enumerate() {
+        row[dim + i] = 1.0;
+        row.iter_mut().zip(&matrix[i * dim..(i + 1) * dim]).for_each(|(x, m)| *x = f64::from(*m));
+    }
+    let mut pivot = vec![0.0; width];
+    for column in 0..dim {
+        let size = |row: usize| rows[row * width + column].abs();
+        let largest = (column..dim).max_by(|a, b| size(*a).total_cmp(&size(*b))).unwrap_or(column);
+        for i in 0..width {
+            rows.swap(column * width + i, largest * width + i);
+        }
+        let factor = rows[column * width + column].recip();
+        rows[column * width..(column + 1) * width].iter_mut().for_each(|x| *x *= factor);
+        pivot.copy_from_slice(&rows[column * width..(column + 1) * width]);
+        for (_, row) in rows.chunks_exact_mut(width).enumerate().filter(|(i, _)| *i != column) {
+            let factor = row[column];
+            row.iter_mut().zip(&pivot).for_each(|(x, p)| *x -= factor * p);
+        }
+    }
+    rows.chunks_exact(width.max(1)).flat_map(|row| row[dim..].iter().map(|x| *x as f32)).collect()
 }

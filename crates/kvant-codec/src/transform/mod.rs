@@ -97,15 +97,28 @@ impl Basis {
     }
 
     /// A dense basis from a plan.
-    pub fn dense(matrix: Dense) -> Basis {
+    pub fn dense(matrix: impl Into<Arc<Dense>>) -> Basis {
+        let matrix = matrix.into();
         Basis {
             dim: matrix.dim(),
-            core: Core::Dense(Arc::new(matrix)),
+            core: Core::Dense(matrix),
             signs: Vec::new(),
             lambda: Vec::new(),
             inverse_lambda: Vec::new(),
             mean: Vec::new(),
         }
+    }
+
+    /// This rotation R after another change of basis T: the dense matrix R·T, whose inverse is T⁻¹·Rᵀ.
+    pub(crate) fn after(&self, first: &Dense, tier: Tier) -> Basis {
+        let dim = self.dim;
+        let transposed = |m: &[f32]| (0..dim * dim).map(|n| m[n % dim * dim + n / dim]).collect::<Vec<f32>>();
+        // Columns of T become columns of R·T, and rows of T⁻¹ rows of T⁻¹·Rᵀ.
+        let (mut columns, mut rows) = (transposed(first.matrix()), first.inverse_matrix().to_vec());
+        for vectors in [&mut columns, &mut rows] {
+            self.apply(vectors, tier).expect("whole vectors");
+        }
+        Basis::dense(Arc::new(Dense::from_parts(dim, transposed(&columns), rows)))
     }
 
     /// Divides channel c by `lambda[c]` after the rotation. All entries must be positive and finite, and there

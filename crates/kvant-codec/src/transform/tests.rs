@@ -255,3 +255,35 @@ fn hostile_parts_are_refused() {
     assert!(matches!(Dense::new(1, vec![2.0], vec![2.0]), Err(DenseError::NotInverse(_))));
     assert!(matches!(Dense::new(1, vec![f32::NAN], vec![2.0]), Err(DenseError::NotFinite)));
 }
+
+#[test]
+fn a_rotation_after_a_dense_basis_is_both_in_turn() {
+    for (dim, rotation) in [(6, Rotation::Srft), (24, Rotation::Srht), (64, Rotation::Haar)] {
+        // D·(I + a shift of a half): invertible, neither orthonormal nor symmetric.
+        let shift = |i: usize, j: usize| if i == j { 1.0 } else { f32::from(u8::from(j == i + 1)) * 0.5 };
+        let matrix = (0..dim * dim).map(|n| (1.0 + (n / dim % 3) as f32) * shift(n / dim, n % dim)).collect();
+        let first = Arc::new(Dense::of(dim, matrix).unwrap());
+        let rotation = Basis::new(rotation, dim, 5);
+        let both = rotation.after(&first, Tier::Scalar);
+        for way in [Way::Forward, Way::Query] {
+            let (mut expected, mut found) = (columns(dim, 3), columns(dim, 3));
+            run(Tier::Scalar, &Basis::dense(Arc::clone(&first)), way, &mut expected);
+            run(Tier::Scalar, &rotation, way, &mut expected);
+            run(Tier::Scalar, &both, way, &mut found);
+            assert!(expected.iter().zip(&found).all(|(a, b)| (a - b).abs() < 1e-4), "{dim}");
+        }
+        let (start, mut there) = (columns(dim, 4), columns(dim, 4));
+        run(Tier::Scalar, &both, Way::Forward, &mut there);
+        run(Tier::Scalar, &both, Way::Inverse, &mut there);
+        assert!(start.iter().zip(&there).all(|(a, b)| (a - b).abs() < 1e-4), "{dim}");
+    }
+}
+
+#[test]
+fn matrices_without_an_inverse_are_no_basis() {
+    assert!(Dense::of(2, vec![1.0, 2.0, 2.0, 4.0]).is_err());
+    assert!(Dense::of(2, vec![0.0; 4]).is_err() && Dense::of(1, vec![f32::NAN]).is_err());
+    assert!(Dense::of(2, vec![1.0; 3]).is_err());
+    let swap = Dense::of(2, vec![0.0, 2.0, 4.0, 0.0]).unwrap();
+    assert_eq!(swap.inverse_matrix(), [0.0, 0.25, 0.5, 0.0]);
+}

@@ -255,7 +255,7 @@ impl Plan {
         let calibration = Calibration {
             mean: Some(random.gaussians(dim)),
             lambda: Some(lambda),
-            basis: (dim <= 576).then(|| Dense::new(dim, forward, inverse).unwrap()),
+            basis: (dim <= 576).then(|| Arc::new(Dense::new(dim, forward, inverse).unwrap())),
             widths: Some(widths),
         };
         Plan { calibration, matrices }

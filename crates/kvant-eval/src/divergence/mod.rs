@@ -136,7 +136,10 @@ pub fn divergence(
 
 /// What results of a cache are kept under.
 fn name(policy: &Policy, mode: Mode, arithmetic: &str) -> String {
-    format!("{policy} {mode:?} {arithmetic} {:?}", kvant_codec::Tier::select().map(|tier| tier.name()))
+    // The text of a policy does not say whose numbers its codecs take.
+    let plan = policy.plan.as_ref().map(|plan| plan.digest());
+    let tier = kvant_codec::Tier::select().map(|tier| tier.name());
+    format!("{policy} {mode:?} {arithmetic} {tier:?} {plan:?}")
 }
 
 /// Caches that can take the same passes, by their numbers. Usually all can; a strict one whose sinks end elsewhere costs

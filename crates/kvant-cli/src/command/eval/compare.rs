@@ -3,6 +3,7 @@
 use super::speed::Speeds;
 use super::{EXACT, Eval, layers, load, table};
 use crate::failure::Failure;
+use crate::planned::Plans;
 use crate::progress;
 use kvant_engine::Policy;
 use kvant_eval::divergence::{
@@ -24,7 +25,7 @@ impl Eval {
         windows: &Windows,
         setting: Setting,
     ) -> Result<(), Failure> {
-        let caches = self.caches(model);
+        let caches = self.caches(checkpoint, model)?;
         let mode = self.mode();
         let exact = match self.activations.kind() {
             ActivationType::F32 => None,
@@ -84,11 +85,13 @@ impl Eval {
     }
 
     /// The caches asked for.
-    pub(super) fn caches(&self, model: &Model) -> Vec<Policy> {
-        match self.all {
-            true => every_cache(model.states()),
-            false => self.kv.iter().flat_map(|list| list.policies(self.sparse_v)).collect(),
+    pub(super) fn caches(&self, checkpoint: &Checkpoint, model: &Model) -> Result<Vec<Policy>, Failure> {
+        if self.all {
+            return Ok(every_cache(model.states()));
         }
+        let plans = Plans::new(checkpoint);
+        let lists = self.kv.iter().map(|list| list.policies(self.sparse_v, &plans, model));
+        Ok(lists.collect::<Result<Vec<_>, _>>()?.concat())
     }
 
     pub(super) fn mode(&self) -> Mode {

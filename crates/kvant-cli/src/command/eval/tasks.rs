@@ -61,7 +61,7 @@ impl Eval {
         let options = LoadOptions { activations: self.activations.kind(), ..LoadOptions::default() };
         let engine = Engine::load(checkpoint, options)?;
         check_context(engine.model(), self.ctx)?;
-        let caches = self.caches(engine.model());
+        let caches = self.caches(checkpoint, engine.model())?;
         let mode = match task {
             // What is generated is not there yet when its page would have to be encoded.
             Task::Trajectory | Task::Json if self.strict => {

@@ -191,8 +191,10 @@ impl Twin {
                 let group = self.group_of(c) * self.group;
                 let shared = &y[group..(group + self.group).min(self.dim())];
                 let scales = rule::coding_scales(self.rule, shared, self.blur(norm(y)), scale);
-                // x − μ is rounded to f32 before anything else.
-                let near = NEAR + if self.basis.mean[c] == 0.0 { 0.0 } else { 1.2e-7 * (y[c] / scale).abs() };
+                // x − μ is rounded to f32 before anything else, and a rotation of it once more: where all tokens are alike,
+                // a step is as small as that.
+                let rounding = 1.2e-7 * y[c].abs() + if self.rotated { self.blur(norm(y)) } else { 0.0 };
+                let near = NEAR + if self.basis.mean[c] == 0.0 { 0.0 } else { rounding / scale.abs() };
                 let right = |scale: &f64| {
                     rule::check_code(self.rule, self.bits(c), (y[c] - zero) / scale, code, near)
                 };

@@ -4,7 +4,9 @@
 //! width, so the sum over groups of (Σ λ)·D(b) is to be made least with a given number of bits. There are few groups and few
 //! bits, so all allocations are compared, by dynamic programming, and none is better.
 
-use crate::error::CalibrationError;
+use crate::codec::{Budget, PageSize};
+use crate::page::Side;
+use std::sync::OnceLock;
 
 /// The widths a channel may have.
 pub const WIDTHS: [u8; 8] = [0, 1, 2, 3, 4, 5, 6, 8];
@@ -15,6 +17,15 @@ pub const WIDTHS: [u8; 8] = [0, 1, 2, 3, 4, 5, 6, 8];
 /// The ends are taken at their expected value ±E max. One bit is *worse* than none: both of its levels lie at the ends, where
 /// hardly any number is.
 pub fn distortions(tokens: usize) -> [f64; 8] {
+    /// By page size: the integrals take a while.
+    static KNOWN: [OnceLock<[f64; 8]>; 3] = [const { OnceLock::new() }; 3];
+    match [32, 64, 128].iter().position(|size| *size == tokens) {
+        Some(place) => *KNOWN[place].get_or_init(|| integrals(tokens)),
+        None => integrals(tokens),
+    }
+}
+
+fn integrals(tokens: usize) -> [f64; 8] {
     let end = expected_largest(tokens);
     WIDTHS.map(|bits| {
         let step = 2.0 * end / f64::from((1u32 << bits) - 1);
@@ -53,20 +64,51 @@ fn expected_largest(tokens: usize) -> f64 {
     mean
 }
 
+/// Why bits cannot be shared out.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AllocationError {
+    /// Variances that are none.
+    #[error("variances must be finite, not negative and not increasing, and there must be some")]
+    Variances,
+    /// A number of bits that no allocation reaches.
+    #[error("{bits} bits a channel cannot be allocated: from 1 to 8 are possible")]
+    Bits {
+        /// Asked for.
+        bits: f64,
+    },
+}
+
+/// Widths for a codec of that side whose channels have these variances, largest first: one for every row of units (8 channels of
+/// a key, 16 of a value), with not more bits on average than the budget.
+///
+/// # Errors
+/// When the variances are none, or the budget cannot be had.
+pub fn widths(
+    variances: &[f32],
+    side: Side,
+    budget: Budget,
+    page: PageSize,
+) -> Result<Vec<u8>, AllocationError> {
+    let sum = |group: &[f32]| group.iter().map(|x| f64::from(*x)).sum();
+    let sums: Vec<f64> = variances.chunks(side.row()).map(sum).collect();
+    allocate(&sums, budget.bits(), &distortions(page.tokens()))
+}
+
 /// Widths of groups whose variances sum up to `variances`, not increasing: not more than `bits` per group on average, and of all
 /// such the least error. The first group has at least one bit.
 ///
 /// # Errors
 /// When that many bits cannot be had, or the variances are not positive, finite and in order.
-pub fn allocate(variances: &[f64], bits: f64, distortions: &[f64; 8]) -> Result<Vec<u8>, CalibrationError> {
+pub fn allocate(variances: &[f64], bits: f64, distortions: &[f64; 8]) -> Result<Vec<u8>, AllocationError> {
     let is_ordered =
         variances.is_sorted_by(|a, b| a >= b) && variances.last().is_some_and(|last| *last >= 0.0);
     if !is_ordered || !variances[0].is_finite() {
-        return Err(CalibrationError::Degenerate { what: "variances of channels" });
+        return Err(AllocationError::Variances);
     }
     let budget = (bits * variances.len() as f64 + 1e-9).floor();
     if !(1.0..=8.0).contains(&bits) {
-        return Err(CalibrationError::Bits { bits });
+        return Err(AllocationError::Bits { bits });
     }
     let budget = budget as usize;
     // least[b]: the least error of the groups so far with at most b bits; choice[g][b]: the width of group g in it.
@@ -169,11 +211,22 @@ mod tests {
     }
 
     #[test]
+    fn widths_are_for_groups_of_channels_within_the_budget() {
+        let variances: Vec<f32> = (0..64).map(|c| 0.9f32.powi(c)).collect();
+        let of = |side, hundredths| widths(&variances, side, Budget::hundredths(hundredths), PageSize::P128);
+        let total = |widths: &[u8]| widths.iter().map(|width| u32::from(*width)).sum::<u32>();
+        let (key, value) = (of(Side::Key, 425).unwrap(), of(Side::Value, 425).unwrap());
+        assert_eq!((key.len(), total(&key)), (8, 34));
+        assert_eq!((value.len(), total(&value)), (4, 17));
+        assert!(of(Side::Key, 99).is_err() && widths(&[], Side::Key, Budget::MOST, PageSize::P64).is_err());
+    }
+
+    #[test]
     fn what_cannot_be_allocated_is_refused() {
         let table = distortions(64);
         assert!(allocate(&[1.0, 2.0], 4.0, &table).is_err(), "out of order");
         assert!(allocate(&[f64::NAN], 4.0, &table).is_err() && allocate(&[], 4.0, &table).is_err());
-        assert_eq!(allocate(&[1.0], 0.5, &table), Err(CalibrationError::Bits { bits: 0.5 }));
+        assert_eq!(allocate(&[1.0], 0.5, &table), Err(AllocationError::Bits { bits: 0.5 }));
         assert_eq!(allocate(&[1.0, 1.0], 8.0, &table).unwrap(), [8, 8]);
     }
 }

@@ -1,0 +1,211 @@
+//! The layout of a file: see the module's documentation for the table.
+
+use super::{Findings, Klt, Plan, PlanError, PlannedEntry, PlannedHead, VERSION};
+use crate::policy::Policy;
+use crate::snapshot::Signature;
+use kvant_codec::Dense;
+use std::sync::Arc;
+
+const MAGIC: &[u8; 8] = b"KVANTPLN";
+/// Where the part starts that the checksum covers.
+const COVERED: usize = 16;
+/// Bytes before the header.
+const FIXED: usize = 28;
+/// Heads have no more channels.
+const MAX_DIM: usize = 1024;
+
+const MEAN: u8 = 1;
+const ENDS: u8 = 2;
+const KLT: u8 = 4;
+const BALANCED: u8 = 8;
+
+pub(super) fn write(plan: &Plan) -> Vec<u8> {
+    let hex: String = plan.model.iter().map(|byte| format!("{byte:02x}")).collect();
+    let header = format!("model {hex}\npolicy {}\nmade {}\n", plan.policy, plan.made);
+    let mut bytes = Vec::new();
+    bytes.extend(MAGIC);
+    bytes.extend(VERSION.to_le_bytes());
+    bytes.extend([0; 12]); // checksum and length, once they are known
+    small(&mut bytes, header.len());
+    bytes.extend(header.as_bytes());
+    small(&mut bytes, plan.entries.len());
+    for entry in &plan.entries {
+        for count in [entry.heads.len(), entry.key_dim, entry.value_dim] {
+            small(&mut bytes, count);
+        }
+    }
+    for head in plan.entries.iter().flat_map(|entry| &entry.heads) {
+        for side in [&head.key, &head.value] {
+            write_side(&mut bytes, side);
+        }
+    }
+    let length = bytes.len() as u64;
+    bytes[COVERED..COVERED + 8].copy_from_slice(&length.to_le_bytes());
+    let sum = crc32fast::hash(&bytes[COVERED..]);
+    bytes[12..16].copy_from_slice(&sum.to_le_bytes());
+    bytes
+}
+
+fn small(bytes: &mut Vec<u8>, number: usize) {
+    bytes.extend((number as u32).to_le_bytes());
+}
+
+fn write_side(bytes: &mut Vec<u8>, side: &Findings) {
+    let Findings { mean, ends, klt, balanced } = side;
+    let flag = |is_there: bool, flag: u8| if is_there { flag } else { 0 };
+    bytes.push(
+        flag(mean.is_some(), MEAN)
+            | flag(ends.is_some(), ENDS)
+            | flag(klt.is_some(), KLT)
+            | flag(balanced.is_some(), BALANCED),
+    );
+    let vectors = mean.iter().chain(ends.iter().flatten()).map(Vec::as_slice);
+    let of_klt = klt.iter().flat_map(|klt| [&klt.variances[..], klt.basis.matrix()]);
+    for numbers in vectors.chain(of_klt).chain(balanced.iter().map(Vec::as_slice)) {
+        bytes.extend(numbers.iter().flat_map(|x| x.to_le_bytes()));
+    }
+}
+
+/// Reads and checks a whole file. Its digest is left to the caller.
+pub(super) fn parse(bytes: &[u8]) -> Result<Plan, PlanError> {
+    if !bytes.starts_with(MAGIC) {
+        return Err(PlanError::Foreign);
+    }
+    let got = bytes.len() as u64;
+    let mut fields = Fields { left: &bytes[MAGIC.len()..] };
+    let (Some(found), Some(sum), Some(want)) =
+        (fields.array().map(u32::from_le_bytes), fields.array().map(u32::from_le_bytes), fields.array())
+    else {
+        return Err(PlanError::Length { got, want: FIXED as u64 });
+    };
+    if found != VERSION {
+        return Err(PlanError::Version { found });
+    }
+    let want = u64::from_le_bytes(want);
+    if want != got {
+        return Err(PlanError::Length { got, want });
+    }
+    if crc32fast::hash(&bytes[COVERED..]) != sum {
+        return Err(PlanError::Damaged);
+    }
+    let plan = fields.plan()?;
+    if !fields.left.is_empty() {
+        return Err(PlanError::absurd("there is something after the last side"));
+    }
+    Ok(plan)
+}
+
+/// What is left to be read; nothing is taken beyond the end.
+struct Fields<'a> {
+    left: &'a [u8],
+}
+
+impl<'a> Fields<'a> {
+    fn take(&mut self, count: usize) -> Option<&'a [u8]> {
+        let (taken, left) = self.left.split_at_checked(count)?;
+        self.left = left;
+        Some(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        self.take(N)?.try_into().ok()
+    }
+
+    fn count(&mut self) -> Option<usize> {
+        usize::try_from(u32::from_le_bytes(self.array()?)).ok()
+    }
+
+    fn numbers(&mut self, count: usize) -> Option<Vec<f32>> {
+        let (numbers, _) = self.take(count.checked_mul(4)?)?.as_chunks();
+        Some(numbers.iter().map(|number| f32::from_le_bytes(*number)).collect())
+    }
+
+    fn plan(&mut self) -> Result<Plan, PlanError> {
+        let header = self.count().and_then(|length| self.take(length));
+        let header = header.and_then(|bytes| std::str::from_utf8(bytes).ok());
+        let header = header.ok_or_else(|| PlanError::absurd("its header is no text"))?;
+        let (model, policy, made) =
+            read_header(header).ok_or_else(|| PlanError::absurd("its header is not of three lines"))?;
+        let policy: Policy =
+            policy.parse().map_err(|error| PlanError::absurd(format!("its policy: {error}")))?;
+        let shapes = self.shapes().ok_or_else(|| PlanError::absurd("the shapes of its entries"))?;
+        let mut entries = Vec::new();
+        for (number, [heads, key_dim, value_dim]) in shapes.into_iter().enumerate() {
+            let mut entry = PlannedEntry { key_dim, value_dim, heads: Vec::new() };
+            for head in 0..heads {
+                let mut side = |dim: usize| {
+                    self.side(dim)
+                        .map_err(|why| PlanError::absurd(format!("entry {number}, kv head {head}: {why}")))
+                };
+                entry.heads.push(PlannedHead { key: side(key_dim)?, value: side(value_dim)? });
+            }
+            entries.push(entry);
+        }
+        Ok(Plan { model, policy, made: made.to_owned(), entries, digest: [0; 32] })
+    }
+
+    /// kv heads, channels of a key and of a value.
+    fn shapes(&mut self) -> Option<Vec<[usize; 3]>> {
+        let count = self.count()?;
+        let mut shapes = Fields { left: self.take(count.checked_mul(12)?)? };
+        let shape = |_| {
+            let shape @ [heads, key_dim, value_dim] = [shapes.count()?, shapes.count()?, shapes.count()?];
+            // What keeps no keys and values has no channels either.
+            let least = usize::from(heads > 0);
+            [key_dim, value_dim].iter().all(|dim| (least..=MAX_DIM).contains(dim)).then_some(shape)
+        };
+        (0..count).map(shape).collect()
+    }
+
+    fn side(&mut self, dim: usize) -> Result<Findings, String> {
+        let [parts] = self.array().ok_or("it ends too early")?;
+        if parts > MEAN | ENDS | KLT | BALANCED {
+            return Err(format!("it has parts that are not known ({parts:#x})"));
+        }
+        let mut numbers = |count: usize| {
+            let numbers = self.numbers(count).ok_or("it ends too early")?;
+            let is_finite = numbers.iter().all(|x| x.is_finite());
+            if is_finite { Ok(numbers) } else { Err("a number is not finite") }
+        };
+        let mut side = Findings::default();
+        if parts & MEAN != 0 {
+            side.mean = Some(numbers(dim)?);
+        }
+        if parts & ENDS != 0 {
+            let ends @ [low, high] = &[numbers(dim)?, numbers(dim)?];
+            if low.iter().zip(high).any(|(low, high)| low > high) {
+                return Err("a range ends before it begins".to_owned());
+            }
+            side.ends = Some(ends.clone());
+        }
+        if parts & KLT != 0 {
+            let (variances, matrix) = (numbers(dim)?, numbers(dim * dim)?);
+            if !variances.is_sorted_by(|a, b| a >= b) || variances.iter().any(|x| *x < 0.0) {
+                return Err("variances are negative or out of order".to_owned());
+            }
+            let basis = Dense::of(dim, matrix).map_err(|error| error.to_string())?;
+            side.klt = Some(Klt { basis: Arc::new(basis), variances });
+        }
+        if parts & BALANCED != 0 {
+            side.balanced = Some(numbers(dim * dim)?);
+        }
+        Ok(side)
+    }
+}
+
+/// Signature, policy and how it was made; nothing but what [`write`] writes.
+fn read_header(header: &str) -> Option<(Signature, &str, &str)> {
+    let mut lines = header.strip_suffix('\n')?.split('\n');
+    let model = lines.next()?.strip_prefix("model ")?;
+    let policy = lines.next()?.strip_prefix("policy ")?;
+    let made = lines.next()?.strip_prefix("made ")?;
+    if lines.next().is_some() || model.len() != 64 {
+        return None;
+    }
+    let mut signature = [0; 32];
+    for (byte, digits) in signature.iter_mut().zip(model.as_bytes().chunks_exact(2)) {
+        let digit = |c: u8| char::from(c).to_digit(16).filter(|_| !c.is_ascii_uppercase());
+        *byte = (digit(digits[0])? * 16 + digit(digits[1])?) as u8;
+    }
+    Some((signature, policy, made))
+}

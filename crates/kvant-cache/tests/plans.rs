@@ -1,0 +1,199 @@
+//! Plans in files, and caches built from them.
+
+use kvant_cache::plan::{Findings, Klt, Plan, PlanError, PlannedEntry, PlannedHead};
+use kvant_cache::{Arena, CacheLayout, EntryShape, Policy, Sequence};
+use kvant_codec::{Dense, KvSpec, Side, Tier};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+const DIM: usize = 16;
+const MODEL: [u8; 32] = [7; 32];
+const SHAPE: EntryShape = EntryShape { kv_heads: 2, key_dim: DIM, value_dim: 8, window: None };
+
+/// A basis that doubles and exchanges channels, different for every head.
+fn basis(by: usize) -> Vec<f32> {
+    (0..DIM * DIM).map(|n| if (n % DIM + by) % DIM == n / DIM { 2.0 } else { 0.0 }).collect()
+}
+
+fn wave(count: usize, seed: usize) -> Vec<f32> {
+    (0..count).map(|i| ((i * 7919 + seed * 104_729) as f32 * 0.618).sin() + 0.5).collect()
+}
+
+fn plan() -> Plan {
+    let head = |entry: usize, head: usize| PlannedHead {
+        key: Findings {
+            mean: Some(wave(DIM, 5 * entry + head)),
+            klt: Some(Klt {
+                basis: Arc::new(Dense::of(DIM, basis(2 * entry + head)).unwrap()),
+                variances: (0..DIM).map(|c| 0.5f32.powi(c as i32)).collect(),
+            }),
+            balanced: (entry == 0).then(|| basis(head)),
+            ..Findings::default()
+        },
+        value: Findings { ends: (head == 1).then(|| [vec![-1.5; 8], vec![1.0; 8]]), ..Findings::default() },
+    };
+    let entry = |entry: usize| PlannedEntry {
+        key_dim: DIM,
+        value_dim: 8,
+        heads: (0..2).map(|h| head(entry, h)).collect(),
+    };
+    let policy: Policy = "k=klt4:p32,v=rot4g32;layers 1 heads 1:v=srft4g32:lambda;recent=20".parse().unwrap();
+    Plan::new(MODEL, policy, "a test, by hand", vec![entry(0), entry(1)]).unwrap()
+}
+
+/// The policy of the plan, with the plan in it.
+fn planned() -> Policy {
+    let plan = Arc::new(plan());
+    plan.with(plan.policy())
+}
+
+fn fixture() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/version-1.kvplan")
+}
+
+#[test]
+fn version_1_loads() {
+    let loaded = Plan::open(&fixture()).unwrap();
+    assert_eq!((loaded.model(), loaded.made()), (&MODEL, "a test, by hand"));
+    assert_eq!(loaded.entries(), plan().entries());
+    assert!(loaded.to_bytes() == std::fs::read(fixture()).unwrap(), "it is written as it was read");
+    assert_eq!(loaded, plan());
+}
+
+#[test]
+fn what_is_saved_comes_back_and_its_header_can_be_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("model.kvplan");
+    let plan = plan();
+    plan.save(&file).unwrap();
+    let loaded = Plan::open(&file).unwrap();
+    assert_eq!((loaded.entries(), loaded.policy()), (plan.entries(), plan.policy()));
+    assert_eq!(loaded.digest(), plan.digest());
+    let text = String::from_utf8_lossy(&std::fs::read(&file).unwrap()).into_owned();
+    assert!(text.contains(&format!("model {}\npolicy k=klt4:p32,", "07".repeat(32))), "{text}");
+    assert!(matches!(Plan::open(&folder.path().join("none")), Err(PlanError::Io { .. })));
+}
+
+#[test]
+fn a_cache_with_a_plan_keeps_each_head_in_its_own_basis() {
+    let policy = planned();
+    let layout = Arc::new(CacheLayout::new(&policy, &[SHAPE; 2]).unwrap());
+    let mut sequence = Sequence::new(layout, Arena::new());
+    // Numbers that f16 holds: what waits to be encoded is kept in it.
+    let coarse = |rows: Vec<f32>| rows.into_iter().map(|x| (x * 64.0).round() / 64.0).collect::<Vec<f32>>();
+    let (keys, values) = (coarse(wave(100 * 2 * DIM, 1)), wave(100 * 2 * 8, 2));
+    for entry in 0..2 {
+        sequence.append(entry, &keys, &values).unwrap();
+    }
+    sequence.advance(100);
+    for (entry, head) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+        let store = sequence.side(entry, head, Side::Key).unwrap();
+        let mut found = vec![0.0; 32 * DIM];
+        store.codecs().codec().decode(store.encoded(0).unwrap(), &mut found).unwrap();
+        let spec = "klt4:p32".parse::<KvSpec>().unwrap().key;
+        let (own, tier) = (plan(), Tier::select().unwrap());
+        let own = own.findings(entry, head, Side::Key).unwrap();
+        let own = own.calibration(&spec, Side::Key, DIM, tier).unwrap();
+        assert_eq!(own.widths, Some(vec![6, 2]));
+        let codec = spec.build_with(Side::Key, DIM, &own, tier).unwrap();
+        let rows: Vec<f32> =
+            (4..36).flat_map(|token| keys[(token * 2 + head) * DIM..][..DIM].to_vec()).collect();
+        let (mut page, mut expected) = (vec![0; codec.page_bytes()], vec![0.0; 32 * DIM]);
+        codec.encode(&rows, &mut page).unwrap();
+        codec.decode(&page, &mut expected).unwrap();
+        let worst = found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(worst < 1e-5, "entry {entry}, head {head}: {worst}");
+    }
+}
+
+#[test]
+fn other_policies_take_their_numbers_from_a_plan_too() {
+    let plan = Arc::new(plan());
+    let layout = |policy: &str| CacheLayout::new(&plan.with(&policy.parse().unwrap()), &[SHAPE; 2]).err();
+    assert!(layout("k=klt6.5,v=f16").is_none() && layout("k=rot4:mean,v=tq3").is_none());
+    assert!(layout("k=ch4,v=f16;layers 0:k=rot4:mean,balanced").is_none());
+    let error = layout("k=rot4:balanced,v=f16").unwrap().to_string();
+    assert!(error.contains("entry 1") && error.contains("balanced basis"), "{error}");
+    let error = layout("k=srft4:lambda,v=f16").unwrap().to_string();
+    assert!(error.contains("λ"), "{error}");
+}
+
+#[test]
+fn a_plan_is_for_its_model_and_for_no_other() {
+    assert!(plan().check(&MODEL).is_ok());
+    let error = plan().check(&[8; 32]).unwrap_err().to_string();
+    assert!(
+        error.contains("another model (a test, by hand)") && error.contains("kvant calibrate"),
+        "{error}"
+    );
+    let policy = planned();
+    let wider = EntryShape { key_dim: 32, ..SHAPE };
+    let error = CacheLayout::new(&policy, &[wider; 2]).err().unwrap().to_string();
+    assert!(error.contains("keys of kv head 0, entry 0") && error.contains("fit"), "{error}");
+    let more = CacheLayout::new(&policy, &[SHAPE; 3]).err().unwrap().to_string();
+    assert!(more.contains("entry 2") && more.contains("plan"), "{more}");
+    // With and without a plan are not the same policy.
+    assert_ne!(&policy, plan().policy());
+    assert!(CacheLayout::new(plan().policy(), &[SHAPE; 2]).is_err());
+}
+
+fn refusal(bytes: &[u8]) -> PlanError {
+    Plan::from_bytes(bytes).expect_err("a damaged plan is refused")
+}
+
+#[test]
+fn a_plan_that_was_cut_off_or_changed_anywhere_is_refused() {
+    let bytes = plan().to_bytes();
+    for len in (0..bytes.len()).step_by(3) {
+        match len {
+            0..8 => assert!(matches!(refusal(&bytes[..len]), PlanError::Foreign)),
+            _ => assert!(matches!(refusal(&bytes[..len]), PlanError::Length { .. }), "{len}"),
+        }
+    }
+    assert!(matches!(refusal(&[&bytes[..], b"x"].concat()), PlanError::Length { .. }));
+    for at in (0..bytes.len()).step_by(3) {
+        let mut other = bytes.clone();
+        other[at] ^= 0x81;
+        let error = refusal(&other);
+        let expected = match at {
+            0..8 => matches!(error, PlanError::Foreign),
+            8..12 => matches!(error, PlanError::Version { .. }),
+            16..24 => matches!(error, PlanError::Length { .. }),
+            _ => matches!(error, PlanError::Damaged),
+        };
+        assert!(expected, "byte {at}: {error}");
+    }
+}
+
+/// Numbers under a right checksum are no more to be believed than those under a wrong one.
+#[test]
+fn absurd_numbers_are_refused_before_they_are_used() {
+    let bytes = plan().to_bytes();
+    let mut accepted = 0;
+    for at in 24..bytes.len().min(700) {
+        for number in [0u32, 1, 3, 255, 1025, 1 << 20, 0x7f80_0000, u32::MAX] {
+            let mut other = bytes.clone();
+            other[at..at + 4].copy_from_slice(&number.to_le_bytes());
+            let sum = crc32fast::hash(&other[16..]);
+            other[12..16].copy_from_slice(&sum.to_le_bytes());
+            // What is accepted can be written and read again.
+            if let Ok(plan) = Plan::from_bytes(&other) {
+                accepted += 1;
+                let again = Plan::from_bytes(&plan.to_bytes()).unwrap();
+                assert!(again.entries() == plan.entries(), "{at} {number}");
+            }
+        }
+    }
+    assert!(accepted > 100, "the seal is right, so what changes no structure loads: {accepted}");
+}
+
+#[test]
+fn what_cannot_be_read_back_is_not_written() {
+    let policy = || "int4".parse::<Policy>().unwrap();
+    let error = Plan::new(MODEL, policy(), "two\nlines", vec![]).unwrap_err().to_string();
+    assert!(error.contains("three lines"), "{error}");
+    let short = Findings { mean: Some(vec![0.0; 3]), ..Findings::default() };
+    let head = PlannedHead { key: short, value: Findings::default() };
+    let entry = PlannedEntry { key_dim: 4, value_dim: 4, heads: vec![head] };
+    assert!(Plan::new(MODEL, policy(), "short", vec![entry]).is_err());
+}

@@ -1,0 +1,96 @@
+//! `kvant calibrate`: what a model's keys and values are like, written to a plan.
+
+use crate::failure::Failure;
+use crate::open;
+use crate::options::ThreadOptions;
+use crate::planned;
+use crate::progress;
+use clap::Args;
+use kvant_engine::memory::bytes;
+use kvant_engine::{Policy, kv};
+use kvant_eval::plans::{PlanRequest, calibrate, calibration_windows};
+use kvant_eval::text;
+use kvant_model::arch::ActivationType;
+use kvant_model::tokenizer::Tokenizer;
+use kvant_model::{Checkpoint, LoadOptions, Model};
+use std::borrow::Cow;
+use std::path::PathBuf;
+
+const EXAMPLES: &str = "\
+Examples:
+  kvant calibrate model.gguf                           writes model.kvplan beside it, where `kvant run` finds it
+  kvant calibrate model.gguf -o mine.kvplan --text notes.txt --kv k=klt5,v=rot4g32
+  kvant eval model.gguf --kv int4,mine.kvplan          is it worth it?
+
+The text is read once with exact keys and values. What is found serves every codec that takes numbers from a plan: klt,
+and the options mean, lambda and balanced. --kv is what the plan says when nobody asks for another cache.";
+
+/// Windows that the text is read in, in tokens.
+const WINDOW: usize = 2048;
+/// Keys in the basis that attention sees them in, values rotated.
+const USUAL: &str = "k=klt4.25,v=rot4g32";
+
+/// Arguments of `kvant calibrate`.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Calibrate {
+    /// A model file or folder, or the name of a model in the cache
+    model: String,
+
+    /// Where the plan is written [default: beside the model]
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+
+    /// A UTF-8 text like those the model will read [default: part of a novel that comes with kvant]
+    #[arg(long, value_name = "FILE")]
+    text: Option<PathBuf>,
+
+    /// The most tokens to read of it
+    #[arg(long, value_name = "N", default_value_t = 16384)]
+    tokens: usize,
+
+    /// How keys and values will be kept
+    #[arg(long, value_name = "SPEC", default_value = USUAL)]
+    kv: Policy,
+
+    #[command(flatten)]
+    threads: ThreadOptions,
+}
+
+impl Calibrate {
+    pub fn execute(self) -> Result<(), Failure> {
+        let (name, text) = match &self.text {
+            Some(path) => (path.display().to_string(), Cow::Owned(text::read(path)?)),
+            None => (text::CALIBRATION_NAME.to_owned(), Cow::Borrowed(text::calibration())),
+        };
+        self.threads.apply();
+        let checkpoint = Checkpoint::open(open::find(&self.model)?)?;
+        let output = self.output.unwrap_or_else(|| planned::place(&checkpoint));
+        let options = LoadOptions { activations: ActivationType::F32, ..LoadOptions::default() };
+        let model = Model::load(&checkpoint, options)?;
+        let window = model.context().map_or(WINDOW, |own| own.min(WINDOW)).min(self.tokens);
+        let windows = calibration_windows(&Tokenizer::of(&checkpoint)?, &text, window, self.tokens)
+            .map_err(|e| Failure::new(format!("{name}: {e}")))?;
+
+        let bar = progress::bar("{bar:30} {pos}/{len} tokens  {eta} left");
+        bar.set_length((windows.ctx() * windows.chunks()) as u64);
+        let request = PlanRequest { model: checkpoint.signature().0, policy: &self.kv, text: &name };
+        let plan = calibrate(&model, request, &windows, &mut |read| bar.set_position(read as u64));
+        bar.finish_and_clear();
+        let plan = std::sync::Arc::new(plan?);
+        plan.save(&output).map_err(|e| Failure::new(format!("{}: {e}", output.display())))?;
+
+        let policy = plan.with(plan.policy());
+        let per_token = kv::bytes_per_token(&policy, model.states())?;
+        let size = std::fs::metadata(&output).map_or(0, |file| file.len());
+        println!("{}: {}, {}", output.display(), plan.made(), bytes(size));
+        println!("{policy}: {per_token:.0} bytes per token, {:.2} bits per value", bits(per_token, &model)?);
+        Ok(())
+    }
+}
+
+/// Bits per value that so many bytes per token are.
+fn bits(per_token: f64, model: &Model) -> Result<f64, Failure> {
+    let exact: Policy = "f32".parse().expect("a spec of the grammar");
+    Ok(32.0 * per_token / kv::bytes_per_token(&exact, model.states())?)
+}

@@ -1,0 +1,16 @@
+//! Plans: from a model and a text to a `.kvplan`, and from a goal to a policy.
+//!
+//! [`calibrate`] reads the text once with exact keys and values and writes down what every kv head's keys, queries and values are
+//! like. What it finds serves every codec that takes numbers from a plan; the policy of the plan is the one that is used when nobody
+//! asks for another.
+//!
+//! [`sensitivities`] measures what it costs to round one side of one layer at a time, and [`policy_for`] spends bits where they gain
+//! most: for a number of bits, or for a divergence.
+
+mod calibrate;
+mod choice;
+mod sensitivity;
+
+pub use calibrate::{PlanError, PlanRequest, calibrate, calibration_windows};
+pub use choice::{Alternative, Goal};
+pub use sensitivity::{Chosen, Part, policy_for, sensitivities};

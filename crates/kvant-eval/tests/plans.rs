@@ -1,0 +1,86 @@
+//! Plans made from a model, and caches kept by them.
+
+use kvant_cache::Plan;
+use kvant_codec::Side;
+use kvant_engine::{KvCache, Policy};
+use kvant_eval::plans::{PlanRequest, calibrate};
+use kvant_eval::{Score, Windows};
+use kvant_model::blocks::Chunk;
+use kvant_model::{Checkpoint, LoadOptions, Model};
+use std::path::Path;
+use std::sync::Arc;
+
+const WINDOW: usize = 160;
+
+fn model() -> Model {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kvant-model/tests/fixtures/smollm2");
+    Model::load(&Checkpoint::open(folder).unwrap(), LoadOptions::AS_STORED).unwrap()
+}
+
+/// Windows of ids without a pattern, from a seed.
+fn windows(model: &Model, count: usize, seed: u64) -> Windows {
+    let mut state = seed;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ((state >> 33) % model.vocabulary() as u64) as u32
+    };
+    let ids: Vec<u32> = (0..count * WINDOW).map(|_| next()).collect();
+    Windows::of_ids(&[], &ids, WINDOW, count, Score::All).unwrap()
+}
+
+fn plan(model: &Model, policy: &str) -> Arc<Plan> {
+    let policy = policy.parse().unwrap();
+    let request = PlanRequest { model: [3; 32], policy: &policy, text: "noise" };
+    let mut told = 0;
+    let plan = calibrate(model, request, &windows(model, 12, 1), &mut |read| told = read).unwrap();
+    assert_eq!(told, 12 * WINDOW);
+    Arc::new(plan)
+}
+
+/// The mean square by which logits are off those of the exact cache, on ids that no plan has seen.
+fn off(model: &Model, policy: &Policy) -> f64 {
+    let ids = windows(model, 1, 2).iter().next().unwrap().to_vec();
+    let logits = |policy: &Policy| {
+        let mut kv = KvCache::new(policy, model.states(), WINDOW).unwrap();
+        let chunk = Chunk { tokens: &ids, cache: kv.cache_mut(), wanted: 0..ids.len() };
+        let rows = model.forward(&mut [chunk]).unwrap();
+        kv.check().unwrap();
+        (0..ids.len()).flat_map(|row| rows.row(row).to_vec()).collect::<Vec<f32>>()
+    };
+    let exact = logits(&"f32".parse().unwrap());
+    let squares = logits(policy).into_iter().zip(exact).map(|(a, b)| f64::from(a - b).powi(2));
+    squares.sum::<f64>() / ids.len() as f64
+}
+
+fn key_bits(model: &Model, policy: &Policy) -> f64 {
+    let kv = KvCache::new(policy, model.states(), 1).unwrap();
+    kv.sequence().layout().entries()[0].heads()[0].side(Side::Key).codec().bits_per_value()
+}
+
+#[test]
+fn a_plan_from_a_model_makes_its_cache_closer_to_the_exact_one() {
+    let model = model();
+    let plan = plan(&model, "k=klt4:p32,v=f16");
+    assert_eq!(plan.made(), "from 1920 tokens of noise");
+    let (plain, planned): (Policy, _) = ("k=ch4:p32,v=f16".parse().unwrap(), plan.with(plan.policy()));
+    let errors = [off(&model, &plain), off(&model, &planned)];
+    assert!(errors[1] < errors[0], "{errors:?}");
+    assert!(key_bits(&model, &planned) <= key_bits(&model, &plain));
+}
+
+#[test]
+fn one_plan_serves_every_codec_that_takes_numbers() {
+    let model = model();
+    let plan = plan(&model, "k=klt4:p32,v=f16");
+    let with = |policy: &str| plan.with(&policy.parse().unwrap());
+    let mut last = f64::INFINITY;
+    for spec in ["k=klt2.5:p32,v=f16", "k=klt4:p32,v=f16", "k=klt5.5:p32,v=f16"] {
+        let error = off(&model, &with(spec));
+        assert!(error < 0.7 * last, "{spec}: {error}, {last} with fewer bits");
+        last = error;
+    }
+    let plain = off(&model, &"k=rot4g32:p32,v=f16".parse().unwrap());
+    let balanced = off(&model, &with("k=rot4g32:p32,mean,balanced,v=f16"));
+    assert!(balanced < plain, "{balanced} with the balanced basis, {plain} without");
+    assert!(off(&model, &with("k=srft4g32:p32,lambda,mean,v=rot4g32:mean")).is_finite());
+}

@@ -13,4 +13,4 @@ mod sensitivity;
 
 pub use calibrate::{PlanError, PlanRequest, calibrate, calibration_windows};
 pub use choice::{Alternative, Goal};
-pub use sensitivity::{Chosen, Part, policy_for, sensitivities};
+pub use sensitivity::{Chosen, Part, policy_for, sensitivities, uniform_for};

@@ -230,9 +230,32 @@ pub fn policy_for(parts: &[Part], goal: Goal) -> Option<Chosen> {
     };
     let table: Vec<Vec<Alternative>> =
         parts.iter().map(|part| part.alternatives.iter().map(|(_, one)| *one).collect()).collect();
-    let places = choose(&table, goal)?;
+    assemble(parts, &choose(&table, goal)?)
+}
+
+/// The policy that reaches the goal with one codec for all keys and one for all values; `None` when none does. What to hold
+/// [`policy_for`] against: its law is one of small errors, and they are not always.
+pub fn uniform_for(parts: &[Part], goal: Goal) -> Option<Chosen> {
+    let count = |side: Side| {
+        let of_side = parts.iter().filter(|part| part.side == side);
+        of_side.map(|part| part.alternatives.len()).min().unwrap_or(0)
+    };
+    let pairs = (0..count(Side::Key)).flat_map(|key| (0..count(Side::Value)).map(move |value| (key, value)));
+    let all = pairs.filter_map(|(key, value)| {
+        let place = |part: &Part| if part.side == Side::Key { key } else { value };
+        assemble(parts, &parts.iter().map(place).collect::<Vec<usize>>())
+    });
+    match goal {
+        Goal::Bits(most) => all.filter(|one| one.bits <= most).min_by(|a, b| a.kl.total_cmp(&b.kl)),
+        Goal::Kl(most) => all.filter(|one| one.kl <= most).min_by(|a, b| a.bits.total_cmp(&b.bits)),
+    }
+}
+
+/// The policy of one alternative for each part.
+fn assemble(parts: &[Part], places: &[usize]) -> Option<Chosen> {
+    let values: usize = parts.iter().map(|part| part.values).sum();
     let taken: Vec<(&Part, &(CodecSpec, Alternative))> =
-        parts.iter().zip(places).map(|(part, place)| (part, &part.alternatives[place])).collect();
+        parts.iter().zip(places).map(|(part, &place)| (part, &part.alternatives[place])).collect();
     // The commonest of each side is the rule, the others are exceptions by layer.
     let specs = |side: Side| {
         let mut specs: Vec<(&CodecSpec, Vec<usize>)> = Vec::new();

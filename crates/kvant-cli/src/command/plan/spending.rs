@@ -7,7 +7,7 @@ use clap::Args;
 use indicatif::ProgressBar;
 use kvant_engine::{Plan, Policy};
 use kvant_eval::divergence::{Divergence, Headway, Mode, Models, Request, divergence};
-use kvant_eval::plans::{Chosen, Goal, Part, policy_for, sensitivities};
+use kvant_eval::plans::{Chosen, Goal, Part, policy_for, sensitivities, uniform_for};
 use kvant_eval::{EvalError, PassLimits, Score, Windows, text};
 use kvant_model::arch::ActivationType;
 use kvant_model::tokenizer::{EncodeOptions, Tokenizer};
@@ -113,8 +113,8 @@ impl Spending {
     }
 }
 
-/// A policy for the goal, and what it shows in a long window. Where divergence is the goal and that shows more, the next policy is
-/// made for as much less.
+/// A policy for the goal, and what it shows in a long window: the better of one that tells layers apart and one that does not.
+/// Where divergence is the goal and both show more, the next ones are made for as much less.
 fn settle(
     goal: Goal,
     parts: &[Part],
@@ -123,22 +123,32 @@ fn settle(
     windows: &Windows,
 ) -> Result<(Chosen, Divergence), Failure> {
     let mut asked = goal;
-    let mut attempt = 1;
-    loop {
-        let mut chosen = policy_for(parts, asked).ok_or_else(|| out_of_reach(goal))?;
-        let found = check(model, &plan.with(&chosen.policy), windows)?;
-        let (measured, _) = found.kl();
-        if let (Goal::Kl(wanted), Goal::Kl(asked_for)) = (goal, &mut asked) {
-            // What the last measurements say about sums of layers is part of what is expected.
-            chosen.kl *= wanted / *asked_for;
-            if measured > wanted && attempt < ATTEMPTS {
-                *asked_for *= wanted / measured;
-                attempt += 1;
+    for attempt in 1.. {
+        let mut tried = Vec::new();
+        for mut chosen in [policy_for(parts, asked), uniform_for(parts, asked)].into_iter().flatten() {
+            let found = check(model, &plan.with(&chosen.policy), windows)?;
+            if let (Goal::Kl(wanted), Goal::Kl(now)) = (goal, asked) {
+                // What the last measurements say about sums of layers is part of what is expected.
+                chosen.kl *= wanted / now;
+            }
+            tried.push((chosen, found));
+        }
+        let kl = |one: &(Chosen, Divergence)| one.1.kl().0;
+        let least = tried.iter().map(kl).fold(f64::INFINITY, f64::min);
+        if let (Goal::Kl(wanted), Goal::Kl(now)) = (goal, &mut asked) {
+            if least <= wanted {
+                tried.retain(|one| kl(one) <= wanted);
+                tried.sort_by(|a, b| a.0.bits.total_cmp(&b.0.bits));
+            } else if attempt < ATTEMPTS {
+                *now *= wanted / least;
                 continue;
             }
+        } else {
+            tried.sort_by(|a, b| kl(a).total_cmp(&kl(b)));
         }
-        return Ok((chosen, found));
+        return tried.into_iter().next().ok_or_else(|| out_of_reach(goal));
     }
+    Err(out_of_reach(goal))
 }
 
 /// How a plan was made, before bits were spent on it.

@@ -27,7 +27,7 @@ pub const CHECKS: &[Check] = &[
     Check { name: "fmt", about: "formatting", run: fmt },
     Check { name: "clippy", about: "lints as errors; every unsafe block says why it is sound", run: clippy },
     Check { name: "test", about: "unit and integration tests of every crate", run: test },
-    Check { name: "browser", about: "the HTML report, in Chromium", run: browser },
+    Check { name: "browser", about: "the HTML report and the server's page, in Chromium", run: browser },
     Check { name: "doctest", about: "the examples in the documentation", run: doctest },
     Check { name: "doc", about: "the documentation builds without a warning", run: doc },
     Check { name: "aarch64", about: "kernel tests on 64-bit ARM, under qemu", run: || on_aarch64(&[]) },
@@ -51,7 +51,7 @@ const ARM_PACKAGES: &[Package] = &[
 /// qemu is some twenty times slower than the machine it runs on, so each property gets fewer cases there.
 const ARM_PROPTEST_CASES: &str = "16";
 
-/// What shows the HTML report to its test, and how the test is told that there is none.
+/// What shows the HTML report and the server's page to their tests, and how tests are told that there is none.
 const BROWSER: &[Package] = &[Package { name: "chromium", brings: "chromium" }];
 const NO_BROWSER: (&str, &str) = ("KVANT_WITHOUT_BROWSER", "1");
 
@@ -117,7 +117,9 @@ fn test() -> Outcome {
 
 fn browser() -> Outcome {
     needs::packages(BROWSER)?;
-    cargo(["test", "-p", "kvant-eval", "--test", "html"]).run()
+    let mut tally = cargo(["test", "-p", "kvant-eval", "--test", "html"]).run()?;
+    tally += cargo(["test", "-p", "kvant-server", "--test", "api", "page::"]).run()?;
+    Ok(tally)
 }
 
 fn doctest() -> Outcome {

@@ -9,6 +9,7 @@
 //! | `GET /v1/kv` | what the cache holds at this moment |
 //! | `POST /tokenize`, `/detokenize` | from text to tokens and back |
 //! | `GET /health`, `/metrics` | for those who look after it |
+//! | `GET /` | a page to talk on, with the cache as a picture |
 //!
 //! ```no_run
 //! use kvant_engine::scheduler::{Scheduler, SchedulerOptions};
@@ -40,10 +41,12 @@
 mod answer;
 mod app;
 mod ask;
+mod base64;
 mod error;
 mod fields;
 mod format;
 mod keys;
+mod page;
 mod patience;
 mod route;
 mod server;

@@ -10,6 +10,7 @@ mod tokens;
 
 use crate::app::App;
 use crate::error::ApiError;
+use crate::page::page;
 use axum::Router;
 use axum::body::Body;
 use axum::http::header::{CONTENT_TYPE, HeaderValue};
@@ -24,6 +25,7 @@ pub use guard::Owner;
 /// All routes.
 pub fn router(app: Arc<App>) -> Router {
     Router::new()
+        .route("/", get(page))
         .route("/health", get(state::health))
         .route("/metrics", get(metrics::metrics))
         .route("/v1/models", get(state::models))

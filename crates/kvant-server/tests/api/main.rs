@@ -1,9 +1,11 @@
 //! The server over real sockets, on a tiny real model.
 
+mod browser;
 mod chat;
 mod company;
 mod embeddings;
 mod format;
+mod page;
 mod safety;
 mod state;
 mod support;

@@ -117,8 +117,9 @@ fn test() -> Outcome {
 
 fn browser() -> Outcome {
     needs::packages(BROWSER)?;
-    let mut tally = cargo(["test", "-p", "kvant-eval", "--test", "html"]).run()?;
-    tally += cargo(["test", "-p", "kvant-server", "--test", "api", "page::"]).run()?;
+    // Of the whole workspace, so that nothing is built again with fewer features.
+    let mut tally = cargo(["test", "--workspace", "--test", "html"]).run()?;
+    tally += cargo(["test", "--workspace", "--test", "api", "page::"]).run()?;
     Ok(tally)
 }
 

@@ -35,6 +35,11 @@ fn people_send_stop_reload_and_are_told_what_is_wrong() {
     browser.until("at('figures').textContent.includes('kept for prompts to come')");
     browser.until("document.querySelector('#speed polyline')?.getAttribute('points').length > 0");
 
+    // However much was said, the page itself does not scroll: the conversation does.
+    browser.value("for (let i = 0; i < 60; i++) at('log').append(turn({role: 'user', content: 'more'}))");
+    assert_eq!(browser.value("document.documentElement.scrollHeight <= innerHeight"), true);
+    assert_eq!(browser.value("at('log').scrollHeight > at('log').clientHeight"), true);
+
     // What is stopped stays as far as it came.
     browser.value("at('max_tokens').value = ''; at('text').value = 'again'; at('ask').requestSubmit(); at('stop').click()");
     browser.until("document.querySelector('.turn:last-child small')?.textContent === 'stopped'");

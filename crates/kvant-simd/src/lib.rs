@@ -93,9 +93,9 @@ pub use avx512::Avx512;
 pub use math::{exp, sigmoid};
 #[cfg(target_arch = "aarch64")]
 pub use matrix::I8mm;
-#[cfg(target_arch = "x86_64")]
-pub use matrix::Tiles;
 pub use matrix::{Block, MatrixUnit, OCTET, ROWS, Vectors};
+#[cfg(target_arch = "x86_64")]
+pub use matrix::{TileShapes, Tiles};
 #[cfg(target_arch = "aarch64")]
 pub use neon::Neon;
 pub use scalar::Scalar;

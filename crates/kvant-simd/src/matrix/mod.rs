@@ -18,7 +18,7 @@ mod vectors;
 #[cfg(target_arch = "aarch64")]
 pub use i8mm::I8mm;
 #[cfg(target_arch = "x86_64")]
-pub use tiles::Tiles;
+pub use tiles::{TileShapes, Tiles};
 pub use vectors::Vectors;
 
 use crate::Simd;

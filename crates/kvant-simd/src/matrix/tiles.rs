@@ -1,7 +1,7 @@
 //! Blocks by the tile unit of Sapphire Rapids and later: 16 rows × 16 lanes × 64 numbers in one instruction.
 
-use super::{Block, MatrixUnit, OCTET, ROWS};
-use crate::{Amx, Avx512, LANES, Simd};
+use super::{Block, MatrixUnit, OCTET, ROWS, Vectors};
+use crate::{Amx, Avx512, LANES};
 use std::arch::asm;
 use std::arch::x86_64::__m512i;
 
@@ -12,10 +12,9 @@ pub struct Tiles;
 /// Octets that a tile holds.
 const DEEP: usize = 8;
 
-/// Shapes of the tiles: 0 sums, 1 and 2 a full depth of rows and of codes, 3 and 4 what is left of them at the end. One register
-/// of sums is enough: the processor has more of them.
+/// The shapes of the tile registers, as the processor reads them.
 #[repr(C, align(64))]
-struct Shapes {
+pub struct TileShapes {
     palette: u8,
     start_row: u8,
     reserved: [u8; 14],
@@ -23,21 +22,35 @@ struct Shapes {
     rows: [u8; 16],
 }
 
-impl Shapes {
-    fn of(octets: usize) -> Shapes {
-        let rest = match octets % DEEP {
-            0 => DEEP,
-            rest => rest,
-        };
+impl TileShapes {
+    /// (bytes of a row, rows) of the registers from the first on; the others are not used.
+    #[inline(always)]
+    pub fn new<const N: usize>(shapes: [(usize, usize); N]) -> TileShapes {
         let (mut row_bytes, mut rows) = ([0; 16], [0; 16]);
-        for tile in 0..5 {
-            (row_bytes[tile], rows[tile]) = match tile {
-                0..3 => (64, 16),
-                3 => (8 * rest as u16, 16),
-                _ => (64, 2 * rest as u8),
-            };
+        for (tile, (bytes, count)) in shapes.into_iter().enumerate() {
+            (row_bytes[tile], rows[tile]) = (bytes as u16, count as u8);
         }
-        Shapes { palette: 1, start_row: 0, reserved: [0; 14], row_bytes, rows }
+        TileShapes { palette: 1, start_row: 0, reserved: [0; 14], row_bytes, rows }
+    }
+
+    /// Makes this thread's tile unit ready for them, until [`TileShapes::release`].
+    ///
+    /// # Safety
+    /// [`Amx::status`] is `Used`; rows have 1 to 64 bytes, and there are 1 to 16 of them.
+    #[inline(always)]
+    pub unsafe fn load(&self) {
+        // SAFETY: the caller's contract.
+        unsafe { asm!("ldtilecfg [{}]", in(reg) self, options(nostack, preserves_flags, readonly)) };
+    }
+
+    /// Gives the unit back.
+    ///
+    /// # Safety
+    /// [`Amx::status`] is `Used`.
+    #[inline(always)]
+    pub unsafe fn release() {
+        // SAFETY: the caller's contract.
+        unsafe { asm!("tilerelease", options(nomem, nostack, preserves_flags)) };
     }
 }
 
@@ -61,27 +74,28 @@ impl MatrixUnit<Avx512> for Tiles {
         *Amx::status() == Amx::Used
     }
 
+    /// Registers: 0 sums, 1 and 2 a full depth of rows and of codes, 3 and 4 what is left of them at the end. One of sums is
+    /// enough: the processor has more of them.
     #[inline(always)]
     unsafe fn begin(octets: usize) {
-        // SAFETY: the unit is there; the shapes are a valid configuration.
-        unsafe {
-            asm!("ldtilecfg [{}]", in(reg) &Shapes::of(octets), options(nostack, preserves_flags, readonly))
+        let rest = match octets % DEEP {
+            0 => DEEP,
+            rest => rest,
         };
+        // SAFETY: the unit is there.
+        unsafe { TileShapes::new([(64, 16), (64, 16), (64, 16), (8 * rest, 16), (64, 2 * rest)]).load() };
     }
 
     #[inline(always)]
     unsafe fn end() {
         // SAFETY: the unit is there.
-        unsafe { asm!("tilerelease", options(nomem, nostack, preserves_flags)) };
+        unsafe { TileShapes::release() };
     }
 
     #[inline(always)]
     unsafe fn keep(at: *mut u8, first: __m512i, second: __m512i) {
-        // SAFETY: the caller's contract: room for both.
-        unsafe {
-            Avx512::bstore(at.cast(), first);
-            Avx512::bstore(at.add(OCTET / 2).cast(), second);
-        }
+        // SAFETY: the caller's contract.
+        unsafe { <Vectors as MatrixUnit<Avx512>>::keep(at, first, second) };
     }
 
     #[inline(always)]

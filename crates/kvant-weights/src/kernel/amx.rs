@@ -9,36 +9,18 @@
 use super::product::{Job, Panel, UnitScales, product, unpack};
 use crate::activations::{TILE, Tile};
 use crate::format::{BLOCK, Format, PANEL, code_bytes, scale_bytes};
-use kvant_simd::{Avx512, Simd, Work};
+use kvant_simd::{Avx512, Simd, TileShapes, Work};
 use std::arch::asm;
 use std::arch::x86_64::{__m512i, _mm512_set1_epi8, _mm512_sub_epi8};
 use std::cell::RefCell;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
-/// Shapes of the tiles: 0 to 3 sums (16 tokens × 16 rows), 4 and 5 activations (16 tokens × group), 6 and 7 codes
+/// Registers: 0 to 3 sums (16 tokens × 16 rows), 4 and 5 activations (16 tokens × group), 6 and 7 codes
 /// (group / 4 × 16 rows × 4).
-#[repr(C, align(64))]
-struct Shapes {
-    palette: u8,
-    start_row: u8,
-    reserved: [u8; 14],
-    row_bytes: [u16; 16],
-    rows: [u8; 16],
-}
-
-impl Shapes {
-    fn of<F: Format>() -> Self {
-        let (mut row_bytes, mut rows) = ([0; 16], [0; 16]);
-        for tile in 0..8 {
-            (row_bytes[tile], rows[tile]) = match tile {
-                0..4 => (64, 16),
-                4..6 => (F::GROUP as u16, 16),
-                _ => (64, (F::GROUP / 4) as u8),
-            };
-        }
-        Self { palette: 1, start_row: 0, reserved: [0; 14], row_bytes, rows }
-    }
+fn shapes<F: Format>() -> TileShapes {
+    let (sums, x, codes) = ((64, 16), (F::GROUP, 16), (64, F::GROUP / 4));
+    TileShapes::new([sums, sums, sums, sums, x, x, codes, codes])
 }
 
 /// All tokens of a panel: full tiles by the tile unit, the rest by vectors.
@@ -57,7 +39,7 @@ pub(crate) unsafe fn tiled<F: Format>(panel: &Panel<'_>) {
             // SAFETY: the caller's contract; the buffer has a byte for every code.
             unsafe {
                 Avx512::call(Expand::<F> { panel, codes: aligned, format: PhantomData });
-                asm!("ldtilecfg [{}]", in(reg) &Shapes::of::<F>(), options(nostack, readonly));
+                shapes::<F>().load();
                 for first in (0..full).step_by(TILE) {
                     Avx512::call(FullTile::<F> {
                         job: panel.job(first),
@@ -65,7 +47,7 @@ pub(crate) unsafe fn tiled<F: Format>(panel: &Panel<'_>) {
                         format: PhantomData,
                     });
                 }
-                asm!("tilerelease", options(nomem, nostack));
+                TileShapes::release();
             }
         });
     }

@@ -12,14 +12,19 @@ use kvant_model::tokenizer::EncodeOptions;
 use serde_json::{Value, json as object};
 use std::sync::Arc;
 
+/// What a request asks of this model.
+async fn asked(app: &App, request: Request<Body>) -> Result<Fields, ApiError> {
+    let mut fields = Fields::parse(&app.body(request).await?)?;
+    app.check_model(fields.text("model")?.as_deref())?;
+    Ok(fields)
+}
+
 /// The tokens of a text, or of a conversation as the model reads it.
 pub async fn tokenize(
     State(app): State<Arc<App>>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let body = app.body(request).await?;
-    let mut fields = Fields::parse(&body)?;
-    app.check_model(fields.text("model")?.as_deref())?;
+    let mut fields = asked(&app, request).await?;
     let context = app.handle.context();
     let tokens = match fields.text("content")? {
         Some(text) => {
@@ -45,9 +50,7 @@ pub async fn detokenize(
     State(app): State<Arc<App>>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let body = app.body(request).await?;
-    let mut fields = Fields::parse(&body)?;
-    app.check_model(fields.text("model")?.as_deref())?;
+    let mut fields = asked(&app, request).await?;
     let value = fields.take("tokens").unwrap_or(Value::Null);
     let ids = value
         .as_array()

@@ -7,11 +7,12 @@ use super::family::{Budget, Build, Calibration, Family, Options, PageSize, Scali
 use super::{Accumulator, GroupSize, KernelReport, PageCodec, Query, decoded_accumulate, decoded_scores};
 use super::{dimension, not_finite, size, whole};
 use crate::error::{BuildError, CodecError};
+use crate::kernel::scores::joined::Joined;
 use crate::kernel::{Kernels, Pages};
 use crate::page::{Arrays, Layout, Side};
 use crate::quant::{Levels, Rule};
 use crate::transform::{Basis, Rotation};
-use kvant_simd::Tier;
+use kvant_simd::{Simd, Tier, with_tier};
 
 /// Every class of options.
 pub(super) const ALL: &[&str] =
@@ -135,6 +136,8 @@ pub(crate) struct ScalarCodec {
     pub basis: Basis,
     /// One per span of the layout.
     pub levels: Vec<Levels>,
+    /// Keys of several widths whose channels alone have scales.
+    pub joined: Option<Joined>,
     /// Tells its own queries from those of other codecs.
     pub id: u64,
     tier: Tier,
@@ -183,10 +186,14 @@ pub(super) fn build(build: &Build<'_>) -> Result<Box<dyn PageCodec>, BuildError>
     let layout = Layout::new(side, dim, options.page.tokens(), group, &widths, options.scales, arrays);
     let levels = layout.spans.iter().map(|span| Levels::new(options.rule, span.bits, dim)).collect();
     let basis = basis(build, planned)?;
+    let joins = side == Side::Key && planned && layout.spans.len() > 1;
+    let joined =
+        joins.then(|| Joined::new(&layout.spans, with_tier!(build.tier, S => <S as Simd>::BYTE_CENTRE)));
     Ok(Box::new(ScalarCodec {
         layout,
         basis,
         levels,
+        joined,
         id: Query::owner(),
         tier: build.tier,
         kernels: Kernels::of(build.tier),

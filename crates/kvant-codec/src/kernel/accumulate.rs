@@ -298,19 +298,19 @@ impl Place<'_> {
 #[inline(always)]
 unsafe fn block_sums<S: Simd>(place: &Place<'_>, parts: &[Part], codes: *const u8, sums: Sums) {
     let Some(head) = parts.first() else { return };
-    let (bits, octets) = (place.span.bits, place.codec.layout.tokens / 8);
+    let (planes, octets) = (planes(u32::from(place.span.bits)), place.codec.layout.tokens / 8);
     let rows = place.span.len / LANES;
     let heads = Heads { bytes: head.bytes, stride: 2 * MAX_TOKENS, plane: MAX_TOKENS };
     for first in (0..rows).step_by(TILES) {
         let count = TILES.min(rows - first);
         // SAFETY: rows first .. first + count are of the span.
         unsafe {
-            sums.multiply::<S>(bits, heads, parts.len(), codes.add(first * octets * OCTET), octets, count);
+            sums.multiply::<S>(planes, heads, parts.len(), codes.add(first * octets * OCTET), octets, count);
             for row in 0..count {
                 let channels = place.channels::<S>(first + row);
                 for (h, part) in parts.iter().enumerate() {
-                    let (low, high) = sums.of::<S>(bits, h, row);
-                    place.put::<S>(part, channels, combine::<S>(planes(u32::from(bits)), low, high));
+                    let (low, high) = sums.of::<S>(planes, h, row);
+                    place.put::<S>(part, channels, combine::<S>(planes, low, high));
                 }
             }
         }

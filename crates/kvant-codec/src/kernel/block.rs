@@ -3,7 +3,6 @@
 //! Only the integer sums are made differently. Queries and weights are folded and rounded as for one head, and what
 //! becomes of a sum is the same code, so a head gets the same bits alone or in a block.
 
-use super::round::planes;
 use super::scratch::Scratch;
 use super::{Pages, by_width};
 use crate::codec::scalar::ScalarCodec;
@@ -42,7 +41,8 @@ impl Room {
     pub(super) unsafe fn new<S: Simd>(codec: &ScalarCodec, heads: usize, count: usize, pages: Pages) -> Room {
         let layout = &codec.layout;
         let heads = heads.next_multiple_of(64);
-        if count < ROWS || !S::Matrix::is_there() {
+        let pays = codec.joined.is_none() || layout.coded / 8 >= LEAST;
+        if count < ROWS || !pays || !S::Matrix::is_there() {
             return Room { scratch: Scratch::take(heads / size_of::<f32>()), heads, codes: 0 };
         }
         let codes = layout.coded * layout.tokens;
@@ -51,12 +51,17 @@ impl Room {
             Room { scratch: Scratch::take((heads + codes) / size_of::<f32>() + sums), heads, codes };
         let to = room.bytes().cast::<u8>().wrapping_add(heads);
         for (span, levels) in layout.spans.iter().zip(&codec.levels) {
-            if octets(layout, span) >= LEAST {
+            // Joined spans lie side by side, others one after the other.
+            let (first, rows, skip) = match codec.joined {
+                Some(_) => (span.first / layout.side.row(), layout.coded / layout.side.row(), 0),
+                None => (0, span.len / layout.side.row(), span.first * layout.tokens),
+            };
+            if codec.joined.is_some() || octets(layout, span) >= LEAST {
                 let Pages { page, next } = pages;
                 // SAFETY: the caller's page; there is a byte for every code of the spans before and of this one.
                 unsafe {
-                    let to = to.add(span.first * layout.tokens);
-                    by_width!(S, levels, Expand::<S> { layout, span, levels, page, next, to });
+                    let to = to.add(skip);
+                    by_width!(S, levels, Expand::<S> { layout, span, levels, page, next, to, first, rows });
                 }
             }
         }
@@ -73,6 +78,12 @@ impl Room {
         let codes = self.bytes().cast::<u8>().cast_const().wrapping_add(self.heads);
         let pays = self.codes > 0 && octets(layout, span) >= LEAST;
         pays.then(|| codes.wrapping_add(span.first * layout.tokens))
+    }
+
+    /// The codes of all spans, joined.
+    pub(super) fn joined_codes(&mut self) -> Option<*const u8> {
+        let codes = self.bytes().cast::<u8>().cast_const().wrapping_add(self.heads);
+        (self.codes > 0).then_some(codes)
     }
 
     /// Where sums go, if there are codes.
@@ -98,6 +109,9 @@ struct Expand<'a, S, const BITS: u32, const TABLE: bool> {
     next: *const u8,
     /// (tiles, octets, 128).
     to: *mut u8,
+    /// Where the span's rows are among those that lie side by side, and how many those are.
+    first: usize,
+    rows: usize,
     simd: PhantomData<S>,
 }
 
@@ -106,12 +120,12 @@ impl<S: Simd, const BITS: u32, const TABLE: bool> Work<S> for Expand<'_, S, BITS
 
     #[inline(always)]
     unsafe fn run(self) {
-        let Self { layout, span, levels, page, next, to, .. } = self;
-        let (rows, units) = (span.len / layout.side.row(), layout.side.units(layout.tokens));
+        let Self { layout, span, levels, page, next, to, first, rows, .. } = self;
+        let units = layout.side.units(layout.tokens);
         // SAFETY: the span's units lie within the page, and there is room for all of them.
         unsafe {
             let table = S::table(&levels.table);
-            for row in 0..rows {
+            for row in 0..span.len / layout.side.row() {
                 for unit in 0..units {
                     let at = span.codes + (row * units + unit) * 16 * BITS as usize;
                     S::prefetch(next.wrapping_add(at));
@@ -120,7 +134,7 @@ impl<S: Simd, const BITS: u32, const TABLE: bool> Work<S> for Expand<'_, S, BITS
                         (a, b) = (S::lookup::<BITS>(table, a), S::lookup::<BITS>(table, b));
                     }
                     let octet = match layout.side {
-                        Side::Key => unit * rows + row,
+                        Side::Key => unit * rows + first + row,
                         Side::Value => row * units + unit,
                     };
                     S::Matrix::keep(to.add(octet * OCTET), a, b);
@@ -157,7 +171,7 @@ impl Sums {
     #[inline(always)]
     pub(super) unsafe fn multiply<S: Simd>(
         self,
-        bits: u8,
+        planes: usize,
         heads: Heads,
         count: usize,
         codes: *const u8,
@@ -165,7 +179,7 @@ impl Sums {
         tiles: usize,
     ) {
         for first in (0..count).step_by(ROWS) {
-            for plane in 0..planes(u32::from(bits)) {
+            for plane in 0..planes {
                 let rows = heads.bytes.wrapping_add(first * heads.stride + plane * heads.plane);
                 let sums = self.at(first, plane, 0);
                 // SAFETY: the caller's contract, and room for all tiles.
@@ -181,12 +195,11 @@ impl Sums {
     /// # Safety
     /// They were multiplied; of one plane, the second is of no meaning. The CPU has the tier.
     #[inline(always)]
-    pub(super) unsafe fn of<S: Simd>(self, bits: u8, head: usize, tile: usize) -> (S::I, S::I) {
+    pub(super) unsafe fn of<S: Simd>(self, planes: usize, head: usize, tile: usize) -> (S::I, S::I) {
         // SAFETY: the caller's contract.
         unsafe {
             let low = S::iload(self.at(head, 0, tile));
-            let high =
-                if planes(u32::from(bits)) == 2 { S::iload(self.at(head, 1, tile)) } else { S::izero() };
+            let high = if planes == 2 { S::iload(self.at(head, 1, tile)) } else { S::izero() };
             (low, high)
         }
     }

@@ -8,6 +8,7 @@ use crate::oracle::norm;
 use crate::oracle::page::View;
 use crate::oracle::rule;
 use kvant_codec::Rule;
+use std::ops::Range;
 
 /// The unit roundoff of f32.
 const U: f64 = 1.0 / (1u64 << 24) as f64;
@@ -38,7 +39,7 @@ const BASIS: f64 = 16.0 * U;
 ///
 /// > |error| ≤ Σ over spans of |s| · step/2 · Σ |l|
 ///
-/// and, in f32: the dot product is an exact integer that is converted, scaled and relieved of its centre (8 roundings of at
+/// (the step of all spans is one where tokens have no scales) and, in f32: the dot product is an exact integer that is converted, scaled and relieved of its centre (8 roundings of at
 /// most |s|·Σ |p|·(|l| + 2·centre)); sums of n terms for zeros and the mean lose at most n·u of their absolute sum; and the
 /// basis was changed on both sides of the comparison.
 ///
@@ -47,12 +48,22 @@ pub fn score(view: &View<'_>, q: &[f32], moved: &[f64], token: usize, decoded: &
     let twin = view.twin;
     let sums = (twin.dim() + 16) as f64 * U;
     let mut total = 0.0;
-    for span in twin.spans() {
+    let product = |c: usize| (moved[c] * view.channel_scale(c)).abs();
+    let spans = twin.spans();
+    let top = |span: &Range<usize>| span.clone().map(product).fold(0.0, f64::max);
+    // Without token scales all spans have the step of the largest product of all: a whole one against narrow codes, a 256th
+    // of it against wide ones.
+    let joined =
+        (spans.len() > 1 && !twin.per_token).then(|| step(spans.iter().map(top).fold(0.0, f64::max), 1));
+    for span in spans {
         let bits = twin.bits(span.start);
         let (scale, zero) =
             (view.token_scale(token, span.start).abs(), view.token_zero(token, span.start).abs());
-        let product = |c: usize| (moved[c] * view.channel_scale(c)).abs();
-        let step = step(span.clone().map(product).fold(0.0, f64::max), bits);
+        let step = match joined {
+            Some(step) if bits >= 5 => step / 256.0,
+            Some(step) => step,
+            None => step(top(span), bits),
+        };
         let centre = seen_centre(twin.rule, bits);
         let (mut levels, mut integers, mut zeros) = (0.0, 0.0, 0.0);
         for c in span.clone() {

@@ -10,7 +10,9 @@
 mod calibrate;
 mod choice;
 mod sensitivity;
+mod spending;
 
 pub use calibrate::{PlanError, PlanRequest, calibrate, calibration_windows};
 pub use choice::{Alternative, Goal};
-pub use sensitivity::{Chosen, Part, policy_for, sensitivities, uniform_for};
+pub use sensitivity::{Part, sensitivities};
+pub use spending::{Chosen, evened, policy_for, uniform_for};

@@ -1,14 +1,12 @@
-//! How much each layer's keys and values cost when they alone are rounded, and from that a policy for the whole model.
+//! How much each layer's keys and values cost when they alone are rounded.
 //!
-//! A *probe* is the exact cache with one side of one layer in a codec. Its divergence is measured, strictly, in short windows: there
-//! are many probes, and they are to tell layers apart. What all layers of a side do together is measured in a long window, where
-//! errors of keys count for more, and the probes are scaled to add up to it.
-//!
-//! Other widths of the same side follow by the mean square errors the codecs make there: those of `klt` from the variances of its
-//! channels, those of rotated values from Gaussian vectors, which is what a rotation makes of them. Nothing far coarser than the
-//! probes is among them, for that law holds for small errors.
+//! A *probe* is the exact cache with one side of one layer in a codec; its divergence, measured strictly, tells layers apart. What a
+//! codec costs when all layers of a side have it is measured too, for every codec that may be chosen: how errors of many layers add
+//! up, and how they grow when bits are few, is then no guess. A layer's share of that is its probe's, moved to the codec by the mean
+//! square errors the codecs make there: those of `klt` from the variances of its channels, those of rotated values from Gaussian
+//! vectors, which is what a rotation makes of them.
 
-use super::choice::{Alternative, Goal, choose};
+use super::choice::Alternative;
 use crate::divergence::{Headway, Mode, Models, Request, divergence};
 use crate::error::EvalError;
 use crate::surprise::PassLimits;
@@ -23,16 +21,19 @@ use kvant_model::cache::LayerState;
 use std::sync::Arc;
 
 /// What keys are tried with.
-const KEY_PROBES: [&str; 1] = ["klt3.5"];
+const KEY_PROBE: &str = "klt3.5";
 /// What values are tried with.
-const VALUE_PROBES: [&str; 2] = ["tq3", "rot4g32"];
+const VALUE_PROBE: &str = "tq3";
 /// What keys may get: by quarters of a bit.
 const KEYS: [&str; 13] = [
     "klt3", "klt3.25", "klt3.5", "klt3.75", "klt4", "klt4.25", "klt4.5", "klt4.75", "klt5", "klt5.25",
     "klt5.5", "klt5.75", "klt6",
 ];
-/// What values may get, with the probe that each follows from.
-const VALUES: [(&str, usize); 5] = [("tq3", 0), ("rot3g32", 0), ("tq4", 1), ("rot4g32", 1), ("rot5g32", 1)];
+/// What values may get.
+const VALUES: [&str; 5] = ["tq3", "rot3g32", "tq4", "rot4g32", "rot5g32"];
+
+/// Bytes of exact caches that are measured side by side: each pass computes the reference anew.
+const ROOM: usize = 1 << 30;
 
 /// One side of one layer, with what it may be kept in.
 #[derive(Clone, Debug)]
@@ -47,86 +48,91 @@ pub struct Part {
     pub alternatives: Vec<(CodecSpec, Alternative)>,
 }
 
-/// A policy made from measurements.
-#[derive(Clone, Debug)]
-pub struct Chosen {
-    /// The policy, without its plan.
-    pub policy: Policy,
-    /// Bits per value over all layers.
-    pub bits: f64,
-    /// The divergence that is expected of it.
-    pub kl: f64,
-}
-
 fn codec(text: &str) -> CodecSpec {
     text.parse::<KvSpec>().expect("a spec of the grammar").key
 }
 
-/// Measures every side of every layer in `short` windows and all of a side in `long` ones, and makes the alternatives that follow.
+fn probe(side: Side) -> CodecSpec {
+    codec(match side {
+        Side::Key => KEY_PROBE,
+        Side::Value => VALUE_PROBE,
+    })
+}
+
+fn offered(side: Side) -> Vec<CodecSpec> {
+    match side {
+        Side::Key => KEYS.map(codec).to_vec(),
+        Side::Value => VALUES.map(codec).to_vec(),
+    }
+}
+
+/// Measures every side of every layer, and every codec on a whole side, and makes the alternatives that follow.
 ///
 /// # Errors
-/// If the plan has no numbers for a probe, or a pass fails.
+/// If the plan has no numbers for a codec, or a pass fails.
 pub fn sensitivities(
     model: &Model,
     plan: &Arc<Plan>,
-    (short, long): (&Windows, &Windows),
+    windows: &Windows,
     headway: &mut dyn FnMut(Headway<'_>),
 ) -> Result<Vec<Part>, EvalError> {
-    let mut sides: Vec<(usize, Side, usize, usize)> = Vec::new();
+    let mut sides: Vec<Errors<'_>> = Vec::new();
     for (entry, state) in model.states().iter().enumerate() {
         if let LayerState::KeysValues(shape) = state {
-            sides.push((entry, Side::Key, shape.key_dim, shape.heads));
-            sides.push((entry, Side::Value, shape.value_dim, shape.heads));
+            let heads = shape.heads;
+            sides.push(Errors { plan, entry, side: Side::Key, dim: shape.key_dim, heads });
+            sides.push(Errors { plan, entry, side: Side::Value, dim: shape.value_dim, heads });
         }
     }
-    let probes = |side: Side| match side {
-        Side::Key => &KEY_PROBES[..],
-        Side::Value => &VALUE_PROBES[..],
-    };
-    let probed = sides
-        .iter()
-        .flat_map(|&(entry, side, ..)| probes(side).iter().map(move |probe| only(entry, side, codec(probe))));
-    let caches: Vec<Policy> = probed.map(|policy| plan.with(&policy)).collect();
-    let mut measure = |windows: &Windows, caches: &[Policy]| {
-        let models = Models { reference: model, subject: model, arithmetic: "f32" };
-        let limits = PassLimits::default();
-        let request = Request { models, windows, caches, mode: Mode::Strict, limits };
-        let found = divergence(&request, None, headway)?;
-        Ok::<_, EvalError>(
-            found.iter().map(|found| found.kl().0.max(f64::MIN_POSITIVE)).collect::<Vec<f64>>(),
-        )
-    };
-    let found = measure(short, &caches)?;
-    let mut measured = found.iter().copied();
-    let whole = [(Side::Key, KEY_PROBES[0]), (Side::Value, VALUE_PROBES[0]), (Side::Value, VALUE_PROBES[1])]
-        .map(|(side, probe)| plan.with(&every(side, codec(probe))));
-    let [keys, coarse, fine]: [f64; 3] =
-        measure(long, &whole)?.try_into().expect("as many results as caches");
-    // (keys, values coarse, values fine), layer after layer.
-    let sum = |probe: usize| found.iter().skip(probe).step_by(3).sum::<f64>();
-    let scales = [vec![keys / sum(0)], vec![coarse / sum(1), fine / sum(2)]];
+    let probes = sides.iter().map(|at| only(at.entry, at.side, probe(at.side)));
+    let whole =
+        [Side::Key, Side::Value].map(|side| offered(side).into_iter().map(move |spec| every(side, spec)));
+    let caches: Vec<Policy> =
+        probes.chain(whole.into_iter().flatten()).map(|policy| plan.with(&policy)).collect();
+    let token: usize = sides.iter().map(|at| at.heads * at.dim * size_of::<f32>()).sum();
+    let side_by_side = (ROOM / (token * windows.ctx()).max(1)).max(1);
+    let models = Models { reference: model, subject: model, arithmetic: "f32" };
+    let mut found: Vec<f64> = Vec::with_capacity(caches.len());
+    for some in caches.chunks(side_by_side) {
+        let request =
+            Request { models, windows, caches: some, mode: Mode::Strict, limits: PassLimits::default() };
+        let before = found.len();
+        let measured = divergence(&request, None, &mut |Headway { done, total, so_far }| {
+            // A pass takes its caches equally far.
+            let (done, total) = (before * total + some.len() * done, caches.len() * total);
+            headway(Headway { done, total, so_far });
+        })?;
+        found.extend(measured.iter().map(|one| one.kl().0.max(f64::MIN_POSITIVE)));
+    }
+    let (probed, whole) = found.split_at(sides.len());
+    let (of_keys, of_values) = whole.split_at(KEYS.len());
 
-    let mut parts = Vec::with_capacity(sides.len());
-    for (entry, side, dim, heads) in sides {
-        let scales = &scales[usize::from(side == Side::Value)];
-        let kl: Vec<f64> = scales.iter().zip(measured.by_ref()).map(|(scale, kl)| scale * kl).collect();
-        let unit = Errors { plan, entry, side, dim, heads };
-        let options: Vec<(&str, usize)> = match side {
-            Side::Key => KEYS.iter().map(|spec| (*spec, 0)).collect(),
-            Side::Value => VALUES.to_vec(),
-        };
-        let mut alternatives = Vec::with_capacity(options.len());
-        for (spec, probe) in options {
-            let (spec, probe_spec) = (codec(spec), codec(probes(side)[probe]));
-            let (bits, error) = unit.of(&spec)?;
-            let (_, probe_error) = unit.of(&probe_spec)?;
-            let values = (heads * dim) as f64;
+    let mut parts: Vec<Part> = Vec::with_capacity(sides.len());
+    for (at, kl) in sides.iter().zip(probed) {
+        let values = at.heads * at.dim;
+        let (_, probe_error) = at.of(&probe(at.side))?;
+        let mut alternatives = Vec::new();
+        for spec in offered(at.side) {
+            let (bits, error) = at.of(&spec)?;
             alternatives
-                .push((spec, Alternative { bits: bits * values, kl: kl[probe] * error / probe_error }));
+                .push((spec, Alternative { bits: bits * values as f64, kl: kl * error / probe_error }));
         }
-        parts.push(Part { entry, side, values: heads * dim, alternatives });
+        parts.push(Part { entry: at.entry, side: at.side, values, alternatives });
     }
+    scale(&mut parts, Side::Key, of_keys);
+    scale(&mut parts, Side::Value, of_values);
     Ok(parts)
+}
+
+/// Makes what all parts of a side are expected to add with each of the codecs sum up to what was measured.
+fn scale(parts: &mut [Part], side: Side, measured: &[f64]) {
+    for (place, whole) in measured.iter().enumerate() {
+        let of_side = || parts.iter().filter(|part| part.side == side);
+        let factor = whole / of_side().map(|part| part.alternatives[place].1.kl).sum::<f64>();
+        for part in parts.iter_mut().filter(|part| part.side == side) {
+            part.alternatives[place].1.kl *= factor;
+        }
+    }
 }
 
 /// The exact cache with one side of all layers in a codec.
@@ -146,7 +152,7 @@ fn only(entry: usize, side: Side, spec: CodecSpec) -> Policy {
     policy
 }
 
-fn clause(layers: Vec<std::ops::RangeInclusive<usize>>, side: Side, spec: CodecSpec) -> Clause {
+pub(super) fn clause(layers: Vec<std::ops::RangeInclusive<usize>>, side: Side, spec: CodecSpec) -> Clause {
     let (key, value) = match side {
         Side::Key => (Some(spec), None),
         Side::Value => (None, Some(spec)),
@@ -219,74 +225,4 @@ fn gaussian_error(codec: &dyn PageCodec) -> f64 {
         sum += rows.iter().zip(&decoded).map(|(a, b)| f64::from(a - b).powi(2)).sum::<f64>();
     }
     sum / (PAGES * count) as f64
-}
-
-/// The policy that reaches the goal, bits being those per value; `None` when none does.
-pub fn policy_for(parts: &[Part], goal: Goal) -> Option<Chosen> {
-    let values: usize = parts.iter().map(|part| part.values).sum();
-    let goal = match goal {
-        Goal::Bits(bits) => Goal::Bits(bits * values as f64),
-        other => other,
-    };
-    let table: Vec<Vec<Alternative>> =
-        parts.iter().map(|part| part.alternatives.iter().map(|(_, one)| *one).collect()).collect();
-    assemble(parts, &choose(&table, goal)?)
-}
-
-/// The policy that reaches the goal with one codec for all keys and one for all values; `None` when none does. What to hold
-/// [`policy_for`] against: its law is one of small errors, and they are not always.
-pub fn uniform_for(parts: &[Part], goal: Goal) -> Option<Chosen> {
-    let count = |side: Side| {
-        let of_side = parts.iter().filter(|part| part.side == side);
-        of_side.map(|part| part.alternatives.len()).min().unwrap_or(0)
-    };
-    let pairs = (0..count(Side::Key)).flat_map(|key| (0..count(Side::Value)).map(move |value| (key, value)));
-    let all = pairs.filter_map(|(key, value)| {
-        let place = |part: &Part| if part.side == Side::Key { key } else { value };
-        assemble(parts, &parts.iter().map(place).collect::<Vec<usize>>())
-    });
-    match goal {
-        Goal::Bits(most) => all.filter(|one| one.bits <= most).min_by(|a, b| a.kl.total_cmp(&b.kl)),
-        Goal::Kl(most) => all.filter(|one| one.kl <= most).min_by(|a, b| a.bits.total_cmp(&b.bits)),
-    }
-}
-
-/// The policy of one alternative for each part.
-fn assemble(parts: &[Part], places: &[usize]) -> Option<Chosen> {
-    let values: usize = parts.iter().map(|part| part.values).sum();
-    let taken: Vec<(&Part, &(CodecSpec, Alternative))> =
-        parts.iter().zip(places).map(|(part, &place)| (part, &part.alternatives[place])).collect();
-    // The commonest of each side is the rule, the others are exceptions by layer.
-    let specs = |side: Side| {
-        let mut specs: Vec<(&CodecSpec, Vec<usize>)> = Vec::new();
-        for (part, (spec, _)) in taken.iter().filter(|(part, _)| part.side == side) {
-            match specs.iter_mut().find(|(known, _)| known == &spec) {
-                Some((_, layers)) => layers.push(part.entry),
-                None => specs.push((spec, vec![part.entry])),
-            }
-        }
-        specs.sort_by_key(|(_, layers)| std::cmp::Reverse(layers.len()));
-        specs
-    };
-    let (keys, values_specs) = (specs(Side::Key), specs(Side::Value));
-    let base = KvSpec { key: keys.first()?.0.clone(), value: values_specs.first()?.0.clone() };
-    let mut policy = Policy::from(base);
-    for (side, specs) in [(Side::Key, keys), (Side::Value, values_specs)] {
-        let exceptions = specs.into_iter().skip(1);
-        policy.clauses.extend(exceptions.map(|(spec, layers)| clause(runs(&layers), side, spec.clone())));
-    }
-    let sum = |of: fn(&Alternative) -> f64| taken.iter().map(|(_, (_, one))| of(one)).sum::<f64>();
-    Some(Chosen { policy, bits: sum(|one| one.bits) / values as f64, kl: sum(|one| one.kl) })
-}
-
-/// Numbers in order as ranges.
-fn runs(numbers: &[usize]) -> Vec<std::ops::RangeInclusive<usize>> {
-    let mut runs: Vec<std::ops::RangeInclusive<usize>> = Vec::new();
-    for &number in numbers {
-        match runs.last_mut() {
-            Some(run) if *run.end() + 1 == number => *run = *run.start()..=number,
-            _ => runs.push(number..=number),
-        }
-    }
-    runs
 }

@@ -7,7 +7,7 @@ use clap::Args;
 use indicatif::ProgressBar;
 use kvant_engine::{Plan, Policy};
 use kvant_eval::divergence::{Divergence, Headway, Mode, Models, Request, divergence};
-use kvant_eval::plans::{Chosen, Goal, Part, policy_for, sensitivities, uniform_for};
+use kvant_eval::plans::{Chosen, Goal, Part, evened, policy_for, sensitivities, uniform_for};
 use kvant_eval::{EvalError, PassLimits, Score, Windows, text};
 use kvant_model::arch::ActivationType;
 use kvant_model::tokenizer::{EncodeOptions, Tokenizer};
@@ -17,12 +17,15 @@ use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Windows that sensitivities are measured in, in tokens.
-const WINDOW: usize = 512;
-/// The window that whole policies are measured in: errors grow with the context.
-const LONG_WINDOW: usize = 2048;
-/// How often a policy is made and measured until it keeps what was asked for.
-const ATTEMPTS: usize = 5;
+/// Tokens of a window, as far as the model reads: errors of keys grow with the context.
+const WINDOW: usize = 2048;
+/// How often policies are made and measured until one comes close to what was asked for.
+const ATTEMPTS: usize = 4;
+/// Part of a divergence asked for that is near enough to it to stop.
+const NEAR: f64 = 0.93;
+/// How much of what tells layers apart is believed, from all to none; with none layers still differ in width where bits are left
+/// over. A policy with one width per side is tried beside them.
+const TRUST: [f64; 2] = [1.0, 0.5];
 
 /// What to reach, and by what.
 #[derive(Args)]
@@ -48,7 +51,7 @@ pub struct Spending {
     text: Option<PathBuf>,
 
     /// Tokens that sensitivities are measured on
-    #[arg(long, value_name = "N", default_value_t = 1024)]
+    #[arg(long, value_name = "N", default_value_t = 2048)]
     tokens: usize,
 }
 
@@ -68,14 +71,15 @@ impl Spending {
         let plan = planned::open(&path, &checkpoint)?;
         let options = LoadOptions { activations: ActivationType::F32, ..LoadOptions::default() };
         let model = Model::load(&checkpoint, options)?;
-        let (probed, long) = self
+        let (probed, other) = self
             .windows(&Tokenizer::of(&checkpoint)?, model.context(), &text)
             .map_err(|e| Failure::new(format!("{name}: {e}")))?;
 
         let bar = progress::bar("{bar:30} {percent} %  layers one by one  {eta} left");
-        let parts = sensitivities(&model, &plan, (&probed, &long), &mut |headway| show(&bar, headway));
+        let parts = sensitivities(&model, &plan, &probed, &mut |headway| show(&bar, headway));
         bar.finish_and_clear();
-        let (Chosen { policy, bits, kl }, found) = settle(goal, &parts?, &model, &plan, &long)?;
+        let (Chosen { policy, bits, kl }, found) =
+            settle(goal, &parts?, &Check { model: &model, plan: &plan, windows: &other })?;
         let (measured, error) = found.kl();
 
         let target = self.output.as_deref().unwrap_or(&path);
@@ -96,7 +100,7 @@ impl Spending {
         Ok(())
     }
 
-    /// Windows to measure sensitivities in, and a long one that comes after them in the text, as far as the model reads.
+    /// Windows to measure sensitivities in, and as many that come after them in the text.
     fn windows(
         &self,
         tokenizer: &Tokenizer,
@@ -104,51 +108,69 @@ impl Spending {
         text: &str,
     ) -> Result<(Windows, Windows), EvalError> {
         let ids = tokenizer.encode(text, EncodeOptions::default())?;
-        let (window, long) = (self.tokens.min(WINDOW), LONG_WINDOW.min(context.unwrap_or(LONG_WINDOW)));
-        let chunks = (self.tokens / window.max(1)).max(1);
-        let probed = Windows::of_ids(tokenizer.prefix(), &ids, window, chunks, Score::All)?;
-        let rest = &ids[(window * chunks).min(ids.len())..];
-        let long = long.min(rest.len().max(window));
-        Ok((probed, Windows::of_ids(tokenizer.prefix(), rest, long, 1, Score::All)?))
+        let window = self.tokens.min(WINDOW).min(context.unwrap_or(WINDOW)).min(ids.len() / 2).max(1);
+        let chunks = (self.tokens / window).clamp(1, (ids.len() / 2 / window).max(1));
+        let of = |ids: &[u32]| Windows::of_ids(tokenizer.prefix(), ids, window, chunks, Score::All);
+        let (probed, other) = ids.split_at(ids.len() / 2);
+        Ok((of(probed)?, of(other)?))
     }
 }
 
-/// A policy for the goal, and what it shows in a long window: the better of one that tells layers apart and one that does not.
-/// Where divergence is the goal and both show more, the next ones are made for as much less.
-fn settle(
-    goal: Goal,
-    parts: &[Part],
-    model: &Model,
-    plan: &Arc<Plan>,
-    windows: &Windows,
-) -> Result<(Chosen, Divergence), Failure> {
-    let mut asked = goal;
-    for attempt in 1.. {
-        let mut tried = Vec::new();
-        for mut chosen in [policy_for(parts, asked), uniform_for(parts, asked)].into_iter().flatten() {
-            let found = check(model, &plan.with(&chosen.policy), windows)?;
-            if let (Goal::Kl(wanted), Goal::Kl(now)) = (goal, asked) {
-                // What the last measurements say about sums of layers is part of what is expected.
-                chosen.kl *= wanted / now;
-            }
-            tried.push((chosen, found));
-        }
-        let kl = |one: &(Chosen, Divergence)| one.1.kl().0;
-        let least = tried.iter().map(kl).fold(f64::INFINITY, f64::min);
-        if let (Goal::Kl(wanted), Goal::Kl(now)) = (goal, &mut asked) {
-            if least <= wanted {
-                tried.retain(|one| kl(one) <= wanted);
-                tried.sort_by(|a, b| a.0.bits.total_cmp(&b.0.bits));
-            } else if attempt < ATTEMPTS {
-                *now *= wanted / least;
-                continue;
-            }
-        } else {
-            tried.sort_by(|a, b| kl(a).total_cmp(&kl(b)));
-        }
-        return tried.into_iter().next().ok_or_else(|| out_of_reach(goal));
+/// What policies are measured with.
+struct Check<'a> {
+    model: &'a Model,
+    plan: &'a Arc<Plan>,
+    windows: &'a Windows,
+}
+
+impl Check<'_> {
+    fn measure(&self, chosen: &[Chosen]) -> Result<Vec<Divergence>, Failure> {
+        let models = Models { reference: self.model, subject: self.model, arithmetic: "f32" };
+        let caches: Vec<Policy> = chosen.iter().map(|one| self.plan.with(&one.policy)).collect();
+        let (windows, limits) = (self.windows, PassLimits::default());
+        let request = Request { models, windows, caches: &caches, mode: Mode::Strict, limits };
+        let bar = progress::bar("{bar:30} {percent} %  check  {eta} left");
+        let found = divergence(&request, None, &mut |headway| show(&bar, headway));
+        bar.finish_and_clear();
+        Ok(found?)
     }
-    Err(out_of_reach(goal))
+}
+
+/// The best policy for the goal, and what it shows on text that its bits were not spent by.
+///
+/// Three kinds are tried: layers told apart by all that was measured, by half of it, and not at all. Where divergence is the goal,
+/// each kind is made again for as much more or less as it missed.
+fn settle(goal: Goal, parts: &[Part], check: &Check<'_>) -> Result<(Chosen, Divergence), Failure> {
+    let kinds: Vec<Vec<Part>> = TRUST.iter().map(|trust| evened(parts, *trust)).collect();
+    let make = |kind: usize, goal: Goal| match kinds.get(kind) {
+        Some(parts) => policy_for(parts, goal),
+        None => uniform_for(parts, goal),
+    };
+    let Goal::Kl(wanted) = goal else {
+        let chosen: Vec<Chosen> = (0..=kinds.len()).filter_map(|kind| make(kind, goal)).collect();
+        let found = check.measure(&chosen)?;
+        let all = chosen.into_iter().zip(found);
+        return all.min_by(|a, b| a.1.kl().0.total_cmp(&b.1.kl().0)).ok_or_else(|| out_of_reach(goal));
+    };
+    let mut asked = vec![Some(wanted); kinds.len() + 1];
+    let mut best: Option<(Chosen, Divergence)> = None;
+    for _ in 0..ATTEMPTS {
+        let made = |(kind, asked): (usize, &Option<f64>)| Some((kind, make(kind, Goal::Kl((*asked)?))?));
+        let (kinds, chosen): (Vec<usize>, Vec<Chosen>) = asked.iter().enumerate().filter_map(made).unzip();
+        let found = check.measure(&chosen)?;
+        for ((kind, mut chosen), found) in kinds.into_iter().zip(chosen).zip(found) {
+            let kl = found.kl().0;
+            let before = asked[kind].unwrap_or(wanted);
+            // What was learnt of this kind before is part of what is expected.
+            chosen.kl *= wanted / before;
+            let is_near = (NEAR * wanted..=wanted).contains(&kl);
+            asked[kind] = (!is_near).then_some(before * wanted / kl.max(f64::MIN_POSITIVE));
+            if kl <= wanted && best.as_ref().is_none_or(|(best, _)| chosen.bits < best.bits) {
+                best = Some((chosen, found));
+            }
+        }
+    }
+    best.ok_or_else(|| out_of_reach(goal))
 }
 
 /// How a plan was made, before bits were spent on it.
@@ -166,16 +188,6 @@ fn out_of_reach(goal: Goal) -> Failure {
 fn show(bar: &ProgressBar, headway: Headway<'_>) {
     bar.set_length(headway.total as u64);
     bar.set_position(headway.done as u64);
-}
-
-fn check(model: &Model, policy: &Policy, windows: &Windows) -> Result<Divergence, Failure> {
-    let models = Models { reference: model, subject: model, arithmetic: "f32" };
-    let caches = std::slice::from_ref(policy);
-    let request = Request { models, windows, caches, mode: Mode::Strict, limits: PassLimits::default() };
-    let bar = progress::bar("{bar:30} {percent} %  check  {eta} left");
-    let found = divergence(&request, None, &mut |headway| show(&bar, headway));
-    bar.finish_and_clear();
-    Ok(found?.pop().unwrap_or_default())
 }
 
 fn save(plan: &Arc<Plan>, policy: Policy, made: &str, path: &Path) -> Result<(), Failure> {

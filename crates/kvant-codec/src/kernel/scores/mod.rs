@@ -4,6 +4,7 @@
 //! there are none) meet units of sixteen tokens; what is left per token is one fused multiply-add with its scale.
 
 mod fold;
+pub(crate) mod joined;
 
 use super::block::{self, BATCH, Heads, Room, Sums};
 use super::round::planes;
@@ -39,6 +40,10 @@ struct Part {
 #[inline(always)]
 pub(crate) unsafe fn scores<S: Simd>(codec: &ScalarCodec, query: &Query, pages: Pages, out: *mut f32) {
     let layout = &codec.layout;
+    if let Some(joined) = &codec.joined {
+        // SAFETY: the caller's contract.
+        return unsafe { joined::scores::<S>(codec, joined, query, pages, out) };
+    }
     let folded = layout.channel_scale.is_some();
     let mut channels = Channels::new();
     // SAFETY: the caller's contract; every block of heads stays below `heads`, and the bytes hold two planes of a span
@@ -153,16 +158,17 @@ unsafe fn block_scores<S: Simd>(
     let [first, second, ..] = parts else { return };
     let Place { codec, span, .. } = place;
     let (tokens, octets) = (codec.layout.tokens, block::octets(&codec.layout, span));
+    let planes = planes(u32::from(span.bits));
     // SAFETY: a page has at most `TILES` tiles of tokens; the rest is the caller's contract.
     unsafe {
         let stride = second.bytes.offset_from_unsigned(first.bytes);
         let heads = Heads { bytes: first.bytes, stride, plane: first.plane };
-        sums.multiply::<S>(span.bits, heads, parts.len(), codes, octets, tokens / LANES);
+        sums.multiply::<S>(planes, heads, parts.len(), codes, octets, tokens / LANES);
         for tile in 0..tokens / LANES {
             let scales = place.scales::<S>(tile * LANES);
             for h in 0..parts.len() {
-                let (low, high) = sums.of::<S>(span.bits, h, tile);
-                let dot = combine::<S>(planes(u32::from(span.bits)), low, high);
+                let (low, high) = sums.of::<S>(planes, h, tile);
+                let dot = combine::<S>(planes, low, high);
                 place.put::<S>(&parts[h], scales, dot, out.add(h * tokens + tile * LANES));
             }
         }

@@ -1,0 +1,106 @@
+//! From sensitivities and a goal to a policy.
+
+use super::choice::{Alternative, Goal, choose};
+use super::sensitivity::{Part, clause};
+use kvant_codec::{CodecSpec, KvSpec, Side};
+use kvant_engine::Policy;
+
+/// A policy made from measurements.
+#[derive(Clone, Debug)]
+pub struct Chosen {
+    /// The policy, without its plan.
+    pub policy: Policy,
+    /// Bits per value over all layers.
+    pub bits: f64,
+    /// The divergence that is expected of it.
+    pub kl: f64,
+}
+
+/// The policy that reaches the goal, bits being those per value; `None` when none does.
+pub fn policy_for(parts: &[Part], goal: Goal) -> Option<Chosen> {
+    let values: usize = parts.iter().map(|part| part.values).sum();
+    let goal = match goal {
+        Goal::Bits(bits) => Goal::Bits(bits * values as f64),
+        other => other,
+    };
+    let table: Vec<Vec<Alternative>> =
+        parts.iter().map(|part| part.alternatives.iter().map(|(_, one)| *one).collect()).collect();
+    assemble(parts, &choose(&table, goal)?)
+}
+
+/// The same parts with layers less far apart: what each is expected to add, per value, to the power of `trust`, the sum over the
+/// layers of a side as it was. A layer's probe is a measurement on a few tokens; half of what it says is often the better guess.
+pub fn evened(parts: &[Part], trust: f64) -> Vec<Part> {
+    let mut evened = parts.to_vec();
+    for part in &mut evened {
+        let values = part.values as f64;
+        for (place, (_, one)) in part.alternatives.iter_mut().enumerate() {
+            let share = |of: &Part| {
+                let values = of.values as f64;
+                values * (of.alternatives[place].1.kl / values).powf(trust)
+            };
+            let of_side = || parts.iter().filter(|other| other.side == part.side);
+            let whole: f64 = of_side().map(|other| other.alternatives[place].1.kl).sum();
+            one.kl = whole * values * (one.kl / values).powf(trust) / of_side().map(share).sum::<f64>();
+        }
+    }
+    evened
+}
+
+/// The policy that reaches the goal with one codec for all keys and one for all values; `None` when none does. What to hold
+/// [`policy_for`] against.
+pub fn uniform_for(parts: &[Part], goal: Goal) -> Option<Chosen> {
+    let count = |side: Side| {
+        let of_side = parts.iter().filter(|part| part.side == side);
+        of_side.map(|part| part.alternatives.len()).min().unwrap_or(0)
+    };
+    let pairs = (0..count(Side::Key)).flat_map(|key| (0..count(Side::Value)).map(move |value| (key, value)));
+    let all = pairs.filter_map(|(key, value)| {
+        let place = |part: &Part| if part.side == Side::Key { key } else { value };
+        assemble(parts, &parts.iter().map(place).collect::<Vec<usize>>())
+    });
+    match goal {
+        Goal::Bits(most) => all.filter(|one| one.bits <= most).min_by(|a, b| a.kl.total_cmp(&b.kl)),
+        Goal::Kl(most) => all.filter(|one| one.kl <= most).min_by(|a, b| a.bits.total_cmp(&b.bits)),
+    }
+}
+
+/// The policy of one alternative for each part.
+fn assemble(parts: &[Part], places: &[usize]) -> Option<Chosen> {
+    let values: usize = parts.iter().map(|part| part.values).sum();
+    let taken: Vec<(&Part, &(CodecSpec, Alternative))> =
+        parts.iter().zip(places).map(|(part, &place)| (part, &part.alternatives[place])).collect();
+    // The commonest of each side is the rule, the others are exceptions by layer.
+    let specs = |side: Side| {
+        let mut specs: Vec<(&CodecSpec, Vec<usize>)> = Vec::new();
+        for (part, (spec, _)) in taken.iter().filter(|(part, _)| part.side == side) {
+            match specs.iter_mut().find(|(known, _)| known == &spec) {
+                Some((_, layers)) => layers.push(part.entry),
+                None => specs.push((spec, vec![part.entry])),
+            }
+        }
+        specs.sort_by_key(|(_, layers)| std::cmp::Reverse(layers.len()));
+        specs
+    };
+    let (keys, values_specs) = (specs(Side::Key), specs(Side::Value));
+    let base = KvSpec { key: keys.first()?.0.clone(), value: values_specs.first()?.0.clone() };
+    let mut policy = Policy::from(base);
+    for (side, specs) in [(Side::Key, keys), (Side::Value, values_specs)] {
+        let exceptions = specs.into_iter().skip(1);
+        policy.clauses.extend(exceptions.map(|(spec, layers)| clause(runs(&layers), side, spec.clone())));
+    }
+    let sum = |of: fn(&Alternative) -> f64| taken.iter().map(|(_, (_, one))| of(one)).sum::<f64>();
+    Some(Chosen { policy, bits: sum(|one| one.bits) / values as f64, kl: sum(|one| one.kl) })
+}
+
+/// Numbers in order as ranges.
+fn runs(numbers: &[usize]) -> Vec<std::ops::RangeInclusive<usize>> {
+    let mut runs: Vec<std::ops::RangeInclusive<usize>> = Vec::new();
+    for &number in numbers {
+        match runs.last_mut() {
+            Some(run) if *run.end() + 1 == number => *run = *run.start()..=number,
+            _ => runs.push(number..=number),
+        }
+    }
+    runs
+}

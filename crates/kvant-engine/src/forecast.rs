@@ -29,6 +29,8 @@ pub struct Forecast {
     pub tokenizer: u64,
     /// Keys and values, with the exact rows of a pass.
     pub cache: u64,
+    /// What calibration found, where the cache goes by a plan.
+    pub plan: u64,
     /// Activations of a pass.
     pub working: u64,
     /// All there is when the last weights are packed, and their file's bytes are still there too.
@@ -121,17 +123,28 @@ impl Forecast {
         let table = sizes.table.min(read.min(ROWS_KEPT) as u64 * MAPPED_AROUND);
         let tokenizer = if plan.text { TOKENIZER * model.vocabulary() as u64 } else { 0 };
         let cache = resident(plan.policy, model.states(), plan.context)? as u64;
+        let found = plan.policy.plan.as_ref().map_or(0, |plan| plan.memory() as u64);
         let pass = PREFILL_CHUNK.min(read) as u64;
         let logits = 2 * model.vocabulary() as u64;
         let working = 4 * (pass * sizes.activations + logits) + plan.threads as u64 * THREAD;
         let loading = PROGRAM + sizes.weights + sizes.largest;
-        Ok(Self { program: PROGRAM, weights: sizes.weights, table, tokenizer, cache, working, loading })
+        Ok(Self {
+            program: PROGRAM,
+            weights: sizes.weights,
+            table,
+            tokenizer,
+            cache,
+            plan: found,
+            working,
+            loading,
+        })
     }
 
     /// The most memory at any time.
     pub fn peak(&self) -> u64 {
-        let running = [self.program, self.weights, self.table, self.tokenizer, self.cache, self.working];
-        running.iter().sum::<u64>().max(self.loading)
+        let held = [self.program, self.weights, self.table, self.tokenizer, self.plan];
+        let running = held.into_iter().chain([self.cache, self.working]);
+        running.sum::<u64>().max(self.loading)
     }
 }
 

@@ -144,6 +144,19 @@ impl Plan {
         Policy { plan: Some(Arc::clone(self)), ..policy.clone() }
     }
 
+    /// Bytes of its numbers in memory. The bases that codecs use are these, not copies.
+    pub fn memory(&self) -> usize {
+        let sides = |head: &PlannedHead| {
+            let [key, value] = [&head.key, &head.value].map(|side| {
+                let inverse = side.klt.as_ref().map_or(0, |klt| klt.basis.inverse_matrix().len());
+                side.sizes().map(|(numbers, _)| numbers).sum::<usize>() + inverse
+            });
+            key + value
+        };
+        let heads = self.entries.iter().flat_map(|entry| &entry.heads);
+        heads.map(sides).sum::<usize>() * size_of::<f32>()
+    }
+
     /// The model it was made for.
     pub fn model(&self) -> &Signature {
         &self.model

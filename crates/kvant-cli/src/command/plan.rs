@@ -9,8 +9,8 @@ use crate::open;
 use crate::options::{Caches, Size, ThreadOptions, Tokens};
 use crate::planned::Plans;
 use clap::Args;
+use kvant_engine::Policy;
 use kvant_engine::memory::Memory;
-use kvant_engine::{FamilyDefault, Policy};
 use kvant_model::{Checkpoint, DType, LoadOptions, Model};
 use outlook::{Outlook, Question};
 use spending::Spending;
@@ -142,7 +142,7 @@ impl Plan {
         if let Some(caches) = &self.kv {
             return caches.policies(None, &Plans::new(checkpoint), model);
         }
-        let own = FamilyDefault::of(model).policy();
+        let own = Plans::new(checkpoint).choose(None, model)?.policy;
         let mut caches: Vec<Policy> = USUAL.iter().filter_map(|spec| spec.parse().ok()).collect();
         if !caches.contains(&own) {
             caches.insert(0, own);

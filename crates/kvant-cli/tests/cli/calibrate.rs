@@ -34,6 +34,12 @@ fn the_plan_beside_a_model_is_used_and_said() {
     let doctor = home.run(&["doctor", "-m", &model, "--kv", "int4"]).ok();
     assert!(doctor.contains("int4, asked for"), "{doctor}");
 
+    // What memory is foretold for counts the plan.
+    let plan = home.run(&["plan", &model, "--ctx", "256", "--json"]).json();
+    assert_eq!(plan["caches"][0]["kv"], "k=klt4.25,v=rot4g32", "{plan}");
+    let inspect = home.run(&["inspect", &model, "--ctx", "256", "--json"]).json();
+    assert!(inspect["memory"]["run"]["plan"].as_u64() > Some(1000), "{inspect}");
+
     // Other specs that need a plan take their numbers from it, in every command.
     let eval = ["eval", &model, "--text", "text.txt", "--ctx", "128", "--chunks", "1", "--no-keep"];
     let lists = ["auto,k=klt5.5,v=f16,k=rot4:mean,balanced,v=rot4:mean", "--json"];

@@ -104,3 +104,67 @@ fn runs(numbers: &[usize]) -> Vec<std::ops::RangeInclusive<usize>> {
     }
     runs
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Keys and values of four layers, the later ones worth more; the last has twice the values.
+    fn parts() -> Vec<Part> {
+        let part = |entry: usize, side: Side| {
+            let values = if entry == 3 { 128 } else { 64 };
+            let weight = [1.0, 2.0, 8.0, 40.0][entry] * if side == Side::Key { 3.0 } else { 1.0 };
+            let alternative = |bits: u8| {
+                let spec = format!("rot{bits}g32").parse::<KvSpec>().unwrap().key;
+                let (bits, kl) = (f64::from(bits) * values as f64, weight * 0.25f64.powi(i32::from(bits)));
+                (spec, Alternative { bits, kl })
+            };
+            Part { entry, side, values, alternatives: (2..=6).map(alternative).collect() }
+        };
+        (0..4).flat_map(|entry| [part(entry, Side::Key), part(entry, Side::Value)]).collect()
+    }
+
+    #[test]
+    fn evening_keeps_the_sums_of_sides_and_brings_layers_together() {
+        let parts = parts();
+        let kl = |part: &Part, place: usize| part.alternatives[place].1.kl;
+        let sum = |parts: &[Part], side: Side, place: usize| {
+            parts.iter().filter(|part| part.side == side).map(|part| kl(part, place)).sum::<f64>()
+        };
+        let mut apart = f64::INFINITY;
+        for trust in [1.0, 0.5, 0.0] {
+            let evened = evened(&parts, trust);
+            for (side, place) in [(Side::Key, 0), (Side::Key, 4), (Side::Value, 2)] {
+                let (before, after) = (sum(&parts, side, place), sum(&evened, side, place));
+                assert!((before / after - 1.0).abs() < 1e-12, "{trust} {side:?} {place}");
+            }
+            let now = kl(&evened[6], 1) / kl(&evened[0], 1);
+            assert!(now < apart, "{trust}: {now}");
+            apart = now;
+        }
+        assert!((apart - 2.0).abs() < 1e-12, "nothing believed, only the values count: {apart}");
+        assert!((kl(&evened(&parts, 1.0)[4], 3) / kl(&parts[4], 3) - 1.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn layers_told_apart_do_better_than_one_width_for_all() {
+        let parts = parts();
+        for goal in [Goal::Bits(3.5), Goal::Bits(4.2), Goal::Kl(1.0), Goal::Kl(0.1)] {
+            let (mixed, uniform) = (policy_for(&parts, goal).unwrap(), uniform_for(&parts, goal).unwrap());
+            match goal {
+                Goal::Bits(most) => {
+                    assert!(mixed.bits <= most && uniform.bits <= most);
+                    assert!(mixed.kl < uniform.kl, "{goal:?}: {mixed:?} {uniform:?}");
+                }
+                Goal::Kl(most) => {
+                    assert!(mixed.kl <= most && uniform.kl <= most);
+                    assert!(mixed.bits <= uniform.bits, "{goal:?}: {mixed:?} {uniform:?}");
+                }
+            }
+            assert!(uniform.policy.clauses.is_empty() && !mixed.policy.clauses.is_empty());
+        }
+        assert!(
+            policy_for(&parts, Goal::Bits(1.9)).is_none() && uniform_for(&parts, Goal::Kl(0.0)).is_none()
+        );
+    }
+}

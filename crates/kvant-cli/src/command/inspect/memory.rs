@@ -46,6 +46,9 @@ impl Memory {
         row("token table, in the file", |f| f.table);
         row("tokenizer", |f| f.tokenizer);
         row("keys and values", |f| f.cache);
+        if run.plan > 0 {
+            row("plan", |f| f.plan);
+        }
         row("activations", |f| f.working);
         row("while loading", |f| f.loading);
         row("at most", Forecast::peak);
@@ -55,7 +58,7 @@ impl Memory {
     pub fn json(&self) -> Value {
         let parts = |f: &Forecast| {
             json!({"program": f.program, "weights": f.weights, "token_table": f.table, "tokenizer": f.tokenizer,
-                   "kv": f.cache, "activations": f.working, "loading": f.loading, "peak": f.peak()})
+                   "kv": f.cache, "plan": f.plan, "activations": f.working, "loading": f.loading, "peak": f.peak()})
         };
         json!({"context": self.context, "kv": self.policy.to_string(), "run": parts(&self.run),
                "bench_fill": parts(&self.fill)})

@@ -2,6 +2,8 @@
 
 use crate::failure::Failure;
 use crate::planned;
+use crate::table::Column::{Left, Right};
+use crate::table::Table;
 use crate::{open, progress};
 use clap::Args;
 use indicatif::ProgressBar;
@@ -12,8 +14,9 @@ use kvant_eval::{EvalError, PassLimits, Score, Windows, text};
 use kvant_model::arch::ActivationType;
 use kvant_model::tokenizer::{EncodeOptions, Tokenizer};
 use kvant_model::{Checkpoint, LoadOptions, Model};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::borrow::Cow;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -23,9 +26,9 @@ const WINDOW: usize = 2048;
 const ATTEMPTS: usize = 4;
 /// Part of a divergence asked for that is near enough to it to stop.
 const NEAR: f64 = 0.93;
-/// How much of what tells layers apart is believed, from all to none; with none layers still differ in width where bits are left
-/// over. A policy with one width per side is tried beside them.
-const TRUST: [f64; 2] = [1.0, 0.5];
+/// How much of what tells layers apart is believed, with a name for it. A policy with one width per side is tried beside them.
+const TRUST: [(&str, f64); 2] = [("by layer", 1.0), ("by layer, half as far apart", 0.5)];
+const UNIFORM: &str = "one codec per side";
 
 /// What to reach, and by what.
 #[derive(Args)]
@@ -78,25 +81,35 @@ impl Spending {
         let bar = progress::bar("{bar:30} {percent} %  layers one by one  {eta} left");
         let parts = sensitivities(&model, &plan, &probed, &mut |headway| show(&bar, headway));
         bar.finish_and_clear();
-        let (Chosen { policy, bits, kl }, found) =
-            settle(goal, &parts?, &Check { model: &model, plan: &plan, windows: &other })?;
-        let (measured, error) = found.kl();
+        let tried = settle(goal, &parts?, &Check { model: &model, plan: &plan, windows: &other })?;
+        let best = tried.first().ok_or_else(|| out_of_reach(goal))?;
 
         let target = self.output.as_deref().unwrap_or(&path);
         let made = format!("{}; bits spent by {} tokens of {name}", base(plan.made()), self.tokens);
-        save(&plan, policy.clone(), &made, target)?;
+        save(&plan, best.chosen.policy.clone(), &made, target)?;
         if as_json {
-            let report = json!({"plan": target, "kv": policy.to_string(), "bits_per_value": bits,
-                "kl_predicted": kl, "kl_measured": measured, "kl_stderr": error, "positions": found.tokens()});
+            let mut report = best.json();
+            report["plan"] = json!(target);
+            report["tried"] = tried.iter().map(Tried::json).collect();
             println!("{report}");
             return Ok(());
         }
         println!("{}: {made}", target.display());
-        println!("{policy}");
-        println!(
-            "{bits:.2} bits per value, mean KL {kl:.4} predicted, {measured:.4} ± {error:.4} measured on {} other tokens",
-            found.tokens()
-        );
+        println!("{}", best.chosen.policy);
+        println!("\nMean KL divergence on {} other tokens; the first is taken", best.found.tokens());
+        let mut table =
+            Table::new(&[Left("bits are spent"), Right("bits/value"), Right("predicted"), Right("measured")]);
+        for Tried { way, chosen, found } in &tried {
+            let (kl, error) = found.kl();
+            let measured = format!("{kl:.4} ± {error:.4}");
+            table.row([
+                (*way).to_owned(),
+                format!("{:.2}", chosen.bits),
+                format!("{:.4}", chosen.kl),
+                measured,
+            ]);
+        }
+        table.write(&mut io::stdout().lock(), 2)?;
         Ok(())
     }
 
@@ -136,41 +149,71 @@ impl Check<'_> {
     }
 }
 
-/// The best policy for the goal, and what it shows on text that its bits were not spent by.
-///
-/// Three kinds are tried: layers told apart by all that was measured, by half of it, and not at all. Where divergence is the goal,
-/// each kind is made again for as much more or less as it missed.
-fn settle(goal: Goal, parts: &[Part], check: &Check<'_>) -> Result<(Chosen, Divergence), Failure> {
-    let kinds: Vec<Vec<Part>> = TRUST.iter().map(|trust| evened(parts, *trust)).collect();
-    let make = |kind: usize, goal: Goal| match kinds.get(kind) {
+/// A policy and what it shows on text that its bits were not spent by.
+struct Tried {
+    way: &'static str,
+    chosen: Chosen,
+    found: Divergence,
+}
+
+impl Tried {
+    fn json(&self) -> Value {
+        let Self { way, chosen: Chosen { policy, bits, kl }, found } = self;
+        let (measured, error) = found.kl();
+        json!({"way": way, "kv": policy.to_string(), "bits_per_value": bits, "kl_predicted": kl,
+               "kl_measured": measured, "kl_stderr": error, "positions": found.tokens()})
+    }
+}
+
+/// Policies for the goal, the best first: layers told apart by all that was measured, by half of it, and not at all. Where divergence
+/// is the goal, each is made again for as much more or less as it missed; what never stays within it is left out.
+fn settle(goal: Goal, parts: &[Part], check: &Check<'_>) -> Result<Vec<Tried>, Failure> {
+    let apart: Vec<Vec<Part>> = TRUST.iter().map(|(_, trust)| evened(parts, *trust)).collect();
+    let way = |kind: usize| TRUST.get(kind).map_or(UNIFORM, |(name, _)| name);
+    let make = |kind: usize, goal: Goal| match apart.get(kind) {
         Some(parts) => policy_for(parts, goal),
         None => uniform_for(parts, goal),
     };
-    let Goal::Kl(wanted) = goal else {
-        let chosen: Vec<Chosen> = (0..=kinds.len()).filter_map(|kind| make(kind, goal)).collect();
-        let found = check.measure(&chosen)?;
-        let all = chosen.into_iter().zip(found);
-        return all.min_by(|a, b| a.1.kl().0.total_cmp(&b.1.kl().0)).ok_or_else(|| out_of_reach(goal));
-    };
-    let mut asked = vec![Some(wanted); kinds.len() + 1];
-    let mut best: Option<(Chosen, Divergence)> = None;
-    for _ in 0..ATTEMPTS {
-        let made = |(kind, asked): (usize, &Option<f64>)| Some((kind, make(kind, Goal::Kl((*asked)?))?));
-        let (kinds, chosen): (Vec<usize>, Vec<Chosen>) = asked.iter().enumerate().filter_map(made).unzip();
-        let found = check.measure(&chosen)?;
-        for ((kind, mut chosen), found) in kinds.into_iter().zip(chosen).zip(found) {
-            let kl = found.kl().0;
-            let before = asked[kind].unwrap_or(wanted);
-            // What was learnt of this kind before is part of what is expected.
-            chosen.kl *= wanted / before;
-            let is_near = (NEAR * wanted..=wanted).contains(&kl);
-            asked[kind] = (!is_near).then_some(before * wanted / kl.max(f64::MIN_POSITIVE));
-            if kl <= wanted && best.as_ref().is_none_or(|(best, _)| chosen.bits < best.bits) {
-                best = Some((chosen, found));
+    let kinds = 0..=apart.len();
+    let mut tried: Vec<Tried> = Vec::new();
+    match goal {
+        Goal::Bits(_) => {
+            let (kinds, chosen): (Vec<usize>, Vec<Chosen>) =
+                kinds.filter_map(|kind| Some((kind, make(kind, goal)?))).unzip();
+            let found = check.measure(&chosen)?;
+            let all = kinds.into_iter().zip(chosen).zip(found);
+            tried.extend(all.map(|((kind, chosen), found)| Tried { way: way(kind), chosen, found }));
+            tried.sort_by(|a, b| a.found.kl().0.total_cmp(&b.found.kl().0));
+        }
+        Goal::Kl(wanted) => {
+            let mut asked: Vec<Option<f64>> = kinds.map(|_| Some(wanted)).collect();
+            for _ in 0..ATTEMPTS {
+                let made =
+                    |(kind, asked): (usize, &Option<f64>)| Some((kind, make(kind, Goal::Kl((*asked)?))?));
+                let (kinds, chosen): (Vec<usize>, Vec<Chosen>) =
+                    asked.iter().enumerate().filter_map(made).unzip();
+                for ((kind, mut chosen), found) in
+                    kinds.into_iter().zip(chosen.clone()).zip(check.measure(&chosen)?)
+                {
+                    let (kl, before) = (found.kl().0, asked[kind].unwrap_or(wanted));
+                    // What was learnt of this kind before is part of what is expected.
+                    chosen.kl *= wanted / before;
+                    let is_near = (NEAR * wanted..=wanted).contains(&kl);
+                    asked[kind] = (!is_near).then_some(before * wanted / kl.max(f64::MIN_POSITIVE));
+                    let known = tried.iter().position(|one| one.way == way(kind));
+                    let is_better = known.is_none_or(|known| chosen.bits < tried[known].chosen.bits);
+                    if kl <= wanted && is_better {
+                        if let Some(known) = known {
+                            tried.swap_remove(known);
+                        }
+                        tried.push(Tried { way: way(kind), chosen, found });
+                    }
+                }
             }
+            tried.sort_by(|a, b| a.chosen.bits.total_cmp(&b.chosen.bits));
         }
     }
-    best.ok_or_else(|| out_of_reach(goal))
+    Ok(tried)
 }
 
 /// How a plan was made, before bits were spent on it.

@@ -29,9 +29,9 @@ A model that is larger than this machine can be asked about: its config.json suf
 one type), and so does the beginning of its GGUF file.
 
 With --kl or --bits the plan that `kvant calibrate` has made gets another policy: every side of every layer is rounded alone and
-its divergence measured (strictly: pages are encoded before their own tokens attend), then bits go where they gain most. What is
-expected of the policy is shown beside what it does in a long window; where one codec for all layers does better there, that is
-taken, and with --kl bits are added until it keeps what was asked for.";
+its divergence measured (strictly: pages are encoded before their own tokens attend), then bits go where they gain most. Policies
+that tell layers apart, and one that does not, are measured on another part of the text; the best is taken and all are shown. With
+--kl a margin is kept for texts that are harder than this one.";
 
 /// Caches that are compared when none are named; the model's own comes first where it is another.
 const USUAL: [&str; 5] = ["f16", "int8", "k8v4", "int4", "tq3"];

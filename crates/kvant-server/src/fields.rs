@@ -59,11 +59,12 @@ impl Fields {
     }
 
     /// A number within a range.
-    pub fn number(&mut self, name: &str, range: RangeInclusive<f32>) -> Result<Option<f32>, ApiError> {
+    pub fn number(&mut self, name: &str, range: RangeInclusive<f64>) -> Result<Option<f32>, ApiError> {
         let Some(value) = self.take(name) else { return Ok(None) };
         let wanted = || format!("a number from {} to {}", range.start(), range.end());
-        let number = value.as_f64().ok_or_else(|| self.wrong(name, &wanted(), &value))? as f32;
-        if range.contains(&number) { Ok(Some(number)) } else { Err(self.wrong(name, &wanted(), &value)) }
+        // Before it is rounded, which may move it over an end.
+        let number = value.as_f64().filter(|number| range.contains(number));
+        number.map(|number| Some(number as f32)).ok_or_else(|| self.wrong(name, &wanted(), &value))
     }
 
     /// A whole number within a range.
@@ -167,6 +168,7 @@ mod tests {
             (r#"{"x": "1"}"#, |f, n| f.flag(n).map(|_| None)),
             (r#"{"x": 1.5}"#, |f, n| f.integer(n, 0..=9).map(|_| None)),
             (r#"{"x": -1}"#, |f, n| f.integer(n, 0..=9).map(|_| None)),
+            (r#"{"x": 1.00000001}"#, |f, n| f.number(n, 0.0..=1.0).map(|_| None)),
             (r#"{"x": 2}"#, |f, n| f.number(n, 0.0..=1.0).map(|_| None)),
             (r#"{"x": []}"#, |f, n| f.object(n).map(|_| None)),
         ] {

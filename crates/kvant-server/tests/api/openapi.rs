@@ -32,7 +32,7 @@ fn routes_are_asked_for_as_the_document_says() {
 fn limits_are_those_of_this_server() {
     let limits = Limits { answers: 3, stops: 5, messages: 7, ..Limits::default() };
     let work = Default::default();
-    let server = start(ServerOptions { limits, keys: Keys::new(&["sesame"]), ..options() }, work);
+    let server = start(ServerOptions { limits, keys: Keys::new(["sesame"]), ..options() }, work);
     server.get("/openapi.json").fails(401, "key");
     let head = "Authorization: Bearer sesame\r\n";
     let get = |path: &str| {
@@ -65,5 +65,5 @@ fn limits_are_those_of_this_server() {
         let answer = server.raw(&request("/tokenize", &json!({"messages": turns}), head));
         assert_eq!(answer.status, status, "{answer:?}");
     }
-    assert_eq!(super::support::usual().get("/openapi.json").json()["security"], json!([]));
+    assert_eq!(usual().get("/openapi.json").json()["security"], json!([]));
 }

@@ -4,9 +4,11 @@
 //! closing table prints beside the step.
 
 mod debian;
+mod python;
 mod rustup;
 
 pub use debian::{Package, packages};
+pub use python::environment;
 pub use rustup::{cargo_tool, component, host_triple, nightly, target};
 
 use std::path::Path;

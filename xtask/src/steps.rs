@@ -28,6 +28,7 @@ pub const CHECKS: &[Check] = &[
     Check { name: "clippy", about: "lints as errors; every unsafe block says why it is sound", run: clippy },
     Check { name: "test", about: "unit and integration tests of every crate", run: test },
     Check { name: "browser", about: "the HTML report and the server's page, in Chromium", run: browser },
+    Check { name: "clients", about: "the openai package and schemathesis against a server", run: clients },
     Check { name: "doctest", about: "the examples in the documentation", run: doctest },
     Check { name: "doc", about: "the documentation builds without a warning", run: doc },
     Check { name: "aarch64", about: "kernel tests on 64-bit ARM, under qemu", run: || on_aarch64(&[]) },
@@ -54,6 +55,10 @@ const ARM_PROPTEST_CASES: &str = "16";
 /// What shows the HTML report and the server's page to their tests, and how tests are told that there is none.
 const BROWSER: &[Package] = &[Package { name: "chromium", brings: "chromium" }];
 const NO_BROWSER: (&str, &str) = ("KVANT_WITHOUT_BROWSER", "1");
+
+/// Where Python finds the programs of other people that are tested against the server, and which they are.
+const CLIENTS: &str = "target/clients";
+const CLIENTS_LIST: &str = "crates/kvant-cli/tests/clients/requirements.txt";
 
 const APPLE_SILICON: &str = "aarch64-apple-darwin";
 
@@ -98,7 +103,9 @@ fn fmt() -> Outcome {
 fn clippy() -> Outcome {
     needs::component("clippy", "clippy")?;
     let lints = ["--", "-D", "warnings", "-D", "clippy::undocumented_unsafe_blocks"];
-    cargo(["clippy", "--workspace", "--all-targets"]).args(lints).run()
+    cargo(["clippy", "--workspace", "--all-targets"]).args(lints).run()?;
+    // Not among "all": it has a step of its own.
+    cargo(["clippy", "--workspace", "--test", "clients"]).args(lints).run()
 }
 
 fn test() -> Outcome {
@@ -121,6 +128,11 @@ fn browser() -> Outcome {
     let mut tally = cargo(["test", "--workspace", "--test", "html"]).run()?;
     tally += cargo(["test", "--workspace", "--test", "api", "page::"]).run()?;
     Ok(tally)
+}
+
+fn clients() -> Outcome {
+    let python = needs::environment(CLIENTS, CLIENTS_LIST)?;
+    cargo(["test", "--workspace", "--test", "clients"]).env("KVANT_PYTHON", python).run()
 }
 
 fn doctest() -> Outcome {

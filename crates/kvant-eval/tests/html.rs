@@ -4,7 +4,7 @@
 //! says so by `KVANT_WITHOUT_BROWSER=1`, and what it says stands in its table.
 
 use kvant_eval::divergence::{DecodeSpeed, Divergence, DivergenceRow, FastPath, Mode};
-use kvant_eval::html::{Page, SpeedPoint};
+use kvant_eval::html::{MemoryNeed, MemoryPage, MemoryPoint, Page, SpeedPoint};
 use kvant_eval::layers::{CacheView, LayerErrors, LayerStatistics, LayerViews};
 use kvant_eval::{Machine, Score, Setting, Windows};
 use std::fs;
@@ -76,6 +76,36 @@ fn page() -> String {
         })
         .collect();
     Page { rows: &rows(), layers: Some(&layers()), speed: &speed }.to_html()
+}
+
+fn memory_page() -> String {
+    let need = |(spec, bits, _): (&str, f64, f64)| {
+        let point = |tokens: usize| {
+            let cache = (tokens as f64 * bits * 4096.0) as u64;
+            MemoryPoint { tokens, weights: 3 << 30, cache, peak: (3 << 30) + cache + (100 << 20) }
+        };
+        MemoryNeed {
+            spec: spec.to_owned(),
+            points: [4096, 32_768, 131_072].map(point).to_vec(),
+            longest: (bits < 10.0).then_some(131_072),
+        }
+    };
+    let facts = [("memory", "8 GiB".to_owned())];
+    let needs = SPECS.map(need);
+    MemoryPage { model: "folder/model.gguf", facts: &facts, memory: 8 << 30, needs: &needs }.to_html()
+}
+
+#[test]
+fn memory_is_shown_with_what_there_is() {
+    let html = memory_page();
+    for forbidden in ["http:", "https:", "<script", "<link", "@import", "url(", "<b>&", "folder/"] {
+        assert!(!html.contains(forbidden), "{forbidden}");
+    }
+    assert_eq!(html.matches("<polyline").count(), SPECS.len());
+    assert!(html.contains("8.0 GiB there are") && html.contains("<td>f16</td><td>none</td>"), "{html}");
+    // 4096 tokens of f16 take 256 MiB; 131,072 take 8 GiB, which is too much beside the weights.
+    assert!(html.contains("keys and values 256.0 MiB, rest 100.0 MiB\">3.3 GiB</td>"), "{html}");
+    assert!(html.contains("class=\"soft\" title=\"weights 3.0 GiB, keys and values 8.0 GiB"), "{html}");
 }
 
 #[test]
@@ -156,17 +186,24 @@ fn a_browser_shows_it_on_a_wide_screen_and_on_a_phone() {
         eprintln!("NOT TESTED: there is no browser here, as cargo xtask says");
         return;
     }
-    let html = page();
     for width in [1200, 360] {
-        let found = rendered(&html, width);
-        assert_eq!((&found["width"], &found["faults"]), (&width.into(), &serde_json::json!([])), "{found}");
-        assert_eq!(found["overflow"], 0, "nothing sticks out at {width}: {found}");
-        let svgs = found["svgs"].as_array().unwrap();
-        assert_eq!(svgs.len(), 4);
-        for size in svgs {
-            assert!(size[0].as_u64().unwrap() > 300 && size[1].as_u64().unwrap() > 100, "{found}");
-        }
+        let found = rendered(&page(), width);
+        shows(&found, width, 4);
         assert_eq!((&found["dots"], &found["labels"]), (&SPECS.len().into(), &SPECS.len().into()), "{found}");
         assert_eq!(found["cells"], 2 * 24 * SPECS.len());
+        let found = rendered(&memory_page(), width);
+        shows(&found, width, 1);
+        assert_eq!(found["labels"], SPECS.len() + 1, "every cache and the line: {found}");
+    }
+}
+
+/// Nothing is wrong with a page of so many pictures.
+fn shows(found: &serde_json::Value, width: u32, pictures: usize) {
+    assert_eq!((&found["width"], &found["faults"]), (&width.into(), &serde_json::json!([])), "{found}");
+    assert_eq!(found["overflow"], 0, "nothing sticks out at {width}: {found}");
+    let svgs = found["svgs"].as_array().unwrap();
+    assert_eq!(svgs.len(), pictures);
+    for size in svgs {
+        assert!(size[0].as_u64().unwrap() > 300 && size[1].as_u64().unwrap() > 100, "{found}");
     }
 }

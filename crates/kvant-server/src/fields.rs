@@ -59,17 +59,18 @@ impl Fields {
     }
 
     /// A number within a range.
-    pub fn number(&mut self, name: &str, range: RangeInclusive<f32>) -> Result<Option<f32>, ApiError> {
+    pub fn number(&mut self, name: &str, range: RangeInclusive<f64>) -> Result<Option<f32>, ApiError> {
         let Some(value) = self.take(name) else { return Ok(None) };
         let wanted = || format!("a number from {} to {}", range.start(), range.end());
-        let number = value.as_f64().ok_or_else(|| self.wrong(name, &wanted(), &value))? as f32;
-        if range.contains(&number) { Ok(Some(number)) } else { Err(self.wrong(name, &wanted(), &value)) }
+        // Before it is rounded, which may move it over an end.
+        let number = value.as_f64().filter(|number| range.contains(number));
+        number.map(|number| Some(number as f32)).ok_or_else(|| self.wrong(name, &wanted(), &value))
     }
 
     /// A whole number within a range.
     pub fn integer(&mut self, name: &str, range: RangeInclusive<u64>) -> Result<Option<u64>, ApiError> {
         let Some(value) = self.take(name) else { return Ok(None) };
-        let integer = value.as_u64().filter(|number| range.contains(number));
+        let integer = whole(&value).filter(|number| range.contains(number));
         let wanted = match *range.end() {
             u64::MAX => format!("a whole number from {}", range.start()),
             end => format!("a whole number from {} to {end}", range.start()),
@@ -126,6 +127,17 @@ impl Fields {
     }
 }
 
+/// A whole number, which JSON may as well write as `1.0`.
+pub fn whole<T: TryFrom<i128>>(value: &Value) -> Option<T> {
+    let number: i128 = match (value.as_u64(), value.as_i64(), value.as_f64()) {
+        (Some(number), ..) => number.into(),
+        (_, Some(number), _) => number.into(),
+        (.., Some(number)) if number.fract() == 0.0 => number as i128,
+        _ => return None,
+    };
+    T::try_from(number).ok()
+}
+
 /// A kind of value, for messages.
 pub fn kind(value: &Value) -> &'static str {
     match value {
@@ -167,6 +179,7 @@ mod tests {
             (r#"{"x": "1"}"#, |f, n| f.flag(n).map(|_| None)),
             (r#"{"x": 1.5}"#, |f, n| f.integer(n, 0..=9).map(|_| None)),
             (r#"{"x": -1}"#, |f, n| f.integer(n, 0..=9).map(|_| None)),
+            (r#"{"x": 1.00000001}"#, |f, n| f.number(n, 0.0..=1.0).map(|_| None)),
             (r#"{"x": 2}"#, |f, n| f.number(n, 0.0..=1.0).map(|_| None)),
             (r#"{"x": []}"#, |f, n| f.object(n).map(|_| None)),
         ] {
@@ -176,6 +189,17 @@ mod tests {
         for text in ["", "[]", "{", "nul", r#"{"a":1}}"#] {
             assert!(Fields::parse(text.as_bytes()).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn whole_numbers_may_be_written_as_fractions_and_have_ends() {
+        let whole_of = |text: &str| whole::<u64>(&serde_json::from_str(text).unwrap());
+        assert_eq!((whole_of("7"), whole_of("7.0"), whole_of("7e2")), (Some(7), Some(7), Some(700)));
+        assert_eq!(whole_of("18446744073709551615"), Some(u64::MAX));
+        for text in ["7.5", "-1", "18446744073709551616", "1e300", "-1e300", "\"7\"", "null", "true"] {
+            assert_eq!(whole_of(text), None, "{text}");
+        }
+        assert_eq!(whole::<i64>(&Value::from(-3.0)), Some(-3));
     }
 
     #[test]

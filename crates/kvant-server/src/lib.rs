@@ -9,6 +9,7 @@
 //! | `GET /v1/kv` | what the cache holds at this moment |
 //! | `POST /tokenize`, `/detokenize` | from text to tokens and back |
 //! | `GET /health`, `/metrics` | for those who look after it |
+//! | `GET /openapi.json` | all of this for machines, with every field and its limits |
 //! | `GET /` | a page to talk on, with the cache as a picture |
 //!
 //! ```no_run
@@ -46,6 +47,7 @@ mod error;
 mod fields;
 mod format;
 mod keys;
+mod openapi;
 mod page;
 mod patience;
 mod route;

@@ -15,12 +15,13 @@ use kvant_model::{Checkpoint, DType, LoadOptions, Model};
 use outlook::{Outlook, Question};
 use spending::Spending;
 use std::io::{self, Write};
+use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
 Examples:
   kvant plan smollm2-135m
   kvant plan model.gguf --ram 8G --ctx 8k,32k,128k
-  kvant plan config.json --weights q4_k --ram 64G --kv f16,int8,int4
+  kvant plan config.json --weights q4_k --ram 64G --kv f16,int8,int4 --html memory.html
   kvant plan model.gguf --kl 0.02                              bits where they gain most, after `kvant calibrate`
   kvant plan model.gguf --bits 3.6 -o small.kvplan
   head -c 20M big.gguf > start.gguf; kvant plan start.gguf     the beginning of a GGUF file says it all
@@ -69,6 +70,10 @@ pub struct Plan {
     #[command(flatten)]
     threads: ThreadOptions,
 
+    /// Write a page with the same as a picture to this file as well
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["kl", "bits"])]
+    html: Option<PathBuf>,
+
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -106,6 +111,10 @@ impl Plan {
             assumed: is_config.then_some(assumed),
         };
         let outlook = Outlook::new(&checkpoint, &model, question)?;
+        if let Some(path) = &self.html {
+            std::fs::write(path, outlook.html())
+                .map_err(|e| Failure::new(format!("{}: {e}", path.display())))?;
+        }
         let mut out = io::stdout().lock();
         if self.json {
             writeln!(out, "{}", outlook.json())?;

@@ -39,7 +39,13 @@ fn a_70b_at_128k_in_64_gb_can_be_asked_about_without_its_weights() {
     assert!((80_000..92_000).contains(&longest), "{longest}");
     assert_eq!(f16["longest"]["fits"], true);
 
-    let text = home.run(&asked).ok();
+    let text = home.run(&[&asked[..], &["--html", "memory.html"]].concat()).ok();
+    let page = std::fs::read_to_string(home.path("memory.html")).unwrap();
+    assert!(page.starts_with("<!doctype html>") && page.matches("<polyline").count() == 2, "{page}");
+    for words in ["64.0 GiB there are", "70.55 billion", "<td>int4</td><td>131072</td>", "GiB</td>"] {
+        assert!(page.contains(words), "{words}: {page}");
+    }
+    home.run(&[&asked[..], &["--html", "no/such/folder.html"]].concat()).fails(1, &["no/such/folder.html"]);
     for words in ["70.55 billion", "taken to be Q4_K", "131072 tokens", "64.0 GiB", "- "] {
         assert!(text.contains(words), "{words}: {text}");
     }

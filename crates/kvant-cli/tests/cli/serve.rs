@@ -1,28 +1,11 @@
 //! `kvant serve` as a program among programs.
 
+use crate::served::Served;
 use crate::support::Home;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::process::{Child, Stdio};
-
-/// A server that is ended with the test.
-struct Served {
-    child: Child,
-    address: String,
-}
 
 impl Served {
-    fn start(home: &Home, arguments: &[&str]) -> Self {
-        let model = home.model();
-        let mut command = home.command(&[&["serve", &model, "--port", "0"], arguments].concat());
-        command.env_remove("KVANT_API_KEY").stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let address = line.trim().strip_prefix("http://").unwrap_or_default().to_owned();
-        Self { child, address }
-    }
-
     fn post(&self, path: &str, head: &str, body: &str) -> String {
         let mut stream = TcpStream::connect(&self.address).unwrap();
         let length = body.len();
@@ -39,18 +22,10 @@ impl Served {
     }
 }
 
-impl Drop for Served {
-    fn drop(&mut self) {
-        // It may have ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 #[test]
 fn a_server_answers_as_run_does_and_ends_when_told() {
     let home = Home::new();
-    let mut served = Served::start(&home, &["--ctx", "300", "--kv-memory", "8M"]);
+    let mut served = Served::start(&home, &home.model(), &["--ctx", "300", "--kv-memory", "8M"]);
     let body = r#"{"messages": [{"role": "user", "content": "hello"}], "temperature": 0, "max_tokens": 12}"#;
     let answer = served.post("/v1/chat/completions", "", body);
     let (head, json) = answer.split_once("\r\n\r\n").unwrap();
@@ -77,7 +52,7 @@ fn a_server_answers_as_run_does_and_ends_when_told() {
 fn keys_come_from_files_too() {
     let home = Home::new();
     let keys = home.write("keys.txt", b"first\n\n  second \n");
-    let served = Served::start(&home, &["--api-key-file", &keys, "--alias", "mine"]);
+    let served = Served::start(&home, &home.model(), &["--api-key-file", &keys, "--alias", "mine"]);
     let body = r#"{"content": "x", "model": "mine"}"#;
     assert!(served.post("/tokenize", "", body).starts_with("HTTP/1.1 401"));
     assert!(served.post("/tokenize", "Authorization: Bearer second\r\n", body).starts_with("HTTP/1.1 200"));
@@ -86,7 +61,7 @@ fn keys_come_from_files_too() {
 #[test]
 fn a_running_server_can_be_measured() {
     let home = Home::new();
-    let served = Served::start(&home, &["--api-key", "sesame"]);
+    let served = Served::start(&home, &home.model(), &["--api-key", "sesame"]);
     let url = format!("http://{}", served.address);
     let text = home.run(&["bench", "--server", &url, "--api-key", "sesame"]).ok();
     for words in ["8 streams", "tok/s", "known", "between tokens", "contexts of 128 tokens"] {

@@ -1,43 +1,15 @@
-//! The program, a folder for it, and a hub to fetch from.
+//! What a run of the program comes to, and a hub to fetch from.
 
+pub use crate::home::Home;
 pub use crate::tiny::model_bytes;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
-use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
-use tempfile::TempDir;
-
-/// A folder of its own for cache and models.
-pub struct Home {
-    folder: TempDir,
-}
+use std::process::{Output, Stdio};
 
 impl Home {
-    pub fn new() -> Self {
-        Self { folder: tempfile::tempdir().unwrap() }
-    }
-
-    pub fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    pub fn write(&self, name: &str, bytes: &[u8]) -> String {
-        std::fs::write(self.path(name), bytes).unwrap();
-        self.path(name).display().to_string()
-    }
-
     /// The instruct model on disk.
     pub fn model(&self) -> String {
         self.write("model.gguf", &model_bytes(true))
-    }
-
-    /// The program with these arguments, away from the network and the user's own models.
-    pub fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_kvant"));
-        command.args(arguments).stdin(Stdio::null());
-        command.env("KVANT_CACHE", self.path("cache")).env("HF_ENDPOINT", "http://127.0.0.1:9");
-        command.env_remove("HF_TOKEN").env_remove("KVANT_SIMD").current_dir(self.folder.path());
-        command
     }
 
     pub fn run(&self, arguments: &[&str]) -> Run {

@@ -7,12 +7,16 @@ mod axis;
 mod curves;
 mod frame;
 mod heat;
+mod memory;
 mod pareto;
 mod table;
 
 use crate::divergence::DivergenceRow;
 use crate::layers::LayerViews;
+use curves::{Curve, Meaning};
 use std::fmt::Write;
+
+pub use memory::{MemoryNeed, MemoryPage, MemoryPoint};
 
 /// One measured speed.
 #[derive(Debug, Clone, PartialEq)]
@@ -40,14 +44,7 @@ impl Page<'_> {
     /// The whole file.
     pub fn to_html(&self) -> String {
         let title = self.rows.first().map_or("caches".to_owned(), |row| file_name(&row.setting.model));
-        let title = escaped(&title);
-        let mut out = format!(
-            "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-             <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-             <title>kvant: {title}</title>\n<style>\n{}</style>\n</head>\n<body>\n\
-             <h1>What caches cost {title}</h1>\n",
-            include_str!("style.css")
-        );
+        let mut out = beginning(&title, &format!("What caches cost {title}"));
         self.write_setting(&mut out);
         section(
             &mut out,
@@ -75,11 +72,23 @@ impl Page<'_> {
             &mut out,
             "Speed against context",
             "Milliseconds to generate one token, int8 activations; the best of several runs that took turns.",
-            curves::svg(self.speed),
+            self.speed_curves(),
         );
         section(&mut out, "All figures", "", table::html(self.rows));
-        out.push_str("</body>\n</html>\n");
+        out.push_str(END);
         out
+    }
+
+    fn speed_curves(&self) -> Option<String> {
+        let mut curves: Vec<Curve<'_>> = Vec::new();
+        for SpeedPoint { spec, depth, ms } in self.speed {
+            match curves.iter_mut().find(|curve| curve.name == spec) {
+                Some(curve) => curve.points.push((*depth, *ms)),
+                None => curves.push(Curve { name: spec, points: vec![(*depth, *ms)] }),
+            }
+        }
+        let label = "milliseconds per token against context";
+        curves::svg(&curves, &Meaning { label, unit: "ms per token", mark: None })
     }
 
     fn write_setting(&self, out: &mut String) {
@@ -106,12 +115,31 @@ impl Page<'_> {
             ),
             ("kvant", setting.version.clone()),
         ];
-        out.push_str("<dl>\n");
-        for (name, fact) in facts {
-            let _ = writeln!(out, "<dt>{name}</dt><dd>{}</dd>", escaped(&fact));
-        }
-        out.push_str("</dl>\n");
+        write_facts(out, &facts);
     }
+}
+
+/// Everything before the first fact.
+fn beginning(title: &str, heading: &str) -> String {
+    format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <title>kvant: {}</title>\n<style>\n{}</style>\n</head>\n<body>\n<h1>{}</h1>\n",
+        escaped(title),
+        include_str!("style.css"),
+        escaped(heading)
+    )
+}
+
+/// Everything after the last picture.
+const END: &str = "</body>\n</html>\n";
+
+fn write_facts(out: &mut String, facts: &[(&str, String)]) {
+    out.push_str("<dl>\n");
+    for (name, fact) in facts {
+        let _ = writeln!(out, "<dt>{name}</dt><dd>{}</dd>", escaped(fact));
+    }
+    out.push_str("</dl>\n");
 }
 
 /// A heading, a sentence and a picture; nothing where there is no picture.

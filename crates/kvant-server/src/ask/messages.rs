@@ -1,7 +1,7 @@
 //! The turns of a conversation as clients write them.
 
 use crate::error::ApiError;
-use crate::fields::{Fields, kind};
+use crate::fields::Fields;
 use kvant_model::chat::Message;
 use serde_json::Value;
 
@@ -91,13 +91,22 @@ fn content(fields: &mut Fields) -> Result<Option<String>, ApiError> {
     Ok(Some(whole.join("\n")))
 }
 
+/// Calls as they came. A template that is given something else fails with words that help nobody.
 fn calls(fields: &mut Fields) -> Result<Option<Vec<Value>>, ApiError> {
-    match fields.take("tool_calls") {
-        None => Ok(None),
-        Some(Value::Array(calls)) if calls.iter().all(Value::is_object) => Ok(Some(calls)),
-        Some(other) => {
-            let name = fields.name("tool_calls");
-            let message = format!("{name} must be an array of objects, not {}", kind(&other));
+    let calls = match fields.take("tool_calls") {
+        None => return Ok(None),
+        Some(Value::Array(calls)) => calls,
+        Some(other) => return Err(fields.wrong("tool_calls", "an array of objects", &other)),
+    };
+    let is_call = |call: &Value| {
+        let (name, arguments) = (&call["function"]["name"], &call["function"]["arguments"]);
+        name.is_string() && (arguments.is_string() || arguments.is_object())
+    };
+    match calls.iter().position(|call| !is_call(call)) {
+        None => Ok(Some(calls)),
+        Some(index) => {
+            let name = fields.name(&format!("tool_calls[{index}]"));
+            let message = format!("{name} must have a function.name and function.arguments");
             Err(ApiError::field(name, message))
         }
     }
@@ -140,6 +149,7 @@ mod tests {
             (r#"[{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]"#, "text only"),
             (r#"[{"role": "user", "content": "x", "mood": 1}]"#, "messages[0].mood"),
             (r#"[{"role": "assistant", "tool_calls": "x"}]"#, "messages[0].tool_calls"),
+            (r#"[{"role": "assistant", "tool_calls": [{"id": "1"}]}]"#, "messages[0].tool_calls[0]"),
         ] {
             let error = read(text).unwrap_err().body().to_string();
             assert!(error.contains(words), "{text}: {error}");

@@ -1,7 +1,7 @@
 //! Texts as clients give them: written, or as tokens.
 
 use crate::error::ApiError;
-use crate::fields::Fields;
+use crate::fields::{Fields, whole};
 use kvant_engine::Engine;
 use serde_json::Value;
 
@@ -43,7 +43,7 @@ pub fn prompts(fields: &mut Fields, name: &str) -> Result<Vec<Prompt>, ApiError>
         other => return Err(fields.wrong(name, WANTED, &other)),
     };
     let ids = |items: &[Value]| -> Result<Prompt, ApiError> {
-        let ids: Option<Vec<u32>> = items.iter().map(|id| u32::try_from(id.as_u64()?).ok()).collect();
+        let ids: Option<Vec<u32>> = items.iter().map(whole).collect();
         ids.map(Prompt::Tokens)
             .ok_or_else(|| ApiError::field(name, format!("{name}: these are no token ids")))
     };

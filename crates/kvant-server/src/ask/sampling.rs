@@ -2,7 +2,7 @@
 
 use crate::app::App;
 use crate::error::ApiError;
-use crate::fields::Fields;
+use crate::fields::{Fields, whole};
 use crate::format::Format;
 use kvant_engine::SamplingParams;
 use serde_json::Value;
@@ -73,7 +73,7 @@ fn top_p(fields: &mut Fields) -> Result<Option<f32>, ApiError> {
 fn top_k(fields: &mut Fields, most: u64) -> Result<usize, ApiError> {
     match fields.take("top_k") {
         None => Ok(0),
-        Some(value) => match value.as_i64() {
+        Some(value) => match whole::<i64>(&value) {
             Some(-1) => Ok(0),
             Some(count @ 0..) => Ok((count as u64).min(most) as usize),
             _ => Err(fields.wrong("top_k", "a whole number from -1", &value)),
@@ -88,7 +88,7 @@ fn repetition(fields: &mut Fields) -> Result<Option<f32>, ApiError> {
 /// Any whole number: negative ones count from the end.
 fn seed(fields: &mut Fields) -> Result<Option<u64>, ApiError> {
     let Some(value) = fields.take("seed") else { return Ok(None) };
-    let seed = value.as_u64().or_else(|| value.as_i64().map(|seed| seed as u64));
+    let seed = whole::<u64>(&value).or_else(|| whole::<i64>(&value).map(|seed| seed as u64));
     seed.map(Some).ok_or_else(|| fields.wrong("seed", "a whole number of 64 bits", &value))
 }
 

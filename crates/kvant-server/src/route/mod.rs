@@ -10,32 +10,42 @@ mod tokens;
 
 use crate::app::App;
 use crate::error::ApiError;
+use crate::openapi::describe;
 use crate::page::page;
 use axum::Router;
 use axum::body::Body;
 use axum::http::header::{CONTENT_TYPE, HeaderValue};
 use axum::http::{Method, Response, StatusCode, Uri};
 use axum::middleware::from_fn_with_state;
-use axum::routing::{get, post};
+use axum::routing::{MethodRouter, get, post};
 use serde_json::Value;
 use std::sync::Arc;
 
 pub use guard::Owner;
 
-/// All routes.
+/// What is answered where.
+pub fn routes() -> Vec<(&'static str, MethodRouter<Arc<App>>)> {
+    vec![
+        ("/", get(page)),
+        ("/health", get(state::health)),
+        ("/metrics", get(metrics::metrics)),
+        ("/openapi.json", get(describe)),
+        ("/v1/models", get(state::models)),
+        ("/v1/models/{*name}", get(state::model)),
+        ("/v1/kv", get(state::kv)),
+        ("/v1/chat/completions", post(chat::completions)),
+        ("/v1/completions", post(text::completions)),
+        ("/v1/embeddings", post(embeddings::embeddings)),
+        ("/tokenize", post(tokens::tokenize)),
+        ("/detokenize", post(tokens::detokenize)),
+    ]
+}
+
+/// All routes, guarded.
 pub fn router(app: Arc<App>) -> Router {
-    Router::new()
-        .route("/", get(page))
-        .route("/health", get(state::health))
-        .route("/metrics", get(metrics::metrics))
-        .route("/v1/models", get(state::models))
-        .route("/v1/models/{*name}", get(state::model))
-        .route("/v1/kv", get(state::kv))
-        .route("/v1/chat/completions", post(chat::completions))
-        .route("/v1/completions", post(text::completions))
-        .route("/v1/embeddings", post(embeddings::embeddings))
-        .route("/tokenize", post(tokens::tokenize))
-        .route("/detokenize", post(tokens::detokenize))
+    routes()
+        .into_iter()
+        .fold(Router::new(), |router, (path, route)| router.route(path, route))
         .fallback(unknown)
         .method_not_allowed_fallback(wrong_method)
         .layer(from_fn_with_state(Arc::clone(&app), guard::guard))
@@ -53,7 +63,7 @@ async fn wrong_method(method: Method, uri: Uri) -> ApiError {
 }
 
 /// A response of JSON.
-fn json(value: &Value) -> Response<Body> {
+pub fn json(value: &Value) -> Response<Body> {
     let mut response = Response::new(Body::from(value.to_string()));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response

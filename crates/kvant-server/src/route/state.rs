@@ -4,6 +4,7 @@ use super::json;
 use crate::app::App;
 use crate::error::ApiError;
 use axum::body::Body;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::{Response, StatusCode};
 use kvant_engine::scheduler::{SequenceView, View};
@@ -33,8 +34,9 @@ pub async fn models(State(app): State<Arc<App>>) -> Response<Body> {
 
 pub async fn model(
     State(app): State<Arc<App>>,
-    Path(name): Path<String>,
+    name: Result<Path<String>, PathRejection>,
 ) -> Result<Response<Body>, ApiError> {
+    let Path(name) = name.map_err(|e| ApiError::bad(format!("this is no name of a model: {e}")))?;
     app.check_model(Some(&name))?;
     Ok(json(&description(&app)))
 }

@@ -4,7 +4,7 @@ use super::{aside, json};
 use crate::app::App;
 use crate::ask::messages::messages;
 use crate::error::ApiError;
-use crate::fields::Fields;
+use crate::fields::{Fields, whole};
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{Request, Response};
@@ -52,9 +52,7 @@ pub async fn detokenize(
 ) -> Result<Response<Body>, ApiError> {
     let mut fields = asked(&app, request).await?;
     let value = fields.take("tokens").unwrap_or(Value::Null);
-    let ids = value
-        .as_array()
-        .and_then(|ids| ids.iter().map(|id| u32::try_from(id.as_u64()?).ok()).collect::<Option<Vec<u32>>>());
+    let ids = value.as_array().and_then(|ids| ids.iter().map(whole).collect::<Option<Vec<u32>>>());
     let ids = ids.ok_or_else(|| fields.wrong("tokens", "an array of token ids", &value))?;
     fields.end()?;
     let text = aside(move || app.handle.engine().tokenizer().decode(&ids)).await?;

@@ -116,9 +116,18 @@ fn definitions(fields: &mut Fields, most_bytes: usize) -> Result<Vec<Value>, Api
 
 /// The function that `{"type": "function", "function": {"name": …}}` names.
 fn chosen(choice: Value, definitions: &[Value]) -> Result<String, ApiError> {
-    let name = name_of(&choice);
+    let mut choice = Fields::inside("tool_choice", choice)?;
+    if choice.text("type")?.as_deref() != Some("function") {
+        return Err(ApiError::field("tool_choice.type", "tool_choice.type must be function"));
+    }
+    let missing =
+        || ApiError::field("tool_choice.function.name", "tool_choice must name a function, as function.name");
+    let mut function = choice.object("function")?.ok_or_else(missing)?;
+    let name = function.text("name")?.ok_or_else(missing)?;
+    function.end()?;
+    choice.end()?;
     match definitions.iter().any(|tool| name_of(tool) == name) {
-        true => Ok(name.to_owned()),
+        true => Ok(name),
         false => {
             let message = format!("tool_choice names the function {name:?}, which is not among the tools");
             Err(ApiError::field("tool_choice", message))
@@ -164,7 +173,13 @@ mod tests {
             (json!({"tools": [tool("a b")]}), "tools[0] needs a function.name"),
             (json!({"tools": [tool(&"a".repeat(2000))]}), "larger than 1000"),
             (json!({"tools": [tool("a")], "tool_choice": "maybe"}), "maybe"),
-            (json!({"tools": [tool("a")], "tool_choice": {"function": {"name": "c"}}}), "\\\"c\\\""),
+            (json!({"tools": [tool("a")], "tool_choice": 3}), "must be an object"),
+            (json!({"tools": [tool("a")], "tool_choice": {"function": {"name": "a"}}}), "tool_choice.type"),
+            (json!({"tools": [tool("a")], "tool_choice": {"type": "function"}}), "must name a function"),
+            (
+                json!({"tools": [tool("a")], "tool_choice": {"type": "function", "function": {"name": "c"}}}),
+                "\\\"c\\\"",
+            ),
             (json!({"tool_choice": "required"}), "there are none"),
         ] {
             let error = read(body).unwrap_err().body().to_string();

@@ -5,6 +5,7 @@ mod chat;
 mod company;
 mod embeddings;
 mod format;
+mod openapi;
 mod page;
 mod safety;
 mod state;

@@ -11,6 +11,7 @@ fn the_model_is_listed_and_found_by_name() {
     assert_eq!((&list["object"], &list["data"][0]["id"]), (&json!("list"), &json!(MODEL)));
     assert_eq!(server.get("/v1/models/tiny").json(), list["data"][0]);
     assert_eq!(list["data"][0]["max_model_len"], 480);
+    server.get("/v1/models/%ff").fails(400, "no name of a model");
     let error = server.get("/v1/models/org/other").fails(404, "org/other");
     assert_eq!(error["code"], "model_not_found");
 }

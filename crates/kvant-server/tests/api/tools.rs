@@ -7,11 +7,7 @@ use serde_json::{Value, json};
 
 const PATH: &str = "/v1/chat/completions";
 
-const TEMPLATE: &str = "{% if tools %}{{ tools | length }} tools, as <tool_call>{\"name\": …}</tool_call>: \
-    {{ tools[0].function.name }}\n{% endif %}\
-    {% for m in messages %}{{ '[' + m.role + '] ' + (m.content or '') + '\n' }}\
-    {% for call in m.tool_calls or [] %}{{ call.function.name }}({{ call.function.arguments.city }})\n{% endfor %}\
-    {% endfor %}[assistant] ";
+const TEMPLATE: &str = include_str!("../../../kvant-model/tests/support/tools.jinja");
 
 fn server() -> Running {
     serve(model_with(Some(TEMPLATE)), options(), SchedulerOptions::default())

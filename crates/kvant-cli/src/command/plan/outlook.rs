@@ -6,6 +6,7 @@ use crate::table::{Column, Table};
 use kvant_engine::forecast::{Forecast, Undertaking};
 use kvant_engine::memory::bytes;
 use kvant_engine::{Policy, kv};
+use kvant_eval::html::{MemoryNeed, MemoryPage, MemoryPoint};
 use kvant_model::{Checkpoint, DType, Model};
 use serde_json::{Value, json};
 use std::io::{self, Write};
@@ -91,13 +92,12 @@ impl Outlook {
         Ok(())
     }
 
-    fn write_facts(&self, out: &mut dyn Write) -> io::Result<()> {
-        let mut facts = Table::plain();
-        let mut fact = |name: &str, value: String| facts.row([name.to_owned(), value]);
-        fact("model", self.file.clone());
-        fact("architecture", self.architecture.to_owned());
-        fact("parameters", format!("{:.2} billion", self.parameters as f64 / 1e9));
-        fact("context", self.own.map_or("not said".to_owned(), |own| format!("{own} tokens")));
+    fn facts(&self) -> Vec<(&'static str, String)> {
+        let mut facts = vec![
+            ("architecture", self.architecture.to_owned()),
+            ("parameters", format!("{:.2} billion", self.parameters as f64 / 1e9)),
+            ("context", self.own.map_or("not said".to_owned(), |own| format!("{own} tokens"))),
+        ];
         if let Some(weights) = self.weights() {
             let origin = match (self.question.assumed, self.has_weights) {
                 (Some(dtype), _) => {
@@ -106,10 +106,35 @@ impl Outlook {
                 (None, false) => ", by the directory of the file; they are not here".to_owned(),
                 (None, true) => String::new(),
             };
-            fact("weights", format!("{}{origin}", bytes(weights)));
+            facts.push(("weights", format!("{}{origin}", bytes(weights))));
         }
-        fact("memory", bytes(self.question.memory));
-        facts.write(out, 0)
+        facts.push(("memory", bytes(self.question.memory)));
+        facts
+    }
+
+    fn write_facts(&self, out: &mut dyn Write) -> io::Result<()> {
+        let mut table = Table::plain();
+        table.row(["model".to_owned(), self.file.clone()]);
+        self.facts().into_iter().for_each(|(name, value)| table.row([name.to_owned(), value]));
+        table.write(out, 0)
+    }
+
+    /// The same as a page with a picture.
+    pub fn html(&self) -> String {
+        let point = |(&tokens, forecast): (&usize, &Forecast)| MemoryPoint {
+            tokens,
+            weights: forecast.weights,
+            cache: forecast.cache,
+            peak: forecast.peak(),
+        };
+        let need = |(spec, found): (&str, &Found)| MemoryNeed {
+            spec: spec.to_owned(),
+            points: self.question.contexts.iter().zip(&found.forecasts).map(point).collect(),
+            longest: found.longest.as_ref().map(|(tokens, _)| *tokens),
+        };
+        let needs: Vec<MemoryNeed> = self.possible().map(need).collect();
+        let (facts, memory) = (self.facts(), self.question.memory);
+        MemoryPage { model: &self.file, facts: &facts, memory, needs: &needs }.to_html()
     }
 
     fn write_contexts(&self, out: &mut dyn Write) -> io::Result<()> {

@@ -1,0 +1,154 @@
+//! `/openapi.json`: what can be asked and what comes back, for machines.
+//!
+//! The document is written by hand, in JSON: it says what clients may count on, and a description made from the code would
+//! change whenever the code does. Texts that begin with a dollar sign, such as `$stops`, stand for what this server is set
+//! up with. Tests hold it to the routes, and schemathesis to what they answer.
+
+use crate::app::App;
+use crate::route::json;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::Response;
+use serde_json::{Map, Value, json as object};
+use std::sync::Arc;
+
+/// Everything but the schemas.
+const FRAME: &str = include_str!("paths.json");
+
+/// The schemas, by name.
+const SCHEMAS: [&str; 4] = [
+    include_str!("requests.json"),
+    include_str!("fields.json"),
+    include_str!("answers.json"),
+    include_str!("states.json"),
+];
+
+/// Sends it.
+pub async fn describe(State(app): State<Arc<App>>) -> Response<Body> {
+    json(&document(&settings(&app)))
+}
+
+/// What stands for a name after a dollar sign.
+type Settings = Vec<(&'static str, Value)>;
+
+fn settings(app: &App) -> Settings {
+    let limits = app.limits();
+    let security = if app.options.keys.is_open() { object!([]) } else { object!([{"key": []}]) };
+    vec![
+        ("$version", env!("CARGO_PKG_VERSION").into()),
+        ("$security", security),
+        ("$model", app.options.model.as_str().into()),
+        ("$last_token", app.handle.engine().model().vocabulary().saturating_sub(1).into()),
+        ("$answers", limits.answers.into()),
+        ("$inputs", limits.inputs.into()),
+        ("$stops", limits.stops.into()),
+        ("$stop_bytes", limits.stop_bytes.into()),
+        ("$biases", limits.biases.into()),
+        ("$messages", limits.messages.into()),
+        ("$format_bytes", limits.format_bytes.into()),
+    ]
+}
+
+fn document(settings: &Settings) -> Value {
+    let parse = |text| serde_json::from_str::<Map<String, Value>>(text).expect("a test has read it");
+    let schemas: Map<String, Value> = SCHEMAS.into_iter().flat_map(parse).collect();
+    let mut whole = Value::Object(parse(FRAME));
+    whole["components"]["schemas"] = schemas.into();
+    fill(&mut whole, settings);
+    whole
+}
+
+fn fill(value: &mut Value, settings: &Settings) {
+    match value {
+        Value::Array(items) => items.iter_mut().for_each(|item| fill(item, settings)),
+        Value::Object(fields) => fields.values_mut().for_each(|field| fill(field, settings)),
+        Value::String(text) => match settings.iter().find(|(name, _)| name == text) {
+            Some((_, setting)) => *value = setting.clone(),
+            // Inside of sentences.
+            None => {
+                let one =
+                    |text: String, (name, setting): &(&str, Value)| text.replace(name, &setting.to_string());
+                *text = settings.iter().fold(std::mem::take(text), one);
+            }
+        },
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    fn filled() -> Value {
+        let numbers = [
+            "$last_token",
+            "$answers",
+            "$inputs",
+            "$stops",
+            "$stop_bytes",
+            "$biases",
+            "$messages",
+            "$format_bytes",
+        ];
+        let mut settings: Settings = numbers.into_iter().zip((100..).map(Value::from)).collect();
+        settings.extend([
+            ("$version", "1".into()),
+            ("$model", "$stops".into()),
+            ("$security", object!([{"key": []}])),
+        ]);
+        document(&settings)
+    }
+
+    /// Every text of the document, and the names of its fields.
+    fn texts(value: &Value, out: &mut Vec<String>) {
+        match value {
+            Value::Array(items) => items.iter().for_each(|item| texts(item, out)),
+            Value::Object(fields) => fields.values().for_each(|field| texts(field, out)),
+            Value::String(text) => out.push(text.clone()),
+            Value::Null | Value::Bool(_) | Value::Number(_) => {}
+        }
+    }
+
+    #[test]
+    fn every_route_is_described_and_nothing_else() {
+        let described: BTreeSet<String> =
+            filled()["paths"].as_object().unwrap().keys().map(String::from).collect();
+        let routes = crate::route::routes();
+        let served = routes.iter().map(|(path, _)| path.replace("{*", "{")).collect::<BTreeSet<_>>();
+        assert_eq!(described, served);
+    }
+
+    #[test]
+    fn what_stands_for_settings_is_replaced_once() {
+        let whole = filled();
+        let schemas = &whole["components"]["schemas"];
+        assert_eq!(schemas["Stop"]["anyOf"][1]["maxItems"], 103);
+        assert!(schemas["Stop"]["description"].as_str().unwrap().contains("of 104 bytes"));
+        // A model may be called whatever it likes.
+        assert_eq!(schemas["ModelName"]["enum"][0], "$stops");
+        let mut all = Vec::new();
+        texts(&whole, &mut all);
+        let is_name = |text: &&String| {
+            *text != "$stops" && text.split('$').skip(1).any(|rest| rest.starts_with(char::is_alphabetic))
+        };
+        assert_eq!(all.iter().find(is_name), None);
+    }
+
+    #[test]
+    fn references_lead_somewhere_and_no_schema_is_forgotten() {
+        let whole = filled();
+        let mut all = Vec::new();
+        texts(&whole, &mut all);
+        let named: BTreeSet<&str> = all.iter().filter_map(|text| text.strip_prefix("#")).collect();
+        assert_eq!(named.iter().find(|place| whole.pointer(place).is_none()), None);
+        for part in ["schemas", "responses", "headers"] {
+            for name in whole["components"][part].as_object().unwrap().keys() {
+                // Pieces of streams, which the document can only speak of.
+                let is_piece = all.iter().any(|text| text.contains(&format!("`{name}`")));
+                let place = format!("/components/{part}/{name}");
+                assert!(is_piece || named.contains(place.as_str()), "{place}");
+            }
+        }
+    }
+}

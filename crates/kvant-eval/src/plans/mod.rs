@@ -9,8 +9,10 @@
 
 mod calibrate;
 mod choice;
+mod learning;
 mod sensitivity;
 
-pub use calibrate::{PlanError, PlanRequest, calibrate, calibration_windows};
+pub use calibrate::{PlanError, PlanRequest, Progress, calibrate, calibration_windows};
 pub use choice::{Alternative, Goal};
+pub use kvant_calibrate::Positions;
 pub use sensitivity::{Chosen, Part, policy_for, sensitivities, uniform_for};

@@ -146,7 +146,7 @@ fn of_head(seen: &HeadStatistics) -> Result<PlannedHead, CalibrationError> {
     let klt = |rows: &Moments, readers: &Moments| {
         let basis::Klt { basis: dense, variances } = basis::klt(rows, readers)?;
         let variances = variances.into_iter().map(|x| x as f32).collect();
-        Ok(Some(Klt { basis: Arc::new(dense), variances }))
+        Ok::<_, CalibrationError>(Some(Klt { basis: Arc::new(dense), variances }))
     };
     let mean = |moments: &Moments, what| basis::mean(moments, what).map(Some);
     Ok(PlannedHead {

@@ -22,6 +22,7 @@ impl Lessons {
         for spec in specs {
             let both = [&spec.key, &spec.value];
             if both.iter().all(|side| side.options.learned.is_none()) {
+                // Which says that, and what could be asked for.
                 learnable(&spec.key)?;
             }
             for (side, codec) in sides.iter_mut().zip(both) {
@@ -40,8 +41,9 @@ impl Lessons {
 
     /// For the line that says how a plan was made.
     pub fn told(&self) -> String {
-        let mut names: Vec<String> = self.sides.iter().flatten().map(ToString::to_string).collect();
-        names.dedup();
+        let [keys, values] = &self.sides;
+        let of_values = values.iter().filter(|spec| !keys.contains(spec));
+        let names: Vec<String> = keys.iter().chain(of_values).map(ToString::to_string).collect();
         if names.is_empty() { String::new() } else { format!(", learned {}", names.join(" ")) }
     }
 

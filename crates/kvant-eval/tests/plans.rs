@@ -3,8 +3,10 @@
 use kvant_cache::Plan;
 use kvant_codec::{KvSpec, Side};
 use kvant_engine::{KvCache, Policy};
+use kvant_eval::divergence::Mode;
+use kvant_eval::layers::layer_views;
 use kvant_eval::plans::{PlanError, PlanRequest, Positions, Progress, calibrate};
-use kvant_eval::{Score, Windows};
+use kvant_eval::{PassLimits, Score, Windows};
 use kvant_model::blocks::Chunk;
 use kvant_model::{Checkpoint, LoadOptions, Model};
 use std::path::Path;
@@ -122,10 +124,18 @@ fn what_is_learned_is_in_the_plan_and_the_same_for_any_number_of_threads() {
     assert_eq!(first, second);
 
     let plan = Arc::new(first);
-    let with = |policy: &str| off(&model, &plan.with(&policy.parse().unwrap()));
+    // What was trained is the error of keys and values, here on ids that were not trained on.
+    let ids = windows(&model, 1, 2).iter().next().unwrap().to_vec();
+    let with = |policy: &str| {
+        let policy = plan.with(&policy.parse().unwrap());
+        let views = layer_views(&model, &ids, &[policy], Mode::Strict, PassLimits::default()).unwrap();
+        let layers = &views.caches[0].layers;
+        [layers.iter().map(|one| one.key_error).sum::<f64>(), layers.iter().map(|one| one.value_error).sum()]
+    };
     let [plain, scaled] = ["k=sym4:p32,v=f16", "k=sym4:p32,scaled,v=f16"].map(with);
-    assert!(scaled < plain, "{plain} without, {scaled} with learned scales");
-    assert!(with("srft4:p32,cayley").is_finite());
+    assert!(scaled[0] < plain[0], "{plain:?} without, {scaled:?} with learned scales");
+    let [plain, turned] = ["srft4:p32", "srft4:p32,cayley"].map(with);
+    assert!(turned[0] < plain[0] && turned[1] < plain[1], "{plain:?} without, {turned:?} with a rotation");
     let values = plan.with(&"k=f16,v=sym4:p32,scaled".parse().unwrap());
     let refused = KvCache::new(values, model.states(), 1).err().unwrap().to_string();
     assert!(refused.contains("learned for srft4g32:p32,cayley alone"), "{refused}");

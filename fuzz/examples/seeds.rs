@@ -100,6 +100,7 @@ fn plan_seed(with_bases: bool) -> Vec<u8> {
         ends: Some([vec![-2.0; 16], vec![1.0; 16]]),
         klt: with_bases.then(|| Klt { basis: basis(), variances: vec![2.0; 16] }),
         balanced: with_bases.then(|| one.clone()),
+        learned: Vec::new(),
     };
     let head = PlannedHead { key, value: Findings::default() };
     let entry = PlannedEntry { key_dim: 16, value_dim: 8, heads: vec![head] };

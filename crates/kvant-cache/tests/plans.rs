@@ -1,6 +1,6 @@
 //! Plans in files, and caches built from them.
 
-use kvant_cache::plan::{Findings, Klt, Plan, PlanError, PlannedEntry, PlannedHead};
+use kvant_cache::plan::{Findings, Klt, Plan, PlanError, PlannedEntry, PlannedHead, Trained};
 use kvant_cache::{Arena, CacheLayout, EntryShape, Policy, Sequence};
 use kvant_codec::{Dense, KvSpec, Side, Tier};
 use std::path::{Path, PathBuf};
@@ -118,6 +118,55 @@ fn other_policies_take_their_numbers_from_a_plan_too() {
     assert!(error.contains("λ"), "{error}");
 }
 
+/// A plan whose keys have learned something for two codecs.
+fn learned() -> Plan {
+    let trained = |spec: &str, numbers: Vec<f32>| Trained { spec: spec.to_owned(), numbers };
+    let key = || Findings {
+        mean: Some(wave(DIM, 3)),
+        learned: vec![
+            trained("srft4g32:scaled", (0..DIM).map(|c| 1.0 + c as f32).collect()),
+            trained("sym4g32:mean,cayley", basis(3)),
+        ],
+        ..Findings::default()
+    };
+    let head = |_| PlannedHead { key: key(), value: Findings::default() };
+    let entry = || PlannedEntry { key_dim: DIM, value_dim: 8, heads: (0..2).map(head).collect() };
+    let policy = "k=srft4:scaled,v=f16".parse().unwrap();
+    Plan::new(MODEL, policy, "learned", vec![entry(), entry()]).unwrap()
+}
+
+#[test]
+fn what_was_learned_serves_the_codec_it_was_learned_for() {
+    let plan = Arc::new(Plan::from_bytes(&learned().to_bytes()).unwrap());
+    assert_eq!(plan.entries(), learned().entries());
+    let layout = |policy: &str| CacheLayout::new(&plan.with(&policy.parse().unwrap()), &[SHAPE; 2]).err();
+    for policy in ["k=srft4:scaled,v=f16", "k=sym4:cayley,mean,v=tq3", "k=rot4:mean,v=f16"] {
+        assert!(layout(policy).is_none(), "{policy}");
+    }
+    for other in ["k=srft3:scaled,v=f16", "k=srft4:cayley,v=f16", "k=sym4:cayley,v=f16"] {
+        let error = layout(other).unwrap().to_string();
+        assert!(error.contains("learned for srft4g32:scaled sym4g32:mean,cayley alone"), "{error}");
+    }
+    let error = layout("k=f16,v=srft4:scaled").unwrap().to_string();
+    assert!(error.contains("scales learned for it") && error.contains("kvant calibrate"), "{error}");
+    let own = plan.findings(0, 1, Side::Key).unwrap();
+    let of = |spec: &str| {
+        let spec = spec.parse::<KvSpec>().unwrap().key;
+        own.calibration(&spec, Side::Key, DIM, Tier::Scalar).unwrap()
+    };
+    assert_eq!(of("srft4:scaled").lambda.unwrap()[5], 6.0);
+    assert_eq!(of("sym4:mean,cayley").basis.unwrap().matrix(), basis(3));
+}
+
+#[test]
+fn what_was_learned_for_nothing_that_learns_is_refused() {
+    for (spec, numbers) in [("srft4", DIM), ("nonsense", DIM * DIM), ("srft4g32:scaled", DIM - 1)] {
+        let mut entries = learned().entries().to_vec();
+        entries[0].heads[1].key.learned[0] = Trained { spec: spec.to_owned(), numbers: vec![1.0; numbers] };
+        assert!(Plan::new(MODEL, "int4".parse().unwrap(), "wrong", entries).is_err(), "{spec}");
+    }
+}
+
 #[test]
 fn a_plan_is_for_its_model_and_for_no_other() {
     assert!(plan().check(&MODEL).is_ok());
@@ -143,7 +192,11 @@ fn refusal(bytes: &[u8]) -> PlanError {
 
 #[test]
 fn a_plan_that_was_cut_off_or_changed_anywhere_is_refused() {
-    let bytes = plan().to_bytes();
+    [plan(), learned()].iter().for_each(every_change_is_refused);
+}
+
+fn every_change_is_refused(plan: &Plan) {
+    let bytes = plan.to_bytes();
     for len in (0..bytes.len()).step_by(3) {
         match len {
             0..8 => assert!(matches!(refusal(&bytes[..len]), PlanError::Foreign)),
@@ -168,7 +221,11 @@ fn a_plan_that_was_cut_off_or_changed_anywhere_is_refused() {
 /// Numbers under a right checksum are no more to be believed than those under a wrong one.
 #[test]
 fn absurd_numbers_are_refused_before_they_are_used() {
-    let bytes = plan().to_bytes();
+    [plan(), learned()].iter().for_each(absurdities_are_refused);
+}
+
+fn absurdities_are_refused(plan: &Plan) {
+    let bytes = plan.to_bytes();
     let mut accepted = 0;
     for at in 24..bytes.len().min(700) {
         for number in [0u32, 1, 3, 255, 1025, 1 << 20, 0x7f80_0000, u32::MAX] {

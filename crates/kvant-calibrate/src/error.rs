@@ -24,6 +24,14 @@ pub enum CalibrationError {
         /// Whose.
         what: &'static str,
     },
+    /// A codec that nothing can be learned for.
+    #[error("nothing can be learned for `{spec}`: {reason}")]
+    Unlearnable {
+        /// The codec.
+        spec: String,
+        /// Why not.
+        reason: &'static str,
+    },
     /// What was found does not hold in f32.
     #[error("the basis does not survive rounding to f32: {0}")]
     Rounding(#[from] kvant_codec::DenseError),

@@ -1,6 +1,7 @@
 //! Statistics of a forward pass, gathered where a cache stands.
 
 use crate::moments::{Extent, Moments};
+use crate::reservoir::Reservoir;
 use kvant_codec::{Rotation, Tier};
 use kvant_model::cache::{Cache, CacheFull, LayerState, Queries, Scoring, Streaming};
 
@@ -12,10 +13,36 @@ pub struct HeadStatistics {
     pub queries: Moments,
     /// Values.
     pub values: Moments,
+    /// What the heads of the group do with values: the rows of W_o at their channels, one head after the other.
+    pub readers: Moments,
     /// Keys, in the basis of λ.
     pub key_extent: Extent,
     /// Values, in the basis of λ.
     pub value_extent: Extent,
+    /// Keys and values to learn from; `None` when nothing is to be learned.
+    pub samples: Option<[Reservoir; 2]>,
+}
+
+/// Positions of a sequence whose keys and values are looked at for their [`Extent`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Positions {
+    /// All of them.
+    #[default]
+    All,
+    /// The first so many.
+    First(usize),
+    /// One of so many, over the whole sequence.
+    Every(usize),
+}
+
+impl Positions {
+    fn has(self, position: usize) -> bool {
+        match self {
+            Positions::All => true,
+            Positions::First(count) => position < count,
+            Positions::Every(count) => position.is_multiple_of(count.max(1)),
+        }
+    }
 }
 
 /// What was seen of a model: (entries, kv heads).
@@ -23,6 +50,8 @@ pub struct Statistics {
     entries: Vec<Vec<HeadStatistics>>,
     /// First tokens of a sequence whose keys and values are not counted, because they are not encoded either.
     sinks: usize,
+    /// Where extents are taken from.
+    extents: Positions,
     /// A head's rows of a chunk, for sums and for rotations.
     wide: Vec<f64>,
     narrow: Vec<f32>,
@@ -38,14 +67,45 @@ impl Statistics {
                     keys: Moments::new(shape.key_dim),
                     queries: Moments::new(shape.key_dim),
                     values: Moments::new(shape.value_dim),
+                    readers: Moments::new(shape.value_dim),
                     key_extent: Extent::new(shape.key_dim, rotation, seed, tier),
                     value_extent: Extent::new(shape.value_dim, rotation, seed, tier),
+                    samples: None,
                 };
                 (0..shape.heads).map(head).collect()
             }
             _ => Vec::new(),
         };
-        Self { entries: states.iter().map(entry).collect(), sinks, wide: Vec::new(), narrow: Vec::new() }
+        Self {
+            entries: states.iter().map(entry).collect(),
+            sinks,
+            extents: Positions::All,
+            wide: Vec::new(),
+            narrow: Vec::new(),
+        }
+    }
+
+    /// Extents from these positions alone.
+    pub fn with_extents(self, extents: Positions) -> Self {
+        Self { extents, ..self }
+    }
+
+    /// With samples of at most so many keys and values of each head.
+    pub fn with_samples(mut self, rows: usize, seed: u64) -> Self {
+        for head in self.entries.iter_mut().flatten() {
+            let sample = |of: &Moments| Reservoir::new(of.dim(), rows, seed);
+            head.samples = Some([sample(&head.keys), sample(&head.values)]);
+        }
+        self
+    }
+
+    /// Output weights `(outputs, heads, value_dim)` of a layer that reads the entry.
+    ///
+    /// # Panics
+    /// When there is no such entry, or the weights are not of its shape.
+    pub fn read_by(&mut self, entry: usize, weights: &[f32], outputs: usize) {
+        let Self { entries, wide, narrow, .. } = self;
+        by_group(&mut entries[entry], |head| &mut head.readers, weights, outputs, (wide, narrow));
     }
 
     /// The heads of every entry.
@@ -55,17 +115,28 @@ impl Statistics {
 
     /// Keys `(tokens, kv_heads, key_dim)` and values of tokens that start at `position`.
     fn append(&mut self, entry: usize, position: usize, keys: &[f32], values: &[f32]) {
-        let Self { entries, sinks, wide, narrow } = self;
+        let Self { entries, sinks, extents, wide, narrow } = self;
         let count = entries[entry].len();
         let skipped = sinks.saturating_sub(position);
         for (head, statistics) in entries[entry].iter_mut().enumerate() {
-            let HeadStatistics { keys: of_keys, values: of_values, key_extent, value_extent, .. } =
-                statistics;
-            for (rows, moments, extent) in [(keys, of_keys, key_extent), (values, of_values, value_extent)] {
+            let HeadStatistics {
+                keys: of_keys, values: of_values, key_extent, value_extent, samples, ..
+            } = statistics;
+            let [of_key_rows, of_value_rows] = match samples {
+                Some([keys, values]) => [Some(keys), Some(values)],
+                None => [None, None],
+            };
+            for (rows, moments, sample, extent) in
+                [(keys, of_keys, of_key_rows, key_extent), (values, of_values, of_value_rows, value_extent)]
+            {
                 gather(rows, moments.dim(), (count, head..head + 1), skipped, narrow);
                 wide.clear();
                 wide.extend(narrow.iter().map(|&x| f64::from(x)));
                 moments.add(wide);
+                if let Some(sample) = sample {
+                    sample.add(narrow);
+                }
+                keep(narrow, moments.dim(), |token| extents.has(position + skipped + token));
                 extent.add(narrow);
             }
         }
@@ -74,17 +145,38 @@ impl Statistics {
     /// Queries `(tokens, heads, key_dim)`: those of a group are counted alike.
     fn attend(&mut self, entry: usize, queries: &[f32], tokens: usize) {
         let Self { entries, wide, narrow, .. } = self;
-        let kv_heads = entries[entry].len();
-        for (head, statistics) in entries[entry].iter_mut().enumerate() {
-            let dim = statistics.queries.dim();
-            let heads = queries.len() / (tokens * dim);
-            let group = heads / kv_heads;
-            gather(queries, dim, (heads, head * group..(head + 1) * group), 0, narrow);
-            wide.clear();
-            wide.extend(narrow.iter().map(|&x| f64::from(x)));
-            statistics.queries.add(wide);
-        }
+        by_group(&mut entries[entry], |head| &mut head.queries, queries, tokens, (wide, narrow));
     }
+}
+
+/// Adds rows `(count, heads, dim)` of all heads to those moments of each kv head whose group they belong to.
+fn by_group(
+    entry: &mut [HeadStatistics],
+    moments: impl Fn(&mut HeadStatistics) -> &mut Moments,
+    rows: &[f32],
+    count: usize,
+    (wide, narrow): (&mut Vec<f64>, &mut Vec<f32>),
+) {
+    let kv_heads = entry.len();
+    for (head, statistics) in entry.iter_mut().enumerate() {
+        let moments = moments(statistics);
+        let dim = moments.dim();
+        let heads = rows.len() / (count * dim);
+        let group = heads / kv_heads;
+        gather(rows, dim, (heads, head * group..(head + 1) * group), 0, narrow);
+        wide.clear();
+        wide.extend(narrow.iter().map(|&x| f64::from(x)));
+        moments.add(wide);
+    }
+}
+
+/// Leaves only the vectors of `rows`, (n, dim), whose number is wanted.
+fn keep(rows: &mut Vec<f32>, dim: usize, wanted: impl Fn(usize) -> bool) {
+    let mut number = 0;
+    rows.retain(|_| {
+        number += 1;
+        wanted((number - 1) / dim)
+    });
 }
 
 /// The vectors of some heads out of rows `(tokens, heads, dim)`, from token `skipped` on.

@@ -1,6 +1,6 @@
 //! What is counted is what a cache is given, and the cache does not notice.
 
-use kvant_calibrate::{Observed, Statistics};
+use kvant_calibrate::{Observed, Positions, Statistics};
 use kvant_codec::{Rotation, Tier};
 use kvant_model::cache::{Cache, ExactCache, KvShape, LayerState, Scoring};
 
@@ -62,6 +62,82 @@ fn every_head_is_counted_apart_and_sinks_are_not() {
             assert!((found.values.mean()[5] - mean).abs() < 1e-12);
             let [low, high] = found.key_extent.ends().unwrap();
             assert!(low.iter().zip(&high).all(|(low, high)| low < high));
+            assert!(found.samples.is_none());
+        }
+    }
+}
+
+/// Eleven tokens, in chunks, through statistics that have been told more.
+fn seen(statistics: Statistics) -> Statistics {
+    let (mut statistics, states) = (statistics, [LayerState::KeysValues(SHAPE)]);
+    let mut observed = Observed::new(ExactCache::<f32>::new(&states, 100), &mut statistics);
+    let (keys, values) = (wave(11 * 8, 1), wave(11 * 12, 2));
+    for (at, chunk) in [(0, 2), (2, 5), (7, 4)] {
+        observed.reserve(chunk).unwrap();
+        observed.append(0, &keys[at * 8..(at + chunk) * 8], &values[at * 12..(at + chunk) * 12]);
+        observed.advance(chunk);
+    }
+    statistics
+}
+
+fn statistics() -> Statistics {
+    Statistics::new(&[LayerState::KeysValues(SHAPE)], SINKS, (Rotation::Identity, 0), Tier::Scalar)
+}
+
+#[test]
+fn extents_are_those_of_the_positions_asked_for() {
+    let keys = wave(11 * 8, 1);
+    for (positions, counted) in [
+        (Positions::All, vec![3, 4, 5, 6, 7, 8, 9, 10]),
+        (Positions::First(6), vec![3, 4, 5]),
+        (Positions::Every(4), vec![4, 8]),
+    ] {
+        let found = seen(statistics().with_extents(positions));
+        for (head, found) in found.entries()[0].iter().enumerate() {
+            assert_eq!(found.keys.count(), 8, "moments are of all");
+            let [low, high] = found.key_extent.ends().unwrap();
+            for channel in 0..4 {
+                let column = || counted.iter().map(|token| keys[(token * 2 + head) * 4 + channel]);
+                assert_eq!(low[channel], column().fold(f32::INFINITY, f32::min), "{positions:?}");
+                assert_eq!(high[channel], column().fold(f32::NEG_INFINITY, f32::max), "{positions:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn samples_are_rows_of_their_head() {
+    let (keys, values) = (wave(11 * 8, 1), wave(11 * 12, 2));
+    let found = seen(statistics().with_samples(100, 0));
+    for (head, found) in found.entries()[0].iter().enumerate() {
+        let [of_keys, of_values] = found.samples.as_ref().unwrap();
+        let rows = |all: &[f32], dim: usize| {
+            (SINKS..11)
+                .flat_map(|token| all[(token * 2 + head) * dim..][..dim].to_vec())
+                .collect::<Vec<f32>>()
+        };
+        assert_eq!((of_keys.rows(), of_values.rows()), (&rows(&keys, 4)[..], &rows(&values, 6)[..]));
+    }
+    assert_eq!(
+        seen(statistics().with_samples(3, 0)).entries()[0][1].samples.as_ref().unwrap()[1].rows().len(),
+        18
+    );
+}
+
+#[test]
+fn readers_of_values_are_counted_by_group() {
+    let (outputs, mut found) = (5, statistics());
+    let weights = wave(outputs * QUERY_HEADS * 6, 4);
+    found.read_by(0, &weights, outputs);
+    for (head, found) in found.entries()[0].iter().enumerate() {
+        assert_eq!(found.readers.count(), (outputs * 3) as u64);
+        for (i, j) in [(0, 0), (2, 5)] {
+            let product = |n: usize| {
+                let row = &weights[(n / 3 * QUERY_HEADS + head * 3 + n % 3) * 6..][..6];
+                f64::from(row[i]) * f64::from(row[j])
+            };
+            let mean = (0..outputs * 3).map(product).sum::<f64>() / (outputs * 3) as f64;
+            assert!((found.readers.second()[(i, j)] - mean).abs() < 1e-12);
         }
     }
 }

@@ -73,11 +73,11 @@ mod transform;
 
 pub use codec::{
     Accumulator, Budget, Build, BuildFn, Calibration, Element, ExactCodec, FAMILIES, Family, GroupSize,
-    KernelReport, Options, PageCodec, PageSize, Query, Scaling,
+    KernelReport, Learned, Options, PageCodec, PageSize, Query, Scaling,
 };
 pub use error::{BuildError, CodecError};
 pub use kvant_simd::{AMX_VARIABLE, Amx, TIER_VARIABLE, Tier, TierError};
 pub use page::{ScaleFormat, Side};
 pub use quant::{LloydMax, MAX_TABLE_BITS, Rule, allocation};
 pub use spec::{CodecSpec, KvSpec, PRESETS, Preset, Shown, SpecError, catalogue};
-pub use transform::{Basis, Dense, DenseError, Rotation};
+pub use transform::{Basis, Dense, DenseError, Rotation, split_mix};

@@ -1,10 +1,12 @@
 //! Plans made from a model, and caches kept by them.
 
 use kvant_cache::Plan;
-use kvant_codec::Side;
+use kvant_codec::{KvSpec, Side};
 use kvant_engine::{KvCache, Policy};
-use kvant_eval::plans::{PlanRequest, calibrate};
-use kvant_eval::{Score, Windows};
+use kvant_eval::divergence::Mode;
+use kvant_eval::layers::layer_views;
+use kvant_eval::plans::{PlanError, PlanRequest, Positions, Progress, calibrate};
+use kvant_eval::{PassLimits, Score, Windows};
 use kvant_model::blocks::Chunk;
 use kvant_model::{Checkpoint, LoadOptions, Model};
 use std::path::Path;
@@ -29,12 +31,23 @@ fn windows(model: &Model, count: usize, seed: u64) -> Windows {
 }
 
 fn plan(model: &Model, policy: &str) -> Arc<Plan> {
-    let policy = policy.parse().unwrap();
-    let request = PlanRequest { model: [3; 32], policy: &policy, text: "noise" };
-    let mut told = 0;
-    let plan = calibrate(model, request, &windows(model, 12, 1), &mut |read| told = read).unwrap();
-    assert_eq!(told, 12 * WINDOW);
+    let mut told = Progress::Read(0);
+    let plan = learned(model, policy, &[], Positions::All, &mut |progress| told = progress).unwrap();
+    assert_eq!(told, Progress::Read(12 * WINDOW));
     Arc::new(plan)
+}
+
+fn learned(
+    model: &Model,
+    policy: &str,
+    learn: &[&str],
+    ranges: Positions,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Plan, PlanError> {
+    let policy = policy.parse().unwrap();
+    let learn: Vec<KvSpec> = learn.iter().map(|spec| spec.parse().unwrap()).collect();
+    let request = PlanRequest { model: [3; 32], policy: &policy, text: "noise", learn: &learn, ranges };
+    calibrate(model, request, &windows(model, 12, 1), progress)
 }
 
 /// The mean square by which logits are off those of the exact cache, on ids that no plan has seen.
@@ -83,4 +96,77 @@ fn one_plan_serves_every_codec_that_takes_numbers() {
     let balanced = off(&model, &with("k=rot4g32:p32,mean,balanced,v=f16"));
     assert!(balanced < plain, "{balanced} with the balanced basis, {plain} without");
     assert!(off(&model, &with("k=srft4g32:p32,lambda,mean,v=rot4g32:mean")).is_finite());
+}
+
+#[test]
+fn values_have_a_basis_by_what_reads_them() {
+    let model = model();
+    let plan = plan(&model, "k=f16,v=klt4:p32");
+    let [rough, fine] = ["k=f16,v=klt2.5:p32", "k=f16,v=klt5:p32"]
+        .map(|policy| off(&model, &plan.with(&policy.parse().unwrap())));
+    assert!(fine < 0.5 * rough, "{rough} {fine}");
+}
+
+#[test]
+fn what_is_learned_is_in_the_plan_and_the_same_for_any_number_of_threads() {
+    let model = model();
+    let specs = ["srft4:p32,cayley", "k=sym4:p32,scaled,v=f16"];
+    let mut told = Vec::new();
+    let first = learned(&model, "int4", &specs, Positions::All, &mut |progress| told.push(progress)).unwrap();
+    assert_eq!(told.last(), Some(&Progress::Learned(model.states().len())));
+    assert!(
+        first.made().ends_with("of noise, learned srft4g32:p32,cayley sym4g32:p32,scaled"),
+        "{}",
+        first.made()
+    );
+    kvant_threads::set_threads(1);
+    let second = learned(&model, "int4", &specs, Positions::All, &mut |_| ()).unwrap();
+    assert_eq!(first, second);
+
+    let plan = Arc::new(first);
+    // What was trained is the error of keys and values, here on ids that were not trained on.
+    let ids = windows(&model, 1, 2).iter().next().unwrap().to_vec();
+    let with = |policy: &str| {
+        let policy = plan.with(&policy.parse().unwrap());
+        let views = layer_views(&model, &ids, &[policy], Mode::Strict, PassLimits::default()).unwrap();
+        let layers = &views.caches[0].layers;
+        [layers.iter().map(|one| one.key_error).sum::<f64>(), layers.iter().map(|one| one.value_error).sum()]
+    };
+    let [plain, scaled] = ["k=sym4:p32,v=f16", "k=sym4:p32,scaled,v=f16"].map(with);
+    assert!(scaled[0] < plain[0], "{plain:?} without, {scaled:?} with learned scales");
+    let [plain, turned] = ["srft4:p32", "srft4:p32,cayley"].map(with);
+    assert!(turned[0] < plain[0] && turned[1] < plain[1], "{plain:?} without, {turned:?} with a rotation");
+    let values = plan.with(&"k=f16,v=sym4:p32,scaled".parse().unwrap());
+    let refused = KvCache::new(values, model.states(), 1).err().unwrap().to_string();
+    assert!(refused.contains("learned for srft4g32:p32,cayley alone"), "{refused}");
+}
+
+#[test]
+fn what_cannot_be_learned_is_refused_before_anything_is_read() {
+    let model = model();
+    let mut read = 0;
+    for (spec, why) in
+        [("int4", "none of scaled"), ("k=ch4:cayley,v=f16", "channels"), ("tq3:cayley", "rule")]
+    {
+        let result = learned(&model, "int4", &[spec], Positions::All, &mut |_| read += 1);
+        assert!(
+            matches!(&result, Err(error @ PlanError::Learning(_)) if error.to_string().contains(why)),
+            "{result:?}"
+        );
+    }
+    assert_eq!(read, 0);
+}
+
+#[test]
+fn ranges_are_of_the_positions_asked_for() {
+    let model = model();
+    let ends = |ranges| {
+        let plan = learned(&model, "int4", &[], ranges, &mut |_| ()).unwrap();
+        let [low, high] = plan.findings(1, 0, Side::Key).unwrap().ends.clone().unwrap();
+        (low, high, plan.made().to_owned())
+    };
+    let (all, first) = (ends(Positions::All), ends(Positions::First(20)));
+    assert!(first.2.ends_with("the first 20 positions"), "{}", first.2);
+    assert!(all.0.iter().zip(&first.0).all(|(all, first)| all <= first) && all.0 != first.0);
+    assert!(all.1.iter().zip(&first.1).all(|(all, first)| all >= first));
 }

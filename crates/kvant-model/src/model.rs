@@ -90,6 +90,12 @@ impl Model {
         self.network.score_traits()
     }
 
+    /// The output weights of every attention layer that reads this entry of the cache, each `(hidden, heads · value_dim)`: what
+    /// becomes of values once attention has summed them up.
+    pub fn output_weights(&self, entry: usize) -> Vec<Rows> {
+        self.network.output_weights(entry)
+    }
+
     /// Runs the chunks through the network and returns the wanted logits, `(wanted tokens, vocabulary)`, chunk
     /// after chunk. The caches then hold the chunks' tokens.
     ///

@@ -1,7 +1,9 @@
 //! What was found for one side of one kv head, and what a codec takes of it.
 
 use kvant_codec::allocation::widths;
-use kvant_codec::{Basis, BuildError, Calibration, CodecSpec, Dense, Options, Rotation, Side, Tier};
+use kvant_codec::{
+    Basis, BuildError, Calibration, CodecSpec, Dense, KvSpec, Learned, Options, Rotation, Side, Tier,
+};
 use std::sync::Arc;
 
 /// The rotation that [`Findings::ends`] are of.
@@ -18,6 +20,17 @@ pub struct Findings {
     pub klt: Option<Klt>,
     /// T of the balanced basis, row-major.
     pub balanced: Option<Vec<f32>>,
+    /// What was learned, each for one codec.
+    pub learned: Vec<Trained>,
+}
+
+/// What was learned for one codec.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Trained {
+    /// The codec, as specs of one side are printed. What was learned for one serves no other.
+    pub spec: String,
+    /// A divisor of every channel after the codec's rotation, or a whole basis, rotation included, row-major.
+    pub numbers: Vec<f32>,
 }
 
 /// A basis in which channels are not correlated and an error costs the same in each.
@@ -36,7 +49,8 @@ impl Findings {
         let of_klt =
             self.klt.iter().flat_map(|klt| [(klt.variances.len(), 1), (klt.basis.matrix().len(), 2)]);
         let matrices = self.balanced.iter().map(|matrix| (matrix.len(), 2));
-        vectors.map(|vector| (vector.len(), 1)).chain(of_klt).chain(matrices)
+        let learned = self.learned.iter().map(|one| (one.numbers.len(), one.power()));
+        vectors.map(|vector| (vector.len(), 1)).chain(of_klt).chain(matrices).chain(learned)
     }
 
     /// What the codec of a spec takes, in heads of `dim` channels.
@@ -50,7 +64,7 @@ impl Findings {
         dim: usize,
         tier: Tier,
     ) -> Result<Calibration, BuildError> {
-        let Options { mean, lambda, balanced, budget, page, .. } = spec.options;
+        let Options { mean, lambda, balanced, learned, budget, page, .. } = spec.options;
         let unfit = |part, reason: String| BuildError::Calibration { spec: spec.to_string(), part, reason };
         let mut found = Calibration::default();
         if mean {
@@ -72,7 +86,38 @@ impl Findings {
             }
             found.lambda = Some(magnitudes(ends, found.mean.as_deref(), dim, tier));
         }
+        if let Some(one) = learned.and_then(|_| self.learned_for(spec)).transpose()? {
+            if one.power() == 1 {
+                found.lambda = Some(one.numbers.clone());
+            } else {
+                let basis = Dense::of(dim, one.numbers.clone());
+                found.basis =
+                    Some(Arc::new(basis.map_err(|error| unfit("learned basis", error.to_string()))?));
+            }
+        }
         Ok(found)
+    }
+
+    /// What was learned for a codec; `None` where nothing was learned for any.
+    fn learned_for(&self, spec: &CodecSpec) -> Option<Result<&Trained, BuildError>> {
+        let name = spec.to_string();
+        let names = || self.learned.iter().map(|one| one.spec.as_str()).collect::<Vec<_>>().join(" ");
+        let found = self.learned.iter().find(|one| one.spec == name);
+        (!self.learned.is_empty()).then(|| {
+            found.ok_or_else(|| BuildError::Calibration {
+                spec: name,
+                part: "learned part",
+                reason: format!("it was learned for {} alone", names()),
+            })
+        })
+    }
+}
+
+impl Trained {
+    /// 1 for divisors, 2 for a basis: the power of the dimension that its numbers are as many as.
+    pub(super) fn power(&self) -> u32 {
+        let spec = self.spec.parse::<KvSpec>();
+        if spec.is_ok_and(|spec| spec.key.options.learned == Some(Learned::Scaled)) { 1 } else { 2 }
     }
 }
 
@@ -98,7 +143,6 @@ fn magnitudes([low, high]: &[Vec<f32>; 2], mean: Option<&[f32]>, dim: usize, tie
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kvant_codec::KvSpec;
 
     #[test]
     fn lambda_is_the_largest_magnitude_of_what_is_left() {

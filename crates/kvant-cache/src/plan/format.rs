@@ -1,9 +1,9 @@
 //! The layout of a file: see the module's documentation for the table.
 
-use super::{Findings, Klt, Plan, PlanError, PlannedEntry, PlannedHead, VERSION};
+use super::{Findings, Klt, Plan, PlanError, PlannedEntry, PlannedHead, Trained, VERSION};
 use crate::policy::Policy;
 use crate::snapshot::Signature;
-use kvant_codec::Dense;
+use kvant_codec::{Dense, KvSpec};
 use std::sync::Arc;
 
 const MAGIC: &[u8; 8] = b"KVANTPLN";
@@ -18,6 +18,7 @@ const MEAN: u8 = 1;
 const ENDS: u8 = 2;
 const KLT: u8 = 4;
 const BALANCED: u8 = 8;
+const LEARNED: u8 = 16;
 
 pub(super) fn write(plan: &Plan) -> Vec<u8> {
     let hex: String = plan.model.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -51,17 +52,26 @@ fn small(bytes: &mut Vec<u8>, number: usize) {
 }
 
 fn write_side(bytes: &mut Vec<u8>, side: &Findings) {
-    let Findings { mean, ends, klt, balanced } = side;
+    let Findings { mean, ends, klt, balanced, learned } = side;
     let flag = |is_there: bool, flag: u8| if is_there { flag } else { 0 };
     bytes.push(
         flag(mean.is_some(), MEAN)
             | flag(ends.is_some(), ENDS)
             | flag(klt.is_some(), KLT)
-            | flag(balanced.is_some(), BALANCED),
+            | flag(balanced.is_some(), BALANCED)
+            | flag(!learned.is_empty(), LEARNED),
     );
     let vectors = mean.iter().chain(ends.iter().flatten()).map(Vec::as_slice);
     let of_klt = klt.iter().flat_map(|klt| [&klt.variances[..], klt.basis.matrix()]);
     for numbers in vectors.chain(of_klt).chain(balanced.iter().map(Vec::as_slice)) {
+        bytes.extend(numbers.iter().flat_map(|x| x.to_le_bytes()));
+    }
+    if !learned.is_empty() {
+        small(bytes, learned.len());
+    }
+    for Trained { spec, numbers } in learned {
+        small(bytes, spec.len());
+        bytes.extend(spec.as_bytes());
         bytes.extend(numbers.iter().flat_map(|x| x.to_le_bytes()));
     }
 }
@@ -159,14 +169,10 @@ impl<'a> Fields<'a> {
 
     fn side(&mut self, dim: usize) -> Result<Findings, String> {
         let [parts] = self.array().ok_or("it ends too early")?;
-        if parts > MEAN | ENDS | KLT | BALANCED {
+        if parts > MEAN | ENDS | KLT | BALANCED | LEARNED {
             return Err(format!("it has parts that are not known ({parts:#x})"));
         }
-        let mut numbers = |count: usize| {
-            let numbers = self.numbers(count).ok_or("it ends too early")?;
-            let is_finite = numbers.iter().all(|x| x.is_finite());
-            if is_finite { Ok(numbers) } else { Err("a number is not finite") }
-        };
+        let mut numbers = |count: usize| self.finite(count);
         let mut side = Findings::default();
         if parts & MEAN != 0 {
             side.mean = Some(numbers(dim)?);
@@ -189,8 +195,35 @@ impl<'a> Fields<'a> {
         if parts & BALANCED != 0 {
             side.balanced = Some(numbers(dim * dim)?);
         }
+        if parts & LEARNED != 0 {
+            let count = self.count().filter(|count| *count > 0).ok_or("it has learned nothing")?;
+            for _ in 0..count {
+                side.learned.push(self.trained(dim)?);
+            }
+        }
         Ok(side)
     }
+
+    fn finite(&mut self, count: usize) -> Result<Vec<f32>, &'static str> {
+        let numbers = self.numbers(count).ok_or("it ends too early")?;
+        let is_finite = numbers.iter().all(|x| x.is_finite());
+        if is_finite { Ok(numbers) } else { Err("a number is not finite") }
+    }
+
+    fn trained(&mut self, dim: usize) -> Result<Trained, String> {
+        let spec = self.count().and_then(|length| self.take(length)).ok_or("it ends too early")?;
+        let spec = std::str::from_utf8(spec).ok().filter(|spec| is_learned(spec));
+        let spec = spec.ok_or("it was learned for no spec that learns")?.to_owned();
+        let mut trained = Trained { spec, numbers: Vec::new() };
+        trained.numbers = self.finite(dim.pow(trained.power()))?;
+        Ok(trained)
+    }
+}
+
+/// Whether it is how a spec of one side is printed that takes something learned.
+fn is_learned(text: &str) -> bool {
+    let spec = text.parse::<KvSpec>();
+    spec.is_ok_and(|spec| spec.key.options.learned.is_some() && spec.to_string() == text)
 }
 
 /// Signature, policy and how it was made; nothing but what [`write`] writes.

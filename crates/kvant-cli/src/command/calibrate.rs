@@ -6,24 +6,29 @@ use crate::options::ThreadOptions;
 use crate::planned;
 use crate::progress;
 use clap::Args;
+use kvant_codec::{KvSpec, SpecError};
 use kvant_engine::memory::bytes;
 use kvant_engine::{Policy, kv};
-use kvant_eval::plans::{PlanRequest, calibrate, calibration_windows};
+use kvant_eval::plans::{PlanRequest, Positions, Progress, calibrate, calibration_windows};
 use kvant_eval::text;
 use kvant_model::arch::ActivationType;
 use kvant_model::tokenizer::Tokenizer;
 use kvant_model::{Checkpoint, LoadOptions, Model};
 use std::borrow::Cow;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 const EXAMPLES: &str = "\
 Examples:
   kvant calibrate model.gguf                           writes model.kvplan beside it, where `kvant run` finds it
   kvant calibrate model.gguf -o mine.kvplan --text notes.txt --kv k=klt5,v=rot4g32
   kvant eval model.gguf --kv int4,mine.kvplan          is it worth it?
+  kvant calibrate model.gguf --learn srft4:cayley,sym4:cayley
+                                                       rotations learned for two codecs, with and without SRFT
 
 The text is read once with exact keys and values. What is found serves every codec that takes numbers from a plan: klt,
-and the options mean, lambda and balanced. --kv is what the plan says when nobody asks for another cache.";
+and the options mean, lambda and balanced. --kv is what the plan says when nobody asks for another cache. What is learned (scaled, cayley,
+householder) serves the one codec it was learned for.";
 
 /// Windows that the text is read in, in tokens.
 const WINDOW: usize = 2048;
@@ -53,6 +58,14 @@ pub struct Calibrate {
     #[arg(long, value_name = "SPEC", default_value = USUAL)]
     kv: Policy,
 
+    /// Codecs to learn scales or rotations for, which takes minutes: a list of specs with scaled, cayley or householder
+    #[arg(long, value_name = "LIST")]
+    learn: Option<Specs>,
+
+    /// Positions of a window that lambda is taken from: all, first=N, or every=N for one in N
+    #[arg(long, value_name = "POSITIONS", default_value = "all", value_parser = positions)]
+    ranges: Positions,
+
     #[command(flatten)]
     threads: ThreadOptions,
 }
@@ -74,9 +87,22 @@ impl Calibrate {
 
         let bar = progress::bar("{bar:30} {pos}/{len} tokens  {eta} left");
         bar.set_length((windows.ctx() * windows.chunks()) as u64);
-        let request = PlanRequest { model: checkpoint.signature().0, policy: &self.kv, text: &name };
-        let plan = calibrate(&model, request, &windows, &mut |read| bar.set_position(read as u64));
+        let lessons = progress::bar("{bar:30} {pos}/{len} layers learned  {eta} left");
+        lessons.set_length(model.states().len() as u64);
+        let learn = self.learn.map_or_else(Vec::new, |specs| specs.0);
+        let request = PlanRequest {
+            model: checkpoint.signature().0,
+            policy: &self.kv,
+            text: &name,
+            learn: &learn,
+            ranges: self.ranges,
+        };
+        let plan = calibrate(&model, request, &windows, &mut |progress| match progress {
+            Progress::Read(tokens) => bar.set_position(tokens as u64),
+            Progress::Learned(layers) => lessons.set_position(layers as u64),
+        });
         bar.finish_and_clear();
+        lessons.finish_and_clear();
         let plan = std::sync::Arc::new(plan?);
         plan.save(&output).map_err(|e| Failure::new(format!("{}: {e}", output.display())))?;
 
@@ -87,6 +113,29 @@ impl Calibrate {
         println!("{policy}: {per_token:.0} bytes per token, {:.2} bits per value", bits(per_token, &model)?);
         Ok(())
     }
+}
+
+/// Specs in a list, some of which have commas of their own.
+#[derive(Clone)]
+struct Specs(Vec<KvSpec>);
+
+impl FromStr for Specs {
+    type Err = SpecError;
+
+    fn from_str(text: &str) -> Result<Self, SpecError> {
+        KvSpec::parse_list(text).map(Self)
+    }
+}
+
+fn positions(text: &str) -> Result<Positions, String> {
+    let count = |number: &str| number.parse().ok().filter(|count| *count > 0);
+    match text.split_once('=') {
+        None if text == "all" => Some(Positions::All),
+        Some(("first", number)) => count(number).map(Positions::First),
+        Some(("every", number)) => count(number).map(Positions::Every),
+        _ => None,
+    }
+    .ok_or_else(|| "write all, first=N or every=N, with a number above zero".to_owned())
 }
 
 /// Bits per value that so many bytes per token are.

@@ -94,8 +94,33 @@ fn what_cannot_be_calibrated_is_refused_with_the_reason() {
     home.run(&["calibrate", &model, "--text", &few]).fails(1, &["few.txt", "longer text"]);
     home.run(&["calibrate", &model, "--kv", "int5"]).fails(2, &["int5"]);
     let text = text(&home, "text.txt", 1);
-    let values = ["calibrate", &model, "--text", &text, "--tokens", "512", "--kv", "k=ch4,v=klt4"];
-    home.run(&values).fails(1, &["values of kv head 0", "plan"]);
+    let usual = ["calibrate", &model, "--text", &text, "--tokens", "512"];
+    let refused =
+        |more: &[&str], code, words: &[&str]| home.run(&[&usual[..], more].concat()).fails(code, words);
+    refused(
+        &["--kv", "k=ch4,v=srft4:cayley"],
+        1,
+        &["values of kv head 0", "basis learned for it", "--learn"],
+    );
+    refused(&["--learn", "int4"], 1, &["none of scaled, cayley, householder"]);
+    refused(&["--learn", "k=ch4:cayley,v=f16"], 1, &["ch4:cayley", "not for channels"]);
+    refused(&["--learn", "srft4:calley"], 2, &["calley"]);
+    refused(&["--ranges", "last=3"], 2, &["first=N"]);
+}
+
+#[test]
+fn what_was_learned_serves_its_codec() {
+    let home = Home::new();
+    let model = home.model();
+    let learn =
+        ["--learn", "srft4:cayley,k=sym4:scaled,v=f16", "--ranges", "first=64", "--kv", "srft4:cayley"];
+    let told = calibrate(&home, &model, &learn);
+    assert!(told.contains("the first 64 positions, learned srft4g32:cayley sym4g32:scaled"), "{told}");
+    let eval = ["eval", &model, "--text", "text.txt", "--ctx", "128", "--chunks", "1", "--no-keep", "--json"];
+    let rows = home.run(&[&eval[..], &["--kv", "auto,k=sym4:scaled,v=f16,srft4:lambda"]].concat()).ok();
+    assert_eq!(rows.lines().count(), 3, "{rows}");
+    let other = home.run(&[&eval[..], &["--kv", "srft4:householder"]].concat());
+    other.fails(1, &["learned for", "srft4g32:cayley"]);
 }
 
 #[test]

@@ -93,6 +93,17 @@ impl Budget {
     }
 }
 
+/// What training has put after the rotation, for the very codec that asks for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Learned {
+    /// A divisor per channel.
+    Scaled,
+    /// A rotation (I − A)(I + A)⁻¹ with A = −Aᵀ.
+    Cayley,
+    /// A product of d/2 reflections I − 2vvᵀ/‖v‖².
+    Householder,
+}
+
 /// Everything a spec can say about one side besides its family and width.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Options {
@@ -112,6 +123,8 @@ pub struct Options {
     pub mean: bool,
     /// Change to the plan's balanced basis before the rotation.
     pub balanced: bool,
+    /// Apply what was learned for this codec after the rotation.
+    pub learned: Option<Learned>,
     /// Bits of a code on average, for families that share them out among channels; part of the name and no option.
     pub budget: Budget,
     /// Seed of the sign diagonal.
@@ -129,6 +142,7 @@ impl Options {
         lambda: false,
         mean: false,
         balanced: false,
+        learned: None,
         budget: Budget::NONE,
         seed: 0,
     };
@@ -139,9 +153,9 @@ impl Options {
 pub struct Calibration {
     /// Per-channel mean in the model's basis, for `mean`.
     pub mean: Option<Vec<f32>>,
-    /// Per-channel divisor in the rotated basis, for `lambda`.
+    /// Per-channel divisor in the rotated basis, for `lambda` and `scaled`.
     pub lambda: Option<Vec<f32>>,
-    /// Basis, for `klt` and for `balanced`, which is turned by the codec's own rotation.
+    /// Basis, for `klt`, `cayley` and `householder`, and for `balanced`, which is turned by the codec's own rotation.
     pub basis: Option<Arc<Dense>>,
     /// Bits of every row of units (8 channels of a key, 16 of a value), not increasing, for `klt`.
     pub widths: Option<Vec<u8>>,

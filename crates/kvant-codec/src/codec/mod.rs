@@ -18,7 +18,9 @@ mod turbo;
 mod uniform;
 
 pub use exact::{Element, ExactCodec};
-pub use family::{Budget, Build, BuildFn, Calibration, Family, GroupSize, Options, PageSize, Scaling};
+pub use family::{
+    Budget, Build, BuildFn, Calibration, Family, GroupSize, Learned, Options, PageSize, Scaling,
+};
 pub(crate) use query::PreparedSpan;
 pub use query::{Accumulator, Query};
 

@@ -3,7 +3,7 @@
 //! Everything here reconstructs x̂ = T⁻¹(s_c · (s_t·level(code) + z_t) + z_c) with some of the parts absent; what a
 //! family fixes is which.
 
-use super::family::{Budget, Build, Calibration, Family, Options, PageSize, Scaling};
+use super::family::{Budget, Build, Calibration, Family, Learned, Options, PageSize, Scaling};
 use super::{Accumulator, GroupSize, KernelReport, PageCodec, Query, decoded_accumulate, decoded_scores};
 use super::{dimension, not_finite, size, whole};
 use crate::error::{BuildError, CodecError};
@@ -16,7 +16,11 @@ use kvant_simd::{Simd, Tier, with_tier};
 
 /// Every class of options.
 pub(super) const ALL: &[&str] =
-    &["rotation", "scaling", "rule", "scales", "page", "lambda", "mean", "balanced", "seed"];
+    &["rotation", "scaling", "rule", "scales", "page", "lambda", "mean", "balanced", "learned", "seed"];
+
+/// What is missing where a plan was not trained for a spec.
+const LEARNED_BASIS: &str = "a basis learned for it (with `--learn`)";
+const LEARNED_SCALE: &str = "scales learned for it (with `--learn`)";
 
 /// A family of this codec.
 pub(super) const fn family(
@@ -160,6 +164,9 @@ pub(super) fn build(build: &Build<'_>) -> Result<Box<dyn PageCodec>, BuildError>
             "λ belongs to the rotation alone, which a balanced basis comes before; use one of them",
         ));
     }
+    if options.learned.is_some() && (options.balanced || options.lambda) {
+        return Err(refuse("what is learned takes the place of λ and of a balanced basis; use one of them"));
+    }
     let planned = std::ptr::eq(build.spec.family, &KLT) || build.spec.family.name == KLT.name;
     let widths = if planned {
         planned_widths(build)?
@@ -209,8 +216,10 @@ fn basis(build: &Build<'_>, planned: bool) -> Result<Basis, BuildError> {
         part,
         reason: reason.to_owned(),
     };
-    let mut basis = if planned {
-        let dense = dense.clone().ok_or_else(|| missing("a basis"))?;
+    let turned = matches!(options.learned, Some(Learned::Cayley | Learned::Householder));
+    let mut basis = if planned || turned {
+        let part = if turned { LEARNED_BASIS } else { "a basis" };
+        let dense = dense.clone().ok_or_else(|| missing(part))?;
         if dense.dim() != build.dim {
             return Err(unfit("basis", "it is of another dimension"));
         }
@@ -224,8 +233,10 @@ fn basis(build: &Build<'_>, planned: bool) -> Result<Basis, BuildError> {
     } else {
         Basis::new(options.rotation, build.dim, options.seed)
     };
-    if options.lambda {
-        let lambda = lambda.as_ref().ok_or_else(|| missing("per-channel λ"))?;
+    let scaled = options.learned == Some(Learned::Scaled);
+    if options.lambda || scaled {
+        let part = if scaled { LEARNED_SCALE } else { "per-channel λ" };
+        let lambda = lambda.as_ref().ok_or_else(|| missing(part))?;
         basis = basis
             .with_lambda(lambda)
             .ok_or_else(|| unfit("λ", "it must be one positive finite number per channel"))?;

@@ -18,6 +18,7 @@
 //! | scales | `s16` `s32` |
 //! | page | `p32` `p64` `p128` |
 //! | from a plan | `lambda` `mean` `balanced` |
+//! | learned for this very spec, from a plan | `scaled` `cayley` `householder` |
 //! | seed | `seed=N` |
 //!
 //! Printing is canonical: the preset if there is one, else the parts, each with the family that needs the fewest
@@ -103,8 +104,8 @@ impl CodecSpec {
 
     /// Whether it takes numbers that calibration finds for each head.
     pub fn needs_plan(&self) -> bool {
-        let Options { mean, lambda, balanced, .. } = self.options;
-        mean || lambda || balanced || self.shares_bits()
+        let Options { mean, lambda, balanced, learned, .. } = self.options;
+        mean || lambda || balanced || learned.is_some() || self.shares_bits()
     }
 
     /// Whether channels get widths of their own within a budget of bits.

@@ -1,6 +1,6 @@
 //! The words of options: one table for parsing, printing and error messages.
 
-use crate::codec::{GroupSize, Options, PageSize, Scaling};
+use crate::codec::{GroupSize, Learned, Options, PageSize, Scaling};
 use crate::page::ScaleFormat;
 use crate::quant::Rule;
 use crate::transform::Rotation;
@@ -23,7 +23,7 @@ const fn word(text: &'static str, class: &'static str, set: fn(&mut Options)) ->
 pub(super) const SEED: &str = "seed";
 
 /// Every word, in the order in which they are printed.
-pub(super) static WORDS: [Word; 27] = [
+pub(super) static WORDS: [Word; 30] = [
     word("plain", "rotation", |o| o.rotation = Rotation::Identity),
     word("srht", "rotation", |o| o.rotation = Rotation::Srht),
     word("srft", "rotation", |o| o.rotation = Rotation::Srft),
@@ -51,6 +51,9 @@ pub(super) static WORDS: [Word; 27] = [
     word("lambda", "lambda", |o| o.lambda = true),
     word("mean", "mean", |o| o.mean = true),
     word("balanced", "balanced", |o| o.balanced = true),
+    word("scaled", "learned", |o| o.learned = Some(Learned::Scaled)),
+    word("cayley", "learned", |o| o.learned = Some(Learned::Cayley)),
+    word("householder", "learned", |o| o.learned = Some(Learned::Householder)),
 ];
 
 /// The words (and `seed=N`) that turn `from` into `to`, in canonical order; `None` if no words can.
@@ -84,6 +87,7 @@ fn class_agrees(class: &str, a: &Options, b: &Options) -> bool {
         "lambda" => a.lambda == b.lambda,
         "mean" => a.mean == b.mean,
         "balanced" => a.balanced == b.balanced,
+        "learned" => a.learned == b.learned,
         _ => a.seed == b.seed,
     }
 }

@@ -277,7 +277,7 @@ unsafe fn scale<S: Simd>(x: *mut f32, factors: &[f32]) {
 }
 
 /// The words of SplitMix64: the same on every machine and in every version.
-fn split_mix(seed: u64) -> impl Iterator<Item = u64> {
+pub fn split_mix(seed: u64) -> impl Iterator<Item = u64> {
     let mut state = seed;
     std::iter::repeat_with(move || {
         state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);

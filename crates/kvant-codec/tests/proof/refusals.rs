@@ -305,9 +305,15 @@ fn combinations_without_meaning_are_refused() {
 
 #[test]
 fn plans_that_are_missing_or_do_not_fit_are_refused() {
-    for (part, missing) in
-        [("srft4:lambda", "λ"), ("rot4:mean", "mean"), ("klt", "widths"), ("rot4:balanced", "balanced")]
-    {
+    for (part, missing) in [
+        ("srft4:lambda", "λ"),
+        ("rot4:mean", "mean"),
+        ("klt", "widths"),
+        ("rot4:balanced", "balanced"),
+        ("srft4:scaled", "scales learned"),
+        ("srft4:cayley", "basis learned"),
+        ("sym4:householder", "basis learned"),
+    ] {
         let error = build(part, Side::Key, 64, &Calibration::default()).err().expect(part);
         assert!(
             matches!(error, BuildError::Uncalibrated { .. }) && error.to_string().contains(missing),
@@ -330,6 +336,13 @@ fn plans_that_are_missing_or_do_not_fit_are_refused() {
     assert!(build("rot4:mean,balanced", Side::Key, 64, &good).is_ok());
     let both = build("srft4:lambda,balanced", Side::Key, 64, &good).err().unwrap().to_string();
     assert!(both.contains("use one of them"), "{both}");
+    for learned in ["scaled", "cayley", "householder"] {
+        assert!(build(&format!("srft4:mean,{learned}"), Side::Key, 64, &good).is_ok());
+        for other in ["lambda", "balanced"] {
+            let both = build(&format!("srft4:{other},{learned}"), Side::Key, 64, &good).err().unwrap();
+            assert!(both.to_string().contains("use one of them"), "{both}");
+        }
+    }
     for (part, calibration, hint) in [
         ("srft4:lambda", Calibration { lambda: Some(vec![1.0; 63]), ..good.clone() }, "per channel"),
         ("srft4:lambda", Calibration { lambda: list(0.0), ..good.clone() }, "positive"),
@@ -340,6 +353,8 @@ fn plans_that_are_missing_or_do_not_fit_are_refused() {
         ("rot4:mean", Calibration { mean: list(f32::INFINITY), ..good.clone() }, "finite"),
         ("klt", Calibration { basis: Some(small.clone()), ..good.clone() }, "dimension"),
         ("rot4:balanced", Calibration { basis: Some(small.clone()), ..good.clone() }, "dimension"),
+        ("srft4:cayley", Calibration { basis: Some(small.clone()), ..good.clone() }, "dimension"),
+        ("srft4:scaled", Calibration { lambda: list(0.0), ..good.clone() }, "positive"),
         ("klt", widths(&[4; 7]), "8 needed"),
         ("klt", widths(&[4; 9]), "8 needed"),
         ("klt", widths(&[8, 7, 6, 5, 4, 3, 2, 1]), "7 bits"),

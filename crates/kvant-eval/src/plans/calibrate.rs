@@ -1,11 +1,12 @@
 //! One pass over a text, and what follows from it for every head.
 
+use super::learning::{self, Lessons};
 use crate::error::EvalError;
 use crate::windows::{Score, Windows};
 use kvant_cache::plan::{self, ENDS_ROTATION, Findings, Klt, Plan, PlannedEntry, PlannedHead};
 use kvant_cache::snapshot::Signature;
-use kvant_calibrate::{CalibrationError, HeadStatistics, Moments, Observed, Statistics, basis};
-use kvant_codec::{Tier, TierError};
+use kvant_calibrate::{CalibrationError, HeadStatistics, Moments, Observed, Positions, Statistics, basis};
+use kvant_codec::{KvSpec, Tier, TierError};
 use kvant_engine::{KvCache, KvUnsupported, PREFILL_CHUNK, Policy};
 use kvant_model::blocks::Chunk;
 use kvant_model::cache::ExactCache;
@@ -22,6 +23,19 @@ pub struct PlanRequest<'a> {
     pub policy: &'a Policy,
     /// What the text is, in a few words.
     pub text: &'a str,
+    /// Codecs for whose keys, values or both something is to be learned; usually none.
+    pub learn: &'a [KvSpec],
+    /// Where the ranges of channels are taken from.
+    pub ranges: Positions,
+}
+
+/// How far a calibration is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// Tokens read.
+    Read(usize),
+    /// Layers for which everything is learned.
+    Learned(usize),
 }
 
 /// Why there is no plan.
@@ -41,6 +55,9 @@ pub enum PlanError {
         /// Why.
         source: CalibrationError,
     },
+    /// A codec that nothing can be learned for.
+    #[error(transparent)]
+    Learning(CalibrationError),
     /// The plan cannot be put together.
     #[error(transparent)]
     Plan(#[from] plan::PlanError),
@@ -67,8 +84,9 @@ pub fn calibration_windows(
     Windows::of_ids(tokenizer.prefix(), &ids, ctx, (there.min(tokens) / ctx).max(1), Score::All)
 }
 
-/// Runs every window through the model, each a sequence of its own, and makes the plan. `progress` is told the tokens read so far.
-/// What is held besides the model is three d×d matrices a kv head and the exact cache of a window.
+/// Runs every window through the model, each a sequence of its own, and makes the plan. `progress` is told how far it is.
+/// What is held besides the model is four d×d matrices a kv head, a sample of keys and values where something is to be learned, and
+/// the exact cache of a window.
 ///
 /// # Errors
 /// If the model cannot read the text, the text is too short, or the policy asks for something that is not found.
@@ -76,18 +94,30 @@ pub fn calibrate(
     model: &Model,
     request: PlanRequest<'_>,
     windows: &Windows,
-    progress: &mut dyn FnMut(usize),
+    progress: &mut dyn FnMut(Progress),
 ) -> Result<Plan, PlanError> {
-    let PlanRequest { model: signature, policy, text } = request;
+    let PlanRequest { model: signature, policy, text, learn, ranges } = request;
+    let lessons = Lessons::of(learn).map_err(PlanError::Learning)?;
     let states = model.states();
-    let mut statistics = Statistics::new(states, policy.rule.sinks, ENDS_ROTATION, Tier::select()?);
+    let statistics = Statistics::new(states, policy.rule.sinks, ENDS_ROTATION, Tier::select()?);
+    let statistics = statistics.with_extents(ranges);
+    let mut statistics = if lessons.is_empty() {
+        statistics
+    } else {
+        statistics.with_samples(learning::SAMPLE, learning::SEED)
+    };
     let mut read = 0;
     for window in windows {
         let mut cache = Observed::new(ExactCache::<f32>::new(states, window.len()), &mut statistics);
         for tokens in window.chunks(PREFILL_CHUNK) {
             model.forward(&mut [Chunk { tokens, cache: &mut cache, wanted: 0..0 }])?;
             read += tokens.len();
-            progress(read);
+            progress(Progress::Read(read));
+        }
+    }
+    for entry in 0..states.len() {
+        for weights in model.output_weights(entry) {
+            statistics.read_by(entry, weights.data(), weights.tokens());
         }
     }
     let mut entries = Vec::with_capacity(states.len());
@@ -97,26 +127,49 @@ pub fn calibrate(
             (planned.key_dim, planned.value_dim) = (seen.keys.dim(), seen.values.dim());
             planned.heads.push(of_head(seen).map_err(|source| PlanError::Head { entry, head, source })?);
         }
+        let learned = lessons.learn(heads, &mut planned.heads);
+        learned.map_err(|(head, source)| PlanError::Head { entry, head, source })?;
+        if !lessons.is_empty() {
+            progress(Progress::Learned(entry + 1));
+        }
         entries.push(planned);
     }
-    let plan = Plan::new(signature, policy.clone(), &format!("from {read} tokens of {text}"), entries)?;
+    let made = format!("from {read} tokens of {text}{}{}", of_ranges(ranges), lessons.told());
+    let plan = Plan::new(signature, policy.clone(), &made, entries)?;
     let plan = Arc::new(plan);
     KvCache::new(plan.with(policy), states, 1)?;
     Ok(Arc::unwrap_or_clone(plan))
 }
 
 fn of_head(seen: &HeadStatistics) -> Result<PlannedHead, CalibrationError> {
-    let HeadStatistics { keys, queries, values, key_extent, value_extent } = seen;
-    let basis::Klt { basis: dense, variances } = basis::klt(keys, queries)?;
-    let variances = variances.into_iter().map(|x| x as f32).collect();
+    let HeadStatistics { keys, queries, values, readers, key_extent, value_extent, samples: _ } = seen;
+    let klt = |rows: &Moments, readers: &Moments| {
+        let basis::Klt { basis: dense, variances } = basis::klt(rows, readers)?;
+        let variances = variances.into_iter().map(|x| x as f32).collect();
+        Ok::<_, CalibrationError>(Some(Klt { basis: Arc::new(dense), variances }))
+    };
     let mean = |moments: &Moments, what| basis::mean(moments, what).map(Some);
     Ok(PlannedHead {
         key: Findings {
             mean: mean(keys, "keys")?,
             ends: key_extent.ends(),
-            klt: Some(Klt { basis: Arc::new(dense), variances }),
+            klt: klt(keys, queries)?,
             balanced: Some(basis::balanced(keys, queries)?.matrix().to_vec()),
+            learned: Vec::new(),
         },
-        value: Findings { mean: mean(values, "values")?, ends: value_extent.ends(), ..Findings::default() },
+        value: Findings {
+            mean: mean(values, "values")?,
+            ends: value_extent.ends(),
+            klt: klt(values, readers)?,
+            ..Findings::default()
+        },
     })
+}
+
+fn of_ranges(ranges: Positions) -> String {
+    match ranges {
+        Positions::All => String::new(),
+        Positions::First(count) => format!(", ranges of the first {count} positions"),
+        Positions::Every(count) => format!(", ranges of one position in {count}"),
+    }
 }

@@ -9,10 +9,12 @@
 
 mod calibrate;
 mod choice;
+mod learning;
 mod sensitivity;
 mod spending;
 
-pub use calibrate::{PlanError, PlanRequest, calibrate, calibration_windows};
+pub use calibrate::{PlanError, PlanRequest, Progress, calibrate, calibration_windows};
 pub use choice::{Alternative, Goal};
+pub use kvant_calibrate::Positions;
 pub use sensitivity::{Part, sensitivities};
 pub use spending::{Chosen, evened, policy_for, uniform_for};

@@ -47,6 +47,9 @@ pub trait Network: Send + Sync {
     /// How every attention layer makes scores.
     fn score_traits(&self) -> Vec<ScoreTraits>;
 
+    /// The output weights of every attention layer that reads this entry of the cache, each `(hidden, heads · value_dim)`.
+    fn output_weights(&self, entry: usize) -> Vec<Rows>;
+
     /// Runs the layers; the result is `(tokens, hidden)`, after the last norm.
     fn hidden(&self, pass: &mut Pass<'_, '_>) -> Rows;
 

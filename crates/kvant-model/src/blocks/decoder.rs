@@ -58,6 +58,11 @@ impl Network for Decoder {
         self.blocks.iter().filter_map(|block| Some(block.attention()?.score_traits())).collect()
     }
 
+    fn output_weights(&self, entry: usize) -> Vec<Rows> {
+        let attentions = self.blocks.iter().filter_map(|block| block.attention());
+        attentions.filter(|one| one.entry == entry).map(|one| one.output.weights()).collect()
+    }
+
     fn hidden(&self, pass: &mut Pass<'_, '_>) -> Rows {
         let mut x = self.embedding.forward(pass.tokens());
         for (layer, block) in self.blocks.iter().enumerate() {

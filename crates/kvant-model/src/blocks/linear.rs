@@ -101,6 +101,19 @@ impl Linear {
         self.weight.bytes()
     }
 
+    /// The weights as plain numbers, `(outputs, inputs)`, by their products with the unit vectors.
+    pub fn weights(&self) -> Rows {
+        let (inputs, outputs) = (self.weight.inputs(), self.weight.outputs());
+        let mut units = Rows::zeros(inputs, inputs);
+        (0..inputs).for_each(|i| units.row_mut(i)[i] = 1.0);
+        let columns = self.weight.multiply(&units); // (inputs, outputs)
+        let mut weights = Rows::unset(outputs, inputs);
+        for_each_row(weights.data_mut(), inputs, |output, row| {
+            row.iter_mut().enumerate().for_each(|(input, w)| *w = columns.row(input)[output]);
+        });
+        weights
+    }
+
     /// `(tokens, inputs)` to `(tokens, outputs)`.
     pub fn forward(&self, x: &Rows) -> Rows {
         let mut y = self.weight.multiply(x);
@@ -135,6 +148,7 @@ mod tests {
             let weights = tensor.to_f32().unwrap();
             let linear =
                 Linear::new(Box::new(Unpacked::new(Tier::Scalar, tensor).unwrap()), Some(bias.clone()));
+            assert_eq!(linear.weights().data(), weights);
             for tokens in [1, 3, 16, 21] {
                 let x = Rows::from_vec(noise(tokens * inputs, 0.3), inputs);
                 let y = linear.forward(&x);

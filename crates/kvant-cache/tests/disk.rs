@@ -157,6 +157,37 @@ proptest! {
     }
 }
 
+/// Numbers under a right checksum are no more to be believed than those under a wrong one.
+#[test]
+fn absurd_numbers_do_no_harm() {
+    let (layout, folder) =
+        (layout("k=ch4:p32,v=rot4g32:p32;sinks=3;recent=40", Some(50)), TempDir::new().unwrap());
+    let tokens = prompt(&[(1, SINKS + PAGE), (2, PAGE), (3, PAGE)]);
+    save(&open_with(folder.path(), PLENTY, &layout), &layout, &tokens);
+    let mut found = 0;
+    for (_, path) in files(folder.path()) {
+        let bytes = fs::read(&path).unwrap();
+        let preamble = u64::from_le_bytes(bytes[16..24].try_into().unwrap()) as usize;
+        for at in (16..preamble).step_by(4).filter(|at| !(32..64).contains(at)) {
+            for number in [0, 1, 2, 3, 35, 67, 1 << 16, 1 << 31, u64::MAX / 2, u64::MAX] {
+                let mut other = bytes.clone();
+                let end = (at + 8).min(preamble);
+                other[at..end].copy_from_slice(&number.to_le_bytes()[..end - at]);
+                let sum = crc32fast::hash(&other[16..preamble]);
+                other[12..16].copy_from_slice(&sum.to_le_bytes());
+                fs::write(&path, &other).unwrap();
+                let tier = open_with(folder.path(), PLENTY, &layout);
+                if let Some(mut sequence) = load(&tier, &layout, &tokens).sequence {
+                    found += 1;
+                    read(&mut sequence, &[&tokens[..], &[5; 70]].concat());
+                }
+            }
+        }
+        fs::write(&path, &bytes).unwrap();
+    }
+    assert!(found > 10, "the seal is right, so what changes no structure loads: {found}");
+}
+
 #[test]
 fn files_of_other_caches_are_left_alone_and_counted() {
     let (layout, folder) = (usual(), TempDir::new().unwrap());

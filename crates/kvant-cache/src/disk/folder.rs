@@ -64,7 +64,7 @@ impl Folder {
                 continue;
             }
             let Some(name) = parse_file_name(&file) else { continue };
-            let Ok(metadata) = item.metadata() else { continue };
+            let Some(metadata) = item.metadata().ok().filter(fs::Metadata::is_file) else { continue };
             let part = Head::read(&item.path()).and_then(|head| known(head, signature, &name));
             let used = metadata.modified().map_or(0, nanoseconds);
             let part = part.map_err(|error| {

@@ -40,6 +40,11 @@ impl Index {
         self.bytes
     }
 
+    /// When anything was last used.
+    pub(super) fn last_used(&self) -> u64 {
+        self.entries.values().map(|entry| entry.used).max().unwrap_or(0)
+    }
+
     /// What is known of a file that can be used.
     pub(super) fn part(&self, name: &Digest) -> Option<Known> {
         self.entries.get(name)?.part

@@ -118,7 +118,8 @@ impl DiskTier {
             steps: Steps::of(&layout),
             root: chain::root(&signature),
             policy: policy.to_owned(),
-            state: Mutex::new(State { index, ..State::default() }),
+            // A clock that was set back does not make anything older than it is.
+            state: Mutex::new(State { clock: index.last_used(), index, ..State::default() }),
             folder,
             layout,
             signature,
@@ -154,14 +155,11 @@ impl DiskTier {
         let rule = self.layout.rule();
         let widest = rule.window(windows.max());
         let state = self.lock();
-        // From where on nothing is missing.
-        let (mut full_from, mut best) = (0, 0);
+        let (mut held_from, mut best) = (0, 0);
         for step in self.steps_of(tokens) {
             let Some(Known { quality, end, .. }) = state.index.part(&step.name) else { break };
-            if !quality.full {
-                full_from = end;
-            }
-            if quality.ends && (full_from == 0 || full_from <= rule.first_seen(end, widest)) {
+            held_from = quality.held_from.max(held_from);
+            if quality.ends && (held_from == 0 || held_from <= rule.first_seen(end, widest)) {
                 best = end;
             }
         }

@@ -128,10 +128,12 @@ impl Preamble {
         Extent { from, len: from + self.tokens.len(), ends }
     }
 
-    /// Whether no page of its stretch is missing.
-    pub(super) fn is_full(&self) -> bool {
+    /// From which position on no page of its stretch is missing; 0 if none is.
+    pub(super) fn held_from(&self) -> usize {
         let from = self.extent().from;
-        self.sides.iter().all(|side| side.dropped <= self.rule.encoded_at(from, side.page_tokens))
+        let lacking =
+            self.sides.iter().filter(|side| side.dropped > self.rule.encoded_at(from, side.page_tokens));
+        lacking.map(|side| self.rule.page_start(side.dropped, side.page_tokens)).max().unwrap_or(0)
     }
 
     pub(super) fn len(&self) -> usize {
@@ -374,12 +376,16 @@ impl<'a> Cursor<'a> {
         let extent = preamble.extent();
         let mut pages = 0_usize;
         for (side, shape) in sides.iter().zip(heads) {
-            // What a part lacks, others may have.
+            // What a part lacks, others may have; but it says nothing of pages after its own.
+            let most = match part {
+                Some(_) => rule.encoded_at(extent.len, side.page_tokens),
+                None => extent.len / side.page_tokens,
+            };
             let is_seen = || {
                 let start = rule.page_start(side.dropped, side.page_tokens);
                 part.is_none() && start > rule.first_seen(extent.len, shape.window)
             };
-            if side.dropped > extent.len / side.page_tokens || side.dropped > 0 && is_seen() {
+            if side.dropped > most || side.dropped > 0 && is_seen() {
                 return Err(absurd("pages are missing that can be seen"));
             }
             pages = pages.saturating_add(side.pages(&rule, extent).count());

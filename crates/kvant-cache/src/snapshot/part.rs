@@ -28,14 +28,14 @@ pub(crate) struct PartRecord<'a> {
 /// How much of a stretch a part has. A window may have dropped pages of it, and exact rows are gone once they are encoded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Quality {
-    /// No page is missing.
-    pub full: bool,
+    /// From this position on no page is missing; 0 if none is.
+    pub held_from: usize,
     /// Exact rows that a query after the end reads are there.
     pub ends: bool,
 }
 
 impl Quality {
-    pub(crate) const BEST: Quality = Quality { full: true, ends: true };
+    pub(crate) const BEST: Quality = Quality { held_from: 0, ends: true };
 
     /// Of the stretch `from..end` as `sequence` holds it.
     pub(crate) fn of(sequence: &Sequence, from: usize, end: usize) -> Quality {
@@ -44,7 +44,10 @@ impl Quality {
         for (record, store) in SideRecord::of(sequence.layout()).zip(stores(sequence)) {
             let extent = Extent { from, len: end, ends: true };
             let SidePages { encoded, mut exact, tail, .. } = record.pages(rule, extent);
-            quality.full &= store.dropped() <= encoded.start;
+            let dropped = store.dropped().min(encoded.end);
+            if dropped > encoded.start {
+                quality.held_from = quality.held_from.max(rule.page_start(dropped, record.page_tokens));
+            }
             quality.ends &= !tail && exact.all(|page| store.exact(page).is_some());
         }
         quality
@@ -52,7 +55,7 @@ impl Quality {
 
     /// Whether it has something that `other` lacks, and lacks nothing that it has.
     pub(crate) fn exceeds(self, other: Quality) -> bool {
-        self != other && self.full >= other.full && self.ends >= other.ends
+        self != other && self.held_from <= other.held_from && self.ends >= other.ends
     }
 }
 
@@ -115,12 +118,12 @@ impl Head {
         let len = bytes.get(16..24).and_then(|len| len.try_into().ok()).map_or(0, u64::from_le_bytes);
         more(&mut bytes, len)?;
         let preamble = Preamble::parse(&bytes, size)?;
-        let full = preamble.is_full();
+        let held_from = preamble.held_from();
         let Some(Part { from, before, ends }) = preamble.part else {
             return Err(SnapshotError::Part { what: "a whole sequence, and not a part of one" });
         };
         let Preamble { signature, policy, tokens, .. } = preamble;
-        Ok(Head { signature, policy, before, from, tokens, quality: Quality { full, ends } })
+        Ok(Head { signature, policy, before, from, tokens, quality: Quality { held_from, ends } })
     }
 }
 
@@ -174,6 +177,11 @@ impl Growth {
             let pages = record.pages(self.layout.rule(), saved.preamble.extent());
             let gone = self.left_behind(record.page_tokens, window);
             added.push(AddedSide::copy(pages, gone, &mut bytes, &self.arena)?);
+        }
+        let is_early =
+            |(side, added): (&Contents, &AddedSide)| added.first < side.dropped + side.encoded.len();
+        if self.sides.iter().zip(&added).any(is_early) {
+            return Err(SnapshotError::Absurd { what: "it has pages that come before it" });
         }
         for (side, added) in self.sides.iter_mut().zip(added) {
             added.join(side);

@@ -5,11 +5,13 @@ mod bench;
 mod calibrate;
 mod chat;
 mod fetch;
+mod kv_dir;
 mod plan;
 #[cfg(unix)]
 mod pty;
 mod run;
 mod serve;
+mod served;
 mod session;
 mod support;
 mod synth;

@@ -1,51 +1,7 @@
 //! `kvant serve` as a program among programs.
 
+use crate::served::Served;
 use crate::support::Home;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
-use std::process::{Child, Stdio};
-
-/// A server that is ended with the test.
-struct Served {
-    child: Child,
-    address: String,
-}
-
-impl Served {
-    fn start(home: &Home, arguments: &[&str]) -> Self {
-        let model = home.model();
-        let mut command = home.command(&[&["serve", &model, "--port", "0"], arguments].concat());
-        command.env_remove("KVANT_API_KEY").stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let address = line.trim().strip_prefix("http://").unwrap_or_default().to_owned();
-        Self { child, address }
-    }
-
-    fn post(&self, path: &str, head: &str, body: &str) -> String {
-        let mut stream = TcpStream::connect(&self.address).unwrap();
-        let length = body.len();
-        write!(
-            stream,
-            "POST {path} HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\nConnection: close\r\n\
-             Content-Length: {length}\r\n{head}\r\n{body}",
-            self.address
-        )
-        .unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        answer
-    }
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        // It may have ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
 
 #[test]
 fn a_server_answers_as_run_does_and_ends_when_told() {
@@ -63,12 +19,7 @@ fn a_server_answers_as_run_does_and_ends_when_told() {
 
     #[cfg(unix)]
     {
-        let id = i32::try_from(served.child.id()).unwrap();
-        // SAFETY: a signal to a child that has not been waited for.
-        assert_eq!(unsafe { libc::kill(id, libc::SIGTERM) }, 0);
-        assert_eq!(served.child.wait().unwrap().code(), Some(0));
-        let mut said = String::new();
-        served.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        let said = served.end();
         assert!(said.contains("contexts of 300 tokens, KV int4 up to 8.0 MiB"), "{said}");
     }
 }

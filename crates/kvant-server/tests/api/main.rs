@@ -7,6 +7,8 @@ mod embeddings;
 mod format;
 mod page;
 mod safety;
+#[cfg(target_os = "linux")]
+mod soak;
 mod state;
 mod support;
 mod text;

@@ -83,6 +83,12 @@ impl State {
         self.clock = nanoseconds(SystemTime::now()).max(self.clock + 1);
         self.clock
     }
+
+    /// What there is of a step. A file that says it ends elsewhere than the step does is none of ours.
+    fn quality(&self, step: &Step) -> Option<Quality> {
+        let known = self.index.part(&step.name).filter(|known| known.end == step.range.end);
+        known.map(|known| known.quality)
+    }
 }
 
 /// What came of loading.
@@ -157,7 +163,8 @@ impl DiskTier {
         let state = self.lock();
         let (mut held_from, mut best) = (0, 0);
         for step in self.steps_of(tokens) {
-            let Some(Known { quality, end, .. }) = state.index.part(&step.name) else { break };
+            let end = step.range.end;
+            let Some(quality) = state.quality(&step) else { break };
             held_from = quality.held_from.max(held_from);
             if quality.ends && (held_from == 0 || held_from <= rule.first_seen(end, widest)) {
                 best = end;
@@ -189,10 +196,11 @@ impl DiskTier {
         let tokens = &tokens[..sequence.len().min(tokens.len())];
         let now = self.lock().tick();
         let mut done = 0;
-        for Step { before, name, range } in self.steps_of(tokens) {
+        for step in self.steps_of(tokens) {
+            let known = self.lock().quality(&step);
+            let Step { before, name, range } = step;
             let quality = Quality::of(sequence, range.start, range.end);
-            let known = self.lock().index.part(&name);
-            if known.is_none_or(|known| quality.exceeds(known.quality)) {
+            if known.is_none_or(|known| quality.exceeds(known)) {
                 if !go_on() {
                     break;
                 }

@@ -2,7 +2,7 @@
 //!
 //! What is remembered is written soon after, one prefix at a time. A job whose prompt goes on in files longer than in memory stays
 //! in the queue until they are read; others start meanwhile. Whoever needs memory comes first: a prefix that is being written
-//! is broken off between two files, so that its pages can be forgotten.
+//! is broken off between two files, so that its pages can be forgotten. What memory forgets before its turn comes is not written.
 
 use super::Scheduler;
 use super::handle::Shared;

@@ -61,7 +61,7 @@ fn a_seed_gives_the_same_tokens_after_a_restart() {
     for policy in ["int4", "f16", "k=ch4:p128,v=rot4g32;recent=70;sinks=1"] {
         let folder = TempDir::new().unwrap();
         let requests: Vec<Request> =
-            (0..6).map(|i| request(prompt(i % 3, 140 + 45 * i as usize), u64::from(i), 20)).collect();
+            (0..6).map(|i| request(prompt(i % 3, 130 + 45 * i as usize), u64::from(i), 20)).collect();
         let expected: Vec<_> = requests.iter().map(|request| alone(&engine, policy, request).0).collect();
         {
             let (mut scheduler, complaints) = with_folder(&engine, policy, None, folder.path());

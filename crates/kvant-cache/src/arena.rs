@@ -166,6 +166,13 @@ impl Arena {
         Ok(PageMut::new(Lease::slot(bytes, self.clone())))
     }
 
+    /// A page with these bytes.
+    pub(crate) fn page_of(&self, bytes: &[u8]) -> Result<Page, ArenaError> {
+        let mut page = self.page(bytes.len())?;
+        page.copy_from_slice(bytes);
+        Ok(page.freeze())
+    }
+
     /// A page that lies in a file; `None` when the range reaches beyond its end.
     pub(crate) fn mapped(&self, file: &Arc<FileBytes>, range: Range<usize>) -> Option<Page> {
         let bytes = NonNull::from(file.get(range)?);

@@ -45,12 +45,14 @@
 //! | `reader`, `convert` | back to numbers, and from one layout to another |
 //! | [`prefix`] | beginnings that sequences share |
 //! | [`snapshot`] | sequences in files |
+//! | [`disk`] | beginnings that outlive the program |
 //!
 //! **Invariant:** what a sequence holds depends on the tokens appended, never on how they were cut into chunks.
 #![deny(missing_docs)]
 
 mod arena;
 mod convert;
+pub mod disk;
 mod error;
 mod layout;
 mod page;
@@ -61,9 +63,11 @@ mod reader;
 mod sequence;
 mod side;
 pub mod snapshot;
+mod steps;
 mod visibility;
 
 pub use arena::{Arena, ArenaError, ArenaOptions, Usage};
+pub use disk::{DiskError, DiskTier, DiskUsage};
 pub use error::{CacheError, LayoutError};
 pub use layout::{CacheLayout, EntryLayout, EntryShape, HeadCodecs, SideCodecs};
 pub use page::{Page, PageMut};

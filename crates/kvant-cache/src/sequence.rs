@@ -5,7 +5,7 @@ use crate::error::CacheError;
 use crate::layout::CacheLayout;
 use crate::page::Page;
 use crate::reader::Reader;
-use crate::side::{Fault, Rows, SideStore};
+use crate::side::{Contents, Fault, Rows, SideStore};
 use kvant_codec::Side;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -301,6 +301,11 @@ impl Sequence {
             self.advance(count);
         }
         Ok(())
+    }
+
+    /// Takes out what the sides of an entry hold.
+    pub(crate) fn take_sides(&mut self, entry: usize) -> Vec<Contents> {
+        self.entries[entry].sides.iter_mut().map(SideStore::take).collect()
     }
 
     pub(crate) fn sides_mut(&mut self, entry: usize) -> &mut [SideStore] {

@@ -44,7 +44,9 @@ pub use engine::{Engine, PromptError};
 pub use family::{Family, FamilyDefault};
 pub use kv::{KvCache, KvFailure, KvUnsupported};
 pub use kvant_cache::snapshot::{Signature, Snapshot, SnapshotError};
-pub use kvant_cache::{Arena, ArenaOptions, Plan, PlanError, Policy, SparseV};
+pub use kvant_cache::{
+    Arena, ArenaOptions, DiskError, DiskTier, DiskUsage, Plan, PlanError, Policy, SparseV,
+};
 pub use sampler::{SampleError, Sampler, SamplingParams};
 pub use session::{Event, Finish, GenerateError, PREFILL_CHUNK, Reply, Request, ResumeError, Session, Stats};
 pub use signature::signature;

@@ -35,6 +35,7 @@ mod node;
 use crate::arena::{Arena, ArenaError};
 use crate::layout::CacheLayout;
 use crate::sequence::Sequence;
+use crate::steps::Steps;
 use node::Node;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -71,39 +72,10 @@ pub struct PrefixTree {
     root: Node,
 }
 
-/// Where prefixes may end: after the sinks, in steps of the largest page.
-#[derive(Clone, Copy)]
-struct Steps {
-    sinks: usize,
-    page: usize,
-}
-
-impl Steps {
-    /// The last such place in `len` tokens.
-    fn whole(self, len: usize) -> usize {
-        match len.saturating_sub(self.sinks) / self.page {
-            0 => 0,
-            pages => self.sinks + pages * self.page,
-        }
-    }
-
-    /// Tokens of the step that begins at `at`.
-    fn size(self, at: usize) -> usize {
-        if at == 0 { self.sinks + self.page } else { self.page }
-    }
-
-    /// How many of `tokens`, which begin at `at`, agree with `label` up to the end of a step.
-    fn common(self, at: usize, label: &[u32], tokens: &[u32]) -> usize {
-        let same = label.iter().zip(tokens).take_while(|(a, b)| a == b).count();
-        self.whole(at + same).saturating_sub(at)
-    }
-}
-
 impl PrefixTree {
     /// An empty tree for sequences of this layout and arena.
     pub fn new(layout: Arc<CacheLayout>, arena: Arena, when_full: WhenFull) -> PrefixTree {
-        let page = layout.sides().map(|(_, _, _, side)| side.page_tokens()).max().unwrap_or(1);
-        let steps = Steps { sinks: layout.rule().sinks, page };
+        let steps = Steps::of(&layout);
         PrefixTree { layout, arena, when_full, steps, clock: 0, root: Node::default() }
     }
 
@@ -133,6 +105,14 @@ impl PrefixTree {
     pub fn find(&mut self, prompt: &[u32]) -> Result<Sequence, ArenaError> {
         self.clock += 1;
         self.root.touch(self.steps, prompt, self.clock);
+        self.peek(prompt)
+    }
+
+    /// The same, but this does not count as a use.
+    ///
+    /// # Errors
+    /// As [`find`](PrefixTree::find).
+    pub fn peek(&self, prompt: &[u32]) -> Result<Sequence, ArenaError> {
         match self.root.find(self.steps, prompt) {
             (Some(source), len) => source.prefix(len),
             (None, _) => Ok(Sequence::new(Arc::clone(&self.layout), self.arena.clone())),
@@ -153,6 +133,19 @@ impl PrefixTree {
             match sequence.reserve(tokens) {
                 Err(_) if self.when_full == WhenFull::Evict && self.evict() > 0 => {}
                 result => return result,
+            }
+        }
+    }
+
+    /// Forgets prefixes until `bytes` more fit below the cap; false if they do not even then.
+    pub fn make_room(&mut self, bytes: usize) -> bool {
+        let Some(cap) = self.arena.cap() else { return true };
+        loop {
+            if bytes <= cap.saturating_sub(self.arena.usage().used) {
+                return true;
+            }
+            if self.when_full == WhenFull::Refuse || self.evict() == 0 {
+                return false;
             }
         }
     }

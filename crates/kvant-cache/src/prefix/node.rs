@@ -1,8 +1,8 @@
 //! The tree itself.
 
-use super::Steps;
 use crate::arena::{Arena, ArenaError};
 use crate::sequence::Sequence;
+use crate::steps::Steps;
 use std::collections::HashMap;
 
 /// A place where sequences end or part.

@@ -34,7 +34,7 @@ pub struct SideStore {
     spare_encoded: Vec<PageMut>,
 }
 
-/// What a side held when it was saved.
+/// What a side holds, apart from its codecs.
 pub(crate) struct Contents {
     pub sinks: Option<Page>,
     pub dropped: usize,
@@ -125,7 +125,19 @@ impl SideStore {
         self.exact_first = page;
     }
 
-    /// Holds what it held when it was saved.
+    /// Takes out what it holds.
+    pub(crate) fn take(&mut self) -> Contents {
+        let fresh = SideStore::new(Arc::clone(&self.codecs));
+        let SideStore { sinks, dropped, encoded, exact_first, exact, tail, .. } =
+            std::mem::replace(self, fresh);
+        let sinks = sinks.map(|sinks| match sinks {
+            Held::Shared(page) => page,
+            Held::Own(page) => page.freeze(),
+        });
+        Contents { sinks, dropped, encoded, exact_first, exact, tail }
+    }
+
+    /// Holds what it held when it was taken out or saved.
     pub(crate) fn restore(&mut self, contents: Contents) {
         let Contents { sinks, dropped, encoded, exact_first, exact, tail } = contents;
         let sinks = sinks.map(Held::Shared);

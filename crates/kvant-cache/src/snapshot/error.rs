@@ -20,8 +20,9 @@ pub enum SnapshotError {
     Foreign,
     /// A version that this program does not know.
     #[error(
-        "has format version {found}, and this program reads version {}; use the program that wrote it",
-        super::VERSION
+        "has format version {found}, and this program reads {} and {}; use the program that wrote it",
+        super::VERSION,
+        super::PART_VERSION
     )]
     Version {
         /// Its version.
@@ -45,6 +46,12 @@ pub enum SnapshotError {
     #[error("makes no sense: {what}; it cannot be used")]
     Absurd {
         /// Which.
+        what: &'static str,
+    },
+    /// A part where a whole sequence is wanted, or a part of something else.
+    #[error("holds {what}")]
+    Part {
+        /// What it holds.
         what: &'static str,
     },
     /// A sequence of another model, tokenizer or policy.

@@ -1,6 +1,6 @@
 //! The layout of a file: see the module's documentation for the table.
 
-use super::{Signature, SnapshotError, VERSION};
+use super::{Digest, PART_VERSION, Signature, SnapshotError, VERSION};
 use crate::layout::{CacheLayout, EntryShape};
 use crate::visibility::{MAX_SINKS, Mode, Visibility};
 use std::ops::Range;
@@ -10,8 +10,14 @@ const MAGIC: &[u8; 8] = b"KVANTSEQ";
 /// Pages start at multiples of this, as they do in an arena.
 const ALIGN: usize = 64;
 
-/// Bytes of the preamble before its first list.
+/// Bytes of the preamble before its first list, or before what is said of a part.
 const FIXED: usize = 120;
+
+/// Bytes that are said of a part.
+const PART: usize = 48;
+
+/// Bytes from which on the length of the preamble is known.
+pub(super) const OPENING: usize = 32;
 
 /// Where the part of the preamble starts that its checksum covers.
 const COVERED: usize = 16;
@@ -20,14 +26,36 @@ const COVERED: usize = 16;
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Preamble {
     pub signature: Signature,
+    /// None for a whole sequence.
+    pub part: Option<Part>,
     pub rule: Visibility,
     pub shapes: Vec<EntryShape>,
     /// (entries, kv heads, keys and values).
     pub sides: Vec<SideRecord>,
     pub policy: String,
+    /// Those of this file.
     pub tokens: Vec<u32>,
     pub note: Vec<u8>,
     pub checksums: Vec<u32>,
+}
+
+/// Says that what comes before is in other files.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Part {
+    /// Tokens before the first of this file.
+    pub from: usize,
+    /// Names them all.
+    pub before: Digest,
+    /// Exact rows that a query after the end reads are here.
+    pub ends: bool,
+}
+
+/// Which stretch of a sequence is meant.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Extent {
+    pub from: usize,
+    pub len: usize,
+    pub ends: bool,
 }
 
 /// What is written about one side.
@@ -63,15 +91,18 @@ impl SideRecord {
         })
     }
 
-    /// The pages of a side once `len` tokens are held.
-    pub(super) fn pages(&self, rule: &Visibility, len: usize) -> SidePages {
+    /// The pages of a side for a stretch of tokens: those that are encoded between its ends, and those that are not yet.
+    pub(super) fn pages(&self, rule: &Visibility, extent: Extent) -> SidePages {
+        let Extent { from, len, ends } = extent;
         let held = len.saturating_sub(rule.sinks);
-        let (whole, end) = (held / self.page_tokens, rule.encoded_at(len, self.page_tokens));
+        let whole = held / self.page_tokens;
+        let first = self.dropped.max(rule.encoded_at(from, self.page_tokens));
+        let end = rule.encoded_at(len, self.page_tokens).max(first);
         SidePages {
-            sinks: len > 0 && rule.sinks > 0,
-            encoded: self.dropped..end.max(self.dropped),
-            exact: end.max(self.dropped)..whole.max(self.dropped),
-            tail: !held.is_multiple_of(self.page_tokens),
+            sinks: from == 0 && len > 0 && rule.sinks > 0,
+            encoded: first..end,
+            exact: end..if ends { whole.max(end) } else { end },
+            tail: ends && !held.is_multiple_of(self.page_tokens),
         }
     }
 
@@ -91,8 +122,23 @@ impl SidePages {
 }
 
 impl Preamble {
+    /// The stretch that this file holds.
+    pub(super) fn extent(&self) -> Extent {
+        let (from, ends) = self.part.map_or((0, true), |part| (part.from, part.ends));
+        Extent { from, len: from + self.tokens.len(), ends }
+    }
+
+    /// From which position on no page of its stretch is missing; 0 if none is.
+    pub(super) fn held_from(&self) -> usize {
+        let from = self.extent().from;
+        let lacking =
+            self.sides.iter().filter(|side| side.dropped > self.rule.encoded_at(from, side.page_tokens));
+        lacking.map(|side| self.rule.page_start(side.dropped, side.page_tokens)).max().unwrap_or(0)
+    }
+
     pub(super) fn len(&self) -> usize {
         FIXED
+            + self.part.map_or(0, |_| PART)
             + 32 * self.shapes.len()
             + 24 * self.sides.len()
             + self.policy.len()
@@ -106,7 +152,7 @@ impl Preamble {
         let mut places = Vec::with_capacity(self.checksums.len());
         let mut at = self.len().checked_next_multiple_of(ALIGN)?;
         for side in &self.sides {
-            for size in side.sizes(&side.pages(&self.rule, self.tokens.len())) {
+            for size in side.sizes(&side.pages(&self.rule, self.extent())) {
                 let end = at.checked_add(size)?;
                 places.push(at..end);
                 at = end.checked_next_multiple_of(ALIGN)?;
@@ -121,7 +167,7 @@ impl Preamble {
         let number = |bytes: &mut Vec<u8>, number: usize| bytes.extend((number as u64).to_le_bytes());
         let small = |bytes: &mut Vec<u8>, number: usize| bytes.extend((number as u32).to_le_bytes());
         bytes.extend(MAGIC);
-        bytes.extend(VERSION.to_le_bytes());
+        bytes.extend(if self.part.is_some() { PART_VERSION } else { VERSION }.to_le_bytes());
         bytes.extend([0; 4]);
         number(&mut bytes, self.len());
         number(&mut bytes, file_len);
@@ -136,6 +182,11 @@ impl Preamble {
             self.note.len(),
         ] {
             number(&mut bytes, field);
+        }
+        if let Some(part) = &self.part {
+            number(&mut bytes, part.from);
+            number(&mut bytes, usize::from(part.ends));
+            bytes.extend(part.before);
         }
         for shape in &self.shapes {
             for field in [shape.kv_heads, shape.key_dim, shape.value_dim, shape.window.unwrap_or(0)] {
@@ -157,23 +208,23 @@ impl Preamble {
         bytes
     }
 
-    /// Reads and checks the preamble of a whole file.
-    pub(super) fn parse(file: &[u8]) -> Result<Preamble, SnapshotError> {
+    /// Reads and checks the preamble, with which a file of `size` bytes begins.
+    pub(super) fn parse(file: &[u8], size: u64) -> Result<Preamble, SnapshotError> {
         if !file.starts_with(MAGIC) {
             return Err(SnapshotError::Foreign);
         }
         let mut fields = Cursor { bytes: file, at: MAGIC.len() };
-        let cut_off = SnapshotError::Length { got: file.len() as u64, want: FIXED as u64 };
+        let cut_off = SnapshotError::Length { got: size, want: FIXED as u64 };
         let (Some(found), Some(sum), Some(len), Some(file_len)) =
             (fields.u32(), fields.u32(), fields.u64(), fields.u64())
         else {
             return Err(cut_off);
         };
-        if found != VERSION {
+        if ![VERSION, PART_VERSION].contains(&found) {
             return Err(SnapshotError::Version { found });
         }
-        if file_len != file.len() as u64 {
-            return Err(SnapshotError::Length { got: file.len() as u64, want: file_len });
+        if file_len != size {
+            return Err(SnapshotError::Length { got: size, want: file_len });
         }
         let Some(bytes) =
             usize::try_from(len).ok().filter(|len| *len >= FIXED).and_then(|len| file.get(..len))
@@ -184,7 +235,7 @@ impl Preamble {
             return Err(SnapshotError::Damaged { what: "its preamble does not match its checksum".into() });
         }
         let mut fields = Cursor { bytes, at: fields.at };
-        let preamble = fields.preamble()?;
+        let preamble = fields.preamble(found == PART_VERSION)?;
         if fields.at != bytes.len() {
             return Err(absurd("the length of its preamble"));
         }
@@ -277,7 +328,15 @@ impl<'a> Cursor<'a> {
         })
     }
 
-    fn preamble(&mut self) -> Result<Preamble, SnapshotError> {
+    fn part(&mut self, rule: &Visibility) -> Option<Part> {
+        let from = self.count().filter(|from| *from <= i32::MAX as usize)?;
+        let ends = self.count().filter(|ends| *ends <= 1)? == 1;
+        let before = self.array()?;
+        // A part begins at the beginning, or where pages have begun.
+        (from == 0 || from > rule.sinks).then_some(Part { from, before, ends })
+    }
+
+    fn preamble(&mut self, is_part: bool) -> Result<Preamble, SnapshotError> {
         let signature = self.array().ok_or_else(|| absurd("its signature"))?;
         let held = self.count().ok_or_else(|| absurd("the number of its tokens"))?;
         let rule = self.rule().ok_or_else(|| absurd("its visibility rule"))?;
@@ -287,6 +346,10 @@ impl<'a> Cursor<'a> {
             self.count().ok_or_else(counts)?,
             self.count().ok_or_else(counts)?,
         );
+        let part = match is_part {
+            true => Some(self.part(&rule).ok_or_else(|| absurd("what it says of being a part"))?),
+            false => None,
+        };
         let shapes =
             self.list(entries, 32, Cursor::shape).ok_or_else(|| absurd("the shapes of its layers"))?;
         let sides = shapes
@@ -299,17 +362,35 @@ impl<'a> Cursor<'a> {
         let tokens = self.numbers(held).ok_or_else(|| absurd("the number of its tokens"))?;
         let note = self.take(note).ok_or_else(|| absurd("the length of its note"))?.to_vec();
         let heads = shapes.iter().flat_map(|shape| std::iter::repeat_n(shape, 2 * shape.kv_heads));
+        let mut preamble = Preamble {
+            signature,
+            part,
+            rule,
+            shapes: Vec::new(),
+            sides: Vec::new(),
+            policy,
+            tokens,
+            note,
+            checksums: Vec::new(),
+        };
+        let extent = preamble.extent();
         let mut pages = 0_usize;
         for (side, shape) in sides.iter().zip(heads) {
-            if side.dropped > held / side.page_tokens
-                || side.dropped > 0
-                    && rule.page_start(side.dropped, side.page_tokens) > rule.first_seen(held, shape.window)
-            {
+            // What a part lacks, others may have; but it says nothing of pages after its own.
+            let most = match part {
+                Some(_) => rule.encoded_at(extent.len, side.page_tokens),
+                None => extent.len / side.page_tokens,
+            };
+            let is_seen = || {
+                let start = rule.page_start(side.dropped, side.page_tokens);
+                part.is_none() && start > rule.first_seen(extent.len, shape.window)
+            };
+            if side.dropped > most || side.dropped > 0 && is_seen() {
                 return Err(absurd("pages are missing that can be seen"));
             }
-            pages = pages.saturating_add(side.pages(&rule, held).count());
+            pages = pages.saturating_add(side.pages(&rule, extent).count());
         }
-        let checksums = self.numbers(pages).ok_or_else(|| absurd("the number of its pages"))?;
-        Ok(Preamble { signature, rule, shapes, sides, policy, tokens, note, checksums })
+        preamble.checksums = self.numbers(pages).ok_or_else(|| absurd("the number of its pages"))?;
+        Ok(Preamble { shapes, sides, ..preamble })
     }
 }

@@ -30,6 +30,7 @@
 
 mod error;
 mod format;
+mod part;
 mod read;
 mod replace;
 mod write;
@@ -38,10 +39,17 @@ pub use error::SnapshotError;
 pub use read::Snapshot;
 pub use write::write;
 
-pub(crate) use replace::replace_bytes;
+pub(crate) use part::{Growth, Head, PartRecord, Quality};
+pub(crate) use replace::{check_writable, is_leftover, put_bytes, replace_bytes};
 
-/// The version of the format that is written.
+/// The version of the format that whole sequences are written in.
 pub const VERSION: u32 = 1;
+
+/// The version of the format that parts of sequences are written in.
+pub const PART_VERSION: u32 = 2;
+
+/// A SHA-256.
+pub(crate) type Digest = [u8; 32];
 
 /// What determines the contents of a cache besides its tokens, digested: weights, tokenizer, positions, policy, plan.
 pub type Signature = [u8; 32];

@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// A saved sequence, checked from the first byte to the last.
 pub struct Snapshot {
     file: Arc<FileBytes>,
-    preamble: Preamble,
+    pub(super) preamble: Preamble,
     places: Vec<Range<usize>>,
 }
 
@@ -39,7 +39,7 @@ impl Snapshot {
     }
 
     fn check(file: FileBytes) -> Result<Snapshot, SnapshotError> {
-        let preamble = Preamble::parse(&file)?;
+        let preamble = Preamble::parse(&file, file.len() as u64)?;
         let beyond = || SnapshotError::Absurd { what: "the sizes of its pages" };
         let (places, end) = preamble.places().ok_or_else(beyond)?;
         if end != file.len() {
@@ -70,7 +70,7 @@ impl Snapshot {
         &self.preamble.policy
     }
 
-    /// The tokens of the sequence.
+    /// The tokens of the sequence; of a part, its own.
     pub fn tokens(&self) -> &[u32] {
         &self.preamble.tokens
     }
@@ -95,20 +95,11 @@ impl Snapshot {
         layout: Arc<CacheLayout>,
         arena: Arena,
     ) -> Result<Sequence, SnapshotError> {
-        let Preamble { rule, shapes, sides, policy, tokens, .. } = &self.preamble;
-        if self.signature() != signature {
-            return Err(SnapshotError::Signature { policy: policy.clone() });
+        if self.preamble.part.is_some() {
+            return Err(SnapshotError::Part { what: "a part of a sequence, and not a whole one" });
         }
-        let differ = |what| SnapshotError::Layout { what, policy: policy.clone() };
-        if layout.rule() != rule {
-            return Err(differ("sinks, recent tokens or windows"));
-        }
-        if !layout.entries().iter().map(|entry| entry.shape()).eq(shapes) {
-            return Err(differ("the shapes of its layers"));
-        }
-        if !SideRecord::of(&layout).eq(sides.iter().map(|side| SideRecord { dropped: 0, ..*side })) {
-            return Err(differ("the sizes of its pages"));
-        }
+        self.fits(signature, &layout)?;
+        let Preamble { shapes, sides, tokens, .. } = &self.preamble;
         let mut sequence = Sequence::new(layout, arena.clone());
         let (mut records, mut places) = (sides.iter(), self.places.iter());
         for entry in 0..shapes.len() {
@@ -121,6 +112,30 @@ impl Snapshot {
         Ok(sequence)
     }
 
+    /// Whether it was saved from such a cache.
+    pub(super) fn fits(&self, signature: &Signature, layout: &CacheLayout) -> Result<(), SnapshotError> {
+        let Preamble { rule, shapes, sides, policy, .. } = &self.preamble;
+        if self.signature() != signature {
+            return Err(SnapshotError::Signature { policy: policy.clone() });
+        }
+        let differ = |what| SnapshotError::Layout { what, policy: policy.clone() };
+        if layout.rule() != rule {
+            return Err(differ("sinks, recent tokens or windows"));
+        }
+        if !layout.entries().iter().map(|entry| entry.shape()).eq(shapes) {
+            return Err(differ("the shapes of its layers"));
+        }
+        if !SideRecord::of(layout).eq(sides.iter().map(|side| SideRecord { dropped: 0, ..*side })) {
+            return Err(differ("the sizes of its pages"));
+        }
+        Ok(())
+    }
+
+    /// The bytes of its pages, in the order of the file.
+    pub(super) fn pages(&self) -> impl Iterator<Item = &[u8]> {
+        self.places.iter().filter_map(|place| self.file.get(place.clone()))
+    }
+
     fn fill<'a>(
         &self,
         store: &mut SideStore,
@@ -128,7 +143,7 @@ impl Snapshot {
         places: &mut impl Iterator<Item = &'a Range<usize>>,
         arena: &Arena,
     ) -> Result<(), SnapshotError> {
-        let pages = record.pages(&self.preamble.rule, self.preamble.tokens.len());
+        let pages = record.pages(&self.preamble.rule, self.preamble.extent());
         let mut next = |count: usize| -> Vec<Page> {
             places.by_ref().take(count).filter_map(|place| arena.mapped(&self.file, place.clone())).collect()
         };

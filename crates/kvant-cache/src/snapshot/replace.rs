@@ -24,14 +24,41 @@ pub(super) fn replace<T>(
     let folder = path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
     let prefix = format!(".{}.", name.to_string_lossy());
     sweep(folder, &prefix);
-    let mut new =
-        NewFile::create(folder, &prefix).map_err(SnapshotError::io("make a file in this folder"))?;
+    put(folder, &prefix, &path, fill)
+}
+
+/// Makes `bytes` the contents of the file `name` in a folder that nobody else writes to. What killed writers have left there
+/// is the caller's to remove: see [`is_leftover`].
+pub(crate) fn put_bytes(folder: &Path, name: &str, bytes: &[u8]) -> Result<(), SnapshotError> {
+    put(folder, &format!(".{name}."), &folder.join(name), |file| {
+        file.write_all(bytes).map_err(SnapshotError::io("write the file"))
+    })
+}
+
+/// Whether a writer of the file `name` has left a file of this name, or is about to rename it.
+pub(crate) fn is_leftover(file: &str, is_name: impl Fn(&str) -> bool) -> bool {
+    let inner = file.strip_prefix('.').and_then(|file| file.strip_suffix(SUFFIX));
+    inner.and_then(|inner| inner.rsplit_once('.')).is_some_and(|(name, _)| is_name(name))
+}
+
+/// Makes a file in a folder and takes it away again.
+pub(crate) fn check_writable(folder: &Path) -> io::Result<()> {
+    NewFile::create(folder, ".kvant.").map(drop)
+}
+
+fn put<T>(
+    folder: &Path,
+    prefix: &str,
+    path: &Path,
+    fill: impl FnOnce(&mut dyn Write) -> Result<T, SnapshotError>,
+) -> Result<T, SnapshotError> {
+    let mut new = NewFile::create(folder, prefix).map_err(SnapshotError::io("make a file in this folder"))?;
     let mut buffered = BufWriter::with_capacity(1 << 20, &mut new.file);
     let result = fill(&mut buffered)?;
     buffered.flush().map_err(SnapshotError::io("write the file"))?;
     drop(buffered);
     new.file.sync_all().map_err(SnapshotError::io("write the file to disk"))?;
-    new.rename(&path).map_err(SnapshotError::io("rename the file into place"))?;
+    new.rename(path).map_err(SnapshotError::io("rename the file into place"))?;
     // That the new name itself is on the disk; where folders cannot be flushed, either file is a whole one.
     #[cfg(unix)]
     let _ = File::open(folder).and_then(|folder| folder.sync_all());

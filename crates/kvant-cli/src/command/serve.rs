@@ -6,6 +6,7 @@ use crate::options::{ModelOptions, Size};
 use clap::Args;
 use kvant_engine::memory::bytes;
 use kvant_engine::scheduler::{Scheduler, SchedulerOptions};
+use kvant_engine::{DiskTier, KvCache};
 use kvant_server::{Keys, Limits, Server, ServerOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -18,12 +19,14 @@ Examples:
   kvant serve                              the default model, for this machine, on port 8080
   kvant serve model.gguf --port 9000 --parallel 8 --kv-memory 4G
   kvant serve model.gguf --host 0.0.0.0 --api-key-file keys.txt
+  kvant serve model.gguf --kv-dir ~/prefixes --kv-dir-size 20G
 
   curl http://127.0.0.1:8080/v1/chat/completions -H 'Content-Type: application/json' \\
        -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Why is the sky blue?\"}]}'
 
 The address is printed to stdout once clients can connect. Ctrl-C lets answers under way end; pressed twice, it ends them.
-Keys may also be in the environment: KVANT_API_KEY, several with commas between them.";
+Files in --kv-dir hold what was said to the model and what it answered, readable by this user alone; they may be deleted while no
+server runs. Keys may also be in the environment: KVANT_API_KEY, several with commas between them.";
 
 /// The variable that holds keys.
 const KEYS_VARIABLE: &str = "KVANT_API_KEY";
@@ -76,6 +79,14 @@ pub struct Serve {
     #[arg(long, help_heading = "Server")]
     no_prefix_cache: bool,
 
+    /// Keep prefixes in this folder too, which must exist, so that a server started later finds them
+    #[arg(long, value_name = "DIR", conflicts_with = "no_prefix_cache", help_heading = "Server")]
+    kv_dir: Option<PathBuf>,
+
+    /// The most bytes that the files in --kv-dir may have; the least recently used go first
+    #[arg(long, value_name = "SIZE", default_value = "4G", requires = "kv_dir", help_heading = "Server")]
+    kv_dir_size: Size,
+
     /// The largest body of a request
     #[arg(long, value_name = "SIZE", default_value = "8M", help_heading = "Server")]
     max_body: Size,
@@ -114,7 +125,11 @@ impl Serve {
             most_waiting: self.queue.into(),
             remember: !self.no_prefix_cache,
         };
-        let scheduler = Scheduler::new(Arc::new(opened.engine), empty, work);
+        let tier = self.kv_dir.as_deref().map(|folder| self.disk(folder, &opened, &empty)).transpose()?;
+        let mut scheduler = Scheduler::new(Arc::new(opened.engine), empty, work);
+        if let Some(tier) = tier {
+            scheduler = scheduler.with_disk(tier, |words| eprintln!("warning: {words}"))?;
+        }
         let handle = scheduler.handle();
         let (host, port) = (self.host.as_str(), self.port);
         let name = options.model.clone();
@@ -130,6 +145,16 @@ impl Serve {
         let worker = std::thread::Builder::new().name("kvant-scheduler".into()).spawn(|| scheduler.run())?;
         server.run(ends)?;
         worker.join().map_err(|_| Failure::new("the scheduler has failed; this is a bug"))
+    }
+
+    /// The prefixes in a folder.
+    fn disk(&self, folder: &Path, opened: &Opened, empty: &KvCache) -> Result<DiskTier, Failure> {
+        let layout = Arc::clone(empty.sequence().layout());
+        let (limit, policy) = (self.kv_dir_size.0 as u64, empty.policy().to_string());
+        let tier = DiskTier::open(folder, limit, layout, opened.signature()?, &policy);
+        let tier = tier.map_err(|e| Failure::new(format!("--kv-dir {e}")))?;
+        tier.strangers().iter().for_each(|words| eprintln!("warning: {words}"));
+        Ok(tier)
     }
 
     fn server_options(&self, model: &str, keys: &[String]) -> ServerOptions {

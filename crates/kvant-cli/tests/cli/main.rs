@@ -6,6 +6,7 @@ mod calibrate;
 mod chat;
 mod fetch;
 mod home;
+mod kv_dir;
 mod plan;
 #[cfg(unix)]
 mod pty;

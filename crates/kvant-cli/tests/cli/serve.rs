@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 
 impl Served {
-    fn post(&self, path: &str, head: &str, body: &str) -> String {
+    pub fn post(&self, path: &str, head: &str, body: &str) -> String {
         let mut stream = TcpStream::connect(&self.address).unwrap();
         let length = body.len();
         write!(
@@ -19,6 +19,29 @@ impl Served {
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
         answer
+    }
+
+    /// Asks it to end, waits until it has, and returns what it said.
+    #[cfg(unix)]
+    pub fn end(&mut self) -> String {
+        let id = i32::try_from(self.child.id()).unwrap();
+        // SAFETY: a signal to a child that has not been waited for.
+        assert_eq!(unsafe { libc::kill(id, libc::SIGTERM) }, 0);
+        assert_eq!(self.child.wait().unwrap().code(), Some(0));
+        self.said()
+    }
+
+    /// Ends it at once, as `kill -9` does, and returns what it said.
+    pub fn kill(&mut self) -> String {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        self.said()
+    }
+
+    fn said(&mut self) -> String {
+        let mut said = String::new();
+        self.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        said
     }
 }
 
@@ -38,12 +61,7 @@ fn a_server_answers_as_run_does_and_ends_when_told() {
 
     #[cfg(unix)]
     {
-        let id = i32::try_from(served.child.id()).unwrap();
-        // SAFETY: a signal to a child that has not been waited for.
-        assert_eq!(unsafe { libc::kill(id, libc::SIGTERM) }, 0);
-        assert_eq!(served.child.wait().unwrap().code(), Some(0));
-        let mut said = String::new();
-        served.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        let said = served.end();
         assert!(said.contains("contexts of 300 tokens, KV int4 up to 8.0 MiB"), "{said}");
     }
 }

@@ -1,5 +1,6 @@
 //! What has happened since the start, in numbers.
 
+use kvant_cache::DiskUsage;
 use std::time::Duration;
 
 /// Upper ends of the classes of a [`Histogram`], in seconds; the last class has none.
@@ -54,6 +55,8 @@ pub struct Counters {
     pub running: usize,
     /// Jobs that wait now, those set aside included.
     pub waiting: usize,
+    /// Prefixes in files, where they are kept.
+    pub disk: Option<DiskUsage>,
     /// From a job's arrival to its first token.
     pub first_token: Histogram,
     /// From one token of a job to its next.

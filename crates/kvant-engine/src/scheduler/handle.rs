@@ -1,6 +1,7 @@
 //! The door to a scheduler that runs elsewhere.
 
 use super::counters::Counters;
+use super::disk::Report;
 use super::job::{Job, Refused, Task};
 use super::queue::Queue;
 use super::view::View;
@@ -22,6 +23,10 @@ type Look = Box<dyn FnOnce(View) + Send>;
 pub(super) struct State {
     pub queue: Queue,
     pub looks: Vec<Look>,
+    /// From the thread that reads and writes files.
+    reports: Vec<Report>,
+    /// Something has come since the scheduler last looked.
+    has_news: bool,
     pub counters: Counters,
     /// Set once no more jobs are taken: when those at work are ended.
     pub stopping: Option<Instant>,
@@ -40,11 +45,36 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until there is something to do.
+    /// Waits until something has come since [`take_reports`](Shared::take_reports).
     pub fn wait(&self) {
-        let idle =
-            |state: &mut State| state.queue.len() == 0 && state.looks.is_empty() && state.stopping.is_none();
-        drop(self.wake.wait_while(self.lock(), idle).unwrap_or_else(PoisonError::into_inner));
+        let is_idle = |state: &mut State| !state.has_news;
+        drop(self.wake.wait_while(self.lock(), is_idle).unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Waits for a report.
+    pub fn wait_for_report(&self) {
+        let is_idle = |state: &mut State| state.reports.is_empty();
+        drop(self.wake.wait_while(self.lock(), is_idle).unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Takes what was reported. Whatever else has come is looked at after this.
+    pub fn take_reports(&self) -> Vec<Report> {
+        let mut state = self.lock();
+        state.has_news = false;
+        std::mem::take(&mut state.reports)
+    }
+
+    pub fn report(&self, report: Report) {
+        let mut state = self.lock();
+        state.reports.push(report);
+        self.tell(state);
+    }
+
+    /// Wakes the scheduler.
+    fn tell(&self, mut state: MutexGuard<'_, State>) {
+        state.has_news = true;
+        drop(state);
+        self.wake.notify_all();
     }
 }
 
@@ -93,8 +123,7 @@ impl Handle {
             state.next_id += 1;
             state.queue.push(task);
         }
-        drop(state);
-        self.shared.wake.notify_all();
+        self.shared.tell(state);
         Ok(())
     }
 
@@ -123,8 +152,7 @@ impl Handle {
         if !state.ended {
             state.looks.push(Box::new(look));
         }
-        drop(state);
-        self.shared.wake.notify_all();
+        self.shared.tell(state);
     }
 
     /// What has happened so far.
@@ -141,7 +169,6 @@ impl Handle {
     pub fn stop(&self, deadline: Instant) {
         let mut state = self.shared.lock();
         state.stopping = Some(state.stopping.map_or(deadline, |earlier| earlier.min(deadline)));
-        drop(state);
-        self.shared.wake.notify_all();
+        self.shared.tell(state);
     }
 }

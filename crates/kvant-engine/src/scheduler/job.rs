@@ -160,6 +160,8 @@ pub(super) struct Task {
     pub spoke: Option<Instant>,
     /// The prompt is in the tree of prefixes.
     pub remembered: bool,
+    /// Tokens that files have of it; none before they are looked for, 0 once they were asked for.
+    pub on_disk: Option<usize>,
 }
 
 impl Task {
@@ -184,6 +186,7 @@ impl Task {
             started: None,
             spoke: None,
             remembered: false,
+            on_disk: None,
         })
     }
 

@@ -12,6 +12,8 @@
 //! *What was read before?* Prompts and answers stay in a tree of prefixes, and a job whose prompt begins like one of them
 //! starts there. If the beginning is just being read for another job, it waits for that.
 //!
+//! *And before the program was started?* [`Scheduler::with_disk`] keeps prefixes in files too.
+//!
 //! *What if memory is full?* Prefixes that nobody uses are forgotten first. Then the youngest sequences are set aside: their pages
 //! are given back, and their tokens are read again when there is room. They go on where they were, with the same bits.
 //!
@@ -19,6 +21,7 @@
 //! being set aside. Times decide only when things happen.
 
 mod counters;
+mod disk;
 mod handle;
 mod job;
 mod logprobs;
@@ -38,6 +41,7 @@ pub use view::{SequenceView, View};
 use crate::engine::Engine;
 use crate::kv::{self, KvCache};
 use crate::session::PREFILL_CHUNK;
+use disk::Disk;
 use handle::Shared;
 use job::Task;
 use kvant_cache::{PrefixTree, Sequence, WhenFull};
@@ -83,6 +87,7 @@ pub struct Scheduler {
     empty: KvCache,
     context: usize,
     tree: PrefixTree,
+    disk: Option<Disk>,
     options: SchedulerOptions,
     shared: Arc<Shared>,
     /// The oldest first.
@@ -105,6 +110,7 @@ impl Scheduler {
             empty,
             context,
             tree,
+            disk: None,
             options,
             shared: Shared::new(),
             active: Vec::new(),
@@ -137,8 +143,10 @@ impl Scheduler {
         }
     }
 
-    /// Lets jobs join and leave, and makes one pass. False when there was nothing to do.
+    /// Lets jobs join and leave, and makes one pass. False when there was nothing to do. Where jobs wait for nothing but files, it
+    /// waits for them.
     pub fn step(&mut self) -> bool {
+        self.take_reports();
         self.sweep();
         self.admit();
         self.show();
@@ -146,8 +154,13 @@ impl Scheduler {
         if worked {
             self.pass();
         }
+        self.save_next();
         self.publish();
-        worked
+        let waits = !worked && self.disk.as_ref().is_some_and(Disk::is_loading);
+        if waits {
+            self.shared.wait();
+        }
+        worked || waits
     }
 
     /// Ends what nobody waits for, what is late, and when it is time to stop everything.
@@ -188,10 +201,11 @@ impl Scheduler {
         if let Some(first) = self.aside.first() {
             return self.has_room(first).then(|| self.aside.remove(0));
         }
-        self.shared.lock().queue.next(|task| match task {
-            task if !self.has_room(task) => Verdict::Wait,
-            task if self.is_being_read(task) => Verdict::Later,
-            _ => Verdict::Start,
+        let shared = Arc::clone(&self.shared);
+        shared.lock().queue.next(|task| match () {
+            () if !self.has_room(task) => Verdict::Wait,
+            () if self.is_being_read(task) || self.is_on_its_way(task) => Verdict::Later,
+            () => Verdict::Start,
         })
     }
 
@@ -239,6 +253,7 @@ impl Scheduler {
         };
         if task.started.is_none() {
             let cached = kv.cache().len();
+            self.disk.iter().for_each(|disk| disk.touch(&task.tokens[..cached]));
             task.started = Some((Instant::now(), cached));
             self.counters.prompt_tokens += task.prompt as u64;
             self.counters.cached_tokens += cached as u64;
@@ -252,8 +267,10 @@ impl Scheduler {
     fn remember(&mut self, active: &Active) {
         if self.options.remember {
             let held = active.kv.cache().len();
+            let tokens = &active.task.tokens[..held];
             // Without room for another reference to unfinished sinks there is nothing to keep.
-            let _ = self.tree.insert(&active.task.tokens[..held], active.kv.sequence());
+            let kept = self.tree.insert(tokens, active.kv.sequence()).unwrap_or(0);
+            self.disk.iter_mut().for_each(|disk| disk.note(&tokens[..kept]));
         }
     }
 
@@ -284,6 +301,7 @@ impl Scheduler {
             arena: sequence.arena().usage(),
             cap: sequence.arena().cap(),
             prefixes: self.tree.usage(),
+            disk: self.disk.as_ref().map(Disk::usage),
             sinks: sequence.layout().rule().sinks,
             page: sequence.layout().sides().map(|(.., side)| side.page_tokens()).max().unwrap_or(0),
         }
@@ -294,7 +312,8 @@ impl Scheduler {
         let mut state = self.shared.lock();
         let Counters { accepted, refused, .. } = state.counters;
         let (running, waiting) = (self.active.len(), state.queue.len() + self.aside.len());
-        state.counters = Counters { accepted, refused, running, waiting, ..self.counters };
+        let disk = self.disk.as_ref().map(Disk::usage);
+        state.counters = Counters { accepted, refused, running, waiting, disk, ..self.counters };
     }
 }
 
@@ -306,5 +325,6 @@ impl Drop for Scheduler {
         let waiting = (state.queue.remove(|_| true), std::mem::take(&mut state.looks));
         drop(state);
         drop(waiting);
+        self.close_disk();
     }
 }

@@ -161,6 +161,9 @@ impl Scheduler {
                 index += 1;
                 continue;
             };
+            if self.reclaim() {
+                continue;
+            }
             let Some(Active { mut task, kv }) = self.active.pop() else { return };
             drop(kv);
             if self.active.is_empty() {

@@ -31,13 +31,13 @@ impl Queue {
     }
 
     /// Takes the first task that may start: of every owner in turn the first.
-    pub fn next(&mut self, mut judge: impl FnMut(&Task) -> Verdict) -> Option<Task> {
+    pub fn next(&mut self, mut judge: impl FnMut(&mut Task) -> Verdict) -> Option<Task> {
         let after = |owner: &u64| self.last.is_none_or(|last| *owner > last);
         let (later, sooner): (Vec<u64>, Vec<u64>) = self.lanes.keys().partition(|owner| after(owner));
         for owner in later.into_iter().chain(sooner) {
             let Some(lane) = self.lanes.get_mut(&owner) else { continue };
             for index in 0..lane.len() {
-                match judge(&lane[index]) {
+                match judge(&mut lane[index]) {
                     Verdict::Later => {}
                     Verdict::Wait => return None,
                     Verdict::Start => {
@@ -101,7 +101,7 @@ mod tests {
         queue
     }
 
-    fn ids(queue: &mut Queue, mut judge: impl FnMut(&Task) -> Verdict) -> Vec<u64> {
+    fn ids(queue: &mut Queue, mut judge: impl FnMut(&mut Task) -> Verdict) -> Vec<u64> {
         std::iter::from_fn(|| queue.next(&mut judge).map(|task| task.id)).collect()
     }
 
@@ -116,7 +116,7 @@ mod tests {
     #[test]
     fn who_may_not_start_yet_is_overtaken_only_where_allowed() {
         let mut queue = queue(&[1, 1, 2]);
-        let later = |task: &Task| if task.id == 0 { Verdict::Later } else { Verdict::Start };
+        let later = |task: &mut Task| if task.id == 0 { Verdict::Later } else { Verdict::Start };
         assert_eq!(ids(&mut queue, later), [1, 2]);
         assert_eq!(queue.remove(|task| task.id == 0).len(), 1);
         let mut queue = self::queue(&[1, 1, 2]);

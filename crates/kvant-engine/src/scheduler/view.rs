@@ -1,6 +1,6 @@
 //! The cache as it is between two passes, for people to look at.
 
-use kvant_cache::{Footprint, PrefixUsage, Usage};
+use kvant_cache::{DiskUsage, Footprint, PrefixUsage, Usage};
 
 /// Everything that is held.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -13,6 +13,8 @@ pub struct View {
     pub cap: Option<usize>,
     /// What is kept for prompts to come.
     pub prefixes: PrefixUsage,
+    /// The same in files, where they are kept.
+    pub disk: Option<DiskUsage>,
     /// First tokens of a sequence that stay exact.
     pub sinks: usize,
     /// Tokens of the largest page.

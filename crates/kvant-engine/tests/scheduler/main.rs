@@ -1,5 +1,6 @@
 //! Many sequences at once, without a server around them.
 
+mod disk;
 mod ends;
 mod room;
 mod sameness;

@@ -36,6 +36,16 @@ fn text(counters: &Counters) -> String {
     line(&mut out, "pass_seconds_total", "counter", "Time of all passes.", counters.pass_seconds);
     line(&mut out, "sequences_running", "gauge", "Sequences in work.", counters.running as f64);
     line(&mut out, "requests_waiting", "gauge", "Answers in the queue.", counters.waiting as f64);
+    if let Some(disk) = &counters.disk {
+        let loaded = ("prompt_tokens_loaded_total", "Tokens of prompts found on disk.", disk.loaded_tokens);
+        let written = ("disk_files_written_total", "Files of prefixes written.", disk.written);
+        let refused = ("disk_files_refused_total", "Files of prefixes that could not be used.", disk.refused);
+        for (name, help, value) in [loaded, written, refused] {
+            line(&mut out, name, "counter", help, value as f64);
+        }
+        line(&mut out, "disk_files", "gauge", "Files of prefixes.", disk.files as f64);
+        line(&mut out, "disk_bytes", "gauge", "Bytes of files of prefixes.", disk.bytes as f64);
+    }
     let histograms = [
         ("first_token_seconds", "From arrival to the first token.", &counters.first_token),
         ("between_tokens_seconds", "From one token of an answer to its next.", &counters.between_tokens),

@@ -58,7 +58,17 @@ pub async fn kv(State(app): State<Arc<App>>) -> Result<Response<Body>, ApiError>
 }
 
 fn picture(view: &View) -> Value {
-    let View { arena, cap, prefixes, sinks, page, .. } = view;
+    let View { arena, cap, prefixes, disk, sinks, page, .. } = view;
+    let disk = disk.map(|disk| {
+        object!({
+            "files": disk.files,
+            "bytes": disk.bytes,
+            "cap_bytes": disk.limit,
+            "loaded_tokens": disk.loaded_tokens,
+            "written_files": disk.written,
+            "refused_files": disk.refused,
+        })
+    });
     object!({
         "sinks": sinks,
         "page_tokens": page,
@@ -74,6 +84,7 @@ fn picture(view: &View) -> Value {
             "pages": prefixes.pages,
             "bytes": prefixes.bytes,
         },
+        "disk": disk,
         "sequences": view.sequences.iter().map(sequence).collect::<Vec<Value>>(),
     })
 }

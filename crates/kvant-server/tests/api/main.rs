@@ -8,6 +8,8 @@ mod format;
 mod openapi;
 mod page;
 mod safety;
+#[cfg(target_os = "linux")]
+mod soak;
 mod state;
 mod support;
 mod text;

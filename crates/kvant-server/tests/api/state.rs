@@ -1,6 +1,8 @@
 //! What can be seen from outside.
 
 use crate::support::*;
+use kvant_engine::Arena;
+use kvant_engine::scheduler::SchedulerOptions;
 use serde_json::json;
 use std::io::Write;
 
@@ -62,4 +64,36 @@ fn counters_count() {
     assert_eq!(value("first_token_seconds_count"), 2.0);
     assert_eq!(value("between_tokens_seconds_count"), 4.0);
     assert_eq!(server.get("/health").json(), json!({"status": "ok"}));
+}
+
+#[test]
+fn prefixes_on_disk_are_counted_and_found_after_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let serve = |folder| {
+        let model = crate::tiny::model_bytes(true);
+        serve_within(model, options(), SchedulerOptions::default(), Arena::new(), folder)
+    };
+    let body =
+        json!({"prompt": "the rain in spain ".repeat(12), "max_tokens": 30, "seed": 3, "temperature": 1.0});
+    let alone = serve(None).ask("/v1/completions", body.clone());
+    let first = serve(Some(folder.path()));
+    assert_eq!(first.get("/v1/kv").json()["disk"]["files"], 0);
+    assert_eq!(first.ask("/v1/completions", body.clone())["choices"], alone["choices"]);
+    first.end();
+    drop(first);
+
+    let second = serve(Some(folder.path()));
+    let disk = second.get("/v1/kv").json()["disk"].clone();
+    assert!(disk["files"].as_u64() > Some(1) && disk["bytes"].as_u64() > Some(1000), "{disk}");
+    assert_eq!((&disk["cap_bytes"], &disk["loaded_tokens"]), (&json!(64 << 20), &json!(0)));
+    let answer = second.ask("/v1/completions", body);
+    assert_eq!(answer["choices"], alone["choices"]);
+    let cached = &answer["usage"]["prompt_tokens_details"]["cached_tokens"];
+    assert!(cached.as_u64() > Some(0), "{answer}");
+    second.wait_until(|counters| counters.finished == 1);
+    assert_eq!(&second.get("/v1/kv").json()["disk"]["loaded_tokens"], cached);
+    let metrics = second.get("/metrics").body;
+    assert!(metrics.contains(&format!("\nkvant_prompt_tokens_loaded_total {cached}\n")), "{metrics}");
+    assert!(metrics.contains("\nkvant_disk_files "), "{metrics}");
+    assert_eq!(serve(None).get("/v1/kv").json()["disk"], json!(null));
 }

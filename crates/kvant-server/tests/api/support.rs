@@ -1,13 +1,14 @@
 //! A server of its own for each test, and a client that sends what it is told.
 
 use kvant_engine::scheduler::{Handle, Scheduler, SchedulerOptions};
-use kvant_engine::{Arena, Engine, KvCache, Policy};
+use kvant_engine::{Arena, DiskTier, Engine, KvCache, Policy};
 use kvant_model::gguf::Gguf;
 use kvant_model::{Checkpoint, LoadOptions};
 use kvant_server::{Keys, Limits, Server, ServerOptions};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -40,11 +41,27 @@ pub fn start(options: ServerOptions, work: SchedulerOptions) -> Running {
 
 /// A server for a model of one's own.
 pub fn serve(model: Vec<u8>, options: ServerOptions, work: SchedulerOptions) -> Running {
+    serve_within(model, options, work, Arena::new(), None)
+}
+
+/// The same with pages from this arena, and with prefixes in a folder. Nothing may go wrong with its files.
+pub fn serve_within(
+    model: Vec<u8>,
+    options: ServerOptions,
+    work: SchedulerOptions,
+    arena: Arena,
+    folder: Option<&Path>,
+) -> Running {
     let file = Gguf::from_bytes(model).unwrap();
     let engine = Arc::new(Engine::load(&Checkpoint::from_gguf(file), LoadOptions::default()).unwrap());
     let policy: Policy = "int4".parse().unwrap();
-    let empty = KvCache::in_arena(policy, engine.model().states(), 480, Arena::new()).unwrap();
-    let scheduler = Scheduler::new(engine, empty, work);
+    let empty = KvCache::in_arena(policy, engine.model().states(), 480, arena).unwrap();
+    let layout = Arc::clone(empty.sequence().layout());
+    let mut scheduler = Scheduler::new(engine, empty, work);
+    if let Some(folder) = folder {
+        let tier = DiskTier::open(folder, 64 << 20, layout, [7; 32], "int4").unwrap();
+        scheduler = scheduler.with_disk(tier, |words| panic!("{words}")).unwrap();
+    }
     let handle = scheduler.handle();
     let server = Server::bind("127.0.0.1:0", handle.clone(), options).unwrap();
     let address = server.address().unwrap();

@@ -1,0 +1,119 @@
+//! The folder: who may use it, what lies in it, and how files get in and out.
+
+use super::DiskError;
+use super::chain::{file_name, parse_file_name};
+use super::index::{Entry, Index, Known};
+use crate::snapshot::{
+    Digest, Head, Signature, Snapshot, SnapshotError, check_writable, is_leftover, put_bytes,
+};
+use std::fs::{self, File, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// The file that whoever uses the folder has locked. The system takes the lock away when its owner dies.
+const LOCK: &str = "kvant.lock";
+
+/// A folder that nobody else writes to.
+pub(super) struct Folder {
+    path: PathBuf,
+    _lock: File,
+}
+
+/// Files that cannot be used.
+#[derive(Debug, Default)]
+pub(super) struct Strangers {
+    pub count: usize,
+    /// The first of them, and why.
+    pub first: Option<(String, SnapshotError)>,
+}
+
+impl Folder {
+    pub(super) fn open(path: &Path) -> Result<Folder, DiskError> {
+        let refused = |doing| move |source| DiskError::Folder { folder: path.to_owned(), doing, source };
+        if !fs::metadata(path).map_err(refused("open this folder"))?.is_dir() {
+            return Err(refused("open this folder")(io::ErrorKind::NotADirectory.into()));
+        }
+        let lock = File::options().write(true).create(true).truncate(false).open(path.join(LOCK));
+        let lock = lock.map_err(refused("make a file in this folder"))?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(DiskError::InUse { folder: path.to_owned() }),
+            Err(TryLockError::Error(source)) => return Err(refused("lock this folder")(source)),
+        }
+        check_writable(path).map_err(refused("make a file in this folder"))?;
+        Ok(Folder { path: path.to_owned(), _lock: lock })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Finds what can be used under this signature, from what the files say of themselves, and removes what killed writers have
+    /// left. Whatever else is there is none of our business.
+    pub(super) fn scan(&self, signature: &Signature) -> Result<(Index, Strangers), DiskError> {
+        let refused =
+            |source| DiskError::Folder { folder: self.path.clone(), doing: "list this folder", source };
+        let (mut index, mut strangers) = (Index::default(), Strangers::default());
+        for item in fs::read_dir(&self.path).map_err(refused)? {
+            let item = item.map_err(refused)?;
+            let Ok(file) = item.file_name().into_string() else { continue };
+            if is_leftover(&file, |name| parse_file_name(name).is_some()) {
+                // What cannot be removed does no harm.
+                let _ = fs::remove_file(item.path());
+                continue;
+            }
+            let Some(name) = parse_file_name(&file) else { continue };
+            let Some(metadata) = item.metadata().ok().filter(fs::Metadata::is_file) else { continue };
+            let part = Head::read(&item.path()).and_then(|head| known(head, signature, &name));
+            let used = metadata.modified().map_or(0, nanoseconds);
+            let part = part.map_err(|error| {
+                strangers.count += 1;
+                strangers.first.get_or_insert((file, error));
+            });
+            index.insert(name, Entry { part: part.ok(), bytes: metadata.len(), used, is_stale: false });
+        }
+        index.settle();
+        Ok((index, strangers))
+    }
+
+    pub(super) fn write(&self, name: &Digest, bytes: &[u8]) -> Result<(), SnapshotError> {
+        put_bytes(&self.path, &file_name(name), bytes)
+    }
+
+    /// Reads a file and checks all of it. It is not mapped: whoever shortened it meanwhile would end the program.
+    pub(super) fn read(&self, name: &Digest) -> Result<Snapshot, SnapshotError> {
+        let bytes = fs::read(self.path.join(file_name(name))).map_err(SnapshotError::io("read the file"))?;
+        Snapshot::from_bytes(bytes)
+    }
+
+    /// Removes a file; true if it is gone.
+    pub(super) fn remove(&self, name: &Digest) -> bool {
+        match fs::remove_file(self.path.join(file_name(name))) {
+            Ok(()) => true,
+            Err(error) => error.kind() == io::ErrorKind::NotFound,
+        }
+    }
+
+    /// Writes down when a file was used last. Where that fails, it will count as older than it is.
+    pub(super) fn set_used(&self, name: &Digest, used: u64) {
+        let file = File::options().write(true).open(self.path.join(file_name(name)));
+        let _ = file.and_then(|file| file.set_modified(UNIX_EPOCH + Duration::from_nanos(used)));
+    }
+}
+
+/// What a file holds, if it belongs to this cache and is called as it should be.
+fn known(head: Head, signature: &Signature, name: &Digest) -> Result<Known, SnapshotError> {
+    if head.signature != *signature {
+        return Err(SnapshotError::Signature { policy: head.policy });
+    }
+    if super::chain::name(&head.before, &head.tokens) != *name {
+        return Err(SnapshotError::Part { what: "another part than its name says" });
+    }
+    Ok(Known { before: head.before, end: head.from + head.tokens.len(), quality: head.quality })
+}
+
+/// Since 1970.
+pub(super) fn nanoseconds(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).map_or(0, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
+}

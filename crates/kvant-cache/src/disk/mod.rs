@@ -1,0 +1,291 @@
+//! Prefixes that outlive the program: files in a folder, one for each step of whole pages.
+//!
+//! ```text
+//! tokens    0 ………… 67 | 68 …… 131 | 132 …… 195 | …      4 sinks, pages of 64
+//! names  r ──────── a ─────────── b ──────────── c        a = SHA-256(r, tokens 0 to 67), b = SHA-256(a, tokens 68 to 131) …
+//! files             a.kvant       b.kvant        c.kvant  each with its own pages, and the name of what comes before
+//! ```
+//!
+//! Conversations that begin alike have the files of their beginning in common, and one that grows adds files for what is new:
+//! every page is on the disk once. A name says everything about what a file must hold, so there is no list of files that could
+//! be wrong: opening a folder reads the beginnings of the files, and a prompt is looked up by computing names.
+//!
+//! *What if a file is damaged, or of another model?* It is never used. It counts towards the size, and goes when it is the
+//! oldest, or is replaced when the same prefix is computed again.
+//!
+//! *What if pages are missing, as after a window has moved on?* The steps are still links to later ones, and a prefix is
+//! found where the pages that can be seen after it are there.
+//!
+//! **Invariant:** what is loaded is, page by page, the bytes that were saved. Every byte is checked before it is used.
+//!
+//! **Invariant:** at every moment each name leads to a whole file or to none, and the files together stay within the limit.
+
+mod chain;
+mod error;
+mod folder;
+mod index;
+
+pub use error::DiskError;
+
+use crate::layout::CacheLayout;
+use crate::sequence::Sequence;
+use crate::snapshot::{Digest, Growth, PartRecord, Quality, Signature, SnapshotError};
+use crate::steps::Steps;
+use chain::Step;
+use folder::{Folder, nanoseconds};
+use index::{Entry, Index, Known};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+/// What a folder holds, and what has been done with it since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DiskUsage {
+    /// Files, those that cannot be used included.
+    pub files: usize,
+    /// Their bytes.
+    pub bytes: u64,
+    /// The most bytes they may have.
+    pub limit: u64,
+    /// Tokens loaded.
+    pub loaded_tokens: u64,
+    /// Files written.
+    pub written: u64,
+    /// Files that could not be used when they were wanted.
+    pub refused: u64,
+}
+
+/// The prefixes of one cache, in a folder.
+pub struct DiskTier {
+    folder: Folder,
+    layout: Arc<CacheLayout>,
+    signature: Signature,
+    policy: String,
+    steps: Steps,
+    root: Digest,
+    limit: u64,
+    strangers: Option<String>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    index: Index,
+    clock: u64,
+    loaded_tokens: u64,
+    written: u64,
+    refused: u64,
+}
+
+impl State {
+    /// Now, but later than ever before.
+    fn tick(&mut self) -> u64 {
+        self.clock = nanoseconds(SystemTime::now()).max(self.clock + 1);
+        self.clock
+    }
+
+    /// What there is of a step. A file that says it ends elsewhere than the step does is none of ours.
+    fn quality(&self, step: &Step) -> Option<Quality> {
+        let known = self.index.part(&step.name).filter(|known| known.end == step.range.end);
+        known.map(|known| known.quality)
+    }
+}
+
+/// What came of loading.
+pub struct Loaded {
+    /// What is held now; none if nothing could be added.
+    pub sequence: Option<Sequence>,
+    /// Which file could not be used, and why.
+    pub refused: Option<String>,
+}
+
+impl DiskTier {
+    /// Opens a folder for caches of this layout and signature, whose files may have `limit` bytes; older ones go at once.
+    ///
+    /// # Errors
+    /// When the folder is not there, cannot be read or written, or is in use.
+    pub fn open(
+        folder: &Path,
+        limit: u64,
+        layout: Arc<CacheLayout>,
+        signature: Signature,
+        policy: &str,
+    ) -> Result<DiskTier, DiskError> {
+        let folder = Folder::open(folder)?;
+        let (index, strangers) = folder.scan(&signature)?;
+        let strangers = strangers.first.map(|(file, error)| {
+            let folder = folder.path().display();
+            let count = strangers.count;
+            format!(
+                "{folder}: {count} files cannot be used and are left alone, among them {file}, which {error}"
+            )
+        });
+        let tier = DiskTier {
+            steps: Steps::of(&layout),
+            root: chain::root(&signature),
+            policy: policy.to_owned(),
+            // A clock that was set back does not make anything older than it is.
+            state: Mutex::new(State { clock: index.last_used(), index, ..State::default() }),
+            folder,
+            layout,
+            signature,
+            limit,
+            strangers,
+        };
+        let now = tier.lock().tick();
+        tier.make_room(0, now);
+        Ok(tier)
+    }
+
+    /// Which files were found that cannot be used, in words; none if there were none.
+    pub fn strangers(&self) -> Option<&str> {
+        self.strangers.as_deref()
+    }
+
+    /// What it holds.
+    pub fn usage(&self) -> DiskUsage {
+        let state = self.lock();
+        DiskUsage {
+            files: state.index.len(),
+            bytes: state.index.bytes(),
+            limit: self.limit,
+            loaded_tokens: state.loaded_tokens,
+            written: state.written,
+            refused: state.refused,
+        }
+    }
+
+    /// How many of `tokens`, from the first on, could be loaded.
+    pub fn longest(&self, tokens: &[u32]) -> usize {
+        let windows = self.layout.entries().iter().filter_map(|entry| entry.shape().window);
+        let rule = self.layout.rule();
+        let widest = rule.window(windows.max());
+        let state = self.lock();
+        let (mut held_from, mut best) = (0, 0);
+        for step in self.steps_of(tokens) {
+            let end = step.range.end;
+            let Some(quality) = state.quality(&step) else { break };
+            held_from = quality.held_from.max(held_from);
+            if quality.ends && (held_from == 0 || held_from <= rule.first_seen(end, widest)) {
+                best = end;
+            }
+        }
+        best
+    }
+
+    /// Counts as a use of these tokens.
+    pub fn touch(&self, tokens: &[u32]) {
+        let mut state = self.lock();
+        let now = state.tick();
+        for step in self.steps_of(tokens) {
+            state.index.touch(&step.name, now);
+        }
+    }
+
+    /// Writes what `sequence` holds of `tokens` and is not there yet, from the first token on, as long as `go_on` says so before
+    /// each file. Returns how many tokens are on the disk now: all whole steps, unless there is no room for more.
+    ///
+    /// # Errors
+    /// When the system refuses. What was written before is of use.
+    pub fn save(
+        &self,
+        tokens: &[u32],
+        sequence: &Sequence,
+        mut go_on: impl FnMut() -> bool,
+    ) -> Result<usize, SnapshotError> {
+        let tokens = &tokens[..sequence.len().min(tokens.len())];
+        let now = self.lock().tick();
+        let mut done = 0;
+        for step in self.steps_of(tokens) {
+            let known = self.lock().quality(&step);
+            let Step { before, name, range } = step;
+            let quality = Quality::of(sequence, range.start, range.end);
+            if known.is_none_or(|known| quality.exceeds(known)) {
+                if !go_on() {
+                    break;
+                }
+                let (signature, from) = (self.signature, range.start);
+                let record = PartRecord {
+                    signature,
+                    policy: &self.policy,
+                    before,
+                    from,
+                    tokens: &tokens[range.clone()],
+                };
+                let bytes = record.bytes(sequence)?;
+                if !self.make_room(bytes.len() as u64, now) {
+                    break;
+                }
+                self.folder.write(&name, &bytes)?;
+                let part = Some(Known { before, end: range.end, quality });
+                let entry = Entry { part, bytes: bytes.len() as u64, used: now, is_stale: false };
+                let mut state = self.lock();
+                state.index.insert(name, entry);
+                state.written += 1;
+            }
+            self.lock().index.touch(&name, now);
+            done = range.end;
+        }
+        Ok(done)
+    }
+
+    /// Continues `base`, which holds the first of `tokens`, with what is on the disk of the others. The pages lie in its arena, and
+    /// count towards its cap.
+    pub fn load(&self, tokens: &[u32], base: Sequence) -> Loaded {
+        let start = base.len();
+        let mut growth = Growth::new(base, tokens.len());
+        let mut refused = None;
+        for Step { before, name, range } in self.steps_of(tokens).skip_while(|step| step.range.end <= start) {
+            let saved = self.folder.read(&name);
+            let added = saved.and_then(|saved| growth.add(&saved, &self.signature, &before, &tokens[range]));
+            if let Err(error) = added {
+                // For want of memory a file is not to blame.
+                if !matches!(error, SnapshotError::Memory(_)) {
+                    let mut state = self.lock();
+                    state.index.distrust(&name);
+                    state.refused += 1;
+                    let file = self.folder.path().join(chain::file_name(&name));
+                    refused = Some(format!("{} {error}", file.display()));
+                }
+                break;
+            }
+        }
+        let gained = growth.len() - start;
+        // Where loading ended too early, pages may be missing that can be seen.
+        let sequence = growth.finish().ok().filter(|_| gained > 0);
+        if sequence.is_some() {
+            self.lock().loaded_tokens += gained as u64;
+            self.touch(&tokens[..start + gained]);
+        }
+        Loaded { sequence, refused }
+    }
+
+    /// Writes down when files were used, so that the next who opens the folder knows. Call it before the end.
+    pub fn flush(&self) {
+        let stale = self.lock().index.take_stale();
+        for (name, used) in stale {
+            self.folder.set_used(&name, used);
+        }
+    }
+
+    fn steps_of(&self, tokens: &[u32]) -> impl Iterator<Item = Step> {
+        chain::steps(self.root, self.steps, tokens)
+    }
+
+    /// Removes old files until `bytes` more fit; false if they cannot without those used at `now`.
+    fn make_room(&self, bytes: u64, now: u64) -> bool {
+        let Some(victims) = self.lock().index.victims(bytes, self.limit, now) else { return false };
+        for name in victims {
+            if !self.folder.remove(&name) {
+                return false;
+            }
+            self.lock().index.remove(&name);
+        }
+        true
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Every change is whole between statements.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,183 @@
+//! Prefixes that outlive the scheduler.
+
+use crate::support::*;
+use kvant_engine::scheduler::{Handle, Scheduler, SchedulerOptions};
+use kvant_engine::{DiskTier, Engine, KvCache, Policy, Request, kv};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+const LIMIT: u64 = 1 << 30;
+
+/// What was complained about.
+type Complaints = Arc<Mutex<Vec<String>>>;
+
+/// A scheduler with a folder.
+fn with_folder(
+    engine: &Arc<Engine>,
+    policy: &str,
+    cap: Option<usize>,
+    folder: &Path,
+) -> (Scheduler, Complaints) {
+    let scheduler = scheduler(engine, policy, cap, SchedulerOptions::default());
+    let policy: Policy = policy.parse().unwrap();
+    let layout = KvCache::new(&policy, engine.model().states(), CONTEXT).unwrap();
+    let layout = Arc::clone(layout.sequence().layout());
+    let tier = DiskTier::open(folder, LIMIT, layout, [7; 32], &policy.to_string()).unwrap();
+    let complaints = Complaints::default();
+    let heard = Arc::clone(&complaints);
+    let scheduler = scheduler.with_disk(tier, move |words| heard.lock().unwrap().push(words.to_owned()));
+    (scheduler.unwrap(), complaints)
+}
+
+fn files(folder: &Path) -> usize {
+    std::fs::read_dir(folder).unwrap().filter(|item| item.as_ref().unwrap().file_name().len() > 60).count()
+}
+
+/// Submits, steps until it is done, and returns the tokens and how many were found.
+#[track_caller]
+fn ask(scheduler: &mut Scheduler, handle: &Handle, request: &Request) -> (Vec<u32>, usize) {
+    let ear = submit(handle, request.clone()).unwrap();
+    settle(scheduler);
+    assert!(ear.is_done());
+    ear.with(|heard| (heard.tokens.clone(), heard.cached.unwrap()))
+}
+
+/// Steps until everything that is remembered is written.
+#[track_caller]
+fn written(scheduler: &mut Scheduler, handle: &Handle, count: u64) {
+    let start = Instant::now();
+    while handle.counters().disk.unwrap().written < count {
+        assert!(start.elapsed() < Duration::from_secs(60), "{:?}", handle.counters());
+        std::thread::sleep(Duration::from_millis(1));
+        scheduler.step();
+    }
+}
+
+#[test]
+fn a_seed_gives_the_same_tokens_after_a_restart() {
+    let engine = engine();
+    for policy in ["int4", "f16", "k=ch4:p128,v=rot4g32;recent=70;sinks=1"] {
+        let folder = TempDir::new().unwrap();
+        let requests: Vec<Request> =
+            (0..6).map(|i| request(prompt(i % 3, 130 + 45 * i as usize), u64::from(i), 20)).collect();
+        let expected: Vec<_> = requests.iter().map(|request| alone(&engine, policy, request).0).collect();
+        {
+            let (mut scheduler, complaints) = with_folder(&engine, policy, None, folder.path());
+            let handle = scheduler.handle();
+            for (request, expected) in requests.iter().zip(&expected) {
+                assert_eq!(&ask(&mut scheduler, &handle, request).0, expected, "{policy}");
+                let (tokens, cached) = ask(&mut scheduler, &handle, request);
+                assert_eq!(&tokens, expected, "{policy}, after a hit in memory");
+                assert!(cached > 0 || policy.contains("recent"), "{policy}");
+            }
+            drop(scheduler);
+            assert!(complaints.lock().unwrap().is_empty());
+        }
+        let (mut scheduler, complaints) = with_folder(&engine, policy, None, folder.path());
+        let handle = scheduler.handle();
+        // All at once: one waits for what is being loaded for another.
+        let ears: Vec<Ear> =
+            requests.iter().map(|request| submit(&handle, request.clone()).unwrap()).collect();
+        settle(&mut scheduler);
+        for (ear, expected) in ears.iter().zip(&expected) {
+            assert_eq!(&ear.tokens(), expected, "{policy}");
+            // Recent rows that are encoded by now cannot be gone back to.
+            assert!(ear.with(|heard| heard.cached > Some(0)) || policy.contains("recent"), "{policy}");
+        }
+        let counters = handle.counters();
+        assert!(counters.disk.unwrap().loaded_tokens > 0 && complaints.lock().unwrap().is_empty());
+        assert_eq!((counters.failed, counters.finished), (0, 6));
+    }
+}
+
+#[test]
+fn what_is_in_memory_is_not_loaded_and_what_is_on_disk_is_not_written() {
+    let (engine, folder) = (engine(), TempDir::new().unwrap());
+    let (mut scheduler, _) = with_folder(&engine, "int4", None, folder.path());
+    let handle = scheduler.handle();
+    // 4 sinks and 4 pages of 64.
+    let long = request(prompt(1, 260), 1, 2);
+    assert_eq!(ask(&mut scheduler, &handle, &long).1, 0);
+    written(&mut scheduler, &handle, 4);
+    assert_eq!(ask(&mut scheduler, &handle, &long).1, 196);
+    drop(scheduler);
+    assert_eq!(files(folder.path()), 4);
+
+    let (mut scheduler, _) = with_folder(&engine, "int4", None, folder.path());
+    let handle = scheduler.handle();
+    let short = request(prompt(1, 150), 1, 2);
+    assert_eq!(ask(&mut scheduler, &handle, &short).1, 132);
+    assert_eq!(handle.counters().disk.unwrap().loaded_tokens, 132);
+    assert_eq!(ask(&mut scheduler, &handle, &request(prompt(1, 300), 1, 2)).1, 260);
+    let disk = handle.counters().disk.unwrap();
+    assert_eq!((disk.loaded_tokens, disk.files, disk.written, disk.refused), (260, 4, 0, 0));
+    assert_eq!(ask(&mut scheduler, &handle, &long).1, 196);
+    assert_eq!(handle.counters().disk.unwrap().loaded_tokens, 260);
+}
+
+#[test]
+fn what_memory_forgets_is_loaded_again_within_the_cap() {
+    let (engine, folder) = (engine(), TempDir::new().unwrap());
+    let policy: Policy = "int4".parse().unwrap();
+    let cap = 2 * kv::memory(&policy, engine.model().states(), CONTEXT).unwrap();
+    let (mut scheduler, complaints) = with_folder(&engine, "int4", Some(cap), folder.path());
+    let handle = scheduler.handle();
+    let requests: Vec<Request> = (0..12).map(|i| request(prompt(i, 300), 3, 4)).collect();
+    for round in 0..2 {
+        for (number, request) in requests.iter().enumerate() {
+            let (tokens, cached) = ask(&mut scheduler, &handle, request);
+            assert_eq!(tokens, alone(&engine, "int4", request).0, "{number}, round {round}");
+            assert_eq!(cached, if round == 0 { 0 } else { 260 }, "{number}, round {round}");
+            written(&mut scheduler, &handle, 4 * (number as u64 + 1).max(12 * round));
+        }
+    }
+    let disk = handle.counters().disk.unwrap();
+    assert!(disk.loaded_tokens >= 6 * 260 && disk.files == 48, "{disk:?}");
+    assert_eq!((handle.counters().failed, handle.counters().set_aside), (0, 0));
+    assert!(complaints.lock().unwrap().is_empty());
+}
+
+#[test]
+fn trouble_with_files_is_told_once_and_fails_nobody() {
+    let (engine, folder) = (engine(), TempDir::new().unwrap());
+    let requests: Vec<Request> = (0..4).map(|i| request(prompt(i, 200), 3, 4)).collect();
+    let (mut scheduler, _) = with_folder(&engine, "int4", None, folder.path());
+    let handle = scheduler.handle();
+    ask(&mut scheduler, &handle, &requests[0]);
+    drop(scheduler);
+    let (mut scheduler, complaints) = with_folder(&engine, "int4", None, folder.path());
+    let handle = scheduler.handle();
+    drop(folder);
+    for request in &requests {
+        assert_eq!(ask(&mut scheduler, &handle, request).0, alone(&engine, "int4", request).0);
+    }
+    drop(scheduler);
+    let complaints = complaints.lock().unwrap();
+    let about = |words: &str| complaints.iter().filter(|said| said.contains(words)).count();
+    assert_eq!(
+        (about("cannot read the file"), about("prefixes are not written"), complaints.len()),
+        (1, 1, 2)
+    );
+}
+
+#[test]
+fn a_scheduler_that_is_told_to_stop_writes_what_it_has_read() {
+    let (engine, folder) = (engine(), TempDir::new().unwrap());
+    let (scheduler, _) = with_folder(&engine, "int4", None, folder.path());
+    let handle = scheduler.handle();
+    let ears: Vec<Ear> = (0..8).map(|i| submit(&handle, request(prompt(i, 260), 1, 3)).unwrap()).collect();
+    let worker = std::thread::spawn(move || scheduler.run());
+    handle.stop(Instant::now() + Duration::from_secs(60));
+    worker.join().unwrap();
+    assert!(ears.iter().all(Ear::is_done));
+    assert_eq!(files(folder.path()), 8 * 4);
+    // And one that waits for files is not forgotten.
+    let (scheduler, _) = with_folder(&engine, "int4", None, folder.path());
+    let handle = scheduler.handle();
+    let ear = submit(&handle, request(prompt(3, 300), 1, 3)).unwrap();
+    handle.stop(Instant::now() + Duration::from_secs(60));
+    scheduler.run();
+    assert!(ear.is_done() && ear.with(|heard| heard.cached) == Some(260));
+}

@@ -55,7 +55,8 @@ pub fn serve_within(
     let file = Gguf::from_bytes(model).unwrap();
     let engine = Arc::new(Engine::load(&Checkpoint::from_gguf(file), LoadOptions::default()).unwrap());
     let policy: Policy = "int4".parse().unwrap();
-    let empty = KvCache::in_arena(policy, engine.model().states(), 480, arena).unwrap();
+    let context = engine.model().context().unwrap() - 32;
+    let empty = KvCache::in_arena(policy, engine.model().states(), context, arena).unwrap();
     let layout = Arc::clone(empty.sequence().layout());
     let mut scheduler = Scheduler::new(engine, empty, work);
     if let Some(folder) = folder {

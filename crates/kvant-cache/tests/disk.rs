@@ -72,12 +72,7 @@ proptest! {
             prop_assert!(same(&sequence, &fresh(&layout, &prompt)));
             prop_assert_eq!(tier.save(&prompt, &sequence, || true).unwrap(), whole(prompt.len()));
             known.push(prompt);
-            let mut steps: Vec<&[u32]> = known
-                .iter()
-                .flat_map(|t| (SINKS + PAGE..=t.len()).step_by(PAGE).map(|end| &t[..end]))
-                .collect();
-            steps.sort();
-            steps.dedup();
+            let steps = steps(&known);
             prop_assert_eq!(files(folder.path()).len(), steps.len());
             prop_assert_eq!(tier.usage().bytes, total(folder.path()));
         }

@@ -28,12 +28,7 @@ proptest! {
         // Nobody but the tree holds anything now, so it must account for every slot.
         let (usage, held) = (tree.usage(), arena.usage());
         prop_assert_eq!((usage.pages, usage.bytes), (held.pages, held.used));
-        let mut steps: Vec<&[u32]> = known
-            .iter()
-            .flat_map(|t| (SINKS + PAGE..=t.len()).step_by(PAGE).map(|end| &t[..end]))
-            .collect();
-        steps.sort();
-        steps.dedup();
+        let steps = steps(&known);
         let size = |step: &&[u32]| if step.len() == SINKS + PAGE { step.len() } else { PAGE };
         prop_assert_eq!(usage.tokens, steps.iter().map(size).sum::<usize>());
         tree.clear();

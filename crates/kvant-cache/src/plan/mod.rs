@@ -144,7 +144,7 @@ impl Plan {
         Policy { plan: Some(Arc::clone(self)), ..policy.clone() }
     }
 
-    /// Bytes of its numbers in memory. The bases that codecs use are these, not copies.
+    /// Bytes of its numbers in memory. The bases of `klt` codecs are these; balanced and learned ones are copies, and not counted.
     pub fn memory(&self) -> usize {
         let sides = |head: &PlannedHead| {
             let [key, value] = [&head.key, &head.value].map(|side| {

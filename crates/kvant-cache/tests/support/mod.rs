@@ -75,3 +75,14 @@ pub fn prompts(most: usize) -> impl Strategy<Value = Vec<Vec<u32>>> {
 pub fn prompt(parts: &[(u32, usize)]) -> Vec<u32> {
     parts.iter().flat_map(|(token, count)| std::iter::repeat_n(*token, *count)).collect()
 }
+
+/// Every beginning of these prompts that ends with a step of whole pages, once.
+pub fn steps(prompts: &[Vec<u32>]) -> Vec<&[u32]> {
+    let mut steps: Vec<&[u32]> = prompts
+        .iter()
+        .flat_map(|prompt| (SINKS + PAGE..=prompt.len()).step_by(PAGE).map(|end| &prompt[..end]))
+        .collect();
+    steps.sort();
+    steps.dedup();
+    steps
+}

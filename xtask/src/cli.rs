@@ -1,5 +1,6 @@
 //! What was typed after `cargo xtask`, and the text that teaches it.
 
+use crate::named::NAMED;
 use crate::steps::CHECKS;
 
 /// Seconds each fuzz target runs unless `--seconds` says otherwise.
@@ -41,7 +42,7 @@ pub struct RecordOptions {
 pub struct TestOptions {
     /// A step that cannot run here counts as failed.
     pub strict: bool,
-    /// Miri and AddressSanitizer too.
+    /// The steps that take long too.
     pub all: bool,
     /// Only these steps; all of them when empty.
     pub only: Vec<String>,
@@ -83,9 +84,9 @@ fn test_options(args: &[String]) -> Result<TestOptions, String> {
             flag if flag.starts_with('-') => {
                 return Err(format!("`test` has no option `{flag}` (it has --all and --strict)"));
             }
-            name if CHECKS.iter().any(|check| check.name == name) => options.only.push(name.to_string()),
+            name if step_names().any(|known| known == name) => options.only.push(name.to_string()),
             name => {
-                let known: Vec<&str> = CHECKS.iter().map(|check| check.name).collect();
+                let known: Vec<&str> = step_names().collect();
                 return Err(format!("there is no step `{name}`; the steps are {}", known.join(", ")));
             }
         }
@@ -94,6 +95,11 @@ fn test_options(args: &[String]) -> Result<TestOptions, String> {
         return Err("--all and the name of a step contradict each other".to_string());
     }
     Ok(options)
+}
+
+/// Every step of `test`, quick and long.
+fn step_names() -> impl Iterator<Item = &'static str> {
+    CHECKS.iter().map(|check| check.name).chain(NAMED.iter().map(|named| named.name))
 }
 
 fn ledger(args: &[String]) -> Result<Command, String> {
@@ -149,11 +155,17 @@ cargo xtask test [--all] [--strict] [STEP...]
     packages through apt-get, with sudo where you are not root), runs every step even after one has
     failed, and closes with a table. A step that cannot run on this system is listed with the reason;
     with --strict, or with CI=true in the environment, that fails the run.
-    --all adds miri and asan. Naming steps runs only those:
+    Naming steps runs only those:
 ",
     );
     for check in CHECKS {
-        text += &format!("        {:<9} {}\n", check.name, check.about);
+        text += &format!("        {:<13}{}\n", check.name, check.about);
+    }
+    text += "    These take long, and run when they are named, or with --all. Each leaves word in docs/results/checks.json
+    of what became of it, and the closing table lists those that did not run, with what is known of them:
+";
+    for named in NAMED {
+        text += &format!("        {:<13}{}\n", named.name, named.about);
     }
     text += "
 cargo xtask aarch64 [ARGS for cargo test]
@@ -176,7 +188,8 @@ cargo xtask ledger [check | record NAME ROWS.jsonl COMMAND...]
     writes nothing, and fails if one differs. With record: takes the rows that COMMAND printed (kvant eval
     --json, for instance) into docs/results/NAME.json.
 
-Useful in the environment: CARGO_BUILD_JOBS=1 leaves the machine usable; KVANT_SIMD forces one
+Useful in the environment: KVANT_MODELS lists model files, as PATH does, for `test record`, and KVANT_TEXT is
+the text they read; CARGO_BUILD_JOBS=1 leaves the machine usable; KVANT_SIMD forces one
 instruction set; PROPTEST_CASES sets how many cases each property test tries.
 ";
     text
@@ -204,6 +217,8 @@ mod tests {
         assert_eq!(parse_line("test --strict --all"), Ok(Command::Test(strict)));
         let only = TestOptions { only: vec!["fmt".into(), "house".into()], ..Default::default() };
         assert_eq!(parse_line("test fmt house"), Ok(Command::Test(only)));
+        let long = TestOptions { only: vec!["record".into(), "miri".into()], ..Default::default() };
+        assert_eq!(parse_line("test record miri"), Ok(Command::Test(long)));
     }
 
     #[test]
@@ -247,8 +262,9 @@ mod tests {
 
     #[test]
     fn help_names_every_step() {
-        for check in CHECKS {
-            assert!(help().contains(check.name) && help().contains(check.about), "{}", check.name);
+        let checks = CHECKS.iter().map(|check| (check.name, check.about));
+        for (name, about) in checks.chain(NAMED.iter().map(|named| (named.name, named.about))) {
+            assert!(help().contains(name) && help().contains(about), "{name}");
         }
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! `cargo xtask test` is the one command that passes all tests on a fresh machine. It installs what a step
 //! needs ([`needs`]), runs the steps one after the other ([`steps`], [`nightly`]), passes their output through
-//! ([`process`]) and closes with a table that has a row for every step ([`summary`]).
+//! ([`process`]) and closes with a table that has a row for every step ([`summary`]), and a list of the steps that take too
+//! long for every change ([`named`]).
 //!
 //! **Invariant:** nothing is skipped silently. A step that cannot run says why, in the table; on a CI machine
 //! or with `--strict` that is a failure.
@@ -13,6 +14,7 @@
 mod cli;
 mod house;
 mod ledger;
+mod named;
 mod needs;
 mod nightly;
 mod process;

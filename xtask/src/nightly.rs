@@ -17,6 +17,8 @@ const ASAN_PROPTEST_CASES: &str = "64";
 /// Of each kernel crate, the tests that are small enough.
 const MIRI_TESTS: &[[&str; 3]] = &[["-p", "kvant-codec", "--test=memory"], ["-p", "kvant-threads", "--lib"]];
 const FUZZ_TARGETS: &str = "fuzz/fuzz_targets";
+/// Seconds for each target where all are run among other steps.
+const FUZZ_SECONDS: u32 = 20;
 
 /// `cargo miri test` with these arguments; every verb on small pages and the thread pool when there are none.
 pub fn miri(args: Vec<String>) -> Step {
@@ -40,7 +42,8 @@ pub fn fuzz(options: &FuzzOptions) -> Result<Vec<Step>, String> {
     Ok(targets.into_iter().map(step).collect())
 }
 
-fn run_miri(args: &[String]) -> Outcome {
+/// As [`miri`].
+pub fn run_miri(args: &[String]) -> Outcome {
     needs::nightly(&["miri", "rust-src"])?;
     let test = |args: &[String]| {
         nightly_cargo(&["miri", "test"])
@@ -61,7 +64,8 @@ fn run_miri(args: &[String]) -> Outcome {
     Ok(ran)
 }
 
-fn run_asan(args: &[String]) -> Outcome {
+/// As [`asan`].
+pub fn run_asan(args: &[String]) -> Outcome {
     needs::nightly(&[])?;
     // Naming the target, though it is the host, keeps the sanitizer out of build scripts and macros; a folder
     // of its own keeps the other builds.
@@ -77,6 +81,17 @@ fn run_asan(args: &[String]) -> Outcome {
     .env("RUSTFLAGS", "-Zsanitizer=address")
     .env_default("PROPTEST_CASES", ASAN_PROPTEST_CASES)
     .run()
+}
+
+/// Builds every fuzz target and runs each for a short while.
+pub fn fuzz_all() -> Outcome {
+    let targets = fuzz_targets(Path::new(FUZZ_TARGETS)).map_err(Trouble::failed)?;
+    let mut ran = Tally { reports: 1, ..Tally::default() };
+    for target in targets {
+        run_fuzz(&target, FUZZ_SECONDS)?;
+        ran.passed += 1;
+    }
+    Ok(ran)
 }
 
 fn run_fuzz(target: &str, seconds: u32) -> Outcome {

@@ -83,6 +83,21 @@ impl Call {
         output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
+    /// The same with `input` to read.
+    pub fn probe_with(self, input: &str) -> Option<String> {
+        let mut command = self.command();
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().ok()?;
+        let mut stdin = child.stdin.take()?;
+        let output = thread::scope(|scope| {
+            // A program may answer before it has read everything, and neither may wait for the other.
+            scope.spawn(move || stdin.write_all(input.as_bytes()));
+            child.wait_with_output()
+        });
+        let output = output.ok()?;
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
     fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
         command.args(&self.args).envs(self.env.iter().map(|(key, value)| (key, value)));
@@ -137,6 +152,13 @@ mod tests {
         let tests = pass_through(&text[..], &mut copy);
         assert_eq!(copy, text);
         assert_eq!(tests, Tally { passed: 2, failed: 0, ignored: 1, reports: 1 });
+    }
+
+    #[test]
+    fn a_program_reads_what_it_is_given() {
+        let long = "line\n".repeat(100_000);
+        assert_eq!(call("cat", ["-"]).probe_with(&long).as_deref(), Some(long.as_str()));
+        assert_eq!(call("false", [""; 0]).probe_with("x"), None);
     }
 
     #[test]

@@ -53,16 +53,14 @@ pub struct Record {
 /// Runs every step, whatever became of the ones before, and prints the closing table.
 /// True when all is well; with `strict`, a step that could not run is not well.
 pub fn run_all(steps: Vec<Step>, strict: bool) -> bool {
-    run_all_with_hint(steps, strict, None)
+    run_all_and_say(steps, strict, String::new)
 }
 
-/// As [`run_all`], with one more line of advice below the table.
-pub fn run_all_with_hint(steps: Vec<Step>, strict: bool, hint: Option<&str>) -> bool {
+/// As [`run_all`], with more to say below the table, once all steps have run.
+pub fn run_all_and_say(steps: Vec<Step>, strict: bool, say: impl FnOnce() -> String) -> bool {
     let records: Vec<Record> = steps.into_iter().map(run_one).collect();
     print!("\n{}", summary::table(&records));
-    if let Some(hint) = hint {
-        println!("{hint}");
-    }
+    print!("{}", say());
     let tally = summary::total(&records, strict);
     println!("{} passed, {} failed", tally.passed, tally.failed);
     tally.failed == 0

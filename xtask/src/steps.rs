@@ -3,10 +3,11 @@
 use std::env::consts::ARCH;
 
 use crate::cli::TestOptions;
+use crate::named::{self, NAMED};
 use crate::needs::{self, Package};
 use crate::process::cargo;
 use crate::step::{self, Outcome, Step};
-use crate::{house, ledger, nightly};
+use crate::{house, ledger};
 
 /// A check every change has to pass.
 pub struct Check {
@@ -31,13 +32,17 @@ pub const CHECKS: &[Check] = &[
     Check { name: "clients", about: "the openai package and schemathesis against a server", run: clients },
     Check { name: "doctest", about: "the examples in the documentation", run: doctest },
     Check { name: "doc", about: "the documentation builds without a warning", run: doc },
-    Check { name: "aarch64", about: "kernel tests on 64-bit ARM, under qemu", run: || on_aarch64(&[]) },
+    Check {
+        name: "aarch64",
+        about: "kernel tests on 64-bit ARM, under qemu",
+        run: || on_aarch64(&[], ARM_PROPTEST_CASES),
+    },
     Check { name: "apple", about: "the kernel crates type-check for Apple silicon", run: apple },
 ];
 
 /// The crates whose code depends on the processor, by its instructions or by its order of memory accesses: what
 /// runs under qemu, Miri and AddressSanitizer.
-const KERNEL_CRATES: &[&str] =
+pub const KERNEL_CRATES: &[&str] =
     &["kvant-simd", "kvant-threads", "kvant-weights", "kvant-codec", "kvant-cache", "kvant-attention"];
 
 const ARM_LINUX: &str = "aarch64-unknown-linux-gnu";
@@ -49,8 +54,11 @@ const ARM_PACKAGES: &[Package] = &[
     Package { name: "libc6-dev-arm64-cross", brings: "/usr/aarch64-linux-gnu/lib/libc.so" },
     Package { name: "qemu-user", brings: "qemu-aarch64" },
 ];
-/// qemu is some twenty times slower than the machine it runs on, so each property gets fewer cases there.
-const ARM_PROPTEST_CASES: &str = "16";
+/// qemu is some twenty times slower than the machine it runs on, so each property gets few cases there, and long lists are
+/// gone through in part.
+const ARM_PROPTEST_CASES: &str = "8";
+/// Enough for the whole of every list.
+const ARM_PROPTEST_CASES_WIDE: &str = "64";
 
 /// What shows the HTML report and the server's page to their tests, and how tests are told that there is none.
 const BROWSER: &[Package] = &[Package { name: "chromium", brings: "chromium" }];
@@ -70,19 +78,20 @@ pub fn run(options: &TestOptions) -> bool {
         .filter(|check| wanted(check.name))
         .map(|check| Step::new(check.name, check.about, check.run))
         .collect();
-    let hint = if options.all {
-        steps.extend([nightly::miri(Vec::new()), nightly::asan(Vec::new())]);
-        "Fuzzing is a separate command: cargo xtask fuzz."
-    } else {
-        "Miri, AddressSanitizer and fuzzing are separate commands: cargo xtask miri, asan, fuzz."
-    };
+    let named = |name: &str| options.all || options.only.iter().any(|only| only == name);
+    steps.extend(NAMED.iter().filter(|step| named(step.name)).map(|step| step.step()));
     let on_ci = std::env::var("CI").is_ok_and(|value| !matches!(value.as_str(), "" | "0" | "false"));
-    step::run_all_with_hint(steps, options.strict || on_ci, Some(hint))
+    step::run_all_and_say(steps, options.strict || on_ci, || named::not_run(named))
 }
 
 /// `cargo test` with these arguments on 64-bit ARM; the kernel tests when there are none.
 pub fn aarch64(args: Vec<String>) -> Step {
-    Step::new("aarch64", "64-bit ARM, under qemu", move || on_aarch64(&args))
+    Step::new("aarch64", "64-bit ARM, under qemu", move || on_aarch64(&args, ARM_PROPTEST_CASES))
+}
+
+/// The kernel tests with all their cases on 64-bit ARM.
+pub fn aarch64_wide() -> Outcome {
+    on_aarch64(&[], ARM_PROPTEST_CASES_WIDE)
 }
 
 /// The arguments for cargo, or `-p` each kernel crate and this selection of its tests.
@@ -143,7 +152,7 @@ fn doc() -> Outcome {
     cargo(["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings").run()
 }
 
-fn on_aarch64(args: &[String]) -> Outcome {
+fn on_aarch64(args: &[String], cases: &str) -> Outcome {
     // Options go before the caller's arguments, which may end in `-- ...` for the test program.
     let test = |options: &[&str]| {
         cargo(["test", "--no-fail-fast"]).args(options).args(or_kernel_tests(args, "--tests"))
@@ -158,7 +167,7 @@ fn on_aarch64(args: &[String]) -> Outcome {
     test(&["--target", ARM_LINUX])
         .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", ARM_LINKER)
         .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", ARM_RUNNER)
-        .env_default("PROPTEST_CASES", ARM_PROPTEST_CASES)
+        .env_default("PROPTEST_CASES", cases)
         .run()
 }
 

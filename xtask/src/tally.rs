@@ -1,4 +1,4 @@
-//! Counts tests from what `cargo test` and `cargo nextest` print.
+//! Counts tests from what `cargo test`, `cargo nextest` and the record print.
 
 use std::ops::AddAssign;
 
@@ -29,6 +29,8 @@ pub struct Counter {
     cargo_test: Tally,
     /// From `Summary [ 0.012s] 5 tests run: 3 passed (1 slow), 1 failed, 1 timed out, 0 skipped`.
     nextest: Option<Tally>,
+    /// From `247 lines of avx512 compared, 0 differ`.
+    record: Tally,
 }
 
 impl Counter {
@@ -42,14 +44,25 @@ impl Counter {
             && let Some((_, counts)) = line.split_once(" run: ")
         {
             *self.nextest.get_or_insert_default() += sum(counts);
+        } else if let Some(tally) = compared(&line) {
+            self.record += tally;
         }
     }
 
     /// The tests so far. nextest repeats what a failed test printed, `test result` and all, so where it has
     /// spoken nothing else counts.
     pub fn tests(&self) -> Tally {
-        self.nextest.unwrap_or(self.cargo_test)
+        let mut tests = self.nextest.unwrap_or(self.cargo_test);
+        tests += self.record;
+        tests
     }
+}
+
+/// The lines of a record that are as recorded, and those that are not.
+fn compared(line: &str) -> Option<Tally> {
+    let (lines, differ) = line.trim().strip_suffix(" differ")?.split_once(" compared, ")?;
+    let (compared, failed) = (lines.split_once(" lines of ")?.0.parse().ok()?, differ.parse().ok()?);
+    Some(Tally { passed: usize::saturating_sub(compared, failed), failed, ignored: 0, reports: 1 })
 }
 
 /// The sum of a list such as `3 passed, 1 failed`.
@@ -124,6 +137,13 @@ test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; 
         let text = "\u{1b}[32;1m     Summary\u{1b}[0m [ 0.1s] \u{1b}[1m1\u{1b}[0m test run: \u{1b}[1m1\u{1b}[0m \
                     \u{1b}[32;1mpassed\u{1b}[0m, \u{1b}[1m0\u{1b}[0m \u{1b}[33;1mskipped\u{1b}[0m";
         assert_eq!(count(text), (1, 0, 0));
+    }
+
+    #[test]
+    fn reads_the_record() {
+        let text = "avx2 fixture gemma f32 logits: 12, recorded 34\n247 lines of avx2 compared, 1 differ";
+        assert_eq!(count(text), (246, 1, 0));
+        assert_eq!(count("no lines of code compared, all differ"), (0, 0, 0));
     }
 
     #[test]

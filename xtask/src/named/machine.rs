@@ -1,0 +1,86 @@
+//! Where and when: the machine in a few words, and the date.
+
+use std::fs;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// The processor and how many cores of it there are.
+pub fn name() -> String {
+    // Only Linux has the file; elsewhere the instruction set has to do.
+    let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let cpu = cpu(&info).unwrap_or_else(|| std::env::consts::ARCH.to_string());
+    format!("{cpu}, {cores} {}", if cores == 1 { "core" } else { "cores" })
+}
+
+/// The processor's name, with its model where there is one: virtual machines hide the name.
+fn cpu(info: &str) -> Option<String> {
+    let field = |name: &str| {
+        let fields = info.lines().filter_map(|line| line.split_once(':'));
+        fields.map(|(key, value)| (key.trim(), value.trim())).find(|(key, _)| *key == name).map(|(_, v)| v)
+    };
+    let name = field("model name")?;
+    Some(match field("model") {
+        Some(model) => format!("{name} (model {model})"),
+        None => name.to_string(),
+    })
+}
+
+/// The day, in UTC, as 2031-02-03.
+pub fn today() -> String {
+    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+    date(seconds / 86_400)
+}
+
+/// The date so many days after 1970-01-01: whole years, then whole months.
+fn date(mut days: u64) -> String {
+    let is_leap =
+        |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
+    let mut year = 1970;
+    loop {
+        let length = 365 + u64::from(is_leap(year));
+        if days < length {
+            break;
+        }
+        days -= length;
+        year += 1;
+    }
+    let mut month = 1;
+    for length in [31, 28 + u64::from(is_leap(year)), 31, 30, 31, 30, 31, 31, 30, 31, 30] {
+        if days < length {
+            break;
+        }
+        days -= length;
+        month += 1;
+    }
+    format!("{year}-{month:02}-{:02}", days + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn days_become_dates() {
+        for (days, expected) in [
+            (0, "1970-01-01"),
+            (58, "1970-02-28"),
+            (59, "1970-03-01"),
+            (364, "1970-12-31"),
+            (365, "1971-01-01"),
+            (11_016, "2000-02-29"),
+            (11_017, "2000-03-01"),
+            (20_454, "2026-01-01"),
+        ] {
+            assert_eq!(date(days), expected, "{days}");
+        }
+    }
+
+    #[test]
+    fn a_processor_is_named_with_its_model() {
+        let info =
+            "processor\t: 0\nmodel\t\t: 207\nmodel name\t: Intel(R) Xeon(R) Processor\nprocessor\t: 1\n";
+        assert_eq!(cpu(info).as_deref(), Some("Intel(R) Xeon(R) Processor (model 207)"));
+        assert_eq!(cpu("processor : 0\nBogoMIPS : 50\n"), None);
+        assert!(name().contains("core"));
+    }
+}

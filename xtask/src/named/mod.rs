@@ -1,0 +1,174 @@
+//! Steps that take too long for every change. Each is a line of [`NAMED`]; `cargo xtask test NAME` or `--all` runs it.
+//!
+//! A named step that ran leaves a line in [`FILE`]: what became of it, on which day and machine, how many tests there were,
+//! and a hash of every folder it covers. Whoever runs the tests without it is told the last of these, and which folders
+//! have changed since.
+//!
+//! **Invariant:** nothing is left out silently. A named step that did not run is listed below the closing table.
+
+mod machine;
+mod ran;
+mod tree;
+
+use std::path::Path;
+
+use crate::nightly;
+use crate::process::cargo;
+use crate::step::{Outcome, Step, Trouble};
+use crate::steps::{self, KERNEL_CRATES};
+use crate::tally::Tally;
+use ran::{Ran, Runs};
+
+/// Where named steps leave word.
+const FILE: &str = "docs/results/checks.json";
+
+/// A step that takes long.
+pub struct Named {
+    pub name: &'static str,
+    /// A few words for its heading and for the help text.
+    pub about: &'static str,
+    /// Folders whose change makes what it found out of date.
+    covers: fn() -> Vec<String>,
+    run: fn() -> Outcome,
+}
+
+/// All of them, in the order they run.
+pub const NAMED: &[Named] = &[
+    Named {
+        name: "record",
+        about: "logits, pages, old sessions and KL figures are those of docs/results/record.json",
+        covers: || vec!["crates".to_string()],
+        run: record,
+    },
+    Named {
+        name: "miri",
+        about: "the portable kernels and the thread pool under Miri",
+        covers: || crates(&["kvant-simd", "kvant-threads", "kvant-codec"]),
+        run: || nightly::run_miri(&[]),
+    },
+    Named {
+        name: "asan",
+        about: "the kernels under AddressSanitizer",
+        covers: || crates(KERNEL_CRATES),
+        run: || nightly::run_asan(&[]),
+    },
+    Named {
+        name: "fuzz",
+        about: "every fuzz target for a short while",
+        covers: || {
+            let mut folders = crates(&["kvant-codec", "kvant-cache", "kvant-model"]);
+            folders.push("fuzz".to_string());
+            folders
+        },
+        run: nightly::fuzz_all,
+    },
+    Named {
+        name: "aarch64-wide",
+        about: "every case of the kernel tests on 64-bit ARM, under qemu",
+        covers: || crates(KERNEL_CRATES),
+        run: steps::aarch64_wide,
+    },
+];
+
+/// Instruction sets whose fixtures are held against the record besides the best one of this machine.
+const OTHER_TIERS: &[&str] = &["avx2", "scalar"];
+/// Model files to hold against the record, and the text they read.
+const MODELS: &str = "KVANT_MODELS";
+const TEXT: &str = "KVANT_TEXT";
+
+impl Named {
+    /// As a step that leaves word of what became of it.
+    pub fn step(&'static self) -> Step {
+        Step::new(self.name, self.about, || {
+            let tree = tree::hashes(Path::new("."), &(self.covers)());
+            let outcome = (self.run)();
+            if matches!(outcome, Err(Trouble::NotRun { .. })) {
+                return outcome;
+            }
+            let written = tree.and_then(|tree| {
+                let mut runs = Runs::read(Path::new(FILE))?;
+                runs.insert(self.name, Ran::new(&outcome, machine::today(), machine::name(), tree));
+                runs.write(Path::new(FILE))
+            });
+            // A failure of the step itself is the more important one.
+            outcome.and_then(|tests| written.map(|()| tests).map_err(Trouble::failed))
+        })
+    }
+}
+
+/// What is to be said of the named steps that were not run; empty if all were.
+pub fn not_run(ran: impl Fn(&str) -> bool) -> String {
+    let left_out: Vec<&Named> = NAMED.iter().filter(|named| !ran(named.name)).collect();
+    let runs = match Runs::read(Path::new(FILE)) {
+        Ok(runs) => runs,
+        Err(message) => return format!("{message}\n"),
+    };
+    let mut text = String::new();
+    for named in left_out {
+        let status = match tree::hashes(Path::new("."), &(named.covers)()) {
+            Ok(tree) => runs.status(named.name, &tree),
+            Err(message) => message,
+        };
+        text += &format!("  {:<12} {status}\n", named.name);
+    }
+    match text.is_empty() {
+        true => text,
+        false => format!("not run here (cargo xtask test NAME, or --all):\n{text}"),
+    }
+}
+
+fn crates(names: &[&str]) -> Vec<String> {
+    names.iter().map(|name| format!("crates/{name}")).collect()
+}
+
+/// Every fixture on every instruction set of this machine, and models on the best one.
+fn record() -> Outcome {
+    let run = |options: &[String]| {
+        let example = ["run", "--release", "-p", "kvant-eval", "--example", "record", "--"];
+        cargo(example).args(["check", "docs/results/record.json"]).args(options)
+    };
+    let mut options = Vec::new();
+    if let Some(models) = std::env::var_os(MODELS) {
+        let models = std::env::split_paths(&models).map(|model| model.display().to_string());
+        options.extend(models.flat_map(|model| ["--model".to_string(), model]));
+        if let Ok(text) = std::env::var(TEXT) {
+            options.extend(["--text".to_string(), text]);
+        }
+    } else {
+        println!(
+            "real models are held against the record too where {MODELS} lists their files, and {TEXT} a text"
+        );
+    }
+    let mut tally = run(&options).run()?;
+    if cfg!(target_arch = "x86_64") {
+        for tier in OTHER_TIERS {
+            tally += run(&[]).env("KVANT_SIMD", *tier).run()?;
+        }
+    }
+    match tally.passed {
+        0 => Err(Trouble::failed("no line of the record was compared")),
+        _ => Ok(Tally { reports: 1, ..tally }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn named_steps_cover_folders_that_exist() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        for named in NAMED {
+            for folder in (named.covers)() {
+                assert!(root.join(&folder).is_dir(), "{}: there is no {folder}", named.name);
+            }
+        }
+    }
+
+    #[test]
+    fn names_are_no_names_of_other_steps() {
+        for named in NAMED {
+            assert!(steps::CHECKS.iter().all(|check| check.name != named.name), "{}", named.name);
+        }
+    }
+}

@@ -5,6 +5,7 @@
 //! a *parked* one the caller sleeps long enough for the workers to do so too. The same with rayon, in the same
 //! run and interleaved.
 
+use kvant_threads::{Pool, for_each, processors};
 use rayon::prelude::*;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -19,11 +20,12 @@ trait Runner {
     fn region(&self, work: impl Fn(usize) + Sync + Send);
 }
 
+/// Called inside its pool.
 struct Kvant(usize);
 
 impl Runner for Kvant {
     fn region(&self, work: impl Fn(usize) + Sync + Send) {
-        kvant_threads::for_each(self.0, work);
+        for_each(self.0, work);
     }
 }
 
@@ -127,19 +129,19 @@ fn main() {
     println!("microseconds, best / median; a bare round trip: {}\n", best_and_median(&mut round_trips));
     println!("| threads | pool | awake, open | awake, meeting | parked, open | parked, meeting |");
     println!("|--:|---|--:|--:|--:|--:|");
-    for threads in 2..=kvant_threads::threads() {
-        kvant_threads::set_threads(threads);
+    for threads in 2..=processors() {
+        let own = Pool::new(threads);
         let pool = match rayon::ThreadPoolBuilder::new().num_threads(threads).build() {
             Ok(pool) => pool,
             Err(error) => return eprintln!("rayon cannot start {threads} threads: {error}"),
         };
         let (mut ours, mut theirs) = (Samples::default(), Samples::default());
         for _ in 0..BATCHES {
-            ours.add_awake(&Kvant(threads), threads);
+            own.install(|| ours.add_awake(&Kvant(threads), threads));
             pool.install(|| theirs.add_awake(&Rayon(threads), threads));
         }
         for _ in 0..WAKE_UPS {
-            ours.add_parked(&Kvant(threads), threads);
+            own.install(|| ours.add_parked(&Kvant(threads), threads));
             pool.install(|| theirs.add_parked(&Rayon(threads), threads));
         }
         println!("| {threads} | kvant |{}", ours.cells());

@@ -1,18 +1,70 @@
 //! A caller's view of its workers.
 
 use crate::MAX_THREADS;
+use crate::entered::Entered;
+use crate::executor::Executor;
 use crate::region::Region;
 use crate::slot::Slot;
+use std::fmt;
 use std::num::NonZero;
 use std::panic::resume_unwind;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::thread::{self, JoinHandle};
 
-/// Workers, and how many of them take part.
+/// A handle of a thread pool. Clones are handles of the same one; its threads are started by the first region that
+/// needs them, and end when the last handle is dropped.
+#[derive(Clone)]
 pub struct Pool {
-    /// Zero until it is set.
-    threads: AtomicUsize,
+    shared: Arc<Shared>,
+}
+
+impl Pool {
+    /// A pool of so many threads, callers of regions included, held within `1..=MAX_THREADS`.
+    pub fn new(threads: usize) -> Self {
+        Self::with(threads, None)
+    }
+
+    /// A pool that runs its regions on threads that are there already.
+    pub fn with_executor(executor: impl Executor + 'static) -> Self {
+        Self::with(executor.threads(), Some(Box::new(executor)))
+    }
+
+    fn with(threads: usize, executor: Option<Box<dyn Executor>>) -> Self {
+        let threads = threads.clamp(1, MAX_THREADS);
+        Self { shared: Arc::new(Shared { threads, executor, workers: Mutex::new(Vec::new()) }) }
+    }
+
+    /// Threads that take part in a region, the caller included.
+    pub fn threads(&self) -> usize {
+        self.shared.threads
+    }
+
+    /// Calls `work` on this thread; the regions that it asks for run on this pool. Afterwards, also when it panics, the
+    /// thread is in the pool that it was in before. A thread that `work` starts has entered no pool.
+    pub fn install<R>(&self, work: impl FnOnce() -> R) -> R {
+        let _entered = Entered::pool(&self.shared);
+        work()
+    }
+}
+
+/// As many threads as there are processors for this program.
+impl Default for Pool {
+    fn default() -> Self {
+        Self::new(processors())
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pool").field("threads", &self.threads()).finish_non_exhaustive()
+    }
+}
+
+/// What the handles of a pool share.
+pub struct Shared {
+    threads: usize,
+    /// Threads that are lent, in place of workers.
+    executor: Option<Box<dyn Executor>>,
     /// Held by the caller of the region that runs. Who cannot have it at once works alone, and that covers tasks
     /// that start regions as well as other threads.
     workers: Mutex<Vec<Worker>>,
@@ -23,45 +75,28 @@ struct Worker {
     thread: JoinHandle<()>,
 }
 
-impl Pool {
-    pub const fn new() -> Self {
-        Self { threads: AtomicUsize::new(0), workers: Mutex::new(Vec::new()) }
-    }
-
+impl Shared {
     pub fn threads(&self) -> usize {
-        match self.threads.load(Ordering::Relaxed) {
-            0 => processors().min(MAX_THREADS),
-            threads => threads,
-        }
-    }
-
-    pub fn set_threads(&self, threads: usize) {
-        self.threads.store(threads.clamp(1, MAX_THREADS), Ordering::Relaxed);
+        self.threads
     }
 
     pub fn for_each(&self, tasks: usize, work: impl Fn(usize) + Sync) {
-        let threads = self.threads().min(tasks);
+        let threads = self.threads.min(tasks);
         let workers = if threads > 1 { self.try_workers() } else { None };
         let Some(mut workers) = workers else {
             return (0..tasks).for_each(work);
         };
-        while workers.len() < threads - 1 {
-            match Worker::start() {
-                Ok(worker) => workers.push(worker),
-                Err(_) => break,
-            }
-        }
         let region = Region::new(tasks, &work);
-        {
-            let helpers = &workers[..workers.len().min(threads - 1)];
-            let settled = SettleOnDrop(helpers);
-            let crowded = threads > processors();
-            for worker in helpers {
-                // SAFETY: `settled` is dropped before the region, also when something here unwinds.
-                unsafe { worker.slot.offer(&region, crowded, worker.thread.thread()) };
+        match &self.executor {
+            None => self.offer(&region, threads - 1, &mut workers),
+            Some(executor) => {
+                executor.run(threads, &|| {
+                    let _entered = Entered::worker(self.threads);
+                    region.work();
+                });
+                // What nobody has taken.
+                region.work();
             }
-            region.work();
-            drop(settled);
         }
         drop(workers);
         if let Some(payload) = region.into_panic() {
@@ -69,16 +104,25 @@ impl Pool {
         }
     }
 
-    pub fn for_each_chunk<T: Send>(&self, data: &mut [T], len: usize, work: impl Fn(usize, &mut [T]) + Sync) {
-        assert!(len > 0, "chunks of no items");
-        let (start, total) = (Start(data.as_mut_ptr()), data.len());
-        self.for_each(total.div_ceil(len), |i| {
-            let at = i * len;
-            // SAFETY: `at < total`, as `i` is below the number of chunks; chunks do not overlap and every `i` comes
-            // once; `data` stays borrowed until all tasks are done; and `T: Send` lets another thread write to it.
-            let chunk = unsafe { std::slice::from_raw_parts_mut(start.get().add(at), len.min(total - at)) };
-            work(i, chunk);
-        });
+    /// Works on the region together with so many workers, or those the system lets us have, until there is nothing
+    /// left and they are gone.
+    fn offer(&self, region: &Region<'_>, count: usize, workers: &mut Vec<Worker>) {
+        while workers.len() < count {
+            match Worker::start(self.threads) {
+                Ok(worker) => workers.push(worker),
+                Err(_) => break,
+            }
+        }
+        let helpers = &workers[..workers.len().min(count)];
+        let settled = SettleOnDrop(helpers);
+        let crowded = count >= processors();
+        for worker in helpers {
+            // SAFETY: `settled` is dropped before this returns, also when something here unwinds, and the region is
+            // borrowed for longer.
+            unsafe { worker.slot.offer(region, crowded, worker.thread.thread()) };
+        }
+        region.work();
+        drop(settled);
     }
 
     /// The workers, unless a region is running.
@@ -91,11 +135,11 @@ impl Pool {
     }
 }
 
-/// A pool that goes away takes its workers along. The one of the program never does.
-impl Drop for Pool {
+/// The last handle takes the workers along. None of them is at work, as a region borrows a handle, and for the same
+/// reason none of them is the thread that this runs on.
+impl Drop for Shared {
     fn drop(&mut self) {
-        let Some(mut workers) = self.try_workers() else { return };
-        for worker in workers.drain(..) {
+        for worker in self.workers.get_mut().unwrap_or_else(PoisonError::into_inner).drain(..) {
             worker.slot.close(worker.thread.thread());
             // It ended without a panic: a region keeps those of its tasks.
             let _ = worker.thread.join();
@@ -104,10 +148,15 @@ impl Drop for Pool {
 }
 
 impl Worker {
-    fn start() -> std::io::Result<Self> {
+    /// A worker of a pool of so many threads.
+    fn start(threads: usize) -> std::io::Result<Self> {
         let slot = Arc::new(Slot::new());
         let its_slot = Arc::clone(&slot);
-        let thread = thread::Builder::new().name("kvant-worker".into()).spawn(move || its_slot.serve())?;
+        let serve = move || {
+            let _entered = Entered::worker(threads);
+            its_slot.serve();
+        };
+        let thread = thread::Builder::new().name("kvant-worker".into()).spawn(serve)?;
         Ok(Self { slot, thread })
     }
 }
@@ -121,21 +170,8 @@ impl Drop for SettleOnDrop<'_> {
     }
 }
 
-/// The beginning of a slice whose parts go to different threads.
-struct Start<T>(*mut T);
-
-// SAFETY: tasks only compute addresses from it; what they do with those is argued where they are used.
-unsafe impl<T: Send> Sync for Start<T> {}
-
-impl<T> Start<T> {
-    /// A method, so that closures capture the whole and not the pointer, which may not be shared.
-    fn get(&self) -> *mut T {
-        self.0
-    }
-}
-
 /// Processors this program may run on.
-fn processors() -> usize {
+pub fn processors() -> usize {
     static COUNT: OnceLock<usize> = OnceLock::new();
     *COUNT.get_or_init(|| thread::available_parallelism().map_or(1, NonZero::get))
 }

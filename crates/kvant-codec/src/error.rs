@@ -97,3 +97,19 @@ pub enum BuildError {
     #[error(transparent)]
     Tier(#[from] kvant_simd::TierError),
 }
+
+/// Refuses a buffer of the wrong length.
+pub(crate) fn size(what: &'static str, got: usize, want: usize) -> Result<(), CodecError> {
+    if got == want { Ok(()) } else { Err(CodecError::Size { what, got, want }) }
+}
+
+/// How many whole heads `got` numbers are.
+pub(crate) fn whole(what: &'static str, got: usize, dim: usize) -> Result<usize, CodecError> {
+    if got.is_multiple_of(dim) { Ok(got / dim) } else { Err(CodecError::NotWhole { what, got, dim }) }
+}
+
+/// The first number that is NaN or infinite, as an error.
+pub(crate) fn not_finite(rows: &[f32], dim: usize) -> Option<CodecError> {
+    let at = rows.iter().position(|x| !x.is_finite())?;
+    Some(CodecError::NotFinite { token: at / dim, channel: at % dim, value: rows[at] })
+}

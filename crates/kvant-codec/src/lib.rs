@@ -39,14 +39,17 @@
 //!
 //! # Where things are
 //!
+//! Each module uses those below it and none above; a test reads the sources and holds them to it.
+//!
 //! | module | what it is |
 //! |---|---|
 //! | [`spec`] | the grammar, its printer, the presets, the [`catalogue`] |
 //! | `codec` | the verbs, the families, one file per kind of codec |
+//! | `kernel` | encode, scores, accumulate: each written once; prepared queries and running sums |
 //! | `transform` | changes of basis: SRHT, SRFT, uniformly random, dense, λ, means |
 //! | `quant` | scalar rules and their tables |
-//! | `pack`, `page` | which bit lies where, and why |
-//! | `kernel` | encode, scores, accumulate: each written once |
+//! | `pack` | codes into bytes and into registers |
+//! | [`mod@format`] | plain data: where everything of a page lies and what it means, byte by byte |
 //!
 //! The instruction sets under the kernels are in the crate `kvant-simd`.
 //!
@@ -63,21 +66,23 @@
 
 mod codec;
 mod error;
+pub mod format;
 mod kernel;
 mod pack;
-mod page;
 mod quant;
-
+mod scratch;
 pub mod spec;
 mod transform;
 
 pub use codec::{
-    Accumulator, Budget, Build, BuildFn, Calibration, Element, ExactCodec, FAMILIES, Family, GroupSize,
-    KernelReport, Learned, Options, PageCodec, PageSize, Query, Scaling,
+    Build, BuildFn, Calibration, CodecSpec, ExactCodec, FAMILIES, Family, GroupSize, KernelReport, Learned,
+    Options, PageCodec, Scaling,
 };
 pub use error::{BuildError, CodecError};
+pub use format::{Dense, DenseError, Element, PageFormat, PageSize, Rotation, ScaleFormat, Side};
+pub use kernel::{Accumulator, Query};
 pub use kvant_simd::{AMX_VARIABLE, Amx, TIER_VARIABLE, Tier, TierError};
-pub use page::{ScaleFormat, Side};
+pub use quant::allocation::Budget;
 pub use quant::{LloydMax, MAX_TABLE_BITS, Rule, allocation};
-pub use spec::{CodecSpec, KvSpec, PRESETS, Preset, Shown, SpecError, catalogue};
-pub use transform::{Basis, Dense, DenseError, Rotation, split_mix};
+pub use spec::{KvSpec, PRESETS, Preset, Shown, SpecError, catalogue};
+pub use transform::{Basis, split_mix};

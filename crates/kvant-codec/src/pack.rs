@@ -18,22 +18,14 @@
 
 use kvant_simd::Simd;
 
-/// Codes in a unit.
-pub(crate) const UNIT: usize = 128;
-
 /// The four codes of one lane, lowest byte first; a vector of 64 codes is sixteen of these.
 pub(crate) type Words = [u32; 16];
-
-/// Bytes of a unit.
-pub(crate) const fn unit_bytes(bits: u8) -> usize {
-    UNIT / 8 * bits as usize
-}
 
 const fn repeated(byte: u8) -> u32 {
     byte as u32 * 0x0101_0101
 }
 
-/// Packs one unit into `out`, which has [`unit_bytes`] bytes.
+/// Packs one unit into `out`, which has 16·bits bytes.
 #[inline(always)]
 pub(crate) fn pack(bits: u8, v: &[Words; 2], out: &mut [u8]) {
     if bits == 8 {
@@ -101,7 +93,7 @@ pub(crate) fn code(bits: u8, unit: &[u8], half: usize, index: usize) -> u8 {
 /// Both vectors of a unit in registers. With `BITS` = 8 the bytes come centred as [`Simd::bytes`] does it.
 ///
 /// # Safety
-/// `unit` is valid for [`unit_bytes`] bytes; the CPU has the tier.
+/// `unit` is valid for 16·BITS bytes; the CPU has the tier.
 #[inline(always)]
 pub(crate) unsafe fn unpack<S: Simd, const BITS: u32>(unit: *const u8) -> (S::B, S::B) {
     // SAFETY: the planes add up to 16·BITS bytes.
@@ -135,6 +127,7 @@ pub(crate) unsafe fn unpack<S: Simd, const BITS: u32>(unit: *const u8) -> (S::B,
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::format::unit_bytes;
 
     #[test]
     fn every_width_packs_tightly_and_reads_back() {

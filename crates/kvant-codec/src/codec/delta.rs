@@ -13,12 +13,12 @@
 //! Sums of values decode: an old difference is part of every later value, and its weight the sum of all of theirs.
 
 use super::family::{Build, Family, GroupSize, Options, Scaling};
-use super::{KernelReport, PageCodec, Query, decoded_scores, not_finite, scalar, size, whole};
-use crate::error::{BuildError, CodecError};
-use crate::page::{ScaleFormat, Side};
+use super::{CodecSpec, KernelReport, PageCodec, decoded_scores, scalar};
+use crate::error::{BuildError, CodecError, not_finite, size, whole};
+use crate::format::{Rotation, ScaleFormat, Side};
+use crate::kernel::Query;
 use crate::quant::{Levels, Rule};
-use crate::spec::CodecSpec;
-use crate::transform::{Basis, Rotation};
+use crate::transform::Basis;
 use kvant_simd::Tier;
 
 /// `delta{b}`.

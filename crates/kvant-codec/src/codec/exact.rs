@@ -6,53 +6,19 @@
 //! They are also what a cache keeps the rows in that are not encoded yet: [`ExactCodec::write`] fills a page token by
 //! token, and the verbs read it like any other.
 
-use super::family::{Build, Family, Options, PageSize};
-use super::{Accumulator, KernelReport, PageCodec, Query, dimension, not_finite, size};
-use crate::error::{BuildError, CodecError};
-use crate::kernel::{ExactShape, Kernels, Pages};
-use crate::page::Side;
-use crate::spec::CodecSpec;
+use super::family::{Build, BuildFn, Family, Options};
+use super::{CodecSpec, KernelReport, PageCodec, decoded_accumulate, decoded_scores, dimension};
+use crate::error::{BuildError, CodecError, not_finite, size};
+use crate::format::{Element, ExactFormat, PageFormat, PageSize, Side};
+use crate::kernel::{Accumulator, Kernels, Pages, Query};
 use kvant_simd::Tier;
 
-/// The number format of an exact page.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Element {
-    /// IEEE binary32.
-    F32,
-    /// IEEE binary16.
-    F16,
-    /// The upper half of a binary32.
-    Bf16,
-}
-
 impl Element {
-    /// Bytes of one number.
-    pub fn bytes(self) -> usize {
-        match self {
-            Element::F32 => 4,
-            Element::F16 | Element::Bf16 => 2,
-        }
-    }
-
     /// The format that a spec keeps every number in; `None` for codecs that do not.
     pub fn of(spec: &CodecSpec) -> Option<Element> {
         [(&F32, Element::F32), (&F16, Element::F16), (&BF16, Element::Bf16)]
             .into_iter()
             .find_map(|(family, element)| (family.name == spec.family.name).then_some(element))
-    }
-
-    /// The largest magnitude that stays finite.
-    pub fn largest(self) -> f32 {
-        self.max().0
-    }
-
-    fn max(self) -> (f32, &'static str) {
-        match self {
-            Element::F32 => (f32::MAX, "f32"),
-            // Above this, rounding to nearest gives infinity.
-            Element::F16 => (65519.996, "f16"),
-            Element::Bf16 => (f32::from_bits(0x7F7F_7FFF), "bf16"),
-        }
     }
 }
 
@@ -65,7 +31,7 @@ pub(crate) const F16: Family =
 pub(crate) const BF16: Family =
     family("bf16", "bfloat16, rounded to nearest", |build| exact(Element::Bf16, build));
 
-const fn family(name: &'static str, formula: &'static str, build: super::family::BuildFn) -> Family {
+const fn family(name: &'static str, formula: &'static str, build: BuildFn) -> Family {
     Family {
         name,
         bits: None,
@@ -84,8 +50,7 @@ fn exact(element: Element, build: &Build<'_>) -> Result<Box<dyn PageCodec>, Buil
 
 /// Pages of plain numbers, which can be filled token by token.
 pub struct ExactCodec {
-    side: Side,
-    shape: ExactShape,
+    format: ExactFormat,
     tier: Tier,
     kernels: &'static Kernels,
 }
@@ -106,13 +71,13 @@ impl ExactCodec {
         tier: Tier,
     ) -> Result<ExactCodec, BuildError> {
         dimension(dim)?;
-        let shape = ExactShape { element, dim, tokens: page.tokens(), transposed: side == Side::Key };
-        Ok(ExactCodec { side, shape, tier, kernels: Kernels::of(tier) })
+        let format = ExactFormat { side, dim, tokens: page.tokens(), element };
+        Ok(ExactCodec { format, tier, kernels: Kernels::of(tier) })
     }
 
     /// The number format.
     pub fn element(&self) -> Element {
-        self.shape.element
+        self.format.element
     }
 
     /// Writes `count` vectors into the page from its token `first` on. Vector i is the `dim` numbers at i · `stride` of
@@ -129,7 +94,7 @@ impl ExactCodec {
         page: &mut [u8],
     ) -> Result<(), CodecError> {
         size("page", page.len(), self.page_bytes())?;
-        let ExactShape { dim, tokens, .. } = self.shape;
+        let ExactFormat { dim, tokens, .. } = self.format;
         if count == 0 {
             return Ok(());
         }
@@ -143,7 +108,7 @@ impl ExactCodec {
         }
         // SAFETY: rows and tokens were checked to exist, and the table belongs to this CPU.
         unsafe {
-            (self.kernels.exact_write)(&self.shape, rows.as_ptr(), stride, first..end, page.as_mut_ptr())
+            (self.kernels.exact_write)(&self.format, rows.as_ptr(), stride, first..end, page.as_mut_ptr())
         };
         Ok(())
     }
@@ -151,44 +116,49 @@ impl ExactCodec {
 
 impl PageCodec for ExactCodec {
     fn side(&self) -> Side {
-        self.side
+        self.format.side
     }
 
     fn dim(&self) -> usize {
-        self.shape.dim
+        self.format.dim
     }
 
     fn page_tokens(&self) -> usize {
-        self.shape.tokens
+        self.format.tokens
     }
 
     fn page_bytes(&self) -> usize {
-        self.shape.tokens * self.shape.dim * self.shape.element.bytes()
+        self.format.bytes()
     }
 
     fn kernels(&self) -> KernelReport {
-        KernelReport::packed(self.side, self.tier)
+        KernelReport::packed(self.format.side, self.tier)
+    }
+
+    fn format(&self) -> Option<PageFormat> {
+        Some(PageFormat::Exact(self.format))
     }
 
     fn encode(&self, rows: &[f32], page: &mut [u8]) -> Result<(), CodecError> {
-        size("rows", rows.len(), self.shape.tokens * self.shape.dim)?;
+        size("rows", rows.len(), self.format.tokens * self.format.dim)?;
         size("page", page.len(), self.page_bytes())?;
-        let (max, format) = self.shape.element.max();
+        let element = self.format.element;
         // SAFETY: the table belongs to this CPU.
         let largest = unsafe { (self.kernels.extent)(rows) };
-        if largest.is_nan() || largest > max {
-            return Err(not_finite(rows, self.shape.dim).unwrap_or(CodecError::OutOfRange { format }));
+        if largest.is_nan() || largest > element.largest() {
+            let too_large = CodecError::OutOfRange { format: element.name() };
+            return Err(not_finite(rows, self.format.dim).unwrap_or(too_large));
         }
         // SAFETY: both sizes were checked and the table belongs to this CPU.
-        unsafe { (self.kernels.exact_encode)(&self.shape, rows.as_ptr(), page.as_mut_ptr()) };
+        unsafe { (self.kernels.exact_encode)(&self.format, rows.as_ptr(), page.as_mut_ptr()) };
         Ok(())
     }
 
     fn decode(&self, page: &[u8], rows: &mut [f32]) -> Result<(), CodecError> {
         size("page", page.len(), self.page_bytes())?;
-        size("rows", rows.len(), self.shape.tokens * self.shape.dim)?;
+        size("rows", rows.len(), self.format.tokens * self.format.dim)?;
         // SAFETY: both sizes were checked and the table belongs to this CPU.
-        unsafe { (self.kernels.exact_decode)(&self.shape, page.as_ptr(), rows.as_mut_ptr()) };
+        unsafe { (self.kernels.exact_decode)(&self.format, page.as_ptr(), rows.as_mut_ptr()) };
         Ok(())
     }
 
@@ -199,17 +169,17 @@ impl PageCodec for ExactCodec {
         next: &[u8],
         scores: &mut [f32],
     ) -> Result<(), CodecError> {
-        if self.side == Side::Value {
-            return super::decoded_scores(self, query, page, scores);
+        if self.format.side == Side::Value {
+            return decoded_scores(self, query, page, scores);
         }
-        if !query.fits(self.shape.dim, Query::MODEL) {
+        if !query.fits(self.format.dim, Query::MODEL) {
             return Err(CodecError::Unprepared);
         }
         size("page", page.len(), self.page_bytes())?;
-        size("scores", scores.len(), query.heads() * self.shape.tokens)?;
+        size("scores", scores.len(), query.heads() * self.format.tokens)?;
         // SAFETY: all sizes were checked and the table belongs to this CPU.
         unsafe {
-            (self.kernels.exact_scores)(&self.shape, query, Pages::new(page, next), scores.as_mut_ptr())
+            (self.kernels.exact_scores)(&self.format, query, Pages::new(page, next), scores.as_mut_ptr())
         };
         Ok(())
     }
@@ -221,17 +191,17 @@ impl PageCodec for ExactCodec {
         next: &[u8],
         sums: &mut Accumulator,
     ) -> Result<(), CodecError> {
-        if self.side == Side::Key {
-            return super::decoded_accumulate(self, weights, page, sums);
+        if self.format.side == Side::Key {
+            return decoded_accumulate(self, weights, page, sums);
         }
         size("page", page.len(), self.page_bytes())?;
-        size("weights", weights.len(), sums.heads() * self.shape.tokens)?;
-        if !sums.fits(self.shape.dim) {
-            return Err(CodecError::ForeignSums { heads: sums.heads(), dim: self.shape.dim });
+        size("weights", weights.len(), sums.heads() * self.format.tokens)?;
+        if !sums.fits(self.format.dim) {
+            return Err(CodecError::ForeignSums { heads: sums.heads(), dim: self.format.dim });
         }
         // SAFETY: all sizes were checked and the table belongs to this CPU.
         unsafe {
-            (self.kernels.exact_accumulate)(&self.shape, weights.as_ptr(), Pages::new(page, next), sums)
+            (self.kernels.exact_accumulate)(&self.format, weights.as_ptr(), Pages::new(page, next), sums)
         };
         Ok(())
     }

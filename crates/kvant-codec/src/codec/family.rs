@@ -1,11 +1,10 @@
 //! Families of codecs and the options they take: the vocabulary behind the spec grammar.
 
-use super::PageCodec;
+use super::{CodecSpec, PageCodec};
 use crate::error::BuildError;
-use crate::page::{ScaleFormat, Side};
+use crate::format::{Dense, PageSize, Rotation, ScaleFormat, Side};
 use crate::quant::Rule;
-use crate::spec::CodecSpec;
-use crate::transform::{Dense, Rotation};
+use crate::quant::allocation::Budget;
 use kvant_simd::Tier;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -45,51 +44,6 @@ impl GroupSize {
             GroupSize::G64 => 64,
             GroupSize::G128 => 128,
         }
-    }
-}
-
-/// Tokens in a page.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum PageSize {
-    /// 32.
-    P32,
-    /// 64.
-    P64,
-    /// 128.
-    P128,
-}
-
-impl PageSize {
-    /// As a number.
-    pub fn tokens(self) -> usize {
-        match self {
-            PageSize::P32 => 32,
-            PageSize::P64 => 64,
-            PageSize::P128 => 128,
-        }
-    }
-}
-
-/// Bits a code has on average where channels have widths of their own, in hundredths.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Budget(u16);
-
-impl Budget {
-    /// For families whose codes all have one width.
-    pub const NONE: Budget = Budget(0);
-    /// The least there can be.
-    pub const LEAST: Budget = Budget(100);
-    /// The most there can be.
-    pub const MOST: Budget = Budget(800);
-
-    /// From hundredths of a bit.
-    pub const fn hundredths(count: u16) -> Budget {
-        Budget(count)
-    }
-
-    /// In bits.
-    pub fn bits(self) -> f64 {
-        f64::from(self.0) / 100.0
     }
 }
 

@@ -5,28 +5,26 @@
 //! codec that only knows `encode` and `decode` is complete too: the other verbs have default bodies that decode a page
 //! and say so in [`PageCodec::kernels`].
 
+mod codec_spec;
 mod delta;
 pub(crate) mod exact;
 pub(crate) mod family;
 mod non_linear;
 mod normal_float;
+pub(crate) mod option;
 mod polar;
-mod query;
 pub(crate) mod scalar;
 mod sketch;
 mod turbo;
 mod uniform;
 
-pub use exact::{Element, ExactCodec};
-pub use family::{
-    Budget, Build, BuildFn, Calibration, Family, GroupSize, Learned, Options, PageSize, Scaling,
-};
-pub(crate) use query::PreparedSpan;
-pub use query::{Accumulator, Query};
+pub use codec_spec::CodecSpec;
+pub use exact::ExactCodec;
+pub use family::{Build, BuildFn, Calibration, Family, GroupSize, Learned, Options, Scaling};
 
-use crate::error::{BuildError, CodecError};
-use crate::kernel::MAX_DIM;
-use crate::page::Side;
+use crate::error::{BuildError, CodecError, size, whole};
+use crate::format::{MAX_DIM, PageFormat, Side};
+use crate::kernel::{Accumulator, Query};
 use kvant_simd::Tier;
 
 /// Every family, in the order in which tables list them and the printer prefers them.
@@ -83,6 +81,13 @@ pub trait PageCodec: Send + Sync {
 
     /// What runs underneath.
     fn kernels(&self) -> KernelReport;
+
+    /// What its pages look like, for whoever reads them without this crate's kernels: byte by byte in
+    /// [`format`](crate::format). `None` for codecs whose pages are neither plain numbers nor codes under scales: of the
+    /// families here `polar`, and `delta` and `turbo`, whose pages are made of others.
+    fn format(&self) -> Option<PageFormat> {
+        None
+    }
 
     /// Encodes `rows`, (page_tokens, dim), into `page`.
     ///
@@ -227,10 +232,6 @@ impl KernelReport {
     }
 }
 
-pub(crate) fn size(what: &'static str, got: usize, want: usize) -> Result<(), CodecError> {
-    if got == want { Ok(()) } else { Err(CodecError::Size { what, got, want }) }
-}
-
 /// Refuses head dimensions that no kernel serves.
 pub(crate) fn dimension(dim: usize) -> Result<(), BuildError> {
     if (1..=MAX_DIM).contains(&dim) {
@@ -238,15 +239,4 @@ pub(crate) fn dimension(dim: usize) -> Result<(), BuildError> {
     } else {
         Err(BuildError::Dim { dim, reason: "1 to 1024 channels are supported" })
     }
-}
-
-/// How many whole heads `got` numbers are.
-pub(crate) fn whole(what: &'static str, got: usize, dim: usize) -> Result<usize, CodecError> {
-    if got.is_multiple_of(dim) { Ok(got / dim) } else { Err(CodecError::NotWhole { what, got, dim }) }
-}
-
-/// The first number that is NaN or infinite, as an error.
-pub(crate) fn not_finite(rows: &[f32], dim: usize) -> Option<CodecError> {
-    let at = rows.iter().position(|x| !x.is_finite())?;
-    Some(CodecError::NotFinite { token: at / dim, channel: at % dim, value: rows[at] })
 }

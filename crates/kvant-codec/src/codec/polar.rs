@@ -16,10 +16,10 @@
 //! Angles are not linear in anything: scores and sums decode. The codec exists for comparison.
 
 use super::family::{Build, Family, Options};
-use super::{KernelReport, PageCodec, dimension, not_finite, size};
-use crate::error::{BuildError, CodecError};
-use crate::page::{ScaleFormat, Side};
-use crate::transform::{Basis, Rotation};
+use super::{KernelReport, PageCodec, dimension};
+use crate::error::{BuildError, CodecError, not_finite, size};
+use crate::format::{Rotation, ScaleFormat, Side};
+use crate::transform::Basis;
 use kvant_simd::Tier;
 use std::f64::consts::{FRAC_PI_2, TAU};
 use std::sync::OnceLock;

@@ -3,16 +3,16 @@
 //! Everything here reconstructs x̂ = T⁻¹(s_c · (s_t·level(code) + z_t) + z_c) with some of the parts absent; what a
 //! family fixes is which.
 
-use super::family::{Budget, Build, Calibration, Family, Learned, Options, PageSize, Scaling};
-use super::{Accumulator, GroupSize, KernelReport, PageCodec, Query, decoded_accumulate, decoded_scores};
-use super::{dimension, not_finite, size, whole};
-use crate::error::{BuildError, CodecError};
-use crate::kernel::scores::joined::Joined;
-use crate::kernel::{Kernels, Pages};
-use crate::page::{Arrays, Layout, Side};
+use super::family::{Build, Calibration, Family, GroupSize, Learned, Options, Scaling};
+use super::{KernelReport, PageCodec, decoded_accumulate, decoded_scores, dimension};
+use crate::error::{BuildError, CodecError, not_finite, size, whole};
+use crate::format::{Arrays, PackedFormat, PageFormat, PageSize, Rotation, Side, Widths};
+use crate::kernel::{Accumulator, Joined, Kernels, Pages, Query};
+use crate::quant::allocation::Budget;
 use crate::quant::{Levels, Rule};
-use crate::transform::{Basis, Rotation};
+use crate::transform::Basis;
 use kvant_simd::{Simd, Tier, with_tier};
+use std::sync::Arc;
 
 /// Every class of options.
 pub(super) const ALL: &[&str] =
@@ -135,15 +135,16 @@ pub(crate) const KLT: Family = Family {
 };
 
 /// A scalar-quantised page codec.
-pub(crate) struct ScalarCodec {
-    pub layout: Layout,
-    pub basis: Basis,
-    /// One per span of the layout.
-    pub levels: Vec<Levels>,
+struct ScalarCodec {
+    format: Arc<PackedFormat>,
+    /// The arithmetic of the format's basis.
+    basis: Basis,
+    /// One per span of the format.
+    levels: Vec<Levels>,
     /// Keys of several widths whose channels alone have scales.
-    pub joined: Option<Joined>,
+    joined: Option<Joined>,
     /// Tells its own queries from those of other codecs.
-    pub id: u64,
+    id: u64,
     tier: Tier,
     kernels: &'static Kernels,
 }
@@ -190,16 +191,18 @@ pub(super) fn build(build: &Build<'_>) -> Result<Box<dyn PageCodec>, BuildError>
         token_scale: per_token,
         token_zero: zeros && per_token,
     };
-    let layout = Layout::new(side, dim, options.page.tokens(), group, &widths, options.scales, arrays);
-    let levels = layout.spans.iter().map(|span| Levels::new(options.rule, span.bits, dim)).collect();
     let basis = basis(build, planned)?;
-    let joins = side == Side::Key && planned && layout.spans.len() > 1;
+    let levels = |bits| Levels::new(options.rule, bits, dim);
+    let widths = Widths { rows: &widths, meaning: &|bits| levels(bits).meaning };
+    let (tokens, description) = (options.page.tokens(), basis.format().clone());
+    let format = PackedFormat::new(side, tokens, group, widths, options.scales, arrays, description);
+    let joins = side == Side::Key && planned && format.spans.len() > 1;
     let joined =
-        joins.then(|| Joined::new(&layout.spans, with_tier!(build.tier, S => <S as Simd>::BYTE_CENTRE)));
+        joins.then(|| Joined::new(&format.spans, with_tier!(build.tier, S => <S as Simd>::BYTE_CENTRE)));
     Ok(Box::new(ScalarCodec {
-        layout,
+        levels: format.spans.iter().map(|span| levels(span.bits)).collect(),
+        format: Arc::new(format),
         basis,
-        levels,
         joined,
         id: Query::owner(),
         tier: build.tier,
@@ -275,53 +278,59 @@ fn planned_widths(build: &Build<'_>) -> Result<Vec<u8>, BuildError> {
 
 impl PageCodec for ScalarCodec {
     fn side(&self) -> Side {
-        self.layout.side
+        self.format.side
     }
 
     fn dim(&self) -> usize {
-        self.layout.dim
+        self.format.dim
     }
 
     fn page_tokens(&self) -> usize {
-        self.layout.tokens
+        self.format.tokens
     }
 
     fn page_bytes(&self) -> usize {
-        self.layout.bytes
+        self.format.bytes
     }
 
     fn kernels(&self) -> KernelReport {
-        KernelReport::packed(self.layout.side, self.tier)
+        KernelReport::packed(self.format.side, self.tier)
+    }
+
+    fn format(&self) -> Option<PageFormat> {
+        Some(PageFormat::Packed(Arc::clone(&self.format)))
     }
 
     fn encode(&self, rows: &[f32], page: &mut [u8]) -> Result<(), CodecError> {
-        size("rows", rows.len(), self.layout.tokens * self.layout.dim)?;
-        size("page", page.len(), self.layout.bytes)?;
+        size("rows", rows.len(), self.format.tokens * self.format.dim)?;
+        size("page", page.len(), self.format.bytes)?;
         // SAFETY: both sizes were checked and the table belongs to this CPU.
-        let largest = unsafe { (self.kernels.encode)(self, rows.as_ptr(), page.as_mut_ptr()) };
-        if largest <= self.layout.format.max() {
+        let largest = unsafe {
+            (self.kernels.encode)(&self.format, &self.levels, &self.basis, rows.as_ptr(), page.as_mut_ptr())
+        };
+        if largest <= self.format.scales.max() {
             return Ok(());
         }
-        Err(not_finite(rows, self.layout.dim)
-            .unwrap_or(CodecError::OutOfRange { format: self.layout.format.name() }))
+        Err(not_finite(rows, self.format.dim)
+            .unwrap_or(CodecError::OutOfRange { format: self.format.scales.name() }))
     }
 
     fn decode(&self, page: &[u8], rows: &mut [f32]) -> Result<(), CodecError> {
-        size("page", page.len(), self.layout.bytes)?;
-        size("rows", rows.len(), self.layout.tokens * self.layout.dim)?;
+        size("page", page.len(), self.format.bytes)?;
+        size("rows", rows.len(), self.format.tokens * self.format.dim)?;
         // SAFETY: both sizes were checked and the table belongs to this CPU.
-        unsafe { (self.kernels.decode)(self, page, rows.as_mut_ptr()) };
+        unsafe { (self.kernels.decode)(&self.format, &self.basis, page, rows.as_mut_ptr()) };
         Ok(())
     }
 
     fn prepare(&self, queries: &[f32], query: &mut Query) -> Result<(), CodecError> {
-        let heads = whole("queries", queries.len(), self.layout.dim)?;
-        if self.layout.side == Side::Value {
-            query.copy(heads, self.layout.dim, queries);
+        let heads = whole("queries", queries.len(), self.format.dim)?;
+        if self.format.side == Side::Value {
+            query.copy(heads, self.format.dim, queries);
             return Ok(());
         }
         // SAFETY: `queries` is whole heads and the table belongs to this CPU.
-        unsafe { (self.kernels.prepare)(self, queries, query) };
+        unsafe { (self.kernels.prepare)(&self.format, &self.basis, self.id, queries, query) };
         Ok(())
     }
 
@@ -332,16 +341,19 @@ impl PageCodec for ScalarCodec {
         next: &[u8],
         scores: &mut [f32],
     ) -> Result<(), CodecError> {
-        if self.layout.side == Side::Value {
+        if self.format.side == Side::Value {
             return decoded_scores(self, query, page, scores);
         }
-        if !query.fits(self.layout.dim, self.id) {
+        if !query.fits(self.format.dim, self.id) {
             return Err(CodecError::Unprepared);
         }
-        size("page", page.len(), self.layout.bytes)?;
-        size("scores", scores.len(), query.heads() * self.layout.tokens)?;
+        size("page", page.len(), self.format.bytes)?;
+        size("scores", scores.len(), query.heads() * self.format.tokens)?;
         // SAFETY: all sizes were checked and the table belongs to this CPU.
-        unsafe { (self.kernels.scores)(self, query, Pages::new(page, next), scores.as_mut_ptr()) };
+        unsafe {
+            let (joined, pages) = (self.joined.as_ref(), Pages::new(page, next));
+            (self.kernels.scores)(&self.format, joined, query, pages, scores.as_mut_ptr());
+        }
         Ok(())
     }
 
@@ -352,33 +364,33 @@ impl PageCodec for ScalarCodec {
         next: &[u8],
         sums: &mut Accumulator,
     ) -> Result<(), CodecError> {
-        if self.layout.side == Side::Key {
+        if self.format.side == Side::Key {
             return decoded_accumulate(self, weights, page, sums);
         }
-        size("page", page.len(), self.layout.bytes)?;
-        size("weights", weights.len(), sums.heads() * self.layout.tokens)?;
-        if !sums.fits(self.layout.dim) {
-            return Err(CodecError::ForeignSums { heads: sums.heads(), dim: self.layout.dim });
+        size("page", page.len(), self.format.bytes)?;
+        size("weights", weights.len(), sums.heads() * self.format.tokens)?;
+        if !sums.fits(self.format.dim) {
+            return Err(CodecError::ForeignSums { heads: sums.heads(), dim: self.format.dim });
         }
         // SAFETY: all sizes were checked and the table belongs to this CPU.
-        unsafe { (self.kernels.accumulate)(self, weights.as_ptr(), Pages::new(page, next), sums) };
+        unsafe { (self.kernels.accumulate)(&self.format, weights.as_ptr(), Pages::new(page, next), sums) };
         Ok(())
     }
 
     fn finish(&self, sums: &Accumulator, out: &mut [f32]) -> Result<(), CodecError> {
-        let dim = self.layout.dim;
+        let dim = self.format.dim;
         size("output", out.len(), sums.heads() * dim)?;
         if !sums.fits(dim) {
             return Err(CodecError::ForeignSums { heads: sums.heads(), dim });
         }
-        if self.layout.side == Side::Key {
+        if self.format.side == Side::Key {
             for (head, out) in out.chunks_exact_mut(dim).enumerate() {
                 out.copy_from_slice(&sums.row(head)[..dim]);
             }
             return Ok(());
         }
         // SAFETY: the size was checked and the table belongs to this CPU.
-        unsafe { (self.kernels.finish)(self, sums, out.as_mut_ptr()) };
+        unsafe { (self.kernels.finish)(&self.basis, sums, out.as_mut_ptr()) };
         Ok(())
     }
 }

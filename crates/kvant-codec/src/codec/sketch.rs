@@ -16,8 +16,8 @@
 
 use super::family::{Family, Options, Scaling};
 use super::scalar;
+use crate::format::Rotation;
 use crate::quant::Rule;
-use crate::transform::Rotation;
 
 /// `qjl1`.
 pub(crate) const QJL: Family = Family {

@@ -11,12 +11,11 @@
 //! Sums of values decode: their error is what counts, not their bias, and `tq{b}` has the smaller one.
 
 use super::family::{Build, Family, Options, Scaling};
-use super::{KernelReport, PageCodec, Query, decoded_scores, scalar, size, sketch, whole};
-use crate::error::{BuildError, CodecError};
-use crate::page::Side;
+use super::{CodecSpec, KernelReport, PageCodec, decoded_scores, scalar, sketch};
+use crate::error::{BuildError, CodecError, size, whole};
+use crate::format::{Rotation, Side};
+use crate::kernel::Query;
 use crate::quant::Rule;
-use crate::spec::CodecSpec;
-use crate::transform::Rotation;
 
 /// `turbo{b}`.
 pub(crate) const TURBO: Family = Family {

@@ -6,12 +6,9 @@
 use super::block::{BATCH, Heads, Room, Sums, TILES};
 use super::round::{self, Folded, ONES, planes};
 use super::scores::{combine, dot, seen_centre};
-use super::{MAX_TOKENS, Pages, by_heads, by_width, load_array, load_scales};
-use crate::codec::Accumulator;
-use crate::codec::scalar::ScalarCodec;
+use super::{Accumulator, Pages, by_heads, by_width, load_array, load_scales};
+use crate::format::{MAX_TOKENS, PackedFormat, Span};
 use crate::pack::unpack;
-use crate::page::Span;
-use crate::quant::Levels;
 use kvant_simd::{LANES, MatrixUnit, OCTET, ROWS, Simd, Work};
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
@@ -38,21 +35,20 @@ struct Part {
 /// Adds Σ w·v of the page for all heads.
 ///
 /// # Safety
-/// `pages.page` is a page of the codec's layout, `weights` is valid for heads · tokens floats, `sums` was made for this
-/// codec; the CPU has the tier.
+/// `pages.page` is a page of the format, `weights` is valid for heads · tokens floats, `sums` was made for its dimension;
+/// the CPU has the tier.
 #[inline(always)]
 pub(crate) unsafe fn accumulate<S: Simd>(
-    codec: &ScalarCodec,
+    format: &PackedFormat,
     weights: *const f32,
     pages: Pages,
     sums: &mut Accumulator,
 ) {
-    let layout = &codec.layout;
-    let tokens = layout.tokens;
-    let held = SPANS.min(layout.spans.len()) * BATCH.min(sums.heads) * 2 * MAX_TOKENS;
+    let tokens = format.tokens;
+    let held = SPANS.min(format.spans.len()) * BATCH.min(sums.heads) * 2 * MAX_TOKENS;
     // SAFETY: the caller's contract; a value's sums run over all tokens of the page, whatever the span.
-    let mut room = unsafe { Room::new::<S>(codec, held, sums.heads, pages) };
-    let blocks = layout.spans.first().is_some_and(|span| room.codes(layout, span).is_some());
+    let mut room = unsafe { Room::new::<S>(format, None, held, sums.heads, pages) };
+    let blocks = format.spans.first().is_some_and(|span| room.codes(format, span).is_some());
     if blocks {
         // SAFETY: the unit is there.
         unsafe { S::Matrix::begin(tokens / 8) };
@@ -67,17 +63,16 @@ pub(crate) unsafe fn accumulate<S: Simd>(
             for h in 0..count {
                 sums.mass[first + h] += mass[h];
             }
-            for (spans, levels) in layout.spans.chunks(SPANS).zip(codec.levels.chunks(SPANS)) {
+            for spans in format.spans.chunks(SPANS) {
                 let mut parts = [[const { MaybeUninit::<Part>::uninit() }; BATCH]; SPANS];
-                for (i, (span, levels)) in spans.iter().zip(levels).enumerate() {
+                for (i, span) in spans.iter().enumerate() {
                     let mut scales = [MaybeUninit::<f32>::uninit(); MAX_TOKENS];
-                    let scales = load_token_scales::<S>(codec, span, pages, &mut scales);
+                    let scales = load_token_scales::<S>(format, span, pages, &mut scales);
                     let mut at = 0;
                     while at < count {
                         let fold = Fold {
-                            codec,
+                            format,
                             span,
-                            levels,
                             page: pages.page,
                             scales,
                             weights: weights.add(at * tokens),
@@ -90,11 +85,11 @@ pub(crate) unsafe fn accumulate<S: Simd>(
                         at += by_heads!(S, count - at, fold_block::<S>(&fold, bytes, part));
                     }
                 }
-                for (i, (span, levels)) in spans.iter().zip(levels).enumerate() {
+                for (i, span) in spans.iter().enumerate() {
                     let parts = parts[i].as_ptr().cast::<Part>();
-                    let place = Place { codec, span, levels, pages };
+                    let place = Place { format, span, pages };
                     let mut at = 0;
-                    if let Some(codes) = room.codes(layout, span) {
+                    if let Some(codes) = room.codes(format, span) {
                         let parts = std::slice::from_raw_parts(parts, count / ROWS * ROWS);
                         block_sums::<S>(&place, parts, codes, room.sums());
                         at = parts.len();
@@ -138,25 +133,25 @@ unsafe fn masses<S: Simd>(weights: *const f32, tokens: usize, count: usize) -> [
 /// The token scales of a span's group as floats, or ones.
 ///
 /// # Safety
-/// As the kernel it is part of: pages and buffers have the sizes of the layout; the CPU has the tier.
+/// As the kernel it is part of: pages and buffers have the sizes of the format; the CPU has the tier.
 #[inline(always)]
 unsafe fn load_token_scales<S: Simd>(
-    codec: &ScalarCodec,
+    format: &PackedFormat,
     span: &Span,
     pages: Pages,
     converted: &mut [MaybeUninit<f32>; MAX_TOKENS],
 ) -> *const f32 {
-    let (tokens, format) = (codec.layout.tokens, codec.layout.format);
-    let Some(range) = &codec.layout.token_scale else { return ONES.as_ptr() };
-    let at = range.start + span.group * tokens * format.bytes();
+    let (tokens, scales) = (format.tokens, format.scales);
+    let Some(range) = &format.token_scale else { return ONES.as_ptr() };
+    let at = range.start + span.group * tokens * scales.bytes();
     let floats = converted.as_mut_ptr().cast::<f32>();
     // SAFETY: token arrays have `tokens` entries per group.
     unsafe {
-        for line in (0..tokens * format.bytes()).step_by(64) {
+        for line in (0..tokens * scales.bytes()).step_by(64) {
             S::prefetch(pages.next.wrapping_add(at + line));
         }
         for t in (0..tokens).step_by(LANES) {
-            S::store(floats.add(t), load_scales::<S>(format, pages.page.add(at + t * format.bytes())));
+            S::store(floats.add(t), load_scales::<S>(scales, pages.page.add(at + t * scales.bytes())));
         }
     }
     floats
@@ -164,9 +159,8 @@ unsafe fn load_token_scales<S: Simd>(
 
 /// What folding a block of heads needs to know.
 struct Fold<'a> {
-    codec: &'a ScalarCodec,
+    format: &'a PackedFormat,
     span: &'a Span,
-    levels: &'a Levels,
     page: *const u8,
     /// (tokens).
     scales: *const f32,
@@ -186,23 +180,22 @@ struct Fold<'a> {
 /// tier.
 #[inline(always)]
 unsafe fn fold_block<S: Simd, const H: usize>(fold: &Fold<'_>, bytes: *mut i8, parts: *mut Part) -> usize {
-    let Fold { codec, span, levels, page, scales, weights, .. } = *fold;
-    let layout = &codec.layout;
-    let (tokens, format) = (layout.tokens, layout.format);
-    let at = span.group * tokens * format.bytes();
+    let Fold { format, span, page, scales, weights, .. } = *fold;
+    let (tokens, stored) = (format.tokens, format.scales);
+    let at = span.group * tokens * stored.bytes();
     // SAFETY: token arrays have `tokens` entries per group.
     unsafe {
         let row = |h: usize| weights.add(h * tokens);
         let Folded { steps, sums } =
             round::fold::<S, H>(row, scales, tokens, u32::from(span.bits), bytes, MAX_TOKENS);
         let integers = S::reduce4_add(sums);
-        let centre = seen_centre::<S>(levels) as f32;
+        let centre = seen_centre::<S>(span) as f32;
         let mut offsets = [0.0; 4];
-        if let Some(range) = &layout.token_zero {
+        if let Some(range) = &format.token_zero {
             let mut partial = [S::splat(0.0); 4];
-            let centre = S::splat(levels.centre() as f32);
+            let centre = S::splat(span.centre() as f32);
             for t in (0..tokens).step_by(LANES) {
-                let zero = load_scales::<S>(format, page.add(range.start + at + t * format.bytes()));
+                let zero = load_scales::<S>(stored, page.add(range.start + at + t * stored.bytes()));
                 let offset = S::fma(S::load(scales.add(t)), centre, zero);
                 for h in 0..H {
                     partial[h] = S::fma(S::load(weights.add(h * tokens + t)), offset, partial[h]);
@@ -226,9 +219,8 @@ unsafe fn fold_block<S: Simd, const H: usize>(fold: &Fold<'_>, bytes: *mut i8, p
 
 /// What a block of heads reads.
 struct Place<'a> {
-    codec: &'a ScalarCodec,
+    format: &'a PackedFormat,
     span: &'a Span,
-    levels: &'a Levels,
     pages: Pages,
 }
 
@@ -245,15 +237,15 @@ impl Place<'_> {
     /// As the kernel it is part of; `row` counts sixteen channels of the span.
     #[inline(always)]
     unsafe fn channels<S: Simd>(&self, row: usize) -> Channels<S::F> {
-        let layout = &self.codec.layout;
+        let format = self.format;
         let first = self.span.first + LANES * row;
-        let at = first * layout.format.bytes();
+        let at = first * format.scales.bytes();
         // SAFETY: channel arrays are padded to sixteen on this side.
         unsafe {
             Channels {
                 first,
-                scale: load_array::<S>(layout.format, self.pages.page, &layout.channel_scale, at),
-                zero: load_array::<S>(layout.format, self.pages.page, &layout.channel_zero, at),
+                scale: load_array::<S>(format.scales, self.pages.page, &format.channel_scale, at),
+                zero: load_array::<S>(format.scales, self.pages.page, &format.channel_zero, at),
             }
         }
     }
@@ -264,13 +256,13 @@ impl Place<'_> {
     /// The part is of this span; the CPU has the tier.
     #[inline(always)]
     unsafe fn put<S: Simd>(&self, part: &Part, channels: Channels<S::F>, dot: S::F) {
-        let layout = &self.codec.layout;
+        let format = self.format;
         // SAFETY: `sums` has padded rows.
         unsafe {
             let p = part.sums.add(channels.first);
             // Of one plane both are integers that a float holds: nothing is rounded here.
             let dot = S::sub(dot, S::splat(part.centre));
-            if layout.channel_scale.is_none() && layout.token_zero.is_none() {
+            if format.channel_scale.is_none() && format.token_zero.is_none() {
                 // Nothing but the step is left to be done.
                 S::store(p, S::fma(dot, S::splat(part.step), S::load(p)));
                 return;
@@ -279,7 +271,7 @@ impl Place<'_> {
             if let Some(scale) = channels.scale {
                 if channels.zero.is_some() {
                     // s·(c − centre) + (z + centre·s): the centre comes back with the exact mass.
-                    sum = S::add(sum, S::splat(part.mass * self.levels.centre() as f32));
+                    sum = S::add(sum, S::splat(part.mass * self.span.centre() as f32));
                 }
                 sum = S::mul(sum, scale);
             }
@@ -298,7 +290,7 @@ impl Place<'_> {
 #[inline(always)]
 unsafe fn block_sums<S: Simd>(place: &Place<'_>, parts: &[Part], codes: *const u8, sums: Sums) {
     let Some(head) = parts.first() else { return };
-    let (planes, octets) = (planes(u32::from(place.span.bits)), place.codec.layout.tokens / 8);
+    let (planes, octets) = (planes(u32::from(place.span.bits)), place.format.tokens / 8);
     let rows = place.span.len / LANES;
     let heads = Heads { bytes: head.bytes, stride: 2 * MAX_TOKENS, plane: MAX_TOKENS };
     for first in (0..rows).step_by(TILES) {
@@ -321,11 +313,10 @@ unsafe fn block_sums<S: Simd>(place: &Place<'_>, parts: &[Part], codes: *const u
 /// As the kernel it is part of, for H parts.
 #[inline(always)]
 unsafe fn span_block<S: Simd, const H: usize>(place: &Place<'_>, parts: *const Part) -> usize {
-    let levels = place.levels;
     // SAFETY: the span's rows lie within the page, and every part has bytes for all its tokens.
     unsafe {
         let part: &[Part; H] = &*parts.cast();
-        by_width!(S, levels, SpanSums::<S, H> { place, part });
+        by_width!(S, place.span, SpanSums::<S, H> { place, part });
     }
     H
 }
@@ -345,13 +336,13 @@ impl<S: Simd, const H: usize, const BITS: u32, const TABLE: bool> Work<S>
     #[inline(always)]
     unsafe fn run(self) {
         let Self { place, part, .. } = self;
-        let Place { codec, span, levels, pages: Pages { page, next } } = *place;
+        let Place { format, span, pages: Pages { page, next } } = *place;
         let unit = 16 * BITS as usize;
-        let units = codec.layout.tokens / 8;
+        let units = format.tokens / 8;
         let full = TABLE || BITS == 8;
         // SAFETY: a span's rows lie within the page; the rest is the caller's contract.
         unsafe {
-            let table = S::table(&levels.table);
+            let table = S::table(span.meaning.table());
             let mut codes = page.add(span.codes);
             let mut coming = next.wrapping_add(span.codes);
             for row in 0..span.len / LANES {

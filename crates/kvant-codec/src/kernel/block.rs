@@ -3,12 +3,10 @@
 //! Only the integer sums are made differently. Queries and weights are folded and rounded as for one head, and what
 //! becomes of a sum is the same code, so a head gets the same bits alone or in a block.
 
-use super::scratch::Scratch;
-use super::{Pages, by_width};
-use crate::codec::scalar::ScalarCodec;
+use super::{Joined, Pages, by_width};
+use crate::format::{PackedFormat, Side, Span};
 use crate::pack::unpack;
-use crate::page::{Layout, Side, Span};
-use crate::quant::Levels;
+use crate::scratch::Scratch;
 use kvant_simd::{Block, LANES, MatrixUnit, OCTET, ROWS, Simd, Work};
 use std::marker::PhantomData;
 
@@ -36,32 +34,37 @@ impl Room {
     /// Room for `heads` bytes of folded heads, of which there are `count`.
     ///
     /// # Safety
-    /// `pages.page` is a page of the codec's layout; the CPU has the tier.
+    /// `pages.page` is a page of the format; the CPU has the tier.
     #[inline(always)]
-    pub(super) unsafe fn new<S: Simd>(codec: &ScalarCodec, heads: usize, count: usize, pages: Pages) -> Room {
-        let layout = &codec.layout;
+    pub(super) unsafe fn new<S: Simd>(
+        format: &PackedFormat,
+        joined: Option<&Joined>,
+        heads: usize,
+        count: usize,
+        pages: Pages,
+    ) -> Room {
         let heads = heads.next_multiple_of(64);
-        let pays = codec.joined.is_none() || layout.coded / 8 >= LEAST;
+        let pays = joined.is_none() || format.coded / 8 >= LEAST;
         if count < ROWS || !pays || !S::Matrix::is_there() {
             return Room { scratch: Scratch::take(heads / size_of::<f32>()), heads, codes: 0 };
         }
-        let codes = layout.coded * layout.tokens;
+        let codes = format.coded * format.tokens;
         let sums = 2 * BATCH * TILES * LANES;
         let mut room =
             Room { scratch: Scratch::take((heads + codes) / size_of::<f32>() + sums), heads, codes };
         let to = room.bytes().cast::<u8>().wrapping_add(heads);
-        for (span, levels) in layout.spans.iter().zip(&codec.levels) {
+        for span in &format.spans {
             // Joined spans lie side by side, others one after the other.
-            let (first, rows, skip) = match codec.joined {
-                Some(_) => (span.first / layout.side.row(), layout.coded / layout.side.row(), 0),
-                None => (0, span.len / layout.side.row(), span.first * layout.tokens),
+            let (first, rows, skip) = match joined {
+                Some(_) => (span.first / format.side.row(), format.coded / format.side.row(), 0),
+                None => (0, span.len / format.side.row(), span.first * format.tokens),
             };
-            if codec.joined.is_some() || octets(layout, span) >= LEAST {
+            if joined.is_some() || octets(format, span) >= LEAST {
                 let Pages { page, next } = pages;
                 // SAFETY: the caller's page; there is a byte for every code of the spans before and of this one.
                 unsafe {
                     let to = to.add(skip);
-                    by_width!(S, levels, Expand::<S> { layout, span, levels, page, next, to, first, rows });
+                    by_width!(S, span, Expand::<S> { format, span, page, next, to, first, rows });
                 }
             }
         }
@@ -74,10 +77,10 @@ impl Room {
     }
 
     /// The codes of a span that is worth a block.
-    pub(super) fn codes(&mut self, layout: &Layout, span: &Span) -> Option<*const u8> {
+    pub(super) fn codes(&mut self, format: &PackedFormat, span: &Span) -> Option<*const u8> {
         let codes = self.bytes().cast::<u8>().cast_const().wrapping_add(self.heads);
-        let pays = self.codes > 0 && octets(layout, span) >= LEAST;
-        pays.then(|| codes.wrapping_add(span.first * layout.tokens))
+        let pays = self.codes > 0 && octets(format, span) >= LEAST;
+        pays.then(|| codes.wrapping_add(span.first * format.tokens))
     }
 
     /// The codes of all spans, joined.
@@ -93,18 +96,17 @@ impl Room {
 }
 
 /// Octets of a sum: of channels of a key, of tokens of a value.
-pub(super) fn octets(layout: &Layout, span: &Span) -> usize {
-    match layout.side {
+pub(super) fn octets(format: &PackedFormat, span: &Span) -> usize {
+    match format.side {
         Side::Key => span.len / 8,
-        Side::Value => layout.tokens / 8,
+        Side::Value => format.tokens / 8,
     }
 }
 
 /// One span's codes from units to bytes.
 struct Expand<'a, S, const BITS: u32, const TABLE: bool> {
-    layout: &'a Layout,
+    format: &'a PackedFormat,
     span: &'a Span,
-    levels: &'a Levels,
     page: *const u8,
     next: *const u8,
     /// (tiles, octets, 128).
@@ -120,12 +122,12 @@ impl<S: Simd, const BITS: u32, const TABLE: bool> Work<S> for Expand<'_, S, BITS
 
     #[inline(always)]
     unsafe fn run(self) {
-        let Self { layout, span, levels, page, next, to, first, rows, .. } = self;
-        let units = layout.side.units(layout.tokens);
+        let Self { format, span, page, next, to, first, rows, .. } = self;
+        let units = format.side.units(format.tokens);
         // SAFETY: the span's units lie within the page, and there is room for all of them.
         unsafe {
-            let table = S::table(&levels.table);
-            for row in 0..span.len / layout.side.row() {
+            let table = S::table(span.meaning.table());
+            for row in 0..span.len / format.side.row() {
                 for unit in 0..units {
                     let at = span.codes + (row * units + unit) * 16 * BITS as usize;
                     S::prefetch(next.wrapping_add(at));
@@ -133,7 +135,7 @@ impl<S: Simd, const BITS: u32, const TABLE: bool> Work<S> for Expand<'_, S, BITS
                     if TABLE {
                         (a, b) = (S::lookup::<BITS>(table, a), S::lookup::<BITS>(table, b));
                     }
-                    let octet = match layout.side {
+                    let octet = match format.side {
                         Side::Key => unit * rows + first + row,
                         Side::Value => row * units + unit,
                     };

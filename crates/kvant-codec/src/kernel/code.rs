@@ -4,10 +4,9 @@
 //! a channel in a word: the low bytes of the lanes, stored side by side, are just that, and sixteen channels are dealt
 //! out to four vectors.
 
-use crate::codec::scalar::ScalarCodec;
+use crate::format::{CodeMeaning, PackedFormat, Side, Span, unit_bytes};
 use crate::pack::{self, Words};
-use crate::page::{Side, Span};
-use crate::quant::{Levels, Rule};
+use crate::quant::Levels;
 use kvant_simd::{LANES, Simd};
 
 /// Reciprocal scales and zeros: one pair per lane, or one per channel.
@@ -19,7 +18,7 @@ pub(super) enum Factors<F> {
 
 /// One span of one tile.
 pub(super) struct CodeSpan<'a, F> {
-    pub codec: &'a ScalarCodec,
+    pub format: &'a PackedFormat,
     pub span: &'a Span,
     pub levels: &'a Levels,
     /// The span's columns.
@@ -31,7 +30,7 @@ pub(super) struct CodeSpan<'a, F> {
 
 /// The three ways to code a number.
 const SHIFTED: u8 = 0;
-const ASYMMETRIC: u8 = 1;
+const WITH_ZERO: u8 = 1;
 const TABLE: u8 = 2;
 
 /// What stays the same over a span.
@@ -48,27 +47,27 @@ impl<F: Copy> CodeSpan<'_, F> {
     /// Codes and packs the span.
     ///
     /// # Safety
-    /// `columns` holds the span's columns, channel factors as many floats, `page` has the codec's layout; the CPU has
+    /// `columns` holds the span's columns, channel factors as many floats, `page` is of the format; the CPU has
     /// the tier.
     #[inline(always)]
     pub(super) unsafe fn run<S: Simd<F = F>>(&self) {
         // SAFETY: the caller's contract.
         unsafe {
-            match self.levels.rule {
-                Rule::Asymmetric => self.rows::<S, ASYMMETRIC>(),
-                Rule::LloydMax => self.rows::<S, TABLE>(),
-                _ => self.rows::<S, SHIFTED>(),
+            match self.levels.meaning {
+                CodeMeaning::WithZero => self.rows::<S, WITH_ZERO>(),
+                CodeMeaning::Table(_) => self.rows::<S, TABLE>(),
+                CodeMeaning::Shifted => self.rows::<S, SHIFTED>(),
             }
         }
     }
 
     /// # Safety
-    /// As the kernel it is part of: pages and buffers have the sizes of the layout; the CPU has the tier.
+    /// As the kernel it is part of: pages and buffers have the sizes of the format; the CPU has the tier.
     #[inline(always)]
-    unsafe fn rows<S: Simd<F = F>, const RULE: u8>(&self) {
-        let layout = &self.codec.layout;
+    unsafe fn rows<S: Simd<F = F>, const MEANING: u8>(&self) {
+        let format = self.format;
         let (bits, tile) = (self.span.bits, self.tile);
-        let (row, unit) = (layout.row_bytes(self.span), pack::unit_bytes(bits));
+        let (row, unit) = (format.row_bytes(self.span), unit_bytes(bits));
         let (bottom, top) = self.levels.range();
         // SAFETY: every channel of the span has a column; units of this tile lie within the page.
         unsafe {
@@ -79,24 +78,25 @@ impl<F: Copy> CodeSpan<'_, F> {
                 boundaries: &self.levels.boundaries,
                 factors: self.factors,
             };
-            for r in 0..self.span.len / layout.side.row() {
+            for r in 0..self.span.len / format.side.row() {
                 let at = self.page.add(self.span.codes + r * row);
-                match layout.side {
+                match format.side {
                     Side::Key => {
                         let mut v = [S::izero(); 2];
                         for half in 0..2 {
                             let c = 8 * r + 4 * half;
-                            let a = code::<S, RULE>(&constants, self.columns, c);
-                            let a = S::ior_shl::<8>(a, code::<S, RULE>(&constants, self.columns, c + 1));
-                            let a = S::ior_shl::<16>(a, code::<S, RULE>(&constants, self.columns, c + 2));
-                            v[half] = S::ior_shl::<24>(a, code::<S, RULE>(&constants, self.columns, c + 3));
+                            let a = code::<S, MEANING>(&constants, self.columns, c);
+                            let a = S::ior_shl::<8>(a, code::<S, MEANING>(&constants, self.columns, c + 1));
+                            let a = S::ior_shl::<16>(a, code::<S, MEANING>(&constants, self.columns, c + 2));
+                            v[half] =
+                                S::ior_shl::<24>(a, code::<S, MEANING>(&constants, self.columns, c + 3));
                         }
                         emit::<S>(bits, v, at.add(tile * unit));
                     }
                     Side::Value => {
                         let mut bytes = [0u8; LANES * LANES];
                         for c in 0..LANES {
-                            let codes = code::<S, RULE>(&constants, self.columns, LANES * r + c);
+                            let codes = code::<S, MEANING>(&constants, self.columns, LANES * r + c);
                             S::store_low_bytes(bytes.as_mut_ptr().add(LANES * c), codes);
                         }
                         // Sixteen tokens: two units of eight.
@@ -113,9 +113,13 @@ impl<F: Copy> CodeSpan<'_, F> {
 /// The codes of one channel for sixteen tokens.
 ///
 /// # Safety
-/// As the kernel it is part of: pages and buffers have the sizes of the layout; the CPU has the tier.
+/// As the kernel it is part of: pages and buffers have the sizes of the format; the CPU has the tier.
 #[inline(always)]
-unsafe fn code<S: Simd, const RULE: u8>(constants: &Constants<'_, S>, columns: *const f32, c: usize) -> S::I {
+unsafe fn code<S: Simd, const MEANING: u8>(
+    constants: &Constants<'_, S>,
+    columns: *const f32,
+    c: usize,
+) -> S::I {
     // SAFETY: c is a channel of the span.
     unsafe {
         let x = S::load(columns.add(LANES * c));
@@ -123,7 +127,7 @@ unsafe fn code<S: Simd, const RULE: u8>(constants: &Constants<'_, S>, columns: *
             Factors::Token(inverse, zero) => (inverse, zero),
             Factors::Channel(inverse, zero) => (S::splat(*inverse.add(c)), S::splat(*zero.add(c))),
         };
-        if RULE == TABLE {
+        if MEANING == TABLE {
             let x = S::mul(x, inverse);
             let mut code = S::izero();
             for boundary in constants.boundaries {
@@ -131,7 +135,7 @@ unsafe fn code<S: Simd, const RULE: u8>(constants: &Constants<'_, S>, columns: *
             }
             return code;
         }
-        let level = if RULE == ASYMMETRIC {
+        let level = if MEANING == WITH_ZERO {
             S::mul(S::sub(x, zero), inverse)
         } else {
             S::fma(x, inverse, constants.centre)
@@ -143,7 +147,7 @@ unsafe fn code<S: Simd, const RULE: u8>(constants: &Constants<'_, S>, columns: *
 /// Packs the two vectors of a unit.
 ///
 /// # Safety
-/// As the kernel it is part of: pages and buffers have the sizes of the layout; the CPU has the tier.
+/// As the kernel it is part of: pages and buffers have the sizes of the format; the CPU has the tier.
 #[inline(always)]
 unsafe fn emit<S: Simd>(bits: u8, v: [S::I; 2], unit: *mut u8) {
     // SAFETY: `unit` has room for a unit of this width.
@@ -158,7 +162,7 @@ unsafe fn emit<S: Simd>(bits: u8, v: [S::I; 2], unit: *mut u8) {
                 let mut words: [Words; 2] = [[0; LANES]; 2];
                 S::istore(words[0].as_mut_ptr().cast(), v[0]);
                 S::istore(words[1].as_mut_ptr().cast(), v[1]);
-                pack::pack(bits, &words, std::slice::from_raw_parts_mut(unit, pack::unit_bytes(bits)));
+                pack::pack(bits, &words, std::slice::from_raw_parts_mut(unit, unit_bytes(bits)));
             }
         }
     }

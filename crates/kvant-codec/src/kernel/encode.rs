@@ -5,33 +5,40 @@
 
 use super::code::{CodeSpan, Factors};
 use super::scale::{extremes, inverse_of, refit, root_mean_square, round_lanes, scale_of};
-use super::scratch::Scratch;
-use crate::codec::scalar::ScalarCodec;
-use crate::page::ScaleFormat;
-use crate::quant::Rule;
+use crate::format::{PackedFormat, ScaleFormat, Span};
+use crate::quant::{Levels, Rule};
+use crate::scratch::Scratch;
+use crate::transform::Basis;
 use kvant_simd::{LANES, Simd};
 
 /// Encodes a page of rows, (tokens, dim). Returns the largest scale or zero, or NaN when a number was not finite or did
 /// not stay so on its way into the basis; then the page holds nothing of use.
 ///
 /// # Safety
-/// `rows` is valid for tokens · dim floats, `page` for the layout's bytes; the CPU has the tier.
+/// `levels` are those of the format's spans, `basis` is the format's; `rows` is valid for tokens · dim floats, `page` for the
+/// format's bytes; the CPU has the tier.
 #[inline(always)]
-pub(crate) unsafe fn encode<S: Simd>(codec: &ScalarCodec, rows: *const f32, page: *mut u8) -> f32 {
-    let layout = &codec.layout;
-    let padded = layout.coded.max(layout.dim).next_multiple_of(LANES);
-    let (tiles, tile_floats) = (layout.tokens / LANES, LANES * padded);
+pub(crate) unsafe fn encode<S: Simd>(
+    format: &PackedFormat,
+    levels: &[Levels],
+    basis: &Basis,
+    rows: *const f32,
+    page: *mut u8,
+) -> f32 {
+    let target = Target { format, levels };
+    let padded = format.coded.max(format.dim).next_multiple_of(LANES);
+    let (tiles, tile_floats) = (format.tokens / LANES, LANES * padded);
     let mut largest = Largest::default();
-    // SAFETY: every tile has `padded` columns; scales and units are written where the layout has them.
+    // SAFETY: every tile has `padded` columns; scales and units are written where the format has them.
     unsafe {
-        if layout.channel_scale.is_none() {
+        if format.channel_scale.is_none() {
             let mut buffer = Scratch::take(2 * tile_floats);
             let (columns, scratch) = buffer.floats().split_at_mut(tile_floats);
             let columns = columns.as_mut_ptr();
             for tile in 0..tiles {
-                gather::<S>(codec, rows.add(tile * LANES * layout.dim), columns, padded);
-                codec.basis.forward::<S>(columns, scratch.as_mut_ptr());
-                largest.add(token_tile::<S>(codec, columns, tile, page));
+                gather::<S>(format.dim, rows.add(tile * LANES * format.dim), columns, padded);
+                basis.forward::<S>(columns, scratch.as_mut_ptr());
+                largest.add(token_tile::<S>(&target, columns, tile, page));
             }
             return largest.value();
         }
@@ -42,29 +49,44 @@ pub(crate) unsafe fn encode<S: Simd>(codec: &ScalarCodec, rows: *const f32, page
         let columns = columns.as_mut_ptr();
         for tile in 0..tiles {
             let columns = columns.add(tile * tile_floats);
-            gather::<S>(codec, rows.add(tile * LANES * layout.dim), columns, padded);
-            codec.basis.forward::<S>(columns, scratch.as_mut_ptr());
+            gather::<S>(format.dim, rows.add(tile * LANES * format.dim), columns, padded);
+            basis.forward::<S>(columns, scratch.as_mut_ptr());
         }
         let factors = ChannelFactors::split(factors, padded);
-        largest.add(channel_scales::<S>(codec, columns, padded, factors, page));
+        largest.add(channel_scales::<S>(&target, columns, padded, factors, page));
         for tile in 0..tiles {
             let columns = columns.add(tile * tile_floats);
-            if layout.token_scale.is_some() {
-                for c in 0..layout.coded {
+            if format.token_scale.is_some() {
+                for c in 0..format.coded {
                     let p = columns.add(LANES * c);
                     S::store(p, S::mul(S::load(p), S::splat(*factors.inverse.add(c))));
                 }
-                largest.add(token_tile::<S>(codec, columns, tile, page));
+                largest.add(token_tile::<S>(&target, columns, tile, page));
             } else {
-                for (span, levels) in layout.spans.iter().zip(&codec.levels) {
+                for (span, levels) in target.spans() {
                     let factors =
                         Factors::Channel(factors.inverse.add(span.first), factors.zero.add(span.first));
                     let columns = columns.add(LANES * span.first);
-                    CodeSpan { codec, span, levels, columns, factors, tile, page }.run::<S>();
+                    CodeSpan { format, span, levels, columns, factors, tile, page }.run::<S>();
                 }
             }
         }
         largest.value()
+    }
+}
+
+/// What a page is coded as.
+#[derive(Clone, Copy)]
+struct Target<'a> {
+    format: &'a PackedFormat,
+    /// One per span.
+    levels: &'a [Levels],
+}
+
+impl<'a> Target<'a> {
+    #[inline(always)]
+    fn spans(&self) -> impl Iterator<Item = (&'a Span, &'a Levels)> {
+        self.format.spans.iter().zip(self.levels)
     }
 }
 
@@ -108,10 +130,9 @@ impl ChannelFactors {
 /// Sixteen rows into columns; channels past `dim` become zero.
 ///
 /// # Safety
-/// `rows` holds 16 rows of the codec's dimension, `columns` room for `padded` columns; the CPU has the tier.
+/// `rows` holds 16 rows of `dim` floats, `columns` room for `padded` columns; the CPU has the tier.
 #[inline(always)]
-unsafe fn gather<S: Simd>(codec: &ScalarCodec, rows: *const f32, columns: *mut f32, padded: usize) {
-    let dim = codec.layout.dim;
+unsafe fn gather<S: Simd>(dim: usize, rows: *const f32, columns: *mut f32, padded: usize) {
     // SAFETY: whole blocks of 16 channels lie within the rows; the rest is copied one by one.
     unsafe {
         let whole = dim / LANES * LANES;
@@ -137,20 +158,20 @@ unsafe fn gather<S: Simd>(codec: &ScalarCodec, rows: *const f32, columns: *mut f
 /// `columns` holds all tiles of `padded` columns, the factors a vector more than that each; the CPU has the tier.
 #[inline(always)]
 unsafe fn channel_scales<S: Simd>(
-    codec: &ScalarCodec,
+    target: &Target<'_>,
     columns: *const f32,
     padded: usize,
     factors: ChannelFactors,
     page: *mut u8,
 ) -> f32 {
-    let layout = &codec.layout;
-    let tiles = layout.tokens / LANES;
+    let format = target.format;
+    let tiles = format.tokens / LANES;
     // SAFETY: every channel below `coded` has a column in every tile and a place in the page's arrays.
     unsafe {
         let mut largest = S::splat(0.0);
         let mut poison = S::splat(0.0);
         // Four channels at a time, so that their reductions share the work.
-        for first in (0..layout.coded).step_by(4) {
+        for first in (0..format.coded).step_by(4) {
             let (mut low, mut high) = ([S::splat(0.0); 4], [S::splat(0.0); 4]);
             for i in 0..4 {
                 let p = columns.add(LANES * (first + i));
@@ -170,12 +191,12 @@ unsafe fn channel_scales<S: Simd>(
             }
         }
         // Lanes past the last channel must not bring up what the scratch held before.
-        for c in layout.coded..padded + LANES {
+        for c in format.coded..padded + LANES {
             *factors.low.add(c) = 0.0;
             *factors.high.add(c) = 0.0;
         }
-        for (span, levels) in layout.spans.iter().zip(&codec.levels) {
-            if levels.by_power() && layout.token_scale.is_none() {
+        for (span, levels) in target.spans() {
+            if levels.by_power() && format.token_scale.is_none() {
                 for c in span.first..span.first + span.len {
                     *factors.high.add(c) = root_mean_square(columns.add(LANES * c), LANES * padded, tiles);
                 }
@@ -183,19 +204,19 @@ unsafe fn channel_scales<S: Simd>(
             for first in (span.first..span.first + span.len).step_by(LANES) {
                 // A key span may end in the middle of a vector; the next span rewrites what is too much.
                 let (low, high) = (S::load(factors.low.add(first)), S::load(factors.high.add(first)));
-                let (scale, zero) = if layout.token_scale.is_some() {
+                let (scale, zero) = if format.token_scale.is_some() {
                     // Evens out the channels; the token scales take it from there.
-                    (round_lanes::<S>(layout.format, S::max(high, S::sub(S::splat(0.0), low))), S::splat(0.0))
+                    (round_lanes::<S>(format.scales, S::max(high, S::sub(S::splat(0.0), low))), S::splat(0.0))
                 } else {
-                    scale_of::<S>(layout.format, levels, low, high)
+                    scale_of::<S>(format.scales, levels, low, high)
                 };
                 S::store(factors.inverse.add(first), inverse_of::<S>(scale));
                 S::store(factors.zero.add(first), zero);
                 let left = span.first + span.len - first;
-                for (array, x) in [(&layout.channel_scale, scale), (&layout.channel_zero, zero)] {
+                for (array, x) in [(&format.channel_scale, scale), (&format.channel_zero, zero)] {
                     if let Some(range) = array {
-                        let at = page.add(range.start + first * layout.format.bytes());
-                        store_scales::<S>(layout.format, at, x, left.min(LANES));
+                        let at = page.add(range.start + first * format.scales.bytes());
+                        store_scales::<S>(format.scales, at, x, left.min(LANES));
                         largest = S::max(largest, S::abs(x));
                     }
                 }
@@ -229,32 +250,32 @@ unsafe fn store_scales<S: Simd>(format: ScaleFormat, p: *mut u8, x: S::F, count:
 /// column is not finite.
 ///
 /// # Safety
-/// `columns` holds the tile, `page` has the codec's layout; the CPU has the tier.
+/// `columns` holds the tile, `page` is of the format; the CPU has the tier.
 #[inline(always)]
-unsafe fn token_tile<S: Simd>(codec: &ScalarCodec, columns: *const f32, tile: usize, page: *mut u8) -> f32 {
-    let layout = &codec.layout;
+unsafe fn token_tile<S: Simd>(target: &Target<'_>, columns: *const f32, tile: usize, page: *mut u8) -> f32 {
+    let format = target.format;
     // SAFETY: columns span.first .. + len exist (padding is zero); token arrays have room for this tile.
     unsafe {
         let mut largest = S::splat(0.0);
         let mut poison = S::splat(0.0);
-        for (span, levels) in layout.spans.iter().zip(&codec.levels) {
+        for (span, levels) in target.spans() {
             let columns = columns.add(LANES * span.first);
-            let len = span.len.min(layout.dim - span.first);
+            let len = span.len.min(format.dim - span.first);
             let (low, high, odd) = extremes::<S>(levels, columns, len);
             poison = S::add(poison, odd);
-            let (mut scale, zero) = scale_of::<S>(layout.format, levels, low, high);
+            let (mut scale, zero) = scale_of::<S>(format.scales, levels, low, high);
             let factors = Factors::Token(inverse_of::<S>(scale), zero);
-            if levels.choice == Rule::NonLinear {
-                scale = refit::<S>(layout.format, levels, columns, len, scale);
+            if levels.rule == Rule::NonLinear {
+                scale = refit::<S>(format.scales, levels, columns, len, scale);
             }
-            let at = (span.group * layout.tokens + tile * LANES) * layout.format.bytes();
-            for (array, x) in [(&layout.token_scale, scale), (&layout.token_zero, zero)] {
+            let at = (span.group * format.tokens + tile * LANES) * format.scales.bytes();
+            for (array, x) in [(&format.token_scale, scale), (&format.token_zero, zero)] {
                 if let Some(range) = array {
-                    store_scales::<S>(layout.format, page.add(range.start + at), x, LANES);
+                    store_scales::<S>(format.scales, page.add(range.start + at), x, LANES);
                     largest = S::max(largest, S::abs(x));
                 }
             }
-            CodeSpan { codec, span, levels, columns, factors, tile, page }.run::<S>();
+            CodeSpan { format, span, levels, columns, factors, tile, page }.run::<S>();
         }
         S::reduce_max(largest) + S::reduce_add(poison)
     }

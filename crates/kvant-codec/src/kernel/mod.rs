@@ -3,32 +3,26 @@
 //! [`Kernels`] is the table of a tier's entry points. A codec fetches its table when it is built; after that a call
 //! is one indirect jump, and everything below it was compiled with the tier's instructions.
 
-pub(crate) mod accumulate;
+mod accumulate;
+mod basis;
 mod block;
 mod code;
-pub(crate) mod decode;
-pub(crate) mod encode;
-pub(crate) mod exact;
-pub(crate) mod query;
-pub(crate) mod round;
+mod decode;
+mod encode;
+mod exact;
+mod operand;
+mod round;
 mod scale;
-pub(crate) mod scores;
-pub(crate) mod scratch;
-pub(crate) mod undo;
+mod scores;
 
-use crate::codec::exact::Element;
-use crate::codec::scalar::ScalarCodec;
-use crate::codec::{Accumulator, Query};
-use crate::page::ScaleFormat;
+pub use operand::{Accumulator, Query};
+pub(crate) use scores::joined::Joined;
+
+use crate::format::{ExactFormat, PackedFormat, ScaleFormat};
+use crate::quant::Levels;
 use crate::transform::Basis;
 use kvant_simd::{Simd, Tier, Work, with_tier};
 use std::ops::Range;
-
-/// The largest head dimension.
-pub(crate) const MAX_DIM: usize = 1024;
-
-/// The largest page.
-pub(crate) const MAX_TOKENS: usize = 128;
 
 /// The page to read, and the one that will be read next.
 ///
@@ -49,16 +43,8 @@ impl Pages {
     }
 }
 
-/// What an exact page's kernels need to know.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ExactShape {
-    pub element: Element,
-    pub dim: usize,
-    pub tokens: usize,
-    pub transposed: bool,
-}
-
-/// Calls a kernel with as many heads at once as there are left and the tier holds: `$kernel::<S, H>($args)`.
+/// Calls a kernel with as many heads at once as there are left and the tier holds: `$kernel::<S, H>($args)`, or
+/// `$way.$kernel::<H>($args)`.
 macro_rules! by_heads {
     ($simd:ident, $left:expr, $kernel:ident::<$($generic:ident),*>($($arg:expr),*)) => {
         if const { <$simd>::HEADS >= 4 } {
@@ -72,16 +58,28 @@ macro_rules! by_heads {
             $kernel::<$($generic,)* 1>($($arg),*)
         }
     };
+    ($simd:ident, $left:expr, $way:ident.$kernel:ident($($arg:expr),*)) => {
+        if const { <$simd>::HEADS >= 4 } {
+            match $left {
+                1 => $way.$kernel::<1>($($arg),*),
+                2 => $way.$kernel::<2>($($arg),*),
+                3 => $way.$kernel::<3>($($arg),*),
+                _ => $way.$kernel::<4>($($arg),*),
+            }
+        } else {
+            $way.$kernel::<1>($($arg),*)
+        }
+    };
 }
 pub(crate) use by_heads;
 
-/// Calls the work for the width and rule of `levels`: `$work::<S, H, BITS, TABLE> { … }`.
+/// Calls the work for the width and meaning of a span's codes: `$work::<S, H, BITS, TABLE> { … }`.
 macro_rules! by_width {
-    ($simd:ident, $levels:expr, $work:ident::<$($generic:ident),*> { $($field:ident $(: $value:expr)?),* }) => {
-        by_width!(@ $simd, $levels, $work, ($($generic),*), { $($field $(: $value)?),* })
+    ($simd:ident, $span:expr, $work:ident::<$($generic:ident),*> { $($field:ident $(: $value:expr)?),* }) => {
+        by_width!(@ $simd, $span, $work, ($($generic),*), { $($field $(: $value)?),* })
     };
-    (@ $simd:ident, $levels:expr, $work:ident, $generics:tt, $fields:tt) => {
-        match ($levels.rule == crate::quant::Rule::LloydMax, $levels.bits) {
+    (@ $simd:ident, $span:expr, $work:ident, $generics:tt, $fields:tt) => {
+        match ($span.meaning.is_table(), $span.bits) {
             (true, 1) => by_width!(@@ $simd, $work, $generics, 1, true, $fields),
             (true, 2) => by_width!(@@ $simd, $work, $generics, 2, true, $fields),
             (true, 3) => by_width!(@@ $simd, $work, $generics, 3, true, $fields),
@@ -108,7 +106,7 @@ pub(crate) use by_width;
 macro_rules! entries {
     ($($name:ident<$life:lifetime>($($arg:ident: $type:ty),*) -> $result:ty = $module:ident::$kernel:ident;)*) => {
         /// The entry points of a tier. All are `unsafe`: the CPU must have the tier, and pages and buffers must have
-        /// the sizes that the codec's layout states; the codecs check that before they call.
+        /// the sizes that the format states; the codecs check that before they call.
         pub(crate) struct Kernels {
             $(pub $name: for<$life> unsafe fn($($type),*) -> $result,)*
         }
@@ -141,22 +139,23 @@ macro_rules! entries {
 }
 
 entries! {
-    encode<'a>(codec: &'a ScalarCodec, rows: *const f32, page: *mut u8) -> f32 = encode::encode;
-    decode<'a>(codec: &'a ScalarCodec, page: &'a [u8], rows: *mut f32) -> () = decode::decode;
-    prepare<'a>(codec: &'a ScalarCodec, queries: &'a [f32], query: &'a mut Query) -> () = query::prepare;
-    scores<'a>(codec: &'a ScalarCodec, query: &'a Query, pages: Pages, out: *mut f32) -> () = scores::scores;
-    accumulate<'a>(codec: &'a ScalarCodec, weights: *const f32, pages: Pages, sums: &'a mut Accumulator) -> ()
+    encode<'a>(format: &'a PackedFormat, levels: &'a [Levels], basis: &'a Basis, rows: *const f32, page: *mut u8) -> f32
+        = encode::encode;
+    decode<'a>(format: &'a PackedFormat, basis: &'a Basis, page: &'a [u8], rows: *mut f32) -> () = decode::decode;
+    prepare<'a>(format: &'a PackedFormat, basis: &'a Basis, owner: u64, queries: &'a [f32], query: &'a mut Query) -> ()
+        = basis::prepare;
+    scores<'a>(format: &'a PackedFormat, joined: Option<&'a Joined>, query: &'a Query, pages: Pages, out: *mut f32) -> ()
+        = scores::scores;
+    accumulate<'a>(format: &'a PackedFormat, weights: *const f32, pages: Pages, sums: &'a mut Accumulator) -> ()
         = accumulate::accumulate;
-    finish<'a>(codec: &'a ScalarCodec, sums: &'a Accumulator, out: *mut f32) -> () = query::finish;
-    apply<'a>(basis: &'a Basis, rows: *mut f32, count: usize) -> () = query::apply;
-    undo<'a>(basis: &'a Basis, rows: *mut f32, count: usize) -> () = undo::undo;
+    finish<'a>(basis: &'a Basis, sums: &'a Accumulator, out: *mut f32) -> () = basis::finish;
     extent<'a>(rows: &'a [f32]) -> f32 = exact::extent;
-    exact_encode<'a>(shape: &'a ExactShape, rows: *const f32, page: *mut u8) -> () = exact::encode;
-    exact_write<'a>(shape: &'a ExactShape, rows: *const f32, stride: usize, tokens: Range<usize>, page: *mut u8) -> ()
+    exact_encode<'a>(format: &'a ExactFormat, rows: *const f32, page: *mut u8) -> () = exact::encode;
+    exact_write<'a>(format: &'a ExactFormat, rows: *const f32, stride: usize, tokens: Range<usize>, page: *mut u8) -> ()
         = exact::write;
-    exact_decode<'a>(shape: &'a ExactShape, page: *const u8, rows: *mut f32) -> () = exact::decode;
-    exact_scores<'a>(shape: &'a ExactShape, query: &'a Query, pages: Pages, out: *mut f32) -> () = exact::scores;
-    exact_accumulate<'a>(shape: &'a ExactShape, weights: *const f32, pages: Pages, sums: &'a mut Accumulator) -> ()
+    exact_decode<'a>(format: &'a ExactFormat, page: *const u8, rows: *mut f32) -> () = exact::decode;
+    exact_scores<'a>(format: &'a ExactFormat, query: &'a Query, pages: Pages, out: *mut f32) -> () = exact::scores;
+    exact_accumulate<'a>(format: &'a ExactFormat, weights: *const f32, pages: Pages, sums: &'a mut Accumulator) -> ()
         = exact::accumulate;
 }
 

@@ -5,23 +5,24 @@
 //! Against wider codes it would weigh more (12 % at 5 bits) and soon dominate, so there the number is split in two bytes,
 //! v = 256·high + low, and the kernel runs two dot products.
 //!
-//! Both callers fold first: what is rounded is a product, of a query with the page's channel scales or of weights with
-//! the page's token scales.
+//! What is rounded is a product: of a query with the page's channel scales, of weights with the page's token scales, or of a
+//! query with ones, where pages have nothing to fold in.
 
+use crate::format::MAX_DIM;
 use kvant_simd::{LANES, Simd};
 use std::mem::MaybeUninit;
 
 /// Ones to fold with where there is nothing to fold.
-pub(crate) static ONES: [f32; super::MAX_DIM + LANES] = [1.0; super::MAX_DIM + LANES];
+pub(super) static ONES: [f32; MAX_DIM + LANES] = [1.0; MAX_DIM + LANES];
 
 /// How many bytes a query or a weight is rounded to against codes of this width.
-pub(crate) const fn planes(bits: u32) -> usize {
+pub(super) const fn planes(bits: u32) -> usize {
     if bits >= 5 { 2 } else { 1 }
 }
 
 /// What the rounding of a run of numbers came to.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Rounded {
+pub(super) struct Rounded {
     /// One unit of the integers.
     pub step: f32,
     /// Sum of the integers.
@@ -30,7 +31,7 @@ pub(crate) struct Rounded {
 
 /// The step for a largest magnitude, and its reciprocal; zero where there is nothing to round.
 #[inline(always)]
-pub(crate) fn step(top: f32, planes: usize) -> (f32, f32) {
+pub(super) fn step(top: f32, planes: usize) -> (f32, f32) {
     let limit = if planes == 2 { 127.0 * 256.0 + 127.0 } else { 127.0 };
     // Below this a reciprocal could overflow.
     if top > 1e-30 { (top * (1.0 / limit), limit / top) } else { (0.0, 0.0) }
@@ -38,7 +39,7 @@ pub(crate) fn step(top: f32, planes: usize) -> (f32, f32) {
 
 /// What folding a few rows came to: one unit of each row's integers, and their sums, spread over the lanes. The places
 /// past the last row are of no meaning.
-pub(crate) struct Folded<F> {
+pub(super) struct Folded<F> {
     pub steps: [f32; 4],
     pub sums: [F; 4],
 }
@@ -53,7 +54,7 @@ const HELD: usize = 4 * LANES;
 /// `row` gives H rows of `len` floats, a multiple of 16, `factors` as many; `bytes` has room for two planes of every row;
 /// the CPU has the tier.
 #[inline(always)]
-pub(crate) unsafe fn fold<S: Simd, const H: usize>(
+pub(super) unsafe fn fold<S: Simd, const H: usize>(
     row: impl Fn(usize) -> *const f32,
     factors: *const f32,
     len: usize,
@@ -87,7 +88,7 @@ pub(crate) unsafe fn fold<S: Simd, const H: usize>(
             }
             return Folded { steps: steps.map(|step| step.0), sums };
         }
-        let mut products = [[MaybeUninit::<f32>::uninit(); super::MAX_DIM + LANES]; H];
+        let mut products = [[MaybeUninit::<f32>::uninit(); MAX_DIM + LANES]; H];
         for h in 0..H {
             tops[h] = multiply::<S>(row(h), factors, products[h].as_mut_ptr().cast(), len);
         }
@@ -138,7 +139,7 @@ unsafe fn multiply<S: Simd>(a: *const f32, b: *const f32, product: *mut f32, len
 /// # Safety
 /// `x` is valid for `len` floats, `bytes` for `len` bytes at every plane; the CPU has the tier.
 #[inline(always)]
-pub(crate) unsafe fn round_bytes<S: Simd, const PLANES: usize>(
+unsafe fn round_bytes<S: Simd, const PLANES: usize>(
     x: *const f32,
     len: usize,
     inverse: f32,

@@ -1,6 +1,6 @@
 //! Choosing scales and zeros: from the extremes or the power of what shares them, rounded to how they are stored.
 
-use crate::page::ScaleFormat;
+use crate::format::ScaleFormat;
 use crate::quant::{Levels, Rule};
 use kvant_simd::{LANES, Simd};
 
@@ -78,7 +78,7 @@ pub(super) unsafe fn extremes<S: Simd>(
 /// The rule's scale and zero per lane, as they will be stored, from the extremes (or the root mean square as `high`).
 ///
 /// # Safety
-/// As the kernel it is part of: pages and buffers have the sizes of the layout; the CPU has the tier.
+/// As the kernel it is part of: pages and buffers have the sizes of the format; the CPU has the tier.
 #[inline(always)]
 pub(super) unsafe fn scale_of<S: Simd>(
     format: ScaleFormat,
@@ -90,7 +90,7 @@ pub(super) unsafe fn scale_of<S: Simd>(
     unsafe {
         let zero = S::splat(0.0);
         let divisor = S::splat(levels.divisor());
-        let (scale, base) = match levels.choice {
+        let (scale, base) = match levels.rule {
             Rule::Symmetric | Rule::NormalFloat => {
                 let top = S::max(high, S::sub(zero, low));
                 (round_lanes::<S>(format, S::div(top, divisor)), zero)
@@ -133,7 +133,7 @@ pub(super) unsafe fn refit<S: Simd>(
     len: usize,
     scale: S::F,
 ) -> S::F {
-    let table = &levels.table[..1 << levels.bits];
+    let table = &levels.meaning.table()[..1 << levels.bits];
     // SAFETY: c < len.
     unsafe {
         let inverse = inverse_of::<S>(scale);
@@ -158,7 +158,7 @@ pub(super) unsafe fn refit<S: Simd>(
 /// 1/s; of a zero or subnormal scale it would be infinite, and such codes do not matter, so zero.
 ///
 /// # Safety
-/// As the kernel it is part of: pages and buffers have the sizes of the layout; the CPU has the tier.
+/// As the kernel it is part of: pages and buffers have the sizes of the format; the CPU has the tier.
 #[inline(always)]
 pub(super) unsafe fn inverse_of<S: Simd>(scale: S::F) -> S::F {
     // SAFETY: the tier is available.
@@ -170,7 +170,7 @@ pub(super) unsafe fn inverse_of<S: Simd>(scale: S::F) -> S::F {
 /// Rounds to the format towards `direction`·∞, so that a range only grows.
 ///
 /// # Safety
-/// As the kernel it is part of: pages and buffers have the sizes of the layout; the CPU has the tier.
+/// As the kernel it is part of: pages and buffers have the sizes of the format; the CPU has the tier.
 #[inline(always)]
 unsafe fn outward<S: Simd>(format: ScaleFormat, x: S::F, direction: f32) -> S::F {
     // SAFETY: the tier is available.
@@ -184,7 +184,7 @@ unsafe fn outward<S: Simd>(format: ScaleFormat, x: S::F, direction: f32) -> S::F
 }
 
 /// # Safety
-/// As the kernel it is part of: pages and buffers have the sizes of the layout; the CPU has the tier.
+/// As the kernel it is part of: pages and buffers have the sizes of the format; the CPU has the tier.
 #[inline(always)]
 pub(super) unsafe fn round_lanes<S: Simd>(format: ScaleFormat, x: S::F) -> S::F {
     if format == ScaleFormat::F32 {

@@ -4,9 +4,31 @@
 //! width, so the sum over groups of (Σ λ)·D(b) is to be made least with a given number of bits. There are few groups and few
 //! bits, so all allocations are compared, by dynamic programming, and none is better.
 
-use crate::codec::{Budget, PageSize};
-use crate::page::Side;
+use crate::format::{PageSize, Side};
 use std::sync::OnceLock;
+
+/// Bits a code has on average where channels have widths of their own, in hundredths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Budget(u16);
+
+impl Budget {
+    /// For families whose codes all have one width.
+    pub const NONE: Budget = Budget(0);
+    /// The least there can be.
+    pub const LEAST: Budget = Budget(100);
+    /// The most there can be.
+    pub const MOST: Budget = Budget(800);
+
+    /// From hundredths of a bit.
+    pub const fn hundredths(count: u16) -> Budget {
+        Budget(count)
+    }
+
+    /// In bits.
+    pub fn bits(self) -> f64 {
+        f64::from(self.0) / 100.0
+    }
+}
 
 /// The widths a channel may have.
 pub const WIDTHS: [u8; 8] = [0, 1, 2, 3, 4, 5, 6, 8];

@@ -10,6 +10,8 @@ mod table;
 
 pub use lloyd_max::{LloydMax, MAX_BITS as MAX_TABLE_BITS};
 
+use crate::format::CodeMeaning;
+
 /// How a scale is chosen and a number rounded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Rule {
@@ -50,30 +52,18 @@ impl Rule {
 
     /// Whether a zero is stored beside the scale.
     pub fn has_zero(self) -> bool {
-        self.form() == Rule::Asymmetric
-    }
-
-    /// The rule whose codes mean the same given scale and zero: all that a kernel has to know. Tables are like Lloyd–Max.
-    fn form(self) -> Rule {
-        match self {
-            Rule::Bins => Rule::Asymmetric,
-            Rule::NormalFloat | Rule::NonLinear | Rule::Sketch => Rule::LloydMax,
-            basic => basic,
-        }
+        matches!(self, Rule::Asymmetric | Rule::Bins)
     }
 }
 
-/// The integer levels of a rule at a width, as encoder, decoder and kernels share them.
+/// The integer levels of a rule at a width, as an encoder needs them; a decoder does with their meaning.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Levels {
     /// How scales and zeros are chosen.
-    pub choice: Rule,
-    /// What codes mean: symmetric, signed maximum, asymmetric, or Lloyd–Max for every table.
     pub rule: Rule,
     pub bits: u8,
-    /// Of a table: the level of each code; the largest magnitude is 127. Kernels index it with any 5-bit code, so it is
-    /// filled up with zeros.
-    pub table: [i8; 32],
+    /// What codes mean. The largest magnitude of a table is 127.
+    pub meaning: CodeMeaning,
     /// Of a table: the midpoints between neighbouring levels, in the same unit.
     pub boundaries: Vec<f32>,
     /// Of a table: the scale for numbers of root mean square one, or of largest magnitude one.
@@ -87,64 +77,31 @@ impl Levels {
     /// When the rule has no such width; specs refuse that before.
     pub(crate) fn new(rule: Rule, bits: u8, count: usize) -> Levels {
         assert!(rule.widths().contains(&bits), "{rule:?} has no {bits}-bit levels");
-        let mut levels = Levels {
-            choice: rule,
-            rule: rule.form(),
-            bits,
-            table: [0; 32],
-            boundaries: Vec::new(),
-            unit: 1.0 / 127.0,
-        };
-        let size = 1usize << bits;
-        match rule {
-            Rule::Symmetric | Rule::SignedMax | Rule::Asymmetric | Rule::Bins => return levels,
-            Rule::LloydMax => {
-                let exact = LloydMax::gaussian(bits).expect("the width was checked").levels();
-                levels.unit = levels.fill(exact);
-            }
-            Rule::NormalFloat => levels.unit = levels.fill(&table::normal_float()),
-            Rule::NonLinear => levels.table[..size].copy_from_slice(&table::IQ4_NL),
+        let evenly = |meaning| Levels { rule, bits, meaning, boundaries: Vec::new(), unit: 1.0 / 127.0 };
+        let (table, unit) = match rule {
+            Rule::Symmetric | Rule::SignedMax => return evenly(CodeMeaning::Shifted),
+            Rule::Asymmetric | Rule::Bins => return evenly(CodeMeaning::WithZero),
+            Rule::LloydMax => rounded(LloydMax::gaussian(bits).expect("the width was checked").levels()),
+            Rule::NormalFloat => rounded(&table::normal_float()),
+            Rule::NonLinear => (filled(table::IQ4_NL), 1.0 / 127.0),
             Rule::Sketch => {
                 let step = 1.0 / ((count as f64).sqrt() * mean_coordinate(count));
-                levels.unit = levels.fill(&[-step, step]);
+                rounded(&[-step, step])
             }
-        }
-        let integers = &levels.table[..size];
-        levels.boundaries =
-            integers.windows(2).map(|pair| 0.5 * (f32::from(pair[0]) + f32::from(pair[1]))).collect();
-        levels
-    }
-
-    /// Rounds exact levels to the table, the largest to 127; returns the unit they are now in.
-    fn fill(&mut self, exact: &[f64]) -> f32 {
-        let unit = exact[exact.len() - 1] / 127.0;
-        for (slot, level) in self.table.iter_mut().zip(exact) {
-            *slot = (level / unit).round() as i8;
-        }
-        unit as f32
+        };
+        let midpoint = |pair: &[i8]| 0.5 * (f32::from(pair[0]) + f32::from(pair[1]));
+        let boundaries = table[..1 << bits].windows(2).map(midpoint).collect();
+        Levels { rule, bits, meaning: CodeMeaning::Table(table), boundaries, unit }
     }
 
     /// Whether the scale comes from the root mean square, and not from the extremes.
     pub(crate) fn by_power(&self) -> bool {
-        matches!(self.choice, Rule::LloydMax | Rule::Sketch)
+        matches!(self.rule, Rule::LloydMax | Rule::Sketch)
     }
 
-    /// The code that stands for level zero, where codes are levels shifted; the kernels subtract it. Codes of the
-    /// asymmetric rule are centred too, because a rounded query does less harm to centred codes.
+    /// The code in the middle of evenly spaced levels; zero for tables.
     pub(crate) fn centre(&self) -> i32 {
-        match self.rule {
-            Rule::LloydMax => 0,
-            _ => 1 << (self.bits - 1),
-        }
-    }
-
-    /// level(code).
-    pub(crate) fn level(&self, code: u8) -> f32 {
-        match self.rule {
-            Rule::LloydMax => f32::from(self.table[usize::from(code)]),
-            Rule::Asymmetric => f32::from(code),
-            _ => f32::from(code) - self.centre() as f32,
-        }
+        self.meaning.centre(self.bits)
     }
 
     /// The smallest and largest code that is ever written.
@@ -158,7 +115,7 @@ impl Levels {
 
     /// What the extent of evenly spaced levels is divided by: s = extent / divisor.
     pub(crate) fn divisor(&self) -> f32 {
-        match self.choice {
+        match self.rule {
             Rule::Symmetric => ((1u32 << (self.bits - 1)) - 1) as f32,
             Rule::SignedMax => -((1u32 << (self.bits - 1)) as f32),
             Rule::Asymmetric => ((1u32 << self.bits) - 1) as f32,
@@ -168,6 +125,19 @@ impl Levels {
             Rule::LloydMax | Rule::Sketch => 1.0 / self.unit,
         }
     }
+}
+
+/// A table of exact levels, the largest rounded to 127, and the unit they are now in.
+fn rounded(exact: &[f64]) -> ([i8; 32], f32) {
+    let unit = exact[exact.len() - 1] / 127.0;
+    (filled(exact.iter().map(|level| (level / unit).round() as i8)), unit as f32)
+}
+
+/// Kernels look up any code of 5 bits, so a shorter table is filled up with zeros.
+fn filled(levels: impl IntoIterator<Item = i8>) -> [i8; 32] {
+    let mut table = [0; 32];
+    table.iter_mut().zip(levels).for_each(|(slot, level)| *slot = level);
+    table
 }
 
 /// E|u₁| for u uniform on the unit sphere of d dimensions: Γ(d/2) / (√π·Γ((d+1)/2)), two dimensions at a time.

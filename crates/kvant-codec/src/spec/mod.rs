@@ -5,7 +5,7 @@
 //! part    = name [bits] [group] [":" option {"," option}]
 //! ```
 //!
-//! A *name* is a [`Family`] (`ch`, `rot`, `srft`, `tq`, `f16` …) with its width, or a preset, of which a side takes its
+//! A *name* is a [`Family`](crate::Family) (`ch`, `rot`, `srft`, `tq`, `f16` …) with its width, or a preset, of which a side takes its
 //! own half: `k=f16,v=int4` has int4's values. `rot4g32` is short for `rot4:g32`. The width of `klt` is one on average,
 //! with up to two decimals: `klt4.25`, which is also what `klt` means. A part on its own is used for both
 //! sides, and the options of a preset are for both of its halves: `q4_1:plain`.
@@ -33,7 +33,6 @@
 //! ```
 
 mod catalogue;
-mod option;
 mod parse;
 mod preset;
 mod print;
@@ -42,22 +41,11 @@ pub use catalogue::{Shown, catalogue};
 pub use parse::SpecError;
 pub use preset::{PRESETS, Preset};
 
-use crate::codec::{Build, Calibration, Family, Options, PageCodec};
-use crate::error::BuildError;
-use crate::page::Side;
-use kvant_simd::Tier;
-use std::str::FromStr;
+pub use crate::codec::CodecSpec;
 
-/// The codec of one side: a family, a width and options.
-#[derive(Clone)]
-pub struct CodecSpec {
-    /// The family whose name is printed.
-    pub family: &'static Family,
-    /// Bits per code; 0 for families that have only one width.
-    pub bits: u8,
-    /// Everything else.
-    pub options: Options,
-}
+use crate::error::BuildError;
+use crate::format::Side;
+use std::str::FromStr;
 
 /// The codecs of keys and values.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,60 +54,6 @@ pub struct KvSpec {
     pub key: CodecSpec,
     /// Values.
     pub value: CodecSpec,
-}
-
-impl PartialEq for CodecSpec {
-    fn eq(&self, other: &CodecSpec) -> bool {
-        self.family.name == other.family.name && self.bits == other.bits && self.options == other.options
-    }
-}
-
-impl Eq for CodecSpec {}
-
-impl CodecSpec {
-    /// Builds the codec for heads of `dim` channels with the best instruction set of this machine.
-    ///
-    /// # Errors
-    /// When the dimension or the combination of options is not supported, or the spec needs a plan.
-    pub fn build(&self, side: Side, dim: usize) -> Result<Box<dyn PageCodec>, BuildError> {
-        self.build_with(side, dim, &Calibration::default(), Tier::select()?)
-    }
-
-    /// Builds the codec with a plan's numbers and on a given instruction set.
-    ///
-    /// # Errors
-    /// As [`CodecSpec::build`]; also when the plan does not fit.
-    ///
-    /// # Panics
-    /// When this CPU does not have the tier: ask [`Tier::is_available`] first.
-    pub fn build_with(
-        &self,
-        side: Side,
-        dim: usize,
-        calibration: &Calibration,
-        tier: Tier,
-    ) -> Result<Box<dyn PageCodec>, BuildError> {
-        (self.family.build)(&Build { spec: self, side, dim, calibration, tier })
-    }
-
-    /// Whether it takes numbers that calibration finds for each head.
-    pub fn needs_plan(&self) -> bool {
-        let Options { mean, lambda, balanced, learned, .. } = self.options;
-        mean || lambda || balanced || learned.is_some() || self.shares_bits()
-    }
-
-    /// Whether channels get widths of their own within a budget of bits.
-    pub fn shares_bits(&self) -> bool {
-        self.family.shares_bits()
-    }
-
-    /// Bits per value of this side for heads of `dim` channels, everything counted.
-    ///
-    /// # Errors
-    /// As [`CodecSpec::build`].
-    pub fn bits_per_value(&self, side: Side, dim: usize) -> Result<f64, BuildError> {
-        Ok(self.build(side, dim)?.bits_per_value())
-    }
 }
 
 impl KvSpec {

@@ -1,10 +1,11 @@
 //! Text to spec, with errors that point.
 
-use super::option::{SEED, WORDS};
 use super::print::group_suffix;
 use super::{CodecSpec, KvSpec, PRESETS, Preset};
-use crate::codec::{Budget, FAMILIES, Family, Options, Scaling};
-use crate::page::Side;
+use crate::codec::option::{SEED, WORDS};
+use crate::codec::{FAMILIES, Family, Options, Scaling};
+use crate::format::Side;
+use crate::quant::allocation::Budget;
 use std::fmt;
 
 /// Text that is no spec: what is wrong, where, and what would be right.

@@ -1,8 +1,8 @@
 //! The canonical form.
 
-use super::option::difference;
 use super::{CodecSpec, KvSpec, Preset};
-use crate::codec::{FAMILIES, GroupSize, Options, Scaling};
+use crate::codec::option::difference;
+use crate::codec::{FAMILIES, GroupSize};
 use std::fmt;
 use std::mem::discriminant;
 
@@ -27,34 +27,6 @@ impl CodecSpec {
             })
             .min_by_key(|(cost, _)| *cost);
         CodecSpec { family: best.map_or(self.family, |(_, family)| family), ..self }
-    }
-}
-
-impl fmt::Display for CodecSpec {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.family.name)?;
-        if self.bits > 0 {
-            write!(f, "{}", self.bits)?;
-        } else if self.family.shares_bits() {
-            write!(f, "{}", self.options.budget.bits())?;
-        }
-        // `rot4g32` keeps its group even though it is the default: people read it as part of the name.
-        let grouped = matches!(self.options.scaling, Scaling::Group(_)) && self.family.takes_groups();
-        if let (Scaling::Group(group), true) = (self.options.scaling, grouped) {
-            write!(f, "g{}", group.channels())?;
-        }
-        let from = Options {
-            scaling: if grouped { self.options.scaling } else { self.family.defaults.scaling },
-            ..self.family.defaults
-        };
-        let words = difference(from, &self.options).unwrap_or_default();
-        if words.is_empty() { Ok(()) } else { write!(f, ":{}", words.join(",")) }
-    }
-}
-
-impl fmt::Debug for CodecSpec {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "CodecSpec({self})")
     }
 }
 

@@ -1,5 +1,6 @@
 use super::*;
 use crate::codec::FAMILIES;
+use crate::codec::option::WORDS;
 use proptest::prelude::*;
 
 fn parse(text: &str) -> KvSpec {
@@ -145,8 +146,7 @@ fn errors_in_text_beyond_ascii_do_not_panic() {
 
 /// A part from random words; many are refused, the rest must round-trip.
 fn any_part() -> impl Strategy<Value = String> {
-    let words =
-        prop::sample::subsequence(super::option::WORDS.iter().map(|w| w.text).collect::<Vec<_>>(), 0..5);
+    let words = prop::sample::subsequence(WORDS.iter().map(|w| w.text).collect::<Vec<_>>(), 0..5);
     let family = prop::sample::select(FAMILIES.iter().map(|f| f.name).collect::<Vec<_>>());
     (family, 0..9u8, words, prop::option::of(any::<u64>())).prop_map(|(family, bits, mut words, seed)| {
         let seed = seed.map(|seed| format!("seed={seed}"));

@@ -5,8 +5,8 @@
 //! in place of d². Only additions, multiplications, divisions and square roots touch the matrix, and the Gaussians are
 //! rounded to 2⁻²⁰ first, so that a seed gives the same rotation on every machine.
 
-use super::dense::Dense;
 use super::split_mix;
+use crate::format::Dense;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// The rotation of a seed. Codecs that are alive at the same time share its numbers: d² of them, made by d³ operations.

@@ -16,46 +16,14 @@ mod dense;
 mod fourier;
 mod haar;
 mod hadamard;
+mod rows;
 
-pub use dense::{Dense, DenseError};
-
-use crate::codec::whole;
-use crate::error::{BuildError, CodecError};
-use crate::kernel::Kernels;
+use crate::error::CodecError;
+use crate::format::{BasisFormat, Dense, Linear, Rotation};
 use fourier::RealFourier;
 use hadamard::Hadamard;
 use kvant_simd::{LANES, Simd, Tier, Work};
 use std::sync::Arc;
-
-/// Which rotation, by name; [`Basis::new`] makes the numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Rotation {
-    /// No change.
-    Identity,
-    /// Sign diagonal, then Walsh–Hadamard; for d = 2ᵏ·m with odd m the Kronecker product with an m-point
-    /// Hartley transform, so that every output mixes every input.
-    Srht,
-    /// Sign diagonal, then the real-packed orthonormal DFT; any even d.
-    Srft,
-    /// Plain 64-wide Hadamard blocks without signs, as llama.cpp rotates its cache; identity where 64 does not
-    /// divide d, as there.
-    Hadamard64,
-    /// Uniformly distributed over all rotations; a dense matrix.
-    Haar,
-}
-
-impl Rotation {
-    /// Refuses dimensions that the rotation is not defined for.
-    pub(crate) fn serves(self, dim: usize) -> Result<(), BuildError> {
-        if self == Rotation::Srft && dim % 2 == 1 {
-            return Err(BuildError::Dim {
-                dim,
-                reason: "SRFT needs an even number of channels; SRHT takes any",
-            });
-        }
-        Ok(())
-    }
-}
 
 enum Core {
     Identity,
@@ -66,52 +34,47 @@ enum Core {
 
 /// The change of basis of one codec side: rotation or dense matrix, per-channel λ and mean.
 pub struct Basis {
-    dim: usize,
+    format: BasisFormat,
     core: Core,
     /// Multiplies the input of the core: random sign × the core's normalisation. Empty for identity and dense.
     signs: Vec<f32>,
-    lambda: Vec<f32>,
     inverse_lambda: Vec<f32>,
-    mean: Vec<f32>,
 }
 
 impl Basis {
     /// A seeded rotation of dimension `dim`. The same seed gives the same basis on every machine.
     pub fn new(rotation: Rotation, dim: usize, seed: u64) -> Basis {
-        let (core, norm) = match rotation {
-            Rotation::Identity => (Core::Identity, 1.0),
-            Rotation::Srht => (Core::Hadamard(Hadamard::whole(dim)), (dim as f64).sqrt().recip()),
-            Rotation::Srft => (Core::Fourier(RealFourier::new(dim)), (dim as f64).sqrt().recip()),
-            Rotation::Hadamard64 if dim.is_multiple_of(64) => {
-                (Core::Hadamard(Hadamard::blocks(dim, 64)), 0.125)
-            }
-            Rotation::Hadamard64 => (Core::Identity, 1.0),
-            Rotation::Haar => (Core::Dense(haar::haar(dim, seed)), 1.0),
-        };
-        let signs = match (rotation, &core) {
-            (_, Core::Identity | Core::Dense(_)) => Vec::new(),
-            (Rotation::Hadamard64, _) => vec![norm as f32; dim],
-            _ => random_signs(dim, seed).map(|sign| (f64::from(sign) * norm) as f32).collect(),
-        };
-        Basis { dim, core, signs, lambda: Vec::new(), inverse_lambda: Vec::new(), mean: Vec::new() }
+        Basis::of(BasisFormat::rotation(rotation, dim, seed))
     }
 
     /// A dense basis from a plan.
     pub fn dense(matrix: impl Into<Arc<Dense>>) -> Basis {
-        let matrix = matrix.into();
-        Basis {
-            dim: matrix.dim(),
-            core: Core::Dense(matrix),
-            signs: Vec::new(),
-            lambda: Vec::new(),
-            inverse_lambda: Vec::new(),
-            mean: Vec::new(),
-        }
+        Basis::of(BasisFormat::dense(matrix.into()))
+    }
+
+    /// The linear part of a description that has no λ and no mean yet.
+    fn of(format: BasisFormat) -> Basis {
+        let dim = format.dim;
+        let norm = || (dim as f64).sqrt().recip();
+        let random = |seed| random_signs(dim, seed).map(|sign| (f64::from(sign) * norm()) as f32).collect();
+        let (core, signs) = match &format.linear {
+            Linear::Dense(matrix) => (Core::Dense(Arc::clone(matrix)), Vec::new()),
+            Linear::Rotation { kind, seed } => match kind {
+                Rotation::Srht => (Core::Hadamard(Hadamard::whole(dim)), random(*seed)),
+                Rotation::Srft => (Core::Fourier(RealFourier::new(dim)), random(*seed)),
+                Rotation::Haar => (Core::Dense(haar::haar(dim, *seed)), Vec::new()),
+                Rotation::Hadamard64 if dim.is_multiple_of(64) => {
+                    (Core::Hadamard(Hadamard::blocks(dim, 64)), vec![0.125; dim])
+                }
+                Rotation::Hadamard64 | Rotation::Identity => (Core::Identity, Vec::new()),
+            },
+        };
+        Basis { format, core, signs, inverse_lambda: Vec::new() }
     }
 
     /// This rotation R after another change of basis T: the dense matrix R·T, whose inverse is T⁻¹·Rᵀ.
     pub(crate) fn after(&self, first: &Dense, tier: Tier) -> Basis {
-        let dim = self.dim;
+        let dim = self.format.dim;
         let transposed = |m: &[f32]| (0..dim * dim).map(|n| m[n % dim * dim + n / dim]).collect::<Vec<f32>>();
         // Columns of T become columns of R·T, and rows of T⁻¹ rows of T⁻¹·Rᵀ.
         let (mut columns, mut rows) = (transposed(first.matrix()), first.inverse_matrix().to_vec());
@@ -124,8 +87,8 @@ impl Basis {
     /// Divides channel c by `lambda[c]` after the rotation. All entries must be positive and finite, and there
     /// must be as many as dimensions; otherwise `None`.
     pub fn with_lambda(mut self, lambda: &[f32]) -> Option<Basis> {
-        let valid = lambda.len() == self.dim && lambda.iter().all(|l| l.is_normal() && *l > 0.0);
-        self.lambda = lambda.to_vec();
+        let valid = lambda.len() == self.dim() && lambda.iter().all(|l| l.is_normal() && *l > 0.0);
+        self.format.lambda = lambda.to_vec();
         self.inverse_lambda = lambda.iter().map(|l| 1.0 / l).collect();
         (valid && self.inverse_lambda.iter().all(|l| l.is_normal())).then_some(self)
     }
@@ -133,14 +96,14 @@ impl Basis {
     /// Subtracts a fixed mean, given in the model's basis, before the rotation. `None` when it is not finite or
     /// not of this dimension.
     pub fn with_mean(mut self, mean: &[f32]) -> Option<Basis> {
-        let valid = mean.len() == self.dim && mean.iter().all(|m| m.is_finite());
-        self.mean = mean.to_vec();
+        let valid = mean.len() == self.dim() && mean.iter().all(|m| m.is_finite());
+        self.format.mean = mean.to_vec();
         valid.then_some(self)
     }
 
     /// The mean removed from every vector; empty when there is none.
     pub fn mean(&self) -> &[f32] {
-        &self.mean
+        &self.format.mean
     }
 
     /// Moves whole vectors, (n, dim), into the basis, in place, on a given instruction set.
@@ -151,10 +114,7 @@ impl Basis {
     /// # Panics
     /// When this CPU does not have the tier: ask [`Tier::is_available`] first.
     pub fn apply(&self, rows: &mut [f32], tier: Tier) -> Result<(), CodecError> {
-        let count = whole("rows", rows.len(), self.dim)?;
-        // SAFETY: `rows` holds `count` vectors and a table exists only for tiers this CPU has.
-        unsafe { (Kernels::of(tier).apply)(self, rows.as_mut_ptr(), count) };
-        Ok(())
+        rows::change(self, Way::Forward, rows, tier)
     }
 
     /// The way back of [`Basis::apply`]: moves vectors, (n, dim), to the model's basis, in place, mean included.
@@ -165,20 +125,22 @@ impl Basis {
     /// # Panics
     /// When this CPU does not have the tier: ask [`Tier::is_available`] first.
     pub fn undo(&self, rows: &mut [f32], tier: Tier) -> Result<(), CodecError> {
-        let count = whole("rows", rows.len(), self.dim)?;
-        // SAFETY: `rows` holds `count` vectors and a table exists only for tiers this CPU has.
-        unsafe { (Kernels::of(tier).undo)(self, rows.as_mut_ptr(), count) };
-        Ok(())
+        rows::change(self, Way::Inverse, rows, tier)
     }
 
     /// The dimension.
     pub fn dim(&self) -> usize {
-        self.dim
+        self.format.dim
+    }
+
+    /// What it is, without its arithmetic.
+    pub fn format(&self) -> &BasisFormat {
+        &self.format
     }
 
     /// Whether queries pass through unchanged.
     pub(crate) fn is_plain(&self) -> bool {
-        matches!(self.core, Core::Identity) && self.lambda.is_empty()
+        matches!(self.core, Core::Identity) && self.format.lambda.is_empty()
     }
 
     /// y = Λ⁻¹ T (x − μ), in place.
@@ -234,13 +196,13 @@ impl<S: Simd> Work<S> for Change<'_> {
         unsafe {
             match way {
                 Way::Forward => {
-                    for (c, mean) in basis.mean.iter().enumerate() {
+                    for (c, mean) in basis.format.mean.iter().enumerate() {
                         let p = x.add(LANES * c);
                         S::store(p, S::sub(S::load(p), S::splat(*mean)));
                     }
                 }
                 Way::Query => {}
-                Way::Inverse => scale::<S>(x, &basis.lambda),
+                Way::Inverse => scale::<S>(x, &basis.format.lambda),
             }
             match (&basis.core, way) {
                 (Core::Identity, _) => {}
@@ -248,13 +210,13 @@ impl<S: Simd> Work<S> for Change<'_> {
                 (Core::Hadamard(h), _) => h.apply::<S>(x, &basis.signs),
                 (Core::Fourier(f), Way::Inverse) => f.transposed::<S>(x, scratch),
                 (Core::Fourier(f), _) => f.forward::<S>(x, scratch, &basis.signs),
-                (Core::Dense(m), Way::Forward) => m.forward::<S>(x, scratch),
-                (Core::Dense(m), Way::Query) => m.query::<S>(x, scratch),
-                (Core::Dense(m), Way::Inverse) => m.inverse::<S>(x, scratch),
+                (Core::Dense(m), Way::Forward) => dense::forward::<S>(m, x, scratch),
+                (Core::Dense(m), Way::Query) => dense::query::<S>(m, x, scratch),
+                (Core::Dense(m), Way::Inverse) => dense::inverse::<S>(m, x, scratch),
             }
             match way {
                 Way::Forward => scale::<S>(x, &basis.inverse_lambda),
-                Way::Query => scale::<S>(x, &basis.lambda),
+                Way::Query => scale::<S>(x, &basis.format.lambda),
                 Way::Inverse => scale::<S>(x, &basis.signs),
             }
         }

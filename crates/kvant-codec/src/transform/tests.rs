@@ -1,6 +1,7 @@
 //! Rotations against their definitions in f64, on every tier.
 
 use super::*;
+use crate::format::DenseError;
 use kvant_simd::{Scalar, Tier};
 use std::f64::consts::TAU;
 
@@ -21,7 +22,7 @@ fn columns(dim: usize, seed: u64) -> Vec<f32> {
 
 fn run(tier: Tier, basis: &Basis, way: Way, x: &mut [f32]) {
     let mut scratch = vec![0.0; x.len()];
-    assert_eq!(x.len(), LANES * basis.dim);
+    assert_eq!(x.len(), LANES * basis.dim());
     let change = Change { basis, way, x: x.as_mut_ptr(), scratch: scratch.as_mut_ptr() };
     // SAFETY: both buffers have 16 · dim floats and the tier was asked for from `available`.
     unsafe {

@@ -8,6 +8,7 @@ mod bound;
 mod case;
 mod corruption;
 mod error_bounds;
+mod format;
 mod golden;
 mod kernels;
 #[path = "../../examples/codecs/measure.rs"]

@@ -1,12 +1,9 @@
 //! A page's channel scales, folded into the queries and rounded to bytes.
 
 use super::{Part, seen_centre};
-use crate::codec::Query;
-use crate::codec::scalar::ScalarCodec;
+use crate::format::{MAX_DIM, PackedFormat, Span};
 use crate::kernel::round::{self, Folded};
-use crate::kernel::{MAX_DIM, Pages, load_scales};
-use crate::page::Span;
-use crate::quant::Levels;
+use crate::kernel::{Pages, Query, load_scales};
 use kvant_simd::{LANES, Simd};
 use std::mem::MaybeUninit;
 
@@ -27,37 +24,30 @@ impl Channels {
     /// Reads the channel scales and zeros of a span.
     ///
     /// # Safety
-    /// As the kernel it is part of: pages and buffers have the sizes of the layout; the CPU has the tier.
+    /// As the kernel it is part of: pages and buffers have the sizes of the format; the CPU has the tier.
     #[inline(always)]
-    pub(super) unsafe fn load<S: Simd>(
-        &mut self,
-        codec: &ScalarCodec,
-        span: &Span,
-        levels: &Levels,
-        pages: Pages,
-    ) {
+    pub(super) unsafe fn load<S: Simd>(&mut self, format: &PackedFormat, span: &Span, pages: Pages) {
         let Pages { page, next } = pages;
-        let layout = &codec.layout;
         let len = span.len.next_multiple_of(LANES);
-        let size = layout.format.bytes();
+        let size = format.scales.bytes();
         let (scales, offsets) =
             (self.scales.as_mut_ptr().cast::<f32>(), self.offsets.as_mut_ptr().cast::<f32>());
         // SAFETY: a span's channel arrays lie within the page, and after them at least one unit of codes (32 bytes), so a
         // load of 16 that starts at the last 8 channels stays inside. The surplus lanes are zeroed before use.
         unsafe {
-            let scale_at = page.add(layout.channel_scale.as_ref().map_or(0, |r| r.start) + span.first * size);
+            let scale_at = page.add(format.channel_scale.as_ref().map_or(0, |r| r.start) + span.first * size);
             for c in (0..len).step_by(LANES) {
                 S::prefetch(next.wrapping_add(span.first * size + c * 2 * size));
-                S::store(scales.add(c), load_scales::<S>(layout.format, scale_at.add(c * size)));
+                S::store(scales.add(c), load_scales::<S>(format.scales, scale_at.add(c * size)));
             }
             for c in span.len..len {
                 *scales.add(c) = 0.0;
             }
-            if let Some(zeros) = &layout.channel_zero {
+            if let Some(zeros) = &format.channel_zero {
                 let zero_at = page.add(zeros.start + span.first * size);
-                let centre = S::splat(levels.centre() as f32);
+                let centre = S::splat(span.centre() as f32);
                 for c in (0..len).step_by(LANES) {
-                    let zero = load_scales::<S>(layout.format, zero_at.add(c * size));
+                    let zero = load_scales::<S>(format.scales, zero_at.add(c * size));
                     S::store(offsets.add(c), S::fma(S::load(scales.add(c)), centre, zero));
                 }
                 for c in span.len..len {
@@ -70,10 +60,9 @@ impl Channels {
 
 /// What folding a block of heads needs to know.
 pub(super) struct Fold<'a> {
-    pub codec: &'a ScalarCodec,
+    pub format: &'a PackedFormat,
     pub query: &'a Query,
     pub span: &'a Span,
-    pub levels: &'a Levels,
     pub channels: &'a Channels,
     /// Bytes of a plane: the span's channels, padded.
     pub plane: usize,
@@ -90,7 +79,7 @@ pub(super) unsafe fn fold_block<S: Simd, const H: usize>(
     bytes: *mut i8,
     parts: *mut Part,
 ) -> usize {
-    let Fold { codec, query, span, levels, channels, plane } = *fold;
+    let Fold { format, query, span, channels, plane } = *fold;
     let scales = channels.scales.as_ptr().cast::<f32>();
     let offsets = channels.offsets.as_ptr().cast::<f32>();
     let len = plane;
@@ -99,12 +88,12 @@ pub(super) unsafe fn fold_block<S: Simd, const H: usize>(
         let row = |h: usize| query.floats_of(head + h).add(span.first);
         let Folded { steps, sums } =
             round::fold::<S, H>(row, scales, len, u32::from(span.bits), bytes, plane);
-        let centre = seen_centre::<S>(levels) as f32;
+        let centre = seen_centre::<S>(span) as f32;
         let mut bases = [S::splat(0.0); 4];
         for h in 0..H {
             let q = row(h);
             bases[h] = S::mul(sums[h], S::splat(-steps[h] * centre));
-            if codec.layout.channel_zero.is_some() {
+            if format.channel_zero.is_some() {
                 for c in (0..len).step_by(LANES) {
                     bases[h] = S::fma(S::load(q.add(c)), S::load(offsets.add(c)), bases[h]);
                 }

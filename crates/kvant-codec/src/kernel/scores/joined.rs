@@ -7,15 +7,14 @@
 //! A product is rounded to a whole number of steps against codes of up to four bits and to a 256th against wider ones,
 //! the *coarse* byte the whole steps, the *fine* byte what is left.
 
-use super::super::block::{BATCH, Heads, Room, Sums};
-use super::super::{MAX_DIM, Pages, by_heads, load_scales};
-use super::{Part, add_bias, dot};
-use crate::codec::Query;
-use crate::codec::scalar::ScalarCodec;
+use super::batch::{self, Part, Scoring};
+use super::{add_bias, dot, planes};
+use crate::format::{MAX_DIM, PackedFormat, Span};
+use crate::kernel::block::{BATCH, Heads, Room, Sums};
 use crate::kernel::round::step;
+use crate::kernel::{Pages, Query, load_scales};
 use crate::pack::unpack;
-use crate::page::Span;
-use kvant_simd::{LANES, MatrixUnit, ROWS, Simd, Work};
+use kvant_simd::{LANES, Simd, Work};
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
@@ -36,7 +35,7 @@ impl Joined {
     pub(crate) fn new(spans: &[Span], byte_centre: i32) -> Joined {
         let mut joined = Joined { wide: 0, parts: vec![], whole: vec![], centres: vec![], seen: vec![] };
         for span in spans {
-            let is_wide = super::planes(u32::from(span.bits)) == 2;
+            let is_wide = planes(u32::from(span.bits)) == 2;
             let end = span.first + span.len;
             if is_wide {
                 joined.wide = end;
@@ -60,56 +59,28 @@ impl Joined {
 /// Scores of all heads of the query, (heads, tokens).
 ///
 /// # Safety
-/// As [`super::scores`], for a codec whose channels are joined.
+/// As [`super::scores`], for a page whose channels are joined.
 #[inline(always)]
 pub(super) unsafe fn scores<S: Simd>(
-    codec: &ScalarCodec,
+    format: &PackedFormat,
     joined: &Joined,
     query: &Query,
     pages: Pages,
     out: *mut f32,
 ) {
-    let layout = &codec.layout;
     let plane = joined.parts.len();
     let mut channels = Channels::new();
-    // SAFETY: the caller's contract; every block of heads stays below `heads`, and the bytes hold two planes for every head
-    // of a batch.
+    // SAFETY: the caller's contract; the bytes hold two planes for every head of a batch.
     unsafe {
-        channels.load::<S>(codec, plane, pages);
-        let mut room = Room::new::<S>(codec, BATCH.min(query.heads) * 2 * plane, query.heads, pages);
-        let place = Place { codec, joined, pages };
+        channels.load::<S>(format, plane, pages);
+        let held = BATCH.min(query.heads) * 2 * plane;
+        let mut room = Room::new::<S>(format, Some(joined), held, query.heads, pages);
         let codes = room.joined_codes();
-        if codes.is_some() {
-            S::Matrix::begin(layout.coded / 8);
-        }
-        for first in (0..query.heads).step_by(BATCH) {
-            let count = BATCH.min(query.heads - first);
-            let mut parts = [const { MaybeUninit::<Part>::uninit() }; BATCH];
-            let mut at = 0;
-            while at < count {
-                let (bytes, parts) =
-                    (room.bytes().add(at * 2 * plane), parts.as_mut_ptr().cast::<Part>().add(at));
-                let fold = Fold { joined, query, channels: &channels };
-                at += by_heads!(S, count - at, fold_block::<S>(&fold, first + at, bytes, parts));
-            }
-            let (out, parts) = (out.add(first * layout.tokens), parts.as_ptr().cast::<Part>());
-            let mut at = 0;
-            if let Some(codes) = codes {
-                let parts = std::slice::from_raw_parts(parts, count / ROWS * ROWS);
-                block_scores::<S>(&place, parts, codes, room.sums(), out);
-                at = parts.len();
-            }
-            while at < count {
-                let (parts, out) = (parts.add(at), out.add(at * layout.tokens));
-                at += by_heads!(S, count - at, head_block::<S>(&place, parts, out));
-            }
-        }
-        if codes.is_some() {
-            S::Matrix::end();
-        }
+        let whole = Whole { format, joined, query, channels: &channels, pages };
+        batch::scores::<S>(&whole, query.heads, &mut room, codes, out);
         for head in 0..query.heads {
             if query.bias[head] != 0.0 {
-                add_bias::<S>(out.add(head * layout.tokens), layout.tokens, query.bias[head], false);
+                add_bias::<S>(out.add(head * format.tokens), format.tokens, query.bias[head], false);
             }
         }
     }
@@ -132,12 +103,11 @@ impl Channels {
     /// Reads `len` of each, those past the last channel as zeros.
     ///
     /// # Safety
-    /// As the kernel it is part of: pages and buffers have the sizes of the layout; the CPU has the tier.
+    /// As the kernel it is part of: pages and buffers have the sizes of the format; the CPU has the tier.
     #[inline(always)]
-    unsafe fn load<S: Simd>(&mut self, codec: &ScalarCodec, len: usize, Pages { page, next }: Pages) {
-        let layout = &codec.layout;
-        let size = layout.format.bytes();
-        let arrays = [(&layout.channel_scale, &mut self.scales), (&layout.channel_zero, &mut self.zeros)];
+    unsafe fn load<S: Simd>(&mut self, format: &PackedFormat, len: usize, Pages { page, next }: Pages) {
+        let size = format.scales.bytes();
+        let arrays = [(&format.channel_scale, &mut self.scales), (&format.channel_zero, &mut self.zeros)];
         for (array, to) in arrays {
             let to = to.as_mut_ptr().cast::<f32>();
             let at = array.as_ref().map_or(0, |range| range.start);
@@ -146,9 +116,9 @@ impl Channels {
             unsafe {
                 for c in (0..len).step_by(LANES) {
                     S::prefetch(next.wrapping_add(at + c * size));
-                    S::store(to.add(c), load_scales::<S>(layout.format, page.add(at + c * size)));
+                    S::store(to.add(c), load_scales::<S>(format.scales, page.add(at + c * size)));
                 }
-                for c in layout.coded..len {
+                for c in format.coded..len {
                     *to.add(c) = 0.0;
                 }
             }
@@ -156,123 +126,115 @@ impl Channels {
     }
 }
 
-/// What folding a block of heads needs to know.
-struct Fold<'a> {
+/// All spans of a page, for some queries.
+struct Whole<'a> {
+    format: &'a PackedFormat,
     joined: &'a Joined,
     query: &'a Query,
     channels: &'a Channels,
-}
-
-/// Folds the page's channel scales into H queries: q_c·s_c rounded to bytes, the rest exact.
-///
-/// # Safety
-/// As the kernel it is part of; `bytes` has room for two planes of H heads, `parts` for H.
-#[inline(always)]
-unsafe fn fold_block<S: Simd, const H: usize>(
-    fold: &Fold<'_>,
-    head: usize,
-    bytes: *mut i8,
-    parts: *mut Part,
-) -> usize {
-    let Fold { joined, query, channels } = *fold;
-    let plane = joined.parts.len();
-    let (scales, zeros) = (channels.scales.as_ptr().cast::<f32>(), channels.zeros.as_ptr().cast::<f32>());
-    // SAFETY: the channels were read up to `plane`, where the query has zeros after its last channel, and what is known
-    // before there is a page goes as far.
-    unsafe {
-        let row = |h: usize| query.floats_of(head + h);
-        let mut tops = [S::splat(0.0); 4];
-        for c in (0..plane).step_by(LANES) {
-            let scale = S::load(scales.add(c));
-            for h in 0..H {
-                tops[h] = S::max_abs(tops[h], S::mul(S::load(row(h).add(c)), scale));
-            }
-        }
-        let steps = S::reduce4_max(tops).map(|top| step(top, 1));
-        // Exact parts of the scores, and what the rounded ones bring with the centres.
-        let (mut exact, mut centred) = ([S::splat(0.0); 4], [S::splat(0.0); 4]);
-        for c in (0..plane).step_by(LANES) {
-            let (scale, zero) = (S::load(scales.add(c)), S::load(zeros.add(c)));
-            let of = |known: &[f32]| S::load(known.as_ptr().add(c));
-            let (units, whole) = (of(&joined.parts), of(&joined.whole));
-            let (centre, seen) = (of(&joined.centres), of(&joined.seen));
-            for h in 0..H {
-                let q = S::load(row(h).add(c));
-                let product = S::mul(q, scale);
-                let units_of = S::mul(S::splat(steps[h].1), units);
-                let rounded = S::to_f(S::round(S::mul(product, units_of)));
-                // A quarter breaks the tie at ±128, which would not fit the fine byte.
-                let coarse = S::round(S::mul(S::add(rounded, S::splat(0.25)), whole));
-                let bytes = bytes.add(h * 2 * plane + c);
-                S::store_low_bytes(bytes.cast(), coarse);
-                if joined.wide > 0 {
-                    let fine = S::fnma(S::to_f(coarse), units, rounded);
-                    S::store_low_bytes(bytes.add(plane).cast(), S::round(fine));
-                }
-                exact[h] = S::fma(product, centre, S::fma(q, zero, exact[h]));
-                centred[h] = S::fma(S::mul(rounded, whole), seen, centred[h]);
-            }
-        }
-        for h in 0..H {
-            exact[h] = S::fnma(S::splat(steps[h].0), centred[h], exact[h]);
-        }
-        let bases = S::reduce4_add(exact);
-        for h in 0..H {
-            let bytes = bytes.add(h * 2 * plane).cast_const();
-            parts.add(h).write(Part { bytes, plane, step: steps[h].0, base: bases[h], zero: 0.0 });
-        }
-    }
-    H
-}
-
-/// Where a block of heads reads.
-struct Place<'a> {
-    codec: &'a ScalarCodec,
-    joined: &'a Joined,
     pages: Pages,
 }
 
-/// # Safety
-/// As the kernel it is part of, for H parts and H rows of `out`.
-#[inline(always)]
-unsafe fn head_block<S: Simd, const H: usize>(place: &Place<'_>, parts: *const Part, out: *mut f32) -> usize {
-    // SAFETY: the caller's contract.
-    unsafe {
-        let part: &[Part; H] = &*parts.cast();
-        S::call(HeadScores::<S, H> { place, part, out, simd: PhantomData });
+impl<S: Simd> Scoring<S> for Whole<'_> {
+    #[inline(always)]
+    fn tokens(&self) -> usize {
+        self.format.tokens
     }
-    H
-}
 
-/// The scores of a multiple of sixteen heads, by the unit for blocks.
-///
-/// # Safety
-/// As the kernel it is part of, for parts whose bytes are equally far apart; `codes` are the page's, and the unit has begun.
-#[inline(always)]
-unsafe fn block_scores<S: Simd>(
-    place: &Place<'_>,
-    parts: &[Part],
-    codes: *const u8,
-    sums: Sums,
-    out: *mut f32,
-) {
-    let [first, ..] = parts else { return };
-    let layout = &place.codec.layout;
-    let planes = if place.joined.wide > 0 { 2 } else { 1 };
-    // SAFETY: a page has at most `TILES` tiles of tokens; the rest is the caller's contract.
-    unsafe {
-        let heads = Heads { bytes: first.bytes, stride: 2 * first.plane, plane: first.plane };
-        sums.multiply::<S>(planes, heads, parts.len(), codes, layout.coded / 8, layout.tokens / LANES);
-        for tile in 0..layout.tokens / LANES {
-            for h in 0..parts.len() {
-                let (coarse, fine) = sums.of::<S>(planes, h, tile);
-                place.put::<S>(&parts[h], coarse, fine, out.add(h * layout.tokens + tile * LANES));
+    #[inline(always)]
+    fn octets(&self) -> usize {
+        self.format.coded / 8
+    }
+
+    #[inline(always)]
+    fn plane(&self) -> usize {
+        self.joined.parts.len()
+    }
+
+    /// Folds the page's channel scales into H queries: q_c·s_c rounded to bytes, the rest exact.
+    #[inline(always)]
+    unsafe fn fold<const H: usize>(&self, head: usize, bytes: *mut i8, parts: *mut Part) -> usize {
+        let Whole { joined, query, channels, .. } = *self;
+        let plane = joined.parts.len();
+        let (scales, zeros) = (channels.scales.as_ptr().cast::<f32>(), channels.zeros.as_ptr().cast::<f32>());
+        // SAFETY: the channels were read up to `plane`, where the query has zeros after its last channel, and what is known
+        // before there is a page goes as far.
+        unsafe {
+            let row = |h: usize| query.floats_of(head + h);
+            let mut tops = [S::splat(0.0); 4];
+            for c in (0..plane).step_by(LANES) {
+                let scale = S::load(scales.add(c));
+                for h in 0..H {
+                    tops[h] = S::max_abs(tops[h], S::mul(S::load(row(h).add(c)), scale));
+                }
+            }
+            let steps = S::reduce4_max(tops).map(|top| step(top, 1));
+            // Exact parts of the scores, and what the rounded ones bring with the centres.
+            let (mut exact, mut centred) = ([S::splat(0.0); 4], [S::splat(0.0); 4]);
+            for c in (0..plane).step_by(LANES) {
+                let (scale, zero) = (S::load(scales.add(c)), S::load(zeros.add(c)));
+                let of = |known: &[f32]| S::load(known.as_ptr().add(c));
+                let (units, whole) = (of(&joined.parts), of(&joined.whole));
+                let (centre, seen) = (of(&joined.centres), of(&joined.seen));
+                for h in 0..H {
+                    let q = S::load(row(h).add(c));
+                    let product = S::mul(q, scale);
+                    let units_of = S::mul(S::splat(steps[h].1), units);
+                    let rounded = S::to_f(S::round(S::mul(product, units_of)));
+                    // A quarter breaks the tie at ±128, which would not fit the fine byte.
+                    let coarse = S::round(S::mul(S::add(rounded, S::splat(0.25)), whole));
+                    let bytes = bytes.add(h * 2 * plane + c);
+                    S::store_low_bytes(bytes.cast(), coarse);
+                    if joined.wide > 0 {
+                        let fine = S::fnma(S::to_f(coarse), units, rounded);
+                        S::store_low_bytes(bytes.add(plane).cast(), S::round(fine));
+                    }
+                    exact[h] = S::fma(product, centre, S::fma(q, zero, exact[h]));
+                    centred[h] = S::fma(S::mul(rounded, whole), seen, centred[h]);
+                }
+            }
+            for h in 0..H {
+                exact[h] = S::fnma(S::splat(steps[h].0), centred[h], exact[h]);
+            }
+            let bases = S::reduce4_add(exact);
+            for h in 0..H {
+                let bytes = bytes.add(h * 2 * plane).cast_const();
+                parts.add(h).write(Part { bytes, plane, step: steps[h].0, base: bases[h], zero: 0.0 });
+            }
+        }
+        H
+    }
+
+    #[inline(always)]
+    unsafe fn multiply<const H: usize>(&self, parts: *const Part, out: *mut f32) -> usize {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let part: &[Part; H] = &*parts.cast();
+            S::call(HeadScores::<S, H> { place: self, part, out, simd: PhantomData });
+        }
+        H
+    }
+
+    #[inline(always)]
+    unsafe fn multiply_blocks(&self, parts: &[Part], codes: *const u8, sums: Sums, out: *mut f32) {
+        let [first, ..] = parts else { return };
+        let PackedFormat { tokens, coded, .. } = *self.format;
+        let planes = if self.joined.wide > 0 { 2 } else { 1 };
+        // SAFETY: a page has at most `TILES` tiles of tokens; the rest is the caller's contract.
+        unsafe {
+            let heads = Heads { bytes: first.bytes, stride: 2 * first.plane, plane: first.plane };
+            sums.multiply::<S>(planes, heads, parts.len(), codes, coded / 8, tokens / LANES);
+            for tile in 0..tokens / LANES {
+                for h in 0..parts.len() {
+                    let (coarse, fine) = sums.of::<S>(planes, h, tile);
+                    self.put::<S>(&parts[h], coarse, fine, out.add(h * tokens + tile * LANES));
+                }
             }
         }
     }
 }
 
-impl Place<'_> {
+impl Whole<'_> {
     /// From a head's dot products with sixteen tokens to their scores.
     ///
     /// # Safety
@@ -292,7 +254,7 @@ impl Place<'_> {
 
 /// Dot products of all channels and what follows from them.
 struct HeadScores<'a, S, const H: usize> {
-    place: &'a Place<'a>,
+    place: &'a Whole<'a>,
     part: &'a [Part; H],
     out: *mut f32,
     simd: PhantomData<S>,
@@ -303,7 +265,7 @@ impl<S: Simd, const H: usize> Work<S> for HeadScores<'_, S, H> {
 
     #[inline(always)]
     unsafe fn run(self) {
-        let tiles = self.place.codec.layout.tokens / LANES;
+        let tiles = self.place.format.tokens / LANES;
         let mut tile = 0;
         while tile < tiles {
             // Pages have an even number of tiles.
@@ -331,14 +293,14 @@ impl<S: Simd, const H: usize> HeadScores<'_, S, H> {
     /// All spans over N tiles of 16 tokens, for H heads in registers. Returns N.
     ///
     /// # Safety
-    /// As the kernel it is part of: pages and buffers have the sizes of the layout; the CPU has the tier.
+    /// As the kernel it is part of: pages and buffers have the sizes of the format; the CPU has the tier.
     #[inline(always)]
     unsafe fn tiles<const N: usize>(&self, tile: usize) -> usize {
-        let layout = &self.place.codec.layout;
+        let format = self.place.format;
         // SAFETY: units tile..tile+N of every row lie within the page; `out` has `tokens` entries per row.
         unsafe {
             let mut sums = Running::<S, H, N> { coarse: [[S::izero(); N]; H], fine: [[S::izero(); N]; H] };
-            for span in &layout.spans {
+            for span in &format.spans {
                 match span.bits {
                     1 => self.span::<N, 1>(span, tile, &mut sums),
                     2 => self.span::<N, 2>(span, tile, &mut sums),
@@ -353,7 +315,7 @@ impl<S: Simd, const H: usize> HeadScores<'_, S, H> {
             for n in 0..N {
                 let t = (tile + n) * LANES;
                 for h in 0..H {
-                    let out = self.out.add(h * layout.tokens + t);
+                    let out = self.out.add(h * format.tokens + t);
                     self.place.put::<S>(&self.part[h], sums.coarse[h][n], sums.fine[h][n], out);
                 }
             }
@@ -374,7 +336,7 @@ impl<S: Simd, const H: usize> HeadScores<'_, S, H> {
     ) {
         let Pages { page, next } = self.place.pages;
         let unit = 16 * BITS as usize;
-        let row = self.place.codec.layout.tokens / LANES * unit;
+        let row = self.place.format.tokens / LANES * unit;
         // SAFETY: the span's rows lie within the page, and every head has bytes for all channels.
         unsafe {
             let mut codes = page.add(span.codes + tile * unit);
@@ -388,7 +350,7 @@ impl<S: Simd, const H: usize> HeadScores<'_, S, H> {
                         let coarse = &mut sums.coarse[h][n];
                         *coarse = dot::<S>(BITS == 8, *coarse, a, S::quad(q));
                         *coarse = dot::<S>(BITS == 8, *coarse, b, S::quad(q.add(4)));
-                        if super::planes(BITS) == 2 {
+                        if planes(BITS) == 2 {
                             let q = q.add(self.part[h].plane);
                             let fine = &mut sums.fine[h][n];
                             *fine = dot::<S>(BITS == 8, *fine, a, S::quad(q));

@@ -3,192 +3,175 @@
 //! A span of channels at a time: the query's bytes (folded with the page's channel scales, or prepared once when
 //! there are none) meet units of sixteen tokens; what is left per token is one fused multiply-add with its scale.
 
+mod batch;
 mod fold;
-pub(crate) mod joined;
+pub(super) mod joined;
 
 use super::block::{self, BATCH, Heads, Room, Sums};
 use super::round::planes;
-use super::{Pages, by_heads, by_width, load_array};
-use crate::codec::Query;
-use crate::codec::scalar::ScalarCodec;
+use super::{Joined, Pages, Query, by_width, load_array};
+use crate::format::{CodeMeaning, PackedFormat, Span};
 use crate::pack::unpack;
-use crate::page::Span;
-use crate::quant::{Levels, Rule};
+use batch::{Part, Scoring};
 use fold::{Channels, Fold, fold_block};
-use kvant_simd::{LANES, MatrixUnit, ROWS, Simd, Work};
+use kvant_simd::{LANES, Simd, Work};
 use std::marker::PhantomData;
-use std::mem::MaybeUninit;
-
-/// What a span's bytes mean for one head.
-#[derive(Clone, Copy)]
-struct Part {
-    /// `len` bytes, and as many again one plane on.
-    bytes: *const i8,
-    plane: usize,
-    /// score = step · (dot product) + base, before the token's scale.
-    step: f32,
-    base: f32,
-    /// Multiplies the token's zero: Σ q over the span.
-    zero: f32,
-}
 
 /// Scores of all heads of the query, (heads, tokens).
 ///
 /// # Safety
-/// `page` is a page of the codec's layout, `out` is valid for heads · tokens floats, the query was prepared by this
-/// codec; the CPU has the tier.
+/// `pages.page` is a page of the format, `out` is valid for heads · tokens floats, the query was prepared for this format;
+/// the CPU has the tier.
 #[inline(always)]
-pub(crate) unsafe fn scores<S: Simd>(codec: &ScalarCodec, query: &Query, pages: Pages, out: *mut f32) {
-    let layout = &codec.layout;
-    if let Some(joined) = &codec.joined {
+pub(crate) unsafe fn scores<S: Simd>(
+    format: &PackedFormat,
+    joined: Option<&Joined>,
+    query: &Query,
+    pages: Pages,
+    out: *mut f32,
+) {
+    if let Some(joined) = joined {
         // SAFETY: the caller's contract.
-        return unsafe { joined::scores::<S>(codec, joined, query, pages, out) };
+        return unsafe { joined::scores::<S>(format, joined, query, pages, out) };
     }
-    let folded = layout.channel_scale.is_some();
+    let folded = format.channel_scale.is_some();
     let mut channels = Channels::new();
-    // SAFETY: the caller's contract; every block of heads stays below `heads`, and the bytes hold two planes of a span
-    // for every head of a batch.
+    // SAFETY: the caller's contract; the bytes hold two planes of a span for every head of a batch.
     unsafe {
-        let plane = layout.coded.next_multiple_of(LANES);
+        let plane = format.coded.next_multiple_of(LANES);
         let held = if folded { BATCH.min(query.heads) * 2 * plane } else { 0 };
-        let mut room = Room::new::<S>(codec, held, query.heads, pages);
-        for (index, span) in layout.spans.iter().enumerate() {
-            let levels = &codec.levels[index];
-            let codes = room.codes(layout, span);
-            if codes.is_some() {
-                S::Matrix::begin(block::octets(layout, span));
-            }
+        let mut room = Room::new::<S>(format, None, held, query.heads, pages);
+        for (index, span) in format.spans.iter().enumerate() {
             if folded {
-                channels.load::<S>(codec, span, levels, pages);
+                channels.load::<S>(format, span, pages);
             }
-            let plane = span.len.next_multiple_of(LANES);
-            for first in (0..query.heads).step_by(BATCH) {
-                let count = BATCH.min(query.heads - first);
-                let mut parts = [const { MaybeUninit::<Part>::uninit() }; BATCH];
-                let mut at = 0;
-                while folded && at < count {
-                    let fold = Fold { codec, query, span, levels, channels: &channels, plane };
-                    let bytes = room.bytes().add(at * 2 * plane);
-                    let parts = parts.as_mut_ptr().cast::<Part>().add(at);
-                    at += by_heads!(S, count - at, fold_block::<S>(&fold, first + at, bytes, parts));
-                }
-                while at < count {
-                    parts[at].write(prepared::<S>(codec, query, first + at, index));
-                    at += 1;
-                }
-                let (out, parts) = (out.add(first * layout.tokens), parts.as_ptr().cast::<Part>());
-                let place = Place { codec, span, levels, pages, first: index == 0 };
-                let mut at = 0;
-                if let Some(codes) = codes {
-                    let parts = std::slice::from_raw_parts(parts, count / ROWS * ROWS);
-                    block_scores::<S>(&place, parts, codes, room.sums(), out);
-                    at = parts.len();
-                }
-                while at < count {
-                    let (parts, out) = (parts.add(at), out.add(at * layout.tokens));
-                    at += by_heads!(S, count - at, span_block::<S>(&place, parts, out));
-                }
-            }
-            if codes.is_some() {
-                S::Matrix::end();
-            }
+            let channels = folded.then_some(&channels);
+            let spanwise = Spanwise { format, query, span, index, channels, pages };
+            let codes = room.codes(format, span);
+            batch::scores::<S>(&spanwise, query.heads, &mut room, codes, out);
         }
         for head in 0..query.heads {
             let bias = query.bias[head];
-            if bias != 0.0 || layout.spans.is_empty() {
-                let out = out.add(head * layout.tokens);
-                add_bias::<S>(out, layout.tokens, bias, layout.spans.is_empty());
+            if bias != 0.0 || format.spans.is_empty() {
+                let out = out.add(head * format.tokens);
+                add_bias::<S>(out, format.tokens, bias, format.spans.is_empty());
             }
         }
     }
 }
 
-/// The bytes of a head as they were prepared, where no page has scales to be folded in.
-#[inline(always)]
-fn prepared<S: Simd>(codec: &ScalarCodec, query: &Query, head: usize, index: usize) -> Part {
-    let (span, levels) = (&codec.layout.spans[index], &codec.levels[index]);
-    let prepared = query.span(head, index, codec.layout.spans.len());
-    let centre = f64::from(seen_centre::<S>(levels)) as f32;
-    // An asymmetric code c stands for s·c + z, so the centre is not taken away but given back.
-    let back =
-        if levels.rule == Rule::Asymmetric { levels.centre() as f32 * prepared.exact_sum } else { 0.0 };
-    Part {
-        bytes: query.bytes_of(head, span.first),
-        plane: query.plane(),
-        step: prepared.rounded.step,
-        base: back - prepared.rounded.step * prepared.rounded.sum * centre,
-        zero: prepared.exact_sum,
-    }
-}
-
-/// Where a block of heads reads and writes.
-struct Place<'a> {
-    codec: &'a ScalarCodec,
+/// One span of a page, for some queries.
+struct Spanwise<'a> {
+    format: &'a PackedFormat,
+    query: &'a Query,
     span: &'a Span,
-    levels: &'a Levels,
+    /// Of the span.
+    index: usize,
+    /// The page's channel scales, where it has some to be folded in.
+    channels: Option<&'a Channels>,
     pages: Pages,
-    first: bool,
 }
 
-/// # Safety
-/// As the kernel it is part of, for H parts and H rows of `out`.
-#[inline(always)]
-unsafe fn span_block<S: Simd, const H: usize>(place: &Place<'_>, parts: *const Part, out: *mut f32) -> usize {
-    let levels = place.levels;
-    // SAFETY: the span's rows lie within the page, and every part has bytes for all its channels.
-    unsafe {
-        let part: &[Part; H] = &*parts.cast();
-        by_width!(S, levels, SpanScores::<S, H> { place, part, out });
+impl<S: Simd> Scoring<S> for Spanwise<'_> {
+    #[inline(always)]
+    fn tokens(&self) -> usize {
+        self.format.tokens
     }
-    H
-}
 
-/// The scores of a multiple of sixteen heads, by the unit for blocks.
-///
-/// # Safety
-/// As the kernel it is part of, for parts whose bytes are equally far apart; `codes` are the span's, and the unit has begun.
-#[inline(always)]
-unsafe fn block_scores<S: Simd>(
-    place: &Place<'_>,
-    parts: &[Part],
-    codes: *const u8,
-    sums: Sums,
-    out: *mut f32,
-) {
-    let [first, second, ..] = parts else { return };
-    let Place { codec, span, .. } = place;
-    let (tokens, octets) = (codec.layout.tokens, block::octets(&codec.layout, span));
-    let planes = planes(u32::from(span.bits));
-    // SAFETY: a page has at most `TILES` tiles of tokens; the rest is the caller's contract.
-    unsafe {
-        let stride = second.bytes.offset_from_unsigned(first.bytes);
-        let heads = Heads { bytes: first.bytes, stride, plane: first.plane };
-        sums.multiply::<S>(planes, heads, parts.len(), codes, octets, tokens / LANES);
-        for tile in 0..tokens / LANES {
-            let scales = place.scales::<S>(tile * LANES);
-            for h in 0..parts.len() {
-                let (low, high) = sums.of::<S>(planes, h, tile);
-                let dot = combine::<S>(planes, low, high);
-                place.put::<S>(&parts[h], scales, dot, out.add(h * tokens + tile * LANES));
+    #[inline(always)]
+    fn octets(&self) -> usize {
+        block::octets(self.format, self.span)
+    }
+
+    #[inline(always)]
+    fn plane(&self) -> usize {
+        self.span.len.next_multiple_of(LANES)
+    }
+
+    #[inline(always)]
+    unsafe fn fold<const H: usize>(&self, head: usize, bytes: *mut i8, parts: *mut Part) -> usize {
+        let Spanwise { format, query, span, .. } = *self;
+        // SAFETY: the caller's contract.
+        unsafe {
+            let Some(channels) = self.channels else {
+                for h in 0..H {
+                    parts.add(h).write(self.prepared::<S>(head + h));
+                }
+                return H;
+            };
+            let plane = Scoring::<S>::plane(self);
+            fold_block::<S, H>(&Fold { format, query, span, channels, plane }, head, bytes, parts)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn multiply<const H: usize>(&self, parts: *const Part, out: *mut f32) -> usize {
+        let place = self;
+        // SAFETY: the span's rows lie within the page, and every part has bytes for all its channels.
+        unsafe {
+            let part: &[Part; H] = &*parts.cast();
+            by_width!(S, self.span, SpanScores::<S, H> { place, part, out });
+        }
+        H
+    }
+
+    #[inline(always)]
+    unsafe fn multiply_blocks(&self, parts: &[Part], codes: *const u8, sums: Sums, out: *mut f32) {
+        let [first, second, ..] = parts else { return };
+        let (tokens, octets) = (self.format.tokens, block::octets(self.format, self.span));
+        let planes = planes(u32::from(self.span.bits));
+        // SAFETY: a page has at most `TILES` tiles of tokens; the rest is the caller's contract.
+        unsafe {
+            let stride = second.bytes.offset_from_unsigned(first.bytes);
+            let heads = Heads { bytes: first.bytes, stride, plane: first.plane };
+            sums.multiply::<S>(planes, heads, parts.len(), codes, octets, tokens / LANES);
+            for tile in 0..tokens / LANES {
+                let scales = self.scales::<S>(tile * LANES);
+                for h in 0..parts.len() {
+                    let (low, high) = sums.of::<S>(planes, h, tile);
+                    let dot = combine::<S>(planes, low, high);
+                    self.put::<S>(&parts[h], scales, dot, out.add(h * tokens + tile * LANES));
+                }
             }
         }
     }
 }
 
-impl Place<'_> {
+impl Spanwise<'_> {
+    /// The bytes of a head as they were prepared, where no page has scales to be folded in.
+    #[inline(always)]
+    fn prepared<S: Simd>(&self, head: usize) -> Part {
+        let Spanwise { format, query, span, index, .. } = *self;
+        let prepared = query.span(head, index, format.spans.len());
+        let centre = f64::from(seen_centre::<S>(span)) as f32;
+        // An asymmetric code c stands for s·c + z, so the centre is not taken away but given back.
+        let back = if span.meaning == CodeMeaning::WithZero {
+            span.centre() as f32 * prepared.exact_sum
+        } else {
+            0.0
+        };
+        Part {
+            bytes: query.bytes_of(head, span.first),
+            plane: query.plane(),
+            step: prepared.rounded.step,
+            base: back - prepared.rounded.step * prepared.rounded.sum * centre,
+            zero: prepared.exact_sum,
+        }
+    }
+
     /// Scales and zeros of sixteen tokens.
     ///
     /// # Safety
     /// As the kernel it is part of; there are sixteen tokens from `t` on.
     #[inline(always)]
     unsafe fn scales<S: Simd>(&self, t: usize) -> (Option<S::F>, Option<S::F>) {
-        let layout = &self.codec.layout;
-        let at = (self.span.group * layout.tokens + t) * layout.format.bytes();
+        let format = self.format;
+        let at = (self.span.group * format.tokens + t) * format.scales.bytes();
         // SAFETY: the caller's contract.
         unsafe {
             (
-                load_array::<S>(layout.format, self.pages.page, &layout.token_scale, at),
-                load_array::<S>(layout.format, self.pages.page, &layout.token_zero, at),
+                load_array::<S>(format.scales, self.pages.page, &format.token_scale, at),
+                load_array::<S>(format.scales, self.pages.page, &format.token_zero, at),
             )
         }
     }
@@ -214,19 +197,19 @@ impl Place<'_> {
             if let Some(zero) = zero {
                 score = S::fma(zero, S::splat(part.zero), score);
             }
-            S::store(out, if self.first { score } else { S::add(S::load(out), score) });
+            S::store(out, if self.index == 0 { score } else { S::add(S::load(out), score) });
         }
     }
 }
 
 /// What was added to a level to make the byte that the dot product reads.
 #[inline(always)]
-pub(super) fn seen_centre<S: Simd>(levels: &Levels) -> i32 {
-    if levels.rule == Rule::LloydMax || levels.bits == 8 { S::BYTE_CENTRE } else { levels.centre() }
+pub(super) fn seen_centre<S: Simd>(span: &Span) -> i32 {
+    if span.meaning.is_table() || span.bits == 8 { S::BYTE_CENTRE } else { span.centre() }
 }
 
 /// # Safety
-/// As the kernel it is part of: pages and buffers have the sizes of the layout; the CPU has the tier.
+/// As the kernel it is part of: pages and buffers have the sizes of the format; the CPU has the tier.
 #[inline(always)]
 unsafe fn add_bias<S: Simd>(out: *mut f32, tokens: usize, bias: f32, fresh: bool) {
     for t in (0..tokens).step_by(LANES) {
@@ -240,7 +223,7 @@ unsafe fn add_bias<S: Simd>(out: *mut f32, tokens: usize, bias: f32, fresh: bool
 
 /// Dot products of one span and what follows from them, added to `out` (or written, for the first span).
 struct SpanScores<'a, S, const H: usize, const BITS: u32, const TABLE: bool> {
-    place: &'a Place<'a>,
+    place: &'a Spanwise<'a>,
     part: &'a [Part; H],
     out: *mut f32,
     simd: PhantomData<S>,
@@ -253,7 +236,7 @@ impl<S: Simd, const H: usize, const BITS: u32, const TABLE: bool> Work<S>
 
     #[inline(always)]
     unsafe fn run(self) {
-        let tiles = self.place.codec.layout.tokens / LANES;
+        let tiles = self.place.format.tokens / LANES;
         let mut tile = 0;
         while tile < tiles {
             // Pages have an even number of tiles.
@@ -275,19 +258,18 @@ impl<S: Simd, const H: usize, const BITS: u32, const TABLE: bool> SpanScores<'_,
     /// The inner loop: N tiles of 16 tokens for H heads in registers. Returns N.
     ///
     /// # Safety
-    /// As the kernel it is part of: pages and buffers have the sizes of the layout; the CPU has the tier.
+    /// As the kernel it is part of: pages and buffers have the sizes of the format; the CPU has the tier.
     #[inline(always)]
     unsafe fn tiles<const N: usize>(&self, tile: usize) -> usize {
         let Self { place, part, out, .. } = self;
-        let Place { codec, span, levels, pages: Pages { page, next }, .. } = **place;
-        let layout = &codec.layout;
+        let Spanwise { format, span, pages: Pages { page, next }, .. } = **place;
         let unit = 16 * BITS as usize;
-        let row = layout.tokens / LANES * unit;
+        let row = format.tokens / LANES * unit;
         let full = TABLE || BITS == 8;
         // SAFETY: units tile..tile+N of every row lie within the page; bytes exist for all channels of the span; token
         // arrays and `out` have `tokens` entries per row.
         unsafe {
-            let table = S::table(&levels.table);
+            let table = S::table(span.meaning.table());
             let mut low = [[S::izero(); N]; H];
             let mut high = [[S::izero(); N]; H];
             let mut codes = page.add(span.codes + tile * unit);
@@ -318,7 +300,7 @@ impl<S: Simd, const H: usize, const BITS: u32, const TABLE: bool> SpanScores<'_,
                 let scales = place.scales::<S>(t);
                 for h in 0..H {
                     let dot = combine::<S>(planes(BITS), low[h][n], high[h][n]);
-                    place.put::<S>(&part[h], scales, dot, out.add(h * layout.tokens + t));
+                    place.put::<S>(&part[h], scales, dot, out.add(h * format.tokens + t));
                 }
             }
         }
@@ -329,7 +311,7 @@ impl<S: Simd, const H: usize, const BITS: u32, const TABLE: bool> SpanScores<'_,
 /// The dot product that suits the codes' range.
 ///
 /// # Safety
-/// As the kernel it is part of: pages and buffers have the sizes of the layout; the CPU has the tier.
+/// As the kernel it is part of: pages and buffers have the sizes of the format; the CPU has the tier.
 #[inline(always)]
 pub(super) unsafe fn dot<S: Simd>(full: bool, acc: S::I, codes: S::B, q: S::Quad) -> S::I {
     // SAFETY: the tier is available.
@@ -342,7 +324,7 @@ pub(super) unsafe fn dot<S: Simd>(full: bool, acc: S::I, codes: S::B, q: S::Quad
 /// byte reads back.
 ///
 /// # Safety
-/// As the kernel it is part of: pages and buffers have the sizes of the layout; the CPU has the tier.
+/// As the kernel it is part of: pages and buffers have the sizes of the format; the CPU has the tier.
 #[inline(always)]
 pub(super) unsafe fn combine<S: Simd>(planes: usize, low: S::I, high: S::I) -> S::F {
     // SAFETY: the tier is available.

@@ -60,7 +60,7 @@ impl Affine {
 /// M and M⁻¹, row-major.
 pub type Matrices = (Arc<Vec<f64>>, Arc<Vec<f64>>);
 
-fn times(matrix: &[f64], x: &[f64]) -> Vec<f64> {
+pub fn times(matrix: &[f64], x: &[f64]) -> Vec<f64> {
     /// Independent sums, or one chain of additions sets the pace.
     const CHAINS: usize = 8;
     let product = |row: &[f64]| {
@@ -74,7 +74,7 @@ fn times(matrix: &[f64], x: &[f64]) -> Vec<f64> {
 }
 
 /// The matrix of a rotation and its transpose, made once per process.
-fn rotation(rotation: Rotation, dim: usize, seed: u64) -> Matrices {
+pub fn rotation(rotation: Rotation, dim: usize, seed: u64) -> Matrices {
     type Key = (Rotation, usize, u64);
     static KNOWN: OnceLock<Mutex<HashMap<Key, Matrices>>> = OnceLock::new();
     let mut known = KNOWN.get_or_init(Mutex::default).lock().unwrap();

@@ -1,12 +1,12 @@
 //! What a step carries between pages: prepared queries and running sums. Both keep their buffers when reused.
 
-use crate::kernel::round::Rounded;
+use super::round::Rounded;
 use kvant_simd::LANES;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// One span of one head, rounded to bytes.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct PreparedSpan {
+pub(super) struct PreparedSpan {
     pub rounded: Rounded,
     /// Σ q over the span, for zeros.
     pub exact_sum: f32,
@@ -15,7 +15,7 @@ pub(crate) struct PreparedSpan {
 /// Queries of one group of heads in the codec's basis, made by [`crate::PageCodec::prepare`].
 #[derive(Clone, Debug, Default)]
 pub struct Query {
-    pub(crate) heads: usize,
+    pub(super) heads: usize,
     /// The codec that prepared it, or [`Query::MODEL`].
     owner: u64,
     dim: usize,
@@ -26,9 +26,9 @@ pub struct Query {
     /// (heads, 2 planes, stride).
     bytes: Vec<i8>,
     /// (heads, spans).
-    pub(crate) spans: Vec<PreparedSpan>,
+    pub(super) spans: Vec<PreparedSpan>,
     /// (heads): q·μ, added to every score.
-    pub(crate) bias: Vec<f32>,
+    pub(super) bias: Vec<f32>,
     /// The queries of the codecs that a codec is made of.
     parts: Vec<Query>,
 }
@@ -71,7 +71,7 @@ impl Query {
         &self.parts
     }
 
-    pub(crate) fn reset(&mut self, owner: u64, heads: usize, dim: usize, spans: usize) {
+    pub(super) fn reset(&mut self, owner: u64, heads: usize, dim: usize, spans: usize) {
         self.owner = owner;
         self.heads = heads;
         self.dim = dim;
@@ -92,28 +92,28 @@ impl Query {
         }
     }
 
-    pub(crate) fn floats_mut(&mut self, head: usize) -> &mut [f32] {
+    pub(super) fn floats_mut(&mut self, head: usize) -> &mut [f32] {
         &mut self.floats[head * self.stride..(head + 1) * self.stride]
     }
 
-    pub(crate) fn floats_of(&self, head: usize) -> *const f32 {
+    pub(super) fn floats_of(&self, head: usize) -> *const f32 {
         self.floats[head * self.stride..].as_ptr()
     }
 
-    pub(crate) fn span(&self, head: usize, index: usize, spans: usize) -> PreparedSpan {
+    pub(super) fn span(&self, head: usize, index: usize, spans: usize) -> PreparedSpan {
         self.spans[head * spans + index]
     }
 
     /// Bytes from one plane of a head to the next.
-    pub(crate) fn plane(&self) -> usize {
+    pub(super) fn plane(&self) -> usize {
         self.stride
     }
 
-    pub(crate) fn bytes_of(&self, head: usize, first: usize) -> *const i8 {
+    pub(super) fn bytes_of(&self, head: usize, first: usize) -> *const i8 {
         self.bytes[head * 2 * self.stride + first..].as_ptr()
     }
 
-    pub(crate) fn bytes_mut(&mut self, head: usize, first: usize) -> *mut i8 {
+    pub(super) fn bytes_mut(&mut self, head: usize, first: usize) -> *mut i8 {
         self.bytes[head * 2 * self.stride + first..].as_mut_ptr()
     }
 
@@ -126,12 +126,12 @@ impl Query {
 /// Running sums Σ w·v and masses Σ w of one group of heads, in the codec's basis.
 #[derive(Clone, Debug, Default)]
 pub struct Accumulator {
-    pub(crate) heads: usize,
-    pub(crate) stride: usize,
+    pub(super) heads: usize,
+    pub(super) stride: usize,
     /// (heads, stride).
-    pub(crate) sums: Vec<f32>,
+    pub(super) sums: Vec<f32>,
     /// (heads).
-    pub(crate) mass: Vec<f32>,
+    pub(super) mass: Vec<f32>,
 }
 
 impl Accumulator {

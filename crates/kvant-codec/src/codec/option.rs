@@ -1,12 +1,11 @@
 //! The words of options: one table for parsing, printing and error messages.
 
-use crate::codec::{GroupSize, Learned, Options, PageSize, Scaling};
-use crate::page::ScaleFormat;
+use super::{GroupSize, Learned, Options, Scaling};
+use crate::format::{PageSize, Rotation, ScaleFormat};
 use crate::quant::Rule;
-use crate::transform::Rotation;
 
 /// One word that sets one option.
-pub(super) struct Word {
+pub(crate) struct Word {
     /// What is written.
     pub text: &'static str,
     /// The class it belongs to; families list the classes they take.
@@ -20,10 +19,10 @@ const fn word(text: &'static str, class: &'static str, set: fn(&mut Options)) ->
 }
 
 /// The class of `seed=N`, the only option that is not a word.
-pub(super) const SEED: &str = "seed";
+pub(crate) const SEED: &str = "seed";
 
 /// Every word, in the order in which they are printed.
-pub(super) static WORDS: [Word; 30] = [
+pub(crate) static WORDS: [Word; 30] = [
     word("plain", "rotation", |o| o.rotation = Rotation::Identity),
     word("srht", "rotation", |o| o.rotation = Rotation::Srht),
     word("srft", "rotation", |o| o.rotation = Rotation::Srft),
@@ -57,7 +56,7 @@ pub(super) static WORDS: [Word; 30] = [
 ];
 
 /// The words (and `seed=N`) that turn `from` into `to`, in canonical order; `None` if no words can.
-pub(super) fn difference(from: Options, to: &Options) -> Option<Vec<String>> {
+pub(crate) fn difference(from: Options, to: &Options) -> Option<Vec<String>> {
     // A budget is said by the name.
     let mut now = Options { budget: to.budget, ..from };
     let mut words = Vec::new();

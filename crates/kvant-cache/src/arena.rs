@@ -1,7 +1,8 @@
-//! Where pages live: blocks of equal slots that are never moved and never given back before the arena itself. The last
+//! Where pages of host memory live: blocks of equal slots that are never moved and never given back before the arena itself. The last
 //! owner of a page puts its slot on the free list.
 
-use crate::page::{FileBytes, Lease, Page, PageMut};
+use crate::lease::{FileBytes, Lease};
+use crate::page::{Page, PageMut};
 use memmap2::MmapMut;
 use std::collections::HashMap;
 use std::io;
@@ -166,13 +167,6 @@ impl Arena {
         Ok(PageMut::new(Lease::slot(bytes, self.clone())))
     }
 
-    /// A page with these bytes.
-    pub(crate) fn page_of(&self, bytes: &[u8]) -> Result<Page, ArenaError> {
-        let mut page = self.page(bytes.len())?;
-        page.copy_from_slice(bytes);
-        Ok(page.freeze())
-    }
-
     /// A page that lies in a file; `None` when the range reaches beyond its end.
     pub(crate) fn mapped(&self, file: &Arc<FileBytes>, range: Range<usize>) -> Option<Page> {
         let bytes = NonNull::from(file.get(range)?);
@@ -269,18 +263,18 @@ mod tests {
     fn pages_are_counted_once_and_slots_are_used_again() {
         let arena = Arena::new();
         let mut page = arena.page(100).unwrap();
-        page[99] = 7;
-        let address = page.as_ptr();
+        page.edit(|bytes| bytes[99] = 7);
+        let address = page.host().unwrap().as_ptr();
         let page = page.freeze();
         let other = page.clone();
         assert_eq!((arena.usage().pages, arena.usage().used, page.references()), (1, 128, 2));
         drop(page);
-        assert_eq!((other[99], other.len(), arena.usage().pages), (7, 100, 1));
+        assert_eq!((other.host().unwrap()[99], other.size(), arena.usage().pages), (7, 100, 1));
         drop(other);
         assert_eq!(arena.usage(), Usage { reserved: arena.usage().reserved, ..Usage::default() });
         let again = arena.page(90).unwrap();
-        assert_eq!(again.as_ptr(), address);
-        assert!(again.iter().all(|byte| *byte == 0), "a page starts empty");
+        assert_eq!(again.host().unwrap().as_ptr(), address);
+        assert!(again.host().unwrap().iter().all(|byte| *byte == 0), "a page starts empty");
     }
 
     #[test]
@@ -289,14 +283,15 @@ mod tests {
         let pages: Vec<Page> = (0..600)
             .map(|i| {
                 let mut page = arena.page(5000).unwrap();
-                page.fill(i as u8);
+                page.edit(|bytes| bytes.fill(i as u8));
                 page.freeze()
             })
             .collect();
         assert!(arena.usage().reserved > 2 * BLOCK);
         for (i, page) in pages.iter().enumerate() {
-            assert!(page.iter().all(|byte| *byte == i as u8));
-            assert_eq!(page.as_ptr() as usize % ALIGN, 0);
+            let bytes = page.host().unwrap();
+            assert!(bytes.iter().all(|byte| *byte == i as u8));
+            assert_eq!(bytes.as_ptr() as usize % ALIGN, 0);
         }
     }
 
@@ -316,7 +311,7 @@ mod tests {
     fn pinned_memory_is_like_any_other_or_refused_in_words() {
         let arena = Arena::with(ArenaOptions { pinned: true, ..ArenaOptions::default() });
         match arena.page(100) {
-            Ok(page) => assert!(page.iter().all(|byte| *byte == 0)),
+            Ok(page) => assert!(page.canonical().iter().all(|byte| *byte == 0)),
             Err(error) => {
                 assert!(matches!(error, ArenaError::NotPinned { .. }), "{error}");
                 assert_eq!(arena.usage(), Usage::default(), "what cannot be pinned is given back");
@@ -330,6 +325,6 @@ mod tests {
     #[test]
     fn pages_outlive_the_handle_of_their_arena() {
         let page = Arena::new().page(3).unwrap().freeze();
-        assert_eq!(&page[..], [0, 0, 0]);
+        assert_eq!(page.host(), Some(&[0; 3][..]));
     }
 }

@@ -1,35 +1,35 @@
 //! From one layout to another, page by page.
 
-use crate::arena::Arena;
 use crate::error::CacheError;
-use crate::layout::CacheLayout;
+use crate::layout::{CacheLayout, Slack};
 use crate::reader::Reader;
 use crate::sequence::{Sequence, each_side};
 use crate::side::{Fault, Rows, SideStore};
+use crate::store::Store;
 use crate::visibility::Visibility;
 use std::sync::Arc;
 
 pub(crate) fn convert(
     from: &Sequence,
     layout: Arc<CacheLayout>,
-    arena: Arena,
+    memory: Store,
 ) -> Result<Sequence, CacheError> {
-    let shapes =
-        |layout: &CacheLayout| layout.entries().iter().map(|entry| *entry.shape()).collect::<Vec<_>>();
-    if shapes(from.layout()) != shapes(&layout) {
-        return Err(CacheError::Shape { what: "the entries' shapes" });
+    let kinds = |layout: &CacheLayout| layout.slots().iter().map(|slot| *slot.kind()).collect::<Vec<_>>();
+    if kinds(from.layout()) != kinds(&layout) {
+        return Err(CacheError::Shape { what: "what their slots hold" });
     }
-    let mut result = Sequence::new(Arc::clone(&layout), arena.clone());
-    for (entry, entry_layout) in layout.entries().iter().enumerate() {
+    let mut result = Sequence::new(Arc::clone(&layout), memory.clone());
+    for (slot, slot_layout) in layout.slots().iter().enumerate() {
         let (old, new, len) = (from.layout().rule(), layout.rule(), from.len());
-        each_side(entry, 0, result.sides_mut(entry), true, |head, side, target| {
-            if let Some(source) = from.side(entry, head, side) {
-                copy(source, target, (old, new), len, &arena)?;
-                target.settle(new, len, entry_layout.shape().window);
-            }
+        let window = slot_layout.window();
+        let (sources, slack) = (from.sides(slot), layout.slack());
+        each_side(slot_layout, 0, result.sides_mut(slot), true, |index, target| {
+            copy(&sources[index], target, (old, new), len, &memory)?;
+            target.settle(new, len, window, slack);
             Ok(())
         })?;
     }
+    result.take_states(from)?;
     result.set_len(from.len());
     Ok(result)
 }
@@ -40,7 +40,7 @@ fn copy(
     target: &mut SideStore,
     (old, new): (&Visibility, &Visibility),
     len: usize,
-    arena: &Arena,
+    memory: &Store,
 ) -> Result<(), Fault> {
     let dim = source.codecs().codec().dim();
     let tokens = target.codecs().page_tokens();
@@ -59,8 +59,8 @@ fn copy(
             reader.row(position, row)?;
         }
         let chunk = Rows { numbers: &rows, stride: dim, count: positions.len() };
-        target.append(new, positions.start, chunk, arena)?;
-        target.settle(new, positions.end, None);
+        target.append(new, positions.start, chunk, memory)?;
+        target.settle(new, positions.end, None, Slack::default());
     }
     Ok(())
 }

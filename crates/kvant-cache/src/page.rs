@@ -1,76 +1,20 @@
 //! Pages: written once by their only owner ([`PageMut`]), then shared ([`Page`]).
 //!
-//! What sequences hold are handles with the address inside, so reading a page follows one pointer, wherever the bytes
-//! lie: in a slot of an arena, or in a file.
+//! What sequences hold are handles with the address inside, so reading a page of host memory follows one pointer, wherever the
+//! bytes lie: in a slot of an arena, or in a file. A page of a device has no address: [`Page::host`] says so, and
+//! [`Page::canonical`] asks the device for the bytes.
 
-use crate::arena::{Arena, ArenaError};
-use std::fmt;
-use std::ops::{Deref, DerefMut};
+use crate::arena::ArenaError;
+use crate::lease::Lease;
+use crate::store::PageId;
+use std::borrow::Cow;
 use std::ptr::NonNull;
 use std::sync::Arc;
-
-/// The bytes of a file, mapped or read.
-pub(crate) enum FileBytes {
-    #[cfg(unix)]
-    Map(memmap2::Mmap),
-    Read(Vec<u8>),
-}
-
-impl fmt::Debug for FileBytes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "FileBytes({})", self.len())
-    }
-}
-
-impl Deref for FileBytes {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        match self {
-            #[cfg(unix)]
-            FileBytes::Map(map) => map,
-            FileBytes::Read(bytes) => bytes,
-        }
-    }
-}
-
-/// The right to a page's bytes; dropping it gives them back.
-#[derive(Debug)]
-pub(crate) struct Lease {
-    bytes: NonNull<[u8]>,
-    arena: Arena,
-    /// Where the bytes lie, if not in a slot of the arena.
-    file: Option<Arc<FileBytes>>,
-}
-
-// SAFETY: the bytes are plain data; those of a slot have the lease as only owner, those of a file are only read.
-unsafe impl Send for Lease {}
-// SAFETY: as above; shared leases are only read.
-unsafe impl Sync for Lease {}
-
-impl Lease {
-    pub(crate) fn slot(bytes: NonNull<[u8]>, arena: Arena) -> Lease {
-        Lease { bytes, arena, file: None }
-    }
-
-    pub(crate) fn file(bytes: NonNull<[u8]>, file: Arc<FileBytes>, arena: Arena) -> Lease {
-        Lease { bytes, arena, file: Some(file) }
-    }
-}
-
-impl Drop for Lease {
-    fn drop(&mut self) {
-        match self.file {
-            None => self.arena.give_back(self.bytes),
-            Some(_) => self.arena.unmap(self.bytes.len()),
-        }
-    }
-}
 
 /// A page with one owner, who may write it.
 #[derive(Debug)]
 pub struct PageMut {
-    /// Of a slot: bytes of a file are never written.
+    /// Of a slot or a device: bytes of a file are never written.
     lease: Lease,
 }
 
@@ -84,38 +28,88 @@ impl PageMut {
         Page::new(self.lease)
     }
 
+    /// Its number of bytes.
+    pub fn size(&self) -> usize {
+        self.lease.len()
+    }
+
+    /// Its bytes, if they lie in host memory.
+    pub fn host(&self) -> Option<&[u8]> {
+        // SAFETY: the lease owns these bytes.
+        self.lease.host().map(|bytes| unsafe { bytes.as_ref() })
+    }
+
+    /// The same, to be written.
+    pub fn host_mut(&mut self) -> Option<&mut [u8]> {
+        // SAFETY: the lease owns these bytes, they are those of a slot, and nobody shares it.
+        self.lease.host().map(|mut bytes| unsafe { bytes.as_mut() })
+    }
+
+    /// Its number on a device; none in host memory.
+    pub fn id(&self) -> Option<PageId> {
+        self.lease.id()
+    }
+
+    /// Its bytes in the canonical layout: read from the device where they do not lie in host memory.
+    pub fn canonical(&self) -> Cow<'_, [u8]> {
+        self.lease.canonical()
+    }
+
+    /// Changes its bytes, in the canonical layout; on a device they go there and back.
+    pub fn edit<R>(&mut self, change: impl FnOnce(&mut [u8]) -> R) -> R {
+        if let Some(bytes) = self.host_mut() {
+            return change(bytes);
+        }
+        let mut bytes = self.canonical().into_owned();
+        let result = change(&mut bytes);
+        self.write(&bytes);
+        result
+    }
+
+    /// Replaces its bytes; there must be as many.
+    pub(crate) fn write(&mut self, bytes: &[u8]) {
+        if let Some(own) = self.host_mut() {
+            own.copy_from_slice(bytes);
+        } else {
+            self.lease.write_to_device(bytes);
+        }
+    }
+
+    /// Its bytes as numbers; none on a device.
+    pub(crate) fn floats(&self) -> &[f32] {
+        self.host().map_or(&[], floats)
+    }
+
+    /// Changes its bytes as numbers.
+    pub(crate) fn edit_floats<R>(&mut self, change: impl FnOnce(&mut [f32]) -> R) -> R {
+        if let Some(bytes) = self.host_mut() {
+            // SAFETY: any four bytes are a float.
+            let (start, numbers, _) = unsafe { bytes.align_to_mut() };
+            debug_assert!(start.is_empty(), "slots are aligned");
+            return change(numbers);
+        }
+        let bytes = self.canonical();
+        let mut numbers: Vec<f32> = bytes.chunks_exact(4).map(number).collect();
+        let result = change(&mut numbers);
+        let bytes: Vec<u8> = numbers.iter().flat_map(|x| x.to_ne_bytes()).collect();
+        self.write(&bytes);
+        result
+    }
+
     /// Another page with the same bytes.
     ///
     /// # Errors
-    /// When the arena has no more memory.
+    /// When the store has no more memory.
     pub fn copy(&self) -> Result<PageMut, ArenaError> {
-        let mut copy = self.lease.arena.page(self.len())?;
-        copy.copy_from_slice(self);
-        Ok(copy)
-    }
-}
-
-impl Deref for PageMut {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        // SAFETY: the lease owns these bytes.
-        unsafe { self.lease.bytes.as_ref() }
-    }
-}
-
-impl DerefMut for PageMut {
-    fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: the lease owns these bytes, they are those of a slot, and nobody shares it.
-        unsafe { self.lease.bytes.as_mut() }
+        self.lease.copy()
     }
 }
 
 /// A reference to a page that never changes. Cloning it shares the page.
 #[derive(Clone, Debug)]
 pub struct Page {
-    /// The lease's bytes, kept here so that reading does not go through it.
-    bytes: NonNull<[u8]>,
+    /// The lease's address, kept here so that reading does not go through it.
+    host: Option<NonNull<[u8]>>,
     lease: Arc<Lease>,
 }
 
@@ -129,20 +123,51 @@ impl Page {
     pub(crate) const LEASE_BYTES: usize = size_of::<Lease>() + 2 * size_of::<usize>() + 16;
 
     pub(crate) fn new(lease: Lease) -> Page {
-        Page { bytes: lease.bytes, lease: Arc::new(lease) }
+        Page { host: lease.host(), lease: Arc::new(lease) }
+    }
+
+    /// Its number of bytes.
+    pub fn size(&self) -> usize {
+        self.lease.len()
+    }
+
+    /// Its bytes, if they lie in host memory.
+    #[inline]
+    pub fn host(&self) -> Option<&[u8]> {
+        // SAFETY: the lease, which this reference keeps, owns the bytes, and nobody writes them.
+        self.host.map(|bytes| unsafe { bytes.as_ref() })
+    }
+
+    /// Its number on a device; none in host memory.
+    pub fn id(&self) -> Option<PageId> {
+        self.lease.id()
+    }
+
+    /// Its bytes in the canonical layout: read from the device where they do not lie in host memory.
+    pub fn canonical(&self) -> Cow<'_, [u8]> {
+        self.lease.canonical()
+    }
+
+    /// Its bytes as numbers; none on a device. Pages of a file are not aligned for that: they are copied when they are loaded.
+    pub(crate) fn floats(&self) -> &[f32] {
+        self.host().map_or(&[], floats)
     }
 
     /// A page with the same bytes that may be written: this one if it has no other reference, else a copy.
     ///
     /// # Errors
-    /// When the arena has no more memory.
+    /// When the store has no more memory.
     pub fn into_mut(self) -> Result<PageMut, ArenaError> {
-        let Page { bytes, lease } = self;
-        match Arc::try_unwrap(lease) {
-            Ok(lease) if lease.file.is_none() => Ok(PageMut { lease }),
-            Ok(lease) => copy(bytes, &lease),
-            Err(shared) => copy(bytes, &shared),
+        match Arc::try_unwrap(self.lease) {
+            Ok(lease) if !lease.is_mapped() => Ok(PageMut { lease }),
+            Ok(lease) => lease.copy(),
+            Err(shared) => shared.copy(),
         }
+    }
+
+    /// The same page to be written, if it can be and has no other reference.
+    pub(crate) fn reclaim(self) -> Option<PageMut> {
+        Arc::try_unwrap(self.lease).ok().filter(|lease| !lease.is_mapped()).map(PageMut::new)
     }
 
     /// How many references there are.
@@ -150,25 +175,55 @@ impl Page {
         Arc::strong_count(&self.lease)
     }
 
-    /// Whether the page lies in a file and takes no slot of the arena.
+    /// Whether it is the same page.
+    pub(crate) fn key(&self) -> usize {
+        Arc::as_ptr(&self.lease) as usize
+    }
+
+    /// Whether the page lies in a file and takes no slot of an arena.
     pub fn is_mapped(&self) -> bool {
-        self.lease.file.is_some()
+        self.lease.is_mapped()
     }
 }
 
-fn copy(bytes: NonNull<[u8]>, lease: &Lease) -> Result<PageMut, ArenaError> {
-    let mut copy = lease.arena.page(bytes.len())?;
-    // SAFETY: the lease, which is still held, owns the bytes, and nobody writes them.
-    copy.copy_from_slice(unsafe { bytes.as_ref() });
-    Ok(copy)
+fn floats(bytes: &[u8]) -> &[f32] {
+    // SAFETY: any four bytes are a float.
+    let (start, floats, _) = unsafe { bytes.align_to() };
+    debug_assert!(start.is_empty(), "slots are aligned");
+    floats
 }
 
-impl Deref for Page {
-    type Target = [u8];
+fn number(bytes: &[u8]) -> f32 {
+    bytes.try_into().map_or(0.0, f32::from_ne_bytes)
+}
 
-    fn deref(&self) -> &[u8] {
-        // SAFETY: the lease, which this reference keeps, owns the bytes, and nobody writes them.
-        unsafe { self.bytes.as_ref() }
+/// A page to be read, whoever owns it.
+#[derive(Clone, Copy)]
+pub(crate) enum AnyPage<'a> {
+    Own(&'a PageMut),
+    Shared(&'a Page),
+}
+
+impl<'a> AnyPage<'a> {
+    pub(crate) fn host(self) -> Option<&'a [u8]> {
+        match self {
+            AnyPage::Own(page) => page.host(),
+            AnyPage::Shared(page) => page.host(),
+        }
+    }
+
+    pub(crate) fn canonical(self) -> Cow<'a, [u8]> {
+        match self {
+            AnyPage::Own(page) => page.canonical(),
+            AnyPage::Shared(page) => page.canonical(),
+        }
+    }
+
+    pub(crate) fn size(self) -> usize {
+        match self {
+            AnyPage::Own(page) => page.size(),
+            AnyPage::Shared(page) => page.size(),
+        }
     }
 }
 
@@ -194,15 +249,11 @@ impl Held {
             Held::Shared(page) => Held::Shared(page.clone()),
         })
     }
-}
 
-impl Deref for Held {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
+    pub(crate) fn any(&self) -> AnyPage<'_> {
         match self {
-            Held::Own(page) => page,
-            Held::Shared(page) => page,
+            Held::Own(page) => AnyPage::Own(page),
+            Held::Shared(page) => AnyPage::Shared(page),
         }
     }
 }
@@ -210,6 +261,8 @@ impl Deref for Held {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::arena::Arena;
+    use crate::lease::FileBytes;
 
     #[test]
     fn pages_of_a_file_are_shared_in_place_and_copied_to_be_written() {
@@ -217,22 +270,31 @@ mod tests {
         let file = Arc::new(FileBytes::Read((0..100).collect()));
         let page = arena.mapped(&file, 10..90).unwrap();
         assert!(arena.mapped(&file, 10..101).is_none() && page.is_mapped());
-        assert_eq!((page.as_ptr(), page[0]), (file[10..].as_ptr(), 10));
+        let address = |page: &Page| page.host().unwrap().as_ptr();
+        assert_eq!((address(&page), page.host().unwrap()[0]), (file[10..].as_ptr(), 10));
         assert_eq!((arena.usage().mapped, arena.usage().used), (80, 0));
         let mut own = page.clone().into_mut().unwrap();
-        own[0] = 99;
-        assert_eq!((page[0], own[1], arena.usage().used), (10, 11, 128));
+        own.edit(|bytes| bytes[0] = 99);
+        assert_eq!((page.canonical()[0], own.canonical()[1], arena.usage().used), (10, 11, 128));
         // The last reference to a page of a file gives no right to write the file.
         let alone = page.into_mut().unwrap();
-        assert_ne!(alone.as_ptr(), file[10..].as_ptr());
+        assert_ne!(alone.host().unwrap().as_ptr(), file[10..].as_ptr());
         assert_eq!(arena.usage().mapped, 0);
     }
 
     #[test]
     fn the_last_reference_may_write_in_place() {
         let page = Arena::new().page(70).unwrap().freeze();
-        let (address, other) = (page.as_ptr(), page.clone());
-        assert_ne!(page.into_mut().unwrap().as_ptr(), address);
-        assert_eq!(other.into_mut().unwrap().as_ptr(), address);
+        let (address, other) = (page.host().unwrap().as_ptr(), page.clone());
+        assert_ne!(page.into_mut().unwrap().host().unwrap().as_ptr(), address);
+        assert_eq!(other.into_mut().unwrap().host().unwrap().as_ptr(), address);
+    }
+
+    #[test]
+    fn numbers_are_those_of_the_bytes() {
+        let mut page = Arena::new().page(12).unwrap();
+        page.edit_floats(|numbers| numbers.copy_from_slice(&[1.0, -2.0, 0.5]));
+        assert_eq!(page.floats(), [1.0, -2.0, 0.5]);
+        assert_eq!(page.canonical()[4..8], (-2.0f32).to_ne_bytes());
     }
 }

@@ -35,10 +35,11 @@ impl<'a> Reader<'a> {
             (Some(held / tokens), held % tokens)
         };
         if self.page != Some(page) {
-            match (page, self.side.sinks()) {
+            match (page, self.side.sinks_page()) {
                 (Some(page), _) => self.side.decode(page, &mut self.rows[..tokens * dim])?,
                 (None, Some(sinks)) => {
-                    codecs.sinks().decode(sinks, &mut self.rows[..codecs.sinks().page_tokens() * dim])?;
+                    let rows = &mut self.rows[..codecs.sinks().page_tokens() * dim];
+                    codecs.sinks().decode(&sinks.canonical(), rows)?;
                 }
                 (None, None) => self.rows.fill(0.0),
             }

@@ -1,8 +1,9 @@
 //! Prefixes come in steps.
 
 use crate::layout::CacheLayout;
+use crate::slot::STATE_CHUNK;
 
-/// Where prefixes may end: after the sinks, in steps of the largest page.
+/// Where prefixes may end: after the sinks, in steps of the largest page; without pages, in steps of chunks of state.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Steps {
     pub(crate) sinks: usize,
@@ -12,8 +13,10 @@ pub(crate) struct Steps {
 impl Steps {
     /// Those of a layout.
     pub(crate) fn of(layout: &CacheLayout) -> Steps {
-        let page = layout.sides().map(|(_, _, _, side)| side.page_tokens()).max().unwrap_or(1);
-        Steps { sinks: layout.rule().sinks, page }
+        match layout.largest_page() {
+            Some(page) => Steps { sinks: layout.rule().sinks, page },
+            None => Steps { sinks: 0, page: STATE_CHUNK },
+        }
     }
 
     /// The last such place in `len` tokens.
@@ -22,6 +25,11 @@ impl Steps {
             0 => 0,
             pages => self.sinks + pages * self.page,
         }
+    }
+
+    /// The first such place at `len` tokens or after.
+    pub(crate) fn next(self, len: usize) -> usize {
+        self.sinks + len.saturating_sub(self.sinks).div_ceil(self.page).max(1) * self.page
     }
 
     /// Tokens of the step that begins at `at`.

@@ -12,10 +12,11 @@ use support::*;
 use tempfile::TempDir;
 
 const SIGNATURE: [u8; 32] = [0x5a; 32];
+const NUMERICS: [u8; 32] = [0x17; 32];
 const PLENTY: u64 = 1 << 30;
 
 fn open_with(folder: &Path, limit: u64, layout: &Arc<CacheLayout>) -> DiskTier {
-    DiskTier::open(folder, limit, layout.clone(), SIGNATURE, "test").unwrap()
+    DiskTier::open(folder, limit, layout.clone(), SIGNATURE, NUMERICS, "test").unwrap()
 }
 
 fn open(folder: &TempDir) -> DiskTier {
@@ -57,7 +58,7 @@ proptest! {
         let mut known = Vec::new();
         for prompt in prompts {
             let tier = open(&folder);
-            prop_assert!(tier.strangers().is_none());
+            prop_assert!(tier.unusable_files().is_none());
             let expected = longest(&known, &prompt);
             prop_assert_eq!(tier.longest(&prompt), expected);
             // Some of it may be in memory already.
@@ -136,7 +137,7 @@ proptest! {
         let tier = open(&folder);
         let loaded = load(&tier, &layout, &tokens);
         // Damage is found at the start, or when the file is wanted.
-        let warned = tier.strangers().map(str::to_owned).or(loaded.refused).expect("it is told");
+        let warned = tier.unusable_files().map(str::to_owned).or(loaded.refused).expect("it is told");
         prop_assert!(warned.contains(path.file_name().unwrap().to_str().unwrap()), "{}", warned);
         prop_assert_eq!(loaded.sequence.as_ref().map_or(0, Sequence::len), before);
         if let Some(sequence) = loaded.sequence {
@@ -147,7 +148,7 @@ proptest! {
         prop_assert_eq!(save(&tier, &layout, &tokens), tokens.len());
         drop(tier);
         let tier = open(&folder);
-        prop_assert!(tier.strangers().is_none());
+        prop_assert!(tier.unusable_files().is_none());
         prop_assert!(same(&load(&tier, &layout, &tokens).sequence.unwrap(), &fresh(&layout, &tokens)));
     }
 }
@@ -191,8 +192,8 @@ fn files_of_other_caches_are_left_alone_and_counted() {
     // Neither a note, nor a folder, nor a file that is called like one of ours.
     fs::write(folder.path().join("notes.kvant"), "mine").unwrap();
     fs::create_dir(folder.path().join("more")).unwrap();
-    let other = DiskTier::open(folder.path(), PLENTY, layout.clone(), [1; 32], "test").unwrap();
-    let said = other.strangers().unwrap();
+    let other = DiskTier::open(folder.path(), PLENTY, layout.clone(), [1; 32], NUMERICS, "test").unwrap();
+    let said = other.unusable_files().unwrap();
     assert!(said.contains("3 files") && said.contains("another model"), "{said}");
     assert_eq!((other.longest(&tokens), other.usage().files), (0, 3));
     save(&other, &layout, &tokens);
@@ -202,7 +203,7 @@ fn files_of_other_caches_are_left_alone_and_counted() {
     let ours = files(folder.path()).into_iter().map(|(_, path)| path).collect::<Vec<_>>();
     fs::copy(&ours[1], &ours[2]).unwrap();
     let tier = open(&folder);
-    assert!(tier.strangers().is_some());
+    assert!(tier.unusable_files().is_some());
     let found = load(&tier, &layout, &tokens);
     assert!(
         found.sequence.is_none_or(|sequence| same(&sequence, &fresh(&layout, &tokens[..sequence.len()])))
@@ -267,7 +268,7 @@ fn loads_stay_within_the_cap_on_memory() {
 fn what_cannot_be_used_is_refused_at_the_start() {
     let (layout, folder) = (usual(), TempDir::new().unwrap());
     let refused = |path: &Path| {
-        let error = DiskTier::open(path, PLENTY, layout.clone(), SIGNATURE, "test").err().unwrap();
+        let error = DiskTier::open(path, PLENTY, layout.clone(), SIGNATURE, NUMERICS, "test").err().unwrap();
         assert!(error.to_string().starts_with(&path.display().to_string()), "{error}");
         error
     };
@@ -329,14 +330,32 @@ fn version_2_loads() {
         fs::copy(&path, folder.path().join(path.file_name().unwrap())).unwrap();
     }
     let tier = open(&folder);
-    assert_eq!((tier.longest(&tokens), tier.strangers()), (tokens.len(), None));
+    assert_eq!((tier.longest(&tokens), tier.unusable_files()), (tokens.len(), None));
     let loaded = load(&tier, &layout, &tokens).sequence.unwrap();
-    // It is written as it was read.
+    assert_eq!(tier.other_numerics(), 2, "they do not say how their numbers were computed");
+    // Every page is the bytes of a file.
+    let bytes: Vec<u8> = files(&kept).into_iter().flat_map(|(_, path)| fs::read(path).unwrap()).collect();
+    let is_there = |page: &[u8]| bytes.windows(page.len()).any(|window| window == page);
+    for (slot, head, side, _) in layout.sides() {
+        let store = loaded.side(layout.slot_list().kv(slot).unwrap(), head, side).unwrap();
+        assert!(is_there(store.sinks().unwrap()) && store.pages().len() == 2);
+        assert!(store.pages().all(|page| is_there(&page.canonical())));
+    }
+    // Written again, it is found as it was.
     let again = TempDir::new().unwrap();
+    open(&again).save(&tokens, &loaded, || true).unwrap();
     let tier = open(&again);
-    tier.save(&tokens, &loaded, || true).unwrap();
-    let bytes = |folder: &Path| {
-        files(folder).into_iter().map(|(_, path)| fs::read(path).unwrap()).collect::<Vec<_>>()
-    };
-    assert_eq!(bytes(again.path()), bytes(&kept));
+    assert!(same(&load(&tier, &layout, &tokens).sequence.unwrap(), &loaded));
+    assert_eq!((tier.other_numerics(), tier.usage().files), (0, 2));
+}
+
+/// A change of rounding does not make files useless.
+#[test]
+fn files_of_other_numerics_are_used_and_counted() {
+    let (layout, folder) = (usual(), TempDir::new().unwrap());
+    let tokens = prompt(&[(1, SINKS + 3 * PAGE)]);
+    save(&open(&folder), &layout, &tokens);
+    let other = DiskTier::open(folder.path(), PLENTY, layout.clone(), SIGNATURE, [9; 32], "test").unwrap();
+    assert_eq!((other.other_numerics(), other.unusable_files()), (3, None));
+    assert_eq!(load(&other, &layout, &tokens).sequence.unwrap().len(), tokens.len());
 }

@@ -1,6 +1,6 @@
 //! What a layout foretells about memory holds.
 
-use kvant_cache::{Arena, CacheLayout, EntryShape, Policy, Sequence};
+use kvant_cache::{Arena, CacheLayout, KvShape, Policy, Sequence, Slots};
 use proptest::prelude::*;
 use std::sync::Arc;
 
@@ -19,8 +19,9 @@ proptest! {
         chunk in 1_usize..300,
     ) {
         let policy: Policy = policy.parse().unwrap();
-        let shape = |window| EntryShape { kv_heads: 1, key_dim: 16, value_dim: 32, window };
-        let layout = Arc::new(CacheLayout::new(&policy, &[shape(None), shape(window)]).unwrap());
+        let shape = |window| KvShape { kv_heads: 1, key_dim: 16, value_dim: 32, window };
+        let slots: Slots = [shape(None), shape(window)].into_iter().collect();
+        let layout = Arc::new(CacheLayout::new(&policy, &slots).unwrap());
         let foretold = layout.arena_bytes(len, chunk);
         let arena = Arena::with_cap(foretold);
         let mut sequence = Sequence::new(layout, arena.clone());
@@ -29,11 +30,11 @@ proptest! {
             let count = chunk.min(len - sequence.len());
             sequence.reserve(count).unwrap();
             most = most.max(arena.usage().used);
-            for entry in 0..2 {
-                sequence.append(entry, &vec![0.5; count * 16], &vec![0.5; count * 32]).unwrap();
+            for slot in slots.kv_slots() {
+                sequence.append(slot, &vec![0.5; count * 16], &vec![0.5; count * 32]).unwrap();
             }
             most = most.max(arena.usage().used);
-            sequence.advance(count);
+            sequence.advance(count).unwrap();
         }
         prop_assert!(most <= foretold);
         // Pages that are cut by chunks and windows count as whole ones: up to six of the largest, on each side.

@@ -1,14 +1,14 @@
 //! Plans in files, and caches built from them.
 
-use kvant_cache::plan::{Findings, Klt, Plan, PlanError, PlannedEntry, PlannedHead, Trained};
-use kvant_cache::{Arena, CacheLayout, EntryShape, Policy, Sequence};
+use kvant_cache::plan::{Findings, Klt, Plan, PlanError, PlannedHead, PlannedSlot, Trained};
+use kvant_cache::{Arena, CacheLayout, KvShape, Policy, Sequence, Slots};
 use kvant_codec::{Dense, KvSpec, Side, Tier};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 const DIM: usize = 16;
 const MODEL: [u8; 32] = [7; 32];
-const SHAPE: EntryShape = EntryShape { kv_heads: 2, key_dim: DIM, value_dim: 8, window: None };
+const SHAPE: KvShape = KvShape { kv_heads: 2, key_dim: DIM, value_dim: 8, window: None };
 
 /// A basis that doubles and exchanges channels, different for every head.
 fn basis(by: usize) -> Vec<f32> {
@@ -20,25 +20,25 @@ fn wave(count: usize, seed: usize) -> Vec<f32> {
 }
 
 fn plan() -> Plan {
-    let head = |entry: usize, head: usize| PlannedHead {
+    let head = |slot: usize, head: usize| PlannedHead {
         key: Findings {
-            mean: Some(wave(DIM, 5 * entry + head)),
+            mean: Some(wave(DIM, 5 * slot + head)),
             klt: Some(Klt {
-                basis: Arc::new(Dense::of(DIM, basis(2 * entry + head)).unwrap()),
+                basis: Arc::new(Dense::of(DIM, basis(2 * slot + head)).unwrap()),
                 variances: (0..DIM).map(|c| 0.5f32.powi(c as i32)).collect(),
             }),
-            balanced: (entry == 0).then(|| basis(head)),
+            balanced: (slot == 0).then(|| basis(head)),
             ..Findings::default()
         },
         value: Findings { ends: (head == 1).then(|| [vec![-1.5; 8], vec![1.0; 8]]), ..Findings::default() },
     };
-    let entry = |entry: usize| PlannedEntry {
+    let slot = |slot: usize| PlannedSlot {
         key_dim: DIM,
         value_dim: 8,
-        heads: (0..2).map(|h| head(entry, h)).collect(),
+        heads: (0..2).map(|h| head(slot, h)).collect(),
     };
     let policy: Policy = "k=klt4:p32,v=rot4g32;layers 1 heads 1:v=srft4g32:lambda;recent=20".parse().unwrap();
-    Plan::new(MODEL, policy, "a test, by hand", vec![entry(0), entry(1)]).unwrap()
+    Plan::new(MODEL, policy, "a test, by hand", vec![slot(0), slot(1)]).unwrap()
 }
 
 /// The policy of the plan, with the plan in it.
@@ -55,7 +55,7 @@ fn fixture() -> PathBuf {
 fn version_1_loads() {
     let loaded = Plan::open(&fixture()).unwrap();
     assert_eq!((loaded.model(), loaded.made()), (&MODEL, "a test, by hand"));
-    assert_eq!(loaded.entries(), plan().entries());
+    assert_eq!(loaded.slots(), plan().slots());
     assert!(loaded.to_bytes() == std::fs::read(fixture()).unwrap(), "it is written as it was read");
     assert_eq!(loaded, plan());
 }
@@ -67,7 +67,7 @@ fn what_is_saved_comes_back_and_its_header_can_be_read() {
     let plan = plan();
     plan.save(&file).unwrap();
     let loaded = Plan::open(&file).unwrap();
-    assert_eq!((loaded.entries(), loaded.policy()), (plan.entries(), plan.policy()));
+    assert_eq!((loaded.slots(), loaded.policy()), (plan.slots(), plan.policy()));
     assert_eq!(loaded.digest(), plan.digest());
     let text = String::from_utf8_lossy(&std::fs::read(&file).unwrap()).into_owned();
     assert!(text.contains(&format!("model {}\npolicy k=klt4:p32,", "07".repeat(32))), "{text}");
@@ -77,22 +77,23 @@ fn what_is_saved_comes_back_and_its_header_can_be_read() {
 #[test]
 fn a_cache_with_a_plan_keeps_each_head_in_its_own_basis() {
     let policy = planned();
-    let layout = Arc::new(CacheLayout::new(&policy, &[SHAPE; 2]).unwrap());
+    let layout = Arc::new(CacheLayout::new(&policy, &Slots::uniform(2, SHAPE)).unwrap());
     let mut sequence = Sequence::new(layout, Arena::new());
     // Numbers that f16 holds: what waits to be encoded is kept in it.
     let coarse = |rows: Vec<f32>| rows.into_iter().map(|x| (x * 64.0).round() / 64.0).collect::<Vec<f32>>();
     let (keys, values) = (coarse(wave(100 * 2 * DIM, 1)), wave(100 * 2 * 8, 2));
-    for entry in 0..2 {
-        sequence.append(entry, &keys, &values).unwrap();
+    let slots = Slots::uniform(2, SHAPE);
+    for slot in slots.kv_slots() {
+        sequence.append(slot, &keys, &values).unwrap();
     }
-    sequence.advance(100);
-    for (entry, head) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
-        let store = sequence.side(entry, head, Side::Key).unwrap();
+    sequence.advance(100).unwrap();
+    for (slot, head) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+        let store = sequence.side(slots.kv(slot).unwrap(), head, Side::Key).unwrap();
         let mut found = vec![0.0; 32 * DIM];
         store.codecs().codec().decode(store.encoded(0).unwrap(), &mut found).unwrap();
         let spec = "klt4:p32".parse::<KvSpec>().unwrap().key;
         let (own, tier) = (plan(), Tier::select().unwrap());
-        let own = own.findings(entry, head, Side::Key).unwrap();
+        let own = own.findings(slot, head, Side::Key).unwrap();
         let own = own.calibration(&spec, Side::Key, DIM, tier).unwrap();
         assert_eq!(own.widths, Some(vec![6, 2]));
         let codec = spec.build_with(Side::Key, DIM, &own, tier).unwrap();
@@ -102,18 +103,20 @@ fn a_cache_with_a_plan_keeps_each_head_in_its_own_basis() {
         codec.encode(&rows, &mut page).unwrap();
         codec.decode(&page, &mut expected).unwrap();
         let worst = found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-        assert!(worst < 1e-5, "entry {entry}, head {head}: {worst}");
+        assert!(worst < 1e-5, "slot {slot}, head {head}: {worst}");
     }
 }
 
 #[test]
 fn other_policies_take_their_numbers_from_a_plan_too() {
     let plan = Arc::new(plan());
-    let layout = |policy: &str| CacheLayout::new(&plan.with(&policy.parse().unwrap()), &[SHAPE; 2]).err();
+    let layout = |policy: &str| {
+        CacheLayout::new(&plan.with(&policy.parse().unwrap()), &Slots::uniform(2, SHAPE)).err()
+    };
     assert!(layout("k=klt6.5,v=f16").is_none() && layout("k=rot4:mean,v=tq3").is_none());
     assert!(layout("k=ch4,v=f16;layers 0:k=rot4:mean,balanced").is_none());
     let error = layout("k=rot4:balanced,v=f16").unwrap().to_string();
-    assert!(error.contains("entry 1") && error.contains("balanced basis"), "{error}");
+    assert!(error.contains("layer 1") && error.contains("balanced basis"), "{error}");
     let error = layout("k=srft4:lambda,v=f16").unwrap().to_string();
     assert!(error.contains("λ"), "{error}");
 }
@@ -130,16 +133,18 @@ fn learned() -> Plan {
         ..Findings::default()
     };
     let head = |_| PlannedHead { key: key(), value: Findings::default() };
-    let entry = || PlannedEntry { key_dim: DIM, value_dim: 8, heads: (0..2).map(head).collect() };
+    let slot = || PlannedSlot { key_dim: DIM, value_dim: 8, heads: (0..2).map(head).collect() };
     let policy = "k=srft4:scaled,v=f16".parse().unwrap();
-    Plan::new(MODEL, policy, "learned", vec![entry(), entry()]).unwrap()
+    Plan::new(MODEL, policy, "learned", vec![slot(), slot()]).unwrap()
 }
 
 #[test]
 fn what_was_learned_serves_the_codec_it_was_learned_for() {
     let plan = Arc::new(Plan::from_bytes(&learned().to_bytes()).unwrap());
-    assert_eq!(plan.entries(), learned().entries());
-    let layout = |policy: &str| CacheLayout::new(&plan.with(&policy.parse().unwrap()), &[SHAPE; 2]).err();
+    assert_eq!(plan.slots(), learned().slots());
+    let layout = |policy: &str| {
+        CacheLayout::new(&plan.with(&policy.parse().unwrap()), &Slots::uniform(2, SHAPE)).err()
+    };
     for policy in ["k=srft4:scaled,v=f16", "k=sym4:cayley,mean,v=tq3", "k=rot4:mean,v=f16"] {
         assert!(layout(policy).is_none(), "{policy}");
     }
@@ -161,9 +166,9 @@ fn what_was_learned_serves_the_codec_it_was_learned_for() {
 #[test]
 fn what_was_learned_for_nothing_that_learns_is_refused() {
     for (spec, numbers) in [("srft4", DIM), ("nonsense", DIM * DIM), ("srft4g32:scaled", DIM - 1)] {
-        let mut entries = learned().entries().to_vec();
-        entries[0].heads[1].key.learned[0] = Trained { spec: spec.to_owned(), numbers: vec![1.0; numbers] };
-        assert!(Plan::new(MODEL, "int4".parse().unwrap(), "wrong", entries).is_err(), "{spec}");
+        let mut slots = learned().slots().to_vec();
+        slots[0].heads[1].key.learned[0] = Trained { spec: spec.to_owned(), numbers: vec![1.0; numbers] };
+        assert!(Plan::new(MODEL, "int4".parse().unwrap(), "wrong", slots).is_err(), "{spec}");
     }
 }
 
@@ -176,14 +181,14 @@ fn a_plan_is_for_its_model_and_for_no_other() {
         "{error}"
     );
     let policy = planned();
-    let wider = EntryShape { key_dim: 32, ..SHAPE };
-    let error = CacheLayout::new(&policy, &[wider; 2]).err().unwrap().to_string();
-    assert!(error.contains("keys of kv head 0, entry 0") && error.contains("fit"), "{error}");
-    let more = CacheLayout::new(&policy, &[SHAPE; 3]).err().unwrap().to_string();
-    assert!(more.contains("entry 2") && more.contains("plan"), "{more}");
+    let wider = KvShape { key_dim: 32, ..SHAPE };
+    let error = CacheLayout::new(&policy, &Slots::uniform(2, wider)).err().unwrap().to_string();
+    assert!(error.contains("keys of kv head 0, layer 0") && error.contains("fit"), "{error}");
+    let more = CacheLayout::new(&policy, &Slots::uniform(3, SHAPE)).err().unwrap().to_string();
+    assert!(more.contains("layer 2") && more.contains("plan"), "{more}");
     // With and without a plan are not the same policy.
     assert_ne!(&policy, plan().policy());
-    assert!(CacheLayout::new(plan().policy(), &[SHAPE; 2]).is_err());
+    assert!(CacheLayout::new(plan().policy(), &Slots::uniform(2, SHAPE)).is_err());
 }
 
 fn refusal(bytes: &[u8]) -> PlanError {
@@ -237,7 +242,7 @@ fn absurdities_are_refused(plan: &Plan) {
             if let Ok(plan) = Plan::from_bytes(&other) {
                 accepted += 1;
                 let again = Plan::from_bytes(&plan.to_bytes()).unwrap();
-                assert!(again.entries() == plan.entries(), "{at} {number}");
+                assert!(again.slots() == plan.slots(), "{at} {number}");
             }
         }
     }
@@ -251,6 +256,6 @@ fn what_cannot_be_read_back_is_not_written() {
     assert!(error.contains("three lines"), "{error}");
     let short = Findings { mean: Some(vec![0.0; 3]), ..Findings::default() };
     let head = PlannedHead { key: short, value: Findings::default() };
-    let entry = PlannedEntry { key_dim: 4, value_dim: 4, heads: vec![head] };
-    assert!(Plan::new(MODEL, policy(), "short", vec![entry]).is_err());
+    let slot = PlannedSlot { key_dim: 4, value_dim: 4, heads: vec![head] };
+    assert!(Plan::new(MODEL, policy(), "short", vec![slot]).is_err());
 }

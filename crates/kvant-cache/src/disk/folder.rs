@@ -22,7 +22,7 @@ pub(super) struct Folder {
 
 /// Files that cannot be used.
 #[derive(Debug, Default)]
-pub(super) struct Strangers {
+pub(super) struct UnusableFiles {
     pub count: usize,
     /// The first of them, and why.
     pub first: Option<(String, SnapshotError)>,
@@ -51,10 +51,10 @@ impl Folder {
 
     /// Finds what can be used under this signature, from what the files say of themselves, and removes what killed writers have
     /// left. Whatever else is there is none of our business.
-    pub(super) fn scan(&self, signature: &Signature) -> Result<(Index, Strangers), DiskError> {
+    pub(super) fn scan(&self, signature: &Signature) -> Result<(Index, UnusableFiles), DiskError> {
         let refused =
             |source| DiskError::Folder { folder: self.path.clone(), doing: "list this folder", source };
-        let (mut index, mut strangers) = (Index::default(), Strangers::default());
+        let (mut index, mut unusable_files) = (Index::default(), UnusableFiles::default());
         for item in fs::read_dir(&self.path).map_err(refused)? {
             let item = item.map_err(refused)?;
             let Ok(file) = item.file_name().into_string() else { continue };
@@ -68,13 +68,13 @@ impl Folder {
             let part = Head::read(&item.path()).and_then(|head| known(head, signature, &name));
             let used = metadata.modified().map_or(0, nanoseconds);
             let part = part.map_err(|error| {
-                strangers.count += 1;
-                strangers.first.get_or_insert((file, error));
+                unusable_files.count += 1;
+                unusable_files.first.get_or_insert((file, error));
             });
             index.insert(name, Entry { part: part.ok(), bytes: metadata.len(), used, is_stale: false });
         }
         index.settle();
-        Ok((index, strangers))
+        Ok((index, unusable_files))
     }
 
     pub(super) fn write(&self, name: &Digest, bytes: &[u8]) -> Result<(), SnapshotError> {
@@ -110,7 +110,8 @@ fn known(head: Head, signature: &Signature, name: &Digest) -> Result<Known, Snap
     if super::chain::name(&head.before, &head.tokens) != *name {
         return Err(SnapshotError::Part { what: "another part than its name says" });
     }
-    Ok(Known { before: head.before, end: head.from + head.tokens.len(), quality: head.quality })
+    let end = head.from + head.tokens.len();
+    Ok(Known { before: head.before, end, quality: head.quality, numerics: head.numerics })
 }
 
 /// Since 1970.

@@ -1,6 +1,6 @@
 //! What lies in the folder, in memory: made from the files when it is opened, and kept up to date.
 
-use crate::snapshot::{Digest, Quality};
+use crate::snapshot::{Digest, Numerics, Quality};
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
@@ -23,6 +23,8 @@ pub(super) struct Known {
     /// Tokens up to its end.
     pub end: usize,
     pub quality: Quality,
+    /// How its numbers were computed, if it says so.
+    pub numerics: Option<Numerics>,
 }
 
 #[derive(Default)]
@@ -43,6 +45,11 @@ impl Index {
     /// When anything was last used.
     pub(super) fn last_used(&self) -> u64 {
         self.entries.values().map(|entry| entry.used).max().unwrap_or(0)
+    }
+
+    /// What is known of all files that can be used.
+    pub(super) fn parts(&self) -> impl Iterator<Item = Known> {
+        self.entries.values().filter_map(|entry| entry.part)
     }
 
     /// What is known of a file that can be used.
@@ -133,7 +140,7 @@ mod tests {
     fn index(entries: &[(u8, u8, usize, u64)]) -> Index {
         let mut index = Index::default();
         for &(name, before, end, used) in entries {
-            let part = Some(Known { before: [before; 32], end, quality: Quality::BEST });
+            let part = Some(Known { before: [before; 32], end, quality: Quality::BEST, numerics: None });
             index.insert([name; 32], Entry { part, bytes: 10, used, is_stale: false });
         }
         index

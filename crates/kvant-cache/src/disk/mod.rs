@@ -27,9 +27,9 @@ mod index;
 
 pub use error::DiskError;
 
-use crate::layout::CacheLayout;
+use crate::layout::{CacheLayout, SlotLayout};
 use crate::sequence::Sequence;
-use crate::snapshot::{Digest, Growth, PartRecord, Quality, Signature, SnapshotError};
+use crate::snapshot::{Digest, Growth, Numerics, PartRecord, Quality, Signature, SnapshotError};
 use crate::steps::Steps;
 use chain::Step;
 use folder::{Folder, nanoseconds};
@@ -60,11 +60,12 @@ pub struct DiskTier {
     folder: Folder,
     layout: Arc<CacheLayout>,
     signature: Signature,
+    numerics: Numerics,
     policy: String,
     steps: Steps,
     root: Digest,
     limit: u64,
-    strangers: Option<String>,
+    unusable_files: Option<String>,
     state: Mutex<State>,
 }
 
@@ -85,9 +86,8 @@ impl State {
     }
 
     /// What there is of a step. A file that says it ends elsewhere than the step does is none of ours.
-    fn quality(&self, step: &Step) -> Option<Quality> {
-        let known = self.index.part(&step.name).filter(|known| known.end == step.range.end);
-        known.map(|known| known.quality)
+    fn known(&self, step: &Step) -> Option<Known> {
+        self.index.part(&step.name).filter(|known| known.end == step.range.end)
     }
 }
 
@@ -109,13 +109,14 @@ impl DiskTier {
         limit: u64,
         layout: Arc<CacheLayout>,
         signature: Signature,
+        numerics: Numerics,
         policy: &str,
     ) -> Result<DiskTier, DiskError> {
         let folder = Folder::open(folder)?;
-        let (index, strangers) = folder.scan(&signature)?;
-        let strangers = strangers.first.map(|(file, error)| {
+        let (index, unusable_files) = folder.scan(&signature)?;
+        let unusable_files = unusable_files.first.map(|(file, error)| {
             let folder = folder.path().display();
-            let count = strangers.count;
+            let count = unusable_files.count;
             format!(
                 "{folder}: {count} files cannot be used and are left alone, among them {file}, which {error}"
             )
@@ -129,8 +130,9 @@ impl DiskTier {
             folder,
             layout,
             signature,
+            numerics,
             limit,
-            strangers,
+            unusable_files,
         };
         let now = tier.lock().tick();
         tier.make_room(0, now);
@@ -138,8 +140,14 @@ impl DiskTier {
     }
 
     /// Which files were found that cannot be used, in words; none if there were none.
-    pub fn strangers(&self) -> Option<&str> {
-        self.strangers.as_deref()
+    pub fn unusable_files(&self) -> Option<&str> {
+        self.unusable_files.as_deref()
+    }
+
+    /// How many files hold what was computed with other numerics, or do not say with which. They are used as they are: what is
+    /// found in them is not bit for bit what would be computed now.
+    pub fn other_numerics(&self) -> usize {
+        self.lock().index.parts().filter(|part| part.numerics != Some(self.numerics)).count()
     }
 
     /// What it holds.
@@ -157,14 +165,14 @@ impl DiskTier {
 
     /// How many of `tokens`, from the first on, could be loaded.
     pub fn longest(&self, tokens: &[u32]) -> usize {
-        let windows = self.layout.entries().iter().filter_map(|entry| entry.shape().window);
+        let windows = self.layout.slots().iter().filter_map(SlotLayout::window);
         let rule = self.layout.rule();
         let widest = rule.window(windows.max());
         let state = self.lock();
         let (mut held_from, mut best) = (0, 0);
         for step in self.steps_of(tokens) {
             let end = step.range.end;
-            let Some(quality) = state.quality(&step) else { break };
+            let Some(Known { quality, .. }) = state.known(&step) else { break };
             held_from = quality.held_from.max(held_from);
             if quality.ends && (held_from == 0 || held_from <= rule.first_seen(end, widest)) {
                 best = end;
@@ -197,16 +205,17 @@ impl DiskTier {
         let now = self.lock().tick();
         let mut done = 0;
         for step in self.steps_of(tokens) {
-            let known = self.lock().quality(&step);
+            let known = self.lock().known(&step);
             let Step { before, name, range } = step;
             let quality = Quality::of(sequence, range.start, range.end);
-            if known.is_none_or(|known| quality.exceeds(known)) {
+            if known.is_none_or(|known| quality.exceeds(known.quality)) {
                 if !go_on() {
                     break;
                 }
-                let (signature, from) = (self.signature, range.start);
+                let (signature, numerics, from) = (self.signature, self.numerics, range.start);
                 let record = PartRecord {
                     signature,
+                    numerics,
                     policy: &self.policy,
                     before,
                     from,
@@ -217,7 +226,7 @@ impl DiskTier {
                     break;
                 }
                 self.folder.write(&name, &bytes)?;
-                let part = Some(Known { before, end: range.end, quality });
+                let part = Some(Known { before, end: range.end, quality, numerics: Some(numerics) });
                 let entry = Entry { part, bytes: bytes.len() as u64, used: now, is_stale: false };
                 let mut state = self.lock();
                 state.index.insert(name, entry);

@@ -1,6 +1,6 @@
 //! The layout of a file: see the module's documentation for the table.
 
-use super::{Findings, Klt, Plan, PlanError, PlannedEntry, PlannedHead, Trained, VERSION};
+use super::{Findings, Klt, Plan, PlanError, PlannedHead, PlannedSlot, Trained, VERSION};
 use crate::policy::Policy;
 use crate::snapshot::Signature;
 use kvant_codec::{Dense, KvSpec};
@@ -29,13 +29,13 @@ pub(super) fn write(plan: &Plan) -> Vec<u8> {
     bytes.extend([0; 12]); // checksum and length, once they are known
     small(&mut bytes, header.len());
     bytes.extend(header.as_bytes());
-    small(&mut bytes, plan.entries.len());
-    for entry in &plan.entries {
-        for count in [entry.heads.len(), entry.key_dim, entry.value_dim] {
+    small(&mut bytes, plan.slots.len());
+    for slot in &plan.slots {
+        for count in [slot.heads.len(), slot.key_dim, slot.value_dim] {
             small(&mut bytes, count);
         }
     }
-    for head in plan.entries.iter().flat_map(|entry| &entry.heads) {
+    for head in plan.slots.iter().flat_map(|slot| &slot.heads) {
         for side in [&head.key, &head.value] {
             write_side(&mut bytes, side);
         }
@@ -138,20 +138,20 @@ impl<'a> Fields<'a> {
             read_header(header).ok_or_else(|| PlanError::absurd("its header is not of three lines"))?;
         let policy: Policy =
             policy.parse().map_err(|error| PlanError::absurd(format!("its policy: {error}")))?;
-        let shapes = self.shapes().ok_or_else(|| PlanError::absurd("the shapes of its entries"))?;
-        let mut entries = Vec::new();
+        let shapes = self.shapes().ok_or_else(|| PlanError::absurd("the shapes of its slots"))?;
+        let mut slots = Vec::new();
         for (number, [heads, key_dim, value_dim]) in shapes.into_iter().enumerate() {
-            let mut entry = PlannedEntry { key_dim, value_dim, heads: Vec::new() };
+            let mut slot = PlannedSlot { key_dim, value_dim, heads: Vec::new() };
             for head in 0..heads {
                 let mut side = |dim: usize| {
                     self.side(dim)
-                        .map_err(|why| PlanError::absurd(format!("entry {number}, kv head {head}: {why}")))
+                        .map_err(|why| PlanError::absurd(format!("slot {number}, kv head {head}: {why}")))
                 };
-                entry.heads.push(PlannedHead { key: side(key_dim)?, value: side(value_dim)? });
+                slot.heads.push(PlannedHead { key: side(key_dim)?, value: side(value_dim)? });
             }
-            entries.push(entry);
+            slots.push(slot);
         }
-        Ok(Plan { model, policy, made: made.to_owned(), entries, digest: [0; 32] })
+        Ok(Plan { model, policy, made: made.to_owned(), slots, digest: [0; 32] })
     }
 
     /// kv heads, channels of a key and of a value.

@@ -3,19 +3,19 @@
 //! # Example
 //!
 //! ```
-//! use kvant_cache::plan::{Findings, Plan, PlannedEntry, PlannedHead};
-//! use kvant_cache::{CacheLayout, EntryShape};
+//! use kvant_cache::plan::{Findings, Plan, PlannedSlot, PlannedHead};
+//! use kvant_cache::{CacheLayout, KvShape, Slots};
 //! use std::sync::Arc;
 //!
 //! let key = Findings { mean: Some(vec![0.25; 64]), ..Findings::default() };
 //! let head = PlannedHead { key, value: Findings::default() };
-//! let entry = PlannedEntry { key_dim: 64, value_dim: 64, heads: vec![head; 2] };
-//! let plan = Plan::new([7; 32], "k=ch4:mean,v=rot4g32".parse()?, "by hand", vec![entry])?;
+//! let slot = PlannedSlot { key_dim: 64, value_dim: 64, heads: vec![head; 2] };
+//! let plan = Plan::new([7; 32], "k=ch4:mean,v=rot4g32".parse()?, "by hand", vec![slot])?;
 //!
 //! let plan = Arc::new(Plan::from_bytes(&plan.to_bytes())?);
 //! assert_eq!(plan.made(), "by hand");
-//! let shape = EntryShape { kv_heads: 2, key_dim: 64, value_dim: 64, window: None };
-//! assert!(CacheLayout::new(&plan.with(plan.policy()), &[shape]).is_ok());
+//! let shape = KvShape { kv_heads: 2, key_dim: 64, value_dim: 64, window: None };
+//! assert!(CacheLayout::new(&plan.with(plan.policy()), &Slots::uniform(1, shape)).is_ok());
 //! assert!(plan.check(&[8; 32]).is_err(), "another model");
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -48,13 +48,13 @@ pub struct Plan {
     model: Signature,
     policy: Policy,
     made: String,
-    entries: Vec<PlannedEntry>,
+    slots: Vec<PlannedSlot>,
     digest: [u8; 32],
 }
 
-/// What was found for one entry (a layer, usually).
+/// What was found for one slot of the model.
 #[derive(Clone, Debug, PartialEq)]
-pub struct PlannedEntry {
+pub struct PlannedSlot {
     /// Channels of a key.
     pub key_dim: usize,
     /// Channels of a value.
@@ -77,22 +77,22 @@ impl Plan {
     ///
     /// # Errors
     /// When it could not be written to a file: more than one line on how it was made, vectors of another dimension than their
-    /// entry, numbers that are not finite.
+    /// slot, numbers that are not finite.
     pub fn new(
         model: Signature,
         policy: Policy,
         made: &str,
-        entries: Vec<PlannedEntry>,
+        slots: Vec<PlannedSlot>,
     ) -> Result<Self, PlanError> {
-        let plan = Self { model, policy, made: made.to_owned(), entries, digest: [0; 32] };
+        let plan = Self { model, policy, made: made.to_owned(), slots, digest: [0; 32] };
         let fits =
             |side: &Findings, dim| side.sizes().all(|(numbers, needed)| numbers == usize::pow(dim, needed));
-        let heads = |entry: &PlannedEntry| {
-            let (key, value) = (entry.key_dim, entry.value_dim);
-            entry.heads.iter().all(|head| fits(&head.key, key) && fits(&head.value, value))
+        let heads = |slot: &PlannedSlot| {
+            let (key, value) = (slot.key_dim, slot.value_dim);
+            slot.heads.iter().all(|head| fits(&head.key, key) && fits(&head.value, value))
         };
-        if !plan.entries.iter().all(heads) {
-            return Err(PlanError::absurd("vectors are of another dimension than their entry"));
+        if !plan.slots.iter().all(heads) {
+            return Err(PlanError::absurd("vectors are of another dimension than their slot"));
         }
         // What can be read back is what can be written.
         Self::from_bytes(&plan.to_bytes())
@@ -153,7 +153,7 @@ impl Plan {
             });
             key + value
         };
-        let heads = self.entries.iter().flat_map(|entry| &entry.heads);
+        let heads = self.slots.iter().flat_map(|slot| &slot.heads);
         heads.map(sides).sum::<usize>() * size_of::<f32>()
     }
 
@@ -172,14 +172,14 @@ impl Plan {
         &self.made
     }
 
-    /// What was found, entry by entry.
-    pub fn entries(&self) -> &[PlannedEntry] {
-        &self.entries
+    /// What was found, slot by slot.
+    pub fn slots(&self) -> &[PlannedSlot] {
+        &self.slots
     }
 
     /// What was found for one side of one kv head.
-    pub fn findings(&self, entry: usize, head: usize, side: Side) -> Option<&Findings> {
-        let head = self.entries.get(entry)?.heads.get(head)?;
+    pub fn findings(&self, slot: usize, head: usize, side: Side) -> Option<&Findings> {
+        let head = self.slots.get(slot)?.heads.get(head)?;
         Some(match side {
             Side::Key => &head.key,
             Side::Value => &head.value,

@@ -8,7 +8,7 @@
 //! codecs    = "k=" CODEC | "v=" CODEC | SPEC
 //! ```
 //!
-//! A SPEC is one of [`kvant_codec::spec`]. Where several clauses name a head, the last one counts.
+//! A SPEC is one of [`kvant_codec::spec`]. Layers are the model's, counted from 0. Where several clauses name a head, the last one counts.
 //!
 //! ```
 //! use kvant_cache::Policy;
@@ -33,8 +33,8 @@ pub use parse::PolicyError;
 pub use sparse::{SparseV, SparseVError};
 
 use crate::error::LayoutError;
-use crate::layout::EntryShape;
 use crate::plan::Plan;
+use crate::slot::Slots;
 use crate::visibility::Visibility;
 use kvant_codec::{CodecSpec, KvSpec, Side};
 use std::ops::RangeInclusive;
@@ -110,11 +110,12 @@ impl Policy {
     }
 
     /// Refuses clauses for layers or heads that are not there: a typing mistake would pass unnoticed.
-    pub(crate) fn check(&self, shapes: &[EntryShape]) -> Result<(), LayoutError> {
-        let heads = shapes.iter().map(|shape| shape.kv_heads).max().unwrap_or(0);
+    pub(crate) fn check(&self, slots: &Slots) -> Result<(), LayoutError> {
+        let shapes = slots.iter().filter_map(|(_, slot)| slot.kind.stored());
+        let heads = shapes.map(|shape| shape.kv_heads).max().unwrap_or(0);
         for clause in &self.clauses {
             for (what, ranges, count) in
-                [("layer", &clause.layers, shapes.len()), ("head", &clause.heads, heads)]
+                [("layer", &clause.layers, slots.layers()), ("head", &clause.heads, heads)]
             {
                 if let Some(range) = ranges.iter().find(|range| *range.end() >= count) {
                     let (rule, index) = (clause.to_string(), *range.end());

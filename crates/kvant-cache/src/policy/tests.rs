@@ -1,4 +1,5 @@
 use super::*;
+use crate::slot::KvShape;
 use kvant_codec::PRESETS;
 use proptest::prelude::*;
 
@@ -50,8 +51,9 @@ fn errors_point_at_what_is_wrong() {
 
 #[test]
 fn clauses_for_layers_that_are_not_there_are_refused() {
-    let shapes = [EntryShape { kv_heads: 2, key_dim: 64, value_dim: 64, window: None }; 3];
-    let check = |text: &str| text.parse::<Policy>().unwrap().check(&shapes);
+    let shape = KvShape { kv_heads: 2, key_dim: 64, value_dim: 64, window: None };
+    let slots = Slots::uniform(3, shape);
+    let check = |text: &str| text.parse::<Policy>().unwrap().check(&slots);
     assert_eq!(check("int4;layers 0-2 heads 1:k=f16"), Ok(()));
     let message = check("int4;layers 1-3:k=f16").unwrap_err().to_string();
     assert!(message.contains("layers 1-3:k=f16") && message.contains("layer 3"), "{message}");

@@ -4,12 +4,13 @@
 //! what they have in common, on the same pages. What is kept are ends of sequences and the places where they part.
 //!
 //! ```
-//! use kvant_cache::{Arena, CacheLayout, EntryShape, Policy, PrefixTree, Sequence, WhenFull};
+//! use kvant_cache::{Arena, CacheLayout, KvShape, Policy, PrefixTree, Sequence, Slots, WhenFull};
 //! use std::sync::Arc;
 //!
 //! let policy: Policy = "int4".parse()?;
-//! let shape = EntryShape { kv_heads: 1, key_dim: 64, value_dim: 64, window: None };
-//! let layout = Arc::new(CacheLayout::new(&policy, &[shape])?);
+//! let shape = KvShape { kv_heads: 1, key_dim: 64, value_dim: 64, window: None };
+//! let slots = Slots::uniform(1, shape);
+//! let layout = Arc::new(CacheLayout::new(&policy, &slots)?);
 //! let mut tree = PrefixTree::new(layout.clone(), Arena::with_cap(1 << 20), WhenFull::Evict);
 //!
 //! // A prompt of 200 tokens is read and remembered: 4 sinks and 3 pages of 64.
@@ -17,8 +18,10 @@
 //! let mut sequence = tree.find(&prompt)?;
 //! assert!(sequence.is_empty());
 //! tree.reserve(&mut sequence, 200)?;
-//! sequence.append(0, &[0.5; 200 * 64], &[0.5; 200 * 64])?;
-//! sequence.advance(200);
+//! for slot in slots.kv_slots() {
+//!     sequence.append(slot, &[0.5; 200 * 64], &[0.5; 200 * 64])?;
+//! }
+//! sequence.advance(200)?;
 //! assert_eq!(tree.insert(&prompt, &sequence)?, 196);
 //!
 //! // Another one that begins with the same 150 tokens goes on from the last whole page.
@@ -28,7 +31,8 @@
 //! ```
 //!
 //! **Invariant:** a found sequence is, bit for bit, the one that a fresh reading of its tokens would give. Where that
-//! cannot be had (pages that a window has dropped, recent rows that are encoded by now), less is found, or nothing.
+//! cannot be had (pages that a window has dropped, recent rows that are encoded by now), less is found, or nothing. With
+//! recurrent state, a sequence is found up to the nearest checkpoint.
 
 mod node;
 
@@ -36,11 +40,12 @@ use crate::arena::{Arena, ArenaError};
 use crate::layout::CacheLayout;
 use crate::sequence::Sequence;
 use crate::steps::Steps;
+use crate::store::Store;
 use node::Node;
 use std::collections::HashSet;
 use std::sync::Arc;
 
-/// What to do when a sequence needs memory and the arena's cap is reached.
+/// What to do when a sequence needs memory and the store's cap is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WhenFull {
     /// Refuse.
@@ -56,7 +61,7 @@ pub struct PrefixUsage {
     pub prefixes: usize,
     /// Tokens, those of shared pages once.
     pub tokens: usize,
-    /// Pages of the arena, each once.
+    /// Pages of the store, each once.
     pub pages: usize,
     /// Bytes of their slots.
     pub bytes: usize,
@@ -65,7 +70,7 @@ pub struct PrefixUsage {
 /// Prefixes of the sequences of one layout.
 pub struct PrefixTree {
     layout: Arc<CacheLayout>,
-    arena: Arena,
+    memory: Store,
     when_full: WhenFull,
     steps: Steps,
     clock: u64,
@@ -73,17 +78,17 @@ pub struct PrefixTree {
 }
 
 impl PrefixTree {
-    /// An empty tree for sequences of this layout and arena.
-    pub fn new(layout: Arc<CacheLayout>, arena: Arena, when_full: WhenFull) -> PrefixTree {
+    /// An empty tree for sequences of this layout and store.
+    pub fn new(layout: Arc<CacheLayout>, store: impl Into<Store>, when_full: WhenFull) -> PrefixTree {
         let steps = Steps::of(&layout);
-        PrefixTree { layout, arena, when_full, steps, clock: 0, root: Node::default() }
+        PrefixTree { layout, memory: store.into(), when_full, steps, clock: 0, root: Node::default() }
     }
 
     /// Remembers what a sequence holds of `tokens`, up to its last whole page, and returns how many tokens that are.
     /// The sequence must be of this tree's layout and hold these tokens; otherwise nothing is remembered.
     ///
     /// # Errors
-    /// When the arena has no room for a copy of unfinished sinks.
+    /// When the store has no room for a copy of unfinished sinks.
     pub fn insert(&mut self, tokens: &[u32], sequence: &Sequence) -> Result<usize, ArenaError> {
         if !Arc::ptr_eq(sequence.layout(), &self.layout) || tokens.len() < sequence.len() {
             return Ok(0);
@@ -101,7 +106,7 @@ impl PrefixTree {
     /// A sequence that holds the longest known beginning of `prompt`; an empty one if none is known.
     ///
     /// # Errors
-    /// When the arena has no room for a copy of unfinished sinks.
+    /// When the store has no room for a copy of unfinished sinks.
     pub fn find(&mut self, prompt: &[u32]) -> Result<Sequence, ArenaError> {
         self.clock += 1;
         self.root.touch(self.steps, prompt, self.clock);
@@ -115,7 +120,7 @@ impl PrefixTree {
     pub fn peek(&self, prompt: &[u32]) -> Result<Sequence, ArenaError> {
         match self.root.find(self.steps, prompt) {
             (Some(source), len) => source.prefix(len),
-            (None, _) => Ok(Sequence::new(Arc::clone(&self.layout), self.arena.clone())),
+            (None, _) => Ok(Sequence::new(Arc::clone(&self.layout), self.memory.clone())),
         }
     }
 
@@ -139,9 +144,9 @@ impl PrefixTree {
 
     /// Forgets prefixes until `bytes` more fit below the cap; false if they do not even then.
     pub fn make_room(&mut self, bytes: usize) -> bool {
-        let Some(cap) = self.arena.cap() else { return true };
+        let Some(cap) = self.memory.cap() else { return true };
         loop {
-            if bytes <= cap.saturating_sub(self.arena.usage().used) {
+            if bytes <= cap.saturating_sub(self.memory.usage().used) {
                 return true;
             }
             if self.when_full == WhenFull::Refuse || self.evict() == 0 {
@@ -171,9 +176,13 @@ impl PrefixTree {
             usage.tokens += node.label().len();
             let Some(held) = node.held() else { return };
             usage.prefixes += 1;
-            for page in held.pages().filter(|page| !page.is_mapped() && seen.insert(page.as_ptr())) {
+            for page in held.own_pages() {
                 usage.pages += 1;
-                usage.bytes += Arena::slot_bytes(page.len());
+                usage.bytes += Arena::slot_bytes(page.size());
+            }
+            for page in held.pages().filter(|page| !page.is_mapped() && seen.insert(page.key())) {
+                usage.pages += 1;
+                usage.bytes += Arena::slot_bytes(page.size());
             }
         });
         usage

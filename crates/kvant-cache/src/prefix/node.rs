@@ -1,6 +1,7 @@
 //! The tree itself.
 
 use crate::arena::{Arena, ArenaError};
+use crate::page::{Page, PageMut};
 use crate::sequence::Sequence;
 use crate::steps::Steps;
 use std::collections::HashMap;
@@ -92,13 +93,29 @@ impl Node {
         }
     }
 
+    /// The sequence that passes through here and can be cut nearest to `at`, and where that is.
+    fn nearest(&self, steps: Steps, at: usize) -> Option<(&Sequence, usize)> {
+        let first = self.any()?;
+        let mut best = (first, reach(first, steps, at));
+        if best.1 < at && first.has_states() {
+            // Other sequences may have other checkpoints.
+            self.visit(&mut |node| {
+                if let Some(held) = &node.held {
+                    let len = reach(held, steps, at);
+                    best = if len > best.1 { (held, len) } else { best };
+                }
+            });
+        }
+        Some(best)
+    }
+
     /// The sequence that has most of `tokens` from the beginning, and how many of them it can be cut to.
     pub(super) fn find(&self, steps: Steps, tokens: &[u32]) -> (Option<&Sequence>, usize) {
         let (mut node, mut at) = (self, 0);
         let mut best = (None, 0);
         loop {
-            if let Some(held) = node.any().filter(|held| at > 0 && held.restorable(at) == at) {
-                best = (Some(held), at);
+            if let Some((held, len)) = node.nearest(steps, at).filter(|(_, len)| *len > best.1) {
+                best = (Some(held), len);
             }
             let rest = &tokens[at..];
             let Some(child) = rest.get(..steps.size(at)).and_then(|key| node.children.get(key)) else {
@@ -107,8 +124,8 @@ impl Node {
             let common = steps.common(at, &child.label, rest);
             at += common;
             if common < child.label.len() {
-                let longer = child.any().filter(|longer| longer.restorable(at) == at);
-                return longer.map_or(best, |longer| (Some(longer), at));
+                let longer = child.nearest(steps, at).filter(|(_, len)| *len > best.1);
+                return longer.map_or(best, |(longer, len)| (Some(longer), len));
             }
             node = child;
         }
@@ -143,9 +160,17 @@ impl Node {
 
     /// Bytes that are free once this sequence is gone.
     fn frees(&self) -> usize {
-        let pages = self.held.iter().flat_map(Sequence::pages);
-        let own = pages.filter(|page| page.references() == 1 && !page.is_mapped());
-        own.map(|page| Arena::slot_bytes(page.len())).sum()
+        let pages = self.held.iter().flat_map(Sequence::pages).filter(|page| !page.is_mapped());
+        let (own, others): (Vec<&Page>, Vec<&Page>) = pages.partition(|page| page.references() == 1);
+        // A page that it has twice is its own all the same.
+        let mut twice: HashMap<usize, (usize, &Page)> = HashMap::new();
+        for page in others {
+            twice.entry(page.key()).or_insert((0, page)).0 += 1;
+        }
+        let twice = twice.into_values().filter(|(count, page)| page.references() == *count);
+        let shared = own.into_iter().chain(twice.map(|(_, page)| page)).map(Page::size);
+        let own = self.held.iter().flat_map(Sequence::own_pages).map(PageMut::size);
+        shared.chain(own).map(Arena::slot_bytes).sum()
     }
 
     /// Removes the end that was last used at `used`, and what leads nowhere then. No two ends are used at once.
@@ -157,5 +182,17 @@ impl Node {
             child.remove(used);
             child.held.is_some() || !child.children.is_empty()
         });
+    }
+}
+
+/// The last step up to `at` that a sequence can be cut to; 0 if there is none.
+fn reach(sequence: &Sequence, steps: Steps, at: usize) -> usize {
+    let mut len = at;
+    loop {
+        let cut = sequence.restorable(len);
+        len = steps.whole(cut);
+        if len == cut || len == 0 {
+            return len;
+        }
     }
 }

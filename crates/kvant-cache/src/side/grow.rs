@@ -1,8 +1,10 @@
 //! How a side grows: rows come in exactly, pages are encoded when they are due, and what nobody will read is forgotten.
 
 use super::SideStore;
-use crate::arena::{Arena, ArenaError};
+use crate::arena::ArenaError;
+use crate::layout::Slack;
 use crate::page::{Held, PageMut};
+use crate::store::Store;
 use crate::visibility::{Mode, Visibility};
 use kvant_codec::{CodecError, PageCodec};
 
@@ -41,22 +43,22 @@ impl SideStore {
         rule: &Visibility,
         len: usize,
         tokens: usize,
-        arena: &Arena,
+        memory: &Store,
     ) -> Result<(), ArenaError> {
         let page = self.codecs.page_tokens();
         let pages = |len: usize| len.saturating_sub(rule.sinks).div_ceil(page);
         let exact = pages(len + tokens) - pages(len);
         while self.spare_exact.len() < exact {
-            self.spare_exact.push(arena.page(self.codecs.exact().page_bytes())?);
+            self.spare_exact.push(memory.page(self.codecs.exact().page_bytes())?);
         }
         if !self.codecs.is_exact() {
             let encoded = rule.encoded_at(len + tokens, page).saturating_sub(self.encoded_end());
             while self.spare_encoded.len() < encoded {
-                self.spare_encoded.push(arena.page(self.codecs.codec().page_bytes())?);
+                self.spare_encoded.push(memory.page(self.codecs.codec().page_bytes())?);
             }
         }
         if len < rule.sinks && tokens > 0 {
-            self.sinks = Some(Held::Own(self.take_sinks(arena)?));
+            self.sinks = Some(Held::Own(self.take_sinks(memory)?));
         }
         Ok(())
     }
@@ -67,7 +69,7 @@ impl SideStore {
         rule: &Visibility,
         at: usize,
         rows: Rows<'_>,
-        arena: &Arena,
+        memory: &Store,
     ) -> Result<(), Fault> {
         let (dim, tokens) = (self.codecs.codec().dim(), self.codecs.page_tokens());
         self.check(rows, dim)?;
@@ -78,8 +80,9 @@ impl SideStore {
         }
         let first = rule.sinks.saturating_sub(at).min(rows.count);
         if first > 0 {
-            let mut page = self.take_sinks(arena)?;
-            self.codecs.sinks().write(rows.numbers, rows.stride, at, first, &mut page)?;
+            let mut page = self.take_sinks(memory)?;
+            let sinks = self.codecs.sinks();
+            page.edit(|bytes| sinks.write(rows.numbers, rows.stride, at, first, bytes))?;
             let complete = at + first == rule.sinks;
             self.sinks = Some(if complete { Held::Shared(page.freeze()) } else { Held::Own(page) });
         }
@@ -91,11 +94,12 @@ impl SideStore {
                 Some(page) => page,
                 None => match self.spare_exact.pop() {
                     Some(page) => page,
-                    None => arena.page(self.codecs.exact().page_bytes())?,
+                    None => memory.page(self.codecs.exact().page_bytes())?,
                 },
             };
             let numbers = &rows.numbers[done * rows.stride..];
-            self.codecs.exact().write(numbers, rows.stride, offset, count, &mut page)?;
+            let exact = self.codecs.exact();
+            page.edit(|bytes| exact.write(numbers, rows.stride, offset, count, bytes))?;
             if offset + count == tokens {
                 self.exact.push_back(page.freeze());
             } else {
@@ -104,14 +108,14 @@ impl SideStore {
             done += count;
         }
         let end = at + rows.count;
-        self.encode(rule.encoded_at(end, tokens), end.saturating_sub(rule.sinks), arena)
+        self.encode(rule.encoded_at(end, tokens), end.saturating_sub(rule.sinks), memory)
     }
 
     /// The page of the sinks, to be written.
-    fn take_sinks(&mut self, arena: &Arena) -> Result<PageMut, ArenaError> {
+    fn take_sinks(&mut self, memory: &Store) -> Result<PageMut, ArenaError> {
         match self.sinks.take() {
             Some(page) => page.into_mut(),
-            None => arena.page(self.codecs.sinks().page_bytes()),
+            None => memory.page(self.codecs.sinks().page_bytes()),
         }
     }
 
@@ -130,7 +134,7 @@ impl SideStore {
     }
 
     /// Encodes pages up to `end`; `held` tokens follow the sinks.
-    fn encode(&mut self, end: usize, held: usize, arena: &Arena) -> Result<(), Fault> {
+    fn encode(&mut self, end: usize, held: usize, memory: &Store) -> Result<(), Fault> {
         if self.encoded_end() >= end {
             return Ok(());
         }
@@ -142,8 +146,8 @@ impl SideStore {
                 self.encoded.push_back(page.clone());
                 continue;
             }
-            let Some(exact) = self.exact(page) else { break };
-            self.codecs.exact().decode(exact, &mut rows)?;
+            let Some(exact) = self.exact_page(page) else { break };
+            self.codecs.exact().decode(&exact.canonical(), &mut rows)?;
             // A page that is not full is padded with its last token.
             let have = (held - page * tokens).min(tokens);
             for token in have..tokens {
@@ -151,24 +155,24 @@ impl SideStore {
             }
             let mut bytes = match self.spare_encoded.pop() {
                 Some(page) => page,
-                None => arena.page(self.codecs.codec().page_bytes())?,
+                None => memory.page(self.codecs.codec().page_bytes())?,
             };
-            self.codecs.codec().encode(&rows, &mut bytes)?;
+            bytes.edit(|bytes| self.codecs.codec().encode(&rows, bytes))?;
             self.encoded.push_back(bytes.freeze());
         }
         Ok(())
     }
 
     /// Ends a pass with `len` tokens held: forgets exact rows that no later query reads, and pages that have left the
-    /// window. One page more than the window needs is kept, so that a few tokens can be taken back.
-    pub(crate) fn settle(&mut self, rule: &Visibility, len: usize, window: Option<usize>) {
+    /// window. What `slack` says is kept besides, so that a few tokens can be taken back.
+    pub(crate) fn settle(&mut self, rule: &Visibility, len: usize, window: Option<usize>, slack: Slack) {
         let tokens = self.codecs.page_tokens();
-        let needed = rule.encoded_for(len, tokens);
+        let needed = rule.encoded_for(len.saturating_sub(slack.exact), tokens);
         while self.exact_first < needed && self.exact.pop_front().is_some() {
             self.exact_first += 1;
         }
-        let seen = rule.first_seen(len, window);
-        while !self.encoded.is_empty() && rule.page_start(self.dropped + 2, tokens) <= seen {
+        let seen = rule.first_seen(len, window).saturating_sub(slack.window);
+        while !self.encoded.is_empty() && rule.page_start(self.dropped + 1, tokens) <= seen {
             self.encoded.pop_front();
             self.dropped += 1;
         }

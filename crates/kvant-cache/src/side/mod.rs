@@ -10,7 +10,7 @@ pub(crate) use grow::{Fault, Rows};
 
 use crate::arena::Arena;
 use crate::layout::SideCodecs;
-use crate::page::{Held, Page, PageMut};
+use crate::page::{AnyPage, Held, Page, PageMut};
 use crate::visibility::Visibility;
 use kvant_codec::{CodecError, PageCodec};
 use std::collections::VecDeque;
@@ -35,7 +35,7 @@ pub struct SideStore {
 }
 
 /// What a side holds, apart from its codecs.
-pub(crate) struct Contents {
+pub(crate) struct SideContents {
     pub sinks: Option<Page>,
     pub dropped: usize,
     pub encoded: VecDeque<Page>,
@@ -64,24 +64,39 @@ impl SideStore {
         &self.codecs
     }
 
-    /// The bytes of page `page`, if they are held.
+    /// The bytes of page `page`, if they are held in host memory.
+    #[inline]
     pub fn encoded(&self, page: usize) -> Option<&[u8]> {
-        self.encoded.get(page.checked_sub(self.dropped)?).map(|page| &**page)
+        self.encoded.get(page.checked_sub(self.dropped)?)?.host()
     }
 
-    /// The exact rows of page `page`, if they are held; those after the last token are zeros or stale.
+    /// The exact rows of page `page`, if they are held in host memory; those after the last token are zeros or stale.
+    #[inline]
     pub fn exact(&self, page: usize) -> Option<&[u8]> {
+        self.exact_page(page)?.host()
+    }
+
+    /// The exact rows of the sinks, in one page, if they are held in host memory.
+    pub fn sinks(&self) -> Option<&[u8]> {
+        self.sinks_page()?.host()
+    }
+
+    /// The same pages, wherever they lie.
+    pub(crate) fn encoded_page(&self, page: usize) -> Option<AnyPage<'_>> {
+        self.encoded.get(page.checked_sub(self.dropped)?).map(AnyPage::Shared)
+    }
+
+    pub(crate) fn exact_page(&self, page: usize) -> Option<AnyPage<'_>> {
         let index = page.checked_sub(self.exact_first)?;
         match self.exact.get(index) {
-            Some(page) => Some(page),
-            None if index == self.exact.len() => self.tail.as_deref(),
+            Some(page) => Some(AnyPage::Shared(page)),
+            None if index == self.exact.len() => self.tail.as_ref().map(AnyPage::Own),
             None => None,
         }
     }
 
-    /// The exact rows of the sinks, in one page.
-    pub fn sinks(&self) -> Option<&[u8]> {
-        self.sinks.as_deref()
+    pub(crate) fn sinks_page(&self) -> Option<AnyPage<'_>> {
+        self.sinks.as_ref().map(Held::any)
     }
 
     /// Encoded pages that are held, oldest first.
@@ -92,6 +107,11 @@ impl SideStore {
     /// Pages before the first that is held: they have left the window.
     pub fn dropped(&self) -> usize {
         self.dropped
+    }
+
+    /// Number of the first page that is held exactly.
+    pub(crate) fn exact_first(&self) -> usize {
+        self.exact_first
     }
 
     fn encoded_end(&self) -> usize {
@@ -107,11 +127,20 @@ impl SideStore {
         sinks.chain(&self.encoded).chain(&self.exact)
     }
 
+    /// Pages that nobody shares.
+    pub(crate) fn own(&self) -> impl Iterator<Item = &PageMut> {
+        let sinks = self.sinks.iter().filter_map(|sinks| match sinks {
+            Held::Own(page) => Some(page),
+            Held::Shared(_) => None,
+        });
+        sinks.chain(&self.tail).chain(&self.spare_exact).chain(&self.spare_encoded)
+    }
+
     /// Decodes one page, (tokens, dim): exact rows where they are held, encoded ones elsewhere.
     pub(crate) fn decode(&self, page: usize, rows: &mut [f32]) -> Result<(), CodecError> {
-        match (self.exact(page), self.encoded(page)) {
-            (Some(exact), _) => self.codecs.exact().decode(exact, rows),
-            (None, Some(encoded)) => self.codecs.codec().decode(encoded, rows),
+        match (self.exact_page(page), self.encoded_page(page)) {
+            (Some(exact), _) => self.codecs.exact().decode(&exact.canonical(), rows),
+            (None, Some(encoded)) => self.codecs.codec().decode(&encoded.canonical(), rows),
             (None, None) => {
                 rows.fill(0.0);
                 Ok(())
@@ -126,7 +155,7 @@ impl SideStore {
     }
 
     /// Takes out what it holds.
-    pub(crate) fn take(&mut self) -> Contents {
+    pub(crate) fn take(&mut self) -> SideContents {
         let fresh = SideStore::new(Arc::clone(&self.codecs));
         let SideStore { sinks, dropped, encoded, exact_first, exact, tail, .. } =
             std::mem::replace(self, fresh);
@@ -134,31 +163,37 @@ impl SideStore {
             Held::Shared(page) => page,
             Held::Own(page) => page.freeze(),
         });
-        Contents { sinks, dropped, encoded, exact_first, exact, tail }
+        SideContents { sinks, dropped, encoded, exact_first, exact, tail }
     }
 
     /// Holds what it held when it was taken out or saved.
-    pub(crate) fn restore(&mut self, contents: Contents) {
-        let Contents { sinks, dropped, encoded, exact_first, exact, tail } = contents;
+    pub(crate) fn restore(&mut self, contents: SideContents) {
+        let SideContents { sinks, dropped, encoded, exact_first, exact, tail } = contents;
         let sinks = sinks.map(Held::Shared);
         let fresh = SideStore::new(Arc::clone(&self.codecs));
         *self = SideStore { sinks, dropped, encoded, exact_first, exact, tail, ..fresh };
     }
 
+    /// Gives back memory taken in advance for more than `len` tokens.
+    pub(crate) fn release(&mut self, len: usize) {
+        self.spare_exact.clear();
+        self.spare_encoded.clear();
+        self.sinks = self.sinks.take().filter(|_| len > 0);
+    }
+
     /// Slots in use: (bytes of encoded pages, bytes of exact ones, spare ones included). A page that is both counts as
     /// encoded.
     pub(crate) fn bytes(&self) -> (usize, usize) {
-        let slots = |page: &[u8]| Arena::slot_bytes(page.len());
-        let encoded = self.encoded.iter().map(|page| slots(page)).sum();
+        let encoded = self.encoded.iter().map(|page| Arena::slot_bytes(page.size())).sum();
         let twice = if self.codecs.is_exact() {
             self.encoded_end().saturating_sub(self.exact_first).min(self.exact.len())
         } else {
             0
         };
-        let full = self.exact.iter().skip(twice).map(|page| slots(page));
-        let own = self.tail.iter().chain(&self.spare_exact).chain(&self.spare_encoded);
-        let sinks = self.sinks.iter().map(|page| slots(page));
-        (encoded, full.chain(own.map(|page| slots(page))).chain(sinks).sum())
+        let full = self.exact.iter().skip(twice).map(Page::size);
+        let own = self.tail.iter().chain(&self.spare_exact).chain(&self.spare_encoded).map(PageMut::size);
+        let sinks = self.sinks.iter().map(|sinks| sinks.any().size());
+        (encoded, full.chain(own).chain(sinks).map(Arena::slot_bytes).sum())
     }
 
     /// Rows that are held in exact form only, of `len` tokens in all.

@@ -20,9 +20,8 @@ pub enum SnapshotError {
     Foreign,
     /// A version that this program does not know.
     #[error(
-        "has format version {found}, and this program reads {} and {}; use the program that wrote it",
-        super::VERSION,
-        super::PART_VERSION
+        "has format version {found}, and this program reads 1 to {}; use the program that wrote it",
+        super::VERSION
     )]
     Version {
         /// Its version.

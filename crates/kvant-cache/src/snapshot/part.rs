@@ -1,13 +1,17 @@
 //! Parts of a sequence: a file for each stretch of whole pages, which names what comes before it.
 
-use super::format::{Extent, OPENING, Part, Preamble, SidePages, SideRecord};
-use super::write::{can_be_saved, collect, put, stores};
-use super::{Digest, Signature, Snapshot, SnapshotError};
-use crate::arena::{Arena, ArenaError};
+use super::format::{Extent, OPENING, PageSizes, Part, Preamble, SidePages, SideRecord};
+use super::states::{Loaded, collect_at};
+use super::write::{PagePart, can_be_saved, collect, put};
+use super::{Digest, Numerics, Signature, Snapshot, SnapshotError, VERSION};
+use crate::arena::ArenaError;
+use crate::checkpoint::Checkpoint;
 use crate::layout::CacheLayout;
 use crate::page::Page;
+use crate::recurrent::StateAt;
 use crate::sequence::Sequence;
-use crate::side::Contents;
+use crate::side::SideContents;
+use crate::store::Store;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
@@ -16,6 +20,7 @@ use std::sync::Arc;
 /// Which part is to be saved, and what is saved beside it.
 pub(crate) struct PartRecord<'a> {
     pub signature: Signature,
+    pub numerics: Numerics,
     pub policy: &'a str,
     /// Names all tokens before.
     pub before: Digest,
@@ -30,7 +35,7 @@ pub(crate) struct PartRecord<'a> {
 pub(crate) struct Quality {
     /// From this position on no page is missing; 0 if none is.
     pub held_from: usize,
-    /// Exact rows that a query after the end reads are there.
+    /// Exact rows and states that a query after the end reads are there.
     pub ends: bool,
 }
 
@@ -40,13 +45,14 @@ impl Quality {
     /// Of the stretch `from..end` as `sequence` holds it.
     pub(crate) fn of(sequence: &Sequence, from: usize, end: usize) -> Quality {
         let rule = sequence.layout().rule();
-        let mut quality = Quality::BEST;
-        for (record, store) in SideRecord::of(sequence.layout()).zip(stores(sequence)) {
+        let mut quality = Quality { ends: sequence.has_states_at(end), ..Quality::BEST };
+        for (sizes, store) in PageSizes::of(sequence.layout()).zip(sequence.stores()) {
             let extent = Extent { from, len: end, ends: true };
+            let record = SideRecord { dropped: 0, exact_first: None, sizes };
             let SidePages { encoded, mut exact, tail, .. } = record.pages(rule, extent);
             let dropped = store.dropped().min(encoded.end);
             if dropped > encoded.start {
-                quality.held_from = quality.held_from.max(rule.page_start(dropped, record.page_tokens));
+                quality.held_from = quality.held_from.max(rule.page_start(dropped, sizes.tokens));
             }
             quality.ends &= !tail && exact.all(|page| store.exact(page).is_some());
         }
@@ -68,24 +74,34 @@ impl PartRecord<'_> {
         let extent = Extent { from: self.from, len: end, ends };
         let rule = layout.rule();
         let (mut sides, mut pages) = (Vec::new(), Vec::new());
-        for (record, store) in SideRecord::of(layout).zip(stores(sequence)) {
-            let dropped = store.dropped().min(rule.encoded_at(end, record.page_tokens));
-            let record = SideRecord { dropped, ..record };
+        for (sizes, store) in PageSizes::of(layout).zip(sequence.stores()) {
+            let dropped = store.dropped().min(rule.encoded_at(end, sizes.tokens));
+            let record = SideRecord { dropped, exact_first: None, sizes };
             if end > sequence.len() || !collect(&record, store, rule, extent, &mut pages) {
                 return Err(SnapshotError::Unsaved { what: "it does not hold the pages that it should" });
             }
             sides.push(record);
         }
+        let states = if ends && sequence.has_states() { sequence.states_at(end).transpose()? } else { None };
+        let states = states.unwrap_or_default();
+        let shapes = sequence.states().map(|state| state.shape());
+        let Some((states, state_pages)) = collect_at(shapes, &states) else {
+            return Err(SnapshotError::Unsaved { what: "its recurrent slots do not hold the same chunks" });
+        };
+        pages.extend(state_pages);
         let preamble = Preamble {
+            version: VERSION,
             signature: self.signature,
+            numerics: Some(self.numerics),
             part: Some(Part { from: self.from, before: self.before, ends }),
             rule: *rule,
-            shapes: layout.entries().iter().map(|entry| *entry.shape()).collect(),
+            slots: layout.slot_list().clone(),
             sides,
+            states,
             policy: self.policy.to_owned(),
             tokens: self.tokens.to_vec(),
             note: Vec::new(),
-            checksums: pages.iter().map(|page| crc32fast::hash(page)).collect(),
+            checksums: pages.iter().map(PagePart::checksum).collect(),
         };
         let mut bytes = Vec::new();
         put(&preamble, &pages, &mut bytes)?;
@@ -96,6 +112,7 @@ impl PartRecord<'_> {
 /// What a file says of the part it holds. Its pages have not been looked at.
 pub(crate) struct Head {
     pub signature: Signature,
+    pub numerics: Option<Numerics>,
     pub policy: String,
     pub before: Digest,
     pub from: usize,
@@ -122,30 +139,33 @@ impl Head {
         let Some(Part { from, before, ends }) = preamble.part else {
             return Err(SnapshotError::Part { what: "a whole sequence, and not a part of one" });
         };
-        let Preamble { signature, policy, tokens, .. } = preamble;
-        Ok(Head { signature, policy, before, from, tokens, quality: Quality { held_from, ends } })
+        let Preamble { signature, numerics, policy, tokens, .. } = preamble;
+        Ok(Head { signature, numerics, policy, before, from, tokens, quality: Quality { held_from, ends } })
     }
 }
 
-/// A sequence that grows by parts. Their pages are copied to the arena.
+/// A sequence that grows by parts. Their pages are copied to the store.
 pub(crate) struct Growth {
     layout: Arc<CacheLayout>,
-    arena: Arena,
+    memory: Store,
     len: usize,
     /// What will be held in the end: pages that have left its window are not copied.
     end: usize,
     ends: bool,
-    /// (entries, kv heads, keys and values).
-    sides: Vec<Contents>,
+    /// (slots, kv heads, keys and values).
+    sides: Vec<SideContents>,
+    /// Recurrent states at the ends of parts that have them, and of what they were added to.
+    states: Vec<Vec<StateAt>>,
 }
 
 impl Growth {
     /// Begins with a sequence that ends where a part begins, and is to hold `end` tokens.
     pub(crate) fn new(mut base: Sequence, end: usize) -> Growth {
-        let (layout, arena, len) = (Arc::clone(base.layout()), base.arena().clone(), base.len());
-        let entries = 0..layout.entries().len();
-        let sides = entries.flat_map(|entry| base.take_sides(entry)).collect();
-        Growth { layout, arena, len, end, ends: true, sides }
+        let (layout, memory, len) = (Arc::clone(base.layout()), base.store().clone(), base.len());
+        let slots = 0..layout.slots().len();
+        let states = base.checkpoint_list().map(|checkpoint| checkpoint.states.clone()).collect();
+        let sides = slots.flat_map(|slot| base.take_sides(slot)).collect();
+        Growth { layout, memory, len, end, ends: true, sides, states }
     }
 
     /// Tokens held.
@@ -168,55 +188,71 @@ impl Growth {
         };
         let mut added = Vec::with_capacity(self.sides.len());
         let mut bytes = saved.pages();
-        let windows = self
-            .layout
-            .entries()
-            .iter()
-            .flat_map(|entry| std::iter::repeat_n(entry.shape().window, 2 * entry.heads().len()));
+        let windows = self.layout.sides().map(|(slot, ..)| self.layout.window(slot));
         for (record, window) in saved.preamble.sides.iter().zip(windows) {
             let pages = record.pages(self.layout.rule(), saved.preamble.extent());
-            let gone = self.left_behind(record.page_tokens, window);
-            added.push(AddedSide::copy(pages, gone, &mut bytes, &self.arena)?);
+            let gone = self.left_behind(record.sizes.tokens, window);
+            added.push(AddedSide::copy(pages, gone, &mut bytes, &self.memory)?);
+        }
+        let end = saved.preamble.extent().len;
+        let mut states = Vec::new();
+        for shape in saved.preamble.states().filter(|_| part.ends) {
+            let record = &saved.preamble.states;
+            let loaded = Loaded::read(record, &mut bytes, &self.memory)?;
+            states.extend(loaded.at(record, end, shape, &self.memory)?);
         }
         let is_early =
-            |(side, added): (&Contents, &AddedSide)| added.first < side.dropped + side.encoded.len();
+            |(side, added): (&SideContents, &AddedSide)| added.first < side.dropped + side.encoded.len();
         if self.sides.iter().zip(&added).any(is_early) {
             return Err(SnapshotError::Absurd { what: "it has pages that come before it" });
         }
         for (side, added) in self.sides.iter_mut().zip(added) {
             added.join(side);
         }
+        self.states.extend((!states.is_empty()).then_some(states));
         (self.len, self.ends) = (self.len + tokens.len(), part.ends);
         Ok(())
     }
 
-    /// Pages that a sequence of `end` tokens has dropped: one more than the window needs is kept.
+    /// Pages that a sequence of `end` tokens has dropped.
     fn left_behind(&self, page_tokens: usize, window: Option<usize>) -> usize {
-        let rule = self.layout.rule();
-        let seen = rule.first_seen(self.end, window).saturating_sub(rule.sinks);
-        (seen / page_tokens).saturating_sub(1)
+        let (rule, slack) = (self.layout.rule(), self.layout.slack().window);
+        rule.first_seen(self.end, window).saturating_sub(slack + rule.sinks) / page_tokens
     }
 
     /// The sequence.
     pub(crate) fn finish(self) -> Result<Sequence, SnapshotError> {
         let rule = *self.layout.rule();
-        let mut sequence = Sequence::new(Arc::clone(&self.layout), self.arena);
+        let mut sequence = Sequence::new(Arc::clone(&self.layout), self.memory);
         let mut sides = self.sides.into_iter();
         let mut complete = self.ends;
-        for (entry, layout) in self.layout.entries().iter().enumerate() {
-            let seen = rule.first_seen(self.len, layout.shape().window);
-            for (store, contents) in sequence.sides_mut(entry).iter_mut().zip(sides.by_ref()) {
+        for slot in 0..self.layout.slots().len() {
+            let seen = rule.first_seen(self.len, self.layout.window(slot));
+            for (store, contents) in sequence.sides_mut(slot).iter_mut().zip(sides.by_ref()) {
                 let start = rule.page_start(contents.dropped, store.codecs().page_tokens());
                 complete &= contents.dropped == 0 || start <= seen;
                 store.restore(contents);
+            }
+        }
+        let mut checkpoints = self.states;
+        if sequence.has_states() && self.len > 0 {
+            let last = checkpoints.last().filter(|states| states.iter().all(|at| at.position == self.len));
+            let Some(last) = last else {
+                return Err(SnapshotError::Absurd { what: "the state at its end is missing" });
+            };
+            for (state, at) in sequence.states_mut().zip(last) {
+                state.restore(at)?;
             }
         }
         if !complete {
             return Err(SnapshotError::Absurd { what: "pages are missing that can be seen" });
         }
         sequence.set_len(self.len);
+        checkpoints.dedup_by_key(|states| states.first().map(|at| at.position));
+        let checkpoints = checkpoints.into_iter().filter_map(|states| Checkpoint::new(true, states));
+        sequence.load_checkpoints(checkpoints.collect());
         // Forgets what a sequence of this length has no use for.
-        sequence.advance(0);
+        sequence.settle();
         Ok(sequence)
     }
 }
@@ -237,11 +273,11 @@ impl AddedSide {
         pages: SidePages,
         gone: usize,
         bytes: &mut impl Iterator<Item = &'a [u8]>,
-        arena: &Arena,
+        memory: &Store,
     ) -> Result<AddedSide, ArenaError> {
         let mut copies = |count: usize, skip: usize| -> Result<Vec<Page>, ArenaError> {
             let taken = bytes.by_ref().take(count).enumerate().filter(|(index, _)| *index >= skip);
-            taken.map(|(_, bytes)| arena.page_of(bytes)).collect()
+            taken.map(|(_, bytes)| memory.upload(bytes)).collect()
         };
         let skip = gone.saturating_sub(pages.encoded.start).min(pages.encoded.len());
         Ok(AddedSide {
@@ -253,7 +289,7 @@ impl AddedSide {
         })
     }
 
-    fn join(self, side: &mut Contents) {
+    fn join(self, side: &mut SideContents) {
         if self.sinks.is_some() {
             side.sinks = self.sinks;
         }

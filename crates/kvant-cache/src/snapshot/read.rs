@@ -1,12 +1,18 @@
 //! From a file to a sequence.
 
-use super::format::{Preamble, SideRecord};
-use super::{Signature, SnapshotError};
-use crate::arena::Arena;
-use crate::layout::{CacheLayout, EntryShape};
-use crate::page::{FileBytes, Page};
+use super::format::{PageSizes, Preamble, SideRecord};
+use super::states::Loaded;
+use super::{Numerics, Signature, SnapshotError, VERSION};
+use crate::arena::ArenaError;
+use crate::checkpoint::Checkpoint;
+use crate::layout::CacheLayout;
+use crate::lease::FileBytes;
+use crate::page::Page;
 use crate::sequence::Sequence;
-use crate::side::{Contents, SideStore};
+use crate::side::{SideContents, SideStore};
+use crate::slot::Slots;
+use crate::store::Store;
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -80,41 +86,67 @@ impl Snapshot {
         &self.preamble.note
     }
 
-    /// The shapes of its layers.
-    pub fn shapes(&self) -> &[EntryShape] {
-        &self.preamble.shapes
+    /// What its layers keep.
+    pub fn slots(&self) -> &Slots {
+        &self.preamble.slots
     }
 
-    /// The sequence as it was saved. Its pages stay in the file; only tails are copied to the arena, because they grow.
+    /// The version of its format.
+    pub fn version(&self) -> u32 {
+        self.preamble.version
+    }
+
+    /// How the numbers in it were computed. A file of other numerics, or of none as before version 3, can be loaded: what it
+    /// holds is what was computed then, and no longer bit for bit what would be computed now.
+    pub fn numerics(&self) -> Option<&Numerics> {
+        self.preamble.numerics.as_ref()
+    }
+
+    /// The sequence as it was saved. In host memory its pages stay in the file, and only tails are copied, because they grow; a
+    /// device gets copies of all.
     ///
     /// # Errors
-    /// When the signature or the layout is another, or the arena has no room for the tails.
+    /// When the signature or the layout is another, or the store has no room for the tails.
     pub fn sequence(
         &self,
         signature: &Signature,
         layout: Arc<CacheLayout>,
-        arena: Arena,
+        store: impl Into<Store>,
     ) -> Result<Sequence, SnapshotError> {
+        let memory = store.into();
         if self.preamble.part.is_some() {
             return Err(SnapshotError::Part { what: "a part of a sequence, and not a whole one" });
         }
         self.fits(signature, &layout)?;
-        let Preamble { shapes, sides, tokens, .. } = &self.preamble;
-        let mut sequence = Sequence::new(layout, arena.clone());
+        let Preamble { sides, tokens, states, .. } = &self.preamble;
+        let mut sequence = Sequence::new(layout, memory.clone());
         let (mut records, mut places) = (sides.iter(), self.places.iter());
-        for entry in 0..shapes.len() {
-            for store in sequence.sides_mut(entry) {
+        for slot in 0..self.preamble.slots.len() {
+            for store in sequence.sides_mut(slot) {
                 let Some(record) = records.next() else { continue };
-                self.fill(store, record, &mut places, &arena)?;
+                self.fill(store, record, &mut places, &memory)?;
+            }
+        }
+        let mut bytes = places.filter_map(|place| self.file.get(place.clone()));
+        let mut checkpoints = vec![Vec::new(); states.checkpoints.len()];
+        for state in sequence.states_mut() {
+            let loaded = Loaded::read(states, &mut bytes, &memory)?;
+            loaded.fill(states, tokens.len(), state, &memory)?;
+            for (checkpoint, saved) in states.checkpoints.iter().zip(&mut checkpoints) {
+                saved.extend(loaded.at(states, checkpoint.position, state.shape(), &memory)?);
             }
         }
         sequence.set_len(tokens.len());
+        let kept = states.checkpoints.iter().map(|checkpoint| checkpoint.is_kept);
+        let checkpoints =
+            kept.zip(checkpoints).filter_map(|(is_kept, saved)| Checkpoint::new(is_kept, saved));
+        sequence.load_checkpoints(checkpoints.collect());
         Ok(sequence)
     }
 
     /// Whether it was saved from such a cache.
     pub(super) fn fits(&self, signature: &Signature, layout: &CacheLayout) -> Result<(), SnapshotError> {
-        let Preamble { rule, shapes, sides, policy, .. } = &self.preamble;
+        let Preamble { version, rule, slots, sides, policy, .. } = &self.preamble;
         if self.signature() != signature {
             return Err(SnapshotError::Signature { policy: policy.clone() });
         }
@@ -122,10 +154,16 @@ impl Snapshot {
         if layout.rule() != rule {
             return Err(differ("sinks, recent tokens or windows"));
         }
-        if !layout.entries().iter().map(|entry| entry.shape()).eq(shapes) {
-            return Err(differ("the shapes of its layers"));
+        // Before version 3 it was not written which layer a slot belongs to.
+        let kinds = |slots: &Slots| slots.iter().map(|(_, slot)| slot.kind).collect::<Vec<_>>();
+        let is_same = match *version {
+            VERSION => layout.slot_list() == slots,
+            _ => kinds(layout.slot_list()) == kinds(slots),
+        };
+        if !is_same {
+            return Err(differ("what its layers keep"));
         }
-        if !SideRecord::of(layout).eq(sides.iter().map(|side| SideRecord { dropped: 0, ..*side })) {
+        if !PageSizes::of(layout).eq(sides.iter().map(|side| side.sizes)) {
             return Err(differ("the sizes of its pages"));
         }
         Ok(())
@@ -141,20 +179,26 @@ impl Snapshot {
         store: &mut SideStore,
         record: &SideRecord,
         places: &mut impl Iterator<Item = &'a Range<usize>>,
-        arena: &Arena,
+        memory: &Store,
     ) -> Result<(), SnapshotError> {
         let pages = record.pages(&self.preamble.rule, self.preamble.extent());
-        let mut next = |count: usize| -> Vec<Page> {
-            places.by_ref().take(count).filter_map(|place| arena.mapped(&self.file, place.clone())).collect()
+        let mut next = |count: usize| -> Result<Vec<Page>, ArenaError> {
+            let places = places.by_ref().take(count);
+            places.filter_map(|place| memory.of_file(&self.file, place.clone())).collect()
         };
-        store.restore(Contents {
-            sinks: next(usize::from(pages.sinks)).pop(),
-            dropped: record.dropped,
-            encoded: next(pages.encoded.len()).into(),
-            exact_first: pages.exact.start,
-            exact: next(pages.exact.len()).into(),
-            tail: next(usize::from(pages.tail)).pop().map(Page::into_mut).transpose()?,
-        });
+        let sinks = next(usize::from(pages.sinks))?.pop();
+        let encoded: VecDeque<Page> = next(pages.encoded.len())?.into();
+        let mut exact: VecDeque<Page> = next(pages.exact.len())?.into();
+        if store.codecs().is_exact() {
+            // A page that is exact and encoded is one page.
+            for (page, number) in exact.iter_mut().zip(pages.exact.clone()) {
+                let same = number.checked_sub(pages.encoded.start).and_then(|index| encoded.get(index));
+                *page = same.unwrap_or(page).clone();
+            }
+        }
+        let tail = next(usize::from(pages.tail))?.pop().map(Page::into_mut).transpose()?;
+        let (dropped, exact_first) = (record.dropped, pages.exact.start);
+        store.restore(SideContents { sinks, dropped, encoded, exact_first, exact, tail });
         Ok(())
     }
 }

@@ -1,8 +1,9 @@
 //! From a sequence to a file.
 
-use super::format::{Extent, Preamble, SideRecord};
+use super::format::{Extent, PageSizes, Preamble, SideRecord};
 use super::replace::replace;
-use super::{Record, SnapshotError};
+use super::{Record, SnapshotError, VERSION, states};
+use crate::page::AnyPage;
 use crate::sequence::Sequence;
 use crate::side::SideStore;
 use crate::visibility::{Mode, Visibility};
@@ -23,23 +24,30 @@ pub fn write(sequence: &Sequence, record: &Record<'_>, out: &mut dyn Write) -> R
     let layout = sequence.layout();
     let extent = Extent { from: 0, len: sequence.len(), ends: true };
     let (mut sides, mut pages) = (Vec::new(), Vec::new());
-    for (record, store) in SideRecord::of(layout).zip(stores(sequence)) {
-        let record = SideRecord { dropped: store.dropped(), ..record };
+    for (sizes, store) in PageSizes::of(layout).zip(sequence.stores()) {
+        let record = SideRecord { dropped: store.dropped(), exact_first: Some(store.exact_first()), sizes };
         if !collect(&record, store, layout.rule(), extent, &mut pages) {
             return unsaved("it does not hold the pages that it should");
         }
         sides.push(record);
     }
+    let Some((states, state_pages)) = states::collect(sequence) else {
+        return unsaved("its recurrent slots do not hold the same chunks");
+    };
+    pages.extend(state_pages);
     let preamble = Preamble {
+        version: VERSION,
         signature: record.signature,
+        numerics: Some(record.numerics),
         part: None,
         rule: *layout.rule(),
-        shapes: layout.entries().iter().map(|entry| *entry.shape()).collect(),
+        slots: layout.slot_list().clone(),
         sides,
+        states,
         policy: record.policy.to_owned(),
         tokens: record.tokens.to_vec(),
         note: record.note.to_vec(),
-        checksums: pages.iter().map(|page| crc32fast::hash(page)).collect(),
+        checksums: pages.iter().map(PagePart::checksum).collect(),
     };
     put(&preamble, &pages, out)
 }
@@ -51,19 +59,34 @@ pub(super) fn can_be_saved(sequence: &Sequence) -> Result<(), SnapshotError> {
     if layout.rule().mode == Mode::Strict {
         return unsaved("it is one of strict evaluation");
     }
-    if (0..layout.entries().len()).any(|entry| sequence.entry_len(entry) != sequence.len()) {
+    if !sequence.is_settled() {
         return unsaved("a pass over it is not finished");
     }
     Ok(())
 }
 
-/// All sides of a sequence, in the order of the file.
-pub(super) fn stores(sequence: &Sequence) -> impl Iterator<Item = &SideStore> {
-    sequence.layout().sides().filter_map(|(entry, head, side, _)| sequence.side(entry, head, side))
+/// A page of a file: the first bytes of one that is held.
+pub(super) struct PagePart<'a> {
+    pub page: AnyPage<'a>,
+    pub len: usize,
+}
+
+impl<'a> PagePart<'a> {
+    pub(super) fn whole(page: AnyPage<'a>) -> PagePart<'a> {
+        PagePart { page, len: page.size() }
+    }
+
+    pub(super) fn checksum(&self) -> u32 {
+        crc32fast::hash(&self.page.canonical()[..self.len])
+    }
 }
 
 /// Writes preamble and pages, and returns the number of bytes.
-pub(super) fn put(preamble: &Preamble, pages: &[&[u8]], out: &mut dyn Write) -> Result<u64, SnapshotError> {
+pub(super) fn put(
+    preamble: &Preamble,
+    pages: &[PagePart<'_>],
+    out: &mut dyn Write,
+) -> Result<u64, SnapshotError> {
     let Some((places, end)) = preamble.places() else {
         return Err(SnapshotError::Unsaved { what: "it is larger than a file can be" });
     };
@@ -76,7 +99,12 @@ pub(super) fn put(preamble: &Preamble, pages: &[&[u8]], out: &mut dyn Write) -> 
     };
     let failed = SnapshotError::io("write the file");
     let written = put(0, &preamble.to_bytes(end))
-        .and_then(|()| places.iter().zip(pages).try_for_each(|(place, page)| put(place.start, page)))
+        .and_then(|()| {
+            places
+                .iter()
+                .zip(pages)
+                .try_for_each(|(place, page)| put(place.start, &page.page.canonical()[..page.len]))
+        })
         .and_then(|()| put(end, &[]));
     written.map_err(failed)?;
     Ok(end as u64)
@@ -88,14 +116,16 @@ pub(super) fn collect<'a>(
     store: &'a SideStore,
     rule: &Visibility,
     extent: Extent,
-    pages: &mut Vec<&'a [u8]>,
+    pages: &mut Vec<PagePart<'a>>,
 ) -> bool {
     let expected = record.pages(rule, extent);
     let before = pages.len();
-    pages.extend(store.sinks().filter(|_| expected.sinks));
-    pages.extend(expected.encoded.clone().filter_map(|page| store.encoded(page)));
+    pages.extend(store.sinks_page().filter(|_| expected.sinks).map(PagePart::whole));
+    let encoded = expected.encoded.clone().filter_map(|page| store.encoded_page(page));
+    pages.extend(encoded.map(PagePart::whole));
     let last = expected.exact.end + usize::from(expected.tail);
-    pages.extend((expected.exact.start..last).filter_map(|page| store.exact(page)));
+    let exact = (expected.exact.start..last).filter_map(|page| store.exact_page(page));
+    pages.extend(exact.map(PagePart::whole));
     pages.len() - before == expected.count()
 }
 

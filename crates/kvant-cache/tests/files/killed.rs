@@ -1,6 +1,6 @@
 //! A writer that is killed loses nothing that was saved.
 
-use crate::talk::{SIGNATURE, Talk};
+use crate::talk::{NUMERICS, SIGNATURE, Talk};
 use kvant_cache::Snapshot;
 use kvant_cache::snapshot::Record;
 use std::path::Path;
@@ -11,7 +11,7 @@ const FILE: &str = "KVANT_TEST_SAVE_TO";
 
 fn save(path: &Path, talk: &Talk, tokens: usize) {
     let ids: Vec<u32> = (0..tokens as u32).collect();
-    let record = Record { signature: SIGNATURE, policy: "int4", tokens: &ids, note: b"" };
+    let record = Record { signature: SIGNATURE, numerics: NUMERICS, policy: "int4", tokens: &ids, note: b"" };
     talk.of(tokens).save(path, &record).unwrap();
 }
 

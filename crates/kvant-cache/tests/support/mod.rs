@@ -1,6 +1,6 @@
 //! Sequences whose rows depend on their tokens.
 
-use kvant_cache::{Arena, CacheLayout, EntryShape, Policy, Sequence};
+use kvant_cache::{Arena, CacheLayout, KvShape, KvSlot, Policy, Sequence, Slots};
 use kvant_codec::Side;
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -10,8 +10,15 @@ pub const PAGE: usize = 32;
 
 pub fn layout(policy: &str, window: Option<usize>) -> Arc<CacheLayout> {
     let policy: Policy = policy.parse().unwrap();
-    let shape = |window| EntryShape { kv_heads: 1, key_dim: 8, value_dim: 8, window };
-    Arc::new(CacheLayout::new(&policy, &[shape(None), shape(window)]).unwrap())
+    let shape = |window| KvShape { kv_heads: 1, key_dim: 8, value_dim: 8, window };
+    let slots: Slots = [shape(None), shape(window)].into_iter().collect();
+    Arc::new(CacheLayout::new(&policy, &slots).unwrap())
+}
+
+/// The slots of such a layout.
+fn slots() -> [KvSlot; 2] {
+    let slots = Slots::uniform(2, KvShape { kv_heads: 1, key_dim: 8, value_dim: 8, window: None });
+    [slots.kv(0).unwrap(), slots.kv(1).unwrap()]
 }
 
 pub fn usual() -> Arc<CacheLayout> {
@@ -26,10 +33,10 @@ pub fn read(sequence: &mut Sequence, tokens: &[u32]) {
         .zip(sequence.len()..)
         .flat_map(|(token, at)| (0..8).map(move |c| ((token * 13 + c) as f32 + at as f32 * 0.3).sin()))
         .collect();
-    for entry in 0..2 {
-        sequence.append(entry, &rows, &rows).unwrap();
+    for slot in slots() {
+        sequence.append(slot, &rows, &rows).unwrap();
     }
-    sequence.advance(new.len());
+    sequence.advance(new.len()).unwrap();
 }
 
 pub fn fresh(layout: &Arc<CacheLayout>, tokens: &[u32]) -> Sequence {
@@ -41,9 +48,9 @@ pub fn fresh(layout: &Arc<CacheLayout>, tokens: &[u32]) -> Sequence {
 /// Whether the two hold the same, as far as anything that comes after can see.
 pub fn same(one: &Sequence, other: &Sequence) -> bool {
     one.len() == other.len()
-        && [0, 1].iter().all(|entry| {
+        && slots().iter().all(|slot| {
             [Side::Key, Side::Value].iter().all(|side| {
-                let (a, b) = (one.side(*entry, 0, *side).unwrap(), other.side(*entry, 0, *side).unwrap());
+                let (a, b) = (one.side(*slot, 0, *side).unwrap(), other.side(*slot, 0, *side).unwrap());
                 let pages = one.len() / PAGE + 1;
                 let first = a.dropped().max(b.dropped());
                 a.sinks() == b.sinks()

@@ -1,0 +1,155 @@
+//! Who owns the memory of pages: the host, or a device.
+//!
+//! A [`Sequence`](crate::Sequence) knows its pages by handles alone. Where they lie in an [`Arena`], a handle has the address,
+//! and reading follows one pointer. Where a device owns them, the host has no address: it asks the [`PageStore`] for a page's
+//! bytes in the canonical layout, the one that codecs write and files keep, and gives it bytes in that layout. How the device
+//! deals codes to its lanes is its own affair; it never rounds again.
+//!
+//! Everything that moves pages as a whole (fork, rollback, prefixes, files) works on either. Appending rows from the host works
+//! on a device too, a page there and back for every change; a device that computes keys and values itself writes its pages
+//! itself. Attention on the host reads host memory only, and says so.
+
+use crate::arena::{Arena, ArenaError, Usage};
+use crate::lease::{FileBytes, Lease};
+use crate::page::{Page, PageMut};
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// A page of a device, by the number its store gave it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PageId(pub u64);
+
+/// Pages that a device owns.
+///
+/// Bytes that are read and written here are in the canonical layout: what the codec of the page makes.
+pub trait PageStore: Send + Sync {
+    /// What it is called in messages, such as `cuda:0`.
+    fn name(&self) -> &str;
+
+    /// The most bytes its pages may take.
+    fn cap(&self) -> Option<usize>;
+
+    /// What it holds now.
+    fn usage(&self) -> Usage;
+
+    /// Takes a page of `len` zero bytes.
+    ///
+    /// # Errors
+    /// When the cap would be exceeded, or the device has no more memory.
+    fn take(&self, len: usize) -> Result<PageId, ArenaError>;
+
+    /// Gives a page of `len` bytes back: nobody refers to it any more.
+    fn give_back(&self, page: PageId, len: usize);
+
+    /// Reads all bytes of a page.
+    fn read(&self, page: PageId, bytes: &mut [u8]);
+
+    /// Writes all bytes of a page that has no other owner.
+    fn write(&self, page: PageId, bytes: &[u8]);
+
+    /// Copies one page of `len` bytes to another.
+    fn copy(&self, from: PageId, to: PageId, len: usize) {
+        let mut bytes = vec![0; len];
+        self.read(from, &mut bytes);
+        self.write(to, &bytes);
+    }
+}
+
+/// Where the pages of a sequence come from. Cloning gives another handle to the same store.
+#[derive(Clone)]
+pub enum Store {
+    /// Memory of the host.
+    Host(Arena),
+    /// Memory of a device.
+    Device(Arc<dyn PageStore>),
+}
+
+impl From<Arena> for Store {
+    fn from(arena: Arena) -> Store {
+        Store::Host(arena)
+    }
+}
+
+impl From<Arc<dyn PageStore>> for Store {
+    fn from(store: Arc<dyn PageStore>) -> Store {
+        Store::Device(store)
+    }
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Store({})", self.name())
+    }
+}
+
+impl Store {
+    /// What it is called in messages.
+    pub fn name(&self) -> &str {
+        match self {
+            Store::Host(_) => "host memory",
+            Store::Device(store) => store.name(),
+        }
+    }
+
+    /// Whether the host can read its pages where they lie.
+    pub fn is_host(&self) -> bool {
+        match self {
+            Store::Host(_) => true,
+            Store::Device(_) => false,
+        }
+    }
+
+    /// The most bytes its pages may take.
+    pub fn cap(&self) -> Option<usize> {
+        match self {
+            Store::Host(arena) => arena.cap(),
+            Store::Device(store) => store.cap(),
+        }
+    }
+
+    /// What it holds now.
+    pub fn usage(&self) -> Usage {
+        match self {
+            Store::Host(arena) => arena.usage(),
+            Store::Device(store) => store.usage(),
+        }
+    }
+
+    /// A page of `len` zero bytes that nobody else sees.
+    ///
+    /// # Errors
+    /// When the cap would be exceeded, or there is no more memory.
+    pub fn page(&self, len: usize) -> Result<PageMut, ArenaError> {
+        match self {
+            Store::Host(arena) => arena.page(len),
+            Store::Device(store) => {
+                let page = store.take(len)?;
+                Ok(PageMut::new(Lease::device(page, len, Arc::clone(store))))
+            }
+        }
+    }
+
+    /// A page with these bytes, in the canonical layout.
+    ///
+    /// # Errors
+    /// As [`Store::page`].
+    pub fn upload(&self, bytes: &[u8]) -> Result<Page, ArenaError> {
+        let mut page = self.page(bytes.len())?;
+        page.write(bytes);
+        Ok(page.freeze())
+    }
+
+    /// A page with bytes of a file: where it lies if the host reads it, a copy on a device. `None` when the range reaches
+    /// beyond the file's end.
+    pub(crate) fn of_file(
+        &self,
+        file: &Arc<FileBytes>,
+        range: Range<usize>,
+    ) -> Option<Result<Page, ArenaError>> {
+        match self {
+            Store::Host(arena) => arena.mapped(file, range).map(Ok),
+            Store::Device(_) => Some(self.upload(file.get(range)?)),
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! Recurrent state beside keys and values: a gated linear attention whose bits do not depend on how its tokens came.
+
+mod budget;
+mod hybrid;
+mod mixer;
+mod prefixes;
+mod sameness;

@@ -1,26 +1,19 @@
 //! Sharing the work of one call over the threads.
 
 use crate::block::Block;
-use crate::call::{Call, Scoring};
-use crate::error::AttendError;
 use crate::kernel::Kernels;
 use crate::partial::Partial;
+use crate::plan::{Lookup, Plan, Sequences, Task};
 use crate::scratch::Scratch;
-use kvant_cache::Sequence;
+use kvant_cache::{AttendError, KvSlot, Queries, Scoring, StateError};
 use kvant_codec::{Tier, TierError};
-use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
-
-/// Tasks per thread that are aimed at: enough to even out, few enough that preparing queries is done seldom.
-const TASKS_PER_THREAD: usize = 3;
 
 /// The driver. It keeps its buffers, so that a step allocates nothing once they have grown.
 pub struct Attention {
     kernels: &'static Kernels,
-    blocks: Vec<Range<usize>>,
-    /// (blocks, kv heads, block's query heads, value_dim).
-    gathered: Vec<f32>,
-    /// (blocks, kv heads, segments).
+    plan: Plan,
+    /// Of blocks that several threads share: (kv heads, segments).
     partials: Vec<Partial>,
 }
 
@@ -38,134 +31,121 @@ impl Attention {
     /// # Panics
     /// When this CPU does not have the tier: ask [`Tier::is_available`] first.
     pub fn with_tier(tier: Tier) -> Attention {
-        let kernels = Kernels::of(tier);
-        Attention { kernels, blocks: Vec::new(), gathered: Vec::new(), partials: Vec::new() }
+        Attention { kernels: Kernels::of(tier), plan: Plan::default(), partials: Vec::new() }
     }
 
-    /// Attends with the queries, (tokens, heads, key_dim), of the chunk that was last appended to the entry and is not
-    /// yet advanced over; `out` is (tokens, heads, value_dim). Heads come in equal groups, one group to a kv head.
+    /// Another driver of the same instruction set, with buffers of its own.
+    pub fn fresh(&self) -> Attention {
+        Attention { kernels: self.kernels, plan: Plan::default(), partials: Vec::new() }
+    }
+
+    /// Attends with the queries, (rows, heads, key_dim), of the chunks that were last appended to the slot of each sequence
+    /// and are not yet advanced over, one sequence after another; `out` is (rows, heads, value_dim). Heads come in equal
+    /// groups, one group to a kv head.
     ///
     /// # Errors
-    /// When sizes do not fit, or a page that is needed is not held.
-    pub fn attend(
+    /// When sizes do not fit, nothing was appended, or a page that is needed is not held.
+    pub fn attend<S: Sequences + ?Sized>(
         &mut self,
-        sequence: &Sequence,
-        entry: usize,
-        queries: &[f32],
+        sequences: &S,
+        slot: KvSlot,
+        queries: Queries<'_>,
         scoring: &Scoring<'_>,
         out: &mut [f32],
-    ) -> Result<(), AttendError> {
-        let call = Call::new(sequence, entry, queries, scoring, out)?;
-        call.blocks(&mut self.blocks);
-        let kv_heads = call.shape.kv_heads;
-        let items = self.blocks.len() * kv_heads;
-        let longest = self.blocks.iter().map(ExactSizeIterator::len).max().unwrap_or(0);
-        let width = longest * call.group * call.shape.value_dim;
-        self.gathered.resize(items * width, 0.0);
-        let segments = self.blocks.iter().map(|block| call.segments(block).len()).max().unwrap_or(0);
-        let threads = kvant_threads::threads();
-        let wanted = if threads > 1 { TASKS_PER_THREAD * threads } else { 1 };
-        // Runs of segments that one item is cut into.
-        let runs = wanted.div_ceil(items.max(1)).min(segments.max(1));
-        let failure = Failure::default();
-        if runs > 1 {
-            self.share_segments(&call, segments, segments.div_ceil(runs), &failure);
+    ) -> Result<(), StateError> {
+        let sequence: &Lookup<'_> = &|index| sequences.sequence(index);
+        let call = self.plan.check(sequence, sequences.count(), slot, queries, scoring, out)?;
+        self.plan.cut(&call);
+        if self.partials.len() < self.plan.partials {
+            self.partials.resize_with(self.plan.partials, Partial::default);
         }
-        let Attention { kernels, blocks, gathered, partials } = self;
-        kvant_threads::for_each_chunk(gathered, width.max(1), |item, out| {
-            let mut scratch = Scratch::take();
-            failure.note((|| {
-                let tokens = blocks[item / kv_heads].clone();
-                let block = Block::new(&call, item % kv_heads, tokens.clone())?;
-                scratch.begin(&block, kernels)?;
-                let own = call.segments(&tokens);
-                if runs > 1 {
-                    let Scratch { running, factors, .. } = &mut *scratch;
-                    for partial in &partials[item * segments..][..own.len()] {
-                        running.join(partial, factors, kernels);
-                    }
-                } else {
-                    for segment in own {
-                        scratch.take_in(&block, segment, kernels)?;
-                    }
-                }
-                scratch.finish(&block, out)
-            })());
-            scratch.keep();
-        });
-        failure.result()?;
-        self.scatter(&call, width, out);
-        Ok(())
-    }
-
-    /// Sums up every segment on its own, runs of them side by side.
-    fn share_segments(&mut self, call: &Call<'_>, segments: usize, run: usize, failure: &Failure) {
-        let kv_heads = call.shape.kv_heads;
-        let items = self.blocks.len() * kv_heads;
-        if self.partials.len() < items * segments {
-            self.partials.resize_with(items * segments, Partial::default);
-        }
-        let Attention { kernels, blocks, partials, .. } = self;
-        let runs = segments.div_ceil(run);
+        let Attention { kernels, plan, partials } = self;
+        let (failure, out) = (Failure::default(), Shared(out.as_mut_ptr()));
         let shared = Shared(partials.as_mut_ptr());
-        kvant_threads::for_each(items * runs, |task| {
-            let (item, first) = (task / runs, task % runs * run);
+        let run = |task: &Task<'_>, work: &dyn Fn(&Block<'_>, &mut Scratch) -> Result<(), AttendError>| {
             let mut scratch = Scratch::take();
-            failure.note((|| {
-                let tokens = blocks[item / kv_heads].clone();
-                let own = call.segments(&tokens);
-                let block = Block::new(call, item % kv_heads, tokens)?;
+            let done = Block::new(&call, task).and_then(|block| {
                 scratch.begin(&block, kernels)?;
-                for index in first..(first + run).min(own.len()) {
-                    // SAFETY: every (item, segment) belongs to one task, and there are items · segments partials.
-                    let partial = unsafe { &mut *shared.at(item * segments + index) };
-                    partial.reset(block.heads(), call.shape.value_dim);
-                    scratch.pages.segment(&block, own.start + index, kernels, partial)?;
-                }
-                Ok(())
-            })());
+                work(&block, &mut scratch)
+            });
+            failure.note(task.block.part.sequence, done);
             scratch.keep();
+        };
+        let (heads, dim) = (call.heads, call.shape.value_dim);
+        let finish = |block: &Block<'_>, scratch: &mut Scratch| {
+            let rows = block.rows();
+            scratch.finish(block, |head| {
+                let (token, head) = (head / block.call.group, head % block.call.group);
+                let at = ((rows.start + token) * heads + block.head * block.call.group + head) * dim;
+                // SAFETY: the output was checked to have a row for every query head, and each belongs to one task.
+                unsafe { std::slice::from_raw_parts_mut(out.at(at), dim) }
+            })
+        };
+        kvant_threads::for_each(plan.tasks, |number| {
+            let task = plan.task(number);
+            run(&task, &|block, scratch| {
+                for index in task.segments.clone() {
+                    let segment = task.block.segments.start + index;
+                    if task.is_whole() {
+                        scratch.process_segment(block, segment, kernels)?;
+                    } else {
+                        // SAFETY: every kv head's segment of a block belongs to one task, and has a partial.
+                        let partial = unsafe { &mut *shared.at(task.partial(index)) };
+                        partial.reset(block.heads(), dim);
+                        scratch.pages.segment(block, segment, kernels, partial)?;
+                    }
+                }
+                if task.is_whole() { finish(block, scratch) } else { Ok(()) }
+            });
         });
-    }
-
-    /// From the order of tasks to that of the output.
-    fn scatter(&self, call: &Call<'_>, width: usize, out: &mut [f32]) {
-        let kv_heads = call.shape.kv_heads;
-        let group = call.group * call.shape.value_dim;
-        for (item, rows) in self.gathered.chunks_exact(width.max(1)).enumerate() {
-            let tokens = self.blocks[item / kv_heads].clone();
-            for (token, row) in tokens.zip(rows.chunks_exact(group)) {
-                let at = token * call.heads * call.shape.value_dim + item % kv_heads * group;
-                out[at..at + group].copy_from_slice(row);
-            }
+        if plan.merges > 0 && failure.is_none() {
+            kvant_threads::for_each(plan.merges, |number| {
+                let task = plan.merge(number);
+                run(&task, &|block, scratch| {
+                    for index in task.segments.clone() {
+                        let Scratch { running, factors, .. } = scratch;
+                        // SAFETY: every partial is of this call, and is only read now.
+                        running.merge(unsafe { &*shared.at(task.partial(index)) }, factors, kernels);
+                    }
+                    finish(block, scratch)
+                });
+            });
         }
+        failure.result()
     }
 }
 
-/// The first error of any task.
+/// The error of the first sequence that has one.
 #[derive(Default)]
-struct Failure(Mutex<Option<AttendError>>);
+struct Failure(Mutex<Option<StateError>>);
 
 impl Failure {
-    fn note(&self, result: Result<(), AttendError>) {
+    fn note(&self, sequence: usize, result: Result<(), AttendError>) {
         if let Err(error) = result {
-            self.0.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+            let mut first = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            if first.as_ref().is_none_or(|first| sequence < first.sequence) {
+                *first = Some(StateError::new(sequence, error));
+            }
         }
     }
 
-    fn result(self) -> Result<(), AttendError> {
+    fn is_none(&self) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_none()
+    }
+
+    fn result(self) -> Result<(), StateError> {
         self.0.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
     }
 }
 
-/// Partials of which every task has its own.
-struct Shared(*mut Partial);
+/// Elements of which every task has its own.
+struct Shared<T>(*mut T);
 
-// SAFETY: tasks reach disjoint elements only.
-unsafe impl Sync for Shared {}
+// SAFETY: tasks reach disjoint elements only, or only read.
+unsafe impl<T: Send + Sync> Sync for Shared<T> {}
 
-impl Shared {
-    fn at(&self, index: usize) -> *mut Partial {
+impl<T> Shared<T> {
+    fn at(&self, index: usize) -> *mut T {
         self.0.wrapping_add(index)
     }
 }

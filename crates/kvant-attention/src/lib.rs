@@ -1,5 +1,8 @@
 //! Attention over a compressed KV cache, on the compressed bytes.
 //!
+//! [`KvCache`] is the state of one sequence as a forward pass sees it ([`PassState`]), [`Batch`] that of many; below them is
+//! [`Attention`], whose one call covers all sequences of a pass.
+//!
 //! One driver serves every codec, every instruction set, decoding and prefill. For a block of query heads that share a kv
 //! head it asks the key codec for scores page by page, turns the scores of a *segment* of positions into weights, and
 //! gives the weights to the value codec page by page; what segments sum up to is joined by the rule of the online softmax,
@@ -7,28 +10,29 @@
 //!
 //! **Invariant: one arithmetic.** Segments are cut at fixed positions, and what a query gets from a segment depends on
 //! that query alone. So its output has the same bits whether it came alone or in a chunk of 512, on one thread or sixteen,
-//! and in whatever chunks the tokens before it were read.
+//! in whatever chunks the tokens before it were read, and with whatever other sequences it shared the pass.
 //!
 //! **Invariant: visibility.** A query reads exactly what [`kvant_cache::Visibility`] says: sinks, its own page and recent
 //! ones as exact rows, everything earlier as encoded bytes, also within the chunk it came in.
 //!
 //! ```
-//! use kvant_attention::{Attention, Scoring};
-//! use kvant_cache::{Arena, CacheLayout, EntryShape, Policy, Sequence};
-//! use std::sync::Arc;
+//! use kvant_attention::{KvCache, PassState, Scoring};
+//! use kvant_cache::{KvShape, Policy, Slots};
 //!
 //! let policy: Policy = "int4".parse()?;
-//! let shape = EntryShape { kv_heads: 2, key_dim: 64, value_dim: 64, window: None };
-//! let mut sequence = Sequence::new(Arc::new(CacheLayout::new(&policy, &[shape])?), Arena::new());
-//! let mut attention = Attention::new()?;
+//! let mut slots = Slots::new();
+//! let slot = slots.keys_values(0, KvShape { kv_heads: 2, key_dim: 64, value_dim: 64, window: None });
+//! let mut cache = KvCache::new(policy, &slots, 4096)?;
 //!
 //! // A chunk of 100 tokens with 6 query heads: three to a kv head.
 //! let wave = |count: usize| (0..count).map(|i| (i as f32 * 0.37).sin()).collect::<Vec<f32>>();
 //! let (keys, values, queries) = (wave(100 * 2 * 64), wave(100 * 2 * 64), wave(100 * 6 * 64));
 //! let mut out = vec![0.0; queries.len()];
-//! sequence.append(0, &keys, &values)?;
-//! attention.attend(&sequence, 0, &queries, &Scoring::new(0.125), &mut out)?;
-//! sequence.advance(100);
+//! cache.begin(&[100])?;
+//! cache.append(slot, &keys, &values)?;
+//! cache.attend(slot, queries[..].into(), &Scoring::new(0.125), &mut out)?;
+//! cache.end()?;
+//! assert_eq!(cache.len(), 100);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -36,19 +40,25 @@
 //!
 //! With [`kvant_cache::Visibility::streaming`] a query sees the sinks and the last tokens, and is to meet the sinks as if
 //! they stood just before the window. Positions are in the keys already (the sinks were rotated for 0, 1, …), and only
-//! distances matter, so it is the query that is rotated once more: the model gives [`Scoring::sink_queries`], the same
+//! distances matter, so it is the query that is rotated once more: the model gives [`Queries::at_sinks`], the same
 //! queries rotated for position sinks + window − 1 where theirs is beyond that. Scores against the sinks come from those.
+#![deny(clippy::wildcard_enum_match_arm)]
 #![deny(missing_docs)]
 
 mod aligned;
+mod batch;
 mod block;
-mod call;
 mod driver;
-mod error;
 mod kernel;
+mod kv_cache;
 mod partial;
+mod plan;
 mod scratch;
 
-pub use call::Scoring;
+pub use batch::Batch;
 pub use driver::Attention;
-pub use error::AttendError;
+pub use kv_cache::{KvCache, KvUnsupported};
+pub use kvant_cache::{
+    AttendError, CacheFull, PassState, Queries, Scoring, SequencePass, StateError, StateErrorKind, Streaming,
+};
+pub use plan::Sequences;

@@ -39,8 +39,8 @@ impl Partial {
         self.encoded.mass(head) + self.exact.mass(head)
     }
 
-    /// Takes in the positions after its own.
-    pub(crate) fn join(&mut self, other: &Partial, factors: &mut Aligned, kernels: &Kernels) {
+    /// Merges the positions after its own, by the rule of the online softmax.
+    pub(crate) fn merge(&mut self, other: &Partial, factors: &mut Aligned, kernels: &Kernels) {
         let padded = self.heads.next_multiple_of(16);
         let (mine, theirs) = factors.at_least(2 * padded).split_at_mut(padded);
         let work =

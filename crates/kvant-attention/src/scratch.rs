@@ -1,11 +1,11 @@
 //! What a thread keeps between tasks, and the loop over pages that uses it.
 
 use crate::aligned::Aligned;
-use crate::block::{Block, Stretch};
-use crate::call::SEGMENT;
-use crate::error::AttendError;
-use crate::kernel::{Kernels, Soften};
+use crate::block::{Block, Scored, Stretch};
+use crate::kernel::{Kernels, SoftmaxWeights};
 use crate::partial::Partial;
+use crate::plan::SEGMENT;
+use kvant_cache::{AttendError, SideCodecs};
 use kvant_codec::{PageCodec, Query};
 use std::cell::Cell;
 use std::ops::Range;
@@ -25,18 +25,33 @@ pub(crate) struct Scratch {
 /// Prepared queries and a segment of scores.
 #[derive(Default)]
 pub(crate) struct Pages {
-    /// (heads, key_dim).
+    /// (heads, channels).
     rows: Vec<f32>,
-    encoded_query: Query,
-    exact_query: Query,
-    sink_query: Query,
+    /// Queries for each side that scores read.
+    queries: [Prepared; 2],
     /// (pages, heads, tokens of a page).
     scores: Aligned,
+    /// (heads, tokens of a page): what the second side adds to a page of scores.
+    added: Aligned,
     weights: Aligned,
     tops: Vec<f32>,
     alive: Vec<bool>,
     /// (heads): largest scores of the sinks.
     references: Vec<f32>,
+}
+
+/// Queries as the codecs of one side want them.
+#[derive(Default)]
+struct Prepared {
+    encoded: Query,
+    exact: Query,
+    sinks: Query,
+}
+
+impl Prepared {
+    fn encoded(&self, codecs: &SideCodecs) -> &Query {
+        if codecs.is_exact() { &self.exact } else { &self.encoded }
+    }
 }
 
 thread_local!(static SCRATCH: Cell<Option<Box<Scratch>>> = const { Cell::new(None) });
@@ -58,8 +73,8 @@ impl Scratch {
         self.pages.sinks(block, kernels, &mut self.running)
     }
 
-    /// Takes one segment into the running sums.
-    pub(crate) fn take_in(
+    /// Merges one segment into the running sums.
+    pub(crate) fn process_segment(
         &mut self,
         block: &Block<'_>,
         segment: usize,
@@ -67,12 +82,16 @@ impl Scratch {
     ) -> Result<(), AttendError> {
         self.segment.reset(block.heads(), block.call.shape.value_dim);
         self.pages.segment(block, segment, kernels, &mut self.segment)?;
-        self.running.join(&self.segment, &mut self.factors, kernels);
+        self.running.merge(&self.segment, &mut self.factors, kernels);
         Ok(())
     }
 
-    /// Divides the running sums by their mass, into (tokens, group, value_dim).
-    pub(crate) fn finish(&mut self, block: &Block<'_>, out: &mut [f32]) -> Result<(), AttendError> {
+    /// Divides the running sums by their mass, into the row that `out` gives for each query head of the block.
+    pub(crate) fn finish<'o>(
+        &mut self,
+        block: &Block<'_>,
+        out: impl Fn(usize) -> &'o mut [f32],
+    ) -> Result<(), AttendError> {
         let (call, heads) = (block.call, block.heads());
         let dim = call.shape.value_dim;
         self.finished.clear();
@@ -80,9 +99,7 @@ impl Scratch {
         if self.running.has_encoded {
             block.value.codecs().codec().finish(&self.running.encoded, &mut self.finished)?;
         }
-        for (head, (out, encoded)) in
-            out.chunks_exact_mut(dim).zip(self.finished.chunks_exact(dim)).enumerate()
-        {
+        for (head, encoded) in self.finished.chunks_exact(dim).enumerate() {
             let (mut mass, mut shrink) = (self.running.mass(head), 1.0);
             if let Some(logits) = call.scoring.sink_logits {
                 let logit = logits[block.head * call.group + head % call.group] * std::f32::consts::LOG2_E;
@@ -92,7 +109,8 @@ impl Scratch {
                 mass = mass * shrink + (logit - larger).exp2();
             }
             let factor = shrink / mass;
-            for ((x, encoded), exact) in out.iter_mut().zip(encoded).zip(self.running.exact.sums(head)) {
+            for ((x, encoded), exact) in out(head).iter_mut().zip(encoded).zip(self.running.exact.sums(head))
+            {
                 // Adding zero makes a negative zero positive: which of the two it was could depend on the chunks.
                 *x = (encoded + exact) * factor + 0.0;
             }
@@ -103,45 +121,54 @@ impl Scratch {
 
 impl Pages {
     fn prepare(&mut self, block: &Block<'_>) -> Result<(), AttendError> {
-        let call = block.call;
-        self.gather(block, call.queries);
-        let codecs = block.key.codecs();
-        codecs.exact().prepare(&self.rows, &mut self.exact_query)?;
-        if !codecs.is_exact() && block.encoded_keys > 0 {
-            codecs.codec().prepare(&self.rows, &mut self.encoded_query)?;
-        }
-        if let Some(queries) = call.scoring.sink_queries {
-            self.gather(block, queries);
-            codecs.sinks().prepare(&self.rows, &mut self.sink_query)?;
+        for (index, Scored { store, channels, encoded, .. }) in block.scored().enumerate() {
+            let codecs = store.codecs();
+            self.gather(block, block.call.queries.own, channels.clone());
+            codecs.exact().prepare(&self.rows, &mut self.queries[index].exact)?;
+            if !codecs.is_exact() && encoded > 0 {
+                codecs.codec().prepare(&self.rows, &mut self.queries[index].encoded)?;
+            }
+            if let Some(queries) = block.queries_at_sinks() {
+                self.gather(block, queries, channels);
+                codecs.sinks().prepare(&self.rows, &mut self.queries[index].sinks)?;
+            }
         }
         Ok(())
     }
 
     /// The block's queries side by side, scaled, so that scores need no scaling; in units of log₂ unless a soft cap
     /// has to see them first.
-    fn gather(&mut self, block: &Block<'_>, queries: &[f32]) {
+    fn gather(&mut self, block: &Block<'_>, queries: &[f32], channels: Range<usize>) {
         let call = block.call;
         let unit = if call.scoring.soft_cap.is_some() { 1.0 } else { std::f32::consts::LOG2_E };
         let factor = call.scoring.scale * unit;
-        let width = call.group * call.shape.key_dim;
+        let dim = call.shape.query_dim;
         self.rows.clear();
-        for token in block.tokens.clone() {
-            let at = token * call.heads * call.shape.key_dim + block.head * width;
-            self.rows.extend(queries[at..at + width].iter().map(|q| q * factor));
+        for row in block.rows() {
+            let at = (row * call.heads + block.head * call.group) * dim;
+            for query in queries[at..at + call.group * dim].chunks_exact(dim) {
+                self.rows.extend(query[channels.clone()].iter().map(|q| q * factor));
+            }
         }
     }
 
     /// The sinks' part; its maxima are what every segment of the block starts from.
     fn sinks(&mut self, block: &Block<'_>, kernels: &Kernels, into: &mut Partial) -> Result<(), AttendError> {
         let heads = block.heads();
-        if let (true, Some(keys), Some(values)) = (block.sees_sinks(), block.key.sinks(), block.value.sinks())
-        {
-            let codec = block.key.codecs().sinks();
-            let tokens = codec.page_tokens();
-            let query =
-                if block.call.scoring.sink_queries.is_some() { &self.sink_query } else { &self.exact_query };
-            let scores = self.scores.at_least(heads * tokens);
-            codec.scores(query, keys, scores)?;
+        if let (true, Some(values)) = (block.sees_sinks(), block.value.sinks()) {
+            let tokens = block.value.codecs().sinks().page_tokens();
+            let size = heads * tokens;
+            for (index, Scored { store, name, .. }) in block.scored().enumerate() {
+                let Prepared { sinks, exact, .. } = &self.queries[index];
+                let query = if block.queries_at_sinks().is_some() { sinks } else { exact };
+                let page = held(store.sinks(), 0, name)?;
+                let scores = if index == 0 { &mut self.scores } else { &mut self.added };
+                store.codecs().sinks().scores(query, page, scores.at_least(size))?;
+                if index > 0 {
+                    add(&mut self.scores[..size], &self.added[..size]);
+                }
+            }
+            let scores = &mut self.scores[..size];
             for (head, scores) in scores.chunks_exact_mut(tokens).enumerate() {
                 mask(scores, block.seen_sinks(head));
             }
@@ -149,7 +176,7 @@ impl Pages {
             self.tops.resize(1, 0.0);
             self.alive.clear();
             self.alive.resize(1, false);
-            let work = Soften {
+            let work = SoftmaxWeights {
                 heads,
                 scores,
                 key_tokens: tokens,
@@ -162,12 +189,8 @@ impl Pages {
                 alive: &mut self.alive,
             };
             // SAFETY: the table belongs to this CPU; there is one page of scores for every head.
-            unsafe { (kernels.soften)(work) };
-            block.value.codecs().sinks().accumulate(
-                &self.scores[..heads * tokens],
-                values,
-                &mut into.exact,
-            )?;
+            unsafe { (kernels.softmax_weights)(work) };
+            block.value.codecs().sinks().accumulate(&self.scores[..size], values, &mut into.exact)?;
             into.has_exact = true;
         }
         self.references.clear();
@@ -185,30 +208,42 @@ impl Pages {
     ) -> Result<(), AttendError> {
         let stretch = block.stretch(segment);
         self.score(block, &stretch)?;
-        self.soften(block, &stretch, kernels, into);
+        self.softmax_weights(block, &stretch, kernels, into);
         self.accumulate(block, &stretch, into)
     }
 
     fn score(&mut self, block: &Block<'_>, stretch: &Stretch) -> Result<(), AttendError> {
-        let codecs = block.key.codecs();
-        let (heads, tokens) = (block.heads(), codecs.page_tokens());
+        let (heads, tokens) = (block.heads(), block.key_tokens());
         let needed = block.needed(tokens);
+        let size = heads * tokens;
         let scores = self.scores.at_least(heads * SEGMENT);
-        let encoded_query = if codecs.is_exact() { &self.exact_query } else { &self.encoded_query };
-        for (page, scores) in stretch.key_pages.clone().zip(scores.chunks_exact_mut(heads * tokens)) {
-            if !needed.contains(&page) {
-                scores.fill(f32::NEG_INFINITY);
-            } else if page < block.encoded_keys {
-                let bytes = held(block.key.encoded(page), page, "keys")?;
-                let next = if page + 1 < block.encoded_keys.min(stretch.key_pages.end) {
-                    block.key.encoded(page + 1)
-                } else {
-                    block.value.encoded(stretch.value_pages.start)
+        for (index, Scored { store, encoded, name, .. }) in block.scored().enumerate() {
+            let (codecs, query) = (store.codecs(), &self.queries[index]);
+            for (page, scores) in stretch.key_pages.clone().zip(scores.chunks_exact_mut(size)) {
+                let added = if index == 0 { None } else { Some(self.added.at_least(size)) };
+                if !needed.contains(&page) {
+                    scores.fill(f32::NEG_INFINITY);
+                    continue;
+                }
+                let (sums, into) = match added {
+                    None => (None, scores),
+                    Some(added) => (Some(scores), added),
                 };
-                codecs.codec().scores_ahead(encoded_query, bytes, next.unwrap_or_default(), scores)?;
-            } else {
-                let rows = held(block.key.exact(page), page, "keys")?;
-                codecs.exact().scores(&self.exact_query, rows, scores)?;
+                if page < encoded {
+                    let bytes = held(store.encoded(page), page, name)?;
+                    let next = if page + 1 < encoded.min(stretch.key_pages.end) {
+                        store.encoded(page + 1)
+                    } else {
+                        block.value.encoded(stretch.value_pages.start)
+                    };
+                    let query = query.encoded(codecs);
+                    codecs.codec().scores_ahead(query, bytes, next.unwrap_or_default(), into)?;
+                } else {
+                    codecs.exact().scores(&query.exact, held(store.exact(page), page, name)?, into)?;
+                }
+                if let Some(sums) = sums {
+                    add(sums, into);
+                }
             }
         }
         for head in 0..heads {
@@ -226,10 +261,15 @@ impl Pages {
         Ok(())
     }
 
-    fn soften(&mut self, block: &Block<'_>, stretch: &Stretch, kernels: &Kernels, into: &mut Partial) {
+    fn softmax_weights(
+        &mut self,
+        block: &Block<'_>,
+        stretch: &Stretch,
+        kernels: &Kernels,
+        into: &mut Partial,
+    ) {
         let heads = block.heads();
-        let (key_tokens, value_tokens) =
-            (block.key.codecs().page_tokens(), block.value.codecs().page_tokens());
+        let (key_tokens, value_tokens) = (block.key_tokens(), block.value.codecs().page_tokens());
         self.tops.clear();
         self.tops.resize(stretch.key_pages.len(), 0.0);
         self.alive.clear();
@@ -237,20 +277,20 @@ impl Pages {
         let size = heads * stretch.positions.len();
         let apart = key_tokens != value_tokens;
         into.maxima().copy_from_slice(&self.references);
-        let work = Soften {
+        let work = SoftmaxWeights {
             heads,
             scores: &mut self.scores[..size],
             key_tokens,
             weights: apart.then(|| self.weights.at_least(size)),
             value_tokens,
             soft_cap: block.call.scoring.soft_cap,
-            floor: block.call.floor(),
+            floor: block.floor(),
             maxima: into.maxima(),
             tops: &mut self.tops,
             alive: &mut self.alive,
         };
         // SAFETY: the table belongs to this CPU; scores and weights hold all positions of the stretch for every head.
-        unsafe { (kernels.soften)(work) };
+        unsafe { (kernels.softmax_weights)(work) };
     }
 
     fn accumulate(
@@ -261,7 +301,7 @@ impl Pages {
     ) -> Result<(), AttendError> {
         let codecs = block.value.codecs();
         let (heads, tokens) = (block.heads(), codecs.page_tokens());
-        let apart = block.key.codecs().page_tokens() != tokens;
+        let apart = block.key_tokens() != tokens;
         let weights = if apart { &self.weights } else { &self.scores };
         let needed = block.needed(tokens);
         for (i, page) in stretch.value_pages.clone().enumerate() {
@@ -272,16 +312,11 @@ impl Pages {
             if page < block.encoded_values {
                 let bytes = held(block.value.encoded(page), page, "values")?;
                 let next = if page + 1 < block.encoded_values.min(stretch.value_pages.end) {
-                    block.value.encoded(page + 1)
+                    block.value.encoded(page + 1).unwrap_or_default()
                 } else {
-                    block.key.encoded(stretch.key_pages.end)
+                    block.next_keys(stretch)
                 };
-                codecs.codec().accumulate_ahead(
-                    weights,
-                    bytes,
-                    next.unwrap_or_default(),
-                    &mut into.encoded,
-                )?;
+                codecs.codec().accumulate_ahead(weights, bytes, next, &mut into.encoded)?;
                 into.has_encoded = true;
             } else {
                 let rows = held(block.value.exact(page), page, "values")?;
@@ -295,6 +330,10 @@ impl Pages {
 
 fn held<'p>(page: Option<&'p [u8]>, number: usize, side: &'static str) -> Result<&'p [u8], AttendError> {
     page.ok_or(AttendError::Missing { page: number, side })
+}
+
+fn add(sums: &mut [f32], others: &[f32]) {
+    sums.iter_mut().zip(others).for_each(|(sum, other)| *sum += other);
 }
 
 /// Takes everything outside `seen` out of the softmax.

@@ -1,7 +1,7 @@
 //! A decode step allocates nothing once buffers have grown, and buffers grow to a tile per thread, not with the context.
 
-use kvant_attention::{Attention, Scoring};
-use kvant_cache::{Arena, CacheLayout, EntryShape, Policy, Sequence};
+use kvant_attention::{Attention, KvCache, PassState, Scoring};
+use kvant_cache::{Arena, CacheLayout, KvShape, KvSlot, Policy, Sequence, Slots};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::Arc;
@@ -37,6 +37,7 @@ const GROUP: usize = 3;
 const DIM: usize = 64;
 
 struct Decoder {
+    slot: KvSlot,
     sequence: Sequence,
     attention: Attention,
     rows: Vec<f32>,
@@ -44,25 +45,31 @@ struct Decoder {
     out: Vec<f32>,
 }
 
+fn slots() -> Slots {
+    Slots::uniform(1, KvShape { kv_heads: KV_HEADS, key_dim: DIM, value_dim: DIM, window: None })
+}
+
 impl Decoder {
     fn new(policy: &str, tokens: usize) -> Decoder {
-        let shape = EntryShape { kv_heads: KV_HEADS, key_dim: DIM, value_dim: DIM, window: None };
-        let layout = CacheLayout::new(&policy.parse::<Policy>().unwrap(), &[shape]).unwrap();
+        let slots = slots();
+        let slot = slots.kv(0).unwrap();
+        let layout = CacheLayout::new(&policy.parse::<Policy>().unwrap(), &slots).unwrap();
         let mut sequence = Sequence::new(Arc::new(layout), Arena::new());
         let wave = |count: usize| (0..count).map(|i| (i as f32 * 0.37).sin()).collect::<Vec<f32>>();
         let rows = wave(tokens * KV_HEADS * DIM);
-        sequence.append(0, &rows, &rows).unwrap();
-        sequence.advance(tokens);
+        sequence.append(slot, &rows, &rows).unwrap();
+        sequence.advance(tokens).unwrap();
         let queries = wave(KV_HEADS * GROUP * DIM);
         let out = vec![0.0; queries.len()];
-        Decoder { sequence, attention: Attention::new().unwrap(), rows, queries, out }
+        Decoder { slot, sequence, attention: Attention::new().unwrap(), rows, queries, out }
     }
 
     fn step(&mut self) {
-        let row = &self.rows[..KV_HEADS * DIM];
-        self.sequence.append(0, row, row).unwrap();
-        self.attention.attend(&self.sequence, 0, &self.queries, &Scoring::new(0.125), &mut self.out).unwrap();
-        self.sequence.advance(1);
+        let (slot, row) = (self.slot, &self.rows[..KV_HEADS * DIM]);
+        self.sequence.append(slot, row, row).unwrap();
+        let queries = self.queries[..].into();
+        self.attention.attend(&self.sequence, slot, queries, &Scoring::new(0.125), &mut self.out).unwrap();
+        self.sequence.advance(1).unwrap();
     }
 
     /// Allocations and bytes of one step.
@@ -75,7 +82,6 @@ impl Decoder {
 
 #[test]
 fn a_decode_step_allocates_nothing() {
-    kvant_threads::set_threads(1);
     for policy in ["int4", "f16", "int8", "k=ch4:p128,v=rot4g32"] {
         // A page ends at 4 + 64 · n: 2008 leaves room for some steps within one.
         let mut decoder = Decoder::new(policy, 2008);
@@ -86,6 +92,33 @@ fn a_decode_step_allocates_nothing() {
             assert_eq!(count, 0, "{policy}, step {step}: {bytes} bytes");
         }
     }
+    // A pass through the interface of models, and one over several sequences.
+    let mut cache = KvCache::new("int4".parse::<Policy>().unwrap(), &slots(), 4096).unwrap();
+    let mut decoder = Decoder::new("int4", 2008);
+    let (slot, queries) = (decoder.slot, decoder.queries.clone());
+    let row = &decoder.rows[..KV_HEADS * DIM];
+    let mut out = vec![0.0; 2 * queries.len()];
+    for step in 0..60 {
+        let before = COUNT.get();
+        cache.begin(&[1]).unwrap();
+        cache.append(slot, row, row).unwrap();
+        cache.attend(slot, queries[..].into(), &Scoring::new(0.125), &mut out[..queries.len()]).unwrap();
+        cache.end().unwrap();
+        let count = COUNT.get() - before;
+        // The first steps fill sinks and begin the page.
+        assert!(step < 6 || count == 0, "step {step}: {count} allocations");
+    }
+    cache.begin(&[1]).unwrap();
+    cache.append(slot, row, row).unwrap();
+    decoder.sequence.append(slot, row, row).unwrap();
+    let both = queries.repeat(2);
+    for turn in 0..4 {
+        let before = COUNT.get();
+        let pass: [&Sequence; 2] = [cache.sequence(), &decoder.sequence];
+        decoder.attention.attend(&pass[..], slot, both[..].into(), &Scoring::new(0.125), &mut out).unwrap();
+        let count = COUNT.get() - before;
+        assert!(turn == 0 || count == 0, "turn {turn}: {count} allocations");
+    }
     // Prefill too: blocks of queries go through the buffers of the block before.
     for policy in ["int4", "f16", "int8"] {
         let mut decoder = Decoder::new(policy, 2000);
@@ -93,10 +126,10 @@ fn a_decode_step_allocates_nothing() {
         let queries = decoder.queries.repeat(96);
         let mut out = vec![0.0; queries.len()];
         for turn in 0..3 {
-            decoder.sequence.append(0, &rows, &rows).unwrap();
+            decoder.sequence.append(decoder.slot, &rows, &rows).unwrap();
             let before = COUNT.get();
-            let Decoder { sequence, attention, .. } = &mut decoder;
-            attention.attend(sequence, 0, &queries, &Scoring::new(0.125), &mut out).unwrap();
+            let Decoder { slot, sequence, attention, .. } = &mut decoder;
+            attention.attend(sequence, *slot, queries[..].into(), &Scoring::new(0.125), &mut out).unwrap();
             let count = COUNT.get() - before;
             assert!(turn == 0 || count == 0, "{policy}, turn {turn}: {count} allocations");
             decoder.sequence.truncate(2000).unwrap();

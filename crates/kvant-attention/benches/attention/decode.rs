@@ -1,6 +1,6 @@
 //! One decode step at a given depth: append and attend in every layer.
 
-use crate::{Options, Shape, gaussian, sequence, stream, time};
+use crate::{Options, Shape, gaussian, sequence, slots, stream, time};
 use kvant_attention::{Attention, Scoring};
 use kvant_cache::Sequence;
 use std::hint::black_box;
@@ -29,18 +29,19 @@ pub fn run(shape: &Shape, options: &Options) {
             let mut sequence = sequence(shape, spec, shape.layers);
             while sequence.len() < shape.tokens {
                 let tokens = CHUNK.min(shape.tokens - sequence.len());
-                for layer in 0..shape.layers {
+                for slot in slots(shape, shape.layers).kv_slots() {
                     sequence
-                        .append(layer, &keys[..tokens * width], &values[..tokens * width])
+                        .append(slot, &keys[..tokens * width], &values[..tokens * width])
                         .expect("finite numbers");
                 }
-                sequence.advance(tokens);
+                sequence.advance(tokens).expect("all layers");
             }
             Contender { name: spec.to_string(), sequence, best: Duration::MAX, floor: Duration::MAX }
         })
         .collect();
     let largest = contenders.iter().map(|c| c.sequence.footprint().bytes()).max().unwrap_or(0);
     let plain: Vec<u8> = (0..largest).map(|i| i as u8).collect();
+    let layers = slots(shape, shape.layers);
     let mut attention = Attention::new().expect("an instruction set");
     let scoring = Scoring::new(1.0 / (shape.dim as f32).sqrt());
     for _ in 0..options.repeats {
@@ -51,12 +52,14 @@ pub fn run(shape: &Shape, options: &Options) {
                 black_box(stream::read(&plain[..bytes]));
             }));
             *best = (*best).min(time(|| {
-                for layer in 0..shape.layers {
-                    sequence.append(layer, &keys[..width], &values[..width]).expect("finite numbers");
-                    attention.attend(sequence, layer, &queries, &scoring, &mut out).expect("a chunk");
+                for slot in layers.kv_slots() {
+                    sequence.append(slot, &keys[..width], &values[..width]).expect("finite numbers");
+                    attention
+                        .attend(sequence, slot, queries[..].into(), &scoring, &mut out)
+                        .expect("a chunk");
                     black_box(&mut out);
                 }
-                sequence.advance(1);
+                sequence.advance(1).expect("all layers");
             }));
             sequence.truncate(shape.tokens).expect("room");
         }

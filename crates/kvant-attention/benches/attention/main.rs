@@ -9,8 +9,9 @@ mod prefill;
 #[path = "../../../kvant-codec/benches/codec/stream.rs"]
 mod stream;
 
-use kvant_cache::{Arena, CacheLayout, EntryShape, Policy, Sequence};
+use kvant_cache::{Arena, CacheLayout, KvShape, Policy, Sequence, Slots};
 use kvant_codec::KvSpec;
+use kvant_threads::Pool;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -69,7 +70,7 @@ fn main() {
             _ => usage(&format!("unknown argument {argument}")),
         }
     }
-    kvant_threads::set_threads(threads);
+    let pool = Pool::new(threads);
     let wanted = |name: &str| sections.is_empty() || sections.iter().any(|section| section == name);
     for shape in &options.shapes {
         let Shape { name, layers, kv_heads, group, dim, .. } = shape;
@@ -77,10 +78,10 @@ fn main() {
             "{name}: {layers} layers, {kv_heads} kv heads, {group} query heads each, d={dim}, {threads} threads"
         );
         if wanted("decode") {
-            decode::run(shape, &options);
+            pool.install(|| decode::run(shape, &options));
         }
         if wanted("prefill") {
-            prefill::run(shape, &options);
+            pool.install(|| prefill::run(shape, &options));
         }
     }
 }
@@ -107,10 +108,14 @@ pub fn time(work: impl FnOnce()) -> Duration {
 
 /// An empty sequence of `layers` layers.
 pub fn sequence(shape: &Shape, spec: &KvSpec, layers: usize) -> Sequence {
-    let entry =
-        EntryShape { kv_heads: shape.kv_heads, key_dim: shape.dim, value_dim: shape.dim, window: None };
-    let layout = CacheLayout::new(&Policy::from(spec.clone()), &vec![entry; layers]).expect("a layout");
+    let layout = CacheLayout::new(&Policy::from(spec.clone()), &slots(shape, layers)).expect("a layout");
     Sequence::new(Arc::new(layout), Arena::new())
+}
+
+/// The slots of that many layers.
+pub fn slots(shape: &Shape, layers: usize) -> Slots {
+    let Shape { kv_heads, dim, .. } = *shape;
+    Slots::uniform(layers, KvShape { kv_heads, key_dim: dim, value_dim: dim, window: None })
 }
 
 /// Pseudo-random floats, roughly Gaussian.

@@ -1,6 +1,6 @@
 //! A prompt read in chunks: append and attend, without the rest of the model.
 
-use crate::{Options, Shape, gaussian, sequence, time};
+use crate::{Options, Shape, gaussian, sequence, slots, time};
 use kvant_attention::{Attention, Scoring};
 use std::hint::black_box;
 use std::time::Duration;
@@ -24,14 +24,15 @@ pub fn run(shape: &Shape, options: &Options) {
             let mut sequence = sequence(shape, spec, LAYERS);
             let (mut append, mut attend) = (Duration::ZERO, Duration::ZERO);
             for _ in 0..TOKENS / CHUNK {
-                for layer in 0..LAYERS {
-                    append += time(|| sequence.append(layer, &keys, &values).expect("finite numbers"));
+                for slot in slots(shape, LAYERS).kv_slots() {
+                    append += time(|| sequence.append(slot, &keys, &values).expect("finite numbers"));
                     attend += time(|| {
-                        attention.attend(&sequence, layer, &queries, &scoring, &mut out).expect("a chunk");
+                        let queries = queries[..].into();
+                        attention.attend(&sequence, slot, queries, &scoring, &mut out).expect("a chunk");
                         black_box(&mut out);
                     });
                 }
-                sequence.advance(CHUNK);
+                sequence.advance(CHUNK).expect("all layers");
             }
             if best.is_none_or(|(a, b)| append + attend < a + b) {
                 *best = Some((append, attend));

@@ -1,21 +1,21 @@
 //! The arithmetic between the two verbs of a codec, written once over [`Simd`] and compiled once per tier.
 
 mod exp;
-mod soften;
+mod softmax;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use soften::Soften;
+pub(crate) use softmax::SoftmaxWeights;
 
 use kvant_simd::{Simd, Tier, Work, with_tier};
 
 /// The entry points of a tier. All are `unsafe`: the CPU must have the tier and buffers the sizes stated.
 pub(crate) struct Kernels {
-    pub soften: for<'a> unsafe fn(Soften<'a>),
+    pub softmax_weights: for<'a> unsafe fn(SoftmaxWeights<'a>),
     pub factors: for<'a> unsafe fn(Factors<'a>),
 }
 
-/// Arguments of [`soften::factors`].
+/// Arguments of [`softmax::factors`].
 pub(crate) struct Factors<'a> {
     pub maxima: &'a mut [f32],
     pub others: &'a [f32],
@@ -23,12 +23,12 @@ pub(crate) struct Factors<'a> {
     pub theirs: &'a mut [f32],
 }
 
-impl<S: Simd> Work<S> for Soften<'_> {
+impl<S: Simd> Work<S> for SoftmaxWeights<'_> {
     type Output = ();
     #[inline(always)]
     unsafe fn run(self) {
         // SAFETY: the contract of `Kernels`.
-        unsafe { soften::soften::<S>(self) }
+        unsafe { softmax::softmax_weights::<S>(self) }
     }
 }
 
@@ -37,13 +37,13 @@ impl<S: Simd> Work<S> for Factors<'_> {
     #[inline(always)]
     unsafe fn run(self) {
         // SAFETY: the contract of `Kernels`.
-        unsafe { soften::factors::<S>(self.maxima, self.others, self.mine, self.theirs) }
+        unsafe { softmax::factors::<S>(self.maxima, self.others, self.mine, self.theirs) }
     }
 }
 
 /// # Safety
 /// The contract of [`Kernels`].
-unsafe fn soften_on<S: Simd>(work: Soften<'_>) {
+unsafe fn softmax_weights_on<S: Simd>(work: SoftmaxWeights<'_>) {
     // SAFETY: the contract of `Kernels`.
     unsafe { S::call(work) }
 }
@@ -57,7 +57,7 @@ unsafe fn factors_on<S: Simd>(work: Factors<'_>) {
 
 impl Kernels {
     const fn new<S: Simd>() -> Kernels {
-        Kernels { soften: soften_on::<S>, factors: factors_on::<S> }
+        Kernels { softmax_weights: softmax_weights_on::<S>, factors: factors_on::<S> }
     }
 
     /// The table of a tier.

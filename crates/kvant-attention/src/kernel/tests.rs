@@ -1,4 +1,4 @@
-use super::{Factors, Kernels, Soften};
+use super::{Factors, Kernels, SoftmaxWeights};
 use kvant_simd::Tier;
 
 const CAP: f32 = 30.0;
@@ -15,7 +15,7 @@ fn weights(
     padded.resize(scores.len().next_multiple_of(32), f32::NEG_INFINITY);
     let tokens = padded.len();
     let (mut maxima, mut tops, mut alive) = ([maximum], [0.0], [false]);
-    let work = Soften {
+    let work = SoftmaxWeights {
         heads: 1,
         scores: &mut padded,
         key_tokens: tokens,
@@ -28,7 +28,7 @@ fn weights(
         alive: &mut alive,
     };
     // SAFETY: the tier is available and the buffers hold one page.
-    unsafe { (Kernels::of(tier).soften)(work) };
+    unsafe { (Kernels::of(tier).softmax_weights)(work) };
     assert!(padded[scores.len()..].iter().all(|x| *x == 0.0), "masked positions have no weight");
     padded.truncate(scores.len());
     (padded, maxima[0], alive[0])
@@ -94,7 +94,7 @@ fn scores_move_between_pages_of_different_sizes() {
             let mut weights = vec![f32::NAN; heads * tokens];
             let mut maxima = vec![f32::MIN; heads];
             let mut alive = vec![false; tokens / value_tokens];
-            let work = Soften {
+            let work = SoftmaxWeights {
                 heads,
                 scores: &mut scores,
                 key_tokens,
@@ -107,7 +107,7 @@ fn scores_move_between_pages_of_different_sizes() {
                 alive: &mut alive,
             };
             // SAFETY: the tier is available and all buffers hold 128 tokens.
-            unsafe { (Kernels::of(tier).soften)(work) };
+            unsafe { (Kernels::of(tier).softmax_weights)(work) };
             for head in 0..heads {
                 for t in 0..tokens {
                     let weight = weights[(t / value_tokens * heads + head) * value_tokens + t % value_tokens];

@@ -4,23 +4,20 @@ use crate::codecs::{DIMS, GROUPS, POLICIES, layout};
 use crate::model::{Activations, Run, bits, taken};
 use kvant_attention::Scoring;
 use kvant_codec::Tier;
+use kvant_threads::Pool;
 use proptest::prelude::*;
-use std::sync::Mutex;
-
-/// The number of threads is the process's; tests that set it take turns.
-pub static THREADS: Mutex<()> = Mutex::new(());
 
 fn scoring(turn: usize) -> Scoring<'static> {
-    Scoring {
-        soft_cap: turn.is_multiple_of(4).then_some(15.0),
-        sparse_v: turn.is_multiple_of(3).then_some(1e-3),
-        ..Scoring::new(0.7)
-    }
+    Scoring { soft_cap: turn.is_multiple_of(4).then_some(15.0), ..Scoring::new(0.7) }
+}
+
+/// Some policies leave out values.
+fn sparse(policy: &str, turn: usize) -> String {
+    format!("{policy}{}", if turn.is_multiple_of(3) { ";sparse-v=1e-3" } else { "" })
 }
 
 #[test]
 fn neither_chunks_nor_threads_change_a_bit() {
-    let _turn = THREADS.lock();
     let mut turn = 0;
     for dim in DIMS {
         for (policy, _) in POLICIES {
@@ -36,17 +33,17 @@ fn neither_chunks_nor_threads_change_a_bit() {
             for tier in Tier::available()
                 .filter(|tier| *tier != Tier::Scalar || (dim == 72 && turn.is_multiple_of(4)))
             {
-                let layout = layout(policy, &a, window, tier);
-                kvant_threads::set_threads(1);
+                let layout = layout(&sparse(policy, turn), &a, window, tier);
                 let whole = Run::new(&layout, tier, &a, scoring(turn)).read(tokens, &[tokens]);
                 let last = bits(&whole[whole.len() - a.heads() * dim..]);
                 for (threads, sizes) in [(1, vec![1, 64, 5]), (2, vec![tokens]), (3, vec![tokens - 1, 1])] {
-                    kvant_threads::set_threads(threads);
                     // One by one takes long; the last token alone is decoding.
                     let start = if sizes[0] == 1 { tokens - 80 } else { 0 };
-                    let mut run = Run::new(&layout, tier, &a, scoring(turn));
-                    run.read(start, &[300, 17]);
-                    let out = run.read(tokens, &sizes);
+                    let out = Pool::new(threads).install(|| {
+                        let mut run = Run::new(&layout, tier, &a, scoring(turn));
+                        run.read(start, &[300, 17]);
+                        run.read(tokens, &sizes)
+                    });
                     let from = start * a.heads() * dim;
                     assert_eq!(
                         bits(&out),
@@ -72,14 +69,12 @@ proptest! {
         threads in 1usize..4,
         seed in any::<u64>(),
     ) {
-        let _turn = THREADS.lock();
         let tier = Tier::available().last().unwrap();
         let a = Activations::new(tokens, 2, group, 16, 24, seed);
-        let layout = layout(policy.0, &a, window, tier);
-        kvant_threads::set_threads(1);
+        let layout = layout(&sparse(policy.0, tokens), &a, window, tier);
         let whole = Run::new(&layout, tier, &a, scoring(tokens)).read(tokens, &[tokens]);
-        kvant_threads::set_threads(threads);
-        let cut = Run::new(&layout, tier, &a, scoring(tokens)).read(tokens, &chunks);
+        let cut = Pool::new(threads)
+            .install(|| Run::new(&layout, tier, &a, scoring(tokens)).read(tokens, &chunks));
         prop_assert_eq!(bits(&whole), bits(&cut));
     }
 }

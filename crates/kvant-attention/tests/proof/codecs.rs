@@ -3,7 +3,7 @@
 use crate::model::{Activations, Run, taken};
 use crate::oracle;
 use kvant_attention::Scoring;
-use kvant_cache::{CacheLayout, EntryShape, Policy};
+use kvant_cache::{CacheLayout, KvShape, Policy, Slots};
 use kvant_codec::Tier;
 use std::sync::Arc;
 
@@ -34,8 +34,8 @@ pub const GROUPS: [usize; 5] = [1, 3, 4, 7, 8];
 
 pub fn layout(policy: &str, a: &Activations, window: Option<usize>, tier: Tier) -> Arc<CacheLayout> {
     let policy: Policy = policy.parse().unwrap();
-    let shape = EntryShape { kv_heads: a.kv_heads, key_dim: a.key_dim, value_dim: a.value_dim, window };
-    Arc::new(CacheLayout::with_tier(&policy, &[shape], tier).unwrap())
+    let shape = KvShape { kv_heads: a.kv_heads, key_dim: a.key_dim, value_dim: a.value_dim, window };
+    Arc::new(CacheLayout::with_tier(&policy, &Slots::uniform(1, shape), tier).unwrap())
 }
 
 #[test]
@@ -77,14 +77,13 @@ fn pages_without_weight_are_left_out() {
     a.queries.iter_mut().for_each(|x| *x = x.abs());
     let tier = Tier::available().last().unwrap();
     for (policy, bound) in [("f16", 3e-4), ("int8", 2e-2)] {
-        let layout = layout(policy, &a, None, tier);
-        let expected = oracle::attend(&layout, &a, &Scoring::new(1.0));
-        let run = |sparse_v| {
-            Run::new(&layout, tier, &a, Scoring { sparse_v, ..Scoring::new(1.0) }).read(400, &[400])
-        };
-        assert!(oracle::distance(&run(None), &expected) < bound, "{policy}");
-        let sparse = run(Some(1e-3));
+        let all = layout(policy, &a, None, tier);
+        let expected = oracle::attend(&all, &a, &Scoring::new(1.0));
+        let run = |layout| Run::new(layout, tier, &a, Scoring::new(1.0)).read(400, &[400]);
+        assert!(oracle::distance(&run(&all), &expected) < bound, "{policy}");
+        let some = layout(&format!("{policy};sparse-v=1e-3"), &a, None, tier);
+        let sparse = run(&some);
         assert!(oracle::distance(&sparse, &expected) < 0.2, "{policy}");
-        assert_ne!(sparse, run(None), "{policy}: a threshold of 1e-3 leaves something out");
+        assert_ne!(sparse, run(&all), "{policy}: a threshold of 1e-3 leaves something out");
     }
 }

@@ -32,6 +32,7 @@ macro_rules! as_inner {
 mod bits;
 mod codecs;
 mod distort;
+mod latent;
 mod matrix;
 mod model;
 mod oracle;

@@ -1,13 +1,13 @@
 //! Every spec through everything that may happen to a cache, at every shape of heads: the bits stay those of one quiet
 //! reading on one thread.
 
-use crate::bits::THREADS;
 use crate::codecs::{DIMS, GROUPS, POLICIES, layout};
 use crate::model::{Activations, Run, bits, taken};
 use kvant_attention::Scoring;
 use kvant_cache::snapshot::{Record, write};
 use kvant_cache::{Arena, Sequence, Snapshot};
 use kvant_codec::Tier;
+use kvant_threads::Pool;
 
 /// What happens half-way.
 #[derive(Clone, Copy, Debug)]
@@ -28,7 +28,7 @@ const SIGNATURE: [u8; 32] = [3; 32];
 
 fn resumed(sequence: &Sequence) -> Sequence {
     let tokens: Vec<u32> = (0..sequence.len() as u32).collect();
-    let record = Record { signature: SIGNATURE, policy: "", tokens: &tokens, note: b"" };
+    let record = Record { signature: SIGNATURE, numerics: [4; 32], policy: "", tokens: &tokens, note: b"" };
     let mut file = Vec::new();
     write(sequence, &record, &mut file).unwrap();
     let saved = Snapshot::from_bytes(file).unwrap();
@@ -54,7 +54,6 @@ fn happen(event: Event, run: &mut Run<'_>, other: &mut Run<'_>, at: usize) -> us
 
 #[test]
 fn nothing_that_happens_to_a_cache_changes_a_bit() {
-    let _turn = THREADS.lock();
     let tier = Tier::available().last().unwrap();
     let mut turn = 0;
     for (number, (policy, _)) in POLICIES.into_iter().enumerate() {
@@ -72,20 +71,20 @@ fn nothing_that_happens_to_a_cache_changes_a_bit() {
             let stray = Activations::new(tokens, 1 + turn % 2, group, dim, dim, 1000 + turn as u64);
             let layout = layout(policy, &a, window, tier);
             let scoring = Scoring::new(0.8);
-            kvant_threads::set_threads(1);
             let quiet = Run::new(&layout, tier, &a, scoring).read(tokens, &[tokens]);
             for (row, event) in EVENTS.into_iter().enumerate() {
-                kvant_threads::set_threads(THREAD_COUNTS[(turn + row) % THREAD_COUNTS.len()]);
-                let mut run = Run::new(&layout, tier, &a, scoring);
-                run.read(at, &[at - 30, 19]);
-                let mut other = Run::new(&layout, tier, &stray, scoring);
-                let from = happen(event, &mut run, &mut other, at);
-                let rest = run.read(tokens, &[50, 1, 120]);
+                let threads = THREAD_COUNTS[(turn + row) % THREAD_COUNTS.len()];
+                let (from, rest) = Pool::new(threads).install(|| {
+                    let mut run = Run::new(&layout, tier, &a, scoring);
+                    run.read(at, &[at - 30, 19]);
+                    let mut other = Run::new(&layout, tier, &stray, scoring);
+                    let from = happen(event, &mut run, &mut other, at);
+                    (from, run.read(tokens, &[50, 1, 120]))
+                });
                 assert_eq!(
                     bits(&rest),
                     bits(&quiet[from * a.heads() * dim..]),
-                    "{policy}, d={dim}, group {group}, window {window:?}, {event:?}, {} threads",
-                    kvant_threads::threads()
+                    "{policy}, d={dim}, group {group}, window {window:?}, {event:?}, {threads} threads"
                 );
             }
         }
@@ -95,7 +94,6 @@ fn nothing_that_happens_to_a_cache_changes_a_bit() {
 /// Long enough that decoding shares segments between threads.
 #[test]
 fn any_number_of_threads_decodes_the_same_bits() {
-    let _turn = THREADS.lock();
     let tier = Tier::available().last().unwrap();
     for (_, (policy, _)) in POLICIES.into_iter().enumerate().filter(|(turn, _)| taken(*turn)) {
         let a = Activations::new(1700, 1, 3, 64, 64, 11);
@@ -103,10 +101,11 @@ fn any_number_of_threads_decodes_the_same_bits() {
         let mut steps = Vec::new();
         // In haste only the ends.
         for threads in (1..=16).filter(|threads| taken(1) || [1, 2, 16].contains(threads)) {
-            kvant_threads::set_threads(threads);
-            let mut run = Run::new(&layout, tier, &a, Scoring::new(0.8));
-            let read: Vec<f32> = run.read(1696, &[848]);
-            steps.push((bits(&read[read.len() - 3 * 64..]), bits(&run.read(1700, &[1]))));
+            steps.push(Pool::new(threads).install(|| {
+                let mut run = Run::new(&layout, tier, &a, Scoring::new(0.8));
+                let read: Vec<f32> = run.read(1696, &[848]);
+                (bits(&read[read.len() - 3 * 64..]), bits(&run.read(1700, &[1])))
+            }));
         }
         assert!(steps.iter().all(|step| *step == steps[0]), "{policy}");
     }

@@ -1,7 +1,7 @@
 //! Made-up activations, and a cache that is run over them.
 
-use kvant_attention::{Attention, Scoring};
-use kvant_cache::{Arena, CacheLayout, Sequence};
+use kvant_attention::{Attention, Queries, Scoring};
+use kvant_cache::{Arena, CacheLayout, KvSlot, Sequence};
 use kvant_codec::Tier;
 use std::sync::Arc;
 
@@ -19,6 +19,8 @@ pub struct Activations {
     pub values: Vec<f32>,
     /// (tokens, kv heads · group, key_dim).
     pub queries: Vec<f32>,
+    /// The same as they meet the sinks of a streaming window, where there is one.
+    pub at_sinks: Option<Vec<f32>>,
 }
 
 impl Activations {
@@ -34,7 +36,7 @@ impl Activations {
         let keys = noise.rows(tokens * kv_heads, key_dim, 1.0);
         let values = noise.rows(tokens * kv_heads, value_dim, 1.0);
         let queries = noise.rows(tokens * kv_heads * group, key_dim, 2.0);
-        Activations { tokens, kv_heads, group, key_dim, value_dim, keys, values, queries }
+        Activations { tokens, kv_heads, group, key_dim, value_dim, keys, values, queries, at_sinks: None }
     }
 
     pub fn heads(&self) -> usize {
@@ -94,11 +96,12 @@ impl<'a> Run<'a> {
         let queries = part(&self.activations.queries, heads * key_dim);
         let mut out = vec![f32::NAN; tokens * heads * value_dim];
         self.sequence.reserve(tokens).unwrap();
-        self.sequence.append(0, &keys, &values).unwrap();
-        let sinks = self.scoring.sink_queries.map(|all| part(all, heads * key_dim));
-        let scoring = Scoring { sink_queries: sinks.as_deref(), ..self.scoring };
-        self.attention.attend(&self.sequence, 0, &queries, &scoring, &mut out).unwrap();
-        self.sequence.advance(tokens);
+        let slot = first_slot(self.sequence.layout());
+        self.sequence.append(slot, &keys, &values).unwrap();
+        let at_sinks = self.activations.at_sinks.as_ref().map(|all| part(all, heads * key_dim));
+        let queries = Queries { own: &queries, at_sinks: at_sinks.as_deref() };
+        self.attention.attend(&self.sequence, slot, queries, &self.scoring, &mut out).unwrap();
+        self.sequence.advance(tokens).unwrap();
         out
     }
 
@@ -114,6 +117,11 @@ impl<'a> Run<'a> {
         }
         out
     }
+}
+
+/// The slot of a layout with one.
+pub fn first_slot(layout: &CacheLayout) -> KvSlot {
+    layout.slot_list().kv(0).unwrap()
 }
 
 pub fn bits(numbers: &[f32]) -> Vec<u32> {

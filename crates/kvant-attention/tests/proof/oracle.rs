@@ -3,8 +3,9 @@
 use crate::model::Activations;
 use half::f16;
 use kvant_attention::Scoring;
-use kvant_cache::{CacheLayout, Mode, SideCodecs};
+use kvant_cache::{CacheLayout, LatentShape, Mode, SideCodecs};
 use kvant_codec::{Element, Side};
+use std::ops::Range;
 
 /// Both forms of every row of one side of one kv head, by position.
 struct Forms {
@@ -54,20 +55,56 @@ impl Forms {
     }
 }
 
-/// What every query of entry 0 gets, (tokens, heads, value_dim).
+/// What every query of slot 0 gets, (tokens, heads, value_dim).
 pub fn attend(layout: &CacheLayout, a: &Activations, scoring: &Scoring<'_>) -> Vec<f64> {
-    let rule = layout.rule();
-    let entry = &layout.entries()[0];
-    let rows = |all: &[f32], dim: usize, head: usize| -> Vec<Vec<f32>> {
-        all.chunks(a.kv_heads * dim).map(|token| token[head * dim..(head + 1) * dim].to_vec()).collect()
+    let keys = |head: usize| {
+        let codecs = layout.slots()[0].heads()[head].side(Side::Key).unwrap();
+        vec![forms(codecs, &rows(a, &a.keys, 0..a.key_dim, head), layout.rule().sinks)]
     };
+    attend_with(layout, a, scoring, keys)
+}
+
+/// The same where slot 0 keeps latents, and the keys are their two parts side by side.
+pub fn attend_latents(
+    layout: &CacheLayout,
+    a: &Activations,
+    shape: LatentShape,
+    scoring: &Scoring<'_>,
+) -> Vec<f64> {
+    let keys = |head: usize| {
+        let codecs = &layout.slots()[0].heads()[head];
+        let rotated = codecs.side(Side::Key).map(|side| (side, 0..shape.rope_dim));
+        let latent = (codecs.side(Side::Value).unwrap(), shape.rope_dim..a.key_dim);
+        let parts = rotated.into_iter().chain([latent]);
+        parts.map(|(side, part)| forms(side, &rows(a, &a.keys, part, head), layout.rule().sinks)).collect()
+    };
+    attend_with(layout, a, scoring, keys)
+}
+
+/// Some channels of one head, by token.
+fn rows(a: &Activations, all: &[f32], channels: Range<usize>, head: usize) -> Vec<Vec<f32>> {
+    let dim = all.len() / a.tokens / a.kv_heads;
+    let heads = all.chunks(a.kv_heads * dim).map(|token| &token[head * dim..(head + 1) * dim]);
+    heads.map(|row| row[channels.clone()].to_vec()).collect()
+}
+
+/// Keys are put together of the parts that `keys` gives for a head.
+fn attend_with(
+    layout: &CacheLayout,
+    a: &Activations,
+    scoring: &Scoring<'_>,
+    keys: impl Fn(usize) -> Vec<Forms>,
+) -> Vec<f64> {
+    let rule = layout.rule();
+    let slot = &layout.slots()[0];
     let mut out = vec![0.0; a.tokens * a.heads() * a.value_dim];
     for head in 0..a.kv_heads {
-        let codecs = &entry.heads()[head];
-        let keys = forms(codecs.side(Side::Key), &rows(&a.keys, a.key_dim, head), rule.sinks);
-        let values = forms(codecs.side(Side::Value), &rows(&a.values, a.value_dim, head), rule.sinks);
+        let codecs = &slot.heads()[head];
+        let keys = keys(head);
+        let values =
+            forms(codecs.side(Side::Value).unwrap(), &rows(a, &a.values, 0..a.value_dim, head), rule.sinks);
         for query in 0..a.tokens {
-            let native = entry.shape().window.unwrap_or(usize::MAX);
+            let native = slot.stored().unwrap().window.unwrap_or(usize::MAX);
             let streaming = rule.streaming.unwrap_or(usize::MAX);
             let sees = |position: usize| {
                 let back = query - position;
@@ -79,11 +116,11 @@ pub fn attend(layout: &CacheLayout, a: &Activations, scoring: &Scoring<'_>) -> V
                 let q_head = head * a.group + g;
                 let at = (query * a.heads() + q_head) * a.key_dim;
                 let score = |position: usize| {
-                    let queries = match scoring.sink_queries {
+                    let queries = match &a.at_sinks {
                         Some(turned) if position < rule.sinks => turned,
                         _ => &a.queries,
                     };
-                    let key = keys.row(layout, query, position);
+                    let key = keys.iter().flat_map(|part| part.row(layout, query, position));
                     let dot: f64 =
                         queries[at..at + a.key_dim].iter().zip(key).map(|(q, k)| f64::from(*q) * k).sum();
                     let s = dot * f64::from(scoring.scale);

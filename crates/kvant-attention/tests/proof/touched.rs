@@ -3,8 +3,9 @@
 
 use crate::model::{Activations, Run};
 use kvant_attention::Scoring;
-use kvant_cache::{CacheLayout, EntryShape, Policy, SideCodecs, Visibility};
+use kvant_cache::{CacheLayout, KvShape, Policy, SideCodecs, Slots, Visibility};
 use kvant_codec::{Accumulator, CodecError, Element, PageCodec, Query, Side, Tier};
+use kvant_threads::Pool;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -62,14 +63,18 @@ impl PageCodec for Counted {
 
 #[test]
 fn a_step_reads_every_page_once_for_its_group_and_decodes_none() {
+    Pool::new(2).install(read_and_step);
+}
+
+fn read_and_step() {
     let tier = Tier::available().last().unwrap();
     let (kv_heads, dim, pages) = (2, 64, 12);
     let tokens = 4 + 64 * pages + 5;
     for (spec, group) in [("int4", 1), ("int4", 4), ("int8", 3), ("k8v4", 8)] {
         let policy: Policy = spec.parse().unwrap();
         let tallies = [Arc::new(Tally::default()), Arc::new(Tally::default())];
-        let shape = EntryShape { kv_heads, key_dim: dim, value_dim: dim, window: None };
-        let layout = CacheLayout::build(Visibility::default(), &[shape], |_, head, side| {
+        let shape = KvShape { kv_heads, key_dim: dim, value_dim: dim, window: None };
+        let layout = CacheLayout::build(Visibility::default(), &Slots::uniform(1, shape), |_, head, side| {
             let inner = policy.spec(0, head, side).build_with(side, dim, &Default::default(), tier).unwrap();
             let tally = Arc::clone(&tallies[usize::from(side == Side::Value)]);
             Ok(Arc::new(SideCodecs::custom(Arc::new(Counted { inner, tally }), Element::F16, tier)?))
@@ -82,8 +87,9 @@ fn a_step_reads_every_page_once_for_its_group_and_decodes_none() {
             [&tally.encoded, &tally.decoded, &tally.scored, &tally.summed, &tally.prepared]
                 .map(|count| count.load(Ordering::Relaxed))
         };
-        let sizes = [Side::Key, Side::Value]
-            .map(|side| kv_heads * pages * layout.entries()[0].heads()[0].side(side).codec().page_bytes());
+        let sizes = [Side::Key, Side::Value].map(|side| {
+            kv_heads * pages * layout.slots()[0].heads()[0].side(side).unwrap().codec().page_bytes()
+        });
         let before = tallies.each_ref().map(|tally| counts(tally));
         assert_eq!(before[0][0], sizes[0], "{spec}: every page of keys was encoded once");
         assert_eq!(before[1][0], sizes[1], "{spec}: every page of values was encoded once");

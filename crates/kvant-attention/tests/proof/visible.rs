@@ -4,7 +4,7 @@ use crate::distort::Distort;
 use crate::model::{Activations, Noise, Run, taken};
 use crate::oracle;
 use kvant_attention::Scoring;
-use kvant_cache::{CacheLayout, EntryShape, Mode, SideCodecs, Visibility};
+use kvant_cache::{CacheLayout, KvShape, Mode, SideCodecs, Slots, Visibility};
 use kvant_codec::{Element, Side, Tier};
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -17,8 +17,8 @@ pub fn layout(
     pages: (usize, usize),
     tier: Tier,
 ) -> Arc<CacheLayout> {
-    let shape = EntryShape { kv_heads: a.kv_heads, key_dim: a.key_dim, value_dim: a.value_dim, window };
-    let layout = CacheLayout::build(rule, &[shape], |_, _, side| {
+    let shape = KvShape { kv_heads: a.kv_heads, key_dim: a.key_dim, value_dim: a.value_dim, window };
+    let layout = CacheLayout::build(rule, &Slots::uniform(1, shape), |_, _, side| {
         let page = if side == Side::Key { pages.0 } else { pages.1 };
         let codec = Distort::new(side, shape.dim(side), page, tier);
         Ok(Arc::new(SideCodecs::custom(Arc::new(codec), Element::F32, tier)?))
@@ -43,15 +43,14 @@ struct Case {
 
 fn check(case: &Case, tier: Tier) -> Result<(), String> {
     let Case { tokens, heads, dims, pages, rule, window, seed, .. } = *case;
-    let a = Activations::new(tokens, heads.0, heads.1, dims.0, dims.1, seed);
+    let mut a = Activations::new(tokens, heads.0, heads.1, dims.0, dims.1, seed);
+    a.at_sinks = rule.streaming.map(|_| a.queries.iter().rev().copied().collect());
     let layout = layout(rule, &a, window, pages, tier);
     let mut noise = Noise(seed + 1);
     let logits: Vec<f32> = (0..a.heads()).map(|_| 4.0 * noise.unit()).collect();
-    let turned: Vec<f32> = a.queries.iter().rev().copied().collect();
     let scoring = Scoring {
         soft_cap: case.soft_cap,
         sink_logits: case.logits.then_some(&logits),
-        sink_queries: rule.streaming.map(|_| turned.as_slice()),
         ..Scoring::new(case.scale)
     };
     let chunks = if rule.mode == Mode::Strict { vec![tokens] } else { case.chunks.clone() };

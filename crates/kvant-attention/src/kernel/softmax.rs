@@ -4,7 +4,7 @@ use super::exp::{exp2, tanh};
 use kvant_simd::{LANES, Simd};
 
 /// The scores of one stretch for a block of query heads, and what becomes of them. Scores are in units of log₂.
-pub(crate) struct Soften<'a> {
+pub(crate) struct SoftmaxWeights<'a> {
     /// Query heads.
     pub heads: usize,
     /// (key pages, heads, key_tokens); overwritten where a soft cap applies, and where `weights` is none.
@@ -34,9 +34,19 @@ pub(crate) struct Soften<'a> {
 /// # Safety
 /// Buffers have the stated sizes; the CPU has the tier.
 #[inline(always)]
-pub(crate) unsafe fn soften<S: Simd>(work: Soften<'_>) {
-    let Soften { heads, scores, key_tokens, weights, value_tokens, soft_cap, floor, maxima, tops, alive } =
-        work;
+pub(crate) unsafe fn softmax_weights<S: Simd>(work: SoftmaxWeights<'_>) {
+    let SoftmaxWeights {
+        heads,
+        scores,
+        key_tokens,
+        weights,
+        value_tokens,
+        soft_cap,
+        floor,
+        maxima,
+        tops,
+        alive,
+    } = work;
     let (key_pages, value_pages) = (tops.len(), alive.len());
     let from = scores.as_mut_ptr();
     let to = weights.map_or(from, |weights| weights.as_mut_ptr());

@@ -3,7 +3,8 @@
 //!     cargo bench -p kvant-weights [-- --only Q4_1] [--tokens 1,512] [--threads 1] [--tier avx512]
 
 use kvant_simd::Tier;
-use kvant_weights::{Activations, Layout, Matrix};
+use kvant_threads::Pool;
+use kvant_weights::{Layout, Matrix, QuantizedActivations};
 use std::hint::black_box;
 use std::time::Instant;
 
@@ -42,9 +43,12 @@ fn main() {
     let tokens = option("--tokens").unwrap_or("1,4,16,512".into());
     let threads = option("--threads").map_or(1, |n| n.parse().expect("a number of threads"));
     let tier = option("--tier").map_or_else(|| Tier::select().unwrap(), |t| t.parse().expect("a tier"));
-    kvant_threads::set_threads(threads);
+    Pool::new(threads).install(|| measure(tier, only, &tokens));
+}
+
+fn measure(tier: Tier, only: Option<String>, tokens: &str) {
     let bandwidth = read_bandwidth();
-    println!("{tier}, {threads} threads, plain read {:.1} GB/s", bandwidth / 1e9);
+    println!("{tier}, {} threads, plain read {:.1} GB/s", kvant_threads::threads(), bandwidth / 1e9);
     println!("layout   rows  cols tokens      time   floor   GB/s   GMAC/s");
     for layout in Layout::ALL {
         if only.as_ref().is_some_and(|only| *only != layout.to_string()) {
@@ -59,7 +63,7 @@ fn main() {
                 .collect();
             for tokens in tokens.split(',').map(|n| n.parse::<usize>().expect("a number of tokens")) {
                 let x: Vec<f32> = (0..tokens * columns).map(|i| (i as f32 * 0.37).sin()).collect();
-                let x = Activations::new(tier, &x, columns);
+                let x = QuantizedActivations::new(tier, &x, columns);
                 let mut out = vec![0.0; tokens * rows];
                 let turns = if tokens > 16 { 4 } else { matrices.len() };
                 let seconds = best(|| {

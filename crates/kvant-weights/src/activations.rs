@@ -1,4 +1,4 @@
-//! Activations as the products meet them: signed bytes with a scale for every 32.
+//! QuantizedActivations as the products meet them: signed bytes with a scale for every 32.
 //!
 //! For a block with largest magnitude a, the scale is a / 127 and a byte is x · 127 / a, rounded to nearest even. The
 //! arithmetic is element-wise and its sums are of small integers, so every instruction set makes the same bytes.
@@ -15,7 +15,7 @@ pub(crate) const TILE: usize = 16;
 /// Sixteen tokens make a *tile* (the last one has what is left), and a tile lies block after block: all its tokens'
 /// 32 bytes of a block side by side, and so with scales, sums and masses. A kernel goes through them front to back.
 #[derive(Debug)]
-pub struct Activations {
+pub struct QuantizedActivations {
     tokens: usize,
     columns: usize,
     bytes: Vec<i8>,   // (tiles, blocks, tokens of the tile, 32)
@@ -35,7 +35,7 @@ pub(crate) struct Tile {
     pub masses: *const f32,
 }
 
-impl Activations {
+impl QuantizedActivations {
     /// Quantises `x`, (tokens, columns), with this tier's instructions.
     ///
     /// # Panics

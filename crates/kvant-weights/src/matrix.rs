@@ -1,7 +1,7 @@
 //! A matrix of packed weights.
 
 use crate::Layout;
-use crate::activations::Activations;
+use crate::activations::QuantizedActivations;
 use crate::aligned::AlignedBytes;
 use crate::format::{PANEL, PanelSize, panel_size, with_format};
 use crate::kernel::product::Panel;
@@ -10,7 +10,7 @@ use crate::output::Output;
 use crate::pack::pack_panel;
 use kvant_simd::Tier;
 
-/// Packed weights, (rows, columns), ready for products with [`Activations`].
+/// Packed weights, (rows, columns), ready for products with [`QuantizedActivations`].
 pub struct Matrix {
     layout: Layout,
     tier: Tier,
@@ -125,7 +125,7 @@ impl Matrix {
     ///
     /// # Panics
     /// When the activations have another width or `out` another size.
-    pub fn multiply(&self, x: &Activations, out: &mut [f32]) {
+    pub fn multiply(&self, x: &QuantizedActivations, out: &mut [f32]) {
         assert_eq!(x.columns(), self.columns, "activations of another width");
         assert_eq!(out.len(), x.tokens() * self.rows, "products of {} tokens", x.tokens());
         if x.tokens() == 0 {

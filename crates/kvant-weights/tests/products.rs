@@ -4,18 +4,21 @@ mod oracle;
 
 use half::{bf16, f16};
 use kvant_simd::Tier;
-use kvant_weights::{Activations, Layout, Matrix, Number, PackError, multiply_dense, multiply_unpacked};
+use kvant_threads::Pool;
+use kvant_weights::{
+    Layout, Matrix, Number, PackError, QuantizedActivations, multiply_dense, multiply_unpacked,
+};
 use oracle::{Random, decode_row, random_blocks};
 use proptest::prelude::*;
 
 /// Products as the crate documents them, one number at a time: exact integers inside a group, then f32 in order.
-fn expected(layout: Layout, row: &[u8], x: &Activations, token: usize) -> f64 {
+fn expected(layout: Layout, row: &[u8], x: &QuantizedActivations, token: usize) -> f64 {
     let weights = decode_row(layout, row);
     weights.iter().enumerate().map(|(i, w)| w * f64::from(x.value(token, i))).sum()
 }
 
 /// Σ |w·x|, what rounding errors are measured against.
-fn magnitude(layout: Layout, row: &[u8], x: &Activations, token: usize) -> f64 {
+fn magnitude(layout: Layout, row: &[u8], x: &QuantizedActivations, token: usize) -> f64 {
     let weights = decode_row(layout, row);
     weights.iter().enumerate().map(|(i, w)| (w * f64::from(x.value(token, i))).abs()).sum()
 }
@@ -23,7 +26,7 @@ fn magnitude(layout: Layout, row: &[u8], x: &Activations, token: usize) -> f64 {
 fn product(tier: Tier, layout: Layout, shape: (usize, usize), blocks: &[u8], x: &[f32]) -> Vec<f32> {
     let (rows, columns) = shape;
     let matrix = Matrix::pack(tier, layout, rows, columns, blocks).unwrap();
-    let x = Activations::new(tier, x, columns);
+    let x = QuantizedActivations::new(tier, x, columns);
     let mut out = vec![f32::NAN; x.tokens() * rows];
     matrix.multiply(&x, &mut out);
     out
@@ -45,7 +48,7 @@ proptest! {
             let blocks = random_blocks(layout, rows, columns, &mut random);
             let x: Vec<f32> = (0..tokens * columns).map(|_| random.normal()).collect();
             let scalar = product(Tier::Scalar, layout, (rows, columns), &blocks, &x);
-            let quantised = Activations::new(Tier::Scalar, &x, columns);
+            let quantised = QuantizedActivations::new(Tier::Scalar, &x, columns);
             let row_bytes = blocks.len() / rows;
             for row in 0..rows {
                 for token in 0..tokens {
@@ -70,7 +73,7 @@ proptest! {
     ) {
         let mut random = Random::new(seed);
         let x: Vec<f32> = (0..blocks * 32).map(|_| random.normal() * 2f32.powi(size)).collect();
-        let scalar = Activations::new(Tier::Scalar, &x, blocks * 32);
+        let scalar = QuantizedActivations::new(Tier::Scalar, &x, blocks * 32);
         for (block, values) in x.chunks_exact(32).enumerate() {
             let largest = values.iter().fold(0f32, |a, v| a.max(v.abs()));
             for (i, &value) in values.iter().enumerate() {
@@ -79,7 +82,7 @@ proptest! {
             }
         }
         for tier in Tier::available() {
-            let other = Activations::new(tier, &x, blocks * 32);
+            let other = QuantizedActivations::new(tier, &x, blocks * 32);
             prop_assert_eq!(format!("{scalar:?}"), format!("{other:?}"));
         }
     }
@@ -130,9 +133,9 @@ proptest! {
         let weights: Vec<f32> = (0..rows * columns).map(|_| random.normal()).collect();
         let x: Vec<f32> = (0..tokens * columns).map(|_| random.normal()).collect();
         let unpack = |row: usize, out: &mut [f32]| out.copy_from_slice(&weights[row * columns..][..columns]);
-        kvant_threads::set_threads(threads);
         let mut scalar = vec![f32::NAN; tokens * rows];
-        multiply_unpacked(Tier::Scalar, (rows, columns), unpack, &x, &mut scalar);
+        Pool::new(threads)
+            .install(|| multiply_unpacked(Tier::Scalar, (rows, columns), unpack, &x, &mut scalar));
         for (token, own) in x.chunks_exact(columns).enumerate() {
             for row in 0..rows {
                 let pairs = own.iter().zip(&weights[row * columns..][..columns]);
@@ -141,7 +144,6 @@ proptest! {
                 prop_assert!((f64::from(scalar[token * rows + row]) - exact).abs() < near);
             }
         }
-        kvant_threads::set_threads(1);
         for tier in Tier::available() {
             let mut out = vec![f32::NAN; tokens * rows];
             multiply_unpacked(tier, (rows, columns), unpack, &x, &mut out);
@@ -163,11 +165,11 @@ fn a_token_has_the_same_bits_in_every_batch_and_on_any_number_of_threads() {
         let blocks = random_blocks(layout, rows, columns, &mut random);
         let x: Vec<f32> = (0..tokens * columns).map(|_| random.normal()).collect();
         for tier in Tier::available() {
-            kvant_threads::set_threads(1);
             let whole = product(tier, layout, (rows, columns), &blocks, &x);
             for threads in [2, 3, 16] {
-                kvant_threads::set_threads(threads);
-                assert_eq!(bits(&whole), bits(&product(tier, layout, (rows, columns), &blocks, &x)));
+                let shared =
+                    Pool::new(threads).install(|| product(tier, layout, (rows, columns), &blocks, &x));
+                assert_eq!(bits(&whole), bits(&shared));
             }
             for (first, count) in [(0, 1), (66, 1), (3, 4), (10, 7), (5, 16), (20, 17), (1, 33), (0, 48)] {
                 let part = &x[first * columns..][..count * columns];

@@ -10,7 +10,7 @@
 //! group after group. **Invariant:** these are all the roundings there are, always in this order. A row and a token
 //! therefore give the same bits alone or among others, on any number of threads, on every instruction set.
 
-use crate::activations::{Activations, TILE, Tile};
+use crate::activations::{QuantizedActivations, TILE, Tile};
 use crate::format::{BLOCK, Format, PANEL, code_bytes, group_offset, scale_bytes};
 use kvant_simd::{LANES, Simd, Work};
 use std::marker::PhantomData;
@@ -27,7 +27,7 @@ pub(crate) struct Panel<'a> {
     pub columns: usize,
     /// Rows of the panel that exist.
     pub rows: usize,
-    pub x: &'a Activations,
+    pub x: &'a QuantizedActivations,
     /// The first token's place for the first row.
     pub out: *mut f32,
     /// Floats from one token's place to the next.

@@ -2,9 +2,8 @@
 //!
 //!     cargo run --release -p kvant-model --example continue_ids -- MODEL.gguf 16 504 3575 282 4649 314
 
-use kvant_model::blocks::Chunk;
-use kvant_model::cache::ExactCache;
-use kvant_model::{Checkpoint, LoadOptions, Model};
+use kvant_cpu::{ExactCache, LoadOptions};
+use kvant_model::{Checkpoint, Chunk};
 use std::error::Error;
 use std::time::Instant;
 
@@ -17,13 +16,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     let prompt: Vec<u32> = arguments.map(|id| id.parse()).collect::<Result<_, _>>()?;
 
     let start = Instant::now();
-    let model = Model::load(&Checkpoint::open(&path)?, LoadOptions::default())?;
-    println!("{}: loaded in {:.2?}", model.architecture().config_name, start.elapsed());
-    let mut cache = ExactCache::<f32>::new(model.states(), prompt.len() + count);
+    let model = kvant_cpu::load(&Checkpoint::open(&path)?, LoadOptions::default())?;
+    println!("{}: loaded in {:.2?}", model.description().architecture, start.elapsed());
+    let mut cache = ExactCache::<f32>::new(model.slots(), prompt.len() + count);
 
     let start = Instant::now();
-    let chunk = Chunk { tokens: &prompt, cache: &mut cache, wanted: 0..prompt.len() };
-    let logits = model.forward(&mut [chunk])?; // (prompt, vocabulary)
+    let chunk = Chunk { tokens: &prompt, wanted: 0..prompt.len() };
+    let logits = model.forward(&[chunk], &mut cache)?; // (prompt, vocabulary)
     let seconds = start.elapsed().as_secs_f64();
     let total: f64 =
         prompt[1..].iter().enumerate().map(|(at, &id)| surprise(logits.row(at), id as usize)).sum();
@@ -38,7 +37,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut made = Vec::new();
     for _ in 0..count {
         made.push(next);
-        let logits = model.forward(&mut [Chunk { tokens: &[next], cache: &mut cache, wanted: 0..1 }])?;
+        let logits = model.forward(&[Chunk { tokens: &[next], wanted: 0..1 }], &mut cache)?;
         next = argmax(logits.row(0));
     }
     println!("{made:?}\n{:.1} tokens/s", count as f64 / start.elapsed().as_secs_f64());

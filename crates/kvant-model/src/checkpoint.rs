@@ -42,7 +42,7 @@ enum Weights {
 
 /// How a checkpoint describes its model.
 #[derive(Debug, Clone, Copy)]
-pub enum Description<'a> {
+pub enum ConfigSource<'a> {
     /// GGUF metadata, tokenizer included.
     Gguf(&'a Metadata),
     /// The `config.json` of a Hugging Face folder.
@@ -115,6 +115,11 @@ impl Checkpoint {
         }
     }
 
+    /// Whether there is nothing but a configuration: no directory of tensors to hold a description against.
+    pub(crate) fn is_bare(&self) -> bool {
+        matches!(&self.weights, Weights::Outline { tensors, .. } if tensors.is_empty())
+    }
+
     /// A checkpoint over a GGUF model that is already open or was made in memory.
     pub fn from_gguf(gguf: Gguf) -> Self {
         Self { path: PathBuf::new(), weights: Weights::Gguf(gguf) }
@@ -131,11 +136,11 @@ impl Checkpoint {
     }
 
     /// How the model describes itself.
-    pub fn description(&self) -> Description<'_> {
+    pub fn config(&self) -> ConfigSource<'_> {
         match &self.weights {
-            Weights::Gguf(gguf) => Description::Gguf(gguf.metadata()),
+            Weights::Gguf(gguf) => ConfigSource::Gguf(gguf.metadata()),
             Weights::Safetensors { config, .. } | Weights::Outline { config, .. } => {
-                Description::Config(config)
+                ConfigSource::Config(config)
             }
         }
     }
@@ -257,7 +262,7 @@ impl std::fmt::Debug for Signature {
 
 /// Reads a JSON file of bounded size.
 pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T> {
-    serde_json::from_slice(&read_bounded(path)?)
+    crate::config::parse_json(&read_bounded(path)?)
         .map_err(|e| LoadError::malformed(format!("is not the JSON it should be: {e}")).in_file(path))
 }
 

@@ -1,4 +1,4 @@
-//! One error type for everything that reads, maps or fetches a model file.
+//! One error type for everything that reads or maps a model file.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -20,12 +20,6 @@ pub enum LoadErrorKind {
     Missing,
     /// A tensor or key is there with another type, shape or range than asked for.
     Mismatch,
-    /// A server could not be reached, or the connection broke.
-    Network,
-    /// The server refused us: a login or an accepted licence is needed.
-    Unauthorised,
-    /// The downloaded bytes are not the promised ones.
-    Checksum,
 }
 
 /// A failure to load: what was wrong, where, and what to do about it.

@@ -2,28 +2,29 @@
 #![deny(missing_docs)]
 
 pub mod arch;
-pub mod blocks;
+pub mod backend;
 pub mod bytes;
-pub mod cache;
 pub mod chat;
 pub mod checkpoint;
 pub mod config;
+pub mod description;
 pub mod dtype;
 pub mod error;
 pub mod gguf;
-pub mod hub;
 pub mod model;
 mod outline;
 pub mod quant;
+mod rows;
 pub mod safetensors;
 pub mod synth;
 pub mod tensor;
 pub mod tokenizer;
 
-pub use arch::LoadOptions;
+pub use backend::{Backend, Chunk, Network, Observer};
 pub use checkpoint::Checkpoint;
+pub use description::Description;
 pub use dtype::DType;
 pub use error::{LoadError, LoadErrorKind};
-pub use hub::Hub;
 pub use model::{ForwardError, Model};
+pub use rows::Rows;
 pub use tensor::Tensor;

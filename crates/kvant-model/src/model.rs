@@ -1,22 +1,20 @@
-//! A loaded model: tokens in, logits out.
+//! A model ready to run: tokens in, logits out.
 
-use crate::arch::{Architecture, LoadOptions, Network, Parts};
-use crate::blocks::{Chunk, Observer, Pass, Rows, ScoreTraits};
-use crate::cache::{CacheFull, LayerState};
+use crate::backend::{Backend, Chunk, Network, Observer};
 use crate::checkpoint::Checkpoint;
-use crate::config::Key;
+use crate::description::{Description, ScoreTraits};
 use crate::error::Result;
+use crate::rows::Rows;
+use kvant_cache::{KvSlot, PassState, Slots, StateError};
 
-/// A model ready to run. It is immutable; all state of a sequence is in its cache.
+/// A description, compiled by a backend. It is immutable; all state of a sequence is in its cache.
 pub struct Model {
-    architecture: &'static Architecture,
+    description: Description,
     network: Box<dyn Network>,
-    states: Vec<LayerState>,
-    context: Option<usize>,
 }
 
-/// A pass that cannot be made. Nothing has changed when one of these is returned.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+/// A pass that cannot be made. Nothing has changed when one of these is returned: the state holds what it held.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ForwardError {
     /// A token id beyond the vocabulary.
@@ -35,6 +33,14 @@ pub enum ForwardError {
         /// Positions asked for.
         wanted: std::ops::Range<usize>,
     },
+    /// More or fewer chunks than sequences.
+    #[error("{chunks} chunks for {sequences} sequences: a pass has one chunk of each")]
+    Chunks {
+        /// Chunks given.
+        chunks: usize,
+        /// Sequences of the state.
+        sequences: usize,
+    },
     /// A position the model has no embedding for.
     #[error("position {position} is beyond the {limit} positions the model has learned")]
     BeyondPositions {
@@ -43,113 +49,122 @@ pub enum ForwardError {
         /// The number of positions.
         limit: usize,
     },
-    /// The sequence's cache refuses the chunk.
+    /// The state of a sequence refuses the pass, or cannot keep what a layer computed.
     #[error(transparent)]
-    Full(#[from] CacheFull),
+    State(#[from] StateError),
 }
 
 impl Model {
-    /// Loads a checkpoint of any architecture in [`crate::arch::REGISTRY`].
-    pub fn load(checkpoint: &Checkpoint, options: LoadOptions) -> Result<Self> {
-        let parts = Parts::new(checkpoint, options)?;
-        let architecture = Architecture::of(&parts)?;
-        let network = architecture.load(&parts)?;
-        let context = parts.hyper().size_if(Key("max_position_embeddings|n_positions", "context_length"))?;
-        let states = network.states();
-        Ok(Self { architecture, network, states, context })
+    /// Describes a checkpoint of any architecture in [`crate::arch::REGISTRY`] and has it compiled.
+    ///
+    /// # Errors
+    /// If it cannot be described, or the backend cannot run it.
+    pub fn load(backend: &dyn Backend, checkpoint: &Checkpoint) -> Result<Self> {
+        let description = Description::of(checkpoint)?;
+        let network = backend.compile(&description, checkpoint)?;
+        Ok(Self { description, network })
     }
 
-    /// The architecture it was loaded as.
-    pub fn architecture(&self) -> &'static Architecture {
-        self.architecture
+    /// What it is.
+    pub fn description(&self) -> &Description {
+        &self.description
     }
 
     /// Number of token ids, which is the width of logits.
     pub fn vocabulary(&self) -> usize {
-        self.network.vocabulary()
+        self.description.vocabulary
     }
 
     /// The context the model was made for, where its file says.
     pub fn context(&self) -> Option<usize> {
-        self.context
+        self.description.context
     }
 
     /// The number of positions the model has embeddings for; `None` where only quality suffers beyond its
     /// [`context`](Self::context).
     pub fn position_limit(&self) -> Option<usize> {
-        self.network.position_limit()
+        self.description.position_limit()
     }
 
-    /// What a cache for this model has to hold, entry by entry.
-    pub fn states(&self) -> &[LayerState] {
-        &self.states
+    /// What a sequence of this model keeps between passes.
+    pub fn slots(&self) -> &Slots {
+        &self.description.slots
     }
 
     /// How every attention layer makes scores.
     pub fn score_traits(&self) -> Vec<ScoreTraits> {
-        self.network.score_traits()
+        self.description.score_traits()
     }
 
-    /// The output weights of every attention layer that reads this entry of the cache, each `(hidden, heads · value_dim)`: what
+    /// The output weights of every attention layer that reads this slot, each `(hidden, heads · value_dim)`: what
     /// becomes of values once attention has summed them up.
-    pub fn output_weights(&self, entry: usize) -> Vec<Rows> {
-        self.network.output_weights(entry)
+    pub fn output_weights(&self, slot: KvSlot) -> Vec<Rows> {
+        self.network.output_weights(slot)
     }
 
-    /// Runs the chunks through the network and returns the wanted logits, `(wanted tokens, vocabulary)`, chunk
-    /// after chunk. The caches then hold the chunks' tokens.
+    /// Runs one chunk of every sequence of `state` through the network and returns the wanted logits,
+    /// `(wanted tokens, vocabulary)`, chunk after chunk. The sequences then hold the chunks' tokens.
     ///
     /// **Invariant:** a token's logits depend on the tokens before it in its sequence and on nothing else: not
     /// on how they were cut into chunks, what else was in the pass, or how many threads ran.
-    pub fn forward(&self, chunks: &mut [Chunk<'_>]) -> Result<Rows, ForwardError> {
-        self.run(chunks, None)
+    ///
+    /// # Errors
+    /// If tokens or positions are out of range, or the state of a sequence refuses; nothing has changed then.
+    pub fn forward(&self, chunks: &[Chunk<'_>], state: &mut dyn PassState) -> Result<Rows, ForwardError> {
+        self.run(chunks, state, None)
     }
 
     /// The same, showing `observer` the input of every layer by number, and last (under the number of layers)
     /// the output of the last one after the final norm; each `(tokens, hidden)`.
+    ///
+    /// # Errors
+    /// As [`forward`](Self::forward).
     pub fn forward_observed(
         &self,
-        chunks: &mut [Chunk<'_>],
+        chunks: &[Chunk<'_>],
+        state: &mut dyn PassState,
         observer: &mut Observer<'_>,
     ) -> Result<Rows, ForwardError> {
-        self.run(chunks, Some(observer))
+        self.run(chunks, state, Some(observer))
     }
 
-    fn run<'p>(
+    fn run(
         &self,
-        chunks: &'p mut [Chunk<'_>],
-        observer: Option<&'p mut Observer<'p>>,
+        chunks: &[Chunk<'_>],
+        state: &mut dyn PassState,
+        observer: Option<&mut Observer<'_>>,
     ) -> Result<Rows, ForwardError> {
-        for chunk in &mut *chunks {
-            self.check(chunk)?;
-        }
-        for chunk in &mut *chunks {
-            chunk.cache.reserve(chunk.tokens.len())?;
-        }
-        let mut pass = Pass::new(chunks, observer);
-        let hidden = self.network.hidden(&mut pass);
-        let wanted = pass.wanted();
-        let logits = match wanted.len() {
-            0 => Rows::zeros(0, self.vocabulary()),
-            n if n == hidden.tokens() => self.network.logits(&hidden),
-            _ => self.network.logits(&hidden.gather(&wanted)),
-        };
-        pass.finish();
-        Ok(logits)
+        self.check(chunks, state)?;
+        let tokens: Vec<usize> = chunks.iter().map(|chunk| chunk.tokens.len()).collect();
+        state.begin(&tokens)?;
+        let logits = self.network.forward(chunks, state, observer).and_then(|logits| {
+            state.end()?;
+            Ok(logits)
+        });
+        logits.map_err(|error| {
+            state.abandon();
+            error.into()
+        })
     }
 
-    fn check(&self, chunk: &Chunk<'_>) -> Result<(), ForwardError> {
-        let (tokens, vocabulary) = (chunk.tokens.len(), self.vocabulary());
-        if tokens == 0 || chunk.wanted.start > chunk.wanted.end || chunk.wanted.end > tokens {
-            return Err(ForwardError::BadChunk { tokens, wanted: chunk.wanted.clone() });
+    fn check(&self, chunks: &[Chunk<'_>], state: &dyn PassState) -> Result<(), ForwardError> {
+        let (sequences, vocabulary) = (state.sequences(), self.vocabulary());
+        if chunks.len() != sequences.len() {
+            return Err(ForwardError::Chunks { chunks: chunks.len(), sequences: sequences.len() });
         }
-        if let Some(&id) = chunk.tokens.iter().find(|&&id| id as usize >= vocabulary) {
-            return Err(ForwardError::UnknownToken { id, vocabulary });
+        for (chunk, sequence) in chunks.iter().zip(sequences) {
+            let tokens = chunk.tokens.len();
+            if tokens == 0 || chunk.wanted.start > chunk.wanted.end || chunk.wanted.end > tokens {
+                return Err(ForwardError::BadChunk { tokens, wanted: chunk.wanted.clone() });
+            }
+            if let Some(&id) = chunk.tokens.iter().find(|&&id| id as usize >= vocabulary) {
+                return Err(ForwardError::UnknownToken { id, vocabulary });
+            }
+            let end = sequence.start + tokens;
+            if let Some(limit) = self.position_limit().filter(|&limit| end > limit) {
+                return Err(ForwardError::BeyondPositions { position: end - 1, limit });
+            }
         }
-        let end = chunk.cache.len() + tokens;
-        match self.network.position_limit() {
-            Some(limit) if end > limit => Err(ForwardError::BeyondPositions { position: end - 1, limit }),
-            _ => Ok(()),
-        }
+        Ok(())
     }
 }

@@ -1,6 +1,6 @@
 //! One way to open every kind of model on disk.
 
-use kvant_model::checkpoint::Description;
+use kvant_model::checkpoint::ConfigSource;
 use kvant_model::gguf::{Writer, WriterValue};
 use kvant_model::{Checkpoint, LoadErrorKind, Tensor};
 use safetensors::tensor::{Dtype, TensorView};
@@ -36,7 +36,7 @@ fn gguf_by_file_and_by_folder() {
         let checkpoint = Checkpoint::open(place).unwrap();
         assert_eq!(value(&checkpoint, "token_embd.weight"), 4.0);
         assert_eq!(checkpoint.path(), path);
-        let Description::Gguf(metadata) = checkpoint.description() else { panic!() };
+        let ConfigSource::Gguf(metadata) = checkpoint.config() else { panic!() };
         assert_eq!(metadata.need::<u32>("llama.block_count").unwrap(), 1);
     }
     write_gguf(&folder.path().join("other.gguf"), &[1.0]);
@@ -74,7 +74,7 @@ fn single_safetensors_with_config() {
         let checkpoint = Checkpoint::open(place).unwrap();
         assert_eq!(checkpoint.names().collect::<Vec<_>>(), ["a", "b"]);
         assert_eq!(value(&checkpoint, "b"), 2.0);
-        let Description::Config(config) = checkpoint.description() else { panic!() };
+        let ConfigSource::Config(config) = checkpoint.config() else { panic!() };
         assert_eq!(config["model_type"], "llama");
         assert!(checkpoint.companion("tokenizer.json").is_some());
         assert!(checkpoint.companion("absent.json").is_none());

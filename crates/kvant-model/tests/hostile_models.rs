@@ -1,10 +1,10 @@
 //! Checkpoints whose configuration or tensors are wrong: refused by the name of what is wrong, never a panic.
 
-use kvant_model::blocks::Chunk;
-use kvant_model::cache::{CacheFull, ExactCache};
+use kvant_cache::{CacheFull, StateError};
+use kvant_cpu::{ExactCache, LoadOptions};
 use kvant_model::gguf::{Gguf, Writer, WriterValue};
 use kvant_model::safetensors::Safetensors;
-use kvant_model::{Checkpoint, ForwardError, LoadOptions, Model, Tensor};
+use kvant_model::{Checkpoint, Chunk, ForwardError, Model, Tensor};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ fn config(name: &str) -> Value {
 
 fn load(name: &str, config: Value) -> Result<Model, String> {
     let tensors = Safetensors::open(&folder(name).join("model.safetensors")).unwrap();
-    Model::load(&Checkpoint::from_safetensors(tensors, config), LoadOptions::default())
+    kvant_cpu::load(&Checkpoint::from_safetensors(tensors, config), LoadOptions::default())
         .map_err(|e| e.to_string())
 }
 
@@ -98,7 +98,7 @@ fn gguf_metadata_is_no_more_trusted() {
         writer.set("llama.attention.layer_norm_rms_epsilon", WriterValue::F32(1e-5));
         change(&mut writer);
         let gguf = Gguf::from_bytes(writer.to_bytes().unwrap()).unwrap();
-        Model::load(&Checkpoint::from_gguf(gguf), LoadOptions::default())
+        kvant_cpu::load(&Checkpoint::from_gguf(gguf), LoadOptions::default())
             .err()
             .map(|e| e.to_string())
             .unwrap()
@@ -146,9 +146,9 @@ fn gguf_metadata_is_no_more_trusted() {
 #[test]
 fn a_pass_that_cannot_be_made_leaves_the_cache_as_it_was() {
     let model = load("gpt2", config("gpt2")).unwrap();
-    let mut cache = ExactCache::<f32>::new(model.states(), 100);
+    let mut cache = ExactCache::<f32>::new(model.slots(), 100);
     let mut pass = |tokens: &[u32], wanted| {
-        model.forward(&mut [Chunk { tokens, cache: &mut cache, wanted }]).map(|logits| logits.tokens())
+        model.forward(&[Chunk { tokens, wanted }], &mut cache).map(|logits| logits.tokens())
     };
     assert_eq!(pass(&[1, 2, 3], 2..3), Ok(1));
     assert_eq!(pass(&[], 0..0), Err(ForwardError::BadChunk { tokens: 0, wanted: 0..0 }));
@@ -158,11 +158,12 @@ fn a_pass_that_cannot_be_made_leaves_the_cache_as_it_was() {
     assert_eq!(pass(&[1; 77], 0..0), Ok(0));
 
     let model = load("llama", config("llama")).unwrap();
-    let mut cache = ExactCache::<f32>::new(model.states(), 4);
+    let mut cache = ExactCache::<f32>::new(model.slots(), 4);
     let mut pass = |tokens: &[u32]| {
-        model.forward(&mut [Chunk { tokens, cache: &mut cache, wanted: 0..0 }]).map(|logits| logits.tokens())
+        model.forward(&[Chunk { tokens, wanted: 0..0 }], &mut cache).map(|logits| logits.tokens())
     };
     assert_eq!(pass(&[1, 2, 3]), Ok(0));
-    assert_eq!(pass(&[1, 2]), Err(ForwardError::Full(CacheFull { held: 3, asked: 2, capacity: 4 })));
+    let full = StateError::new(0, CacheFull { held: 3, asked: 2, capacity: 4 });
+    assert_eq!(pass(&[1, 2]), Err(ForwardError::State(full)));
     assert_eq!(pass(&[1]), Ok(0));
 }

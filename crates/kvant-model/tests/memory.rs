@@ -2,9 +2,8 @@
 //! test, because it looks at the memory of its whole process.
 #![cfg(target_os = "linux")]
 
-use kvant_model::blocks::Chunk;
-use kvant_model::cache::ExactCache;
-use kvant_model::{Checkpoint, DType, LoadOptions, Model};
+use kvant_cpu::{ExactCache, LoadOptions};
+use kvant_model::{Checkpoint, Chunk, DType};
 use std::fmt::Write as _;
 use std::fs;
 use std::io::{BufWriter, Write};
@@ -98,13 +97,12 @@ fn packed_weights_take_the_place_of_the_mapped_ones() {
     let (anonymous, mapped, resident) = (status("RssAnon"), status("RssFile"), status("VmRSS"));
     let checkpoint = Checkpoint::open(folder.path()).unwrap();
     let options = LoadOptions { weights: Some(DType::Int4G32), ..LoadOptions::default() };
-    let model = Model::load(&checkpoint, options).unwrap();
+    let model = kvant_cpu::load(&checkpoint, options).unwrap();
     let peak = status("VmHWM").saturating_sub(resident);
     assert!(peak < packed + largest + SLACK, "loading {file} bytes took {peak}, {packed} of them packed");
 
-    let mut cache = ExactCache::<f32>::new(model.states(), 16);
-    let chunk = Chunk { tokens: &[1, 2, 3], cache: &mut cache, wanted: 2..3 };
-    model.forward(&mut [chunk]).unwrap();
+    let mut cache = ExactCache::<f32>::new(model.slots(), 16);
+    model.forward(&[Chunk { tokens: &[1, 2, 3], wanted: 2..3 }], &mut cache).unwrap();
     let own = status("RssAnon").saturating_sub(anonymous);
     let in_file = status("RssFile").saturating_sub(mapped);
     assert!(own > packed * 9 / 10 && own < packed + SLACK, "{own} bytes of our own for {packed} packed");

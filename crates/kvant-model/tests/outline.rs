@@ -1,6 +1,6 @@
 //! Models from their configuration alone have the tensors that they have in their files.
 
-use kvant_model::{Checkpoint, DType, LoadOptions, Model};
+use kvant_model::{Checkpoint, DType, Description};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
@@ -34,11 +34,14 @@ fn every_architecture_has_the_tensors_and_the_caches_of_its_file() {
             let stored = stored.unwrap_or_else(|| panic!("{}: {name}", folder.display()));
             assert_eq!(outline.tensor(name).unwrap().len(), stored.len(), "{}: {name}", folder.display());
         }
-        let load = |checkpoint| Model::load(checkpoint, LoadOptions::AS_STORED).unwrap();
-        let (of_file, of_outline) = (load(&real), load(&outline));
-        assert_eq!(of_file.states(), of_outline.states());
-        assert_eq!(of_file.vocabulary(), of_outline.vocabulary());
-        let values = |c: &Checkpoint| c.names().map(|name| c.tensor(name).unwrap().len()).sum::<usize>();
+        let [of_file, of_outline] = [&real, &outline].map(|one| Description::of(one).unwrap());
+        assert_eq!(of_file.slots, of_outline.slots);
+        assert_eq!(of_file.vocabulary, of_outline.vocabulary);
+        // Of checkpoints with pictures only the text side is described.
+        let is_text = |name: &&str| !name.starts_with("model.visual.");
+        let values = |c: &Checkpoint| {
+            c.names().filter(is_text).map(|name| c.tensor(name).unwrap().len()).sum::<usize>()
+        };
         assert_eq!(values(&outline), values(&real), "{}", folder.display());
     }
 }

@@ -1,11 +1,10 @@
 //! Synthetic models: files that load, tell the truth about themselves and compute finite numbers.
 
-use kvant_model::blocks::Chunk;
-use kvant_model::cache::ExactCache;
+use kvant_cpu::{ExactCache, LoadOptions};
 use kvant_model::gguf::{Gguf, Writer};
 use kvant_model::synth::{self, LEAST_VOCABULARY, Shape, WeightType};
 use kvant_model::tokenizer::{EncodeOptions, Tokenizer};
-use kvant_model::{Checkpoint, DType, LoadOptions, Model};
+use kvant_model::{Checkpoint, Chunk, DType};
 use std::io::{self, Write};
 
 const TINY: Shape = Shape {
@@ -35,12 +34,12 @@ fn every_weight_type_loads_and_computes_logits_of_ordinary_size() {
     for weights in TYPES {
         for tied in [true, false] {
             let checkpoint = checkpoint(&Shape { tied, ..TINY }, weights);
-            let model = Model::load(&checkpoint, LoadOptions::default()).unwrap();
+            let model = kvant_cpu::load(&checkpoint, LoadOptions::default()).unwrap();
             assert_eq!((model.vocabulary(), model.context()), (300, Some(128)));
             let tokens: Vec<u32> = (0..100).map(|i| i * 7 % 300).collect();
-            let mut cache = ExactCache::<f32>::new(model.states(), tokens.len());
-            let chunk = Chunk { tokens: &tokens, cache: &mut cache, wanted: 0..tokens.len() };
-            let logits = model.forward(&mut [chunk]).unwrap();
+            let mut cache = ExactCache::<f32>::new(model.slots(), tokens.len());
+            let chunk = Chunk { tokens: &tokens, wanted: 0..tokens.len() };
+            let logits = model.forward(&[chunk], &mut cache).unwrap();
             let power = logits.data().iter().map(|z| z * z).sum::<f32>() / logits.data().len() as f32;
             assert!((0.5..2.0).contains(&power), "{weights:?}: {power}");
         }

@@ -1,19 +1,17 @@
-//! Alone in its program: a region runs on one thread while another test's is running.
-
-use kvant_model::blocks::Chunk;
-use kvant_model::cache::ExactCache;
-use kvant_model::{Checkpoint, DType, LoadOptions, Model};
+use kvant_cpu::{ExactBatch, ExactCache, LoadOptions};
+use kvant_model::{Checkpoint, Chunk, DType, Model};
+use kvant_threads::Pool;
 use std::path::Path;
 
 /// Bits of the logits of all tokens, read in chunks of these sizes.
 fn in_chunks(model: &Model, tokens: &[u32], sizes: &[usize]) -> Vec<u32> {
-    let mut cache = ExactCache::<f32>::new(model.states(), tokens.len());
+    let mut cache = ExactCache::<f32>::new(model.slots(), tokens.len());
     let mut found = Vec::new();
     let mut rest = tokens;
     for &size in sizes.iter().cycle() {
         let (chunk, after) = rest.split_at(size.min(rest.len()));
-        let chunk = Chunk { tokens: chunk, cache: &mut cache, wanted: 0..chunk.len() };
-        found.extend(model.forward(&mut [chunk]).unwrap().data().iter().map(|z| z.to_bits()));
+        let chunk = Chunk { tokens: chunk, wanted: 0..chunk.len() };
+        found.extend(model.forward(&[chunk], &mut cache).unwrap().data().iter().map(|z| z.to_bits()));
         rest = after;
         if rest.is_empty() {
             break;
@@ -25,11 +23,10 @@ fn in_chunks(model: &Model, tokens: &[u32], sizes: &[usize]) -> Vec<u32> {
 /// The same in one pass among other sequences.
 fn among_others(model: &Model, tokens: &[u32], others: &[&[u32]]) -> Vec<u32> {
     let mut caches: Vec<_> =
-        (0..=others.len()).map(|_| ExactCache::<f32>::new(model.states(), tokens.len())).collect();
-    let chunks = others.iter().copied().chain([tokens]).zip(&mut caches);
-    let mut chunks: Vec<Chunk<'_>> =
-        chunks.map(|(tokens, cache)| Chunk { tokens, cache, wanted: 0..tokens.len() }).collect();
-    let logits = model.forward(&mut chunks).unwrap();
+        (0..=others.len()).map(|_| ExactCache::<f32>::new(model.slots(), tokens.len())).collect();
+    let chunks = others.iter().copied().chain([tokens]);
+    let chunks: Vec<Chunk<'_>> = chunks.map(|tokens| Chunk { tokens, wanted: 0..tokens.len() }).collect();
+    let logits = model.forward(&chunks, &mut ExactBatch::new(&mut caches)).unwrap();
     let own = logits.tokens() - tokens.len()..logits.tokens();
     own.flat_map(|row| logits.row(row).iter().map(|z| z.to_bits()).collect::<Vec<_>>()).collect()
 }
@@ -40,18 +37,18 @@ fn logits_have_the_same_bits_in_any_chunks_any_batch_and_on_any_number_of_thread
     for name in ["gemma3", "gpt_neox", "qwen2_moe", "smollm2"] {
         for weights in [None, Some(DType::Int8G32), Some(DType::Int4G32)] {
             let options = LoadOptions { weights, ..LoadOptions::default() };
-            let model = Model::load(&Checkpoint::open(root.join(name)).unwrap(), options).unwrap();
+            let model = kvant_cpu::load(&Checkpoint::open(root.join(name)).unwrap(), options).unwrap();
             let tokens: Vec<u32> = (0..40).map(|i| (i * 37 + 5) % model.vocabulary() as u32).collect();
-            kvant_threads::set_threads(1);
             let whole = in_chunks(&model, &tokens, &[40]);
             for threads in [1, 2, 5, 16] {
-                kvant_threads::set_threads(threads);
                 let case = format!("{name} {weights:?} with {threads} threads");
-                for sizes in [&[40][..], &[1], &[16], &[7, 30, 2]] {
-                    assert!(in_chunks(&model, &tokens, sizes) == whole, "{case} in chunks of {sizes:?}");
-                }
-                let others = [&tokens[3..20], &tokens[..1], &tokens[5..]];
-                assert!(among_others(&model, &tokens, &others) == whole, "{case} among others");
+                Pool::new(threads).install(|| {
+                    for sizes in [&[40][..], &[1], &[16], &[7, 30, 2]] {
+                        assert!(in_chunks(&model, &tokens, sizes) == whole, "{case} in chunks of {sizes:?}");
+                    }
+                    let others = [&tokens[3..20], &tokens[..1], &tokens[5..]];
+                    assert!(among_others(&model, &tokens, &others) == whole, "{case} among others");
+                });
             }
         }
     }

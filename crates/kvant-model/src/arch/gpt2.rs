@@ -1,56 +1,49 @@
 //! GPT-2: learned positions, layer norms, fused attention; Hugging Face stores its weights transposed.
 
-use crate::arch::{Network, Parts, usual};
-use crate::blocks::{Activation, Decoder, Embedding, Ffn, Head, Mlp, PreNorm, Projection};
+use crate::arch::{Scope, common};
 use crate::config::{Dims, Key};
+use crate::description::{Activation, Description, Ffn, Inner, Mlp, Projection};
 use crate::error::Result;
 
-pub fn load(parts: &Parts<'_>) -> Result<Box<dyn Network>> {
-    let hyper = parts.hyper();
-    let dims = Dims::read(hyper)?;
+pub fn describe(scope: &Scope<'_>) -> Result<Description> {
+    let config = scope.config();
+    let dims = Dims::read(config)?;
     let hidden = dims.hidden;
-    let inner = hyper.size_if(usual::INNER)?.unwrap_or(4 * hidden);
-    let eps = hyper.positive(usual::LAYER_NORM_EPS)? as f32;
-    let activation = hyper.activation(usual::ACTIVATION, Activation::GeluTanh)?;
-    let scaled = hyper.flag(Key("scale_attn_weights", ""), true)?;
-    let by_depth = hyper.flag(Key("scale_attn_by_inverse_layer_idx", ""), false)?;
+    let inner = config.size_if(common::INNER)?.unwrap_or(4 * hidden);
+    let eps = config.positive(common::LAYER_NORM_EPS)? as f32;
+    let activation = config.activation(common::ACTIVATION, Activation::GeluTanh)?;
+    let scaled = config.flag(Key("scale_attn_weights", ""), true)?;
+    let by_depth = config.flag(Key("scale_attn_by_inverse_layer_idx", ""), false)?;
     // The first releases have no `transformer.` before their names.
-    let body = if parts.has(("transformer.wte", "token_embd"))? {
-        parts.inside(("transformer", ""))
+    let body = if scope.has(("transformer.wte", "token_embd"))? {
+        scope.inside(("transformer", ""))
     } else {
-        parts.inside(("", ""))
+        scope.inside(("", ""))
     };
 
-    let blocks = usual::layers_in(&body, ("h", "blk"), dims.layers, |layer, index| {
+    let layers = common::layers_in(&body, ("h", "blk"), dims.layers, |layer, index| {
         let qkv = layer.linear_transposed(("attn.c_attn", "attn_qkv"), 3 * hidden, hidden)?;
         let output = layer.linear_transposed(("attn.c_proj", "attn_output"), hidden, hidden)?;
-        let mut attention = usual::attention_of(index, &dims, Projection::Fused(qkv), output);
+        let mut attention = common::attention_of(layer, index, &dims, None, Projection::Fused(qkv), output);
         if !scaled {
-            attention.scoring.scale = 1.0;
+            attention.scale = 1.0;
         }
         if by_depth {
-            attention.scoring.scale /= (index + 1) as f32;
+            attention.scale /= (index + 1) as f32;
         }
-        Ok(PreNorm {
-            attention_norm: layer.layer_norm(("ln_1", "attn_norm"), hidden, eps)?,
-            attention,
-            ffn_norm: layer.layer_norm(("ln_2", "ffn_norm"), hidden, eps)?,
-            ffn: Ffn::Dense(Mlp::Plain {
-                up: layer.linear_transposed(("mlp.c_fc", "ffn_up"), inner, hidden)?,
-                down: layer.linear_transposed(("mlp.c_proj", "ffn_down"), hidden, inner)?,
-                activation,
-            }),
-            residual_scale: 1.0,
-        })
+        let attention_norm = layer.layer_norm(("ln_1", "attn_norm"), hidden, eps)?;
+        let ffn_norm = layer.layer_norm(("ln_2", "ffn_norm"), hidden, eps)?;
+        let up = layer.linear_transposed(("mlp.c_fc", "ffn_up"), inner, hidden)?;
+        let down = layer.linear_transposed(("mlp.c_proj", "ffn_down"), hidden, inner)?;
+        let mlp = Mlp::new(Inner::Plain(up), activation, down);
+        Ok(common::pre_normed(attention_norm, attention, ffn_norm, Ffn::Dense(mlp)))
     })?;
-    let context = hyper.size(Key("n_positions|max_position_embeddings", "context_length"))?;
-    let positions = body.weight_of(("wpe", "position_embd"), &[context, hidden])?;
-    let table = usual::token_table(&body, "wte", &dims)?;
-    let head = Head {
-        norm: body.layer_norm(("ln_f", "output_norm"), hidden, eps)?,
-        output: usual::output(parts, "lm_head", &table)?,
-        scale: 1.0,
-        soft_cap: None,
-    };
-    usual::boxed(Decoder { embedding: Embedding::new(table, Some(positions), 1.0)?, blocks, head })
+    let context = config.size(Key("n_positions|max_position_embeddings", "context_length"))?;
+    let positions = body.weight(("wpe", "position_embd"), &[context, hidden])?;
+    let table = common::token_table(&body, "wte", &dims)?;
+    let norm = body.layer_norm(("ln_f", "output_norm"), hidden, eps)?;
+    let output = common::output(scope, "lm_head", &table)?;
+    let mut description = common::framed(scope, &dims, table, layers, norm, output)?;
+    description.embedding.positions = Some(positions);
+    Ok(description)
 }

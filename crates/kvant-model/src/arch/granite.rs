@@ -1,35 +1,51 @@
 //! Granite 3: Llama with four multipliers, on embeddings, residuals, scores and logits.
 
-use crate::arch::usual::{self, Common};
-use crate::arch::{Network, Parts};
-use crate::blocks::{Ffn, Pairing};
-use crate::config::{Key, RopeKeys};
+use crate::arch::Scope;
+use crate::arch::common::{self, Common};
+use crate::config::{Key, ModelConfig, RopeKeys};
+use crate::description::{Description, Ffn, Pairing};
 use crate::error::Result;
-use std::sync::Arc;
 
-pub fn load(parts: &Parts<'_>) -> Result<Box<dyn Network>> {
-    let hyper = parts.hyper();
-    let Common { dims, inner, eps, activation } = Common::read(hyper)?;
-    let attention_bias = hyper.flag(usual::ATTENTION_BIAS, false)?;
-    let mlp_bias = hyper.flag(Key("mlp_bias", ""), false)?;
-    let multiplier = |key| Ok(hyper.positive_if(key)?.map(|m| m as f32));
-    let embedding_scale = multiplier(Key("embedding_multiplier", "embedding_scale"))?.unwrap_or(1.0);
-    let residual_scale = multiplier(Key("residual_multiplier", "residual_scale"))?.unwrap_or(1.0);
-    let logits_divisor = multiplier(Key("logits_scaling", "logit_scale"))?.unwrap_or(1.0);
-    let score_scale = multiplier(Key("attention_multiplier", "attention.scale"))?;
-    let rope = Arc::new(parts.rope(&RopeKeys::usual(Pairing::Neighbours), dims.head_dim)?);
+pub fn describe(scope: &Scope<'_>) -> Result<Description> {
+    let config = scope.config();
+    let Common { dims, inner, eps, activation } = Common::read(config)?;
+    let attention_bias = config.flag(common::ATTENTION_BIAS, false)?;
+    let mlp_bias = config.flag(Key("mlp_bias", ""), false)?;
+    let scales = Multipliers::read(config)?;
+    let rope = scope.rope(&RopeKeys::usual(Pairing::Neighbours), dims.head_dim)?;
 
-    let blocks = usual::layers(parts, dims.layers, |layer, index| {
-        let mut attention = usual::attention(layer, index, &dims, attention_bias, attention_bias)?;
-        attention.rope = Some(rope.clone());
-        attention.scoring.scale = score_scale.unwrap_or_else(|| dims.score_scale());
-        let mlp = usual::gated_mlp(layer, dims.hidden, inner, activation, mlp_bias)?;
-        let mut block = usual::prenorm(layer, &dims, eps, attention, Ffn::Dense(mlp))?;
-        block.residual_scale = residual_scale;
-        Ok(block)
+    let layers = common::layers(scope, dims.layers, |layer, index| {
+        let mut attention = common::attention(layer, index, &dims, None, (attention_bias, attention_bias))?;
+        attention.rope = Some(rope);
+        attention.scale = scales.score.unwrap_or_else(|| dims.score_scale());
+        let mlp = common::gated_mlp(layer, dims.hidden, inner, activation, mlp_bias)?;
+        let mut described = common::pre_norm(layer, &dims, eps, attention, Ffn::Dense(mlp))?;
+        described.residuals.iter_mut().for_each(|residual| residual.scale = scales.residual);
+        Ok(described)
     })?;
-    let mut decoder = usual::decoder(parts, &dims, blocks, 0.0)?;
-    decoder.embedding = decoder.embedding.scaled(embedding_scale);
-    decoder.head.scale = 1.0 / logits_divisor;
-    usual::boxed(decoder)
+    let mut description = common::decoder(scope, &dims, layers, 0.0)?;
+    description.embedding.scale = scales.embedding;
+    description.head.scale = 1.0 / scales.logits_divisor;
+    Ok(description)
+}
+
+/// The multipliers of the Granite family.
+pub struct Multipliers {
+    pub embedding: f32,
+    pub residual: f32,
+    pub logits_divisor: f32,
+    /// Of scores, in place of the usual one.
+    pub score: Option<f32>,
+}
+
+impl Multipliers {
+    pub fn read(config: &ModelConfig<'_>) -> Result<Self> {
+        let multiplier = |key| Ok(config.positive_if(key)?.map(|m| m as f32));
+        Ok(Self {
+            embedding: multiplier(Key("embedding_multiplier", "embedding_scale"))?.unwrap_or(1.0),
+            residual: multiplier(Key("residual_multiplier", "residual_scale"))?.unwrap_or(1.0),
+            logits_divisor: multiplier(Key("logits_scaling", "logit_scale"))?.unwrap_or(1.0),
+            score: multiplier(Key("attention_multiplier", "attention.scale"))?,
+        })
+    }
 }

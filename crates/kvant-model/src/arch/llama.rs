@@ -3,31 +3,30 @@
 //! GGUF calls Mistral and Mixtral `llama` too; a window or experts in the metadata tell them apart. Its
 //! converters put the two channels of a rotated pair side by side.
 
-use crate::arch::usual::{self, Common};
-use crate::arch::{Network, Parts, mistral, mixtral};
-use crate::blocks::{Ffn, Pairing};
+use crate::arch::common::{self, Common};
+use crate::arch::{Scope, mistral, mixtral};
 use crate::config::{Key, RopeKeys};
+use crate::description::{Description, Ffn, Pairing};
 use crate::error::Result;
-use std::sync::Arc;
 
-pub fn load(parts: &Parts<'_>) -> Result<Box<dyn Network>> {
-    let hyper = parts.hyper();
-    if hyper.is_gguf() && hyper.count(usual::EXPERTS)?.is_some() {
-        return mixtral::load(parts);
+pub fn describe(scope: &Scope<'_>) -> Result<Description> {
+    let config = scope.config();
+    if config.is_gguf() && config.count(common::EXPERTS)?.is_some() {
+        return mixtral::describe(scope);
     }
-    if hyper.is_gguf() && hyper.count(usual::WINDOW)?.is_some() {
-        return mistral::load(parts);
+    if config.is_gguf() && config.count(common::WINDOW)?.is_some() {
+        return mistral::describe(scope);
     }
-    let Common { dims, inner, eps, activation } = Common::read(hyper)?;
-    let attention_bias = hyper.flag(usual::ATTENTION_BIAS, false)?;
-    let mlp_bias = hyper.flag(Key("mlp_bias", ""), false)?;
-    let rope = Arc::new(parts.rope(&RopeKeys::usual(Pairing::Neighbours), dims.head_dim)?);
+    let Common { dims, inner, eps, activation } = Common::read(config)?;
+    let attention_bias = config.flag(common::ATTENTION_BIAS, false)?;
+    let mlp_bias = config.flag(Key("mlp_bias", ""), false)?;
+    let rope = scope.rope(&RopeKeys::usual(Pairing::Neighbours), dims.head_dim)?;
 
-    let blocks = usual::layers(parts, dims.layers, |layer, index| {
-        let mut attention = usual::attention(layer, index, &dims, attention_bias, attention_bias)?;
-        attention.rope = Some(rope.clone());
-        let mlp = usual::gated_mlp(layer, dims.hidden, inner, activation, mlp_bias)?;
-        usual::prenorm(layer, &dims, eps, attention, Ffn::Dense(mlp))
+    let layers = common::layers(scope, dims.layers, |layer, index| {
+        let mut attention = common::attention(layer, index, &dims, None, (attention_bias, attention_bias))?;
+        attention.rope = Some(rope);
+        let mlp = common::gated_mlp(layer, dims.hidden, inner, activation, mlp_bias)?;
+        common::pre_norm(layer, &dims, eps, attention, Ffn::Dense(mlp))
     })?;
-    usual::boxed(usual::decoder(parts, &dims, blocks, 0.0)?)
+    common::decoder(scope, &dims, layers, 0.0)
 }

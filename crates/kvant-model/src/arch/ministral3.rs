@@ -1,28 +1,26 @@
 //! Ministral 3: Llama whose queries grow a little with their position. Its GGUF files are called `mistral3`.
 
-use crate::arch::usual::{self, Common};
-use crate::arch::{Network, Parts};
-use crate::blocks::{Ffn, Pairing};
+use crate::arch::Scope;
+use crate::arch::common::{self, Common};
 use crate::config::{RopeKeys, query_gain};
+use crate::description::{Description, Ffn, Pairing};
 use crate::error::Result;
-use std::sync::Arc;
 
-pub fn load(parts: &Parts<'_>) -> Result<Box<dyn Network>> {
-    let hyper = parts.hyper();
-    let Common { dims, inner, eps, activation } = Common::read(hyper)?;
-    let windows = usual::windows(hyper, dims.layers, |_| true)?;
-    let gain = query_gain(hyper)?;
-    let rope = parts.rope(&RopeKeys::usual(Pairing::Neighbours), dims.head_dim)?;
+pub fn describe(scope: &Scope<'_>) -> Result<Description> {
+    let config = scope.config();
+    let Common { dims, inner, eps, activation } = Common::read(config)?;
+    let windows = common::windows(config, dims.layers, |_| true)?;
+    let gain = query_gain(config)?;
+    let rope = scope.read_rope(&RopeKeys::usual(Pairing::Neighbours), dims.head_dim)?;
     // Its two multipliers of YaRN cancel out; GGUF files do not carry them.
-    let rope = Arc::new(if hyper.is_gguf() { rope.without_amplitude() } else { rope });
+    let rope = scope.add_rope(if config.is_gguf() { rope.without_amplitude() } else { rope });
 
-    let blocks = usual::layers(parts, dims.layers, |layer, index| {
-        let mut attention = usual::attention(layer, index, &dims, false, false)?;
-        attention.rope = Some(rope.clone());
+    let layers = common::layers(scope, dims.layers, |layer, index| {
+        let mut attention = common::attention(layer, index, &dims, windows[index], (false, false))?;
+        attention.rope = Some(rope);
         attention.query_gain = gain;
-        attention.shape.window = windows[index];
-        let mlp = usual::gated_mlp(layer, dims.hidden, inner, activation, false)?;
-        usual::prenorm(layer, &dims, eps, attention, Ffn::Dense(mlp))
+        let mlp = common::gated_mlp(layer, dims.hidden, inner, activation, false)?;
+        common::pre_norm(layer, &dims, eps, attention, Ffn::Dense(mlp))
     })?;
-    usual::boxed(usual::decoder(parts, &dims, blocks, 0.0)?)
+    common::decoder(scope, &dims, layers, 0.0)
 }

@@ -1,108 +1,129 @@
 //! Architectures: one file each, and the table that finds them by name.
 //!
-//! A file reads its hyper-parameters and tensors through [`Parts`], under their names in both formats, and
-//! assembles a [`Network`] from [`crate::blocks`]. To add one: write the file, add its line to [`REGISTRY`].
-//! Most are a [`crate::blocks::Decoder`] of [`crate::blocks::PreNorm`] layers; a file whose layers differ has a
-//! [`crate::blocks::Block`] of its own, and one whose frame differs too (inputs for every layer, for instance)
-//! implements [`Network`] itself.
+//! A file reads its hyper-parameters and names its tensors through a [`Scope`], under their names in both formats, and
+//! yields a [`Description`]. To add one: write the file, add its line to [`REGISTRY`]. Nothing in it knows which backend
+//! will run the model.
 
+mod common;
+mod deepseek_v2;
+mod deepseek_v3;
+mod ernie4_5;
+mod ernie4_5_moe;
+mod exaone4;
+mod falcon_h1;
 mod gemma;
 mod gemma2;
 mod gemma3;
+mod glm4_moe;
+mod glm4_moe_lite;
 mod gpt2;
 mod gpt_neox;
+mod gpt_oss;
 mod granite;
+mod granitemoehybrid;
+mod hunyuan_v1_dense;
+mod latent;
+mod lfm2;
+mod lfm2_moe;
 mod llama;
+mod minimax_m2;
 mod ministral3;
 mod mistral;
+mod mistral4;
 mod mixtral;
+mod nemotron_h;
 mod olmo2;
-mod parts;
+mod olmo3;
 mod phi3;
 mod qwen2;
 mod qwen2_moe;
 mod qwen3;
+mod qwen3_5;
+mod qwen3_5_moe;
 mod qwen3_moe;
+mod qwen3_next;
+mod qwen3_vl;
+mod recurrent;
+mod scope;
+mod seed_oss;
 mod smollm3;
 mod starcoder2;
-mod usual;
 
-pub use parts::{ActivationType, LoadOptions, Name, Parts};
+pub use scope::{Name, Scope};
 
-use crate::blocks::{Pass, Rows, ScoreTraits};
-use crate::cache::LayerState;
+use crate::checkpoint::Checkpoint;
+use crate::config::ModelConfig;
+use crate::description::Description;
 use crate::error::{LoadError, Result};
 
-/// A loaded network.
-pub trait Network: Send + Sync {
-    /// Number of token ids.
-    fn vocabulary(&self) -> usize;
-
-    /// The first position the network cannot represent at all; `None` where only quality suffers.
-    fn position_limit(&self) -> Option<usize>;
-
-    /// What a sequence's cache has to hold, entry by entry.
-    fn states(&self) -> Vec<LayerState>;
-
-    /// How every attention layer makes scores.
-    fn score_traits(&self) -> Vec<ScoreTraits>;
-
-    /// The output weights of every attention layer that reads this entry of the cache, each `(hidden, heads · value_dim)`.
-    fn output_weights(&self, entry: usize) -> Vec<Rows>;
-
-    /// Runs the layers; the result is `(tokens, hidden)`, after the last norm.
-    fn hidden(&self, pass: &mut Pass<'_, '_>) -> Rows;
-
-    /// `(rows, hidden)` to `(rows, vocabulary)`.
-    fn logits(&self, hidden: &Rows) -> Rows;
-}
-
-/// An architecture kvant can run.
+/// An architecture kvant can describe.
 pub struct Architecture {
     /// Its `model_type` in `config.json`.
     pub config_name: &'static str,
-    /// Its `general.architecture` in GGUF; empty where GGUF files use another architecture's.
+    /// Its `general.architecture` in GGUF; empty where GGUF files use another architecture's, or cannot be read yet.
     pub gguf_name: &'static str,
-    load: fn(&Parts<'_>) -> Result<Box<dyn Network>>,
+    describe: fn(&Scope<'_>) -> Result<Description>,
 }
 
 const fn entry(
     config_name: &'static str,
     gguf_name: &'static str,
-    load: fn(&Parts<'_>) -> Result<Box<dyn Network>>,
+    describe: fn(&Scope<'_>) -> Result<Description>,
 ) -> Architecture {
-    Architecture { config_name, gguf_name, load }
+    Architecture { config_name, gguf_name, describe }
 }
 
 /// Every architecture, by the names files give it.
 pub const REGISTRY: &[Architecture] = &[
-    entry("gemma", "gemma", gemma::load),
-    entry("gemma2", "gemma2", gemma2::load),
-    entry("gemma3_text", "gemma3", gemma3::load),
-    entry("gpt2", "gpt2", gpt2::load),
-    entry("gpt_neox", "gptneox", gpt_neox::load),
-    entry("granite", "granite", granite::load),
-    entry("llama", "llama", llama::load),
-    entry("ministral3", "mistral3", ministral3::load),
-    entry("mistral", "", mistral::load),
-    entry("mixtral", "", mixtral::load),
-    entry("olmo2", "olmo2", olmo2::load),
-    entry("phi3", "phi3", phi3::load),
-    entry("qwen2", "qwen2", qwen2::load),
-    entry("qwen2_moe", "qwen2moe", qwen2_moe::load),
-    entry("qwen3", "qwen3", qwen3::load),
-    entry("qwen3_moe", "qwen3moe", qwen3_moe::load),
-    entry("smollm3", "smollm3", smollm3::load),
-    entry("starcoder2", "starcoder2", starcoder2::load),
+    entry("deepseek_v2", "", deepseek_v2::describe),
+    entry("deepseek_v3", "", deepseek_v3::describe),
+    entry("ernie4_5", "ernie4_5", ernie4_5::describe),
+    entry("ernie4_5_moe", "ernie4_5-moe", ernie4_5_moe::describe),
+    entry("exaone4", "exaone4", exaone4::describe),
+    entry("falcon_h1", "", falcon_h1::describe),
+    entry("gemma", "gemma", gemma::describe),
+    entry("gemma2", "gemma2", gemma2::describe),
+    entry("gemma3_text", "gemma3", gemma3::describe),
+    entry("glm4_moe", "glm4moe", glm4_moe::describe),
+    entry("glm4_moe_lite", "", glm4_moe_lite::describe),
+    entry("gpt2", "gpt2", gpt2::describe),
+    entry("gpt_neox", "gptneox", gpt_neox::describe),
+    entry("gpt_oss", "gpt-oss", gpt_oss::describe),
+    entry("granite", "granite", granite::describe),
+    entry("granitemoehybrid", "", granitemoehybrid::describe),
+    entry("hunyuan_v1_dense", "hunyuan-dense", hunyuan_v1_dense::describe),
+    entry("lfm2", "", lfm2::describe),
+    entry("lfm2_moe", "", lfm2_moe::describe),
+    entry("llama", "llama", llama::describe),
+    entry("minimax_m2", "minimax-m2", minimax_m2::describe),
+    entry("ministral3", "mistral3", ministral3::describe),
+    entry("mistral", "", mistral::describe),
+    entry("mistral4", "", mistral4::describe),
+    entry("mixtral", "", mixtral::describe),
+    entry("nemotron_h", "", nemotron_h::describe),
+    entry("olmo2", "olmo2", olmo2::describe),
+    entry("olmo3", "", olmo3::describe),
+    entry("phi3", "phi3", phi3::describe),
+    entry("qwen2", "qwen2", qwen2::describe),
+    entry("qwen2_moe", "qwen2moe", qwen2_moe::describe),
+    entry("qwen3", "qwen3", qwen3::describe),
+    entry("qwen3_5_moe_text", "", qwen3_5_moe::describe),
+    entry("qwen3_5_text", "", qwen3_5::describe),
+    entry("qwen3_moe", "qwen3moe", qwen3_moe::describe),
+    entry("qwen3_next", "", qwen3_next::describe),
+    entry("qwen3_vl", "qwen3vl", qwen3_vl::describe),
+    entry("seed_oss", "seed_oss", seed_oss::describe),
+    entry("smollm3", "smollm3", smollm3::describe),
+    entry("starcoder2", "starcoder2", starcoder2::describe),
 ];
 
 impl Architecture {
-    /// The architecture a checkpoint names, or an error of kind
+    /// The architecture that a configuration names, or an error of kind
     /// [`Unsupported`](crate::error::LoadErrorKind::Unsupported) with that name.
-    pub fn of(parts: &Parts<'_>) -> Result<&'static Self> {
-        let name = parts.hyper().architecture()?;
+    pub fn of(config: &ModelConfig<'_>) -> Result<&'static Self> {
+        let name = config.architecture()?;
         let is = |known: &&Architecture| {
-            let own = if parts.hyper().is_gguf() { known.gguf_name } else { known.config_name };
+            let own = if config.is_gguf() { known.gguf_name } else { known.config_name };
             own == name
         };
         REGISTRY.iter().find(is).ok_or_else(|| {
@@ -113,9 +134,17 @@ impl Architecture {
             ))
         })
     }
+}
 
-    /// Loads a checkpoint of this architecture.
-    pub fn load(&self, parts: &Parts<'_>) -> Result<Box<dyn Network>> {
-        (self.load)(parts)
+impl Description {
+    /// What a checkpoint describes. Weights are not read; where they are there, every tensor is held against them.
+    ///
+    /// # Errors
+    /// If the architecture is unknown, a hyper-parameter is missing or out of range, or a tensor is missing or of another shape.
+    pub fn of(checkpoint: &Checkpoint) -> Result<Self> {
+        let scope = Scope::new(checkpoint)?;
+        let architecture = Architecture::of(scope.config())?;
+        let description = (architecture.describe)(&scope)?;
+        Ok(Self { architecture: architecture.config_name, ..description })
     }
 }

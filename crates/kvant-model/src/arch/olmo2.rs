@@ -1,52 +1,41 @@
-//! OLMo 2: norms after attention and perceptron instead of before, and over all heads of queries and of keys.
+//! OLMo 2: norms after attention and perceptron instead of before, and over all heads of queries and of keys. GGUF files of
+//! OLMo 3 have its name too, and a window.
 
-use crate::arch::usual::{self, Common};
-use crate::arch::{Network, Parts};
-use crate::blocks::{Attention, Block, Mlp, Norm, Pairing, Pass, Rows};
-use crate::config::RopeKeys;
+use crate::arch::common::{self, Common};
+use crate::arch::{Scope, olmo3};
+use crate::config::{Dims, RopeKeys};
+use crate::description::{Attention, Branch, Description, Ffn, Layer, Mixer, Mlp, Pairing, Residual};
 use crate::error::Result;
-use std::sync::Arc;
 
-/// `x += norm(attention(x)); x += norm(mlp(x))`.
-struct PostNorm {
-    attention: Attention,
-    after_attention: Norm,
-    mlp: Mlp,
-    after_mlp: Norm,
-}
-
-impl Block for PostNorm {
-    fn forward(&self, x: &mut Rows, pass: &mut Pass<'_, '_>) {
-        let mut attended = self.attention.forward(x, pass);
-        self.after_attention.in_place(&mut attended);
-        x.add_scaled(&attended, 1.0);
-        let mut fed = self.mlp.forward(x);
-        self.after_mlp.in_place(&mut fed);
-        x.add_scaled(&fed, 1.0);
+pub fn describe(scope: &Scope<'_>) -> Result<Description> {
+    if scope.config().count(common::WINDOW)?.is_some() {
+        return olmo3::describe(scope);
     }
+    let config = scope.config();
+    let Common { dims, inner, eps, activation } = Common::read(config)?;
+    let bias = config.flag(common::ATTENTION_BIAS, false)?;
+    let rope = scope.rope(&RopeKeys::usual(Pairing::Halves), dims.head_dim)?;
 
-    fn attention(&self) -> Option<&Attention> {
-        Some(&self.attention)
-    }
-}
-
-pub fn load(parts: &Parts<'_>) -> Result<Box<dyn Network>> {
-    let hyper = parts.hyper();
-    let Common { dims, inner, eps, activation } = Common::read(hyper)?;
-    let bias = hyper.flag(usual::ATTENTION_BIAS, false)?;
-    let rope = Arc::new(parts.rope(&RopeKeys::usual(Pairing::Halves), dims.head_dim)?);
-
-    let blocks = usual::layers(parts, dims.layers, |layer, index| {
-        let mut attention = usual::attention(layer, index, &dims, bias, bias)?;
-        attention.qk_norm = Some(usual::qk_norm(layer, dims.query_width(), dims.kv_width(), eps, 0.0)?);
-        attention.rope = Some(rope.clone());
-        let norm = |name| layer.rms_norm(name, dims.hidden, eps, 0.0);
-        Ok(PostNorm {
-            attention,
-            after_attention: norm(("post_attention_layernorm", "post_attention_norm"))?,
-            mlp: usual::gated_mlp(layer, dims.hidden, inner, activation, false)?,
-            after_mlp: norm(("post_feedforward_layernorm", "post_ffw_norm"))?,
-        })
+    let layers = common::layers(scope, dims.layers, |layer, index| {
+        let mut attention = common::attention(layer, index, &dims, None, (bias, bias))?;
+        (attention.q_norm, attention.k_norm) =
+            common::qk_norm(layer, (dims.query_width(), dims.kv_width()), eps, 0.0)?;
+        attention.rope = Some(rope);
+        let mlp = common::gated_mlp(layer, dims.hidden, inner, activation, false)?;
+        post_norm(layer, &dims, eps, attention, mlp)
     })?;
-    usual::boxed(usual::decoder(parts, &dims, blocks, 0.0)?)
+    common::decoder(scope, &dims, layers, 0.0)
+}
+
+/// A layer with norms after its parts alone: `x += norm(attention(x)); x += norm(mlp(x))`.
+pub fn post_norm(layer: &Scope<'_>, dims: &Dims, eps: f32, attention: Attention, mlp: Mlp) -> Result<Layer> {
+    let after = |name, mixer| {
+        let after = Some(layer.rms_norm(name, dims.hidden, eps, 0.0)?);
+        Ok(Residual::of(Branch::new(None, mixer, after)))
+    };
+    let residuals = vec![
+        after(("post_attention_layernorm", "post_attention_norm"), Mixer::Attention(Box::new(attention)))?,
+        after(("post_feedforward_layernorm", "post_ffw_norm"), Mixer::Ffn(Ffn::Dense(mlp)))?,
+    ];
+    Ok(Layer { residuals })
 }

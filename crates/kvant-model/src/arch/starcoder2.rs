@@ -1,44 +1,33 @@
 //! StarCoder 2: layer norms, biases everywhere, a plain GELU perceptron, a window on every layer.
 
-use crate::arch::{Network, Parts, usual};
-use crate::blocks::{Activation, Decoder, Embedding, Ffn, Head, Mlp, Pairing, PreNorm};
+use crate::arch::{Scope, common};
 use crate::config::{Dims, Key, RopeKeys};
+use crate::description::{Activation, Description, Ffn, Inner, Mlp, Pairing};
 use crate::error::Result;
-use std::sync::Arc;
 
-pub fn load(parts: &Parts<'_>) -> Result<Box<dyn Network>> {
-    let hyper = parts.hyper();
-    let dims = Dims::read(hyper)?;
+pub fn describe(scope: &Scope<'_>) -> Result<Description> {
+    let config = scope.config();
+    let dims = Dims::read(config)?;
     let hidden = dims.hidden;
-    let inner = hyper.size(usual::INNER)?;
-    let eps = hyper.positive(usual::LAYER_NORM_EPS)? as f32;
-    let activation = hyper.activation(usual::ACTIVATION, Activation::GeluTanh)?;
-    let bias = hyper.flag(Key("use_bias", ""), true)?;
-    let windows = usual::windows(hyper, dims.layers, |_| true)?;
-    let rope = Arc::new(parts.rope(&RopeKeys::usual(Pairing::Halves), dims.head_dim)?);
+    let inner = config.size(common::INNER)?;
+    let eps = config.positive(common::LAYER_NORM_EPS)? as f32;
+    let activation = config.activation(common::ACTIVATION, Activation::GeluTanh)?;
+    let bias = config.flag(Key("use_bias", ""), true)?;
+    let windows = common::windows(config, dims.layers, |_| true)?;
+    let rope = scope.rope(&RopeKeys::usual(Pairing::Halves), dims.head_dim)?;
 
-    let blocks = usual::layers(parts, dims.layers, |layer, index| {
-        let mut attention = usual::attention(layer, index, &dims, bias, bias)?;
-        attention.rope = Some(rope.clone());
-        attention.shape.window = windows[index];
-        Ok(PreNorm {
-            attention_norm: layer.layer_norm(("input_layernorm", "attn_norm"), hidden, eps)?,
-            attention,
-            ffn_norm: layer.layer_norm(("post_attention_layernorm", "ffn_norm"), hidden, eps)?,
-            ffn: Ffn::Dense(Mlp::Plain {
-                up: layer.linear(("mlp.c_fc", "ffn_up"), inner, hidden, bias)?,
-                down: layer.linear(("mlp.c_proj", "ffn_down"), hidden, inner, bias)?,
-                activation,
-            }),
-            residual_scale: 1.0,
-        })
+    let layers = common::layers(scope, dims.layers, |layer, index| {
+        let mut attention = common::attention(layer, index, &dims, windows[index], (bias, bias))?;
+        attention.rope = Some(rope);
+        let attention_norm = layer.layer_norm(("input_layernorm", "attn_norm"), hidden, eps)?;
+        let ffn_norm = layer.layer_norm(("post_attention_layernorm", "ffn_norm"), hidden, eps)?;
+        let up = layer.linear(("mlp.c_fc", "ffn_up"), inner, hidden, bias)?;
+        let down = layer.linear(("mlp.c_proj", "ffn_down"), hidden, inner, bias)?;
+        let mlp = Mlp::new(Inner::Plain(up), activation, down);
+        Ok(common::pre_normed(attention_norm, attention, ffn_norm, Ffn::Dense(mlp)))
     })?;
-    let table = usual::token_table(parts, "model.embed_tokens", &dims)?;
-    let head = Head {
-        norm: parts.layer_norm(("model.norm", "output_norm"), hidden, eps)?,
-        output: usual::output(parts, "lm_head", &table)?,
-        scale: 1.0,
-        soft_cap: None,
-    };
-    usual::boxed(Decoder { embedding: Embedding::new(table, None, 1.0)?, blocks, head })
+    let table = common::token_table(scope, "model.embed_tokens", &dims)?;
+    let norm = scope.layer_norm(("model.norm", "output_norm"), hidden, eps)?;
+    let output = common::output(scope, "lm_head", &table)?;
+    common::framed(scope, &dims, table, layers, norm, output)
 }

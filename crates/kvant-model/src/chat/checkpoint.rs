@@ -1,7 +1,7 @@
 //! The chat template that comes with a checkpoint.
 
 use super::{ChatTemplate, template_of_tokenizer_config};
-use crate::checkpoint::{Checkpoint, Description};
+use crate::checkpoint::{Checkpoint, ConfigSource};
 use crate::error::{LoadError, Result};
 
 impl ChatTemplate {
@@ -11,12 +11,12 @@ impl ChatTemplate {
     /// If there is one that cannot be read.
     pub fn of(checkpoint: &Checkpoint) -> Result<Option<Self>> {
         let refused = |e: super::ChatError| LoadError::malformed(e.to_string()).in_file(checkpoint.path());
-        let text = match checkpoint.description() {
-            Description::Gguf(metadata) => metadata
+        let text = match checkpoint.config() {
+            ConfigSource::Gguf(metadata) => metadata
                 .get::<&str>("tokenizer.chat_template")
                 .map_err(|e| e.in_file(checkpoint.path()))?
                 .map(str::to_owned),
-            Description::Config(_) => match checkpoint.companion_text("chat_template.jinja")? {
+            ConfigSource::Config(_) => match checkpoint.companion_text("chat_template.jinja")? {
                 Some(text) => Some(text),
                 None => match checkpoint.companion_text("tokenizer_config.json")? {
                     Some(config) => template_of_tokenizer_config(&config).map_err(refused)?,

@@ -1,6 +1,6 @@
 //! The sizes every decoder has.
 
-use super::{Hyper, Key};
+use super::{Key, ModelConfig};
 use crate::error::Result;
 
 /// Sizes common to all architectures here.
@@ -23,28 +23,32 @@ impl Dims {
     const LAYERS: Key = Key("num_hidden_layers|n_layer", "block_count");
     const HEADS: Key = Key("num_attention_heads|n_head", "attention.head_count");
     const KV_HEADS: Key = Key("num_key_value_heads", "attention.head_count_kv");
-    const HEAD_DIM: Key = Key("head_dim", "attention.key_length");
+    const HEAD_DIM: Key = Key("head_dim|qk_head_dim|qk_rope_head_dim", "attention.key_length");
 
     /// Reads and checks them.
-    pub fn read(hyper: &Hyper<'_>) -> Result<Self> {
-        let hidden = hyper.size(Self::HIDDEN)?;
-        let layers = hyper.size(Self::LAYERS)?;
-        let heads = hyper.size(Self::HEADS)?;
-        let kv_heads = hyper.size_if(Self::KV_HEADS)?.unwrap_or(heads);
+    pub fn read(config: &ModelConfig<'_>) -> Result<Self> {
+        Self::with_layers(config, config.size(Self::LAYERS)?)
+    }
+
+    /// The same for configurations that tell the number of layers in another way.
+    pub fn with_layers(config: &ModelConfig<'_>, layers: usize) -> Result<Self> {
+        let hidden = config.size(Self::HIDDEN)?;
+        let heads = config.size(Self::HEADS)?;
+        let kv_heads = config.size_if(Self::KV_HEADS)?.unwrap_or(heads);
         if !heads.is_multiple_of(kv_heads) {
             let why = format!("{kv_heads} key-value heads do not divide {heads} query heads");
-            return Err(hyper.refused(Self::KV_HEADS, why));
+            return Err(config.refused(Self::KV_HEADS, why));
         }
-        let head_dim = match hyper.size_if(Self::HEAD_DIM)? {
+        let head_dim = match config.size_if(Self::HEAD_DIM)? {
             Some(head_dim) => head_dim,
             None if hidden.is_multiple_of(heads) => hidden / heads,
             None => {
                 let why = format!("is missing, and {heads} heads do not divide the hidden size {hidden}");
-                return Err(hyper.refused(Self::HEAD_DIM, why));
+                return Err(config.refused(Self::HEAD_DIM, why));
             }
         };
         if heads.saturating_mul(head_dim) > super::MAX_SIZE {
-            return Err(hyper.refused(Self::HEAD_DIM, format!("{heads} heads of {head_dim} are too wide")));
+            return Err(config.refused(Self::HEAD_DIM, format!("{heads} heads of {head_dim} are too wide")));
         }
         Ok(Self { hidden, layers, heads, kv_heads, head_dim })
     }

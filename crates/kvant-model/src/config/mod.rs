@@ -1,20 +1,25 @@
-//! Hyper-parameters, read alike from `config.json` (old and new spelling) and from GGUF metadata.
+//! ModelConfig-parameters, read alike from `config.json` (old and new spelling) and from GGUF metadata.
 //!
 //! An architecture asks for a parameter by a [`Key`] that gives its name in both formats, and gets a checked
 //! value or an error that names the key it looked for. Nothing here believes a file: sizes are positive and
 //! bounded, numbers finite, and what does not divide is refused before anything is allocated for it.
 
 mod dims;
+mod json;
 mod rope;
 
 pub use dims::Dims;
-pub use rope::{RopeKeys, query_gain};
+pub use json::parse_json;
+pub use rope::{RopeKeys, query_gain, yarn_score_gain};
 
-use crate::blocks::Activation;
-use crate::checkpoint::Description;
+use crate::checkpoint::ConfigSource;
+use crate::description::Activation;
 use crate::error::{LoadError, Result};
 use crate::gguf::{Metadata, Value};
 use serde_json::{Map, Value as Json};
+
+/// Where a multimodal configuration keeps the parameters of its text side.
+pub const TEXT_CONFIG: &str = "text_config";
 
 /// No extent, count or context of a real model is larger.
 pub(crate) const MAX_SIZE: usize = 1 << 24;
@@ -24,9 +29,9 @@ pub(crate) const MAX_SIZE: usize = 1 << 24;
 #[derive(Debug, Clone, Copy)]
 pub struct Key(pub &'static str, pub &'static str);
 
-/// The hyper-parameters of a checkpoint.
+/// The config-parameters of a checkpoint.
 #[derive(Clone, Copy)]
-pub struct Hyper<'a> {
+pub struct ModelConfig<'a> {
     source: Source<'a>,
 }
 
@@ -36,7 +41,7 @@ enum Source<'a> {
     Gguf { metadata: &'a Metadata, architecture: &'a str },
 }
 
-/// A value of either format, as much of it as hyper-parameters need.
+/// A value of either format, as much of it as config-parameters need.
 enum Setting {
     Flag(bool),
     Number(f64),
@@ -45,13 +50,13 @@ enum Setting {
     Table,
 }
 
-impl<'a> Hyper<'a> {
+impl<'a> ModelConfig<'a> {
     /// The parameters a checkpoint describes itself by.
-    pub fn new(description: Description<'a>) -> Result<Self> {
-        let source = match description {
-            Description::Gguf(metadata) => Source::Gguf { metadata, architecture: metadata.architecture()? },
-            Description::Config(Json::Object(map)) => Source::Json(map),
-            Description::Config(_) => {
+    pub fn new(source: ConfigSource<'a>) -> Result<Self> {
+        let source = match source {
+            ConfigSource::Gguf(metadata) => Source::Gguf { metadata, architecture: metadata.architecture()? },
+            ConfigSource::Config(Json::Object(map)) => Source::Json(map),
+            ConfigSource::Config(_) => {
                 return Err(LoadError::malformed("config.json does not hold an object"));
             }
         };
@@ -95,6 +100,14 @@ impl<'a> Hyper<'a> {
         Ok(count.filter(|&n| n > 0))
     }
 
+    /// A whole number that may be negative or absent.
+    pub fn integer(&self, key: Key) -> Result<Option<i64>> {
+        self.get(key, "a whole number within ±16777216", |setting| {
+            let n = number(setting)?;
+            (n.fract() == 0.0 && n.abs() <= MAX_SIZE as f64).then_some(n as i64)
+        })
+    }
+
     /// A positive, finite number that must be there.
     pub fn positive(&self, key: Key) -> Result<f64> {
         self.positive_if(key)?.ok_or_else(|| self.missing(key))
@@ -128,12 +141,26 @@ impl<'a> Hyper<'a> {
         })
     }
 
+    /// A list of texts, of any length.
+    pub fn all_texts(&self, key: Key) -> Result<Option<Vec<String>>> {
+        self.get(key, "a list of texts", |setting| {
+            let text = |item| if let Setting::Text(text) = item { Some(text) } else { None };
+            list(setting)?.into_iter().map(text).collect()
+        })
+    }
+
     /// A list with one text per layer.
     pub fn texts(&self, key: Key, layers: usize) -> Result<Option<Vec<String>>> {
-        self.get(key, &format!("a list of {layers} texts, one per layer"), |setting| {
-            let text = |item| if let Setting::Text(text) = item { Some(text) } else { None };
-            list(setting)?.into_iter().map(text).collect::<Option<Vec<_>>>().filter(|l| l.len() == layers)
-        })
+        match self.all_texts(key)? {
+            Some(texts) if texts.len() != layers => {
+                let found = texts.len();
+                Err(self.refused(
+                    key,
+                    format!("a list of {layers} texts, one per layer, is needed, {found} were found"),
+                ))
+            }
+            texts => Ok(texts),
+        }
     }
 
     /// A list of whole numbers, of any length.
@@ -198,12 +225,21 @@ impl<'a> Hyper<'a> {
         }
     }
 
+    /// The parameters inside the object `key`; the same ones for GGUF files, which do not nest.
+    pub fn nested(&self, key: &'static str) -> Result<Self> {
+        match (self.is_gguf(), self.table(key)?) {
+            (true, _) => Ok(*self),
+            (false, Some(table)) => Ok(table),
+            (false, None) => Err(LoadError::missing(format!("config.json: key {key:?} is missing"))),
+        }
+    }
+
     /// The sub-table `key` of a `config.json`, as parameters of its own.
-    fn table(&self, key: &str) -> Result<Option<Hyper<'a>>> {
+    fn table(&self, key: &str) -> Result<Option<ModelConfig<'a>>> {
         let Source::Json(map) = self.source else { return Ok(None) };
         match map.get(key) {
             None | Some(Json::Null) => Ok(None),
-            Some(Json::Object(table)) => Ok(Some(Hyper { source: Source::Json(table) })),
+            Some(Json::Object(table)) => Ok(Some(ModelConfig { source: Source::Json(table) })),
             Some(_) => Err(LoadError::mismatch(format!("config.json: key {key:?} is not an object"))),
         }
     }
@@ -275,7 +311,7 @@ mod tests {
 
     fn error_of(text: &str) -> String {
         let json = config(text);
-        Dims::read(&Hyper::new(Description::Config(&json)).unwrap()).unwrap_err().to_string()
+        Dims::read(&ModelConfig::new(ConfigSource::Config(&json)).unwrap()).unwrap_err().to_string()
     }
 
     const GOOD: &str = r#"{"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}"#;
@@ -310,11 +346,22 @@ mod tests {
     #[test]
     fn numbers_must_be_finite_and_positive() {
         let json = config(r#"{"eps": 0.0, "negative": -1e-6, "text": "1e-6", "fine": 1e-6}"#);
-        let hyper = Hyper::new(Description::Config(&json)).unwrap();
+        let config = ModelConfig::new(ConfigSource::Config(&json)).unwrap();
         for key in [Key("eps", ""), Key("negative", ""), Key("text", ""), Key("absent", "")] {
-            let error = hyper.positive(key).unwrap_err().to_string();
+            let error = config.positive(key).unwrap_err().to_string();
             assert!(error.contains(key.0), "{error}");
         }
-        assert_eq!(hyper.positive(Key("absent|fine", "")).unwrap(), 1e-6);
+        assert_eq!(config.positive(Key("absent|fine", "")).unwrap(), 1e-6);
+    }
+
+    #[test]
+    fn the_text_side_of_a_multimodal_configuration_is_one_of_its_own() {
+        const LAST: Key = Key("last", "");
+        let json = config(r#"{"last": 7, "text_config": {"last": -1}, "flat": 3}"#);
+        let all = ModelConfig::new(ConfigSource::Config(&json)).unwrap();
+        assert_eq!(all.integer(LAST).unwrap(), Some(7));
+        assert_eq!(all.nested(TEXT_CONFIG).unwrap().integer(LAST).unwrap(), Some(-1));
+        assert!(all.nested("flat").err().unwrap().to_string().contains("\"flat\""));
+        assert!(all.nested("absent").err().unwrap().to_string().contains("\"absent\""));
     }
 }

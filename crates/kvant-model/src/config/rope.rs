@@ -5,8 +5,8 @@
 //! of rotated channels as `partial_rotary_factor` or `rotary_pct`. GGUF has flat keys under `rope.`, and the
 //! divisors of the Llama 3 and LongRoPE rules as tensors, which the caller passes in.
 
-use super::{Hyper, Key};
-use crate::blocks::{Pairing, QueryGain, Rope, RopeScaling};
+use super::{Key, ModelConfig};
+use crate::description::{Pairing, QueryGain, Rope, RopeScaling};
 use crate::error::{LoadError, Result};
 
 /// Which of a model's rotary embeddings to read, and what stands in for absent keys.
@@ -19,6 +19,8 @@ pub struct RopeKeys {
     pub default_theta: f64,
     /// Whether `rope_scaling` (and its GGUF twin) applies to these layers.
     pub scaled: bool,
+    /// Whether the ends of YaRN's ramp are rounded to whole pairs where the file does not say; GGUF never does.
+    pub truncate: bool,
     /// Order of channels in GGUF files of this architecture.
     pub gguf_pairing: Pairing,
 }
@@ -31,6 +33,7 @@ impl RopeKeys {
             theta: Key("rope_theta|rotary_emb_base", "rope.freq_base"),
             default_theta: 10_000.0,
             scaled: true,
+            truncate: true,
             gguf_pairing,
         }
     }
@@ -39,19 +42,19 @@ impl RopeKeys {
     /// keep divisors in, by name.
     pub fn read(
         &self,
-        hyper: &Hyper<'_>,
+        config: &ModelConfig<'_>,
         head_dim: usize,
         divisors: impl Fn(&str) -> Result<Option<Vec<f32>>>,
     ) -> Result<Rope> {
-        let (theta, dims, scaling, pairing) = if hyper.is_gguf() {
-            let dims = hyper.size_if(Key("", "rope.dimension_count"))?.unwrap_or(head_dim);
-            let theta = hyper.positive_if(self.theta)?.unwrap_or(self.default_theta);
-            let scaling = if self.scaled { gguf_scaling(hyper, divisors)? } else { RopeScaling::None };
+        let (theta, dims, scaling, pairing) = if config.is_gguf() {
+            let dims = config.size_if(Key("", "rope.dimension_count"))?.unwrap_or(head_dim);
+            let theta = config.positive_if(self.theta)?.unwrap_or(self.default_theta);
+            let scaling =
+                if self.scaled { gguf_scaling(config, self.truncate, divisors)? } else { RopeScaling::None };
             (theta, dims, scaling, self.gguf_pairing)
         } else {
-            let (theta, share, scaling) = self.in_config(hyper)?;
-            // As the reference does: the product is cut to a whole number of channels.
-            (theta, (head_dim as f64 * share) as usize, scaling, Pairing::Halves)
+            let (theta, dims, scaling) = self.in_config(config, head_dim)?;
+            (theta, dims, scaling, Pairing::Halves)
         };
         if dims < 2 || !dims.is_multiple_of(2) || dims > head_dim {
             return Err(LoadError::mismatch(format!(
@@ -59,13 +62,13 @@ impl RopeKeys {
             )));
         }
         if let RopeScaling::LongRope { original_context: 0.0..2.0, .. } = scaling {
-            return Err(hyper.refused(ORIGINAL, "LongRoPE needs at least 2"));
+            return Err(config.refused(ORIGINAL, "LongRoPE needs at least 2"));
         }
-        if matches!(scaling, RopeScaling::Dynamic { .. }) && dims < 4 {
-            return Err(LoadError::mismatch("a dynamic base needs at least 4 rotated channels"));
+        if matches!(scaling, RopeScaling::Dynamic { .. } | RopeScaling::LargerBase { .. }) && dims < 4 {
+            return Err(LoadError::mismatch("a scaled base needs at least 4 rotated channels"));
         }
         if theta <= 1.0 {
-            return Err(hyper.refused(self.theta, format!("{theta} is no base for frequencies")));
+            return Err(config.refused(self.theta, format!("{theta} is no base for frequencies")));
         }
         let lists = match &scaling {
             RopeScaling::LongRope { short, long, .. } => vec![short, long],
@@ -84,51 +87,58 @@ impl RopeKeys {
         Ok(Rope::new(dims, theta, &scaling, pairing))
     }
 
-    /// Base, share of rotated channels and scaling, from either spelling of `config.json`.
-    fn in_config(&self, hyper: &Hyper<'_>) -> Result<(f64, f64, RopeScaling)> {
+    /// Base, number of rotated channels and scaling, from either spelling of `config.json`.
+    fn in_config(&self, config: &ModelConfig<'_>, head_dim: usize) -> Result<(f64, usize, RopeScaling)> {
         const SHARE: Key = Key("partial_rotary_factor|rotary_pct", "");
-        let mut table = hyper.table("rope_parameters")?;
+        let mut table = config.table("rope_parameters")?;
         if let Some(by_type) = table.map(|t| t.table(self.layer_type)).transpose()?.flatten() {
             table = Some(by_type);
         }
-        let old = hyper.positive_if(self.theta)?.unwrap_or(self.default_theta);
+        let old = config.positive_if(self.theta)?.unwrap_or(self.default_theta);
         let (theta, share, scaling) = match table {
             Some(table) => {
                 let theta = table.positive_if(Key("rope_theta", ""))?.unwrap_or(old);
                 (theta, table.positive_if(SHARE)?, Some(table))
             }
-            None => (old, None, if self.scaled { hyper.table("rope_scaling")? } else { None }),
+            None => (old, None, if self.scaled { config.table("rope_scaling")? } else { None }),
         };
-        let share = match share {
-            Some(share) => share,
-            None => hyper.positive_if(SHARE)?.unwrap_or(1.0),
+        let share = if share.is_some() { share } else { config.positive_if(SHARE)? };
+        let dims = match share {
+            Some(share) if share > 1.0 => {
+                return Err(config.refused(SHARE, format!("{share} is more than all channels")));
+            }
+            // As the reference does: the product is cut to a whole number of channels.
+            Some(share) => (head_dim as f64 * share) as usize,
+            None => config.size_if(Key("rotary_dim", ""))?.unwrap_or(head_dim),
         };
-        if share > 1.0 {
-            return Err(hyper.refused(SHARE, format!("{share} is more than all channels")));
-        }
-        let scaling = scaling.map_or(Ok(RopeScaling::None), |table| config_scaling(hyper, &table))?;
-        Ok((theta, share, scaling))
+        let scaling = scaling.map_or(Ok(RopeScaling::None), |table| config_scaling(config, &table))?;
+        Ok((theta, dims, scaling))
     }
 }
 
 const ORIGINAL: Key = Key("original_max_position_embeddings", "rope.scaling.original_context_length");
 const CONTEXT: Key = Key("max_position_embeddings|n_positions", "context_length");
 
-fn config_scaling(hyper: &Hyper<'_>, table: &Hyper<'_>) -> Result<RopeScaling> {
+fn config_scaling(config: &ModelConfig<'_>, table: &ModelConfig<'_>) -> Result<RopeScaling> {
     const KIND: Key = Key("rope_type|type", "");
     const FACTOR: Key = Key("factor", "");
     const AMPLITUDE: Key = Key("attention_factor", "");
+    const ALPHA: Key = Key("alpha", "");
     let original_context = || -> Result<f64> {
         let own = table.size_if(ORIGINAL)?;
-        let beside = if own.is_some() { own } else { hyper.size_if(ORIGINAL)? };
-        Ok(if let Some(n) = beside { n } else { hyper.size(CONTEXT)? } as f64)
+        let beside = if own.is_some() { own } else { config.size_if(ORIGINAL)? };
+        Ok(if let Some(n) = beside { n } else { config.size(CONTEXT)? } as f64)
     };
     let kind = table.text(KIND)?.unwrap_or_else(|| "default".to_owned());
     Ok(match kind.as_str() {
         "default" => RopeScaling::None,
         "linear" => RopeScaling::Linear { factor: table.positive(FACTOR)? },
+        // Hunyuan: a larger base in any context.
+        "dynamic" if table.positive_if(ALPHA)?.is_some() => {
+            RopeScaling::LargerBase { alpha: table.positive(ALPHA)? }
+        }
         "dynamic" => match table.positive(FACTOR)? {
-            factor if factor >= 1.0 => RopeScaling::Dynamic { factor, context: hyper.size(CONTEXT)? as f64 },
+            factor if factor >= 1.0 => RopeScaling::Dynamic { factor, context: config.size(CONTEXT)? as f64 },
             factor => return Err(table.refused(FACTOR, format!("{factor} is below 1"))),
         },
         "llama3" => RopeScaling::Llama3 {
@@ -141,7 +151,7 @@ fn config_scaling(hyper: &Hyper<'_>, table: &Hyper<'_>) -> Result<RopeScaling> {
             let original_context = original_context()?;
             let factor = match table.positive_if(FACTOR)? {
                 Some(factor) => factor,
-                None => hyper.size(CONTEXT)? as f64 / original_context,
+                None => config.size(CONTEXT)? as f64 / original_context,
             };
             RopeScaling::Yarn {
                 factor,
@@ -157,7 +167,7 @@ fn config_scaling(hyper: &Hyper<'_>, table: &Hyper<'_>) -> Result<RopeScaling> {
         }
         "longrope" | "su" => {
             let original_context = original_context()?;
-            let stretch = hyper.size(CONTEXT)? as f64 / original_context;
+            let stretch = config.size(CONTEXT)? as f64 / original_context;
             let list = |key| table.numbers(key)?.ok_or_else(|| table.missing(key));
             RopeScaling::LongRope {
                 short: list(Key("short_factor", ""))?,
@@ -179,14 +189,36 @@ fn config_scaling(hyper: &Hyper<'_>, table: &Hyper<'_>) -> Result<RopeScaling> {
 }
 
 /// How queries grow with their position, where they do.
-pub fn query_gain(hyper: &Hyper<'_>) -> Result<Option<QueryGain>> {
+pub fn query_gain(config: &ModelConfig<'_>) -> Result<Option<QueryGain>> {
     const BETA: Key = Key("llama_4_scaling_beta", "attention.temperature_scale");
-    let table = hyper.table("rope_parameters")?.unwrap_or(*hyper);
+    let table = scaling_table(config)?.unwrap_or(*config);
     let Some(beta) = table.positive_if(BETA)? else { return Ok(None) };
     Ok(Some(QueryGain { beta, every: table.size(ORIGINAL)? }))
 }
 
-fn yarn_amplitude(table: &Hyper<'_>, factor: f64) -> Result<f64> {
+/// What models with latent attention multiply scores by under YaRN, in place of the rotated channels.
+pub fn yarn_score_gain(config: &ModelConfig<'_>) -> Result<f64> {
+    let Some(table) = scaling_table(config)? else { return Ok(1.0) };
+    let is_yarn = table.text(Key("rope_type|type", ""))?.as_deref() == Some("yarn");
+    let (all_dim, factor) =
+        (table.positive_if(Key("mscale_all_dim", ""))?, table.positive_if(Key("factor", ""))?);
+    Ok(match (all_dim, factor) {
+        (Some(all_dim), Some(factor)) if is_yarn && factor > 1.0 => {
+            (0.1 * all_dim * factor.ln() + 1.0).powi(2)
+        }
+        _ => 1.0,
+    })
+}
+
+/// `rope_parameters`, or `rope_scaling` in older files.
+fn scaling_table<'a>(config: &ModelConfig<'a>) -> Result<Option<ModelConfig<'a>>> {
+    Ok(match config.table("rope_parameters")? {
+        Some(table) => Some(table),
+        None => config.table("rope_scaling")?,
+    })
+}
+
+fn yarn_amplitude(table: &ModelConfig<'_>, factor: f64) -> Result<f64> {
     let of = |multiplier: f64| if factor <= 1.0 { 1.0 } else { 0.1 * multiplier * factor.ln() + 1.0 };
     let (mscale, all_dim) =
         (table.positive_if(Key("mscale", ""))?, table.positive_if(Key("mscale_all_dim", ""))?);
@@ -201,7 +233,8 @@ fn longrope_amplitude(stretch: f64, original_context: f64) -> f64 {
 }
 
 fn gguf_scaling(
-    hyper: &Hyper<'_>,
+    config: &ModelConfig<'_>,
+    truncate: bool,
     divisors: impl Fn(&str) -> Result<Option<Vec<f32>>>,
 ) -> Result<RopeScaling> {
     const FACTOR: Key = Key("", "rope.scaling.factor");
@@ -210,9 +243,9 @@ fn gguf_scaling(
     if let (Some(short), Some(long)) =
         (divisors("rope_factors_short.weight")?, divisors("rope_factors_long.weight")?)
     {
-        let original_context = hyper.size(ORIGINAL)? as f64;
-        let stretch = hyper.size(CONTEXT)? as f64 / original_context;
-        let amplitude = hyper.positive_if(AMPLITUDE)?;
+        let original_context = config.size(ORIGINAL)? as f64;
+        let stretch = config.size(CONTEXT)? as f64 / original_context;
+        let amplitude = config.positive_if(AMPLITUDE)?;
         return Ok(RopeScaling::LongRope {
             short: wide(short),
             long: wide(long),
@@ -223,19 +256,19 @@ fn gguf_scaling(
     if let Some(list) = divisors("rope_freqs.weight")? {
         return Ok(RopeScaling::Divisors(wide(list)));
     }
-    let kind = hyper.text(Key("", "rope.scaling.type"))?.unwrap_or_else(|| "none".to_owned());
+    let kind = config.text(Key("", "rope.scaling.type"))?.unwrap_or_else(|| "none".to_owned());
     Ok(match kind.as_str() {
         "none" => RopeScaling::None,
-        "linear" => RopeScaling::Linear { factor: hyper.positive(FACTOR)? },
+        "linear" => RopeScaling::Linear { factor: config.positive(FACTOR)? },
         "yarn" => {
-            let factor = hyper.positive(FACTOR)?;
+            let factor = config.positive(FACTOR)?;
             RopeScaling::Yarn {
                 factor,
-                original_context: hyper.size(ORIGINAL)? as f64,
-                beta_fast: hyper.positive_if(Key("", "rope.scaling.yarn_beta_fast"))?.unwrap_or(32.0),
-                beta_slow: hyper.positive_if(Key("", "rope.scaling.yarn_beta_slow"))?.unwrap_or(1.0),
-                truncate: true,
-                amplitude: hyper.positive_if(AMPLITUDE)?.unwrap_or(1.0) * (0.1 * factor.max(1.0).ln() + 1.0),
+                original_context: config.size(ORIGINAL)? as f64,
+                beta_fast: config.positive_if(Key("", "rope.scaling.yarn_beta_fast"))?.unwrap_or(32.0),
+                beta_slow: config.positive_if(Key("", "rope.scaling.yarn_beta_slow"))?.unwrap_or(1.0),
+                truncate,
+                amplitude: config.positive_if(AMPLITUDE)?.unwrap_or(1.0) * (0.1 * factor.max(1.0).ln() + 1.0),
             }
         }
         other => {
@@ -249,13 +282,13 @@ fn gguf_scaling(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checkpoint::Description;
+    use crate::checkpoint::ConfigSource;
 
     fn read(scaling: &str) -> Result<Rope> {
         let text = format!(r#"{{"max_position_embeddings": 64, "rope_scaling": {scaling}}}"#);
         let config = serde_json::from_str(&text).unwrap();
-        let hyper = Hyper::new(Description::Config(&config)).unwrap();
-        RopeKeys::usual(Pairing::Halves).read(&hyper, 16, |_| Ok(None))
+        let config = ModelConfig::new(ConfigSource::Config(&config)).unwrap();
+        RopeKeys::usual(Pairing::Halves).read(&config, 16, |_| Ok(None))
     }
 
     #[test]
@@ -265,6 +298,7 @@ mod tests {
             r#"{"type": "linear", "factor": 2}"#,
             r#"{"type": "dynamic", "factor": 2.0}"#,
             r#"{"rope_type": "dynamic", "factor": 1}"#,
+            r#"{"type": "dynamic", "alpha": 1000.0, "factor": 0.5}"#,
         ] {
             assert!(read(good).is_ok(), "{good}");
         }
@@ -276,5 +310,19 @@ mod tests {
             let error = read(bad).unwrap_err().to_string();
             assert!(error.contains(word), "{bad}: {error}");
         }
+    }
+
+    #[test]
+    fn part_of_a_head_is_rotated_by_a_share_or_by_a_number() {
+        let dims = |text: &str| {
+            let config = serde_json::from_str(text).unwrap();
+            let config = ModelConfig::new(ConfigSource::Config(&config)).unwrap();
+            RopeKeys::usual(Pairing::Halves).read(&config, 24, |_| Ok(None)).map(|rope| rope.dims())
+        };
+        assert_eq!(dims("{}").unwrap(), 24);
+        assert_eq!(dims(r#"{"rotary_dim": 14}"#).unwrap(), 14);
+        assert_eq!(dims(r#"{"partial_rotary_factor": 0.5, "rotary_dim": 14}"#).unwrap(), 12);
+        assert_eq!(dims(r#"{"rope_parameters": {"partial_rotary_factor": 0.25}}"#).unwrap(), 6);
+        assert!(dims(r#"{"rotary_dim": 26}"#).is_err());
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! In this module everything is exact and plain: these functions define what a format *means*. Products with
 //! packed weights that never decode a row are built elsewhere and tested against these. The same plain loops are
-//! compiled once more for each wider instruction set; multiplications and additions stay apart in all of them, so
+//! compiled once for each instruction set; multiplications and additions stay apart in all of them, so
 //! a row has the same bits on every machine.
 
 mod block256;
@@ -16,6 +16,7 @@ pub use encode::{quantize_row, quantize_tensor};
 
 use crate::dtype::DType;
 use crate::error::{LoadError, Result};
+use kvant_simd::{Simd, Tier, Work, with_tier};
 
 /// Decodes whole blocks of `dtype` into `out`. `bytes` must hold exactly as many values as `out`.
 pub fn dequantize_row(dtype: DType, bytes: &[u8], out: &mut [f32]) -> Result<()> {
@@ -29,33 +30,30 @@ pub fn dequantize_row(dtype: DType, bytes: &[u8], out: &mut [f32]) -> Result<()>
     if matches!(dtype, DType::I32 | DType::I64) {
         return Err(LoadError::mismatch(format!("{dtype} holds integers, not weights")));
     }
-    #[cfg(target_arch = "x86_64")]
-    {
-        /// # Safety
-        /// The processor has the features.
-        #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-        fn avx512(dtype: DType, bytes: &[u8], out: &mut [f32]) {
-            decode(dtype, bytes, out);
-        }
-        /// # Safety
-        /// The processor has the feature.
-        #[target_feature(enable = "avx2")]
-        fn avx2(dtype: DType, bytes: &[u8], out: &mut [f32]) {
-            decode(dtype, bytes, out);
-        }
-        if is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512vl") {
-            // SAFETY: the processor has AVX-512BW and VL, and with them F.
-            unsafe { avx512(dtype, bytes, out) };
-            return Ok(());
-        }
-        if is_x86_feature_detected!("avx2") {
-            // SAFETY: the processor has AVX2.
-            unsafe { avx2(dtype, bytes, out) };
-            return Ok(());
-        }
-    }
-    decode(dtype, bytes, out);
+    let tier = Tier::select().map_err(|e| LoadError::unsupported(e.to_string()))?;
+    decode_on(tier, dtype, bytes, out);
     Ok(())
+}
+
+fn decode_on(tier: Tier, dtype: DType, bytes: &[u8], out: &mut [f32]) {
+    // SAFETY: `with_tier` takes no tier that this CPU does not have.
+    with_tier!(tier, S => unsafe { S::call(Decode { dtype, bytes, out }) });
+}
+
+/// Whole blocks, and where their values go.
+struct Decode<'a> {
+    dtype: DType,
+    bytes: &'a [u8],
+    out: &'a mut [f32],
+}
+
+impl<S: Simd> Work<S> for Decode<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run(self) {
+        decode(self.dtype, self.bytes, self.out);
+    }
 }
 
 /// Inlined into a function of each instruction set, with all that it calls.
@@ -127,11 +125,15 @@ mod tests {
             let n = 5 * dtype.block_len().max(33);
             let n = n / dtype.block_len() * dtype.block_len();
             let bytes: Vec<u8> = (0..dtype.row_bytes(n).unwrap()).map(|_| byte()).collect();
-            let (mut plain, mut wide) = (vec![0.0; n], vec![0.0; n]);
+            let mut plain = vec![0.0; n];
             decode(dtype, &bytes, &mut plain);
-            dequantize_row(dtype, &bytes, &mut wide).unwrap();
-            for (a, b) in plain.iter().zip(&wide) {
-                assert!(a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan()), "{dtype}: {a} {b}");
+            for tier in Tier::available() {
+                let mut wide = vec![0.0; n];
+                decode_on(tier, dtype, &bytes, &mut wide);
+                for (a, b) in plain.iter().zip(&wide) {
+                    let same = a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan());
+                    assert!(same, "{dtype} on {tier}: {a} {b}");
+                }
             }
         }
     }

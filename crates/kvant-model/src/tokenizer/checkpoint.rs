@@ -1,7 +1,7 @@
 //! The tokenizer that comes with a checkpoint: in a GGUF file's metadata, or in files beside the weights.
 
 use super::{GgufVocab, HfFiles, Tokenizer, TokenizerError};
-use crate::checkpoint::{Checkpoint, Description};
+use crate::checkpoint::{Checkpoint, ConfigSource};
 use crate::error::{LoadError, LoadErrorKind, Result};
 
 impl Tokenizer {
@@ -14,7 +14,7 @@ impl Tokenizer {
             LoadError::new(LoadErrorKind::Malformed, format!("the tokenizer cannot be used: {e}"))
                 .in_file(checkpoint.path())
         };
-        if let Description::Gguf(metadata) = checkpoint.description() {
+        if let ConfigSource::Gguf(metadata) = checkpoint.config() {
             let vocab = GgufVocab::read(metadata).map_err(|e| e.in_file(checkpoint.path()))?;
             return Self::from_gguf(&vocab).map_err(refused);
         }

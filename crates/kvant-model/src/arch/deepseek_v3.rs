@@ -1,0 +1,20 @@
+//! DeepSeek V3 and R1: latent attention, experts in groups behind a sigmoid router.
+
+use crate::arch::{Scope, latent};
+use crate::config::{Dims, Key};
+use crate::description::Description;
+use crate::error::Result;
+
+/// How many layers come before the first with experts.
+pub const DENSE: Key = Key("first_k_dense_replace", "");
+
+pub fn describe(scope: &Scope<'_>) -> Result<Description> {
+    let config = scope.config();
+    let hidden = Dims::read(config)?.hidden;
+    let dense = config.count(DENSE)?.unwrap_or(0);
+    latent::described(
+        scope,
+        |index| index < dense,
+        |layer| latent::experts(layer, latent::sigmoid_router(layer, "mlp.gate", hidden)?),
+    )
+}

@@ -1,0 +1,33 @@
+//! MiniMax-M2: experts in every layer behind a sigmoid router with a correction bias, norms over all heads of queries and of keys,
+//! part of every head rotated.
+
+use crate::arch::common::{self, Common};
+use crate::arch::{Scope, mixtral};
+use crate::config::{Key, RopeKeys};
+use crate::description::{Description, Ffn, Pairing, RouterScore, Vector};
+use crate::error::Result;
+
+pub fn describe(scope: &Scope<'_>) -> Result<Description> {
+    let config = scope.config();
+    let Common { dims, inner, eps, activation } = Common::read(config)?;
+    let inner = config.size_if(Key("", "expert_feed_forward_length"))?.unwrap_or(inner);
+    let normed = config.flag(Key("use_qk_norm", ""), true)?;
+    let rope = scope.rope(&RopeKeys::usual(Pairing::Halves), dims.head_dim)?;
+
+    let layers = common::layers(scope, dims.layers, |layer, index| {
+        let mut attention = common::attention(layer, index, &dims, None, (false, false))?;
+        if normed {
+            (attention.q_norm, attention.k_norm) =
+                common::qk_norm(layer, (dims.query_width(), dims.kv_width()), eps, 0.0)?;
+        }
+        attention.rope = Some(rope);
+        let mut moe = common::experts(layer, &mixtral::EXPERT, dims.hidden, inner, activation, true)?;
+        let count = moe.experts.len();
+        let bias =
+            layer.tensor(("block_sparse_moe.e_score_correction_bias", "exp_probs_b.bias"), &[count])?;
+        moe.router.score = RouterScore::Sigmoid;
+        moe.router.bias = Some(Vector::whole(bias));
+        common::pre_norm(layer, &dims, eps, attention, Ffn::Experts(Box::new(moe)))
+    })?;
+    common::decoder(scope, &dims, layers, 0.0)
+}

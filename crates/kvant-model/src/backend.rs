@@ -1,0 +1,55 @@
+//! What runs a description.
+
+use crate::checkpoint::Checkpoint;
+use crate::description::Description;
+use crate::error::Result;
+use crate::rows::Rows;
+use kvant_cache::{KvSlot, PassState, StateError};
+use std::ops::Range;
+
+/// What is shown the activations of a pass: a layer's number and its input, `(tokens, hidden)`; last, under the number of
+/// layers, the output of the last one after the final norm.
+pub type Observer<'o> = dyn FnMut(usize, &Rows) + 'o;
+
+/// The next tokens of one sequence.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Chunk<'a> {
+    /// Token ids, at least one.
+    pub tokens: &'a [u32],
+    /// Which of the tokens to give logits for; `0..0` for none.
+    pub wanted: Range<usize>,
+}
+
+/// A device and its kernels.
+///
+/// A backend compiles whole models and may fuse blocks as it likes. What it cannot run it refuses by name; it never computes
+/// something else.
+pub trait Backend {
+    /// What runs in its place in messages: `cpu`, `cuda:0`.
+    fn name(&self) -> &str;
+
+    /// Makes a model ready to run from its description and the checkpoint that the description was made from.
+    ///
+    /// # Errors
+    /// If weights cannot be read, or the description has a block that this backend does not run.
+    fn compile(&self, description: &Description, checkpoint: &Checkpoint) -> Result<Box<dyn Network>>;
+}
+
+/// A compiled model. It is immutable; all state of a sequence is in the [`PassState`] of a pass.
+pub trait Network: Send + Sync {
+    /// Runs a pass over one chunk of every sequence of `state`, which has begun it; returns the wanted logits,
+    /// `(wanted tokens, vocabulary)`, chunk after chunk. Tokens and positions were checked.
+    ///
+    /// # Errors
+    /// The first that the state of a sequence gives; the pass is then worth nothing.
+    fn forward(
+        &self,
+        chunks: &[Chunk<'_>],
+        state: &mut dyn PassState,
+        observer: Option<&mut Observer<'_>>,
+    ) -> Result<Rows, StateError>;
+
+    /// The output weights of every attention layer that reads this slot, each `(hidden, heads · value_dim)`: what becomes of
+    /// values once attention has summed them up.
+    fn output_weights(&self, slot: KvSlot) -> Vec<Rows>;
+}

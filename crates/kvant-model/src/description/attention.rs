@@ -1,0 +1,136 @@
+//! Attention in its variants, as plain data.
+
+use super::{Linear, Norm, RopeId, Vector};
+use kvant_cache::KvSlot;
+
+/// How queries, keys and values come out of the residual stream.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Projection {
+    /// Three linear layers.
+    Apart {
+        /// To `(heads, key_dim)`; `(heads, 2, key_dim)` with an output gate in it.
+        q: Linear,
+        /// To `(kv_heads, key_dim)`.
+        k: Linear,
+        /// To `(kv_heads, value_dim)`.
+        v: Linear,
+    },
+    /// One layer whose output is all queries, then all keys, then all values.
+    Fused(Linear),
+    /// One layer whose output is `(heads, 3, head_dim)`: query, key and value of each head together.
+    FusedByHead(Linear),
+    /// Keys and values are those of the slot that this layer views.
+    Shared {
+        /// To `(heads, key_dim)`.
+        q: Linear,
+    },
+    /// One layer gives keys and values: they are equal before norms and rotation.
+    Equal {
+        /// To `(heads, key_dim)`.
+        q: Linear,
+        /// To `(kv_heads, key_dim)`.
+        kv: Linear,
+    },
+}
+
+/// What multiplies the heads' outputs before the output layer.
+#[derive(Debug, Clone, PartialEq)]
+pub enum OutputGate {
+    /// The sigmoid of the second half of every head of the query projection.
+    InQuery,
+}
+
+/// When queries and keys are normed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum NormPlace {
+    /// Before they are rotated.
+    #[default]
+    BeforeRope,
+    /// After.
+    AfterRope,
+}
+
+/// A query at position `p` is multiplied by `1 + beta · ln(1 + ⌊p / every⌋)`, so that attention over long contexts stays sharp
+/// (Llama 4, Ministral 3).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct QueryGain {
+    /// How fast they grow.
+    pub beta: f64,
+    /// Positions between two steps: the context of the first training.
+    pub every: usize,
+}
+
+impl QueryGain {
+    /// The multiplier at a position.
+    pub fn at(&self, position: usize) -> f64 {
+        1.0 + self.beta * ((position / self.every) as f64).ln_1p()
+    }
+}
+
+/// Softmax attention over keys and values.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Attention {
+    /// The slot it writes and reads, or views.
+    pub slot: KvSlot,
+    /// Query heads.
+    pub heads: usize,
+    /// Heads of keys and values.
+    pub kv_heads: usize,
+    /// Channels of a key and of a query.
+    pub key_dim: usize,
+    /// Channels of a value.
+    pub value_dim: usize,
+    /// Sliding window: how many tokens a query sees, itself included; `None` for all.
+    pub window: Option<usize>,
+    /// From the residual stream to heads.
+    pub projection: Projection,
+    /// Norm of queries, over a head or over all heads at once.
+    pub q_norm: Option<Norm>,
+    /// Norm of keys.
+    pub k_norm: Option<Norm>,
+    /// Norm of values.
+    pub v_norm: Option<Norm>,
+    /// Where the norms of queries and keys stand.
+    pub norm_place: NormPlace,
+    /// Multiplier of keys before norm and rotation.
+    pub key_scale: f32,
+    /// Rotation of queries and keys by position; `None` where positions enter otherwise or not at all.
+    pub rope: Option<RopeId>,
+    /// Growth of queries with their position.
+    pub query_gain: Option<QueryGain>,
+    /// Multiplier of `q · k`.
+    pub scale: f32,
+    /// Scaled scores `s` become `cap · tanh(s / cap)`.
+    pub soft_cap: Option<f32>,
+    /// One logit per query head that takes part in the softmax and has no value.
+    pub sink_logits: Option<Vector>,
+    /// Multiplies the heads' outputs.
+    pub gate: Option<OutputGate>,
+    /// From heads back to the residual stream.
+    pub output: Linear,
+}
+
+/// What decides how much an error in a layer's keys matters.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ScoreTraits {
+    /// Channels of a key.
+    pub key_dim: usize,
+    /// Multiplier of `q · k`.
+    pub scale: f32,
+    /// True when keys go through a norm before they are kept.
+    pub normed_keys: bool,
+}
+
+impl ScoreTraits {
+    /// The multiplier over the usual one, 1/√d: what scores, and errors in them, are larger by than in most models.
+    pub fn gain(&self) -> f32 {
+        self.scale.abs() * (self.key_dim as f32).sqrt()
+    }
+}
+
+impl Attention {
+    /// What decides how much an error in its keys matters.
+    pub fn score_traits(&self) -> ScoreTraits {
+        ScoreTraits { key_dim: self.key_dim, scale: self.scale, normed_keys: self.k_norm.is_some() }
+    }
+}

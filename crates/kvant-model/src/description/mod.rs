@@ -1,0 +1,205 @@
+//! A model as plain data: blocks, slots, and tensors by name.
+//!
+//! A file of [`crate::arch`] turns a configuration into a [`Description`]; a [`crate::Backend`] compiles it together with the
+//! weights into something that runs. Nothing here computes, and nothing here knows which device will: `kvant inspect --layers`
+//! prints a description, memory estimates add it up for models that are not here, and a backend is free to fuse as it likes.
+//!
+//! The granularity is the block, not the tensor operation. A layer is a list of [`Residual`]s, each `x += after(Σ branches)`,
+//! and a [`Branch`] is `after(mixer(norm(x)))`. That covers norms before, after and on both sides of a block, blocks that stand
+//! side by side, and layers that are a single mixer.
+//!
+//! **Invariant:** a description holds no weights, and every tensor it names was in the checkpoint it was made from, in that
+//! shape; where there was no checkpoint, their number is bounded.
+
+mod attention;
+mod ffn;
+mod mixer;
+mod rope;
+mod show;
+mod tensor;
+mod visit;
+
+pub use attention::{Attention, NormPlace, OutputGate, Projection, QueryGain, ScoreTraits};
+pub use ffn::{
+    Activation, ClampedSwiglu, ExpertGroups, Ffn, Inner, Mlp, Moe, Renormalise, Router, RouterScore,
+    SharedExpert,
+};
+pub use mixer::{
+    Convolution, DecayRate, DeltaDims, DeltaProjection, GateOrder, GatedDeltaNet, GatedNorm, LatentAttention,
+    LatentQuery, Mamba2, Mamba2Dims, ShortConv,
+};
+pub use rope::{Pairing, Rope, RopeScaling};
+pub use show::LayerSummary;
+pub(crate) use tensor::assumed_type;
+pub use tensor::{Linear, Matrix, Norm, NormKind, Precision, RowRange, TensorRef, Vector};
+
+use kvant_cache::{KvSlot, Slots};
+
+/// A rotary embedding of the description's list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct RopeId(pub usize);
+
+/// A model.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Description {
+    /// The name of the architecture in configurations.
+    pub architecture: &'static str,
+    /// Width of the residual stream.
+    pub hidden: usize,
+    /// Number of token ids, which is the width of logits.
+    pub vocabulary: usize,
+    /// The context the model was made for, where its file says.
+    pub context: Option<usize>,
+    /// Before the first layer.
+    pub embedding: Embedding,
+    /// The rotary embeddings that layers refer to.
+    pub ropes: Vec<Rope>,
+    /// The layers.
+    pub layers: Vec<Layer>,
+    /// After the last.
+    pub head: Head,
+    /// What a sequence keeps between passes.
+    pub slots: Slots,
+    /// Sides of a multimodal checkpoint that are not described: the model reads and writes text.
+    pub left_out: Vec<&'static str>,
+}
+
+/// From token ids to the first activations.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Embedding {
+    /// `(vocabulary, hidden)`.
+    pub table: TensorRef,
+    /// Multiplier of its rows.
+    pub scale: f32,
+    /// Learned positions, `(positions, hidden)`, of models without rotary embedding.
+    pub positions: Option<TensorRef>,
+}
+
+/// From the last activations to logits.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Head {
+    /// After the last layer.
+    pub norm: Norm,
+    /// To the vocabulary; the embedding's table once more where the two are tied.
+    pub output: Linear,
+    /// Multiplier of the logits.
+    pub scale: f32,
+    /// Logits `z` become `cap · tanh(z / cap)`.
+    pub soft_cap: Option<f32>,
+}
+
+/// One layer: its residuals, one after another.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Layer {
+    /// What is added to the residual stream.
+    pub residuals: Vec<Residual>,
+}
+
+/// `x += scale · after(Σ branches)`, all branches of the same `x`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Residual {
+    /// In the order in which they are added.
+    pub branches: Vec<Branch>,
+    /// A norm of their sum.
+    pub after: Option<Norm>,
+    /// Multiplier of what is added; 1 in most models.
+    pub scale: f32,
+}
+
+/// `scale · after(mixer(input_scale · norm(x)))`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Branch {
+    /// Before the mixer.
+    pub norm: Option<Norm>,
+    /// Multiplier of the mixer's input; 1 in most models.
+    pub input_scale: f32,
+    /// What it computes.
+    pub mixer: Mixer,
+    /// After it.
+    pub after: Option<Norm>,
+    /// Multiplier of what it gives; 1 in most models.
+    pub scale: f32,
+}
+
+/// A block that turns rows of the residual stream into rows of the same width.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Mixer {
+    /// Softmax attention.
+    Attention(Box<Attention>),
+    /// Softmax attention over latents (MLA).
+    LatentAttention(Box<LatentAttention>),
+    /// A gated short convolution.
+    ShortConv(Box<ShortConv>),
+    /// A Mamba-2 state space model.
+    Mamba2(Box<Mamba2>),
+    /// Linear attention by the gated delta rule.
+    GatedDeltaNet(Box<GatedDeltaNet>),
+    /// A feed-forward layer.
+    Ffn(Ffn),
+}
+
+impl Branch {
+    /// A branch without multipliers: `after(mixer(norm(x)))`.
+    pub fn new(norm: Option<Norm>, mixer: Mixer, after: Option<Norm>) -> Self {
+        Self { norm, input_scale: 1.0, mixer, after, scale: 1.0 }
+    }
+}
+
+impl Residual {
+    /// `x += mixer(norm(x))`.
+    pub fn pre_norm(norm: Norm, mixer: Mixer) -> Self {
+        Self::of(Branch::new(Some(norm), mixer, None))
+    }
+
+    /// A residual of one branch.
+    pub fn of(branch: Branch) -> Self {
+        Self { branches: vec![branch], after: None, scale: 1.0 }
+    }
+}
+
+impl Layer {
+    /// Its mixers, in order.
+    pub fn mixers(&self) -> impl Iterator<Item = &Mixer> {
+        self.residuals.iter().flat_map(|residual| &residual.branches).map(|branch| &branch.mixer)
+    }
+
+    /// Its attentions over keys and values.
+    pub fn attentions(&self) -> impl Iterator<Item = &Attention> {
+        self.mixers().filter_map(|mixer| match mixer {
+            Mixer::Attention(attention) => Some(&**attention),
+            Mixer::LatentAttention(_)
+            | Mixer::ShortConv(_)
+            | Mixer::Mamba2(_)
+            | Mixer::GatedDeltaNet(_)
+            | Mixer::Ffn(_) => None,
+        })
+    }
+}
+
+impl Description {
+    /// The first position that the model has no embedding for; `None` where only quality suffers beyond its context.
+    pub fn position_limit(&self) -> Option<usize> {
+        self.embedding.positions.as_ref().and_then(|table| table.shape.first().copied())
+    }
+
+    /// All attentions over keys and values with the number of their layer.
+    pub fn attentions(&self) -> impl Iterator<Item = (usize, &Attention)> {
+        self.layers
+            .iter()
+            .enumerate()
+            .flat_map(|(index, layer)| layer.attentions().map(move |one| (index, one)))
+    }
+
+    /// How every attention layer makes scores.
+    pub fn score_traits(&self) -> Vec<ScoreTraits> {
+        self.attentions().map(|(_, attention)| attention.score_traits()).collect()
+    }
+
+    /// The output layers of every attention that reads this slot, its views included.
+    pub fn output_layers(&self, slot: KvSlot) -> impl Iterator<Item = &Linear> {
+        let owner = self.slots.owner(slot);
+        self.attentions()
+            .filter(move |(_, attention)| self.slots.owner(attention.slot) == owner)
+            .map(|(_, attention)| &attention.output)
+    }
+}

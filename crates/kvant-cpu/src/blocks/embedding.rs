@@ -1,0 +1,63 @@
+//! Token embeddings.
+
+use crate::blocks::{Activations, Linear};
+use kvant_model::Tensor;
+use kvant_model::error::Result;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Rows of a mapped table that are read before its pages are given back. Each brings many others into memory with it.
+pub const ROWS_KEPT: usize = 64;
+
+/// The table that turns token ids into the first activations.
+pub struct Embedding {
+    tokens: Tensor, // (vocabulary, hidden)
+    /// Learned positions of models without rotary embedding.
+    positions: Option<Tensor>, // (context, hidden)
+    scale: f32,
+    /// Rows read since the table's pages were given back; `None` when they are kept.
+    read: Option<AtomicUsize>,
+}
+
+impl Embedding {
+    /// An embedding whose rows are multiplied by `scale`, and to which learned positions may be added.
+    pub fn new(tokens: Tensor, positions: Option<Tensor>, scale: f32) -> Result<Self> {
+        // One row of each now, so that types that cannot be unpacked are refused here.
+        for table in std::iter::once(&tokens).chain(&positions) {
+            table.row_f32(0, &mut vec![0.0; table.columns()])?;
+        }
+        Ok(Self { tokens, positions, scale, read: None })
+    }
+
+    /// The same embedding, whose pages of the file are given back now and then, unless `output` multiplies with the
+    /// table where it lies.
+    #[must_use]
+    pub fn releasing_table_pages(self, output: &Linear) -> Self {
+        let is_output = self.tokens.bytes().as_ptr_range().contains(&output.bytes().as_ptr());
+        Self { read: (!is_output).then(AtomicUsize::default), ..self }
+    }
+
+    /// The embeddings of (token, position) pairs, `(tokens, hidden)`. Ids and positions were checked.
+    pub fn forward(&self, tokens: impl Iterator<Item = (u32, usize)>) -> Activations {
+        let width = self.tokens.columns();
+        let mut row = vec![0.0; width];
+        let mut data = Vec::new();
+        for (token, position) in tokens {
+            self.tokens.row_f32(token as usize, &mut row).expect("the type was tried in new()");
+            row.iter_mut().for_each(|x| *x *= self.scale);
+            let start = data.len();
+            data.extend_from_slice(&row);
+            if let Some(positions) = &self.positions {
+                positions.row_f32(position, &mut row).expect("the type was tried in new()");
+                data[start..].iter_mut().zip(&row).for_each(|(x, p)| *x += p);
+            }
+        }
+        if let Some(read) = &self.read {
+            let rows = data.len() / width;
+            if read.fetch_add(rows, Ordering::Relaxed) + rows >= ROWS_KEPT {
+                self.tokens.bytes().release();
+                read.store(0, Ordering::Relaxed);
+            }
+        }
+        Activations::from_vec(data, width)
+    }
+}

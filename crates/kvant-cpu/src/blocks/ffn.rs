@@ -1,0 +1,138 @@
+//! Feed-forward layers.
+
+use crate::blocks::{Activations, Linear, Moe, for_each_row, function};
+use kvant_model::description::{Activation, ClampedSwiglu};
+
+/// The feed-forward half of a layer.
+pub enum Ffn {
+    /// The same for every token.
+    Dense(Mlp),
+    /// A few experts out of many, chosen for each token.
+    Experts(Box<Moe>),
+}
+
+impl Ffn {
+    /// `(tokens, hidden)` to `(tokens, hidden)`; `residual` is the stream that `x` was normed from.
+    pub fn forward(&self, x: &Activations, residual: &Activations) -> Activations {
+        match self {
+            Self::Dense(mlp) => mlp.forward(x),
+            Self::Experts(moe) => moe.forward(x, residual),
+        }
+    }
+}
+
+/// How the inner values are made.
+pub enum Inner {
+    /// `act(gate(x)) · up(x)`.
+    Gated {
+        /// To the inner width, through the activation.
+        gate: Linear,
+        /// To the inner width.
+        up: Linear,
+    },
+    /// The same with gate and up in one layer, gate first.
+    GatedFused(Linear),
+    /// `act(up(x))`.
+    Plain(Linear),
+}
+
+/// A perceptron. Fields are as in [`kvant_model::description::Mlp`].
+pub struct Mlp {
+    pub inner: Inner,
+    pub activation: Activation,
+    pub clamp: Option<ClampedSwiglu>,
+    pub gate_scale: f32,
+    pub sparsity: Option<f32>,
+    pub down: Linear,
+    pub down_scale: f32,
+}
+
+impl Mlp {
+    /// `(tokens, hidden)` to `(tokens, hidden)`.
+    pub fn forward(&self, x: &Activations) -> Activations {
+        let inner = match &self.inner {
+            Inner::Gated { gate, up } => self.gated(gate.forward(x), &up.forward(x)),
+            Inner::GatedFused(both) => {
+                let both = both.forward(x);
+                let width = both.width() / 2;
+                self.gated(both.columns(0..width), &both.columns(width..2 * width))
+            }
+            Inner::Plain(up) => {
+                let mut inner = up.forward(x);
+                let width = inner.width();
+                function::in_place(self.activation, inner.data_mut(), width);
+                inner
+            }
+        };
+        let mut out = self.down.forward(&inner);
+        if self.down_scale != 1.0 {
+            out.data_mut().iter_mut().for_each(|x| *x *= self.down_scale);
+        }
+        out
+    }
+
+    /// `act(gate) · up`, value by value.
+    fn gated(&self, mut gate: Activations, up: &Activations) -> Activations {
+        let width = gate.width();
+        if let Some(ClampedSwiglu { limit, alpha }) = self.clamp {
+            for_each_row(gate.data_mut(), width, |token, row| {
+                for (g, u) in row.iter_mut().zip(up.row(token)) {
+                    let (gate, up) = (g.min(limit), u.clamp(-limit, limit));
+                    *g = (up + 1.0) * (gate / (1.0 + (-alpha * gate).exp()));
+                }
+            });
+            return gate;
+        }
+        if self.gate_scale != 1.0 {
+            gate.data_mut().iter_mut().for_each(|x| *x *= self.gate_scale);
+        }
+        if let Some(share) = self.sparsity {
+            let deviations = normal_quantile(f64::from(share));
+            for_each_row(gate.data_mut(), width, |_, row| keep_largest(row, deviations));
+        }
+        function::gate(self.activation, &mut gate, up);
+        gate
+    }
+}
+
+/// `max(x − (mean + deviations · deviation), 0)` over a row.
+fn keep_largest(row: &mut [f32], deviations: f64) {
+    let count = row.len() as f64;
+    let mean = row.iter().map(|&x| f64::from(x)).sum::<f64>() / count;
+    let variance = row.iter().map(|&x| (f64::from(x) - mean).powi(2)).sum::<f64>() / count;
+    let cut = (mean + deviations * variance.sqrt()) as f32;
+    row.iter_mut().for_each(|x| *x = (*x - cut).max(0.0));
+}
+
+/// Φ⁻¹, by halving: asked once per layer and pass.
+fn normal_quantile(share: f64) -> f64 {
+    let below = |x: f64| 0.5 * libm::erfc(-x * std::f64::consts::FRAC_1_SQRT_2);
+    let (mut low, mut high) = (-40.0, 40.0);
+    for _ in 0..100 {
+        let middle = 0.5 * (low + high);
+        if below(middle) < share {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    0.5 * (low + high)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_quantile_undoes_the_distribution() {
+        assert!(normal_quantile(0.5).abs() < 1e-12);
+        assert!((normal_quantile(0.95) - 1.644_853_626_951_472_7).abs() < 1e-12);
+    }
+
+    #[test]
+    fn what_is_far_below_the_mean_is_dropped() {
+        let mut row = [1.0, 2.0, 3.0, 4.0];
+        keep_largest(&mut row, 0.0);
+        assert_eq!(row, [0.0, 0.0, 0.5, 1.5]);
+    }
+}

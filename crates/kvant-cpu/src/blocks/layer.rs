@@ -1,0 +1,146 @@
+//! Layers: what is added to the residual stream, and in which order.
+
+use crate::blocks::{
+    Activations, Attention, Ffn, GatedDeltaNet, LatentAttention, Linear, Mamba2, Norm, ShortConv,
+    for_each_row,
+};
+use crate::pass::Pass;
+use kvant_cache::{KvSlot, StateError};
+
+/// One layer.
+pub struct Layer {
+    /// One after another.
+    pub residuals: Vec<Residual>,
+}
+
+/// `x += scale · after(Σ branches)`.
+pub struct Residual {
+    /// Of the same `x`, in the order in which they are added.
+    pub branches: Vec<Branch>,
+    /// A norm of their sum.
+    pub after: Option<Norm>,
+    /// Multiplier of what is added.
+    pub scale: f32,
+}
+
+/// `scale · after(mixer(input_scale · norm(x)))`.
+pub struct Branch {
+    /// Before the mixer.
+    pub norm: Option<Norm>,
+    /// Multiplier of the mixer's input.
+    pub input_scale: f32,
+    /// What it computes.
+    pub mixer: Mixer,
+    /// After it.
+    pub after: Option<Norm>,
+    /// Multiplier of what it gives.
+    pub scale: f32,
+}
+
+/// A block from the residual stream to the residual stream.
+pub enum Mixer {
+    /// Softmax attention.
+    Attention(Box<Attention>),
+    /// Softmax attention over latents (MLA).
+    LatentAttention(Box<LatentAttention>),
+    /// A gated short convolution.
+    ShortConv(Box<ShortConv>),
+    /// A Mamba-2 state space model.
+    Mamba2(Box<Mamba2>),
+    /// Linear attention by the gated delta rule.
+    GatedDeltaNet(Box<GatedDeltaNet>),
+    /// A feed-forward layer.
+    Ffn(Ffn),
+}
+
+impl Layer {
+    /// Changes the residual stream `(tokens, hidden)`.
+    pub fn forward(&self, x: &mut Activations, pass: &mut Pass<'_, '_>) -> Result<(), StateError> {
+        self.residuals.iter().try_for_each(|residual| residual.forward(x, pass))
+    }
+
+    /// What turns the sums of its attentions over the slots that `reads` names into the residual stream.
+    pub fn output_weights(&self, reads: impl Fn(KvSlot) -> bool) -> impl Iterator<Item = Activations> {
+        let branches = self.residuals.iter().flat_map(|residual| &residual.branches);
+        branches.filter_map(move |branch| match &branch.mixer {
+            Mixer::Attention(of) => reads(of.slot).then(|| of.output.weights()),
+            Mixer::LatentAttention(of) => reads(of.slot).then(|| of.output_weights()),
+            Mixer::ShortConv(_) | Mixer::Mamba2(_) | Mixer::GatedDeltaNet(_) | Mixer::Ffn(_) => None,
+        })
+    }
+}
+
+impl Residual {
+    fn forward(&self, x: &mut Activations, pass: &mut Pass<'_, '_>) -> Result<(), StateError> {
+        let results =
+            self.branches.iter().map(|branch| branch.forward(x, pass)).collect::<Result<Vec<_>, _>>()?;
+        let Some(after) = &self.after else {
+            results.iter().for_each(|result| x.add_scaled(result, self.scale));
+            return Ok(());
+        };
+        let mut results = results.into_iter();
+        if let Some(mut sum) = results.next() {
+            results.for_each(|result| sum.add_scaled(&result, 1.0));
+            after.in_place(&mut sum);
+            x.add_scaled(&sum, self.scale);
+        }
+        Ok(())
+    }
+}
+
+impl Branch {
+    fn forward(&self, x: &Activations, pass: &mut Pass<'_, '_>) -> Result<Activations, StateError> {
+        let mut normed = self.norm.as_ref().map(|norm| norm.forward(x));
+        if self.input_scale != 1.0 {
+            scale(normed.get_or_insert_with(|| x.clone()), self.input_scale);
+        }
+        let input = normed.as_ref().unwrap_or(x);
+        let mut y = match &self.mixer {
+            Mixer::Attention(attention) => attention.forward(input, pass)?,
+            Mixer::LatentAttention(attention) => attention.forward(input, pass)?,
+            Mixer::ShortConv(conv) => conv.forward(input, pass)?,
+            Mixer::Mamba2(mamba) => mamba.forward(input, pass)?,
+            Mixer::GatedDeltaNet(net) => net.forward(input, pass)?,
+            Mixer::Ffn(ffn) => ffn.forward(input, x),
+        };
+        if let Some(after) = &self.after {
+            after.in_place(&mut y);
+        }
+        if self.scale != 1.0 {
+            scale(&mut y, self.scale);
+        }
+        Ok(y)
+    }
+}
+
+fn scale(x: &mut Activations, by: f32) {
+    x.data_mut().iter_mut().for_each(|x| *x *= by);
+}
+
+/// From the last activations to logits.
+pub struct Head {
+    /// After the last layer.
+    pub norm: Norm,
+    /// To the vocabulary.
+    pub output: Linear,
+    /// Multiplier of the logits.
+    pub scale: f32,
+    /// Logits `z` become `cap · tanh(z / cap)`.
+    pub soft_cap: Option<f32>,
+}
+
+impl Head {
+    /// `(rows, hidden)`, normed, to `(rows, vocabulary)`.
+    pub fn forward(&self, hidden: &Activations) -> Activations {
+        let mut logits = self.output.forward(hidden);
+        let width = logits.width();
+        let Self { scale, soft_cap, .. } = *self;
+        for_each_row(logits.data_mut(), width, |_, row| {
+            row.iter_mut().for_each(|z| *z *= scale);
+            if let Some(cap) = soft_cap {
+                row.iter_mut().for_each(|z| *z = cap * (*z / cap).tanh());
+            }
+        });
+        logits
+    }
+}

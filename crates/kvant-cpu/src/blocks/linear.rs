@@ -1,0 +1,179 @@
+//! Linear layers: `y = W x + b` over weights of any stored type.
+
+use crate::blocks::activations::{Activations, for_each_row};
+use kvant_model::Tensor;
+use kvant_model::error::{LoadError, Result};
+use kvant_simd::Tier;
+use kvant_weights::multiply_unpacked;
+
+/// A matrix that multiplies activations. Kernels for packed weights and quantised activations are further
+/// implementations of this trait; [`Unpacked`] is the reference they are held to.
+///
+/// **Invariant:** an output row depends on its input row alone, bit for bit: not on the other rows of the pass
+/// and not on the number of threads.
+pub trait Multiply: Send + Sync {
+    /// Width of an input row.
+    fn inputs(&self) -> usize;
+    /// Width of an output row.
+    fn outputs(&self) -> usize;
+    /// The stored weights.
+    fn bytes(&self) -> &[u8];
+    /// `(tokens, inputs)` to `(tokens, outputs)`.
+    fn multiply(&self, x: &Activations) -> Activations;
+}
+
+/// The reference product: weights unpacked to f32 a few rows at a time, f32 activations.
+pub struct Unpacked {
+    tier: Tier,
+    weight: Tensor, // (outputs, inputs)
+}
+
+impl Unpacked {
+    /// A product over `weight`, `(outputs, inputs)`.
+    pub fn new(tier: Tier, weight: Tensor) -> Result<Self> {
+        if weight.shape().len() != 2 || weight.is_empty() {
+            return Err(LoadError::mismatch(format!(
+                "tensor {:?} has shape {:?}; a linear layer needs two extents, both above zero",
+                weight.name(),
+                weight.shape()
+            )));
+        }
+        // One row now, so that a type that cannot be unpacked is refused here and not in the middle of a pass.
+        weight.row_f32(0, &mut vec![0.0; weight.columns()])?;
+        Ok(Self { tier, weight })
+    }
+
+    /// The weights, which are known to be a matrix of a type that can be decoded.
+    pub fn into_weight(self) -> Tensor {
+        self.weight
+    }
+}
+
+impl Multiply for Unpacked {
+    fn inputs(&self) -> usize {
+        self.weight.columns()
+    }
+
+    fn outputs(&self) -> usize {
+        self.weight.rows()
+    }
+
+    fn bytes(&self) -> &[u8] {
+        self.weight.bytes()
+    }
+
+    fn multiply(&self, x: &Activations) -> Activations {
+        assert_eq!(
+            x.width(),
+            self.inputs(),
+            "tensor {:?} was given rows of another width",
+            self.weight.name()
+        );
+        let mut out = Activations::unset(x.tokens(), self.outputs());
+        let unpack = |row: usize, numbers: &mut [f32]| {
+            self.weight.row_f32(row, numbers).expect("the type was tried in new()");
+        };
+        multiply_unpacked(self.tier, (self.outputs(), self.inputs()), unpack, x.data(), out.data_mut());
+        out
+    }
+}
+
+/// A linear layer with an optional bias.
+pub struct Linear {
+    weight: Box<dyn Multiply>,
+    bias: Option<Vec<f32>>, // (outputs)
+}
+
+impl Linear {
+    /// A layer over a product and its bias.
+    pub fn new(weight: Box<dyn Multiply>, bias: Option<Vec<f32>>) -> Self {
+        assert!(bias.as_ref().is_none_or(|b| b.len() == weight.outputs()), "a bias of another width");
+        Self { weight, bias }
+    }
+
+    /// Width of an output row.
+    pub fn outputs(&self) -> usize {
+        self.weight.outputs()
+    }
+
+    /// The weights' bytes, as they are multiplied with.
+    pub fn bytes(&self) -> &[u8] {
+        self.weight.bytes()
+    }
+
+    /// The weights as plain numbers, `(outputs, inputs)`, by their products with the unit vectors.
+    pub fn weights(&self) -> Activations {
+        let (inputs, outputs) = (self.weight.inputs(), self.weight.outputs());
+        let mut units = Activations::zeros(inputs, inputs);
+        (0..inputs).for_each(|i| units.row_mut(i)[i] = 1.0);
+        let columns = self.weight.multiply(&units); // (inputs, outputs)
+        let mut weights = Activations::unset(outputs, inputs);
+        for_each_row(weights.data_mut(), inputs, |output, row| {
+            row.iter_mut().enumerate().for_each(|(input, w)| *w = columns.row(input)[output]);
+        });
+        weights
+    }
+
+    /// `(tokens, inputs)` to `(tokens, outputs)`.
+    pub fn forward(&self, x: &Activations) -> Activations {
+        let mut y = self.weight.multiply(x);
+        if let Some(bias) = &self.bias {
+            for_each_row(y.data_mut(), bias.len(), |_, row| {
+                row.iter_mut().zip(bias).for_each(|(y, b)| *y += b);
+            });
+        }
+        y
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kvant_model::DType;
+    use kvant_model::quant::quantize_tensor;
+
+    fn noise(n: usize, seed: f32) -> Vec<f32> {
+        (0..n).map(|i| (i as f32 * 0.7 + seed).sin()).collect()
+    }
+
+    /// Outputs that are no multiple of a block and tokens that are no multiple of a line or a tile.
+    #[test]
+    fn products_of_every_size_match_the_definition_and_rows_do_not_meet() {
+        let (outputs, inputs) = (37, 64);
+        let weights = noise(outputs * inputs, 0.1);
+        let bias = noise(outputs, 0.2);
+        let tensor = Tensor::from_f32("w", vec![outputs, inputs], &weights).unwrap();
+        let packed = quantize_tensor(&tensor, DType::Int8G32).unwrap();
+        for tensor in [tensor, packed] {
+            let weights = tensor.to_f32().unwrap();
+            let linear =
+                Linear::new(Box::new(Unpacked::new(Tier::Scalar, tensor).unwrap()), Some(bias.clone()));
+            assert_eq!(linear.weights().data(), weights);
+            for tokens in [1, 3, 16, 21] {
+                let x = Activations::from_vec(noise(tokens * inputs, 0.3), inputs);
+                let y = linear.forward(&x);
+                for t in 0..tokens {
+                    let alone = linear.forward(&x.gather(&[t]));
+                    assert_eq!(alone.data(), y.row(t), "row {t} of {tokens}");
+                    for o in 0..outputs {
+                        let exact: f64 = (0..inputs)
+                            .map(|i| f64::from(weights[o * inputs + i]) * f64::from(x.row(t)[i]))
+                            .sum();
+                        assert!((f64::from(y.row(t)[o]) - exact - f64::from(bias[o])).abs() < 3e-5);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn weights_that_are_no_matrix_or_no_numbers_are_refused_by_name() {
+        let vector = Tensor::from_f32("some.vector", vec![3], &[0.0; 3]).unwrap();
+        let table = Tensor::new("some.table", DType::I32, vec![1, 2], vec![0; 8].into()).unwrap();
+        for tensor in [vector, table] {
+            let name = tensor.name().to_owned();
+            let error = Unpacked::new(Tier::Scalar, tensor).err().unwrap().to_string();
+            assert!(error.contains(&name), "{error}");
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! The CPU backend: models on the processor's own kernels.
+//!
+//! [`Cpu`] compiles a [`kvant_model::Description`] into blocks over packed weights; products are in `kvant-weights`,
+//! attention and state behind [`kvant_cache::PassState`]. What is left here is the arithmetic between them, and the order in
+//! which it is done.
+//!
+//! ```no_run
+//! use kvant_cpu::LoadOptions;
+//! use kvant_model::Checkpoint;
+//!
+//! let model = kvant_cpu::load(&Checkpoint::open("model.gguf")?, LoadOptions::default())?;
+//! println!("{} token ids", model.vocabulary());
+//! # Ok::<(), kvant_model::LoadError>(())
+//! ```
+//!
+//! | module | what it is |
+//! |---|---|
+//! | `compile` | from a description and weights to blocks |
+//! | `network` | embedding, layers and head in a pass |
+//! | `pass` | which tokens of which sequences, and their rotations |
+//! | `blocks` | linear layers, norms, attention, feed-forward layers and experts |
+//! | `exact_cache` | keys and values in f32 or f16: the plain state that others are compared with |
+//!
+//! **Invariant:** a row of the output depends on its own input and state alone, bit for bit: not on the other rows of a pass,
+//! and not on the number of threads.
+#![deny(missing_docs)]
+
+mod blocks;
+mod compile;
+mod exact_cache;
+mod network;
+mod options;
+mod pass;
+
+pub use blocks::{ROWS_KEPT, WeightKernel};
+pub use exact_cache::{ExactBatch, ExactCache, Stored};
+pub use options::{ActivationType, LoadOptions};
+
+use kvant_model::error::{LoadError, Result};
+use kvant_model::{Backend, Checkpoint, Description, Model, Network};
+use kvant_simd::Tier;
+
+/// The processor, with choices about how weights are kept.
+#[derive(Debug, Clone, Copy)]
+pub struct Cpu {
+    options: LoadOptions,
+    tier: Tier,
+}
+
+impl Cpu {
+    /// With the best instruction set of this machine.
+    ///
+    /// # Errors
+    /// If one that was forced by `KVANT_SIMD` cannot run here.
+    pub fn new(options: LoadOptions) -> Result<Self> {
+        let tier = Tier::select().map_err(|e| LoadError::unsupported(e.to_string()))?;
+        Ok(Self { options, tier })
+    }
+}
+
+impl Backend for Cpu {
+    fn name(&self) -> &str {
+        "cpu"
+    }
+
+    fn compile(&self, description: &Description, checkpoint: &Checkpoint) -> Result<Box<dyn Network>> {
+        let weights = compile::Weights::new(checkpoint, self.options, self.tier);
+        Ok(Box::new(compile::network(description, &weights)?))
+    }
+}
+
+/// Describes a checkpoint and compiles it for this machine.
+///
+/// # Errors
+/// If it cannot be described, its weights cannot be read, or a forced instruction set cannot run here.
+pub fn load(checkpoint: &Checkpoint, options: LoadOptions) -> Result<Model> {
+    Model::load(&Cpu::new(options)?, checkpoint)
+}

@@ -1,0 +1,56 @@
+//! A compiled model: embedding before the layers, norm and logits after them.
+
+use crate::blocks::{Activations, Embedding, Head, Layer};
+use crate::pass::Pass;
+use kvant_cache::{KvSlot, PassState, Slots, StateError};
+use kvant_model::description::Rope;
+use kvant_model::{Chunk, Network, Observer, Rows};
+
+/// A model's blocks.
+pub struct CpuNetwork {
+    /// Before the first layer.
+    pub embedding: Embedding,
+    /// The layers.
+    pub layers: Vec<Layer>,
+    /// After the last.
+    pub head: Head,
+    /// The rotary embeddings that layers refer to.
+    pub ropes: Vec<Rope>,
+    /// What sequences keep.
+    pub slots: Slots,
+}
+
+impl Network for CpuNetwork {
+    fn forward(
+        &self,
+        chunks: &[Chunk<'_>],
+        state: &mut dyn PassState,
+        mut observer: Option<&mut Observer<'_>>,
+    ) -> Result<Rows, StateError> {
+        let mut pass = Pass::new(chunks, state, &self.ropes);
+        let mut observe = |layer: usize, x: &Activations| {
+            if let Some(observer) = &mut observer {
+                observer(layer, x.rows());
+            }
+        };
+        let mut x = self.embedding.forward(pass.tokens()); // (tokens, hidden)
+        for (index, layer) in self.layers.iter().enumerate() {
+            observe(index, &x);
+            layer.forward(&mut x, &mut pass)?;
+        }
+        self.head.norm.in_place(&mut x);
+        observe(self.layers.len(), &x);
+        let wanted = pass.wanted();
+        Ok(match wanted.len() {
+            0 => Rows::from_vec(Vec::new(), self.head.output.outputs()),
+            n if n == x.tokens() => self.head.forward(&x).into_rows(),
+            _ => self.head.forward(&x.gather(&wanted)).into_rows(),
+        })
+    }
+
+    fn output_weights(&self, slot: KvSlot) -> Vec<Rows> {
+        let owner = self.slots.owner(slot);
+        let reads = |slot| self.slots.owner(slot) == owner;
+        self.layers.iter().flat_map(|layer| layer.output_weights(reads)).map(Activations::into_rows).collect()
+    }
+}

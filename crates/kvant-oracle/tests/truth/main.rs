@@ -1,0 +1,9 @@
+//! The oracle against the reference, and backends against the oracle.
+
+mod attention;
+mod blocks;
+mod ffn;
+mod fixtures;
+mod maker;
+mod mixers;
+mod support;

@@ -1,0 +1,276 @@
+//! Fixtures, differences, and a backend's run in the oracle's terms.
+
+use kvant_cache::{
+    KvSlot, PassState, Queries, RecurrentState, Scoring, SequencePass, SlotKind, Slots, StateError, StateSlot,
+};
+use kvant_cpu::ExactCache;
+use kvant_model::config::parse_json;
+use kvant_model::safetensors::Safetensors;
+use kvant_model::{Checkpoint, Chunk, Description, LoadError, Network};
+use kvant_oracle::{Rows, Trace};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A folder with a tiny checkpoint and what Hugging Face transformers computed with it.
+pub struct Fixture {
+    pub name: String,
+    folder: PathBuf,
+    tensors: Safetensors,
+    pub prompts: Vec<Vec<u32>>,
+    pub greedy: Vec<Vec<u32>>,
+}
+
+impl Fixture {
+    /// All under a folder, by name.
+    pub fn all(root: &Path) -> Vec<Self> {
+        let entries = fs::read_dir(root).unwrap_or_else(|e| panic!("{}: {e}", root.display()));
+        let mut folders: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+        folders.retain(|path| path.join("config.json").is_file());
+        folders.sort();
+        assert!(!folders.is_empty(), "{} holds no fixtures", root.display());
+        folders.iter().map(|folder| Self::open(folder)).collect()
+    }
+
+    pub fn open(folder: &Path) -> Self {
+        let tensors = Safetensors::open(&folder.join("expected.safetensors")).unwrap();
+        let ids = |name: &str| -> Vec<Vec<u32>> {
+            let ids = tensors.tensor(name).unwrap().unwrap();
+            let list = ids.to_i64().unwrap();
+            list.chunks(ids.columns()).map(|row| row.iter().map(|&id| id as u32).collect()).collect()
+        };
+        let (prompts, greedy) = (ids("input_ids"), ids("greedy_ids"));
+        let name = folder.file_name().unwrap().to_string_lossy().into_owned();
+        Self { name, folder: folder.to_path_buf(), prompts, greedy, tensors }
+    }
+
+    /// The names of its configurations.
+    pub fn configs(&self) -> impl Iterator<Item = &'static str> {
+        ["config.json", "config_legacy.json"].into_iter().filter(|config| self.folder.join(config).is_file())
+    }
+
+    /// Its weights under one of its configurations.
+    pub fn checkpoint(&self, config: &str) -> Result<Checkpoint, LoadError> {
+        let config = parse_json(&fs::read(self.folder.join(config)).unwrap()).unwrap();
+        Ok(Checkpoint::from_safetensors(Safetensors::open(&self.folder.join("model.safetensors"))?, config))
+    }
+
+    /// A prompt and what the reference went on with.
+    pub fn sequence(&self, index: usize) -> Vec<u32> {
+        [&self.prompts[index][..], &self.greedy[index]].concat()
+    }
+
+    /// Tokens of a prompt.
+    pub fn prompt(&self) -> usize {
+        self.prompts[0].len()
+    }
+
+    /// Tokens of a prompt and its continuation.
+    pub fn capacity(&self) -> usize {
+        self.prompt() + self.greedy[0].len()
+    }
+
+    /// Part `index` of a tensor along its first extent, or all of it.
+    pub fn expected(&self, name: &str, index: Option<usize>) -> Vec<f32> {
+        let whole = self.tensors.tensor(name).unwrap().unwrap_or_else(|| panic!("{name} is expected"));
+        match index {
+            Some(index) => whole.index(index).unwrap().to_f32().unwrap(),
+            None => whole.to_f32().unwrap(),
+        }
+    }
+
+    /// Whether the reference kept this.
+    pub fn has(&self, name: &str) -> bool {
+        self.tensors.tensor(name).unwrap().is_some()
+    }
+
+    /// Compares a run over [`sequence`](Self::sequence) `index` with the reference: logits, layers, keys and values.
+    pub fn compare(&self, trace: &Trace, description: &Description, index: usize, found: &mut Differences) {
+        let slots = &description.slots;
+        let prompt = self.prompt();
+        let rows = |rows: &[Vec<f64>]| rows.concat();
+        found.compare(
+            "prefill",
+            &rows(&trace.logits[..prompt]),
+            &self.expected("prefill_logits", Some(index)),
+        );
+        found.compare("steps", &rows(&trace.logits[prompt..]), &self.expected("step_logits", Some(index)));
+        let next = trace.logits[prompt - 1..].iter().map(|logits| argmax(logits));
+        found.greedy_agrees &= next.zip(&self.greedy[index]).all(|(next, &id)| next == id);
+        if index != 0 {
+            return;
+        }
+        let layers: Vec<f64> = trace.hidden.iter().flat_map(|x| rows(&x[..prompt])).collect();
+        found.compare("hidden", &layers, &self.expected("hidden", None));
+        let mut compared = 0;
+        for id in slots.kv_slots() {
+            let slot = slots.get(id.index()).unwrap();
+            if !self.has(&format!("k.{}", slot.layer)) {
+                continue;
+            }
+            let kept = |side: &str| self.expected(&format!("{side}.{}", slot.layer), None);
+            let (keys, values) = match slot.kind {
+                SlotKind::KeysValues(shape) => (
+                    by_head(&trace.keys[&id][..prompt], shape.kv_heads),
+                    by_head(&trace.values[&id][..prompt], shape.kv_heads),
+                ),
+                // The reference calls a latent key, and a rotated part value, whose pairs most models tear apart.
+                SlotKind::Latent(_) if description.architecture == "deepseek_v2" => {
+                    (rows(&trace.values[&id][..prompt]), rows(&trace.keys[&id][..prompt]))
+                }
+                SlotKind::Latent(_) => {
+                    let rotated = &trace.keys[&id][..prompt];
+                    let half =
+                        |row: &[f64], first| row.iter().copied().skip(first).step_by(2).collect::<Vec<f64>>();
+                    let torn = rotated.iter().flat_map(|row| [half(row, 0), half(row, 1)].concat());
+                    (rows(&trace.values[&id][..prompt]), torn.collect())
+                }
+                SlotKind::View(_) | SlotKind::Recurrent(_) => unreachable!("slots that hold keys and values"),
+            };
+            found.compare("k", &keys, &kept("k"));
+            found.compare("v", &values, &kept("v"));
+            compared += 1;
+        }
+        for state in slots.state_slots() {
+            let (layer, trace) = (slots.get(state.index()).unwrap().layer, &trace.states[&state]);
+            if self.has(&format!("conv.{layer}")) {
+                let expected = self.expected(&format!("conv.{layer}"), None); // (channels, kernel)
+                let channels = trace.conv_inputs[0].len();
+                let last = &trace.conv_inputs[prompt - expected.len() / channels..prompt];
+                let inputs: Vec<f64> =
+                    (0..channels).flat_map(|c| last.iter().map(move |row| row[c])).collect();
+                found.compare("conv", &inputs, &expected);
+            }
+            if self.has(&format!("rec.{layer}")) {
+                let expected = self.expected(&format!("rec.{layer}"), None);
+                found.compare("rec", &trace.matrices[prompt - 1], &expected);
+            }
+        }
+        let recorded = self.tensors.names().filter(|name| name.starts_with("k.")).count();
+        assert_eq!(compared, recorded, "every recorded layer has a slot");
+    }
+}
+
+/// `(tokens, heads · dim)` to `(heads, tokens, dim)`.
+fn by_head(rows: &[Vec<f64>], heads: usize) -> Vec<f64> {
+    let dim = rows[0].len() / heads;
+    (0..heads).flat_map(|head| rows.iter().flat_map(move |row| row[head * dim..][..dim].to_vec())).collect()
+}
+
+fn argmax(logits: &[f64]) -> u32 {
+    (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b]).then(b.cmp(&a))).unwrap() as u32
+}
+
+/// The largest differences found, by what was compared.
+pub struct Differences {
+    worst: BTreeMap<&'static str, f64>,
+    pub greedy_agrees: bool,
+}
+
+impl Default for Differences {
+    fn default() -> Self {
+        Self { worst: BTreeMap::new(), greedy_agrees: true }
+    }
+}
+
+impl Differences {
+    pub fn compare(&mut self, what: &'static str, found: &[f64], expected: &[f32]) {
+        assert_eq!(found.len(), expected.len(), "{what}");
+        let worst = self.worst.entry(what).or_default();
+        for (a, &b) in found.iter().zip(expected) {
+            let difference = (a - f64::from(b)).abs();
+            *worst = if difference.is_nan() { f64::INFINITY } else { worst.max(difference) };
+        }
+    }
+
+    /// The largest of all.
+    pub fn largest(&self) -> f64 {
+        self.worst.values().copied().fold(0.0, f64::max)
+    }
+
+    pub fn line(&self) -> String {
+        let shown: Vec<String> =
+            self.worst.iter().map(|(what, worst)| format!("{what} {worst:.1e}")).collect();
+        shown.join(", ") + if self.greedy_agrees { "" } else { ", GREEDY IDS DIFFER" }
+    }
+}
+
+/// An exact cache that remembers what it was given.
+struct Recorder {
+    cache: ExactCache<f32>,
+    given: BTreeMap<KvSlot, (Vec<f32>, Vec<f32>)>,
+}
+
+impl PassState for Recorder {
+    fn begin(&mut self, tokens: &[usize]) -> Result<(), StateError> {
+        self.cache.begin(tokens)
+    }
+    fn sequences(&self) -> &[SequencePass] {
+        self.cache.sequences()
+    }
+    fn append(&mut self, slot: KvSlot, keys: &[f32], values: &[f32]) -> Result<(), StateError> {
+        let given = self.given.entry(slot).or_default();
+        given.0.extend_from_slice(keys);
+        given.1.extend_from_slice(values);
+        self.cache.append(slot, keys, values)
+    }
+    fn attend(
+        &mut self,
+        slot: KvSlot,
+        queries: Queries<'_>,
+        scoring: &Scoring<'_>,
+        out: &mut [f32],
+    ) -> Result<(), StateError> {
+        self.cache.attend(slot, queries, scoring, out)
+    }
+    fn recurrent(&mut self, slot: StateSlot, sequence: usize) -> Result<&mut RecurrentState, StateError> {
+        self.cache.recurrent(slot, sequence)
+    }
+    fn end(&mut self) -> Result<(), StateError> {
+        self.cache.end()
+    }
+    fn abandon(&mut self) {
+        self.cache.abandon();
+    }
+}
+
+/// Runs a sequence in these chunks through a compiled model, on an exact cache, and compares all it comes by with the oracle.
+pub fn compare_backend(
+    network: &dyn Network,
+    slots: &Slots,
+    tokens: &[u32],
+    chunks: &[usize],
+    capacity: usize,
+    truth: &Trace,
+) -> Differences {
+    let mut state = Recorder { cache: ExactCache::new(slots, capacity), given: BTreeMap::new() };
+    let mut hidden: Vec<Vec<f32>> = vec![Vec::new(); truth.hidden.len()];
+    let mut logits = Vec::new();
+    let mut left = tokens;
+    for &size in chunks {
+        let (chunk, rest) = left.split_at(size.min(left.len()));
+        left = rest;
+        if chunk.is_empty() {
+            break;
+        }
+        let chunk = [Chunk { tokens: chunk, wanted: 0..chunk.len() }];
+        let mut observer = |layer: usize, x: &kvant_model::Rows| hidden[layer].extend_from_slice(x.data());
+        state.begin(&[chunk[0].tokens.len()]).unwrap();
+        let found = network.forward(&chunk, &mut state, Some(&mut observer)).unwrap();
+        state.end().unwrap();
+        logits.extend_from_slice(found.data());
+    }
+    assert!(left.is_empty(), "the chunks hold {} tokens too few", left.len());
+    let mut found = Differences::default();
+    found.compare("logits", &truth.logits.concat(), &logits);
+    for (truth, hidden) in truth.hidden.iter().zip(&hidden) {
+        found.compare("hidden", &truth.concat(), hidden);
+    }
+    let all = |rows: &Rows| rows.concat();
+    assert!(state.given.keys().eq(truth.keys.keys()), "the same slots get keys and values");
+    for (slot, (keys, values)) in &state.given {
+        found.compare("k", &all(&truth.keys[slot]), keys);
+        found.compare("v", &all(&truth.values[slot]), values);
+    }
+    found
+}

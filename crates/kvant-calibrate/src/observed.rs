@@ -2,8 +2,10 @@
 
 use crate::moments::{Extent, Moments};
 use crate::reservoir::Reservoir;
+use kvant_cache::{
+    KvSlot, PassState, Queries, RecurrentState, Scoring, SequencePass, SlotKind, Slots, StateError, StateSlot,
+};
 use kvant_codec::{Rotation, Tier};
-use kvant_model::cache::{Cache, CacheFull, LayerState, Queries, Scoring, Streaming};
 
 /// What was seen at one kv head.
 pub struct HeadStatistics {
@@ -45,9 +47,11 @@ impl Positions {
     }
 }
 
-/// What was seen of a model: (entries, kv heads).
+/// What was seen of a model: (slots, kv heads); no heads where a slot has no keys and values of its own.
 pub struct Statistics {
-    entries: Vec<Vec<HeadStatistics>>,
+    slots: Vec<Vec<HeadStatistics>>,
+    /// The slot that really holds what a slot reads.
+    owners: Vec<usize>,
     /// First tokens of a sequence whose keys and values are not counted, because they are not encoded either.
     sinks: usize,
     /// Where extents are taken from.
@@ -58,11 +62,11 @@ pub struct Statistics {
 }
 
 impl Statistics {
-    /// Of nothing yet, for a model whose layers keep `states`, with λ for this rotation. The first `sinks` keys and values of
+    /// Of nothing yet, for a model with these slots, with λ for this rotation. The first `sinks` keys and values of
     /// every sequence are left out.
-    pub fn new(states: &[LayerState], sinks: usize, (rotation, seed): (Rotation, u64), tier: Tier) -> Self {
-        let entry = |state: &LayerState| match state {
-            LayerState::KeysValues(shape) => {
+    pub fn new(slots: &Slots, sinks: usize, (rotation, seed): (Rotation, u64), tier: Tier) -> Self {
+        let slot = |kind: &SlotKind| match kind {
+            SlotKind::KeysValues(shape) => {
                 let head = |_| HeadStatistics {
                     keys: Moments::new(shape.key_dim),
                     queries: Moments::new(shape.key_dim),
@@ -72,12 +76,14 @@ impl Statistics {
                     value_extent: Extent::new(shape.value_dim, rotation, seed, tier),
                     samples: None,
                 };
-                (0..shape.heads).map(head).collect()
+                (0..shape.kv_heads).map(head).collect()
             }
-            _ => Vec::new(),
+            SlotKind::View(_) | SlotKind::Latent(_) | SlotKind::Recurrent(_) => Vec::new(),
         };
+        let owner = |index| slots.kv(index).map_or(index, |slot| slots.owner(slot).index());
         Self {
-            entries: states.iter().map(entry).collect(),
+            slots: slots.iter().map(|(_, one)| slot(&one.kind)).collect(),
+            owners: (0..slots.len()).map(owner).collect(),
             sinks,
             extents: Positions::All,
             wide: Vec::new(),
@@ -92,33 +98,40 @@ impl Statistics {
 
     /// With samples of at most so many keys and values of each head.
     pub fn with_samples(mut self, rows: usize, seed: u64) -> Self {
-        for head in self.entries.iter_mut().flatten() {
+        for head in self.slots.iter_mut().flatten() {
             let sample = |of: &Moments| Reservoir::new(of.dim(), rows, seed);
             head.samples = Some([sample(&head.keys), sample(&head.values)]);
         }
         self
     }
 
-    /// Output weights `(outputs, heads, value_dim)` of a layer that reads the entry.
+    /// Output weights `(outputs, heads, value_dim)` of a layer that reads the slot.
     ///
     /// # Panics
-    /// When there is no such entry, or the weights are not of its shape.
-    pub fn read_by(&mut self, entry: usize, weights: &[f32], outputs: usize) {
-        let Self { entries, wide, narrow, .. } = self;
-        by_group(&mut entries[entry], |head| &mut head.readers, weights, outputs, (wide, narrow));
+    /// When there is no such slot, or the weights are not of its shape.
+    pub fn read_by(&mut self, slot: KvSlot, weights: &[f32], outputs: usize) {
+        let Self { slots, owners, wide, narrow, .. } = self;
+        by_group(
+            &mut slots[owners[slot.index()]],
+            |head| &mut head.readers,
+            weights,
+            outputs,
+            (wide, narrow),
+        );
     }
 
-    /// The heads of every entry.
-    pub fn entries(&self) -> &[Vec<HeadStatistics>] {
-        &self.entries
+    /// The heads of every slot.
+    pub fn slots(&self) -> &[Vec<HeadStatistics>] {
+        &self.slots
     }
 
     /// Keys `(tokens, kv_heads, key_dim)` and values of tokens that start at `position`.
-    fn append(&mut self, entry: usize, position: usize, keys: &[f32], values: &[f32]) {
-        let Self { entries, sinks, extents, wide, narrow } = self;
-        let count = entries[entry].len();
+    fn append(&mut self, slot: KvSlot, position: usize, keys: &[f32], values: &[f32]) {
+        let Self { slots, sinks, extents, wide, narrow, .. } = self;
+        let heads = &mut slots[slot.index()];
+        let count = heads.len();
         let skipped = sinks.saturating_sub(position);
-        for (head, statistics) in entries[entry].iter_mut().enumerate() {
+        for (head, statistics) in heads.iter_mut().enumerate() {
             let HeadStatistics {
                 keys: of_keys, values: of_values, key_extent, value_extent, samples, ..
             } = statistics;
@@ -143,22 +156,22 @@ impl Statistics {
     }
 
     /// Queries `(tokens, heads, key_dim)`: those of a group are counted alike.
-    fn attend(&mut self, entry: usize, queries: &[f32], tokens: usize) {
-        let Self { entries, wide, narrow, .. } = self;
-        by_group(&mut entries[entry], |head| &mut head.queries, queries, tokens, (wide, narrow));
+    fn attend(&mut self, slot: KvSlot, queries: &[f32], tokens: usize) {
+        let Self { slots, owners, wide, narrow, .. } = self;
+        by_group(&mut slots[owners[slot.index()]], |head| &mut head.queries, queries, tokens, (wide, narrow));
     }
 }
 
 /// Adds rows `(count, heads, dim)` of all heads to those moments of each kv head whose group they belong to.
 fn by_group(
-    entry: &mut [HeadStatistics],
+    of_slot: &mut [HeadStatistics],
     moments: impl Fn(&mut HeadStatistics) -> &mut Moments,
     rows: &[f32],
     count: usize,
     (wide, narrow): (&mut Vec<f64>, &mut Vec<f32>),
 ) {
-    let kv_heads = entry.len();
-    for (head, statistics) in entry.iter_mut().enumerate() {
+    let kv_heads = of_slot.len();
+    for (head, statistics) in of_slot.iter_mut().enumerate() {
         let moments = moments(statistics);
         let dim = moments.dim();
         let heads = rows.len() / (count * dim);
@@ -193,50 +206,63 @@ fn gather(
     }
 }
 
-/// A cache that is watched: everything is passed on, and counted.
-pub struct Observed<'a, C> {
-    cache: C,
+/// The state of a pass that is watched: everything is passed on, and keys, queries and values are counted.
+pub struct Observed<'a, S> {
+    state: S,
     statistics: &'a mut Statistics,
-    /// Tokens of the chunk, known from what was reserved.
-    chunk: usize,
 }
 
-impl<'a, C: Cache> Observed<'a, C> {
-    /// Watches a cache.
-    pub fn new(cache: C, statistics: &'a mut Statistics) -> Self {
-        Self { cache, statistics, chunk: 0 }
+impl<'a, S: PassState> Observed<'a, S> {
+    /// Watches the state of a pass.
+    pub fn new(state: S, statistics: &'a mut Statistics) -> Self {
+        Self { state, statistics }
     }
 }
 
-impl<C: Cache> Cache for Observed<'_, C> {
-    fn capacity(&self) -> usize {
-        self.cache.capacity()
+impl<S: PassState> PassState for Observed<'_, S> {
+    fn begin(&mut self, tokens: &[usize]) -> Result<(), StateError> {
+        self.state.begin(tokens)
     }
 
-    fn streaming(&self) -> Option<Streaming> {
-        self.cache.streaming()
+    fn sequences(&self) -> &[SequencePass] {
+        self.state.sequences()
     }
 
-    fn len(&self) -> usize {
-        self.cache.len()
+    fn append(&mut self, slot: KvSlot, keys: &[f32], values: &[f32]) -> Result<(), StateError> {
+        let rows: usize = self.state.sequences().iter().map(|one| one.tokens).sum();
+        let (key_width, value_width) = (keys.len() / rows.max(1), values.len() / rows.max(1));
+        let mut row = 0;
+        for one in self.state.sequences() {
+            let end = row + one.tokens;
+            let (keys, values) =
+                (&keys[row * key_width..end * key_width], &values[row * value_width..end * value_width]);
+            self.statistics.append(slot, one.start, keys, values);
+            row = end;
+        }
+        self.state.append(slot, keys, values)
     }
 
-    fn reserve(&mut self, tokens: usize) -> Result<(), CacheFull> {
-        self.chunk = tokens;
-        self.cache.reserve(tokens)
+    fn attend(
+        &mut self,
+        slot: KvSlot,
+        queries: Queries<'_>,
+        scoring: &Scoring<'_>,
+        out: &mut [f32],
+    ) -> Result<(), StateError> {
+        let rows = self.state.sequences().iter().map(|one| one.tokens).sum();
+        self.statistics.attend(slot, queries.own, rows);
+        self.state.attend(slot, queries, scoring, out)
     }
 
-    fn append(&mut self, entry: usize, keys: &[f32], values: &[f32]) {
-        self.statistics.append(entry, self.cache.len(), keys, values);
-        self.cache.append(entry, keys, values);
+    fn recurrent(&mut self, slot: StateSlot, sequence: usize) -> Result<&mut RecurrentState, StateError> {
+        self.state.recurrent(slot, sequence)
     }
 
-    fn attend(&mut self, entry: usize, queries: Queries<'_>, scoring: &Scoring, out: &mut [f32]) {
-        self.statistics.attend(entry, queries.own, self.chunk);
-        self.cache.attend(entry, queries, scoring, out);
+    fn end(&mut self) -> Result<(), StateError> {
+        self.state.end()
     }
 
-    fn advance(&mut self, tokens: usize) {
-        self.cache.advance(tokens);
+    fn abandon(&mut self) {
+        self.state.abandon();
     }
 }

@@ -1,10 +1,11 @@
 //! What is counted is what a cache is given, and the cache does not notice.
 
+use kvant_cache::{KvShape, PassState, Scoring, Slots};
 use kvant_calibrate::{Observed, Positions, Statistics};
 use kvant_codec::{Rotation, Tier};
-use kvant_model::cache::{Cache, ExactCache, KvShape, LayerState, Scoring};
+use kvant_cpu::ExactCache;
 
-const SHAPE: KvShape = KvShape { heads: 2, key_dim: 4, value_dim: 6, window: None };
+const SHAPE: KvShape = KvShape { kv_heads: 2, key_dim: 4, value_dim: 6, window: None };
 const QUERY_HEADS: usize = 6;
 const SINKS: usize = 3;
 
@@ -14,35 +15,36 @@ fn wave(count: usize, seed: usize) -> Vec<f32> {
 
 #[test]
 fn every_head_is_counted_apart_and_sinks_are_not() {
-    let states = [LayerState::KeysValues(SHAPE); 2];
-    let mut statistics = Statistics::new(&states, SINKS, (Rotation::Srft, 0), Tier::Scalar);
-    let mut plain = ExactCache::<f32>::new(&states, 100);
-    let scoring = Scoring { scale: 0.5, soft_cap: None };
+    let slots = Slots::uniform(2, SHAPE);
+    let mut statistics = Statistics::new(&slots, SINKS, (Rotation::Srft, 0), Tier::Scalar);
+    let mut plain = ExactCache::<f32>::new(&slots, 100);
+    let scoring = Scoring::new(0.5);
     let tokens: usize = 11;
     let (keys, values) = (wave(tokens * 8, 1), wave(tokens * 12, 2));
     let queries = wave(tokens * QUERY_HEADS * 4, 3);
-    let mut observed = Observed::new(ExactCache::<f32>::new(&states, 100), &mut statistics);
+    let mut observed = Observed::new(ExactCache::<f32>::new(&slots, 100), &mut statistics);
     let mut at = 0;
     for chunk in [2, 5, 4] {
         let part = |rows: &[f32]| rows[at * rows.len() / tokens..(at + chunk) * rows.len() / tokens].to_vec();
         let mut outputs = Vec::new();
-        for cache in [&mut plain as &mut dyn Cache, &mut observed] {
+        for state in [&mut plain as &mut dyn PassState, &mut observed] {
             let mut out = vec![0.0; chunk * QUERY_HEADS * 6];
-            cache.reserve(chunk).unwrap();
-            for entry in 0..2 {
-                cache.append(entry, &part(&keys), &part(&values));
-                cache.attend(entry, part(&queries)[..].into(), &scoring, &mut out);
+            state.begin(&[chunk]).unwrap();
+            for slot in slots.kv_slots() {
+                state.append(slot, &part(&keys), &part(&values)).unwrap();
+                state.attend(slot, part(&queries)[..].into(), &scoring, &mut out).unwrap();
             }
-            cache.advance(chunk);
+            state.end().unwrap();
             outputs.push(out);
         }
         assert_eq!(outputs[0], outputs[1]);
         at += chunk;
     }
-    assert_eq!((observed.len(), observed.capacity()), (11, 100));
+    let end = observed.sequences()[0];
+    assert_eq!((end.start, end.capacity), (11, 100));
 
-    for entry in statistics.entries() {
-        for (head, found) in entry.iter().enumerate() {
+    for slot in statistics.slots() {
+        for (head, found) in slot.iter().enumerate() {
             assert_eq!(found.keys.count(), (tokens - SINKS) as u64);
             assert_eq!(found.values.count(), (tokens - SINKS) as u64);
             assert_eq!(found.queries.count(), (tokens * 3) as u64);
@@ -69,19 +71,20 @@ fn every_head_is_counted_apart_and_sinks_are_not() {
 
 /// Eleven tokens, in chunks, through statistics that have been told more.
 fn seen(statistics: Statistics) -> Statistics {
-    let (mut statistics, states) = (statistics, [LayerState::KeysValues(SHAPE)]);
-    let mut observed = Observed::new(ExactCache::<f32>::new(&states, 100), &mut statistics);
+    let (mut statistics, slots) = (statistics, Slots::uniform(1, SHAPE));
+    let slot = slots.kv(0).unwrap();
+    let mut observed = Observed::new(ExactCache::<f32>::new(&slots, 100), &mut statistics);
     let (keys, values) = (wave(11 * 8, 1), wave(11 * 12, 2));
     for (at, chunk) in [(0, 2), (2, 5), (7, 4)] {
-        observed.reserve(chunk).unwrap();
-        observed.append(0, &keys[at * 8..(at + chunk) * 8], &values[at * 12..(at + chunk) * 12]);
-        observed.advance(chunk);
+        observed.begin(&[chunk]).unwrap();
+        observed.append(slot, &keys[at * 8..(at + chunk) * 8], &values[at * 12..(at + chunk) * 12]).unwrap();
+        observed.end().unwrap();
     }
     statistics
 }
 
 fn statistics() -> Statistics {
-    Statistics::new(&[LayerState::KeysValues(SHAPE)], SINKS, (Rotation::Identity, 0), Tier::Scalar)
+    Statistics::new(&Slots::uniform(1, SHAPE), SINKS, (Rotation::Identity, 0), Tier::Scalar)
 }
 
 #[test]
@@ -93,7 +96,7 @@ fn extents_are_those_of_the_positions_asked_for() {
         (Positions::Every(4), vec![4, 8]),
     ] {
         let found = seen(statistics().with_extents(positions));
-        for (head, found) in found.entries()[0].iter().enumerate() {
+        for (head, found) in found.slots()[0].iter().enumerate() {
             assert_eq!(found.keys.count(), 8, "moments are of all");
             let [low, high] = found.key_extent.ends().unwrap();
             for channel in 0..4 {
@@ -109,7 +112,7 @@ fn extents_are_those_of_the_positions_asked_for() {
 fn samples_are_rows_of_their_head() {
     let (keys, values) = (wave(11 * 8, 1), wave(11 * 12, 2));
     let found = seen(statistics().with_samples(100, 0));
-    for (head, found) in found.entries()[0].iter().enumerate() {
+    for (head, found) in found.slots()[0].iter().enumerate() {
         let [of_keys, of_values] = found.samples.as_ref().unwrap();
         let rows = |all: &[f32], dim: usize| {
             (SINKS..11)
@@ -119,7 +122,7 @@ fn samples_are_rows_of_their_head() {
         assert_eq!((of_keys.rows(), of_values.rows()), (&rows(&keys, 4)[..], &rows(&values, 6)[..]));
     }
     assert_eq!(
-        seen(statistics().with_samples(3, 0)).entries()[0][1].samples.as_ref().unwrap()[1].rows().len(),
+        seen(statistics().with_samples(3, 0)).slots()[0][1].samples.as_ref().unwrap()[1].rows().len(),
         18
     );
 }
@@ -128,8 +131,8 @@ fn samples_are_rows_of_their_head() {
 fn readers_of_values_are_counted_by_group() {
     let (outputs, mut found) = (5, statistics());
     let weights = wave(outputs * QUERY_HEADS * 6, 4);
-    found.read_by(0, &weights, outputs);
-    for (head, found) in found.entries()[0].iter().enumerate() {
+    found.read_by(Slots::uniform(1, SHAPE).kv(0).unwrap(), &weights, outputs);
+    for (head, found) in found.slots()[0].iter().enumerate() {
         assert_eq!(found.readers.count(), (outputs * 3) as u64);
         for (i, j) in [(0, 0), (2, 5)] {
             let product = |n: usize| {

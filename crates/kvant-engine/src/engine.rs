@@ -1,17 +1,22 @@
 //! A model with its words: text and conversations in, token ids out.
 
-use crate::kv::{KvCache, KvUnsupported};
 use crate::session::Session;
-use kvant_cache::{Arena, Policy};
+use kvant_attention::{KvCache, KvUnsupported};
+use kvant_cache::{Arena, PassState, Policy};
+use kvant_cpu::LoadOptions;
 use kvant_model::chat::{ChatError, ChatTemplate, Message, RenderOptions};
 use kvant_model::tokenizer::{EncodeOptions, Tokenizer, TokenizerError};
-use kvant_model::{Checkpoint, LoadError, LoadOptions, Model};
+use kvant_model::{Checkpoint, Chunk, ForwardError, LoadError, Model, Observer, Rows};
+use kvant_threads::Pool;
+use std::sync::Arc;
 
-/// Everything a checkpoint holds that generation needs. It is immutable; sessions borrow it.
+/// Everything a checkpoint holds that generation needs. It is immutable; sessions share it.
 pub struct Engine {
     model: Model,
     tokenizer: Tokenizer,
     template: Option<ChatTemplate>,
+    /// What its passes run on.
+    pool: Pool,
 }
 
 /// Why a prompt could not be made.
@@ -32,16 +37,30 @@ pub enum PromptError {
 }
 
 impl Engine {
-    /// Loads model, tokenizer and chat template.
+    /// Loads model, tokenizer and chat template; passes run on as many threads as there are processors for this program.
     ///
     /// # Errors
     /// If one of them cannot be read; a missing template is none.
     pub fn load(checkpoint: &Checkpoint, options: LoadOptions) -> Result<Self, LoadError> {
+        Self::load_on(Pool::new(kvant_threads::processors()), checkpoint, options)
+    }
+
+    /// The same with a pool of the caller's, which engines may share or not: two engines with a pool each run side by side.
+    ///
+    /// # Errors
+    /// As [`Engine::load`].
+    pub fn load_on(pool: Pool, checkpoint: &Checkpoint, options: LoadOptions) -> Result<Self, LoadError> {
         Ok(Self {
-            model: Model::load(checkpoint, options)?,
+            model: pool.install(|| kvant_cpu::load(checkpoint, options))?,
             tokenizer: Tokenizer::of(checkpoint)?,
             template: ChatTemplate::of(checkpoint)?,
+            pool,
         })
+    }
+
+    /// What its passes run on.
+    pub fn pool(&self) -> &Pool {
+        &self.pool
     }
 
     /// The network.
@@ -96,12 +115,37 @@ impl Engine {
         Ok(self.tokenizer.encode_chat(&template.render(messages, &options)?)?)
     }
 
+    /// One pass of the model over a chunk of every sequence of `state`; see [`Model::forward`].
+    ///
+    /// # Errors
+    /// If tokens or positions are out of range, or the state of a sequence refuses; nothing has changed then.
+    pub fn forward(&self, chunks: &[Chunk<'_>], state: &mut dyn PassState) -> Result<Rows, ForwardError> {
+        self.pool.install(|| self.model.forward(chunks, state))
+    }
+
+    /// The same, shown to an observer layer by layer; see [`Model::forward_observed`].
+    ///
+    /// # Errors
+    /// As [`Engine::forward`].
+    pub fn forward_observed(
+        &self,
+        chunks: &[Chunk<'_>],
+        state: &mut dyn PassState,
+        observer: &mut Observer<'_>,
+    ) -> Result<Rows, ForwardError> {
+        self.pool.install(|| self.model.forward_observed(chunks, state, observer))
+    }
+
     /// An empty sequence of at most `context` tokens whose keys and values are kept as `kv` says.
     ///
     /// # Errors
     /// If no cache keeps them that way.
-    pub fn session(&self, kv: impl Into<Policy>, context: usize) -> Result<Session<'_>, KvUnsupported> {
-        Ok(Session::new(self, KvCache::new(kv, self.model.states(), context)?))
+    pub fn session(
+        self: &Arc<Self>,
+        kv: impl Into<Policy>,
+        context: usize,
+    ) -> Result<Session, KvUnsupported> {
+        self.session_in(Arena::new(), kv, context)
     }
 
     /// The same with pages from an arena that may have a cap, and may be shared.
@@ -109,11 +153,11 @@ impl Engine {
     /// # Errors
     /// As [`Engine::session`].
     pub fn session_in(
-        &self,
+        self: &Arc<Self>,
         arena: Arena,
         kv: impl Into<Policy>,
         context: usize,
-    ) -> Result<Session<'_>, KvUnsupported> {
-        Ok(Session::new(self, KvCache::in_arena(kv, self.model.states(), context, arena)?))
+    ) -> Result<Session, KvUnsupported> {
+        Ok(Session::new(Arc::clone(self), KvCache::in_arena(kv, self.model.slots(), context, arena)?))
     }
 }

@@ -11,8 +11,8 @@
 //! a step of 1/15 of a channel's range, eight bits one of 1/255: 17 times finer, which pays for a gain of 17.
 
 use kvant_cache::Policy;
-use kvant_model::Model;
-use kvant_model::blocks::ScoreTraits;
+use kvant_model::Description;
+use kvant_model::description::ScoreTraits;
 
 /// A kind of attention, as far as a cache has to know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -129,8 +129,8 @@ impl Family {
 
 impl FamilyDefault {
     /// The line for a model.
-    pub fn of(model: &Model) -> &'static FamilyDefault {
-        Family::of(&model.score_traits()).default()
+    pub fn of(description: &Description) -> &'static FamilyDefault {
+        Family::of(&description.score_traits()).default()
     }
 
     /// How keys and values are kept.

@@ -1,16 +1,22 @@
 //! Generation: a model, its words, and sequences that grow.
 //!
 //! An [`Engine`] is a loaded checkpoint with its tokenizer and chat template; a [`Session`] is one sequence of it.
+//! [`sampler`] chooses tokens, [`stop`] ends a text at the strings a user named, [`kv`] tells what a
+//! policy costs, [`family`] knows which one suits a model, [`memory`] how much memory this machine has, and [`estimate`] how much
+//! a run takes. [`grammar`] keeps texts to schemas and grammars, [`tools`] finds tool calls in them. [`scheduler`] runs many
+//! sequences at once.
 //! [`sampler`] chooses tokens, [`stop`] ends a text at the strings a user named, [`kv`] keeps keys and values as a
-//! spec says, [`family`] knows which one suits a model, [`memory`] knows how long a context this machine can hold, and
-//! [`forecast`] what a run will take. [`scheduler`] runs many sequences at once.
+//! spec says, [`family`] knows which one suits a model, [`memory`] how much memory this machine has, and [`estimate`] how much
+//! a run takes; [`open`] decides by all of these, as `kvant run` does. [`grammar`] keeps texts to schemas and grammars,
+//! [`tools`] finds tool calls in them. [`scheduler`] runs many sequences at once.
 //!
 //! ```no_run
-//! use kvant_engine::{Engine, Event, Policy, Request, SamplingParams};
-//! use kvant_model::{Checkpoint, LoadOptions};
+//! use kvant_engine::{Engine, Event, LoadOptions, Policy, Request, SamplingParams};
+//! use kvant_model::Checkpoint;
 //! use std::ops::ControlFlow;
+//! use std::sync::Arc;
 //!
-//! let engine = Engine::load(&Checkpoint::open("model.gguf")?, LoadOptions::default())?;
+//! let engine = Arc::new(Engine::load(&Checkpoint::open("model.gguf")?, LoadOptions::default())?);
 //! let mut session = engine.session("int4".parse::<Policy>()?, 2048)?;
 //! let prompt = engine.text_prompt("The sky is blue because")?;
 //! let request = Request { prompt, sampling: SamplingParams::greedy(), ..Request::default() };
@@ -27,27 +33,32 @@
 
 mod constraint;
 mod engine;
+pub mod estimate;
 pub mod family;
-pub mod forecast;
 mod generation;
+pub mod grammar;
 pub mod kv;
 pub mod memory;
+pub mod open;
 pub mod sampler;
 pub mod scheduler;
 mod session;
 mod signature;
 pub mod stop;
 mod text;
+pub mod tools;
 
 pub use constraint::{Constraint, ConstraintError};
 pub use engine::{Engine, PromptError};
 pub use family::{Family, FamilyDefault};
-pub use kv::{KvCache, KvFailure, KvUnsupported};
-pub use kvant_cache::snapshot::{Signature, Snapshot, SnapshotError};
+pub use kvant_attention::{Attention, Batch, KvCache, KvUnsupported};
+pub use kvant_cache::snapshot::{Numerics, Signature, Snapshot, SnapshotError};
 pub use kvant_cache::{
     Arena, ArenaOptions, DiskError, DiskTier, DiskUsage, Plan, PlanError, Policy, SparseV,
 };
+pub use kvant_cpu::{ActivationType, LoadOptions};
+pub use open::{KvChoice, OpenError, OpenNote, OpenOptions, Opened};
 pub use sampler::{SampleError, Sampler, SamplingParams};
 pub use session::{Event, Finish, GenerateError, PREFILL_CHUNK, Reply, Request, ResumeError, Session, Stats};
-pub use signature::signature;
+pub use signature::{numerics, signature};
 pub use stop::StopMatcher;

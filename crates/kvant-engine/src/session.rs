@@ -4,17 +4,18 @@
 //! ones held, from the beginning, are not read again. So a conversation is generated turn by turn by giving the
 //! whole conversation as the prompt each time.
 
-use crate::constraint::ConstraintError;
+use crate::constraint::{Constraint, ConstraintError};
 use crate::engine::Engine;
 use crate::generation::Generation;
-use crate::kv::{KvCache, KvFailure};
 use crate::sampler::{SampleError, SamplingParams};
-use kvant_cache::snapshot::{Record, Signature};
+use crate::signature::numerics;
+use kvant_attention::KvCache;
+use kvant_cache::snapshot::{Numerics, Record, Signature};
 use kvant_cache::{Snapshot, SnapshotError};
-use kvant_model::ForwardError;
-use kvant_model::blocks::Chunk;
+use kvant_model::{Chunk, ForwardError};
 use std::ops::ControlFlow;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Prompt tokens read in one pass: enough to use the weights well, few enough to be stopped between passes.
@@ -128,12 +129,9 @@ pub enum GenerateError {
         /// Tokens the context holds.
         context: usize,
     },
-    /// The forward pass refused.
+    /// The forward pass refused, or the cache could not keep what the model computed.
     #[error(transparent)]
     Forward(#[from] ForwardError),
-    /// The cache could not keep what the model computed.
-    #[error(transparent)]
-    Kv(#[from] KvFailure),
     /// No token could be chosen.
     #[error(transparent)]
     Sample(#[from] SampleError),
@@ -159,17 +157,26 @@ pub enum ResumeError {
     Snapshot(#[from] SnapshotError),
 }
 
-/// A sequence of one model.
-pub struct Session<'e> {
-    engine: &'e Engine,
+/// A sequence of one model. It shares its engine and owns everything else, so it can move to another thread.
+pub struct Session {
+    engine: Arc<Engine>,
     kv: KvCache,
     /// What the cache holds.
     tokens: Vec<u32>,
+    /// (vocabulary): the logits after the last token held; empty where that token was read without them.
+    logits: Vec<f32>,
+    /// The rounding that what is held was computed with; that of a file stays with what came from it.
+    numerics: Numerics,
 }
 
-impl<'e> Session<'e> {
-    pub(crate) fn new(engine: &'e Engine, kv: KvCache) -> Self {
-        Self { engine, kv, tokens: Vec::new() }
+impl Session {
+    pub(crate) fn new(engine: Arc<Engine>, kv: KvCache) -> Self {
+        Self { engine, kv, tokens: Vec::new(), logits: Vec::new(), numerics: numerics() }
+    }
+
+    /// The engine it is a sequence of.
+    pub fn engine(&self) -> &Arc<Engine> {
+        &self.engine
     }
 
     /// Tokens held.
@@ -179,7 +186,19 @@ impl<'e> Session<'e> {
 
     /// The most tokens it can hold.
     pub fn context(&self) -> usize {
-        self.kv.cache().capacity()
+        self.kv.capacity()
+    }
+
+    /// The logits after the last token held, `(vocabulary)`; empty for an empty session, after going back and after
+    /// resuming.
+    pub fn logits(&self) -> &[f32] {
+        &self.logits
+    }
+
+    /// Whether it goes on from a file that was computed with other rounding, by another version or instruction set: what it says
+    /// may then differ in a last bit from what it would have said.
+    pub fn has_other_numerics(&self) -> bool {
+        self.numerics != numerics()
     }
 
     /// Its cache.
@@ -192,6 +211,24 @@ impl<'e> Session<'e> {
         self.kv
     }
 
+    /// Another session that holds the same; pages are shared.
+    ///
+    /// # Errors
+    /// If there is no memory for a copy of the newest tokens.
+    pub fn fork(&self) -> Result<Self, GenerateError> {
+        let sequence = self.kv.sequence().fork().map_err(|e| {
+            let full = kvant_cache::StateError::new(0, kvant_cache::CacheError::from(e));
+            ForwardError::from(full)
+        })?;
+        Ok(Self {
+            engine: Arc::clone(&self.engine),
+            kv: self.kv.over(sequence),
+            tokens: self.tokens.clone(),
+            logits: self.logits.clone(),
+            numerics: self.numerics,
+        })
+    }
+
     /// Saves what is held in a file, with a note of the caller's own; the file is replaced as a whole or not at all.
     /// Returns its bytes.
     ///
@@ -199,7 +236,8 @@ impl<'e> Session<'e> {
     /// If the file cannot be written.
     pub fn save(&self, path: &Path, signature: Signature, note: &[u8]) -> Result<u64, SnapshotError> {
         let policy = self.kv.policy().to_string();
-        let record = Record { signature, policy: &policy, tokens: &self.tokens, note };
+        let record =
+            Record { signature, numerics: self.numerics, policy: &policy, tokens: &self.tokens, note };
         self.kv.sequence().save(path, &record)
     }
 
@@ -215,12 +253,27 @@ impl<'e> Session<'e> {
         }
         self.kv.restore(saved, signature)?;
         self.tokens = saved.tokens().to_vec();
+        self.logits.clear();
+        // Files from before there were numerics are of the first.
+        self.numerics = saved.numerics().copied().unwrap_or_else(numerics);
         Ok(())
     }
 
     /// Forgets everything.
     pub fn clear(&mut self) {
-        self.truncate(0);
+        self.rollback(0);
+    }
+
+    /// Goes back to at most `len` tokens and returns how many are left: fewer where the cut lies inside an encoded page, whose
+    /// tokens must be read again.
+    pub fn rollback(&mut self, len: usize) -> usize {
+        if len >= self.tokens.len() {
+            return self.tokens.len();
+        }
+        let left = self.kv.truncate(len);
+        self.tokens.truncate(left);
+        self.logits.clear();
+        left
     }
 
     /// Reads the prompt and generates until something ends it. `sink` is told of every step and may break off.
@@ -233,7 +286,20 @@ impl<'e> Session<'e> {
         request: &Request,
         sink: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
     ) -> Result<Reply, GenerateError> {
-        let mut generation = Generation::new(request)?;
+        self.generate_within(request, None, sink)
+    }
+
+    /// The same, with a rule for what may be said.
+    ///
+    /// # Errors
+    /// As [`Session::generate`], and if the rule cannot be kept.
+    pub fn generate_within(
+        &mut self,
+        request: &Request,
+        constraint: Option<Box<dyn Constraint>>,
+        sink: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
+    ) -> Result<Reply, GenerateError> {
+        let mut generation = Generation::new(request)?.within(constraint);
         let mut reply = Reply {
             text: String::new(),
             tokens: Vec::new(),
@@ -242,26 +308,47 @@ impl<'e> Session<'e> {
             stats: Stats::default(),
         };
         let start = Instant::now();
-        let logits = self.prefill(&request.prompt, &mut reply.stats, sink)?;
+        let read = self.read_prompt(&request.prompt, &mut reply.stats, sink)?;
         reply.stats.prefill = start.elapsed();
-        let Some(logits) = logits else { return Ok(reply) };
+        if !read {
+            return Ok(reply);
+        }
 
         let start = Instant::now();
-        let outcome = self.decode(logits, &mut generation, &mut reply, sink);
+        let outcome = self.decode(&mut generation, &mut reply, sink);
         reply.stats.decode = start.elapsed();
+        self.kv.sequence_mut().mark(self.tokens.len());
         reply.tokens = generation.into_tokens();
         outcome?;
         Ok(reply)
     }
 
-    /// Brings the cache to hold exactly `prompt`; returns the logits after its last token, or nothing if the
-    /// sink broke off.
-    fn prefill(
+    /// Brings the session to hold exactly `prompt`, reading what it does not hold yet in chunks (chunked prefill), and returns
+    /// the logits after its last token, `(vocabulary)`.
+    ///
+    /// # Errors
+    /// If the prompt is empty or longer than the context, or a pass fails. What was read up to then is kept.
+    pub fn prefill(&mut self, prompt: &[u32]) -> Result<&[f32], GenerateError> {
+        self.read_prompt(prompt, &mut Stats::default(), &mut |_| ControlFlow::Continue(()))?;
+        Ok(&self.logits)
+    }
+
+    /// Reads one more token and returns the logits after it, `(vocabulary)`.
+    ///
+    /// # Errors
+    /// If the context is full, the token unknown, or the pass fails; the session then holds what it held.
+    pub fn step(&mut self, token: u32) -> Result<&[f32], GenerateError> {
+        self.read(&[token], true)?;
+        Ok(&self.logits)
+    }
+
+    /// Brings the cache to hold exactly `prompt`, with the logits after its last token; false if the sink broke off.
+    fn read_prompt(
         &mut self,
         prompt: &[u32],
         stats: &mut Stats,
         sink: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
-    ) -> Result<Option<Vec<f32>>, GenerateError> {
+    ) -> Result<bool, GenerateError> {
         if prompt.is_empty() {
             return Err(GenerateError::EmptyPrompt);
         }
@@ -272,31 +359,29 @@ impl<'e> Session<'e> {
         // The last token is always read: its logits are what the first new one is chosen from.
         let shared = self.tokens.iter().zip(&prompt[..total - 1]).take_while(|(a, b)| a == b).count();
         // The cache may have to go back further than that: to the start of a page.
-        self.truncate(shared);
+        self.rollback(shared);
         stats.reused = self.tokens.len();
-        let mut logits = None;
+        // The end of a prompt is where the next request is likely to go on from.
+        self.kv.sequence_mut().mark(total);
         while self.tokens.len() < total {
             let done = self.tokens.len();
             if sink(Event::Prefill { done, total }).is_break() {
-                return Ok(None);
+                return Ok(false);
             }
             let chunk = &prompt[done..total.min(done + PREFILL_CHUNK)];
-            let is_last = done + chunk.len() == total;
-            logits = self.read(chunk, is_last)?;
+            self.read(chunk, done + chunk.len() == total)?;
             stats.prefilled += chunk.len();
         }
-        let broken_off = sink(Event::Prefill { done: total, total }).is_break();
-        Ok(logits.filter(|_| !broken_off))
+        Ok(!sink(Event::Prefill { done: total, total }).is_break())
     }
 
     fn decode(
         &mut self,
-        mut logits: Vec<f32>, // (vocabulary)
         generation: &mut Generation,
         reply: &mut Reply,
         sink: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
     ) -> Result<(), GenerateError> {
-        let tokenizer = self.engine.tokenizer();
+        let engine = Arc::clone(&self.engine);
         reply.finish = loop {
             if generation.is_full() {
                 break Finish::MaxTokens;
@@ -306,10 +391,10 @@ impl<'e> Session<'e> {
                 if self.tokens.len() == self.context() {
                     break Finish::ContextFull;
                 }
-                logits = self.read(&[last], true)?.unwrap_or_default();
+                self.read(&[last], true)?;
                 reply.stats.decoded += 1;
             }
-            let choice = generation.choose(&logits, tokenizer)?;
+            let choice = generation.choose(&self.logits, engine.tokenizer())?;
             if let Some(finish @ Finish::EndOfText(_)) = choice.finish {
                 break finish;
             }
@@ -332,23 +417,12 @@ impl<'e> Session<'e> {
     }
 
     /// One pass over tokens that fit; the logits after the last of them if wanted.
-    fn read(&mut self, tokens: &[u32], wanted: bool) -> Result<Option<Vec<f32>>, GenerateError> {
+    fn read(&mut self, tokens: &[u32], wanted: bool) -> Result<(), GenerateError> {
         let end = tokens.len();
-        let wanted = if wanted { end - 1..end } else { 0..0 };
-        let chunk = Chunk { tokens, cache: self.kv.cache_mut(), wanted: wanted.clone() };
-        let logits = self.engine.model().forward(&mut [chunk]);
-        // Where the cache knows why, its reason is the better one.
-        if let Err(failure) = self.kv.check() {
-            self.truncate(self.tokens.len());
-            return Err(failure.into());
-        }
-        let logits = logits?;
+        let wanted = if wanted { end.saturating_sub(1)..end } else { 0..0 };
+        let logits = self.engine.forward(&[Chunk { tokens, wanted }], &mut self.kv)?;
         self.tokens.extend_from_slice(tokens);
-        Ok((!wanted.is_empty()).then(|| logits.row(0).to_vec()))
-    }
-
-    fn truncate(&mut self, len: usize) {
-        let left = self.kv.truncate(len);
-        self.tokens.truncate(left);
+        self.logits = logits.into_vec();
+        Ok(())
     }
 }

@@ -1,10 +1,11 @@
 //! What a saved session depends on, in 32 bytes.
 
 use kvant_cache::Policy;
-use kvant_cache::snapshot::Signature;
-use kvant_model::arch::ActivationType;
-use kvant_model::checkpoint::Description;
-use kvant_model::{Checkpoint, LoadError, LoadOptions};
+use kvant_cache::snapshot::{Numerics, Signature};
+use kvant_codec::Tier;
+use kvant_cpu::{ActivationType, LoadOptions};
+use kvant_model::checkpoint::ConfigSource;
+use kvant_model::{Checkpoint, LoadError};
 use sha2::{Digest, Sha256};
 
 /// SHA-256 over everything that determines what a cache holds of given tokens: the checkpoint's own signature (its
@@ -22,9 +23,9 @@ pub fn signature(
     context: usize,
 ) -> Result<Signature, LoadError> {
     // In a GGUF file the tokenizer is part of the description.
-    let tokenizer = match checkpoint.description() {
-        Description::Gguf(_) => None,
-        Description::Config(_) => checkpoint.companion_text("tokenizer.json")?,
+    let tokenizer = match checkpoint.config() {
+        ConfigSource::Gguf(_) => None,
+        ConfigSource::Config(_) => checkpoint.companion_text("tokenizer.json")?,
     };
     let rotation = if rotates_by_context(checkpoint) { context as u64 } else { 0 };
     let packed = options.weights.map_or("", |dtype| dtype.name());
@@ -53,11 +54,24 @@ pub fn signature(
     Ok(hash.finalize().into())
 }
 
+/// Raised whenever results of the same model, policy and instruction set change their rounding.
+const NUMERICS: u32 = 1;
+
+/// The rounding that saved sequences were computed with: the version of kvant's arithmetic and the instruction set. A sequence of
+/// other numerics may go on; what it says then may differ in a last bit from what it would have said, and one line tells.
+pub fn numerics() -> Numerics {
+    let mut hash = Sha256::new();
+    hash.update(b"kvant numerics\0");
+    hash.update(NUMERICS.to_le_bytes());
+    hash.update(Tier::select().map_or("", Tier::name));
+    hash.finalize().into()
+}
+
 /// Whether the model's frequencies depend on the context: one set for short ones and one for long, or a growing base.
 fn rotates_by_context(checkpoint: &Checkpoint) -> bool {
-    match checkpoint.description() {
-        Description::Gguf(_) => checkpoint.names().any(|name| name.contains("rope_factors_long")),
-        Description::Config(config) => {
+    match checkpoint.config() {
+        ConfigSource::Gguf(_) => checkpoint.names().any(|name| name.contains("rope_factors_long")),
+        ConfigSource::Config(config) => {
             let text = config.to_string();
             text.contains("\"long_factor\"") || text.contains("\"dynamic\"")
         }

@@ -1,19 +1,20 @@
 //! Sequences that go through the network together get the bits that each gets alone.
 
-use kvant_engine::{KvCache, Policy};
-use kvant_model::blocks::Chunk;
-use kvant_model::{Checkpoint, LoadOptions, Model};
+use kvant_cpu::LoadOptions;
+use kvant_engine::{Attention, Batch, KvCache, Policy};
+use kvant_model::{Checkpoint, Chunk, Model};
+use kvant_threads::Pool;
 use std::path::Path;
 
 const CONTEXT: usize = 400;
 
 fn model(name: &str) -> Model {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kvant-model/tests/fixtures");
-    Model::load(&Checkpoint::open(fixtures.join(name)).unwrap(), LoadOptions::default()).unwrap()
+    kvant_cpu::load(&Checkpoint::open(fixtures.join(name)).unwrap(), LoadOptions::default()).unwrap()
 }
 
 fn cache(model: &Model, policy: &str) -> KvCache {
-    KvCache::new(policy.parse::<Policy>().unwrap(), model.states(), CONTEXT).unwrap()
+    KvCache::new(policy.parse::<Policy>().unwrap(), model.slots(), CONTEXT).unwrap()
 }
 
 /// The tokens of sequence `number`; all differ, in length too.
@@ -25,8 +26,8 @@ fn tokens(model: &Model, number: usize) -> Vec<u32> {
 /// Bits of the logits after every token, in one pass.
 fn alone(model: &Model, policy: &str, tokens: &[u32]) -> Vec<u32> {
     let mut kv = cache(model, policy);
-    let chunk = Chunk { tokens, cache: kv.cache_mut(), wanted: 0..tokens.len() };
-    model.forward(&mut [chunk]).unwrap().data().iter().map(|z| z.to_bits()).collect()
+    let chunk = Chunk { tokens, wanted: 0..tokens.len() };
+    model.forward(&[chunk], &mut kv).unwrap().data().iter().map(|z| z.to_bits()).collect()
 }
 
 /// How many tokens sequence `number` brings to a pass: stretches of a prompt and single tokens by turns, so that every
@@ -43,19 +44,17 @@ fn share(number: usize, pass: usize) -> usize {
 fn together(model: &Model, policy: &str, all: &[Vec<u32>]) -> Vec<Vec<u32>> {
     let mut caches: Vec<KvCache> = all.iter().map(|_| cache(model, policy)).collect();
     let mut bits: Vec<Vec<u32>> = vec![Vec::new(); all.len()];
+    let mut attention = Attention::new().unwrap();
     let mut pass = 0;
-    while caches.iter().zip(all).any(|(kv, tokens)| kv.cache().len() < tokens.len()) {
-        let mut chunks = Vec::new();
+    while caches.iter().zip(all).any(|(kv, tokens)| kv.len() < tokens.len()) {
+        let (mut chunks, mut brought) = (Vec::new(), Vec::new());
         let mut owners = Vec::new();
         for (number, (kv, tokens)) in caches.iter_mut().zip(all).enumerate() {
-            let at = kv.cache().len();
+            let at = kv.len();
             let count = share(number, pass).min(tokens.len() - at);
             if count > 0 {
-                chunks.push(Chunk {
-                    tokens: &tokens[at..at + count],
-                    cache: kv.cache_mut(),
-                    wanted: 0..count,
-                });
+                chunks.push(Chunk { tokens: &tokens[at..at + count], wanted: 0..count });
+                brought.push(kv);
                 owners.extend(std::iter::repeat_n(number, count));
             }
         }
@@ -63,13 +62,12 @@ fn together(model: &Model, policy: &str, all: &[Vec<u32>]) -> Vec<Vec<u32>> {
         if chunks.is_empty() {
             continue;
         }
-        let logits = model.forward(&mut chunks).unwrap();
+        let logits = model.forward(&chunks, &mut Batch::new(&mut attention, brought)).unwrap();
         assert_eq!(logits.tokens(), owners.len());
         for (row, owner) in owners.into_iter().enumerate() {
             bits[owner].extend(logits.row(row).iter().map(|z| z.to_bits()));
         }
     }
-    caches.iter().for_each(|kv| kv.check().unwrap());
     bits
 }
 
@@ -94,8 +92,7 @@ fn windows_experts_and_rotations_by_context_do_not_mix_sequences_up() {
         let model = model(name);
         let all: Vec<Vec<u32>> = (0..5).map(|number| tokens(&model, number)).collect();
         for threads in [1, 2] {
-            kvant_threads::set_threads(threads);
-            let got = together(&model, "int4", &all);
+            let got = Pool::new(threads).install(|| together(&model, "int4", &all));
             for (number, (got, tokens)) in got.iter().zip(&all).enumerate() {
                 assert!(
                     *got == alone(&model, "int4", tokens),

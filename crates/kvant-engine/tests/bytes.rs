@@ -2,10 +2,9 @@
 
 use kvant_cache::snapshot::{Record, write};
 use kvant_codec::Side;
+use kvant_cpu::LoadOptions;
 use kvant_engine::{Arena, KvCache, Policy, Snapshot};
-use kvant_model::blocks::Chunk;
-use kvant_model::cache::LayerState;
-use kvant_model::{Checkpoint, LoadOptions, Model};
+use kvant_model::{Checkpoint, Chunk, Model};
 use std::path::Path;
 
 const TOKENS: usize = 230;
@@ -13,7 +12,7 @@ const SIGNATURE: [u8; 32] = [7; 32];
 
 fn model(name: &str) -> Model {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kvant-model/tests/fixtures");
-    Model::load(&Checkpoint::open(fixtures.join(name)).unwrap(), LoadOptions::default()).unwrap()
+    kvant_cpu::load(&Checkpoint::open(fixtures.join(name)).unwrap(), LoadOptions::default()).unwrap()
 }
 
 fn tokens(model: &Model) -> Vec<u32> {
@@ -22,9 +21,8 @@ fn tokens(model: &Model) -> Vec<u32> {
 
 /// Bits of the logits after the last of these tokens.
 fn read(model: &Model, kv: &mut KvCache, tokens: &[u32]) -> Vec<u32> {
-    let chunk = Chunk { tokens, cache: kv.cache_mut(), wanted: tokens.len() - 1..tokens.len() };
-    let logits = model.forward(&mut [chunk]).unwrap();
-    kv.check().unwrap();
+    let chunk = Chunk { tokens, wanted: tokens.len() - 1..tokens.len() };
+    let logits = model.forward(&[chunk], kv).unwrap();
     logits.data().iter().map(|x| x.to_bits()).collect()
 }
 
@@ -49,13 +47,13 @@ fn a_flipped_byte_of_the_cache_changes_the_logits() {
     let policy: Policy = "int4".parse().unwrap();
     let all = tokens(&model);
     let (held, last) = all.split_at(TOKENS - 1);
-    let mut kv = KvCache::new(&policy, model.states(), TOKENS).unwrap();
+    let mut kv = KvCache::new(&policy, model.slots(), TOKENS).unwrap();
     read(&model, &mut kv, held);
     let mut file = Vec::new();
-    let record = Record { signature: SIGNATURE, policy: "int4", tokens: held, note: b"" };
+    let record = Record { signature: SIGNATURE, numerics: [1; 32], policy: "int4", tokens: held, note: b"" };
     write(kv.sequence(), &record, &mut file).unwrap();
     let answer = |file: Vec<u8>| {
-        let mut kv = KvCache::new(&policy, model.states(), TOKENS).unwrap();
+        let mut kv = KvCache::new(&policy, model.slots(), TOKENS).unwrap();
         kv.restore(&Snapshot::from_bytes(file).unwrap(), &SIGNATURE).unwrap();
         read(&model, &mut kv, last)
     };
@@ -63,13 +61,13 @@ fn a_flipped_byte_of_the_cache_changes_the_logits() {
     assert!(right == read(&model, &mut kv, last), "the file holds the cache");
 
     let (mut tried, mut changed) = (0, 0);
-    for (entry, state) in model.states().iter().enumerate() {
-        let LayerState::KeysValues(shape) = state else { continue };
-        for head in 0..shape.heads {
+    for slot in model.slots().kv_slots() {
+        let shape = model.slots().get(slot.index()).and_then(|slot| slot.kind.stored()).unwrap();
+        for head in 0..shape.kv_heads {
             for side in [Side::Key, Side::Value] {
-                let store = kv.sequence().side(entry, head, side).unwrap();
-                for page in store.pages() {
-                    let at = file.windows(page.len()).position(|bytes| *bytes == **page).expect("its bytes");
+                let store = kv.sequence().side(slot, head, side).unwrap();
+                for page in store.pages().map(|page| page.host().unwrap()) {
+                    let at = file.windows(page.len()).position(|bytes| bytes == page).expect("its bytes");
                     for byte in [0, page.len() / 2, page.len() - 1] {
                         tried += 1;
                         changed += usize::from(answer(flipped(&file, at, page.len(), byte)) != right);
@@ -90,9 +88,9 @@ fn memory_of_rows_that_are_encoded_may_hold_anything() {
         for policy in ["int4", "int8", "int4;recent=64", "k8v4;sinks=0"] {
             let parsed: Policy = policy.parse().unwrap();
             let all = tokens(&model);
-            let mut plain = KvCache::new(&parsed, model.states(), TOKENS).unwrap();
+            let mut plain = KvCache::new(&parsed, model.slots(), TOKENS).unwrap();
             let arena = Arena::new();
-            let mut haunted = KvCache::in_arena(&parsed, model.states(), TOKENS, arena.clone()).unwrap();
+            let mut haunted = KvCache::in_arena(&parsed, model.slots(), TOKENS, arena.clone()).unwrap();
             for (step, chunk) in all.chunks(45).enumerate() {
                 let expected = read(&model, &mut plain, chunk);
                 assert!(read(&model, &mut haunted, chunk) == expected, "{name}, {policy}, step {step}");
@@ -111,7 +109,7 @@ fn fill_free_memory(arena: &Arena, page_bytes: usize) {
     let mut pages = Vec::new();
     while arena.usage().reserved == reserved {
         let mut page = arena.page(page_bytes).unwrap();
-        page.fill(0xff);
+        page.host_mut().unwrap().fill(0xff);
         pages.push(page);
     }
 }

@@ -1,8 +1,9 @@
 //! Families are recognised by what a checkpoint says, not by its name.
 
+use kvant_cpu::LoadOptions;
 use kvant_engine::family::{Basis, Family};
 use kvant_engine::{FamilyDefault, KvCache};
-use kvant_model::{Checkpoint, LoadOptions, Model};
+use kvant_model::{Checkpoint, Model};
 use std::path::{Path, PathBuf};
 
 fn fixture(name: &str) -> PathBuf {
@@ -10,7 +11,7 @@ fn fixture(name: &str) -> PathBuf {
 }
 
 fn load(folder: &Path) -> Model {
-    Model::load(&Checkpoint::open(folder).unwrap(), LoadOptions::default()).unwrap()
+    kvant_cpu::load(&Checkpoint::open(folder).unwrap(), LoadOptions::default()).unwrap()
 }
 
 /// The default of a fixture whose configuration says something else in one place.
@@ -20,7 +21,7 @@ fn default_of_changed(name: &str, old: &str, new: &str) -> &'static FamilyDefaul
     assert!(config.contains(old), "{name} has no {old}");
     std::fs::write(folder.path().join("config.json"), config.replace(old, new)).unwrap();
     std::fs::copy(fixture(name).join("model.safetensors"), folder.path().join("model.safetensors")).unwrap();
-    FamilyDefault::of(&load(folder.path()))
+    FamilyDefault::of(load(folder.path()).description())
 }
 
 #[test]
@@ -37,9 +38,9 @@ fn fixtures_get_the_default_of_their_family() {
         ("granite", Family::SmallScale, "int4"),
     ] {
         let model = load(&fixture(name));
-        let default = FamilyDefault::of(&model);
+        let default = FamilyDefault::of(model.description());
         assert_eq!((default.family, default.kv), (family, kv), "{name}");
-        KvCache::new(default.policy(), model.states(), 8).unwrap();
+        KvCache::new(default.policy(), model.slots(), 8).unwrap();
     }
 }
 

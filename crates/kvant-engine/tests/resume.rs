@@ -1,16 +1,14 @@
 //! A model goes on from a saved cache with the very bits of one that was never interrupted.
 
 use kvant_cache::snapshot::Record;
+use kvant_cpu::LoadOptions;
 use kvant_engine::{KvCache, Policy, Snapshot};
-use kvant_model::blocks::Chunk;
-use kvant_model::{Checkpoint, LoadOptions, Model};
+use kvant_model::{Checkpoint, Chunk, Model};
 use std::path::Path;
 
 /// Logits after each of these tokens, as bits.
 fn read(model: &Model, kv: &mut KvCache, tokens: &[u32]) -> Vec<u32> {
-    let chunk = Chunk { tokens, cache: kv.cache_mut(), wanted: 0..tokens.len() };
-    let logits = model.forward(&mut [chunk]).unwrap();
-    kv.check().unwrap();
+    let logits = model.forward(&[Chunk { tokens, wanted: 0..tokens.len() }], kv).unwrap();
     logits.data().iter().map(|x| x.to_bits()).collect()
 }
 
@@ -27,14 +25,14 @@ fn logits_are_bit_equal_after_saving_and_resuming() {
         ("phi3_longrope", &["int4"]),
     ] {
         let checkpoint = Checkpoint::open(fixtures.join(fixture)).unwrap();
-        let model = Model::load(&checkpoint, LoadOptions::default()).unwrap();
+        let model = kvant_cpu::load(&checkpoint, LoadOptions::default()).unwrap();
         for policy in policies {
             let parsed: Policy = policy.parse().unwrap();
             let signature =
                 kvant_engine::signature(&checkpoint, &LoadOptions::default(), &parsed, 400).unwrap();
             let tokens: Vec<u32> = (0..300).map(|i| (i * 7919 + 13) % model.vocabulary() as u32).collect();
-            let mut whole = KvCache::new(&parsed, model.states(), 400).unwrap();
-            let mut held = KvCache::new(&parsed, model.states(), 400).unwrap();
+            let mut whole = KvCache::new(&parsed, model.slots(), 400).unwrap();
+            let mut held = KvCache::new(&parsed, model.slots(), 400).unwrap();
             let mut at = 0;
             for (number, count) in [3, 70, 1, 126, 100].into_iter().enumerate() {
                 let next = &tokens[at..at + count];
@@ -42,9 +40,15 @@ fn logits_are_bit_equal_after_saving_and_resuming() {
                 assert!(read(&model, &mut held, next) == expected, "{fixture}, {policy}, part {number}");
                 at += count;
                 let path = folder.path().join("saved");
-                let record = Record { signature, policy, tokens: &tokens[..at], note: b"" };
+                let record = Record {
+                    signature,
+                    numerics: kvant_engine::numerics(),
+                    policy,
+                    tokens: &tokens[..at],
+                    note: b"",
+                };
                 held.sequence().save(&path, &record).unwrap();
-                let mut resumed = KvCache::new(&parsed, model.states(), 400).unwrap();
+                let mut resumed = KvCache::new(&parsed, model.slots(), 400).unwrap();
                 resumed.restore(&Snapshot::open(&path).unwrap(), &signature).unwrap();
                 held = resumed;
             }

@@ -1,20 +1,19 @@
 //! `sparse-v`: what is left out is what the threshold says, and nothing at all when it is tiny.
 
+use kvant_cpu::LoadOptions;
 use kvant_engine::{KvCache, Policy};
-use kvant_model::blocks::Chunk;
-use kvant_model::{Checkpoint, LoadOptions, Model};
+use kvant_model::{Checkpoint, Chunk, Model};
 use std::path::Path;
 
 const TOKENS: usize = 400;
 
 fn logits(model: &Model, policy: &str, chunks: usize) -> Vec<f32> {
-    let mut kv = KvCache::new(policy.parse::<Policy>().unwrap(), model.states(), TOKENS).unwrap();
+    let mut kv = KvCache::new(policy.parse::<Policy>().unwrap(), model.slots(), TOKENS).unwrap();
     let tokens: Vec<u32> = (0..TOKENS).map(|i| ((i * 7919 + 13) % model.vocabulary()) as u32).collect();
     let mut all = Vec::new();
     for tokens in tokens.chunks(chunks) {
-        let chunk = Chunk { tokens, cache: kv.cache_mut(), wanted: 0..tokens.len() };
-        all.extend_from_slice(model.forward(&mut [chunk]).unwrap().data());
-        kv.check().unwrap();
+        let chunk = Chunk { tokens, wanted: 0..tokens.len() };
+        all.extend_from_slice(model.forward(&[chunk], &mut kv).unwrap().data());
     }
     all
 }
@@ -23,7 +22,7 @@ fn logits(model: &Model, policy: &str, chunks: usize) -> Vec<f32> {
 fn a_tiny_threshold_changes_no_bit_and_a_large_one_more_the_larger_it_is() {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kvant-model/tests/fixtures");
     for name in ["llama", "gemma3"] {
-        let model = Model::load(&Checkpoint::open(fixtures.join(name)).unwrap(), LoadOptions::default());
+        let model = kvant_cpu::load(&Checkpoint::open(fixtures.join(name)).unwrap(), LoadOptions::default());
         let model = model.unwrap();
         for spec in ["f16", "int4"] {
             let plain = logits(&model, spec, TOKENS);

@@ -1,14 +1,14 @@
 //! Sequences without end: a window that moves, and the sinks before it.
 
+use kvant_cpu::LoadOptions;
+use kvant_engine::KvCache;
 use kvant_engine::Policy;
-use kvant_engine::kv::KvCache;
-use kvant_model::blocks::Chunk;
-use kvant_model::{Checkpoint, LoadOptions, Model};
+use kvant_model::{Checkpoint, Chunk, Model};
 use std::path::Path;
 
 fn model(name: &str) -> Model {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kvant-model/tests/fixtures");
-    Model::load(&Checkpoint::open(fixtures.join(name)).unwrap(), LoadOptions::default()).unwrap()
+    kvant_cpu::load(&Checkpoint::open(fixtures.join(name)).unwrap(), LoadOptions::default()).unwrap()
 }
 
 fn streaming(text: &str, window: usize) -> Policy {
@@ -23,12 +23,11 @@ fn tokens(model: &Model, count: usize) -> Vec<u32> {
 
 /// Bits of all logits, and the bytes held at the end of every chunk.
 fn read(model: &Model, policy: Policy, tokens: &[u32], size: usize) -> (Vec<u32>, Vec<u64>) {
-    let mut kv = KvCache::new(policy, model.states(), usize::MAX).unwrap();
+    let mut kv = KvCache::new(policy, model.slots(), usize::MAX).unwrap();
     let (mut bits, mut bytes) = (Vec::new(), Vec::new());
     for chunk in tokens.chunks(size) {
-        let chunk = Chunk { tokens: chunk, wanted: 0..chunk.len(), cache: kv.cache_mut() };
-        bits.extend(model.forward(&mut [chunk]).unwrap().data().iter().map(|z| z.to_bits()));
-        kv.check().unwrap();
+        let chunk = Chunk { tokens: chunk, wanted: 0..chunk.len() };
+        bits.extend(model.forward(&[chunk], &mut kv).unwrap().data().iter().map(|z| z.to_bits()));
         bytes.push(kv.bytes());
     }
     (bits, bytes)

@@ -4,7 +4,6 @@ use super::logprobs::Logprobs;
 use super::pool::{Pool, Pooling};
 use crate::constraint::Constraint;
 use crate::generation::Generation;
-use crate::kv::KvUnsupported;
 use crate::sampler::SampleError;
 use crate::session::{Finish, GenerateError, Request};
 use std::time::{Duration, Instant};
@@ -95,9 +94,6 @@ pub enum JobError {
     /// The scheduler was told to end.
     #[error("the engine is shutting down")]
     Stopped,
-    /// There is no cache for it.
-    #[error(transparent)]
-    Unsupported(#[from] KvUnsupported),
     /// Something went wrong on the way.
     #[error(transparent)]
     Generate(#[from] GenerateError),

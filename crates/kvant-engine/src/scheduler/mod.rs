@@ -39,11 +39,12 @@ pub use pool::Pooling;
 pub use view::{SequenceView, View};
 
 use crate::engine::Engine;
-use crate::kv::{self, KvCache};
+use crate::kv;
 use crate::session::PREFILL_CHUNK;
 use disk::Disk;
 use handle::Shared;
 use job::Task;
+use kvant_attention::{Attention, KvCache};
 use kvant_cache::{PrefixTree, Sequence, WhenFull};
 use pace::Pace;
 use pool::Pool;
@@ -95,16 +96,19 @@ pub struct Scheduler {
     /// Set aside to make room, the oldest first.
     aside: Vec<Task>,
     pace: Pace,
+    /// Attends for all sequences of a pass at once.
+    attention: Attention,
     counters: Counters,
 }
 
 impl Scheduler {
     /// A scheduler whose sequences are caches like `empty`: of its kind and context, with pages from its arena.
     pub fn new(engine: Arc<Engine>, empty: KvCache, options: SchedulerOptions) -> Self {
+        let attention = empty.driver();
         let layout = Arc::clone(empty.sequence().layout());
-        let tree = PrefixTree::new(layout, empty.sequence().arena().clone(), WhenFull::Evict);
+        let tree = PrefixTree::new(layout, empty.sequence().store().clone(), WhenFull::Evict);
         let limit = engine.model().position_limit().unwrap_or(usize::MAX);
-        let context = empty.cache().capacity().min(limit);
+        let context = empty.capacity().min(limit);
         Self {
             engine,
             empty,
@@ -116,6 +120,7 @@ impl Scheduler {
             active: Vec::new(),
             aside: Vec::new(),
             pace: Pace::default(),
+            attention,
             counters: Counters::default(),
         }
     }
@@ -212,7 +217,7 @@ impl Scheduler {
     /// Whether a sequence fits beside the others. Pages they share are counted for each. Prompts share a pass, so not all
     /// have the exact rows of a whole stretch at a time. Where this is wrong, the youngest is set aside.
     fn has_room(&self, task: &Task) -> bool {
-        let Some(cap) = self.empty.sequence().arena().cap() else { return true };
+        let Some(cap) = self.empty.sequence().store().cap() else { return true };
         let layout = self.empty.sequence().layout();
         let need =
             |tokens: usize| layout.arena_bytes((tokens + HEADROOM).min(self.context), PREFILL_CHUNK / 4);
@@ -229,7 +234,7 @@ impl Scheduler {
         self.active.iter().any(|active| {
             let prompt = &active.task.tokens[..active.task.prompt];
             let common = prompt.iter().zip(&task.tokens).take_while(|(a, b)| a == b).count();
-            active.kv.cache().len() < active.task.prompt && common >= known + WORTH_WAITING
+            active.kv.len() < active.task.prompt && common >= known + WORTH_WAITING
         })
     }
 
@@ -242,23 +247,19 @@ impl Scheduler {
         // Where there is not even room for a copy of what was found, reading starts over.
         let sequence = found.unwrap_or_else(|| {
             let empty = self.empty.sequence();
-            Sequence::new(Arc::clone(empty.layout()), empty.arena().clone())
+            Sequence::new(Arc::clone(empty.layout()), empty.store().clone())
         });
-        let kv = match self.empty.over(sequence) {
-            Ok(kv) => kv,
-            Err(error) => {
-                self.counters.failed += 1;
-                return task.fail(error);
-            }
-        };
+        let mut kv = self.empty.over(sequence);
         if task.started.is_none() {
-            let cached = kv.cache().len();
+            let cached = kv.len();
             self.disk.iter().for_each(|disk| disk.touch(&task.tokens[..cached]));
             task.started = Some((Instant::now(), cached));
             self.counters.prompt_tokens += task.prompt as u64;
             self.counters.cached_tokens += cached as u64;
             task.listener.take(JobEvent::Started { cached, seed: task.generation.seed() });
         }
+        // Where the next request of a conversation is likely to go on from.
+        kv.sequence_mut().mark(task.prompt);
         let place = self.active.partition_point(|active| active.task.id < task.id);
         self.active.insert(place, Active { task, kv });
     }
@@ -266,7 +267,7 @@ impl Scheduler {
     /// Keeps what a sequence holds for prompts to come.
     fn remember(&mut self, active: &Active) {
         if self.options.remember {
-            let held = active.kv.cache().len();
+            let held = active.kv.len();
             let tokens = &active.task.tokens[..held];
             // Without room for another reference to unfinished sinks there is nothing to keep.
             let kept = self.tree.insert(tokens, active.kv.sequence()).unwrap_or(0);
@@ -286,20 +287,20 @@ impl Scheduler {
 
     fn view(&self) -> View {
         let sequence = self.empty.sequence();
-        let f16 = kv::f16_bytes_per_token(self.engine.model().states());
+        let f16 = kv::f16_bytes_per_token(self.engine.model().slots());
         let sequences = self.active.iter().map(|Active { task, kv }| SequenceView {
             id: task.id,
             prompt: task.prompt,
             cached: task.started.map_or(0, |started| started.1),
-            held: kv.cache().len(),
+            held: kv.len(),
             generated: task.generation.tokens().len(),
             footprint: kv.footprint(),
-            f16: kv.cache().len() as u64 * f16,
+            f16: kv.len() as u64 * f16,
         });
         View {
             sequences: sequences.collect(),
-            arena: sequence.arena().usage(),
-            cap: sequence.arena().cap(),
+            arena: sequence.store().usage(),
+            cap: sequence.store().cap(),
             prefixes: self.tree.usage(),
             disk: self.disk.as_ref().map(Disk::usage),
             sinks: sequence.layout().rule().sinks,

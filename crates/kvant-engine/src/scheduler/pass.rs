@@ -3,11 +3,11 @@
 use super::job::{JobError, JobEvent, Task};
 use super::logprobs::Logprobs;
 use super::{Active, Scheduler, pace};
-use crate::kv::KvFailure;
 use crate::session::{Finish, GenerateError};
-use kvant_cache::CacheError;
-use kvant_model::blocks::{Chunk, Rows};
+use kvant_attention::{Batch, KvCache};
+use kvant_cache::{CacheError, StateError};
 use kvant_model::tokenizer::Tokenizer;
+use kvant_model::{Chunk, ForwardError, Rows};
 use std::ops::Range;
 use std::time::Instant;
 
@@ -19,16 +19,16 @@ struct Outcome {
 }
 
 impl Active {
-    /// Tokens that are known and not yet read; at least one.
+    /// Tokens that are known and not yet read: at least one between passes.
     fn pending(&self) -> usize {
-        self.task.tokens.len() - self.kv.cache().len()
+        self.task.tokens.len() - self.kv.len()
     }
 
-    /// The next `share` tokens; logits are wanted where that is all.
-    fn chunk(&mut self, share: usize) -> Chunk<'_> {
-        let at = self.kv.cache().len();
-        let wanted = if share == self.pending() { share - 1..share } else { 0..0 };
-        Chunk { tokens: &self.task.tokens[at..at + share], cache: self.kv.cache_mut(), wanted }
+    /// The next `share` tokens, with logits wanted where that is all, and the cache that takes them.
+    fn part(&mut self, share: usize) -> (Chunk<'_>, &mut KvCache) {
+        let (at, all) = (self.kv.len(), share == self.pending());
+        let wanted = if all { share - 1..share } else { 0..0 };
+        (Chunk { tokens: &self.task.tokens[at..at + share], wanted }, &mut self.kv)
     }
 
     /// Chooses a token from the logits after the last one read.
@@ -38,14 +38,13 @@ impl Active {
         tokenizer: &Tokenizer,
         context: usize,
     ) -> Result<Outcome, GenerateError> {
-        self.kv.check()?;
         let Task { generation, tokens, logprobs, .. } = &mut self.task;
         if generation.is_full() {
             return Ok(Outcome { token: None, finish: Some(Finish::MaxTokens) });
         }
         let choice = generation.choose(logits, tokenizer)?;
         tokens.push(choice.token);
-        let no_more = || match self.kv.cache().len() == context {
+        let no_more = || match self.kv.len() == context {
             _ if generation.is_full() => Some(Finish::MaxTokens),
             true => Some(Finish::ContextFull),
             false => None,
@@ -114,33 +113,51 @@ impl Scheduler {
         let mut shares = self.shares();
         self.make_room(&mut shares);
         let start = Instant::now();
-        let mut wanted = Vectors::new(&self.active, &shares);
-        let mut chunks: Vec<Chunk<'_>> =
-            self.active.iter_mut().zip(&shares).map(|(active, &share)| active.chunk(share)).collect();
-        let answering = chunks.iter().filter(|chunk| chunk.tokens.len() == 1).count();
-        let complete: Vec<bool> = chunks.iter().map(|chunk| !chunk.wanted.is_empty()).collect();
-        let model = self.engine.model();
-        let logits = match wanted.is_empty() {
-            _ if chunks.is_empty() => return,
-            true => model.forward(&mut chunks),
-            false => model.forward_observed(&mut chunks, &mut |_, rows| wanted.look(rows)),
+        // A sequence whose state cannot go on is parted with; the others make the pass without it, and nothing of theirs is lost.
+        let (logits, vectors) = loop {
+            if self.active.is_empty() {
+                return;
+            }
+            let mut vectors = Vectors::new(&self.active, &shares);
+            match self.forward(&shares, &mut vectors) {
+                Ok(logits) => break (logits, vectors),
+                Err(ForwardError::State(error)) if error.sequence < self.active.len() => {
+                    let index = error.sequence;
+                    self.counters.failed += 1;
+                    shares.remove(index);
+                    self.active.remove(index).task.fail(GenerateError::from(ForwardError::from(error)));
+                }
+                Err(error) => {
+                    // Tokens were checked before, so this concerns them all.
+                    for active in std::mem::take(&mut self.active) {
+                        self.counters.failed += 1;
+                        active.task.fail(GenerateError::from(error.clone()));
+                    }
+                    return;
+                }
+            }
         };
-        wanted.pool(&mut self.active);
-        let rows: usize = shares.iter().sum();
+        let complete: Vec<bool> = self.active.iter().map(|active| active.pending() == 0).collect();
+        vectors.pool(&mut self.active);
+        let (rows, answering): (usize, usize) =
+            (shares.iter().sum(), shares.iter().filter(|&&share| share == 1).count());
         self.pace.learn(rows - answering, answering, start.elapsed());
         self.counters.passes += 1;
         self.counters.rows += rows as u64;
-        match logits {
-            Ok(logits) => self.harvest(&complete, &logits),
-            Err(error) => {
-                // Memory and tokens were checked before, so this concerns them all.
-                for active in std::mem::take(&mut self.active) {
-                    self.counters.failed += 1;
-                    active.task.fail(GenerateError::from(error.clone()));
-                }
-            }
-        }
+        self.harvest(&complete, &logits);
         self.counters.pass_seconds += start.elapsed().as_secs_f64();
+    }
+
+    /// One forward pass over the next tokens of every active sequence.
+    fn forward(&mut self, shares: &[usize], vectors: &mut Vectors) -> Result<Rows, ForwardError> {
+        let parts = self.active.iter_mut().zip(shares).map(|(active, &share)| active.part(share));
+        let (chunks, caches): (Vec<Chunk<'_>>, Vec<_>) = parts.unzip();
+        let mut state = Batch::new(&mut self.attention, caches);
+        if vectors.is_empty() {
+            self.engine.forward(&chunks, &mut state)
+        } else {
+            self.engine.forward_observed(&chunks, &mut state, &mut |_, rows| vectors.look(rows))
+        }
     }
 
     /// How many tokens each sequence brings: one where it is being answered, its part of the budget where it is read.
@@ -169,7 +186,7 @@ impl Scheduler {
             if self.active.is_empty() {
                 // It had everything, and that was not enough.
                 self.counters.failed += 1;
-                let failure = KvFailure::from(CacheError::from(full));
+                let failure = ForwardError::from(StateError::new(0, CacheError::from(full)));
                 task.fail(JobError::from(GenerateError::from(failure)));
             } else {
                 self.counters.set_aside += 1;
@@ -189,19 +206,17 @@ impl Scheduler {
             .enumerate()
             .map(|(row, (active, _))| Pick { active, logits: logits.row(row), outcome: None })
             .collect();
-        kvant_threads::for_each_chunk(&mut picks, 1, |_, picks| {
-            for pick in picks {
-                pick.outcome = Some(pick.active.choose(pick.logits, tokenizer, context));
-            }
+        self.engine.pool().install(|| {
+            kvant_threads::for_each_chunk(&mut picks, 1, |_, picks| {
+                for pick in picks {
+                    pick.outcome = Some(pick.active.choose(pick.logits, tokenizer, context));
+                }
+            });
         });
         let mut outcomes = picks.into_iter().filter_map(|pick| pick.outcome).collect::<Vec<_>>().into_iter();
         let now = Instant::now();
         for (mut active, complete) in std::mem::take(&mut self.active).into_iter().zip(complete) {
-            let outcome = match complete {
-                true => outcomes.next(),
-                // What could not be stored is found out before the prompt is read to its end.
-                false => active.kv.check().err().map(|failure| Err(failure.into())),
-            };
+            let outcome = if *complete { outcomes.next() } else { None };
             if *complete && !active.task.remembered {
                 active.task.remembered = true;
                 self.remember(&active);

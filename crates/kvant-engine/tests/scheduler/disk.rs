@@ -22,9 +22,9 @@ fn with_folder(
 ) -> (Scheduler, Complaints) {
     let scheduler = scheduler(engine, policy, cap, SchedulerOptions::default());
     let policy: Policy = policy.parse().unwrap();
-    let layout = KvCache::new(&policy, engine.model().states(), CONTEXT).unwrap();
+    let layout = KvCache::new(&policy, engine.model().slots(), CONTEXT).unwrap();
     let layout = Arc::clone(layout.sequence().layout());
-    let tier = DiskTier::open(folder, LIMIT, layout, [7; 32], &policy.to_string()).unwrap();
+    let tier = DiskTier::open(folder, LIMIT, layout, [7; 32], [1; 32], &policy.to_string()).unwrap();
     let complaints = Complaints::default();
     let heard = Arc::clone(&complaints);
     let scheduler = scheduler.with_disk(tier, move |words| heard.lock().unwrap().push(words.to_owned()));
@@ -121,7 +121,7 @@ fn what_is_in_memory_is_not_loaded_and_what_is_on_disk_is_not_written() {
 fn what_memory_forgets_is_loaded_again_within_the_cap() {
     let (engine, folder) = (engine(), TempDir::new().unwrap());
     let policy: Policy = "int4".parse().unwrap();
-    let cap = 2 * kv::memory(&policy, engine.model().states(), CONTEXT).unwrap();
+    let cap = 2 * kv::memory(&policy, engine.model().slots(), CONTEXT).unwrap();
     let (mut scheduler, complaints) = with_folder(&engine, "int4", Some(cap), folder.path());
     let handle = scheduler.handle();
     let requests: Vec<Request> = (0..12).map(|i| request(prompt(i, 300), 3, 4)).collect();

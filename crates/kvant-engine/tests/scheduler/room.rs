@@ -16,7 +16,7 @@ fn endless(prompt: Vec<u32>, tokens: usize) -> Request {
 
 fn whole_context(engine: &kvant_engine::Engine, policy: &str) -> usize {
     let policy: kvant_engine::Policy = policy.parse().unwrap();
-    kv::memory(policy, engine.model().states(), CONTEXT).unwrap()
+    kv::memory(policy, engine.model().slots(), CONTEXT).unwrap()
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn one_that_cannot_fit_at_all_fails_alone() {
     let small = submit(&handle, endless(prompt(2, 60), 5)).unwrap();
     settle(&mut scheduler);
     large.with(|heard| {
-        let Some(Err(error @ JobError::Generate(GenerateError::Kv(_)))) = &heard.end else {
+        let Some(Err(error @ JobError::Generate(GenerateError::Forward(_)))) = &heard.end else {
             panic!("{:?}", heard.end)
         };
         assert!(error.to_string().contains("KV memory is full"), "{error}");

@@ -3,7 +3,7 @@
 use crate::support::*;
 use kvant_engine::scheduler::{Pooling, SchedulerOptions};
 use kvant_engine::{Constraint, ConstraintError, Engine, KvCache, Policy};
-use kvant_model::blocks::{Chunk, Rows};
+use kvant_model::{Chunk, Rows};
 
 const POLICIES: [&str; 3] = ["int4", "f16", "k=ch4:p128,v=rot4g32;recent=70;sinks=1"];
 
@@ -136,12 +136,12 @@ fn a_constraint_decides_what_may_come_and_fails_its_own_job_only() {
 /// The normed output of the last layer, `(tokens, hidden)`, in one pass.
 fn hidden(engine: &Engine, tokens: &[u32]) -> Vec<Vec<f32>> {
     let policy: Policy = "int4".parse().unwrap();
-    let mut kv = KvCache::new(policy, engine.model().states(), CONTEXT).unwrap();
+    let mut kv = KvCache::new(policy, engine.model().slots(), CONTEXT).unwrap();
     let mut last = Vec::new();
-    let chunk = Chunk { tokens, cache: kv.cache_mut(), wanted: 0..0 };
+    let chunk = Chunk { tokens, wanted: 0..0 };
     let mut keep =
         |_: usize, rows: &Rows| last = rows.data().chunks(rows.width()).map(<[f32]>::to_vec).collect();
-    engine.model().forward_observed(&mut [chunk], &mut keep).unwrap();
+    engine.model().forward_observed(&[chunk], &mut kv, &mut keep).unwrap();
     last
 }
 

@@ -1,11 +1,12 @@
 //! A tiny engine, jobs for it, and somebody who listens.
 
+use kvant_cpu::LoadOptions;
 use kvant_engine::scheduler::{
     Handle, Job, JobError, JobEvent, JobUsage, Listener, Logprobs, Refused, Scheduler, SchedulerOptions,
 };
 use kvant_engine::{Arena, Engine, Finish, KvCache, Policy, Request, SamplingParams};
+use kvant_model::Checkpoint;
 use kvant_model::gguf::Gguf;
-use kvant_model::{Checkpoint, LoadOptions};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -25,7 +26,7 @@ pub fn scheduler(
 ) -> Scheduler {
     let arena = cap.map_or_else(Arena::new, Arena::with_cap);
     let policy: Policy = policy.parse().unwrap();
-    let empty = KvCache::in_arena(policy, engine.model().states(), CONTEXT, arena).unwrap();
+    let empty = KvCache::in_arena(policy, engine.model().slots(), CONTEXT, arena).unwrap();
     Scheduler::new(Arc::clone(engine), empty, options)
 }
 
@@ -142,7 +143,7 @@ pub fn settle(scheduler: &mut Scheduler) {
 }
 
 /// Tokens and text of a session of its own, without the token that ends it.
-pub fn alone(engine: &Engine, policy: &str, request: &Request) -> (Vec<u32>, String) {
+pub fn alone(engine: &Arc<Engine>, policy: &str, request: &Request) -> (Vec<u32>, String) {
     let policy: Policy = policy.parse().unwrap();
     let mut session = engine.session(policy, CONTEXT).unwrap();
     let reply = session.generate(request, &mut |_| std::ops::ControlFlow::Continue(())).unwrap();

@@ -1,0 +1,121 @@
+//! Why a model cannot be opened as asked for, and what is worth knowing when it can.
+
+use super::plans::PlanFileError;
+use crate::estimate::{ContextKind, DoesNotFit, EstimateError};
+use crate::memory::bytes;
+use kvant_attention::KvUnsupported;
+use kvant_model::LoadError;
+use std::fmt;
+
+/// Why a model cannot be opened as asked for.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// It cannot be loaded.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// The plan cannot be used.
+    #[error(transparent)]
+    Plan(#[from] PlanFileError),
+    /// No cache keeps keys and values that way.
+    #[error(transparent)]
+    Kv(#[from] KvUnsupported),
+    /// The model has learned fewer positions. A window of any length would go beyond them some time.
+    #[error(
+        "a {kind} of {asked} tokens: this model has learned {limit} positions and cannot read beyond them"
+    )]
+    TooFewPositions {
+        /// What was asked for.
+        kind: ContextKind,
+        /// Its tokens.
+        asked: usize,
+        /// Positions there are.
+        limit: usize,
+    },
+    /// Keys and values would take more than [`OpenOptions::kv_memory`](super::OpenOptions::kv_memory).
+    #[error(
+        "a {kind} of {tokens} tokens takes {} for keys and values, but {} are allowed: {}",
+        bytes(*.needed as u64), bytes(*.cap as u64), raise(*.kind, *.longest)
+    )]
+    ExceedsCap {
+        /// What was asked for.
+        kind: ContextKind,
+        /// Its tokens.
+        tokens: usize,
+        /// Bytes it takes.
+        needed: usize,
+        /// Bytes allowed.
+        cap: usize,
+        /// The longest that stays within it, if any does.
+        longest: Option<usize>,
+    },
+    /// The machine's memory does not suffice.
+    #[error(transparent)]
+    DoesNotFit(#[from] Box<DoesNotFit>),
+}
+
+fn raise(kind: ContextKind, longest: Option<usize>) -> String {
+    match longest {
+        None => "allow more".to_owned(),
+        Some(longest) => format!("allow more, or ask for a {kind} of {longest} at most"),
+    }
+}
+
+impl From<EstimateError> for OpenError {
+    fn from(error: EstimateError) -> Self {
+        match error {
+            EstimateError::Load(error) => Self::Load(error),
+            EstimateError::Kv(error) => Self::Kv(error),
+        }
+    }
+}
+
+/// Something about an opened model that people may want to know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OpenNote {
+    /// A plan decided how keys and values are kept, or `auto` was asked for.
+    Cache {
+        /// How they are kept.
+        policy: String,
+        /// Why.
+        reason: String,
+    },
+    /// The file does not say how its vocabulary cuts text into words.
+    GuessedSplits,
+    /// More tokens than the model was made for.
+    BeyondTraining {
+        /// What was asked for.
+        kind: ContextKind,
+        /// Its tokens.
+        asked: usize,
+        /// Tokens the model was made for.
+        trained: usize,
+    },
+    /// Memory allows a shorter context than the usual one, and it is used.
+    ShorterContext {
+        /// Tokens of the context.
+        context: usize,
+        /// Tokens it would have had.
+        usual: usize,
+    },
+}
+
+impl fmt::Display for OpenNote {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cache { policy, reason } => write!(f, "keys and values are kept in {policy}: {reason}"),
+            Self::GuessedSplits => f.write_str(
+                "the file does not say how its vocabulary cuts text into words (tokenizer.ggml.pre); answers may be worse \
+                 than the model's own, and a newer conversion would help",
+            ),
+            Self::BeyondTraining { kind, asked, trained } => write!(
+                f,
+                "a {kind} of {asked} is more than the {trained} tokens the model was made for; answers may degrade"
+            ),
+            Self::ShorterContext { context, usual } => {
+                write!(f, "memory allows a context of {context} tokens, not the usual {usual}")
+            }
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! A model as `kvant run` opens it: the cache that suits it, and a context that fits in memory.
+//!
+//! ```no_run
+//! use kvant_engine::{Event, OpenOptions, Request};
+//! use std::ops::ControlFlow;
+//!
+//! let opened = OpenOptions { kv_memory: Some(1 << 30), ..OpenOptions::default() }.open("model.gguf")?;
+//! opened.notes().iter().for_each(|note| eprintln!("note: {note}"));
+//! let mut session = opened.session()?;
+//! let request = Request { prompt: opened.engine().text_prompt("The sky is blue because")?, ..Request::default() };
+//! session.generate(&request, &mut |event| {
+//!     if let Event::Text(text) = event {
+//!         print!("{text}");
+//!     }
+//!     ControlFlow::Continue(())
+//! })?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! What is decided, in this order:
+//! 1. the cache ([`Plans::choose`]): as asked for, by the plan beside the model, or by its [family](crate::family);
+//! 2. the context: as asked for, or the model's own up to [`DEFAULT_CONTEXT`]; within what positions the model has learned,
+//!    within [`OpenOptions::kv_memory`], and within the memory that was available before anything was loaded
+//!    ([`MemoryEstimate`]). A context that was asked for is refused where it cannot be had; one that was not is made shorter,
+//!    with a note.
+//!
+//! Nothing is printed, and nothing is fetched.
+
+mod context;
+mod error;
+mod kv_choice;
+mod plans;
+
+pub use context::{DEFAULT_CONTEXT, default_context};
+pub use error::{OpenError, OpenNote};
+pub use kv_choice::{KvChoice, PLAN_EXTENSION};
+pub use plans::{ChosenPolicy, PlanFileError, Plans, open_plan, plan_path};
+
+#[cfg(doc)]
+use crate::estimate::MemoryEstimate;
+
+use crate::engine::Engine;
+use crate::kv;
+use crate::memory::Memory;
+use crate::session::Session;
+use crate::signature::signature;
+use context::ContextRequest;
+use kvant_attention::{KvCache, KvUnsupported};
+use kvant_cache::snapshot::Signature;
+use kvant_cache::{Arena, ArenaOptions, Policy, SparseV};
+use kvant_cpu::{ActivationType, LoadOptions};
+use kvant_model::{Checkpoint, DType, LoadError};
+use kvant_threads::Pool;
+use std::path::Path;
+use std::sync::Arc;
+
+/// What can be asked for. The default is what `kvant run` does without flags.
+#[derive(Debug, Clone, Default)]
+pub struct OpenOptions {
+    /// How keys and values are kept; `None` as [`KvChoice::Auto`], and without a note where the family decides.
+    pub kv: Option<KvChoice>,
+    /// The most tokens to hold, prompt and answer together.
+    pub context: Option<usize>,
+    /// Streaming attention (StreamingLLM) in place of a context: the sinks and this many last tokens are in view, without end.
+    pub window: Option<usize>,
+    /// First tokens that are kept exactly, and stay in view of a window.
+    pub sinks: Option<usize>,
+    /// Below which part of the largest weight the values of a page are not read.
+    pub sparse_v: Option<SparseV>,
+    /// The most bytes for keys and values; a context or window that needs more is refused.
+    pub kv_memory: Option<usize>,
+    /// What weights are packed to that the file holds as plain numbers.
+    pub weights: Option<DType>,
+    /// The numbers that weights are multiplied with.
+    pub activations: ActivationType,
+    /// Pins weights, keys and values in memory.
+    pub pinned: bool,
+    /// Threads that compute, each of which takes some memory; `None` for as many as there are processors.
+    pub threads: Option<usize>,
+}
+
+impl OpenOptions {
+    /// Opens the model in a file or folder.
+    ///
+    /// # Errors
+    /// If it cannot be loaded, or what is asked for cannot be had.
+    pub fn open(&self, path: impl AsRef<Path>) -> Result<Opened, OpenError> {
+        self.open_checkpoint(Checkpoint::open(path)?)
+    }
+
+    /// Opens a model whose file is open.
+    ///
+    /// # Errors
+    /// As [`OpenOptions::open`].
+    pub fn open_checkpoint(&self, checkpoint: Checkpoint) -> Result<Opened, OpenError> {
+        // Before the weights take their part of it.
+        let available = Memory::read().map(|memory| memory.available);
+        let pool = self.threads.map_or_else(Pool::default, Pool::new);
+        let engine = Arc::new(Engine::load_on(pool, &checkpoint, self.load_options())?);
+        let mut notes = Vec::new();
+        let chosen = Plans::new(&checkpoint).choose(self.kv.as_ref(), engine.model().description())?;
+        if chosen.plan.is_some() || self.kv == Some(KvChoice::Auto) {
+            notes.push(OpenNote::Cache { policy: chosen.policy.to_string(), reason: chosen.reason });
+        }
+        let policy = self.complete(chosen.policy);
+        // A policy that cannot be kept is refused before memory is looked at.
+        engine.session(&policy, 1)?;
+        if engine.tokenizer().guesses_splits() {
+            notes.push(OpenNote::GuessedSplits);
+        }
+        let description = engine.model().description();
+        let request = ContextRequest {
+            checkpoint: &checkpoint,
+            description,
+            policy: &policy,
+            options: self,
+            available,
+        };
+        let context = request.choose(&mut notes)?;
+        Ok(Opened { engine, checkpoint, policy, context, notes, options: self.clone() })
+    }
+
+    /// What the loader has to know.
+    fn load_options(&self) -> LoadOptions {
+        LoadOptions { weights: self.weights, activations: self.activations, lock: self.pinned }
+    }
+
+    /// The policy with what is asked for besides.
+    fn complete(&self, mut policy: Policy) -> Policy {
+        policy.rule.streaming = self.window;
+        policy.rule.sinks = self.sinks.unwrap_or(policy.rule.sinks);
+        policy.sparse_v = self.sparse_v.or(policy.sparse_v);
+        policy
+    }
+
+    fn arena(&self) -> ArenaOptions {
+        ArenaOptions { cap: self.kv_memory, pinned: self.pinned }
+    }
+}
+
+/// A model ready for sessions, with the cache and the context they get.
+pub struct Opened {
+    engine: Arc<Engine>,
+    checkpoint: Checkpoint,
+    policy: Policy,
+    context: usize,
+    notes: Vec<OpenNote>,
+    options: OpenOptions,
+}
+
+impl Opened {
+    /// The model with its words.
+    pub fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
+    /// How keys and values are kept, a window included.
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// The most tokens that a session holds; `usize::MAX` with a window.
+    pub fn context(&self) -> usize {
+        self.context
+    }
+
+    /// What was decided that people may want to know.
+    pub fn notes(&self) -> &[OpenNote] {
+        &self.notes
+    }
+
+    /// An empty session, whose keys and values stay within [`OpenOptions::kv_memory`].
+    ///
+    /// # Errors
+    /// If no cache keeps keys and values that way.
+    pub fn session(&self) -> Result<Session, KvUnsupported> {
+        self.engine.session_in(Arena::with(self.options.arena()), &self.policy, self.context)
+    }
+
+    /// What every sequence of a scheduler begins as. All of them together stay within [`OpenOptions::kv_memory`] or, where that
+    /// was not given, half of the memory there is, but at least one whole context.
+    ///
+    /// # Errors
+    /// As [`Opened::session`].
+    pub fn shared_cache(&self) -> Result<KvCache, KvUnsupported> {
+        let options = self.options.arena();
+        let half =
+            || Memory::read().map(|memory| usize::try_from(memory.available / 2).unwrap_or(usize::MAX));
+        let whole = kv::memory(&self.policy, self.engine.model().slots(), self.context)?;
+        let cap = options.cap.or_else(half).map(|cap| cap.max(whole));
+        let arena = Arena::with(ArenaOptions { cap, ..options });
+        Ok(self.engine.session_in(arena, &self.policy, self.context)?.into_kv())
+    }
+
+    /// What sessions of this model are saved and resumed under.
+    ///
+    /// # Errors
+    /// If a file beside the weights cannot be read.
+    pub fn signature(&self) -> Result<Signature, LoadError> {
+        signature(&self.checkpoint, &self.options.load_options(), &self.policy, self.context)
+    }
+}

@@ -1,0 +1,83 @@
+//! A model opened as `kvant run` opens it.
+
+#[path = "../../kvant-model/tests/support/tiny.rs"]
+mod tiny;
+
+use kvant_engine::open::plan_path;
+use kvant_engine::{KvChoice, OpenError, OpenNote, OpenOptions, Plan, Policy, Request, SamplingParams};
+use kvant_model::Checkpoint;
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+
+fn model() -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    std::fs::write(&path, tiny::model_bytes(true)).unwrap();
+    (folder, path)
+}
+
+#[test]
+fn what_nobody_asked_for_is_decided() {
+    let (_folder, path) = model();
+    let opened = OpenOptions::default().open(&path).unwrap();
+    assert_eq!((opened.policy().to_string().as_str(), opened.context()), ("int4", 512));
+    assert_eq!(opened.notes(), []);
+    let mut session = opened.session().unwrap();
+    assert_eq!(session.context(), 512);
+    let request = Request {
+        prompt: opened.engine().text_prompt("hello").unwrap(),
+        sampling: SamplingParams::greedy(),
+        max_tokens: Some(4),
+        ..Request::default()
+    };
+    let reply = session.generate(&request, &mut |_| ControlFlow::Continue(())).unwrap();
+    assert!(!reply.tokens.is_empty());
+    // All sequences of a scheduler together may hold one context at least.
+    let cap = opened.shared_cache().unwrap().sequence().store().cap().unwrap();
+    assert!(cap >= kvant_engine::kv::memory(opened.policy(), opened.engine().model().slots(), 512).unwrap());
+}
+
+#[test]
+fn what_is_asked_for_counts_and_is_part_of_the_signature() {
+    let (_folder, path) = model();
+    let policy: Policy = "int8".parse().unwrap();
+    let options = OpenOptions {
+        kv: Some(policy.into()),
+        window: Some(100),
+        sinks: Some(2),
+        kv_memory: Some(1 << 20),
+        ..OpenOptions::default()
+    };
+    let opened = options.open(&path).unwrap();
+    let rule = &opened.policy().rule;
+    assert_eq!((rule.streaming, rule.sinks, opened.context()), (Some(100), 2, usize::MAX));
+    assert_eq!(opened.session().unwrap().kv().sequence().store().cap(), Some(1 << 20));
+    let other = OpenOptions { window: Some(101), ..options }.open(&path).unwrap();
+    assert_ne!(opened.signature().unwrap(), other.signature().unwrap());
+}
+
+#[test]
+fn a_plan_beside_the_model_decides_and_says_so() {
+    let (folder, path) = model();
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    let auto = OpenOptions { kv: Some(KvChoice::Auto), ..OpenOptions::default() };
+    let opened = auto.open(&path).unwrap();
+    let [OpenNote::Cache { policy, reason }] = opened.notes() else {
+        panic!("one note, about the cache: {:?}", opened.notes())
+    };
+    assert_eq!((policy.as_str(), reason.contains("family")), ("int4", true));
+
+    let place = plan_path(&checkpoint);
+    assert_eq!(place, folder.path().join("model.kvplan"));
+    let missing = OpenOptions { kv: Some(KvChoice::Plan(place.clone())), ..OpenOptions::default() };
+    assert!(matches!(missing.open(&path), Err(OpenError::Plan(_))));
+    let plan = |signature| Plan::new(signature, "k8v4".parse().unwrap(), "by a test", Vec::new()).unwrap();
+    plan(checkpoint.signature().0).save(&place).unwrap();
+    let opened = OpenOptions::default().open(&path).unwrap();
+    assert_eq!(opened.policy().to_string(), "k8v4");
+    assert!(opened.notes()[0].to_string().contains("made by a test"), "{:?}", opened.notes());
+    // One that was made for another model is refused, not passed over.
+    plan([7; 32]).save(&place).unwrap();
+    let error = OpenOptions::default().open(&path).map(drop).unwrap_err().to_string();
+    assert!(error.contains("model.kvplan"), "{error}");
+}

@@ -5,10 +5,10 @@
 //!
 //! Prints one line per eighth of the text.
 
+use kvant_cpu::LoadOptions;
 use kvant_engine::{KvCache, Policy};
-use kvant_model::blocks::Chunk;
 use kvant_model::tokenizer::{EncodeOptions, Tokenizer};
-use kvant_model::{Checkpoint, LoadOptions, Model};
+use kvant_model::{Checkpoint, Chunk, Model};
 use std::error::Error;
 
 const CHUNK: usize = 256;
@@ -29,7 +29,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let options = EncodeOptions { add_special: true, parse_special: false };
     let mut tokens = tokenizer.encode(&std::fs::read_to_string(text)?, options)?;
     tokens.truncate(count);
-    let model = Model::load(&checkpoint, LoadOptions::default())?;
+    let model = kvant_cpu::load(&checkpoint, LoadOptions::default())?;
     println!("made for {:?} tokens; {} tokens, window {window}, KV {policy}", model.context(), tokens.len());
 
     let found = surprises(&model, policy, &tokens)?;
@@ -43,12 +43,11 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 /// How surprised the model is by every token after the first.
 fn surprises(model: &Model, policy: Policy, tokens: &[u32]) -> Result<Vec<f64>, Box<dyn Error>> {
-    let mut kv = KvCache::new(policy, model.states(), usize::MAX)?;
+    let mut kv = KvCache::new(policy, model.slots(), usize::MAX)?;
     let mut found = Vec::new();
     for (number, chunk) in tokens.chunks(CHUNK).enumerate() {
         let wanted = 0..chunk.len();
-        let logits = model.forward(&mut [Chunk { tokens: chunk, cache: kv.cache_mut(), wanted }])?;
-        kv.check()?;
+        let logits = model.forward(&[Chunk { tokens: chunk, wanted }], &mut kv)?;
         let next = &tokens[(number * CHUNK + 1).min(tokens.len())..];
         for (row, &token) in next.iter().take(chunk.len()).enumerate() {
             let logits = logits.row(row);

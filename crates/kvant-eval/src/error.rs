@@ -1,10 +1,10 @@
 //! What can keep a measurement from being made.
 
+use kvant_cache::StateError;
 use kvant_codec::{BuildError, CodecError};
+use kvant_engine::KvUnsupported;
 use kvant_engine::memory::bytes;
-use kvant_engine::{KvFailure, KvUnsupported};
 use kvant_model::ForwardError;
-use kvant_model::cache::CacheFull;
 use kvant_model::tokenizer::TokenizerError;
 use std::path::PathBuf;
 
@@ -130,15 +130,12 @@ pub enum EvalError {
         /// Bytes there are.
         available: u64,
     },
-    /// A context that is longer than its cache.
-    #[error(transparent)]
-    Full(#[from] CacheFull),
     /// No cache keeps keys and values that way.
     #[error(transparent)]
     Kv(#[from] KvUnsupported),
-    /// The cache could not keep what the model computed.
+    /// A context that is longer than its cache, or numbers that the cache cannot keep.
     #[error(transparent)]
-    KvFailed(#[from] KvFailure),
+    State(#[from] StateError),
     /// A codec that cannot be built.
     #[error(transparent)]
     Build(#[from] BuildError),

@@ -2,7 +2,7 @@
 
 use crate::error::EvalError;
 use crate::estimate::Estimate;
-use crate::surprise::{PassLimits, surprises};
+use crate::token_nll::{PassLimits, token_nll};
 use crate::windows::Windows;
 use kvant_codec::KvSpec;
 use kvant_engine::KvCache;
@@ -46,12 +46,8 @@ pub fn perplexity(
     check_context(model, windows.ctx())?;
     let mut so_far = Estimate::default();
     for (number, window) in windows.iter().enumerate() {
-        let mut held = KvCache::new(kv, model.states(), windows.ctx())?;
-        let found = surprises(model, held.cache_mut(), (number, window), windows.targets(), limits);
-        // What the cache has to say comes first: after a failure of its own the logits are no numbers.
-        held.check()?;
-        let found = found?;
-        so_far.extend(found);
+        let mut held = KvCache::new(kv, model.slots(), windows.ctx())?;
+        so_far.extend(token_nll(model, &mut held, (number, window), windows.targets(), limits)?);
         progress(Progress { done: number + 1, windows: windows.chunks(), so_far });
     }
     Ok(so_far)

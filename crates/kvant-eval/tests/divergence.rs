@@ -1,10 +1,10 @@
 //! What caches cost, on tiny models: against naive sums over the logits of the same caches, and against each other.
 
+use kvant_cpu::LoadOptions;
 use kvant_engine::{KvCache, Policy};
 use kvant_eval::divergence::{Divergence, Mode, Models, Request, divergence};
 use kvant_eval::{EvalError, PassLimits, Score, Windows};
-use kvant_model::blocks::{Chunk, Rows};
-use kvant_model::{Checkpoint, LoadOptions, Model};
+use kvant_model::{Checkpoint, Chunk, Model, Rows};
 use std::path::Path;
 
 const CTX: usize = 300;
@@ -12,7 +12,7 @@ const CTX: usize = 300;
 /// Head dimension 64, so that every codec can be used.
 fn model() -> Model {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kvant-model/tests/fixtures/smollm2");
-    Model::load(&Checkpoint::open(folder).unwrap(), LoadOptions::default()).unwrap()
+    kvant_cpu::load(&Checkpoint::open(folder).unwrap(), LoadOptions::default()).unwrap()
 }
 
 fn ids(count: usize) -> Vec<u32> {
@@ -41,19 +41,18 @@ fn request<'r>(
 
 /// Logits of all positions but the last, read in passes of these sizes.
 fn logits(model: &Model, window: &[u32], policy: Policy, sizes: &[usize]) -> Rows {
-    let mut kv = KvCache::new(policy, model.states(), window.len()).unwrap();
+    let mut kv = KvCache::new(policy, model.slots(), window.len()).unwrap();
     let (mut data, mut at, end) = (Vec::new(), 0, window.len() - 1);
     for &size in sizes.iter().cycle() {
         let next = (at + size).min(end);
         let tokens = &window[at..next];
-        let chunk = Chunk { tokens, cache: kv.cache_mut(), wanted: 0..tokens.len() };
-        data.extend_from_slice(model.forward(&mut [chunk]).unwrap().data());
+        let chunk = Chunk { tokens, wanted: 0..tokens.len() };
+        data.extend_from_slice(model.forward(&[chunk], &mut kv).unwrap().data());
         at = next;
         if at == end {
             break;
         }
     }
-    kv.check().unwrap();
     Rows::from_vec(data, model.vocabulary())
 }
 

@@ -1,10 +1,11 @@
 //! What is kept on disk: used where it fits, refused where it does not, and bounded.
 
+use kvant_cpu::LoadOptions;
 use kvant_engine::Policy;
 use kvant_eval::divergence::{Divergence, Mode, Models, Request, divergence};
 use kvant_eval::kept::{DEFAULT_LIMIT, Kept, Key};
 use kvant_eval::{PassLimits, Score, Windows};
-use kvant_model::{Checkpoint, LoadOptions, Model};
+use kvant_model::{Checkpoint, Model};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -12,7 +13,7 @@ const CTX: usize = 200;
 
 fn model() -> Model {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kvant-model/tests/fixtures/smollm2");
-    Model::load(&Checkpoint::open(folder).unwrap(), LoadOptions::default()).unwrap()
+    kvant_cpu::load(&Checkpoint::open(folder).unwrap(), LoadOptions::default()).unwrap()
 }
 
 fn windows(chunks: usize) -> Windows {

@@ -1,15 +1,16 @@
 //! Errors layer by layer, on a tiny model.
 
+use kvant_cpu::LoadOptions;
 use kvant_engine::Policy;
 use kvant_eval::PassLimits;
 use kvant_eval::divergence::Mode;
 use kvant_eval::layers::{LayerViews, layer_views};
-use kvant_model::{Checkpoint, LoadOptions, Model};
+use kvant_model::Checkpoint;
 use std::path::Path;
 
 fn views(fixture: &str, kv: &[&str], mode: Mode, tokens: usize) -> LayerViews {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kvant-model/tests/fixtures").join(fixture);
-    let model = Model::load(&Checkpoint::open(folder).unwrap(), LoadOptions::default()).unwrap();
+    let model = kvant_cpu::load(&Checkpoint::open(folder).unwrap(), LoadOptions::default()).unwrap();
     let window: Vec<u32> = (0..300).map(|i| (i * i / 7 + i * 37 + 5) % 256).collect();
     let caches: Vec<Policy> = kv.iter().map(|kv| kv.parse().unwrap()).collect();
     layer_views(&model, &window, &caches, mode, PassLimits { tokens, ..PassLimits::default() }).unwrap()

@@ -1,10 +1,9 @@
 //! Perplexity of tiny models against a naive sum over the logits a reference implementation recorded for them.
 
+use kvant_cpu::{ExactCache, LoadOptions};
 use kvant_eval::{Estimate, EvalError, PassLimits, Score, Windows, perplexity};
-use kvant_model::blocks::Chunk;
-use kvant_model::cache::ExactCache;
 use kvant_model::safetensors::Safetensors;
-use kvant_model::{Checkpoint, LoadOptions, Model};
+use kvant_model::{Checkpoint, Chunk, Model};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -13,7 +12,7 @@ fn fixture(name: &str) -> PathBuf {
 }
 
 fn load(folder: &Path) -> Model {
-    Model::load(&Checkpoint::open(folder).unwrap(), LoadOptions::default()).unwrap()
+    kvant_cpu::load(&Checkpoint::open(folder).unwrap(), LoadOptions::default()).unwrap()
 }
 
 /// The recorded prompts one after another, their length, and their logits `(prompts, tokens, vocabulary)`.
@@ -72,9 +71,9 @@ fn a_prefix_replaces_the_first_token_of_every_window() {
     let mut sum = 0.0;
     for window in ids.chunks(length) {
         let window = [&[bos], &window[1..]].concat();
-        let mut cache = ExactCache::<f32>::new(model.states(), length);
-        let chunk = Chunk { tokens: &window, cache: &mut cache, wanted: 0..length };
-        let logits = model.forward(&mut [chunk]).unwrap();
+        let mut cache = ExactCache::<f32>::new(model.slots(), length);
+        let chunk = Chunk { tokens: &window, wanted: 0..length };
+        let logits = model.forward(&[chunk], &mut cache).unwrap();
         sum += (1..length).map(|at| naive_surprise(logits.row(at - 1), window[at])).sum::<f64>();
     }
     // The two caches keep the same numbers and add them up in different orders.

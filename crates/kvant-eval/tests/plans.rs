@@ -2,13 +2,14 @@
 
 use kvant_cache::Plan;
 use kvant_codec::{KvSpec, Side};
+use kvant_cpu::LoadOptions;
 use kvant_engine::{KvCache, Policy};
 use kvant_eval::divergence::Mode;
 use kvant_eval::layers::layer_views;
 use kvant_eval::plans::{PlanError, PlanRequest, Positions, Progress, calibrate};
 use kvant_eval::{PassLimits, Score, Windows};
-use kvant_model::blocks::Chunk;
-use kvant_model::{Checkpoint, LoadOptions, Model};
+use kvant_model::{Checkpoint, Chunk, Model};
+use kvant_threads::Pool;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ const WINDOW: usize = 160;
 
 fn model() -> Model {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kvant-model/tests/fixtures/smollm2");
-    Model::load(&Checkpoint::open(folder).unwrap(), LoadOptions::AS_STORED).unwrap()
+    kvant_cpu::load(&Checkpoint::open(folder).unwrap(), LoadOptions::AS_STORED).unwrap()
 }
 
 /// Windows of ids without a pattern, from a seed.
@@ -54,10 +55,9 @@ fn learned(
 fn off(model: &Model, policy: &Policy) -> f64 {
     let ids = windows(model, 1, 2).iter().next().unwrap().to_vec();
     let logits = |policy: &Policy| {
-        let mut kv = KvCache::new(policy, model.states(), WINDOW).unwrap();
-        let chunk = Chunk { tokens: &ids, cache: kv.cache_mut(), wanted: 0..ids.len() };
-        let rows = model.forward(&mut [chunk]).unwrap();
-        kv.check().unwrap();
+        let mut kv = KvCache::new(policy, model.slots(), WINDOW).unwrap();
+        let chunk = Chunk { tokens: &ids, wanted: 0..ids.len() };
+        let rows = model.forward(&[chunk], &mut kv).unwrap();
         (0..ids.len()).flat_map(|row| rows.row(row).to_vec()).collect::<Vec<f32>>()
     };
     let exact = logits(&"f32".parse().unwrap());
@@ -66,8 +66,8 @@ fn off(model: &Model, policy: &Policy) -> f64 {
 }
 
 fn key_bits(model: &Model, policy: &Policy) -> f64 {
-    let kv = KvCache::new(policy, model.states(), 1).unwrap();
-    kv.sequence().layout().entries()[0].heads()[0].side(Side::Key).codec().bits_per_value()
+    let kv = KvCache::new(policy, model.slots(), 1).unwrap();
+    kv.sequence().layout().slots()[0].heads()[0].side(Side::Key).unwrap().codec().bits_per_value()
 }
 
 #[test]
@@ -112,16 +112,16 @@ fn what_is_learned_is_in_the_plan_and_the_same_for_any_number_of_threads() {
     let model = model();
     let specs = ["srft4:p32,cayley", "k=sym4:p32,scaled,v=f16"];
     let mut told = Vec::new();
-    let first = learned(&model, "int4", &specs, Positions::All, &mut |progress| told.push(progress)).unwrap();
-    assert_eq!(told.last(), Some(&Progress::Learned(model.states().len())));
+    let learn =
+        |told: &mut dyn FnMut(Progress)| learned(&model, "int4", &specs, Positions::All, told).unwrap();
+    let first = Pool::new(3).install(|| learn(&mut |progress| told.push(progress)));
+    assert_eq!(told.last(), Some(&Progress::Learned(model.slots().len())));
     assert!(
         first.made().ends_with("of noise, learned srft4g32:p32,cayley sym4g32:p32,scaled"),
         "{}",
         first.made()
     );
-    kvant_threads::set_threads(1);
-    let second = learned(&model, "int4", &specs, Positions::All, &mut |_| ()).unwrap();
-    assert_eq!(first, second);
+    assert_eq!(learn(&mut |_| ()), first);
 
     let plan = Arc::new(first);
     // What was trained is the error of keys and values, here on ids that were not trained on.
@@ -137,7 +137,7 @@ fn what_is_learned_is_in_the_plan_and_the_same_for_any_number_of_threads() {
     let [plain, turned] = ["srft4:p32", "srft4:p32,cayley"].map(with);
     assert!(turned[0] < plain[0] && turned[1] < plain[1], "{plain:?} without, {turned:?} with a rotation");
     let values = plan.with(&"k=f16,v=sym4:p32,scaled".parse().unwrap());
-    let refused = KvCache::new(values, model.states(), 1).err().unwrap().to_string();
+    let refused = KvCache::new(values, model.slots(), 1).err().unwrap().to_string();
     assert!(refused.contains("learned for srft4g32:p32,cayley alone"), "{refused}");
 }
 

@@ -1,14 +1,15 @@
 //! Runs of `kvant_eval::speed` on a tiny model. What it measures is not asserted, only that it measures.
 
+use kvant_cpu::LoadOptions;
 use kvant_engine::memory::Memory;
 use kvant_eval::EvalError;
 use kvant_eval::speed::{Plan, Step, Test, measure};
-use kvant_model::{Checkpoint, LoadOptions, Model};
+use kvant_model::{Checkpoint, Model};
 use std::path::Path;
 
 fn load(name: &str) -> Model {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kvant-model/tests/fixtures").join(name);
-    Model::load(&Checkpoint::open(folder).unwrap(), LoadOptions::default()).unwrap()
+    kvant_cpu::load(&Checkpoint::open(folder).unwrap(), LoadOptions::default()).unwrap()
 }
 
 fn plan() -> Plan {

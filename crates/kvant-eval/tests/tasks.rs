@@ -1,15 +1,16 @@
 //! Tasks on a tiny model whose tokens are bytes: against naive generation, and caches against each other.
 
+use kvant_cpu::LoadOptions;
 use kvant_engine::{Engine, KvCache, Policy};
 use kvant_eval::divergence::Mode;
 use kvant_eval::tasks::lines::Record;
 use kvant_eval::tasks::{choice, json, needle, trajectory};
 use kvant_eval::{EvalError, Score, Windows};
-use kvant_model::blocks::Chunk;
-use kvant_model::{Checkpoint, LoadOptions, Model};
+use kvant_model::{Checkpoint, Chunk, Model};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 
 fn engine() -> Engine {
     let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kvant-model/tests/fixtures/smollm2");
@@ -47,11 +48,11 @@ fn policies(names: &[&str]) -> Vec<Policy> {
 
 /// The most likely tokens one by one, from a fresh cache.
 fn greedy(model: &Model, policy: &str, prompt: &[u32], count: usize) -> Vec<u32> {
-    let mut kv = KvCache::new(policy.parse::<Policy>().unwrap(), model.states(), 500).unwrap();
+    let mut kv = KvCache::new(policy.parse::<Policy>().unwrap(), model.slots(), 500).unwrap();
     let (mut found, mut next) = (Vec::new(), prompt.to_vec());
     for _ in 0..count {
         let wanted = next.len() - 1..next.len();
-        let logits = model.forward(&mut [Chunk { tokens: &next, cache: kv.cache_mut(), wanted }]).unwrap();
+        let logits = model.forward(&[Chunk { tokens: &next, wanted }], &mut kv).unwrap();
         let row = logits.row(0);
         let top = (0..row.len()).rev().max_by(|&a, &b| row[a].total_cmp(&row[b])).unwrap() as u32;
         found.push(top);
@@ -176,6 +177,6 @@ fn a_model_that_babbles_writes_no_json_but_the_same_with_f32() {
     let engine = engine();
     let prompts = &json::prompts()[..2];
     let mut steps = 0;
-    let scores = json::scores(&engine, prompts, &policies(&["f32"]), &mut |_| steps += 1).unwrap();
+    let scores = json::scores(&Arc::new(engine), prompts, &policies(&["f32"]), &mut |_| steps += 1).unwrap();
     assert_eq!((scores[0].right, scores[1].same, steps), (0.0, 2, 4));
 }

@@ -1,6 +1,6 @@
 //! How a window is cut into passes that several caches take side by side.
 
-use crate::surprise::PassLimits;
+use crate::token_nll::PassLimits;
 use kvant_cache::{CacheLayout, Mode, Visibility};
 use std::ops::Range;
 

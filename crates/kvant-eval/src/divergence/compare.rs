@@ -9,7 +9,7 @@
 //! All of it in f64, from f32 logits: what a cache changes in them is often less than f32 could sum up.
 
 use super::truth::{Truth, TruthRow, log_mass, top};
-use kvant_model::blocks::Rows;
+use kvant_model::Rows;
 
 /// What one position shows.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]

@@ -30,7 +30,7 @@ pub(crate) use truth::{Seen, top};
 use crate::error::EvalError;
 use crate::kept::Kept;
 use crate::perplexity::check_context;
-use crate::surprise::{PassLimits, check_ids};
+use crate::token_nll::{PassLimits, check_ids};
 use crate::windows::Windows;
 use kvant_engine::{KvCache, Policy};
 use kvant_model::Model;
@@ -147,7 +147,7 @@ fn name(policy: &Policy, mode: Mode, arithmetic: &str) -> String {
 fn groups(model: &Model, caches: &[Policy]) -> Result<Vec<(Grid, Vec<usize>)>, EvalError> {
     let mut groups: Vec<(Grid, Vec<usize>)> = Vec::new();
     for (number, policy) in caches.iter().enumerate() {
-        let grid = Grid::of(KvCache::new(policy, model.states(), 1)?.sequence().layout());
+        let grid = Grid::of(KvCache::new(policy, model.slots(), 1)?.sequence().layout());
         match groups.iter_mut().find_map(|(known, members)| Some((known.join(grid)?, known, members))) {
             Some((joined, known, members)) => {
                 *known = joined;

@@ -6,8 +6,7 @@ use super::truth::{Seen, Truth};
 use crate::error::EvalError;
 use crate::kept::{Kept, ReferenceReader, ReferenceWriter, WindowResult, round};
 use kvant_engine::{KvCache, Policy};
-use kvant_model::Model;
-use kvant_model::blocks::{Chunk, Rows};
+use kvant_model::{Chunk, Model, Rows};
 use std::ops::Range;
 
 pub struct Run<'r> {
@@ -44,7 +43,7 @@ impl<'r> Run<'r> {
         policies: &[Policy],
         kept: Option<&mut Kept>,
     ) -> Result<Self, EvalError> {
-        let open = |model: &Model, policy: Policy| KvCache::new(policy, model.states(), window.len());
+        let open = |model: &Model, policy: Policy| KvCache::new(policy, model.slots(), window.len());
         let subject = |&place: &usize| {
             let cache = open(models.subject, policies[place].clone())?;
             Ok(Subject { place, cache, comparisons: Vec::new() })
@@ -132,7 +131,6 @@ fn logits_of(
     wanted: Range<usize>,
 ) -> Result<Rows, EvalError> {
     let wanted = if wanted.is_empty() { 0..0 } else { wanted };
-    let logits = model.forward(&mut [Chunk { tokens, cache: kv.cache_mut(), wanted }])?;
-    kv.check()?;
+    let logits = model.forward(&[Chunk { tokens, wanted }], kv)?;
     Ok(logits)
 }

@@ -1,6 +1,6 @@
 //! The predictions that others are compared with, prepared once for all of them.
 
-use kvant_model::blocks::Rows;
+use kvant_model::Rows;
 
 /// What the exact cache showed at a position.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]

@@ -23,7 +23,8 @@ const CHECKSUM: usize = 4;
 impl WindowResult {
     /// Writes it down.
     pub fn save(&self, path: &Path, digest: &Digest) -> io::Result<()> {
-        let Footprint { encoded, exact, stored, bits_per_value, bits_total } = self.footprint;
+        // Recurrent state is the same for every cache, and no cache is judged by it.
+        let Footprint { encoded, exact, stored, bits_per_value, bits_total, .. } = self.footprint;
         let mut body: Vec<u8> = Vec::new();
         for count in [encoded, exact, stored] {
             body.extend((count as u64).to_le_bytes());
@@ -71,6 +72,8 @@ impl WindowResult {
             stored: count(2)?,
             bits_per_value: real(footprint, 3)?,
             bits_total: real(footprint, 4)?,
+            recurrent: 0,
+            checkpoints: 0,
         };
         let comparison = |bytes: &[u8]| {
             Some(Comparison {

@@ -9,7 +9,7 @@
 use super::file::{self, Digest, Draft, HEADER_BYTES, Kind};
 use super::rounding;
 use crate::divergence::Seen;
-use kvant_model::blocks::Rows;
+use kvant_model::Rows;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;

@@ -2,10 +2,9 @@
 
 use super::capture::Captured;
 use crate::error::EvalError;
+use kvant_cache::{KvSlot, PassState, Scoring, Slots};
 use kvant_codec::Side;
 use kvant_engine::{KvCache, Policy};
-use kvant_model::Model;
-use kvant_model::cache::{Cache, Scoring};
 use serde::Serialize;
 
 /// Queries whose scores are looked at: the last ones of the window, spread over it.
@@ -45,47 +44,49 @@ impl Share {
 }
 
 /// Gives every layer's keys, values and queries to a cache of their own.
-pub fn measure(model: &Model, captured: &[Captured], policy: &Policy) -> Result<Vec<LayerErrors>, EvalError> {
-    let tokens = captured.iter().map(|entry| entry.tokens).max().unwrap_or(0);
-    let mut cache = KvCache::new(policy, model.states(), tokens)?;
-    cache.cache_mut().reserve(tokens)?;
+pub fn measure(captured: &[Captured], policy: &Policy) -> Result<Vec<LayerErrors>, EvalError> {
+    let tokens = captured.iter().map(|one| one.tokens).max().unwrap_or(0);
+    let mut slots = Slots::new();
+    let own: Vec<KvSlot> = captured.iter().map(|one| slots.keys_values(one.layer, one.shape)).collect();
+    let mut cache = KvCache::new(policy, &slots, tokens)?;
+    cache.begin(&[tokens])?;
     let mut outputs = Vec::with_capacity(captured.len());
-    for (number, entry) in captured.iter().enumerate() {
-        let scoring = Scoring { scale: entry.scale, soft_cap: entry.soft_cap };
-        let mut out = vec![0.0; entry.outputs.len()]; // (tokens, heads, value_dim)
-        cache.append(number, &entry.keys, &entry.values);
-        cache.attend(number, entry.queries[..].into(), &scoring, &mut out);
+    for (&slot, one) in own.iter().zip(captured) {
+        let scoring = Scoring { soft_cap: one.soft_cap, ..Scoring::new(one.scale) };
+        let mut out = vec![0.0; one.outputs.len()]; // (tokens, heads, value_dim)
+        cache.append(slot, &one.keys, &one.values)?;
+        cache.attend(slot, one.queries[..].into(), &scoring, &mut out)?;
         outputs.push(out);
     }
-    cache.check()?;
-    cache.advance(tokens);
-    captured
-        .iter()
-        .zip(&outputs)
-        .enumerate()
-        .map(|(number, (entry, out))| of_entry(&cache, number, entry, out))
-        .collect()
+    cache.end()?;
+    let all = own.iter().zip(captured).zip(&outputs);
+    all.map(|((&slot, one), out)| of_slot(&cache, slot, one, out)).collect()
 }
 
-fn of_entry(cache: &KvCache, number: usize, entry: &Captured, out: &[f32]) -> Result<LayerErrors, EvalError> {
+fn of_slot(
+    cache: &KvCache,
+    slot: KvSlot,
+    captured: &Captured,
+    out: &[f32],
+) -> Result<LayerErrors, EvalError> {
     let [mut keys, mut values, mut output, mut scores] = [(); 4].map(|()| Share::default());
     let mut pairs = 0;
-    for head in 0..entry.kv_heads {
-        let exact = entry.head_rows(&entry.keys, entry.key_dim(), head);
-        let (first, decoded) = decoded(cache, number, head, Side::Key, entry.tokens)?;
-        let exact = &exact[first * entry.key_dim()..][..decoded.len()];
+    for head in 0..captured.shape.kv_heads {
+        let exact = captured.head_rows(&captured.keys, captured.key_dim(), head);
+        let (first, decoded) = decoded(cache, slot, head, Side::Key, captured.tokens)?;
+        let exact = &exact[first * captured.key_dim()..][..decoded.len()];
         let difference: Vec<f32> = exact.iter().zip(&decoded).map(|(k, other)| k - other).collect();
         keys.take(squares(&difference), squares(exact));
-        pairs += score_errors(entry, head, exact, &difference, &mut scores);
+        pairs += score_errors(captured, head, exact, &difference, &mut scores);
 
-        let exact = entry.head_rows(&entry.values, entry.value_dim(), head);
-        let (first, decoded) = self::decoded(cache, number, head, Side::Value, entry.tokens)?;
-        let exact = &exact[first * entry.value_dim()..][..decoded.len()];
+        let exact = captured.head_rows(&captured.values, captured.value_dim(), head);
+        let (first, decoded) = self::decoded(cache, slot, head, Side::Value, captured.tokens)?;
+        let exact = &exact[first * captured.value_dim()..][..decoded.len()];
         let difference: Vec<f32> = exact.iter().zip(&decoded).map(|(v, other)| v - other).collect();
         values.take(squares(&difference), squares(exact));
     }
-    let difference: Vec<f32> = entry.outputs.iter().zip(out).map(|(exact, other)| exact - other).collect();
-    output.take(squares(&difference), squares(&entry.outputs));
+    let difference: Vec<f32> = captured.outputs.iter().zip(out).map(|(exact, other)| exact - other).collect();
+    output.take(squares(&difference), squares(&captured.outputs));
     Ok(LayerErrors {
         key_error: keys.root(),
         value_error: values.root(),
@@ -96,19 +97,19 @@ fn of_entry(cache: &KvCache, number: usize, entry: &Captured, out: &[f32]) -> Re
 }
 
 /// Adds up the errors of scores between the queries of a kv head and its encoded keys, and returns how many there were.
-fn score_errors(entry: &Captured, head: usize, keys: &[f32], difference: &[f32], sums: &mut Share) -> u32 {
-    let (dim, heads) = (entry.key_dim(), entry.heads());
-    let group = heads / entry.kv_heads.max(1);
+fn score_errors(captured: &Captured, head: usize, keys: &[f32], difference: &[f32], sums: &mut Share) -> u32 {
+    let (dim, heads) = (captured.key_dim(), captured.heads());
+    let group = heads / captured.shape.kv_heads.max(1);
     let count = keys.len() / dim.max(1);
     if count == 0 || group == 0 {
         return 0;
     }
     let norms: Vec<f64> = keys.chunks_exact(dim).map(squares).collect();
     let mut pairs = 0;
-    for token in (0..entry.tokens).rev().step_by((entry.tokens / QUERIES).max(1)).take(QUERIES) {
+    for token in (0..captured.tokens).rev().step_by((captured.tokens / QUERIES).max(1)).take(QUERIES) {
         for query in head * group..(head + 1) * group {
-            let query = &entry.queries[(token * heads + query) * dim..][..dim];
-            let scale = f64::from(entry.scale);
+            let query = &captured.queries[(token * heads + query) * dim..][..dim];
+            let scale = f64::from(captured.scale);
             let errors: Vec<f64> =
                 difference.chunks_exact(dim).map(|error| scale * dot(query, error)).collect();
             let mean = errors.iter().sum::<f64>() / count as f64;
@@ -123,13 +124,13 @@ fn score_errors(entry: &Captured, head: usize, keys: &[f32], difference: &[f32],
 /// What the encoded pages of a side hold, up to the last token, and the position of the first.
 fn decoded(
     cache: &KvCache,
-    entry: usize,
+    slot: KvSlot,
     head: usize,
     side: Side,
     tokens: usize,
 ) -> Result<(usize, Vec<f32>), EvalError> {
     let sequence = cache.sequence();
-    let Some(store) = sequence.side(entry, head, side) else { return Ok((0, Vec::new())) };
+    let Some(store) = sequence.side(slot, head, side) else { return Ok((0, Vec::new())) };
     let codec = store.codecs().codec();
     let rule = sequence.layout().rule();
     let first = rule.page_start(store.dropped(), codec.page_tokens());
@@ -137,7 +138,7 @@ fn decoded(
     for page in store.pages() {
         let start = rows.len();
         rows.resize(start + codec.page_tokens() * codec.dim(), 0.0);
-        codec.decode(page, &mut rows[start..])?;
+        codec.decode(&page.canonical(), &mut rows[start..])?;
     }
     // The last page of a strict cache is padded.
     rows.truncate(tokens.saturating_sub(first) * codec.dim());

@@ -18,11 +18,10 @@ pub use errors::LayerErrors;
 pub use statistics::{LayerStatistics, LoudChannel};
 
 use crate::error::EvalError;
-use crate::surprise::{PassLimits, check_ids};
+use crate::token_nll::{PassLimits, check_ids};
 use kvant_cache::Mode;
 use kvant_engine::{KvCache, Policy};
-use kvant_model::Model;
-use kvant_model::blocks::Chunk;
+use kvant_model::{Chunk, Model};
 use serde::Serialize;
 
 /// Tokens that are looked at: what is written down of them stays in memory.
@@ -60,19 +59,17 @@ pub fn layer_views(
     let window = &window[..window.len().min(MOST_TOKENS)];
     check_ids(model, window)?;
     let exact: Policy = "f32".parse().expect("a spec of the grammar");
-    let mut capture = Capture::new(KvCache::new(exact, model.states(), window.len())?);
+    let mut capture = Capture::new(KvCache::new(exact, model.slots(), window.len())?);
     for tokens in window.chunks(limits.tokens.max(1)) {
-        model.forward(&mut [Chunk { tokens, cache: &mut capture, wanted: 0..0 }])?;
+        model.forward(&[Chunk { tokens, wanted: 0..0 }], &mut capture)?;
     }
-    capture.check()?;
-    let captured = capture.into_entries();
-    let layers =
-        captured.iter().enumerate().map(|(number, entry)| LayerStatistics::of(number, entry)).collect();
+    let captured = capture.into_slots();
+    let layers = captured.iter().map(|slot| LayerStatistics::of(slot.layer, slot)).collect();
     let view = |policy: &Policy| {
         let spec = policy.to_string();
         let mut policy = policy.clone();
         policy.rule.mode = mode;
-        let layers = errors::measure(model, &captured, &policy)?;
+        let layers = errors::measure(&captured, &policy)?;
         Ok(CacheView { spec, layers })
     };
     Ok(LayerViews { layers, caches: caches.iter().map(view).collect::<Result<_, EvalError>>()? })

@@ -43,7 +43,7 @@ impl LayerStatistics {
         let (key_dim, value_dim) = (captured.key_dim(), captured.value_dim());
         let [mut key, mut key_rotated, mut value, mut value_rotated] = [0.0; 4];
         let mut loud = Vec::new();
-        for head in 0..captured.kv_heads {
+        for head in 0..captured.shape.kv_heads {
             let mut keys = captured.head_rows(&captured.keys, key_dim, head);
             let mut values = captured.head_rows(&captured.values, value_dim, head);
             loud.extend(channels(&keys, key_dim).map(|(channel, times)| LoudChannel {
@@ -60,7 +60,7 @@ impl LayerStatistics {
         }
         loud.sort_by(|a, b| b.times.total_cmp(&a.times));
         loud.truncate(LOUDEST);
-        let heads = captured.kv_heads.max(1) as f64;
+        let heads = captured.shape.kv_heads.max(1) as f64;
         Self {
             layer,
             key_kurtosis: key / heads,
@@ -112,6 +112,7 @@ fn mean_norm(rows: &[f32], dim: usize) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kvant_cache::KvShape;
 
     #[test]
     fn kurtosis_knows_coins_and_outliers() {
@@ -130,14 +131,14 @@ mod tests {
         let (tokens, dim) = (64, 32);
         let key = |i: usize| if i % dim == 5 { 40.0 } else { (i as f32 * 0.7).sin() };
         let keys: Vec<f32> = (0..tokens * dim).map(key).collect();
+        let shape = KvShape { kv_heads: 1, key_dim: dim, value_dim: dim, window: None };
         let captured = Captured {
-            kv_heads: 1,
             tokens,
             values: keys.clone(),
             queries: vec![1.0; keys.len()],
             keys,
             scale: 0.5,
-            ..Captured::default()
+            ..Captured::new(3, shape)
         };
         let found = LayerStatistics::of(3, &captured);
         assert_eq!((found.layer, found.loud_channels[0].channel), (3, 5));

@@ -3,15 +3,14 @@
 use super::learning::{self, Lessons};
 use crate::error::EvalError;
 use crate::windows::{Score, Windows};
-use kvant_cache::plan::{self, ENDS_ROTATION, Findings, Klt, Plan, PlannedEntry, PlannedHead};
+use kvant_cache::plan::{self, ENDS_ROTATION, Findings, Klt, Plan, PlannedHead, PlannedSlot};
 use kvant_cache::snapshot::Signature;
 use kvant_calibrate::{CalibrationError, HeadStatistics, Moments, Observed, Positions, Statistics, basis};
 use kvant_codec::{KvSpec, Tier, TierError};
+use kvant_cpu::ExactCache;
 use kvant_engine::{KvCache, KvUnsupported, PREFILL_CHUNK, Policy};
-use kvant_model::blocks::Chunk;
-use kvant_model::cache::ExactCache;
 use kvant_model::tokenizer::{EncodeOptions, Tokenizer};
-use kvant_model::{ForwardError, Model};
+use kvant_model::{Chunk, ForwardError, Model};
 use std::sync::Arc;
 
 /// What a plan is made for.
@@ -46,10 +45,10 @@ pub enum PlanError {
     #[error(transparent)]
     Forward(#[from] ForwardError),
     /// A basis was not found.
-    #[error("kv head {head} of layer {entry}: {source}")]
+    #[error("kv head {head} of layer {layer}: {source}")]
     Head {
         /// Which layer.
-        entry: usize,
+        layer: usize,
         /// Which kv head.
         head: usize,
         /// Why.
@@ -98,8 +97,8 @@ pub fn calibrate(
 ) -> Result<Plan, PlanError> {
     let PlanRequest { model: signature, policy, text, learn, ranges } = request;
     let lessons = Lessons::of(learn).map_err(PlanError::Learning)?;
-    let states = model.states();
-    let statistics = Statistics::new(states, policy.rule.sinks, ENDS_ROTATION, Tier::select()?);
+    let slots = model.slots();
+    let statistics = Statistics::new(slots, policy.rule.sinks, ENDS_ROTATION, Tier::select()?);
     let statistics = statistics.with_extents(ranges);
     let mut statistics = if lessons.is_empty() {
         statistics
@@ -108,36 +107,37 @@ pub fn calibrate(
     };
     let mut read = 0;
     for window in windows {
-        let mut cache = Observed::new(ExactCache::<f32>::new(states, window.len()), &mut statistics);
+        let mut state = Observed::new(ExactCache::<f32>::new(slots, window.len()), &mut statistics);
         for tokens in window.chunks(PREFILL_CHUNK) {
-            model.forward(&mut [Chunk { tokens, cache: &mut cache, wanted: 0..0 }])?;
+            model.forward(&[Chunk { tokens, wanted: 0..0 }], &mut state)?;
             read += tokens.len();
             progress(Progress::Read(read));
         }
     }
-    for entry in 0..states.len() {
-        for weights in model.output_weights(entry) {
-            statistics.read_by(entry, weights.data(), weights.tokens());
+    for slot in slots.kv_slots() {
+        for weights in model.output_weights(slot) {
+            statistics.read_by(slot, weights.data(), weights.tokens());
         }
     }
-    let mut entries = Vec::with_capacity(states.len());
-    for (entry, heads) in statistics.entries().iter().enumerate() {
-        let mut planned = PlannedEntry { key_dim: 0, value_dim: 0, heads: Vec::with_capacity(heads.len()) };
+    let mut planned_slots = Vec::with_capacity(slots.len());
+    for (slot, heads) in statistics.slots().iter().enumerate() {
+        let layer = slots.get(slot).map_or(slot, |slot| slot.layer);
+        let mut planned = PlannedSlot { key_dim: 0, value_dim: 0, heads: Vec::with_capacity(heads.len()) };
         for (head, seen) in heads.iter().enumerate() {
             (planned.key_dim, planned.value_dim) = (seen.keys.dim(), seen.values.dim());
-            planned.heads.push(of_head(seen).map_err(|source| PlanError::Head { entry, head, source })?);
+            planned.heads.push(of_head(seen).map_err(|source| PlanError::Head { layer, head, source })?);
         }
         let learned = lessons.learn(heads, &mut planned.heads);
-        learned.map_err(|(head, source)| PlanError::Head { entry, head, source })?;
+        learned.map_err(|(head, source)| PlanError::Head { layer, head, source })?;
         if !lessons.is_empty() {
-            progress(Progress::Learned(entry + 1));
+            progress(Progress::Learned(slot + 1));
         }
-        entries.push(planned);
+        planned_slots.push(planned);
     }
     let made = format!("from {read} tokens of {text}{}{}", of_ranges(ranges), lessons.told());
-    let plan = Plan::new(signature, policy.clone(), &made, entries)?;
+    let plan = Plan::new(signature, policy.clone(), &made, planned_slots)?;
     let plan = Arc::new(plan);
-    KvCache::new(plan.with(policy), states, 1)?;
+    KvCache::new(plan.with(policy), slots, 1)?;
     Ok(Arc::unwrap_or_clone(plan))
 }
 

@@ -9,15 +9,14 @@
 use super::choice::Alternative;
 use crate::divergence::{Headway, Mode, Models, Request, divergence};
 use crate::error::EvalError;
-use crate::surprise::PassLimits;
+use crate::token_nll::PassLimits;
 use crate::windows::Windows;
 use kvant_cache::plan::Findings;
-use kvant_cache::{Clause, Plan};
+use kvant_cache::{Clause, Plan, SlotKind};
 use kvant_codec::allocation::{WIDTHS, distortions};
 use kvant_codec::{BuildError, CodecSpec, KvSpec, PageCodec, Side, Tier};
 use kvant_engine::Policy;
 use kvant_model::Model;
-use kvant_model::cache::LayerState;
 use std::sync::Arc;
 
 /// What keys are tried with.
@@ -39,7 +38,7 @@ const ROOM: usize = 1 << 30;
 #[derive(Clone, Debug)]
 pub struct Part {
     /// Which layer.
-    pub entry: usize,
+    pub layer: usize,
     /// Which side.
     pub side: Side,
     /// Numbers a token has here.
@@ -77,14 +76,25 @@ pub fn sensitivities(
     headway: &mut dyn FnMut(Headway<'_>),
 ) -> Result<Vec<Part>, EvalError> {
     let mut sides: Vec<Errors<'_>> = Vec::new();
-    for (entry, state) in model.states().iter().enumerate() {
-        if let LayerState::KeysValues(shape) = state {
-            let heads = shape.heads;
-            sides.push(Errors { plan, entry, side: Side::Key, dim: shape.key_dim, heads });
-            sides.push(Errors { plan, entry, side: Side::Value, dim: shape.value_dim, heads });
+    for (index, slot) in model.slots().iter() {
+        match slot.kind {
+            SlotKind::KeysValues(shape) => {
+                let (layer, heads) = (slot.layer, shape.kv_heads);
+                sides.push(Errors { plan, slot: index, layer, side: Side::Key, dim: shape.key_dim, heads });
+                sides.push(Errors {
+                    plan,
+                    slot: index,
+                    layer,
+                    side: Side::Value,
+                    dim: shape.value_dim,
+                    heads,
+                });
+            }
+            // Plans have numbers for keys and values alone.
+            SlotKind::View(_) | SlotKind::Latent(_) | SlotKind::Recurrent(_) => {}
         }
     }
-    let probes = sides.iter().map(|at| only(at.entry, at.side, probe(at.side)));
+    let probes = sides.iter().map(|at| only(at.layer, at.side, probe(at.side)));
     let whole =
         [Side::Key, Side::Value].map(|side| offered(side).into_iter().map(move |spec| every(side, spec)));
     let caches: Vec<Policy> =
@@ -117,7 +127,7 @@ pub fn sensitivities(
             alternatives
                 .push((spec, Alternative { bits: bits * values as f64, kl: kl * error / probe_error }));
         }
-        parts.push(Part { entry: at.entry, side: at.side, values, alternatives });
+        parts.push(Part { layer: at.layer, side: at.side, values, alternatives });
     }
     scale(&mut parts, Side::Key, of_keys);
     scale(&mut parts, Side::Value, of_values);
@@ -146,9 +156,9 @@ fn every(side: Side, spec: CodecSpec) -> Policy {
 }
 
 /// The exact cache with one side of one layer in a codec.
-fn only(entry: usize, side: Side, spec: CodecSpec) -> Policy {
+fn only(layer: usize, side: Side, spec: CodecSpec) -> Policy {
     let mut policy: Policy = "f32".parse().expect("a spec of the grammar");
-    policy.clauses.push(clause(vec![entry..=entry], side, spec));
+    policy.clauses.push(clause(vec![layer..=layer], side, spec));
     policy
 }
 
@@ -163,7 +173,8 @@ pub(super) fn clause(layers: Vec<std::ops::RangeInclusive<usize>>, side: Side, s
 /// What codecs cost on one side of one layer, and the errors they make there, up to a factor of the side.
 struct Errors<'p> {
     plan: &'p Plan,
-    entry: usize,
+    slot: usize,
+    layer: usize,
     side: Side,
     dim: usize,
     heads: usize,
@@ -175,7 +186,7 @@ impl Errors<'_> {
         let mut sums = (0.0, 0.0);
         for head in 0..self.heads {
             let none = Findings::default();
-            let found = self.plan.findings(self.entry, head, self.side).unwrap_or(&none);
+            let found = self.plan.findings(self.slot, head, self.side).unwrap_or(&none);
             let (bits, error) = of_head(spec, found, self.side, self.dim)?;
             sums = (sums.0 + bits, sums.1 + error);
         }

@@ -75,8 +75,8 @@ fn assemble(parts: &[Part], places: &[usize]) -> Option<Chosen> {
         let mut specs: Vec<(&CodecSpec, Vec<usize>)> = Vec::new();
         for (part, (spec, _)) in taken.iter().filter(|(part, _)| part.side == side) {
             match specs.iter_mut().find(|(known, _)| known == &spec) {
-                Some((_, layers)) => layers.push(part.entry),
-                None => specs.push((spec, vec![part.entry])),
+                Some((_, layers)) => layers.push(part.layer),
+                None => specs.push((spec, vec![part.layer])),
             }
         }
         specs.sort_by_key(|(_, layers)| std::cmp::Reverse(layers.len()));
@@ -111,17 +111,17 @@ mod tests {
 
     /// Keys and values of four layers, the later ones worth more; the last has twice the values.
     fn parts() -> Vec<Part> {
-        let part = |entry: usize, side: Side| {
-            let values = if entry == 3 { 128 } else { 64 };
-            let weight = [1.0, 2.0, 8.0, 40.0][entry] * if side == Side::Key { 3.0 } else { 1.0 };
+        let part = |layer: usize, side: Side| {
+            let values = if layer == 3 { 128 } else { 64 };
+            let weight = [1.0, 2.0, 8.0, 40.0][layer] * if side == Side::Key { 3.0 } else { 1.0 };
             let alternative = |bits: u8| {
                 let spec = format!("rot{bits}g32").parse::<KvSpec>().unwrap().key;
                 let (bits, kl) = (f64::from(bits) * values as f64, weight * 0.25f64.powi(i32::from(bits)));
                 (spec, Alternative { bits, kl })
             };
-            Part { entry, side, values, alternatives: (2..=6).map(alternative).collect() }
+            Part { layer, side, values, alternatives: (2..=6).map(alternative).collect() }
         };
-        (0..4).flat_map(|entry| [part(entry, Side::Key), part(entry, Side::Value)]).collect()
+        (0..4).flat_map(|layer| [part(layer, Side::Key), part(layer, Side::Value)]).collect()
     }
 
     #[test]

@@ -15,6 +15,7 @@ pub use sequence::FILL_FROM;
 use crate::error::EvalError;
 use kvant_engine::Policy;
 use kvant_model::Model;
+use kvant_threads::Pool;
 use sequence::Sequence;
 use std::fmt;
 
@@ -52,8 +53,8 @@ impl fmt::Display for Step {
     }
 }
 
-/// Measures every case of the plan and tells `progress` before each run. Leaves the number of threads as the last
-/// case had it.
+/// Measures every case of the plan and tells `progress` before each run. Every number of threads has
+/// a pool of its own, whose workers sleep while it is another's turn.
 ///
 /// # Errors
 /// If the plan asks for a cache there is none of, for contexts beyond the model or the memory, or for nothing.
@@ -70,15 +71,19 @@ pub fn measure(
         progress(Stage { done, total, now });
         done += 1;
     };
+    let pools: Vec<(usize, Pool)> =
+        plan.threads.iter().map(|&threads| (threads, Pool::new(threads))).collect();
     // Contexts are read with all the threads there will be.
-    kvant_threads::set_threads(plan.threads.iter().copied().max().unwrap_or(1));
+    let most = pools.iter().map(|(_, pool)| pool).max_by_key(|pool| pool.threads());
+    let most = most.cloned().unwrap_or_default();
     let mut sequences = Vec::with_capacity(plan.contexts());
     for &depth in &plan.depths {
         for kv in &plan.kv {
             begin(Step::Context { depth, kv: kv.clone() });
-            let mut sequence = Sequence::new(model, kv, depth, plan)?;
-            sequence.warm_up()?;
-            sequences.push(sequence);
+            sequences.push(most.install(|| {
+                let mut sequence = Sequence::new(model, kv, depth, plan)?;
+                sequence.warm_up().map(|()| sequence)
+            })?);
         }
     }
     let mut timings: Vec<Timing> =
@@ -86,10 +91,11 @@ pub fn measure(
     for _ in 0..plan.repetitions {
         for Timing { case, seconds } in &mut timings {
             begin(Step::Run(case.clone()));
-            kvant_threads::set_threads(case.threads);
             let at = sequences.iter_mut().find(|s| s.depth() == case.depth && *s.kv() == case.kv);
             let sequence = at.expect("there is a sequence for every depth and cache of the plan");
-            seconds.push(sequence.time(case.test, case.tokens)?.as_secs_f64());
+            let pool = pools.iter().find(|(threads, _)| *threads == case.threads);
+            let (_, pool) = pool.expect("there is a pool for every number of threads of the plan");
+            seconds.push(pool.install(|| sequence.time(case.test, case.tokens))?.as_secs_f64());
         }
     }
     Ok(timings)

@@ -109,8 +109,8 @@ impl Plan {
         }
         let mut bytes = 0.0;
         for kv in &self.kv {
-            KvCache::new(kv, model.states(), 1)?;
-            let per_token = bytes_per_token(kv, model.states())?;
+            KvCache::new(kv, model.slots(), 1)?;
+            let per_token = bytes_per_token(kv, model.slots())?;
             bytes += self.depths.iter().map(|&depth| self.capacity(depth) as f64 * per_token).sum::<f64>();
         }
         match Memory::read() {

@@ -3,8 +3,7 @@
 use super::{Plan, Test};
 use crate::error::EvalError;
 use kvant_engine::{KvCache, PREFILL_CHUNK, Policy};
-use kvant_model::Model;
-use kvant_model::blocks::Chunk;
+use kvant_model::{Chunk, Model};
 use std::time::{Duration, Instant};
 
 /// Tokens that are really read where the rest of a depth is filled with copies of them.
@@ -25,7 +24,7 @@ impl<'m> Sequence<'m> {
     /// A sequence that holds `depth` tokens.
     pub fn new(model: &'m Model, kv: &Policy, depth: usize, plan: &Plan) -> Result<Self, EvalError> {
         let capacity = plan.capacity(depth);
-        let kv = KvCache::new(kv, model.states(), capacity)?;
+        let kv = KvCache::new(kv, model.slots(), capacity)?;
         let tokens = scattered_ids(capacity, model.vocabulary());
         let mut sequence = Self { model, kv, depth, fill: plan.fill, tokens };
         sequence.reach()?;
@@ -79,8 +78,8 @@ impl<'m> Sequence<'m> {
 
     /// Reads up to position `end` as a session reads a prompt: logits for the last position alone.
     fn read_to(&mut self, end: usize) -> Result<(), EvalError> {
-        while self.kv.cache().len() < end {
-            let next = end.min(self.kv.cache().len() + PREFILL_CHUNK);
+        while self.kv.len() < end {
+            let next = end.min(self.kv.len() + PREFILL_CHUNK);
             self.pass(next, next == end)?;
         }
         Ok(())
@@ -88,10 +87,10 @@ impl<'m> Sequence<'m> {
 
     /// One pass up to position `end`, with logits for the last position if wanted.
     fn pass(&mut self, end: usize, wanted: bool) -> Result<(), EvalError> {
-        let tokens = &self.tokens[self.kv.cache().len()..end];
+        let tokens = &self.tokens[self.kv.len()..end];
         let wanted = if wanted { tokens.len() - 1..tokens.len() } else { 0..0 };
-        self.model.forward(&mut [Chunk { tokens, cache: self.kv.cache_mut(), wanted }])?;
-        Ok(self.kv.check()?)
+        self.model.forward(&[Chunk { tokens, wanted }], &mut self.kv)?;
+        Ok(())
     }
 }
 

@@ -2,11 +2,10 @@
 
 use crate::divergence::Grid;
 use crate::error::EvalError;
-use crate::surprise::{PassLimits, surprise};
+use crate::token_nll::{PassLimits, nll};
 use kvant_cache::Mode;
 use kvant_engine::{KvCache, Policy};
-use kvant_model::Model;
-use kvant_model::blocks::Chunk;
+use kvant_model::{Chunk, Model};
 
 /// What a model thinks of an answer.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -40,7 +39,7 @@ impl<'m> Asker<'m> {
     pub fn new(model: &'m Model, policy: &Policy, mode: Mode, tokens: usize) -> Result<Self, EvalError> {
         let mut policy = policy.clone();
         policy.rule.mode = mode;
-        let cache = KvCache::new(policy, model.states(), tokens)?;
+        let cache = KvCache::new(policy, model.slots(), tokens)?;
         let grid = Grid::of(cache.sequence().layout());
         Ok(Self { model, cache, grid, strict: mode == Mode::Strict, held: Vec::new() })
     }
@@ -62,14 +61,12 @@ impl<'m> Asker<'m> {
             let wanted = (prompt.len() - 1).clamp(block.start, block.end);
             let chunk = Chunk {
                 tokens: &run[block.clone()],
-                cache: self.cache.cache_mut(),
                 wanted: if wanted < block.end { wanted - block.start..block.len() } else { 0..0 },
             };
-            let logits = self.model.forward(&mut [chunk])?;
-            self.cache.check()?;
+            let logits = self.model.forward(&[chunk], &mut self.cache)?;
             for (row, position) in (wanted..block.end).enumerate() {
                 let (logits, next) = (logits.row(row), tokens[position + 1]);
-                let surprise = surprise(logits, next as usize);
+                let surprise = nll(logits, next as usize);
                 if !surprise.is_finite() {
                     return Err(EvalError::NotFinite { window: 0, position });
                 }
@@ -93,9 +90,7 @@ impl<'m> Asker<'m> {
             let mut last = None;
             for tokens in next.chunks(PassLimits::default().tokens) {
                 let wanted = tokens.len() - 1..tokens.len();
-                let chunk = Chunk { tokens, cache: self.cache.cache_mut(), wanted };
-                last = Some(self.model.forward(&mut [chunk])?);
-                self.cache.check()?;
+                last = Some(self.model.forward(&[Chunk { tokens, wanted }], &mut self.cache)?);
             }
             let Some(logits) = last else { return Err(EvalError::EmptyQuestion) };
             let top = crate::divergence::top(logits.row(0)) as u32;

@@ -9,6 +9,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 /// The most tokens of an answer.
 const LENGTH: usize = 128;
@@ -48,7 +49,7 @@ pub fn is_valid(text: &str, keys: &BTreeMap<String, String>) -> bool {
 /// # Errors
 /// If the model's keys and values cannot be kept that way, or a prompt cannot be made or answered.
 pub fn scores(
-    engine: &Engine,
+    engine: &Arc<Engine>,
     prompts: &[Prompt],
     caches: &[Policy],
     progress: &mut dyn FnMut(Step),
@@ -71,7 +72,7 @@ pub fn scores(
     Ok(scores)
 }
 
-fn answer(engine: &Engine, cache: &Policy, prompt: &Prompt) -> Result<String, EvalError> {
+fn answer(engine: &Arc<Engine>, cache: &Policy, prompt: &Prompt) -> Result<String, EvalError> {
     let tokens = if engine.converses() {
         engine.chat_prompt(&[Message::new("user", prompt.prompt.as_str())])
     } else {

@@ -1,9 +1,8 @@
 //! One window through the model, and what it thought of each token.
 
 use crate::error::EvalError;
-use kvant_model::blocks::{Chunk, Rows};
-use kvant_model::cache::Cache;
-use kvant_model::{ForwardError, Model};
+use kvant_cache::PassState;
+use kvant_model::{Chunk, ForwardError, Model, Rows};
 use std::ops::Range;
 
 /// How much of a window goes through the network at once. Bounds memory, and changes nothing else.
@@ -35,16 +34,16 @@ impl PassLimits {
     }
 }
 
-/// −ln p of the tokens at `targets` of `window`, each given all tokens before it. `cache` is empty and has room
+/// −ln p of the tokens at `targets` of `window`, each given all tokens before it. `state` is one empty sequence with room
 /// for the window; `number` names the window in errors.
 ///
 /// Logits are made for scored positions only, and a window's last token, which predicts nothing, is not run.
 ///
 /// # Errors
 /// If the model refuses the window, or the logits are no finite numbers.
-pub fn surprises(
+pub fn token_nll(
     model: &Model,
-    cache: &mut dyn Cache,
+    state: &mut dyn PassState,
     (number, window): (usize, &[u32]),
     targets: Range<usize>,
     limits: PassLimits,
@@ -58,8 +57,8 @@ pub fn surprises(
     while at < scored.end {
         let pass = limits.pass(at, &scored, vocabulary);
         let wanted = if at < scored.start { 0..0 } else { 0..pass.len() };
-        let chunk = Chunk { tokens: &window[pass.clone()], cache: &mut *cache, wanted: wanted.clone() };
-        let logits = model.forward(&mut [chunk])?; // (wanted, vocabulary)
+        let chunk = Chunk { tokens: &window[pass.clone()], wanted: wanted.clone() };
+        let logits = model.forward(&[chunk], state)?; // (wanted, vocabulary)
         let next = &window[pass.start + 1..][..wanted.len()];
         found.extend(
             of_rows(&logits, next)
@@ -79,13 +78,13 @@ pub(crate) fn check_ids(model: &Model, window: &[u32]) -> Result<(), ForwardErro
     }
 }
 
-/// The surprise of `next[i]` under row `i` of the logits, or the first row that gives none.
+/// The negative log-likelihood of `next[i]` under row `i` of the logits, or the first row that gives none.
 fn of_rows(logits: &Rows, next: &[u32]) -> Result<Vec<f64>, usize> {
     let mut found = vec![0.0; next.len()];
     kvant_threads::for_each_chunk(&mut found, 1, |row, found| {
-        found[0] = surprise(logits.row(row), next[row] as usize);
+        found[0] = nll(logits.row(row), next[row] as usize);
     });
-    match found.iter().position(|surprise| !surprise.is_finite()) {
+    match found.iter().position(|nll| !nll.is_finite()) {
         Some(row) => Err(row),
         None => Ok(found),
     }
@@ -93,7 +92,7 @@ fn of_rows(logits: &Rows, next: &[u32]) -> Result<Vec<f64>, usize> {
 
 /// −ln softmax(logits)[id] = ln Σ exp(z − max) − (z_id − max), in f64. Not finite when the logits are not fit to
 /// be scored.
-pub(crate) fn surprise(logits: &[f32], id: usize) -> f64 {
+pub(crate) fn nll(logits: &[f32], id: usize) -> f64 {
     let largest = f64::from(logits.iter().copied().fold(f32::NEG_INFINITY, f32::max));
     // `max` passes over a NaN, the sum does not.
     let mass: f64 = logits.iter().map(|&z| (f64::from(z) - largest).exp()).sum();
@@ -105,15 +104,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn surprise_is_minus_log_softmax() {
+    fn nll_is_minus_log_softmax() {
         let logits = [1.0f32, -2.0, 0.5, 3.0];
         let mass: f64 = logits.iter().map(|&z| f64::from(z).exp()).sum();
         for (id, &z) in logits.iter().enumerate() {
-            assert!((surprise(&logits, id) + (f64::from(z).exp() / mass).ln()).abs() < 1e-12);
+            assert!((nll(&logits, id) + (f64::from(z).exp() / mass).ln()).abs() < 1e-12);
         }
         // Far beyond the range of exp.
-        assert!((surprise(&[3e4, 3e4], 0) - 2f64.ln()).abs() < 1e-12);
-        assert_eq!(surprise(&[f32::NEG_INFINITY, 0.0], 1), 0.0);
+        assert!((nll(&[3e4, 3e4], 0) - 2f64.ln()).abs() < 1e-12);
+        assert_eq!(nll(&[f32::NEG_INFINITY, 0.0], 1), 0.0);
     }
 
     #[test]

@@ -1,11 +1,13 @@
 //! What every route knows.
 
+use crate::constraints::Constraints;
 use crate::error::ApiError;
-use crate::format::{Format, Rule, Vocabulary};
 use crate::keys::Keys;
 use axum::body::{Body, Bytes};
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{Request, StatusCode};
+use kvant_engine::Constraint;
+use kvant_engine::grammar::Grammar;
 use kvant_engine::scheduler::Handle;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -87,8 +89,8 @@ pub struct App {
     pub started: u64,
     /// Only this machine can reach it.
     pub is_local: bool,
-    /// For answers that are kept to a format.
-    pub vocabulary: Vocabulary,
+    /// For answers that are kept to a grammar.
+    constraints: Constraints,
     next_id: AtomicU64,
 }
 
@@ -100,16 +102,19 @@ impl App {
             options,
             started: now(),
             is_local,
-            vocabulary: Vocabulary::default(),
+            constraints: Constraints::default(),
             next_id: AtomicU64::new(1),
         }
     }
 
-    /// Rules for `count` answers, where a format is asked for. Takes a moment.
-    pub fn rules(&self, format: Option<&Format>, count: usize) -> Result<Vec<Rule>, ApiError> {
-        let Some(format) = format else { return Ok(Vec::new()) };
-        self.vocabulary.prepare(self.handle.engine().tokenizer());
-        format.rules(&self.vocabulary, count)
+    /// Constraints for `count` answers, where a grammar is asked for. Takes a moment.
+    pub fn constraints(
+        &self,
+        grammar: Option<&Grammar>,
+        count: usize,
+    ) -> Result<Vec<Box<dyn Constraint>>, ApiError> {
+        let Some(grammar) = grammar else { return Ok(Vec::new()) };
+        self.constraints.make(self.handle.engine().tokenizer(), grammar, count)
     }
 
     /// The bounds.

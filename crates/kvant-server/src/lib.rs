@@ -14,14 +14,14 @@
 //!
 //! ```no_run
 //! use kvant_engine::scheduler::{Scheduler, SchedulerOptions};
-//! use kvant_engine::{Arena, Engine, KvCache, Policy};
-//! use kvant_model::{Checkpoint, LoadOptions};
+//! use kvant_engine::{Arena, Engine, KvCache, LoadOptions, Policy};
+//! use kvant_model::Checkpoint;
 //! use kvant_server::{Keys, Limits, Server, ServerOptions};
 //! use std::sync::Arc;
 //!
 //! let engine = Arc::new(Engine::load(&Checkpoint::open("model.gguf")?, LoadOptions::default())?);
 //! let arena = Arena::with_cap(1 << 30);
-//! let empty = KvCache::in_arena("int4".parse::<Policy>()?, engine.model().states(), 8192, arena)?;
+//! let empty = KvCache::in_arena("int4".parse::<Policy>()?, engine.model().slots(), 8192, arena)?;
 //! let scheduler = Scheduler::new(engine, empty, SchedulerOptions::default());
 //! let options =
 //!     ServerOptions { model: "mine".into(), keys: Keys::default(), cors: None, limits: Limits::default() };
@@ -43,16 +43,15 @@ mod answer;
 mod app;
 mod ask;
 mod base64;
+mod constraints;
 mod error;
 mod fields;
-mod format;
 mod keys;
 mod openapi;
 mod page;
 mod patience;
 mod route;
 mod server;
-mod tools;
 
 pub use app::{Limits, ServerOptions};
 pub use keys::Keys;

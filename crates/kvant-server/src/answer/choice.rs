@@ -2,8 +2,8 @@
 
 use super::Form;
 use super::logprobs::{self, TextLogprobs};
-use crate::tools::{Call, CallReader, Part};
 use kvant_engine::scheduler::Logprobs;
+use kvant_engine::tools::{ReplyPart, ToolCall, ToolCallParser};
 use kvant_model::tokenizer::Tokenizer;
 use serde_json::{Value, json};
 
@@ -14,7 +14,7 @@ pub struct Choice {
     finish: Option<&'static str>,
     calls: Vec<Value>,
     /// Finds calls, where there are tools.
-    reader: Option<CallReader>,
+    parser: Option<ToolCallParser>,
     /// What calls are named after, and how many there were.
     id: String,
     called: usize,
@@ -33,31 +33,31 @@ impl Choice {
     }
 
     /// An answer that may call tools, each call named after `id`.
-    pub fn calling(reader: CallReader, id: String) -> Self {
-        Self { reader: Some(reader), id, ..Self::default() }
+    pub fn calling(parser: ToolCallParser, id: String) -> Self {
+        Self { parser: Some(parser), id, ..Self::default() }
     }
 
     /// Ends it with a last text.
     pub fn end(&mut self, text: &str, finish: &'static str) {
         self.say(text);
-        if let Some(parts) = self.reader.as_mut().map(CallReader::finish) {
+        if let Some(parts) = self.parser.as_mut().map(ToolCallParser::finish) {
             self.take_parts(parts);
         }
         self.finish = Some(if self.called > 0 && finish == "stop" { "tool_calls" } else { finish });
     }
 
     fn say(&mut self, text: &str) {
-        match self.reader.as_mut().map(|reader| reader.push(text)) {
+        match self.parser.as_mut().map(|parser| parser.push(text)) {
             Some(parts) => self.take_parts(parts),
             None => self.text.push_str(text),
         }
     }
 
-    fn take_parts(&mut self, parts: Vec<Part>) {
+    fn take_parts(&mut self, parts: Vec<ReplyPart>) {
         for part in parts {
             match part {
-                Part::Text(text) => self.text.push_str(&text),
-                Part::Call(Call { name, arguments }) => {
+                ReplyPart::Text(text) => self.text.push_str(&text),
+                ReplyPart::Call(ToolCall { name, arguments }) => {
                     let id = format!("call-{}-{}", self.id, self.called);
                     let function = json!({"name": name, "arguments": arguments});
                     self.calls.push(json!({
@@ -94,8 +94,8 @@ impl Choice {
     /// Takes what has come since the last time; the rest goes on from there.
     pub fn take_piece(&mut self) -> Self {
         let (offset, called) = (self.offset, self.called);
-        let (reader, id) = (self.reader.take(), std::mem::take(&mut self.id));
-        std::mem::replace(self, Self { offset, called, reader, id, ..Self::default() })
+        let (parser, id) = (self.parser.take(), std::mem::take(&mut self.id));
+        std::mem::replace(self, Self { offset, called, parser, id, ..Self::default() })
     }
 
     /// True if there is nothing to tell.

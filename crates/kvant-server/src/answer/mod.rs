@@ -6,11 +6,12 @@ pub mod stream;
 
 use crate::app::{App, now};
 use crate::ask::Answers;
+use crate::ask::tools::Tools;
 use crate::error::ApiError;
-use crate::tools::{CallReader, Tools};
 use choice::Choice;
 use kvant_engine::Finish;
 use kvant_engine::scheduler::{JobEvent, JobUsage, Logprobs};
+use kvant_engine::tools::ToolCallParser;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -65,7 +66,7 @@ pub struct Reply {
     n: usize,
     usages: Vec<Option<JobUsage>>,
     /// Finds calls of tools, where there are any.
-    reader: Option<CallReader>,
+    parser: Option<ToolCallParser>,
 }
 
 impl Reply {
@@ -73,19 +74,19 @@ impl Reply {
     pub fn new(app: Arc<App>, answers: Answers, form: Form, prompts: usize, n: usize) -> Self {
         let id = app.fresh_id(form.id_prefix());
         let usages = vec![None; prompts * n];
-        Self { app, answers, form, id, created: now(), n, usages, reader: None }
+        Self { app, answers, form, id, created: now(), n, usages, parser: None }
     }
 
     /// The same with calls of tools in them.
     pub fn with_tools(self, tools: Option<&Tools>) -> Self {
-        let reader = tools.map(|tools| CallReader::new(tools.style, tools.names()));
-        Self { reader, ..self }
+        let parser = tools.map(|tools| ToolCallParser::new(tools.style, tools.names()));
+        Self { parser, ..self }
     }
 
     /// An answer of which nothing is there yet.
     fn choice(&self, index: usize) -> Choice {
-        match &self.reader {
-            Some(reader) => Choice::calling(reader.clone(), format!("{}-{index}", self.id)),
+        match &self.parser {
+            Some(parser) => Choice::calling(parser.clone(), format!("{}-{index}", self.id)),
             None => Choice::new(self.form.echo(index / self.n)),
         }
     }

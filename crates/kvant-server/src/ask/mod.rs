@@ -1,12 +1,13 @@
 //! From a request's fields to jobs, and the wire on which their events come back.
 
+pub mod format;
 pub mod messages;
 pub mod prompts;
 pub mod sampling;
+pub mod tools;
 
 use crate::app::App;
 use crate::error::ApiError;
-use crate::format::Rule;
 use axum::http::StatusCode;
 use kvant_engine::scheduler::{Job, JobEvent, Listener, Pooling};
 use kvant_engine::{Constraint, Request};
@@ -38,21 +39,17 @@ pub struct Answers {
 }
 
 impl Answers {
-    /// Asks for one answer to each request, kept to its rule if there are any, and waits until the first has begun.
+    /// Asks for one answer to each request, kept to its constraint if there are any, and waits until the first has begun.
     pub async fn begin(
         app: &App,
         requests: Vec<Request>,
-        rules: Vec<Rule>,
+        constraints: Vec<Box<dyn Constraint>>,
         logprobs: Option<usize>,
         owner: u64,
     ) -> Result<Self, ApiError> {
-        let mut rules = rules.into_iter();
-        Self::submit(app, requests, owner, |job| Job {
-            logprobs,
-            constraint: rules.next().map(|rule| Box::new(rule) as Box<dyn Constraint>),
-            ..job
-        })
-        .await
+        let mut constraints = constraints.into_iter();
+        Self::submit(app, requests, owner, |job| Job { logprobs, constraint: constraints.next(), ..job })
+            .await
     }
 
     /// Asks for the vector of each prompt, and waits until the first has begun.

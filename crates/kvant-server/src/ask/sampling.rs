@@ -1,10 +1,11 @@
 //! The fields that chats and texts have in common.
 
+use super::format::response_format;
 use crate::app::App;
 use crate::error::ApiError;
 use crate::fields::{Fields, whole};
-use crate::format::Format;
 use kvant_engine::SamplingParams;
+use kvant_engine::grammar::Grammar;
 use serde_json::Value;
 
 /// How tokens are chosen, when to stop, and what to send.
@@ -15,7 +16,7 @@ pub struct Settings {
     /// Texts that end an answer.
     pub stop: Vec<String>,
     /// What every answer has to be.
-    pub format: Option<Format>,
+    pub grammar: Option<Grammar>,
     /// Answers to each prompt.
     pub n: usize,
     /// As they come, in place of all at once.
@@ -48,7 +49,7 @@ impl Settings {
         let settings = Self {
             sampling,
             stop: stops(fields, limits.stops, limits.stop_bytes)?,
-            format: Format::read(fields, limits.format_bytes)?,
+            grammar: response_format(fields, limits.format_bytes)?,
             n: fields.integer("n", 1..=limits.answers as u64)?.unwrap_or(1) as usize,
             stream,
             include_usage: include_usage(fields, stream)?,

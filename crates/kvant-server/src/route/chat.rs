@@ -6,9 +6,9 @@ use crate::app::App;
 use crate::ask::Answers;
 use crate::ask::messages::messages;
 use crate::ask::sampling::Settings;
+use crate::ask::tools::Tools;
 use crate::error::ApiError;
 use crate::fields::Fields;
-use crate::tools::Tools;
 use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
@@ -41,17 +41,17 @@ pub async fn completions(
     let engine = Arc::clone(&app);
     let definitions = tools.as_ref().map(|tools| tools.definitions.clone()).unwrap_or_default();
     let options = RenderOptions { tools: definitions, variables, ..RenderOptions::default() };
-    let (format, count) = (settings.format.clone(), settings.n);
-    let call = tools.as_ref().and_then(Tools::format);
+    let (grammar, count) = (settings.grammar.clone(), settings.n);
+    let call = tools.as_ref().and_then(Tools::grammar);
     let prepare = move || {
         let prompt = engine.handle.engine().chat_prompt_with(&messages, options)?;
-        let rules = match call {
-            Some(call) => engine.rules(Some(&call), count).map_err(|error| error.at("tools"))?,
-            None => engine.rules(format.as_ref(), count)?,
+        let constraints = match call {
+            Some(call) => engine.constraints(Some(&call), count).map_err(|error| error.at("tools"))?,
+            None => engine.constraints(grammar.as_ref(), count)?,
         };
-        Ok::<_, ApiError>((prompt, rules))
+        Ok::<_, ApiError>((prompt, constraints))
     };
-    let (prompt, rules) = aside(prepare).await??;
+    let (prompt, constraints) = aside(prepare).await??;
     let requests = (0..settings.n).map(|choice| kvant_engine::Request {
         prompt: prompt.clone(),
         sampling: settings.sampling_of(choice),
@@ -59,7 +59,7 @@ pub async fn completions(
         max_tokens,
         trim_start: true,
     });
-    let answers = Answers::begin(&app, requests.collect(), rules, logprobs, owner).await?;
+    let answers = Answers::begin(&app, requests.collect(), constraints, logprobs, owner).await?;
     let reply = Reply::new(app, answers, Form::Chat, 1, settings.n).with_tools(tools.as_ref());
     match settings.stream {
         true => Ok(reply.stream(settings.include_usage)),
@@ -96,7 +96,7 @@ fn read(body: &[u8], app: &App) -> Result<Ask, ApiError> {
         "store",
     ])?;
     let tools = Tools::read(&mut fields, app.handle.engine().template(), app.limits().format_bytes)?;
-    if tools.is_some() && settings.format.is_some() {
+    if tools.is_some() && settings.grammar.is_some() {
         let message = "response_format cannot be combined with tools: a call would break it";
         return Err(ApiError::field("response_format", message).code("unsupported_parameter"));
     }

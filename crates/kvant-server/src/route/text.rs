@@ -37,12 +37,12 @@ pub async fn completions(
     let body = app.body(request).await?;
     let Ask { settings, prompts, max_tokens, logprobs, echo } = read(&body, &app)?;
     let engine = Arc::clone(&app);
-    let (format, answers) = (settings.format.clone(), prompts.len() * settings.n);
+    let (grammar, answers) = (settings.grammar.clone(), prompts.len() * settings.n);
     let prepare = move || {
         let prompts = encode(engine.handle.engine(), prompts, echo)?;
-        Ok::<_, ApiError>((prompts, engine.rules(format.as_ref(), answers)?))
+        Ok::<_, ApiError>((prompts, engine.constraints(grammar.as_ref(), answers)?))
     };
-    let (prompts, rules) = aside(prepare).await??;
+    let (prompts, constraints) = aside(prepare).await??;
     let count = prompts.len();
     let (texts, prompts): (Vec<String>, Vec<Vec<u32>>) = prompts.into_iter().unzip();
     let requests = prompts.iter().flat_map(|prompt| {
@@ -54,7 +54,7 @@ pub async fn completions(
             trim_start: false,
         })
     });
-    let answers = Answers::begin(&app, requests.collect(), rules, logprobs, owner).await?;
+    let answers = Answers::begin(&app, requests.collect(), constraints, logprobs, owner).await?;
     let form = Form::Text { echo: if echo { texts } else { Vec::new() } };
     let reply = Reply::new(app, answers, form, count, settings.n);
     match settings.stream {

@@ -4,6 +4,7 @@ mod browser;
 mod chat;
 mod company;
 mod embeddings;
+#[cfg(feature = "grammar")]
 mod format;
 mod openapi;
 mod page;
@@ -15,4 +16,7 @@ mod support;
 mod text;
 #[path = "../../../kvant-model/tests/support/tiny.rs"]
 mod tiny;
+#[cfg(feature = "grammar")]
 mod tools;
+#[cfg(not(feature = "grammar"))]
+mod without_grammar;

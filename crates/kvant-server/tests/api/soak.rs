@@ -79,7 +79,7 @@ fn server(folder: Option<&Path>) -> Running {
     let work = SchedulerOptions { most_running: 6, ..SchedulerOptions::default() };
     let engine = usual();
     let policy: Policy = "int4".parse().unwrap();
-    let states = engine.handle.engine().model().states();
+    let states = engine.handle.engine().model().slots();
     let whole = KvCache::new(&policy, states, 480).unwrap().sequence().layout().arena_bytes(480, 256);
     let arena = Arena::with_cap(4 * whole);
     serve_within(crate::tiny::model_bytes(true), ServerOptions { limits, ..options() }, work, arena, folder)

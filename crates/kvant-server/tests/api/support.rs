@@ -1,9 +1,10 @@
 //! A server of its own for each test, and a client that sends what it is told.
 
+use kvant_engine::LoadOptions;
 use kvant_engine::scheduler::{Handle, Scheduler, SchedulerOptions};
 use kvant_engine::{Arena, DiskTier, Engine, KvCache, Policy};
+use kvant_model::Checkpoint;
 use kvant_model::gguf::Gguf;
-use kvant_model::{Checkpoint, LoadOptions};
 use kvant_server::{Keys, Limits, Server, ServerOptions};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
@@ -56,11 +57,11 @@ pub fn serve_within(
     let engine = Arc::new(Engine::load(&Checkpoint::from_gguf(file), LoadOptions::default()).unwrap());
     let policy: Policy = "int4".parse().unwrap();
     let context = engine.model().context().unwrap() - 32;
-    let empty = KvCache::in_arena(policy, engine.model().states(), context, arena).unwrap();
+    let empty = KvCache::in_arena(policy, engine.model().slots(), context, arena).unwrap();
     let layout = Arc::clone(empty.sequence().layout());
     let mut scheduler = Scheduler::new(engine, empty, work);
     if let Some(folder) = folder {
-        let tier = DiskTier::open(folder, 64 << 20, layout, [7; 32], "int4").unwrap();
+        let tier = DiskTier::open(folder, 64 << 20, layout, [7; 32], [1; 32], "int4").unwrap();
         scheduler = scheduler.with_disk(tier, |words| panic!("{words}")).unwrap();
     }
     let handle = scheduler.handle();

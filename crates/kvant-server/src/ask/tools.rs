@@ -1,14 +1,9 @@
-//! Functions that a model may ask its client to call.
-
-mod reader;
-mod style;
-
-pub use reader::{Call, CallReader, Part};
-pub use style::Style;
+//! `tools` and `tool_choice`: functions that a model may ask its client to call.
 
 use crate::error::ApiError;
 use crate::fields::Fields;
-use crate::format::Format;
+use kvant_engine::grammar::Grammar;
+use kvant_engine::tools::ToolStyle;
 use serde_json::Value;
 
 /// The longest name of a function.
@@ -20,7 +15,7 @@ pub struct Tools {
     /// As the model's template wants them, and as they came.
     pub definitions: Vec<Value>,
     /// How the model writes calls.
-    pub style: Style,
+    pub style: ToolStyle,
     /// A call is wanted; of this function, where one is named.
     forced: Option<Option<String>>,
 }
@@ -59,7 +54,7 @@ impl Tools {
             },
             Some(choice) => Some(Some(chosen(choice, &definitions)?)),
         };
-        let style = template.and_then(Style::of).ok_or_else(|| {
+        let style = template.and_then(ToolStyle::detect).ok_or_else(|| {
             let message =
                 "this model's chat template has no tools, or writes calls in a way that is not supported";
             ApiError::field("tools", message).code("unsupported_parameter")
@@ -73,12 +68,12 @@ impl Tools {
     }
 
     /// What an answer has to be where a call is wanted.
-    pub fn format(&self) -> Option<Format> {
+    pub fn grammar(&self) -> Option<Grammar> {
         let wanted = self.forced.as_ref()?;
         let of_name = |tool: &&Value| wanted.as_deref().is_none_or(|name| name_of(tool) == name);
         let functions: Vec<&Value> =
             self.definitions.iter().filter(of_name).map(|tool| &tool["function"]).collect();
-        Some(self.style.format(&functions))
+        Some(self.style.grammar(&functions))
     }
 }
 
@@ -153,15 +148,15 @@ mod tests {
     #[test]
     fn choices_are_understood() {
         let with = |choice: Value| json!({"tools": [tool("a"), tool("b")], "tool_choice": choice});
-        let format = |choice: Value| read(with(choice)).unwrap().unwrap().format();
+        let grammar = |choice: Value| read(with(choice)).unwrap().unwrap().grammar();
         assert_eq!(read(json!({})), Ok(None));
         assert_eq!(read(json!({"tools": [], "tool_choice": "auto"})), Ok(None));
         assert_eq!(read(with(json!("none"))), Ok(None));
-        assert_eq!((format(json!("auto")), format(Value::Null)), (None, None));
+        assert_eq!((grammar(json!("auto")), grammar(Value::Null)), (None, None));
         assert_eq!(read(with(json!("auto"))).unwrap().unwrap().names(), ["a", "b"]);
-        let either = format!("{:?}", format(json!("required")));
+        let either = format!("{:?}", grammar(json!("required")));
         assert!(either.contains("\\\"a\\\"") && either.contains("\\\"b\\\""), "{either}");
-        let only = format!("{:?}", format(json!({"type": "function", "function": {"name": "b"}})));
+        let only = format!("{:?}", grammar(json!({"type": "function", "function": {"name": "b"}})));
         assert!(!only.contains("\\\"a\\\"") && only.contains("\\\"b\\\""), "{only}");
     }
 

@@ -41,7 +41,7 @@ pub enum Command {
     Models(command::models::Models),
     /// Show what a model file holds, and what its context costs in memory
     Inspect(command::inspect::Inspect),
-    /// Foretell the memory of contexts and caches, and what fits, even for models that are not here
+    /// Estimate the memory of contexts and caches, and what fits, even for models that are not here
     Plan(command::plan::Plan),
     /// Make a plan: what a model's keys and values are like, for caches that take it into account
     Calibrate(command::calibrate::Calibrate),

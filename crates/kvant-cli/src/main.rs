@@ -10,7 +10,6 @@ mod failure;
 mod interrupt;
 mod open;
 mod options;
-mod planned;
 mod progress;
 mod report;
 mod saved;

@@ -2,7 +2,7 @@
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use kvant_engine::memory::bytes;
-use kvant_model::hub::Progress;
+use kvant_hub::Progress;
 use std::io::IsTerminal;
 
 /// A bar on stderr, and only where someone is looking. Shown at once: the first step may take a while.

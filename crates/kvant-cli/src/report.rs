@@ -18,7 +18,7 @@ pub struct Report<'r> {
 }
 
 impl<'r> Report<'r> {
-    pub fn new(engine: &Engine, session: &Session<'_>, reply: &'r Reply) -> Result<Self, Failure> {
+    pub fn new(engine: &Engine, session: &Session, reply: &'r Reply) -> Result<Self, Failure> {
         let f16: KvSpec = "f16".parse()?;
         let used = session.tokens().len();
         Ok(Self {
@@ -28,7 +28,7 @@ impl<'r> Report<'r> {
             window: session.kv().policy().rule.streaming,
             spec: session.kv().policy().to_string(),
             kv_bytes: session.kv().bytes(),
-            f16_bytes: (kv::bytes_per_token(&f16, engine.model().states())? * used as f64) as u64,
+            f16_bytes: (kv::bytes_per_token(&f16, engine.model().slots())? * used as f64) as u64,
         })
     }
 

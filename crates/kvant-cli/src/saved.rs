@@ -1,8 +1,7 @@
 //! `--session FILE`: a conversation, or a text, that goes on where it was left.
 
 use crate::failure::Failure;
-use crate::open::Opened;
-use kvant_engine::{Finish, Reply, Request, Session, Signature, Snapshot};
+use kvant_engine::{Finish, Opened, Reply, Request, Session, Signature, Snapshot};
 use kvant_model::chat::Message;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -47,19 +46,25 @@ impl SessionFile {
     }
 
     /// Lets `session` go on where the file leaves off; nothing if there is no file yet.
-    pub fn resume(&self, session: &mut Session<'_>) -> Result<Option<Talk>, Failure> {
+    pub fn resume(&self, session: &mut Session) -> Result<Option<Talk>, Failure> {
         if !self.path.try_exists().map_err(|e| self.failure(e))? {
             return Ok(None);
         }
         let saved = Snapshot::open(&self.path).map_err(|e| self.failure(e))?;
         session.resume(&saved, &self.signature).map_err(|e| self.failure(e))?;
+        if session.has_other_numerics() {
+            let path = self.path.display();
+            eprintln!(
+                "note: session {path} was computed with other rounding; answers may differ in a last bit"
+            );
+        }
         let talk = serde_json::from_slice(saved.note())
             .map_err(|e| self.failure(format!("was not saved by `kvant run` or `kvant chat`: {e}")))?;
         Ok(Some(talk))
     }
 
     /// Saves the session; the file is replaced as a whole, or not at all.
-    pub fn save(&self, session: &Session<'_>, talk: &Talk) -> Result<(), Failure> {
+    pub fn save(&self, session: &Session, talk: &Talk) -> Result<(), Failure> {
         let note = serde_json::to_vec(talk)?;
         session.save(&self.path, self.signature, &note).map_err(|e| self.failure(e))?;
         Ok(())

@@ -6,17 +6,18 @@ mod wire;
 use crate::failure::Failure;
 use crate::open;
 use crate::options::Caches;
-use crate::planned::Plans;
 use crate::progress;
 use crate::table::Column::{Left, Right};
 use crate::table::Table;
 use clap::Args;
 use kvant_codec::Tier;
+use kvant_engine::LoadOptions;
 use kvant_engine::SparseV;
+use kvant_engine::open::Plans;
 use kvant_eval::Machine;
 use kvant_eval::speed::{self, Plan, SpeedRow, Stage, Step};
-use kvant_model::{Checkpoint, LoadOptions, Model};
-use kvant_threads::MAX_THREADS;
+use kvant_model::Checkpoint;
+use kvant_threads::{MAX_THREADS, Pool};
 use serde_json::json;
 use std::io::{self, Write};
 
@@ -103,16 +104,17 @@ impl Bench {
         Tier::select()?;
         let path = self.model.unwrap_or_default();
         let checkpoint = Checkpoint::open(open::find(&path)?)?;
-        let model = Model::load(&checkpoint, LoadOptions::default())?;
+        let all = Pool::default();
+        let model = all.install(|| kvant_cpu::load(&checkpoint, LoadOptions::default()))?;
         let threads = match self.threads.as_slice() {
-            [] => vec![kvant_threads::threads()],
+            [] => vec![all.threads()],
             asked => asked.iter().map(|&threads| threads.into()).collect(),
         };
         let plan = Plan {
             prefill: self.prompt,
             decode: self.generate,
             depths: self.depth,
-            kv: self.kv.policies(self.sparse_v, &Plans::new(&checkpoint), &model)?,
+            kv: self.kv.policies(self.sparse_v, &Plans::new(&checkpoint), model.description())?,
             threads,
             repetitions: self.repetitions,
             fill: self.fill,
@@ -129,7 +131,7 @@ impl Bench {
         bar.finish_and_clear();
 
         let (machine, version) = (Machine::this(), env!("CARGO_PKG_VERSION"));
-        let name = (path.as_str(), model.architecture().config_name);
+        let name = (path.as_str(), model.description().architecture);
         let timings = timings?;
         let rows = timings.iter().map(|timing| SpeedRow::new(timing, plan.fill, name, version, &machine));
         let rows: Vec<SpeedRow> = rows.collect();

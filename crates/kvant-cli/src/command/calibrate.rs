@@ -3,17 +3,16 @@
 use crate::failure::Failure;
 use crate::open;
 use crate::options::ThreadOptions;
-use crate::planned;
 use crate::progress;
 use clap::Args;
 use kvant_codec::{KvSpec, SpecError};
 use kvant_engine::memory::bytes;
-use kvant_engine::{Policy, kv};
+use kvant_engine::open::plan_path;
+use kvant_engine::{ActivationType, LoadOptions, Policy, kv};
 use kvant_eval::plans::{PlanRequest, Positions, Progress, calibrate, calibration_windows};
 use kvant_eval::text;
-use kvant_model::arch::ActivationType;
 use kvant_model::tokenizer::Tokenizer;
-use kvant_model::{Checkpoint, LoadOptions, Model};
+use kvant_model::{Checkpoint, Model};
 use std::borrow::Cow;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -72,15 +71,18 @@ pub struct Calibrate {
 
 impl Calibrate {
     pub fn execute(self) -> Result<(), Failure> {
+        self.threads.pool().install(|| self.calibrate())
+    }
+
+    fn calibrate(&self) -> Result<(), Failure> {
         let (name, text) = match &self.text {
             Some(path) => (path.display().to_string(), Cow::Owned(text::read(path)?)),
             None => (text::CALIBRATION_NAME.to_owned(), Cow::Borrowed(text::calibration())),
         };
-        self.threads.apply();
         let checkpoint = Checkpoint::open(open::find(&self.model)?)?;
-        let output = self.output.unwrap_or_else(|| planned::place(&checkpoint));
+        let output = self.output.clone().unwrap_or_else(|| plan_path(&checkpoint));
         let options = LoadOptions { activations: ActivationType::F32, ..LoadOptions::default() };
-        let model = Model::load(&checkpoint, options)?;
+        let model = kvant_cpu::load(&checkpoint, options)?;
         let window = model.context().map_or(WINDOW, |own| own.min(WINDOW)).min(self.tokens);
         let windows = calibration_windows(&Tokenizer::of(&checkpoint)?, &text, window, self.tokens)
             .map_err(|e| Failure::new(format!("{name}: {e}")))?;
@@ -88,13 +90,13 @@ impl Calibrate {
         let bar = progress::bar("{bar:30} {pos}/{len} tokens  {eta} left");
         bar.set_length((windows.ctx() * windows.chunks()) as u64);
         let lessons = progress::bar("{bar:30} {pos}/{len} layers learned  {eta} left");
-        lessons.set_length(model.states().len() as u64);
-        let learn = self.learn.map_or_else(Vec::new, |specs| specs.0);
+        lessons.set_length(model.slots().len() as u64);
+        let learn = self.learn.as_ref().map_or(&[][..], |specs| &specs.0);
         let request = PlanRequest {
             model: checkpoint.signature().0,
             policy: &self.kv,
             text: &name,
-            learn: &learn,
+            learn,
             ranges: self.ranges,
         };
         let plan = calibrate(&model, request, &windows, &mut |progress| match progress {
@@ -107,7 +109,7 @@ impl Calibrate {
         plan.save(&output).map_err(|e| Failure::new(format!("{}: {e}", output.display())))?;
 
         let policy = plan.with(plan.policy());
-        let per_token = kv::bytes_per_token(&policy, model.states())?;
+        let per_token = kv::bytes_per_token(&policy, model.slots())?;
         let size = std::fs::metadata(&output).map_or(0, |file| file.len());
         println!("{}: {}, {}", output.display(), plan.made(), bytes(size));
         println!("{policy}: {per_token:.0} bytes per token, {:.2} bits per value", bits(per_token, &model)?);
@@ -141,5 +143,5 @@ fn positions(text: &str) -> Result<Positions, String> {
 /// Bits per value that so many bytes per token are.
 fn bits(per_token: f64, model: &Model) -> Result<f64, Failure> {
     let exact: Policy = "f32".parse().expect("a spec of the grammar");
-    Ok(32.0 * per_token / kv::bytes_per_token(&exact, model.states())?)
+    Ok(32.0 * per_token / kv::bytes_per_token(&exact, model.slots())?)
 }

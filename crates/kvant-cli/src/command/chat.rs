@@ -6,13 +6,13 @@ mod slash;
 use crate::command::run::Output;
 use crate::failure::Failure;
 use crate::interrupt;
-use crate::open::Opened;
+use crate::open;
 use crate::options::{GenerationOptions, ModelOptions};
 use crate::report::Report;
 use crate::saved::{SessionFile, Talk};
 use clap::Args;
 use input::{Input, Line};
-use kvant_engine::{Finish, GenerateError, Request, Session};
+use kvant_engine::{Finish, GenerateError, Opened, Request, Session};
 use kvant_model::chat::Message;
 use slash::Slash;
 use std::path::{Path, PathBuf};
@@ -52,11 +52,11 @@ pub struct Chat {
 impl Chat {
     pub fn execute(self) -> Result<(), Failure> {
         self.generation.check()?;
-        let opened = Opened::new(self.model.clone())?;
-        if !opened.engine.converses() {
+        let opened = open::open(&self.model)?;
+        if !opened.engine().converses() {
             return Err(Failure::new(format!(
                 "{} has no chat template: it continues text and does not converse; use `kvant run --raw`",
-                opened.name
+                self.model.model
             )));
         }
         let mut session = opened.session()?;
@@ -73,7 +73,7 @@ impl Chat {
         };
         interrupt::catch()?;
         let mut input = Input::new()?;
-        input.greet(&opened.name);
+        input.greet(&self.model.model);
         if !turns.is_empty() {
             input.say(&format!("(going on after {} turns, {} tokens)", turns.len(), session.tokens().len()));
         }
@@ -109,7 +109,7 @@ impl Chat {
 
 struct Conversation<'c> {
     opened: &'c Opened,
-    session: Session<'c>,
+    session: Session,
     file: Option<SessionFile>,
     generation: &'c GenerationOptions,
     quiet: bool,
@@ -127,7 +127,7 @@ impl Conversation<'_> {
     /// A user's turn, and the answer to it. A turn that cannot be answered is taken back.
     fn say(&mut self, text: String) -> Result<(), Failure> {
         self.turns.push(Message::new("user", text));
-        let prompt = match self.opened.engine.chat_prompt(&self.messages()) {
+        let prompt = match self.opened.engine().chat_prompt(&self.messages()) {
             Ok(prompt) => prompt,
             Err(error) => return self.take_back(error),
         };
@@ -156,7 +156,7 @@ impl Conversation<'_> {
             _ => {}
         }
         if !self.quiet {
-            eprintln!("{}", Report::new(&self.opened.engine, &self.session, &reply)?.line());
+            eprintln!("{}", Report::new(self.opened.engine(), &self.session, &reply)?.line());
         }
         self.turns.push(Message::new("assistant", reply.text));
         if let Some(file) = &self.file {

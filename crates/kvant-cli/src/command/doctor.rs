@@ -4,20 +4,22 @@ mod machine;
 
 use crate::failure::Failure;
 use crate::open;
-use crate::options::Kv;
-use crate::planned::{Chosen, Plans};
 use crate::table::Column::{Left, Right};
 use crate::table::Table;
 use clap::Args;
+use kvant_cache::{SlotKind, Slots};
 use kvant_codec::{AMX_VARIABLE, Amx};
 use kvant_codec::{TIER_VARIABLE, Tier};
-use kvant_engine::FamilyDefault;
-use kvant_engine::kv::{self, EntryKernels};
+use kvant_cpu::WeightKernel;
+use kvant_engine::estimate::weight_bytes;
+use kvant_engine::kv::{self, SlotKernels};
 use kvant_engine::memory::{Memory, bytes};
+use kvant_engine::open::{ChosenPolicy, Plans};
+use kvant_engine::{FamilyDefault, KvChoice};
 use kvant_eval::Machine;
-use kvant_model::blocks::{Dense, Packed};
-use kvant_model::cache::LayerState;
-use kvant_model::{Checkpoint, DType, Hub, LoadOptions, Model, Tensor};
+use kvant_hub::Hub;
+use kvant_model::{Checkpoint, DType, Description, Tensor};
+use kvant_threads::Pool;
 use std::io::{self, Write};
 
 /// Arguments of `kvant doctor`.
@@ -29,7 +31,7 @@ pub struct Doctor {
 
     /// How the model's keys and values would be kept [default: by its plan or by its family]
     #[arg(long, value_name = "SPEC")]
-    kv: Option<Kv>,
+    kv: Option<KvChoice>,
 }
 
 impl Doctor {
@@ -89,7 +91,7 @@ fn machine(out: &mut dyn Write, complaints: &mut Vec<String>) -> Result<Tier, Fa
     if cfg!(debug_assertions) {
         complaints.push("this is a debug build: build with --release".to_owned());
     }
-    let threads = kvant_threads::threads();
+    let threads = Pool::default().threads();
     table.row(["threads".into(), machine::threads_line(threads)]);
     if let Some(online) = machine::processors_online().filter(|&online| online > threads) {
         complaints
@@ -129,12 +131,12 @@ fn models(out: &mut dyn Write) -> Result<(), Failure> {
 fn layers(
     out: &mut dyn Write,
     checkpoint: &Checkpoint,
-    asked: Option<Kv>,
+    asked: Option<KvChoice>,
     tier: Tier,
     complaints: &mut Vec<String>,
 ) -> Result<(), Failure> {
-    let model = Model::load(checkpoint, LoadOptions::AS_STORED)?;
-    writeln!(out, "\nModel {} ({})", checkpoint.path().display(), model.architecture().config_name)?;
+    let description = Description::of(checkpoint)?;
+    writeln!(out, "\nModel {} ({})", checkpoint.path().display(), description.architecture)?;
     let tensors = checkpoint.names().map(|name| checkpoint.tensor(name)).collect::<Result<Vec<_>, _>>()?;
     let mut table =
         Table::new(&[Left("weights"), Left("type"), Right("tensors"), Right("size"), Left("kernel")]);
@@ -149,20 +151,22 @@ fn layers(
                 "rows as they are asked for{}",
                 if is_output { "; packed once more as the output" } else { "" }
             )
-        } else if Packed::layout(dtype).is_some() {
-            format!("packed × int8, {}", product_kernels(tier))
-        } else if Dense::number(dtype).is_some() {
-            format!("as stored × f32, {}", tier.name())
         } else {
-            unpacked.push(dtype.to_string());
-            "unpacked to f32 each time".to_owned()
+            match WeightKernel::of(dtype) {
+                WeightKernel::Packed => format!("packed × int8, {}", product_kernels(tier)),
+                WeightKernel::Dense => format!("as stored × f32, {}", tier.name()),
+                WeightKernel::Unpacked => {
+                    unpacked.push(dtype.to_string());
+                    "unpacked to f32 each time".to_owned()
+                }
+            }
         };
         table.row([kind, dtype.to_string(), count.to_string(), bytes(size), kernel]);
     }
     table.write(out, 2)?;
 
-    let family = FamilyDefault::of(&model);
-    let Chosen { policy, reason, .. } = Plans::new(checkpoint).choose(asked.as_ref(), &model)?;
+    let family = FamilyDefault::of(&description);
+    let ChosenPolicy { policy, reason, .. } = Plans::new(checkpoint).choose(asked.as_ref(), &description)?;
     let mut table = Table::plain();
     table.row(["family".to_owned(), family.about.to_owned()]);
     table.row(["cache".to_owned(), format!("{policy}, {reason}")]);
@@ -171,24 +175,24 @@ fn layers(
     writeln!(out)?;
 
     let mut table = Table::new(&[
-        Right("cache entries"),
+        Right("layers"),
         Right("heads"),
         Right("channels"),
         Right("window"),
         Right("bits"),
         Left("kernels"),
     ]);
-    let kernels = kv::kernels(&policy, model.states())?;
-    for (cells, count) in by_entry(model.states(), &kernels) {
+    let kernels = kv::kernels(&policy, &description.slots)?;
+    for (cells, count) in by_slot(&description.slots, &kernels) {
         table.row([vec![count.to_string()], cells].concat());
     }
-    if kernels.iter().any(|entry| entry.kernels.contains(&"decode")) {
+    if kernels.iter().any(|slot| slot.kernels.contains(&"decode")) {
         complaints
             .push(format!("there are no kernels on the bytes of {policy}: pages are decoded to be read"));
     }
     table.write(out, 2)?;
 
-    let size: u64 = tensors.iter().map(|tensor| tensor.bytes().len() as u64).sum();
+    let size = weight_bytes(checkpoint, None)?;
     if let Some(memory) = Memory::read()
         && size > memory.available
     {
@@ -234,20 +238,30 @@ fn by_kind(tensors: &[Tensor]) -> Vec<(String, DType, usize, u64)> {
     kinds
 }
 
-/// Cache entries of the same shape and kind, as cells, and how many there are.
-fn by_entry(states: &[LayerState], kernels: &[EntryKernels]) -> Vec<(Vec<String>, usize)> {
+/// Slots of the same shape and kind, as cells, and how many layers have one.
+fn by_slot(slots: &Slots, kernels: &[SlotKernels]) -> Vec<(Vec<String>, usize)> {
     let mut kinds: Vec<(Vec<String>, usize)> = Vec::new();
-    for (state, EntryKernels { bits, kernels }) in states.iter().zip(kernels) {
-        let mut cells = match state {
-            LayerState::KeysValues(shape) => vec![
-                shape.heads.to_string(),
-                format!("{} + {}", shape.key_dim, shape.value_dim),
-                shape.window.map_or("all".into(), |window| window.to_string()),
-            ],
-            other => vec![format!("{other:?}"), String::new(), String::new()],
+    for (index, slot) in slots.iter() {
+        let window = |window: Option<usize>| window.map_or("all".into(), |window| window.to_string());
+        let mut cells = match slot.kind {
+            SlotKind::KeysValues(shape) => {
+                let channels = format!("{} + {}", shape.key_dim, shape.value_dim);
+                vec![shape.kv_heads.to_string(), channels, window(shape.window)]
+            }
+            SlotKind::Latent(shape) => {
+                let channels = format!("{} + {} latent", shape.rope_dim, shape.latent_dim);
+                vec![shape.kv_heads.to_string(), channels, window(shape.window)]
+            }
+            SlotKind::View(_) => vec!["-".into(), "those of an earlier layer".into(), "-".into()],
+            SlotKind::Recurrent(shape) => vec!["-".into(), format!("state of {}", shape.state), "-".into()],
         };
-        cells.push(format!("{} + {}", bits[0], bits[1]));
-        cells.push(format!("scores {}, sums {}", kernels[0], kernels[1]));
+        match kernels.iter().find(|kernels| kernels.slot == index) {
+            Some(SlotKernels { bits, kernels, .. }) => {
+                cells.push(format!("{} + {}", bits[0], bits[1]));
+                cells.push(format!("scores {}, sums {}", kernels[0], kernels[1]));
+            }
+            None => cells.extend(["-".to_owned(), "-".to_owned()]),
+        }
         match kinds.iter_mut().find(|(known, _)| *known == cells) {
             Some((_, count)) => *count += 1,
             None => kinds.push((cells, 1)),

@@ -13,13 +13,13 @@ use crate::options::{Activations, Caches, Size, ThreadOptions};
 use crate::progress;
 use clap::Args;
 use kvant_engine::SparseV;
+use kvant_engine::{ActivationType, LoadOptions};
 use kvant_eval::{
     Estimate, EvalError, Machine, PassLimits, Report, Score, Setting, Windows, check_context, perplexity,
     text,
 };
-use kvant_model::arch::ActivationType;
 use kvant_model::tokenizer::Tokenizer;
-use kvant_model::{Checkpoint, LoadError, LoadOptions, Model};
+use kvant_model::{Checkpoint, LoadError, Model};
 use std::borrow::Cow;
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -146,6 +146,10 @@ pub struct Eval {
 impl Eval {
     /// Measures and prints the report.
     pub fn execute(self) -> Result<(), Failure> {
+        self.threads.pool().install(|| self.evaluate())
+    }
+
+    fn evaluate(&self) -> Result<(), Failure> {
         let compares = self.all || !self.kv.is_empty();
         let about_caches = self.strict || self.fast || self.speed || self.layers || self.html.is_some();
         if !compares && about_caches {
@@ -158,10 +162,9 @@ impl Eval {
             None => (text::TEST_NAME.to_owned(), Cow::Borrowed(text::test())),
         };
         let checkpoint = Checkpoint::open(open::find(&self.model)?)?;
-        self.threads.apply();
         let setting = |model: &Model| Setting {
             model: self.model.clone(),
-            architecture: model.architecture().config_name.to_owned(),
+            architecture: model.description().architecture.to_owned(),
             text: name.clone(),
             activations: self.activations.name().to_owned(),
             threads: kvant_threads::threads(),
@@ -209,7 +212,7 @@ fn cases(text: &str) -> Result<usize, String> {
 }
 
 fn load(checkpoint: &Checkpoint, activations: ActivationType) -> Result<Model, LoadError> {
-    Model::load(checkpoint, LoadOptions { activations, ..LoadOptions::default() })
+    kvant_cpu::load(checkpoint, LoadOptions { activations, ..LoadOptions::default() })
 }
 
 fn measure(model: &Model, windows: &Windows) -> Result<Estimate, EvalError> {

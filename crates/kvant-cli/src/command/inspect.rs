@@ -3,18 +3,19 @@
 mod memory;
 
 use crate::failure::Failure;
-use crate::open::{self, USUAL_CONTEXT};
-use crate::options::Kv;
-use crate::planned::Plans;
+use crate::open;
 use crate::table::Column::{Left, Right};
 use crate::table::Table;
 use clap::Args;
+use kvant_cache::Slots;
 use kvant_codec::{KvSpec, PRESETS};
+use kvant_engine::KvChoice;
 use kvant_engine::kv;
 use kvant_engine::memory::bytes;
-use kvant_model::cache::LayerState;
-use kvant_model::config::{Dims, Hyper};
-use kvant_model::{Checkpoint, DType, LoadOptions, Model, Tensor};
+use kvant_engine::open::{Plans, default_context};
+use kvant_model::config::{Dims, ModelConfig};
+use kvant_model::description::LayerSummary;
+use kvant_model::{Checkpoint, DType, Description, Tensor};
 use memory::Memory;
 use serde_json::{Value, json};
 use std::io::{self, Write};
@@ -22,7 +23,7 @@ use std::io::{self, Write};
 const EXAMPLES: &str = "\
 Examples:
   kvant inspect smollm2-135m
-  kvant inspect model.gguf --tensors
+  kvant inspect model.gguf --layers
   kvant inspect model.gguf --ctx 131072 --kv int4          the memory such a context takes
   kvant inspect model.gguf --json | jq '.kv[] | {spec, bytes_per_token}'";
 
@@ -36,13 +37,17 @@ pub struct Inspect {
     /// A model file or folder, or the name of a model in the cache
     model: String,
 
-    /// Tokens of the context whose memory is foretold [default: the model's own, up to 8192]
+    /// Tokens of the context whose memory is estimated [default: the model's own, up to 8192]
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     ctx: Option<u32>,
 
     /// How its keys and values are kept [default: by its plan or by its family]
     #[arg(long, value_name = "SPEC")]
-    kv: Option<Kv>,
+    kv: Option<KvChoice>,
+
+    /// Describe every layer: its blocks, and what it keeps between tokens
+    #[arg(long)]
+    layers: bool,
 
     /// List every tensor
     #[arg(long)]
@@ -57,8 +62,8 @@ impl Inspect {
     pub fn execute(self) -> Result<(), Failure> {
         let checkpoint = Checkpoint::open(open::find(&self.model)?)?;
         let contents = Contents::read(&checkpoint)?;
-        let memory = match &contents.model {
-            Ok(model) => Some(self.memory(&checkpoint, model)?),
+        let memory = match &contents.description {
+            Ok(description) => Some(self.memory(&checkpoint, description)?),
             Err(_) => None,
         };
         let mut out = io::stdout().lock();
@@ -69,6 +74,9 @@ impl Inspect {
         } else {
             contents.write(&mut out)?;
             memory.map_or(Ok(()), |memory| memory.write(&mut out))?;
+            if self.layers {
+                contents.write_layers(&mut out)?;
+            }
             if self.tensors {
                 contents.write_tensors(&mut out)?;
             }
@@ -76,11 +84,10 @@ impl Inspect {
         Ok(())
     }
 
-    fn memory(&self, checkpoint: &Checkpoint, model: &Model) -> Result<Memory, Failure> {
-        let own = model.context().map_or(USUAL_CONTEXT, |own| own.min(USUAL_CONTEXT));
-        let context = self.ctx.map_or(own, |tokens| tokens as usize);
-        let policy = Plans::new(checkpoint).choose(self.kv.as_ref(), model)?.policy;
-        Memory::of(checkpoint, model, policy, context)
+    fn memory(&self, checkpoint: &Checkpoint, description: &Description) -> Result<Memory, Failure> {
+        let context = self.ctx.map_or_else(|| default_context(description), |tokens| tokens as usize);
+        let policy = Plans::new(checkpoint).choose(self.kv.as_ref(), description)?.policy;
+        Memory::of(checkpoint, description, policy, context)
     }
 }
 
@@ -90,19 +97,19 @@ struct Contents<'c> {
     /// Why the sizes are not known, for an architecture that spells them in another way.
     dims: Result<Dims, String>,
     /// Why it cannot run, where it cannot.
-    model: Result<Model, String>,
+    description: Result<Description, String>,
     tensors: Vec<Tensor>,
 }
 
 impl<'c> Contents<'c> {
     fn read(checkpoint: &'c Checkpoint) -> Result<Self, Failure> {
-        let hyper = Hyper::new(checkpoint.description())?;
+        let config = ModelConfig::new(checkpoint.config())?;
         let tensors: Result<Vec<_>, _> = checkpoint.names().map(|name| checkpoint.tensor(name)).collect();
         Ok(Self {
             checkpoint,
-            architecture: hyper.architecture()?.to_owned(),
-            dims: Dims::read(&hyper).map_err(|e| e.to_string()),
-            model: Model::load(checkpoint, LoadOptions::AS_STORED).map_err(|e| e.to_string()),
+            architecture: config.architecture()?.to_owned(),
+            dims: Dims::read(&config).map_err(|e| e.to_string()),
+            description: Description::of(checkpoint).map_err(|e| e.to_string()),
             tensors: tensors?,
         })
     }
@@ -151,10 +158,13 @@ impl<'c> Contents<'c> {
             }
             Err(why) => fact("sizes", format!("not known: {why}")),
         }
-        match &self.model {
-            Ok(model) => {
-                fact("vocabulary", format!("{} tokens", model.vocabulary()));
-                fact("context", model.context().map_or("not said".into(), |n| format!("{n} tokens")));
+        match &self.description {
+            Ok(description) => {
+                fact("vocabulary", format!("{} tokens", description.vocabulary));
+                fact("context", description.context.map_or("not said".into(), |n| format!("{n} tokens")));
+                if !description.left_out.is_empty() {
+                    fact("left out", format!("{}; the text side runs", description.left_out.join(", ")));
+                }
             }
             Err(why) => fact("cannot run", why.clone()),
         }
@@ -174,7 +184,7 @@ impl<'c> Contents<'c> {
         }
         types.write(out, 2)?;
 
-        if let Ok(model) = &self.model {
+        if let Ok(Description { slots, .. }) = &self.description {
             writeln!(out, "\nKeys and values per token of context")?;
             let mut table = Table::new(&[
                 Left("spec"),
@@ -183,11 +193,11 @@ impl<'c> Contents<'c> {
                 Right("at 32k"),
                 Left("what it is"),
             ]);
-            for cost in costs(model.states()) {
+            for cost in costs(slots) {
                 table.row(match &cost.bytes {
                     Ok(each) => [
                         cost.spec,
-                        format!("{:.2}", bits_per_value(*each, model.states())),
+                        format!("{:.2}", bits_per_value(*each, slots)),
                         format!("{each:.0}"),
                         bytes((each * 32768.0) as u64),
                         cost.about.to_owned(),
@@ -196,6 +206,19 @@ impl<'c> Contents<'c> {
                 });
             }
             table.write(out, 2)?;
+        }
+        Ok(())
+    }
+
+    fn write_layers(&self, out: &mut dyn Write) -> io::Result<()> {
+        let Ok(description) = &self.description else { return Ok(()) };
+        writeln!(out, "\nLayers")?;
+        for layers in description.layer_summaries() {
+            writeln!(out, "  {layers}")?;
+        }
+        writeln!(out, "\nKept between tokens")?;
+        for (count, words) in description.slot_summaries() {
+            writeln!(out, "  {count} × {words}")?;
         }
         Ok(())
     }
@@ -213,7 +236,7 @@ impl<'c> Contents<'c> {
 
     fn json(&self) -> Value {
         let dims = self.dims.as_ref().ok();
-        let model = self.model.as_ref().ok();
+        let description = self.description.as_ref().ok();
         let types = self.types().into_iter().map(|(dtype, tensors, values, bytes)| {
             json!({"type": dtype.name(), "tensors": tensors, "values": values, "bytes": bytes})
         });
@@ -221,18 +244,18 @@ impl<'c> Contents<'c> {
             json!({"name": tensor.name(), "type": tensor.dtype().name(), "shape": tensor.shape(),
                    "bytes": tensor.bytes().len()})
         });
-        let kv = model.map(|model| {
+        let kv = description.map(|Description { slots, .. }| {
             let cost = |cost: Cost| {
                 json!({"spec": cost.spec, "bytes_per_token": cost.bytes.as_ref().ok(),
-                       "bits_per_value": cost.bytes.as_ref().ok().map(|b| bits_per_value(*b, model.states())),
+                       "bits_per_value": cost.bytes.as_ref().ok().map(|b| bits_per_value(*b, slots)),
                        "refused": cost.bytes.as_ref().err()})
             };
-            costs(model.states()).into_iter().map(cost).collect::<Vec<_>>()
+            costs(slots).into_iter().map(cost).collect::<Vec<_>>()
         });
         json!({
             "file": self.checkpoint.path(),
             "architecture": self.architecture,
-            "cannot_run": self.model.as_ref().err(),
+            "cannot_run": self.description.as_ref().err(),
             "parameters": self.values(),
             "bytes": self.bytes(),
             "layers": dims.map(|d| d.layers),
@@ -240,13 +263,21 @@ impl<'c> Contents<'c> {
             "heads": dims.map(|d| d.heads),
             "kv_heads": dims.map(|d| d.kv_heads),
             "head_dim": dims.map(|d| d.head_dim),
-            "vocabulary": model.map(Model::vocabulary),
-            "context": model.and_then(Model::context),
+            "vocabulary": description.map(|d| d.vocabulary),
+            "context": description.and_then(|d| d.context),
             "types": types.collect::<Vec<_>>(),
             "kv": kv,
+            "layer_blocks": description.map(layer_blocks),
+            "left_out": description.map(|d| d.left_out.clone()),
             "tensors": tensors.collect::<Vec<_>>(),
         })
     }
+}
+
+/// The layers in words, runs of equal ones together.
+fn layer_blocks(description: &Description) -> Vec<Value> {
+    let run = |run: LayerSummary| json!({"first": run.layers.0, "last": run.layers.1, "blocks": run.blocks});
+    description.layer_summaries().into_iter().map(run).collect()
 }
 
 /// What a spec costs on a model.
@@ -258,19 +289,15 @@ struct Cost {
 }
 
 /// Bits per key or value when all of a token take `bytes`.
-fn bits_per_value(bytes: f64, states: &[LayerState]) -> f64 {
-    let values = |state: &LayerState| match state {
-        LayerState::KeysValues(shape) => shape.heads * (shape.key_dim + shape.value_dim),
-        _ => 0,
-    };
-    8.0 * bytes / states.iter().map(values).sum::<usize>().max(1) as f64
+fn bits_per_value(bytes: f64, slots: &Slots) -> f64 {
+    8.0 * bytes / (kv::f16_bytes_per_token(slots) / 2).max(1) as f64
 }
 
-fn costs(states: &[LayerState]) -> Vec<Cost> {
+fn costs(slots: &Slots) -> Vec<Cost> {
     let cost = |spec: Result<KvSpec, String>, name: &str, about| Cost {
         spec: name.to_owned(),
         about,
-        bytes: spec.and_then(|spec| kv::bytes_per_token(&spec, states).map_err(|e| e.to_string())),
+        bytes: spec.and_then(|spec| kv::bytes_per_token(&spec, slots).map_err(|e| e.to_string())),
     };
     let exact = EXACT.map(|name| cost(name.parse().map_err(|e| format!("{e}")), name, "exact"));
     let presets = PRESETS.iter().map(|preset| cost(Ok(preset.spec()), preset.name, preset.about));

@@ -5,8 +5,7 @@ use crate::table::Column::{Left, Right};
 use crate::table::Table;
 use clap::Args;
 use kvant_engine::memory::bytes;
-use kvant_model::Hub;
-use kvant_model::hub::KNOWN;
+use kvant_hub::{Hub, KNOWN};
 use serde_json::{Value, json};
 use std::io::Write;
 

@@ -7,11 +7,11 @@ mod spending;
 use crate::failure::Failure;
 use crate::open;
 use crate::options::{Caches, Size, ThreadOptions, Tokens};
-use crate::planned::Plans;
 use clap::Args;
 use kvant_engine::Policy;
 use kvant_engine::memory::Memory;
-use kvant_model::{Checkpoint, DType, LoadOptions, Model};
+use kvant_engine::open::Plans;
+use kvant_model::{Checkpoint, DType, Description};
 use outlook::{Outlook, Question};
 use spending::Spending;
 use std::io::{self, Write};
@@ -89,7 +89,10 @@ fn weight_type(text: &str) -> Result<DType, String> {
 
 impl Plan {
     pub fn execute(self) -> Result<(), Failure> {
-        self.threads.apply();
+        self.threads.pool().install(|| self.plan())
+    }
+
+    fn plan(&self) -> Result<(), Failure> {
         if let Some(goal) = self.spending.goal() {
             return self.spending.spend(goal, &self.model, self.json);
         }
@@ -103,14 +106,14 @@ impl Plan {
                 checkpoint.path().display()
             )));
         }
-        let model = Model::load(&checkpoint, LoadOptions::AS_STORED)?;
+        let description = Description::of(&checkpoint)?;
         let question = Question {
             memory: self.memory()?,
-            contexts: self.contexts(&model),
-            caches: self.caches(&checkpoint, &model)?,
+            contexts: self.contexts(&description),
+            caches: self.caches(&checkpoint, &description)?,
             assumed: is_config.then_some(assumed),
         };
-        let outlook = Outlook::new(&checkpoint, &model, question)?;
+        let outlook = Outlook::new(&checkpoint, &description, question)?;
         if let Some(path) = &self.html {
             std::fs::write(path, outlook.html())
                 .map_err(|e| Failure::new(format!("{}: {e}", path.display())))?;
@@ -134,10 +137,10 @@ impl Plan {
         Ok(memory.limit.unwrap_or(memory.total))
     }
 
-    fn contexts(&self, model: &Model) -> Vec<usize> {
+    fn contexts(&self, description: &Description) -> Vec<usize> {
         let mut contexts: Vec<usize> = self.ctx.iter().map(|tokens| tokens.0).collect();
         if contexts.is_empty() {
-            let own = model.position_limit().or(model.context()).unwrap_or(UNSAID);
+            let own = description.position_limit().or(description.context).unwrap_or(UNSAID);
             let doublings = std::iter::successors(Some(SHORTEST), |tokens| tokens.checked_mul(2));
             contexts.extend(doublings.take_while(|&tokens| tokens < own));
             contexts.push(own);
@@ -147,11 +150,11 @@ impl Plan {
         contexts
     }
 
-    fn caches(&self, checkpoint: &Checkpoint, model: &Model) -> Result<Vec<Policy>, Failure> {
+    fn caches(&self, checkpoint: &Checkpoint, description: &Description) -> Result<Vec<Policy>, Failure> {
         if let Some(caches) = &self.kv {
-            return caches.policies(None, &Plans::new(checkpoint), model);
+            return caches.policies(None, &Plans::new(checkpoint), description);
         }
-        let own = Plans::new(checkpoint).choose(None, model)?.policy;
+        let own = Plans::new(checkpoint).choose(None, description)?.policy;
         let mut caches: Vec<Policy> = USUAL.iter().filter_map(|spec| spec.parse().ok()).collect();
         if !caches.contains(&own) {
             caches.insert(0, own);

@@ -3,8 +3,7 @@
 use crate::failure::Failure;
 use crate::open;
 use clap::Args;
-use kvant_model::Hub;
-use kvant_model::hub::ModelName;
+use kvant_hub::{Hub, ModelName};
 use std::io::Write;
 
 const EXAMPLES: &str = "\

@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use crate::interrupt;
-use crate::open::Opened;
+use crate::open;
 use crate::options::{GenerationOptions, ModelOptions};
 use crate::report::Report;
 use crate::saved::{SessionFile, Talk};
@@ -68,22 +68,22 @@ impl Run {
             return Err(Failure::Usage("the prompt is empty".into()));
         }
         self.generation.check()?;
-        let opened = Opened::new(self.model.clone())?;
+        let opened = open::open(&self.model)?;
         let mut session = opened.session()?;
         let file = self.session.as_deref().map(|path| SessionFile::new(path, &opened)).transpose()?;
         let saved = match &file {
             Some(file) => file.resume(&mut session)?,
             None => None,
         };
-        let (request, turns) = self.request(&opened.engine, text, saved)?;
+        let (request, turns) = self.request(opened.engine(), text, saved)?;
 
         interrupt::catch()?;
         let mut output = Output::new(!self.json);
         let reply = session.generate(&request, &mut |event| output.take(event))?;
         output.end()?;
-        let report = Report::new(&opened.engine, &session, &reply)?;
+        let report = Report::new(opened.engine(), &session, &reply)?;
         if self.json {
-            writeln!(io::stdout(), "{}", report.json(&opened.name))?;
+            writeln!(io::stdout(), "{}", report.json(&self.model.model))?;
         } else {
             if reply.finish == Finish::ContextFull {
                 let size = session.context();

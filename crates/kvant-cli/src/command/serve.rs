@@ -1,12 +1,12 @@
 //! `kvant serve`: answers for programs, over HTTP.
 
 use crate::failure::Failure;
-use crate::open::Opened;
+use crate::open;
 use crate::options::{ModelOptions, Size};
 use clap::Args;
 use kvant_engine::memory::bytes;
 use kvant_engine::scheduler::{Scheduler, SchedulerOptions};
-use kvant_engine::{DiskTier, KvCache};
+use kvant_engine::{DiskTier, KvCache, Opened, numerics};
 use kvant_server::{Keys, Limits, Server, ServerOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -116,17 +116,17 @@ impl Serve {
         }
         let keys = self.keys()?;
         let ends = signals()?;
-        let opened = Opened::new(self.model.clone())?;
+        let opened = open::open(&self.model)?;
         let empty = opened.shared_cache()?;
-        let (spec, cap) = (empty.policy().to_string(), empty.sequence().arena().cap());
-        let options = self.server_options(&opened.name, &keys);
+        let (spec, cap) = (empty.policy().to_string(), empty.sequence().store().cap());
+        let options = self.server_options(&self.model.model, &keys);
         let work = SchedulerOptions {
             most_running: self.parallel.into(),
             most_waiting: self.queue.into(),
             remember: !self.no_prefix_cache,
         };
         let tier = self.kv_dir.as_deref().map(|folder| self.disk(folder, &opened, &empty)).transpose()?;
-        let mut scheduler = Scheduler::new(Arc::new(opened.engine), empty, work);
+        let mut scheduler = Scheduler::new(Arc::clone(opened.engine()), empty, work);
         if let Some(tier) = tier {
             scheduler = scheduler.with_disk(tier, |words| eprintln!("warning: {words}"))?;
         }
@@ -142,7 +142,8 @@ impl Serve {
         let room = cap.map_or("without a limit".to_owned(), |cap| format!("up to {}", bytes(cap as u64)));
         eprintln!("{name}: contexts of {} tokens, KV {spec} {room}; Ctrl-C ends", handle.context());
         writeln!(std::io::stdout(), "http://{address}")?;
-        let worker = std::thread::Builder::new().name("kvant-scheduler".into()).spawn(|| scheduler.run())?;
+        let compute = move || scheduler.run();
+        let worker = std::thread::Builder::new().name("kvant-scheduler".into()).spawn(compute)?;
         server.run(ends)?;
         worker.join().map_err(|_| Failure::new("the scheduler has failed; this is a bug"))
     }
@@ -151,9 +152,15 @@ impl Serve {
     fn disk(&self, folder: &Path, opened: &Opened, empty: &KvCache) -> Result<DiskTier, Failure> {
         let layout = Arc::clone(empty.sequence().layout());
         let (limit, policy) = (self.kv_dir_size.0 as u64, empty.policy().to_string());
-        let tier = DiskTier::open(folder, limit, layout, opened.signature()?, &policy);
+        let tier = DiskTier::open(folder, limit, layout, opened.signature()?, numerics(), &policy);
         let tier = tier.map_err(|e| Failure::new(format!("--kv-dir {e}")))?;
-        tier.strangers().iter().for_each(|words| eprintln!("warning: {words}"));
+        tier.unusable_files().iter().for_each(|words| eprintln!("warning: {words}"));
+        if tier.other_numerics() > 0 {
+            let count = tier.other_numerics();
+            eprintln!(
+                "note: {count} files of --kv-dir were computed with other rounding; answers that go on from them may differ in a last bit"
+            );
+        }
         Ok(tier)
     }
 

@@ -7,6 +7,7 @@ use kvant_engine::memory::bytes;
 use kvant_model::LoadError;
 use kvant_model::gguf::Writer;
 use kvant_model::synth::{self, Shape, WeightType};
+use kvant_threads::Pool;
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -117,7 +118,7 @@ impl Synth {
             Weights::F16 => WeightType::F16,
         };
         let model = synth::model(&shape, weights, self.seed)?;
-        write(&model, &self.out)?;
+        Pool::default().install(|| write(&model, &self.out))?;
         let size = fs::metadata(&self.out).map_or(model.tensor_bytes(), |file| file.len());
         let millions = shape.parameters() as f64 / 1e6;
         writeln!(

@@ -1,7 +1,7 @@
 //! The flag that says what activations are rounded to.
 
 use clap::ValueEnum;
-use kvant_model::arch::ActivationType;
+use kvant_engine::ActivationType;
 
 /// Types activations can have in products with weights.
 #[derive(Clone, Copy, ValueEnum)]

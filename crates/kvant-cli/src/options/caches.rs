@@ -1,17 +1,16 @@
 //! The flag that names the caches to compare.
 
 use crate::failure::Failure;
-use crate::options::Kv;
-use crate::planned::Plans;
 use kvant_codec::KvSpec;
-use kvant_engine::{Policy, SparseV};
-use kvant_model::Model;
+use kvant_engine::open::Plans;
+use kvant_engine::{KvChoice, Policy, SparseV};
+use kvant_model::Description;
 use std::str::FromStr;
 
 /// Caches by their specs or plans: a list, some of whose members have commas of their own, or one with exceptions for layers
 /// and heads.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Caches(Vec<Kv>);
+pub struct Caches(Vec<KvChoice>);
 
 impl Caches {
     /// The caches for a model, each with this threshold for values where one is given.
@@ -19,10 +18,10 @@ impl Caches {
         &self,
         sparse_v: Option<SparseV>,
         plans: &Plans<'_>,
-        model: &Model,
+        description: &Description,
     ) -> Result<Vec<Policy>, Failure> {
-        let policy = |kv: &Kv| {
-            let policy = plans.choose(Some(kv), model)?.policy;
+        let policy = |kv: &KvChoice| {
+            let policy = plans.choose(Some(kv), description)?.policy;
             Ok(Policy { sparse_v: sparse_v.or(policy.sparse_v), ..policy })
         };
         self.0.iter().map(policy).collect()
@@ -35,22 +34,22 @@ impl FromStr for Caches {
     fn from_str(text: &str) -> Result<Self, String> {
         // Exceptions have commas that mean something else, so what has them stands alone.
         if text.contains(';') {
-            return text.parse().map(|kv| Self(vec![kv]));
+            return text.parse().map(|kv| Self(vec![kv])).map_err(|e| format!("{e}"));
         }
         // Plans and `auto` stand between commas; what is between two of them is a list of specs.
         let mut found = Vec::new();
         let mut specs: Vec<&str> = Vec::new();
-        let take = |specs: &mut Vec<&str>, found: &mut Vec<Kv>| {
+        let take = |specs: &mut Vec<&str>, found: &mut Vec<KvChoice>| {
             if specs.is_empty() {
                 return Ok(());
             }
             let list = KvSpec::parse_list(&specs.join(",")).map_err(|e| e.to_string())?;
-            found.extend(list.into_iter().map(|spec| Kv::Policy(Box::new(Policy::from(spec)))));
+            found.extend(list.into_iter().map(|spec| Policy::from(spec).into()));
             specs.clear();
             Ok::<_, String>(())
         };
         for item in text.split(',') {
-            match Kv::other_than_policy(item) {
+            match KvChoice::auto_or_plan(item) {
                 Some(kv) => {
                     take(&mut specs, &mut found)?;
                     found.push(kv);
@@ -71,9 +70,12 @@ mod tests {
     #[test]
     fn plans_stand_among_specs() {
         let caches: Caches = "f16,k=ch8,v=tq3,auto,folder/a.kvplan,srft4:g64,lambda".parse().unwrap();
-        let spec = |text: &str| text.parse::<Kv>().unwrap();
-        let plan = Kv::Plan(PathBuf::from("folder/a.kvplan"));
-        assert_eq!(caches.0, [spec("f16"), spec("k=ch8,v=tq3"), Kv::Auto, plan, spec("srft4:g64,lambda")]);
+        let spec = |text: &str| text.parse::<KvChoice>().unwrap();
+        let plan = KvChoice::Plan(PathBuf::from("folder/a.kvplan"));
+        assert_eq!(
+            caches.0,
+            [spec("f16"), spec("k=ch8,v=tq3"), KvChoice::Auto, plan, spec("srft4:g64,lambda")]
+        );
         assert_eq!("int4;layers 0:k=f16".parse::<Caches>().unwrap().0.len(), 1);
         assert!("auto,int5".parse::<Caches>().unwrap_err().contains("int5"));
         assert!("".parse::<Caches>().is_err() && "auto,".parse::<Caches>().is_err());

@@ -2,7 +2,6 @@
 
 mod activations;
 mod caches;
-mod kv;
 mod model;
 mod sampling;
 mod size;
@@ -11,7 +10,6 @@ mod tokens;
 
 pub use activations::Activations;
 pub use caches::Caches;
-pub use kv::{Kv, PLAN_ENDING};
 pub use model::ModelOptions;
 pub use sampling::GenerationOptions;
 pub use size::Size;

@@ -1,13 +1,10 @@
 //! Flags about the model and how it runs.
 
-use crate::failure::Failure;
 use crate::options::size::Size;
-use crate::options::{Activations, Kv, ThreadOptions};
-use crate::planned::Plans;
+use crate::options::{Activations, ThreadOptions};
 use clap::{Args, ValueEnum};
-use kvant_engine::forecast::weight_bytes;
-use kvant_engine::{ArenaOptions, Policy, SparseV};
-use kvant_model::{Checkpoint, DType, LoadOptions, Model};
+use kvant_engine::{KvChoice, OpenOptions, SparseV};
+use kvant_model::DType;
 
 /// The model, and how it runs.
 #[derive(Args, Clone)]
@@ -24,7 +21,7 @@ pub struct ModelOptions {
     /// How keys and values are kept: int4, int8, f16, k=CODEC,v=CODEC …, with exceptions such as 'int4;layers 0-1:k=f16', or a
     /// plan: FILE.kvplan [default: auto, by the plan beside the model, or by its family, int4 for most; `kvant doctor` tells]
     #[arg(long, value_name = "SPEC")]
-    kv: Option<Kv>,
+    kv: Option<KvChoice>,
 
     /// Go on without end, in view of the last TOKENS and the first few only; what leaves the window is forgotten
     #[arg(long, value_name = "TOKENS", conflicts_with = "ctx", value_parser = clap::value_parser!(u32).range(1..))]
@@ -79,48 +76,25 @@ impl Weights {
 }
 
 impl ModelOptions {
-    /// The context asked for.
-    pub fn ctx(&self) -> Option<usize> {
-        // Beyond any memory on a 32-bit machine, where it is refused like every context that does not fit.
-        self.ctx.map(|tokens| usize::try_from(tokens).unwrap_or(usize::MAX))
-    }
-
-    /// How keys and values of a model are kept, the window included. Says so where a plan decides.
-    pub fn policy(&self, checkpoint: &Checkpoint, model: &Model) -> Result<Policy, Failure> {
-        let chosen = Plans::new(checkpoint).choose(self.kv.as_ref(), model)?;
-        if chosen.plan.is_some() || self.kv == Some(Kv::Auto) {
-            eprintln!("note: keys and values are kept in {}: {}", chosen.policy, chosen.reason);
-        }
-        let mut policy = chosen.policy;
-        policy.rule.streaming = self.window();
-        if let Some(sinks) = self.sinks {
-            policy.rule.sinks = sinks as usize;
-        }
-        policy.sparse_v = self.sparse_v.or(policy.sparse_v);
-        Ok(policy)
-    }
-
     /// The window of a conversation without end.
     pub fn window(&self) -> Option<usize> {
         self.window.map(|tokens| tokens as usize)
     }
 
-    /// How memory for keys and values is taken.
-    pub fn arena(&self) -> ArenaOptions {
-        ArenaOptions { cap: self.kv_memory.map(|size| size.0), pinned: self.mlock }
-    }
-
-    /// What the loader has to know.
-    pub fn load_options(&self) -> LoadOptions {
-        LoadOptions {
+    /// What the engine is asked for.
+    pub fn open_options(&self) -> OpenOptions {
+        OpenOptions {
+            kv: self.kv.clone(),
+            // Beyond any memory on a 32-bit machine, where it is refused like every context that does not fit.
+            context: self.ctx.map(|tokens| usize::try_from(tokens).unwrap_or(usize::MAX)),
+            window: self.window(),
+            sinks: self.sinks.map(|tokens| tokens as usize),
+            sparse_v: self.sparse_v,
+            kv_memory: self.kv_memory.map(|size| size.0),
             weights: self.weights.map(Weights::dtype),
             activations: self.activations.kind(),
-            lock: self.mlock,
+            pinned: self.mlock,
+            threads: self.threads.count(),
         }
-    }
-
-    /// Bytes the weights will take in memory.
-    pub fn weight_bytes(&self, checkpoint: &Checkpoint) -> Result<u64, Failure> {
-        Ok(weight_bytes(checkpoint, self.weights.map(Weights::dtype))?)
     }
 }

@@ -1,7 +1,7 @@
 //! The flag for the number of threads.
 
 use clap::Args;
-use kvant_threads::MAX_THREADS;
+use kvant_threads::{MAX_THREADS, Pool};
 
 /// How many threads compute.
 #[derive(Args, Clone)]
@@ -12,10 +12,13 @@ pub struct ThreadOptions {
 }
 
 impl ThreadOptions {
-    /// Makes the thread pool as large as asked for.
-    pub fn apply(&self) {
-        if let Some(threads) = self.threads {
-            kvant_threads::set_threads(threads.into());
-        }
+    /// How many were asked for.
+    pub fn count(&self) -> Option<usize> {
+        self.threads.map(usize::from)
+    }
+
+    /// A thread pool as large as asked for.
+    pub fn pool(&self) -> Pool {
+        self.threads.map_or_else(Pool::default, |threads| Pool::new(threads.into()))
     }
 }

@@ -1,6 +1,7 @@
 //! `kvant pull` and `kvant models`.
 
-use crate::support::{Home, hub, model_bytes};
+use crate::hub::hub;
+use crate::support::{Home, model_bytes};
 
 #[test]
 fn a_model_is_pulled_once_listed_and_run_by_name() {

@@ -4,8 +4,11 @@ mod about;
 mod bench;
 mod calibrate;
 mod chat;
+#[cfg(feature = "hub")]
 mod fetch;
 mod home;
+#[cfg(feature = "hub")]
+mod hub;
 mod kv_dir;
 mod plan;
 #[cfg(unix)]
@@ -20,3 +23,5 @@ mod synth;
 mod terminal;
 #[path = "../../../kvant-model/tests/support/tiny.rs"]
 mod tiny;
+#[cfg(not(feature = "hub"))]
+mod without_hub;

@@ -99,8 +99,8 @@ fn a_session_of_something_else_is_refused_and_left_alone() {
     flipped[bytes.len() / 2] ^= 4;
     refused(&flipped, &["damaged"]);
     let mut newer = bytes.clone();
-    newer[8] = 3;
-    refused(&newer, &["version 3"]);
+    newer[8] = 9;
+    refused(&newer, &["version 9"]);
 }
 
 #[test]

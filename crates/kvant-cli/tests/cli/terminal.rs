@@ -1,7 +1,7 @@
 //! What people do at a terminal: Ctrl-C, Ctrl-D, history, commands; and bars that only they see.
 
 use crate::pty::{CTRL_C, CTRL_D, Terminal, UP};
-use crate::support::{Home, hub, model_bytes};
+use crate::support::Home;
 
 /// A conversation whose answers would take hours: greedy text of this model never ends.
 fn endless_chat(home: &Home) -> Terminal {
@@ -95,10 +95,12 @@ fn a_run_without_a_prompt_does_not_wait_for_one() {
     assert!(shown.contains("no prompt") && shown.contains("kvant chat"), "{shown}");
 }
 
+#[cfg(feature = "hub")]
 #[test]
-fn bars_are_for_terminals() {
+fn a_pull_has_a_bar_on_a_terminal() {
+    use crate::hub::hub;
+    use crate::support::model_bytes;
     let home = Home::new();
-    let model = home.model();
     let address = hub(model_bytes(true));
     let mut pull = home.command(&["pull", "org/tiny"]);
     pull.env("HF_ENDPOINT", &address);
@@ -106,7 +108,12 @@ fn bars_are_for_terminals() {
     assert_eq!(status.code(), Some(0), "{shown}");
     assert!(shown.contains("tiny.gguf [==="), "{shown}");
     assert!(!shown.contains("fetching"), "{shown}");
+}
 
+#[test]
+fn bars_are_for_terminals() {
+    let home = Home::new();
+    let model = home.model();
     let text = home.write("text.txt", "some words and more of them. ".repeat(20).as_bytes());
     let arguments = ["eval", &model, "--text", &text, "--ctx", "32", "--chunks", "4"];
     let (status, shown) = Terminal::start(home.command(&arguments)).end();

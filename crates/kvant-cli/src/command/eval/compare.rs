@@ -3,9 +3,10 @@
 use super::speed::Speeds;
 use super::{EXACT, Eval, layers, load, table};
 use crate::failure::Failure;
-use crate::planned::Plans;
 use crate::progress;
+use kvant_engine::ActivationType;
 use kvant_engine::Policy;
+use kvant_engine::open::Plans;
 use kvant_eval::divergence::{
     Divergence, DivergenceRow, FastPath, Headway, Mode, Models, Request, divergence,
 };
@@ -13,7 +14,6 @@ use kvant_eval::html::Page;
 use kvant_eval::kept::Kept;
 use kvant_eval::layers::layer_views;
 use kvant_eval::{EvalError, PassLimits, Setting, Windows, every_cache};
-use kvant_model::arch::ActivationType;
 use kvant_model::{Checkpoint, Model};
 use std::io::{self, Write};
 
@@ -87,10 +87,10 @@ impl Eval {
     /// The caches asked for.
     pub(super) fn caches(&self, checkpoint: &Checkpoint, model: &Model) -> Result<Vec<Policy>, Failure> {
         if self.all {
-            return Ok(every_cache(model.states()));
+            return Ok(every_cache(model.slots()));
         }
         let plans = Plans::new(checkpoint);
-        let lists = self.kv.iter().map(|list| list.policies(self.sparse_v, &plans, model));
+        let lists = self.kv.iter().map(|list| list.policies(self.sparse_v, &plans, model.description()));
         Ok(lists.collect::<Result<Vec<_>, _>>()?.concat())
     }
 

@@ -3,7 +3,7 @@
 use super::Eval;
 use kvant_eval::Windows;
 use kvant_eval::kept::{Kept, Key};
-use kvant_model::{Checkpoint, Model, hub};
+use kvant_model::{Checkpoint, Model};
 use sha2::{Digest, Sha256};
 use std::error::Error;
 use std::fs::File;
@@ -30,7 +30,7 @@ impl Eval {
         model: &Model,
         windows: &Windows,
     ) -> Result<Kept, Box<dyn Error>> {
-        let root = hub::cache_folder()?.join("eval");
+        let root = kvant_hub::cache_folder()?.join("eval");
         let key = Key {
             program: program()?,
             model: checkpoint.signature().0,

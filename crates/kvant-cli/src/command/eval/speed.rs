@@ -3,11 +3,11 @@
 use super::{Eval, load};
 use crate::failure::Failure;
 use crate::progress;
+use kvant_engine::ActivationType;
 use kvant_engine::Policy;
 use kvant_eval::divergence::DecodeSpeed;
 use kvant_eval::html::SpeedPoint;
 use kvant_eval::speed::{self, Plan, Timing};
-use kvant_model::arch::ActivationType;
 use kvant_model::{Checkpoint, Model};
 
 /// Tokens of a run: enough to be timed, few enough that the context stays what it is.

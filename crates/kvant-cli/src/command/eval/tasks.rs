@@ -7,12 +7,13 @@ use crate::table::Column::{Left, Right};
 use crate::table::Table;
 use clap::ValueEnum;
 use indicatif::ProgressBar;
-use kvant_engine::{Engine, Policy};
+use kvant_engine::{Engine, LoadOptions, Policy};
 use kvant_eval::divergence::{Mode, mode_name};
 use kvant_eval::tasks::{Score, Step, TaskRow, choice, json, lines::Record, needle, trajectory};
 use kvant_eval::{Score as Scored, Setting, Windows, check_context, text};
-use kvant_model::{Checkpoint, LoadOptions};
+use kvant_model::Checkpoint;
 use std::io::{self, Write};
+use std::sync::Arc;
 
 /// Cases when nothing else is said.
 const CASES: usize = 16;
@@ -59,7 +60,7 @@ impl Eval {
         setting: impl Fn(&Engine) -> Setting,
     ) -> Result<(), Failure> {
         let options = LoadOptions { activations: self.activations.kind(), ..LoadOptions::default() };
-        let engine = Engine::load(checkpoint, options)?;
+        let engine = Arc::new(Engine::load_on(self.threads.pool(), checkpoint, options)?);
         check_context(engine.model(), self.ctx)?;
         let caches = self.caches(checkpoint, engine.model())?;
         let mode = match task {
@@ -109,7 +110,7 @@ impl Eval {
     fn scores(
         &self,
         task: Task,
-        engine: &Engine,
+        engine: &Arc<Engine>,
         text: &str,
         caches: &[Policy],
         mode: Mode,

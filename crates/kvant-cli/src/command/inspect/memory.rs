@@ -1,13 +1,14 @@
-//! What a context will take of memory.
+//! How much memory a context takes.
 
 use crate::failure::Failure;
 use crate::table::Column::{Left, Right};
 use crate::table::Table;
 use kvant_engine::Policy;
-use kvant_engine::forecast::{Forecast, Undertaking};
+use kvant_engine::estimate::{MemoryEstimate, RunConfig};
 use kvant_engine::memory::bytes;
 use kvant_eval::speed::FILL_FROM;
-use kvant_model::{Checkpoint, Model};
+use kvant_model::{Checkpoint, Description};
+use kvant_threads::Pool;
 use serde_json::{Value, json};
 use std::io::{self, Write};
 
@@ -15,21 +16,21 @@ use std::io::{self, Write};
 pub struct Memory {
     context: usize,
     policy: Policy,
-    run: Forecast,
-    fill: Forecast,
+    run: MemoryEstimate,
+    fill: MemoryEstimate,
 }
 
 impl Memory {
     pub fn of(
         checkpoint: &Checkpoint,
-        model: &Model,
+        description: &Description,
         policy: Policy,
         context: usize,
     ) -> Result<Self, Failure> {
-        let threads = kvant_threads::threads();
-        let run = Undertaking::answer(&policy, context, threads);
-        let fill = Undertaking { read: FILL_FROM, text: false, ..run.clone() };
-        let of = |plan| Forecast::new(checkpoint, model, plan).map_err(|e| Failure::new(e.to_string()));
+        let threads = Pool::default().threads();
+        let run = RunConfig::answer(&policy, context, threads);
+        let fill = RunConfig { read: FILL_FROM, text: false, ..run.clone() };
+        let of = |run| MemoryEstimate::new(checkpoint, description, run);
         let (run, fill) = (of(&run)?, of(&fill)?);
         Ok(Self { context, policy, run, fill })
     }
@@ -38,7 +39,7 @@ impl Memory {
         let Self { context, policy, run, fill } = self;
         writeln!(out, "\nMemory of {context} tokens with keys and values in {policy}")?;
         let mut table = Table::new(&[Left("part"), Right("kvant run"), Right("kvant bench --fill")]);
-        let mut row = |name: &str, of: fn(&Forecast) -> u64| {
+        let mut row = |name: &str, of: fn(&MemoryEstimate) -> u64| {
             table.row([name.to_owned(), bytes(of(run)), bytes(of(fill))]);
         };
         row("program", |f| f.program);
@@ -51,12 +52,12 @@ impl Memory {
         }
         row("activations", |f| f.working);
         row("while loading", |f| f.loading);
-        row("at most", Forecast::peak);
+        row("at most", MemoryEstimate::peak);
         table.write(out, 2)
     }
 
     pub fn json(&self) -> Value {
-        let parts = |f: &Forecast| {
+        let parts = |f: &MemoryEstimate| {
             json!({"program": f.program, "weights": f.weights, "token_table": f.table, "tokenizer": f.tokenizer,
                    "kv": f.cache, "plan": f.plan, "activations": f.working, "loading": f.loading, "peak": f.peak()})
         };

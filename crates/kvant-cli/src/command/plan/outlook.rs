@@ -3,11 +3,11 @@
 use crate::failure::Failure;
 use crate::table::Column::{Left, Right};
 use crate::table::{Column, Table};
-use kvant_engine::forecast::{Forecast, Undertaking};
+use kvant_engine::estimate::{MemoryEstimate, RunConfig};
 use kvant_engine::memory::bytes;
 use kvant_engine::{Policy, kv};
 use kvant_eval::html::{MemoryNeed, MemoryPage, MemoryPoint};
-use kvant_model::{Checkpoint, DType, Model};
+use kvant_model::{Checkpoint, DType, Description};
 use serde_json::{Value, json};
 use std::io::{self, Write};
 
@@ -44,27 +44,31 @@ struct Prospect {
 struct Found {
     bytes_per_token: f64,
     /// One for each context asked about.
-    forecasts: Vec<Forecast>,
-    /// The longest context that fits, and its forecast.
-    longest: Option<(usize, Forecast)>,
+    estimates: Vec<MemoryEstimate>,
+    /// The longest context that fits, and its estimate.
+    longest: Option<(usize, MemoryEstimate)>,
 }
 
 impl Outlook {
-    pub fn new(checkpoint: &Checkpoint, model: &Model, question: Question) -> Result<Self, Failure> {
+    pub fn new(
+        checkpoint: &Checkpoint,
+        description: &Description,
+        question: Question,
+    ) -> Result<Self, Failure> {
         let mut parameters = 0;
         for name in checkpoint.names() {
             parameters += checkpoint.tensor(name)?.len() as u64;
         }
-        let own = model.position_limit().or(model.context());
+        let own = description.position_limit().or(description.context);
         // Nobody is told of a context that the model was not made for, unless it is asked about.
         let bound = question.contexts.iter().copied().chain(own).max().unwrap_or(1);
         let prospect = |policy: &Policy| Prospect {
             spec: policy.to_string(),
-            found: Found::of(checkpoint, model, policy, &question, bound),
+            found: Found::of(checkpoint, description, policy, &question, bound),
         };
         let prospects = question.caches.iter().map(prospect).collect();
         Ok(Self {
-            architecture: model.architecture().config_name,
+            architecture: description.architecture,
             file: checkpoint.path().display().to_string(),
             has_weights: checkpoint.has_weights(),
             parameters,
@@ -77,7 +81,7 @@ impl Outlook {
     /// Bytes of the weights; the same for every cache.
     fn weights(&self) -> Option<u64> {
         let (_, found) = self.possible().next()?;
-        found.forecasts.first().map(|forecast| forecast.weights)
+        found.estimates.first().map(|estimate| estimate.weights)
     }
 
     pub fn write(&self, out: &mut dyn Write) -> io::Result<()> {
@@ -121,15 +125,15 @@ impl Outlook {
 
     /// The same as a page with a picture.
     pub fn html(&self) -> String {
-        let point = |(&tokens, forecast): (&usize, &Forecast)| MemoryPoint {
+        let point = |(&tokens, estimate): (&usize, &MemoryEstimate)| MemoryPoint {
             tokens,
-            weights: forecast.weights,
-            cache: forecast.cache,
-            peak: forecast.peak(),
+            weights: estimate.weights,
+            cache: estimate.cache,
+            peak: estimate.peak(),
         };
         let need = |(spec, found): (&str, &Found)| MemoryNeed {
             spec: spec.to_owned(),
-            points: self.question.contexts.iter().zip(&found.forecasts).map(point).collect(),
+            points: self.question.contexts.iter().zip(&found.estimates).map(point).collect(),
             longest: found.longest.as_ref().map(|(tokens, _)| *tokens),
         };
         let needs: Vec<MemoryNeed> = self.possible().map(need).collect();
@@ -147,7 +151,7 @@ impl Outlook {
         let mut table = Table::new(&columns);
         for (row, tokens) in self.question.contexts.iter().enumerate() {
             let cell = |(_, found): (&str, &Found)| {
-                let peak = found.forecasts[row].peak();
+                let peak = found.estimates[row].peak();
                 if peak <= self.question.memory { bytes(peak) } else { format!("- {}", bytes(peak)) }
             };
             table.row([tokens.to_string()].into_iter().chain(self.possible().map(cell)));
@@ -168,11 +172,11 @@ impl Outlook {
         ]);
         for (spec, found) in self.possible() {
             let token = bytes(found.bytes_per_token as u64);
-            let Some((tokens, forecast)) = &found.longest else {
+            let Some((tokens, estimate)) = &found.longest else {
                 table.row([spec.to_owned(), token, "none".to_owned()]);
                 continue;
             };
-            let sizes = [forecast.weights, forecast.cache, rest(forecast), forecast.peak()].map(bytes);
+            let sizes = [estimate.weights, estimate.cache, estimate.rest(), estimate.peak()].map(bytes);
             table.row([spec.to_owned(), token, tokens.to_string()].into_iter().chain(sizes));
         }
         table.write(out, 2)
@@ -185,16 +189,16 @@ impl Outlook {
 
     pub fn json(&self) -> Value {
         let Question { memory, contexts, assumed, .. } = &self.question;
-        let forecast = |tokens: usize, forecast: &Forecast| {
-            json!({"tokens": tokens, "weights": forecast.weights, "kv": forecast.cache, "rest": rest(forecast),
-                   "peak": forecast.peak(), "fits": forecast.peak() <= *memory})
+        let row = |tokens: usize, estimate: &MemoryEstimate| {
+            json!({"tokens": tokens, "weights": estimate.weights, "kv": estimate.cache, "rest": estimate.rest(),
+                   "peak": estimate.peak(), "fits": estimate.peak() <= *memory})
         };
         let prospect = |Prospect { spec, found }: &Prospect| match found {
             Err(why) => json!({"kv": spec, "refused": why}),
             Ok(found) => {
-                let each = contexts.iter().zip(&found.forecasts).map(|(&tokens, of)| forecast(tokens, of));
+                let each = contexts.iter().zip(&found.estimates).map(|(&tokens, of)| row(tokens, of));
                 json!({"kv": spec, "bytes_per_token": found.bytes_per_token, "contexts": each.collect::<Vec<_>>(),
-                       "longest": found.longest.as_ref().map(|(tokens, of)| forecast(*tokens, of))})
+                       "longest": found.longest.as_ref().map(|(tokens, of)| row(*tokens, of))})
             }
         };
         json!({
@@ -213,30 +217,25 @@ impl Outlook {
 impl Found {
     fn of(
         checkpoint: &Checkpoint,
-        model: &Model,
+        description: &Description,
         policy: &Policy,
         question: &Question,
         bound: usize,
     ) -> Result<Self, String> {
         let threads = kvant_threads::threads();
-        let forecast = |context: usize| {
-            let undertaking = Undertaking::answer(policy, context, threads);
-            Forecast::new(checkpoint, model, &undertaking).map_err(|e| e.to_string())
+        let estimate = |context: usize| {
+            let run = RunConfig::answer(policy, context, threads);
+            MemoryEstimate::new(checkpoint, description, &run).map_err(|e| e.to_string())
         };
-        let forecasts: Result<Vec<_>, _> = question.contexts.iter().map(|&tokens| forecast(tokens)).collect();
-        let all = Undertaking::answer(policy, bound, threads);
-        let longest =
-            Forecast::longest_within(question.memory, checkpoint, model, &all).map_err(|e| e.to_string())?;
+        let estimates: Result<Vec<_>, _> = question.contexts.iter().map(|&tokens| estimate(tokens)).collect();
+        let all = RunConfig::answer(policy, bound, threads);
+        let longest = MemoryEstimate::longest_within(question.memory, checkpoint, description, &all)
+            .map_err(|e| e.to_string())?;
         Ok(Self {
-            bytes_per_token: kv::bytes_per_token(policy.clone(), model.states())
+            bytes_per_token: kv::bytes_per_token(policy.clone(), &description.slots)
                 .map_err(|e| e.to_string())?,
-            forecasts: forecasts?,
-            longest: longest.map(|tokens| Ok::<_, String>((tokens, forecast(tokens)?))).transpose()?,
+            estimates: estimates?,
+            longest: longest.map(|tokens| Ok::<_, String>((tokens, estimate(tokens)?))).transpose()?,
         })
     }
-}
-
-/// What is neither weights nor cache: the program, its tokenizer and the activations of a pass.
-fn rest(forecast: &Forecast) -> u64 {
-    forecast.peak().saturating_sub(forecast.weights + forecast.cache)
 }

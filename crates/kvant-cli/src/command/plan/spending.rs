@@ -1,19 +1,18 @@
 //! `kvant plan --kl` and `--bits`: bits spent where they gain most.
 
 use crate::failure::Failure;
-use crate::planned;
 use crate::table::Column::{Left, Right};
 use crate::table::Table;
 use crate::{open, progress};
 use clap::Args;
 use indicatif::ProgressBar;
-use kvant_engine::{Plan, Policy};
+use kvant_engine::open::{open_plan, plan_path};
+use kvant_engine::{ActivationType, LoadOptions, Plan, Policy};
 use kvant_eval::divergence::{Divergence, Headway, Mode, Models, Request, divergence};
 use kvant_eval::plans::{Chosen, Goal, Part, evened, policy_for, sensitivities, uniform_for};
 use kvant_eval::{EvalError, PassLimits, Score, Windows, text};
-use kvant_model::arch::ActivationType;
 use kvant_model::tokenizer::{EncodeOptions, Tokenizer};
-use kvant_model::{Checkpoint, LoadOptions, Model};
+use kvant_model::{Checkpoint, Model};
 use serde_json::{Value, json};
 use std::borrow::Cow;
 use std::io;
@@ -73,10 +72,10 @@ impl Spending {
             None => (text::CALIBRATION_NAME.to_owned(), Cow::Borrowed(text::calibration())),
         };
         let checkpoint = Checkpoint::open(open::find(model)?)?;
-        let path = self.plan.clone().unwrap_or_else(|| planned::place(&checkpoint));
-        let plan = planned::open(&path, &checkpoint)?;
+        let path = self.plan.clone().unwrap_or_else(|| plan_path(&checkpoint));
+        let plan = open_plan(&path, &checkpoint)?;
         let options = LoadOptions { activations: ActivationType::F32, ..LoadOptions::default() };
-        let model = Model::load(&checkpoint, options)?;
+        let model = kvant_cpu::load(&checkpoint, options)?;
         let (probed, other) = self
             .windows(&Tokenizer::of(&checkpoint)?, model.context(), &text)
             .map_err(|e| Failure::new(format!("{name}: {e}")))?;
@@ -239,6 +238,6 @@ fn show(bar: &ProgressBar, headway: Headway<'_>) {
 
 fn save(plan: &Arc<Plan>, policy: Policy, made: &str, path: &Path) -> Result<(), Failure> {
     let refuse = |error| Failure::new(format!("{}: {error}", path.display()));
-    let changed = Plan::new(*plan.model(), policy, made, plan.entries().to_vec()).map_err(refuse)?;
+    let changed = Plan::new(*plan.model(), policy, made, plan.slots().to_vec()).map_err(refuse)?;
     changed.save(path).map_err(refuse)
 }

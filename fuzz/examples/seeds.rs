@@ -1,8 +1,10 @@
 //! Writes small valid files into `corpus/gguf`, `corpus/safetensors`, `corpus/snapshot` and `corpus/plan`, from which the fuzzer starts.
 
 use kvant_cache::snapshot::{Record, write};
-use kvant_cache::plan::{Findings, Klt, PlannedEntry, PlannedHead};
-use kvant_cache::{Arena, CacheLayout, EntryShape, Plan, Policy, Sequence};
+use kvant_cache::plan::{Findings, Klt, PlannedSlot, PlannedHead};
+use kvant_cache::{
+    Arena, CacheLayout, KvShape, LatentShape, Plan, Policy, RecurrentShape, STATE_CHUNK, Sequence, Slots,
+};
 use kvant_codec::Dense;
 use kvant_model::gguf::{ValueType, Writer, WriterValue};
 use kvant_model::{DType, Tensor};
@@ -76,16 +78,33 @@ fn safetensors_seeds() -> Vec<Vec<u8>> {
 /// A sequence of the cache that the fuzz target loads into.
 fn snapshot_seed(tokens: usize) -> Vec<u8> {
     let policy: Policy = "k=ch4:p32,v=rot4g32:p32;recent=20".parse().expect("a policy");
-    let shape = EntryShape { kv_heads: 1, key_dim: 8, value_dim: 8, window: Some(70) };
-    let layout = Arc::new(CacheLayout::new(&policy, &[shape; 2]).expect("a layout"));
+    let mut slots = Slots::new();
+    let owner = slots.keys_values(0, KvShape { kv_heads: 1, key_dim: 8, value_dim: 8, window: Some(70) });
+    slots.view(1, owner);
+    let latents = slots.latent(2, LatentShape { kv_heads: 1, latent_dim: 8, rope_dim: 2, window: None });
+    let state = slots.recurrent(3, RecurrentShape { state: 3, row: 2 });
+    let layout = Arc::new(CacheLayout::new(&policy, &slots).expect("a layout"));
     let mut sequence = Sequence::new(layout, Arena::new());
+    sequence.reserve(tokens).expect("there is no cap");
     let rows: Vec<f32> = (0..8 * tokens).map(|i| (i as f32 * 0.7).sin()).collect();
-    for entry in 0..2 {
-        sequence.append(entry, &rows, &rows).expect("the rows can be kept");
+    sequence.append(owner, &rows, &rows).expect("the rows can be kept");
+    sequence.append(latents, &rows[..2 * tokens], &rows).expect("the rows can be kept");
+    let state = sequence.recurrent_mut(state).expect("a recurrent slot");
+    for row in rows[..2 * tokens].chunks_exact(2) {
+        state.push(row).expect("the row can be kept");
+        if state.open_tokens() == STATE_CHUNK {
+            state.close(|state, rows| state.copy_from_slice(&rows[..3])).expect("a full chunk");
+        }
     }
-    sequence.advance(tokens);
+    sequence.advance(tokens).expect("all slots have got them");
     let ids: Vec<u32> = (0..tokens as u32).collect();
-    let record = Record { signature: [7; 32], policy: &policy.to_string(), tokens: &ids, note: b"note" };
+    let record = Record {
+        signature: [7; 32],
+        numerics: [8; 32],
+        policy: &policy.to_string(),
+        tokens: &ids,
+        note: b"note",
+    };
     let mut bytes = Vec::new();
     write(&sequence, &record, &mut bytes).expect("the sequence can be saved");
     bytes
@@ -103,8 +122,8 @@ fn plan_seed(with_bases: bool) -> Vec<u8> {
         learned: Vec::new(),
     };
     let head = PlannedHead { key, value: Findings::default() };
-    let entry = PlannedEntry { key_dim: 16, value_dim: 8, heads: vec![head] };
+    let slot = PlannedSlot { key_dim: 16, value_dim: 8, heads: vec![head] };
     let policy = if with_bases { "k=klt4,v=rot4g32" } else { "k=srft4g32:lambda,mean,v=rot4g32" };
     let policy = policy.parse().expect("a policy");
-    Plan::new([7; 32], policy, "a seed", vec![entry; 2]).expect("a plan").to_bytes()
+    Plan::new([7; 32], policy, "a seed", vec![slot; 2]).expect("a plan").to_bytes()
 }

@@ -1,19 +1,19 @@
 //! Any bytes as a plan, as they are and with length and checksum put right: loaded or refused, never believed.
 #![no_main]
 
-use kvant_cache::{CacheLayout, EntryShape, Plan};
+use kvant_cache::{CacheLayout, KvShape, Plan, Slots};
 use libfuzzer_sys::fuzz_target;
 use std::sync::Arc;
 
 fn load(bytes: &[u8]) {
     let Ok(plan) = Plan::from_bytes(bytes) else { return };
     let again = Plan::from_bytes(&plan.to_bytes()).expect("what was loaded can be loaded again");
-    assert_eq!(again.entries().len(), plan.entries().len());
+    assert_eq!(again.slots().len(), plan.slots().len());
     let plan = Arc::new(plan);
     let policy = plan.with(plan.policy());
-    let shape = EntryShape { kv_heads: 1, key_dim: 16, value_dim: 8, window: None };
+    let shape = KvShape { kv_heads: 1, key_dim: 16, value_dim: 8, window: None };
     // Whether its codecs can be built is the plan's luck; that nothing worse happens is not.
-    drop(CacheLayout::new(&policy, &[shape; 2]));
+    drop(CacheLayout::new(&policy, &Slots::uniform(2, shape)));
 }
 
 fuzz_target!(|bytes: &[u8]| {

@@ -11,8 +11,9 @@ pub(crate) struct Block<'a> {
     pub part: Part,
     pub rule: &'a Visibility,
     sparse_v: Option<SparseV>,
-    /// The kv head.
+    /// The kv head, and the layer it belongs to.
     pub head: usize,
+    pub layer: usize,
     /// Tokens of the part.
     pub tokens: Range<usize>,
     /// None for latents without a rotated part.
@@ -47,12 +48,13 @@ impl<'a> Block<'a> {
         let sequence = (call.sequence)(part.sequence);
         let layout = sequence.layout();
         let (rule, sparse_v) = (layout.rule(), layout.sparse_v());
+        let layer = layout.slots()[call.slot.index()].layer();
         let side = |side| sequence.side(call.slot, head, side);
         let (key, Some(value)) = (side(Side::Key), side(Side::Value)) else {
             return Err(AttendError::Heads { heads: call.heads, kv_heads: call.shape.kv_heads });
         };
         let encoded_values = rule.encoded_for(part.start + tokens.start, value.codecs().page_tokens());
-        Ok(Block { call, part, rule, sparse_v, head, tokens, key, value, encoded_values })
+        Ok(Block { call, part, rule, sparse_v, head, layer, tokens, key, value, encoded_values })
     }
 
     /// What scores read, in the order in which it is summed up.

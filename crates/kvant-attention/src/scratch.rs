@@ -161,7 +161,7 @@ impl Pages {
             for (index, Scored { store, name, .. }) in block.scored().enumerate() {
                 let Prepared { sinks, exact, .. } = &self.queries[index];
                 let query = if block.queries_at_sinks().is_some() { sinks } else { exact };
-                let page = held(store.sinks(), 0, name)?;
+                let page = held(block, store.sinks(), 0, name)?;
                 let scores = if index == 0 { &mut self.scores } else { &mut self.added };
                 store.codecs().sinks().scores(query, page, scores.at_least(size))?;
                 if index > 0 {
@@ -230,7 +230,7 @@ impl Pages {
                     Some(added) => (Some(scores), added),
                 };
                 if page < encoded {
-                    let bytes = held(store.encoded(page), page, name)?;
+                    let bytes = held(block, store.encoded(page), page, name)?;
                     let next = if page + 1 < encoded.min(stretch.key_pages.end) {
                         store.encoded(page + 1)
                     } else {
@@ -239,7 +239,7 @@ impl Pages {
                     let query = query.encoded(codecs);
                     codecs.codec().scores_ahead(query, bytes, next.unwrap_or_default(), into)?;
                 } else {
-                    codecs.exact().scores(&query.exact, held(store.exact(page), page, name)?, into)?;
+                    codecs.exact().scores(&query.exact, held(block, store.exact(page), page, name)?, into)?;
                 }
                 if let Some(sums) = sums {
                     add(sums, into);
@@ -310,7 +310,7 @@ impl Pages {
             }
             let weights = &weights[i * heads * tokens..(i + 1) * heads * tokens];
             if page < block.encoded_values {
-                let bytes = held(block.value.encoded(page), page, "values")?;
+                let bytes = held(block, block.value.encoded(page), page, "values")?;
                 let next = if page + 1 < block.encoded_values.min(stretch.value_pages.end) {
                     block.value.encoded(page + 1).unwrap_or_default()
                 } else {
@@ -319,7 +319,7 @@ impl Pages {
                 codecs.codec().accumulate_ahead(weights, bytes, next, &mut into.encoded)?;
                 into.has_encoded = true;
             } else {
-                let rows = held(block.value.exact(page), page, "values")?;
+                let rows = held(block, block.value.exact(page), page, "values")?;
                 codecs.exact().accumulate(weights, rows, &mut into.exact)?;
                 into.has_exact = true;
             }
@@ -328,8 +328,15 @@ impl Pages {
     }
 }
 
-fn held<'p>(page: Option<&'p [u8]>, number: usize, side: &'static str) -> Result<&'p [u8], AttendError> {
-    page.ok_or(AttendError::Missing { page: number, side })
+/// A page that a block needs.
+fn held<'p>(
+    block: &Block<'_>,
+    page: Option<&'p [u8]>,
+    number: usize,
+    side: &'static str,
+) -> Result<&'p [u8], AttendError> {
+    let missing = || AttendError::Missing { page: number, side, head: block.head, layer: block.layer };
+    page.ok_or_else(missing)
 }
 
 fn add(sums: &mut [f32], others: &[f32]) {

@@ -1,7 +1,7 @@
 //! A decode step allocates nothing once buffers have grown, and buffers grow to a tile per thread, not with the context.
 
 use kvant_attention::{Attention, KvCache, PassState, Scoring};
-use kvant_cache::{Arena, CacheLayout, KvShape, KvSlot, Policy, Sequence, Slots};
+use kvant_cache::{Arena, CacheLayout, KvShape, KvSlot, LatentShape, Policy, Sequence, Slots};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::Arc;
@@ -41,6 +41,8 @@ struct Decoder {
     sequence: Sequence,
     attention: Attention,
     rows: Vec<f32>,
+    /// Numbers of a token, by side.
+    widths: [usize; 2],
     queries: Vec<f32>,
     out: Vec<f32>,
 }
@@ -51,22 +53,33 @@ fn slots() -> Slots {
 
 impl Decoder {
     fn new(policy: &str, tokens: usize) -> Decoder {
-        let slots = slots();
+        let numbers = KV_HEADS * GROUP * DIM;
+        Decoder::over(policy, &slots(), tokens, [KV_HEADS * DIM; 2], [numbers; 2])
+    }
+
+    /// Latents of `latent` channels and rotated parts of `rope`, read by so many heads.
+    fn over_latents(policy: &str, tokens: usize, latent: usize, rope: usize, heads: usize) -> Decoder {
+        let mut slots = Slots::new();
+        slots.latent(0, LatentShape { kv_heads: 1, latent_dim: latent, rope_dim: rope, window: None });
+        Decoder::over(policy, &slots, tokens, [rope, latent], [heads * (rope + latent), heads * latent])
+    }
+
+    /// `numbers` are those of the queries of a token, and of what they get.
+    fn over(policy: &str, slots: &Slots, tokens: usize, widths: [usize; 2], numbers: [usize; 2]) -> Decoder {
         let slot = slots.kv(0).unwrap();
-        let layout = CacheLayout::new(&policy.parse::<Policy>().unwrap(), &slots).unwrap();
+        let layout = CacheLayout::new(&policy.parse::<Policy>().unwrap(), slots).unwrap();
         let mut sequence = Sequence::new(Arc::new(layout), Arena::new());
         let wave = |count: usize| (0..count).map(|i| (i as f32 * 0.37).sin()).collect::<Vec<f32>>();
-        let rows = wave(tokens * KV_HEADS * DIM);
-        sequence.append(slot, &rows, &rows).unwrap();
+        let rows = wave(tokens * widths[0].max(widths[1]));
+        sequence.append(slot, &rows[..tokens * widths[0]], &rows[..tokens * widths[1]]).unwrap();
         sequence.advance(tokens).unwrap();
-        let queries = wave(KV_HEADS * GROUP * DIM);
-        let out = vec![0.0; queries.len()];
-        Decoder { slot, sequence, attention: Attention::new().unwrap(), rows, queries, out }
+        let (queries, out) = (wave(numbers[0]), vec![0.0; numbers[1]]);
+        Decoder { slot, sequence, attention: Attention::new().unwrap(), rows, widths, queries, out }
     }
 
     fn step(&mut self) {
-        let (slot, row) = (self.slot, &self.rows[..KV_HEADS * DIM]);
-        self.sequence.append(slot, row, row).unwrap();
+        let (slot, [key, value]) = (self.slot, self.widths.map(|width| &self.rows[..width]));
+        self.sequence.append(slot, key, value).unwrap();
         let queries = self.queries[..].into();
         self.attention.attend(&self.sequence, slot, queries, &Scoring::new(0.125), &mut self.out).unwrap();
         self.sequence.advance(1).unwrap();
@@ -90,6 +103,18 @@ fn a_decode_step_allocates_nothing() {
         for step in 0..20 {
             let (count, bytes) = decoder.counted_step();
             assert_eq!(count, 0, "{policy}, step {step}: {bytes} bytes");
+        }
+    }
+    // Latents: a page that was decoded for its scores would be room for its numbers.
+    for policy in ["int4", "int8", "k8v4", "f16"] {
+        for (latent, rope, heads) in [(512, 64, 16), (64, 16, 1), (48, 0, 20)] {
+            let mut decoder = Decoder::over_latents(policy, 1000, latent, rope, heads);
+            decoder.step();
+            decoder.step();
+            for step in 0..5 {
+                let (count, bytes) = decoder.counted_step();
+                assert_eq!(count, 0, "{policy}, {latent} + {rope}, step {step}: {bytes} bytes");
+            }
         }
     }
     // A pass through the interface of models, and one over several sequences.

@@ -18,6 +18,9 @@ pub(crate) fn convert(
     if kinds(from.layout()) != kinds(&layout) {
         return Err(CacheError::Shape { what: "what their slots hold" });
     }
+    if from.has_states() && from.layout().state_type() != layout.state_type() {
+        return Err(CacheError::Shape { what: "the numbers that recurrent state is stored in" });
+    }
     let mut result = Sequence::new(Arc::clone(&layout), memory.clone());
     for (slot, slot_layout) in layout.slots().iter().enumerate() {
         let (old, new, len) = (from.layout().rule(), layout.rule(), from.len());

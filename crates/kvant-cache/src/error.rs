@@ -220,12 +220,18 @@ pub enum AttendError {
         store: String,
     },
     /// A page that a query needs is not held.
-    #[error("page {page} of {side} is not held: it has left the window, or the pass was ended too early")]
+    #[error(
+        "page {page} of the {side} of kv head {head}, layer {layer}, is not held: it has left the window, or the pass was ended too early"
+    )]
     Missing {
         /// The page.
         page: usize,
-        /// `keys` or `values`.
+        /// `keys`, `values`, or a part of latents.
         side: &'static str,
+        /// Which kv head.
+        head: usize,
+        /// Which layer.
+        layer: usize,
     },
     /// A codec refused.
     #[error(transparent)]

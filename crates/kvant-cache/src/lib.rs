@@ -89,7 +89,7 @@ pub use pass::{CacheFull, PassState, Queries, Scoring, SequencePass, StateError,
 pub use plan::{Plan, PlanError};
 pub use policy::{Clause, Policy, PolicyError, SparseV};
 pub use prefix::{PrefixTree, PrefixUsage, WhenFull};
-pub use recurrent::RecurrentState;
+pub use recurrent::{RecurrentState, StateNumbers, StateType, StateTypeError};
 pub use sequence::{Footprint, Sequence};
 pub use side::SideStore;
 pub use slot::{KvShape, KvSlot, LatentShape, RecurrentShape, STATE_CHUNK, Slot, SlotKind, Slots, StateSlot};

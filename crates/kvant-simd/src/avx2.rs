@@ -188,6 +188,20 @@ impl Simd for Avx2 {
             }
             words
         }
+        fn transpose_bytes(x: [I2; 4]) -> [I2; 4] {
+            // Within 128-bit quarters by a shuffle; then quarter j of vector i becomes quarter i of vector j.
+            let within = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
+            let mut y = [[_mm256_setzero_si256(); 2]; 4];
+            for i in 0..4 {
+                y[i] = each!(half => _mm256_shuffle_epi8(x[i][half], within));
+            }
+            let mut turned = [[_mm256_setzero_si256(); 2]; 4];
+            for half in 0..2 {
+                turned[2 * half] = each!(i => _mm256_permute2x128_si256::<0x20>(y[2 * i][half], y[2 * i + 1][half]));
+                turned[2 * half + 1] = each!(i => _mm256_permute2x128_si256::<0x31>(y[2 * i][half], y[2 * i + 1][half]));
+            }
+            turned
+        }
         fn narrow(x: [I2; 4]) -> I2 {
             // Packing works within 128-bit halves; put the dwords back in order.
             let order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);

@@ -155,6 +155,20 @@ impl Simd for Avx512 {
                 _mm512_shuffle_i32x4::<0xEE>(c, d),
             ]
         }
+        fn transpose_bytes(x: [__m512i; 4]) -> [__m512i; 4] {
+            // Within 128-bit quarters by a shuffle; then quarter j of vector i becomes quarter i of vector j.
+            let within = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
+            let (a, b) = (_mm512_shuffle_epi8(x[0], within), _mm512_shuffle_epi8(x[1], within));
+            let (c, d) = (_mm512_shuffle_epi8(x[2], within), _mm512_shuffle_epi8(x[3], within));
+            let (ab_lo, ab_hi) = (_mm512_shuffle_i32x4::<0x44>(a, b), _mm512_shuffle_i32x4::<0xEE>(a, b));
+            let (cd_lo, cd_hi) = (_mm512_shuffle_i32x4::<0x44>(c, d), _mm512_shuffle_i32x4::<0xEE>(c, d));
+            [
+                _mm512_shuffle_i32x4::<0x88>(ab_lo, cd_lo),
+                _mm512_shuffle_i32x4::<0xDD>(ab_lo, cd_lo),
+                _mm512_shuffle_i32x4::<0x88>(ab_hi, cd_hi),
+                _mm512_shuffle_i32x4::<0xDD>(ab_hi, cd_hi),
+            ]
+        }
         fn narrow(x: [__m512i; 4]) -> __m512i {
             let bytes = _mm512_packs_epi16(_mm512_packs_epi32(x[0], x[1]), _mm512_packs_epi32(x[2], x[3]));
             // Packing works within 128-bit quarters; put the dwords back in order.

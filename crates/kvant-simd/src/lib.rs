@@ -242,6 +242,9 @@ pub trait Simd: Copy + 'static {
 
     /// Sixteen rows of four words: result\[w\] lane r = word w of row r.
     unsafe fn deal_words(p: *const u32) -> [Self::I; 4];
+    /// Sixteen lanes of sixteen bytes, four to a vector, bytes into lanes: result\[j\] lane 4·i + k, byte b = vector i, lane
+    /// 4·j + b, byte k.
+    unsafe fn transpose_bytes(x: [Self::B; 4]) -> [Self::B; 4];
 
     // ---- packed codes ----------------------------------------------------------------------------------
     /// 64 bytes → the 64 low nibbles and the 64 high nibbles.
@@ -266,4 +269,43 @@ pub trait Simd: Copy + 'static {
     unsafe fn dot(acc: Self::I, codes: Self::B, q: Self::Quad) -> Self::I;
     /// The same for bytes of the full range, as made by [`Simd::bytes`] and [`Simd::lookup`].
     unsafe fn dot_full(acc: Self::I, codes: Self::B, q: Self::Quad) -> Self::I;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::marker::PhantomData;
+
+    struct Transposed<S>([[u8; 64]; 4], PhantomData<S>);
+
+    impl<S: Simd> Work<S> for Transposed<S> {
+        type Output = [[i8; 64]; 4];
+
+        unsafe fn run(self) -> [[i8; 64]; 4] {
+            let mut out = [[0; 64]; 4];
+            // SAFETY: the caller has asked for the tier; vectors are 64 bytes.
+            unsafe {
+                let turned = S::transpose_bytes(self.0.map(|x| S::bload(x.as_ptr())));
+                for (out, turned) in out.iter_mut().zip(turned) {
+                    S::bstore(out.as_mut_ptr(), turned);
+                }
+            }
+            out
+        }
+    }
+
+    #[test]
+    fn bytes_go_into_lanes_on_every_tier() {
+        // Row r, column c has the byte 16·r + c: lane r of vector c / 4 holds four columns.
+        let rows = std::array::from_fn(|i| std::array::from_fn(|n| (16 * (n / 4) + 4 * i + n % 4) as u8));
+        for tier in Tier::available() {
+            // SAFETY: the tier is available.
+            let got = with_tier!(tier, S => unsafe { S::call(Transposed::<S>(rows, PhantomData)) });
+            for (n, byte) in got.as_flattened().iter().enumerate() {
+                // Lane c of vector r / 4 holds four rows.
+                let (c, r) = (n / 4 % 16, 4 * (n / 64) + n % 4);
+                assert_eq!(*byte as u8, (16 * r + c) as u8, "{tier}, row {r}, column {c}");
+            }
+        }
+    }
 }

@@ -210,6 +210,12 @@ impl Simd for Neon {
             }
             words
         }
+        fn transpose_bytes(x: [B4; 4]) -> [B4; 4] {
+            // Within registers by a table; then register j of vector i becomes register i of vector j.
+            const WITHIN: [u8; 16] = [0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15];
+            let within = vld1q_u8(WITHIN.as_ptr());
+            four!(j => four!(i => vqtbl1q_u8(x[i][j], within)))
+        }
         fn narrow(x: [I4; 4]) -> B4 {
             four!(i => {
                 let low = vuzp1q_u16(vreinterpretq_u16_s32(x[i][0]), vreinterpretq_u16_s32(x[i][1]));

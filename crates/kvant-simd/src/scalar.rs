@@ -169,6 +169,10 @@ impl Simd for Scalar {
         // SAFETY: the caller guarantees 64 readable words.
         std::array::from_fn(|w| std::array::from_fn(|r| unsafe { p.add(4 * r + w).read_unaligned() as i32 }))
     }
+    #[inline(never)]
+    unsafe fn transpose_bytes(x: [Self::B; 4]) -> [Self::B; 4] {
+        std::array::from_fn(|j| std::array::from_fn(|n| x[n / 16][4 * (4 * j + n % 4) + n / 4 % 4]))
+    }
     unsafe fn narrow(x: [Self::I; 4]) -> Self::B {
         std::array::from_fn(|i| x[i / LANES][i % LANES] as u8)
     }

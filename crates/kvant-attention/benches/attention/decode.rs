@@ -18,10 +18,10 @@ struct Contender {
 
 /// Prints the table of one shape.
 pub fn run(shape: &Shape, options: &Options) {
-    let width = shape.kv_heads * shape.dim;
-    let (keys, values) = (gaussian(CHUNK * width, 1), gaussian(CHUNK * width, 2));
-    let queries = gaussian(width * shape.group, 3);
-    let mut out = vec![0.0; queries.len()];
+    let [key, value, query] = shape.widths();
+    let (keys, values) = (gaussian(CHUNK * key, 1), gaussian(CHUNK * value, 2));
+    let queries = gaussian(query, 3);
+    let mut out = vec![0.0; value * shape.group];
     let mut contenders: Vec<Contender> = options
         .specs
         .iter()
@@ -31,7 +31,7 @@ pub fn run(shape: &Shape, options: &Options) {
                 let tokens = CHUNK.min(shape.tokens - sequence.len());
                 for slot in slots(shape, shape.layers).kv_slots() {
                     sequence
-                        .append(slot, &keys[..tokens * width], &values[..tokens * width])
+                        .append(slot, &keys[..tokens * key], &values[..tokens * value])
                         .expect("finite numbers");
                 }
                 sequence.advance(tokens).expect("all layers");
@@ -53,7 +53,7 @@ pub fn run(shape: &Shape, options: &Options) {
             }));
             *best = (*best).min(time(|| {
                 for slot in layers.kv_slots() {
-                    sequence.append(slot, &keys[..width], &values[..width]).expect("finite numbers");
+                    sequence.append(slot, &keys[..key], &values[..value]).expect("finite numbers");
                     attention
                         .attend(sequence, slot, queries[..].into(), &scoring, &mut out)
                         .expect("a chunk");

@@ -9,7 +9,7 @@ mod prefill;
 #[path = "../../../kvant-codec/benches/codec/stream.rs"]
 mod stream;
 
-use kvant_cache::{Arena, CacheLayout, KvShape, Policy, Sequence, Slots};
+use kvant_cache::{Arena, CacheLayout, KvShape, LatentShape, Policy, Sequence, Slots};
 use kvant_codec::KvSpec;
 use kvant_threads::Pool;
 use std::sync::Arc;
@@ -23,16 +23,41 @@ pub struct Shape {
     layers: usize,
     kv_heads: usize,
     group: usize,
+    /// Channels of keys and of values; or of a latent.
     dim: usize,
+    /// Channels of the rotated part, where latents are kept.
+    rope: Option<usize>,
     /// Context of the decode bench.
     tokens: usize,
 }
 
-const SHAPES: [Shape; 3] = [
-    Shape { name: "smollm2-135m", layers: 30, kv_heads: 3, group: 3, dim: 64, tokens: 7168 },
-    Shape { name: "llama-3.2-1b", layers: 16, kv_heads: 8, group: 4, dim: 64, tokens: 32_768 },
-    Shape { name: "llama-3-8b", layers: 32, kv_heads: 8, group: 4, dim: 128, tokens: 8192 },
+/// The last three are an MLA layer's latents with few and with many heads, and keys and values with the bytes of the first.
+const SHAPES: [Shape; 6] = [
+    shape("smollm2-135m", 30, [3, 3, 64], None, 7168),
+    shape("llama-3.2-1b", 16, [8, 4, 64], None, 32_768),
+    shape("llama-3-8b", 32, [8, 4, 128], None, 8192),
+    shape("deepseek-v2-lite", 27, [1, 16, 512], Some(64), 8192),
+    shape("deepseek-v3", 8, [1, 128, 512], Some(64), 8192),
+    shape("mla-bytes", 27, [1, 16, 288], None, 8192),
 ];
+
+const fn shape(
+    name: &'static str,
+    layers: usize,
+    [kv_heads, group, dim]: [usize; 3],
+    rope: Option<usize>,
+    tokens: usize,
+) -> Shape {
+    Shape { name, layers, kv_heads, group, dim, rope, tokens }
+}
+
+impl Shape {
+    /// Numbers of a token, by side, and of its queries.
+    fn widths(&self) -> [usize; 3] {
+        let (key, query) = self.rope.map_or((self.dim, self.dim), |rope| (rope, rope + self.dim));
+        [self.kv_heads * key, self.kv_heads * self.dim, self.kv_heads * self.group * query]
+    }
+}
 
 /// What the command line asked for.
 pub struct Options {
@@ -73,9 +98,10 @@ fn main() {
     let pool = Pool::new(threads);
     let wanted = |name: &str| sections.is_empty() || sections.iter().any(|section| section == name);
     for shape in &options.shapes {
-        let Shape { name, layers, kv_heads, group, dim, .. } = shape;
+        let Shape { name, layers, kv_heads, group, dim, rope, .. } = shape;
+        let rotated = rope.map_or_else(String::new, |rope| format!("+{rope} latents"));
         println!(
-            "{name}: {layers} layers, {kv_heads} kv heads, {group} query heads each, d={dim}, {threads} threads"
+            "{name}: {layers} layers, {kv_heads} kv heads, {group} query heads each, d={dim}{rotated}, {threads} threads"
         );
         if wanted("decode") {
             pool.install(|| decode::run(shape, &options));
@@ -114,8 +140,19 @@ pub fn sequence(shape: &Shape, spec: &KvSpec, layers: usize) -> Sequence {
 
 /// The slots of that many layers.
 pub fn slots(shape: &Shape, layers: usize) -> Slots {
-    let Shape { kv_heads, dim, .. } = *shape;
-    Slots::uniform(layers, KvShape { kv_heads, key_dim: dim, value_dim: dim, window: None })
+    let Shape { kv_heads, dim, rope, .. } = *shape;
+    let mut slots = Slots::new();
+    for layer in 0..layers {
+        match rope {
+            Some(rope_dim) => {
+                slots.latent(layer, LatentShape { kv_heads, latent_dim: dim, rope_dim, window: None })
+            }
+            None => {
+                slots.keys_values(layer, KvShape { kv_heads, key_dim: dim, value_dim: dim, window: None })
+            }
+        };
+    }
+    slots
 }
 
 /// Pseudo-random floats, roughly Gaussian.

@@ -12,10 +12,10 @@ const LAYERS: usize = 1;
 
 /// Prints the table of one shape.
 pub fn run(shape: &Shape, options: &Options) {
-    let width = shape.kv_heads * shape.dim;
-    let (keys, values) = (gaussian(CHUNK * width, 1), gaussian(CHUNK * width, 2));
-    let queries = gaussian(CHUNK * width * shape.group, 3);
-    let mut out = vec![0.0; queries.len()];
+    let [key, value, query] = shape.widths();
+    let (keys, values) = (gaussian(CHUNK * key, 1), gaussian(CHUNK * value, 2));
+    let queries = gaussian(CHUNK * query, 3);
+    let mut out = vec![0.0; CHUNK * value * shape.group];
     let mut attention = Attention::new().expect("an instruction set");
     let scoring = Scoring::new(1.0 / (shape.dim as f32).sqrt());
     let mut best = vec![None::<(Duration, Duration)>; options.specs.len()];

@@ -11,8 +11,10 @@ pub struct Distort {
 enum How {
     /// Other numbers than the rows that were given.
     Rows,
-    /// The rows, with one bit of this byte the other way.
-    Byte(usize),
+    /// The rows, with this bit of this byte the other way.
+    Byte(usize, u32),
+    /// The rows.
+    Right,
 }
 
 impl Distort {
@@ -26,7 +28,12 @@ impl Distort {
 
     /// Another codec that stores one bit wrongly.
     pub fn bit(inner: Box<dyn PageCodec>, byte: usize) -> Distort {
-        Distort { inner, how: How::Byte(byte) }
+        Distort { inner, how: How::Byte(byte, byte as u32 % 8) }
+    }
+
+    /// Another codec that stores the highest bit of a byte wrongly, if of any.
+    pub fn high_bit(inner: Box<dyn PageCodec>, byte: Option<usize>) -> Distort {
+        Distort { inner, how: byte.map_or(How::Right, |byte| How::Byte(byte, 7)) }
     }
 }
 
@@ -39,11 +46,12 @@ impl PageCodec for Distort {
                     rows.iter().enumerate().map(|(i, x)| 0.3 - 0.7 * x + 0.1 * (i % 7) as f32).collect();
                 self.inner.encode(&other, page)
             }
-            How::Byte(byte) => {
+            How::Byte(byte, bit) => {
                 self.inner.encode(rows, page)?;
-                page[byte] ^= 1 << (byte % 8);
+                page[byte] ^= 1 << bit;
                 Ok(())
             }
+            How::Right => self.inner.encode(rows, page),
         }
     }
     fn decode(&self, page: &[u8], rows: &mut [f32]) -> Result<(), CodecError> {

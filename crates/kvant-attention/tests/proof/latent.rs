@@ -8,14 +8,14 @@ use kvant_attention::{Attention, Queries, Scoring};
 use kvant_cache::{
     Arena, CacheLayout, KvShape, LatentShape, LayoutError, Policy, Sequence, SideCodecs, Slots, Visibility,
 };
-use kvant_codec::{Element, PageCodec, Side, Tier};
+use kvant_codec::{Accumulator, CodecError, Element, PageCodec, Query, Side, Tier};
 use kvant_threads::Pool;
 use proptest::prelude::*;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 /// Made-up latents, and the same as keys and values: a key is the rotated part and the latent.
-struct Latents {
-    shape: LatentShape,
+pub struct Latents {
+    pub shape: LatentShape,
     group: usize,
     whole: Activations,
     /// (tokens, kv heads, rope_dim).
@@ -23,7 +23,7 @@ struct Latents {
 }
 
 impl Latents {
-    fn new(tokens: usize, shape: LatentShape, group: usize, seed: u64) -> Latents {
+    pub fn new(tokens: usize, shape: LatentShape, group: usize, seed: u64) -> Latents {
         let LatentShape { kv_heads, latent_dim, rope_dim, .. } = shape;
         let mut whole = Activations::new(tokens, kv_heads, group, rope_dim + latent_dim, latent_dim, seed);
         let heads = whole.keys.chunks_exact_mut(rope_dim + latent_dim);
@@ -35,7 +35,7 @@ impl Latents {
         Latents { shape, group, whole, rotated }
     }
 
-    fn slots(&self) -> Slots {
+    pub fn slots(&self) -> Slots {
         let mut slots = Slots::new();
         slots.latent(0, self.shape);
         slots
@@ -48,13 +48,25 @@ impl Latents {
         scoring: &Scoring<'_>,
         chunks: &[usize],
     ) -> Vec<f32> {
+        self.run_to(self.whole.tokens, layout, tier, scoring, chunks)
+    }
+
+    /// What the first tokens attend to, (tokens, heads, latent_dim), read in chunks of these sizes over and over.
+    pub fn run_to(
+        &self,
+        end: usize,
+        layout: &Arc<CacheLayout>,
+        tier: Tier,
+        scoring: &Scoring<'_>,
+        chunks: &[usize],
+    ) -> Vec<f32> {
         let (mut sequence, mut attention) =
             (Sequence::new(Arc::clone(layout), Arena::new()), Attention::with_tier(tier));
         let LatentShape { kv_heads, latent_dim, rope_dim, .. } = self.shape;
         let (slot, heads) = (layout.slot_list().kv(0).unwrap(), kv_heads * self.group);
         let mut all = Vec::new();
         for size in chunks.iter().cycle() {
-            let (start, tokens) = (sequence.len(), (*size).min(self.whole.tokens - sequence.len()));
+            let (start, tokens) = (sequence.len(), (*size).min(end - sequence.len()));
             if tokens == 0 {
                 break;
             }
@@ -138,13 +150,16 @@ fn layout(policy: &str, latents: &Latents, tier: Tier) -> Arc<CacheLayout> {
 /// Shapes of MLA (one head, a small rotated part) and of Gemma 4's global layers (a quarter is rotated).
 #[test]
 fn real_codecs_attend_as_their_decoded_pages_do_and_nothing_changes_a_bit() {
-    // The last is long enough that decoding shares segments between threads.
+    // The last but one is long enough that decoding shares segments between threads, the last has the heads of DeepSeek V3.
     let shapes = [
         (1, 512, 64, 8, 140),
         (2, 64, 16, 4, 210),
         (1, 96, 0, 3, 210),
         (2, 40, 2, 1, 210),
+        (1, 48, 16, 16, 131),
+        (1, 64, 32, 20, 132),
         (1, 8, 4, 1, 1200),
+        (1, 64, 64, 128, 72),
     ];
     for (turn, (kv_heads, latent_dim, rope_dim, group, tokens)) in shapes.into_iter().enumerate() {
         for (policy, bound) in POLICIES.into_iter().filter(|_| taken(turn)) {
@@ -157,9 +172,13 @@ fn real_codecs_attend_as_their_decoded_pages_do_and_nothing_changes_a_bit() {
             let whole = latents.run(&layout, tier, &scoring, &[tokens]);
             let far = oracle::row_distance(&whole, &latents.expected(&layout, &scoring), latent_dim);
             assert!(far < bound, "{policy}, {shape:?}: {far}");
-            for (threads, chunks) in
-                [(1, vec![tokens - 70, 1, 64]), (2, vec![tokens]), (3, vec![tokens - 1, 1])]
-            {
+            // One token, all but the last of a page, and the other way round.
+            for (threads, chunks) in [
+                (1, vec![tokens - 70, 1, 64]),
+                (2, vec![tokens]),
+                (3, vec![tokens - 1, 1]),
+                (2, vec![1, 66, 1, 63]),
+            ] {
                 let cut = Pool::new(threads).install(|| latents.run(&layout, tier, &scoring, &chunks));
                 assert_eq!(bits(&cut), bits(&whole), "{policy}, {shape:?}, {threads} threads, {chunks:?}");
             }
@@ -196,6 +215,92 @@ fn a_flipped_byte_of_a_page_changes_the_answer() {
     }
 }
 
+/// What the verbs of a codec gave.
+#[derive(Default)]
+struct Given {
+    scores: Mutex<Vec<u32>>,
+    sums: Mutex<Vec<u32>>,
+}
+
+/// A codec around another that writes down scores and sums.
+struct Witness {
+    inner: Distort,
+    given: Arc<Given>,
+}
+
+impl PageCodec for Witness {
+    as_inner!();
+    fn encode(&self, rows: &[f32], page: &mut [u8]) -> Result<(), CodecError> {
+        self.inner.encode(rows, page)
+    }
+    fn decode(&self, page: &[u8], rows: &mut [f32]) -> Result<(), CodecError> {
+        self.inner.decode(page, rows)
+    }
+    fn prepare(&self, queries: &[f32], query: &mut Query) -> Result<(), CodecError> {
+        self.inner.prepare(queries, query)
+    }
+    fn scores_ahead(
+        &self,
+        q: &Query,
+        page: &[u8],
+        next: &[u8],
+        scores: &mut [f32],
+    ) -> Result<(), CodecError> {
+        self.inner.scores_ahead(q, page, next, scores)?;
+        self.given.scores.lock().unwrap().extend(bits(scores));
+        Ok(())
+    }
+    fn accumulate_ahead(
+        &self,
+        weights: &[f32],
+        page: &[u8],
+        next: &[u8],
+        sums: &mut Accumulator,
+    ) -> Result<(), CodecError> {
+        // Weights that do not depend on the scores: what changes is the page.
+        self.inner.accumulate_ahead(&vec![0.25; weights.len()], page, next, sums)?;
+        (0..sums.heads()).for_each(|head| self.given.sums.lock().unwrap().extend(bits(sums.sums(head))));
+        Ok(())
+    }
+}
+
+/// Scores and sums read the same bytes: one that is stored wrongly is seen in both.
+#[test]
+fn a_wrong_byte_of_a_latent_is_seen_by_scores_and_by_sums() {
+    let shape = LatentShape { kv_heads: 1, latent_dim: 64, rope_dim: 16, window: None };
+    let latents = Latents::new(69, shape, 2, 4);
+    let tier = Tier::available().last().unwrap();
+    for policy in ["int4", "int8"] {
+        let policy: Policy = policy.parse().unwrap();
+        let run = |byte: Option<usize>| {
+            let given = Arc::new(Given::default());
+            let layout = CacheLayout::build(Visibility::default(), &latents.slots(), |_, _, side| {
+                let dim = shape.stored().dim(side);
+                let codec = policy.base.side(side).build_with(side, dim, &Default::default(), tier).unwrap();
+                let codec: Arc<dyn PageCodec> = if side == Side::Value {
+                    let inner = Distort::high_bit(codec, byte);
+                    Arc::new(Witness { inner, given: Arc::clone(&given) })
+                } else {
+                    Arc::from(codec)
+                };
+                Ok(Arc::new(SideCodecs::custom(codec, Element::F16, tier)?))
+            });
+            let layout = Arc::new(layout.unwrap());
+            latents.run(&layout, tier, &Scoring::new(1.0), &[69]);
+            let (scores, sums) = (given.scores.lock().unwrap().clone(), given.sums.lock().unwrap().clone());
+            assert!(!scores.is_empty() && !sums.is_empty(), "one page is read as bytes");
+            (scores, sums)
+        };
+        let right = run(None);
+        let bytes = policy.base.value.build(Side::Value, 64).unwrap().page_bytes();
+        // The highest bits of codes and of scales, and their lower bytes.
+        for byte in (1..bytes).step_by(if taken(1) { 37 } else { 499 }) {
+            let wrong = run(Some(byte));
+            assert!(wrong.0 != right.0 && wrong.1 != right.1, "{policy}, byte {byte} of {bytes}");
+        }
+    }
+}
+
 #[test]
 fn what_runs_is_said_and_pages_of_different_sizes_are_refused() {
     let shape = LatentShape { kv_heads: 1, latent_dim: 64, rope_dim: 16, window: None };
@@ -205,6 +310,13 @@ fn what_runs_is_said_and_pages_of_different_sizes_are_refused() {
     let value = "int4".parse::<Policy>().unwrap().base.value;
     let codec = value.build_with(Side::Value, 64, &Default::default(), tier).unwrap();
     assert_eq!(kernels.kernels, [codec.kernels().scores, codec.kernels().accumulate]);
+    for policy in ["int4", "int8", "k8v4", "f16", "tq3", "kivi4:p32"] {
+        for tier in Tier::available() {
+            let kernels = layout(policy, &latents, tier).slots()[0].kernels().unwrap();
+            assert_eq!(kernels.kernels, [tier.name(); 2], "{policy}: nothing is decoded");
+        }
+    }
+    assert_eq!(layout("polar4", &latents, tier).slots()[0].kernels().unwrap().kernels, ["decode"; 2]);
     let policy: Policy = "k=ch4:p128,v=rot4g32:p32".parse().unwrap();
     let error = CacheLayout::with_tier(&policy, &latents.slots(), tier).err().unwrap();
     assert_eq!(error, LayoutError::LatentPages { layer: 0, key: 128, value: 32 });

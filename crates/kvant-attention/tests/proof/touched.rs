@@ -1,9 +1,10 @@
-//! What a step touches: every page of keys once for all query heads of its group, pages of values at most once, and no page
-//! is ever decoded.
+//! What a step touches: every page of keys once for all query heads of its group, pages of values at most once, pages of
+//! latents once for scores and once for sums, and no page is ever decoded.
 
+use crate::latent::Latents;
 use crate::model::{Activations, Run};
 use kvant_attention::Scoring;
-use kvant_cache::{CacheLayout, KvShape, Policy, SideCodecs, Slots, Visibility};
+use kvant_cache::{CacheLayout, KvShape, LatentShape, Policy, SideCodecs, Slots, Visibility};
 use kvant_codec::{Accumulator, CodecError, Element, PageCodec, Query, Side, Tier};
 use kvant_threads::Pool;
 use std::sync::Arc;
@@ -17,6 +18,14 @@ struct Tally {
     scored: AtomicUsize,
     summed: AtomicUsize,
     prepared: AtomicUsize,
+}
+
+impl Tally {
+    /// Bytes encoded, decoded, scored and summed up, and queries prepared.
+    fn counts(&self) -> [usize; 5] {
+        [&self.encoded, &self.decoded, &self.scored, &self.summed, &self.prepared]
+            .map(|count| count.load(Ordering::Relaxed))
+    }
 }
 
 /// A codec that counts its calls.
@@ -83,20 +92,16 @@ fn read_and_step() {
         let a = Activations::new(tokens, kv_heads, group, dim, dim, 5);
         let mut run = Run::new(&layout, tier, &a, Scoring::new(0.05));
         run.read(tokens - 1, &[200]);
-        let counts = |tally: &Tally| {
-            [&tally.encoded, &tally.decoded, &tally.scored, &tally.summed, &tally.prepared]
-                .map(|count| count.load(Ordering::Relaxed))
-        };
         let sizes = [Side::Key, Side::Value].map(|side| {
             kv_heads * pages * layout.slots()[0].heads()[0].side(side).unwrap().codec().page_bytes()
         });
-        let before = tallies.each_ref().map(|tally| counts(tally));
+        let before = tallies.each_ref().map(|tally| tally.counts());
         assert_eq!(before[0][0], sizes[0], "{spec}: every page of keys was encoded once");
         assert_eq!(before[1][0], sizes[1], "{spec}: every page of values was encoded once");
 
         run.chunk(1);
         let [keys, values] = [0, 1].map(|side| {
-            let after = counts(&tallies[side]);
+            let after = tallies[side].counts();
             std::array::from_fn::<usize, 5, _>(|i| after[i] - before[side][i])
         });
         let [_, _, _, _, prepared] = keys;
@@ -107,5 +112,43 @@ fn read_and_step() {
             "{spec}: {prepared} preparations of a query"
         );
         assert_eq!(before[0][1] + before[1][1], 0, "{spec}: prefill decodes no page either");
+    }
+}
+
+/// A latent is stored once: its bytes are what scores and sums read, for all heads of an MLA layer at once.
+#[test]
+fn a_step_over_latents_scores_and_sums_up_the_same_bytes_and_decodes_none() {
+    let tier = Tier::available().last().unwrap();
+    for (spec, latent_dim, rope_dim, group, pages) in
+        [("int4", 512, 64, 16, 3), ("int8", 64, 32, 20, 9), ("k8v4", 48, 16, 128, 2), ("int4", 64, 0, 1, 9)]
+    {
+        let tokens = 4 + 64 * pages + 5;
+        let policy: Policy = spec.parse().unwrap();
+        let shape = LatentShape { kv_heads: 1, latent_dim, rope_dim, window: None };
+        let latents = Latents::new(tokens, shape, group, 5);
+        let counts = |end: usize| {
+            let tallies = [Arc::new(Tally::default()), Arc::new(Tally::default())];
+            let layout = CacheLayout::build(Visibility::default(), &latents.slots(), |_, head, side| {
+                let spec = policy.spec(0, head, side);
+                let inner =
+                    spec.build_with(side, shape.stored().dim(side), &Default::default(), tier).unwrap();
+                let tally = Arc::clone(&tallies[usize::from(side == Side::Value)]);
+                Ok(Arc::new(SideCodecs::custom(Arc::new(Counted { inner, tally }), Element::F16, tier)?))
+            });
+            let layout = Arc::new(layout.unwrap());
+            latents.run_to(end, &layout, tier, &Scoring::new(0.05), &[tokens - 1]);
+            let bytes = [Side::Key, Side::Value].map(|side| {
+                let codecs = layout.slots()[0].heads()[0].side(side);
+                pages * codecs.map_or(0, |codecs| codecs.codec().page_bytes())
+            });
+            (tallies.map(|tally| tally.counts()), bytes)
+        };
+        let ((before, bytes), (after, _)) = (counts(tokens - 1), counts(tokens));
+        let [keys, values] =
+            [0, 1].map(|side| std::array::from_fn::<usize, 4, _>(|i| after[side][i] - before[side][i]));
+        assert_eq!(keys, [0, 0, bytes[0], 0], "{spec}, {shape:?}: rotated parts");
+        assert_eq!(values, [0, 0, bytes[1], bytes[1]], "{spec}, {shape:?}: latents");
+        assert_eq!([after[0][0], after[1][0]], bytes, "{spec}: every page was encoded once");
+        assert_eq!(after[0][1] + after[1][1], 0, "{spec}: prefill decodes no page either");
     }
 }

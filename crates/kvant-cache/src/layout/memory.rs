@@ -59,11 +59,16 @@ impl CacheLayout {
         })
     }
 
+    /// Bytes of one state of a slot.
+    fn one_state(&self, shape: &RecurrentShape) -> usize {
+        Arena::slot_bytes(self.state_type.bytes(shape.state))
+    }
+
     /// Bytes of a checkpoint of all recurrent slots, at most.
     pub(crate) fn checkpoint_bytes(&self, steps: Steps) -> usize {
         // Where steps are no multiples of a chunk, rows up to the step are kept with the state.
         let rows = steps.sinks % STATE_CHUNK + steps.page % STATE_CHUNK;
-        self.states().map(|shape| state_bytes(&shape) + row_bytes(&shape, rows)).sum()
+        self.states().map(|shape| self.one_state(&shape) + row_bytes(&shape, rows)).sum()
     }
 
     /// Bytes that checkpoints may take when nothing is said, beside keys and values of `kv` bytes.
@@ -82,7 +87,7 @@ impl CacheLayout {
         let kept = 1 + self.slack().chunks;
         let most = kept + in_pass.min(kept + 5);
         let states = self.states().map(|shape| {
-            most.min(closed) * state_bytes(&shape) + most.min(closed + 1) * row_bytes(&shape, STATE_CHUNK)
+            most.min(closed) * self.one_state(&shape) + most.min(closed + 1) * row_bytes(&shape, STATE_CHUNK)
         });
         states.sum()
     }
@@ -132,10 +137,6 @@ impl CacheLayout {
             }
         }
     }
-}
-
-fn state_bytes(shape: &RecurrentShape) -> usize {
-    Arena::slot_bytes(shape.state * size_of::<f32>())
 }
 
 fn row_bytes(shape: &RecurrentShape, rows: usize) -> usize {

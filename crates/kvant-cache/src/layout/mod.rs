@@ -8,6 +8,7 @@ pub(crate) use memory::{ROLLBACK, Slack};
 
 use crate::error::LayoutError;
 use crate::policy::{Policy, SparseV};
+use crate::recurrent::StateType;
 use crate::slot::{KvShape, KvSlot, Slot, SlotKind, Slots};
 use crate::visibility::{MAX_SINKS, Visibility};
 use kvant_codec::{BuildError, Calibration, Side, Tier};
@@ -93,6 +94,7 @@ impl SlotLayout {
 pub struct CacheLayout {
     rule: Visibility,
     sparse_v: Option<SparseV>,
+    state_type: StateType,
     list: Slots,
     slots: Vec<SlotLayout>,
     largest_page: Option<usize>,
@@ -155,7 +157,7 @@ impl CacheLayout {
             let codecs = build(&Calibration::default())?;
             Ok(Arc::clone(built.entry(key).or_insert(Arc::new(codecs))))
         })?;
-        Ok(CacheLayout { sparse_v: policy.sparse_v, ..layout })
+        Ok(CacheLayout { sparse_v: policy.sparse_v, state_type: policy.state, ..layout })
     }
 
     /// A layout with codecs chosen one by one: by slot, kv head and side.
@@ -198,8 +200,14 @@ impl CacheLayout {
             }
             layouts.push(SlotLayout { slot: *slot, stored, heads, zeros: Arc::new(vec![0.0; zeros]) });
         }
-        let mut layout =
-            CacheLayout { rule, sparse_v: None, list: slots.clone(), slots: layouts, largest_page: None };
+        let mut layout = CacheLayout {
+            rule,
+            sparse_v: None,
+            state_type: StateType::F32,
+            list: slots.clone(),
+            slots: layouts,
+            largest_page: None,
+        };
         layout.largest_page = layout.sides().map(|(_, _, _, side)| side.page_tokens()).max();
         Ok(layout)
     }
@@ -213,6 +221,11 @@ impl CacheLayout {
     /// cannot change the result.
     pub fn sparse_v(&self) -> Option<SparseV> {
         self.sparse_v
+    }
+
+    /// The numbers that recurrent state is stored in.
+    pub fn state_type(&self) -> StateType {
+        self.state_type
     }
 
     /// The model's slots, as it asked for them.

@@ -160,9 +160,9 @@ impl<'a> Fields<'a> {
         let mut shapes = Fields { left: self.take(count.checked_mul(12)?)? };
         let shape = |_| {
             let shape @ [heads, key_dim, value_dim] = [shapes.count()?, shapes.count()?, shapes.count()?];
-            // What keeps no keys and values has no channels either.
+            // What keeps no keys and values has no channels either; latents may have no rotated part.
             let least = usize::from(heads > 0);
-            [key_dim, value_dim].iter().all(|dim| (least..=MAX_DIM).contains(dim)).then_some(shape)
+            (key_dim <= MAX_DIM && (least..=MAX_DIM).contains(&value_dim)).then_some(shape)
         };
         (0..count).map(shape).collect()
     }

@@ -2,13 +2,13 @@
 //!
 //! ```text
 //! policy    = SPEC { ";" clause }
-//! clause    = "sinks=" N | "recent=" N | "sparse-v=" P | selection ":" codecs
+//! clause    = "sinks=" N | "recent=" N | "sparse-v=" P | "state=" TYPE | selection ":" codecs
 //! selection = "layers" ranges [ "heads" ranges ] | "heads" ranges
 //! ranges    = N [ "-" N ] { "," N [ "-" N ] }
 //! codecs    = "k=" CODEC | "v=" CODEC | SPEC
 //! ```
 //!
-//! A SPEC is one of [`kvant_codec::spec`]. Layers are the model's, counted from 0. Where several clauses name a head, the last one counts.
+//! A SPEC is one of [`kvant_codec::spec`], a TYPE one of [`StateType`]. Layers are the model's, counted from 0. Where several clauses name a head, the last one counts.
 //!
 //! ```
 //! use kvant_cache::Policy;
@@ -34,6 +34,7 @@ pub use sparse::{SparseV, SparseVError};
 
 use crate::error::LayoutError;
 use crate::plan::Plan;
+use crate::recurrent::StateType;
 use crate::slot::Slots;
 use crate::visibility::Visibility;
 use kvant_codec::{CodecSpec, KvSpec, Side};
@@ -49,6 +50,8 @@ pub struct Policy {
     pub rule: Visibility,
     /// Leaves out values that hardly count; without it, only those that cannot change the result.
     pub sparse_v: Option<SparseV>,
+    /// The numbers that recurrent state is stored in.
+    pub state: StateType,
     /// Exceptions, of which the last that applies counts.
     pub clauses: Vec<Clause>,
     /// Numbers for codecs that need calibration; not part of the text.
@@ -70,7 +73,8 @@ pub struct Clause {
 
 impl From<KvSpec> for Policy {
     fn from(base: KvSpec) -> Policy {
-        Policy { base, rule: Visibility::default(), sparse_v: None, clauses: Vec::new(), plan: None }
+        let (rule, state) = (Visibility::default(), StateType::default());
+        Policy { base, rule, sparse_v: None, state, clauses: Vec::new(), plan: None }
     }
 }
 

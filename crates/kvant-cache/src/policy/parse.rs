@@ -1,6 +1,7 @@
 //! Text to policy, with errors that point.
 
 use super::{Clause, Policy, SparseV};
+use crate::recurrent::StateTypeError;
 use crate::visibility::MAX_SINKS;
 use kvant_codec::{KvSpec, SpecError};
 use std::fmt;
@@ -107,6 +108,8 @@ fn parse(text: Piece<'_>) -> Result<Policy, Fault> {
         } else if let Some(number) = piece.after("sparse-v=") {
             let threshold = number.text.parse::<SparseV>().map_err(|e| (number.at, e.to_string()))?;
             policy.sparse_v = Some(threshold);
+        } else if let Some(name) = piece.after("state=") {
+            policy.state = name.text.parse().map_err(|e: StateTypeError| (name.at, e.to_string()))?;
         } else {
             policy.clauses.push(clause(piece)?);
         }
@@ -115,8 +118,8 @@ fn parse(text: Piece<'_>) -> Result<Policy, Fault> {
 }
 
 fn clause(piece: Piece<'_>) -> Result<Clause, Fault> {
-    let usage =
-        "after `;` comes sinks=N, recent=N, sparse-v=P, or `layers 0-1: k=CODEC` with layers, heads or both";
+    let usage = "after `;` comes sinks=N, recent=N, sparse-v=P, state=TYPE, or `layers 0-1: k=CODEC` with layers, heads or \
+                 both";
     let Some((selection, codecs)) = piece.split_once(":") else {
         let what =
             if piece.text.is_empty() { "nothing follows".to_owned() } else { format!("`{}`", piece.text) };

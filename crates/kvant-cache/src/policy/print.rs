@@ -1,6 +1,7 @@
 //! The canonical form.
 
 use super::{Clause, Policy};
+use crate::recurrent::StateType;
 use crate::visibility::DEFAULT_SINKS;
 use kvant_codec::KvSpec;
 use std::fmt;
@@ -17,6 +18,9 @@ impl fmt::Display for Policy {
         }
         if let Some(threshold) = self.sparse_v {
             write!(f, ";sparse-v={threshold}")?;
+        }
+        if self.state != StateType::default() {
+            write!(f, ";state={}", self.state)?;
         }
         self.clauses.iter().try_for_each(|clause| write!(f, ";{clause}"))
     }

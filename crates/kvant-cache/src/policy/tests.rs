@@ -39,6 +39,7 @@ fn errors_point_at_what_is_wrong() {
         ("int4;sparse-v=nan", 14, "below 1"),
         ("int4;sparse-v=0", 14, "above 0"),
         ("int4;sparse-v=-1e-3", 14, "above 0"),
+        ("int4;state=fp8", 11, "f32, bf16 or int8"),
         ("int4;tokens 1:k=f16", 5, "after `;`"),
     ] {
         let (at, reason) = fault(text);

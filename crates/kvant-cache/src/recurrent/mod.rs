@@ -10,9 +10,14 @@
 //! and the chunk's rows, so it does not matter in which passes they came. Chunks before the open one are kept as rollback
 //! slack: taking back a few tokens drops rows, or opens such a chunk again, and copies no state.
 //!
+//! The state at a chunk's start may be stored narrower than it is computed: see [`StateType`].
+//!
 //! State and rows lie in pages of the sequence's store: they count towards its cap, and forks share what is closed.
 
 mod cut;
+mod stored;
+
+pub use stored::{StateNumbers, StateType, StateTypeError};
 
 use crate::arena::{Arena, ArenaError};
 use crate::error::CacheError;
@@ -26,6 +31,7 @@ use std::sync::Arc;
 pub struct RecurrentState {
     layer: usize,
     shape: RecurrentShape,
+    state_type: StateType,
     memory: Store,
     /// What every sequence starts from.
     zeros: Arc<Vec<f32>>,
@@ -94,6 +100,7 @@ impl RecurrentState {
     pub(crate) fn new(
         layer: usize,
         shape: RecurrentShape,
+        state_type: StateType,
         slack: usize,
         zeros: Arc<Vec<f32>>,
         memory: Store,
@@ -101,6 +108,7 @@ impl RecurrentState {
         RecurrentState {
             layer,
             shape,
+            state_type,
             memory,
             zeros,
             open: Chunk { start: 0, state: None },
@@ -116,15 +124,16 @@ impl RecurrentState {
         }
     }
 
-    /// One that belongs to no [`Sequence`](crate::Sequence): for caches of another kind. Closed chunks up to `slack` are kept,
-    /// to go back to.
+    /// One that belongs to no [`Sequence`](crate::Sequence): for caches of another kind. State is stored in f32. Closed chunks up
+    /// to `slack` are kept, to go back to.
     pub fn detached(
         layer: usize,
         shape: RecurrentShape,
         slack: usize,
         store: impl Into<Store>,
     ) -> RecurrentState {
-        RecurrentState::new(layer, shape, slack, Arc::new(vec![0.0; shape.state]), store.into())
+        let zeros = Arc::new(vec![0.0; shape.state]);
+        RecurrentState::new(layer, shape, StateType::F32, slack, zeros, store.into())
     }
 
     /// Ends a pass of a [detached](RecurrentState::detached) one: its tokens count as held.
@@ -151,7 +160,8 @@ impl RecurrentState {
 
     /// Another one of the same slot that holds nothing.
     fn fresh(&self) -> RecurrentState {
-        RecurrentState::new(self.layer, self.shape, self.slack, Arc::clone(&self.zeros), self.memory.clone())
+        let (zeros, memory) = (Arc::clone(&self.zeros), self.memory.clone());
+        RecurrentState::new(self.layer, self.shape, self.state_type, self.slack, zeros, memory)
     }
 
     /// Its shape.
@@ -172,11 +182,6 @@ impl RecurrentState {
     /// Tokens of the open chunk. When they are [`STATE_CHUNK`], it waits to be [closed](RecurrentState::close).
     pub fn open_tokens(&self) -> usize {
         self.count
-    }
-
-    /// The state at the open chunk's start; zeros at position 0. Nothing where a device owns it.
-    pub fn state(&self) -> &[f32] {
-        self.open.state.as_ref().map_or(&self.zeros, |page| page.floats())
     }
 
     /// Rows of the open chunk, `(open tokens, row)`. Nothing where a device owns them.
@@ -234,11 +239,19 @@ impl RecurrentState {
             Some(page) => page,
             None => self.memory.page(self.state_bytes())?,
         };
-        let odd = state.edit_floats(|new| {
-            new.copy_from_slice(self.state());
-            write(new, self.rows());
-            new.iter().copied().find(|x| !x.is_finite())
-        });
+        let odd = match self.state_type {
+            StateType::F32 => state.edit_floats(|new| {
+                new.copy_from_slice(&self.state());
+                write(new, self.rows());
+                new.iter().copied().find(|x| !x.is_finite())
+            }),
+            narrow @ (StateType::Bf16 | StateType::Int8) => {
+                // Computed in f32, from what is stored of the state before, and rounded once.
+                let mut new = self.state().into_lent();
+                write(new.lent_mut(), self.rows());
+                state.edit(|bytes| narrow.store(&new, bytes).err())
+            }
+        };
         if let Some(value) = odd {
             return Err(CacheError::Row { layer: self.layer, position: self.len(), value });
         }
@@ -288,7 +301,7 @@ impl RecurrentState {
 
     /// Bytes of the page of a state.
     fn state_bytes(&self) -> usize {
-        self.shape.state * size_of::<f32>()
+        self.state_type.bytes(self.shape.state)
     }
 
     /// Bytes of the page of a chunk's rows.

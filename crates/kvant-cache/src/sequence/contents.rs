@@ -3,7 +3,7 @@
 use crate::error::CacheError;
 use crate::layout::{HeadCodecs, SlotLayout};
 use crate::page::{Page, PageMut};
-use crate::recurrent::RecurrentState;
+use crate::recurrent::{RecurrentState, StateType};
 use crate::side::{Fault, SideStore};
 use crate::slot::SlotKind;
 use crate::store::Store;
@@ -27,7 +27,7 @@ pub(super) struct Paged {
 }
 
 impl Contents {
-    pub(super) fn new(slot: &SlotLayout, slack: usize, memory: &Store) -> Contents {
+    pub(super) fn new(slot: &SlotLayout, state: StateType, slack: usize, memory: &Store) -> Contents {
         match *slot.kind() {
             SlotKind::KeysValues(_) | SlotKind::Latent(_) => {
                 let sides = slot.heads().iter().flat_map(HeadCodecs::sides);
@@ -37,7 +37,7 @@ impl Contents {
             SlotKind::View(_) => Contents::View,
             SlotKind::Recurrent(shape) => {
                 let zeros = Arc::clone(slot.zeros());
-                let state = RecurrentState::new(slot.layer(), shape, slack, zeros, memory.clone());
+                let state = RecurrentState::new(slot.layer(), shape, state, slack, zeros, memory.clone());
                 Contents::Recurrent(Box::new(state))
             }
         }

@@ -44,7 +44,8 @@ impl Sequence {
     pub fn new(layout: Arc<CacheLayout>, store: impl Into<Store>) -> Sequence {
         let memory = store.into();
         let slack = layout.slack().chunks;
-        let slots = layout.slots().iter().map(|slot| Contents::new(slot, slack, &memory)).collect();
+        let state = layout.state_type();
+        let slots = layout.slots().iter().map(|slot| Contents::new(slot, state, slack, &memory)).collect();
         Sequence { layout, memory, len: 0, slots, checkpoints: Checkpoints::default() }
     }
 

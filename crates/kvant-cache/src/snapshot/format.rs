@@ -2,6 +2,7 @@
 
 use super::{Digest, Numerics, PART_VERSION, Signature, VERSION};
 use crate::layout::CacheLayout;
+use crate::recurrent::StateType;
 use crate::slot::{RecurrentShape, STATE_CHUNK, SlotKind, Slots};
 use crate::visibility::Visibility;
 use std::ops::Range;
@@ -37,6 +38,8 @@ pub(super) struct Preamble {
     pub part: Option<Part>,
     pub rule: Visibility,
     pub slots: Slots,
+    /// How the states of recurrent slots are stored; f32 where there are none.
+    pub state_type: StateType,
     /// (slots, kv heads, keys and values).
     pub sides: Vec<SideRecord>,
     pub states: StateRecord,
@@ -141,11 +144,11 @@ impl StateRecord {
     }
 
     /// Sizes of the pages of one slot, in the order of the file; `None` for sizes beyond any file.
-    fn sizes(&self, shape: &RecurrentShape) -> Option<Vec<usize>> {
+    fn sizes(&self, shape: &RecurrentShape, state_type: StateType) -> Option<Vec<usize>> {
         let mut sizes = Vec::with_capacity(2 * self.chunks.len());
         for chunk in &self.chunks {
             if chunk.start > 0 {
-                sizes.push(shape.state.checked_mul(size_of::<f32>())?);
+                sizes.push(Some(state_type.bytes(shape.state)).filter(|bytes| *bytes < usize::MAX)?);
             }
             if chunk.rows > 0 {
                 sizes.push(shape.row.checked_mul(size_of::<f32>() * chunk.rows)?);
@@ -261,7 +264,7 @@ impl Preamble {
             side.sizes(&side.pages(&self.rule, self.extent())).try_for_each(&mut place)?;
         }
         for shape in self.states() {
-            self.states.sizes(&shape)?.into_iter().try_for_each(&mut place)?;
+            self.states.sizes(&shape, self.state_type)?.into_iter().try_for_each(&mut place)?;
         }
         Some((places, at))
     }
@@ -307,7 +310,9 @@ impl Preamble {
                 SlotKind::Latent(shape) => {
                     [LATENT, shape.kv_heads, shape.latent_dim, shape.rope_dim, shape.window.unwrap_or(0)]
                 }
-                SlotKind::Recurrent(shape) => [RECURRENT, shape.state, shape.row, 0, 0],
+                SlotKind::Recurrent(shape) => {
+                    [RECURRENT, shape.state, shape.row, type_number(self.state_type), 0]
+                }
             };
             number(&mut bytes, slot.layer);
             fields.into_iter().for_each(|field| number(&mut bytes, field));
@@ -341,6 +346,22 @@ pub(super) const KEYS_VALUES: usize = 1;
 pub(super) const VIEW: usize = 2;
 pub(super) const LATENT: usize = 3;
 pub(super) const RECURRENT: usize = 4;
+
+/// Types of recurrent state, by number. Files of version 3 from before there was a choice have the first.
+const STATE_TYPES: [StateType; 3] = [StateType::F32, StateType::Bf16, StateType::Int8];
+
+fn type_number(state_type: StateType) -> usize {
+    match state_type {
+        StateType::F32 => 0,
+        StateType::Bf16 => 1,
+        StateType::Int8 => 2,
+    }
+}
+
+/// The type of a number.
+pub(super) fn state_type(number: usize) -> Option<StateType> {
+    STATE_TYPES.get(number).copied()
+}
 
 /// The versions that are read.
 pub(super) const VERSIONS: [u32; 3] = [1, PART_VERSION, VERSION];

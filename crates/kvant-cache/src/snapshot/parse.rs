@@ -2,9 +2,10 @@
 
 use super::format::{
     COVERED, Extent, FIXED, KEYS_VALUES, LATENT, MAGIC, PageSizes, Part, Preamble, RECURRENT,
-    SavedCheckpoint, SideRecord, StateChunk, StateRecord, VERSIONS, VIEW,
+    SavedCheckpoint, SideRecord, StateChunk, StateRecord, VERSIONS, VIEW, state_type,
 };
 use super::{PART_VERSION, SnapshotError, VERSION};
+use crate::recurrent::StateType;
 use crate::slot::{KvShape, LatentShape, RecurrentShape, Slots};
 use crate::visibility::{MAX_SINKS, Mode, Visibility};
 
@@ -144,8 +145,8 @@ impl<'a> Cursor<'a> {
         })
     }
 
-    /// One slot of version 3: layer, kind, and four numbers.
-    fn slot(&mut self, slots: &mut Slots) -> Option<()> {
+    /// One slot of version 3: layer, kind, and four numbers. All recurrent ones store their state alike.
+    fn slot(&mut self, slots: &mut Slots, state: &mut Option<StateType>) -> Option<()> {
         let (layer, kind) = (self.bounded(MOST)?, self.count()?);
         match kind {
             KEYS_VALUES => {
@@ -163,20 +164,24 @@ impl<'a> Cursor<'a> {
             }
             RECURRENT => {
                 let shape = RecurrentShape { state: self.count()?, row: self.count()? };
-                ([self.count()?, self.count()?] == [0; 2]).then(|| slots.recurrent(layer, shape))?;
+                let own = state_type(self.count()?)?;
+                let is_sound = self.count()? == 0 && state.is_none_or(|state| state == own);
+                is_sound.then(|| slots.recurrent(layer, shape))?;
+                *state = Some(own);
             }
             _ => return None,
         }
         Some(())
     }
 
-    fn slots(&mut self, version: u32, count: usize) -> Option<Slots> {
+    fn slots(&mut self, version: u32, count: usize) -> Option<(Slots, StateType)> {
         if version != VERSION {
-            return Some(self.list(count, 32, Cursor::shape)?.into_iter().collect());
+            let slots = self.list(count, 32, Cursor::shape)?.into_iter().collect();
+            return Some((slots, StateType::default()));
         }
-        let mut slots = Slots::new();
-        self.list(count, 48, |fields| fields.slot(&mut slots))?;
-        Some(slots)
+        let (mut slots, mut state) = (Slots::new(), None);
+        self.list(count, 48, |fields| fields.slot(&mut slots, &mut state))?;
+        Some((slots, state.unwrap_or_default()))
     }
 
     fn side(&mut self, version: u32) -> Option<SideRecord> {
@@ -231,7 +236,8 @@ impl<'a> Cursor<'a> {
             true => Some(self.part(&rule).ok_or_else(|| absurd("what it says of being a part"))?),
             false => None,
         };
-        let slots = self.slots(version, slots).ok_or_else(|| absurd("the slots of its layers"))?;
+        let (slots, state_type) =
+            self.slots(version, slots).ok_or_else(|| absurd("the slots of its layers"))?;
         let sides = slots
             .iter()
             .filter_map(|(_, slot)| slot.kind.stored())
@@ -255,6 +261,7 @@ impl<'a> Cursor<'a> {
             part,
             rule,
             slots,
+            state_type,
             sides,
             states,
             policy,

@@ -96,6 +96,7 @@ impl PartRecord<'_> {
             part: Some(Part { from: self.from, before: self.before, ends }),
             rule: *rule,
             slots: layout.slot_list().clone(),
+            state_type: layout.state_type(),
             sides,
             states,
             policy: self.policy.to_owned(),

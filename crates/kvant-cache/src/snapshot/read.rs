@@ -146,7 +146,7 @@ impl Snapshot {
 
     /// Whether it was saved from such a cache.
     pub(super) fn fits(&self, signature: &Signature, layout: &CacheLayout) -> Result<(), SnapshotError> {
-        let Preamble { version, rule, slots, sides, policy, .. } = &self.preamble;
+        let Preamble { version, rule, slots, state_type, sides, policy, .. } = &self.preamble;
         if self.signature() != signature {
             return Err(SnapshotError::Signature { policy: policy.clone() });
         }
@@ -162,6 +162,9 @@ impl Snapshot {
         };
         if !is_same {
             return Err(differ("what its layers keep"));
+        }
+        if self.preamble.states().next().is_some() && layout.state_type() != *state_type {
+            return Err(differ("the numbers that recurrent state is stored in"));
         }
         if !PageSizes::of(layout).eq(sides.iter().map(|side| side.sizes)) {
             return Err(differ("the sizes of its pages"));

@@ -42,6 +42,7 @@ pub fn write(sequence: &Sequence, record: &Record<'_>, out: &mut dyn Write) -> R
         part: None,
         rule: *layout.rule(),
         slots: layout.slot_list().clone(),
+        state_type: layout.state_type(),
         sides,
         states,
         policy: record.policy.to_owned(),

@@ -12,7 +12,7 @@ fn small() -> (Talk, Vec<u8>) {
 
 /// One with slots of every kind, closed chunks and a checkpoint.
 fn mixed() -> (Talk, Vec<u8>) {
-    let talk = Talk::mixed("k=ch4:p32,v=rot4g32:p32;recent=20;sinks=3", None);
+    let talk = Talk::mixed("k=ch4:p32,v=rot4g32:p32;recent=20;sinks=3;state=int8", None);
     let mut sequence = talk.begin();
     sequence.set_checkpoint_budget(Some(1 << 16));
     sequence.mark(70);

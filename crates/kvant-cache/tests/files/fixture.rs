@@ -71,6 +71,9 @@ fn version_3_loads() {
     let loaded = snapshot.sequence(&SIGNATURE, talk.layout.clone(), Arena::new()).unwrap();
     assert_eq!(loaded.checkpoints().collect::<Vec<_>>(), [68, 132, 196]);
     assert!(std::fs::read(&path).unwrap() == talk.bytes(&loaded, NOTE), "it is written as it was read");
+    // From before there was a choice of numbers for its states: they are f32, and go nowhere else.
+    let narrow = Talk::mixed(&format!("{MIXED_POLICY};state=bf16"), Some(70));
+    assert!(snapshot.sequence(&SIGNATURE, narrow.layout.clone(), Arena::new()).is_err());
     // Rows that are exact are those that are read today.
     let (old, new) = (readable(&loaded), readable(&mixed(&talk)));
     assert!(old.iter().zip(&new).all(|(old, new)| old.0 == new.0 && old.1.len() == new.1.len()));

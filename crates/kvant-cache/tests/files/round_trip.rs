@@ -7,8 +7,9 @@ use kvant_codec::Side;
 use proptest::prelude::*;
 use std::sync::Arc;
 
-const POLICIES: [&str; 6] = [
+const POLICIES: [&str; 7] = [
     "int4",
+    "k8v4;state=int8",
     "f16",
     "k8v4;sinks=0",
     "int4;recent=100",

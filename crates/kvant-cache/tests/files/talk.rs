@@ -123,7 +123,7 @@ pub fn readable(sequence: &Sequence) -> Vec<(usize, Vec<Option<Vec<u8>>>)> {
     let numbers = |numbers: &[f32]| Some(numbers.iter().flat_map(|x| x.to_le_bytes()).collect());
     let states = slots.state_slots().filter_map(|slot| {
         let state = sequence.recurrent(slot)?;
-        Some((state.len(), vec![numbers(state.state()), numbers(state.rows())]))
+        Some((state.len(), vec![numbers(&state.state()), numbers(state.rows())]))
     });
     let checkpoints = sequence.checkpoints().map(|position| (position, Vec::new()));
     sides.chain(states).chain(checkpoints).collect()

@@ -79,7 +79,7 @@ proptest! {
     /// A sequence never takes more than the layout says.
     #[test]
     fn a_sequence_stays_within_the_estimate(
-        policy in prop::sample::select(vec!["int4", "int4;recent=150", "k=ch4:p128,v=rot4g32:p128"]),
+        policy in prop::sample::select(vec!["int4;state=int8", "int4;recent=150", "k=ch4:p128,v=rot4g32:p128"]),
         window in prop::option::of(33usize..150),
         has_pages in prop::bool::weighted(0.8),
         len in 0_usize..3000,

@@ -3,5 +3,6 @@
 mod budget;
 mod hybrid;
 mod mixer;
+mod narrow;
 mod prefixes;
 mod sameness;

@@ -40,7 +40,7 @@ impl Mixer {
             for token in first..state.open_tokens() {
                 let position = state.len() - state.open_tokens() + token;
                 let rows = &state.rows()[..(token + 1) * width];
-                out.extend(self.token(layer, position, state.state(), rows));
+                out.extend(self.token(layer, position, &state.state(), rows));
             }
             if state.open_tokens() == STATE_CHUNK {
                 state.close(|state, rows| self.fold(state, rows)).unwrap();

@@ -5,8 +5,10 @@ use kvant_cache::snapshot::{Record, write};
 use kvant_cache::{Arena, Sequence, Snapshot};
 use proptest::prelude::*;
 
-const POLICIES: [&str; 5] = [
+const POLICIES: [&str; 7] = [
     "int4",
+    "int4;state=bf16",
+    "int4;recent=70;sinks=9;state=int8",
     "int4;recent=70;sinks=9",
     "k=ch4:p128,v=rot4g32:p128;sinks=32",
     "int8:p32;sinks=0",

@@ -21,7 +21,13 @@ fn loaded(talk: &Talk, file: &[u8], store: impl Into<Store>) -> Sequence {
     snapshot.sequence(&SIGNATURE, talk.layout.clone(), store).unwrap()
 }
 
-const POLICIES: [&str; 4] = ["int4", "f16;recent=70", "int4;recent=100;sinks=9", "k8v4;sinks=0"];
+const POLICIES: [&str; 5] = [
+    "int4",
+    "f16;recent=70;state=bf16",
+    "f16;recent=70",
+    "int4;recent=100;sinks=9;state=int8",
+    "k8v4;sinks=0",
+];
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]

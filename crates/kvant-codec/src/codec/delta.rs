@@ -13,7 +13,7 @@
 //! Sums of values decode: an old difference is part of every later value, and its weight the sum of all of theirs.
 
 use super::family::{Build, Family, GroupSize, Options, Scaling};
-use super::{CodecSpec, KernelReport, PageCodec, decoded_scores, scalar};
+use super::{CodecSpec, KernelReport, PageCodec, scalar};
 use crate::error::{BuildError, CodecError, not_finite, size, whole};
 use crate::format::{Rotation, ScaleFormat, Side};
 use crate::kernel::Query;
@@ -163,11 +163,7 @@ impl PageCodec for DeltaCodec {
     }
 
     fn prepare(&self, queries: &[f32], query: &mut Query) -> Result<(), CodecError> {
-        let heads = whole("queries", queries.len(), self.dim())?;
-        if self.side() == Side::Value {
-            query.copy(heads, self.dim(), queries);
-            return Ok(());
-        }
+        whole("queries", queries.len(), self.dim())?;
         let mut rotated = queries.to_vec();
         self.basis.apply(&mut rotated, self.tier)?;
         let parts = query.split(self.id, self.dim(), &rotated, 1);
@@ -181,9 +177,6 @@ impl PageCodec for DeltaCodec {
         next: &[u8],
         scores: &mut [f32],
     ) -> Result<(), CodecError> {
-        if self.side() == Side::Value {
-            return decoded_scores(self, query, page, scores);
-        }
         let ([differences], true) = (query.parts(), query.fits(self.dim(), self.id)) else {
             return Err(CodecError::Unprepared);
         };

@@ -7,7 +7,7 @@
 //! token, and the verbs read it like any other.
 
 use super::family::{Build, BuildFn, Family, Options};
-use super::{CodecSpec, KernelReport, PageCodec, decoded_accumulate, decoded_scores, dimension};
+use super::{CodecSpec, KernelReport, PageCodec, decoded_accumulate, dimension};
 use crate::error::{BuildError, CodecError, not_finite, size};
 use crate::format::{Element, ExactFormat, PageFormat, PageSize, Side};
 use crate::kernel::{Accumulator, Kernels, Pages, Query};
@@ -169,18 +169,17 @@ impl PageCodec for ExactCodec {
         next: &[u8],
         scores: &mut [f32],
     ) -> Result<(), CodecError> {
-        if self.format.side == Side::Value {
-            return decoded_scores(self, query, page, scores);
-        }
         if !query.fits(self.format.dim, Query::MODEL) {
             return Err(CodecError::Unprepared);
         }
         size("page", page.len(), self.page_bytes())?;
         size("scores", scores.len(), query.heads() * self.format.tokens)?;
-        // SAFETY: all sizes were checked and the table belongs to this CPU.
-        unsafe {
-            (self.kernels.exact_scores)(&self.format, query, Pages::new(page, next), scores.as_mut_ptr())
+        let kernel = match self.format.side {
+            Side::Key => self.kernels.exact_scores,
+            Side::Value => self.kernels.exact_turned_scores,
         };
+        // SAFETY: all sizes were checked and the table belongs to this CPU.
+        unsafe { kernel(&self.format, query, Pages::new(page, next), scores.as_mut_ptr()) };
         Ok(())
     }
 

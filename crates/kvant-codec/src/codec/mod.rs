@@ -65,7 +65,8 @@ pub struct KernelReport {
 /// A codec for pages of a fixed number of vectors of a fixed dimension.
 ///
 /// Keys: `prepare` the queries of a group once per step, then `scores` per page. Values: `accumulate` weights per
-/// page, then `finish` once per step. Every verb works on either side; the one that the side was built for is fast.
+/// page, then `finish` once per step. Latents are values that are scored too, from the same bytes. Every verb works on either
+/// side; summing up keys is the one that decodes pages.
 pub trait PageCodec: Send + Sync {
     /// Which side the layout serves.
     fn side(&self) -> Side;
@@ -177,7 +178,7 @@ pub trait PageCodec: Send + Sync {
     }
 }
 
-/// Scores by decoding the page: what a codec without a kernel, or on its other side, does.
+/// Scores by decoding the page: what a codec without a kernel does.
 pub(crate) fn decoded_scores<C: PageCodec + ?Sized>(
     codec: &C,
     query: &Query,
@@ -222,13 +223,13 @@ pub(crate) fn decoded_accumulate<C: PageCodec + ?Sized>(
 }
 
 impl KernelReport {
-    /// The verb of the side from packed bytes, the other one by decoding.
+    /// All verbs from packed bytes, except that nobody sums up keys: that is done by decoding.
     pub(crate) fn packed(side: Side, tier: Tier) -> KernelReport {
-        let (scores, accumulate) = match side {
-            Side::Key => (tier.name(), "decode"),
-            Side::Value => ("decode", tier.name()),
+        let accumulate = match side {
+            Side::Key => "decode",
+            Side::Value => tier.name(),
         };
-        KernelReport { encode: tier.name(), scores, accumulate }
+        KernelReport { encode: tier.name(), scores: tier.name(), accumulate }
     }
 }
 

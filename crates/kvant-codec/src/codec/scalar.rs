@@ -4,7 +4,7 @@
 //! family fixes is which.
 
 use super::family::{Build, Calibration, Family, GroupSize, Learned, Options, Scaling};
-use super::{KernelReport, PageCodec, decoded_accumulate, decoded_scores, dimension};
+use super::{KernelReport, PageCodec, decoded_accumulate, dimension};
 use crate::error::{BuildError, CodecError, not_finite, size, whole};
 use crate::format::{Arrays, PackedFormat, PageFormat, PageSize, Rotation, Side, Widths};
 use crate::kernel::{Accumulator, Joined, Kernels, Pages, Query};
@@ -324,11 +324,7 @@ impl PageCodec for ScalarCodec {
     }
 
     fn prepare(&self, queries: &[f32], query: &mut Query) -> Result<(), CodecError> {
-        let heads = whole("queries", queries.len(), self.format.dim)?;
-        if self.format.side == Side::Value {
-            query.copy(heads, self.format.dim, queries);
-            return Ok(());
-        }
+        whole("queries", queries.len(), self.format.dim)?;
         // SAFETY: `queries` is whole heads and the table belongs to this CPU.
         unsafe { (self.kernels.prepare)(&self.format, &self.basis, self.id, queries, query) };
         Ok(())
@@ -341,9 +337,6 @@ impl PageCodec for ScalarCodec {
         next: &[u8],
         scores: &mut [f32],
     ) -> Result<(), CodecError> {
-        if self.format.side == Side::Value {
-            return decoded_scores(self, query, page, scores);
-        }
         if !query.fits(self.format.dim, self.id) {
             return Err(CodecError::Unprepared);
         }
@@ -351,8 +344,11 @@ impl PageCodec for ScalarCodec {
         size("scores", scores.len(), query.heads() * self.format.tokens)?;
         // SAFETY: all sizes were checked and the table belongs to this CPU.
         unsafe {
-            let (joined, pages) = (self.joined.as_ref(), Pages::new(page, next));
-            (self.kernels.scores)(&self.format, joined, query, pages, scores.as_mut_ptr());
+            let (joined, pages, scores) = (self.joined.as_ref(), Pages::new(page, next), scores.as_mut_ptr());
+            match self.format.side {
+                Side::Key => (self.kernels.scores)(&self.format, joined, query, pages, scores),
+                Side::Value => (self.kernels.turned_scores)(&self.format, query, pages, scores),
+            }
         }
         Ok(())
     }

@@ -11,7 +11,7 @@
 //! Sums of values decode: their error is what counts, not their bias, and `tq{b}` has the smaller one.
 
 use super::family::{Build, Family, Options, Scaling};
-use super::{CodecSpec, KernelReport, PageCodec, decoded_scores, scalar, sketch};
+use super::{CodecSpec, KernelReport, PageCodec, scalar, sketch};
 use crate::error::{BuildError, CodecError, size, whole};
 use crate::format::{Rotation, Side};
 use crate::kernel::Query;
@@ -112,11 +112,7 @@ impl PageCodec for TurboCodec {
     }
 
     fn prepare(&self, queries: &[f32], query: &mut Query) -> Result<(), CodecError> {
-        let heads = whole("queries", queries.len(), self.dim())?;
-        if self.side() == Side::Value {
-            query.copy(heads, self.dim(), queries);
-            return Ok(());
-        }
+        whole("queries", queries.len(), self.dim())?;
         let parts = query.split(self.id, self.dim(), queries, 2);
         self.coarse.prepare(queries, &mut parts[0])?;
         self.sketch.prepare(queries, &mut parts[1])
@@ -129,9 +125,6 @@ impl PageCodec for TurboCodec {
         next: &[u8],
         scores: &mut [f32],
     ) -> Result<(), CodecError> {
-        if self.side() == Side::Value {
-            return decoded_scores(self, query, page, scores);
-        }
         let ([coarse, sketch], true) = (query.parts(), query.fits(self.dim(), self.id)) else {
             return Err(CodecError::Unprepared);
         };

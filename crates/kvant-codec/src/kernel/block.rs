@@ -11,7 +11,7 @@ use kvant_simd::{Block, LANES, MatrixUnit, OCTET, ROWS, Simd, Work};
 use std::marker::PhantomData;
 
 /// Fewer octets than this are not worth a block: its sums have to be stored and read again.
-const LEAST: usize = 4;
+pub(super) const LEAST: usize = 4;
 
 /// Tiles whose sums are kept at a time.
 pub(super) const TILES: usize = 8;
@@ -20,6 +20,9 @@ pub(super) const TILES: usize = 8;
 /// and a unit is asked seldom and much. (AMX falls asleep after 600 cycles without a product, the next then takes 600
 /// cycles more, and while it is awake vectors run at little more than half of their speed: measured on Emerald Rapids.)
 pub(super) const BATCH: usize = 6 * ROWS;
+
+/// Integers of the sums that a room has.
+const SUMS: usize = 2 * BATCH * TILES * LANES;
 
 /// Where a call folds its heads to, and, where there is a unit and enough heads to pay for it, the page's codes as bytes
 /// and the sums of blocks. Dropped with the call.
@@ -48,11 +51,8 @@ impl Room {
         if count < ROWS || !pays || !S::Matrix::is_there() {
             return Room { scratch: Scratch::take(heads / size_of::<f32>()), heads, codes: 0 };
         }
-        let codes = format.coded * format.tokens;
-        let sums = 2 * BATCH * TILES * LANES;
-        let mut room =
-            Room { scratch: Scratch::take((heads + codes) / size_of::<f32>() + sums), heads, codes };
-        let to = room.bytes().cast::<u8>().wrapping_add(heads);
+        let mut room = Room::sized(heads, format.coded * format.tokens, true);
+        let to = room.places().1;
         for span in &format.spans {
             // Joined spans lie side by side, others one after the other.
             let (first, rows, skip) = match joined {
@@ -71,6 +71,20 @@ impl Room {
         room
     }
 
+    /// Room for `heads` bytes of folded heads, `codes` bytes of codes, and the sums of blocks where there are any.
+    pub(super) fn sized(heads: usize, codes: usize, sums: bool) -> Room {
+        let heads = heads.next_multiple_of(64);
+        let sums = if sums { SUMS } else { 0 };
+        Room { scratch: Scratch::take((heads + codes) / size_of::<f32>() + sums), heads, codes }
+    }
+
+    /// Where folded heads, codes and sums go, all at once.
+    pub(super) fn places(&mut self) -> (*mut i8, *mut u8, Sums) {
+        let bytes = self.bytes();
+        let codes = bytes.cast::<u8>().wrapping_add(self.heads);
+        (bytes, codes, Sums(codes.wrapping_add(self.codes).cast()))
+    }
+
     /// Where folded heads go.
     pub(super) fn bytes(&mut self) -> *mut i8 {
         self.scratch.floats().as_mut_ptr().cast()
@@ -78,20 +92,20 @@ impl Room {
 
     /// The codes of a span that is worth a block.
     pub(super) fn codes(&mut self, format: &PackedFormat, span: &Span) -> Option<*const u8> {
-        let codes = self.bytes().cast::<u8>().cast_const().wrapping_add(self.heads);
+        let codes = self.places().1.cast_const();
         let pays = self.codes > 0 && octets(format, span) >= LEAST;
         pays.then(|| codes.wrapping_add(span.first * format.tokens))
     }
 
     /// The codes of all spans, joined.
     pub(super) fn joined_codes(&mut self) -> Option<*const u8> {
-        let codes = self.bytes().cast::<u8>().cast_const().wrapping_add(self.heads);
+        let codes = self.places().1.cast_const();
         (self.codes > 0).then_some(codes)
     }
 
     /// Where sums go, if there are codes.
     pub(super) fn sums(&mut self) -> Sums {
-        Sums(self.bytes().wrapping_add(self.heads + self.codes).cast())
+        self.places().2
     }
 }
 

@@ -146,6 +146,8 @@ entries! {
         = basis::prepare;
     scores<'a>(format: &'a PackedFormat, joined: Option<&'a Joined>, query: &'a Query, pages: Pages, out: *mut f32) -> ()
         = scores::scores;
+    turned_scores<'a>(format: &'a PackedFormat, query: &'a Query, pages: Pages, out: *mut f32) -> ()
+        = scores::turned_scores;
     accumulate<'a>(format: &'a PackedFormat, weights: *const f32, pages: Pages, sums: &'a mut Accumulator) -> ()
         = accumulate::accumulate;
     finish<'a>(basis: &'a Basis, sums: &'a Accumulator, out: *mut f32) -> () = basis::finish;
@@ -155,6 +157,8 @@ entries! {
         = exact::write;
     exact_decode<'a>(format: &'a ExactFormat, page: *const u8, rows: *mut f32) -> () = exact::decode;
     exact_scores<'a>(format: &'a ExactFormat, query: &'a Query, pages: Pages, out: *mut f32) -> () = exact::scores;
+    exact_turned_scores<'a>(format: &'a ExactFormat, query: &'a Query, pages: Pages, out: *mut f32) -> ()
+        = exact::turned_scores;
     exact_accumulate<'a>(format: &'a ExactFormat, weights: *const f32, pages: Pages, sums: &'a mut Accumulator) -> ()
         = exact::accumulate;
 }

@@ -7,7 +7,7 @@
 use crate::oracle::norm;
 use crate::oracle::page::View;
 use crate::oracle::rule;
-use kvant_codec::Rule;
+use kvant_codec::{Rule, Side};
 use std::ops::Range;
 
 /// The unit roundoff of f32.
@@ -39,7 +39,7 @@ const BASIS: f64 = 16.0 * U;
 ///
 /// > |error| ≤ Σ over spans of |s| · step/2 · Σ |l|
 ///
-/// (the step of all spans is one where tokens have no scales) and, in f32: the dot product is an exact integer that is converted, scaled and relieved of its centre (8 roundings of at
+/// (the step of all spans is one where tokens of keys have no scales) and, in f32: the dot product is an exact integer that is converted, scaled and relieved of its centre (8 roundings of at
 /// most |s|·Σ |p|·(|l| + 2·centre)); sums of n terms for zeros and the mean lose at most n·u of their absolute sum; and the
 /// basis was changed on both sides of the comparison.
 ///
@@ -51,10 +51,10 @@ pub fn score(view: &View<'_>, q: &[f32], moved: &[f64], token: usize, decoded: &
     let product = |c: usize| (moved[c] * view.channel_scale(c)).abs();
     let spans = twin.spans();
     let top = |span: &Range<usize>| span.clone().map(product).fold(0.0, f64::max);
-    // Without token scales all spans have the step of the largest product of all: a whole one against narrow codes, a 256th
+    // Without token scales all spans of keys have the step of the largest product of all: a whole one against narrow codes, a 256th
     // of it against wide ones.
-    let joined =
-        (spans.len() > 1 && !twin.per_token).then(|| step(spans.iter().map(top).fold(0.0, f64::max), 1));
+    let joined = (twin.side == Side::Key && spans.len() > 1 && !twin.per_token)
+        .then(|| step(spans.iter().map(top).fold(0.0, f64::max), 1));
     for span in spans {
         let bits = twin.bits(span.start);
         let (scale, zero) =

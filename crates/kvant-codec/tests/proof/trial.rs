@@ -45,9 +45,8 @@ impl Trial {
         }
     }
 
-    fn view(&self, side: Side) -> Option<View<'_>> {
-        let twin = self.twin.as_ref().filter(|_| self.side == side)?;
-        Some(View::new(twin, &self.page))
+    fn view(&self) -> Option<View<'_>> {
+        Some(View::new(self.twin.as_ref()?, &self.page))
     }
 
     /// Scores, (heads, tokens), by decode-then-dot.
@@ -60,10 +59,10 @@ impl Trial {
             let rows = || self.decoded.chunks_exact(self.dim);
             expected.want.extend(rows().map(|row| terms(row).iter().sum::<f64>()));
             let size = |row: &[f32]| terms(row).iter().map(|x| x.abs()).sum::<f64>();
-            match (self.side, self.case.spec.family.name) {
-                (Side::Key, "turbo") => expected.bound.extend(self.turbo_bounds(q)),
-                (Side::Key, "delta") => expected.bound.extend(self.delta_bounds(q)),
-                _ => match self.view(Side::Key) {
+            match self.case.spec.family.name {
+                "turbo" => expected.bound.extend(self.turbo_bounds(q)),
+                "delta" => expected.bound.extend(self.delta_bounds(q)),
+                _ => match self.view() {
                     Some(view) => expected.bound.extend(score_bounds(&view, q, rows())),
                     None => expected.bound.extend(rows().map(|row| bound::summation(self.dim) * size(row))),
                 },
@@ -112,7 +111,7 @@ impl Trial {
 
     /// Sums, (heads, dim), by decode-then-sum, in the basis of [`Trial::comparable`].
     pub fn sums(&self, weights: &[f32]) -> Expected {
-        let view = self.view(Side::Value);
+        let view = self.view().filter(|_| self.side == Side::Value);
         let mut expected = Expected::new(["head", "channel"], self.dim);
         for weights in weights.chunks_exact(self.tokens) {
             let mut want = vec![0.0; self.dim];

@@ -55,6 +55,21 @@ impl MatrixUnit<Neon> for I8mm {
     }
 
     #[inline(always)]
+    unsafe fn kept(at: *const u8) -> ([uint8x16_t; 4], [uint8x16_t; 4]) {
+        // SAFETY: the caller's contract: 128 bytes that were kept.
+        unsafe {
+            let (mut first, mut second) = ([vdupq_n_u8(0); 4], [vdupq_n_u8(0); 4]);
+            for i in 0..4 {
+                let low = vreinterpretq_u32_u8(vld1q_u8(at.add(32 * i)));
+                let high = vreinterpretq_u32_u8(vld1q_u8(at.add(32 * i + 16)));
+                first[i] = vreinterpretq_u8_u32(vuzp1q_u32(low, high));
+                second[i] = vreinterpretq_u8_u32(vuzp2q_u32(low, high));
+            }
+            (first, second)
+        }
+    }
+
+    #[inline(always)]
     unsafe fn multiply(block: &Block) {
         // SAFETY: the caller's contract.
         unsafe {

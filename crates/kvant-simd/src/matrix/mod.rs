@@ -69,6 +69,9 @@ pub trait MatrixUnit<S: Simd> {
     /// the first four and the second four of an octet.
     unsafe fn keep(at: *mut u8, first: S::B, second: S::B);
 
+    /// Both vectors, as they were given to [`MatrixUnit::keep`]. Neither of the two needs the unit, only the tier.
+    unsafe fn kept(at: *const u8) -> (S::B, S::B);
+
     /// Writes the sums of a block.
     unsafe fn multiply(block: &Block);
 }
@@ -98,6 +101,13 @@ mod tests {
                 U::begin(self.octets);
                 for (from, to) in self.codes.chunks_exact(OCTET).zip(kept.chunks_exact_mut(OCTET)) {
                     U::keep(to.as_mut_ptr(), S::bytes(from.as_ptr()), S::bytes(from.as_ptr().add(OCTET / 2)));
+                    let (first, second) = U::kept(to.as_ptr());
+                    for (i, again) in [first, second].into_iter().enumerate() {
+                        let (mut got, mut want) = ([0i8; OCTET / 2], [0i8; OCTET / 2]);
+                        S::bstore(got.as_mut_ptr(), again);
+                        S::bstore(want.as_mut_ptr(), S::bytes(from.as_ptr().add(i * OCTET / 2)));
+                        assert_eq!(got, want, "{}", U::NAME);
+                    }
                 }
                 U::multiply(&Block {
                     rows: self.rows.as_ptr(),

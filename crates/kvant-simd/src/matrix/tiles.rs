@@ -99,6 +99,12 @@ impl MatrixUnit<Avx512> for Tiles {
     }
 
     #[inline(always)]
+    unsafe fn kept(at: *const u8) -> (__m512i, __m512i) {
+        // SAFETY: the caller's contract.
+        unsafe { <Vectors as MatrixUnit<Avx512>>::kept(at) }
+    }
+
+    #[inline(always)]
     unsafe fn multiply(block: &Block) {
         // SAFETY: the caller's contract: rows, codes and sums are there for all tiles, and the shapes are of these octets.
         unsafe {

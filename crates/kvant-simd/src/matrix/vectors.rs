@@ -28,6 +28,12 @@ impl<S: Simd> MatrixUnit<S> for Vectors {
     }
 
     #[inline(always)]
+    unsafe fn kept(at: *const u8) -> (S::B, S::B) {
+        // SAFETY: the caller's contract.
+        unsafe { (S::bload(at), S::bload(at.add(OCTET / 2))) }
+    }
+
+    #[inline(always)]
     unsafe fn multiply(block: &Block) {
         // Kept codes are as the dot product reads them; reading them again must not move their centre.
         // SAFETY: the caller's contract.

@@ -95,6 +95,105 @@ unsafe fn score_tiles<S: Simd, E: Stored, const H: usize, const N: usize>(
     }
 }
 
+/// Values that are scored, (tokens, dim): sixteen channels in the lanes, whose sums are added up at the end.
+///
+/// # Safety
+/// As [`scores`], for a page of values.
+#[inline(always)]
+pub(crate) unsafe fn turned_scores<S: Simd>(format: &ExactFormat, query: &Query, page: Pages, out: *mut f32) {
+    // SAFETY: the caller's contract.
+    unsafe { by_element!(format, turned_scores_as, (format, query, page, out)) }
+}
+
+/// # Safety
+/// As the kernel it is part of: pages and buffers have the sizes of the format; the CPU has the tier.
+#[inline(always)]
+unsafe fn turned_scores_as<S: Simd, E: Stored>(
+    format: &ExactFormat,
+    query: &Query,
+    page: Pages,
+    out: *mut f32,
+) {
+    let mut head = 0;
+    while head < query.heads {
+        // SAFETY: the caller's contract; blocks stay below `heads`.
+        unsafe {
+            let out = out.add(head * format.tokens);
+            head += by_heads!(S, query.heads - head, turned_block::<S, E>(format, query, head, page, out));
+        }
+    }
+}
+
+/// # Safety
+/// As the kernel it is part of: pages and buffers have the sizes of the format; the CPU has the tier.
+#[inline(always)]
+unsafe fn turned_block<S: Simd, E: Stored, const H: usize>(
+    format: &ExactFormat,
+    query: &Query,
+    head: usize,
+    page: Pages,
+    out: *mut f32,
+) -> usize {
+    let mut token = 0;
+    while token < format.tokens {
+        // SAFETY: pages have a multiple of four tokens.
+        unsafe {
+            if const { S::TILES >= 4 } {
+                turned_rows::<S, E, H, 4>(format, query, head, page, out, token);
+                token += 4;
+            } else {
+                turned_rows::<S, E, H, 1>(format, query, head, page, out, token);
+                token += 1;
+            }
+        }
+    }
+    H
+}
+
+/// # Safety
+/// As the kernel it is part of: pages and buffers have the sizes of the format; the CPU has the tier.
+#[inline(always)]
+unsafe fn turned_rows<S: Simd, E: Stored, const H: usize, const N: usize>(
+    format: &ExactFormat,
+    query: &Query,
+    head: usize,
+    page: Pages,
+    out: *mut f32,
+    token: usize,
+) {
+    let ExactFormat { dim, tokens, .. } = *format;
+    let Pages { page, next } = page;
+    let whole = dim / LANES * LANES;
+    // SAFETY: channels below dim and tokens below `tokens`; the ragged end is copied before it is loaded, and the query has
+    // zeros after its last channel.
+    unsafe {
+        let q: [*const f32; H] = std::array::from_fn(|h| query.floats_of(head + h));
+        let row = |n: usize, c: usize| E::BYTES * ((token + n) * dim + c);
+        let mut sums = [[S::splat(0.0); 4]; N];
+        for c in (0..whole).step_by(LANES) {
+            for n in 0..N {
+                S::prefetch(next.wrapping_add(row(n, c)));
+                let v = E::load::<S>(page.add(row(n, c)));
+                for h in 0..H {
+                    sums[n][h] = S::fma(v, S::load(q[h].add(c)), sums[n][h]);
+                }
+            }
+        }
+        for n in 0..N {
+            if whole < dim {
+                let v = load_part::<S, E>(page.add(row(n, whole)), dim - whole);
+                for h in 0..H {
+                    sums[n][h] = S::fma(v, S::load(q[h].add(whole)), sums[n][h]);
+                }
+            }
+            let scores = S::reduce4_add(sums[n]);
+            for h in 0..H {
+                *out.add(h * tokens + token + n) = scores[h];
+            }
+        }
+    }
+}
+
 /// Values, (tokens, dim): sixteen channels in the lanes, one fused multiply-add per token and head.
 ///
 /// # Safety

@@ -21,17 +21,23 @@ impl Channels {
         }
     }
 
-    /// Reads the channel scales and zeros of a span.
+    /// Reads the channel scales and zeros of a span, to the places from `to` on.
     ///
     /// # Safety
     /// As the kernel it is part of: pages and buffers have the sizes of the format; the CPU has the tier.
     #[inline(always)]
-    pub(super) unsafe fn load<S: Simd>(&mut self, format: &PackedFormat, span: &Span, pages: Pages) {
+    pub(super) unsafe fn load<S: Simd>(
+        &mut self,
+        format: &PackedFormat,
+        span: &Span,
+        to: usize,
+        pages: Pages,
+    ) {
         let Pages { page, next } = pages;
         let len = span.len.next_multiple_of(LANES);
         let size = format.scales.bytes();
-        let (scales, offsets) =
-            (self.scales.as_mut_ptr().cast::<f32>(), self.offsets.as_mut_ptr().cast::<f32>());
+        let scales = self.scales[to..].as_mut_ptr().cast::<f32>();
+        let offsets = self.offsets[to..].as_mut_ptr().cast::<f32>();
         // SAFETY: a span's channel arrays lie within the page, and after them at least one unit of codes (32 bytes), so a
         // load of 16 that starts at the last 8 channels stays inside. The surplus lanes are zeroed before use.
         unsafe {
@@ -64,7 +70,11 @@ pub(super) struct Fold<'a> {
     pub query: &'a Query,
     pub span: &'a Span,
     pub channels: &'a Channels,
-    /// Bytes of a plane: the span's channels, padded.
+    /// Where the span's channels were read to.
+    pub at: usize,
+    /// The span's channels, padded.
+    pub len: usize,
+    /// Bytes of a plane.
     pub plane: usize,
 }
 
@@ -79,10 +89,9 @@ pub(super) unsafe fn fold_block<S: Simd, const H: usize>(
     bytes: *mut i8,
     parts: *mut Part,
 ) -> usize {
-    let Fold { format, query, span, channels, plane } = *fold;
-    let scales = channels.scales.as_ptr().cast::<f32>();
-    let offsets = channels.offsets.as_ptr().cast::<f32>();
-    let len = plane;
+    let Fold { format, query, span, channels, at, len, plane } = *fold;
+    let scales = channels.scales[at..].as_ptr().cast::<f32>();
+    let offsets = channels.offsets[at..].as_ptr().cast::<f32>();
     // SAFETY: the channels were read for this span; the query has zeros up to a multiple of 16.
     unsafe {
         let row = |h: usize| query.floats_of(head + h).add(span.first);

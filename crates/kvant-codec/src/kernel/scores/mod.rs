@@ -1,11 +1,15 @@
 //! q·k for every token of a page, from the packed codes.
 //!
 //! A span of channels at a time: the query's bytes (folded with the page's channel scales, or prepared once when
-//! there are none) meet units of sixteen tokens; what is left per token is one fused multiply-add with its scale.
+//! there are none) meet units of sixteen tokens; what is left per token is one fused multiply-add with its scale. Pages of
+//! values are scored too, where they are latents: see `turned`.
 
 mod batch;
 mod fold;
 pub(super) mod joined;
+mod turned;
+
+pub(super) use turned::scores as turned_scores;
 
 use super::block::{self, BATCH, Heads, Room, Sums};
 use super::round::planes;
@@ -43,7 +47,7 @@ pub(crate) unsafe fn scores<S: Simd>(
         let mut room = Room::new::<S>(format, None, held, query.heads, pages);
         for (index, span) in format.spans.iter().enumerate() {
             if folded {
-                channels.load::<S>(format, span, pages);
+                channels.load::<S>(format, span, 0, pages);
             }
             let channels = folded.then_some(&channels);
             let spanwise = Spanwise { format, query, span, index, channels, pages };
@@ -100,7 +104,8 @@ impl<S: Simd> Scoring<S> for Spanwise<'_> {
                 return H;
             };
             let plane = Scoring::<S>::plane(self);
-            fold_block::<S, H>(&Fold { format, query, span, channels, plane }, head, bytes, parts)
+            let fold = Fold { format, query, span, channels, at: 0, len: plane, plane };
+            fold_block::<S, H>(&fold, head, bytes, parts)
         }
     }
 

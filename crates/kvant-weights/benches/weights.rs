@@ -1,10 +1,11 @@
-//! Products at the shapes of real models: time, bytes per second beside a plain read, multiplications per second.
+//! Products at the shapes of real models: time, the floor of reading the bytes once, bytes and multiplications per second,
+//! and how many times sooner they are there than with the same weights in f16.
 //!
 //!     cargo bench -p kvant-weights [-- --only Q4_1] [--tokens 1,512] [--threads 1] [--tier avx512]
 
 use kvant_simd::Tier;
 use kvant_threads::Pool;
-use kvant_weights::{Layout, Matrix, QuantizedActivations};
+use kvant_weights::{Layout, Matrix, Number, QuantizedActivations, multiply_dense};
 use std::hint::black_box;
 use std::time::Instant;
 
@@ -46,37 +47,55 @@ fn main() {
     Pool::new(threads).install(|| measure(tier, only, &tokens));
 }
 
+/// Seconds of a product with weights in f16 that come from memory.
+fn half_precision(tier: Tier, (rows, columns): (usize, usize), x: &[f32]) -> f64 {
+    let size = 2 * rows * columns;
+    let weights = vec![0x11u8; size * WEIGHT_BYTES.div_ceil(size)];
+    let mut out = vec![0.0; x.len() / columns * rows];
+    let turns = if x.len() > 16 * columns { 4 } else { weights.len() / size };
+    best(|| {
+        for matrix in weights.chunks_exact(size).take(turns) {
+            multiply_dense(tier, Number::F16, matrix, columns, x, black_box(&mut out));
+        }
+    }) / turns as f64
+}
+
 fn measure(tier: Tier, only: Option<String>, tokens: &str) {
     let bandwidth = read_bandwidth();
     println!("{tier}, {} threads, plain read {:.1} GB/s", kvant_threads::threads(), bandwidth / 1e9);
-    println!("layout   rows  cols tokens      time   floor   GB/s   GMAC/s");
-    for layout in Layout::ALL {
-        if only.as_ref().is_some_and(|only| *only != layout.to_string()) {
-            continue;
-        }
-        for (rows, columns) in [(1536, 512), (576, 1536), (4864, 1024)] {
-            let size = rows * columns / layout.block_len() * layout.block_bytes();
-            let mut blocks = vec![0u8; size];
-            blocks.iter_mut().enumerate().for_each(|(i, b)| *b = ((i * 7919) >> 3) as u8 & 0x3f);
-            let matrices: Vec<Matrix> = (0..WEIGHT_BYTES.div_ceil(size))
-                .map(|_| Matrix::pack(tier, layout, rows, columns, &blocks).unwrap())
-                .collect();
-            for tokens in tokens.split(',').map(|n| n.parse::<usize>().expect("a number of tokens")) {
-                let x: Vec<f32> = (0..tokens * columns).map(|i| (i as f32 * 0.37).sin()).collect();
-                let x = QuantizedActivations::new(tier, &x, columns);
+    println!("layout   rows  cols tokens      time    floor   GB/s   GMAC/s   f16 takes");
+    for (rows, columns) in [(1536, 512), (576, 1536), (4864, 1024)] {
+        for tokens in tokens.split(',').map(|n| n.parse::<usize>().expect("a number of tokens")) {
+            let x: Vec<f32> = (0..tokens * columns).map(|i| (i as f32 * 0.37).sin()).collect();
+            let half = half_precision(tier, (rows, columns), &x);
+            let x = QuantizedActivations::new(tier, &x, columns);
+            for layout in Layout::ALL {
+                if only.as_ref().is_some_and(|only| *only != layout.to_string()) {
+                    continue;
+                }
+                let size = rows * columns / layout.block_len() * layout.block_bytes();
+                let mut blocks = vec![0u8; size];
+                blocks.iter_mut().enumerate().for_each(|(i, b)| *b = ((i * 7919) >> 3) as u8 & 0x3f);
+                if layout == Layout::MXFP4 {
+                    // Exponents of weights: small ones would measure arithmetic with subnormal numbers.
+                    blocks.chunks_exact_mut(layout.block_bytes()).for_each(|block| block[0] = 120);
+                }
+                let turns = if tokens > 16 { 4 } else { WEIGHT_BYTES.div_ceil(size) };
+                let matrices: Vec<Matrix> =
+                    (0..turns).map(|_| Matrix::pack(tier, layout, rows, columns, &blocks).unwrap()).collect();
                 let mut out = vec![0.0; tokens * rows];
-                let turns = if tokens > 16 { 4 } else { matrices.len() };
                 let seconds = best(|| {
-                    matrices[..turns].iter().for_each(|m| m.multiply(&x, black_box(&mut out)));
+                    matrices.iter().for_each(|m| m.multiply(&x, black_box(&mut out)));
                 }) / turns as f64;
                 let bytes = matrices[0].bytes().len() as f64;
                 println!(
-                    "{:6} {rows:6} {columns:5} {tokens:6} {:7.1} us {:5.1}us {:6.1} {:8.1}",
+                    "{:6} {rows:6} {columns:5} {tokens:6} {:7.1} us {:6.1}us {:6.1} {:8.1} {:9.2} ×",
                     layout.to_string(),
                     seconds * 1e6,
                     bytes / bandwidth * 1e6,
                     bytes / seconds / 1e9,
                     (rows * columns * tokens) as f64 / seconds / 1e9,
+                    half / seconds,
                 );
             }
         }

@@ -6,6 +6,8 @@
 //!
 //! | bits | bytes of a block | what they are |
 //! |---|---|---|
+//! | 2 | 8 × 16 | 16 bytes per quad: rows 4l … 4l + 3 in the bits 2l and 2l + 1 of its bytes |
+//! | 3 | 8 × 16 + 64 | the same, then the third bits: a mask of 64 bits per quad |
 //! | 4 | 4 × 64 | vector v: quad v in the low nibbles, quad v + 4 in the high ones |
 //! | 5 | 4 × 64 + 64 | the same, then the fifth bits: a mask of 64 bits per quad |
 //! | 6 | 4 × 64 + 2 × 64 | the same, then the fifth bits and the sixth bits |
@@ -15,8 +17,12 @@
 //! bytes of the file go to a lane unchanged.)
 //!
 //! Scales lie in a second run behind the codes of the panel, so that vectors of codes stay on cache lines. A *unit*
-//! of inputs has one f16 scale per row, and one f16 minimum where the format has minima. In units of 256 these are
-//! multiplied by a byte per row and group of 16 or 32 inputs, which follow.
+//! of inputs has one f16 scale per row, and one f16 minimum where the format has minima; MXFP4 has a byte instead, the
+//! exponent of a power of two. In units of 256 these are multiplied by a byte per row and group of 16 or 32 inputs, which
+//! follow.
+//!
+//! Codes of four bits may be numbers of *levels*: a table of sixteen signed bytes, which a shuffle looks up on the way to
+//! the dot product. Nothing else of a format changes by that.
 
 use crate::Layout;
 use kvant_simd::LANES;
@@ -26,7 +32,7 @@ pub(crate) const PANEL: usize = LANES;
 /// Inputs of a block of codes, and of activations under one scale.
 pub(crate) const BLOCK: usize = 32;
 
-/// A packed format. Weight = scale · (code − CENTRE) + minimum.
+/// A packed format. Weight = scale · (code − CENTRE) + minimum, or scale · LEVELS\[code\].
 pub(crate) trait Format: 'static {
     /// Bits of a code.
     const BITS: usize;
@@ -34,17 +40,28 @@ pub(crate) trait Format: 'static {
     const UNIT: usize;
     /// Inputs under one scale.
     const GROUP: usize;
-    /// What is subtracted from a code; zero where there are minima.
+    /// What is subtracted from a code, or was added to a level, to be a byte without sign; zero where there are minima. A
+    /// centre of 128 says that bytes have their full range.
     const CENTRE: i32;
+    /// What the codes of a block stand for, where they are no integers themselves.
+    const LEVELS: Option<&'static [i8; 16]>;
     /// Whether groups have a minimum.
     const MINIMA: bool;
     /// Whether the byte scales of a unit are signed.
     const SIGNED: bool;
+    /// Whether the scale of a unit is a byte e for 2^(e − 128).
+    const EXPONENT: bool;
 }
 
+/// The levels of IQ4_NL and IQ4_XS: denser near zero, as weights are.
+const IQ4: &[i8; 16] = &[-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+
+/// Twice the values of a 4-bit float, sign first.
+const TWICE_E2M1: &[i8; 16] = &[0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
+
 macro_rules! formats {
-    ($($(#[$doc:meta])* $name:ident: $bits:literal bits, unit $unit:literal, group $group:literal,
-        centre $centre:literal, minima $minima:literal, signed $signed:literal;)*) => {
+    ($($(#[$doc:meta])* $name:ident: $bits:literal bits, unit $unit:literal, group $group:literal, centre $centre:literal
+        $(, minima $minima:literal)? $(, signed $signed:literal)? $(, levels $levels:ident)? $(, exponent $exponent:literal)?;)*) => {
         $(
             $(#[$doc])*
             pub(crate) struct $name;
@@ -53,29 +70,59 @@ macro_rules! formats {
                 const UNIT: usize = $unit;
                 const GROUP: usize = $group;
                 const CENTRE: i32 = $centre;
-                const MINIMA: bool = $minima;
-                const SIGNED: bool = $signed;
+                const LEVELS: Option<&'static [i8; 16]> = formats!(@levels $($levels)?);
+                const MINIMA: bool = formats!(@flag $($minima)?);
+                const SIGNED: bool = formats!(@flag $($signed)?);
+                const EXPONENT: bool = formats!(@flag $($exponent)?);
             }
         )*
     };
+    (@flag) => { false };
+    (@flag $flag:literal) => { $flag };
+    (@levels) => { None };
+    (@levels $levels:ident) => { Some($levels) };
 }
 formats! {
     /// Of `Q4_0`.
-    F4: 4 bits, unit 32, group 32, centre 8, minima false, signed false;
+    F4: 4 bits, unit 32, group 32, centre 8;
     /// Of `Q4_1`.
-    F4Min: 4 bits, unit 32, group 32, centre 0, minima true, signed false;
+    F4Min: 4 bits, unit 32, group 32, centre 0, minima true;
     /// Of `Q5_0`.
-    F5: 5 bits, unit 32, group 32, centre 16, minima false, signed false;
+    F5: 5 bits, unit 32, group 32, centre 16;
     /// Of `Q5_1`.
-    F5Min: 5 bits, unit 32, group 32, centre 0, minima true, signed false;
+    F5Min: 5 bits, unit 32, group 32, centre 0, minima true;
     /// Of `Q8_0`.
-    F8: 8 bits, unit 32, group 32, centre 128, minima false, signed false;
+    F8: 8 bits, unit 32, group 32, centre 128;
+    /// Of `Q2_K`.
+    F2K: 2 bits, unit 256, group 16, centre 0, minima true;
+    /// Of `Q3_K`.
+    F3K: 3 bits, unit 256, group 16, centre 4, signed true;
     /// Of `Q4_K`.
-    F4K: 4 bits, unit 256, group 32, centre 0, minima true, signed false;
+    F4K: 4 bits, unit 256, group 32, centre 0, minima true;
     /// Of `Q5_K`.
-    F5K: 5 bits, unit 256, group 32, centre 0, minima true, signed false;
+    F5K: 5 bits, unit 256, group 32, centre 0, minima true;
     /// Of `Q6_K`.
-    F6K: 6 bits, unit 256, group 16, centre 32, minima false, signed true;
+    F6K: 6 bits, unit 256, group 16, centre 32, signed true;
+    /// Of `IQ4_NL`.
+    F4Levels: 4 bits, unit 32, group 32, centre 128, levels IQ4;
+    /// Of `IQ4_XS`.
+    F4LevelsK: 4 bits, unit 256, group 32, centre 128, signed true, levels IQ4;
+    /// Of `MXFP4`.
+    F4Float: 4 bits, unit 32, group 32, centre 12, levels TWICE_E2M1, exponent true;
+}
+
+/// Bits of a code that lie together; those above are masks.
+pub(crate) const fn low_bits<F: Format>() -> usize {
+    match F::BITS {
+        2 | 3 => 2,
+        8 => 8,
+        _ => 4,
+    }
+}
+
+/// Whether bytes, as the dot product meets them, have their full range.
+pub(crate) const fn is_full<F: Format>() -> bool {
+    F::CENTRE == 128
 }
 
 /// Bytes of the codes of a block of a panel.
@@ -90,6 +137,9 @@ const fn kinds<F: Format>() -> usize {
 
 /// Bytes of the scales of a unit of a panel.
 pub(crate) const fn scale_bytes<F: Format>() -> usize {
+    if F::EXPONENT {
+        return PANEL;
+    }
     let bytes = if F::UNIT == F::GROUP { 0 } else { F::UNIT / F::GROUP * PANEL };
     kinds::<F>() * (2 * PANEL + bytes)
 }
@@ -153,6 +203,26 @@ macro_rules! with_format {
             }
             Layout::Q6K => {
                 type $format = $crate::format::F6K;
+                $body
+            }
+            Layout::Q2K => {
+                type $format = $crate::format::F2K;
+                $body
+            }
+            Layout::Q3K => {
+                type $format = $crate::format::F3K;
+                $body
+            }
+            Layout::IQ4NL => {
+                type $format = $crate::format::F4Levels;
+                $body
+            }
+            Layout::IQ4XS => {
+                type $format = $crate::format::F4LevelsK;
+                $body
+            }
+            Layout::MXFP4 => {
+                type $format = $crate::format::F4Float;
                 $body
             }
         }

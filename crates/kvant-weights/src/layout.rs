@@ -22,11 +22,21 @@ pub enum Layout {
     Q5K,
     /// 256 six-bit codes around 32, signed byte scales for every 16 under an f16.
     Q6K,
+    /// 256 two-bit codes, four-bit scales and minima for every 16 under two f16.
+    Q2K,
+    /// 256 three-bit codes around 4, six-bit scales around 32 for every 16 under an f16.
+    Q3K,
+    /// 32 nibbles, each the number of one of sixteen levels, an f16 scale.
+    IQ4NL,
+    /// 256 nibbles, each the number of one of sixteen levels, six-bit scales around 32 for every 32 under an f16.
+    IQ4XS,
+    /// 32 four-bit floats, a power of two as scale.
+    MXFP4,
 }
 
 impl Layout {
     /// Every layout.
-    pub const ALL: [Layout; 8] = [
+    pub const ALL: [Layout; 13] = [
         Layout::Q4_0,
         Layout::Q4_1,
         Layout::Q5_0,
@@ -35,13 +45,19 @@ impl Layout {
         Layout::Q4K,
         Layout::Q5K,
         Layout::Q6K,
+        Layout::Q2K,
+        Layout::Q3K,
+        Layout::IQ4NL,
+        Layout::IQ4XS,
+        Layout::MXFP4,
     ];
 
     /// Weights in a block.
     pub fn block_len(self) -> usize {
         match self {
             Layout::Q4_0 | Layout::Q4_1 | Layout::Q5_0 | Layout::Q5_1 | Layout::Q8_0 => 32,
-            Layout::Q4K | Layout::Q5K | Layout::Q6K => 256,
+            Layout::IQ4NL | Layout::MXFP4 => 32,
+            Layout::Q2K | Layout::Q3K | Layout::Q4K | Layout::Q5K | Layout::Q6K | Layout::IQ4XS => 256,
         }
     }
 
@@ -56,6 +72,11 @@ impl Layout {
             Layout::Q4K => 144,
             Layout::Q5K => 176,
             Layout::Q6K => 210,
+            Layout::Q2K => 84,
+            Layout::Q3K => 110,
+            Layout::IQ4NL => 18,
+            Layout::IQ4XS => 136,
+            Layout::MXFP4 => 17,
         }
     }
 }
@@ -71,6 +92,11 @@ impl fmt::Display for Layout {
             Layout::Q4K => "Q4_K",
             Layout::Q5K => "Q5_K",
             Layout::Q6K => "Q6_K",
+            Layout::Q2K => "Q2_K",
+            Layout::Q3K => "Q3_K",
+            Layout::IQ4NL => "IQ4_NL",
+            Layout::IQ4XS => "IQ4_XS",
+            Layout::MXFP4 => "MXFP4",
         })
     }
 }

@@ -1,6 +1,6 @@
 //! From blocks of a file to panels.
 
-use crate::format::{BLOCK, Format, PANEL, PanelSize, code_bytes, group_offset, scale_bytes};
+use crate::format::{BLOCK, Format, PANEL, PanelSize, code_bytes, group_offset, low_bits, scale_bytes};
 use crate::source::{Codes, Scales, Source};
 
 /// Packs the rows of a panel, at most 16 of equal length, into `panel`. Rows that are not there become zeros.
@@ -25,14 +25,22 @@ pub(crate) fn pack_panel<F: Source>(rows: &[&[u8]], columns: usize, panel: &mut 
 /// Puts a row's codes of a block into its lane.
 #[inline(always)]
 fn deal_codes<F: Format>(source: &Codes, lane: usize, codes: &mut [u8]) {
-    let vectors = if F::BITS == 8 { 8 } else { 4 };
-    for v in 0..vectors {
-        codes[64 * v + 4 * lane..][..4].copy_from_slice(&source.words[v].to_le_bytes());
+    match low_bits::<F>() {
+        2 => {
+            // Rows 4l to 4l + 3 are the bits from 2l on of the quad's bytes.
+            for (quad, word) in source.words.iter().enumerate() {
+                let place = &mut codes[16 * quad + 4 * (lane % 4)..][..4];
+                let dealt = (word << (2 * (lane / 4))).to_le_bytes();
+                place.iter_mut().zip(dealt).for_each(|(byte, bits)| *byte |= bits);
+            }
+        }
+        low => {
+            for v in 0..low {
+                codes[64 * v + 4 * lane..][..4].copy_from_slice(&source.words[v].to_le_bytes());
+            }
+        }
     }
-    if F::BITS == 8 {
-        return;
-    }
-    for (plane, masks) in codes[256..].chunks_exact_mut(64).enumerate() {
+    for (plane, masks) in codes[64 * low_bits::<F>()..].chunks_exact_mut(64).enumerate() {
         for quad in 0..BLOCK / 4 {
             // Four bits of a lane are half a byte of the quad's mask.
             let four = (source.planes[plane] >> (4 * quad) & 15) as u8;
@@ -43,6 +51,10 @@ fn deal_codes<F: Format>(source: &Codes, lane: usize, codes: &mut [u8]) {
 
 #[inline(always)]
 fn deal_scales<F: Format>(source: &Scales, lane: usize, scales: &mut [u8]) {
+    if F::EXPONENT {
+        scales[lane] = source.bytes[0][0];
+        return;
+    }
     let kinds = if F::MINIMA { 2 } else { 1 };
     for kind in 0..kinds {
         scales[2 * (kind * PANEL + lane)..][..2].copy_from_slice(&source.halves[kind].to_le_bytes());

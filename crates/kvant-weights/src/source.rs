@@ -1,15 +1,17 @@
 //! Blocks as files have them, read into what the packer deals out: codes by the word, scales by the group.
 
 use crate::Layout;
-use crate::format::{BLOCK, F4, F4K, F4Min, F5, F5K, F5Min, F6K, F8, Format};
+use crate::format::{
+    BLOCK, F2K, F3K, F4, F4Float, F4K, F4Levels, F4LevelsK, F4Min, F5, F5K, F5Min, F6K, F8, Format,
+};
 
 /// The codes of 32 inputs of one row.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Codes {
     /// Nibbles: word v has inputs 4v … 4v + 3 in the low halves of its bytes and inputs 16 + 4v … in the high ones.
-    /// Whole bytes: words 0 to 7 have inputs 4v … 4v + 3.
+    /// Whole bytes, and codes of two bits in the low bits of bytes: words 0 to 7 have inputs 4v … 4v + 3.
     pub words: [u32; 8],
-    /// Bits above the nibbles: bit i belongs to input i.
+    /// Bits above the nibbles, or above the two: bit i belongs to input i.
     pub planes: [u32; 2],
 }
 
@@ -18,7 +20,7 @@ pub(crate) struct Codes {
 pub(crate) struct Scales {
     /// f16 bits: the scale and the minimum, which is added.
     pub halves: [u16; 2],
-    /// Byte scales and byte minima of the groups of a unit of 256.
+    /// Byte scales and byte minima of the groups of a unit of 256; the exponent of a unit, where that is its scale.
     pub bytes: [[u8; 2]; 16],
 }
 
@@ -82,6 +84,7 @@ blocks_of_32! {
     F4Min = Q4_1: minimum Some(2), codes |unit| nibbles(unit, 4, None);
     F5 = Q5_0: minimum None, codes |unit| nibbles(unit, 6, Some(2));
     F5Min = Q5_1: minimum Some(2), codes |unit| nibbles(unit, 8, Some(4));
+    F4Levels = IQ4NL: minimum None, codes |unit| nibbles(unit, 2, None);
     // Signed bytes become unsigned ones around 128.
     F8 = Q8_0: minimum None, codes |unit| Codes { words: words_at::<8>(unit, 2).map(|w| w ^ 0x8080_8080), planes: [0; 2] };
 }
@@ -184,5 +187,89 @@ impl Source for F6K {
         let high = &unit[128 + 32 * half..];
         let planes = [bits(high, 2 * k), bits(high, 2 * k + 1)];
         Codes { words: paired_nibbles(unit, low, k / 2), planes }
+    }
+}
+
+/// Codes of two bits of block `index`, where 32 bytes from `at + 32 · (index / 4)` hold four blocks, two bits each.
+#[inline(always)]
+fn crumbs(unit: &[u8], at: usize, index: usize) -> [u32; 8] {
+    words_at::<8>(unit, at + 32 * (index / 4)).map(|word| word >> (2 * (index % 4)) & 0x0303_0303)
+}
+
+impl Source for F2K {
+    const LAYOUT: Layout = Layout::Q2K;
+
+    /// `scales[16], codes[64], d, dmin`: a byte has a scale and, above it, a minimum.
+    fn scales(unit: &[u8]) -> Scales {
+        let mut bytes = [[0; 2]; 16];
+        for g in 0..16 {
+            bytes[g] = [unit[g] & 15, unit[g] >> 4];
+        }
+        // The file subtracts its minima.
+        Scales { halves: [half_at(unit, 80), half_at(unit, 82) ^ 0x8000], bytes }
+    }
+
+    #[inline(always)]
+    fn codes(unit: &[u8], index: usize) -> Codes {
+        Codes { words: crumbs(unit, 16, index), planes: [0; 2] }
+    }
+}
+
+impl Source for F3K {
+    const LAYOUT: Layout = Layout::Q3K;
+
+    /// `high[32], codes[64], scales[12], d`: the low nibble of scale g is one of byte g mod 8, its upper two bits are a pair
+    /// of byte 8 + g mod 4.
+    fn scales(unit: &[u8]) -> Scales {
+        let packed = &unit[96..108];
+        let mut bytes = [[0; 2]; 16];
+        for g in 0..16 {
+            let scale = packed[g % 8] >> (4 * (g / 8)) & 15 | (packed[8 + g % 4] >> (2 * (g / 4)) & 3) << 4;
+            bytes[g] = [scale.wrapping_sub(32), 0];
+        }
+        Scales { halves: [half_at(unit, 108), 0], bytes }
+    }
+
+    /// The third bit of input l of block b is bit b of byte l.
+    #[inline(always)]
+    fn codes(unit: &[u8], index: usize) -> Codes {
+        Codes { words: crumbs(unit, 32, index), planes: [bits(unit, index), 0] }
+    }
+}
+
+impl Source for F4LevelsK {
+    const LAYOUT: Layout = Layout::IQ4XS;
+
+    /// `d, high[16 bits], low[4], nibble[256]`: scale g has nibble g of `low` and bits 2g and 2g + 1 of `high`.
+    fn scales(unit: &[u8]) -> Scales {
+        let high = half_at(unit, 2);
+        let mut bytes = [[0; 2]; 16];
+        for g in 0..8 {
+            let low = unit[4 + g / 2] >> (4 * (g % 2)) & 15;
+            let scale = low | ((high >> (2 * g) & 3) as u8) << 4;
+            bytes[g] = [scale.wrapping_sub(32), 0];
+        }
+        Scales { halves: [half_at(unit, 0), 0], bytes }
+    }
+
+    #[inline(always)]
+    fn codes(unit: &[u8], index: usize) -> Codes {
+        nibbles(unit, 8 + 16 * index, None)
+    }
+}
+
+impl Source for F4Float {
+    const LAYOUT: Layout = Layout::MXFP4;
+
+    /// `e, nibble[32]`.
+    fn scales(unit: &[u8]) -> Scales {
+        let mut scales = Scales::default();
+        scales.bytes[0][0] = unit[0];
+        scales
+    }
+
+    #[inline(always)]
+    fn codes(unit: &[u8], _: usize) -> Codes {
+        nibbles(unit, 1, None)
     }
 }

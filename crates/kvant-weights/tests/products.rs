@@ -201,6 +201,19 @@ fn what_is_not_finite_shows_in_the_products() {
     }
 }
 
+/// A row for each exponent of MXFP4, from subnormal scales to those beyond f32: one weight of 1, times 127.
+#[test]
+fn every_exponent_is_its_power_of_two() {
+    let blocks: Vec<u8> = (0..=255).flat_map(|e| [&[e, 2][..], &[0; 15]].concat()).collect();
+    for tier in Tier::available() {
+        let out = product(tier, Layout::MXFP4, (256, 32), &blocks, &[127.0; 32]);
+        for (e, found) in out.into_iter().enumerate() {
+            let expected = (127.0 * 2f64.powi(e as i32 - 127)) as f32;
+            assert_eq!(found.to_bits(), expected.to_bits(), "{tier}: exponent {e}");
+        }
+    }
+}
+
 #[test]
 fn zeros_and_tiny_numbers_give_zeros() {
     let mut random = Random::new(5);

@@ -6,7 +6,7 @@
 //! Codes are expanded to signed bytes once per panel, which pays from one full tile of tokens on; tokens that do not
 //! fill a tile go the ordinary way.
 
-use super::product::{Job, Panel, UnitScales, product, unpack};
+use super::product::{Job, Panel, UnitScales, levels, product, unpack};
 use crate::activations::{TILE, Tile};
 use crate::format::{BLOCK, Format, PANEL, code_bytes, scale_bytes};
 use kvant_simd::{Avx512, Simd, TileShapes, Work};
@@ -72,8 +72,9 @@ impl<F: Format> Work<Avx512> for Expand<'_, F> {
         // SAFETY: the contract of `tiled`.
         unsafe {
             let centre: __m512i = _mm512_set1_epi8(F::CENTRE as i8);
+            let levels = levels::<Avx512, F>();
             for block in 0..self.panel.columns / BLOCK {
-                let quads = unpack::<Avx512, F>(self.panel.codes.add(block * code_bytes::<F>()));
+                let quads = unpack::<Avx512, F>(self.panel.codes.add(block * code_bytes::<F>()), levels);
                 for j in 0..8 {
                     let signed = _mm512_sub_epi8(quads[j], centre);
                     Avx512::bstore(self.codes.add((block * 8 + j) * 64), signed);
@@ -144,7 +145,8 @@ impl<F: Format> Work<Avx512> for FullTile<F> {
                     let group = first + slot;
                     let halves = UnitScales::<S>::read::<F>(scales);
                     let (scale, minimum) = halves.group::<F>(scales, group % in_unit);
-                    add_group::<F>(&mut sums, dots[slot].as_ptr().cast(), scale, minimum, &x);
+                    let part = group % (BLOCK / F::GROUP);
+                    add_group::<F>(&mut sums, dots[slot].as_ptr().cast(), (scale, minimum), part, &x);
                     if (group + 1).is_multiple_of(BLOCK / F::GROUP) {
                         x = x.next_block();
                     }
@@ -168,8 +170,8 @@ impl<F: Format> Work<Avx512> for FullTile<F> {
 unsafe fn add_group<F: Format>(
     sums: &mut [<Avx512 as Simd>::F; TILE],
     dots: *const i32,
-    scale: <Avx512 as Simd>::F,
-    minimum: <Avx512 as Simd>::F,
+    (scale, minimum): (<Avx512 as Simd>::F, <Avx512 as Simd>::F),
+    part: usize,
     x: &Tile,
 ) {
     type S = Avx512;
@@ -180,7 +182,7 @@ unsafe fn add_group<F: Format>(
             let scaled = S::mul(S::to_f(n), scale);
             sums[t] = S::fma(scaled, S::splat(*x.scales.add(t)), sums[t]);
             if F::MINIMA {
-                sums[t] = S::fma(minimum, S::splat(*x.masses.add(t)), sums[t]);
+                sums[t] = S::fma(minimum, S::splat(x.mass::<F>(t, part)), sums[t]);
             }
         }
     }

@@ -1,6 +1,6 @@
 //! A panel times tokens, for every format and instruction set.
 //!
-//! For row r, token t and group g of inputs, with integer dot product n = Σ (code − centre)·byte:
+//! For row r, token t and group g of inputs, with integer dot product n = Σ (code − centre)·byte, or Σ level·byte:
 //!
 //! ```text
 //! sum[r, t] = fma(f32(n) · scale[r, g],  activation scale[t, g],  sum[r, t])
@@ -11,7 +11,7 @@
 //! therefore give the same bits alone or among others, on any number of threads, on every instruction set.
 
 use crate::activations::{QuantizedActivations, TILE, Tile};
-use crate::format::{BLOCK, Format, PANEL, code_bytes, group_offset, scale_bytes};
+use crate::format::{BLOCK, Format, PANEL, code_bytes, group_offset, is_full, low_bits, scale_bytes};
 use kvant_simd::{LANES, Simd, Work};
 use std::marker::PhantomData;
 
@@ -125,6 +125,21 @@ impl Tile {
             masses: self.masses.wrapping_add(self.width),
         }
     }
+
+    /// What meets the minimum of group `part` of the block: scale · sum of the bytes of token `t`.
+    ///
+    /// # Safety
+    /// There is such a token.
+    #[inline(always)]
+    pub unsafe fn mass<F: Format>(&self, t: usize, part: usize) -> f32 {
+        // SAFETY: the caller's contract.
+        unsafe {
+            match F::GROUP {
+                LANES => *self.scales.add(t) * *self.sums.add(part * self.width + t) as f32,
+                _ => *self.masses.add(t),
+            }
+        }
+    }
 }
 
 /// All tokens of a panel.
@@ -185,13 +200,14 @@ impl<S: Simd, F: Format, const T: usize> Work<S> for Tokens<S, F, T> {
         unsafe {
             let Job { mut codes, mut scales, columns, mut x, .. } = self.job;
             let mut sums = [S::splat(0.0); T];
+            let levels = levels::<S, F>();
             for _ in 0..columns / F::UNIT {
                 let halves = UnitScales::<S>::read::<F>(scales);
                 for block in 0..F::UNIT / BLOCK {
                     for line in 0..code_bytes::<F>() / 64 {
                         S::prefetch(codes.wrapping_add(PREFETCH + 64 * line));
                     }
-                    let quads = unpack::<S, F>(codes);
+                    let quads = unpack::<S, F>(codes, levels);
                     for part in 0..BLOCK / F::GROUP {
                         let group = block * (BLOCK / F::GROUP) + part;
                         let (scale, minimum) = halves.group::<F>(scales, group);
@@ -200,7 +216,7 @@ impl<S: Simd, F: Format, const T: usize> Work<S> for Tokens<S, F, T> {
                             let scaled = S::mul(S::to_f(n[t]), scale);
                             sums[t] = S::fma(scaled, S::splat(*x.scales.add(t)), sums[t]);
                             if F::MINIMA {
-                                sums[t] = S::fma(minimum, S::splat(*x.masses.add(t)), sums[t]);
+                                sums[t] = S::fma(minimum, S::splat(x.mass::<F>(t, part)), sums[t]);
                             }
                         }
                     }
@@ -216,7 +232,7 @@ impl<S: Simd, F: Format, const T: usize> Work<S> for Tokens<S, F, T> {
     }
 }
 
-/// The f16 scales of a unit, a row to a lane.
+/// The scales of a unit, a row to a lane.
 pub(crate) struct UnitScales<S: Simd> {
     scale: S::F,
     minimum: S::F,
@@ -229,6 +245,10 @@ impl<S: Simd> UnitScales<S> {
     pub unsafe fn read<F: Format>(scales: *const u8) -> Self {
         // SAFETY: the caller's contract.
         unsafe {
+            if F::EXPONENT {
+                let scale = half_powers::<S>(scales);
+                return Self { scale, minimum: scale };
+            }
             let scale = S::load_f16(scales.cast());
             let minimum = if F::MINIMA { S::load_f16(scales.cast::<u16>().add(PANEL)) } else { scale };
             Self { scale, minimum }
@@ -255,34 +275,80 @@ impl<S: Simd> UnitScales<S> {
     }
 }
 
+/// 2^(e − 128) for sixteen bytes e. The two smallest are subnormal: a product of normal numbers gives them exactly.
+///
+/// # Safety
+/// The CPU has the tier and 16 bytes are readable.
+#[inline(always)]
+unsafe fn half_powers<S: Simd>(exponents: *const u8) -> S::F {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let (e, two, one) = (S::load_u8(exponents), S::splat(2.0), S::splat(1.0));
+        let normal = S::ldexp(one, S::round(S::sub(S::max(e, two), S::splat(128.0))));
+        S::mul(normal, S::ldexp(one, S::round(S::sub(S::min(e, two), two))))
+    }
+}
+
+/// The bytes that codes stand for, or of no use where they stand for themselves.
+///
+/// # Safety
+/// The CPU has the tier.
+#[inline(always)]
+pub(crate) unsafe fn levels<S: Simd, F: Format>() -> S::Table {
+    let mut table = [0; 32];
+    if let Some(levels) = F::LEVELS {
+        // The tier adds its own centre to what is in a table.
+        let offset = if is_full::<F>() { 0 } else { (F::CENTRE - S::BYTE_CENTRE) as i8 };
+        for (entry, level) in table.iter_mut().zip(levels) {
+            *entry = level.wrapping_add(offset);
+        }
+    }
+    // SAFETY: the caller's contract.
+    unsafe { S::table(&table) }
+}
+
 /// The eight quads of a block.
 ///
 /// # Safety
 /// The CPU has the tier and the codes of a block are readable.
 #[inline(always)]
-pub(crate) unsafe fn unpack<S: Simd, F: Format>(codes: *const u8) -> [S::B; 8] {
+pub(crate) unsafe fn unpack<S: Simd, F: Format>(codes: *const u8, levels: S::Table) -> [S::B; 8] {
     // SAFETY: the caller's contract.
     unsafe {
         let mut quads = [S::bzero(); 8];
-        if F::BITS == 8 {
-            for j in 0..8 {
-                quads[j] = S::bytes(codes.add(64 * j));
+        match low_bits::<F>() {
+            8 => {
+                for j in 0..8 {
+                    quads[j] = S::bytes(codes.add(64 * j));
+                }
             }
-            return quads;
+            2 => {
+                for j in 0..8 {
+                    quads[j] = S::crumbs(codes.add(16 * j));
+                }
+            }
+            _ => {
+                for v in 0..4 {
+                    (quads[v], quads[v + 4]) = S::nibbles(codes.add(64 * v));
+                }
+            }
         }
-        for v in 0..4 {
-            (quads[v], quads[v + 4]) = S::nibbles(codes.add(64 * v));
-        }
-        for plane in 0..F::BITS - 4 {
+        if F::LEVELS.is_some() {
             for j in 0..8 {
-                quads[j] = S::add_bits(quads[j], codes.add(256 + 64 * plane + 8 * j), 16 << plane);
+                quads[j] = S::lookup::<4>(levels, quads[j]);
+            }
+        }
+        for plane in 0..F::BITS - low_bits::<F>() {
+            let masks = codes.add(64 * (low_bits::<F>() + plane));
+            for j in 0..8 {
+                quads[j] = S::add_bits(quads[j], masks.add(8 * j), 1 << (low_bits::<F>() + plane));
             }
         }
         quads
     }
 }
 
-/// Σ (code − centre) · byte over a group: the quads of `part` of the block, and each token of the tile.
+/// Σ (code − centre) · byte, or Σ level · byte, over a group: the quads of `part` of the block, and each token of the tile.
 ///
 /// # Safety
 /// The CPU has the tier and the tile has `T` tokens.
@@ -293,7 +359,7 @@ unsafe fn integer_dots<S: Simd, F: Format, const T: usize>(
     x: &Tile,
 ) -> [S::I; T] {
     let count = F::GROUP / 4;
-    let centre = if F::BITS == 8 { S::BYTE_CENTRE } else { F::CENTRE };
+    let centre = if is_full::<F>() { S::BYTE_CENTRE } else { F::CENTRE };
     // SAFETY: the caller's contract.
     unsafe {
         let mut n = [S::izero(); T];
@@ -314,7 +380,8 @@ unsafe fn integer_dots<S: Simd, F: Format, const T: usize>(
             let codes = quads[part * count + j];
             for t in 0..T {
                 let quad = S::quad(bytes.add(t * BLOCK + 4 * j));
-                n[t] = if F::BITS == 8 { S::dot_full(n[t], codes, quad) } else { S::dot(n[t], codes, quad) };
+                n[t] =
+                    if is_full::<F>() { S::dot_full(n[t], codes, quad) } else { S::dot(n[t], codes, quad) };
             }
         }
         n

@@ -35,6 +35,11 @@ pub fn random_blocks(layout: Layout, rows: usize, columns: usize, random: &mut R
     for _ in 0..rows * columns / layout.block_len() {
         let start = blocks.len();
         blocks.extend((0..layout.block_bytes()).map(|_| random.bits() as u8));
+        if layout == Layout::MXFP4 {
+            // Exponents near those of weights, and now and then any.
+            let any = random.bits().is_multiple_of(64);
+            blocks[start] = if any { random.bits() as u8 % 140 } else { 110 + random.bits() as u8 % 16 };
+        }
         for at in halves(layout) {
             let scale = f16::from_f32(random.normal() * 0.02).to_bits().to_le_bytes();
             blocks[start + at..][..2].copy_from_slice(&scale);
@@ -49,6 +54,10 @@ fn halves(layout: Layout) -> &'static [usize] {
         Layout::Q4_0 | Layout::Q5_0 | Layout::Q8_0 => &[0],
         Layout::Q4_1 | Layout::Q5_1 | Layout::Q4K | Layout::Q5K => &[0, 2],
         Layout::Q6K => &[208],
+        Layout::Q2K => &[80, 82],
+        Layout::Q3K => &[108],
+        Layout::IQ4NL | Layout::IQ4XS => &[0],
+        Layout::MXFP4 => &[],
     }
 }
 
@@ -83,6 +92,9 @@ fn six_bits(packed: &[u8], g: usize, kind: usize) -> f64 {
     f64::from(low | first >> 6 << 4)
 }
 
+const IQ4: [f64; 16] =
+    [-127., -104., -83., -65., -49., -35., -22., -10., 1., 13., 25., 38., 53., 69., 89., 113.];
+
 fn weight(layout: Layout, block: &[u8], i: usize) -> f64 {
     match layout {
         Layout::Q4_0 => half(block, 0) * (nibble(&block[2..], i) - 8.0),
@@ -106,6 +118,38 @@ fn weight(layout: Layout, block: &[u8], i: usize) -> f64 {
             let high = block[128 + 32 * part + l] >> (2 * k) & 3;
             let scale = f64::from(block[192 + i / 16] as i8);
             half(block, 208) * scale * (f64::from(low) + 16.0 * f64::from(high) - 32.0)
+        }
+        Layout::Q2K => {
+            let code = f64::from(block[16 + i / 128 * 32 + i % 32] >> (2 * (i / 32 % 4)) & 3);
+            let (scale, minimum) = (f64::from(block[i / 16] & 15), f64::from(block[i / 16] >> 4));
+            half(block, 80) * scale * code - half(block, 82) * minimum
+        }
+        Layout::Q3K => {
+            let (g, packed) = (i / 16, &block[96..108]);
+            let low = packed[g % 8] >> (4 * (g / 8)) & 15;
+            let scale = f64::from(low) + 16.0 * f64::from(packed[8 + g % 4] >> (2 * (g / 4)) & 3) - 32.0;
+            let code = block[32 + i / 128 * 32 + i % 32] >> (2 * (i / 32 % 4)) & 3;
+            let third = f64::from(block[i % 32] >> (i / 32) & 1);
+            half(block, 108) * scale * (f64::from(code) + 4.0 * third - 4.0)
+        }
+        Layout::IQ4NL => half(block, 0) * IQ4[nibble(&block[2..], i) as usize],
+        Layout::IQ4XS => {
+            let g = i / 32;
+            let low = block[4 + g / 2] >> (4 * (g % 2)) & 15;
+            let high = block[2 + g / 4] >> (2 * (g % 4)) & 3;
+            let scale = f64::from(low) + 16.0 * f64::from(high) - 32.0;
+            half(block, 0) * scale * IQ4[nibble(&block[8 + 16 * g..], i % 32) as usize]
+        }
+        Layout::MXFP4 => {
+            let code = nibble(&block[1..], i) as usize;
+            let sign = if code < 8 { 1.0 } else { -1.0 };
+            let (exponent, mantissa) = (code % 8 / 2, (code % 2) as f64);
+            let size = if exponent == 0 {
+                mantissa / 2.0
+            } else {
+                (1.0 + mantissa / 2.0) * [1.0, 2.0, 4.0][exponent - 1]
+            };
+            sign * size * 2f64.powi(i32::from(block[0]) - 127)
         }
     }
 }

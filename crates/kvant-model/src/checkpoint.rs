@@ -33,6 +33,11 @@ enum Weights {
         tensors: Safetensors,
         config: serde_json::Value,
     },
+    /// The GGUF file that a Hugging Face checkpoint would be, of which only metadata exist.
+    Twin {
+        header: Gguf,
+        original: Safetensors,
+    },
     /// Of zeros, in the shapes that the configuration asks for.
     Outline {
         tensors: BTreeMap<String, Tensor>,
@@ -73,7 +78,8 @@ impl Checkpoint {
                     .in_file(&file));
                 }
             };
-            Weights::Safetensors { tensors, config: read_json(&file.with_file_name("config.json"))? }
+            let config = read_json(&file.with_file_name("config.json"))?;
+            Weights::Safetensors { tensors: tensors.with_scale_block(&config), config }
         };
         Ok(Self { path: file, weights })
     }
@@ -111,13 +117,38 @@ impl Checkpoint {
         match &self.weights {
             Weights::Gguf(gguf) => gguf.has_weights(),
             Weights::Safetensors { .. } => true,
-            Weights::Outline { .. } => false,
+            Weights::Twin { .. } | Weights::Outline { .. } => false,
+        }
+    }
+
+    /// The GGUF file that this Hugging Face checkpoint would be under the metadata of `header`: it can be described and not run.
+    /// An optional tensor counts as present where its counterpart is here.
+    ///
+    /// # Errors
+    /// If this is a GGUF file, or has no weights.
+    pub fn gguf_twin(&self, header: Gguf) -> Result<Self> {
+        let Weights::Safetensors { tensors, .. } = &self.weights else {
+            return Err(LoadError::unsupported("only a Hugging Face checkpoint has a GGUF twin"));
+        };
+        let weights = Weights::Twin { header, original: tensors.clone() };
+        Ok(Self { path: self.path.clone(), weights })
+    }
+
+    /// What a twin was made from: the tensors under their Hugging Face names.
+    pub(crate) fn original(&self) -> Option<&Safetensors> {
+        match &self.weights {
+            Weights::Twin { original, .. } => Some(original),
+            Weights::Gguf(_) | Weights::Safetensors { .. } | Weights::Outline { .. } => None,
         }
     }
 
     /// Whether there is nothing but a configuration: no directory of tensors to hold a description against.
     pub(crate) fn is_bare(&self) -> bool {
-        matches!(&self.weights, Weights::Outline { tensors, .. } if tensors.is_empty())
+        match &self.weights {
+            Weights::Twin { .. } => true,
+            Weights::Outline { tensors, .. } => tensors.is_empty(),
+            Weights::Gguf(_) | Weights::Safetensors { .. } => false,
+        }
     }
 
     /// A checkpoint over a GGUF model that is already open or was made in memory.
@@ -127,6 +158,7 @@ impl Checkpoint {
 
     /// A checkpoint over safetensors and a config that are already in memory.
     pub fn from_safetensors(tensors: Safetensors, config: serde_json::Value) -> Self {
+        let tensors = tensors.with_scale_block(&config);
         Self { path: PathBuf::new(), weights: Weights::Safetensors { tensors, config } }
     }
 
@@ -138,7 +170,7 @@ impl Checkpoint {
     /// How the model describes itself.
     pub fn config(&self) -> ConfigSource<'_> {
         match &self.weights {
-            Weights::Gguf(gguf) => ConfigSource::Gguf(gguf.metadata()),
+            Weights::Gguf(gguf) | Weights::Twin { header: gguf, .. } => ConfigSource::Gguf(gguf.metadata()),
             Weights::Safetensors { config, .. } | Weights::Outline { config, .. } => {
                 ConfigSource::Config(config)
             }
@@ -161,7 +193,9 @@ impl Checkpoint {
     /// All tensor names: in file order for GGUF, sorted for safetensors.
     pub fn names(&self) -> Box<dyn Iterator<Item = &str> + '_> {
         match &self.weights {
-            Weights::Gguf(gguf) => Box::new(gguf.tensors().map(|t| t.name.as_str())),
+            Weights::Gguf(gguf) | Weights::Twin { header: gguf, .. } => {
+                Box::new(gguf.tensors().map(|t| t.name.as_str()))
+            }
             Weights::Safetensors { tensors, .. } => Box::new(tensors.names()),
             Weights::Outline { tensors, .. } => Box::new(tensors.keys().map(String::as_str)),
         }
@@ -170,7 +204,7 @@ impl Checkpoint {
     /// A tensor that may be absent (a bias, an untied output). Its bytes are shared with the file.
     pub fn get(&self, name: &str) -> Result<Option<Tensor>> {
         match &self.weights {
-            Weights::Gguf(gguf) => Ok(gguf.tensor(name)),
+            Weights::Gguf(gguf) | Weights::Twin { header: gguf, .. } => Ok(gguf.tensor(name)),
             Weights::Safetensors { tensors, .. } => tensors.tensor(name).map_err(|e| e.in_file(&self.path)),
             Weights::Outline { tensors, .. } => Ok(tensors.get(name).cloned()),
         }
@@ -199,7 +233,9 @@ impl Checkpoint {
             hash.update(bytes);
         };
         match &self.weights {
-            Weights::Gguf(gguf) => gguf.header_bytes().for_each(&mut field),
+            Weights::Gguf(gguf) | Weights::Twin { header: gguf, .. } => {
+                gguf.header_bytes().for_each(&mut field);
+            }
             Weights::Safetensors { tensors, config } => {
                 field(sorted_json(config).as_bytes());
                 tensors.header_bytes().for_each(&mut field);

@@ -16,6 +16,13 @@ pub enum DType {
     F16,
     /// The upper half of a single.
     BF16,
+    /// 8-bit floats with four bits of exponent, whose scales lie in a tensor of their own ([`crate::Scales`]).
+    F8_E4M3,
+    /// Pairs of 4-bit floats with two bits of exponent, whose scales lie in a tensor of their own: MXFP4 in two halves, as Hugging
+    /// Face checkpoints have it.
+    F4_E2M1,
+    /// 8-bit unsigned integers (scales as exponents of two, not weights).
+    U8,
     /// 32-bit signed integers (index tables, not weights).
     I32,
     /// 64-bit signed integers (index tables, not weights).
@@ -46,8 +53,20 @@ pub enum DType {
     IQ4_NL,
     /// 256 × 4 bits through the same table, 8 groups with 6-bit scales.
     IQ4_XS,
+    /// 256 values in 64 points of a codebook of 512 four-dimensional points, with signs, 8 groups with 4-bit scales.
+    IQ3_S,
+    /// 256 values in 64 points of a codebook of 256 four-dimensional points, with signs, 8 groups with 4-bit scales.
+    IQ3_XXS,
+    /// 256 values in 32 points of a codebook of 1024 eight-dimensional points, with signs, 16 groups with 4-bit scales.
+    IQ2_S,
+    /// 256 values in 32 points of a codebook of 512 eight-dimensional points, with signs, 16 groups with 4-bit scales.
+    IQ2_XS,
     /// 256 values in 32 points of a codebook of 256 eight-dimensional points, with signs.
     IQ2_XXS,
+    /// 32 × 4-bit floats, a power of two as scale.
+    MXFP4,
+    /// 64 × 4-bit floats, 4 groups with an 8-bit float as scale.
+    NVFP4,
     /// kvant's own: 32 × 8 bits, f16 scale; made on load by [`crate::quant::quantize_tensor`].
     Int8G32,
     /// kvant's own: 32 × 4 bits, f16 scale by the signed maximum; made on load.
@@ -56,10 +75,13 @@ pub enum DType {
 
 impl DType {
     /// Every type, in the order they are documented.
-    pub const ALL: [DType; 21] = [
+    pub const ALL: [DType; 30] = [
         DType::F32,
         DType::F16,
         DType::BF16,
+        DType::F8_E4M3,
+        DType::F4_E2M1,
+        DType::U8,
         DType::I32,
         DType::I64,
         DType::Q4_0,
@@ -75,7 +97,13 @@ impl DType {
         DType::Q8_K,
         DType::IQ4_NL,
         DType::IQ4_XS,
+        DType::IQ3_S,
+        DType::IQ3_XXS,
+        DType::IQ2_S,
+        DType::IQ2_XS,
         DType::IQ2_XXS,
+        DType::MXFP4,
+        DType::NVFP4,
         DType::Int8G32,
         DType::Int4G32,
     ];
@@ -83,17 +111,21 @@ impl DType {
     /// Values per block.
     pub const fn block_len(self) -> usize {
         match self {
-            Self::F32 | Self::F16 | Self::BF16 | Self::I32 | Self::I64 => 1,
+            Self::F32 | Self::F16 | Self::BF16 | Self::F8_E4M3 => 1,
+            Self::U8 | Self::I32 | Self::I64 => 1,
+            Self::F4_E2M1 => 2,
             Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 | Self::Q8_0 | Self::IQ4_NL => 32,
-            Self::Int8G32 | Self::Int4G32 => 32,
+            Self::MXFP4 | Self::Int8G32 | Self::Int4G32 => 32,
+            Self::NVFP4 => 64,
             Self::Q2_K | Self::Q3_K | Self::Q4_K | Self::Q5_K | Self::Q6_K | Self::Q8_K => 256,
-            Self::IQ4_XS | Self::IQ2_XXS => 256,
+            Self::IQ4_XS | Self::IQ3_S | Self::IQ3_XXS | Self::IQ2_S | Self::IQ2_XS | Self::IQ2_XXS => 256,
         }
     }
 
     /// Bytes per block.
     pub const fn block_bytes(self) -> usize {
         match self {
+            Self::F8_E4M3 | Self::F4_E2M1 | Self::U8 => 1,
             Self::F16 | Self::BF16 => 2,
             Self::F32 | Self::I32 => 4,
             Self::I64 => 8,
@@ -109,7 +141,13 @@ impl DType {
             Self::Q6_K => 210,
             Self::Q8_K => 292,
             Self::IQ4_XS => 136,
+            Self::IQ3_S => 110,
+            Self::IQ3_XXS => 98,
+            Self::IQ2_S => 82,
+            Self::IQ2_XS => 74,
             Self::IQ2_XXS => 66,
+            Self::MXFP4 => 17,
+            Self::NVFP4 => 36,
         }
     }
 
@@ -119,6 +157,9 @@ impl DType {
             Self::F32 => "F32",
             Self::F16 => "F16",
             Self::BF16 => "BF16",
+            Self::F8_E4M3 => "F8_E4M3",
+            Self::F4_E2M1 => "F4_E2M1",
+            Self::U8 => "U8",
             Self::I32 => "I32",
             Self::I64 => "I64",
             Self::Q4_0 => "Q4_0",
@@ -134,10 +175,21 @@ impl DType {
             Self::Q8_K => "Q8_K",
             Self::IQ4_NL => "IQ4_NL",
             Self::IQ4_XS => "IQ4_XS",
+            Self::IQ3_S => "IQ3_S",
+            Self::IQ3_XXS => "IQ3_XXS",
+            Self::IQ2_S => "IQ2_S",
+            Self::IQ2_XS => "IQ2_XS",
             Self::IQ2_XXS => "IQ2_XXS",
+            Self::MXFP4 => "MXFP4",
+            Self::NVFP4 => "NVFP4",
             Self::Int8G32 => "int8g32",
             Self::Int4G32 => "int4g32",
         }
+    }
+
+    /// True for the types of tables, which hold no weights.
+    pub const fn is_integer(self) -> bool {
+        matches!(self, Self::U8 | Self::I32 | Self::I64)
     }
 
     /// Bits per value, scales and all.

@@ -21,7 +21,9 @@ pub(crate) fn tensors(checkpoint: &Checkpoint, weights: DType) -> Result<BTreeMa
     let mut zeros = Bytes::zeros(1 << 20)?;
     let mut tensors = BTreeMap::new();
     for tensor in description.tensors() {
-        let dtype = assumed_type(&tensor.shape, weights);
+        // A name that says what its tensor is, whatever the others are.
+        let own = if tensor.name.ends_with("_blocks") { DType::MXFP4 } else { weights };
+        let dtype = assumed_type(&tensor.shape, own);
         let size = dtype.tensor_bytes(&tensor.shape).ok_or_else(|| {
             LoadError::mismatch(format!(
                 "tensor {:?}: shape {:?} has more values than can be counted",

@@ -1,9 +1,11 @@
 //! A named block of weights: type, shape and shared bytes.
 
 use crate::bytes::Bytes;
+use crate::description::RowRange;
 use crate::dtype::DType;
 use crate::error::{LoadError, Result};
 use crate::quant;
+use crate::scales::Scales;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -18,6 +20,7 @@ pub struct Tensor {
     dtype: DType,
     shape: Vec<usize>,
     bytes: Bytes,
+    scales: Option<Scales>,
 }
 
 impl Tensor {
@@ -36,13 +39,24 @@ impl Tensor {
                 bytes.len()
             )));
         }
-        Ok(Self { name, dtype, shape, bytes })
+        Ok(Self { name, dtype, shape, bytes, scales: None })
     }
 
     /// A tensor of f32 values made in memory.
     pub fn from_f32(name: impl Into<Arc<str>>, shape: Vec<usize>, values: &[f32]) -> Result<Self> {
         let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
         Self::new(name, DType::F32, shape, bytes.into())
+    }
+
+    /// The same tensor, whose values are those of its bytes times these factors.
+    #[must_use]
+    pub fn with_scales(self, scales: Scales) -> Self {
+        Self { scales: Some(scales), ..self }
+    }
+
+    /// What the values of the bytes are multiplied by, where that lies beside them.
+    pub fn scales(&self) -> Option<&Scales> {
+        self.scales.as_ref()
     }
 
     /// The name in the file.
@@ -102,7 +116,11 @@ impl Tensor {
     /// Decodes one row into `out`, which holds [`Tensor::columns`] values.
     pub fn row_f32(&self, row: usize, out: &mut [f32]) -> Result<()> {
         quant::dequantize_row(self.dtype, self.row(row), out)
-            .map_err(|e| LoadError::mismatch(format!("tensor {:?}: {e}", self.name)))
+            .map_err(|e| LoadError::mismatch(format!("tensor {:?}: {e}", self.name)))?;
+        if let Some(scales) = &self.scales {
+            scales.apply(row, out);
+        }
+        Ok(())
     }
 
     /// Decodes everything, `(rows, columns)`. Only for small tensors and oracles: weights stay packed.
@@ -110,6 +128,9 @@ impl Tensor {
         let mut out = vec![0.0; self.len()];
         quant::dequantize_row(self.dtype, &self.bytes, &mut out)
             .map_err(|e| LoadError::mismatch(format!("tensor {:?}: {e}", self.name)))?;
+        if let Some(scales) = &self.scales {
+            out.chunks_mut(self.columns().max(1)).enumerate().for_each(|(row, out)| scales.apply(row, out));
+        }
         Ok(out)
     }
 
@@ -141,7 +162,25 @@ impl Tensor {
         let mut shape = self.shape.clone();
         shape[0] = range.len();
         let stride = self.bytes.len().checked_div(outer).unwrap_or(0);
-        self.part(shape, range.start * stride..range.end * stride)
+        let part = self.part(shape, range.start * stride..range.end * stride)?;
+        let inner = self.rows().checked_div(outer).unwrap_or(0);
+        Ok(part.scaled_as(self, RowRange::from(range.start * inner, range.len() * inner)))
+    }
+
+    /// Rows of a matrix that need not lie together, copied one after another. They are the caller's to check.
+    pub(crate) fn gather(&self, rows: RowRange) -> Result<Self> {
+        let mut bytes = Vec::with_capacity(rows.count * self.row_bytes());
+        for row in 0..rows.count {
+            bytes.extend_from_slice(self.row(rows.row(row)));
+        }
+        let gathered =
+            Self::new(self.name.clone(), self.dtype, vec![rows.count, self.columns()], bytes.into())?;
+        Ok(gathered.scaled_as(self, rows))
+    }
+
+    /// The same tensor with the factors that these rows of `other` have.
+    fn scaled_as(self, other: &Self, rows: RowRange) -> Self {
+        Self { scales: other.scales.as_ref().map(|scales| scales.of_rows(rows)), ..self }
     }
 
     /// One sub-tensor of the outermost extent with that extent removed: expert `index` of `(experts, out, in)`.
@@ -157,9 +196,19 @@ impl Tensor {
         Ok(part)
     }
 
-    /// The same bytes under another shape with as many values and rows that blocks still fill.
+    /// The same bytes under another shape with as many values and rows that blocks still fill; where there are factors
+    /// beside them, rows keep their length.
     pub fn reshape(&self, shape: Vec<usize>) -> Result<Self> {
-        Self::new(self.name.clone(), self.dtype, shape, self.bytes.clone())
+        let reshaped = Self::new(self.name.clone(), self.dtype, shape, self.bytes.clone())?;
+        if self.scales.is_some() && reshaped.columns() != self.columns() {
+            return Err(LoadError::mismatch(format!(
+                "tensor {:?}: rows of {} under scales cannot become rows of {}",
+                self.name,
+                self.columns(),
+                reshaped.columns()
+            )));
+        }
+        Ok(Self { scales: self.scales.clone(), ..reshaped })
     }
 
     /// Refuses a tensor whose shape is not `expected`, naming both.
@@ -179,6 +228,12 @@ impl Tensor {
             return Err(LoadError::mismatch(format!(
                 "tensor {:?}: {} blocks hold {block} values, so a part cannot start at {}",
                 self.name, self.dtype, range.start
+            )));
+        }
+        if self.scales.is_some() {
+            return Err(LoadError::mismatch(format!(
+                "tensor {:?}: a row under scales has no parts",
+                self.name
             )));
         }
         let (start, len) = (range.start / block, range.len() / block);

@@ -1,14 +1,21 @@
 //! Chat templates against what Jinja2 makes of them. The fixtures are in `tests/data/chat`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
 use kvant_model::chat::{ChatError, ChatTemplate, Message, RenderOptions};
 use serde_json::Value;
 
+fn data() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/chat")
+}
+
+fn read_in(folder: &Path, name: &str) -> String {
+    std::fs::read_to_string(folder.join(name)).expect(name)
+}
+
 fn read(name: &str) -> String {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/chat").join(name);
-    std::fs::read_to_string(path).expect(name)
+    read_in(&data(), name)
 }
 
 fn message(json: &Value) -> Message {
@@ -32,6 +39,16 @@ fn options(json: &Value) -> RenderOptions {
     }
 }
 
+/// How a rendering differs from what Jinja2 wrote, or said.
+fn difference(found: Result<String, ChatError>, case: &Value) -> Option<String> {
+    let agrees = match &found {
+        Ok(text) => case["text"] == text.as_str(),
+        Err(ChatError::Refused(message)) => case["refused"] == message.as_str(),
+        Err(_) => case["fails"].is_string(),
+    };
+    (!agrees).then(|| format!(" found {found:?}\n wants {case}"))
+}
+
 #[test]
 fn templates_write_what_jinja_writes() {
     let cases: Value = serde_json::from_str(&read("cases.json")).unwrap();
@@ -41,16 +58,28 @@ fn templates_write_what_jinja_writes() {
         let template = ChatTemplate::new(&read(&format!("{name}.jinja"))).expect(name);
         let messages: Vec<Message> = case["messages"].as_array().unwrap().iter().map(message).collect();
         let found = template.render(&messages, &options(&case["options"]));
-        let agrees = match &found {
-            Ok(text) => case["text"] == text.as_str(),
-            Err(ChatError::Refused(message)) => case["refused"] == message.as_str(),
-            Err(_) => case["fails"].is_string(),
-        };
-        if !agrees {
-            wrong.push(format!(
-                "{name} {}\n found {found:?}\n wants {} {} {}",
-                case["messages"], case["text"], case["refused"], case["fails"]
-            ));
+        wrong.extend(difference(found, case).map(|what| format!("{name} {}\n{what}", case["messages"])));
+    }
+    assert!(wrong.is_empty(), "{} differ\n{}", wrong.len(), wrong.join("\n\n"));
+}
+
+/// `KVANT_CHAT_TEMPLATES` names another folder, in which `make_expected.py` has written what Jinja2 makes of its templates.
+#[test]
+fn templates_of_the_families_write_what_jinja_writes() {
+    let folder =
+        std::env::var_os("KVANT_CHAT_TEMPLATES").map_or_else(|| data().join("families"), PathBuf::from);
+    let cases: Value = serde_json::from_str(&read_in(&folder, "cases.json")).unwrap();
+    let conversations = cases["conversations"].as_array().unwrap();
+    let mut wrong = Vec::new();
+    for (name, texts) in cases["texts"].as_object().unwrap() {
+        let template = ChatTemplate::new(&read_in(&folder, &format!("{name}.jinja"))).expect(name);
+        for (at, (conversation, case)) in conversations.iter().zip(texts.as_array().unwrap()).enumerate() {
+            let messages: Vec<Message> =
+                conversation["messages"].as_array().unwrap().iter().map(message).collect();
+            let found = template.render(&messages, &options(&conversation["options"]));
+            // Where Jinja2 itself fails there is nothing to compare.
+            let difference = difference(found, case).filter(|_| !case["fails"].is_string());
+            wrong.extend(difference.map(|what| format!("{name}, conversation {at}\n{what}")));
         }
     }
     assert!(wrong.is_empty(), "{} differ\n{}", wrong.len(), wrong.join("\n\n"));

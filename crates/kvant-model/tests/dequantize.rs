@@ -1,13 +1,17 @@
 //! The decoders of block formats against an independent twin, reference values and values known by reasoning.
 
+use flate2::read::GzDecoder;
 use half::{bf16, f16};
 use kvant_model::DType;
 use kvant_model::quant::dequantize_row;
 use proptest::prelude::*;
+use std::collections::HashMap;
+use std::io::Read;
 use std::path::PathBuf;
+use std::sync::LazyLock;
 
 /// Types with blocks; the plain ones are covered by the reference files.
-const BLOCK_TYPES: [DType; 16] = [
+const BLOCK_TYPES: [DType; 24] = [
     DType::Q4_0,
     DType::Q4_1,
     DType::Q5_0,
@@ -21,14 +25,32 @@ const BLOCK_TYPES: [DType; 16] = [
     DType::Q8_K,
     DType::IQ4_NL,
     DType::IQ4_XS,
+    DType::IQ3_S,
+    DType::IQ3_XXS,
+    DType::IQ2_S,
+    DType::IQ2_XS,
     DType::IQ2_XXS,
+    DType::MXFP4,
+    DType::NVFP4,
+    DType::F8_E4M3,
+    DType::F4_E2M1,
     DType::Int8G32,
     DType::Int4G32,
 ];
 
+/// Types made of points of a codebook.
+const POINT_TYPES: [DType; 5] = [DType::IQ3_S, DType::IQ3_XXS, DType::IQ2_S, DType::IQ2_XS, DType::IQ2_XXS];
+
+/// A file of the fixtures, or what is in it where it is gzipped.
 fn fixture(name: &str) -> Vec<u8> {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/ggml").join(name);
-    std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+    let zipped = path.with_file_name(format!("{name}.gz"));
+    if !zipped.is_file() {
+        return std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    }
+    let mut bytes = Vec::new();
+    GzDecoder::new(std::fs::File::open(zipped).unwrap()).read_to_end(&mut bytes).unwrap();
+    bytes
 }
 
 fn decode(dtype: DType, bytes: &[u8]) -> Vec<f32> {
@@ -126,22 +148,94 @@ impl Twin<'_> {
                 let scale = low + 16 * self.bits(2 + g / 4, 2 * (g % 4), 2);
                 self.half(0) * (scale - 32) as f64 * level(self.nibble(8 + 16 * g, lane))
             }
-            DType::IQ2_XXS => {
-                let group = 2 + 8 * (i / 32);
-                let word: i64 = (0..4).map(|b| i64::from(self.block[group + 4 + b]) << (8 * b)).sum();
-                let point = lane / 8;
-                let seven = word >> (7 * point) & 127;
-                let minus = match i % 8 {
-                    7 => seven.count_ones() % 2 == 1,
-                    j => seven >> j & 1 == 1,
-                };
-                let scale = self.half(0) * (0.5 + (word >> 28) as f64) / 4.0;
-                let magnitude = reference_points()[usize::from(self.block[group + point])][i % 8];
-                if minus { -scale * magnitude } else { scale * magnitude }
+            DType::IQ3_S | DType::IQ3_XXS | DType::IQ2_S | DType::IQ2_XS | DType::IQ2_XXS => {
+                let point = &REFERENCE_POINTS[&dtype][self.point_number(dtype, i)];
+                let magnitude = self.point_scale(dtype, i) * point[i % point.len()];
+                if self.is_minus(dtype, i) { -magnitude } else { magnitude }
             }
+            DType::MXFP4 => four_bit_float(self.nibble(1, i)) * 2f64.powi(i32::from(self.block[0]) - 127),
+            DType::NVFP4 => {
+                let (group, place) = (i / 16, i % 16);
+                let code = self.bits(4 + 8 * group + place % 8, 4 * (place / 8), 4);
+                // The sign of a scale is ignored; 0x7f is zero, and with the ignored sign the number after 448.
+                let scale = match self.block[group] {
+                    0x7f => 0.0,
+                    0xff => 480.0,
+                    code => eight_bit_float(code & 0x7f),
+                };
+                scale * four_bit_float(code)
+            }
+            DType::F4_E2M1 => four_bit_float(self.bits(0, 4 * i, 4)),
+            DType::F8_E4M3 => eight_bit_float(self.block[0]),
             other => panic!("{other} has no twin"),
         }
     }
+}
+
+impl Twin<'_> {
+    fn word(&self, at: usize) -> i64 {
+        (0..4).map(|b| i64::from(self.block[at + b]) << (8 * b)).sum()
+    }
+
+    /// Which point of the codebook value `i` belongs to.
+    fn point_number(&self, dtype: DType, i: usize) -> usize {
+        let k = i / point_len(dtype);
+        (match dtype {
+            DType::IQ2_XXS => self.bits(2 + 8 * (k / 4) + k % 4, 0, 8),
+            DType::IQ2_XS => self.bits(2 + 2 * k, 0, 8) + 256 * self.bits(3 + 2 * k, 0, 1),
+            DType::IQ2_S => self.bits(2 + k, 0, 8) + 256 * self.bits(66 + k / 4, 2 * (k % 4), 2),
+            DType::IQ3_XXS => self.bits(2 + k, 0, 8),
+            _ => self.bits(2 + k, 0, 8) + 256 * self.bits(66 + k / 8, k % 8, 1),
+        }) as usize
+    }
+
+    fn point_scale(&self, dtype: DType, i: usize) -> f64 {
+        let d = self.half(0);
+        match dtype {
+            DType::IQ2_XXS => d * (0.5 + self.bits(2 + 8 * (i / 32) + 7, 4, 4) as f64) / 4.0,
+            DType::IQ2_XS => d * (0.5 + self.bits(66 + i / 32, i / 16 % 2 * 4, 4) as f64) / 4.0,
+            DType::IQ2_S => d * (0.5 + self.bits(74 + i / 32, i / 16 % 2 * 4, 4) as f64) / 4.0,
+            DType::IQ3_XXS => d * (0.5 + self.bits(66 + 4 * (i / 32) + 3, 4, 4) as f64) / 2.0,
+            _ => d * (1 + 2 * self.bits(106 + i / 64, i / 32 % 2 * 4, 4)) as f64,
+        }
+    }
+
+    fn is_minus(&self, dtype: DType, i: usize) -> bool {
+        let seven = match dtype {
+            DType::IQ2_S => return self.bits(34 + i / 8, i % 8, 1) == 1,
+            DType::IQ3_S => return self.bits(74 + i / 8, i % 8, 1) == 1,
+            DType::IQ2_XS => self.bits(3 + i / 8 * 2, 1, 7),
+            DType::IQ2_XXS => self.word(2 + 8 * (i / 32) + 4) >> (7 * (i % 32 / 8)) & 127,
+            _ => self.word(66 + 4 * (i / 32)) >> (7 * (i % 32 / 8)) & 127,
+        };
+        match i % 8 {
+            7 => seven.count_ones() % 2 == 1,
+            j => seven >> j & 1 == 1,
+        }
+    }
+}
+
+/// Values of a point.
+fn point_len(dtype: DType) -> usize {
+    if matches!(dtype, DType::IQ3_S | DType::IQ3_XXS) { 4 } else { 8 }
+}
+
+/// A sign, two bits of exponent around 1, one of mantissa.
+fn four_bit_float(code: i64) -> f64 {
+    let (exponent, mantissa) = ((code >> 1 & 3) as i32, (code & 1) as f64);
+    let size = if exponent == 0 { mantissa / 2.0 } else { (1.0 + mantissa / 2.0) * 2f64.powi(exponent - 1) };
+    if code & 8 == 0 { size } else { -size }
+}
+
+/// A sign, four bits of exponent around 7, three of mantissa; all ones are no number.
+fn eight_bit_float(code: u8) -> f64 {
+    let (exponent, mantissa) = (i32::from(code >> 3 & 15), f64::from(code & 7) / 8.0);
+    let size = match code & 0x7f {
+        0x7f => f64::NAN,
+        0..8 => mantissa * 2f64.powi(-6),
+        _ => (1.0 + mantissa) * 2f64.powi(exponent - 7),
+    };
+    if code < 0x80 { size } else { -size }
 }
 
 fn level(code: i64) -> f64 {
@@ -149,17 +243,21 @@ fn level(code: i64) -> f64 {
     f64::from(levels[code as usize])
 }
 
-/// The codebook of IQ2_XXS, read back from the reference values, whose blocks use points 0 to 255 in order.
-fn reference_points() -> Vec<[f64; 8]> {
-    let (blocks, values) = (fixture("iq2_xxs.blocks"), reference_values("iq2_xxs"));
-    let mut points = Vec::new();
-    for (number, values) in values.chunks(8).enumerate() {
-        let block = Twin { block: &blocks[66 * (number / 32)..][..66] };
-        let scale_bits = block.bits(2 + 8 * (number % 32 / 4) + 7, 4, 4);
-        let scale = block.half(0) * (0.5 + scale_bits as f64) / 4.0;
-        points.push(std::array::from_fn(|j| (f64::from(values[j]) / scale).abs().round()));
-    }
-    points
+/// Codebooks, read back from the reference values, whose blocks use all points in order.
+static REFERENCE_POINTS: LazyLock<HashMap<DType, Vec<Vec<f64>>>> =
+    LazyLock::new(|| POINT_TYPES.into_iter().map(|dtype| (dtype, reference_points(dtype))).collect());
+
+fn reference_points(dtype: DType) -> Vec<Vec<f64>> {
+    let name = dtype.name().to_lowercase();
+    let (blocks, values) = (fixture(&format!("{name}.blocks")), reference_values(&name));
+    let points = values.chunks(point_len(dtype)).enumerate().map(|(number, values)| {
+        let at = number * values.len();
+        let block = Twin { block: &blocks[at / 256 * dtype.block_bytes()..][..dtype.block_bytes()] };
+        assert_eq!(block.point_number(dtype, at % 256), number, "{dtype}");
+        let scale = block.point_scale(dtype, at % 256);
+        values.iter().map(|&value| (f64::from(value) / scale).abs().round()).collect()
+    });
+    points.collect()
 }
 
 fn reference_values(name: &str) -> Vec<f32> {
@@ -173,7 +271,7 @@ fn halves(dtype: DType) -> &'static [usize] {
         DType::Q2_K => &[80, 82],
         DType::Q3_K => &[108],
         DType::Q6_K => &[208],
-        DType::Q8_K => &[],
+        DType::Q8_K | DType::MXFP4 | DType::NVFP4 | DType::F8_E4M3 | DType::F4_E2M1 => &[],
         _ => &[0],
     }
 }
@@ -184,8 +282,11 @@ fn random_block(dtype: DType) -> impl Strategy<Value = Vec<u8>> {
         for (at, scale) in halves(dtype).iter().zip([a, b]) {
             bytes[*at..at + 2].copy_from_slice(&f16::from_f32(scale).to_le_bytes());
         }
-        if dtype == DType::Q8_K {
-            bytes[..4].copy_from_slice(&a.to_le_bytes());
+        match dtype {
+            DType::Q8_K => bytes[..4].copy_from_slice(&a.to_le_bytes()),
+            DType::MXFP4 => bytes[0] = bytes[0].min(250),
+            DType::F8_E4M3 if bytes[0] & 0x7f == 0x7f => bytes[0] = 0,
+            _ => {}
         }
         bytes
     })
@@ -234,7 +335,8 @@ fn every_block_type_agrees_with_the_twin_on_its_reference_blocks() {
 }
 
 fn has_reference(dtype: DType) -> bool {
-    !matches!(dtype, DType::Q8_K | DType::Int8G32 | DType::Int4G32)
+    let has_none = [DType::Q8_K, DType::F8_E4M3, DType::F4_E2M1, DType::Int8G32, DType::Int4G32];
+    !has_none.contains(&dtype)
 }
 
 #[test]
@@ -316,6 +418,20 @@ fn known_values_of_256_blocks() {
     let iq2 = decode(DType::IQ2_XXS, &block(DType::IQ2_XXS, &[(0, &ONE), (6, &[0x01, 0, 0, 0xf0])]));
     assert_eq!((iq2[0], iq2[1], iq2[7], iq2[8]), (-31.0, 31.0, -31.0, 31.0));
     assert_eq!(iq2[32], 1.0);
+}
+
+#[test]
+fn known_values_of_small_floats() {
+    // Exponent 128 is a scale of 2; byte 0 = 0xf3 has codes 3 (1.5) and 15 (−6).
+    let mxfp4 = decode(DType::MXFP4, &block(DType::MXFP4, &[(0, &[128, 0xf3])]));
+    assert_eq!((mxfp4[0], mxfp4[16], mxfp4[1]), (3.0, -12.0, 0.0));
+    // Group 1: scale 0x38 is 1, its first byte is byte 12 of the block; values 8 apart share a byte.
+    let nvfp4 = decode(DType::NVFP4, &block(DType::NVFP4, &[(1, &[0x38]), (12, &[0x9f])]));
+    assert_eq!((nvfp4[16], nvfp4[24], nvfp4[17], nvfp4[0]), (-6.0, -0.5, 0.0, 0.0));
+    assert_eq!(decode(DType::F4_E2M1, &[0x72, 0x09]), [1.0, 6.0, -0.5, 0.0]);
+    let eight = decode(DType::F8_E4M3, &[0x00, 0x01, 0x08, 0x38, 0x7e, 0xfe, 0xb8, 0x7f, 0xff]);
+    assert_eq!(eight[..7], [0.0, 2f32.powi(-9), 2f32.powi(-6), 1.0, 448.0, -448.0, -1.0]);
+    assert!(eight[7].is_nan() && eight[8].is_nan());
 }
 
 #[test]

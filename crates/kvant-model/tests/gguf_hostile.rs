@@ -163,7 +163,7 @@ fn impossible_tensors_are_refused() {
     Raw::new(1, 0).tensor("t", &[8], F32, 4).refused(64, "alignment");
     Raw::new(1, 0).tensor("t", &[8], F32, 64).refused(64, "beyond the end");
     Raw::new(1, 0).tensor("t", &[8], F32, u64::MAX - 31).refused(64, "beyond the end");
-    Raw::new(1, 0).tensor("t", &[8], 39, 0).refused(64, "MXFP4");
+    Raw::new(1, 0).tensor("t", &[8], 19, 0).refused(64, "IQ1_S");
     let two = Raw::new(2, 0).tensor("a", &[16], F32, 0).tensor("b", &[8], F32, 32);
     two.refused(64, "overlap");
 }

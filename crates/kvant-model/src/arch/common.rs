@@ -1,13 +1,13 @@
 //! The parts that most architectures name and shape alike.
 
-use crate::arch::Scope;
+use crate::arch::{Name, Scope};
 use crate::config::{Dims, Key, ModelConfig};
 use crate::description::{
     Activation, Attention, Description, Embedding, Ffn, Head, Inner, Layer, Linear, Matrix, Mixer, Mlp, Moe,
     Norm, NormPlace, Projection, Residual, Router, TensorRef,
 };
 use crate::error::{LoadError, Result};
-use kvant_cache::KvShape;
+use kvant_cache::{KvShape, KvSlot};
 
 pub const RMS_EPS: Key = Key("rms_norm_eps", "attention.layer_norm_rms_epsilon");
 pub const LAYER_NORM_EPS: Key =
@@ -18,6 +18,11 @@ pub const ATTENTION_BIAS: Key = Key("attention_bias", "");
 pub const WINDOW: Key = Key("sliding_window", "attention.sliding_window");
 pub const EXPERTS: Key =
     Key("num_experts|num_local_experts|n_routed_experts|moe_num_experts", "expert_count");
+/// Width of experts that every token visits, all of them together.
+pub const SHARED_INNER: Key = Key(
+    "shared_expert_intermediate_size|shared_intermediate_size|moe_shared_expert_intermediate_size",
+    "expert_shared_feed_forward_length",
+);
 pub const EXPERTS_CHOSEN: Key = Key("num_experts_per_tok|moe_k", "expert_used_count");
 const CONTEXT: Key = Key("max_position_embeddings|n_positions", "context_length");
 /// Where layers lie: `model.layers.N` and `blk.N`.
@@ -101,8 +106,20 @@ pub fn attention_of(
     projection: Projection,
     output: Linear,
 ) -> Attention {
+    let slot = layer.keys_values(index, kv_shape(dims, window));
+    attention_over(slot, dims, window, projection, output)
+}
+
+/// Attention over given projections and a given slot.
+pub fn attention_over(
+    slot: KvSlot,
+    dims: &Dims,
+    window: Option<usize>,
+    projection: Projection,
+    output: Linear,
+) -> Attention {
     Attention {
-        slot: layer.keys_values(index, kv_shape(dims, window)),
+        slot,
         heads: dims.heads,
         kv_heads: dims.kv_heads,
         key_dim: dims.head_dim,
@@ -158,6 +175,9 @@ pub struct ExpertNames {
     pub down: &'static str,
 }
 
+/// Gate and up of all experts in one tensor, which GGUF files may have.
+const GATE_UP_EXPERTS: Name = ("", "ffn_gate_up_exps");
+
 /// A mixture of gated experts of width `inner` behind a softmax router, without a shared one.
 pub fn experts(
     layer: &Scope<'_>,
@@ -173,15 +193,17 @@ pub fn experts(
         return Err(config.refused(EXPERTS_CHOSEN, format!("{chosen} experts per token of {count} in all")));
     }
     let router = layer.exact_linear((names.router, "ffn_gate_inp"), count, hidden)?;
-    let gates = layer.experts((names.gate, "ffn_gate_exps"), count, inner, hidden)?;
-    let ups = layer.experts((names.up, "ffn_up_exps"), count, inner, hidden)?;
     let downs = layer.experts((names.down, "ffn_down_exps"), count, hidden, inner)?;
-    let experts = gates
-        .into_iter()
-        .zip(ups)
-        .zip(downs)
-        .map(|((gate, up), down)| Mlp::new(Inner::Gated { gate, up }, activation, down))
-        .collect();
+    let inners: Vec<Inner> = if config.is_gguf() && layer.has(GATE_UP_EXPERTS)? {
+        let both = layer.experts(GATE_UP_EXPERTS, count, 2 * inner, hidden)?;
+        both.into_iter().map(Inner::GatedFused).collect()
+    } else {
+        let gates = layer.experts((names.gate, "ffn_gate_exps"), count, inner, hidden)?;
+        let ups = layer.experts((names.up, "ffn_up_exps"), count, inner, hidden)?;
+        gates.into_iter().zip(ups).map(|(gate, up)| Inner::Gated { gate, up }).collect()
+    };
+    let experts =
+        inners.into_iter().zip(downs).map(|(inner, down)| Mlp::new(inner, activation, down)).collect();
     Ok(Moe { router: Router::softmax(router, chosen, renormalise), experts, shared: None, latent: None })
 }
 
@@ -212,7 +234,7 @@ pub fn pre_norm(layer: &Scope<'_>, dims: &Dims, eps: f32, attention: Attention, 
 /// The same with given norms: `x += attention(norm(x)); x += ffn(norm(x))`.
 pub fn pre_normed(attention_norm: Norm, attention: Attention, ffn_norm: Norm, ffn: Ffn) -> Layer {
     let attention = Residual::pre_norm(attention_norm, Mixer::Attention(Box::new(attention)));
-    Layer { residuals: vec![attention, Residual::pre_norm(ffn_norm, Mixer::Ffn(ffn))] }
+    Layer::new(vec![attention, Residual::pre_norm(ffn_norm, Mixer::Ffn(ffn))])
 }
 
 /// The window of every layer: by `layer_types` where the configuration has them, else by `slides(layer)`.
@@ -223,6 +245,9 @@ pub fn windows(
 ) -> Result<Vec<Option<usize>>> {
     const TYPES: Key = Key("layer_types", "");
     let window = config.count(WINDOW)?;
+    if let Some(slide) = config.layer_flags(Key("", "attention.sliding_window_pattern"), layers)? {
+        return Ok(slide.into_iter().map(|slides| window.filter(|_| slides)).collect());
+    }
     let Some(types) = config.texts(TYPES, layers)? else {
         return Ok((0..layers).map(|layer| window.filter(|_| slides(layer))).collect());
     };
@@ -259,7 +284,7 @@ pub fn framed(
         hidden: dims.hidden,
         vocabulary: table.shape[0],
         context: scope.config().size_if(CONTEXT)?,
-        embedding: Embedding { table, scale: 1.0, positions: None },
+        embedding: Embedding { table, scale: 1.0, positions: None, per_layer: None, streams: None },
         ropes,
         layers,
         head: Head { norm, output, scale: 1.0, soft_cap: None },
@@ -283,7 +308,7 @@ pub fn token_table(scope: &Scope<'_>, name: &'static str, dims: &Dims) -> Result
 /// say, by whether the output is in the file.
 pub fn output(scope: &Scope<'_>, name: &'static str, table: &TensorRef) -> Result<Linear> {
     let own = (name, "output");
-    let is_tied = match scope.config().flag_if(Key("tie_word_embeddings", ""))? {
+    let is_tied = match scope.is_tied()? {
         Some(is_tied) => is_tied,
         None => !scope.has(own)?,
     };

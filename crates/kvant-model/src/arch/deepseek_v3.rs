@@ -1,12 +1,12 @@
 //! DeepSeek V3 and R1: latent attention, experts in groups behind a sigmoid router.
 
-use crate::arch::{Scope, latent};
+use crate::arch::{Scope, glm4_moe, latent};
 use crate::config::{Dims, Key};
 use crate::description::Description;
 use crate::error::Result;
 
 /// How many layers come before the first with experts.
-pub const DENSE: Key = Key("first_k_dense_replace", "");
+pub const DENSE: Key = glm4_moe::DENSE_LAYERS;
 
 pub fn describe(scope: &Scope<'_>) -> Result<Description> {
     let config = scope.config();

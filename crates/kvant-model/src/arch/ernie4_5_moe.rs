@@ -4,7 +4,7 @@ use crate::arch::common::{self, Common};
 use crate::arch::qwen3_moe::{EXPERT, EXPERT_INNER};
 use crate::arch::{Scope, ernie4_5, glm4_moe};
 use crate::config::{Key, ModelConfig};
-use crate::description::{Description, Ffn, Renormalise, Vector};
+use crate::description::{Description, Ffn, Renormalise};
 use crate::error::Result;
 use std::ops::RangeInclusive;
 
@@ -25,10 +25,8 @@ pub fn describe(scope: &Scope<'_>) -> Result<Description> {
         let ffn = if sparse.contains(&index) && (index + 1).is_multiple_of(interval) {
             let mut moe = common::experts(layer, &EXPERT, dims.hidden, expert_inner, activation, true)?;
             let count = moe.experts.len();
-            let shape = if config.is_gguf() { vec![count] } else { vec![1, count] };
-            let bias =
-                layer.tensor(("mlp.moe_statics.e_score_correction_bias", "exp_probs_b.bias"), &shape)?;
-            moe.router.bias = Some(Vector::whole(bias));
+            let bias = ("mlp.moe_statics.e_score_correction_bias", "exp_probs_b.bias");
+            moe.router.bias = Some(layer.numbers(bias, &[1, count])?);
             moe.router.renormalise = Some(Renormalise { epsilon: 0.0, least });
             moe.shared = shared
                 .map(|shared| glm4_moe::shared_expert(layer, dims.hidden, shared * expert_inner, activation))

@@ -1,11 +1,12 @@
 //! Falcon-H1: Mamba-2 and attention side by side in every layer, and multipliers everywhere.
 
-use crate::arch::Scope;
 use crate::arch::common::{self, Common};
 use crate::arch::recurrent::{self, Mamba2Options, NormOptions};
+use crate::arch::{Name, Scope, granitemoehybrid};
 use crate::config::{Key, ModelConfig, RopeKeys};
 use crate::description::{
-    Branch, Description, Ffn, GateOrder, Inner, Layer, Mamba2Dims, Mixer, Mlp, Pairing, Residual,
+    Branch, Description, Ffn, GateOrder, Inner, Layer, Mamba2Dims, Mixer, Mlp, Norm, NormKind, Pairing,
+    Residual,
 };
 use crate::error::Result;
 
@@ -16,12 +17,17 @@ pub fn describe(scope: &Scope<'_>) -> Result<Description> {
     let multiplier = |name| Ok(config.positive_if(Key(name, ""))?.unwrap_or(1.0) as f32);
     let [gate_scale, down_scale] = multipliers(config, Key("mlp_multipliers", ""))?;
     let mamba = mamba_dims(config, hidden)?;
-    let order = if config.flag(Key("mamba_norm_before_gate", ""), true)? {
+    // Converters to GGUF multiply all multipliers into weights, and leave out which of norm and gate comes first.
+    let order = if config.flag(Key("mamba_norm_before_gate", ""), !config.is_gguf())? {
         GateOrder::NormFirst
     } else {
         GateOrder::GateFirst
     };
-    let normed = config.flag(Key("mamba_rms_norm", ""), false)?;
+    let normed = if config.is_gguf() {
+        scope.has_tensor(("", "blk.0.ssm_norm.weight"))?
+    } else {
+        config.flag(Key("mamba_rms_norm", ""), false)?
+    };
     let options = Mamba2Options {
         projection_bias: config.flag(Key("mamba_proj_bias|projectors_bias", ""), false)?,
         conv_bias: config.flag(Key("mamba_conv_bias", ""), true)?,
@@ -41,7 +47,7 @@ pub fn describe(scope: &Scope<'_>) -> Result<Description> {
         let mut attention = common::attention(layer, index, &dims, None, (bias, bias))?;
         attention.key_scale = key_scale;
         attention.rope = Some(rope);
-        let norm = layer.rms_norm(("input_layernorm", ""), hidden, eps, 0.0)?;
+        let norm = layer.rms_norm(("input_layernorm", "attn_norm"), hidden, eps, 0.0)?;
         let branch = |mixer, input_scale, scale| Branch {
             input_scale,
             scale,
@@ -51,16 +57,16 @@ pub fn describe(scope: &Scope<'_>) -> Result<Description> {
             branch(Mixer::Mamba2(Box::new(mamba)), ssm_in, ssm_out),
             branch(Mixer::Attention(Box::new(attention)), attention_in, attention_out),
         ];
-        let gate = layer.linear(("feed_forward.gate_proj", ""), inner, hidden, mlp_bias)?;
-        let up = layer.linear(("feed_forward.up_proj", ""), inner, hidden, mlp_bias)?;
-        let down = layer.linear(("feed_forward.down_proj", ""), hidden, inner, mlp_bias)?;
+        let gate = layer.linear(("feed_forward.gate_proj", "ffn_gate"), inner, hidden, mlp_bias)?;
+        let up = layer.linear(("feed_forward.up_proj", "ffn_up"), inner, hidden, mlp_bias)?;
+        let down = layer.linear(("feed_forward.down_proj", "ffn_down"), hidden, inner, mlp_bias)?;
         let mlp = Mlp { gate_scale, down_scale, ..Mlp::new(Inner::Gated { gate, up }, activation, down) };
-        let ffn_norm = layer.rms_norm(("pre_ff_layernorm", ""), hidden, eps, 0.0)?;
+        let ffn_norm = ffn_norm(layer, hidden, eps)?;
         let ffn = Residual::pre_norm(ffn_norm, Mixer::Ffn(Ffn::Dense(mlp)));
-        Ok(Layer { residuals: vec![Residual { branches, after: None, scale: 1.0 }, ffn] })
+        Ok(Layer::new(vec![Residual::sum(branches), ffn]))
     })?;
     let table = common::token_table(scope, "model.embed_tokens", &dims)?;
-    let norm = scope.rms_norm(("model.final_layernorm", ""), hidden, eps, 0.0)?;
+    let norm = scope.rms_norm(("model.final_layernorm", "output_norm"), hidden, eps, 0.0)?;
     let output = common::output(scope, "lm_head", &table)?;
     let mut description = common::framed(scope, &dims, table, layers, norm, output)?;
     description.embedding.scale = multiplier("embedding_multiplier")?;
@@ -77,21 +83,20 @@ fn multipliers<const N: usize>(config: &ModelConfig<'_>, key: Key) -> Result<[f3
 }
 
 fn mamba_dims(config: &ModelConfig<'_>, hidden: usize) -> Result<Mamba2Dims> {
-    const HEADS: Key = Key("mamba_n_heads", "");
-    let size = |name| config.size(Key(name, ""));
-    let inner = match config.size_if(Key("mamba_d_ssm", ""))? {
-        Some(inner) => inner,
-        None => size("mamba_expand")? * hidden,
-    };
-    let heads = config.size(HEADS)?;
-    if !inner.is_multiple_of(heads) {
-        return Err(config.refused(HEADS, format!("{heads} heads do not divide {inner} channels")));
-    }
-    Ok(Mamba2Dims {
-        heads,
-        head_dim: inner / heads,
-        groups: size("mamba_n_groups")?,
-        state: size("mamba_d_state")?,
-        kernel: size("mamba_d_conv")?,
+    recurrent::mamba2_dims(config, &granitemoehybrid::MAMBA, || {
+        Ok(match config.size_if(Key("mamba_d_ssm", ""))? {
+            Some(inner) => inner,
+            None => config.size(Key("mamba_expand", ""))? * hidden,
+        })
     })
+}
+
+/// The norm before the perceptron, whose weights have a bare name in GGUF files.
+fn ffn_norm(layer: &Scope<'_>, hidden: usize, eps: f32) -> Result<Norm> {
+    const NAME: Name = ("pre_ff_layernorm", "ffn_norm");
+    if !layer.config().is_gguf() || layer.has(NAME)? {
+        return layer.rms_norm(NAME, hidden, eps, 0.0);
+    }
+    let weight = Some(layer.numbers(NAME, &[hidden])?);
+    Ok(Norm { kind: NormKind::Rms, width: hidden, weight, bias: None, eps })
 }

@@ -24,7 +24,7 @@ pub fn sandwich(layer: &Scope<'_>, dims: &Dims, eps: f32, attention: Attention, 
             ("post_feedforward_layernorm", "post_ffw_norm"),
         )?,
     ];
-    Ok(Layer { residuals })
+    Ok(Layer::new(residuals))
 }
 
 pub fn describe(scope: &Scope<'_>) -> Result<Description> {

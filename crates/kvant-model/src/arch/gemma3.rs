@@ -10,8 +10,10 @@ use crate::error::Result;
 const PATTERN: Key =
     Key("sliding_window_pattern|_sliding_window_pattern", "attention.sliding_window_pattern");
 const BIDIRECTIONAL: Key = Key("use_bidirectional_attention", "");
-const GLOBAL_ROPE: RopeKeys = RopeKeys { default_theta: 1_000_000.0, ..RopeKeys::usual(Pairing::Halves) };
-const LOCAL_ROPE: RopeKeys = RopeKeys {
+/// Of layers that see everything.
+pub const GLOBAL_ROPE: RopeKeys = RopeKeys { default_theta: 1_000_000.0, ..RopeKeys::usual(Pairing::Halves) };
+/// Of layers that slide.
+pub const LOCAL_ROPE: RopeKeys = RopeKeys {
     layer_type: "sliding_attention",
     theta: Key("rope_local_base_freq", "rope.freq_base_swa"),
     scaled: false,
@@ -30,7 +32,9 @@ pub fn describe(scope: &Scope<'_>) -> Result<Description> {
     let bias = config.flag(common::ATTENTION_BIAS, false)?;
     let score_scale = score_scale(config, &dims, 62)?;
     let score_cap = config.positive_if(Key("attn_logit_softcapping", ""))?;
-    let pattern = config.size_if(PATTERN)?.unwrap_or(6);
+    // A list says it layer by layer.
+    let listed = config.layer_flags(PATTERN, dims.layers)?.is_some();
+    let pattern = if listed { None } else { config.size_if(PATTERN)? }.unwrap_or(6);
     let windows = common::windows(config, dims.layers, |layer| !(layer + 1).is_multiple_of(pattern))?;
     let global_rope = scope.rope(&GLOBAL_ROPE, dims.head_dim)?;
     let local_rope = scope.rope(&LOCAL_ROPE, dims.head_dim)?;

@@ -13,14 +13,11 @@ use crate::error::Result;
 
 /// Leading layers without experts.
 pub const DENSE_LAYERS: Key = Key("first_k_dense_replace", "leading_dense_block_count");
-/// Layers behind the last that predict further tokens; GGUF counts them as layers.
-const PREDICTING: Key = Key("", "nextn_predict_layers");
 const Q_NORM: Name = ("self_attn.q_norm", "attn_q_norm");
 
 pub fn describe(scope: &Scope<'_>) -> Result<Description> {
     let config = scope.config();
-    let Common { mut dims, inner, eps, activation } = Common::read(config)?;
-    dims.layers = dims.layers.saturating_sub(config.count(PREDICTING)?.unwrap_or(0));
+    let Common { dims, inner, eps, activation } = Common::read(config)?;
     let expert_inner = config.size(EXPERT_INNER)?;
     let shared = config.count(Key("n_shared_experts", "expert_shared_count"))?;
     let dense = config.count(DENSE_LAYERS)?.unwrap_or(0);
@@ -41,8 +38,8 @@ pub fn describe(scope: &Scope<'_>) -> Result<Description> {
         } else {
             let mut moe = common::experts(layer, &EXPERT, dims.hidden, expert_inner, activation, true)?;
             let count = moe.experts.len();
-            let bias = layer.tensor(("mlp.gate.e_score_correction_bias", "exp_probs_b.bias"), &[count])?;
-            moe.router = sigmoid_router(config, moe.router, Vector::whole(bias), count)?;
+            let bias = layer.numbers(("mlp.gate.e_score_correction_bias", "exp_probs_b.bias"), &[count])?;
+            moe.router = sigmoid_router(config, moe.router, bias, count)?;
             moe.shared = shared
                 .map(|shared| shared_expert(layer, dims.hidden, shared * expert_inner, activation))
                 .transpose()?;

@@ -39,7 +39,7 @@ pub fn describe(scope: &Scope<'_>) -> Result<Description> {
             branch(ffn_norm, Mixer::Ffn(ffn)),
             branch(attention_norm, Mixer::Attention(Box::new(attention))),
         ];
-        Ok(Layer { residuals: vec![Residual { branches, after: None, scale: 1.0 }] })
+        Ok(Layer::new(vec![Residual::sum(branches)]))
     })?;
     let table = common::token_table(scope, "gpt_neox.embed_in", &dims)?;
     let norm = scope.layer_norm(("gpt_neox.final_layer_norm", "output_norm"), hidden, eps)?;

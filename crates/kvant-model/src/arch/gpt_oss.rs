@@ -1,11 +1,11 @@
 //! gpt-oss: sink logits in every attention, a window on every other layer, experts with biases and a clamped SwiGLU.
 
+use crate::arch::Scope;
 use crate::arch::common::{self, Common, EXPERTS, EXPERTS_CHOSEN};
-use crate::arch::{Name, Scope};
 use crate::config::{Key, RopeKeys};
 use crate::description::{
     Activation, ClampedSwiglu, Description, Ffn, Inner, Linear, Matrix, Mlp, Moe, Pairing, Router,
-    RouterScore, RowRange, Vector,
+    RouterScore, RowRange, TensorRef, Vector,
 };
 use crate::error::{LoadError, Result};
 
@@ -66,33 +66,43 @@ fn experts(
     Ok(Moe { router, experts, shared: None, latent: None })
 }
 
-/// Gate, up and down of every expert in a Hugging Face checkpoint: all experts in one tensor `(experts, inputs, outputs)`, gate
-/// and up taking turns along the outputs.
+/// Gate, up and down of every expert in a Hugging Face checkpoint: all experts in one tensor, gate and up taking turns along the
+/// outputs. Plain numbers lie `(experts, inputs, outputs)`, packed ones (MXFP4, as released) `(experts, outputs, inputs)`.
 fn interleaved(layer: &Scope<'_>, count: usize, hidden: usize, inner: usize) -> Result<Vec<[Linear; 3]>> {
-    const PACKED: Name = ("mlp.experts.gate_up_proj_blocks", "");
-    if layer.has_tensor(PACKED)? {
-        return Err(LoadError::unsupported(format!(
-            "tensor {:?}: experts packed as MXFP4 are not supported; use a checkpoint with experts in bf16",
-            layer.name_of(PACKED)
-        )));
-    }
-    let tensor = |name, shape: &[usize]| layer.tensor((name, ""), shape);
-    let both = tensor("mlp.experts.gate_up_proj", &[count, hidden, 2 * inner])?;
-    let both_bias = tensor("mlp.experts.gate_up_proj_bias", &[count, 2 * inner])?;
-    let down = tensor("mlp.experts.down_proj", &[count, inner, hidden])?;
-    let down_bias = tensor("mlp.experts.down_proj_bias", &[count, hidden])?;
-    let part = |weight: &_, bias: &_, expert, rows| {
-        let weight =
-            Matrix { expert: Some(expert), transposed: true, rows, ..Matrix::whole(Clone::clone(weight)) };
-        let bias = Vector { expert: Some(expert), rows, ..Vector::whole(Clone::clone(bias)) };
+    let is_packed = match layer.has_weights() {
+        true => layer.has_tensor(("mlp.experts.gate_up_proj_blocks", ""))?,
+        false => is_released_type(layer)?,
+    };
+    let weight = |plain, packed, outputs: usize, inputs: usize| {
+        if is_packed {
+            return layer.tensor((packed, ""), &[count, outputs, inputs]);
+        }
+        layer.tensor((plain, ""), &[count, inputs, outputs])
+    };
+    let bias = |name, outputs: usize| layer.tensor((name, ""), &[count, outputs]);
+    let both = weight("mlp.experts.gate_up_proj", "mlp.experts.gate_up_proj_blocks", 2 * inner, hidden)?;
+    let both_bias = bias("mlp.experts.gate_up_proj_bias", 2 * inner)?;
+    let down = weight("mlp.experts.down_proj", "mlp.experts.down_proj_blocks", hidden, inner)?;
+    let down_bias = bias("mlp.experts.down_proj_bias", hidden)?;
+    let part = |weight: &TensorRef, bias: &TensorRef, expert, rows| {
+        let whole = Matrix::whole(weight.clone());
+        let weight = Matrix { expert: Some(expert), transposed: !is_packed, rows, ..whole };
+        let bias = Vector { expert: Some(expert), rows, ..Vector::whole(bias.clone()) };
         Linear { bias: Some(bias), ..Linear::new(weight) }
     };
-    let every_other = |first| Some(RowRange { first, step: 2, count: inner });
+    let every_other = |first| Some(RowRange::every(2, first, inner));
     let expert = |expert| {
         let gate = part(&both, &both_bias, expert, every_other(0));
         [gate, part(&both, &both_bias, expert, every_other(1)), part(&down, &down_bias, expert, None)]
     };
     Ok((0..count).map(expert).collect())
+}
+
+/// Whether a configuration without weights is one of packed experts.
+fn is_released_type(layer: &Scope<'_>) -> Result<bool> {
+    const METHOD: Key = Key("quant_method", "");
+    let Ok(quantization) = layer.config().nested("quantization_config") else { return Ok(false) };
+    Ok(quantization.text(METHOD)?.is_some_and(|method| method == "mxfp4"))
 }
 
 /// The same in a GGUF file: a tensor `(experts, outputs, inputs)` and its biases for each of the three.

@@ -1,9 +1,9 @@
 //! Granite 4: Mamba-2, on some layers attention, experts beside a shared perceptron or that alone, four multipliers.
 
-use crate::arch::common;
-use crate::arch::recurrent::{self, Mamba2Options, NormOptions};
-use crate::arch::{Scope, granite};
-use crate::config::{Dims, Key, RopeKeys};
+use crate::arch::common::{self, ExpertNames};
+use crate::arch::recurrent::{self, Mamba2Keys, Mamba2Options, NormOptions};
+use crate::arch::{Scope, glm4_moe, granite};
+use crate::config::{Dims, Key, ModelConfig, RopeKeys};
 use crate::description::{
     Activation, Attention, Description, Ffn, GateOrder, Inner, Layer, Linear, Mamba2Dims, Matrix, Mixer, Mlp,
     Moe, Pairing, Residual, Router, RouterScore, SharedExpert, TensorRef,
@@ -19,9 +19,11 @@ pub fn describe(scope: &Scope<'_>) -> Result<Description> {
     let bias = config.flag(common::ATTENTION_BIAS, false)?;
     let (attention, state) = (["attention", "full_attention"], ["mamba", "linear_attention"]);
     let attends = recurrent::attends(config, dims.layers, &attention, &state, None)?;
-    let rotates = config.text(Key("position_embedding_type", ""))?.as_deref() == Some("rope");
-    let rope =
-        if rotates { Some(scope.rope(&RopeKeys::usual(Pairing::Halves), dims.head_dim)?) } else { None };
+    let rope = if rotates(config)? {
+        Some(scope.rope(&RopeKeys::usual(Pairing::Neighbours), dims.head_dim)?)
+    } else {
+        None
+    };
     let (mamba, options) = (mamba_dims(scope, &dims)?, options(scope, &dims, eps)?);
 
     let layers = common::layers(scope, dims.layers, |layer, index| {
@@ -35,11 +37,12 @@ pub fn describe(scope: &Scope<'_>) -> Result<Description> {
             let place = layer.inside(("mamba", ""));
             Mixer::Mamba2(Box::new(recurrent::mamba2(&place, index, dims.hidden, mamba, &options)?))
         };
-        let norm = |name| layer.rms_norm((name, ""), dims.hidden, eps, 0.0);
+        let norm = |name| layer.rms_norm(name, dims.hidden, eps, 0.0);
         let part =
             |name, mixer| Ok(Residual { scale: scales.residual, ..Residual::pre_norm(norm(name)?, mixer) });
         let ffn = Mixer::Ffn(ffn(layer, dims.hidden, activation)?);
-        Ok(Layer { residuals: vec![part("input_layernorm", mixer)?, part("post_attention_layernorm", ffn)?] })
+        let (before, between) = (("input_layernorm", "attn_norm"), ("post_attention_layernorm", "ffn_norm"));
+        Ok(Layer::new(vec![part(before, mixer)?, part(between, ffn)?]))
     })?;
     let mut description = common::decoder(scope, &dims, layers, 0.0)?;
     description.embedding.scale = scales.embedding;
@@ -47,21 +50,25 @@ pub fn describe(scope: &Scope<'_>) -> Result<Description> {
     Ok(description)
 }
 
-fn mamba_dims(scope: &Scope<'_>, dims: &Dims) -> Result<Mamba2Dims> {
-    const HEADS: Key = Key("mamba_n_heads", "");
-    let config = scope.config();
-    let size = |name| config.size(Key(name, ""));
-    let (heads, inner) = (config.size(HEADS)?, size("mamba_expand")? * dims.hidden);
-    if !inner.is_multiple_of(heads) {
-        return Err(config.refused(HEADS, format!("{heads} heads do not divide {inner} channels")));
+/// Whether attention has positions; a GGUF file that does not say so has them.
+fn rotates(config: &ModelConfig<'_>) -> Result<bool> {
+    if config.is_gguf() {
+        return config.flag(Key("", "rope.scaling.finetuned"), true);
     }
-    Ok(Mamba2Dims {
-        heads,
-        head_dim: inner / heads,
-        groups: size("mamba_n_groups")?,
-        state: size("mamba_d_state")?,
-        kernel: size("mamba_d_conv")?,
-    })
+    Ok(config.text(Key("position_embedding_type", ""))?.as_deref() == Some("rope"))
+}
+
+/// The Mamba-2 sizes of Granite and Falcon.
+pub const MAMBA: Mamba2Keys = Mamba2Keys {
+    heads: "mamba_n_heads",
+    groups: "mamba_n_groups",
+    state: "mamba_d_state",
+    kernel: "mamba_d_conv",
+};
+
+fn mamba_dims(scope: &Scope<'_>, dims: &Dims) -> Result<Mamba2Dims> {
+    let config = scope.config();
+    recurrent::mamba2_dims(config, &MAMBA, || Ok(config.size(Key("mamba_expand", ""))? * dims.hidden))
 }
 
 fn options(scope: &Scope<'_>, dims: &Dims, eps: f32) -> Result<Mamba2Options> {
@@ -78,7 +85,10 @@ fn options(scope: &Scope<'_>, dims: &Dims, eps: f32) -> Result<Mamba2Options> {
 /// The shared perceptron, alone or beside experts.
 fn ffn(layer: &Scope<'_>, hidden: usize, activation: Activation) -> Result<Ffn> {
     let config = layer.config();
-    let shared_inner = config.size(Key("shared_intermediate_size", ""))?;
+    let shared_inner = config.size(common::SHARED_INNER)?;
+    if config.is_gguf() {
+        return apart(layer, hidden, shared_inner, activation);
+    }
     let both = layer.linear(("shared_mlp.input_linear", ""), 2 * shared_inner, hidden, false)?;
     let down = layer.linear(("shared_mlp.output_linear", ""), hidden, shared_inner, false)?;
     let shared = Mlp::new(Inner::GatedFused(both), activation, down);
@@ -101,4 +111,18 @@ fn ffn(layer: &Scope<'_>, hidden: usize, activation: Activation) -> Result<Ffn> 
     let router = Router { score: RouterScore::SoftmaxOfChosen, ..Router::softmax(router, chosen, false) };
     let shared = Some(SharedExpert { mlp: shared, gate: None });
     Ok(Ffn::Experts(Box::new(Moe { router, experts, shared, latent: None })))
+}
+
+/// The same in GGUF files, which have gates and ups apart.
+fn apart(layer: &Scope<'_>, hidden: usize, shared_inner: usize, activation: Activation) -> Result<Ffn> {
+    const EXPERT: ExpertNames = ExpertNames { router: "", gate: "", up: "", down: "" };
+    let config = layer.config();
+    if config.count(common::EXPERTS)?.is_none() {
+        return Ok(Ffn::Dense(common::gated_mlp(layer, hidden, shared_inner, activation, false)?));
+    }
+    let inner = config.size(common::INNER)?;
+    let mut moe = common::experts(layer, &EXPERT, hidden, inner, activation, false)?;
+    moe.router.score = RouterScore::SoftmaxOfChosen;
+    moe.shared = Some(glm4_moe::shared_expert(layer, hidden, shared_inner, activation)?);
+    Ok(Ffn::Experts(Box::new(moe)))
 }

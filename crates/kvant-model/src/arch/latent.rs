@@ -1,13 +1,12 @@
 //! Multi-head latent attention (MLA), and the routers of models that have it.
 
-use crate::arch::Scope;
-use crate::arch::common;
 use crate::arch::qwen3_moe::{EXPERT, EXPERT_INNER, RENORMALISE};
-use crate::config::{Dims, Key, RopeKeys, query_gain, yarn_score_gain};
+use crate::arch::{Name, Scope, common, glm4_moe};
+use crate::config::{Dims, Key, ModelConfig, RopeKeys, YARN_LOG_MULTIPLIER, query_gain, yarn_score_gain};
 use crate::description::{
-    Activation, Description, ExpertGroups, Ffn, Inner, LatentAttention, LatentQuery, Layer, Matrix, Mixer,
-    Mlp, Moe, Pairing, QueryGain, Renormalise, Residual, RopeId, Router, RouterScore, RowRange, SharedExpert,
-    Vector,
+    Activation, Description, ExpertGroups, Ffn, LatentAttention, LatentQuery, Layer, Matrix, Mixer, Moe,
+    Pairing, QueryGain, Renormalise, Residual, RopeId, Router, RouterScore, RowRange, SharedExpert,
+    TensorRef,
 };
 use crate::error::{LoadError, Result};
 
@@ -33,8 +32,8 @@ pub struct Latent {
 impl Latent {
     pub fn read(scope: &Scope<'_>, dims: &Dims) -> Result<Self> {
         let config = scope.config();
-        let size = |name| config.size(Key(name, ""));
-        let (nope_dim, rope_dim) = (size("qk_nope_head_dim")?, size("qk_rope_head_dim")?);
+        let rope_dim = config.size(Key("qk_rope_head_dim", "rope.dimension_count"))?;
+        let (nope_dim, value_dim) = head_dims(config, rope_dim)?;
         let keys = RopeKeys::usual(Pairing::Halves);
         // The share of rotated channels, where there is one, is that of the whole head.
         let mut rope = scope.read_rope(&keys, rope_dim)?;
@@ -47,6 +46,10 @@ impl Latent {
                 "{found} of {rope_dim} channels for the rotation would turn"
             )));
         }
+        // Scores are scaled instead.
+        if config.positive_if(YARN_LOG_MULTIPLIER)?.is_some() {
+            rope = rope.without_amplitude();
+        }
         if config.flag(Key("rope_interleave", ""), true)? {
             rope = rope.with_pairing(Pairing::Neighbours);
         }
@@ -56,9 +59,9 @@ impl Latent {
             hidden: dims.hidden,
             nope_dim,
             rope_dim,
-            latent_dim: size("kv_lora_rank")?,
-            value_dim: size("v_head_dim")?,
-            query_rank: config.size_if(Key("q_lora_rank", ""))?,
+            latent_dim: config.size(Key("kv_lora_rank", "attention.kv_lora_rank"))?,
+            value_dim,
+            query_rank: config.size_if(Key("q_lora_rank", "attention.q_lora_rank"))?,
             bias: config.flag(common::ATTENTION_BIAS, false)?,
             rope: scope.add_rope(rope),
             query_gain: query_gain(config)?,
@@ -66,27 +69,43 @@ impl Latent {
         })
     }
 
+    /// For each head the ways from the latent to its key and to its value.
+    fn ups(&self, place: &Scope<'_>) -> Result<(Vec<Matrix>, Vec<Matrix>)> {
+        let Self { heads, nope_dim, latent_dim, value_dim, .. } = *self;
+        const BOTH: Name = ("kv_b_proj", "attn_kv_b");
+        if place.config().is_gguf() && !place.has(BOTH)? {
+            let keys = place.weight(("", "attn_k_b"), &[heads, latent_dim, nope_dim])?;
+            let values = place.weight(("", "attn_v_b"), &[heads, value_dim, latent_dim])?;
+            let each = |tensor: &TensorRef, transposed| -> Vec<Matrix> {
+                let of = |head| Matrix { expert: Some(head), transposed, ..Matrix::whole(tensor.clone()) };
+                (0..heads).map(of).collect()
+            };
+            return Ok((each(&keys, true), each(&values, false)));
+        }
+        // Of each head the rows to its key, then those to its value.
+        let both = Matrix::whole(place.weight(BOTH, &[heads * (nope_dim + value_dim), latent_dim])?);
+        let part = |first: usize, count: usize| -> Vec<Matrix> {
+            let rows = |head| Some(RowRange::from(head * (nope_dim + value_dim) + first, count));
+            (0..heads).map(|head| Matrix { rows: rows(head), ..both.clone() }).collect()
+        };
+        Ok((part(0, nope_dim), part(nope_dim, value_dim)))
+    }
+
     /// Attention of a layer, with a slot of its own.
     fn attention(&self, layer: &Scope<'_>, index: usize) -> Result<LatentAttention> {
         let Self { heads, hidden, nope_dim, rope_dim, latent_dim, value_dim, .. } = *self;
         let place = layer.inside(("self_attn", ""));
-        let linear = |name, outputs, inputs, bias| place.linear((name, ""), outputs, inputs, bias);
+        let linear = |name, outputs, inputs, bias| place.linear(name, outputs, inputs, bias);
         let queries = heads * (nope_dim + rope_dim);
         let query = match self.query_rank {
-            None => LatentQuery::Direct(linear("q_proj", queries, hidden, false)?),
+            None => LatentQuery::Direct(linear(("q_proj", "attn_q"), queries, hidden, false)?),
             Some(rank) => LatentQuery::LowRank {
-                down: linear("q_a_proj", rank, hidden, self.bias)?,
-                norm: place.rms_norm(("q_a_layernorm", ""), rank, INNER_EPS, 0.0)?,
-                up: linear("q_b_proj", queries, rank, false)?,
+                down: linear(("q_a_proj", "attn_q_a"), rank, hidden, self.bias)?,
+                norm: place.rms_norm(("q_a_layernorm", "attn_q_a_norm"), rank, INNER_EPS, 0.0)?,
+                up: linear(("q_b_proj", "attn_q_b"), queries, rank, false)?,
             },
         };
-        // Of each head the rows to its key, then those to its value.
-        let up =
-            Matrix::whole(place.weight(("kv_b_proj", ""), &[heads * (nope_dim + value_dim), latent_dim])?);
-        let part = |first: usize, count: usize| -> Vec<Matrix> {
-            let rows = |head| Some(RowRange::from(head * (nope_dim + value_dim) + first, count));
-            (0..heads).map(|head| Matrix { rows: rows(head), ..up.clone() }).collect()
-        };
+        let (key_up, value_up) = self.ups(&place)?;
         let shape = LatentAttention::latent_shape(latent_dim, rope_dim, None);
         Ok(LatentAttention {
             heads,
@@ -96,17 +115,42 @@ impl Latent {
             value_dim,
             window: None,
             query,
-            latent: linear("kv_a_proj_with_mqa", latent_dim + rope_dim, hidden, self.bias)?,
-            latent_norm: place.rms_norm(("kv_a_layernorm", ""), latent_dim, INNER_EPS, 0.0)?,
-            key_up: part(0, nope_dim),
-            value_up: part(nope_dim, value_dim),
+            latent: linear(
+                ("kv_a_proj_with_mqa", "attn_kv_a_mqa"),
+                latent_dim + rope_dim,
+                hidden,
+                self.bias,
+            )?,
+            latent_norm: place.rms_norm(("kv_a_layernorm", "attn_kv_a_norm"), latent_dim, INNER_EPS, 0.0)?,
+            key_up,
+            value_up,
             rope: Some(self.rope),
             query_gain: self.query_gain,
             scale: self.scale,
-            output: linear("o_proj", hidden, heads * value_dim, self.bias)?,
+            output: linear(("o_proj", "attn_output"), hidden, heads * value_dim, self.bias)?,
             slot: layer.slots(|slots| slots.latent(index, shape)),
         })
     }
+}
+
+/// Channels of a head's key that are not rotated, and of its value. GGUF files give a whole key, under names of their own unless
+/// they are of the first kind, which kept keys and values of all heads.
+fn head_dims(config: &ModelConfig<'_>, rope_dim: usize) -> Result<(usize, usize)> {
+    if !config.is_gguf() {
+        let size = |name| config.size(Key(name, ""));
+        return Ok((size("qk_nope_head_dim")?, size("v_head_dim")?));
+    }
+    const KEY: Key = Key("", "attention.key_length_mla");
+    let (key, value) = match config.size_if(KEY)? {
+        Some(key) => (key, config.size(Key("", "attention.value_length_mla"))?),
+        None => {
+            (config.size(Key("", "attention.key_length"))?, config.size(Key("", "attention.value_length"))?)
+        }
+    };
+    if key <= rope_dim {
+        return Err(config.refused(KEY, format!("{rope_dim} of {key} channels turn, which leaves none")));
+    }
+    Ok((key - rope_dim, value))
 }
 
 /// A model of latent attention: a perceptron in the layers that `is_dense` names, in the others what `experts` gives.
@@ -126,11 +170,12 @@ pub fn described(
         } else {
             Ffn::Experts(Box::new(experts(layer)?))
         };
-        let norm = |name| layer.rms_norm((name, ""), dims.hidden, eps, 0.0);
+        let norm = |name| layer.rms_norm(name, dims.hidden, eps, 0.0);
         let attention = Mixer::LatentAttention(Box::new(latent.attention(layer, index)?));
-        let attention = Residual::pre_norm(norm("input_layernorm")?, attention);
-        let ffn = Residual::pre_norm(norm("post_attention_layernorm")?, Mixer::Ffn(ffn));
-        Ok(Layer { residuals: vec![attention, ffn] })
+        let attention = Residual::pre_norm(norm(("input_layernorm", "attn_norm"))?, attention);
+        let ffn_norm = norm(("post_attention_layernorm", "ffn_norm"))?;
+        let ffn = Residual::pre_norm(ffn_norm, Mixer::Ffn(ffn));
+        Ok(Layer::new(vec![attention, ffn]))
     })?;
     common::decoder(scope, &dims, layers, 0.0)
 }
@@ -153,38 +198,37 @@ pub fn shared(
     inner: usize,
     activation: Activation,
 ) -> Result<Option<SharedExpert>> {
-    let Some(count) = layer.config().count(Key("n_shared_experts", ""))? else { return Ok(None) };
-    let inner = inner * count;
-    let gate = layer.linear(("mlp.shared_experts.gate_proj", ""), inner, hidden, false)?;
-    let up = layer.linear(("mlp.shared_experts.up_proj", ""), inner, hidden, false)?;
-    let down = layer.linear(("mlp.shared_experts.down_proj", ""), hidden, inner, false)?;
-    Ok(Some(SharedExpert { mlp: Mlp::new(Inner::Gated { gate, up }, activation, down), gate: None }))
+    const COUNT: Key = Key("n_shared_experts", "expert_shared_count");
+    let Some(count) = layer.config().count(COUNT)? else { return Ok(None) };
+    Ok(Some(glm4_moe::shared_expert(layer, hidden, inner.saturating_mul(count), activation)?))
 }
 
 /// A router with sigmoid scores and a bias that only chooses.
 pub fn sigmoid_router(place: &Scope<'_>, name: &'static str, hidden: usize) -> Result<Router> {
     let router = softmax_router(place, name, hidden)?;
     let count = router.linear.outputs();
-    let bias = place.tensor((&format!("{name}.e_score_correction_bias"), ""), &[count])?;
-    Ok(Router { score: RouterScore::Sigmoid, bias: Some(Vector::whole(bias)), ..router })
+    let bias = place.numbers((&format!("{name}.e_score_correction_bias"), "exp_probs_b.bias"), &[count])?;
+    Ok(Router { score: RouterScore::Sigmoid, bias: Some(bias), ..router })
 }
 
 /// A router with softmax scores over all experts, of which groups may drop out.
 pub fn softmax_router(place: &Scope<'_>, name: &'static str, hidden: usize) -> Result<Router> {
-    const GROUPS: Key = Key("n_group", "");
+    const GROUPS: Key = Key("n_group", "expert_group_count");
     let config = place.config();
     let (count, chosen) = (config.size(common::EXPERTS)?, config.size(common::EXPERTS_CHOSEN)?);
     let groups = config.size_if(GROUPS)?.unwrap_or(1);
-    let kept = config.size_if(Key("topk_group", ""))?.unwrap_or(1);
+    let kept = config.size_if(Key("topk_group", "expert_group_used_count"))?.unwrap_or(1);
     if !count.is_multiple_of(groups) || kept > groups || chosen > count / groups * kept {
         let why = format!("{chosen} of {count} experts out of {kept} of {groups} groups");
         return Err(config.refused(GROUPS, why));
     }
-    let renormalise = config.flag(RENORMALISE, true)?;
+    // Files say so where shares are scaled to one; old configurations need not.
+    let renormalise = config.flag(Key(RENORMALISE.0, "expert_weights_norm"), !config.is_gguf())?;
     Ok(Router {
         groups: (groups > 1).then_some(ExpertGroups { count: groups, kept, best: 2.min(count / groups) }),
         renormalise: renormalise.then_some(Renormalise { epsilon: 1e-20, least: 0.0 }),
-        scale: config.positive_if(Key("routed_scaling_factor", ""))?.unwrap_or(1.0) as f32,
-        ..Router::softmax(place.exact_linear((name, ""), count, hidden)?, chosen, renormalise)
+        scale: config.positive_if(Key("routed_scaling_factor", "expert_weights_scale"))?.unwrap_or(1.0)
+            as f32,
+        ..Router::softmax(place.exact_linear((name, "ffn_gate_inp"), count, hidden)?, chosen, renormalise)
     })
 }

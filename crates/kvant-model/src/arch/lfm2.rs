@@ -9,8 +9,8 @@ use crate::description::{
 };
 use crate::error::{LoadError, Result};
 
-const INNER: Key = Key("block_ff_dim|intermediate_size", "");
-const EPS: Key = Key("norm_eps|block_norm_eps", "");
+const INNER: Key = Key("block_ff_dim|intermediate_size", "feed_forward_length");
+const EPS: Key = Key("norm_eps|block_norm_eps", "attention.layer_norm_rms_epsilon");
 
 pub fn describe(scope: &Scope<'_>) -> Result<Description> {
     let (hidden, inner) = (Dims::read(scope.config())?.hidden, inner(scope.config())?);
@@ -31,28 +31,31 @@ pub fn described(scope: &Scope<'_>, ffn: impl Fn(&Scope<'_>, usize) -> Result<Ff
         } else {
             Mixer::Attention(Box::new(attention(layer, index, &dims, eps, rope)?))
         };
-        let norm = |name| layer.rms_norm((name, ""), dims.hidden, eps, 0.0);
-        let mixer = Residual::pre_norm(norm("operator_norm")?, mixer);
-        let ffn = Residual::pre_norm(norm("ffn_norm")?, Mixer::Ffn(ffn(layer, index)?));
-        Ok(Layer { residuals: vec![mixer, ffn] })
+        let norm = |name| layer.rms_norm(name, dims.hidden, eps, 0.0);
+        let mixer = Residual::pre_norm(norm(("operator_norm", "attn_norm"))?, mixer);
+        let ffn = Residual::pre_norm(norm(("ffn_norm", "ffn_norm"))?, Mixer::Ffn(ffn(layer, index)?));
+        Ok(Layer::new(vec![mixer, ffn]))
     })?;
     let table = common::token_table(scope, "model.embed_tokens", &dims)?;
-    let norm = scope.rms_norm(("model.embedding_norm", ""), dims.hidden, eps, 0.0)?;
+    let norm = scope.rms_norm(("model.embedding_norm", "token_embd_norm"), dims.hidden, eps, 0.0)?;
     let output = common::output(scope, "lm_head", &table)?;
     common::framed(scope, &dims, table, layers, norm, output)
 }
 
 /// A gated perceptron by the family's names.
 pub fn mlp(layer: &Scope<'_>, hidden: usize, inner: usize) -> Result<Mlp> {
-    let gate = layer.linear(("feed_forward.w1", ""), inner, hidden, false)?;
-    let up = layer.linear(("feed_forward.w3", ""), inner, hidden, false)?;
-    let down = layer.linear(("feed_forward.w2", ""), hidden, inner, false)?;
+    let gate = layer.linear(("feed_forward.w1", "ffn_gate"), inner, hidden, false)?;
+    let up = layer.linear(("feed_forward.w3", "ffn_up"), inner, hidden, false)?;
+    let down = layer.linear(("feed_forward.w2", "ffn_down"), hidden, inner, false)?;
     Ok(Mlp::new(Inner::Gated { gate, up }, Activation::Silu, down))
 }
 
-/// Which layers convolve: by their types, or all but those of a list of attention layers.
+/// Which layers convolve: by their types, or all but those of a list of attention layers; in GGUF files those without keys.
 fn convolves(config: &ModelConfig<'_>, layers: usize) -> Result<Vec<bool>> {
-    const ATTENTION: Key = Key("full_attn_idxs", "");
+    const ATTENTION: Key = Key("full_attn_idxs", "attention.head_count_kv");
+    if let Some(kv_heads) = config.layer_counts(Key("", ATTENTION.1), layers)? {
+        return Ok(kv_heads.into_iter().map(|heads| heads == 0).collect());
+    }
     if let Some(kinds) = config.texts(Key("layer_types", ""), layers)? {
         let convolves = |kind: String| match kind.as_str() {
             "conv" => Ok(true),
@@ -70,7 +73,7 @@ fn convolves(config: &ModelConfig<'_>, layers: usize) -> Result<Vec<bool>> {
 /// The inner width, which configurations may give before an adjustment.
 fn inner(config: &ModelConfig<'_>) -> Result<usize> {
     let inner = config.size(INNER)?;
-    if !config.flag(Key("block_auto_adjust_ff_dim", ""), true)? {
+    if !config.flag(Key("block_auto_adjust_ff_dim", ""), !config.is_gguf())? {
         return Ok(inner);
     }
     let two_thirds = 2 * inner / 3;
@@ -85,29 +88,30 @@ fn inner(config: &ModelConfig<'_>) -> Result<usize> {
 
 fn short_conv(layer: &Scope<'_>, index: usize, hidden: usize) -> Result<ShortConv> {
     let config = layer.config();
-    let kernel = config.size_if(Key("conv_L_cache", ""))?.unwrap_or(3);
+    let kernel = config.size_if(Key("conv_L_cache", "shortconv.l_cache"))?.unwrap_or(3);
     let bias = config.flag(Key("conv_bias", ""), false)?;
     let shape = ShortConv::state_shape(hidden, kernel);
     Ok(ShortConv {
-        input: layer.linear(("conv.in_proj", ""), 3 * hidden, hidden, bias)?,
-        conv: recurrent::convolution(layer, "conv.conv", (hidden, kernel), bias, None)?,
-        output: layer.linear(("conv.out_proj", ""), hidden, hidden, bias)?,
+        input: layer.linear(("conv.in_proj", "shortconv.in_proj"), 3 * hidden, hidden, bias)?,
+        conv: recurrent::convolution(layer, ("conv.conv", "shortconv.conv"), (hidden, kernel), bias, None)?,
+        output: layer.linear(("conv.out_proj", "shortconv.out_proj"), hidden, hidden, bias)?,
         slot: layer.slots(|slots| slots.recurrent(index, shape)),
     })
 }
 
 fn attention(layer: &Scope<'_>, index: usize, dims: &Dims, eps: f32, rope: RopeId) -> Result<Attention> {
-    let linear = |name, outputs| layer.linear((name, ""), outputs, dims.hidden, false);
+    let linear = |name, outputs| layer.linear(name, outputs, dims.hidden, false);
     let projection = Projection::Apart {
-        q: linear("self_attn.q_proj", dims.query_width())?,
-        k: linear("self_attn.k_proj", dims.kv_width())?,
-        v: linear("self_attn.v_proj", dims.kv_width())?,
+        q: linear(("self_attn.q_proj", "attn_q"), dims.query_width())?,
+        k: linear(("self_attn.k_proj", "attn_k"), dims.kv_width())?,
+        v: linear(("self_attn.v_proj", "attn_v"), dims.kv_width())?,
     };
-    let output = layer.linear(("self_attn.out_proj", ""), dims.hidden, dims.query_width(), false)?;
-    let norm = |name| layer.rms_norm((name, ""), dims.head_dim, eps, 0.0).map(Some);
+    let output =
+        layer.linear(("self_attn.out_proj", "attn_output"), dims.hidden, dims.query_width(), false)?;
+    let norm = |name| layer.rms_norm(name, dims.head_dim, eps, 0.0).map(Some);
     Ok(Attention {
-        q_norm: norm("self_attn.q_layernorm")?,
-        k_norm: norm("self_attn.k_layernorm")?,
+        q_norm: norm(("self_attn.q_layernorm", "attn_q_norm"))?,
+        k_norm: norm(("self_attn.k_layernorm", "attn_k_norm"))?,
         rope: Some(rope),
         ..common::attention_of(layer, index, dims, None, projection, output)
     })

@@ -4,7 +4,7 @@ use crate::arch::common::{self, ExpertNames};
 use crate::arch::qwen3_moe::{EXPERT_INNER, RENORMALISE};
 use crate::arch::{Scope, lfm2};
 use crate::config::{Dims, Key};
-use crate::description::{Activation, Description, Ffn, Renormalise, RouterScore, Vector};
+use crate::description::{Activation, Description, Ffn, Renormalise, RouterScore};
 use crate::error::Result;
 
 const EXPERT: ExpertNames = ExpertNames {
@@ -18,10 +18,11 @@ pub fn describe(scope: &Scope<'_>) -> Result<Description> {
     let config = scope.config();
     let hidden = Dims::read(config)?.hidden;
     let (inner, expert_inner) = (config.size(common::INNER)?, config.size(EXPERT_INNER)?);
-    let dense = config.count(Key("num_dense_layers", ""))?.unwrap_or(0);
+    let dense = config.count(Key("num_dense_layers", "leading_dense_block_count"))?.unwrap_or(0);
     let biased = config.flag(Key("use_expert_bias", ""), true)?;
     let renormalise = config.flag(RENORMALISE, true)?;
-    let scale = config.positive_if(Key("routed_scaling_factor", ""))?.unwrap_or(1.0) as f32;
+    let scale =
+        config.positive_if(Key("routed_scaling_factor", "expert_weights_scale"))?.unwrap_or(1.0) as f32;
     lfm2::described(scope, |layer, index| {
         if index < dense {
             return Ok(Ffn::Dense(lfm2::mlp(layer, hidden, inner)?));
@@ -32,8 +33,8 @@ pub fn describe(scope: &Scope<'_>) -> Result<Description> {
         router.renormalise = renormalise.then_some(Renormalise { epsilon: 1e-6, least: 0.0 });
         router.scale = scale;
         if biased {
-            let bias = layer.tensor(("feed_forward.expert_bias", ""), &[moe.experts.len()])?;
-            router.bias = Some(Vector::whole(bias));
+            let name = ("feed_forward.expert_bias", "exp_probs_b.bias");
+            router.bias = Some(layer.numbers(name, &[moe.experts.len()])?);
         }
         Ok(Ffn::Experts(Box::new(moe)))
     })

@@ -4,7 +4,7 @@
 use crate::arch::common::{self, Common};
 use crate::arch::{Scope, mixtral};
 use crate::config::{Key, RopeKeys};
-use crate::description::{Description, Ffn, Pairing, RouterScore, Vector};
+use crate::description::{Description, Ffn, Pairing, RouterScore};
 use crate::error::Result;
 
 pub fn describe(scope: &Scope<'_>) -> Result<Description> {
@@ -23,10 +23,9 @@ pub fn describe(scope: &Scope<'_>) -> Result<Description> {
         attention.rope = Some(rope);
         let mut moe = common::experts(layer, &mixtral::EXPERT, dims.hidden, inner, activation, true)?;
         let count = moe.experts.len();
-        let bias =
-            layer.tensor(("block_sparse_moe.e_score_correction_bias", "exp_probs_b.bias"), &[count])?;
+        let bias = ("block_sparse_moe.e_score_correction_bias", "exp_probs_b.bias");
         moe.router.score = RouterScore::Sigmoid;
-        moe.router.bias = Some(Vector::whole(bias));
+        moe.router.bias = Some(layer.numbers(bias, &[count])?);
         common::pre_norm(layer, &dims, eps, attention, Ffn::Experts(Box::new(moe)))
     })?;
     common::decoder(scope, &dims, layers, 0.0)

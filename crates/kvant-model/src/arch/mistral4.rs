@@ -15,6 +15,9 @@ pub fn describe(scope: &Scope<'_>) -> Result<Description> {
 
 fn experts(layer: &Scope<'_>, hidden: usize) -> Result<Moe> {
     let config = layer.config();
+    if config.is_gguf() {
+        return latent::experts(layer, latent::softmax_router(layer, "", hidden)?);
+    }
     let router = latent::softmax_router(layer, "mlp.gate", hidden)?;
     let (count, inner) = (router.linear.outputs(), config.size(EXPERT_INNER)?);
     let activation = config.activation(common::ACTIVATION, Activation::Silu)?;

@@ -14,6 +14,9 @@ mod falcon_h1;
 mod gemma;
 mod gemma2;
 mod gemma3;
+mod gemma3n;
+mod gemma4_text;
+mod gemma_shared;
 mod glm4_moe;
 mod glm4_moe_lite;
 mod gpt2;
@@ -60,7 +63,7 @@ use crate::error::{LoadError, Result};
 pub struct Architecture {
     /// Its `model_type` in `config.json`.
     pub config_name: &'static str,
-    /// Its `general.architecture` in GGUF; empty where GGUF files use another architecture's, or cannot be read yet.
+    /// Its `general.architecture` in GGUF (alternatives apart by `|`); empty where GGUF files use another architecture's.
     pub gguf_name: &'static str,
     describe: fn(&Scope<'_>) -> Result<Description>,
 }
@@ -75,42 +78,44 @@ const fn entry(
 
 /// Every architecture, by the names files give it.
 pub const REGISTRY: &[Architecture] = &[
-    entry("deepseek_v2", "", deepseek_v2::describe),
+    entry("deepseek_v2", "deepseek2", deepseek_v2::describe),
     entry("deepseek_v3", "", deepseek_v3::describe),
     entry("ernie4_5", "ernie4_5", ernie4_5::describe),
     entry("ernie4_5_moe", "ernie4_5-moe", ernie4_5_moe::describe),
     entry("exaone4", "exaone4", exaone4::describe),
-    entry("falcon_h1", "", falcon_h1::describe),
+    entry("falcon_h1", "falcon-h1", falcon_h1::describe),
     entry("gemma", "gemma", gemma::describe),
     entry("gemma2", "gemma2", gemma2::describe),
     entry("gemma3_text", "gemma3", gemma3::describe),
+    entry("gemma3n_text", "gemma3n", gemma3n::describe),
+    entry("gemma4_text", "gemma4", gemma4_text::describe),
     entry("glm4_moe", "glm4moe", glm4_moe::describe),
     entry("glm4_moe_lite", "", glm4_moe_lite::describe),
     entry("gpt2", "gpt2", gpt2::describe),
     entry("gpt_neox", "gptneox", gpt_neox::describe),
     entry("gpt_oss", "gpt-oss", gpt_oss::describe),
     entry("granite", "granite", granite::describe),
-    entry("granitemoehybrid", "", granitemoehybrid::describe),
+    entry("granitemoehybrid", "granitehybrid", granitemoehybrid::describe),
     entry("hunyuan_v1_dense", "hunyuan-dense", hunyuan_v1_dense::describe),
-    entry("lfm2", "", lfm2::describe),
-    entry("lfm2_moe", "", lfm2_moe::describe),
+    entry("lfm2", "lfm2", lfm2::describe),
+    entry("lfm2_moe", "lfm2moe", lfm2_moe::describe),
     entry("llama", "llama", llama::describe),
     entry("minimax_m2", "minimax-m2", minimax_m2::describe),
     entry("ministral3", "mistral3", ministral3::describe),
     entry("mistral", "", mistral::describe),
-    entry("mistral4", "", mistral4::describe),
+    entry("mistral4", "mistral4", mistral4::describe),
     entry("mixtral", "", mixtral::describe),
-    entry("nemotron_h", "", nemotron_h::describe),
+    entry("nemotron_h", "nemotron_h|nemotron_h_moe", nemotron_h::describe),
     entry("olmo2", "olmo2", olmo2::describe),
     entry("olmo3", "", olmo3::describe),
     entry("phi3", "phi3", phi3::describe),
     entry("qwen2", "qwen2", qwen2::describe),
     entry("qwen2_moe", "qwen2moe", qwen2_moe::describe),
     entry("qwen3", "qwen3", qwen3::describe),
-    entry("qwen3_5_moe_text", "", qwen3_5_moe::describe),
-    entry("qwen3_5_text", "", qwen3_5::describe),
+    entry("qwen3_5_moe_text", "qwen35moe", qwen3_5_moe::describe),
+    entry("qwen3_5_text", "qwen35", qwen3_5::describe),
     entry("qwen3_moe", "qwen3moe", qwen3_moe::describe),
-    entry("qwen3_next", "", qwen3_next::describe),
+    entry("qwen3_next", "qwen3next", qwen3_next::describe),
     entry("qwen3_vl", "qwen3vl", qwen3_vl::describe),
     entry("seed_oss", "seed_oss", seed_oss::describe),
     entry("smollm3", "smollm3", smollm3::describe),
@@ -124,7 +129,7 @@ impl Architecture {
         let name = config.architecture()?;
         let is = |known: &&Architecture| {
             let own = if config.is_gguf() { known.gguf_name } else { known.config_name };
-            own == name
+            !name.is_empty() && own.split('|').any(|own| own == name)
         };
         REGISTRY.iter().find(is).ok_or_else(|| {
             let known: Vec<&str> = REGISTRY.iter().map(|known| known.config_name).collect();
@@ -145,6 +150,8 @@ impl Description {
         let scope = Scope::new(checkpoint)?;
         let architecture = Architecture::of(scope.config())?;
         let description = (architecture.describe)(&scope)?;
-        Ok(Self { architecture: architecture.config_name, ..description })
+        let mut left_out = scope.left_out()?;
+        left_out.extend(&description.left_out);
+        Ok(Self { architecture: architecture.config_name, left_out, ..description })
     }
 }

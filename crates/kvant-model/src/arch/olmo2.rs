@@ -37,5 +37,5 @@ pub fn post_norm(layer: &Scope<'_>, dims: &Dims, eps: f32, attention: Attention,
         after(("post_attention_layernorm", "post_attention_norm"), Mixer::Attention(Box::new(attention)))?,
         after(("post_feedforward_layernorm", "post_ffw_norm"), Mixer::Ffn(Ffn::Dense(mlp)))?,
     ];
-    Ok(Layer { residuals })
+    Ok(Layer::new(residuals))
 }

@@ -10,8 +10,7 @@ pub fn describe(scope: &Scope<'_>) -> Result<Description> {
     let config = scope.config();
     let dims = Dims::read(config)?;
     let (inner, expert_inner) = (config.size(common::INNER)?, config.size(EXPERT_INNER)?);
-    let shared_inner =
-        config.size(Key("shared_expert_intermediate_size", "expert_shared_feed_forward_length"))?;
+    let shared_inner = config.size(common::SHARED_INNER)?;
     let eps = config.positive(common::RMS_EPS)? as f32;
     let activation = config.activation(common::ACTIVATION, Activation::Silu)?;
     let bias = config.flag(Key("qkv_bias", ""), true)?;

@@ -28,7 +28,7 @@ pub fn experts(layer: &Scope<'_>, hidden: usize, activation: Activation) -> Resu
     let config = layer.config();
     let renormalise = config.flag(RENORMALISE, true)?;
     let inner = config.size(EXPERT_INNER)?;
-    let shared_inner = config.size(Key("shared_expert_intermediate_size", ""))?;
+    let shared_inner = config.size(common::SHARED_INNER)?;
     let mut moe = common::experts(layer, &EXPERT, hidden, inner, activation, renormalise)?;
     moe.shared = Some(qwen2_moe::shared_expert(layer, hidden, shared_inner, activation)?);
     Ok(moe)
@@ -43,7 +43,7 @@ pub fn described(
     let config = scope.config();
     let dims = Dims::read(config)?;
     let eps = config.positive(common::RMS_EPS)? as f32;
-    let interval = Some(Key("full_attention_interval", ""));
+    let interval = Some(Key("full_attention_interval", "full_attention_interval"));
     let attends =
         recurrent::attends(config, dims.layers, &["full_attention"], &["linear_attention"], interval)?;
     let rope = scope.rope(&RopeKeys::usual(Pairing::Halves), dims.head_dim)?;
@@ -54,10 +54,11 @@ pub fn described(
             let place = layer.inside(("linear_attn", ""));
             Mixer::GatedDeltaNet(Box::new(recurrent::delta_net(&place, index, dims.hidden, eps, fused)?))
         };
-        let norm = |name| layer.rms_norm((name, ""), dims.hidden, eps, gemma::NORM_OFFSET);
-        let mixer = Residual::pre_norm(norm("input_layernorm")?, mixer);
-        let ffn = Residual::pre_norm(norm("post_attention_layernorm")?, Mixer::Ffn(ffn(layer, index)?));
-        Ok(Layer { residuals: vec![mixer, ffn] })
+        let norm = |name| layer.rms_norm(name, dims.hidden, eps, gemma::NORM_OFFSET);
+        let mixer = Residual::pre_norm(norm(("input_layernorm", "attn_norm"))?, mixer);
+        let ffn_norm = norm(("post_attention_layernorm", "post_attention_norm"))?;
+        let ffn = Residual::pre_norm(ffn_norm, Mixer::Ffn(ffn(layer, index)?));
+        Ok(Layer::new(vec![mixer, ffn]))
     })?;
     common::decoder(scope, &dims, layers, gemma::NORM_OFFSET)
 }
@@ -65,13 +66,13 @@ pub fn described(
 /// Attention whose query projection also gives the gate of its output.
 fn attention(layer: &Scope<'_>, index: usize, dims: &Dims, eps: f32, rope: RopeId) -> Result<Attention> {
     let bias = layer.config().flag(common::ATTENTION_BIAS, false)?;
-    let linear = |name, outputs| layer.linear((name, ""), outputs, dims.hidden, bias);
+    let linear = |name, outputs| layer.linear(name, outputs, dims.hidden, bias);
     let projection = Projection::Apart {
-        q: linear("self_attn.q_proj", 2 * dims.query_width())?,
-        k: linear("self_attn.k_proj", dims.kv_width())?,
-        v: linear("self_attn.v_proj", dims.kv_width())?,
+        q: linear(("self_attn.q_proj", "attn_q"), 2 * dims.query_width())?,
+        k: linear(("self_attn.k_proj", "attn_k"), dims.kv_width())?,
+        v: linear(("self_attn.v_proj", "attn_v"), dims.kv_width())?,
     };
-    let output = layer.linear(("self_attn.o_proj", ""), dims.hidden, dims.query_width(), bias)?;
+    let output = layer.linear(("self_attn.o_proj", "attn_output"), dims.hidden, dims.query_width(), bias)?;
     let mut attention = common::attention_of(layer, index, dims, None, projection, output);
     let widths = (dims.head_dim, dims.head_dim);
     (attention.q_norm, attention.k_norm) = common::qk_norm(layer, widths, eps, gemma::NORM_OFFSET)?;

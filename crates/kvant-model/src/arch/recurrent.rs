@@ -1,24 +1,35 @@
-//! Mixers with recurrent state, by the names that Hugging Face checkpoints share.
+//! Mixers with recurrent state, by the names that checkpoints share.
 
-use crate::arch::Scope;
+use crate::arch::{Name, Scope};
 use crate::config::{Key, ModelConfig};
 use crate::description::{
     Activation, Convolution, DecayRate, DeltaDims, DeltaProjection, GateOrder, GatedDeltaNet, GatedNorm,
-    Mamba2, Mamba2Dims, Norm, NormKind, Vector,
+    HeadOrder, Linear, Mamba2, Mamba2Dims, Matrix, Norm, NormKind, RowRange,
 };
 use crate::error::{LoadError, Result};
 
-/// A convolution whose weights are `(channels, 1, kernel)`.
+/// Channels of all heads, in GGUF metadata.
+const SSM_INNER: Key = Key("", "ssm.inner_size");
+/// Key-value heads; in GGUF metadata a number per layer, zero in layers that do not attend.
+const LAYER_KV_HEADS: Key = Key("", "attention.head_count_kv");
+
+/// A convolution whose weights are `(channels, 1, kernel)`. GGUF does not say whether it has a bias.
 pub fn convolution(
     place: &Scope<'_>,
-    name: &'static str,
+    (hf, gguf): Name,
     (channels, kernel): (usize, usize),
     biased: bool,
     activation: Option<Activation>,
 ) -> Result<Convolution> {
-    let weight = Vector::whole(place.weight((name, ""), &[channels, 1, kernel])?);
-    let bias = || Ok(Vector::whole(place.tensor((&format!("{name}.bias"), ""), &[channels])?));
-    let bias = if biased { Some(bias()?) } else { None };
+    let named = |part: &str| (format!("{hf}.{part}"), format!("{gguf}.{part}"));
+    let numbers = |part: &str, shape: &[usize]| {
+        let (hf, gguf) = named(part);
+        place.numbers((&hf, &gguf), shape)
+    };
+    let weight = numbers("weight", &[channels, 1, kernel])?;
+    let (hf, gguf) = named("bias");
+    let biased = if place.config().is_gguf() { place.has_tensor((&hf, &gguf))? } else { biased };
+    let bias = if biased { Some(numbers("bias", &[channels])?) } else { None };
     Ok(Convolution { channels, kernel, weight, bias, activation })
 }
 
@@ -31,6 +42,9 @@ pub fn attends(
     interval: Option<Key>,
 ) -> Result<Vec<bool>> {
     const TYPES: Key = Key("layer_types|layers_block_type", "");
+    if let Some(kv_heads) = config.layer_counts(LAYER_KV_HEADS, layers)? {
+        return Ok(kv_heads.into_iter().map(|heads| heads > 0).collect());
+    }
     if let Some(kinds) = config.texts(TYPES, layers)? {
         let attends = |kind: String| match kind.as_str() {
             kind if attention.contains(&kind) => Ok(true),
@@ -42,6 +56,35 @@ pub fn attends(
     let Some(interval) = interval else { return Err(config.refused(TYPES, "is missing")) };
     let interval = config.size_if(interval)?.unwrap_or(4);
     Ok((0..layers).map(|layer| (layer + 1).is_multiple_of(interval)).collect())
+}
+
+/// The names of a Mamba-2 mixer's sizes in `config.json`.
+pub struct Mamba2Keys {
+    pub heads: &'static str,
+    pub groups: &'static str,
+    pub state: &'static str,
+    pub kernel: &'static str,
+}
+
+/// The sizes of a Mamba-2 mixer of `inner` channels; GGUF files give that number too.
+pub fn mamba2_dims(
+    config: &ModelConfig<'_>,
+    keys: &Mamba2Keys,
+    inner: impl FnOnce() -> Result<usize>,
+) -> Result<Mamba2Dims> {
+    let heads_key = Key(keys.heads, "ssm.time_step_rank");
+    let heads = config.size(heads_key)?;
+    let inner = if config.is_gguf() { config.size(SSM_INNER)? } else { inner()? };
+    if !inner.is_multiple_of(heads) {
+        return Err(config.refused(heads_key, format!("{heads} heads do not divide {inner} channels")));
+    }
+    Ok(Mamba2Dims {
+        heads,
+        head_dim: inner / heads,
+        groups: config.size(Key(keys.groups, "ssm.group_count"))?,
+        state: config.size(Key(keys.state, "ssm.state_size"))?,
+        kernel: config.size(Key(keys.kernel, "ssm.conv_kernel"))?,
+    })
 }
 
 /// The biases and the norm of a Mamba-2 mixer.
@@ -70,25 +113,35 @@ pub fn mamba2(
     options: &Mamba2Options,
 ) -> Result<Mamba2> {
     check_groups(dims.heads, dims.groups)?;
-    let vector = |name, count| Ok(Vector::whole(place.tensor((name, ""), &[count])?));
+    let vector = |name: Name, count| place.numbers(name, &[count]);
     let norm = |norm: &NormOptions| {
-        let weight = vector("norm.weight", dims.inner())?;
+        let weight = vector(("norm.weight", "ssm_norm.weight"), dims.inner())?;
         Ok(GatedNorm { weight, width: norm.width, eps: norm.eps, order: norm.order })
     };
     let conv = (dims.conv_channels(), dims.kernel);
     Ok(Mamba2 {
         dims,
-        input: place.linear(("in_proj", ""), dims.projected(), hidden, options.projection_bias)?,
+        input: place.linear(("in_proj", "ssm_in"), dims.projected(), hidden, options.projection_bias)?,
         part_scales: options.part_scales,
-        conv: convolution(place, "conv1d", conv, options.conv_bias, Some(Activation::Silu))?,
-        dt_bias: vector("dt_bias", dims.heads)?,
+        conv: convolution(place, CONV, conv, options.conv_bias, Some(Activation::Silu))?,
+        dt_bias: vector(DT_BIAS, dims.heads)?,
         dt_limit: None,
-        decay: DecayRate::Log(vector("A_log", dims.heads)?),
-        skip: vector("D", dims.heads)?,
+        decay: decay(place, dims.heads)?,
+        skip: vector(("D", "ssm_d"), dims.heads)?,
         norm: options.norm.as_ref().map(norm).transpose()?,
-        output: place.linear(("out_proj", ""), hidden, dims.inner(), options.projection_bias)?,
+        output: place.linear(OUTPUT, hidden, dims.inner(), options.projection_bias)?,
         slot: place.slots(|slots| slots.recurrent(index, dims.state_shape())),
     })
+}
+
+const CONV: Name = ("conv1d", "ssm_conv1d");
+const DT_BIAS: Name = ("dt_bias", "ssm_dt.bias");
+const OUTPUT: Name = ("out_proj", "ssm_out");
+
+/// Rates of decay: their logarithms, or themselves in GGUF files.
+fn decay(place: &Scope<'_>, heads: usize) -> Result<DecayRate> {
+    let rates = place.numbers(("A_log", "ssm_a"), &[heads])?;
+    Ok(if place.config().is_gguf() { DecayRate::Plain(rates) } else { DecayRate::Log(rates) })
 }
 
 /// The gated DeltaNet at a place, which has a slot of the layer; `fused` says that its projections lie together by key head.
@@ -99,49 +152,77 @@ pub fn delta_net(
     eps: f32,
     fused: bool,
 ) -> Result<GatedDeltaNet> {
-    let config = place.config();
-    let size = |name| config.size(Key(name, ""));
-    let dims = DeltaDims {
-        key_heads: size("linear_num_key_heads")?,
-        value_heads: size("linear_num_value_heads")?,
-        key_dim: size("linear_key_head_dim")?,
-        value_dim: size("linear_value_head_dim")?,
-        kernel: size("linear_conv_kernel_dim")?,
-    };
-    check_groups(dims.value_heads, dims.key_heads)?;
-    let linear = |name: &'static str, outputs| place.linear((name, ""), outputs, hidden, false);
+    let dims = delta_dims(place.config(), fused)?;
+    let linear = |name: Name, outputs| place.linear(name, outputs, hidden, false);
     let (keys, values) = (2 * dims.key_width(), dims.value_width());
-    let projection = if fused {
+    let projection = if fused && !place.config().is_gguf() {
         DeltaProjection::ByKeyHead {
-            qkvz: linear("in_proj_qkvz", keys.saturating_add(2 * values))?,
-            ba: linear("in_proj_ba", 2 * dims.value_heads)?,
+            qkvz: linear(("in_proj_qkvz", ""), keys.saturating_add(2 * values))?,
+            ba: linear(("in_proj_ba", ""), 2 * dims.value_heads)?,
         }
     } else {
+        let [b, a] = if fused {
+            betas_and_alphas(&linear(("", "ssm_ba"), 2 * dims.value_heads)?, &dims)
+        } else {
+            [
+                linear(("in_proj_b", "ssm_beta"), dims.value_heads)?,
+                linear(("in_proj_a", "ssm_alpha"), dims.value_heads)?,
+            ]
+        };
         DeltaProjection::Apart {
-            qkv: linear("in_proj_qkv", dims.conv_channels())?,
-            z: linear("in_proj_z", values)?,
-            b: linear("in_proj_b", dims.value_heads)?,
-            a: linear("in_proj_a", dims.value_heads)?,
+            qkv: linear(("in_proj_qkv", "attn_qkv"), dims.conv_channels())?,
+            z: linear(("in_proj_z", "attn_gate"), values)?,
+            b,
+            a,
         }
     };
-    let vector = |name, count| Ok(Vector::whole(place.tensor((name, ""), &[count])?));
-    let weight = Some(vector("norm.weight", dims.value_dim)?);
+    let vector = |name: Name, count| place.numbers(name, &[count]);
+    let weight = Some(vector(("norm.weight", "ssm_norm.weight"), dims.value_dim)?);
     Ok(GatedDeltaNet {
         dims,
         projection,
-        conv: convolution(
-            place,
-            "conv1d",
-            (dims.conv_channels(), dims.kernel),
-            false,
-            Some(Activation::Silu),
-        )?,
+        conv: convolution(place, CONV, (dims.conv_channels(), dims.kernel), false, Some(Activation::Silu))?,
         qk_eps: 1e-6,
-        decay: DecayRate::Log(vector("A_log", dims.value_heads)?),
-        dt_bias: vector("dt_bias", dims.value_heads)?,
+        decay: decay(place, dims.value_heads)?,
+        dt_bias: vector(DT_BIAS, dims.value_heads)?,
         norm: Norm { kind: NormKind::Rms, width: dims.value_dim, weight, bias: None, eps },
-        output: place.linear(("out_proj", ""), hidden, values, false)?,
+        output: place.linear(OUTPUT, hidden, values, false)?,
         slot: place.slots(|slots| slots.recurrent(index, dims.state_shape())),
+    })
+}
+
+/// The sizes of a gated DeltaNet. In GGUF files those whose projections were apart have their value heads in another order.
+fn delta_dims(config: &ModelConfig<'_>, fused: bool) -> Result<DeltaDims> {
+    const VALUE_HEADS: Key = Key("linear_num_value_heads", "ssm.time_step_rank");
+    let value_heads = config.size(VALUE_HEADS)?;
+    let value_dim = if config.is_gguf() {
+        let inner = config.size(SSM_INNER)?;
+        if !inner.is_multiple_of(value_heads) {
+            let why = format!("{value_heads} heads do not divide {inner} channels");
+            return Err(config.refused(VALUE_HEADS, why));
+        }
+        inner / value_heads
+    } else {
+        config.size(Key("linear_value_head_dim", ""))?
+    };
+    let dims = DeltaDims {
+        key_heads: config.size(Key("linear_num_key_heads", "ssm.group_count"))?,
+        value_heads,
+        order: if config.is_gguf() && !fused { HeadOrder::Tiled } else { HeadOrder::Grouped },
+        key_dim: config.size(Key("linear_key_head_dim", "ssm.state_size"))?,
+        value_dim,
+        kernel: config.size(Key("linear_conv_kernel_dim", "ssm.conv_kernel"))?,
+    };
+    check_groups(dims.value_heads, dims.key_heads)?;
+    Ok(dims)
+}
+
+/// b and a out of a layer that has, for each key head, b and then a of its value heads.
+fn betas_and_alphas(both: &Linear, dims: &DeltaDims) -> [Linear; 2] {
+    let run = dims.value_heads / dims.key_heads;
+    [0, run].map(|first| {
+        let rows = RowRange { first, step: 2 * run, run, count: dims.value_heads };
+        Linear { weight: Matrix { rows: Some(rows), ..both.weight.clone() }, ..both.clone() }
     })
 }
 

@@ -1,9 +1,11 @@
 //! A place inside a checkpoint, from which an architecture names its tensors: checked, in both formats.
 
+use crate::arch::Architecture;
 use crate::checkpoint::Checkpoint;
-use crate::config::{ModelConfig, RopeKeys};
+use crate::config::{Key, ModelConfig, RopeKeys, TEXT_CONFIG};
 use crate::description::{Linear, Matrix, Norm, NormKind, Precision, Rope, RopeId, TensorRef, Vector};
 use crate::error::{LoadError, Result};
+use crate::tensor::Tensor;
 use kvant_cache::{KvShape, KvSlot, Slots};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -25,7 +27,37 @@ pub struct Scope<'a> {
     checkpoint: &'a Checkpoint,
     config: ModelConfig<'a>,
     prefix: String,
+    /// The same place in a Hugging Face checkpoint.
+    hf_prefix: String,
+    side: Option<TextSide<'a>>,
     draft: Rc<Draft>,
+}
+
+/// Where a multimodal checkpoint keeps the model that reads and writes text.
+#[derive(Clone, Copy)]
+struct TextSide<'a> {
+    /// The parameters of the whole.
+    whole: ModelConfig<'a>,
+    /// What `model.` is there.
+    body: &'static str,
+    /// What `lm_head` is there.
+    head: &'static str,
+}
+
+impl TextSide<'_> {
+    /// Newer checkpoints, and older ones.
+    const PLACES: [(&'static str, &'static str); 2] =
+        [("model.language_model.", "lm_head"), ("language_model.model.", "language_model.lm_head")];
+
+    fn name(&self, name: String) -> String {
+        if let Some(rest) = name.strip_prefix("model.") {
+            format!("{}{rest}", self.body)
+        } else if let Some(rest) = name.strip_prefix("lm_head") {
+            format!("{}{rest}", self.head)
+        } else {
+            name
+        }
+    }
 }
 
 /// What grows while a model is described.
@@ -39,10 +71,53 @@ struct Draft {
 }
 
 impl<'a> Scope<'a> {
-    /// The whole checkpoint.
+    /// The whole checkpoint or, where its architecture is a multimodal one around a text model, that model.
     pub fn new(checkpoint: &'a Checkpoint) -> Result<Self> {
         let config = ModelConfig::new(checkpoint.config())?;
-        Ok(Self { checkpoint, config, prefix: String::new(), draft: Rc::default() })
+        let scope = Self {
+            checkpoint,
+            config,
+            prefix: String::new(),
+            hf_prefix: String::new(),
+            side: None,
+            draft: Rc::default(),
+        };
+        match config.nested_if(TEXT_CONFIG)? {
+            Some(text) if Architecture::of(&config).is_err() && Architecture::of(&text).is_ok() => {
+                scope.text_side(text)
+            }
+            _ => Ok(scope),
+        }
+    }
+
+    fn text_side(self, text: ModelConfig<'a>) -> Result<Self> {
+        let (mut body, mut head) = TextSide::PLACES[0];
+        for place in TextSide::PLACES {
+            if self.checkpoint.get(&format!("{}embed_tokens.weight", place.0))?.is_some() {
+                (body, head) = place;
+            }
+        }
+        let side = TextSide { whole: self.config, body, head };
+        Ok(Self { config: text, side: Some(side), ..self })
+    }
+
+    /// Whether the output is the token embeddings once more, where the configuration says.
+    pub fn is_tied(&self) -> Result<Option<bool>> {
+        const TIED: Key = Key("tie_word_embeddings", "");
+        let whole = self.side.map(|side| side.whole.flag_if(TIED)).transpose()?.flatten();
+        Ok(if whole.is_some() { whole } else { self.config.flag_if(TIED)? })
+    }
+
+    /// Sides of a multimodal checkpoint beside its text model.
+    pub(super) fn left_out(&self) -> Result<Vec<&'static str>> {
+        let Some(side) = self.side else { return Ok(Vec::new()) };
+        let mut found = Vec::new();
+        for (key, name) in [("vision_config", "vision"), ("audio_config", "audio")] {
+            if side.whole.nested_if(key)?.is_some() {
+                found.push(name);
+            }
+        }
+        Ok(found)
     }
 
     /// The config-parameters.
@@ -53,41 +128,60 @@ impl<'a> Scope<'a> {
     /// The part called `name`. GGUF numbers its layers `blk.N` at top level.
     pub fn inside(&self, (hf, gguf): (&str, &str)) -> Self {
         let own = if self.config.is_gguf() { gguf } else { hf };
-        let dot = if own.is_empty() { "" } else { "." };
-        let prefix = format!("{}{own}{dot}", self.prefix);
-        Self { checkpoint: self.checkpoint, config: self.config, prefix, draft: Rc::clone(&self.draft) }
+        let below =
+            |prefix: &str, own: &str| format!("{prefix}{own}{}", if own.is_empty() { "" } else { "." });
+        let (prefix, hf_prefix) = (below(&self.prefix, own), below(&self.hf_prefix, hf));
+        let Self { checkpoint, config, side, .. } = *self;
+        Self { checkpoint, config, prefix, hf_prefix, side, draft: Rc::clone(&self.draft) }
     }
 
     fn full_name(&self, (hf, gguf): (&str, &str), suffix: &str) -> String {
-        format!("{}{}{suffix}", self.prefix, if self.config.is_gguf() { gguf } else { hf })
+        let name = format!("{}{}{suffix}", self.prefix, if self.config.is_gguf() { gguf } else { hf });
+        match &self.side {
+            Some(side) => side.name(name),
+            None => name,
+        }
+    }
+
+    /// The tensor of this name, where it is there; that of a GGUF twin is its Hugging Face counterpart.
+    fn find(&self, name: (&str, &str), suffix: &str) -> Result<Option<Tensor>> {
+        match self.checkpoint.original() {
+            Some(original) => original.tensor(&format!("{}{}{suffix}", self.hf_prefix, name.0)),
+            None => self.checkpoint.get(&self.full_name(name, suffix)),
+        }
     }
 
     /// True when the part has weights in the file.
     pub fn has(&self, name: Name) -> Result<bool> {
-        Ok(self.checkpoint.get(&self.full_name(name, ".weight"))?.is_some())
+        Ok(self.find(name, ".weight")?.is_some())
     }
 
     /// True when there is a tensor of this name, to which nothing is added.
-    pub fn has_tensor(&self, name: Name) -> Result<bool> {
-        Ok(self.checkpoint.get(&self.name_of(name))?.is_some())
+    pub fn has_tensor(&self, name: (&str, &str)) -> Result<bool> {
+        Ok(self.find(name, "")?.is_some())
+    }
+
+    /// False where a configuration is all there is.
+    pub fn has_weights(&self) -> bool {
+        !self.checkpoint.is_bare()
     }
 
     /// A name as the file has it.
-    pub fn name_of(&self, name: Name) -> String {
+    pub fn name_of(&self, name: (&str, &str)) -> String {
         self.full_name(name, "")
     }
 
     /// The same place under the part `key` of the configuration; GGUF files have no such parts.
     pub fn nested(&self, key: &'static str) -> Result<Self> {
         let config = self.config.nested(key)?;
-        let prefix = self.prefix.clone();
-        Ok(Self { checkpoint: self.checkpoint, config, prefix, draft: Rc::clone(&self.draft) })
+        let (prefix, hf_prefix) = (self.prefix.clone(), self.hf_prefix.clone());
+        let (checkpoint, side, draft) = (self.checkpoint, self.side, Rc::clone(&self.draft));
+        Ok(Self { checkpoint, config, prefix, hf_prefix, side, draft })
     }
 
     /// The shape of a part's weights, where there is a file that has them.
     pub fn shape(&self, name: Name) -> Result<Option<Vec<usize>>> {
-        let found = self.checkpoint.get(&self.full_name(name, ".weight"))?;
-        Ok(found.map(|tensor| tensor.shape().to_vec()))
+        Ok(self.find(name, ".weight")?.map(|tensor| tensor.shape().to_vec()))
     }
 
     /// An error about a part whose size nothing tells.
@@ -99,6 +193,19 @@ impl<'a> Scope<'a> {
     /// The tensor of this name, to which nothing is added, and this shape.
     pub fn tensor(&self, name: (&str, &str), shape: &[usize]) -> Result<TensorRef> {
         self.checked(self.full_name(name, ""), shape)
+    }
+
+    /// The numbers of the tensor of this name, to which nothing is added. In GGUF files any shape will do: converters add and
+    /// drop extents of one.
+    pub fn numbers(&self, name: (&str, &str), shape: &[usize]) -> Result<Vector> {
+        let full_name = self.full_name(name, "");
+        let found = if self.config.is_gguf() { self.checkpoint.get(&full_name)? } else { None };
+        let count: usize = shape.iter().product();
+        let shape = match &found {
+            Some(stored) if stored.len() == count => stored.shape(),
+            _ => shape,
+        };
+        Ok(Vector::whole(self.checked(full_name, shape)?))
     }
 
     /// The weights of a part, of this shape.
@@ -190,12 +297,11 @@ impl<'a> Scope<'a> {
     }
 
     fn bias(&self, name: Name, width: usize, needed: bool) -> Result<Option<Vector>> {
-        let full_name = self.full_name(name, ".bias");
-        let is_there = self.config.is_gguf() && self.checkpoint.get(&full_name)?.is_some();
+        let is_there = self.config.is_gguf() && self.find(name, ".bias")?.is_some();
         if !needed && !is_there {
             return Ok(None);
         }
-        Ok(Some(Vector::whole(self.checked(full_name, &[width])?)))
+        Ok(Some(Vector::whole(self.checked(self.full_name(name, ".bias"), &[width])?)))
     }
 
     /// The rotary embedding that `keys` describe.

@@ -8,11 +8,12 @@ use minijinja::{Error, ErrorKind};
 use serde::Serialize;
 use serde_json::ser::{Formatter, Serializer};
 
-/// The `tojson` filter: `ensure_ascii` (default false), `indent` and `separators` as in Python.
+/// The `tojson` filter: `ensure_ascii` (default false), `indent`, `separators` and `sort_keys` as in Python.
 pub(super) fn tojson(value: &Value, options: Kwargs) -> Result<String, Error> {
     let indent = options.get::<Option<usize>>("indent")?;
     let ensure_ascii = options.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false);
     let separators = options.get::<Option<Vec<String>>>("separators")?;
+    let sort_keys = options.get::<Option<bool>>("sort_keys")?.unwrap_or(false);
     options.assert_all_used()?;
     let (item, key) = match separators.as_deref() {
         Some([item, key]) => (item.clone(), key.clone()),
@@ -21,9 +22,15 @@ pub(super) fn tojson(value: &Value, options: Kwargs) -> Result<String, Error> {
     };
     let mut out = Vec::new();
     let layout = Layout { item, key, indent, depth: 0, is_empty: true };
-    value
-        .serialize(&mut Serializer::with_formatter(&mut out, layout))
-        .map_err(|e| Error::new(ErrorKind::BadSerialization, "tojson").with_source(e))?;
+    let mut serializer = Serializer::with_formatter(&mut out, layout);
+    let written = match sort_keys {
+        true => serde_json::to_value(value).and_then(|mut value| {
+            value.sort_all_objects();
+            value.serialize(&mut serializer)
+        }),
+        false => value.serialize(&mut serializer),
+    };
+    written.map_err(|e| Error::new(ErrorKind::BadSerialization, "tojson").with_source(e))?;
     let text = String::from_utf8_lossy(&out).into_owned();
     Ok(if ensure_ascii { escape_non_ascii(&text) } else { text })
 }
@@ -42,6 +49,18 @@ fn escape_non_ascii(text: &str) -> String {
         }
     }
     out
+}
+
+/// A number as Python writes it: `1e-05` and `1e+16` where others write `1e-5` and `1e16`.
+pub(super) fn float(value: f64) -> String {
+    let exponential = format!("{value:e}");
+    match exponential.split_once('e').map(|(digits, exponent)| (digits, exponent.parse::<i32>())) {
+        Some((digits, Ok(exponent))) if !(-4..16).contains(&exponent) => {
+            let sign = if exponent < 0 { '-' } else { '+' };
+            format!("{digits}e{sign}{:02}", exponent.abs())
+        }
+        _ => format!("{value:?}"),
+    }
 }
 
 /// Separators and, with `indent`, one item a line.
@@ -87,6 +106,10 @@ impl Layout {
 }
 
 impl Formatter for Layout {
+    fn write_f64<W: ?Sized + io::Write>(&mut self, writer: &mut W, value: f64) -> io::Result<()> {
+        writer.write_all(float(value).as_bytes())
+    }
+
     fn begin_array<W: ?Sized + io::Write>(&mut self, writer: &mut W) -> io::Result<()> {
         self.open(writer, b"[")
     }
@@ -113,5 +136,30 @@ impl Formatter for Layout {
 
     fn begin_object_value<W: ?Sized + io::Write>(&mut self, writer: &mut W) -> io::Result<()> {
         writer.write_all(self.key.as_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::float;
+
+    #[test]
+    fn numbers_are_written_as_python_writes_them() {
+        let expected = [
+            (1e-5, "1e-05"),
+            (1.5e-7, "1.5e-07"),
+            (1e-4, "0.0001"),
+            (0.1, "0.1"),
+            (21.0, "21.0"),
+            (-2.5, "-2.5"),
+            (1e15, "1000000000000000.0"),
+            (1e16, "1e+16"),
+            (-1.25e300, "-1.25e+300"),
+            (0.0, "0.0"),
+            (-0.0, "-0.0"),
+        ];
+        for (value, text) in expected {
+            assert_eq!(float(value), text);
+        }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! A template is a Jinja program carried by the model file. It is run by `minijinja` in the environment that
 //! Hugging Face's `apply_chat_template` gives it: blocks trimmed, loop controls, Python's string and dictionary
-//! methods, `raise_exception`, `strftime_now`, and a `tojson` that writes as Python's `json.dumps` does.
+//! methods and numbers, `raise_exception`, `strftime_now`, and a `tojson` that writes as Python's `json.dumps` does.
 //!
 //! ```
 //! use kvant_model::chat::{ChatTemplate, Message, RenderOptions};
@@ -22,6 +22,7 @@ mod checkpoint;
 mod date;
 mod json;
 mod message;
+mod python;
 mod source;
 
 pub use message::Message;
@@ -105,11 +106,11 @@ impl ChatTemplate {
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
         environment.set_syntax(syntax.map_err(|e| ChatError::Syntax(e.to_string()))?);
         environment.set_fuel(Some(FUEL));
-        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        python::add_to(&mut environment);
         environment.add_function("raise_exception", raise_exception);
         environment.add_filter("tojson", json::tojson);
         environment
-            .add_template_owned(NAME, source::without_generation_tags(template))
+            .add_template_owned(NAME, source::normalized(template))
             .map_err(|e| ChatError::Syntax(describe(&e)))?;
         Ok(Self { environment, source: template.to_owned() })
     }

@@ -18,19 +18,22 @@ pub fn template_of_tokenizer_config(text: &str) -> Result<Option<String>, ChatEr
     Ok(template.as_str().or_else(named).map(str::to_owned))
 }
 
-/// Replaces `{% generation %}` … `{% endgeneration %}`, which marks an assistant's words for training, by a
-/// block that does nothing. Whitespace control on the tags keeps its meaning.
-pub(super) fn without_generation_tags(template: &str) -> String {
+/// A template as Jinja2 reads it: with `\n` for every kind of line break, and without tags that are transformers' own.
+///
+/// `{% generation %}` … `{% endgeneration %}`, which marks an assistant's words for training, becomes a block that does nothing
+/// but keep what is set in it to itself. Whitespace control on the tags keeps its meaning.
+pub(super) fn normalized(template: &str) -> String {
+    let template = template.replace("\r\n", "\n").replace('\r', "\n");
     let mut out = String::with_capacity(template.len());
-    let mut rest = template;
+    let mut rest = template.as_str();
     while let Some(open) = rest.find("{%") {
         let Some(length) = rest[open..].find("%}") else { break };
         let (before, tag) = (&rest[..open], &rest[open..open + length + 2]);
         out.push_str(before);
         let word = tag.trim_matches(|c: char| matches!(c, '{' | '%' | '}' | '-' | '+') || c.is_whitespace());
         match word {
-            "generation" => out.push_str(&tag.replace("generation", "if true")),
-            "endgeneration" => out.push_str(&tag.replace("endgeneration", "endif")),
+            "generation" => out.push_str(&tag.replace("generation", "with")),
+            "endgeneration" => out.push_str(&tag.replace("endgeneration", "endwith")),
             _ => out.push_str(tag),
         }
         rest = &rest[open + length + 2..];
@@ -41,14 +44,15 @@ pub(super) fn without_generation_tags(template: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{template_of_tokenizer_config, without_generation_tags};
+    use super::{normalized, template_of_tokenizer_config};
 
     #[test]
     fn generation_tags_become_a_block_that_always_runs() {
         let template = "a {%- generation -%} {{ generation }} generation {%endgeneration%} {% for x in y %}";
-        let expected = "a {%- if true -%} {{ generation }} generation {%endif%} {% for x in y %}";
-        assert_eq!(without_generation_tags(template), expected);
-        assert_eq!(without_generation_tags("{% open"), "{% open");
+        let expected = "a {%- with -%} {{ generation }} generation {%endwith%} {% for x in y %}";
+        assert_eq!(normalized(template), expected);
+        assert_eq!(normalized("{% open"), "{% open");
+        assert_eq!(normalized("a\r\nb\rc\n"), "a\nb\nc\n");
     }
 
     #[test]

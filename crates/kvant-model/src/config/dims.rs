@@ -20,26 +20,48 @@ pub struct Dims {
 
 impl Dims {
     const HIDDEN: Key = Key("hidden_size|n_embd", "embedding_length");
-    const LAYERS: Key = Key("num_hidden_layers|n_layer", "block_count");
+    /// How many layers there are.
+    pub const LAYERS: Key = Key("num_hidden_layers|n_layer", "block_count");
     const HEADS: Key = Key("num_attention_heads|n_head", "attention.head_count");
     const KV_HEADS: Key = Key("num_key_value_heads", "attention.head_count_kv");
     const HEAD_DIM: Key = Key("head_dim|qk_head_dim|qk_rope_head_dim", "attention.key_length");
 
     /// Reads and checks them.
     pub fn read(config: &ModelConfig<'_>) -> Result<Self> {
-        Self::with_layers(config, config.size(Self::LAYERS)?)
+        Self::with_layers(config, Self::layers(config)?)
+    }
+
+    /// The number of layers. GGUF also counts those behind the last that predict further tokens.
+    pub fn layers(config: &ModelConfig<'_>) -> Result<usize> {
+        const PREDICTING: Key = Key("", "nextn_predict_layers");
+        let (layers, predicting) = (config.size(Self::LAYERS)?, config.count(PREDICTING)?.unwrap_or(0));
+        if predicting >= layers {
+            return Err(config.refused(PREDICTING, format!("{predicting} of {layers} layers")));
+        }
+        Ok(layers - predicting)
     }
 
     /// The same for configurations that tell the number of layers in another way.
     pub fn with_layers(config: &ModelConfig<'_>, layers: usize) -> Result<Self> {
+        let (kv_heads, head_dim) = (config.size_if(Self::KV_HEADS)?, config.size_if(Self::HEAD_DIM)?);
+        Self::of(config, layers, kv_heads, head_dim)
+    }
+
+    /// The same for configurations that tell heads in another way.
+    pub fn of(
+        config: &ModelConfig<'_>,
+        layers: usize,
+        kv_heads: Option<usize>,
+        head_dim: Option<usize>,
+    ) -> Result<Self> {
         let hidden = config.size(Self::HIDDEN)?;
         let heads = config.size(Self::HEADS)?;
-        let kv_heads = config.size_if(Self::KV_HEADS)?.unwrap_or(heads);
+        let kv_heads = kv_heads.unwrap_or(heads);
         if !heads.is_multiple_of(kv_heads) {
             let why = format!("{kv_heads} key-value heads do not divide {heads} query heads");
             return Err(config.refused(Self::KV_HEADS, why));
         }
-        let head_dim = match config.size_if(Self::HEAD_DIM)? {
+        let head_dim = match head_dim {
             Some(head_dim) => head_dim,
             None if hidden.is_multiple_of(heads) => hidden / heads,
             None => {

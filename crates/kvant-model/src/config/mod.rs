@@ -4,13 +4,14 @@
 //! value or an error that names the key it looked for. Nothing here believes a file: sizes are positive and
 //! bounded, numbers finite, and what does not divide is refused before anything is allocated for it.
 
+mod by_layer;
 mod dims;
 mod json;
 mod rope;
 
 pub use dims::Dims;
 pub use json::parse_json;
-pub use rope::{RopeKeys, query_gain, yarn_score_gain};
+pub use rope::{RopeKeys, YARN_LOG_MULTIPLIER, query_gain, yarn_score_gain};
 
 use crate::checkpoint::ConfigSource;
 use crate::description::Activation;
@@ -234,6 +235,11 @@ impl<'a> ModelConfig<'a> {
         }
     }
 
+    /// The parameters inside the object `key`, where there is one.
+    pub fn nested_if(&self, key: &str) -> Result<Option<Self>> {
+        self.table(key)
+    }
+
     /// The sub-table `key` of a `config.json`, as parameters of its own.
     fn table(&self, key: &str) -> Result<Option<ModelConfig<'a>>> {
         let Source::Json(map) = self.source else { return Ok(None) };
@@ -293,12 +299,13 @@ fn list(setting: Setting) -> Option<Vec<Setting>> {
     if let Setting::List(items) = setting { Some(items) } else { None }
 }
 
-/// GGUF may write a parameter once per layer; where all layers agree it is one parameter again.
+/// GGUF may write a parameter once per layer; where all layers that have the part agree it is one parameter again. Layers
+/// without it say zero.
 fn uniform(setting: Setting) -> Option<Setting> {
     let Setting::List(items) = setting else { return Some(setting) };
     let numbers: Vec<f64> = items.into_iter().map(number).collect::<Option<_>>()?;
-    let first = *numbers.first()?;
-    numbers.iter().all(|&n| n == first).then_some(Setting::Number(first))
+    let first = numbers.iter().copied().find(|&n| n != 0.0).or(numbers.first().copied())?;
+    numbers.iter().all(|&n| n == first || n == 0.0).then_some(Setting::Number(first))
 }
 
 #[cfg(test)]

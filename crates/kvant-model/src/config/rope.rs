@@ -17,6 +17,8 @@ pub struct RopeKeys {
     pub theta: Key,
     /// The base when none is given.
     pub default_theta: f64,
+    /// How many channels are rotated, in GGUF.
+    pub dims: Key,
     /// Whether `rope_scaling` (and its GGUF twin) applies to these layers.
     pub scaled: bool,
     /// Whether the ends of YaRN's ramp are rounded to whole pairs where the file does not say; GGUF never does.
@@ -32,6 +34,7 @@ impl RopeKeys {
             layer_type: "full_attention",
             theta: Key("rope_theta|rotary_emb_base", "rope.freq_base"),
             default_theta: 10_000.0,
+            dims: Key("", "rope.dimension_count"),
             scaled: true,
             truncate: true,
             gguf_pairing,
@@ -47,7 +50,7 @@ impl RopeKeys {
         divisors: impl Fn(&str) -> Result<Option<Vec<f32>>>,
     ) -> Result<Rope> {
         let (theta, dims, scaling, pairing) = if config.is_gguf() {
-            let dims = config.size_if(Key("", "rope.dimension_count"))?.unwrap_or(head_dim);
+            let dims = config.size_if(self.dims)?.unwrap_or(head_dim);
             let theta = config.positive_if(self.theta)?.unwrap_or(self.default_theta);
             let scaling =
                 if self.scaled { gguf_scaling(config, self.truncate, divisors)? } else { RopeScaling::None };
@@ -111,16 +114,30 @@ impl RopeKeys {
             Some(share) => (head_dim as f64 * share) as usize,
             None => config.size_if(Key("rotary_dim", ""))?.unwrap_or(head_dim),
         };
+        // Here the share is of pairs, and all channels count as rotated.
+        if let Some(table) = scaling.filter(|table| table.is_proportional()) {
+            let factor = table.positive_if(Key("factor", ""))?.unwrap_or(1.0);
+            return Ok((theta, head_dim, RopeScaling::Proportional { pairs: dims / 2, factor }));
+        }
         let scaling = scaling.map_or(Ok(RopeScaling::None), |table| config_scaling(config, &table))?;
         Ok((theta, dims, scaling))
     }
 }
 
+impl ModelConfig<'_> {
+    /// True of rotary parameters by Gemma 4's rule.
+    fn is_proportional(&self) -> bool {
+        matches!(self.text(KIND), Ok(Some(kind)) if kind == "proportional")
+    }
+}
+
+const KIND: Key = Key("rope_type|type", "");
+/// With this in a GGUF file of latent attention, scores take what YaRN would make of the rotated channels.
+pub const YARN_LOG_MULTIPLIER: Key = Key("", "rope.scaling.yarn_log_multiplier");
 const ORIGINAL: Key = Key("original_max_position_embeddings", "rope.scaling.original_context_length");
 const CONTEXT: Key = Key("max_position_embeddings|n_positions", "context_length");
 
 fn config_scaling(config: &ModelConfig<'_>, table: &ModelConfig<'_>) -> Result<RopeScaling> {
-    const KIND: Key = Key("rope_type|type", "");
     const FACTOR: Key = Key("factor", "");
     const AMPLITUDE: Key = Key("attention_factor", "");
     const ALPHA: Key = Key("alpha", "");
@@ -198,6 +215,12 @@ pub fn query_gain(config: &ModelConfig<'_>) -> Result<Option<QueryGain>> {
 
 /// What models with latent attention multiply scores by under YaRN, in place of the rotated channels.
 pub fn yarn_score_gain(config: &ModelConfig<'_>) -> Result<f64> {
+    if config.is_gguf() {
+        let factor = config.positive_if(Key("", "rope.scaling.factor"))?.unwrap_or(1.0);
+        // The file has a tenth of `mscale_all_dim`.
+        let tenth = config.positive_if(YARN_LOG_MULTIPLIER)?.unwrap_or(0.0);
+        return Ok(if factor > 1.0 { (tenth * factor.ln() + 1.0).powi(2) } else { 1.0 });
+    }
     let Some(table) = scaling_table(config)? else { return Ok(1.0) };
     let is_yarn = table.text(Key("rope_type|type", ""))?.as_deref() == Some("yarn");
     let (all_dim, factor) =

@@ -78,7 +78,7 @@ pub struct Mlp {
     pub clamp: Option<ClampedSwiglu>,
     /// Multiplier of the gate before its activation.
     pub gate_scale: f32,
-    /// Gemma 3n: the share of the gate's values that are set to zero, the smallest ones, by mean and deviation of the row.
+    /// Gemma 3n: gates count from the mean of their row and this many of its deviations on, those below are zero.
     pub sparsity: Option<f32>,
     /// Back to the residual stream.
     pub down: Linear,
@@ -157,6 +157,8 @@ pub struct Router {
     pub input_scale: Option<Vector>,
     /// To one logit per expert.
     pub linear: Linear,
+    /// Multiplier of the logits.
+    pub logit_scale: f32,
     /// From logits to scores.
     pub score: RouterScore,
     /// Added to scores when experts are chosen, and then only.
@@ -190,6 +192,7 @@ impl Router {
             reads_residual: false,
             input_scale: None,
             linear,
+            logit_scale: 1.0,
             score: RouterScore::Softmax,
             bias: None,
             groups: None,

@@ -153,13 +153,24 @@ pub enum GateOrder {
     NormFirst,
 }
 
+/// The order of value heads where several of them read one key head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HeadOrder {
+    /// Those of a key head together: head h reads key head `h / (value_heads / key_heads)`.
+    Grouped,
+    /// One of each key head in turn: head h reads key head `h % key_heads`. GGUF files of Qwen 3.5 have it.
+    Tiled,
+}
+
 /// The sizes of a gated DeltaNet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeltaDims {
     /// Heads of queries and keys.
     pub key_heads: usize,
-    /// Heads of values; value head h reads key head `h / (value_heads / key_heads)`.
+    /// Heads of values, each of which reads one key head.
     pub value_heads: usize,
+    /// Which one.
+    pub order: HeadOrder,
     /// Channels of a query and of a key.
     pub key_dim: usize,
     /// Channels of a value.
@@ -169,6 +180,14 @@ pub struct DeltaDims {
 }
 
 impl DeltaDims {
+    /// The key head that a value head reads.
+    pub fn key_head(&self, value_head: usize) -> usize {
+        match self.order {
+            HeadOrder::Grouped => value_head / (self.value_heads / self.key_heads),
+            HeadOrder::Tiled => value_head % self.key_heads,
+        }
+    }
+
     /// Width of all queries, and of all keys.
     pub fn key_width(&self) -> usize {
         product(&[self.key_heads, self.key_dim])
@@ -337,7 +356,8 @@ mod tests {
         assert_eq!((mamba.inner(), mamba.conv_channels(), mamba.projected()), (96, 144, 246));
         let state = 3 * 144 + 6 * 16 * 12;
         assert_eq!(mamba.state_shape(), RecurrentShape { state, row: 144 + 96 + 24 + 6 });
-        let delta = DeltaDims { key_heads: 2, value_heads: 4, key_dim: 16, value_dim: 8, kernel: 4 };
+        let order = HeadOrder::Grouped;
+        let delta = DeltaDims { key_heads: 2, value_heads: 4, order, key_dim: 16, value_dim: 8, kernel: 4 };
         let state = 3 * 96 + 4 * 16 * 8;
         assert_eq!(delta.state_shape(), RecurrentShape { state, row: 96 + 32 + 32 + 4 });
         let hostile = Mamba2Dims {

@@ -16,6 +16,7 @@ mod ffn;
 mod mixer;
 mod rope;
 mod show;
+mod streams;
 mod tensor;
 mod visit;
 
@@ -25,11 +26,12 @@ pub use ffn::{
     SharedExpert,
 };
 pub use mixer::{
-    Convolution, DecayRate, DeltaDims, DeltaProjection, GateOrder, GatedDeltaNet, GatedNorm, LatentAttention,
-    LatentQuery, Mamba2, Mamba2Dims, ShortConv,
+    Convolution, DecayRate, DeltaDims, DeltaProjection, GateOrder, GatedDeltaNet, GatedNorm, HeadOrder,
+    LatentAttention, LatentQuery, Mamba2, Mamba2Dims, ShortConv,
 };
 pub use rope::{Pairing, Rope, RopeScaling};
 pub use show::LayerSummary;
+pub use streams::{AltUp, Laurel, PerLayerEmbedding, PerLayerInput, Streams};
 pub(crate) use tensor::assumed_type;
 pub use tensor::{Linear, Matrix, Norm, NormKind, Precision, RowRange, TensorRef, Vector};
 
@@ -73,6 +75,10 @@ pub struct Embedding {
     pub scale: f32,
     /// Learned positions, `(positions, hidden)`, of models without rotary embedding.
     pub positions: Option<TensorRef>,
+    /// Inputs of each layer's own.
+    pub per_layer: Option<PerLayerEmbedding>,
+    /// The streams of a model that has several.
+    pub streams: Option<Streams>,
 }
 
 /// From the last activations to logits.
@@ -93,9 +99,13 @@ pub struct Head {
 pub struct Layer {
     /// What is added to the residual stream.
     pub residuals: Vec<Residual>,
+    /// One number that the stream is multiplied by in the end.
+    pub scale: Option<Vector>,
+    /// What it does with several streams; none where there is one.
+    pub altup: Option<Box<AltUp>>,
 }
 
-/// `x += scale · after(Σ branches)`, all branches of the same `x`.
+/// `x = keep · x + scale · after(Σ branches)`, all branches of the same `x`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Residual {
     /// In the order in which they are added.
@@ -104,6 +114,8 @@ pub struct Residual {
     pub after: Option<Norm>,
     /// Multiplier of what is added; 1 in most models.
     pub scale: f32,
+    /// Multiplier of what was there; 1 in most models.
+    pub keep: f32,
 }
 
 /// `scale · after(mixer(input_scale · norm(x)))`.
@@ -136,6 +148,10 @@ pub enum Mixer {
     GatedDeltaNet(Box<GatedDeltaNet>),
     /// A feed-forward layer.
     Ffn(Ffn),
+    /// The layer's own input, through a gate.
+    PerLayerInput(Box<PerLayerInput>),
+    /// A linear layer of low rank, around which its input is added.
+    Laurel(Box<Laurel>),
 }
 
 impl Branch {
@@ -153,11 +169,21 @@ impl Residual {
 
     /// A residual of one branch.
     pub fn of(branch: Branch) -> Self {
-        Self { branches: vec![branch], after: None, scale: 1.0 }
+        Self::sum(vec![branch])
+    }
+
+    /// `x += Σ branches`.
+    pub fn sum(branches: Vec<Branch>) -> Self {
+        Self { branches, after: None, scale: 1.0, keep: 1.0 }
     }
 }
 
 impl Layer {
+    /// A layer of these residuals.
+    pub fn new(residuals: Vec<Residual>) -> Self {
+        Self { residuals, scale: None, altup: None }
+    }
+
     /// Its mixers, in order.
     pub fn mixers(&self) -> impl Iterator<Item = &Mixer> {
         self.residuals.iter().flat_map(|residual| &residual.branches).map(|branch| &branch.mixer)
@@ -171,7 +197,9 @@ impl Layer {
             | Mixer::ShortConv(_)
             | Mixer::Mamba2(_)
             | Mixer::GatedDeltaNet(_)
-            | Mixer::Ffn(_) => None,
+            | Mixer::Ffn(_)
+            | Mixer::PerLayerInput(_)
+            | Mixer::Laurel(_) => None,
         })
     }
 }

@@ -65,6 +65,13 @@ pub enum RopeScaling {
     },
     /// A divisor for each pair, as GGUF files store the result of another rule.
     Divisors(Vec<f64>),
+    /// The fastest of a whole head's pairs turn, as trained; the others do not (Gemma 4).
+    Proportional {
+        /// Pairs that turn.
+        pairs: usize,
+        /// Divisor of their frequencies.
+        factor: f64,
+    },
     /// The base `theta · alpha^(dims / (dims − 2))` in every context (Hunyuan).
     LargerBase {
         /// How much longer contexts are than the trained ones.
@@ -132,7 +139,15 @@ impl Rope {
                 long = Some((Long::Fixed(rounded(&divided(by))), *original_context as usize));
                 divided(short)
             }
-            RopeScaling::Divisors(by) => divided(by),
+            // Converters write a huge divisor for a pair that does not turn.
+            RopeScaling::Divisors(by) => {
+                let still = |(f, d): (f64, &f64)| if *d > 1e29 { 0.0 } else { f };
+                divided(by).into_iter().zip(by).map(still).collect()
+            }
+            RopeScaling::Proportional { pairs, factor } => {
+                let one = |(i, f): (usize, &f64)| if i < *pairs { f / factor } else { 0.0 };
+                plain.iter().enumerate().map(one).collect()
+            }
             RopeScaling::LargerBase { alpha } => {
                 frequencies(dims, theta * alpha.powf(dims as f64 / (dims as f64 - 2.0)))
             }
@@ -178,6 +193,17 @@ impl Rope {
     /// Channels of a head that it turns.
     pub fn dims(&self) -> usize {
         2 * self.frequencies.len()
+    }
+
+    /// The channels that turn at all, in their order: all of [`dims`](Self::dims) but those of pairs without a frequency.
+    pub fn turning_channels(&self) -> Vec<usize> {
+        let pairs = self.frequencies.len();
+        let turns = |i: usize| self.long.is_some() || self.frequencies[i] != 0.0;
+        let pair_of = |channel: usize| match self.pairing {
+            Pairing::Halves => channel % pairs,
+            Pairing::Neighbours => channel / 2,
+        };
+        (0..self.dims()).filter(|&channel| turns(pair_of(channel))).collect()
     }
 
     /// Which channels make a pair.

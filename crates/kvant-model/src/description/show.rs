@@ -34,8 +34,12 @@ impl Description {
             let side_by_side = |branches: &[Branch]| {
                 branches.iter().map(|branch| self.words(branch)).collect::<Vec<_>>().join(" ∥ ")
             };
-            let blocks: Vec<String> =
+            let mut blocks: Vec<String> =
                 layer.residuals.iter().map(|residual| side_by_side(&residual.branches)).collect();
+            if let Some(altup) = &layer.altup {
+                blocks.insert(0, format!("AltUp over {} streams", altup.correction.outputs()));
+                blocks.push(format!("own input of {}", altup.input.gate.outputs()));
+            }
             match found.last_mut() {
                 Some(last) if last.blocks == blocks => last.layers.1 = index,
                 _ => found.push(LayerSummary { layers: (index, index), blocks }),
@@ -53,6 +57,8 @@ impl Description {
             Mixer::GatedDeltaNet(net) => delta_words(net),
             Mixer::Ffn(Ffn::Dense(mlp)) => mlp_words(mlp),
             Mixer::Ffn(Ffn::Experts(moe)) => moe_words(moe),
+            Mixer::PerLayerInput(input) => format!("own input of {}", input.gate.outputs()),
+            Mixer::Laurel(laurel) => format!("LAuReL of rank {}", laurel.left.outputs()),
         };
         let kind = branch.norm.as_ref().or(branch.after.as_ref()).map(|norm| match norm.kind {
             NormKind::Rms => "RMS",

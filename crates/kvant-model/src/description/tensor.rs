@@ -1,12 +1,13 @@
 //! Weights by name: what a description says of a tensor, and how its numbers are read from a checkpoint.
 //!
 //! Checkpoints store the same matrix in several ways: transposed, as one of many experts in a 3-D tensor, gate and up rows
-//! interleaved. A [`Matrix`] says which, and [`Matrix::read`] gives every backend the same `(outputs, inputs)` tensor; nothing
-//! is copied where the rows lie together in the file.
+//! interleaved, codes and scales apart. A [`Matrix`] says which, and [`Matrix::read`] gives every backend the same `(outputs,
+//! inputs)` tensor; nothing is copied where the rows lie together in the file.
 
 use crate::checkpoint::Checkpoint;
 use crate::dtype::DType;
 use crate::error::{LoadError, Result};
+use crate::scales::joined;
 use crate::tensor::Tensor;
 
 /// A tensor of the checkpoint by its full name, in the shape it must have there.
@@ -27,25 +28,47 @@ impl TensorRef {
     }
 }
 
-/// Some rows of a matrix: `first`, `first + step`, …
+/// Some rows of a matrix: `run` of them from `first` on, `run` from `first + step` on, …
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RowRange {
     /// The first of them.
     pub first: usize,
-    /// From one to the next: 2 where gate and up rows are interleaved.
+    /// From the start of one run to that of the next: 2 where gate and up rows are interleaved.
     pub step: usize,
-    /// How many.
+    /// Rows of a run, which lie together.
+    pub run: usize,
+    /// How many in all.
     pub count: usize,
 }
 
 impl RowRange {
     /// Rows that lie together.
     pub fn from(first: usize, count: usize) -> Self {
-        Self { first, step: 1, count }
+        Self { first, step: count, run: count, count }
+    }
+
+    /// Every `step`th row.
+    pub fn every(step: usize, first: usize, count: usize) -> Self {
+        Self { first, step, run: 1, count }
+    }
+
+    /// The row of the matrix that is the `index`th of these.
+    pub fn row(&self, index: usize) -> usize {
+        self.first + index / self.run * self.step + index % self.run
+    }
+
+    /// Whether they lie together, in order.
+    fn is_one_run(&self) -> bool {
+        self.run == self.step || self.count <= self.run
     }
 
     fn check(&self, of: &TensorRef, rows: usize) -> Result<()> {
-        let last = self.count.checked_sub(1).and_then(|n| n.checked_mul(self.step)?.checked_add(self.first));
+        let last = |index: usize| {
+            let (run, rest) = (index.checked_div(self.run)?, index.checked_rem(self.run)?);
+            run.checked_mul(self.step)?.checked_add(self.first)?.checked_add(rest)
+        };
+        // Rows of a run come before those of the next, so the last is the farthest.
+        let last = self.count.checked_sub(1).filter(|_| self.run <= self.step).and_then(last);
         match last {
             Some(last) if last < rows => Ok(()),
             _ => Err(LoadError::mismatch(format!(
@@ -109,12 +132,12 @@ impl Matrix {
         if self.transposed {
             return self.turned(&stored, outputs, inputs);
         }
-        let Some(rows) = self.rows else { return Ok(stored) };
+        let Some(rows) = self.rows else { return joined(stored) };
         rows.check(&self.tensor, outputs)?;
-        if rows.step == 1 {
-            return stored.narrow(rows.first..rows.first + rows.count);
-        }
-        gather(&stored, rows)
+        joined(match rows.is_one_run() {
+            true => stored.narrow(rows.first..rows.first + rows.count)?,
+            false => stored.gather(rows)?,
+        })
     }
 
     /// The transpose of what is stored, `(inputs, outputs)`, in plain numbers.
@@ -122,21 +145,11 @@ impl Matrix {
         let rows = self.rows.unwrap_or(RowRange::from(0, outputs));
         rows.check(&self.tensor, outputs)?;
         let values = stored.to_f32()?; // (inputs, outputs)
-        let row = |o: usize| values[rows.first + o * rows.step..].iter().step_by(outputs).copied();
+        let row = |o: usize| values[rows.row(o)..].iter().step_by(outputs).copied();
         let turned: Vec<f32> = (0..rows.count).flat_map(row).collect();
         stored.bytes().release();
         Tensor::from_f32(stored.name(), vec![rows.count, inputs], &turned)
     }
-}
-
-/// Rows of a matrix that do not lie together, one after another.
-fn gather(stored: &Tensor, rows: RowRange) -> Result<Tensor> {
-    let stride = stored.bytes().len() / stored.rows().max(1);
-    let mut bytes = Vec::with_capacity(rows.count * stride);
-    for row in 0..rows.count {
-        bytes.extend_from_slice(&stored.bytes()[(rows.first + row * rows.step) * stride..][..stride]);
-    }
-    Tensor::new(stored.name(), stored.dtype(), vec![rows.count, stored.columns()], bytes.into())
 }
 
 /// A list of numbers: a norm's weights, a bias, a logit per head.
@@ -180,7 +193,7 @@ impl Vector {
             None => all,
             Some(rows) => {
                 rows.check(&self.tensor, all.len())?;
-                all.iter().copied().skip(rows.first).step_by(rows.step).take(rows.count).collect()
+                (0..rows.count).map(|index| all[rows.row(index)]).collect()
             }
         };
         // Not where there is none to add: minus zero plus zero is another number.
@@ -283,14 +296,14 @@ mod tests {
     fn a_matrix_is_found_however_it_is_stored() {
         // Two experts, (inputs 3, outputs 4) each, gate and up interleaved along the outputs.
         let (file, tensor) = checkpoint("w", &[2, 3, 4], &count(24));
-        let rows = Some(RowRange { first: 1, step: 2, count: 2 });
+        let rows = Some(RowRange::every(2, 1, 2));
         let up = Matrix { tensor: tensor.clone(), expert: Some(1), transposed: true, rows };
         assert_eq!((up.outputs(), up.inputs()), (2, 3));
         assert_eq!(up.read(&file).unwrap().to_f32().unwrap(), [13.0, 17.0, 21.0, 15.0, 19.0, 23.0]);
         let plain = Matrix { transposed: false, rows, ..up };
         let found = plain.read(&file).unwrap_err().to_string();
         assert!(found.contains("\"w\"") && found.contains("3 rows"), "{found}");
-        let plain = Matrix { rows: Some(RowRange { first: 0, step: 2, count: 2 }), ..plain };
+        let plain = Matrix { rows: Some(RowRange::every(2, 0, 2)), ..plain };
         assert_eq!(
             plain.read(&file).unwrap().to_f32().unwrap(),
             [12.0, 13.0, 14.0, 15.0, 20.0, 21.0, 22.0, 23.0]
@@ -302,10 +315,29 @@ mod tests {
     #[test]
     fn vectors_are_parts_with_an_offset() {
         let (file, tensor) = checkpoint("b", &[2, 4], &count(8));
-        let rows = Some(RowRange { first: 1, step: 2, count: 2 });
+        let rows = Some(RowRange::every(2, 1, 2));
         let vector = Vector { tensor, expert: Some(1), rows, offset: 1.0 };
         assert_eq!((vector.len(), vector.read(&file).unwrap()), (2, vec![6.0, 8.0]));
         let whole = Vector { rows: None, offset: 0.0, ..vector };
         assert_eq!((whole.len(), whole.read(&file).unwrap()), (4, vec![4.0, 5.0, 6.0, 7.0]));
+    }
+
+    #[test]
+    fn rows_may_lie_in_runs() {
+        let (file, tensor) = checkpoint("ba", &[8, 1], &count(8));
+        let read = |rows: RowRange| {
+            let matrix = Matrix { rows: Some(rows), ..Matrix::whole(tensor.clone()) };
+            let vector = Vector { rows: Some(rows), ..Vector::whole(tensor.clone()) };
+            let numbers = matrix.read(&file)?.to_f32()?;
+            assert_eq!(numbers, vector.read(&file)?);
+            Ok::<_, LoadError>(numbers)
+        };
+        let runs = |first, count| RowRange { first, step: 4, run: 2, count };
+        assert_eq!(read(runs(0, 4)).unwrap(), [0.0, 1.0, 4.0, 5.0]);
+        assert_eq!(read(runs(2, 4)).unwrap(), [2.0, 3.0, 6.0, 7.0]);
+        assert_eq!(read(RowRange::from(3, 2)).unwrap(), [3.0, 4.0]);
+        for bad in [runs(2, 5), runs(3, 4), RowRange { run: 0, ..runs(0, 4) }, RowRange::from(3, 0)] {
+            assert!(read(bad).is_err(), "{bad:?}");
+        }
     }
 }

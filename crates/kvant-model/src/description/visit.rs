@@ -1,30 +1,50 @@
 //! Every tensor of a description.
 
 use super::{
-    Attention, Convolution, DecayRate, DeltaProjection, Description, Ffn, GatedDeltaNet, Inner,
-    LatentAttention, LatentQuery, Linear, Mamba2, Mixer, Mlp, Moe, Norm, Projection, Residual, ShortConv,
-    TensorRef, Vector,
+    AltUp, Attention, Convolution, DecayRate, DeltaProjection, Description, Ffn, GatedDeltaNet, Inner,
+    LatentAttention, LatentQuery, Linear, Mamba2, Mixer, Mlp, Moe, Norm, PerLayerInput, Projection, Residual,
+    ShortConv, TensorRef, Vector,
 };
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 impl Description {
     /// Every tensor it names, each once.
     pub fn tensors(&self) -> Vec<&TensorRef> {
-        let mut found = Found { seen: BTreeSet::new(), list: Vec::new() };
+        self.found().list
+    }
+
+    /// The weights of norms by their tensors' names, and what the files leave out of them.
+    pub fn norm_offsets(&self) -> BTreeMap<String, f32> {
+        self.found().norms.into_iter().map(|(name, offset)| (name.to_owned(), offset)).collect()
+    }
+
+    fn found(&self) -> Found<'_> {
+        let mut found = Found { seen: BTreeSet::new(), list: Vec::new(), norms: BTreeMap::new() };
         found.tensor(&self.embedding.table);
         self.embedding.positions.iter().for_each(|table| found.tensor(table));
-        for residual in self.layers.iter().flat_map(|layer| &layer.residuals) {
-            found.residual(residual);
+        if let Some(per_layer) = &self.embedding.per_layer {
+            found.tensor(&per_layer.table);
+            found.linear(&per_layer.projection);
+            found.norm(&per_layer.norm);
+        }
+        if let Some(streams) = &self.embedding.streams {
+            streams.open.iter().chain(&streams.join).for_each(|linear| found.linear(linear));
+        }
+        for layer in &self.layers {
+            layer.residuals.iter().for_each(|residual| found.residual(residual));
+            layer.scale.iter().for_each(|scale| found.vector(scale));
+            layer.altup.iter().for_each(|altup| found.altup(altup));
         }
         found.norm(&self.head.norm);
         found.linear(&self.head.output);
-        found.list
+        found
     }
 }
 
 struct Found<'d> {
     seen: BTreeSet<&'d str>,
     list: Vec<&'d TensorRef>,
+    norms: BTreeMap<&'d str, f32>,
 }
 
 impl<'d> Found<'d> {
@@ -45,6 +65,9 @@ impl<'d> Found<'d> {
 
     fn norm(&mut self, norm: &'d Norm) {
         norm.weight.iter().chain(&norm.bias).for_each(|vector| self.vector(vector));
+        if let Some(weight) = &norm.weight {
+            self.norms.insert(&weight.tensor.name, weight.offset);
+        }
     }
 
     fn residual(&mut self, residual: &'d Residual) {
@@ -58,10 +81,27 @@ impl<'d> Found<'d> {
                 Mixer::GatedDeltaNet(net) => self.delta_net(net),
                 Mixer::Ffn(Ffn::Dense(mlp)) => self.mlp(mlp),
                 Mixer::Ffn(Ffn::Experts(moe)) => self.moe(moe),
+                Mixer::PerLayerInput(input) => self.per_layer_input(input),
+                Mixer::Laurel(laurel) => {
+                    [&laurel.left, &laurel.right].into_iter().for_each(|linear| self.linear(linear));
+                    self.norm(&laurel.norm);
+                }
             }
             branch.after.iter().for_each(|norm| self.norm(norm));
         }
         residual.after.iter().for_each(|norm| self.norm(norm));
+    }
+
+    fn per_layer_input(&mut self, input: &'d PerLayerInput) {
+        [&input.gate, &input.output].into_iter().for_each(|linear| self.linear(linear));
+    }
+
+    fn altup(&mut self, altup: &'d AltUp) {
+        let AltUp { router, prediction, correction, .. } = altup;
+        [router, prediction, correction].into_iter().for_each(|linear| self.linear(linear));
+        [&altup.router_norm, &altup.input_norm].into_iter().for_each(|norm| self.norm(norm));
+        altup.output_scale.iter().for_each(|scale| self.vector(scale));
+        self.per_layer_input(&altup.input);
     }
 
     fn attention(&mut self, attention: &'d Attention) {
@@ -115,7 +155,10 @@ impl<'d> Found<'d> {
         self.vector(&mamba.dt_bias);
         self.decay(&mamba.decay);
         self.vector(&mamba.skip);
-        mamba.norm.iter().for_each(|norm| self.vector(&norm.weight));
+        if let Some(norm) = &mamba.norm {
+            self.vector(&norm.weight);
+            self.norms.insert(&norm.weight.tensor.name, norm.weight.offset);
+        }
         self.linear(&mamba.output);
     }
 

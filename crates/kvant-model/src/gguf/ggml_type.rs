@@ -22,12 +22,12 @@ const TYPES: [(u32, &str, Option<DType>); 42] = [
     (14, "Q6_K", Some(DType::Q6_K)),
     (15, "Q8_K", Some(DType::Q8_K)),
     (16, "IQ2_XXS", Some(DType::IQ2_XXS)),
-    (17, "IQ2_XS", None),
-    (18, "IQ3_XXS", None),
+    (17, "IQ2_XS", Some(DType::IQ2_XS)),
+    (18, "IQ3_XXS", Some(DType::IQ3_XXS)),
     (19, "IQ1_S", None),
     (20, "IQ4_NL", Some(DType::IQ4_NL)),
-    (21, "IQ3_S", None),
-    (22, "IQ2_S", None),
+    (21, "IQ3_S", Some(DType::IQ3_S)),
+    (22, "IQ2_S", Some(DType::IQ2_S)),
     (23, "IQ4_XS", Some(DType::IQ4_XS)),
     (24, "I8", None),
     (25, "I16", None),
@@ -44,8 +44,8 @@ const TYPES: [(u32, &str, Option<DType>); 42] = [
     (36, "IQ4_NL_4_4", None),
     (37, "IQ4_NL_4_8", None),
     (38, "IQ4_NL_8_8", None),
-    (39, "MXFP4", None),
-    (40, "NVFP4", None),
+    (39, "MXFP4", Some(DType::MXFP4)),
+    (40, "NVFP4", Some(DType::NVFP4)),
     (41, "Q1_0", None),
 ];
 
@@ -89,8 +89,8 @@ mod tests {
 
     #[test]
     fn refusals_name_the_type() {
-        assert!(dtype_of(39).unwrap_err().to_string().contains("MXFP4"));
-        assert!(dtype_of(17).unwrap_err().to_string().contains("IQ2_XS"));
+        assert!(dtype_of(19).unwrap_err().to_string().contains("IQ1_S"));
+        assert!(dtype_of(34).unwrap_err().to_string().contains("TQ1_0"));
         assert!(dtype_of(4000).unwrap_err().to_string().contains("4000"));
     }
 }

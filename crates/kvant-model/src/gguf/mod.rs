@@ -20,7 +20,9 @@ pub use value::{Array, Value, ValueType};
 pub use writer::{Writer, WriterValue};
 
 use crate::bytes::Bytes;
+use crate::dtype::DType;
 use crate::error::{LoadError, Result};
+use crate::scales::Scales;
 use crate::tensor::Tensor;
 use std::collections::HashMap;
 use std::path::Path;
@@ -100,7 +102,14 @@ impl Gguf {
                 }
             }
         }
-        Ok(Self { parts, by_name, stand_in: None })
+        let gguf = Self { parts, by_name, stand_in: None };
+        // Scales that do not fit are an error here, where it can be told, and not a tensor that seems to be missing.
+        for info in gguf.tensors().filter(|info| info.dtype == DType::NVFP4) {
+            let zeros = Bytes::zeros(info.range.len())?;
+            let bare = Tensor::new(info.name.as_str(), info.dtype, info.shape.clone(), zeros)?;
+            gguf.second_scales(&bare).transpose()?;
+        }
+        Ok(gguf)
     }
 
     /// Keys and values; of a split model, those of its first part.
@@ -122,7 +131,18 @@ impl Gguf {
             Some(zeros) => zeros.slice(0..info.range.len())?,
             None => part.bytes.slice(info.range.clone())?,
         };
-        Tensor::new(info.name.as_str(), info.dtype, info.shape.clone(), bytes).ok()
+        let tensor = Tensor::new(info.name.as_str(), info.dtype, info.shape.clone(), bytes).ok()?;
+        match self.second_scales(&tensor) {
+            Some(scales) => Some(tensor.with_scales(scales.ok()?)),
+            None => Some(tensor),
+        }
+    }
+
+    /// The factors of the matrices of an NVFP4 tensor, where the file has any: `X.scale` beside `X.weight`.
+    fn second_scales(&self, of: &Tensor) -> Option<Result<Scales>> {
+        let stem = of.name().strip_suffix(".weight").filter(|_| of.dtype() == DType::NVFP4)?;
+        let factors = self.tensor(&format!("{stem}.scale"))?;
+        Some(Scales::new(of, &factors, (usize::MAX, usize::MAX)))
     }
 
     /// The header bytes of every part, as they lie in the files.

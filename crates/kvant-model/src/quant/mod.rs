@@ -11,8 +11,10 @@ mod codebook;
 mod codebook_points;
 mod encode;
 mod float;
+mod fp4;
 
 pub use encode::{quantize_row, quantize_tensor};
+pub(crate) use fp4::half_power;
 
 use crate::dtype::DType;
 use crate::error::{LoadError, Result};
@@ -27,7 +29,7 @@ pub fn dequantize_row(dtype: DType, bytes: &[u8], out: &mut [f32]) -> Result<()>
             out.len()
         )));
     }
-    if matches!(dtype, DType::I32 | DType::I64) {
+    if dtype.is_integer() {
         return Err(LoadError::mismatch(format!("{dtype} holds integers, not weights")));
     }
     let tier = Tier::select().map_err(|e| LoadError::unsupported(e.to_string()))?;
@@ -76,9 +78,17 @@ fn decode(dtype: DType, bytes: &[u8], out: &mut [f32]) {
         DType::Q8_K => block256::q8_k(bytes, out),
         DType::IQ4_NL => codebook::iq4_nl(bytes, out),
         DType::IQ4_XS => codebook::iq4_xs(bytes, out),
+        DType::IQ3_S => codebook::iq3_s(bytes, out),
+        DType::IQ3_XXS => codebook::iq3_xxs(bytes, out),
+        DType::IQ2_S => codebook::iq2_s(bytes, out),
+        DType::IQ2_XS => codebook::iq2_xs(bytes, out),
         DType::IQ2_XXS => codebook::iq2_xxs(bytes, out),
+        DType::MXFP4 => fp4::mxfp4(bytes, out),
+        DType::NVFP4 => fp4::nvfp4(bytes, out),
+        DType::F8_E4M3 => fp4::f8_e4m3(bytes, out),
+        DType::F4_E2M1 => fp4::f4_e2m1(bytes, out),
         // Refused by `dequantize_row`.
-        DType::I32 | DType::I64 => {}
+        DType::U8 | DType::I32 | DType::I64 => {}
     }
 }
 
@@ -121,7 +131,7 @@ mod tests {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (state >> 56) as u8
         };
-        for dtype in DType::ALL.into_iter().filter(|dtype| !matches!(dtype, DType::I32 | DType::I64)) {
+        for dtype in DType::ALL.into_iter().filter(|dtype| !dtype.is_integer()) {
             let n = 5 * dtype.block_len().max(33);
             let n = n / dtype.block_len() * dtype.block_len();
             let bytes: Vec<u8> = (0..dtype.row_bytes(n).unwrap()).map(|_| byte()).collect();

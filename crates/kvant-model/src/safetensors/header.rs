@@ -43,6 +43,8 @@ pub(super) fn dtype_of(name: &str) -> Option<DType> {
         "F32" => Some(DType::F32),
         "F16" => Some(DType::F16),
         "BF16" => Some(DType::BF16),
+        "F8_E4M3" => Some(DType::F8_E4M3),
+        "U8" => Some(DType::U8),
         "I32" => Some(DType::I32),
         "I64" => Some(DType::I64),
         _ => None,

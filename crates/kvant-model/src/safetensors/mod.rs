@@ -5,6 +5,8 @@
 
 mod header;
 mod index;
+mod packed;
+mod scaled;
 
 pub use header::{Header, TensorEntry};
 
@@ -20,6 +22,8 @@ pub struct Safetensors {
     shards: Vec<Shard>,
     /// Name to shard. Ordered, so that listings are stable (a JSON header has no order of its own).
     by_name: BTreeMap<String, usize>,
+    /// Rows and columns under one scale of 8-bit floats.
+    scale_block: (usize, usize),
 }
 
 #[derive(Debug, Clone)]
@@ -48,7 +52,7 @@ impl Safetensors {
     /// Maps every shard that an index (`model.safetensors.index.json`) names.
     pub fn open_index(path: &Path) -> Result<Self> {
         let (shards, by_name) = index::open_shards(path)?;
-        Ok(Self { shards, by_name })
+        Ok(Self { shards, by_name, scale_block: scaled::USUAL_BLOCK })
     }
 
     /// Reads a whole file from memory.
@@ -58,7 +62,12 @@ impl Safetensors {
 
     fn single(shard: Shard) -> Self {
         let by_name = shard.header.tensors.keys().map(|name| (name.clone(), 0)).collect();
-        Self { shards: vec![shard], by_name }
+        Self { shards: vec![shard], by_name, scale_block: scaled::USUAL_BLOCK }
+    }
+
+    /// The same tensors, with the blocks of scales that a configuration (`quantization_config.weight_block_size`) names.
+    pub(crate) fn with_scale_block(self, config: &serde_json::Value) -> Self {
+        Self { scale_block: scaled::block_of(config).unwrap_or(self.scale_block), ..self }
     }
 
     /// All names, sorted.
@@ -71,16 +80,19 @@ impl Safetensors {
         self.shards[*self.by_name.get(name)?].header.tensors.get(name)
     }
 
-    /// The tensor called `name`, its bytes shared with the map; `None` when there is none, an error when it is
-    /// of a type that is not read.
+    /// The tensor called `name`, its bytes shared with the map unless it is packed; `None` when there is none, an error when
+    /// it is of a type that is not read. Small floats come with the scales that lie beside them.
     pub fn tensor(&self, name: &str) -> Result<Option<Tensor>> {
+        match self.stored(name)? {
+            None => packed::tensor(self, name),
+            Some(tensor) => scaled::with_scales(self, tensor).map(Some),
+        }
+    }
+
+    /// The tensor that the file has under exactly this name, as its bytes are.
+    fn stored(&self, name: &str) -> Result<Option<Tensor>> {
         let Some(entry) = self.entry(name) else { return Ok(None) };
-        let dtype = header::dtype_of(&entry.dtype).ok_or_else(|| {
-            LoadError::unsupported(format!(
-                "tensor {name:?}: type {} is not supported (F32, F16 and BF16 are, and I32 and I64 for tables)",
-                entry.dtype
-            ))
-        })?;
+        let dtype = header::dtype_of(&entry.dtype).ok_or_else(|| unsupported(name, &entry.dtype))?;
         let bytes = self.shards[self.by_name[name]].bytes.slice(entry.range.clone()).ok_or_else(|| {
             LoadError::malformed(format!("tensor {name:?} reaches beyond the end of its file"))
         })?;
@@ -91,4 +103,11 @@ impl Safetensors {
     pub(crate) fn header_bytes(&self) -> impl Iterator<Item = &[u8]> {
         self.shards.iter().map(|shard| &shard.bytes[..shard.header.length])
     }
+}
+
+fn unsupported(name: &str, dtype: &str) -> LoadError {
+    LoadError::unsupported(format!(
+        "tensor {name:?}: type {dtype} is not supported (F32, F16 and BF16 are, F8_E4M3 and MXFP4 with their scales, and I32 \
+         and I64 for tables)"
+    ))
 }

@@ -1,6 +1,6 @@
 //! Models with random weights, for measuring speed: every shape and every context without a download.
 //!
-//! A synthetic model is a Llama in a GGUF file like any other, with a vocabulary of bytes padded to the size asked for.
+//! [`model`] makes a Llama in a GGUF file like any other, [`Described`] a folder of any architecture from its configuration, with a vocabulary of bytes padded to the size asked for.
 //! What it says is noise, but how long that takes is what a trained model of the same shape takes. Weights are made row
 //! by row while the file is written, and each is a function of the seed and its place, so the file is the same on every
 //! machine and with any number of threads.
@@ -8,10 +8,14 @@
 //! Weights have a standard deviation of 1/√(inputs) and norms are ones: queries, keys and logits then come out near unit
 //! variance, as they do in a trained model, whatever the depth.
 
+mod described;
+mod known;
 mod noise;
 mod shape;
 mod vocabulary;
 
+pub use described::Described;
+pub use known::{KNOWN, Known};
 pub use shape::Shape;
 pub use vocabulary::LEAST_VOCABULARY;
 

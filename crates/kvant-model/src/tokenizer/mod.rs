@@ -45,6 +45,7 @@ mod vocab;
 
 pub use error::TokenizerError;
 pub use hf::HfFiles;
+pub use pre::pre_tokenizer_name;
 pub use stream::Utf8Stream;
 pub use vocab::{GgufVocab, TokenKind};
 

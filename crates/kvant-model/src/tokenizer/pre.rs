@@ -24,6 +24,14 @@ pub(super) fn pre_tokenizer(name: &str) -> Option<&'static PreTokenizer> {
     RULES.iter().find(|rule| rule.names.contains(&name))
 }
 
+/// The name under which GGUF files know these splits; `ignore_merges` where words that are tokens are taken whole.
+///
+/// Of several names it is one that llama.cpp knows too.
+pub fn pre_tokenizer_name(splits: &[String], ignore_merges: bool) -> Option<&'static str> {
+    let rule = RULES.iter().find(|rule| rule.splits == splits && rule.ignore_merges == ignore_merges)?;
+    Some(if rule.names.contains(&"llama-bpe") { "llama-bpe" } else { rule.names[0] })
+}
+
 const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 
 const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";

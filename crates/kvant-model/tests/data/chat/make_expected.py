@@ -4,12 +4,18 @@
     python make_expected.py
 
 smollm2, qwen2.5 and tinyllama are the templates of those models (Apache-2.0); the others are written for these
-tests with the constructs of the models they are named after.
+tests with the constructs of the models they are named after. Those in families/ think and call tools, each in the
+format that its family published. With the name of a folder, the same conversations go through the templates in that
+folder instead:
+
+    python make_expected.py FOLDER
+    KVANT_CHAT_TEMPLATES=FOLDER cargo nextest run -p kvant-model families
 """
 
 import datetime
 import json
 import pathlib
+import sys
 
 import jinja2
 from jinja2.ext import Extension, loopcontrols
@@ -81,24 +87,81 @@ CONSTRUCTS = [
 ]
 
 
+# Reasoning under both names that templates know.
+thought = {"reasoning_content": "Let me\n\nsee.", "thinking": "Let me\n\nsee."}
+odd = {"city": "Köln", "text": "it's \"so\"\n<b>", "days": 2, "tiny": 1e-05, "huge": 1e16, "whole": 21.0, "yes": True,
+       "none": None, "list": [1, "a", {"b": []}], "map": {"z": 1, "A": "b"}}
+schema = {"type": "function", "function": {"name": "book", "description": "Books \n a <table>", "parameters": {
+    "type": "object", "required": ["who", "when"], "properties": {
+        "who": {"type": "string", "description": "For whom", "enum": ["me", "us"]},
+        "when": {"type": ["string", "null"], "default": "now"},
+        "seats": {"type": "array", "items": {"type": "integer"}, "nullable": True},
+        "wishes": {"type": "array", "items": {"type": "object", "properties": {"what": {"type": "string"}}}},
+        "price": {"type": "number", "default": 12.5, "minimum": 0},
+        "extra": {"type": "object", "properties": {"quiet": {"type": "boolean"}}, "required": ["quiet"]},
+        "either": {"oneOf": [{"type": "string", "default": "x"}, {"type": "number", "description": "how many"}]}}}}}
+
+
+def calling(*calls, content="", **more):
+    return {"role": "assistant", "content": content, "tool_calls": [
+        {"id": f"call{i}abcd", "type": "function", "function": {"name": name, "arguments": arguments}}
+        for i, (name, arguments) in enumerate(calls)], **more}
+
+
+FAMILIES = [
+    ([user], {}),
+    ([system, user], {"enable_thinking": False}),
+    ([user], {"enable_thinking": True, "reasoning_effort": "high"}),
+    ([system, user, reply | thought, more], {}),
+    ([user, {"role": "assistant", "content": "<think>\nhm\n</think>\n\nHi."}, more], {"add_generation_prompt": False}),
+    ([user, reply | thought], {"add_generation_prompt": False}),
+    ([system, user], {"tools": [tool, clock, schema], "enable_thinking": True}),
+    ([user, calling(("weather", odd), **thought), result], {"tools": [tool]}),
+    ([user, calling(("weather", {"city": "東京"}), ("clock", {}), content="Looking."), result,
+      result | {"content": "12:00", "tool_call_id": "call1abcd", "name": "clock"}, reply | thought, more],
+     {"tools": [tool, clock]}),
+    ([user, calling(("clock", {})) | {"content": None}, result], {"tools": [clock]}),
+]
+
+
+def render(template, messages, options, case):
+    context = {"messages": messages, "tools": None, "add_generation_prompt": True, **bos, **eos, **options}
+    try:
+        case["text"] = template.render(**context)
+    except (jinja2.exceptions.UndefinedError, jinja2.exceptions.SecurityError) as e:
+        case["fails"] = str(e)
+    except jinja2.exceptions.TemplateError as e:
+        case["refused"] = str(e)
+    except (TypeError, AttributeError, KeyError, ValueError, RecursionError) as e:
+        case["fails"] = str(e)
+    return case
+
+
+def lines(cases):
+    return "[\n" + ",\n".join(json.dumps(case, ensure_ascii=False) for case in cases) + "\n]"
+
+
+def families(folder):
+    conversations = [{"messages": messages, "options": options} for messages, options in FAMILIES]
+    texts = {}
+    for path in sorted(folder.glob("*.jinja")):
+        template = env.from_string(path.read_text())
+        texts[path.stem] = [render(template, messages, options, {}) for messages, options in FAMILIES]
+    parts = ",\n".join(f"{json.dumps(name)}: {lines(found)}" for name, found in texts.items())
+    (folder / "cases.json").write_text(f'{{"conversations": {lines(conversations)},\n"texts": {{\n{parts}\n}}}}\n')
+
+
 def main():
     cases = []
     for path in sorted(HERE.glob("*.jinja")):
         template = env.from_string(path.read_text())
         for messages, options in CONSTRUCTS if path.stem == "constructs" else CONVERSATIONS:
-            context = {"messages": messages, "tools": None, "add_generation_prompt": True, **bos, **eos, **options}
-            case = {"template": path.stem, "messages": messages, "options": options}
-            try:
-                case["text"] = template.render(**context)
-            except jinja2.exceptions.UndefinedError as e:
-                case["fails"] = str(e)
-            except jinja2.exceptions.TemplateError as e:
-                case["refused"] = str(e)
-            except TypeError as e:
-                case["fails"] = str(e)
-            cases.append(case)
-    text = "[\n" + ",\n".join(json.dumps(c, ensure_ascii=False) for c in cases) + "\n]\n"
-    (HERE / "cases.json").write_text(text)
+            cases.append(render(template, messages, options, {"template": path.stem, "messages": messages, "options": options}))
+    (HERE / "cases.json").write_text(lines(cases) + "\n")
+    families(HERE / "families")
 
 
-main()
+if len(sys.argv) > 1:
+    families(pathlib.Path(sys.argv[1]))
+else:
+    main()

@@ -3,23 +3,30 @@
 mod mixers;
 
 use crate::blocks::{
-    Attention, Dense, Embedding, Ffn, Head, Layer, Linear, Mlp, Moe, Multiply, Norm, Packed, Residual,
-    Router, Unpacked,
+    AltUp, Attention, Dense, Embedding, Ffn, Folded, Head, InputObserver, Laurel, Layer, Linear, Mlp, Moe,
+    Multiply, Norm, Observed, Packed, PerLayerEmbedding, PerLayerInput, Residual, Router, Streams, Unpacked,
 };
 use crate::network::CpuNetwork;
 use crate::options::{ActivationType, LoadOptions};
+use kvant_cache::{SlotKind, Slots};
 use kvant_model::bytes::lock;
-use kvant_model::description::{self, Description, Inner, Mixer, NormKind, Precision, Projection};
+use kvant_model::description::{
+    self, Description, Inner, Mixer, NormKind, Precision, Projection, Rope, RopeId,
+};
 use kvant_model::error::{LoadError, LoadErrorKind, Result};
 use kvant_model::quant::quantize_tensor;
 use kvant_model::{Checkpoint, DType, Tensor};
 use kvant_simd::Tier;
+use std::sync::Arc;
 
 /// The weights of a checkpoint, and what is to be made of them.
 pub struct Weights<'a> {
     checkpoint: &'a Checkpoint,
     options: LoadOptions,
     tier: Tier,
+    slots: &'a Slots,
+    ropes: &'a [Rope],
+    observer: Option<Arc<dyn InputObserver>>,
 }
 
 /// A model's blocks.
@@ -33,19 +40,34 @@ pub fn network(description: &Description, weights: &Weights<'_>) -> Result<CpuNe
     };
     let embedding = weights.embedding(&description.embedding)?.releasing_table_pages(&head.output);
     let (ropes, slots) = (description.ropes.clone(), description.slots.clone());
-    Ok(CpuNetwork { embedding, layers, head, ropes, slots })
+    let streams = description.embedding.streams.as_ref().map(|of| weights.streams(of)).transpose()?;
+    let per_layer = description.embedding.per_layer.as_ref().map(|of| weights.per_layer(of)).transpose()?;
+    Ok(CpuNetwork { embedding, per_layer, streams: streams.unwrap_or_default(), layers, head, ropes, slots })
 }
 
 impl<'a> Weights<'a> {
     /// Those of `checkpoint`.
-    pub fn new(checkpoint: &'a Checkpoint, options: LoadOptions, tier: Tier) -> Self {
-        Self { checkpoint, options, tier }
+    pub fn new(
+        description: &'a Description,
+        checkpoint: &'a Checkpoint,
+        options: LoadOptions,
+        tier: Tier,
+    ) -> Self {
+        let Description { slots, ropes, .. } = description;
+        Self { checkpoint, options, tier, slots, ropes, observer: None }
+    }
+
+    /// The same, with somebody who sees what linear layers are multiplied with.
+    pub fn observed_by(self, observer: Arc<dyn InputObserver>) -> Self {
+        Self { observer: Some(observer), ..self }
     }
 
     fn layer(&self, layer: &description::Layer) -> Result<Layer> {
         let residuals =
             layer.residuals.iter().map(|residual| self.residual(residual)).collect::<Result<_>>()?;
-        Ok(Layer { residuals })
+        let scale = self.vector_if(layer.scale.as_ref())?.map(|scale| scale[0]);
+        let altup = layer.altup.as_ref().map(|altup| self.altup(altup)).transpose()?;
+        Ok(Layer { residuals, scale, altup })
     }
 
     fn residual(&self, residual: &description::Residual) -> Result<Residual> {
@@ -62,6 +84,7 @@ impl<'a> Weights<'a> {
             branches: residual.branches.iter().map(branch).collect::<Result<_>>()?,
             after: self.norm_if(residual.after.as_ref())?,
             scale: residual.scale,
+            keep: residual.keep,
         })
     }
 
@@ -79,6 +102,12 @@ impl<'a> Weights<'a> {
             Mixer::Ffn(description::Ffn::Experts(moe)) => {
                 Compiled::Ffn(Ffn::Experts(Box::new(self.moe(moe)?)))
             }
+            Mixer::PerLayerInput(input) => Compiled::PerLayerInput(Box::new(self.per_layer_input(input)?)),
+            Mixer::Laurel(laurel) => Compiled::Laurel(Box::new(Laurel {
+                left: self.linear(&laurel.left)?,
+                right: self.linear(&laurel.right)?,
+                norm: self.norm(&laurel.norm)?,
+            })),
         })
     }
 
@@ -111,8 +140,32 @@ impl<'a> Weights<'a> {
             soft_cap: of.soft_cap,
             sink_logits: self.vector_if(of.sink_logits.as_ref())?,
             gate: of.gate.clone(),
+            folded: self.folded(of)?,
             output: self.linear(&of.output)?,
         })
+    }
+
+    /// How attention meets a slot of latents, where it has one.
+    fn folded(&self, of: &description::Attention) -> Result<Option<Folded>> {
+        let owner = self.slots.owner(of.slot);
+        let Some(SlotKind::Latent(shape)) = self.slots.get(owner.index()).map(|slot| slot.kind) else {
+            return Ok(None);
+        };
+        let is_view = owner != of.slot;
+        let (Some(key_norm), Some(RopeId(rope)), false) = (&of.k_norm, of.rope, is_view) else {
+            return Err(LoadError::mismatch(
+                "attention over latents needs keys of its own, normed and rotated",
+            ));
+        };
+        let turning = self.ropes[rope].turning_channels();
+        let mut by = self.norm_weights(key_norm)?;
+        if (shape.latent_dim, shape.rope_dim) != (by.len(), turning.len()) || by.len() != of.value_dim {
+            return Err(LoadError::mismatch(
+                "attention over latents: keys, values and slot are of different widths",
+            ));
+        }
+        turning.iter().for_each(|&channel| by[channel] = 0.0);
+        Ok(Some(Folded { turning, by }))
     }
 
     fn mlp(&self, of: &description::Mlp) -> Result<Mlp> {
@@ -139,6 +192,7 @@ impl<'a> Weights<'a> {
             reads_residual: of.router.reads_residual,
             input_scale: self.vector_if(of.router.input_scale.as_ref())?,
             linear: self.linear(&of.router.linear)?,
+            logit_scale: of.router.logit_scale,
             score: of.router.score,
             bias: self.vector_if(of.router.bias.as_ref())?,
             groups: of.router.groups,
@@ -161,7 +215,7 @@ impl<'a> Weights<'a> {
         })
     }
 
-    fn norm(&self, of: &description::Norm) -> Result<Norm> {
+    fn norm_weights(&self, of: &description::Norm) -> Result<Vec<f32>> {
         let weight = self.vector_if(of.weight.as_ref())?.unwrap_or_else(|| vec![1.0; of.width]);
         if weight.len() != of.width || weight.is_empty() {
             return Err(LoadError::mismatch(format!(
@@ -170,6 +224,11 @@ impl<'a> Weights<'a> {
                 weight.len()
             )));
         }
+        Ok(weight)
+    }
+
+    fn norm(&self, of: &description::Norm) -> Result<Norm> {
+        let weight = self.norm_weights(of)?;
         Ok(match of.kind {
             NormKind::Rms => Norm::rms(weight, of.eps),
             NormKind::Layer => Norm::layer(weight, self.vector_if(of.bias.as_ref())?, of.eps),
@@ -191,11 +250,54 @@ impl<'a> Weights<'a> {
         Embedding::new(table, positions, of.scale)
     }
 
+    fn streams(&self, of: &description::Streams) -> Result<Streams> {
+        let linears = |list: &[description::Linear]| {
+            list.iter().map(|linear| self.linear(linear)).collect::<Result<_>>()
+        };
+        Ok(Streams { open: linears(&of.open)?, join: linears(&of.join)? })
+    }
+
+    fn altup(&self, of: &description::AltUp) -> Result<AltUp> {
+        Ok(AltUp {
+            active: of.active,
+            router_norm: self.norm(&of.router_norm)?,
+            router_scale: of.router_scale,
+            router: self.linear(&of.router)?,
+            prediction: self.linear(&of.prediction)?,
+            correction: self.linear(&of.correction)?,
+            output_scale: self.vector_if(of.output_scale.as_ref())?,
+            input: self.per_layer_input(&of.input)?,
+            input_norm: self.norm(&of.input_norm)?,
+        })
+    }
+
+    fn per_layer_input(&self, of: &description::PerLayerInput) -> Result<PerLayerInput> {
+        Ok(PerLayerInput {
+            layer: of.layer,
+            gate: self.linear(&of.gate)?,
+            activation: of.activation,
+            output: self.linear(&of.output)?,
+        })
+    }
+
+    fn per_layer(&self, of: &description::PerLayerEmbedding) -> Result<PerLayerEmbedding> {
+        let table = of.table.read(self.checkpoint)?;
+        self.pin(table.name(), table.bytes())?;
+        PerLayerEmbedding::new(table, self.linear(&of.projection)?, self.norm(&of.norm)?, of)
+    }
+
     fn linear(&self, of: &description::Linear) -> Result<Linear> {
         let weight = of.weight.read(self.checkpoint)?;
         let product = match of.precision {
             Precision::Packed => self.product(weight)?,
             Precision::Exact => Box::new(Unpacked::new(self.tier, weight)?),
+        };
+        let product = match &self.observer {
+            Some(observer) => {
+                let (matrix, observer) = (of.weight.clone(), Arc::clone(observer));
+                Box::new(Observed { product, matrix, observer })
+            }
+            None => product,
         };
         Ok(Linear::new(product, self.vector_if(of.bias.as_ref())?))
     }
@@ -204,7 +306,7 @@ impl<'a> Weights<'a> {
     fn product(&self, weight: Tensor) -> Result<Box<dyn Multiply>> {
         // Shapes and types that cannot be multiplied at all are refused by the reference.
         let weight = Unpacked::new(self.tier, weight)?.into_weight();
-        let plain = matches!(weight.dtype(), DType::F32 | DType::F16 | DType::BF16);
+        let plain = matches!(weight.dtype(), DType::F32 | DType::F16 | DType::BF16 | DType::F8_E4M3);
         let weight = match self.options.weights {
             Some(packed) if plain && packed.row_bytes(weight.columns()).is_some() => {
                 let quantised = quantize_tensor(&weight, packed)?;

@@ -32,13 +32,14 @@ mod network;
 mod options;
 mod pass;
 
-pub use blocks::{ROWS_KEPT, WeightKernel};
+pub use blocks::{InputObserver, ROWS_KEPT, WeightKernel};
 pub use exact_cache::{ExactBatch, ExactCache, Stored};
 pub use options::{ActivationType, LoadOptions};
 
 use kvant_model::error::{LoadError, Result};
 use kvant_model::{Backend, Checkpoint, Description, Model, Network};
 use kvant_simd::Tier;
+use std::sync::Arc;
 
 /// The processor, with choices about how weights are kept.
 #[derive(Debug, Clone, Copy)]
@@ -64,7 +65,7 @@ impl Backend for Cpu {
     }
 
     fn compile(&self, description: &Description, checkpoint: &Checkpoint) -> Result<Box<dyn Network>> {
-        let weights = compile::Weights::new(checkpoint, self.options, self.tier);
+        let weights = compile::Weights::new(description, checkpoint, self.options, self.tier);
         Ok(Box::new(compile::network(description, &weights)?))
     }
 }
@@ -75,4 +76,33 @@ impl Backend for Cpu {
 /// If it cannot be described, its weights cannot be read, or a forced instruction set cannot run here.
 pub fn load(checkpoint: &Checkpoint, options: LoadOptions) -> Result<Model> {
     Model::load(&Cpu::new(options)?, checkpoint)
+}
+
+/// The same, with somebody who sees what every linear layer is multiplied with: for calibration.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_observed(
+    checkpoint: &Checkpoint,
+    options: LoadOptions,
+    observer: Arc<dyn InputObserver>,
+) -> Result<Model> {
+    Model::load(&Observing { cpu: Cpu::new(options)?, observer }, checkpoint)
+}
+
+struct Observing {
+    cpu: Cpu,
+    observer: Arc<dyn InputObserver>,
+}
+
+impl Backend for Observing {
+    fn name(&self) -> &str {
+        self.cpu.name()
+    }
+
+    fn compile(&self, description: &Description, checkpoint: &Checkpoint) -> Result<Box<dyn Network>> {
+        let weights = compile::Weights::new(description, checkpoint, self.cpu.options, self.cpu.tier);
+        let weights = weights.observed_by(Arc::clone(&self.observer));
+        Ok(Box::new(compile::network(description, &weights)?))
+    }
 }

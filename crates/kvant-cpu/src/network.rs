@@ -1,6 +1,6 @@
 //! A compiled model: embedding before the layers, norm and logits after them.
 
-use crate::blocks::{Activations, Embedding, Head, Layer};
+use crate::blocks::{Activations, Embedding, Head, Layer, PerLayerEmbedding, Streams};
 use crate::pass::Pass;
 use kvant_cache::{KvSlot, PassState, Slots, StateError};
 use kvant_model::description::Rope;
@@ -10,6 +10,10 @@ use kvant_model::{Chunk, Network, Observer, Rows};
 pub struct CpuNetwork {
     /// Before the first layer.
     pub embedding: Embedding,
+    /// Inputs of each layer's own.
+    pub per_layer: Option<PerLayerEmbedding>,
+    /// Further residual streams; none in most models.
+    pub streams: Streams,
     /// The layers.
     pub layers: Vec<Layer>,
     /// After the last.
@@ -33,11 +37,14 @@ impl Network for CpuNetwork {
                 observer(layer, x.rows());
             }
         };
-        let mut x = self.embedding.forward(pass.tokens()); // (tokens, hidden)
+        let x = self.embedding.forward(pass.tokens()); // (tokens, hidden)
+        pass.per_layer = self.per_layer.as_ref().map(|per_layer| per_layer.forward(&x, pass.tokens()));
+        let mut streams = self.streams.opened(x);
         for (index, layer) in self.layers.iter().enumerate() {
-            observe(index, &x);
-            layer.forward(&mut x, &mut pass)?;
+            observe(index, &streams[0]);
+            layer.forward(&mut streams, &mut pass)?;
         }
+        let mut x = self.streams.joined(streams);
         self.head.norm.in_place(&mut x);
         observe(self.layers.len(), &x);
         let wanted = pass.wanted();

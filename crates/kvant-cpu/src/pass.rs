@@ -20,6 +20,8 @@ pub struct Pass<'p, 'c> {
     chunks: &'p [Chunk<'c>],
     /// The state of the chunks' sequences.
     pub state: &'p mut dyn PassState,
+    /// Inputs of each layer's own, `(tokens, layers · width)`.
+    pub per_layer: Option<Activations>,
     ropes: &'p [Rope],
     rotations: Vec<Option<Rotations>>, // (ropes)
 }
@@ -27,7 +29,7 @@ pub struct Pass<'p, 'c> {
 impl<'p, 'c> Pass<'p, 'c> {
     /// A pass over chunks of the sequences of `state`, which has begun it.
     pub fn new(chunks: &'p [Chunk<'c>], state: &'p mut dyn PassState, ropes: &'p [Rope]) -> Self {
-        Self { chunks, state, ropes, rotations: vec![None; ropes.len()] }
+        Self { chunks, state, per_layer: None, ropes, rotations: vec![None; ropes.len()] }
     }
 
     /// Every token of the pass with its position.

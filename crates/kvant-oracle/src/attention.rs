@@ -59,15 +59,21 @@ pub fn attention(run: &mut Run<'_>, of: &Attention, x: &Rows) -> Rows {
     }
     let owner = run.description.slots.owner(of.slot);
     match run.description.slots.get(of.slot.index()).expect("a slot of the description").kind {
-        SlotKind::KeysValues(_) | SlotKind::Latent(_) => {
-            assert!(!keys.is_empty(), "a slot that holds gets keys and values");
-            run.trace.keys.insert(owner, keys);
-            run.trace.values.insert(owner, values);
+        SlotKind::KeysValues(_) => {
+            run.trace.keys.insert(owner, keys.clone());
+            run.trace.values.insert(owner, values.clone());
         }
-        SlotKind::View(_) => assert!(keys.is_empty(), "a view takes no keys and values"),
+        SlotKind::Latent(_) => {
+            run.trace.keys.insert(owner, turning(run, of, &keys));
+            run.trace.values.insert(owner, values.clone());
+        }
+        SlotKind::View(_) => {
+            assert!(keys.is_empty(), "a view takes no keys and values");
+            (keys, values) = (run.trace.keys[&owner].clone(), run.trace.values[&owner].clone());
+        }
         SlotKind::Recurrent(_) => panic!("attention over recurrent state"),
     }
-    let (keys, values) = (&run.trace.keys[&owner], &run.trace.values[&owner]);
+    assert_eq!(keys.len(), x.len(), "every token has a key");
     let sinks = of.sink_logits.as_ref().map(|logits| run.weights.vector(logits));
     let row = |(position, (query, gate)): (usize, (&Vec<f64>, &Option<Vec<f64>>))| {
         let mut heads = Vec::new(); // (heads, value_dim)
@@ -92,6 +98,16 @@ pub fn attention(run: &mut Run<'_>, of: &Attention, x: &Rows) -> Rows {
         run.weights.linear(&of.output, &heads)
     };
     queries.iter().zip(&gates).enumerate().map(row).collect()
+}
+
+/// The channels of keys that turn.
+fn turning(run: &Run<'_>, of: &Attention, keys: &Rows) -> Rows {
+    let RopeId(rope) = of.rope.expect("keys are rotated in part");
+    let channels = run.description.ropes[rope].turning_channels();
+    let row = |key: &Vec<f64>| {
+        key.chunks(of.key_dim).flat_map(|head| channels.iter().map(|&channel| head[channel])).collect()
+    };
+    keys.iter().map(row).collect()
 }
 
 /// The queries or keys of a token, normed and rotated.

@@ -1,6 +1,6 @@
 //! Feed-forward layers: perceptrons, and mixtures of them.
 
-use crate::function::{activate, add, normal_quantile, sigmoid, softmax};
+use crate::function::{activate, add, sigmoid, softmax};
 use crate::oracle::scaled;
 use crate::weights::Weights;
 use kvant_model::description::{
@@ -31,11 +31,11 @@ fn perceptron(weights: &Weights, of: &Mlp, x: &[f64]) -> Vec<f64> {
 /// `act(gate) · up`, value by value.
 fn gated(of: &Mlp, gate: Vec<f64>, up: &[f64]) -> Vec<f64> {
     let mut gate = scaled(gate, of.gate_scale);
-    if let Some(share) = of.sparsity {
+    if let Some(deviations) = of.sparsity {
         let count = gate.len() as f64;
         let mean = gate.iter().sum::<f64>() / count;
         let deviation = (gate.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / count).sqrt();
-        let cut = mean + deviation * normal_quantile(f64::from(share));
+        let cut = mean + deviation * f64::from(deviations);
         gate.iter_mut().for_each(|x| *x = (*x - cut).max(0.0));
     }
     let one = |(&gate, &up): (&f64, &f64)| match of.clamp {
@@ -73,7 +73,7 @@ fn choose(weights: &Weights, of: &Router, x: &[f64]) -> Vec<(usize, f64)> {
     if let Some(scale) = &of.input_scale {
         input.iter_mut().zip(weights.vector(scale)).for_each(|(x, scale)| *x *= scale);
     }
-    let logits = weights.linear(&of.linear, &input);
+    let logits = scaled(weights.linear(&of.linear, &input), of.logit_scale);
     let scores = match of.score {
         RouterScore::Softmax => softmax(&logits),
         RouterScore::Sigmoid => logits.iter().map(|&x| sigmoid(x)).collect(),

@@ -57,16 +57,6 @@ pub fn normal_distribution(x: f64) -> f64 {
     0.5 * libm::erfc(-x * FRAC_1_SQRT_2)
 }
 
-/// Φ⁻¹, by halving.
-pub fn normal_quantile(share: f64) -> f64 {
-    let (mut low, mut high) = (-40.0, 40.0);
-    for _ in 0..200 {
-        let middle = 0.5 * (low + high);
-        *(if normal_distribution(middle) < share { &mut low } else { &mut high }) = middle;
-    }
-    low
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -81,7 +71,6 @@ mod tests {
         close(softplus(1.0), 1.313_261_687_518_222_8);
         close(softplus(-1.0), 0.313_261_687_518_222_8);
         close(softplus(800.0), 800.0);
-        close(normal_quantile(0.95), 1.644_853_626_951_472_7);
         close(capped(3.0, Some(2.0)), 2.0 * 1.5f64.tanh());
         close(softmax(&[0.0, 3f64.ln()])[1], 0.75);
         close(softmax(&[1000.0, 1000.0])[1], 0.5);

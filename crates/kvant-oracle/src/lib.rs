@@ -44,6 +44,7 @@ mod function;
 mod latent;
 mod oracle;
 mod recurrent;
+mod streams;
 mod weights;
 
 pub use oracle::{Oracle, Rows, StateTrace, Trace};

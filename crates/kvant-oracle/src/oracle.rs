@@ -2,9 +2,9 @@
 
 use crate::function::{add, capped};
 use crate::weights::Weights;
-use crate::{attention, ffn, latent, recurrent};
+use crate::{attention, ffn, latent, recurrent, streams};
 use kvant_cache::{KvSlot, StateSlot};
-use kvant_model::description::{Branch, Embedding, Head, Mixer, Pairing, Residual, RopeId};
+use kvant_model::description::{Branch, Embedding, Head, Layer, Mixer, Pairing, Residual, RopeId, Vector};
 use kvant_model::error::Result;
 use kvant_model::{Checkpoint, Description};
 use std::collections::BTreeMap;
@@ -48,6 +48,8 @@ pub struct Run<'a> {
     pub description: &'a Description,
     pub weights: &'a Weights,
     pub capacity: usize,
+    /// Inputs of each layer's own, `(tokens, layers · width)`.
+    pub per_layer: Rows,
     pub trace: Trace,
 }
 
@@ -63,16 +65,25 @@ impl Oracle {
     /// Runs a sequence from its first token on, in a context opened for `capacity` tokens (some models rotate by that).
     pub fn run(&self, tokens: &[u32], capacity: usize) -> Trace {
         let Self { description, weights } = self;
-        let mut run = Run { description, weights, capacity, trace: Trace::default() };
-        let mut x: Rows = tokens
+        let mut run = Run { description, weights, capacity, per_layer: Rows::new(), trace: Trace::default() };
+        let x: Rows = tokens
             .iter()
             .enumerate()
             .map(|(at, &token)| embed(weights, &description.embedding, token, at))
             .collect();
-        for layer in &description.layers {
-            run.trace.hidden.push(x.clone());
-            layer.residuals.iter().for_each(|residual| run.residual(residual, &mut x));
+        if let Some(of) = &description.embedding.per_layer {
+            run.per_layer = tokens
+                .iter()
+                .zip(&x)
+                .map(|(&token, x)| streams::per_layer_inputs(weights, of, token, x))
+                .collect();
         }
+        let mut all = streams::opened(weights, description.embedding.streams.as_ref(), x);
+        for layer in &description.layers {
+            run.trace.hidden.push(all[0].clone());
+            run.layer(layer, &mut all);
+        }
+        let mut x = streams::joined(weights, description.embedding.streams.as_ref(), all);
         x = x.iter().map(|row| weights.norm(&description.head.norm, row)).collect();
         run.trace.logits = x.iter().map(|row| logits(weights, &description.head, row)).collect();
         run.trace.hidden.push(x);
@@ -81,7 +92,7 @@ impl Oracle {
 }
 
 fn embed(weights: &Weights, embedding: &Embedding, token: u32, position: usize) -> Vec<f64> {
-    let Embedding { table, scale, positions } = embedding;
+    let Embedding { table, scale, positions, per_layer: _, streams: _ } = embedding;
     let mut x: Vec<f64> = weights.row(table, token as usize).iter().map(|x| x * f64::from(*scale)).collect();
     if let Some(positions) = positions {
         add(&mut x, weights.row(positions, position), 1.0);
@@ -95,15 +106,33 @@ fn logits(weights: &Weights, head: &Head, x: &[f64]) -> Vec<f64> {
 }
 
 impl Run<'_> {
-    /// `x += scale · after(Σ branches)`.
+    fn layer(&mut self, layer: &Layer, all: &mut Vec<Rows>) {
+        let Layer { residuals, scale, altup } = layer;
+        let Some(altup) = altup else { return self.residuals(residuals, scale.as_ref(), &mut all[0]) };
+        let predicted = streams::predicted(self.weights, altup, all);
+        let mut x = predicted[altup.active].clone();
+        self.residuals(residuals, scale.as_ref(), &mut x);
+        *all = streams::corrected(self, altup, predicted, &x);
+    }
+
+    fn residuals(&mut self, residuals: &[Residual], scale: Option<&Vector>, x: &mut Rows) {
+        residuals.iter().for_each(|residual| self.residual(residual, x));
+        if let Some(scale) = scale {
+            let scale = self.weights.vector(scale)[0];
+            x.iter_mut().flatten().for_each(|x| *x *= scale);
+        }
+    }
+
+    /// `x = keep · x + scale · after(Σ branches)`.
     fn residual(&mut self, residual: &Residual, x: &mut Rows) {
-        let Residual { branches, after, scale } = residual;
+        let Residual { branches, after, scale, keep } = residual;
         let mut sum: Rows = x.iter().map(|row| vec![0.0; row.len()]).collect();
         for branch in branches {
             let y = self.branch(branch, x);
             sum.iter_mut().zip(y).for_each(|(sum, y)| add(sum, &y, 1.0));
         }
         for (x, sum) in x.iter_mut().zip(sum) {
+            x.iter_mut().for_each(|x| *x *= f64::from(*keep));
             add(x, &self.weights.norm_if(after.as_ref(), sum), f64::from(*scale));
         }
     }
@@ -123,6 +152,8 @@ impl Run<'_> {
             Mixer::Ffn(of) => {
                 input.iter().zip(x).map(|(row, residual)| ffn::ffn(weights, of, row, residual)).collect()
             }
+            Mixer::PerLayerInput(of) => streams::per_layer_input(self, of, &input),
+            Mixer::Laurel(of) => input.iter().map(|row| streams::laurel(weights, of, row)).collect(),
         };
         y.into_iter().map(|row| scaled(weights.norm_if(after.as_ref(), row), *scale)).collect()
     }

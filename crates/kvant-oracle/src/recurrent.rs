@@ -106,7 +106,7 @@ pub fn gated_delta_net(run: &mut Run<'_>, of: &GatedDeltaNet, x: &Rows) -> Rows 
     for (conv, Projected { z, b, a, .. }) in convolve(weights, &of.conv, &inputs).iter().zip(&projected) {
         let mut y = Vec::new(); // (value_heads, value_dim)
         for (head, state) in states.iter_mut().enumerate() {
-            let key_head = head / (of.dims.value_heads / of.dims.key_heads);
+            let key_head = of.dims.key_head(head);
             let unit = |x: &[f64]| scale_by(x, 1.0 / (dot(x, x) + f64::from(of.qk_eps)).sqrt());
             let q = scale_by(&unit(&conv[key_head * key_dim..][..key_dim]), 1.0 / (key_dim as f64).sqrt());
             let k = unit(&conv[key_width + key_head * key_dim..][..key_dim]);

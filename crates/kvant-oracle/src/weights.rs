@@ -41,7 +41,7 @@ impl Weights {
             None => stored,
         };
         let numbers: Vec<f64> = match of.rows {
-            Some(rows) => (0..rows.count).map(|i| part[rows.first + i * rows.step]).collect(),
+            Some(rows) => (0..rows.count).map(|i| part[rows.row(i)]).collect(),
             None => part.to_vec(),
         };
         numbers.into_iter().map(|x| x + f64::from(of.offset)).collect()
@@ -59,7 +59,7 @@ impl Weights {
         };
         let part = &stored[of.expert.unwrap_or(0) * rows * columns..][..rows * columns];
         let weight = |output: usize, input: usize| {
-            let output = of.rows.map_or(output, |rows| rows.first + output * rows.step);
+            let output = of.rows.map_or(output, |rows| rows.row(output));
             if of.transposed { part[input * columns + output] } else { part[output * columns + input] }
         };
         let sum = |output| x.iter().enumerate().map(|(input, x)| weight(output, input) * x).sum();
@@ -127,19 +127,14 @@ mod tests {
     fn experts_transposes_and_every_other_row_are_found() {
         // Two experts, (inputs 3, outputs 4) each; outputs 1 and 3 of the second.
         let (weights, tensor) = weights(&[2, 3, 4]);
-        let rows = Some(RowRange { first: 1, step: 2, count: 2 });
+        let rows = Some(RowRange::every(2, 1, 2));
         let matrix = Matrix { tensor: tensor.clone(), expert: Some(1), transposed: true, rows };
         assert_eq!(weights.product(&matrix, &[1.0, 0.0, 0.0]), [13.0, 15.0]);
         assert_eq!(weights.product(&matrix, &[0.0, 0.0, 1.0]), [21.0, 23.0]);
         let rows = Some(RowRange::from(2, 1));
         let matrix = Matrix { tensor: tensor.clone(), expert: Some(0), transposed: false, rows };
         assert_eq!(weights.product(&matrix, &[1.0, 0.0, 0.0, 10.0]), [118.0]);
-        let vector = Vector {
-            tensor,
-            expert: Some(1),
-            rows: Some(RowRange { first: 0, step: 5, count: 2 }),
-            offset: 1.0,
-        };
+        let vector = Vector { tensor, expert: Some(1), rows: Some(RowRange::every(5, 0, 2)), offset: 1.0 };
         assert_eq!(weights.vector(&vector), [13.0, 18.0]);
     }
 

@@ -53,7 +53,35 @@ pub struct Attention {
     pub soft_cap: Option<f32>,
     pub sink_logits: Option<Vec<f32>>, // (heads)
     pub gate: Option<OutputGate>,
+    /// How queries and keys meet a slot of latents.
+    pub folded: Option<Folded>,
     pub output: Linear,
+}
+
+/// Keys that are their values times a norm's weights, but for the channels that turn: the slot holds these and the value.
+pub struct Folded {
+    /// The channels that turn.
+    pub turning: Vec<usize>,
+    /// Multiplier of each channel of a query that meets a value: the norm's weight, and 0 where the channel turns.
+    pub by: Vec<f32>, // (key_dim)
+}
+
+impl Folded {
+    /// The channels of every head that turn.
+    fn keys(&self, keys: &Activations, dim: usize) -> Vec<f32> {
+        keys.data().chunks_exact(dim).flat_map(|head| self.turning.iter().map(|&at| head[at])).collect()
+    }
+
+    /// Queries as the slot wants them, `(tokens, heads, turning + key_dim)`.
+    fn queries(&self, queries: &Activations, dim: usize) -> Activations {
+        let heads = queries.width() / dim;
+        let head = |head: &[f32]| {
+            let turned: Vec<f32> = self.turning.iter().map(|&at| head[at]).collect();
+            turned.into_iter().chain(head.iter().zip(&self.by).map(|(q, by)| q * by)).collect::<Vec<f32>>()
+        };
+        let folded = queries.data().chunks_exact(dim).flat_map(head).collect();
+        Activations::from_vec(folded, heads * (self.turning.len() + dim))
+    }
 }
 
 /// What the projections of a pass gave.
@@ -105,8 +133,16 @@ impl Attention {
                 }
             }
         }
-        if let Some((k, v)) = &kv {
-            pass.state.append(self.slot, k.data(), v.data())?;
+        match (&kv, &self.folded) {
+            (Some((k, v)), None) => pass.state.append(self.slot, k.data(), v.data())?,
+            (Some((k, v)), Some(folded)) => {
+                pass.state.append(self.slot, &folded.keys(k, self.key_dim), v.data())?;
+            }
+            (None, _) => {}
+        }
+        if let Some(folded) = &self.folded {
+            q = folded.queries(&q, self.key_dim);
+            at_sinks = at_sinks.map(|turned| folded.queries(&turned, self.key_dim));
         }
         let width = self.heads * self.value_dim;
         let scoring =

@@ -45,7 +45,7 @@ impl Convolution {
     /// The outputs of further tokens of the open chunk, `(tokens, channels)`; `new` has their rows, not yet pushed.
     pub fn forward(&self, state: &RecurrentState, new: &Activations) -> Activations {
         let (before, width, channels) = (state.open_tokens(), new.width(), self.channels);
-        let (tail, old, fresh) = (state.state(), state.rows(), new.data());
+        let (tail, old, fresh) = (state.part(0..self.tail()), state.rows(), new.data());
         // The input of the token at this place in the chunk, counted from `kernel − 1` places before its start.
         let input = |at: usize| match at.checked_sub(self.kernel - 1) {
             None => &tail[at * channels..][..channels],

@@ -173,10 +173,10 @@ impl GatedDeltaNet {
             dot_block(all.data(), keys[head].data(), key_dim, with_keys);
             dot_block(all.data(), queries[head].data(), key_dim, with_queries);
         });
-        let matrices = &state.state()[self.conv.tail()..];
+        let matrices = state.part(self.conv.tail()..state.shape().state);
         let mut by_head = Activations::unset(value_heads * 2 * tokens, value_dim); // u, then o
         for_each_chunk(by_head.data_mut(), 2 * tokens * value_dim, |head, out| {
-            let key_head = head / (value_heads / key_heads);
+            let key_head = self.dims.key_head(head);
             let matrix = &matrices[head * key_dim * value_dim..][..key_dim * value_dim];
             let products = &products.data()[key_head * 2 * count * tokens..][..2 * count * tokens];
             let (with_keys, with_queries) = products.split_at(count * tokens);
@@ -220,12 +220,12 @@ impl GatedDeltaNet {
 
     /// The state at a chunk's end.
     fn advance(&self, state: &mut [f32], rows: &[f32]) {
-        let DeltaDims { key_heads, value_heads, key_dim, value_dim, .. } = self.dims;
+        let DeltaDims { key_dim, value_dim, .. } = self.dims;
         let places = self.places();
         let (tail, matrices) = state.split_at_mut(self.conv.tail());
         self.conv.advance(tail, rows, places.width);
         for_each_chunk(matrices, key_dim * value_dim, |head, matrix| {
-            let key_head = head / (value_heads / key_heads);
+            let key_head = self.dims.key_head(head);
             let decays = gather(rows, &[], places.width, places.decay + head, 1);
             let keys = gather(rows, &[], places.width, places.keys + key_head * key_dim, key_dim);
             let whole = decays.data().last().map_or(1.0, |decay| decay.exp());

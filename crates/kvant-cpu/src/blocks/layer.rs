@@ -1,8 +1,8 @@
 //! Layers: what is added to the residual stream, and in which order.
 
 use crate::blocks::{
-    Activations, Attention, Ffn, GatedDeltaNet, LatentAttention, Linear, Mamba2, Norm, ShortConv,
-    for_each_row,
+    Activations, AltUp, Attention, Ffn, GatedDeltaNet, LatentAttention, Laurel, Linear, Mamba2, Norm,
+    PerLayerInput, ShortConv, for_each_row,
 };
 use crate::pass::Pass;
 use kvant_cache::{KvSlot, StateError};
@@ -11,9 +11,13 @@ use kvant_cache::{KvSlot, StateError};
 pub struct Layer {
     /// One after another.
     pub residuals: Vec<Residual>,
+    /// Multiplier of the stream in the end.
+    pub scale: Option<f32>,
+    /// What it does with several streams.
+    pub altup: Option<AltUp>,
 }
 
-/// `x += scale · after(Σ branches)`.
+/// `x = keep · x + scale · after(Σ branches)`.
 pub struct Residual {
     /// Of the same `x`, in the order in which they are added.
     pub branches: Vec<Branch>,
@@ -21,6 +25,8 @@ pub struct Residual {
     pub after: Option<Norm>,
     /// Multiplier of what is added.
     pub scale: f32,
+    /// Multiplier of what was there.
+    pub keep: f32,
 }
 
 /// `scale · after(mixer(input_scale · norm(x)))`.
@@ -51,12 +57,29 @@ pub enum Mixer {
     GatedDeltaNet(Box<GatedDeltaNet>),
     /// A feed-forward layer.
     Ffn(Ffn),
+    /// The layer's own input, through a gate.
+    PerLayerInput(Box<PerLayerInput>),
+    /// A linear layer of low rank, around which its input is added.
+    Laurel(Box<Laurel>),
 }
 
 impl Layer {
-    /// Changes the residual stream `(tokens, hidden)`.
-    pub fn forward(&self, x: &mut Activations, pass: &mut Pass<'_, '_>) -> Result<(), StateError> {
-        self.residuals.iter().try_for_each(|residual| residual.forward(x, pass))
+    /// Changes the residual streams, `(tokens, hidden)` each.
+    pub fn forward(&self, streams: &mut Vec<Activations>, pass: &mut Pass<'_, '_>) -> Result<(), StateError> {
+        let Some(altup) = &self.altup else { return self.residuals(&mut streams[0], pass) };
+        let predicted = altup.predicted(streams);
+        let mut x = predicted[altup.active].clone();
+        self.residuals(&mut x, pass)?;
+        *streams = altup.corrected(predicted, &x, pass);
+        Ok(())
+    }
+
+    fn residuals(&self, x: &mut Activations, pass: &mut Pass<'_, '_>) -> Result<(), StateError> {
+        self.residuals.iter().try_for_each(|residual| residual.forward(x, pass))?;
+        if let Some(by) = self.scale {
+            scale(x, by);
+        }
+        Ok(())
     }
 
     /// What turns the sums of its attentions over the slots that `reads` names into the residual stream.
@@ -65,7 +88,12 @@ impl Layer {
         branches.filter_map(move |branch| match &branch.mixer {
             Mixer::Attention(of) => reads(of.slot).then(|| of.output.weights()),
             Mixer::LatentAttention(of) => reads(of.slot).then(|| of.output_weights()),
-            Mixer::ShortConv(_) | Mixer::Mamba2(_) | Mixer::GatedDeltaNet(_) | Mixer::Ffn(_) => None,
+            Mixer::ShortConv(_)
+            | Mixer::Mamba2(_)
+            | Mixer::GatedDeltaNet(_)
+            | Mixer::Ffn(_)
+            | Mixer::PerLayerInput(_)
+            | Mixer::Laurel(_) => None,
         })
     }
 }
@@ -74,6 +102,9 @@ impl Residual {
     fn forward(&self, x: &mut Activations, pass: &mut Pass<'_, '_>) -> Result<(), StateError> {
         let results =
             self.branches.iter().map(|branch| branch.forward(x, pass)).collect::<Result<Vec<_>, _>>()?;
+        if self.keep != 1.0 {
+            scale(x, self.keep);
+        }
         let Some(after) = &self.after else {
             results.iter().for_each(|result| x.add_scaled(result, self.scale));
             return Ok(());
@@ -102,6 +133,8 @@ impl Branch {
             Mixer::Mamba2(mamba) => mamba.forward(input, pass)?,
             Mixer::GatedDeltaNet(net) => net.forward(input, pass)?,
             Mixer::Ffn(ffn) => ffn.forward(input, x),
+            Mixer::PerLayerInput(own) => own.forward(input, pass),
+            Mixer::Laurel(laurel) => laurel.forward(input),
         };
         if let Some(after) = &self.after {
             after.in_place(&mut y);

@@ -139,7 +139,7 @@ impl Mamba2 {
             let b = gather(rows, &[], places.width, places.b + group * width, width);
             dot_block(b.data(), cs[group].data(), width, out);
         });
-        let matrices = &state.state()[self.conv.tail()..];
+        let matrices = state.part(self.conv.tail()..state.shape().state);
         let mut by_head = Activations::unset(heads * tokens, head_dim);
         for_each_chunk(by_head.data_mut(), tokens * head_dim, |head, out| {
             let group = head / (heads / groups);

@@ -18,6 +18,7 @@ pub struct Router {
     pub reads_residual: bool,
     pub input_scale: Option<Vec<f32>>,
     pub linear: Linear,
+    pub logit_scale: f32,
     pub score: RouterScore,
     pub bias: Option<Vec<f32>>,
     pub groups: Option<ExpertGroups>,
@@ -85,6 +86,9 @@ impl Router {
 
     /// The experts of a token and their weights, from one logit each; the lower number wins a tie.
     fn choose(&self, logits: &mut [f32]) -> Vec<(usize, f32)> {
+        if self.logit_scale != 1.0 {
+            logits.iter_mut().for_each(|x| *x *= self.logit_scale);
+        }
         match self.score {
             RouterScore::Softmax => softmax(logits),
             RouterScore::Sigmoid => logits.iter_mut().for_each(|x| *x = sigmoid(*x)),

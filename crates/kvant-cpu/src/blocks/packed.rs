@@ -45,6 +45,12 @@ impl Packed {
             DType::Q4_K => Layout::Q4K,
             DType::Q5_K => Layout::Q5K,
             DType::Q6_K => Layout::Q6K,
+            DType::Q2_K => Layout::Q2K,
+            DType::Q3_K => Layout::Q3K,
+            DType::IQ4_NL => Layout::IQ4NL,
+            DType::IQ4_XS => Layout::IQ4XS,
+            // Codes and scales of a checkpoint are joined to MXFP4 when a matrix is read.
+            DType::MXFP4 | DType::F4_E2M1 => Layout::MXFP4,
             _ => return None,
         })
     }

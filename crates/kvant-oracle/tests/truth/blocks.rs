@@ -68,7 +68,7 @@ fn side_by_side() -> Made {
     // A second residual without a norm, so that it reads a sum of the first.
     let plain = Branch { input_scale: 0.5, ..Branch::new(None, Mixer::Ffn(Ffn::Dense(maker.mlp(8))), None) };
     maker.model(vec![vec![
-        Residual { branches, after, scale: 0.7 },
+        Residual { after, scale: 0.7, keep: 0.9, ..Residual::sum(branches) },
         Residual { scale: 1.2, ..Residual::of(plain) },
     ]])
 }

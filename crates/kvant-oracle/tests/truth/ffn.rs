@@ -74,7 +74,7 @@ fn clamped_experts(maker: &mut Maker) -> Ffn {
         ..Linear::new(Matrix { tensor: weight.clone(), expert: Some(expert), transposed: true, rows })
     };
     let expert = |index: usize| {
-        let every_other = |first| Some(RowRange { first, step: 2, count: inner });
+        let every_other = |first| Some(RowRange::every(2, first, inner));
         let gate = part(&gate_up, &gate_up_bias, index, every_other(0));
         let up = part(&gate_up, &gate_up_bias, index, every_other(1));
         let clamp = Some(ClampedSwiglu { limit: 2.0, alpha: 1.702 });

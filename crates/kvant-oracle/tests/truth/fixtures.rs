@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 fn tolerance(description: &Description) -> f64 {
     match description.architecture {
         "qwen3_next" | "qwen3_5_text" | "qwen3_5_moe_text" => 1e-3,
-        "granitemoehybrid" | "nemotron_h" | "falcon_h1" => 5e-4,
+        "granitemoehybrid" | "nemotron_h" | "falcon_h1" | "gemma3n_text" => 5e-4,
         _ => 2e-4,
     }
 }

@@ -133,6 +133,8 @@ impl Maker {
                 table: self.tensor(&[VOCABULARY, HIDDEN], 0.0, 1.0),
                 scale: 1.0,
                 positions: None,
+                per_layer: None,
+                streams: None,
             },
             head: Head {
                 norm: self.norm(HIDDEN),
@@ -141,7 +143,7 @@ impl Maker {
                 soft_cap: None,
             },
             ropes: self.ropes,
-            layers: layers.into_iter().map(|residuals| Layer { residuals }).collect(),
+            layers: layers.into_iter().map(Layer::new).collect(),
             slots: self.slots,
             left_out: Vec::new(),
         };

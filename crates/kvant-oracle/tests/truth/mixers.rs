@@ -41,7 +41,8 @@ fn mamba2(maker: &mut Maker) -> Mamba2 {
 }
 
 fn delta_net(maker: &mut Maker) -> GatedDeltaNet {
-    let dims = DeltaDims { key_heads: 2, value_heads: 6, key_dim: 7, value_dim: 5, kernel: 4 };
+    let order = HeadOrder::Grouped;
+    let dims = DeltaDims { key_heads: 2, value_heads: 6, order, key_dim: 7, value_dim: 5, kernel: 4 };
     let (keys, values) = (2 * dims.key_width(), dims.value_width());
     GatedDeltaNet {
         slot: maker.slots.recurrent(0, dims.state_shape()),
@@ -175,6 +176,11 @@ fn gated_delta_nets_with_their_options() {
     let as_made = |_: &mut Maker, _: &mut GatedDeltaNet| ();
     check_delta_net("bias of the convolution", as_made, |net| net.conv.bias = None);
     check_delta_net("epsilon", |_, net| net.qk_eps = 0.5, |net| net.qk_eps = 1e-6);
+    check_delta_net(
+        "heads that take turns",
+        |_, net| net.dims.order = HeadOrder::Tiled,
+        |net| net.dims.order = HeadOrder::Grouped,
+    );
     let apart = |maker: &mut Maker, net: &mut GatedDeltaNet| {
         let dims = net.dims;
         net.projection = DeltaProjection::Apart {

@@ -1,0 +1,118 @@
+//! Several residual streams side by side: how they are opened and joined, and what a layer does with them.
+
+use crate::blocks::{Activations, Linear, Norm, PerLayerInput, for_each_row};
+use crate::pass::Pass;
+use kvant_model::description;
+
+/// The streams of a model; the first is the embedding itself. As [`kvant_model::description::Streams`].
+#[derive(Default)]
+pub struct Streams {
+    pub open: Vec<Linear>,
+    pub join: Vec<Linear>,
+}
+
+impl Streams {
+    /// All streams, from the embedding.
+    pub fn opened(&self, x: Activations) -> Vec<Activations> {
+        let further: Vec<Activations> = self.open.iter().map(|open| like(open.forward(&x), &x)).collect();
+        std::iter::once(x).chain(further).collect()
+    }
+
+    /// What the head gets.
+    pub fn joined(&self, streams: Vec<Activations>) -> Activations {
+        let count = streams.len() as f32;
+        let mut streams = streams.into_iter();
+        let mut sum = streams.next().expect("there is a first stream");
+        if self.join.is_empty() {
+            return sum;
+        }
+        let further: Vec<Activations> =
+            self.join.iter().zip(streams).map(|(join, stream)| like(join.forward(&stream), &sum)).collect();
+        further.iter().for_each(|stream| sum.add_scaled(stream, 1.0));
+        sum.data_mut().iter_mut().for_each(|x| *x /= count);
+        sum
+    }
+}
+
+/// Rows rescaled to the root mean square of `to`.
+fn like(mut rows: Activations, to: &Activations) -> Activations {
+    let mean_square = |row: &[f32]| row.iter().map(|x| x * x).sum::<f32>() / row.len() as f32;
+    let width = rows.width();
+    for_each_row(rows.data_mut(), width, |token, row| {
+        let own = mean_square(row).max(description::Streams::LEAST_MEAN_SQUARE);
+        let by = mean_square(to.row(token)).sqrt() / own.sqrt();
+        row.iter_mut().for_each(|x| *x *= by);
+    });
+    rows
+}
+
+/// A layer over several streams. Fields are as in [`kvant_model::description::AltUp`].
+pub struct AltUp {
+    pub active: usize,
+    pub router_norm: Norm,
+    pub router_scale: f32,
+    pub router: Linear,
+    pub prediction: Linear,
+    pub correction: Linear,
+    pub output_scale: Option<Vec<f32>>, // (hidden)
+    pub input: PerLayerInput,
+    pub input_norm: Norm,
+}
+
+impl AltUp {
+    /// `(tokens, streams)`.
+    fn route(&self, x: &Activations) -> Activations {
+        let mut input = self.router_norm.forward(x);
+        input.data_mut().iter_mut().for_each(|x| *x *= self.router_scale);
+        let mut routed = self.router.forward(&input);
+        routed.data_mut().iter_mut().for_each(|x| *x = x.tanh());
+        routed
+    }
+
+    /// What the layer expects each stream to become.
+    pub fn predicted(&self, streams: &[Activations]) -> Vec<Activations> {
+        let coefficients = self.prediction.forward(&self.route(&streams[self.active])); // (tokens, to · from)
+        let predict = |(to, stream): (usize, &Activations)| {
+            let mut predicted = stream.clone();
+            let width = predicted.width();
+            for_each_row(predicted.data_mut(), width, |token, row| {
+                let by = &coefficients.row(token)[to * streams.len()..];
+                for (from, by) in streams.iter().zip(by) {
+                    row.iter_mut().zip(from.row(token)).for_each(|(x, y)| *x += by * y);
+                }
+            });
+            predicted
+        };
+        streams.iter().enumerate().map(predict).collect()
+    }
+
+    /// All streams after the layer turned its prediction of the active one into `out`.
+    pub fn corrected(
+        &self,
+        mut predicted: Vec<Activations>,
+        out: &Activations,
+        pass: &Pass<'_, '_>,
+    ) -> Vec<Activations> {
+        let coefficients = self.correction.forward(&self.route(out)); // (tokens, streams)
+        let mut change = out.clone();
+        change.add_scaled(&predicted[self.active], -1.0);
+        for (index, stream) in predicted.iter_mut().enumerate() {
+            let width = stream.width();
+            for_each_row(stream.data_mut(), width, |token, row| {
+                let by = 1.0 + coefficients.row(token)[index];
+                row.iter_mut().zip(change.row(token)).for_each(|(x, y)| *x += by * y);
+            });
+        }
+        let mut input = predicted[self.active].clone();
+        if let Some(scale) = &self.output_scale {
+            let width = input.width();
+            for_each_row(input.data_mut(), width, |_, row| {
+                row.iter_mut().zip(scale).for_each(|(x, s)| *x *= s);
+            });
+        }
+        let mut own = self.input.forward(&input, pass);
+        self.input_norm.in_place(&mut own);
+        predicted.iter_mut().skip(1).for_each(|stream| stream.add_scaled(&own, 1.0));
+        predicted
+    }
+}

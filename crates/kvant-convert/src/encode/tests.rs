@@ -1,0 +1,164 @@
+//! Encoders against decoders, and against their definitions.
+
+use super::*;
+use kvant_model::quant::dequantize_row;
+use proptest::prelude::*;
+
+/// Types with bounds on the error of a value: relative to the largest of its block, and what half of the least f16 comes to
+/// under the largest codes.
+const BOUNDS: [(DType, f32, f32); 6] = [
+    (DType::F16, 1e-3, 3e-8),
+    (DType::Q8_0, 0.005, 127.0 * 3e-8),
+    (DType::Q6_K, 0.04, 128.0 * 32.0 * 3e-8),
+    (DType::Q4_0, 0.126, 8.0 * 3e-8),
+    (DType::Q4_K, 0.12, 63.0 * 16.0 * 3e-8),
+    (DType::MXFP4, 0.25, 1e-30),
+];
+
+fn encoded(dtype: DType, values: &[f32], importance: Option<&[f32]>) -> (Vec<u8>, Vec<f32>) {
+    let mut bytes = vec![0; dtype.row_bytes(values.len()).unwrap()];
+    encode_row(dtype, values, importance, &mut bytes).unwrap();
+    let mut back = vec![0.0; values.len()];
+    dequantize_row(dtype, &bytes, &mut back).unwrap();
+    (bytes, back)
+}
+
+fn error(values: &[f32], back: &[f32], weights: &[f32]) -> f64 {
+    let one = |((x, y), w): ((&f32, &f32), &f32)| f64::from(*w) * (f64::from(*x) - f64::from(*y)).powi(2);
+    values.iter().zip(back).zip(weights).map(one).sum()
+}
+
+fn row() -> impl Strategy<Value = Vec<f32>> {
+    let value = prop_oneof![8 => -1.0f32..1.0, 1 => Just(0.0f32), 1 => -30.0f32..30.0];
+    let exponent = -12i32..12;
+    (prop::collection::vec(value, 512), exponent)
+        .prop_map(|(row, exponent)| row.into_iter().map(|x| x * 2f32.powi(exponent)).collect())
+}
+
+fn weights() -> impl Strategy<Value = Vec<f32>> {
+    let weight = prop_oneof![6 => 0.0f32..2.0, 1 => Just(0.0f32), 1 => 10.0f32..1000.0];
+    prop::collection::vec(weight, 512)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn values_come_back_within_the_bound_of_their_type(row in row()) {
+        for (dtype, bound, least) in BOUNDS {
+            let (_, back) = encoded(dtype, &row, None);
+            let len = dtype.block_len().max(32);
+            for (values, back) in row.chunks(len).zip(back.chunks(len)) {
+                let largest = values.iter().fold(0.0f32, |m, x| m.max(x.abs()));
+                for (x, y) in values.iter().zip(back) {
+                    prop_assert!((x - y).abs() <= bound * largest + least, "{dtype}: {x} {y} of {largest}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn importance_is_never_worse_under_its_own_error(row in row(), weights in weights()) {
+        for (dtype, ..) in BOUNDS {
+            let (plain, weighted) = (encoded(dtype, &row, None).1, encoded(dtype, &row, Some(&weights)).1);
+            let (plain, weighted) = (error(&row, &plain, &weights), error(&row, &weighted, &weights));
+            // The encoder adds in f32.
+            prop_assert!(weighted <= plain * (1.0 + 1e-4) + 1e-12, "{dtype}: {weighted} {plain}");
+        }
+    }
+
+    #[test]
+    fn every_instruction_set_stores_the_same_bytes(row in row(), weights in weights()) {
+        for (dtype, ..) in BOUNDS {
+            for importance in [None, Some(weights.as_slice())] {
+                let expected = encoded(dtype, &row, importance).0;
+                for tier in Tier::available() {
+                    let mut bytes = vec![0; expected.len()];
+                    let out = &mut bytes[..];
+                    // SAFETY: only tiers that are available.
+                    let stored = with_tier!(tier, S => unsafe {
+                        S::call(Encode { dtype, values: &row, importance, out })
+                    });
+                    prop_assert_eq!(stored, Ok(()));
+                    prop_assert!(bytes == expected, "{} on {}", dtype, tier);
+                }
+            }
+        }
+    }
+
+    /// The reference's formula, one value at a time.
+    #[test]
+    fn plain_rounding_is_the_references(row in row()) {
+        let mut expected = Vec::new();
+        for block in row.chunks(32) {
+            let largest = block.iter().fold(0.0f32, |m, &x| if x.abs() > m.abs() { x } else { m });
+            let d = largest / -8.0;
+            let inverse = if d == 0.0 { 0.0 } else { 1.0 / d };
+            let code = |x: f32| ((x * inverse + 8.5) as i8).min(15) as u8;
+            expected.extend(f16::from_f32(d).to_le_bytes());
+            expected.extend((0..16).map(|i| code(block[i]) | code(block[i + 16]) << 4));
+        }
+        prop_assert_eq!(encoded(DType::Q4_0, &row, None).0, expected);
+    }
+
+    /// Every number of the format is tried for every value.
+    #[test]
+    fn mxfp4_takes_the_nearest_number(row in row()) {
+        let (bytes, back) = encoded(DType::MXFP4, &row, None);
+        for (number, (values, back)) in row.chunks(32).zip(back.chunks(32)).enumerate() {
+            let scale = f64::from(mxfp4::power(bytes[17 * number]));
+            for (&x, &y) in values.iter().zip(back) {
+                let near = mxfp4::MAGNITUDES.iter().flat_map(|&m| [m, -m]);
+                let least = near.map(|m| (f64::from(x) - scale * f64::from(m)).abs()).fold(f64::MAX, f64::min);
+                prop_assert!(((f64::from(x) - f64::from(y)).abs() - least).abs() <= 1e-7 * scale, "{x} {y}");
+            }
+        }
+    }
+}
+
+/// A scale on a fine grid cannot do much better than the one that was found.
+#[test]
+fn the_search_finds_what_a_fine_grid_finds() {
+    let mut state = 7u64;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 40) as f32 / (1 << 24) as f32
+    };
+    let (mut found, mut grid) = (0.0, 0.0);
+    for _ in 0..200 {
+        let row: Vec<f32> = (0..32).map(|_| next() + next() + next() - 1.5).collect();
+        let weights: Vec<f32> = (0..32).map(|_| next().powi(4) * 10.0).collect();
+        found += error(&row, &encoded(DType::Q4_0, &row, Some(&weights)).1, &weights);
+        let of = |d: f32| {
+            let back: Vec<f32> = row.iter().map(|x| d * (x / d).round().clamp(-8.0, 7.0)).collect();
+            error(&row, &back, &weights)
+        };
+        grid += (1..2000).flat_map(|i| [of(i as f32 * 2e-4), of(i as f32 * -2e-4)]).fold(f64::MAX, f64::min);
+    }
+    assert!(found <= 1.04 * grid, "{found} {grid}");
+}
+
+#[test]
+fn what_cannot_be_stored_is_refused_by_name() {
+    let refused = |dtype: DType, x: f32| {
+        let mut row = vec![0.5; 256];
+        row[40] = x;
+        let mut out = vec![0; dtype.row_bytes(256).unwrap()];
+        encode_row(dtype, &row, None, &mut out).unwrap_err().to_string()
+    };
+    assert!(refused(DType::Q4_0, f32::NAN).contains("value 40"));
+    assert!(refused(DType::F16, 1e6).contains("40..41"));
+    assert!(refused(DType::Q8_0, 1e9).contains("32..64 are too large for Q8_0"));
+    assert!(refused(DType::Q4_K, 1e9).contains("Q4_K"));
+    assert!(encode_row(DType::Q5_K, &[0.0; 256], None, &mut [0; 176]).is_err());
+    assert!(encode_row(DType::Q4_0, &[0.0; 33], None, &mut [0; 18]).is_err());
+}
+
+#[test]
+fn zeros_stay_zeros() {
+    for (dtype, ..) in BOUNDS {
+        for importance in [None, Some(&[1.0f32; 256][..])] {
+            assert!(encoded(dtype, &[0.0; 256], importance).1.iter().all(|&x| x == 0.0), "{dtype}");
+        }
+    }
+}

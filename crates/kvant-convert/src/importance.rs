@@ -1,0 +1,74 @@
+//! What every channel of every layer is multiplied with: mean squares over a text.
+//!
+//! An error δ in a row of weights changes an output by δ·x. If channels are uncorrelated, its mean square is Σ δ²·E[x²]: the
+//! mean squares are how much a channel's rounding matters.
+
+use kvant_cpu::InputObserver;
+use kvant_model::description::Matrix;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Share of the mean over all channels that is added to each: a channel that was silent in the text still counts.
+const FLOOR: f64 = 1e-3;
+
+/// Mean squares of the inputs of linear layers. Give it to [`kvant_cpu::load_observed`] and run a text.
+#[derive(Debug, Default)]
+pub struct Importance {
+    /// By tensor, and by expert in a tensor of all experts.
+    layers: Mutex<HashMap<(String, Option<usize>), Moments>>,
+}
+
+#[derive(Debug, Default, Clone)]
+struct Moments {
+    squares: Vec<f64>, // (inputs)
+    tokens: u64,
+}
+
+impl InputObserver for Importance {
+    fn observe(&self, matrix: &Matrix, x: &[f32]) {
+        let inputs = matrix.inputs();
+        let mut layers = self.layers.lock().unwrap_or_else(PoisonError::into_inner);
+        let moments = layers.entry((matrix.tensor.name.clone(), matrix.expert)).or_default();
+        moments.squares.resize(inputs, 0.0);
+        for row in x.chunks_exact(inputs.max(1)) {
+            moments.squares.iter_mut().zip(row).for_each(|(sum, &x)| *sum += f64::from(x) * f64::from(x));
+            moments.tokens += 1;
+        }
+    }
+}
+
+impl Importance {
+    /// Layers that saw something.
+    pub fn layers(&self) -> usize {
+        self.layers.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
+    /// The weights of a matrix's inputs; none where the text did not reach it, or said nothing.
+    pub(crate) fn of(&self, matrix: &Matrix) -> Option<Arc<[f32]>> {
+        let layers = self.layers.lock().unwrap_or_else(PoisonError::into_inner);
+        let moments = layers.get(&(matrix.tensor.name.clone(), matrix.expert))?;
+        let mean = moments.squares.iter().sum::<f64>() / moments.squares.len().max(1) as f64;
+        // Relative to the mean, so that f32 holds them whatever the activations are.
+        let weight = |&square: &f64| (square / mean + FLOOR) as f32;
+        (mean.is_finite() && mean > 0.0).then(|| moments.squares.iter().map(weight).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kvant_model::description::TensorRef;
+
+    #[test]
+    fn weights_are_mean_squares_over_their_mean() {
+        let matrix = Matrix::whole(TensorRef { name: "w".into(), shape: vec![3, 2] });
+        let importance = Importance::default();
+        assert!(importance.of(&matrix).is_none());
+        importance.observe(&matrix, &[1.0, 0.0, -1.0, 2.0]);
+        importance.observe(&matrix, &[1.0, 1.0]);
+        let found = importance.of(&matrix).unwrap();
+        let expected = [3.0 / 4.0 + FLOOR, 5.0 / 4.0 + FLOOR].map(|w| w as f32);
+        assert_eq!(*found, expected);
+        assert!(importance.of(&Matrix { expert: Some(0), ..matrix }).is_none());
+    }
+}

@@ -1,0 +1,51 @@
+//! Converting models: other types of weights, and from Hugging Face folders to GGUF.
+//!
+//! ```no_run
+//! use kvant_convert::{Conversion, Format, Weights};
+//! use kvant_model::Checkpoint;
+//!
+//! let checkpoint = Checkpoint::open("Qwen2.5-1.5B-Instruct")?;
+//! let conversion = Conversion::new(&checkpoint, Weights::Int4, Format::Gguf, None)?;
+//! conversion.write("qwen.gguf".as_ref(), &mut |done, total| {
+//!     eprintln!("{done} of {total} bytes");
+//!     std::ops::ControlFlow::Continue(())
+//! })?;
+//! # Ok::<(), kvant_convert::ConvertError>(())
+//! ```
+//!
+//! | module | what it is |
+//! |---|---|
+//! | `encode` | rows of numbers to blocks of every type that is written |
+//! | `recipe` | which tensor gets which type |
+//! | `parts` | the weights of a description, in an order that two descriptions share |
+//! | `rows` | rows of a tensor that does not exist yet, from where they lie |
+//! | `source` | what a converted file holds: from GGUF, and from safetensors |
+//! | `twin` | the GGUF file of a Hugging Face checkpoint: names, layouts, metadata, vocabulary |
+//! | `packed` | safetensors with integers and scales in tensors of their own |
+//! | `output` | a file that is there as a whole or not at all |
+//! | `importance` | what every channel of every layer is multiplied with |
+//!
+//! **Invariant:** a model may be larger than memory. What is held of it is a block of rows, the scales of one tensor, and
+//! vectors.
+//!
+//! **Invariant:** a GGUF file says the same as the folder it was made from, or is not written: both are described, and every
+//! number of the two descriptions is compared before the first byte.
+#![deny(missing_docs)]
+
+mod convert;
+mod encode;
+mod error;
+mod importance;
+mod output;
+mod packed;
+mod parts;
+mod recipe;
+mod rows;
+mod source;
+mod twin;
+
+pub use convert::{Conversion, Format, Progress};
+pub use encode::{can_encode, encode_row};
+pub use error::ConvertError;
+pub use importance::Importance;
+pub use recipe::Weights;

@@ -1,5 +1,6 @@
 //! A model with its words: text and conversations in, token ids out.
 
+use crate::reply::{ChatFormat, ReplyParser};
 use crate::session::Session;
 use kvant_attention::{KvCache, KvUnsupported};
 use kvant_cache::{Arena, PassState, Policy};
@@ -15,6 +16,9 @@ pub struct Engine {
     model: Model,
     tokenizer: Tokenizer,
     template: Option<ChatTemplate>,
+    format: ChatFormat,
+    /// Control tokens that replies are split at.
+    reply_markers: Vec<u32>,
     /// What its passes run on.
     pool: Pool,
 }
@@ -50,12 +54,13 @@ impl Engine {
     /// # Errors
     /// As [`Engine::load`].
     pub fn load_on(pool: Pool, checkpoint: &Checkpoint, options: LoadOptions) -> Result<Self, LoadError> {
-        Ok(Self {
-            model: pool.install(|| kvant_cpu::load(checkpoint, options))?,
-            tokenizer: Tokenizer::of(checkpoint)?,
-            template: ChatTemplate::of(checkpoint)?,
-            pool,
-        })
+        let model = pool.install(|| kvant_cpu::load(checkpoint, options))?;
+        let tokenizer = Tokenizer::of(checkpoint)?;
+        let template = ChatTemplate::of(checkpoint)?;
+        let format = template.as_ref().map(|template| ChatFormat::of(template.source(), &tokenizer));
+        let format = format.unwrap_or_default();
+        let reply_markers = format.marker_tokens(&tokenizer);
+        Ok(Self { model, tokenizer, template, format, reply_markers, pool })
     }
 
     /// What its passes run on.
@@ -83,6 +88,30 @@ impl Engine {
         self.template.as_ref().map(ChatTemplate::source)
     }
 
+    /// How it replies, as far as template and vocabulary show.
+    pub fn chat_format(&self) -> &ChatFormat {
+        &self.format
+    }
+
+    /// The control tokens that a [`ReplyParser`] has to see: [`Request::markers`](crate::Request::markers) of a conversation.
+    pub fn reply_markers(&self) -> &[u32] {
+        &self.reply_markers
+    }
+
+    /// Splits the reply to a conversation that was made by [`Engine::chat_prompt`] with these tools.
+    pub fn reply_parser(&self, prompt: &[u32], tools: &[serde_json::Value]) -> ReplyParser {
+        ReplyParser::new(&self.format, tools).after(&self.end_of(prompt))
+    }
+
+    /// The end of a prompt, with control tokens by their names.
+    fn end_of(&self, prompt: &[u32]) -> String {
+        // More than any opening has.
+        let end = &prompt[prompt.len().saturating_sub(64)..];
+        let bytes: Vec<u8> =
+            end.iter().flat_map(|&id| self.tokenizer.token_bytes(id).unwrap_or_default()).copied().collect();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
     /// The ids of a text to be continued. What looks like a control token in it stays plain text.
     ///
     /// # Errors
@@ -108,11 +137,30 @@ impl Engine {
         messages: &[Message],
         options: RenderOptions,
     ) -> Result<Vec<u32>, PromptError> {
+        Ok(self.tokenizer.encode_chat(&self.rendered(messages, options)?)?)
+    }
+
+    /// The same for an answer that comes at once, without reasoning: what a constraint on the answer needs.
+    ///
+    /// # Errors
+    /// As [`Engine::chat_prompt`].
+    pub fn answer_prompt_with(
+        &self,
+        messages: &[Message],
+        options: RenderOptions,
+    ) -> Result<Vec<u32>, PromptError> {
+        let mut text = self.rendered(messages, options)?;
+        text.push_str(self.format.answer_opening(&text));
+        Ok(self.tokenizer.encode_chat(&text)?)
+    }
+
+    fn rendered(&self, messages: &[Message], options: RenderOptions) -> Result<String, PromptError> {
         let template = self.template.as_ref().ok_or(PromptError::NoTemplate)?;
         let name = |id: Option<u32>| id.and_then(|id| self.tokenizer.token_name(id)).unwrap_or_default();
         let (bos_token, eos_token) = (name(self.tokenizer.bos()), name(self.tokenizer.eos()));
         let options = RenderOptions { bos_token, eos_token, ..options };
-        Ok(self.tokenizer.encode_chat(&template.render(messages, &options)?)?)
+        let messages: Vec<Message> = messages.iter().cloned().map(|turn| self.format.prepare(turn)).collect();
+        Ok(template.render(&messages, &options)?)
     }
 
     /// One pass of the model over a chunk of every sequence of `state`; see [`Model::forward`].

@@ -245,7 +245,7 @@ pub fn weight_bytes(checkpoint: &Checkpoint, packed: Option<DType>) -> Result<u6
     let mut sum = 0;
     let is_tied = !checkpoint.names().any(is_output);
     for name in checkpoint.names() {
-        if !is_table(name) || is_tied {
+        if !is_per_layer_table(name) && (!is_table(name) || is_tied) {
             sum += in_memory(&checkpoint.tensor(name)?, packed);
         }
     }
@@ -258,13 +258,18 @@ fn is_table(name: &str) -> bool {
         .any(|end| name.ends_with(end))
 }
 
+/// Rows of it are read as tokens come; it is never multiplied with.
+fn is_per_layer_table(name: &str) -> bool {
+    ["per_layer_token_embd.weight", "embed_tokens_per_layer.weight"].iter().any(|end| name.ends_with(end))
+}
+
 fn is_output(name: &str) -> bool {
     ["output.weight", "lm_head.weight", "embed_out.weight"].contains(&name)
 }
 
 /// Bytes of a tensor once it is loaded.
 fn in_memory(tensor: &Tensor, packed: Option<DType>) -> u64 {
-    let is_plain = matches!(tensor.dtype(), DType::F32 | DType::F16 | DType::BF16);
+    let is_plain = matches!(tensor.dtype(), DType::F32 | DType::F16 | DType::BF16 | DType::F8_E4M3);
     let repacked = packed.filter(|_| is_plain && tensor.shape().len() > 1);
     let size = repacked.and_then(|dtype| dtype.tensor_bytes(tensor.shape()));
     size.unwrap_or(tensor.bytes().len()) as u64

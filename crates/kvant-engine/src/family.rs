@@ -10,7 +10,7 @@
 //! against the usual 1/√d: the *gain* α·√d is 1 in most models, and √d where scores are not scaled at all. Four bits leave
 //! a step of 1/15 of a channel's range, eight bits one of 1/255: 17 times finer, which pays for a gain of 17.
 
-use kvant_cache::Policy;
+use kvant_cache::{Policy, SlotKind};
 use kvant_model::Description;
 use kvant_model::description::ScoreTraits;
 
@@ -28,6 +28,12 @@ pub enum Family {
     LargeScale,
     /// Scores that are larger still.
     HugeScale,
+    /// Latents: what is kept for values is read for scores too.
+    Latents,
+    /// Attention on some layers, recurrent state on the others.
+    Hybrid,
+    /// Logits without values take part in the softmax.
+    SinkLogits,
 }
 
 /// What a default rests on.
@@ -37,6 +43,8 @@ pub enum Basis {
     Measured(&'static str),
     /// Predicted, for this reason: no model of the family has been measured.
     Predicted(&'static str),
+    /// Neither: careful for this reason, until its owner measures.
+    NotMeasured(&'static str),
 }
 
 /// One line of the table.
@@ -53,7 +61,7 @@ pub struct FamilyDefault {
 }
 
 /// The table.
-pub static DEFAULTS: [FamilyDefault; 5] = [
+pub static DEFAULTS: [FamilyDefault; 8] = [
     FamilyDefault {
         family: Family::Usual,
         about: "scores over √d, keys as projected (Llama, Mistral, Phi 3, Qwen 2 …)",
@@ -95,6 +103,28 @@ pub static DEFAULTS: [FamilyDefault; 5] = [
             "score errors grow with the scale beyond what keys of 8 bits make up for; values do not meet the scale",
         ),
     },
+    FamilyDefault {
+        family: Family::Latents,
+        about: "latents that serve scores and sums (DeepSeek, GLM 4.7 Flash, Mistral 4, global layers of Gemma 4)",
+        kv: "int8",
+        basis: Basis::NotMeasured(
+            "scores of all heads read the same latent, so it is kept as keys are: in 8 bits",
+        ),
+    },
+    FamilyDefault {
+        family: Family::Hybrid,
+        about: "attention on some layers, recurrent state on the others (Qwen 3.5, LFM2, Granite 4, Nemotron-H, Falcon-H1)",
+        kv: "k8v4",
+        basis: Basis::NotMeasured("few layers carry all that is looked up, so their keys are kept in 8 bits"),
+    },
+    FamilyDefault {
+        family: Family::SinkLogits,
+        about: "a logit per head without a value (gpt-oss)",
+        kv: "k8v4",
+        basis: Basis::NotMeasured(
+            "a score that is off moves weight to or from the sink, so keys are kept in 8 bits",
+        ),
+    },
 ];
 
 /// A gain from which on scores are no longer the usual size.
@@ -128,9 +158,18 @@ impl Family {
 }
 
 impl FamilyDefault {
-    /// The line for a model.
+    /// The line for a model: structures that nobody measured come before scales, unless those ask for finer keys.
     pub fn of(description: &Description) -> &'static FamilyDefault {
-        Family::of(&description.score_traits()).default()
+        let by_scale = Family::of(&description.score_traits());
+        let has_latents = description.slots.iter().any(|(_, slot)| matches!(slot.kind, SlotKind::Latent(_)));
+        let family = match by_scale {
+            _ if has_latents => Family::Latents,
+            Family::LargeScale | Family::HugeScale => by_scale,
+            _ if description.slots.state_slots().next().is_some() => Family::Hybrid,
+            _ if description.attentions().any(|(_, of)| of.sink_logits.is_some()) => Family::SinkLogits,
+            usual => usual,
+        };
+        family.default()
     }
 
     /// How keys and values are kept.
@@ -147,6 +186,12 @@ impl std::fmt::Display for Basis {
         match self {
             Basis::Measured(what) => write!(f, "measured: {what}"),
             Basis::Predicted(why) => write!(f, "predicted: {why}"),
+            Basis::NotMeasured(why) => {
+                write!(
+                    f,
+                    "not measured: {why}; `kvant calibrate MODEL` measures and plans it on this machine"
+                )
+            }
         }
     }
 }

@@ -12,6 +12,8 @@ pub(crate) struct Generation {
     stream: TextStream,
     stop: Vec<String>,
     max_tokens: Option<usize>,
+    /// Control tokens that are written by their names.
+    markers: Vec<u32>,
     /// Those chosen, the ending one included.
     tokens: Vec<u32>,
     constraint: Option<Box<dyn Constraint>>,
@@ -38,6 +40,7 @@ impl Generation {
             stream: TextStream::new(&request.stop, request.trim_start),
             stop: request.stop.clone(),
             max_tokens: request.max_tokens,
+            markers: request.markers.clone(),
             tokens: Vec::new(),
             constraint: None,
             allowed: Vec::new(),
@@ -87,8 +90,12 @@ impl Generation {
         if tokenizer.is_end_of_generation(token) {
             return Ok(Choice { token, text: String::new(), finish: Some(Finish::EndOfText(token)) });
         }
+        let bytes = match self.markers.contains(&token) {
+            true => tokenizer.token_bytes(token),
+            false => tokenizer.text_bytes(token),
+        };
         // Logits may be padded beyond the vocabulary; such an id stands for no text.
-        let step = self.stream.push(tokenizer.text_bytes(token).unwrap_or_default());
+        let step = self.stream.push(bytes.unwrap_or_default());
         let finish = step.stopped_by.map(|index| Finish::Stop(self.stop[index].clone()));
         Ok(Choice { token, text: step.text, finish })
     }

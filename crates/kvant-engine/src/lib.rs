@@ -1,14 +1,11 @@
 //! Generation: a model, its words, and sequences that grow.
 //!
 //! An [`Engine`] is a loaded checkpoint with its tokenizer and chat template; a [`Session`] is one sequence of it.
-//! [`sampler`] chooses tokens, [`stop`] ends a text at the strings a user named, [`kv`] tells what a
-//! policy costs, [`family`] knows which one suits a model, [`memory`] how much memory this machine has, and [`estimate`] how much
-//! a run takes. [`grammar`] keeps texts to schemas and grammars, [`tools`] finds tool calls in them. [`scheduler`] runs many
-//! sequences at once.
 //! [`sampler`] chooses tokens, [`stop`] ends a text at the strings a user named, [`kv`] keeps keys and values as a
 //! spec says, [`family`] knows which one suits a model, [`memory`] how much memory this machine has, and [`estimate`] how much
 //! a run takes; [`open`] decides by all of these, as `kvant run` does. [`grammar`] keeps texts to schemas and grammars,
-//! [`tools`] finds tool calls in them. [`scheduler`] runs many sequences at once.
+//! [`reply`] splits them into reasoning, answer and tool calls, [`tools`] knows how calls are written. [`scheduler`] runs many
+//! sequences at once.
 //!
 //! ```no_run
 //! use kvant_engine::{Engine, Event, LoadOptions, Policy, Request, SamplingParams};
@@ -40,6 +37,7 @@ pub mod grammar;
 pub mod kv;
 pub mod memory;
 pub mod open;
+pub mod reply;
 pub mod sampler;
 pub mod scheduler;
 mod session;
@@ -54,7 +52,7 @@ pub use family::{Family, FamilyDefault};
 pub use kvant_attention::{Attention, Batch, KvCache, KvUnsupported};
 pub use kvant_cache::snapshot::{Numerics, Signature, Snapshot, SnapshotError};
 pub use kvant_cache::{
-    Arena, ArenaOptions, DiskError, DiskTier, DiskUsage, Plan, PlanError, Policy, SparseV,
+    Arena, ArenaOptions, DiskError, DiskTier, DiskUsage, Plan, PlanError, Policy, SparseV, StateType,
 };
 pub use kvant_cpu::{ActivationType, LoadOptions};
 pub use open::{KvChoice, OpenError, OpenNote, OpenOptions, Opened};

@@ -34,6 +34,8 @@ pub struct Request {
     pub max_tokens: Option<usize>,
     /// Drops white space at the beginning, as suits an answer (and not a continuation).
     pub trim_start: bool,
+    /// Control tokens that are written by their names, for what reads the text: [`Engine::reply_markers`] in a conversation.
+    pub markers: Vec<u32>,
 }
 
 /// What happens during a generation.

@@ -103,8 +103,10 @@ fn wide_specs_follow_the_exact_cache_in_every_architecture() {
             let mut kv = kv(policy, &model);
             let far = distances(&logits(&model, &ids, &mut kv, 64), &expected, model.vocabulary());
             let (worst, middle) = (far[far.len() - 1], far[far.len() / 2]);
-            // Rounding may send a token to another expert, after which its logits are others: the median does not mind.
-            if !(has_experts(&model) || worst < bound) || middle >= bound / 2.0 {
+            // Rounding may send a token to another expert, or a gate of Gemma 3n below the cut, after which its logits are
+            // others: the median does not mind.
+            let jumps = has_experts(&model) || model.description().embedding.streams.is_some();
+            if !(jumps || worst < bound) || middle >= bound / 2.0 {
                 beyond.push(format!("{name}, {policy}: worst {worst}, median {middle}"));
             }
         }

@@ -45,6 +45,27 @@ fn fixtures_get_the_default_of_their_family() {
 }
 
 #[test]
+fn structures_that_nobody_measured_get_careful_defaults_and_say_so() {
+    for (name, family, kv) in [
+        ("deepseek_v2", Family::Latents, "int8"),
+        ("glm4_moe_lite", Family::Latents, "int8"),
+        ("gemma4_dense", Family::Latents, "int8"),
+        ("qwen3_5", Family::Hybrid, "k8v4"),
+        ("lfm2", Family::Hybrid, "k8v4"),
+        ("nemotron_h", Family::Hybrid, "k8v4"),
+        ("gpt_oss", Family::SinkLogits, "k8v4"),
+    ] {
+        let model = load(&fixture(name));
+        let default = FamilyDefault::of(model.description());
+        assert_eq!((default.family, default.kv), (family, kv), "{name}");
+        assert!(default.basis.to_string().starts_with("not measured"), "{name}");
+        KvCache::new(default.policy(), model.slots(), 8).unwrap();
+    }
+    let scaled = load(&fixture("gemma4_e"));
+    assert_eq!(FamilyDefault::of(scaled.description()).family, Family::LargeScale);
+}
+
+#[test]
 fn a_scale_of_one_gets_careful_keys_by_prediction() {
     for (name, old, new) in [
         ("granite", "\"attention_multiplier\": 0.11", "\"attention_multiplier\": 1.0"),

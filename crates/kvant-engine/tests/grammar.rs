@@ -4,7 +4,7 @@
 mod tiny;
 
 use kvant_engine::grammar::{Grammar, GrammarCompiler, GrammarConstraint};
-use kvant_engine::tools::{ReplyPart, ToolCallParser, ToolStyle};
+use kvant_engine::reply::{ChatFormat, ParsedReply, ReplyParser};
 use kvant_engine::{Constraint, ConstraintError};
 use kvant_model::Checkpoint;
 use kvant_model::gguf::Gguf;
@@ -109,17 +109,22 @@ fn expressions_and_grammars_are_followed() {
 
 #[test]
 fn a_required_call_is_what_the_parser_of_its_style_finds() {
-    let days = json!({"type": "object", "properties": {"days": {"enum": [1, 2, 7]}}, "required": ["days"],
+    let properties = json!({"days": {"enum": [1, 2, 7]}, "unit": {"type": "string", "enum": ["C", "F"]}});
+    let days = json!({"type": "object", "properties": properties, "required": ["days"],
                       "additionalProperties": false});
     let functions = [json!({"name": "weather", "parameters": days}), json!({"name": "time"})];
-    for style in [ToolStyle::Hermes, ToolStyle::Llama3] {
-        let texts = texts(&style.grammar(&functions.each_ref()));
+    for signs in
+        ["<tool_call>", "\"name\": \"parameters\":", "<TOOLCALL>", "<tool_calls>", "<function=", "<arg_key>"]
+    {
+        let format = ChatFormat::detect(&format!("{{{{ tools }}}} {signs}"), |_| false);
+        let style = format.tools.unwrap();
+        let texts = texts(&style.grammar(&functions.each_ref()).unwrap());
         let mut called = Vec::new();
         for text in &texts {
-            let mut parser = ToolCallParser::new(style, vec!["weather".into(), "time".into()]);
-            let mut parts = parser.push(text);
-            parts.extend(parser.finish());
-            let [ReplyPart::Call(call)] = &parts[..] else { panic!("{style:?}: {text}: {parts:?}") };
+            let parsed = ReplyParser::new(&format, &functions).read(text);
+            let ParsedReply { calls, text: said, reasoning } = &parsed;
+            let [call] = &calls[..] else { panic!("{style:?}: {text}: {parsed:?}") };
+            assert_eq!((said.as_str(), reasoning.as_str()), ("", ""));
             let arguments: Value = serde_json::from_str(&call.arguments).unwrap();
             match call.name.as_str() {
                 "weather" => assert!([1, 2, 7].contains(&arguments["days"].as_i64().unwrap()), "{text}"),
@@ -130,6 +135,36 @@ fn a_required_call_is_what_the_parser_of_its_style_finds() {
         for name in ["weather", "time"] {
             assert!(called.iter().any(|called| called == name), "{style:?}: {name} is never called");
         }
+    }
+}
+
+#[test]
+fn arguments_that_are_text_stand_as_they_are() {
+    let parameters = json!({"type": "object", "properties": {"s": {"type": "string"}, "n": {"type": "integer"}}, "required": ["s"]});
+    let function = json!({"name": "f", "parameters": parameters});
+    let tokenizer = tokenizer();
+    let compiler = GrammarCompiler::new(&tokenizer).unwrap();
+    for (signs, text) in [
+        (
+            "<function=",
+            "<tool_call>\n<function=f>\n<parameter=s>\na < b\n\nc\n</parameter>\n</function>\n</tool_call>",
+        ),
+        ("<arg_key>", "<tool_call>f\n<arg_key>s</arg_key>\n<arg_value>a < b\n\nc</arg_value>\n</tool_call>"),
+    ] {
+        let format = ChatFormat::detect(&format!("{{{{ tools }}}} {signs}"), |_| false);
+        let grammar = format.tools.unwrap().grammar(&[&function]).unwrap();
+        let mut constraint = compiler.compile(&grammar).unwrap();
+        let of_char = |c: char| {
+            let mut bytes = [0; 4];
+            let bytes = c.encode_utf8(&mut bytes).as_bytes();
+            (0..tokenizer.vocab_len() as u32)
+                .find(|&id| tokenizer.text_bytes(id).is_ok_and(|text| text == bytes))
+        };
+        for (at, c) in text.char_indices() {
+            constraint.accept(of_char(c).unwrap()).unwrap_or_else(|e| panic!("{e}: {}", &text[..at]));
+        }
+        let calls = ReplyParser::new(&format, std::slice::from_ref(&function)).read(text).calls;
+        assert_eq!(calls[0].arguments, json!({"s": "a < b\n\nc"}).to_string());
     }
 }
 

@@ -4,7 +4,9 @@
 mod tiny;
 
 use kvant_engine::open::plan_path;
-use kvant_engine::{KvChoice, OpenError, OpenNote, OpenOptions, Plan, Policy, Request, SamplingParams};
+use kvant_engine::{
+    KvChoice, OpenError, OpenNote, OpenOptions, Plan, Policy, Request, SamplingParams, StateType,
+};
 use kvant_model::Checkpoint;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -52,8 +54,11 @@ fn what_is_asked_for_counts_and_is_part_of_the_signature() {
     let rule = &opened.policy().rule;
     assert_eq!((rule.streaming, rule.sinks, opened.context()), (Some(100), 2, usize::MAX));
     assert_eq!(opened.session().unwrap().kv().sequence().store().cap(), Some(1 << 20));
+    let narrow = OpenOptions { state: Some(StateType::Bf16), ..options.clone() }.open(&path).unwrap();
     let other = OpenOptions { window: Some(101), ..options }.open(&path).unwrap();
     assert_ne!(opened.signature().unwrap(), other.signature().unwrap());
+    assert_eq!((opened.policy().state, narrow.policy().state), (StateType::F32, StateType::Bf16));
+    assert_ne!(opened.signature().unwrap(), narrow.signature().unwrap());
 }
 
 #[test]

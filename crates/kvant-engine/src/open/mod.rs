@@ -47,7 +47,7 @@ use crate::signature::signature;
 use context::ContextRequest;
 use kvant_attention::{KvCache, KvUnsupported};
 use kvant_cache::snapshot::Signature;
-use kvant_cache::{Arena, ArenaOptions, Policy, SparseV};
+use kvant_cache::{Arena, ArenaOptions, Policy, SparseV, StateType};
 use kvant_cpu::{ActivationType, LoadOptions};
 use kvant_model::{Checkpoint, DType, LoadError};
 use kvant_threads::Pool;
@@ -67,6 +67,8 @@ pub struct OpenOptions {
     pub sinks: Option<usize>,
     /// Below which part of the largest weight the values of a page are not read.
     pub sparse_v: Option<SparseV>,
+    /// The numbers that recurrent state is stored in.
+    pub state: Option<StateType>,
     /// The most bytes for keys and values; a context or window that needs more is refused.
     pub kv_memory: Option<usize>,
     /// What weights are packed to that the file holds as plain numbers.
@@ -130,6 +132,7 @@ impl OpenOptions {
         policy.rule.streaming = self.window;
         policy.rule.sinks = self.sinks.unwrap_or(policy.rule.sinks);
         policy.sparse_v = self.sparse_v.or(policy.sparse_v);
+        policy.state = self.state.unwrap_or(policy.state);
         policy
     }
 

@@ -1,24 +1,22 @@
 //! Tool calls: functions that a model may ask its caller to call.
 //!
 //! Tools go into the prompt through the chat template (`RenderOptions::tools`). The template also shows how the model was
-//! taught to write calls ([`ToolStyle::detect`]); a [`ToolCallParser`] takes them out of the text as it comes, and
-//! [`ToolStyle::grammar`] makes a text a call where one is required.
-//!
-//! ```
-//! use kvant_engine::tools::{ReplyPart, ToolCall, ToolCallParser, ToolStyle};
-//!
-//! let style = ToolStyle::detect("{% if tools %}Write <tool_call>{…}</tool_call>{% endif %}").unwrap();
-//! let mut parser = ToolCallParser::new(style, vec!["weather".into()]);
-//! assert_eq!(parser.push("One moment. <tool_call>{\"name\": \"wea"), [ReplyPart::Text("One moment. ".into())]);
-//! let call = ToolCall { name: "weather".into(), arguments: "{\"city\":\"Oslo\"}".into() };
-//! let rest = "ther\", \"arguments\": {\"city\": \"Oslo\"}}</tool_call>";
-//! assert_eq!(parser.push(rest), [ReplyPart::Call(call)]);
-//! ```
+//! taught to write calls ([`ToolStyle::detect`]); a [`ReplyParser`](crate::reply::ReplyParser) takes them out of the text as it
+//! comes, and [`ToolStyle::grammar`] makes a text a call where one is required. One file for each way to write them.
 //!
 //! **Invariant:** a model whose way of writing calls is not known has no style. It is never guessed at.
 
-mod parser;
+mod call;
+mod deepseek;
+mod gemma;
+mod glm;
+mod grammar;
+mod json;
+mod mistral;
+mod pythonic;
 mod style;
+mod xml;
 
-pub use parser::{ReplyPart, ToolCall, ToolCallParser};
+pub use call::{ToolCall, ToolSet};
 pub use style::ToolStyle;
+pub(crate) use style::{RawCall, is_harmony};

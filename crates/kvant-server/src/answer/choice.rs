@@ -2,8 +2,9 @@
 
 use super::Form;
 use super::logprobs::{self, TextLogprobs};
+use kvant_engine::reply::{ReplyParser, ReplyPart};
 use kvant_engine::scheduler::Logprobs;
-use kvant_engine::tools::{ReplyPart, ToolCall, ToolCallParser};
+use kvant_engine::tools::ToolCall;
 use kvant_model::tokenizer::Tokenizer;
 use serde_json::{Value, json};
 
@@ -11,10 +12,11 @@ use serde_json::{Value, json};
 #[derive(Debug, Default)]
 pub struct Choice {
     text: String,
+    reasoning: String,
     finish: Option<&'static str>,
     calls: Vec<Value>,
-    /// Finds calls, where there are tools.
-    parser: Option<ToolCallParser>,
+    /// Splits a turn of a conversation.
+    parser: Option<ReplyParser>,
     /// What calls are named after, and how many there were.
     id: String,
     called: usize,
@@ -32,15 +34,15 @@ impl Choice {
         Self { text: echo.to_owned(), offset: echo.chars().count(), ..Self::default() }
     }
 
-    /// An answer that may call tools, each call named after `id`.
-    pub fn calling(parser: ToolCallParser, id: String) -> Self {
+    /// An answer that is split, each call in it named after `id`.
+    pub fn split_by(parser: ReplyParser, id: String) -> Self {
         Self { parser: Some(parser), id, ..Self::default() }
     }
 
     /// Ends it with a last text.
     pub fn end(&mut self, text: &str, finish: &'static str) {
         self.say(text);
-        if let Some(parts) = self.parser.as_mut().map(ToolCallParser::finish) {
+        if let Some(parts) = self.parser.as_mut().map(ReplyParser::finish) {
             self.take_parts(parts);
         }
         self.finish = Some(if self.called > 0 && finish == "stop" { "tool_calls" } else { finish });
@@ -56,6 +58,7 @@ impl Choice {
     fn take_parts(&mut self, parts: Vec<ReplyPart>) {
         for part in parts {
             match part {
+                ReplyPart::Reasoning(text) => self.reasoning.push_str(&text),
                 ReplyPart::Text(text) => self.text.push_str(&text),
                 ReplyPart::Call(ToolCall { name, arguments }) => {
                     let id = format!("call-{}-{}", self.id, self.called);
@@ -100,8 +103,8 @@ impl Choice {
 
     /// True if there is nothing to tell.
     pub fn is_empty(&self) -> bool {
-        let is_silent = self.text.is_empty() && self.calls.is_empty() && self.finish.is_none();
-        is_silent && self.content.is_none() && self.lists.is_none()
+        let is_silent = self.text.is_empty() && self.reasoning.is_empty() && self.calls.is_empty();
+        is_silent && self.finish.is_none() && self.content.is_none() && self.lists.is_none()
     }
 
     fn logprobs(&mut self) -> Value {
@@ -115,10 +118,11 @@ impl Choice {
     /// As a whole.
     pub fn into_whole(mut self, index: usize, form: &Form) -> Value {
         let logprobs = self.logprobs();
-        let Self { text, finish, mut calls, .. } = self;
+        let Self { text, reasoning, finish, mut calls, .. } = self;
         match form {
             Form::Chat => {
                 let mut message = json!({"role": "assistant", "content": text, "refusal": null});
+                add_reasoning(&mut message, reasoning);
                 if !calls.is_empty() {
                     // Their order is that of the list.
                     calls
@@ -141,13 +145,14 @@ impl Choice {
     /// As a piece of a stream.
     pub fn into_piece(mut self, index: usize, form: &Form) -> Value {
         let logprobs = self.logprobs();
-        let Self { text, finish, calls, .. } = self;
+        let Self { text, reasoning, finish, calls, .. } = self;
         match form {
             Form::Chat => {
                 let mut delta = json!({});
-                if !text.is_empty() || (finish.is_none() && calls.is_empty()) {
+                if !text.is_empty() || (finish.is_none() && calls.is_empty() && reasoning.is_empty()) {
                     delta["content"] = text.into();
                 }
+                add_reasoning(&mut delta, reasoning);
                 if !calls.is_empty() {
                     delta["tool_calls"] = calls.into();
                 }
@@ -157,5 +162,13 @@ impl Choice {
                 json!({"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish})
             }
         }
+    }
+}
+
+/// Reasoning under both names that clients know.
+fn add_reasoning(message: &mut Value, reasoning: String) {
+    if !reasoning.is_empty() {
+        message["reasoning"] = reasoning.as_str().into();
+        message["reasoning_content"] = reasoning.into();
     }
 }

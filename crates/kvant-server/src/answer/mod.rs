@@ -6,12 +6,11 @@ pub mod stream;
 
 use crate::app::{App, now};
 use crate::ask::Answers;
-use crate::ask::tools::Tools;
 use crate::error::ApiError;
 use choice::Choice;
 use kvant_engine::Finish;
+use kvant_engine::reply::ReplyParser;
 use kvant_engine::scheduler::{JobEvent, JobUsage, Logprobs};
-use kvant_engine::tools::ToolCallParser;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -65,8 +64,8 @@ pub struct Reply {
     /// Answers to each prompt; those to one prompt follow each other.
     n: usize,
     usages: Vec<Option<JobUsage>>,
-    /// Finds calls of tools, where there are any.
-    parser: Option<ToolCallParser>,
+    /// Splits turns of a conversation.
+    parser: Option<ReplyParser>,
 }
 
 impl Reply {
@@ -77,16 +76,15 @@ impl Reply {
         Self { app, answers, form, id, created: now(), n, usages, parser: None }
     }
 
-    /// The same with calls of tools in them.
-    pub fn with_tools(self, tools: Option<&Tools>) -> Self {
-        let parser = tools.map(|tools| ToolCallParser::new(tools.style, tools.names()));
-        Self { parser, ..self }
+    /// The same, split into reasoning, answer and tool calls.
+    pub fn split_by(self, parser: ReplyParser) -> Self {
+        Self { parser: Some(parser), ..self }
     }
 
     /// An answer of which nothing is there yet.
     fn choice(&self, index: usize) -> Choice {
         match &self.parser {
-            Some(parser) => Choice::calling(parser.clone(), format!("{}-{index}", self.id)),
+            Some(parser) => Choice::split_by(parser.clone(), format!("{}-{index}", self.id)),
             None => Choice::new(self.form.echo(index / self.n)),
         }
     }

@@ -35,8 +35,8 @@ fn message(index: usize, item: Value) -> Result<Message, ApiError> {
         "system" | "developer" => Message::new("system", content.ok_or_else(missing)?),
         "user" => Message::new("user", content.ok_or_else(missing)?),
         "assistant" => match calls(&mut fields)? {
-            Some(calls) => Message::calling(content, calls),
-            None => Message::new("assistant", content.ok_or_else(missing)?),
+            Some(calls) => thoughtful(Message::calling(content, calls), &mut fields)?,
+            None => thoughtful(Message::new("assistant", content.ok_or_else(missing)?), &mut fields)?,
         },
         "tool" => {
             let id = fields.text("tool_call_id")?;
@@ -55,9 +55,16 @@ fn message(index: usize, item: Value) -> Result<Message, ApiError> {
     }
     fields.refuse(&["audio", "refusal", "function_call"])?;
     // What answers carry and clients send back.
-    fields.ignore(&["annotations", "reasoning_content"]);
+    fields.ignore(&["annotations", "reasoning_content", "reasoning"]);
     fields.end()?;
     Ok(message)
+}
+
+/// An assistant's turn with the reasoning that led to it, for templates that show it again.
+fn thoughtful(message: Message, fields: &mut Fields) -> Result<Message, ApiError> {
+    let other = fields.text("reasoning")?;
+    let reasoning = fields.text("reasoning_content")?.or(other);
+    Ok(reasoning.into_iter().fold(message, |message, text| message.with("reasoning_content", text)))
 }
 
 /// A string, or parts of text one after another.
@@ -125,14 +132,14 @@ mod tests {
         let turns = read(
             r#"[{"role": "developer", "content": "Be brief."},
                 {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], "name": "Ann"},
-                {"role": "assistant", "content": null, "tool_calls":
+                {"role": "assistant", "content": null, "reasoning": "Hm.", "tool_calls":
                     [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"x\": 1}"}}]},
-                {"role": "tool", "tool_call_id": "1", "content": "2"}]"#,
+                {"role": "tool", "tool_call_id": "1", "content": "2", "reasoning_content": "nobody's"}]"#,
         )
         .unwrap();
         assert_eq!(turns[0], Message::new("system", "Be brief."));
         assert_eq!(turns[1], Message::new("user", "a\nb").with("name", "Ann"));
-        assert_eq!(turns[2].content, None);
+        assert_eq!((&turns[2].content, &turns[2].fields["reasoning_content"]), (&None, &"Hm.".into()));
         assert_eq!(turns[2].fields["tool_calls"][0]["function"]["arguments"]["x"], 1);
         assert_eq!(turns[3], Message::new("tool", "2").with("tool_call_id", "1"));
     }
@@ -148,6 +155,7 @@ mod tests {
             (r#"[{"role": "alien", "content": "x"}]"#, "alien"),
             (r#"[{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]"#, "text only"),
             (r#"[{"role": "user", "content": "x", "mood": 1}]"#, "messages[0].mood"),
+            (r#"[{"role": "assistant", "content": "x", "reasoning": 1}]"#, "messages[0].reasoning"),
             (r#"[{"role": "assistant", "tool_calls": "x"}]"#, "messages[0].tool_calls"),
             (r#"[{"role": "assistant", "tool_calls": [{"id": "1"}]}]"#, "messages[0].tool_calls[0]"),
         ] {

@@ -21,10 +21,10 @@ pub struct Tools {
 }
 
 impl Tools {
-    /// Reads `tools` and `tool_choice`; none where nothing may be called. `template` is the model's.
+    /// Reads `tools` and `tool_choice`; none where nothing may be called. `style` is the model's.
     pub fn read(
         fields: &mut Fields,
-        template: Option<&str>,
+        style: Option<ToolStyle>,
         most_bytes: usize,
     ) -> Result<Option<Self>, ApiError> {
         let definitions = definitions(fields, most_bytes)?;
@@ -54,7 +54,7 @@ impl Tools {
             },
             Some(choice) => Some(Some(chosen(choice, &definitions)?)),
         };
-        let style = template.and_then(ToolStyle::detect).ok_or_else(|| {
+        let style = style.ok_or_else(|| {
             let message =
                 "this model's chat template has no tools, or writes calls in a way that is not supported";
             ApiError::field("tools", message).code("unsupported_parameter")
@@ -62,18 +62,18 @@ impl Tools {
         Ok(Some(Self { definitions, style, forced }))
     }
 
-    /// The names of the functions.
-    pub fn names(&self) -> Vec<String> {
-        self.definitions.iter().map(|tool| name_of(tool).to_owned()).collect()
-    }
-
     /// What an answer has to be where a call is wanted.
-    pub fn grammar(&self) -> Option<Grammar> {
-        let wanted = self.forced.as_ref()?;
+    pub fn grammar(&self) -> Result<Option<Grammar>, ApiError> {
+        let Some(wanted) = &self.forced else { return Ok(None) };
         let of_name = |tool: &&Value| wanted.as_deref().is_none_or(|name| name_of(tool) == name);
         let functions: Vec<&Value> =
             self.definitions.iter().filter(of_name).map(|tool| &tool["function"]).collect();
-        Some(self.style.grammar(&functions))
+        let grammar = self.style.grammar(&functions).ok_or_else(|| {
+            let message = "tool_choice cannot require a call of this model: the way it writes calls is understood, but \
+                           cannot be forced; leave it at auto";
+            ApiError::field("tool_choice", message).code("unsupported_parameter")
+        })?;
+        Ok(Some(grammar))
     }
 }
 
@@ -135,10 +135,9 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    const TEMPLATE: &str = "{% if tools %}<tool_call>{% endif %}";
-
     fn read(body: Value) -> Result<Option<Tools>, ApiError> {
-        Tools::read(&mut Fields::parse(body.to_string().as_bytes()).unwrap(), Some(TEMPLATE), 1000)
+        let mut fields = Fields::parse(body.to_string().as_bytes()).unwrap();
+        Tools::read(&mut fields, Some(ToolStyle::Hermes), 1000)
     }
 
     fn tool(name: &str) -> Value {
@@ -148,12 +147,14 @@ mod tests {
     #[test]
     fn choices_are_understood() {
         let with = |choice: Value| json!({"tools": [tool("a"), tool("b")], "tool_choice": choice});
-        let grammar = |choice: Value| read(with(choice)).unwrap().unwrap().grammar();
+        let grammar = |choice: Value| read(with(choice)).unwrap().unwrap().grammar().unwrap();
         assert_eq!(read(json!({})), Ok(None));
         assert_eq!(read(json!({"tools": [], "tool_choice": "auto"})), Ok(None));
         assert_eq!(read(with(json!("none"))), Ok(None));
         assert_eq!((grammar(json!("auto")), grammar(Value::Null)), (None, None));
-        assert_eq!(read(with(json!("auto"))).unwrap().unwrap().names(), ["a", "b"]);
+        assert_eq!(read(with(json!("auto"))).unwrap().unwrap().definitions.len(), 2);
+        let named = Tools { style: ToolStyle::Mistral, ..read(with(json!("required"))).unwrap().unwrap() };
+        assert!(named.grammar().unwrap_err().body().to_string().contains("cannot require"));
         let either = format!("{:?}", grammar(json!("required")));
         assert!(either.contains("\\\"a\\\"") && either.contains("\\\"b\\\""), "{either}");
         let only = format!("{:?}", grammar(json!({"type": "function", "function": {"name": "b"}})));
@@ -181,6 +182,6 @@ mod tests {
             assert!(error.contains(words), "{words}: {error}");
         }
         let mut fields = Fields::parse(json!({"tools": [tool("a")]}).to_string().as_bytes()).unwrap();
-        assert!(Tools::read(&mut fields, Some("{{ messages }}"), 1000).is_err());
+        assert!(Tools::read(&mut fields, None, 1000).is_err());
     }
 }

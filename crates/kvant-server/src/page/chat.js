@@ -81,8 +81,19 @@ function turn(one) {
   const said = element("div", { className: `turn ${one.role}` });
   const who = element("span", { className: "unseen", textContent: one.role === "user" ? "You: " : "Answer: " });
   said.append(who, element("span", { className: "said", textContent: one.content }));
+  if (one.reasoning) reasoning(said, one.reasoning);
   if (one.note) said.append(element("small", { textContent: one.note }));
   return said;
+}
+
+/** Shows what led to an answer, folded up before it. */
+function reasoning(said, text) {
+  let folded = said.querySelector("details");
+  if (!folded) {
+    folded = element("details", {}, element("summary", { textContent: "Reasoning" }), element("span", {}));
+    said.querySelector(".said").before(folded);
+  }
+  folded.lastElementChild.textContent = text;
 }
 
 function fail(message) {
@@ -162,7 +173,12 @@ async function ask(text) {
     for await (const event of events(response.body)) {
       if (event.error) throw new Error(event.error.message);
       usage = event.usage || usage;
-      const piece = event.choices[0]?.delta?.content;
+      const delta = event.choices[0]?.delta;
+      if (delta?.reasoning_content) {
+        answer.reasoning = (answer.reasoning || "") + delta.reasoning_content;
+        reasoning(place, answer.reasoning);
+      }
+      const piece = delta?.content;
       if (!piece) continue;
       answer.content += piece;
       glance();

@@ -52,6 +52,7 @@ pub async fn completions(
             stop: settings.stop.clone(),
             max_tokens: Some(max_tokens),
             trim_start: false,
+            markers: Vec::new(),
         })
     });
     let answers = Answers::begin(&app, requests.collect(), constraints, logprobs, owner).await?;

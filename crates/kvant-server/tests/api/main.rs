@@ -8,6 +8,7 @@ mod embeddings;
 mod format;
 mod openapi;
 mod page;
+mod reasoning;
 mod safety;
 #[cfg(target_os = "linux")]
 mod soak;

@@ -45,6 +45,8 @@ pub enum Command {
     Plan(command::plan::Plan),
     /// Make a plan: what a model's keys and values are like, for caches that take it into account
     Calibrate(command::calibrate::Calibrate),
+    /// Convert a model: other types of weights, a Hugging Face folder as GGUF
+    Convert(command::convert::Convert),
     /// Measure how well a model predicts a text
     Eval(command::eval::Eval),
     /// Measure how fast a model reads and generates
@@ -71,6 +73,7 @@ impl Command {
             Self::Inspect(inspect) => inspect.execute(),
             Self::Plan(plan) => plan.execute(),
             Self::Calibrate(calibrate) => calibrate.execute(),
+            Self::Convert(convert) => convert.execute(),
             Self::Eval(eval) => eval.execute(),
             Self::Bench(bench) => bench.execute(),
             Self::Synth(synth) => synth.execute(),

@@ -10,6 +10,7 @@ mod failure;
 mod interrupt;
 mod open;
 mod options;
+mod output;
 mod progress;
 mod report;
 mod saved;

@@ -3,6 +3,7 @@
 use crate::failure::Failure;
 use kvant_codec::KvSpec;
 use kvant_engine::memory::bytes;
+use kvant_engine::reply::ParsedReply;
 use kvant_engine::{Engine, Finish, Reply, Session, kv};
 use serde_json::{Value, json};
 
@@ -57,7 +58,7 @@ impl<'r> Report<'r> {
     }
 
     /// Everything, for `--json`.
-    pub fn json(&self, model: &str) -> Value {
+    pub fn json(&self, model: &str, said: &ParsedReply) -> Value {
         let stats = &self.reply.stats;
         let (finish, detail) = match &self.reply.finish {
             Finish::EndOfText(token) => ("end_of_text", json!(token)),
@@ -68,7 +69,8 @@ impl<'r> Report<'r> {
         };
         json!({
             "model": model,
-            "text": self.reply.text,
+            "text": said.text,
+            "reasoning": Some(&said.reasoning).filter(|text| !text.is_empty()),
             "tokens": self.reply.tokens,
             "finish": finish,
             "finish_detail": detail,

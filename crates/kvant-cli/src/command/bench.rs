@@ -6,14 +6,15 @@ mod wire;
 use crate::failure::Failure;
 use crate::open;
 use crate::options::Caches;
+use crate::options::Weights;
 use crate::progress;
 use crate::table::Column::{Left, Right};
 use crate::table::Table;
 use clap::Args;
 use kvant_codec::Tier;
 use kvant_engine::LoadOptions;
-use kvant_engine::SparseV;
 use kvant_engine::open::Plans;
+use kvant_engine::{SparseV, StateType};
 use kvant_eval::Machine;
 use kvant_eval::speed::{self, Plan, SpeedRow, Stage, Step};
 use kvant_model::Checkpoint;
@@ -44,8 +45,8 @@ pub struct Bench {
 
     /// Measure a running `kvant serve` at http://HOST:PORT in place of a model: many clients at once, prompts that it
     /// knows, answers beside a long prompt
-    #[arg(long, value_name = "URL", conflicts_with_all = ["model", "prompt", "generate", "depth", "kv", "sparse_v",
-          "threads", "repetitions", "fill", "paced"])]
+    #[arg(long, value_name = "URL", conflicts_with_all = ["model", "prompt", "generate", "depth", "kv", "sparse_v", "state",
+          "weights", "threads", "repetitions", "fill", "paced"])]
     server: Option<String>,
 
     /// The key that the server asks for
@@ -71,6 +72,15 @@ pub struct Bench {
     /// Leave out the values of pages in which no token has TAU of the largest weight, above 0 and below 1, in every cache
     #[arg(long, value_name = "TAU")]
     sparse_v: Option<SparseV>,
+
+    /// Pack weights that the file holds as plain numbers
+    #[arg(long, value_name = "TYPE")]
+    weights: Option<Weights>,
+
+    /// The numbers that recurrent state is stored in: f32, bf16 or int8; the narrower, the smaller and the less exact
+    /// [default: f32]
+    #[arg(long, value_name = "TYPE")]
+    state: Option<StateType>,
 
     /// Threads to compute with [default: as many as the machine has processors]
     #[arg(short, long, value_name = "N,…", value_delimiter = ',',
@@ -105,7 +115,8 @@ impl Bench {
         let path = self.model.unwrap_or_default();
         let checkpoint = Checkpoint::open(open::find(&path)?)?;
         let all = Pool::default();
-        let model = all.install(|| kvant_cpu::load(&checkpoint, LoadOptions::default()))?;
+        let options = LoadOptions { weights: self.weights.map(Weights::dtype), ..LoadOptions::default() };
+        let model = all.install(|| kvant_cpu::load(&checkpoint, options))?;
         let threads = match self.threads.as_slice() {
             [] => vec![all.threads()],
             asked => asked.iter().map(|&threads| threads.into()).collect(),
@@ -114,7 +125,7 @@ impl Bench {
             prefill: self.prompt,
             decode: self.generate,
             depths: self.depth,
-            kv: self.kv.policies(self.sparse_v, &Plans::new(&checkpoint), model.description())?,
+            kv: self.kv.policies(self.sparse_v, self.state, &Plans::new(&checkpoint), model.description())?,
             threads,
             repetitions: self.repetitions,
             fill: self.fill,

@@ -3,11 +3,12 @@
 mod input;
 mod slash;
 
-use crate::command::run::Output;
+use crate::command::run::assistant;
 use crate::failure::Failure;
 use crate::interrupt;
 use crate::open;
 use crate::options::{GenerationOptions, ModelOptions};
+use crate::output::{Output, Reasoning};
 use crate::report::Report;
 use crate::saved::{SessionFile, Talk};
 use clap::Args;
@@ -43,6 +44,10 @@ pub struct Chat {
     /// Save the conversation in FILE after each answer, and go on from it if it exists
     #[arg(long, value_name = "FILE")]
     session: Option<PathBuf>,
+
+    /// What a model reasons before its answers [default: show on a terminal]
+    #[arg(long, value_name = "HOW")]
+    reasoning: Option<Reasoning>,
 
     /// Leave out the line about speed and memory after each answer
     #[arg(short, long)]
@@ -83,6 +88,7 @@ impl Chat {
             opened: &opened,
             generation: &self.generation,
             quiet: self.quiet,
+            reasoning: Reasoning::or_usual(self.reasoning),
             system: self.system.clone().or(system),
             turns,
         };
@@ -113,6 +119,7 @@ struct Conversation<'c> {
     file: Option<SessionFile>,
     generation: &'c GenerationOptions,
     quiet: bool,
+    reasoning: Reasoning,
     system: Option<String>,
     /// Turns of user and assistant by turns.
     turns: Vec<Message>,
@@ -137,8 +144,10 @@ impl Conversation<'_> {
             stop: self.generation.stop.clone(),
             max_tokens: self.generation.max_tokens,
             trim_start: true,
+            markers: self.opened.engine().reply_markers().to_vec(),
         };
-        let mut output = Output::new(true);
+        let parser = self.opened.engine().reply_parser(&request.prompt, &[]);
+        let mut output = Output::new(true, self.reasoning, Some(parser));
         let reply = match self.session.generate(&request, &mut |event| output.take(event)) {
             Ok(reply) => reply,
             Err(GenerateError::PromptTooLong { prompt, context }) => {
@@ -149,7 +158,7 @@ impl Conversation<'_> {
             }
             Err(error) => return self.take_back(error),
         };
-        output.end()?;
+        let said = output.end()?;
         match reply.finish {
             Finish::ContextFull => eprintln!("note: the context is full; /clear starts over"),
             Finish::Cancelled => eprintln!("note: stopped"),
@@ -158,7 +167,7 @@ impl Conversation<'_> {
         if !self.quiet {
             eprintln!("{}", Report::new(self.opened.engine(), &self.session, &reply)?.line());
         }
-        self.turns.push(Message::new("assistant", reply.text));
+        self.turns.push(assistant(said));
         if let Some(file) = &self.file {
             let talk = Talk::Chat { system: self.system.clone(), turns: self.turns.clone() };
             // The conversation can go on; what was saved before is still there.

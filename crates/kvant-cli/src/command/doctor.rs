@@ -144,6 +144,8 @@ fn layers(
     for (kind, dtype, count, size) in by_kind(&tensors) {
         let kernel = if kind.ends_with("norm") || kind.ends_with("bias") {
             "f32".to_owned()
+        } else if ["weight_scale_inv", "weight_scale", "_scales"].iter().any(|end| kind.ends_with(end)) {
+            "with the weights beside it".to_owned()
         } else if kind == "token_embd" || kind.ends_with("embed_tokens") {
             let is_output =
                 !checkpoint.names().any(|name| name.starts_with("output.") || name.starts_with("lm_head."));

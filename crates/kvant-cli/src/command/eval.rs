@@ -12,8 +12,8 @@ use crate::open;
 use crate::options::{Activations, Caches, Size, ThreadOptions};
 use crate::progress;
 use clap::Args;
-use kvant_engine::SparseV;
 use kvant_engine::{ActivationType, LoadOptions};
+use kvant_engine::{SparseV, StateType};
 use kvant_eval::{
     Estimate, EvalError, Machine, PassLimits, Report, Score, Setting, Windows, check_context, perplexity,
     text,
@@ -90,6 +90,11 @@ pub struct Eval {
     /// the exact one
     #[arg(long, value_name = "TAU", requires = "kv")]
     sparse_v: Option<SparseV>,
+
+    /// The numbers that recurrent state is stored in: f32, bf16 or int8, in all caches but the exact one; the narrower, the smaller and the less exact
+    /// [default: f32]
+    #[arg(long, value_name = "TYPE", requires = "kv")]
+    state: Option<StateType>,
 
     /// The numbers that weights are multiplied with; the exact cache they are compared with has f32
     #[arg(long, value_name = "TYPE", default_value = "f32")]

@@ -9,10 +9,10 @@ use crate::table::Table;
 use clap::Args;
 use kvant_cache::Slots;
 use kvant_codec::{KvSpec, PRESETS};
-use kvant_engine::KvChoice;
 use kvant_engine::kv;
 use kvant_engine::memory::bytes;
 use kvant_engine::open::{Plans, default_context};
+use kvant_engine::{KvChoice, StateType};
 use kvant_model::config::{Dims, ModelConfig};
 use kvant_model::description::LayerSummary;
 use kvant_model::{Checkpoint, DType, Description, Tensor};
@@ -44,6 +44,11 @@ pub struct Inspect {
     /// How its keys and values are kept [default: by its plan or by its family]
     #[arg(long, value_name = "SPEC")]
     kv: Option<KvChoice>,
+
+    /// The numbers that recurrent state is stored in: f32, bf16 or int8; the narrower, the smaller and the less exact
+    /// [default: f32]
+    #[arg(long, value_name = "TYPE")]
+    state: Option<StateType>,
 
     /// Describe every layer: its blocks, and what it keeps between tokens
     #[arg(long)]
@@ -86,7 +91,8 @@ impl Inspect {
 
     fn memory(&self, checkpoint: &Checkpoint, description: &Description) -> Result<Memory, Failure> {
         let context = self.ctx.map_or_else(|| default_context(description), |tokens| tokens as usize);
-        let policy = Plans::new(checkpoint).choose(self.kv.as_ref(), description)?.policy;
+        let mut policy = Plans::new(checkpoint).choose(self.kv.as_ref(), description)?.policy;
+        policy.state = self.state.unwrap_or(policy.state);
         Memory::of(checkpoint, description, policy, context)
     }
 }

@@ -8,9 +8,9 @@ use crate::failure::Failure;
 use crate::open;
 use crate::options::{Caches, Size, ThreadOptions, Tokens};
 use clap::Args;
-use kvant_engine::Policy;
 use kvant_engine::memory::Memory;
 use kvant_engine::open::Plans;
+use kvant_engine::{Policy, StateType};
 use kvant_model::{Checkpoint, DType, Description};
 use outlook::{Outlook, Question};
 use spending::Spending;
@@ -60,6 +60,11 @@ pub struct Plan {
     #[arg(long, value_name = "SPEC,…")]
     kv: Option<Caches>,
 
+    /// The numbers that recurrent state is stored in: f32, bf16 or int8; the narrower, the smaller and the less exact
+    /// [default: f32]
+    #[arg(long, value_name = "TYPE", conflicts_with_all = ["kl", "bits"])]
+    state: Option<StateType>,
+
     /// The type of weights that are not here: f16, q8_0, q6_k, q5_k, q4_k … [default: q4_k]
     #[arg(long, value_name = "TYPE", value_parser = weight_type)]
     weights: Option<DType>,
@@ -80,7 +85,7 @@ pub struct Plan {
 }
 
 fn weight_type(text: &str) -> Result<DType, String> {
-    let kinds = || DType::ALL.into_iter().filter(|dtype| !matches!(dtype, DType::I32 | DType::I64));
+    let kinds = || DType::ALL.into_iter().filter(|dtype| !dtype.is_integer());
     kinds().find(|dtype| dtype.name().eq_ignore_ascii_case(text)).ok_or_else(|| {
         let names: Vec<&str> = kinds().map(DType::name).collect();
         format!("`{text}` is no type of weights; there are {}", names.join(", "))
@@ -152,10 +157,12 @@ impl Plan {
 
     fn caches(&self, checkpoint: &Checkpoint, description: &Description) -> Result<Vec<Policy>, Failure> {
         if let Some(caches) = &self.kv {
-            return caches.policies(None, &Plans::new(checkpoint), description);
+            return caches.policies(None, self.state, &Plans::new(checkpoint), description);
         }
-        let own = Plans::new(checkpoint).choose(None, description)?.policy;
-        let mut caches: Vec<Policy> = USUAL.iter().filter_map(|spec| spec.parse().ok()).collect();
+        let stored = |policy: Policy| Policy { state: self.state.unwrap_or(policy.state), ..policy };
+        let own = stored(Plans::new(checkpoint).choose(None, description)?.policy);
+        let usual = USUAL.iter().filter_map(|spec| spec.parse().ok());
+        let mut caches: Vec<Policy> = usual.map(stored).collect();
         if !caches.contains(&own) {
             caches.insert(0, own);
         }

@@ -4,14 +4,15 @@ use crate::failure::Failure;
 use crate::interrupt;
 use crate::open;
 use crate::options::{GenerationOptions, ModelOptions};
+use crate::output::{Output, Reasoning};
 use crate::report::Report;
 use crate::saved::{SessionFile, Talk};
 use clap::Args;
-use kvant_engine::{Engine, Event, Finish, Request};
+use kvant_engine::reply::ParsedReply;
+use kvant_engine::{Engine, Finish, Request};
 use kvant_model::chat::Message;
 use kvant_model::tokenizer::EncodeOptions;
 use std::io::{self, IsTerminal, Read, Write};
-use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
@@ -52,6 +53,10 @@ pub struct Run {
     #[arg(long, value_name = "FILE")]
     session: Option<PathBuf>,
 
+    /// What a model reasons before its answer [default: show on a terminal]
+    #[arg(long, value_name = "HOW", conflicts_with = "raw")]
+    reasoning: Option<Reasoning>,
+
     /// Print one JSON object at the end in place of the text
     #[arg(long)]
     json: bool,
@@ -78,12 +83,13 @@ impl Run {
         let (request, turns) = self.request(opened.engine(), text, saved)?;
 
         interrupt::catch()?;
-        let mut output = Output::new(!self.json);
+        let parser = turns.is_some().then(|| opened.engine().reply_parser(&request.prompt, &[]));
+        let mut output = Output::new(!self.json, Reasoning::or_usual(self.reasoning), parser);
         let reply = session.generate(&request, &mut |event| output.take(event))?;
-        output.end()?;
+        let parsed = output.end()?;
         let report = Report::new(opened.engine(), &session, &reply)?;
         if self.json {
-            writeln!(io::stdout(), "{}", report.json(&self.model.model))?;
+            writeln!(io::stdout(), "{}", report.json(&self.model.model, &parsed))?;
         } else {
             if reply.finish == Finish::ContextFull {
                 let size = session.context();
@@ -98,7 +104,7 @@ impl Run {
         if let Some(file) = &file {
             let talk = match turns {
                 Some(Talk::Chat { system, mut turns }) => {
-                    turns.push(Message::new("assistant", &reply.text));
+                    turns.push(assistant(parsed));
                     Talk::Chat { system, turns }
                 }
                 _ => Talk::text(&request, &reply),
@@ -127,6 +133,7 @@ impl Run {
             stop: self.generation.stop.clone(),
             max_tokens: self.generation.max_tokens,
             trim_start: chat,
+            markers: if chat { engine.reply_markers().to_vec() } else { Vec::new() },
         };
         match (chat, saved) {
             (true, Some(Talk::Text { .. })) => Err(Failure::Usage(
@@ -159,6 +166,12 @@ impl Run {
     }
 }
 
+/// A turn as the next prompt will have it.
+pub fn assistant(said: ParsedReply) -> Message {
+    let turn = Message::new("assistant", said.text);
+    if said.reasoning.is_empty() { turn } else { turn.with("reasoning_content", said.reasoning) }
+}
+
 /// The prompt as given, or all of stdin without its last line break.
 fn prompt(given: Option<String>) -> Result<String, Failure> {
     if let Some(text) = given.filter(|text| text != "-") {
@@ -179,46 +192,4 @@ fn prompt(given: Option<String>) -> Result<String, Failure> {
         .map_err(|e| Failure::new(format!("the prompt on stdin is not UTF-8 text: {}", e.utf8_error())))?;
     let text = text.strip_suffix('\n').unwrap_or(&text);
     Ok(text.strip_suffix('\r').unwrap_or(text).to_owned())
-}
-
-/// Text on its way to stdout.
-pub struct Output {
-    shown: bool,
-    /// What the text so far ended with: nothing, a line break or something else.
-    last: Option<char>,
-    failed: Option<io::Error>,
-}
-
-impl Output {
-    /// An output that shows the text, or only waits for Ctrl-C.
-    pub fn new(shown: bool) -> Self {
-        Self { shown, last: None, failed: None }
-    }
-
-    /// Shows more text; breaks off when nobody reads it or the user has had enough.
-    pub fn take(&mut self, event: Event<'_>) -> ControlFlow<()> {
-        if let Event::Text(text) = event
-            && self.shown
-            && !text.is_empty()
-        {
-            self.last = text.chars().next_back();
-            let mut stdout = io::stdout().lock();
-            if let Err(e) = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-                self.failed = Some(e);
-                return ControlFlow::Break(());
-            }
-        }
-        if interrupt::requested() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    }
-
-    /// Ends the last line.
-    pub fn end(self) -> Result<(), Failure> {
-        if let Some(error) = self.failed {
-            return Err(error.into());
-        }
-        if self.shown && self.last != Some('\n') {
-            writeln!(io::stdout())?;
-        }
-        Ok(())
-    }
 }

@@ -2,12 +2,14 @@
 
 use crate::failure::Failure;
 use crate::progress;
+use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueEnum};
 use kvant_engine::memory::bytes;
 use kvant_model::LoadError;
 use kvant_model::gguf::Writer;
-use kvant_model::synth::{self, Shape, WeightType};
+use kvant_model::synth::{self, Described, KNOWN, Known, Shape, WeightType};
 use kvant_threads::Pool;
+use serde_json::Value;
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -17,6 +19,11 @@ Examples:
   kvant synth 1b.gguf                                    the shape of Llama 3.2 1B, in 4 bits
   kvant synth small.gguf --like smollm2-135m --weights int8
   kvant synth wide.gguf --layers 4 --kv-heads 32         one of the sizes changed, the others as in --like
+  kvant synth hybrid --like qwen3.5-0.8b                 a folder of another structure, in half precision
+  kvant synth mine --config config.json                  the model that a config.json describes
+
+Structures beside Llama's: deepseek-v3, gemma-4-31b, glm-4.7-flash, gpt-oss-20b, lfm2-1.2b, qwen3.5-0.8b and qwen3.6-27b. They
+are written as a Hugging Face folder in half precision; pack them while they load (`kvant bench hybrid --weights int4`).
 
 The model says nothing sensible. It is as fast as a trained one of the same shape, which is what it is for.";
 
@@ -24,12 +31,16 @@ The model says nothing sensible. It is as fast as a trained one of the same shap
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Synth {
-    /// The GGUF file to write
+    /// The GGUF file to write, or the folder
     out: PathBuf,
 
     /// The model whose shape to take
-    #[arg(long, value_name = "MODEL", default_value = "llama-3.2-1b")]
-    like: Like,
+    #[arg(long, value_name = "MODEL", default_value = LLAMAS[0].0, value_parser = PossibleValuesParser::new(names()))]
+    like: String,
+
+    /// The config.json whose model to write
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["like", "weights"])]
+    config: Option<PathBuf>,
 
     /// Number of layers
     #[arg(long, value_name = "N", help_heading = "Shape")]
@@ -80,15 +91,13 @@ pub struct Synth {
     force: bool,
 }
 
-/// Models whose shapes are known.
-#[derive(Clone, Copy, ValueEnum)]
-enum Like {
-    /// 16 layers, 32 heads on 8 kv heads of 64 channels
-    #[value(name = "llama-3.2-1b")]
-    Llama,
-    /// 30 layers, 9 heads on 3 kv heads of 64 channels
-    #[value(name = "smollm2-135m")]
-    SmolLm2,
+/// Llamas whose shapes are known.
+const LLAMAS: [(&str, Shape); 2] =
+    [("llama-3.2-1b", Shape::LLAMA_3_2_1B), ("smollm2-135m", Shape::SMOLLM2_135M)];
+
+/// What `--like` takes.
+fn names() -> impl Iterator<Item = &'static str> {
+    LLAMAS.iter().map(|(name, _)| *name).chain(KNOWN.iter().map(|known| known.name))
 }
 
 /// Types weights can be written in.
@@ -111,6 +120,13 @@ impl Synth {
                 self.out.display()
             )));
         }
+        let described = match &self.config {
+            Some(path) => Some(read_config(path)?),
+            None => Known::named(&self.like).map(Known::config),
+        };
+        if let Some(config) = described {
+            return self.write_folder(config);
+        }
         let shape = self.shape();
         let weights = match self.weights {
             Weights::Int4 => WeightType::Int4,
@@ -132,10 +148,7 @@ impl Synth {
 
     /// The shape asked for: a known one with the sizes that were named in place of its own.
     fn shape(&self) -> Shape {
-        let base = match self.like {
-            Like::Llama => Shape::LLAMA_3_2_1B,
-            Like::SmolLm2 => Shape::SMOLLM2_135M,
-        };
+        let (_, base) = LLAMAS.iter().find(|(name, _)| *name == self.like).unwrap_or(&LLAMAS[0]);
         Shape {
             layers: self.layers.unwrap_or(base.layers),
             hidden: self.hidden.unwrap_or(base.hidden),
@@ -146,9 +159,60 @@ impl Synth {
             vocabulary: self.vocab.unwrap_or(base.vocabulary),
             tied: base.tied && !self.untied,
             context: self.ctx.unwrap_or(base.context),
-            ..base
+            ..*base
         }
     }
+
+    /// Writes a model of another structure than Llama's.
+    fn write_folder(&self, config: Value) -> Result<(), Failure> {
+        let sizes = [
+            self.layers,
+            self.hidden,
+            self.heads,
+            self.kv_heads,
+            self.head_dim,
+            self.ffn,
+            self.vocab,
+            self.ctx,
+        ];
+        if sizes.iter().any(Option::is_some) || self.untied {
+            return Err(Failure::new(
+                "sizes can be changed in the shapes of Llamas only; write a config.json and name it with --config",
+            ));
+        }
+        let model = Described::new(config, self.seed)?;
+        let bar = progress::bar("{bar:30} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left");
+        bar.set_length(model.tensor_bytes());
+        // Written beside and renamed at the end, as files are.
+        let unfinished = self.out.with_added_extension("part");
+        let written =
+            Pool::default().install(|| model.write(&unfinished, &mut |done| bar.set_position(done)));
+        bar.finish_and_clear();
+        let written = written.and_then(|()| {
+            if self.out.is_dir() {
+                fs::remove_dir_all(&self.out)
+                    .map_err(|e| LoadError::io("replace the folder", &self.out, e))?;
+            }
+            fs::rename(&unfinished, &self.out)
+                .map_err(|e| LoadError::io("give the folder its name", &self.out, e))
+        });
+        if written.is_err() {
+            // Best effort: the error that counts is the one above.
+            let _ = fs::remove_dir_all(&unfinished);
+        }
+        written?;
+        let millions = model.parameters() as f64 / 1e6;
+        let (folder, size) = (self.out.display(), bytes(model.tensor_bytes()));
+        writeln!(std::io::stdout(), "{folder}: {millions:.1} million random weights, {size}")?;
+        Ok(())
+    }
+}
+
+/// The configuration in a file.
+fn read_config(path: &Path) -> Result<Value, Failure> {
+    let text = fs::read(path).map_err(|e| LoadError::io("read the configuration", path, e))?;
+    let config = kvant_model::config::parse_json(&text);
+    config.map_err(|e| Failure::new(format!("{}: is no configuration: {e}", path.display())))
 }
 
 /// Writes beside `path` and renames at the end: there is never half a model under its name.

@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use kvant_codec::KvSpec;
 use kvant_engine::open::Plans;
-use kvant_engine::{KvChoice, Policy, SparseV};
+use kvant_engine::{KvChoice, Policy, SparseV, StateType};
 use kvant_model::Description;
 use std::str::FromStr;
 
@@ -13,16 +13,18 @@ use std::str::FromStr;
 pub struct Caches(Vec<KvChoice>);
 
 impl Caches {
-    /// The caches for a model, each with this threshold for values where one is given.
+    /// The caches for a model, each with this threshold for values and these numbers of recurrent state where they are given.
     pub fn policies(
         &self,
         sparse_v: Option<SparseV>,
+        state: Option<StateType>,
         plans: &Plans<'_>,
         description: &Description,
     ) -> Result<Vec<Policy>, Failure> {
         let policy = |kv: &KvChoice| {
             let policy = plans.choose(Some(kv), description)?.policy;
-            Ok(Policy { sparse_v: sparse_v.or(policy.sparse_v), ..policy })
+            let state = state.unwrap_or(policy.state);
+            Ok(Policy { sparse_v: sparse_v.or(policy.sparse_v), state, ..policy })
         };
         self.0.iter().map(policy).collect()
     }

@@ -10,7 +10,7 @@ mod tokens;
 
 pub use activations::Activations;
 pub use caches::Caches;
-pub use model::ModelOptions;
+pub use model::{ModelOptions, Weights};
 pub use sampling::GenerationOptions;
 pub use size::Size;
 pub use threads::ThreadOptions;

@@ -3,7 +3,7 @@
 use crate::options::size::Size;
 use crate::options::{Activations, ThreadOptions};
 use clap::{Args, ValueEnum};
-use kvant_engine::{KvChoice, OpenOptions, SparseV};
+use kvant_engine::{KvChoice, OpenOptions, SparseV, StateType};
 use kvant_model::DType;
 
 /// The model, and how it runs.
@@ -36,6 +36,11 @@ pub struct ModelOptions {
     #[arg(long, value_name = "TAU")]
     sparse_v: Option<SparseV>,
 
+    /// The numbers that recurrent state is stored in: f32, bf16 or int8; the narrower, the smaller and the less exact
+    /// [default: f32]
+    #[arg(long, value_name = "TYPE")]
+    state: Option<StateType>,
+
     /// The most memory for keys and values, such as 512M or 2G; a context or window that needs more is refused
     #[arg(long, value_name = "SIZE")]
     kv_memory: Option<Size>,
@@ -59,7 +64,7 @@ pub struct ModelOptions {
 
 /// Types weights can be packed to.
 #[derive(Clone, Copy, ValueEnum)]
-enum Weights {
+pub enum Weights {
     /// 8 bits in groups of 32
     Int8,
     /// 4 bits in groups of 32
@@ -67,7 +72,8 @@ enum Weights {
 }
 
 impl Weights {
-    fn dtype(self) -> DType {
+    /// The type of packed weights.
+    pub fn dtype(self) -> DType {
         match self {
             Self::Int8 => DType::Int8G32,
             Self::Int4 => DType::Int4G32,
@@ -90,6 +96,7 @@ impl ModelOptions {
             window: self.window(),
             sinks: self.sinks.map(|tokens| tokens as usize),
             sparse_v: self.sparse_v,
+            state: self.state,
             kv_memory: self.kv_memory.map(|size| size.0),
             weights: self.weights.map(Weights::dtype),
             activations: self.activations.kind(),

@@ -4,6 +4,7 @@ mod about;
 mod bench;
 mod calibrate;
 mod chat;
+mod convert;
 #[cfg(feature = "hub")]
 mod fetch;
 mod home;
@@ -13,6 +14,7 @@ mod kv_dir;
 mod plan;
 #[cfg(unix)]
 mod pty;
+mod reasoning;
 mod run;
 mod serve;
 mod served;

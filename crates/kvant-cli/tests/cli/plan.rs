@@ -90,3 +90,20 @@ fn caches_that_a_model_cannot_have_are_named_with_the_reason() {
     assert_eq!(usual["caches"][3]["contexts"][0]["tokens"], 512, "the model's own context: {usual}");
     home.run(&["plan", &model, "--ctx", "many"]).fails(2, &["many", "32k"]);
 }
+
+/// A model most of whose layers keep recurrent state.
+#[test]
+fn a_narrower_state_is_part_of_the_estimate() {
+    let home = Home::new();
+    let fixtures = concat!(env!("CARGO_MANIFEST_DIR"), "/../kvant-model/tests/fixtures");
+    let config = std::fs::read(format!("{fixtures}/qwen3_next/config.json")).unwrap();
+    home.write("config.json", &config);
+    let bytes = |state: &[&str]| {
+        let asked = ["plan", "config.json", "--ram", "1G", "--ctx", "256", "--kv", "int4", "--json"];
+        let json = home.run(&[&asked[..], state].concat()).json();
+        json["caches"][0]["contexts"][0]["kv"].as_u64().unwrap_or_else(|| panic!("{json}"))
+    };
+    let (f32, bf16, int8) = (bytes(&[]), bytes(&["--state", "bf16"]), bytes(&["--state", "int8"]));
+    assert_eq!(f32, bytes(&["--state", "f32"]));
+    assert!(int8 < bf16 && bf16 < f32, "{int8}, {bf16} and {f32} bytes");
+}

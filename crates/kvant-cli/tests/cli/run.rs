@@ -141,6 +141,7 @@ fn bad_arguments_are_refused_before_anything_runs() {
     for tau in ["0", "1", "-0.1", "nan", "some"] {
         with(&[&format!("--sparse-v={tau}")]).fails(2, &["--sparse-v", "above 0 and below 1"]);
     }
+    with(&["--state", "fp8"]).fails(2, &["--state", "f32, bf16 or int8"]);
     home.run(&["run", "-m", "no-such-file.gguf", "hi"]).fails(1, &["no-such-file.gguf", "no such file"]);
     home.run(&["run", "-m", "not a name", "hi"]).fails(1, &["not a name", "org/repo"]);
     let broken = home.write("broken.gguf", &model_bytes(true)[..5000]);

@@ -90,7 +90,8 @@ impl Eval {
             return Ok(every_cache(model.slots()));
         }
         let plans = Plans::new(checkpoint);
-        let lists = self.kv.iter().map(|list| list.policies(self.sparse_v, &plans, model.description()));
+        let lists = self.kv.iter();
+        let lists = lists.map(|list| list.policies(self.sparse_v, self.state, &plans, model.description()));
         Ok(lists.collect::<Result<Vec<_>, _>>()?.concat())
     }
 

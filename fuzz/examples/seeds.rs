@@ -72,6 +72,11 @@ fn safetensors_seeds() -> Vec<Vec<u8>> {
             r#"{"__metadata__":{"format":"pt"},"a":{"dtype":"BF16","shape":[4],"data_offsets":[0,8]},"b":{"dtype":"F16","shape":[],"data_offsets":[8,10]},"c":{"dtype":"I64","shape":[1],"data_offsets":[10,18]}}"#,
             18,
         ),
+        // Small floats with the scales beside them.
+        file(
+            r#"{"w":{"dtype":"F8_E4M3","shape":[2,3],"data_offsets":[0,6]},"w_scale_inv":{"dtype":"F32","shape":[1,1],"data_offsets":[6,10]},"x_blocks":{"dtype":"U8","shape":[2,1,16],"data_offsets":[10,42]},"x_scales":{"dtype":"U8","shape":[2,1],"data_offsets":[42,44]}}"#,
+            44,
+        ),
     ]
 }
 

@@ -30,6 +30,7 @@ pub const CHECKS: &[Check] = &[
     Check { name: "test", about: "unit and integration tests of every crate", run: test },
     Check { name: "browser", about: "the HTML report and the server's page, in Chromium", run: browser },
     Check { name: "clients", about: "the openai package and schemathesis against a server", run: clients },
+    Check { name: "readers", about: "the gguf package reads converted models", run: readers },
     Check { name: "doctest", about: "the examples in the documentation", run: doctest },
     Check { name: "doc", about: "the documentation builds without a warning", run: doc },
     Check {
@@ -67,6 +68,10 @@ const NO_BROWSER: (&str, &str) = ("KVANT_WITHOUT_BROWSER", "1");
 /// Where Python finds the programs of other people that are tested against the server, and which they are.
 const CLIENTS: &str = "target/clients";
 const CLIENTS_LIST: &str = "crates/kvant-cli/tests/clients/requirements.txt";
+
+/// The same for what reads converted models.
+const READERS: &str = "target/readers";
+const READERS_LIST: &str = "crates/kvant-convert/tests/readers/requirements.txt";
 
 const APPLE_SILICON: &str = "aarch64-apple-darwin";
 
@@ -113,8 +118,8 @@ fn clippy() -> Outcome {
     needs::component("clippy", "clippy")?;
     let lints = ["--", "-D", "warnings", "-D", "clippy::undocumented_unsafe_blocks"];
     cargo(["clippy", "--workspace", "--all-targets"]).args(lints).run()?;
-    // Not among "all": it has a step of its own.
-    cargo(["clippy", "--workspace", "--test", "clients"]).args(lints).run()
+    // Not among "all": they have steps of their own.
+    cargo(["clippy", "--workspace", "--test", "clients", "--test", "readers"]).args(lints).run()
 }
 
 fn test() -> Outcome {
@@ -142,6 +147,11 @@ fn browser() -> Outcome {
 fn clients() -> Outcome {
     let python = needs::environment(CLIENTS, CLIENTS_LIST)?;
     cargo(["test", "--workspace", "--test", "clients"]).env("KVANT_PYTHON", python).run()
+}
+
+fn readers() -> Outcome {
+    let python = needs::environment(READERS, READERS_LIST)?;
+    cargo(["test", "--workspace", "--test", "readers"]).env("KVANT_PYTHON", python).run()
 }
 
 fn doctest() -> Outcome {

@@ -1,8 +1,11 @@
 //! Perplexity of tiny models against a naive sum over the logits a reference implementation recorded for them.
 
+#[path = "../../kvant-model/tests/support/expected.rs"]
+mod expected;
+
+use expected::expected;
 use kvant_cpu::{ExactCache, LoadOptions};
 use kvant_eval::{Estimate, EvalError, PassLimits, Score, Windows, perplexity};
-use kvant_model::safetensors::Safetensors;
 use kvant_model::{Checkpoint, Chunk, Model};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,7 +20,7 @@ fn load(folder: &Path) -> Model {
 
 /// The recorded prompts one after another, their length, and their logits `(prompts, tokens, vocabulary)`.
 fn recorded(name: &str) -> (Vec<u32>, usize, Vec<f32>) {
-    let expected = Safetensors::open(&fixture(name).join("expected.safetensors")).unwrap();
+    let expected = expected(&fixture(name));
     let ids = expected.tensor("input_ids").unwrap().unwrap();
     let logits = expected.tensor("prefill_logits").unwrap().unwrap().to_f32().unwrap();
     let list = ids.to_i64().unwrap().into_iter().map(|id| id as u32).collect();

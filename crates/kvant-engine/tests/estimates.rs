@@ -1,4 +1,4 @@
-//! Memory of models that are not here: what their configurations alone foretell, against sums by hand and bytes counted.
+//! Memory of models that are not here: estimated from their configurations alone, against sums by hand and bytes counted.
 
 use kvant_cpu::LoadOptions;
 use kvant_engine::estimate::{MemoryEstimate, RunConfig};
@@ -25,7 +25,7 @@ fn near(found: u64, by_hand: u64, percent: u64) {
 const HALF: u64 = 2;
 
 #[test]
-fn configurations_alone_foretell_every_structure() {
+fn every_structure_is_estimated_from_its_configuration_alone() {
     // MLA: a latent of 512 and a rotated part of 64, once for all heads.
     near(cache_bytes("deepseek-v3", 131_072), 61 * 576 * HALF * 131_072, 2);
     near(cache_bytes("glm-4.7-flash", 131_072), 47 * 576 * HALF * 131_072, 2);
@@ -85,7 +85,7 @@ fn small(name: &str) -> Value {
 }
 
 #[test]
-fn bytes_counted_on_small_models_of_each_structure_are_those_foretold() {
+fn bytes_counted_on_small_models_of_each_structure_are_within_the_estimate() {
     const TOKENS: usize = 700;
     let tokens: Vec<u32> = (0..TOKENS as u32).map(|i| i * 7 % 256).collect();
     for name in ["deepseek-v3", "gemma-4-31b", "glm-4.7-flash", "gpt-oss-20b", "lfm2-1.2b", "qwen3.5-0.8b"] {
@@ -100,9 +100,9 @@ fn bytes_counted_on_small_models_of_each_structure_are_those_foretold() {
             assert!(logits.data().iter().all(|z| z.is_finite()), "{name}");
         }
         let layout = cache.sequence().layout();
-        let (counted, foretold) = (cache.footprint().bytes(), layout.arena_bytes(TOKENS, 200));
-        assert!(counted <= foretold, "{name}: {counted} counted, {foretold} foretold");
-        // Checkpoints and the exact rows of a pass are in what is foretold, and gone when the pass is over.
-        assert!(counted * 20 > foretold, "{name}: {counted} counted, {foretold} foretold");
+        let (counted, estimated) = (cache.footprint().bytes(), layout.arena_bytes(TOKENS, 200));
+        assert!(counted <= estimated, "{name}: {counted} counted, {estimated} estimated");
+        // Checkpoints and the exact rows of a pass are in what is estimated, and gone when the pass is over.
+        assert!(counted * 20 > estimated, "{name}: {counted} counted, {estimated} estimated");
     }
 }

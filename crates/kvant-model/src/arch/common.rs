@@ -296,11 +296,7 @@ pub fn framed(
 /// The token embeddings, `(vocabulary, hidden)`.
 pub fn token_table(scope: &Scope<'_>, name: &'static str, dims: &Dims) -> Result<TensorRef> {
     let name = (name, "token_embd");
-    let vocabulary = match (scope.config().size_if(Key("vocab_size", ""))?, scope.shape(name)?) {
-        (Some(vocabulary), _) => vocabulary,
-        (None, Some(shape)) => shape.first().copied().unwrap_or(0).max(1),
-        (None, None) => return Err(scope.unknown_size(name, "vocab_size")),
-    };
+    let vocabulary = scope.size_or_rows(Key("vocab_size", ""), name)?;
     scope.weight(name, &[vocabulary, dims.hidden])
 }
 

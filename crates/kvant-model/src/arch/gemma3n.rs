@@ -155,11 +155,7 @@ fn attention(
 
 fn laurel(layer: &Scope<'_>, hidden: usize, eps: f32) -> Result<Laurel> {
     let left = ("laurel.linear_left", "laurel_l");
-    let rank = match (layer.config().size_if(Key("laurel_rank", ""))?, layer.shape(left)?) {
-        (Some(rank), _) => rank,
-        (None, Some(shape)) => shape.first().copied().unwrap_or(0).max(1),
-        (None, None) => return Err(layer.unknown_size(left, "laurel_rank")),
-    };
+    let rank = layer.size_or_rows(Key("laurel_rank", ""), left)?;
     Ok(Laurel {
         left: layer.linear(left, rank, hidden, false)?,
         right: layer.linear(("laurel.linear_right", "laurel_r"), hidden, rank, false)?,

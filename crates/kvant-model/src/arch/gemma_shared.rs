@@ -86,12 +86,7 @@ pub fn layer_inputs(
 ) -> Result<PerLayerEmbedding> {
     let all = width.saturating_mul(layers);
     let name = ("model.embed_tokens_per_layer", "per_layer_token_embd");
-    let vocabulary =
-        match (scope.config().size_if(Key("vocab_size_per_layer_input", ""))?, scope.shape(name)?) {
-            (Some(vocabulary), _) => vocabulary,
-            (None, Some(shape)) => shape.first().copied().unwrap_or(0).max(1),
-            (None, None) => return Err(scope.unknown_size(name, "vocab_size_per_layer_input")),
-        };
+    let vocabulary = scope.size_or_rows(Key("vocab_size_per_layer_input", ""), name)?;
     let norm = ("model.per_layer_projection_norm", "per_layer_proj_norm");
     Ok(PerLayerEmbedding {
         width,

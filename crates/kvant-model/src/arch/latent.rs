@@ -51,7 +51,7 @@ impl Latent {
             rope = rope.without_amplitude();
         }
         if config.flag(Key("rope_interleave", ""), true)? {
-            rope = rope.with_pairing(Pairing::Neighbours);
+            rope = rope.paired(Pairing::Neighbours);
         }
         let usual = ((nope_dim + rope_dim) as f64).powf(-0.5);
         Ok(Self {

@@ -184,8 +184,17 @@ impl<'a> Scope<'a> {
         Ok(self.find(name, ".weight")?.map(|tensor| tensor.shape().to_vec()))
     }
 
+    /// A size that the configuration says, or else the rows of a part's weights.
+    pub fn size_or_rows(&self, key: Key, name: Name) -> Result<usize> {
+        match (self.config.size_if(key)?, self.shape(name)?) {
+            (Some(size), _) => Ok(size),
+            (None, Some(shape)) => Ok(shape.first().copied().unwrap_or(0).max(1)),
+            (None, None) => Err(self.unknown_size(name, key.0)),
+        }
+    }
+
     /// An error about a part whose size nothing tells.
-    pub fn unknown_size(&self, name: Name, key: &str) -> LoadError {
+    fn unknown_size(&self, name: Name, key: &str) -> LoadError {
         let name = self.full_name(name, ".weight");
         LoadError::missing(format!("key {key:?} is missing, and there is no tensor {name:?} to tell it"))
     }

@@ -222,7 +222,7 @@ pub fn yarn_score_gain(config: &ModelConfig<'_>) -> Result<f64> {
         return Ok(if factor > 1.0 { (tenth * factor.ln() + 1.0).powi(2) } else { 1.0 });
     }
     let Some(table) = scaling_table(config)? else { return Ok(1.0) };
-    let is_yarn = table.text(Key("rope_type|type", ""))?.as_deref() == Some("yarn");
+    let is_yarn = table.text(KIND)?.as_deref() == Some("yarn");
     let (all_dim, factor) =
         (table.positive_if(Key("mscale_all_dim", ""))?, table.positive_if(Key("factor", ""))?);
     Ok(match (all_dim, factor) {

@@ -169,11 +169,6 @@ impl Rope {
         Self { amplitude: 1.0, ..self }
     }
 
-    /// The same frequencies over channels that pair up otherwise.
-    pub fn with_pairing(self, pairing: Pairing) -> Self {
-        Self { pairing, ..self }
-    }
-
     /// The angle per position of each pair, `(dims / 2)`, in a sequence that may hold `capacity` tokens.
     ///
     /// **Invariant:** it depends on the capacity a sequence was opened with, never on how much of it is there; so chunks do

@@ -16,6 +16,7 @@
 
 mod cut;
 mod stored;
+mod wide;
 
 pub use stored::{StateNumbers, StateType, StateTypeError};
 
@@ -206,7 +207,7 @@ impl RecurrentState {
             let what = "more rows than its open chunk has room for: close the chunk first";
             return Err(CacheError::Chunk { layer: self.layer, what });
         }
-        if let Some(at) = rows.iter().position(|x| !x.is_finite()) {
+        if let Some(at) = wide::first_odd(rows) {
             let position = self.len() + at / width;
             return Err(CacheError::Row { layer: self.layer, position, value: rows[at] });
         }
@@ -218,7 +219,7 @@ impl RecurrentState {
             None => self.memory.page(self.row_bytes())?,
         };
         let at = self.count * width;
-        page.edit_floats(|numbers| numbers[at..at + rows.len()].copy_from_slice(rows));
+        page.edit_floats(|numbers| wide::copy(&mut numbers[at..at + rows.len()], rows));
         self.rows = Some(page);
         self.count += tokens;
         self.take_checkpoints();
@@ -241,9 +242,9 @@ impl RecurrentState {
         };
         let odd = match self.state_type {
             StateType::F32 => state.edit_floats(|new| {
-                new.copy_from_slice(&self.state());
+                wide::copy(new, &self.state());
                 write(new, self.rows());
-                new.iter().copied().find(|x| !x.is_finite())
+                wide::first_odd(new).map(|at| new[at])
             }),
             narrow @ (StateType::Bf16 | StateType::Int8) => {
                 // Computed in f32, from what is stored of the state before, and rounded once.

@@ -152,24 +152,28 @@ impl Activations {
 
     /// `self += scale · other`, value by value: the residual connection.
     pub fn add_scaled(&mut self, other: &Activations, scale: f32) {
-        assert_eq!(self.data().len(), other.data().len(), "rows of different shapes");
-        for (x, y) in self.data_mut().iter_mut().zip(other.data()) {
-            *x += scale * y;
-        }
+        let shape = |x: &Activations| (x.tokens(), x.width());
+        assert_eq!(shape(self), shape(other), "rows of different shapes");
+        let width = self.width();
+        for_each_row(self.data_mut(), width, |row, x| {
+            x.iter_mut().zip(other.row(row)).for_each(|(x, y)| *x += scale * y);
+        });
     }
 
     /// A copy of the named rows, in the order named.
     pub fn gather(&self, tokens: &[usize]) -> Activations {
-        let mut data = buffer(tokens.len() * self.width());
-        tokens.iter().for_each(|&t| data.extend_from_slice(self.row(t)));
-        Self::from_vec(data, self.width())
+        let mut gathered = Self::unset(tokens.len(), self.width());
+        for_each_row(gathered.data_mut(), self.width(), |row, to| to.copy_from_slice(self.row(tokens[row])));
+        gathered
     }
 
     /// Columns `range` of every row.
     pub fn columns(&self, range: std::ops::Range<usize>) -> Activations {
-        let mut data = buffer(self.tokens() * range.len());
-        self.data().chunks_exact(self.width()).for_each(|row| data.extend_from_slice(&row[range.clone()]));
-        Self::from_vec(data, range.len())
+        let mut columns = Self::unset(self.tokens(), range.len());
+        for_each_row(columns.data_mut(), range.len(), |row, to| {
+            to.copy_from_slice(&self.row(row)[range.clone()]);
+        });
+        columns
     }
 }
 

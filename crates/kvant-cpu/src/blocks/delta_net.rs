@@ -5,9 +5,9 @@
 //! `o[t] = exp(G[t]) · Sᵀq[t] + Σ_{j ≤ t} exp(G[t] − G[j]) · (k[j] · q[t]) · u[j]`.
 
 use crate::blocks::convolution::Convolution;
-use crate::blocks::recurrent::{decayed, for_each_piece, gather, softplus};
+use crate::blocks::recurrent::{for_each_piece, gather, remaining, softplus, weighted};
 use crate::blocks::sums::add_rows;
-use crate::blocks::{Activations, Linear, Norm, dot, dot_block, function};
+use crate::blocks::{Activations, Linear, Norm, dot, dot_block, for_each_row, function};
 use crate::pass::Pass;
 use kvant_cache::{RecurrentState, StateError, StateSlot};
 use kvant_model::description::{Activation, DeltaDims};
@@ -62,23 +62,30 @@ impl GatedDeltaNet {
             self.slot,
             |state, rows| {
                 let mut new = Activations::unset(rows.len(), places.width);
-                for (token, row) in rows.clone().enumerate() {
-                    new.row_mut(token)[..places.keys].copy_from_slice(qkv.row(row));
-                }
+                for_each_row(new.data_mut(), places.width, |token, to| {
+                    to[..places.keys].copy_from_slice(qkv.row(rows.start + token));
+                });
                 let mut convolved = self.conv.forward(state, &new);
+                let width = convolved.width();
+                for_each_row(convolved.data_mut(), width, |_, row| self.unit_lengths(row));
+                for_each_row(new.data_mut(), places.width, |token, to| {
+                    let keys = self.dims.key_width();
+                    to[places.keys..places.u].copy_from_slice(&convolved.row(token)[keys..2 * keys]);
+                    for (head, (decay, a)) in
+                        to[places.decay..].iter_mut().zip(a.row(rows.start + token)).enumerate()
+                    {
+                        *decay = self.rates[head] * softplus(a + self.dt_bias[head]);
+                    }
+                });
                 let mut decay = match state.rows().rchunks_exact(places.width).next() {
                     Some(row) => row[places.decay..].to_vec(),
                     None => vec![0.0; self.dims.value_heads],
                 };
-                for (token, row) in rows.clone().enumerate() {
-                    self.unit_lengths(convolved.row_mut(token));
-                    for (head, decay) in decay.iter_mut().enumerate() {
-                        *decay += self.rates[head] * softplus(a.row(row)[head] + self.dt_bias[head]);
+                for token in 0..rows.len() {
+                    for (sum, own) in decay.iter_mut().zip(&mut new.row_mut(token)[places.decay..]) {
+                        *sum += *own;
+                        *own = *sum;
                     }
-                    let keys = self.dims.key_width();
-                    let to = new.row_mut(token);
-                    to[places.keys..places.u].copy_from_slice(&convolved.row(token)[keys..2 * keys]);
-                    to[places.decay..].copy_from_slice(&decay);
                 }
                 let beta = b.gather(&rows.clone().collect::<Vec<_>>());
                 let y = &mut y.data_mut()[rows.start * values..rows.end * values];
@@ -159,19 +166,17 @@ impl GatedDeltaNet {
         let DeltaDims { key_heads, value_heads, key_dim, value_dim, .. } = self.dims;
         let (places, tokens, old) = (self.places(), new.tokens(), state.rows());
         let count = state.open_tokens() + tokens;
-        let values = self.dims.value_width();
-        // For each key head q and k of the tokens, and k[j] · k[t] and k[j] · q[t], (key_heads, 2, rows, tokens).
+        let (key_width, values) = (self.dims.key_width(), self.dims.value_width());
+        // For each key head k[j] · k[t] and k[j] · q[t], (key_heads, 2, rows, tokens).
         let own = |first: usize, head: usize| {
             gather(&[], convolved.data(), convolved.width(), first + head * key_dim, key_dim)
         };
-        let queries: Vec<_> = (0..key_heads).map(|head| own(0, head)).collect();
-        let keys: Vec<_> = (0..key_heads).map(|head| own(self.dims.key_width(), head)).collect();
         let mut products = Activations::unset(key_heads * 2 * count, tokens);
         for_each_chunk(products.data_mut(), 2 * count * tokens, |head, out| {
             let all = gather(old, new.data(), places.width, places.keys + head * key_dim, key_dim);
             let (with_keys, with_queries) = out.split_at_mut(count * tokens);
-            dot_block(all.data(), keys[head].data(), key_dim, with_keys);
-            dot_block(all.data(), queries[head].data(), key_dim, with_queries);
+            dot_block(all.data(), own(key_width, head).data(), key_dim, with_keys);
+            dot_block(all.data(), own(0, head).data(), key_dim, with_queries);
         });
         let matrices = state.part(self.conv.tail()..state.shape().state);
         let mut by_head = Activations::unset(value_heads * 2 * tokens, value_dim); // u, then o
@@ -183,39 +188,41 @@ impl GatedDeltaNet {
             let decays = gather(old, new.data(), places.width, places.decay + head, 1);
             // Those of further tokens are written as they come.
             let mut us = gather(old, new.data(), places.width, places.u + head * value_dim, value_dim);
-            let mut weights = Vec::with_capacity(count);
+            let (mut left, mut weights) = (Vec::with_capacity(count), Vec::with_capacity(count));
             let (u_out, o_out) = out.split_at_mut(tokens * value_dim);
             let pairs = u_out.chunks_exact_mut(value_dim).zip(o_out.chunks_exact_mut(value_dim));
             for (token, (u, o)) in pairs.enumerate() {
                 let at = count - tokens + token;
                 let decay = decays.data()[at].exp();
-                let decays = &decays.data()[..=at];
+                let (queries, keys) = convolved.row(token)[..2 * key_width].split_at(key_width);
+                let of_head = key_head * key_dim..(key_head + 1) * key_dim;
+                remaining(&decays.data()[..=at], &mut left);
                 u.fill(0.0);
-                add_rows(u, keys[key_head].row(token), matrix, value_dim);
+                add_rows(u, &keys[of_head.clone()], matrix, value_dim);
                 u.iter_mut().for_each(|x| *x *= decay);
-                decayed(decays, &with_keys[token..], tokens, &mut weights);
+                weighted(&left, &with_keys[token..], tokens, &mut weights);
                 add_rows(u, &weights[..at], us.data(), value_dim);
                 let beta = 1.0 / (1.0 + (-beta.row(token)[head]).exp());
-                let v = &convolved.row(token)[2 * self.dims.key_width() + head * value_dim..][..value_dim];
+                let v = &convolved.row(token)[2 * key_width + head * value_dim..][..value_dim];
                 u.iter_mut().zip(v).for_each(|(u, v)| *u = beta * (v - *u));
                 us.row_mut(at).copy_from_slice(u);
 
                 o.fill(0.0);
-                add_rows(o, queries[key_head].row(token), matrix, value_dim);
+                add_rows(o, &queries[of_head], matrix, value_dim);
                 o.iter_mut().for_each(|x| *x *= decay);
-                decayed(decays, &with_queries[token..], tokens, &mut weights);
+                weighted(&left, &with_queries[token..], tokens, &mut weights);
                 add_rows(o, &weights, us.data(), value_dim);
             }
         });
-        for (index, row) in by_head.data().chunks_exact(value_dim).enumerate() {
-            let (head, kind, token) = (index / (2 * tokens), index / tokens % 2, index % tokens);
-            let to = if kind == 0 {
-                &mut new.row_mut(token)[places.u..places.decay]
-            } else {
-                &mut out[token * values..][..values]
-            };
-            to[head * value_dim..][..value_dim].copy_from_slice(row);
-        }
+        let collect = |kind: usize, token: usize, to: &mut [f32]| {
+            for (head, to) in to.chunks_exact_mut(value_dim).enumerate() {
+                to.copy_from_slice(by_head.row((2 * head + kind) * tokens + token));
+            }
+        };
+        for_each_row(new.data_mut(), places.width, |token, to| {
+            collect(0, token, &mut to[places.u..places.decay])
+        });
+        for_each_row(out, values, |token, to| collect(1, token, to));
     }
 
     /// The state at a chunk's end.
@@ -229,10 +236,11 @@ impl GatedDeltaNet {
             let decays = gather(rows, &[], places.width, places.decay + head, 1);
             let keys = gather(rows, &[], places.width, places.keys + key_head * key_dim, key_dim);
             let whole = decays.data().last().map_or(1.0, |decay| decay.exp());
-            let mut weights = Vec::with_capacity(decays.tokens());
+            let (mut left, mut weights) = (Vec::new(), Vec::with_capacity(decays.tokens()));
+            remaining(decays.data(), &mut left);
             for (channel, sums) in matrix.chunks_exact_mut(value_dim).enumerate() {
                 sums.iter_mut().for_each(|s| *s *= whole);
-                decayed(decays.data(), &keys.data()[channel..], key_dim, &mut weights);
+                weighted(&left, &keys.data()[channel..], key_dim, &mut weights);
                 add_rows(sums, &weights, &rows[places.u + head * value_dim..], places.width);
             }
         });

@@ -147,7 +147,8 @@ impl Branch {
 }
 
 fn scale(x: &mut Activations, by: f32) {
-    x.data_mut().iter_mut().for_each(|x| *x *= by);
+    let width = x.width();
+    for_each_row(x.data_mut(), width, |_, row| row.iter_mut().for_each(|x| *x *= by));
 }
 
 /// From the last activations to logits.

@@ -4,7 +4,7 @@
 //! `y[t] = exp(L[t]) · S · C[t] + Σ_{j ≤ t} exp(L[t] − L[j]) · (C[t] · B[j]) · (dt ⊙ x)[j] + D · x[t]`.
 
 use crate::blocks::convolution::Convolution;
-use crate::blocks::recurrent::{decayed, for_each_piece, gather, softplus};
+use crate::blocks::recurrent::{for_each_piece, gather, remaining, softplus, weighted};
 use crate::blocks::sums::add_rows;
 use crate::blocks::{Activations, Linear, Norm, dot_block, for_each_row, function};
 use crate::pass::Pass;
@@ -58,18 +58,24 @@ impl Mamba2 {
             self.slot,
             |state, rows| {
                 let mut new = Activations::unset(rows.len(), places.width);
-                for (token, row) in rows.clone().enumerate() {
-                    let inputs = &projected.row(row)[inner..inner + channels];
-                    new.row_mut(token)[..channels].copy_from_slice(inputs);
-                }
+                for_each_row(new.data_mut(), places.width, |token, to| {
+                    to[..channels]
+                        .copy_from_slice(&projected.row(rows.start + token)[inner..inner + channels]);
+                });
                 let convolved = self.conv.forward(state, &new);
                 let mut decay = match state.rows().rchunks_exact(places.width).next() {
                     Some(row) => row[places.decay..].to_vec(),
                     None => vec![0.0; self.dims.heads],
                 };
-                for (token, row) in rows.clone().enumerate() {
-                    let dt = &projected.row(row)[inner + channels..];
-                    self.complete(new.row_mut(token), convolved.row(token), dt, &mut decay);
+                for_each_row(new.data_mut(), places.width, |token, to| {
+                    let dt = &projected.row(rows.start + token)[inner + channels..];
+                    self.complete(to, convolved.row(token), dt);
+                });
+                for token in 0..rows.len() {
+                    for (sum, own) in decay.iter_mut().zip(&mut new.row_mut(token)[places.decay..]) {
+                        *sum += *own;
+                        *own = *sum;
+                    }
                 }
                 state.push(new.data())?;
                 self.outputs(state, &convolved, &mut y.data_mut()[rows.start * inner..rows.end * inner]);
@@ -103,23 +109,23 @@ impl Mamba2 {
         });
     }
 
-    /// Writes what of a token's row follows the convolution's input; `decay` is L of the token before, then its own.
-    fn complete(&self, row: &mut [f32], convolved: &[f32], dt: &[f32], decay: &mut [f32]) {
+    /// Writes what of a token's row follows the convolution's input; in the place of L, what it adds to that of the token
+    /// before.
+    fn complete(&self, row: &mut [f32], convolved: &[f32], dt: &[f32]) {
         let (places, inner) = (self.places(), self.dims.inner());
         let (x, bc) = convolved.split_at(inner);
-        for (head, decay) in decay.iter_mut().enumerate() {
+        for head in 0..self.dims.heads {
             let mut dt = softplus(dt[head] + self.dt_bias[head]);
             if let Some((least, most)) = self.dt_limit {
                 dt = dt.clamp(least, most);
             }
-            *decay += dt * self.rates[head];
+            row[places.decay + head] = dt * self.rates[head];
             let own = head * self.dims.head_dim..(head + 1) * self.dims.head_dim;
             let to = &mut row[places.inputs..places.b][own.clone()];
             to.iter_mut().zip(&x[own]).for_each(|(to, x)| *to = dt * x);
         }
         let b = places.decay - places.b;
         row[places.b..places.decay].copy_from_slice(&bc[..b]);
-        row[places.decay..].copy_from_slice(decay);
     }
 
     /// y `(tokens, heads, head_dim)` of the last tokens of the open chunk, those of `convolved`.
@@ -148,7 +154,7 @@ impl Mamba2 {
             dot_block(matrix, cs[group].data(), width, read.data_mut());
             let products = &products.data()[group * count * tokens..][..count * tokens];
             let decays = gather(rows, &[], places.width, places.decay + head, 1);
-            let mut weights = Vec::with_capacity(count);
+            let (mut left, mut weights) = (Vec::with_capacity(count), Vec::with_capacity(count));
             for (token, out) in out.chunks_exact_mut(head_dim).enumerate() {
                 let seen = before + token + 1;
                 let decay = decays.data()[seen - 1].exp();
@@ -156,14 +162,16 @@ impl Mamba2 {
                 for (channel, (y, x)) in out.iter_mut().zip(x).enumerate() {
                     *y = decay * read.row(channel)[token] + self.skip[head] * x;
                 }
-                decayed(&decays.data()[..seen], &products[token..], tokens, &mut weights);
+                remaining(&decays.data()[..seen], &mut left);
+                weighted(&left, &products[token..], tokens, &mut weights);
                 add_rows(out, &weights, &rows[places.inputs + head * head_dim..], places.width);
             }
         });
-        for (index, values) in by_head.data().chunks_exact(head_dim).enumerate() {
-            let (head, token) = (index / tokens, index % tokens);
-            y[token * inner + head * head_dim..][..head_dim].copy_from_slice(values);
-        }
+        for_each_row(y, inner, |token, y| {
+            for (head, y) in y.chunks_exact_mut(head_dim).enumerate() {
+                y.copy_from_slice(by_head.row(head * tokens + token));
+            }
+        });
     }
 
     /// The state at a chunk's end.
@@ -177,10 +185,11 @@ impl Mamba2 {
             let decays = gather(rows, &[], places.width, places.decay + head, 1);
             let inputs = gather(rows, &[], places.width, places.inputs + head * head_dim, head_dim);
             let whole = decays.data().last().map_or(1.0, |decay| decay.exp());
-            let mut weights = Vec::with_capacity(decays.tokens());
+            let (mut left, mut weights) = (Vec::new(), Vec::with_capacity(decays.tokens()));
+            remaining(decays.data(), &mut left);
             for (channel, sums) in matrix.chunks_exact_mut(width).enumerate() {
                 sums.iter_mut().for_each(|s| *s *= whole);
-                decayed(decays.data(), &inputs.data()[channel..], head_dim, &mut weights);
+                weighted(&left, &inputs.data()[channel..], head_dim, &mut weights);
                 add_rows(sums, &weights, &rows[places.b + group * width..], places.width);
             }
         });

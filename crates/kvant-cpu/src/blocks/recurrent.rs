@@ -51,10 +51,16 @@ pub fn gather(old: &[f32], new: &[f32], stride: usize, first: usize, width: usiz
     gathered
 }
 
-/// The weights that rows have at the last of them: `exp(sum of decays since row j) · by[j · step]`. `decays` are sums from the
-/// chunk's first token on, one per row.
-pub fn decayed(decays: &[f32], by: &[f32], step: usize, weights: &mut Vec<f32>) {
+/// How much of every row is left at the last of them: `exp(sum of decays since row j)`. `decays` are sums from the chunk's
+/// first token on, one per row.
+pub fn remaining(decays: &[f32], left: &mut Vec<f32>) {
     let last = decays.last().copied().unwrap_or(0.0);
+    left.clear();
+    left.extend(decays.iter().map(|sum| (last - sum).exp()));
+}
+
+/// What is left of every row, times `by[j · step]`.
+pub fn weighted(left: &[f32], by: &[f32], step: usize, weights: &mut Vec<f32>) {
     weights.clear();
-    weights.extend(decays.iter().zip(by.iter().step_by(step)).map(|(sum, by)| (last - sum).exp() * by));
+    weights.extend(left.iter().zip(by.iter().step_by(step)).map(|(left, by)| left * by));
 }

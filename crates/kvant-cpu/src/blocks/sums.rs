@@ -1,10 +1,10 @@
 //! Weighted sums of rows, with one order of additions on every instruction set.
 
-use kvant_simd::{Simd, Tier, Work, with_tier};
+use kvant_simd::{LANES, Simd, Tier, Work, with_tier};
 use std::array::from_fn;
 
-/// Channels that are summed side by side.
-const LANES: usize = 16;
+/// Vectors of channels that are summed side by side: as many additions as the unit has under way at a time.
+const WIDE: usize = 4;
 
 /// `out[c] += Σ_j weights[j] · rows[j · stride + c]`: the products of a channel are added in the order of j.
 pub fn add_rows(out: &mut [f32], weights: &[f32], rows: &[f32], stride: usize) {
@@ -29,19 +29,50 @@ impl<S: Simd> Work<S> for Sum<'_> {
     #[inline(always)]
     unsafe fn run(self) {
         let Self { out, weights, rows, stride } = self;
-        let (blocks, rest) = out.as_chunks_mut::<LANES>();
         let mut first = 0;
-        for block in blocks {
-            let mut sums = *block;
-            for (j, &weight) in weights.iter().enumerate() {
-                let Some(row) = rows[j * stride + first..].first_chunk::<LANES>() else { continue };
-                sums = from_fn(|l| sums[l] + weight * row[l]);
+        // SAFETY: the CPU has the tier, and the caller has checked that every row has as many channels as `out`.
+        unsafe {
+            while first + WIDE * LANES <= out.len() {
+                block::<S, WIDE>(out, weights, rows, stride, first);
+                first += WIDE * LANES;
             }
-            *block = sums;
-            first += LANES;
+            while first + LANES <= out.len() {
+                block::<S, 1>(out, weights, rows, stride, first);
+                first += LANES;
+            }
+        }
+        if first == out.len() {
+            return;
         }
         for (j, &weight) in weights.iter().enumerate() {
-            rest.iter_mut().zip(&rows[j * stride + first..]).for_each(|(sum, x)| *sum += weight * x);
+            out[first..].iter_mut().zip(&rows[j * stride + first..]).for_each(|(sum, x)| *sum += weight * x);
+        }
+    }
+}
+
+/// The sums of `VECTORS` · 16 channels from `first` on. Not fused: a fused product rounds otherwise than a plain one.
+///
+/// # Safety
+/// The CPU has the tier; `out` and every row that has a weight reach beyond these channels.
+#[inline(always)]
+unsafe fn block<S: Simd, const VECTORS: usize>(
+    out: &mut [f32],
+    weights: &[f32],
+    rows: &[f32],
+    stride: usize,
+    first: usize,
+) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let to = out.as_mut_ptr().add(first);
+        let from = rows.as_ptr().add(first);
+        let mut sums: [S::F; VECTORS] = from_fn(|v| S::load(to.add(v * LANES)));
+        for (j, &weight) in weights.iter().enumerate() {
+            let (row, weight) = (from.add(j * stride), S::splat(weight));
+            sums = from_fn(|v| S::add(sums[v], S::mul(weight, S::load(row.add(v * LANES)))));
+        }
+        for (v, sum) in sums.into_iter().enumerate() {
+            S::store(to.add(v * LANES), sum);
         }
     }
 }
@@ -52,7 +83,7 @@ mod tests {
 
     #[test]
     fn sums_of_every_width_are_those_of_one_channel_after_another() {
-        for (width, count) in [(1, 1), (15, 3), (16, 0), (17, 5), (50, 64)] {
+        for (width, count) in [(1, 1), (15, 3), (16, 0), (17, 5), (50, 64), (64, 9), (150, 7)] {
             let value = |i: usize| (i as f32 * 1.37).sin();
             let stride = width + 3;
             let rows: Vec<f32> = (0..count * stride + width).map(value).collect();

@@ -97,6 +97,14 @@ impl KvCache {
         self.capacity
     }
 
+    /// Lets it hold this many tokens at most from now on, and never fewer than it holds. A model that rotates by its capacity (LongRoPE,
+    /// dynamic scaling) has to read again what is held: its keys are rotated for the old one.
+    pub fn set_capacity(&mut self, capacity: usize) {
+        self.take_back();
+        self.capacity = capacity.max(self.len());
+        self.settle();
+    }
+
     /// What is stored.
     pub fn sequence(&self) -> &Sequence {
         &self.sequence

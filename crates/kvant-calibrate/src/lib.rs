@@ -32,9 +32,11 @@ pub mod learned;
 pub mod matrix;
 mod moments;
 mod observed;
+mod planned;
 mod reservoir;
 
 pub use error::CalibrationError;
 pub use moments::{Extent, Moments};
 pub use observed::{HeadStatistics, Observed, Positions, Statistics};
+pub use planned::planned_head;
 pub use reservoir::Reservoir;

@@ -15,6 +15,8 @@ pub struct Footprint {
     pub checkpoints: usize,
     /// Bytes of what is stored: encoded pages, and exact rows without the room kept for more.
     pub stored: usize,
+    /// Bytes that the same numbers would take with 16 bits each: what `stored` is compared with.
+    pub f16: usize,
     /// Bits per value of the encoded pages, scales and all; 0 while there are none.
     pub bits_per_value: f64,
     /// Bits per value over everything held, exact rows included; 0 for an empty sequence.
@@ -61,6 +63,7 @@ impl Sequence {
             }
         }
         let ratio = |bits: f64, values: f64| if values > 0.0 { bits / values } else { 0.0 };
+        sum.f16 = 2 * values as usize;
         Footprint { bits_per_value: ratio(page_bits, page_values), bits_total: ratio(bits, values), ..sum }
     }
 

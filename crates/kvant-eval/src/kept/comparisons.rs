@@ -66,12 +66,15 @@ impl WindowResult {
             |bytes: &[u8], at: usize| -> Option<[u8; 8]> { bytes.get(8 * at..8 * at + 8)?.try_into().ok() };
         let count = |at| Some(u64::from_le_bytes(word(footprint, at)?) as usize);
         let real = |bytes: &[u8], at| Some(f64::from_le_bytes(word(bytes, at)?)).filter(|x| x.is_finite());
+        let (stored, bits_total) = (count(2)?, real(footprint, 4)?);
         let footprint = Footprint {
             encoded: count(0)?,
             exact: count(1)?,
-            stored: count(2)?,
+            stored,
+            // As many numbers as take so many bits each.
+            f16: if bits_total > 0.0 { (16.0 * stored as f64 / bits_total).round() as usize } else { 0 },
             bits_per_value: real(footprint, 3)?,
-            bits_total: real(footprint, 4)?,
+            bits_total,
             recurrent: 0,
             checkpoints: 0,
         };

@@ -3,9 +3,9 @@
 use super::learning::{self, Lessons};
 use crate::error::EvalError;
 use crate::windows::{Score, Windows};
-use kvant_cache::plan::{self, ENDS_ROTATION, Findings, Klt, Plan, PlannedHead, PlannedSlot};
+use kvant_cache::plan::{self, ENDS_ROTATION, Plan, PlannedSlot};
 use kvant_cache::snapshot::Signature;
-use kvant_calibrate::{CalibrationError, HeadStatistics, Moments, Observed, Positions, Statistics, basis};
+use kvant_calibrate::{CalibrationError, Observed, Positions, Statistics, planned_head};
 use kvant_codec::{KvSpec, Tier, TierError};
 use kvant_cpu::ExactCache;
 use kvant_engine::{KvCache, KvUnsupported, PREFILL_CHUNK, Policy};
@@ -125,7 +125,11 @@ pub fn calibrate(
         let mut planned = PlannedSlot { key_dim: 0, value_dim: 0, heads: Vec::with_capacity(heads.len()) };
         for (head, seen) in heads.iter().enumerate() {
             (planned.key_dim, planned.value_dim) = (seen.keys.dim(), seen.values.dim());
-            planned.heads.push(of_head(seen).map_err(|source| PlanError::Head { layer, head, source })?);
+            planned.heads.push(planned_head(seen).map_err(|source| PlanError::Head {
+                layer,
+                head,
+                source,
+            })?);
         }
         let learned = lessons.learn(heads, &mut planned.heads);
         learned.map_err(|(head, source)| PlanError::Head { layer, head, source })?;
@@ -139,31 +143,6 @@ pub fn calibrate(
     let plan = Arc::new(plan);
     KvCache::new(plan.with(policy), slots, 1)?;
     Ok(Arc::unwrap_or_clone(plan))
-}
-
-fn of_head(seen: &HeadStatistics) -> Result<PlannedHead, CalibrationError> {
-    let HeadStatistics { keys, queries, values, readers, key_extent, value_extent, samples: _ } = seen;
-    let klt = |rows: &Moments, readers: &Moments| {
-        let basis::Klt { basis: dense, variances } = basis::klt(rows, readers)?;
-        let variances = variances.into_iter().map(|x| x as f32).collect();
-        Ok::<_, CalibrationError>(Some(Klt { basis: Arc::new(dense), variances }))
-    };
-    let mean = |moments: &Moments, what| basis::mean(moments, what).map(Some);
-    Ok(PlannedHead {
-        key: Findings {
-            mean: mean(keys, "keys")?,
-            ends: key_extent.ends(),
-            klt: klt(keys, queries)?,
-            balanced: Some(basis::balanced(keys, queries)?.matrix().to_vec()),
-            learned: Vec::new(),
-        },
-        value: Findings {
-            mean: mean(values, "values")?,
-            ends: value_extent.ends(),
-            klt: klt(values, readers)?,
-            ..Findings::default()
-        },
-    })
 }
 
 fn of_ranges(ranges: Positions) -> String {

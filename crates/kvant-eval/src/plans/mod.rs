@@ -5,16 +5,18 @@
 //! asks for another.
 //!
 //! [`sensitivities`] measures what it costs to round one side of one layer at a time, and [`policy_for`] spends bits where they gain
-//! most: for a number of bits, or for a divergence.
+//! most: for a number of bits, or for a divergence. [`search`] measures such policies on another part of the text.
 
 mod calibrate;
 mod choice;
 mod learning;
+mod search;
 mod sensitivity;
 mod spending;
 
 pub use calibrate::{PlanError, PlanRequest, Progress, calibrate, calibration_windows};
 pub use choice::{Alternative, Goal};
 pub use kvant_calibrate::Positions;
+pub use search::{Check, Tried, search, search_windows, spend_bits};
 pub use sensitivity::{Part, sensitivities};
 pub use spending::{Chosen, evened, policy_for, uniform_for};

@@ -1,0 +1,149 @@
+//! Policies for a goal, measured on text that their bits were not spent by.
+
+use super::choice::Goal;
+use super::sensitivity::Part;
+use super::spending::{Chosen, evened, policy_for, uniform_for};
+use crate::divergence::{Divergence, Headway, Mode, Models, Request, divergence};
+use crate::error::EvalError;
+use crate::token_nll::PassLimits;
+use crate::windows::{Score, Windows};
+use kvant_cache::plan::{self, Plan};
+use kvant_engine::Policy;
+use kvant_model::Model;
+use kvant_model::tokenizer::{EncodeOptions, Tokenizer};
+use std::sync::Arc;
+
+/// Tokens of a window, as far as the model reads: errors of keys grow with the context.
+const WINDOW: usize = 2048;
+/// How often policies are made and measured until one comes close to what was asked for.
+const ATTEMPTS: usize = 4;
+/// Part of a divergence asked for that is allowed on the text at hand. Others are harder: what a cache costs on a novel it costs 1.4 to
+/// 1.5 times over on articles of an encyclopedia.
+const ALLOWED: f64 = 0.7;
+/// Part of a divergence allowed that is near enough to it to stop.
+const NEAR: f64 = 0.93;
+/// How much of what tells layers apart is believed, with a name for it. A policy with one width per side is tried beside them.
+const TRUST: [(&str, f64); 2] = [("by layer", 1.0), ("by layer, half as far apart", 0.5)];
+const UNIFORM: &str = "one codec per side";
+
+/// Windows of `tokens` tokens to measure sensitivities in, and as many that come after them in the text.
+///
+/// # Errors
+/// If the text is too short or cannot be tokenised.
+pub fn search_windows(
+    tokenizer: &Tokenizer,
+    context: Option<usize>,
+    text: &str,
+    tokens: usize,
+) -> Result<(Windows, Windows), EvalError> {
+    let ids = tokenizer.encode(text, EncodeOptions::default())?;
+    let window = tokens.min(WINDOW).min(context.unwrap_or(WINDOW)).min(ids.len() / 2).max(1);
+    let chunks = (tokens / window).clamp(1, (ids.len() / 2 / window).max(1));
+    let of = |ids: &[u32]| Windows::of_ids(tokenizer.prefix(), ids, window, chunks, Score::All);
+    let (probed, other) = ids.split_at(ids.len() / 2);
+    Ok((of(probed)?, of(other)?))
+}
+
+/// A policy and what it shows on text that its bits were not spent by.
+pub struct Tried {
+    /// How its bits were spent, in a few words.
+    pub way: &'static str,
+    /// The policy, with what is expected of it.
+    pub chosen: Chosen,
+    /// What was measured.
+    pub found: Divergence,
+}
+
+/// What policies are measured with.
+pub struct Check<'a> {
+    /// With f32 activations.
+    pub model: &'a Model,
+    /// Numbers for their codecs.
+    pub plan: &'a Arc<Plan>,
+    /// Text that sensitivities were not measured on.
+    pub windows: &'a Windows,
+}
+
+impl Check<'_> {
+    fn measure(
+        &self,
+        chosen: &[Chosen],
+        headway: &mut dyn FnMut(Headway<'_>),
+    ) -> Result<Vec<Divergence>, EvalError> {
+        let models = Models { reference: self.model, subject: self.model, arithmetic: "f32" };
+        let caches: Vec<Policy> = chosen.iter().map(|one| self.plan.with(&one.policy)).collect();
+        let (windows, limits) = (self.windows, PassLimits::default());
+        let request = Request { models, windows, caches: &caches, mode: Mode::Strict, limits };
+        divergence(&request, None, headway)
+    }
+}
+
+/// Policies for the goal, the best first: layers told apart by all that was measured, by half of it, and not at all. Where divergence
+/// is the goal, each is made again for as much more or less as it missed; what never stays within it is left out.
+///
+/// # Errors
+/// If a policy cannot be measured.
+pub fn search(
+    goal: Goal,
+    parts: &[Part],
+    check: &Check<'_>,
+    headway: &mut dyn FnMut(Headway<'_>),
+) -> Result<Vec<Tried>, EvalError> {
+    let apart: Vec<Vec<Part>> = TRUST.iter().map(|(_, trust)| evened(parts, *trust)).collect();
+    let way = |kind: usize| TRUST.get(kind).map_or(UNIFORM, |(name, _)| name);
+    let make = |kind: usize, goal: Goal| match apart.get(kind) {
+        Some(parts) => policy_for(parts, goal),
+        None => uniform_for(parts, goal),
+    };
+    let kinds = 0..=apart.len();
+    let mut tried: Vec<Tried> = Vec::new();
+    match goal {
+        Goal::Bits(_) => {
+            let (kinds, chosen): (Vec<usize>, Vec<Chosen>) =
+                kinds.filter_map(|kind| Some((kind, make(kind, goal)?))).unzip();
+            let found = check.measure(&chosen, headway)?;
+            let all = kinds.into_iter().zip(chosen).zip(found);
+            tried.extend(all.map(|((kind, chosen), found)| Tried { way: way(kind), chosen, found }));
+            tried.sort_by(|a, b| a.found.kl().0.total_cmp(&b.found.kl().0));
+        }
+        Goal::Kl(limit) => {
+            let wanted = ALLOWED * limit;
+            let mut asked: Vec<Option<f64>> = kinds.map(|_| Some(wanted)).collect();
+            for _ in 0..ATTEMPTS {
+                let made =
+                    |(kind, asked): (usize, &Option<f64>)| Some((kind, make(kind, Goal::Kl((*asked)?))?));
+                let (kinds, chosen): (Vec<usize>, Vec<Chosen>) =
+                    asked.iter().enumerate().filter_map(made).unzip();
+                for ((kind, mut chosen), found) in
+                    kinds.into_iter().zip(chosen.clone()).zip(check.measure(&chosen, headway)?)
+                {
+                    let (kl, before) = (found.kl().0, asked[kind].unwrap_or(wanted));
+                    // What was learnt of this kind before is part of what is expected.
+                    chosen.kl *= wanted / before;
+                    let is_near = (NEAR * wanted..=wanted).contains(&kl);
+                    asked[kind] = (!is_near).then_some(before * wanted / kl.max(f64::MIN_POSITIVE));
+                    let known = tried.iter().position(|one| one.way == way(kind));
+                    let is_better = known.is_none_or(|known| chosen.bits < tried[known].chosen.bits);
+                    if kl <= wanted && is_better {
+                        if let Some(known) = known {
+                            tried.swap_remove(known);
+                        }
+                        tried.push(Tried { way: way(kind), chosen, found });
+                    }
+                }
+            }
+            tried.sort_by(|a, b| a.chosen.bits.total_cmp(&b.chosen.bits));
+        }
+    }
+    Ok(tried)
+}
+
+/// The plan with another policy, and a note of what its bits were spent by in place of an earlier one.
+///
+/// # Errors
+/// If the plan has no numbers for the policy.
+pub fn spend_bits(plan: &Plan, policy: &Policy, tokens: usize, text: &str) -> Result<Plan, plan::PlanError> {
+    let base = plan.made().split_once("; bits spent").map_or(plan.made(), |(base, _)| base);
+    let made = format!("{base}; bits spent by {tokens} tokens of {text}");
+    Plan::new(*plan.model(), policy.clone(), &made, plan.slots().to_vec())
+}

@@ -38,6 +38,11 @@ enum Weights {
         header: Gguf,
         original: Safetensors,
     },
+    /// The Hugging Face checkpoint that a GGUF file would be, of which only the configuration exists.
+    FolderTwin {
+        config: serde_json::Value,
+        original: Gguf,
+    },
     /// Of zeros, in the shapes that the configuration asks for.
     Outline {
         tensors: BTreeMap<String, Tensor>,
@@ -117,7 +122,7 @@ impl Checkpoint {
         match &self.weights {
             Weights::Gguf(gguf) => gguf.has_weights(),
             Weights::Safetensors { .. } => true,
-            Weights::Twin { .. } | Weights::Outline { .. } => false,
+            Weights::Twin { .. } | Weights::FolderTwin { .. } | Weights::Outline { .. } => false,
         }
     }
 
@@ -134,18 +139,42 @@ impl Checkpoint {
         Ok(Self { path: self.path.clone(), weights })
     }
 
-    /// What a twin was made from: the tensors under their Hugging Face names.
-    pub(crate) fn original(&self) -> Option<&Safetensors> {
+    /// The Hugging Face checkpoint that this GGUF file would be under the configuration `config`, likewise.
+    ///
+    /// # Errors
+    /// If this is not a GGUF file.
+    pub fn folder_twin(&self, config: serde_json::Value) -> Result<Self> {
+        let Weights::Gguf(gguf) = &self.weights else {
+            return Err(LoadError::unsupported("only a GGUF file has a Hugging Face twin"));
+        };
+        let weights = Weights::FolderTwin { config, original: gguf.clone() };
+        Ok(Self { path: self.path.clone(), weights })
+    }
+
+    /// A tensor by its name in a Hugging Face checkpoint and in GGUF, in what a twin was made from; `None` where this is no twin.
+    pub(crate) fn counterpart(&self, hf: &str, gguf: &str) -> Option<Result<Option<Tensor>>> {
         match &self.weights {
-            Weights::Twin { original, .. } => Some(original),
+            Weights::Twin { original, .. } => Some(original.tensor(hf)),
+            Weights::FolderTwin { original, .. } => Some(Ok(original.tensor(gguf))),
             Weights::Gguf(_) | Weights::Safetensors { .. } | Weights::Outline { .. } => None,
+        }
+    }
+
+    /// Whether it is made of a configuration alone, to be sized.
+    pub(crate) fn is_outline(&self) -> bool {
+        match &self.weights {
+            Weights::Outline { .. } => true,
+            Weights::Gguf(_)
+            | Weights::Safetensors { .. }
+            | Weights::Twin { .. }
+            | Weights::FolderTwin { .. } => false,
         }
     }
 
     /// Whether there is nothing but a configuration: no directory of tensors to hold a description against.
     pub(crate) fn is_bare(&self) -> bool {
         match &self.weights {
-            Weights::Twin { .. } => true,
+            Weights::Twin { .. } | Weights::FolderTwin { .. } => true,
             Weights::Outline { tensors, .. } => tensors.is_empty(),
             Weights::Gguf(_) | Weights::Safetensors { .. } => false,
         }
@@ -171,9 +200,9 @@ impl Checkpoint {
     pub fn config(&self) -> ConfigSource<'_> {
         match &self.weights {
             Weights::Gguf(gguf) | Weights::Twin { header: gguf, .. } => ConfigSource::Gguf(gguf.metadata()),
-            Weights::Safetensors { config, .. } | Weights::Outline { config, .. } => {
-                ConfigSource::Config(config)
-            }
+            Weights::Safetensors { config, .. }
+            | Weights::FolderTwin { config, .. }
+            | Weights::Outline { config, .. } => ConfigSource::Config(config),
         }
     }
 
@@ -197,6 +226,7 @@ impl Checkpoint {
                 Box::new(gguf.tensors().map(|t| t.name.as_str()))
             }
             Weights::Safetensors { tensors, .. } => Box::new(tensors.names()),
+            Weights::FolderTwin { .. } => Box::new(std::iter::empty()),
             Weights::Outline { tensors, .. } => Box::new(tensors.keys().map(String::as_str)),
         }
     }
@@ -206,6 +236,7 @@ impl Checkpoint {
         match &self.weights {
             Weights::Gguf(gguf) | Weights::Twin { header: gguf, .. } => Ok(gguf.tensor(name)),
             Weights::Safetensors { tensors, .. } => tensors.tensor(name).map_err(|e| e.in_file(&self.path)),
+            Weights::FolderTwin { .. } => Ok(None),
             Weights::Outline { tensors, .. } => Ok(tensors.get(name).cloned()),
         }
     }
@@ -240,7 +271,9 @@ impl Checkpoint {
                 field(sorted_json(config).as_bytes());
                 tensors.header_bytes().for_each(&mut field);
             }
-            Weights::Outline { config, .. } => field(sorted_json(config).as_bytes()),
+            Weights::FolderTwin { config, .. } | Weights::Outline { config, .. } => {
+                field(sorted_json(config).as_bytes())
+            }
         }
         for name in self.names() {
             // A tensor of a type we do not read still counts through the directory above.

@@ -71,10 +71,17 @@ impl LoadError {
         }
     }
 
-    /// The same error, naming the file it came from unless it names one already.
+    /// The same error, naming the file it came from unless it names one already; a message that begins with the file's own
+    /// name does not say it twice.
     #[must_use]
     pub fn in_file(mut self, path: &Path) -> Self {
-        self.file.get_or_insert_with(|| path.to_path_buf());
+        if self.file.is_none() {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            if let Some(rest) = self.message.strip_prefix(&format!("{name}: ")) {
+                self.message = rest.to_owned();
+            }
+            self.file = Some(path.to_path_buf());
+        }
         self
     }
 

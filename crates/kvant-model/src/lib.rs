@@ -22,7 +22,7 @@ pub mod tensor;
 pub mod tokenizer;
 
 pub use backend::{Backend, Chunk, Network, Observer};
-pub use checkpoint::Checkpoint;
+pub use checkpoint::{Checkpoint, ConfigSource};
 pub use description::Description;
 pub use dtype::DType;
 pub use error::{LoadError, LoadErrorKind};

@@ -176,7 +176,7 @@ pub struct ExpertNames {
 }
 
 /// Gate and up of all experts in one tensor, which GGUF files may have.
-const GATE_UP_EXPERTS: Name = ("", "ffn_gate_up_exps");
+const GATE_UP_EXPERTS: Name = ("mlp.experts.gate_up_proj", "ffn_gate_up_exps.weight");
 
 /// A mixture of gated experts of width `inner` behind a softmax router, without a shared one.
 pub fn experts(
@@ -194,8 +194,8 @@ pub fn experts(
     }
     let router = layer.exact_linear((names.router, "ffn_gate_inp"), count, hidden)?;
     let downs = layer.experts((names.down, "ffn_down_exps"), count, hidden, inner)?;
-    let inners: Vec<Inner> = if config.is_gguf() && layer.has(GATE_UP_EXPERTS)? {
-        let both = layer.experts(GATE_UP_EXPERTS, count, 2 * inner, hidden)?;
+    let inners: Vec<Inner> = if config.is_gguf() && layer.has_tensor(GATE_UP_EXPERTS)? {
+        let both = layer.experts(("", "ffn_gate_up_exps"), count, 2 * inner, hidden)?;
         both.into_iter().map(Inner::GatedFused).collect()
     } else {
         let gates = layer.experts((names.gate, "ffn_gate_exps"), count, inner, hidden)?;

@@ -24,7 +24,7 @@ pub fn describe(scope: &Scope<'_>) -> Result<Description> {
         GateOrder::GateFirst
     };
     let normed = if config.is_gguf() {
-        scope.has_tensor(("", "blk.0.ssm_norm.weight"))?
+        scope.has_tensor(("model.layers.0.mamba.norm.weight", "blk.0.ssm_norm.weight"))?
     } else {
         config.flag(Key("mamba_rms_norm", ""), false)?
     };
@@ -94,7 +94,7 @@ fn mamba_dims(config: &ModelConfig<'_>, hidden: usize) -> Result<Mamba2Dims> {
 /// The norm before the perceptron, whose weights have a bare name in GGUF files.
 fn ffn_norm(layer: &Scope<'_>, hidden: usize, eps: f32) -> Result<Norm> {
     const NAME: Name = ("pre_ff_layernorm", "ffn_norm");
-    if !layer.config().is_gguf() || layer.has(NAME)? {
+    if !layer.config().is_gguf() || layer.has_weights() && layer.has(NAME)? {
         return layer.rms_norm(NAME, hidden, eps, 0.0);
     }
     let weight = Some(layer.numbers(NAME, &[hidden])?);

@@ -190,7 +190,7 @@ impl Family {
         let after = Some(self.norm(layer, ("post_feedforward_layernorm", "post_ffw_norm"))?);
         let config = layer.config();
         let has_experts = match config.is_gguf() {
-            true => layer.has(("", "ffn_gate_inp"))?,
+            true => layer.has(("router.proj", "ffn_gate_inp"))?,
             false => config.flag(Key("enable_moe_block", ""), false)?,
         };
         if !has_experts {

@@ -73,7 +73,7 @@ impl Latent {
     fn ups(&self, place: &Scope<'_>) -> Result<(Vec<Matrix>, Vec<Matrix>)> {
         let Self { heads, nope_dim, latent_dim, value_dim, .. } = *self;
         const BOTH: Name = ("kv_b_proj", "attn_kv_b");
-        if place.config().is_gguf() && !place.has(BOTH)? {
+        if place.config().is_gguf() && !(place.has_weights() && place.has(BOTH)?) {
             let keys = place.weight(("", "attn_k_b"), &[heads, latent_dim, nope_dim])?;
             let values = place.weight(("", "attn_v_b"), &[heads, value_dim, latent_dim])?;
             let each = |tensor: &TensorRef, transposed| -> Vec<Matrix> {

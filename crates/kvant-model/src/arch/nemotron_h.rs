@@ -102,11 +102,14 @@ fn gguf_kinds(scope: &Scope<'_>) -> Result<Vec<Kind>> {
         list.ok_or_else(|| config.refused(key, format!("a list of {layers}, one per layer, is needed")))
     };
     let kind = |(layer, (kv_heads, inner))| {
-        let router = format!("blk.{layer}.ffn_gate_inp.weight");
+        let router = (
+            format!("backbone.layers.{layer}.mixer.gate.weight"),
+            format!("blk.{layer}.ffn_gate_inp.weight"),
+        );
         Ok(match (kv_heads, inner) {
             (1.., _) => Kind::Attention,
             (0, 0) => Kind::Mamba,
-            (0, _) if scope.has_tensor(("", &router))? => Kind::Experts,
+            (0, _) if scope.has_tensor((&router.0, &router.1))? => Kind::Experts,
             (0, _) => Kind::Mlp,
         })
     };

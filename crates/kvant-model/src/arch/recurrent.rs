@@ -4,7 +4,7 @@ use crate::arch::{Name, Scope};
 use crate::config::{Key, ModelConfig};
 use crate::description::{
     Activation, Convolution, DecayRate, DeltaDims, DeltaProjection, GateOrder, GatedDeltaNet, GatedNorm,
-    HeadOrder, Linear, Mamba2, Mamba2Dims, Matrix, Norm, NormKind, RowRange,
+    HeadOrder, Linear, Mamba2, Mamba2Dims, Matrix, Norm, NormKind, RowRange, Vector,
 };
 use crate::error::{LoadError, Result};
 
@@ -26,9 +26,13 @@ pub fn convolution(
         let (hf, gguf) = named(part);
         place.numbers((&hf, &gguf), shape)
     };
-    let weight = numbers("weight", &[channels, 1, kernel])?;
+    let is_gguf = place.config().is_gguf();
+    let weight = match is_gguf {
+        true => numbers("weight", &[channels, kernel])?,
+        false => numbers("weight", &[channels, 1, kernel])?,
+    };
     let (hf, gguf) = named("bias");
-    let biased = if place.config().is_gguf() { place.has_tensor((&hf, &gguf))? } else { biased };
+    let biased = if is_gguf { place.has_tensor((&hf, &gguf))? } else { biased };
     let bias = if biased { Some(numbers("bias", &[channels])?) } else { None };
     Ok(Convolution { channels, kernel, weight, bias, activation })
 }
@@ -113,9 +117,14 @@ pub fn mamba2(
     options: &Mamba2Options,
 ) -> Result<Mamba2> {
     check_groups(dims.heads, dims.groups)?;
-    let vector = |name: Name, count| place.numbers(name, &[count]);
+    // GGUF files have some of them in two extents.
+    let is_gguf = place.config().is_gguf();
+    let rows = |name: Name, count: usize, rows: usize| match is_gguf {
+        true => place.numbers(name, &[rows, count / rows]),
+        false => place.numbers(name, &[count]),
+    };
     let norm = |norm: &NormOptions| {
-        let weight = vector(("norm.weight", "ssm_norm.weight"), dims.inner())?;
+        let weight = rows(("norm.weight", "ssm_norm.weight"), dims.inner(), dims.groups)?;
         Ok(GatedNorm { weight, width: norm.width, eps: norm.eps, order: norm.order })
     };
     let conv = (dims.conv_channels(), dims.kernel);
@@ -124,10 +133,10 @@ pub fn mamba2(
         input: place.linear(("in_proj", "ssm_in"), dims.projected(), hidden, options.projection_bias)?,
         part_scales: options.part_scales,
         conv: convolution(place, CONV, conv, options.conv_bias, Some(Activation::Silu))?,
-        dt_bias: vector(DT_BIAS, dims.heads)?,
+        dt_bias: place.numbers(DT_BIAS, &[dims.heads])?,
         dt_limit: None,
-        decay: decay(place, dims.heads)?,
-        skip: vector(("D", "ssm_d"), dims.heads)?,
+        decay: decay(place, rows(DECAY, dims.heads, dims.heads)?),
+        skip: rows(("D", "ssm_d"), dims.heads, dims.heads)?,
         norm: options.norm.as_ref().map(norm).transpose()?,
         output: place.linear(OUTPUT, hidden, dims.inner(), options.projection_bias)?,
         slot: place.slots(|slots| slots.recurrent(index, dims.state_shape())),
@@ -137,11 +146,11 @@ pub fn mamba2(
 const CONV: Name = ("conv1d", "ssm_conv1d");
 const DT_BIAS: Name = ("dt_bias", "ssm_dt.bias");
 const OUTPUT: Name = ("out_proj", "ssm_out");
+const DECAY: Name = ("A_log", "ssm_a");
 
 /// Rates of decay: their logarithms, or themselves in GGUF files.
-fn decay(place: &Scope<'_>, heads: usize) -> Result<DecayRate> {
-    let rates = place.numbers(("A_log", "ssm_a"), &[heads])?;
-    Ok(if place.config().is_gguf() { DecayRate::Plain(rates) } else { DecayRate::Log(rates) })
+fn decay(place: &Scope<'_>, rates: Vector) -> DecayRate {
+    if place.config().is_gguf() { DecayRate::Plain(rates) } else { DecayRate::Log(rates) }
 }
 
 /// The gated DeltaNet at a place, which has a slot of the layer; `fused` says that its projections lie together by key head.
@@ -183,7 +192,7 @@ pub fn delta_net(
         projection,
         conv: convolution(place, CONV, (dims.conv_channels(), dims.kernel), false, Some(Activation::Silu))?,
         qk_eps: 1e-6,
-        decay: decay(place, dims.value_heads)?,
+        decay: decay(place, vector(DECAY, dims.value_heads)?),
         dt_bias: vector(DT_BIAS, dims.value_heads)?,
         norm: Norm { kind: NormKind::Rms, width: dims.value_dim, weight, bias: None, eps },
         output: place.linear(OUTPUT, hidden, values, false)?,

@@ -26,9 +26,10 @@ const MAX_VECTOR_VALUES: usize = 1 << 26;
 pub struct Scope<'a> {
     checkpoint: &'a Checkpoint,
     config: ModelConfig<'a>,
-    prefix: String,
-    /// The same place in a Hugging Face checkpoint.
+    /// The place in a Hugging Face checkpoint.
     hf_prefix: String,
+    /// The same place in a GGUF file.
+    gguf_prefix: String,
     side: Option<TextSide<'a>>,
     draft: Rc<Draft>,
 }
@@ -73,12 +74,12 @@ struct Draft {
 impl<'a> Scope<'a> {
     /// The whole checkpoint or, where its architecture is a multimodal one around a text model, that model.
     pub fn new(checkpoint: &'a Checkpoint) -> Result<Self> {
-        let config = ModelConfig::new(checkpoint.config())?;
+        let config = ModelConfig::new(checkpoint.config())?.for_sizes(checkpoint.is_outline());
         let scope = Self {
             checkpoint,
             config,
-            prefix: String::new(),
             hf_prefix: String::new(),
+            gguf_prefix: String::new(),
             side: None,
             draft: Rc::default(),
         };
@@ -127,28 +128,47 @@ impl<'a> Scope<'a> {
 
     /// The part called `name`. GGUF numbers its layers `blk.N` at top level.
     pub fn inside(&self, (hf, gguf): (&str, &str)) -> Self {
-        let own = if self.config.is_gguf() { gguf } else { hf };
         let below =
             |prefix: &str, own: &str| format!("{prefix}{own}{}", if own.is_empty() { "" } else { "." });
-        let (prefix, hf_prefix) = (below(&self.prefix, own), below(&self.hf_prefix, hf));
+        let (hf_prefix, gguf_prefix) = (below(&self.hf_prefix, hf), below(&self.gguf_prefix, gguf));
         let Self { checkpoint, config, side, .. } = *self;
-        Self { checkpoint, config, prefix, hf_prefix, side, draft: Rc::clone(&self.draft) }
+        Self { checkpoint, config, hf_prefix, gguf_prefix, side, draft: Rc::clone(&self.draft) }
     }
 
-    fn full_name(&self, (hf, gguf): (&str, &str), suffix: &str) -> String {
-        let name = format!("{}{}{suffix}", self.prefix, if self.config.is_gguf() { gguf } else { hf });
+    fn full_name(&self, name: (&str, &str), suffix: &str) -> String {
+        if self.config.is_gguf() { self.gguf_name(name, suffix) } else { self.hf_name(name, suffix) }
+    }
+
+    fn gguf_name(&self, (_, gguf): (&str, &str), suffix: &str) -> String {
+        format!("{}{gguf}{suffix}", self.gguf_prefix)
+    }
+
+    fn hf_name(&self, (hf, _): (&str, &str), suffix: &str) -> String {
+        let name = format!("{}{hf}{suffix}", self.hf_prefix);
         match &self.side {
             Some(side) => side.name(name),
             None => name,
         }
     }
 
-    /// The tensor of this name, where it is there; that of a GGUF twin is its Hugging Face counterpart.
+    /// The tensor of this name, where it is there; that of a twin is its counterpart in the other format.
     fn find(&self, name: (&str, &str), suffix: &str) -> Result<Option<Tensor>> {
-        match self.checkpoint.original() {
-            Some(original) => original.tensor(&format!("{}{}{suffix}", self.hf_prefix, name.0)),
-            None => self.checkpoint.get(&self.full_name(name, suffix)),
+        let (hf, gguf) = (self.hf_name(name, suffix), self.gguf_name(name, suffix));
+        let Some(found) = self.checkpoint.counterpart(&hf, &gguf) else {
+            return self.checkpoint.get(if self.config.is_gguf() { &gguf } else { &hf });
+        };
+        if let Some(found) = found? {
+            return Ok(Some(found));
         }
+        // The metadata of a GGUF file do not say that it came from the text side of a larger checkpoint.
+        for (body, head) in TextSide::PLACES {
+            let side = TextSide { whole: self.config, body, head };
+            let found = self.checkpoint.counterpart(&side.name(hf.clone()), &gguf).transpose()?.flatten();
+            if found.is_some() {
+                return Ok(found);
+            }
+        }
+        Ok(None)
     }
 
     /// True when the part has weights in the file.
@@ -174,9 +194,9 @@ impl<'a> Scope<'a> {
     /// The same place under the part `key` of the configuration; GGUF files have no such parts.
     pub fn nested(&self, key: &'static str) -> Result<Self> {
         let config = self.config.nested(key)?;
-        let (prefix, hf_prefix) = (self.prefix.clone(), self.hf_prefix.clone());
+        let (hf_prefix, gguf_prefix) = (self.hf_prefix.clone(), self.gguf_prefix.clone());
         let (checkpoint, side, draft) = (self.checkpoint, self.side, Rc::clone(&self.draft));
-        Ok(Self { checkpoint, config, prefix, hf_prefix, side, draft })
+        Ok(Self { checkpoint, config, hf_prefix, gguf_prefix, side, draft })
     }
 
     /// The shape of a part's weights, where there is a file that has them.
@@ -250,7 +270,8 @@ impl<'a> Scope<'a> {
     /// A small linear layer whose weights stay as they are: a router, a gate.
     pub fn exact_linear(&self, name: Name, outputs: usize, inputs: usize) -> Result<Linear> {
         // A single row is stored as a vector in GGUF.
-        let is_vector = outputs == 1 && self.shape(name)?.is_some_and(|shape| shape.len() == 1);
+        let may_be_vector = outputs == 1 && self.config.is_gguf();
+        let is_vector = may_be_vector && self.shape(name)?.is_some_and(|shape| shape.len() == 1);
         let weight =
             if is_vector { self.weight(name, &[inputs])? } else { self.weight(name, &[outputs, inputs])? };
         Ok(Linear { precision: Precision::Exact, ..Linear::new(Matrix::whole(weight)) })
@@ -270,7 +291,7 @@ impl<'a> Scope<'a> {
     /// mixtures had one per expert too: `ffn_gate.3` where later ones have `ffn_gate_exps`.
     pub fn experts(&self, name: Name, count: usize, outputs: usize, inputs: usize) -> Result<Vec<Linear>> {
         let apart = |index: usize| match name.1.strip_suffix("_exps") {
-            Some(stem) if self.config.is_gguf() => format!("{}{stem}.{index}.weight", self.prefix),
+            Some(stem) if self.config.is_gguf() => format!("{}{stem}.{index}.weight", self.gguf_prefix),
             _ => self.full_name(name, ".weight").replace("{}", &index.to_string()),
         };
         let is_whole = self.config.is_gguf() && self.checkpoint.get(&apart(0))?.is_none();

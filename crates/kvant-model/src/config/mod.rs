@@ -34,6 +34,8 @@ pub struct Key(pub &'static str, pub &'static str);
 #[derive(Clone, Copy)]
 pub struct ModelConfig<'a> {
     source: Source<'a>,
+    /// Only sizes are asked about: what does not change them may be missing.
+    is_outline: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -61,7 +63,13 @@ impl<'a> ModelConfig<'a> {
                 return Err(LoadError::malformed("config.json does not hold an object"));
             }
         };
-        Ok(Self { source })
+        Ok(Self { source, is_outline: false })
+    }
+
+    /// The same for a description that is sized and never run: an activation that it does not name is the architecture's usual one.
+    #[must_use]
+    pub(crate) fn for_sizes(self, is_outline: bool) -> Self {
+        Self { is_outline, ..self }
     }
 
     /// The name of the architecture: `general.architecture` of a GGUF file, `model_type` of a `config.json`.
@@ -175,7 +183,7 @@ impl<'a> ModelConfig<'a> {
     /// The activation function; GGUF files do not name it, so each architecture says its own.
     pub fn activation(&self, key: Key, of_gguf: Activation) -> Result<Activation> {
         let Some(name) = self.text(key)? else {
-            return if self.is_gguf() { Ok(of_gguf) } else { Err(self.missing(key)) };
+            return if self.is_gguf() || self.is_outline { Ok(of_gguf) } else { Err(self.missing(key)) };
         };
         Activation::from_name(&name).ok_or_else(|| {
             LoadError::unsupported(format!("{}: {name:?} is no activation kvant knows", self.name(key)))
@@ -188,7 +196,16 @@ impl<'a> ModelConfig<'a> {
     }
 
     fn missing(&self, key: Key) -> LoadError {
-        LoadError::missing(format!("{} is missing", self.name(key)))
+        let mut names = key.0.split('|');
+        match (self.source, names.next(), names.next_back()) {
+            (Source::Json(_), Some(first), Some(last)) => {
+                let others: String = names.map(|name| format!(", {name:?}")).collect();
+                LoadError::missing(format!(
+                    "config.json: one of {first:?}{others} or {last:?} is needed, and none is there"
+                ))
+            }
+            _ => LoadError::missing(format!("{} is missing", self.name(key))),
+        }
     }
 
     /// The key as the file spells it, for messages.
@@ -245,7 +262,7 @@ impl<'a> ModelConfig<'a> {
         let Source::Json(map) = self.source else { return Ok(None) };
         match map.get(key) {
             None | Some(Json::Null) => Ok(None),
-            Some(Json::Object(table)) => Ok(Some(ModelConfig { source: Source::Json(table) })),
+            Some(Json::Object(table)) => Ok(Some(ModelConfig { source: Source::Json(table), ..*self })),
             Some(_) => Err(LoadError::mismatch(format!("config.json: key {key:?} is not an object"))),
         }
     }

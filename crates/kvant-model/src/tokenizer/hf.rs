@@ -55,6 +55,7 @@ impl Tokenizer {
         Ok(Self {
             end_of_generation: ending::end_of_generation(named, listed),
             guesses_splits: false,
+            control_names: std::sync::OnceLock::new(),
             pieces: Pieces::new(decoding.spelling, tokens.iter().map(|(text, kind)| (text.as_str(), *kind)))?,
             encoder: Encoder::Pipeline(Box::new(Pipeline::new(inner))),
             prefix,

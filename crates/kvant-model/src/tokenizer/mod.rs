@@ -33,6 +33,7 @@
 mod bpe;
 pub(crate) mod byte_level;
 mod checkpoint;
+mod control;
 mod ending;
 mod error;
 mod hf;
@@ -43,13 +44,16 @@ mod spm;
 mod stream;
 mod vocab;
 
+pub use control::Fences;
 pub use error::TokenizerError;
 pub use hf::HfFiles;
-pub use pre::pre_tokenizer_name;
+pub use pre::{pre_tokenizer_name, pre_tokenizer_splits};
 pub use stream::Utf8Stream;
 pub use vocab::{GgufVocab, TokenKind};
 
+use control::ControlNames;
 use pieces::{Pieces, Spelling};
+use std::sync::OnceLock;
 
 /// How a text is to be read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -80,6 +84,8 @@ pub struct Tokenizer {
     /// Sorted.
     end_of_generation: Vec<u32>,
     guesses_splits: bool,
+    /// Made when a text is first looked through for them.
+    control_names: OnceLock<Option<ControlNames>>,
 }
 
 impl Tokenizer {
@@ -144,6 +150,7 @@ impl Tokenizer {
             eos: vocab.eos,
             end_of_generation: ending::end_of_generation(named, tokens),
             guesses_splits: vocab.model == "gpt2" && vocab.pre.is_none(),
+            control_names: OnceLock::new(),
         })
     }
 

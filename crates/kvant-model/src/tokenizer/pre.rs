@@ -32,6 +32,11 @@ pub fn pre_tokenizer_name(splits: &[String], ignore_merges: bool) -> Option<&'st
     Some(if rule.names.contains(&"llama-bpe") { "llama-bpe" } else { rule.names[0] })
 }
 
+/// The rules behind a name: regular expressions in the order they apply, and whether words that are tokens are taken whole.
+pub fn pre_tokenizer_splits(name: &str) -> Option<(&'static [&'static str], bool)> {
+    pre_tokenizer(name).map(|rule| (rule.splits, rule.ignore_merges))
+}
+
 const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 
 const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";

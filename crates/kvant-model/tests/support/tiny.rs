@@ -21,7 +21,7 @@ const NAMES: &[(&str, &str)] = &[
     ("mlp.down_proj", "ffn_down"),
 ];
 
-const TEMPLATE: &str =
+pub const TEMPLATE: &str =
     "{% for m in messages %}{{ '[' + m.role + '] ' + m.content + '\n' }}{% endfor %}[assistant] ";
 
 /// The qwen2 checkpoint of the model tests as a GGUF file, with 256 tokens of its own: characters and pairs.
@@ -31,6 +31,11 @@ pub fn model_bytes(template: bool) -> Vec<u8> {
 
 /// The same with a template of one's own.
 pub fn model_with(template: Option<&str>) -> Vec<u8> {
+    model_with_tokens(template, &[])
+}
+
+/// The same with control tokens of one's own.
+pub fn model_with_tokens(template: Option<&str>, control: &[&str]) -> Vec<u8> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kvant-model/tests/fixtures/qwen2");
     let tensors = Safetensors::open(&folder.join("model.safetensors")).unwrap();
     let mut writer = Writer::new("qwen2");
@@ -47,7 +52,7 @@ pub fn model_with(template: Option<&str>) -> Vec<u8> {
     }
     writer.set("qwen2.attention.layer_norm_rms_epsilon", WriterValue::F32(1e-6));
     writer.set("qwen2.rope.freq_base", WriterValue::F32(1e6));
-    vocabulary(&mut writer);
+    vocabulary(&mut writer, control);
     if let Some(template) = template {
         writer.set("tokenizer.chat_template", WriterValue::String(template.into()));
     }
@@ -60,7 +65,7 @@ pub fn model_with(template: Option<&str>) -> Vec<u8> {
     writer.to_bytes().unwrap()
 }
 
-fn vocabulary(writer: &mut Writer) {
+fn vocabulary(writer: &mut Writer, control: &[&str]) {
     let mut tokens = vec!["<unk>".to_owned(), "<s>".into(), "</s>".into(), "▁".into(), "\n".into()];
     tokens.extend((b'!'..=b'~').map(|c| char::from(c).to_string()));
     let letters = || "etaoinshrdlu".chars();
@@ -69,9 +74,13 @@ fn vocabulary(writer: &mut Writer) {
     tokens.extend((tokens.len()..256).map(|i| format!("▁{}", char::from(b'a' + (i % 26) as u8))));
     let count = tokens.len();
     assert_eq!(count, 256);
+    // In place of the last ones.
+    let first = count - control.len();
+    tokens.splice(first.., control.iter().map(|name| (*name).to_owned()));
     let kinds = (0..count).map(|id| match id {
         0 => 2,
         1 | 2 => 3,
+        id if id >= first => 3,
         _ => 1,
     });
     writer.set("tokenizer.ggml.model", WriterValue::String("llama".into()));

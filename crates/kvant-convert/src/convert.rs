@@ -6,7 +6,7 @@ use crate::output::Output;
 use crate::packed::{self, Folder};
 use crate::recipe::Weights;
 use crate::rows::{Made, Rows};
-use crate::{source, twin};
+use crate::{source, to_folder, to_gguf};
 use kvant_model::checkpoint::ConfigSource;
 use kvant_model::gguf::Writer;
 use kvant_model::{Checkpoint, LoadError};
@@ -60,24 +60,22 @@ impl Conversion {
                 Self::gguf(writer, tensors, Vec::new())
             }
             (ConfigSource::Config(config), Format::Gguf) => {
-                let twin = twin::of(checkpoint, config, weights, importance)?;
+                let twin = to_gguf::of(checkpoint, config, weights, importance)?;
                 Self::gguf(twin.writer, twin.tensors, twin.notes)
             }
+            (_, Format::Safetensors) if !weights.in_safetensors() => Err(ConvertError::Refused(format!(
+                "{weights} is a type of GGUF files; safetensors can hold int4, int8, f16 and f32"
+            ))),
             (ConfigSource::Config(config), Format::Safetensors) => {
-                if !weights.in_safetensors() {
-                    return Err(ConvertError::Refused(format!(
-                        "{weights} is a type of GGUF files; safetensors can hold int4, int8 and f16"
-                    )));
-                }
                 let tensors = source::repacked(checkpoint, weights, importance)?;
                 let folder = Folder::new(checkpoint, config, &tensors)?;
                 Ok(Self { content: Content::Safetensors { tensors, folder }, notes: Vec::new() })
             }
-            (ConfigSource::Gguf(_), Format::Safetensors) => Err(ConvertError::Refused(
-                "a GGUF file has no config.json and no tokenizer.json to put beside safetensors; convert it to GGUF, \
-                 or start from the Hugging Face folder"
-                    .into(),
-            )),
+            (ConfigSource::Gguf(metadata), Format::Safetensors) => {
+                let twin = to_folder::of(checkpoint, metadata, weights, importance)?;
+                let content = Content::Safetensors { tensors: twin.tensors, folder: twin.folder };
+                Ok(Self { content, notes: twin.notes })
+            }
         }
     }
 

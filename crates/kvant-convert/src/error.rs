@@ -39,5 +39,15 @@ impl ConvertError {
     }
 }
 
+impl ConvertError {
+    /// A refusal with the other format as the way out.
+    pub(crate) fn or_safetensors(self) -> Self {
+        match self {
+            Self::Refused(why) => Self::Refused(format!("{why}; write safetensors (--to safetensors)")),
+            other => other,
+        }
+    }
+}
+
 /// What functions here give.
 pub(crate) type Result<T> = std::result::Result<T, ConvertError>;

@@ -1,4 +1,4 @@
-//! Converting models: other types of weights, and from Hugging Face folders to GGUF.
+//! Converting models: other types of weights, and between Hugging Face folders and GGUF.
 //!
 //! ```no_run
 //! use kvant_convert::{Conversion, Format, Weights};
@@ -19,8 +19,11 @@
 //! | `recipe` | which tensor gets which type |
 //! | `parts` | the weights of a description, in an order that two descriptions share |
 //! | `rows` | rows of a tensor that does not exist yet, from where they lie |
-//! | `source` | what a converted file holds: from GGUF, and from safetensors |
-//! | `twin` | the GGUF file of a Hugging Face checkpoint: names, layouts, metadata, vocabulary |
+//! | `source` | what a converted file holds that stays in its format |
+//! | `assemble` | tensors of one format from those of the other, where both descriptions agree |
+//! | `keys` | parameters by their names in both formats, and what families leave unsaid: tables |
+//! | `to_gguf` | the GGUF file of a Hugging Face checkpoint: metadata, vocabulary |
+//! | `to_folder` | the Hugging Face checkpoint of a GGUF file: `config.json`, `tokenizer.json` |
 //! | `packed` | safetensors with integers and scales in tensors of their own |
 //! | `output` | a file that is there as a whole or not at all |
 //! | `importance` | what every channel of every layer is multiplied with |
@@ -28,21 +31,24 @@
 //! **Invariant:** a model may be larger than memory. What is held of it is a block of rows, the scales of one tensor, and
 //! vectors.
 //!
-//! **Invariant:** a GGUF file says the same as the folder it was made from, or is not written: both are described, and every
-//! number of the two descriptions is compared before the first byte.
+//! **Invariant:** a GGUF file says the same as the folder it was made from, and a folder as its file, or is not written: both are
+//! described, and every number of the two descriptions is compared before the first byte.
 #![deny(missing_docs)]
 
+mod assemble;
 mod convert;
 mod encode;
 mod error;
 mod importance;
+mod keys;
 mod output;
 mod packed;
 mod parts;
 mod recipe;
 mod rows;
 mod source;
-mod twin;
+mod to_folder;
+mod to_gguf;
 
 pub use convert::{Conversion, Format, Progress};
 pub use encode::{can_encode, encode_row};

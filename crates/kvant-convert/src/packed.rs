@@ -55,11 +55,18 @@ fn bits(dtype: DType) -> Option<usize> {
 pub(crate) struct Folder {
     config: Value,
     companions: Vec<PathBuf>,
+    /// Files that were made, by name.
+    made: Vec<(&'static str, Vec<u8>)>,
 }
 
 impl Folder {
     pub fn new(checkpoint: &Checkpoint, config: &Value, tensors: &[Made]) -> Result<Self> {
         let companions = COMPANIONS.iter().filter_map(|name| checkpoint.companion(name)).collect();
+        Ok(Self { companions, ..Self::made(config, Vec::new(), tensors)? })
+    }
+
+    /// With files that are made and none that are copied.
+    pub fn made(config: &Value, made: Vec<(&'static str, Vec<u8>)>, tensors: &[Made]) -> Result<Self> {
         let mut config = config.clone();
         let Some(object) = config.as_object_mut() else {
             return Err(LoadError::malformed("config.json does not hold an object").into());
@@ -69,7 +76,7 @@ impl Folder {
         if let Some(bits) = tensors.iter().find_map(|made| bits(made.dtype)) {
             object.insert("quantization_config".into(), quantization(bits, tensors));
         }
-        Ok(Self { config, companions })
+        Ok(Self { config, companions: Vec::new(), made })
     }
 
     /// Writes the files beside `path`; those that are there and say the same stay.
@@ -77,6 +84,9 @@ impl Folder {
         let text =
             serde_json::to_vec_pretty(&self.config).map_err(|e| LoadError::malformed(e.to_string()))?;
         put(&path.with_file_name("config.json"), &text)?;
+        for (name, bytes) in &self.made {
+            put(&path.with_file_name(name), bytes)?;
+        }
         for companion in &self.companions {
             let to = path.with_file_name(companion.file_name().unwrap_or_default());
             if fs::canonicalize(&to).ok() != fs::canonicalize(companion).ok() {

@@ -1,11 +1,11 @@
 //! Which tensor gets which type.
 //!
-//! | part of a model | `int4`, `q4_0`, `mxfp4` | `q4_k` | `q6_k`, `int8`, `q8_0` | `f16` |
-//! |---|---|---|---|---|
-//! | matrices of linear layers, experts | the type asked for | Q4_K | Q6_K or Q8_0 | F16 |
-//! | token embeddings, output | Q8_0 | Q6_K | Q8_0 | F16 |
-//! | positions | F16 | F16 | F16 | F16 |
-//! | norms, biases, routers, gates, convolutions, recurrent vectors | F32 | F32 | F32 | F32 |
+//! | part of a model | `int4`, `q4_0`, `mxfp4` | `q4_k` | `q6_k`, `int8`, `q8_0` | `f16` | `f32` |
+//! |---|---|---|---|---|---|
+//! | matrices of linear layers, experts | the type asked for | Q4_K | Q6_K or Q8_0 | F16 | F32 |
+//! | token embeddings, output | Q8_0 | Q6_K | Q8_0 | F16 | F32 |
+//! | positions | F16 | F16 | F16 | F16 | F32 |
+//! | norms, biases, routers, gates, convolutions, recurrent vectors | F32 | F32 | F32 | F32 | F32 |
 //!
 //! A row that blocks of 256 do not fill is stored as Q8_0, one that blocks of 32 do not fill as F16. In safetensors embeddings,
 //! output and positions are F16, and what is F32 above stays as the source has it.
@@ -33,9 +33,11 @@ pub enum Weights {
     Mxfp4,
     /// Half precision.
     F16,
+    /// Single precision.
+    F32,
 }
 
-const NAMES: [(&str, Weights); 8] = [
+const NAMES: [(&str, Weights); 9] = [
     ("int4", Weights::Int4),
     ("int8", Weights::Int8),
     ("q4_0", Weights::Q4_0),
@@ -44,6 +46,7 @@ const NAMES: [(&str, Weights); 8] = [
     ("q6_k", Weights::Q6K),
     ("mxfp4", Weights::Mxfp4),
     ("f16", Weights::F16),
+    ("f32", Weights::F32),
 ];
 
 impl FromStr for Weights {
@@ -93,6 +96,7 @@ impl Weights {
             Self::Q6K => DType::Q6_K,
             Self::Mxfp4 => DType::MXFP4,
             Self::F16 => DType::F16,
+            Self::F32 => DType::F32,
         }
     }
 
@@ -102,12 +106,14 @@ impl Weights {
             Self::Int4 | Self::Q4_0 | Self::Mxfp4 | Self::Int8 | Self::Q8_0 | Self::Q6K => DType::Q8_0,
             Self::Q4K => DType::Q6_K,
             Self::F16 => DType::F16,
+            Self::F32 => DType::F32,
         }
     }
 
     /// `general.file_type` of a GGUF file whose matrices mostly have this type.
     pub(crate) fn file_type(self) -> u32 {
         match self {
+            Self::F32 => 0,
             Self::F16 => 1,
             Self::Int4 | Self::Q4_0 => 2,
             Self::Int8 | Self::Q8_0 => 7,
@@ -123,8 +129,8 @@ impl Weights {
         let wanted = match role {
             Role::Matrix => self.in_gguf(),
             Role::Embedding | Role::Output => self.wider(),
-            Role::Positions => DType::F16,
-            Role::Exact => DType::F32,
+            Role::Positions if self != Self::F32 => DType::F16,
+            Role::Positions | Role::Exact => DType::F32,
         };
         fitting([wanted, DType::Q8_0, DType::F16], columns)
     }
@@ -134,18 +140,20 @@ impl Weights {
         let wanted = match self {
             Self::Int4 => DType::Int4G32,
             Self::Int8 => DType::Int8G32,
+            Self::F32 => DType::F32,
             _ => DType::F16,
         };
         match role {
             Role::Exact => None,
             Role::Matrix => Some(fitting([wanted, DType::F16, DType::F16], columns)),
+            Role::Embedding | Role::Output | Role::Positions if self == Self::F32 => Some(DType::F32),
             Role::Embedding | Role::Output | Role::Positions => Some(DType::F16),
         }
     }
 
     /// Whether safetensors files can hold it.
     pub(crate) fn in_safetensors(self) -> bool {
-        matches!(self, Self::Int4 | Self::Int8 | Self::F16)
+        matches!(self, Self::Int4 | Self::Int8 | Self::F16 | Self::F32)
     }
 }
 

@@ -2,10 +2,10 @@
 
 use crate::error::{ConvertError, Result};
 use crate::importance::Importance;
-use crate::parts::{Part, Parts, Stored};
+use crate::parts::{Form, Part, Parts};
 use crate::recipe::{Role, Weights};
-use crate::rows::{Made, Rows, Source};
-use kvant_model::description::Matrix;
+use crate::rows::{Dealt, Made, Rows, Source};
+use kvant_model::description::Pairing;
 use kvant_model::gguf::{Metadata, Value, Writer, WriterValue};
 use kvant_model::{Checkpoint, DType, Description, Tensor};
 use std::collections::HashMap;
@@ -20,7 +20,7 @@ pub(crate) fn requantised(
     weights: Weights,
     importance: Option<&Importance>,
 ) -> Result<Vec<Made>> {
-    let parts = Parts::of(&Description::of(checkpoint)?);
+    let parts = Parts::of(&Description::of(checkpoint)?, Pairing::Halves);
     let by_name = by_tensor(&parts.list);
     checkpoint
         .names()
@@ -45,7 +45,7 @@ pub(crate) fn repacked(
     weights: Weights,
     importance: Option<&Importance>,
 ) -> Result<Vec<Made>> {
-    let parts = Parts::of(&Description::of(checkpoint)?);
+    let parts = Parts::of(&Description::of(checkpoint)?, Pairing::Halves);
     let by_name = by_tensor(&parts.list);
     if let Some(packed) = checkpoint.names().find_map(|name| name.strip_suffix("_packed")) {
         return Err(ConvertError::Refused(format!(
@@ -71,7 +71,7 @@ pub(crate) fn repacked(
 fn by_tensor(parts: &[Part]) -> HashMap<&str, Vec<&Part>> {
     let mut by_name: HashMap<&str, Vec<&Part>> = HashMap::new();
     for part in parts {
-        by_name.entry(&part.tensor().name).or_default().push(part);
+        by_name.entry(&part.tensor.name).or_default().push(part);
     }
     by_name
 }
@@ -95,23 +95,24 @@ fn same(tensor: Tensor) -> Made {
 fn made(tensor: Tensor, dtype: DType, parts: &[&Part], importance: Option<&Importance>) -> Made {
     let (name, shape) = (tensor.name().to_owned(), tensor.shape().to_vec());
     let weight = |expert: Option<usize>| {
-        parts.iter().filter(|part| part.expert() == expert).find_map(|part| weight_of(part, importance))
+        parts.iter().filter(|part| part.expert == expert).find_map(|part| weight_of(part, importance))
     };
-    let is_split = parts.iter().any(|part| part.expert().is_some()) && shape.len() > 2;
+    let is_split = parts.iter().any(|part| part.expert.is_some()) && shape.len() > 2;
     let sources = if is_split {
-        let expert = |e: usize| tensor.index(e).ok().map(|own| Source::whole(own, weight(Some(e))));
+        let expert =
+            |e: usize| tensor.index(e).ok().map(|own| Dealt::one(Source::whole(own, weight(Some(e)))));
         (0..shape[0]).filter_map(expert).collect()
     } else {
-        vec![Source::whole(tensor, weight(None))]
+        vec![Dealt::one(Source::whole(tensor, weight(None)))]
     };
     Made { name, dtype, shape, rows: Rows::Matrices(sources) }
 }
 
 /// The importance of a part's inputs, where they lie along its rows.
 fn weight_of(part: &Part, importance: Option<&Importance>) -> Option<Arc<[f32]>> {
-    match &part.stored {
-        Stored::Matrix(matrix @ Matrix { transposed: false, .. }) => importance?.of(matrix),
-        Stored::Matrix(_) | Stored::Vector(_) => None,
+    match &part.form {
+        Form::Matrix { transposed: false, .. } => importance?.of(&part.tensor.name, part.expert),
+        Form::Matrix { .. } | Form::Vector { .. } => None,
     }
 }
 

@@ -1,4 +1,4 @@
-//! Vocabularies of `tokenizer.json` in GGUF files.
+//! Vocabularies of `tokenizer.json` in GGUF files, and back.
 
 use kvant_convert::{Conversion, ConvertError, Format, Weights};
 use kvant_model::Checkpoint;
@@ -56,6 +56,16 @@ fn converted(place: &TempDir, source: &Path) -> Result<Checkpoint, ConvertError>
     Ok(Checkpoint::open(path)?)
 }
 
+/// The folder that a GGUF file becomes.
+fn back(place: &TempDir, gguf: &Checkpoint) -> Checkpoint {
+    let path = place.path().join("back/model.safetensors");
+    fs::create_dir(path.parent().unwrap()).unwrap();
+    let conversion = Conversion::new(gguf, Weights::F16, Format::Safetensors, None).unwrap();
+    assert!(conversion.notes().is_empty(), "{:?}", conversion.notes());
+    conversion.write(&path, &mut |_, _| ControlFlow::Continue(())).unwrap();
+    Checkpoint::open(path).unwrap()
+}
+
 /// Bytes of ASCII in GPT-2's spelling, some merges, and two added tokens.
 fn byte_level(rule: &str) -> Value {
     let mut tokens: Vec<String> = (33..127u8).map(|byte| char::from(byte).to_string()).collect();
@@ -103,6 +113,27 @@ fn a_byte_level_vocabulary_reads_the_same_from_gguf() {
         let text = "the thin tin in 1212 <tool> there\n\n  <|end|> is";
         assert_eq!(ours.encode(text, options).unwrap(), theirs.encode(text, options).unwrap());
     }
+    let folder = back(&place, &gguf);
+    let again = Tokenizer::of(&folder).unwrap();
+    assert_eq!((ours.eos(), ours.bos(), ours.prefix()), (again.eos(), again.bos(), again.prefix()));
+    assert_eq!(theirs.end_of_generation(), again.end_of_generation());
+    for parse_special in [false, true] {
+        let options = EncodeOptions { add_special: true, parse_special };
+        let text = "the thin tin in 1212 <tool> there\n\n  <|end|> is";
+        assert_eq!(ours.encode(text, options).unwrap(), again.encode(text, options).unwrap());
+    }
+    let settings = folder.companion_text("tokenizer_config.json").unwrap().unwrap();
+    assert_eq!(serde_json::from_str::<Value>(&settings).unwrap()["chat_template"], "{{ x }}");
+}
+
+/// A vocabulary of a kind that is not read goes without one, and says so.
+#[test]
+fn a_folder_without_a_vocabulary_says_so() {
+    let (place, source) = folder(&byte_level(QWEN2), &json!({}));
+    fs::remove_file(source.join("tokenizer.json")).unwrap();
+    let gguf = converted(&place, &source).unwrap();
+    let conversion = Conversion::new(&gguf, Weights::F16, Format::Safetensors, None).unwrap();
+    assert!(conversion.notes()[0].contains("no tokenizer.json"), "{:?}", conversion.notes());
 }
 
 #[test]
@@ -167,6 +198,13 @@ fn a_sentencepiece_vocabulary_reads_the_same_from_gguf() {
         let ids = |tokenizer: &Tokenizer| tokenizer.encode(text, EncodeOptions::default()).unwrap();
         assert_eq!(ids(&ours), ids(&theirs), "{text:?}");
         assert!(ids(&ours).iter().any(|&id| id >= 267), "{text:?} has a joined piece");
+    }
+    let again = Tokenizer::of(&back(&place, &gguf)).unwrap();
+    assert_eq!((ours.prefix(), ours.eos()), (again.prefix(), again.eos()));
+    for text in ["the thin   tin 1212", "in then", "ö the\n", "", " "] {
+        let ids = |tokenizer: &Tokenizer| tokenizer.encode(text, EncodeOptions::default()).unwrap();
+        assert_eq!(ids(&theirs), ids(&again), "{text:?}");
+        assert_eq!(theirs.decode(&ids(&theirs)).unwrap(), again.decode(&ids(&again)).unwrap());
     }
 }
 

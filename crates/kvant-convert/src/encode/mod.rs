@@ -11,10 +11,11 @@
 //! The loops are plain and compiled once for each instruction set; sums have a fixed shape, so a row has the same bytes on
 //! every machine.
 
-mod block256;
 mod block32;
 mod fit;
 mod mxfp4;
+mod q4_k;
+mod q6_k;
 
 use half::f16;
 use kvant_model::DType;
@@ -79,13 +80,17 @@ impl<S: Simd> Work<S> for Encode<'_> {
 
     #[inline(always)]
     unsafe fn run(self) -> Self::Output {
-        encode(self.dtype, self.values, self.importance, self.out)
+        // SAFETY: the caller's contract.
+        unsafe { encode::<S>(self.dtype, self.values, self.importance, self.out) }
     }
 }
 
 /// Stores finite values; the number of the first block that does not fit otherwise.
+///
+/// # Safety
+/// The CPU has the tier.
 #[inline(always)]
-fn encode(
+unsafe fn encode<S: Simd>(
     dtype: DType,
     values: &[f32],
     importance: Option<&[f32]>,
@@ -104,8 +109,11 @@ fn encode(
         DType::Q4_0 | DType::Int4G32 => each::<32, 18>(values, importance, out, block32::q4_0),
         DType::Q8_0 | DType::Int8G32 => each::<32, 34>(values, importance, out, block32::q8_0),
         DType::MXFP4 => each::<32, 17>(values, importance, out, mxfp4::mxfp4),
-        DType::Q4_K => each::<256, 144>(values, importance, out, block256::q4_k),
-        DType::Q6_K => each::<256, 210>(values, importance, out, block256::q6_k),
+        DType::Q4_K => each::<256, 144>(values, importance, out, |x, w, out| {
+            // SAFETY: the caller's contract.
+            unsafe { q4_k::q4_k::<S>(x, w, out) }
+        }),
+        DType::Q6_K => each::<256, 210>(values, importance, out, q6_k::q6_k),
         _ => unreachable!("refused by encode_row"),
     }
 }

@@ -162,3 +162,85 @@ fn zeros_stay_zeros() {
         }
     }
 }
+
+/// A search in f64 that tries every range on its own: codes, the scale and minimum that fit them, other codes, their error; then the
+/// nine integers around the wanted ones.
+mod naive_q4_k {
+    fn codes(x: &[f64], scale: f64, minimum: f64) -> Vec<f64> {
+        let inverse = if scale == 0.0 { 0.0 } else { 1.0 / scale };
+        x.iter().map(|x| ((x + minimum) * inverse).round().clamp(0.0, 15.0)).collect()
+    }
+
+    fn error(x: &[f64], w: &[f64], scale: f64, minimum: f64) -> f64 {
+        let codes = codes(x, scale, minimum);
+        x.iter().zip(w).zip(codes).map(|((x, w), q)| w * (x - (scale * q - minimum)).powi(2)).sum()
+    }
+
+    fn group(x: &[f64], w: &[f64]) -> (f64, f64) {
+        let (low, high) = x.iter().fold((0.0f64, f64::MIN), |(l, h), &x| (l.min(x), h.max(x)));
+        let mut best = ((high - low) / 15.0, -low);
+        for step in 0..20 {
+            let q = codes(x, (high - low) / (13.8 + 0.12 * f64::from(step)), -low);
+            let sum = |f: &dyn Fn(usize) -> f64| (0..x.len()).map(|i| w[i] * f(i)).sum::<f64>();
+            let (all, first) = (sum(&|_| 1.0), sum(&|i| x[i]));
+            let (sq, sqq, sqx) = (sum(&|i| q[i]), sum(&|i| q[i] * q[i]), sum(&|i| q[i] * x[i]));
+            let determinant = all * sqq - sq * sq;
+            let offset = (sqq * first - sq * sqx) / determinant;
+            let found = match offset > 0.0 {
+                true => (sqx / sqq, 0.0),
+                false => ((all * sqx - first * sq) / determinant, -offset),
+            };
+            if found.0 > 0.0 && error(x, w, found.0, found.1) < error(x, w, best.0, best.1) {
+                best = found;
+            }
+        }
+        best
+    }
+
+    /// The error of a block of 256.
+    pub fn least(x: &[f32], w: &[f32]) -> f64 {
+        let wide = |values: &[f32]| values.iter().map(|&x| f64::from(x)).collect::<Vec<f64>>();
+        let (x, w) = (wide(x), wide(w));
+        let groups = || x.chunks(32).zip(w.chunks(32));
+        let fits: Vec<(f64, f64)> = groups().map(|(x, w)| group(x, w)).collect();
+        let half = |x: f64| half::f16::from_f64(x).to_f64();
+        let d = half(fits.iter().map(|fit| fit.0).fold(0.0, f64::max) / 63.0);
+        let dmin = half(fits.iter().map(|fit| fit.1).fold(0.0, f64::max) / 63.0);
+        let beside = |wanted: f64, unit: f64| {
+            let nearest = if unit == 0.0 { 0.0 } else { (wanted / unit).round() };
+            [-1.0, 0.0, 1.0].map(|step| unit * (nearest + step).clamp(0.0, 63.0))
+        };
+        let least = |x: &[f64], w: &[f64], fit: (f64, f64)| {
+            let pairs = beside(fit.0, d).into_iter().flat_map(|s| beside(fit.1, dmin).map(|m| (s, m)));
+            pairs.map(|(s, m)| error(x, w, s, m)).fold(f64::MAX, f64::min)
+        };
+        groups().zip(fits).map(|((x, w), fit)| least(x, w, fit)).sum()
+    }
+}
+
+#[test]
+fn q4_k_is_no_worse_than_a_naive_search() {
+    let mut state = 11u64;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 40) as f32 / (1 << 24) as f32
+    };
+    for (shape, tail, offset) in [("normal", 1, 0.0), ("heavy tails", 5, 0.0), ("below zero", 1, -6.0)] {
+        let (mut plain, mut naive, mut weighed, mut naive_weighed) = (0.0, 0.0, 0.0, 0.0);
+        for _ in 0..60 {
+            let row: Vec<f32> =
+                (0..256).map(|_| ((0..6).map(|_| next()).sum::<f32>() - 3.0).powi(tail) + offset).collect();
+            let weights: Vec<f32> = (0..256).map(|_| next().powi(4) * 10.0).collect();
+            let ones = [1.0; 256];
+            plain += error(&row, &encoded(DType::Q4_K, &row, None).1, &ones);
+            naive += naive_q4_k::least(&row, &ones);
+            weighed += error(&row, &encoded(DType::Q4_K, &row, Some(&weights)).1, &weights);
+            naive_weighed += naive_q4_k::least(&row, &weights);
+        }
+        println!("{shape}: {:.4} plain, {:.4} weighed", plain / naive, weighed / naive_weighed);
+        assert!(
+            plain <= naive && weighed <= naive_weighed,
+            "{shape}: {plain} {naive} {weighed} {naive_weighed}"
+        );
+    }
+}

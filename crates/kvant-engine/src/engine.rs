@@ -1,5 +1,7 @@
 //! A model with its words: text and conversations in, token ids out.
 
+use crate::chat_prompt::Rendered;
+use crate::defaults::SamplingDefaults;
 use crate::reply::{ChatFormat, ReplyParser};
 use crate::session::Session;
 use kvant_attention::{KvCache, KvUnsupported};
@@ -19,6 +21,7 @@ pub struct Engine {
     format: ChatFormat,
     /// Control tokens that replies are split at.
     reply_markers: Vec<u32>,
+    sampling: SamplingDefaults,
     /// What its passes run on.
     pool: Pool,
 }
@@ -56,11 +59,21 @@ impl Engine {
     pub fn load_on(pool: Pool, checkpoint: &Checkpoint, options: LoadOptions) -> Result<Self, LoadError> {
         let model = pool.install(|| kvant_cpu::load(checkpoint, options))?;
         let tokenizer = Tokenizer::of(checkpoint)?;
-        let template = ChatTemplate::of(checkpoint)?;
-        let format = template.as_ref().map(|template| ChatFormat::of(template.source(), &tokenizer));
-        let format = format.unwrap_or_default();
-        let reply_markers = format.marker_tokens(&tokenizer);
-        Ok(Self { model, tokenizer, template, format, reply_markers, pool })
+        let (format, reply_markers) = (ChatFormat::default(), Vec::new());
+        let sampling = SamplingDefaults::of(checkpoint)?;
+        let engine = Self { model, tokenizer, template: None, format, reply_markers, sampling, pool };
+        Ok(match ChatTemplate::of(checkpoint)? {
+            Some(template) => engine.with_template(template),
+            None => engine,
+        })
+    }
+
+    /// The same model with another chat template; how it replies is read from that.
+    #[must_use]
+    pub fn with_template(self, template: ChatTemplate) -> Self {
+        let format = ChatFormat::of(template.source(), &self.tokenizer);
+        let reply_markers = format.marker_tokens(&self.tokenizer);
+        Self { template: Some(template), format, reply_markers, ..self }
     }
 
     /// What its passes run on.
@@ -88,6 +101,11 @@ impl Engine {
         self.template.as_ref().map(ChatTemplate::source)
     }
 
+    /// How its makers want it sampled.
+    pub fn sampling_defaults(&self) -> &SamplingDefaults {
+        &self.sampling
+    }
+
     /// How it replies, as far as template and vocabulary show.
     pub fn chat_format(&self) -> &ChatFormat {
         &self.format
@@ -100,11 +118,11 @@ impl Engine {
 
     /// Splits the reply to a conversation that was made by [`Engine::chat_prompt`] with these tools.
     pub fn reply_parser(&self, prompt: &[u32], tools: &[serde_json::Value]) -> ReplyParser {
-        ReplyParser::new(&self.format, tools).after(&self.end_of(prompt))
+        ReplyParser::new(&self.format, tools).after(&self.prompt_end(prompt))
     }
 
-    /// The end of a prompt, with control tokens by their names.
-    fn end_of(&self, prompt: &[u32]) -> String {
+    /// The end of a prompt, with control tokens by their names: what a [`ReplyParser`] goes on from.
+    pub fn prompt_end(&self, prompt: &[u32]) -> String {
         // More than any opening has.
         let end = &prompt[prompt.len().saturating_sub(64)..];
         let bytes: Vec<u8> =
@@ -120,7 +138,7 @@ impl Engine {
         Ok(self.tokenizer.encode(text, EncodeOptions { add_special: true, parse_special: false })?)
     }
 
-    /// The ids of a conversation whose next turn is the assistant's.
+    /// The ids of a conversation whose next turn is the assistant's. What looks like a control token in its turns stays plain text.
     ///
     /// # Errors
     /// If the model has no chat template, or the template refuses the conversation.
@@ -137,7 +155,15 @@ impl Engine {
         messages: &[Message],
         options: RenderOptions,
     ) -> Result<Vec<u32>, PromptError> {
-        Ok(self.tokenizer.encode_chat(&self.rendered(messages, options)?)?)
+        self.rendered(messages, options)?.encode(&self.tokenizer)
+    }
+
+    /// The text of a conversation as the template writes it.
+    ///
+    /// # Errors
+    /// As [`Engine::chat_prompt`].
+    pub fn chat_text(&self, messages: &[Message], options: RenderOptions) -> Result<String, PromptError> {
+        Ok(self.rendered(messages, options)?.into_text())
     }
 
     /// The same for an answer that comes at once, without reasoning: what a constraint on the answer needs.
@@ -149,18 +175,17 @@ impl Engine {
         messages: &[Message],
         options: RenderOptions,
     ) -> Result<Vec<u32>, PromptError> {
-        let mut text = self.rendered(messages, options)?;
-        text.push_str(self.format.answer_opening(&text));
-        Ok(self.tokenizer.encode_chat(&text)?)
+        let mut rendered = self.rendered(messages, options)?;
+        rendered.text.push_str(self.format.answer_opening(&rendered.text));
+        rendered.encode(&self.tokenizer)
     }
 
-    fn rendered(&self, messages: &[Message], options: RenderOptions) -> Result<String, PromptError> {
+    fn rendered(&self, messages: &[Message], options: RenderOptions) -> Result<Rendered, PromptError> {
         let template = self.template.as_ref().ok_or(PromptError::NoTemplate)?;
         let name = |id: Option<u32>| id.and_then(|id| self.tokenizer.token_name(id)).unwrap_or_default();
         let (bos_token, eos_token) = (name(self.tokenizer.bos()), name(self.tokenizer.eos()));
         let options = RenderOptions { bos_token, eos_token, ..options };
-        let messages: Vec<Message> = messages.iter().cloned().map(|turn| self.format.prepare(turn)).collect();
-        Ok(template.render(&messages, &options)?)
+        Rendered::new(template, &self.tokenizer, &self.format, messages, options)
     }
 
     /// One pass of the model over a chunk of every sequence of `state`; see [`Model::forward`].

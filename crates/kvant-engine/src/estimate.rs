@@ -1,5 +1,5 @@
 //! How much memory a run takes, part by part, before anything is loaded: one estimate for `run`, `chat`, `serve`, `inspect`
-//! and `plan`.
+//! and `fit`.
 //!
 //! ```no_run
 //! use kvant_engine::estimate::{MemoryEstimate, RunConfig};

@@ -28,7 +28,9 @@
 //! ```
 #![deny(missing_docs)]
 
+mod chat_prompt;
 mod constraint;
+mod defaults;
 mod engine;
 pub mod estimate;
 pub mod family;
@@ -47,6 +49,7 @@ mod text;
 pub mod tools;
 
 pub use constraint::{Constraint, ConstraintError};
+pub use defaults::SamplingDefaults;
 pub use engine::{Engine, PromptError};
 pub use family::{Family, FamilyDefault};
 pub use kvant_attention::{Attention, Batch, KvCache, KvUnsupported};

@@ -191,10 +191,20 @@ impl Session {
         self.kv.capacity()
     }
 
+    /// Lets it hold this many tokens at most from now on; see [`KvCache::set_capacity`].
+    pub(crate) fn set_context(&mut self, context: usize) {
+        self.kv.set_capacity(context);
+    }
+
     /// The logits after the last token held, `(vocabulary)`; empty for an empty session, after going back and after
     /// resuming.
     pub fn logits(&self) -> &[f32] {
         &self.logits
+    }
+
+    /// The same, given away: there are none then until the next pass.
+    pub fn take_logits(&mut self) -> Vec<f32> {
+        std::mem::take(&mut self.logits)
     }
 
     /// Whether it goes on from a file that was computed with other rounding, by another version or instruction set: what it says

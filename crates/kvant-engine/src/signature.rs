@@ -68,7 +68,7 @@ pub fn numerics() -> Numerics {
 }
 
 /// Whether the model's frequencies depend on the context: one set for short ones and one for long, or a growing base.
-fn rotates_by_context(checkpoint: &Checkpoint) -> bool {
+pub(crate) fn rotates_by_context(checkpoint: &Checkpoint) -> bool {
     match checkpoint.config() {
         ConfigSource::Gguf(_) => checkpoint.names().any(|name| name.contains("rope_factors_long")),
         ConfigSource::Config(config) => {

@@ -61,6 +61,44 @@ fn what_is_asked_for_counts_and_is_part_of_the_signature() {
     assert_ne!(opened.signature().unwrap(), narrow.signature().unwrap());
 }
 
+/// A session that outgrows its context goes on as one that had the room from the beginning.
+#[test]
+fn a_session_grows_and_holds_what_it_held() {
+    let (_folder, path) = model();
+    let open =
+        |context| OpenOptions { context: Some(context), ..OpenOptions::default() }.open(&path).unwrap();
+    let request = |opened: &kvant_engine::Opened, more: &[u32], max_tokens| Request {
+        prompt: [opened.engine().text_prompt("hello there").unwrap(), more.to_vec()].concat(),
+        sampling: SamplingParams::greedy(),
+        max_tokens,
+        ..Request::default()
+    };
+    let (large, mut small) = (open(300), open(140));
+    let all = |_: kvant_engine::Event<'_>| ControlFlow::Continue(());
+    let whole = large.session().unwrap().generate(&request(&large, &[], Some(250)), &mut { all }).unwrap();
+    let mut session = small.session().unwrap();
+    let first = session.generate(&request(&small, &[], None), &mut { all }).unwrap();
+    assert_eq!(first.finish, kvant_engine::Finish::ContextFull);
+    let held = session.tokens().len();
+    assert!(
+        small.grow(&mut session, usize::MAX >> 8).is_err() && session.context() == 140,
+        "no machine has as much"
+    );
+    small.grow(&mut session, 300).unwrap();
+    assert_eq!((session.context(), session.tokens().len(), small.context()), (300, held, 300));
+    let rest = 250 - first.tokens.len();
+    let second = session.generate(&request(&small, &first.tokens, Some(rest)), &mut { all }).unwrap();
+    assert!(second.stats.reused + 1 >= held, "{:?}", second.stats);
+    assert_eq!([first.tokens, second.tokens].concat(), whole.tokens);
+
+    // A window has no end, and its sessions are others.
+    let before = small.signature().unwrap();
+    let mut window = small.stream(64, session.kv().footprint().bytes()).unwrap();
+    assert_eq!((window.context(), small.policy().rule.streaming), (usize::MAX, Some(64)));
+    assert_ne!(small.signature().unwrap(), before);
+    window.generate(&request(&small, &[], Some(400)), &mut { all }).unwrap();
+}
+
 #[test]
 fn a_plan_beside_the_model_decides_and_says_so() {
     let (folder, path) = model();

@@ -48,6 +48,21 @@ impl Grammar {
     pub fn json_object() -> Self {
         Self::JsonSchema(json!({"type": "object"}))
     }
+
+    /// A text of this grammar or of another one; none where the other has rules of its own, whose names may be ours.
+    pub fn or(&self, other: &Self) -> Option<Self> {
+        let schema = |schema: &Value| format!("%json {}", with_fixed_whitespace(schema.clone()));
+        let first = match self {
+            Self::JsonSchema(value) => format!("first: {}", schema(value)),
+            Self::Lark(rules) => format!("first:{}", rules.strip_prefix("start:")?),
+            Self::Regex(_) => return None,
+        };
+        let second = match other {
+            Self::JsonSchema(value) => schema(value),
+            Self::Lark(_) | Self::Regex(_) => return None,
+        };
+        Some(Self::Lark(format!("start: first | second\nsecond: {second}\n{first}")))
+    }
 }
 
 /// A schema whose texts have one space after commas and colons, as people write them: where any white space may come, small

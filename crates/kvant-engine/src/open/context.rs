@@ -4,16 +4,23 @@ use super::OpenOptions;
 use super::error::{OpenError, OpenNote};
 use crate::estimate::{ContextKind, DoesNotFit, MemoryEstimate, RunConfig, largest};
 use crate::kv;
+use crate::signature::rotates_by_context;
 use kvant_cache::Policy;
 use kvant_model::{Checkpoint, Description};
 use std::num::NonZero;
 
-/// The context when none is asked for: long enough to be useful, short enough for a laptop.
-pub const DEFAULT_CONTEXT: usize = 8192;
+/// The context of a model whose file does not say what it was made for.
+pub const UNKNOWN_CONTEXT: usize = 8192;
+/// A context that memory has shortened is a multiple of this, if it is longer than [`ROUNDED_FROM`].
+const ROUNDED_TO: usize = 1024;
+const ROUNDED_FROM: usize = 4096;
+/// Part of the memory there is that a context nobody asked for leaves to others.
+const LEFT_TO_OTHERS: u64 = 16;
 
-/// The context of a model when none is asked for, memory aside: its own, up to [`DEFAULT_CONTEXT`].
+/// The context of a model when none is asked for, memory aside: its own. Pages come as they are needed, so a long context costs
+/// nothing until it is used.
 pub fn default_context(description: &Description) -> usize {
-    let own = description.context.unwrap_or(DEFAULT_CONTEXT).min(DEFAULT_CONTEXT);
+    let own = description.context.unwrap_or(UNKNOWN_CONTEXT);
     description.position_limit().map_or(own, |limit| own.min(limit))
 }
 
@@ -45,16 +52,38 @@ impl ContextRequest<'_> {
             }
             self.note_training(kind, asked, notes);
         }
-        let wanted = asked.unwrap_or_else(|| default_context(self.description));
         let states = &self.description.slots;
-        self.within_cap(kind, wanted, |context| Ok(kv::memory(self.policy, states, context)?))?;
-        match self.fits(wanted)? {
-            Ok(()) => Ok(wanted),
-            Err(DoesNotFit { longest: Some(context), .. }) if asked.is_none() => {
-                notes.push(OpenNote::ShorterContext { context, usual: wanted });
-                Ok(context)
-            }
-            Err(error) => Err(Box::new(error).into()),
+        let capped =
+            |tokens| self.within_cap(kind, tokens, |context| Ok(kv::memory(self.policy, states, context)?));
+        if let Some(asked) = asked {
+            capped(asked)?;
+            self.fits(asked, self.available)?.map_err(Box::new)?;
+            return Ok(asked);
+        }
+        let usual = default_context(self.description);
+        let allowed = match capped(usual) {
+            Err(OpenError::ExceedsCap { longest: Some(longest), .. }) => longest,
+            other => other.map(|()| usual)?,
+        };
+        let context = match self.fits(allowed, self.available.map(|all| all - all / LEFT_TO_OTHERS))? {
+            Ok(()) => allowed,
+            Err(DoesNotFit { longest: Some(longest), .. }) => longest,
+            Err(error) => return Err(Box::new(error).into()),
+        };
+        if context == usual {
+            return Ok(usual);
+        }
+        let context = self.rounded(context);
+        notes.push(OpenNote::ShorterContext { context, usual });
+        Ok(context)
+    }
+
+    /// A shortened context as a number that the next run comes to as well; where it decides the rotation, the more so.
+    fn rounded(&self, context: usize) -> usize {
+        match context {
+            short @ ..=ROUNDED_FROM => short,
+            _ if rotates_by_context(self.checkpoint) => 1 << context.ilog2(),
+            _ => context - context % ROUNDED_TO,
         }
     }
 
@@ -70,12 +99,12 @@ impl ContextRequest<'_> {
             policy.rule.streaming = Some(window);
             Ok(kv::memory(&policy, states, usize::MAX)?)
         })?;
-        self.fits(usize::MAX)?.map_err(Box::new)?;
+        self.fits(usize::MAX, self.available)?.map_err(Box::new)?;
         Ok(usize::MAX)
     }
 
     fn note_training(&self, kind: ContextKind, asked: usize, notes: &mut Vec<OpenNote>) {
-        let trained = self.description.context.unwrap_or(DEFAULT_CONTEXT);
+        let Some(trained) = self.description.context else { return };
         if asked > trained {
             notes.push(OpenNote::BeyondTraining { kind, asked, trained });
         }
@@ -98,8 +127,8 @@ impl ContextRequest<'_> {
     }
 
     /// Whether a run until this many tokens are held fits in memory, as far as the system tells.
-    fn fits(&self, tokens: usize) -> Result<Result<(), DoesNotFit>, OpenError> {
-        let Some(available) = self.available else { return Ok(Ok(())) };
+    fn fits(&self, tokens: usize, available: Option<u64>) -> Result<Result<(), DoesNotFit>, OpenError> {
+        let Some(available) = available else { return Ok(Ok(())) };
         let processors = || std::thread::available_parallelism().map_or(1, NonZero::get);
         let threads = self.options.threads.unwrap_or_else(processors);
         let run =
@@ -182,7 +211,7 @@ mod tests {
         };
         let half = of(usual / 2);
         assert!(half < of(usual), "the fixture's context is long enough to matter");
-        let (chosen, notes) = llama.choose(&options, Some(half)).unwrap();
+        let (chosen, notes) = llama.choose(&options, Some(half + half / (LEFT_TO_OTHERS - 1) + 1)).unwrap();
         assert!((usual / 2..usual).contains(&chosen) && of(chosen) <= half, "{chosen}");
         assert_eq!(notes, [OpenNote::ShorterContext { context: chosen, usual }]);
         assert!(matches!(llama.choose(&options, Some(1 << 20)), Err(OpenError::DoesNotFit(_))));
@@ -202,6 +231,12 @@ mod tests {
         };
         let longest = longest.unwrap();
         assert_eq!(needed, bytes(4000));
+        // One that nobody asked for is made to fit.
+        let usual = default_context(&llama.description);
+        let small = OpenOptions { kv_memory: Some(bytes(300)), ..OpenOptions::default() };
+        let (context, notes) = llama.choose(&small, None).unwrap();
+        assert!((300..usual).contains(&context) && bytes(context) <= bytes(300), "{context}");
+        assert_eq!(notes, [OpenNote::ShorterContext { context, usual }]);
         assert!(longest >= 1000 && bytes(longest) <= cap && bytes(longest + 1) > cap, "{longest}");
         let window = |tokens| OpenOptions { window: Some(tokens), ..OpenOptions::default() };
         assert_eq!(llama.choose(&window(64), None).unwrap().0, usize::MAX);

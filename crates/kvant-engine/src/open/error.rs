@@ -5,6 +5,7 @@ use crate::estimate::{ContextKind, DoesNotFit, EstimateError};
 use crate::memory::bytes;
 use kvant_attention::KvUnsupported;
 use kvant_model::LoadError;
+use kvant_model::chat::ChatError;
 use std::fmt;
 
 /// Why a model cannot be opened as asked for.
@@ -14,6 +15,9 @@ pub enum OpenError {
     /// It cannot be loaded.
     #[error(transparent)]
     Load(#[from] LoadError),
+    /// The chat template that was given in place of the model's own cannot be read.
+    #[error(transparent)]
+    Template(#[from] ChatError),
     /// The plan cannot be used.
     #[error(transparent)]
     Plan(#[from] PlanFileError),

@@ -19,8 +19,8 @@
 //!
 //! What is decided, in this order:
 //! 1. the cache ([`Plans::choose`]): as asked for, by the plan beside the model, or by its [family](crate::family);
-//! 2. the context: as asked for, or the model's own up to [`DEFAULT_CONTEXT`]; within what positions the model has learned,
-//!    within [`OpenOptions::kv_memory`], and within the memory that was available before anything was loaded
+//! 2. the context: as asked for, or the model's own ([`default_context`]); within what positions the model has learned, within
+//!    [`OpenOptions::kv_memory`], and within the memory that was available before anything was loaded
 //!    ([`MemoryEstimate`]). A context that was asked for is refused where it cannot be had; one that was not is made shorter,
 //!    with a note.
 //!
@@ -31,7 +31,7 @@ mod error;
 mod kv_choice;
 mod plans;
 
-pub use context::{DEFAULT_CONTEXT, default_context};
+pub use context::{UNKNOWN_CONTEXT, default_context};
 pub use error::{OpenError, OpenNote};
 pub use kv_choice::{KvChoice, PLAN_EXTENSION};
 pub use plans::{ChosenPolicy, PlanFileError, Plans, open_plan, plan_path};
@@ -40,15 +40,17 @@ pub use plans::{ChosenPolicy, PlanFileError, Plans, open_plan, plan_path};
 use crate::estimate::MemoryEstimate;
 
 use crate::engine::Engine;
+use crate::estimate::weight_bytes;
 use crate::kv;
 use crate::memory::Memory;
 use crate::session::Session;
-use crate::signature::signature;
+use crate::signature::{rotates_by_context, signature};
 use context::ContextRequest;
 use kvant_attention::{KvCache, KvUnsupported};
 use kvant_cache::snapshot::Signature;
 use kvant_cache::{Arena, ArenaOptions, Policy, SparseV, StateType};
 use kvant_cpu::{ActivationType, LoadOptions};
+use kvant_model::chat::ChatTemplate;
 use kvant_model::{Checkpoint, DType, LoadError};
 use kvant_threads::Pool;
 use std::path::Path;
@@ -69,10 +71,13 @@ pub struct OpenOptions {
     pub sparse_v: Option<SparseV>,
     /// The numbers that recurrent state is stored in.
     pub state: Option<StateType>,
-    /// The most bytes for keys and values; a context or window that needs more is refused.
+    /// The most bytes for keys and values; a context or window that needs more is refused, and a context that nobody asked for
+    /// is made to fit.
     pub kv_memory: Option<usize>,
     /// What weights are packed to that the file holds as plain numbers.
     pub weights: Option<DType>,
+    /// A chat template in place of the model's own.
+    pub chat_template: Option<String>,
     /// The numbers that weights are multiplied with.
     pub activations: ActivationType,
     /// Pins weights, keys and values in memory.
@@ -98,7 +103,12 @@ impl OpenOptions {
         // Before the weights take their part of it.
         let available = Memory::read().map(|memory| memory.available);
         let pool = self.threads.map_or_else(Pool::default, Pool::new);
-        let engine = Arc::new(Engine::load_on(pool, &checkpoint, self.load_options())?);
+        let template = self.chat_template.as_deref().map(ChatTemplate::new).transpose()?;
+        let engine = Engine::load_on(pool, &checkpoint, self.load_options())?;
+        let engine = Arc::new(match template {
+            Some(template) => engine.with_template(template),
+            None => engine,
+        });
         let mut notes = Vec::new();
         let chosen = Plans::new(&checkpoint).choose(self.kv.as_ref(), engine.model().description())?;
         if chosen.plan.is_some() || self.kv == Some(KvChoice::Auto) {
@@ -193,6 +203,47 @@ impl Opened {
         let cap = options.cap.or_else(half).map(|cap| cap.max(whole));
         let arena = Arena::with(ArenaOptions { cap, ..options });
         Ok(self.engine.session_in(arena, &self.policy, self.context)?.into_kv())
+    }
+
+    /// Gives a session, and those to come, another context. What the session holds stays held, except where the model rotates by its
+    /// context (LongRoPE, dynamic scaling): it is then read again with the next prompt.
+    ///
+    /// # Errors
+    /// If the model has not learned as many positions, or the memory does not suffice; nothing has changed then.
+    pub fn grow(&mut self, session: &mut Session, context: usize) -> Result<(), OpenError> {
+        let options = OpenOptions { context: Some(context), window: None, ..self.options.clone() };
+        let held = session.kv().footprint().bytes();
+        self.check(&self.policy, &options, held)?;
+        self.context = context;
+        self.options = options;
+        if rotates_by_context(&self.checkpoint) {
+            session.clear();
+        }
+        session.set_context(context);
+        Ok(())
+    }
+
+    /// An empty session with streaming attention (StreamingLLM): the sinks and the last `window` tokens are in view, without end; and
+    /// the same for those to come. `held` are bytes of keys and values that are given back for it.
+    ///
+    /// # Errors
+    /// If the model has learned positions one by one, or the memory does not suffice; nothing has changed then.
+    pub fn stream(&mut self, window: usize, held: usize) -> Result<Session, OpenError> {
+        let options = OpenOptions { context: None, window: Some(window), ..self.options.clone() };
+        let policy = options.complete(self.policy.clone());
+        self.context = self.check(&policy, &options, held)?;
+        (self.policy, self.options) = (policy, options);
+        Ok(self.session()?)
+    }
+
+    /// Whether sessions can be had under other options now that weights are loaded, and the tokens that they hold.
+    fn check(&self, policy: &Policy, options: &OpenOptions, held: usize) -> Result<usize, OpenError> {
+        let description = self.engine.model().description();
+        let weights = weight_bytes(&self.checkpoint, self.options.weights)?;
+        // What is in use already is no longer available, and will not be needed twice.
+        let available = Memory::read().map(|memory| memory.available + weights + held as u64);
+        let (checkpoint, mut notes) = (&self.checkpoint, Vec::new());
+        ContextRequest { checkpoint, description, policy, options, available }.choose(&mut notes)
     }
 
     /// What sessions of this model are saved and resumed under.

@@ -115,7 +115,7 @@ impl ChatFormat {
     }
 
     /// All markers that replies have.
-    fn markers(&self) -> Vec<&'static str> {
+    pub(crate) fn markers(&self) -> Vec<&'static str> {
         let tools = self.tools.into_iter().flat_map(|style| {
             let brackets = style.brackets().iter().flat_map(|&(open, close)| [open, close]);
             brackets.chain(style.inner_markers().iter().copied())

@@ -3,7 +3,12 @@
 use super::format::ReasoningStyle;
 use super::markers::{Found, find};
 use super::parser::{ReplyPart, add};
-use crate::tools::{RawCall, ToolSet, ToolStyle};
+use crate::tools::{RawCall, ToolSet, ToolStyle, fenced_calls};
+
+/// Small models write calls as blocks of code, whatever they were taught. Where such a block is a call of a known function with
+/// its arguments it is taken for one, else it is text.
+const FENCES: [&str; 3] = ["```json\n", "```tool_call\n", "```tool_code\n"];
+const FENCE_END: &str = "```";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
@@ -47,6 +52,9 @@ pub(super) struct Tagged {
 impl Tagged {
     pub fn new(reasoning: Option<ReasoningStyle>, style: Option<ToolStyle>, tools: ToolSet) -> Self {
         let mut markers: Vec<&str> = style.map_or(Vec::new(), |style| opens(style).collect());
+        if style.is_some() {
+            markers.extend(FENCES);
+        }
         if let Some(reasoning) = reasoning {
             markers.extend(<[&str; 2]>::from(reasoning.brackets()));
             markers.extend(reasoning.wrapper().into_iter().flat_map(|(open, close)| [open, close]));
@@ -142,6 +150,8 @@ impl Tagged {
         let call = self.style.and_then(|style| style.brackets().iter().find(|(open, _)| *open == marker));
         if let Some(&(open, close)) = call {
             self.state = State::Call { open, close };
+        } else if FENCES.contains(&marker) {
+            self.state = State::Call { open: marker, close: FENCE_END };
         } else if self.wrapper == Some(marker) {
             self.wrapper = None;
         } else if !self.opens_or_closes(marker) {
@@ -213,7 +223,11 @@ impl Tagged {
         self.take(close.len());
         self.state = State::Answer;
         let raw = RawCall { open, body: &body, closed };
-        match self.style.and_then(|style| style.read(&raw, &self.tools)) {
+        let calls = match FENCES.contains(&open) {
+            true => fenced_calls(&body, &self.tools),
+            false => self.style.and_then(|style| style.read(&raw, &self.tools)),
+        };
+        match calls {
             Some(calls) => {
                 self.called = true;
                 self.trimming = true;

@@ -476,3 +476,29 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn calls_in_blocks_of_code_are_calls_and_other_blocks_are_text() {
+    let signs = "<tool_call>";
+    check(
+        signs,
+        "",
+        "Sure:\n```json\n{\"name\": \"f\", \"arguments\": {\"n\": 1}}\n```\n",
+        &[text("Sure:\n"), call("f", json!({"n": 1}))],
+    );
+    check(
+        signs,
+        "",
+        "```tool_call\n[{\"name\": \"f\", \"parameters\": {}}, {\"name\": \"g\", \"arguments\": {}}]\n```",
+        &[call("f", json!({})), call("g", json!({}))],
+    );
+    for block in [
+        "```json\n{\"name\": \"f\"}\n```",
+        "```json\n{\"name\": \"unknown\", \"arguments\": {}}\n```",
+        "```json\n{\"a\": 1}\n``` and more",
+        "```js\nf()\n```",
+        "```json\n{\"name\": \"f\", ",
+    ] {
+        check(signs, "", block, &[text(block)]);
+    }
+}

@@ -7,7 +7,6 @@
 use super::Scheduler;
 use super::handle::Shared;
 use super::job::Task;
-use super::pool::Pooling;
 use kvant_cache::disk::Loaded;
 use kvant_cache::{DiskTier, DiskUsage, PrefixTree, Sequence};
 use std::collections::VecDeque;
@@ -240,11 +239,12 @@ impl Scheduler {
 
     /// Whether a job waits for files with more of its prompt than memory has.
     pub(super) fn is_on_its_way(&mut self, task: &mut Task) -> bool {
+        let may_reuse = self.may_reuse(task);
         let Some(disk) = &mut self.disk else { return false };
         if disk.loading == Some(task.id) {
             return true;
         }
-        if task.pool.as_ref().is_some_and(|pool| pool.pooling == Pooling::Mean) {
+        if !may_reuse {
             return false;
         }
         let known = &task.tokens[..task.tokens.len() - 1];

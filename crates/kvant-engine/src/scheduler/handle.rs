@@ -84,6 +84,7 @@ pub struct Handle {
     pub(super) shared: Arc<Shared>,
     pub(super) engine: Arc<Engine>,
     pub(super) context: usize,
+    pub(super) most_running: usize,
     pub(super) most_waiting: usize,
 }
 
@@ -112,8 +113,10 @@ impl Handle {
             return Err(Refused::Stopping);
         }
         let waiting = state.queue.len();
+        // Free slots are filled before the next pass, so what waits for them does not count as queued.
+        let free = self.most_running.saturating_sub(state.counters.running);
         // What is alone may be larger than the queue is long: a request for many answers.
-        if waiting > 0 && waiting + count > self.most_waiting {
+        if waiting > 0 && waiting + count > self.most_waiting + free {
             state.counters.refused += count as u64;
             return Err(Refused::Busy { waiting });
         }

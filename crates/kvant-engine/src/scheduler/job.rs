@@ -23,6 +23,11 @@ pub struct Job {
     pub request: Request,
     /// For every token its probability, and those of this many likeliest ones.
     pub logprobs: Option<usize>,
+    /// The same for every token of the prompt but the first, as [`JobEvent::Prompt`]; only with `logprobs`. The prompt is then read
+    /// anew.
+    pub prompt_logprobs: bool,
+    /// May begin with what others have read. The tokens are the same either way.
+    pub cache_prompt: bool,
     /// The text's vector is wanted, and no tokens.
     pub embed: Option<Pooling>,
     /// What may be said; none for anything.
@@ -45,6 +50,8 @@ pub enum JobEvent {
         /// The seed that repeats it.
         seed: u64,
     },
+    /// The prompt is read: what the model thought of its tokens, from the second on. Only where that was asked for.
+    Prompt(Vec<Logprobs>),
     /// A token was chosen.
     Token {
         /// The token.
@@ -145,6 +152,9 @@ pub(super) struct Task {
     pub prompt: usize,
     pub generation: Generation,
     pub logprobs: Option<usize>,
+    /// Of the prompt's tokens read so far.
+    pub prompt_logprobs: Option<Vec<Logprobs>>,
+    pub cache_prompt: bool,
     pub pool: Option<Pool>,
     pub deadline: Option<Instant>,
     pub owner: u64,
@@ -174,6 +184,8 @@ impl Task {
             tokens,
             generation,
             logprobs: job.logprobs,
+            prompt_logprobs: (job.prompt_logprobs && job.logprobs.is_some()).then(Vec::new),
+            cache_prompt: job.cache_prompt,
             pool: job.embed.map(Pool::new),
             deadline: job.deadline,
             owner: job.owner,

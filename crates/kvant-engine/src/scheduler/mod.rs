@@ -131,6 +131,7 @@ impl Scheduler {
             shared: Arc::clone(&self.shared),
             engine: Arc::clone(&self.engine),
             context: self.context,
+            most_running: self.options.most_running.max(1),
             most_waiting: self.options.most_waiting,
         }
     }
@@ -207,11 +208,15 @@ impl Scheduler {
             return self.has_room(first).then(|| self.aside.remove(0));
         }
         let shared = Arc::clone(&self.shared);
-        shared.lock().queue.next(|task| match () {
+        let mut state = shared.lock();
+        let task = state.queue.next(|task| match () {
             () if !self.has_room(task) => Verdict::Wait,
             () if self.is_being_read(task) || self.is_on_its_way(task) => Verdict::Later,
             () => Verdict::Start,
-        })
+        });
+        // Its slot is taken from now on, and not only when this step is over.
+        state.counters.running += usize::from(task.is_some());
+        task
     }
 
     /// Whether a sequence fits beside the others. Pages they share are counted for each. Prompts share a pass, so not all
@@ -225,9 +230,15 @@ impl Scheduler {
         self.active.is_empty() || taken + need(task.tokens.len()) <= cap
     }
 
+    /// Whether a sequence may begin with what others have read. A mean, and the probabilities of a prompt, want all tokens read.
+    fn may_reuse(&self, task: &Task) -> bool {
+        let is_mean = task.pool.as_ref().is_some_and(|pool| pool.pooling == Pooling::Mean);
+        self.options.remember && task.cache_prompt && !is_mean && task.prompt_logprobs.is_none()
+    }
+
     /// Whether another sequence is just reading what this one begins with.
     fn is_being_read(&self, task: &Task) -> bool {
-        if !self.options.remember || task.prompt < WORTH_WAITING {
+        if !self.may_reuse(task) || task.prompt < WORTH_WAITING {
             return false;
         }
         let known = self.tree.longest(&task.tokens);
@@ -239,11 +250,11 @@ impl Scheduler {
     }
 
     fn join(&mut self, mut task: Task) {
-        // The last token is always read: its logits are what the next one is chosen from. A mean wants all tokens read.
-        let is_mean = task.pool.as_ref().is_some_and(|pool| pool.pooling == Pooling::Mean);
+        // The last token is always read: its logits are what the next one is chosen from.
         task.pool.iter_mut().for_each(Pool::reset);
+        task.prompt_logprobs.iter_mut().for_each(Vec::clear);
         let known = &task.tokens[..task.tokens.len() - 1];
-        let found = if self.options.remember && !is_mean { self.tree.find(known).ok() } else { None };
+        let found = if self.may_reuse(&task) { self.tree.find(known).ok() } else { None };
         // Where there is not even room for a copy of what was found, reading starts over.
         let sequence = found.unwrap_or_else(|| {
             let empty = self.empty.sequence();
@@ -305,6 +316,8 @@ impl Scheduler {
             disk: self.disk.as_ref().map(Disk::usage),
             sinks: sequence.layout().rule().sinks,
             page: sequence.layout().sides().map(|(.., side)| side.page_tokens()).max().unwrap_or(0),
+            bytes_per_token: sequence.layout().bytes_per_token(),
+            f16_bytes_per_token: f16,
         }
     }
 

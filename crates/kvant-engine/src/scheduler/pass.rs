@@ -24,11 +24,35 @@ impl Active {
         self.task.tokens.len() - self.kv.len()
     }
 
-    /// The next `share` tokens, with logits wanted where that is all, and the cache that takes them.
+    /// Which of the next `share` tokens logits are wanted of: the last where that is all, or those of a prompt that is scored.
+    fn wanted(&self, share: usize) -> Range<usize> {
+        match share == self.pending() {
+            _ if self.task.prompt_logprobs.is_some() && self.kv.len() < self.task.prompt => 0..share,
+            true => share - 1..share,
+            false => 0..0,
+        }
+    }
+
+    /// The next `share` tokens, and the cache that takes them.
     fn part(&mut self, share: usize) -> (Chunk<'_>, &mut KvCache) {
-        let (at, all) = (self.kv.len(), share == self.pending());
-        let wanted = if all { share - 1..share } else { 0..0 };
+        let (at, wanted) = (self.kv.len(), self.wanted(share));
         (Chunk { tokens: &self.task.tokens[at..at + share], wanted }, &mut self.kv)
+    }
+
+    /// Scores the prompt tokens after those of the last `rows`, and tells of them once all are read.
+    fn score_prompt(&mut self, logits: &Rows, rows: Range<usize>) {
+        let Some(mut scored) = self.task.prompt_logprobs.take() else { return };
+        let Task { logprobs, tokens, prompt, .. } = &self.task;
+        let first = self.kv.len() - rows.len();
+        for (position, row) in (first..).zip(rows) {
+            if position + 1 < *prompt {
+                scored.push(Logprobs::of(logits.row(row), tokens[position + 1], logprobs.unwrap_or(0)));
+            }
+        }
+        match self.kv.len() < *prompt {
+            true => self.task.prompt_logprobs = Some(scored),
+            false => self.task.listener.take(JobEvent::Prompt(scored)),
+        }
     }
 
     /// Chooses a token from the logits after the last one read.
@@ -114,13 +138,15 @@ impl Scheduler {
         self.make_room(&mut shares);
         let start = Instant::now();
         // A sequence whose state cannot go on is parted with; the others make the pass without it, and nothing of theirs is lost.
-        let (logits, vectors) = loop {
+        let (logits, vectors, wanted) = loop {
             if self.active.is_empty() {
                 return;
             }
             let mut vectors = Vectors::new(&self.active, &shares);
+            let wanted: Vec<usize> =
+                self.active.iter().zip(&shares).map(|(active, &share)| active.wanted(share).len()).collect();
             match self.forward(&shares, &mut vectors) {
-                Ok(logits) => break (logits, vectors),
+                Ok(logits) => break (logits, vectors, wanted),
                 Err(ForwardError::State(error)) if error.sequence < self.active.len() => {
                     let index = error.sequence;
                     self.counters.failed += 1;
@@ -137,14 +163,21 @@ impl Scheduler {
                 }
             }
         };
-        let complete: Vec<bool> = self.active.iter().map(|active| active.pending() == 0).collect();
         vectors.pool(&mut self.active);
+        // The row that a sequence which is read to its end goes on from.
+        let mut last_rows = Vec::with_capacity(wanted.len());
+        let mut row = 0;
+        for (active, rows) in self.active.iter_mut().zip(wanted) {
+            active.score_prompt(&logits, row..row + rows);
+            row += rows;
+            last_rows.push((active.pending() == 0).then(|| row - 1));
+        }
         let (rows, answering): (usize, usize) =
             (shares.iter().sum(), shares.iter().filter(|&&share| share == 1).count());
         self.pace.learn(rows - answering, answering, start.elapsed());
         self.counters.passes += 1;
         self.counters.rows += rows as u64;
-        self.harvest(&complete, &logits);
+        self.harvest(&last_rows, &logits);
         self.counters.pass_seconds += start.elapsed().as_secs_f64();
     }
 
@@ -199,13 +232,12 @@ impl Scheduler {
     }
 
     /// Chooses tokens for the sequences that are read to their end, and parts with those that are done.
-    fn harvest(&mut self, complete: &[bool], logits: &Rows) {
+    fn harvest(&mut self, last_rows: &[Option<usize>], logits: &Rows) {
         let (tokenizer, context) = (self.engine.tokenizer(), self.context);
-        let wanted = self.active.iter_mut().zip(complete).filter(|(_, complete)| **complete);
-        let mut picks: Vec<Pick<'_>> = wanted
-            .enumerate()
-            .map(|(row, (active, _))| Pick { active, logits: logits.row(row), outcome: None })
-            .collect();
+        let pick = |(active, row): (_, &Option<usize>)| {
+            Some(Pick { active, logits: logits.row((*row)?), outcome: None })
+        };
+        let mut picks: Vec<Pick<'_>> = self.active.iter_mut().zip(last_rows).filter_map(pick).collect();
         self.engine.pool().install(|| {
             kvant_threads::for_each_chunk(&mut picks, 1, |_, picks| {
                 for pick in picks {
@@ -215,9 +247,9 @@ impl Scheduler {
         });
         let mut outcomes = picks.into_iter().filter_map(|pick| pick.outcome).collect::<Vec<_>>().into_iter();
         let now = Instant::now();
-        for (mut active, complete) in std::mem::take(&mut self.active).into_iter().zip(complete) {
-            let outcome = if *complete { outcomes.next() } else { None };
-            if *complete && !active.task.remembered {
+        for (mut active, row) in std::mem::take(&mut self.active).into_iter().zip(last_rows) {
+            let outcome = if row.is_some() { outcomes.next() } else { None };
+            if row.is_some() && !active.task.remembered {
                 active.task.remembered = true;
                 self.remember(&active);
             }

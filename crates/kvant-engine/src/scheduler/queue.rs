@@ -90,6 +90,8 @@ mod tests {
             let job = Job {
                 request,
                 logprobs: None,
+                prompt_logprobs: false,
+                cache_prompt: true,
                 embed: None,
                 constraint: None,
                 deadline: None,

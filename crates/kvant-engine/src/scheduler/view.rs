@@ -19,6 +19,10 @@ pub struct View {
     pub sinks: usize,
     /// Tokens of the largest page.
     pub page: usize,
+    /// Bytes that each token of a long context takes, scales and all.
+    pub bytes_per_token: f64,
+    /// Bytes that 16 bits a number would take for it.
+    pub f16_bytes_per_token: u64,
 }
 
 /// One sequence.

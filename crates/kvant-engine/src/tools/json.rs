@@ -15,6 +15,17 @@ pub(super) fn calls(body: &str, tools: &ToolSet) -> Option<Vec<ToolCall>> {
     (!calls.is_empty()).then_some(calls)
 }
 
+/// Reads a block of code; none unless all of it are calls that name their arguments.
+pub(crate) fn fenced_calls(body: &str, tools: &ToolSet) -> Option<Vec<ToolCall>> {
+    let values: Value = serde_json::from_str(body).ok()?;
+    let has_arguments = |value: &Value| value.get("arguments").or(value.get("parameters")).is_some();
+    match &values {
+        Value::Array(items) if items.iter().all(has_arguments) => calls(body, tools),
+        value if has_arguments(value) => calls(body, tools),
+        _ => None,
+    }
+}
+
 /// The arguments of a call, where only they are JSON.
 pub(super) fn arguments(name: &str, body: &str, tools: &ToolSet) -> Option<ToolCall> {
     match serde_json::from_str(body.trim()).ok()? {

@@ -18,5 +18,6 @@ mod style;
 mod xml;
 
 pub use call::{ToolCall, ToolSet};
+pub(crate) use json::fenced_calls;
 pub use style::ToolStyle;
 pub(crate) use style::{RawCall, is_harmony};

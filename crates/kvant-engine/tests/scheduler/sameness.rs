@@ -173,3 +173,53 @@ fn vectors_are_those_of_the_last_layer_whoever_else_is_there() {
         assert!(talker.is_done());
     }
 }
+
+#[test]
+fn the_tokens_of_a_prompt_are_scored_alike_in_any_company_and_after_a_hit() {
+    let engine = engine();
+    let long = prompt(3, 200);
+    let score = |scheduler: &mut kvant_engine::scheduler::Scheduler, company: usize| {
+        let ear = Ear::default();
+        let mut jobs = vec![job(request(long.clone(), 3, 0), &ear)];
+        (jobs[0].logprobs, jobs[0].prompt_logprobs) = (Some(2), true);
+        jobs.extend((0..company as u32).map(|i| job(request(prompt(i, 120), 4, 12), &Ear::default())));
+        scheduler.handle().submit(jobs).unwrap();
+        settle(scheduler);
+        assert_eq!(ear.with(|heard| heard.cached), Some(0));
+        ear.with(|heard| heard.prompt.clone())
+    };
+    let mut alone = usual(&engine);
+    let scores = score(&mut alone, 0);
+    assert_eq!(scores.len(), long.len() - 1);
+    assert_eq!(scores, score(&mut alone, 0), "what was read before is read again");
+    assert_eq!(scores, score(&mut usual(&engine), 5));
+    // The naive way: what comes after each beginning of the prompt.
+    for position in [1, 63, 64, 150, 199] {
+        let ear = Ear::default();
+        let mut one = job(request(long[..position].to_vec(), 1, 1), &ear);
+        one.logprobs = Some(engine.model().vocabulary());
+        let mut scheduler = usual(&engine);
+        scheduler.handle().submit(vec![one]).unwrap();
+        settle(&mut scheduler);
+        let found = ear.with(|heard| heard.logprobs.clone());
+        if let Some(found) = found.first() {
+            let expected = found.top.iter().find(|(id, _)| *id == long[position]).unwrap().1;
+            assert_eq!(scores[position - 1].chosen, expected, "position {position}");
+        }
+    }
+}
+
+#[test]
+fn a_job_may_do_without_what_others_have_read() {
+    let engine = engine();
+    let mut scheduler = usual(&engine);
+    for (cache_prompt, expects_hit) in [(true, false), (false, false), (true, true)] {
+        let ear = Ear::default();
+        let mut one = job(request(prompt(1, 200), 5, 8), &ear);
+        one.cache_prompt = cache_prompt;
+        scheduler.handle().submit(vec![one]).unwrap();
+        settle(&mut scheduler);
+        assert_eq!(ear.with(|heard| heard.cached.unwrap()) > 0, expects_hit);
+        assert_eq!(ear.tokens(), alone(&engine, "int4", &request(prompt(1, 200), 5, 8)).0);
+    }
+}

@@ -59,6 +59,7 @@ pub struct Heard {
     pub tokens: Vec<u32>,
     pub text: String,
     pub logprobs: Vec<Logprobs>,
+    pub prompt: Vec<Logprobs>,
     pub vector: Vec<f32>,
     pub end: Option<Result<(Finish, JobUsage), JobError>>,
 }
@@ -101,6 +102,7 @@ impl Listener for Ear {
             JobEvent::Started { cached, .. } => {
                 assert!(heard.cached.replace(cached).is_none(), "started twice");
             }
+            JobEvent::Prompt(scored) => heard.prompt = scored,
             JobEvent::Token { token, text, logprobs } => {
                 heard.tokens.push(token);
                 heard.text.push_str(&text);
@@ -124,6 +126,8 @@ pub fn job(request: Request, ear: &Ear) -> Job {
     Job {
         request,
         logprobs: None,
+        prompt_logprobs: false,
+        cache_prompt: true,
         embed: None,
         constraint: None,
         deadline: None,

@@ -114,3 +114,20 @@ fn jobs_with_one_long_beginning_read_it_once() {
     assert_eq!(cached, [0, 388, 388, 388, 388, 388, 388, 388]);
     assert!(ears.iter().all(|ear| ear.tokens() == ears[0].tokens()));
 }
+
+#[test]
+fn an_idle_scheduler_takes_as_many_jobs_as_it_has_slots_and_places_in_the_queue() {
+    let engine = engine();
+    let options = SchedulerOptions { most_running: 16, most_waiting: 64, ..SchedulerOptions::default() };
+    let mut scheduler = scheduler(&engine, "int4", None, options);
+    let handle = scheduler.handle();
+    let ask = |number: u32| submit(&handle, endless(prompt(number, 4), 3));
+    let ears: Vec<Ear> = (0..80).map(|number| ask(number).expect("there is room")).collect();
+    assert_eq!(ask(80).err(), Some(Refused::Busy { waiting: 80 }));
+    // Slots that are taken are no room any more, also before the first pass is over.
+    assert!(scheduler.step());
+    assert_eq!(ask(81).err(), Some(Refused::Busy { waiting: 64 }));
+    settle(&mut scheduler);
+    assert!(ears.iter().all(Ear::is_done));
+    assert!(ask(82).is_ok());
+}

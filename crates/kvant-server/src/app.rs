@@ -1,14 +1,16 @@
 //! What every route knows.
 
-use crate::constraints::Constraints;
 use crate::error::ApiError;
 use crate::keys::Keys;
+use crate::log::LogOptions;
+use crate::models::{Models, Served};
+use crate::route::Caller;
+use crate::store::ResponseStore;
 use axum::body::{Body, Bytes};
-use axum::http::header::CONTENT_TYPE;
+use axum::http::header::{CONTENT_TYPE, HeaderName, ORIGIN};
 use axum::http::{Request, StatusCode};
-use kvant_engine::Constraint;
-use kvant_engine::grammar::Grammar;
-use kvant_engine::scheduler::Handle;
+use kvant_engine::SamplingParams;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -23,6 +25,73 @@ pub struct ServerOptions {
     pub cors: Option<String>,
     /// Bounds of requests and connections.
     pub limits: Limits,
+    /// Fields that are not understood are refused, in place of being ignored and named in the header `x-kvant-ignored-fields`.
+    pub strict: bool,
+    /// Names of other models are refused, in place of being answered by the one that is served.
+    pub strict_model: bool,
+    /// Leaves known lines that change with every request out of prompts, so that the prefix cache finds them; the header
+    /// `x-kvant-stripped` names them.
+    pub strip_volatile: bool,
+    /// How tokens are chosen where neither the request nor the model's makers say.
+    pub sampling: SamplingParams,
+    /// Goes before what the model's makers say.
+    pub forced_sampling: ForcedSampling,
+    /// What is written to stderr.
+    pub log: LogOptions,
+}
+
+/// Settings that are the server's own, whatever the model's makers say. Requests may still say otherwise.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct ForcedSampling {
+    /// See [`SamplingParams::temperature`], and so on.
+    pub temperature: Option<f32>,
+    /// The likeliest tokens that are kept.
+    pub top_k: Option<usize>,
+    /// The probability that is kept.
+    pub top_p: Option<f32>,
+    /// The least share of the likeliest token's probability.
+    pub min_p: Option<f32>,
+    /// The penalty of tokens that were used.
+    pub repetition_penalty: Option<f32>,
+}
+
+impl ServerOptions {
+    /// The usual ones, for a model of this name: open to this machine, without a log.
+    pub fn new(model: impl Into<String>) -> Self {
+        Self {
+            model: model.into(),
+            keys: Keys::default(),
+            cors: None,
+            limits: Limits::default(),
+            strict: false,
+            strict_model: false,
+            strip_volatile: true,
+            sampling: usual_sampling(),
+            forced_sampling: ForcedSampling::default(),
+            log: LogOptions::default(),
+        }
+    }
+
+    /// What requests to a model begin with: the server's own settings, else its makers', else the usual ones.
+    pub(crate) fn sampling_of(&self, makers: &kvant_engine::SamplingDefaults) -> SamplingParams {
+        let usual = makers.over(self.sampling.clone());
+        let forced = &self.forced_sampling;
+        SamplingParams {
+            temperature: forced.temperature.unwrap_or(usual.temperature),
+            top_k: forced.top_k.unwrap_or(usual.top_k),
+            top_p: forced.top_p.unwrap_or(usual.top_p),
+            min_p: forced.min_p.unwrap_or(usual.min_p),
+            repetition_penalty: forced.repetition_penalty.unwrap_or(usual.repetition_penalty),
+            // The whole text so far, as clients expect.
+            penalty_window: None,
+            ..usual
+        }
+    }
+}
+
+/// The settings of `kvant run`.
+fn usual_sampling() -> SamplingParams {
+    SamplingParams { temperature: 0.7, top_k: 40, top_p: 0.95, min_p: 0.05, ..SamplingParams::default() }
 }
 
 /// Bounds of requests and connections.
@@ -44,6 +113,14 @@ pub struct Limits {
     pub messages: usize,
     /// Bytes of a schema or grammar, and of all tools.
     pub format_bytes: usize,
+    /// Texts to be ranked by one request.
+    pub documents: usize,
+    /// Responses that are kept to be gone on from, of each key.
+    pub stored: usize,
+    /// Bytes that they may have together.
+    pub stored_bytes: usize,
+    /// For how long they are kept.
+    pub stored_for: Duration,
     /// Connections at a time; more wait.
     pub connections: usize,
     /// For the head of a request to arrive, the wait for it included.
@@ -68,7 +145,11 @@ impl Default for Limits {
             stop_bytes: 512,
             biases: 1024,
             messages: 4096,
-            format_bytes: 256 << 10,
+            format_bytes: 1 << 20,
+            documents: 256,
+            stored: 256,
+            stored_bytes: 64 << 20,
+            stored_for: Duration::from_secs(6 * 3600),
             connections: 256,
             head: Duration::from_secs(30),
             arrival: Duration::from_secs(30),
@@ -81,40 +162,39 @@ impl Default for Limits {
 
 /// The server's state.
 pub struct App {
-    /// The scheduler.
-    pub handle: Handle,
+    /// What is served.
+    pub models: Arc<Models>,
+    /// Responses that may be gone on from.
+    pub store: ResponseStore,
     /// How it is set up.
     pub options: ServerOptions,
     /// When it started, in seconds since 1970.
     pub started: u64,
     /// Only this machine can reach it.
     pub is_local: bool,
-    /// For answers that are kept to a grammar.
-    constraints: Constraints,
     next_id: AtomicU64,
 }
 
 impl App {
-    /// A server on top of this scheduler.
-    pub fn new(handle: Handle, options: ServerOptions, is_local: bool) -> Self {
+    /// A server for these models.
+    pub fn new(models: Models, options: ServerOptions, is_local: bool) -> Self {
+        let store =
+            ResponseStore::new(options.limits.stored, options.limits.stored_bytes, options.limits.stored_for);
         Self {
-            handle,
+            models: Arc::new(models),
+            store,
             options,
             started: now(),
             is_local,
-            constraints: Constraints::default(),
             next_id: AtomicU64::new(1),
         }
     }
 
-    /// Constraints for `count` answers, where a grammar is asked for. Takes a moment.
-    pub fn constraints(
-        &self,
-        grammar: Option<&Grammar>,
-        count: usize,
-    ) -> Result<Vec<Box<dyn Constraint>>, ApiError> {
-        let Some(grammar) = grammar else { return Ok(Vec::new()) };
-        self.constraints.make(self.handle.engine().tokenizer(), grammar, count)
+    /// The model that a request means, loaded where it is not.
+    pub async fn model(&self, name: Option<&str>, caller: &Caller) -> Result<Arc<Served>, ApiError> {
+        let served = self.models.get(name, self.options.strict_model).await?;
+        caller.log.model(&served.name);
+        Ok(served)
     }
 
     /// The bounds.
@@ -128,10 +208,17 @@ impl App {
     }
 
     /// The body of a request, within its bounds.
-    pub async fn body(&self, request: Request<Body>) -> Result<Bytes, ApiError> {
-        let kind = request.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("");
+    pub async fn body(&self, request: Request<Body>, caller: &Caller) -> Result<Bytes, ApiError> {
+        let headers = request.headers();
+        let kind = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("");
+        let kind = kind.trim().to_ascii_lowercase();
+        // What curl sends where it is told nothing. Browsers say where a form comes from.
+        let is_curl = kind == "application/x-www-form-urlencoded"
+            && [ORIGIN, HeaderName::from_static("sec-fetch-site")]
+                .iter()
+                .all(|name| !headers.contains_key(name));
         // A web page can send anything else to any server without asking first.
-        if !kind.trim().to_ascii_lowercase().starts_with("application/json") {
+        if !is_curl && !kind.starts_with("application/json") {
             let message = "the content type must be application/json";
             return Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
         }
@@ -143,20 +230,10 @@ impl App {
                 let message = format!("the body cannot be read, or is larger than {limit} bytes");
                 Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, message))
             }
-            Ok(Ok(body)) => Ok(body),
-        }
-    }
-
-    /// Whether a request means this model.
-    pub fn check_model(&self, name: Option<&str>) -> Result<(), ApiError> {
-        let own = &self.options.model;
-        match name {
-            Some(name) if name != own => {
-                let message = format!("the model {name:?} is not served here; {own:?} is");
-                let error = ApiError::new(StatusCode::NOT_FOUND, message).code("model_not_found");
-                Err(error)
+            Ok(Ok(body)) => {
+                caller.log.body(&body);
+                Ok(body)
             }
-            _ => Ok(()),
         }
     }
 }

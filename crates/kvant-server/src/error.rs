@@ -1,4 +1,4 @@
-//! Errors as clients of OpenAI's interface know them.
+//! Errors as clients know them: in OpenAI's shape, and on the routes of others in theirs.
 
 use axum::body::Body;
 use axum::http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
@@ -7,6 +7,28 @@ use axum::response::IntoResponse;
 use kvant_engine::PromptError;
 use kvant_engine::scheduler::{JobError, Refused};
 use serde_json::{Value, json};
+
+/// Whose shape an error has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dialect {
+    /// `{"error": {"message": …, "type": …, "param": …, "code": …}}`
+    OpenAi,
+    /// `{"type": "error", "error": {"type": …, "message": …}}`
+    Anthropic,
+    /// `{"error": …}`
+    Ollama,
+}
+
+impl Dialect {
+    /// That of a route.
+    pub fn of(path: &str) -> Self {
+        match path {
+            path if path.starts_with("/v1/messages") => Self::Anthropic,
+            path if path.starts_with("/api/") => Self::Ollama,
+            _ => Self::OpenAi,
+        }
+    }
+}
 
 /// Seconds after which a client that was turned away may try again.
 const RETRY_SECONDS: &str = "2";
@@ -54,6 +76,38 @@ impl ApiError {
         Self { param: Some(name.to_owned()), ..self }
     }
 
+    /// Whether it is the fault of this field.
+    pub fn is_about(&self, name: &str) -> bool {
+        self.param.as_deref() == Some(name)
+    }
+
+    /// What is said.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// As it is written in the shape of others.
+    pub fn body_in(&self, dialect: Dialect) -> Value {
+        match dialect {
+            Dialect::OpenAi => self.body(),
+            Dialect::Ollama => json!({"error": self.message}),
+            Dialect::Anthropic => {
+                let kind = match self.status.as_u16() {
+                    401 => "authentication_error",
+                    403 => "permission_error",
+                    404 => "not_found_error",
+                    413 => "request_too_large",
+                    429 => "rate_limit_error",
+                    503 => "overloaded_error",
+                    504 => "timeout_error",
+                    500.. => "api_error",
+                    _ => "invalid_request_error",
+                };
+                json!({"type": "error", "error": {"type": kind, "message": self.message}})
+            }
+        }
+    }
+
     /// As it is written.
     pub fn body(&self) -> Value {
         let Self { message, kind, param, code, .. } = self;
@@ -66,6 +120,8 @@ impl IntoResponse for ApiError {
         let mut response = Response::new(Body::from(self.body().to_string()));
         *response.status_mut() = self.status;
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        // Routes of others have it written anew.
+        response.extensions_mut().insert(self.clone());
         if matches!(self.status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
             response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static(RETRY_SECONDS));
         }

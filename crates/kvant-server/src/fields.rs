@@ -1,6 +1,8 @@
-//! A JSON object, field by field. What nobody asked for is refused at the end: no setting is dropped in silence.
+//! A JSON object, field by field. What nobody knows is named in the response, or refused where the server is strict: no setting is
+//! dropped in silence.
 
 use crate::error::ApiError;
+use crate::notes::Notes;
 use serde_json::{Map, Value};
 use std::ops::RangeInclusive;
 
@@ -9,23 +11,26 @@ pub struct Fields {
     fields: Map<String, Value>,
     /// Where they are, for messages: empty, or `stream_options.`
     place: String,
+    notes: Notes,
 }
 
 impl Fields {
     /// The object in a request's body.
-    pub fn parse(body: &[u8]) -> Result<Self, ApiError> {
+    pub fn parse(body: &[u8], notes: &Notes) -> Result<Self, ApiError> {
         let value = serde_json::from_slice(body)
             .map_err(|e| ApiError::bad(format!("the body is not valid JSON: {e}")))?;
         match value {
-            Value::Object(fields) => Ok(Self { fields, place: String::new() }),
+            Value::Object(fields) => Ok(Self { fields, place: String::new(), notes: notes.clone() }),
             _ => Err(ApiError::bad("the body must be a JSON object")),
         }
     }
 
     /// The fields of an object inside another.
-    pub fn inside(name: &str, value: Value) -> Result<Self, ApiError> {
+    pub fn inside(&self, name: &str, value: Value) -> Result<Self, ApiError> {
         match value {
-            Value::Object(fields) => Ok(Self { fields, place: format!("{name}.") }),
+            Value::Object(fields) => {
+                Ok(Self { fields, place: format!("{name}."), notes: self.notes.clone() })
+            }
             other => Err(ApiError::field(name, format!("{name} must be an object, not {}", kind(&other)))),
         }
     }
@@ -81,7 +86,38 @@ impl Fields {
     /// An object.
     pub fn object(&mut self, name: &str) -> Result<Option<Self>, ApiError> {
         let full = self.name(name);
-        self.take(name).map(|value| Self::inside(&full, value)).transpose()
+        self.take(name).map(|value| self.inside(&full, value)).transpose()
+    }
+
+    /// A number of tokens; −1, and less, is as good as none: no limit.
+    pub fn tokens(&mut self, name: &str, least: u64) -> Result<Option<usize>, ApiError> {
+        let Some(value) = self.take(name) else { return Ok(None) };
+        match whole::<i128>(&value) {
+            Some(count) if count < 0 => Ok(None),
+            Some(count) if count >= i128::from(least) => {
+                Ok(Some(usize::try_from(count).unwrap_or(usize::MAX)))
+            }
+            _ => Err(self.wrong(name, &format!("a whole number from {least}, or -1 for no limit"), &value)),
+        }
+    }
+
+    /// Whether a number below 0 is given.
+    pub fn is_negative(&self, name: &str) -> bool {
+        self.fields.get(name).and_then(Value::as_f64).is_some_and(|number| number < 0.0)
+    }
+
+    /// The items of an array.
+    pub fn array(&mut self, name: &str) -> Result<Option<Vec<Value>>, ApiError> {
+        match self.take(name) {
+            None => Ok(None),
+            Some(Value::Array(items)) => Ok(Some(items)),
+            Some(other) => Err(self.wrong(name, "an array", &other)),
+        }
+    }
+
+    /// What is said about the request besides its answer.
+    pub fn notes(&self) -> &Notes {
+        &self.notes
     }
 
     /// Drops fields that cannot change an answer: who asks, and notes of the client's own.
@@ -106,9 +142,13 @@ impl Fields {
         Ok(())
     }
 
-    /// Refuses whatever was not read.
+    /// Names whatever was not read, or refuses it where the server is strict.
     pub fn end(self) -> Result<(), ApiError> {
         let Some(name) = self.fields.keys().next() else { return Ok(()) };
+        if !self.notes.is_strict() {
+            self.fields.keys().for_each(|name| self.notes.ignored(self.name(name)));
+            return Ok(());
+        }
         let full = self.name(name);
         let message = format!("unknown field {full:?}: this server does not know what it asks for");
         Err(ApiError::field(full, message).code("unknown_parameter"))
@@ -155,7 +195,7 @@ mod tests {
     use super::*;
 
     fn fields(text: &str) -> Fields {
-        Fields::parse(text.as_bytes()).unwrap()
+        Fields::parse(text.as_bytes(), &Notes::strict()).unwrap()
     }
 
     #[test]
@@ -187,7 +227,7 @@ mod tests {
             assert_eq!(error["error"]["param"], "x", "{error}");
         }
         for text in ["", "[]", "{", "nul", r#"{"a":1}}"#] {
-            assert!(Fields::parse(text.as_bytes()).is_err(), "{text}");
+            assert!(Fields::parse(text.as_bytes(), &Notes::default()).is_err(), "{text}");
         }
     }
 
@@ -212,5 +252,24 @@ mod tests {
         idle.refuse(&["store", "best_of", "tools"]).unwrap();
         idle.ignore(&["user"]);
         assert_eq!(idle.end(), Ok(()));
+        let notes = Notes::default();
+        let mut lenient = Fields::parse(br#"{"temprature": 1, "inner": {"odd": 2}}"#, &notes).unwrap();
+        lenient.object("inner").unwrap().unwrap().end().unwrap();
+        lenient.end().unwrap();
+        assert_eq!(notes.header().unwrap(), "inner.odd, temprature");
+    }
+
+    #[test]
+    fn minus_one_token_is_no_limit() {
+        let tokens = |text: &str| fields(text).tokens("x", 1);
+        assert_eq!(tokens(r#"{"x": 7}"#), Ok(Some(7)));
+        assert_eq!(
+            (tokens(r#"{"x": -1}"#), tokens("{}"), tokens(r#"{"x": null}"#)),
+            (Ok(None), Ok(None), Ok(None))
+        );
+        assert_eq!(tokens(r#"{"x": 1e30}"#), Ok(Some(usize::MAX)));
+        for text in [r#"{"x": 0}"#, r#"{"x": 1.5}"#, r#"{"x": "7"}"#] {
+            assert!(tokens(text).is_err(), "{text}");
+        }
     }
 }

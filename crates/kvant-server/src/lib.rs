@@ -1,13 +1,17 @@
-//! A server that speaks as OpenAI's does, on top of the scheduler of `kvant-engine`.
+//! A server that speaks as OpenAI's, Anthropic's and Ollama's do, on top of the scheduler of `kvant-engine`.
 //!
 //! | route | what it is |
 //! |---|---|
 //! | `POST /v1/chat/completions` | the next turn of a conversation, whole or in pieces |
 //! | `POST /v1/completions` | continuations of texts |
 //! | `POST /v1/embeddings` | texts as vectors |
-//! | `GET /v1/models` | the model that is served |
+//! | `POST /v1/responses` | the same in OpenAI's newer words, with a conversation that the server keeps |
+//! | `POST /v1/messages`, `/v1/messages/count_tokens` | the same in Anthropic's words |
+//! | `/api/chat`, `/api/generate`, `/api/embed`, `/api/tags` … | the same in Ollama's words |
+//! | `POST /v1/rerank`, `/infill` | texts by nearness; what belongs between two texts |
+//! | `GET /v1/models` | the models that are served; `POST /models/load`, `/models/unload` |
 //! | `GET /v1/kv` | what the cache holds at this moment |
-//! | `POST /tokenize`, `/detokenize` | from text to tokens and back |
+//! | `POST /tokenize`, `/detokenize`, `/apply-template`, `GET /tokenizer_info` | from text to tokens and back |
 //! | `GET /health`, `/metrics` | for those who look after it |
 //! | `GET /openapi.json` | all of this for machines, with every field and its limits |
 //! | `GET /` | a page to talk on, with the cache as a picture |
@@ -16,16 +20,14 @@
 //! use kvant_engine::scheduler::{Scheduler, SchedulerOptions};
 //! use kvant_engine::{Arena, Engine, KvCache, LoadOptions, Policy};
 //! use kvant_model::Checkpoint;
-//! use kvant_server::{Keys, Limits, Server, ServerOptions};
+//! use kvant_server::{Server, ServerOptions};
 //! use std::sync::Arc;
 //!
 //! let engine = Arc::new(Engine::load(&Checkpoint::open("model.gguf")?, LoadOptions::default())?);
 //! let arena = Arena::with_cap(1 << 30);
 //! let empty = KvCache::in_arena("int4".parse::<Policy>()?, engine.model().slots(), 8192, arena)?;
 //! let scheduler = Scheduler::new(engine, empty, SchedulerOptions::default());
-//! let options =
-//!     ServerOptions { model: "mine".into(), keys: Keys::default(), cors: None, limits: Limits::default() };
-//! let server = Server::bind("127.0.0.1:8080", scheduler.handle(), options)?;
+//! let server = Server::bind("127.0.0.1:8080", scheduler.handle(), ServerOptions::new("mine"))?;
 //! let worker = std::thread::spawn(move || scheduler.run());
 //! // Whoever holds the sender can end it.
 //! let (_sender, ends) = tokio::sync::mpsc::unbounded_channel();
@@ -34,25 +36,38 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! **Invariant:** a field that is not understood is refused by its name. No request is answered as if it had asked for less.
+//! Every protocol is a module of `protocol/` that reads its words into one internal request and writes one kind of event back
+//! (`turn/`); what the engine is asked for is written once.
+//!
+//! **Invariant:** a field that is not understood is named in the header `x-kvant-ignored-fields` and in the log, or refused where the
+//! server is [strict](ServerOptions::strict). None is dropped in silence.
 //!
 //! **Invariant:** no part of a request names a file, a host or a command.
 #![deny(missing_docs)]
 
-mod answer;
 mod app;
-mod ask;
 mod base64;
 mod constraints;
 mod error;
 mod fields;
+mod fill;
 mod keys;
+mod log;
+mod models;
+mod notes;
 mod openapi;
 mod page;
-mod patience;
+mod protocol;
+mod request;
 mod route;
 mod server;
+mod store;
+mod time;
+mod timeouts;
+mod turn;
 
-pub use app::{Limits, ServerOptions};
+pub use app::{ForcedSampling, Limits, ServerOptions};
 pub use keys::Keys;
+pub use log::{LogLevel, LogOptions};
+pub use models::{LoadedModel, ModelEntry, ModelLoader};
 pub use server::Server;

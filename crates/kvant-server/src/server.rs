@@ -1,8 +1,9 @@
 //! From a port to the routes: connections, their bounds, and an orderly end.
 
 use crate::app::{App, ServerOptions};
-use crate::patience::Patient;
+use crate::models::{ModelLoader, Models, Served};
 use crate::route;
+use crate::timeouts::WriteTimeout;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
@@ -24,7 +25,7 @@ const THREADS: usize = 2;
 const HEAD_BYTES: usize = 64 << 10;
 
 /// What is left of the time for an orderly end when answers have been ended.
-const FAREWELL: Duration = Duration::from_secs(1);
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(1);
 
 /// A server on a port.
 pub struct Server {
@@ -38,9 +39,32 @@ impl Server {
     /// # Errors
     /// If the address is not to be had.
     pub fn bind(address: impl ToSocketAddrs, handle: Handle, options: ServerOptions) -> io::Result<Self> {
+        let sampling = options.sampling_of(handle.engine().sampling_defaults());
+        let served = Served::new(options.model.clone(), handle, sampling);
+        Self::bind_models(address, Models::one(served), options)
+    }
+
+    /// The same for models that are loaded when they are asked for: within `memory` bytes, those that were not used for longest
+    /// are unloaded first, and any that was not used for `idle`.
+    ///
+    /// # Errors
+    /// As [`Server::bind`].
+    pub fn bind_on_demand(
+        address: impl ToSocketAddrs,
+        loader: Arc<dyn ModelLoader>,
+        memory: Option<u64>,
+        idle: Option<Duration>,
+        options: ServerOptions,
+    ) -> io::Result<Self> {
+        let settings = options.clone();
+        let sampling = move |handle: &Handle| settings.sampling_of(handle.engine().sampling_defaults());
+        Self::bind_models(address, Models::on_demand(loader, memory, idle, sampling), options)
+    }
+
+    fn bind_models(address: impl ToSocketAddrs, models: Models, options: ServerOptions) -> io::Result<Self> {
         let listener = TcpListener::bind(address)?;
         let is_local = listener.local_addr()?.ip().is_loopback();
-        Ok(Self { listener, app: Arc::new(App::new(handle, options, is_local)) })
+        Ok(Self { listener, app: Arc::new(App::new(models, options, is_local)) })
     }
 
     /// Where it listens.
@@ -59,7 +83,9 @@ impl Server {
     pub fn run(self, ends: UnboundedReceiver<()>) -> io::Result<()> {
         let mut builder = tokio::runtime::Builder::new_multi_thread();
         let runtime = builder.worker_threads(THREADS).thread_name("kvant-http").enable_all().build()?;
+        let models = Arc::clone(&self.app.models);
         let result = runtime.block_on(self.serve(ends));
+        models.join();
         // What is still being prepared is of no use to anybody.
         runtime.shutdown_background();
         result
@@ -73,19 +99,31 @@ impl Server {
         tokio::select! {
             _ = ends.recv() => {}
             () = accept(&listener, &app, &connections) => {}
+            () = unload_idle(&app) => {}
         }
         drop(listener);
         let grace = app.limits().grace;
-        app.handle.stop(Instant::now() + grace);
-        let mut farewell = Box::pin(connections.shutdown());
+        app.models.stop(Instant::now() + grace);
+        let mut shutdown = Box::pin(connections.shutdown());
         tokio::select! {
-            () = &mut farewell => return Ok(()),
+            () = &mut shutdown => return Ok(()),
             () = sleep(grace) => {}
-            _ = ends.recv() => app.handle.stop(Instant::now()),
+            _ = ends.recv() => app.models.stop(Instant::now()),
         }
         // Ended streams are told; who does not listen is not waited for.
-        let _ = timeout(FAREWELL, farewell).await;
+        let _ = timeout(SHUTDOWN_GRACE, shutdown).await;
         Ok(())
+    }
+}
+
+/// How often is looked for models that nobody uses.
+const IDLE_CHECK: Duration = Duration::from_secs(5);
+
+/// Unloads what nobody uses, as long as the server runs.
+async fn unload_idle(app: &App) {
+    loop {
+        sleep(IDLE_CHECK).await;
+        app.models.unload_idle().await;
     }
 }
 
@@ -112,7 +150,7 @@ async fn accept(listener: &tokio::net::TcpListener, app: &Arc<App>, connections:
     }
 }
 
-type Io = TokioIo<Patient<TcpStream>>;
+type Io = TokioIo<WriteTimeout<TcpStream>>;
 
 fn connection(
     stream: TcpStream,
@@ -126,5 +164,8 @@ fn connection(
         .timer(TokioTimer::new())
         .header_read_timeout(limits.head)
         .max_buf_size(HEAD_BYTES)
-        .serve_connection(TokioIo::new(Patient::new(stream, limits.stall)), TowerToHyperService::new(router))
+        .serve_connection(
+            TokioIo::new(WriteTimeout::new(stream, limits.stall)),
+            TowerToHyperService::new(router),
+        )
 }

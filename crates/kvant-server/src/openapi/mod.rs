@@ -15,17 +15,29 @@ use std::sync::Arc;
 /// Everything but the schemas.
 const FRAME: &str = include_str!("paths.json");
 
-/// The schemas, by name.
-const SCHEMAS: [&str; 4] = [
-    include_str!("requests.json"),
-    include_str!("fields.json"),
-    include_str!("answers.json"),
-    include_str!("states.json"),
-];
+/// Further paths: those of Anthropic's and Ollama's protocols, and of OpenAI's newer one.
+const PROTOCOLS: &str = include_str!("protocols.json");
+
+/// The schemas of what is sent, by name.
+const REQUESTS: [&str; 2] = [include_str!("requests.json"), include_str!("fields.json")];
+
+/// Those of what comes back.
+const ANSWERS: [&str; 2] = [include_str!("answers.json"), include_str!("states.json")];
 
 /// Sends it.
 pub async fn describe(State(app): State<Arc<App>>) -> Response<Body> {
-    json(&document(&settings(&app)))
+    json(&document(&settings(&app), app.options.strict))
+}
+
+/// The highest id of any model that is loaded; of any model at all where none is.
+fn last_token(app: &App) -> u64 {
+    let last = |vocabulary: usize| vocabulary.saturating_sub(1) as u64;
+    let loaded = app.models.loaded();
+    loaded
+        .iter()
+        .map(|served| last(served.handle.engine().model().vocabulary()))
+        .max()
+        .unwrap_or(u32::MAX.into())
 }
 
 /// What stands for a name after a dollar sign.
@@ -38,7 +50,8 @@ fn settings(app: &App) -> Settings {
         ("$version", env!("CARGO_PKG_VERSION").into()),
         ("$security", security),
         ("$model", app.options.model.as_str().into()),
-        ("$last_token", app.handle.engine().model().vocabulary().saturating_sub(1).into()),
+        ("$documents", limits.documents.into()),
+        ("$last_token", last_token(app).into()),
         ("$answers", limits.answers.into()),
         ("$inputs", limits.inputs.into()),
         ("$stops", limits.stops.into()),
@@ -49,13 +62,35 @@ fn settings(app: &App) -> Settings {
     ]
 }
 
-fn document(settings: &Settings) -> Value {
+fn document(settings: &Settings, is_strict: bool) -> Value {
     let parse = |text| serde_json::from_str::<Map<String, Value>>(text).expect("a test has read it");
-    let schemas: Map<String, Value> = SCHEMAS.into_iter().flat_map(parse).collect();
+    let mut requests: Value = REQUESTS.into_iter().flat_map(parse).collect::<Map<String, Value>>().into();
+    if !is_strict {
+        open(&mut requests);
+    }
     let mut whole = Value::Object(parse(FRAME));
+    if let Some(paths) = whole["paths"].as_object_mut() {
+        paths.extend(parse(PROTOCOLS));
+    }
+    let mut schemas = requests.as_object().cloned().unwrap_or_default();
+    schemas.extend(ANSWERS.into_iter().flat_map(parse));
     whole["components"]["schemas"] = schemas.into();
     fill(&mut whole, settings);
     whole
+}
+
+/// Lets objects have fields that are not described, which are then ignored.
+fn open(value: &mut Value) {
+    match value {
+        Value::Array(items) => items.iter_mut().for_each(open),
+        Value::Object(fields) => {
+            if fields.get("additionalProperties") == Some(&Value::Bool(false)) {
+                fields.shift_remove("additionalProperties");
+            }
+            fields.values_mut().for_each(open);
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
 }
 
 fn fill(value: &mut Value, settings: &Settings) {
@@ -90,6 +125,7 @@ mod tests {
             "$biases",
             "$messages",
             "$format_bytes",
+            "$documents",
         ];
         let mut settings: Settings = numbers.into_iter().zip((100..).map(Value::from)).collect();
         settings.extend([
@@ -97,7 +133,7 @@ mod tests {
             ("$model", "$stops".into()),
             ("$security", object!([{"key": []}])),
         ]);
-        document(&settings)
+        document(&settings, true)
     }
 
     /// Every text of the document, and the names of its fields.
@@ -126,7 +162,7 @@ mod tests {
         assert_eq!(schemas["Stop"]["anyOf"][1]["maxItems"], 103);
         assert!(schemas["Stop"]["description"].as_str().unwrap().contains("of 104 bytes"));
         // A model may be called whatever it likes.
-        assert_eq!(schemas["ModelName"]["enum"][0], "$stops");
+        assert_eq!(schemas["ModelName"]["examples"][0], "$stops");
         let mut all = Vec::new();
         texts(&whole, &mut all);
         let is_name = |text: &&String| {

@@ -20,28 +20,35 @@ function figures(pairs) {
 }
 
 /** A block for the sinks, one for every page, one for the tail; several pages to a block where there are very many. */
-function blocks(one, sinks, page) {
+function pages(one, sinks, page) {
   const made = [];
   const block = (kind, title) => made.push(element("i", { className: kind, title }));
   const held = one.held_tokens;
   if (held > 0) block("exact", `sinks: the first ${Math.min(sinks, held)} tokens`);
-  const pages = Math.max(0, Math.floor((held - sinks) / page));
-  const step = Math.max(1, Math.ceil(pages / MOST_BLOCKS));
-  for (let first = 0; first < pages; first += step) {
+  const full = Math.max(0, Math.floor((held - sinks) / page));
+  const step = Math.max(1, Math.ceil(full / MOST_BLOCKS));
+  for (let first = 0; first < full; first += step) {
     const end = sinks + (first + step) * page;
     const isShared = end <= one.cached_tokens;
     block(isShared ? "shared" : "page", `tokens ${sinks + first * page} to ${Math.min(end, held)}${isShared ? ", read before" : ""}`);
   }
-  if (held > sinks + pages * page) block("exact", `tail: the last ${held - sinks - pages * page} tokens`);
+  if (held > sinks + full * page) block("exact", `tail: the last ${held - sinks - full * page} tokens`);
   return made;
 }
 
+/** What is stored, as the command line counts it. Below a few pages nothing is gained yet, and it is said why. */
+function stored(one, view) {
+  const held = `${one.held_tokens} tokens in ${bytes(one.stored_bytes)}`;
+  if (one.stored_bytes >= 0.95 * one.f16_bytes) {
+    return `${held}: recent tokens are exact, and pages are compressed once they are full (${view.page_tokens} tokens)`;
+  }
+  const bits = one.bits_per_value ? `; ${one.bits_per_value.toFixed(2)} bits per value` : "";
+  return `${held}; f16 would take ${bytes(one.f16_bytes)}${bits}`;
+}
+
 function sequence(one, view, isPast) {
-  const stored = one.encoded_bytes + one.exact_bytes;
-  const words =
-    `${one.held_tokens} tokens in ${bytes(stored)}; f16 would take ${bytes(one.f16_bytes)}` +
-    (one.bits_per_value ? `; ${one.bits_per_value.toFixed(2)} bits per value` : "");
-  const picture = element("div", { className: "pages" }, ...blocks(one, view.sinks, view.page_tokens));
+  const words = stored(one, view);
+  const picture = element("div", { className: "pages" }, ...pages(one, view.sinks, view.page_tokens));
   picture.setAttribute("role", "img");
   picture.setAttribute("aria-label", words);
   return element("div", { className: `sequence${isPast ? " past" : ""}` }, picture, element("span", { textContent: words }));
@@ -56,6 +63,7 @@ function draw(view) {
     ["answers under way", String(view.sequences.length)],
     ["waiting", String(view.waiting)],
     ["kept for prompts to come", `${prefixes.tokens} tokens`],
+    ...view.costs.map((cost) => [`${cost.tokens.toLocaleString("en")} tokens will take`, `${bytes(cost.bytes)}, not ${bytes(cost.f16_bytes)}`]),
   ]);
   if (view.sequences.length) past = view.sequences;
   const shown = view.sequences.length ? view.sequences : past;
@@ -70,13 +78,14 @@ function speed(now) {
     const [before, had] = history[index];
     return [time, (count - had) / (time - before)];
   });
-  const top = Math.max(1, ...rates.map(([, rate]) => rate));
-  const points = rates.map(([time, rate]) => `${(240 - (now - time) * 4).toFixed(1)},${(58 - (54 * rate) / top).toFixed(1)}`);
+  const top = Math.max(0, ...rates.map(([, rate]) => rate));
+  const scale = Math.max(1, top);
+  const points = rates.map(([time, rate]) => `${(240 - (now - time) * 4).toFixed(1)},${(58 - (54 * rate) / scale).toFixed(1)}`);
   const line = document.createElementNS("http://www.w3.org/2000/svg", "polyline");
   line.setAttribute("points", points.join(" "));
   at("speed").replaceChildren(line);
   const last = rates.length ? rates[rates.length - 1][1] : 0;
-  at("pace").textContent = `${last.toFixed(1)} now, ${top.toFixed(1)} at most in the last minute`;
+  at("pace").textContent = top > 0 ? `${last.toFixed(1)} now, ${top.toFixed(1)} at most in the last minute` : "nothing was generated in the last minute";
 }
 
 let looked = 0;
@@ -101,10 +110,13 @@ async function introduce() {
   try {
     const response = await fetch("/v1/models", { headers: headers() });
     if (!response.ok) throw new Error(await reason(response));
-    const [model] = (await response.json()).data;
-    at("model").textContent = `${model.id}, up to ${model.max_model_len} tokens`;
+    const { data } = await response.json();
+    const before = at("model").value;
+    const words = (model) => (model.max_model_len ? `${model.id}, up to ${model.max_model_len} tokens` : `${model.id}, not loaded`);
+    at("model").replaceChildren(...data.map((model) => element("option", { value: model.id, textContent: words(model) })));
+    if (data.some((model) => model.id === before)) at("model").value = before;
   } catch (error) {
-    at("model").textContent = error.message;
+    at("model").replaceChildren(element("option", { value: "", textContent: error.message }));
   }
 }
 

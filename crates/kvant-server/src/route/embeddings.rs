@@ -1,21 +1,21 @@
 //! `/v1/embeddings`: texts as vectors.
 
-use super::{Owner, aside, json};
+use super::{Caller, json, spawn_blocking};
 use crate::app::App;
-use crate::ask::Answers;
-use crate::ask::prompts::{Prompt, prompts};
 use crate::base64::base64;
 use crate::error::ApiError;
 use crate::fields::Fields;
+use crate::request::jobs::Jobs;
+use crate::request::prompts::{Prompt, prompts};
 use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{Request, Response};
-use kvant_engine::scheduler::{JobEvent, Pooling};
+use kvant_engine::scheduler::Pooling;
 use serde_json::{Value, json as object};
 use std::sync::Arc;
 
-struct Ask {
+struct EmbeddingRequest {
     inputs: Vec<Prompt>,
     pooling: Pooling,
     /// The bytes of the numbers as text, which is what most clients want.
@@ -25,44 +25,29 @@ struct Ask {
 
 pub async fn embeddings(
     State(app): State<Arc<App>>,
-    Extension(Owner(owner)): Extension<Owner>,
+    Extension(caller): Extension<Caller>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let body = app.body(request).await?;
-    let Ask { inputs, pooling, is_packed, dimensions } = read(&body, &app)?;
-    let engine = Arc::clone(&app);
+    let body = app.body(request, &caller).await?;
+    let mut fields = Fields::parse(&body, caller.notes())?;
+    let served = app.model(fields.text("model")?.as_deref(), &caller).await?;
+    let EmbeddingRequest { inputs, pooling, is_packed, dimensions } = read(fields, &app)?;
+    let model = Arc::clone(&served);
     let tokens = move || -> Result<Vec<Vec<u32>>, ApiError> {
-        inputs.into_iter().map(|input| input.tokens(engine.handle.engine())).collect()
+        inputs.into_iter().map(|input| input.tokens(model.handle.engine())).collect()
     };
-    let tokens = aside(tokens).await??;
-    let mut vectors = vec![None; tokens.len()];
-    let mut answers = Answers::embed(&app, tokens, pooling, owner).await?;
-    let (mut left, mut prompt) = (vectors.len(), 0);
-    while left > 0 {
-        match answers.next().await? {
-            (index, JobEvent::Embedded(vector)) => vectors[index] = Some(vector),
-            (_, JobEvent::Finished { usage, .. }) => {
-                prompt += usage.prompt;
-                left -= 1;
-            }
-            (_, JobEvent::Failed(error)) => return Err((&error).into()),
-            (_, JobEvent::Started { .. } | JobEvent::Token { .. }) => {}
-        }
-    }
-    let vectors: Vec<Vec<f32>> = vectors.into_iter().flatten().collect();
-    let own = vectors.first().map_or(0, Vec::len);
-    if let Some(asked) = dimensions.filter(|&asked| asked != own as u64) {
-        let message =
-            format!("dimensions is {asked}, but this model's vectors have {own}, and cannot be cut");
-        return Err(ApiError::field("dimensions", message).code("unsupported_parameter"));
-    }
+    let tokens = spawn_blocking(tokens).await??;
+    let (count, name) = (tokens.len(), served.name.clone());
+    let jobs = Jobs::embed(served, app.limits(), tokens, pooling, caller.owner).await?;
+    let (vectors, prompt) = jobs.vectors(count).await?;
+    check_dimensions(dimensions, &vectors)?;
     let data = vectors.iter().enumerate().map(|(index, vector)| {
         object!({"object": "embedding", "index": index, "embedding": written(vector, is_packed)})
     });
     Ok(json(&object!({
         "object": "list",
         "data": data.collect::<Vec<Value>>(),
-        "model": app.options.model,
+        "model": name,
         "usage": {"prompt_tokens": prompt, "total_tokens": prompt},
     })))
 }
@@ -74,9 +59,21 @@ fn written(vector: &[f32], is_packed: bool) -> Value {
     }
 }
 
-fn read(body: &[u8], app: &App) -> Result<Ask, ApiError> {
-    let mut fields = Fields::parse(body)?;
-    app.check_model(fields.text("model")?.as_deref())?;
+/// Refuses vectors of another length than the model's.
+pub fn check_dimensions(asked: Option<u64>, vectors: &[Vec<f32>]) -> Result<(), ApiError> {
+    let own = vectors.first().map_or(0, Vec::len);
+    match asked.filter(|&asked| asked != own as u64) {
+        None => Ok(()),
+        Some(asked) => {
+            let message = format!(
+                "dimensions is {asked}, but this model's vectors have {own}, and were not trained to be cut; leave it out"
+            );
+            Err(ApiError::field("dimensions", message).code("unsupported_parameter"))
+        }
+    }
+}
+
+fn read(mut fields: Fields, app: &App) -> Result<EmbeddingRequest, ApiError> {
     let inputs = prompts(&mut fields, "input")?;
     let most = app.limits().inputs;
     if inputs.is_empty() || inputs.len() > most {
@@ -102,5 +99,5 @@ fn read(body: &[u8], app: &App) -> Result<Ask, ApiError> {
     let dimensions = fields.integer("dimensions", 1..=u64::MAX)?;
     fields.ignore(&["user"]);
     fields.end()?;
-    Ok(Ask { inputs, pooling, is_packed, dimensions })
+    Ok(EmbeddingRequest { inputs, pooling, is_packed, dimensions })
 }

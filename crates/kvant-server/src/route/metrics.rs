@@ -10,66 +10,101 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 pub async fn metrics(State(app): State<Arc<App>>) -> Response<Body> {
-    let mut response = Response::new(Body::from(text(&app.handle.counters())));
+    let loaded = app.models.loaded();
+    let all: Vec<(&str, Counters)> =
+        loaded.iter().map(|served| (served.name.as_str(), served.handle.counters())).collect();
+    let mut response = Response::new(Body::from(text(&all)));
     let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
     response.headers_mut().insert(CONTENT_TYPE, kind);
     response
 }
 
-fn text(counters: &Counters) -> String {
+/// A figure of a model.
+type Figure = fn(&Counters) -> f64;
+
+/// Names are vLLM's, so that its dashboards need another prefix and nothing else.
+const FIGURES: [(&str, &str, &str, Figure); 16] = [
+    ("num_requests_running", "gauge", "Sequences in work.", |c| c.running as f64),
+    ("num_requests_waiting", "gauge", "Requests in the queue.", |c| c.waiting as f64),
+    ("request_accepted_total", "counter", "Requests taken into the queue.", |c| c.accepted as f64),
+    ("request_refused_total", "counter", "Requests refused because the queue was full.", |c| {
+        c.refused as f64
+    }),
+    ("request_success_total", "counter", "Requests that ended by themselves.", |c| c.finished as f64),
+    ("request_aborted_total", "counter", "Requests whose client went away.", |c| c.cancelled as f64),
+    ("request_failed_total", "counter", "Requests that failed or ran out of time.", |c| c.failed as f64),
+    ("num_preemptions_total", "counter", "Times that a sequence was preempted.", |c| c.set_aside as f64),
+    ("prompt_tokens_total", "counter", "Tokens of prompts.", |c| c.prompt_tokens as f64),
+    ("prefix_cache_queries_total", "counter", "Tokens of prompts looked for in the prefix cache.", |c| {
+        c.prompt_tokens as f64
+    }),
+    ("prefix_cache_hits_total", "counter", "Tokens of prompts found there.", |c| c.cached_tokens as f64),
+    ("generation_tokens_total", "counter", "Tokens generated.", |c| c.generated_tokens as f64),
+    ("iterations_total", "counter", "Passes through the network.", |c| c.passes as f64),
+    ("iteration_tokens_total", "counter", "Tokens of all passes.", |c| c.rows as f64),
+    ("iteration_seconds_total", "counter", "Time of all passes.", |c| c.pass_seconds),
+    ("disk_tokens_loaded_total", "counter", "Tokens of prompts found on disk.", |c| {
+        c.disk.map_or(0.0, |disk| disk.loaded_tokens as f64)
+    }),
+];
+
+/// The same of prefixes on disk.
+const DISK_FIGURES: [(&str, &str, &str, Figure); 4] = [
+    ("disk_files_written_total", "counter", "Files of prefixes written.", |c| {
+        c.disk.map_or(0.0, |disk| disk.written as f64)
+    }),
+    ("disk_files_refused_total", "counter", "Files of prefixes that could not be used.", |c| {
+        c.disk.map_or(0.0, |disk| disk.refused as f64)
+    }),
+    ("disk_files", "gauge", "Files of prefixes.", |c| c.disk.map_or(0.0, |disk| disk.files as f64)),
+    ("disk_bytes", "gauge", "Bytes of files of prefixes.", |c| c.disk.map_or(0.0, |disk| disk.bytes as f64)),
+];
+
+/// A histogram: its name, its help and where it is counted.
+type HistogramFigure = (&'static str, &'static str, fn(&Counters) -> &Histogram);
+
+const HISTOGRAMS: [HistogramFigure; 2] = [
+    ("time_to_first_token_seconds", "From arrival to the first token.", |c| &c.first_token),
+    ("inter_token_latency_seconds", "From one token of an answer to its next.", |c| &c.between_tokens),
+];
+
+fn text(models: &[(&str, Counters)]) -> String {
     let mut out = String::new();
-    for (name, help, value) in [
-        ("requests_accepted", "Answers taken into the queue.", counters.accepted),
-        ("requests_refused", "Answers refused because the queue was full.", counters.refused),
-        ("requests_finished", "Answers that ended by themselves.", counters.finished),
-        ("requests_cancelled", "Answers whose client went away.", counters.cancelled),
-        ("requests_failed", "Answers that failed or ran out of time.", counters.failed),
-        ("sequences_set_aside", "Times that a sequence made room for older ones.", counters.set_aside),
-        ("prompt_tokens", "Tokens of prompts.", counters.prompt_tokens),
-        ("prompt_tokens_cached", "Tokens of prompts found in the cache.", counters.cached_tokens),
-        ("generated_tokens", "Tokens generated.", counters.generated_tokens),
-        ("passes", "Passes through the network.", counters.passes),
-        ("pass_rows", "Tokens of all passes.", counters.rows),
-    ] {
-        line(&mut out, &format!("{name}_total"), "counter", help, value as f64);
-    }
-    line(&mut out, "pass_seconds_total", "counter", "Time of all passes.", counters.pass_seconds);
-    line(&mut out, "sequences_running", "gauge", "Sequences in work.", counters.running as f64);
-    line(&mut out, "requests_waiting", "gauge", "Answers in the queue.", counters.waiting as f64);
-    if let Some(disk) = &counters.disk {
-        let loaded = ("prompt_tokens_loaded_total", "Tokens of prompts found on disk.", disk.loaded_tokens);
-        let written = ("disk_files_written_total", "Files of prefixes written.", disk.written);
-        let refused = ("disk_files_refused_total", "Files of prefixes that could not be used.", disk.refused);
-        for (name, help, value) in [loaded, written, refused] {
-            line(&mut out, name, "counter", help, value as f64);
+    let has_disk = models.iter().any(|(_, counters)| counters.disk.is_some());
+    let disk = DISK_FIGURES.iter().filter(|_| has_disk);
+    for (name, kind, help, figure) in FIGURES.iter().chain(disk) {
+        head(&mut out, name, kind, help);
+        for (model, counters) in models {
+            // Writing to a string cannot fail, here and below.
+            let _ = writeln!(out, "kvant_{name}{{model_name=\"{}\"}} {}", escaped(model), figure(counters));
         }
-        line(&mut out, "disk_files", "gauge", "Files of prefixes.", disk.files as f64);
-        line(&mut out, "disk_bytes", "gauge", "Bytes of files of prefixes.", disk.bytes as f64);
     }
-    let histograms = [
-        ("first_token_seconds", "From arrival to the first token.", &counters.first_token),
-        ("between_tokens_seconds", "From one token of an answer to its next.", &counters.between_tokens),
-    ];
-    for (name, help, histogram) in histograms {
-        classes(&mut out, name, help, histogram);
+    for (name, help, histogram) in HISTOGRAMS {
+        head(&mut out, name, "histogram", help);
+        for (model, counters) in models {
+            buckets(&mut out, name, &escaped(model), histogram(counters));
+        }
     }
     out
 }
 
-fn line(out: &mut String, name: &str, kind: &str, help: &str, value: f64) {
-    // Writing to a string cannot fail, here and below.
-    let _ = write!(out, "# HELP kvant_{name} {help}\n# TYPE kvant_{name} {kind}\nkvant_{name} {value}\n");
+fn escaped(model: &str) -> String {
+    model.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
-fn classes(out: &mut String, name: &str, help: &str, histogram: &Histogram) {
-    let _ = write!(out, "# HELP kvant_{name} {help}\n# TYPE kvant_{name} histogram\n");
+fn head(out: &mut String, name: &str, kind: &str, help: &str) {
+    let _ = write!(out, "# HELP kvant_{name} {help}\n# TYPE kvant_{name} {kind}\n");
+}
+
+fn buckets(out: &mut String, name: &str, model: &str, histogram: &Histogram) {
     let mut sum = 0;
     let ends = CLASSES.iter().map(f64::to_string).chain(["+Inf".to_owned()]);
     for (end, count) in ends.zip(histogram.counts) {
         sum += count;
-        let _ = writeln!(out, "kvant_{name}_bucket{{le=\"{end}\"}} {sum}");
+        let _ = writeln!(out, "kvant_{name}_bucket{{model_name=\"{model}\",le=\"{end}\"}} {sum}");
     }
-    let _ = write!(out, "kvant_{name}_sum {}\nkvant_{name}_count {sum}\n", histogram.sum);
+    let _ = writeln!(out, "kvant_{name}_sum{{model_name=\"{model}\"}} {}", histogram.sum);
+    let _ = writeln!(out, "kvant_{name}_count{{model_name=\"{model}\"}} {sum}");
 }
 
 #[cfg(test)]
@@ -77,19 +112,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn classes_add_up_from_the_lowest() {
+    fn buckets_add_up_from_the_lowest() {
         let mut counters = Counters { generated_tokens: 7, ..Counters::default() };
         counters.first_token.counts[0] = 2;
         counters.first_token.counts[CLASSES.len()] = 1;
-        let text = text(&counters);
+        let text = text(&[("a\"b", counters)]);
         for wanted in [
-            "# TYPE kvant_generated_tokens_total counter\nkvant_generated_tokens_total 7\n",
-            "kvant_first_token_seconds_bucket{le=\"0.005\"} 2\n",
-            "kvant_first_token_seconds_bucket{le=\"60\"} 2\n",
-            "kvant_first_token_seconds_bucket{le=\"+Inf\"} 3\n",
-            "kvant_first_token_seconds_count 3\n",
+            "# TYPE kvant_generation_tokens_total counter\nkvant_generation_tokens_total{model_name=\"a\\\"b\"} 7\n",
+            "kvant_time_to_first_token_seconds_bucket{model_name=\"a\\\"b\",le=\"0.005\"} 2\n",
+            "kvant_time_to_first_token_seconds_bucket{model_name=\"a\\\"b\",le=\"60\"} 2\n",
+            "kvant_time_to_first_token_seconds_bucket{model_name=\"a\\\"b\",le=\"+Inf\"} 3\n",
+            "kvant_time_to_first_token_seconds_count{model_name=\"a\\\"b\"} 3\n",
         ] {
             assert!(text.contains(wanted), "{wanted} is not in {text}");
         }
+        assert!(!text.contains("disk_files"));
     }
 }

@@ -1,17 +1,19 @@
 //! What can be asked, and who may ask.
 
-mod chat;
+mod auth;
 mod embeddings;
-mod guard;
+mod infill;
 mod metrics;
+mod models;
+mod rerank;
 mod state;
-mod text;
 mod tokens;
 
 use crate::app::App;
 use crate::error::ApiError;
 use crate::openapi::describe;
 use crate::page::page;
+use crate::protocol::{anthropic, ollama, openai, responses};
 use axum::Router;
 use axum::body::Body;
 use axum::http::header::{CONTENT_TYPE, HeaderValue};
@@ -21,7 +23,8 @@ use axum::routing::{MethodRouter, get, post};
 use serde_json::Value;
 use std::sync::Arc;
 
-pub use guard::Owner;
+pub use auth::Caller;
+pub use embeddings::check_dimensions;
 
 /// What is answered where.
 pub fn routes() -> Vec<(&'static str, MethodRouter<Arc<App>>)> {
@@ -30,25 +33,44 @@ pub fn routes() -> Vec<(&'static str, MethodRouter<Arc<App>>)> {
         ("/health", get(state::health)),
         ("/metrics", get(metrics::metrics)),
         ("/openapi.json", get(describe)),
-        ("/v1/models", get(state::models)),
-        ("/v1/models/{*name}", get(state::model)),
+        ("/v1/models", get(models::list)),
+        ("/v1/models/{*name}", get(models::one)),
+        ("/models/load", post(models::load)),
+        ("/models/unload", post(models::unload)),
         ("/v1/kv", get(state::kv)),
-        ("/v1/chat/completions", post(chat::completions)),
-        ("/v1/completions", post(text::completions)),
+        ("/v1/chat/completions", post(openai::chat::completions)),
+        ("/v1/completions", post(openai::text::completions)),
+        ("/v1/responses", post(responses::create)),
+        ("/v1/responses/{id}", get(responses::retrieve).delete(responses::delete)),
+        ("/v1/messages", post(anthropic::messages)),
+        ("/v1/messages/count_tokens", post(anthropic::count_tokens)),
         ("/v1/embeddings", post(embeddings::embeddings)),
+        ("/v1/rerank", post(rerank::rerank)),
+        ("/rerank", post(rerank::rerank)),
+        ("/infill", post(infill::infill)),
         ("/tokenize", post(tokens::tokenize)),
         ("/detokenize", post(tokens::detokenize)),
+        ("/tokenizer_info", get(tokens::info)),
+        ("/apply-template", post(tokens::apply_template)),
+        ("/api/version", get(ollama::version)),
+        ("/api/tags", get(ollama::tags)),
+        ("/api/ps", get(ollama::ps)),
+        ("/api/show", post(ollama::show)),
+        ("/api/chat", post(ollama::chat)),
+        ("/api/generate", post(ollama::generate)),
+        ("/api/embed", post(ollama::embed)),
+        ("/api/embeddings", post(ollama::embeddings)),
     ]
 }
 
-/// All routes, guarded.
+/// All routes, for those who may ask.
 pub fn router(app: Arc<App>) -> Router {
     routes()
         .into_iter()
         .fold(Router::new(), |router, (path, route)| router.route(path, route))
         .fallback(unknown)
         .method_not_allowed_fallback(wrong_method)
-        .layer(from_fn_with_state(Arc::clone(&app), guard::guard))
+        .layer(from_fn_with_state(Arc::clone(&app), auth::authorize))
         .with_state(app)
 }
 
@@ -70,7 +92,9 @@ pub fn json(value: &Value) -> Response<Body> {
 }
 
 /// Does work that takes a while away from those who wait for the network.
-async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, ApiError> {
+pub async fn spawn_blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, ApiError> {
     let failed = |_| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "the request could not be prepared");
     tokio::task::spawn_blocking(work).await.map_err(failed)
 }

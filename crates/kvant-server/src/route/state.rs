@@ -4,57 +4,56 @@ use super::json;
 use crate::app::App;
 use crate::error::ApiError;
 use axum::body::Body;
-use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::{Response, StatusCode};
 use kvant_engine::scheduler::{SequenceView, View};
 use serde_json::{Value, json as object};
 use std::sync::Arc;
 
 pub async fn health(State(app): State<Arc<App>>) -> Result<Response<Body>, ApiError> {
-    match app.handle.is_alive() {
+    let loaded = app.models.loaded();
+    match app.models.is_on_demand() || loaded.iter().all(|served| served.handle.is_alive()) {
         true => Ok(json(&object!({"status": "ok"}))),
         false => Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "the engine has ended")),
     }
 }
 
-fn description(app: &App) -> Value {
-    object!({
-        "id": app.options.model,
-        "object": "model",
-        "created": app.started,
-        "owned_by": "kvant",
-        "max_model_len": app.handle.context(),
-    })
-}
-
-pub async fn models(State(app): State<Arc<App>>) -> Response<Body> {
-    json(&object!({"object": "list", "data": [description(&app)]}))
-}
-
-pub async fn model(
-    State(app): State<Arc<App>>,
-    name: Result<Path<String>, PathRejection>,
-) -> Result<Response<Body>, ApiError> {
-    let Path(name) = name.map_err(|e| ApiError::bad(format!("this is no name of a model: {e}")))?;
-    app.check_model(Some(&name))?;
-    Ok(json(&description(&app)))
-}
-
 pub async fn kv(State(app): State<Arc<App>>) -> Result<Response<Body>, ApiError> {
+    let served = app.models.loaded().into_iter().next();
+    let none = || ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "no model is loaded");
+    let served = served.ok_or_else(none)?;
     let (sender, receiver) = tokio::sync::oneshot::channel();
-    app.handle.look(move |view| {
+    served.handle.look(move |view| {
         // Whoever asked may have gone.
         let _ = sender.send(view);
     });
     let ended = |_| ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "the engine has ended");
     let view = receiver.await.map_err(ended)?;
-    let counters = app.handle.counters();
+    let counters = served.handle.counters();
+    let context = served.handle.context();
     let mut value = picture(&view);
-    value["context"] = app.handle.context().into();
+    value["model"] = served.name.as_str().into();
+    value["context"] = context.into();
+    value["costs"] = costs(&view, context);
     value["waiting"] = counters.waiting.into();
     value["generated_tokens"] = counters.generated_tokens.into();
     Ok(json(&value))
+}
+
+/// Tokens of a context that people have in mind.
+const LONG: usize = 8192;
+
+/// What long contexts take: one of 8k, and the whole one.
+fn costs(view: &View, context: usize) -> Value {
+    let lengths = if context > LONG { vec![LONG, context] } else { vec![context] };
+    let cost = |tokens: usize| {
+        object!({
+            "tokens": tokens,
+            "bytes": (tokens as f64 * view.bytes_per_token) as u64,
+            "f16_bytes": tokens as u64 * view.f16_bytes_per_token,
+        })
+    };
+    lengths.into_iter().map(cost).collect()
 }
 
 fn picture(view: &View) -> Value {
@@ -98,6 +97,7 @@ fn sequence(view: &SequenceView) -> Value {
         "generated_tokens": view.generated,
         "encoded_bytes": view.footprint.encoded,
         "exact_bytes": view.footprint.exact,
+        "stored_bytes": view.footprint.stored,
         "bits_per_value": view.footprint.bits_per_value,
         "bits_total": view.footprint.bits_total,
         "f16_bytes": view.f16,

@@ -1,61 +1,155 @@
-//! `/tokenize` and `/detokenize`.
+//! `/tokenize`, `/detokenize`, `/tokenizer_info` and `/apply-template`, in the spellings of llama.cpp and of vLLM.
 
-use super::{aside, json};
+use super::{Caller, json, spawn_blocking};
 use crate::app::App;
-use crate::ask::messages::messages;
 use crate::error::ApiError;
 use crate::fields::{Fields, whole};
+use crate::models::Served;
+use crate::request::messages::messages;
+use crate::request::tools::Tools;
+use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{Request, Response};
+use kvant_model::chat::{Message, RenderOptions};
 use kvant_model::tokenizer::EncodeOptions;
-use serde_json::{Value, json as object};
+use serde_json::{Map, Value, json as object};
 use std::sync::Arc;
 
-/// What a request asks of this model.
-async fn asked(app: &App, request: Request<Body>) -> Result<Fields, ApiError> {
-    let mut fields = Fields::parse(&app.body(request).await?)?;
-    app.check_model(fields.text("model")?.as_deref())?;
-    Ok(fields)
+/// What a request asks of which model.
+async fn read(app: &App, caller: &Caller, request: Request<Body>) -> Result<(Fields, Arc<Served>), ApiError> {
+    let mut fields = Fields::parse(&app.body(request, caller).await?, caller.notes())?;
+    let served = app.model(fields.text("model")?.as_deref(), caller).await?;
+    Ok((fields, served))
+}
+
+/// A conversation, and what its template is given.
+fn conversation(
+    fields: &mut Fields,
+    app: &App,
+    served: &Served,
+) -> Result<(Vec<Message>, RenderOptions), ApiError> {
+    let limits = app.limits();
+    let messages = messages(fields, limits.messages)?;
+    let mut variables = crate::protocol::thinking_variables(fields, served)?;
+    match fields.take("chat_template_kwargs") {
+        None => {}
+        Some(Value::Object(more)) => variables.extend(more),
+        Some(other) => return Err(fields.wrong("chat_template_kwargs", "an object", &other)),
+    }
+    let add_generation_prompt = fields.flag("add_generation_prompt")?.unwrap_or(true);
+    let tools = Tools::read(fields, served.handle.engine().chat_format().tools, limits.format_bytes)?;
+    let tools = tools.map(|tools| tools.definitions).unwrap_or_default();
+    Ok((messages, RenderOptions { tools, variables, add_generation_prompt, ..RenderOptions::default() }))
 }
 
 /// The tokens of a text, or of a conversation as the model reads it.
 pub async fn tokenize(
     State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let mut fields = asked(&app, request).await?;
-    let context = app.handle.context();
-    let tokens = match fields.text("content")? {
+    let (mut fields, served) = read(&app, &caller, request).await?;
+    let context = served.handle.context();
+    // llama.cpp's names, and vLLM's.
+    let text = match fields.text("content")? {
+        Some(text) => Some(text),
+        None => fields.text("prompt")?,
+    };
+    let with_pieces = fields.flag("with_pieces")?.unwrap_or(false);
+    let with_strings = fields.flag("return_token_strs")?.unwrap_or(false);
+    let model = Arc::clone(&served);
+    let tokens = match text {
         Some(text) => {
-            let add_special = fields.flag("add_special")?.unwrap_or(true);
+            let older = fields.flag("add_special_tokens")?;
+            let add_special = fields.flag("add_special")?.or(older).unwrap_or(true);
             let parse_special = fields.flag("parse_special")?.unwrap_or(false);
             fields.end()?;
             let options = EncodeOptions { add_special, parse_special };
-            let encode = move || app.handle.engine().tokenizer().encode(&text, options);
-            aside(encode).await?.map_err(|e| ApiError::field("content", e.to_string()))?
+            let encode = move || model.handle.engine().tokenizer().encode(&text, options);
+            spawn_blocking(encode).await?.map_err(|e| ApiError::field("content", e.to_string()))?
         }
         None => {
-            let messages = messages(&mut fields, app.limits().messages)
-                .map_err(|_| ApiError::bad("a text as content is required, or a conversation as messages"))?;
+            let (messages, options) =
+                conversation(&mut fields, &app, &served).map_err(|error| {
+                    match error.is_about("messages") {
+                        true => ApiError::bad(
+                            "a text as content or prompt is required, or a conversation as messages",
+                        ),
+                        false => error,
+                    }
+                })?;
+            fields.ignore(&["add_special_tokens", "add_special"]);
             fields.end()?;
-            aside(move || app.handle.engine().chat_prompt(&messages)).await??
+            spawn_blocking(move || model.handle.engine().chat_prompt_with(&messages, options)).await??
         }
     };
-    Ok(json(&object!({"tokens": tokens, "count": tokens.len(), "max_model_len": context})))
+    let piece = |&id: &u32| {
+        let bytes = served.handle.engine().tokenizer().token_bytes(id).unwrap_or_default();
+        match std::str::from_utf8(bytes) {
+            Ok(text) => Value::from(text),
+            // A part of a character.
+            Err(_) => bytes.to_vec().into(),
+        }
+    };
+    let mut answer = object!({"tokens": tokens, "count": tokens.len(), "max_model_len": context});
+    if with_pieces {
+        answer["tokens"] = tokens.iter().map(|id| object!({"id": id, "piece": piece(id)})).collect();
+    }
+    if with_strings {
+        let name = |&id: &u32| served.handle.engine().tokenizer().token_name(id).unwrap_or_default();
+        answer["token_strs"] = tokens.iter().map(name).collect();
+    }
+    Ok(json(&answer))
 }
 
 /// The text of tokens.
 pub async fn detokenize(
     State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let mut fields = asked(&app, request).await?;
+    let (mut fields, served) = read(&app, &caller, request).await?;
     let value = fields.take("tokens").unwrap_or(Value::Null);
     let ids = value.as_array().and_then(|ids| ids.iter().map(whole).collect::<Option<Vec<u32>>>());
     let ids = ids.ok_or_else(|| fields.wrong("tokens", "an array of token ids", &value))?;
     fields.end()?;
-    let text = aside(move || app.handle.engine().tokenizer().decode(&ids)).await?;
+    let text = spawn_blocking(move || served.handle.engine().tokenizer().decode(&ids)).await?;
     let text = text.map_err(|e| ApiError::field("tokens", e.to_string()))?;
-    Ok(json(&object!({"content": text})))
+    // Under llama.cpp's name, and under vLLM's.
+    Ok(json(&object!({"content": text, "prompt": text})))
+}
+
+/// What clients that render templates themselves want to know.
+pub async fn info(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+) -> Result<Response<Body>, ApiError> {
+    let served = app.model(None, &caller).await?;
+    let engine = served.handle.engine();
+    let tokenizer = engine.tokenizer();
+    let name = |id: Option<u32>| id.and_then(|id| tokenizer.token_name(id));
+    let mut answer = Map::new();
+    answer.insert("tokenizer_class".into(), "PreTrainedTokenizerFast".into());
+    answer.insert("chat_template".into(), engine.template().into());
+    answer.insert("bos_token".into(), name(tokenizer.bos()).into());
+    answer.insert("eos_token".into(), name(tokenizer.eos()).into());
+    answer.insert("pad_token".into(), name(tokenizer.eos()).into());
+    answer.insert("add_bos_token".into(), (!tokenizer.prefix().is_empty()).into());
+    answer.insert("vocab_size".into(), engine.model().vocabulary().into());
+    answer.insert("model_max_length".into(), served.handle.context().into());
+    Ok(json(&answer.into()))
+}
+
+/// The text of a conversation as the model reads it.
+pub async fn apply_template(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    request: Request<Body>,
+) -> Result<Response<Body>, ApiError> {
+    let (mut fields, served) = read(&app, &caller, request).await?;
+    let (messages, options) = conversation(&mut fields, &app, &served)?;
+    fields.end()?;
+    let text = spawn_blocking(move || served.handle.engine().chat_text(&messages, options)).await??;
+    Ok(json(&object!({"prompt": text})))
 }

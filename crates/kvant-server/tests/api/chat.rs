@@ -158,7 +158,7 @@ fn a_conversation_keeps_its_turns() {
 
 #[test]
 fn what_is_not_understood_is_refused_by_name() {
-    let server = usual();
+    let server = strict();
     let refused = |fields: Value, status: u16, param: &str| {
         let error = server.post(PATH, &with(ask("x"), fields)).fails(status, "");
         assert_eq!(error["param"], param, "{error}");
@@ -204,4 +204,64 @@ fn what_is_not_understood_is_refused_by_name() {
     let idle = json!({"user": "me", "metadata": {"a": "b"}, "store": false, "response_format": {"type": "text"},
         "tools": [], "tool_choice": "auto", "service_tier": "auto", "stop": null, "logit_bias": {}});
     server.ask(PATH, with(ask("x"), idle));
+}
+
+#[test]
+fn one_model_answers_to_every_name() {
+    let server = usual();
+    let answer = server.ask(PATH, with(ask("x"), json!({"model": "gpt-4o"})));
+    assert_eq!(answer["model"], MODEL);
+    let named = server.ask(PATH, ask("x"));
+    assert_eq!(answer["choices"], named["choices"]);
+}
+
+#[test]
+fn unknown_fields_are_ignored_and_named() {
+    let server = usual();
+    let plain = server.ask(PATH, ask("x"));
+    let mut odd =
+        with(ask("x"), json!({"temprature": 1, "frobnicate": {"a": 1}, "reasoning_effort": "high"}));
+    odd["messages"][0]["mood"] = json!("odd");
+    let answer = server.post(PATH, &odd);
+    assert_eq!((answer.status, answer.json()["choices"] == plain["choices"]), (200, true), "{answer:?}");
+    for name in ["temprature", "frobnicate", "messages[0].mood", "reasoning_effort"] {
+        let header = answer.head.lines().find(|line| line.starts_with("x-kvant-ignored-fields:")).unwrap();
+        assert!(header.contains(name), "{header}");
+    }
+    assert!(!server.post(PATH, &ask("x")).head.contains("x-kvant-ignored"));
+    strict().post(PATH, &with(ask("x"), json!({"temprature": 1}))).fails(400, "temprature");
+}
+
+#[test]
+fn no_limit_is_minus_one_and_the_cache_may_be_left_alone() {
+    let server = usual();
+    let endless = json!({"max_tokens": -1, "ignore_eos": true});
+    let answer = server.ask(PATH, with(ask("x"), endless));
+    assert_eq!(answer["choices"][0]["finish_reason"], "length");
+    assert_eq!(answer["usage"]["total_tokens"], 481, "the context ends it");
+    let long = ask(&"hello there ".repeat(12));
+    let cached = |body: &Value| {
+        server.ask(PATH, body.clone())["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap()
+    };
+    cached(&long);
+    assert!(cached(&long) > 0);
+    assert_eq!(cached(&with(long, json!({"cache_prompt": false}))), 0);
+}
+
+#[test]
+fn settings_that_are_left_out_are_the_servers() {
+    use kvant_server::{ForcedSampling, ServerOptions};
+    let forced = ForcedSampling { temperature: Some(0.0), ..ForcedSampling::default() };
+    let greedy = ServerOptions { forced_sampling: forced, ..options() };
+    let server = start(greedy, Default::default());
+    let mut free = ask("go on");
+    free.as_object_mut().unwrap().remove("seed");
+    let expected = usual().ask(PATH, with(ask("go on"), json!({"temperature": 0})));
+    for _ in 0..2 {
+        assert_eq!(server.ask(PATH, free.clone())["choices"], expected["choices"]);
+    }
+    assert_ne!(
+        server.ask(PATH, with(ask("go on"), json!({"temperature": 2})))["choices"],
+        expected["choices"]
+    );
 }

@@ -24,13 +24,7 @@ fn endless() -> Value {
 
 /// A server whose model has the context for it.
 fn patient(work: SchedulerOptions) -> Running {
-    const KEY: &[u8] = b"qwen2.context_length";
-    let mut model = crate::tiny::model_bytes(true);
-    let key = model.windows(KEY.len()).position(|bytes| bytes == KEY).unwrap();
-    // After the key comes the type of its value, in four bytes.
-    let value = key + KEY.len() + 4;
-    model[value..value + 4].copy_from_slice(&16_384u32.to_le_bytes());
-    serve(model, options(), work)
+    serve(long_model(Some(crate::tiny::TEMPLATE)), options(), work)
 }
 
 #[test]
@@ -71,6 +65,23 @@ fn a_full_queue_turns_clients_away_until_there_is_room() {
     drop(streams);
     server.wait_until(|counters| counters.cancelled == 2);
     server.ask(PATH, body(1));
+}
+
+#[test]
+fn an_idle_server_answers_as_many_as_it_has_slots_and_places() {
+    let work = SchedulerOptions { most_running: 16, most_waiting: 64, ..SchedulerOptions::default() };
+    let server = start(options(), work);
+    std::thread::scope(|scope| {
+        let ask = |i: usize| {
+            let server = &server;
+            scope.spawn(move || server.post(PATH, &body(i)).status)
+        };
+        let asked: Vec<_> = (0..80).map(ask).collect();
+        let statuses: Vec<u16> = asked.into_iter().map(|asked| asked.join().unwrap()).collect();
+        assert_eq!(statuses, vec![200; 80]);
+    });
+    server.wait_until(|counters| counters.running + counters.waiting == 0);
+    assert_eq!((server.handle.counters().finished, server.handle.counters().refused), (80, 0));
 }
 
 #[test]

@@ -54,7 +54,7 @@ fn packed_vectors_hold_the_same_numbers() {
 
 #[test]
 fn what_is_not_understood_is_refused_by_name() {
-    let server = usual();
+    let server = strict();
     for (body, param) in [
         (json!({}), "input"),
         (json!({"input": []}), "input"),

@@ -1,14 +1,20 @@
 //! The server over real sockets, on a tiny real model.
 
+mod agents;
+mod anthropic;
 mod browser;
 mod chat;
 mod company;
 mod embeddings;
 #[cfg(feature = "grammar")]
 mod format;
+mod models;
+mod ollama;
 mod openapi;
 mod page;
 mod reasoning;
+mod rerank;
+mod responses;
 mod safety;
 #[cfg(target_os = "linux")]
 mod soak;

@@ -15,10 +15,12 @@ fn routes_are_asked_for_as_the_document_says() {
     let server = usual();
     let document = document(&server);
     for (path, operations) in document["paths"].as_object().unwrap() {
-        let path = path.replace("{name}", MODEL);
+        let path = path.replace("{name}", MODEL).replace("{id}", "nothing");
         for (method, answer) in [("get", server.get(&path)), ("post", server.post(&path, &json!({})))] {
             match operations.get(method) {
-                None => drop(answer.fails(405, "cannot be asked for")),
+                None => {
+                    assert!(answer.status == 405 && answer.body.contains("cannot be asked for"), "{answer:?}")
+                }
                 Some(operation) => {
                     let described = &operation["responses"][answer.status.to_string()];
                     assert!(!described.is_null(), "{method} {path}: {answer:?}");
@@ -44,7 +46,7 @@ fn limits_are_those_of_this_server() {
     assert_eq!(document["security"], json!([{"key": []}]));
     let schemas = &document["components"]["schemas"];
     assert_eq!(
-        (&schemas["ModelName"]["enum"][0], &schemas["TokenId"]["maximum"]),
+        (&schemas["ModelName"]["examples"][0], &schemas["TokenId"]["maximum"]),
         (&json!(MODEL), &json!(255))
     );
     let most = |place: &str| schemas.pointer(place).and_then(Value::as_u64).unwrap() as usize;
@@ -65,5 +67,11 @@ fn limits_are_those_of_this_server() {
         let answer = server.raw(&request("/tokenize", &json!({"messages": turns}), head));
         assert_eq!(answer.status, status, "{answer:?}");
     }
-    assert_eq!(usual().get("/openapi.json").json()["security"], json!([]));
+    let open = usual().get("/openapi.json").json();
+    assert_eq!(open["security"], json!([]));
+    // Whether unknown fields are refused.
+    let closed = strict().get("/openapi.json").json();
+    let chat =
+        |document: &Value| document["components"]["schemas"]["ChatRequest"]["additionalProperties"].clone();
+    assert_eq!((chat(&open), chat(&closed)), (Value::Null, json!(false)));
 }

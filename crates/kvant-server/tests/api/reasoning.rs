@@ -106,8 +106,8 @@ fn reasoning_that_comes_back_is_shown_to_the_template() {
 }
 
 #[test]
-fn what_a_template_does_not_know_is_refused() {
-    let server = usual();
+fn what_a_template_does_not_know_is_refused_where_the_server_is_strict() {
+    let server = strict();
     for field in ["reasoning_effort", "enable_thinking"] {
         let value = if field == "enable_thinking" { json!(true) } else { json!("high") };
         let error = server.post(PATH, &ask(json!({field: value}))).fails(400, "does not know it");

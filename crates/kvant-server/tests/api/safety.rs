@@ -17,6 +17,8 @@ fn keys_are_asked_for_and_checked() {
     let error = ask("").fails(401, "Authorization: Bearer");
     assert_eq!((&error["type"], &error["code"]), (&json!("authentication_error"), &json!("invalid_api_key")));
     ask("Authorization: Bearer sesam\r\n").fails(401, "not one of");
+    ask("X-Api-Key: sesam\r\n").fails(401, "not one of");
+    assert_eq!(ask("X-Api-Key: sesame\r\n").status, 200);
     ask("Authorization: Basic sesame\r\n").fails(401, "not one of");
     assert_eq!(ask("Authorization: Bearer sesame\r\n").status, 200);
     assert_eq!(ask("authorization: bearer other\r\n").status, 200);
@@ -59,7 +61,7 @@ fn browsers_are_let_in_where_that_is_asked_for() {
     let answer = server.raw(asked.as_bytes());
     assert_eq!(answer.status, 204);
     assert!(answer.head.contains("access-control-allow-origin: https://chat.example"), "{}", answer.head);
-    assert!(answer.head.contains("access-control-allow-headers: authorization, content-type"));
+    assert!(answer.head.contains("access-control-allow-headers: authorization, content-type, x-api-key"));
     server.get("/v1/models").fails(401, "");
 }
 
@@ -114,4 +116,34 @@ fn an_answer_that_takes_too_long_is_ended() {
     // A stream may have begun before its time was up: then the error is in it.
     let answer = server.post("/v1/completions", &json!({"prompt": "x", "stream": true}));
     assert!(answer.body.contains("time limit") && !answer.body.contains("[DONE]"), "{answer:?}");
+}
+
+#[test]
+fn browsers_may_send_the_headers_that_packages_add() {
+    let options = kvant_server::ServerOptions { cors: Some("*".into()), ..options() };
+    let server = start(options, SchedulerOptions::default());
+    let asked = "OPTIONS /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nOrigin: https://chat.example\r\n\
+                 Access-Control-Request-Method: POST\r\nConnection: close\r\n\
+                 Access-Control-Request-Headers: authorization,content-type,x-stainless-os,x-stainless-lang\r\n\r\n";
+    let answer = server.raw(asked.as_bytes());
+    let allowed = "access-control-allow-headers: authorization,content-type,x-stainless-os,x-stainless-lang";
+    assert!(answer.status == 204 && answer.head.contains(allowed), "{}", answer.head);
+    assert!(answer.head.contains("access-control-allow-origin: *"));
+}
+
+#[test]
+fn what_curl_sends_without_being_told_is_read_and_forms_are_not() {
+    let server = usual();
+    let post = |head: &str| {
+        let body = "{\"content\": \"x\"}";
+        let text = format!(
+            "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
+             Content-Type: application/x-www-form-urlencoded\r\nContent-Length: {}\r\n{head}\r\n{body}",
+            body.len()
+        );
+        server.raw(text.as_bytes())
+    };
+    assert_eq!(post("").status, 200);
+    post("Origin: https://evil.example\r\n").fails(415, "application/json");
+    post("Sec-Fetch-Site: cross-site\r\n").fails(415, "application/json");
 }

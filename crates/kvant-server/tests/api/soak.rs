@@ -180,7 +180,7 @@ fn babble(server: &Running, number: usize) {
         "{",
         "[]",
         "{\"prompt\": 7}",
-        "{\"prompt\": \"x\", \"max_tokens\": -1}",
+        "{\"prompt\": \"x\", \"max_tokens\": 1.5}",
         "\"\\ud800\"",
         "{\"prompt\": []}",
     ];

@@ -13,7 +13,7 @@ fn the_model_is_listed_and_found_by_name() {
     assert_eq!((&list["object"], &list["data"][0]["id"]), (&json!("list"), &json!(MODEL)));
     assert_eq!(server.get("/v1/models/tiny").json(), list["data"][0]);
     assert_eq!(list["data"][0]["max_model_len"], 480);
-    server.get("/v1/models/%ff").fails(400, "no name of a model");
+    server.get("/v1/models/%ff").fails(400, "invalid name of a model");
     let error = server.get("/v1/models/org/other").fails(404, "org/other");
     assert_eq!(error["code"], "model_not_found");
 }
@@ -34,6 +34,7 @@ fn the_cache_can_be_looked_at_while_it_is_used() {
     if let Some(sequence) = busy["sequences"].as_array().unwrap().first() {
         let bytes = |name: &str| sequence[name].as_u64().unwrap();
         assert!(bytes("held_tokens") > 0 && bytes("encoded_bytes") < bytes("f16_bytes"), "{sequence}");
+        assert!(bytes("stored_bytes") <= bytes("f16_bytes"), "{sequence}");
     }
     let answer = Answer::read(&mut stream);
     assert!(answer.body.ends_with("data: [DONE]\n\n"));
@@ -55,14 +56,18 @@ fn counters_count() {
     let answer = server.get("/metrics");
     assert!(answer.head.contains("text/plain; version=0.0.4"));
     let value = |name: &str| -> f64 {
-        let line = answer.body.lines().find(|line| line.starts_with(&format!("kvant_{name} "))).unwrap();
+        let line = answer
+            .body
+            .lines()
+            .find(|line| line.starts_with(&format!("kvant_{name}{{model_name=\"tiny\"}} ")))
+            .unwrap();
         line.rsplit(' ').next().unwrap().parse().unwrap()
     };
-    assert_eq!((value("requests_accepted_total"), value("requests_finished_total")), (2.0, 2.0));
-    assert_eq!(value("generated_tokens_total"), 6.0);
-    assert!(value("prompt_tokens_cached_total") >= 68.0);
-    assert_eq!(value("first_token_seconds_count"), 2.0);
-    assert_eq!(value("between_tokens_seconds_count"), 4.0);
+    assert_eq!((value("request_accepted_total"), value("request_success_total")), (2.0, 2.0));
+    assert_eq!(value("generation_tokens_total"), 6.0);
+    assert!(value("prefix_cache_hits_total") >= 68.0);
+    assert_eq!(value("time_to_first_token_seconds_count"), 2.0);
+    assert_eq!(value("inter_token_latency_seconds_count"), 4.0);
     assert_eq!(server.get("/health").json(), json!({"status": "ok"}));
 }
 
@@ -93,7 +98,32 @@ fn prefixes_on_disk_are_counted_and_found_after_a_restart() {
     second.wait_until(|counters| counters.finished == 1);
     assert_eq!(&second.get("/v1/kv").json()["disk"]["loaded_tokens"], cached);
     let metrics = second.get("/metrics").body;
-    assert!(metrics.contains(&format!("\nkvant_prompt_tokens_loaded_total {cached}\n")), "{metrics}");
-    assert!(metrics.contains("\nkvant_disk_files "), "{metrics}");
+    let loaded = format!("\nkvant_disk_tokens_loaded_total{{model_name=\"tiny\"}} {cached}\n");
+    assert!(metrics.contains(&loaded) && metrics.contains("\nkvant_disk_files{"), "{metrics}");
     assert_eq!(serve(None).get("/v1/kv").json()["disk"], json!(null));
+}
+
+#[test]
+fn the_cache_is_never_shown_larger_than_f16() {
+    let server = usual();
+    // Too short for a page: everything is exact.
+    let body = json!({"prompt": "hi", "max_tokens": 40, "stream": true, "ignore_eos": true});
+    let mut stream = server.connect();
+    stream.write_all(&request("/v1/completions", &body, "")).unwrap();
+    let mut seen = 0;
+    while seen == 0 && server.handle.counters().finished == 0 {
+        let view = server.get("/v1/kv").json();
+        for sequence in view["sequences"].as_array().unwrap() {
+            let bytes = |name: &str| sequence[name].as_u64().unwrap();
+            if bytes("held_tokens") > 0 {
+                seen += 1;
+                assert_eq!(bytes("stored_bytes"), bytes("f16_bytes"), "{sequence}");
+            }
+        }
+        let costs = view["costs"].as_array().unwrap();
+        let last = costs.last().unwrap();
+        assert_eq!(last["tokens"], view["context"]);
+        assert!(last["bytes"].as_u64().unwrap() * 3 < last["f16_bytes"].as_u64().unwrap(), "{last}");
+    }
+    drop(Answer::read(&mut stream));
 }

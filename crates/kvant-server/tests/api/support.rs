@@ -5,7 +5,7 @@ use kvant_engine::scheduler::{Handle, Scheduler, SchedulerOptions};
 use kvant_engine::{Arena, DiskTier, Engine, KvCache, Policy};
 use kvant_model::Checkpoint;
 use kvant_model::gguf::Gguf;
-use kvant_server::{Keys, Limits, Server, ServerOptions};
+use kvant_server::{Server, ServerOptions};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -23,17 +23,33 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// A running server. It ends with the test.
 pub struct Running {
     pub address: SocketAddr,
-    pub handle: Handle,
+    pub handle: OwnHandle,
     end: Option<UnboundedSender<()>>,
     threads: Vec<JoinHandle<()>>,
 }
 
 pub fn options() -> ServerOptions {
-    ServerOptions { model: MODEL.into(), keys: Keys::default(), cors: None, limits: Limits::default() }
+    ServerOptions::new(MODEL)
 }
 
 pub fn usual() -> Running {
     start(options(), SchedulerOptions::default())
+}
+
+/// A server that refuses what it does not know.
+pub fn strict() -> Running {
+    start(ServerOptions { strict: true, strict_model: true, ..options() }, SchedulerOptions::default())
+}
+
+/// A model whose context is long enough for conversations.
+pub fn long_model(template: Option<&str>) -> Vec<u8> {
+    const KEY: &[u8] = b"qwen2.context_length";
+    let mut model = crate::tiny::model_with(template);
+    let key = model.windows(KEY.len()).position(|bytes| bytes == KEY).unwrap();
+    // After the key comes the type of its value, in four bytes.
+    let value = key + KEY.len() + 4;
+    model[value..value + 4].copy_from_slice(&16_384u32.to_le_bytes());
+    model
 }
 
 pub fn start(options: ServerOptions, work: SchedulerOptions) -> Running {
@@ -72,10 +88,26 @@ pub fn serve_within(
         std::thread::spawn(move || scheduler.run()),
         std::thread::spawn(move || server.run(ends).unwrap()),
     ];
-    Running { address, handle, end: Some(end), threads }
+    Running { address, handle: OwnHandle(Some(handle)), end: Some(end), threads }
+}
+
+/// The handle of a server's scheduler. One whose models come and go has none.
+pub struct OwnHandle(Option<Handle>);
+
+impl std::ops::Deref for OwnHandle {
+    type Target = Handle;
+
+    fn deref(&self) -> &Handle {
+        self.0.as_ref().expect("a server of one model")
+    }
 }
 
 impl Running {
+    /// A server whose models come and go.
+    pub fn of(address: SocketAddr, end: UnboundedSender<()>, threads: Vec<JoinHandle<()>>) -> Self {
+        Self { address, handle: OwnHandle(None), end: Some(end), threads }
+    }
+
     /// Tells it to end.
     pub fn end(&self) {
         self.end.as_ref().unwrap().send(()).unwrap();
@@ -128,6 +160,19 @@ impl Running {
         assert_eq!(events.pop(), Some("data: [DONE]"));
         let piece = |event: &str| serde_json::from_str(event.strip_prefix("data: ").unwrap()).unwrap();
         events.into_iter().map(piece).collect()
+    }
+
+    /// The events of a stream that names them, with their data.
+    #[track_caller]
+    pub fn events(&self, path: &str, mut body: Value) -> Vec<(String, Value)> {
+        body["stream"] = json!(true);
+        let answer = self.post(path, &body);
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        let event = |text: &str| {
+            let (name, data) = text.strip_prefix("event: ").unwrap().split_once("\ndata: ").unwrap();
+            (name.to_owned(), serde_json::from_str(data).unwrap())
+        };
+        answer.body.split("\n\n").filter(|event| !event.is_empty()).map(event).collect()
     }
 
     /// Waits until `reached` holds of the counters.

@@ -88,7 +88,7 @@ fn nothing_can_be_asked_for_and_the_context_ends_what_is_not_ended() {
 
 #[test]
 fn what_is_not_understood_is_refused_by_name() {
-    let server = usual();
+    let server = strict();
     for (body, param) in [
         (json!({}), "prompt"),
         (json!({"prompt": 5}), "prompt"),
@@ -97,7 +97,7 @@ fn what_is_not_understood_is_refused_by_name() {
         (json!({"prompt": [1, "x"]}), "prompt"),
         (json!({"prompt": vec!["x"; 9], "n": 2}), "prompt"),
         (json!({"prompt": "x", "logprobs": 6}), "logprobs"),
-        (json!({"prompt": "x", "logprobs": 1, "echo": true}), "echo"),
+        (json!({"prompt": "x", "suffix": "y", "echo": true}), "echo"),
         (json!({"prompt": "x", "best_of": 3}), "best_of"),
         (json!({"prompt": "x", "suffix": "y"}), "suffix"),
         (json!({"prompt": "x", "messages": []}), "messages"),
@@ -110,4 +110,92 @@ fn what_is_not_understood_is_refused_by_name() {
     server.post("/tokenize", &json!({})).fails(400, "messages");
     server.post("/detokenize", &json!({"tokens": "x"})).fails(400, "tokens");
     server.post("/detokenize", &json!({"tokens": [999_999]})).fails(400, "999999");
+}
+
+#[test]
+fn the_tokens_of_a_prompt_are_scored_where_it_is_repeated() {
+    let server = usual();
+    let prompt = "the rain in spain ".repeat(6);
+    let ask = json!({"prompt": prompt, "echo": true, "logprobs": 2, "max_tokens": 0});
+    let answer = server.ask(PATH, ask.clone());
+    let choice = &answer["choices"][0];
+    assert_eq!(choice["text"], prompt.as_str());
+    let list = |name: &str| choice["logprobs"][name].as_array().unwrap().clone();
+    let (tokens, scores) = (list("tokens"), list("token_logprobs"));
+    assert_eq!(tokens.len() as u64, answer["usage"]["prompt_tokens"].as_u64().unwrap());
+    assert!(scores[0].is_null() && scores[1..].iter().all(|score| score.as_f64().unwrap() <= 0.0));
+    assert_eq!((scores.len(), list("top_logprobs").len()), (tokens.len(), tokens.len()));
+    assert_eq!(server.ask(PATH, ask)["choices"], answer["choices"], "and again, whatever is in the cache");
+    // What is generated is scored as it is without the prompt.
+    let more = |echo: bool| {
+        let ask = json!({"prompt": prompt, "echo": echo, "logprobs": 2, "max_tokens": 5, "temperature": 0, "ignore_eos": true});
+        server.ask(PATH, ask)["choices"][0]["logprobs"]["token_logprobs"].as_array().unwrap().clone()
+    };
+    assert_eq!(more(true)[tokens.len()..], more(false)[..]);
+    let pieces = server.stream(PATH, json!({"prompt": "abc", "echo": true, "logprobs": 1, "max_tokens": 1}));
+    let text: String = pieces.iter().filter_map(|piece| piece["choices"][0]["text"].as_str()).collect();
+    assert!(text.starts_with("abc"), "{pieces:?}");
+}
+
+#[test]
+fn texts_and_tokens_go_by_the_names_of_llama_cpp_and_of_vllm() {
+    let server = usual();
+    let tokens = server.ask("/tokenize", json!({"content": "the rain"}))["tokens"].clone();
+    let other =
+        json!({"model": MODEL, "prompt": "the rain", "add_special_tokens": true, "return_token_strs": true});
+    let other = server.ask("/tokenize", other);
+    assert_eq!(other["tokens"], tokens);
+    assert_eq!(other["token_strs"].as_array().unwrap().len(), tokens.as_array().unwrap().len());
+    let pieces = server.ask("/tokenize", json!({"content": "the rain", "with_pieces": true}));
+    let text: String = pieces["tokens"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .skip(1)
+        .map(|token| token["piece"].as_str().unwrap())
+        .collect();
+    assert_eq!(text.trim(), "the rain");
+    let text = server.ask("/detokenize", json!({"tokens": tokens}));
+    assert_eq!((&text["content"], &text["prompt"]), (&json!("the rain"), &json!("the rain")));
+    let info = server.get("/tokenizer_info").json();
+    assert_eq!((&info["bos_token"], &info["eos_token"]), (&json!("<s>"), &json!("</s>")));
+    let turns = json!([{"role": "user", "content": "hi"}]);
+    assert_eq!(
+        server.ask("/apply-template", json!({"messages": turns}))["prompt"],
+        "[user] hi\n[assistant] "
+    );
+}
+
+#[test]
+fn a_gap_is_filled_by_models_that_were_taught_it() {
+    let server = usual();
+    for (path, body) in [
+        (PATH, json!({"prompt": "a", "suffix": "b"})),
+        ("/infill", json!({"input_prefix": "a", "input_suffix": "b"})),
+    ] {
+        server.post(path, &body).fails(400, "fill in the middle");
+    }
+    let names = ["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"];
+    let server = serve(crate::tiny::model_with_tokens(None, &names), options(), Default::default());
+    let ask = json!({"prompt": "one ", "suffix": " two", "max_tokens": 4, "ignore_eos": true});
+    let answer = server.ask(PATH, ask);
+    let tokens = |text: &str| {
+        server.ask("/tokenize", json!({"content": text, "add_special": false}))["count"].as_u64().unwrap()
+    };
+    // The beginning of the text, and the three tokens.
+    assert_eq!(answer["usage"]["prompt_tokens"].as_u64().unwrap(), tokens("one ") + tokens(" two") + 4);
+    let body = json!({"input_prefix": "one ", "input_suffix": " two", "n_predict": 4, "ignore_eos": true, "seed": 1,
+        "input_extra": [{"filename": "a.txt", "text": "more"}]});
+    let filled = server.ask("/infill", body.clone());
+    assert_eq!((&filled["stop_type"], &filled["tokens_predicted"]), (&json!("limit"), &json!(4)));
+    let mut streamed = body;
+    streamed["stream"] = json!(true);
+    let answer = server.post("/infill", &streamed);
+    let text: String = answer
+        .body
+        .split("\n\n")
+        .filter_map(|event| serde_json::from_str::<Value>(event.strip_prefix("data: ")?).ok())
+        .map(|event| event["content"].as_str().unwrap().to_owned())
+        .collect();
+    assert_eq!(text, filled["content"].as_str().unwrap());
 }

@@ -88,12 +88,55 @@ fn the_template_sees_tools_calls_and_results() {
 }
 
 #[test]
-fn tools_that_cannot_be_called_are_refused() {
-    usual().post(PATH, &ask(json!("auto"))).fails(400, "template has no tools");
+fn models_without_tools_of_their_own_call_them_as_everybody_does() {
+    let server = serve(long_model(Some(crate::tiny::TEMPLATE)), options(), SchedulerOptions::default());
+    let prompt = |answer: &Value| answer["usage"]["prompt_tokens"].as_u64().unwrap();
+    let plain = server.ask(PATH, ask(json!("none")));
+    let offered = server.ask(PATH, ask(json!("auto")));
+    assert!(prompt(&offered) > prompt(&plain) + 100, "they are told of them");
+    let answer = server.ask(PATH, ask(json!({"type": "function", "function": {"name": "weather"}})));
+    let call = &answer["choices"][0]["message"]["tool_calls"][0];
+    assert_eq!(
+        (&answer["choices"][0]["finish_reason"], &call["function"]["name"]),
+        (&json!("tool_calls"), &json!("weather"))
+    );
+    let mut after = ask(json!("auto"));
+    after["messages"] = json!([{"role": "user", "content": "rain?"}, answer["choices"][0]["message"],
+        {"role": "tool", "tool_call_id": call["id"], "content": "sun"}]);
+    assert!(prompt(&server.ask(PATH, after)) > prompt(&offered));
+}
+
+#[test]
+fn an_answer_in_a_format_may_be_a_call_instead() {
     let server = server();
     let mut both = ask(json!("auto"));
-    both["response_format"] = json!({"type": "json_object"});
-    server.post(PATH, &both).fails(400, "cannot be combined");
+    let schema = json!({"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"], "additionalProperties": false});
+    both["response_format"] = json!({"type": "json_schema", "json_schema": {"name": "x", "schema": schema}});
+    // The first token decides: `<` opens a call, `{` an object.
+    for (token, is_call) in [("32", true), ("95", false)] {
+        both["logit_bias"] = json!({token: 100});
+        let choice = server.ask(PATH, both.clone())["choices"][0].clone();
+        let call = &choice["message"]["tool_calls"][0];
+        assert_eq!(call.is_object(), is_call, "{choice}");
+        match is_call {
+            true => {
+                assert!(["weather", "time"].contains(&call["function"]["name"].as_str().unwrap()), "{choice}")
+            }
+            false => {
+                let object: Value =
+                    serde_json::from_str(choice["message"]["content"].as_str().unwrap()).unwrap();
+                assert!(object["ok"].is_boolean(), "{choice}");
+            }
+        }
+    }
+    both["logit_bias"] = json!({});
+    both["tool_choice"] = json!("required");
+    assert!(server.ask(PATH, both)["choices"][0]["message"]["tool_calls"].is_array());
+}
+
+#[test]
+fn tools_that_cannot_be_called_are_refused() {
+    let server = server();
     let mut broken = ask(json!("required"));
     broken["tools"][1]["function"]["parameters"] = json!({"type": "nonsense"});
     let error = server.post(PATH, &broken).fails(400, "cannot be followed");

@@ -16,12 +16,12 @@ pub fn messages(fields: &mut Fields, most: usize) -> Result<Vec<Message>, ApiErr
         let message = format!("messages has {} turns; it must have 1 to {most}", items.len());
         return Err(ApiError::field("messages", message));
     }
-    items.into_iter().enumerate().map(|(index, item)| message(index, item)).collect()
+    items.into_iter().enumerate().map(|(index, item)| message(fields, index, item)).collect()
 }
 
-fn message(index: usize, item: Value) -> Result<Message, ApiError> {
+fn message(all: &Fields, index: usize, item: Value) -> Result<Message, ApiError> {
     let place = format!("messages[{index}]");
-    let mut fields = Fields::inside(&place, item)?;
+    let mut fields = all.inside(&place, item)?;
     let role = fields.text("role")?.ok_or_else(|| {
         let name = fields.name("role");
         ApiError::field(&name, format!("{name} is required"))
@@ -53,9 +53,9 @@ fn message(index: usize, item: Value) -> Result<Message, ApiError> {
     if let Some(name) = fields.text("name")? {
         message = message.with("name", name);
     }
-    fields.refuse(&["audio", "refusal", "function_call"])?;
+    fields.refuse(&["audio", "function_call"])?;
     // What answers carry and clients send back.
-    fields.ignore(&["annotations", "reasoning_content", "reasoning"]);
+    fields.ignore(&["annotations", "reasoning_content", "reasoning", "refusal", "cache_control"]);
     fields.end()?;
     Ok(message)
 }
@@ -79,7 +79,7 @@ fn content(fields: &mut Fields) -> Result<Option<String>, ApiError> {
     let mut whole = Vec::new();
     for (index, part) in parts.into_iter().enumerate() {
         let place = format!("{name}[{index}]");
-        let mut part = Fields::inside(&place, part)?;
+        let mut part = fields.inside(&place, part)?;
         match part.text("type")?.as_deref() {
             Some("text") => {}
             other => {
@@ -122,9 +122,13 @@ fn calls(fields: &mut Fields) -> Result<Option<Vec<Value>>, ApiError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::notes::Notes;
 
     fn read(text: &str) -> Result<Vec<Message>, ApiError> {
-        messages(&mut Fields::parse(format!(r#"{{"messages": {text}}}"#).as_bytes()).unwrap(), 4)
+        messages(
+            &mut Fields::parse(format!(r#"{{"messages": {text}}}"#).as_bytes(), &Notes::strict()).unwrap(),
+            4,
+        )
     }
 
     #[test]

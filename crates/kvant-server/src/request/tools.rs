@@ -7,14 +7,14 @@ use kvant_engine::tools::ToolStyle;
 use serde_json::Value;
 
 /// The longest name of a function.
-const LONGEST_NAME: usize = 64;
+const LONGEST_NAME: usize = 128;
 
 /// What a client offers.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tools {
     /// As the model's template wants them, and as they came.
     pub definitions: Vec<Value>,
-    /// How the model writes calls.
+    /// How the model writes calls; in the way that everybody knows, where its template knows none.
     pub style: ToolStyle,
     /// A call is wanted; of this function, where one is named.
     forced: Option<Option<String>>,
@@ -52,14 +52,19 @@ impl Tools {
                     return Err(ApiError::field("tool_choice", message));
                 }
             },
-            Some(choice) => Some(Some(chosen(choice, &definitions)?)),
+            Some(choice) => Some(Some(chosen(fields, choice, &definitions)?)),
         };
-        let style = style.ok_or_else(|| {
-            let message =
-                "this model's chat template has no tools, or writes calls in a way that is not supported";
-            ApiError::field("tools", message).code("unsupported_parameter")
-        })?;
-        Ok(Some(Self { definitions, style, forced }))
+        Ok(Some(Self::new(definitions, style, forced)))
+    }
+
+    /// These tools; `forced` where a call is wanted, of this function where one is named.
+    pub fn new(definitions: Vec<Value>, style: Option<ToolStyle>, forced: Option<Option<String>>) -> Self {
+        Self { definitions, style: style.unwrap_or(ToolStyle::Hermes), forced }
+    }
+
+    /// Whether a call is wanted.
+    pub fn is_forced(&self) -> bool {
+        self.forced.is_some()
     }
 
     /// What an answer has to be where a call is wanted.
@@ -74,6 +79,17 @@ impl Tools {
             ApiError::field("tool_choice", message).code("unsupported_parameter")
         })?;
         Ok(Some(grammar))
+    }
+
+    /// An answer that is a call of any tool, or keeps to a format.
+    pub fn grammar_or(&self, format: &Grammar) -> Result<Grammar, ApiError> {
+        let functions: Vec<&Value> = self.definitions.iter().map(|tool| &tool["function"]).collect();
+        let either = self.style.grammar(&functions).and_then(|call| call.or(format));
+        either.ok_or_else(|| {
+            let message = "response_format cannot be combined with tools of this model: the way it writes calls is \
+                           understood, but cannot be told from a format; leave out one of them";
+            ApiError::field("response_format", message).code("unsupported_parameter")
+        })
     }
 }
 
@@ -92,26 +108,32 @@ fn definitions(fields: &mut Fields, most_bytes: usize) -> Result<Vec<Value>, Api
     }
     for (index, tool) in tools.iter().enumerate() {
         let place = format!("tools[{index}]");
-        let wrong = |what: &str| ApiError::field(&place, format!("{place} {what}"));
         if tool["type"] != "function" {
-            return Err(wrong("must have the type function"));
+            return Err(ApiError::field(&place, format!("{place} must have the type function")));
         }
-        let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
-        let name = name_of(tool);
-        if name.is_empty() || name.len() > LONGEST_NAME || !name.chars().all(is_name) {
-            return Err(wrong("needs a function.name of letters, digits, _ and -"));
-        }
-        let parameters = &tool["function"]["parameters"];
-        if !parameters.is_null() && !parameters.is_object() {
-            return Err(wrong("must have an object as function.parameters"));
-        }
+        check_function(&place, &tool["function"])?;
     }
     Ok(tools)
 }
 
+/// Whether a function has a name, and parameters that can be.
+pub fn check_function(place: &str, function: &Value) -> Result<(), ApiError> {
+    let wrong = |what: &str| Err(ApiError::field(place, format!("{place} {what}")));
+    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+    let name = function["name"].as_str().unwrap_or_default();
+    if name.is_empty() || name.len() > LONGEST_NAME || !name.chars().all(is_name) {
+        return wrong("needs a function.name of letters, digits, _ and -");
+    }
+    let parameters = &function["parameters"];
+    match parameters.is_null() || parameters.is_object() {
+        true => Ok(()),
+        false => wrong("must have an object as function.parameters"),
+    }
+}
+
 /// The function that `{"type": "function", "function": {"name": …}}` names.
-fn chosen(choice: Value, definitions: &[Value]) -> Result<String, ApiError> {
-    let mut choice = Fields::inside("tool_choice", choice)?;
+fn chosen(fields: &Fields, choice: Value, definitions: &[Value]) -> Result<String, ApiError> {
+    let mut choice = fields.inside("tool_choice", choice)?;
     if choice.text("type")?.as_deref() != Some("function") {
         return Err(ApiError::field("tool_choice.type", "tool_choice.type must be function"));
     }
@@ -133,10 +155,11 @@ fn chosen(choice: Value, definitions: &[Value]) -> Result<String, ApiError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::notes::Notes;
     use serde_json::json;
 
     fn read(body: Value) -> Result<Option<Tools>, ApiError> {
-        let mut fields = Fields::parse(body.to_string().as_bytes()).unwrap();
+        let mut fields = Fields::parse(body.to_string().as_bytes(), &Notes::strict()).unwrap();
         Tools::read(&mut fields, Some(ToolStyle::Hermes), 1000)
     }
 
@@ -181,7 +204,5 @@ mod tests {
             let error = read(body).unwrap_err().body().to_string();
             assert!(error.contains(words), "{words}: {error}");
         }
-        let mut fields = Fields::parse(json!({"tools": [tool("a")]}).to_string().as_bytes()).unwrap();
-        assert!(Tools::read(&mut fields, None, 1000).is_err());
     }
 }

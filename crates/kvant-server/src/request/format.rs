@@ -23,12 +23,14 @@ pub fn response_format(fields: &mut Fields, most_bytes: usize) -> Result<Option<
         }
     };
     format.end()?;
-    match found {
-        Some(grammar) if bytes(&grammar) > most_bytes => {
-            let message = format!("response_format is larger than {most_bytes} bytes");
-            Err(ApiError::field("response_format", message))
-        }
-        found => Ok(found),
+    found.map(|grammar| bounded(grammar, most_bytes, "response_format")).transpose()
+}
+
+/// A grammar that is not too large.
+pub fn bounded(grammar: Grammar, most_bytes: usize, name: &str) -> Result<Grammar, ApiError> {
+    match bytes(&grammar) > most_bytes {
+        true => Err(ApiError::field(name, format!("{name} is larger than {most_bytes} bytes"))),
+        false => Ok(grammar),
     }
 }
 

@@ -38,18 +38,20 @@ pub fn of_chat(tokenizer: &Tokenizer, token: u32, found: &Logprobs) -> Value {
 #[derive(Debug, Default)]
 pub struct TextLogprobs {
     tokens: Vec<String>,
-    chosen: Vec<f32>,
-    top: Vec<Map<String, Value>>,
+    chosen: Vec<Option<f32>>,
+    top: Vec<Option<Map<String, Value>>>,
     offsets: Vec<usize>,
 }
 
 impl TextLogprobs {
-    /// Adds a token that begins at `offset` characters, and moves the offset behind it.
-    pub fn push(&mut self, tokenizer: &Tokenizer, token: u32, found: &Logprobs, offset: &mut usize) {
+    /// Adds a token that begins at `offset` characters, and moves the offset behind it. The first of a prompt follows nothing.
+    pub fn push(&mut self, tokenizer: &Tokenizer, token: u32, found: Option<&Logprobs>, offset: &mut usize) {
         let text_of = |token| text(tokenizer, token);
-        self.chosen.push(number(found.chosen));
-        let top = found.top.iter().map(|&(token, logprob)| (text_of(token), number(logprob).into()));
-        self.top.push(top.collect());
+        self.chosen.push(found.map(|found| number(found.chosen)));
+        let top = |found: &Logprobs| {
+            found.top.iter().map(|&(token, logprob)| (text_of(token), number(logprob).into())).collect()
+        };
+        self.top.push(found.map(top));
         self.offsets.push(*offset);
         let own = text_of(token);
         *offset += own.chars().count();

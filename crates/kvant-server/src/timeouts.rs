@@ -9,14 +9,14 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
 /// Reads and writes as `S` does, but a write that makes no progress for too long is an error.
-pub struct Patient<S> {
+pub struct WriteTimeout<S> {
     stream: S,
     limit: Duration,
     /// Runs while the client takes nothing.
     waiting: Option<Pin<Box<Sleep>>>,
 }
 
-impl<S: AsyncWrite + Unpin> Patient<S> {
+impl<S: AsyncWrite + Unpin> WriteTimeout<S> {
     pub fn new(stream: S, limit: Duration) -> Self {
         Self { stream, limit, waiting: None }
     }
@@ -34,7 +34,7 @@ impl<S: AsyncWrite + Unpin> Patient<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for WriteTimeout<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -44,7 +44,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for WriteTimeout<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -86,7 +86,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_client_who_takes_nothing_is_given_up_and_a_slow_one_is_not() {
         let (near, mut far) = tokio::io::duplex(4);
-        let mut patient = Patient::new(near, Duration::from_secs(10));
+        let mut limited = WriteTimeout::new(near, Duration::from_secs(10));
         let slow = async {
             let mut got = Vec::new();
             while got.len() < 12 {
@@ -97,9 +97,9 @@ mod tests {
             }
             far
         };
-        let (written, _far) = tokio::join!(patient.write_all(b"twelve bytes"), slow);
+        let (written, _far) = tokio::join!(limited.write_all(b"twelve bytes"), slow);
         written.unwrap();
-        let error = patient.write_all(b"twelve bytes").await.unwrap_err();
+        let error = limited.write_all(b"twelve bytes").await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     }
 }

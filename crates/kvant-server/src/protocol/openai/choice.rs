@@ -2,7 +2,7 @@
 
 use super::Form;
 use super::logprobs::{self, TextLogprobs};
-use kvant_engine::reply::{ReplyParser, ReplyPart};
+use kvant_engine::reply::ReplyPart;
 use kvant_engine::scheduler::Logprobs;
 use kvant_engine::tools::ToolCall;
 use kvant_model::tokenizer::Tokenizer;
@@ -15,8 +15,6 @@ pub struct Choice {
     reasoning: String,
     finish: Option<&'static str>,
     calls: Vec<Value>,
-    /// Splits a turn of a conversation.
-    parser: Option<ReplyParser>,
     /// What calls are named after, and how many there were.
     id: String,
     called: usize,
@@ -29,33 +27,18 @@ pub struct Choice {
 }
 
 impl Choice {
-    /// An answer that begins with a text of its own.
-    pub fn new(echo: &str) -> Self {
-        Self { text: echo.to_owned(), offset: echo.chars().count(), ..Self::default() }
+    /// An answer that begins with a text of its own; calls in it are named after `id`.
+    pub fn new(echo: &str, id: String) -> Self {
+        Self { text: echo.to_owned(), offset: echo.chars().count(), id, ..Self::default() }
     }
 
-    /// An answer that is split, each call in it named after `id`.
-    pub fn split_by(parser: ReplyParser, id: String) -> Self {
-        Self { parser: Some(parser), id, ..Self::default() }
+    /// Ends it.
+    pub fn end(&mut self, finish: &'static str) {
+        self.finish = Some(finish);
     }
 
-    /// Ends it with a last text.
-    pub fn end(&mut self, text: &str, finish: &'static str) {
-        self.say(text);
-        if let Some(parts) = self.parser.as_mut().map(ReplyParser::finish) {
-            self.take_parts(parts);
-        }
-        self.finish = Some(if self.called > 0 && finish == "stop" { "tool_calls" } else { finish });
-    }
-
-    fn say(&mut self, text: &str) {
-        match self.parser.as_mut().map(|parser| parser.push(text)) {
-            Some(parts) => self.take_parts(parts),
-            None => self.text.push_str(text),
-        }
-    }
-
-    fn take_parts(&mut self, parts: Vec<ReplyPart>) {
+    /// Adds parts of it.
+    pub fn add(&mut self, parts: Vec<ReplyPart>) {
         for part in parts {
             match part {
                 ReplyPart::Reasoning(text) => self.reasoning.push_str(&text),
@@ -72,33 +55,33 @@ impl Choice {
         }
     }
 
-    /// Adds a token, and the text it let out.
-    pub fn add(
-        &mut self,
-        tokenizer: &Tokenizer,
-        form: &Form,
-        token: u32,
-        text: &str,
-        found: Option<Logprobs>,
-    ) {
-        self.say(text);
-        let Some(found) = found else { return };
+    /// Adds the probabilities of a token.
+    pub fn add_logprobs(&mut self, tokenizer: &Tokenizer, form: &Form, token: u32, found: &Logprobs) {
         match form {
             Form::Chat => {
-                let entry = logprobs::of_chat(tokenizer, token, &found);
+                let entry = logprobs::of_chat(tokenizer, token, found);
                 self.content.get_or_insert_default().push(entry);
             }
             Form::Text { .. } => {
-                self.lists.get_or_insert_default().push(tokenizer, token, &found, &mut self.offset);
+                self.lists.get_or_insert_default().push(tokenizer, token, Some(found), &mut self.offset);
             }
+        }
+    }
+
+    /// Adds those of the prompt, whose first token has none.
+    pub fn add_prompt(&mut self, tokenizer: &Tokenizer, tokens: &[u32], scored: &[Logprobs]) {
+        let lists = self.lists.get_or_insert_default();
+        let mut offset = 0;
+        for (&token, found) in tokens.iter().zip([None].into_iter().chain(scored.iter().map(Some))) {
+            lists.push(tokenizer, token, found, &mut offset);
         }
     }
 
     /// Takes what has come since the last time; the rest goes on from there.
     pub fn take_piece(&mut self) -> Self {
         let (offset, called) = (self.offset, self.called);
-        let (parser, id) = (self.parser.take(), std::mem::take(&mut self.id));
-        std::mem::replace(self, Self { offset, called, parser, id, ..Self::default() })
+        let id = std::mem::take(&mut self.id);
+        std::mem::replace(self, Self { offset, called, id, ..Self::default() })
     }
 
     /// True if there is nothing to tell.

@@ -1,0 +1,58 @@
+//! Anthropic's words: `/v1/messages`, and `/v1/messages/count_tokens`.
+
+mod events;
+mod request;
+mod response;
+
+use crate::app::App;
+use crate::error::ApiError;
+use crate::fields::Fields;
+use crate::route::{Caller, json, spawn_blocking};
+use axum::Extension;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{Request, Response};
+use events::MessageEvents;
+use serde_json::json as object;
+use std::sync::Arc;
+
+/// The next turn of a conversation.
+pub async fn messages(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    request: Request<Body>,
+) -> Result<Response<Body>, ApiError> {
+    let body = app.body(request, &caller).await?;
+    let mut fields = Fields::parse(&body, caller.notes())?;
+    let served = app.model(fields.text("model")?.as_deref(), &caller).await?;
+    let turn = request::read(fields, &app, &served)?;
+    let stream = turn.settings.stream;
+    let id = app.fresh_id("msg");
+    let turns = turn.begin(&app, served, &caller).await?;
+    match stream {
+        true => {
+            let events = MessageEvents::new(id, turns.served().name.clone(), turns.prompt_tokens[0]);
+            Ok(turns.stream(events))
+        }
+        false => {
+            let model = turns.served().name.clone();
+            let turn = turns.whole(&format!("toolu_{id}")).await?;
+            Ok(json(&response::message(&id, &model, turn)))
+        }
+    }
+}
+
+/// How many tokens a conversation has.
+pub async fn count_tokens(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    request: Request<Body>,
+) -> Result<Response<Body>, ApiError> {
+    let body = app.body(request, &caller).await?;
+    let mut fields = Fields::parse(&body, caller.notes())?;
+    let served = app.model(fields.text("model")?.as_deref(), &caller).await?;
+    let mut turn = request::read(fields, &app, &served)?;
+    turn.settle(&app, &caller);
+    let prompt = spawn_blocking(move || turn.prompt(&served)).await??;
+    Ok(json(&object!({"input_tokens": prompt.tokens.len()})))
+}

@@ -1,0 +1,111 @@
+//! What Ollama's clients ask before they ask a model.
+
+use crate::app::App;
+use crate::error::ApiError;
+use crate::fields::Fields;
+use crate::models::Served;
+use crate::route::{Caller, json};
+use crate::time::{rfc3339, timestamp};
+use axum::Extension;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{Request, Response};
+use serde_json::{Value, json as object};
+use sha2::{Digest, Sha256};
+use std::sync::Arc;
+
+/// The version of Ollama whose routes these are: clients refuse to talk to older ones.
+const VERSION: &str = "0.13.0";
+
+pub async fn version() -> Response<Body> {
+    json(&object!({"version": VERSION}))
+}
+
+/// All models.
+pub async fn tags(State(app): State<Arc<App>>) -> Response<Body> {
+    let models: Vec<Value> =
+        app.models.list().iter().map(|model| entry(&app, &model.name, model.served.as_deref())).collect();
+    json(&object!({"models": models}))
+}
+
+/// Models that are loaded.
+pub async fn ps(State(app): State<Arc<App>>) -> Response<Body> {
+    let models = app.models.loaded().into_iter().map(|served| {
+        let mut entry = entry(&app, &served.name, Some(&served));
+        entry["expires_at"] = timestamp().into();
+        entry["size_vram"] = 0.into();
+        entry["context_length"] = served.handle.context().into();
+        entry
+    });
+    json(&object!({"models": models.collect::<Vec<Value>>()}))
+}
+
+/// What is known about a model.
+pub async fn show(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    request: Request<Body>,
+) -> Result<Response<Body>, ApiError> {
+    let mut fields = Fields::parse(&app.body(request, &caller).await?, caller.notes())?;
+    let (_, served) = super::model(&mut fields, &app, &caller).await?;
+    fields.ignore(&["verbose"]);
+    fields.end()?;
+    let engine = served.handle.engine();
+    let architecture = engine.model().description().architecture.to_owned();
+    let sampling = &served.sampling;
+    let parameters = format!(
+        "temperature {}\ntop_k {}\ntop_p {}\nmin_p {}",
+        sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p
+    );
+    let mut info = serde_json::Map::new();
+    info.insert("general.architecture".into(), architecture.as_str().into());
+    info.insert(format!("{architecture}.context_length"), served.handle.context().into());
+    info.insert("tokenizer.ggml.vocab_size".into(), engine.model().vocabulary().into());
+    Ok(json(&object!({
+        "modelfile": "",
+        "parameters": parameters,
+        "template": engine.template().unwrap_or(""),
+        "details": details(Some(&served)),
+        "model_info": info,
+        "capabilities": capabilities(&served),
+        "modified_at": format!("{}Z", rfc3339(app.started)),
+    })))
+}
+
+/// What a model can do.
+pub fn capabilities(served: &Served) -> Vec<&'static str> {
+    let engine = served.handle.engine();
+    let format = engine.chat_format();
+    let mut all = vec!["completion", "embedding"];
+    // Models whose template knows no tools are told of them in words.
+    all.extend(engine.converses().then_some("tools"));
+    all.extend(format.reasoning.map(|_| "thinking"));
+    all.extend(crate::fill::FillTokens::of(engine).ok().map(|_| "insert"));
+    all
+}
+
+fn details(served: Option<&Served>) -> Value {
+    let family = served
+        .map_or(String::new(), |served| served.handle.engine().model().description().architecture.to_owned());
+    object!({
+        "parent_model": "",
+        "format": "gguf",
+        "family": family,
+        "families": [family],
+        "parameter_size": "",
+        "quantization_level": "",
+    })
+}
+
+fn entry(app: &App, name: &str, served: Option<&Served>) -> Value {
+    // Clients want a name for the model's bytes; its own name is what tells it from others here.
+    let digest: String = Sha256::digest(name.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
+    object!({
+        "name": name,
+        "model": name,
+        "modified_at": format!("{}Z", rfc3339(app.started)),
+        "size": 0,
+        "digest": digest,
+        "details": details(served),
+    })
+}

@@ -1,0 +1,76 @@
+//! `/api/embed`, and `/api/embeddings`, its older form.
+
+use crate::app::App;
+use crate::error::ApiError;
+use crate::fields::Fields;
+use crate::models::Served;
+use crate::request::jobs::Jobs;
+use crate::request::prompts::{Prompt, prompts};
+use crate::route::{Caller, json, spawn_blocking};
+use axum::Extension;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{Request, Response};
+use kvant_engine::scheduler::Pooling;
+use serde_json::json as object;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Texts as vectors.
+pub async fn embed(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    request: Request<Body>,
+) -> Result<Response<Body>, ApiError> {
+    let start = Instant::now();
+    let mut fields = Fields::parse(&app.body(request, &caller).await?, caller.notes())?;
+    let (name, served) = super::model(&mut fields, &app, &caller).await?;
+    let inputs = prompts(&mut fields, "input")?;
+    let most = app.limits().inputs;
+    if inputs.is_empty() || inputs.len() > most {
+        let message = format!("input has {} texts; it must have 1 to {most}", inputs.len());
+        return Err(ApiError::field("input", message));
+    }
+    let dimensions = fields.integer("dimensions", 1..=u64::MAX)?;
+    fields.ignore(&["truncate", "keep_alive", "options"]);
+    fields.end()?;
+    let (vectors, tokens) = vectors(&app, served, inputs, caller.owner).await?;
+    crate::route::check_dimensions(dimensions, &vectors)?;
+    Ok(json(&object!({
+        "model": name,
+        "embeddings": vectors,
+        "total_duration": u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX),
+        "load_duration": 0,
+        "prompt_eval_count": tokens,
+    })))
+}
+
+/// A text as a vector.
+pub async fn embeddings(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    request: Request<Body>,
+) -> Result<Response<Body>, ApiError> {
+    let mut fields = Fields::parse(&app.body(request, &caller).await?, caller.notes())?;
+    let (_, served) = super::model(&mut fields, &app, &caller).await?;
+    let prompt = fields.text("prompt")?.ok_or_else(|| ApiError::field("prompt", "prompt is required"))?;
+    fields.ignore(&["keep_alive", "options"]);
+    fields.end()?;
+    let (vectors, _) = vectors(&app, served, vec![Prompt::Text(prompt)], caller.owner).await?;
+    Ok(json(&object!({"embedding": vectors.first()})))
+}
+
+async fn vectors(
+    app: &App,
+    served: Arc<Served>,
+    inputs: Vec<Prompt>,
+    owner: u64,
+) -> Result<(Vec<Vec<f32>>, usize), ApiError> {
+    let model = Arc::clone(&served);
+    let encode = move || -> Result<Vec<Vec<u32>>, ApiError> {
+        inputs.into_iter().map(|input| input.tokens(model.handle.engine())).collect()
+    };
+    let tokens = spawn_blocking(encode).await??;
+    let count = tokens.len();
+    Jobs::embed(served, app.limits(), tokens, Pooling::Mean, owner).await?.vectors(count).await
+}

@@ -1,0 +1,77 @@
+//! `/v1/chat/completions`: the next turn of a conversation.
+
+use super::{Form, Reply};
+use crate::app::App;
+use crate::error::ApiError;
+use crate::fields::Fields;
+use crate::models::Served;
+use crate::protocol::thinking;
+use crate::request::messages::messages;
+use crate::request::sampling::Settings;
+use crate::request::tools::Tools;
+use crate::route::{Caller, json};
+use crate::turn::TurnRequest;
+use axum::Extension;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{Request, Response};
+use serde_json::Value;
+use std::sync::Arc;
+
+/// The most likely tokens that may be asked for.
+const MOST_LIKELY: u64 = 20;
+
+pub async fn completions(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    request: Request<Body>,
+) -> Result<Response<Body>, ApiError> {
+    let body = app.body(request, &caller).await?;
+    let mut fields = Fields::parse(&body, caller.notes())?;
+    let served = app.model(fields.text("model")?.as_deref(), &caller).await?;
+    let request = read(fields, &app, &served)?;
+    let (n, stream, include_usage) =
+        (request.settings.n, request.settings.stream, request.settings.include_usage);
+    let turns = request.begin(&app, served, &caller).await?;
+    let reply = Reply::new(&app, turns.served(), Form::Chat, 1, n);
+    match stream {
+        true => Ok(turns.stream(reply.pieces(include_usage))),
+        false => Ok(json(&reply.whole(turns).await?)),
+    }
+}
+
+/// Reads everything but the model.
+pub fn read(mut fields: Fields, app: &App, served: &Served) -> Result<TurnRequest, ApiError> {
+    let limits = app.limits();
+    let settings = Settings::read(&mut fields, served, limits)?;
+    let messages = messages(&mut fields, limits.messages)?;
+    // The older name, where both are given, asks for the same.
+    let older = fields.tokens("max_tokens", 1)?;
+    let max_tokens = fields.tokens("max_completion_tokens", 1)?.or(older);
+    let wanted = fields.flag("logprobs")?.unwrap_or(false);
+    let likeliest = fields.integer("top_logprobs", 0..=MOST_LIKELY)?;
+    if likeliest.is_some() && !wanted {
+        return Err(ApiError::field("top_logprobs", "top_logprobs may only be given with logprobs: true"));
+    }
+    let mut variables = thinking::read(&mut fields, served)?;
+    match fields.take("chat_template_kwargs") {
+        None => {}
+        Some(Value::Object(more)) => variables.extend(more),
+        Some(other) => return Err(fields.wrong("chat_template_kwargs", "an object", &other)),
+    }
+    modalities(&mut fields)?;
+    fields.refuse(&["functions", "function_call", "audio"])?;
+    let style = served.handle.engine().chat_format().tools;
+    let tools = Tools::read(&mut fields, style, limits.format_bytes)?;
+    fields.end()?;
+    let logprobs = wanted.then(|| likeliest.unwrap_or(0) as usize);
+    Ok(TurnRequest { settings, messages, variables, max_tokens, logprobs, tools, merge_system: false })
+}
+
+fn modalities(fields: &mut Fields) -> Result<(), ApiError> {
+    match fields.take("modalities") {
+        None => Ok(()),
+        Some(value) if value == serde_json::json!(["text"]) => Ok(()),
+        Some(_) => Err(ApiError::field("modalities", "this server answers in text only")),
+    }
+}

@@ -1,0 +1,136 @@
+//! `/v1/completions`: continuations of texts, and what belongs between two of them.
+
+use super::{Form, Reply};
+use crate::app::App;
+use crate::error::ApiError;
+use crate::fields::Fields;
+use crate::fill::FillTokens;
+use crate::models::Served;
+use crate::request::jobs::{JobOptions, Jobs};
+use crate::request::prompts::{Prompt, prompts};
+use crate::request::sampling::Settings;
+use crate::route::{Caller, json, spawn_blocking};
+use crate::turn::Turns;
+use axum::Extension;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{Request, Response};
+use kvant_engine::Engine;
+use std::sync::Arc;
+
+/// Tokens where the request does not say, as clients know it.
+const USUAL_TOKENS: usize = 16;
+
+/// The most likely tokens that may be asked for.
+const MOST_LIKELY: u64 = 5;
+
+struct TextRequest {
+    settings: Settings,
+    prompts: Vec<Prompt>,
+    max_tokens: Option<usize>,
+    logprobs: Option<usize>,
+    echo: bool,
+    suffix: Option<String>,
+}
+
+pub async fn completions(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    request: Request<Body>,
+) -> Result<Response<Body>, ApiError> {
+    let body = app.body(request, &caller).await?;
+    let mut fields = Fields::parse(&body, caller.notes())?;
+    let served = app.model(fields.text("model")?.as_deref(), &caller).await?;
+    let TextRequest { settings, prompts, max_tokens, logprobs, echo, suffix } = read(fields, &app, &served)?;
+    let model = Arc::clone(&served);
+    let (grammar, answers) = (settings.grammar.clone(), prompts.len() * settings.n);
+    let prepare = move || {
+        let prompts = encode(model.handle.engine(), prompts, echo, suffix.as_deref())?;
+        Ok::<_, ApiError>((prompts, model.constraints(grammar.as_ref(), answers)?))
+    };
+    let (prompts, constraints) = spawn_blocking(prepare).await??;
+    let count = prompts.len();
+    let requests = prompts.iter().flat_map(|(_, prompt)| {
+        (0..settings.n).map(|choice| kvant_engine::Request {
+            prompt: prompt.clone(),
+            sampling: settings.sampling_of(choice),
+            stop: settings.stop.clone(),
+            max_tokens,
+            trim_start: false,
+            markers: Vec::new(),
+        })
+    });
+    let options = JobOptions {
+        owner: caller.owner,
+        logprobs,
+        prompt_logprobs: echo && logprobs.is_some(),
+        cache_prompt: settings.cache_prompt,
+    };
+    let requests: Vec<_> = requests.collect();
+    let lengths = requests.iter().map(|request| request.prompt.len()).collect();
+    let jobs = Jobs::generate(served, app.limits(), requests, constraints, options).await?;
+    let turns = Turns::new(jobs, lengths, None, Arc::clone(&caller.log));
+    let form = Form::Text { echo: if echo { prompts } else { Vec::new() } };
+    let reply = Reply::new(&app, turns.served(), form, count, settings.n);
+    match settings.stream {
+        true => Ok(turns.stream(reply.pieces(settings.include_usage))),
+        false => Ok(json(&reply.whole(turns).await?)),
+    }
+}
+
+/// Every prompt as a text, where that is wanted, and as tokens.
+fn encode(
+    engine: &Engine,
+    prompts: Vec<Prompt>,
+    echo: bool,
+    suffix: Option<&str>,
+) -> Result<Vec<(String, Vec<u32>)>, ApiError> {
+    let fill = suffix.map(|suffix| FillTokens::of(engine).map(|tokens| (tokens, suffix))).transpose()?;
+    let one = |prompt: Prompt| {
+        let text = if echo || fill.is_some() { prompt.text(engine)? } else { String::new() };
+        let tokens = match &fill {
+            Some((fill, suffix)) => fill.prompt(engine, &text, suffix)?,
+            None => prompt.tokens(engine)?,
+        };
+        Ok((text, tokens))
+    };
+    prompts.into_iter().map(one).collect()
+}
+
+fn read(mut fields: Fields, app: &App, served: &Served) -> Result<TextRequest, ApiError> {
+    let settings = Settings::read(&mut fields, served, app.limits())?;
+    let most = app.limits().answers;
+    let prompts = prompts(&mut fields, "prompt")?;
+    if prompts.is_empty() || prompts.len() * settings.n > most {
+        let message = format!(
+            "{} prompts with {} answers each: at least one and at most {most} answers are given at a time",
+            prompts.len(),
+            settings.n
+        );
+        return Err(ApiError::field("prompt", message));
+    }
+    let is_open = fields.is_negative("max_tokens");
+    let max_tokens = fields.tokens("max_tokens", 0)?.or((!is_open).then_some(USUAL_TOKENS));
+    let logprobs = fields.integer("logprobs", 0..=MOST_LIKELY)?;
+    let echo = fields.flag("echo")?.unwrap_or(false);
+    if let Some(best_of) = fields.integer("best_of", 1..=u64::MAX)?
+        && best_of != settings.n as u64
+    {
+        let message = "best_of is not supported unless it equals n: every answer is given";
+        return Err(ApiError::field("best_of", message).code("unsupported_parameter"));
+    }
+    let suffix = fields.text("suffix")?.filter(|suffix| !suffix.is_empty());
+    if suffix.is_some() && echo {
+        let message = "echo cannot be combined with suffix: the answer stands between the two";
+        return Err(ApiError::field("echo", message).code("unsupported_parameter"));
+    }
+    fields.end()?;
+    Ok(TextRequest {
+        settings,
+        prompts,
+        max_tokens,
+        logprobs: logprobs.map(|count| count as usize),
+        echo,
+        suffix,
+    })
+}

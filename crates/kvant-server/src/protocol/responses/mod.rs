@@ -1,0 +1,94 @@
+//! OpenAI's newer words: `/v1/responses`, with and without a conversation that the server keeps.
+
+mod events;
+mod input;
+mod output;
+mod request;
+
+use crate::app::App;
+use crate::error::ApiError;
+use crate::fields::Fields;
+use crate::route::{Caller, json};
+use crate::store::Stored;
+use axum::Extension;
+use axum::body::Body;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use axum::http::{Request, Response, StatusCode};
+use events::ResponseEvents;
+use output::Draft;
+use serde_json::json as object;
+use std::sync::Arc;
+
+/// The next turn of a conversation.
+pub async fn create(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    request: Request<Body>,
+) -> Result<Response<Body>, ApiError> {
+    let body = app.body(request, &caller).await?;
+    let mut fields = Fields::parse(&body, caller.notes())?;
+    let served = app.model(fields.text("model")?.as_deref(), &caller).await?;
+    let before = match fields.text("previous_response_id")? {
+        None => None,
+        Some(id) => Some((app.store.get(caller.owner, &id).ok_or_else(|| unknown(&id))?, id)),
+    };
+    let (history, previous) = before.map(|(stored, id)| (stored.messages, id)).unzip();
+    let request = request::read(fields, &app, &served, history.unwrap_or_default())?;
+    let draft = Draft::new(app.fresh_id("resp"), served.name.clone(), previous, &request);
+    let request::ResponseRequest { turn, conversation, store, .. } = request;
+    let stream = turn.settings.stream;
+    let turns = turn.begin(&app, served, &caller).await?;
+    let keep = {
+        let (app, owner) = (Arc::clone(&app), caller.owner);
+        move |id: &str, messages, response| {
+            if store {
+                app.store.put(owner, id, Stored { messages, response });
+            }
+        }
+    };
+    if stream {
+        return Ok(turns.stream(ResponseEvents::new(draft, conversation, Box::new(keep))));
+    }
+    let turn = turns.whole(&format!("call_{}", draft.id)).await?;
+    let response = draft.completed(&turn);
+    keep(&draft.id, output::with_answer(conversation, &turn), response.clone());
+    Ok(json(&response))
+}
+
+/// A response that is kept.
+pub async fn retrieve(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    id: Result<Path<String>, PathRejection>,
+) -> Result<Response<Body>, ApiError> {
+    let id = name_of(id)?;
+    let stored = app.store.get(caller.owner, &id).ok_or_else(|| unknown(&id))?;
+    Ok(json(&stored.response))
+}
+
+/// Forgets a response.
+pub async fn delete(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    id: Result<Path<String>, PathRejection>,
+) -> Result<Response<Body>, ApiError> {
+    let id = name_of(id)?;
+    match app.store.remove(caller.owner, &id) {
+        true => Ok(json(&object!({"id": id, "object": "response", "deleted": true}))),
+        false => Err(unknown(&id)),
+    }
+}
+
+fn name_of(id: Result<Path<String>, PathRejection>) -> Result<String, ApiError> {
+    let Path(id) = id.map_err(|e| ApiError::bad(format!("invalid name of a response: {e}")))?;
+    Ok(id)
+}
+
+fn unknown(id: &str) -> ApiError {
+    let message = format!(
+        "there is no response {id:?}: it was not stored, is too old, or this server was started since; send the whole conversation as \
+         input"
+    );
+    ApiError::new(StatusCode::NOT_FOUND, message).code("response_not_found").at("previous_response_id")
+}

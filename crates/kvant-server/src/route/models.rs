@@ -1,0 +1,84 @@
+//! `/v1/models`: what is served; `/models/load` and `/models/unload`, where models come and go.
+
+use super::{Caller, json};
+use crate::app::App;
+use crate::error::ApiError;
+use crate::fields::Fields;
+use crate::models::ModelStatus;
+use crate::protocol::ollama::capabilities;
+use axum::Extension;
+use axum::body::Body;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use axum::http::{Request, Response, StatusCode};
+use serde_json::{Value, json as object};
+use std::sync::Arc;
+
+fn description(app: &App, status: &ModelStatus) -> Value {
+    let served = status.served.as_deref();
+    object!({
+        "id": status.name,
+        "object": "model",
+        "created": app.started,
+        "owned_by": "kvant",
+        "max_model_len": served.map(|served| served.handle.context()),
+        "context_length": served.map(|served| served.handle.context()),
+        "capabilities": served.map(capabilities),
+        "status": {"value": status.state},
+    })
+}
+
+/// All of them.
+pub async fn list(State(app): State<Arc<App>>) -> Response<Body> {
+    let data: Vec<Value> = app.models.list().iter().map(|status| description(&app, status)).collect();
+    json(&object!({"object": "list", "data": data}))
+}
+
+/// The one of this name.
+pub async fn one(
+    State(app): State<Arc<App>>,
+    name: Result<Path<String>, PathRejection>,
+) -> Result<Response<Body>, ApiError> {
+    let Path(name) = name.map_err(|e| ApiError::bad(format!("invalid name of a model: {e}")))?;
+    let all = app.models.list();
+    let status = all.iter().find(|status| status.name == name).ok_or_else(|| unknown(&name))?;
+    Ok(json(&description(&app, status)))
+}
+
+fn unknown(name: &str) -> ApiError {
+    let message = format!("the model {name:?} is not served here; GET /v1/models lists those that are");
+    ApiError::new(StatusCode::NOT_FOUND, message).code("model_not_found")
+}
+
+async fn named(app: &App, caller: &Caller, request: Request<Body>) -> Result<String, ApiError> {
+    let mut fields = Fields::parse(&app.body(request, caller).await?, caller.notes())?;
+    let name = fields.text("model")?.ok_or_else(|| ApiError::field("model", "model is required"))?;
+    fields.end()?;
+    match app.models.list().iter().any(|status| status.name == name) {
+        true => Ok(name),
+        false => Err(unknown(&name)),
+    }
+}
+
+/// Loads a model, and waits until it is there.
+pub async fn load(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    request: Request<Body>,
+) -> Result<Response<Body>, ApiError> {
+    let name = named(&app, &caller, request).await?;
+    app.model(Some(&name), &caller).await?;
+    Ok(json(&object!({"success": true})))
+}
+
+/// Unloads a model that is not at work.
+pub async fn unload(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    request: Request<Body>,
+) -> Result<Response<Body>, ApiError> {
+    let name = named(&app, &caller, request).await?;
+    let refused = |message| ApiError::new(StatusCode::CONFLICT, message);
+    app.models.unload(&name).await.map_err(refused)?;
+    Ok(json(&object!({"success": true})))
+}

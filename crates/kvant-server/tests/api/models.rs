@@ -1,0 +1,132 @@
+//! Several models that come and go.
+
+use crate::support::*;
+use kvant_engine::scheduler::{Scheduler, SchedulerOptions};
+use kvant_engine::{Arena, Engine, KvCache, LoadOptions, Policy};
+use kvant_model::Checkpoint;
+use kvant_model::gguf::Gguf;
+use kvant_server::{LoadedModel, ModelEntry, ModelLoader, Server, ServerOptions};
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use tokio::sync::mpsc::unbounded_channel;
+
+const PATH: &str = "/v1/chat/completions";
+
+/// Tiny models of any name, and one that cannot be loaded.
+#[derive(Default)]
+struct Loader {
+    loads: AtomicUsize,
+}
+
+impl ModelLoader for Loader {
+    fn entries(&self) -> Vec<ModelEntry> {
+        ["a", "b", "c", "broken"].map(|name| ModelEntry { name: name.into(), bytes: 10 }).to_vec()
+    }
+
+    fn load(&self, name: &str) -> Result<LoadedModel, String> {
+        if name == "broken" {
+            return Err("broken.gguf: it is broken".into());
+        }
+        self.loads.fetch_add(1, Ordering::Relaxed);
+        let file = Gguf::from_bytes(crate::tiny::model_bytes(true)).unwrap();
+        let engine = Arc::new(Engine::load(&Checkpoint::from_gguf(file), LoadOptions::default()).unwrap());
+        let policy: Policy = "int4".parse().unwrap();
+        let empty = KvCache::in_arena(policy, engine.model().slots(), 480, Arena::new()).unwrap();
+        let scheduler = Scheduler::new(engine, empty, SchedulerOptions::default());
+        let handle = scheduler.handle();
+        Ok(LoadedModel { handle, worker: std::thread::spawn(move || scheduler.run()) })
+    }
+}
+
+/// A server with room for two of them.
+fn server(idle: Option<Duration>) -> (Arc<Loader>, Running) {
+    let loader = Arc::new(Loader::default());
+    let given: Arc<dyn ModelLoader> = loader.clone();
+    let server =
+        Server::bind_on_demand("127.0.0.1:0", given, Some(20), idle, ServerOptions::new("")).unwrap();
+    let address = server.address().unwrap();
+    let (end, ends) = unbounded_channel();
+    let threads = vec![std::thread::spawn(move || server.run(ends).unwrap())];
+    // Only models have handles here.
+    (loader, Running::of(address, end, threads))
+}
+
+fn ask(model: &str) -> Value {
+    json!({"model": model, "messages": [{"role": "user", "content": "hi"}], "temperature": 0, "max_tokens": 4})
+}
+
+fn states(server: &Running) -> Vec<(String, String)> {
+    let list = server.get("/v1/models").json();
+    let state = |model: &Value| {
+        (model["id"].as_str().unwrap().to_owned(), model["status"]["value"].as_str().unwrap().to_owned())
+    };
+    list["data"].as_array().unwrap().iter().map(state).collect()
+}
+
+fn loaded(server: &Running) -> Vec<String> {
+    states(server).into_iter().filter(|(_, state)| state == "loaded").map(|(name, _)| name).collect()
+}
+
+#[test]
+fn models_are_loaded_on_demand_and_the_least_recently_used_goes() {
+    let (loader, server) = server(None);
+    assert_eq!(states(&server).len(), 4);
+    assert_eq!(loaded(&server), Vec::<String>::new());
+    assert_eq!(server.get("/health").status, 200);
+    let a = server.ask(PATH, ask("a"));
+    assert_eq!(a["model"], "a");
+    server.ask(PATH, ask("b"));
+    server.ask(PATH, ask("a"));
+    assert_eq!(
+        (loaded(&server), loader.loads.load(Ordering::Relaxed)),
+        (vec!["a".to_owned(), "b".into()], 2)
+    );
+    assert_eq!(server.ask(PATH, ask("c"))["model"], "c");
+    assert_eq!(loaded(&server), ["a", "c"], "b was not used for longest");
+    assert_eq!(server.ask(PATH, ask("b"))["choices"], a["choices"]);
+    let error = server.post(PATH, &ask("d")).fails(404, "\"a\", \"b\"");
+    assert_eq!(error["code"], "model_not_found");
+    server.post(PATH, &ask("broken")).fails(500, "it is broken");
+    let tags = server.get("/api/tags").json();
+    assert_eq!(tags["models"].as_array().unwrap().len(), 4);
+}
+
+#[test]
+fn models_are_loaded_and_unloaded_when_told() {
+    let (_, server) = server(None);
+    assert_eq!(server.ask("/models/load", json!({"model": "b"}))["success"], true);
+    assert_eq!(loaded(&server), ["b"]);
+    // Without a name the one that is there answers.
+    let mut body = ask("b");
+    body.as_object_mut().unwrap().remove("model");
+    assert_eq!(server.ask(PATH, body)["model"], "b");
+    assert_eq!(server.ask("/models/unload", json!({"model": "b"}))["success"], true);
+    assert_eq!(loaded(&server), Vec::<String>::new());
+    server.post("/models/load", &json!({"model": "d"})).fails(404, "\"d\"");
+    server.post("/models/load", &json!({})).fails(400, "model is required");
+    usual().post("/models/unload", &json!({"model": MODEL})).fails(409, "stays");
+}
+
+#[test]
+fn many_who_ask_for_one_model_wait_for_one_load() {
+    let (loader, server) = server(None);
+    std::thread::scope(|scope| {
+        let asked: Vec<_> = (0..6).map(|_| scope.spawn(|| server.post(PATH, &ask("a")).status)).collect();
+        assert!(asked.into_iter().all(|asked| asked.join().unwrap() == 200));
+    });
+    assert_eq!(loader.loads.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn a_model_that_nobody_uses_goes_after_a_while() {
+    let (_, server) = server(Some(Duration::from_millis(1)));
+    server.ask(PATH, ask("a"));
+    let start = std::time::Instant::now();
+    while !loaded(&server).is_empty() {
+        assert!(start.elapsed() < Duration::from_secs(60));
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert_eq!(server.ask(PATH, ask("a"))["model"], "a");
+}

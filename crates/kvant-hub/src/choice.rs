@@ -24,6 +24,21 @@ const USUAL: &str = "q4_k_m";
 pub(crate) struct Choice {
     pub(crate) open: String,
     pub(crate) files: Vec<String>,
+    /// Files beside it that belong to it and are not read: image projectors, heads that draft tokens.
+    pub(crate) left_out: Vec<String>,
+}
+
+/// What a file that comes beside models is for, by its name: `image projector`, `draft head (MTP)` …; `None` for a model.
+pub fn sidecar(name: &str) -> Option<&'static str> {
+    let file = name.rsplit('/').next().unwrap_or(name).to_lowercase();
+    let words: Vec<&str> = file.split(['-', '_', '.']).collect();
+    let has = |word: &str| words.contains(&word);
+    match () {
+        () if file.contains("mmproj") => Some("image projector"),
+        () if has("mtp") || has("nextn") => Some("draft head (MTP)"),
+        () if file.starts_with("imatrix") => Some("importance matrix"),
+        () => None,
+    }
 }
 
 /// Chooses among the files of a repository. `wanted` is a file name or a part of one, such as `Q8_0`.
@@ -33,9 +48,19 @@ pub(crate) fn choose(names: &[&str], wanted: Option<&str>) -> Result<Choice> {
     {
         return Ok(choice);
     }
-    let models: Vec<&str> = names.iter().copied().filter(|name| is_model(name)).collect();
+    let mut models: Vec<&str> = names.iter().copied().filter(|name| is_model(name)).collect();
+    // Some publish whole models with a draft head in them under its name: only beside others is it a sidecar.
+    if models.is_empty() {
+        let whole = |name: &&str| is_first(name) && sidecar(name).is_some_and(|kind| kind.contains("MTP"));
+        models = names.iter().copied().filter(whole).collect();
+    }
     let matching = |part: &str| -> Vec<&str> {
-        models.iter().copied().filter(|name| name.to_lowercase().contains(&part.to_lowercase())).collect()
+        let part = part.to_lowercase();
+        let all: Vec<&str> =
+            models.iter().copied().filter(|name| name.to_lowercase().contains(&part)).collect();
+        // `Q4_K` is not meant to be ambiguous where one file is called just that.
+        let exact: Vec<&str> = all.iter().copied().filter(|name| tag(name) == part).collect();
+        if exact.len() == 1 { exact } else { all }
     };
     let candidates = match wanted {
         Some(wanted) if names.contains(&wanted) && wanted.ends_with(".gguf") => vec![first_part(wanted)],
@@ -44,7 +69,15 @@ pub(crate) fn choose(names: &[&str], wanted: Option<&str>) -> Result<Choice> {
         None => matching(USUAL).into_iter().map(str::to_owned).collect(),
     };
     match &candidates[..] {
-        [only] => with_all_parts(names, only),
+        [only] => {
+            let choice = with_all_parts(names, only)?;
+            let beside = names
+                .iter()
+                .filter(|name| name.ends_with(".gguf") && !choice.files.contains(&(**name).into()));
+            let left_out = beside.filter_map(|name| Some(format!("{name} ({})", sidecar(name)?)));
+            let left_out = left_out.collect();
+            Ok(Choice { left_out, ..choice })
+        }
         _ if models.is_empty() => Err(HubError::missing("has neither GGUF files nor model.safetensors")),
         [] if wanted.is_some() => Err(HubError::missing(format!(
             "has no file {:?}; it has {}",
@@ -70,15 +103,25 @@ fn safetensors(names: &[&str], single: &str) -> Option<Choice> {
         return None;
     };
     files.extend(COMPANIONS.iter().filter(|name| names.contains(name)).map(|name| (*name).to_owned()));
-    Some(Choice { open: open.to_owned(), files })
+    Some(Choice { open: open.to_owned(), files, left_out: Vec::new() })
 }
 
-/// A GGUF model by its first or only part; projectors of multimodal models are not models.
+/// What tells a file from others of its repository: the part after the last dash (or dot), in lower case: `q4_k_m`.
+fn tag(name: &str) -> String {
+    let whole = match split_name(name) {
+        Some((base, ..)) => base,
+        None => name.strip_suffix(".gguf").unwrap_or(name),
+    };
+    whole.rsplit(['-', '.', '/']).next().unwrap_or(whole).to_lowercase()
+}
+
+/// A GGUF model by its first or only part; what comes beside models is none.
 fn is_model(name: &str) -> bool {
-    let file = name.rsplit('/').next().unwrap_or(name);
-    name.ends_with(".gguf")
-        && !file.starts_with("mmproj")
-        && split_name(name).is_none_or(|(_, number, _)| number == 1)
+    is_first(name) && sidecar(name).is_none()
+}
+
+fn is_first(name: &str) -> bool {
+    name.ends_with(".gguf") && split_name(name).is_none_or(|(_, number, _)| number == 1)
 }
 
 /// `BASE-00002-of-00003.gguf` as (BASE, 2, 3).
@@ -104,7 +147,7 @@ fn with_all_parts(names: &[&str], first: &str) -> Result<Choice> {
     };
     match files.iter().find(|file| !names.contains(&file.as_str())) {
         Some(absent) => Err(HubError::missing(format!("lacks {absent}, a part of the split model"))),
-        None => Ok(Choice { open: first.to_owned(), files }),
+        None => Ok(Choice { open: first.to_owned(), files, left_out: Vec::new() }),
     }
 }
 
@@ -122,6 +165,26 @@ mod tests {
         assert_eq!(open(&["m-Q4_K_M.gguf", "m-Q8_0.gguf"], None).unwrap(), "m-Q4_K_M.gguf");
         assert_eq!(open(&["m-Q4_K_M.gguf", "m-Q8_0.gguf"], Some("q8_0")).unwrap(), "m-Q8_0.gguf");
         assert_eq!(open(&["a.gguf", "a.gguf.gguf"], Some("a.gguf")).unwrap(), "a.gguf");
+    }
+
+    #[test]
+    fn sidecars_are_left_out_and_named() {
+        let names = ["m-Q4_K_M.gguf", "mmproj-F16.gguf", "m-mtp-Q8_0.gguf", "imatrix_unsloth.gguf"];
+        let choice = choose(&names, None).unwrap();
+        assert_eq!((choice.open.as_str(), choice.files.len()), ("m-Q4_K_M.gguf", 1));
+        assert_eq!(choice.left_out.len(), 3);
+        assert!(choice.left_out[0].contains("mmproj-F16.gguf (image projector)"), "{:?}", choice.left_out);
+        assert!(choice.left_out[1].contains("MTP"), "{:?}", choice.left_out);
+        assert!(open(&names, Some("f16")).is_err(), "a projector is not the model in f16");
+        assert_eq!(open(&["m-MTP-Q8_0.gguf", "mmproj-F16.gguf"], None).unwrap(), "m-MTP-Q8_0.gguf");
+    }
+
+    #[test]
+    fn a_quantisation_is_told_from_longer_names() {
+        let names = ["m-Q4_K.gguf", "m-Q4_K_M.gguf", "m.Q8_0.gguf", "m.Q8_0_X.gguf"];
+        assert_eq!(open(&names, Some("Q4_K")).unwrap(), "m-Q4_K.gguf");
+        assert_eq!(open(&names, Some("q8_0")).unwrap(), "m.Q8_0.gguf");
+        assert!(open(&names, Some("Q4")).is_err());
     }
 
     #[test]

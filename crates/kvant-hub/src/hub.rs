@@ -2,7 +2,7 @@
 
 use crate::choice;
 use crate::error::{HubError, Result};
-use crate::manifest::Manifest;
+use crate::manifest::{self, Manifest};
 use crate::name::{KNOWN, ModelName};
 use crate::options::{Options, Report};
 use std::fs;
@@ -63,6 +63,35 @@ impl Hub {
             .collect();
         models.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(models)
+    }
+
+    /// Removes a model from the cache and returns the bytes that its files had. Files that other models in the same folder need stay.
+    ///
+    /// # Errors
+    /// If it is not in the cache, or a file cannot be removed.
+    pub fn remove(&self, name: &ModelName) -> Result<u64> {
+        let folder = self.folder().join(name.folder());
+        let mut listed = Manifest::read(&folder, name.repo());
+        let choice = choice::choose(&listed.complete(&folder), name.file())
+            .map_err(|e| HubError::new(e.kind(), format!("{name} is not in the cache: {e}")))?;
+        let mut bytes = 0;
+        // The list first: what it does not name is no model, even if a file cannot be removed.
+        let files: Vec<String> =
+            choice.files.iter().filter(|file| listed.files.contains_key(*file)).cloned().collect();
+        for file in &files {
+            bytes += listed.files.remove(file).map_or(0, |entry| entry.size);
+        }
+        listed.write(&folder)?;
+        for file in &files {
+            let path = folder.join(file);
+            fs::remove_file(&path).map_err(|e| HubError::io("remove the file", &path, e))?;
+        }
+        if listed.files.is_empty() {
+            let left = [manifest::FILE, ".lock"].map(|name| folder.join(name));
+            // An empty folder is no harm; one with other files in it stays.
+            let _ = left.iter().try_for_each(fs::remove_file).and_then(|()| fs::remove_dir(&folder));
+        }
+        Ok(bytes)
     }
 
     /// The file to open for a model, fetched first when it is not in the cache.
@@ -143,7 +172,15 @@ mod tests {
         assert_eq!(hub.find(&name), Some(path.clone()));
         assert_eq!(hub.pull(&name, &mut |_| {}).unwrap(), path);
         let models = hub.models().unwrap();
-        assert_eq!(models, [CachedModel { name: "org/repo:m.gguf".into(), path, bytes: 4 }]);
+        assert_eq!(models, [CachedModel { name: "org/repo:m.gguf".into(), path: path.clone(), bytes: 4 }]);
+        assert!(
+            hub.remove(&ModelName::parse("org/other").unwrap())
+                .unwrap_err()
+                .to_string()
+                .contains("not in the cache")
+        );
+        assert_eq!(hub.remove(&name).unwrap(), 4);
+        assert!(!path.exists() && hub.find(&name).is_none() && hub.models().unwrap().is_empty());
     }
 
     #[cfg(not(feature = "fetch"))]

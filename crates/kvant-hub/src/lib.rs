@@ -35,9 +35,12 @@ mod manifest;
 mod name;
 mod options;
 mod place;
+mod short;
 
+pub use choice::sidecar;
 pub use error::{HubError, HubErrorKind, Result};
 pub use hub::{CachedModel, Hub};
 pub use name::{KNOWN, KnownModel, ModelName, Wheel};
 pub use options::{Options, Patience, Progress, Report};
 pub use place::cache_folder;
+pub use short::{SHORT_NAMES, ShortName};

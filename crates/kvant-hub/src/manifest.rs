@@ -1,9 +1,10 @@
 //! What is complete in a cache folder: a small JSON file beside the models, written last.
 
+use crate::error::{HubError, HubErrorKind, Result};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{Read, Write};
 use std::path::Path;
 
 pub(crate) const FILE: &str = "kvant.json";
@@ -38,6 +39,22 @@ impl Manifest {
             }
             _ => Self { version: VERSION, repo: repo.to_owned(), files: BTreeMap::new() },
         }
+    }
+
+    /// Writes the list beside itself and renames it into place.
+    pub(crate) fn write(&self, folder: &Path) -> Result<()> {
+        let path = folder.join(FILE);
+        let temporary = folder.join(format!(".{FILE}.part"));
+        let text = serde_json::to_vec_pretty(self).map_err(|e| {
+            HubError::new(HubErrorKind::Malformed, format!("cannot write the list of files: {e}"))
+        })?;
+        let replace = || -> std::io::Result<()> {
+            let mut file = File::create(&temporary)?;
+            file.write_all(&text)?;
+            file.sync_all()?;
+            fs::rename(&temporary, &path)
+        };
+        replace().map_err(|e| HubError::io("write the list of files", &path, e))
     }
 
     /// Names of the files that are there with the size they arrived with.

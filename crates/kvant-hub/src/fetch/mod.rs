@@ -7,14 +7,13 @@ mod wheel;
 use crate::choice;
 use crate::error::{HubError, HubErrorKind, Result};
 use crate::hub::Hub;
-use crate::manifest::{self, Entry, Manifest};
+use crate::manifest::{Entry, Manifest};
 use crate::name::{self, KnownModel, ModelName};
 use crate::options::{Progress, Report};
 use download::{Arrived, Promise, already_there, download};
 use http::{Http, encode_path, is_sha256};
 use serde::Deserialize;
 use std::fs::{self, File};
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 impl Hub {
@@ -70,6 +69,12 @@ impl Hub {
         let names: Vec<&str> = repository.siblings.iter().map(|file| file.rfilename.as_str()).collect();
         let choice = choice::choose(&names, name.file())
             .map_err(|e| HubError::new(e.kind(), format!("{} {e}", name.repo())))?;
+        if !choice.left_out.is_empty() {
+            report(Progress::Note(&format!(
+                "left out, only the text side runs: {}",
+                choice.left_out.join(", ")
+            )));
+        }
         let origin = self.origin(&repository.sha);
         let mut entries = Vec::new();
         for file in &choice.files {
@@ -94,7 +99,7 @@ impl Hub {
     fn record(&self, folder: &Path, repo: &str, entries: Vec<(String, Entry)>) -> Result<()> {
         let mut manifest = Manifest::read(folder, repo);
         manifest.files.extend(entries);
-        write(&manifest, folder)
+        manifest.write(folder)
     }
 
     fn file_url(&self, repo: &str, revision: &str, file: &str) -> String {
@@ -109,21 +114,6 @@ impl Hub {
 
 fn entry(arrived: Arrived, origin: &str) -> Entry {
     Entry { size: arrived.size, sha256: arrived.sha256, origin: origin.to_owned() }
-}
-
-/// Writes the list of files beside itself and renames it into place.
-fn write(manifest: &Manifest, folder: &Path) -> Result<()> {
-    let path = folder.join(manifest::FILE);
-    let temporary = folder.join(format!(".{}.part", manifest::FILE));
-    let text = serde_json::to_vec_pretty(manifest)
-        .map_err(|e| HubError::malformed(format!("cannot write the list of files: {e}")))?;
-    let replace = || -> std::io::Result<()> {
-        let mut file = File::create(&temporary)?;
-        file.write_all(&text)?;
-        file.sync_all()?;
-        fs::rename(&temporary, &path)
-    };
-    replace().map_err(|e| HubError::io("write the list of files", &path, e))
 }
 
 /// What the hub says about a repository.

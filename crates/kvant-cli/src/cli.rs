@@ -6,20 +6,21 @@ use clap::{Parser, Subcommand};
 
 const EXAMPLES: &str = "\
 Examples:
-  kvant run \"Why is the sky blue?\"        answer with the default model, fetched on first use
-  kvant run -m model.gguf < prompt.txt     any model file, prompt from stdin
-  kvant chat                               a conversation
-  kvant serve model.gguf                   a server for programs that speak OpenAI's interface
-  kvant inspect model.gguf                 what is in a file, and what its context costs
-  kvant doctor                             is this machine set up well?
+  kvant run \"Why is the sky blue?\"      answer with the default model
+  kvant run qwen3:8b -f notes.txt \"…\"   another model, and a file
+  kvant chat model.gguf                  a conversation
+  kvant serve model.gguf                 a server, as OpenAI's for programs
+  kvant fit model.gguf --ram 8G          which contexts fit into memory
+  kvant doctor                           is this machine set up well?
 
 Exit codes: 0 success, 1 error, 2 wrong usage, 130 interrupted.
-Environment: KVANT_CACHE (folder for models), HF_TOKEN and HF_ENDPOINT (Hugging Face), KVANT_SIMD (force an
-instruction set), NO_COLOR.";
+Environment: KVANT_MODEL (the model when none is named), KVANT_CACHE (folder for
+models), KVANT_CONFIG (in place of ~/.config/kvant/config.toml), HF_TOKEN and
+HF_ENDPOINT (Hugging Face), KVANT_SIMD (force an instruction set), NO_COLOR.";
 
 /// Run language models on this machine
 #[derive(Parser)]
-#[command(name = "kvant", version, about, max_term_width = 100, after_help = EXAMPLES)]
+#[command(name = "kvant", version, about, max_term_width = 80, after_help = EXAMPLES)]
 #[command(arg_required_else_help = true)]
 pub struct Cli {
     #[command(subcommand)]
@@ -38,13 +39,23 @@ pub enum Command {
     /// Fetch a model into the cache
     Pull(command::pull::Pull),
     /// List the models in the cache
+    #[command(visible_aliases = ["list", "ls"])]
     Models(command::models::Models),
+    /// Remove models from the cache
+    Rm(command::rm::Rm),
+    /// Show what a server has loaded
+    Ps(command::ps::Ps),
     /// Show what a model file holds, and what its context costs in memory
+    #[command(visible_alias = "show")]
     Inspect(command::inspect::Inspect),
-    /// Estimate the memory of contexts and caches, and what fits, even for models that are not here
-    Plan(command::plan::Plan),
-    /// Make a plan: what a model's keys and values are like, for caches that take it into account
+    /// Tell which models, contexts and caches fit into memory, also for models that are
+    /// not here
+    Fit(command::fit::Fit),
+    /// Make a plan: what a model's keys and values are like, for caches that take it
+    /// into account
     Calibrate(command::calibrate::Calibrate),
+    /// Search for a better plan: the fewest bits for a divergence, or the other way round
+    Tune(command::tune::Tune),
     /// Convert a model: other types of weights, a Hugging Face folder as GGUF
     Convert(command::convert::Convert),
     /// Measure how well a model predicts a text
@@ -53,12 +64,19 @@ pub enum Command {
     Bench(command::bench::Bench),
     /// Write a model with random weights, to measure speed with
     Synth(command::synth::Synth),
-    /// Check this machine: instruction sets, memory, threads, models, and what would make kvant slow
+    /// Check this machine: instruction sets, memory, threads, models, and what would
+    /// make kvant slow
     Doctor(command::doctor::Doctor),
     /// Print a completion script for a shell
     Completions(command::completions::Completions),
     /// Print the manual page
     Man(command::man::Man),
+    /// Print the ways to keep keys and values
+    #[command(hide = true)]
+    KvList(command::kv_list::KvList),
+    /// Two commands now
+    #[command(hide = true, disable_help_flag = true)]
+    Plan(command::plan::Plan),
 }
 
 impl Command {
@@ -71,6 +89,11 @@ impl Command {
             Self::Pull(pull) => pull.execute(),
             Self::Models(models) => models.execute(),
             Self::Inspect(inspect) => inspect.execute(),
+            Self::Rm(rm) => rm.execute(),
+            Self::Ps(ps) => ps.execute(),
+            Self::Fit(fit) => fit.execute(),
+            Self::Tune(tune) => tune.execute(),
+            Self::KvList(list) => list.execute(),
             Self::Plan(plan) => plan.execute(),
             Self::Calibrate(calibrate) => calibrate.execute(),
             Self::Convert(convert) => convert.execute(),

@@ -6,10 +6,11 @@ use std::io;
 use std::process::ExitCode;
 
 /// What ended a command early.
+#[derive(Debug)]
 pub enum Failure {
     /// Something is wrong, and this says what, where and what to do.
     Message(String),
-    /// The command line asks for something that makes no sense.
+    /// The command line asks for something that cannot be.
     Usage(String),
     /// Whoever read our output has closed it: not an error.
     OutputClosed,

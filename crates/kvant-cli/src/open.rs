@@ -6,8 +6,8 @@ use crate::progress::Downloads;
 use kvant_codec::Tier;
 use kvant_engine::estimate::{ContextKind, DoesNotFit};
 use kvant_engine::memory::bytes;
-use kvant_engine::{OpenError, OpenNote, Opened};
-use kvant_hub::{Hub, ModelName};
+use kvant_engine::{GenerateError, OpenError, OpenNote, Opened};
+use kvant_hub::{Hub, KNOWN, ModelName, SHORT_NAMES};
 use std::path::{Path, PathBuf};
 
 /// The file of a model that is on this machine, by path or by name.
@@ -44,6 +44,14 @@ enum Place {
 fn locate(model: &str) -> Result<Place, Failure> {
     let path = Path::new(model);
     if path.exists() {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if let Some(kind) =
+            kvant_hub::sidecar(&name).filter(|kind| !kind.contains("MTP")).filter(|_| path.is_file())
+        {
+            return Err(Failure::new(format!(
+                "{model}: this is an {kind} and not a model; name the model that it belongs to, whose text side runs"
+            )));
+        }
         return Ok(Place::Here(path.to_path_buf()));
     }
     let is_path = path.is_absolute()
@@ -55,22 +63,60 @@ fn locate(model: &str) -> Result<Place, Failure> {
             "{model}: no such file; `kvant models` lists the models that are here"
         )));
     }
-    let name = ModelName::parse(model)?;
+    let name = ModelName::parse(model).map_err(|error| match meant(model) {
+        Some(near) => Failure::new(format!("there is no model {model}; did you mean {near}?")),
+        None => Failure::new(error),
+    })?;
     let hub = Hub::from_env()?;
-    Ok(match hub.find(&name) {
-        Some(path) => Place::Here(path),
-        None => Place::Away(Box::new(hub), name),
-    })
+    if let Some(path) = hub.find(&name) {
+        return Ok(Place::Here(path));
+    }
+    if let Some(short) = name.short().filter(|short| !short.is_verified) {
+        let (repo, quant) = (short.repo, short.quant);
+        eprintln!("note: {name} stands for {repo}:{quant}, which nobody has tried under this name yet");
+    }
+    Ok(Place::Away(Box::new(hub), name))
 }
+
+/// The short name that a mistyped one is nearest to.
+fn meant(model: &str) -> Option<String> {
+    let typed = model.to_ascii_lowercase();
+    let known = KNOWN.iter().map(|known| known.short.to_owned());
+    let short = SHORT_NAMES.iter().flat_map(|short| [short.name(), short.family.to_owned()]);
+    let near = known.chain(short).map(|name| (strsim::damerau_levenshtein(&typed, &name), name));
+    near.filter(|(distance, name)| *distance <= 2 && *distance < name.len() / 2).min().map(|(_, name)| name)
+}
+
+/// Below this many tokens a shortened context is worth a line.
+const SHORT: usize = 8192;
 
 /// Finds, fetches and opens the model, and says what was decided.
 pub fn open(options: &ModelOptions) -> Result<Opened, Failure> {
     // A forced instruction set that does not exist is an error before anything else happens.
     Tier::select()?;
+    let asked = options.open_options()?;
+    options.remarks().iter().for_each(|remark| eprintln!("note: {remark}"));
     let path = find_or_pull(&options.model)?;
-    let opened = options.open_options().open(&path).map_err(|error| failure(&error))?;
-    opened.notes().iter().for_each(|note| eprintln!("note: {}", with_flag(note)));
+    let opened = asked.open(&path).map_err(|error| failure(&error))?;
+    for note in opened.notes() {
+        // Few machines hold the longest contexts, and few talks fill what is left.
+        let is_news = !matches!(note, OpenNote::ShorterContext { context, .. } if *context >= SHORT);
+        if is_news {
+            eprintln!("note: {}", with_flag(note));
+        }
+    }
     Ok(opened)
+}
+
+/// A prompt that the context does not hold, in words that name the flag.
+pub fn generate_failure(error: GenerateError) -> Failure {
+    match error {
+        GenerateError::PromptTooLong { prompt, context } => Failure::new(format!(
+            "the prompt has {prompt} tokens, but the context holds {context}: --ctx {} would hold it",
+            (prompt + prompt / 4).next_multiple_of(256)
+        )),
+        error => error.into(),
+    }
 }
 
 /// The flag that asks for it.
@@ -87,12 +133,15 @@ fn with_flag(note: &OpenNote) -> String {
             "{} {asked} is more than the {trained} tokens the model was made for; answers may degrade",
             flag(*kind)
         ),
+        OpenNote::ShorterContext { context, usual } => {
+            format!("memory allows a context of {context} tokens, not the model's own {usual}")
+        }
         note => note.to_string(),
     }
 }
 
 /// The error in words that name the flags.
-fn failure(error: &OpenError) -> Failure {
+pub fn failure(error: &OpenError) -> Failure {
     Failure::new(match error {
         OpenError::TooFewPositions { kind: ContextKind::Context, asked, limit } => {
             format!("--ctx {asked}: this model has learned {limit} positions and cannot read beyond them")
@@ -121,6 +170,7 @@ fn failure(error: &OpenError) -> Failure {
                 "a {kind} of {tokens} tokens does not fit in memory: {sum}, but {available} are available; {advice}"
             )
         }
+        OpenError::Template(error) => format!("--chat-template: {error}"),
         error => error.to_string(),
     })
 }

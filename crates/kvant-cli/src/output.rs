@@ -2,36 +2,32 @@
 
 use crate::failure::Failure;
 use crate::interrupt;
-use clap::ValueEnum;
+use crate::screen::{Look, Markdown, Reading, stderr_has_styles};
 use kvant_engine::Event;
 use kvant_engine::reply::{ParsedReply, ReplyParser, ReplyPart};
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::ops::ControlFlow;
 
-/// Whether reasoning is shown.
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Reasoning {
-    /// On stderr, dimmed where that is a terminal
-    Show,
-    /// Not at all
-    Hide,
-}
-
-impl Reasoning {
-    /// What was asked for; otherwise people see it and programs do not.
-    pub fn or_usual(asked: Option<Self>) -> Self {
-        let usual = if io::stderr().is_terminal() { Self::Show } else { Self::Hide };
-        asked.unwrap_or(usual)
-    }
+/// What of a reply is shown.
+#[derive(Debug, Clone, Copy)]
+pub struct Shown {
+    /// The answer.
+    pub answer: bool,
+    /// The reasoning before it.
+    pub reasoning: bool,
+    /// How far the prompt has been read.
+    pub reading: bool,
 }
 
 /// A reply that is being written.
 pub struct Output {
-    shown: bool,
-    reasoning: Reasoning,
+    shown: Shown,
     /// Splits a turn of a conversation; a text that is continued is taken as it is.
     parser: Option<ReplyParser>,
+    /// Lays out a turn on a terminal.
+    page: Option<Markdown>,
     parsed: ParsedReply,
+    reading: Reading,
     /// What the text so far ended with: nothing, a line break or something else.
     last: Option<char>,
     /// The last that was written is reasoning.
@@ -41,21 +37,33 @@ pub struct Output {
 }
 
 impl Output {
-    /// An output that shows the answer, and the reasoning if wanted, or only waits for Ctrl-C.
-    pub fn new(shown: bool, reasoning: Reasoning, parser: Option<ReplyParser>) -> Self {
-        let is_dimmed = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-        let parsed = ParsedReply::default();
-        Self { shown, reasoning, parser, parsed, last: None, is_thinking: false, is_dimmed, failed: None }
+    /// An output that shows what is wanted, or only waits for Ctrl-C.
+    pub fn new(shown: Shown, parser: Option<ReplyParser>) -> Self {
+        let page = parser.as_ref().and_then(|_| Markdown::new(Look::of_stdout()));
+        Self {
+            shown,
+            parser,
+            page,
+            parsed: ParsedReply::default(),
+            reading: Reading::new(shown.reading),
+            last: None,
+            is_thinking: false,
+            is_dimmed: stderr_has_styles(),
+            failed: None,
+        }
     }
 
     /// Shows more text; breaks off when nobody reads it or the user has had enough.
     pub fn take(&mut self, event: Event<'_>) -> ControlFlow<()> {
-        if let Event::Text(text) = event {
-            let parts = match &mut self.parser {
-                Some(parser) => parser.push(text),
-                None => vec![ReplyPart::Text(text.to_owned())],
-            };
-            self.write(parts);
+        match event {
+            Event::Prefill { done, total } => self.reading.show(done, total),
+            Event::Text(text) => {
+                let parts = match &mut self.parser {
+                    Some(parser) => parser.push(text),
+                    None => vec![ReplyPart::Text(text.to_owned())],
+                };
+                self.write(parts);
+            }
         }
         match self.failed.is_some() || interrupt::requested() {
             true => ControlFlow::Break(()),
@@ -65,14 +73,18 @@ impl Output {
 
     /// Ends the last line; gives what was said.
     pub fn end(mut self) -> Result<ParsedReply, Failure> {
+        self.reading.end();
         if let Some(mut parser) = self.parser.take() {
             self.write(parser.finish());
         }
         self.end_reasoning();
+        if let Some(rest) = self.page.as_mut().map(Markdown::finish) {
+            self.put(&rest);
+        }
         if let Some(error) = self.failed.take() {
             return Err(error.into());
         }
-        if self.shown && self.last != Some('\n') {
+        if self.shown.answer && self.last != Some('\n') {
             writeln!(io::stdout())?;
         }
         Ok(std::mem::take(&mut self.parsed))
@@ -81,23 +93,33 @@ impl Output {
     fn write(&mut self, parts: Vec<ReplyPart>) {
         for part in parts {
             match &part {
-                ReplyPart::Reasoning(text) if self.shown && self.reasoning == Reasoning::Show => {
+                ReplyPart::Reasoning(text) if self.shown.answer && self.shown.reasoning => {
                     let begin = if self.is_dimmed && !self.is_thinking { "\x1b[2m" } else { "" };
                     self.is_thinking = true;
                     // Nobody need see it.
                     let _ = write!(io::stderr(), "{begin}{text}");
                 }
-                ReplyPart::Text(text) if self.shown && !text.is_empty() => {
+                ReplyPart::Text(text) if self.shown.answer && !text.is_empty() => {
                     self.end_reasoning();
                     self.last = text.chars().next_back();
-                    let mut stdout = io::stdout().lock();
-                    if let Err(e) = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-                        self.failed = Some(e);
+                    match &mut self.page {
+                        Some(page) => {
+                            let laid_out = page.push(text);
+                            self.put(&laid_out);
+                        }
+                        None => self.put(text),
                     }
                 }
                 _ => {}
             }
             self.parsed.extend([part]);
+        }
+    }
+
+    fn put(&mut self, text: &str) {
+        let mut stdout = io::stdout().lock();
+        if let Err(e) = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+            self.failed = Some(e);
         }
     }
 

@@ -1,9 +1,10 @@
 //! `--session FILE`: a conversation, or a text, that goes on where it was left.
 
 use crate::failure::Failure;
-use kvant_engine::{Finish, Opened, Reply, Request, Session, Signature, Snapshot};
+use kvant_engine::{Finish, Opened, Reply, Request, ResumeError, Session, Signature, Snapshot};
 use kvant_model::chat::Message;
 use serde::{Deserialize, Serialize};
+use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
 
 /// What a session is besides its cache.
@@ -33,6 +34,22 @@ impl Talk {
     }
 }
 
+/// Whether a session can be saved under this name: said before anything is computed that would then be lost.
+pub fn check_place(path: &Path) -> Result<(), Failure> {
+    let refused = |why: &dyn std::fmt::Display| {
+        Failure::new(format!("session {}: cannot be saved there: {why}", path.display()))
+    };
+    let Some(name) = path.file_name().filter(|_| !path.is_dir()) else {
+        return Err(refused(&"a name for a file is needed"));
+    };
+    // A link stays a link: the folder of the file behind it is written to.
+    let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
+    let folder = path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
+    let probe = folder.join(format!(".{}.{}.check", name.to_string_lossy(), std::process::id()));
+    OpenOptions::new().write(true).create_new(true).open(&probe).map_err(|e| refused(&e))?;
+    fs::remove_file(&probe).map_err(|e| refused(&e))
+}
+
 /// The file of a session.
 pub struct SessionFile {
     path: PathBuf,
@@ -45,13 +62,23 @@ impl SessionFile {
         Ok(Self { path: path.to_owned(), signature: opened.signature()? })
     }
 
+    /// Its place.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Lets `session` go on where the file leaves off; nothing if there is no file yet.
     pub fn resume(&self, session: &mut Session) -> Result<Option<Talk>, Failure> {
         if !self.path.try_exists().map_err(|e| self.failure(e))? {
             return Ok(None);
         }
         let saved = Snapshot::open(&self.path).map_err(|e| self.failure(e))?;
-        session.resume(&saved, &self.signature).map_err(|e| self.failure(e))?;
+        session.resume(&saved, &self.signature).map_err(|e| match e {
+            ResumeError::TooLong { held, context } => self.failure(format!(
+                "holds {held} tokens, but the context is {context}: --ctx {held} or more holds it"
+            )),
+            other => self.failure(other),
+        })?;
         if session.has_other_numerics() {
             let path = self.path.display();
             eprintln!(

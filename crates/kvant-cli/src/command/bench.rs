@@ -1,12 +1,11 @@
 //! `kvant bench`: how fast a model reads prompts and generates, at chosen depths of context.
 
 mod server;
-mod wire;
+pub mod wire;
 
 use crate::failure::Failure;
 use crate::open;
-use crate::options::Caches;
-use crate::options::Weights;
+use crate::options::{Caches, Tokens, Weights};
 use crate::progress;
 use crate::table::Column::{Left, Right};
 use crate::table::Table;
@@ -25,12 +24,15 @@ use std::io::{self, Write};
 const EXAMPLES: &str = "\
 Examples:
   kvant bench model.gguf
-  kvant bench model.gguf -p 0 -d 0,32768 --fill         generation alone, at a depth that is not read
-  kvant bench --server http://127.0.0.1:8080             a running server, with several clients at once
-  kvant bench model.gguf --threads 1,2 --json | jq -c '[.test, .depth, .kv, .tok_s_best]'
+  kvant bench model.gguf -p 0 -d 0,32768 --fill
+      generation alone, at a depth that is not read
+  kvant bench --server http://127.0.0.1:8080
+      a running server, with several clients at once
+  kvant bench model.gguf --threads 1,2 --json | jq '[.test, .kv, .tok_s_best]'
 
-pp reads a prompt of -p tokens, tg generates -n tokens one by one, each on top of every depth. Configurations take
-turns; best and median are over the repetitions.";
+pp reads a prompt of -p tokens, tg generates -n tokens one by one, each on top
+of every depth. Configurations take turns; best and median are over the
+repetitions.";
 
 /// Caches compared when none are named.
 const DEFAULT_KV: &str = "f16,int4";
@@ -62,7 +64,8 @@ pub struct Bench {
     generate: usize,
 
     /// Tokens of context before prompt or generation
-    #[arg(short, long, value_name = "N,…", value_delimiter = ',', default_values_t = [0, 2048, 7000])]
+    #[arg(short, long, value_name = "TOKENS,…", value_delimiter = ',', default_values = ["0", "2048", "7000"],
+          value_parser = Tokens::or_none)]
     depth: Vec<usize>,
 
     /// How keys and values are kept: specs, auto, plans (FILE.kvplan)

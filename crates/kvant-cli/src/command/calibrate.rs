@@ -19,15 +19,17 @@ use std::str::FromStr;
 
 const EXAMPLES: &str = "\
 Examples:
-  kvant calibrate model.gguf                           writes model.kvplan beside it, where `kvant run` finds it
-  kvant calibrate model.gguf -o mine.kvplan --text notes.txt --kv k=klt5,v=rot4g32
+  kvant calibrate model.gguf
+      writes model.kvplan beside it, where `kvant run` finds it
+  kvant calibrate model.gguf -o mine.kvplan --text notes.txt --kv k=klt5,v=rot4
   kvant eval model.gguf --kv int4,mine.kvplan          is it worth it?
   kvant calibrate model.gguf --learn srft4:cayley,sym4:cayley
-                                                       rotations learned for two codecs, with and without SRFT
+      rotations learned for two codecs, with and without SRFT
 
-The text is read once with exact keys and values. What is found serves every codec that takes numbers from a plan: klt,
-and the options mean, lambda and balanced. --kv is what the plan says when nobody asks for another cache. What is learned (scaled, cayley,
-householder) serves the one codec it was learned for.";
+The text is read once with exact keys and values. What is found serves every
+codec that takes numbers from a plan: klt, and the options mean, lambda and
+balanced. --kv is what the plan says when nobody asks for another cache. What is
+learned (scaled, cayley, householder) serves the one codec it was learned for.";
 
 /// Windows that the text is read in, in tokens.
 const WINDOW: usize = 2048;

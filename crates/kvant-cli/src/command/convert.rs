@@ -26,6 +26,7 @@ Examples:
   kvant convert model-f16.gguf -o model-q4_k.gguf --weights q4_k        a GGUF file in another type
   kvant convert ./SmolLM2-135M -o smol.gguf --calibrate                 rounding weighed by what layers see in a text
   kvant convert ./SmolLM2-135M -o packed/model.safetensors --weights int8
+  kvant convert model.gguf -o folder/model.safetensors --weights f16    a GGUF file as a Hugging Face folder
 
 int4 and int8 are groups of 32 with an f16 scale: Q4_0 and Q8_0 in GGUF, codes and scales as compressed-tensors has them in
 safetensors. Embeddings, output, norms, biases and routers stay wider. With --calibrate the KL divergence of the result from
@@ -51,7 +52,7 @@ pub struct Convert {
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
 
-    /// How weights are stored: int4, int8, q4_0, q8_0, q4_k, q6_k, mxfp4 or f16
+    /// How weights are stored: int4, int8, q4_0, q8_0, q4_k, q6_k, mxfp4, f16 or f32
     #[arg(long, value_name = "TYPE", default_value = "int4")]
     weights: Weights,
 

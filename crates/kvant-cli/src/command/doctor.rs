@@ -4,6 +4,7 @@ mod machine;
 
 use crate::failure::Failure;
 use crate::open;
+use crate::options::kv_choice;
 use crate::table::Column::{Left, Right};
 use crate::table::Table;
 use clap::Args;
@@ -30,7 +31,7 @@ pub struct Doctor {
     model: Option<String>,
 
     /// How the model's keys and values would be kept [default: by its plan or by its family]
-    #[arg(long, value_name = "SPEC")]
+    #[arg(long, value_name = "SPEC", value_parser = kv_choice)]
     kv: Option<KvChoice>,
 }
 
@@ -47,19 +48,29 @@ impl Doctor {
             layers(&mut out, checkpoint, self.kv, tier, &mut complaints)?;
         }
         if complaints.is_empty() {
-            writeln!(out, "\nNothing here would make kvant slow.")?;
+            writeln!(out, "\nAll is well: nothing here would make kvant slow.")?;
         } else {
             writeln!(out, "\nThis would make kvant slow:")?;
-            for complaint in complaints {
-                writeln!(out, "  - {complaint}")?;
+            for Complaint { what, advice } in complaints {
+                writeln!(out, "  - {what}\n    {advice}")?;
             }
         }
         Ok(())
     }
 }
 
+/// Something that would make kvant slow, and what to do about it.
+struct Complaint {
+    what: String,
+    advice: &'static str,
+}
+
+fn complaint(what: impl Into<String>, advice: &'static str) -> Complaint {
+    Complaint { what: what.into(), advice }
+}
+
 /// Processor, threads and memory; returns the instruction set in use.
-fn machine(out: &mut dyn Write, complaints: &mut Vec<String>) -> Result<Tier, Failure> {
+fn machine(out: &mut dyn Write, complaints: &mut Vec<Complaint>) -> Result<Tier, Failure> {
     let tier = Tier::select()?;
     let best = Tier::available().last().unwrap_or(Tier::Scalar);
     let forced = if tier == best { String::new() } else { format!(", forced by {TIER_VARIABLE}") };
@@ -73,32 +84,36 @@ fn machine(out: &mut dyn Write, complaints: &mut Vec<String>) -> Result<Tier, Fa
     table.row(["features".into(), machine::features().join(" ")]);
     table.row(["kernels".into(), format!("{}{forced}", product_kernels(tier))]);
     if tier < best {
-        complaints.push(format!(
-            "{TIER_VARIABLE}={} is set, but this processor runs {}",
-            tier.name(),
-            best.name()
-        ));
+        let what = format!("{TIER_VARIABLE}={} is set, but this processor runs {}", tier.name(), best.name());
+        complaints.push(complaint(what, "unset it"));
     } else if tier == Tier::Scalar {
-        complaints.push("this processor has none of AVX2, AVX-512 or NEON: plain code runs".to_owned());
+        let what = "this processor has none of AVX2, AVX-512 or NEON: plain code runs";
+        complaints.push(complaint(what, "use small models, or another machine"));
     }
     match Amx::status() {
         Amx::Refused(reason) => {
-            complaints.push(format!("the system does not let kvant use AMX tiles: {reason}"))
+            let what = format!("the system does not let kvant use AMX tiles: {reason}");
+            complaints
+                .push(complaint(what, "allow it (a newer kernel, another container), or live with AVX-512"));
         }
-        Amx::TurnedOff => complaints.push(format!("{AMX_VARIABLE}=off is set: AMX tiles are not used")),
+        Amx::TurnedOff => {
+            complaints
+                .push(complaint(format!("{AMX_VARIABLE}=off is set: AMX tiles are not used"), "unset it"));
+        }
         Amx::Used | Amx::Absent => {}
     }
     if cfg!(debug_assertions) {
-        complaints.push("this is a debug build: build with --release".to_owned());
+        complaints.push(complaint("this is a debug build", "build with --release"));
     }
     let threads = Pool::default().threads();
     table.row(["threads".into(), machine::threads_line(threads)]);
     if let Some(online) = machine::processors_online().filter(|&online| online > threads) {
-        complaints
-            .push(format!("only {threads} of {online} processors may be used (a container or taskset)"));
+        let what = format!("only {threads} of {online} processors may be used (a container or taskset)");
+        complaints.push(complaint(what, "give the container more, or run without taskset"));
     }
     if let Some(load) = machine::load().filter(|&load| load > threads as f64) {
-        complaints.push(format!("other programs keep the processors busy (load {load:.1} on {threads})"));
+        let what = format!("other programs keep the processors busy (load {load:.1} on {threads})");
+        complaints.push(complaint(what, "let them end first, or use fewer threads: --threads"));
     }
     match Memory::read() {
         Some(memory) => {
@@ -133,7 +148,7 @@ fn layers(
     checkpoint: &Checkpoint,
     asked: Option<KvChoice>,
     tier: Tier,
-    complaints: &mut Vec<String>,
+    complaints: &mut Vec<Complaint>,
 ) -> Result<(), Failure> {
     let description = Description::of(checkpoint)?;
     writeln!(out, "\nModel {} ({})", checkpoint.path().display(), description.architecture)?;
@@ -189,8 +204,8 @@ fn layers(
         table.row([vec![count.to_string()], cells].concat());
     }
     if kernels.iter().any(|slot| slot.kernels.contains(&"decode")) {
-        complaints
-            .push(format!("there are no kernels on the bytes of {policy}: pages are decoded to be read"));
+        let what = format!("there are no kernels on the bytes of {policy}: pages are decoded to be read");
+        complaints.push(complaint(what, "choose another cache: `--kv list` prints them"));
     }
     table.write(out, 2)?;
 
@@ -199,15 +214,18 @@ fn layers(
         && size > memory.available
     {
         let (size, available) = (bytes(size), bytes(memory.available));
-        complaints.push(format!("the weights take {size}, but {available} are available: they will be read from disk again and again"));
+        let what = format!(
+            "the weights take {size}, but {available} are available: they will be read from disk again and again"
+        );
+        complaints.push(complaint(what, "close other programs, or use a smaller model or quantisation"));
     }
     unpacked.sort();
     unpacked.dedup();
     if !unpacked.is_empty() {
         let types = unpacked.join(", ");
-        complaints.push(format!(
-            "there are no kernels for weights in {types}: they are unpacked for every product"
-        ));
+        let what =
+            format!("there are no kernels for weights in {types}: they are unpacked for every product");
+        complaints.push(complaint(what, "`kvant convert` writes them in a type that has some"));
     }
     Ok(())
 }

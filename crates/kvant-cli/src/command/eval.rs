@@ -9,7 +9,7 @@ mod tasks;
 
 use crate::failure::Failure;
 use crate::open;
-use crate::options::{Activations, Caches, Size, ThreadOptions};
+use crate::options::{Activations, Caches, Size, ThreadOptions, Tokens};
 use crate::progress;
 use clap::Args;
 use kvant_engine::{ActivationType, LoadOptions};
@@ -28,28 +28,35 @@ use tasks::Task;
 
 const EXAMPLES: &str = "\
 Examples:
-  kvant eval model.gguf                                                    perplexity of the built-in text
+  kvant eval model.gguf  perplexity of the built-in text
   kvant eval model.gguf --text wiki.test.raw --ctx 1024 --json | jq .ppl
-  kvant eval model.gguf --kv f16,int8,int4                                 what caches cost
+  kvant eval model.gguf --kv f16,int8,int4  what caches cost
   kvant eval model.gguf --kv int4 --kv 'int4;layers 0-1:k=f16' --strict
-  kvant eval model.gguf --all --speed --fast --text wiki.test.raw --ctx 2048 --json > rows.jsonl
+  kvant eval model.gguf --all --speed --fast --text wiki.test.raw --ctx 2k
   kvant eval model.gguf --kv int4,q4_0 --layers --speed --html report.html
-  kvant eval model.gguf --kv int4,q4_0 --task lines --ctx 4096             is a line still found among many?
-  kvant eval model.gguf --kv int4,q4_0 --task choice --data hellaswag.jsonl --strict
+  kvant eval model.gguf --kv int4,q4_0 --task lines --ctx 4096
+      is a line still found among many?
+  kvant eval model.gguf --kv int4,q4_0 --task choice --data hellaswag.jsonl
 
-With --kv every cache is compared with the exact one (f32, with f32 activations), position by position: the mean KL
-divergence of the predictions, its median, the one that 99.9 % of the positions do not exceed, how often the most likely
-token is the same, and by how much perplexity grows. Bits per value are those of encoded pages with all their scales; the
-total adds the tokens that are kept exactly, and KV is what all of it takes at the end of a window.
+With --kv every cache is compared with the exact one (f32, with f32
+activations), position by position: the mean KL divergence of the predictions,
+its median, the one that 99.9 % of the positions do not exceed, how often the
+most likely token is the same, and by how much perplexity grows. Bits per value
+are those of encoded pages with all their scales; the total adds the tokens that
+are kept exactly, and KV is what all of it takes at the end of a window.
 
-The exact predictions are computed once and kept in the cache folder (KVANT_CACHE), with the results of finished windows: a
-run that was interrupted goes on, and one more cache costs one more cache. Logits are kept in 16 bits, which adds about 1e-8
-to a KL divergence and nothing to the other figures; --no-keep adds nothing and keeps nothing. Another build of kvant never
-uses what this one kept.
+The exact predictions are computed once and kept in the cache folder
+(KVANT_CACHE), with the results of finished windows: a run that was interrupted
+goes on, and one more cache costs one more cache. Logits are kept in 16 bits,
+which adds about 1e-8 to a KL divergence and nothing to the other figures;
+--no-keep adds nothing and keeps nothing. Another build of kvant never uses what
+this one kept.
 
-Tasks count the cases that are right, and those that come out as with the exact cache. A line of --data is
-{\"query\": …, \"choices\": [TEXT, …], \"gold\": N}, or what HellaSwag (ctx, endings, label) and ARC (question, choices,
-answerKey) look like, or one ending: {\"request\": {\"context\": …, \"continuation\": …}, \"doc_id\": N, \"idx\": N, \"label\": N}.";
+Tasks count the cases that are right, and those that come out as with the exact
+cache. A line of --data is {\"query\": …, \"choices\": [TEXT, …], \"gold\": N}, or
+what HellaSwag (ctx, endings, label) and ARC (question, choices, answerKey) look
+like, or one ending: {\"request\": {\"context\": …, \"continuation\": …}, \"doc_id\": N,
+\"idx\": N, \"label\": N}.";
 
 /// The cache of a perplexity.
 const EXACT: &str = "f32";
@@ -65,8 +72,8 @@ pub struct Eval {
     #[arg(long, value_name = "FILE")]
     text: Option<PathBuf>,
 
-    /// Tokens in a window
-    #[arg(long, value_name = "N", default_value_t = 512)]
+    /// Tokens in a window, such as 2k
+    #[arg(short, long, value_name = "TOKENS", default_value = "512", alias = "ctx-size", value_parser = Tokens::count)]
     ctx: usize,
 
     /// Windows to run, from the beginning of the text

@@ -1,11 +1,14 @@
 //! `kvant inspect`: what a model file holds, and what its context costs.
 
+mod about;
 mod memory;
 
 use crate::failure::Failure;
 use crate::open;
+use crate::options::{Tokens, kv_choice};
 use crate::table::Column::{Left, Right};
 use crate::table::Table;
+use about::About;
 use clap::Args;
 use kvant_cache::Slots;
 use kvant_codec::{KvSpec, PRESETS};
@@ -24,7 +27,7 @@ const EXAMPLES: &str = "\
 Examples:
   kvant inspect smollm2-135m
   kvant inspect model.gguf --layers
-  kvant inspect model.gguf --ctx 131072 --kv int4          the memory such a context takes
+  kvant inspect model.gguf --ctx 128k --kv int4  the memory such a context takes
   kvant inspect model.gguf --json | jq '.kv[] | {spec, bytes_per_token}'";
 
 /// Specs shown besides the presets.
@@ -37,16 +40,17 @@ pub struct Inspect {
     /// A model file or folder, or the name of a model in the cache
     model: String,
 
-    /// Tokens of the context whose memory is estimated [default: the model's own, up to 8192]
-    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
-    ctx: Option<u32>,
+    /// Tokens of the context whose memory is estimated, such as 32k [default: the
+    /// model's own]
+    #[arg(short, long, value_name = "TOKENS", alias = "ctx-size")]
+    ctx: Option<Tokens>,
 
     /// How its keys and values are kept [default: by its plan or by its family]
-    #[arg(long, value_name = "SPEC")]
+    #[arg(long, value_name = "SPEC", value_parser = kv_choice)]
     kv: Option<KvChoice>,
 
-    /// The numbers that recurrent state is stored in: f32, bf16 or int8; the narrower, the smaller and the less exact
-    /// [default: f32]
+    /// The numbers that recurrent state is stored in: f32, bf16 or int8; the narrower,
+    /// the smaller and the less exact [default: f32]
     #[arg(long, value_name = "TYPE")]
     state: Option<StateType>,
 
@@ -74,6 +78,7 @@ impl Inspect {
         let mut out = io::stdout().lock();
         if self.json {
             let mut json = contents.json();
+            json["about"] = contents.about().json();
             json["memory"] = memory.map(|memory| memory.json()).into();
             writeln!(out, "{json}")?;
         } else {
@@ -90,7 +95,7 @@ impl Inspect {
     }
 
     fn memory(&self, checkpoint: &Checkpoint, description: &Description) -> Result<Memory, Failure> {
-        let context = self.ctx.map_or_else(|| default_context(description), |tokens| tokens as usize);
+        let context = self.ctx.map_or_else(|| default_context(description), |tokens| tokens.0);
         let mut policy = Plans::new(checkpoint).choose(self.kv.as_ref(), description)?.policy;
         policy.state = self.state.unwrap_or(policy.state);
         Memory::of(checkpoint, description, policy, context)
@@ -120,6 +125,10 @@ impl<'c> Contents<'c> {
         })
     }
 
+    fn about(&self) -> About {
+        About::of(self.checkpoint, self.types().first().map(|(dtype, ..)| *dtype))
+    }
+
     fn values(&self) -> u64 {
         self.tensors.iter().map(|tensor| tensor.len() as u64).sum()
     }
@@ -146,10 +155,14 @@ impl<'c> Contents<'c> {
     }
 
     fn write(&self, out: &mut dyn Write) -> io::Result<()> {
+        let about = self.about();
         let mut facts = Table::plain();
         let mut fact = |name: &str, value: String| facts.row([name.to_owned(), value]);
         fact("file", self.checkpoint.path().display().to_string());
+        about.name.iter().for_each(|name| fact("name", name.clone()));
         fact("architecture", self.architecture.clone());
+        about.quantisation.iter().for_each(|kind| fact("quantisation", kind.clone()));
+        fact("licence", about.licence.clone().unwrap_or_else(|| "not said".into()));
         let (values, size) = (self.values(), self.bytes());
         let bits = 8.0 * size as f64 / values.max(1) as f64;
         fact(
@@ -173,6 +186,10 @@ impl<'c> Contents<'c> {
                 }
             }
             Err(why) => fact("cannot run", why.clone()),
+        }
+        about.chat().into_iter().for_each(|(name, words)| fact(name, words));
+        for (name, kind) in &about.beside {
+            fact("beside it", format!("{name}, {kind}; left out"));
         }
         facts.write(out, 0)?;
 

@@ -1,17 +1,21 @@
-//! `kvant models`: what is in the cache.
+//! `kvant models` (`list`, `ls`): what is in the cache.
 
 use crate::failure::Failure;
 use crate::table::Column::{Left, Right};
 use crate::table::Table;
 use clap::Args;
 use kvant_engine::memory::bytes;
-use kvant_hub::{Hub, KNOWN};
+use kvant_hub::{Hub, KNOWN, SHORT_NAMES};
 use serde_json::{Value, json};
 use std::io::Write;
 
 /// Arguments of `kvant models`.
 #[derive(Args)]
 pub struct Models {
+    /// List short names, and what they stand for, in place of what is here
+    #[arg(long)]
+    known: bool,
+
     /// Print a JSON list
     #[arg(long)]
     json: bool,
@@ -20,6 +24,9 @@ pub struct Models {
 impl Models {
     /// Prints a line per model.
     pub fn execute(self) -> Result<(), Failure> {
+        if self.known {
+            return self.known();
+        }
         let hub = Hub::from_env()?;
         let models = hub.models()?;
         let mut out = std::io::stdout().lock();
@@ -30,11 +37,10 @@ impl Models {
             return Ok(());
         }
         if models.is_empty() {
-            let known: Vec<&str> = KNOWN.iter().map(|known| known.short).collect();
             eprintln!(
-                "no models in {} yet; try `kvant pull {}`",
+                "no models in {} yet; try `kvant pull {}`; `kvant models --known` lists more names",
                 hub.folder().display(),
-                known.join("` or `")
+                KNOWN[0].short
             );
             return Ok(());
         }
@@ -43,6 +49,29 @@ impl Models {
             table.row([model.name, bytes(model.bytes), model.path.display().to_string()]);
         }
         table.write(&mut out, 0)?;
+        Ok(())
+    }
+
+    /// Short names, with what was tried under them.
+    fn known(&self) -> Result<(), Failure> {
+        let pinned = KNOWN.iter().map(|known| (known.short.to_owned(), known.repo, known.file, true));
+        let short = SHORT_NAMES.iter().map(|line| (line.name(), line.repo, line.quant, line.is_verified));
+        let lines: Vec<_> = pinned.chain(short).collect();
+        let mut out = std::io::stdout().lock();
+        if self.json {
+            let list = lines.iter().map(|(name, repo, file, is_verified)| {
+                json!({"name": name, "repo": repo, "file": file, "verified": is_verified})
+            });
+            writeln!(out, "{}", Value::Array(list.collect()))?;
+            return Ok(());
+        }
+        let mut table = Table::new(&[Left("NAME"), Left("ON HUGGING FACE"), Left("")]);
+        for (name, repo, file, is_verified) in lines {
+            let remark = if is_verified { "" } else { "unverified" };
+            table.row([name, format!("{repo}:{file}"), remark.to_owned()]);
+        }
+        table.write(&mut out, 0)?;
+        writeln!(out, "\nunverified: nobody has fetched and run it under this name yet")?;
         Ok(())
     }
 }

@@ -9,10 +9,12 @@ use std::io::Write;
 const EXAMPLES: &str = "\
 Examples:
   kvant pull smollm2-135m
-  kvant pull Qwen/Qwen2.5-0.5B-Instruct-GGUF:q4_k_m      the file of that repository with q4_k_m in its name
-  kvant pull HuggingFaceTB/SmolLM2-135M                  the safetensors of a repository
+  kvant pull Qwen/Qwen2.5-0.5B-Instruct-GGUF:q4_k_m
+      the file of that repository with q4_k_m in its name
+  kvant pull HuggingFaceTB/SmolLM2-135M  the safetensors of a repository
 
-An interrupted pull goes on where it stopped. HF_TOKEN is sent for models that need a login.";
+An interrupted pull goes on where it stopped. HF_TOKEN is sent for models that
+need a login.";
 
 /// Arguments of `kvant pull`.
 #[derive(Args)]

@@ -1,12 +1,17 @@
 //! `kvant run`: one prompt, one answer.
 
+use crate::command::chat::Chat;
+use crate::config::{Config, default_model};
 use crate::failure::Failure;
-use crate::interrupt;
-use crate::open;
-use crate::options::{GenerationOptions, ModelOptions};
-use crate::output::{Output, Reasoning};
+use crate::named::{self, Words};
+use crate::options::{
+    ConstraintOptions, GenerationOptions, ModelOptions, Think, ThoughtPrompt, chat_prompt, is_shown,
+};
+use crate::output::{Output, Shown};
 use crate::report::Report;
-use crate::saved::{SessionFile, Talk};
+use crate::saved::{self, SessionFile, Talk};
+use crate::screen::dimmed;
+use crate::{interrupt, open};
 use clap::Args;
 use kvant_engine::reply::ParsedReply;
 use kvant_engine::{Engine, Finish, Request};
@@ -18,18 +23,29 @@ use std::path::PathBuf;
 const EXAMPLES: &str = "\
 Examples:
   kvant run \"Why is the sky blue?\"
-  kvant run -m Qwen/Qwen2.5-0.5B-Instruct-GGUF:q4_k_m --system \"Be brief.\" \"What is a monad?\"
+  kvant run qwen3:8b --system \"Be brief.\" \"What is a monad?\"
+  kvant run model.gguf -f report.txt \"Summarise this report:\"
+  git diff | kvant run \"Write a commit message for this diff:\"
   kvant run --session trip.kvant \"Where should I begin?\"
-  git diff | kvant run -m coder.gguf --raw -n 200
+  kvant run --json-schema '{\"type\": \"array\"}' \"Name three rivers.\"
   kvant run --seed 7 --json \"Name three rivers.\" | jq -r .text
-  kvant run --greedy --stop . --raw \"The capital of France is\"";
+  kvant run --greedy --stop . --raw \"The capital of France is\"
+
+The first argument is a model if it is a file, a folder, a short name, a preset
+or a name on Hugging Face. The prompt, files and stdin are joined by blank
+lines.";
 
 /// Arguments of `kvant run`.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Run {
-    /// The prompt; without it, or as -, it is read from stdin
-    prompt: Option<String>,
+    /// The model, or the prompt if it names none
+    #[arg(value_name = "MODEL")]
+    first: Option<String>,
+
+    /// The prompt; - for stdin alone
+    #[arg(value_name = "PROMPT", conflicts_with = "model")]
+    second: Option<String>,
 
     #[command(flatten)]
     model: ModelOptions,
@@ -37,25 +53,39 @@ pub struct Run {
     #[command(flatten)]
     generation: GenerationOptions,
 
+    #[command(flatten)]
+    constraint: ConstraintOptions,
+
+    /// The prompt, where it might be taken for a model
+    #[arg(short, long, value_name = "TEXT", conflicts_with = "second")]
+    prompt: Option<String>,
+
+    /// Read a prompt, or more of it, from a file; may be given several times
+    #[arg(short, long, value_name = "FILE")]
+    file: Vec<PathBuf>,
+
     /// Continue the prompt as it is (what base models do without being told)
     #[arg(long, conflicts_with = "chat")]
     raw: bool,
 
-    /// Put the prompt through the model's chat template (what instruct models do without being told)
+    /// Put the prompt through the model's chat template (what instruct models do
+    /// without being told)
     #[arg(long)]
     chat: bool,
 
     /// Instructions that come before the prompt
-    #[arg(long, value_name = "TEXT", conflicts_with = "raw")]
+    #[arg(long, value_name = "TEXT", conflicts_with = "raw", alias = "system-prompt")]
     system: Option<String>,
 
-    /// Save the conversation (or, with --raw, the text) in FILE afterwards, and go on from it if it exists
+    /// Save the conversation (or, with --raw, the text) in FILE afterwards, and go on
+    /// from it if it exists
     #[arg(long, value_name = "FILE")]
     session: Option<PathBuf>,
 
-    /// What a model reasons before its answer [default: show on a terminal]
+    /// Whether the model reasons before its answer: on, off, hide (reason and show only
+    /// the answer), low, medium or high [default: as the model does, shown on a terminal]
     #[arg(long, value_name = "HOW", conflicts_with = "raw")]
-    reasoning: Option<Reasoning>,
+    think: Option<Think>,
 
     /// Print one JSON object at the end in place of the text
     #[arg(long)]
@@ -68,26 +98,72 @@ pub struct Run {
 
 impl Run {
     pub fn execute(mut self) -> Result<(), Failure> {
-        let text = prompt(self.prompt.take())?;
+        let config = Config::read()?;
+        let is_chosen = self.model.model != default_model();
+        let words = named::sort(self.first.take(), self.second.take(), is_chosen, &config)?;
+        let is_named = words.model.is_some() || words.preset.is_some();
+        let Words { model, preset, prompt } = words;
+        if let Some(model) = model {
+            self.model.model = model;
+        }
+        self.model.preset = preset.or(self.model.preset.take());
+        let preset = config.preset(self.model.preset.as_deref())?;
+        self.model.apply(&preset);
+        self.generation.apply(&preset);
+        if !self.raw {
+            self.system = self.system.or(preset.system);
+            self.think = self.think.or(preset.think);
+        }
+        if let (Some(given), Some(_)) = (&prompt, &self.prompt) {
+            return Err(Failure::Usage(format!("`{given}` and --prompt: one prompt is enough")));
+        }
+        let given = prompt.or(self.prompt.take());
+        let Some(text) = joined(given, &self.file)? else {
+            if is_named && io::stdout().is_terminal() {
+                return self.into_chat().begin();
+            }
+            return Err(Failure::Usage(
+                "no prompt: give one as an argument, with -f or through stdin, or use `kvant chat` for a conversation".into(),
+            ));
+        };
+        self.answer(text)
+    }
+
+    /// A model and nothing to say to it, at a terminal: a conversation, as Ollama has it.
+    fn into_chat(self) -> Chat {
+        Chat::with(self.model, self.generation, self.system, self.session, self.think, self.quiet)
+    }
+
+    fn answer(self, text: String) -> Result<(), Failure> {
         if text.is_empty() && !self.raw {
             return Err(Failure::Usage("the prompt is empty".into()));
         }
         self.generation.check()?;
+        let bound = self.constraint.bound()?;
+        if let Some(path) = &self.session {
+            saved::check_place(path)?;
+        }
         let opened = open::open(&self.model)?;
+        let engine = opened.engine();
         let mut session = opened.session()?;
         let file = self.session.as_deref().map(|path| SessionFile::new(path, &opened)).transpose()?;
         let saved = match &file {
             Some(file) => file.resume(&mut session)?,
             None => None,
         };
-        let (request, turns) = self.request(opened.engine(), text, saved)?;
+        let rule = bound.as_ref().map(|bound| bound.compile(engine)).transpose()?;
+        let (request, turns) = self.request(engine, text, saved, rule.is_some())?;
 
         interrupt::catch()?;
-        let parser = turns.is_some().then(|| opened.engine().reply_parser(&request.prompt, &[]));
-        let mut output = Output::new(!self.json, Reasoning::or_usual(self.reasoning), parser);
-        let reply = session.generate(&request, &mut |event| output.take(event))?;
+        let parser = turns.is_some().then(|| engine.reply_parser(&request.prompt, &[]));
+        let shown =
+            Shown { answer: !self.json, reasoning: is_shown(self.think), reading: !self.quiet && !self.json };
+        let mut output = Output::new(shown, parser);
+        let reply = session
+            .generate_within(&request, rule, &mut |event| output.take(event))
+            .map_err(open::generate_failure)?;
         let parsed = output.end()?;
-        let report = Report::new(opened.engine(), &session, &reply)?;
+        let report = Report::new(engine, &session, &reply)?;
         if self.json {
             writeln!(io::stdout(), "{}", report.json(&self.model.model, &parsed))?;
         } else {
@@ -98,7 +174,7 @@ impl Run {
                 );
             }
             if !self.quiet {
-                eprintln!("{}", report.line());
+                eprintln!("{}", dimmed(&report.line()));
             }
         }
         if let Some(file) = &file {
@@ -120,6 +196,7 @@ impl Run {
         engine: &Engine,
         text: String,
         saved: Option<Talk>,
+        is_bound: bool,
     ) -> Result<(Request, Option<Talk>), Failure> {
         let usual = match &saved {
             Some(Talk::Chat { .. }) => true,
@@ -151,7 +228,9 @@ impl Run {
                 turns.push(Message::new("user", text));
                 let instructions = system.iter().map(|text| Message::new("system", text));
                 let messages: Vec<Message> = instructions.chain(turns.iter().cloned()).collect();
-                Ok((request(engine.chat_prompt(&messages)?), Some(Talk::Chat { system, turns })))
+                let ThoughtPrompt { prompt, remark } = chat_prompt(engine, &messages, self.think, is_bound)?;
+                remark.iter().for_each(|remark| eprintln!("note: --think: {remark}"));
+                Ok((request(prompt), Some(Talk::Chat { system, turns })))
             }
             (false, Some(Talk::Text { tokens })) => {
                 // Some vocabularies begin every text with a space; to add nothing is to add no space either.
@@ -172,24 +251,33 @@ pub fn assistant(said: ParsedReply) -> Message {
     if said.reasoning.is_empty() { turn } else { turn.with("reasoning_content", said.reasoning) }
 }
 
-/// The prompt as given, or all of stdin without its last line break.
-fn prompt(given: Option<String>) -> Result<String, Failure> {
-    if let Some(text) = given.filter(|text| text != "-") {
-        return Ok(text);
-    }
+/// The prompt as given, files and stdin, with blank lines between them; `None` where there is nothing of the kind, at a terminal.
+fn joined(given: Option<String>, files: &[PathBuf]) -> Result<Option<String>, Failure> {
+    let given = given.filter(|text| text != "-");
     let mut stdin = io::stdin().lock();
-    if stdin.is_terminal() {
-        return Err(Failure::Usage(
-            "no prompt: give one as an argument or through stdin, or use `kvant chat` for a conversation"
-                .into(),
-        ));
+    if given.is_none() && files.is_empty() && stdin.is_terminal() {
+        return Ok(None);
     }
-    let mut bytes = Vec::new();
-    stdin
-        .read_to_end(&mut bytes)
-        .map_err(|e| Failure::new(format!("cannot read the prompt from stdin: {e}")))?;
+    let mut parts: Vec<String> = given.into_iter().collect();
+    for path in files {
+        let bytes = std::fs::read(path).map_err(|e| Failure::new(format!("-f {}: {e}", path.display())))?;
+        parts.push(text_of(bytes, &format!("-f {}", path.display()))?);
+    }
+    if !stdin.is_terminal() {
+        let mut bytes = Vec::new();
+        stdin
+            .read_to_end(&mut bytes)
+            .map_err(|e| Failure::new(format!("cannot read the prompt from stdin: {e}")))?;
+        parts.push(text_of(bytes, "stdin")?);
+    }
+    parts.retain(|part| !part.is_empty());
+    Ok(Some(parts.join("\n\n")))
+}
+
+/// Text without its last line break.
+fn text_of(bytes: Vec<u8>, place: &str) -> Result<String, Failure> {
     let text = String::from_utf8(bytes)
-        .map_err(|e| Failure::new(format!("the prompt on stdin is not UTF-8 text: {}", e.utf8_error())))?;
+        .map_err(|e| Failure::new(format!("{place}: the prompt is not UTF-8 text: {}", e.utf8_error())))?;
     let text = text.strip_suffix('\n').unwrap_or(&text);
     Ok(text.strip_suffix('\r').unwrap_or(text).to_owned())
 }

@@ -1,14 +1,18 @@
 //! `kvant serve`: answers for programs, over HTTP.
 
+mod many;
+
+use crate::config::Config;
 use crate::failure::Failure;
 use crate::open;
 use crate::options::{ModelOptions, Size};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use kvant_engine::memory::bytes;
 use kvant_engine::scheduler::{Scheduler, SchedulerOptions};
-use kvant_engine::{DiskTier, KvCache, Opened, numerics};
-use kvant_server::{Keys, Limits, Server, ServerOptions};
+use kvant_engine::{DiskTier, KvCache, Opened, SamplingParams, numerics};
+use kvant_server::{ForcedSampling, Keys, Limits, LogLevel, LogOptions, Server, ServerOptions};
 use std::io::Write;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +23,8 @@ Examples:
   kvant serve                              the default model, for this machine, on port 8080
   kvant serve model.gguf --port 9000 --parallel 8 --kv-memory 4G
   kvant serve model.gguf --host 0.0.0.0 --api-key-file keys.txt
+  kvant serve small.gguf large.gguf --memory 24G     loaded when they are asked for
+  kvant serve ~/models --idle 600                    every model of a folder
   kvant serve model.gguf --kv-dir ~/prefixes --kv-dir-size 20G
 
   curl http://127.0.0.1:8080/v1/chat/completions -H 'Content-Type: application/json' \\
@@ -35,9 +41,9 @@ const KEYS_VARIABLE: &str = "KVANT_API_KEY";
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Serve {
-    /// The model; the same as --model
+    /// The model; the same as --model. Several, or a folder of them, are loaded when they are asked for
     #[arg(value_name = "MODEL", conflicts_with = "model")]
-    served: Option<String>,
+    served: Vec<String>,
 
     #[command(flatten)]
     model: ModelOptions,
@@ -49,6 +55,15 @@ pub struct Serve {
     /// The port to listen on; 0 for any that is free
     #[arg(long, default_value_t = 8080, help_heading = "Server")]
     port: u16,
+
+    /// The most memory that several models may take together; those not used for longest are unloaded [default: three quarters
+    /// of what is available]
+    #[arg(long, value_name = "SIZE", help_heading = "Server")]
+    memory: Option<Size>,
+
+    /// Unload models that nobody asked for in so many seconds, where there are several
+    #[arg(long, value_name = "SECONDS", help_heading = "Server")]
+    idle: Option<u64>,
 
     /// What clients call the model [default: its name, or that of its file]
     #[arg(long, value_name = "NAME", help_heading = "Server")]
@@ -66,12 +81,36 @@ pub struct Serve {
     #[arg(long, value_name = "ORIGIN", help_heading = "Server")]
     cors: Option<String>,
 
+    /// Refuse fields that are not understood [default: ignore them, and name them in the header x-kvant-ignored-fields]
+    #[arg(long, help_heading = "Server")]
+    strict: bool,
+
+    /// Refuse requests for other models [default: the one that is served answers to every name]
+    #[arg(long, help_heading = "Server")]
+    strict_model: bool,
+
+    /// Keep lines in prompts that agents change with every request [default: leave known ones out, so that the prefix cache
+    /// finds the rest, and name them in the header x-kvant-stripped]
+    #[arg(long, help_heading = "Server")]
+    keep_volatile: bool,
+
+    /// What is written to stderr: a line for each request, or their bodies too
+    #[arg(long, value_name = "LEVEL", default_value = "requests", help_heading = "Server")]
+    log: Log,
+
+    /// Write the log as JSON, an object to a line
+    #[arg(long, help_heading = "Server")]
+    log_json: bool,
+
+    #[command(flatten)]
+    sampling: DefaultSampling,
+
     /// The most answers to work on at a time
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..),
           help_heading = "Server")]
     parallel: u16,
 
-    /// The most answers that wait for their turn; more are refused
+    /// Maximum queued requests (429 beyond)
     #[arg(long, value_name = "N", default_value_t = 64, help_heading = "Server")]
     queue: u16,
 
@@ -105,40 +144,93 @@ pub struct Serve {
     grace: u64,
 }
 
+/// What is logged.
+#[derive(Clone, Copy, ValueEnum)]
+enum Log {
+    Off,
+    Requests,
+    Debug,
+}
+
+/// Settings for requests that do not say [default: as the model's makers want, or as `kvant run`].
+#[derive(Args)]
+#[command(next_help_heading = "Defaults of requests")]
+struct DefaultSampling {
+    /// Randomness, from 0 to 2 [default: as the model's makers want, else 0.7]
+    #[arg(long, visible_alias = "temp", value_name = "T")]
+    temperature: Option<f32>,
+
+    /// Keep only the K most likely tokens; 0 keeps all [default: as the model's makers want, else 40]
+    #[arg(long, value_name = "K")]
+    top_k: Option<usize>,
+
+    /// Keep the fewest tokens whose probabilities reach this sum [default: as the model's makers want, else 0.95]
+    #[arg(long, value_name = "P")]
+    top_p: Option<f32>,
+
+    /// Keep tokens at least this fraction as likely as the most likely one [default: as the model's makers want, else 0.05]
+    #[arg(long, value_name = "P")]
+    min_p: Option<f32>,
+
+    /// Above 1, makes tokens that were used less likely [default: as the model's makers want, else 1]
+    #[arg(long, value_name = "X")]
+    repeat_penalty: Option<f32>,
+}
+
+impl DefaultSampling {
+    /// Refuses settings out of range.
+    fn forced(&self) -> Result<ForcedSampling, Failure> {
+        let usual = SamplingParams::default();
+        let all = SamplingParams {
+            temperature: self.temperature.unwrap_or(usual.temperature),
+            top_p: self.top_p.unwrap_or(usual.top_p),
+            min_p: self.min_p.unwrap_or(usual.min_p),
+            repetition_penalty: self.repeat_penalty.unwrap_or(usual.repetition_penalty),
+            ..usual
+        };
+        all.check().map_err(|e| Failure::Usage(e.to_string()))?;
+        Ok(ForcedSampling {
+            temperature: self.temperature,
+            top_k: self.top_k,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            repetition_penalty: self.repeat_penalty,
+        })
+    }
+}
+
 impl Serve {
     pub fn execute(mut self) -> Result<(), Failure> {
-        if let Some(served) = self.served.take() {
-            self.model.model = served;
+        let several = many::find(&self.served)?;
+        if let (Some(served), true) = (self.served.first(), several.is_empty()) {
+            self.model.model = served.clone();
         }
+        self.model.apply(&Config::read()?.preset(self.model.preset.as_deref())?);
         if self.model.window().is_some() {
             let message = "--window: a server's sequences have an end; use --ctx";
             return Err(Failure::Usage(message.into()));
         }
         let keys = self.keys()?;
         let ends = signals()?;
+        if !several.is_empty() {
+            return self.serve_many(several, &keys, ends);
+        }
         let opened = open::open(&self.model)?;
         let empty = opened.shared_cache()?;
         let (spec, cap) = (empty.policy().to_string(), empty.sequence().store().cap());
-        let options = self.server_options(&self.model.model, &keys);
-        let work = SchedulerOptions {
-            most_running: self.parallel.into(),
-            most_waiting: self.queue.into(),
-            remember: !self.no_prefix_cache,
-        };
+        let options = self.server_options(&self.model.model, &keys, self.sampling.forced()?);
+        let work = self.scheduler_options();
         let tier = self.kv_dir.as_deref().map(|folder| self.disk(folder, &opened, &empty)).transpose()?;
         let mut scheduler = Scheduler::new(Arc::clone(opened.engine()), empty, work);
         if let Some(tier) = tier {
             scheduler = scheduler.with_disk(tier, |words| eprintln!("warning: {words}"))?;
         }
         let handle = scheduler.handle();
-        let (host, port) = (self.host.as_str(), self.port);
         let name = options.model.clone();
-        let server = Server::bind((host, port), handle.clone(), options)
-            .map_err(|e| Failure::new(format!("cannot listen on {host}, port {port}: {e}")))?;
+        let server = Server::bind((self.host.as_str(), self.port), handle.clone(), options);
+        let server = server.map_err(|e| self.cannot_listen(&e))?;
         let address = server.address()?;
-        if keys.is_empty() && !address.ip().is_loopback() {
-            eprintln!("note: whoever reaches {address} can use this server; --api-key asks for a key");
-        }
+        warn_if_open(&keys, address);
         let room = cap.map_or("without a limit".to_owned(), |cap| format!("up to {}", bytes(cap as u64)));
         eprintln!("{name}: contexts of {} tokens, KV {spec} {room}; Ctrl-C ends", handle.context());
         writeln!(std::io::stdout(), "http://{address}")?;
@@ -146,6 +238,18 @@ impl Serve {
         let worker = std::thread::Builder::new().name("kvant-scheduler".into()).spawn(compute)?;
         server.run(ends)?;
         worker.join().map_err(|_| Failure::new("the scheduler has failed; this is a bug"))
+    }
+
+    fn cannot_listen(&self, error: &std::io::Error) -> Failure {
+        Failure::new(format!("cannot listen on {}, port {}: {error}", self.host, self.port))
+    }
+
+    fn scheduler_options(&self) -> SchedulerOptions {
+        SchedulerOptions {
+            most_running: self.parallel.into(),
+            most_waiting: self.queue.into(),
+            remember: !self.no_prefix_cache,
+        }
     }
 
     /// The prefixes in a folder.
@@ -164,10 +268,8 @@ impl Serve {
         Ok(tier)
     }
 
-    fn server_options(&self, model: &str, keys: &[String]) -> ServerOptions {
-        // A path says where the file is, which is nobody's business.
-        let stem = Path::new(model).file_stem().filter(|_| Path::new(model).exists());
-        let name = stem.map_or(model.to_owned(), |stem| stem.to_string_lossy().into_owned());
+    fn server_options(&self, model: &str, keys: &[String], forced: ForcedSampling) -> ServerOptions {
+        let name = public_name(model);
         let limits = Limits {
             body: self.max_body.0,
             connections: self.connections.into(),
@@ -175,11 +277,21 @@ impl Serve {
             grace: Duration::from_secs(self.grace),
             ..Limits::default()
         };
+        let level = match self.log {
+            Log::Off => LogLevel::Off,
+            Log::Requests => LogLevel::Requests,
+            Log::Debug => LogLevel::Debug,
+        };
         ServerOptions {
-            model: self.alias.clone().unwrap_or(name),
             keys: Keys::new(keys),
             cors: self.cors.clone(),
             limits,
+            strict: self.strict,
+            strict_model: self.strict_model,
+            strip_volatile: !self.keep_volatile,
+            forced_sampling: forced,
+            log: LogOptions { level, json: self.log_json },
+            ..ServerOptions::new(self.alias.clone().unwrap_or(name))
         }
     }
 
@@ -202,6 +314,18 @@ impl Serve {
             return Err(Failure::Usage("--api-key: an empty key opens nothing".into()));
         }
         Ok(keys)
+    }
+}
+
+/// What clients call a model. A path says where the file is, which is nobody's business.
+fn public_name(model: &str) -> String {
+    let stem = Path::new(model).file_stem().filter(|_| Path::new(model).exists());
+    stem.map_or(model.to_owned(), |stem| stem.to_string_lossy().into_owned())
+}
+
+fn warn_if_open(keys: &[String], address: SocketAddr) {
+    if keys.is_empty() && !address.ip().is_loopback() {
+        eprintln!("note: whoever reaches {address} can use this server; --api-key asks for a key");
     }
 }
 

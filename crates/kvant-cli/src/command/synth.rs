@@ -1,6 +1,7 @@
 //! `kvant synth`: a model with random weights.
 
 use crate::failure::Failure;
+use crate::options::Tokens;
 use crate::progress;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueEnum};
@@ -16,16 +17,21 @@ use std::path::{Path, PathBuf};
 
 const EXAMPLES: &str = "\
 Examples:
-  kvant synth 1b.gguf                                    the shape of Llama 3.2 1B, in 4 bits
+  kvant synth 1b.gguf  the shape of Llama 3.2 1B, in 4 bits
   kvant synth small.gguf --like smollm2-135m --weights int8
-  kvant synth wide.gguf --layers 4 --kv-heads 32         one of the sizes changed, the others as in --like
-  kvant synth hybrid --like qwen3.5-0.8b                 a folder of another structure, in half precision
-  kvant synth mine --config config.json                  the model that a config.json describes
+  kvant synth wide.gguf --layers 4 --kv-heads 32
+      one of the sizes changed, the others as in --like
+  kvant synth hybrid --like qwen3.5-0.8b
+      a folder of another structure, in half precision
+  kvant synth mine --config config.json  the model that a config.json describes
 
-Structures beside Llama's: deepseek-v3, gemma-4-31b, glm-4.7-flash, gpt-oss-20b, lfm2-1.2b, qwen3.5-0.8b and qwen3.6-27b. They
-are written as a Hugging Face folder in half precision; pack them while they load (`kvant bench hybrid --weights int4`).
+Structures beside Llama's: deepseek-v3, gemma-4-31b, glm-4.7-flash, gpt-oss-20b,
+lfm2-1.2b, qwen3.5-0.8b and qwen3.6-27b. They are written as a Hugging Face
+folder in half precision; pack them while they load (`kvant bench hybrid
+--weights int4`).
 
-The model says nothing sensible. It is as fast as a trained one of the same shape, which is what it is for.";
+The model says nothing sensible. It is as fast as a trained one of the same
+shape, which is what it is for.";
 
 /// Arguments of `kvant synth`.
 #[derive(Args)]
@@ -75,7 +81,7 @@ pub struct Synth {
     untied: bool,
 
     /// The context the file says the model was made for
-    #[arg(long, value_name = "N", help_heading = "Shape")]
+    #[arg(short, long, value_name = "TOKENS", help_heading = "Shape", value_parser = Tokens::count)]
     ctx: Option<usize>,
 
     /// How weights are stored

@@ -1,6 +1,7 @@
 //! The flag that names the caches to compare.
 
 use crate::failure::Failure;
+use crate::options::kv::{kv_choice, with_guess};
 use kvant_codec::KvSpec;
 use kvant_engine::open::Plans;
 use kvant_engine::{KvChoice, Policy, SparseV, StateType};
@@ -36,7 +37,7 @@ impl FromStr for Caches {
     fn from_str(text: &str) -> Result<Self, String> {
         // Exceptions have commas that mean something else, so what has them stands alone.
         if text.contains(';') {
-            return text.parse().map(|kv| Self(vec![kv])).map_err(|e| format!("{e}"));
+            return kv_choice(text).map(|kv| Self(vec![kv]));
         }
         // Plans and `auto` stand between commas; what is between two of them is a list of specs.
         let mut found = Vec::new();
@@ -45,7 +46,11 @@ impl FromStr for Caches {
             if specs.is_empty() {
                 return Ok(());
             }
-            let list = KvSpec::parse_list(&specs.join(",")).map_err(|e| e.to_string())?;
+            let joined = specs.join(",");
+            let list = KvSpec::parse_list(&joined).map_err(|e| match specs.len() {
+                1 => with_guess(&joined, &e.to_string()),
+                _ => e.to_string(),
+            })?;
             found.extend(list.into_iter().map(|spec| Policy::from(spec).into()));
             specs.clear();
             Ok::<_, String>(())

@@ -8,7 +8,7 @@ impl std::str::FromStr for Size {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("`{text}` is no size: write a number of bytes, or 512M, 1.5G …");
+        let wrong = || format!("invalid size `{text}`: write a number of bytes, or 512M, 1.5G …");
         let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
         let (number, unit) = text.split_at(split);
         let number: f64 = number.parse().map_err(|_| wrong())?;

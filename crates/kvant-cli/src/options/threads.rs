@@ -17,6 +17,12 @@ impl ThreadOptions {
         self.threads.map(usize::from)
     }
 
+    /// Takes this many where no flag says how many.
+    pub fn or(&mut self, threads: Option<u16>) {
+        let threads = threads.filter(|count| (1..=MAX_THREADS).contains(&usize::from(*count)));
+        self.threads = self.threads.or(threads);
+    }
+
     /// A thread pool as large as asked for.
     pub fn pool(&self) -> Pool {
         self.threads.map_or_else(Pool::default, |threads| Pool::new(threads.into()))

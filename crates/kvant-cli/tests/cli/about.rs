@@ -10,6 +10,12 @@ fn inspect_shows_shapes_types_and_what_a_token_costs() {
     for words in ["qwen2", "2 of width 64", "4 of 16 channels, 2 with", "256 tokens", "512 tokens", "F32"] {
         assert!(text.contains(words), "{words}: {text}");
     }
+    for (name, words) in
+        [("quantisation", "F32"), ("chat template", "yes"), ("tools", "no"), ("thinking", "no")]
+    {
+        let line = text.lines().find(|line| line.starts_with(name)).unwrap_or_default();
+        assert!(line.contains(words), "{name} {words}: {text}");
+    }
     assert!(!text.contains("blk.1.attn_q.weight"));
     let listed = home.run(&["inspect", "--tensors", &model]).ok();
     assert!(listed.contains("blk.1.attn_q.weight") && listed.contains("256 x 64"), "{listed}");
@@ -45,6 +51,21 @@ fn doctor_names_the_kernels_and_complains_in_words() {
     let output = home.command(&["doctor"]).env("KVANT_SIMD", "scalar").output().unwrap();
     let forced = String::from_utf8(output.stdout).unwrap();
     assert!(forced.contains("scalar"), "{forced}");
+    let slow = forced.split("This would make kvant slow:").nth(1).unwrap_or_default();
+    assert!(slow.contains("KVANT_SIMD=scalar is set") && slow.contains("unset it"), "{forced}");
+}
+
+#[test]
+fn kv_list_prints_names_bits_and_measured_divergence() {
+    let home = Home::new();
+    let list = home.run(&["run", "--kv", "list"]).ok();
+    for words in ["int4", "4.50", "0.00292", "per-channel keys", "q4_0", "kivi2", "KL"] {
+        assert!(list.contains(words), "{words}: {list}");
+    }
+    assert_eq!(home.run(&["bench", "--kv=list"]).ok(), list);
+    let model = home.model();
+    home.run(&["run", "-m", &model, "--kv", "itn4", "hi"]).fails(2, &["did you mean int4?", "--kv list"]);
+    home.run(&["fit", &model, "--kv", "itn8"]).fails(2, &["did you mean int8?"]);
 }
 
 #[test]
@@ -58,8 +79,13 @@ fn help_completions_and_manual_cover_every_command() {
         "pull",
         "models",
         "inspect",
-        "plan",
+        "rm",
+        "ps",
+        "fit",
         "calibrate",
+        "tune",
+        "eval",
+        "synth",
         "bench",
         "doctor",
         "completions",
@@ -67,9 +93,18 @@ fn help_completions_and_manual_cover_every_command() {
     ];
     for command in commands {
         assert!(help.contains(command), "{command}");
-        assert!(home.run(&[command, "--help"]).ok().contains("Usage: kvant"), "{command}");
+        let help = home.run(&[command, "--help"]).ok();
+        assert!(help.contains("Usage: kvant"), "{command}");
+        // Those of the server and of conversions are laid out with them.
+        if command != "serve" {
+            let wide: Vec<&str> = help.lines().filter(|line| line.chars().count() > 80).collect();
+            assert!(wide.is_empty(), "{command}: {wide:?}");
+        }
     }
-    assert!(help.contains("Examples:"));
+    assert!(help.contains("Examples:") && help.lines().all(|line| line.chars().count() <= 80), "{help}");
+    for (alias, command) in [("list", "models"), ("ls", "models"), ("show", "inspect")] {
+        assert_eq!(home.run(&[alias, "--help"]).ok(), home.run(&[command, "--help"]).ok(), "{alias}");
+    }
     for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
         assert!(home.run(&["completions", shell]).ok().contains("kvant"), "{shell}");
     }

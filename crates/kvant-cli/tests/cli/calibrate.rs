@@ -35,7 +35,7 @@ fn the_plan_beside_a_model_is_used_and_said() {
     assert!(doctor.contains("int4, asked for"), "{doctor}");
 
     // What memory is foretold for counts the plan.
-    let plan = home.run(&["plan", &model, "--ctx", "256", "--json"]).json();
+    let plan = home.run(&["fit", &model, "--ctx", "256", "--json"]).json();
     assert_eq!(plan["caches"][0]["kv"], "k=klt4.25,v=rot4g32", "{plan}");
     let inspect = home.run(&["inspect", &model, "--ctx", "256", "--json"]).json();
     assert!(inspect["memory"]["run"]["plan"].as_u64() > Some(1000), "{inspect}");
@@ -127,10 +127,10 @@ fn what_was_learned_serves_its_codec() {
 fn bits_go_where_they_gain_most() {
     let home = Home::new();
     let model = home.model();
-    home.run(&["plan", &model, "--bits", "4"]).fails(1, &["model.kvplan", "kvant calibrate"]);
+    home.run(&["tune", &model, "--bits", "4"]).fails(1, &["model.kvplan", "kvant calibrate"]);
     calibrate(&home, &model, &[]);
     let spend = |goal: &[&str]| {
-        let usual = ["plan", &model, "--text", "text.txt", "--tokens", "192", "--json"];
+        let usual = ["tune", &model, "--text", "text.txt", "--tokens", "192", "--json"];
         home.run(&[&usual[..], goal].concat())
     };
     let small = spend(&["--bits", "4.2", "-o", "small.kvplan"]).json();

@@ -58,13 +58,26 @@ fn a_folder_becomes_gguf_or_another_folder() {
 }
 
 #[test]
+fn a_file_becomes_a_folder_that_runs() {
+    let home = Home::new();
+    source(&home);
+    fs::create_dir(home.path("folder")).unwrap();
+    home.run(&["convert", "f16.gguf", "-o", "folder/model.safetensors", "--weights", "f16"]).ok();
+    assert!(home.path("folder/config.json").exists());
+    let reply = |model: &str| {
+        home.run(&["run", "-m", model, "--json", "--greedy", "-n", "8", "It was the best"]).json()
+    };
+    assert_eq!(reply("f16.gguf")["text"], reply("folder")["text"]);
+}
+
+#[test]
 fn refusals_say_what_to_do() {
     let home = Home::new();
     source(&home);
     let convert = |more: &[&str]| home.run(&[&["convert", "f16.gguf", "-o"], more].concat());
     convert(&["x.bin"]).fails(2, &["--to"]);
     convert(&["x.gguf", "--weights", "q5_k"]).fails(2, &["q5_k", "q4_k"]);
-    convert(&["x.safetensors"]).fails(1, &["config.json"]);
+    convert(&["x.safetensors", "--weights", "q4_k"]).fails(1, &["q4_k", "int8"]);
     home.write("there.gguf", b"precious");
     convert(&["there.gguf"]).fails(1, &["there.gguf: is there already", "--force"]);
     assert_eq!(fs::read(home.path("there.gguf")).unwrap(), b"precious");

@@ -35,6 +35,15 @@ fn a_model_is_pulled_once_listed_and_run_by_name() {
     assert!(home.run(&["inspect", "org/tiny"]).ok().contains("qwen2"));
     assert!(home.run(&["doctor"]).ok().contains("org/tiny"));
 
+    for name in ["hf.co/org/tiny", "https://huggingface.co/org/tiny/blob/main/tiny.gguf", "org/tiny:latest"] {
+        assert_eq!(home.run(&["pull", name]).ok().trim(), path, "{name}");
+    }
+    home.run(&["rm", &path]).fails(2, &["is a file of yours"]);
+    let removed = home.run(&["rm", "org/tiny"]);
+    assert!(removed.err.contains("removed org/tiny"), "{removed:?}");
+    assert!(removed.code == Some(0) && !std::path::Path::new(&path).exists());
+    home.run(&["rm", "org/tiny"]).fails(1, &["org/tiny is not in the cache"]);
+
     let (code, out, err) = pull("org/absent");
     assert_eq!((code, out.as_str()), (Some(1), ""), "{err}");
     assert!(err.contains("error: ") && err.contains("org/absent"), "{err}");

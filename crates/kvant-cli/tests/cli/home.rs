@@ -28,6 +28,7 @@ impl Home {
         let mut command = Command::new(env!("CARGO_BIN_EXE_kvant"));
         command.args(arguments).stdin(Stdio::null());
         command.env("KVANT_CACHE", self.path("cache")).env("HF_ENDPOINT", "http://127.0.0.1:9");
+        command.env("KVANT_CONFIG", self.path("config.toml")).env_remove("KVANT_MODEL");
         command.env_remove("HF_TOKEN").env_remove("KVANT_SIMD").current_dir(self.folder.path());
         command
     }

@@ -4,14 +4,16 @@ mod about;
 mod bench;
 mod calibrate;
 mod chat;
+mod config;
 mod convert;
 #[cfg(feature = "hub")]
 mod fetch;
+mod fit;
 mod home;
 #[cfg(feature = "hub")]
 mod hub;
 mod kv_dir;
-mod plan;
+mod named;
 #[cfg(unix)]
 mod pty;
 mod reasoning;

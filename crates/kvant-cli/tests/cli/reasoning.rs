@@ -20,14 +20,14 @@ fn reasoning_goes_to_stderr_and_only_if_wanted() {
     let whole = run(&["--json"]).json();
     let reasoning = whole["reasoning"].as_str().unwrap().to_owned();
     assert!(reasoning.len() > 9 && whole["text"] == "", "{whole}");
-    let shown = run(&["--reasoning", "show"]);
+    let shown = run(&["--think", "on"]);
     assert_eq!((shown.err.trim(), shown.out.as_str()), (reasoning.as_str(), "\n"));
     assert!(!shown.err.contains('\x1b'), "only terminals are dimmed");
-    for hidden in [run(&["--reasoning", "hide"]), run(&[])] {
+    for hidden in [run(&["--think", "hide"]), run(&[])] {
         assert_eq!((hidden.err.as_str(), hidden.out.as_str()), ("", "\n"), "programs do not see it");
     }
-    run(&["--reasoning", "loud"]).fails(2, &["loud", "show", "hide"]);
-    run(&["--reasoning", "show", "--raw"]).fails(2, &["--raw"]);
+    run(&["--think", "loud"]).fails(2, &["loud", "on", "hide"]);
+    run(&["--think", "on", "--raw"]).fails(2, &["--raw"]);
 }
 
 #[cfg(unix)]

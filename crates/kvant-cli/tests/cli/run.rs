@@ -9,7 +9,9 @@ fn a_prompt_gives_text_and_one_closing_line() {
     let home = Home::new();
     let model = home.model();
     let run = home.run(&["run", "-m", &model, "-n", "12", "--seed", "3", "hello there"]);
-    for word in ["prefill", "decode 11", "tokens/s", "of 512", "KV int4", "(f16: "] {
+    for word in
+        ["prefill", "decode 11", "tokens/s", "of 512", "KV int4", "recent tokens are exact", "at 512 (f16: "]
+    {
         assert!(run.err.contains(word), "{word} in {}", run.err);
     }
     assert_eq!(run.err.lines().count(), 1, "{}", run.err);
@@ -62,6 +64,19 @@ fn json_holds_what_the_text_shows_and_its_seed_repeats_the_run() {
     assert_eq!(exact["kv"]["bytes"].as_u64().unwrap(), 2 * exact["kv"]["f16_bytes"].as_u64().unwrap());
 }
 
+/// A page once counted whole slots, and a short talk looked larger than in f16.
+#[test]
+fn a_cache_is_never_larger_than_the_same_numbers_in_f16() {
+    let home = Home::new();
+    let model = home.model();
+    for count in ["1", "40", "300"] {
+        let run = home.run(&["run", "--json", "--raw", "--greedy", "-n", count, "-m", &model, "abc"]).json();
+        let bytes = |name: &str| run["kv"][name].as_u64().unwrap();
+        assert!(bytes("bytes") <= bytes("f16_bytes"), "{run}");
+        assert_eq!(bytes("f16_bytes"), run["context"]["used"].as_u64().unwrap() * 256, "{run}");
+    }
+}
+
 #[test]
 fn stdin_is_a_prompt_like_any_other() {
     let home = Home::new();
@@ -71,6 +86,93 @@ fn stdin_is_a_prompt_like_any_other() {
     assert_eq!(home.run_with_input(&arguments, b"some words\n").ok(), given);
     assert_eq!(home.run_with_input(&[&arguments[..], &["-"]].concat(), b"some words\r\n").ok(), given);
     home.run_with_input(&arguments, b"\xff\xfe").fails(1, &["stdin", "UTF-8"]);
+}
+
+#[test]
+fn a_prompt_files_and_stdin_are_joined_by_blank_lines() {
+    let home = Home::new();
+    let model = home.model();
+    home.write("words.txt", b"from a file\n");
+    let run = |words: &[&str], input: &[u8]| {
+        let usual = ["run", "--greedy", "-q", "-n", "10", "-m", &model];
+        home.run_with_input(&[&usual[..], words].concat(), input).ok()
+    };
+    let whole = run(&["say it:\n\nfrom a file\n\nfrom a pipe"], b"");
+    assert_eq!(run(&["say it:", "-f", "words.txt"], b"from a pipe\n"), whole);
+    assert_eq!(run(&["-p", "say it:", "-f", "words.txt"], b"from a pipe"), whole);
+    assert_eq!(run(&["-f", "words.txt"], b""), run(&["from a file"], b""));
+    assert_ne!(run(&["say it:"], b"from a pipe"), run(&["say it:"], b""));
+    home.run(&["run", "-m", &model, "-f", "none.txt"]).fails(1, &["-f none.txt"]);
+}
+
+#[test]
+fn what_people_type_is_understood() {
+    let home = Home::new();
+    let model = home.model();
+    let run = |words: &[&str]| home.run(&[&["run", "-q", "-m", &model], words].concat());
+    let usual = run(&["--greedy", "--ctx", "64", "-n", "6", "hi"]).ok();
+    assert_eq!(run(&["--temp", "0", "-c", "64", "--n-predict", "6", "hi"]).ok(), usual);
+    assert_eq!(run(&["--temp", "0", "--ctx-size", "64", "-n", "6", "-s", "-1", "-p", "hi"]).ok(), usual);
+    let told = run(&["--temp", "0", "-c", "64", "-n", "6", "-ngl", "99", "-fa", "on", "--jinja", "hi"]);
+    assert!(told.err.contains("-ngl 99") && told.err.contains("CPU"), "{told:?}");
+    assert_eq!(told.ok(), usual);
+    let ended = run(&["--temp", "0", "-c", "64", "-n", "-1", "hi"]);
+    assert!(ended.err.contains("the context of 64 tokens is full"), "{ended:?}");
+    let kv =
+        |words: &[&str]| run(&[words, &["--json", "-n", "1", "hi"]].concat()).json()["kv"]["spec"].clone();
+    assert_eq!(kv(&["-ctk", "q8_0", "-ctv", "q4_0"]), "k8v4");
+    assert_eq!(kv(&["-ctk", "q4_0", "-ctv", "q4_0"]), "int4");
+    run(&["-ctk", "q3_k", "hi"]).fails(2, &["-ctk q3_k", "--kv list"]);
+    let system = run(&["--json", "-n", "1", "-sys", "be brief", "hi"]).json();
+    assert!(
+        system["prefill"]["tokens"].as_u64()
+            > run(&["--json", "-n", "1", "hi"]).json()["prefill"]["tokens"].as_u64()
+    );
+    assert_eq!(
+        run(&["--json", "-c", "0", "-n", "1", "hi"]).json()["context"]["size"],
+        512,
+        "the model's own"
+    );
+    assert_eq!(run(&["--json", "--ctx", "1k", "-n", "1", "hi"]).json()["context"]["size"], 1024);
+}
+
+#[test]
+fn an_answer_can_be_bound_to_a_schema_or_a_grammar() {
+    let home = Home::new();
+    let model = home.model();
+    let run = |words: &[&str]| home.run(&[&["run", "-q", "-m", &model, "--seed", "2", "hi"], words].concat());
+    let schema = r#"{"type": "array", "items": {"enum": ["a", "b"]}, "minItems": 1, "maxItems": 3}"#;
+    let given = run(&["--json-schema", schema]).ok();
+    let list: Vec<String> = serde_json::from_str(&given).unwrap();
+    assert!((1..=3).contains(&list.len()), "{given}");
+    home.write("schema.json", schema.as_bytes());
+    assert_eq!(run(&["--json-schema", "schema.json"]).ok(), given);
+    let word = run(&["--grammar", "start: \"yes\" | \"no\""]).ok();
+    assert!(["yes\n", "no\n"].contains(&word.as_str()), "{word}");
+    run(&["--json-schema", "{nonsense"]).fails(1, &["--json-schema", "neither a file nor JSON"]);
+    run(&["--grammar", "root ::= \"a\""]).fails(1, &["GBNF", "Lark"]);
+}
+
+#[test]
+fn another_chat_template_takes_the_place_of_the_models_own() {
+    let home = Home::new();
+    let model = home.model();
+    let base = home.write("base.gguf", &model_bytes(false));
+    home.write("t.jinja", b"{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:");
+    let tokens = |model: &str, more: &[&str]| {
+        let run = home.run(&[&["run", "--json", "-n", "1", "-m", model, "hi"], more].concat());
+        run.json()["prefill"]["tokens"].as_u64()
+    };
+    let own = tokens(&model, &[]);
+    assert_ne!(tokens(&model, &["--chat-template", "t.jinja"]), own);
+    assert_eq!(
+        tokens(&base, &["--chat-template", "t.jinja"]),
+        tokens(&model, &["--chat-template", "t.jinja"])
+    );
+    home.write("bad.jinja", b"{% for %}");
+    let run = |file: &str| home.run(&["run", "-m", &model, "--chat-template", file, "hi"]);
+    run("bad.jinja").fails(1, &["--chat-template", "not valid"]);
+    run("none.jinja").fails(1, &["--chat-template none.jinja", "Jinja"]);
 }
 
 #[test]
@@ -116,7 +218,7 @@ fn a_full_context_is_a_clear_end() {
     let json = home.run(&[&usual[..], &["--json", "abc"]].concat()).json();
     assert_eq!((&json["finish"], &json["context"]["used"]), (&"context_full".into(), &16.into()));
     let long = "x ".repeat(40);
-    home.run(&[&usual[..], &[&long]].concat()).fails(1, &["tokens", "context holds 16"]);
+    home.run(&[&usual[..], &[&long]].concat()).fails(1, &["tokens", "context holds 16", "--ctx 256"]);
 }
 
 #[test]
@@ -129,7 +231,7 @@ fn bad_arguments_are_refused_before_anything_runs() {
     with(&["--kv", "int4;layers x:k=f16"]).fails(2, &["a number is needed here"]);
     with(&["--kv", "nonsense"]).fails(2, &["nonsense"]);
     with(&["--ctx", "1000000000000"]).fails(1, &["does not fit", "the largest that fits is --ctx"]);
-    with(&["--ctx", "0"]).fails(2, &["--ctx"]);
+    with(&["--ctx", "many"]).fails(2, &["--ctx", "32k"]);
     with(&["--temperature", "-1"]).fails(2, &[]);
     with(&["--top-p", "0"]).fails(2, &["top_p", "above 0"]);
     home.run(&["run", "-m", &model, ""]).fails(2, &["prompt is empty"]);

@@ -63,7 +63,56 @@ fn a_server_answers_as_run_does_and_ends_when_told() {
     {
         let said = served.end();
         assert!(said.contains("contexts of 300 tokens, KV int4 up to 8.0 MiB"), "{said}");
+        let line = said.lines().find(|line| line.starts_with("POST /v1/chat/completions 200 ")).expect(&said);
+        for words in ["model=model", "in=", "cached=0", "out=", "first=", "total="] {
+            assert!(line.contains(words), "{line}");
+        }
+        assert!(!said.contains("hello"), "what was said is not logged: {said}");
     }
+}
+
+#[cfg(unix)]
+#[test]
+fn the_log_may_be_json_or_nothing_and_names_what_was_ignored() {
+    let home = Home::new();
+    let body = r#"{"content": "secret", "odd": 1}"#;
+    let mut served = Served::start(&home, &home.model(), &["--log-json", "--log", "debug"]);
+    let answer = served.post("/tokenize", "", body);
+    assert!(answer.to_lowercase().contains("x-kvant-ignored-fields: odd"), "{answer}");
+    let said = served.end();
+    let line = said.lines().find(|line| line.starts_with('{')).expect(&said);
+    let line: serde_json::Value = serde_json::from_str(line).unwrap();
+    assert_eq!(
+        (&line["path"], &line["status"], &line["ignored"]),
+        (&"/tokenize".into(), &200.into(), &"odd".into())
+    );
+    assert!(said.contains("secret"), "{said}");
+    let mut served = Served::start(&home, &home.model(), &["--log", "off", "--strict", "--strict-model"]);
+    assert!(served.post("/tokenize", "", body).starts_with("HTTP/1.1 400"));
+    assert!(
+        served.post("/tokenize", "", r#"{"content": "x", "model": "other"}"#).starts_with("HTTP/1.1 404")
+    );
+    assert!(!served.end().contains("/tokenize"));
+}
+
+#[test]
+fn several_models_are_loaded_when_they_are_asked_for() {
+    let home = Home::new();
+    std::fs::create_dir(home.path("shelf")).unwrap();
+    home.write("shelf/one.gguf", &crate::tiny::model_bytes(true));
+    home.write("shelf/two.gguf", &crate::tiny::model_bytes(true));
+    let served = Served::start(&home, &home.path("shelf").display().to_string(), &["--memory", "1G"]);
+    let ask = |model: &str| {
+        let body = format!(
+            r#"{{"model": "{model}", "messages": [{{"role": "user", "content": "hi"}}], "max_tokens": 2}}"#
+        );
+        served.post("/v1/chat/completions", "", &body)
+    };
+    for model in ["two", "one", "two"] {
+        let answer = ask(model);
+        assert!(answer.contains(&format!("\"model\":\"{model}\"")), "{answer}");
+    }
+    assert!(ask("three").starts_with("HTTP/1.1 404"));
 }
 
 #[test]
@@ -108,6 +157,7 @@ fn what_makes_no_sense_is_refused() {
     with(&["--api-key", " "]).fails(2, &["--api-key"]);
     with(&["--api-key-file", "nowhere.txt"]).fails(1, &["nowhere.txt"]);
     with(&["--parallel", "0"]).fails(2, &["--parallel"]);
+    with(&["--top-p", "2"]).fails(2, &["top_p"]);
     with(&["-m", "other.gguf"]).fails(2, &["--model"]);
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();

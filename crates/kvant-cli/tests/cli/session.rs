@@ -104,6 +104,19 @@ fn a_session_of_something_else_is_refused_and_left_alone() {
 }
 
 #[test]
+fn a_session_that_cannot_be_saved_is_said_before_the_answer() {
+    let home = Home::new();
+    let model = home.model();
+    for place in ["/nonexistent/a.kvant", "no/such/folder.kvant", "."] {
+        let words = ["cannot be saved there"];
+        home.run(&["run", "-m", &model, "--session", place, "hi"]).fails(1, &words);
+        home.run_with_input(&["chat", "-m", &model, "--session", place], b"hi\n").fails(1, &words);
+    }
+    let left: Vec<_> = std::fs::read_dir(home.path("")).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert!(!left.iter().any(|name| name.to_string_lossy().ends_with(".check")), "{left:?}");
+}
+
+#[test]
 fn texts_and_conversations_are_not_mixed_up() {
     let home = Home::new();
     let model = home.model();
@@ -150,9 +163,13 @@ fn kv_memory_is_a_limit_that_says_what_would_fit() {
     let run = |memory: &str, more: &[&str]| {
         home.run(&[&["run", "--raw", "--greedy", "-m", &model, "--kv-memory", memory], more].concat())
     };
-    let refused = run("100K", &[&opening()]);
+    let refused = run("100K", &["--ctx", "512", &opening()]);
     let largest = refused.err.split("--ctx ").nth(1).unwrap().split(' ').next().unwrap().to_owned();
     refused.fails(1, &["a context of 512 tokens takes", "--kv-memory allows 100.0 KiB"]);
+    // A context that nobody asked for is made to fit.
+    let fitted = run("100K", &["-n", "2", "abc"]);
+    assert!(fitted.err.contains("memory allows a context of"), "{fitted:?}");
+    fitted.ok();
     assert!((10..400).contains(&largest.parse::<usize>().unwrap()), "{largest}");
     // What is said to fit does, to the last token.
     let filled = run("100K", &["--ctx", &largest, "-n", "1000", "abc"]);

@@ -36,7 +36,6 @@ fn ctrl_c_stops_an_answer_and_not_the_conversation() {
 fn at_the_prompt_ctrl_c_warns_once_and_then_leaves() {
     let home = Home::new();
     let mut terminal = endless_chat(&home);
-    terminal.send("half a line");
     terminal.send(CTRL_C);
     terminal.expect("Ctrl-C once more");
     terminal.expect("> ");
@@ -50,6 +49,69 @@ fn at_the_prompt_ctrl_c_warns_once_and_then_leaves() {
     terminal.send(CTRL_C);
     let (status, _) = terminal.end();
     assert_eq!(status.code(), Some(0));
+}
+
+#[test]
+fn ctrl_c_on_a_line_with_text_only_clears_it() {
+    let home = Home::new();
+    let mut terminal = endless_chat(&home);
+    terminal.send(CTRL_C);
+    terminal.expect("Ctrl-C once more");
+    terminal.expect("> ");
+    for _ in 0..3 {
+        terminal.send("half a line");
+        terminal.expect("half a line");
+        terminal.send(CTRL_C);
+        terminal.expect("> ");
+    }
+    terminal.send("/nonsense\r");
+    terminal.expect("there is no command /nonsense");
+    terminal.expect("> ");
+    terminal.send(CTRL_D);
+    assert_eq!(terminal.end().0.code(), Some(0));
+}
+
+#[test]
+fn a_long_prompt_says_how_far_it_is_read() {
+    let home = Home::new();
+    let model = home.model();
+    let long = "words ".repeat(300);
+    let arguments = ["run", "-m", &model, "--greedy", "-n", "2", "--ctx", "4k", &long];
+    let (status, shown) = Terminal::start(home.command(&arguments)).end();
+    assert_eq!(status.code(), Some(0), "{shown}");
+    assert!(shown.contains("reading 256 of 1,") && shown.contains("tokens/s"), "{shown}");
+    assert!(!home.run(&arguments).err.contains("reading"));
+}
+
+#[test]
+fn a_model_and_no_prompt_at_a_terminal_is_a_conversation() {
+    let home = Home::new();
+    let model = home.model();
+    let mut terminal = Terminal::start(home.command(&["run", &model, "-q"]));
+    terminal.expect("/help lists the commands");
+    terminal.expect("> ");
+    terminal.send("/sys\t\r");
+    terminal.expect("there are no instructions");
+    terminal.expect("> ");
+    terminal.send(CTRL_D);
+    assert_eq!(terminal.end().0.code(), Some(0));
+}
+
+#[test]
+fn a_session_that_goes_on_shows_the_last_turn() {
+    let home = Home::new();
+    let model = home.model();
+    let chat = ["chat", &model, "-q", "--greedy", "-n", "4", "--session", "t.kvant"];
+    let said = home.run_with_input(&chat, b"first words\nlast words\n").ok();
+    let mut terminal = Terminal::start(home.command(&chat));
+    terminal.expect("going on after 4 turns");
+    terminal.expect("> last words");
+    let answer = said.lines().last().unwrap().trim().chars().take(3).collect::<String>();
+    terminal.expect(&answer);
+    terminal.expect("> ");
+    terminal.send(CTRL_D);
+    let (status, shown) = terminal.end();
+    assert!(status.success() && !shown.contains("first words"), "{shown}");
 }
 
 #[test]

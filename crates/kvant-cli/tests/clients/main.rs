@@ -1,17 +1,19 @@
-//! Other people's programs against `kvant serve`: the `openai` package of Python, and schemathesis, which asks whatever the
-//! description of the server lets it think of. `cargo xtask test clients` installs both (`requirements.txt`), and tells by
-//! `KVANT_PYTHON` where they are.
+//! Other people's programs against `kvant serve`: packages of Python and of JavaScript, in node and in a browser, and schemathesis,
+//! which asks whatever the description of the server lets it think of. `cargo xtask test clients` and `clients-js` install them
+//! (`requirements.txt`, `package.json`), and tell by `KVANT_PYTHON` and `KVANT_NODE_MODULES` where they are.
 
 #[path = "../cli/home.rs"]
 mod home;
 #[path = "../cli/served.rs"]
 mod served;
+mod site;
 #[path = "../../../kvant-model/tests/support/tiny.rs"]
 mod tiny;
 
 use home::Home;
 use served::Served;
-use std::path::Path;
+use site::Site;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const TOOLS: &str = include_str!("../../../kvant-model/tests/support/tools.jinja");
@@ -22,8 +24,9 @@ const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_co
     allow_header_conformance";
 
 /// A server whose model knows tools. Its context is short, so that answers without a limit are.
-fn served(home: &Home) -> Served {
-    Served::start(home, &home.write("model.gguf", &tiny::model_with(Some(TOOLS))), &["--ctx", "320"])
+fn served(home: &Home, more: &[&str]) -> Served {
+    let model = home.write("model.gguf", &tiny::model_with(Some(TOOLS)));
+    Served::start(home, &model, &[&["--ctx", "320", "--log", "off"], more].concat())
 }
 
 fn python(arguments: &[&str]) -> Command {
@@ -35,6 +38,19 @@ fn python(arguments: &[&str]) -> Command {
     command
 }
 
+fn here(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients").join(name)
+}
+
+fn node_modules() -> PathBuf {
+    let folder = std::env::var_os("KVANT_NODE_MODULES");
+    folder
+        .expect(
+            "KVANT_NODE_MODULES names a folder with the packages; `cargo xtask test clients-js` sees to it",
+        )
+        .into()
+}
+
 #[track_caller]
 fn passes(mut command: Command) {
     let output = command.output().unwrap();
@@ -44,26 +60,61 @@ fn passes(mut command: Command) {
 }
 
 #[test]
-fn the_openai_package_works_unchanged() {
+fn python_packages_work_unchanged() {
     let home = Home::new();
-    let open = served(&home);
+    let open = served(&home, &[]);
+    let strict = served(&home, &["--strict", "--strict-model"]);
     let plain = home.write("plain.gguf", &tiny::model_bytes(true));
-    let locked = Served::start(&home, &plain, &["--alias", "model", "--api-key", "sesame"]);
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients/test_openai.py");
+    let locked = Served::start(&home, &plain, &["--alias", "model", "--api-key", "sesame", "--log", "off"]);
     let mut command = python(&["-m", "pytest", "--quiet", "-p", "no:cacheprovider"]);
-    command.arg(script).current_dir(home.path(""));
-    command.env("KVANT_OPEN", format!("http://{}", open.address));
-    command.env("KVANT_LOCKED", format!("http://{}", locked.address));
+    command.args(["test_openai.py", "test_responses.py", "test_anthropic.py", "test_ollama.py"].map(here));
+    command.current_dir(home.path(""));
+    for (name, server) in [("OPEN", &open), ("STRICT", &strict), ("LOCKED", &locked)] {
+        command.env(format!("KVANT_{name}"), format!("http://{}", server.address));
+    }
     passes(command);
 }
 
 #[test]
-fn schemathesis_finds_nothing() {
+fn python_schemathesis_finds_nothing() {
     let home = Home::new();
-    let served = served(&home);
+    let served = served(&home, &[]);
     let document = format!("http://{}/openapi.json", served.address);
     let mut command = python(&["-m", "schemathesis.cli", "run", &document, "--checks", CHECKS]);
-    command.args(["--phases", "examples,coverage,fuzzing", "--max-examples", "40", "--seed", "1"]);
+    command.args(["--phases", "examples,coverage,fuzzing", "--max-examples", "30", "--seed", "1"]);
     command.args(["--continue-on-failure", "--request-timeout", "60"]).current_dir(home.path(""));
     passes(command);
+}
+
+#[test]
+fn javascript_packages_work_in_node() {
+    let home = Home::new();
+    let served = served(&home, &[]);
+    // Packages are found beside the script.
+    let script = home.path("openai.mjs");
+    std::fs::copy(here("openai.mjs"), &script).unwrap();
+    #[cfg(unix)]
+    std::os::unix::fs::symlink(node_modules(), home.path("node_modules")).unwrap();
+    let mut command = Command::new("node");
+    command.arg(script).arg(format!("http://{}", served.address)).current_dir(home.path(""));
+    passes(command);
+}
+
+#[test]
+fn javascript_packages_work_in_a_browser_on_another_origin() {
+    let home = Home::new();
+    let served = served(&home, &["--cors", "*"]);
+    let site = Site::start(&node_modules(), &here("openai.mjs"), &format!("http://{}", served.address));
+    let name = std::env::var("CHROMIUM").unwrap_or_else(|_| "chromium".to_owned());
+    let mut browser = Command::new(&name)
+        .args(["--headless=new", "--no-sandbox", "--disable-gpu"])
+        .arg(format!("--user-data-dir={}", home.path("profile").display()))
+        .arg(site.address())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap_or_else(|e| panic!("{name}: {e}; `cargo xtask test clients-js` installs Chromium"));
+    let result = site.result();
+    let _ = browser.kill();
+    let _ = browser.wait();
+    assert_eq!(result, "7 checks passed");
 }

@@ -1,24 +1,67 @@
 //! Lines from the user: edited on a terminal, read as they are from a pipe.
 
+use super::slash;
 use crate::failure::Failure;
+use rustyline::completion::Completer;
 use rustyline::error::ReadlineError;
+use rustyline::highlight::Highlighter;
+use rustyline::hint::Hinter;
 use rustyline::history::MemHistory;
-use rustyline::{Config, Editor};
+use rustyline::validate::Validator;
+use rustyline::{Config, Context, Editor, Helper};
+use std::cell::Cell;
 use std::io::{self, BufRead, IsTerminal};
+
+/// What begins and ends several lines.
+const BLOCK: &str = "\"\"\"";
 
 /// Where lines come from.
 pub enum Input {
-    Terminal(Box<Editor<(), MemHistory>>),
+    Terminal(Box<Editor<Watch, MemHistory>>),
     Pipe,
 }
 
 /// What was entered.
 pub enum Line {
     Text(String),
-    /// Ctrl-C at the prompt.
+    /// Several lines, between marks: never a command.
+    Block(String),
+    /// Ctrl-C on an empty line.
     Interrupted,
+    /// Ctrl-C on one that was not: it is gone.
+    Cleared,
     /// Ctrl-D, or the end of the pipe.
     End,
+}
+
+/// Watches a line being typed: whether there is anything on it, and which command it may become.
+#[derive(Default)]
+pub struct Watch {
+    has_text: Cell<bool>,
+}
+
+impl Helper for Watch {}
+impl Validator for Watch {}
+impl Highlighter for Watch {}
+
+impl Hinter for Watch {
+    type Hint = String;
+
+    /// Asked whenever the line has changed.
+    fn hint(&self, line: &str, _: usize, _: &Context<'_>) -> Option<String> {
+        self.has_text.set(!line.is_empty());
+        None
+    }
+}
+
+impl Completer for Watch {
+    type Candidate = String;
+
+    fn complete(&self, line: &str, at: usize, _: &Context<'_>) -> rustyline::Result<(usize, Vec<String>)> {
+        let begun = &line[..at];
+        let found = slash::NAMES.iter().filter(|name| begun.starts_with('/') && name.starts_with(begun));
+        Ok((0, found.map(|name| (*name).to_owned()).collect()))
+    }
 }
 
 impl Input {
@@ -27,9 +70,15 @@ impl Input {
             return Ok(Self::Pipe);
         }
         let config = Config::builder().auto_add_history(true).build();
-        let editor = Editor::with_history(config, MemHistory::new())
+        let mut editor = Editor::with_history(config, MemHistory::new())
             .map_err(|e| Failure::new(format!("cannot use this terminal: {e}")))?;
+        editor.set_helper(Some(Watch::default()));
         Ok(Self::Terminal(Box::new(editor)))
+    }
+
+    /// Whether someone types.
+    pub fn is_person(&self) -> bool {
+        matches!(self, Self::Terminal(_))
     }
 
     /// Says what can be done, to a person.
@@ -39,19 +88,42 @@ impl Input {
 
     /// A remark for a person; a program that feeds us lines does not need it.
     pub fn say(&self, remark: &str) {
-        if let Self::Terminal(_) = self {
-            eprintln!("{remark}");
+        if self.is_person() {
+            super::remark(remark);
         }
     }
 
     /// The next line, joined with those that it goes on with.
     pub fn line(&mut self) -> Result<Line, Failure> {
         let mut text = String::new();
+        let mut is_block = false;
         loop {
-            let line = match self.read(if text.is_empty() { "> " } else { "… " })? {
+            let is_first = text.is_empty() && !is_block;
+            let line = match self.read(if is_first { "> " } else { "… " })? {
                 Line::Text(line) => line,
+                // What was entered before is gone with it.
+                Line::Interrupted if !is_first => return Ok(Line::Cleared),
+                Line::End if !is_first => {
+                    return Ok(if is_block { Line::Block(text) } else { Line::Text(text) });
+                }
                 other => return Ok(other),
             };
+            if is_block {
+                match line.trim_end().strip_suffix(BLOCK) {
+                    Some(last) => return Ok(Line::Block(text + last)),
+                    None => text = text + &line + "\n",
+                }
+                continue;
+            }
+            if let Some(begun) = line.trim_start().strip_prefix(BLOCK).filter(|_| is_first) {
+                match begun.trim_end().strip_suffix(BLOCK) {
+                    Some(whole) => return Ok(Line::Block(whole.to_owned())),
+                    None if begun.is_empty() => {}
+                    None => text = format!("{begun}\n"),
+                }
+                is_block = true;
+                continue;
+            }
             match line.strip_suffix('\\') {
                 Some(begun) => {
                     text.push_str(begun);
@@ -67,9 +139,12 @@ impl Input {
 
     fn read(&mut self, prompt: &str) -> Result<Line, Failure> {
         match self {
-            Self::Terminal(editor) => match editor.readline(prompt) {
+            Self::Terminal(editor) => match edit(editor, prompt) {
                 Ok(line) => Ok(Line::Text(line)),
-                Err(ReadlineError::Interrupted) => Ok(Line::Interrupted),
+                Err(ReadlineError::Interrupted) => {
+                    let had_text = editor.helper().is_some_and(|watch| watch.has_text.replace(false));
+                    Ok(if had_text { Line::Cleared } else { Line::Interrupted })
+                }
                 Err(ReadlineError::Eof) => Ok(Line::End),
                 Err(error) => Err(Failure::new(format!("cannot read from the terminal: {error}"))),
             },
@@ -84,4 +159,12 @@ impl Input {
             }
         }
     }
+}
+
+/// A line, watched from its beginning.
+fn edit(editor: &mut Editor<Watch, MemHistory>, prompt: &str) -> rustyline::Result<String> {
+    if let Some(watch) = editor.helper() {
+        watch.has_text.set(false);
+    }
+    editor.readline(prompt)
 }

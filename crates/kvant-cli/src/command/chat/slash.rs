@@ -1,24 +1,50 @@
 //! Commands within a conversation: lines that begin with a slash.
 
+use crate::options::{Think, Tokens};
+
 /// What `/help` prints.
 pub const HELP: &str = "\
-/clear         forget the conversation
-/system TEXT   set the instructions and start over; without TEXT, none
-/retry         answer the last message again
-/save FILE     write the conversation as JSON
-/exit          leave (also Ctrl-D, and Ctrl-C twice)
-/help          this list
-Ctrl-C stops an answer. A line that ends with \\ goes on with the next one. Begin with // to say something that
+/clear              forget the conversation
+/undo               take back the last message and its answer
+/retry              answer the last message again
+/system TEXT        new instructions; none removes them, without TEXT shows them
+/set NAME VALUE     temperature, top_p, top_k, min_p, repeat_penalty, seed,
+                    max_tokens; without a name shows them
+/think HOW          on, off, hide, low, medium or high
+/save FILE          write the conversation as JSON
+/load FILE          go on with one that was saved
+/grow TOKENS        a longer context (without TOKENS: twice as long)
+/window TOKENS      only the first few and the last TOKENS in view, without end
+/drop N             leave out the N oldest messages (without N: as many as needed)
+/exit               leave (also Ctrl-D, and Ctrl-C twice on an empty line)
+/help               this list
+Ctrl-C stops an answer and clears a line. A line that ends with \\ goes on with the
+next one; \"\"\" begins and ends several lines. Begin with // to say something that
 begins with a slash.";
 
+/// All commands, for completion.
+pub const NAMES: [&str; 13] = [
+    "/clear", "/drop", "/exit", "/grow", "/help", "/load", "/retry", "/save", "/set", "/system", "/think",
+    "/undo", "/window",
+];
+
 /// A command.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq)]
 pub enum Slash {
     Help,
     Clear,
-    System(String),
+    /// New instructions; shows them without any.
+    System(Option<String>),
     Retry,
+    Undo,
     Save(String),
+    Load(String),
+    /// A setting and its value; shows all without one.
+    Set(Option<(String, String)>),
+    Think(Think),
+    Grow(Option<usize>),
+    Window(Option<usize>),
+    Drop(Option<usize>),
     Exit,
 }
 
@@ -28,13 +54,33 @@ impl Slash {
         let rest = line.trim().strip_prefix('/').filter(|rest| !rest.starts_with('/'))?;
         let (name, argument) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
         let argument = argument.trim();
-        Some(match (name, argument) {
+        let given = Some(argument).filter(|argument| !argument.is_empty());
+        let tokens = |make: fn(Option<usize>) -> Self| {
+            given.map(str::parse::<Tokens>).transpose().map(|tokens| make(tokens.map(|tokens| tokens.0)))
+        };
+        Some(match (name, given) {
             ("help" | "?", _) => Ok(Self::Help),
             ("clear" | "new", _) => Ok(Self::Clear),
-            ("system", text) => Ok(Self::System(text.to_owned())),
+            ("system", given) => Ok(Self::System(given.map(str::to_owned))),
             ("retry", _) => Ok(Self::Retry),
-            ("save", "") => Err("/save needs the name of a file".to_owned()),
-            ("save", path) => Ok(Self::Save(path.to_owned())),
+            ("undo", _) => Ok(Self::Undo),
+            ("save" | "load", None) => Err(format!("/{name} needs the name of a file")),
+            ("save", Some(path)) => Ok(Self::Save(path.to_owned())),
+            ("load", Some(path)) => Ok(Self::Load(path.to_owned())),
+            ("set", None) => Ok(Self::Set(None)),
+            // Ollama has a word in between.
+            ("set", Some(setting)) => match setting.trim_start_matches("parameter ").split_once([' ', '=']) {
+                Some((name, value)) => Ok(Self::Set(Some((name.trim().to_owned(), value.trim().to_owned())))),
+                None => Err(format!("/set {setting} needs a value")),
+            },
+            ("think", how) => how.unwrap_or("on").parse().map(Self::Think),
+            ("nothink", _) => Ok(Self::Think(Think::Off)),
+            ("grow", _) => tokens(Self::Grow),
+            ("window", _) => tokens(Self::Window),
+            ("drop", count) => match count.map(str::parse).transpose() {
+                Ok(count) => Ok(Self::Drop(count)),
+                Err(_) => Err("/drop takes a number of messages".to_owned()),
+            },
             ("exit" | "quit" | "bye", _) => Ok(Self::Exit),
             (other, _) => Err(format!("there is no command /{other}; /help lists them")),
         })
@@ -51,7 +97,8 @@ pub fn unescaped(line: String) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Slash, unescaped};
+    use super::{HELP, NAMES, Slash, unescaped};
+    use crate::options::Think;
 
     #[test]
     fn commands_are_told_from_text() {
@@ -59,8 +106,26 @@ mod tests {
         assert_eq!(Slash::parse("//path"), None);
         assert_eq!(unescaped("//path".into()), "/path");
         assert_eq!(Slash::parse(" /exit "), Some(Ok(Slash::Exit)));
-        assert_eq!(Slash::parse("/system  be kind "), Some(Ok(Slash::System("be kind".into()))));
-        assert!(Slash::parse("/save").unwrap().is_err());
+        assert_eq!(Slash::parse("/system  be kind "), Some(Ok(Slash::System(Some("be kind".into())))));
+        assert_eq!(Slash::parse("/system"), Some(Ok(Slash::System(None))));
+        assert_eq!(
+            Slash::parse("/set top_p=0.5"),
+            Some(Ok(Slash::Set(Some(("top_p".into(), "0.5".into())))))
+        );
+        assert_eq!(Slash::parse("/think off"), Some(Ok(Slash::Think(Think::Off))));
+        assert_eq!(Slash::parse("/grow 32k"), Some(Ok(Slash::Grow(Some(32768)))));
+        for wrong in ["/save", "/load", "/set warmth", "/think loudly", "/grow much", "/drop some"] {
+            assert!(Slash::parse(wrong).unwrap().is_err(), "{wrong}");
+        }
         assert!(Slash::parse("/nonsense x").unwrap().unwrap_err().contains("/nonsense"));
+    }
+
+    #[test]
+    fn every_command_is_in_the_help_and_understood() {
+        for name in NAMES {
+            assert!(HELP.contains(name), "{name}");
+            let said = Slash::parse(&format!("{name} 5")).unwrap();
+            assert!(said.is_ok() || ["/set", "/think"].contains(&name), "{name}: {said:?}");
+        }
     }
 }

@@ -15,11 +15,20 @@ use std::io::{self, Write};
 pub struct Question {
     /// Bytes there are.
     pub memory: u64,
+    /// Bytes of these that are left to the system.
+    pub reserved: u64,
     /// Tokens, in order.
     pub contexts: Vec<usize>,
     pub caches: Vec<Policy>,
     /// The type that weights are taken to be of, where they are not here.
     pub assumed: Option<DType>,
+}
+
+impl Question {
+    /// Bytes that a run may take.
+    fn usable(&self) -> u64 {
+        self.memory.saturating_sub(self.reserved)
+    }
 }
 
 /// What comes out.
@@ -112,7 +121,10 @@ impl Outlook {
             };
             facts.push(("weights", format!("{}{origin}", bytes(weights))));
         }
-        facts.push(("memory", bytes(self.question.memory)));
+        let Question { memory, reserved, .. } = self.question;
+        let usable = self.question.usable();
+        let [memory, reserved, usable] = [memory, reserved, usable].map(bytes);
+        facts.push(("memory", format!("{memory}, {reserved} of it left to the system: {usable} to use")));
         facts
     }
 
@@ -137,22 +149,23 @@ impl Outlook {
             longest: found.longest.as_ref().map(|(tokens, _)| *tokens),
         };
         let needs: Vec<MemoryNeed> = self.possible().map(need).collect();
-        let (facts, memory) = (self.facts(), self.question.memory);
+        let (facts, memory) = (self.facts(), self.question.usable());
         MemoryPage { model: &self.file, facts: &facts, memory, needs: &needs }.to_html()
     }
 
     fn write_contexts(&self, out: &mut dyn Write) -> io::Result<()> {
-        writeln!(
-            out,
-            "\nMemory at most, by tokens of context and how keys and values are kept (- does not fit)"
-        )?;
+        writeln!(out, "\nMemory at most, by tokens of context and how keys and values are kept")?;
         let caches = self.possible().map(|(spec, _)| Right(spec));
         let columns: Vec<Column<'_>> = [Right("tokens")].into_iter().chain(caches).collect();
         let mut table = Table::new(&columns);
         for (row, tokens) in self.question.contexts.iter().enumerate() {
             let cell = |(_, found): (&str, &Found)| {
                 let peak = found.estimates[row].peak();
-                if peak <= self.question.memory { bytes(peak) } else { format!("- {}", bytes(peak)) }
+                if peak <= self.question.usable() {
+                    bytes(peak)
+                } else {
+                    format!("{}, too much", bytes(peak))
+                }
             };
             table.row([tokens.to_string()].into_iter().chain(self.possible().map(cell)));
         }
@@ -160,7 +173,7 @@ impl Outlook {
     }
 
     fn write_longest(&self, out: &mut dyn Write) -> io::Result<()> {
-        writeln!(out, "\nThe longest context in {}, and what it takes", bytes(self.question.memory))?;
+        writeln!(out, "\nThe longest context in {}, and what it takes", bytes(self.question.usable()))?;
         let mut table = Table::new(&[
             Left("cache"),
             Right("a token"),
@@ -173,7 +186,7 @@ impl Outlook {
         for (spec, found) in self.possible() {
             let token = bytes(found.bytes_per_token as u64);
             let Some((tokens, estimate)) = &found.longest else {
-                table.row([spec.to_owned(), token, "none".to_owned()]);
+                table.row([spec.to_owned(), token, "none fits".to_owned()]);
                 continue;
             };
             let sizes = [estimate.weights, estimate.cache, estimate.rest(), estimate.peak()].map(bytes);
@@ -188,10 +201,11 @@ impl Outlook {
     }
 
     pub fn json(&self) -> Value {
-        let Question { memory, contexts, assumed, .. } = &self.question;
+        let Question { memory, reserved, contexts, assumed, .. } = &self.question;
+        let usable = self.question.usable();
         let row = |tokens: usize, estimate: &MemoryEstimate| {
             json!({"tokens": tokens, "weights": estimate.weights, "kv": estimate.cache, "rest": estimate.rest(),
-                   "peak": estimate.peak(), "fits": estimate.peak() <= *memory})
+                   "peak": estimate.peak(), "fits": estimate.peak() <= usable})
         };
         let prospect = |Prospect { spec, found }: &Prospect| match found {
             Err(why) => json!({"kv": spec, "refused": why}),
@@ -209,6 +223,7 @@ impl Outlook {
             "weights_here": self.has_weights,
             "weights_taken_as": assumed.map(DType::name),
             "memory": memory,
+            "reserved": reserved,
             "caches": self.prospects.iter().map(prospect).collect::<Vec<_>>(),
         })
     }
@@ -229,7 +244,7 @@ impl Found {
         };
         let estimates: Result<Vec<_>, _> = question.contexts.iter().map(|&tokens| estimate(tokens)).collect();
         let all = RunConfig::answer(policy, bound, threads);
-        let longest = MemoryEstimate::longest_within(question.memory, checkpoint, description, &all)
+        let longest = MemoryEstimate::longest_within(question.usable(), checkpoint, description, &all)
             .map_err(|e| e.to_string())?;
         Ok(Self {
             bytes_per_token: kv::bytes_per_token(policy.clone(), &description.slots)

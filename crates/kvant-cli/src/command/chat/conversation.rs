@@ -1,0 +1,261 @@
+//! What was said, what is held of it, and what commands do to both.
+
+use super::remark;
+use super::slash::{self, Slash};
+use crate::command::run::assistant;
+use crate::failure::Failure;
+use crate::options::{GenerationOptions, Think, ThoughtPrompt, chat_prompt, is_shown};
+use crate::output::{Output, Shown};
+use crate::report::Report;
+use crate::saved::{SessionFile, Talk};
+use crate::screen::{Look, Markdown, grouped};
+use kvant_engine::{Finish, GenerateError, Opened, Reply, Request, Session};
+use kvant_model::chat::Message;
+use std::path::Path;
+
+/// A conversation and the session that holds it.
+pub struct Conversation {
+    pub opened: Opened,
+    pub session: Session,
+    pub file: Option<SessionFile>,
+    pub generation: GenerationOptions,
+    pub think: Option<Think>,
+    pub quiet: bool,
+    pub system: Option<String>,
+    /// Turns of user and assistant by turns. The last may be a user's that was not answered: the context was full.
+    pub turns: Vec<Message>,
+}
+
+impl Conversation {
+    pub fn messages(&self) -> Vec<Message> {
+        let system = self.system.iter().map(|text| Message::new("system", text));
+        system.chain(self.turns.iter().cloned()).collect()
+    }
+
+    /// Whether a message waits for its answer.
+    pub fn is_waiting(&self) -> bool {
+        self.turns.last().is_some_and(|turn| turn.role == "user")
+    }
+
+    /// A user's turn, and the answer to it.
+    pub fn say(&mut self, text: String) -> Result<(), Failure> {
+        if self.is_waiting() {
+            eprintln!("the last message was not answered yet: /retry answers it, /undo takes it back");
+            return Ok(());
+        }
+        self.turns.push(Message::new("user", text));
+        self.answer()
+    }
+
+    /// The prompt of the conversation so far.
+    pub fn prompt(&self) -> Result<ThoughtPrompt, Failure> {
+        Ok(chat_prompt(self.opened.engine(), &self.messages(), self.think, false)?)
+    }
+
+    /// Answers the last message. One that cannot be answered is taken back, unless it is the context that is full: then it waits.
+    pub fn answer(&mut self) -> Result<(), Failure> {
+        let prompt = match self.prompt() {
+            Ok(ThoughtPrompt { prompt, .. }) => prompt,
+            Err(Failure::Message(why)) => return self.take_back(&why),
+            Err(other) => return Err(other),
+        };
+        let engine = self.opened.engine();
+        let request = Request {
+            prompt,
+            sampling: self.generation.sampling(),
+            stop: self.generation.stop.clone(),
+            max_tokens: self.generation.max_tokens,
+            trim_start: true,
+            markers: engine.reply_markers().to_vec(),
+        };
+        let parser = engine.reply_parser(&request.prompt, &[]);
+        let shown = Shown { answer: true, reasoning: is_shown(self.think), reading: !self.quiet };
+        let mut output = Output::new(shown, Some(parser));
+        let reply = match self.session.generate(&request, &mut |event| output.take(event)) {
+            Ok(reply) => reply,
+            Err(GenerateError::PromptTooLong { prompt, context }) => {
+                eprintln!(
+                    "error: the conversation has {} tokens, the context holds {}; your message is kept",
+                    grouped(prompt),
+                    grouped(context)
+                );
+                self.offer_room();
+                self.save();
+                return Ok(());
+            }
+            Err(error) => return self.take_back(&error.to_string()),
+        };
+        self.turns.push(assistant(output.end()?));
+        self.tell(&reply)?;
+        self.save();
+        Ok(())
+    }
+
+    /// What a person wants to know of an answer besides the answer.
+    fn tell(&mut self, reply: &Reply) -> Result<(), Failure> {
+        match &reply.finish {
+            Finish::ContextFull => {
+                eprintln!(
+                    "note: the answer was cut off: the context of {} tokens is full",
+                    grouped(self.session.context())
+                );
+                self.offer_room();
+            }
+            Finish::MaxTokens => {
+                remark(&format!(
+                    "(cut off after {} tokens, as -n or /set max_tokens says)",
+                    reply.tokens.len()
+                ));
+            }
+            Finish::Cancelled => eprintln!("note: stopped"),
+            Finish::EndOfText(_) | Finish::Stop(_) => {}
+        }
+        if !self.quiet {
+            remark(&Report::new(self.opened.engine(), &self.session, reply)?.short_line());
+        }
+        Ok(())
+    }
+
+    fn take_back(&mut self, why: &str) -> Result<(), Failure> {
+        self.turns.pop();
+        eprintln!("error: {why}");
+        Ok(())
+    }
+
+    /// Saves what there is, if there is a file for it. The conversation can go on without; what was saved before is still there.
+    pub fn save(&self) {
+        let Some(file) = &self.file else { return };
+        let talk = Talk::Chat { system: self.system.clone(), turns: self.turns.clone() };
+        if let Err(Failure::Message(why)) = file.save(&self.session, &talk) {
+            eprintln!("error: {why}");
+        }
+    }
+
+    /// The last turns of a conversation that goes on, for someone who has forgotten them.
+    pub fn show_last(&self) {
+        if self.turns.is_empty() {
+            return;
+        }
+        remark(&format!(
+            "(going on after {} turns, {} tokens)",
+            self.turns.len(),
+            grouped(self.session.tokens().len())
+        ));
+        let from = self.turns.iter().rposition(|turn| turn.role == "user").unwrap_or(0);
+        for turn in &self.turns[from..] {
+            let text = turn.content.as_deref().unwrap_or_default();
+            match turn.role.as_str() {
+                "user" => remark(&format!("> {text}")),
+                _ => {
+                    let page = Markdown::new(Look::of_stdout());
+                    let shown = page.map(|mut page| page.push(text) + &page.finish());
+                    println!("{}", shown.as_deref().unwrap_or(text).trim_end());
+                }
+            }
+        }
+        if self.is_waiting() {
+            remark("(this was not answered: /retry answers it)");
+        }
+    }
+
+    pub fn obey(&mut self, command: Slash) -> Result<(), Failure> {
+        match command {
+            Slash::Help => eprintln!("{}", slash::HELP),
+            Slash::Clear => {
+                self.turns.clear();
+                self.session.clear();
+                self.save();
+                remark("(a new conversation)");
+            }
+            Slash::System(None) => match &self.system {
+                Some(text) => eprintln!("{text}"),
+                None => remark("(there are no instructions; /system TEXT gives some)"),
+            },
+            Slash::System(Some(text)) => {
+                self.system = Some(text).filter(|text| text != "none");
+                self.save();
+                match &self.system {
+                    Some(_) => remark("(new instructions, from the next message on)"),
+                    None => remark("(no instructions any more)"),
+                }
+            }
+            Slash::Retry => {
+                let Some(last) = self.turns.iter().rposition(|turn| turn.role == "user") else {
+                    eprintln!("there is nothing to answer yet");
+                    return Ok(());
+                };
+                self.turns.truncate(last + 1);
+                self.answer()?;
+            }
+            Slash::Undo => match self.turns.iter().rposition(|turn| turn.role == "user") {
+                None => eprintln!("there is nothing to take back"),
+                Some(last) => {
+                    let text = self.turns[last].content.clone().unwrap_or_default();
+                    self.turns.truncate(last);
+                    self.save();
+                    remark(&format!("(took back: {})", beginning(&text)));
+                }
+            },
+            Slash::Save(path) => match self.write_json(Path::new(&path)) {
+                Ok(()) => remark(&format!("(saved to {path})")),
+                Err(e) => eprintln!("error: cannot write {path}: {e}"),
+            },
+            Slash::Load(path) => match read_json(Path::new(&path)) {
+                Ok((system, turns)) => {
+                    (self.system, self.turns) = (system, turns);
+                    self.session.clear();
+                    self.save();
+                    self.show_last();
+                }
+                Err(why) => eprintln!("error: {path}: {why}"),
+            },
+            Slash::Set(None) => eprintln!("{}", self.generation.shown()),
+            Slash::Set(Some((name, value))) => match self.generation.set(&name, &value) {
+                Ok(()) => remark(&format!("({name} {value})")),
+                Err(why) => eprintln!("error: {why}"),
+            },
+            Slash::Think(think) => {
+                self.think = Some(think);
+                let told = if self.turns.is_empty() { None } else { self.prompt()?.remark };
+                match told {
+                    Some(cannot) => eprintln!("note: {cannot}"),
+                    None => remark("(from the next message on)"),
+                }
+            }
+            Slash::Grow(tokens) => self.grow(tokens)?,
+            Slash::Window(tokens) => self.window(tokens)?,
+            Slash::Drop(count) => self.drop_turns(count)?,
+            Slash::Exit => {}
+        }
+        Ok(())
+    }
+
+    /// Writes the conversation as JSON in the form chat servers take: a list of roles and contents.
+    fn write_json(&self, path: &Path) -> std::io::Result<()> {
+        let text = serde_json::to_string_pretty(&self.messages())?;
+        std::fs::write(path, text + "\n")
+    }
+}
+
+/// Reads what `/save` writes: instructions, and turns by turns.
+fn read_json(path: &Path) -> Result<(Option<String>, Vec<Message>), String> {
+    let text = std::fs::read_to_string(path).map_err(|e| format!("cannot read it: {e}"))?;
+    let mut turns: Vec<Message> = serde_json::from_str(&text)
+        .map_err(|e| format!("not a conversation as /save writes it, a list of roles and contents: {e}"))?;
+    let is_system = turns.first().is_some_and(|turn| turn.role == "system");
+    let system = if is_system { turns.remove(0).content } else { None };
+    let in_turn = turns.iter().enumerate().all(|(at, turn)| turn.role == ["user", "assistant"][at % 2]);
+    if in_turn {
+        Ok((system, turns))
+    } else {
+        Err("turns of user and assistant have to alternate".to_owned())
+    }
+}
+
+/// The beginning of a text, for a remark.
+fn beginning(text: &str) -> String {
+    const MOST: usize = 50;
+    let line = text.lines().next().unwrap_or_default();
+    let short: String = line.chars().take(MOST).collect();
+    if short.len() < text.len() { format!("{short}…") } else { short }
+}

@@ -1,0 +1,53 @@
+//! `kvant ps`: what a server on this machine has loaded.
+
+use crate::command::bench::wire::Site;
+use crate::failure::Failure;
+use crate::screen::grouped;
+use crate::table::Column::{Left, Right};
+use crate::table::Table;
+use clap::Args;
+use serde_json::Value;
+use std::io::Write;
+
+/// Arguments of `kvant ps`.
+#[derive(Args)]
+pub struct Ps {
+    /// The server
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
+    server: String,
+
+    /// A key, if it asks for one
+    #[arg(long, value_name = "KEY")]
+    api_key: Option<String>,
+
+    /// Print the server's answer as it is
+    #[arg(long)]
+    json: bool,
+}
+
+impl Ps {
+    /// Asks the server for its models.
+    pub fn execute(self) -> Result<(), Failure> {
+        let site = Site::new(&self.server, self.api_key)?;
+        let answer = site.json("/v1/models", None)?;
+        let mut out = std::io::stdout().lock();
+        if self.json {
+            writeln!(out, "{answer}")?;
+            return Ok(());
+        }
+        let mut table = Table::new(&[Left("NAME"), Right("CONTEXT"), Left("STATE")]);
+        for model in answer["data"].as_array().unwrap_or(&Vec::new()) {
+            let context = ["context_length", "max_model_len"].iter().find_map(|key| model[key].as_u64());
+            let context = context.map_or("-".to_owned(), |tokens| grouped(tokens as usize));
+            let state =
+                model["state"].as_str().or_else(|| model["status"]["value"].as_str()).unwrap_or("loaded");
+            table.row([
+                model["id"].as_str().map_or_else(|| Value::to_string(&model["id"]), str::to_owned),
+                context,
+                state.to_owned(),
+            ]);
+        }
+        table.write(&mut out, 0)?;
+        Ok(())
+    }
+}

@@ -1,0 +1,157 @@
+//! `kvant tune`: bits of the cache spent where they gain most, written to a plan.
+
+use crate::failure::Failure;
+use crate::options::ThreadOptions;
+use crate::table::Column::{Left, Right};
+use crate::table::Table;
+use crate::{open, progress};
+use clap::Args;
+use indicatif::ProgressBar;
+use kvant_engine::open::{open_plan, plan_path};
+use kvant_engine::{ActivationType, LoadOptions};
+use kvant_eval::divergence::Headway;
+use kvant_eval::plans::{Check, Chosen, Goal, Tried, search, search_windows, sensitivities, spend_bits};
+use kvant_eval::text;
+use kvant_model::Checkpoint;
+use kvant_model::tokenizer::Tokenizer;
+use serde_json::{Value, json};
+use std::borrow::Cow;
+use std::io;
+use std::path::PathBuf;
+
+const EXAMPLES: &str = "\
+Examples:
+  kvant tune model.gguf --kl 0.02
+  kvant tune model.gguf --bits 3.6 -o small.kvplan
+  kvant eval model.gguf --kv int4,small.kvplan             is it worth it?
+
+The plan that `kvant calibrate` has made gets another policy: every side of
+every layer is rounded alone and its divergence measured (strictly: pages are
+encoded before their own tokens attend), then bits go where they gain most.
+Policies that tell layers apart, and one that does not, are measured on another
+part of the text; the best is taken and all are shown. With --kl a margin is
+kept for texts that are harder than this one.";
+
+/// Arguments of `kvant tune`.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+#[command(group = clap::ArgGroup::new("goal").required(true).args(["kl", "bits"]))]
+pub struct Tune {
+    /// A model file or folder, or the name of a model in the cache
+    model: String,
+
+    /// The fewest bits with this mean KL divergence at most, in nats
+    #[arg(long, value_name = "NATS")]
+    kl: Option<f64>,
+
+    /// The least divergence with so many bits per value at most
+    #[arg(long, value_name = "BITS")]
+    bits: Option<f64>,
+
+    /// The plan to change, as `kvant calibrate` makes it [default: the one beside the
+    /// model]
+    #[arg(long, value_name = "FILE")]
+    plan: Option<PathBuf>,
+
+    /// Where the changed plan is written [default: where it was]
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+
+    /// A UTF-8 text like those the model will read [default: part of a novel that comes
+    /// with kvant]
+    #[arg(long, value_name = "FILE")]
+    text: Option<PathBuf>,
+
+    /// Tokens that sensitivities are measured on
+    #[arg(long, value_name = "N", default_value_t = 2048)]
+    tokens: usize,
+
+    #[command(flatten)]
+    threads: ThreadOptions,
+
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+impl Tune {
+    pub fn execute(self) -> Result<(), Failure> {
+        let goal = self.kl.map(Goal::Kl).or(self.bits.map(Goal::Bits));
+        let goal = goal.ok_or_else(|| Failure::Usage("--kl or --bits says what to reach".into()))?;
+        self.threads.pool().install(|| self.search(goal))
+    }
+
+    fn search(&self, goal: Goal) -> Result<(), Failure> {
+        let (name, text) = match &self.text {
+            Some(path) => (path.display().to_string(), Cow::Owned(text::read(path)?)),
+            None => (text::CALIBRATION_NAME.to_owned(), Cow::Borrowed(text::calibration())),
+        };
+        let checkpoint = Checkpoint::open(open::find(&self.model)?)?;
+        let path = self.plan.clone().unwrap_or_else(|| plan_path(&checkpoint));
+        let plan = open_plan(&path, &checkpoint)?;
+        let options = LoadOptions { activations: ActivationType::F32, ..LoadOptions::default() };
+        let model = kvant_cpu::load(&checkpoint, options)?;
+        let (probed, other) =
+            search_windows(&Tokenizer::of(&checkpoint)?, model.context(), &text, self.tokens)
+                .map_err(|e| Failure::new(format!("{name}: {e}")))?;
+
+        let bar = progress::bar("{bar:30} {percent} %  layers one by one  {eta} left");
+        let parts = sensitivities(&model, &plan, &probed, &mut |headway| show(&bar, headway));
+        bar.finish_and_clear();
+        let check = Check { model: &model, plan: &plan, windows: &other };
+        let bar = progress::bar("{bar:30} {percent} %  check  {eta} left");
+        let tried = search(goal, &parts?, &check, &mut |headway| show(&bar, headway));
+        bar.finish_and_clear();
+        let tried = tried?;
+        let best = tried.first().ok_or_else(|| out_of_reach(goal))?;
+
+        let target = self.output.as_deref().unwrap_or(&path);
+        let changed = spend_bits(&plan, &best.chosen.policy, self.tokens, &name);
+        let refuse = |error| Failure::new(format!("{}: {error}", target.display()));
+        let changed = changed.map_err(refuse)?;
+        changed.save(target).map_err(refuse)?;
+        if self.json {
+            let mut report = json_of(best);
+            report["plan"] = json!(target);
+            report["tried"] = tried.iter().map(json_of).collect();
+            println!("{report}");
+            return Ok(());
+        }
+        println!("{}: {}", target.display(), changed.made());
+        println!("{}", best.chosen.policy);
+        println!("\nMean KL divergence on {} other tokens; the first is taken", best.found.tokens());
+        let mut table =
+            Table::new(&[Left("bits are spent"), Right("bits/value"), Right("predicted"), Right("measured")]);
+        for Tried { way, chosen, found } in &tried {
+            let (kl, error) = found.kl();
+            let measured = format!("{kl:.4} ± {error:.4}");
+            table.row([
+                (*way).to_owned(),
+                format!("{:.2}", chosen.bits),
+                format!("{:.4}", chosen.kl),
+                measured,
+            ]);
+        }
+        table.write(&mut io::stdout().lock(), 2)?;
+        Ok(())
+    }
+}
+
+fn json_of(tried: &Tried) -> Value {
+    let Tried { way, chosen: Chosen { policy, bits, kl }, found } = tried;
+    let (measured, error) = found.kl();
+    json!({"way": way, "kv": policy.to_string(), "bits_per_value": bits, "kl_predicted": kl,
+           "kl_measured": measured, "kl_stderr": error, "positions": found.tokens()})
+}
+
+fn out_of_reach(goal: Goal) -> Failure {
+    Failure::new(match goal {
+        Goal::Kl(kl) => format!("no policy is expected to stay within a KL divergence of {kl}; ask for more"),
+        Goal::Bits(bits) => format!("{bits} bits per value are too few for any policy; ask for more"),
+    })
+}
+
+fn show(bar: &ProgressBar, headway: Headway<'_>) {
+    bar.set_length(headway.total as u64);
+    bar.set_position(headway.done as u64);
+}

@@ -1,0 +1,83 @@
+//! Flags that bind an answer to a schema or a grammar.
+
+use crate::failure::Failure;
+use clap::Args;
+use kvant_engine::{Constraint, Engine};
+use serde_json::Value;
+use std::path::Path;
+
+/// What an answer has to be.
+#[derive(Args, Clone, Default)]
+#[command(next_help_heading = "Generation")]
+pub struct ConstraintOptions {
+    /// Answer with JSON of this schema: a file, or the schema itself; {} for any
+    #[arg(short, long, value_name = "SCHEMA", conflicts_with = "grammar")]
+    json_schema: Option<String>,
+
+    /// Answer with a text of this grammar in Lark's notation: a file, or the grammar
+    #[arg(long, value_name = "GRAMMAR", alias = "grammar-file")]
+    grammar: Option<String>,
+}
+
+/// A schema or grammar, read and not yet compiled.
+#[derive(Clone)]
+pub enum Bound {
+    Schema(Value),
+    Lark(String),
+}
+
+impl ConstraintOptions {
+    /// What was asked for, read from its file where it names one.
+    pub fn bound(&self) -> Result<Option<Bound>, Failure> {
+        if let Some(schema) = &self.json_schema {
+            let text = text_of(schema)?;
+            let value: Value = serde_json::from_str(&text)
+                .map_err(|e| Failure::new(format!("--json-schema: neither a file nor JSON: {e}")))?;
+            return Ok(Some(Bound::Schema(value)));
+        }
+        let Some(grammar) = &self.grammar else { return Ok(None) };
+        let text = text_of(grammar)?;
+        if text.contains("::=") {
+            return Err(Failure::new(
+                "--grammar: this is GBNF; kvant reads Lark's notation (start: \"yes\" | \"no\")",
+            ));
+        }
+        Ok(Some(Bound::Lark(text)))
+    }
+}
+
+/// The text of a file, or what is no file itself.
+fn text_of(given: &str) -> Result<String, Failure> {
+    let path = Path::new(given);
+    if !path.is_file() {
+        return Ok(given.to_owned());
+    }
+    std::fs::read_to_string(path).map_err(|e| Failure::new(format!("{given}: cannot read it: {e}")))
+}
+
+impl Bound {
+    /// The rule, for the tokens of a model.
+    #[cfg(feature = "grammar")]
+    pub fn compile(&self, engine: &Engine) -> Result<Box<dyn Constraint>, Failure> {
+        use kvant_engine::grammar::{Grammar, GrammarCompiler};
+        let grammar = match self {
+            Self::Schema(schema) => Grammar::JsonSchema(schema.clone()),
+            Self::Lark(text) => Grammar::Lark(text.clone()),
+        };
+        let compiler = GrammarCompiler::new(engine.tokenizer())?;
+        let flag = match self {
+            Self::Schema(_) => "--json-schema",
+            Self::Lark(_) => "--grammar",
+        };
+        let rule = compiler.compile(&grammar).map_err(|e| Failure::new(format!("{flag}: {e}")))?;
+        Ok(Box::new(rule))
+    }
+
+    /// This build has no grammars.
+    #[cfg(not(feature = "grammar"))]
+    pub fn compile(&self, _: &Engine) -> Result<Box<dyn Constraint>, Failure> {
+        Err(Failure::new(
+            "this build of kvant follows no schemas or grammars; use one with the feature `grammar`",
+        ))
+    }
+}

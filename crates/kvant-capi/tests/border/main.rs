@@ -1,0 +1,9 @@
+//! The library as C programs meet it: every function by its C signature, and the header.
+
+mod cache;
+mod engine;
+mod header;
+mod matrix;
+mod support;
+#[path = "../../../kvant-model/tests/support/tiny.rs"]
+mod tiny;

@@ -1,0 +1,96 @@
+"""A decode step with KvantCache beside transformers' own caches, on CPU torch.
+
+    python bench/hf_cache.py --shape smollm2 --tokens 4096 --steps 8
+
+A model with random weights of the named shape; every cache holds the same random keys and values. All of them decode in turns, so that
+load on the machine falls on all alike. Medians of wall time and of processor time, and ratios of wall time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+
+import torch
+from transformers import AutoModelForCausalLM, Cache, DynamicCache, LlamaConfig, QuantizedCache
+from transformers.utils import logging
+
+from kvant.hf import KvantCache
+
+SHAPES = {
+    "smollm2": {
+        "hidden_size": 576, "num_hidden_layers": 30, "intermediate_size": 1536, "num_attention_heads": 9,
+        "num_key_value_heads": 3, "vocab_size": 49152, "tie_word_embeddings": True,
+    },
+    "llama-1b": {
+        "hidden_size": 2048, "num_hidden_layers": 16, "intermediate_size": 8192, "num_attention_heads": 32,
+        "num_key_value_heads": 8, "head_dim": 64, "vocab_size": 128256, "tie_word_embeddings": True,
+    },
+}  # fmt: skip
+
+
+def fill(cache: Cache, config: LlamaConfig, tokens: int, dtype: torch.dtype) -> Cache:
+    """The same keys and values for every cache."""
+    generator = torch.Generator().manual_seed(2)
+    for layer in range(config.num_hidden_layers):
+        shape = (2, 1, config.num_key_value_heads, tokens, config.head_dim)
+        keys, values = torch.randn(shape, generator=generator).to(dtype)
+        cache.update(keys, values, layer)
+    return cache
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--shape", choices=SHAPES, default="smollm2")
+    parser.add_argument("--tokens", type=int, default=4096)
+    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--kv", default="int4")
+    parser.add_argument("--quantized", default="quanto", choices=["quanto", "hqq", "none"])
+    parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    options = parser.parse_args()
+    logging.set_verbosity_error()
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(1)
+    config = LlamaConfig(max_position_embeddings=2 * options.tokens, **SHAPES[options.shape])
+    model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, options.dtype), attn_implementation="sdpa").eval()
+    config = model.config
+    ids = torch.randint(0, config.vocab_size, (1, options.steps + 1))
+    dtype, on_bytes = getattr(torch, options.dtype), f"KvantCache {options.kv}, on bytes"
+    with torch.no_grad():
+        caches = {
+            "DynamicCache, sdpa": ("sdpa", DynamicCache(config=config)),
+            f"KvantCache {options.kv}, decoded, sdpa": ("sdpa", KvantCache(config, options.kv)),
+        }
+        if options.quantized != "none":
+            quantized = QuantizedCache(options.quantized, config, nbits=4)
+            caches[f"QuantizedCache {options.quantized} 4 bits, sdpa"] = ("sdpa", quantized)
+        for _, cache in caches.values():
+            fill(cache, config, options.tokens, dtype)
+        exact = caches["DynamicCache, sdpa"][1]
+        caches[on_bytes] = ("kvant", KvantCache.from_cache(exact, config, options.kv))
+        # What a step takes that no cache can save.
+        caches["nothing before, sdpa"] = ("sdpa", DynamicCache(config=config))
+        half = 2 * sum(layer.keys.numel() + layer.values.numel() for layer in exact.layers)
+        stored, memory = caches[on_bytes][1].nbytes, caches[on_bytes][1].memory
+        times: dict[str, list[tuple[float, float]]] = {name: [] for name in caches}
+        for step in range(options.steps + 1):
+            for name, (attention, cache) in caches.items():
+                model.config._attn_implementation = attention
+                start, busy = time.perf_counter(), time.process_time()
+                model(ids[:, step : step + 1], past_key_values=cache, use_cache=True)
+                if step > 0:
+                    times[name].append((time.perf_counter() - start, time.process_time() - busy))
+    medians = {name: [statistics.median(column) for column in zip(*taken, strict=True)] for name, taken in times.items()}
+    for name, (wall, busy) in medians.items():
+        faster = {f"faster than {other}": round(medians[other][0] / wall, 2) for other in medians if other != name}
+        print(json.dumps({"cache": name, "ms": round(1e3 * wall, 1), "cpu_ms": round(1e3 * busy, 1), **faster}))
+    row = {"bytes": stored, "of_f16": round(stored / half, 4), "with_room_kept": round(memory / half, 4)}
+    print(json.dumps({**row, "tokens": options.tokens, "shape": options.shape, "dtype": options.dtype, "threads": options.threads}))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,72 @@
+"""What the layers of one cache share."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from typing import TYPE_CHECKING
+
+import torch
+
+from .. import _kvant
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
+
+    from .layer import KvantLayer
+
+#: The attention implementation that reads compressed bytes.
+IMPLEMENTATION = "kvant"
+
+#: The layer of this thread whose new keys no attention has taken yet.
+open_layer = threading.local()
+
+_warned_devices: set[str] = set()
+
+
+class CacheContext:
+    """The native layout, the model's configuration, and how attention reads the cache."""
+
+    def __init__(self, config: PreTrainedConfig, layout: _kvant.CacheLayout, attention: str | None):
+        if attention not in (None, "bytes", "decoded"):
+            raise ValueError(f"attention={attention!r}: None, 'bytes' or 'decoded' was expected")
+        self.config = config
+        self.layout = layout
+        self.attention = attention
+        #: Later layers may read this layer's keys (Gemma 3n and 4): a pass ends only when the next one begins.
+        self.shares_layers = bool(getattr(config, "num_kv_shared_layers", 0))
+
+    @property
+    def on_bytes(self) -> bool:
+        """Whether attention runs on the compressed bytes."""
+        if self.attention is not None:
+            return self.attention == "bytes"
+        return self.config._attn_implementation == IMPLEMENTATION
+
+    def is_latent(self, keys: torch.Tensor, values: torch.Tensor) -> bool:
+        """Whether a layer caches MLA's latents: what comes as keys is the latent, as values the rotated part."""
+        rank, rotated = getattr(self.config, "kv_lora_rank", None), getattr(self.config, "qk_rope_head_dim", None)
+        return rank is not None and (keys.shape[1], keys.shape[-1], values.shape[-1]) == (1, rank, rotated)
+
+    def __deepcopy__(self, memo: dict) -> CacheContext:
+        return self
+
+
+def on_host(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor in host memory, outside of autograd. Other devices have no kernels: that is said once for each."""
+    tensor = tensor.detach()
+    device = tensor.device.type
+    if device == "cpu":
+        return tensor
+    if device not in _warned_devices:
+        _warned_devices.add(device)
+        warnings.warn(
+            f"KvantCache has no kernels for {device}: keys, values and queries go through host memory, which is slow",
+            stacklevel=3,
+        )
+    return tensor.to("cpu")
+
+
+def layer_of(key: torch.Tensor) -> KvantLayer | None:
+    """The layer that handed out these keys."""
+    return getattr(key, "_kvant_layer", None)

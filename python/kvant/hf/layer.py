@@ -1,0 +1,324 @@
+"""One layer of the cache: the sequences of a batch, each of its own length."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from transformers.cache_utils import CacheLayerMixin, LinearAttentionLayer
+
+from .. import _kvant
+from .context import CacheContext, on_host, open_layer
+
+#: Tokens at a time when a whole cache is taken over: so many exact rows are held beside the pages.
+CHUNK = 512
+
+
+class KvantLayer(CacheLayerMixin):
+    """Keys and values of one attention layer, compressed."""
+
+    is_compileable = False
+    is_croppable = True
+
+    def __init__(self, context: CacheContext, index: int, sliding_window: int | None = None):
+        self.context = context
+        self.index = index
+        self.sliding_window = sliding_window
+        self.is_sliding = sliding_window is not None
+        self.is_initialized = False
+        self._record_past = False
+        self._clear()
+
+    def _clear(self) -> None:
+        self._native: _kvant.LayerCache | None = None
+        self._pending: tuple[torch.Tensor, torch.Tensor] | None = None
+        #: Tokens that the model counts, padding included; those before `_base` were never held.
+        self._seen = 0
+        self._base = 0
+        #: Which of the positions from `_base` on are tokens and not padding, (batch, positions); `None` for all.
+        self._kept: torch.Tensor | None = None
+
+    def __repr__(self) -> str:
+        window = f", sliding_window={self.sliding_window}" if self.is_sliding else ""
+        return f"{type(self).__name__}({self.context.layout.kv!r}, tokens={self._seen}{window})"
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        self.dtype, self.device = key_states.dtype, key_states.device
+        heads, key_dim, value_dim = key_states.shape[1], key_states.shape[-1], value_states.shape[-1]
+        self.is_latent = self.context.is_latent(key_states, value_states)
+        if self.is_latent:
+            key_dim, value_dim = value_dim, key_dim
+        self._heads, self._dims = heads, (key_dim, value_dim)
+        self._native = self.context.layout.layer(
+            self.index, heads, key_dim, value_dim, window=self.sliding_window, latent=self.is_latent
+        )
+        self._native.record(self._record_past)
+        self.is_initialized = True
+
+    # What a model calls
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Takes the keys and values of a pass, (batch, kv heads, tokens, channels).
+
+        Returns all that the pass's queries see, decoded; or, where attention runs on the compressed bytes, the new ones, which
+        lead the attention function here.
+        """
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        if self._pending is not None:
+            raise RuntimeError(
+                f"layer {self.index} got keys twice without attention in between: this model does not hand its cache's keys to "
+                f"attention, or a pass was broken off. Use another attention implementation, or reset() the cache"
+            )
+        before, self._seen = self._seen, self._seen + key_states.shape[-2]
+        if self.context.on_bytes:
+            self._pending = (key_states, value_states)
+            key_states._kvant_layer = value_states._kvant_layer = self
+            open_layer.value = self
+            return key_states, value_states
+        self._append(key_states, value_states, None)
+        decoded = self._decoded(before + 1 - self.sliding_window if self.is_sliding else 0)
+        self._native.settle()
+        return decoded
+
+    def attend(
+        self,
+        queries: torch.Tensor,
+        mask: torch.Tensor | None,
+        scale: float,
+        soft_cap: float | None = None,
+        sink_logits: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Attention of the pass's queries, (batch, heads, tokens, channels), on the compressed bytes; the result is (batch, tokens,
+        heads, channels). `mask` is (batch, positions so far), false where a position is padding."""
+        if self._pending is not None:
+            keys, values = self._pending
+            self._append(keys, values, self._kept_of(mask, keys.shape[-2]))
+            self._pending = None
+        if getattr(open_layer, "value", None) is self:
+            open_layer.value = None
+        batch, heads, tokens, _ = queries.shape
+        make = torch.empty if self._kept is None else torch.zeros
+        out = make((batch, tokens, heads, self._dims[1]), dtype=queries.dtype)
+        logits = None if sink_logits is None else sink_logits.detach().float().flatten().tolist()
+        self._native.attend(on_host(queries), out.transpose(1, 2), scale, soft_cap, logits)
+        if not self.context.shares_layers:
+            self._native.settle()
+        return out.to(queries.device)
+
+    # What generation asks for
+
+    def get_seq_length(self) -> int:
+        return self._seen
+
+    def get_max_length(self) -> int:
+        return self.sliding_window if self.is_sliding else -1
+
+    def get_mask_sizes(self, query_length: int | torch.Tensor) -> tuple[int, int]:
+        query_length = query_length.shape[0] if isinstance(query_length, torch.Tensor) else query_length
+        offset = max(self._seen - self.sliding_window + 1, 0) if self.is_sliding else 0
+        return self._seen - offset + query_length, offset
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Takes back tokens: `-n` for n of them, or a positive length to go back to."""
+        removed = max(self._seen - tokens_to_remove, 0) if tokens_to_remove > 0 else -tokens_to_remove
+        if removed == 0 or not self.is_initialized:
+            return
+        if removed > self._seen - self._base:
+            raise ValueError(f"{removed} tokens cannot be taken back: layer {self.index} holds {self._seen - self._base}")
+        lens, rest = self._native.lens, self._seen - self._base - removed
+        if self._kept is None:
+            lens = [len_ - removed for len_ in lens]
+        else:
+            gone = self._kept[:, rest:].sum(dim=1).tolist()
+            lens = [len_ - gone for len_, gone in zip(lens, gone, strict=True)]
+            self._kept = self._kept[:, :rest]
+        self._native.crop(lens)
+        self._seen -= removed
+
+    @property
+    def record_past(self) -> bool:
+        return self._record_past
+
+    @record_past.setter
+    def record_past(self, on: bool) -> None:
+        self._record_past = on
+        if getattr(self, "_native", None) is not None:
+            self._native.record(on)
+
+    def activate_past_recording(self) -> None:
+        """From now on the last 128 tokens can be taken back exactly, at any point (assisted decoding)."""
+        self.record_past = True
+
+    def select(self, indices: list[int]) -> None:
+        """Keeps these rows of the batch, in this order. A row that is named twice shares its pages."""
+        if self._native is not None and self._seen > 0:
+            self._native.select(indices)
+            self._kept = None if self._kept is None else self._kept[indices]
+
+    def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
+        self.select(beam_idx.tolist())
+
+    def batch_select_indices(self, indices: torch.Tensor) -> None:
+        held = len(self._native.lens) if self._native is not None else 0
+        self.select(torch.arange(held)[indices.cpu() if isinstance(indices, torch.Tensor) else indices].tolist())
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        held = len(self._native.lens) if self._native is not None else 0
+        self.select([row for row in range(held) for _ in range(repeats)])
+
+    def reset(self) -> None:
+        self._clear()
+        self.is_initialized = False
+
+    def offload(self) -> None:
+        """Nothing to do: pages lie in host memory."""
+
+    def prefetch(self) -> None:
+        """Nothing to do: pages lie in host memory."""
+
+    # What people look at
+
+    @property
+    def keys(self) -> torch.Tensor | None:
+        """What is held, decoded; of a sliding layer what the next query sees."""
+        return None if self._seen == 0 else self._next_seen()[0]
+
+    @property
+    def values(self) -> torch.Tensor | None:
+        """As `keys`."""
+        return None if self._seen == 0 else self._next_seen()[1]
+
+    @property
+    def batch_size(self) -> int:
+        return len(self._native.lens) if self._native is not None else -1
+
+    @property
+    def native(self) -> _kvant.LayerCache | None:
+        """Lengths, footprint, pages and kernels."""
+        return self._native
+
+    def load(self, keys: torch.Tensor, values: torch.Tensor, seen: int, attention_mask: torch.Tensor | None) -> None:
+        """Takes over what another cache holds: the last of `seen` positions."""
+        self.reset()
+        self.lazy_initialization(keys, values)
+        self._base = self._seen = seen - keys.shape[-2]
+        for start in range(0, keys.shape[-2], CHUNK):
+            part = keys[..., start : start + CHUNK, :]
+            self._seen += part.shape[-2]
+            mask = None if attention_mask is None else attention_mask[:, : self._seen].bool()
+            self._append(part, values[..., start : start + CHUNK, :], self._kept_of(mask, part.shape[-2]))
+        self._native.settle()
+
+    def __deepcopy__(self, memo: dict) -> KvantLayer:
+        twin = type(self).__new__(type(self))
+        twin.__dict__.update(self.__dict__)
+        if self._native is not None:
+            twin._native = self._native.fork()
+            twin._native.record(self._record_past)
+        return twin
+
+    # How it is done
+
+    def _append(self, keys: torch.Tensor, values: torch.Tensor, kept: list[list[int]] | None) -> None:
+        keys, values = on_host(keys), on_host(values)
+        if self.is_latent:
+            keys, values = values, keys
+        self._native.append(keys, values, kept)
+
+    def _kept_of(self, mask: torch.Tensor | None, tokens: int) -> list[list[int]] | None:
+        """The new tokens of every row that are no padding; `None` for all."""
+        before = self._seen - self._base - tokens
+        if mask is None:
+            if self._kept is not None:
+                self._kept = torch.nn.functional.pad(self._kept, (0, tokens), value=True)
+            return None
+        if mask.shape[-1] != self._seen:
+            raise ValueError(f"the attention mask has {mask.shape[-1]} positions, and {self._seen} have been seen")
+        mask = mask[:, self._base :].cpu()
+        held = mask[:, :before]
+        if not bool(held.all() if self._kept is None else torch.equal(held, self._kept)):
+            raise ValueError(
+                "the attention mask hides or shows other positions than when they were cached: KvantCache with "
+                "attention on bytes keeps what is no padding when it comes, for good"
+            )
+        new = mask[:, before:]
+        self._kept = None if self._kept is None and bool(new.all()) else mask.clone()
+        return None if bool(new.all()) else [row.nonzero().flatten().tolist() for row in new]
+
+    def _decoded(self, first: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Positions from `first` on, (batch, kv heads, positions, channels); padding is zero."""
+        first = max(first, self._base)
+        rows, skipped = len(self._native.lens), first - self._base
+        if self._kept is None:
+            make, firsts, places = torch.empty, [skipped] * rows, None
+        else:
+            make, firsts = torch.zeros, self._kept[:, :skipped].sum(dim=1).tolist()
+            places = [row.nonzero().flatten().tolist() for row in self._kept[:, skipped:]]
+        keys, values = (make((rows, self._heads, self._seen - first, dim), dtype=self.dtype) for dim in self._dims)
+        self._native.decode(keys, values, firsts, places)
+        if self.is_latent:
+            keys, values = values, keys
+        return keys.to(self.device), values.to(self.device)
+
+    def _next_seen(self) -> tuple[torch.Tensor, torch.Tensor]:
+        return self._decoded(self._seen + 1 - self.sliding_window if self.is_sliding else 0)
+
+
+def copy_states(source: LinearAttentionLayer, target: LinearAttentionLayer) -> None:
+    """Gives a layer the recurrent states of another."""
+    names = [name for name in vars(LinearAttentionLayer()) if name not in ("record_past", "device", "dtype")]
+    for name in names:
+        setattr(target, name, copy.deepcopy(getattr(source, name)))
+
+
+class KvantHybridLayer(LinearAttentionLayer, KvantLayer):
+    """A layer with both recurrent state, which stays as it is, and compressed keys and values (Falcon-H1)."""
+
+    is_compileable = False
+    is_croppable = False
+
+    def __init__(
+        self, context: CacheContext, index: int, sliding_window: int | None = None, number_of_states: int = 1
+    ):
+        LinearAttentionLayer.__init__(self, number_of_states=number_of_states)
+        KvantLayer.__init__(self, context, index, sliding_window)
+
+    def lazy_initialization(self, *args: Any, **kwargs: Any) -> None:
+        # Attention gives keys and values by position, the mixer its states by name.
+        if args:
+            KvantLayer.lazy_initialization(self, *args)
+        else:
+            LinearAttentionLayer.lazy_initialization(self, **kwargs)
+
+    def crop(self, tokens_to_remove: int) -> None:
+        LinearAttentionLayer.crop(self, tokens_to_remove)
+        KvantLayer.crop(self, tokens_to_remove)
+
+    def select(self, indices: list[int]) -> None:
+        LinearAttentionLayer.reorder_cache(self, torch.tensor(indices))
+        KvantLayer.select(self, indices)
+
+    def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
+        self.select(beam_idx.tolist())
+
+    def reset(self) -> None:
+        LinearAttentionLayer.reset(self)
+        KvantLayer.reset(self)
+
+    def __deepcopy__(self, memo: dict) -> KvantHybridLayer:
+        twin = KvantLayer.__deepcopy__(self, memo)
+        copy_states(self, twin)
+        return twin
+
+    def offload(self) -> None:
+        LinearAttentionLayer.offload(self)
+
+    def prefetch(self) -> None:
+        LinearAttentionLayer.prefetch(self)
+
+    def get_max_length(self) -> int:
+        return KvantLayer.get_max_length(self)

@@ -1,0 +1,83 @@
+//! What is held, as numbers.
+
+use super::layer::{Kept, LayerCache};
+use super::refused;
+use super::tensor::View;
+use kvant_cache::{SideStore, Visibility};
+use kvant_codec::{PageCodec, Side};
+use pyo3::prelude::*;
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
+
+impl LayerCache {
+    /// Decodes both sides of all heads of all rows; threads share the sides.
+    pub(super) fn decode_rows(&self, views: [View; 2], first: &[usize], places: &Kept) -> PyResult<()> {
+        let heads = self.shape.kv_heads;
+        let failure = Mutex::new(None);
+        kvant_threads::for_each(self.sequences.len() * heads * 2, |task| {
+            let (batch, head, side) = (task / (2 * heads), task / 2 % heads, task % 2);
+            let (sequence, view, first) = (&self.sequences[batch], &views[side], first[batch]);
+            let len = sequence.slot_len(self.slot);
+            let place = |position: usize| {
+                let index = position - first;
+                places.as_ref().map_or(Some(index), |places| places[batch].get(index).copied())
+            };
+            let put = |position: usize, row: &[f32]| {
+                if let Some(place) = place(position).filter(|place| *place < view.shape[2]) {
+                    // SAFETY: this task is the only one with this row, head and side.
+                    unsafe { view.write([batch, head, place], row) };
+                }
+            };
+            let side = [Side::Key, Side::Value][side];
+            let done = match sequence.side(self.slot, head, side) {
+                Some(store) => rows(store, self.layout.rule(), first..len, put),
+                None => Err(format!("kv head {head} has no {side:?} side")),
+            };
+            if let Err(error) = done {
+                *failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+            }
+        });
+        failure
+            .into_inner()
+            .unwrap_or_else(PoisonError::into_inner)
+            .map_or(Ok(()), |error| Err(refused(error)))
+    }
+}
+
+/// Decodes some positions of one side, up to its last, page by page: what queries after the last read as bytes comes from bytes.
+fn rows(
+    store: &SideStore,
+    rule: &Visibility,
+    positions: Range<usize>,
+    mut put: impl FnMut(usize, &[f32]),
+) -> Result<(), String> {
+    let (codecs, Range { start: first, end: len }) = (store.codecs(), positions);
+    let (tokens, dim) = (codecs.page_tokens(), codecs.codec().dim());
+    let mut rows = vec![0.0; tokens.max(codecs.sinks().page_tokens()) * dim]; // (tokens, dim)
+    if first < rule.sinks.min(len) {
+        let page = store.sinks().ok_or("the sinks are not held")?;
+        let rows = &mut rows[..codecs.sinks().page_tokens() * dim];
+        codecs.sinks().decode(page, rows).map_err(|error| error.to_string())?;
+        let held = rows.chunks_exact(dim).enumerate().take(rule.sinks.min(len)).skip(first);
+        held.for_each(|(position, row)| put(position, row));
+    }
+    let encoded = rule.encoded_for(len, tokens);
+    let rows = &mut rows[..tokens * dim];
+    for page in first.saturating_sub(rule.sinks) / tokens..len.saturating_sub(rule.sinks).div_ceil(tokens) {
+        let start = rule.page_start(page, tokens);
+        let decoded = match (store.encoded(page).filter(|_| page < encoded), store.exact(page)) {
+            (Some(bytes), _) => codecs.codec().decode(bytes, rows),
+            (None, Some(bytes)) => codecs.exact().decode(bytes, rows),
+            (None, None) => {
+                return Err(format!("positions {start} to {} are not held any more", start + tokens));
+            }
+        };
+        decoded.map_err(|error| error.to_string())?;
+        for (position, row) in
+            (start..len).zip(rows.chunks_exact(dim)).filter(|(position, _)| *position >= first)
+        {
+            put(position, row);
+        }
+    }
+    Ok(())
+}

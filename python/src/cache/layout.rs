@@ -1,0 +1,177 @@
+//! What the layers of a cache share, and the policy of one layer.
+
+use super::layer::LayerCache;
+use super::refused;
+use kvant_attention::Attention;
+use kvant_cache::plan::Plan;
+use kvant_cache::{Arena, Clause, KvShape, LatentShape, Policy, Slots};
+use kvant_threads::Pool;
+use pyo3::prelude::*;
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+/// How a cache keeps keys and values, and what its layers share.
+#[pyclass(frozen, module = "kvant._kvant")]
+pub struct CacheLayout {
+    policy: Policy,
+    shared: Shared,
+}
+
+/// What the layers of a cache share.
+#[derive(Clone)]
+pub struct Shared {
+    pub arena: Arena,
+    pub attention: Arc<Mutex<Attention>>,
+    pub pool: Pool,
+}
+
+#[pymethods]
+impl CacheLayout {
+    /// A cache by a policy such as `int4;recent=64`, or by the one of a plan; `plan` is the file's path or its bytes.
+    #[new]
+    #[pyo3(signature = (kv=None, plan=None, threads=None))]
+    fn new(kv: Option<&str>, plan: Option<PlanSource>, threads: Option<usize>) -> PyResult<CacheLayout> {
+        let plan = plan.map(PlanSource::read).transpose()?.map(Arc::new);
+        let policy = match (kv, &plan) {
+            (Some(kv), _) => kv.parse().map_err(refused)?,
+            (None, Some(plan)) => plan.policy().clone(),
+            (None, None) => "int4".parse().map_err(refused)?,
+        };
+        let policy = plan.map_or(policy.clone(), |plan| plan.with(&policy));
+        let attention = Arc::new(Mutex::new(Attention::new().map_err(refused)?));
+        let pool = pool(threads.unwrap_or_else(kvant_threads::processors));
+        Ok(CacheLayout { policy, shared: Shared { arena: Arena::new(), attention, pool } })
+    }
+
+    /// The policy, as it would be typed.
+    #[getter]
+    fn kv(&self) -> String {
+        self.policy.to_string()
+    }
+
+    /// First tokens that stay exact.
+    #[getter]
+    fn sinks(&self) -> usize {
+        self.policy.rule.sinks
+    }
+
+    /// Digest of the model that the plan was made for.
+    #[getter]
+    fn plan_model(&self) -> Option<Vec<u8>> {
+        self.policy.plan.as_ref().map(|plan| plan.model().to_vec())
+    }
+
+    /// How the plan was made.
+    #[getter]
+    fn plan_made(&self) -> Option<String> {
+        self.policy.plan.as_ref().map(|plan| plan.made().to_owned())
+    }
+
+    /// Refuses clauses for layers that a model of so many does not have.
+    fn check(&self, layers: usize) -> PyResult<()> {
+        let beyond = |clause: &&Clause| clause.layers.iter().any(|range| *range.end() >= layers);
+        match self.policy.clauses.iter().find(beyond) {
+            Some(clause) => {
+                Err(refused(format!("`{clause}` names a layer beyond the model's last, {}", layers - 1)))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// The cache of one layer. A latent layer's keys are its rotated parts, its values the latents.
+    #[pyo3(signature = (index, kv_heads, key_dim, value_dim, window=None, latent=false))]
+    fn layer(
+        &self,
+        index: usize,
+        kv_heads: usize,
+        key_dim: usize,
+        value_dim: usize,
+        window: Option<usize>,
+        latent: bool,
+    ) -> PyResult<LayerCache> {
+        let shape = KvShape { kv_heads, key_dim, value_dim, window };
+        let mut slots = Slots::new();
+        let slot = if latent {
+            slots.latent(index, LatentShape { kv_heads, latent_dim: value_dim, rope_dim: key_dim, window })
+        } else {
+            slots.keys_values(index, shape)
+        };
+        let policy = of_layer(&self.policy, index, &shape)?;
+        let layout = kvant_cache::CacheLayout::new(&policy, &slots).map_err(refused)?;
+        Ok(LayerCache::new(Arc::new(layout), slot, shape, self.shared.clone()))
+    }
+
+    /// Bytes of all pages in use, each counted once however many sequences share it, with the room that tails keep for
+    /// more tokens.
+    #[getter]
+    fn memory(&self) -> usize {
+        self.shared.arena.usage().used
+    }
+
+    fn __repr__(&self) -> String {
+        format!("CacheLayout({:?})", self.policy.to_string())
+    }
+}
+
+/// A plan, by the path of its file or by its bytes.
+#[derive(FromPyObject)]
+enum PlanSource {
+    Bytes(Vec<u8>),
+    Path(PathBuf),
+}
+
+impl PlanSource {
+    fn read(self) -> PyResult<Plan> {
+        match self {
+            PlanSource::Bytes(bytes) => Plan::from_bytes(&bytes).map_err(refused),
+            PlanSource::Path(path) => {
+                Plan::open(&path).map_err(|error| refused(format!("{}: {error}", path.display())))
+            }
+        }
+    }
+}
+
+/// The part of a policy that concerns one layer, which is then the only slot there is.
+fn of_layer(policy: &Policy, layer: usize, shape: &KvShape) -> PyResult<Policy> {
+    let names = |clause: &&Clause| {
+        clause.layers.is_empty() || clause.layers.iter().any(|range| range.contains(&layer))
+    };
+    let clauses =
+        policy.clauses.iter().filter(names).map(|clause| Clause { layers: Vec::new(), ..clause.clone() });
+    let plan = match &policy.plan {
+        Some(plan) if policy.needs_plan() => {
+            let Some(planned) = plan.slots().get(layer).filter(|slot| !slot.heads.is_empty()) else {
+                return Err(refused(format!(
+                    "the plan has nothing for layer {layer}: it was made {}",
+                    plan.made()
+                )));
+            };
+            if (planned.heads.len(), planned.key_dim, planned.value_dim)
+                != (shape.kv_heads, shape.key_dim, shape.value_dim)
+            {
+                let message = format!(
+                    "the plan is of another model: its layer {layer} has {} kv heads of {}/{} channels, this one {} of {}/{}",
+                    planned.heads.len(),
+                    planned.key_dim,
+                    planned.value_dim,
+                    shape.kv_heads,
+                    shape.key_dim,
+                    shape.value_dim
+                );
+                return Err(refused(message));
+            }
+            let own = Plan::new(*plan.model(), plan.policy().clone(), plan.made(), vec![planned.clone()]);
+            Some(Arc::new(own.map_err(refused)?))
+        }
+        _ => None,
+    };
+    Ok(Policy { clauses: clauses.collect(), plan, ..policy.clone() })
+}
+
+/// The pool of so many threads: caches of one size share one.
+fn pool(threads: usize) -> Pool {
+    static POOLS: OnceLock<Mutex<HashMap<usize, Pool>>> = OnceLock::new();
+    let mut pools = POOLS.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
+    pools.entry(threads).or_insert_with(|| Pool::new(threads)).clone()
+}

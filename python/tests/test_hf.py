@@ -1,0 +1,322 @@
+"""KvantCache for transformers: the same tokens as DynamicCache when it is exact, small differences when it is not, and everything
+that generation does with a cache."""
+
+from __future__ import annotations
+
+import ctypes
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers", minversion="5.0")
+
+from hf_fixtures import equal_on, greedy, load, tokens  # noqa: E402
+from transformers import DynamicCache  # noqa: E402
+
+from kvant.hf import KvantCache, Plan, calibrate  # noqa: E402
+
+#: Plain; sliding and full layers; attention sinks; recurrent layers between; latents.
+FIVE = ["llama", "gemma3", "gpt_oss", "qwen3_next", "deepseek_v3"]
+MODES = ["eager", "kvant"]
+
+
+@pytest.mark.parametrize("attention", MODES)
+@pytest.mark.parametrize("name", FIVE)
+def test_exact_tokens_are_those_of_dynamic_cache(name, attention):
+    equal_on(name, attention)
+
+
+def kl(of: torch.Tensor, to: torch.Tensor) -> float:
+    """Mean KL of logits, in nats."""
+    of, to = of.double().log_softmax(-1), to.double().log_softmax(-1)
+    return (of.exp() * (of - to)).sum(-1).mean().item()
+
+
+@pytest.mark.parametrize("attention", MODES)
+def test_int4_differs_a_little_also_within_one_pass(attention):
+    model = load("smollm2", attention)
+    ids = tokens(model, 1, 400)
+    with torch.no_grad():
+        exact, int8, int4, int2 = (
+            model(ids, past_key_values=KvantCache(model.config, kv=kv)).logits for kv in ("f32", "int8", "int4", "kivi2")
+        )
+    small, medium, large = kl(exact, int8), kl(exact, int4), kl(exact, int2)
+    assert 0 < small < medium < large
+    assert medium < 0.1
+
+
+@pytest.mark.parametrize("attention", MODES)
+def test_a_corrupted_byte_changes_the_output(attention):
+    model = load("smollm2", attention)
+    ids, found = tokens(model, 1, 200), []
+    with torch.no_grad():
+        for corrupt in (False, True):
+            cache = KvantCache(model.config, kv="int4")
+            model(ids[:, :-1], past_key_values=cache)
+            address, size = cache.layers[0].native.page(0, 0, "key", 1)
+            assert size > 0
+            if corrupt:
+                ctypes.c_uint8.from_address(address).value ^= 0xFF
+            logits = model(ids[:, -1:], past_key_values=cache).logits
+            found.append(logits)
+    assert not torch.equal(*found)
+
+
+def test_rows_with_left_padding_are_sequences_of_their_own():
+    model = load("gemma3", "kvant")
+    lengths, width = (150, 97, 40), 150
+    ids = tokens(model, 3, width)
+    mask = torch.zeros_like(ids)
+    for row, length in enumerate(lengths):
+        mask[row, width - length :] = 1
+        ids[row, : width - length] = 0
+    cache = KvantCache(model.config, kv="f32")
+    got = greedy(model, ids, cache, attention_mask=mask)
+    assert cache.layers[0].native.lens == [length + 23 for length in lengths]
+    reference = load("gemma3")
+    assert torch.equal(got, greedy(reference, ids, DynamicCache(config=reference.config), attention_mask=mask))
+    decoded = greedy(reference, ids, KvantCache(reference.config, kv="f32"), attention_mask=mask)
+    assert torch.equal(got, decoded)
+    # Compressed, a row says what it says alone: padding takes no place in its pages.
+    got = greedy(model, ids, KvantCache(model.config, kv="ch8"), attention_mask=mask)
+    for row, length in enumerate(lengths):
+        alone = greedy(model, ids[row : row + 1, width - length :], KvantCache(model.config, kv="ch8"))
+        assert torch.equal(got[row : row + 1], alone)
+
+
+@pytest.mark.parametrize("attention", MODES)
+@pytest.mark.parametrize("name", ["llama", "qwen3_next"])
+def test_beam_search(name, attention):
+    reference, model = load(name), load(name, attention)
+    ids = tokens(model, 2, 90)
+    options = {"num_beams": 3, "num_return_sequences": 2}
+    expected = greedy(reference, ids, DynamicCache(config=reference.config), 12, **options)
+    assert torch.equal(greedy(model, ids, KvantCache(model.config, kv="f32"), 12, **options), expected)
+
+
+@pytest.mark.parametrize("attention", MODES)
+@pytest.mark.parametrize("name", ["smollm2", "mistral"])
+def test_assisted_decoding_takes_back_exactly(name, attention):
+    model = load(name, attention)
+    kv = "int4" if name == "smollm2" else "ch8"
+    ids = tokens(model, 1, 140)
+    plain = greedy(model, ids, KvantCache(model.config, kv=kv), 60)
+    options = {"prompt_lookup_num_tokens": 7, "max_matching_ngram_size": 1}
+    if attention == "kvant":
+        assert torch.equal(greedy(model, ids, KvantCache(model.config, kv=kv), 60, **options), plain)
+    exact = greedy(model, ids, KvantCache(model.config, kv="f32"), 60)
+    assert torch.equal(greedy(model, ids, KvantCache(model.config, kv="f32"), 60, **options), exact)
+
+
+@pytest.mark.parametrize("attention", MODES)
+def test_crop_leaves_no_trace_or_is_refused(attention):
+    model = load("smollm2", attention)
+    ids = tokens(model, 1, 130)
+    tail = tokens(model, 1, 20, seed=2)
+    with torch.no_grad():
+        short = KvantCache(model.config, kv="int4")
+        model(ids, past_key_values=short)
+        expected = model(tail, past_key_values=short).logits
+        # 130 is within the page 68..132, which is encoded once there are 132.
+        cache = KvantCache(model.config, kv="int4")
+        model(ids, past_key_values=cache)
+        cache.activate_past_recording()
+        for part in tokens(model, 1, 30, seed=3).split(10, dim=1):
+            model(part, past_key_values=cache)
+        cache.crop(-30)
+        assert cache.get_seq_length() == 130
+        assert torch.equal(model(tail, past_key_values=cache).logits, expected)
+        cache = KvantCache(model.config, kv="int4")
+        model(torch.cat([ids, tail], dim=1), past_key_values=cache)
+        with pytest.raises(ValueError, match="nearest length is 68"):
+            cache.crop(130)
+        cache.crop(68)
+        assert cache.get_seq_length() == 68
+
+
+def pages(cache, layer: int = 0) -> list[bytes]:
+    """Encoded pages of the first kv head's keys and values."""
+    native, found = cache.layers[layer].native, []
+    for side in ("key", "value"):
+        page = 0
+        while (at := native.page(0, 0, side, page)) is not None:
+            found.append(ctypes.string_at(*at))
+            page += 1
+    return found
+
+
+@pytest.mark.parametrize("attention", MODES)
+def test_from_cache_holds_what_was_there_from_the_start(attention):
+    model, reference = load("smollm2", attention), load("smollm2")
+    ids, tail = tokens(model, 1, 300), tokens(model, 1, 9, seed=2)
+    with torch.no_grad():
+        dynamic = DynamicCache(config=reference.config)
+        reference(ids, past_key_values=dynamic)
+        exact = KvantCache.from_cache(dynamic, model.config, kv="f32")
+        expected = reference(tail, past_key_values=dynamic).logits
+        assert (model(tail, past_key_values=exact).logits - expected).abs().max() < 1e-3
+        # The first layer's keys depend on no cache.
+        direct = KvantCache(model.config, kv="int4")
+        model(ids, past_key_values=direct)
+        later = KvantCache.from_cache(dynamic, model.config, kv="int4")
+        assert len(pages(direct)) == len(pages(later)) == 8
+        assert pages(direct) == pages(later)
+
+
+def test_from_cache_of_sliding_layers_with_padding():
+    model = load("gemma3")
+    ids = tokens(model, 2, 100)
+    mask = torch.ones_like(ids)
+    mask[1, :30] = 0
+    with torch.no_grad():
+        expected = greedy(model, ids, DynamicCache(config=model.config), attention_mask=mask)
+        dynamic = DynamicCache(config=model.config)
+        positions = (mask.cumsum(1) - 1).clamp(min=0)
+        model(ids[:, :-1], attention_mask=mask[:, :-1], position_ids=positions[:, :-1], past_key_values=dynamic)
+        for attention in MODES:
+            other = load("gemma3", attention)
+            cache = KvantCache.from_cache(dynamic, other.config, kv="f32", attention_mask=mask)
+            assert torch.equal(greedy(other, ids, cache, attention_mask=mask), expected), attention
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision(dtype):
+    model = load("llama", "eager", dtype)
+    ids = tokens(model, 1, 150)
+    expected = greedy(model, ids, DynamicCache(config=model.config))
+    # Every bfloat16 and float16 number is one of float32: what is decoded is what came.
+    assert torch.equal(greedy(model, ids, KvantCache(model.config, kv="f32")), expected)
+    on_bytes = load("llama", "kvant", dtype)
+    with torch.no_grad():
+        expected = model(ids).logits.float()
+        got = on_bytes(ids, past_key_values=KvantCache(model.config, kv="f32")).logits
+    assert got.dtype == dtype
+    assert (got.float() - expected).abs().max() < 0.03 * expected.abs().max()
+
+
+@pytest.mark.parametrize("kv", ["kivi4;recent=128", "turboquant4", "srft4", "int8", "k8v4;layers 0:f16"])
+def test_published_caches_are_one_argument(kv):
+    model = load("smollm2", "kvant")
+    ids = tokens(model, 1, 300)
+    with torch.no_grad():
+        exact = model(ids, past_key_values=KvantCache(model.config, kv="f32")).logits
+        cache = KvantCache(model.config, kv=kv)
+        assert 0 < kl(exact, model(ids, past_key_values=cache).logits) < 0.3
+    assert cache.nbytes < 0.6 * 4 * 300 * _numbers_per_token(model)
+
+
+def _numbers_per_token(model) -> int:
+    config = model.config
+    return 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim
+
+
+@pytest.mark.filterwarnings("error::UserWarning")
+def test_calibration_makes_plans(tmp_path):
+    model = load("smollm2", "kvant")
+    text = tokens(model, 6, 250, seed=5)
+    ids = tokens(model, 1, 400)
+    read = []
+    with torch.no_grad():
+        exact = model(ids, past_key_values=KvantCache(model.config, kv="f32")).logits
+        for kv in ("srft4:lambda", "k=ch4:mean,v=rot4g32", "klt4.25"):
+            plan = calibrate(model, text, kv, text="noise", progress=read.append)
+            assert model.config._attn_implementation == "kvant"
+            plan.save(tmp_path / "it.kvplan")
+            assert "1500 tokens of noise" in Plan.open(tmp_path / "it.kvplan").made
+            cache = KvantCache(model.config, kv=tmp_path / "it.kvplan")
+            assert cache.kv == plan.kv
+            assert 0 < kl(exact, model(ids, past_key_values=cache).logits) < 0.2, kv
+    assert read[:6] == [250, 500, 750, 1000, 1250, 1500]
+    with pytest.raises(ValueError, match="klt"):
+        model(ids, past_key_values=KvantCache(model.config, kv="klt4.25"))
+    other = load("llama", "kvant")
+    with pytest.warns(UserWarning, match="another checkpoint"), pytest.raises(ValueError, match="another model"):
+        other(tokens(other, 1, 9), past_key_values=KvantCache(other.config, kv=plan))
+
+
+def test_batches_are_repeated_selected_and_forked():
+    model = load("qwen3_next", "kvant")
+    ids, tail = tokens(model, 2, 80), tokens(model, 4, 5, seed=2)
+    with torch.no_grad():
+        cache = KvantCache(model.config, kv="f32")
+        model(ids, past_key_values=cache)
+        fork = cache.fork()
+        cache.batch_repeat_interleave(2)
+        assert cache.batch_size == 4
+        got = model(tail, past_key_values=cache).logits
+        whole = model(torch.cat([ids.repeat_interleave(2, 0), tail], 1), use_cache=False).logits[:, 80:]
+        assert (got - whole).abs().max() < 2e-3
+        cache.batch_select_indices(torch.tensor([3, 0]))
+        again = model(tail[[3, 0]], past_key_values=cache).logits
+        assert again.shape[0] == 2
+        assert fork.get_seq_length() == 80
+        assert (model(tail[:2], past_key_values=fork).logits[0] - got[0]).abs().max() < 1e-4
+        cache.reset()
+        assert cache.get_seq_length() == 0
+        assert (model(ids, past_key_values=cache).logits - model(ids, use_cache=False).logits).abs().max() < 2e-3
+
+
+def test_bytes_are_counted():
+    model = load("smollm2", "kvant")
+    with torch.no_grad():
+        cache, exact = KvantCache(model.config, kv="int4"), DynamicCache(config=model.config)
+        ids = tokens(model, 1, 1500)
+        model(ids, past_key_values=cache)
+        load("smollm2")(ids, past_key_values=exact)
+    half = sum(layer.keys.numel() + layer.values.numel() for layer in exact.layers) * 2
+    assert 0.28 * half < cache.nbytes < 0.31 * half
+    assert cache.nbytes <= cache.memory < 0.4 * half
+
+
+def test_pages_that_have_left_the_window_are_freed():
+    model = load("mistral", "kvant")
+    with torch.no_grad():
+        cache = KvantCache(model.config, kv="f16")
+        for part in tokens(model, 1, 480).split(120, dim=1):
+            model(part, past_key_values=cache)
+    native = cache.layers[0].native
+    assert native.lens == [480]
+    whole = 2 * 480 * 2 * model.config.num_key_value_heads * model.config.head_dim
+    assert native.footprint()["encoded"] < 0.5 * whole
+
+
+def test_what_bytes_cannot_do_is_refused_by_name():
+    model = load("llama", "kvant")
+    ids = tokens(model, 1, 20)
+    with torch.no_grad():
+        cache = KvantCache(model.config, kv="f32")
+        with pytest.raises(NotImplementedError, match="causal"):
+            model(ids, past_key_values=cache, attention_mask=torch.zeros(1, 1, 20, 20))
+        cache = KvantCache(model.config, kv="f32")
+        model(ids, past_key_values=cache)
+        hidden = torch.ones(1, 21, dtype=torch.long)
+        hidden[0, 5] = 0
+        with pytest.raises(ValueError, match="hides or shows"):
+            model(ids[:, :1], past_key_values=cache, attention_mask=hidden)
+        with pytest.raises(ValueError, match="1 sequences|of 2"):
+            cache = KvantCache(model.config, kv="f32")
+            model(ids, past_key_values=cache)
+            model(tokens(model, 2, 3), past_key_values=cache)
+    with pytest.raises(ValueError, match="int5"):
+        KvantCache(model.config, kv="int5")
+    with pytest.raises(ValueError, match="layer"):
+        KvantCache(model.config, kv="int4;layers 99:f16")
+    layer = KvantCache(model.config, kv="f32", attention="decoded").layers[0]
+    with pytest.raises(ValueError, match="float32"):
+        layer.update(torch.zeros(1, 2, 3, 16).double(), torch.zeros(1, 2, 3, 16).double())
+    broken = torch.full((1, 2, 3, 16), float("nan"))
+    layer = KvantCache(model.config, kv="f32", attention="decoded").layers[0]
+    with pytest.raises(ValueError, match="NaN"):
+        layer.update(broken, broken)
+
+
+def test_the_implementation_serves_other_caches_too():
+    for name in ("gemma2", "gpt_oss"):
+        model, reference = load(name, "kvant"), load(name)
+        # A pass that was broken off leaves no trace.
+        KvantCache(model.config, kv="f32").layers[0].update(torch.zeros(1, 2, 1, 16), torch.zeros(1, 2, 1, 16))
+        ids = tokens(model, 2, 60)
+        mask = torch.ones_like(ids)
+        mask[0, :20] = 0
+        expected = greedy(reference, ids, DynamicCache(config=reference.config), attention_mask=mask)
+        assert torch.equal(greedy(model, ids, DynamicCache(config=model.config), attention_mask=mask), expected)

@@ -18,6 +18,8 @@ pub enum Command {
     /// Arguments for `cargo test`.
     Asan(Vec<String>),
     Fuzz(FuzzOptions),
+    /// Make the archive that is handed out.
+    Dist,
     /// Bring all tables up to date.
     Ledger,
     /// Fail when a table of the ledger is not what its figures say.
@@ -70,6 +72,8 @@ pub fn parse(args: &[String]) -> Result<Command, String> {
         "miri" => Ok(Command::Miri(rest.to_vec())),
         "asan" => Ok(Command::Asan(rest.to_vec())),
         "fuzz" => fuzz_options(rest).map(Command::Fuzz),
+        "dist" if rest.is_empty() => Ok(Command::Dist),
+        "dist" => Err("`dist` stands alone".to_string()),
         "ledger" => ledger(rest),
         other => Err(format!("there is no command `{other}`")),
     }
@@ -188,6 +192,10 @@ cargo xtask ledger [check | record NAME ROWS.jsonl COMMAND...]
     writes nothing, and fails if one differs. With record: takes the rows that COMMAND printed (kvant eval
     --json, for instance) into docs/results/NAME.json.
 
+cargo xtask dist
+    Everything to hand out in target/dist: the command, kvant.h, libkvant, a pkg-config file, completions, manual pages and
+    the Python wheel in one .tar.gz, with SHA256SUMS.
+
 Useful in the environment: KVANT_MODELS lists model files, as PATH does, for `test record`, and KVANT_TEXT is
 the text they read; CARGO_BUILD_JOBS=1 leaves the machine usable; KVANT_SIMD forces one
 instruction set; PROPTEST_CASES sets how many cases each property test tries.
@@ -258,6 +266,12 @@ mod tests {
             RecordOptions { name: "q".into(), lines: "r.jsonl".into(), command: "kvant eval m".into() };
         assert_eq!(parse_line("ledger record q r.jsonl kvant eval m"), Ok(Command::Record(record)));
         assert!(parse_line("ledger record q").is_err() && parse_line("ledger now").is_err());
+    }
+
+    #[test]
+    fn dist_stands_alone() {
+        assert_eq!(parse_line("dist"), Ok(Command::Dist));
+        assert!(parse_line("dist now").is_err());
     }
 
     #[test]

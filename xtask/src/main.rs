@@ -11,13 +11,17 @@
 //! Besides the standard library there is only `serde_json`, for the figures of the [`ledger`]: a fresh machine compiles this
 //! in seconds.
 
+mod capi;
 mod cli;
+mod dist;
 mod house;
 mod ledger;
 mod named;
 mod needs;
 mod nightly;
+mod package;
 mod process;
+mod python;
 mod step;
 mod steps;
 mod summary;
@@ -51,6 +55,9 @@ fn main() -> ExitCode {
         Command::Aarch64(args) => step::run_all(vec![steps::aarch64(args)], true),
         Command::Miri(args) => step::run_all(vec![nightly::miri(args)], true),
         Command::Asan(args) => step::run_all(vec![nightly::asan(args)], true),
+        Command::Dist => {
+            step::run_all(vec![step::Step::new("dist", "an archive to hand out", dist::make)], true)
+        }
         Command::Ledger => said(ledger::write()),
         Command::LedgerCheck => said(ledger::check()),
         Command::Record(options) => said(ledger::record(&options.name, &options.lines, &options.command)),

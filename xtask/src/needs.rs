@@ -4,10 +4,12 @@
 //! closing table prints beside the step.
 
 mod debian;
+mod node;
 mod python;
 mod rustup;
 
 pub use debian::{Package, packages};
+pub use node::node_modules;
 pub use python::environment;
 pub use rustup::{cargo_tool, component, host_triple, nightly, target};
 

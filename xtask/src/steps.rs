@@ -7,7 +7,7 @@ use crate::named::{self, NAMED};
 use crate::needs::{self, Package};
 use crate::process::cargo;
 use crate::step::{self, Outcome, Step};
-use crate::{house, ledger};
+use crate::{capi, house, ledger, package, python};
 
 /// A check every change has to pass.
 pub struct Check {
@@ -29,8 +29,29 @@ pub const CHECKS: &[Check] = &[
     Check { name: "clippy", about: "lints as errors; every unsafe block says why it is sound", run: clippy },
     Check { name: "test", about: "unit and integration tests of every crate", run: test },
     Check { name: "browser", about: "the HTML report and the server's page, in Chromium", run: browser },
-    Check { name: "clients", about: "the openai package and schemathesis against a server", run: clients },
+    Check {
+        name: "clients",
+        about: "the openai, anthropic and ollama packages and schemathesis against a server",
+        run: clients,
+    },
+    Check {
+        name: "clients-js",
+        about: "the openai package of JavaScript, in node and in Chromium",
+        run: clients_js,
+    },
     Check { name: "readers", about: "the gguf package reads converted models", run: readers },
+    Check {
+        name: "capi",
+        about: "examples in C and C++ by gcc and clang, under AddressSanitizer",
+        run: capi::check,
+    },
+    Check { name: "package", about: "every library crate can be packaged", run: package::check },
+    Check {
+        name: "python",
+        about: "the Python package: its wheel, in a clean environment",
+        run: python::test,
+    },
+    Check { name: "hf", about: "the cache for transformers, on five architectures", run: python::test_hf },
     Check { name: "doctest", about: "the examples in the documentation", run: doctest },
     Check { name: "doc", about: "the documentation builds without a warning", run: doc },
     Check {
@@ -68,6 +89,16 @@ const NO_BROWSER: (&str, &str) = ("KVANT_WITHOUT_BROWSER", "1");
 /// Where Python finds the programs of other people that are tested against the server, and which they are.
 const CLIENTS: &str = "target/clients";
 const CLIENTS_LIST: &str = "crates/kvant-cli/tests/clients/requirements.txt";
+
+/// The same for packages of JavaScript.
+const CLIENTS_JS: &str = "target/clients-js";
+const CLIENTS_JS_LIST: &str = "crates/kvant-cli/tests/clients/package.json";
+
+/// The same for the many that take long, and are run by name.
+const CLIENTS_WIDE: &str = "target/clients-wide";
+const CLIENTS_WIDE_LIST: &str = "crates/kvant-cli/tests/clients_wide/requirements.txt";
+const CLIENTS_WIDE_JS: &str = "target/clients-wide-js";
+const CLIENTS_WIDE_JS_LIST: &str = "crates/kvant-cli/tests/clients_wide/package.json";
 
 /// The same for what reads converted models.
 const READERS: &str = "target/readers";
@@ -119,7 +150,8 @@ fn clippy() -> Outcome {
     let lints = ["--", "-D", "warnings", "-D", "clippy::undocumented_unsafe_blocks"];
     cargo(["clippy", "--workspace", "--all-targets"]).args(lints).run()?;
     // Not among "all": they have steps of their own.
-    cargo(["clippy", "--workspace", "--test", "clients", "--test", "readers"]).args(lints).run()
+    let apart = ["clients", "clients_wide", "readers", "c_examples"];
+    cargo(["clippy", "--workspace"]).args(apart.iter().flat_map(|name| ["--test", name])).args(lints).run()
 }
 
 fn test() -> Outcome {
@@ -146,7 +178,25 @@ fn browser() -> Outcome {
 
 fn clients() -> Outcome {
     let python = needs::environment(CLIENTS, CLIENTS_LIST)?;
-    cargo(["test", "--workspace", "--test", "clients"]).env("KVANT_PYTHON", python).run()
+    cargo(["test", "--workspace", "--test", "clients", "python_"]).env("KVANT_PYTHON", python).run()
+}
+
+fn clients_js() -> Outcome {
+    let modules = needs::node_modules(CLIENTS_JS, CLIENTS_JS_LIST)?;
+    needs::packages(BROWSER)?;
+    cargo(["test", "--workspace", "--test", "clients", "javascript_"])
+        .env("KVANT_NODE_MODULES", modules)
+        .run()
+}
+
+/// Agents and libraries that take long to install, against a server.
+pub fn clients_wide() -> Outcome {
+    let python = needs::environment(CLIENTS_WIDE, CLIENTS_WIDE_LIST)?;
+    let modules = needs::node_modules(CLIENTS_WIDE_JS, CLIENTS_WIDE_JS_LIST)?;
+    cargo(["test", "--workspace", "--test", "clients_wide"])
+        .env("KVANT_PYTHON", python)
+        .env("KVANT_NODE_MODULES", modules)
+        .run()
 }
 
 fn readers() -> Outcome {

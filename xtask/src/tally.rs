@@ -1,4 +1,4 @@
-//! Counts tests from what `cargo test`, `cargo nextest` and the record print.
+//! Counts tests from what `cargo test`, `cargo nextest`, pytest and the record print.
 
 use std::ops::AddAssign;
 
@@ -31,6 +31,8 @@ pub struct Counter {
     nextest: Option<Tally>,
     /// From `247 lines of avx512 compared, 0 differ`.
     record: Tally,
+    /// From `1 failed, 3 passed, 1 skipped in 0.12s`, between signs or not.
+    pytest: Tally,
 }
 
 impl Counter {
@@ -46,6 +48,8 @@ impl Counter {
             *self.nextest.get_or_insert_default() += sum(counts);
         } else if let Some(tally) = compared(&line) {
             self.record += tally;
+        } else if let Some(tally) = of_pytest(&line) {
+            self.pytest += tally;
         }
     }
 
@@ -54,6 +58,10 @@ impl Counter {
     pub fn tests(&self) -> Tally {
         let mut tests = self.nextest.unwrap_or(self.cargo_test);
         tests += self.record;
+        // A test of cargo's that runs pytest is one test.
+        if tests.reports == 0 {
+            tests += self.pytest;
+        }
         tests
     }
 }
@@ -65,6 +73,18 @@ fn compared(line: &str) -> Option<Tally> {
     Some(Tally { passed: usize::saturating_sub(compared, failed), failed, ignored: 0, reports: 1 })
 }
 
+/// The counts of a closing line of pytest: a list of nothing but counts, and a time.
+fn of_pytest(line: &str) -> Option<Tally> {
+    let (counts, time) = line.trim().trim_matches('=').trim().rsplit_once(" in ")?;
+    time.trim().strip_suffix('s')?.parse::<f64>().ok()?;
+    let is_count = |count: &str| {
+        count.trim().split_once(' ').is_some_and(|(number, what)| {
+            number.parse::<usize>().is_ok() && what.chars().all(|c| c.is_ascii_lowercase())
+        })
+    };
+    counts.split(',').all(is_count).then(|| sum(counts))
+}
+
 /// The sum of a list such as `3 passed, 1 failed`.
 fn sum(counts: &str) -> Tally {
     let mut tally = Tally { reports: 1, ..Tally::default() };
@@ -73,7 +93,7 @@ fn sum(counts: &str) -> Tally {
         let Ok(number) = number.parse::<usize>() else { continue };
         match what.trim() {
             "passed" => tally.passed += number,
-            "failed" | "timed out" | "exec failed" => tally.failed += number,
+            "failed" | "timed out" | "exec failed" | "error" | "errors" => tally.failed += number,
             "ignored" | "skipped" => tally.ignored += number,
             _ => {}
         }
@@ -144,6 +164,14 @@ test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; 
         let text = "avx2 fixture gemma f32 logits: 12, recorded 34\n247 lines of avx2 compared, 1 differ";
         assert_eq!(count(text), (246, 1, 0));
         assert_eq!(count("no lines of code compared, all differ"), (0, 0, 0));
+    }
+
+    #[test]
+    fn reads_pytest() {
+        assert_eq!(count("..F.\n1 failed, 56 passed, 2 skipped, 3 warnings in 4.56s"), (56, 1, 2));
+        assert_eq!(count("======= 3 passed, 1 error in 61.00s (0:01:01) ======="), (3, 1, 0));
+        assert_eq!(count("3 passed the gate in 5s\nfound 2 pages in 4s"), (0, 0, 0));
+        assert_eq!(count("2 passed in 0.1s\ntest result: ok. 1 passed; 0 failed; 0 ignored"), (1, 0, 0));
     }
 
     #[test]

@@ -12,8 +12,10 @@ mod tree;
 
 use std::path::Path;
 
+use crate::capi;
 use crate::nightly;
 use crate::process::cargo;
+use crate::python;
 use crate::step::{Outcome, Step, Trouble};
 use crate::steps::{self, KERNEL_CRATES};
 use crate::tally::Tally;
@@ -53,6 +55,17 @@ pub const NAMED: &[Named] = &[
         run: || nightly::run_asan(&[]),
     },
     Named {
+        name: "valgrind",
+        about: "the examples in C and C++ under valgrind",
+        covers: || {
+            let mut folders = crates(KERNEL_CRATES);
+            folders.extend(crates(&["kvant-cpu", "kvant-engine", "kvant-capi"]));
+            folders.push("examples".to_string());
+            folders
+        },
+        run: capi::valgrind,
+    },
+    Named {
         name: "fuzz",
         about: "every fuzz target for a short while",
         covers: || {
@@ -63,12 +76,53 @@ pub const NAMED: &[Named] = &[
         run: nightly::fuzz_all,
     },
     Named {
+        name: "clients-wide",
+        about: "litellm, langchain, llm, instructor, openai-agents, the AI SDK, Codex and others against a server",
+        covers: || crates(&["kvant-server", "kvant-cli"]),
+        run: steps::clients_wide,
+    },
+    Named {
         name: "aarch64-wide",
         about: "every case of the kernel tests on 64-bit ARM, under qemu",
         covers: || crates(KERNEL_CRATES),
         run: steps::aarch64_wide,
     },
+    Named {
+        name: "hf-wide",
+        about: "the cache for transformers, on every kind of attention layer",
+        covers: python_folders,
+        run: python::test_hf_wide,
+    },
+    Named {
+        name: "mlx",
+        about: "the cache for mlx-lm, on mlx for processors",
+        covers: python_folders,
+        run: python::test_mlx,
+    },
+    Named {
+        name: "ray",
+        about: "replicas and batches, with the real Ray",
+        covers: python_folders,
+        run: python::test_ray,
+    },
+    Named {
+        name: "wheel",
+        about: "the Python package as `pip install ./python` makes it",
+        covers: python_folders,
+        run: python::test_as_installed,
+    },
+    Named {
+        name: "lm-eval",
+        about: "the Python package's adapter under lm-eval itself, whose packages take 0.8 GB",
+        covers: || vec!["python".to_string()],
+        run: python::test_lm_eval,
+    },
 ];
+
+/// What the Python package is made of.
+fn python_folders() -> Vec<String> {
+    vec!["crates".to_string(), "python".to_string()]
+}
 
 /// Instruction sets whose fixtures are held against the record besides the best one of this machine.
 const OTHER_TIERS: &[&str] = &["avx2", "scalar"];

@@ -1,0 +1,117 @@
+//! The Python package: its wheel is made, installed into an environment of its own, and tested there.
+
+use std::env::consts::{DLL_PREFIX, DLL_SUFFIX};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::needs;
+use crate::process::{Call, call, cargo};
+use crate::step::{Outcome, Trouble};
+
+/// Where wheels are put.
+const WHEELS: &str = "target/wheels";
+
+/// The package with nothing but what its tests need.
+const PACKAGE: &str = "target/python";
+const PACKAGE_LIST: &str = "python/tests/requirements.txt";
+
+/// The same with what parts of it work beside.
+const HF: &str = "target/python-hf";
+const HF_LIST: &str = "python/tests/requirements-hf.txt";
+/// Models this small are slower on several threads, and on a busy machine many times so.
+const ONE_THREAD: (&str, &str) = ("OMP_NUM_THREADS", "1");
+const MLX: &str = "target/python-mlx";
+const MLX_LIST: &str = "python/tests/requirements-mlx.txt";
+const RAY: &str = "target/python-ray";
+const RAY_LIST: &str = "python/tests/requirements-ray.txt";
+
+/// The same as people install it.
+const INSTALLED: &str = "target/python-installed";
+
+/// The package beside lm-eval, which brings much.
+const LM_EVAL: &str = "target/python-lm-eval";
+const LM_EVAL_LIST: &str = "python/tests/lm_eval_requirements.txt";
+
+/// The tests of the package itself.
+pub fn test() -> Outcome {
+    let python = installed(PACKAGE, PACKAGE_LIST)?;
+    pytest(&python, &["python/tests"])
+}
+
+/// The cache for transformers, with five architectures.
+pub fn test_hf() -> Outcome {
+    let python = installed(HF, HF_LIST)?;
+    pytest_call(&python, &["python/tests/test_hf.py"]).env(ONE_THREAD.0, ONE_THREAD.1).run()
+}
+
+/// The same with every kind of attention layer.
+pub fn test_hf_wide() -> Outcome {
+    let python = installed(HF, HF_LIST)?;
+    let tests = ["python/tests/test_hf.py", "python/tests/test_hf_wide.py"];
+    pytest_call(&python, &tests).env(ONE_THREAD.0, ONE_THREAD.1).env("KVANT_WIDE", "1").run()
+}
+
+/// The cache for mlx-lm, on mlx for processors.
+pub fn test_mlx() -> Outcome {
+    let python = installed(MLX, MLX_LIST)?;
+    pytest(&python, &["python/tests/test_mlx.py"])
+}
+
+/// Replicas and batches, with the real Ray on this machine.
+pub fn test_ray() -> Outcome {
+    let python = installed(RAY, RAY_LIST)?;
+    pytest(&python, &["python/tests/test_ray.py"])
+}
+
+/// The same with the package that `pip install ./python` makes, by maturin and with the release profile.
+pub fn test_as_installed() -> Outcome {
+    let python = needs::environment(INSTALLED, PACKAGE_LIST)?;
+    let pip = ["-m", "pip", "install", "--disable-pip-version-check", "--no-deps", "--force-reinstall"];
+    call(&python, pip).args(["./python"]).run()?;
+    pytest(&python, &["python/tests"])
+}
+
+/// A task of ours through lm-eval itself; nothing is fetched but its packages.
+pub fn test_lm_eval() -> Outcome {
+    let python = installed(LM_EVAL, LM_EVAL_LIST)?;
+    let tests = ["python/tests/lm_eval_real.py", "python/tests/test_lm_eval.py"];
+    call(&python, PYTEST).args(tests).env("HF_HUB_OFFLINE", "1").env("HF_HOME", format!("{LM_EVAL}/hf")).run()
+}
+
+/// A Python with the packages listed in the file `requirements` and the wheel of this tree, in `folder`.
+pub fn installed(folder: &str, requirements: &str) -> Result<String, Trouble> {
+    let python = needs::environment(folder, requirements)?;
+    let wheel = wheel(&python)?.display().to_string();
+    let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index", "--no-deps"];
+    call(&python, pip).args(["--force-reinstall", &wheel]).run()?;
+    Ok(python)
+}
+
+/// The current folder is not looked through, so that what is tested is what was installed.
+const PYTEST: [&str; 5] = ["-P", "-m", "pytest", "-p", "no:cacheprovider"];
+
+/// Runs pytest.
+pub fn pytest(python: &str, args: &[&str]) -> Outcome {
+    pytest_call(python, args).run()
+}
+
+fn pytest_call(python: &str, args: &[&str]) -> Call {
+    call(python, PYTEST).args(args)
+}
+
+/// Compiles the module as a part of the workspace, with the profile and the features that the tests have compiled everything with,
+/// and packs it.
+fn wheel(python: &str) -> Result<PathBuf, Trouble> {
+    let build = ["build", "--workspace", "--lib", "--tests", "--profile", "test"];
+    cargo(build).run()?;
+    if Path::new(WHEELS).exists() {
+        fs::remove_dir_all(WHEELS).map_err(|e| Trouble::failed(format!("cannot empty {WHEELS}: {e}")))?;
+    }
+    let target = std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| "target".to_string());
+    let library = format!("{target}/debug/{DLL_PREFIX}_kvant{DLL_SUFFIX}");
+    call(python, ["python/pack_wheel.py", &library, WHEELS]).run()?;
+    let made = fs::read_dir(WHEELS).map_err(|e| Trouble::failed(format!("cannot read {WHEELS}: {e}")))?;
+    let mut wheels = made.filter_map(|entry| Some(entry.ok()?.path()));
+    let is_wheel = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "whl");
+    wheels.find(is_wheel).ok_or_else(|| Trouble::failed(format!("there is no wheel in {WHEELS}")))
+}

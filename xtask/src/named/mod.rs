@@ -88,6 +88,12 @@ pub const NAMED: &[Named] = &[
         run: steps::aarch64_wide,
     },
     Named {
+        name: "hf",
+        about: "the cache for transformers, on five architectures",
+        covers: python_folders,
+        run: python::test_hf,
+    },
+    Named {
         name: "hf-wide",
         about: "the cache for transformers, on every kind of attention layer",
         covers: python_folders,

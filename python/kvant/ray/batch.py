@@ -66,6 +66,8 @@ def generate_files(
     if missing:
         blocks = ray.data.from_items(missing, override_num_blocks=len(missing))
         arguments = (str(model), {"threads": threads, **options}, dict(sampling or {}), block, together)
+        # All engines begin together, and so do as much as each other.
+        ray.data.DataContext.get_current().wait_for_min_actors_s = 600
         engines = ray.data.ActorPoolStrategy(size=replicas, max_tasks_in_flight_per_actor=1)
         done = blocks.map_batches(
             _Answers, fn_constructor_args=arguments, batch_size=1, compute=engines, num_cpus=threads

@@ -5,7 +5,7 @@
 //! `o[t] = exp(G[t]) · Sᵀq[t] + Σ_{j ≤ t} exp(G[t] − G[j]) · (k[j] · q[t]) · u[j]`.
 
 use crate::blocks::convolution::Convolution;
-use crate::blocks::recurrent::{for_each_piece, gather, remaining, softplus, weighted};
+use crate::blocks::recurrent::{add_up, for_each_piece, gather, remaining, softplus, weighted};
 use crate::blocks::sums::add_rows;
 use crate::blocks::{Activations, Linear, Norm, dot, dot_block, for_each_row, function};
 use crate::pass::Pass;
@@ -77,16 +77,7 @@ impl GatedDeltaNet {
                         *decay = self.rates[head] * softplus(a + self.dt_bias[head]);
                     }
                 });
-                let mut decay = match state.rows().rchunks_exact(places.width).next() {
-                    Some(row) => row[places.decay..].to_vec(),
-                    None => vec![0.0; self.dims.value_heads],
-                };
-                for token in 0..rows.len() {
-                    for (sum, own) in decay.iter_mut().zip(&mut new.row_mut(token)[places.decay..]) {
-                        *sum += *own;
-                        *own = *sum;
-                    }
-                }
+                add_up(state, &mut new, places.decay);
                 let beta = b.gather(&rows.clone().collect::<Vec<_>>());
                 let y = &mut y.data_mut()[rows.start * values..rows.end * values];
                 self.outputs(state, &convolved, &beta, &mut new, y);

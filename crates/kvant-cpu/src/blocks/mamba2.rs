@@ -4,7 +4,7 @@
 //! `y[t] = exp(L[t]) · S · C[t] + Σ_{j ≤ t} exp(L[t] − L[j]) · (C[t] · B[j]) · (dt ⊙ x)[j] + D · x[t]`.
 
 use crate::blocks::convolution::Convolution;
-use crate::blocks::recurrent::{for_each_piece, gather, remaining, softplus, weighted};
+use crate::blocks::recurrent::{add_up, for_each_piece, gather, remaining, softplus, weighted};
 use crate::blocks::sums::add_rows;
 use crate::blocks::{Activations, Linear, Norm, dot_block, for_each_row, function};
 use crate::pass::Pass;
@@ -63,20 +63,11 @@ impl Mamba2 {
                         .copy_from_slice(&projected.row(rows.start + token)[inner..inner + channels]);
                 });
                 let convolved = self.conv.forward(state, &new);
-                let mut decay = match state.rows().rchunks_exact(places.width).next() {
-                    Some(row) => row[places.decay..].to_vec(),
-                    None => vec![0.0; self.dims.heads],
-                };
                 for_each_row(new.data_mut(), places.width, |token, to| {
                     let dt = &projected.row(rows.start + token)[inner + channels..];
                     self.complete(to, convolved.row(token), dt);
                 });
-                for token in 0..rows.len() {
-                    for (sum, own) in decay.iter_mut().zip(&mut new.row_mut(token)[places.decay..]) {
-                        *sum += *own;
-                        *own = *sum;
-                    }
-                }
+                add_up(state, &mut new, places.decay);
                 state.push(new.data())?;
                 self.outputs(state, &convolved, &mut y.data_mut()[rows.start * inner..rows.end * inner]);
                 Ok(())

@@ -51,6 +51,20 @@ pub fn gather(old: &[f32], new: &[f32], stride: usize, first: usize, width: usiz
     gathered
 }
 
+/// Makes of decays that new rows have from channel `first` on sums from the chunk's first token on.
+pub fn add_up(state: &RecurrentState, new: &mut Activations, first: usize) {
+    let mut sums = match state.rows().rchunks_exact(new.width()).next() {
+        Some(row) => row[first..].to_vec(),
+        None => vec![0.0; new.width() - first],
+    };
+    for token in 0..new.tokens() {
+        for (sum, own) in sums.iter_mut().zip(&mut new.row_mut(token)[first..]) {
+            *sum += *own;
+            *own = *sum;
+        }
+    }
+}
+
 /// How much of every row is left at the last of them: `exp(sum of decays since row j)`. `decays` are sums from the chunk's
 /// first token on, one per row.
 pub fn remaining(decays: &[f32], left: &mut Vec<f32>) {

@@ -71,6 +71,7 @@ fn put(out: &mut [u8], words: &[u32]) {
 }
 
 /// The code at `index` of vector `half` of a unit: the definition, one code at a time.
+#[cfg(test)]
 pub(crate) fn code(bits: u8, unit: &[u8], half: usize, index: usize) -> u8 {
     if bits == 8 {
         return unit[64 * half + index];

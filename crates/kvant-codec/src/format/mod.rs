@@ -44,6 +44,7 @@ impl Side {
     }
 
     /// Where (token, channel within the row) is: (unit, half, index within the vector).
+    #[cfg(test)]
     pub(crate) fn place(self, token: usize, channel: usize) -> (usize, usize, usize) {
         match self {
             Side::Key => (token / 16, channel / 4, 4 * (token % 16) + channel % 4),

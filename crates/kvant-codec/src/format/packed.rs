@@ -46,6 +46,7 @@ impl CodeMeaning {
     }
 
     /// The level of a code of this width.
+    #[cfg(test)]
     pub(crate) fn level(&self, bits: u8, code: u8) -> f32 {
         match self {
             CodeMeaning::Table(table) => f32::from(table[usize::from(code)]),
@@ -77,11 +78,6 @@ impl Span {
     /// The code that kernels subtract.
     pub(crate) fn centre(&self) -> i32 {
         self.meaning.centre(self.bits)
-    }
-
-    /// The level of a code.
-    pub(crate) fn level(&self, code: u8) -> f32 {
-        self.meaning.level(self.bits, code)
     }
 }
 

@@ -278,14 +278,62 @@ fn what_cannot_be_used_is_refused_at_the_start() {
     assert!(matches!(refused(&file), DiskError::Folder { .. }));
     #[cfg(target_os = "linux")]
     assert!(matches!(refused(Path::new("/proc")), DiskError::Folder { .. }));
-    let first = open(&folder);
-    let error = refused(folder.path());
-    assert!(
-        matches!(error, DiskError::InUse { .. }) && error.to_string().contains("another server"),
-        "{error}"
-    );
-    drop(first);
+}
+
+#[test]
+fn servers_share_a_folder() {
+    let (layout, folder) = (usual(), TempDir::new().unwrap());
+    let (first, second) = (open(&folder), open(&folder));
+    let tokens = prompt(&[(1, SINKS + 4 * PAGE)]);
+    assert_eq!(second.longest(&tokens), 0);
+    save(&first, &layout, &tokens);
+    assert_eq!(second.longest(&tokens), tokens.len());
+    assert!(same(&load(&second, &layout, &tokens).sequence.unwrap(), &fresh(&layout, &tokens)));
+    // What is there is not written again.
+    assert_eq!((save(&second, &layout, &tokens), second.usage().written), (tokens.len(), 0));
+    // What another has removed was never there, and nobody is to blame.
+    files(folder.path()).iter().for_each(|(_, path)| fs::remove_file(path).unwrap());
+    let loaded = second.load(&tokens, empty(&layout));
+    assert!(loaded.sequence.is_none() && loaded.refused.is_none());
+    assert_eq!((second.longest(&tokens), second.usage().refused), (0, 0));
+    assert_eq!((save(&second, &layout, &tokens[..SINKS + PAGE]), second.usage().written), (SINKS + PAGE, 1));
+    // What a living server may be writing is left alone; what the dead have left is swept.
+    let name = files(folder.path())[0].1.file_name().unwrap().to_str().unwrap().to_owned();
+    let part = folder.path().join(format!(".{name}.1-0.part"));
+    fs::write(&part, "half").unwrap();
+    drop((first, open(&folder)));
+    assert!(part.exists());
+    drop(second);
     open(&folder);
+    assert!(!part.exists());
+}
+
+#[test]
+fn servers_that_write_at_once_leave_whole_files() {
+    let (layout, folder) = (usual(), TempDir::new().unwrap());
+    let prompts: Vec<Vec<u32>> =
+        (0..6).map(|n| prompt(&[(1, SINKS + 2 * PAGE), (10 + n, 2 * PAGE)])).collect();
+    std::thread::scope(|scope| {
+        for server in 0..3 {
+            let (layout, prompts, folder) = (&layout, &prompts, &folder);
+            scope.spawn(move || {
+                let tier = open(folder);
+                for turn in 0..prompts.len() {
+                    let tokens = &prompts[(turn + 2 * server) % prompts.len()];
+                    save(&tier, layout, tokens);
+                    let loaded = load(&tier, layout, tokens);
+                    assert!(loaded.refused.is_none());
+                    assert!(same(&loaded.sequence.unwrap(), &fresh(layout, tokens)));
+                }
+            });
+        }
+    });
+    let tier = open(&folder);
+    assert!(tier.unusable_files().is_none());
+    for tokens in &prompts {
+        assert!(same(&load(&tier, &layout, tokens).sequence.unwrap(), &fresh(&layout, tokens)));
+    }
+    assert_eq!(files(folder.path()).len(), steps(&prompts).len());
 }
 
 #[test]

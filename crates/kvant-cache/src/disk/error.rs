@@ -17,8 +17,8 @@ pub enum DiskError {
         /// What the system said.
         source: io::Error,
     },
-    /// Another program has it.
-    #[error("{}: another server keeps its prefixes here; give each a folder of its own, or end the other", folder.display())]
+    /// Another program does not let it go.
+    #[error("{}: another program has locked this folder for itself; end it, or name another folder", folder.display())]
     InUse {
         /// The folder.
         folder: PathBuf,

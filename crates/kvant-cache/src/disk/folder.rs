@@ -9,15 +9,20 @@ use crate::snapshot::{
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// The file that whoever uses the folder has locked. The system takes the lock away when its owner dies.
+/// The file that whoever uses the folder has locked, together with the others. The system takes the lock away when its owner dies.
 const LOCK: &str = "kvant.lock";
 
-/// A folder that nobody else writes to.
+/// How long somebody may have the folder alone, which a server has while it opens it.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A folder that servers share: each writes whole files under names that say what is in them.
 pub(super) struct Folder {
     path: PathBuf,
-    _lock: File,
+    lock: File,
+    /// Nobody else has it open, until [`Folder::share`].
+    is_alone: bool,
 }
 
 /// Files that cannot be used.
@@ -34,15 +39,30 @@ impl Folder {
         if !fs::metadata(path).map_err(refused("open this folder"))?.is_dir() {
             return Err(refused("open this folder")(io::ErrorKind::NotADirectory.into()));
         }
-        let lock = File::options().write(true).create(true).truncate(false).open(path.join(LOCK));
+        // Where folders lie on a network, a file that is locked with others has to be readable.
+        let lock = File::options().read(true).write(true).create(true).truncate(false).open(path.join(LOCK));
         let lock = lock.map_err(refused("make a file in this folder"))?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(DiskError::InUse { folder: path.to_owned() }),
+        let is_alone = match lock.try_lock() {
+            Ok(()) => true,
+            Err(TryLockError::WouldBlock) => {
+                lock_with_others(&lock, path)?;
+                false
+            }
             Err(TryLockError::Error(source)) => return Err(refused("lock this folder")(source)),
-        }
+        };
         check_writable(path).map_err(refused("make a file in this folder"))?;
-        Ok(Folder { path: path.to_owned(), _lock: lock })
+        Ok(Folder { path: path.to_owned(), lock, is_alone })
+    }
+
+    /// Lets others in.
+    pub(super) fn share(&mut self) -> Result<(), DiskError> {
+        if std::mem::take(&mut self.is_alone) {
+            let doing = "lock this folder";
+            let refused = |source| DiskError::Folder { folder: self.path.clone(), doing, source };
+            self.lock.unlock().map_err(refused)?;
+            lock_with_others(&self.lock, &self.path)?;
+        }
+        Ok(())
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -50,7 +70,7 @@ impl Folder {
     }
 
     /// Finds what can be used under this signature, from what the files say of themselves, and removes what killed writers have
-    /// left. Whatever else is there is none of our business.
+    /// left, if none is alive. Whatever else is there is none of our business.
     pub(super) fn scan(&self, signature: &Signature) -> Result<(Index, UnusableFiles), DiskError> {
         let refused =
             |source| DiskError::Folder { folder: self.path.clone(), doing: "list this folder", source };
@@ -59,22 +79,46 @@ impl Folder {
             let item = item.map_err(refused)?;
             let Ok(file) = item.file_name().into_string() else { continue };
             if is_leftover(&file, |name| parse_file_name(name).is_some()) {
-                // What cannot be removed does no harm.
-                let _ = fs::remove_file(item.path());
+                if self.is_alone {
+                    // What cannot be removed does no harm.
+                    let _ = fs::remove_file(item.path());
+                }
                 continue;
             }
             let Some(name) = parse_file_name(&file) else { continue };
-            let Some(metadata) = item.metadata().ok().filter(fs::Metadata::is_file) else { continue };
-            let part = Head::read(&item.path()).and_then(|head| known(head, signature, &name));
-            let used = metadata.modified().map_or(0, nanoseconds);
-            let part = part.map_err(|error| {
+            let Some((entry, error)) = self.look(&name, signature) else { continue };
+            if let Some(error) = error {
                 unusable_files.count += 1;
                 unusable_files.first.get_or_insert((file, error));
-            });
-            index.insert(name, Entry { part: part.ok(), bytes: metadata.len(), used, is_stale: false });
+            }
+            index.insert(name, entry);
         }
         index.settle();
         Ok((index, unusable_files))
+    }
+
+    /// What a file says of itself, and why it cannot be used; none if it is not there.
+    pub(super) fn look(
+        &self,
+        name: &Digest,
+        signature: &Signature,
+    ) -> Option<(Entry, Option<SnapshotError>)> {
+        let path = self.path.join(file_name(name));
+        let metadata = fs::metadata(&path).ok().filter(fs::Metadata::is_file)?;
+        let used = metadata.modified().map_or(0, nanoseconds);
+        let (part, error) = match Head::read(&path).and_then(|head| known(head, signature, name)) {
+            Ok(part) => (Some(part), None),
+            // Another server has removed it just now.
+            Err(error) if error.is_missing_file() => return None,
+            Err(error) => (None, Some(error)),
+        };
+        Some((Entry { part, bytes: metadata.len(), used, is_stale: false }, error))
+    }
+
+    /// The names of all files; none where the folder cannot be listed just now.
+    pub(super) fn names(&self) -> Option<Vec<Digest>> {
+        let items = fs::read_dir(&self.path).ok()?.collect::<io::Result<Vec<_>>>().ok()?;
+        Some(items.iter().filter_map(|item| parse_file_name(item.file_name().to_str()?)).collect())
     }
 
     pub(super) fn write(&self, name: &Digest, bytes: &[u8]) -> Result<(), SnapshotError> {
@@ -99,6 +143,24 @@ impl Folder {
     pub(super) fn set_used(&self, name: &Digest, used: u64) {
         let file = File::options().write(true).open(self.path.join(file_name(name)));
         let _ = file.and_then(|file| file.set_modified(UNIX_EPOCH + Duration::from_nanos(used)));
+    }
+}
+
+/// Waits until nobody has the folder alone, and keeps it from being had alone.
+fn lock_with_others(lock: &File, path: &Path) -> Result<(), DiskError> {
+    let start = Instant::now();
+    loop {
+        match lock.try_lock_shared() {
+            Ok(()) => return Ok(()),
+            Err(TryLockError::WouldBlock) if start.elapsed() < PATIENCE => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            Err(TryLockError::WouldBlock) => return Err(DiskError::InUse { folder: path.to_owned() }),
+            Err(TryLockError::Error(source)) => {
+                let folder = path.to_owned();
+                return Err(DiskError::Folder { folder, doing: "lock this folder", source });
+            }
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::snapshot::{Digest, Numerics, Quality};
 use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// A file.
 #[derive(Clone, Debug, PartialEq)]
@@ -50,6 +50,17 @@ impl Index {
     /// What is known of all files that can be used.
     pub(super) fn parts(&self) -> impl Iterator<Item = Known> {
         self.entries.values().filter_map(|entry| entry.part)
+    }
+
+    /// Whether a file was there when it was last looked for, of use or not.
+    pub(super) fn has(&self, name: &Digest) -> bool {
+        self.entries.contains_key(name)
+    }
+
+    /// Forgets files that are not among these.
+    pub(super) fn retain(&mut self, names: &HashSet<Digest>) {
+        self.entries.retain(|name, _| names.contains(name));
+        self.bytes = self.entries.values().map(|entry| entry.bytes).sum();
     }
 
     /// What is known of a file that can be used.

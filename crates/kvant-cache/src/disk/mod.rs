@@ -16,9 +16,13 @@
 //! *What if pages are missing, as after a window has moved on?* The steps are still links to later ones, and a prefix is
 //! found where the pages that can be seen after it are there.
 //!
+//! *May several servers share a folder?* Yes, of one model or of many, on one machine or over a network: what one has written,
+//! the others find, because they compute the same names. A file that another has removed is one that was never there.
+//!
 //! **Invariant:** what is loaded is, page by page, the bytes that were saved. Every byte is checked before it is used.
 //!
-//! **Invariant:** at every moment each name leads to a whole file or to none, and the files together stay within the limit.
+//! **Invariant:** at every moment each name leads to a whole file or to none, and the files together stay within the limit: with
+//! several servers within the largest of theirs, but for what they have written in the last seconds.
 
 mod chain;
 mod error;
@@ -36,7 +40,10 @@ use folder::{Folder, nanoseconds};
 use index::{Entry, Index, Known};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
+
+/// How old what is known of others' files may be when a file is written.
+const REFRESHED: Duration = Duration::from_secs(10);
 
 /// What a folder holds, and what has been done with it since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -76,6 +83,8 @@ struct State {
     loaded_tokens: u64,
     written: u64,
     refused: u64,
+    /// When the folder was last listed.
+    listed: Option<Instant>,
 }
 
 impl State {
@@ -103,7 +112,7 @@ impl DiskTier {
     /// Opens a folder for caches of this layout and signature, whose files may have `limit` bytes; older ones go at once.
     ///
     /// # Errors
-    /// When the folder is not there, cannot be read or written, or is in use.
+    /// When the folder is not there, cannot be read or written, or is locked by a program that does not share it.
     pub fn open(
         folder: &Path,
         limit: u64,
@@ -112,8 +121,9 @@ impl DiskTier {
         numerics: Numerics,
         policy: &str,
     ) -> Result<DiskTier, DiskError> {
-        let folder = Folder::open(folder)?;
+        let mut folder = Folder::open(folder)?;
         let (index, unusable_files) = folder.scan(&signature)?;
+        folder.share()?;
         let unusable_files = unusable_files.first.map(|(file, error)| {
             let folder = folder.path().display();
             let count = unusable_files.count;
@@ -126,7 +136,12 @@ impl DiskTier {
             root: chain::root(&signature),
             policy: policy.to_owned(),
             // A clock that was set back does not make anything older than it is.
-            state: Mutex::new(State { clock: index.last_used(), index, ..State::default() }),
+            state: Mutex::new(State {
+                clock: index.last_used(),
+                index,
+                listed: Some(Instant::now()),
+                ..State::default()
+            }),
             folder,
             layout,
             signature,
@@ -168,11 +183,11 @@ impl DiskTier {
         let windows = self.layout.slots().iter().filter_map(SlotLayout::window);
         let rule = self.layout.rule();
         let widest = rule.window(windows.max());
-        let state = self.lock();
+        let mut state = self.lock();
         let (mut held_from, mut best) = (0, 0);
         for step in self.steps_of(tokens) {
             let end = step.range.end;
-            let Some(Known { quality, .. }) = state.known(&step) else { break };
+            let Some(Known { quality, .. }) = self.find(&mut state, &step) else { break };
             held_from = quality.held_from.max(held_from);
             if quality.ends && (held_from == 0 || held_from <= rule.first_seen(end, widest)) {
                 best = end;
@@ -202,10 +217,11 @@ impl DiskTier {
         mut go_on: impl FnMut() -> bool,
     ) -> Result<usize, SnapshotError> {
         let tokens = &tokens[..sequence.len().min(tokens.len())];
+        self.refresh();
         let now = self.lock().tick();
         let mut done = 0;
         for step in self.steps_of(tokens) {
-            let known = self.lock().known(&step);
+            let known = self.find(&mut self.lock(), &step);
             let Step { before, name, range } = step;
             let quality = Quality::of(sequence, range.start, range.end);
             if known.is_none_or(|known| quality.exceeds(known.quality)) {
@@ -248,9 +264,12 @@ impl DiskTier {
             let saved = self.folder.read(&name);
             let added = saved.and_then(|saved| growth.add(&saved, &self.signature, &before, &tokens[range]));
             if let Err(error) = added {
-                // For want of memory a file is not to blame.
-                if !matches!(error, SnapshotError::Memory(_)) {
-                    let mut state = self.lock();
+                let mut state = self.lock();
+                if error.is_missing_file() {
+                    // Another server has removed it.
+                    state.index.remove(&name);
+                } else if !matches!(error, SnapshotError::Memory(_)) {
+                    // For want of memory a file is not to blame.
                     state.index.distrust(&name);
                     state.refused += 1;
                     let file = self.folder.path().join(chain::file_name(&name));
@@ -275,6 +294,34 @@ impl DiskTier {
         for (name, used) in stale {
             self.folder.set_used(&name, used);
         }
+    }
+
+    /// What there is of a step, which another server may have written.
+    fn find(&self, state: &mut State, step: &Step) -> Option<Known> {
+        if !state.index.has(&step.name)
+            && let Some((entry, _)) = self.folder.look(&step.name, &self.signature)
+        {
+            state.index.insert(step.name, entry);
+        }
+        state.known(step)
+    }
+
+    /// Looks what others have written and removed, if nobody has for a while.
+    fn refresh(&self) {
+        let mut state = self.lock();
+        if state.listed.is_some_and(|listed| listed.elapsed() < REFRESHED) {
+            return;
+        }
+        state.listed = Some(Instant::now());
+        drop(state);
+        let Some(names) = self.folder.names() else { return };
+        for name in &names {
+            let is_new = !self.lock().index.has(name);
+            if is_new && let Some((entry, _)) = self.folder.look(name, &self.signature) {
+                self.lock().index.insert(*name, entry);
+            }
+        }
+        self.lock().index.retain(&names.into_iter().collect());
     }
 
     fn steps_of(&self, tokens: &[u32]) -> impl Iterator<Item = Step> {

@@ -81,6 +81,11 @@ pub enum SnapshotError {
 }
 
 impl SnapshotError {
+    /// Whether the file is simply not there.
+    pub(crate) fn is_missing_file(&self) -> bool {
+        matches!(self, SnapshotError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
+    }
+
     pub(crate) fn io(doing: &'static str) -> impl FnOnce(io::Error) -> SnapshotError {
         move |source| SnapshotError::Io { doing, source }
     }

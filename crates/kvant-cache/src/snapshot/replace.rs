@@ -27,7 +27,7 @@ pub(super) fn replace<T>(
     put(folder, &prefix, &path, fill)
 }
 
-/// Makes `bytes` the contents of the file `name` in a folder that nobody else writes to. What killed writers have left there
+/// Makes `bytes` the contents of the file `name` in a folder. What killed writers have left there
 /// is the caller's to remove: see [`is_leftover`].
 pub(crate) fn put_bytes(folder: &Path, name: &str, bytes: &[u8]) -> Result<(), SnapshotError> {
     put(folder, &format!(".{name}."), &folder.join(name), |file| {
@@ -77,14 +77,20 @@ struct NewFile {
 impl NewFile {
     fn create(folder: &Path, prefix: &str) -> io::Result<NewFile> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let path = folder.join(format!("{prefix}{}-{count}{SUFFIX}", std::process::id()));
         let mut options = OpenOptions::new();
         options.write(true).create_new(true);
         // What people say to a model is theirs to show.
         #[cfg(unix)]
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-        let file = options.open(&path)?;
+        let (path, file) = loop {
+            let count = COUNT.fetch_add(1, Ordering::Relaxed);
+            let path = folder.join(format!("{prefix}{}-{count}{SUFFIX}", std::process::id()));
+            match options.open(&path) {
+                // A process of the same number on another machine, or one that was killed.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                opened => break (path, opened?),
+            }
+        };
         let new = NewFile { path, file, renamed: false };
         match new.file.try_lock() {
             Err(fs::TryLockError::Error(error)) if error.kind() != io::ErrorKind::Unsupported => Err(error),

@@ -166,6 +166,40 @@ fn folders_that_cannot_be_used_are_refused() {
     with(&["--kv-dir", "/proc"]).fails(1, &["/proc: cannot make a file"]);
     with(&["--kv-dir", path, "--no-prefix-cache"]).fails(2, &["--no-prefix-cache"]);
     with(&["--kv-dir-size", "1G"]).fails(2, &["--kv-dir"]);
-    let _first = folder.serve();
-    with(&["--kv-dir", path]).fails(1, &["another server keeps its prefixes here", path]);
+}
+
+#[cfg(unix)]
+#[test]
+fn two_servers_share_a_folder() {
+    let folder = Folder::new();
+    let alone = Served::start(&folder.home, &folder.home.model(), &["--ctx", "480"]);
+    let expected: Vec<Value> = (0..4).map(|number| ask(&alone, number).0).collect();
+    drop(alone);
+    let (mut first, mut second) = (folder.serve(), folder.serve());
+    // Both at once: the same answers, whoever has read what before.
+    std::thread::scope(|scope| {
+        for (served, order) in [(&first, [0, 1, 2, 0]), (&second, [1, 2, 0, 1])] {
+            let expected = &expected;
+            scope.spawn(move || order.map(|number| assert_eq!(ask(served, number).0, expected[number])));
+        }
+    });
+    // What the first reads while the second is running, the second finds.
+    assert_eq!(ask(&first, 3).0, expected[3]);
+    let in_memory = ask(&first, 3).1;
+    assert!(in_memory > 100);
+    let start = Instant::now();
+    loop {
+        let mut third = folder.serve();
+        let (answer, cached) = ask(&third, 3);
+        assert_eq!(answer, expected[3]);
+        third.kill();
+        if cached == in_memory {
+            break;
+        }
+        assert!(start.elapsed() < Duration::from_secs(60), "nothing is written");
+    }
+    assert_eq!(ask(&second, 3), (expected[3].clone(), in_memory));
+    for said in [first.end(), second.end()] {
+        assert!(!said.contains("warning"), "{said}");
+    }
 }

@@ -132,17 +132,10 @@ impl Listener {
     }
 }
 
-/// # Safety
-/// What its pointers lead to is as the header says.
-unsafe fn request(asked: &KvantGenerateOptions, prompt: Vec<u32>) -> Result<Request, Failure> {
-    // SAFETY: the caller's contract.
-    let stops = unsafe { list(asked.stop, asked.stop_count, "stop") }?;
-    let stop = stops.iter().enumerate().map(|(index, &stop)| {
-        // SAFETY: the caller's contract.
-        unsafe { text(stop, &format!("stop {index}")) }.map(str::to_owned)
-    });
+/// How tokens are chosen.
+pub(crate) fn sampling(asked: &KvantGenerateOptions) -> SamplingParams {
     let or_one = |number: f32| if number == 0.0 { 1.0 } else { number };
-    let sampling = SamplingParams {
+    SamplingParams {
         temperature: asked.temperature,
         top_k: asked.top_k,
         top_p: or_one(asked.top_p),
@@ -156,10 +149,21 @@ unsafe fn request(asked: &KvantGenerateOptions, prompt: Vec<u32>) -> Result<Requ
         },
         seed: (asked.seed != 0).then_some(asked.seed),
         ..SamplingParams::default()
-    };
+    }
+}
+
+/// # Safety
+/// What its pointers lead to is as the header says.
+unsafe fn request(asked: &KvantGenerateOptions, prompt: Vec<u32>) -> Result<Request, Failure> {
+    // SAFETY: the caller's contract.
+    let stops = unsafe { list(asked.stop, asked.stop_count, "stop") }?;
+    let stop = stops.iter().enumerate().map(|(index, &stop)| {
+        // SAFETY: the caller's contract.
+        unsafe { text(stop, &format!("stop {index}")) }.map(str::to_owned)
+    });
     Ok(Request {
         prompt,
-        sampling,
+        sampling: sampling(asked),
         stop: stop.collect::<Result<_, _>>()?,
         max_tokens: (asked.max_tokens > 0).then_some(asked.max_tokens),
         ..Request::default()

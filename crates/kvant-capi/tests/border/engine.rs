@@ -9,13 +9,13 @@ use std::ops::ControlFlow;
 use std::ptr::{null, null_mut};
 
 /// A model on disk, open.
-struct Home {
+pub struct Home {
     folder: tempfile::TempDir,
     engine: *mut KvantEngine,
 }
 
 impl Home {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("model.gguf"), tiny::model_bytes(true)).unwrap();
         let home = Self { folder, engine: null_mut() };
@@ -36,7 +36,7 @@ impl Home {
         }
     }
 
-    fn session(&self) -> *mut KvantSession {
+    pub fn session(&self) -> *mut KvantSession {
         let mut session = null_mut();
         // SAFETY: everything lives.
         ok(unsafe { kvant_session_new(self.engine, &mut session) });
@@ -49,7 +49,7 @@ impl Home {
         options.open(self.folder.path().join("model.gguf")).unwrap()
     }
 
-    fn free(self, sessions: &[*mut KvantSession]) {
+    pub fn free(self, sessions: &[*mut KvantSession]) {
         // SAFETY: made here, and freed once; sessions outlive their engine.
         unsafe {
             kvant_engine_free(self.engine);
@@ -64,17 +64,17 @@ fn options() -> KvantOpenOptions {
     KvantOpenOptions { struct_size: size_of::<KvantOpenOptions>(), context: 400, threads: 1, ..zeros }
 }
 
-fn generate_options() -> KvantGenerateOptions {
+pub fn generate_options() -> KvantGenerateOptions {
     // SAFETY: numbers and pointers.
     let zeros: KvantGenerateOptions = unsafe { std::mem::zeroed() };
     KvantGenerateOptions { struct_size: size_of::<KvantGenerateOptions>(), max_tokens: 12, ..zeros }
 }
 
-fn prompt(seed: u32, count: u32) -> Vec<u32> {
+pub fn prompt(seed: u32, count: u32) -> Vec<u32> {
     (0..count).map(|i| (i * 7 + seed * 13) % 250).collect()
 }
 
-fn tokens_of(session: *const KvantSession) -> Vec<u32> {
+pub fn tokens_of(session: *const KvantSession) -> Vec<u32> {
     let mut count = 0;
     // SAFETY: everything lives.
     unsafe {

@@ -4,6 +4,7 @@ mod cache;
 mod engine;
 mod header;
 mod matrix;
+mod sampler;
 mod support;
 #[path = "../../../kvant-model/tests/support/tiny.rs"]
 mod tiny;

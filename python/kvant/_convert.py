@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import _checks, _kvant
+from ._measure import text_of
 
 
 @dataclass(frozen=True)
@@ -32,18 +33,30 @@ def convert(
     output: str | os.PathLike[str],
     weights: str = "int4",
     *,
+    calibrate: bool | str | os.PathLike[str] = False,
+    tokens: int = 8192,
     force: bool = False,
     threads: int | None = None,
     progress: Callable[[int, int], object] | None = None,
 ) -> Converted:
     """Writes a model with weights of another type: `int4`, `int8`, `q4_0`, `q8_0`, `q4_k`, `q6_k`, `mxfp4` or `f16`.
 
-    The output ends in `.gguf` or `.safetensors`. A file that is there is replaced with `force` only; `progress` hears of bytes written
-    and of bytes in all, and an exception it raises leaves nothing behind.
+    With `calibrate` rounding is weighed by what every channel is multiplied with while a text of at most `tokens` tokens is read: a
+    text itself, the path of a UTF-8 file, or True for one that comes with kvant. The output ends in `.gguf` or `.safetensors`. A file
+    that is there is replaced with `force` only; `progress` hears of bytes written and of bytes in all, and an exception it raises
+    leaves nothing behind.
     """
-    threads = _checks.whole_or_none("threads", threads, 1)
-    told = _kvant.convert(os.fspath(model), os.fspath(output), weights, force, threads, progress)
-    return Converted(**json.loads(told))
+    settings = {
+        "model": os.fspath(model),
+        "output": os.fspath(output),
+        "weights": weights,
+        "calibrated": calibrate is not False,
+        "text": None if isinstance(calibrate, bool) else text_of(calibrate)["text"],
+        "tokens": _checks.whole("tokens", tokens, 1),
+        "force": force,
+        "threads": _checks.whole_or_none("threads", threads, 1),
+    }
+    return Converted(**json.loads(_kvant.convert(settings, progress)))
 
 
 def synth(path: str | os.PathLike[str], config: Mapping[str, Any], *, seed: int = 0) -> None:

@@ -16,7 +16,8 @@ Progress = Callable[[int, int], object]
 Text = str | os.PathLike[str] | None
 
 
-def _text(text: Text) -> dict[str, Any]:
+def text_of(text: Text) -> dict[str, Any]:
+    """The text and what to call it."""
     if text is None or isinstance(text, str):
         return {"text": text, "text_name": "a text"}
     return {"text": Path(text).read_text(encoding="utf-8"), "text_name": os.fspath(text)}
@@ -73,7 +74,7 @@ def evaluate(
     settings = {
         "model": os.fspath(model),
         "kv": [] if specs == ["all"] else specs,
-        **_text(text),
+        **text_of(text),
         "ctx": _checks.whole("ctx", ctx, 1),
         "chunks": _checks.whole("chunks", chunks, 1),
         "strict": strict,
@@ -166,7 +167,7 @@ def _settings(
     return {
         "model": os.fspath(model),
         "output": None if output is None else os.fspath(output),
-        **_text(text),
+        **text_of(text),
         "tokens": _checks.whole("tokens", tokens, 1),
         "threads": _checks.whole_or_none("threads", threads, 1),
     }

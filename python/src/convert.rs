@@ -4,31 +4,49 @@ use crate::error::{bad_value, failed};
 use crate::evaluate::pool;
 use crate::models;
 use crate::work::{Progress, detached};
-use kvant_convert::{Conversion, ConvertError, Format, Weights};
-use kvant_model::Checkpoint;
+use kvant_convert::{Conversion, ConvertError, Format, Importance, Weights};
+use kvant_cpu::ExactCache;
+use kvant_engine::{ActivationType, LoadOptions};
+use kvant_eval::{Score, Windows, text};
+use kvant_model::tokenizer::{EncodeOptions, Tokenizer};
+use kvant_model::{Checkpoint, Chunk, Description};
 use pyo3::exceptions::PyFileExistsError;
 use pyo3::prelude::*;
 use serde_json::json;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(convert, module)?)
 }
 
-/// Writes a model with its weights in another type; a JSON object about the file.
-#[pyfunction]
-#[pyo3(signature = (model, output, weights, force, threads, progress=None))]
-fn convert(
-    py: Python<'_>,
+/// The most tokens in a window of calibration, and in a pass: the logits of more would take much memory.
+const WINDOW: usize = 512;
+const PASS: usize = 128;
+
+/// What is converted to what: a dictionary.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+struct Settings {
     model: String,
     output: PathBuf,
-    weights: &str,
+    weights: String,
+    /// Whether rounding is weighed by what channels are multiplied with.
+    calibrated: bool,
+    /// What is read for that; None for a text that comes with kvant.
+    text: Option<String>,
+    tokens: usize,
     force: bool,
     threads: Option<usize>,
-    progress: Option<Py<PyAny>>,
-) -> PyResult<String> {
-    let weights: Weights = weights.parse().map_err(bad_value)?;
+}
+
+/// Writes a model with its weights in another type; a JSON object about the file.
+#[pyfunction]
+#[pyo3(signature = (settings, progress=None))]
+fn convert(py: Python<'_>, settings: Settings, progress: Option<Py<PyAny>>) -> PyResult<String> {
+    let Settings { output, force, threads, .. } = &settings;
+    let weights: Weights = settings.weights.parse().map_err(bad_value)?;
     let format = match output.extension().and_then(|extension| extension.to_str()) {
         Some("gguf") => Format::Gguf,
         Some("safetensors") => Format::Safetensors,
@@ -39,17 +57,45 @@ fn convert(
             )));
         }
     };
-    if output.exists() && !force {
+    if output.exists() && !*force {
         let name = output.display();
         return Err(PyFileExistsError::new_err(format!("{name}: is there already; force=True replaces it")));
     }
     let progress = Progress::new(progress);
-    detached(py, move || {
-        let checkpoint = Checkpoint::open(models::locate(&model, &progress)?).map_err(failed)?;
-        let conversion = Conversion::new(&checkpoint, weights, format, None).map_err(|e| refused(&e))?;
-        pool(threads)?.install(|| write(&conversion, &output, &progress))?;
-        Ok(about(&conversion, &output))
+    let pool = pool(*threads)?;
+    detached(py, || {
+        let checkpoint = Checkpoint::open(models::locate(&settings.model, &progress)?).map_err(failed)?;
+        let importance = match settings.calibrated {
+            true => Some(pool.install(|| observe(&checkpoint, &settings))?),
+            false => None,
+        };
+        let conversion = Conversion::new(&checkpoint, weights, format, importance.as_deref());
+        let conversion = conversion.map_err(|e| refused(&e))?;
+        pool.install(|| write(&conversion, output, &progress))?;
+        Ok(about(&conversion, output))
     })
+}
+
+/// Reads a text with somebody watching what the channels of every layer are multiplied with.
+fn observe(checkpoint: &Checkpoint, settings: &Settings) -> PyResult<Arc<Importance>> {
+    let text = settings.text.as_deref().unwrap_or_else(|| text::calibration());
+    let tokenizer = Tokenizer::of(checkpoint).map_err(failed)?;
+    let context = Description::of(checkpoint).map_err(failed)?.context.unwrap_or(WINDOW);
+    let window = WINDOW.min(context).min(settings.tokens);
+    let held = tokenizer.encode(text, EncodeOptions::default()).map_err(bad_value)?.len() / window;
+    let count = (settings.tokens / window).min(held).max(1);
+    let windows = Windows::of_text(&tokenizer, text, window, count, Score::All).map_err(bad_value)?;
+    let importance = Arc::new(Importance::default());
+    let exact = LoadOptions { activations: ActivationType::F32, ..LoadOptions::default() };
+    let model = kvant_cpu::load_observed(checkpoint, exact, Arc::clone(&importance) as _).map_err(failed)?;
+    for window in windows.iter() {
+        let mut cache = ExactCache::<f32>::new(model.slots(), window.len());
+        for tokens in window.chunks(PASS) {
+            model.forward(&[Chunk { tokens, wanted: 0..tokens.len() }], &mut cache).map_err(failed)?;
+        }
+        Python::attach(|py| py.check_signals())?;
+    }
+    Ok(importance)
 }
 
 fn write(conversion: &Conversion, output: &Path, progress: &Progress) -> PyResult<()> {

@@ -4,16 +4,18 @@ that generation does with a cache."""
 from __future__ import annotations
 
 import ctypes
+import warnings
 
 import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers", minversion="5.0")
 
+from elsewhere import DEVICE, Elsewhere, Moves  # noqa: E402
 from hf_fixtures import equal_on, greedy, load, tokens  # noqa: E402
 from transformers import DynamicCache  # noqa: E402
 
-from kvant.hf import KvantCache, Plan, calibrate  # noqa: E402
+from kvant.hf import KvantCache, Plan, calibrate, context  # noqa: E402
 
 #: Plain; sliding and full layers; attention sinks; recurrent layers between; latents.
 FIVE = ["llama", "gemma3", "gpt_oss", "qwen3_next", "deepseek_v3"]
@@ -320,3 +322,27 @@ def test_the_implementation_serves_other_caches_too():
         mask[0, :20] = 0
         expected = greedy(reference, ids, DynamicCache(config=reference.config), attention_mask=mask)
         assert torch.equal(greedy(model, ids, DynamicCache(config=model.config), attention_mask=mask), expected)
+
+
+@pytest.mark.parametrize("attention", ["decoded", "bytes"])
+def test_tensors_of_other_devices_go_through_host_memory_with_one_warning(attention, monkeypatch):
+    monkeypatch.setattr(context, "_warned_devices", set())
+    config = load("llama").config
+    here, there = (KvantCache(config, kv="int4", attention=attention).layers[0] for _ in range(2))
+    generator = torch.Generator().manual_seed(4)
+    with Moves() as moves, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for count in (150, 1, 1):
+            keys, values = torch.randn((2, 1, 2, count, 16), generator=generator)
+            queries = torch.randn((1, 4, count, 16), generator=generator)
+            expected = here.update(keys, values)
+            got = there.update(Elsewhere(keys), Elsewhere(values))
+            if attention == "bytes":
+                expected = [here.attend(queries, None, 0.25)]
+                got = [there.attend(Elsewhere(queries), None, 0.25)]
+            for one, other in zip(expected, got, strict=True):
+                assert other.device == torch.device(DEVICE)
+                assert torch.equal(other.inner, one)
+    assert moves.to_host >= 6 and moves.to_device >= 3
+    said = [str(warning.message) for warning in caught]
+    assert len(said) == 1 and "mps" in said[0] and "host memory" in said[0], said

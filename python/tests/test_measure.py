@@ -82,6 +82,23 @@ def test_models_are_converted(folder, tmp_path, engine):
     kvant.convert(folder, path, "f16", force=True, threads=1)
 
 
+def test_rounding_is_weighed_by_what_a_text_shows(folder, tmp_path, engine):
+    (tmp_path / "text.txt").write_text(TEXT)
+    ways = {"plain": False, "own": True, "text": TEXT, "file": tmp_path / "text.txt"}
+    made = {}
+    for name, calibrate in ways.items():
+        path = tmp_path / f"{name}.gguf"
+        kvant.convert(folder, path, "int4", calibrate=calibrate, tokens=256, threads=1)
+        made[name] = path.read_bytes()
+    assert made["text"] == made["file"]
+    assert len({made[name] for name in ("plain", "own", "text")}) == 3
+    assert len({len(data) for data in made.values()}) == 1
+    with pytest.raises(ValueError, match="tokens"):
+        kvant.convert(folder, tmp_path / "x.gguf", calibrate="short", threads=1)
+    with pytest.raises(FileNotFoundError, match="none.txt"):
+        kvant.convert(folder, tmp_path / "x.gguf", calibrate=tmp_path / "none.txt")
+
+
 def test_bad_input(folder, tmp_path):
     cases = [
         (lambda: kvant.evaluate(folder, [], text=TEXT), ValueError, "empty"),

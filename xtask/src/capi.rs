@@ -6,7 +6,8 @@ use crate::needs::{self, Package};
 use crate::process::{Call, call, cargo};
 use crate::step::{Outcome, Trouble};
 
-const GCC: &[Package] = &[Package { name: "gcc", brings: "gcc" }, Package { name: "g++", brings: "g++" }];
+/// What compiles C and C++, and looks into libraries.
+pub const GCC: &[Package] = &[Package { name: "gcc", brings: "gcc" }, Package { name: "g++", brings: "g++" }];
 const CLANG: &[Package] = &[Package { name: "clang", brings: "clang++" }];
 /// What clang links sanitised programs with. It brings no program to know it by, only this.
 const CLANG_RUNTIME: &[Package] =

@@ -4,6 +4,8 @@ use std::env::consts::{DLL_PREFIX, DLL_SUFFIX};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::capi;
+use crate::named::MODELS;
 use crate::needs;
 use crate::process::{Call, call, cargo};
 use crate::step::{Outcome, Trouble};
@@ -25,6 +27,9 @@ const MLX_LIST: &str = "python/tests/requirements-mlx.txt";
 const RAY: &str = "target/python-ray";
 const RAY_LIST: &str = "python/tests/requirements-ray.txt";
 
+const NOTEBOOK: &str = "target/python-notebook";
+const NOTEBOOK_LIST: &str = "python/tests/requirements-notebook.txt";
+
 /// The same as people install it.
 const INSTALLED: &str = "target/python-installed";
 
@@ -40,13 +45,13 @@ pub fn test() -> Outcome {
 
 /// The cache for transformers, with five architectures.
 pub fn test_hf() -> Outcome {
-    let python = installed(HF, HF_LIST)?;
+    let python = installed_with_torch()?;
     pytest_call(&python, &["python/tests/test_hf.py"]).env(ONE_THREAD.0, ONE_THREAD.1).run()
 }
 
 /// The same with every kind of attention layer.
 pub fn test_hf_wide() -> Outcome {
-    let python = installed(HF, HF_LIST)?;
+    let python = installed_with_torch()?;
     let tests = ["python/tests/test_hf.py", "python/tests/test_hf_wide.py"];
     pytest_call(&python, &tests).env(ONE_THREAD.0, ONE_THREAD.1).env("KVANT_WIDE", "1").run()
 }
@@ -76,6 +81,28 @@ pub fn test_lm_eval() -> Outcome {
     let python = installed(LM_EVAL, LM_EVAL_LIST)?;
     let tests = ["python/tests/lm_eval_real.py", "python/tests/test_lm_eval.py"];
     call(&python, PYTEST).args(tests).env("HF_HUB_OFFLINE", "1").env("HF_HOME", format!("{LM_EVAL}/hf")).run()
+}
+
+/// Runs the notebook, with the first of [`MODELS`] if there are any, and else with a model that it fetches.
+pub fn run_notebook() -> Outcome {
+    let python = installed(NOTEBOOK, NOTEBOOK_LIST)?;
+    let run = call(&python, ["python/tests/run_notebook.py", "docs/kvant.ipynb"]);
+    let models = std::env::var_os(MODELS);
+    let first = models.as_ref().and_then(|models| std::env::split_paths(models).next());
+    match first {
+        Some(model) => run.env("KVANT_MODEL", model.display().to_string()).run(),
+        None => run.run(),
+    }
+}
+
+/// A Python with torch and transformers. Torch's wheel wants libraries of CUDA: 4 GB, which are not fetched.
+fn installed_with_torch() -> Result<String, Trouble> {
+    let python = installed(HF, HF_LIST)?;
+    if call(&python, ["-c", "import torch"]).probe().is_none() {
+        needs::packages(capi::GCC)?;
+        call(&python, ["python/tests/without_cuda.py"]).run()?;
+    }
+    Ok(python)
 }
 
 /// A Python with the packages listed in the file `requirements` and the wheel of this tree, in `folder`.

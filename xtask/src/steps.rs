@@ -51,6 +51,11 @@ pub const CHECKS: &[Check] = &[
         about: "the Python package: its wheel, in a clean environment",
         run: python::test,
     },
+    Check {
+        name: "hf",
+        about: "the cache for transformers, on five architectures; 0.6 GB to fetch once",
+        run: python::test_hf,
+    },
     Check { name: "doctest", about: "the examples in the documentation", run: doctest },
     Check { name: "doc", about: "the documentation builds without a warning", run: doc },
     Check {

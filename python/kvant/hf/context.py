@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 import warnings
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils.dlpack import to_dlpack
 
 from .. import _kvant
 
@@ -52,12 +53,17 @@ class CacheContext:
         return self
 
 
+def lent(tensor: torch.Tensor) -> Any:
+    """The tensor on the host as a DLPack capsule, without what `Tensor.__dlpack__` asks first: it is called several times a layer."""
+    return to_dlpack(on_host(tensor))
+
+
 def on_host(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor in host memory, outside of autograd. Other devices have no kernels: that is said once for each."""
     tensor = tensor.detach()
-    device = tensor.device.type
-    if device == "cpu":
+    if tensor.is_cpu:
         return tensor
+    device = tensor.device.type
     if device not in _warned_devices:
         _warned_devices.add(device)
         warnings.warn(

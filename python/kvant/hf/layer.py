@@ -9,7 +9,7 @@ import torch
 from transformers.cache_utils import CacheLayerMixin, LinearAttentionLayer
 
 from .. import _kvant
-from .context import CacheContext, on_host, open_layer
+from .context import CacheContext, lent, open_layer
 
 #: Tokens at a time when a whole cache is taken over: so many exact rows are held beside the pages.
 CHUNK = 512
@@ -104,10 +104,10 @@ class KvantLayer(CacheLayerMixin):
         make = torch.empty if self._kept is None else torch.zeros
         out = make((batch, tokens, heads, self._dims[1]), dtype=queries.dtype)
         logits = None if sink_logits is None else sink_logits.detach().float().flatten().tolist()
-        self._native.attend(on_host(queries), out.transpose(1, 2), scale, soft_cap, logits)
+        self._native.attend(lent(queries), lent(out.transpose(1, 2)), scale, soft_cap, logits)
         if not self.context.shares_layers:
             self._native.settle()
-        return out.to(queries.device)
+        return out if queries.is_cpu else out.to(queries.device)
 
     # What generation asks for
 
@@ -224,7 +224,7 @@ class KvantLayer(CacheLayerMixin):
     # How it is done
 
     def _append(self, keys: torch.Tensor, values: torch.Tensor, kept: list[list[int]] | None) -> None:
-        keys, values = on_host(keys), on_host(values)
+        keys, values = lent(keys), lent(values)
         if self.is_latent:
             keys, values = values, keys
         self._native.append(keys, values, kept)
@@ -259,7 +259,7 @@ class KvantLayer(CacheLayerMixin):
             make, firsts = torch.zeros, self._kept[:, :skipped].sum(dim=1).tolist()
             places = [row.nonzero().flatten().tolist() for row in self._kept[:, skipped:]]
         keys, values = (make((rows, self._heads, self._seen - first, dim), dtype=self.dtype) for dim in self._dims)
-        self._native.decode(keys, values, firsts, places)
+        self._native.decode(lent(keys), lent(values), firsts, places)
         if self.is_latent:
             keys, values = values, keys
         return keys.to(self.device), values.to(self.device)

@@ -22,6 +22,12 @@ impl LayerCache {
                 let index = position - first;
                 places.as_ref().map_or(Some(index), |places| places[batch].get(index).copied())
             };
+            // Whole pages are decoded to where they belong.
+            let direct = |position: usize, count: usize| match places {
+                // SAFETY: this task is the only one with this row, head and side.
+                None => unsafe { view.block_mut([batch, head, position.checked_sub(first)?], count) },
+                Some(_) => None,
+            };
             let put = |position: usize, row: &[f32]| {
                 if let Some(place) = place(position).filter(|place| *place < view.shape[2]) {
                     // SAFETY: this task is the only one with this row, head and side.
@@ -30,7 +36,7 @@ impl LayerCache {
             };
             let side = [Side::Key, Side::Value][side];
             let done = match sequence.side(self.slot, head, side) {
-                Some(store) => rows(store, self.layout.rule(), first..len, put),
+                Some(store) => rows(store, self.layout.rule(), first..len, direct, put),
                 None => Err(format!("kv head {head} has no {side:?} side")),
             };
             if let Err(error) = done {
@@ -45,10 +51,11 @@ impl LayerCache {
 }
 
 /// Decodes some positions of one side, up to its last, page by page: what queries after the last read as bytes comes from bytes.
-fn rows(
+fn rows<'a>(
     store: &SideStore,
     rule: &Visibility,
     positions: Range<usize>,
+    direct: impl Fn(usize, usize) -> Option<&'a mut [f32]>,
     mut put: impl FnMut(usize, &[f32]),
 ) -> Result<(), String> {
     let (codecs, Range { start: first, end: len }) = (store.codecs(), positions);
@@ -65,14 +72,19 @@ fn rows(
     let rows = &mut rows[..tokens * dim];
     for page in first.saturating_sub(rule.sinks) / tokens..len.saturating_sub(rule.sinks).div_ceil(tokens) {
         let start = rule.page_start(page, tokens);
-        let decoded = match (store.encoded(page).filter(|_| page < encoded), store.exact(page)) {
-            (Some(bytes), _) => codecs.codec().decode(bytes, rows),
-            (None, Some(bytes)) => codecs.exact().decode(bytes, rows),
+        let (codec, bytes) = match (store.encoded(page).filter(|_| page < encoded), store.exact(page)) {
+            (Some(bytes), _) => (codecs.codec(), bytes),
+            (None, Some(bytes)) => (codecs.exact() as &dyn PageCodec, bytes),
             (None, None) => {
                 return Err(format!("positions {start} to {} are not held any more", start + tokens));
             }
         };
-        decoded.map_err(|error| error.to_string())?;
+        let is_whole = start >= first && start + tokens <= len;
+        if let Some(block) = is_whole.then(|| direct(start, tokens)).flatten() {
+            codec.decode(bytes, block).map_err(|error| error.to_string())?;
+            continue;
+        }
+        codec.decode(bytes, rows).map_err(|error| error.to_string())?;
         for (position, row) in
             (start..len).zip(rows.chunks_exact(dim)).filter(|(position, _)| *position >= first)
         {

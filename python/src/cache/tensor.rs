@@ -7,6 +7,7 @@ use half::{bf16, f16};
 use pyo3::exceptions::PyValueError;
 use pyo3::ffi;
 use pyo3::prelude::*;
+use pyo3::types::PyCapsule;
 use std::borrow::Cow;
 use std::ffi::c_void;
 
@@ -83,9 +84,12 @@ unsafe impl Send for View {}
 unsafe impl Sync for View {}
 
 impl<'py> Tensor<'py> {
-    /// Borrows a tensor of four dimensions; `what` it is goes into messages.
+    /// Borrows a tensor of four dimensions, or the capsule that a library has made of one; `what` it is goes into messages.
     pub fn borrow(object: &Bound<'py, PyAny>, what: &str) -> PyResult<Tensor<'py>> {
-        let capsule = object.call_method0("__dlpack__")?;
+        let capsule = match object.is_instance_of::<PyCapsule>() {
+            true => object.clone(),
+            false => object.call_method0("__dlpack__")?,
+        };
         // SAFETY: the capsule is a live object; the call checks that it is a capsule of that name.
         let tensor = unsafe { ffi::PyCapsule_GetPointer(capsule.as_ptr(), c"dltensor".as_ptr()) };
         if tensor.is_null() {
@@ -237,6 +241,24 @@ impl View {
                 }
             }
         }
+    }
+
+    /// Where `count` tokens of a head from `token` on lie, if they are f32 without gaps.
+    ///
+    /// # Safety
+    /// Nobody else reads or writes them as long as the slice is used.
+    #[expect(
+        clippy::mut_from_ref,
+        reason = "a view is an address; that it is the only one is the caller's promise"
+    )]
+    pub unsafe fn block_mut(&self, [batch, head, token]: [usize; 3], count: usize) -> Option<&mut [f32]> {
+        let [batches, heads, tokens, channels] = self.shape;
+        let is_dense = self.number == Number::F32 && self.is_dense() && self.strides[2] == channels as isize;
+        let is_within = batch < batches && head < heads && token + count <= tokens;
+        let start = self.at([batch, head, token, 0]).cast::<f32>();
+        // SAFETY: so many f32 lie there without gaps, and the caller promises to be alone with them.
+        (is_dense && is_within && count * channels > 0)
+            .then(|| unsafe { std::slice::from_raw_parts_mut(start, count * channels) })
     }
 
     /// Whether rows `(batch, tokens, heads, channels)` of f32 lie without gaps from the given dimension of that order on.

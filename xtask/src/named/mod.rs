@@ -13,6 +13,7 @@ mod tree;
 use std::path::Path;
 
 use crate::capi;
+use crate::dist;
 use crate::nightly;
 use crate::process::cargo;
 use crate::python;
@@ -88,12 +89,6 @@ pub const NAMED: &[Named] = &[
         run: steps::aarch64_wide,
     },
     Named {
-        name: "hf",
-        about: "the cache for transformers, on five architectures",
-        covers: python_folders,
-        run: python::test_hf,
-    },
-    Named {
         name: "hf-wide",
         about: "the cache for transformers, on every kind of attention layer",
         covers: python_folders,
@@ -118,6 +113,18 @@ pub const NAMED: &[Named] = &[
         run: python::test_as_installed,
     },
     Named {
+        name: "notebook",
+        about: "docs/kvant.ipynb, from its first cell to its last",
+        covers: python_folders,
+        run: python::run_notebook,
+    },
+    Named {
+        name: "dist",
+        about: "the archive of everything to hand out",
+        covers: || ["crates", "python", "include", "examples"].map(str::to_string).to_vec(),
+        run: dist::make,
+    },
+    Named {
         name: "lm-eval",
         about: "the Python package's adapter under lm-eval itself, whose packages take 0.8 GB",
         covers: || vec!["python".to_string()],
@@ -133,7 +140,7 @@ fn python_folders() -> Vec<String> {
 /// Instruction sets whose fixtures are held against the record besides the best one of this machine.
 const OTHER_TIERS: &[&str] = &["avx2", "scalar"];
 /// Model files to hold against the record, and the text they read.
-const MODELS: &str = "KVANT_MODELS";
+pub const MODELS: &str = "KVANT_MODELS";
 const TEXT: &str = "KVANT_TEXT";
 
 impl Named {

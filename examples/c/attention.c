@@ -2,7 +2,6 @@
 #include <kvant.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 enum { KV_HEADS = 2, HEADS = 6, DIM = 64, TOKENS = 500, WIDTH = KV_HEADS * DIM };
 
@@ -35,7 +34,6 @@ int main(void) {
     CHECK(kvant_cache_new(&options, &cache));
     CHECK(kvant_sequence_new(cache, &both[0]));
     CHECK(kvant_sequence_new(cache, &both[1]));
-
     static float keys[TOKENS * WIDTH], values[TOKENS * WIDTH], queries[TOKENS * HEADS * DIM], out[2][TOKENS * HEADS * DIM];
     project(keys, TOKENS * WIDTH, 0), project(values, TOKENS * WIDTH, 1), project(queries, TOKENS * HEADS * DIM, 2);
     kvant_rows k = {keys, TOKENS * WIDTH, 0, 0, KVANT_DTYPE_F32}, v = {values, TOKENS * WIDTH, 0, 0, KVANT_DTYPE_F32};

@@ -20,8 +20,7 @@ static int failed(void) {
 int main(int argc, char **argv) {
     kvant_engine *engine = NULL;
     kvant_session *session = NULL;
-    if (kvant_engine_open(argc > 1 ? argv[1] : "model.gguf", NULL, &engine)) return failed();
-    if (kvant_session_new(engine, &session)) return failed();
+    if (kvant_engine_open(argc > 1 ? argv[1] : "model.gguf", NULL, &engine) || kvant_session_new(engine, &session)) return failed();
     kvant_generate_options options = {.struct_size = sizeof options, .max_tokens = 512, .temperature = 0.7f};
     kvant_message turns[TURNS];
     size_t count = 0;

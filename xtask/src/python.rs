@@ -39,32 +39,32 @@ const LM_EVAL_LIST: &str = "python/tests/lm_eval_requirements.txt";
 
 /// The tests of the package itself.
 pub fn test() -> Outcome {
-    let python = installed(PACKAGE, PACKAGE_LIST)?;
+    let python = installed(PACKAGE, PACKAGE_LIST, Build::WithTests)?;
     pytest(&python, &["python/tests"])
 }
 
 /// The cache for transformers, with five architectures.
 pub fn test_hf() -> Outcome {
-    let python = installed_with_torch()?;
+    let python = installed_with_torch(Build::WithTests)?;
     pytest_call(&python, &["python/tests/test_hf.py"]).env(ONE_THREAD.0, ONE_THREAD.1).run()
 }
 
 /// The same with every kind of attention layer.
 pub fn test_hf_wide() -> Outcome {
-    let python = installed_with_torch()?;
+    let python = installed_with_torch(Build::Release)?;
     let tests = ["python/tests/test_hf.py", "python/tests/test_hf_wide.py"];
     pytest_call(&python, &tests).env(ONE_THREAD.0, ONE_THREAD.1).env("KVANT_WIDE", "1").run()
 }
 
 /// The cache for mlx-lm, on mlx for processors.
 pub fn test_mlx() -> Outcome {
-    let python = installed(MLX, MLX_LIST)?;
+    let python = installed(MLX, MLX_LIST, Build::Release)?;
     pytest(&python, &["python/tests/test_mlx.py"])
 }
 
 /// Replicas and batches, with the real Ray on this machine.
 pub fn test_ray() -> Outcome {
-    let python = installed(RAY, RAY_LIST)?;
+    let python = installed(RAY, RAY_LIST, Build::Release)?;
     pytest(&python, &["python/tests/test_ray.py"])
 }
 
@@ -78,14 +78,14 @@ pub fn test_as_installed() -> Outcome {
 
 /// A task of ours through lm-eval itself; nothing is fetched but its packages.
 pub fn test_lm_eval() -> Outcome {
-    let python = installed(LM_EVAL, LM_EVAL_LIST)?;
+    let python = installed(LM_EVAL, LM_EVAL_LIST, Build::Release)?;
     let tests = ["python/tests/lm_eval_real.py", "python/tests/test_lm_eval.py"];
     call(&python, PYTEST).args(tests).env("HF_HUB_OFFLINE", "1").env("HF_HOME", format!("{LM_EVAL}/hf")).run()
 }
 
 /// Runs the notebook, with the first of [`MODELS`] if there are any, and else with a model that it fetches.
 pub fn run_notebook() -> Outcome {
-    let python = installed(NOTEBOOK, NOTEBOOK_LIST)?;
+    let python = installed(NOTEBOOK, NOTEBOOK_LIST, Build::Release)?;
     let run = call(&python, ["python/tests/run_notebook.py", "docs/kvant.ipynb"]);
     let models = std::env::var_os(MODELS);
     let first = models.as_ref().and_then(|models| std::env::split_paths(models).next());
@@ -96,8 +96,8 @@ pub fn run_notebook() -> Outcome {
 }
 
 /// A Python with torch and transformers. Torch's wheel wants libraries of CUDA: 4 GB, which are not fetched.
-fn installed_with_torch() -> Result<String, Trouble> {
-    let python = installed(HF, HF_LIST)?;
+fn installed_with_torch(build: Build) -> Result<String, Trouble> {
+    let python = installed(HF, HF_LIST, build)?;
     if call(&python, ["-c", "import torch"]).probe().is_none() {
         needs::packages(capi::GCC)?;
         call(&python, ["python/tests/without_cuda.py"]).run()?;
@@ -106,9 +106,9 @@ fn installed_with_torch() -> Result<String, Trouble> {
 }
 
 /// A Python with the packages listed in the file `requirements` and the wheel of this tree, in `folder`.
-pub fn installed(folder: &str, requirements: &str) -> Result<String, Trouble> {
+fn installed(folder: &str, requirements: &str, build: Build) -> Result<String, Trouble> {
     let python = needs::environment(folder, requirements)?;
-    let wheel = wheel(&python)?.display().to_string();
+    let wheel = wheel(&python, build)?.display().to_string();
     let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index", "--no-deps"];
     call(&python, pip).args(["--force-reinstall", &wheel]).run()?;
     Ok(python)
@@ -126,16 +126,32 @@ fn pytest_call(python: &str, args: &[&str]) -> Call {
     call(python, PYTEST).args(args)
 }
 
-/// Compiles the module as a part of the workspace, with the profile and the features that the tests have compiled everything with,
-/// and packs it.
-fn wheel(python: &str) -> Result<PathBuf, Trouble> {
-    let build = ["build", "--workspace", "--lib", "--tests", "--profile", "test"];
-    cargo(build).run()?;
+/// How the module is compiled.
+#[derive(Clone, Copy)]
+enum Build {
+    /// As a part of the workspace, with the profile and the features that the tests have compiled everything with.
+    WithTests,
+    /// Alone and in full, as people get it: what takes long is done with that.
+    Release,
+}
+
+/// Compiles the module and packs it.
+fn wheel(python: &str, build: Build) -> Result<PathBuf, Trouble> {
+    let folder = match build {
+        Build::WithTests => {
+            cargo(["build", "--workspace", "--lib", "--tests", "--profile", "test"]).run()?;
+            "debug"
+        }
+        Build::Release => {
+            cargo(["build", "--release", "--package", "kvant-python"]).run()?;
+            "release"
+        }
+    };
     if Path::new(WHEELS).exists() {
         fs::remove_dir_all(WHEELS).map_err(|e| Trouble::failed(format!("cannot empty {WHEELS}: {e}")))?;
     }
     let target = std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| "target".to_string());
-    let library = format!("{target}/debug/{DLL_PREFIX}_kvant{DLL_SUFFIX}");
+    let library = format!("{target}/{folder}/{DLL_PREFIX}_kvant{DLL_SUFFIX}");
     call(python, ["python/pack_wheel.py", &library, WHEELS]).run()?;
     let made = fs::read_dir(WHEELS).map_err(|e| Trouble::failed(format!("cannot read {WHEELS}: {e}")))?;
     let mut wheels = made.filter_map(|entry| Some(entry.ok()?.path()));

@@ -43,11 +43,11 @@ SHAPES = {
 }  # fmt: skip
 
 
-def fill(cache: Cache, config: LlamaConfig, tokens: int, dtype: torch.dtype) -> Cache:
+def fill(cache: Cache, config: LlamaConfig, batch: int, tokens: int, dtype: torch.dtype) -> Cache:
     """The same keys and values for every cache."""
     generator = torch.Generator().manual_seed(2)
     for layer in range(config.num_hidden_layers):
-        shape = (2, 1, config.num_key_value_heads, tokens, config.head_dim)
+        shape = (2, batch, config.num_key_value_heads, tokens, config.head_dim)
         keys, values = torch.randn(shape, generator=generator).to(dtype)
         cache.update(keys, values, layer)
     return cache
@@ -57,6 +57,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--shape", choices=SHAPES, default="smollm2")
     parser.add_argument("--tokens", type=int, default=4096)
+    parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--kv", default="int4")
     parser.add_argument("--quantized", default="quanto", choices=["quanto", "hqq", "none"])
@@ -69,7 +70,7 @@ def main() -> None:
     config = LlamaConfig(max_position_embeddings=2 * options.tokens, **SHAPES[options.shape])
     model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, options.dtype), attn_implementation="sdpa").eval()
     config = model.config
-    ids = torch.randint(0, config.vocab_size, (1, options.steps + 1))
+    ids = torch.randint(0, config.vocab_size, (options.batch, options.steps + 1))
     dtype, on_bytes = getattr(torch, options.dtype), f"KvantCache {options.kv}, on bytes"
     with torch.no_grad():
         caches = {
@@ -80,7 +81,7 @@ def main() -> None:
             quantized = QuantizedCache(options.quantized, config, nbits=4)
             caches[f"QuantizedCache {options.quantized} 4 bits, sdpa"] = ("sdpa", quantized)
         for _, cache in caches.values():
-            fill(cache, config, options.tokens, dtype)
+            fill(cache, config, options.batch, options.tokens, dtype)
         exact = caches["DynamicCache, sdpa"][1]
         caches[on_bytes] = ("kvant", KvantCache.from_cache(exact, config, options.kv))
         # What a step takes that no cache can save.
@@ -101,8 +102,9 @@ def main() -> None:
         best = min(wall for wall, _ in times[name])
         row = {"cache": name, "ms": round(1e3 * wall, 1), "best_ms": round(1e3 * best, 1), "cpu_ms": round(1e3 * busy, 1)}
         print(json.dumps({**row, **faster}))
+    shape = {"tokens": options.tokens, "batch": options.batch, "shape": options.shape, "dtype": options.dtype}
     row = {"bytes": stored, "of_f16": round(stored / half, 4), "with_room_kept": round(memory / half, 4)}
-    print(json.dumps({**row, "tokens": options.tokens, "shape": options.shape, "dtype": options.dtype, "threads": options.threads}))
+    print(json.dumps({**row, **shape, "threads": options.threads}))
 
 
 if __name__ == "__main__":

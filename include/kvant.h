@@ -127,6 +127,10 @@ typedef struct kvant_pool kvant_pool;
 // What came of a generation. It never changes, and any number of threads may read it.
 typedef struct kvant_reply kvant_reply;
 
+// Chooses tokens from logits as a generation does: with its penalties, cuts and seed. One thread at a time may use it, and another
+// one gets KVANT_STATUS_BUSY.
+typedef struct kvant_sampler kvant_sampler;
+
 // A sequence of a cache. One thread at a time may use it; another one, or a use while it is in a pass, gets KVANT_STATUS_BUSY.
 typedef struct kvant_sequence kvant_sequence;
 
@@ -366,60 +370,7 @@ const char *kvant_version(void);
 // The text is the library's, in UTF-8, and stays until the next call on this thread that fails.
 const char *kvant_error_message(void);
 
-// What the last call on this thread that failed has to say: what was wrong, where, and what to do. Empty before the first.
-//
-// The text is the library's, in UTF-8, and stays until the next call on this thread that fails.
-const char *kvant_error_message(void);
-
 /* The engine: a model and its words */
-
-// Opens the model in a GGUF file or a folder of safetensors, with a cache that suits it and a context that fits in memory.
-// Options may be NULL.
-kvant_status kvant_engine_open(const char *path, const kvant_open_options *open, kvant_engine **engine);
-
-// Tells what is known of an open model.
-kvant_status kvant_engine_describe(const kvant_engine *engine, kvant_engine_info *info);
-
-// How keys and values are kept, as text that lives as long as the engine; NULL for NULL.
-const char *kvant_engine_kv(const kvant_engine *engine);
-
-// Something that was decided when the model was opened and that people may want to know, such as a shorter context than usual:
-// text that lives as long as the engine. NULL beyond the last.
-const char *kvant_engine_note(const kvant_engine *engine, size_t index);
-
-// Makes tokens of a text; `flags` are of kvant_tokenize. `count` gets how many there are, also where the buffer is too small;
-// without a buffer (NULL and 0) that is all.
-kvant_status kvant_engine_tokenize(const kvant_engine *engine,
-                                   const char *prompt,
-                                   int32_t flags,
-                                   uint32_t *tokens,
-                                   size_t capacity,
-                                   size_t *count);
-
-// Makes text of tokens, without control tokens, with a zero at its end. `length` gets its bytes, the zero not among them.
-kvant_status kvant_engine_detokenize(const kvant_engine *engine,
-                                     const uint32_t *tokens,
-                                     size_t count,
-                                     char *buffer,
-                                     size_t capacity,
-                                     size_t *length);
-
-// Makes the tokens of a conversation whose next turn is the assistant's. `tools`, a JSON array in OpenAI's form, and `variables`,
-// a JSON object for the template (such as {"enable_thinking": false}), may be NULL.
-kvant_status kvant_engine_chat_prompt(const kvant_engine *engine,
-                                      const kvant_message *messages,
-                                      size_t message_count,
-                                      const char *tools,
-                                      const char *variables,
-                                      uint32_t *tokens,
-                                      size_t capacity,
-                                      size_t *count);
-
-// 1 for a token that ends a generation, 0 for any other.
-int32_t kvant_engine_is_end(const kvant_engine *engine, uint32_t token);
-
-// Frees an engine. Its sessions live on. NULL is nothing.
-void kvant_engine_free(kvant_engine *engine);
 
 // Opens the model in a GGUF file or a folder of safetensors, with a cache that suits it and a context that fits in memory.
 // Options may be NULL.
@@ -471,69 +422,6 @@ void kvant_engine_free(kvant_engine *engine);
 
 /* Sessions of a model */
 
-// Continues a prompt: all tokens before the first new one, those that the session holds included, which are not read again.
-// Options, callback and `reply` may be NULL; a reply is freed by the caller.
-kvant_status kvant_session_generate(const kvant_session *session,
-                                    const uint32_t *prompt,
-                                    size_t count,
-                                    const kvant_generate_options *generate_options,
-                                    kvant_callback callback,
-                                    void *user,
-                                    kvant_reply **reply);
-
-// Answers a conversation, which is given whole each time: what the session holds of it is not read again. The reply is split
-// into reasoning, answer and tool calls. Options, callback and `reply` may be NULL; a reply is freed by the caller.
-kvant_status kvant_session_chat(const kvant_session *session,
-                                const kvant_message *messages,
-                                size_t count,
-                                const kvant_generate_options *generate_options,
-                                kvant_callback callback,
-                                void *user,
-                                kvant_reply **reply);
-
-// Makes an empty session.
-kvant_status kvant_session_new(const kvant_engine *engine, kvant_session **session);
-
-// Makes another session that holds the same. Pages are shared, and only the newest tokens are copied.
-kvant_status kvant_session_fork(const kvant_session *session, kvant_session **fork);
-
-// Stops the generation that is under way, or else the next one: it ends with KVANT_FINISH_CANCELLED after the token, or the part of
-// the prompt, that is being read. Any thread may call this at any time while the session lives. NULL is nothing.
-void kvant_session_cancel(const kvant_session *session);
-
-// Brings the session to hold exactly these tokens: what it holds of them from the beginning is not read again. `logits` gets
-// the logits after the last one, `length` their number (either may be NULL). They are the session's, until the next call that
-// takes it.
-kvant_status kvant_session_prefill(const kvant_session *session,
-                                   const uint32_t *tokens,
-                                   size_t count,
-                                   const float **logits,
-                                   size_t *length);
-
-// Reads one more token. `logits` and `length` as in kvant_session_prefill.
-kvant_status kvant_session_step(const kvant_session *session, uint32_t token, const float **logits, size_t *length);
-
-// Goes back to at most `length` tokens. `left` (which may be NULL) gets how many are left: fewer where the cut lies inside a page
-// that is encoded already, and those from there on have to be read again.
-kvant_status kvant_session_rollback(const kvant_session *session, size_t length, size_t *left);
-
-// Tells which tokens a session holds, as kvant_engine_tokenize tells them.
-kvant_status kvant_session_tokens(const kvant_session *session, uint32_t *tokens, size_t capacity, size_t *count);
-
-// Tells how many tokens a session holds, and how many bytes their keys and values take. Either may be NULL.
-kvant_status kvant_session_size(const kvant_session *session, size_t *tokens, uint64_t *bytes);
-
-// Saves what a session holds in a file, which is replaced as a whole or not at all. It holds what was said.
-kvant_status kvant_session_save(const kvant_session *session, const char *path);
-
-// Goes on where a saved session was left: what it held is held again, and nothing needs to be read. It has to be of the same
-// model, cache and weights. `other_rounding` (which may be NULL) gets 1 if it was computed by another version or instruction
-// set, so that answers may differ in a last bit, else 0. On failure nothing has changed.
-kvant_status kvant_session_resume(const kvant_session *session, const char *path, int32_t *other_rounding);
-
-// Frees a session. NULL is nothing.
-void kvant_session_free(kvant_session *session);
-
 // Makes an empty session.
 kvant_status kvant_session_new(const kvant_engine *engine, kvant_session **session);
 
@@ -596,27 +484,25 @@ kvant_status kvant_session_chat(const kvant_session *session,
                                 kvant_callback callback,
                                 void *user,
                                 kvant_reply **reply);
+
+/* Choosing tokens from logits */
+
+// Makes a sampler with the sampling fields of the options (temperature, top_k, top_p, min_p, penalties, seed); NULL always takes
+// the most likely token. The other fields are for generations, and have to be zero.
+kvant_status kvant_sampler_new(const kvant_generate_options *generate_options, kvant_sampler **sampler);
+
+// Puts tokens into the history that the penalties look at: those of the prompt, if they are to count. Tokens that were chosen are
+// in it already.
+kvant_status kvant_sampler_accept(const kvant_sampler *sampler, const uint32_t *tokens, size_t count);
+
+// Chooses the next token from the logits of the whole vocabulary, which stay as they are: those of kvant_session_step, or of an
+// engine of one's own. With a seed the same logits give the same tokens, and those of a generation with that seed.
+kvant_status kvant_sampler_sample(const kvant_sampler *sampler, const float *logits, size_t length, uint32_t *token);
+
+// Frees a sampler. NULL is nothing.
+void kvant_sampler_free(kvant_sampler *sampler);
 
 /* What came of a generation */
-
-// What was said, UTF-8 with a zero at its end, as long as the reply lives; NULL for NULL. `length` (which may be NULL) gets its
-// bytes, the zero not among them.
-const char *kvant_reply_text(const kvant_reply *reply, size_t *length);
-
-// What was thought before the answer, in a chat, as kvant_reply_text tells the answer.
-const char *kvant_reply_reasoning(const kvant_reply *reply, size_t *length);
-
-// A call of a function: its name, and its arguments as a JSON object. Both live as long as the reply.
-kvant_status kvant_reply_tool_call(const kvant_reply *reply, size_t index, const char **name, const char **arguments);
-
-// Tells the tokens that were chosen, as kvant_engine_tokenize tells them.
-kvant_status kvant_reply_tokens(const kvant_reply *reply, uint32_t *tokens, size_t capacity, size_t *count);
-
-// Tells counts and times.
-kvant_status kvant_reply_describe(const kvant_reply *reply, kvant_reply_info *info);
-
-// Frees a reply. NULL is nothing.
-void kvant_reply_free(kvant_reply *reply);
 
 // What was said, UTF-8 with a zero at its end, as long as the reply lives; NULL for NULL. `length` (which may be NULL) gets its
 // bytes, the zero not among them.
@@ -651,42 +537,7 @@ size_t kvant_cache_bytes(const kvant_cache *cache);
 // Frees a cache. Its sequences live on. NULL is nothing.
 void kvant_cache_free(kvant_cache *cache);
 
-// Makes a cache.
-kvant_status kvant_cache_new(const kvant_cache_options *cache_options, kvant_cache **cache);
-
-// Bytes per token of a long context, scales and all, over all layers; 0 for NULL.
-double kvant_cache_bytes_per_token(const kvant_cache *cache);
-
-// Bytes of memory that all sequences of the cache use together: pages that several share count once. 0 for NULL.
-size_t kvant_cache_bytes(const kvant_cache *cache);
-
-// Frees a cache. Its sequences live on. NULL is nothing.
-void kvant_cache_free(kvant_cache *cache);
-
 /* Sequences of a cache */
-
-// Makes an empty sequence.
-kvant_status kvant_sequence_new(const kvant_cache *cache, kvant_sequence **sequence);
-
-// Makes another sequence that holds the same. Pages are shared, and only the newest tokens are copied.
-kvant_status kvant_sequence_fork(const kvant_sequence *sequence, kvant_sequence **fork);
-
-// Goes back to at most `length` tokens. `left` (which may be NULL) gets how many are left: fewer where the cut lies inside a
-// page that is encoded already, and those from there on have to be appended again.
-kvant_status kvant_sequence_rollback(const kvant_sequence *sequence, size_t length, size_t *left);
-
-// Tells how many tokens a sequence holds, and how many bytes they take. Either may be NULL.
-kvant_status kvant_sequence_size(const kvant_sequence *sequence, size_t *tokens, uint64_t *bytes);
-
-// Saves a sequence in a file, which is replaced as a whole or not at all. `model` is any text that names what the keys and
-// values were computed with: it has to be the same when the file is loaded.
-kvant_status kvant_sequence_save(const kvant_sequence *sequence, const char *path, const char *model);
-
-// Makes a sequence of what was saved. Its pages stay in the file, which is mapped: replace such a file, never write into it.
-kvant_status kvant_sequence_load(const kvant_cache *cache, const char *path, const char *model, kvant_sequence **sequence);
-
-// Frees a sequence. NULL is nothing.
-void kvant_sequence_free(kvant_sequence *sequence);
 
 // Makes an empty sequence.
 kvant_status kvant_sequence_new(const kvant_cache *cache, kvant_sequence **sequence);
@@ -746,66 +597,7 @@ kvant_status kvant_pass_end(kvant_pass *pass);
 // Takes back a pass and frees it: the sequences hold what they held before it. NULL is nothing.
 void kvant_pass_abandon(kvant_pass *pass);
 
-// Begins a pass over the next tokens of `count` sequences of a cache; sequence i brings tokens[i]. Then, for every layer,
-// append keys and values and attend; then end the pass. Decoding and prefill are the same calls, and neither the size of chunks
-// nor the other sequences of the pass change a bit of what a token gets.
-kvant_status kvant_pass_begin(const kvant_cache *cache,
-                              const kvant_sequence *const *sequences,
-                              const size_t *tokens,
-                              size_t count,
-                              kvant_pass **pass);
-
-// Takes a layer's keys, (tokens, kv heads, key_dim), normed and rotated as the model does, and values, (tokens, kv heads,
-// value_dim): one kvant_rows for each sequence of the pass. Pages that are full are encoded.
-//
-// Sizes that do not fit change nothing. After any other failure, such as NaN, the pass can only be ended or abandoned, and
-// none of its tokens count.
-kvant_status kvant_pass_append(const kvant_pass *pass, size_t layer, const kvant_rows *keys, const kvant_rows *values);
-
-// Attends to a layer with the queries, (tokens, query heads, key_dim), of the tokens that were appended to it: one kvant_rows and
-// one kvant_output, (tokens, query heads, value_dim), for each sequence of the pass. Query heads come in equal groups, one group to
-// a kv head. Options may be NULL.
-kvant_status kvant_pass_attend(const kvant_pass *pass,
-                               size_t layer,
-                               size_t query_heads,
-                               const kvant_rows *queries,
-                               const kvant_output *outputs,
-                               const kvant_attend_options *attend_options);
-
-// Ends a pass and frees it, whatever this returns: its tokens count as held. Fails if a layer has not got them all, and then
-// none count.
-kvant_status kvant_pass_end(kvant_pass *pass);
-
-// Takes back a pass and frees it: the sequences hold what they held before it. NULL is nothing.
-void kvant_pass_abandon(kvant_pass *pass);
-
 /* Threads, and products with packed weights */
-
-// Quantises and packs a matrix, (rows, columns); columns are a multiple of 32. Heads of the rows given do not matter.
-kvant_status kvant_matrix_new(int32_t format, size_t rows, size_t columns, const kvant_rows *weights, kvant_matrix **matrix);
-
-// Multiplies: out, (tokens, rows), gets the products of every row of the matrix with every token of x, (tokens, columns). The
-// activations are rounded to 8 bits in groups of 32. NaN and infinities make NaN of their token's products.
-//
-// A token gets the same bits alone and among others, with any number of threads. A pool of NULL is the calling thread alone.
-kvant_status kvant_matrix_multiply(const kvant_matrix *matrix,
-                                   const kvant_pool *pool,
-                                   size_t tokens,
-                                   const kvant_rows *x,
-                                   const kvant_output *out);
-
-// Bytes that a matrix takes; 0 for NULL.
-size_t kvant_matrix_bytes(const kvant_matrix *matrix);
-
-// Frees a matrix. NULL is nothing.
-void kvant_matrix_free(kvant_matrix *matrix);
-
-// Makes a pool of so many threads, the calling one included; 0 for as many as there are processors. They are started when
-// they are first needed.
-kvant_status kvant_pool_new(size_t threads, kvant_pool **pool);
-
-// Frees a pool. What was made with it keeps its threads until it is freed too. NULL is nothing.
-void kvant_pool_free(kvant_pool *pool);
 
 // Makes a pool of so many threads, the calling one included; 0 for as many as there are processors. They are started when
 // they are first needed.

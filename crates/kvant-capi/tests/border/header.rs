@@ -3,18 +3,19 @@
 use std::path::{Path, PathBuf};
 
 /// Files with something to export.
-const SOURCES: [&str; 13] = [
-    "lib", "status", "engine", "message", "session", "generate", "reply", "pool", "rows", "cache",
+const SOURCES: [&str; 14] = [
+    "lib", "status", "engine", "message", "session", "generate", "sampler", "reply", "pool", "rows", "cache",
     "sequence", "pass", "matrix",
 ];
 
 /// Functions by the beginning of their names, in the order of the header.
-const SECTIONS: [(&str, &str); 10] = [
+const SECTIONS: [(&str, &str); 11] = [
     ("kvant_abi_version", "Versions"),
     ("kvant_version", ""),
     ("kvant_error", "Errors"),
     ("kvant_engine_", "The engine: a model and its words"),
     ("kvant_session_", "Sessions of a model"),
+    ("kvant_sampler_", "Choosing tokens from logits"),
     ("kvant_reply_", "What came of a generation"),
     ("kvant_cache_", "The compressed cache, for an engine of one's own"),
     ("kvant_sequence_", "Sequences of a cache"),
@@ -41,7 +42,7 @@ fn made() -> String {
     in_sections(&without_safety(&String::from_utf8(bytes).unwrap()))
 }
 
-/// Functions where people look for them: cbindgen has them by the names of files.
+/// Functions where people look for them, each once: cbindgen has them by the names of files, and once more by those of modules.
 fn in_sections(text: &str) -> String {
     let (before, rest) =
         text.split_once("extern \"C\" {\n#endif // __cplusplus\n").expect("where functions begin");
@@ -55,10 +56,11 @@ fn in_sections(text: &str) -> String {
         };
         let (here, later): (Vec<&str>, Vec<&str>) = left.into_iter().partition(is_here);
         left = later;
+        let once = here.iter().enumerate().filter(|(index, item)| !here[index + 1..].contains(item));
         if !title.is_empty() {
             ordered += &format!("\n/* {title} */\n");
         }
-        here.iter().for_each(|item| ordered += &format!("\n{item}\n"));
+        once.for_each(|(_, item)| ordered += &format!("\n{item}\n"));
     }
     assert!(left.is_empty(), "functions of no section: {left:?}");
     format!("{before}extern \"C\" {{\n#endif // __cplusplus\n{ordered}\n#ifdef __cplusplus{after}")
@@ -106,7 +108,9 @@ fn every_exported_function_is_in_the_header() {
         let source = std::fs::read_to_string(folder().join("src").join(name).with_extension("rs")).unwrap();
         for line in source.lines().filter(|line| line.contains("extern \"C\" fn kvant_")) {
             let name = line.split("fn ").nth(1).and_then(|rest| rest.split('(').next()).unwrap();
-            assert!(text.contains(&format!("{name}(")), "{name}");
+            let declared =
+                text.lines().filter(|line| !line.starts_with("//") && line.contains(&format!("{name}(")));
+            assert_eq!(declared.count(), 1, "{name}");
             functions += 1;
         }
     }

@@ -26,9 +26,11 @@
 
 #[cfg(feature = "grammar")]
 mod compiler;
+mod gbnf;
 
 #[cfg(feature = "grammar")]
 pub use compiler::{GrammarCompiler, GrammarConstraint, GrammarError};
+pub use gbnf::GbnfError;
 
 use serde_json::{Value, json};
 
@@ -47,6 +49,28 @@ impl Grammar {
     /// Any JSON object.
     pub fn json_object() -> Self {
         Self::JsonSchema(json!({"type": "object"}))
+    }
+
+    /// A text of a grammar in GBNF, llama.cpp's notation: a text begins with the rule `root`.
+    ///
+    /// # Errors
+    /// If the grammar is not valid, or uses tokens, which are not supported.
+    pub fn gbnf(text: &str) -> Result<Self, GbnfError> {
+        gbnf::to_lark(text).map(Self::Lark)
+    }
+
+    /// A grammar in the notation that it is written in: rules of GBNF have `::=`, rules of Lark a colon.
+    ///
+    /// # Errors
+    /// As [`Grammar::gbnf`].
+    pub fn written(text: String) -> Result<Self, GbnfError> {
+        match text.contains("::=") {
+            true => Self::gbnf(&text),
+            // llama.cpp's own mark for Lark's notation.
+            false => Ok(Self::Lark(text.strip_prefix("%llguidance").map_or(text.clone(), |rest| {
+                rest.split_once('\n').map_or("", |(_, rules)| rules).to_owned()
+            }))),
+        }
     }
 
     /// A text of this grammar or of another one; none where the other has rules of its own, whose names may be ours.

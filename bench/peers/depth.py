@@ -26,6 +26,7 @@ def main():
     parser.add_argument("--threads", default="1,2", metavar="N,N", help="for decoding; the prompt is read with the last")
     parser.add_argument("--peer-kv", default="f16,q8_0,q4_0", metavar="TYPE,TYPE")
     parser.add_argument("--rounds", type=int, default=2, metavar="N")
+    peer.add_option(parser)
     parser.add_argument("--kvant", default=str(peer.KVANT), metavar="BINARY")
     parser.add_argument("--save", default=str(peer.REPOSITORY / "docs/results/depth.json"), metavar="FILE")
     options = parser.parse_args()
@@ -53,7 +54,7 @@ def main():
             note("kvant", kv, test, count, 1 / row["tok_s_best"])
 
     prefill, decode = f"pp{options.prefill}", f"tg at {options.depth:,}"
-    worker, cores, steps = Worker(options.model), os.cpu_count(), 4
+    worker, cores, steps = Worker(options.peer, options.model), os.cpu_count(), 4
     for peer_kv in options.peer_kv.split(","):
         context = peer.open_context(worker.model, options.depth + steps, most, peer_kv, True, 512)
         ids = worker.ids(options.depth)
@@ -62,7 +63,7 @@ def main():
         context.synchronize()
         note("llama.cpp", peer_kv, prefill, most, (time.perf_counter() - start) / options.prefill)
         note_kvant(prefill, most, "-p", str(options.prefill), "-n", "0", "-d", "0", "-r", "1")
-        context.set_n_threads(cores, cores)
+        context.set_threads(cores)
         worker.read(context, ids[options.prefill :], options.prefill)
         worker.contexts[peer_kv] = context, options.depth
         for _ in range(options.rounds):
@@ -94,11 +95,11 @@ def main():
         "title": "Deep in a context, beside llama.cpp",
         "machine": f"{cpu}, {cores} cores",
         "commit": commit,
-        "command": f"python3 bench/peers/depth.py --rounds {options.rounds} {os.path.basename(options.model)}",
+        "command": f"python3 bench/peers/depth.py {'--peer FOLDER ' if options.peer else ''}"
+        f"--rounds {options.rounds} {os.path.basename(options.model)}",
         "notes": [
-            f"{os.path.basename(options.model)}. The peer is llama.cpp through "
-            f"`{peer.PEER}`, {peer.BUILD}, with flash attention and its rotation of the KV "
-            "cache on. Rounds of both engines took turns; the best one beside each of the peer's caches counts."
+            f"{os.path.basename(options.model)}. The peer is {peer.describe(options.peer)}, with flash attention and its "
+            "rotation of the KV cache on. Rounds of both engines took turns; the best one beside each of the peer's caches counts."
         ],
         "rows": rows,
         "tables": {"depth": {"columns": columns}},

@@ -15,11 +15,8 @@ BATCH = 512
 
 
 class Worker:
-    def __init__(self, path):
-        import cyllama.llama.llama_cpp as llama
-
-        self.llama = llama
-        self.model, self.vocabulary = peer.open_model(path)
+    def __init__(self, folder, path):
+        self.model = peer.open_model(folder, path)
         self.contexts = {}
 
     def prompt(self, tokens):
@@ -27,9 +24,9 @@ class Worker:
         words = "time year people way day man thing woman life child world school state family".split()
         text = "The"
         for number in range(8 * tokens):
-            ids = self.vocabulary.tokenize(text, True, False)
+            ids = self.model.tokenize(text)
             if len(ids) == tokens:
-                return {"text": text, "ids": list(ids)}
+                return {"text": text, "ids": ids}
             text += " " + words[number % len(words)]
         raise ValueError(f"no text of {tokens} tokens was found")
 
@@ -44,16 +41,14 @@ class Worker:
     def run(self, name, test, tokens, threads):
         """Seconds that `tokens` more take."""
         context, depth = self.contexts[name]
-        context.set_n_threads(threads, threads)
+        context.set_threads(threads)
         ids = self.ids(tokens)
-        single = self.llama.LlamaBatch(n_tokens=1, embd=0, n_seq_max=1)
         start = time.perf_counter()
         if test == "pp":
             self.read(context, ids, depth)
         else:
             for position, token in enumerate(ids, depth):
-                single.set_batch([token], position, True)
-                context.decode(single)
+                context.read([token], position)
         context.synchronize()
         seconds = time.perf_counter() - start
         self.reach(context, depth)
@@ -65,55 +60,50 @@ class Worker:
         ids = self.ids(tokens)
         self.read(context, ids[: tokens // 2], 0)
         self.read(context, ids[tokens // 2 :], tokens // 2)
-        return {"logits": peer.last_logits(context).tolist()}
+        return {"logits": context.logits(-1).tolist()}
 
     def ids(self, count):
         source = random.Random(1)
-        limit = type(self.model).n_vocab
+        limit = self.model.vocabulary
         return [source.randrange(limit) for _ in range(count)]
 
     def reach(self, context, depth):
-        held = context.memory_seq_pos_max(0) + 1
+        held = context.held()
         # A context that cannot forget a part forgets all.
-        if held > depth and not context.memory_seq_rm(0, depth, -1):
-            context.kv_cache_clear()
+        if held > depth and not context.forget(depth):
             held = 0
         if held < depth:
             self.read(context, self.ids(depth)[held:], held)
 
     def read(self, context, ids, position):
         for start in range(0, len(ids), BATCH):
-            part = ids[start : start + BATCH]
-            batch = self.llama.LlamaBatch(n_tokens=len(part), embd=0, n_seq_max=1)
-            batch.set_batch(part, position + start, False)
-            batch.set_last_logits_to_true()
-            context.decode(batch)
+            context.read(ids[start : start + BATCH], position + start)
 
 
-def first_token(path, ids, threads, generate):
+def first_token(folder, path, ids, threads, generate):
     """What a fresh process needs: the clock after imports, and at the first token; then some more tokens."""
     imported = time.monotonic()
-    worker = Worker(path)
+    worker = Worker(folder, path)
     context = peer.open_context(worker.model, 512, threads, "f16", True, BATCH)
     worker.read(context, ids, 0)
-    token = int(peer.last_logits(context).argmax())
+    token = int(context.logits(-1).argmax())
     first = time.monotonic()
-    single = worker.llama.LlamaBatch(n_tokens=1, embd=0, n_seq_max=1)
     for position in range(len(ids), len(ids) + generate - 1):
-        single.set_batch([token], position, True)
-        context.decode(single)
-        token = int(peer.last_logits(context).argmax())
+        context.read([token], position)
+        token = int(context.logits(-1).argmax())
     print(json.dumps({"imported": imported, "first": first}))
 
 
 def main():
     if sys.argv[1] == "first-token":
-        import cyllama.llama.llama_cpp  # noqa: F401  (imported before the clock is read)
-        import numpy  # noqa: F401
+        import numpy  # noqa: F401  (imported before the clock is read)
 
         options = json.loads(sys.argv[2])
+        if not options["folder"]:
+            import cyllama.llama.llama_cpp  # noqa: F401
+
         return first_token(**options)
-    worker = Worker(sys.argv[1])
+    worker = Worker(*json.loads(sys.argv[1]))
     print(json.dumps({"ready": True}), flush=True)
     for line in sys.stdin:
         command = json.loads(line)

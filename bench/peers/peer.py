@@ -1,7 +1,8 @@
-"""llama.cpp as the peer: a pinned prebuilt binding from PyPI in a virtual environment under target/.
+"""llama.cpp as the peer: a pinned prebuilt binding from PyPI, or a build for this machine (`--peer FOLDER`, made by build.sh).
 
-What is imported from here at the top of a script needs no package. `open_model` and `open_context` work inside the
-environment alone.
+Both are the same to the scripts: `open_model(folder, path)` gives a model that tokenizes and opens contexts, a context that
+reads tokens and has logits. What is imported from here at the top of a script needs no package; models work inside the
+environment under target/ alone.
 """
 
 import os
@@ -18,6 +19,26 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 ENVIRONMENT = REPOSITORY / "target" / "peers" / "cyllama-0.2.18"
 KVANT = REPOSITORY / "target" / "release" / "kvant"
 GGML_TYPE = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7, "q8_0": 8}
+
+
+def add_option(parser):
+    parser.add_argument(
+        "--peer",
+        metavar="FOLDER",
+        help="llama.cpp as bench/peers/build.sh has built it into this folder [default: the prebuilt wheel]",
+    )
+
+
+def short_name(folder):
+    """For tables."""
+    return "native" if folder else "wheel"
+
+
+def describe(folder):
+    """The peer in words, with what it was built for."""
+    if folder:
+        return (Path(folder) / "build.txt").read_text().strip()
+    return f"llama.cpp through `{PEER}` from PyPI, {BUILD}"
 
 
 def python():
@@ -43,38 +64,17 @@ def enter(script):
         sys.exit(subprocess.run([python(), script, *sys.argv[1:]]).returncode)
 
 
-def open_model(path):
-    """The model and its vocabulary."""
-    import cyllama.llama.llama_cpp as llama
+def open_model(folder, path):
+    """A model of the build in `folder`, or of the wheel."""
+    if folder:
+        import native
 
-    # Reading logits, this version of the binding asks the model for `n_vocab`, which only its vocabulary has.
-    class Model(llama.LlamaModel):
-        n_vocab = 0
+        return native.Model(folder, path)
+    import prebuilt
 
-    llama.disable_logging()
-    params = llama.LlamaModelParams()
-    params.n_gpu_layers = 0
-    model = Model(path, params)
-    vocabulary = model.get_vocab()
-    Model.n_vocab = vocabulary.n_vocab() if callable(vocabulary.n_vocab) else vocabulary.n_vocab
-    return model, vocabulary
+    return prebuilt.Model(path)
 
 
 def open_context(model, size, threads, kv, flash, batch=None):
     """An empty context of `size` tokens; `batch` is the most tokens given to it at once."""
-    import cyllama.llama.llama_cpp as llama
-
-    params = llama.LlamaContextParams()
-    params.n_ctx = size
-    params.n_batch = batch or size
-    params.n_threads = params.n_threads_batch = threads
-    params.type_k = params.type_v = GGML_TYPE[kv]
-    params.flash_attn_type = int(flash)
-    return llama.LlamaContext(model, params)
-
-
-def last_logits(context):
-    """Logits of the last position, as an array."""
-    import numpy
-
-    return numpy.asarray(context.get_logits_ith(-1), dtype=numpy.float64)
+    return model.open(size, threads, GGML_TYPE[kv], flash, batch or size)

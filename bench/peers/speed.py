@@ -4,7 +4,8 @@
     cargo build --release -p kvant-cli
     python3 bench/peers/speed.py --threads 1,2 --depths 0,2048,7000 MODEL.gguf...
 
-llama.cpp comes as a pinned prebuilt binding from PyPI, into a virtual environment under target/. Each engine loads a
+llama.cpp comes as a pinned prebuilt binding from PyPI, into a virtual environment under target/, or, with --peer, as
+build.sh has built it for this machine. Each engine loads a
 model once and keeps its contexts; between two runs of one the other has a few. Prefill and decode are timed inside the
 engines, the first token from the start of a fresh process, with the file in the page cache. The best of all runs
 counts, and ratios are of tokens per second: above 1, kvant is faster.
@@ -47,6 +48,7 @@ def arguments():
     parser.add_argument("--kv", default="f16", metavar="SPEC,SPEC", help="kvant's caches")
     parser.add_argument("--peer-kv", type=names, default=["f16", "q8_0", "q4_0"], metavar="TYPE,TYPE")
     parser.add_argument("-r", "--repetitions", type=int, default=5, metavar="N")
+    peer.add_option(parser)
     parser.add_argument("--kvant", default=str(peer.KVANT), metavar="BINARY")
     parser.add_argument("--save", default=str(peer.REPOSITORY / "docs" / "results" / "speed"), metavar="PREFIX")
     options = parser.parse_args()
@@ -61,8 +63,8 @@ def arguments():
 class Llama:
     """llama.cpp in a process of its own."""
 
-    def __init__(self, path, **environment):
-        command = [peer.python(), str(WORKER), path]
+    def __init__(self, path, options, **environment):
+        command = [peer.python(), str(WORKER), json.dumps([options.peer, path])]
         env = {**os.environ, **environment}
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=env)
@@ -129,7 +131,7 @@ def context_name(case):
 
 def run_in_turns(path, options):
     """kvant's rows, and the peer's cases with their times."""
-    llama, kvant, cases = Llama(path), PacedKvant(path, options), peer_cases(options)
+    llama, kvant, cases = Llama(path, options), PacedKvant(path, options), peer_cases(options)
     room = max(options.prefill, options.decode)
     for case in {context_name(case): case for case in cases}.values():
         say(f"llama.cpp: a context of {case['depth']}, {case['kv']}")
@@ -171,7 +173,7 @@ def rotation(path, options):
         shape = {"flash": True, "tokens": ROTATION_TOKENS, "threads": max(options.threads)}
         return llama.ask("logits", kv=kv, **shape)["logits"]
 
-    default, disabled = Llama(path), Llama(path, LLAMA_ATTN_ROT_DISABLE="1")
+    default, disabled = Llama(path, options), Llama(path, options, LLAMA_ATTN_ROT_DISABLE="1")
     exact, on, again = [logits(default, kv) for kv in ("f16", "q4_0", "q4_0")]
     off = logits(disabled, "q4_0")
     default.close()
@@ -188,7 +190,7 @@ def rotation(path, options):
 
 
 def first_tokens(path, options):
-    llama = Llama(path)
+    llama = Llama(path, options)
     prompt = llama.ask("prompt", tokens=FIRST_PROMPT)
     llama.close()
     return [first_token(path, options, threads, prompt) for threads in options.threads]
@@ -196,7 +198,7 @@ def first_tokens(path, options):
 
 def first_token(path, options, threads, prompt):
     """From process start to first token, and the most memory, of processes that do the same."""
-    wanted = {"path": path, "ids": prompt["ids"], "threads": threads, "generate": FIRST_GENERATED}
+    wanted = {"folder": options.peer, "path": path, "ids": prompt["ids"], "threads": threads, "generate": FIRST_GENERATED}
     theirs = [peer.python(), str(WORKER), "first-token", json.dumps(wanted)]
     ours = [options.kvant, "run", "-m", path, "--raw", "--greedy", "--ctx", "512", "--threads", str(threads)]
     ours += ["-n", str(FIRST_GENERATED), prompt["text"]]
@@ -271,7 +273,7 @@ def main():
         })
         say("")
         # After every model, so that a long comparison that is broken off leaves something.
-        figures = speed_report.ledger(results, load, speed_report.command_line(options))
+        figures = speed_report.ledger(results, load, speed_report.command_line(options), peer.describe(options.peer))
         Path(options.save).with_suffix(".json").write_text(json.dumps(figures, indent=1, ensure_ascii=False) + "\n")
     print(f"{Path(options.save).with_suffix('.json')}: written; now `cargo xtask ledger`")
 

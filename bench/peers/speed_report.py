@@ -5,10 +5,9 @@ from pathlib import Path
 
 import peer
 
-NOTES = f"""\
+NOTES = """\
 - Tokens per second, the best of all runs; runs of both engines took turns. Ratios above 1: kvant is faster.
-- Peer: llama.cpp through `{peer.PEER}` from PyPI,
-  {peer.BUILD}. Its f16 cache is measured
+- Peer: {peer}. Its f16 cache is measured
   with and without flash attention, and the faster one counts; its quantised caches need flash attention.
 - First token: from the start of a fresh process with the file in the page cache. The peer's process is Python;
   the ratio leaves its start and imports out. Peak memory is that of the same processes, the mapped file and the
@@ -21,11 +20,11 @@ def command_line(options):
     return (
         f"python3 bench/peers/speed.py -p {options.prefill} -n {options.decode} -r {options.repetitions} "
         f"--depths {lists(options.depths)} --threads {lists(options.threads)} --kv {options.kv} "
-        f"--peer-kv {lists(options.peer_kv)} {models}"
+        f"--peer-kv {lists(options.peer_kv)} {'--peer FOLDER ' if options.peer else ''}{models}"
     )
 
 
-def ledger(results, load, command):
+def ledger(results, load, command, described):
     machine = results[0]["kvant"][0]["machine"]
     rows, tables = [], {}
     for result in results:
@@ -48,7 +47,7 @@ def ledger(results, load, command):
         "machine": f"{machine['cpu']}, {machine['cores']} cores, load {load:.1f} before the first run",
         "commit": commit(),
         "command": f"cargo build --release -p kvant-cli\n{command}",
-        "notes": [NOTES],
+        "notes": [NOTES.format(peer=described)],
         "tables": tables,
         "rows": rows,
         "runs": results,

@@ -102,3 +102,48 @@ def test_llm():
     command = [sys.executable, "-m", "llm", "-m", "kvant", "--key", "none", "-o", "max_tokens", "12", "hello"]
     done = subprocess.run(command, env={**os.environ, "LLM_USER_PATH": str(home)}, capture_output=True, text=True)
     assert done.returncode == 0 and done.stdout.strip(), done.stderr
+
+
+@pytest.fixture
+def lm_eval_tasks(tmp_path):
+    """Three questions, for the likeliest of two endings, and to be gone on with."""
+    items = [{"q": f"Question {n}: it is", "gold": n % 2} for n in range(3)]
+    (tmp_path / "items.jsonl").write_text("\n".join(map(json.dumps, items)))
+    common = {
+        "dataset_path": "json",
+        "dataset_kwargs": {"data_files": {"test": str(tmp_path / "items.jsonl")}},
+        "test_split": "test",
+        "doc_to_text": "{{q}}",
+        "target_delimiter": " ",
+    }
+    choice = {"task": "colours", "output_type": "multiple_choice", "doc_to_choice": ["red", "blue"], "doc_to_target": "gold"}
+    generation = {"until": ["\n"], "max_gen_toks": 4}
+    text = {"task": "goes_on", "output_type": "generate_until", "doc_to_target": "{{gold}}", "generation_kwargs": generation}
+    return [
+        {**common, **choice, "metric_list": [{"metric": "acc"}]},
+        {**common, **text, "metric_list": [{"metric": "exact_match"}]},
+    ]
+
+
+def test_lm_eval_has_likelihoods_and_texts(lm_eval_tasks):
+    import lm_eval
+    import requests
+
+    where = {"model": "any", "base_url": f"{OPEN}/v1/completions", "tokenizer_backend": "remote", "max_retries": 1}
+    found = lm_eval.simple_evaluate(
+        model="local-completions", model_args=where, tasks=lm_eval_tasks, bootstrap_iters=0, log_samples=True
+    )
+    samples = found["samples"]
+    assert len(samples["goes_on"]) == 3 and all(isinstance(one["resps"][0][0], str) for one in samples["goes_on"])
+    # The sum that it has found is that of the ending's tokens; it wants none that begins a text.
+    sample = samples["colours"][0]
+    question = sample["doc"]["q"]
+
+    def tokens(text):
+        ask = {"prompt": text, "add_special_tokens": False}
+        return requests.post(f"{OPEN}/tokenize", json=ask).json()["tokens"]
+
+    begins = len(tokens(question))
+    ask = {"prompt": tokens(f"{question} red"), "max_tokens": 0, "echo": True, "logprobs": 1}
+    scored = requests.post(f"{OPEN}/v1/completions", json=ask).json()["choices"][0]["logprobs"]["token_logprobs"]
+    assert sample["resps"][0][0][0] == pytest.approx(sum(scored[begins:]), abs=1e-3)

@@ -22,12 +22,19 @@ const MACHINE_FOLDERS: &[&str] = &[
     concat!(r"C:\Us", r"ers\"),
 ];
 
+/// What a newcomer reads first, and the most words of it; tables, code and pictures do not count.
+const FIRST_PAGE: &str = "README.md";
+const FIRST_PAGE_WORDS: usize = 600;
+
 /// What is wrong with this file.
 pub fn offences(path: &str, text: &str) -> Vec<Offence> {
     let mut found: Vec<(usize, String)> = machine_paths(text);
     let extension = path.rsplit_once('.').map_or("", |(_, extension)| extension);
     if SOURCES.contains(&extension) && !MADE.contains(&path) {
         found.extend(too_long(text));
+    }
+    if path == FIRST_PAGE {
+        found.extend(too_wordy(text));
     }
     if extension == "rs" {
         let parts = reader::split(text);
@@ -44,6 +51,26 @@ fn too_long(text: &str) -> Option<(usize, String)> {
     let lines = text.lines().count();
     (lines > LONGEST_FILE)
         .then(|| (lines, format!("the file has {lines} lines, {LONGEST_FILE} at most: split it by topic")))
+}
+
+fn too_wordy(text: &str) -> Option<(usize, String)> {
+    let mut in_code = false;
+    let mut words = 0;
+    for line in text.lines().map(str::trim_start) {
+        if line.starts_with("```") {
+            in_code = !in_code;
+        } else if !in_code && !["|", "![", "<!--"].iter().any(|start| line.starts_with(start)) {
+            words += line.split_whitespace().filter(|word| word.contains(char::is_alphanumeric)).count();
+        }
+    }
+    (words > FIRST_PAGE_WORDS).then(|| {
+        (
+            1,
+            format!(
+                "{words} words, {FIRST_PAGE_WORDS} at most: what is not for a first look belongs in docs/"
+            ),
+        )
+    })
 }
 
 fn machine_paths(text: &str) -> Vec<(usize, String)> {
@@ -132,6 +159,15 @@ mod tests {
         assert_eq!(lines("Cargo.lock", &text), NONE);
         assert_eq!(lines("include/kvant.h", &text), NONE);
         assert_eq!(lines("a.rs", &"x\n".repeat(LONGEST_FILE)), NONE);
+    }
+
+    #[test]
+    fn the_first_page_has_few_words() {
+        let most = "word ".repeat(FIRST_PAGE_WORDS);
+        let beside = "\n```sh\nsome code\n```\n| a | table |\n![a picture](x)\n<!-- a mark -->\n- – |\n";
+        assert_eq!(lines("README.md", &format!("{most}{beside}")), NONE);
+        assert_eq!(lines("README.md", &format!("{beside}{most}more")), [1]);
+        assert_eq!(lines("docs/README.md", &format!("{most}more")), NONE);
     }
 
     #[test]

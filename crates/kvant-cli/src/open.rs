@@ -6,7 +6,7 @@ use crate::progress::Downloads;
 use kvant_codec::Tier;
 use kvant_engine::estimate::{ContextKind, DoesNotFit};
 use kvant_engine::memory::bytes;
-use kvant_engine::{GenerateError, OpenError, OpenNote, Opened};
+use kvant_engine::{GenerateError, OpenError, OpenNote, OpenOptions, Opened};
 use kvant_hub::{Hub, KNOWN, ModelName, SHORT_NAMES};
 use std::path::{Path, PathBuf};
 
@@ -92,9 +92,19 @@ const SHORT: usize = 8192;
 
 /// Finds, fetches and opens the model, and says what was decided.
 pub fn open(options: &ModelOptions) -> Result<Opened, Failure> {
+    open_within(options, None, None)
+}
+
+/// The same where all of it may take so many bytes, and with this context where none is asked for.
+pub fn open_within(
+    options: &ModelOptions,
+    memory: Option<u64>,
+    context: Option<usize>,
+) -> Result<Opened, Failure> {
     // A forced instruction set that does not exist is an error before anything else happens.
     Tier::select()?;
     let asked = options.open_options()?;
+    let asked = OpenOptions { memory, context: asked.context.or(context), ..asked };
     options.remarks().iter().for_each(|remark| eprintln!("note: {remark}"));
     let path = find_or_pull(&options.model)?;
     let opened = asked.open(&path).map_err(|error| failure(&error))?;

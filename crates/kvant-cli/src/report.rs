@@ -2,15 +2,11 @@
 
 use crate::failure::Failure;
 use crate::screen::grouped;
+use kvant_engine::kv::{self, ContextCost};
 use kvant_engine::memory::bytes;
 use kvant_engine::reply::ParsedReply;
-use kvant_engine::{Engine, Finish, Policy, Reply, Session, kv};
+use kvant_engine::{Engine, Finish, Reply, Session};
 use serde_json::{Value, json};
-
-/// A length that costs are told for besides the whole context.
-const USUAL: usize = 8192;
-/// Below this part of f16's bytes saved, most of what is held is exact yet.
-const COMPRESSED: f64 = 0.8;
 
 /// Costs of a session after a reply.
 pub struct Report<'r> {
@@ -21,23 +17,19 @@ pub struct Report<'r> {
     spec: String,
     kv_bytes: u64,
     f16_bytes: u64,
-    /// Tokens, and bytes of keys and values in the cache's own codec and in f16, for contexts to come.
-    costs: Vec<(usize, u64, u64)>,
+    /// What longer contexts will take; none where a window bounds them.
+    costs: Vec<ContextCost>,
 }
 
 impl<'r> Report<'r> {
     pub fn new(engine: &Engine, session: &Session, reply: &'r Reply) -> Result<Self, Failure> {
         let (policy, slots) = (session.kv().policy(), engine.model().slots());
         let window = policy.rule.streaming;
-        let f16 = Policy { rule: policy.rule, ..Policy::from("f16".parse::<kvant_codec::KvSpec>()?) };
         let context = session.context();
-        let lengths = [USUAL.min(context), context];
-        let lengths = &lengths[usize::from(context <= USUAL)..];
-        let mut costs = Vec::new();
-        for &tokens in lengths.iter().filter(|_| window.is_none()) {
-            let [own, exact] = [policy, &f16].map(|policy| kv::memory(policy, slots, tokens));
-            costs.push((tokens, own? as u64, exact? as u64));
-        }
+        let costs = match window {
+            None => kv::context_costs(policy.clone(), slots, context)?,
+            Some(_) => Vec::new(),
+        };
         let footprint = session.kv().footprint();
         Ok(Self {
             reply,
@@ -96,12 +88,11 @@ impl<'r> Report<'r> {
     /// The cache in words. The newest tokens are exact, so a short text is not smaller than in f16: then what longer ones will take.
     fn cache(&self) -> String {
         let (spec, now, f16) = (&self.spec, bytes(self.kv_bytes), bytes(self.f16_bytes));
-        let is_compressed = (self.kv_bytes as f64) < COMPRESSED * self.f16_bytes as f64;
-        if is_compressed || self.costs.is_empty() {
+        if kv::is_compressed(self.kv_bytes, self.f16_bytes) || self.costs.is_empty() {
             return format!("KV {spec} {now} (f16: {f16})");
         }
-        let cost = |(tokens, own, exact): &(usize, u64, u64)| {
-            format!("{} at {} (f16: {})", bytes(*own), grouped(*tokens), bytes(*exact))
+        let cost = |cost: &ContextCost| {
+            format!("{} at {} (f16: {})", bytes(cost.bytes), grouped(cost.tokens), bytes(cost.f16_bytes))
         };
         let costs: Vec<String> = self.costs.iter().map(cost).collect();
         format!("KV {spec} {now}, recent tokens are exact; {}", costs.join(", "))

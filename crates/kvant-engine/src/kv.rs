@@ -40,6 +40,49 @@ pub fn resident(kv: impl Into<Policy>, slots: &Slots, context: usize) -> Result<
     Ok(layout(&kv.into(), slots)?.resident_bytes(context, PREFILL_CHUNK))
 }
 
+/// A context that people have in mind.
+const USUAL_CONTEXT: usize = 8192;
+
+/// The part of f16's bytes that a cache has to stay below to be called compressed.
+const COMPRESSED: f64 = 0.8;
+
+/// What a context comes to store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ContextCost {
+    /// Its tokens.
+    pub tokens: usize,
+    /// Bytes, scales and all.
+    pub bytes: u64,
+    /// Bytes that 16 bits a number would take.
+    pub f16_bytes: u64,
+}
+
+/// What people are told of a context of 8,192 tokens, where there is room for it, and of the whole one: what is stored, without the
+/// room that a pass takes besides.
+///
+/// # Errors
+/// As [`bytes_per_token`].
+pub fn context_costs(
+    kv: impl Into<Policy>,
+    slots: &Slots,
+    context: usize,
+) -> Result<Vec<ContextCost>, KvUnsupported> {
+    let (own, f16) = (bytes_per_token(kv, slots)?, f16_bytes_per_token(slots));
+    let lengths = if context > USUAL_CONTEXT { vec![USUAL_CONTEXT, context] } else { vec![context] };
+    let cost = |tokens: usize| ContextCost {
+        tokens,
+        bytes: (tokens as f64 * own) as u64,
+        f16_bytes: (tokens as u64).saturating_mul(f16),
+    };
+    Ok(lengths.into_iter().map(cost).collect())
+}
+
+/// Whether what is stored is worth showing beside what f16 would take. The newest tokens are exact, so a short text gains nothing
+/// yet: people are told so, and of [`context_costs`].
+pub fn is_compressed(stored: u64, f16: u64) -> bool {
+    (stored as f64) < COMPRESSED * f16 as f64
+}
+
 /// How one slot of a cache is kept and read.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SlotKernels {
@@ -78,6 +121,22 @@ fn layout(policy: &Policy, slots: &Slots) -> Result<CacheLayout, KvUnsupported> 
 mod tests {
     use super::*;
     use kvant_cache::KvShape;
+
+    #[test]
+    fn people_are_told_of_8k_and_of_the_whole_context() {
+        let slots = {
+            let mut slots = Slots::new();
+            slots.keys_values(0, KvShape { kv_heads: 2, key_dim: 64, value_dim: 64, window: None });
+            slots
+        };
+        let costs = |context| context_costs("int4".parse::<Policy>().unwrap(), &slots, context).unwrap();
+        let lengths = |context| costs(context).iter().map(|cost| cost.tokens).collect::<Vec<_>>();
+        assert_eq!((lengths(480), lengths(8192), lengths(32768)), (vec![480], vec![8192], vec![8192, 32768]));
+        let whole = costs(32768)[1];
+        assert_eq!(whole.f16_bytes, 32768 * 512);
+        assert_eq!(whole.bytes, 32768 * 144);
+        assert!(is_compressed(whole.bytes, whole.f16_bytes) && !is_compressed(9, 10) && !is_compressed(0, 0));
+    }
 
     #[test]
     fn bytes_per_token_add_up_over_layers_heads_and_sides() {

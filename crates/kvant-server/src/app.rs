@@ -1,9 +1,10 @@
 //! What every route knows.
 
 use crate::error::ApiError;
+use crate::fields::Fields;
 use crate::keys::Keys;
 use crate::log::LogOptions;
-use crate::models::{Models, Served};
+use crate::models::{KeepAlive, Models, Served};
 use crate::route::Caller;
 use crate::store::ResponseStore;
 use axum::body::{Body, Bytes};
@@ -190,7 +191,18 @@ impl App {
         }
     }
 
-    /// The model that a request means, loaded where it is not.
+    /// The model that a request names, loaded where it is not, and kept for as long as the request wants.
+    pub async fn model_of(&self, fields: &mut Fields, caller: &Caller) -> Result<Arc<Served>, ApiError> {
+        let name = fields.text("model")?;
+        let keep = keep_alive(fields)?;
+        let served = self.model(name.as_deref(), caller).await?;
+        if let Some(keep) = keep {
+            self.models.keep(&served.name, keep);
+        }
+        Ok(served)
+    }
+
+    /// The model of this name, loaded where it is not.
     pub async fn model(&self, name: Option<&str>, caller: &Caller) -> Result<Arc<Served>, ApiError> {
         let served = self.models.get(name, self.options.strict_model).await?;
         caller.log.model(&served.name);
@@ -212,13 +224,13 @@ impl App {
         let headers = request.headers();
         let kind = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("");
         let kind = kind.trim().to_ascii_lowercase();
-        // What curl sends where it is told nothing. Browsers say where a form comes from.
-        let is_curl = kind == "application/x-www-form-urlencoded"
+        // What curl and some libraries send where they are told nothing. Browsers say where a form comes from.
+        let is_program = ["", "application/x-www-form-urlencoded"].contains(&kind.as_str())
             && [ORIGIN, HeaderName::from_static("sec-fetch-site")]
                 .iter()
                 .all(|name| !headers.contains_key(name));
         // A web page can send anything else to any server without asking first.
-        if !is_curl && !kind.starts_with("application/json") {
+        if !is_program && !kind.starts_with("application/json") {
             let message = "the content type must be application/json";
             return Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
         }
@@ -235,6 +247,15 @@ impl App {
                 Ok(body)
             }
         }
+    }
+}
+
+/// Reads `keep_alive`.
+pub fn keep_alive(fields: &mut Fields) -> Result<Option<KeepAlive>, ApiError> {
+    let Some(value) = fields.take("keep_alive") else { return Ok(None) };
+    match KeepAlive::read(&value) {
+        Some(keep) => Ok(Some(keep)),
+        None => Err(fields.wrong("keep_alive", "seconds, or a duration such as \"5m\"", &value)),
     }
 }
 

@@ -26,7 +26,10 @@ mod compiled {
             let compiler = self.0.get_or_init(|| GrammarCompiler::new(tokenizer)).as_ref();
             let compiled = compiler.map_err(GrammarError::clone).and_then(|found| found.compile(grammar));
             let first = compiled.map_err(|error| {
-                ApiError::field("response_format", format!("response_format cannot be followed: {error}"))
+                ApiError::field(
+                    "response_format",
+                    format!("the format of the answer cannot be followed: {error}"),
+                )
             })?;
             Ok((0..count).map(|_| Box::new(first.clone()) as Box<dyn Constraint>).collect())
         }

@@ -45,6 +45,20 @@ impl Fields {
         self.fields.remove(name).filter(|value| !value.is_null())
     }
 
+    /// A value that stays to be read.
+    pub fn peek(&self, name: &str) -> Option<&Value> {
+        self.fields.get(name).filter(|value| !value.is_null())
+    }
+
+    /// Whether there is a value with something in it: neither an empty text nor an empty array.
+    pub fn has_content(&self, name: &str) -> bool {
+        self.peek(name).is_some_and(|value| match value {
+            Value::String(text) => !text.is_empty(),
+            Value::Array(items) => !items.is_empty(),
+            _ => true,
+        })
+    }
+
     /// A text.
     pub fn text(&mut self, name: &str) -> Result<Option<String>, ApiError> {
         match self.take(name) {

@@ -69,5 +69,5 @@ mod turn;
 pub use app::{ForcedSampling, Limits, ServerOptions};
 pub use keys::Keys;
 pub use log::{LogLevel, LogOptions};
-pub use models::{LoadedModel, ModelEntry, ModelLoader};
+pub use models::{LoadedModel, ModelLoader};
 pub use server::Server;

@@ -1,7 +1,7 @@
 //! From a port to the routes: connections, their bounds, and an orderly end.
 
 use crate::app::{App, ServerOptions};
-use crate::models::{ModelLoader, Models, Served};
+use crate::models::{LoadedModel, ModelLoader, Models, Served};
 use crate::route;
 use crate::timeouts::WriteTimeout;
 use hyper::server::conn::http1;
@@ -61,6 +61,13 @@ impl Server {
         Self::bind_models(address, Models::on_demand(loader, memory, idle, sampling), options)
     }
 
+    /// Has a model loaded from the beginning that its loader will load again when it has been unloaded.
+    #[must_use]
+    pub fn with_loaded(self, name: &str, loaded: LoadedModel) -> Self {
+        self.app.models.insert(name, loaded);
+        self
+    }
+
     fn bind_models(address: impl ToSocketAddrs, models: Models, options: ServerOptions) -> io::Result<Self> {
         let listener = TcpListener::bind(address)?;
         let is_local = listener.local_addr()?.ip().is_loopback();
@@ -85,10 +92,14 @@ impl Server {
         let runtime = builder.worker_threads(THREADS).thread_name("kvant-http").enable_all().build()?;
         let models = Arc::clone(&self.app.models);
         let result = runtime.block_on(self.serve(ends));
-        models.join();
+        let ended = models.join();
         // What is still being prepared is of no use to anybody.
         runtime.shutdown_background();
-        result
+        result?;
+        match ended {
+            true => Ok(()),
+            false => Err(io::Error::other("a scheduler has failed; this is a bug")),
+        }
     }
 
     async fn serve(self, mut ends: UnboundedReceiver<()>) -> io::Result<()> {
@@ -117,7 +128,7 @@ impl Server {
 }
 
 /// How often is looked for models that nobody uses.
-const IDLE_CHECK: Duration = Duration::from_secs(5);
+const IDLE_CHECK: Duration = Duration::from_secs(1);
 
 /// Unloads what nobody uses, as long as the server runs.
 async fn unload_idle(app: &App) {

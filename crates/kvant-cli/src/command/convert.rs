@@ -22,15 +22,20 @@ use std::sync::Arc;
 
 const EXAMPLES: &str = "\
 Examples:
-  kvant convert ./Qwen2.5-1.5B-Instruct -o qwen.gguf                    a Hugging Face folder as GGUF, in 4 bits
-  kvant convert model-f16.gguf -o model-q4_k.gguf --weights q4_k        a GGUF file in another type
-  kvant convert ./SmolLM2-135M -o smol.gguf --calibrate                 rounding weighed by what layers see in a text
-  kvant convert ./SmolLM2-135M -o packed/model.safetensors --weights int8
-  kvant convert model.gguf -o folder/model.safetensors --weights f16    a GGUF file as a Hugging Face folder
+  kvant convert ./Qwen2.5-1.5B-Instruct -o qwen.gguf
+                       a Hugging Face folder as GGUF, in 4 bits
+  kvant convert model-f16.gguf -o model-q4_k.gguf --weights q4_k
+                       a GGUF file in another type
+  kvant convert ./SmolLM2-135M -o smol.gguf --calibrate
+                       rounding weighed by what layers see in a text
+  kvant convert model.gguf -o folder/model.safetensors --weights f16
+                       a GGUF file as a Hugging Face folder
 
-int4 and int8 are groups of 32 with an f16 scale: Q4_0 and Q8_0 in GGUF, codes and scales as compressed-tensors has them in
-safetensors. Embeddings, output, norms, biases and routers stay wider. With --calibrate the KL divergence of the result from
-the source is shown for plain and for weighed rounding, on a part of the text that was not calibrated on.";
+int4 and int8 are groups of 32 with an f16 scale: Q4_0 and Q8_0 in GGUF, codes
+and scales as compressed-tensors has them in safetensors. Embeddings, output,
+norms, biases and routers stay wider. With --calibrate the KL divergence of the
+result from the source is shown for plain and for weighed rounding, on a part of
+the text that was not calibrated on.";
 
 /// The most tokens in a window, of calibration and of measurement.
 const WINDOW: usize = 512;

@@ -12,7 +12,7 @@ use std::io::Write;
 /// Arguments of `kvant models`.
 #[derive(Args)]
 pub struct Models {
-    /// List short names, and what they stand for, in place of what is here
+    /// List short names, what they stand for, and which are unverified, in place of what is here
     #[arg(long)]
     known: bool,
 

@@ -1,16 +1,17 @@
 //! `kvant serve`: answers for programs, over HTTP.
 
-mod many;
+mod loader;
+mod several;
 
 use crate::config::Config;
 use crate::failure::Failure;
-use crate::open;
 use crate::options::{ModelOptions, Size};
 use clap::{Args, ValueEnum};
+use kvant_engine::SamplingParams;
 use kvant_engine::memory::bytes;
-use kvant_engine::scheduler::{Scheduler, SchedulerOptions};
-use kvant_engine::{DiskTier, KvCache, Opened, SamplingParams, numerics};
+use kvant_engine::scheduler::SchedulerOptions;
 use kvant_server::{ForcedSampling, Keys, Limits, LogLevel, LogOptions, Server, ServerOptions};
+use loader::Loader;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -20,19 +21,21 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 const EXAMPLES: &str = "\
 Examples:
-  kvant serve                              the default model, for this machine, on port 8080
+  kvant serve                                the default model, on port 8080
   kvant serve model.gguf --port 9000 --parallel 8 --kv-memory 4G
   kvant serve model.gguf --host 0.0.0.0 --api-key-file keys.txt
-  kvant serve small.gguf large.gguf --memory 24G     loaded when they are asked for
-  kvant serve ~/models --idle 600                    every model of a folder
+  kvant serve small.gguf large.gguf --memory 24G   loaded when asked for
+  kvant serve ~/models --idle 600                  every model of a folder
   kvant serve model.gguf --kv-dir ~/prefixes --kv-dir-size 20G
 
-  curl http://127.0.0.1:8080/v1/chat/completions -H 'Content-Type: application/json' \\
-       -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Why is the sky blue?\"}]}'
+  curl http://127.0.0.1:8080/v1/chat/completions -d \\
+    '{\"messages\": [{\"role\": \"user\", \"content\": \"Why is the sky blue?\"}]}'
 
-The address is printed to stdout once clients can connect. Ctrl-C lets answers under way end; pressed twice, it ends them.
-Files in --kv-dir hold what was said to the model and what it answered, readable by this user alone; they may be deleted while no
-server runs. Keys may also be in the environment: KVANT_API_KEY, several with commas between them.";
+The address is printed to stdout once clients can connect. Ctrl-C lets answers
+under way end; pressed twice, it ends them. Files in --kv-dir hold what was said
+to the model and what it answered, readable by this user alone; they may be
+deleted while no server runs. Keys may also be in the environment:
+KVANT_API_KEY, several with commas between them.";
 
 /// The variable that holds keys.
 const KEYS_VARIABLE: &str = "KVANT_API_KEY";
@@ -56,12 +59,12 @@ pub struct Serve {
     #[arg(long, default_value_t = 8080, help_heading = "Server")]
     port: u16,
 
-    /// The most memory that several models may take together; those not used for longest are unloaded [default: three quarters
-    /// of what is available]
+    /// The most memory that several models may take together, weights and caches; those not used for longest are unloaded
+    /// [default: three quarters of what is available]
     #[arg(long, value_name = "SIZE", help_heading = "Server")]
     memory: Option<Size>,
 
-    /// Unload models that nobody asked for in so many seconds, where there are several
+    /// Unload models that nobody asked for in so many seconds; they come again when they are asked for
     #[arg(long, value_name = "SECONDS", help_heading = "Server")]
     idle: Option<u64>,
 
@@ -118,11 +121,12 @@ pub struct Serve {
     #[arg(long, help_heading = "Server")]
     no_prefix_cache: bool,
 
-    /// Keep prefixes in this folder too, which must exist, so that a server started later finds them
+    /// Keep prefixes in this folder too, which must exist, so that a server started later finds them; several models have a
+    /// folder each in it
     #[arg(long, value_name = "DIR", conflicts_with = "no_prefix_cache", help_heading = "Server")]
     kv_dir: Option<PathBuf>,
 
-    /// The most bytes that the files in --kv-dir may have; the least recently used go first
+    /// The most bytes that the files in --kv-dir may have, in equal parts for several models; the least recently used go first
     #[arg(long, value_name = "SIZE", default_value = "4G", requires = "kv_dir", help_heading = "Server")]
     kv_dir_size: Size,
 
@@ -201,7 +205,7 @@ impl DefaultSampling {
 
 impl Serve {
     pub fn execute(mut self) -> Result<(), Failure> {
-        let several = many::find(&self.served)?;
+        let several = several::find(&self.served)?;
         if let (Some(served), true) = (self.served.first(), several.is_empty()) {
             self.model.model = served.clone();
         }
@@ -212,32 +216,31 @@ impl Serve {
         }
         let keys = self.keys()?;
         let ends = signals()?;
-        if !several.is_empty() {
-            return self.serve_many(several, &keys, ends);
+        match several.is_empty() {
+            true => self.serve_one(&keys, ends),
+            false => self.serve_several(several, &keys, ends),
         }
-        let opened = open::open(&self.model)?;
-        let empty = opened.shared_cache()?;
-        let (spec, cap) = (empty.policy().to_string(), empty.sequence().store().cap());
-        let options = self.server_options(&self.model.model, &keys, self.sampling.forced()?);
-        let work = self.scheduler_options();
-        let tier = self.kv_dir.as_deref().map(|folder| self.disk(folder, &opened, &empty)).transpose()?;
-        let mut scheduler = Scheduler::new(Arc::clone(opened.engine()), empty, work);
-        if let Some(tier) = tier {
-            scheduler = scheduler.with_disk(tier, |words| eprintln!("warning: {words}"))?;
-        }
-        let handle = scheduler.handle();
+    }
+
+    /// Serves a model that is loaded before anybody can ask for it, and again after it was told to go.
+    fn serve_one(&self, keys: &[String], ends: UnboundedReceiver<()>) -> Result<(), Failure> {
+        let options = self.server_options(&self.model.model, keys, self.sampling.forced()?);
         let name = options.model.clone();
-        let server = Server::bind((self.host.as_str(), self.port), handle.clone(), options);
-        let server = server.map_err(|e| self.cannot_listen(&e))?;
+        let kept = self.kv_dir.as_ref().map(|folder| (folder.clone(), self.kv_dir_size.0 as u64));
+        let found = vec![(name.clone(), self.model.model.clone())];
+        let loader = Loader::new(found, self.model.clone(), self.scheduler_options(), |_| kept.clone());
+        let opened = loader.open(&name, None)?;
+        let room = opened.cap.map_or("without a limit".to_owned(), |cap| format!("up to {}", bytes(cap)));
+        let about = format!("contexts of {} tokens, KV {} {room}", opened.context, opened.policy);
+        let idle = self.idle.map(Duration::from_secs);
+        let address = (self.host.as_str(), self.port);
+        let server = Server::bind_on_demand(address, Arc::new(loader), None, idle, options);
+        let server = server.map_err(|e| self.cannot_listen(&e))?.with_loaded(&name, opened.start()?);
         let address = server.address()?;
-        warn_if_open(&keys, address);
-        let room = cap.map_or("without a limit".to_owned(), |cap| format!("up to {}", bytes(cap as u64)));
-        eprintln!("{name}: contexts of {} tokens, KV {spec} {room}; Ctrl-C ends", handle.context());
+        warn_if_open(keys, address);
+        eprintln!("{name}: {about}; Ctrl-C ends");
         writeln!(std::io::stdout(), "http://{address}")?;
-        let compute = move || scheduler.run();
-        let worker = std::thread::Builder::new().name("kvant-scheduler".into()).spawn(compute)?;
-        server.run(ends)?;
-        worker.join().map_err(|_| Failure::new("the scheduler has failed; this is a bug"))
+        Ok(server.run(ends)?)
     }
 
     fn cannot_listen(&self, error: &std::io::Error) -> Failure {
@@ -250,22 +253,6 @@ impl Serve {
             most_waiting: self.queue.into(),
             remember: !self.no_prefix_cache,
         }
-    }
-
-    /// The prefixes in a folder.
-    fn disk(&self, folder: &Path, opened: &Opened, empty: &KvCache) -> Result<DiskTier, Failure> {
-        let layout = Arc::clone(empty.sequence().layout());
-        let (limit, policy) = (self.kv_dir_size.0 as u64, empty.policy().to_string());
-        let tier = DiskTier::open(folder, limit, layout, opened.signature()?, numerics(), &policy);
-        let tier = tier.map_err(|e| Failure::new(format!("--kv-dir {e}")))?;
-        tier.unusable_files().iter().for_each(|words| eprintln!("warning: {words}"));
-        if tier.other_numerics() > 0 {
-            let count = tier.other_numerics();
-            eprintln!(
-                "note: {count} files of --kv-dir were computed with other rounding; answers that go on from them may differ in a last bit"
-            );
-        }
-        Ok(tier)
     }
 
     fn server_options(&self, model: &str, keys: &[String], forced: ForcedSampling) -> ServerOptions {

@@ -2,6 +2,7 @@
 
 use crate::failure::Failure;
 use clap::Args;
+use kvant_engine::grammar::Grammar;
 use kvant_engine::{Constraint, Engine};
 use serde_json::Value;
 use std::path::Path;
@@ -14,7 +15,7 @@ pub struct ConstraintOptions {
     #[arg(short, long, value_name = "SCHEMA", conflicts_with = "grammar")]
     json_schema: Option<String>,
 
-    /// Answer with a text of this grammar in Lark's notation: a file, or the grammar
+    /// Answer with a text of this grammar in GBNF or Lark's notation: a file, or the grammar
     #[arg(long, value_name = "GRAMMAR", alias = "grammar-file")]
     grammar: Option<String>,
 }
@@ -23,7 +24,7 @@ pub struct ConstraintOptions {
 #[derive(Clone)]
 pub enum Bound {
     Schema(Value),
-    Lark(String),
+    Grammar(Grammar),
 }
 
 impl ConstraintOptions {
@@ -37,12 +38,8 @@ impl ConstraintOptions {
         }
         let Some(grammar) = &self.grammar else { return Ok(None) };
         let text = text_of(grammar)?;
-        if text.contains("::=") {
-            return Err(Failure::new(
-                "--grammar: this is GBNF; kvant reads Lark's notation (start: \"yes\" | \"no\")",
-            ));
-        }
-        Ok(Some(Bound::Lark(text)))
+        let grammar = Grammar::written(text).map_err(|e| Failure::new(format!("--grammar: {e}")))?;
+        Ok(Some(Bound::Grammar(grammar)))
     }
 }
 
@@ -59,15 +56,15 @@ impl Bound {
     /// The rule, for the tokens of a model.
     #[cfg(feature = "grammar")]
     pub fn compile(&self, engine: &Engine) -> Result<Box<dyn Constraint>, Failure> {
-        use kvant_engine::grammar::{Grammar, GrammarCompiler};
+        use kvant_engine::grammar::GrammarCompiler;
         let grammar = match self {
             Self::Schema(schema) => Grammar::JsonSchema(schema.clone()),
-            Self::Lark(text) => Grammar::Lark(text.clone()),
+            Self::Grammar(grammar) => grammar.clone(),
         };
         let compiler = GrammarCompiler::new(engine.tokenizer())?;
         let flag = match self {
             Self::Schema(_) => "--json-schema",
-            Self::Lark(_) => "--grammar",
+            Self::Grammar(_) => "--grammar",
         };
         let rule = compiler.compile(&grammar).map_err(|e| Failure::new(format!("{flag}: {e}")))?;
         Ok(Box::new(rule))

@@ -193,6 +193,7 @@ impl ModelOptions {
             sparse_v: self.sparse_v,
             state: self.state,
             kv_memory: self.kv_memory.map(|size| size.0),
+            memory: None,
             weights: self.weights.map(Weights::dtype),
             activations: self.activations.kind(),
             pinned: self.mlock,

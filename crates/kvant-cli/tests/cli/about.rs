@@ -84,6 +84,7 @@ fn help_completions_and_manual_cover_every_command() {
         "fit",
         "calibrate",
         "tune",
+        "convert",
         "eval",
         "synth",
         "bench",
@@ -95,11 +96,8 @@ fn help_completions_and_manual_cover_every_command() {
         assert!(help.contains(command), "{command}");
         let help = home.run(&[command, "--help"]).ok();
         assert!(help.contains("Usage: kvant"), "{command}");
-        // Those of the server and of conversions are laid out with them.
-        if command != "serve" {
-            let wide: Vec<&str> = help.lines().filter(|line| line.chars().count() > 80).collect();
-            assert!(wide.is_empty(), "{command}: {wide:?}");
-        }
+        let wide: Vec<&str> = help.lines().filter(|line| line.chars().count() > 80).collect();
+        assert!(wide.is_empty(), "{command}: {wide:?}");
     }
     assert!(help.contains("Examples:") && help.lines().all(|line| line.chars().count() <= 80), "{help}");
     for (alias, command) in [("list", "models"), ("ls", "models"), ("show", "inspect")] {

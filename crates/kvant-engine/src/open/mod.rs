@@ -36,11 +36,8 @@ pub use error::{OpenError, OpenNote};
 pub use kv_choice::{KvChoice, PLAN_EXTENSION};
 pub use plans::{ChosenPolicy, PlanFileError, Plans, open_plan, plan_path};
 
-#[cfg(doc)]
-use crate::estimate::MemoryEstimate;
-
 use crate::engine::Engine;
-use crate::estimate::weight_bytes;
+use crate::estimate::{EstimateError, MemoryEstimate, RunConfig, weight_bytes};
 use crate::kv;
 use crate::memory::Memory;
 use crate::session::Session;
@@ -51,7 +48,7 @@ use kvant_cache::snapshot::Signature;
 use kvant_cache::{Arena, ArenaOptions, Policy, SparseV, StateType};
 use kvant_cpu::{ActivationType, LoadOptions};
 use kvant_model::chat::ChatTemplate;
-use kvant_model::{Checkpoint, DType, LoadError};
+use kvant_model::{Checkpoint, DType, Description, LoadError};
 use kvant_threads::Pool;
 use std::path::Path;
 use std::sync::Arc;
@@ -74,6 +71,8 @@ pub struct OpenOptions {
     /// The most bytes for keys and values; a context or window that needs more is refused, and a context that nobody asked for
     /// is made to fit.
     pub kv_memory: Option<usize>,
+    /// The most bytes for all of it, weights included, where less is to be taken than there is.
+    pub memory: Option<u64>,
     /// What weights are packed to that the file holds as plain numbers.
     pub weights: Option<DType>,
     /// A chat template in place of the model's own.
@@ -101,7 +100,7 @@ impl OpenOptions {
     /// As [`OpenOptions::open`].
     pub fn open_checkpoint(&self, checkpoint: Checkpoint) -> Result<Opened, OpenError> {
         // Before the weights take their part of it.
-        let available = Memory::read().map(|memory| memory.available);
+        let available = self.available();
         let pool = self.threads.map_or_else(Pool::default, Pool::new);
         let template = self.chat_template.as_deref().map(ChatTemplate::new).transpose()?;
         let engine = Engine::load_on(pool, &checkpoint, self.load_options())?;
@@ -130,6 +129,30 @@ impl OpenOptions {
         };
         let context = request.choose(&mut notes)?;
         Ok(Opened { engine, checkpoint, policy, context, notes, options: self.clone() })
+    }
+
+    /// What opening a model comes to, before anything is loaded: the context that sessions get, and the memory of it all.
+    ///
+    /// # Errors
+    /// As [`OpenOptions::open`].
+    pub fn estimate(&self, checkpoint: &Checkpoint) -> Result<(usize, MemoryEstimate), OpenError> {
+        let description = &Description::of(checkpoint)?;
+        let policy = &self.complete(Plans::new(checkpoint).choose(self.kv.as_ref(), description)?.policy);
+        let available = self.available();
+        let request = ContextRequest { checkpoint, description, policy, options: self, available };
+        let context = request.choose(&mut Vec::new())?;
+        Ok((context, MemoryEstimate::new(checkpoint, description, &self.run_config(policy, context))?))
+    }
+
+    fn run_config<'a>(&self, policy: &'a Policy, context: usize) -> RunConfig<'a> {
+        let threads = self.threads.unwrap_or_else(kvant_threads::processors);
+        RunConfig { weights: self.weights, ..RunConfig::answer(policy, context, threads) }
+    }
+
+    /// Bytes that may be taken, where that is known.
+    fn available(&self) -> Option<u64> {
+        let there_is = Memory::read().map(|memory| memory.available);
+        there_is.into_iter().chain(self.memory).min()
     }
 
     /// What the loader has to know.
@@ -190,15 +213,31 @@ impl Opened {
         self.engine.session_in(Arena::with(self.options.arena()), &self.policy, self.context)
     }
 
+    /// The memory of one whole context, with all that is beside it.
+    ///
+    /// # Errors
+    /// If a file beside the weights cannot be read.
+    pub fn estimate(&self) -> Result<MemoryEstimate, EstimateError> {
+        let run = self.options.run_config(&self.policy, self.context);
+        MemoryEstimate::new(&self.checkpoint, self.engine.model().description(), &run)
+    }
+
     /// What every sequence of a scheduler begins as. All of them together stay within [`OpenOptions::kv_memory`] or, where that
-    /// was not given, half of the memory there is, but at least one whole context.
+    /// was not given, half of the memory there is, or of what [`OpenOptions::memory`] leaves, but at least one whole context.
     ///
     /// # Errors
     /// As [`Opened::session`].
     pub fn shared_cache(&self) -> Result<KvCache, KvUnsupported> {
         let options = self.options.arena();
-        let half =
-            || Memory::read().map(|memory| usize::try_from(memory.available / 2).unwrap_or(usize::MAX));
+        let half = || {
+            let left = match (self.options.memory, self.estimate()) {
+                (Some(memory), Ok(estimate)) => {
+                    Some(memory.saturating_sub(estimate.peak().saturating_sub(estimate.cache)))
+                }
+                _ => Memory::read().map(|memory| memory.available),
+            };
+            left.map(|left| usize::try_from(left / 2).unwrap_or(usize::MAX))
+        };
         let whole = kv::memory(&self.policy, self.engine.model().slots(), self.context)?;
         let cap = options.cap.or_else(half).map(|cap| cap.max(whole));
         let arena = Arena::with(ArenaOptions { cap, ..options });

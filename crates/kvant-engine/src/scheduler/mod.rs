@@ -316,8 +316,9 @@ impl Scheduler {
             disk: self.disk.as_ref().map(Disk::usage),
             sinks: sequence.layout().rule().sinks,
             page: sequence.layout().sides().map(|(.., side)| side.page_tokens()).max().unwrap_or(0),
-            bytes_per_token: sequence.layout().bytes_per_token(),
-            f16_bytes_per_token: f16,
+            // The policy is one that there is a cache of.
+            costs: kv::context_costs(self.empty.policy().clone(), self.engine.model().slots(), self.context)
+                .unwrap_or_default(),
         }
     }
 

@@ -1,5 +1,6 @@
 //! The cache as it is between two passes, for people to look at.
 
+use crate::kv::ContextCost;
 use kvant_cache::{DiskUsage, Footprint, PrefixUsage, Usage};
 
 /// Everything that is held.
@@ -19,10 +20,8 @@ pub struct View {
     pub sinks: usize,
     /// Tokens of the largest page.
     pub page: usize,
-    /// Bytes that each token of a long context takes, scales and all.
-    pub bytes_per_token: f64,
-    /// Bytes that 16 bits a number would take for it.
-    pub f16_bytes_per_token: u64,
+    /// What long contexts come to store.
+    pub costs: Vec<ContextCost>,
 }
 
 /// One sequence.

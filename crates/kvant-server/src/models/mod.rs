@@ -2,16 +2,21 @@
 //!
 //! Where there is one, it answers whatever name a client calls it by, since most clients insist on a name. Where there are several
 //! a [`ModelLoader`] brings them in on demand. Those that were not used for longest are unloaded to make room for others, and any
-//! that was not used for a while.
+//! that was not used for a while: the server's time for that, or the one that a request wants ([`KeepAlive`]).
 //!
 //! **Invariant:** a model at work is never unloaded. If those at work leave no room for another, its requests are refused for now.
 
-use crate::constraints::Constraints;
+mod keep_alive;
+mod loader;
+mod served;
+
+pub use keep_alive::KeepAlive;
+pub use loader::{LoadedModel, ModelLoader};
+pub use served::Served;
+
 use crate::error::ApiError;
 use axum::http::StatusCode;
-use kvant_engine::Constraint;
 use kvant_engine::SamplingParams;
-use kvant_engine::grammar::Grammar;
 use kvant_engine::scheduler::Handle;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -23,63 +28,6 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Between two looks.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// A model that is loaded.
-pub struct Served {
-    /// What clients call it.
-    pub name: String,
-    /// Its scheduler.
-    pub handle: Handle,
-    /// How tokens are chosen where a request does not say.
-    pub sampling: SamplingParams,
-    /// For answers that are kept to a grammar.
-    constraints: Constraints,
-}
-
-impl Served {
-    pub fn new(name: String, handle: Handle, sampling: SamplingParams) -> Self {
-        Self { name, handle, sampling, constraints: Constraints::default() }
-    }
-
-    /// Constraints for `count` answers, where a grammar is asked for. Takes a moment.
-    pub fn constraints(
-        &self,
-        grammar: Option<&Grammar>,
-        count: usize,
-    ) -> Result<Vec<Box<dyn Constraint>>, ApiError> {
-        let Some(grammar) = grammar else { return Ok(Vec::new()) };
-        self.constraints.make(self.handle.engine().tokenizer(), grammar, count)
-    }
-}
-
-/// A model that can be loaded.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ModelEntry {
-    /// What clients call it.
-    pub name: String,
-    /// About how many bytes of memory it takes.
-    pub bytes: u64,
-}
-
-/// A model that has just been loaded.
-pub struct LoadedModel {
-    /// Its scheduler.
-    pub handle: Handle,
-    /// The thread that the scheduler runs on. It ends when the scheduler is told to stop.
-    pub worker: JoinHandle<()>,
-}
-
-/// Brings models into memory.
-pub trait ModelLoader: Send + Sync {
-    /// All that there are.
-    fn entries(&self) -> Vec<ModelEntry>;
-
-    /// Loads one of them. Takes a while.
-    ///
-    /// # Errors
-    /// If it cannot be loaded, in words for those who asked.
-    fn load(&self, name: &str) -> Result<LoadedModel, String>;
-}
-
 /// Where a model is.
 enum Place {
     Away,
@@ -88,12 +36,17 @@ enum Place {
     Here {
         served: Arc<Served>,
         worker: Option<JoinHandle<()>>,
+        /// When somebody last asked for it, or was still being answered.
         used: Instant,
+        /// How long it stays then, where a request has said so.
+        keep: Option<KeepAlive>,
     },
 }
 
 struct Slot {
-    entry: ModelEntry,
+    name: String,
+    /// What it takes, or will at least.
+    bytes: u64,
     place: Place,
 }
 
@@ -116,15 +69,19 @@ pub struct ModelStatus {
     pub state: &'static str,
     /// Where it is loaded.
     pub served: Option<Arc<Served>>,
+    /// The most bytes that it takes, where that is known.
+    pub bytes: u64,
+    /// When it will be unloaded if nobody asks for it; none if it stays.
+    pub expires: Option<Duration>,
 }
 
 impl Models {
     /// One model that stays.
     pub fn one(served: Served) -> Self {
-        let entry = ModelEntry { name: served.name.clone(), bytes: 0 };
-        let place = Place::Here { served: Arc::new(served), worker: None, used: Instant::now() };
+        let name = served.name.clone();
+        let place = Place::here(Arc::new(served), None);
         Self {
-            slots: Mutex::new(vec![Slot { entry, place }]),
+            slots: Mutex::new(vec![Slot { name, bytes: 0, place }]),
             loader: None,
             memory: None,
             idle: None,
@@ -140,9 +97,9 @@ impl Models {
         idle: Option<Duration>,
         sampling: impl Fn(&Handle) -> SamplingParams + Send + Sync + 'static,
     ) -> Self {
-        let slots = loader.entries().into_iter().map(|entry| Slot { entry, place: Place::Away }).collect();
+        let slot = |name| Slot { name, bytes: 0, place: Place::Away };
         Self {
-            slots: Mutex::new(slots),
+            slots: Mutex::new(loader.names().into_iter().map(slot).collect()),
             loader: Some(loader),
             memory,
             idle,
@@ -164,7 +121,7 @@ impl Models {
             let changed = self.changed.notified();
             let start = {
                 let mut slots = self.slots();
-                let Some(slot) = slots.iter_mut().find(|slot| slot.entry.name == name) else {
+                let Some(slot) = slots.iter_mut().find(|slot| slot.name == name) else {
                     return Err(unknown(&name, &slots));
                 };
                 match &mut slot.place {
@@ -192,9 +149,10 @@ impl Models {
         }
     }
 
-    fn resolve(&self, name: Option<&str>, strict: bool) -> Result<String, ApiError> {
+    /// The name of the model that a request means.
+    pub fn resolve(&self, name: Option<&str>, strict: bool) -> Result<String, ApiError> {
         let slots = self.slots();
-        let find = |wanted: &str| slots.iter().find(|slot| slot.entry.name == wanted);
+        let find = |wanted: &str| slots.iter().find(|slot| slot.name == wanted);
         // Ollama's clients add a tag to every name.
         let named = name.and_then(|name| find(name).or_else(|| find(name.strip_suffix(":latest")?)));
         let loaded = || slots.iter().find(|slot| matches!(slot.place, Place::Here { .. }));
@@ -203,12 +161,12 @@ impl Models {
             (None, Some(name)) if strict || slots.len() != 1 => return Err(unknown(name, &slots)),
             _ => loaded().or(slots.first()),
         };
-        slot.map(|slot| slot.entry.name.clone()).ok_or_else(|| ApiError::bad("no model is served here"))
+        slot.map(|slot| slot.name.clone()).ok_or_else(|| ApiError::bad("no model is served here"))
     }
 
     async fn load(&self, name: &str) -> Result<Arc<Served>, ApiError> {
         let failed = |message: String, status| {
-            if let Some(slot) = self.slots().iter_mut().find(|slot| slot.entry.name == name) {
+            if let Some(slot) = self.slots().iter_mut().find(|slot| slot.name == name) {
                 slot.place = Place::Away;
             }
             self.changed.notify_waiters();
@@ -217,26 +175,49 @@ impl Models {
         let Some(loader) = self.loader.clone() else {
             return failed(format!("the model {name:?} was unloaded"), StatusCode::SERVICE_UNAVAILABLE);
         };
-        if let Err(message) = self.make_room(name).await {
-            return failed(message, StatusCode::SERVICE_UNAVAILABLE);
-        }
-        let wanted = name.to_owned();
-        let loaded = tokio::task::spawn_blocking(move || loader.load(&wanted)).await;
-        let LoadedModel { handle, worker } = match loaded {
-            Ok(Ok(loaded)) => loaded,
+        let (asked, wanted) = (Arc::clone(&loader), name.to_owned());
+        let size = match tokio::task::spawn_blocking(move || asked.size(&wanted)).await {
+            Ok(Ok(size)) => size,
             Ok(Err(message)) => return failed(message, StatusCode::INTERNAL_SERVER_ERROR),
             Err(_) => {
                 return failed(format!("{name} could not be loaded"), StatusCode::INTERNAL_SERVER_ERROR);
             }
         };
+        self.set_bytes(name, size);
+        if let Err(message) = self.make_room(name).await {
+            return failed(message, StatusCode::SERVICE_UNAVAILABLE);
+        }
+        let (room, wanted) = (self.room(name), name.to_owned());
+        match tokio::task::spawn_blocking(move || loader.load(&wanted, room)).await {
+            Ok(Ok(loaded)) => Ok(self.insert(name, loaded)),
+            Ok(Err(message)) => failed(message, StatusCode::INTERNAL_SERVER_ERROR),
+            Err(_) => failed(format!("{name} could not be loaded"), StatusCode::INTERNAL_SERVER_ERROR),
+        }
+    }
+
+    fn set_bytes(&self, name: &str, bytes: u64) {
+        if let Some(slot) = self.slots().iter_mut().find(|slot| slot.name == name) {
+            slot.bytes = bytes;
+        }
+    }
+
+    /// Bytes that a model may take beside those that are loaded.
+    fn room(&self, name: &str) -> Option<u64> {
+        let others = self.slots().iter().filter(|slot| slot.name != name).map(Slot::taken).sum();
+        self.memory.map(|memory| memory.saturating_sub(others))
+    }
+
+    /// Takes in a model that has been loaded.
+    pub fn insert(&self, name: &str, loaded: LoadedModel) -> Arc<Served> {
+        let LoadedModel { handle, worker, bytes } = loaded;
         let sampling = (self.sampling)(&handle);
         let served = Arc::new(Served::new(name.to_owned(), handle, sampling));
-        if let Some(slot) = self.slots().iter_mut().find(|slot| slot.entry.name == name) {
-            slot.place =
-                Place::Here { served: Arc::clone(&served), worker: Some(worker), used: Instant::now() };
+        if let Some(slot) = self.slots().iter_mut().find(|slot| slot.name == name) {
+            slot.place = Place::here(Arc::clone(&served), Some(worker));
+            slot.bytes = bytes;
         }
         self.changed.notify_waiters();
-        Ok(served)
+        served
     }
 
     /// Unloads those that were used least recently until the model fits.
@@ -246,16 +227,11 @@ impl Models {
         loop {
             let victim = {
                 let slots = self.slots();
-                let taken: u64 = slots
-                    .iter()
-                    .filter(|slot| !matches!(slot.place, Place::Away))
-                    .map(|slot| slot.entry.bytes)
-                    .sum();
-                if taken <= memory {
+                if slots.iter().map(Slot::taken).sum::<u64>() <= memory {
                     return Ok(());
                 }
-                let idle = slots.iter().filter(|slot| slot.is_idle() && slot.entry.name != name);
-                idle.min_by_key(|slot| slot.used()).map(|slot| slot.entry.name.clone())
+                let idle = slots.iter().filter(|slot| slot.is_idle() && slot.name != name);
+                idle.min_by_key(|slot| slot.used()).map(|slot| slot.name.clone())
             };
             match victim {
                 Some(victim) => self.unload(&victim).await?,
@@ -293,7 +269,7 @@ impl Models {
     /// Takes a model out, and tells its thread to end; none if it is at work.
     fn take_out(&self, name: &str) -> Result<Option<Option<JoinHandle<()>>>, String> {
         let mut slots = self.slots();
-        let slot = slots.iter_mut().find(|slot| slot.entry.name == name);
+        let slot = slots.iter_mut().find(|slot| slot.name == name);
         let slot = slot.ok_or_else(|| format!("there is no model {name:?}"))?;
         if matches!(slot.place, Place::Away) {
             return Ok(Some(None));
@@ -313,15 +289,28 @@ impl Models {
         }))
     }
 
+    /// Lets a model stay for so long after its requests, in place of the server's time for that.
+    pub fn keep(&self, name: &str, wanted: KeepAlive) {
+        if let Some(slot) = self.slots().iter_mut().find(|slot| slot.name == name)
+            && let Place::Here { keep, .. } = &mut slot.place
+        {
+            *keep = Some(wanted);
+        }
+    }
+
     /// Unloads what nobody has asked for in a while. Called now and then.
     pub async fn unload_idle(&self) {
-        let Some(idle) = self.idle else { return };
-        let old: Vec<String> = {
-            let slots = self.slots();
-            let is_old =
-                |slot: &&Slot| slot.is_idle() && slot.used().is_some_and(|used| used.elapsed() > idle);
-            slots.iter().filter(is_old).map(|slot| slot.entry.name.clone()).collect()
-        };
+        let mut old = Vec::new();
+        for slot in self.slots().iter_mut() {
+            let is_idle = slot.is_idle();
+            if let Place::Here { used, keep, .. } = &mut slot.place {
+                if !is_idle {
+                    *used = Instant::now();
+                } else if limit(*keep, self.idle).is_some_and(|limit| used.elapsed() >= limit) {
+                    old.push(slot.name.clone());
+                }
+            }
+        }
         for name in old {
             // What is at work again by now stays.
             let _ = self.unload(&name).await;
@@ -331,12 +320,16 @@ impl Models {
     /// All of them.
     pub fn list(&self) -> Vec<ModelStatus> {
         let status = |slot: &Slot| {
-            let (state, served) = match &slot.place {
-                Place::Away => ("unloaded", None),
-                Place::Coming => ("loading", None),
-                Place::Here { served, .. } => ("loaded", Some(Arc::clone(served))),
+            let (state, served, expires) = match &slot.place {
+                Place::Away => ("unloaded", None, None),
+                Place::Coming => ("loading", None, None),
+                Place::Here { served, used, keep, .. } => {
+                    let limit = limit(*keep, self.idle).filter(|_| self.loader.is_some());
+                    let expires = limit.map(|limit| limit.saturating_sub(used.elapsed()));
+                    ("loaded", Some(Arc::clone(served)), expires)
+                }
             };
-            ModelStatus { name: slot.entry.name.clone(), state, served }
+            ModelStatus { name: slot.name.clone(), state, served, bytes: slot.bytes, expires }
         };
         self.slots().iter().map(status).collect()
     }
@@ -356,20 +349,40 @@ impl Models {
         self.loaded().iter().for_each(|served| served.handle.stop(deadline));
     }
 
-    /// Waits until those that were loaded on demand have ended.
-    pub fn join(&self) {
+    /// Waits until those that were loaded on demand have ended; false if one of their schedulers has failed.
+    pub fn join(&self) -> bool {
         let places: Vec<Place> =
             self.slots().iter_mut().map(|slot| std::mem::replace(&mut slot.place, Place::Away)).collect();
+        let mut is_well = true;
         for place in places {
             if let Place::Here { worker: Some(worker), .. } = place {
-                // A scheduler that failed has told its clients so.
-                let _ = worker.join();
+                is_well &= worker.join().is_ok();
             }
         }
+        is_well
     }
 }
 
+impl Place {
+    fn here(served: Arc<Served>, worker: Option<JoinHandle<()>>) -> Self {
+        Self::Here { served, worker, used: Instant::now(), keep: None }
+    }
+}
+
+/// How long a model stays that nobody uses.
+fn limit(keep: Option<KeepAlive>, idle: Option<Duration>) -> Option<Duration> {
+    keep.map_or(idle, KeepAlive::limit)
+}
+
 impl Slot {
+    /// Bytes it takes now, or is about to.
+    fn taken(&self) -> u64 {
+        match self.place {
+            Place::Away => 0,
+            Place::Coming | Place::Here { .. } => self.bytes,
+        }
+    }
+
     /// Loaded, and nobody waits for it or is about to.
     fn is_idle(&self) -> bool {
         match &self.place {
@@ -390,7 +403,7 @@ impl Slot {
 }
 
 fn unknown(name: &str, slots: &[Slot]) -> ApiError {
-    let names: Vec<String> = slots.iter().map(|slot| format!("{:?}", slot.entry.name)).collect();
+    let names: Vec<String> = slots.iter().map(|slot| format!("{:?}", slot.name)).collect();
     let (list, verb) = (names.join(", "), if names.len() == 1 { "is" } else { "are" });
     let message = format!("the model {name:?} is not served here; {list} {verb}");
     ApiError::new(StatusCode::NOT_FOUND, message).code("model_not_found")

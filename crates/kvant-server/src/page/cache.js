@@ -39,7 +39,7 @@ function pages(one, sinks, page) {
 /** What is stored, as the command line counts it. Below a few pages nothing is gained yet, and it is said why. */
 function stored(one, view) {
   const held = `${one.held_tokens} tokens in ${bytes(one.stored_bytes)}`;
-  if (one.stored_bytes >= 0.95 * one.f16_bytes) {
+  if (!one.is_compressed) {
     return `${held}: recent tokens are exact, and pages are compressed once they are full (${view.page_tokens} tokens)`;
   }
   const bits = one.bits_per_value ? `; ${one.bits_per_value.toFixed(2)} bits per value` : "";

@@ -1,12 +1,45 @@
-//! `response_format`: what answers are kept to.
+//! What answers are kept to: OpenAI's `response_format`, and llama.cpp's `grammar` and `json_schema`.
 
 use crate::error::ApiError;
 use crate::fields::Fields;
 use kvant_engine::grammar::Grammar;
 use serde_json::Value;
 
-/// Reads `response_format`; none where any text will do.
-pub fn response_format(fields: &mut Fields, most_bytes: usize) -> Result<Option<Grammar>, ApiError> {
+/// Reads whichever of them there is; none where any text will do.
+pub fn answer_format(fields: &mut Fields, most_bytes: usize) -> Result<Option<Grammar>, ApiError> {
+    let grammar = written_grammar(fields, most_bytes)?;
+    let schema = match fields.take("json_schema") {
+        None => None,
+        Some(schema @ Value::Object(_)) => {
+            Some(bounded(Grammar::JsonSchema(schema), most_bytes, "json_schema")?)
+        }
+        Some(other) => return Err(fields.wrong("json_schema", "an object", &other)),
+    };
+    let all = [
+        ("grammar", grammar),
+        ("json_schema", schema),
+        ("response_format", response_format(fields, most_bytes)?),
+    ];
+    let mut given = all.into_iter().filter_map(|(name, found)| found.map(|found| (name, found)));
+    match (given.next(), given.next()) {
+        (Some((first, _)), Some((second, _))) => {
+            let message = format!("{first} and {second} may not be given together: an answer has one format");
+            Err(ApiError::field(first, message))
+        }
+        (first, _) => Ok(first.map(|(_, found)| found)),
+    }
+}
+
+/// `grammar`: GBNF, or Lark's notation.
+fn written_grammar(fields: &mut Fields, most_bytes: usize) -> Result<Option<Grammar>, ApiError> {
+    let Some(text) = fields.text("grammar")?.filter(|text| !text.trim().is_empty()) else { return Ok(None) };
+    // Before it is read, which makes it longer.
+    bounded(Grammar::Lark(text.clone()), most_bytes, "grammar")?;
+    let wrong = |error| ApiError::field("grammar", format!("grammar cannot be read: {error}"));
+    Grammar::written(text).map(Some).map_err(wrong)
+}
+
+fn response_format(fields: &mut Fields, most_bytes: usize) -> Result<Option<Grammar>, ApiError> {
     let Some(mut format) = fields.object("response_format")? else { return Ok(None) };
     let kind = format.text("type")?;
     let found = match kind.as_deref() {
@@ -64,8 +97,12 @@ fn grammar(format: &mut Fields) -> Result<Grammar, ApiError> {
     match syntax.as_deref() {
         Some("lark") => Ok(Grammar::Lark(definition)),
         Some("regex") => Ok(Grammar::Regex(definition)),
+        Some("gbnf") => Grammar::gbnf(&definition).map_err(|error| {
+            let name = "response_format.definition";
+            ApiError::field(name, format!("{name} cannot be read: {error}"))
+        }),
         other => {
-            let message = format!("response_format.syntax is {other:?}; it must be lark or regex");
+            let message = format!("response_format.syntax is {other:?}; it must be lark, gbnf or regex");
             Err(ApiError::field("response_format.syntax", message))
         }
     }

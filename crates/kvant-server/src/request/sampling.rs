@@ -1,6 +1,6 @@
 //! The fields that chats and texts have in common.
 
-use super::format::response_format;
+use super::format::answer_format;
 use crate::app::Limits;
 use crate::error::ApiError;
 use crate::fields::{Fields, whole};
@@ -64,7 +64,7 @@ impl Settings {
         let settings = Self {
             sampling,
             stop: stops(fields, limits.stops, limits.stop_bytes)?,
-            grammar: response_format(fields, limits.format_bytes)?,
+            grammar: answer_format(fields, limits.format_bytes)?,
             n: fields.integer("n", 1..=limits.answers as u64)?.unwrap_or(1) as usize,
             stream,
             include_usage: include_usage(fields, stream)?,
@@ -78,8 +78,6 @@ impl Settings {
             "prompt_cache_retention",
             "service_tier",
             "store",
-            // Models stay as the server was told.
-            "keep_alive",
         ]);
         Ok(settings)
     }

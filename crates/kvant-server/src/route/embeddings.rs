@@ -30,7 +30,7 @@ pub async fn embeddings(
 ) -> Result<Response<Body>, ApiError> {
     let body = app.body(request, &caller).await?;
     let mut fields = Fields::parse(&body, caller.notes())?;
-    let served = app.model(fields.text("model")?.as_deref(), &caller).await?;
+    let served = app.model_of(&mut fields, &caller).await?;
     let EmbeddingRequest { inputs, pooling, is_packed, dimensions } = read(fields, &app)?;
     let model = Arc::clone(&served);
     let tokens = move || -> Result<Vec<Vec<u32>>, ApiError> {

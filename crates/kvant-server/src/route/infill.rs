@@ -7,13 +7,12 @@ use crate::fields::Fields;
 use crate::fill::FillTokens;
 use crate::request::jobs::{JobOptions, Jobs};
 use crate::request::sampling::Settings;
-use crate::turn::{Ending, Step, StreamFormat, Turns, sse};
+use crate::turn::{Ending, Step, StreamFormat, TurnUsage, Turns, sse};
 use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{Request, Response};
 use kvant_engine::reply::ReplyPart;
-use kvant_engine::scheduler::JobUsage;
 use serde_json::{Value, json as object};
 use std::sync::Arc;
 
@@ -23,7 +22,7 @@ pub async fn infill(
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
     let mut fields = Fields::parse(&app.body(request, &caller).await?, caller.notes())?;
-    let served = app.model(fields.text("model")?.as_deref(), &caller).await?;
+    let served = app.model_of(&mut fields, &caller).await?;
     let settings = Settings::read(&mut fields, &served, app.limits())?;
     let older = fields.tokens("max_tokens", 0)?;
     let max_tokens = fields.tokens("n_predict", 0)?.or(older);
@@ -81,7 +80,7 @@ pub async fn infill(
 }
 
 /// The last object of an answer, or all of it.
-fn last(model: &str, text: &str, ending: Option<&Ending>, usage: &JobUsage) -> Value {
+fn last(model: &str, text: &str, ending: Option<&Ending>, usage: &TurnUsage) -> Value {
     let (kind, word) = match ending {
         Some(Ending::Length) => ("limit", ""),
         Some(Ending::Stop(stop)) => ("word", stop.as_str()),
@@ -102,7 +101,7 @@ fn last(model: &str, text: &str, ending: Option<&Ending>, usage: &JobUsage) -> V
 
 struct Pieces {
     model: String,
-    end: Option<(Ending, JobUsage)>,
+    end: Option<(Ending, TurnUsage)>,
 }
 
 impl StreamFormat for Pieces {

@@ -37,7 +37,7 @@ pub fn routes() -> Vec<(&'static str, MethodRouter<Arc<App>>)> {
         ("/v1/models/{*name}", get(models::one)),
         ("/models/load", post(models::load)),
         ("/models/unload", post(models::unload)),
-        ("/v1/kv", get(state::kv)),
+        ("/v1/kv", get(state::cache)),
         ("/v1/chat/completions", post(openai::chat::completions)),
         ("/v1/completions", post(openai::text::completions)),
         ("/v1/responses", post(responses::create)),

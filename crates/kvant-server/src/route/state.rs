@@ -6,19 +6,19 @@ use crate::error::ApiError;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{Response, StatusCode};
+use kvant_engine::kv::{self, ContextCost};
 use kvant_engine::scheduler::{SequenceView, View};
 use serde_json::{Value, json as object};
 use std::sync::Arc;
 
 pub async fn health(State(app): State<Arc<App>>) -> Result<Response<Body>, ApiError> {
-    let loaded = app.models.loaded();
-    match app.models.is_on_demand() || loaded.iter().all(|served| served.handle.is_alive()) {
+    match app.models.loaded().iter().all(|served| served.handle.is_alive()) {
         true => Ok(json(&object!({"status": "ok"}))),
         false => Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "the engine has ended")),
     }
 }
 
-pub async fn kv(State(app): State<Arc<App>>) -> Result<Response<Body>, ApiError> {
+pub async fn cache(State(app): State<Arc<App>>) -> Result<Response<Body>, ApiError> {
     let served = app.models.loaded().into_iter().next();
     let none = || ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "no model is loaded");
     let served = served.ok_or_else(none)?;
@@ -34,26 +34,14 @@ pub async fn kv(State(app): State<Arc<App>>) -> Result<Response<Body>, ApiError>
     let mut value = picture(&view);
     value["model"] = served.name.as_str().into();
     value["context"] = context.into();
-    value["costs"] = costs(&view, context);
+    value["costs"] = view.costs.iter().map(cost).collect();
     value["waiting"] = counters.waiting.into();
     value["generated_tokens"] = counters.generated_tokens.into();
     Ok(json(&value))
 }
 
-/// Tokens of a context that people have in mind.
-const LONG: usize = 8192;
-
-/// What long contexts take: one of 8k, and the whole one.
-fn costs(view: &View, context: usize) -> Value {
-    let lengths = if context > LONG { vec![LONG, context] } else { vec![context] };
-    let cost = |tokens: usize| {
-        object!({
-            "tokens": tokens,
-            "bytes": (tokens as f64 * view.bytes_per_token) as u64,
-            "f16_bytes": tokens as u64 * view.f16_bytes_per_token,
-        })
-    };
-    lengths.into_iter().map(cost).collect()
+fn cost(cost: &ContextCost) -> Value {
+    object!({"tokens": cost.tokens, "bytes": cost.bytes, "f16_bytes": cost.f16_bytes})
 }
 
 fn picture(view: &View) -> Value {
@@ -98,6 +86,7 @@ fn sequence(view: &SequenceView) -> Value {
         "encoded_bytes": view.footprint.encoded,
         "exact_bytes": view.footprint.exact,
         "stored_bytes": view.footprint.stored,
+        "is_compressed": kv::is_compressed(view.footprint.stored as u64, view.f16),
         "bits_per_value": view.footprint.bits_per_value,
         "bits_total": view.footprint.bits_total,
         "f16_bytes": view.f16,

@@ -6,11 +6,13 @@
 mod begin;
 mod generic_tools;
 mod stream;
+mod usage;
 mod volatile;
 mod whole;
 
 pub use begin::TurnRequest;
 pub use stream::{StreamFormat, sse};
+pub use usage::{TurnUsage, UsageSum};
 use volatile::strip_volatile;
 pub use whole::Turn;
 
@@ -20,9 +22,10 @@ use crate::models::Served;
 use crate::request::jobs::Jobs;
 use kvant_engine::Finish;
 use kvant_engine::reply::{ReplyParser, ReplyPart};
-use kvant_engine::scheduler::{JobEvent, JobUsage, Logprobs};
+use kvant_engine::scheduler::{JobEvent, Logprobs};
 use kvant_engine::tools::ToolCall;
 use std::sync::Arc;
+use usage::ReasoningCount;
 
 /// Why an answer ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,7 +65,7 @@ pub struct Step {
     /// The token that was chosen, where probabilities are wanted.
     pub logprobs: Option<(u32, Logprobs)>,
     /// It is over.
-    pub end: Option<(Ending, JobUsage)>,
+    pub end: Option<(Ending, TurnUsage)>,
 }
 
 /// Answers under way.
@@ -80,6 +83,7 @@ struct Answer {
     parser: Option<ReplyParser>,
     called: bool,
     is_over: bool,
+    reasoning: ReasoningCount,
 }
 
 impl Turns {
@@ -91,7 +95,12 @@ impl Turns {
         log: Arc<RequestLog>,
     ) -> Self {
         log.answers(prompt_tokens.len());
-        let answer = |_: &usize| Answer { parser: parser.clone(), called: false, is_over: false };
+        let answer = |_: &usize| Answer {
+            parser: parser.clone(),
+            called: false,
+            is_over: false,
+            reasoning: ReasoningCount::default(),
+        };
         let answers = prompt_tokens.iter().map(answer).collect();
         Self { jobs, answers, prompt_tokens, log }
     }
@@ -133,13 +142,16 @@ impl Turns {
             JobEvent::Prompt(scored) => step.prompt = Some(scored),
             JobEvent::Token { token, text, logprobs } => {
                 self.log.token();
-                step.parts = self.answers[index].say(&text);
+                let answer = &mut self.answers[index];
+                step.parts = answer.say(&text);
+                answer.reasoning.token(&step.parts);
                 step.logprobs = logprobs.map(|found| (token, found));
             }
             JobEvent::Finished { text, finish, usage } => {
                 let answer = &mut self.answers[index];
                 step.parts = answer.say(&text);
                 step.parts.extend(answer.finish());
+                let usage = TurnUsage::of(usage, answer.reasoning.end(&step.parts));
                 let ending = match finish {
                     Finish::EndOfText(_) | Finish::Stop(_) if answer.called => Ending::Calls,
                     Finish::EndOfText(_) => Ending::Done,
@@ -182,27 +194,4 @@ pub struct NamedCall {
     pub id: String,
     /// The call.
     pub call: ToolCall,
-}
-
-/// What several answers took together. A prompt counts once, however many answers it gets.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct UsageSum {
-    /// Tokens of all prompts.
-    pub prompt: usize,
-    /// Those of them that were in the cache.
-    pub cached: usize,
-    /// Tokens of all answers.
-    pub generated: usize,
-}
-
-impl UsageSum {
-    /// Of answers of which `n` follow each other for every prompt.
-    pub fn of(usages: &[Option<JobUsage>], n: usize) -> Self {
-        let first = || usages.iter().step_by(n.max(1)).flatten();
-        Self {
-            prompt: first().map(|usage| usage.prompt).sum(),
-            cached: first().map(|usage| usage.cached).sum(),
-            generated: usages.iter().flatten().map(|usage| usage.generated).sum(),
-        }
-    }
 }

@@ -1,9 +1,8 @@
 //! Answers as a whole.
 
-use super::{Ending, NamedCall, Turns};
+use super::{Ending, NamedCall, TurnUsage, Turns};
 use crate::error::ApiError;
 use kvant_engine::reply::ReplyPart;
-use kvant_engine::scheduler::JobUsage;
 
 /// A whole answer.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -17,7 +16,7 @@ pub struct Turn {
     /// How it ended.
     pub ending: Option<Ending>,
     /// What it took.
-    pub usage: JobUsage,
+    pub usage: TurnUsage,
 }
 
 impl Turn {

@@ -85,7 +85,11 @@ fn formats_that_cannot_be_followed_are_refused() {
         (schema(json!({"type": "nonsense"})), "response_format"),
         (schema(json!({"$ref": "https://example.org/schema.json"})), "response_format"),
         (schema(json!({"enum": ["x".repeat(1_100_000)]})), "response_format"),
-        (json!({"type": "grammar", "syntax": "gbnf", "definition": "x"}), "response_format.syntax"),
+        (json!({"type": "grammar", "syntax": "ebnf", "definition": "x"}), "response_format.syntax"),
+        (
+            json!({"type": "grammar", "syntax": "gbnf", "definition": "root ::= x"}),
+            "response_format.definition",
+        ),
         (json!({"type": "grammar", "syntax": "lark", "definition": "start: missing"}), "response_format"),
         (json!({"type": "grammar", "syntax": "regex"}), "response_format.definition"),
         (json!({"type": "json_object", "schema": {}}), "response_format.schema"),
@@ -93,5 +97,42 @@ fn formats_that_cannot_be_followed_are_refused() {
     ] {
         let error = server.post(PATH, &ask(format.clone(), 1)).fails(400, "");
         assert_eq!(error["param"], param, "{error}");
+    }
+}
+
+#[test]
+fn llama_cpps_fields_for_grammars_and_schemas_are_followed() {
+    let server = usual();
+    let ask = |more: Value| {
+        let mut body = json!({"messages": [{"role": "user", "content": "x"}], "seed": 2, "max_tokens": 60});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        body
+    };
+    let text = |more: Value| {
+        server.ask(PATH, ask(more))["choices"][0]["message"]["content"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(text(json!({"grammar": "root ::= \"a\" x\nx ::= [b] \"c\""})), "abc");
+    // Recursive, and in Lark's notation.
+    let nested = text(json!({"grammar": "root ::= \"(\" root? \")\""}));
+    assert_eq!(nested.matches('(').count() * 2, nested.len(), "{nested}");
+    assert_eq!(text(json!({"grammar": "start: \"x\"{3}"})), "xxx");
+    assert_eq!(text(json!({"json_schema": {"const": "x"}})), "\"x\"");
+    let definition = json!({"type": "grammar", "syntax": "gbnf", "definition": "root ::= \"yes\""});
+    assert_eq!(text(json!({"response_format": definition})), "yes");
+    let completion = json!({"prompt": "x", "grammar": "root ::= \"no\"", "max_tokens": 9});
+    assert_eq!(server.ask("/v1/completions", completion)["choices"][0]["text"], "no");
+    // Nothing is no grammar.
+    assert!(!text(json!({"grammar": ""})).is_empty());
+    for (more, words) in [
+        (
+            json!({"grammar": "root ::= other"}),
+            "grammar cannot be read: line 1: the rule `other` is not defined",
+        ),
+        (json!({"grammar": "root ::= \"a\"", "json_schema": {}}), "may not be given together"),
+        (json!({"grammar": 5}), "grammar must be a string"),
+        (json!({"grammar": "start: missing"}), "cannot be followed"),
+        (json!({"json_schema": "x"}), "json_schema must be an object"),
+    ] {
+        server.post(PATH, &ask(more)).fails(400, words);
     }
 }

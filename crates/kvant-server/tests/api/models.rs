@@ -5,7 +5,7 @@ use kvant_engine::scheduler::{Scheduler, SchedulerOptions};
 use kvant_engine::{Arena, Engine, KvCache, LoadOptions, Policy};
 use kvant_model::Checkpoint;
 use kvant_model::gguf::Gguf;
-use kvant_server::{LoadedModel, ModelEntry, ModelLoader, Server, ServerOptions};
+use kvant_server::{LoadedModel, ModelLoader, Server, ServerOptions};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,11 +21,16 @@ struct Loader {
 }
 
 impl ModelLoader for Loader {
-    fn entries(&self) -> Vec<ModelEntry> {
-        ["a", "b", "c", "broken"].map(|name| ModelEntry { name: name.into(), bytes: 10 }).to_vec()
+    fn names(&self) -> Vec<String> {
+        ["a", "b", "c", "broken", "huge"].map(str::to_owned).to_vec()
     }
 
-    fn load(&self, name: &str) -> Result<LoadedModel, String> {
+    fn size(&self, name: &str) -> Result<u64, String> {
+        Ok(if name == "huge" { 21 } else { 6 })
+    }
+
+    fn load(&self, name: &str, room: Option<u64>) -> Result<LoadedModel, String> {
+        assert!(room.is_some_and(|room| room >= 6), "room was made: {room:?}");
         if name == "broken" {
             return Err("broken.gguf: it is broken".into());
         }
@@ -36,7 +41,8 @@ impl ModelLoader for Loader {
         let empty = KvCache::in_arena(policy, engine.model().slots(), 480, Arena::new()).unwrap();
         let scheduler = Scheduler::new(engine, empty, SchedulerOptions::default());
         let handle = scheduler.handle();
-        Ok(LoadedModel { handle, worker: std::thread::spawn(move || scheduler.run()) })
+        // Its cache may grow, which counts from now on.
+        Ok(LoadedModel { handle, worker: std::thread::spawn(move || scheduler.run()), bytes: 10 })
     }
 }
 
@@ -72,7 +78,7 @@ fn loaded(server: &Running) -> Vec<String> {
 #[test]
 fn models_are_loaded_on_demand_and_the_least_recently_used_goes() {
     let (loader, server) = server(None);
-    assert_eq!(states(&server).len(), 4);
+    assert_eq!(states(&server).len(), 5);
     assert_eq!(loaded(&server), Vec::<String>::new());
     assert_eq!(server.get("/health").status, 200);
     let a = server.ask(PATH, ask("a"));
@@ -90,7 +96,8 @@ fn models_are_loaded_on_demand_and_the_least_recently_used_goes() {
     assert_eq!(error["code"], "model_not_found");
     server.post(PATH, &ask("broken")).fails(500, "it is broken");
     let tags = server.get("/api/tags").json();
-    assert_eq!(tags["models"].as_array().unwrap().len(), 4);
+    assert_eq!(tags["models"].as_array().unwrap().len(), 5);
+    server.post(PATH, &ask("huge")).fails(503, "no memory for huge");
 }
 
 #[test]
@@ -129,4 +136,53 @@ fn a_model_that_nobody_uses_goes_after_a_while() {
         std::thread::sleep(Duration::from_millis(100));
     }
     assert_eq!(server.ask(PATH, ask("a"))["model"], "a");
+}
+
+/// Waits until nothing is loaded.
+fn wait_until_empty(server: &Running) {
+    let start = std::time::Instant::now();
+    while !loaded(server).is_empty() {
+        assert!(start.elapsed() < Duration::from_secs(60), "{:?}", loaded(server));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn keep_alive_has_its_meaning() {
+    // The server itself would unload at once; a request that wants its model to stay is heard.
+    let (loader, server) = server(Some(Duration::from_millis(1)));
+    let chat = |model: &str, keep: Value| {
+        json!({"model": model, "messages": [{"role": "user", "content": "hi"}], "stream": false,
+               "options": {"num_predict": 2}, "keep_alive": keep})
+    };
+    assert_eq!(server.ask("/api/chat", chat("a", json!(-1)))["done"], true);
+    std::thread::sleep(Duration::from_millis(2500));
+    assert_eq!(loaded(&server), ["a"]);
+    assert_eq!(server.get("/api/ps").json()["models"][0]["expires_at"], "9999-12-31T23:59:59Z");
+    // OpenAI's routes know it too.
+    let mut body = ask("a");
+    body["keep_alive"] = json!("10m");
+    server.ask(PATH, body);
+    let expires = server.get("/api/ps").json()["models"][0]["expires_at"].clone();
+    assert!(expires.as_str().unwrap().starts_with("20"), "{expires}");
+    // An answer comes first, then the model goes.
+    assert_eq!(server.ask("/api/chat", chat("a", json!(0)))["done"], true);
+    wait_until_empty(&server);
+    // Without anything to answer nothing is loaded, and what is loaded goes at once.
+    let before = loader.loads.load(Ordering::Relaxed);
+    let unload = json!({"model": "a", "keep_alive": 0});
+    assert_eq!(server.ask("/api/generate", unload.clone())["done_reason"], "unload");
+    assert_eq!(loader.loads.load(Ordering::Relaxed), before);
+    let load = json!({"model": "a", "keep_alive": "5m"});
+    assert_eq!(server.ask("/api/generate", load)["done_reason"], "load");
+    assert_eq!(loaded(&server), ["a"]);
+    assert_eq!(server.ask("/api/chat", unload)["done_reason"], "unload");
+    assert_eq!(loaded(&server), Vec::<String>::new());
+    let answer = server.post("/api/chat", &chat("a", json!("soon")));
+    assert_eq!(answer.status, 400);
+    assert!(answer.json()["error"].as_str().unwrap().contains("keep_alive must be seconds"), "{answer:?}");
+    // A model that a server cannot load again stays.
+    let one = usual();
+    assert_eq!(one.ask("/api/generate", json!({"model": MODEL, "keep_alive": 0}))["done_reason"], "unload");
+    assert_eq!(one.get("/v1/models").json()["data"][0]["status"]["value"], "loaded");
 }

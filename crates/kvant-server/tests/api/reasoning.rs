@@ -34,7 +34,13 @@ fn reasoning_and_answer_come_apart() {
     let server = server();
     // Whatever the model would say, it says this.
     let said = json!({"response_format": {"type": "grammar", "syntax": "regex", "definition": "<think>h m</think>y es"}});
-    let message = server.ask(PATH, ask(said.clone()))["choices"][0]["message"].clone();
+    let answer = server.ask(PATH, ask(said.clone()));
+    // Marks and all; what is left are `y es` and the end.
+    let usage = &answer["usage"];
+    let reasoning = usage["completion_tokens_details"]["reasoning_tokens"].as_u64().unwrap();
+    let after = usage["completion_tokens"].as_u64().unwrap() - reasoning;
+    assert!(reasoning >= 3 && (2..=5).contains(&after), "{usage}");
+    let message = answer["choices"][0]["message"].clone();
     let fields = ["reasoning_content", "reasoning", "content"].map(|name| message[name].as_str().unwrap());
     assert_eq!(fields, ["h m", "h m", "y es"]);
     let pieces = server.stream(PATH, ask(said));
@@ -62,6 +68,8 @@ fn a_prompt_that_opens_the_reasoning_begins_with_it() {
         let message = &answer["choices"][0]["message"];
         assert_eq!((&answer["choices"], &message["content"]), (&answers[0]["choices"], &json!("")));
         assert!(message["reasoning_content"].as_str().unwrap().len() > 9, "{message}");
+        let usage = &answer["usage"];
+        assert_eq!(usage["completion_tokens_details"]["reasoning_tokens"], usage["completion_tokens"]);
         assert!(prompt_tokens(answer) > prompt_tokens(&plain));
     }
     let pieces = server.stream(PATH, ask(json!({"enable_thinking": true})));

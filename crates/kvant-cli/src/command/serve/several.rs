@@ -1,21 +1,16 @@
 //! Several models, loaded when they are asked for.
 
+use super::loader::{Found, Loader, folder_of};
 use super::{Serve, public_name, warn_if_open};
 use crate::failure::Failure;
-use crate::open;
-use crate::options::ModelOptions;
 use kvant_engine::memory::{Memory, bytes};
-use kvant_engine::scheduler::{Scheduler, SchedulerOptions};
-use kvant_server::{LoadedModel, ModelEntry, ModelLoader, Server};
+use kvant_server::Server;
 use std::fs;
 use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc::UnboundedReceiver;
-
-/// Models by name, and where each is.
-pub type Found = Vec<(String, String)>;
 
 /// The models that arguments name, where they name several: paths and names, or a folder of models. None for one model.
 pub fn find(arguments: &[String]) -> Result<Found, Failure> {
@@ -57,64 +52,25 @@ fn in_folder(folder: &Path) -> Result<Vec<String>, Failure> {
     }
 }
 
-/// About what a model takes: its files. Its cache comes on top as it is needed.
-fn size(model: &str) -> u64 {
-    let path = Path::new(model);
-    let length = |path: &Path| fs::metadata(path).map_or(0, |data| data.len());
-    match fs::read_dir(path) {
-        Ok(entries) => entries.flatten().map(|entry| length(&entry.path())).sum(),
-        Err(_) => length(path),
-    }
-}
-
-struct Loader {
-    found: Found,
-    options: ModelOptions,
-    work: SchedulerOptions,
-}
-
-impl ModelLoader for Loader {
-    fn entries(&self) -> Vec<ModelEntry> {
-        let entry = |(name, model): &(String, String)| ModelEntry { name: name.clone(), bytes: size(model) };
-        self.found.iter().map(entry).collect()
-    }
-
-    fn load(&self, name: &str) -> Result<LoadedModel, String> {
-        let missing = || format!("there is no model {name}");
-        let (_, model) = self.found.iter().find(|(other, _)| other == name).ok_or_else(missing)?;
-        let mut options = self.options.clone();
-        options.model = model.clone();
-        let words = |failure: Failure| match failure {
-            Failure::Message(words) | Failure::Usage(words) => format!("{name} cannot be loaded: {words}"),
-            Failure::OutputClosed | Failure::Interrupted => format!("{name} was not loaded"),
-        };
-        let opened = open::open(&options).map_err(words)?;
-        let empty = opened.shared_cache().map_err(|e| format!("{name} cannot be loaded: {e}"))?;
-        let scheduler = Scheduler::new(Arc::clone(opened.engine()), empty, self.work);
-        let handle = scheduler.handle();
-        eprintln!("{name} is loaded: contexts of {} tokens", handle.context());
-        let worker =
-            std::thread::Builder::new().name("kvant-scheduler".into()).spawn(move || scheduler.run());
-        Ok(LoadedModel { handle, worker: worker.map_err(|e| e.to_string())? })
-    }
-}
-
 impl Serve {
     /// Serves them until it is told to end.
-    pub(super) fn serve_many(
+    pub(super) fn serve_several(
         &self,
         found: Found,
         keys: &[String],
         ends: UnboundedReceiver<()>,
     ) -> Result<(), Failure> {
-        if self.kv_dir.is_some() || self.alias.is_some() {
-            let message = "--kv-dir and --alias are for one model; serve one, or leave them out";
+        if self.alias.is_some() {
+            let message = "--alias is for one model; several are called as their files are";
             return Err(Failure::Usage(message.into()));
         }
+        self.make_folders(&found)?;
         let available = || Memory::read().map(|memory| memory.available / 4 * 3);
         let memory = self.memory.map(|size| size.0 as u64).or_else(available);
         let names: Vec<String> = found.iter().map(|(name, _)| name.clone()).collect();
-        let loader = Loader { found, options: self.model.clone(), work: self.scheduler_options() };
+        let share = self.kv_dir_size.0 as u64 / names.len() as u64;
+        let kept = |name: &str| self.kv_dir.as_ref().map(|folder| (folder_of(folder, name), share));
+        let loader = Loader::new(found, self.model.clone(), self.scheduler_options(), kept).within(memory);
         let options = self.server_options("", keys, self.sampling.forced()?);
         let idle = self.idle.map(Duration::from_secs);
         let address = (self.host.as_str(), self.port);
@@ -130,5 +86,17 @@ impl Serve {
         );
         writeln!(std::io::stdout(), "http://{address}")?;
         Ok(server.run(ends)?)
+    }
+    /// A folder for the prefixes of each model, in one that must be there.
+    fn make_folders(&self, found: &Found) -> Result<(), Failure> {
+        let Some(folder) = &self.kv_dir else { return Ok(()) };
+        for (name, _) in found {
+            let own = folder_of(folder, name);
+            if !own.is_dir() {
+                fs::create_dir(&own)
+                    .map_err(|e| Failure::new(format!("--kv-dir {}: cannot make it: {e}", own.display())))?;
+            }
+        }
+        Ok(())
     }
 }

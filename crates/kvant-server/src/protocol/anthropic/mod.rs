@@ -24,7 +24,7 @@ pub async fn messages(
 ) -> Result<Response<Body>, ApiError> {
     let body = app.body(request, &caller).await?;
     let mut fields = Fields::parse(&body, caller.notes())?;
-    let served = app.model(fields.text("model")?.as_deref(), &caller).await?;
+    let served = app.model_of(&mut fields, &caller).await?;
     let turn = request::read(fields, &app, &served)?;
     let stream = turn.settings.stream;
     let id = app.fresh_id("msg");
@@ -50,7 +50,7 @@ pub async fn count_tokens(
 ) -> Result<Response<Body>, ApiError> {
     let body = app.body(request, &caller).await?;
     let mut fields = Fields::parse(&body, caller.notes())?;
-    let served = app.model(fields.text("model")?.as_deref(), &caller).await?;
+    let served = app.model_of(&mut fields, &caller).await?;
     let mut turn = request::read(fields, &app, &served)?;
     turn.settle(&app, &caller);
     let prompt = spawn_blocking(move || turn.prompt(&served)).await??;

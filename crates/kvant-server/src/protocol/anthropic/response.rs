@@ -1,7 +1,6 @@
 //! A response in Anthropic's words.
 
-use crate::turn::{Ending, Turn};
-use kvant_engine::scheduler::JobUsage;
+use crate::turn::{Ending, Turn, TurnUsage};
 use serde_json::{Value, json};
 
 /// A whole message.
@@ -58,6 +57,6 @@ pub fn usage_of(prompt: usize, cached: usize, generated: usize) -> Value {
 }
 
 /// The same of a job.
-pub fn usage(usage: &JobUsage) -> Value {
+pub fn usage(usage: &TurnUsage) -> Value {
     usage_of(usage.prompt, usage.cached, usage.generated)
 }

@@ -1,11 +1,11 @@
 //! What Ollama's clients ask before they ask a model.
 
-use crate::app::App;
+use crate::app::{App, now};
 use crate::error::ApiError;
 use crate::fields::Fields;
-use crate::models::Served;
+use crate::models::{ModelStatus, Served};
 use crate::route::{Caller, json};
-use crate::time::{rfc3339, timestamp};
+use crate::time::rfc3339;
 use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
@@ -17,25 +17,29 @@ use std::sync::Arc;
 /// The version of Ollama whose routes these are: clients refuse to talk to older ones.
 const VERSION: &str = "0.13.0";
 
+/// When a model goes that stays.
+const NEVER: &str = "9999-12-31T23:59:59Z";
+
 pub async fn version() -> Response<Body> {
     json(&object!({"version": VERSION}))
 }
 
 /// All models.
 pub async fn tags(State(app): State<Arc<App>>) -> Response<Body> {
-    let models: Vec<Value> =
-        app.models.list().iter().map(|model| entry(&app, &model.name, model.served.as_deref())).collect();
+    let models: Vec<Value> = app.models.list().iter().map(|model| entry(&app, model)).collect();
     json(&object!({"models": models}))
 }
 
 /// Models that are loaded.
 pub async fn ps(State(app): State<Arc<App>>) -> Response<Body> {
-    let models = app.models.loaded().into_iter().map(|served| {
-        let mut entry = entry(&app, &served.name, Some(&served));
-        entry["expires_at"] = timestamp().into();
+    let models = app.models.list().into_iter().filter_map(|model| {
+        let mut entry = entry(&app, &model);
+        let served = model.served?;
+        let expires = model.expires.map(|left| format!("{}Z", rfc3339(now().saturating_add(left.as_secs()))));
+        entry["expires_at"] = expires.unwrap_or_else(|| NEVER.to_owned()).into();
         entry["size_vram"] = 0.into();
         entry["context_length"] = served.handle.context().into();
-        entry
+        Some(entry)
     });
     json(&object!({"models": models.collect::<Vec<Value>>()}))
 }
@@ -97,15 +101,16 @@ fn details(served: Option<&Served>) -> Value {
     })
 }
 
-fn entry(app: &App, name: &str, served: Option<&Served>) -> Value {
+fn entry(app: &App, model: &ModelStatus) -> Value {
+    let name = &model.name;
     // Clients want a name for the model's bytes; its own name is what tells it from others here.
     let digest: String = Sha256::digest(name.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
     object!({
         "name": name,
         "model": name,
         "modified_at": format!("{}Z", rfc3339(app.started)),
-        "size": 0,
+        "size": model.bytes,
         "digest": digest,
-        "details": details(served),
+        "details": details(model.served.as_deref()),
     })
 }

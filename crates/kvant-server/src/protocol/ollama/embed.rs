@@ -32,7 +32,7 @@ pub async fn embed(
         return Err(ApiError::field("input", message));
     }
     let dimensions = fields.integer("dimensions", 1..=u64::MAX)?;
-    fields.ignore(&["truncate", "keep_alive", "options"]);
+    fields.ignore(&["truncate", "options"]);
     fields.end()?;
     let (vectors, tokens) = vectors(&app, served, inputs, caller.owner).await?;
     crate::route::check_dimensions(dimensions, &vectors)?;
@@ -54,7 +54,7 @@ pub async fn embeddings(
     let mut fields = Fields::parse(&app.body(request, &caller).await?, caller.notes())?;
     let (_, served) = super::model(&mut fields, &app, &caller).await?;
     let prompt = fields.text("prompt")?.ok_or_else(|| ApiError::field("prompt", "prompt is required"))?;
-    fields.ignore(&["keep_alive", "options"]);
+    fields.ignore(&["options"]);
     fields.end()?;
     let (vectors, _) = vectors(&app, served, vec![Prompt::Text(prompt)], caller.owner).await?;
     Ok(json(&object!({"embedding": vectors.first()})))

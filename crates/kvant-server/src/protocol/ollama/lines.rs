@@ -2,9 +2,8 @@
 
 use crate::error::{ApiError, Dialect};
 use crate::time::timestamp;
-use crate::turn::{Ending, Step, StreamFormat, Turn};
+use crate::turn::{Ending, Step, StreamFormat, Turn, TurnUsage};
 use kvant_engine::reply::ReplyPart;
-use kvant_engine::scheduler::JobUsage;
 use serde_json::{Value, json};
 use std::fmt::Write;
 use std::time::{Duration, Instant};
@@ -25,7 +24,7 @@ pub struct Lines {
     /// When the first token came.
     first: Option<Instant>,
     calls: usize,
-    end: Option<(Ending, JobUsage)>,
+    end: Option<(Ending, TurnUsage)>,
 }
 
 impl Lines {
@@ -62,7 +61,7 @@ impl Lines {
         &self,
         mut object: Value,
         ending: Option<&Ending>,
-        usage: &JobUsage,
+        usage: &TurnUsage,
         decode: Duration,
     ) -> Value {
         let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);

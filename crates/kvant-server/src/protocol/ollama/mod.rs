@@ -8,11 +8,11 @@ mod request;
 pub use about::{capabilities, ps, show, tags, version};
 pub use embed::{embed, embeddings};
 
-use crate::app::App;
+use crate::app::{App, keep_alive};
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::fill::FillTokens;
-use crate::models::Served;
+use crate::models::{KeepAlive, Served};
 use crate::request::jobs::{JobOptions, Jobs};
 use crate::route::{Caller, json, spawn_blocking};
 use crate::time::timestamp;
@@ -34,10 +34,14 @@ pub async fn chat(
 ) -> Result<Response<Body>, ApiError> {
     let body = app.body(request, &caller).await?;
     let mut fields = Fields::parse(&body, caller.notes())?;
+    if let Some(name) = unload(&mut fields, &["messages"], &app).await? {
+        let message = object!({"role": "assistant", "content": ""});
+        return Ok(json(&nothing(&name, "message", message, "unload")));
+    }
     let (name, served) = model(&mut fields, &app, &caller).await?;
     let Some(turn) = request::chat(fields, &app, &served)? else {
         let message = object!({"role": "assistant", "content": ""});
-        return Ok(json(&loaded(&name, "message", message)));
+        return Ok(json(&nothing(&name, "message", message, "load")));
     };
     let stream = turn.settings.stream;
     let turns = turn.begin(&app, served, &caller).await?;
@@ -52,10 +56,13 @@ pub async fn generate(
 ) -> Result<Response<Body>, ApiError> {
     let body = app.body(request, &caller).await?;
     let mut fields = Fields::parse(&body, caller.notes())?;
+    if let Some(name) = unload(&mut fields, &["prompt", "suffix"], &app).await? {
+        return Ok(json(&nothing(&name, "response", "".into(), "unload")));
+    }
     let (name, served) = model(&mut fields, &app, &caller).await?;
     let lines = Lines::new(Kind::Generate, name.clone());
     match request::generate(fields, &app, &served)? {
-        Generate::Load => Ok(json(&loaded(&name, "response", "".into()))),
+        Generate::Load => Ok(json(&nothing(&name, "response", "".into(), "load"))),
         Generate::Answer(turn) => {
             let stream = turn.settings.stream;
             let turns = turn.begin(&app, served, &caller).await?;
@@ -91,12 +98,35 @@ pub async fn generate(
 
 /// The model that is meant, and what the client called it: clients compare.
 async fn model(fields: &mut Fields, app: &App, caller: &Caller) -> Result<(String, Arc<Served>), ApiError> {
-    let name = match (fields.text("model")?, fields.text("name")?) {
-        (Some(name), _) | (None, Some(name)) => Some(name),
-        (None, None) => None,
-    };
+    let name = name(fields)?;
+    let keep = keep_alive(fields)?;
     let served = app.model(name.as_deref(), caller).await?;
+    if let Some(keep) = keep {
+        app.models.keep(&served.name, keep);
+    }
     Ok((name.unwrap_or_else(|| served.name.clone()), served))
+}
+
+fn name(fields: &mut Fields) -> Result<Option<String>, ApiError> {
+    let (model, name) = (fields.text("model")?, fields.text("name")?);
+    Ok(model.or(name))
+}
+
+/// Unloads the model of a request that asks for that and nothing else, and says what it was called: `keep_alive` is 0, and all
+/// that could be answered is missing or empty. A model at work goes when it is done.
+async fn unload(fields: &mut Fields, asked: &[&str], app: &App) -> Result<Option<String>, ApiError> {
+    let is_asked = asked.iter().any(|name| fields.has_content(name));
+    if is_asked || fields.peek("keep_alive").and_then(KeepAlive::read) != Some(KeepAlive::NOT_AT_ALL) {
+        return Ok(None);
+    }
+    let name = name(fields)?;
+    let model = app.models.resolve(name.as_deref(), app.options.strict_model)?;
+    app.models.keep(&model, KeepAlive::NOT_AT_ALL);
+    if app.models.is_on_demand() {
+        // What is at work goes later.
+        let _ = app.models.unload(&model).await;
+    }
+    Ok(Some(name.unwrap_or(model)))
 }
 
 async fn respond(turns: Turns, lines: Lines, stream: bool) -> Result<Response<Body>, ApiError> {
@@ -109,7 +139,7 @@ async fn respond(turns: Turns, lines: Lines, stream: bool) -> Result<Response<Bo
     }
 }
 
-/// The answer to a request that only wants a model to be there.
-fn loaded(name: &str, field: &str, empty: Value) -> Value {
-    object!({"model": name, "created_at": timestamp(), field: empty, "done": true, "done_reason": "load"})
+/// The answer to a request that only wants a model to be there, or to go.
+fn nothing(name: &str, field: &str, empty: Value, reason: &str) -> Value {
+    object!({"model": name, "created_at": timestamp(), field: empty, "done": true, "done_reason": reason})
 }

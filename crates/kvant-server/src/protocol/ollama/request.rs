@@ -141,7 +141,7 @@ fn settings(
         Some(other) => return Err(fields.wrong("format", "\"json\" or a JSON schema", &other)),
     };
     let stream = fields.flag("stream")?.unwrap_or(true);
-    fields.ignore(&["keep_alive", "template", "context", "truncate", "shift"]);
+    fields.ignore(&["template", "context", "truncate", "shift"]);
     Ok((Settings { sampling, stop, grammar, stream, ..usual }, max_tokens))
 }
 

@@ -28,7 +28,7 @@ pub async fn completions(
 ) -> Result<Response<Body>, ApiError> {
     let body = app.body(request, &caller).await?;
     let mut fields = Fields::parse(&body, caller.notes())?;
-    let served = app.model(fields.text("model")?.as_deref(), &caller).await?;
+    let served = app.model_of(&mut fields, &caller).await?;
     let request = read(fields, &app, &served)?;
     let (n, stream, include_usage) =
         (request.settings.n, request.settings.stream, request.settings.include_usage);

@@ -9,9 +9,8 @@ pub mod text;
 use crate::app::{App, now};
 use crate::error::ApiError;
 use crate::models::Served;
-use crate::turn::{Turns, UsageSum};
+use crate::turn::{TurnUsage, Turns, UsageSum};
 use choice::Choice;
-use kvant_engine::scheduler::JobUsage;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -63,7 +62,7 @@ pub struct Reply {
     created: u64,
     /// Answers to each prompt; those to one prompt follow each other.
     n: usize,
-    usages: Vec<Option<JobUsage>>,
+    usages: Vec<Option<TurnUsage>>,
     choices: Vec<Choice>,
 }
 
@@ -121,12 +120,13 @@ impl Reply {
 
     /// What all answers took together.
     fn usage(&self) -> Value {
-        let UsageSum { prompt, cached, generated } = UsageSum::of(&self.usages, self.n);
+        let UsageSum { prompt, cached, generated, reasoning } = UsageSum::of(&self.usages, self.n);
         json!({
             "prompt_tokens": prompt,
             "completion_tokens": generated,
             "total_tokens": prompt + generated,
             "prompt_tokens_details": {"cached_tokens": cached},
+            "completion_tokens_details": {"reasoning_tokens": reasoning},
         })
     }
 }

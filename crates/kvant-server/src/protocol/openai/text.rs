@@ -40,7 +40,7 @@ pub async fn completions(
 ) -> Result<Response<Body>, ApiError> {
     let body = app.body(request, &caller).await?;
     let mut fields = Fields::parse(&body, caller.notes())?;
-    let served = app.model(fields.text("model")?.as_deref(), &caller).await?;
+    let served = app.model_of(&mut fields, &caller).await?;
     let TextRequest { settings, prompts, max_tokens, logprobs, echo, suffix } = read(fields, &app, &served)?;
     let model = Arc::clone(&served);
     let (grammar, answers) = (settings.grammar.clone(), prompts.len() * settings.n);

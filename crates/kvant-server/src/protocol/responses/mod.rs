@@ -28,7 +28,7 @@ pub async fn create(
 ) -> Result<Response<Body>, ApiError> {
     let body = app.body(request, &caller).await?;
     let mut fields = Fields::parse(&body, caller.notes())?;
-    let served = app.model(fields.text("model")?.as_deref(), &caller).await?;
+    let served = app.model_of(&mut fields, &caller).await?;
     let before = match fields.text("previous_response_id")? {
         None => None,
         Some(id) => Some((app.store.get(caller.owner, &id).ok_or_else(|| unknown(&id))?, id)),

@@ -38,7 +38,7 @@ impl Draft {
             "input_tokens": turn.usage.prompt,
             "input_tokens_details": {"cached_tokens": turn.usage.cached},
             "output_tokens": turn.usage.generated,
-            "output_tokens_details": {"reasoning_tokens": 0},
+            "output_tokens_details": {"reasoning_tokens": turn.usage.reasoning},
             "total_tokens": turn.usage.prompt + turn.usage.generated,
         });
         let cut = json!({"reason": "max_output_tokens"});

@@ -274,6 +274,32 @@ impl Simd for Avx2 {
                 }
             })
         }
+        fn funnel(a: I2, b: I2, shift: u32) -> I2 {
+            // Counts are constants where this is inlined, and then immediates.
+            let (up, down) = (_mm_cvtsi32_si128(shift as i32), _mm_cvtsi32_si128(8 - shift as i32));
+            let mask = _mm256_set1_epi8(((1u32 << shift) - 1) as i8);
+            each!(i => {
+                let low = _mm256_and_si256(mask, _mm256_srl_epi16(b[i], down));
+                _mm256_or_si256(low, _mm256_andnot_si256(mask, _mm256_sll_epi16(a[i], up)))
+            })
+        }
+        fn lookup_pair(t: [__m256i; 2], w: I2) -> I2 {
+            let mask = _mm256_set1_epi8(15);
+            each!(i => {
+                let low = _mm256_shuffle_epi8(t[0], _mm256_and_si256(w[i], mask));
+                let high = _mm256_shuffle_epi8(t[1], _mm256_and_si256(_mm256_srli_epi16::<4>(w[i]), mask));
+                _mm256_add_epi8(low, high)
+            })
+        }
+        fn next_lane(x: I2, first: u8) -> I2 {
+            let first = _mm256_set1_epi8(first as i8);
+            // The half before each half, whose last lane moves in.
+            let before = [_mm256_permute2x128_si256::<0x21>(first, x[0]), _mm256_permute2x128_si256::<0x21>(x[0], x[1])];
+            each!(i => _mm256_alignr_epi8::<12>(x[i], before[i]))
+        }
+        fn next_byte(x: I2, first: u8) -> I2 {
+            each!(i => _mm256_or_si256(_mm256_slli_epi32::<8>(x[i]), _mm256_set1_epi32(i32::from(first))))
+        }
         fn quad(p: *const i8) -> __m256i { _mm256_set1_epi32(p.cast::<i32>().read_unaligned()) }
         fn dot(acc: I2, codes: I2, q: __m256i) -> I2 {
             // Codes below 128 times bytes: a pair sums to at most 2·127·128 < 2¹⁵, so nothing saturates.

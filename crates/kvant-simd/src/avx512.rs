@@ -204,6 +204,20 @@ impl Simd for Avx512 {
             _mm512_broadcast_i64x4(offset)
         }
         fn lookup<const BITS: u32>(t: __m512i, codes: __m512i) -> __m512i { _mm512_permutexvar_epi8(codes, t) }
+        fn funnel(a: __m512i, b: __m512i, shift: u32) -> __m512i {
+            // Counts are constants where this is inlined, and then immediates.
+            let high = _mm512_sll_epi16(a, _mm_cvtsi32_si128(shift as i32));
+            let low = _mm512_srl_epi16(b, _mm_cvtsi32_si128(8 - shift as i32));
+            // The mask chooses: low where it is set, else high.
+            _mm512_ternarylogic_epi32::<0xCA>(_mm512_set1_epi8(((1u32 << shift) - 1) as i8), low, high)
+        }
+        fn lookup_pair(t: __m512i, w: __m512i) -> __m512i {
+            // With sixteen entries four times over, the upper bits of an index have no say and need no mask.
+            let (low, high) = (_mm512_shuffle_i32x4::<0x00>(t, t), _mm512_shuffle_i32x4::<0x55>(t, t));
+            _mm512_add_epi8(_mm512_permutexvar_epi8(w, low), _mm512_permutexvar_epi8(_mm512_srli_epi16::<4>(w), high))
+        }
+        fn next_lane(x: __m512i, first: u8) -> __m512i { _mm512_alignr_epi32::<15>(x, _mm512_set1_epi8(first as i8)) }
+        fn next_byte(x: __m512i, first: u8) -> __m512i { _mm512_or_si512(_mm512_slli_epi32::<8>(x), _mm512_set1_epi32(i32::from(first))) }
         fn quad(p: *const i8) -> __m512i { _mm512_set1_epi32(p.cast::<i32>().read_unaligned()) }
         fn dot(acc: __m512i, codes: __m512i, q: __m512i) -> __m512i { _mm512_dpbusd_epi32(acc, codes, q) }
         fn dot_full(acc: __m512i, codes: __m512i, q: __m512i) -> __m512i { _mm512_dpbusd_epi32(acc, codes, q) }

@@ -263,6 +263,14 @@ pub trait Simd: Copy + 'static {
     unsafe fn table(levels: &[i8; 32]) -> Self::Table;
     /// Looks up codes below 16 (`BITS` ≤ 4) or below 32.
     unsafe fn lookup<const BITS: u32>(t: Self::Table, codes: Self::B) -> Self::B;
+    /// Per byte: a, shifted up by `shift`, with the upper bits of b below; `shift` is 1 to 7.
+    unsafe fn funnel(a: Self::B, b: Self::B, shift: u32) -> Self::B;
+    /// Per byte w: entry w mod 16 of the table's first half plus entry w / 16 of its second, modulo 256.
+    unsafe fn lookup_pair(t: Self::Table, w: Self::B) -> Self::B;
+    /// Every lane moved up by one; the first has `first` in all its bytes.
+    unsafe fn next_lane(x: Self::B, first: u8) -> Self::B;
+    /// The bytes of every lane moved up by one; the first of each is `first`.
+    unsafe fn next_byte(x: Self::B, first: u8) -> Self::B;
     /// Broadcasts four signed bytes.
     unsafe fn quad(p: *const i8) -> Self::Quad;
     /// acc\[lane\] += Σ₄ codes·quad for codes below 128.
@@ -305,6 +313,53 @@ mod tests {
                 // Lane c of vector r / 4 holds four rows.
                 let (c, r) = (n / 4 % 16, 4 * (n / 64) + n % 4);
                 assert_eq!(*byte as u8, (16 * r + c) as u8, "{tier}, row {r}, column {c}");
+            }
+        }
+    }
+
+    /// What the vocabulary for windows over codes gives: funnels by 1 to 7, a lookup, the two moves.
+    struct Windows<S>([[u8; 64]; 2], [i8; 32], PhantomData<S>);
+
+    impl<S: Simd> Work<S> for Windows<S> {
+        type Output = Vec<[i8; 64]>;
+
+        unsafe fn run(self) -> Vec<[i8; 64]> {
+            let Windows([a, b], table, _) = self;
+            let mut out = vec![[0; 64]; 10];
+            // SAFETY: the caller has asked for the tier; vectors are 64 bytes.
+            unsafe {
+                let (a, b) = (S::bload(a.as_ptr()), S::bload(b.as_ptr()));
+                for shift in 1..8 {
+                    S::bstore(out[shift - 1].as_mut_ptr(), S::funnel(a, b, shift as u32));
+                }
+                S::bstore(out[7].as_mut_ptr(), S::lookup_pair(S::table(&table), a));
+                S::bstore(out[8].as_mut_ptr(), S::next_lane(a, 77));
+                S::bstore(out[9].as_mut_ptr(), S::next_byte(a, 77));
+            }
+            out
+        }
+    }
+
+    #[test]
+    fn windows_are_the_same_on_every_tier() {
+        let noise = |n: usize, salt: usize| (n.wrapping_mul(2_654_435_761).wrapping_add(salt) >> 7) as u8;
+        let [a, b]: [[u8; 64]; 2] = [1, 2].map(|salt| std::array::from_fn(|n| noise(n, salt * 99_991)));
+        let table: [i8; 32] = std::array::from_fn(|n| noise(n, 5) as i8);
+        for tier in Tier::available() {
+            // SAFETY: the tier is available.
+            let got = with_tier!(tier, S => unsafe { S::call(Windows::<S>([a, b], table, PhantomData)) });
+            // Both entries of a sum are re-centred.
+            let centre = with_tier!(tier, S => 2 * S::BYTE_CENTRE);
+            for n in 0..64 {
+                for shift in 1..8 {
+                    let want = (u32::from(a[n]) << shift | u32::from(b[n]) >> (8 - shift)) as u8;
+                    assert_eq!(got[shift - 1][n] as u8, want, "{tier}, shift {shift}, byte {n}");
+                }
+                let entries = [usize::from(a[n] & 15), 16 + usize::from(a[n] >> 4)];
+                let sum: i32 = entries.iter().map(|entry| i32::from(table[*entry])).sum();
+                assert_eq!(got[7][n] as u8, (sum + centre) as u8, "{tier}, byte {n}");
+                assert_eq!(got[8][n] as u8, if n < 4 { 77 } else { a[n - 4] }, "{tier}, byte {n}");
+                assert_eq!(got[9][n] as u8, if n % 4 == 0 { 77 } else { a[n - 1] }, "{tier}, byte {n}");
             }
         }
     }

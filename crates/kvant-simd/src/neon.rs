@@ -273,6 +273,27 @@ impl Simd for Neon {
                 }
             })
         }
+        fn funnel(a: B4, b: B4, shift: u32) -> B4 {
+            // A negative count shifts down.
+            let (up, down) = (vdupq_n_s8(shift as i8), vdupq_n_s8(shift as i8 - 8));
+            four!(i => vorrq_u8(vshlq_u8(a[i], up), vshlq_u8(b[i], down)))
+        }
+        fn lookup_pair(t: [uint8x16_t; 2], w: B4) -> B4 {
+            four!(i => {
+                let low = vqtbl1q_u8(t[0], vandq_u8(w[i], vdupq_n_u8(15)));
+                vaddq_u8(low, vqtbl1q_u8(t[1], vshrq_n_u8::<4>(w[i])))
+            })
+        }
+        fn next_lane(x: B4, first: u8) -> B4 {
+            let before = [vdupq_n_u8(first), x[0], x[1], x[2]];
+            four!(i => vextq_u8::<12>(before[i], x[i]))
+        }
+        fn next_byte(x: B4, first: u8) -> B4 {
+            four!(i => {
+                let moved = vshlq_n_u32::<8>(vreinterpretq_u32_u8(x[i]));
+                vreinterpretq_u8_u32(vorrq_u32(moved, vdupq_n_u32(u32::from(first))))
+            })
+        }
         fn quad(p: *const i8) -> int8x16_t {
             vreinterpretq_s8_s32(vdupq_n_s32(p.cast::<i32>().read_unaligned()))
         }

@@ -229,6 +229,20 @@ impl Simd for Scalar {
         codes.map(|c| t[usize::from(c)])
     }
     #[inline(never)]
+    unsafe fn funnel(a: Self::B, b: Self::B, shift: u32) -> Self::B {
+        std::array::from_fn(|i| (a[i] << shift) | (b[i] >> (8 - shift)))
+    }
+    #[inline(never)]
+    unsafe fn lookup_pair(t: Self::Table, w: Self::B) -> Self::B {
+        w.map(|w| t[usize::from(w & 15)].wrapping_add(t[16 + usize::from(w >> 4)]))
+    }
+    unsafe fn next_lane(x: Self::B, first: u8) -> Self::B {
+        std::array::from_fn(|i| if i < 4 { first } else { x[i - 4] })
+    }
+    unsafe fn next_byte(x: Self::B, first: u8) -> Self::B {
+        std::array::from_fn(|i| if i % 4 == 0 { first } else { x[i - 1] })
+    }
+    #[inline(never)]
     unsafe fn quad(p: *const i8) -> Self::Quad {
         // SAFETY: the caller guarantees 4 readable bytes.
         unsafe { p.cast::<Self::Quad>().read_unaligned() }

@@ -45,6 +45,7 @@
 //! |---|---|
 //! | [`spec`] | the grammar, its printer, the presets, the [`catalogue`] |
 //! | `codec` | the verbs, the families, one file per kind of codec |
+//! | `trellis` | codes along tokens whose level depends on the codes before: their search and kernels |
 //! | `kernel` | encode, scores, accumulate: each written once; prepared queries and running sums |
 //! | `transform` | changes of basis: SRHT, SRFT, uniformly random, dense, λ, means |
 //! | `quant` | scalar rules and their tables |
@@ -73,6 +74,7 @@ mod quant;
 mod scratch;
 pub mod spec;
 mod transform;
+mod trellis;
 
 pub use codec::{
     Build, BuildFn, Calibration, CodecSpec, ExactCodec, FAMILIES, Family, GroupSize, KernelReport, Learned,

@@ -58,9 +58,9 @@ impl CodecSpec {
         mean || lambda || balanced || learned.is_some() || self.shares_bits()
     }
 
-    /// Whether channels get widths of their own within a budget of bits.
+    /// Whether channels get widths of their own from a plan, within a budget of bits.
     pub fn shares_bits(&self) -> bool {
-        self.family.shares_bits()
+        self.family.shares_bits() && self.family.shown.is_empty()
     }
 
     /// Bits per value of this side for heads of `dim` channels, everything counted.

@@ -77,6 +77,8 @@ pub struct Options {
     pub mean: bool,
     /// Change to the plan's balanced basis before the rotation.
     pub balanced: bool,
+    /// Code what the family prepares along tokens, by a trellis.
+    pub trellis: bool,
     /// Apply what was learned for this codec after the rotation.
     pub learned: Option<Learned>,
     /// Bits of a code on average, for families that share them out among channels; part of the name and no option.
@@ -96,6 +98,7 @@ impl Options {
         lambda: false,
         mean: false,
         balanced: false,
+        trellis: false,
         learned: None,
         budget: Budget::NONE,
         seed: 0,

@@ -15,6 +15,7 @@ pub(crate) mod option;
 mod polar;
 pub(crate) mod scalar;
 mod sketch;
+mod trellis;
 mod turbo;
 mod uniform;
 
@@ -42,6 +43,7 @@ pub static FAMILIES: &[&Family] = &[
     &scalar::TQ,
     &scalar::CHG,
     &scalar::KLT,
+    &trellis::TRELLIS,
     &uniform::UNIFORM,
     &normal_float::NF,
     &non_linear::IQ,

@@ -22,7 +22,9 @@ const fn word(text: &'static str, class: &'static str, set: fn(&mut Options)) ->
 pub(crate) const SEED: &str = "seed";
 
 /// Every word, in the order in which they are printed.
-pub(crate) static WORDS: [Word; 30] = [
+pub(crate) static WORDS: [Word; 31] = [
+    // First: after a comma it would be the family of that name.
+    word("trellis", "body", |o| o.trellis = true),
     word("plain", "rotation", |o| o.rotation = Rotation::Identity),
     word("srht", "rotation", |o| o.rotation = Rotation::Srht),
     word("srft", "rotation", |o| o.rotation = Rotation::Srft),
@@ -86,6 +88,7 @@ fn class_agrees(class: &str, a: &Options, b: &Options) -> bool {
         "lambda" => a.lambda == b.lambda,
         "mean" => a.mean == b.mean,
         "balanced" => a.balanced == b.balanced,
+        "body" => a.trellis == b.trellis,
         "learned" => a.learned == b.learned,
         _ => a.seed == b.seed,
     }

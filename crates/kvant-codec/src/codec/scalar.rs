@@ -4,7 +4,7 @@
 //! family fixes is which.
 
 use super::family::{Build, Calibration, Family, GroupSize, Learned, Options, Scaling};
-use super::{KernelReport, PageCodec, decoded_accumulate, dimension};
+use super::{KernelReport, PageCodec, decoded_accumulate, dimension, trellis};
 use crate::error::{BuildError, CodecError, not_finite, size, whole};
 use crate::format::{Arrays, PackedFormat, PageFormat, PageSize, Rotation, Side, Widths};
 use crate::kernel::{Accumulator, Joined, Kernels, Pages, Query};
@@ -130,8 +130,8 @@ pub(crate) const KLT: Family = Family {
         budget: Budget::hundredths(425),
         ..Options::PLAIN
     },
-    accepts: &["scales", "page"],
-    build,
+    accepts: &["body", "scales", "page"],
+    build: |build| if build.options().trellis { trellis::planned(build) } else { self::build(build) },
 };
 
 /// A scalar-quantised page codec.

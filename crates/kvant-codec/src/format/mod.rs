@@ -4,13 +4,16 @@ mod basis;
 mod dense;
 mod number;
 mod packed;
+mod trellis;
 
 pub use basis::{BasisFormat, Linear, Rotation};
 pub use dense::{Dense, DenseError};
 pub use number::{Element, ScaleFormat};
 pub use packed::{CodeMeaning, PackedFormat, Span};
+pub use trellis::{Quad, TRELLIS_TABLES, TrellisFormat, TrellisTable};
 
 pub(crate) use packed::{Arrays, UNIT, Widths, unit_bytes};
+pub(crate) use trellis::{QUAD, ROW, RUN, TRELLIS_TOKENS, first_steps, power_of_eighths, scale};
 
 use std::sync::Arc;
 
@@ -82,6 +85,8 @@ pub enum PageFormat {
     Exact(ExactFormat),
     /// Codes under scales.
     Packed(Arc<PackedFormat>),
+    /// Trellis codes under logarithmic scales.
+    Trellis(Arc<TrellisFormat>),
 }
 
 impl PageFormat {
@@ -90,6 +95,7 @@ impl PageFormat {
         match self {
             PageFormat::Exact(format) => format.side,
             PageFormat::Packed(format) => format.side,
+            PageFormat::Trellis(format) => format.side,
         }
     }
 
@@ -98,6 +104,7 @@ impl PageFormat {
         match self {
             PageFormat::Exact(format) => format.dim,
             PageFormat::Packed(format) => format.dim,
+            PageFormat::Trellis(format) => format.dim,
         }
     }
 
@@ -106,6 +113,7 @@ impl PageFormat {
         match self {
             PageFormat::Exact(format) => format.tokens,
             PageFormat::Packed(format) => format.tokens,
+            PageFormat::Trellis(format) => format.tokens,
         }
     }
 
@@ -114,6 +122,7 @@ impl PageFormat {
         match self {
             PageFormat::Exact(format) => format.bytes(),
             PageFormat::Packed(format) => format.bytes,
+            PageFormat::Trellis(format) => format.bytes(),
         }
     }
 }

@@ -92,6 +92,11 @@ impl Query {
         }
     }
 
+    /// The coordinates of a head with the zeros after them: whole vectors, and one more.
+    pub(crate) fn padded(&self, head: usize) -> &[f32] {
+        &self.floats[head * self.stride..(head + 1) * self.stride]
+    }
+
     pub(super) fn floats_mut(&mut self, head: usize) -> &mut [f32] {
         &mut self.floats[head * self.stride..(head + 1) * self.stride]
     }
@@ -205,6 +210,16 @@ impl Accumulator {
 
     pub(crate) fn row(&self, head: usize) -> &[f32] {
         &self.sums[head * self.stride..(head + 1) * self.stride]
+    }
+
+    /// The sums of a head, whole vectors.
+    pub(crate) fn row_mut(&mut self, head: usize) -> &mut [f32] {
+        &mut self.sums[head * self.stride..(head + 1) * self.stride]
+    }
+
+    /// Σ w of a head.
+    pub(crate) fn mass_mut(&mut self, head: usize) -> &mut f32 {
+        &mut self.mass[head]
     }
 
     pub(crate) fn add_row(&mut self, head: usize, weight: f32, row: &[f32]) {

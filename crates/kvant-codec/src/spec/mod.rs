@@ -6,14 +6,15 @@
 //! ```
 //!
 //! A *name* is a [`Family`](crate::Family) (`ch`, `rot`, `srft`, `tq`, `f16` …) with its width, or a preset, of which a side takes its
-//! own half: `k=f16,v=int4` has int4's values. `rot4g32` is short for `rot4:g32`. The width of `klt` is one on average,
-//! with up to two decimals: `klt4.25`, which is also what `klt` means. A part on its own is used for both
+//! own half: `k=f16,v=int4` has int4's values. `rot4g32` is short for `rot4:g32`. The widths of `klt` and `trellis` are those on
+//! average, with up to two decimals: `klt4.25`, which is also what `klt` means. A part on its own is used for both
 //! sides, and the options of a preset are for both of its halves: `q4_1:plain`.
 //!
 //! | class | options |
 //! |---|---|
 //! | rotation | `plain` `srht` `srft` `had64` `haar` |
 //! | scaling | `token` `g16` `g32` `g64` `g128` `ch` `chg16` `chg32` `chg64` `chg128` |
+//! | body | `trellis` |
 //! | rule | `sym` `max` `asym` `lm` |
 //! | scales | `s16` `s32` |
 //! | page | `p32` `p64` `p128` |

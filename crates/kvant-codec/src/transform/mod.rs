@@ -106,6 +106,15 @@ impl Basis {
         &self.format.mean
     }
 
+    /// Queries, (n, dim), as they meet vectors in the basis: Λ T⁻ᵀ q.
+    pub(crate) fn moved_queries(&self, queries: &[f32], tier: Tier) -> Result<Vec<f32>, CodecError> {
+        let mut moved = queries.to_vec();
+        if !self.is_plain() {
+            rows::change(self, Way::Query, &mut moved, tier)?;
+        }
+        Ok(moved)
+    }
+
     /// Moves whole vectors, (n, dim), into the basis, in place, on a given instruction set.
     ///
     /// # Errors

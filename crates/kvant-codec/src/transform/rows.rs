@@ -35,7 +35,7 @@ impl<S: Simd> Work<S> for Rows<'_> {
         unsafe {
             match way {
                 Way::Inverse => undo::<S>(basis, rows, count),
-                Way::Forward | Way::Query => apply::<S>(basis, rows, count),
+                Way::Forward | Way::Query => apply::<S>(basis, way, rows, count),
             }
         }
     }
@@ -46,7 +46,7 @@ impl<S: Simd> Work<S> for Rows<'_> {
 /// # Safety
 /// `rows` is valid for count · dim floats; the CPU has the tier.
 #[inline(always)]
-unsafe fn apply<S: Simd>(basis: &Basis, rows: *mut f32, count: usize) {
+unsafe fn apply<S: Simd>(basis: &Basis, way: Way, rows: *mut f32, count: usize) {
     let dim = basis.dim();
     let mut buffer = Scratch::take(2 * LANES * dim);
     let (columns, scratch) = buffer.floats().split_at_mut(LANES * dim);
@@ -70,7 +70,10 @@ unsafe fn apply<S: Simd>(basis: &Basis, rows: *mut f32, count: usize) {
                     }
                 }
             }
-            basis.forward::<S>(columns.as_mut_ptr(), scratch.as_mut_ptr());
+            match way {
+                Way::Query => basis.query::<S>(columns.as_mut_ptr(), scratch.as_mut_ptr()),
+                Way::Forward | Way::Inverse => basis.forward::<S>(columns.as_mut_ptr(), scratch.as_mut_ptr()),
+            }
             for c in (0..dim).step_by(LANES) {
                 if lanes == LANES && c + LANES <= dim {
                     let block = S::transpose(columns.as_ptr().add(LANES * c), LANES);

@@ -68,6 +68,14 @@ const PAGES: &[(&str, Side, usize, usize, usize)] = &[
     // The first token as f16, then every token as max4.
     ("delta4", Side::Key, 64, 128 + 2048 + 256, 64),
     ("delta3", Side::Key, 128, 256 + 3072 + 512, 64),
+    // 16 quads of a byte, a scale and a zero of a byte per channel, 3 bits.
+    ("trellis3", Side::Key, 64, 16 + 64 + 64 + 128 * 64 * 3 / 8, 128),
+    // 3.2 bits a quad are 51 of 16 quads.
+    ("trellis3.2", Side::Key, 64, 144 + 51 * 64, 128),
+    // A scale and a leak, half a byte per token and per channel of five rows of 16.
+    ("trellis3", Side::Value, 72, 2 + 64 + 40 + 128 * 80 * 3 / 8, 128),
+    // Two rows of 4 bits, two of 3.
+    ("trellis3.5", Side::Value, 64, 2 + 64 + 32 + 128 * 64 * 7 / 16, 128),
 ];
 
 #[test]

@@ -1,8 +1,10 @@
 //! Which codecs are tested, at which dimensions, with which plan.
 
+use crate::oracle::basis::Affine;
 use crate::oracle::number::{BF16, F16, F32};
-use crate::oracle::{Twin, delta, polar};
+use crate::oracle::{Twin, delta, polar, trellis};
 use crate::random::Random;
+use kvant_codec::format::{PageFormat, TrellisFormat};
 use kvant_codec::{
     Calibration, CodecSpec, Dense, FAMILIES, KvSpec, Options, PageCodec, Rotation, Side, Tier,
 };
@@ -167,6 +169,26 @@ impl Case {
         inner
     }
 
+    /// The format of a trellis codec.
+    pub fn trellis(&self) -> Option<Arc<TrellisFormat>> {
+        if self.spec.family.name != "trellis" && !self.spec.options.trellis {
+            return None;
+        }
+        match self.best().format() {
+            Some(PageFormat::Trellis(format)) => Some(format),
+            _ => None,
+        }
+    }
+
+    /// The basis of a trellis codec: of keys the model's or the plan's, of values an SRHT.
+    pub fn trellis_basis(&self) -> Affine {
+        let (plan, mut spec) = (self.plan(), self.spec.clone());
+        if self.side == Side::Value {
+            spec.options.rotation = Rotation::Srht;
+        }
+        Affine::new(&spec, self.dim, &plan.calibration, self.spec.options.trellis.then_some(&plan.matrices))
+    }
+
     fn plan(&self) -> Arc<Plan> {
         type Plans = Mutex<HashMap<(Side, usize), Arc<Plan>>>;
         static PLANS: OnceLock<Plans> = OnceLock::new();
@@ -179,6 +201,9 @@ impl Case {
 
 /// Whether a page and what it decodes to are what the codec's formulas say.
 pub fn follows(case: &Case, rows: &[f32], page: &[u8], decoded: &[f32]) -> Result<(), String> {
+    if case.trellis().is_some() {
+        return trellis::check(case, rows, page, decoded);
+    }
     match (case.spec.family.name, case.twin()) {
         (_, Some(twin)) => twin.check(rows, page, decoded),
         ("polar", _) => polar::check(case, rows, page, decoded),

@@ -36,6 +36,7 @@ fn every_bit_but_padding_is_decoded_and_attended_to() {
         ("turbo3:p32", [16, 32]),
         ("polar4:p32", [16, 32]),
         ("delta4:p32", [16, 32]),
+        ("trellis3", [16, 32]),
     ] {
         for (dim, side) in dims.into_iter().flat_map(|dim| SIDES.map(|side| (dim, side))) {
             turn += 1;

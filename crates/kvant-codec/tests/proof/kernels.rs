@@ -66,6 +66,7 @@ fn kernels_agree_with_decode_at_odd_dimensions() {
                 "turbo3",
                 "polar4",
                 "delta4",
+                "trellis3",
             ] {
                 // A uniformly random rotation takes d³ operations to make.
                 if dim > 512 && ["qjl1", "turbo3"].contains(&part) {
@@ -83,7 +84,7 @@ fn every_number_of_heads_is_served() {
         for (part, side) in
             [("ch4", Side::Key), ("rot4g32", Side::Value), ("sym8g32", Side::Key), ("sym8g32", Side::Value)]
         {
-            for part in [part, "f16", "klt"] {
+            for part in [part, "f16", "klt", "trellis2.5"] {
                 check(&Case::new(part, side, 64), Kind::Gaussian, heads, 9).unwrap_or_else(|e| panic!("{e}"));
             }
         }
@@ -174,7 +175,7 @@ fn a_byte_of_a_page_of_values_counts_in_scores_and_in_sums() {
 /// The page that comes next is only asked for: it changes nothing, whatever it is.
 #[test]
 fn the_next_page_has_no_influence() {
-    for part in ["ch4", "rot4g32", "sym8g32", "tq3", "chg4", "f16"] {
+    for part in ["ch4", "rot4g32", "sym8g32", "tq3", "chg4", "f16", "trellis3"] {
         for side in SIDES {
             let case = Case::new(part, side, 64);
             let codec = case.best();
@@ -201,7 +202,7 @@ fn the_next_page_has_no_influence() {
 /// A step over several pages: partial sums, rescaled and merged as an online softmax does.
 #[test]
 fn sums_add_up_over_pages_and_survive_rescaling_and_merging() {
-    for part in ["rot4g32", "rot8:mean", "asym4", "tq3", "klt", "f16"] {
+    for part in ["rot4g32", "rot8:mean", "asym4", "tq3", "klt", "f16", "trellis3:mean"] {
         let case = Case::new(part, Side::Value, 64);
         let codec = case.best();
         let (tokens, mut random) = (codec.page_tokens(), Random::new(3));

@@ -17,5 +17,6 @@ mod oracle;
 mod random;
 mod refusals;
 mod round_trip;
+mod trellis;
 mod trial;
 mod unbiased;

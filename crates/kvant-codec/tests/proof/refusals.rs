@@ -56,7 +56,9 @@ fn zero_vectors_are_exact() {
             let zeros = vec![0.0; rows.len()];
             assert_eq!(decoded(&*codec, &encoded(&*codec, &zeros)), zeros, "{case:?}");
             // Among others they are exact where they have a scale of their own and are not told by their neighbours.
-            if case.twin().is_none_or(|twin| twin.per_token) && case.spec.family.name != "delta" {
+            if case.twin().is_none_or(|twin| twin.per_token)
+                && !["delta", "trellis"].contains(&case.spec.family.name)
+            {
                 let back = decoded(&*codec, &encoded(&*codec, &rows));
                 assert!(
                     back.chunks_exact(80).step_by(2).all(|row| row.iter().all(|x| *x == 0.0)),
@@ -197,7 +199,7 @@ fn the_ends_of_f32_never_make_a_page_that_is_not_finite() {
 #[test]
 fn buffers_of_the_wrong_size_are_refused_by_name() {
     for (case, what) in SIDES.into_iter().flat_map(|side| {
-        ["ch4", "rot4g32", "tq3", "f16", "turbo3", "polar4", "delta4"]
+        ["ch4", "rot4g32", "tq3", "f16", "turbo3", "polar4", "delta4", "trellis3"]
             .map(|part| (Case::new(part, side, 64), part))
     }) {
         let codec = case.best();
@@ -269,7 +271,8 @@ fn queries_of_other_codecs_are_refused() {
 #[test]
 fn dimensions_out_of_range_are_refused() {
     for side in SIDES {
-        for part in ["f32", "f16", "ch4", "rot4g32", "tq3", "srft4", "turbo3", "polar4", "delta4"] {
+        for part in ["f32", "f16", "ch4", "rot4g32", "tq3", "srft4", "turbo3", "polar4", "delta4", "trellis3"]
+        {
             for dim in [0, 1025, 4096] {
                 let error = build(part, side, dim, &Calibration::default()).err().expect(part);
                 assert!(matches!(error, BuildError::Dim { dim: d, .. } if d == dim), "{part}: {error}");

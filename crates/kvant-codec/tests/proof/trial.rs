@@ -3,6 +3,7 @@
 use crate::bound;
 use crate::case::{Case, decoded, encoded};
 use crate::oracle::page::View;
+use crate::oracle::trellis::Reading;
 use crate::oracle::{Twin, delta, norm};
 use kvant_codec::{Accumulator, PageCodec, Query, Side};
 
@@ -13,6 +14,7 @@ pub struct Trial {
     dim: usize,
     tokens: usize,
     twin: Option<Twin>,
+    trellis: Option<Reading>,
     pub page: Vec<u8>,
     /// What the page decodes to, (tokens, dim).
     decoded: Vec<f32>,
@@ -40,6 +42,7 @@ impl Trial {
             dim: case.dim,
             tokens: codec.page_tokens(),
             twin: case.twin(),
+            trellis: Reading::new(case, &page),
             page,
             decoded,
         }
@@ -59,6 +62,10 @@ impl Trial {
             let rows = || self.decoded.chunks_exact(self.dim);
             expected.want.extend(rows().map(|row| terms(row).iter().sum::<f64>()));
             let size = |row: &[f32]| terms(row).iter().map(|x| x.abs()).sum::<f64>();
+            if let Some(trellis) = self.trellis.as_ref().filter(|_| self.side == Side::Key) {
+                expected.bound.extend(trellis.score_bounds(q, &self.decoded));
+                continue;
+            }
             match self.case.spec.family.name {
                 "turbo" => expected.bound.extend(self.turbo_bounds(q)),
                 "delta" => expected.bound.extend(self.delta_bounds(q)),
@@ -123,6 +130,11 @@ impl Trial {
                     magnitude[c] += term.abs();
                 }
             }
+            if let Some(trellis) = self.trellis.as_ref().filter(|_| self.side == Side::Value) {
+                expected.want.extend(trellis.basis.linear(&want));
+                expected.bound.extend(trellis.sum_bounds(weights));
+                continue;
+            }
             match &view {
                 Some(view) => {
                     expected.want.extend(view.twin.basis.linear(&want));
@@ -140,8 +152,13 @@ impl Trial {
     /// A kernel's sums, (heads, dim), in the basis in which their bound is: the codec's, where it has one.
     pub fn comparable(&self, sums: &[f32]) -> Vec<f64> {
         let wide: Vec<f64> = sums.iter().map(|x| f64::from(*x)).collect();
-        match self.twin.as_ref().filter(|_| self.side == Side::Value) {
-            Some(twin) => wide.chunks_exact(self.dim).flat_map(|head| twin.basis.linear(head)).collect(),
+        let basis = self
+            .twin
+            .as_ref()
+            .map(|twin| &twin.basis)
+            .or(self.trellis.as_ref().map(|trellis| &trellis.basis));
+        match basis.filter(|_| self.side == Side::Value) {
+            Some(basis) => wide.chunks_exact(self.dim).flat_map(|head| basis.linear(head)).collect(),
             None => wide,
         }
     }

@@ -103,7 +103,14 @@ fn all_but_three_families_have_a_format() {
 
 /// The parts of a packed page, and for each some bytes that real channels depend on.
 fn parts(format: &PageFormat) -> Vec<(&'static str, Vec<usize>)> {
-    let PageFormat::Packed(format) = format else { return vec![("numbers", vec![0, 5])] };
+    let format = match format {
+        PageFormat::Packed(format) => format,
+        PageFormat::Exact(_) => return vec![("numbers", vec![0, 5])],
+        PageFormat::Trellis(format) => {
+            let codes = vec![format.codes(), format.codes() + 5, format.bytes() - 1];
+            return vec![("heads", vec![0, 1]), ("channel scales", vec![format.scales()]), ("codes", codes)];
+        }
+    };
     let size = format.scales.bytes();
     let mut parts: Vec<(&str, Vec<usize>)> = vec![
         // The first channels of the first unit; with all bits of a byte changed, at least one of its codes is theirs.

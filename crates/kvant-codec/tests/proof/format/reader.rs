@@ -2,6 +2,7 @@
 
 use crate::oracle::basis::{rotation, times};
 use crate::oracle::number::{BF16, F16, F32};
+use crate::oracle::{norm, trellis};
 use kvant_codec::format::{BasisFormat, CodeMeaning, ExactFormat, Linear, PackedFormat, PageFormat, Span};
 use kvant_codec::{Element, Rotation, ScaleFormat, Side};
 use std::ops::Range;
@@ -20,6 +21,10 @@ pub fn read(format: &PageFormat, page: &[u8]) -> Vec<Vector> {
     match format {
         PageFormat::Exact(format) => (0..format.tokens).map(|t| exact(format, page, t)).collect(),
         PageFormat::Packed(format) => (0..format.tokens).map(|t| packed(format, page, t)).collect(),
+        PageFormat::Trellis(format) => trellis::read(format, page)
+            .iter()
+            .map(|y| Vector { numbers: back(&format.basis, y), magnitude: norm(y) })
+            .collect(),
     }
 }
 

@@ -6,6 +6,7 @@ pub mod number;
 pub mod page;
 pub mod polar;
 pub mod rule;
+pub mod trellis;
 
 use basis::{Affine, Matrices};
 use kvant_codec::{Calibration, CodecSpec, Rule, Scaling, Side};
@@ -42,6 +43,9 @@ impl Twin {
         dense: &Matrices,
     ) -> Option<Twin> {
         let planned = spec.family.name == "klt";
+        if spec.options.trellis {
+            return None;
+        }
         if !planned && (spec.bits == 0 || ["turbo", "polar", "delta"].contains(&spec.family.name)) {
             return None;
         }

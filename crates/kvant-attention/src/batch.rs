@@ -106,6 +106,10 @@ impl PassState for Batch<'_> {
         cache.state(slot).map_err(|kind| StateError::new(sequence, kind))
     }
 
+    fn sequence_mut(&mut self, sequence: usize) -> Option<&mut Sequence> {
+        self.caches.get_mut(sequence).map(|cache| &mut cache.sequence)
+    }
+
     fn end(&mut self) -> Result<(), StateError> {
         // All or none: a sequence that cannot end its pass is found before any other has.
         for (index, cache) in self.caches.iter().enumerate() {

@@ -279,6 +279,10 @@ impl PassState for KvCache {
         self.state(slot).map_err(|kind| StateError::new(0, kind))
     }
 
+    fn sequence_mut(&mut self, sequence: usize) -> Option<&mut Sequence> {
+        (sequence == 0).then_some(&mut self.sequence)
+    }
+
     fn end(&mut self) -> Result<(), StateError> {
         if !self.is_open {
             return Err(StateError::new(0, NOT_BEGUN));

@@ -61,8 +61,8 @@ fn copy(
         for (row, position) in rows.chunks_exact_mut(dim).zip(positions.clone()) {
             reader.row(position, row)?;
         }
-        let chunk = Rows { numbers: &rows, stride: dim, count: positions.len() };
-        target.append(new, positions.start, chunk, memory)?;
+        let mut chunk = Rows { numbers: &rows, stride: dim, count: positions.len() };
+        target.append(new, positions.start, positions.len(), &mut chunk, memory)?;
         target.settle(new, positions.end, None, Slack::default());
     }
     Ok(())

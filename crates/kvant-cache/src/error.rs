@@ -108,6 +108,19 @@ pub enum CacheError {
         /// The number.
         value: f32,
     },
+    /// Pages of host memory that a device was to write.
+    #[error(
+        "the sequence's pages lie in host memory, and a device was to write them: open it in the device's store"
+    )]
+    NotDevice,
+    /// Keys or values that a device could not store.
+    #[error(
+        "keys or values of layer {layer} cannot be stored: one is NaN, infinite or too large; the model's output is broken, or a cache of f32 is needed"
+    )]
+    OnDevice {
+        /// Which layer.
+        layer: usize,
+    },
     /// A slot that the layout does not have, or that holds something else.
     #[error("slot {slot} holds {found}: there are no keys and values to be appended to it")]
     Slot {

@@ -91,7 +91,7 @@ pub use policy::{Clause, Policy, PolicyError, SparseV};
 pub use prefix::{PrefixTree, PrefixUsage, WhenFull};
 pub use recurrent::{RecurrentState, StateNumbers, StateType, StateTypeError};
 pub use sequence::{Footprint, Sequence};
-pub use side::SideStore;
+pub use side::{PageWork, SideStore};
 pub use slot::{KvShape, KvSlot, LatentShape, RecurrentShape, STATE_CHUNK, Slot, SlotKind, Slots, StateSlot};
 pub use snapshot::{Snapshot, SnapshotError};
 pub use store::{PageId, PageStore, Store};

@@ -219,6 +219,13 @@ impl<'a> AnyPage<'a> {
         }
     }
 
+    pub(crate) fn id(self) -> Option<PageId> {
+        match self {
+            AnyPage::Own(page) => page.id(),
+            AnyPage::Shared(page) => page.id(),
+        }
+    }
+
     pub(crate) fn size(self) -> usize {
         match self {
             AnyPage::Own(page) => page.size(),

@@ -2,6 +2,7 @@
 
 use crate::error::{AttendError, CacheError};
 use crate::recurrent::RecurrentState;
+use crate::sequence::Sequence;
 use crate::slot::{KvSlot, StateSlot};
 
 /// One sequence's part of a pass.
@@ -127,6 +128,9 @@ pub enum StateErrorKind {
         /// What was asked for.
         wanted: &'static str,
     },
+    /// What the device that runs the pass cannot do.
+    #[error("{0}")]
+    Device(String),
     /// Calls out of order.
     #[error("{what}")]
     Pass {
@@ -179,6 +183,14 @@ pub trait PassState {
     /// # Errors
     /// When there is no such slot or sequence.
     fn recurrent(&mut self, slot: StateSlot, sequence: usize) -> Result<&mut RecurrentState, StateError>;
+
+    /// What one sequence of the pass keeps, for a backend on whose device it lies: in place of [`append`](PassState::append) it
+    /// [takes pages](Sequence::append_on_device) and writes them itself, and it attends by itself. `None` where there is no such
+    /// sequence, or what it keeps is not in pages.
+    fn sequence_mut(&mut self, sequence: usize) -> Option<&mut Sequence> {
+        let _ = sequence;
+        None
+    }
 
     /// Ends the pass: its tokens now count as held.
     ///

@@ -78,7 +78,7 @@ mod trellis;
 
 pub use codec::{
     Build, BuildFn, Calibration, CodecSpec, ExactCodec, FAMILIES, Family, GroupSize, KernelReport, Learned,
-    Options, PageCodec, Scaling,
+    Options, PageCodec, Rounding, Scaling,
 };
 pub use error::{BuildError, CodecError};
 pub use format::{Dense, DenseError, Element, PageFormat, PageSize, Rotation, ScaleFormat, Side};

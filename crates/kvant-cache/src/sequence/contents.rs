@@ -93,6 +93,20 @@ impl Contents {
     }
 }
 
+impl Fault {
+    /// What went wrong at this place, with rows from position `at` on.
+    pub(super) fn at(self, layer: usize, (head, side): (usize, Side), at: usize) -> CacheError {
+        match self {
+            Fault::Memory(error) => CacheError::Memory(error),
+            Fault::Codec(source) => CacheError::Codec { layer, head, side, source },
+            Fault::NotDevice => CacheError::NotDevice,
+            Fault::Number { row, value } => {
+                CacheError::Number { layer, head, side, position: at + row, value }
+            }
+        }
+    }
+}
+
 /// Runs work on every side of a slot, by its place among them, and names the place of what went wrong first.
 pub(crate) fn each_side(
     layout: &SlotLayout,
@@ -101,13 +115,9 @@ pub(crate) fn each_side(
     shared: bool,
     work: impl Fn(usize, &mut SideStore) -> Result<(), Fault> + Sync,
 ) -> Result<(), CacheError> {
-    let (layer, per_head) = (layout.layer(), layout.sides_per_head());
+    let per_head = layout.sides_per_head();
     let place = |index: usize, store: &SideStore| (index / per_head, store.codecs().codec().side());
-    let named = |(head, side): (usize, Side), fault: Fault| match fault {
-        Fault::Memory(error) => CacheError::Memory(error),
-        Fault::Codec(source) => CacheError::Codec { layer, head, side, source },
-        Fault::Number { row, value } => CacheError::Number { layer, head, side, position: at + row, value },
-    };
+    let named = |place: (usize, Side), fault: Fault| fault.at(layout.layer(), place, at);
     if !shared {
         return sides.iter_mut().enumerate().try_for_each(|(index, store)| {
             work(index, store).map_err(|fault| named(place(index, store), fault))

@@ -14,7 +14,7 @@ use crate::error::CacheError;
 use crate::layout::CacheLayout;
 use crate::page::{Page, PageMut};
 use crate::recurrent::{RecurrentState, StateAt};
-use crate::side::{Rows, SideContents, SideStore};
+use crate::side::{Noted, PageWork, Rows, SideContents, SideStore};
 use crate::slot::{KvSlot, StateSlot};
 use crate::steps::Steps;
 use crate::store::Store;
@@ -151,8 +151,39 @@ impl Sequence {
                 Side::Key => (&keys[(head * shape.key_dim).min(keys.len())..], key_width),
                 Side::Value => (&values[(head * shape.value_dim).min(values.len())..], value_width),
             };
-            store.append(rule, at, Rows { numbers, stride, count: tokens }, memory)
+            store.append(rule, at, tokens, &mut Rows { numbers, stride, count: tokens }, memory)
         })
+    }
+
+    /// Takes the pages of a chunk whose rows are on the device that owns them, and tells what the device has to do, by kv head and
+    /// side: write rows, encode pages. It is as if it had been done; the device does it before anything reads the pages.
+    ///
+    /// # Errors
+    /// When the slot holds no keys and values, memory is full, or pages lie in host memory. The chunk is then in part appended:
+    /// [`abandon`](Sequence::abandon) undoes it.
+    pub fn append_on_device(
+        &mut self,
+        slot: KvSlot,
+        tokens: usize,
+        work: &mut dyn FnMut(usize, Side, PageWork),
+    ) -> Result<(), CacheError> {
+        let index = slot.index();
+        let layout = self.layout.slots().get(index);
+        let found = layout.map_or("nothing", |layout| layout.kind().name());
+        let (Some(Contents::Pages(held)), Some(layout)) = (self.slots.get_mut(index), layout) else {
+            return Err(CacheError::Slot { slot: index, found });
+        };
+        let at = held.len;
+        held.len += tokens;
+        let (rule, memory, per_head) = (self.layout.rule(), &self.memory, layout.sides_per_head());
+        let sinks = rule.sinks.saturating_sub(at);
+        for (index, store) in held.sides.iter_mut().enumerate() {
+            let (head, side) = (index / per_head, store.codecs().codec().side());
+            let mut noted = Noted { sinks, note: &mut |done| work(head, side, done) };
+            let taken = store.append(rule, at, tokens, &mut noted, memory);
+            taken.map_err(|fault| fault.at(layout.layer(), (head, side), at))?;
+        }
+        Ok(())
     }
 
     /// Ends a pass: its tokens now count as held, and what no later query reads is forgotten.

@@ -35,7 +35,8 @@ impl Sequence {
                             store.append(
                                 layout.rule(),
                                 at,
-                                Rows { numbers: &rows, stride: dim, count },
+                                count,
+                                &mut Rows { numbers: &rows, stride: dim, count },
                                 &memory,
                             )
                         })?;

@@ -1,6 +1,7 @@
 //! How a side grows: rows come in exactly, pages are encoded when they are due, and what nobody will read is forgotten.
 
 use super::SideStore;
+use super::fill::Fill;
 use crate::arena::ArenaError;
 use crate::layout::Slack;
 use crate::page::{Held, PageMut};
@@ -8,20 +9,17 @@ use crate::store::Store;
 use crate::visibility::{Mode, Visibility};
 use kvant_codec::{CodecError, PageCodec};
 
-/// Vectors of one head within a chunk: vector i is at i · stride.
-#[derive(Clone, Copy)]
-pub(crate) struct Rows<'a> {
-    pub numbers: &'a [f32],
-    pub stride: usize,
-    pub count: usize,
-}
-
 /// Why rows could not be taken.
 #[derive(Debug)]
 pub(crate) enum Fault {
     Memory(ArenaError),
     Codec(CodecError),
-    Number { row: usize, value: f32 },
+    Number {
+        row: usize,
+        value: f32,
+    },
+    /// A page of host memory where one of a device was expected.
+    NotDevice,
 }
 
 impl From<ArenaError> for Fault {
@@ -63,33 +61,33 @@ impl SideStore {
         Ok(())
     }
 
-    /// Takes rows from position `at` on, and encodes the pages that are due.
+    /// Takes `count` rows from position `at` on, and encodes the pages that are due; `fill` writes their bytes.
     pub(crate) fn append(
         &mut self,
         rule: &Visibility,
         at: usize,
-        rows: Rows<'_>,
+        count: usize,
+        fill: &mut impl Fill,
         memory: &Store,
     ) -> Result<(), Fault> {
-        let (dim, tokens) = (self.codecs.codec().dim(), self.codecs.page_tokens());
-        self.check(rows, dim)?;
+        let tokens = self.codecs.page_tokens();
+        fill.check(self.codecs.exact())?;
         if rule.mode == Mode::Strict {
             // The last page was padded; it is encoded anew with its own tokens.
             let whole = at.saturating_sub(rule.sinks) / tokens;
             self.encoded.truncate(whole.saturating_sub(self.dropped));
         }
-        let first = rule.sinks.saturating_sub(at).min(rows.count);
+        let first = rule.sinks.saturating_sub(at).min(count);
         if first > 0 {
             let mut page = self.take_sinks(memory)?;
-            let sinks = self.codecs.sinks();
-            page.edit(|bytes| sinks.write(rows.numbers, rows.stride, at, first, bytes))?;
+            fill.write(self.codecs.sinks(), &mut page, at, 0..first)?;
             let complete = at + first == rule.sinks;
             self.sinks = Some(if complete { Held::Shared(page.freeze()) } else { Held::Own(page) });
         }
         let mut done = first;
-        while done < rows.count {
+        while done < count {
             let offset = (at + done - rule.sinks) % tokens;
-            let count = (tokens - offset).min(rows.count - done);
+            let fits = (tokens - offset).min(count - done);
             let mut page = match self.tail.take() {
                 Some(page) => page,
                 None => match self.spare_exact.pop() {
@@ -97,18 +95,16 @@ impl SideStore {
                     None => memory.page(self.codecs.exact().page_bytes())?,
                 },
             };
-            let numbers = &rows.numbers[done * rows.stride..];
-            let exact = self.codecs.exact();
-            page.edit(|bytes| exact.write(numbers, rows.stride, offset, count, bytes))?;
-            if offset + count == tokens {
+            fill.write(self.codecs.exact(), &mut page, offset, done..done + fits)?;
+            if offset + fits == tokens {
                 self.exact.push_back(page.freeze());
             } else {
                 self.tail = Some(page);
             }
-            done += count;
+            done += fits;
         }
-        let end = at + rows.count;
-        self.encode(rule.encoded_at(end, tokens), end.saturating_sub(rule.sinks), memory)
+        let end = at + count;
+        self.encode(rule.encoded_at(end, tokens), end.saturating_sub(rule.sinks), fill, memory)
     }
 
     /// The page of the sinks, to be written.
@@ -119,45 +115,22 @@ impl SideStore {
         }
     }
 
-    fn check(&self, rows: Rows<'_>, dim: usize) -> Result<(), Fault> {
-        let largest = self.codecs.exact().element().largest();
-        for (row, numbers) in rows.numbers.chunks(rows.stride).take(rows.count).enumerate() {
-            let numbers = &numbers[..dim];
-            // Not `all`, which stops at the first and so goes through them one by one.
-            if !numbers.iter().fold(true, |fits, x| fits & (x.abs() <= largest)) {
-                let value =
-                    numbers.iter().copied().find(|x| x.is_nan() || x.abs() > largest).unwrap_or(f32::NAN);
-                return Err(Fault::Number { row, value });
-            }
-        }
-        Ok(())
-    }
-
     /// Encodes pages up to `end`; `held` tokens follow the sinks.
-    fn encode(&mut self, end: usize, held: usize, memory: &Store) -> Result<(), Fault> {
-        if self.encoded_end() >= end {
-            return Ok(());
-        }
-        let (dim, tokens) = (self.codecs.codec().dim(), self.codecs.page_tokens());
-        let mut rows = vec![0.0; tokens * dim]; // (tokens, dim)
+    fn encode(&mut self, end: usize, held: usize, fill: &mut impl Fill, memory: &Store) -> Result<(), Fault> {
+        let tokens = self.codecs.page_tokens();
         for page in self.encoded_end()..end {
             let index = page - self.exact_first;
             if let (true, Some(page)) = (self.codecs.is_exact(), self.exact.get(index)) {
                 self.encoded.push_back(page.clone());
                 continue;
             }
-            let Some(exact) = self.exact_page(page) else { break };
-            self.codecs.exact().decode(&exact.canonical(), &mut rows)?;
-            // A page that is not full is padded with its last token.
             let have = (held - page * tokens).min(tokens);
-            for token in have..tokens {
-                rows.copy_within((have - 1) * dim..have * dim, token * dim);
-            }
             let mut bytes = match self.spare_encoded.pop() {
                 Some(page) => page,
                 None => memory.page(self.codecs.codec().page_bytes())?,
             };
-            bytes.edit(|bytes| self.codecs.codec().encode(&rows, bytes))?;
+            let Some(exact) = self.exact_page(page) else { break };
+            fill.encode(&self.codecs, exact, have, &mut bytes)?;
             self.encoded.push_back(bytes.freeze());
         }
         Ok(())

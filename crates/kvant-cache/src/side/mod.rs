@@ -4,13 +4,17 @@
 //! with the same verbs. The page being filled is the *tail*; a full one is kept until no query will read it exactly.
 
 mod cut;
+mod fill;
 mod grow;
 
-pub(crate) use grow::{Fault, Rows};
+pub use fill::PageWork;
+pub(crate) use fill::{Noted, Rows};
+pub(crate) use grow::Fault;
 
 use crate::arena::Arena;
 use crate::layout::SideCodecs;
 use crate::page::{AnyPage, Held, Page, PageMut};
+use crate::store::PageId;
 use crate::visibility::Visibility;
 use kvant_codec::{CodecError, PageCodec};
 use std::collections::VecDeque;
@@ -81,6 +85,21 @@ impl SideStore {
         self.sinks_page()?.host()
     }
 
+    /// The number of page `page` as bytes, if it is held on a device.
+    pub fn encoded_id(&self, page: usize) -> Option<PageId> {
+        self.encoded_page(page)?.id()
+    }
+
+    /// The number of the exact rows of page `page`, if they are held on a device.
+    pub fn exact_id(&self, page: usize) -> Option<PageId> {
+        self.exact_page(page)?.id()
+    }
+
+    /// The number of the page of the sinks, if it is held on a device.
+    pub fn sinks_id(&self) -> Option<PageId> {
+        self.sinks_page()?.id()
+    }
+
     /// The same pages, wherever they lie.
     pub(crate) fn encoded_page(&self, page: usize) -> Option<AnyPage<'_>> {
         self.encoded.get(page.checked_sub(self.dropped)?).map(AnyPage::Shared)
@@ -110,7 +129,7 @@ impl SideStore {
     }
 
     /// Number of the first page that is held exactly.
-    pub(crate) fn exact_first(&self) -> usize {
+    pub fn exact_first(&self) -> usize {
         self.exact_first
     }
 

@@ -26,6 +26,7 @@ pub use family::{Build, BuildFn, Calibration, Family, GroupSize, Learned, Option
 use crate::error::{BuildError, CodecError, size, whole};
 use crate::format::{MAX_DIM, PageFormat, Side};
 use crate::kernel::{Accumulator, Query};
+use crate::quant::Rule;
 use kvant_simd::Tier;
 
 /// Every family, in the order in which tables list them and the printer prefers them.
@@ -64,6 +65,16 @@ pub struct KernelReport {
     pub accumulate: &'static str,
 }
 
+/// How a codec of scalars makes codes: with the [format](PageCodec::format) of its pages, all that another encoder needs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Rounding {
+    /// How scales and zeros are chosen.
+    pub rule: Rule,
+    /// Of rules with a table of levels: the scale for numbers of root mean square one, or of largest magnitude one.
+    pub unit: f32,
+}
+
 /// A codec for pages of a fixed number of vectors of a fixed dimension.
 ///
 /// Keys: `prepare` the queries of a group once per step, then `scores` per page. Values: `accumulate` weights per
@@ -89,6 +100,11 @@ pub trait PageCodec: Send + Sync {
     /// [`format`](crate::format). `None` for codecs whose pages are neither plain numbers nor codes under scales: of the
     /// families here `polar`, and `delta` and `turbo`, whose pages are made of others.
     fn format(&self) -> Option<PageFormat> {
+        None
+    }
+
+    /// How its codes are made. `None` for codecs that are not scalar quantisers.
+    fn rounding(&self) -> Option<Rounding> {
         None
     }
 

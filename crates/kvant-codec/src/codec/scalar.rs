@@ -4,7 +4,7 @@
 //! family fixes is which.
 
 use super::family::{Build, Calibration, Family, GroupSize, Learned, Options, Scaling};
-use super::{KernelReport, PageCodec, decoded_accumulate, dimension, trellis};
+use super::{KernelReport, PageCodec, Rounding, decoded_accumulate, dimension, trellis};
 use crate::error::{BuildError, CodecError, not_finite, size, whole};
 use crate::format::{Arrays, PackedFormat, PageFormat, PageSize, Rotation, Side, Widths};
 use crate::kernel::{Accumulator, Joined, Kernels, Pages, Query};
@@ -299,6 +299,10 @@ impl PageCodec for ScalarCodec {
 
     fn format(&self) -> Option<PageFormat> {
         Some(PageFormat::Packed(Arc::clone(&self.format)))
+    }
+
+    fn rounding(&self) -> Option<Rounding> {
+        self.levels.first().map(|levels| Rounding { rule: levels.rule, unit: levels.unit })
     }
 
     fn encode(&self, rows: &[f32], page: &mut [u8]) -> Result<(), CodecError> {

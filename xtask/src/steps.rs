@@ -28,6 +28,7 @@ pub const CHECKS: &[Check] = &[
     Check { name: "fmt", about: "formatting", run: fmt },
     Check { name: "clippy", about: "lints as errors; every unsafe block says why it is sound", run: clippy },
     Check { name: "test", about: "unit and integration tests of every crate", run: test },
+    Check { name: "gpu", about: "whole models and kernels on lavapipe, a GPU in software", run: gpu },
     Check { name: "browser", about: "the HTML report and the server's page, in Chromium", run: browser },
     Check {
         name: "clients",
@@ -85,6 +86,13 @@ const ARM_PACKAGES: &[Package] = &[
 const ARM_PROPTEST_CASES: &str = "8";
 /// Enough for the whole of every list.
 const ARM_PROPTEST_CASES_WIDE: &str = "64";
+
+/// Vulkan on the processor, and the name by which tests ask for it.
+const LAVAPIPE: &[Package] = &[
+    Package { name: "mesa-vulkan-drivers", brings: "/usr/share/vulkan/icd.d/lvp_icd.x86_64.json" },
+    Package { name: "libvulkan1", brings: "/usr/lib/x86_64-linux-gnu/libvulkan.so.1" },
+];
+const ON_LAVAPIPE: (&str, &str) = ("KVANT_GPU", "llvmpipe");
 
 /// What shows the HTML report and the server's page to their tests, and how tests are told that there is none.
 const BROWSER: &[Package] = &[Package { name: "chromium", brings: "chromium" }];
@@ -160,16 +168,24 @@ fn clippy() -> Outcome {
 
 fn test() -> Outcome {
     let tests = if cargo(["nextest", "--version"]).probe().is_some() {
-        cargo(["nextest", "run", "--workspace", "--no-fail-fast"])
+        cargo(["nextest", "run", "--workspace", "--exclude", "kvant-gpu", "--no-fail-fast"])
     } else {
         // `--tests` leaves the documentation's examples to their own step.
-        cargo(["test", "--workspace", "--tests", "--no-fail-fast"])
+        cargo(["test", "--workspace", "--exclude", "kvant-gpu", "--tests", "--no-fail-fast"])
     };
     // Without a browser its test is left out here, and `browser` below says so in the closing table.
     match needs::packages(BROWSER) {
         Ok(()) => tests.run(),
         Err(_) => tests.env(NO_BROWSER.0, NO_BROWSER.1).run(),
     }
+}
+
+/// In one process, so that every kernel is built once.
+fn gpu() -> Outcome {
+    if ARCH == "x86_64" {
+        needs::packages(LAVAPIPE)?;
+    }
+    cargo(["test", "-p", "kvant-gpu", "--tests", "--no-fail-fast"]).env(ON_LAVAPIPE.0, ON_LAVAPIPE.1).run()
 }
 
 fn browser() -> Outcome {

@@ -1,0 +1,265 @@
+//! Keys and values of a pass into pages, and attention over pages: planned for all layers before the first runs, then recorded.
+
+use crate::layout::{LayoutKernels, SideKernels, SlotKernels};
+use crate::network::GpuNetwork;
+use crate::plan::{Class, Round, Span, Words, Writes};
+use crate::program::{Attention, HeadPlace, Mixer};
+use crate::recorder::Grid;
+use crate::run::Run;
+use crate::weights::Place;
+use kvant_cache::{CacheLayout, KvSlot, PassState, Sequence, StateError, StateErrorKind};
+use kvant_codec::Side;
+use std::collections::HashMap;
+
+/// What a pass does with pages.
+#[derive(Default)]
+pub(crate) struct PassPlan {
+    classes: HashMap<Class, Vec<Round>>,
+    /// By slot: where its table is, and its records.
+    slots: HashMap<usize, SlotPlan>,
+    /// Where the sines and cosines of each rope are.
+    pub rotations: HashMap<usize, usize>,
+    /// Tokens of the longest chunk.
+    most_tokens: usize,
+    sinks: usize,
+    pub partial_words: usize,
+    pub prepared_width: usize,
+}
+
+#[derive(Default)]
+struct SlotPlan {
+    table_at: usize,
+    /// Place and number of records, by side.
+    rows: [(usize, usize); 2],
+    encodes: [(usize, usize); 2],
+}
+
+const SIDES: [Side; 2] = [Side::Key, Side::Value];
+
+fn missing(slot: usize) -> StateError {
+    StateError::new(0, StateErrorKind::Slot { slot, found: "nothing", wanted: "keys and values" })
+}
+
+impl GpuNetwork {
+    fn attentions(&self) -> impl Iterator<Item = &Attention> {
+        let branches =
+            self.program.layers.iter().flat_map(|layer| &layer.residuals).flat_map(|r| &r.branches);
+        branches.filter_map(|branch| match &branch.mixer {
+            Mixer::Attention(of) => Some(&**of),
+            Mixer::Mlp(_) => None,
+        })
+    }
+
+    /// Takes pages for the pass in every slot and sets out what kernels do with them.
+    pub(crate) fn plan(
+        &self,
+        words: &mut Words,
+        kernels: &LayoutKernels,
+        layout: &CacheLayout,
+        spans: &[Span],
+        state: &mut dyn PassState,
+    ) -> Result<PassPlan, StateError> {
+        let most_tokens = spans.iter().map(|span| span.tokens).max().unwrap_or(0);
+        let rule = *layout.rule();
+        let mut plan = PassPlan { most_tokens, sinks: rule.sinks, ..PassPlan::default() };
+        for of in self.attentions() {
+            if let Some(rope) = of.rope
+                && !plan.rotations.contains_key(&rope.0)
+            {
+                plan.rotations.insert(rope.0, words.rotations(&self.ropes[rope.0], spans));
+            }
+            if of.kv.is_some() {
+                let slot = of.slot;
+                let own = self.writes(words, slot, spans, state)?;
+                plan.slots.insert(slot.index(), own);
+            }
+        }
+        for of in self.attentions() {
+            let owner = self.slots.owner(of.slot);
+            let slot =
+                kernels.slots.get(owner.index()).and_then(Option::as_ref).ok_or(missing(owner.index()))?;
+            let class = Class::new(slot, of.heads, most_tokens);
+            let entry = plan.slots.get_mut(&owner.index()).ok_or(missing(owner.index()))?;
+            if entry.table_at == 0 {
+                entry.table_at = words.0.len();
+                for (index, span) in spans.iter().enumerate() {
+                    let sequence = state.sequence_mut(index).ok_or(missing(owner.index()))?;
+                    class
+                        .table(words, owner, sequence, span)
+                        .map_err(|what| StateError::new(index, StateErrorKind::Device(what)))?;
+                }
+            }
+            if !plan.classes.contains_key(&class) {
+                plan.classes.insert(class, class.rounds(words, &rule, spans, of.value_dim));
+            }
+            let tasks = plan.classes[&class].iter().map(|round| round.tasks).max().unwrap_or(0);
+            plan.partial_words = plan.partial_words.max(tasks * class.columns * (of.value_dim + 2));
+            if slot.key.moves.is_some() {
+                plan.prepared_width = plan.prepared_width.max(of.heads * (of.key_dim + 1));
+            }
+        }
+        Ok(plan)
+    }
+
+    /// Takes the pages of a slot, and notes what is written to them.
+    fn writes(
+        &self,
+        words: &mut Words,
+        slot: KvSlot,
+        spans: &[Span],
+        state: &mut dyn PassState,
+    ) -> Result<SlotPlan, StateError> {
+        let mut writes = Writes::default();
+        for (index, span) in spans.iter().enumerate() {
+            let sequence: &mut Sequence = state.sequence_mut(index).ok_or(missing(slot.index()))?;
+            let note = &mut |head, side, work| writes.note(span.row, head, side, &work);
+            sequence
+                .append_on_device(slot, span.tokens, note)
+                .map_err(|error| StateError::new(index, error))?;
+        }
+        let mut plan = SlotPlan::default();
+        for side in 0..2 {
+            let (rows, encodes) = (&writes.rows[side], &writes.encodes[side]);
+            plan.rows[side] = (words.add(rows.iter().copied()), rows.len() / Writes::ROWS);
+            plan.encodes[side] = (words.add(encodes.iter().copied()), encodes.len() / Writes::ENCODES);
+        }
+        Ok(plan)
+    }
+}
+
+/// Keys or values of a pass: rows of heads.
+#[derive(Clone, Copy)]
+pub(crate) struct HeadRows<'a> {
+    pub place: Place<'a>,
+    pub head: HeadPlace,
+}
+
+impl Run<'_> {
+    /// Writes keys and values of the pass into the pages of a slot, and encodes those that are due.
+    pub(crate) fn append(&mut self, slot: KvSlot, keys: HeadRows<'_>, values: HeadRows<'_>) {
+        let Some(kernels) = self.kernels.slots.get(slot.index()).and_then(Option::as_ref) else { return };
+        let plan = &self.plan.slots[&slot.index()];
+        let blocks = self.pages.len();
+        let mark = kernels.layer as u32 + 1;
+        for (index, side) in SIDES.into_iter().enumerate() {
+            let (rows, of): (_, &SideKernels) = match side {
+                Side::Key => (keys, &kernels.key),
+                Side::Value => (values, &kernels.value),
+            };
+            let (at, records) = plan.rows[index];
+            let arguments = [
+                at as u32,
+                records as u32,
+                rows.place.stride as u32,
+                (rows.place.at + rows.head.at) as u32,
+                rows.head.step as u32,
+                mark,
+                of.exact.element.largest().to_bits(),
+            ];
+            let kernel = of.append_kernel(&self.network.gpu, blocks);
+            let mut bound = vec![&self.buffers.plan, rows.place.buffer, &self.buffers.status];
+            bound.extend(self.pages.iter().map(|buffer| &**buffer));
+            self.recorder.dispatch(
+                &kernel,
+                &bound,
+                &arguments,
+                Grid::rows(records, u32::from(records > 0) as usize),
+            );
+        }
+        for (index, side) in SIDES.into_iter().enumerate() {
+            let of = match side {
+                Side::Key => &kernels.key,
+                Side::Value => &kernels.value,
+            };
+            let (at, records) = plan.encodes[index];
+            let Some(kernel) = of.encode_kernel(&self.network.gpu, blocks).filter(|_| records > 0) else {
+                continue;
+            };
+            let basis = of.moves.as_ref().map_or(&self.buffers.plan, |moves| &moves.encode);
+            let mut bound = vec![&self.buffers.plan, basis, &self.buffers.status];
+            bound.extend(self.pages.iter().map(|buffer| &**buffer));
+            self.recorder.dispatch(
+                &kernel,
+                &bound,
+                &[at as u32, records as u32, mark],
+                Grid::rows(records, 1),
+            );
+        }
+    }
+
+    /// Attends with the queries `(rows, heads, key_dim)` of the pass into `attended`.
+    pub(crate) fn attend(&mut self, of: &Attention, queries: Place<'_>, attended: Place<'_>) {
+        let owner = self.network.slots.owner(of.slot);
+        let Some(slot) = self.kernels.slots.get(owner.index()).and_then(Option::as_ref) else { return };
+        let class = Class::new(slot, of.heads, self.plan.most_tokens);
+        let prepared = match &slot.key.moves {
+            Some(moves) => {
+                let prepared = self.buffers.place("prepared");
+                let arguments = [
+                    self.rows as u32,
+                    of.heads as u32,
+                    queries.stride as u32,
+                    prepared.stride as u32,
+                    of.key_dim as u32 + 1,
+                ];
+                let kernel = slot.prepare_kernel(&self.network.gpu);
+                let grid = Grid::rows(self.rows * of.heads, 1);
+                self.recorder.dispatch(
+                    &kernel,
+                    &[queries.buffer, &moves.attend, prepared.buffer],
+                    &arguments,
+                    grid,
+                );
+                prepared
+            }
+            None => queries,
+        };
+        for round in &self.plan.classes[&class] {
+            self.attend_round(of, slot, class, *round, (queries, prepared, attended));
+        }
+    }
+
+    fn attend_round(
+        &mut self,
+        of: &Attention,
+        slot: &SlotKernels,
+        class: Class,
+        round: Round,
+        (queries, prepared, attended): (Place<'_>, Place<'_>, Place<'_>),
+    ) {
+        let (gpu, buffers) = (&self.network.gpu, self.buffers);
+        let owner = self.network.slots.owner(of.slot);
+        let arguments = [
+            round.tasks_at as u32,
+            round.tasks as u32,
+            self.plan.slots[&owner.index()].table_at as u32,
+            queries.stride as u32,
+            of.key_dim as u32,
+            prepared.stride as u32,
+            of.key_dim as u32 + 1,
+            class.group as u32,
+            slot.window.map_or(u32::MAX, |window| u32::try_from(window).unwrap_or(u32::MAX)),
+            of.scale.to_bits(),
+            of.soft_cap.unwrap_or(0.0).to_bits(),
+            self.plan.sinks as u32,
+        ];
+        let kernel = slot.attend_kernel(gpu, class.columns, self.pages.len());
+        let mut bound = vec![&buffers.plan, queries.buffer, prepared.buffer, &buffers.partials];
+        bound.extend(self.pages.iter().map(|buffer| &**buffer));
+        self.recorder.dispatch(&kernel, &bound, &arguments, Grid::rows(round.tasks, 1));
+        let arguments = [
+            round.rows_at as u32,
+            round.rows as u32,
+            round.tasks_at as u32,
+            of.heads as u32,
+            class.group as u32,
+            attended.stride as u32,
+            (attended.at + round.row * attended.stride) as u32,
+        ];
+        let finish = slot.value.moves.as_ref().map_or(&buffers.plan, |moves| &moves.attend);
+        let logits = of.sink_logits.as_ref().unwrap_or(&buffers.plan);
+        let kernel = slot.merge_kernel(gpu, class.columns, of.sink_logits.is_some());
+        let bound = [&buffers.plan, &buffers.partials, finish, logits, attended.buffer];
+        self.recorder.dispatch(&kernel, &bound, &arguments, Grid::rows(round.rows * of.heads, 1));
+    }
+}

@@ -1,0 +1,284 @@
+//! From a description and weights to a program: what the device does not run is refused by name here.
+
+use crate::buffer::Buffer;
+use crate::device::Gpu;
+use crate::ops::{Activate, Norm};
+use crate::program::{
+    Attention, Branch, Embedding, Head, HeadPlace, Layer, Linear, LinearPart, Mixer, Mlp, Residual, Widths,
+};
+use crate::weights::Matrix;
+use kvant_model::description::{self, Description, Inner, Projection};
+use kvant_model::error::{LoadError, Result};
+use kvant_model::quant::quantize_tensor;
+use kvant_model::{Checkpoint, DType, Tensor};
+
+/// The weights of a checkpoint on their way to a device.
+pub(crate) struct Compiler<'a> {
+    pub gpu: &'a Gpu,
+    pub checkpoint: &'a Checkpoint,
+    /// What plain numbers are packed to.
+    pub weights: Option<DType>,
+}
+
+/// A program.
+pub(crate) struct Program {
+    pub embedding: Embedding,
+    pub layers: Vec<Layer>,
+    pub head: Head,
+    pub widths: Widths,
+}
+
+impl Compiler<'_> {
+    pub(crate) fn program(&self, of: &Description) -> Result<Program> {
+        // Before anything is uploaded.
+        if of.embedding.per_layer.is_some() {
+            return Err(self.refuse("inputs of each layer's own (per-layer embeddings)", None));
+        }
+        if of.embedding.streams.is_some() {
+            return Err(self.refuse("several residual streams (AltUp)", None));
+        }
+        for (index, layer) in of.layers.iter().enumerate() {
+            self.check(layer).map_err(|what| self.refuse(what, Some(index)))?;
+        }
+        let mut widths = Widths { hidden: of.hidden, vocabulary: of.vocabulary, ..Widths::default() };
+        let embedding = self.embedding(&of.embedding)?;
+        let layers = of.layers.iter().map(|layer| self.layer(layer, &mut widths)).collect::<Result<_>>()?;
+        let head = Head {
+            norm: self.norm(&of.head.norm)?,
+            output: self.linear(&[&of.head.output])?,
+            scale: of.head.scale,
+            soft_cap: of.head.soft_cap,
+        };
+        if let Some(fault) = self.gpu.fault() {
+            return Err(LoadError::unsupported(format!("{}: {fault}", self.gpu.name())));
+        }
+        Ok(Program { embedding, layers, head, widths })
+    }
+
+    fn refuse(&self, what: &str, layer: Option<usize>) -> LoadError {
+        let place = layer.map_or_else(|| "the model".to_owned(), |layer| format!("layer {layer}"));
+        LoadError::unsupported(format!(
+            "{place} has {what}, which {} does not run; run the model with `--device cpu`",
+            self.gpu.name()
+        ))
+    }
+
+    /// What of a layer does not run.
+    fn check(&self, layer: &description::Layer) -> Result<(), &'static str> {
+        use description::{Ffn, Mixer};
+        if layer.altup.is_some() {
+            return Err("several residual streams (AltUp)");
+        }
+        for mixer in layer.mixers() {
+            match mixer {
+                Mixer::Attention(of) => {
+                    if of.gate.is_some() {
+                        return Err("attention with an output gate");
+                    }
+                    if of.query_gain.is_some() {
+                        return Err("queries that grow with their position");
+                    }
+                    if of.key_dim > 512 || of.value_dim > 512 {
+                        return Err("heads of more than 512 channels");
+                    }
+                }
+                Mixer::LatentAttention(_) => return Err("attention over latents (MLA)"),
+                Mixer::ShortConv(_) => return Err("a short convolution"),
+                Mixer::Mamba2(_) => return Err("a Mamba-2 mixer"),
+                Mixer::GatedDeltaNet(_) => return Err("a gated DeltaNet"),
+                Mixer::Ffn(Ffn::Experts(_)) => return Err("a mixture of experts"),
+                Mixer::Ffn(Ffn::Dense(mlp)) => {
+                    if mlp.sparsity.is_some() {
+                        return Err("a perceptron with sparse gates");
+                    }
+                }
+                Mixer::PerLayerInput(_) => return Err("inputs of each layer's own (per-layer embeddings)"),
+                Mixer::Laurel(_) => return Err("a LAuReL block"),
+            }
+        }
+        Ok(())
+    }
+
+    fn embedding(&self, of: &description::Embedding) -> Result<Embedding> {
+        let positions = of.positions.as_ref().map(|table| {
+            let numbers = table.read(self.checkpoint)?.to_f32()?;
+            Ok::<_, LoadError>(Buffer::of_floats(self.gpu, "positions", &numbers))
+        });
+        Ok(Embedding {
+            table: Matrix::upload(self.gpu, &[of.table.read(self.checkpoint)?])?,
+            scale: of.scale,
+            positions: positions.transpose()?,
+        })
+    }
+
+    fn layer(&self, of: &description::Layer, widths: &mut Widths) -> Result<Layer> {
+        let residuals =
+            of.residuals.iter().map(|residual| self.residual(residual, widths)).collect::<Result<_>>()?;
+        let scale = of.scale.as_ref().map(|scale| scale.read(self.checkpoint)).transpose()?;
+        Ok(Layer { residuals, scale: scale.and_then(|scale| scale.first().copied()) })
+    }
+
+    fn residual(&self, of: &description::Residual, widths: &mut Widths) -> Result<Residual> {
+        let branch = |branch: &description::Branch| {
+            Ok(Branch {
+                norm: self.norm_if(branch.norm.as_ref())?,
+                input_scale: branch.input_scale,
+                mixer: self.mixer(&branch.mixer, widths)?,
+                after: self.norm_if(branch.after.as_ref())?,
+                scale: branch.scale,
+            })
+        };
+        Ok(Residual {
+            branches: of.branches.iter().map(branch).collect::<Result<_>>()?,
+            after: self.norm_if(of.after.as_ref())?,
+            scale: of.scale,
+            keep: of.keep,
+        })
+    }
+
+    fn mixer(&self, of: &description::Mixer, widths: &mut Widths) -> Result<Mixer> {
+        match of {
+            description::Mixer::Attention(of) => Ok(Mixer::Attention(Box::new(self.attention(of, widths)?))),
+            description::Mixer::Ffn(description::Ffn::Dense(of)) => {
+                Ok(Mixer::Mlp(Box::new(self.mlp(of, widths)?)))
+            }
+            _ => Err(self.refuse("a block of another kind", None)),
+        }
+    }
+
+    fn attention(&self, of: &description::Attention, widths: &mut Widths) -> Result<Attention> {
+        let (dim, value) = (of.key_dim, of.value_dim);
+        let (q_width, k_width) = (of.heads * dim, of.kv_heads * dim);
+        let place = |at, step| HeadPlace { at, step };
+        let (q, keys) = (place(0, dim), place(q_width, dim));
+        let (projection, q, kv) = match &of.projection {
+            Projection::Apart { q: first, k, v } => {
+                (self.linear(&[first, k, v])?, q, Some((keys, place(q_width + k_width, value))))
+            }
+            Projection::Fused(qkv) => {
+                (self.linear(&[qkv])?, q, Some((keys, place(q_width + k_width, value))))
+            }
+            Projection::FusedByHead(qkv) => {
+                let step = 2 * dim + value;
+                (self.linear(&[qkv])?, place(0, step), Some((place(dim, step), place(2 * dim, step))))
+            }
+            Projection::Shared { q: first } => (self.linear(&[first])?, q, None),
+            Projection::Equal { q: first, kv } => (self.linear(&[first, kv])?, q, Some((keys, keys))),
+        };
+        widths.projected = widths.projected.max(projection.outputs());
+        widths.queries = widths.queries.max(q_width);
+        widths.keys = widths.keys.max(k_width);
+        widths.values = widths.values.max(of.kv_heads * value);
+        widths.attended = widths.attended.max(of.heads * value);
+        let sink_logits = of.sink_logits.as_ref().map(|logits| logits.read(self.checkpoint)).transpose()?;
+        Ok(Attention {
+            slot: of.slot,
+            heads: of.heads,
+            kv_heads: of.kv_heads,
+            key_dim: dim,
+            value_dim: value,
+            projection,
+            q,
+            kv,
+            q_norm: self.norm_if(of.q_norm.as_ref())?,
+            k_norm: self.norm_if(of.k_norm.as_ref())?,
+            v_norm: self.norm_if(of.v_norm.as_ref())?,
+            norm_place: of.norm_place,
+            key_scale: of.key_scale,
+            rope: of.rope,
+            scale: of.scale,
+            soft_cap: of.soft_cap,
+            sink_logits: sink_logits.map(|logits| Buffer::of_floats(self.gpu, "sink logits", &logits)),
+            output: self.linear(&[&of.output])?,
+            output_weights: of.output.weight.read(self.checkpoint)?,
+        })
+    }
+
+    fn mlp(&self, of: &description::Mlp, widths: &mut Widths) -> Result<Mlp> {
+        let (first, gated) = match &of.inner {
+            Inner::Gated { gate, up } => (self.linear(&[gate, up])?, true),
+            Inner::GatedFused(both) => (self.linear(&[both])?, true),
+            Inner::Plain(up) => (self.linear(&[up])?, false),
+        };
+        let down = self.linear(&[&of.down])?;
+        let inner = down.inputs();
+        widths.first = widths.first.max(first.outputs());
+        widths.inner = widths.inner.max(inner);
+        let activate =
+            Activate { activation: of.activation, gated, gate_scale: of.gate_scale, clamp: of.clamp };
+        Ok(Mlp { first, inner, activate, down, down_scale: of.down_scale })
+    }
+
+    fn norm(&self, of: &description::Norm) -> Result<Norm> {
+        let read = |vector: &description::Vector| vector.read(self.checkpoint);
+        let weight = of.weight.as_ref().map(read).transpose()?;
+        let bias = of.bias.as_ref().map(read).transpose()?;
+        for numbers in weight.iter().chain(&bias) {
+            if numbers.len() != of.width {
+                let message = format!("a norm over {} values has {} weights", of.width, numbers.len());
+                return Err(LoadError::mismatch(message));
+            }
+        }
+        Ok(Norm::new(self.gpu, of.kind, of.width, weight.as_deref(), bias.as_deref(), of.eps))
+    }
+
+    fn norm_if(&self, of: Option<&description::Norm>) -> Result<Option<Norm>> {
+        of.map(|norm| self.norm(norm)).transpose()
+    }
+
+    /// Layers of the same input; neighbours of one type become one matrix.
+    fn linear(&self, layers: &[&description::Linear]) -> Result<Linear> {
+        let mut parts: Vec<LinearPart> = Vec::new();
+        let mut column = 0;
+        let tensors: Vec<Tensor> = layers.iter().map(|layer| self.tensor(layer)).collect::<Result<_>>()?;
+        let mut first = 0;
+        while first < layers.len() {
+            let same = |tensor: &&Tensor| {
+                tensor.dtype() == tensors[first].dtype() && tensor.columns() == tensors[first].columns()
+            };
+            let count = tensors[first..].iter().take_while(same).count();
+            let matrix = Matrix::upload(self.gpu, &tensors[first..first + count])?;
+            let bias = self.bias(&layers[first..first + count])?;
+            let outputs = matrix.outputs();
+            parts.push(LinearPart { matrix, bias, column });
+            column += outputs;
+            first += count;
+        }
+        Ok(Linear { parts })
+    }
+
+    fn tensor(&self, of: &description::Linear) -> Result<Tensor> {
+        let weight = of.weight.read(self.checkpoint)?;
+        let plain = matches!(weight.dtype(), DType::F32 | DType::F16 | DType::BF16 | DType::F8_E4M3);
+        match self.weights {
+            Some(packed)
+                if plain
+                    && of.precision == description::Precision::Packed
+                    && packed.row_bytes(weight.columns()).is_some() =>
+            {
+                let quantised = quantize_tensor(&weight, packed)?;
+                weight.bytes().release();
+                Ok(quantised)
+            }
+            _ => Ok(weight),
+        }
+    }
+
+    /// The biases of layers side by side; zeros for those that have none.
+    fn bias(&self, layers: &[&description::Linear]) -> Result<Option<Buffer>> {
+        if layers.iter().all(|layer| layer.bias.is_none()) {
+            return Ok(None);
+        }
+        let mut numbers = Vec::new();
+        for layer in layers {
+            let bias = layer.bias.as_ref().map(|bias| bias.read(self.checkpoint)).transpose()?;
+            let bias = bias.unwrap_or_else(|| vec![0.0; layer.outputs()]);
+            if bias.len() != layer.outputs() {
+                let message = format!("a bias of {} numbers for {} outputs", bias.len(), layer.outputs());
+                return Err(LoadError::mismatch(message));
+            }
+            numbers.extend(bias);
+        }
+        Ok(Some(Buffer::of_floats(self.gpu, "bias", &numbers)))
+    }
+}

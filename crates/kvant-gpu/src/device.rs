@@ -1,0 +1,337 @@
+//! Adapters, and the device that is opened on one of them.
+
+use crate::kernel::Kernel;
+use std::collections::HashMap;
+use std::fmt;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+/// Bytes of arguments that every kernel may have: what all adapters offer.
+pub(crate) const IMMEDIATE_BYTES: u32 = 64;
+
+/// Workgroup memory that kernels count on.
+pub(crate) const WORKGROUP_BYTES: u32 = 32 * 1024;
+
+/// The environment variable that chooses an adapter by a part of its name.
+pub const ADAPTER_VARIABLE: &str = "KVANT_GPU";
+
+/// Why there is no device.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum GpuError {
+    /// Nothing to be opened.
+    #[error("no GPU was found: Vulkan, Metal or DirectX 12 is needed; `kvant doctor` lists what there is")]
+    NoAdapter,
+    /// No adapter of that name.
+    #[error("no adapter is called `{name}`; there are: {there}")]
+    NoSuchAdapter {
+        /// What was asked for.
+        name: String,
+        /// What there is.
+        there: String,
+    },
+    /// An adapter that kernels cannot run on.
+    #[error("{adapter} cannot run kvant: {what}")]
+    Unfit {
+        /// Which.
+        adapter: String,
+        /// What is missing.
+        what: String,
+    },
+    /// What the driver said while a device was opened or a kernel was built.
+    #[error("{adapter}: {message}")]
+    Driver {
+        /// Which.
+        adapter: String,
+        /// Its words.
+        message: String,
+    },
+}
+
+/// What kind of processor an adapter is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AdapterKind {
+    /// A card with memory of its own.
+    Discrete,
+    /// A GPU that shares the host's memory.
+    Integrated,
+    /// A part of a GPU of another machine.
+    Virtual,
+    /// The host's processor, by a driver for tests (lavapipe, WARP).
+    Software,
+    /// The driver does not say.
+    Unknown,
+}
+
+impl AdapterKind {
+    /// True where kernels run on a GPU and not on the host.
+    pub fn is_gpu(self) -> bool {
+        self != AdapterKind::Software
+    }
+
+    /// For tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            AdapterKind::Discrete => "discrete GPU",
+            AdapterKind::Integrated => "integrated GPU",
+            AdapterKind::Virtual => "virtual GPU",
+            AdapterKind::Software => "software",
+            AdapterKind::Unknown => "unknown",
+        }
+    }
+}
+
+/// What is known of an adapter before a device is opened on it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AdapterReport {
+    /// As its driver calls it.
+    pub name: String,
+    /// What kind it is.
+    pub kind: AdapterKind,
+    /// `vulkan`, `metal` or `dx12`.
+    pub api: &'static str,
+    /// The driver and its version.
+    pub driver: String,
+    /// Threads of a subgroup, least and most.
+    pub subgroup: (u32, u32),
+    /// The largest part of a buffer that a kernel sees at once.
+    pub binding_bytes: u64,
+    /// What keeps kvant from running on it; `None` where nothing does.
+    pub unfit: Option<String>,
+}
+
+impl fmt::Display for AdapterReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({}, {})", self.name, self.kind.name(), self.api)
+    }
+}
+
+/// An open device with its queue and the kernels built for it. Cloning gives another handle to it.
+#[derive(Clone)]
+pub struct Gpu {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    name: String,
+    report: AdapterReport,
+    device: wgpu::Device,
+    queue: wgpu::Queue,
+    limits: wgpu::Limits,
+    /// The first thing that went wrong on the device.
+    fault: Arc<Mutex<Option<String>>>,
+    /// By source text.
+    kernels: Mutex<HashMap<String, Arc<Kernel>>>,
+    /// The same by what tells texts apart, which is shorter.
+    by_key: Mutex<HashMap<String, Arc<Kernel>>>,
+}
+
+fn instance() -> wgpu::Instance {
+    let mut wanted = wgpu::InstanceDescriptor::new_without_display_handle();
+    wanted.backends = wgpu::Backends::VULKAN | wgpu::Backends::METAL | wgpu::Backends::DX12;
+    wgpu::Instance::new(wanted)
+}
+
+/// Runs a future of wgpu's native side, which is ready at once.
+pub(crate) fn ready<T>(future: impl Future<Output = T>) -> T {
+    let mut future = pin!(future);
+    let mut context = Context::from_waker(Waker::noop());
+    loop {
+        if let Poll::Ready(value) = future.as_mut().poll(&mut context) {
+            return value;
+        }
+        std::thread::yield_now();
+    }
+}
+
+fn report(adapter: &wgpu::Adapter) -> AdapterReport {
+    let (info, limits) = (adapter.get_info(), adapter.limits());
+    let api = match info.backend {
+        wgpu::Backend::Vulkan => "vulkan",
+        wgpu::Backend::Metal => "metal",
+        wgpu::Backend::Dx12 => "dx12",
+        _ => "other",
+    };
+    let kind = match info.device_type {
+        wgpu::DeviceType::DiscreteGpu => AdapterKind::Discrete,
+        wgpu::DeviceType::IntegratedGpu => AdapterKind::Integrated,
+        wgpu::DeviceType::VirtualGpu => AdapterKind::Virtual,
+        wgpu::DeviceType::Cpu => AdapterKind::Software,
+        wgpu::DeviceType::Other => AdapterKind::Unknown,
+    };
+    let wants = [
+        (adapter.features().contains(wgpu::Features::IMMEDIATES), "no immediates (push constants)"),
+        (limits.max_immediate_size >= IMMEDIATE_BYTES, "fewer than 64 bytes of immediates"),
+        (
+            limits.max_compute_workgroup_storage_size >= WORKGROUP_BYTES,
+            "less than 32 KiB of workgroup memory",
+        ),
+        (limits.max_compute_invocations_per_workgroup >= 128, "workgroups of fewer than 128 threads"),
+        (limits.max_storage_buffers_per_shader_stage >= 8, "fewer than 8 storage buffers to a kernel"),
+    ];
+    let unfit = wants.iter().find(|(there, _)| !there).map(|(_, what)| (*what).to_owned());
+    AdapterReport {
+        name: info.name,
+        kind,
+        api,
+        driver: format!("{} {}", info.driver, info.driver_info).trim().to_owned(),
+        subgroup: (info.subgroup_min_size, info.subgroup_max_size),
+        binding_bytes: limits.max_storage_buffer_binding_size,
+        unfit,
+    }
+}
+
+/// Every adapter of this machine, GPUs first.
+pub fn adapters() -> Vec<AdapterReport> {
+    let mut found: Vec<_> =
+        ready(instance().enumerate_adapters(wgpu::Backends::all())).iter().map(report).collect();
+    found.sort_by_key(|report| !report.kind.is_gpu());
+    found
+}
+
+impl Gpu {
+    /// Opens the adapter that [`ADAPTER_VARIABLE`] names, else the best GPU. Software adapters are opened by name only.
+    ///
+    /// # Errors
+    /// If there is none, or it cannot run the kernels.
+    pub fn open() -> Result<Gpu, GpuError> {
+        match std::env::var(ADAPTER_VARIABLE) {
+            Ok(name) if !name.is_empty() => Gpu::open_named(&name),
+            _ => Gpu::choose(None),
+        }
+    }
+
+    /// Opens the adapter whose name has `name` in it.
+    ///
+    /// # Errors
+    /// As [`Gpu::open`].
+    pub fn open_named(name: &str) -> Result<Gpu, GpuError> {
+        Gpu::choose(Some(name))
+    }
+
+    fn choose(name: Option<&str>) -> Result<Gpu, GpuError> {
+        let found = ready(instance().enumerate_adapters(wgpu::Backends::all()));
+        let mut reports: Vec<_> = found.into_iter().map(|adapter| (report(&adapter), adapter)).collect();
+        let order = |kind: AdapterKind| match kind {
+            AdapterKind::Discrete => 0,
+            AdapterKind::Integrated => 1,
+            AdapterKind::Virtual => 2,
+            AdapterKind::Unknown => 3,
+            AdapterKind::Software => 4,
+        };
+        reports.sort_by_key(|(report, _)| (report.unfit.is_some(), order(report.kind)));
+        let chosen = match name {
+            Some(name) => {
+                let lower = name.to_lowercase();
+                let there =
+                    reports.iter().map(|(report, _)| report.name.clone()).collect::<Vec<_>>().join(", ");
+                let missing = GpuError::NoSuchAdapter { name: name.to_owned(), there };
+                reports
+                    .into_iter()
+                    .find(|(report, _)| report.name.to_lowercase().contains(&lower))
+                    .ok_or(missing)?
+            }
+            None => {
+                reports.into_iter().find(|(report, _)| report.kind.is_gpu()).ok_or(GpuError::NoAdapter)?
+            }
+        };
+        Gpu::on(chosen.0, &chosen.1)
+    }
+
+    fn on(report: AdapterReport, adapter: &wgpu::Adapter) -> Result<Gpu, GpuError> {
+        if let Some(what) = report.unfit.clone() {
+            return Err(GpuError::Unfit { adapter: report.name, what });
+        }
+        let offered = adapter.limits();
+        let limits = wgpu::Limits {
+            max_storage_buffer_binding_size: offered.max_storage_buffer_binding_size,
+            max_buffer_size: offered.max_buffer_size,
+            max_compute_workgroup_storage_size: WORKGROUP_BYTES,
+            max_immediate_size: IMMEDIATE_BYTES,
+            ..wgpu::Limits::default()
+        };
+        let wanted = wgpu::DeviceDescriptor {
+            label: Some("kvant"),
+            required_features: wgpu::Features::IMMEDIATES,
+            required_limits: limits.clone(),
+            ..wgpu::DeviceDescriptor::default()
+        };
+        let (device, queue) = ready(adapter.request_device(&wanted))
+            .map_err(|e| GpuError::Driver { adapter: report.name.clone(), message: e.to_string() })?;
+        let fault = Arc::new(Mutex::new(None));
+        let noted = Arc::clone(&fault);
+        device.on_uncaptured_error(Arc::new(move |error: wgpu::Error| {
+            noted.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(|| error.to_string());
+        }));
+        let name = format!("gpu ({})", report.name);
+        let inner = Inner {
+            name,
+            report,
+            device,
+            queue,
+            limits,
+            fault,
+            kernels: Mutex::default(),
+            by_key: Mutex::default(),
+        };
+        Ok(Gpu { inner: Arc::new(inner) })
+    }
+
+    /// What it is called in messages.
+    pub fn name(&self) -> &str {
+        &self.inner.name
+    }
+
+    /// What is known of its adapter.
+    pub fn report(&self) -> &AdapterReport {
+        &self.inner.report
+    }
+
+    pub(crate) fn device(&self) -> &wgpu::Device {
+        &self.inner.device
+    }
+
+    pub(crate) fn queue(&self) -> &wgpu::Queue {
+        &self.inner.queue
+    }
+
+    /// The most bytes of one binding, in whole blocks of 256.
+    pub(crate) fn binding_bytes(&self) -> usize {
+        let most = self.inner.limits.max_storage_buffer_binding_size.min(self.inner.limits.max_buffer_size);
+        usize::try_from(most).unwrap_or(usize::MAX) / 256 * 256
+    }
+
+    /// The kernel of a source text, built on first use.
+    pub(crate) fn kernel(&self, label: &'static str, source: String) -> Arc<Kernel> {
+        let mut kernels = self.inner.kernels.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(kernel) = kernels.get(&source) {
+            return Arc::clone(kernel);
+        }
+        let kernel = Arc::new(Kernel::build(&self.inner.device, label, &source));
+        kernels.insert(source, Arc::clone(&kernel));
+        kernel
+    }
+
+    /// The kernel that `key` stands for; its text is asked for on first use.
+    pub(crate) fn kernel_of(
+        &self,
+        label: &'static str,
+        key: String,
+        source: impl FnOnce() -> String,
+    ) -> Arc<Kernel> {
+        let mut by_key = self.inner.by_key.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(by_key.entry(key).or_insert_with(|| self.kernel(label, source())))
+    }
+
+    /// What has gone wrong on the device since it was opened: no memory, a driver that was reset. Nothing that it computes is worth
+    /// anything then.
+    pub fn fault(&self) -> Option<String> {
+        self.inner.fault.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// How many kernels were built.
+    pub fn kernels_built(&self) -> usize {
+        self.inner.kernels.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+}

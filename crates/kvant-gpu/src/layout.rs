@@ -1,0 +1,277 @@
+//! How the slots of a cache are kept on the device: kernels for every side, made once for a layout.
+
+use crate::basis::{self, Matrices};
+use crate::buffer::Buffer;
+use crate::device::Gpu;
+use crate::encoding;
+use crate::kernel::Kernel;
+use crate::page_text::{SHARED, buffers, coded_reader, exact_reader};
+use kvant_cache::{CacheLayout, SideCodecs, SlotKind};
+use kvant_codec::format::ExactFormat;
+use kvant_codec::{Element, PageFormat, Rounding, Side};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Why a cache cannot be kept on a device.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "layer {layer}: {what}; on a GPU run int4, int8, k8v4, k8v2, f16 and every other codec of codes under scales whose rule is min–max, signed or symmetric maximum, or a table"
+)]
+pub struct CacheUnsupported {
+    /// Which layer.
+    pub layer: usize,
+    /// What is not there.
+    pub what: String,
+}
+
+/// One side of a slot on the device.
+pub(crate) struct SideKernels {
+    pub format: PageFormat,
+    pub exact: ExactFormat,
+    /// How codes are made; `None` where pages are exact.
+    rounding: Option<Rounding>,
+    /// The change of basis: of what is encoded, and of queries (keys) or sums (values).
+    pub moves: Option<Moves>,
+    built: Built,
+}
+
+/// A change of basis on the device.
+pub(crate) struct Moves {
+    pub encode: Buffer,
+    pub attend: Buffer,
+}
+
+/// The kernels of a slot or of one of its sides that were built.
+type Built = Mutex<HashMap<(&'static str, usize, usize), Arc<Kernel>>>;
+
+/// Which of `built` it is, made on first use.
+fn cached(
+    built: &Built,
+    key: (&'static str, usize, usize),
+    make: impl FnOnce() -> Arc<Kernel>,
+) -> Arc<Kernel> {
+    let mut built = built.lock().unwrap_or_else(PoisonError::into_inner);
+    Arc::clone(built.entry(key).or_insert_with(make))
+}
+
+/// A slot that holds keys and values.
+pub(crate) struct SlotKernels {
+    pub layer: usize,
+    pub kv_heads: usize,
+    pub window: Option<usize>,
+    pub key: SideKernels,
+    pub value: SideKernels,
+    built: Built,
+}
+
+/// The slots of a layout; `None` for views.
+pub(crate) struct LayoutKernels {
+    pub slots: Vec<Option<SlotKernels>>,
+}
+
+impl LayoutKernels {
+    pub(crate) fn new(gpu: &Gpu, layout: &CacheLayout) -> Result<LayoutKernels, CacheUnsupported> {
+        let rule = layout.rule();
+        let refuse = |layer, what: &str| CacheUnsupported { layer, what: what.to_owned() };
+        if rule.streaming.is_some() {
+            return Err(refuse(0, "streaming windows (StreamingLLM) do not run"));
+        }
+        let mut slots = Vec::new();
+        for slot in layout.slots() {
+            let layer = slot.layer();
+            let shape = match slot.kind() {
+                SlotKind::KeysValues(shape) => *shape,
+                SlotKind::View(_) => {
+                    slots.push(None);
+                    continue;
+                }
+                SlotKind::Latent(_) => return Err(refuse(layer, "latents (MLA) do not run")),
+                SlotKind::Recurrent(_) => return Err(refuse(layer, "recurrent state does not run")),
+            };
+            let side = |side: Side| {
+                let mut heads = slot.heads().iter().filter_map(|head| head.side(side));
+                let first = heads.next().ok_or_else(|| refuse(layer, "a head has no pages"))?;
+                if heads.any(|other| other.codec().format() != first.codec().format()) {
+                    return Err(refuse(layer, "heads whose pages have different formats do not run"));
+                }
+                SideKernels::new(gpu, first).map_err(|what| CacheUnsupported { layer, what })
+            };
+            let (key, value) = (side(Side::Key)?, side(Side::Value)?);
+            slots.push(Some(SlotKernels {
+                layer,
+                kv_heads: shape.kv_heads,
+                window: shape.window,
+                key,
+                value,
+                built: Built::default(),
+            }));
+        }
+        Ok(LayoutKernels { slots })
+    }
+}
+
+/// Whether a device can keep what a layout says.
+///
+/// # Errors
+/// Names the first layer that it cannot keep, and why.
+pub fn check_cache(gpu: &Gpu, layout: &CacheLayout) -> Result<(), CacheUnsupported> {
+    LayoutKernels::new(gpu, layout).map(drop)
+}
+
+impl SideKernels {
+    fn new(gpu: &Gpu, codecs: &SideCodecs) -> Result<SideKernels, String> {
+        let codec = codecs.codec();
+        let Some(PageFormat::Exact(exact)) = kvant_codec::PageCodec::format(codecs.exact()) else {
+            return Err("exact rows have no format".to_owned());
+        };
+        let Some(format) = codec.format() else {
+            return Err("a codec whose pages are not codes under scales does not run".to_owned());
+        };
+        let (mut rounding, mut moves) = (None, None);
+        if let PageFormat::Packed(packed) = &format {
+            let how = codec.rounding().ok_or_else(|| "the codec does not say how it rounds".to_owned())?;
+            if let Some(what) = encoding::refusal(packed, how) {
+                return Err(what);
+            }
+            rounding = Some(how);
+            moves = basis::matrices(&packed.basis).map(|Matrices { forward, query, finish }| Moves {
+                encode: Buffer::of_floats(gpu, "basis", &forward),
+                attend: Buffer::of_floats(
+                    gpu,
+                    "basis",
+                    match packed.side {
+                        Side::Key => &query,
+                        Side::Value => &finish,
+                    },
+                ),
+            });
+        }
+        Ok(SideKernels { format, exact, rounding, moves, built: Built::default() })
+    }
+
+    pub(crate) fn tokens(&self) -> usize {
+        self.format.tokens()
+    }
+
+    pub(crate) fn dim(&self) -> usize {
+        self.format.dim()
+    }
+
+    /// Channels in fours that a coded page has.
+    fn fours(&self) -> usize {
+        match &self.format {
+            PageFormat::Exact(format) => format.dim.div_ceil(4),
+            PageFormat::Packed(format) => format.coded / 4,
+        }
+    }
+
+    /// Writes exact rows.
+    pub(crate) fn append_kernel(&self, gpu: &Gpu, blocks: usize) -> Arc<Kernel> {
+        cached(&self.built, ("append", 0, blocks), || self.build_append(gpu, blocks))
+    }
+
+    fn build_append(&self, gpu: &Gpu, blocks: usize) -> Arc<Kernel> {
+        let constants = format!(
+            "const TOKENS = {}u;\nconst DIM = {}u;\nconst KEYS = {};\nconst WIDE = {};\nconst BRAIN = {};\n",
+            self.exact.tokens,
+            self.exact.dim,
+            self.exact.side == Side::Key,
+            self.exact.element == Element::F32,
+            self.exact.element == Element::Bf16,
+        );
+        let parts = [
+            &constants,
+            include_str!("wgsl/append.wgsl"),
+            include_str!("wgsl/half.wgsl"),
+            &buffers(3, blocks, true),
+        ];
+        gpu.kernel("append", parts.concat())
+    }
+
+    /// Encodes pages; `None` where exact pages are what is kept.
+    pub(crate) fn encode_kernel(&self, gpu: &Gpu, blocks: usize) -> Option<Arc<Kernel>> {
+        let (PageFormat::Packed(format), Some(rounding)) = (&self.format, self.rounding) else { return None };
+        Some(cached(&self.built, ("encode", 0, blocks), || {
+            let moved = self.moves.is_some();
+            let text = encoding::source(format, rounding, self.exact.element, moved).unwrap_or_default();
+            let parts = [&text, include_str!("wgsl/half.wgsl"), SHARED, &buffers(3, blocks, true)];
+            gpu.kernel("encode", parts.concat())
+        }))
+    }
+}
+
+/// The most queries of a kv head that share a reading of a page.
+const MOST_COLUMNS: usize = 16;
+
+impl SlotKernels {
+    /// Fours of a query.
+    fn query_fours(&self) -> usize {
+        self.key.fours().max(self.key.dim().div_ceil(4))
+    }
+
+    /// Columns of the kernel that serves blocks of `wanted` queries of a kv head.
+    pub(crate) fn columns(&self, wanted: usize) -> usize {
+        let bytes = |columns: usize| columns * (16 * self.query_fours() + 4 * 128 + 32 + 16);
+        let mut columns = MOST_COLUMNS;
+        while columns > 1 && (columns / 2 >= wanted || bytes(columns) > 31 * 1024) {
+            columns /= 2;
+        }
+        columns
+    }
+
+    pub(crate) fn attend_kernel(&self, gpu: &Gpu, columns: usize, blocks: usize) -> Arc<Kernel> {
+        cached(&self.built, ("attend", columns, blocks), || self.build_attend(gpu, columns, blocks))
+    }
+
+    fn build_attend(&self, gpu: &Gpu, columns: usize, blocks: usize) -> Arc<Kernel> {
+        let constants = format!(
+            "const COLS = {columns}u;\nconst Q4 = {}u;\nconst KEY_FOURS = {}u;\nconst KEY_DIM = {}u;\nconst VALUE_DIM = {}u;\n\
+             const CHANNELS = {}u;\nconst KEY_TOKENS = {}u;\nconst VALUE_TOKENS = {}u;\nconst PREPARED = {};\n",
+            self.query_fours(),
+            self.key.fours(),
+            self.key.dim(),
+            self.value.dim(),
+            self.value.dim().div_ceil(128),
+            self.key.tokens(),
+            self.value.tokens(),
+            self.key.moves.is_some(),
+        );
+        // Both sides may have tables and levels of their own.
+        let value = coded_reader(&self.value.format)
+            .replace("levels", "value_levels")
+            .replace("table", "value_table");
+        let parts = [
+            &constants,
+            include_str!("wgsl/attend.wgsl"),
+            SHARED,
+            &exact_reader(&self.key.exact),
+            &exact_reader(&self.value.exact),
+            &coded_reader(&self.key.format),
+            &value,
+            &buffers(4, blocks, false),
+        ];
+        gpu.kernel("attend", parts.concat())
+    }
+
+    pub(crate) fn merge_kernel(&self, gpu: &Gpu, columns: usize, sink_logits: bool) -> Arc<Kernel> {
+        let key = ("merge", columns, usize::from(sink_logits));
+        cached(&self.built, key, || self.build_merge(gpu, columns, sink_logits))
+    }
+
+    fn build_merge(&self, gpu: &Gpu, columns: usize, sink_logits: bool) -> Arc<Kernel> {
+        let constants = format!(
+            "const COLS = {columns}u;\nconst VALUE_DIM = {}u;\nconst CHANNELS = {}u;\nconst MOVED = {};\nconst SINK_LOGITS = {sink_logits};\n",
+            self.value.dim(),
+            self.value.dim().div_ceil(128),
+            self.value.moves.is_some(),
+        );
+        gpu.kernel("merge", constants + include_str!("wgsl/merge.wgsl"))
+    }
+
+    pub(crate) fn prepare_kernel(&self, gpu: &Gpu) -> Arc<Kernel> {
+        cached(&self.built, ("prepare", 0, 0), || {
+            let constants = format!("const DIM = {}u;\n", self.key.dim());
+            gpu.kernel("prepare", constants + include_str!("wgsl/prepare.wgsl"))
+        })
+    }
+}

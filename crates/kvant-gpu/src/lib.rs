@@ -1,0 +1,84 @@
+//! kvant on GPUs: one backend for Metal, Vulkan and DirectX 12, through [wgpu](https://docs.rs/wgpu).
+//!
+//! Whole models run on the device: weights stay packed as the file has them, activations never leave, keys and values lie in
+//! compressed pages there, and attention reads the pages' bytes. What comes back is the logits that were asked for.
+//!
+//! ```no_run
+//! use kvant_gpu::{Gpu, GpuBackend};
+//! use kvant_model::{Checkpoint, Model};
+//!
+//! let backend = GpuBackend::new(&Gpu::open()?);
+//! let model = Model::load(&backend, &Checkpoint::open("model.gguf")?)?;
+//! // A cache whose pages lie on the device: kvant_attention::KvCache::in_arena(policy, model.slots(), 4096, backend.store())
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # How it is built
+//!
+//! | module | what it is |
+//! |---|---|
+//! | `device` | adapters; a device with its queue and the kernels built so far |
+//! | `kernel`, `recorder` | a WGSL text as a pipeline; a pass as one command buffer of dispatches |
+//! | `buffer`, `pages` | buffers; the page store that sequences take their pages from |
+//! | `weights`, `ops` | packed products; norms, rotation, activations |
+//! | `page_text`, `encoding`, `basis` | formats of pages as kernel text: readers, encoders, changes of basis |
+//! | `layout` | the kernels of a cache's slots |
+//! | `plan`, `attend` | how a pass is cut into work, and attention |
+//! | `compile`, `program` | from a description to blocks on the device |
+//! | `network`, `run` | a pass |
+//!
+//! **Kernels are texts with constants.** A format of pages is plain data (`kvant_codec::format`), so its reader is generated: offsets,
+//! widths and tables become constants, and only the parts that a format has are there. Texts keep to what every API has: words of 32
+//! bits and shifts, no 8-bit storage, no pointers as arguments, workgroup memory of at most 32 KiB in place of subgroups, arguments as
+//! 64 bytes of immediates, a handful of storage buffers.
+//!
+//! **A pass** takes pages for all layers first, by the same bookkeeping as on the host ([`Sequence::append_on_device`]), which says
+//! what is to be written where. Ids, rotations, tables of pages and tasks are one list of words that is written once. Then all layers
+//! are recorded into one command buffer. Bind groups are made once for a kernel and its buffers.
+//!
+//! **Pages** are in the canonical layout: a unit of codes has the tokens (keys) or channels (values) of neighbouring threads in
+//! neighbouring words. So sessions, prefixes and forks of the host work on them as they are, and a saved session can go on on
+//! another backend.
+//!
+//! **Attention** has a thread to a position while it makes scores and a thread to a channel while it sums values; queries that share a
+//! kv head share each reading of a page. Sums over coded pages stay in the codec's basis until the splits of a query are put together.
+//!
+//! **Invariant:** no buffer ever holds a decoded page: encoding has sixteen tokens in workgroup memory, attention four numbers in
+//! registers.
+//!
+//! **Invariant:** on one device, a token's logits have the same bits in every batch, chunk and run. All sums have one order: products
+//! share theirs between kernels for one token and for several, and splits of attention are fixed by positions.
+//!
+//! **Invariant:** what a kernel does not do is refused by name when a model is compiled, or a cache is opened; nothing else is
+//! computed in its place. Against the CPU results agree within bounds that the tests state: activations stay f32 here.
+//!
+//! [`Sequence::append_on_device`]: kvant_cache::Sequence::append_on_device
+#![deny(missing_docs)]
+
+mod attend;
+mod backend;
+mod basis;
+mod buffer;
+mod compile;
+mod device;
+mod encoding;
+mod kernel;
+mod layout;
+mod network;
+mod ops;
+mod page_text;
+mod pages;
+mod plan;
+mod program;
+mod recorder;
+mod run;
+#[cfg(test)]
+mod tests;
+mod weights;
+
+pub use backend::GpuBackend;
+pub use device::{ADAPTER_VARIABLE, AdapterKind, AdapterReport, Gpu, GpuError, adapters};
+pub use layout::{CacheUnsupported, check_cache};
+pub use network::GpuNetwork;
+pub use pages::GpuPages;
+pub use weights::WEIGHT_TYPES;

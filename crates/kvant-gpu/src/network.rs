@@ -1,0 +1,302 @@
+//! The compiled model, and a pass through it.
+
+use crate::buffer::Buffer;
+use crate::compile::Program;
+use crate::device::Gpu;
+use crate::layout::LayoutKernels;
+use crate::pages::GpuPages;
+use crate::plan::{Span, Words};
+use crate::program::{Mixer, Widths};
+use crate::recorder::{BindGroups, Recorder};
+use crate::run::Run;
+use crate::weights::{GROUP, Place};
+use kvant_cache::{
+    CacheError, CacheLayout, KvSlot, PageStore, PassState, Sequence, Slots, StateError, StateErrorKind, Store,
+};
+use kvant_model::description::Rope;
+use kvant_model::{Chunk, Network, Observer, Rows};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// A model on a device. All its passes go one after another.
+pub struct GpuNetwork {
+    pub(crate) gpu: Gpu,
+    pub(crate) pages: Arc<GpuPages>,
+    pub(crate) program: Program,
+    pub(crate) ropes: Vec<Rope>,
+    pub(crate) slots: Slots,
+    work: Mutex<Work>,
+}
+
+/// What passes use again.
+#[derive(Default)]
+struct Work {
+    buffers: Option<PassBuffers>,
+    binds: BindGroups,
+    /// Numbers of the buffers of pages that bind groups were made for.
+    bound: Vec<u64>,
+    layout: Option<(Arc<CacheLayout>, Arc<LayoutKernels>)>,
+    dispatches: usize,
+}
+
+/// Activations of a pass: rows of whole groups.
+pub(crate) struct PassBuffers {
+    rows: usize,
+    buffers: HashMap<&'static str, (Buffer, usize)>,
+    pub plan: Buffer,
+    pub status: Buffer,
+    pub partials: Buffer,
+    staging: Buffer,
+}
+
+impl PassBuffers {
+    fn new(gpu: &Gpu, widths: &Widths, rows: usize) -> PassBuffers {
+        let named = [
+            ("x", widths.hidden),
+            ("normed", widths.hidden),
+            ("branch", widths.hidden),
+            ("after", widths.hidden),
+            ("sum", widths.hidden),
+            ("projected", widths.projected),
+            ("between", widths.queries.max(widths.keys)),
+            ("queries", widths.queries),
+            ("keys", widths.keys),
+            ("values", widths.values),
+            ("attended", widths.attended),
+            ("first", widths.first),
+            ("inner", widths.inner),
+        ];
+        let buffer = |(name, width): (&'static str, usize)| {
+            let stride = width.next_multiple_of(GROUP).max(GROUP);
+            (name, (Buffer::new(gpu, name, 4 * rows * stride), stride))
+        };
+        PassBuffers {
+            rows,
+            buffers: named.into_iter().map(buffer).collect(),
+            plan: Buffer::new(gpu, "plan", 1 << 16),
+            status: Buffer::new(gpu, "status", 16),
+            partials: Buffer::new(gpu, "partials", 1 << 16),
+            staging: Buffer::staging(gpu, 1 << 16),
+        }
+    }
+
+    pub(crate) fn place(&self, name: &'static str) -> Place<'_> {
+        let (buffer, stride) = &self.buffers[name];
+        Place { buffer, stride: *stride, at: 0 }
+    }
+
+    /// A buffer of that name and width, made or made larger where needed; true if it is another one now.
+    fn fit(&mut self, gpu: &Gpu, name: &'static str, rows: usize, width: usize) -> bool {
+        let stride = width.next_multiple_of(GROUP).max(GROUP);
+        let fits =
+            |(buffer, there): &(Buffer, usize)| *there == stride && buffer.bytes() >= 4 * rows * stride;
+        if self.buffers.get(name).is_some_and(fits) {
+            return false;
+        }
+        self.buffers.insert(name, (Buffer::new(gpu, name, 4 * rows.next_power_of_two() * stride), stride));
+        true
+    }
+}
+
+/// Makes a buffer larger if it has to be; true if it is another one now.
+fn enlarge(gpu: &Gpu, label: &str, buffer: &mut Buffer, bytes: usize) -> bool {
+    let is_small = buffer.bytes() < bytes;
+    if is_small {
+        *buffer = Buffer::new(gpu, label, bytes.next_power_of_two());
+    }
+    is_small
+}
+
+impl GpuNetwork {
+    pub(crate) fn new(
+        gpu: &Gpu,
+        pages: Arc<GpuPages>,
+        program: Program,
+        ropes: Vec<Rope>,
+        slots: Slots,
+    ) -> GpuNetwork {
+        GpuNetwork { gpu: gpu.clone(), pages, program, ropes, slots, work: Mutex::default() }
+    }
+
+    /// Dispatches of the last pass.
+    pub fn dispatches(&self) -> usize {
+        self.work.lock().unwrap_or_else(PoisonError::into_inner).dispatches
+    }
+
+    fn check_store(&self, index: usize, sequence: &Sequence) -> Result<(), StateError> {
+        let own: &dyn PageStore = &*self.pages;
+        let is_own = match sequence.store() {
+            Store::Device(store) => std::ptr::addr_eq(Arc::as_ptr(store), std::ptr::from_ref(own)),
+            Store::Host(_) => false,
+        };
+        match is_own {
+            true => Ok(()),
+            false => Err(StateError::new(index, CacheError::NotDevice)),
+        }
+    }
+
+    /// The sequences of a pass, and the layout they share.
+    fn spans(&self, state: &mut dyn PassState) -> Result<(Vec<Span>, Arc<CacheLayout>), StateError> {
+        let passes = state.sequences().to_vec();
+        let (mut spans, mut row, mut layout) = (Vec::new(), 0, None::<Arc<CacheLayout>>);
+        for (index, pass) in passes.iter().enumerate() {
+            let Some(sequence) = state.sequence_mut(index) else {
+                return Err(StateError::new(index, CacheError::NotDevice));
+            };
+            self.check_store(index, sequence)?;
+            let own = sequence.layout();
+            if layout.as_ref().is_some_and(|layout| !Arc::ptr_eq(layout, own)) {
+                let what = "the sequences of a pass have caches of their own making: fork them from one";
+                return Err(StateError::new(index, StateErrorKind::Pass { what }));
+            }
+            layout = Some(Arc::clone(own));
+            spans.push(Span { start: pass.start, tokens: pass.tokens, row, capacity: pass.capacity });
+            row += pass.tokens;
+        }
+        let nobody = StateErrorKind::Pass { what: "a pass of no sequences" };
+        Ok((spans, layout.ok_or_else(|| StateError::new(0, nobody))?))
+    }
+}
+
+fn device_error(what: impl Into<String>) -> StateError {
+    StateError::new(0, StateErrorKind::Device(what.into()))
+}
+
+impl Network for GpuNetwork {
+    fn forward(
+        &self,
+        chunks: &[Chunk<'_>],
+        state: &mut dyn PassState,
+        mut observer: Option<&mut Observer<'_>>,
+    ) -> Result<Rows, StateError> {
+        let gpu = &self.gpu;
+        let (spans, layout) = self.spans(state)?;
+        let rows: usize = spans.iter().map(|span| span.tokens).sum();
+        let mut work = self.work.lock().unwrap_or_else(PoisonError::into_inner);
+        let Work { buffers, binds, bound, layout: known, dispatches } = &mut *work;
+        let kernels = match known {
+            Some((same, kernels)) if Arc::ptr_eq(same, &layout) => Arc::clone(kernels),
+            _ => {
+                let made = LayoutKernels::new(gpu, &layout).map_err(|e| device_error(e.to_string()))?;
+                let kernels = Arc::new(made);
+                *known = Some((Arc::clone(&layout), Arc::clone(&kernels)));
+                kernels
+            }
+        };
+        if buffers.as_ref().is_none_or(|buffers| buffers.rows < rows) {
+            *buffers = Some(PassBuffers::new(gpu, &self.program.widths, rows.next_power_of_two()));
+            binds.clear();
+        }
+        let Some(buffers) = buffers else { return Err(device_error("no buffers")) };
+        let mut words = Words::default();
+        let ids_at = words.add(chunks.iter().flat_map(|chunk| chunk.tokens.iter().copied()));
+        let positions = spans.iter().flat_map(|span| span.start..span.start + span.tokens);
+        let positions_at = words.add(positions.map(|position| position as u32));
+        let wanted: Vec<u32> = chunks
+            .iter()
+            .zip(&spans)
+            .flat_map(|(chunk, span)| chunk.wanted.clone().map(|token| (span.row + token) as u32))
+            .collect();
+        let wanted_at = words.add(wanted.iter().copied());
+        let plan = self.plan(&mut words, &kernels, &layout, &spans, state)?;
+        let widths = self.program.widths;
+        let mut renewed = enlarge(gpu, "plan", &mut buffers.plan, 4 * words.0.len());
+        renewed |= enlarge(gpu, "partials", &mut buffers.partials, 4 * plan.partial_words);
+        renewed |= buffers.fit(gpu, "prepared", rows, plan.prepared_width);
+        renewed |= buffers.fit(gpu, "wanted", wanted.len().max(1), widths.hidden);
+        renewed |= buffers.fit(gpu, "logits", wanted.len().max(1), widths.vocabulary);
+        let pages = self.pages.buffers();
+        let numbers: Vec<u64> = pages.iter().map(|buffer| buffer.number()).collect();
+        if renewed || *bound != numbers {
+            binds.clear();
+            *bound = numbers;
+        }
+        buffers.plan.write(gpu, 0, &words.0);
+        buffers.status.write(gpu, 0, &[0]);
+        let (x_stride, logits_stride) = (buffers.place("x").stride, buffers.place("logits").stride);
+        let read_bytes = (4 * rows * x_stride).max(4 * wanted.len() * logits_stride) + 16;
+        if buffers.staging.bytes() < read_bytes {
+            buffers.staging = Buffer::staging(gpu, read_bytes.next_power_of_two());
+        }
+        let buffers = &*buffers;
+        let logits = buffers.place("logits");
+        let recorder = Recorder::new(gpu, binds);
+        let mut run =
+            Run { network: self, buffers, kernels: &kernels, pages: &pages, plan: &plan, rows, recorder };
+        let is_observed = observer.is_some();
+        let mut show = |run: &mut Run<'_>, layer: usize, name: &'static str| match &mut observer {
+            Some(observer) => {
+                let (place, width) = (buffers.place(name), widths.hidden);
+                run.recorder.copy(place.buffer, 0, &buffers.staging, 0, 4 * rows * place.stride);
+                run.recorder.submit();
+                let numbers = read(gpu, &buffers.staging, rows, place.stride, width)?;
+                observer(layer, &Rows::from_vec(numbers, width));
+                Ok(())
+            }
+            None => Ok(()),
+        };
+        run.embed(ids_at, positions_at);
+        for (index, layer) in self.program.layers.iter().enumerate() {
+            show(&mut run, index, "x")?;
+            run.layer(layer);
+        }
+        if is_observed {
+            run.final_norm(None, rows, "normed");
+            show(&mut run, self.program.layers.len(), "normed")?;
+        }
+        if !wanted.is_empty() {
+            run.final_norm(Some(wanted_at), wanted.len(), "wanted");
+            run.logits(wanted.len());
+        }
+        let bytes = 4 * wanted.len() * logits.stride;
+        run.recorder.copy(&buffers.status, 0, &buffers.staging, 0, 16);
+        if bytes > 0 {
+            run.recorder.copy(logits.buffer, 0, &buffers.staging, 16, bytes);
+        }
+        run.recorder.submit();
+        *dispatches = run.recorder.dispatches;
+        let mut all = vec![0; 16 + bytes];
+        buffers.staging.read(gpu, &mut all).map_err(device_error)?;
+        if let Some(fault) = gpu.fault() {
+            return Err(device_error(format!("{}: {fault}", gpu.name())));
+        }
+        match u32::from_le_bytes([all[0], all[1], all[2], all[3]]) {
+            0 => {}
+            mark => return Err(StateError::new(0, CacheError::OnDevice { layer: mark as usize - 1 })),
+        }
+        let numbers = unpadded(&all[16..], logits.stride, widths.vocabulary);
+        Ok(Rows::from_vec(numbers, widths.vocabulary))
+    }
+
+    fn output_weights(&self, slot: KvSlot) -> Vec<Rows> {
+        let owner = self.slots.owner(slot);
+        let branches =
+            self.program.layers.iter().flat_map(|layer| &layer.residuals).flat_map(|r| &r.branches);
+        let weights = branches.filter_map(|branch| match &branch.mixer {
+            Mixer::Attention(of) if self.slots.owner(of.slot) == owner => Some(&of.output_weights),
+            Mixer::Attention(_) | Mixer::Mlp(_) => None,
+        });
+        // The same tensor was read when the model was compiled.
+        weights.filter_map(|tensor| Some(Rows::from_vec(tensor.to_f32().ok()?, tensor.columns()))).collect()
+    }
+}
+
+/// Rows of a staging buffer without their padding.
+fn read(
+    gpu: &Gpu,
+    staging: &Buffer,
+    rows: usize,
+    stride: usize,
+    width: usize,
+) -> Result<Vec<f32>, StateError> {
+    let mut bytes = vec![0; 4 * rows * stride];
+    staging.read(gpu, &mut bytes).map_err(device_error)?;
+    Ok(unpadded(&bytes, stride, width))
+}
+
+fn unpadded(bytes: &[u8], stride: usize, width: usize) -> Vec<f32> {
+    let row = |row: &[u8]| -> Vec<f32> {
+        row[..4 * width].as_chunks().0.iter().map(|four| f32::from_le_bytes(*four)).collect()
+    };
+    bytes.chunks_exact(4 * stride).flat_map(row).collect()
+}

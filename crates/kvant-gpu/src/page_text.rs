@@ -1,0 +1,273 @@
+//! The text that reads, and writes, pages of one format in a kernel: plain data becomes constants.
+//!
+//! Keys are read four channels of a token at a time, values four tokens of a channel: that is how codes lie in a unit, for every
+//! width and on both sides, and what comes out is ŷ = (level · s_t + z_t) · s_c + z_c with the parts that the format has.
+
+use kvant_codec::format::{CodeMeaning, ExactFormat, PackedFormat, Span};
+use kvant_codec::{Element, PageFormat, ScaleFormat, Side};
+use std::fmt::Write;
+
+/// Planes of a unit: bits, and words of 128 codes.
+pub(crate) fn planes(bits: u8) -> Vec<(u8, usize)> {
+    if bits == 8 {
+        return vec![(8, 32)];
+    }
+    [4, 2, 1]
+        .into_iter()
+        .filter(|plane| bits & plane != 0)
+        .map(|plane| (plane, usize::from(plane) * 4))
+        .collect()
+}
+
+/// Neighbouring spans of one width and meaning: their rows of units follow each other.
+pub(crate) fn sections(format: &PackedFormat) -> Vec<Span> {
+    let mut sections: Vec<Span> = Vec::new();
+    for span in &format.spans {
+        match sections.last_mut() {
+            Some(last) if last.bits == span.bits && last.meaning == span.meaning => last.len += span.len,
+            _ => sections.push(span.clone()),
+        }
+    }
+    sections
+}
+
+/// Channels under one token scale.
+pub(crate) fn group_channels(format: &PackedFormat) -> usize {
+    format.spans.iter().find(|span| span.group == 1).map_or(format.coded.max(format.dim), |span| span.first)
+}
+
+/// Words of a row of units.
+pub(crate) fn row_words(format: &PackedFormat, bits: u8) -> usize {
+    format.side.units(format.tokens) * 4 * usize::from(bits)
+}
+
+/// The declarations of `count` buffers of pages from a binding on, and how their words are reached.
+pub(crate) fn buffers(first_binding: usize, count: usize, writes: bool) -> String {
+    let access = if writes { "read_write" } else { "read" };
+    let mut text = String::new();
+    for index in 0..count {
+        let binding = first_binding + index;
+        let _ =
+            writeln!(text, "@group(0) @binding({binding}) var<storage, {access}> pages{index}: array<u32>;");
+    }
+    let cases = |body: &dyn Fn(usize) -> String| {
+        let mut text = String::from("    switch page >> 30u {\n");
+        for index in 1..count {
+            let _ = writeln!(text, "        case {index}u: {{ {} }}", body(index));
+        }
+        let _ = writeln!(text, "        default: {{ {} }}\n    }}", body(0));
+        text
+    };
+    let at = "    let at = (page & 0x3fffffffu) + word;\n";
+    let read = cases(&|index| format!("return pages{index}[at];"));
+    let _ = writeln!(text, "fn page_word(page: u32, word: u32) -> u32 {{\n{at}{read}}}");
+    if writes {
+        let write = cases(&|index| format!("pages{index}[at] = value;"));
+        let _ = writeln!(text, "fn set_page_word(page: u32, word: u32, value: u32) {{\n{at}{write}}}");
+    }
+    text
+}
+
+/// `NAME(page, …) -> vec4<f32>` for pages of a side: `key4_coded(page, token, fours)` or `value4_coded(page, channel, fours)`.
+pub(crate) fn coded_reader(format: &PageFormat) -> String {
+    let (name, along) = match format.side() {
+        Side::Key => ("key4_coded", "token: u32, four: u32"),
+        Side::Value => ("value4_coded", "channel: u32, four: u32"),
+    };
+    let head = format!("fn {name}(page: u32, {along}) -> vec4<f32> {{\n");
+    match format {
+        PageFormat::Exact(exact) => {
+            let tokens = exact.tokens;
+            let call = match exact.side {
+                Side::Key => format!("key4_exact(page, token, four, {tokens}u)"),
+                Side::Value => format!("value4_exact(page, channel, 4u * four, {tokens}u)"),
+            };
+            format!("{head}    return {call};\n}}\n")
+        }
+        PageFormat::Packed(packed) => packed_reader(packed, &head),
+    }
+}
+
+fn packed_reader(format: &PackedFormat, head: &str) -> String {
+    let mut text = String::new();
+    let sections = sections(format);
+    for (index, section) in sections.iter().enumerate() {
+        text += &levels_text(index, section);
+    }
+    text += head;
+    // Which row of units, which half of them and which lane.
+    let (row, unit, half, lane, channel) = match format.side {
+        Side::Key => ("(4u * four - FIRST) / 8u", "token / 16u", "four % 2u", "token % 16u", "4u * four"),
+        Side::Value => {
+            ("(channel - FIRST) / 16u", "four / 2u", "four % 2u", "(channel - FIRST) % 16u", "channel")
+        }
+    };
+    text += "    var y = vec4<f32>(0.0);\n";
+    if format.coded < format.dim {
+        // Channels without bits are zero, and have no scales.
+        let _ = writeln!(text, "    if {channel} >= {}u {{\n        return y;\n    }}", format.coded);
+    }
+    for (index, section) in sections.iter().enumerate() {
+        let end = section.first + section.len;
+        let _ = writeln!(
+            text,
+            "    {}if {channel} < {end}u {{\n        let at = {}u + ({}) * {}u + ({unit}) * {}u;\n        y = levels{index}(page, at, {half}, {});\n    }}",
+            if index == 0 { "" } else { "else " },
+            section.codes / 4,
+            row.replace("FIRST", &format!("{}u", section.first)),
+            row_words(format, section.bits),
+            4 * usize::from(section.bits),
+            lane.replace("FIRST", &format!("{}u", section.first)),
+        );
+    }
+    let group = group_channels(format);
+    let (tokens, scales) = (format.tokens, format.scales);
+    let token_at = |start: usize| match format.side {
+        Side::Key => format!(
+            "vec4<f32>({})",
+            one_scale(scales, start, &format!("(4u * four / {group}u) * {tokens}u + token"))
+        ),
+        Side::Value => four_scales(scales, start, &format!("(channel / {group}u) * {tokens}u + 4u * four")),
+    };
+    let channel_at = |start: usize| match format.side {
+        Side::Key => four_scales(scales, start, "4u * four"),
+        Side::Value => format!("vec4<f32>({})", one_scale(scales, start, "channel")),
+    };
+    for (scale, zero, at) in [
+        (&format.token_scale, &format.token_zero, &token_at as &dyn Fn(usize) -> String),
+        (&format.channel_scale, &format.channel_zero, &channel_at),
+    ] {
+        match (scale, zero) {
+            (Some(scale), Some(zero)) => {
+                let _ = writeln!(text, "    y = fma(y, {}, {});", at(scale.start), at(zero.start));
+            }
+            (Some(scale), None) => {
+                let _ = writeln!(text, "    y = y * {};", at(scale.start));
+            }
+            (None, Some(zero)) => {
+                let _ = writeln!(text, "    y = y + {};", at(zero.start));
+            }
+            (None, None) => {}
+        }
+    }
+    text + "    return y;\n}\n"
+}
+
+/// One scale of an array of a page.
+fn one_scale(format: ScaleFormat, start: usize, index: &str) -> String {
+    match format {
+        ScaleFormat::F16 => {
+            format!("half_of(page_word(page, {}u + ({index}) / 2u), ({index}) % 2u)", start / 4)
+        }
+        ScaleFormat::F32 => format!("bitcast<f32>(page_word(page, {}u + {index}))", start / 4),
+    }
+}
+
+/// Four neighbouring scales, from an even index on.
+fn four_scales(format: ScaleFormat, start: usize, index: &str) -> String {
+    let start = start / 4;
+    match format {
+        ScaleFormat::F16 => format!(
+            "vec4<f32>(unpack2x16float(page_word(page, {start}u + ({index}) / 2u)), unpack2x16float(page_word(page, {start}u + ({index}) / 2u + 1u)))"
+        ),
+        ScaleFormat::F32 => {
+            let one = |i: usize| format!("page_word(page, {start}u + {index} + {i}u)");
+            format!("bitcast<vec4<f32>>(vec4<u32>({}, {}, {}, {}))", one(0), one(1), one(2), one(3))
+        }
+    }
+}
+
+/// `levelsN(page, at, half, lane)`: the levels of codes 4 · lane to 4 · lane + 3 of a vector of the unit at word `at`.
+fn levels_text(index: usize, section: &Span) -> String {
+    let mut text = String::new();
+    if let CodeMeaning::Table(table) = section.meaning {
+        let entries: Vec<String> = table.iter().map(|level| format!("{level}.0")).collect();
+        let _ = writeln!(
+            text,
+            "var<private> table{index}: array<f32, 32> = array<f32, 32>({});",
+            entries.join(", ")
+        );
+    }
+    let _ = writeln!(
+        text,
+        "fn levels{index}(page: u32, at: u32, half: u32, lane: u32) -> vec4<f32> {{\n    var codes = 0u;"
+    );
+    let (mut shift, mut words) = (0, 0);
+    for (plane, size) in planes(section.bits) {
+        let bits = match plane {
+            8 => format!("page_word(page, at + {words}u + 16u * half + lane)"),
+            4 => format!("((page_word(page, at + {words}u + lane) >> (4u * half)) & 0x0f0f0f0fu)"),
+            2 => format!(
+                "((page_word(page, at + {words}u + 4u * half + lane % 4u) >> (2u * (lane / 4u))) & 0x03030303u)"
+            ),
+            _ => format!(
+                "spread((page_word(page, at + {words}u + 2u * half + lane / 8u) >> (4u * (lane % 8u))) & 15u)"
+            ),
+        };
+        let _ = writeln!(text, "    codes |= {bits} << {shift}u;");
+        shift += plane;
+        words += size;
+    }
+    text += &match section.meaning {
+        CodeMeaning::Shifted => {
+            format!("    return vec4<f32>(unpack4xU8(codes)) - {}.0;\n}}\n", 1u32 << (section.bits - 1))
+        }
+        CodeMeaning::WithZero => "    return vec4<f32>(unpack4xU8(codes));\n}\n".to_owned(),
+        CodeMeaning::Table(_) => format!(
+            "    let c = unpack4xU8(codes);\n    return vec4<f32>(table{index}[c.x], table{index}[c.y], table{index}[c.z], table{index}[c.w]);\n}}\n"
+        ),
+    };
+    text
+}
+
+/// What the readers of coded pages share.
+pub(crate) const SHARED: &str = "
+fn half_of(word: u32, index: u32) -> f32 {
+    let pair = unpack2x16float(word);
+    return select(pair.x, pair.y, index == 1u);
+}
+
+// A bit each into four bytes.
+fn spread(bits: u32) -> u32 {
+    return (bits & 1u) | ((bits & 2u) << 7u) | ((bits & 4u) << 14u) | ((bits & 8u) << 21u);
+}
+";
+
+/// `key4_exact(page, token, four, tokens)` or `value4_exact(page, channel, token, tokens)`, and `exact_at` below them.
+pub(crate) fn exact_reader(format: &ExactFormat) -> String {
+    let side = match format.side {
+        Side::Key => "key",
+        Side::Value => "value",
+    };
+    let number = match format.element {
+        Element::F32 => "    return bitcast<f32>(page_word(page, index));\n".to_owned(),
+        Element::F16 => "    return half_of(page_word(page, index / 2u), index % 2u);\n".to_owned(),
+        Element::Bf16 => {
+            "    return bitcast<f32>((page_word(page, index / 2u) >> (16u * (index % 2u))) << 16u);\n"
+                .to_owned()
+        }
+    };
+    let mut text = format!("fn {side}_number(page: u32, index: u32) -> f32 {{\n{number}}}\n");
+    let dim = format.dim;
+    text += &match format.side {
+        Side::Key => format!(
+            "fn key4_exact(page: u32, token: u32, four: u32, tokens: u32) -> vec4<f32> {{
+    var y = vec4<f32>(0.0);
+    for (var j = 0u; j < min(4u, {dim}u - 4u * four); j++) {{
+        y[j] = key_number(page, (4u * four + j) * tokens + token);
+    }}
+    return y;
+}}\n"
+        ),
+        Side::Value => format!(
+            "fn value4_exact(page: u32, channel: u32, token: u32, tokens: u32) -> vec4<f32> {{
+    var y = vec4<f32>(0.0);
+    for (var j = 0u; j < min(4u, tokens - token); j++) {{
+        y[j] = value_number(page, (token + j) * {dim}u + channel);
+    }}
+    return y;
+}}\n"
+        ),
+    };
+    text
+}

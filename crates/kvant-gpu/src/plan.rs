@@ -1,0 +1,306 @@
+//! What the kernels of a pass read besides numbers: token ids, rotations, tables of pages, and how attention is cut into work.
+//!
+//! All of it is one list of words that is written once per pass; kernels get offsets into it.
+//!
+//! **How attention is cut.** Tokens of a sequence that read the same pages in the same form are a *block*; what they see is cut into
+//! *splits*: the sinks, then runs of at most [`SPLIT`] positions that start at multiples of it after the sinks, cut once more where
+//! pages stop being coded. A workgroup has one split of one kv head of a block. So which splits a query has depends on its position
+//! alone, and the splits of a query are put together in their order.
+
+use crate::layout::SlotKernels;
+use kvant_cache::{PageId, PageWork, Sequence, Visibility};
+use kvant_codec::Side;
+use kvant_model::description::Rope;
+use std::ops::Range;
+
+/// Positions of a split.
+pub(crate) const SPLIT: usize = 256;
+
+/// Words that partial sums of one round of attention may take.
+const ROUND_WORDS: usize = 1 << 24;
+
+/// A sequence's part of a pass.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Span {
+    pub start: usize,
+    pub tokens: usize,
+    /// Its first row.
+    pub row: usize,
+    pub capacity: usize,
+}
+
+/// Words for kernels.
+#[derive(Default)]
+pub(crate) struct Words(pub Vec<u32>);
+
+impl Words {
+    /// Adds words and says where.
+    pub(crate) fn add(&mut self, words: impl IntoIterator<Item = u32>) -> usize {
+        let at = self.0.len();
+        self.0.extend(words);
+        at
+    }
+
+    /// Sines and cosines of every row and pair.
+    pub(crate) fn rotations(&mut self, rope: &Rope, spans: &[Span]) -> usize {
+        let at = self.0.len();
+        for span in spans {
+            let frequencies = rope.frequencies(span.capacity);
+            for position in span.start..span.start + span.tokens {
+                for frequency in frequencies.iter() {
+                    let (sin, cos) = (position as f64 * f64::from(*frequency)).sin_cos();
+                    self.0.extend([(sin as f32).to_bits(), (cos as f32).to_bits()]);
+                }
+            }
+        }
+        at
+    }
+}
+
+/// Slots whose attention is cut in the same way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Class {
+    key_tokens: usize,
+    value_tokens: usize,
+    window: Option<usize>,
+    kv_heads: usize,
+    pub group: usize,
+    pub columns: usize,
+}
+
+/// Tasks whose partial sums are there at the same time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Round {
+    pub tasks_at: usize,
+    pub tasks: usize,
+    /// Where the rows' records are, which row is the first, and how many.
+    pub rows_at: usize,
+    pub row: usize,
+    pub rows: usize,
+}
+
+/// A run of positions that one workgroup has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Split {
+    start: usize,
+    end: usize,
+    key_form: u32,
+    value_form: u32,
+}
+
+const CODED: u32 = 0;
+const EXACT: u32 = 1;
+const SINKS: u32 = 2;
+
+/// Words of a row's record: first task, splits, tiles of columns, token of the block.
+const ROW_WORDS: usize = 4;
+
+impl Class {
+    pub(crate) fn new(slot: &SlotKernels, heads: usize, most_tokens: usize) -> Class {
+        let group = heads / slot.kv_heads;
+        Class {
+            key_tokens: slot.key.tokens(),
+            value_tokens: slot.value.tokens(),
+            window: slot.window,
+            kv_heads: slot.kv_heads,
+            group,
+            columns: slot.columns(group * most_tokens),
+        }
+    }
+
+    /// Pages of a side that a sequence's queries read: as bytes, and exactly.
+    fn pages(&self, rule: &Visibility, span: &Span, side: Side) -> [Range<usize>; 2] {
+        let tokens = match side {
+            Side::Key => self.key_tokens,
+            Side::Value => self.value_tokens,
+        };
+        let last = span.start + span.tokens - 1;
+        let end = (last + 1).saturating_sub(rule.sinks).div_ceil(tokens);
+        let first = self.first(rule, span.start) / tokens;
+        let coded = rule.encoded_for(last, tokens).min(end);
+        let exact = rule.encoded_for(span.start, tokens).min(end);
+        [first.min(coded)..coded, exact.max(first)..end]
+    }
+
+    /// The first position after the sinks that the query at `position` may read, from the sinks on, at the start of a page.
+    fn first(&self, rule: &Visibility, position: usize) -> usize {
+        let page = self.key_tokens.max(self.value_tokens);
+        rule.first_seen(position, self.window).saturating_sub(rule.sinks) / page * page
+    }
+
+    /// Entries of one sequence and kv head in a table of pages: sinks and pages of keys, then of values.
+    fn entries(&self, rule: &Visibility, span: &Span) -> usize {
+        [Side::Key, Side::Value]
+            .iter()
+            .map(|side| 1 + self.pages(rule, span, *side).map(|r| r.len()).iter().sum::<usize>())
+            .sum()
+    }
+
+    /// The table of a slot's pages, of all sequences.
+    pub(crate) fn table(
+        &self,
+        words: &mut Words,
+        slot: kvant_cache::KvSlot,
+        sequence: &Sequence,
+        span: &Span,
+    ) -> Result<(), String> {
+        let rule = sequence.layout().rule();
+        for head in 0..self.kv_heads {
+            for side in [Side::Key, Side::Value] {
+                let store = sequence.side(slot, head, side).ok_or("a slot holds no pages")?;
+                let number = |id: Option<PageId>| id.map(|page| page.0 as u32);
+                words.add([number(store.sinks_id()).unwrap_or(0)]);
+                let [coded, exact] = self.pages(rule, span, side);
+                for page in coded {
+                    // The half of a larger page of the other side that has left the window is read under weights of zero.
+                    let id = number(store.encoded_id(page.max(store.dropped())));
+                    words.add([id.ok_or_else(|| format!("page {page} of layer data is not held as bytes"))?]);
+                }
+                for page in exact {
+                    let id = number(store.exact_id(page));
+                    words.add([id.ok_or_else(|| format!("page {page} is not held exactly"))?]);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Offsets of a sequence's entries for one kv head: by side and form, of page 0.
+    fn offsets(&self, rule: &Visibility, span: &Span, base: usize) -> [[u32; 3]; 2] {
+        let mut at = base;
+        [Side::Key, Side::Value].map(|side| {
+            let [coded, exact] = self.pages(rule, span, side);
+            let sinks = at;
+            let first = at + 1;
+            at = first + coded.len() + exact.len();
+            let of_page_zero =
+                |first: usize, range: &Range<usize>| (first as u32).wrapping_sub(range.start as u32);
+            [of_page_zero(first, &coded), of_page_zero(first + coded.len(), &exact), sinks as u32]
+        })
+    }
+
+    fn splits(&self, rule: &Visibility, positions: Range<usize>) -> Vec<Split> {
+        let mut splits = Vec::new();
+        let seen = rule.first_seen(positions.start, self.window);
+        if seen < rule.sinks {
+            let end = rule.sinks.min(positions.end);
+            splits.push(Split { start: 0, end, key_form: SINKS, value_form: SINKS });
+        }
+        let end = positions.end.saturating_sub(rule.sinks);
+        let coded = |tokens: usize| rule.encoded_for(positions.start, tokens) * tokens;
+        let (keys, values) = (coded(self.key_tokens), coded(self.value_tokens));
+        let mut start = self.first(rule, positions.start);
+        while start < end {
+            let next = (start / SPLIT + 1) * SPLIT;
+            let stop =
+                [next, keys, values, end].into_iter().filter(|stop| *stop > start).min().unwrap_or(end);
+            let form = |coded: usize| if start < coded { CODED } else { EXACT };
+            splits.push(Split {
+                start: start + rule.sinks,
+                end: stop + rule.sinks,
+                key_form: form(keys),
+                value_form: form(values),
+            });
+            start = stop;
+        }
+        splits
+    }
+
+    /// Cuts the attention of all sequences into tasks, in rounds.
+    pub(crate) fn rounds(
+        &self,
+        words: &mut Words,
+        rule: &Visibility,
+        spans: &[Span],
+        value_dim: usize,
+    ) -> Vec<Round> {
+        let smallest = self.key_tokens.min(self.value_tokens);
+        let most = (self.columns / self.group).max(1);
+        let per_task = self.columns * (value_dim + 2);
+        let (mut rounds, mut tasks, mut rows) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut count, mut first_row, mut base) = (0, 0, 0);
+        let mut close =
+            |tasks: &mut Vec<u32>, rows: &mut Vec<u32>, count: &mut usize, first_row: &mut usize| {
+                let (row, number) = (*first_row, rows.len() / ROW_WORDS);
+                if number > 0 {
+                    let (tasks_at, rows_at) = (words.add(tasks.drain(..)), words.add(rows.drain(..)));
+                    rounds.push(Round { tasks_at, tasks: *count, rows_at, row, rows: number });
+                }
+                *first_row += number;
+                *count = 0;
+            };
+        for span in spans {
+            let mut token = 0;
+            while token < span.tokens {
+                let position = span.start + token;
+                let change = rule.next_change(position, smallest) - span.start;
+                let end = (token + most).min(change).min(span.tokens);
+                let block = end - token;
+                let splits = self.splits(rule, position..span.start + end);
+                let tiles = (block * self.group).div_ceil(self.columns);
+                let wanted = self.kv_heads * tiles * splits.len();
+                if count > 0 && (count + wanted) * per_task > ROUND_WORDS {
+                    close(&mut tasks, &mut rows, &mut count, &mut first_row);
+                }
+                for own in 0..block {
+                    rows.extend([count as u32, splits.len() as u32, tiles as u32, own as u32]);
+                }
+                for head in 0..self.kv_heads {
+                    let offsets = self.offsets(rule, span, base + head * self.entries(rule, span));
+                    for tile in 0..tiles {
+                        for split in &splits {
+                            tasks.extend([
+                                (span.row + token) as u32,
+                                block as u32,
+                                head as u32,
+                                (tile * self.columns) as u32,
+                                position as u32,
+                                split.start as u32,
+                                split.end as u32,
+                                split.key_form,
+                                split.value_form,
+                                offsets[0][split.key_form as usize],
+                                offsets[1][split.value_form as usize],
+                            ]);
+                        }
+                    }
+                }
+                count += wanted;
+                token = end;
+            }
+            base += self.kv_heads * self.entries(rule, span);
+        }
+        close(&mut tasks, &mut rows, &mut count, &mut first_row);
+        rounds
+    }
+}
+
+/// What a slot's pages get in a pass, as records for kernels: by side.
+#[derive(Default)]
+pub(crate) struct Writes {
+    /// page, whether it is not the sinks', first token, row, rows, kv head.
+    pub rows: [Vec<u32>; 2],
+    /// exact page, tokens, coded page.
+    pub encodes: [Vec<u32>; 2],
+}
+
+impl Writes {
+    /// Words of a record of rows, and of one of pages.
+    pub(crate) const ROWS: usize = 6;
+    pub(crate) const ENCODES: usize = 3;
+
+    pub(crate) fn note(&mut self, row: usize, head: usize, side: Side, work: &PageWork) {
+        let index = usize::from(side == Side::Value);
+        let mut write = |page: PageId, kind: u32, first: usize, rows: &Range<usize>| {
+            let (at, count) = ((row + rows.start) as u32, rows.len() as u32);
+            self.rows[index].extend([page.0 as u32, kind, first as u32, at, count, head as u32]);
+        };
+        match work {
+            PageWork::Sinks { page, first, rows } => write(*page, 0, *first, rows),
+            PageWork::Exact { page, first, rows } => write(*page, 1, *first, rows),
+            PageWork::Encode { exact, tokens, page } => {
+                self.encodes[index].extend([exact.0 as u32, *tokens as u32, page.0 as u32]);
+            }
+        }
+    }
+}

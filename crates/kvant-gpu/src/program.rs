@@ -1,0 +1,131 @@
+//! A model's blocks on the device: what a description was compiled to.
+
+use crate::buffer::Buffer;
+use crate::ops::{Activate, Norm};
+use crate::weights::Matrix;
+use kvant_cache::KvSlot;
+use kvant_model::Tensor;
+use kvant_model::description::{NormPlace, RopeId};
+
+/// A linear layer, or several of the same input side by side: columns of the output one after another.
+pub(crate) struct Linear {
+    pub parts: Vec<LinearPart>,
+}
+
+/// Matrices of one type.
+pub(crate) struct LinearPart {
+    pub matrix: Matrix,
+    pub bias: Option<Buffer>,
+    /// Its first column of the output.
+    pub column: usize,
+}
+
+impl Linear {
+    pub(crate) fn outputs(&self) -> usize {
+        self.parts.iter().map(|part| part.matrix.outputs()).sum()
+    }
+
+    pub(crate) fn inputs(&self) -> usize {
+        self.parts.first().map_or(0, |part| part.matrix.inputs())
+    }
+}
+
+/// Before the first layer.
+pub(crate) struct Embedding {
+    pub table: Matrix,
+    pub scale: f32,
+    pub positions: Option<Buffer>,
+}
+
+/// Where queries, keys or values of a row lie in what the projection gives.
+#[derive(Clone, Copy)]
+pub(crate) struct HeadPlace {
+    pub at: usize,
+    /// From one head to the next.
+    pub step: usize,
+}
+
+/// Attention over keys and values.
+pub(crate) struct Attention {
+    pub slot: KvSlot,
+    pub heads: usize,
+    pub kv_heads: usize,
+    pub key_dim: usize,
+    pub value_dim: usize,
+    pub projection: Linear,
+    pub q: HeadPlace,
+    /// None where the slot is another layer's.
+    pub kv: Option<(HeadPlace, HeadPlace)>,
+    pub q_norm: Option<Norm>,
+    pub k_norm: Option<Norm>,
+    pub v_norm: Option<Norm>,
+    pub norm_place: NormPlace,
+    pub key_scale: f32,
+    pub rope: Option<RopeId>,
+    pub scale: f32,
+    pub soft_cap: Option<f32>,
+    pub sink_logits: Option<Buffer>,
+    pub output: Linear,
+    /// The output weights as stored, for whoever calibrates.
+    pub output_weights: Tensor,
+}
+
+/// A perceptron.
+pub(crate) struct Mlp {
+    pub first: Linear,
+    pub inner: usize,
+    pub activate: Activate,
+    pub down: Linear,
+    pub down_scale: f32,
+}
+
+/// A block.
+pub(crate) enum Mixer {
+    Attention(Box<Attention>),
+    Mlp(Box<Mlp>),
+}
+
+/// `scale · after(mixer(input_scale · norm(x)))`.
+pub(crate) struct Branch {
+    pub norm: Option<Norm>,
+    pub input_scale: f32,
+    pub mixer: Mixer,
+    pub after: Option<Norm>,
+    pub scale: f32,
+}
+
+/// `x = keep · x + scale · after(Σ branches)`.
+pub(crate) struct Residual {
+    pub branches: Vec<Branch>,
+    pub after: Option<Norm>,
+    pub scale: f32,
+    pub keep: f32,
+}
+
+/// A layer: its residuals, and what the stream is multiplied by in the end.
+pub(crate) struct Layer {
+    pub residuals: Vec<Residual>,
+    pub scale: Option<f32>,
+}
+
+/// After the last layer.
+pub(crate) struct Head {
+    pub norm: Norm,
+    pub output: Linear,
+    pub scale: f32,
+    pub soft_cap: Option<f32>,
+}
+
+/// Widths of the widest rows of each kind.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Widths {
+    pub hidden: usize,
+    pub projected: usize,
+    pub queries: usize,
+    pub keys: usize,
+    pub values: usize,
+    pub attended: usize,
+    pub first: usize,
+    pub inner: usize,
+    pub vocabulary: usize,
+}

@@ -1,0 +1,224 @@
+//! A pass under way: the blocks of a program recorded one after another.
+
+use crate::attend::{HeadRows, PassPlan};
+use crate::buffer::Buffer;
+use crate::layout::LayoutKernels;
+use crate::network::{GpuNetwork, PassBuffers};
+use crate::ops::{NormShape, Turn, add, rotate};
+use crate::program::{Attention, Branch, HeadPlace, Layer, Linear, Mixer, Mlp, Residual};
+use crate::recorder::Recorder;
+use crate::weights::{Epilogue, Place};
+use kvant_model::description::{NormPlace, Pairing};
+use std::sync::Arc;
+
+/// A pass of `rows` tokens.
+pub(crate) struct Run<'a> {
+    pub network: &'a GpuNetwork,
+    pub buffers: &'a PassBuffers,
+    pub kernels: &'a LayoutKernels,
+    pub pages: &'a [Arc<Buffer>],
+    pub plan: &'a PassPlan,
+    pub rows: usize,
+    pub recorder: Recorder<'a>,
+}
+
+/// Queries or keys before norm and rotation.
+struct Heads<'a> {
+    from: Place<'a>,
+    place: HeadPlace,
+    heads: usize,
+    dim: usize,
+    scale: f32,
+}
+
+impl<'a> Run<'a> {
+    /// Token ids to the first activations.
+    pub(crate) fn embed(&mut self, ids_at: usize, positions_at: usize) {
+        let of = &self.network.program.embedding;
+        let plan = &self.buffers.plan;
+        let positions = of.positions.as_ref().map(|table| (table, positions_at));
+        let x = self.buffers.place("x");
+        of.table.gather(&mut self.recorder, self.rows, (plan, ids_at), of.scale, positions, x);
+    }
+
+    pub(crate) fn layer(&mut self, layer: &Layer) {
+        layer.residuals.iter().for_each(|residual| self.residual(residual));
+        if let Some(scale) = layer.scale {
+            let (x, other) = (self.buffers.place("x"), self.buffers.place("branch"));
+            self.add(other, x, (scale, 0.0));
+        }
+    }
+
+    /// The last norm, of the rows that the plan lists, or of the first.
+    pub(crate) fn final_norm(&mut self, rows_at: Option<usize>, rows: usize, to: &'static str) {
+        let shape = NormShape { rows_at, ..NormShape::rows(rows) };
+        let (x, y) = (self.buffers.place("x"), self.buffers.place(to));
+        self.network.program.head.norm.run(&mut self.recorder, &self.buffers.plan, x, y, shape);
+    }
+
+    /// Logits of the wanted rows.
+    pub(crate) fn logits(&mut self, rows: usize) {
+        let head = &self.network.program.head;
+        let epilogue = Epilogue { keep: 0.0, scale: head.scale, cap: head.soft_cap };
+        let (x, y) = (self.buffers.place("wanted"), self.buffers.place("logits"));
+        self.linear(&head.output, rows, x, y, epilogue);
+    }
+
+    fn linear(&mut self, of: &Linear, rows: usize, x: Place<'_>, y: Place<'_>, epilogue: Epilogue) {
+        for part in &of.parts {
+            let y = Place { at: y.at + part.column, ..y };
+            part.matrix.multiply(&mut self.recorder, rows, x, part.bias.as_ref(), y, epilogue);
+        }
+    }
+
+    fn add(&mut self, x: Place<'_>, y: Place<'_>, factors: (f32, f32)) {
+        let shape = (self.rows, self.network.program.widths.hidden);
+        add(&mut self.recorder, shape, x, y, factors);
+    }
+
+    fn norm(&mut self, norm: &crate::ops::Norm, x: Place<'_>, y: Place<'_>, shape: NormShape) {
+        norm.run(&mut self.recorder, &self.buffers.plan, x, y, shape);
+    }
+
+    /// `x = keep · x + scale · after(Σ branches)`.
+    fn residual(&mut self, of: &Residual) {
+        let buffers = self.buffers;
+        let x = buffers.place("x");
+        if let ([branch], None) = (&of.branches[..], &of.after)
+            && branch.after.is_none()
+            && of.keep != 0.0
+        {
+            let epilogue = Epilogue { keep: of.keep, scale: of.scale * branch.scale, cap: None };
+            return self.branch(branch, x, epilogue);
+        }
+        let sum = buffers.place("sum");
+        for (index, branch) in of.branches.iter().enumerate() {
+            let keep = if index == 0 { 0.0 } else { 1.0 };
+            match &branch.after {
+                None => self.branch(branch, sum, Epilogue { keep, scale: branch.scale, cap: None }),
+                Some(after) => {
+                    let (raw, normed) = (buffers.place("branch"), buffers.place("after"));
+                    self.branch(branch, raw, Epilogue::STORE);
+                    self.norm(after, raw, normed, NormShape::rows(self.rows));
+                    self.add(normed, sum, (keep, branch.scale));
+                }
+            }
+        }
+        match &of.after {
+            None => self.add(sum, x, (of.keep, of.scale)),
+            Some(after) => {
+                let normed = buffers.place("after");
+                self.norm(after, sum, normed, NormShape::rows(self.rows));
+                self.add(normed, x, (of.keep, of.scale));
+            }
+        }
+    }
+
+    fn branch(&mut self, of: &Branch, y: Place<'_>, epilogue: Epilogue) {
+        let buffers = self.buffers;
+        let (x, normed) = (buffers.place("x"), buffers.place("normed"));
+        let input = match &of.norm {
+            Some(norm) => {
+                let shape = NormShape { scale: of.input_scale, ..NormShape::rows(self.rows) };
+                self.norm(norm, x, normed, shape);
+                normed
+            }
+            None if of.input_scale == 1.0 && x.buffer.number() != y.buffer.number() => x,
+            None => {
+                self.add(x, normed, (0.0, of.input_scale));
+                normed
+            }
+        };
+        match &of.mixer {
+            Mixer::Attention(of) => self.attention(of, input, y, epilogue),
+            Mixer::Mlp(of) => self.mlp(of, input, y, epilogue),
+        }
+    }
+
+    fn mlp(&mut self, of: &Mlp, x: Place<'_>, y: Place<'_>, epilogue: Epilogue) {
+        let (first, inner) = (self.buffers.place("first"), self.buffers.place("inner"));
+        self.linear(&of.first, self.rows, x, first, Epilogue::STORE);
+        of.activate.run(&mut self.recorder, (self.rows, of.inner), first, inner);
+        let epilogue = Epilogue { scale: epilogue.scale * of.down_scale, ..epilogue };
+        self.linear(&of.down, self.rows, inner, y, epilogue);
+    }
+
+    fn attention(&mut self, of: &Attention, x: Place<'_>, y: Place<'_>, epilogue: Epilogue) {
+        let buffers = self.buffers;
+        let projected = buffers.place("projected");
+        self.linear(&of.projection, self.rows, x, projected, Epilogue::STORE);
+        let queries = buffers.place("queries");
+        let q = Heads { from: projected, place: of.q, heads: of.heads, dim: of.key_dim, scale: 1.0 };
+        self.turned(of, &q, of.q_norm.as_ref(), queries);
+        if let Some((k, v)) = of.kv {
+            let keys = buffers.place("keys");
+            let k =
+                Heads { from: projected, place: k, heads: of.kv_heads, dim: of.key_dim, scale: of.key_scale };
+            self.turned(of, &k, of.k_norm.as_ref(), keys);
+            let mut values = HeadRows { place: projected, head: v };
+            if let Some(norm) = &of.v_norm {
+                let (place, head) = (buffers.place("values"), HeadPlace { at: 0, step: of.value_dim });
+                let from =
+                    Heads { from: projected, place: v, heads: of.kv_heads, dim: of.value_dim, scale: 1.0 };
+                self.norm_heads(norm, &from, place);
+                values = HeadRows { place, head };
+            }
+            let keys = HeadRows { place: keys, head: HeadPlace { at: 0, step: of.key_dim } };
+            self.append(of.slot, keys, values);
+        }
+        let attended = buffers.place("attended");
+        self.attend(of, queries, attended);
+        self.linear(&of.output, self.rows, attended, y, epilogue);
+    }
+
+    /// Queries or keys, normed and rotated, into rows of heads without gaps.
+    fn turned(&mut self, of: &Attention, heads: &Heads<'_>, norm: Option<&crate::ops::Norm>, to: Place<'a>) {
+        let buffers = self.buffers;
+        let between = buffers.place("between");
+        let dense = HeadPlace { at: 0, step: heads.dim };
+        match (norm, of.norm_place) {
+            (None, _) => self.rotate(of, heads, to),
+            (Some(norm), NormPlace::BeforeRope) => {
+                self.norm_heads(norm, heads, between);
+                self.rotate(of, &Heads { from: between, place: dense, scale: 1.0, ..*heads }, to);
+            }
+            (Some(norm), NormPlace::AfterRope) => {
+                self.rotate(of, heads, between);
+                self.norm_heads(norm, &Heads { from: between, place: dense, scale: 1.0, ..*heads }, to);
+            }
+        }
+    }
+
+    /// Norms every head, or all heads at once where the norm is that wide.
+    fn norm_heads(&mut self, norm: &crate::ops::Norm, of: &Heads<'_>, to: Place<'_>) {
+        let from = Place { at: of.from.at + of.place.at, ..of.from };
+        let per_head = norm.width == of.dim;
+        let segments = if per_head { of.heads } else { 1 };
+        let shape = NormShape {
+            segments,
+            x_segment: of.place.step,
+            y_segment: of.dim,
+            factor: of.scale,
+            ..NormShape::rows(self.rows)
+        };
+        self.norm(norm, from, to, shape);
+    }
+
+    fn rotate(&mut self, of: &Attention, heads: &Heads<'_>, to: Place<'_>) {
+        let rope = of.rope.map(|id| (&self.network.ropes[id.0], self.plan.rotations[&id.0]));
+        let turn = Turn {
+            rows: self.rows,
+            heads: heads.heads,
+            dim: heads.dim,
+            pairs: rope.map_or(0, |(rope, _)| rope.dims() / 2),
+            turns_at: rope.map_or(0, |(_, at)| at),
+            pairing: rope.map_or(Pairing::Halves, |(rope, _)| rope.pairing()),
+            amplitude: rope.map_or(1.0, |(rope, _)| rope.amplitude()),
+            scale: heads.scale,
+            x_head: heads.place.step,
+            y_head: heads.dim,
+        };
+        let from = Place { at: heads.from.at + heads.place.at, ..heads.from };
+        rotate(&mut self.recorder, &self.buffers.plan, from, to, turn);
+    }
+}

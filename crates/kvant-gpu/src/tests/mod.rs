@@ -1,0 +1,85 @@
+//! Kernels against naive loops in f64, on odd sizes.
+//!
+//! They run on the adapter that `KVANT_GPU` names; without that on lavapipe, or not at all where there is none.
+
+mod pages;
+mod products;
+mod small;
+
+use crate::buffer::Buffer;
+use crate::device::{Gpu, GpuError};
+use crate::recorder::{BindGroups, Recorder};
+use std::sync::OnceLock;
+
+/// The device of the tests; `None` where none was asked for and there is none.
+pub(crate) fn gpu() -> Option<Gpu> {
+    static GPU: OnceLock<Option<Gpu>> = OnceLock::new();
+    let open = || match std::env::var(crate::ADAPTER_VARIABLE) {
+        Ok(_) => Some(Gpu::open().expect("the adapter that was asked for")),
+        Err(_) => match Gpu::open_named("llvmpipe") {
+            Ok(gpu) => Some(gpu),
+            Err(GpuError::NoSuchAdapter { .. }) => {
+                eprintln!("skipped: lavapipe is not installed (Debian: mesa-vulkan-drivers)");
+                None
+            }
+            Err(error) => panic!("{error}"),
+        },
+    };
+    GPU.get_or_init(open).clone()
+}
+
+/// Numbers that look random.
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Random {
+        Random(seed)
+    }
+
+    pub(crate) fn word(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    /// In −1 .. 1.
+    pub(crate) fn number(&mut self) -> f32 {
+        (self.word() >> 40) as f32 / (1 << 23) as f32 - 1.0
+    }
+
+    pub(crate) fn numbers(&mut self, count: usize) -> Vec<f32> {
+        (0..count).map(|_| self.number()).collect()
+    }
+}
+
+/// Records, runs and waits.
+pub(crate) fn run(gpu: &Gpu, record: impl FnOnce(&mut Recorder<'_>)) {
+    let mut binds = BindGroups::default();
+    let mut recorder = Recorder::new(gpu, &mut binds);
+    record(&mut recorder);
+    recorder.submit();
+    assert_eq!(gpu.fault(), None);
+}
+
+/// The numbers of a buffer.
+pub(crate) fn floats(gpu: &Gpu, buffer: &Buffer, count: usize) -> Vec<f32> {
+    let staging = Buffer::staging(gpu, 4 * count);
+    run(gpu, |recorder| recorder.copy(buffer, 0, &staging, 0, 4 * count));
+    let mut bytes = vec![0; 4 * count];
+    staging.read(gpu, &mut bytes).unwrap();
+    bytes.as_chunks().0.iter().map(|four| f32::from_le_bytes(*four)).collect()
+}
+
+/// Rows padded to a stride.
+pub(crate) fn padded(rows: &[f32], width: usize, stride: usize) -> Vec<f32> {
+    // What lies behind a row must not count.
+    rows.chunks(width)
+        .flat_map(|row| row.iter().copied().chain(std::iter::repeat_n(f32::NAN, stride - width)))
+        .collect()
+}
+
+pub(crate) fn close(found: f32, truth: f64, bound: f64, what: &str) {
+    let off = (f64::from(found) - truth).abs();
+    assert!(off <= bound, "{what}: {found} and not {truth}, off by {off:e}, allowed {bound:e}");
+}

@@ -1,0 +1,221 @@
+//! Pages written and encoded on the device against the codecs of the host.
+
+use super::{Random, gpu, run};
+use crate::buffer::Buffer;
+use crate::device::Gpu;
+use crate::layout::{LayoutKernels, SideKernels};
+use crate::pages::GpuPages;
+use crate::recorder::Grid;
+use kvant_cache::{CacheLayout, KvShape, PageId, PageStore, Policy, SideCodecs, Slots};
+use kvant_codec::{PageCodec, PageFormat, Side};
+use std::sync::Arc;
+
+fn layout(policy: &str, dim: usize) -> CacheLayout {
+    let policy: Policy = policy.parse().unwrap();
+    let slots = Slots::uniform(1, KvShape { kv_heads: 1, key_dim: dim, value_dim: dim, window: None });
+    CacheLayout::new(&policy, &slots).unwrap()
+}
+
+struct Device {
+    gpu: Gpu,
+    pages: Arc<GpuPages>,
+}
+
+impl Device {
+    /// Rows written in two goes, then encoded: the exact page and the coded one.
+    fn encoded(&self, side: &SideKernels, rows: &[f32]) -> (Vec<u8>, Vec<u8>, u32) {
+        let (gpu, dim, tokens) = (&self.gpu, side.dim(), side.tokens());
+        let exact_bytes = tokens * dim * side.exact.element.bytes();
+        let exact = self.pages.take(exact_bytes).unwrap();
+        let coded = self.pages.take(side.format.bytes()).unwrap();
+        let have = rows.len() / dim;
+        let cut = have / 3;
+        let record =
+            |first: usize, count: usize| [exact.0 as u32, 1, first as u32, first as u32, count as u32, 0];
+        let records = [record(0, cut), record(cut, have - cut)];
+        let plan: Vec<u32> =
+            records.concat().into_iter().chain([exact.0 as u32, have as u32, coded.0 as u32]).collect();
+        let plan = Buffer::of_words(gpu, "plan", &plan);
+        let (x, status) = (Buffer::of_floats(gpu, "x", rows), Buffer::new(gpu, "status", 16));
+        let buffers = self.pages.buffers();
+        let pages: Vec<&Buffer> = buffers.iter().map(|buffer| &**buffer).collect();
+        let largest = side.exact.element.largest().to_bits();
+        run(gpu, |recorder| {
+            let kernel = side.append_kernel(gpu, pages.len());
+            let bound = [&[&plan, &x, &status], &pages[..]].concat();
+            for (at, count) in [(0, 1), (6, 1)] {
+                recorder.dispatch(
+                    &kernel,
+                    &bound,
+                    &[at, count, dim as u32, 0, dim as u32, 7, largest],
+                    Grid(1, 1, 1),
+                );
+            }
+            if let Some(kernel) = side.encode_kernel(gpu, pages.len()) {
+                let basis = side.moves.as_ref().map_or(&plan, |moves| &moves.encode);
+                let bound = [&[&plan, basis, &status], &pages[..]].concat();
+                recorder.dispatch(&kernel, &bound, &[12, 1, 7], Grid(1, 1, 1));
+            }
+        });
+        let read = |page: PageId, len: usize| {
+            let mut bytes = vec![0; len];
+            self.pages.read(page, &mut bytes);
+            bytes
+        };
+        let mark = super::floats(gpu, &status, 1)[0].to_bits();
+        let both = (read(exact, exact_bytes), read(coded, side.format.bytes()), mark);
+        self.pages.give_back(exact, exact_bytes);
+        self.pages.give_back(coded, side.format.bytes());
+        both
+    }
+}
+
+/// The same by the codecs of the host, and the coded page decoded.
+fn by_host(codecs: &SideCodecs, rows: &[f32]) -> (Vec<u8>, Vec<u8>) {
+    let (exact, codec) = (codecs.exact(), codecs.codec());
+    let (dim, tokens) = (codec.dim(), codec.page_tokens());
+    let mut page = vec![0; exact.page_bytes()];
+    exact.write(rows, dim, 0, rows.len() / dim, &mut page).unwrap();
+    let mut numbers = vec![0.0; tokens * dim];
+    exact.decode(&page, &mut numbers).unwrap();
+    for token in rows.len() / dim..tokens {
+        numbers.copy_within((rows.len() / dim - 1) * dim..rows.len() / dim * dim, token * dim);
+    }
+    let mut coded = vec![0; codec.page_bytes()];
+    codec.encode(&numbers, &mut coded).unwrap();
+    (page, coded)
+}
+
+fn decoded(codec: &dyn PageCodec, page: &[u8]) -> Vec<f32> {
+    let mut rows = vec![0.0; codec.page_tokens() * codec.dim()];
+    codec.decode(page, &mut rows).unwrap();
+    rows
+}
+
+/// Rows with channels of different sizes, as keys have them.
+fn rows(random: &mut Random, tokens: usize, dim: usize) -> Vec<f32> {
+    (0..tokens * dim)
+        .map(|n| random.number() * [1.0, 0.1, 7.0, 2.0][n % dim % 4] + if n % dim == 5 { 3.0 } else { 0.0 })
+        .collect()
+}
+
+#[test]
+fn pages_are_those_of_the_host() {
+    let Some(gpu) = gpu() else { return };
+    let device = Device { pages: GpuPages::new(&gpu, None), gpu };
+    let random = &mut Random::new(7);
+    for (policy, dim) in [
+        ("f16", 80),
+        ("bf16", 9),
+        ("f32", 7),
+        ("int8", 64),
+        ("int8", 80),
+        ("int4", 64),
+        ("int4", 128),
+        ("kivi2", 72),
+        ("kivi3", 16),
+        ("k8v2", 64),
+        ("q5_1", 128),
+        ("q8_0", 64),
+        ("chg4", 64),
+        ("k=sym4g32:s32,v=ch5:p128", 48),
+    ] {
+        let layout = layout(policy, dim);
+        let kernels = match LayoutKernels::new(&device.gpu, &layout) {
+            Ok(kernels) => kernels,
+            Err(refused) => panic!("{policy}: {refused}"),
+        };
+        let slot = kernels.slots[0].as_ref().unwrap();
+        for (side, of) in [(Side::Key, &slot.key), (Side::Value, &slot.value)] {
+            let codecs = layout.slots()[0].heads()[0].side(side).unwrap();
+            for have in [of.tokens(), 19] {
+                let rows = rows(random, have, dim);
+                let (exact, coded, mark) = device.encoded(of, &rows);
+                let (host_exact, host_coded) = by_host(codecs, &rows);
+                assert!(exact == host_exact, "{policy} {side:?} {dim}: exact pages differ");
+                assert_eq!(mark, 0);
+                let PageFormat::Packed(format) = &of.format else { continue };
+                if of.moves.is_none() {
+                    let differ = coded.iter().zip(&host_coded).filter(|(a, b)| a != b).count();
+                    assert_eq!(differ, 0, "{policy} {side:?} {dim} {have}: bytes differ");
+                    continue;
+                }
+                // Another order of sums on the way into the basis: a number may round to the next code, a scale to the next half.
+                let differ = coded.iter().zip(&host_coded).filter(|(a, b)| a != b).count();
+                assert!(
+                    50 * differ < coded.len(),
+                    "{policy} {side:?}: {differ} of {} bytes differ",
+                    coded.len()
+                );
+                let (found, truth) = (decoded(codecs.codec(), &coded), decoded(codecs.codec(), &host_coded));
+                let size = truth.iter().fold(0.0f32, |size, x| size.max(x.abs()));
+                for (found, truth) in found.iter().zip(&truth) {
+                    assert!(
+                        (found - truth).abs() < 0.3 * size,
+                        "{policy} {side:?}: {found} {truth} of {size} in {} bits",
+                        format.spans[0].bits
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn numbers_that_cannot_be_stored_are_marked() {
+    let Some(gpu) = gpu() else { return };
+    let device = Device { pages: GpuPages::new(&gpu, None), gpu };
+    let layout = layout("int8", 16);
+    let kernels = LayoutKernels::new(&device.gpu, &layout).unwrap();
+    let slot = kernels.slots[0].as_ref().unwrap();
+    for bad in [f32::NAN, f32::INFINITY, 70_000.0] {
+        let mut rows = vec![1.0; 64 * 16];
+        rows[77] = bad;
+        assert_eq!(device.encoded(&slot.key, &rows).2, 7, "{bad}");
+    }
+}
+
+#[test]
+fn a_store_gives_zeros_and_takes_back() {
+    let Some(gpu) = gpu() else { return };
+    let pages = GpuPages::new(&gpu, Some(10_000));
+    let read = |page: PageId, len: usize| {
+        let mut bytes = vec![1; len];
+        pages.read(page, &mut bytes);
+        bytes
+    };
+    let (a, b) = (pages.take(100).unwrap(), pages.take(37).unwrap());
+    let bytes: Vec<u8> = (0..100).collect();
+    pages.write(a, &bytes);
+    assert_eq!((read(a, 100), read(b, 37)), (bytes.clone(), vec![0; 37]));
+    assert_eq!((pages.usage().pages, pages.usage().used), (2, 140));
+    let c = pages.take(100).unwrap();
+    pages.copy(a, c, 100);
+    pages.give_back(a, 100);
+    let d = pages.take(100).unwrap();
+    assert_eq!((d, read(d, 100), read(c, 100)), (a, vec![0; 100], bytes));
+    assert!(pages.take(9_900).is_err());
+    // Beyond the first buffer: what was there moves along.
+    let large = GpuPages::new(&gpu, None);
+    let first = large.take(8).unwrap();
+    large.write(first, &[1, 2, 3, 4, 5, 6, 7, 8]);
+    let more = large.take(5 << 20).unwrap();
+    let mut bytes = [0; 8];
+    large.read(first, &mut bytes);
+    assert_eq!(bytes, [1, 2, 3, 4, 5, 6, 7, 8]);
+    large.give_back(more, 5 << 20);
+}
+
+#[test]
+fn codecs_that_do_not_run_are_refused_by_name() {
+    let Some(gpu) = gpu() else { return };
+    for (policy, word) in
+        [("polar4", "codes under scales"), ("iq4_nl", "NonLinear"), ("int4;heads 0:k=f16", "")]
+    {
+        let refused = LayoutKernels::new(&gpu, &layout(policy, 64)).err();
+        if !word.is_empty() {
+            let refused = refused.unwrap().to_string();
+            assert!(refused.contains("layer 0") && refused.contains(word), "{refused}");
+        }
+    }
+}

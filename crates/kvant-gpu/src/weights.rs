@@ -1,0 +1,286 @@
+//! Packed matrices on the device: how a type's bytes lie there, and the products with them.
+//!
+//! A matrix is its rows one after another, each a whole number of words with zeros for the columns that a group of 32 has too many.
+//! Types whose blocks are not whole words are taken apart once, when they are uploaded: codes first, then the scales of a row.
+//! Nothing is rounded again, and no number is stored twice. What a kernel cannot bind at once is split by rows.
+
+use crate::buffer::{Buffer, words_of};
+use crate::device::Gpu;
+use crate::kernel::Kernel;
+use crate::recorder::{Grid, Recorder};
+use kvant_model::error::{LoadError, Result};
+use kvant_model::{DType, Tensor};
+use std::sync::Arc;
+
+/// Weights that share a scale, or are taken at once.
+pub(crate) const GROUP: usize = 32;
+
+/// Rows that a workgroup of the product has.
+const ROWS: usize = 4;
+
+/// Bytes that are sent to the device before the host waits for it.
+const UPLOAD: usize = 16 << 20;
+
+/// The element types that the device multiplies.
+pub const WEIGHT_TYPES: [DType; 12] = [
+    DType::F32,
+    DType::F16,
+    DType::BF16,
+    DType::Q4_0,
+    DType::Q4_1,
+    DType::Q8_0,
+    DType::Q4_K,
+    DType::Q5_K,
+    DType::Q6_K,
+    DType::MXFP4,
+    DType::Int8G32,
+    DType::Int4G32,
+];
+
+/// The text that reads a group of weights of a type; `None` for types that the device does not multiply.
+fn reader(dtype: DType) -> Option<String> {
+    const HALVES: &str = "fn half_at(at: u32, index: u32) -> f32 {\n    \
+        let pair = unpack2x16float(weights[at + index / 2u]);\n    \
+        return select(pair.x, pair.y, index % 2u == 1u);\n}\n";
+    const K: &str = include_str!("wgsl/weights/k.wgsl");
+    let (before, text) = match dtype {
+        DType::F32 => ("", include_str!("wgsl/weights/f32.wgsl")),
+        DType::F16 => ("", include_str!("wgsl/weights/f16.wgsl")),
+        DType::BF16 => ("", include_str!("wgsl/weights/bf16.wgsl")),
+        DType::Q8_0 | DType::Int8G32 => (HALVES, include_str!("wgsl/weights/q8_0.wgsl")),
+        DType::Q4_0 | DType::Int4G32 => (HALVES, include_str!("wgsl/weights/q4_0.wgsl")),
+        DType::Q4_1 => ("", include_str!("wgsl/weights/q4_1.wgsl")),
+        DType::Q4_K => (K, include_str!("wgsl/weights/q4_k.wgsl")),
+        DType::Q5_K => (K, include_str!("wgsl/weights/q5_k.wgsl")),
+        DType::Q6_K => ("", include_str!("wgsl/weights/q6_k.wgsl")),
+        DType::MXFP4 => ("", include_str!("wgsl/weights/mxfp4.wgsl")),
+        _ => return None,
+    };
+    Some(format!("{before}{text}"))
+}
+
+/// One row as the device has it.
+fn row_words(dtype: DType, row: &[u8], columns: usize) -> Vec<u32> {
+    // Blocks of `bytes`: scales of `head` bytes before the codes.
+    let apart = |bytes: usize, head: usize| {
+        let blocks = row.chunks_exact(bytes);
+        let codes: Vec<u8> = blocks.clone().flat_map(|block| block[head..].iter().copied()).collect();
+        let scales: Vec<u8> = blocks.flat_map(|block| block[..head].iter().copied()).collect();
+        [words_of(&codes), words_of(&scales)].concat()
+    };
+    match dtype {
+        DType::Q8_0 | DType::Int8G32 => apart(34, 2),
+        DType::Q4_0 | DType::Int4G32 => apart(18, 2),
+        DType::Q4_1 => apart(20, 4),
+        DType::MXFP4 => apart(17, 1),
+        DType::Q6_K => row.chunks_exact(210).flat_map(words_of).collect(),
+        _ => {
+            let mut words = words_of(row);
+            let number = dtype.bits_per_value() as usize;
+            if dtype.block_len() == 1 {
+                words.resize(columns.next_multiple_of(GROUP) * number / 32, 0);
+            }
+            words
+        }
+    }
+}
+
+/// Some rows of a matrix, as much as a kernel sees at once.
+struct Part {
+    buffer: Buffer,
+    first: usize,
+    rows: usize,
+}
+
+/// A matrix `(outputs, inputs)` on the device.
+pub(crate) struct Matrix {
+    dtype: DType,
+    outputs: usize,
+    inputs: usize,
+    row_words: usize,
+    parts: Vec<Part>,
+}
+
+/// Where the rows of a product lie.
+#[derive(Clone, Copy)]
+pub(crate) struct Place<'a> {
+    pub buffer: &'a Buffer,
+    /// Numbers from one row to the next, and before the first column.
+    pub stride: usize,
+    pub at: usize,
+}
+
+/// What becomes of a product before it is stored: `keep · y + cap(scale · (W x + bias))`.
+#[derive(Clone, Copy)]
+pub(crate) struct Epilogue {
+    /// What was there counts this much; 0 for not at all.
+    pub keep: f32,
+    pub scale: f32,
+    pub cap: Option<f32>,
+}
+
+impl Epilogue {
+    pub(crate) const STORE: Epilogue = Epilogue { keep: 0.0, scale: 1.0, cap: None };
+}
+
+impl Matrix {
+    /// Uploads matrices of one type and width as one, rows of the first before those of the next.
+    pub(crate) fn upload(gpu: &Gpu, tensors: &[Tensor]) -> Result<Matrix> {
+        let [first, ..] = tensors else { return Err(LoadError::mismatch("a matrix of no tensors")) };
+        let (dtype, inputs) = (first.dtype(), first.columns());
+        if let Some(other) = tensors.iter().find(|t| t.dtype() != dtype || t.columns() != inputs) {
+            return Err(LoadError::mismatch(format!(
+                "tensors {:?} and {:?} cannot be multiplied as one",
+                first.name(),
+                other.name()
+            )));
+        }
+        if reader(dtype).is_none() || tensors.iter().any(|tensor| tensor.scales().is_some()) {
+            let there = WEIGHT_TYPES.map(DType::name).join(", ");
+            return Err(LoadError::unsupported(format!(
+                "tensor {:?} is {dtype}, which {} does not multiply; it does {there}. Run it with `--device cpu`, or convert the weights",
+                first.name(),
+                gpu.name()
+            )));
+        }
+        let outputs = tensors.iter().map(Tensor::rows).sum();
+        if outputs == 0 || inputs == 0 {
+            return Err(LoadError::mismatch(format!("tensor {:?} is empty", first.name())));
+        }
+        let words = row_words(dtype, first.row(0), inputs).len();
+        let mut matrix = Matrix { dtype, outputs, inputs, row_words: words, parts: Vec::new() };
+        matrix.fill(gpu, tensors);
+        tensors.iter().for_each(|tensor| tensor.bytes().release());
+        Ok(matrix)
+    }
+
+    fn fill(&mut self, gpu: &Gpu, tensors: &[Tensor]) {
+        let row_bytes = 4 * self.row_words;
+        let most = (gpu.binding_bytes() / row_bytes).max(1);
+        let label = tensors[0].name();
+        let mut rows = tensors.iter().flat_map(|tensor| (0..tensor.rows()).map(move |row| tensor.row(row)));
+        for first in (0..self.outputs).step_by(most) {
+            let count = most.min(self.outputs - first);
+            let buffer = Buffer::new(gpu, label, count * row_bytes);
+            let step = (UPLOAD / row_bytes).max(1);
+            for at in (0..count).step_by(step) {
+                let words: Vec<u32> = rows
+                    .by_ref()
+                    .take(step.min(count - at))
+                    .flat_map(|row| row_words(self.dtype, row, self.inputs))
+                    .collect();
+                buffer.write(gpu, at * row_bytes, &words);
+                if 4 * words.len() >= UPLOAD / 2 {
+                    // Otherwise all of the model would lie in staging buffers before the first byte is copied.
+                    gpu.queue().submit([]);
+                    // A lost device is noticed by whoever reads from it.
+                    let _ = gpu.device().poll(wgpu::PollType::wait_indefinitely());
+                }
+            }
+            self.parts.push(Part { buffer, first, rows: count });
+        }
+    }
+
+    pub(crate) fn outputs(&self) -> usize {
+        self.outputs
+    }
+
+    pub(crate) fn inputs(&self) -> usize {
+        self.inputs
+    }
+
+    fn groups(&self) -> usize {
+        self.inputs.div_ceil(GROUP)
+    }
+
+    fn source(&self, constants: &str, text: &str) -> String {
+        let reader = reader(self.dtype).unwrap_or_default();
+        format!("{constants}\n{text}\n{reader}")
+    }
+
+    fn product(&self, gpu: &Gpu, tokens: usize, bias: bool, add: bool) -> Arc<Kernel> {
+        let ragged = !self.inputs.is_multiple_of(GROUP);
+        gpu.kernel_of("matmul", format!("matmul {} {tokens} {bias} {add} {ragged}", self.dtype), || {
+            let constants = format!(
+                "const TOKENS = {tokens}u;\nconst BIAS = {bias};\nconst ADD = {add};\nconst RAGGED = {ragged};\n"
+            );
+            self.source(&constants, include_str!("wgsl/matmul.wgsl"))
+        })
+    }
+
+    /// Multiplies `tokens` rows of `x`, whose strides are whole groups.
+    pub(crate) fn multiply(
+        &self,
+        recorder: &mut Recorder<'_>,
+        tokens: usize,
+        x: Place<'_>,
+        bias: Option<&Buffer>,
+        y: Place<'_>,
+        epilogue: Epilogue,
+    ) {
+        let tile = match tokens {
+            0 => return,
+            1 => 1,
+            2..=4 => 4,
+            _ => 8,
+        };
+        let kernel = self.product(recorder.gpu(), tile, bias.is_some(), epilogue.keep != 0.0);
+        for part in &self.parts {
+            let arguments = [
+                self.groups() as u32,
+                self.inputs as u32,
+                (x.stride / 4) as u32,
+                (x.at / 4) as u32,
+                part.rows as u32,
+                y.stride as u32,
+                (y.at + part.first) as u32,
+                part.first as u32,
+                tokens as u32,
+                self.row_words as u32,
+                epilogue.keep.to_bits(),
+                epilogue.scale.to_bits(),
+                epilogue.cap.unwrap_or(0.0).to_bits(),
+            ];
+            let grid = Grid::rows(part.rows.div_ceil(ROWS), tokens.div_ceil(tile));
+            let bound = [&part.buffer, x.buffer, bias.unwrap_or(&part.buffer), y.buffer];
+            recorder.dispatch(&kernel, &bound, &arguments, grid);
+        }
+    }
+
+    /// Rows of the matrix by the ids that `plan` has from `ids_at` on, times `scale`; with learned positions `(buffer, plan_at)`.
+    pub(crate) fn gather(
+        &self,
+        recorder: &mut Recorder<'_>,
+        tokens: usize,
+        (plan, ids_at): (&Buffer, usize),
+        scale: f32,
+        positions: Option<(&Buffer, usize)>,
+        x: Place<'_>,
+    ) {
+        let learned = positions.is_some();
+        let kernel = recorder.gpu().kernel_of("embed", format!("embed {} {learned}", self.dtype), || {
+            self.source(&format!("const POSITIONS = {learned};\n"), include_str!("wgsl/embed.wgsl"))
+        });
+        for part in &self.parts {
+            let arguments = [
+                self.groups() as u32,
+                self.inputs as u32,
+                x.stride as u32,
+                tokens as u32,
+                part.first as u32,
+                part.rows as u32,
+                self.row_words as u32,
+                ids_at as u32,
+                scale.to_bits(),
+                positions.map_or(0, |(_, at)| at as u32),
+            ];
+            let grid = Grid(
+                self.groups().div_ceil(64) as u32,
+                tokens.min(32768) as u32,
+                tokens.div_ceil(32768) as u32,
+            );
+            let bound = [&part.buffer, plan, positions.map_or(plan, |(buffer, _)| buffer), x.buffer];
+            recorder.dispatch(&kernel, &bound, &arguments, grid);
+        }
+    }
+}

@@ -1,0 +1,239 @@
+// A split of a query block: scores of up to COLS queries of one kv head with the keys of a run of positions, their softmax, and the
+// sum of values under it, all from the pages' bytes. Positions are taken 128 at a time.
+//
+// Scores: a thread to a position, which goes through its key four channels at a time; the queries lie in workgroup memory.
+// Sums: a thread to a channel, which goes through the positions four at a time; the weights lie in workgroup memory.
+//
+// Every sum has one order, whatever COLS is: a query gets the same bits alone and in a block.
+struct Arguments {
+    tasks_at: u32,
+    tasks: u32,
+    table_at: u32,
+    q_stride: u32,
+    q_head: u32,
+    p_stride: u32,
+    p_head: u32,
+    group: u32,
+    window: u32,
+    scale: f32,
+    cap: f32,
+    sinks: u32,
+}
+
+struct Task {
+    row: u32,
+    tokens: u32,
+    head: u32,
+    column: u32,
+    position: u32,
+    start: u32,
+    end: u32,
+    key_form: u32,
+    value_form: u32,
+    key_table: u32,
+    value_table: u32,
+}
+
+const NONE = -3.0e38;
+
+var<immediate> a: Arguments;
+@group(0) @binding(0) var<storage, read> plan: array<u32>;
+@group(0) @binding(1) var<storage, read> q: array<f32>;
+@group(0) @binding(2) var<storage, read> prepared: array<f32>;
+@group(0) @binding(3) var<storage, read_write> partials: array<f32>;
+
+var<workgroup> queries: array<vec4<f32>, COLS * Q4>;
+var<workgroup> offsets: array<f32, COLS>;
+var<workgroup> weights: array<f32, COLS * 128>;
+var<workgroup> lanes: array<f32, COLS * 8>;
+var<workgroup> tops: array<f32, COLS>;
+var<workgroup> totals: array<f32, COLS>;
+var<workgroup> factors: array<f32, COLS>;
+
+@compute @workgroup_size(128)
+fn main(
+    @builtin(local_invocation_index) thread: u32,
+    @builtin(workgroup_id) id: vec3<u32>,
+    @builtin(num_workgroups) count: vec3<u32>,
+) {
+    let number = id.x + id.y * count.x;
+    if number >= a.tasks {
+        return;
+    }
+    let at = a.tasks_at + 11u * number;
+    let task = Task(
+        plan[at], plan[at + 1u], plan[at + 2u], plan[at + 3u], plan[at + 4u], plan[at + 5u], plan[at + 6u],
+        plan[at + 7u], plan[at + 8u], plan[at + 9u], plan[at + 10u],
+    );
+    let is_coded = task.key_form == 0u;
+    for (var i = thread; i < COLS * Q4; i += 128u) {
+        let column = task.column + i / Q4;
+        let c = 4u * (i % Q4);
+        var four = vec4<f32>(0.0);
+        if column < task.tokens * a.group {
+            let row = task.row + column / a.group;
+            let head = task.head * a.group + column % a.group;
+            for (var j = 0u; j < 4u; j++) {
+                if c + j < KEY_DIM {
+                    if PREPARED && is_coded {
+                        four[j] = prepared[row * a.p_stride + head * a.p_head + c + j];
+                    } else {
+                        four[j] = q[row * a.q_stride + head * a.q_head + c + j];
+                    }
+                }
+            }
+        }
+        queries[i] = four;
+    }
+    if thread < COLS {
+        tops[thread] = NONE;
+        totals[thread] = 0.0;
+        var offset = 0.0;
+        let column = task.column + thread;
+        if PREPARED && is_coded && column < task.tokens * a.group {
+            let row = task.row + column / a.group;
+            let head = task.head * a.group + column % a.group;
+            offset = prepared[row * a.p_stride + head * a.p_head + KEY_DIM];
+        }
+        offsets[thread] = offset;
+    }
+    var sum: array<f32, COLS * CHANNELS>;
+    for (var first = task.start; first < task.end; first += 128u) {
+        workgroupBarrier();
+        score(thread, task, first);
+        workgroupBarrier();
+        // Eight threads to a column.
+        let column = thread / 8u;
+        let lane = thread % 8u;
+        if column < COLS {
+            var top = NONE;
+            for (var i = lane; i < 128u; i += 8u) {
+                top = max(top, weights[128u * column + i]);
+            }
+            lanes[thread] = top;
+        }
+        workgroupBarrier();
+        var top = NONE;
+        var total = 0.0;
+        if column < COLS {
+            top = tops[column];
+            for (var i = 0u; i < 8u; i++) {
+                top = max(top, lanes[8u * column + i]);
+            }
+            for (var i = lane; i < 128u; i += 8u) {
+                let s = weights[128u * column + i];
+                let e = select(exp(s - top), 0.0, s <= NONE);
+                weights[128u * column + i] = e;
+                total += e;
+            }
+        }
+        workgroupBarrier();
+        if column < COLS {
+            lanes[thread] = total;
+        }
+        workgroupBarrier();
+        if column < COLS && lane == 0u {
+            let factor = exp(tops[column] - top);
+            var all = totals[column] * factor;
+            for (var i = 0u; i < 8u; i++) {
+                all += lanes[8u * column + i];
+            }
+            totals[column] = all;
+            factors[column] = factor;
+            tops[column] = top;
+        }
+        workgroupBarrier();
+        for (var i = 0u; i < CHANNELS; i++) {
+            let c = thread + 128u * i;
+            if c < VALUE_DIM {
+                for (var k = 0u; k < COLS; k++) {
+                    sum[COLS * i + k] *= factors[k];
+                }
+                let end = min(128u, task.end - first);
+                for (var t = 0u; t < end; t += 4u) {
+                    let v = value4(task, c, first + t);
+                    for (var k = 0u; k < COLS; k++) {
+                        let w = 128u * k + t;
+                        var s = sum[COLS * i + k];
+                        s = fma(v.x, weights[w], s);
+                        s = fma(v.y, weights[w + 1u], s);
+                        s = fma(v.z, weights[w + 2u], s);
+                        sum[COLS * i + k] = fma(v.w, weights[w + 3u], s);
+                    }
+                }
+            }
+        }
+    }
+    workgroupBarrier();
+    let to = COLS * number * (VALUE_DIM + 2u);
+    for (var k = 0u; k < COLS; k++) {
+        for (var i = 0u; i < CHANNELS; i++) {
+            let c = thread + 128u * i;
+            if c < VALUE_DIM {
+                partials[to + k * (VALUE_DIM + 2u) + 2u + c] = sum[COLS * i + k];
+            }
+        }
+    }
+    if thread < COLS {
+        partials[to + thread * (VALUE_DIM + 2u)] = tops[thread];
+        partials[to + thread * (VALUE_DIM + 2u) + 1u] = totals[thread];
+    }
+}
+
+// The scores of this thread's position, for every column.
+fn score(thread: u32, task: Task, first: u32) {
+    let position = first + thread;
+    var total: array<vec4<f32>, COLS>;
+    let is_there = position < task.end;
+    if is_there {
+        let place = key_place(task, position);
+        if task.key_form == 0u {
+            for (var c = 0u; c < KEY_FOURS; c++) {
+                let y = key4_coded(place.x, place.y, c);
+                for (var k = 0u; k < COLS; k++) {
+                    total[k] = fma(y, queries[Q4 * k + c], total[k]);
+                }
+            }
+        } else {
+            let tokens = select(KEY_TOKENS, 32u, task.key_form == 2u);
+            for (var c = 0u; c < (KEY_DIM + 3u) / 4u; c++) {
+                let y = key4_exact(place.x, place.y, c, tokens);
+                for (var k = 0u; k < COLS; k++) {
+                    total[k] = fma(y, queries[Q4 * k + c], total[k]);
+                }
+            }
+        }
+    }
+    for (var k = 0u; k < COLS; k++) {
+        let column = task.column + k;
+        let own = task.position + column / a.group;
+        let is_seen = is_there && column < task.tokens * a.group && position <= own && own - position < a.window;
+        var s = a.scale * (((total[k].x + total[k].y) + (total[k].z + total[k].w)) + offsets[k]);
+        if a.cap > 0.0 {
+            s = a.cap * tanh(clamp(s / a.cap, -15.0, 15.0));
+        }
+        weights[128u * k + thread] = select(NONE, s, is_seen);
+    }
+}
+
+// The page of a position, and its token there.
+fn key_place(task: Task, position: u32) -> vec2<u32> {
+    if task.key_form == 2u {
+        return vec2<u32>(plan[a.table_at + task.key_table], position);
+    }
+    let index = position - a.sinks;
+    return vec2<u32>(plan[a.table_at + task.key_table + index / KEY_TOKENS], index % KEY_TOKENS);
+}
+
+// Four values of a channel, from a position on that is a multiple of four after its page's start.
+fn value4(task: Task, c: u32, position: u32) -> vec4<f32> {
+    if task.value_form == 2u {
+        return value4_exact(plan[a.table_at + task.value_table], c, position, 32u);
+    }
+    let index = position - a.sinks;
+    let page = plan[a.table_at + task.value_table + index / VALUE_TOKENS];
+    if task.value_form == 1u {
+        return value4_exact(page, c, index % VALUE_TOKENS, VALUE_TOKENS);
+    }
+    return value4_coded(page, c, (index % VALUE_TOKENS) / 4u);
+}

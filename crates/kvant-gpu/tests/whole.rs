@@ -1,0 +1,265 @@
+//! Whole models on the device: against the oracle, against the CPU on the same codecs, and against themselves.
+
+use kvant_attention::{Batch, KvCache};
+use kvant_cache::{KvSlot, Policy, Store};
+use kvant_codec::Side;
+use kvant_cpu::{Cpu, LoadOptions};
+use kvant_gpu::{Gpu, GpuBackend, GpuError};
+use kvant_model::{Backend, Checkpoint, Chunk, Description, Model};
+use kvant_oracle::Oracle;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+/// The device of the tests; `None` where none was asked for and there is none.
+fn gpu() -> Option<Gpu> {
+    static GPU: OnceLock<Option<Gpu>> = OnceLock::new();
+    let open = || match std::env::var(kvant_gpu::ADAPTER_VARIABLE) {
+        Ok(_) => Some(Gpu::open().expect("the adapter that was asked for")),
+        Err(_) => match Gpu::open_named("llvmpipe") {
+            Ok(gpu) => Some(gpu),
+            Err(GpuError::NoSuchAdapter { .. }) => {
+                eprintln!("skipped: lavapipe is not installed (Debian: mesa-vulkan-drivers)");
+                None
+            }
+            Err(error) => panic!("{error}"),
+        },
+    };
+    GPU.get_or_init(open).clone()
+}
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../kvant-model/tests/fixtures").join(name)
+}
+
+fn tokens(count: usize, vocabulary: usize) -> Vec<u32> {
+    let mut state = 7u64;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize
+    };
+    (0..count).map(|_| (next() % vocabulary) as u32).collect()
+}
+
+/// A model with a cache, whichever device they are on.
+struct Sequence<'m> {
+    model: &'m Model,
+    cache: KvCache,
+}
+
+impl<'m> Sequence<'m> {
+    fn new(model: &'m Model, policy: &str, store: Option<Store>, capacity: usize) -> Sequence<'m> {
+        let policy: Policy = policy.parse().unwrap();
+        let store = store.unwrap_or_else(|| kvant_cache::Arena::new().into());
+        let cache = KvCache::in_arena(policy, model.slots(), capacity, store).unwrap();
+        Sequence { model, cache }
+    }
+
+    /// Logits of all tokens, read in chunks of these sizes, the last again and again.
+    fn read(&mut self, tokens: &[u32], chunks: &[usize]) -> Vec<f32> {
+        let (mut left, mut logits, mut sizes) = (tokens, Vec::new(), chunks.iter().copied());
+        let last = *chunks.last().unwrap();
+        while !left.is_empty() {
+            let (chunk, rest) = left.split_at(sizes.next().unwrap_or(last).min(left.len()));
+            let chunk = Chunk { tokens: chunk, wanted: 0..chunk.len() };
+            logits.extend_from_slice(self.model.forward(&[chunk], &mut self.cache).unwrap().data());
+            left = rest;
+        }
+        logits
+    }
+}
+
+struct Loaded {
+    checkpoint: Checkpoint,
+    backend: GpuBackend,
+    model: Model,
+}
+
+fn load(gpu: &Gpu, name: &str) -> Loaded {
+    let checkpoint = Checkpoint::open(fixture(name)).unwrap();
+    let backend = GpuBackend::new(gpu);
+    let model = Model::load(&backend, &checkpoint).unwrap_or_else(|e| panic!("{name}: {e}"));
+    Loaded { checkpoint, backend, model }
+}
+
+fn largest_difference(a: &[f32], b: &[f32]) -> f32 {
+    assert_eq!(a.len(), b.len());
+    a.iter()
+        .zip(b)
+        .map(|(a, b)| (a - b).abs())
+        .fold(0.0, |most, off| if off.is_nan() { f32::INFINITY } else { most.max(off) })
+}
+
+/// Every architecture of dense layers, whose attention sees everything or a window.
+const DENSE: [&str; 22] = [
+    "llama",
+    "llama_tied",
+    "llama_hd",
+    "llama3_rope",
+    "smollm2",
+    "smollm3",
+    "mistral",
+    "qwen2",
+    "qwen2_yarn",
+    "qwen3",
+    "gemma",
+    "gemma2",
+    "gemma3",
+    "gemma3_linear",
+    "phi3",
+    "olmo2",
+    "granite",
+    "gpt2",
+    "gpt_neox",
+    "starcoder2",
+    "exaone4",
+    "hunyuan_v1_dense",
+];
+
+#[test]
+fn dense_models_agree_with_the_oracle() {
+    let Some(gpu) = gpu() else { return };
+    let mut wrong = Vec::new();
+    for name in DENSE {
+        let Loaded { checkpoint, backend, model } = load(&gpu, name);
+        let count = 90.min(model.position_limit().unwrap_or(usize::MAX));
+        let (ids, capacity) = (tokens(count, model.vocabulary()), 96.max(count));
+        let description = Description::of(&checkpoint).unwrap();
+        let truth = Oracle::new(&description, &checkpoint).unwrap().run(&ids, capacity);
+        let truth: Vec<f32> = truth.logits.iter().flatten().map(|x| *x as f32).collect();
+        let mut sequence = Sequence::new(&model, "f32", Some(backend.store()), capacity);
+        let found = sequence.read(&ids, &[70, 5, 1]);
+        let off = largest_difference(&found, &truth);
+        println!("{name:20} off by {off:.1e}");
+        if off > 1e-4 {
+            wrong.push(format!("{name} {off:.1e}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:?}");
+}
+
+#[test]
+fn compressed_caches_agree_with_the_cpu() {
+    let Some(gpu) = gpu() else { return };
+    for (name, policies) in [
+        (
+            "llama",
+            &["int8", "int4", "f16", "k8v2", "kivi2", "int4;layers 0:k=f16", "int4;sinks=0;recent=100"][..],
+        ),
+        ("gemma3", &["int4"]),
+        ("mistral", &["int8"]),
+        ("llama_hd", &["int4"]),
+    ] {
+        let Loaded { checkpoint, backend, model } = load(&gpu, name);
+        let host = Model::load(&Cpu::new(LoadOptions::AS_STORED).unwrap(), &checkpoint).unwrap();
+        let ids = tokens(300, model.vocabulary());
+        for policy in policies {
+            let Ok(_) = policy.parse::<Policy>() else { panic!("{policy}") };
+            let truth = Sequence::new(&host, policy, None, 320).read(&ids, &[300]);
+            let exact = Sequence::new(&host, "f32", None, 320).read(&ids, &[300]);
+            let found = Sequence::new(&model, policy, Some(backend.store()), 320).read(&ids, &[200, 37, 1]);
+            let (off, loss) = (largest_difference(&found, &truth), largest_difference(&truth, &exact));
+            println!("{name:10} {policy:24} off by {off:.1e} where the codec is off by {loss:.1e}");
+            // Codes are the same but for roundings at a middle; what is left is the CPU's rounding of queries and weights to bytes.
+            assert!(off <= 0.35 * loss + 2e-4, "{name} {policy}: {off} of {loss}");
+        }
+    }
+}
+
+#[test]
+fn bits_do_not_depend_on_chunks_batches_or_runs() {
+    let Some(gpu) = gpu() else { return };
+    let Loaded { backend, model, .. } = load(&gpu, "llama");
+    let ids = tokens(150, model.vocabulary());
+    let read =
+        |chunks: &[usize]| Sequence::new(&model, "int4", Some(backend.store()), 160).read(&ids, chunks);
+    let whole = read(&[150]);
+    assert_eq!(whole, read(&[150]), "another run");
+    assert_eq!(whole, read(&[7, 64, 3, 1]), "other chunks");
+    // Beside another sequence.
+    let mut alone = Sequence::new(&model, "int4", Some(backend.store()), 160);
+    alone.read(&ids[..100], &[100]);
+    let mut fork = alone.cache.over(alone.cache.sequence().fork().unwrap());
+    let mut other = alone.cache.over(alone.cache.sequence().prefix(68).unwrap());
+    let mut driver = alone.cache.driver();
+    let chunk = |tokens| Chunk { tokens, wanted: 0..1 };
+    let (one, two) = (&ids[100..101], &ids[68..73]);
+    let both = {
+        let mut batch = Batch::new(&mut driver, vec![&mut other, &mut fork]);
+        model.forward(&[chunk(two), chunk(one)], &mut batch).unwrap()
+    };
+    let width = model.vocabulary();
+    assert_eq!(both.data()[..width], whole[68 * width..69 * width]);
+    assert_eq!(both.data()[width..], whole[100 * width..101 * width]);
+}
+
+#[test]
+fn a_talk_goes_on_after_going_back() {
+    let Some(gpu) = gpu() else { return };
+    let Loaded { backend, model, .. } = load(&gpu, "llama");
+    let ids = tokens(140, model.vocabulary());
+    let mut sequence = Sequence::new(&model, "int4", Some(backend.store()), 160);
+    let whole = sequence.read(&ids, &[140]);
+    let left = sequence.cache.truncate(135);
+    let again = sequence.read(&ids[left..], &[9]);
+    assert_eq!(again, whole[left * model.vocabulary()..]);
+    assert!(backend.pages().usage_bytes() > 0);
+    drop(sequence);
+    assert_eq!(backend.pages().usage_bytes(), 0);
+}
+
+trait UsedBytes {
+    fn usage_bytes(&self) -> usize;
+}
+
+impl UsedBytes for kvant_gpu::GpuPages {
+    fn usage_bytes(&self) -> usize {
+        kvant_cache::PageStore::usage(self).used
+    }
+}
+
+#[test]
+fn a_corrupt_byte_changes_the_output() {
+    let Some(gpu) = gpu() else { return };
+    let Loaded { backend, model, .. } = load(&gpu, "llama");
+    let ids = tokens(150, model.vocabulary());
+    let mut sequence = Sequence::new(&model, "int4", Some(backend.store()), 160);
+    sequence.read(&ids[..149], &[149]);
+    let slot: KvSlot = model.slots().kv_slots().next().unwrap();
+    for side in [Side::Key, Side::Value] {
+        let last = |sequence: &Sequence<'_>| {
+            let fork = sequence.cache.sequence().fork().unwrap();
+            Sequence { model: &model, cache: sequence.cache.over(fork) }.read(&ids[149..], &[1])
+        };
+        let before = last(&sequence);
+        let page = sequence.cache.sequence().side(slot, 0, side).unwrap().pages().next().unwrap();
+        let (id, mut bytes) = (page.id().unwrap(), page.canonical().into_owned());
+        let at = bytes.len() - 3;
+        bytes[at] ^= 0x55;
+        kvant_cache::PageStore::write(&**backend.pages(), id, &bytes);
+        assert_ne!(before, last(&sequence), "{side:?}");
+    }
+}
+
+#[test]
+fn what_does_not_run_is_refused_by_name() {
+    let Some(gpu) = gpu() else { return };
+    let backend = GpuBackend::new(&gpu);
+    for (name, word) in [
+        ("mixtral", "mixture of experts"),
+        ("deepseek_v2", "latents (MLA)"),
+        ("lfm2", "short convolution"),
+        ("nemotron_h", "Mamba-2"),
+        ("qwen3_next", "DeltaNet"),
+        ("gemma3n", "per-layer embeddings"),
+    ] {
+        let checkpoint = Checkpoint::open(fixture(name)).unwrap();
+        let refused = backend.compile(&Description::of(&checkpoint).unwrap(), &checkpoint).err();
+        let refused = refused.unwrap_or_else(|| panic!("{name} runs")).to_string();
+        assert!(refused.contains(word) && refused.contains("gpu"), "{name}: {refused}");
+    }
+    // Pages of the host are not a device's.
+    let Loaded { model, .. } = load(&gpu, "llama");
+    let mut host = Sequence::new(&model, "int4", None, 16);
+    let refused = model.forward(&[Chunk { tokens: &[1], wanted: 0..1 }], &mut host.cache).unwrap_err();
+    assert!(refused.to_string().contains("host memory"), "{refused}");
+}

@@ -78,7 +78,10 @@ fn convert(py: Python<'_>, settings: Settings, progress: Option<Py<PyAny>>) -> P
 
 /// Reads a text with somebody watching what the channels of every layer are multiplied with.
 fn observe(checkpoint: &Checkpoint, settings: &Settings) -> PyResult<Arc<Importance>> {
-    let text = settings.text.as_deref().unwrap_or_else(text::calibration);
+    let text = match &settings.text {
+        Some(text) => text.as_str(),
+        None => text::calibration(),
+    };
     let tokenizer = Tokenizer::of(checkpoint).map_err(failed)?;
     let context = Description::of(checkpoint).map_err(failed)?.context.unwrap_or(WINDOW);
     let window = WINDOW.min(context).min(settings.tokens);

@@ -5,7 +5,7 @@ use crate::buffer::Buffer;
 use crate::device::Gpu;
 use crate::encoding;
 use crate::kernel::Kernel;
-use crate::page_text::{SHARED, buffers, coded_reader, exact_reader};
+use crate::page_text::{SHARED, buffers, exact_pages_reader, exact_reader, packed_pages_reader};
 use kvant_cache::{CacheLayout, SideCodecs, SlotKind};
 use kvant_codec::format::ExactFormat;
 use kvant_codec::{Element, PageFormat, Rounding, Side};
@@ -28,6 +28,9 @@ pub struct CacheUnsupported {
 pub(crate) struct SideKernels {
     pub format: PageFormat,
     pub exact: ExactFormat,
+    /// How coded pages are read, and how many fours of channels they have.
+    reader: String,
+    fours: usize,
     /// How codes are made; `None` where pages are exact.
     rounding: Option<Rounding>,
     /// The change of basis: of what is encoded, and of queries (keys) or sums (values).
@@ -127,6 +130,11 @@ impl SideKernels {
         let Some(format) = codec.format() else {
             return Err("a codec whose pages are not codes under scales does not run".to_owned());
         };
+        let (reader, fours) = match &format {
+            PageFormat::Exact(format) => (exact_pages_reader(format), format.dim.div_ceil(4)),
+            PageFormat::Packed(format) => (packed_pages_reader(format), format.coded / 4),
+            PageFormat::Trellis(_) => return Err("trellis codes do not run".to_owned()),
+        };
         let (mut rounding, mut moves) = (None, None);
         if let PageFormat::Packed(packed) = &format {
             let how = codec.rounding().ok_or_else(|| "the codec does not say how it rounds".to_owned())?;
@@ -146,7 +154,7 @@ impl SideKernels {
                 ),
             });
         }
-        Ok(SideKernels { format, exact, rounding, moves, built: Built::default() })
+        Ok(SideKernels { format, exact, reader, fours, rounding, moves, built: Built::default() })
     }
 
     pub(crate) fn tokens(&self) -> usize {
@@ -155,14 +163,6 @@ impl SideKernels {
 
     pub(crate) fn dim(&self) -> usize {
         self.format.dim()
-    }
-
-    /// Channels in fours that a coded page has.
-    fn fours(&self) -> usize {
-        match &self.format {
-            PageFormat::Exact(format) => format.dim.div_ceil(4),
-            PageFormat::Packed(format) => format.coded / 4,
-        }
     }
 
     /// Writes exact rows.
@@ -206,7 +206,7 @@ const MOST_COLUMNS: usize = 16;
 impl SlotKernels {
     /// Fours of a query.
     fn query_fours(&self) -> usize {
-        self.key.fours().max(self.key.dim().div_ceil(4))
+        self.key.fours.max(self.key.dim().div_ceil(4))
     }
 
     /// Columns of the kernel that serves blocks of `wanted` queries of a kv head.
@@ -228,7 +228,7 @@ impl SlotKernels {
             "const COLS = {columns}u;\nconst Q4 = {}u;\nconst KEY_FOURS = {}u;\nconst KEY_DIM = {}u;\nconst VALUE_DIM = {}u;\n\
              const CHANNELS = {}u;\nconst KEY_TOKENS = {}u;\nconst VALUE_TOKENS = {}u;\nconst PREPARED = {};\n",
             self.query_fours(),
-            self.key.fours(),
+            self.key.fours,
             self.key.dim(),
             self.value.dim(),
             self.value.dim().div_ceil(128),
@@ -237,16 +237,14 @@ impl SlotKernels {
             self.key.moves.is_some(),
         );
         // Both sides may have tables and levels of their own.
-        let value = coded_reader(&self.value.format)
-            .replace("levels", "value_levels")
-            .replace("table", "value_table");
+        let value = self.value.reader.replace("levels", "value_levels").replace("table", "value_table");
         let parts = [
             &constants,
             include_str!("wgsl/attend.wgsl"),
             SHARED,
             &exact_reader(&self.key.exact),
             &exact_reader(&self.value.exact),
-            &coded_reader(&self.key.format),
+            &self.key.reader,
             &value,
             &buffers(4, blocks, false),
         ];

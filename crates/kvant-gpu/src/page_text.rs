@@ -4,7 +4,7 @@
 //! width and on both sides, and what comes out is ŷ = (level · s_t + z_t) · s_c + z_c with the parts that the format has.
 
 use kvant_codec::format::{CodeMeaning, ExactFormat, PackedFormat, Span};
-use kvant_codec::{Element, PageFormat, ScaleFormat, Side};
+use kvant_codec::{Element, ScaleFormat, Side};
 use std::fmt::Write;
 
 /// Planes of a unit: bits, and words of 128 codes.
@@ -68,33 +68,33 @@ pub(crate) fn buffers(first_binding: usize, count: usize, writes: bool) -> Strin
     text
 }
 
-/// `NAME(page, …) -> vec4<f32>` for pages of a side: `key4_coded(page, token, fours)` or `value4_coded(page, channel, fours)`.
-pub(crate) fn coded_reader(format: &PageFormat) -> String {
-    let (name, along) = match format.side() {
+/// The line that a reader of pages begins with: `key4_coded(page, token, fours)` or `value4_coded(page, channel, fours)`.
+fn reader_head(side: Side) -> String {
+    let (name, along) = match side {
         Side::Key => ("key4_coded", "token: u32, four: u32"),
         Side::Value => ("value4_coded", "channel: u32, four: u32"),
     };
-    let head = format!("fn {name}(page: u32, {along}) -> vec4<f32> {{\n");
-    match format {
-        PageFormat::Exact(exact) => {
-            let tokens = exact.tokens;
-            let call = match exact.side {
-                Side::Key => format!("key4_exact(page, token, four, {tokens}u)"),
-                Side::Value => format!("value4_exact(page, channel, 4u * four, {tokens}u)"),
-            };
-            format!("{head}    return {call};\n}}\n")
-        }
-        PageFormat::Packed(packed) => packed_reader(packed, &head),
-    }
+    format!("fn {name}(page: u32, {along}) -> vec4<f32> {{\n")
 }
 
-fn packed_reader(format: &PackedFormat, head: &str) -> String {
+/// Reads pages of a side that are plain numbers.
+pub(crate) fn exact_pages_reader(format: &ExactFormat) -> String {
+    let tokens = format.tokens;
+    let call = match format.side {
+        Side::Key => format!("key4_exact(page, token, four, {tokens}u)"),
+        Side::Value => format!("value4_exact(page, channel, 4u * four, {tokens}u)"),
+    };
+    format!("{}    return {call};\n}}\n", reader_head(format.side))
+}
+
+/// Reads pages of a side that are codes under scales.
+pub(crate) fn packed_pages_reader(format: &PackedFormat) -> String {
     let mut text = String::new();
     let sections = sections(format);
     for (index, section) in sections.iter().enumerate() {
         text += &levels_text(index, section);
     }
-    text += head;
+    text += &reader_head(format.side);
     // Which row of units, which half of them and which lane.
     let (row, unit, half, lane, channel) = match format.side {
         Side::Key => ("(4u * four - FIRST) / 8u", "token / 16u", "four % 2u", "token % 16u", "4u * four"),

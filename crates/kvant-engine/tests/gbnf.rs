@@ -7,10 +7,22 @@ use kvant_engine::Constraint;
 use kvant_engine::grammar::{Grammar, GrammarCompiler, GrammarConstraint};
 use kvant_model::Checkpoint;
 use kvant_model::gguf::Gguf;
-use kvant_model::tokenizer::{EncodeOptions, Tokenizer};
+use kvant_model::tokenizer::{TokenKind, Tokenizer};
 
 fn tokenizer() -> Tokenizer {
     Tokenizer::of(&Checkpoint::from_gguf(Gguf::from_bytes(tiny::model_bytes(true)).unwrap())).unwrap()
+}
+
+/// The token of one character.
+fn token(tokenizer: &Tokenizer, character: char) -> u32 {
+    let mut bytes = [0; 4];
+    let wanted = character.encode_utf8(&mut bytes).as_bytes();
+    let is_it = |id: &u32| {
+        matches!(tokenizer.kind(*id), Some(TokenKind::Normal | TokenKind::Byte))
+            && tokenizer.text_bytes(*id).is_ok_and(|text| text == wanted)
+    };
+    let found = (0..tokenizer.vocab_len() as u32).find(is_it);
+    found.unwrap_or_else(|| panic!("the vocabulary has no {character:?}"))
 }
 
 /// Whether a text can be written and can end there.
@@ -25,12 +37,7 @@ fn accepts(tokenizer: &Tokenizer, mut constraint: GrammarConstraint, text: &str)
         is_allowed
     };
     let ends = tokenizer.end_of_generation();
-    tokenizer
-        .encode(text, EncodeOptions::default())
-        .unwrap()
-        .into_iter()
-        .chain(ends.first().copied())
-        .all(&mut is_allowed)
+    text.chars().map(|character| token(tokenizer, character)).chain(ends.first().copied()).all(&mut is_allowed)
 }
 
 /// All texts of these characters up to a length.

@@ -50,6 +50,12 @@ impl Fields {
         self.fields.get(name).filter(|value| !value.is_null())
     }
 
+    /// A value out of an object that stays to be read.
+    pub fn take_from(&mut self, object: &str, name: &str) -> Option<Value> {
+        let inner = self.fields.get_mut(object)?.as_object_mut()?;
+        inner.remove(name).filter(|value| !value.is_null())
+    }
+
     /// Whether there is a value with something in it: neither an empty text nor an empty array.
     pub fn has_content(&self, name: &str) -> bool {
         self.peek(name).is_some_and(|value| match value {

@@ -150,7 +150,11 @@ fn an_answer_can_be_bound_to_a_schema_or_a_grammar() {
     let word = run(&["--grammar", "start: \"yes\" | \"no\""]).ok();
     assert!(["yes\n", "no\n"].contains(&word.as_str()), "{word}");
     run(&["--json-schema", "{nonsense"]).fails(1, &["--json-schema", "neither a file nor JSON"]);
-    run(&["--grammar", "root ::= \"a\""]).fails(1, &["GBNF", "Lark"]);
+    assert_eq!(run(&["--grammar", "root ::= x \"b\"\nx ::= \"a\""]).ok(), "ab\n");
+    home.write("rules.gbnf", b"# two words\nroot ::= \"so\" | \"no\"\n");
+    let word = run(&["--grammar-file", "rules.gbnf"]).ok();
+    assert!(["so\n", "no\n"].contains(&word.as_str()), "{word}");
+    run(&["--grammar", "root ::= \"a\" |\nroot ::= b"]).fails(1, &["--grammar: line"]);
 }
 
 #[test]

@@ -75,8 +75,7 @@ def finish(path, body):
     elif path.endswith("/chat/completions"):
         body["response_format"] = {"type": "json_schema", "json_schema": {"name": "word", "schema": said["schema"]}}
     else:
-        # This protocol has no formats.
-        body["max_tokens"] = 24
+        body["output_format"] = {"type": "json_schema", "schema": said["schema"]}
     if body.get("tools"):
         body["tool_choice"] = {"type": "none"} if path.endswith("/messages") else "none"
 

@@ -171,3 +171,15 @@ fn errors_have_anthropics_shape() {
     assert_eq!((answer.status, &answer.json()["error"]["type"]), (401, &json!("authentication_error")));
     assert_eq!(server.raw(&request(PATH, &ask("x"), "x-api-key: sesame\r\n")).status, 200);
 }
+
+#[cfg(feature = "grammar")]
+#[test]
+fn a_format_is_followed_under_both_of_its_names() {
+    let server = usual();
+    let format = json!({"type": "json_schema", "schema": {"const": "x"}});
+    for more in [json!({"output_config": {"format": format}}), json!({"output_format": format})] {
+        let mut body = json!({"messages": [{"role": "user", "content": "hi"}], "max_tokens": 30});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        assert_eq!(server.ask("/v1/messages", body)["content"][0]["text"], "\"x\"", "{more}");
+    }
+}

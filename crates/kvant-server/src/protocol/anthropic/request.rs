@@ -191,7 +191,9 @@ fn reasoning(fields: &mut Fields, served: &Served) -> Result<Map<String, Value>,
 
 /// Reads `output_format`, or the one in `output_config`.
 fn output_format(fields: &mut Fields, most_bytes: usize) -> Result<Option<Grammar>, ApiError> {
-    let Some(mut format) = fields.object("output_format")? else { return Ok(None) };
+    let newer = fields.take_from("output_config", "format");
+    let newer = newer.map(|format| fields.inside("output_config.format", format)).transpose()?;
+    let Some(mut format) = fields.object("output_format")?.or(newer) else { return Ok(None) };
     let kind = format.text("type")?;
     let schema = format.take("schema").filter(Value::is_object);
     format.end()?;

@@ -37,7 +37,10 @@ fn accepts(tokenizer: &Tokenizer, mut constraint: GrammarConstraint, text: &str)
         is_allowed
     };
     let ends = tokenizer.end_of_generation();
-    text.chars().map(|character| token(tokenizer, character)).chain(ends.first().copied()).all(&mut is_allowed)
+    text.chars()
+        .map(|character| token(tokenizer, character))
+        .chain(ends.first().copied())
+        .all(&mut is_allowed)
 }
 
 /// All texts of these characters up to a length.

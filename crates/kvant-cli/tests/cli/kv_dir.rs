@@ -154,6 +154,37 @@ fn a_server_killed_at_any_moment_leaves_nothing_broken() {
     assert!(!said.contains("warning"), "{said}");
 }
 
+#[cfg(unix)]
+#[test]
+fn several_models_have_a_folder_each() {
+    let folder = Folder::new();
+    let home = &folder.home;
+    let second = home.write("second.gguf", &crate::tiny::model_bytes(true));
+    let serve = || {
+        let arguments = [&second, "--ctx", "480", "--kv-dir", folder.path.to_str().unwrap()];
+        Served::start(home, &home.model(), &arguments)
+    };
+    let ask = |served: &Served, model: &str| {
+        let mut body = body(1);
+        body["model"] = model.into();
+        let answer = served.post("/v1/completions", "", &body.to_string());
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        let json: Value = serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap();
+        (json["choices"].clone(), json["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap())
+    };
+    let mut first = serve();
+    let alone = ["model", "second"].map(|model| ask(&first, model));
+    assert_eq!(alone.clone().map(|(_, cached)| cached), [0, 0], "models share nothing");
+    let said = first.end();
+    assert!(!said.contains("warning"), "{said}");
+    assert_eq!(folder.names(), ["model", "second"]);
+    let later = serve();
+    for (model, (answer, _)) in ["model", "second"].into_iter().zip(alone) {
+        let (again, cached) = ask(&later, model);
+        assert_eq!((again, cached > 0), (answer, true), "{model}");
+    }
+}
+
 #[test]
 fn folders_that_cannot_be_used_are_refused() {
     let folder = Folder::new();

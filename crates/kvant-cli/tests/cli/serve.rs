@@ -116,6 +116,67 @@ fn several_models_are_loaded_when_they_are_asked_for() {
 }
 
 #[test]
+fn ps_shows_what_a_server_has_loaded() {
+    let home = Home::new();
+    std::fs::create_dir(home.path("shelf")).unwrap();
+    home.write("shelf/one.gguf", &crate::tiny::model_bytes(true));
+    home.write("shelf/two.gguf", &crate::tiny::model_bytes(true));
+    let served = Served::start(&home, &home.path("shelf").display().to_string(), &["--ctx", "300"]);
+    let url = format!("http://{}", served.address);
+    assert!(served.post("/models/load", "", r#"{"model": "two"}"#).starts_with("HTTP/1.1 200"));
+    let text = home.run(&["ps", "--server", &url]).ok();
+    let line =
+        |name: &str| text.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{text}"));
+    assert!(line("one").contains("unloaded") && line("one").contains('-'), "{text}");
+    assert!(line("two").contains(" loaded") && line("two").contains("300"), "{text}");
+    let json = home.run(&["ps", "--server", &url, "--json"]).json();
+    assert_eq!(json["data"].as_array().map(Vec::len), Some(2));
+    home.run(&["ps", "--server", "http://127.0.0.1:1"]).fails(1, &["127.0.0.1:1"]);
+}
+
+#[test]
+fn memory_counts_weights_and_caches() {
+    let home = Home::new();
+    std::fs::create_dir(home.path("shelf")).unwrap();
+    home.write("shelf/one.gguf", &crate::tiny::model_bytes(true));
+    home.write("shelf/two.gguf", &crate::tiny::model_bytes(true));
+    let shelf = home.path("shelf").display().to_string();
+    let loaded = |memory: &str| {
+        let served = Served::start(&home, &shelf, &["--memory", memory, "--ctx", "480", "--threads", "1"]);
+        for model in ["one", "two"] {
+            let answer = served.post("/models/load", "", &format!(r#"{{"model": "{model}"}}"#));
+            assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        }
+        let url = format!("http://{}", served.address);
+        let json = home.run(&["ps", "--server", &url, "--json"]).json();
+        let states = json["data"].as_array().unwrap().iter().map(|model| model["status"]["value"].clone());
+        states.filter(|state| state == "loaded").count()
+    };
+    // Their files have 300 KB each; what they run in is more.
+    assert_eq!((loaded("1G"), loaded("24M")), (2, 1));
+    let served = Served::start(&home, &shelf, &["--memory", "2M", "--ctx", "480"]);
+    let answer = served.post("/models/load", "", r#"{"model": "one"}"#);
+    assert!(answer.starts_with("HTTP/1.1 500") && answer.contains("does not fit in memory"), "{answer}");
+}
+
+#[test]
+fn a_model_that_nobody_asks_for_goes_and_comes_again() {
+    let home = Home::new();
+    let served = Served::start(&home, &home.model(), &["--ctx", "300"]);
+    let state = || {
+        let url = format!("http://{}", served.address);
+        home.run(&["ps", "--server", &url, "--json"]).json()["data"][0]["status"]["value"].clone()
+    };
+    assert_eq!(state(), "loaded");
+    let answer = served.post("/api/generate", "", r#"{"model": "model", "keep_alive": 0}"#);
+    assert!(answer.contains("\"done_reason\":\"unload\""), "{answer}");
+    assert_eq!(state(), "unloaded");
+    let body = r#"{"prompt": "x", "max_tokens": 2}"#;
+    assert!(served.post("/v1/completions", "", body).starts_with("HTTP/1.1 200"));
+    assert_eq!(state(), "loaded");
+}
+
+#[test]
 fn keys_come_from_files_too() {
     let home = Home::new();
     let keys = home.write("keys.txt", b"first\n\n  second \n");

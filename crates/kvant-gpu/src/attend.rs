@@ -63,10 +63,9 @@ impl GpuNetwork {
         let rule = *layout.rule();
         let mut plan = PassPlan { most_tokens, sinks: rule.sinks, ..PassPlan::default() };
         for of in self.attentions() {
-            if let Some(rope) = of.rope
-                && !plan.rotations.contains_key(&rope.0)
-            {
-                plan.rotations.insert(rope.0, words.rotations(&self.ropes[rope.0], spans));
+            if let Some(rope) = of.rope {
+                let turns = || words.rotations(&self.ropes[rope.0], spans);
+                plan.rotations.entry(rope.0).or_insert_with(turns);
             }
             if of.kv.is_some() {
                 let slot = of.slot;
@@ -89,10 +88,9 @@ impl GpuNetwork {
                         .map_err(|what| StateError::new(index, StateErrorKind::Device(what)))?;
                 }
             }
-            if !plan.classes.contains_key(&class) {
-                plan.classes.insert(class, class.rounds(words, &rule, spans, of.value_dim));
-            }
-            let tasks = plan.classes[&class].iter().map(|round| round.tasks).max().unwrap_or(0);
+            let rounds =
+                plan.classes.entry(class).or_insert_with(|| class.rounds(words, &rule, spans, of.value_dim));
+            let tasks = rounds.iter().map(|round| round.tasks).max().unwrap_or(0);
             plan.partial_words = plan.partial_words.max(tasks * class.columns * (of.value_dim + 2));
             if slot.key.moves.is_some() {
                 plan.prepared_width = plan.prepared_width.max(of.heads * (of.key_dim + 1));

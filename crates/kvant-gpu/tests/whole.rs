@@ -165,6 +165,43 @@ fn compressed_caches_agree_with_the_cpu() {
     }
 }
 
+/// The input of the second layer: embeddings, and one attention over pages.
+fn after_one_layer(sequence: &mut Sequence<'_>, tokens: &[u32]) -> Vec<f32> {
+    let mut hidden = Vec::new();
+    for tokens in tokens.chunks(120) {
+        let chunk = [Chunk { tokens, wanted: 0..0 }];
+        let mut observer = |layer: usize, x: &kvant_model::Rows| {
+            if layer == 1 {
+                hidden.extend_from_slice(x.data());
+            }
+        };
+        sequence.model.forward_observed(&chunk, &mut sequence.cache, &mut observer).unwrap();
+    }
+    hidden
+}
+
+/// Codes of five bits and more, against which the CPU rounds queries and weights to 15 bits: so what is compared is attention over
+/// the same bytes.
+#[test]
+fn one_attention_over_pages_is_the_cpus() {
+    let Some(gpu) = gpu() else { return };
+    for name in ["llama", "gemma3"] {
+        let Loaded { checkpoint, backend, model } = load(&gpu, name);
+        let host = Model::load(&Cpu::new(LoadOptions::AS_STORED).unwrap(), &checkpoint).unwrap();
+        let ids = tokens(300, model.vocabulary());
+        let exact = after_one_layer(&mut Sequence::new(&host, "f32", None, 320), &ids);
+        for policy in ["int8", "k=rot8g32,v=rot8g32", "k=sym5g32:p32,v=ch6:p128", "k=ch7:p128,v=asym5g32:p32"]
+        {
+            let truth = after_one_layer(&mut Sequence::new(&host, policy, None, 320), &ids);
+            let store = Some(backend.store());
+            let found = after_one_layer(&mut Sequence::new(&model, policy, store, 320), &ids);
+            let (off, loss) = (largest_difference(&found, &truth), largest_difference(&truth, &exact));
+            println!("{name:10} {policy:28} off by {off:.1e} where the codec is off by {loss:.1e}");
+            assert!(off <= 0.05 * loss + 1e-5, "{name} {policy}: {off} of {loss}");
+        }
+    }
+}
+
 #[test]
 fn bits_do_not_depend_on_chunks_batches_or_runs() {
     let Some(gpu) = gpu() else { return };

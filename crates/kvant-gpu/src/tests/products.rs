@@ -52,7 +52,7 @@ impl Case {
     /// keep · y + scale · (W x + b), rows of `tokens` at once.
     fn product(&self, gpu: &Gpu, epilogue: Epilogue, at_once: usize) -> Vec<f32> {
         let (rows, columns) = (self.tensor.rows(), self.tensor.columns());
-        let matrix = Matrix::upload(gpu, &[self.tensor.clone()]).unwrap();
+        let matrix = Matrix::upload(gpu, std::slice::from_ref(&self.tensor)).unwrap();
         let stride = columns.next_multiple_of(GROUP);
         let bias = Buffer::of_floats(gpu, "bias", &self.bias);
         let mut found = Vec::new();
@@ -136,7 +136,7 @@ fn rows_of_tables_are_the_decoded_ones() {
     let random = &mut Random::new(3);
     for (dtype, columns) in [(DType::F32, 37), (DType::Q6_K, 512), (DType::Q4_0, 96)] {
         let table = tensor(random, dtype, 11, columns);
-        let matrix = Matrix::upload(&gpu, &[table.clone()]).unwrap();
+        let matrix = Matrix::upload(&gpu, std::slice::from_ref(&table)).unwrap();
         let (ids, positions) = ([3u32, 10, 0, 3], [0u32, 1, 2, 3]);
         let learned = random.numbers(4 * columns);
         let plan = Buffer::of_words(&gpu, "plan", &[ids, positions].concat());

@@ -108,8 +108,9 @@ fn every_exported_function_is_in_the_header() {
         let source = std::fs::read_to_string(folder().join("src").join(name).with_extension("rs")).unwrap();
         for line in source.lines().filter(|line| line.contains("extern \"C\" fn kvant_")) {
             let name = line.split("fn ").nth(1).and_then(|rest| rest.split('(').next()).unwrap();
+            let is_comment = |line: &str| line.trim_start().starts_with(['/', '*']);
             let declared =
-                text.lines().filter(|line| !line.starts_with("//") && line.contains(&format!("{name}(")));
+                text.lines().filter(|line| !is_comment(line) && line.contains(&format!("{name}(")));
             assert_eq!(declared.count(), 1, "{name}");
             functions += 1;
         }

@@ -156,10 +156,8 @@ fn trouble_with_files_is_told_once_and_fails_nobody() {
     drop(scheduler);
     let complaints = complaints.lock().unwrap();
     let about = |words: &str| complaints.iter().filter(|said| said.contains(words)).count();
-    assert_eq!(
-        (about("cannot read the file"), about("prefixes are not written"), complaints.len()),
-        (1, 1, 2)
-    );
+    // A file that is gone is no trouble: another server may have removed it.
+    assert_eq!((about("prefixes are not written"), complaints.len()), (1, 1));
 }
 
 #[test]

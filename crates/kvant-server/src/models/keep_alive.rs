@@ -49,6 +49,9 @@ fn seconds(text: &str) -> Option<f64> {
         text.bytes().any(|byte| byte.is_ascii_digit())
             && text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.')
     };
+    if rest.is_empty() {
+        return None;
+    }
     if is_number(rest) {
         return rest.parse::<f64>().ok().map(|seconds| sign * seconds);
     }
@@ -70,7 +73,7 @@ fn seconds(text: &str) -> Option<f64> {
         sum += factor * number.parse::<f64>().ok().filter(|_| is_number(number))?;
         rest = after;
     }
-    (!text.is_empty()).then_some(sign * sum)
+    Some(sign * sum)
 }
 
 #[cfg(test)]

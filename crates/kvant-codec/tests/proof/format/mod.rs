@@ -107,7 +107,8 @@ fn parts(format: &PageFormat) -> Vec<(&'static str, Vec<usize>)> {
         PageFormat::Packed(format) => format,
         PageFormat::Exact(_) => return vec![("numbers", vec![0, 5])],
         PageFormat::Trellis(format) => {
-            let codes = vec![format.codes(), format.codes() + 5, format.bytes() - 1];
+            // The last codes are of channels that only fill up the last vector.
+            let codes = vec![format.codes(), format.codes() + 5];
             return vec![("heads", vec![0, 1]), ("channel scales", vec![format.scales()]), ("codes", codes)];
         }
     };

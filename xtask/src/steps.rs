@@ -168,7 +168,7 @@ fn clippy() -> Outcome {
 
 fn test() -> Outcome {
     let tests = if cargo(["nextest", "--version"]).probe().is_some() {
-        cargo(["nextest", "run", "--workspace", "--exclude", "kvant-gpu", "--no-fail-fast"])
+        cargo(["nextest", "run", "--workspace", "--no-fail-fast", "--filterset", "not package(kvant-gpu)"])
     } else {
         // `--tests` leaves the documentation's examples to their own step.
         cargo(["test", "--workspace", "--exclude", "kvant-gpu", "--tests", "--no-fail-fast"])
@@ -180,12 +180,17 @@ fn test() -> Outcome {
     }
 }
 
-/// In one process, so that every kernel is built once.
 fn gpu() -> Outcome {
     if ARCH == "x86_64" {
         needs::packages(LAVAPIPE)?;
     }
-    cargo(["test", "-p", "kvant-gpu", "--tests", "--no-fail-fast"]).env(ON_LAVAPIPE.0, ON_LAVAPIPE.1).run()
+    let tests = if cargo(["nextest", "--version"]).probe().is_some() {
+        // Of the whole workspace, so that nothing is built again with fewer features.
+        cargo(["nextest", "run", "--workspace", "--no-fail-fast", "--filterset", "package(kvant-gpu)"])
+    } else {
+        cargo(["test", "-p", "kvant-gpu", "--tests", "--no-fail-fast"])
+    };
+    tests.env(ON_LAVAPIPE.0, ON_LAVAPIPE.1).run()
 }
 
 fn browser() -> Outcome {

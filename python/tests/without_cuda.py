@@ -17,6 +17,10 @@ from pathlib import Path
 
 #: cudaErrorNoDevice.
 NO_DEVICE = 100
+#: Functions that give a text.
+TEXT = re.compile(r"Get(ErrorString|ErrorName)|_?get_?error_?string", re.IGNORECASE)
+#: Asked wherever a mask is made, device or not: no stream is being captured.
+ALWAYS_FINE = {"cudaStreamIsCapturing"}
 #: What belongs to the system, or comes with torch.
 AT_HAND = re.compile(r"lib(c|m|dl|pthread|rt|stdc\+\+|gcc_s|z|quadmath|gomp|gfortran|shm)\.so|ld-linux")
 #: Functions of CUDA's libraries, where no version says whose they are.
@@ -62,10 +66,16 @@ def main() -> None:
     print(f"{len(missing)} libraries of CUDA stand in for the real ones in {folder}")
 
 
+def definition(symbol: str) -> str:
+    if TEXT.search(symbol):
+        return f'const char *{symbol}(void) {{ return "no CUDA device"; }}\n'
+    return f"int {symbol}(void) {{ return {0 if symbol in ALWAYS_FINE else NO_DEVICE}; }}\n"
+
+
 def build(path: Path, versions: dict[str, set[str]]) -> None:
     """A library whose functions all find no device."""
     symbols = sorted(set().union(*versions.values()))
-    source = "".join(f"int {symbol}(void) {{ return {NO_DEVICE}; }}\n" for symbol in symbols)
+    source = "".join(map(definition, symbols))
     script = "".join(f"{version} {{ {'; '.join(sorted(own))}; }};\n" for version, own in versions.items() if version)
     with tempfile.NamedTemporaryFile("w", suffix=".map") as file:
         file.write(script)

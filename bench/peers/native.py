@@ -36,56 +36,56 @@ class Library:
 
 class Model:
     def __init__(self, folder, path):
-        self.library = Library(folder)
-        self.handle = self.library.model(str(path).encode())
+        self.functions = Library(folder)
+        self.handle = self.functions.model(str(path).encode())
         if not self.handle:
             sys.exit(f"llama.cpp cannot load {path}")
-        self.vocabulary = self.library.vocabulary(self.handle)
-        beginning = self.library.beginning(self.handle)
+        self.vocabulary = self.functions.vocabulary(self.handle)
+        beginning = self.functions.beginning(self.handle)
         self.beginning = beginning if beginning >= 0 else None
 
     def tokenize(self, text):
         text = text.encode()
-        count = -self.library.tokenize(self.handle, text, None, 0)
+        count = -self.functions.tokenize(self.handle, text, None, 0)
         ids = (INT * count)()
-        self.library.tokenize(self.handle, text, ids, count)
+        self.functions.tokenize(self.handle, text, ids, count)
         return list(ids)
 
     def open(self, size, threads, cache_type, flash, batch):
-        return Context(self, self.library.context(self.handle, size, threads, cache_type, int(flash), batch))
+        return Context(self, self.functions.context(self.handle, size, threads, cache_type, int(flash), batch))
 
 
 class Context:
     def __init__(self, model, handle):
         if not handle:
             sys.exit("llama.cpp gives no context: see what it needs for this cache type")
-        self.model, self.library, self.handle = model, model.library, handle
+        self.model, self.functions, self.handle = model, model.functions, handle
 
     def __del__(self):
-        self.library.close(self.handle)
+        self.functions.close(self.handle)
 
     def read(self, ids, position, every_logit=False):
-        outcome = self.library.read(self.handle, (INT * len(ids))(*ids), len(ids), position, int(every_logit))
+        outcome = self.functions.read(self.handle, (INT * len(ids))(*ids), len(ids), position, int(every_logit))
         if outcome != 0:
             sys.exit(f"llama.cpp's llama_decode fails with {outcome}")
 
     def logits(self, index):
         import numpy
 
-        pointer = self.library.logits(self.handle, index)
+        pointer = self.functions.logits(self.handle, index)
         return numpy.ctypeslib.as_array(pointer, (self.model.vocabulary,)).astype(numpy.float64)
 
     def set_threads(self, threads):
-        self.library.threads(self.handle, threads)
+        self.functions.threads(self.handle, threads)
 
     def synchronize(self):
-        self.library.synchronize(self.handle)
+        self.functions.synchronize(self.handle)
 
     def held(self):
-        return self.library.held(self.handle)
+        return self.functions.held(self.handle)
 
     def forget(self, position):
-        return bool(self.library.forget(self.handle, position))
+        return bool(self.functions.forget(self.handle, position))
 
 
 def main():

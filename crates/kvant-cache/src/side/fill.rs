@@ -120,9 +120,6 @@ pub(crate) struct Noted<'a> {
     pub note: &'a mut dyn FnMut(PageWork),
 }
 
-/// A page of host memory where one of a device was expected.
-const NOT_DEVICE: Fault = Fault::NotDevice;
-
 impl Fill for Noted<'_> {
     fn check(&self, _: &ExactCodec) -> Result<(), Fault> {
         Ok(())
@@ -135,11 +132,11 @@ impl Fill for Noted<'_> {
         first: usize,
         rows: Range<usize>,
     ) -> Result<(), Fault> {
-        let page = page.id().ok_or(NOT_DEVICE)?;
-        let in_sinks = rows.end <= self.sinks;
-        (self.note)(match in_sinks {
-            true => PageWork::Sinks { page, first, rows },
-            false => PageWork::Exact { page, first, rows },
+        let page = page.id().ok_or(Fault::NotDevice)?;
+        (self.note)(if rows.end <= self.sinks {
+            PageWork::Sinks { page, first, rows }
+        } else {
+            PageWork::Exact { page, first, rows }
         });
         Ok(())
     }
@@ -151,7 +148,7 @@ impl Fill for Noted<'_> {
         have: usize,
         page: &mut PageMut,
     ) -> Result<(), Fault> {
-        let (exact, page) = (exact.id().ok_or(NOT_DEVICE)?, page.id().ok_or(NOT_DEVICE)?);
+        let (exact, page) = (exact.id().ok_or(Fault::NotDevice)?, page.id().ok_or(Fault::NotDevice)?);
         (self.note)(PageWork::Encode { exact, tokens: have, page });
         Ok(())
     }

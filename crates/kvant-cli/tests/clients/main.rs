@@ -4,6 +4,7 @@
 
 #[path = "../cli/home.rs"]
 mod home;
+mod passes;
 #[path = "../cli/served.rs"]
 mod served;
 mod site;
@@ -11,6 +12,7 @@ mod site;
 mod tiny;
 
 use home::Home;
+use passes::passes;
 use served::Served;
 use site::Site;
 use std::path::{Path, PathBuf};
@@ -49,14 +51,6 @@ fn node_modules() -> PathBuf {
             "KVANT_NODE_MODULES names a folder with the packages; `cargo xtask test clients-js` sees to it",
         )
         .into()
-}
-
-#[track_caller]
-fn passes(mut command: Command) {
-    let output = command.output().unwrap();
-    let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-    assert!(output.status.success(), "{}\n{}\n{}", output.status, text[0], text[1]);
-    println!("{}", text[0]);
 }
 
 #[test]

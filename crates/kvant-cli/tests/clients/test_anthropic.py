@@ -15,7 +15,7 @@ GREEDY = {"extra_body": {"temperature": 0}}
 
 WEATHER = {
     "name": "weather",
-    "description": "Foretells it.",
+    "description": "Forecasts it.",
     "input_schema": {
         "type": "object",
         "properties": {"city": {"enum": ["Oslo", "Rome"]}},

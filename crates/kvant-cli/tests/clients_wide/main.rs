@@ -6,6 +6,8 @@
 
 #[path = "../cli/home.rs"]
 mod home;
+#[path = "../clients/passes.rs"]
+mod passes;
 #[path = "../cli/served.rs"]
 mod served;
 #[expect(dead_code, reason = "other tests use more of it")]
@@ -13,6 +15,7 @@ mod served;
 mod tiny;
 
 use home::Home;
+use passes::passes;
 use served::Served;
 use std::io::{BufRead, BufReader, Lines};
 use std::path::{Path, PathBuf};
@@ -84,14 +87,6 @@ impl Drop for Script {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-#[track_caller]
-fn passes(mut command: Command) {
-    let output = command.output().unwrap();
-    let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-    assert!(output.status.success(), "{}\n{}\n{}", output.status, text[0], text[1]);
-    println!("{}", text[0]);
 }
 
 #[test]

@@ -14,7 +14,7 @@ WEATHER = {
     "type": "function",
     "function": {
         "name": "weather",
-        "description": "Foretells it.",
+        "description": "Forecasts it.",
         "parameters": {
             "type": "object",
             "properties": {"city": {"enum": ["Oslo", "Rome"]}},
@@ -82,7 +82,7 @@ def test_openai_agents_with_the_responses_they_use_by_default():
 
     @agents.function_tool
     def weather(city: str) -> str:
-        """Foretells it."""
+        """Forecasts it."""
         return "sun"
 
     settings = agents.ModelSettings(max_tokens=24)

@@ -16,7 +16,7 @@ const providers = {
   compatible: createOpenAICompatible({ name: "kvant", baseURL: `${base}/v1` })("model"),
 };
 const weather = tool({
-  description: "Foretells it.",
+  description: "Forecasts it.",
   inputSchema: jsonSchema({ type: "object", properties: { city: { enum: ["Oslo", "Rome"] } }, required: ["city"], additionalProperties: false }),
 });
 

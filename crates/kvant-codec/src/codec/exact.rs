@@ -7,7 +7,7 @@
 //! token, and the verbs read it like any other.
 
 use super::family::{Build, BuildFn, Family, Options};
-use super::{CodecSpec, KernelReport, PageCodec, decoded_accumulate, dimension};
+use super::{CodecSpec, KernelReport, PageCodec, check_sums, decoded_accumulate, dimension};
 use crate::error::{BuildError, CodecError, not_finite, size};
 use crate::format::{Element, ExactFormat, PageFormat, PageSize, Side};
 use crate::kernel::{Accumulator, Kernels, Pages, Query};
@@ -193,11 +193,7 @@ impl PageCodec for ExactCodec {
         if self.format.side == Side::Key {
             return decoded_accumulate(self, weights, page, sums);
         }
-        size("page", page.len(), self.page_bytes())?;
-        size("weights", weights.len(), sums.heads() * self.format.tokens)?;
-        if !sums.fits(self.format.dim) {
-            return Err(CodecError::ForeignSums { heads: sums.heads(), dim: self.format.dim });
-        }
+        check_sums(self, weights, page, sums)?;
         // SAFETY: all sizes were checked and the table belongs to this CPU.
         unsafe {
             (self.kernels.exact_accumulate)(&self.format, weights.as_ptr(), Pages::new(page, next), sums)

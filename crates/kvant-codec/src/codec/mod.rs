@@ -25,8 +25,9 @@ pub use family::{Build, BuildFn, Calibration, Family, GroupSize, Learned, Option
 
 use crate::error::{BuildError, CodecError, size, whole};
 use crate::format::{MAX_DIM, PageFormat, Side};
-use crate::kernel::{Accumulator, Query};
+use crate::kernel::{Accumulator, Kernels, Query};
 use crate::quant::Rule;
+use crate::transform::Basis;
 use kvant_simd::Tier;
 
 /// Every family, in the order in which tables list them and the printer prefers them.
@@ -194,6 +195,46 @@ pub trait PageCodec: Send + Sync {
     fn bits_per_value(&self) -> f64 {
         8.0 * self.page_bytes() as f64 / (self.page_tokens() * self.dim()) as f64
     }
+}
+
+/// Whether weights, page and sums are of a codec's sizes.
+pub(crate) fn check_sums<C: PageCodec + ?Sized>(
+    codec: &C,
+    weights: &[f32],
+    page: &[u8],
+    sums: &Accumulator,
+) -> Result<(), CodecError> {
+    size("page", page.len(), codec.page_bytes())?;
+    size("weights", weights.len(), sums.heads() * codec.page_tokens())?;
+    if sums.fits(codec.dim()) {
+        Ok(())
+    } else {
+        Err(CodecError::ForeignSums { heads: sums.heads(), dim: codec.dim() })
+    }
+}
+
+/// Writes sums, (heads, dim), in the model's basis: those of values are in the codec's, those of keys were decoded.
+pub(crate) fn finish_sums<C: PageCodec + ?Sized>(
+    codec: &C,
+    kernels: &Kernels,
+    basis: &Basis,
+    sums: &Accumulator,
+    out: &mut [f32],
+) -> Result<(), CodecError> {
+    let dim = codec.dim();
+    size("output", out.len(), sums.heads() * dim)?;
+    if !sums.fits(dim) {
+        return Err(CodecError::ForeignSums { heads: sums.heads(), dim });
+    }
+    if codec.side() == Side::Key {
+        for (head, out) in out.chunks_exact_mut(dim).enumerate() {
+            out.copy_from_slice(&sums.row(head)[..dim]);
+        }
+        return Ok(());
+    }
+    // SAFETY: the size was checked and the table belongs to this CPU.
+    unsafe { (kernels.finish)(basis, sums, out.as_mut_ptr()) };
+    Ok(())
 }
 
 /// Scores by decoding the page: what a codec without a kernel does.

@@ -4,7 +4,9 @@
 //! family fixes is which.
 
 use super::family::{Build, Calibration, Family, GroupSize, Learned, Options, Scaling};
-use super::{KernelReport, PageCodec, Rounding, decoded_accumulate, dimension, trellis};
+use super::{
+    KernelReport, PageCodec, Rounding, check_sums, decoded_accumulate, dimension, finish_sums, trellis,
+};
 use crate::error::{BuildError, CodecError, not_finite, size, whole};
 use crate::format::{Arrays, PackedFormat, PageFormat, PageSize, Rotation, Side, Widths};
 use crate::kernel::{Accumulator, Joined, Kernels, Pages, Query};
@@ -367,30 +369,13 @@ impl PageCodec for ScalarCodec {
         if self.format.side == Side::Key {
             return decoded_accumulate(self, weights, page, sums);
         }
-        size("page", page.len(), self.format.bytes)?;
-        size("weights", weights.len(), sums.heads() * self.format.tokens)?;
-        if !sums.fits(self.format.dim) {
-            return Err(CodecError::ForeignSums { heads: sums.heads(), dim: self.format.dim });
-        }
+        check_sums(self, weights, page, sums)?;
         // SAFETY: all sizes were checked and the table belongs to this CPU.
         unsafe { (self.kernels.accumulate)(&self.format, weights.as_ptr(), Pages::new(page, next), sums) };
         Ok(())
     }
 
     fn finish(&self, sums: &Accumulator, out: &mut [f32]) -> Result<(), CodecError> {
-        let dim = self.format.dim;
-        size("output", out.len(), sums.heads() * dim)?;
-        if !sums.fits(dim) {
-            return Err(CodecError::ForeignSums { heads: sums.heads(), dim });
-        }
-        if self.format.side == Side::Key {
-            for (head, out) in out.chunks_exact_mut(dim).enumerate() {
-                out.copy_from_slice(&sums.row(head)[..dim]);
-            }
-            return Ok(());
-        }
-        // SAFETY: the size was checked and the table belongs to this CPU.
-        unsafe { (self.kernels.finish)(&self.basis, sums, out.as_mut_ptr()) };
-        Ok(())
+        finish_sums(self, self.kernels, &self.basis, sums, out)
     }
 }

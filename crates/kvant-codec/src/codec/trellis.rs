@@ -6,7 +6,9 @@
 //! `klt{b}:trellis` are such keys in a plan's basis.
 
 use super::family::{Build, Calibration, Family, Options};
-use super::{KernelReport, PageCodec, decoded_accumulate, decoded_scores, dimension};
+use super::{
+    KernelReport, PageCodec, check_sums, decoded_accumulate, decoded_scores, dimension, finish_sums,
+};
 use crate::error::{BuildError, CodecError, not_finite, size, whole};
 use crate::format::{
     BasisFormat, PageFormat, PageSize, QUAD, ROW, Rotation, Side, TRELLIS_TOKENS, TrellisFormat,
@@ -221,30 +223,13 @@ impl PageCodec for TrellisCodec {
         if self.format.side == Side::Key {
             return decoded_accumulate(self, weights, page, sums);
         }
-        size("page", page.len(), self.page_bytes())?;
-        size("weights", weights.len(), sums.heads() * TRELLIS_TOKENS)?;
-        if !sums.fits(self.format.dim) {
-            return Err(CodecError::ForeignSums { heads: sums.heads(), dim: self.format.dim });
-        }
+        check_sums(self, weights, page, sums)?;
         // SAFETY: all sizes were checked and the table belongs to this CPU.
         unsafe { (self.kernels.sums)(&self.format, weights.as_ptr(), Pages::new(page, next), sums) };
         Ok(())
     }
 
     fn finish(&self, sums: &Accumulator, out: &mut [f32]) -> Result<(), CodecError> {
-        let dim = self.format.dim;
-        size("output", out.len(), sums.heads() * dim)?;
-        if !sums.fits(dim) {
-            return Err(CodecError::ForeignSums { heads: sums.heads(), dim });
-        }
-        if self.format.side == Side::Key {
-            for (head, out) in out.chunks_exact_mut(dim).enumerate() {
-                out.copy_from_slice(&sums.row(head)[..dim]);
-            }
-            return Ok(());
-        }
-        // SAFETY: the size was checked and the table belongs to this CPU.
-        unsafe { (self.packed.finish)(&self.basis, sums, out.as_mut_ptr()) };
-        Ok(())
+        finish_sums(self, self.packed, &self.basis, sums, out)
     }
 }

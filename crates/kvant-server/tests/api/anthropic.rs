@@ -22,7 +22,7 @@ fn with(mut body: Value, fields: Value) -> Value {
 fn weather() -> Value {
     let schema = json!({"type": "object", "properties": {"city": {"enum": ["Oslo", "Rome"]}}, "required": ["city"],
         "additionalProperties": false});
-    json!([{"name": "weather", "description": "Foretells it.", "input_schema": schema, "cache_control": {"type": "ephemeral"}},
+    json!([{"name": "weather", "description": "Forecasts it.", "input_schema": schema, "cache_control": {"type": "ephemeral"}},
         {"type": "web_search_20250305", "name": "web_search"}])
 }
 

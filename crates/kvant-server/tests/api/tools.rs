@@ -21,7 +21,7 @@ fn tools() -> Value {
         "additionalProperties": false,
     });
     json!([
-        {"type": "function", "function": {"name": "weather", "description": "Foretells it.", "parameters": weather}},
+        {"type": "function", "function": {"name": "weather", "description": "Forecasts it.", "parameters": weather}},
         {"type": "function", "function": {"name": "time"}},
     ])
 }

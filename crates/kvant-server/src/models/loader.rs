@@ -18,6 +18,9 @@ pub trait ModelLoader: Send + Sync {
     /// What clients call them.
     fn names(&self) -> Vec<String>;
 
+    /// Tokens of the context that a model would have; none where its files would have to be fetched first to know, or cannot be read.
+    fn context(&self, name: &str) -> Option<usize>;
+
     /// The fewest bytes that a model takes: its weights, and keys and values of one whole context. May take a while, where its
     /// files have to be fetched first.
     ///

@@ -47,6 +47,8 @@ struct Slot {
     name: String,
     /// What it takes, or will at least.
     bytes: u64,
+    /// Tokens of its context, where that is known.
+    context: Option<usize>,
     place: Place,
 }
 
@@ -71,6 +73,8 @@ pub struct ModelStatus {
     pub served: Option<Arc<Served>>,
     /// The most bytes that it takes, where that is known.
     pub bytes: u64,
+    /// Tokens of its context, where that is known.
+    pub context: Option<usize>,
     /// When it will be unloaded if nobody asks for it; none if it stays.
     pub expires: Option<Duration>,
 }
@@ -78,10 +82,10 @@ pub struct ModelStatus {
 impl Models {
     /// One model that stays.
     pub fn one(served: Served) -> Self {
-        let name = served.name.clone();
+        let (name, context) = (served.name.clone(), Some(served.handle.context()));
         let place = Place::here(Arc::new(served), None);
         Self {
-            slots: Mutex::new(vec![Slot { name, bytes: 0, place }]),
+            slots: Mutex::new(vec![Slot { name, bytes: 0, context, place }]),
             loader: None,
             memory: None,
             idle: None,
@@ -97,7 +101,10 @@ impl Models {
         idle: Option<Duration>,
         sampling: impl Fn(&Handle) -> SamplingParams + Send + Sync + 'static,
     ) -> Self {
-        let slot = |name| Slot { name, bytes: 0, place: Place::Away };
+        let slot = |name: String| {
+            let context = loader.context(&name);
+            Slot { name, bytes: 0, context, place: Place::Away }
+        };
         Self {
             slots: Mutex::new(loader.names().into_iter().map(slot).collect()),
             loader: Some(loader),
@@ -213,6 +220,7 @@ impl Models {
         let sampling = (self.sampling)(&handle);
         let served = Arc::new(Served::new(name.to_owned(), handle, sampling));
         if let Some(slot) = self.slots().iter_mut().find(|slot| slot.name == name) {
+            slot.context = Some(served.handle.context());
             slot.place = Place::here(Arc::clone(&served), Some(worker));
             slot.bytes = bytes;
         }
@@ -329,7 +337,8 @@ impl Models {
                     ("loaded", Some(Arc::clone(served)), expires)
                 }
             };
-            ModelStatus { name: slot.name.clone(), state, served, bytes: slot.bytes, expires }
+            let (name, context) = (slot.name.clone(), slot.context);
+            ModelStatus { name, state, served, bytes: slot.bytes, context, expires }
         };
         self.slots().iter().map(status).collect()
     }

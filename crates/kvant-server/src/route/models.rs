@@ -21,8 +21,8 @@ fn description(app: &App, status: &ModelStatus) -> Value {
         "object": "model",
         "created": app.started,
         "owned_by": "kvant",
-        "max_model_len": served.map(|served| served.handle.context()),
-        "context_length": served.map(|served| served.handle.context()),
+        "max_model_len": status.context,
+        "context_length": status.context,
         "capabilities": served.map(capabilities),
         "status": {"value": status.state},
     })

@@ -25,6 +25,10 @@ impl ModelLoader for Loader {
         ["a", "b", "c", "broken", "huge"].map(str::to_owned).to_vec()
     }
 
+    fn context(&self, name: &str) -> Option<usize> {
+        (name == "a").then_some(480)
+    }
+
     fn size(&self, name: &str) -> Result<u64, String> {
         Ok(if name == "huge" { 21 } else { 6 })
     }
@@ -98,6 +102,20 @@ fn models_are_loaded_on_demand_and_the_least_recently_used_goes() {
     let tags = server.get("/api/tags").json();
     assert_eq!(tags["models"].as_array().unwrap().len(), 5);
     server.post(PATH, &ask("huge")).fails(503, "no memory for huge");
+}
+
+#[test]
+fn contexts_of_models_that_are_not_loaded_are_told_where_they_are_known() {
+    let (_, server) = server(None);
+    let contexts = || {
+        let list = server.get("/v1/models").json();
+        let context = |model: &Value| model["context_length"].as_u64();
+        list["data"].as_array().unwrap().iter().take(2).map(context).collect::<Vec<_>>()
+    };
+    assert_eq!(contexts(), [Some(480), None]);
+    server.ask(PATH, ask("b"));
+    server.ask("/models/unload", json!({"model": "b"}));
+    assert_eq!(contexts(), [Some(480), Some(480)], "what was loaded once is known");
 }
 
 #[test]

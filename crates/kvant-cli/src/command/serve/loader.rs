@@ -79,8 +79,12 @@ impl Loader {
     }
 
     /// The context that a model has if no other were there, so that it does not depend on others, and the memory of it.
-    fn estimate(&self, options: &ModelOptions) -> Result<(usize, MemoryEstimate), Failure> {
-        let checkpoint = Checkpoint::open(open::find_or_pull(&options.model)?)?;
+    fn estimate(
+        &self,
+        options: &ModelOptions,
+        find: fn(&str) -> Result<PathBuf, Failure>,
+    ) -> Result<(usize, MemoryEstimate), Failure> {
+        let checkpoint = Checkpoint::open(find(&options.model)?)?;
         let asked = OpenOptions { memory: self.memory, ..options.open_options()? };
         asked.estimate(&checkpoint).map_err(|error| open::failure(&error))
     }
@@ -88,7 +92,7 @@ impl Loader {
     /// Opens a model that may take `room` bytes.
     pub fn open(&self, name: &str, room: Option<u64>) -> Result<Ready, Failure> {
         let (number, options) = self.options(name)?;
-        let context = room.map(|_| self.estimate(&options)).transpose()?.map(|(context, _)| context);
+        let context = room.map(|_| self.estimate(&options, open::find_or_pull)).transpose()?.map(|(context, _)| context);
         let opened = open::open_within(&options, room, context)?;
         let empty = opened.shared_cache()?;
         let (context, policy) = (opened.context(), empty.policy().to_string());
@@ -110,8 +114,13 @@ impl ModelLoader for Loader {
         self.found.iter().map(|(name, _)| name.clone()).collect()
     }
 
+    fn context(&self, name: &str) -> Option<usize> {
+        let (_, options) = self.options(name).ok()?;
+        self.estimate(&options, open::find).ok().map(|(context, _)| context)
+    }
+
     fn size(&self, name: &str) -> Result<u64, String> {
-        let estimate = self.options(name).and_then(|(_, options)| self.estimate(&options));
+        let estimate = self.options(name).and_then(|(_, options)| self.estimate(&options, open::find_or_pull));
         estimate.map(|(_, estimate)| estimate.peak()).map_err(|failure| in_words(name, failure))
     }
 

@@ -2,8 +2,8 @@
 //!
 //! A decode step is a few hundred short products one after another, each worth splitting over threads only if
 //! starting and ending a parallel *region* costs next to nothing. So a pool does one thing: a region hands out
-//! the numbers `0..tasks` in order, the calling thread works like any other, and workers that have just finished
-//! a region watch for the next one before they go to sleep.
+//! the numbers `0..tasks`, to each thread from a share of neighbours first, the calling thread works like any other, and workers
+//! that have just finished a region watch for the next one before they go to sleep.
 //!
 //! Whoever owns a [`Pool`] enters it with [`Pool::install`]; the code inside asks for regions with [`for_each`] and
 //! [`for_each_chunk`] and never sees the pool:
@@ -81,8 +81,9 @@ pub fn threads() -> usize {
     entered::threads()
 }
 
-/// Runs `work(i)` for every `i` in `0..tasks`, each once and begun in this order, on the pool that this thread has
-/// entered, and returns when all are done. If the system refuses to start a thread, those there are do the work.
+/// Runs `work(i)` for every `i` in `0..tasks`, each once, on the pool that this thread has entered, and returns when all are done. With
+/// n threads the tasks are n shares of neighbours; a thread begins with its own, the same in every region of as many threads, and then
+/// takes from others. If the system refuses to start a thread, those there are do the work.
 ///
 /// # Panics
 /// With the first panic of a task, once every running task has ended; tasks not begun by then are left out.

@@ -8,6 +8,7 @@ use crate::slot::Slot;
 use std::fmt;
 use std::num::NonZero;
 use std::panic::resume_unwind;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::thread::{self, JoinHandle};
 
@@ -86,16 +87,17 @@ impl Shared {
         let Some(mut workers) = workers else {
             return (0..tasks).for_each(work);
         };
-        let region = Region::new(tasks, &work);
+        let region = Region::new(tasks, threads, &work);
         match &self.executor {
             None => self.offer(&region, threads - 1, &mut workers),
             Some(executor) => {
+                let arrived = AtomicUsize::new(0);
                 executor.run(threads, &|| {
                     let _entered = Entered::worker(self.threads);
-                    region.work();
+                    region.work(arrived.fetch_add(1, Ordering::Relaxed));
                 });
                 // What nobody has taken.
-                region.work();
+                region.work(0);
             }
         }
         drop(workers);
@@ -108,7 +110,8 @@ impl Shared {
     /// left and they are gone.
     fn offer(&self, region: &Region<'_>, count: usize, workers: &mut Vec<Worker>) {
         while workers.len() < count {
-            match Worker::start(self.threads) {
+            // The caller is number 0.
+            match Worker::start(self.threads, workers.len() + 1) {
                 Ok(worker) => workers.push(worker),
                 Err(_) => break,
             }
@@ -121,7 +124,7 @@ impl Shared {
             // borrowed for longer.
             unsafe { worker.slot.offer(region, crowded, worker.thread.thread()) };
         }
-        region.work();
+        region.work(0);
         drop(settled);
     }
 
@@ -148,13 +151,13 @@ impl Drop for Shared {
 }
 
 impl Worker {
-    /// A worker of a pool of so many threads.
-    fn start(threads: usize) -> std::io::Result<Self> {
+    /// A worker of a pool of so many threads, and its number among them.
+    fn start(threads: usize, number: usize) -> std::io::Result<Self> {
         let slot = Arc::new(Slot::new());
         let its_slot = Arc::clone(&slot);
         let serve = move || {
             let _entered = Entered::worker(threads);
-            its_slot.serve();
+            its_slot.serve(number);
         };
         let thread = thread::Builder::new().name("kvant-worker".into()).spawn(serve)?;
         Ok(Self { slot, thread })

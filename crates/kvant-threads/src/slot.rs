@@ -86,8 +86,8 @@ impl Slot {
         }
     }
 
-    /// The worker's side: takes part in regions until the slot is closed.
-    pub fn serve(&self) {
+    /// The worker's side: takes part in regions until the slot is closed, as the thread of that number.
+    pub fn serve(&self, thread: usize) {
         loop {
             // Acquire: the region is seen as it was offered, and not an earlier one.
             match self.state.compare_exchange(OFFERED, TAKEN, Ordering::Acquire, Ordering::Relaxed) {
@@ -95,7 +95,7 @@ impl Slot {
                     let region = self.region.load(Ordering::Relaxed);
                     // SAFETY: `offer` requires that the region lives until `settle` has returned, and that waits
                     // for the store below.
-                    unsafe { &*region }.work();
+                    unsafe { &*region }.work(thread);
                     self.state.store(IDLE, Ordering::Release);
                 }
                 Err(CLOSED) => return,

@@ -59,13 +59,16 @@ impl QuantizedActivations {
             sums: made.sums.as_mut_ptr(),
             masses: made.masses.as_mut_ptr(),
         };
-        kvant_threads::for_each(made.tokens, |token| {
-            let (first, width) = made.tile_of(token);
-            // SAFETY: the tier is available (kernels come only for such), the token has its place in the buffers, and
-            // no other task writes there.
-            unsafe {
-                let place = whole.after(first * columns).token(token - first).of_width(width);
-                quantise(x[token * columns..][..columns].as_ptr(), columns, place);
+        // Tokens of a tile share cache lines.
+        kvant_threads::for_each(made.tokens.div_ceil(TILE), |tile| {
+            let (first, width) = made.tile_of(tile * TILE);
+            for token in first..first + width {
+                // SAFETY: the tier is available (kernels come only for such), the token has its place in the buffers, and
+                // no other task writes there.
+                unsafe {
+                    let place = whole.after(first * columns).token(token - first).of_width(width);
+                    quantise(x[token * columns..][..columns].as_ptr(), columns, place);
+                }
             }
         });
         made

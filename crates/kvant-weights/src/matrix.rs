@@ -1,7 +1,7 @@
 //! A matrix of packed weights.
 
 use crate::Layout;
-use crate::activations::QuantizedActivations;
+use crate::activations::{QuantizedActivations, TILE};
 use crate::aligned::AlignedBytes;
 use crate::format::{PANEL, PanelSize, panel_size, with_format};
 use crate::kernel::product::Panel;
@@ -131,11 +131,21 @@ impl Matrix {
         if x.tokens() == 0 {
             return;
         }
-        let panels = self.rows.div_ceil(PANEL);
+        let (panels, threads) = (self.rows.div_ceil(PANEL), kvant_threads::threads());
+        let tiles = x.tokens().div_ceil(TILE);
+        // Of many tokens every thread has its own, from one product to the next: they stay in its cache, and all meet the weights.
+        let ranges = if tiles >= threads * TILES_PER_THREAD { threads } else { 1 };
+        let per_range = tiles.div_ceil(ranges) * TILE;
         // Several tasks to a thread, so that one that is held up does not hold up all.
-        let per_task = panels.div_ceil(kvant_threads::threads() * TASKS_PER_THREAD);
+        let per_task = panels.div_ceil(threads * TASKS_PER_THREAD / ranges);
+        let in_range = panels.div_ceil(per_task);
         let out = Output::new(out);
-        kvant_threads::for_each(panels.div_ceil(per_task), |task| {
+        kvant_threads::for_each(ranges * in_range, |task| {
+            let (range, task) = (task / in_range, task % in_range);
+            let tokens = (range * per_range).min(x.tokens())..((range + 1) * per_range).min(x.tokens());
+            if tokens.is_empty() {
+                return;
+            }
             for panel in task * per_task..panels.min((task + 1) * per_task) {
                 let own = &self.bytes[panel * self.panel.bytes()..][..self.panel.bytes()];
                 let panel = Panel {
@@ -144,17 +154,22 @@ impl Matrix {
                     columns: self.columns,
                     rows: PANEL.min(self.rows - panel * PANEL),
                     x,
+                    tokens: tokens.clone(),
                     // SAFETY: the first token has a place for every row.
                     out: unsafe { out.at(panel * PANEL) },
                     stride: self.rows,
                 };
                 // SAFETY: `kernel::of` gives kernels of available tiers only; the panel has the format's sizes, the
-                // activations its columns, and no other task writes to these columns of the output.
+                // activations its columns, and no other task writes to these columns of these tokens' output.
                 unsafe { (self.product)(&panel) };
             }
         });
     }
 }
+
+/// Tiles of tokens for every thread from which threads share the tokens and not the weights: expanding a panel's codes anew for each
+/// of them then costs little.
+const TILES_PER_THREAD: usize = 6;
 
 /// Tasks that a thread gets on average.
 const TASKS_PER_THREAD: usize = 4;

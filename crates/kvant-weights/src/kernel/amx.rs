@@ -31,8 +31,9 @@ pub(crate) unsafe fn tiled<F: Format>(panel: &Panel<'_>) {
     thread_local! {
         static EXPANDED: RefCell<Vec<i8>> = const { RefCell::new(Vec::new()) };
     }
-    let full = panel.x.tokens() / TILE * TILE;
-    if full > 0 {
+    let tokens = panel.tokens.clone();
+    let full = tokens.start + tokens.len() / TILE * TILE;
+    if full > tokens.start {
         EXPANDED.with_borrow_mut(|expanded| {
             expanded.resize(panel.columns * PANEL + 64, 0);
             let aligned = expanded.as_mut_ptr().wrapping_add(expanded.as_ptr().align_offset(64));
@@ -40,7 +41,7 @@ pub(crate) unsafe fn tiled<F: Format>(panel: &Panel<'_>) {
             unsafe {
                 Avx512::call(Expand::<F> { panel, codes: aligned, format: PhantomData });
                 shapes::<F>().load();
-                for first in (0..full).step_by(TILE) {
+                for first in (tokens.start..full).step_by(TILE) {
                     Avx512::call(FullTile::<F> {
                         job: panel.job(first),
                         codes: aligned,
@@ -51,7 +52,7 @@ pub(crate) unsafe fn tiled<F: Format>(panel: &Panel<'_>) {
             }
         });
     }
-    if full < panel.x.tokens() {
+    if full < tokens.end {
         // SAFETY: the caller's contract.
         unsafe { product::<Avx512, F>(&panel.job(full)) };
     }

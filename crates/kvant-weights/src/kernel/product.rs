@@ -14,6 +14,7 @@ use crate::activations::{QuantizedActivations, TILE, Tile};
 use crate::format::{BLOCK, Format, PANEL, code_bytes, group_offset, is_full, low_bits, scale_bytes};
 use kvant_simd::{LANES, Simd, Work};
 use std::marker::PhantomData;
+use std::ops::Range;
 
 /// How far ahead codes are asked for: beyond what the processor foresees by itself, and into the next panel at the end
 /// of one.
@@ -28,6 +29,8 @@ pub(crate) struct Panel<'a> {
     /// Rows of the panel that exist.
     pub rows: usize,
     pub x: &'a QuantizedActivations,
+    /// Those of its tokens that are met; the first is a tile's first.
+    pub tokens: Range<usize>,
     /// The first token's place for the first row.
     pub out: *mut f32,
     /// Floats from one token's place to the next.
@@ -148,7 +151,7 @@ impl Tile {
 /// The CPU has the tier; the panel has the format's sizes and the activations its columns, and their places in the
 /// output are the caller's alone.
 pub(crate) unsafe fn panel<S: Simd, F: Format>(panel: &Panel<'_>) {
-    for first in (0..panel.x.tokens()).step_by(TILE) {
+    for first in panel.tokens.clone().step_by(TILE) {
         // SAFETY: the caller's contract.
         unsafe { product::<S, F>(&panel.job(first)) };
     }

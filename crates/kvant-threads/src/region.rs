@@ -75,7 +75,10 @@ mod tests {
                 assert_eq!((start(0, shares, tasks), start(shares, shares, tasks)), (0, tasks));
                 for share in 0..shares {
                     let count = start(share + 1, shares, tasks) - start(share, shares, tasks);
-                    assert!(count == tasks / shares || count == tasks / shares + 1, "{share} of {shares}: {count}");
+                    assert!(
+                        count == tasks / shares || count == tasks / shares + 1,
+                        "{share} of {shares}: {count}"
+                    );
                 }
             }
         }

@@ -155,6 +155,26 @@ proptest! {
     }
 }
 
+/// So many tokens that threads share them, the last tile not full: the bits of one thread.
+#[test]
+fn tokens_that_threads_share_have_the_same_bits() {
+    let (rows, tokens) = (83, 16 * 6 * 3 + 5);
+    for layout in [Layout::Q4_0, Layout::Q4_1, Layout::Q6K] {
+        let columns = layout.block_len();
+        let mut random = Random::new(8);
+        let blocks = random_blocks(layout, rows, columns, &mut random);
+        let x: Vec<f32> = (0..tokens * columns).map(|_| random.normal()).collect();
+        for tier in Tier::available() {
+            let alone = product(tier, layout, (rows, columns), &blocks, &x);
+            for threads in [2, 3] {
+                let shared =
+                    Pool::new(threads).install(|| product(tier, layout, (rows, columns), &blocks, &x));
+                assert_eq!(bits(&alone), bits(&shared), "{layout} {tier} {threads}");
+            }
+        }
+    }
+}
+
 /// A token alone, in the middle of a batch, in batches of every tile size, on 1 to 16 threads: the same bits.
 #[test]
 fn a_token_has_the_same_bits_in_every_batch_and_on_any_number_of_threads() {

@@ -92,7 +92,10 @@ impl Loader {
     /// Opens a model that may take `room` bytes.
     pub fn open(&self, name: &str, room: Option<u64>) -> Result<Ready, Failure> {
         let (number, options) = self.options(name)?;
-        let context = room.map(|_| self.estimate(&options, open::find_or_pull)).transpose()?.map(|(context, _)| context);
+        let context = room
+            .map(|_| self.estimate(&options, open::find_or_pull))
+            .transpose()?
+            .map(|(context, _)| context);
         let opened = open::open_within(&options, room, context)?;
         let empty = opened.shared_cache()?;
         let (context, policy) = (opened.context(), empty.policy().to_string());
@@ -120,7 +123,8 @@ impl ModelLoader for Loader {
     }
 
     fn size(&self, name: &str) -> Result<u64, String> {
-        let estimate = self.options(name).and_then(|(_, options)| self.estimate(&options, open::find_or_pull));
+        let estimate =
+            self.options(name).and_then(|(_, options)| self.estimate(&options, open::find_or_pull));
         estimate.map(|(_, estimate)| estimate.peak()).map_err(|failure| in_words(name, failure))
     }
 

@@ -1,6 +1,7 @@
 //! One decode step at a given depth: append and attend in every layer.
 
-use crate::{Options, Shape, gaussian, sequence, slots, stream, time};
+use crate::rows::{gaussian, smooth};
+use crate::{Options, Shape, sequence, slots, stream, time};
 use kvant_attention::{Attention, Scoring};
 use kvant_cache::Sequence;
 use std::hint::black_box;
@@ -19,7 +20,7 @@ struct Contender {
 /// Prints the table of one shape.
 pub fn run(shape: &Shape, options: &Options) {
     let [key, value, query] = shape.widths();
-    let (keys, values) = (gaussian(CHUNK * key, 1), gaussian(CHUNK * value, 2));
+    let (keys, values) = (smooth(CHUNK * key, key, 1), smooth(CHUNK * value, value, 2));
     let queries = gaussian(query, 3);
     let mut out = vec![0.0; value * shape.group];
     let mut contenders: Vec<Contender> = options

@@ -6,6 +6,8 @@
 
 mod decode;
 mod prefill;
+#[path = "../../../kvant-codec/benches/codec/rows.rs"]
+mod rows;
 #[path = "../../../kvant-codec/benches/codec/stream.rs"]
 mod stream;
 
@@ -69,7 +71,7 @@ pub struct Options {
 fn main() {
     let mut options = Options {
         shapes: SHAPES.to_vec(),
-        specs: KvSpec::parse_list("f16,int8,int4").expect("specs"),
+        specs: KvSpec::parse_list("f16,int8,int4,trellis3").expect("specs"),
         repeats: 7,
     };
     let mut sections = Vec::new();
@@ -153,14 +155,4 @@ pub fn slots(shape: &Shape, layers: usize) -> Slots {
         };
     }
     slots
-}
-
-/// Pseudo-random floats, roughly Gaussian.
-pub fn gaussian(count: usize, seed: u64) -> Vec<f32> {
-    let mut state = seed.wrapping_mul(2).wrapping_add(1);
-    let mut uniform = move || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 40) as f32 / (1 << 24) as f32
-    };
-    (0..count).map(|_| (0..6).map(|_| uniform()).sum::<f32>() * 1.414 - 4.243).collect()
 }

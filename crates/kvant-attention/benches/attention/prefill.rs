@@ -1,6 +1,7 @@
 //! A prompt read in chunks: append and attend, without the rest of the model.
 
-use crate::{Options, Shape, gaussian, sequence, slots, time};
+use crate::rows::{gaussian, smooth};
+use crate::{Options, Shape, sequence, slots, time};
 use kvant_attention::{Attention, Scoring};
 use std::hint::black_box;
 use std::time::Duration;
@@ -13,7 +14,7 @@ const LAYERS: usize = 1;
 /// Prints the table of one shape.
 pub fn run(shape: &Shape, options: &Options) {
     let [key, value, query] = shape.widths();
-    let (keys, values) = (gaussian(CHUNK * key, 1), gaussian(CHUNK * value, 2));
+    let (keys, values) = (smooth(CHUNK * key, key, 1), smooth(CHUNK * value, value, 2));
     let queries = gaussian(CHUNK * query, 3);
     let mut out = vec![0.0; CHUNK * value * shape.group];
     let mut attention = Attention::new().expect("an instruction set");

@@ -3,14 +3,16 @@
 //! The arena is many kv heads of 8,192 tokens, keys and values apart, every page at its own address. Four query heads
 //! share a kv head. Weights are given (the softmax between the two verbs belongs to attention, not to the codec).
 
-use crate::{Options, gaussian, stream, time};
+use crate::rows::{gaussian, smooth};
+use crate::{Options, stream, time};
 use kvant_codec::{Accumulator, Calibration, KvSpec, PageCodec, Query, Side, Tier};
 use std::hint::black_box;
 use std::time::Duration;
 
 const QUERY_HEADS: usize = 4;
 const CONTEXT: usize = 8192;
-const SPECS: [&str; 10] = ["f16", "int8", "int8g32", "k8v4", "int4", "asym4", "srft4", "q4_0", "tq4", "tq3"];
+const SPECS: [&str; 11] =
+    ["f16", "int8", "int8g32", "k8v4", "int4", "asym4", "srft4", "q4_0", "tq4", "tq3", "trellis3"];
 
 struct Contender {
     name: String,
@@ -97,7 +99,8 @@ fn arena(codec: &dyn PageCodec, pages: usize) -> Vec<u8> {
     let size = codec.page_bytes();
     let mut bytes = vec![0; size * pages];
     for (i, page) in bytes.chunks_exact_mut(size).take(8).enumerate() {
-        codec.encode(&gaussian(codec.page_tokens() * codec.dim(), i as u64), page).expect("finite numbers");
+        let rows = smooth(codec.page_tokens() * codec.dim(), codec.dim(), i as u64);
+        codec.encode(&rows, page).expect("finite numbers");
     }
     let mut filled = 8.min(pages) * size;
     while filled < bytes.len() {

@@ -1,11 +1,12 @@
 //! `encode` of whole pages.
 
-use crate::{Options, gaussian, time};
+use crate::rows::smooth;
+use crate::{Options, time};
 use kvant_codec::{Calibration, KvSpec, PageCodec, Side, Tier};
 use std::hint::black_box;
 use std::time::Duration;
 
-const PARTS: [(&str, Side); 11] = [
+const PARTS: [(&str, Side); 13] = [
     ("ch4", Side::Key),
     ("ch8", Side::Key),
     ("rot4g32", Side::Key),
@@ -16,6 +17,8 @@ const PARTS: [(&str, Side); 11] = [
     ("sym8g32", Side::Value),
     ("tq3", Side::Value),
     ("tq4", Side::Value),
+    ("trellis3", Side::Key),
+    ("trellis3", Side::Value),
     ("f16", Side::Value),
 ];
 /// Enough pages to leave the first-level cache, few enough to stay in the second: encoding follows the projection that
@@ -25,7 +28,7 @@ const PAGES: usize = 16;
 /// Prints the table for every dimension.
 pub fn run(options: &Options) {
     for dim in &options.dims {
-        println!("encode: d={dim}, pages of 64");
+        println!("encode: d={dim}");
         println!(
             "{:<10} {:<6} {:>10} {:>10} {:>10} {:>10} {:>10}",
             "codec", "side", "bits", "scalar ns", "avx2 ns", "avx512 ns", "neon ns"
@@ -51,7 +54,7 @@ pub fn run(options: &Options) {
 
 /// Per vector, best of N passes.
 fn nanoseconds(codec: &dyn PageCodec, repeats: usize) -> f64 {
-    let rows = gaussian(PAGES * codec.page_tokens() * codec.dim(), 1);
+    let rows = smooth(PAGES * codec.page_tokens() * codec.dim(), codec.dim(), 1);
     let mut pages = vec![0; PAGES * codec.page_bytes()];
     let mut best = Duration::MAX;
     for _ in 0..4 * repeats {

@@ -6,6 +6,7 @@
 mod attend;
 mod encode;
 mod rotate;
+mod rows;
 mod stream;
 
 use std::time::{Duration, Instant};
@@ -89,14 +90,4 @@ pub fn time(work: impl FnOnce()) -> Duration {
     let start = Instant::now();
     work();
     start.elapsed()
-}
-
-/// Pseudo-random floats, roughly Gaussian.
-pub fn gaussian(count: usize, seed: u64) -> Vec<f32> {
-    let mut state = seed.wrapping_mul(2).wrapping_add(1);
-    let mut uniform = move || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 40) as f32 / (1 << 24) as f32
-    };
-    (0..count).map(|_| (0..6).map(|_| uniform()).sum::<f32>() * 1.414 - 4.243).collect()
 }

@@ -3,7 +3,8 @@
 //! The published work rotates by a matrix product on Apple's matrix unit. Here both read and write f32 rows; the matrix
 //! of the tile variant is bf16, and so is the copy of the rows that it makes.
 
-use crate::{Options, gaussian, time};
+use crate::rows::gaussian;
+use crate::{Options, time};
 use kvant_codec::{Basis, Dense, Rotation, Tier};
 use std::hint::black_box;
 use std::time::Duration;

@@ -88,3 +88,4 @@ pub use quant::allocation::Budget;
 pub use quant::{LloydMax, MAX_TABLE_BITS, Rule, allocation};
 pub use spec::{KvSpec, PRESETS, Preset, Shown, SpecError, catalogue};
 pub use transform::{Basis, split_mix};
+pub use trellis::expected_error as expected_trellis_error;

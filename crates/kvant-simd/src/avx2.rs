@@ -116,6 +116,20 @@ impl Simd for Avx2 {
         fn select_gt(a: F2, b: F2, x: F2, y: F2) -> F2 {
             each!(i => _mm256_blendv_ps(y[i], x[i], _mm256_cmp_ps::<_CMP_GT_OQ>(a[i], b[i])))
         }
+        fn load4(p: *const f32) -> F2 { [_mm256_broadcast_ps(&p.cast::<__m128>().read_unaligned()); 2] }
+        fn rotate_lanes<const N: u32>(x: F2) -> F2 {
+            if N == 8 {
+                return [x[1], x[0]];
+            }
+            let x = each!(i => _mm256_castps_si256(x[i]));
+            // The half before each half, whose last lanes move in.
+            let before = each!(i => _mm256_permute2x128_si256::<0x21>(x[1 - i], x[i]));
+            each!(i => _mm256_castsi256_ps(match N {
+                1 => _mm256_alignr_epi8::<12>(x[i], before[i]),
+                2 => _mm256_alignr_epi8::<8>(x[i], before[i]),
+                _ => before[i],
+            }))
+        }
         fn reduce_add(a: F2) -> f32 { reduce!(a, _mm256_add_ps, _mm_add_ps, _mm_add_ss) }
         fn reduce_max(a: F2) -> f32 { reduce!(a, _mm256_max_ps, _mm_max_ps, _mm_max_ss) }
         fn reduce4_add(a: [F2; 4]) -> [f32; 4] { reduce4!(a, _mm256_add_ps, _mm_add_ps) }

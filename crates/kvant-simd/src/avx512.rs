@@ -83,6 +83,16 @@ impl Simd for Avx512 {
         fn max_abs(a: __m512, b: __m512) -> __m512 { _mm512_range_ps::<0b1011>(a, b) }
         fn abs(a: __m512) -> __m512 { _mm512_abs_ps(a) }
         fn select_gt(a: __m512, b: __m512, x: __m512, y: __m512) -> __m512 { _mm512_mask_blend_ps(_mm512_cmp_ps_mask::<_CMP_GT_OQ>(a, b), y, x) }
+        fn load4(p: *const f32) -> __m512 { _mm512_broadcast_f32x4(_mm_loadu_ps(p)) }
+        fn rotate_lanes<const N: u32>(x: __m512) -> __m512 {
+            let x = _mm512_castps_si512(x);
+            _mm512_castsi512_ps(match N {
+                1 => _mm512_alignr_epi32::<15>(x, x),
+                2 => _mm512_alignr_epi32::<14>(x, x),
+                4 => _mm512_alignr_epi32::<12>(x, x),
+                _ => _mm512_alignr_epi32::<8>(x, x),
+            })
+        }
         fn reduce_add(a: __m512) -> f32 { _mm512_reduce_add_ps(a) }
         fn reduce_max(a: __m512) -> f32 { _mm512_reduce_max_ps(a) }
         fn reduce4_add(a: [__m512; 4]) -> [f32; 4] { reduce4!(a, _mm512_add_ps) }

@@ -191,6 +191,10 @@ pub trait Simd: Copy + 'static {
     unsafe fn abs(a: Self::F) -> Self::F;
     /// Per lane: `x` where a > b, else `y`.
     unsafe fn select_gt(a: Self::F, b: Self::F, x: Self::F, y: Self::F) -> Self::F;
+    /// Four floats, four times over.
+    unsafe fn load4(p: *const f32) -> Self::F;
+    /// Every lane moved up by `N`, which is 1, 2, 4 or 8; the last `N` come first.
+    unsafe fn rotate_lanes<const N: u32>(x: Self::F) -> Self::F;
     /// The sum of the lanes.
     unsafe fn reduce_add(a: Self::F) -> f32;
     /// The largest lane.
@@ -313,6 +317,42 @@ mod tests {
                 // Lane c of vector r / 4 holds four rows.
                 let (c, r) = (n / 4 % 16, 4 * (n / 64) + n % 4);
                 assert_eq!(*byte as u8, (16 * r + c) as u8, "{tier}, row {r}, column {c}");
+            }
+        }
+    }
+
+    /// Rotations by 1, 2, 4 and 8, and the first four lanes four times.
+    struct Moved<S>([f32; LANES], PhantomData<S>);
+
+    impl<S: Simd> Work<S> for Moved<S> {
+        type Output = [[f32; LANES]; 5];
+
+        unsafe fn run(self) -> [[f32; LANES]; 5] {
+            let mut out = [[0.0; LANES]; 5];
+            // SAFETY: the caller has asked for the tier; vectors are 16 floats.
+            unsafe {
+                let x = S::load(self.0.as_ptr());
+                S::store(out[0].as_mut_ptr(), S::rotate_lanes::<1>(x));
+                S::store(out[1].as_mut_ptr(), S::rotate_lanes::<2>(x));
+                S::store(out[2].as_mut_ptr(), S::rotate_lanes::<4>(x));
+                S::store(out[3].as_mut_ptr(), S::rotate_lanes::<8>(x));
+                S::store(out[4].as_mut_ptr(), S::load4(self.0.as_ptr()));
+            }
+            out
+        }
+    }
+
+    #[test]
+    fn lanes_move_alike_on_every_tier() {
+        let x = std::array::from_fn(|lane| 1.0 + lane as f32);
+        for tier in Tier::available() {
+            // SAFETY: the tier is available.
+            let got = with_tier!(tier, S => unsafe { S::call(Moved::<S>(x, PhantomData)) });
+            for lane in 0..LANES {
+                for (got, by) in got.iter().zip([1, 2, 4, 8]) {
+                    assert_eq!(got[lane], x[(lane + LANES - by) % LANES], "{tier}, by {by}, lane {lane}");
+                }
+                assert_eq!(got[4][lane], x[lane % 4], "{tier}, lane {lane}");
             }
         }
     }

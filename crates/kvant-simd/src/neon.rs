@@ -146,6 +146,16 @@ impl Simd for Neon {
         fn select_gt(a: F4, b: F4, x: F4, y: F4) -> F4 {
             four!(i => vbslq_f32(vcgtq_f32(a[i], b[i]), x[i], y[i]))
         }
+        fn load4(p: *const f32) -> F4 { [vld1q_f32(p); 4] }
+        fn rotate_lanes<const N: u32>(x: F4) -> F4 {
+            let before = [x[3], x[0], x[1], x[2]];
+            match N {
+                1 => four!(i => vextq_f32::<3>(before[i], x[i])),
+                2 => four!(i => vextq_f32::<2>(before[i], x[i])),
+                4 => before,
+                _ => [x[2], x[3], x[0], x[1]],
+            }
+        }
         fn reduce_add(a: F4) -> f32 {
             vaddvq_f32(vaddq_f32(vaddq_f32(a[0], a[1]), vaddq_f32(a[2], a[3])))
         }

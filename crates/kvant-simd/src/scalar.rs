@@ -102,6 +102,14 @@ impl Simd for Scalar {
     unsafe fn select_gt(a: Self::F, b: Self::F, x: Self::F, y: Self::F) -> Self::F {
         std::array::from_fn(|i| if a[i] > b[i] { x[i] } else { y[i] })
     }
+    unsafe fn load4(p: *const f32) -> Self::F {
+        // SAFETY: the caller guarantees 4 readable floats.
+        let four = unsafe { p.cast::<[f32; 4]>().read_unaligned() };
+        std::array::from_fn(|i| four[i % 4])
+    }
+    unsafe fn rotate_lanes<const N: u32>(x: Self::F) -> Self::F {
+        std::array::from_fn(|i| x[(i + LANES - N as usize) % LANES])
+    }
     unsafe fn reduce_add(a: Self::F) -> f32 {
         a.iter().sum()
     }

@@ -87,7 +87,11 @@ pub static TRELLIS_TABLES: [TrellisTable; 7] = [
 impl TrellisTable {
     /// The table of a width; `None` where there are no codes, or no such width.
     pub fn of(bits: u8) -> Option<&'static TrellisTable> {
-        TRELLIS_TABLES.iter().find(|table| table.bits == bits)
+        match bits {
+            1..=6 => Some(&TRELLIS_TABLES[usize::from(bits) - 1]),
+            8 => Some(&TRELLIS_TABLES[6]),
+            _ => None,
+        }
     }
 
     /// The level of a window, in units.

@@ -1,7 +1,9 @@
 //! Pages back to vectors: the formula, number by number. The oracle, and the fallback of what has no kernel.
 
 use super::stream::{self, windows};
-use crate::format::{QUAD, ROW, Side, TrellisFormat, TrellisTable, first_steps, power_of_eighths, scale};
+use crate::format::{
+    QUAD, ROW, Side, TRELLIS_TOKENS, TrellisFormat, TrellisTable, first_steps, power_of_eighths, scale,
+};
 
 /// Decodes a page into rows, (tokens, dim), in the codec's basis.
 pub(crate) fn decode(format: &TrellisFormat, page: &[u8], rows: &mut [f32]) {
@@ -30,7 +32,7 @@ impl Channel<'_> {
     fn decode(&self, token: impl Fn(usize) -> f32, mut put: impl FnMut(usize, f32)) {
         let Channel { side, codes, place, leak, scale, zero, .. } = *self;
         let Some(table) = self.table else {
-            return (0..crate::format::TRELLIS_TOKENS).for_each(|t| put(t, zero));
+            return (0..TRELLIS_TOKENS).for_each(|t| put(t, zero));
         };
         let first = first_steps(leak);
         let (mut y, leak) = (0.0f32, f32::from(leak) / 256.0);
@@ -90,6 +92,30 @@ fn values(format: &TrellisFormat, page: &[u8], rows: &mut [f32]) {
 pub(super) fn token(page: &[u8], t: usize) -> f32 {
     static FACTORS: [f32; 16] = powers(4);
     FACTORS[usize::from(nibble(&page[2..], t))]
+}
+
+/// The factors of all tokens of a page of values, two by two, as they are stored.
+#[inline(always)]
+pub(super) fn token_pairs(page: &[u8]) -> [[f32; 2]; TRELLIS_TOKENS / 2] {
+    static PAIRS: [[f32; 2]; 256] = pairs(4);
+    std::array::from_fn(|n| PAIRS[usize::from(page[2 + n])])
+}
+
+/// The factors of sixteen channels of a page of values, two by two, from the first byte of theirs on.
+#[inline(always)]
+pub(super) fn channel_pairs(factors: &[u8]) -> [[f32; 2]; ROW / 2] {
+    static PAIRS: [[f32; 2]; 256] = pairs(2);
+    std::array::from_fn(|n| PAIRS[usize::from(factors[n])])
+}
+
+/// What both halves of a byte stand for: [`powers`] of the same number of eighths.
+const fn pairs(eighths: i32) -> [[f32; 2]; 256] {
+    let (factors, mut pairs, mut byte) = (powers(eighths), [[0.0; 2]; 256], 0);
+    while byte < 256 {
+        pairs[byte] = [factors[byte % 16], factors[byte / 16]];
+        byte += 1;
+    }
+    pairs
 }
 
 /// The factor of a channel of a page of values, whose factors these are.

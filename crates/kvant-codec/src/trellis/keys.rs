@@ -5,12 +5,9 @@
 
 use super::Kernels;
 use super::scale::exponent;
-use super::search::{Lanes, Room};
+use super::search::{Numbers, Room};
 use super::stream;
-use crate::format::{
-    Linear, QUAD, Side, TRELLIS_TABLES, TRELLIS_TOKENS, TrellisFormat, TrellisTable, first_steps, scale,
-};
-use kvant_simd::LANES;
+use crate::format::{Linear, QUAD, Side, TRELLIS_TOKENS, TrellisFormat, TrellisTable, first_steps, scale};
 
 /// Leaks that are chosen, in 256ths: sixteenths are stored. Each one that a page has costs its readers a scan.
 const LEAKS: [u8; 5] = [0, 64, 128, 192, 224];
@@ -172,6 +169,21 @@ fn allocate(channels: &[Statistics], leaks: &[u8], weights: &[f32], bits: usize)
     places.iter().map(|place| DISTORTIONS[*place].0).collect()
 }
 
+/// The expected squared error of a key whose channels have these variances, in the order of its quads, with that many bits per
+/// channel on average: what sharing them out by the trellis's own distortions leaves. What prediction gains is not counted.
+pub fn expected_error(variances: &[f32], bits: f64) -> f64 {
+    let mut channels: Vec<Statistics> = variances
+        .iter()
+        .map(|x| Statistics { square: *x, innovation: *x, ..Statistics::default() })
+        .collect();
+    channels.resize(channels.len().next_multiple_of(QUAD), Statistics::default());
+    let quads = channels.len() / QUAD;
+    let total = (bits * quads as f64 + 1e-9) as usize;
+    let widths = allocate(&channels, &vec![0; quads], &vec![1.0; quads], total);
+    let distortion = |bits: u8| DISTORTIONS.iter().find(|(width, _)| *width == bits).map_or(1.0, |(_, d)| *d);
+    variances.iter().enumerate().map(|(c, x)| f64::from(x * distortion(widths[c / QUAD]))).sum()
+}
+
 /// The scale of a channel: that of what it codes, and large enough that the largest level reaches the largest of it.
 fn wanted_scale(channel: &Statistics, bits: u8, leak: u8) -> f32 {
     let rho = f32::from(leak) / 256.0;
@@ -189,43 +201,56 @@ fn wanted_scale(channel: &Statistics, bits: u8, leak: u8) -> f32 {
 /// The largest level that there is on both sides of zero, by width.
 static REACH: [u8; 9] = [0, 121, 122, 123, 125, 126, 124, 0, 127];
 
-/// Finds the codes of all channels, sixteen of a width at a time.
+/// Finds the codes of all channels, a quad at a time.
 fn code(format: &TrellisFormat, kernels: &Kernels, y: &[f32], stride: usize, page: &mut [u8]) {
     let quads: Vec<_> = format.quads(page).collect();
     let (scales, zeros) = (format.scales(), format.scales() + format.padded());
     let ones = [1.0; TRELLIS_TOKENS];
-    let (mut x, mut codes) = (vec![0.0f32; TRELLIS_TOKENS * LANES], vec![0; TRELLIS_TOKENS * LANES]);
+    let (mut x, mut codes) = ([[0.0f32; QUAD]; TRELLIS_TOKENS], [0; TRELLIS_TOKENS * QUAD]);
     let mut room = Room::default();
-    for table in &TRELLIS_TABLES {
-        let alike: Vec<usize> = (0..quads.len()).filter(|q| quads[*q].bits == table.bits).collect();
-        for group in alike.chunks(LANES / QUAD) {
-            let mut lanes =
-                Lanes { x: &[], leak: [0.0; LANES], first: [[1.0; LANES]; 3], token: &ones, inverse: &ones };
-            x.fill(0.0);
-            for (lane, c) in group.iter().flat_map(|q| QUAD * q..QUAD * q + QUAD).enumerate() {
-                let leak = quads[c / QUAD].leak;
-                lanes.leak[lane] = f32::from(leak) / 256.0;
-                for (first, step) in lanes.first.iter_mut().zip(first_steps(leak)) {
-                    first[lane] = step;
-                }
-                if c < format.dim {
-                    let scale = scale(page[scales + c]);
-                    let zero = 0.5 * f32::from(page[zeros + c] as i8) * scale;
-                    let inverse = if scale > 0.0 { 1.0 / (scale * table.unit) } else { 0.0 };
-                    for (x, row) in x.chunks_exact_mut(LANES).zip(y.chunks_exact(stride)) {
-                        x[lane] = (row[c] - zero) * inverse;
-                    }
-                }
-            }
-            lanes.x = &x;
-            // SAFETY: the table of kernels belongs to this CPU.
-            unsafe { (kernels.search)(table, &lanes, &mut room, &mut codes) };
-            for (n, q) in group.iter().enumerate() {
-                for channel in 0..QUAD.min(format.dim - QUAD * q) {
-                    let out = &mut page[quads[*q].codes..];
-                    stream::write(Side::Key, table.bits, &codes, QUAD * n + channel, channel, out);
-                }
-            }
+    for (q, quad) in quads.iter().enumerate() {
+        let Some(table) = TrellisTable::of(quad.bits) else { continue };
+        let scale: [f32; QUAD] = std::array::from_fn(|i| scale(page[scales + QUAD * q + i]));
+        let zero: [f32; QUAD] =
+            std::array::from_fn(|i| 0.5 * f32::from(page[zeros + QUAD * q + i] as i8) * scale[i]);
+        let inverse = scale.map(|scale| if scale > 0.0 { 1.0 / (scale * table.unit) } else { 0.0 });
+        for (x, row) in x.iter_mut().zip(y.chunks_exact(stride)) {
+            let row = &row[QUAD * q..QUAD * q + QUAD];
+            *x = std::array::from_fn(|i| (row[i] - zero[i]) * inverse[i]);
         }
+        let numbers = Numbers {
+            x: x.as_flattened(),
+            leak: f32::from(quad.leak) / 256.0,
+            first: first_steps(quad.leak),
+            token: &ones,
+            inverse: &ones,
+        };
+        // SAFETY: the table of kernels belongs to this CPU.
+        unsafe { (kernels.search)(table, &numbers, &mut room, &mut codes) };
+        for channel in 0..QUAD.min(format.dim - QUAD * q) {
+            stream::write(Side::Key, table.bits, &codes, channel, channel, &mut page[quad.codes..]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bits_go_where_variances_are_and_one_bit_is_worth_having() {
+        let even = expected_error(&[1.0; 64], 3.0);
+        assert!((even - 64.0 * 0.0228).abs() < 1e-4, "{even}");
+        let steep: Vec<f32> = (0..64).map(|c| 0.85f32.powi(c)).collect();
+        let flat = vec![steep.iter().sum::<f32>() / 64.0; 64];
+        let mut before = f64::INFINITY;
+        for hundredths in (100..500).step_by(25) {
+            let bits = f64::from(hundredths) / 100.0;
+            let error = expected_error(&steep, bits);
+            assert!(error < before && error < expected_error(&flat, bits), "{bits} bits: {error}");
+            before = error;
+        }
+        // Half of the quads with a bit each beat none with any.
+        assert!(expected_error(&[1.0; 64], 0.5) < 0.7 * 64.0);
     }
 }

@@ -36,6 +36,7 @@
 mod decode;
 mod keys;
 mod scale;
+mod scan;
 mod scores;
 mod search;
 mod stream;
@@ -44,17 +45,18 @@ mod values;
 mod window;
 
 pub(crate) use decode::decode;
+pub use keys::expected_error;
 
 use crate::error::CodecError;
 use crate::format::{Side, TrellisFormat, TrellisTable};
 use crate::kernel::{Accumulator, Pages, Query};
 use kvant_simd::{Simd, Tier, Work, with_tier};
-use search::{Lanes, Room};
+use search::{Numbers, Room};
 
 /// The entry points of a tier. All are `unsafe`: the CPU must have the tier, and pages and buffers must have the sizes that the
 /// format states; the codec checks that before it calls.
 pub(crate) struct Kernels {
-    search: unsafe fn(&TrellisTable, &Lanes<'_>, &mut Room, &mut [u8]),
+    search: unsafe fn(&TrellisTable, &Numbers<'_>, &mut Room, &mut [u8]),
     pub(crate) scores: unsafe fn(&TrellisFormat, &Query, Pages, *mut f32),
     pub(crate) sums: unsafe fn(&TrellisFormat, *const f32, Pages, &mut Accumulator),
 }
@@ -92,7 +94,7 @@ pub(crate) fn encode(
     .ok_or(CodecError::OutOfRange { format: "8-bit logarithmic" })
 }
 
-struct Search<'a>(&'a TrellisTable, &'a Lanes<'a>, &'a mut Room, &'a mut [u8]);
+struct Search<'a>(&'a TrellisTable, &'a Numbers<'a>, &'a mut Room, &'a mut [u8]);
 
 impl<S: Simd> Work<S> for Search<'_> {
     type Output = ();
@@ -106,9 +108,14 @@ impl<S: Simd> Work<S> for Search<'_> {
 
 /// # Safety
 /// The contract of [`Kernels`].
-unsafe fn run_search<S: Simd>(table: &TrellisTable, lanes: &Lanes<'_>, room: &mut Room, codes: &mut [u8]) {
+unsafe fn run_search<S: Simd>(
+    table: &TrellisTable,
+    numbers: &Numbers<'_>,
+    room: &mut Room,
+    codes: &mut [u8],
+) {
     // SAFETY: the contract of `Kernels`.
-    unsafe { S::call(Search(table, lanes, room, codes)) }
+    unsafe { S::call(Search(table, numbers, room, codes)) }
 }
 
 struct Scores<'a>(&'a TrellisFormat, &'a Query, Pages, *mut f32);

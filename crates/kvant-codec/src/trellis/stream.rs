@@ -4,7 +4,6 @@
 //! A window of eight bits that ends anywhere in a stream is then one funnel shift of two such vectors, whatever the width.
 
 use crate::format::{QUAD, ROW, RUN, Side, TRELLIS_TOKENS};
-use kvant_simd::LANES;
 
 /// Where byte `j` of run `n` of a channel lies, from the start of its quad's or row's codes on.
 pub(crate) fn place(side: Side, bits: u8, channel: usize, n: usize, j: usize) -> usize {
@@ -27,10 +26,10 @@ pub(crate) fn together(side: Side) -> usize {
     }
 }
 
-/// Writes the codes of one lane of a search, (tokens, 16), as a channel of a quad or row.
-pub(crate) fn write(side: Side, bits: u8, codes: &[u8], lane: usize, channel: usize, out: &mut [u8]) {
-    for (n, run) in codes.chunks_exact(RUN * LANES).enumerate() {
-        let word = run.chunks_exact(LANES).fold(0u64, |word, codes| word << bits | u64::from(codes[lane]));
+/// Writes the codes of one channel of a search, (tokens, 4), as that channel of a quad or row.
+pub(crate) fn write(side: Side, bits: u8, codes: &[u8], searched: usize, channel: usize, out: &mut [u8]) {
+    for (n, run) in codes.chunks_exact(RUN * QUAD).enumerate() {
+        let word = run.chunks_exact(QUAD).fold(0u64, |word, codes| word << bits | u64::from(codes[searched]));
         for j in 0..usize::from(bits) {
             out[place(side, bits, channel, n, j)] = (word >> (8 * (usize::from(bits) - 1 - j))) as u8;
         }

@@ -4,11 +4,13 @@
 //! Then factors of tokens go into the weights, those of channels into the sums. The four tokens of a lane lie a quarter of a
 //! page apart, so that a lane's windows follow each other in registers.
 
-use super::decode::{channel as factor_of, token};
+use super::decode::{channel_pairs, token_pairs};
+use super::scan::Leak;
 use super::window::{levels, run};
 use crate::format::{ROW, RUN, TRELLIS_TOKENS, TrellisFormat, TrellisTable, first_steps, scale};
 use crate::kernel::{Accumulator, Pages, by_heads};
 use kvant_simd::{LANES, Simd};
+use std::mem::MaybeUninit;
 
 /// Queries whose weights are prepared together.
 const BLOCK: usize = 16;
@@ -19,10 +21,13 @@ const LIMIT: f32 = 127.0;
 /// Tokens in a quarter of a page.
 const QUARTER: usize = TRELLIS_TOKENS / 4;
 
-/// Weights of a block of heads, ready to meet levels.
+/// Weights of a block of heads, on their way to meet levels. Nothing is cleared: every part is written before it is read.
+#[repr(C, align(64))]
 struct Block {
+    /// In the scan's order: (heads, 8, 16).
+    scanned: [[[MaybeUninit<f32>; LANES]; RUN]; BLOCK],
     /// (heads, quarter, 4).
-    bytes: [[i8; TRELLIS_TOKENS]; BLOCK],
+    bytes: [[MaybeUninit<i8>; TRELLIS_TOKENS]; BLOCK],
     step: [f32; BLOCK],
     /// What the centre of levels adds to every sum, negative.
     centre: [i32; BLOCK],
@@ -42,29 +47,49 @@ pub(crate) unsafe fn sums<S: Simd>(
 ) {
     // SAFETY: the caller's contract.
     let page = unsafe { std::slice::from_raw_parts(pages.page, format.bytes()) };
+    // What no row asks for: the next page's head, and the end of its last line.
+    for line in (0..format.codes()).step_by(64).chain([page.len() - 1]) {
+        // SAFETY: nothing is read.
+        unsafe { S::prefetch(pages.next.wrapping_add(line)) };
+    }
     let (whole, leak) = (scale(page[0]), page[1]);
-    let mut factors: [f32; TRELLIS_TOKENS] = std::array::from_fn(|t| token(page, t));
+    let mut factors = token_pairs(page);
+    let factors = factors.as_flattened_mut();
     factors.iter_mut().zip(first_steps(leak)).for_each(|(factor, step)| *factor *= step);
     // SAFETY: there are as many factors as tokens.
     let factors = unsafe { in_scan_order::<S>(factors.as_ptr()) };
-    let mut block = Block { bytes: [[0; TRELLIS_TOKENS]; BLOCK], step: [0.0; BLOCK], centre: [0; BLOCK] };
+    // SAFETY: the CPU has the tier.
+    let carrying = unsafe { Leak::<S>::new(f32::from(leak) / 256.0) };
+    let mut block = Block {
+        scanned: [[[MaybeUninit::uninit(); LANES]; RUN]; BLOCK],
+        bytes: [[MaybeUninit::uninit(); TRELLIS_TOKENS]; BLOCK],
+        step: [0.0; BLOCK],
+        centre: [0; BLOCK],
+    };
     for first in (0..sums.heads()).step_by(BLOCK) {
         let heads = BLOCK.min(sums.heads() - first);
-        for h in 0..heads {
-            // SAFETY: there are weights for every head and token.
-            let mass = unsafe {
-                fold::<S>(weights.add((first + h) * TRELLIS_TOKENS), leak, &factors, &mut block, h)
-            };
-            *sums.mass_mut(first + h) += mass;
+        // SAFETY: there are weights for every head and token.
+        unsafe {
+            let weights = weights.add(first * TRELLIS_TOKENS);
+            for h in 0..heads {
+                *sums.mass_mut(first + h) += turn::<S>(weights.add(h * TRELLIS_TOKENS), leak, &mut block, h);
+            }
+            for h in 0..heads {
+                carry::<S>(&carrying, leak, &factors, &mut block, h);
+            }
+            for h in 0..heads {
+                round::<S>(&mut block, h);
+            }
         }
         let mut codes = format.codes();
         for (r, bits) in format.widths.iter().enumerate() {
-            let mut scales = [0.0f32; LANES];
-            for c in ROW * r..format.dim.min(ROW * r + ROW) {
-                let factor = factor_of(&page[format.scales()..], c);
-                scales[c % ROW] = whole * factor * TrellisTable::of(*bits).map_or(0.0, |table| table.unit);
-            }
-            let row = Row { codes, index: r, first, heads, scales: &scales, block: &block, pages };
+            let unit = TrellisTable::of(*bits).map_or(0.0, |table| table.unit);
+            let mut scales = channel_pairs(&page[format.scales() + ROW / 2 * r..]);
+            let scales = scales.as_flattened_mut();
+            scales.iter_mut().for_each(|factor| *factor *= whole * unit);
+            // Channels after the last stay zero.
+            scales.iter_mut().skip(format.dim - ROW * r).for_each(|factor| *factor = 0.0);
+            let row = Row { codes, index: r, first, heads, scales, block: &block, pages };
             // SAFETY: the row's codes lie within the page.
             unsafe {
                 match bits {
@@ -106,46 +131,84 @@ unsafe fn in_scan_order<S: Simd>(tokens: *const f32) -> [S::F; LANES] {
     }
 }
 
-/// Scans a head's weights backwards, and rounds them, times the factors of tokens in the scan's order, to bytes. Returns Σ w.
+/// A head's weights in the scan's order, scanned backwards within every run. Returns Σ w.
+///
+/// The weights of a head go through this, [`carry`] and [`round`], each for all heads before the next: what a head waits for in one
+/// is then there when the next begins.
 ///
 /// # Safety
 /// `weights` is valid for 128 floats; the CPU has the tier.
 #[inline(always)]
-unsafe fn fold<S: Simd>(
-    weights: *const f32,
+unsafe fn turn<S: Simd>(weights: *const f32, leak: u8, block: &mut Block, place: usize) -> f32 {
+    // SAFETY: vectors of sixteen; the CPU has the tier.
+    unsafe {
+        let rho = S::splat(f32::from(leak) / 256.0);
+        let w = in_scan_order::<S>(weights);
+        let (mut mass, mut scanned) = (w[RUN - 1], w[RUN - 1]);
+        S::store(block.scanned[place][RUN - 1].as_mut_ptr().cast(), scanned);
+        for k in (0..RUN - 1).rev() {
+            mass = S::add(mass, w[k]);
+            scanned = S::fma(rho, scanned, w[k]);
+            S::store(block.scanned[place][k].as_mut_ptr().cast(), scanned);
+        }
+        S::reduce_add(mass)
+    }
+}
+
+/// Adds what comes into every run from the runs after it, times the factors of tokens in the scan's order.
+///
+/// # Safety
+/// The head's weights have been turned; the CPU has the tier.
+#[inline(always)]
+unsafe fn carry<S: Simd>(
+    carrying: &Leak<S>,
     leak: u8,
     factors: &[S::F; LANES],
     block: &mut Block,
     place: usize,
-) -> f32 {
+) {
     let rho = f32::from(leak) / 256.0;
     // SAFETY: vectors of sixteen; the CPU has the tier.
     unsafe {
-        let mut w = in_scan_order::<S>(weights);
-        let mass = (1..RUN).fold(w[0], |sum, k| S::add(sum, w[k]));
-        let rho_all = S::splat(rho);
-        for k in (0..RUN - 1).rev() {
-            w[k] = S::fma(rho_all, w[k + 1], w[k]);
+        let scanned: *mut f32 = block.scanned[place].as_mut_ptr().cast();
+        // The last run first.
+        let (mut begins, mut backwards) = ([0.0f32; LANES], [0.0f32; LANES]);
+        S::store(begins.as_mut_ptr(), S::load(scanned));
+        for n in 0..LANES {
+            backwards[n] = begins[lane(LANES - 1 - n)];
         }
-        // What comes into every run from the runs after it.
-        let mut begins = [0.0f32; LANES];
-        S::store(begins.as_mut_ptr(), w[0]);
-        let (whole, mut carried) = (rho.powi(RUN as i32), 0.0f32);
-        for n in (0..LANES).rev() {
-            let begin = &mut begins[lane(n)];
-            (*begin, carried) = (carried, carried * whole + *begin);
+        S::store(backwards.as_mut_ptr(), carrying.scan(S::load(backwards.as_ptr())));
+        // Nothing comes into the last run.
+        backwards[0] = 0.0;
+        for n in 0..LANES {
+            begins[lane(n)] = backwards[LANES - 1 - n];
         }
         let (carried, mut power, mut top) = (S::load(begins.as_ptr()), rho, S::splat(0.0));
         for k in (0..RUN).rev() {
-            w[k] = S::mul(S::fma(carried, S::splat(power), w[k]), factors[k]);
-            top = S::max_abs(top, w[k]);
+            let row = scanned.add(k * LANES);
+            let w = S::mul(S::fma(carried, S::splat(power), S::load(row)), factors[k]);
+            S::store(row, w);
+            top = S::max_abs(top, w);
             power *= rho;
         }
-        let top = S::reduce_max(top);
-        let inverse = S::splat(if top > 1e-30 { LIMIT / top } else { 0.0 });
+        block.step[place] = S::reduce_max(top) / LIMIT;
+    }
+}
+
+/// Rounds a head's weights to bytes.
+///
+/// # Safety
+/// The head's weights have been carried on; the CPU has the tier.
+#[inline(always)]
+unsafe fn round<S: Simd>(block: &mut Block, place: usize) {
+    let step = block.step[place];
+    // SAFETY: vectors of sixteen, bytes of all tokens; the CPU has the tier.
+    unsafe {
+        let inverse = S::splat(if step > 1e-32 { 1.0 / step } else { 0.0 });
         let mut sum = S::izero();
         for k in 0..RUN {
-            let (bytes, mut dealt) = (S::round(S::mul(w[k], inverse)), [0u8; LANES]);
+            let w = S::load(block.scanned[place][k].as_ptr().cast());
+            let (bytes, mut dealt) = (S::round(S::mul(w, inverse)), [0u8; LANES]);
             sum = S::iadd(sum, bytes);
             S::store_low_bytes(dealt.as_mut_ptr(), bytes);
             // Four quarters at a time: step 8·i + k of a quarter.
@@ -156,8 +219,7 @@ unsafe fn fold<S: Simd>(
         }
         let mut sums = [0i32; LANES];
         S::istore(sums.as_mut_ptr(), sum);
-        (block.step[place], block.centre[place]) = (top / LIMIT, -S::BYTE_CENTRE * sums.iter().sum::<i32>());
-        S::reduce_add(mass)
+        block.centre[place] = -S::BYTE_CENTRE * sums.iter().sum::<i32>();
     }
 }
 
@@ -167,7 +229,7 @@ struct Row<'a> {
     index: usize,
     first: usize,
     heads: usize,
-    scales: &'a [f32; LANES],
+    scales: &'a [f32],
     block: &'a Block,
     pages: Pages,
 }
@@ -218,7 +280,7 @@ unsafe fn add_heads<S: Simd, const BITS: usize, const H: usize>(
             before = last;
             for k in 0..RUN {
                 for i in 0..H {
-                    let weights = S::quad(block.bytes[h + i].as_ptr().add(4 * (RUN * n + k)));
+                    let weights = S::quad(block.bytes[h + i].as_ptr().cast::<i8>().add(4 * (RUN * n + k)));
                     totals[i] = S::dot_full(totals[i], found[k], weights);
                 }
             }

@@ -3,10 +3,9 @@
 use super::Kernels;
 use super::decode::{channel as factor_of, token};
 use super::scale::{exponent, half, quarter};
-use super::search::{Lanes, Room};
+use super::search::{Numbers, Room};
 use super::stream;
-use crate::format::{ROW, Side, TRELLIS_TOKENS, TrellisFormat, TrellisTable, first_steps, scale};
-use kvant_simd::LANES;
+use crate::format::{QUAD, ROW, Side, TRELLIS_TOKENS, TrellisFormat, TrellisTable, first_steps, scale};
 
 /// How often factors of tokens and of channels are fitted to each other.
 const ROUNDS: usize = 4;
@@ -85,7 +84,7 @@ fn fit_tokens(rest: &[f32], stride: usize, dim: usize, channels: &[f32], tokens:
     }
 }
 
-/// Finds the codes of all channels, a row of sixteen at a time.
+/// Finds the codes of all channels, four of a row at a time.
 fn code(
     format: &TrellisFormat,
     kernels: &Kernels,
@@ -96,39 +95,33 @@ fn code(
     page: &mut [u8],
 ) {
     let leak = page[1];
-    let inverse: Vec<f32> = tokens.iter().map(|x| 1.0 / x).collect();
-    let (mut x, mut codes) = (vec![0.0f32; TRELLIS_TOKENS * LANES], vec![0; TRELLIS_TOKENS * LANES]);
+    let inverse_tokens: Vec<f32> = tokens.iter().map(|x| 1.0 / x).collect();
+    let (mut x, mut codes) = ([[0.0f32; QUAD]; TRELLIS_TOKENS], [0; TRELLIS_TOKENS * QUAD]);
     let (mut room, mut at) = (Room::default(), format.codes());
     for (r, bits) in format.widths.iter().enumerate() {
         let Some(table) = TrellisTable::of(*bits) else { continue };
-        let first = c_range(format.dim, r);
-        let inverses: Vec<f32> = channels[first.clone()]
-            .iter()
-            .map(|x| if *x > 0.0 { 1.0 / (x * table.unit) } else { 0.0 })
-            .collect();
-        x.fill(0.0);
-        for (x, row) in x.chunks_exact_mut(LANES).zip(y.chunks_exact(stride)) {
-            for ((x, y), inverse) in x.iter_mut().zip(&row[first.clone()]).zip(&inverses) {
-                *x = y * inverse;
+        for first in (ROW * r..format.dim.min(ROW * r + ROW)).step_by(QUAD) {
+            let inverse: [f32; QUAD] = std::array::from_fn(|i| {
+                let scale = channels[first + i] * table.unit;
+                if first + i < format.dim && scale > 0.0 { 1.0 / scale } else { 0.0 }
+            });
+            for (x, row) in x.iter_mut().zip(y.chunks_exact(stride)) {
+                let row = &row[first..first + QUAD];
+                *x = std::array::from_fn(|i| row[i] * inverse[i]);
             }
-        }
-        let lanes = Lanes {
-            x: &x,
-            leak: [f32::from(leak) / 256.0; LANES],
-            first: first_steps(leak).map(|step| [step; LANES]),
-            token: tokens,
-            inverse: &inverse,
-        };
-        // SAFETY: the table of kernels belongs to this CPU.
-        unsafe { (kernels.search)(table, &lanes, &mut room, &mut codes) };
-        for channel in 0..first.len() {
-            stream::write(Side::Value, *bits, &codes, channel, channel, &mut page[at..]);
+            let numbers = Numbers {
+                x: x.as_flattened(),
+                leak: f32::from(leak) / 256.0,
+                first: first_steps(leak),
+                token: tokens,
+                inverse: &inverse_tokens,
+            };
+            // SAFETY: the table of kernels belongs to this CPU.
+            unsafe { (kernels.search)(table, &numbers, &mut room, &mut codes) };
+            for channel in 0..QUAD.min(format.dim - first) {
+                stream::write(Side::Value, *bits, &codes, channel, first % ROW + channel, &mut page[at..]);
+            }
         }
         at += format.tokens / 8 * ROW * usize::from(*bits);
     }
-}
-
-/// The channels of a row that there are.
-fn c_range(dim: usize, row: usize) -> std::ops::Range<usize> {
-    ROW * row..dim.min(ROW * row + ROW)
 }

@@ -1,6 +1,6 @@
 //! Plans in files, and caches built from them.
 
-use kvant_cache::plan::{Findings, Klt, Plan, PlanError, PlannedHead, PlannedSlot, Trained};
+use kvant_cache::plan::{Cost, Findings, Klt, Plan, PlanError, PlannedHead, PlannedSlot, Trained};
 use kvant_cache::{Arena, CacheLayout, KvShape, Policy, Sequence, Slots};
 use kvant_codec::{Dense, KvSpec, Side, Tier};
 use std::path::{Path, PathBuf};
@@ -136,6 +136,29 @@ fn learned() -> Plan {
     let slot = || PlannedSlot { key_dim: DIM, value_dim: 8, heads: (0..2).map(head).collect() };
     let policy = "k=srft4:scaled,v=f16".parse().unwrap();
     Plan::new(MODEL, policy, "learned", vec![slot(), slot()]).unwrap()
+}
+
+#[test]
+fn costs_of_codecs_come_back_and_are_checked() {
+    let cost = |spec: &str, kl: f32| Cost { spec: spec.to_owned(), kl };
+    let with = |costs: Vec<Cost>| {
+        let mut slots = plan().slots().to_vec();
+        slots[1].heads[0].value.costs = costs;
+        Plan::new(MODEL, plan().policy().clone(), "costs", slots)
+    };
+    let whole = with(vec![cost("trellis3", 0.25), cost("klt2.75:trellis", 0.0)]).unwrap();
+    let loaded = Plan::from_bytes(&whole.to_bytes()).unwrap();
+    assert_eq!(loaded.slots(), whole.slots());
+    assert_eq!(loaded.findings(1, 0, Side::Value).unwrap().costs[1], cost("klt2.75:trellis", 0.0));
+    for (bad, why) in [
+        (cost("trellis 3", 0.25), "of no spec"),
+        (cost("nothing", 0.25), "of no spec"),
+        (cost("trellis3", -1.0), "less than nothing"),
+        (cost("trellis3", f32::NAN), "not finite"),
+    ] {
+        let error = with(vec![bad]).unwrap_err().to_string();
+        assert!(error.contains(why) && error.contains("slot 1, kv head 0"), "{error}");
+    }
 }
 
 #[test]

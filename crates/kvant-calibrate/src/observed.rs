@@ -210,22 +210,45 @@ fn gather(
 pub struct Observed<'a, S> {
     state: S,
     statistics: &'a mut Statistics,
+    /// Positions before the first.
+    offset: usize,
+    /// The state's, moved by the offset.
+    sequences: Vec<SequencePass>,
 }
 
 impl<'a, S: PassState> Observed<'a, S> {
     /// Watches the state of a pass.
     pub fn new(state: S, statistics: &'a mut Statistics) -> Self {
-        Self { state, statistics }
+        let sequences = state.sequences().to_vec();
+        Self { state, statistics, offset: 0, sequences }
+    }
+
+    /// As if so many positions came before the first. What rotary embeddings make of a text is the same anywhere, but keys and
+    /// queries are turned farther: their slow channels, which hardly move over a short text, come round.
+    pub fn at(mut self, offset: usize) -> Self {
+        self.offset = offset;
+        self.move_sequences();
+        self
+    }
+
+    fn move_sequences(&mut self) {
+        let moved = |one: &SequencePass| {
+            let (start, capacity) = (one.start + self.offset, one.capacity.saturating_add(self.offset));
+            SequencePass { start, capacity, ..*one }
+        };
+        self.sequences = self.state.sequences().iter().map(moved).collect();
     }
 }
 
 impl<S: PassState> PassState for Observed<'_, S> {
     fn begin(&mut self, tokens: &[usize]) -> Result<(), StateError> {
-        self.state.begin(tokens)
+        self.state.begin(tokens)?;
+        self.move_sequences();
+        Ok(())
     }
 
     fn sequences(&self) -> &[SequencePass] {
-        self.state.sequences()
+        &self.sequences
     }
 
     fn append(&mut self, slot: KvSlot, keys: &[f32], values: &[f32]) -> Result<(), StateError> {
@@ -259,10 +282,13 @@ impl<S: PassState> PassState for Observed<'_, S> {
     }
 
     fn end(&mut self) -> Result<(), StateError> {
-        self.state.end()
+        self.state.end()?;
+        self.move_sequences();
+        Ok(())
     }
 
     fn abandon(&mut self) {
         self.state.abandon();
+        self.move_sequences();
     }
 }

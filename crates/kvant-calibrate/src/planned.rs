@@ -26,7 +26,7 @@ pub fn planned_head(seen: &HeadStatistics) -> Result<PlannedHead, CalibrationErr
             ends: key_extent.ends(),
             klt: Some(klt(keys, queries)?),
             balanced: Some(basis::balanced(keys, queries)?.matrix().to_vec()),
-            learned: Vec::new(),
+            ..Findings::default()
         },
         value: Findings {
             mean: mean(values, "values")?,

@@ -42,6 +42,8 @@ fn every_head_is_counted_apart_and_sinks_are_not() {
     }
     let end = observed.sequences()[0];
     assert_eq!((end.start, end.capacity), (11, 100));
+    let moved = observed.at(5000).sequences()[0];
+    assert_eq!((moved.start, moved.tokens, moved.capacity), (5011, end.tokens, 5100));
 
     for slot in statistics.slots() {
         for (head, found) in slot.iter().enumerate() {

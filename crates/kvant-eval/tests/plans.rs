@@ -47,7 +47,8 @@ fn learned(
 ) -> Result<Plan, PlanError> {
     let policy = policy.parse().unwrap();
     let learn: Vec<KvSpec> = learn.iter().map(|spec| spec.parse().unwrap()).collect();
-    let request = PlanRequest { model: [3; 32], policy: &policy, text: "noise", learn: &learn, ranges };
+    let request =
+        PlanRequest { model: [3; 32], policy: &policy, text: "noise", learn: &learn, ranges, reach: 0 };
     calibrate(model, request, &windows(model, 12, 1), progress)
 }
 
@@ -96,6 +97,34 @@ fn one_plan_serves_every_codec_that_takes_numbers() {
     let balanced = off(&model, &with("k=rot4g32:p32,mean,balanced,v=f16"));
     assert!(balanced < plain, "{balanced} with the balanced basis, {plain} without");
     assert!(off(&model, &with("k=srft4g32:p32,lambda,mean,v=rot4g32:mean")).is_finite());
+}
+
+/// Rotary embeddings see distances alone, so a model computes the same anywhere, with keys that are turned farther.
+#[test]
+fn far_away_values_are_the_same_and_keys_are_turned() {
+    let model = model();
+    let policy = "k=klt4:p32,v=f16".parse().unwrap();
+    let at = |reach: usize| {
+        let request = PlanRequest {
+            model: [3; 32],
+            policy: &policy,
+            text: "noise",
+            learn: &[],
+            ranges: Positions::All,
+            reach,
+        };
+        calibrate(&model, request, &windows(&model, 12, 1), &mut |_| ()).unwrap()
+    };
+    let (near, far) = (at(0), at(5000));
+    assert!(far.made().contains(" at positions up to 5000"), "{}", far.made());
+    let apart = |side: Side| {
+        let mean = |plan: &Plan, head: usize| plan.findings(0, head, side).unwrap().mean.clone().unwrap();
+        let (a, b) = (mean(&near, 0), mean(&far, 0));
+        let square = |rows: &mut dyn Iterator<Item = f32>| rows.map(|x| x * x).sum::<f32>().sqrt();
+        square(&mut a.iter().zip(&b).map(|(a, b)| a - b)) / square(&mut a.iter().copied())
+    };
+    let [keys, values] = [Side::Key, Side::Value].map(apart);
+    assert!(values < 1e-3 && keys > 0.05, "values off by {values}, keys by {keys}");
 }
 
 #[test]

@@ -22,6 +22,17 @@ pub struct Findings {
     pub balanced: Option<Vec<f32>>,
     /// What was learned, each for one codec.
     pub learned: Vec<Trained>,
+    /// What codecs were found to cost here, where bits were shared out among heads.
+    pub costs: Vec<Cost>,
+}
+
+/// What a codec costs on one side of one kv head.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cost {
+    /// The codec, as specs of one side are printed.
+    pub spec: String,
+    /// The divergence that it is expected to add, in nats.
+    pub kl: f32,
 }
 
 /// What was learned for one codec.
@@ -64,16 +75,20 @@ impl Findings {
         dim: usize,
         tier: Tier,
     ) -> Result<Calibration, BuildError> {
-        let Options { mean, lambda, balanced, learned, budget, page, .. } = spec.options;
+        let Options { mean, lambda, balanced, trellis, learned, budget, page, .. } = spec.options;
         let unfit = |part, reason: String| BuildError::Calibration { spec: spec.to_string(), part, reason };
         let mut found = Calibration::default();
         if mean {
             found.mean.clone_from(&self.mean);
         }
         if let Some(klt) = self.klt.as_ref().filter(|_| spec.shares_bits()) {
-            let widths = widths(&klt.variances, side, budget, page)
-                .map_err(|error| unfit("variances", error.to_string()))?;
-            (found.basis, found.widths) = (Some(Arc::clone(&klt.basis)), Some(widths));
+            found.basis = Some(Arc::clone(&klt.basis));
+            // Pages of trellis codes share out their bits themselves.
+            if !trellis {
+                let widths = widths(&klt.variances, side, budget, page)
+                    .map_err(|error| unfit("variances", error.to_string()))?;
+                found.widths = Some(widths);
+            }
         }
         if let Some(matrix) = self.balanced.as_ref().filter(|_| balanced) {
             let basis = Dense::of(dim, matrix.clone());

@@ -1,6 +1,6 @@
 //! The layout of a file: see the module's documentation for the table.
 
-use super::{Findings, Klt, Plan, PlanError, PlannedHead, PlannedSlot, Trained, VERSION};
+use super::{Cost, Findings, Klt, Plan, PlanError, PlannedHead, PlannedSlot, Trained, VERSION};
 use crate::policy::Policy;
 use crate::snapshot::Signature;
 use kvant_codec::{Dense, KvSpec};
@@ -19,6 +19,7 @@ const ENDS: u8 = 2;
 const KLT: u8 = 4;
 const BALANCED: u8 = 8;
 const LEARNED: u8 = 16;
+const COSTS: u8 = 32;
 
 pub(super) fn write(plan: &Plan) -> Vec<u8> {
     let hex: String = plan.model.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -52,14 +53,15 @@ fn small(bytes: &mut Vec<u8>, number: usize) {
 }
 
 fn write_side(bytes: &mut Vec<u8>, side: &Findings) {
-    let Findings { mean, ends, klt, balanced, learned } = side;
+    let Findings { mean, ends, klt, balanced, learned, costs } = side;
     let flag = |is_there: bool, flag: u8| if is_there { flag } else { 0 };
     bytes.push(
         flag(mean.is_some(), MEAN)
             | flag(ends.is_some(), ENDS)
             | flag(klt.is_some(), KLT)
             | flag(balanced.is_some(), BALANCED)
-            | flag(!learned.is_empty(), LEARNED),
+            | flag(!learned.is_empty(), LEARNED)
+            | flag(!costs.is_empty(), COSTS),
     );
     let vectors = mean.iter().chain(ends.iter().flatten()).map(Vec::as_slice);
     let of_klt = klt.iter().flat_map(|klt| [&klt.variances[..], klt.basis.matrix()]);
@@ -73,6 +75,14 @@ fn write_side(bytes: &mut Vec<u8>, side: &Findings) {
         small(bytes, spec.len());
         bytes.extend(spec.as_bytes());
         bytes.extend(numbers.iter().flat_map(|x| x.to_le_bytes()));
+    }
+    if !costs.is_empty() {
+        small(bytes, costs.len());
+    }
+    for Cost { spec, kl } in costs {
+        small(bytes, spec.len());
+        bytes.extend(spec.as_bytes());
+        bytes.extend(kl.to_le_bytes());
     }
 }
 
@@ -169,7 +179,7 @@ impl<'a> Fields<'a> {
 
     fn side(&mut self, dim: usize) -> Result<Findings, String> {
         let [parts] = self.array().ok_or("it ends too early")?;
-        if parts > MEAN | ENDS | KLT | BALANCED | LEARNED {
+        if parts > MEAN | ENDS | KLT | BALANCED | LEARNED | COSTS {
             return Err(format!("it has parts that are not known ({parts:#x})"));
         }
         let mut numbers = |count: usize| self.finite(count);
@@ -201,6 +211,12 @@ impl<'a> Fields<'a> {
                 side.learned.push(self.trained(dim)?);
             }
         }
+        if parts & COSTS != 0 {
+            let count = self.count().filter(|count| *count > 0).ok_or("it has costs of no codec")?;
+            for _ in 0..count {
+                side.costs.push(self.cost()?);
+            }
+        }
         Ok(side)
     }
 
@@ -208,6 +224,18 @@ impl<'a> Fields<'a> {
         let numbers = self.numbers(count).ok_or("it ends too early")?;
         let is_finite = numbers.iter().all(|x| x.is_finite());
         if is_finite { Ok(numbers) } else { Err("a number is not finite") }
+    }
+
+    fn cost(&mut self) -> Result<Cost, String> {
+        let spec = self.count().and_then(|length| self.take(length)).ok_or("it ends too early")?;
+        let is_printed =
+            |text: &&str| text.parse::<KvSpec>().is_ok_and(|spec| spec.key.to_string() == **text);
+        let spec = std::str::from_utf8(spec).ok().filter(is_printed).ok_or("it has the cost of no spec")?;
+        let kl = self.finite(1)?[0];
+        if kl < 0.0 {
+            return Err("a codec costs less than nothing".to_owned());
+        }
+        Ok(Cost { spec: spec.to_owned(), kl })
     }
 
     fn trained(&mut self, dim: usize) -> Result<Trained, String> {

@@ -25,7 +25,7 @@ mod findings;
 mod format;
 
 pub use error::PlanError;
-pub use findings::{ENDS_ROTATION, Findings, Klt, Trained};
+pub use findings::{Cost, ENDS_ROTATION, Findings, Klt, Trained};
 
 use crate::policy::Policy;
 use crate::snapshot::{Signature, replace_bytes};

@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use crate::open;
-use crate::options::ThreadOptions;
+use crate::options::{ThreadOptions, Tokens};
 use crate::progress;
 use clap::Args;
 use kvant_codec::{KvSpec, SpecError};
@@ -67,6 +67,10 @@ pub struct Calibrate {
     #[arg(long, value_name = "POSITIONS", default_value = "all", value_parser = positions)]
     ranges: Positions,
 
+    /// Spread what is read over so many positions, such as 32k: for plans that shall hold in a long context [default: a window]
+    #[arg(long, value_name = "TOKENS", default_value = "0", hide_default_value = true, value_parser = Tokens::or_none)]
+    reach: usize,
+
     #[command(flatten)]
     threads: ThreadOptions,
 }
@@ -100,6 +104,7 @@ impl Calibrate {
             text: &name,
             learn,
             ranges: self.ranges,
+            reach: self.reach,
         };
         let plan = calibrate(&model, request, &windows, &mut |progress| match progress {
             Progress::Read(tokens) => bar.set_position(tokens as u64),

@@ -10,7 +10,9 @@ use indicatif::ProgressBar;
 use kvant_engine::open::{open_plan, plan_path};
 use kvant_engine::{ActivationType, LoadOptions};
 use kvant_eval::divergence::Headway;
-use kvant_eval::plans::{Check, Chosen, Goal, Tried, search, search_windows, sensitivities, spend_bits};
+use kvant_eval::plans::{
+    Check, Chosen, Goal, Tried, known_sensitivities, search, search_windows, sensitivities, spend_bits,
+};
 use kvant_eval::text;
 use kvant_model::Checkpoint;
 use kvant_model::tokenizer::Tokenizer;
@@ -27,10 +29,11 @@ Examples:
 
 The plan that `kvant calibrate` has made gets another policy: every side of
 every layer is rounded alone and its divergence measured (strictly: pages are
-encoded before their own tokens attend), then bits go where they gain most.
-Policies that tell layers apart, and one that does not, are measured on another
-part of the text; the best is taken and all are shown. With --kl a margin is
-kept for texts that are harder than this one.";
+encoded before their own tokens attend), then bits go to the layers and heads
+where they gain most. Policies that tell these apart, and one that does not, are
+measured on another part of the text; the best is taken and all are shown. With
+--kl a margin is kept for texts that are harder than this one. The plan keeps
+what was measured: another goal with the same text is quick.";
 
 /// Arguments of `kvant tune`.
 #[derive(Args)]
@@ -95,18 +98,24 @@ impl Tune {
             search_windows(&Tokenizer::of(&checkpoint)?, model.context(), &text, self.tokens)
                 .map_err(|e| Failure::new(format!("{name}: {e}")))?;
 
-        let bar = progress::bar("{bar:30} {percent} %  layers one by one  {eta} left");
-        let parts = sensitivities(&model, &plan, &probed, &mut |headway| show(&bar, headway));
-        bar.finish_and_clear();
+        let parts = match known_sensitivities(&model, &plan, self.tokens, &name)? {
+            Some(known) => known,
+            None => {
+                let bar = progress::bar("{bar:30} {percent} %  layers one by one  {eta} left");
+                let parts = sensitivities(&model, &plan, &probed, &mut |headway| show(&bar, headway));
+                bar.finish_and_clear();
+                parts?
+            }
+        };
         let check = Check { model: &model, plan: &plan, windows: &other };
         let bar = progress::bar("{bar:30} {percent} %  check  {eta} left");
-        let tried = search(goal, &parts?, &check, &mut |headway| show(&bar, headway));
+        let tried = search(goal, &parts, &check, &mut |headway| show(&bar, headway));
         bar.finish_and_clear();
         let tried = tried?;
         let best = tried.first().ok_or_else(|| out_of_reach(goal))?;
 
         let target = self.output.as_deref().unwrap_or(&path);
-        let changed = spend_bits(&plan, &best.chosen.policy, self.tokens, &name);
+        let changed = spend_bits(&plan, &best.chosen.policy, &parts, self.tokens, &name);
         let refuse = |error| Failure::new(format!("{}: {error}", target.display()));
         let changed = changed.map_err(refuse)?;
         changed.save(target).map_err(refuse)?;

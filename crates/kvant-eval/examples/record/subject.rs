@@ -260,6 +260,7 @@ impl Subject {
             text: text::CALIBRATION_NAME,
             learn: &[],
             ranges: Positions::All,
+            reach: 0,
         };
         let plan: Arc<Plan> = Arc::new(on_pool(|| calibrate(&model, request, &windows, &mut |_| {}))?);
         let digest = Sha256::digest(plan.to_bytes()).into();

@@ -6,6 +6,9 @@ use crate::kept::WindowResult;
 use crate::mean::Mean;
 use kvant_cache::Footprint;
 
+/// Positions of the first band of [`Divergence::kl_by_position`].
+const FIRST_BAND: usize = 1024;
+
 /// How far a cache moves a model's predictions, over all positions scored so far.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Divergence {
@@ -63,6 +66,27 @@ impl Divergence {
         sorted.sort_unstable_by(f64::total_cmp);
         let rank = (quantile * sorted.len() as f64).ceil() as usize;
         sorted.get(rank.saturating_sub(1)).copied().unwrap_or(0.0)
+    }
+
+    /// Mean KL divergence by position in windows that compare `per_window` positions, the first being number `first`: for every
+    /// band, each twice as long as the one before, the position it ends before.
+    pub fn kl_by_position(&self, first: usize, per_window: usize) -> Vec<(usize, f64)> {
+        let mut bands = Vec::new();
+        let (mut begin, mut end) = (first, FIRST_BAND);
+        while begin < first + per_window {
+            if end <= begin {
+                end *= 2;
+                continue;
+            }
+            let within = begin - first..per_window.min(end - first);
+            let mut mean = Mean::default();
+            for window in self.kl.chunks_exact(per_window) {
+                window[within.clone()].iter().for_each(|kl| mean.push(*kl));
+            }
+            bands.push((first + within.end, mean.mean()));
+            begin = end;
+        }
+        bands
     }
 
     /// The share of positions where both find the same token most likely.
@@ -123,6 +147,23 @@ mod tests {
         );
         assert_eq!(of([3.0].into_iter()).kl_quantile(0.999), 3.0);
         assert_eq!(Divergence::default().kl_quantile(0.999), 0.0);
+    }
+
+    #[test]
+    fn bands_are_by_position_over_all_windows() {
+        // Two windows whose positions 1 to 2999 have their own number, and twice as much.
+        let found = of((1..3000).chain((1..3000).map(|n| 2 * n)).map(f64::from));
+        let mean =
+            |range: std::ops::Range<usize>| 1.5 * range.clone().sum::<usize>() as f64 / range.len() as f64;
+        let bands = found.kl_by_position(1, 2999);
+        let want = [(1024, mean(1..1024)), (2048, mean(1024..2048)), (3000, mean(2048..3000))];
+        assert_eq!(bands.len(), want.len());
+        for (band, want) in bands.iter().zip(want) {
+            assert!(band.0 == want.0 && (band.1 / want.1 - 1.0).abs() < 1e-12, "{band:?}, {want:?}");
+        }
+        let later = of((0..1000).map(f64::from)).kl_by_position(2048, 1000);
+        assert_eq!(later, [(3048, 499.5)]);
+        assert!(Divergence::default().kl_by_position(0, 0).is_empty());
     }
 
     #[test]

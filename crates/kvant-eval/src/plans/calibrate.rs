@@ -26,6 +26,9 @@ pub struct PlanRequest<'a> {
     pub learn: &'a [KvSpec],
     /// Where the ranges of channels are taken from.
     pub ranges: Positions,
+    /// Positions that windows are spread over: the context in which the plan shall hold. Nothing but the first where it is not
+    /// longer than a window, or the model has embeddings for positions.
+    pub reach: usize,
 }
 
 /// How far a calibration is.
@@ -95,7 +98,7 @@ pub fn calibrate(
     windows: &Windows,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Plan, PlanError> {
-    let PlanRequest { model: signature, policy, text, learn, ranges } = request;
+    let PlanRequest { model: signature, policy, text, learn, ranges, reach } = request;
     let lessons = Lessons::of(learn).map_err(PlanError::Learning)?;
     let slots = model.slots();
     let statistics = Statistics::new(slots, policy.rule.sinks, ENDS_ROTATION, Tier::select()?);
@@ -106,8 +109,11 @@ pub fn calibrate(
         statistics.with_samples(learning::SAMPLE, learning::SEED)
     };
     let mut read = 0;
-    for window in windows {
-        let mut state = Observed::new(ExactCache::<f32>::new(slots, window.len()), &mut statistics);
+    let room = if model.position_limit().is_none() { reach.saturating_sub(windows.ctx()) } else { 0 };
+    for (number, window) in windows.into_iter().enumerate() {
+        let offset = room * number / (windows.chunks() - 1).max(1);
+        let mut state =
+            Observed::new(ExactCache::<f32>::new(slots, window.len()), &mut statistics).at(offset);
         for tokens in window.chunks(PREFILL_CHUNK) {
             model.forward(&[Chunk { tokens, wanted: 0..0 }], &mut state)?;
             read += tokens.len();
@@ -138,7 +144,8 @@ pub fn calibrate(
         }
         planned_slots.push(planned);
     }
-    let made = format!("from {read} tokens of {text}{}{}", of_ranges(ranges), lessons.told());
+    let spread = if room > 0 { format!(" at positions up to {reach}") } else { String::new() };
+    let made = format!("from {read} tokens of {text}{spread}{}{}", of_ranges(ranges), lessons.told());
     let plan = Plan::new(signature, policy.clone(), &made, planned_slots)?;
     let plan = Arc::new(plan);
     KvCache::new(plan.with(policy), slots, 1)?;

@@ -1,13 +1,14 @@
 //! Policies for a goal, measured on text that their bits were not spent by.
 
-use super::choice::Goal;
+use super::choice::{Alternative, Goal};
 use super::sensitivity::Part;
 use super::spending::{Chosen, evened, policy_for, uniform_for};
 use crate::divergence::{Divergence, Headway, Mode, Models, Request, divergence};
 use crate::error::EvalError;
 use crate::token_nll::PassLimits;
 use crate::windows::{Score, Windows};
-use kvant_cache::plan::{self, Plan};
+use kvant_cache::plan::{self, Cost, Plan};
+use kvant_codec::{CodecSpec, Side};
 use kvant_engine::Policy;
 use kvant_model::Model;
 use kvant_model::tokenizer::{EncodeOptions, Tokenizer};
@@ -138,12 +139,41 @@ pub fn search(
     Ok(tried)
 }
 
-/// The plan with another policy, and a note of what its bits were spent by in place of an earlier one.
+/// The plan with another policy and what codecs were found to cost, with a note of what its bits were spent by in place of an
+/// earlier one.
 ///
 /// # Errors
 /// If the plan has no numbers for the policy.
-pub fn spend_bits(plan: &Plan, policy: &Policy, tokens: usize, text: &str) -> Result<Plan, plan::PlanError> {
-    let base = plan.made().split_once("; bits spent").map_or(plan.made(), |(base, _)| base);
-    let made = format!("{base}; bits spent by {tokens} tokens of {text}");
-    Plan::new(*plan.model(), policy.clone(), &made, plan.slots().to_vec())
+pub fn spend_bits(
+    plan: &Plan,
+    policy: &Policy,
+    parts: &[Part],
+    tokens: usize,
+    text: &str,
+) -> Result<Plan, plan::PlanError> {
+    let base = plan.made().split_once(SPENT).map_or(plan.made(), |(base, _)| base);
+    let made = format!("{base}{SPENT}{}", spent_by(tokens, text));
+    let mut slots = plan.slots().to_vec();
+    for part in parts {
+        let cost =
+            |(spec, one): &(CodecSpec, Alternative)| Cost { spec: spec.to_string(), kl: one.kl as f32 };
+        let head = &mut slots[part.slot].heads[part.head];
+        let side = match part.side {
+            Side::Key => &mut head.key,
+            Side::Value => &mut head.value,
+        };
+        side.costs = part.alternatives.iter().map(cost).collect();
+    }
+    Plan::new(*plan.model(), policy.clone(), &made, slots)
+}
+
+/// Whether codecs' costs in a plan are of that many tokens of that text.
+pub(super) fn knows_costs(plan: &Plan, tokens: usize, text: &str) -> bool {
+    plan.made().split_once(SPENT).is_some_and(|(_, by)| by == spent_by(tokens, text))
+}
+
+const SPENT: &str = "; bits spent by ";
+
+fn spent_by(tokens: usize, text: &str) -> String {
+    format!("{tokens} tokens of {text}")
 }

@@ -2,11 +2,12 @@
 //!
 //! A *probe* is the exact cache with one side of one layer in a codec; its divergence, measured strictly, tells layers apart. What a
 //! codec costs when all layers of a side have it is measured too, for every codec that may be chosen: how errors of many layers add
-//! up, and how they grow when bits are few, is then no guess. A layer's share of that is its probe's, moved to the codec by the mean
-//! square errors the codecs make there: those of `klt` from the variances of its channels, those of rotated values from Gaussian
-//! vectors, which is what a rotation makes of them.
+//! up, and how they grow when bits are few, is then no guess. A layer's share of that is its probe's, and a kv head's share of its
+//! layer the part of the probe's error that it makes, moved to the codec by the mean square errors the codecs make there: those of
+//! `klt` from the variances of its channels, those of rotated values from Gaussian vectors, which is what a rotation makes of them.
 
 use super::choice::Alternative;
+use super::search::knows_costs;
 use crate::divergence::{Headway, Mode, Models, Request, divergence};
 use crate::error::EvalError;
 use crate::token_nll::PassLimits;
@@ -14,31 +15,60 @@ use crate::windows::Windows;
 use kvant_cache::plan::Findings;
 use kvant_cache::{Clause, Plan, SlotKind};
 use kvant_codec::allocation::{WIDTHS, distortions};
-use kvant_codec::{BuildError, CodecSpec, KvSpec, PageCodec, Side, Tier};
+use kvant_codec::{BuildError, CodecSpec, KvSpec, PageCodec, Side, Tier, expected_trellis_error};
 use kvant_engine::Policy;
 use kvant_model::Model;
 use std::sync::Arc;
 
 /// What keys are tried with.
-const KEY_PROBE: &str = "klt3.5";
+const KEY_PROBE: &str = "klt3:trellis";
 /// What values are tried with.
-const VALUE_PROBE: &str = "tq3";
-/// What keys may get: by quarters of a bit.
-const KEYS: [&str; 13] = [
-    "klt3", "klt3.25", "klt3.5", "klt3.75", "klt4", "klt4.25", "klt4.5", "klt4.75", "klt5", "klt5.25",
-    "klt5.5", "klt5.75", "klt6",
+const VALUE_PROBE: &str = "trellis3";
+/// What keys may get: trellis codes by quarters of a bit where bits are few, scalar ones where there are many.
+const KEYS: [&str; 16] = [
+    "klt2:trellis",
+    "klt2.25:trellis",
+    "klt2.5:trellis",
+    "klt2.75:trellis",
+    "klt3:trellis",
+    "klt3.25:trellis",
+    "klt3.5:trellis",
+    "klt3.75:trellis",
+    "klt4:trellis",
+    "klt4.5:trellis",
+    "ch4",
+    "klt4",
+    "klt4.5",
+    "klt5",
+    "klt5.5",
+    "klt6",
 ];
 /// What values may get.
-const VALUES: [&str; 5] = ["tq3", "rot3g32", "tq4", "rot4g32", "rot5g32"];
+const VALUES: [&str; 10] = [
+    "trellis2",
+    "trellis2.25",
+    "trellis2.5",
+    "trellis2.75",
+    "trellis3",
+    "trellis3.5",
+    "trellis4",
+    "tq4",
+    "rot4g32",
+    "rot5g32",
+];
 
 /// Bytes of exact caches that are measured side by side: each pass computes the reference anew.
 const ROOM: usize = 1 << 30;
 
-/// One side of one layer, with what it may be kept in.
+/// One side of one kv head, with what it may be kept in.
 #[derive(Clone, Debug)]
 pub struct Part {
+    /// Which slot of the model.
+    pub slot: usize,
     /// Which layer.
     pub layer: usize,
+    /// Which kv head.
+    pub head: usize,
     /// Which side.
     pub side: Side,
     /// Numbers a token has here.
@@ -65,6 +95,52 @@ fn offered(side: Side) -> Vec<CodecSpec> {
     }
 }
 
+/// What a plan knows of the codecs' costs, if it has been [told](super::spend_bits) before: by that many tokens of that text, and for
+/// all codecs that may be chosen. `None` when it has to be measured.
+///
+/// # Errors
+/// If the plan has no numbers for a codec.
+pub fn known_sensitivities(
+    model: &Model,
+    plan: &Arc<Plan>,
+    tokens: usize,
+    text: &str,
+) -> Result<Option<Vec<Part>>, EvalError> {
+    let mut parts = Vec::new();
+    for at in sides(model, plan).iter().filter(|_| knows_costs(plan, tokens, text)) {
+        for head in 0..at.heads {
+            let Some(found) = plan.findings(at.slot, head, at.side) else { return Ok(None) };
+            let mut alternatives = Vec::new();
+            for spec in offered(at.side) {
+                let name = spec.to_string();
+                let Some(cost) = found.costs.iter().find(|cost| cost.spec == name) else { return Ok(None) };
+                let bits = at.of(&spec, head)?.0 * at.dim as f64;
+                alternatives.push((spec, Alternative { bits, kl: f64::from(cost.kl) }));
+            }
+            parts.push(at.part(head, alternatives));
+        }
+    }
+    Ok((!parts.is_empty()).then_some(parts))
+}
+
+/// All keys and values of a model that plans have numbers for.
+fn sides<'p>(model: &Model, plan: &'p Plan) -> Vec<Errors<'p>> {
+    let mut sides: Vec<Errors<'_>> = Vec::new();
+    for (index, slot) in model.slots().iter() {
+        match slot.kind {
+            SlotKind::KeysValues(shape) => {
+                let (layer, heads) = (slot.layer, shape.kv_heads);
+                for (side, dim) in [(Side::Key, shape.key_dim), (Side::Value, shape.value_dim)] {
+                    sides.push(Errors { plan, slot: index, layer, side, dim, heads });
+                }
+            }
+            // Plans have numbers for keys and values alone.
+            SlotKind::View(_) | SlotKind::Latent(_) | SlotKind::Recurrent(_) => {}
+        }
+    }
+    sides
+}
+
 /// Measures every side of every layer, and every codec on a whole side, and makes the alternatives that follow.
 ///
 /// # Errors
@@ -75,25 +151,7 @@ pub fn sensitivities(
     windows: &Windows,
     headway: &mut dyn FnMut(Headway<'_>),
 ) -> Result<Vec<Part>, EvalError> {
-    let mut sides: Vec<Errors<'_>> = Vec::new();
-    for (index, slot) in model.slots().iter() {
-        match slot.kind {
-            SlotKind::KeysValues(shape) => {
-                let (layer, heads) = (slot.layer, shape.kv_heads);
-                sides.push(Errors { plan, slot: index, layer, side: Side::Key, dim: shape.key_dim, heads });
-                sides.push(Errors {
-                    plan,
-                    slot: index,
-                    layer,
-                    side: Side::Value,
-                    dim: shape.value_dim,
-                    heads,
-                });
-            }
-            // Plans have numbers for keys and values alone.
-            SlotKind::View(_) | SlotKind::Latent(_) | SlotKind::Recurrent(_) => {}
-        }
-    }
+    let sides = sides(model, plan);
     let probes = sides.iter().map(|at| only(at.layer, at.side, probe(at.side)));
     let whole =
         [Side::Key, Side::Value].map(|side| offered(side).into_iter().map(move |spec| every(side, spec)));
@@ -117,17 +175,23 @@ pub fn sensitivities(
     let (probed, whole) = found.split_at(sides.len());
     let (of_keys, of_values) = whole.split_at(KEYS.len());
 
-    let mut parts: Vec<Part> = Vec::with_capacity(sides.len());
+    let mut parts: Vec<Part> = Vec::new();
     for (at, kl) in sides.iter().zip(probed) {
-        let values = at.heads * at.dim;
-        let (_, probe_error) = at.of(&probe(at.side))?;
-        let mut alternatives = Vec::new();
-        for spec in offered(at.side) {
-            let (bits, error) = at.of(&spec)?;
-            alternatives
-                .push((spec, Alternative { bits: bits * values as f64, kl: kl * error / probe_error }));
+        let probes: Vec<f64> = (0..at.heads)
+            .map(|head| Ok(at.of(&probe(at.side), head)?.1))
+            .collect::<Result<_, EvalError>>()?;
+        let of_layer: f64 = probes.iter().sum();
+        for (head, probe_error) in probes.into_iter().enumerate() {
+            let mut alternatives = Vec::new();
+            for spec in offered(at.side) {
+                let (bits, error) = at.of(&spec, head)?;
+                // Errors in another basis do not compare: such a codec is as good or bad everywhere.
+                let error = if at.compares(&spec) { error } else { probe_error };
+                let kl = kl * error / of_layer;
+                alternatives.push((spec, Alternative { bits: bits * at.dim as f64, kl }));
+            }
+            parts.push(at.part(head, alternatives));
         }
-        parts.push(Part { layer: at.layer, side: at.side, values, alternatives });
     }
     scale(&mut parts, Side::Key, of_keys);
     scale(&mut parts, Side::Value, of_values);
@@ -181,17 +245,21 @@ struct Errors<'p> {
 }
 
 impl Errors<'_> {
-    /// Bits per value, and the error, means over the heads.
-    fn of(&self, spec: &CodecSpec) -> Result<(f64, f64), EvalError> {
-        let mut sums = (0.0, 0.0);
-        for head in 0..self.heads {
-            let none = Findings::default();
-            let found = self.plan.findings(self.slot, head, self.side).unwrap_or(&none);
-            let (bits, error) = of_head(spec, found, self.side, self.dim)?;
-            sums = (sums.0 + bits, sums.1 + error);
-        }
-        let heads = self.heads as f64;
-        Ok((sums.0 / heads, sums.1 / heads))
+    fn part(&self, head: usize, alternatives: Vec<(CodecSpec, Alternative)>) -> Part {
+        let Errors { slot, layer, side, dim: values, .. } = *self;
+        Part { slot, layer, head, side, values, alternatives }
+    }
+
+    /// Bits per value, and the error of a head.
+    fn of(&self, spec: &CodecSpec, head: usize) -> Result<(f64, f64), EvalError> {
+        let none = Findings::default();
+        let found = self.plan.findings(self.slot, head, self.side).unwrap_or(&none);
+        Ok(of_head(spec, found, self.side, self.dim)?)
+    }
+
+    /// Whether errors of a codec and of the probe are in the same units: those of the plan's basis for keys.
+    fn compares(&self, spec: &CodecSpec) -> bool {
+        self.side == Side::Value || spec.shares_bits()
     }
 }
 
@@ -207,6 +275,9 @@ fn of_head(spec: &CodecSpec, found: &Findings, side: Side, dim: usize) -> Result
                 WIDTHS.iter().position(|known| *known == width).map_or(0.0, |place| table[place])
             };
             klt.variances.iter().enumerate().map(|(c, variance)| f64::from(*variance) * distortion(c)).sum()
+        }
+        (Some(klt), None) if spec.shares_bits() => {
+            expected_trellis_error(&klt.variances, spec.options.budget.bits())
         }
         _ => gaussian_error(&*codec),
     };

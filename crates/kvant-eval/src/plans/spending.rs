@@ -2,6 +2,7 @@
 
 use super::choice::{Alternative, Goal, choose};
 use super::sensitivity::{Part, clause};
+use kvant_cache::Clause;
 use kvant_codec::{CodecSpec, KvSpec, Side};
 use kvant_engine::Policy;
 
@@ -70,27 +71,50 @@ fn assemble(parts: &[Part], places: &[usize]) -> Option<Chosen> {
     let values: usize = parts.iter().map(|part| part.values).sum();
     let taken: Vec<(&Part, &(CodecSpec, Alternative))> =
         parts.iter().zip(places).map(|(part, &place)| (part, &part.alternatives[place])).collect();
-    // The commonest of each side is the rule, the others are exceptions by layer.
+    // The commonest of each side is the rule, the others are exceptions by layer and head.
     let specs = |side: Side| {
-        let mut specs: Vec<(&CodecSpec, Vec<usize>)> = Vec::new();
+        let mut specs: Vec<(&CodecSpec, Vec<&Part>)> = Vec::new();
         for (part, (spec, _)) in taken.iter().filter(|(part, _)| part.side == side) {
             match specs.iter_mut().find(|(known, _)| known == &spec) {
-                Some((_, layers)) => layers.push(part.layer),
-                None => specs.push((spec, vec![part.layer])),
+                Some((_, parts)) => parts.push(part),
+                None => specs.push((spec, vec![part])),
             }
         }
-        specs.sort_by_key(|(_, layers)| std::cmp::Reverse(layers.len()));
+        specs.sort_by_key(|(_, parts)| std::cmp::Reverse(parts.len()));
         specs
     };
     let (keys, values_specs) = (specs(Side::Key), specs(Side::Value));
     let base = KvSpec { key: keys.first()?.0.clone(), value: values_specs.first()?.0.clone() };
     let mut policy = Policy::from(base);
     for (side, specs) in [(Side::Key, keys), (Side::Value, values_specs)] {
-        let exceptions = specs.into_iter().skip(1);
-        policy.clauses.extend(exceptions.map(|(spec, layers)| clause(runs(&layers), side, spec.clone())));
+        for (spec, some) in specs.into_iter().skip(1) {
+            for (heads, layers) in selections(parts, &some) {
+                policy
+                    .clauses
+                    .push(Clause { heads: runs(&heads), ..clause(runs(&layers), side, spec.clone()) });
+            }
+        }
     }
     let sum = |of: fn(&Alternative) -> f64| taken.iter().map(|(_, (_, one))| of(one)).sum::<f64>();
     Some(Chosen { policy, bits: sum(|one| one.bits) / values as f64, kl: sum(|one| one.kl) })
+}
+
+/// Parts of one side as heads, none where it is all of a layer's, with the layers in which it is these.
+fn selections(all: &[Part], some: &[&Part]) -> Vec<(Vec<usize>, Vec<usize>)> {
+    let mut selections: Vec<(Vec<usize>, Vec<usize>)> = Vec::new();
+    for alike in some.chunk_by(|a, b| a.layer == b.layer) {
+        let (layer, side) = (alike[0].layer, alike[0].side);
+        let there = all.iter().filter(|part| part.layer == layer && part.side == side).count();
+        let mut heads: Vec<usize> = alike.iter().map(|part| part.head).collect();
+        if heads.len() == there {
+            heads.clear();
+        }
+        match selections.iter_mut().find(|(known, _)| *known == heads) {
+            Some((_, layers)) => layers.push(layer),
+            None => selections.push((heads, vec![layer])),
+        }
+    }
+    selections
 }
 
 /// Numbers in order as ranges.
@@ -119,7 +143,14 @@ mod tests {
                 let (bits, kl) = (f64::from(bits) * values as f64, weight * 0.25f64.powi(i32::from(bits)));
                 (spec, Alternative { bits, kl })
             };
-            Part { layer, side, values, alternatives: (2..=6).map(alternative).collect() }
+            Part {
+                slot: layer,
+                layer,
+                head: 0,
+                side,
+                values,
+                alternatives: (2..=6).map(alternative).collect(),
+            }
         };
         (0..4).flat_map(|layer| [part(layer, Side::Key), part(layer, Side::Value)]).collect()
     }
@@ -166,5 +197,37 @@ mod tests {
         assert!(
             policy_for(&parts, Goal::Bits(1.9)).is_none() && uniform_for(&parts, Goal::Kl(0.0)).is_none()
         );
+    }
+
+    #[test]
+    fn heads_are_named_where_they_differ_from_their_layer() {
+        let spec = |bits: usize| format!("rot{bits}g32").parse::<KvSpec>().unwrap().key;
+        let part = |layer: usize, head: usize| {
+            let alternatives = (3..=5).map(|bits| (spec(bits), Alternative { bits: bits as f64, kl: 0.0 }));
+            Part {
+                slot: layer,
+                layer,
+                head,
+                side: Side::Key,
+                values: 1,
+                alternatives: alternatives.collect(),
+            }
+        };
+        let mut parts: Vec<Part> =
+            (0..4).flat_map(|layer| (0..3).map(move |head| part(layer, head))).collect();
+        let mut places = vec![0; 12];
+        // Head 1 of layers 0 and 1, all of layer 2, heads 0 and 1 of layer 3.
+        for place in [1, 4, 9, 10] {
+            places[place] = 1;
+        }
+        places[6..9].fill(2);
+        parts.push(Part { side: Side::Value, ..part(0, 0) });
+        places.push(0);
+        let policy = assemble(&parts, &places).unwrap().policy;
+        for (part, place) in parts.iter().zip(&places) {
+            assert_eq!(policy.spec(part.layer, part.head, part.side), &spec(3 + place), "{policy}");
+        }
+        assert_eq!(policy.clauses.len(), 3, "{policy}");
+        assert_eq!(policy.to_string().parse::<Policy>().unwrap(), policy);
     }
 }

@@ -6,7 +6,7 @@ use crate::case::{Case, SIDES, encoded};
 use kvant_codec::format::{CodeMeaning, Linear, PageFormat};
 use kvant_codec::{Rotation, Side, Tier};
 
-const PRESETS: [&str; 4] = ["int4", "int8", "k8v4", "f16"];
+const PRESETS: [&str; 5] = ["int4", "int8", "k8v4", "f16", "trellis3"];
 
 /// The rows of `tests/fixtures/pages/README.md`, (tokens, dim).
 fn rows(tokens: usize, dim: usize) -> Vec<f32> {

@@ -15,7 +15,7 @@
 
 use crate::failure::Failure;
 use crate::options::{Size, Think, Tokens};
-use kvant_engine::KvChoice;
+use kvant_engine::{DeviceChoice, KvChoice};
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -36,6 +36,8 @@ const DEFAULT_MODEL: &str = "smollm2-135m";
 pub struct Preset {
     pub model: Option<String>,
     pub system: Option<String>,
+    #[serde(deserialize_with = "as_text")]
+    pub device: Option<DeviceChoice>,
     #[serde(deserialize_with = "as_text")]
     pub kv: Option<KvChoice>,
     #[serde(deserialize_with = "as_text")]
@@ -85,6 +87,7 @@ impl Preset {
         Self {
             model: self.model.or(other.model),
             system: self.system.or(other.system),
+            device: self.device.or(other.device),
             kv: self.kv.or(other.kv),
             ctx,
             window,

@@ -4,7 +4,7 @@ use crate::failure::Failure;
 use crate::options::ModelOptions;
 use crate::progress::Downloads;
 use kvant_codec::Tier;
-use kvant_engine::estimate::{ContextKind, DoesNotFit};
+use kvant_engine::estimate::{ContextKind, DoesNotFit, memory_name};
 use kvant_engine::memory::bytes;
 use kvant_engine::{GenerateError, OpenError, OpenNote, OpenOptions, Opened};
 use kvant_hub::{Hub, KNOWN, ModelName, SHORT_NAMES};
@@ -170,14 +170,15 @@ pub fn failure(error: &OpenError) -> Failure {
             )
         }
         OpenError::DoesNotFit(error) => {
-            let DoesNotFit { kind, tokens, estimate, available, longest } = &**error;
+            let DoesNotFit { kind, tokens, estimate, available, longest, on_device } = &**error;
             let advice = match longest {
                 None => "close other programs or use a smaller model".to_owned(),
                 Some(longest) => format!("the largest that fits is {} {longest}", flag(*kind)),
             };
             let (sum, available) = (estimate.sum(), bytes(*available));
+            let memory = memory_name(*on_device);
             format!(
-                "a {kind} of {tokens} tokens does not fit in memory: {sum}, but {available} are available; {advice}"
+                "a {kind} of {tokens} tokens does not fit in {memory}: {sum}, but {available} are available; {advice}"
             )
         }
         OpenError::Template(error) => format!("--chat-template: {error}"),

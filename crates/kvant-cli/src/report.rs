@@ -15,6 +15,8 @@ pub struct Report<'r> {
     context: usize,
     window: Option<usize>,
     spec: String,
+    /// Told where it is not the processor.
+    device: String,
     kv_bytes: u64,
     f16_bytes: u64,
     /// What longer contexts will take; none where a window bounds them.
@@ -37,6 +39,7 @@ impl<'r> Report<'r> {
             context,
             window,
             spec: policy.to_string(),
+            device: engine.device().to_owned(),
             kv_bytes: footprint.stored as u64,
             f16_bytes: footprint.f16 as u64,
             costs,
@@ -48,7 +51,8 @@ impl<'r> Report<'r> {
         let stats = &self.reply.stats;
         let reused = self.reused();
         format!(
-            "[prefill {}{reused} tokens at {} tokens/s, decode {} at {} tokens/s, context {}, {}]",
+            "[{}prefill {}{reused} tokens at {} tokens/s, decode {} at {} tokens/s, context {}, {}]",
+            self.place(),
             grouped(stats.prefilled),
             rate(stats.prefill_rate()),
             grouped(stats.decoded),
@@ -63,11 +67,17 @@ impl<'r> Report<'r> {
         let stats = &self.reply.stats;
         let (read, speed) = (grouped(stats.prefilled), rate(stats.decode_rate()));
         format!(
-            "[read {read}{}, {speed} tokens/s · context {} · {}]",
+            "[{}read {read}{}, {speed} tokens/s · context {} · {}]",
+            self.place(),
             self.reused(),
             self.tokens(),
             self.cache()
         )
+    }
+
+    /// The device, where it is not the processor.
+    fn place(&self) -> String {
+        if self.device == "cpu" { String::new() } else { format!("{}: ", self.device) }
     }
 
     /// What did not have to be read again.
@@ -110,6 +120,7 @@ impl<'r> Report<'r> {
         };
         json!({
             "model": model,
+            "device": self.device,
             "text": said.text,
             "reasoning": Some(&said.reasoning).filter(|text| !text.is_empty()),
             "tokens": self.reply.tokens,

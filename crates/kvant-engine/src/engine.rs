@@ -4,12 +4,14 @@ use crate::chat_prompt::Rendered;
 use crate::defaults::SamplingDefaults;
 use crate::reply::{ChatFormat, ReplyParser};
 use crate::session::Session;
+use crate::signature::{device_numerics, numerics};
 use kvant_attention::{KvCache, KvUnsupported};
-use kvant_cache::{Arena, PassState, Policy};
-use kvant_cpu::LoadOptions;
+use kvant_cache::snapshot::Numerics;
+use kvant_cache::{PassState, Policy, Store};
+use kvant_cpu::{Cpu, LoadOptions};
 use kvant_model::chat::{ChatError, ChatTemplate, Message, RenderOptions};
 use kvant_model::tokenizer::{EncodeOptions, Tokenizer, TokenizerError};
-use kvant_model::{Checkpoint, Chunk, ForwardError, LoadError, Model, Observer, Rows};
+use kvant_model::{Backend, Checkpoint, Chunk, ForwardError, LoadError, Model, Observer, Rows};
 use kvant_threads::Pool;
 use std::sync::Arc;
 
@@ -24,6 +26,8 @@ pub struct Engine {
     sampling: SamplingDefaults,
     /// What its passes run on.
     pool: Pool,
+    /// What compiled the model.
+    device: String,
 }
 
 /// Why a prompt could not be made.
@@ -57,11 +61,24 @@ impl Engine {
     /// # Errors
     /// As [`Engine::load`].
     pub fn load_on(pool: Pool, checkpoint: &Checkpoint, options: LoadOptions) -> Result<Self, LoadError> {
-        let model = pool.install(|| kvant_cpu::load(checkpoint, options))?;
+        Self::load_with(pool, checkpoint, &Cpu::new(options)?)
+    }
+
+    /// The same on any backend: its sequences take their pages from its store.
+    ///
+    /// # Errors
+    /// As [`Engine::load`], and if the backend does not run a block of the model.
+    pub fn load_with(
+        pool: Pool,
+        checkpoint: &Checkpoint,
+        backend: &(dyn Backend + Sync),
+    ) -> Result<Self, LoadError> {
+        let model = pool.install(|| Model::load(backend, checkpoint))?;
+        let device = backend.name().to_owned();
         let tokenizer = Tokenizer::of(checkpoint)?;
         let (format, reply_markers) = (ChatFormat::default(), Vec::new());
         let sampling = SamplingDefaults::of(checkpoint)?;
-        let engine = Self { model, tokenizer, template: None, format, reply_markers, sampling, pool };
+        let engine = Self { model, tokenizer, template: None, format, reply_markers, sampling, pool, device };
         Ok(match ChatTemplate::of(checkpoint)? {
             Some(template) => engine.with_template(template),
             None => engine,
@@ -79,6 +96,19 @@ impl Engine {
     /// What its passes run on.
     pub fn pool(&self) -> &Pool {
         &self.pool
+    }
+
+    /// What computes: `cpu`, or the name of a device.
+    pub fn device(&self) -> &str {
+        &self.device
+    }
+
+    /// The rounding that its sequences are computed with.
+    pub fn numerics(&self) -> Numerics {
+        match self.model.device_store() {
+            None => numerics(),
+            Some(_) => device_numerics(&self.device),
+        }
     }
 
     /// The network.
@@ -218,19 +248,19 @@ impl Engine {
         kv: impl Into<Policy>,
         context: usize,
     ) -> Result<Session, KvUnsupported> {
-        self.session_in(Arena::new(), kv, context)
+        self.session_in(self.model.store(), kv, context)
     }
 
-    /// The same with pages from an arena that may have a cap, and may be shared.
+    /// The same with pages from an arena that may have a cap, and may be shared; or from the store of the model's device.
     ///
     /// # Errors
     /// As [`Engine::session`].
     pub fn session_in(
         self: &Arc<Self>,
-        arena: Arena,
+        store: impl Into<Store>,
         kv: impl Into<Policy>,
         context: usize,
     ) -> Result<Session, KvUnsupported> {
-        Ok(Session::new(Arc::clone(self), KvCache::in_arena(kv, self.model.slots(), context, arena)?))
+        Ok(Session::new(Arc::clone(self), KvCache::in_arena(kv, self.model.slots(), context, store)?))
     }
 }

@@ -37,6 +37,8 @@ const TOKENIZER: u64 = 400;
 const MAPPED_AROUND: u64 = 1 << 16;
 /// Of each thread: scores of a segment for a block of heads, sums, and activations in bytes.
 const THREAD: u64 = 1 << 20;
+/// On a device: partial sums of attention, tables of pages, and what its driver keeps.
+const DEVICE_WORKING: u64 = 256 << 20;
 /// Longer contexts count as this long: beyond any memory already, and sizes can still be added up.
 const LONGEST: usize = 1 << 40;
 
@@ -76,12 +78,14 @@ pub struct RunConfig<'a> {
     pub threads: usize,
     /// What plain weights are packed to.
     pub weights: Option<DType>,
+    /// Whether weights, pages and activations lie in memory of a device's own: the estimate is then of that memory.
+    pub on_device: bool,
 }
 
 impl<'a> RunConfig<'a> {
     /// Text that is read and answered until `context` tokens are held, with weights as they are stored.
     pub fn answer(policy: &'a Policy, context: usize, threads: usize) -> Self {
-        Self { policy, context, read: context, text: true, threads, weights: None }
+        Self { policy, context, read: context, text: true, threads, weights: None, on_device: false }
     }
 }
 
@@ -118,8 +122,8 @@ impl fmt::Display for ContextKind {
 /// A run that does not fit in memory.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "a {kind} of {tokens} tokens does not fit in memory: {}, but {} are available; {}",
-    .estimate.sum(), bytes(*.available), advice(*.longest)
+    "a {kind} of {tokens} tokens does not fit in {}: {}, but {} are available; {}",
+    memory_name(*.on_device), .estimate.sum(), bytes(*.available), advice(*.longest)
 )]
 pub struct DoesNotFit {
     /// What was asked for.
@@ -132,6 +136,13 @@ pub struct DoesNotFit {
     pub available: u64,
     /// The longest that fits, if any does.
     pub longest: Option<usize>,
+    /// Whether it is the memory of a device.
+    pub on_device: bool,
+}
+
+/// What the memory is called.
+pub fn memory_name(on_device: bool) -> &'static str {
+    if on_device { "the device's memory" } else { "memory" }
 }
 
 fn advice(longest: Option<usize>) -> String {
@@ -196,7 +207,7 @@ impl MemoryEstimate {
                 (ContextKind::Window, window, largest(window, fits))
             }
         };
-        Ok(Err(DoesNotFit { kind, tokens, estimate, available, longest }))
+        Ok(Err(DoesNotFit { kind, tokens, estimate, available, longest, on_device: run.on_device }))
     }
 
     /// The most memory at any time.
@@ -278,6 +289,8 @@ fn in_memory(tensor: &Tensor, packed: Option<DType>) -> u64 {
 /// What does not depend on the context.
 struct Sizes {
     weights: u64,
+    /// The same with the token table, which a device has whole.
+    all_weights: u64,
     table: u64,
     /// Bytes of the largest tensor in the file.
     largest: u64,
@@ -296,10 +309,12 @@ impl Sizes {
         run: &RunConfig<'_>,
     ) -> Result<Self, EstimateError> {
         let (mut table, mut largest, mut hidden, mut widest) = (0, 0, 0, 0);
+        let mut all_weights = 0;
         for name in checkpoint.names() {
             let tensor = checkpoint.tensor(name)?;
             let size = tensor.bytes().len() as u64;
             largest = largest.max(size);
+            all_weights += in_memory(&tensor, run.weights);
             let extents = tensor.shape();
             if is_table(name) {
                 (table, hidden) = (size, tensor.columns() as u64);
@@ -322,6 +337,7 @@ impl Sizes {
         let activations = 6 * hidden + 2 * keys + 2 * widest + widest / 2;
         Ok(Self {
             weights: weight_bytes(checkpoint, run.weights)?,
+            all_weights,
             table,
             largest,
             activations,
@@ -335,14 +351,30 @@ impl Sizes {
         let read = run.read.min(run.context);
         let pass = PREFILL_CHUNK.min(read) as u64;
         let logits = 2 * self.vocabulary;
+        let cache = self.layout.resident_bytes(run.context.min(LONGEST), PREFILL_CHUNK) as u64;
+        let working = 4 * (pass * self.activations + logits);
+        if run.on_device {
+            let weights = self.all_weights;
+            let (program, table, tokenizer, plan) = (0, 0, 0, 0);
+            return MemoryEstimate {
+                program,
+                weights,
+                table,
+                tokenizer,
+                cache,
+                plan,
+                working: working + DEVICE_WORKING,
+                loading: weights,
+            };
+        }
         MemoryEstimate {
             program: PROGRAM,
             weights: self.weights,
             table: self.table.min(read.min(ROWS_KEPT) as u64 * MAPPED_AROUND),
             tokenizer: if run.text { TOKENIZER * self.vocabulary } else { 0 },
-            cache: self.layout.resident_bytes(run.context.min(LONGEST), PREFILL_CHUNK) as u64,
+            cache,
             plan: self.plan,
-            working: 4 * (pass * self.activations + logits) + run.threads as u64 * THREAD,
+            working: working + run.threads as u64 * THREAD,
             loading: PROGRAM + self.weights + self.largest,
         }
     }

@@ -3,7 +3,7 @@
 //! An [`Engine`] is a loaded checkpoint with its tokenizer and chat template; a [`Session`] is one sequence of it.
 //! [`sampler`] chooses tokens, [`stop`] ends a text at the strings a user named, [`kv`] keeps keys and values as a
 //! spec says, [`family`] knows which one suits a model, [`memory`] how much memory this machine has, and [`estimate`] how much
-//! a run takes; [`open`] decides by all of these, as `kvant run` does. [`grammar`] keeps texts to schemas and grammars,
+//! a run takes, [`device`] where it runs; [`open`] decides by all of these, as `kvant run` does. [`grammar`] keeps texts to schemas and grammars,
 //! [`reply`] splits them into reasoning, answer and tool calls, [`tools`] knows how calls are written. [`scheduler`] runs many
 //! sequences at once.
 //!
@@ -31,6 +31,7 @@
 mod chat_prompt;
 mod constraint;
 mod defaults;
+pub mod device;
 mod engine;
 pub mod estimate;
 pub mod family;
@@ -50,6 +51,7 @@ pub mod tools;
 
 pub use constraint::{Constraint, ConstraintError};
 pub use defaults::SamplingDefaults;
+pub use device::{Device, DeviceChoice, DeviceError};
 pub use engine::{Engine, PromptError};
 pub use family::{Family, FamilyDefault};
 pub use kvant_attention::{Attention, Batch, KvCache, KvUnsupported};

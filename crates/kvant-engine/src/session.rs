@@ -8,7 +8,6 @@ use crate::constraint::{Constraint, ConstraintError};
 use crate::engine::Engine;
 use crate::generation::Generation;
 use crate::sampler::{SampleError, SamplingParams};
-use crate::signature::numerics;
 use kvant_attention::KvCache;
 use kvant_cache::snapshot::{Numerics, Record, Signature};
 use kvant_cache::{Snapshot, SnapshotError};
@@ -173,7 +172,8 @@ pub struct Session {
 
 impl Session {
     pub(crate) fn new(engine: Arc<Engine>, kv: KvCache) -> Self {
-        Self { engine, kv, tokens: Vec::new(), logits: Vec::new(), numerics: numerics() }
+        let numerics = engine.numerics();
+        Self { engine, kv, tokens: Vec::new(), logits: Vec::new(), numerics }
     }
 
     /// The engine it is a sequence of.
@@ -210,7 +210,7 @@ impl Session {
     /// Whether it goes on from a file that was computed with other rounding, by another version or instruction set: what it says
     /// may then differ in a last bit from what it would have said.
     pub fn has_other_numerics(&self) -> bool {
-        self.numerics != numerics()
+        self.numerics != self.engine.numerics()
     }
 
     /// Its cache.
@@ -267,7 +267,7 @@ impl Session {
         self.tokens = saved.tokens().to_vec();
         self.logits.clear();
         // Files from before there were numerics are of the first.
-        self.numerics = saved.numerics().copied().unwrap_or_else(numerics);
+        self.numerics = saved.numerics().copied().unwrap_or_else(crate::signature::numerics);
         Ok(())
     }
 

@@ -67,6 +67,16 @@ pub fn numerics() -> Numerics {
     hash.finalize().into()
 }
 
+/// The same of a device, by its name: adapters differ, and so may versions of their drivers, which are part of no name.
+pub(crate) fn device_numerics(device: &str) -> Numerics {
+    let mut hash = Sha256::new();
+    hash.update(b"kvant numerics\0");
+    hash.update(NUMERICS.to_le_bytes());
+    hash.update(b"device ");
+    hash.update(device);
+    hash.finalize().into()
+}
+
 /// Whether the model's frequencies depend on the context: one set for short ones and one for long, or a growing base.
 pub(crate) fn rotates_by_context(checkpoint: &Checkpoint) -> bool {
     match checkpoint.config() {

@@ -46,7 +46,7 @@ pub fn perplexity(
     check_context(model, windows.ctx())?;
     let mut so_far = Estimate::default();
     for (number, window) in windows.iter().enumerate() {
-        let mut held = KvCache::new(kv, model.slots(), windows.ctx())?;
+        let mut held = KvCache::in_arena(kv, model.slots(), windows.ctx(), model.store())?;
         so_far.extend(token_nll(model, &mut held, (number, window), windows.targets(), limits)?);
         progress(Progress { done: number + 1, windows: windows.chunks(), so_far });
     }

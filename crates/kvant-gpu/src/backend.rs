@@ -59,6 +59,14 @@ impl GpuBackend {
         check_cache(&self.gpu, layout)
     }
 
+    /// Whether it runs every block of a model.
+    ///
+    /// # Errors
+    /// Names the first block that it does not run.
+    pub fn check_model(&self, description: &Description, checkpoint: &Checkpoint) -> Result<()> {
+        Compiler { gpu: &self.gpu, checkpoint, weights: self.weights }.check_model(description)
+    }
+
     /// Compiles a model, as [`Backend::compile`] does.
     ///
     /// # Errors

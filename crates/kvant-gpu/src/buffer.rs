@@ -88,7 +88,11 @@ impl Buffer {
 
 /// Words as a device reads them.
 pub(crate) fn bytes_of(words: &[u32]) -> Vec<u8> {
-    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+    let mut bytes = vec![0; 4 * words.len()];
+    for (four, word) in bytes.as_chunks_mut().0.iter_mut().zip(words) {
+        *four = word.to_le_bytes();
+    }
+    bytes
 }
 
 /// Bytes as words, the last one padded with zeros.

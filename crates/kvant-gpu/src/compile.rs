@@ -29,8 +29,8 @@ pub(crate) struct Program {
 }
 
 impl Compiler<'_> {
-    pub(crate) fn program(&self, of: &Description) -> Result<Program> {
-        // Before anything is uploaded.
+    /// What of a model does not run, before anything is uploaded.
+    pub(crate) fn check_model(&self, of: &Description) -> Result<()> {
         if of.embedding.per_layer.is_some() {
             return Err(self.refuse("inputs of each layer's own (per-layer embeddings)", None));
         }
@@ -40,6 +40,11 @@ impl Compiler<'_> {
         for (index, layer) in of.layers.iter().enumerate() {
             self.check(layer).map_err(|what| self.refuse(what, Some(index)))?;
         }
+        Ok(())
+    }
+
+    pub(crate) fn program(&self, of: &Description) -> Result<Program> {
+        self.check_model(of)?;
         let mut widths = Widths { hidden: of.hidden, vocabulary: of.vocabulary, ..Widths::default() };
         let embedding = self.embedding(&of.embedding)?;
         let layers = of.layers.iter().map(|layer| self.layer(layer, &mut widths)).collect::<Result<_>>()?;

@@ -13,6 +13,12 @@ pub(crate) const IMMEDIATE_BYTES: u32 = 64;
 /// Workgroup memory that kernels count on.
 pub(crate) const WORKGROUP_BYTES: u32 = 32 * 1024;
 
+/// Buffers that the kernel with most of them has beside those of pages.
+const OTHER_BUFFERS: u32 = 4;
+
+/// The most buffers of pages that a kernel is bound to.
+const MOST_PAGE_BUFFERS: u32 = 16;
+
 /// The environment variable that chooses an adapter by a part of its name.
 pub const ADAPTER_VARIABLE: &str = "KVANT_GPU";
 
@@ -97,6 +103,8 @@ pub struct AdapterReport {
     pub subgroup: (u32, u32),
     /// The largest part of a buffer that a kernel sees at once.
     pub binding_bytes: u64,
+    /// Bytes of memory of its own; `None` where it shares the host's, or its driver does not say.
+    pub memory: Option<u64>,
     /// What keeps kvant from running on it; `None` where nothing does.
     pub unfit: Option<String>,
 }
@@ -178,8 +186,27 @@ fn report(adapter: &wgpu::Adapter) -> AdapterReport {
         driver: format!("{} {}", info.driver, info.driver_info).trim().to_owned(),
         subgroup: (info.subgroup_min_size, info.subgroup_max_size),
         binding_bytes: limits.max_storage_buffer_binding_size,
+        memory: if kind == AdapterKind::Discrete { own_memory(adapter) } else { None },
         unfit,
     }
+}
+
+/// Bytes of the heaps that lie on the card, as Vulkan tells them.
+#[cfg(not(target_vendor = "apple"))]
+fn own_memory(adapter: &wgpu::Adapter) -> Option<u64> {
+    // SAFETY: the adapter is asked for its numbers and nothing of it is kept or destroyed.
+    let vulkan = unsafe { adapter.as_hal::<wgpu::hal::api::Vulkan>() }?;
+    let instance = vulkan.shared_instance().raw_instance();
+    // SAFETY: the physical device is one of this instance, which lives as long as the adapter.
+    let memory = unsafe { instance.get_physical_device_memory_properties(vulkan.raw_physical_device()) };
+    // Bit 0 of a heap's flags says that it is the device's own.
+    let own = memory.memory_heaps_as_slice().iter().filter(|heap| heap.flags.as_raw() & 1 == 1);
+    Some(own.map(|heap| heap.size).sum())
+}
+
+#[cfg(target_vendor = "apple")]
+fn own_memory(_: &wgpu::Adapter) -> Option<u64> {
+    None
 }
 
 /// Every adapter of this machine, GPUs first.
@@ -198,7 +225,18 @@ impl Gpu {
     pub fn open() -> Result<Gpu, GpuError> {
         match std::env::var(ADAPTER_VARIABLE) {
             Ok(name) if !name.is_empty() => Gpu::open_named(&name),
-            _ => Gpu::choose(None),
+            _ => Gpu::choose(None, false),
+        }
+    }
+
+    /// The same, but where there is no GPU a software adapter is opened.
+    ///
+    /// # Errors
+    /// As [`Gpu::open`].
+    pub fn open_any() -> Result<Gpu, GpuError> {
+        match std::env::var(ADAPTER_VARIABLE) {
+            Ok(name) if !name.is_empty() => Gpu::open_named(&name),
+            _ => Gpu::choose(None, true),
         }
     }
 
@@ -207,10 +245,10 @@ impl Gpu {
     /// # Errors
     /// As [`Gpu::open`].
     pub fn open_named(name: &str) -> Result<Gpu, GpuError> {
-        Gpu::choose(Some(name))
+        Gpu::choose(Some(name), true)
     }
 
-    fn choose(name: Option<&str>) -> Result<Gpu, GpuError> {
+    fn choose(name: Option<&str>, software: bool) -> Result<Gpu, GpuError> {
         let found = ready(instance().enumerate_adapters(wgpu::Backends::all()));
         let mut reports: Vec<_> = found.into_iter().map(|adapter| (report(&adapter), adapter)).collect();
         let order = |kind: AdapterKind| match kind {
@@ -232,9 +270,10 @@ impl Gpu {
                     .find(|(report, _)| report.name.to_lowercase().contains(&lower))
                     .ok_or(missing)?
             }
-            None => {
-                reports.into_iter().find(|(report, _)| report.kind.is_gpu()).ok_or(GpuError::NoAdapter)?
-            }
+            None => reports
+                .into_iter()
+                .find(|(report, _)| software || report.kind.is_gpu())
+                .ok_or(GpuError::NoAdapter)?,
         };
         Gpu::on(chosen.0, &chosen.1)
     }
@@ -248,6 +287,9 @@ impl Gpu {
             max_storage_buffer_binding_size: offered.max_storage_buffer_binding_size,
             max_buffer_size: offered.max_buffer_size,
             max_compute_workgroup_storage_size: WORKGROUP_BYTES,
+            max_storage_buffers_per_shader_stage: offered
+                .max_storage_buffers_per_shader_stage
+                .min(OTHER_BUFFERS + MOST_PAGE_BUFFERS),
             max_immediate_size: IMMEDIATE_BYTES,
             ..wgpu::Limits::default()
         };
@@ -300,6 +342,11 @@ impl Gpu {
     pub(crate) fn binding_bytes(&self) -> usize {
         let most = self.inner.limits.max_storage_buffer_binding_size.min(self.inner.limits.max_buffer_size);
         usize::try_from(most).unwrap_or(usize::MAX) / 256 * 256
+    }
+
+    /// Buffers of pages that kernels can be bound to.
+    pub(crate) fn page_buffers(&self) -> usize {
+        (self.inner.limits.max_storage_buffers_per_shader_stage - OTHER_BUFFERS) as usize
     }
 
     /// The kernel of a source text, built on first use.

@@ -279,6 +279,11 @@ impl Network for GpuNetwork {
         // The same tensor was read when the model was compiled.
         weights.filter_map(|tensor| Some(Rows::from_vec(tensor.to_f32().ok()?, tensor.columns()))).collect()
     }
+
+    fn store(&self) -> Option<Store> {
+        let pages: Arc<dyn PageStore> = Arc::clone(&self.pages) as _;
+        Some(pages.into())
+    }
 }
 
 /// Rows of a staging buffer without their padding.

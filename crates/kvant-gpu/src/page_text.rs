@@ -51,14 +51,14 @@ pub(crate) fn buffers(first_binding: usize, count: usize, writes: bool) -> Strin
             writeln!(text, "@group(0) @binding({binding}) var<storage, {access}> pages{index}: array<u32>;");
     }
     let cases = |body: &dyn Fn(usize) -> String| {
-        let mut text = String::from("    switch page >> 30u {\n");
+        let mut text = String::from("    switch page >> 27u {\n");
         for index in 1..count {
             let _ = writeln!(text, "        case {index}u: {{ {} }}", body(index));
         }
         let _ = writeln!(text, "        default: {{ {} }}\n    }}", body(0));
         text
     };
-    let at = "    let at = (page & 0x3fffffffu) + word;\n";
+    let at = "    let at = ((page & 0x07ffffffu) << 2u) + word;\n";
     let read = cases(&|index| format!("return pages{index}[at];"));
     let _ = writeln!(text, "fn page_word(page: u32, word: u32) -> u32 {{\n{at}{read}}}");
     if writes {

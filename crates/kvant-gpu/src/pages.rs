@@ -1,26 +1,29 @@
 //! The page store of a device: pages in a few large buffers that kernels bind whole.
 //!
 //! A page is a run of words of one buffer, in the canonical layout: units of codes have the tokens, or the channels, of neighbouring
-//! threads in neighbouring words, which is what a GPU wants too. Its number is the buffer's in the top two bits and the word's in
-//! the others, so that a table of pages for a kernel is a list of these numbers.
+//! threads in neighbouring words, which is what a GPU wants too. Its number is the buffer's in the top five bits and that of its
+//! first 16 bytes in the others, so that a table of pages for a kernel is a list of these numbers.
 //!
 //! A buffer grows by being copied into a larger one until a kernel could bind no more of it; then another is begun. Pages that are
-//! given back wait, by size, for the next that wants as much.
+//! given back wait, by size, for the next that wants as much. Pages that are to be zero, or copies of others, are made so together,
+//! before anything reads or writes pages.
 
 use crate::buffer::Buffer;
 use crate::device::Gpu;
+use crate::page_text;
+use crate::recorder::{BindGroups, Grid, Recorder};
 use kvant_cache::{ArenaError, PageId, PageStore, Usage};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-/// Buffers that a kernel binds at once.
-pub(crate) const BLOCKS: usize = 4;
 
 /// Words of the first buffer.
 const FIRST_WORDS: usize = 1 << 20;
 
-/// The most words of a buffer: two bits of a page's number are the buffer's.
-const MOST_WORDS: usize = 1 << 30;
+/// The most words of a buffer: 27 bits of a page's number are for fours of words.
+const MOST_WORDS: usize = 1 << 29;
+
+/// Copies that wait at most.
+const MOST_COPIES: usize = 1 << 20;
 
 /// Pages that lie on a device.
 pub struct GpuPages {
@@ -36,6 +39,9 @@ struct State {
     free: HashMap<usize, Vec<u32>>,
     /// Pages that are to be zero before anything is done with them: number and words.
     stale: Vec<(u32, usize)>,
+    /// Pages that are to be copies: from, to and words; and all that are copied to.
+    copies: Vec<u32>,
+    copied: HashSet<u32>,
     pages: usize,
     used: usize,
 }
@@ -64,7 +70,7 @@ impl GpuPages {
     /// The buffers as a kernel binds them, one at least. What was given back and taken again is zero by then.
     pub(crate) fn buffers(&self) -> Vec<Arc<Buffer>> {
         let mut state = self.lock();
-        state.clear_stale(&self.gpu);
+        state.settle(&self.gpu);
         if state.blocks.is_empty() {
             state.add_block(&self.gpu, FIRST_WORDS);
         }
@@ -77,7 +83,7 @@ impl GpuPages {
 }
 
 fn place(page: u32) -> (usize, usize) {
-    ((page >> 30) as usize, (page & 0x3fff_ffff) as usize)
+    ((page >> 27) as usize, 4 * (page & 0x07ff_ffff) as usize)
 }
 
 impl State {
@@ -102,7 +108,7 @@ impl State {
             (block.buffer, block.words) = (buffer, larger);
             return Some(self.bump(index, words));
         }
-        if self.blocks.len() == BLOCKS || words > most {
+        if self.blocks.len() == gpu.page_buffers() || words > most {
             return None;
         }
         self.add_block(gpu, FIRST_WORDS.max(words).min(most));
@@ -113,7 +119,32 @@ impl State {
         let block = &mut self.blocks[index];
         let at = block.taken;
         block.taken += words;
-        ((index as u32) << 30) | at as u32
+        ((index as u32) << 27) | (at / 4) as u32
+    }
+
+    /// Makes pages what they were last said to be.
+    fn settle(&mut self, gpu: &Gpu) {
+        self.clear_stale(gpu);
+        self.copy_pages(gpu);
+    }
+
+    fn copy_pages(&mut self, gpu: &Gpu) {
+        if self.copies.is_empty() {
+            return;
+        }
+        let (blocks, records) = (self.blocks.len(), self.copies.len() / 3);
+        let kernel = gpu.kernel_of("copy", format!("copy {blocks}"), || {
+            include_str!("wgsl/copy.wgsl").to_owned() + &page_text::buffers(1, blocks, true)
+        });
+        let plan = Buffer::of_words(gpu, "copies", &self.copies);
+        let mut binds = BindGroups::default();
+        let mut recorder = Recorder::new(gpu, &mut binds);
+        let mut bound = vec![&plan];
+        bound.extend(self.blocks.iter().map(|block| &*block.buffer));
+        recorder.dispatch(&kernel, &bound, &[records as u32], Grid::rows(records, 1));
+        recorder.submit();
+        self.copies.clear();
+        self.copied.clear();
     }
 
     fn clear_stale(&mut self, gpu: &Gpu) {
@@ -131,7 +162,7 @@ impl State {
 
 /// Words that a page of this many bytes takes.
 fn words(len: usize) -> usize {
-    len.div_ceil(4)
+    4 * len.div_ceil(16)
 }
 
 impl PageStore for GpuPages {
@@ -162,7 +193,7 @@ impl PageStore for GpuPages {
             }
             None => {
                 let (most, used) = (self.most_words(), state.used);
-                state.extend(&self.gpu, words, most).ok_or(full(BLOCKS * 4 * most, used))?
+                state.extend(&self.gpu, words, most).ok_or(full(self.gpu.page_buffers() * 4 * most, used))?
             }
         };
         state.pages += 1;
@@ -172,6 +203,8 @@ impl PageStore for GpuPages {
 
     fn give_back(&self, page: PageId, len: usize) {
         let (mut state, words) = (self.lock(), words(len));
+        // A page that is given back may be another's soon.
+        state.copy_pages(&self.gpu);
         state.pages -= 1;
         state.used -= 4 * words;
         state.stale.retain(|(stale, _)| u64::from(*stale) != page.0);
@@ -180,7 +213,7 @@ impl PageStore for GpuPages {
 
     fn read(&self, page: PageId, bytes: &mut [u8]) {
         let mut state = self.lock();
-        state.clear_stale(&self.gpu);
+        state.settle(&self.gpu);
         let (block, at) = place(page.0 as u32);
         let size = bytes.len().next_multiple_of(4);
         let staging = Buffer::staging(&self.gpu, size);
@@ -197,7 +230,7 @@ impl PageStore for GpuPages {
 
     fn write(&self, page: PageId, bytes: &[u8]) {
         let mut state = self.lock();
-        state.clear_stale(&self.gpu);
+        state.settle(&self.gpu);
         let (block, at) = place(page.0 as u32);
         let words = crate::buffer::words_of(bytes);
         state.blocks[block].buffer.write(&self.gpu, 4 * at, &words);
@@ -205,20 +238,12 @@ impl PageStore for GpuPages {
 
     fn copy(&self, from: PageId, to: PageId, len: usize) {
         let mut state = self.lock();
-        state.clear_stale(&self.gpu);
-        let ((from_block, from_at), (to_block, to_at)) = (place(from.0 as u32), place(to.0 as u32));
-        let (from, to) = (&state.blocks[from_block].buffer, &state.blocks[to_block].buffer);
-        let mut encoder =
-            self.gpu.device().create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
-        let bytes = 4 * words(len) as u64;
-        if from_block == to_block {
-            // A buffer is not copied to itself in one command.
-            let between = Buffer::new(&self.gpu, "copy", 4 * words(len));
-            encoder.copy_buffer_to_buffer(from.raw(), 4 * from_at as u64, between.raw(), 0, bytes);
-            encoder.copy_buffer_to_buffer(between.raw(), 0, to.raw(), 4 * to_at as u64, bytes);
-        } else {
-            encoder.copy_buffer_to_buffer(from.raw(), 4 * from_at as u64, to.raw(), 4 * to_at as u64, bytes);
+        let (from, to) = (from.0 as u32, to.0 as u32);
+        // Copies that wait are made at the same time.
+        if state.copied.contains(&from) || state.copies.len() >= 3 * MOST_COPIES {
+            state.settle(&self.gpu);
         }
-        self.gpu.queue().submit([encoder.finish()]);
+        state.copies.extend([from, to, words(len) as u32]);
+        state.copied.insert(to);
     }
 }

@@ -10,6 +10,7 @@ use crate::kernel::Kernel;
 use crate::recorder::{Grid, Recorder};
 use kvant_model::error::{LoadError, Result};
 use kvant_model::{DType, Tensor};
+use std::num::NonZero;
 use std::sync::Arc;
 
 /// Weights that share a scale, or are taken at once.
@@ -164,11 +165,8 @@ impl Matrix {
             let buffer = Buffer::new(gpu, label, count * row_bytes);
             let step = (UPLOAD / row_bytes).max(1);
             for at in (0..count).step_by(step) {
-                let words: Vec<u32> = rows
-                    .by_ref()
-                    .take(step.min(count - at))
-                    .flat_map(|row| row_words(self.dtype, row, self.inputs))
-                    .collect();
+                let rows: Vec<&[u8]> = rows.by_ref().take(step.min(count - at)).collect();
+                let words = self.packed(&rows);
                 buffer.write(gpu, at * row_bytes, &words);
                 if 4 * words.len() >= UPLOAD / 2 {
                     // Otherwise all of the model would lie in staging buffers before the first byte is copied.
@@ -179,6 +177,23 @@ impl Matrix {
             }
             self.parts.push(Part { buffer, first, rows: count });
         }
+    }
+
+    /// Rows as the device has them, made by all processors.
+    fn packed(&self, rows: &[&[u8]]) -> Vec<u32> {
+        let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
+        let share = rows.len().div_ceil(threads).max(1);
+        let mut words = vec![0; rows.len() * self.row_words];
+        std::thread::scope(|scope| {
+            for (rows, words) in rows.chunks(share).zip(words.chunks_mut(share * self.row_words)) {
+                scope.spawn(move || {
+                    for (row, to) in rows.iter().zip(words.chunks_mut(self.row_words)) {
+                        to.copy_from_slice(&row_words(self.dtype, row, self.inputs));
+                    }
+                });
+            }
+        });
+        words
     }
 
     pub(crate) fn outputs(&self) -> usize {

@@ -4,7 +4,7 @@ use crate::checkpoint::Checkpoint;
 use crate::description::Description;
 use crate::error::Result;
 use crate::rows::Rows;
-use kvant_cache::{KvSlot, PassState, StateError};
+use kvant_cache::{KvSlot, PassState, StateError, Store};
 use std::ops::Range;
 
 /// What is shown the activations of a pass: a layer's number and its input, `(tokens, hidden)`; last, under the number of
@@ -52,4 +52,9 @@ pub trait Network: Send + Sync {
     /// The output weights of every attention layer that reads this slot, each `(hidden, heads · value_dim)`: what becomes of
     /// values once attention has summed them up.
     fn output_weights(&self, slot: KvSlot) -> Vec<Rows>;
+
+    /// Where sequences of this network have to take their pages from; `None` for memory of the host, whichever.
+    fn store(&self) -> Option<Store> {
+        None
+    }
 }

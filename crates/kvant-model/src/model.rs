@@ -5,7 +5,7 @@ use crate::checkpoint::Checkpoint;
 use crate::description::{Description, ScoreTraits};
 use crate::error::Result;
 use crate::rows::Rows;
-use kvant_cache::{KvSlot, PassState, Slots, StateError};
+use kvant_cache::{Arena, KvSlot, PassState, Slots, StateError, Store};
 
 /// A description, compiled by a backend. It is immutable; all state of a sequence is in its cache.
 pub struct Model {
@@ -100,6 +100,16 @@ impl Model {
     /// becomes of values once attention has summed them up.
     pub fn output_weights(&self, slot: KvSlot) -> Vec<Rows> {
         self.network.output_weights(slot)
+    }
+
+    /// Where its sequences have to take their pages from, on a device; `None` for memory of the host, whichever.
+    pub fn device_store(&self) -> Option<Store> {
+        self.network.store()
+    }
+
+    /// A store for a sequence of this model: the device's, or fresh memory of the host.
+    pub fn store(&self) -> Store {
+        self.device_store().unwrap_or_else(|| Arena::new().into())
     }
 
     /// Runs one chunk of every sequence of `state` through the network and returns the wanted logits,

@@ -11,9 +11,9 @@ use crate::table::Column::{Left, Right};
 use crate::table::Table;
 use clap::Args;
 use kvant_codec::Tier;
-use kvant_engine::LoadOptions;
+use kvant_engine::device::Placed;
 use kvant_engine::open::Plans;
-use kvant_engine::{SparseV, StateType};
+use kvant_engine::{DeviceChoice, LoadOptions, SparseV, StateType};
 use kvant_eval::Machine;
 use kvant_eval::speed::{self, Plan, SpeedRow, Stage, Step};
 use kvant_model::Checkpoint;
@@ -48,7 +48,7 @@ pub struct Bench {
     /// Measure a running `kvant serve` at http://HOST:PORT in place of a model: many clients at once, prompts that it
     /// knows, answers beside a long prompt
     #[arg(long, value_name = "URL", conflicts_with_all = ["model", "prompt", "generate", "depth", "kv", "sparse_v", "state",
-          "weights", "threads", "repetitions", "fill", "paced"])]
+          "weights", "device", "threads", "repetitions", "fill", "paced"])]
     server: Option<String>,
 
     /// The key that the server asks for
@@ -71,6 +71,10 @@ pub struct Bench {
     /// How keys and values are kept: specs, auto, plans (FILE.kvplan)
     #[arg(long, value_name = "SPEC,…", default_value = DEFAULT_KV)]
     kv: Caches,
+
+    /// What computes: cpu, gpu (Metal, Vulkan or DirectX 12), or auto, a GPU if there is one that runs the model
+    #[arg(long, value_name = "DEVICE", default_value_t = DeviceChoice::Cpu)]
+    device: DeviceChoice,
 
     /// Leave out the values of pages in which no token has TAU of the largest weight, above 0 and below 1, in every cache
     #[arg(long, value_name = "TAU")]
@@ -119,7 +123,10 @@ impl Bench {
         let checkpoint = Checkpoint::open(open::find(&path)?)?;
         let all = Pool::default();
         let options = LoadOptions { weights: self.weights.map(Weights::dtype), ..LoadOptions::default() };
-        let model = all.install(|| kvant_cpu::load(&checkpoint, options))?;
+        let placed = all
+            .install(|| Placed::load(self.device, &checkpoint, options))
+            .map_err(|error| open::failure(&error))?;
+        let model = &placed.model;
         let threads = match self.threads.as_slice() {
             [] => vec![all.threads()],
             asked => asked.iter().map(|&threads| threads.into()).collect(),
@@ -133,8 +140,11 @@ impl Bench {
             repetitions: self.repetitions,
             fill: self.fill,
         };
+        for policy in &plan.kv {
+            placed.check(policy).map_err(|error| open::failure(&error))?;
+        }
         let bar = progress::bar("{bar:30} {pos}/{len}  {msg}");
-        let timings = speed::measure(&model, &plan, &mut |stage| {
+        let timings = speed::measure(model, &plan, &mut |stage| {
             bar.set_length(stage.total as u64);
             bar.set_position(stage.done as u64);
             bar.set_message(stage.now.to_string());
@@ -147,8 +157,11 @@ impl Bench {
         let (machine, version) = (Machine::this(), env!("CARGO_PKG_VERSION"));
         let name = (path.as_str(), model.description().architecture);
         let timings = timings?;
-        let rows = timings.iter().map(|timing| SpeedRow::new(timing, plan.fill, name, version, &machine));
-        let rows: Vec<SpeedRow> = rows.collect();
+        let row = |timing| SpeedRow {
+            device: placed.name().to_owned(),
+            ..SpeedRow::new(timing, plan.fill, name, version, &machine)
+        };
+        let rows: Vec<SpeedRow> = timings.iter().map(row).collect();
         let mut out = io::stdout().lock();
         if self.json {
             for row in &rows {
@@ -158,7 +171,8 @@ impl Bench {
         } else {
             write_table(&mut out, &rows)?;
             writeln!(out, "\n{} ({}), {} runs each, best and median", name.0, name.1, plan.repetitions)?;
-            writeln!(out, "{} with {} cores, kvant {version}", machine.cpu, machine.cores)?;
+            let place = placed.device.as_ref().map_or(String::new(), |device| format!("{}; ", device.name()));
+            writeln!(out, "{place}{} with {} cores, kvant {version}", machine.cpu, machine.cores)?;
         }
         Ok(())
     }

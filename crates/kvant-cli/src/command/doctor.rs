@@ -1,5 +1,6 @@
 //! `kvant doctor`: what this machine can do, and what would make kvant slow on it.
 
+mod devices;
 mod machine;
 
 use crate::failure::Failure;
@@ -16,7 +17,7 @@ use kvant_engine::estimate::weight_bytes;
 use kvant_engine::kv::{self, SlotKernels};
 use kvant_engine::memory::{Memory, bytes};
 use kvant_engine::open::{ChosenPolicy, Plans};
-use kvant_engine::{FamilyDefault, KvChoice};
+use kvant_engine::{DeviceChoice, FamilyDefault, KvChoice};
 use kvant_eval::Machine;
 use kvant_hub::Hub;
 use kvant_model::{Checkpoint, DType, Description, Tensor};
@@ -33,6 +34,10 @@ pub struct Doctor {
     /// How the model's keys and values would be kept [default: by its plan or by its family]
     #[arg(long, value_name = "SPEC", value_parser = kv_choice)]
     kv: Option<KvChoice>,
+
+    /// What would compute: cpu, gpu, or auto
+    #[arg(long, value_name = "DEVICE", default_value_t = DeviceChoice::Auto)]
+    device: DeviceChoice,
 }
 
 impl Doctor {
@@ -43,8 +48,10 @@ impl Doctor {
         let mut out = io::stdout().lock();
         let mut complaints = Vec::new();
         let tier = machine(&mut out, &mut complaints)?;
+        devices::list(&mut out)?;
         models(&mut out)?;
         if let Some(checkpoint) = &checkpoint {
+            devices::write(&mut out, checkpoint, self.device, self.kv.as_ref())?;
             layers(&mut out, checkpoint, self.kv, tier, &mut complaints)?;
         }
         if complaints.is_empty() {

@@ -12,8 +12,8 @@ use crate::open;
 use crate::options::{Activations, Caches, Size, ThreadOptions, Tokens};
 use crate::progress;
 use clap::Args;
-use kvant_engine::{ActivationType, LoadOptions};
-use kvant_engine::{SparseV, StateType};
+use kvant_engine::device::Placed;
+use kvant_engine::{ActivationType, DeviceChoice, LoadOptions, SparseV, StateType};
 use kvant_eval::{
     Estimate, EvalError, Machine, PassLimits, Report, Score, Setting, Windows, check_context, perplexity,
     text,
@@ -107,6 +107,11 @@ pub struct Eval {
     #[arg(long, value_name = "TYPE", default_value = "f32")]
     activations: Activations,
 
+    /// What computes: cpu, gpu (Metal, Vulkan or DirectX 12) with f32 activations, or auto, a GPU if there is one that runs
+    /// the model; the exact cache that others are compared with is always the CPU's
+    #[arg(long, value_name = "DEVICE", default_value_t = DeviceChoice::Cpu)]
+    device: DeviceChoice,
+
     /// Also with int8 activations, as caches are used, beside what these cost with an exact cache
     #[arg(long, conflicts_with = "activations")]
     fast: bool,
@@ -168,35 +173,48 @@ impl Eval {
             let message = "--strict, --fast, --speed, --layers and --html are about caches: name some with --kv, or all with --all";
             return Err(Failure::Usage(message.into()));
         }
+        if self.device != DeviceChoice::Cpu && (self.fast || self.layers) {
+            let message = "--fast and --layers are measured on the CPU: leave out --device";
+            return Err(Failure::Usage(message.into()));
+        }
         // Cheap checks first: a mistyped text should not wait for a model.
         let (name, text) = match &self.text {
             Some(path) => (path.display().to_string(), Cow::Owned(text::read(path)?)),
             None => (text::TEST_NAME.to_owned(), Cow::Borrowed(text::test())),
         };
         let checkpoint = Checkpoint::open(open::find(&self.model)?)?;
-        let setting = |model: &Model| Setting {
+        let setting = |model: &Model, device: &str| Setting {
             model: self.model.clone(),
             architecture: model.description().architecture.to_owned(),
             text: name.clone(),
-            activations: self.activations.name().to_owned(),
+            activations: self.arithmetic(device),
             threads: kvant_threads::threads(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             machine: Machine::this(),
         };
         if let Some(task) = self.task {
-            return self.run_task(task, &checkpoint, &text, |engine| setting(engine.model()));
+            return self.run_task(task, &checkpoint, &text, |engine| setting(engine.model(), engine.device()));
         }
         let score = self.score.unwrap_or(if compares { Score::All } else { Score::SecondHalf });
         let windows = Windows::of_text(&Tokenizer::of(&checkpoint)?, &text, self.ctx, self.chunks, score)
             .map_err(|e| Failure::new(format!("{name}: {e}")))?;
-        let model = load(&checkpoint, self.activations.kind())?;
-        check_context(&model, self.ctx)?;
+        let options = LoadOptions { activations: self.activations.kind(), ..LoadOptions::default() };
+        let placed = Placed::load(self.device, &checkpoint, options).map_err(|error| open::failure(&error))?;
+        check_context(&placed.model, self.ctx)?;
 
-        let setting = setting(&model);
+        let setting = setting(&placed.model, placed.name());
         if compares {
-            self.compare(&checkpoint, &model, &windows, setting)
+            self.compare(&checkpoint, &placed, &windows, setting)
         } else {
-            self.perplexity(&model, &windows, setting)
+            self.perplexity(&placed.model, &windows, setting)
+        }
+    }
+
+    /// The numbers that weights are multiplied with, and where.
+    fn arithmetic(&self, device: &str) -> String {
+        match device {
+            "cpu" => self.activations.name().to_owned(),
+            device => format!("f32 on {device}"),
         }
     }
 

@@ -231,7 +231,8 @@ impl Serve {
         let loader = Loader::new(found, self.model.clone(), self.scheduler_options(), |_| kept.clone());
         let opened = loader.open(&name, None)?;
         let room = opened.cap.map_or("without a limit".to_owned(), |cap| format!("up to {}", bytes(cap)));
-        let about = format!("contexts of {} tokens, KV {} {room}", opened.context, opened.policy);
+        let place = if opened.device == "cpu" { String::new() } else { format!("on {}, ", opened.device) };
+        let about = format!("{place}contexts of {} tokens, KV {} {room}", opened.context, opened.policy);
         let idle = self.idle.map(Duration::from_secs);
         let address = (self.host.as_str(), self.port);
         let server = Server::bind_on_demand(address, Arc::new(loader), None, idle, options);

@@ -5,7 +5,8 @@ use crate::failure::Failure;
 use crate::options::size::Size;
 use crate::options::{Activations, ThreadOptions, Tokens, kv_choice, llama_cpp_spec};
 use clap::{Args, ValueEnum};
-use kvant_engine::{KvChoice, OpenOptions, SparseV, StateType};
+use kvant_engine::device::IS_BUILT;
+use kvant_engine::{DeviceChoice, KvChoice, OpenOptions, SparseV, StateType};
 use kvant_model::DType;
 use std::path::PathBuf;
 
@@ -29,6 +30,11 @@ pub struct ModelOptions {
     #[arg(short, long, value_name = "TOKENS", visible_alias = "ctx-size", alias = "num-ctx",
           value_parser = Tokens::context)]
     ctx: Option<Tokens>,
+
+    /// What computes: cpu, gpu (Metal, Vulkan or DirectX 12), or auto, a GPU that has
+    /// the memory and was measured to be faster [default: auto]
+    #[arg(long, value_name = "DEVICE")]
+    device: Option<DeviceChoice>,
 
     /// How keys and values are kept: int4, int8, f16, k=CODEC,v=CODEC …, with
     /// exceptions such as 'int4;layers 0-1:k=f16', or a plan: FILE.kvplan; `--kv list`
@@ -139,6 +145,7 @@ impl ModelOptions {
         if self.kv.is_none() && !has_types {
             self.kv = preset.kv.clone();
         }
+        self.device = self.device.or(preset.device);
         self.kv_memory = self.kv_memory.or(preset.kv_memory);
         self.threads.or(preset.threads);
         if self.chat_template.is_none() {
@@ -150,8 +157,10 @@ impl ModelOptions {
     pub fn remarks(&self) -> Vec<String> {
         let mut remarks = Vec::new();
         if let Some(layers) = self.n_gpu_layers.as_deref().filter(|layers| *layers != "0") {
-            remarks
-                .push(format!("-ngl {layers}: this build computes on the CPU alone; all layers run there"));
+            remarks.push(match IS_BUILT {
+                true => format!("-ngl {layers}: all layers run on one device; --device says which"),
+                false => format!("-ngl {layers}: this build computes on the CPU alone; all layers run there"),
+            });
         }
         if matches!(self.flash_attn.as_deref(), Some("off" | "0")) {
             remarks.push(
@@ -186,6 +195,8 @@ impl ModelOptions {
             false => self.kv.clone(),
         };
         Ok(OpenOptions {
+            device: self.device.unwrap_or_default(),
+            measurements: kvant_hub::cache_folder().ok(),
             kv,
             context: self.ctx.map(|tokens| tokens.0).filter(|tokens| *tokens > 0),
             window: self.window(),

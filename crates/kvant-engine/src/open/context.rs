@@ -33,6 +33,8 @@ pub(super) struct ContextRequest<'a> {
     pub options: &'a OpenOptions,
     /// Bytes of memory before anything was loaded, where the system tells.
     pub available: Option<u64>,
+    /// Whether that is memory of a device's own.
+    pub on_device: bool,
 }
 
 impl ContextRequest<'_> {
@@ -131,8 +133,11 @@ impl ContextRequest<'_> {
         let Some(available) = available else { return Ok(Ok(())) };
         let processors = || std::thread::available_parallelism().map_or(1, NonZero::get);
         let threads = self.options.threads.unwrap_or_else(processors);
-        let run =
-            RunConfig { weights: self.options.weights, ..RunConfig::answer(self.policy, tokens, threads) };
+        let run = RunConfig {
+            weights: self.options.weights,
+            on_device: self.on_device,
+            ..RunConfig::answer(self.policy, tokens, threads)
+        };
         Ok(MemoryEstimate::check(available, self.checkpoint, self.description, &run)?.map(drop))
     }
 }
@@ -163,7 +168,7 @@ mod tests {
             let policy = options.complete("int4".parse().unwrap());
             let Self { checkpoint, description } = self;
             let mut notes = Vec::new();
-            let request = ContextRequest { checkpoint, description, policy: &policy, options, available };
+            let request = ContextRequest { checkpoint, description, policy: &policy, options, available, on_device: false };
             Ok((request.choose(&mut notes)?, notes))
         }
     }

@@ -1,6 +1,7 @@
 //! Why a model cannot be opened as asked for, and what is worth knowing when it can.
 
 use super::plans::PlanFileError;
+use crate::device::DeviceError;
 use crate::estimate::{ContextKind, DoesNotFit, EstimateError};
 use crate::memory::bytes;
 use kvant_attention::KvUnsupported;
@@ -53,6 +54,9 @@ pub enum OpenError {
         /// The longest that stays within it, if any does.
         longest: Option<usize>,
     },
+    /// The device that was asked for cannot be had, or does not keep keys and values that way.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
     /// The machine's memory does not suffice.
     #[error(transparent)]
     DoesNotFit(#[from] Box<DoesNotFit>),
@@ -85,6 +89,13 @@ pub enum OpenNote {
         /// Why.
         reason: String,
     },
+    /// There is a device, and the model runs on the processor.
+    OnCpu {
+        /// The device.
+        device: String,
+        /// Why not there.
+        reason: String,
+    },
     /// The file does not say how its vocabulary cuts text into words.
     GuessedSplits,
     /// More tokens than the model was made for.
@@ -109,6 +120,7 @@ impl fmt::Display for OpenNote {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Cache { policy, reason } => write!(f, "keys and values are kept in {policy}: {reason}"),
+            Self::OnCpu { device, reason } => write!(f, "the model runs on the CPU, not on {device}: {reason}"),
             Self::GuessedSplits => f.write_str(
                 "the file does not say how its vocabulary cuts text into words (tokenizer.ggml.pre); answers may be worse \
                  than the model's own, and a newer conversion would help",

@@ -18,8 +18,9 @@
 //! ```
 //!
 //! What is decided, in this order:
-//! 1. the cache ([`Plans::choose`]): as asked for, by the plan beside the model, or by its [family](crate::family);
-//! 2. the context: as asked for, or the model's own ([`default_context`]); within what positions the model has learned, within
+//! 1. the device ([`OpenOptions::device`]), by what it runs, its memory and, where nobody asked for it, a short measurement;
+//! 2. the cache ([`Plans::choose`]): as asked for, by the plan beside the model, or by its [family](crate::family);
+//! 3. the context: as asked for, or the model's own ([`default_context`]); within what positions the model has learned, within
 //!    [`OpenOptions::kv_memory`], and within the memory that was available before anything was loaded
 //!    ([`MemoryEstimate`]). A context that was asked for is refused where it cannot be had; one that was not is made shorter,
 //!    with a note.
@@ -29,6 +30,7 @@
 mod context;
 mod error;
 mod kv_choice;
+mod load;
 mod plans;
 
 pub use context::{UNKNOWN_CONTEXT, default_context};
@@ -36,6 +38,7 @@ pub use error::{OpenError, OpenNote};
 pub use kv_choice::{KvChoice, PLAN_EXTENSION};
 pub use plans::{ChosenPolicy, PlanFileError, Plans, open_plan, plan_path};
 
+use crate::device::{Device, DeviceChoice, Selection, check_policy, select};
 use crate::engine::Engine;
 use crate::estimate::{EstimateError, MemoryEstimate, RunConfig, weight_bytes};
 use crate::kv;
@@ -45,17 +48,20 @@ use crate::signature::{rotates_by_context, signature};
 use context::ContextRequest;
 use kvant_attention::{KvCache, KvUnsupported};
 use kvant_cache::snapshot::Signature;
-use kvant_cache::{Arena, ArenaOptions, Policy, SparseV, StateType};
+use kvant_cache::{Arena, ArenaOptions, Policy, SparseV, StateType, Store};
 use kvant_cpu::{ActivationType, LoadOptions};
 use kvant_model::chat::ChatTemplate;
 use kvant_model::{Checkpoint, DType, Description, LoadError};
-use kvant_threads::Pool;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// What can be asked for. The default is what `kvant run` does without flags.
 #[derive(Debug, Clone, Default)]
 pub struct OpenOptions {
+    /// What computes.
+    pub device: DeviceChoice,
+    /// The folder where it is kept which of two devices was measured to be faster; `None` to measure each time.
+    pub measurements: Option<PathBuf>,
     /// How keys and values are kept; `None` as [`KvChoice::Auto`], and without a note where the family decides.
     pub kv: Option<KvChoice>,
     /// The most tokens to hold, prompt and answer together.
@@ -101,34 +107,33 @@ impl OpenOptions {
     pub fn open_checkpoint(&self, checkpoint: Checkpoint) -> Result<Opened, OpenError> {
         // Before the weights take their part of it.
         let available = self.available();
-        let pool = self.threads.map_or_else(Pool::default, Pool::new);
-        let template = self.chat_template.as_deref().map(ChatTemplate::new).transpose()?;
-        let engine = Engine::load_on(pool, &checkpoint, self.load_options())?;
-        let engine = Arc::new(match template {
-            Some(template) => engine.with_template(template),
-            None => engine,
-        });
-        let mut notes = Vec::new();
-        let chosen = Plans::new(&checkpoint).choose(self.kv.as_ref(), engine.model().description())?;
-        if chosen.plan.is_some() || self.kv == Some(KvChoice::Auto) {
-            notes.push(OpenNote::Cache { policy: chosen.policy.to_string(), reason: chosen.reason });
+        self.template()?;
+        let description = Description::of(&checkpoint)?;
+        let Selection { device, chosen, mut notes } = select(self, &checkpoint, &description)?;
+        if let Some((device, chosen)) = device {
+            let asked = self.device != DeviceChoice::Auto;
+            match self.open_on(&device, chosen, &checkpoint, &description) {
+                Ok(opened) => return Ok(opened.into_opened(self, checkpoint)),
+                Err(error) if asked => return Err(error),
+                Err(error) => notes
+                    .push(OpenNote::OnCpu { device: device.name().to_owned(), reason: error.to_string() }),
+            }
         }
-        let policy = self.complete(chosen.policy);
-        // A policy that cannot be kept is refused before memory is looked at.
-        engine.session(&policy, 1)?;
-        if engine.tokenizer().guesses_splits() {
-            notes.push(OpenNote::GuessedSplits);
-        }
-        let description = engine.model().description();
-        let request = ContextRequest {
-            checkpoint: &checkpoint,
-            description,
-            policy: &policy,
-            options: self,
-            available,
-        };
-        let context = request.choose(&mut notes)?;
-        Ok(Opened { engine, checkpoint, policy, context, notes, options: self.clone() })
+        let opened = self.open_on_cpu(chosen, &checkpoint, &description, available, notes)?;
+        Ok(opened.into_opened(self, checkpoint))
+    }
+
+    /// How keys and values would be kept on the device that these options stand for; `None` where the model would stay on the
+    /// processor.
+    ///
+    /// # Errors
+    /// If a device or a cache that was asked for cannot be had.
+    pub fn device_policy(
+        &self,
+        checkpoint: &Checkpoint,
+        description: &Description,
+    ) -> Result<Option<Policy>, OpenError> {
+        Ok(select(self, checkpoint, description)?.device.map(|(_, chosen)| chosen.policy))
     }
 
     /// What opening a model comes to, before anything is loaded: the context that sessions get, and the memory of it all.
@@ -137,16 +142,19 @@ impl OpenOptions {
     /// As [`OpenOptions::open`].
     pub fn estimate(&self, checkpoint: &Checkpoint) -> Result<(usize, MemoryEstimate), OpenError> {
         let description = &Description::of(checkpoint)?;
-        let policy = &self.complete(Plans::new(checkpoint).choose(self.kv.as_ref(), description)?.policy);
-        let available = self.available();
-        let request = ContextRequest { checkpoint, description, policy, options: self, available };
+        let Selection { device, chosen, .. } = select(self, checkpoint, description)?;
+        let memory = device.as_ref().and_then(|(device, _)| device.memory());
+        let policy = &self.complete(device.map_or(chosen, |(_, chosen)| chosen).policy);
+        let (available, on_device) = (memory.or_else(|| self.available()), memory.is_some());
+        let request = ContextRequest { checkpoint, description, policy, options: self, available, on_device };
         let context = request.choose(&mut Vec::new())?;
-        Ok((context, MemoryEstimate::new(checkpoint, description, &self.run_config(policy, context))?))
+        let run = self.run_config(policy, context, on_device);
+        Ok((context, MemoryEstimate::new(checkpoint, description, &run)?))
     }
 
-    fn run_config<'a>(&self, policy: &'a Policy, context: usize) -> RunConfig<'a> {
+    fn run_config<'a>(&self, policy: &'a Policy, context: usize, on_device: bool) -> RunConfig<'a> {
         let threads = self.threads.unwrap_or_else(kvant_threads::processors);
-        RunConfig { weights: self.weights, ..RunConfig::answer(policy, context, threads) }
+        RunConfig { weights: self.weights, on_device, ..RunConfig::answer(policy, context, threads) }
     }
 
     /// Bytes that may be taken, where that is known.
@@ -161,7 +169,7 @@ impl OpenOptions {
     }
 
     /// The policy with what is asked for besides.
-    fn complete(&self, mut policy: Policy) -> Policy {
+    pub(crate) fn complete(&self, mut policy: Policy) -> Policy {
         policy.rule.streaming = self.window;
         policy.rule.sinks = self.sinks.unwrap_or(policy.rule.sinks);
         policy.sparse_v = self.sparse_v.or(policy.sparse_v);
@@ -171,6 +179,11 @@ impl OpenOptions {
 
     fn arena(&self) -> ArenaOptions {
         ArenaOptions { cap: self.kv_memory, pinned: self.pinned }
+    }
+
+    /// The chat template that was given in place of the model's own.
+    fn template(&self) -> Result<Option<ChatTemplate>, OpenError> {
+        Ok(self.chat_template.as_deref().map(ChatTemplate::new).transpose()?)
     }
 }
 
@@ -182,6 +195,7 @@ pub struct Opened {
     context: usize,
     notes: Vec<OpenNote>,
     options: OpenOptions,
+    device: Option<Arc<dyn Device>>,
 }
 
 impl Opened {
@@ -205,12 +219,29 @@ impl Opened {
         &self.notes
     }
 
+    /// What it runs on; `None` for the processor.
+    pub fn device(&self) -> Option<&Arc<dyn Device>> {
+        self.device.as_ref()
+    }
+
+    /// Whether weights and pages lie in memory of a device's own.
+    fn on_device(&self) -> bool {
+        self.device.as_ref().is_some_and(|device| device.memory().is_some())
+    }
+
+    /// Where sessions take their pages from: an arena of their own with this cap, or the device's store, whose cap is for all of
+    /// them together.
+    fn store(&self, cap: Option<usize>) -> Store {
+        let arena = || Arena::with(ArenaOptions { cap, ..self.options.arena() }).into();
+        self.engine.model().device_store().unwrap_or_else(arena)
+    }
+
     /// An empty session, whose keys and values stay within [`OpenOptions::kv_memory`].
     ///
     /// # Errors
     /// If no cache keeps keys and values that way.
     pub fn session(&self) -> Result<Session, KvUnsupported> {
-        self.engine.session_in(Arena::with(self.options.arena()), &self.policy, self.context)
+        self.engine.session_in(self.store(self.options.kv_memory), &self.policy, self.context)
     }
 
     /// The memory of one whole context, with all that is beside it.
@@ -218,7 +249,7 @@ impl Opened {
     /// # Errors
     /// If a file beside the weights cannot be read.
     pub fn estimate(&self) -> Result<MemoryEstimate, EstimateError> {
-        let run = self.options.run_config(&self.policy, self.context);
+        let run = self.options.run_config(&self.policy, self.context, self.on_device());
         MemoryEstimate::new(&self.checkpoint, self.engine.model().description(), &run)
     }
 
@@ -228,7 +259,6 @@ impl Opened {
     /// # Errors
     /// As [`Opened::session`].
     pub fn shared_cache(&self) -> Result<KvCache, KvUnsupported> {
-        let options = self.options.arena();
         let half = || {
             let left = match (self.options.memory, self.estimate()) {
                 (Some(memory), Ok(estimate)) => {
@@ -239,9 +269,8 @@ impl Opened {
             left.map(|left| usize::try_from(left / 2).unwrap_or(usize::MAX))
         };
         let whole = kv::memory(&self.policy, self.engine.model().slots(), self.context)?;
-        let cap = options.cap.or_else(half).map(|cap| cap.max(whole));
-        let arena = Arena::with(ArenaOptions { cap, ..options });
-        Ok(self.engine.session_in(arena, &self.policy, self.context)?.into_kv())
+        let cap = self.options.kv_memory.or_else(half).map(|cap| cap.max(whole));
+        Ok(self.engine.session_in(self.store(cap), &self.policy, self.context)?.into_kv())
     }
 
     /// Gives a session, and those to come, another context. What the session holds stays held, except where the model rotates by its
@@ -270,6 +299,9 @@ impl Opened {
     pub fn stream(&mut self, window: usize, held: usize) -> Result<Session, OpenError> {
         let options = OpenOptions { context: None, window: Some(window), ..self.options.clone() };
         let policy = options.complete(self.policy.clone());
+        if let Some(device) = &self.device {
+            check_policy(&**device, &options, &policy, self.engine.model().description())?;
+        }
         self.context = self.check(&policy, &options, held)?;
         (self.policy, self.options) = (policy, options);
         Ok(self.session()?)
@@ -280,9 +312,11 @@ impl Opened {
         let description = self.engine.model().description();
         let weights = weight_bytes(&self.checkpoint, self.options.weights)?;
         // What is in use already is no longer available, and will not be needed twice.
-        let available = Memory::read().map(|memory| memory.available + weights + held as u64);
+        let on_host = || Memory::read().map(|memory| memory.available + weights + held as u64);
+        let memory = self.device.as_ref().and_then(|device| device.memory());
+        let (available, on_device) = (memory.or_else(on_host), memory.is_some());
         let (checkpoint, mut notes) = (&self.checkpoint, Vec::new());
-        ContextRequest { checkpoint, description, policy, options, available }.choose(&mut notes)
+        ContextRequest { checkpoint, description, policy, options, available, on_device }.choose(&mut notes)
     }
 
     /// What sessions of this model are saved and resumed under.

@@ -43,7 +43,9 @@ impl<'r> Run<'r> {
         policies: &[Policy],
         kept: Option<&mut Kept>,
     ) -> Result<Self, EvalError> {
-        let open = |model: &Model, policy: Policy| KvCache::new(policy, model.slots(), window.len());
+        let open = |model: &Model, policy: Policy| {
+            KvCache::in_arena(policy, model.slots(), window.len(), model.store())
+        };
         let subject = |&place: &usize| {
             let cache = open(models.subject, policies[place].clone())?;
             Ok(Subject { place, cache, comparisons: Vec::new() })

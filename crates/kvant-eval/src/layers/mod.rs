@@ -59,7 +59,7 @@ pub fn layer_views(
     let window = &window[..window.len().min(MOST_TOKENS)];
     check_ids(model, window)?;
     let exact: Policy = "f32".parse().expect("a spec of the grammar");
-    let mut capture = Capture::new(KvCache::new(exact, model.slots(), window.len())?);
+    let mut capture = Capture::new(KvCache::in_arena(exact, model.slots(), window.len(), model.store())?);
     for tokens in window.chunks(limits.tokens.max(1)) {
         model.forward(&[Chunk { tokens, wanted: 0..0 }], &mut capture)?;
     }

@@ -113,7 +113,9 @@ impl Plan {
             let per_token = bytes_per_token(kv, model.slots())?;
             bytes += self.depths.iter().map(|&depth| self.capacity(depth) as f64 * per_token).sum::<f64>();
         }
-        match Memory::read() {
+        // A device's store says itself when it is full.
+        let memory = if model.device_store().is_none() { Memory::read() } else { None };
+        match memory {
             Some(Memory { available, .. }) if bytes > available as f64 => {
                 Err(EvalError::TooLarge { contexts: self.contexts(), needed: bytes as u64, available })
             }

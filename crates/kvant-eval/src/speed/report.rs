@@ -41,6 +41,8 @@ pub struct SpeedRow {
     pub kv: String,
     /// Threads that computed.
     pub threads: usize,
+    /// What computed: `cpu`, or the name of a device.
+    pub device: String,
     /// Tokens per second in the fastest run.
     pub tok_s_best: f64,
     /// Tokens per second in the middle run.
@@ -75,6 +77,7 @@ impl SpeedRow {
             depth: *depth,
             kv: kv.to_string(),
             threads: *threads,
+            device: "cpu".to_owned(),
             tok_s_best: rate(timing.best()),
             tok_s_median: rate(timing.median()),
             ms_best: ms(timing.best()),

@@ -24,7 +24,7 @@ impl<'m> Sequence<'m> {
     /// A sequence that holds `depth` tokens.
     pub fn new(model: &'m Model, kv: &Policy, depth: usize, plan: &Plan) -> Result<Self, EvalError> {
         let capacity = plan.capacity(depth);
-        let kv = KvCache::new(kv, model.slots(), capacity)?;
+        let kv = KvCache::in_arena(kv, model.slots(), capacity, model.store())?;
         let tokens = scattered_ids(capacity, model.vocabulary());
         let mut sequence = Self { model, kv, depth, fill: plan.fill, tokens };
         sequence.reach()?;

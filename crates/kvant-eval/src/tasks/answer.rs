@@ -39,7 +39,7 @@ impl<'m> Asker<'m> {
     pub fn new(model: &'m Model, policy: &Policy, mode: Mode, tokens: usize) -> Result<Self, EvalError> {
         let mut policy = policy.clone();
         policy.rule.mode = mode;
-        let cache = KvCache::new(policy, model.slots(), tokens)?;
+        let cache = KvCache::in_arena(policy, model.slots(), tokens, model.store())?;
         let grid = Grid::of(cache.sequence().layout());
         Ok(Self { model, cache, grid, strict: mode == Mode::Strict, held: Vec::new() })
     }

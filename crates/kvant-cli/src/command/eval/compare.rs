@@ -3,9 +3,11 @@
 use super::speed::Speeds;
 use super::{EXACT, Eval, layers, load, table};
 use crate::failure::Failure;
+use crate::open;
 use crate::progress;
 use kvant_engine::ActivationType;
 use kvant_engine::Policy;
+use kvant_engine::device::Placed;
 use kvant_engine::open::Plans;
 use kvant_eval::divergence::{
     Divergence, DivergenceRow, FastPath, Headway, Mode, Models, Request, divergence,
@@ -21,19 +23,23 @@ impl Eval {
     pub(super) fn compare(
         &self,
         checkpoint: &Checkpoint,
-        model: &Model,
+        placed: &Placed,
         windows: &Windows,
         setting: Setting,
     ) -> Result<(), Failure> {
+        let model = &placed.model;
         let caches = self.caches(checkpoint, model)?;
         let mode = self.mode();
+        for policy in &caches {
+            placed.check(policy).map_err(|error| open::failure(&error))?;
+        }
         let exact = match self.activations.kind() {
-            ActivationType::F32 => None,
+            ActivationType::F32 if placed.device.is_none() => None,
             _ => Some(load(checkpoint, ActivationType::F32)?),
         };
         let reference = exact.as_ref().unwrap_or(model);
         let mut kept = self.open_kept(checkpoint, reference, windows);
-        let models = Models { reference, subject: model, arithmetic: self.activations.name() };
+        let models = Models { reference, subject: model, arithmetic: &self.arithmetic(placed.name()) };
         let request = Request { models, windows, caches: &caches, mode, limits: PassLimits::default() };
         let found = measure(&request, kept.as_mut())?;
         let fast = match self.fast {
@@ -41,7 +47,7 @@ impl Eval {
             false => None,
         };
         let speeds = match self.speed {
-            true => Some(self.measure_speed(checkpoint, &caches)?),
+            true => Some(self.measure_speed(checkpoint, placed, &caches)?),
             false => None,
         };
         let views = match (self.layers, windows.iter().next()) {

@@ -3,8 +3,8 @@
 use super::{Eval, load};
 use crate::failure::Failure;
 use crate::progress;
-use kvant_engine::ActivationType;
-use kvant_engine::Policy;
+use kvant_engine::device::Placed;
+use kvant_engine::{ActivationType, Policy};
 use kvant_eval::divergence::DecodeSpeed;
 use kvant_eval::html::SpeedPoint;
 use kvant_eval::speed::{self, Plan, Timing};
@@ -52,28 +52,33 @@ impl Eval {
     pub(super) fn measure_speed(
         &self,
         checkpoint: &Checkpoint,
+        placed: &Placed,
         caches: &[Policy],
     ) -> Result<Speeds, Failure> {
-        let model = load(checkpoint, ActivationType::Int8)?;
+        let fast = match placed.device {
+            None => Some(load(checkpoint, ActivationType::Int8)?),
+            Some(_) => None,
+        };
+        let model = fast.as_ref().unwrap_or(&placed.model);
         let mut kv = vec![BASELINE.parse().expect("a spec of the grammar")];
         kv.extend(caches.iter().filter(|cache| cache.to_string() != BASELINE).cloned());
         let plan = Plan {
             prefill: 0,
             decode: TOKENS,
-            depths: depths(&model, self.ctx),
+            depths: depths(model, self.ctx),
             kv,
             threads: vec![kvant_threads::threads()],
             repetitions: RUNS,
             fill: true,
         };
         let bar = progress::bar("{bar:30} {pos}/{len}  {msg}");
-        let timings = speed::measure(&model, &plan, &mut |stage| {
+        let timings = speed::measure(model, &plan, &mut |stage| {
             bar.set_length(stage.total as u64);
             bar.set_position(stage.done as u64);
             bar.set_message(stage.now.to_string());
         });
         bar.finish_and_clear();
-        Ok(Speeds { timings: timings?, depth: self.ctx.min(most(&model)) })
+        Ok(Speeds { timings: timings?, depth: self.ctx.min(most(model)) })
     }
 }
 

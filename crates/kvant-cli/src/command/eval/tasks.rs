@@ -7,6 +7,7 @@ use crate::table::Column::{Left, Right};
 use crate::table::Table;
 use clap::ValueEnum;
 use indicatif::ProgressBar;
+use kvant_engine::device::{self, BackendOptions};
 use kvant_engine::{Engine, LoadOptions, Policy};
 use kvant_eval::divergence::{Mode, mode_name};
 use kvant_eval::tasks::{Score, Step, TaskRow, choice, json, lines::Record, needle, trajectory};
@@ -60,7 +61,14 @@ impl Eval {
         setting: impl Fn(&Engine) -> Setting,
     ) -> Result<(), Failure> {
         let options = LoadOptions { activations: self.activations.kind(), ..LoadOptions::default() };
-        let engine = Arc::new(Engine::load_on(self.threads.pool(), checkpoint, options)?);
+        let device = device::open(self.device).map_err(Failure::new)?;
+        let engine = Arc::new(match &device {
+            None => Engine::load_on(self.threads.pool(), checkpoint, options)?,
+            Some(device) => {
+                let backend = device.backend(BackendOptions::default());
+                Engine::load_with(self.threads.pool(), checkpoint, &*backend)?
+            }
+        });
         check_context(engine.model(), self.ctx)?;
         let caches = self.caches(checkpoint, engine.model())?;
         let mode = match task {

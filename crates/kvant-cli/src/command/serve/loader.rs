@@ -5,7 +5,7 @@ use crate::open;
 use crate::options::ModelOptions;
 use kvant_engine::estimate::MemoryEstimate;
 use kvant_engine::scheduler::{Handle, Scheduler, SchedulerOptions};
-use kvant_engine::{DiskTier, KvCache, OpenOptions, Opened, numerics};
+use kvant_engine::{DiskTier, KvCache, OpenOptions, Opened};
 use kvant_model::Checkpoint;
 use kvant_server::{LoadedModel, ModelLoader};
 use std::path::{Path, PathBuf};
@@ -34,6 +34,8 @@ pub struct Ready {
     handle: Handle,
     /// Tokens of a context.
     pub context: usize,
+    /// What computes.
+    pub device: String,
     /// How keys and values are kept.
     pub policy: String,
     /// The most bytes of keys and values.
@@ -102,13 +104,14 @@ impl Loader {
         let cap = empty.sequence().store().cap().map(|cap| cap as u64);
         let estimate = opened.estimate()?;
         let bytes = estimate.peak().saturating_sub(estimate.cache) + cap.unwrap_or(estimate.cache);
+        let device = opened.engine().device().to_owned();
         let tier = self.kept[number].as_ref().map(|kept| disk(kept, &opened, &empty)).transpose()?;
         let mut scheduler = Scheduler::new(Arc::clone(opened.engine()), empty, self.work);
         if let Some(tier) = tier {
             scheduler = scheduler.with_disk(tier, |words| eprintln!("warning: {words}"))?;
         }
         let handle = scheduler.handle();
-        Ok(Ready { scheduler, handle, context, policy, cap, bytes })
+        Ok(Ready { scheduler, handle, context, device, policy, cap, bytes })
     }
 }
 
@@ -147,7 +150,7 @@ fn in_words(name: &str, failure: Failure) -> String {
 fn disk((folder, limit): &Kept, opened: &Opened, empty: &KvCache) -> Result<DiskTier, Failure> {
     let layout = Arc::clone(empty.sequence().layout());
     let policy = empty.policy().to_string();
-    let tier = DiskTier::open(folder, *limit, layout, opened.signature()?, numerics(), &policy);
+    let tier = DiskTier::open(folder, *limit, layout, opened.signature()?, opened.engine().numerics(), &policy);
     let tier = tier.map_err(|e| Failure::new(format!("--kv-dir {e}")))?;
     tier.unusable_files().iter().for_each(|words| eprintln!("warning: {words}"));
     if tier.other_numerics() > 0 {

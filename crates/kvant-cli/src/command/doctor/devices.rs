@@ -1,0 +1,57 @@
+//! Devices beside the processor, and what a model would run on.
+
+use crate::failure::Failure;
+use crate::table::Table;
+use kvant_engine::device::{self, DeviceError, DeviceReport, IS_BUILT};
+use kvant_engine::memory::bytes;
+use kvant_engine::{DeviceChoice, KvChoice, OpenOptions};
+use kvant_model::{Checkpoint, Description};
+use std::io::Write;
+
+/// All of this machine.
+pub fn list(out: &mut dyn Write) -> Result<(), Failure> {
+    writeln!(out, "\nGPUs (--device gpu)")?;
+    let mut table = Table::plain();
+    let found = device::devices();
+    for DeviceReport { name, about, memory, unfit, .. } in &found {
+        let memory = memory.map(|memory| format!(", {} of memory", bytes(memory))).unwrap_or_default();
+        let unfit = unfit.as_ref().map(|what| format!("; cannot run kvant: {what}")).unwrap_or_default();
+        table.row([name.clone(), format!("{about}{memory}{unfit}")]);
+    }
+    match (found.is_empty(), IS_BUILT) {
+        (true, false) => table.row([DeviceError::NotBuilt.to_string()]),
+        (true, true) => table.row(["none: neither Metal, Vulkan nor DirectX 12 has an adapter".to_owned()]),
+        (false, _) => {}
+    }
+    table.write(out, 2)?;
+    if !found.is_empty() {
+        let how = match found.iter().all(|report| report.one_order) {
+            true => "add up in one order: a token's logits do not depend on what is read beside it",
+            false => "add up in different orders: a token's logits may differ in a last bit by what is read beside it",
+        };
+        writeln!(out, "  kernels for one token and for blocks of tokens {how}")?;
+    }
+    Ok(())
+}
+
+/// What a model would run on, or why not.
+pub fn write(
+    out: &mut dyn Write,
+    checkpoint: &Checkpoint,
+    choice: DeviceChoice,
+    kv: Option<&KvChoice>,
+) -> Result<(), Failure> {
+    let Some(device) = device::open(choice).map_err(Failure::new)? else { return Ok(()) };
+    let options = OpenOptions { device: choice, kv: kv.cloned(), ..OpenOptions::default() };
+    let name = device.name();
+    let words = match options.device_policy(checkpoint, &Description::of(checkpoint)?) {
+        Ok(Some(policy)) if choice == DeviceChoice::Auto => {
+            format!("{name} runs it with {policy}; `auto` takes it if a short text is faster there")
+        }
+        Ok(Some(policy)) => format!("{name} runs it with {policy}: packed weights × f32, attention on the pages' bytes"),
+        Ok(None) => format!("{name} does not run it with that cache: it stays on the CPU"),
+        Err(error) => format!("{name} does not run it: {error}"),
+    };
+    writeln!(out, "\n{words}")?;
+    Ok(())
+}

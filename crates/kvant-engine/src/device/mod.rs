@@ -1,0 +1,226 @@
+//! Where a model runs: on the processor, or on a device whose memory holds weights, activations and compressed pages.
+//!
+//! A [`Device`] is what the engine has to know of one before a model is on it: which blocks and caches it runs, how much memory it
+//! has, and the backend that compiles for it. The device is chosen first, then the cache: what was asked for by name is refused by
+//! name where the device does not run it; what nobody asked for gives way. Another kind of device is one more file here, one arm of
+//! [`DeviceChoice`] and one line in `open`.
+
+#[cfg(feature = "gpu")]
+mod gpu;
+mod measured;
+mod selection;
+
+pub use measured::{Measured, Measurements};
+pub(crate) use measured::time;
+use selection::check_kept;
+pub(crate) use selection::{Selection, check_policy, select};
+
+use crate::open::OpenError;
+use kvant_cache::{CacheLayout, Policy};
+use kvant_cpu::LoadOptions;
+use kvant_model::{Backend, Checkpoint, DType, Description, LoadError, Model};
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+/// What is asked to compute. Parses from `auto`, `cpu` and `gpu`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DeviceChoice {
+    /// A GPU that has the memory, runs the model and was measured to be faster; else the processor.
+    #[default]
+    Auto,
+    /// The processor.
+    Cpu,
+    /// A GPU, by Metal, Vulkan or DirectX 12; where there is none, an adapter in software.
+    Gpu,
+}
+
+impl DeviceChoice {
+    /// All of them, by name.
+    const NAMES: [(&'static str, DeviceChoice); 3] =
+        [("auto", DeviceChoice::Auto), ("cpu", DeviceChoice::Cpu), ("gpu", DeviceChoice::Gpu)];
+}
+
+impl fmt::Display for DeviceChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = Self::NAMES.iter().find(|(_, choice)| choice == self).map_or("auto", |(name, _)| name);
+        f.write_str(name)
+    }
+}
+
+impl FromStr for DeviceChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let known = Self::NAMES.iter().find(|(name, _)| *name == text.trim());
+        known
+            .map(|(_, choice)| *choice)
+            .ok_or_else(|| format!("`{text}` is not a device: there are auto, cpu and gpu"))
+    }
+}
+
+/// Why a device that was asked for cannot be had.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DeviceError {
+    /// There is no backend for it in this program.
+    #[error("this build of kvant computes on the CPU alone; `cargo install --path crates/kvant-cli --features gpu` makes one for GPUs")]
+    NotBuilt,
+    /// None was found, or it cannot be opened.
+    #[error("{0}")]
+    NotFound(String),
+    /// It does not keep keys and values as asked for.
+    #[error("keys and values cannot be kept as {policy} on {device}: {reason}")]
+    Cache {
+        /// Its name.
+        device: String,
+        /// How they were to be kept.
+        policy: String,
+        /// What does not run, and what does.
+        reason: String,
+    },
+}
+
+/// How a backend is made for a model.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct BackendOptions {
+    /// What plain weights are packed to.
+    pub weights: Option<DType>,
+    /// The most bytes that pages may take.
+    pub cap: Option<usize>,
+}
+
+/// A device that is open.
+pub trait Device: Send + Sync {
+    /// What it is called in messages.
+    fn name(&self) -> &str;
+
+    /// True where it is the processor in disguise: never chosen unless it is asked for.
+    fn is_software(&self) -> bool;
+
+    /// Bytes of memory of its own; `None` where it shares the host's, or does not say.
+    fn memory(&self) -> Option<u64>;
+
+    /// Whether it runs every block of a model.
+    ///
+    /// # Errors
+    /// Names the first that it does not run.
+    fn check_model(&self, description: &Description, checkpoint: &Checkpoint) -> Result<(), LoadError>;
+
+    /// Whether it keeps what a layout says.
+    ///
+    /// # Errors
+    /// Names the first layer that it cannot keep, and what it could.
+    fn check_cache(&self, layout: &CacheLayout) -> Result<(), String>;
+
+    /// A backend with a page store of its own, for one model.
+    fn backend(&self, options: BackendOptions) -> Box<dyn Backend + Sync>;
+}
+
+/// What is known of a device of this machine without a model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceReport {
+    /// What it is called.
+    pub name: String,
+    /// Its kind, API and driver, in words.
+    pub about: String,
+    /// Bytes of memory of its own, where known.
+    pub memory: Option<u64>,
+    /// What keeps kvant from running on it.
+    pub unfit: Option<String>,
+    /// Whether kernels for one token and for blocks of tokens add up in the same order, so that a token's logits do not depend on
+    /// what is read beside it.
+    pub one_order: bool,
+}
+
+/// Whether this program was built with a backend beside the processor's.
+pub const IS_BUILT: bool = cfg!(feature = "gpu");
+
+/// All devices of this machine that this program has a backend for, beside the processor.
+pub fn devices() -> Vec<DeviceReport> {
+    #[cfg(feature = "gpu")]
+    return gpu::reports();
+    #[cfg(not(feature = "gpu"))]
+    Vec::new()
+}
+
+/// Opens the device that a choice stands for; `None` for the processor. Whether the model runs on it, and faster, is another
+/// question.
+///
+/// # Errors
+/// If it was asked for and cannot be had.
+pub fn open(choice: DeviceChoice) -> Result<Option<Arc<dyn Device>>, DeviceError> {
+    match choice {
+        DeviceChoice::Cpu => Ok(None),
+        #[cfg(feature = "gpu")]
+        DeviceChoice::Gpu => gpu::open_any().map(Some),
+        #[cfg(feature = "gpu")]
+        DeviceChoice::Auto => Ok(gpu::open_hardware()),
+        #[cfg(not(feature = "gpu"))]
+        DeviceChoice::Gpu => Err(DeviceError::NotBuilt),
+        #[cfg(not(feature = "gpu"))]
+        DeviceChoice::Auto => Ok(None),
+    }
+}
+
+/// A model for measurements, without a tokenizer.
+pub struct Placed {
+    /// The model.
+    pub model: Model,
+    /// What it runs on; `None` for the processor.
+    pub device: Option<Arc<dyn Device>>,
+}
+
+impl Placed {
+    /// Brings a model to the device that a choice stands for; [`DeviceChoice::Auto`] is a GPU that runs it, without a measurement.
+    ///
+    /// # Errors
+    /// If it cannot be loaded, or does not run where it was asked to.
+    pub fn load(
+        choice: DeviceChoice,
+        checkpoint: &Checkpoint,
+        options: LoadOptions,
+    ) -> Result<Self, OpenError> {
+        let description = Description::of(checkpoint)?;
+        let runs = |device: &Arc<dyn Device>| device.check_model(&description, checkpoint).is_ok();
+        let device = open(choice)?.filter(|device| choice != DeviceChoice::Auto || runs(device));
+        let model = match &device {
+            None => kvant_cpu::load(checkpoint, options)?,
+            Some(device) => {
+                let backend = device.backend(BackendOptions { weights: options.weights, cap: None });
+                Model::load(&*backend, checkpoint)?
+            }
+        };
+        Ok(Self { model, device })
+    }
+
+    /// Refuses a cache that the device does not keep.
+    ///
+    /// # Errors
+    /// Says which, and what it keeps.
+    pub fn check(&self, policy: &Policy) -> Result<(), OpenError> {
+        match &self.device {
+            None => Ok(()),
+            Some(device) => check_kept(&**device, policy, self.model.description()),
+        }
+    }
+
+    /// What computes, in words.
+    pub fn name(&self) -> &str {
+        self.device.as_ref().map_or("cpu", |device| device.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_are_named_as_they_print() {
+        for (name, choice) in DeviceChoice::NAMES {
+            assert_eq!((name.parse::<DeviceChoice>(), choice.to_string()), (Ok(choice), name.to_owned()));
+        }
+        assert!("tpu".parse::<DeviceChoice>().unwrap_err().contains("auto, cpu and gpu"));
+    }
+}

@@ -1,0 +1,121 @@
+//! Which device and which cache a model gets.
+
+use super::{Device, DeviceChoice, DeviceError, open};
+use crate::open::{ChosenPolicy, KvChoice, OpenError, OpenNote, OpenOptions, Plans};
+use kvant_attention::KvUnsupported;
+use kvant_cache::{CacheLayout, Policy};
+use kvant_model::{Checkpoint, Description};
+use std::sync::Arc;
+
+/// Caches that take the place of a family's own where a device does not run that, the smallest first. None is coarser than any
+/// family's.
+const IN_PLACE: [&str; 3] = ["k8v4", "int8", "f16"];
+
+/// Where a model is to run.
+pub(crate) struct Selection {
+    /// The device, and how keys and values are kept there; `None` for the processor.
+    pub device: Option<(Arc<dyn Device>, ChosenPolicy)>,
+    /// How they are kept on the processor.
+    pub chosen: ChosenPolicy,
+    /// Why it is not the device that was looked at.
+    pub notes: Vec<OpenNote>,
+}
+
+/// Chooses by what is asked for and by what the device runs.
+///
+/// # Errors
+/// If a plan cannot be used, or what was asked for by name does not run.
+pub(crate) fn select(
+    options: &OpenOptions,
+    checkpoint: &Checkpoint,
+    description: &Description,
+) -> Result<Selection, OpenError> {
+    let chosen = Plans::new(checkpoint).choose(options.kv.as_ref(), description)?;
+    let Some(device) = open(options.device)? else {
+        return Ok(Selection { device: None, chosen, notes: Vec::new() });
+    };
+    let is_asked = options.device != DeviceChoice::Auto;
+    let on_cpu = |chosen: ChosenPolicy, reason: String| {
+        let notes = vec![OpenNote::OnCpu { device: device.name().to_owned(), reason }];
+        Ok(Selection { device: None, chosen, notes })
+    };
+    if let Err(refused) = device.check_model(description, checkpoint) {
+        return if is_asked { Err(refused.into()) } else { on_cpu(chosen, refused.to_string()) };
+    }
+    let on_device = |there: ChosenPolicy, chosen: ChosenPolicy| Selection {
+        device: Some((Arc::clone(&device), there)),
+        chosen,
+        notes: Vec::new(),
+    };
+    let Err(reason) = check(&*device, options, &chosen.policy, description)? else {
+        return Ok(on_device(chosen.clone(), chosen));
+    };
+    if chosen.plan.is_some() {
+        return on_cpu(chosen, format!("the plan's cache does not run there: {reason}"));
+    }
+    if !matches!(options.kv, Some(KvChoice::Policy(_))) {
+        for spec in IN_PLACE {
+            let policy: Policy = spec.parse().expect("a spec of the grammar");
+            if check(&*device, options, &policy, description)?.is_ok() {
+                let own = &chosen.policy;
+                let reason = format!("the family's own, {own}, does not run on {}", device.name());
+                return Ok(on_device(ChosenPolicy { policy, reason, plan: None }, chosen));
+            }
+        }
+    }
+    if is_asked {
+        check_policy(&*device, options, &chosen.policy, description)?;
+    }
+    on_cpu(chosen, reason)
+}
+
+/// Whether a device keeps what a policy says, with what is asked for besides; why not.
+fn check(
+    device: &dyn Device,
+    options: &OpenOptions,
+    policy: &Policy,
+    description: &Description,
+) -> Result<Result<(), String>, KvUnsupported> {
+    refusal(device, &options.complete(policy.clone()), description)
+}
+
+fn refusal(
+    device: &dyn Device,
+    policy: &Policy,
+    description: &Description,
+) -> Result<Result<(), String>, KvUnsupported> {
+    if policy.sparse_v.is_some() {
+        return Ok(Err("values are always read whole there (--sparse-v)".to_owned()));
+    }
+    let layout = CacheLayout::new(policy, &description.slots).map_err(|e| KvUnsupported::new(policy, &e))?;
+    Ok(device.check_cache(&layout))
+}
+
+/// The same as an error.
+///
+/// # Errors
+/// If it does not.
+pub(crate) fn check_policy(
+    device: &dyn Device,
+    options: &OpenOptions,
+    policy: &Policy,
+    description: &Description,
+) -> Result<(), OpenError> {
+    check_kept(device, &options.complete(policy.clone()), description)
+}
+
+/// The same of a policy that is complete.
+///
+/// # Errors
+/// As there.
+pub(super) fn check_kept(
+    device: &dyn Device,
+    policy: &Policy,
+    description: &Description,
+) -> Result<(), OpenError> {
+    let refused = |reason| {
+        let (device, policy) = (device.name().to_owned(), policy.to_string());
+        DeviceError::Cache { device, policy, reason }.into()
+    };
+    refusal(device, policy, description)?.map_err(refused)
+}

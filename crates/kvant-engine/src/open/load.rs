@@ -1,0 +1,179 @@
+//! A model brought to where it runs.
+
+use super::context::{ContextRequest, default_context};
+use super::error::{OpenError, OpenNote};
+use super::kv_choice::KvChoice;
+use super::plans::ChosenPolicy;
+use super::{OpenOptions, Opened};
+use crate::device::{BackendOptions, Device, DeviceChoice, Measured, Measurements, time};
+use crate::engine::Engine;
+use crate::estimate::MemoryEstimate;
+use crate::memory::Memory;
+use crate::session::GenerateError;
+use kvant_attention::KvCache;
+use kvant_cache::Policy;
+use kvant_cpu::Cpu;
+use kvant_model::{Backend, Checkpoint, Description, LoadError};
+use kvant_threads::Pool;
+use std::sync::Arc;
+
+/// The shortest context, if the model has as long a one, that a device has to hold to be chosen.
+const SHORTEST: usize = 8192;
+
+/// All but the checkpoint of an opened model.
+pub(super) struct Loaded {
+    engine: Arc<Engine>,
+    policy: Policy,
+    context: usize,
+    notes: Vec<OpenNote>,
+    device: Option<Arc<dyn Device>>,
+}
+
+impl Loaded {
+    pub(super) fn into_opened(self, options: &OpenOptions, checkpoint: Checkpoint) -> Opened {
+        let Self { engine, policy, context, notes, device } = self;
+        Opened { engine, checkpoint, policy, context, notes, options: options.clone(), device }
+    }
+}
+
+impl OpenOptions {
+    /// Opens a model on the processor.
+    pub(super) fn open_on_cpu(
+        &self,
+        chosen: ChosenPolicy,
+        checkpoint: &Checkpoint,
+        description: &Description,
+        available: Option<u64>,
+        mut notes: Vec<OpenNote>,
+    ) -> Result<Loaded, OpenError> {
+        let engine = self.engine(checkpoint, &Cpu::new(self.load_options())?)?;
+        let policy = self.policy(chosen, description, &mut notes)?;
+        self.note_splits(&engine, &mut notes);
+        let policy_of = &policy;
+        let request = ContextRequest {
+            checkpoint,
+            description,
+            policy: policy_of,
+            options: self,
+            available,
+            on_device: false,
+        };
+        let context = request.choose(&mut notes)?;
+        Ok(Loaded { engine, policy, context, notes, device: None })
+    }
+
+    /// Opens a model on a device that runs it. Where nobody asked for the device, it has to be the faster one too.
+    pub(super) fn open_on(
+        &self,
+        device: &Arc<dyn Device>,
+        chosen: ChosenPolicy,
+        checkpoint: &Checkpoint,
+        description: &Description,
+    ) -> Result<Loaded, OpenError> {
+        let mut notes = Vec::new();
+        let policy = self.policy(chosen, description, &mut notes)?;
+        let memory = device.memory();
+        let request = ContextRequest {
+            checkpoint,
+            description,
+            policy: &policy,
+            options: self,
+            available: memory.or_else(|| self.available()),
+            on_device: memory.is_some(),
+        };
+        let context = request.choose(&mut notes)?;
+        let is_chosen = self.device == DeviceChoice::Auto;
+        if is_chosen && context < default_context(description).min(SHORTEST) && self.context.is_none() {
+            return Err(refused(format!("its memory holds contexts of {context} tokens alone")));
+        }
+        let known = self.measurements.as_deref().filter(|_| is_chosen).map(Measurements::in_folder);
+        let key = Measurements::key(&checkpoint.signature().0, device.name());
+        let measured = known.as_ref().and_then(|known| known.get(&key));
+        if let Some(slower) = measured.filter(|measured| !measured.is_faster()) {
+            return Err(refused(in_words(&slower)));
+        }
+        let run = self.run_config(&policy, context, memory.is_some());
+        let estimate = MemoryEstimate::new(checkpoint, description, &run)?;
+        let cap = self.device_cap(memory, &estimate);
+        let backend = device.backend(BackendOptions { weights: self.weights, cap });
+        let engine = self.engine(checkpoint, &*backend)?;
+        if is_chosen && measured.is_none() {
+            let measured = self.measure(&engine, &policy, checkpoint)?;
+            if let Some(known) = known {
+                known.keep(&key, &measured);
+            }
+            if !measured.is_faster() {
+                return Err(refused(in_words(&measured)));
+            }
+        }
+        self.note_splits(&engine, &mut notes);
+        Ok(Loaded { engine, policy, context, notes, device: Some(Arc::clone(device)) })
+    }
+
+    /// Times a short text on a loaded engine and on the processor.
+    fn measure(
+        &self,
+        engine: &Arc<Engine>,
+        policy: &Policy,
+        checkpoint: &Checkpoint,
+    ) -> Result<Measured, OpenError> {
+        let wrong = |error: GenerateError| refused(error.to_string());
+        let device_ms = time(engine, policy).map_err(wrong)?;
+        let on_cpu = self.engine(checkpoint, &Cpu::new(self.load_options())?)?;
+        let cpu_ms = time(&on_cpu, policy).map_err(wrong)?;
+        Ok(Measured { device_ms, cpu_ms })
+    }
+
+    fn engine(
+        &self,
+        checkpoint: &Checkpoint,
+        backend: &(dyn Backend + Sync),
+    ) -> Result<Arc<Engine>, OpenError> {
+        let pool = self.threads.map_or_else(Pool::default, Pool::new);
+        let engine = Engine::load_with(pool, checkpoint, backend)?;
+        Ok(Arc::new(match self.template()? {
+            Some(template) => engine.with_template(template),
+            None => engine,
+        }))
+    }
+
+    /// The policy of a choice with what is asked for besides. One that cannot be kept is refused before memory is looked at.
+    fn policy(
+        &self,
+        chosen: ChosenPolicy,
+        description: &Description,
+        notes: &mut Vec<OpenNote>,
+    ) -> Result<Policy, OpenError> {
+        if chosen.plan.is_some() || self.kv == Some(KvChoice::Auto) {
+            notes.push(OpenNote::Cache { policy: chosen.policy.to_string(), reason: chosen.reason });
+        }
+        let policy = self.complete(chosen.policy);
+        KvCache::new(&policy, &description.slots, 1)?;
+        Ok(policy)
+    }
+
+    fn note_splits(&self, engine: &Engine, notes: &mut Vec<OpenNote>) {
+        if engine.tokenizer().guesses_splits() {
+            notes.push(OpenNote::GuessedSplits);
+        }
+    }
+
+    /// The most bytes of pages on a device: as asked for, or what weights and activations leave; at least one whole context.
+    fn device_cap(&self, memory: Option<u64>, estimate: &MemoryEstimate) -> Option<usize> {
+        let left = || match memory {
+            Some(memory) => Some(memory.saturating_sub(estimate.peak() - estimate.cache)),
+            None => Memory::read().map(|memory| memory.available / 2),
+        };
+        let whole = |left: u64| usize::try_from(left.max(estimate.cache)).unwrap_or(usize::MAX);
+        self.kv_memory.or_else(|| left().map(whole))
+    }
+}
+
+fn refused(what: String) -> OpenError {
+    LoadError::unsupported(what).into()
+}
+
+fn in_words(measured: &Measured) -> String {
+    let Measured { device_ms, cpu_ms } = measured;
+    format!("a short text took {device_ms:.0} ms there and {cpu_ms:.0} ms on the CPU")
+}

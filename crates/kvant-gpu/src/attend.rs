@@ -40,6 +40,15 @@ fn missing(slot: usize) -> StateError {
     StateError::new(0, StateErrorKind::Slot { slot, found: "nothing", wanted: "keys and values" })
 }
 
+impl PassPlan {
+    /// Where the records of keys and of values are, if each of them is one token's: `count` in all.
+    pub(crate) fn one_token_rows(&self, slot: KvSlot, count: usize) -> Option<[usize; 2]> {
+        let rows = self.slots.get(&slot.index())?.rows;
+        (self.most_tokens == 1 && rows.iter().all(|(_, records)| *records == count))
+            .then(|| rows.map(|(at, _)| at))
+    }
+}
+
 impl GpuNetwork {
     fn attentions(&self) -> impl Iterator<Item = &Attention> {
         let branches =
@@ -164,6 +173,14 @@ impl Run<'_> {
                 Grid::rows(records, u32::from(records > 0) as usize),
             );
         }
+        self.encode(slot);
+    }
+
+    /// Encodes the pages of a slot that are due.
+    pub(crate) fn encode(&mut self, slot: KvSlot) {
+        let Some(kernels) = self.kernels.slots.get(slot.index()).and_then(Option::as_ref) else { return };
+        let plan = &self.plan.slots[&slot.index()];
+        let (blocks, mark) = (self.pages.len(), kernels.layer as u32 + 1);
         for (index, side) in SIDES.into_iter().enumerate() {
             let of = match side {
                 Side::Key => &kernels.key,

@@ -49,7 +49,7 @@ impl Buffer {
     /// Writes words from byte `at` on, before whatever is submitted next.
     pub(crate) fn write(&self, gpu: &Gpu, at: usize, words: &[u32]) {
         if !words.is_empty() {
-            gpu.queue().write_buffer(&self.raw, at as u64, &bytes_of(words));
+            gpu.queue().write_buffer(&self.raw, at as u64, bytes_of(words));
         }
     }
 
@@ -87,12 +87,10 @@ impl Buffer {
 }
 
 /// Words as a device reads them.
-pub(crate) fn bytes_of(words: &[u32]) -> Vec<u8> {
-    let mut bytes = vec![0; 4 * words.len()];
-    for (four, word) in bytes.as_chunks_mut().0.iter_mut().zip(words) {
-        *four = word.to_le_bytes();
-    }
-    bytes
+fn bytes_of(words: &[u32]) -> &[u8] {
+    const { assert!(cfg!(target_endian = "little"), "devices read words with their lowest byte first") };
+    // SAFETY: words are four bytes each, without padding, and bytes have no alignment; the slice lives as long as theirs.
+    unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), size_of_val(words)) }
 }
 
 /// Bytes as words, the last one padded with zeros.

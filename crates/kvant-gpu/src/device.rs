@@ -4,6 +4,7 @@ use crate::kernel::Kernel;
 use std::collections::HashMap;
 use std::fmt;
 use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 
@@ -21,6 +22,9 @@ const MOST_PAGE_BUFFERS: u32 = 16;
 
 /// The environment variable that chooses an adapter by a part of its name.
 pub const ADAPTER_VARIABLE: &str = "KVANT_GPU";
+
+/// The environment variable that has the time of every kernel printed after each pass.
+pub const TIMES_VARIABLE: &str = "KVANT_GPU_TIMES";
 
 /// Why there is no device.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -127,6 +131,8 @@ struct Inner {
     device: wgpu::Device,
     queue: wgpu::Queue,
     limits: wgpu::Limits,
+    is_timed: bool,
+    dispatches: AtomicUsize,
     /// The first thing that went wrong on the device.
     fault: Arc<Mutex<Option<String>>>,
     /// By source text.
@@ -293,9 +299,12 @@ impl Gpu {
             max_immediate_size: IMMEDIATE_BYTES,
             ..wgpu::Limits::default()
         };
+        let timed = wgpu::Features::TIMESTAMP_QUERY | wgpu::Features::TIMESTAMP_QUERY_INSIDE_PASSES;
+        let is_timed = std::env::var_os(TIMES_VARIABLE).is_some() && adapter.features().contains(timed);
         let wanted = wgpu::DeviceDescriptor {
             label: Some("kvant"),
-            required_features: wgpu::Features::IMMEDIATES,
+            required_features: wgpu::Features::IMMEDIATES
+                | if is_timed { timed } else { wgpu::Features::empty() },
             required_limits: limits.clone(),
             ..wgpu::DeviceDescriptor::default()
         };
@@ -313,6 +322,8 @@ impl Gpu {
             device,
             queue,
             limits,
+            is_timed,
+            dispatches: AtomicUsize::new(0),
             fault,
             kernels: Mutex::default(),
             by_key: Mutex::default(),
@@ -342,6 +353,16 @@ impl Gpu {
     pub(crate) fn binding_bytes(&self) -> usize {
         let most = self.inner.limits.max_storage_buffer_binding_size.min(self.inner.limits.max_buffer_size);
         usize::try_from(most).unwrap_or(usize::MAX) / 256 * 256
+    }
+
+    /// Whether the time of every kernel is asked for.
+    pub(crate) fn is_timed(&self) -> bool {
+        self.inner.is_timed
+    }
+
+    /// Buffers that a kernel can be bound to.
+    pub(crate) fn most_buffers(&self) -> usize {
+        self.inner.limits.max_storage_buffers_per_shader_stage as usize
     }
 
     /// Buffers of pages that kernels can be bound to.
@@ -375,6 +396,15 @@ impl Gpu {
     /// anything then.
     pub fn fault(&self) -> Option<String> {
         self.inner.fault.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Dispatches since it was opened.
+    pub fn dispatches(&self) -> usize {
+        self.inner.dispatches.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn count_dispatch(&self) {
+        self.inner.dispatches.fetch_add(1, Ordering::Relaxed);
     }
 
     /// How many kernels were built.

@@ -19,10 +19,12 @@
 //! |---|---|
 //! | `device` | adapters; a device with its queue and the kernels built so far |
 //! | `kernel`, `recorder` | a WGSL text as a pipeline; a pass as one command buffer of dispatches |
+//! | `times` | how long each kernel of a pass took |
 //! | `buffer`, `pages` | buffers; the page store that sequences take their pages from |
 //! | `weights`, `ops` | packed products; norms, rotation, activations |
 //! | `page_text`, `encoding`, `basis` | formats of pages as kernel text: readers, encoders, changes of basis |
 //! | `layout` | the kernels of a cache's slots |
+//! | `heads` | what lies between projection and attention, in one dispatch |
 //! | `plan`, `attend` | how a pass is cut into work, and attention |
 //! | `compile`, `program` | from a description to blocks on the device |
 //! | `network`, `run` | a pass |
@@ -62,6 +64,7 @@ mod buffer;
 mod compile;
 mod device;
 mod encoding;
+mod heads;
 mod kernel;
 mod layout;
 mod network;
@@ -74,10 +77,11 @@ mod recorder;
 mod run;
 #[cfg(test)]
 mod tests;
+mod times;
 mod weights;
 
 pub use backend::GpuBackend;
-pub use device::{ADAPTER_VARIABLE, AdapterKind, AdapterReport, Gpu, GpuError, adapters};
+pub use device::{ADAPTER_VARIABLE, AdapterKind, AdapterReport, Gpu, GpuError, TIMES_VARIABLE, adapters};
 pub use layout::{CacheUnsupported, check_cache};
 pub use network::GpuNetwork;
 pub use pages::GpuPages;

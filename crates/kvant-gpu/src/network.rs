@@ -36,7 +36,6 @@ struct Work {
     /// Numbers of the buffers of pages that bind groups were made for.
     bound: Vec<u64>,
     layout: Option<(Arc<CacheLayout>, Arc<LayoutKernels>)>,
-    dispatches: usize,
 }
 
 /// Activations of a pass: rows of whole groups.
@@ -118,11 +117,6 @@ impl GpuNetwork {
         GpuNetwork { gpu: gpu.clone(), pages, program, ropes, slots, work: Mutex::default() }
     }
 
-    /// Dispatches of the last pass.
-    pub fn dispatches(&self) -> usize {
-        self.work.lock().unwrap_or_else(PoisonError::into_inner).dispatches
-    }
-
     fn check_store(&self, index: usize, sequence: &Sequence) -> Result<(), StateError> {
         let own: &dyn PageStore = &*self.pages;
         let is_own = match sequence.store() {
@@ -173,7 +167,7 @@ impl Network for GpuNetwork {
         let (spans, layout) = self.spans(state)?;
         let rows: usize = spans.iter().map(|span| span.tokens).sum();
         let mut work = self.work.lock().unwrap_or_else(PoisonError::into_inner);
-        let Work { buffers, binds, bound, layout: known, dispatches } = &mut *work;
+        let Work { buffers, binds, bound, layout: known } = &mut *work;
         let kernels = match known {
             Some((same, kernels)) if Arc::ptr_eq(same, &layout) => Arc::clone(kernels),
             _ => {
@@ -254,7 +248,6 @@ impl Network for GpuNetwork {
             run.recorder.copy(logits.buffer, 0, &buffers.staging, 16, bytes);
         }
         run.recorder.submit();
-        *dispatches = run.recorder.dispatches;
         let mut all = vec![0; 16 + bytes];
         buffers.staging.read(gpu, &mut all).map_err(device_error)?;
         if let Some(fault) = gpu.fault() {

@@ -13,11 +13,11 @@ const THREADS: usize = 64;
 
 /// A norm on the device.
 pub(crate) struct Norm {
-    kind: NormKind,
+    pub kind: NormKind,
     pub width: usize,
-    weight: Option<Buffer>,
-    bias: Option<Buffer>,
-    eps: f32,
+    pub weight: Option<Buffer>,
+    pub bias: Option<Buffer>,
+    pub eps: f32,
 }
 
 /// How a norm goes over rows.
@@ -116,11 +116,14 @@ pub(crate) struct Turn {
     pub y_head: usize,
 }
 
+/// What kernels that rotate end with.
+pub(crate) const TURNED: &str = include_str!("wgsl/turned.wgsl");
+
 /// Rotates heads of `x` into `y`, another buffer.
 pub(crate) fn rotate(recorder: &mut Recorder<'_>, plan: &Buffer, x: Place<'_>, y: Place<'_>, of: Turn) {
     let neighbours = of.pairing == Pairing::Neighbours;
     let kernel = recorder.gpu().kernel_of("rope", format!("rope {neighbours}"), || {
-        format!("const NEIGHBOURS = {neighbours};\n{}", include_str!("wgsl/rope.wgsl"))
+        format!("const NEIGHBOURS = {neighbours};\n{}{TURNED}", include_str!("wgsl/rope.wgsl"))
     });
     let arguments = [
         of.rows as u32,
@@ -156,14 +159,12 @@ pub(crate) struct Activate {
     pub clamp: Option<ClampedSwiglu>,
 }
 
+/// What kernels with inner values end with.
+pub(crate) const ACT: &str = include_str!("wgsl/act.wgsl");
+
 impl Activate {
-    pub(crate) fn run(
-        &self,
-        recorder: &mut Recorder<'_>,
-        (rows, width): (usize, usize),
-        x: Place<'_>,
-        y: Place<'_>,
-    ) {
+    /// What [`ACT`] wants to know.
+    pub(crate) fn constants(&self) -> String {
         let activation = match self.activation {
             Activation::Silu => 0,
             Activation::Gelu => 1,
@@ -171,15 +172,26 @@ impl Activate {
             Activation::Relu => 3,
             Activation::ReluSquared => 4,
         };
-        let (gated, clamped) = (self.gated, self.clamp.is_some());
-        let key = format!("activate {activation} {gated} {clamped}");
-        let kernel = recorder.gpu().kernel_of("activate", key, || {
-            let constants = format!(
-                "const ACTIVATION = {activation}u;\nconst GATED = {gated};\nconst CLAMPED = {clamped};\n"
-            );
-            constants + include_str!("wgsl/activate.wgsl")
+        format!("const ACTIVATION = {activation}u;\nconst CLAMPED = {};\n", self.clamp.is_some())
+    }
+
+    /// The limit and alpha of clamped gates.
+    pub(crate) fn limits(&self) -> (f32, f32) {
+        self.clamp.map_or((0.0, 0.0), |ClampedSwiglu { limit, alpha }| (limit, alpha))
+    }
+
+    pub(crate) fn run(
+        &self,
+        recorder: &mut Recorder<'_>,
+        (rows, width): (usize, usize),
+        x: Place<'_>,
+        y: Place<'_>,
+    ) {
+        let constants = format!("const GATED = {};\n{}", self.gated, self.constants());
+        let kernel = recorder.gpu().kernel_of("activate", format!("activate {constants}"), || {
+            constants + include_str!("wgsl/activate.wgsl") + ACT
         });
-        let ClampedSwiglu { limit, alpha } = self.clamp.unwrap_or(ClampedSwiglu { limit: 0.0, alpha: 0.0 });
+        let (limit, alpha) = self.limits();
         let arguments = [
             width as u32,
             rows as u32,

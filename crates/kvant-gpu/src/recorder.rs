@@ -6,6 +6,7 @@
 use crate::buffer::Buffer;
 use crate::device::{Gpu, IMMEDIATE_BYTES};
 use crate::kernel::Kernel;
+use crate::times::Times;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -26,8 +27,7 @@ pub(crate) struct Recorder<'a> {
     encoder: wgpu::CommandEncoder,
     pass: Option<wgpu::ComputePass<'static>>,
     binds: &'a mut BindGroups,
-    /// Dispatches so far.
-    pub dispatches: usize,
+    times: Option<Times>,
 }
 
 /// The workgroups of a dispatch.
@@ -52,7 +52,8 @@ impl<'a> Recorder<'a> {
     pub(crate) fn new(gpu: &'a Gpu, binds: &'a mut BindGroups) -> Recorder<'a> {
         let encoder =
             gpu.device().create_command_encoder(&wgpu::CommandEncoderDescriptor { label: Some("pass") });
-        Recorder { gpu, encoder, pass: None, binds, dispatches: 0 }
+        let times = gpu.is_timed().then(|| Times::new(gpu));
+        Recorder { gpu, encoder, pass: None, binds, times }
     }
 
     /// The device.
@@ -99,8 +100,12 @@ impl<'a> Recorder<'a> {
         pass.set_pipeline(&kernel.pipeline);
         pass.set_bind_group(0, &*group, &[]);
         pass.set_immediates(0, &bytes);
+        let timed = self.times.as_mut().and_then(|times| times.begin(pass, kernel.label));
         pass.dispatch_workgroups(grid.0, grid.1, grid.2);
-        self.dispatches += 1;
+        if let (Some(times), Some(query)) = (&self.times, timed) {
+            times.end(pass, query);
+        }
+        self.gpu.count_dispatch();
     }
 
     /// Copies bytes from one buffer to another.
@@ -112,9 +117,15 @@ impl<'a> Recorder<'a> {
     /// Hands everything so far to the device.
     pub(crate) fn submit(&mut self) {
         self.pass = None;
+        if let Some(times) = &self.times {
+            times.resolve(&mut self.encoder);
+        }
         let next =
             self.gpu.device().create_command_encoder(&wgpu::CommandEncoderDescriptor { label: Some("pass") });
         self.gpu.queue().submit([std::mem::replace(&mut self.encoder, next).finish()]);
+        if let Some(times) = &mut self.times {
+            times.print(self.gpu);
+        }
     }
 }
 

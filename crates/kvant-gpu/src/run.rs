@@ -4,10 +4,10 @@ use crate::attend::{HeadRows, PassPlan};
 use crate::buffer::Buffer;
 use crate::layout::LayoutKernels;
 use crate::network::{GpuNetwork, PassBuffers};
-use crate::ops::{NormShape, Turn, add, rotate};
+use crate::ops::{Activate, Norm, NormShape, Turn, add, rotate};
 use crate::program::{Attention, Branch, HeadPlace, Layer, Linear, Mixer, Mlp, Residual};
 use crate::recorder::Recorder;
-use crate::weights::{Epilogue, Place};
+use crate::weights::{Epilogue, Fused, Place};
 use kvant_model::description::{NormPlace, Pairing};
 use std::sync::Arc;
 
@@ -20,6 +20,13 @@ pub(crate) struct Run<'a> {
     pub plan: &'a PassPlan,
     pub rows: usize,
     pub recorder: Recorder<'a>,
+}
+
+/// What a block is given: rows, and the norm that its first product has to make of them.
+#[derive(Clone, Copy)]
+struct Input<'a> {
+    x: Place<'a>,
+    norm: Option<(&'a Norm, f32)>,
 }
 
 /// Queries or keys before norm and rotation.
@@ -76,7 +83,7 @@ impl<'a> Run<'a> {
         add(&mut self.recorder, shape, x, y, factors);
     }
 
-    fn norm(&mut self, norm: &crate::ops::Norm, x: Place<'_>, y: Place<'_>, shape: NormShape) {
+    fn norm(&mut self, norm: &Norm, x: Place<'_>, y: Place<'_>, shape: NormShape) {
         norm.run(&mut self.recorder, &self.buffers.plan, x, y, shape);
     }
 
@@ -117,16 +124,26 @@ impl<'a> Run<'a> {
     fn branch(&mut self, of: &Branch, y: Place<'_>, epilogue: Epilogue) {
         let buffers = self.buffers;
         let (x, normed) = (buffers.place("x"), buffers.place("normed"));
+        let first = match &of.mixer {
+            Mixer::Attention(of) => &of.projection,
+            Mixer::Mlp(of) => &of.first,
+        };
+        let fused = Fused { norm: of.norm.as_ref().map(|norm| (norm, of.input_scale)), activate: None };
+        // One dispatch in place of two; several products would norm the same row again and again.
+        let fuses = matches!(&first.parts[..], [part] if part.matrix.fuses(self.rows, fused));
         let input = match &of.norm {
+            Some(norm) if fuses => Input { x, norm: Some((norm, of.input_scale)) },
             Some(norm) => {
                 let shape = NormShape { scale: of.input_scale, ..NormShape::rows(self.rows) };
                 self.norm(norm, x, normed, shape);
-                normed
+                Input { x: normed, norm: None }
             }
-            None if of.input_scale == 1.0 && x.buffer.number() != y.buffer.number() => x,
+            None if of.input_scale == 1.0 && x.buffer.number() != y.buffer.number() => {
+                Input { x, norm: None }
+            }
             None => {
                 self.add(x, normed, (0.0, of.input_scale));
-                normed
+                Input { x: normed, norm: None }
             }
         };
         match &of.mixer {
@@ -135,19 +152,50 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn mlp(&mut self, of: &Mlp, x: Place<'_>, y: Place<'_>, epilogue: Epilogue) {
+    /// The first product of a block, with the norm before it where that is left to it.
+    fn project(&mut self, of: &Linear, input: Input<'_>, y: Place<'_>, activate: Option<&Activate>) {
+        let fused = Fused { norm: input.norm, activate };
+        for part in &of.parts {
+            let (y, bias) = (Place { at: y.at + part.column, ..y }, part.bias.as_ref());
+            let to = (bias, y, Epilogue::STORE);
+            part.matrix.multiply_fused(&mut self.recorder, self.rows, input.x, to.0, to.1, to.2, fused);
+        }
+    }
+
+    fn mlp(&mut self, of: &Mlp, input: Input<'_>, y: Place<'_>, epilogue: Epilogue) {
         let (first, inner) = (self.buffers.place("first"), self.buffers.place("inner"));
-        self.linear(&of.first, self.rows, x, first, Epilogue::STORE);
-        of.activate.run(&mut self.recorder, (self.rows, of.inner), first, inner);
+        let fused = Fused { norm: None, activate: Some(&of.activate) };
+        match &of.first.parts[..] {
+            [part] if of.activate.gated && part.matrix.fuses(self.rows, fused) => {
+                self.project(&of.first, input, inner, Some(&of.activate));
+            }
+            _ => {
+                self.project(&of.first, input, first, None);
+                of.activate.run(&mut self.recorder, (self.rows, of.inner), first, inner);
+            }
+        }
         let epilogue = Epilogue { scale: epilogue.scale * of.down_scale, ..epilogue };
         self.linear(&of.down, self.rows, inner, y, epilogue);
     }
 
-    fn attention(&mut self, of: &Attention, x: Place<'_>, y: Place<'_>, epilogue: Epilogue) {
+    fn attention(&mut self, of: &Attention, input: Input<'_>, y: Place<'_>, epilogue: Epilogue) {
         let buffers = self.buffers;
         let projected = buffers.place("projected");
-        self.linear(&of.projection, self.rows, x, projected, Epilogue::STORE);
+        self.project(&of.projection, input, projected, None);
         let queries = buffers.place("queries");
+        if self.heads(of, projected, queries) {
+            self.encode(of.slot);
+        } else {
+            self.heads_apart(of, projected, queries);
+        }
+        let attended = buffers.place("attended");
+        self.attend(of, queries, attended);
+        self.linear(&of.output, self.rows, attended, y, epilogue);
+    }
+
+    /// Queries ready to attend, and keys and values in their pages, block by block.
+    fn heads_apart(&mut self, of: &Attention, projected: Place<'a>, queries: Place<'a>) {
+        let buffers = self.buffers;
         let q = Heads { from: projected, place: of.q, heads: of.heads, dim: of.key_dim, scale: 1.0 };
         self.turned(of, &q, of.q_norm.as_ref(), queries);
         if let Some((k, v)) = of.kv {
@@ -166,13 +214,10 @@ impl<'a> Run<'a> {
             let keys = HeadRows { place: keys, head: HeadPlace { at: 0, step: of.key_dim } };
             self.append(of.slot, keys, values);
         }
-        let attended = buffers.place("attended");
-        self.attend(of, queries, attended);
-        self.linear(&of.output, self.rows, attended, y, epilogue);
     }
 
     /// Queries or keys, normed and rotated, into rows of heads without gaps.
-    fn turned(&mut self, of: &Attention, heads: &Heads<'_>, norm: Option<&crate::ops::Norm>, to: Place<'a>) {
+    fn turned(&mut self, of: &Attention, heads: &Heads<'_>, norm: Option<&Norm>, to: Place<'a>) {
         let buffers = self.buffers;
         let between = buffers.place("between");
         let dense = HeadPlace { at: 0, step: heads.dim };
@@ -190,7 +235,7 @@ impl<'a> Run<'a> {
     }
 
     /// Norms every head, or all heads at once where the norm is that wide.
-    fn norm_heads(&mut self, norm: &crate::ops::Norm, of: &Heads<'_>, to: Place<'_>) {
+    fn norm_heads(&mut self, norm: &Norm, of: &Heads<'_>, to: Place<'_>) {
         let from = Place { at: of.from.at + of.place.at, ..of.from };
         let per_head = norm.width == of.dim;
         let segments = if per_head { of.heads } else { 1 };

@@ -7,8 +7,10 @@
 use crate::buffer::{Buffer, words_of};
 use crate::device::Gpu;
 use crate::kernel::Kernel;
+use crate::ops::{ACT, Activate, Norm};
 use crate::recorder::{Grid, Recorder};
 use kvant_model::error::{LoadError, Result};
+use kvant_model::description::NormKind;
 use kvant_model::{DType, Tensor};
 use std::num::NonZero;
 use std::sync::Arc;
@@ -16,8 +18,15 @@ use std::sync::Arc;
 /// Weights that share a scale, or are taken at once.
 pub(crate) const GROUP: usize = 32;
 
-/// Rows that a workgroup of the product has.
-const ROWS: usize = 4;
+/// Teams of lanes that a workgroup of the product has, each with one row or several.
+const TEAMS: usize = 8;
+
+/// From this many rows on a team has two of them in a pass of one token.
+const TWO_ROWS: usize = 16_384;
+
+/// Groups of an input that lie in workgroup memory at once: of one token, and of each of several.
+const STAGE_ONE: usize = 112;
+const STAGE_MANY: usize = 16;
 
 /// Bytes that are sent to the device before the host waits for it.
 const UPLOAD: usize = 16 << 20;
@@ -120,6 +129,24 @@ pub(crate) struct Epilogue {
     pub cap: Option<f32>,
 }
 
+/// What a product has around it in one kernel.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Fused<'a> {
+    /// The norm of its rows, and a multiplier of that.
+    pub norm: Option<(&'a Norm, f32)>,
+    /// Gates and ups become inner values.
+    pub activate: Option<&'a Activate>,
+}
+
+/// What tells kernels of products apart, beside types and what is fused.
+#[derive(Clone, Copy)]
+struct ProductShape {
+    tokens: usize,
+    rows: usize,
+    bias: bool,
+    add: bool,
+}
+
 impl Epilogue {
     pub(crate) const STORE: Epilogue = Epilogue { keep: 0.0, scale: 1.0, cap: None };
 }
@@ -213,14 +240,36 @@ impl Matrix {
         format!("{constants}\n{text}\n{reader}")
     }
 
-    fn product(&self, gpu: &Gpu, tokens: usize, bias: bool, add: bool) -> Arc<Kernel> {
-        let ragged = !self.inputs.is_multiple_of(GROUP);
-        gpu.kernel_of("matmul", format!("matmul {} {tokens} {bias} {add} {ragged}", self.dtype), || {
-            let constants = format!(
-                "const TOKENS = {tokens}u;\nconst BIAS = {bias};\nconst ADD = {add};\nconst RAGGED = {ragged};\n"
-            );
-            self.source(&constants, include_str!("wgsl/matmul.wgsl"))
+    fn product(&self, gpu: &Gpu, shape: ProductShape, fused: Fused<'_>) -> Arc<Kernel> {
+        let ProductShape { tokens, rows, bias, add } = shape;
+        let (inputs, groups) = (self.inputs, self.groups());
+        let most = if tokens == 1 { STAGE_ONE } else { STAGE_MANY };
+        let norm = fused.norm.map(|(norm, _)| norm);
+        let constants = format!(
+            "const TOKENS = {tokens}u;\nconst R = {rows}u;\nconst GROUPS = {groups}u;\nconst INPUTS = {inputs}u;\nconst STAGE = {}u;\n\
+             const BIAS = {bias};\nconst ADD = {add};\nconst RAGGED = {};\nconst NORMED = {};\nconst LAYER = {};\n\
+             const NORM_WEIGHT = {};\nconst NORM_BIAS = {};\nconst GATED = {};\nconst OUTPUTS = {}u;\n{}",
+            groups.next_multiple_of(16).min(most),
+            !inputs.is_multiple_of(GROUP),
+            norm.is_some(),
+            norm.is_some_and(|norm| norm.kind == NormKind::Layer),
+            norm.is_some_and(|norm| norm.weight.is_some()),
+            norm.is_some_and(|norm| norm.bias.is_some()),
+            fused.activate.is_some(),
+            if fused.activate.is_some() { TEAMS } else { TEAMS * rows },
+            fused.activate.map_or("const ACTIVATION = 0u;\nconst CLAMPED = false;\n".to_owned(), |it| it.constants()),
+        );
+        gpu.kernel_of("matmul", format!("matmul {} {constants}", self.dtype), || {
+            self.source(&constants, include_str!("wgsl/matmul.wgsl")) + ACT
         })
+    }
+
+    /// Whether a product of `tokens` rows can be fused with a norm before it and gates after it.
+    pub(crate) fn fuses(&self, tokens: usize, fused: Fused<'_>) -> bool {
+        let norm = fused.norm.is_none_or(|(norm, _)| {
+            tokens == 1 && norm.width == self.inputs && self.inputs.is_multiple_of(4)
+        });
+        norm && (fused.activate.is_none() || self.parts.len() == 1)
     }
 
     /// Multiplies `tokens` rows of `x`, whose strides are whole groups.
@@ -233,31 +282,61 @@ impl Matrix {
         y: Place<'_>,
         epilogue: Epilogue,
     ) {
+        self.multiply_fused(recorder, tokens, x, bias, y, epilogue, Fused::default());
+    }
+
+    /// The same with what is done to `x` before and to the products after; see [`Matrix::fuses`].
+    #[expect(clippy::too_many_arguments, reason = "what a product has: rows, weights, bias, where to, and what around it")]
+    pub(crate) fn multiply_fused(
+        &self,
+        recorder: &mut Recorder<'_>,
+        tokens: usize,
+        x: Place<'_>,
+        bias: Option<&Buffer>,
+        y: Place<'_>,
+        epilogue: Epilogue,
+        fused: Fused<'_>,
+    ) {
         let tile = match tokens {
             0 => return,
             1 => 1,
             2..=4 => 4,
             _ => 8,
         };
-        let kernel = self.product(recorder.gpu(), tile, bias.is_some(), epilogue.keep != 0.0);
+        let gated = fused.activate.is_some();
+        let rows = if gated || (tile == 1 && self.outputs >= TWO_ROWS) { 2 } else { 1 };
+        let shape = ProductShape { tokens: tile, rows, bias: bias.is_some(), add: epilogue.keep != 0.0 };
+        let kernel = self.product(recorder.gpu(), shape, fused);
+        let ends = match fused.activate {
+            Some(activate) => [activate.gate_scale, activate.limits().0, activate.limits().1],
+            None => [epilogue.keep, epilogue.scale, epilogue.cap.unwrap_or(0.0)],
+        };
         for part in &self.parts {
+            // Gates, then ups.
+            let outputs = if gated { part.rows / 2 } else { part.rows };
             let arguments = [
                 self.groups() as u32,
-                self.inputs as u32,
                 (x.stride / 4) as u32,
                 (x.at / 4) as u32,
-                part.rows as u32,
+                outputs as u32,
                 y.stride as u32,
                 (y.at + part.first) as u32,
                 part.first as u32,
                 tokens as u32,
                 self.row_words as u32,
-                epilogue.keep.to_bits(),
-                epilogue.scale.to_bits(),
-                epilogue.cap.unwrap_or(0.0).to_bits(),
+                ends[0].to_bits(),
+                ends[1].to_bits(),
+                ends[2].to_bits(),
+                fused.norm.map_or(0.0, |(norm, _)| norm.eps).to_bits(),
+                fused.norm.map_or(1.0, |(_, scale)| scale).to_bits(),
             ];
-            let grid = Grid::rows(part.rows.div_ceil(ROWS), tokens.div_ceil(tile));
-            let bound = [&part.buffer, x.buffer, bias.unwrap_or(&part.buffer), y.buffer];
+            let per_group = if gated { TEAMS } else { TEAMS * rows };
+            let grid = Grid::rows(outputs.div_ceil(per_group), tokens.div_ceil(tile));
+            let norm = fused.norm.map(|(norm, _)| norm);
+            let norm_weight = norm.and_then(|norm| norm.weight.as_ref()).unwrap_or(&part.buffer);
+            let norm_bias = norm.and_then(|norm| norm.bias.as_ref()).unwrap_or(&part.buffer);
+            let bias = bias.unwrap_or(&part.buffer);
+            let bound = [&part.buffer, x.buffer, bias, y.buffer, norm_weight, norm_bias];
             recorder.dispatch(&kernel, &bound, &arguments, grid);
         }
     }

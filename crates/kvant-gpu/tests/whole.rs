@@ -205,6 +205,14 @@ fn one_attention_over_pages_is_the_cpus() {
 #[test]
 fn bits_do_not_depend_on_chunks_batches_or_runs() {
     let Some(gpu) = gpu() else { return };
+    // Fused kernels serve one token: with norms of rows and heads, before and after the rotation, with biases and without.
+    for name in ["llama", "qwen2", "qwen3", "gpt_neox", "gemma2", "hunyuan_v1_dense"] {
+        let Loaded { backend, model, .. } = load(&gpu, name);
+        let ids = tokens(80, model.vocabulary());
+        let read =
+            |chunks: &[usize]| Sequence::new(&model, "int4", Some(backend.store()), 80).read(&ids, chunks);
+        assert!(read(&[80]) == read(&[7, 40, 3, 1]), "{name}: other chunks");
+    }
     let Loaded { backend, model, .. } = load(&gpu, "llama");
     let ids = tokens(150, model.vocabulary());
     let read =
@@ -227,6 +235,25 @@ fn bits_do_not_depend_on_chunks_batches_or_runs() {
     let width = model.vocabulary();
     assert_eq!(both.data()[..width], whole[68 * width..69 * width]);
     assert_eq!(both.data()[width..], whole[100 * width..101 * width]);
+}
+
+/// Passes of one token: six kernels of a layer, and attention's sums put together.
+#[test]
+fn dispatches_are_few() {
+    let Some(gpu) = gpu() else { return };
+    for name in ["llama", "qwen3"] {
+        // An adapter of the test's own: others count too.
+        let gpu = Gpu::open_named(&gpu.report().name).unwrap();
+        let Loaded { backend, model, .. } = load(&gpu, name);
+        let layers = model.description().layers.len();
+        let ids = tokens(70, model.vocabulary());
+        let mut sequence = Sequence::new(&model, "int4", Some(backend.store()), 80);
+        sequence.read(&ids[..50], &[50]);
+        let before = gpu.dispatches();
+        sequence.read(&ids[50..51], &[1]);
+        let found = gpu.dispatches() - before;
+        assert!(found <= 7 * layers + 8, "{name}: {found} dispatches of {layers} layers");
+    }
 }
 
 #[test]

@@ -45,8 +45,9 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) c
         let turn = a.amplitude * vec2<f32>(bitcast<f32>(plan[at]), bitcast<f32>(plan[at + 1u]));
         let u = a.scale * x[base + first];
         let v = a.scale * x[base + second];
-        y[to + first] = u * turn.y - v * turn.x;
-        y[to + second] = v * turn.y + u * turn.x;
+        let pair = turned(u, v, turn);
+        y[to + first] = pair.x;
+        y[to + second] = pair.y;
         return;
     }
     for (var c = 2u * i; c < min(2u * i + 2u, a.dim); c++) {

@@ -190,7 +190,11 @@ fn gpu() -> Outcome {
     } else {
         cargo(["test", "-p", "kvant-gpu", "--tests", "--no-fail-fast"])
     };
-    tests.env(ON_LAVAPIPE.0, ON_LAVAPIPE.1).run()
+    let mut tally = tests.env(ON_LAVAPIPE.0, ON_LAVAPIPE.1).run()?;
+    // The engine has the backend as a feature.
+    let engine = cargo(["test", "-p", "kvant-engine", "--features", "gpu", "--test", "device"]);
+    tally += engine.env(ON_LAVAPIPE.0, ON_LAVAPIPE.1).run()?;
+    Ok(tally)
 }
 
 fn browser() -> Outcome {

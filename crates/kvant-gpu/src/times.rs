@@ -62,8 +62,7 @@ impl Times {
             return;
         }
         let readings: Vec<u64> = bytes.as_chunks().0.iter().map(|eight| u64::from_le_bytes(*eight)).collect();
-        let microseconds =
-            |ticks: u64| ticks as f64 * f64::from(gpu.queue().get_timestamp_period()) / 1000.0;
+        let microseconds = |ticks: u64| ticks as f64 * f64::from(gpu.queue().get_timestamp_period()) / 1000.0;
         let mut sums: BTreeMap<&str, (usize, f64)> = BTreeMap::new();
         for (label, pair) in labels.iter().zip(readings.chunks(2)) {
             let (count, sum) = sums.entry(label).or_default();

@@ -9,8 +9,8 @@ use crate::device::Gpu;
 use crate::kernel::Kernel;
 use crate::ops::{ACT, Activate, Norm};
 use crate::recorder::{Grid, Recorder};
-use kvant_model::error::{LoadError, Result};
 use kvant_model::description::NormKind;
+use kvant_model::error::{LoadError, Result};
 use kvant_model::{DType, Tensor};
 use std::num::NonZero;
 use std::sync::Arc;
@@ -257,7 +257,9 @@ impl Matrix {
             norm.is_some_and(|norm| norm.bias.is_some()),
             fused.activate.is_some(),
             if fused.activate.is_some() { TEAMS } else { TEAMS * rows },
-            fused.activate.map_or("const ACTIVATION = 0u;\nconst CLAMPED = false;\n".to_owned(), |it| it.constants()),
+            fused
+                .activate
+                .map_or("const ACTIVATION = 0u;\nconst CLAMPED = false;\n".to_owned(), |it| it.constants()),
         );
         gpu.kernel_of("matmul", format!("matmul {} {constants}", self.dtype), || {
             self.source(&constants, include_str!("wgsl/matmul.wgsl")) + ACT
@@ -286,7 +288,10 @@ impl Matrix {
     }
 
     /// The same with what is done to `x` before and to the products after; see [`Matrix::fuses`].
-    #[expect(clippy::too_many_arguments, reason = "what a product has: rows, weights, bias, where to, and what around it")]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "what a product has: rows, weights, bias, where to, and what around it"
+    )]
     pub(crate) fn multiply_fused(
         &self,
         recorder: &mut Recorder<'_>,

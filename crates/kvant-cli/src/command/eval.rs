@@ -193,13 +193,15 @@ impl Eval {
             machine: Machine::this(),
         };
         if let Some(task) = self.task {
-            return self.run_task(task, &checkpoint, &text, |engine| setting(engine.model(), engine.device()));
+            return self
+                .run_task(task, &checkpoint, &text, |engine| setting(engine.model(), engine.device()));
         }
         let score = self.score.unwrap_or(if compares { Score::All } else { Score::SecondHalf });
         let windows = Windows::of_text(&Tokenizer::of(&checkpoint)?, &text, self.ctx, self.chunks, score)
             .map_err(|e| Failure::new(format!("{name}: {e}")))?;
         let options = LoadOptions { activations: self.activations.kind(), ..LoadOptions::default() };
-        let placed = Placed::load(self.device, &checkpoint, options).map_err(|error| open::failure(&error))?;
+        let placed =
+            Placed::load(self.device, &checkpoint, options).map_err(|error| open::failure(&error))?;
         check_context(&placed.model, self.ctx)?;
 
         let setting = setting(&placed.model, placed.name());

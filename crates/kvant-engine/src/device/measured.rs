@@ -56,10 +56,7 @@ impl Measurements {
     /// Keeps it; where that cannot be, it is measured again the next time.
     pub fn keep(&self, key: &str, measured: &Measured) {
         let mut all = self.read();
-        all.insert(
-            key.to_owned(),
-            json!({"device_ms": measured.device_ms, "cpu_ms": measured.cpu_ms}),
-        );
+        all.insert(key.to_owned(), json!({"device_ms": measured.device_ms, "cpu_ms": measured.cpu_ms}));
         let _ = self.write(&Value::Object(all));
     }
 

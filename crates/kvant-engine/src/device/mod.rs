@@ -10,8 +10,8 @@ mod gpu;
 mod measured;
 mod selection;
 
-pub use measured::{Measured, Measurements};
 pub(crate) use measured::time;
+pub use measured::{Measured, Measurements};
 use selection::check_kept;
 pub(crate) use selection::{Selection, check_policy, select};
 
@@ -65,7 +65,9 @@ impl FromStr for DeviceChoice {
 #[non_exhaustive]
 pub enum DeviceError {
     /// There is no backend for it in this program.
-    #[error("this build of kvant computes on the CPU alone; `cargo install --path crates/kvant-cli --features gpu` makes one for GPUs")]
+    #[error(
+        "this build of kvant computes on the CPU alone; `cargo install --path crates/kvant-cli --features gpu` makes one for GPUs"
+    )]
     NotBuilt,
     /// None was found, or it cannot be opened.
     #[error("{0}")]

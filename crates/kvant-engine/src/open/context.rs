@@ -168,7 +168,14 @@ mod tests {
             let policy = options.complete("int4".parse().unwrap());
             let Self { checkpoint, description } = self;
             let mut notes = Vec::new();
-            let request = ContextRequest { checkpoint, description, policy: &policy, options, available, on_device: false };
+            let request = ContextRequest {
+                checkpoint,
+                description,
+                policy: &policy,
+                options,
+                available,
+                on_device: false,
+            };
             Ok((request.choose(&mut notes)?, notes))
         }
     }

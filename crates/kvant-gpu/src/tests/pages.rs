@@ -188,13 +188,19 @@ fn a_store_gives_zeros_and_takes_back() {
     let bytes: Vec<u8> = (0..100).collect();
     pages.write(a, &bytes);
     assert_eq!((read(a, 100), read(b, 37)), (bytes.clone(), vec![0; 37]));
-    assert_eq!((pages.usage().pages, pages.usage().used), (2, 140));
+    assert_eq!((pages.usage().pages, pages.usage().used), (2, 160));
     let c = pages.take(100).unwrap();
     pages.copy(a, c, 100);
     pages.give_back(a, 100);
     let d = pages.take(100).unwrap();
     assert_eq!((d, read(d, 100), read(c, 100)), (a, vec![0; 100], bytes));
     assert!(pages.take(9_900).is_err());
+    // A copy of a copy that waits still.
+    let (e, f) = (pages.take(100).unwrap(), pages.take(100).unwrap());
+    pages.write(d, &[7; 100]);
+    pages.copy(d, e, 100);
+    pages.copy(e, f, 100);
+    assert_eq!((read(e, 100), read(f, 100)), (vec![7; 100], vec![7; 100]));
     // Beyond the first buffer: what was there moves along.
     let large = GpuPages::new(&gpu, None);
     let first = large.take(8).unwrap();

@@ -27,7 +27,9 @@ pub fn list(out: &mut dyn Write) -> Result<(), Failure> {
     if !found.is_empty() {
         let how = match found.iter().all(|report| report.one_order) {
             true => "add up in one order: a token's logits do not depend on what is read beside it",
-            false => "add up in different orders: a token's logits may differ in a last bit by what is read beside it",
+            false => {
+                "add up in different orders: a token's logits may differ in a last bit by what is read beside it"
+            }
         };
         writeln!(out, "  kernels for one token and for blocks of tokens {how}")?;
     }
@@ -48,7 +50,9 @@ pub fn write(
         Ok(Some(policy)) if choice == DeviceChoice::Auto => {
             format!("{name} runs it with {policy}; `auto` takes it if a short text is faster there")
         }
-        Ok(Some(policy)) => format!("{name} runs it with {policy}: packed weights × f32, attention on the pages' bytes"),
+        Ok(Some(policy)) => {
+            format!("{name} runs it with {policy}: packed weights × f32, attention on the pages' bytes")
+        }
         Ok(None) => format!("{name} does not run it with that cache: it stays on the CPU"),
         Err(error) => format!("{name} does not run it: {error}"),
     };

@@ -150,7 +150,8 @@ fn in_words(name: &str, failure: Failure) -> String {
 fn disk((folder, limit): &Kept, opened: &Opened, empty: &KvCache) -> Result<DiskTier, Failure> {
     let layout = Arc::clone(empty.sequence().layout());
     let policy = empty.policy().to_string();
-    let tier = DiskTier::open(folder, *limit, layout, opened.signature()?, opened.engine().numerics(), &policy);
+    let tier =
+        DiskTier::open(folder, *limit, layout, opened.signature()?, opened.engine().numerics(), &policy);
     let tier = tier.map_err(|e| Failure::new(format!("--kv-dir {e}")))?;
     tier.unusable_files().iter().for_each(|words| eprintln!("warning: {words}"));
     if tier.other_numerics() > 0 {

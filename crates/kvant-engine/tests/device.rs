@@ -59,11 +59,12 @@ fn greedy(opened: &Opened, session: &mut Session, more: &[u32], count: usize) ->
     session.generate(&request, &mut |_: Event<'_>| ControlFlow::Continue(())).unwrap().tokens
 }
 
+/// With caches whose pages the CPU reads without rounding queries to bytes; int4 is held to a bound below.
 #[test]
 fn greedy_tokens_are_those_of_the_cpu() {
     let Some(_) = gpu() else { return };
     let (_folder, path) = model();
-    for kv in ["f16", "int8", "int4"] {
+    for kv in ["f16", "int8"] {
         let [there, here] =
             [DeviceChoice::Gpu, DeviceChoice::Cpu].map(|device| options(device, kv).open(&path).unwrap());
         assert!(there.device().is_some() && here.device().is_none());
@@ -156,7 +157,7 @@ fn a_talk_moves_from_the_gpu_to_the_cpu_and_back() {
     let Some(_) = gpu() else { return };
     let (folder, path) = model();
     let [there, here] =
-        [DeviceChoice::Gpu, DeviceChoice::Cpu].map(|device| options(device, "int4").open(&path).unwrap());
+        [DeviceChoice::Gpu, DeviceChoice::Cpu].map(|device| options(device, "int8").open(&path).unwrap());
     let signature = there.signature().unwrap();
     assert_eq!(signature, here.signature().unwrap());
     let whole = greedy(&here, &mut here.session().unwrap(), &[], 240);
@@ -166,7 +167,8 @@ fn a_talk_moves_from_the_gpu_to_the_cpu_and_back() {
         let mut session = opened.session().unwrap();
         if step > 0 {
             session.resume(&Snapshot::open(&file).unwrap(), &signature).unwrap();
-            assert!(session.has_other_numerics(), "another device rounds otherwise");
+            // It began on the GPU, which rounds otherwise than the CPU.
+            assert_eq!(session.has_other_numerics(), step == 1);
             // Nothing but the last token is read again.
             assert!(session.tokens().len() >= said.len());
         }

@@ -7,7 +7,7 @@ use crate::network::{GpuNetwork, PassBuffers};
 use crate::ops::{Activate, Norm, NormShape, Turn, add, rotate};
 use crate::program::{Attention, Branch, HeadPlace, Layer, Linear, Mixer, Mlp, Residual};
 use crate::recorder::Recorder;
-use crate::weights::{Epilogue, Fused, Place};
+use crate::weights::{Epilogue, Fused, Place, Target};
 use kvant_model::description::{NormPlace, Pairing};
 use std::sync::Arc;
 
@@ -156,9 +156,9 @@ impl<'a> Run<'a> {
     fn project(&mut self, of: &Linear, input: Input<'_>, y: Place<'_>, activate: Option<&Activate>) {
         let fused = Fused { norm: input.norm, activate };
         for part in &of.parts {
-            let (y, bias) = (Place { at: y.at + part.column, ..y }, part.bias.as_ref());
-            let to = (bias, y, Epilogue::STORE);
-            part.matrix.multiply_fused(&mut self.recorder, self.rows, input.x, to.0, to.1, to.2, fused);
+            let y = Place { at: y.at + part.column, ..y };
+            let target = Target { bias: part.bias.as_ref(), y, epilogue: Epilogue::STORE };
+            part.matrix.multiply_fused(&mut self.recorder, self.rows, input.x, target, fused);
         }
     }
 

@@ -129,6 +129,14 @@ pub(crate) struct Epilogue {
     pub cap: Option<f32>,
 }
 
+/// What is added to a product, and where it goes.
+#[derive(Clone, Copy)]
+pub(crate) struct Target<'a> {
+    pub bias: Option<&'a Buffer>,
+    pub y: Place<'a>,
+    pub epilogue: Epilogue,
+}
+
 /// What a product has around it in one kernel.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Fused<'a> {
@@ -284,22 +292,16 @@ impl Matrix {
         y: Place<'_>,
         epilogue: Epilogue,
     ) {
-        self.multiply_fused(recorder, tokens, x, bias, y, epilogue, Fused::default());
+        self.multiply_fused(recorder, tokens, x, Target { bias, y, epilogue }, Fused::default());
     }
 
     /// The same with what is done to `x` before and to the products after; see [`Matrix::fuses`].
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "what a product has: rows, weights, bias, where to, and what around it"
-    )]
     pub(crate) fn multiply_fused(
         &self,
         recorder: &mut Recorder<'_>,
         tokens: usize,
         x: Place<'_>,
-        bias: Option<&Buffer>,
-        y: Place<'_>,
-        epilogue: Epilogue,
+        Target { bias, y, epilogue }: Target<'_>,
         fused: Fused<'_>,
     ) {
         let tile = match tokens {

@@ -114,7 +114,8 @@ fn what_people_type_is_understood() {
     assert_eq!(run(&["--temp", "0", "-c", "64", "--n-predict", "6", "hi"]).ok(), usual);
     assert_eq!(run(&["--temp", "0", "--ctx-size", "64", "-n", "6", "-s", "-1", "-p", "hi"]).ok(), usual);
     let told = run(&["--temp", "0", "-c", "64", "-n", "6", "-ngl", "99", "-fa", "on", "--jinja", "hi"]);
-    assert!(told.err.contains("-ngl 99") && told.err.contains("CPU"), "{told:?}");
+    let place = if cfg!(feature = "gpu") { "--device" } else { "CPU" };
+    assert!(told.err.contains("-ngl 99") && told.err.contains(place), "{told:?}");
     assert_eq!(told.ok(), usual);
     let ended = run(&["--temp", "0", "-c", "64", "-n", "-1", "hi"]);
     assert!(ended.err.contains("the context of 64 tokens is full"), "{ended:?}");
@@ -303,4 +304,19 @@ fn a_reader_that_leaves_early_is_no_error() {
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert!(!stderr.contains("panicked") && !stderr.contains("error"), "{stderr}");
     assert_eq!(output.status.code(), Some(0));
+}
+
+#[test]
+fn devices_are_named_and_a_build_without_one_says_how_to_get_it() {
+    let home = Home::new();
+    let model = home.model();
+    home.run(&["run", "-m", &model, "--device", "tpu", "hi"]).fails(2, &["tpu", "auto, cpu and gpu"]);
+    let json = home.run(&["run", "-m", &model, "--device", "cpu", "--json", "-n", "2", "hi"]).json();
+    assert_eq!(json["device"], "cpu");
+    if cfg!(not(feature = "gpu")) {
+        let how = &["CPU alone", "--features gpu"];
+        home.run(&["run", "-m", &model, "--device", "gpu", "hi"]).fails(1, how);
+        home.run(&["bench", &model, "--device", "gpu"]).fails(1, how);
+        assert!(home.run(&["doctor"]).ok().contains("--features gpu"));
+    }
 }

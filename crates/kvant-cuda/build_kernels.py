@@ -1,0 +1,118 @@
+#!/usr/bin/env python3
+"""Compiles kernels/*.cu with NVRTC: PTX for sm_80, cubin for sm_90a, into kernels/bin, with a manifest that names the compiler, the
+hash of the sources, and every kernel's registers, spills and shared memory as ptxas reports them.
+
+    python3 -m venv V && V/bin/pip install nvidia-cuda-nvrtc-cu12==12.8.93 nvidia-cuda-nvcc-cu12==12.8.93
+    V/bin/python build_kernels.py [--check]
+
+`--check` compiles nothing and fails if the manifest is not of these sources. No file of NVIDIA's is copied: both packages are
+tools of the build."""
+import ctypes, hashlib, importlib.util, json, pathlib, re, subprocess, sys, tempfile
+
+HERE = pathlib.Path(__file__).resolve().parent
+KERNELS, BIN = HERE / "kernels", HERE / "kernels" / "bin"
+OPTIONS = ["--std=c++17", "--extra-device-vectorization", "-default-device"]
+PTX_ARCH, CUBIN_ARCH = "compute_80", "sm_90a"
+
+
+def source_hash():
+    """Of all sources, names included: what tests/kernels.rs computes too."""
+    h = hashlib.sha256()
+    for path in sorted(KERNELS.glob("*.cu*"), key=lambda p: p.name):
+        h.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return h.hexdigest()
+
+
+def package(name):
+    spec = importlib.util.find_spec("nvidia")
+    for place in spec.submodule_search_locations if spec else []:
+        if (found := pathlib.Path(place) / name).is_dir():
+            return found
+    sys.exit(f"nvidia/{name} is not installed: see the first lines of {__file__}")
+
+
+class Nvrtc:
+    def __init__(self):
+        self.lib = ctypes.CDLL(str(package("cuda_nvrtc") / "lib" / "libnvrtc.so.12"))
+        self.lib.nvrtcGetErrorString.restype = ctypes.c_char_p
+        major, minor = ctypes.c_int(), ctypes.c_int()
+        self.check(self.lib.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)))
+        self.version = f"nvrtc {major.value}.{minor.value}"
+
+    def check(self, rc):
+        if rc:
+            sys.exit(f"NVRTC: {self.lib.nvrtcGetErrorString(rc).decode()}")
+
+    def text(self, program, what):
+        size = ctypes.c_size_t()
+        self.check(getattr(self.lib, f"nvrtcGet{what}Size")(program, ctypes.byref(size)))
+        out = ctypes.create_string_buffer(size.value)
+        self.check(getattr(self.lib, f"nvrtcGet{what}")(program, out))
+        return out.raw
+
+    def compile(self, path, arch, what):
+        options = [*OPTIONS, f"--gpu-architecture={arch}", f"--include-path={KERNELS}"]
+        program = ctypes.c_void_p()
+        self.check(self.lib.nvrtcCreateProgram(ctypes.byref(program), path.read_bytes(), path.name.encode(), 0, None, None))
+        rc = self.lib.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*[o.encode() for o in options]))
+        log = self.text(program, "ProgramLog").rstrip(b"\0").decode().strip()
+        if rc or log:
+            print(log)
+        self.check(rc)
+        out = self.text(program, what)
+        self.lib.nvrtcDestroyProgram(ctypes.byref(program))
+        return out
+
+
+def assemble(ptx, arch, cubin):
+    """ptxas for the same arch: its report per kernel."""
+    with tempfile.NamedTemporaryFile(suffix=".ptx") as f:
+        f.write(ptx.rstrip(b"\0")), f.flush()
+        run = subprocess.run([package("cuda_nvcc") / "bin" / "ptxas", "-v", f"-arch={arch}", "-o", cubin, f.name], capture_output=True, text=True)
+    if run.returncode:
+        sys.exit(run.stderr)
+    report = {}
+    for name, text in re.findall(r"Compiling entry function '(\w+)'.*?\n(.*?)(?=ptxas info\s+: Compiling|\Z)", run.stderr, re.S):
+        number = lambda pattern: int(m.group(1)) if (m := re.search(pattern, text)) else 0
+        report[name] = dict(registers=number(r"Used (\d+) registers"), spill_stores=number(r"(\d+) bytes spill stores"),
+                            spill_loads=number(r"(\d+) bytes spill loads"), stack=number(r"(\d+) bytes stack frame"),
+                            shared=number(r"(\d+) bytes smem"))
+    return report
+
+
+def main():
+    digest = source_hash()
+    manifest = BIN / "manifest.json"
+    if "--check" in sys.argv:
+        ok = manifest.exists() and json.loads(manifest.read_text())["sources"] == digest
+        sys.exit(None if ok else "kernels/bin is not of these sources: run build_kernels.py")
+    nvrtc = Nvrtc()
+    ptxas = subprocess.run([package("cuda_nvcc") / "bin" / "ptxas", "--version"], capture_output=True, text=True).stdout
+    BIN.mkdir(exist_ok=True)
+    files, kernels, only = {}, {}, [a for a in sys.argv[1:] if not a.startswith("-")]
+    for path in sorted(KERNELS.glob("*.cu")):
+        if only and path.stem not in only:
+            continue
+        ptx = nvrtc.compile(path, PTX_ARCH, "PTX").rstrip(b"\0")
+        (BIN / f"{path.stem}.ptx").write_bytes(ptx)
+        with tempfile.NamedTemporaryFile() as scratch:
+            old = assemble(ptx, "sm_80", scratch.name)
+        new = nvrtc.compile(path, f"compute_{CUBIN_ARCH[3:]}", "PTX")
+        report = assemble(new, CUBIN_ARCH, str(BIN / f"{path.stem}.cubin"))
+        dynamic = dict(re.findall(r"\.const.*?|\.global .align 4 \.u32 (\w+)_shared = (\d+);", ptx.decode()))
+        for name in report:
+            kernels[name] = dict(module=path.stem, dynamic_shared=int(dynamic.get(name, 0)), sm_90a=report[name], sm_80=old[name])
+            print(f"{name:28} sm_90a {report[name]['registers']:3} regs, {report[name]['spill_stores']} spilled; sm_80 {old[name]['registers']:3}, "
+                  f"{old[name]['spill_stores']}; dynamic {dynamic.get(name, 0)} B", flush=True)
+        for name in (f"{path.stem}.ptx", f"{path.stem}.cubin"):
+            data = (BIN / name).read_bytes()
+            files[name] = dict(bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+    if not only:
+        version = re.search(r"V([\d.]+)", ptxas).group(1)
+        manifest.write_text(json.dumps(dict(compiler=f"{nvrtc.version}, ptxas {version}", options=OPTIONS, ptx=PTX_ARCH, cubin=CUBIN_ARCH,
+                                            sources=digest, files=files, kernels=kernels), indent=1) + "\n")
+        print(f"{len(kernels)} kernels, {sum(f['bytes'] for f in files.values())} bytes, {nvrtc.version}, ptxas {version}")
+
+
+if __name__ == "__main__":
+    main()

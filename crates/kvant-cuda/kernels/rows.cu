@@ -1,0 +1,146 @@
+// What is done to rows of activations between products: norm, rotation and append, SwiGLU, the choice of a token. One CTA per row or
+// head; sums go over lanes, then over warps, in a fixed order.
+#include "pages.cuh"
+
+template <class Combine>
+DEVICE float over_warp(float x, Combine combine) {
+#pragma unroll
+    for (int o = 16; o; o /= 2) x = combine(x, __shfl_xor_sync(~0u, x, o));
+    return x;
+}
+
+// The sum over a CTA of whole warps, at every thread.
+DEVICE float over_cta(float x, float* scratch) {
+    x = over_warp(x, [](float a, float b) { return a + b; });
+    if (threadIdx.x % WARP == 0) scratch[threadIdx.x / WARP] = x;
+    __syncthreads();
+    float sum = 0.f;
+    for (int w = 0; w < blockDim.x / WARP; w++) sum += scratch[w];
+    return sum;
+}
+
+struct NormParams {
+    const float* x;       // (rows, channels)
+    const float* weight;  // (channels)
+    u16* y;               // (rows, channels) f16
+    int channels;
+    float eps;
+};
+extern "C" __global__ void __launch_bounds__(512) rms_norm(const __grid_constant__ NormParams p) {
+    __shared__ float scratch[16];
+    pdl_wait();
+    pdl_trigger();
+    const float4* x = reinterpret_cast<const float4*>(p.x + (u64)blockIdx.x * p.channels);
+    float sum = 0.f;
+    for (int i = threadIdx.x; i < p.channels / 4; i += blockDim.x) {
+        const float4 v = x[i];
+        sum = fmaf(v.x, v.x, fmaf(v.y, v.y, fmaf(v.z, v.z, fmaf(v.w, v.w, sum))));
+    }
+    const float r = rsqrtf(over_cta(sum, scratch) / p.channels + p.eps);
+    for (int i = threadIdx.x; i < p.channels / 4; i += blockDim.x) {
+        const float4 v = x[i], w = __ldg(reinterpret_cast<const float4*>(p.weight) + i);
+        reinterpret_cast<uint2*>(p.y)[(u64)blockIdx.x * (p.channels / 4) + i] =
+            make_uint2(pack_f16x2(v.x * r * w.x, v.y * r * w.y), pack_f16x2(v.z * r * w.z, v.w * r * w.w));
+    }
+}
+
+struct SwigluParams {
+    const float* gate_up;  // (rows, 2 * channels): gates, then ups
+    u16* y;                // (rows, channels) f16
+    int channels;
+};
+// Grid: (rows, any).
+extern "C" __global__ void __launch_bounds__(256) swiglu(const __grid_constant__ SwigluParams p) {
+    pdl_wait();
+    pdl_trigger();
+    const float* gate = p.gate_up + (u64)blockIdx.x * 2 * p.channels;
+    for (int i = blockIdx.y * blockDim.x + threadIdx.x; i < p.channels; i += gridDim.y * blockDim.x) {
+        const float x = gate[i];
+        p.y[(u64)blockIdx.x * p.channels + i] = f32_to_f16(x / (1.f + ex2(-x * LOG2_E)) * gate[p.channels + i]);
+    }
+}
+
+struct AppendParams {
+    const float* qkv;        // (rows, heads + 2 kv_heads, D): queries, keys, values
+    const float2* turns;     // (rows, pairs): cos, sin of each rotated pair
+    const float *q_norm, *k_norm;  // (D) RMS norm of heads before the rotation, or null
+    u16* q;                  // (rows, heads, D) f16
+    u8* pages;               // page memory
+    const PageEntry* exact;  // (rows of the table, kv_heads, exact_stride)
+    const int4* targets;     // (rows): row of the table, which exact page, which token of it
+    int* refused;            // the largest 1 + row whose numbers f16 does not hold
+    int heads, kv_heads, exact_stride, pairs;
+    int neighbours;          // pairs are channels 2i, 2i+1 instead of i, i + pairs
+    float eps;
+};
+// Grid: (rows, heads + 2 kv_heads); D threads.
+template <int D>
+DEVICE void append(const AppendParams& p) {
+    __shared__ float head[D], scratch[D / WARP];
+    const int row = blockIdx.x, h = blockIdx.y, c = threadIdx.x, kv = h - p.heads;
+    const bool is_query = h < p.heads, is_value = kv >= p.kv_heads;
+    pdl_wait();
+    pdl_trigger();
+    float x = p.qkv[((u64)row * (p.heads + 2 * p.kv_heads) + h) * D + c];
+    const float* norm = is_query ? p.q_norm : is_value ? nullptr : p.k_norm;
+    if (norm) x = x * rsqrtf(over_cta(x * x, scratch) / D + p.eps) * __ldg(norm + c);
+    if (!is_value && c < 2 * p.pairs) {
+        // Partners exchange numbers; all threads of the rotated part are here.
+        head[c] = x;
+    }
+    __syncthreads();
+    if (!is_value && c < 2 * p.pairs) {
+        const int pair = p.neighbours ? c / 2 : c % p.pairs;
+        const bool second = p.neighbours ? c % 2 : c >= p.pairs;
+        const float other = head[p.neighbours ? c ^ 1 : second ? c - p.pairs : c + p.pairs];
+        const float2 turn = __ldg(p.turns + (u64)row * p.pairs + pair);
+        x = __fadd_rn(__fmul_rn(x, turn.x), __fmul_rn(other, second ? turn.y : -turn.y));
+    }
+    const u16 y = f32_to_f16(x);
+    if (!(fabsf(f16_to_f32(y)) <= 65504.f)) atomicMax(p.refused, 1 + row);
+    if (is_query) {
+        p.q[((u64)row * p.heads + h) * D + c] = y;
+        return;
+    }
+    const int4 target = __ldg(p.targets + row);
+    const PageEntry entry = __ldg(p.exact + ((u64)target.x * p.kv_heads + kv % p.kv_heads) * p.exact_stride + target.y);
+    u16* page = reinterpret_cast<u16*>(p.pages + (u64)(is_value ? entry.y : entry.x) * UNIT);
+    page[is_value ? Exact<D>::value_at(target.z, c) : Exact<D>::key_at(target.z, c)] = y;
+}
+extern "C" __global__ void __launch_bounds__(128) append_d128(const __grid_constant__ AppendParams p) { append<128>(p); }
+extern "C" __global__ void __launch_bounds__(64) append_d64(const __grid_constant__ AppendParams p) { append<64>(p); }
+
+struct ArgmaxParams {
+    const float* logits;  // (rows, vocabulary)
+    int* ids;             // (rows)
+    int vocabulary;
+};
+// The first of the largest logits; NaN is never chosen, and 0 where nothing can be. 1024 threads per row.
+extern "C" __global__ void __launch_bounds__(1024) argmax(const __grid_constant__ ArgmaxParams p) {
+    __shared__ u64 best[32];
+    pdl_wait();
+    pdl_trigger();
+    const float* row = p.logits + (u64)blockIdx.x * p.vocabulary;
+    u64 top = 0;  // the logit as an ordered integer, above the complement of its place
+    for (int i = threadIdx.x; i < p.vocabulary; i += blockDim.x) {
+        const float x = row[i];
+        if (x != x) continue;
+        const u32 bits = __float_as_uint(x == 0.f ? 0.f : x);
+        const u64 key = (u64)(bits >> 31 ? ~bits : bits | 0x80000000u) << 32 | ~(u32)i;
+        top = key > top ? key : top;
+    }
+    auto reduce = [&](u64 x) {
+        for (int o = 16; o; o /= 2) {
+            const u64 other = __shfl_xor_sync(~0u, x, o);
+            x = other > x ? other : x;
+        }
+        return x;
+    };
+    top = reduce(top);
+    if (threadIdx.x % WARP == 0) best[threadIdx.x / WARP] = top;
+    __syncthreads();
+    if (threadIdx.x < WARP) {
+        top = reduce(best[threadIdx.x]);
+        if (threadIdx.x == 0) p.ids[blockIdx.x] = top ? (int)~(u32)top : 0;
+    }
+}

@@ -23,17 +23,18 @@ DEVICE void linear(const LinearParams& p) {
     const int blocks = p.channels / W::CHANNELS;
     const u8* tile = p.weights + (u64)blockIdx.x * blocks * W::BYTES;
     const Fill constants = W::constants(p.zero);
+    constexpr bool AHEAD = NT == 1 || W::CHANNELS == 64;  // else two blocks in registers would spill
     typename W::Raw raw = {};
-    if (warp < blocks) raw = W::load(tile + (u64)warp * W::BYTES, lane);  // weights do not depend on the kernel before
+    if (AHEAD && warp < blocks) raw = W::load(tile + (u64)warp * W::BYTES, lane);  // weights do not depend on the kernel before
     pdl_wait();
     pdl_trigger();
     const Activations x = {p.x + (u64)g * p.channels + 4 * t, 8 * (u64)p.channels, p.tokens - g};
     float total[NT][4] = {};
 #pragma unroll 1
     for (int block = warp; block < blocks; block += LINEAR_WARPS) {
-        const typename W::Raw now = raw;
+        const typename W::Raw now = AHEAD ? raw : W::load(tile + (u64)block * W::BYTES, lane);
         const int next = block + LINEAR_WARPS;
-        if (next < blocks) raw = W::load(tile + (u64)next * W::BYTES, lane);
+        if (AHEAD && next < blocks) raw = W::load(tile + (u64)next * W::BYTES, lane);
         W::template add<NT>(total, now, x, block * W::CHANNELS, constants);
     }
 #pragma unroll

@@ -172,9 +172,10 @@ struct Q4_K {
     static DEVICE void add(float (&total)[NT][4], const Raw& w, const Activations& x, int channel, const Fill& one) {
         const float d0 = low_half(w.supers.x), m0 = high_half(w.supers.x), d1 = low_half(w.supers.y), m1 = high_half(w.supers.y);
 #pragma unroll
-        for (int nt = 0; nt < NT; nt++)
+        for (int block = 0; block < 8; block++) {
+            const u32 s = block % 2 ? w.scales[block / 2].y : w.scales[block / 2].x;
 #pragma unroll
-            for (int block = 0; block < 8; block++) {
+            for (int nt = 0; nt < NT; nt++) {
                 float d[4] = {}, sum[4] = {};
 #pragma unroll
                 for (int k = 0; k < 2; k++) {
@@ -182,10 +183,10 @@ struct Q4_K {
                     mma_nibbles(d, word(w.codes[block / 2], block % 2 * 2 + k), b.x, b.y);
                     one.mma(sum, b);
                 }
-                const u32 s = block % 2 ? w.scales[block / 2].y : w.scales[block / 2].x;
                 add_nibble_rows(total[nt], d, d0 * (s & 255), d1 * (s >> 16 & 255));
                 add_rows(total[nt], sum, -ROW_LO * m0 * (s >> 8 & 255), -ROW_LO * m1 * (s >> 24));
             }
+        }
     }
     static DEVICE float at(const u8* p, int row, int channel) {
         const int chunk = channel / 64, g = row % 8, r = row / 8;

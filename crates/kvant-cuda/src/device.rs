@@ -1,0 +1,179 @@
+//! A card: whether there is one that can run the kernels, and their entry points. The driver is looked for at run time; where it is
+//! missing or too old, the error says so and everything else goes on.
+
+use crate::kernels::{Form, MODULES, Module};
+use cudarc::driver::{CudaContext, DriverError, result, sys};
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::sync::Arc;
+
+/// The oldest driver that loads the kernels, as `cuDriverGetVersion` says it: CUDA 12.8, driver 570.
+pub const MINIMUM_DRIVER: i32 = 12080;
+
+/// Why a card cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// No driver library.
+    #[error("no CUDA driver: libcuda.so.1 (nvcuda.dll) is not on this machine; install NVIDIA's driver, or use --device cpu")]
+    NoDriver,
+    /// The driver cannot load the kernels.
+    #[error("the CUDA driver is too old: it supports CUDA {}.{}, and kvant needs 12.8 (driver 570 or newer)", version / 1000, version % 1000 / 10)]
+    OldDriver {
+        /// As the driver says it.
+        version: i32,
+    },
+    /// No card of that number.
+    #[error("no device cuda:{ordinal}: this machine has {count}")]
+    NoDevice {
+        /// What was asked for.
+        ordinal: usize,
+        /// How many there are.
+        count: i32,
+    },
+    /// A card without what the kernels need.
+    #[error("{name} has compute capability {major}.{minor}, and kvant's kernels need 8.0 (Ampere) or newer")]
+    OldCard {
+        /// The card.
+        name: String,
+        /// Of its compute capability.
+        major: i32,
+        /// Of its compute capability.
+        minor: i32,
+    },
+    /// The driver refused something.
+    #[error("CUDA: {what} failed: {code}")]
+    Driver {
+        /// What was tried.
+        what: String,
+        /// The driver's name of the error.
+        code: String,
+    },
+}
+
+fn failed(what: impl Into<String>) -> impl FnOnce(DriverError) -> OpenError {
+    move |error| OpenError::Driver { what: what.into(), code: format!("{:?}", error.0) }
+}
+
+/// A kernel of a loaded module. It lives as long as its [`Card`].
+#[derive(Clone, Copy, Debug)]
+pub struct Kernel(pub(crate) sys::CUfunction);
+
+/// An open card with its kernels.
+pub struct Card {
+    context: Arc<CudaContext>,
+    name: String,
+    form: Form,
+    modules: Vec<sys::CUmodule>,
+    kernels: HashMap<String, Kernel>,
+}
+
+impl Card {
+    /// Opens card `ordinal` and loads all kernels.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn open(ordinal: usize) -> Result<Card, OpenError> {
+        // SAFETY: it loads the driver's library and drops it again, which has no requirement.
+        if !unsafe { sys::is_culib_present() } {
+            return Err(OpenError::NoDriver);
+        }
+        let mut version = 0;
+        // SAFETY: the pointer is to an integer of ours, and the call needs no context.
+        unsafe { sys::cuDriverGetVersion(&mut version) }.result().map_err(failed("asking for the driver's version"))?;
+        if version < MINIMUM_DRIVER {
+            return Err(OpenError::OldDriver { version });
+        }
+        let count = CudaContext::device_count().map_err(failed("counting devices"))?;
+        if i32::try_from(ordinal).map_or(true, |ordinal| ordinal >= count) {
+            return Err(OpenError::NoDevice { ordinal, count });
+        }
+        let context = CudaContext::new(ordinal).map_err(failed(format!("opening cuda:{ordinal}")))?;
+        let name = context.name().map_err(failed("asking for the card's name"))?;
+        let (major, minor) = context.compute_capability().map_err(failed("asking for the compute capability"))?;
+        let Some(form) = Form::of(major, minor) else {
+            return Err(OpenError::OldCard { name, major, minor });
+        };
+        let mut card = Card { context, name, form, modules: Vec::new(), kernels: HashMap::new() };
+        for module in &MODULES {
+            card.load(module)?;
+        }
+        Ok(card)
+    }
+
+    fn load(&mut self, module: &Module) -> Result<(), OpenError> {
+        self.context.bind_to_thread().map_err(failed("taking the context"))?;
+        let mut image = match self.form {
+            Form::Cubin => module.cubin.to_vec(),
+            Form::Ptx => module.ptx.as_bytes().to_vec(),
+        };
+        image.push(0); // PTX is a C string
+        // SAFETY: the image is a whole cubin, or PTX with its end, and the context is current.
+        let loaded = unsafe { result::module::load_data(image.as_ptr().cast()) }
+            .map_err(failed(format!("loading the kernels of {}", module.name)))?;
+        self.modules.push(loaded);
+        for name in entries(module.ptx) {
+            let symbol = CString::new(name).expect("names of kernels have no zero byte");
+            // SAFETY: the module was loaded above and stays until the card is dropped.
+            let function = unsafe { result::module::get_function(loaded, symbol) }
+                .map_err(failed(format!("finding the kernel {name}")))?;
+            self.kernels.insert(name.to_owned(), Kernel(function));
+        }
+        Ok(())
+    }
+
+    /// What the card is called.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Which form of the kernels it runs.
+    pub fn form(&self) -> Form {
+        self.form
+    }
+
+    /// A kernel by its name.
+    pub fn kernel(&self, name: &str) -> Option<Kernel> {
+        self.kernels.get(name).copied()
+    }
+}
+
+impl Drop for Card {
+    fn drop(&mut self) {
+        if self.context.bind_to_thread().is_ok() {
+            for module in self.modules.drain(..) {
+                // SAFETY: the module is ours and no kernel outlives its card. A card that was lost has nothing to unload.
+                let _ = unsafe { result::module::unload(module) };
+            }
+        }
+    }
+}
+
+/// Names of the kernels in a PTX text.
+fn entries(ptx: &str) -> impl Iterator<Item = &str> {
+    ptx.lines().filter_map(|line| line.split_once(".entry ")?.1.split('(').next()).map(str::trim)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_module_has_entries() {
+        for module in &MODULES {
+            assert!(entries(module.ptx).count() > 1, "{}", module.name);
+        }
+    }
+
+    #[test]
+    fn a_machine_without_a_card_says_what_is_missing() {
+        let Err(error) = Card::open(99) else { panic!("nobody has a hundred cards") };
+        let text = error.to_string();
+        assert!(text.contains("driver") || text.contains("cuda:99") || text.contains("CUDA"), "{text}");
+    }
+
+    #[test]
+    fn an_old_driver_is_named_by_its_version() {
+        assert!(OpenError::OldDriver { version: 12040 }.to_string().contains("CUDA 12.4"));
+    }
+}

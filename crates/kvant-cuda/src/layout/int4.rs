@@ -1,0 +1,123 @@
+//! int4 pages (`Int4` of `kernels/pages.cuh`): codes in the order of A fragments, scales in that of B fragments.
+//!
+//! A lane of a warp is 4g + t. Keys are A with tokens as rows, token = 16·mt + 8r + g and channel = 16·ks + 8c + 2t + e; values are A
+//! with channels as rows and tokens along k, by the same formulas the other way round. A word has eight codes: (r, c, e) lies
+//! 4r + 8c + 16e bits up.
+
+use super::{Deal, PAGE_TOKENS, Unsupported};
+use kvant_codec::Side;
+use kvant_codec::format::{CodeMeaning, PackedFormat, ScaleFormat};
+use std::ops::Range;
+
+/// A row (16·tile + 8r + g) and a place along k (16·ks + 8c + 2t + e), taken apart.
+struct Fragment {
+    tile: usize,
+    r: usize,
+    g: usize,
+    ks: usize,
+    c: usize,
+    t: usize,
+    e: usize,
+}
+
+impl Fragment {
+    fn of(row: usize, k: usize) -> Fragment {
+        let (tile, r, g) = (row / 16, row / 8 % 2, row % 8);
+        Fragment { tile, r, g, ks: k / 16, c: k / 8 % 2, t: k / 2 % 4, e: k % 2 }
+    }
+
+    /// The nibble of a word's code, counted from the page's start.
+    fn nibble(&self, codes: usize, word: usize) -> usize {
+        2 * (codes + 4 * word + self.c + 2 * self.e) + self.r
+    }
+
+    /// A scale along k, as B fragments want it: [ks/2][t][ks%2][c][e].
+    fn scale(&self) -> usize {
+        self.ks / 2 * 32 + self.t * 8 + self.ks % 2 * 4 + self.c * 2 + self.e
+    }
+
+    /// A zero along k, which meets the query as A: [ks/2][t][c][ks%2][e].
+    fn zero(&self) -> usize {
+        self.ks / 2 * 32 + self.t * 8 + self.c * 4 + self.ks % 2 * 2 + self.e
+    }
+}
+
+/// The page's arrays, all of which must be there.
+struct Arrays {
+    /// Channel scales of keys, token scales of values.
+    scale: Range<usize>,
+    /// Channel zeros; empty for values.
+    zero: Range<usize>,
+}
+
+fn arrays(format: &PackedFormat) -> Result<Arrays, Unsupported> {
+    let refuse = |what: &str| Err(Unsupported { what: what.to_owned() });
+    if let Some(span) = format.spans.iter().find(|span| span.bits != 4) {
+        return refuse(&format!("codes of {} bits", span.bits));
+    }
+    if format.scales != ScaleFormat::F16 || format.coded != format.dim {
+        return refuse("scales that are not f16, or channels without codes");
+    }
+    let whole = |meaning: CodeMeaning| format.spans.iter().all(|span| span.meaning == meaning);
+    let PackedFormat { channel_scale, channel_zero, token_scale, token_zero, .. } = format;
+    match (format.side, channel_scale, channel_zero, token_scale, token_zero) {
+        (Side::Key, Some(scale), Some(zero), None, None) if whole(CodeMeaning::WithZero) => {
+            Ok(Arrays { scale: scale.clone(), zero: zero.clone() })
+        }
+        (Side::Value, None, None, Some(scale), None)
+            if whole(CodeMeaning::Shifted) && format.groups * 32 == format.dim =>
+        {
+            Ok(Arrays { scale: scale.clone(), zero: 0..0 })
+        }
+        (Side::Key, ..) => refuse("keys without a scale and a zero per channel"),
+        (Side::Value, ..) => refuse("values without a scale per token and 32 channels"),
+    }
+}
+
+pub(super) fn deal(format: &PackedFormat) -> Result<Deal, Unsupported> {
+    let Arrays { scale, zero } = arrays(format)?;
+    let dim = format.dim;
+    let (mut halves, mut nibbles) = (Vec::new(), Vec::new());
+    let mut push = |list: &mut Vec<(u32, u32)>, a: usize, b: usize| list.push((a as u32, b as u32));
+    // From the page's start: keys have scales (2·dim bytes), zeros (2·dim), codes; values codes (32·dim), scales.
+    for span in &format.spans {
+        for channel in span.first..span.first + span.len {
+            for token in 0..PAGE_TOKENS {
+                let at = channel - span.first;
+                let (byte, nibble, device) = match format.side {
+                    Side::Key => {
+                        let f = Fragment::of(token, channel);
+                        let word = (f.tile * (dim / 64) + f.ks / 4) * 128 + (4 * f.g + f.t) * 4 + f.ks % 4;
+                        let unit = at / 8 * (4 * PAGE_TOKENS) + token / 16 * 64;
+                        (unit + 4 * (token % 16) + at % 4, at % 8 / 4, f.nibble(4 * dim, word))
+                    }
+                    Side::Value => {
+                        let f = Fragment::of(channel, token);
+                        let word = f.tile * 128 + (4 * f.g + f.t) * 4 + f.ks;
+                        let unit = at / 16 * (8 * PAGE_TOKENS) + token / 8 * 64;
+                        (unit + 4 * (at % 16) + token % 4, token % 8 / 4, f.nibble(0, word))
+                    }
+                };
+                push(&mut nibbles, 2 * (span.codes + byte) + nibble, device);
+            }
+        }
+    }
+    match format.side {
+        Side::Key => {
+            for channel in 0..dim {
+                let f = Fragment::of(0, channel);
+                push(&mut halves, scale.start / 2 + channel, f.scale());
+                push(&mut halves, zero.start / 2 + channel, dim + f.zero());
+            }
+        }
+        Side::Value => {
+            for group in 0..format.groups {
+                for token in 0..PAGE_TOKENS {
+                    let f = Fragment::of(0, token);
+                    push(&mut halves, scale.start / 2 + group * PAGE_TOKENS + token, 16 * dim + group * 64 + f.scale());
+                }
+            }
+        }
+    }
+    Ok(Deal { bytes: format.bytes, halves, nibbles })
+}

@@ -1,0 +1,151 @@
+//! Pages as the device's lanes read them, and the way from and to the canonical layout.
+//!
+//! A device deals codes, scales and rows anew; it never rounds. So a layout is a permutation: of the halves (16-bit numbers) and of
+//! the nibbles of a page. [`Deal`] is that permutation for one [`PageFormat`], built from two descriptions of the same thing: where
+//! `docs/page-format.md` of kvant-codec puts a code, and where `kernels/pages.cuh` has it. Both pages have the same size.
+
+mod exact;
+mod int4;
+
+use kvant_codec::format::PageFormat;
+
+/// Tokens of a page on the device.
+pub const PAGE_TOKENS: usize = 64;
+
+/// Page tables count in units of this many bytes.
+pub const UNIT: usize = 64;
+
+/// Why a page cannot lie on the device.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the CUDA backend has no kernels for {what}; it has them for f16, and for int4 (`ch4` keys, `rot4g32` values), of 64 tokens and 64 or 128 channels")]
+pub struct Unsupported {
+    /// What about the page it is.
+    pub what: String,
+}
+
+/// Where every number of a canonical page lies on the device.
+#[derive(Clone, Debug)]
+pub struct Deal {
+    bytes: usize,
+    /// (canonical, device), counted in halves.
+    halves: Vec<(u32, u32)>,
+    /// (canonical, device), counted in nibbles, the low one of a byte first.
+    nibbles: Vec<(u32, u32)>,
+}
+
+impl Deal {
+    /// The permutation of a format's pages.
+    ///
+    /// # Errors
+    /// When no kernel reads such pages: the error says what about them it is.
+    pub fn of(format: &PageFormat) -> Result<Deal, Unsupported> {
+        let refuse = |what: String| Err(Unsupported { what });
+        if format.tokens() != PAGE_TOKENS {
+            return refuse(format!("pages of {} tokens", format.tokens()));
+        }
+        if !matches!(format.dim(), 64 | 128) {
+            return refuse(format!("heads of {} channels", format.dim()));
+        }
+        match format {
+            PageFormat::Exact(format) => exact::deal(format),
+            PageFormat::Packed(format) => int4::deal(format),
+        }
+    }
+
+    /// Bytes of a page, in either layout.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// A canonical page as the device has it.
+    ///
+    /// # Panics
+    /// When a buffer is not of the page's size.
+    pub fn to_device(&self, canonical: &[u8], device: &mut [u8]) {
+        self.carry(canonical, device, |(canonical, device)| (canonical, device));
+    }
+
+    /// A page of the device in the canonical layout.
+    ///
+    /// # Panics
+    /// When a buffer is not of the page's size.
+    pub fn to_canonical(&self, device: &[u8], canonical: &mut [u8]) {
+        self.carry(device, canonical, |(canonical, device)| (device, canonical));
+    }
+
+    fn carry(&self, from: &[u8], to: &mut [u8], way: impl Fn((u32, u32)) -> (u32, u32)) {
+        assert_eq!((from.len(), to.len()), (self.bytes, self.bytes), "pages of {} bytes", self.bytes);
+        to.fill(0);
+        for pair in &self.halves {
+            let (a, b) = way(*pair);
+            let (a, b) = (2 * a as usize, 2 * b as usize);
+            to[b..b + 2].copy_from_slice(&from[a..a + 2]);
+        }
+        for pair in &self.nibbles {
+            let (a, b) = way(*pair);
+            let code = (from[a as usize / 2] >> (4 * (a % 2))) & 15;
+            to[b as usize / 2] |= code << (4 * (b % 2));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kvant_codec::{KvSpec, PageCodec, Side};
+    use proptest::prelude::*;
+
+    fn codec(spec: &str, side: Side, dim: usize) -> Box<dyn PageCodec> {
+        let spec: KvSpec = spec.parse().unwrap();
+        match side {
+            Side::Key => spec.key.build(side, dim).unwrap(),
+            Side::Value => spec.value.build(side, dim).unwrap(),
+        }
+    }
+
+    fn each() -> impl Iterator<Item = (Deal, PageFormat)> {
+        ["int4", "f16"].into_iter().flat_map(|spec| {
+            [Side::Key, Side::Value].into_iter().flat_map(move |side| {
+                [64, 128].into_iter().map(move |dim| {
+                    let format = codec(spec, side, dim).format().unwrap();
+                    (Deal::of(&format).unwrap(), format)
+                })
+            })
+        })
+    }
+
+    #[test]
+    fn a_deal_moves_every_nibble_of_a_page_once() {
+        for (deal, format) in each() {
+            for place in [|pair: &(u32, u32)| pair.0, |pair: &(u32, u32)| pair.1] {
+                let mut seen = vec![0u8; 2 * deal.bytes()];
+                deal.halves.iter().for_each(|pair| (0..4).for_each(|i| seen[4 * place(pair) as usize + i] += 1));
+                deal.nibbles.iter().for_each(|pair| seen[place(pair) as usize] += 1);
+                assert!(seen.iter().all(|n| *n == 1), "{format:?}");
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_come_back(seed in any::<u64>()) {
+            for (deal, _) in each() {
+                let page: Vec<u8> = kvant_codec::split_mix(seed).flat_map(u64::to_le_bytes).take(deal.bytes()).collect();
+                let (mut device, mut back) = (vec![0; page.len()], vec![0; page.len()]);
+                deal.to_device(&page, &mut device);
+                deal.to_canonical(&device, &mut back);
+                prop_assert_eq!(&back, &page);
+                prop_assert!(device != page);
+            }
+        }
+    }
+
+    #[test]
+    fn what_has_no_kernel_is_refused_by_name() {
+        for (spec, dim, what) in [("int8", 128, "8 bits"), ("kivi4", 128, "32 tokens"), ("int4", 80, "80 channels"), ("q4_0", 128, "scale")] {
+            let format = codec(spec, Side::Key, dim).format().unwrap();
+            let error = Deal::of(&format).unwrap_err().to_string();
+            assert!(error.contains(what), "{spec}: {error}");
+        }
+    }
+}

@@ -1,0 +1,14 @@
+#![doc = include_str!("../docs/device.md")]
+#![deny(missing_docs)]
+
+#[cfg(feature = "cuda")]
+pub mod device;
+pub mod kernels;
+pub mod layout;
+pub mod params;
+pub mod plan;
+pub mod weights;
+
+pub use layout::{Deal, PAGE_TOKENS, UNIT, Unsupported};
+pub use plan::{Decoding, Item, StepPlan, View};
+pub use weights::{WeightError, WeightType};

@@ -1,0 +1,112 @@
+//! What kernels are launched with, field by field as `kernels/*.cuh` declare it. Pointers are device addresses, 0 for none.
+
+/// A device address.
+pub type Address = u64;
+
+/// `AttentionParams` of `kernels/attention.cuh`, where the fields are described.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+#[expect(missing_docs, reason = "kernels/attention.cuh describes them")]
+pub struct AttentionParams {
+    pub pages: Address,
+    pub table: Address,
+    pub exact: Address,
+    pub items: Address,
+    pub views: Address,
+    pub q: Address,
+    pub q_sinks: Address,
+    pub part_o: Address,
+    pub part_ml: Address,
+    pub signs: Address,
+    pub sink_logits: Address,
+    pub out: Address,
+    pub n_items: i32,
+    pub rows: i32,
+    pub kv_heads: i32,
+    pub group: i32,
+    pub tiles: i32,
+    pub table_stride: i32,
+    pub exact_stride: i32,
+    pub scale: f32,
+    pub cap: f32,
+    pub zero: [i32; 4],
+}
+
+/// Query heads in a column tile of the tensor cores.
+pub const HEAD_TILE: usize = 8;
+
+impl AttentionParams {
+    /// Sets scale and cap for scores that are multiplied by `scale` and, with a soft cap c, become c·tanh(s/c).
+    pub fn set_scoring(&mut self, scale: f32, soft_cap: Option<f32>) {
+        let log2_e = std::f32::consts::LOG2_E;
+        (self.scale, self.cap) = match soft_cap {
+            None => (scale * log2_e, 0.0),
+            Some(cap) => (2.0 * log2_e * scale / cap, cap * log2_e),
+        };
+    }
+}
+
+/// `LinearParams` of `kernels/linear.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+#[expect(missing_docs, reason = "kernels/linear.cu describes them")]
+pub struct LinearParams {
+    pub weights: Address,
+    pub x: Address,
+    pub y: Address,
+    pub rows: i32,
+    pub channels: i32,
+    pub tokens: i32,
+    pub accumulate: i32,
+    pub zero: [i32; 4],
+}
+
+/// `EncodeParams` of `kernels/encode.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+#[expect(missing_docs, reason = "kernels/encode.cu describes them")]
+pub struct EncodeParams {
+    pub pages: Address,
+    pub jobs: Address,
+    pub signs: Address,
+    pub refused: Address,
+}
+
+/// `AppendParams` of `kernels/rows.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+#[expect(missing_docs, reason = "kernels/rows.cu describes them")]
+pub struct AppendParams {
+    pub qkv: Address,
+    pub turns: Address,
+    pub q_norm: Address,
+    pub k_norm: Address,
+    pub q: Address,
+    pub pages: Address,
+    pub exact: Address,
+    pub targets: Address,
+    pub refused: Address,
+    pub heads: i32,
+    pub kv_heads: i32,
+    pub exact_stride: i32,
+    pub pairs: i32,
+    pub neighbours: i32,
+    pub eps: f32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_those_of_the_kernels_structs() {
+        let size = [
+            size_of::<AttentionParams>(),
+            size_of::<LinearParams>(),
+            size_of::<EncodeParams>(),
+            size_of::<AppendParams>(),
+        ];
+        assert_eq!(size, [152, 56, 32, 96]);
+        assert_eq!((size_of::<crate::plan::View>(), size_of::<crate::plan::Item>()), (32, 16));
+    }
+}

@@ -92,11 +92,15 @@ DEVICE void attend_exact(State<D>& st, Load keys, Load values, const u32 (&q)[D 
                          float cap) {
     const int g = lane / 4;
     float s[4] = {};
+    uint4 k[D / 16], v[D / 16];
 #pragma unroll
-    for (int ks = 0; ks < D / 16; ks++) {
-        const uint4 k = keys(ks);
-        mma16816(s, k.x, k.y, k.z, k.w, q[2 * ks], q[2 * ks + 1]);
+    for (int i = 0; i < D / 16; i++) k[i] = keys(i);
+    if (Load::EAGER) {
+#pragma unroll
+        for (int i = 0; i < D / 16; i++) v[i] = values(i);
     }
+#pragma unroll
+    for (int ks = 0; ks < D / 16; ks++) mma16816(s, k[ks].x, k[ks].y, k[ks].z, k[ks].w, q[2 * ks], q[2 * ks + 1]);
 #pragma unroll
     for (int j = 0; j < 4; j++) {
         const int token = g + (j / 2) * 8;
@@ -112,16 +116,18 @@ DEVICE void attend_exact(State<D>& st, Load keys, Load values, const u32 (&q)[D 
     const u32 p0 = transpose8x8(pack_f16x2(e[0], e[1])), p1 = transpose8x8(pack_f16x2(e[2], e[3]));
 #pragma unroll
     for (int mt = 0; mt < D / 16; mt++) {
-        const uint4 v = values(mt);
-        mma16816(st.acc[mt], v.x, v.y, v.z, v.w, p0, p1);
+        if (!Load::EAGER) v[mt] = values(mt);
+        mma16816(st.acc[mt], v[mt].x, v[mt].y, v[mt].z, v[mt].w, p0, p1);
     }
 }
 
-struct FromGlobal {  // exact rows are few, and were just written
+struct FromGlobal {  // exact rows are few, and were just written; one trip to L2 instead of two
+    static constexpr bool EAGER = true;
     const u8* at;
     DEVICE uint4 operator()(int i) const { return load_coherent(at + i * 512); }
 };
 struct FromShared {
+    static constexpr bool EAGER = false;
     const u8* at;
     DEVICE uint4 operator()(int i) const { return load_shared(at + i * 512); }
 };

@@ -13,7 +13,7 @@ struct Activations {
     int tokens_left; // tokens from this lane's on; none where it is not positive
     DEVICE uint2 at(int nt, int channel) const {
         if (tokens_left <= 8 * nt) return make_uint2(0u, 0u);
-        return __ldg(reinterpret_cast<const uint2*>(row + nt * stride + channel));
+        return __ldcg(reinterpret_cast<const uint2*>(row + nt * stride + channel));  // the kernel before wrote them: never by the read-only path
     }
 };
 

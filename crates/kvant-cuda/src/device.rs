@@ -15,7 +15,9 @@ pub const MINIMUM_DRIVER: i32 = 12080;
 #[non_exhaustive]
 pub enum OpenError {
     /// No driver library.
-    #[error("no CUDA driver: libcuda.so.1 (nvcuda.dll) is not on this machine; install NVIDIA's driver, or use --device cpu")]
+    #[error(
+        "no CUDA driver: libcuda.so.1 (nvcuda.dll) is not on this machine; install NVIDIA's driver, or use --device cpu"
+    )]
     NoDriver,
     /// The driver cannot load the kernels.
     #[error("the CUDA driver is too old: it supports CUDA {}.{}, and kvant needs 12.8 (driver 570 or newer)", version / 1000, version % 1000 / 10)]
@@ -57,7 +59,22 @@ fn failed(what: impl Into<String>) -> impl FnOnce(DriverError) -> OpenError {
 
 /// A kernel of a loaded module. It lives as long as its [`Card`].
 #[derive(Clone, Copy, Debug)]
-pub struct Kernel(pub(crate) sys::CUfunction);
+pub struct Kernel {
+    function: sys::CUfunction,
+    /// Bytes of dynamic shared memory that it is launched with.
+    shared: u32,
+}
+
+/// The shape of a launch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Launch {
+    /// CTAs along x and y.
+    pub grid: (u32, u32),
+    /// Threads of a CTA.
+    pub threads: u32,
+    /// Whether it may begin before the kernel before it has ended (programmatic dependent launch); Hopper and newer.
+    pub early: bool,
+}
 
 /// An open card with its kernels.
 pub struct Card {
@@ -80,7 +97,9 @@ impl Card {
         }
         let mut version = 0;
         // SAFETY: the pointer is to an integer of ours, and the call needs no context.
-        unsafe { sys::cuDriverGetVersion(&mut version) }.result().map_err(failed("asking for the driver's version"))?;
+        unsafe { sys::cuDriverGetVersion(&mut version) }
+            .result()
+            .map_err(failed("asking for the driver's version"))?;
         if version < MINIMUM_DRIVER {
             return Err(OpenError::OldDriver { version });
         }
@@ -90,7 +109,8 @@ impl Card {
         }
         let context = CudaContext::new(ordinal).map_err(failed(format!("opening cuda:{ordinal}")))?;
         let name = context.name().map_err(failed("asking for the card's name"))?;
-        let (major, minor) = context.compute_capability().map_err(failed("asking for the compute capability"))?;
+        let (major, minor) =
+            context.compute_capability().map_err(failed("asking for the compute capability"))?;
         let Some(form) = Form::of(major, minor) else {
             return Err(OpenError::OldCard { name, major, minor });
         };
@@ -117,9 +137,65 @@ impl Card {
             // SAFETY: the module was loaded above and stays until the card is dropped.
             let function = unsafe { result::module::get_function(loaded, symbol) }
                 .map_err(failed(format!("finding the kernel {name}")))?;
-            self.kernels.insert(name.to_owned(), Kernel(function));
+            let shared = dynamic_shared(module.ptx, name);
+            let set = |attribute, value| {
+                // SAFETY: the function is of a module that was loaded into the current context.
+                unsafe { result::function::set_function_attribute(function, attribute, value) }
+                    .map_err(failed(format!("preparing the kernel {name}")))
+            };
+            if shared > 0 {
+                use sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as DYNAMIC;
+                set(DYNAMIC, shared as i32)?;
+            }
+            if name.starts_with("attend") || name.starts_with("reduce") {
+                // One carve-out for both, or the reduce could not enter an SM that attention still holds.
+                use sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT as CARVE_OUT;
+                set(CARVE_OUT, 100)?;
+            }
+            self.kernels.insert(name.to_owned(), Kernel { function, shared });
         }
         Ok(())
+    }
+
+    /// Puts a kernel on a stream.
+    ///
+    /// # Errors
+    /// When the driver refuses the launch.
+    ///
+    /// # Safety
+    /// `params` is the kernel's struct, its addresses are of memory on this card of the sizes that the kernel reads and writes, and
+    /// the stream is of this card's context.
+    pub unsafe fn launch<P: Copy>(
+        &self,
+        stream: sys::CUstream,
+        kernel: Kernel,
+        launch: Launch,
+        params: &P,
+    ) -> Result<(), OpenError> {
+        self.context.bind_to_thread().map_err(failed("taking the context"))?;
+        // SAFETY: all zeros is an attribute without a meaning; what it means is set below.
+        let mut attribute: sys::CUlaunchAttribute = unsafe { std::mem::zeroed() };
+        attribute.id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+        attribute.value.programmaticStreamSerializationAllowed = 1;
+        let config = sys::CUlaunchConfig {
+            gridDimX: launch.grid.0,
+            gridDimY: launch.grid.1,
+            gridDimZ: 1,
+            blockDimX: launch.threads,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: kernel.shared,
+            hStream: stream,
+            attrs: &mut attribute,
+            numAttrs: u32::from(launch.early && self.form == Form::Cubin),
+        };
+        let mut arguments = [std::ptr::from_ref(params).cast_mut().cast::<std::ffi::c_void>()];
+        // SAFETY: one argument, the kernel's struct, which the driver copies; the rest is the caller's contract.
+        unsafe {
+            sys::cuLaunchKernelEx(&config, kernel.function, arguments.as_mut_ptr(), std::ptr::null_mut())
+        }
+        .result()
+        .map_err(failed("launching a kernel"))
     }
 
     /// What the card is called.
@@ -154,15 +230,29 @@ fn entries(ptx: &str) -> impl Iterator<Item = &str> {
     ptx.lines().filter_map(|line| line.split_once(".entry ")?.1.split('(').next()).map(str::trim)
 }
 
+/// Bytes of dynamic shared memory that the sources name for a kernel; none where they name none.
+fn dynamic_shared(ptx: &str, name: &str) -> u32 {
+    let number = ptx.split_once(&format!(" {name}_shared = ")).and_then(|(_, rest)| rest.split(';').next());
+    number.and_then(|number| number.trim().parse().ok()).unwrap_or(0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn every_module_has_entries() {
+    fn kernels_and_their_shared_memory_are_those_of_the_manifest() {
+        let manifest: serde_json::Value = serde_json::from_str(crate::kernels::MANIFEST).unwrap();
+        let mut found = 0;
         for module in &MODULES {
-            assert!(entries(module.ptx).count() > 1, "{}", module.name);
+            for name in entries(module.ptx) {
+                let kernel = &manifest["kernels"][name];
+                assert_eq!(kernel["module"], module.name, "{name}");
+                assert_eq!(kernel["dynamic_shared"], dynamic_shared(module.ptx, name), "{name}");
+                found += 1;
+            }
         }
+        assert_eq!(found, manifest["kernels"].as_object().unwrap().len());
     }
 
     #[test]

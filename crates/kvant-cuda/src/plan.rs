@@ -95,7 +95,12 @@ impl StepPlan {
             let first_slot = plan.slots;
             for page in (begin..closed).step_by(split) {
                 let end = (page + split).min(closed);
-                plan.items.push(Item { row: row as i32, begin: page as i32, end: end as i32, slot: plan.slots as i32 });
+                plan.items.push(Item {
+                    row: row as i32,
+                    begin: page as i32,
+                    end: end as i32,
+                    slot: plan.slots as i32,
+                });
                 plan.slots += 1;
             }
             exact.push(Item { row: row as i32, begin: 0, end: 0, slot: plan.slots as i32 });
@@ -140,7 +145,9 @@ mod tests {
         let mut seen: Vec<usize> = (view.sink_begin..view.sink_end).map(|i| i as usize).collect();
         for item in plan.items.iter().filter(|item| item.row as usize == row && item.begin < item.end) {
             let tokens = item.begin as usize * PAGE_TOKENS..item.end as usize * PAGE_TOKENS;
-            seen.extend(tokens.filter(|token| *token >= view.first as usize).map(|token| sequence.sinks + token));
+            seen.extend(
+                tokens.filter(|token| *token >= view.first as usize).map(|token| sequence.sinks + token),
+            );
         }
         let tail = sequence.sinks + sequence.closed * PAGE_TOKENS;
         seen.extend((view.tail_begin..view.tail_end).map(|i| tail + i as usize));

@@ -264,7 +264,8 @@ mod tests {
             }
             WeightType::Q4K => {
                 let s = 2112 + channel / 64 * 64 + g * 8 + channel / 32 % 2 * 4 + r * 2;
-                let (d, m) = (number(p, 2048 + 2 * (g * 4 + r * 2)), number(p, 2048 + 2 * (g * 4 + r * 2 + 1)));
+                let (d, m) =
+                    (number(p, 2048 + 2 * (g * 4 + r * 2)), number(p, 2048 + 2 * (g * 4 + r * 2 + 1)));
                 d * f32::from(p[s]) * nibble(p) as f32 - m * f32::from(p[s + 1])
             }
             WeightType::Q6K => {
@@ -303,7 +304,10 @@ mod tests {
 
     #[test]
     fn what_is_not_whole_is_refused() {
-        assert_eq!(WeightType::Q4K.pack(1, 128, &[]), Err(WeightError::Channels { channels: 128, block: 256 }));
+        assert_eq!(
+            WeightType::Q4K.pack(1, 128, &[]),
+            Err(WeightError::Channels { channels: 128, block: 256 })
+        );
         assert_eq!(WeightType::Q8_0.pack(2, 64, &[0; 68]), Err(WeightError::Size { got: 68, want: 136 }));
     }
 }

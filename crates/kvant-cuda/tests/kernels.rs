@@ -22,7 +22,8 @@ fn manifest() -> serde_json::Value {
 fn kernels_are_compiled_from_these_sources() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels");
     let is_source = |name: &str| name.ends_with(".cu") || name.ends_with(".cuh");
-    let names = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let names =
+        std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let mut names: Vec<String> = names.filter(|name| is_source(name)).collect();
     names.sort();
     let mut all = Vec::new();
@@ -53,7 +54,8 @@ fn files_are_those_of_the_manifest() {
 #[test]
 fn no_kernel_spills_and_registers_keep_their_bounds() {
     for (name, kernel) in manifest()["kernels"].as_object().unwrap() {
-        let bound = REGISTERS.iter().find(|(start, _)| name.starts_with(start)).map_or(128, |(_, bound)| *bound);
+        let bound =
+            REGISTERS.iter().find(|(start, _)| name.starts_with(start)).map_or(128, |(_, bound)| *bound);
         for arch in ["sm_80", "sm_90a"] {
             let report = &kernel[arch];
             for field in ["spill_stores", "spill_loads", "stack"] {

@@ -28,6 +28,7 @@ pub(super) fn deal(format: &ExactFormat) -> Result<Deal, Unsupported> {
         Side::Value => (token * dim + channel, value_at(dim, token, channel)),
     };
     let numbers = (0..PAGE_TOKENS).flat_map(|token| (0..dim).map(move |channel| (token, channel)));
-    let halves = numbers.map(|(token, channel)| place(token, channel)).map(|(a, b)| (a as u32, b as u32)).collect();
+    let halves =
+        numbers.map(|(token, channel)| place(token, channel)).map(|(a, b)| (a as u32, b as u32)).collect();
     Ok(Deal { bytes: format.bytes(), halves, nibbles: Vec::new() })
 }

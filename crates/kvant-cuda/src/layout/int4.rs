@@ -78,7 +78,7 @@ pub(super) fn deal(format: &PackedFormat) -> Result<Deal, Unsupported> {
     let Arrays { scale, zero } = arrays(format)?;
     let dim = format.dim;
     let (mut halves, mut nibbles) = (Vec::new(), Vec::new());
-    let mut push = |list: &mut Vec<(u32, u32)>, a: usize, b: usize| list.push((a as u32, b as u32));
+    let push = |list: &mut Vec<(u32, u32)>, a: usize, b: usize| list.push((a as u32, b as u32));
     // From the page's start: keys have scales (2·dim bytes), zeros (2·dim), codes; values codes (32·dim), scales.
     for span in &format.spans {
         for channel in span.first..span.first + span.len {
@@ -114,7 +114,11 @@ pub(super) fn deal(format: &PackedFormat) -> Result<Deal, Unsupported> {
             for group in 0..format.groups {
                 for token in 0..PAGE_TOKENS {
                     let f = Fragment::of(0, token);
-                    push(&mut halves, scale.start / 2 + group * PAGE_TOKENS + token, 16 * dim + group * 64 + f.scale());
+                    push(
+                        &mut halves,
+                        scale.start / 2 + group * PAGE_TOKENS + token,
+                        16 * dim + group * 64 + f.scale(),
+                    );
                 }
             }
         }

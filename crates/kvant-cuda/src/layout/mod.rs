@@ -17,7 +17,9 @@ pub const UNIT: usize = 64;
 
 /// Why a page cannot lie on the device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the CUDA backend has no kernels for {what}; it has them for f16, and for int4 (`ch4` keys, `rot4g32` values), of 64 tokens and 64 or 128 channels")]
+#[error(
+    "the CUDA backend has no kernels for {what}; it has them for f16, and for int4 (`ch4` keys, `rot4g32` values), of 64 tokens and 64 or 128 channels"
+)]
 pub struct Unsupported {
     /// What about the page it is.
     pub what: String,
@@ -119,7 +121,9 @@ mod tests {
         for (deal, format) in each() {
             for place in [|pair: &(u32, u32)| pair.0, |pair: &(u32, u32)| pair.1] {
                 let mut seen = vec![0u8; 2 * deal.bytes()];
-                deal.halves.iter().for_each(|pair| (0..4).for_each(|i| seen[4 * place(pair) as usize + i] += 1));
+                deal.halves
+                    .iter()
+                    .for_each(|pair| (0..4).for_each(|i| seen[4 * place(pair) as usize + i] += 1));
                 deal.nibbles.iter().for_each(|pair| seen[place(pair) as usize] += 1);
                 assert!(seen.iter().all(|n| *n == 1), "{format:?}");
             }
@@ -142,7 +146,12 @@ mod tests {
 
     #[test]
     fn what_has_no_kernel_is_refused_by_name() {
-        for (spec, dim, what) in [("int8", 128, "8 bits"), ("kivi4", 128, "32 tokens"), ("int4", 80, "80 channels"), ("q4_0", 128, "scale")] {
+        for (spec, dim, what) in [
+            ("int8", 128, "8 bits"),
+            ("kivi4", 128, "32 tokens"),
+            ("int4", 80, "80 channels"),
+            ("q4_0", 128, "scale"),
+        ] {
             let format = codec(spec, Side::Key, dim).format().unwrap();
             let error = Deal::of(&format).unwrap_err().to_string();
             assert!(error.contains(what), "{spec}: {error}");

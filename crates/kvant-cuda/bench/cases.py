@@ -1,0 +1,98 @@
+"""One call of decode attention: caches of several sequences in page memory, tables, plan, parameters, and what it should give."""
+import math
+import torch
+import pages as P
+from driver import pack, sms
+
+LOG2_E = 1.4426950408889634
+
+
+class Case:
+    """Sequences of `positions` (the query's), each with its own pages. codec: int4 or f16."""
+
+    def __init__(self, positions, kv_heads, group, d, codec="int4", sinks=4, recent=0, window=None, cap=None, logits=False, streaming=False,
+                 hard=False, split=None, dev="cuda", seed=0):
+        g = torch.Generator(device=dev).manual_seed(seed)
+        rand = lambda *shape: torch.randn(*shape, generator=g, device=dev).half()
+        self.d, self.group, self.kv_heads, self.rows, self.codec, self.cap = d, group, kv_heads, len(positions), codec, cap
+        self.scale, self.dev = 1 / math.sqrt(d), dev
+        closed = [max(p - sinks - recent, 0) // P.PAGE for p in positions]
+        most, tails = max(max(closed), 1), max((p + 1 - sinks) // P.PAGE - c + 1 for p, c in zip(positions, closed))
+        self.table_stride, self.exact_stride = most, 1 + max(tails, 1)
+        n = self.rows * kv_heads
+        k, v = rand(n, most, 64, d), rand(n, most, 64, d)
+        self.q = rand(self.rows, kv_heads * group, d)
+        if hard:  # channel offsets, outlier channels, a peaked softmax, scores that drift upwards
+            k += 4 * rand(n, 1, 1, d)
+            k[..., ::17] *= 6
+            self.q *= 2
+            k *= torch.linspace(0.5, 1.5, most, device=dev).half()[None, :, None, None]
+        ek, ev = rand(n, self.exact_stride, 64, d), rand(n, self.exact_stride, 64, d)
+        self.q_sinks = rand(self.rows, kv_heads * group, d) if streaming else None
+        self.logits = torch.randn(kv_heads * group, generator=g, device=dev) if logits else None
+        if codec == "int4":
+            self.coded = (*P.encode_keys(k), *P.encode_values(v))
+            halves = P.pack_int4(*self.coded)
+            k, v = P.decode(*self.coded)
+            self.signs = P.signs(d, dev)
+        else:
+            halves = P.pack_exact(k, v)
+            k, v, self.signs = k.double().flatten(1, 2), v.double().flatten(1, 2), None
+        exact = P.pack_exact(ek, ev)
+        total = sum(x.numel() + x[..., 0].numel() * P.UNIT for x in (*halves, *exact))
+        self.memory = P.Memory(total, dev, seed)
+        entry = lambda pair: torch.stack([self.memory.put(x) for x in pair], -1).contiguous()
+        self.table, self.exact = entry(halves), entry(exact)
+        self.half_bytes = halves[0].shape[-1]
+        self.sequences = [(p, sinks, c, max(p + 1 - window, 0) if window else 0, streaming) for p, c in zip(positions, closed)]
+        self.plan(split)
+        self.truth = (k, v, ek.double().flatten(1, 2), ev.double().flatten(1, 2))
+
+    def plan(self, split=None):
+        items, views, self.slots = P.step_plan(self.sequences, split)
+        self.items, self.views, self.n_items = items.to(self.dev), views.to(self.dev), len(items)
+        tiles = math.ceil(self.group / 8)
+        self.tiles = tiles
+        self.part_o = torch.full((self.slots, self.kv_heads * tiles, 8, self.d), float("nan"), device=self.dev)
+        self.part_ml = torch.full((self.slots, self.kv_heads * tiles, 8, 2), float("nan"), device=self.dev)
+        self.out = torch.full((self.rows, self.kv_heads * self.group, self.d), float("nan"), device=self.dev, dtype=torch.float16)
+
+    def params(self, q=None):
+        s, cap = (self.scale * LOG2_E, 0.0) if not self.cap else (2 * LOG2_E * self.scale / self.cap, self.cap * LOG2_E)
+        return pack("12Q7i2f4i", self.memory.bytes, self.table, self.exact, self.items, self.views, q if q is not None else self.q, self.q_sinks,
+                    self.part_o, self.part_ml, self.signs, self.logits, self.out, self.n_items, self.rows, self.kv_heads, self.group,
+                    self.tiles, self.table_stride, self.exact_stride, s, cap, 0, 0, 0, 0)
+
+    def run(self, kernels, grid=0, pdl_main=False, pdl_reduce=True, reduce=True):
+        params = self.params()
+        work = self.n_items * self.kv_heads * self.tiles
+        name = f"attend_{self.codec}{'_cap' if self.cap else ''}_d{self.d}"
+        kernels.launch(name, min(grid or 2 * sms(), work), 128, params, pdl_main)
+        if reduce:
+            kernels.launch(f"reduce_d{self.d}", self.rows * self.kv_heads * self.group, 256, params, pdl_reduce)
+        return self.out
+
+    def reference(self):
+        """float64, one kv head at a time, by positions."""
+        k, v, ek, ev = self.truth
+        out = torch.empty(self.rows, self.kv_heads * self.group, self.d, dtype=torch.float64, device=self.dev)
+        for row, (position, sinks, closed, first_seen, keeps) in enumerate(self.sequences):
+            for head in range(self.kv_heads):
+                n, hs = row * self.kv_heads + head, slice(head * self.group, (head + 1) * self.group)
+                sink = torch.arange(0 if keeps else min(first_seen, sinks), min(sinks, position + 1), device=self.dev)
+                first = max(first_seen - sinks, 0)
+                old = torch.arange(first, max(closed * 64, first), device=self.dev)
+                new = torch.arange(max(first - closed * 64, 0), max(position + 1 - sinks - closed * 64, 0), device=self.dev) + 64
+                keys, values = torch.cat([ek[n, sink], k[n, old], ek[n, new]]), torch.cat([ev[n, sink], v[n, old], ev[n, new]])
+                q = self.q[row, hs].double()
+                if self.q_sinks is None:
+                    logit = None if self.logits is None else self.logits[hs]
+                    out[row, hs] = P.attention(q, keys, values, self.scale, self.cap, logit)
+                else:  # the sinks are met by another query
+                    s = torch.cat([self.q_sinks[row, hs].double() @ ek[n, sink].T, q @ torch.cat([k[n, old], ek[n, new]]).T], -1) * self.scale
+                    out[row, hs] = torch.softmax(s, -1) @ values
+        return out
+
+
+def error(out, reference):
+    return ((out.double() - reference).norm() / reference.norm()).item()

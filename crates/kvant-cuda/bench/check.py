@@ -1,0 +1,192 @@
+"""Every kernel against float64, and its bits against themselves. `run` returns a list of failures."""
+import torch
+import pages as P
+import weights as W
+from cases import Case, error
+from driver import pack
+
+CASES = [
+    dict(positions=[4095], kv_heads=8, group=8, d=128),
+    dict(positions=[4095], kv_heads=8, group=8, d=128, hard=True),
+    dict(positions=[70, 5000, 3, 8251, 64 * 40 + 3], kv_heads=2, group=4, d=128),
+    dict(positions=[70, 5000, 3, 8251], kv_heads=3, group=3, d=64),
+    dict(positions=[2500], kv_heads=2, group=16, d=128),
+    dict(positions=[2500, 900], kv_heads=2, group=12, d=64),
+    dict(positions=[3000, 400, 1500], kv_heads=2, group=1, d=128, window=1024),
+    dict(positions=[3000, 10, 1500], kv_heads=2, group=8, d=64, window=130),
+    dict(positions=[3000, 100], kv_heads=2, group=2, d=128, cap=30.0, hard=True),
+    dict(positions=[3000, 100], kv_heads=2, group=8, d=64, logits=True),
+    dict(positions=[3000, 700], kv_heads=2, group=4, d=128, recent=200, sinks=20),
+    dict(positions=[3000, 700], kv_heads=2, group=4, d=128, window=512, streaming=True),
+    dict(positions=[3000], kv_heads=2, group=4, d=128, sinks=0),
+    dict(positions=[131071 + 4], kv_heads=8, group=8, d=128),
+]
+
+
+def attention(kernels, say, dry, cases=CASES):
+    failures = []
+    for number, case in enumerate(cases):
+        for codec in ("int4", "f16"):
+            if codec == "f16" and max(case["positions"]) > 100000:
+                continue
+            c = Case(**case, codec=codec, seed=number, dev="cpu" if dry else "cuda")
+            reference = c.reference()
+            if dry:
+                continue
+            first = c.run(kernels, pdl_reduce=False).clone()
+            torch.cuda.synchronize()
+            e = error(first, reference)
+            same = all(torch.equal(first, c.run(kernels, pdl_main=m, pdl_reduce=r)) for m in (0, 1) for r in (0, 1) for _ in range(15))
+            grids = all(torch.equal(first, c.run(kernels, grid=g)) for g in (1, 7, 50, 131))
+            alone = True
+            if c.rows > 1:  # a sequence gets the same bits alone
+                sequences, whole = c.sequences, (c.table, c.exact, c.q, c.q_sinks, c.rows)
+                for row in range(c.rows):
+                    c.sequences, c.rows, kv = sequences[row:row + 1], 1, c.kv_heads
+                    c.table, c.exact = (x[row * kv:(row + 1) * kv].contiguous() for x in whole[:2])
+                    c.q, c.q_sinks = whole[2][row:row + 1].contiguous(), None if whole[3] is None else whole[3][row:row + 1].contiguous()
+                    c.plan()
+                    alone &= torch.equal(c.run(kernels)[0], first[row])
+                c.sequences, (c.table, c.exact, c.q, c.q_sinks, c.rows) = sequences, whole
+                c.plan()
+            moved = True
+            if codec == "int4" and max(x[2] for x in c.sequences) > 4 and not case.get("window"):  # the bytes are what is read
+                row = max(range(c.rows), key=lambda r: c.sequences[r][2])
+                units = c.table[row * c.kv_heads, 2].tolist()
+                for side, at in ((0, 1), (0, c.d * 2 + 1), (0, c.d * 4 + 100), (1, 100), (1, c.d * 32 + 1)):
+                    place = units[side] * P.UNIT + at
+                    c.memory.bytes[place] ^= 0x37
+                    moved &= not torch.equal(c.run(kernels)[row], first[row])
+                    c.memory.bytes[place] ^= 0x37
+            ok = e < (5e-3 if case.get("hard") else 1.5e-3) and same and grids and alone and moved
+            say(f"attention {codec} {case}: error {e:.1e} repeats {same} grids {grids} alone {alone} corrupted {moved}{'' if ok else ' FAIL'}")
+            failures += [] if ok else [f"attention {codec} {case}"]
+    return failures
+
+
+def encode(kernels, say, dry):
+    failures = []
+    for d in (64, 128):
+        for hard in (False, True):
+            dev = "cpu" if dry else "cuda"
+            g = torch.Generator().manual_seed(d)
+            k, v = (torch.randn(3, 5, 64, d, generator=g).half().to(dev) for _ in range(2))
+            if hard:
+                k, v = k * 40 + 100, v * 1000
+                k[0, 0, :, 3], v[1, 1, 7] = 2.5, 0  # a constant channel, a token of zeros
+                k[0, 1], v[0, 1] = k[0, 1] * 1e-6, v[0, 1] * 1e-7  # scales below f16's normal numbers
+            want = P.pack_int4(*P.encode_keys(k), *P.encode_values(v))
+            memory = P.Memory(4 * 16 * (128 * d + P.UNIT), dev)
+            exact = [memory.put(x) for x in P.pack_exact(k, v)]
+            coded = [memory.put(torch.zeros_like(x)) for x in want]
+            if dry:
+                continue
+            jobs = torch.stack([*exact, *coded], -1).view(-1, 4).contiguous()
+            refused = torch.zeros(1, dtype=torch.int32, device=dev)
+            kernels.launch(f"encode_int4_d{d}", len(jobs), 128, pack("4Q", memory.bytes, jobs, P.signs(d, dev), refused))
+            torch.cuda.synchronize()
+            read = lambda units, size: torch.stack([memory.bytes[u * P.UNIT:u * P.UNIT + size] for u in units.flatten().tolist()])
+            different = [int((read(u, w.shape[-1]) != w.reshape(-1, w.shape[-1])).sum()) for u, w in zip(coded, want)]
+            ok = different == [0, 0] and refused.item() == 0
+            say(f"encode d{d}{' hard' if hard else ''}: bytes that differ from the CPU codec's rule {different}, refused {refused.item()}{'' if ok else ' FAIL'}")
+            failures += [] if ok else [f"encode d{d} {hard}"]
+    return failures
+
+
+def linear(kernels, say, dry):
+    failures = []
+    for name, make in W.TYPES.items():
+        for rows, channels in ((64, 256), (1024, 4096), (48, 14336)):
+            data, w = make(rows, channels, torch.Generator().manual_seed(rows))
+            if dry:
+                continue
+            data, w = data.contiguous().cuda(), w.cuda()
+            x = torch.randn(32, channels, device="cuda").half()
+            y = torch.full((32, rows), float("nan"), device="cuda")
+            ids = torch.arange(rows - 20, rows, device="cuda", dtype=torch.int32)
+            got = torch.full((20, channels), float("nan"), device="cuda")
+            kernels.launch(f"embed_{name}", 20, 256, pack("3Qif", data, ids, got, channels, 1.0))
+            table = error(got, w[rows - 20:])
+            worst, bits, alone = 0.0, True, None
+            for tokens in (1, 3, 8, 9, 32):
+                kind = "t8" if tokens <= 8 else "t32"
+                kernels.launch(f"linear_{name}_{kind}", rows // 16, 256, pack("3Q8i", data, x, y, rows, channels, tokens, 0, 0, 0, 0, 0))
+                worst = max(worst, error(y[:tokens], x[:tokens].double() @ w.T))
+                alone = y[0].clone() if alone is None else alone
+                bits &= torch.equal(y[0], alone)
+            before = y.clone()
+            kernels.launch(f"linear_{name}_t32", rows // 16, 256, pack("3Q8i", data, x, y, rows, channels, 32, 1, 0, 0, 0, 0))
+            added = torch.allclose(y, 2 * before)
+            ok = worst < 2e-5 and bits and added and table < 1e-6
+            say(f"linear {name} {rows}x{channels}: error {worst:.1e}, embedding {table:.1e}, same bits in any batch {bits}, adds {added}{'' if ok else ' FAIL'}")
+            failures += [] if ok else [f"linear {name} {rows}x{channels}"]
+    return failures
+
+
+def rows(kernels, say, dry):
+    if dry:
+        return []
+    failures = []
+    x, w = torch.randn(5, 4096, device="cuda") * 3, torch.rand(4096, device="cuda")
+    y = torch.zeros(5, 4096, device="cuda", dtype=torch.float16)
+    kernels.launch("rms_norm", 5, 512, pack("3Qif", x, w, y, 4096, 1e-5))
+    norm = error(y, x.double() / (x.double().square().mean(-1, keepdim=True) + 1e-5).sqrt() * w.double())
+    gu = torch.randn(5, 2 * 14336, device="cuda") * 4
+    z = torch.zeros(5, 14336, device="cuda", dtype=torch.float16)
+    kernels.launch("swiglu", (5, 8), 256, pack("2Qi", gu, z, 14336))
+    gate, up = gu.double().chunk(2, -1)
+    glu = error(z, torch.nn.functional.silu(gate) * up)
+    logits = torch.randn(4, 128256, device="cuda")
+    logits[1, 77] = logits[1, 99000] = 50.0
+    logits[2] = float("nan")
+    logits[3, 5], logits[3, 9] = float("nan"), 40.0
+    ids = torch.full((4,), -1, dtype=torch.int32, device="cuda")
+    kernels.launch("argmax", 4, 1024, pack("2Qi", logits, ids, 128256))
+    chosen = ids.tolist() == [logits[0].argmax().item(), 77, 0, 9]
+    ok = norm < 1e-3 and glu < 1e-3 and chosen
+    say(f"rows: norm {norm:.1e}, swiglu {glu:.1e}, argmax {chosen}{'' if ok else ' FAIL'}")
+    failures += [] if ok else ["rows"]
+    for d, neighbours, pairs, normed in ((128, 0, 64, True), (64, 1, 32, False), (128, 1, 32, False), (64, 0, 16, True)):
+        n, heads, kv = 3, 6, 2
+        qkv = torch.randn(n, heads + 2 * kv, d, device="cuda")
+        turns = torch.stack([torch.cos(t := torch.rand(n, pairs, device="cuda") * 6), torch.sin(t)], -1)
+        gains = [torch.rand(d, device="cuda") if normed else None for _ in range(2)]
+        memory = P.Memory(64 * (128 * d + P.UNIT), "cuda")
+        empty = torch.zeros(n * kv, 3, 128 * d, dtype=torch.uint8, device="cuda")
+        exact = torch.stack([memory.put(empty), memory.put(empty)], -1).contiguous()
+        targets = torch.tensor([[0, 0, 2, 0], [1, 1, 63, 0], [2, 2, 17, 0]], dtype=torch.int32, device="cuda")
+        q, refused = torch.zeros(n, heads, d, device="cuda", dtype=torch.float16), torch.zeros(1, dtype=torch.int32, device="cuda")
+        kernels.launch(f"append_d{d}", (n, heads + 2 * kv), d, pack("9Q5if", qkv, turns, *gains, q, memory.bytes, exact, targets, refused, heads, kv, 3,
+                                                                  pairs, neighbours, 1e-6))
+        torch.cuda.synchronize()
+        want = qkv.double().clone()
+        for part, gain in ((slice(0, heads), gains[0]), (slice(heads, heads + kv), gains[1])):
+            if gain is not None:
+                want[:, part] = want[:, part] / (want[:, part].square().mean(-1, keepdim=True) + 1e-6).sqrt() * gain.double()
+        a = torch.arange(pairs, device="cuda") * (2 if neighbours else 1)
+        b = a + (1 if neighbours else pairs)
+        cos, sin = turns[:, None, :, 0].double(), turns[:, None, :, 1].double()
+        head = want[:, :heads + kv]
+        head[..., a], head[..., b] = head[..., a] * cos - head[..., b] * sin, head[..., b] * cos + head[..., a] * sin
+        e = error(q, want[:, :heads])
+        page = torch.zeros(n * kv, 3, 64, d, dtype=torch.float64, device="cuda")
+        worst = 0.0
+        for side in (0, 1):
+            half = torch.stack([memory.bytes[u * P.UNIT:u * P.UNIT + 128 * d] for u in exact[..., side].flatten().tolist()]).view(n * kv, 3, -1)
+            shown = P.pack_exact(*(torch.arange(64 * d, device="cuda", dtype=torch.int32).to(torch.int16).view(torch.float16).view(1, 1, 64, d),) * 2)[side]
+            place = shown.view(torch.int16).flatten().long() % (64 * d)  # place[i]: which (token, channel) lies at i
+            rows_ = torch.zeros(n * kv, 3, 64 * d, dtype=torch.float64, device="cuda")
+            rows_[..., place] = half.view(torch.float16).double()
+            page.zero_()
+            for r, (row, entry, token, _) in enumerate(targets.tolist()):
+                page[row * kv:(row + 1) * kv, entry, token] = want[r, heads + side * kv:heads + (side + 1) * kv]
+            worst = max(worst, error(rows_.view_as(page), page))
+        ok = e < 1e-3 and worst < 1e-3 and refused.item() == 0
+        say(f"append d{d} pairs {pairs}{' neighbours' if neighbours else ''}: queries {e:.1e}, pages {worst:.1e}{'' if ok else ' FAIL'}")
+        failures += [] if ok else [f"append d{d}"]
+    return failures
+
+
+def run(kernels, say, dry=False):
+    small = [c for c in CASES if max(c["positions"]) < 5001] if dry else CASES
+    return attention(kernels, say, dry, small) + encode(kernels, say, dry) + linear(kernels, say, dry) + rows(kernels, say, dry)

@@ -1,0 +1,65 @@
+"""The compiled kernels under torch, by the driver API alone: what the Rust backend does, in a page of ctypes."""
+import ctypes, json, pathlib, struct
+import torch
+
+BIN = pathlib.Path(__file__).resolve().parent.parent / "kernels" / "bin"
+MANIFEST = json.loads((BIN / "manifest.json").read_text())
+
+
+class Attribute(ctypes.Structure):
+    _fields_ = [("id", ctypes.c_int), ("pad", ctypes.c_int), ("value", ctypes.c_int * 16)]
+
+
+class Config(ctypes.Structure):
+    _fields_ = [(n, ctypes.c_uint) for n in ("gx", "gy", "gz", "bx", "by", "bz", "shared")] + [
+        ("stream", ctypes.c_void_p), ("attributes", ctypes.POINTER(Attribute)), ("count", ctypes.c_uint)]
+
+
+class Kernels:
+    """All modules in one form, `cubin` or `ptx`."""
+
+    def __init__(self, form="cubin"):
+        torch.zeros(1, device="cuda")  # makes the primary context current
+        self.cuda = ctypes.CDLL("libcuda.so.1")
+        self.functions, self.images = {}, []
+        for stem in sorted({k["module"] for k in MANIFEST["kernels"].values()}):
+            image = ctypes.create_string_buffer((BIN / f"{stem}.{form}").read_bytes() + b"\0")
+            module = ctypes.c_void_p()
+            self.check(self.cuda.cuModuleLoadData(ctypes.byref(module), image), f"loading {stem}.{form}")
+            self.images.append(image)
+            for name, kernel in MANIFEST["kernels"].items():
+                if kernel["module"] != stem:
+                    continue
+                function = ctypes.c_void_p()
+                self.check(self.cuda.cuModuleGetFunction(ctypes.byref(function), module, name.encode()), name)
+                if kernel["dynamic_shared"]:
+                    self.check(self.cuda.cuFuncSetAttribute(function, 8, kernel["dynamic_shared"]), name)
+                if name.startswith(("attend", "reduce")):  # one carve-out, or the reduce could not enter an SM that attention holds
+                    self.check(self.cuda.cuFuncSetAttribute(function, 9, 100), name)
+                self.functions[name] = function
+
+    def check(self, rc, what):
+        if rc:
+            text = ctypes.c_char_p()
+            self.cuda.cuGetErrorName(rc, ctypes.byref(text))
+            raise RuntimeError(f"{what}: {text.value.decode() if text.value else rc}")
+
+    def launch(self, name, grid, block, params, pdl=False):
+        grid = (grid, 1, 1) if isinstance(grid, int) else (*grid, 1)
+        attribute = Attribute(6, 0, (ctypes.c_int * 16)(1))
+        config = Config(*grid, block, 1, 1, MANIFEST["kernels"][name]["dynamic_shared"], torch.cuda.current_stream().cuda_stream,
+                        ctypes.pointer(attribute), int(pdl))
+        buffer = ctypes.create_string_buffer(params, len(params))
+        pointers = (ctypes.c_void_p * 1)(ctypes.addressof(buffer))
+        self.check(self.cuda.cuLaunchKernelEx(ctypes.byref(config), self.functions[name], pointers, None), name)
+
+
+def pack(format, *fields):
+    """Parameters as C lays them out (native alignment, padded to 8 bytes); tensors become addresses, None a null pointer."""
+    fields = [f.data_ptr() if torch.is_tensor(f) else 0 if f is None else f for f in fields]
+    data = struct.pack(format, *fields)
+    return data + b"\0" * (-len(data) % 8)
+
+
+def sms():
+    return torch.cuda.get_device_properties(0).multi_processor_count

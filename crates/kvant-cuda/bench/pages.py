@@ -1,0 +1,171 @@
+"""Page layouts, codecs and float64 attention in torch: independent of the Rust code, so that both are held to the kernels."""
+import math
+import torch
+
+PAGE, UNIT = 64, 64
+SEED = 0  # of the SRHT, as `rot4g32` has it
+
+
+def signs(d, dev):
+    """Sign / sqrt(d) of every channel: SplitMix64."""
+    mask, state, out = (1 << 64) - 1, SEED, []
+    while len(out) < d:
+        state = (state + 0x9E3779B97F4A7C15) & mask
+        z = state
+        z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & mask
+        z = (z ^ z >> 27) * 0x94D049BB133111EB & mask
+        z ^= z >> 31
+        out += [1 if z >> b & 1 else -1 for b in range(64)]
+    return (torch.tensor(out[:d], dtype=torch.float64) / math.sqrt(d)).float().to(dev)
+
+
+def hadamard(x):
+    """Unnormalised, over the last axis, lowest stage first: the order of roundings of every kvant backend."""
+    shape, h = x.shape, 1
+    while h < shape[-1]:
+        y = x.reshape(*shape[:-1], -1, 2, h)
+        x = torch.stack((y[..., 0, :] + y[..., 1, :], y[..., 0, :] - y[..., 1, :]), -2).reshape(shape)
+        h *= 2
+    return x
+
+
+def rotate(x):  # y = H diag(signs) x, f32
+    return hadamard(x * signs(x.shape[-1], x.device))
+
+
+def rotate_back(y):  # float64
+    return hadamard(y.double()) * signs(y.shape[-1], y.device).double()
+
+
+# ---- codecs, bit for bit as kvant-codec encodes ----
+def outward(x, direction):
+    near = x.half().float()
+    nudge = (x.abs() * (1 / 2048)).clamp(min=3.0e-8)
+    far = (x + nudge * direction).half().float()
+    return torch.where(x > near if direction > 0 else near > x, far, near)
+
+
+def inverse(scale):
+    return torch.where(scale.abs() > 1.17549435e-38, 1 / scale, torch.zeros_like(scale))
+
+
+def encode_keys(k):  # f16 [n, P, 64, d] -> codes u8, scale, zero f16 [n, P, d]
+    k = k.float()
+    zero = outward(k.amin(2), -1.0)
+    scale = outward((k.amax(2) - zero) / 15, 1.0) + 0.0
+    codes = ((k - zero[:, :, None]) * inverse(scale)[:, :, None]).clamp(0, 15).round()
+    return codes.to(torch.uint8), scale.half(), (zero + 0.0).half()
+
+
+def encode_values(v):  # f16 [n, P, 64, d] -> codes u8, scale f16 [n, P, 64, d/32]
+    y = rotate(v.float()).unflatten(-1, (-1, 32))
+    low, high = y.amin(-1), y.amax(-1)
+    scale = (torch.where(-low > high, low, high) / -8).half().float() + 0.0
+    # fma(x, 1/s, 8): exact product in f64, one rounding to f32
+    codes = (y.double() * inverse(scale)[..., None].double() + 8).float().clamp(0, 15).round()
+    return codes.flatten(-2).to(torch.uint8), scale.half()
+
+
+def decode(kc, ks, kz, vc, vs):
+    """float64 keys and values in the model's basis, [n, P*64, d]."""
+    k = kc.double() * ks.double()[:, :, None] + kz.double()[:, :, None]
+    v = ((vc.double() - 8).unflatten(-1, (-1, 32)) * vs.double()[..., None]).flatten(-2)
+    return k.flatten(1, 2), rotate_back(v).flatten(1, 2)
+
+
+# ---- device layouts (kernels/pages.cuh) ----
+def words(codes, index):
+    w = 0
+    for r in (0, 1):
+        for c in (0, 1):
+            for e in (0, 1):
+                w = w | codes[index(r, c, e)].to(torch.int64) << (4 * r + 8 * c + 16 * e)
+    return torch.where(w >= 2**31, w - 2**32, w).to(torch.int32).contiguous()
+
+
+def raw(x, n, P):
+    return x.contiguous().view(n, P, -1).view(torch.uint8)
+
+
+def pack_int4(kc, ks, kz, vc, vs):
+    """(key half pages, value half pages), u8 [n, P, 36 d]."""
+    n, P, _, d = kc.shape
+    T, S = d // 16, slice(None)
+    w = words(kc.view(n, P, 4, 2, 8, T, 2, 4, 2), lambda r, c, e: (S, S, S, r, S, S, c, S, e))  # mt g ks t
+    kw = w.view(n, P, 4, 8, T // 4, 4, 4).permute(0, 1, 2, 4, 3, 6, 5)  # mt ks/4 g t ks%4
+    w = words(vc.view(n, P, 4, 2, 4, 2, T, 2, 8), lambda r, c, e: (S, S, S, c, S, e, S, r, S))  # ks t mt g
+    vw = w.permute(0, 1, 4, 5, 3, 2)  # mt g t ks
+    scale = ks.view(n, P, T // 2, 2, 2, 4, 2).permute(0, 1, 2, 5, 3, 4, 6)
+    zero = kz.view(n, P, T // 2, 2, 2, 4, 2).permute(0, 1, 2, 5, 4, 3, 6)
+    token = vs.view(n, P, 2, 2, 2, 4, 2, d // 32).permute(0, 1, 7, 2, 5, 3, 4, 6)
+    keys = torch.cat([raw(scale, n, P), raw(zero, n, P), raw(kw, n, P)], -1)
+    values = torch.cat([raw(vw, n, P), raw(token, n, P)], -1)
+    return keys, values
+
+
+def pack_exact(k, v):
+    """f16 [n, P, 64, d] -> (key half pages, value half pages), u8 [n, P, 128 d]."""
+    n, P, _, d = k.shape
+    # token = 16 tile + 8 r + g, channel = 16 ks + 8 c + 2 t + e -> tile ks g t c r e
+    keys = k.view(n, P, 4, 2, 8, d // 16, 2, 4, 2).permute(0, 1, 2, 5, 4, 7, 6, 3, 8)
+    # channel = 16 mt + 8 r + g, token = 16 tile + 8 c + 2 t + e -> tile mt g t c r e
+    values = v.view(n, P, 4, 2, 4, 2, d // 16, 2, 8).permute(0, 1, 2, 6, 8, 4, 3, 7, 5)
+    return raw(keys, n, P), raw(values, n, P)
+
+
+class Memory:
+    """Page memory that hands out half pages in a shuffled order, with a hole after each, as a cache that has lived would."""
+
+    def __init__(self, total, dev, seed=0):
+        self.bytes = torch.zeros(total + UNIT, dtype=torch.uint8, device=dev)
+        self.offset = -self.bytes.data_ptr() % UNIT
+        self.bytes = self.bytes[self.offset:self.offset + total]
+        self.used, self.seed = 0, seed
+
+    def put(self, halves, shuffle=True):
+        """u8 [..., bytes] -> units int32 [...]."""
+        shape, size = halves.shape[:-1], halves.shape[-1]
+        stride = size + (UNIT if shuffle else 0)
+        count = math.prod(shape)
+        assert size % UNIT == 0 and self.used + count * stride <= self.bytes.numel(), "page memory is full"
+        order = torch.randperm(count, generator=torch.Generator().manual_seed(self.seed)) if shuffle else torch.arange(count)
+        place = self.bytes[self.used:self.used + count * stride].view(count, stride)
+        place[order.to(halves.device), :size] = halves.reshape(count, size)
+        units = (self.used + order.to(torch.int64) * stride) // UNIT
+        self.used, self.seed = self.used + count * stride, self.seed + 1
+        return units.to(torch.int32).view(shape).to(halves.device)
+
+
+# ---- plans, as src/plan.rs makes them ----
+def split_pages(pages):
+    return 4 * max(1, math.ceil(pages / 128))
+
+
+def step_plan(sequences, split=None):
+    """[(position, sinks, closed, first_seen, keeps_sinks)] -> items [n, 4], views [rows, 8], slots."""
+    items, exact, views, slots = [], [], [], 0
+    for row, (position, sinks, closed, first_seen, keeps) in enumerate(sequences):
+        first = max(first_seen - sinks, 0)
+        begin = min(first // PAGE, closed)
+        step = split or split_pages(closed - begin)
+        first_slot = slots
+        for page in range(begin, closed, step):
+            items.append((row, page, min(page + step, closed), slots))
+            slots += 1
+        exact.append((row, 0, 0, slots))
+        slots += 1
+        end, tail, sink_end = max(position + 1 - sinks, 0), closed * PAGE, min(sinks, position + 1)
+        views.append((first, 0 if keeps else min(first_seen, sink_end), sink_end, max(first - tail, 0), max(end - tail, 0), first_slot,
+                      slots - first_slot, 0))
+    return torch.tensor(items + exact, dtype=torch.int32), torch.tensor(views, dtype=torch.int32), slots
+
+
+def attention(q, k, v, scale, cap=None, logit=None):
+    """float64: q [heads, d] over k, v [tokens, d] of one kv head; logit [heads] takes part in the softmax without a value."""
+    s = q.double() @ k.T * scale
+    if cap:
+        s = cap * torch.tanh(s / cap)
+    if logit is not None:
+        s = torch.cat([s, logit.double()[:, None]], -1)
+        return torch.softmax(s, -1)[:, :-1] @ v
+    return torch.softmax(s, -1) @ v

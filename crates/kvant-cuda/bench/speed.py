@@ -1,0 +1,138 @@
+"""Times: int4 and f16 attention as the engine calls them beside torch's fp16 SDPA, products of packed weights, small kernels. Microseconds per call
+in a CUDA graph of at least 16 calls that rotate over at least 600 MB, so that L2 is cold; medians of 15 replays."""
+import math, statistics
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+import weights as W
+from cases import Case
+from driver import pack
+
+COLD = 600e6
+SHAPES = [(1, 64, 8, 128, 131072), (1, 64, 8, 128, 32768), (1, 64, 8, 128, 16384), (1, 64, 8, 128, 4096), (1, 32, 8, 128, 131072), (1, 32, 8, 128, 32768),
+          (1, 32, 8, 128, 16384), (1, 32, 8, 128, 4096), (8, 64, 8, 128, 32768), (1, 64, 8, 64, 131072), (32, 32, 8, 128, 4096)]
+
+
+def graph_time(calls, n=15):
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        for call in calls[:2]:
+            call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for call in calls:
+            call()
+    times = []
+    for _ in range(n + 3):
+        a, b = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        a.record(), graph.replay(), b.record()
+        torch.cuda.synchronize()
+        times.append(a.elapsed_time(b) * 1e3 / len(calls))
+    return statistics.median(times[3:])
+
+
+def rotation(items, least=16):
+    return [items[i % len(items)] for i in range(max(len(items), least))]
+
+
+def copies(case, nbytes):
+    """Cases over copies of the same page memory at other addresses."""
+    out = [case]
+    for _ in range(max(3, min(130, math.ceil(COLD / nbytes))) - 1):
+        twin = object.__new__(Case)
+        twin.__dict__ = dict(case.__dict__)
+        twin.memory = object.__new__(type(case.memory))
+        twin.memory.__dict__ = dict(case.memory.__dict__, bytes=case.memory.bytes.clone())
+        out.append(twin)
+    return out
+
+
+def repeated(B, Hq, Hkv, d, S, codec, **options):
+    """A cache of S tokens whose pages are those of at most 8k tokens, put again at new places."""
+    part = min(S, 8192)
+    case = Case([part + options.get("sinks", 0) - 1 + options.pop("tail", 1)] * B, Hkv, Hq // Hkv, d, codec, **options)
+    times, closed = S // part, case.sequences[0][2]
+    if times > 1:
+        old = case.memory.bytes.view(-1)
+        half, span = case.half_bytes, -(-old.numel() // 64) * 64
+        memory = torch.zeros(span * times + 64, dtype=torch.uint8, device="cuda")
+        memory = memory[-memory.data_ptr() % 64:][:span * times]
+        for i in range(times):
+            memory[i * span:i * span + old.numel()] = old
+        case.table = torch.cat([case.table[:, :closed] + i * (span // 64) for i in range(times)], 1).contiguous()
+        case.memory.bytes, case.table_stride = memory, closed * times
+        case.sequences = [(p + (times - 1) * closed * 64, s, c * times, f, k) for p, s, c, f, k in case.sequences]
+        case.plan()
+    case.truth = None
+    return case
+
+
+def sdpa(B, Hq, Hkv, d, S):
+    nbytes = B * Hkv * S * d * 4
+    rand = lambda h, s: torch.randn(B, h, s, d, dtype=torch.float16, device="cuda")
+    sets, q = [(rand(Hkv, S), rand(Hkv, S)) for _ in range(max(3, min(40, math.ceil(COLD / nbytes))))], rand(Hq, 1)
+    result = {}
+    for name, backend in (("flash", SDPBackend.FLASH_ATTENTION), ("cudnn", SDPBackend.CUDNN_ATTENTION)):
+        def call(k, v, backend=backend):
+            with sdpa_kernel(backend):
+                return F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+        try:
+            result[name] = graph_time(rotation([lambda s=s: call(*s) for s in sets]))
+        except Exception as problem:
+            result[name + " failed"] = str(problem).splitlines()[0][:120]
+    return result
+
+
+def attention(kernels, say, shapes=SHAPES):
+    rows = []
+    for shape in shapes:
+        B, Hq, Hkv, d, S = shape
+        row = dict(B=B, Hq=Hq, Hkv=Hkv, d=d, S=S)
+        for name, codec, options in (("closed", "int4", dict(sinks=0, tail=1)), ("engine", "int4", dict(sinks=4, tail=40)), ("f16", "f16", dict(sinks=4, tail=40))):
+            case = repeated(B, Hq, Hkv, d, S, codec, **options)
+            nbytes = B * Hkv * case.sequences[0][2] * case.half_bytes * 2
+            cases = copies(case, nbytes)
+            timed = lambda **kw: graph_time(rotation([lambda c=c: c.run(kernels, **kw) for c in cases]))
+            row[name] = dict(bytes=nbytes, plain=timed(pdl_reduce=False), reduce=timed(), both=timed(pdl_main=True), no_reduce=timed(reduce=False))
+            if name == "engine":
+                for factor in (2, 4):  # split lengths: a policy of src/plan.rs
+                    split = factor * max(4, 4 * math.ceil(case.sequences[0][2] / 128))
+                    for c in cases:
+                        c.plan(split)
+                    row[name][f"reduce, splits x{factor}"] = timed()
+            del case, cases
+        row["sdpa"] = sdpa(*shape)
+        best = min(v for v in row["sdpa"].values() if isinstance(v, float))
+        row["ratio"] = {n: best / row[n]["reduce"] for n in ("closed", "engine", "f16")}
+        row["TB/s"] = {n: row[n]["bytes"] / row[n]["reduce"] / 1e6 for n in ("closed", "engine", "f16")}
+        say(f"{shape}: closed {row['closed']['reduce']:.1f} us, engine {row['engine']['reduce']:.1f}, f16 {row['f16']['reduce']:.1f}, sdpa {best:.1f} | x "
+            + " ".join(f"{n} {v:.2f}" for n, v in row["ratio"].items()) + " | TB/s " + " ".join(f"{v:.2f}" for v in row["TB/s"].values()))
+        rows.append(row)
+        torch.cuda.empty_cache()
+    return rows
+
+
+def products(kernels, say):
+    """The matrices of an 8B model, one token, then 8 and 32."""
+    rows = []
+    for name, make in W.TYPES.items():
+        for n, k in ((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336), (128256, 4096)):
+            data = make(1024, k, torch.Generator().manual_seed(1))[0].reshape(-1).cuda()
+            data = data.repeat(math.ceil(n / 1024))[:n // 16 * (data.numel() // 64)].contiguous()
+            sets = [data.clone() for _ in range(max(2, math.ceil(COLD / data.numel())))]
+            y = torch.zeros(32, n, device="cuda")
+            x = torch.randn(32, k, device="cuda").half()
+            row = dict(type=name, rows=n, channels=k, bytes=data.numel())
+            for tokens in (1, 8, 32):
+                kind = "t8" if tokens <= 8 else "t32"
+                for pdl in (False, True):
+                    params = [pack("3Q8i", d, x, y, n, k, tokens, 0, 0, 0, 0, 0) for d in sets]
+                    calls = [lambda p=p: kernels.launch(f"linear_{name}_{kind}", n // 16, 256, p, pdl) for p in params]
+                    row[f"{tokens}{' pdl' if pdl else ''}"] = graph_time(rotation(calls))
+            row["TB/s"] = data.numel() / row["1 pdl"] / 1e6
+            say(f"linear {name} {n}x{k}: 1 token {row['1 pdl']:.1f} us ({row['TB/s']:.2f} TB/s), 8 {row['8 pdl']:.1f}, 32 {row['32 pdl']:.1f}")
+            rows.append(row)
+            del sets, data
+            torch.cuda.empty_cache()
+    return rows

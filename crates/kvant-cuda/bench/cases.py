@@ -2,7 +2,7 @@
 import math
 import torch
 import pages as P
-from driver import pack, sms
+from driver import pack
 
 LOG2_E = 1.4426950408889634
 
@@ -67,7 +67,7 @@ class Case:
         params = self.params()
         work = self.n_items * self.kv_heads * self.tiles
         name = f"attend_{self.codec}{'_cap' if self.cap else ''}_d{self.d}"
-        kernels.launch(name, min(grid or 2 * sms(), work), 128, params, pdl_main)
+        kernels.launch(name, min(grid or 2 * kernels.sms, work), 128, params, pdl_main)
         if reduce:
             kernels.launch(f"reduce_d{self.d}", self.rows * self.kv_heads * self.group, 256, params, pdl_reduce)
         return self.out

@@ -1,5 +1,5 @@
 """The compiled kernels under torch, by the driver API alone: what the Rust backend does, in a page of ctypes."""
-import ctypes, json, pathlib, struct
+import ctypes, json, pathlib, struct, subprocess, tempfile
 import torch
 
 BIN = pathlib.Path(__file__).resolve().parent.parent / "kernels" / "bin"
@@ -17,11 +17,14 @@ class Config(ctypes.Structure):
 
 class Kernels:
     """All modules in one form, `cubin` or `ptx`."""
+    dev = "cuda"
 
     def __init__(self, form="cubin"):
         torch.zeros(1, device="cuda")  # makes the primary context current
         self.cuda = ctypes.CDLL("libcuda.so.1")
+        self.early = form == "cubin"  # code for sm_80 does not wait for the kernel before, so it must not begin early
         self.functions, self.images = {}, []
+        self.sms = torch.cuda.get_device_properties(0).multi_processor_count
         for stem in sorted({k["module"] for k in MANIFEST["kernels"].values()}):
             image = ctypes.create_string_buffer((BIN / f"{stem}.{form}").read_bytes() + b"\0")
             module = ctypes.c_void_p()
@@ -48,10 +51,34 @@ class Kernels:
         grid = (grid, 1, 1) if isinstance(grid, int) else (*grid, 1)
         attribute = Attribute(6, 0, (ctypes.c_int * 16)(1))
         config = Config(*grid, block, 1, 1, MANIFEST["kernels"][name]["dynamic_shared"], torch.cuda.current_stream().cuda_stream,
-                        ctypes.pointer(attribute), int(pdl))
+                        ctypes.pointer(attribute), int(pdl and self.early))
         buffer = ctypes.create_string_buffer(params, len(params))
         pointers = (ctypes.c_void_p * 1)(ctypes.addressof(buffer))
         self.check(self.cuda.cuLaunchKernelEx(ctypes.byref(config), self.functions[name], pointers, None), name)
+
+    def synchronize(self):
+        torch.cuda.synchronize()
+
+
+class HostKernels:
+    """The same kernels compiled for the CPU (bench/host), a fiber for every thread: slow, for tests without a card."""
+    dev, sms = "cpu", 3
+
+    def __init__(self, library=None):
+        here = pathlib.Path(__file__).resolve().parent
+        if library is None:
+            library = f"{tempfile.mkdtemp()}/kernels.so"
+            subprocess.run(["g++", "-std=c++17", "-O1", "-fPIC", "-shared", "-w", "-DKVANT_HOST", f"-I{here}/host", f"-I{here.parent}/kernels",
+                            f"{here}/host/host.cpp", "-o", library], check=True)
+        self.library = ctypes.CDLL(library)
+
+    def launch(self, name, grid, block, params, pdl=False):
+        grid = (grid, 1) if isinstance(grid, int) else grid
+        shared = ctypes.c_int.in_dll(self.library, f"{name}_shared").value if name.startswith("attend") else 0
+        self.library.host_launch(getattr(self.library, name), *grid, block, shared, params, len(params))
+
+    def synchronize(self):
+        pass
 
 
 def pack(format, *fields):
@@ -60,6 +87,3 @@ def pack(format, *fields):
     data = struct.pack(format, *fields)
     return data + b"\0" * (-len(data) % 8)
 
-
-def sms():
-    return torch.cuda.get_device_properties(0).multi_processor_count

@@ -1,9 +1,9 @@
 """Checks and times every kernel on a card: python3 run.py [check] [ptx] [attention] [products] [short]. Needs torch with CUDA; writes
-$OUT/results.json and $OUT/log.txt. `dry` builds all data and references of the small cases on the CPU, without a card or a launch."""
+$OUT/results.json and $OUT/log.txt. `host` checks the kernels compiled for the CPU, without a card."""
 import json, os, sys, time
 import torch
 import check, speed
-from driver import MANIFEST
+from driver import MANIFEST, HostKernels, Kernels
 
 
 def main():
@@ -20,9 +20,10 @@ def main():
             open(os.path.join(out, "log.txt"), "w").write("\n".join(log) + "\n")
             json.dump(results, open(os.path.join(out, "results.json"), "w"), indent=1)
 
-    if what == ["dry"]:
-        return check.run(None, say, dry=True)
-    from driver import Kernels
+    if what[0] == "host":
+        failures = check.run_on_host(HostKernels(*what[1:]), say)
+        say("FAILED: " + "; ".join(failures) if failures else "all checks passed")
+        return failures
     results["machine"] = dict(card=torch.cuda.get_device_name(0), torch=torch.__version__, cudnn=torch.backends.cudnn.version(),
                               compiler=MANIFEST["compiler"], sources=MANIFEST["sources"])
     say(results["machine"])
@@ -35,7 +36,7 @@ def main():
     if "ptx" in what:  # the path of cards that are not Hopper
         small = [case for case in check.CASES if max(case["positions"]) < 10000]
         ptx = Kernels("ptx")
-        results["check_ptx"] = check.attention(ptx, say, False, small) + check.encode(ptx, say, False) + check.linear(ptx, say, False) + check.rows(ptx, say, False)
+        results["check_ptx"] = check.attention(ptx, say, small) + check.encode(ptx, say) + check.linear(ptx, say) + check.rows(ptx, say)
         failures += [f"ptx: {f}" for f in results["check_ptx"]]
         save()
     if "attention" in what:

@@ -1,6 +1,7 @@
 // Entry points: decode attention over f16 pages, and the reduce that all codecs share.
 #include "decode.cuh"
 #include "reduce.cuh"
+#undef KERNEL
 #define KERNEL(NAME, D, CAP, STAGES)                                                                                   \
     extern "C" __global__ void __launch_bounds__(WARPS * 32, 2) NAME(const __grid_constant__ AttentionParams p) {      \
         decode<D, CAP, ExactCodec<D>, STAGES>(p);                                                                      \

@@ -52,7 +52,7 @@ struct Cursor {
 
 template <int D, bool CAP, class C, int STAGES>
 DEVICE void decode(const AttentionParams& p) {
-    extern __shared__ __align__(128) u8 memory[];
+    DYNAMIC_SHARED(memory);
     auto& shared = *reinterpret_cast<DecodeShared<D, C, STAGES>*>(memory);
     const int tid = threadIdx.x ^ p.zero[0];  // kept in a register: ptxas would read the special register again for every page
     const int warp = tid / WARP, lane = tid % WARP;

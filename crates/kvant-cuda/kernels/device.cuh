@@ -1,12 +1,16 @@
 // Integer types, f16 conversions and thin wrappers around the PTX that the kernels are built from. No policy here, and no
 // NVIDIA header: what is not a builtin of NVRTC is written out. What sm_90 has and sm_80 lacks is chosen here and nowhere else.
 #pragma once
+#ifdef KVANT_HOST  // on a CPU, for tests without a card: bench/host
+#include "host.cuh"
+#else
 typedef unsigned char u8;
 typedef unsigned short u16;
 typedef unsigned int u32;
 typedef unsigned long long u64;
 
 #define DEVICE __device__ __forceinline__
+#define DYNAMIC_SHARED(name) extern __shared__ __align__(128) u8 name[]
 constexpr int WARP = 32;
 #define MINUS_INFINITY __int_as_float(0xff800000)
 
@@ -160,3 +164,4 @@ struct Ring {
         if (++stage == STAGES) stage = 0, parity ^= 1;
     }
 };
+#endif

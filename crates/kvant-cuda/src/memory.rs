@@ -1,8 +1,8 @@
 //! Which half page lies where in the page memory: the host's book, without a byte of the memory itself.
 //!
 //! The memory is one range of addresses, cut into *granules* of 2 MiB, the least that a driver maps. A granule belongs to one size of
-//! half pages at a time, so that a free place fits whoever needs one; a granule without live pages can change its size. Places are
-//! taken lowest first within a granule, and granules in the order in which they are first needed: the driver maps `mapped()` bytes.
+//! half pages at a time, so that a free place fits whoever needs one; a granule without live pages can change its size. Granules are
+//! used from the lowest on, so the driver maps the first `mapped()` bytes.
 
 use crate::layout::UNIT;
 use std::collections::BTreeMap;

@@ -1,0 +1,160 @@
+// The vocabulary of kernels/device.cuh on a CPU: every CUDA thread is a fiber, and what a warp does together is a meeting of its 32
+// fibers. Kernels are compiled as they are, with this file found first; CTAs run one after the other. It is slow, and good for one
+// thing: the kernels' arithmetic and indices can be tested where there is no card. Races and memory models it does not show.
+#pragma once
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+using std::max;
+using std::min;
+
+#define DEVICE inline
+#define __device__
+#define __global__
+#define __grid_constant__
+#define __forceinline__
+#define __launch_bounds__(...)
+#define __align__(n) __attribute__((aligned(n)))
+#define __shared__ static
+#define DYNAMIC_SHARED(name) u8* name = host::dynamic_shared
+#define MINUS_INFINITY (-INFINITY)
+constexpr int WARP = 32;
+constexpr float LOG2_E = 1.4426950408889634f;
+
+struct uint2 { u32 x, y; };
+struct int2 { int x, y; };
+struct alignas(16) uint4 { u32 x, y, z, w; };
+struct alignas(16) int4 { int x, y, z, w; };
+struct float2 { float x, y; };
+struct alignas(16) float4 { float x, y, z, w; };
+inline uint2 make_uint2(u32 x, u32 y) { return {x, y}; }
+inline int2 make_int2(int x, int y) { return {x, y}; }
+inline float2 make_float2(float x, float y) { return {x, y}; }
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+
+namespace host {
+struct Index { unsigned x, y, z; };
+struct Message { u32 a[4], b[2]; };  // what a lane brings to a meeting
+extern Index thread, block, threads, grid;
+extern u8* dynamic_shared;
+const Message* meet(const Message& mine);  // waits for the whole warp; the messages of its lanes
+void meet_cta();
+float number(u16 half);
+u16 half(float number);
+inline int lane() { return thread.x % WARP; }
+}
+#define threadIdx host::thread
+#define blockIdx host::block
+#define blockDim host::threads
+#define gridDim host::grid
+
+template <class T, class F> inline T as(const F& x) {
+    static_assert(sizeof(T) == sizeof(F), "as many bytes");
+    T y;
+    std::memcpy(&y, &x, sizeof y);
+    return y;
+}
+inline float __int_as_float(u32 x) { return as<float>(x); }
+inline u32 __float_as_uint(float x) { return as<u32>(x); }
+inline int __float2int_rn(float x) { return (int)lrintf(x); }
+inline float __fmul_rn(float a, float b) { volatile float y = a * b; return y; }
+inline float __fadd_rn(float a, float b) { volatile float y = a + b; return y; }
+inline float __fdiv_rn(float a, float b) { return a / b; }
+inline float rsqrtf(float x) { return 1.f / sqrtf(x); }
+template <class T> inline T __ldg(const T* p) { return *p; }
+template <class T> inline T __ldcg(const T* p) { return *p; }
+template <class T> inline void __stcg(T* p, T x) { *p = x; }
+inline void atomicMax(int* p, int x) { *p = max(*p, x); }
+inline void __syncthreads() { host::meet_cta(); }
+inline void __syncwarp() { host::meet({}); }
+inline u32 __byte_perm(u32 a, u32 b, u32 pick) {
+    const u64 bytes = (u64)b << 32 | a;
+    u32 y = 0;
+    for (int i = 0; i < 4; i++) y |= (u32)(bytes >> 8 * (pick >> 4 * i & 7) & 255) << 8 * i;
+    return y;
+}
+template <class T> inline T __shfl_sync(u32, T x, int from) {
+    host::Message m = {};
+    std::memcpy(m.a, &x, sizeof x);
+    const host::Message* all = host::meet(m);
+    std::memcpy(&x, all[from & 31].a, sizeof x);
+    return x;
+}
+template <class T> inline T __shfl_xor_sync(u32 mask, T x, int with) { return __shfl_sync(mask, x, host::lane() ^ with); }
+inline bool __any_sync(u32, bool x) {
+    const host::Message* all = host::meet({{x}, {}});
+    bool any = false;
+    for (int i = 0; i < 32; i++) any |= all[i].a[0];
+    return any;
+}
+
+inline float f16_to_f32(u16 x) { return host::number(x); }
+inline u16 f32_to_f16(float x) { return host::half(x); }
+inline u32 pack_f16x2(float lo, float hi) { return host::half(lo) | (u32)host::half(hi) << 16; }
+inline u32 mul_f16x2(u32 a, u32 b) {
+    return pack_f16x2(f16_to_f32(a) * f16_to_f32(b), f16_to_f32(a >> 16) * f16_to_f32(b >> 16));
+}
+inline float ex2(float x) { return exp2f(x); }
+inline float reciprocal(float x) { return 1.f / x; }
+
+inline void mma16816(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+    const host::Message* all = host::meet({{a0, a1, a2, a3}, {b0, b1}});
+    const int g = host::lane() / 4, t = host::lane() % 4;
+    for (int j = 0; j < 4; j++) {
+        const int high = j / 2, column = 2 * t + j % 2;
+        double sum = 0;
+        for (int k = 0; k < 4; k++)
+            for (int c = 0; c < 2; c++) {
+                const u32 a = all[4 * g + k].a[2 * c + high], b = all[4 * column + k].b[c];
+                sum += (double)f16_to_f32(a) * f16_to_f32(b) + (double)f16_to_f32(a >> 16) * f16_to_f32(b >> 16);
+            }
+        d[j] = (float)(d[j] + sum);
+    }
+}
+inline void mma_nibbles(float (&d)[4], u32 w, u32 b0, u32 b1) {
+    const u32 x = __byte_perm(w, 0, 0x4341);
+    mma16816(d, w & 0x000f000fu, w & 0x00ff00ffu, x & 0x000f000fu, x, b0, b1);
+}
+constexpr float ROW_LO = 16777216.0f, ROW_HI = 1048576.0f;
+inline u32 transpose8x8(u32 x) {
+    const host::Message* all = host::meet({{x}, {}});
+    const int g = host::lane() / 4, t = host::lane() % 4;
+    auto at = [&](int row, int column) { return all[4 * row + column / 2].a[0] >> 16 * (column % 2) & 0xffff; };
+    return at(2 * t, g) | at(2 * t + 1, g) << 16;
+}
+inline uint4 load_shared(const u8* p) { return *reinterpret_cast<const uint4*>(p); }
+inline u32 word(const uint4& v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
+inline uint4 load_stream(const void* p) { return *static_cast<const uint4*>(p); }
+inline uint4 load_coherent(const void* p) { return *static_cast<const uint4*>(p); }
+inline void pdl_trigger() {}
+inline void pdl_wait() {}
+
+// Copies happen at once. A stage that is read before it was filled, or filled before it was read, is an error.
+template <int STAGES> struct Ring {
+    int stage;
+    bool filled[STAGES];
+    void init(u64*, int) {
+        stage = 0;
+        for (bool& f : filled) f = false;
+    }
+    void begin(int into, u32, int) {
+        if (filled[into]) std::abort();
+        filled[into] = true;
+    }
+    void copy(int, u8* dst, const u8* src, u32 bytes, int lane) {
+        if (((uintptr_t)dst | (uintptr_t)src | bytes) % 16) std::abort();
+        if (lane == 0) std::memcpy(dst, src, bytes);
+    }
+    void end() { __syncwarp(); }
+    void wait() {
+        if (!filled[stage]) std::abort();
+        filled[stage] = false;
+    }
+    void advance() { stage = (stage + 1) % STAGES; }
+};

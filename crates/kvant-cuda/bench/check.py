@@ -1,4 +1,5 @@
 """Every kernel against float64, and its bits against themselves. `run` returns a list of failures."""
+import pathlib
 import torch
 import pages as P
 import weights as W
@@ -86,6 +87,29 @@ def encode(kernels, say):
             ok = different == [0, 0] and refused.item() == 0
             say(f"encode d{d}{' hard' if hard else ''}: bytes that differ from the CPU codec's rule {different}, refused {refused.item()}{'' if ok else ' FAIL'}")
             failures += [] if ok else [f"encode d{d} {hard}"]
+    return failures
+
+
+FIXTURES = pathlib.Path(__file__).resolve().parents[2] / "kvant-codec" / "tests" / "fixtures" / "pages"
+
+
+def fixtures(kernels, say):
+    """The pages that kvant-codec's tests keep, from the same rows: the same bytes."""
+    failures = []
+    for d in (64, 128):
+        t, c = torch.arange(64)[:, None], torch.arange(d)[None]
+        rows = ((((37 * t * t + 101 * c + 13 * t * c) % 257) - 128) / 32 * (1 + c % 5)).half().view(1, 1, 64, d).to(kernels.dev)
+        want = P.pack_int4(*P.read_canonical(*((FIXTURES / f"int4-{side}-{d}.page").read_bytes() for side in ("key", "value")), d))
+        memory = P.Memory(1 << 20, kernels.dev)
+        places = [memory.put(x) for x in P.pack_exact(rows, rows)] + [memory.put(torch.zeros_like(x).to(kernels.dev)) for x in want]
+        jobs, turn, refused = torch.stack(places, -1).view(-1, 4).contiguous(), P.signs(d, kernels.dev), torch.zeros(1, dtype=torch.int32, device=kernels.dev)
+        kernels.launch(f"encode_int4_d{d}", 1, 128, pack("4Q", memory.bytes, jobs, turn, refused))
+        kernels.synchronize()
+        got = [memory.bytes[u.item() * P.UNIT:u.item() * P.UNIT + 36 * d].cpu() for u in places[2:]]
+        different = [int((a != b.flatten()).sum()) for a, b in zip(got, want)]
+        ok = different == [0, 0] and refused.item() == 0
+        say(f"fixtures d{d}: bytes that differ {different}{'' if ok else ' FAIL'}")
+        failures += [] if ok else [f"fixtures d{d}"]
     return failures
 
 
@@ -181,10 +205,10 @@ def rows(kernels, say):
 
 
 def run(kernels, say):
-    return attention(kernels, say) + encode(kernels, say) + linear(kernels, say) + rows(kernels, say)
+    return fixtures(kernels, say) + attention(kernels, say) + encode(kernels, say) + linear(kernels, say) + rows(kernels, say)
 
 
 def run_on_host(kernels, say):
     """What fibers can do in a minute or two: short sequences, all features."""
     short = [{**case, "positions": [min(p, 700 + p % 300) for p in case["positions"]], "kv_heads": min(case["kv_heads"], 2)} for case in CASES[1:-1]]
-    return rows(kernels, say) + encode(kernels, say) + linear(kernels, say, ((64, 256), (32, 1024))) + attention(kernels, say, short, 1)
+    return fixtures(kernels, say) + rows(kernels, say) + encode(kernels, say) + linear(kernels, say, ((64, 256), (32, 1024))) + attention(kernels, say, short, 1)

@@ -73,6 +73,21 @@ def decode(kc, ks, kz, vc, vs):
     return k.flatten(1, 2), rotate_back(v).flatten(1, 2)
 
 
+# ---- the canonical layout (docs/page-format.md of kvant-codec) ----
+def read_canonical(keys, values, d):
+    """Bytes of a page of int4 keys and one of int4 values -> codes, scales, zeros as `encode_keys` and `encode_values` give them."""
+    half = lambda data: torch.frombuffer(bytearray(data), dtype=torch.float16)
+    ks, kz, vs = half(keys[:2 * d])[None, None], half(keys[2 * d:4 * d])[None, None], half(values[:4 * d]).view(1, 1, d // 32, 64).transpose(2, 3)
+    kc, vc = torch.zeros(2, 1, 1, 64, d, dtype=torch.uint8)
+    for t in range(64):
+        for c in range(d):
+            byte = keys[4 * d + c // 8 * 256 + t // 16 * 64 + 4 * (t % 16) + c % 4]
+            kc[0, 0, t, c] = byte >> 4 * (c % 8 // 4) & 15
+            byte = values[4 * d + c // 16 * 512 + t // 8 * 64 + 4 * (c % 16) + t % 4]
+            vc[0, 0, t, c] = byte >> 4 * (t % 8 // 4) & 15
+    return kc, ks.contiguous(), kz.contiguous(), vc, vs.contiguous()
+
+
 # ---- device layouts (kernels/pages.cuh) ----
 def words(codes, index):
     w = 0

@@ -208,7 +208,13 @@ def run(kernels, say):
     return fixtures(kernels, say) + attention(kernels, say) + encode(kernels, say) + linear(kernels, say) + rows(kernels, say)
 
 
+HOST_CASES = [dict(positions=[300, 40], kv_heads=1, **options) for options in (
+    dict(group=2, d=128, hard=True), dict(group=12, d=64), dict(group=2, d=64, window=130), dict(group=2, d=64, cap=30.0, hard=True),
+    dict(group=2, d=64, logits=True), dict(group=2, d=64, recent=100, sinks=20), dict(group=2, d=64, window=150, streaming=True),
+    dict(group=2, d=64, sinks=0), dict(group=1, d=128, window=100, cap=5.0))]
+
+
 def run_on_host(kernels, say):
-    """What fibers can do in a minute or two: short sequences, all features."""
-    short = [{**case, "positions": [min(p, 700 + p % 300) for p in case["positions"]], "kv_heads": min(case["kv_heads"], 2)} for case in CASES[1:-1]]
-    return fixtures(kernels, say) + rows(kernels, say) + encode(kernels, say) + linear(kernels, say, ((64, 256), (32, 1024))) + attention(kernels, say, short, 1)
+    """What fibers can do in a few minutes: short sequences, all features."""
+    return fixtures(kernels, say) + rows(kernels, say) + encode(kernels, say) + linear(kernels, say, ((64, 256), (32, 1024))) + attention(
+        kernels, say, HOST_CASES, 1)

@@ -49,25 +49,24 @@ class Case:
         self.truth = (k, v, ek.double().flatten(1, 2), ev.double().flatten(1, 2))
 
     def plan(self, split=None):
-        items, views, self.slots = P.step_plan(self.sequences, split)
-        self.items, self.views, self.n_items = items.to(self.dev), views.to(self.dev), len(items)
-        tiles = math.ceil(self.group / 8)
-        self.tiles = tiles
+        items, own, self.slots = P.step_plan(self.sequences, split)
+        self.items, self.own, self.n_items = items.to(self.dev), own.to(self.dev), len(items)
+        self.tiles = tiles = 1 if self.group <= 8 else 2
         self.part_o = torch.full((self.slots, self.kv_heads * tiles, 8, self.d), float("nan"), device=self.dev)
         self.part_ml = torch.full((self.slots, self.kv_heads * tiles, 8, 2), float("nan"), device=self.dev)
         self.out = torch.full((self.rows, self.kv_heads * self.group, self.d), float("nan"), device=self.dev, dtype=torch.float16)
 
-    def params(self, q=None):
+    def params(self, grid):
         s, cap = (self.scale * LOG2_E, 0.0) if not self.cap else (2 * LOG2_E * self.scale / self.cap, self.cap * LOG2_E)
-        return pack("12Q7i2f4i", self.memory.bytes, self.table, self.exact, self.items, self.views, q if q is not None else self.q, self.q_sinks,
+        return pack("12Q9i2f4i", self.memory.bytes, self.table, self.exact, self.items, self.own, self.q, self.q_sinks,
                     self.part_o, self.part_ml, self.signs, self.logits, self.out, self.n_items, self.rows, self.kv_heads, self.group,
-                    self.tiles, self.table_stride, self.exact_stride, s, cap, 0, 0, 0, 0)
+                    self.tiles - 1, self.table_stride, self.exact_stride, *divmod(grid, self.kv_heads * self.tiles), s, cap, 0, 0, 0, 0)
 
     def run(self, kernels, grid=0, pdl_main=False, pdl_reduce=True, reduce=True):
-        params = self.params()
-        work = self.n_items * self.kv_heads * self.tiles
+        grid = min(grid or 2 * kernels.sms, self.n_items * self.kv_heads * self.tiles)
+        params = self.params(grid)
         name = f"attend_{self.codec}{'_cap' if self.cap else ''}_d{self.d}"
-        kernels.launch(name, min(grid or 2 * kernels.sms, work), 128, params, pdl_main)
+        kernels.launch(name, grid, 128, params, pdl_main)
         if reduce:
             kernels.launch(f"reduce_d{self.d}", self.rows * self.kv_heads * self.group, 256, params, pdl_reduce)
         return self.out

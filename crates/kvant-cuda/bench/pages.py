@@ -2,7 +2,7 @@
 import math
 import torch
 
-PAGE, UNIT = 64, 64
+PAGE, UNIT = 64, 128
 SEED = 0  # of the SRHT, as `rot4g32` has it
 
 
@@ -153,26 +153,26 @@ class Memory:
 
 # ---- plans, as src/plan.rs makes them ----
 def split_pages(pages):
-    return 4 * max(1, math.ceil(pages / 128))
+    most = math.ceil(pages / 128)
+    return max(8, min(32, 8 * most), 4 * most)
 
 
 def step_plan(sequences, split=None):
-    """[(position, sinks, closed, first_seen, keeps_sinks)] -> items [n, 4], views [rows, 8], slots."""
-    items, exact, views, slots = [], [], [], 0
+    """[(position, sinks, closed, first_seen, keeps_sinks)] -> items [n, 8], first and number of every row's slots [rows, 2], slots in all."""
+    items, exact, own, slots = [], [], [], 0
     for row, (position, sinks, closed, first_seen, keeps) in enumerate(sequences):
         first = max(first_seen - sinks, 0)
         begin = min(first // PAGE, closed)
         step = split or split_pages(closed - begin)
         first_slot = slots
         for page in range(begin, closed, step):
-            items.append((row, page, min(page + step, closed), slots))
+            items.append((row, page, min(page + step, closed), slots, max(first - page * PAGE, 0), 0, 0, 0))
             slots += 1
-        exact.append((row, 0, 0, slots))
-        slots += 1
         end, tail, sink_end = max(position + 1 - sinks, 0), closed * PAGE, min(sinks, position + 1)
-        views.append((first, 0 if keeps else min(first_seen, sink_end), sink_end, max(first - tail, 0), max(end - tail, 0), first_slot,
-                      slots - first_slot, 0))
-    return torch.tensor(items + exact, dtype=torch.int32), torch.tensor(views, dtype=torch.int32), slots
+        exact.append((row, 0, 0, slots, 0 if keeps else min(first_seen, sink_end), sink_end, max(first - tail, 0), max(end - tail, 0)))
+        slots += 1
+        own.append((first_slot, slots - first_slot))
+    return torch.tensor(items + exact, dtype=torch.int32), torch.tensor(own, dtype=torch.int32), slots
 
 
 def attention(q, k, v, scale, cap=None, logit=None):

@@ -7,6 +7,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 import weights as W
 from cases import Case
 from driver import pack
+from pages import UNIT, split_pages
 
 COLD = 600e6
 SHAPES = [(1, 64, 8, 128, 131072), (1, 64, 8, 128, 32768), (1, 64, 8, 128, 16384), (1, 64, 8, 128, 4096), (1, 32, 8, 128, 131072), (1, 32, 8, 128, 32768),
@@ -55,12 +56,12 @@ def repeated(B, Hq, Hkv, d, S, codec, **options):
     times, closed = S // part, case.sequences[0][2]
     if times > 1:
         old = case.memory.bytes.view(-1)
-        half, span = case.half_bytes, -(-old.numel() // 64) * 64
-        memory = torch.zeros(span * times + 64, dtype=torch.uint8, device="cuda")
-        memory = memory[-memory.data_ptr() % 64:][:span * times]
+        half, span = case.half_bytes, -(-old.numel() // UNIT) * UNIT
+        memory = torch.zeros(span * times + UNIT, dtype=torch.uint8, device="cuda")
+        memory = memory[-memory.data_ptr() % UNIT:][:span * times]
         for i in range(times):
             memory[i * span:i * span + old.numel()] = old
-        case.table = torch.cat([case.table[:, :closed] + i * (span // 64) for i in range(times)], 1).contiguous()
+        case.table = torch.cat([case.table[:, :closed] + i * (span // UNIT) for i in range(times)], 1).contiguous()
         case.memory.bytes, case.table_stride = memory, closed * times
         case.sequences = [(p + (times - 1) * closed * 64, s, c * times, f, k) for p, s, c, f, k in case.sequences]
         case.plan()
@@ -96,10 +97,9 @@ def attention(kernels, say, shapes=SHAPES):
             timed = lambda **kw: graph_time(rotation([lambda c=c: c.run(kernels, **kw) for c in cases]))
             row[name] = dict(bytes=nbytes, plain=timed(pdl_reduce=False), reduce=timed(), both=timed(pdl_main=True), no_reduce=timed(reduce=False))
             if name == "engine":
-                for factor in (2, 4):  # split lengths: a policy of src/plan.rs
-                    split = factor * max(4, 4 * math.ceil(case.sequences[0][2] / 128))
+                for factor in (0.5, 2):  # split lengths: a policy of src/plan.rs
                     for c in cases:
-                        c.plan(split)
+                        c.plan(int(factor * split_pages(case.sequences[0][2])))
                     row[name][f"reduce, splits x{factor}"] = timed()
             del case, cases
         row["sdpa"] = sdpa(*shape)

@@ -13,20 +13,21 @@ constexpr int WARPS = 4;          // of a CTA; part of the contract, for the ord
 constexpr int MAX_PARTS = 33;     // partials of a sequence: 32 splits and the exact rows
 constexpr float LAZY_SUM = 64.f;  // the running maximum moves only when a lane's weights of one page sum to more than this
 
-struct SequenceView {            // what the queries of one sequence see; tokens of closed pages are counted from the first page
-    int first;                   // the first token of closed pages that is seen (sliding window)
-    int sink_begin, sink_end;    // rows of the sinks' page that are seen
-    int tail_begin, tail_end;    // rows that are seen of the exact pages after the sinks' one, counted through them
-    int first_slot, slots;       // of the partials; the last slot is the exact rows'
-    int unused;
+struct Item {              // one run of closed pages of a sequence, or its exact rows (begin == end)
+    int4 run;              // row, first page, end page, slot of the partial
+    int4 seen;             // closed pages: how many tokens of the first page are hidden (sliding window), 0, 0, 0
+                           // exact rows: begin and end of the sinks' rows that are seen; of the rows of the exact pages after them
+};
+struct Slots {             // the partials of a sequence; the last one is the exact rows'
+    int first, count;
 };
 
 struct AttentionParams {
     const u8* pages;             // page memory
     const PageEntry* table;      // (rows, kv_heads, table_stride): closed pages
     const PageEntry* exact;      // (rows, kv_heads, exact_stride): the sinks' page, then the exact pages in order
-    const int4* items;           // (n_items): row, first page, end page, slot
-    const SequenceView* views;   // (rows)
+    const Item* items;           // (n_items)
+    const Slots* slots;          // (rows)
     const u16* q;                // (rows, heads, D) f16
     const u16* q_sinks;          // the same, as they meet the sinks of a streaming window, or null
     float* part_o;               // (slots, kv_heads*tiles, HEADS, D): unnormalised, relative to 2^m
@@ -34,8 +35,9 @@ struct AttentionParams {
     const float* signs;          // (D) sign / sqrt(D) of the values' SRHT, or null: closed pages are in the model's basis
     const float* sink_logits;    // (heads) or null
     u16* out;                    // (rows, heads, D) f16
-    int n_items, rows, kv_heads, group, tiles;  // group: query heads per kv head; tiles = ceil(group / 8)
+    int n_items, rows, kv_heads, group, tile_bits;  // group: query heads per kv head, in 1 << tile_bits tiles of 8
     int table_stride, exact_stride;
+    int step_items, step_columns;  // the grid as items and columns (kv heads * tiles): from one piece of work of a CTA to its next
     float scale;                 // scores to log2 units; with a soft cap c: 2 log2(e) / c times the softmax scale
     float cap;                   // c log2(e); read by the kernels with a soft cap alone
     int zero[4];                 // zeros that the compiler cannot see
@@ -145,18 +147,18 @@ DEVICE void load_query(u32 (&q)[D / 8], const u16* from, const AttentionParams& 
 // The item of sinks and exact pages: tiles of 16 rows, warp w takes tiles w, w+WARPS, … of sinks and tail together. Returns whether
 // this warp had any.
 template <int D, bool CAP>
-DEVICE bool attend_exact_rows(State<D>& st, const AttentionParams& p, const u32 (&q)[D / 8], const SequenceView& view, int row,
-                              int head, int tile, int warp, int lane) {
+DEVICE bool attend_exact_rows(State<D>& st, const AttentionParams& p, const u32 (&q)[D / 8], const int4& seen, int row, int head,
+                              int tile, int warp, int lane) {
     using P = Exact<D>;
     const PageEntry* pages = p.exact + ((u64)row * p.kv_heads + head) * p.exact_stride;
-    const int sinks = (view.sink_end + P::TOKENS - 1) / P::TOKENS, tail = (view.tail_end + P::TOKENS - 1) / P::TOKENS;
+    const int sinks = (seen.y + P::TOKENS - 1) / P::TOKENS, tail = (seen.w + P::TOKENS - 1) / P::TOKENS;
     bool any = false;
 #pragma unroll 1
     for (int i = warp; i < sinks + tail; i += WARPS) {
         const bool sink = i < sinks;
         const int n = sink ? i : i - sinks;  // tile of its part
-        const int begin = max((sink ? view.sink_begin : view.tail_begin) - n * P::TOKENS, 0);
-        const int end = (sink ? view.sink_end : view.tail_end) - n * P::TOKENS;
+        const int begin = max((sink ? seen.x : seen.z) - n * P::TOKENS, 0);
+        const int end = (sink ? seen.y : seen.w) - n * P::TOKENS;
         if (begin >= min(end, P::TOKENS)) continue;
         const PageEntry entry = __ldcg(pages + (sink ? 0 : 1 + n / 4));
         const int at = (sink ? n : n % 4) * P::TILE + lane * 16;

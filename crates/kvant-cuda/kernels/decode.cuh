@@ -12,43 +12,72 @@ struct DecodeShared {
     u64 barriers[WARPS][STAGES];
 };
 
-// The units of one warp, in the order of the loop below but ahead of it. What a fetch needs was asked for one fetch earlier.
+// Which item a CTA works on, and for which column: kv head and tile of its query heads. Without divisions, which would cost as much
+// as a page.
+struct Place {
+    int item, column;
+
+    DEVICE explicit Place(const AttentionParams& p) {
+        const int columns = p.kv_heads << p.tile_bits;
+        item = blockIdx.x / columns, column = blockIdx.x - item * columns;
+    }
+    DEVICE void step(const AttentionParams& p) {
+        item += p.step_items, column += p.step_columns;
+        const int columns = p.kv_heads << p.tile_bits;
+        if (column >= columns) column -= columns, item++;
+    }
+    DEVICE bool in(const AttentionParams& p) const { return item < p.n_items; }
+};
+
+// The units of one warp, in the order of the loop below but ahead of it. The lanes hold the page entries of the next 32 units, so that
+// one trip to memory serves as many fetches.
 template <class C>
 struct Cursor {
     const AttentionParams& p;
-    const int warp, per_item, total;  // per_item: kv heads * tiles
-    int id, unit, end;
-    int4 ahead;                       // the item of `id`
+    const int warp, lane;
+    Place place;
+    int unit, end;
+    int4 ahead;              // the run of `place`
     const PageEntry* pages;
-    PageEntry entry;                  // of `unit`
+    PageEntry entry;         // of this lane's unit
+    int used;                // of the lanes' entries
 
-    DEVICE Cursor(const AttentionParams& p, int warp)
-        : p(p), warp(warp), per_item(p.kv_heads * p.tiles), total(p.n_items * per_item), id(blockIdx.x), unit(0), end(0) {
-        ahead = __ldg(p.items + id / per_item);
+    DEVICE Cursor(const AttentionParams& p, int warp, int lane) : p(p), warp(warp), lane(lane), place(p), unit(0), end(0), used(0) {
+        ahead = __ldg(&p.items[place.item].run);
         settle();
     }
     DEVICE void settle() {
         while (unit >= end) {
-            if (id >= total) return;
-            const int item = id / per_item, head = (id - item * per_item) / p.tiles;
+            if (!place.in(p)) return;
             unit = ahead.y * C::UNITS + warp, end = ahead.z * C::UNITS;
-            pages = p.table + ((u64)ahead.x * p.kv_heads + head) * p.table_stride;
-            id += gridDim.x;
-            if (id < total) ahead = __ldg(p.items + id / per_item);
+            pages = p.table + ((u64)ahead.x * p.kv_heads + (place.column >> p.tile_bits)) * p.table_stride;
+            used = WARP;
+            place.step(p);
+            if (place.in(p)) ahead = __ldg(&p.items[place.item].run);
         }
-        entry = __ldg(pages + unit / C::UNITS);
+        if (used == WARP) {
+            const int mine = unit + lane * WARPS;
+            if (mine < end) entry = __ldg(pages + mine / C::UNITS);
+            used = 0;
+        }
     }
     template <int STAGES>
-    DEVICE void fetch(Ring<STAGES>& ring, int stage, u8* into, int lane) {  // the next unit, if there is one
+    DEVICE void fetch(Ring<STAGES>& ring, int stage, u8* into) {  // the next unit, if there is one
         if (unit < end) {
+            const PageEntry next = make_uint2(__shfl_sync(~0u, entry.x, used), __shfl_sync(~0u, entry.y, used));
             ring.begin(stage, C::STAGE, lane);
-            C::copy(ring, stage, into, p.pages, entry, unit % C::UNITS, lane);
-            unit += WARPS;
+            C::copy(ring, stage, into, p.pages, next, unit % C::UNITS, lane);
+            unit += WARPS, used++;
             settle();
         }
         ring.end();
     }
 };
+
+DEVICE Item load_item(const AttentionParams& p, const Place& place) {
+    const Item* at = p.items + place.item;
+    return Item{__ldg(&at->run), __ldg(&at->seen)};
+}
 
 template <int D, bool CAP, class C, int STAGES>
 DEVICE void decode(const AttentionParams& p) {
@@ -58,55 +87,53 @@ DEVICE void decode(const AttentionParams& p) {
     const int warp = tid / WARP, lane = tid % WARP;
     Ring<STAGES> ring;
     ring.init(shared.barriers[warp], lane);
-    Cursor<C> cursor(p, warp);
+    Cursor<C> cursor(p, warp, lane);
 #pragma unroll 1
-    for (int i = 0; i < STAGES; i++) cursor.fetch(ring, i, shared.rings[warp][i], lane);
+    for (int i = 0; i < STAGES; i++) cursor.fetch(ring, i, shared.rings[warp][i]);
 
     // Everything before the wait is independent of the kernel before: closed pages, tables and items were complete before the
     // step began (docs/device.md, "Who writes what").
     pdl_wait();
     pdl_trigger();
 
-    const int per_item = p.kv_heads * p.tiles, total = p.n_items * per_item;
-    auto item_of = [&](int id) { return __ldg(p.items + id / per_item); };
     u32 q[D / 8];
-    auto query_of = [&](int id, const int4& item) {
-        const int ht = id % per_item;
-        load_query<D>(q, p.q, p, item.x, ht / p.tiles, ht % p.tiles, lane);
-    };
-    int id = blockIdx.x;
-    int4 item = item_of(id);
-    query_of(id, item);
+    Place place(p);
+    Item item = load_item(p, place);
+    auto load = [&]() { load_query<D>(q, p.q, p, item.run.x, place.column >> p.tile_bits, place.column & ((1 << p.tile_bits) - 1), lane); };
+    load();
     const typename C::Constants constants(p);
     while (true) {
-        const int next = id + gridDim.x;
-        const bool more = next < total;
-        const int4 next_item = more ? item_of(next) : item;
-        const int ht = id % per_item, head = ht / p.tiles, tile = ht % p.tiles;
+        Place next = place;
+        next.step(p);
+        const bool more = next.in(p);
+        const Item next_item = more ? load_item(p, next) : item;
+        const int head = place.column >> p.tile_bits, tile = place.column & ((1 << p.tile_bits) - 1);
         State<D> st;
         st.clear();
-        const bool closed = item.y < item.z;
+        const bool closed = item.run.y < item.run.z;
         if (closed) {
-            const int first = __ldg(&p.views[item.x].first);
+            int hidden = item.seen.x - warp * (PAGE_TOKENS / C::UNITS);
 #pragma unroll 1
-            for (int unit = item.y * C::UNITS + warp; unit < item.z * C::UNITS; unit += WARPS) {
+            for (int unit = item.run.y * C::UNITS + warp; unit < item.run.z * C::UNITS; unit += WARPS) {
                 ring.wait();
                 u8* stage = shared.rings[warp][ring.stage];
-                C::template attend<CAP>(st, stage, q, constants, first - unit * (PAGE_TOKENS / C::UNITS), lane, p);
+                C::template attend<CAP>(st, stage, q, constants, hidden, lane, p);
+                hidden -= WARPS * (PAGE_TOKENS / C::UNITS);
                 __syncwarp();
-                cursor.fetch(ring, ring.stage, stage, lane);
+                cursor.fetch(ring, ring.stage, stage);
                 ring.advance();
             }
         } else {
-            attend_exact_rows<D, CAP>(st, p, q, p.views[item.x], item.x, head, tile, warp, lane);
+            attend_exact_rows<D, CAP>(st, p, q, item.seen, item.run.x, head, tile, warp, lane);
         }
-        if (more) query_of(next, next_item);  // arrives behind the merge
+        const u64 part = (u64)item.run.w * (p.kv_heads << p.tile_bits) + place.column;
+        place = next, item = next_item;
+        if (more) load();  // arrives behind the merge
         shared.meeting.put(st, closed && C::CODED, warp, lane);
         __syncthreads();
-        shared.meeting.write(p, (u64)item.w * per_item + ht, min(p.group - tile * HEADS, HEADS), tid);
+        shared.meeting.write(p, part, min(p.group - tile * HEADS, HEADS), tid);
         if (!more) break;
         __syncthreads();
-        id = next, item = next_item;
     }
 }
 

@@ -33,10 +33,13 @@ DEVICE void reduce(const AttentionParams& p) {
     const int heads = p.kv_heads * p.group, row = blockIdx.x / heads, h = blockIdx.x % heads;
     const int kv = h / p.group, in_group = h % p.group, lane = threadIdx.x % WARP;
     const int slice = threadIdx.x / C, c4 = threadIdx.x % C;
-    const int2 slots = make_int2(__ldg(&p.views[row].first_slot), __ldg(&p.views[row].slots));
-    const u64 per_slot = (u64)p.kv_heads * p.tiles * HEADS;  // partial rows of a slot
-    const u64 first = slots.x * per_slot + (kv * p.tiles + in_group / HEADS) * HEADS + in_group % HEADS;
+    const int2 slots = __ldg(reinterpret_cast<const int2*>(p.slots) + row);
+    const u64 per_slot = (u64)(p.kv_heads << p.tile_bits) * HEADS;  // partial rows of a slot
+    const u64 first = slots.x * per_slot + ((kv << p.tile_bits) + in_group / HEADS) * HEADS + in_group % HEADS;
     const int closed = slots.y - 1;  // the last one is the exact rows'
+    const float logit = p.sink_logits ? __ldg(p.sink_logits + h) * LOG2_E : MINUS_INFINITY;
+    float4 sign = {0.f, 0.f, 0.f, 0.f};
+    if (p.signs) sign = __ldg(reinterpret_cast<const float4*>(p.signs) + c4);
     pdl_wait();
     pdl_trigger();
     auto part = [&](int s) { return __ldcg(reinterpret_cast<const float4*>(p.part_o) + (first + s * per_slot) * C + c4); };
@@ -49,7 +52,6 @@ DEVICE void reduce(const AttentionParams& p) {
     const float4 exact = part(closed);
     auto mass = [&](int s) { return s < slots.y ? __ldcg(&p.part_ml[first + s * per_slot]) : make_float2(MINUS_INFINITY, 0.f); };
     const float2 a = mass(lane), b = mass(lane + WARP);
-    const float logit = p.sink_logits ? __ldg(p.sink_logits + h) * LOG2_E : MINUS_INFINITY;
     float m = fmaxf(fmaxf(a.x, b.x), logit);
 #pragma unroll
     for (int o = 16; o; o /= 2) m = fmaxf(m, __shfl_xor_sync(~0u, m, o));
@@ -80,7 +82,6 @@ DEVICE void reduce(const AttentionParams& p) {
     float y[4] = {o.x, o.y, o.z, o.w};
     if (p.signs) {
         walsh_hadamard<D>(y, lane);
-        const float4 sign = __ldg(reinterpret_cast<const float4*>(p.signs) + c4);
         y[0] *= sign.x, y[1] *= sign.y, y[2] *= sign.z, y[3] *= sign.w;
     }
     const float r = 1.f / l;

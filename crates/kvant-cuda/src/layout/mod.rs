@@ -13,7 +13,7 @@ use kvant_codec::format::PageFormat;
 pub const PAGE_TOKENS: usize = 64;
 
 /// Page tables count in units of this many bytes.
-pub const UNIT: usize = 64;
+pub const UNIT: usize = 128;
 
 /// Why a page cannot lie on the device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -4,7 +4,7 @@ import torch
 import pages as P
 import weights as W
 from cases import Case, error
-from driver import pack
+from driver import FEW_SHARED, pack
 
 CASES = [
     dict(positions=[4095], kv_heads=8, group=8, d=128),
@@ -133,11 +133,17 @@ def linear(kernels, say, shapes=((64, 256), (1024, 4096), (48, 14336))):
                 worst = max(worst, error(y[:tokens], x[:tokens].double() @ w.T))
                 alone = y[0].clone() if alone is None else alone
                 bits &= torch.equal(y[0], alone)
+                if (shared := tokens * channels * 2) <= FEW_SHARED and tokens <= 8:
+                    many = y[:tokens].clone()
+                    for grid in (1, rows // 16, 3):
+                        y[:tokens] = float("nan")
+                        kernels.launch(f"linear_{name}_few", grid, 256, pack("3Q8i", data, x, y, rows, channels, tokens, 0, 0, 0, 0, 0), shared=shared)
+                        bits &= torch.equal(y[:tokens], many)
             before = y.clone()
             kernels.launch(f"linear_{name}_t32", rows // 16, 256, pack("3Q8i", data, x, y, rows, channels, 32, 1, 0, 0, 0, 0))
             added = torch.allclose(y, 2 * before)
             ok = worst < 2e-5 and bits and added and table < 1e-6
-            say(f"linear {name} {rows}x{channels}: error {worst:.1e}, embedding {table:.1e}, same bits in any batch {bits}, adds {added}{'' if ok else ' FAIL'}")
+            say(f"linear {name} {rows}x{channels}: error {worst:.1e}, embedding {table:.1e}, same bits in any batch and grid {bits}, adds {added}{'' if ok else ' FAIL'}")
             failures += [] if ok else [f"linear {name} {rows}x{channels}"]
     return failures
 

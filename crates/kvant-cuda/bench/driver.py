@@ -3,6 +3,7 @@ import ctypes, json, pathlib, struct, subprocess, tempfile
 import torch
 
 BIN = pathlib.Path(__file__).resolve().parent.parent / "kernels" / "bin"
+FEW_SHARED = 96 << 10  # what the activations of linear_*_few may take
 MANIFEST = json.loads((BIN / "manifest.json").read_text())
 
 
@@ -37,6 +38,8 @@ class Kernels:
                 self.check(self.cuda.cuModuleGetFunction(ctypes.byref(function), module, name.encode()), name)
                 if kernel["dynamic_shared"]:
                     self.check(self.cuda.cuFuncSetAttribute(function, 8, kernel["dynamic_shared"]), name)
+                if name.endswith("_few"):
+                    self.check(self.cuda.cuFuncSetAttribute(function, 8, FEW_SHARED), name)
                 if name.startswith(("attend", "reduce")):  # one carve-out, or the reduce could not enter an SM that attention holds
                     self.check(self.cuda.cuFuncSetAttribute(function, 9, 100), name)
                 self.functions[name] = function
@@ -47,10 +50,10 @@ class Kernels:
             self.cuda.cuGetErrorName(rc, ctypes.byref(text))
             raise RuntimeError(f"{what}: {text.value.decode() if text.value else rc}")
 
-    def launch(self, name, grid, block, params, pdl=False):
+    def launch(self, name, grid, block, params, pdl=False, shared=None):
         grid = (grid, 1, 1) if isinstance(grid, int) else (*grid, 1)
         attribute = Attribute(6, 0, (ctypes.c_int * 16)(1))
-        config = Config(*grid, block, 1, 1, MANIFEST["kernels"][name]["dynamic_shared"], torch.cuda.current_stream().cuda_stream,
+        config = Config(*grid, block, 1, 1, MANIFEST["kernels"][name]["dynamic_shared"] if shared is None else shared, torch.cuda.current_stream().cuda_stream,
                         ctypes.pointer(attribute), int(pdl and self.early))
         buffer = ctypes.create_string_buffer(params, len(params))
         pointers = (ctypes.c_void_p * 1)(ctypes.addressof(buffer))
@@ -72,9 +75,10 @@ class HostKernels:
                             f"{here}/host/host.cpp", "-o", library], check=True)
         self.library = ctypes.CDLL(library)
 
-    def launch(self, name, grid, block, params, pdl=False):
+    def launch(self, name, grid, block, params, pdl=False, shared=0):
         grid = (grid, 1) if isinstance(grid, int) else grid
-        shared = ctypes.c_int.in_dll(self.library, f"{name}_shared").value if name.startswith("attend") else 0
+        if name.startswith("attend"):
+            shared = ctypes.c_int.in_dll(self.library, f"{name}_shared").value
         self.library.host_launch(getattr(self.library, name), *grid, block, shared, params, len(params))
 
     def synchronize(self):

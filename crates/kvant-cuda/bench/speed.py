@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 import weights as W
 from cases import Case
-from driver import pack
+from driver import FEW_SHARED, pack
 from pages import UNIT, split_pages
 
 COLD = 600e6
@@ -125,10 +125,12 @@ def products(kernels, say):
             x = torch.randn(32, k, device="cuda").half()
             row = dict(type=name, rows=n, channels=k, bytes=data.numel())
             for tokens in (1, 8, 32):
-                kind = "t8" if tokens <= 8 else "t32"
+                few = tokens <= 8 and tokens * k * 2 <= FEW_SHARED
+                kind = "few" if few else "t8" if tokens <= 8 else "t32"
+                grid, shared = (min(2 * kernels.sms, n // 16), tokens * k * 2) if few else (n // 16, None)
                 for pdl in (False, True):
                     params = [pack("3Q8i", d, x, y, n, k, tokens, 0, 0, 0, 0, 0) for d in sets]
-                    calls = [lambda p=p: kernels.launch(f"linear_{name}_{kind}", n // 16, 256, p, pdl) for p in params]
+                    calls = [lambda p=p: kernels.launch(f"linear_{name}_{kind}", grid, 256, p, pdl, shared) for p in params]
                     row[f"{tokens}{' pdl' if pdl else ''}"] = graph_time(rotation(calls))
             row["TB/s"] = data.numel() / row["1 pdl"] / 1e6
             say(f"linear {name} {n}x{k}: 1 token {row['1 pdl']:.1f} us ({row['TB/s']:.2f} TB/s), 8 {row['8 pdl']:.1f}, 32 {row['32 pdl']:.1f}")

@@ -144,15 +144,13 @@ DEVICE void load_query(u32 (&q)[D / 8], const u16* from, const AttentionParams& 
     for (int i = 0; i < D / 8; i++) q[i] = in_group < p.group ? __ldcg(src + i * 4) : 0u;
 }
 
-// The item of sinks and exact pages: tiles of 16 rows, warp w takes tiles w, w+WARPS, … of sinks and tail together. Returns whether
-// this warp had any.
+// The item of sinks and exact pages: tiles of 16 rows, warp w takes tiles w, w+WARPS, … of sinks and tail together.
 template <int D, bool CAP>
-DEVICE bool attend_exact_rows(State<D>& st, const AttentionParams& p, const u32 (&q)[D / 8], const int4& seen, int row, int head,
+DEVICE void attend_exact_rows(State<D>& st, const AttentionParams& p, const u32 (&q)[D / 8], const int4& seen, int row, int head,
                               int tile, int warp, int lane) {
     using P = Exact<D>;
     const PageEntry* pages = p.exact + ((u64)row * p.kv_heads + head) * p.exact_stride;
     const int sinks = (seen.y + P::TOKENS - 1) / P::TOKENS, tail = (seen.w + P::TOKENS - 1) / P::TOKENS;
-    bool any = false;
 #pragma unroll 1
     for (int i = warp; i < sinks + tail; i += WARPS) {
         const bool sink = i < sinks;
@@ -170,9 +168,7 @@ DEVICE bool attend_exact_rows(State<D>& st, const AttentionParams& p, const u32 
         } else {
             attend_exact<D, CAP>(st, keys, values, q, begin, end, lane, p.scale, p.cap);
         }
-        any = true;
     }
-    return any;
 }
 
 // Where the warps of a CTA meet at the end of an item. Of its own, beside the rings, so that copies go on meanwhile.

@@ -94,7 +94,6 @@ DEVICE void decode(const AttentionParams& p) {
     // Everything before the wait is independent of the kernel before: closed pages, tables and items were complete before the
     // step began (docs/device.md, "Who writes what").
     pdl_wait();
-    pdl_trigger();
 
     u32 q[D / 8];
     Place place(p);
@@ -129,6 +128,7 @@ DEVICE void decode(const AttentionParams& p) {
         const u64 part = (u64)item.run.w * (p.kv_heads << p.tile_bits) + place.column;
         place = next, item = next_item;
         if (more) load();  // arrives behind the merge
+        else pdl_trigger();  // not before: CTAs that only wait would take registers and issue slots from this kernel
         shared.meeting.put(st, closed && C::CODED, warp, lane);
         __syncthreads();
         shared.meeting.write(p, part, min(p.group - tile * HEADS, HEADS), tid);

@@ -2,20 +2,10 @@
 // src/weights.rs packs them from the files' formats; no number is rounded on the way.
 //
 // Within 16 channels, lane 4g+t of an A fragment has rows g, g+8 (r) and channels 4t+2c+e of the k-step ks, so that a lane's share
-// of the activations is 8 contiguous bytes. Orders go from the slowest index to the fastest.
+// of the activations is 8 contiguous bytes. Orders go from the slowest index to the fastest. DEPTH: blocks that a warp of linear_few has
+// on their way, the best of those tried on an H200.
 #pragma once
 #include "device.cuh"
-
-// Activations of up to 8 NT tokens: lane g of a column tile has token 8nt+g.
-struct Activations {
-    const u16* row;  // of this lane's token in tile 0, at channel 4t
-    u64 stride;      // halves from one column tile to the next
-    int tokens_left; // tokens from this lane's on; none where it is not positive
-    DEVICE uint2 at(int nt, int channel) const {
-        if (tokens_left <= 8 * nt) return make_uint2(0u, 0u);
-        return __ldcg(reinterpret_cast<const uint2*>(row + nt * stride + channel));  // the kernel before wrote them: never by the read-only path
-    }
-};
 
 // A fragment whose rows all hold one small integer; see Int4Codec::Constants for `zero`.
 struct Fill {
@@ -49,7 +39,7 @@ DEVICE float half_at(const u8* p, int i) { return f16_to_f32(__ldg(reinterpret_c
 
 // Q4_0, w = d (n - 8) per 32 channels.  576 bytes of 64 channels: codes [lane][ks] words, then d [g][block][r] f16.
 struct Q4_0 {
-    static constexpr int CHANNELS = 64, BYTES = 576;
+    static constexpr int CHANNELS = 64, BYTES = 576, DEPTH = 8;
     struct Raw {
         uint4 codes;
         uint2 scales;
@@ -58,8 +48,8 @@ struct Q4_0 {
         return {load_stream(p + lane * 16), __ldg(reinterpret_cast<const uint2*>(p + 512) + lane / 4)};
     }
     static DEVICE Fill constants(const int (&zero)[4]) { return Fill(0x80088008u, 0x80888088u, zero); }
-    template <int NT>
-    static DEVICE void add(float (&total)[NT][4], const Raw& w, const Activations& x, int channel, const Fill& offset) {
+    template <int NT, class X>
+    static DEVICE void add(float (&total)[NT][4], const Raw& w, const X& x, const Fill& offset) {
 #pragma unroll
         for (int nt = 0; nt < NT; nt++)
 #pragma unroll
@@ -67,7 +57,7 @@ struct Q4_0 {
                 float d[4] = {};
 #pragma unroll
                 for (int ks = 2 * block; ks < 2 * block + 2; ks++) {
-                    const uint2 b = x.at(nt, channel + 16 * ks);
+                    const uint2 b = x.at(nt, ks);
                     mma_nibbles(d, word(w.codes, ks), b.x, b.y);
                     offset.mma(d, b);
                 }
@@ -85,7 +75,7 @@ struct Q4_0 {
 // Q8_0, w = d n per 32 channels, stored as n + 128.  1088 bytes of 64 channels: codes [ks/2][lane][ks%2][c] words of bytes
 // (e0 r0, e0 r1, e1 r0, e1 r1), then d as Q4_0 has it.
 struct Q8_0 {
-    static constexpr int CHANNELS = 64, BYTES = 1088;
+    static constexpr int CHANNELS = 64, BYTES = 1088, DEPTH = 6;
     struct Raw {
         uint4 codes[2];
         uint2 scales;
@@ -94,8 +84,8 @@ struct Q8_0 {
         return {{load_stream(p + lane * 16), load_stream(p + 512 + lane * 16)}, __ldg(reinterpret_cast<const uint2*>(p + 1024) + lane / 4)};
     }
     static DEVICE Fill constants(const int (&zero)[4]) { return Fill(0x80808080u, 0x80808080u, zero); }
-    template <int NT>
-    static DEVICE void add(float (&total)[NT][4], const Raw& w, const Activations& x, int channel, const Fill& offset) {
+    template <int NT, class X>
+    static DEVICE void add(float (&total)[NT][4], const Raw& w, const X& x, const Fill& offset) {
 #pragma unroll
         for (int nt = 0; nt < NT; nt++)
 #pragma unroll
@@ -103,7 +93,7 @@ struct Q8_0 {
                 float d[4] = {};
 #pragma unroll
                 for (int k = 0; k < 2; k++) {
-                    const uint2 b = x.at(nt, channel + 32 * block + 16 * k);
+                    const uint2 b = x.at(nt, 2 * block + k);
                     const u32 c0 = word(w.codes[block], 2 * k), c1 = word(w.codes[block], 2 * k + 1);
                     mma16816(d, c0 & 0x00ff00ffu, __byte_perm(c0, 0, 0x4341), c1 & 0x00ff00ffu, __byte_perm(c1, 0, 0x4341), b.x, b.y);
                     offset.mma(d, b);
@@ -122,7 +112,7 @@ struct Q8_0 {
 
 // F16.  2048 bytes of 64 channels: [ks][lane][c][r] words of two channels.
 struct F16 {
-    static constexpr int CHANNELS = 64, BYTES = 2048;
+    static constexpr int CHANNELS = 64, BYTES = 2048, DEPTH = 4;
     struct Raw {
         uint4 rows[4];
     };
@@ -133,13 +123,13 @@ struct F16 {
         return w;
     }
     static DEVICE Fill constants(const int (&zero)[4]) { return Fill(0, 0, zero); }
-    template <int NT>
-    static DEVICE void add(float (&total)[NT][4], const Raw& w, const Activations& x, int channel, const Fill&) {
+    template <int NT, class X>
+    static DEVICE void add(float (&total)[NT][4], const Raw& w, const X& x, const Fill&) {
 #pragma unroll
         for (int nt = 0; nt < NT; nt++)
 #pragma unroll
             for (int ks = 0; ks < 4; ks++) {
-                const uint2 b = x.at(nt, channel + 16 * ks);
+                const uint2 b = x.at(nt, ks);
                 mma16816(total[nt], w.rows[ks].x, w.rows[ks].y, w.rows[ks].z, w.rows[ks].w, b.x, b.y);
             }
     }
@@ -151,7 +141,7 @@ struct F16 {
 // Q4_K, w = d s n - m z per 32 channels, s and z of 6 bits.  2368 bytes of 256 channels: codes [64 channels][lane][ks] words, then
 // (d, m) [g][r] f16 pairs, then (s, z) [64 channels][g][block][r] byte pairs.
 struct Q4_K {
-    static constexpr int CHANNELS = 256, BYTES = 2368;
+    static constexpr int CHANNELS = 256, BYTES = 2368, DEPTH = 2;
     struct Raw {
         uint4 codes[4];
         uint2 supers;    // (d, m) of rows g and g+8
@@ -168,8 +158,8 @@ struct Q4_K {
         return w;
     }
     static DEVICE Fill constants(const int (&zero)[4]) { return Fill(0x00010001u, 0x00010001u, zero); }
-    template <int NT>
-    static DEVICE void add(float (&total)[NT][4], const Raw& w, const Activations& x, int channel, const Fill& one) {
+    template <int NT, class X>
+    static DEVICE void add(float (&total)[NT][4], const Raw& w, const X& x, const Fill& one) {
         const float d0 = low_half(w.supers.x), m0 = high_half(w.supers.x), d1 = low_half(w.supers.y), m1 = high_half(w.supers.y);
 #pragma unroll
         for (int block = 0; block < 8; block++) {
@@ -179,7 +169,7 @@ struct Q4_K {
                 float d[4] = {}, sum[4] = {};
 #pragma unroll
                 for (int k = 0; k < 2; k++) {
-                    const uint2 b = x.at(nt, channel + 32 * block + 16 * k);
+                    const uint2 b = x.at(nt, 2 * block + k);
                     mma_nibbles(d, word(w.codes[block / 2], block % 2 * 2 + k), b.x, b.y);
                     one.mma(sum, b);
                 }
@@ -200,7 +190,7 @@ struct Q4_K {
 // Q6_K, w = d s (n - 32) per 16 channels, s of 8 bits with a sign.  3360 bytes of 256 channels: low nibbles as Q4_K has its codes; high
 // bits [64 channels][lane][ks/2] words, those of (r, c, e) 2r+4c+8(ks%2)+16e bits up; s [64 channels][g][ks][r] bytes; d [g][r] f16.
 struct Q6_K {
-    static constexpr int CHANNELS = 256, BYTES = 3360;
+    static constexpr int CHANNELS = 256, BYTES = 3360, DEPTH = 2;
     struct Raw {
         uint4 low[4];
         uint2 high[4], scales[4];
@@ -224,8 +214,8 @@ struct Q6_K {
         return (low >> (4 * r + 8 * c) & 0x000f000fu) | (top & 0x00300030u);
     }
     static DEVICE float scale_of(uint2 s, int ks, int r) { return (float)(signed char)((ks < 2 ? s.x : s.y) >> (16 * (ks % 2) + 8 * r)); }
-    template <int NT>
-    static DEVICE void add(float (&total)[NT][4], const Raw& w, const Activations& x, int channel, const Fill& offset) {
+    template <int NT, class X>
+    static DEVICE void add(float (&total)[NT][4], const Raw& w, const X& x, const Fill& offset) {
         const float d0 = low_half(w.supers) * ROW_LO, d1 = high_half(w.supers) * ROW_LO;
 #pragma unroll
         for (int i = 0; i < 4; i++)
@@ -237,7 +227,7 @@ struct Q6_K {
 #pragma unroll
                 for (int nt = 0; nt < NT; nt++) {
                     float d[4] = {};
-                    const uint2 b = x.at(nt, channel + 64 * i + 16 * ks);
+                    const uint2 b = x.at(nt, 4 * i + ks);
                     mma16816(d, a0, a1, a2, a3, b.x, b.y);
                     offset.mma(d, b);
                     add_rows(total[nt], d, d0 * scale_of(w.scales[i], ks, 0), d1 * scale_of(w.scales[i], ks, 1));

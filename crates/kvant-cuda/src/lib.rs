@@ -13,6 +13,6 @@ pub mod weights;
 
 pub use layout::{Deal, PAGE_TOKENS, UNIT, Unsupported};
 pub use memory::PageMemory;
-pub use plan::{Decoding, Item, StepPlan, View};
+pub use plan::{Decoding, Item, Slots, StepPlan};
 pub use table::{PageEntry, PageTable};
 pub use weights::{WeightError, WeightType};

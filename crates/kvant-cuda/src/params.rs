@@ -12,7 +12,7 @@ pub struct AttentionParams {
     pub table: Address,
     pub exact: Address,
     pub items: Address,
-    pub views: Address,
+    pub slots: Address,
     pub q: Address,
     pub q_sinks: Address,
     pub part_o: Address,
@@ -24,9 +24,11 @@ pub struct AttentionParams {
     pub rows: i32,
     pub kv_heads: i32,
     pub group: i32,
-    pub tiles: i32,
+    pub tile_bits: i32,
     pub table_stride: i32,
     pub exact_stride: i32,
+    pub step_items: i32,
+    pub step_columns: i32,
     pub scale: f32,
     pub cap: f32,
     pub zero: [i32; 4],
@@ -106,7 +108,7 @@ mod tests {
             size_of::<EncodeParams>(),
             size_of::<AppendParams>(),
         ];
-        assert_eq!(size, [152, 56, 32, 96]);
-        assert_eq!((size_of::<crate::plan::View>(), size_of::<crate::plan::Item>()), (32, 16));
+        assert_eq!(size, [160, 56, 32, 96]);
+        assert_eq!((size_of::<crate::plan::Slots>(), size_of::<crate::plan::Item>()), (8, 32));
     }
 }

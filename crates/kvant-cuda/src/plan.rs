@@ -1,7 +1,7 @@
 //! The work of one decode step: which CTAs read which pages.
 //!
 //! A [`StepPlan`] is made by the host once per step and window, and serves every layer of it. It has an [`Item`] for every run of
-//! closed pages and one for the exact rows of a sequence, and a [`View`] that says what its query sees.
+//! closed pages and one for the exact rows of a sequence, each with what the sequence's query sees of it.
 //!
 //! **Invariant:** how a sequence is cut depends on its own position, window and cache rule, never on the other sequences of the step
 //! or on the card. So its output has the same bits in any batch and on any grid.
@@ -11,10 +11,10 @@ use crate::layout::PAGE_TOKENS;
 /// Runs of closed pages that a sequence is cut into at most; with the exact rows that is `MAX_PARTS` of the kernels.
 pub const MAX_SPLITS: usize = 32;
 
-/// Sequences shorter than this many pages per split are cut into splits of four: one page for every warp.
+/// Warps of a CTA, which share the pages of a split.
 const WARPS: usize = 4;
 
-/// One run of pages, as the kernels read it.
+/// One run of closed pages of a sequence, or its exact rows, as the kernels read it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Item {
@@ -26,28 +26,19 @@ pub struct Item {
     pub end: i32,
     /// Which partial it writes.
     pub slot: i32,
+    /// What is seen of it. Closed pages: how many tokens of the first page are hidden, and zeros. Exact rows: begin and end among
+    /// the sinks; begin and end among the rows of the exact pages, counted from the first of these pages.
+    pub seen: [i32; 4],
 }
 
-/// What the query of one sequence sees, as the kernels read it.
+/// The partials of one sequence, as the kernels read it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct View {
-    /// The first token after the sinks that is seen.
+pub struct Slots {
+    /// The first.
     pub first: i32,
-    /// Rows of the sinks that are seen.
-    pub sink_begin: i32,
-    /// Their end.
-    pub sink_end: i32,
-    /// Rows of the exact pages that are seen, counted from the first of these pages.
-    pub tail_begin: i32,
-    /// Their end.
-    pub tail_end: i32,
-    /// The sequence's first partial.
-    pub first_slot: i32,
-    /// How many it has; the last is the exact rows'.
-    pub slots: i32,
-    /// For alignment.
-    pub unused: i32,
+    /// How many; the last is the exact rows'.
+    pub count: i32,
 }
 
 /// A sequence of a step, by positions alone.
@@ -65,18 +56,20 @@ pub struct Decoding {
     pub keeps_sinks: bool,
 }
 
-/// Pages of a split, of a sequence that sees so many closed pages: a multiple of the warps of a CTA.
+/// Pages of a split, of a sequence that sees so many closed pages: a multiple of the warps of a CTA. Short splits cost merges, long
+/// ones leave a card idle; these were the best of those tried on an H200 from 4k to 128k tokens, alone and in batches.
 pub fn split_pages(pages: usize) -> usize {
-    WARPS * pages.div_ceil(WARPS * MAX_SPLITS).max(1)
+    let most = pages.div_ceil(WARPS * MAX_SPLITS);
+    (2 * WARPS * most).min(8 * WARPS).max(WARPS * most).max(2 * WARPS)
 }
 
-/// The items and views of a step.
+/// The items of a step, and where their partials lie.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StepPlan {
     /// Closed pages of all sequences, then exact rows of all sequences.
     pub items: Vec<Item>,
     /// One per sequence.
-    pub views: Vec<View>,
+    pub rows: Vec<Slots>,
     /// Partials in all.
     pub slots: usize,
 }
@@ -93,29 +86,24 @@ impl StepPlan {
             let split = split_pages(closed - begin);
             let (tail, end) = (closed * PAGE_TOKENS, (position + 1).saturating_sub(sinks));
             let first_slot = plan.slots;
+            let item = |begin: usize, end: usize, slot: usize, seen: [usize; 4]| Item {
+                row: row as i32,
+                begin: begin as i32,
+                end: end as i32,
+                slot: slot as i32,
+                seen: seen.map(|n| n as i32),
+            };
             for page in (begin..closed).step_by(split) {
-                let end = (page + split).min(closed);
-                plan.items.push(Item {
-                    row: row as i32,
-                    begin: page as i32,
-                    end: end as i32,
-                    slot: plan.slots as i32,
-                });
+                let hidden = first.saturating_sub(page * PAGE_TOKENS);
+                plan.items.push(item(page, (page + split).min(closed), plan.slots, [hidden, 0, 0, 0]));
                 plan.slots += 1;
             }
-            exact.push(Item { row: row as i32, begin: 0, end: 0, slot: plan.slots as i32 });
-            plan.slots += 1;
             let sink_end = sinks.min(position + 1);
-            plan.views.push(View {
-                first: first as i32,
-                sink_begin: if keeps_sinks { 0 } else { first_seen.min(sink_end) as i32 },
-                sink_end: sink_end as i32,
-                tail_begin: first.saturating_sub(tail) as i32,
-                tail_end: end.saturating_sub(tail) as i32,
-                first_slot: first_slot as i32,
-                slots: (plan.slots - first_slot) as i32,
-                unused: 0,
-            });
+            let sink_begin = if keeps_sinks { 0 } else { first_seen.min(sink_end) };
+            let seen = [sink_begin, sink_end, first.saturating_sub(tail), end.saturating_sub(tail)];
+            exact.push(item(0, 0, plan.slots, seen));
+            plan.slots += 1;
+            plan.rows.push(Slots { first: first_slot as i32, count: (plan.slots - first_slot) as i32 });
         }
         plan.items.append(&mut exact);
         plan
@@ -141,16 +129,15 @@ mod tests {
 
     /// Positions that the items of a row make a query read, by the rules of the kernels.
     fn read(plan: &StepPlan, row: usize, sequence: &Decoding) -> Vec<usize> {
-        let view = plan.views[row];
-        let mut seen: Vec<usize> = (view.sink_begin..view.sink_end).map(|i| i as usize).collect();
-        for item in plan.items.iter().filter(|item| item.row as usize == row && item.begin < item.end) {
+        let own = || plan.items.iter().filter(move |item| item.row as usize == row);
+        let exact = own().find(|item| item.begin == item.end).expect("every sequence has exact rows").seen;
+        let mut seen: Vec<usize> = (exact[0]..exact[1]).map(|i| i as usize).collect();
+        for item in own().filter(|item| item.begin < item.end) {
             let tokens = item.begin as usize * PAGE_TOKENS..item.end as usize * PAGE_TOKENS;
-            seen.extend(
-                tokens.filter(|token| *token >= view.first as usize).map(|token| sequence.sinks + token),
-            );
+            seen.extend(tokens.skip(item.seen[0] as usize).map(|token| sequence.sinks + token));
         }
         let tail = sequence.sinks + sequence.closed * PAGE_TOKENS;
-        seen.extend((view.tail_begin..view.tail_end).map(|i| tail + i as usize));
+        seen.extend((exact[2]..exact[3]).map(|i| tail + i as usize));
         seen
     }
 
@@ -172,13 +159,13 @@ mod tests {
             let mut slots: Vec<i32> = plan.items.iter().map(|item| item.slot).collect();
             slots.sort_unstable();
             prop_assert_eq!(slots, (0..plan.slots as i32).collect::<Vec<_>>());
-            for (row, view) in plan.views.iter().enumerate() {
-                prop_assert!(view.slots as usize <= MAX_SPLITS + 1);
+            for (row, slots) in plan.rows.iter().enumerate() {
+                prop_assert!(slots.count as usize <= MAX_SPLITS + 1);
                 let own = plan.items.iter().filter(|item| item.row as usize == row);
                 for (i, item) in own.enumerate() {
-                    prop_assert_eq!(item.slot, view.first_slot + i as i32);
+                    prop_assert_eq!(item.slot, slots.first + i as i32);
                     // The kernels count on a token in view in every page of an item.
-                    prop_assert!(item.begin == item.end || view.first < (item.begin + 1) * PAGE_TOKENS as i32);
+                    prop_assert!(item.begin == item.end || item.seen[0] < PAGE_TOKENS as i32);
                 }
             }
         }
@@ -189,7 +176,7 @@ mod tests {
             for (row, sequence) in sequences.iter().enumerate() {
                 let alone = StepPlan::new(std::slice::from_ref(sequence));
                 let shape = |plan: &StepPlan, row: usize| {
-                    let first = plan.views[row].first_slot;
+                    let first = plan.rows[row].first;
                     let own = plan.items.iter().filter(|item| item.row as usize == row);
                     own.map(|item| (item.begin, item.end, item.slot - first)).collect::<Vec<_>>()
                 };

@@ -51,6 +51,7 @@ impl Deal {
         match format {
             PageFormat::Exact(format) => exact::deal(format),
             PageFormat::Packed(format) => int4::deal(format),
+            PageFormat::Trellis(_) => refuse("pages of a trellis".into()),
         }
     }
 

@@ -162,7 +162,7 @@ DEVICE void embed(const EmbedParams& p) {
 }
 
 #define KERNEL(NAME, WHAT) \
-    extern "C" __global__ void __launch_bounds__(LINEAR_WARPS * 32) NAME(const __grid_constant__ LinearParams p) { WHAT(p); }
+    extern "C" __global__ void __launch_bounds__(LINEAR_WARPS * 32, 2) NAME(const __grid_constant__ LinearParams p) { WHAT(p); }
 #define KERNELS(NAME, TYPE)                            \
     KERNEL(linear_##NAME##_few, (linear_few<TYPE>))    \
     KERNEL(linear_##NAME##_t8, (linear_many<TYPE, 1>)) \

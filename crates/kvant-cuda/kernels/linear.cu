@@ -161,12 +161,12 @@ DEVICE void embed(const EmbedParams& p) {
         p.out[(u64)blockIdx.x * p.channels + c] = p.scale * W::at(tile + (u64)(c / W::CHANNELS) * W::BYTES, id % 16, c % W::CHANNELS);
 }
 
-#define KERNEL(NAME, WHAT) \
-    extern "C" __global__ void __launch_bounds__(LINEAR_WARPS * 32, 2) NAME(const __grid_constant__ LinearParams p) { WHAT(p); }
+#define KERNEL(NAME, WHAT, CTAS) \
+    extern "C" __global__ void __launch_bounds__(LINEAR_WARPS * 32, CTAS) NAME(const __grid_constant__ LinearParams p) { WHAT(p); }
 #define KERNELS(NAME, TYPE)                            \
-    KERNEL(linear_##NAME##_few, (linear_few<TYPE>))    \
-    KERNEL(linear_##NAME##_t8, (linear_many<TYPE, 1>)) \
-    KERNEL(linear_##NAME##_t32, (linear_many<TYPE, 4>)) \
+    KERNEL(linear_##NAME##_few, (linear_few<TYPE>), 2)     \
+    KERNEL(linear_##NAME##_t8, (linear_many<TYPE, 1>), 2)  \
+    KERNEL(linear_##NAME##_t32, (linear_many<TYPE, 4>), 1) \
     extern "C" __global__ void __launch_bounds__(256) embed_##NAME(const __grid_constant__ EmbedParams p) { embed<TYPE>(p); }
 KERNELS(q4_0, Q4_0)
 KERNELS(q8_0, Q8_0)

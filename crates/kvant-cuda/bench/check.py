@@ -221,7 +221,7 @@ HOST_CASES = [dict(positions=[300, 40], kv_heads=1, **options) for options in (
     dict(group=2, d=64, sinks=0), dict(group=1, d=128, window=100, cap=5.0))]
 
 
-def run_on_host(kernels, say):
-    """What fibers can do in a few minutes: short sequences, all features."""
+def small(kernels, say):
+    """Short sequences, all features: what fibers, or a card under a sanitizer, can do in a few minutes."""
     return fixtures(kernels, say) + rows(kernels, say) + encode(kernels, say) + linear(kernels, say, ((64, 256), (32, 1024))) + attention(
         kernels, say, HOST_CASES, 1)

@@ -1,5 +1,5 @@
-"""Checks and times every kernel on a card: python3 run.py [check] [ptx] [attention] [products] [short]. Needs torch with CUDA; writes
-$OUT/results.json and $OUT/log.txt. `host` checks the kernels compiled for the CPU, without a card."""
+"""Checks and times every kernel on a card: python3 run.py [check] [ptx] [attention] [products] [short] [small]. Needs torch with CUDA; writes
+$OUT/results.json and $OUT/log.txt. `small` is for `compute-sanitizer --tool memcheck|racecheck python3 run.py small`. `host` checks the kernels compiled for the CPU, without a card."""
 import json, os, sys, time
 import torch
 import check, speed
@@ -21,7 +21,7 @@ def main():
             json.dump(results, open(os.path.join(out, "results.json"), "w"), indent=1)
 
     if what[0] == "host":
-        failures = check.run_on_host(HostKernels(*what[1:]), say)
+        failures = check.small(HostKernels(*what[1:]), say)
         say("FAILED: " + "; ".join(failures) if failures else "all checks passed")
         return failures
     results["machine"] = dict(card=torch.cuda.get_device_name(0), torch=torch.__version__, cudnn=torch.backends.cudnn.version(),
@@ -29,6 +29,9 @@ def main():
     say(results["machine"])
     kernels = Kernels("cubin")
     failures = []
+    if "small" in what:  # what a sanitizer can follow in a minute
+        failures = check.small(kernels, say)
+        results["small"] = failures
     if "check" in what:
         failures = check.run(kernels, say)
         results["check"] = failures

@@ -1,5 +1,5 @@
-// What is done to rows of activations between products: norm, rotation and append, SwiGLU, the choice of a token. One CTA per row or
-// head; sums go over lanes, then over warps, in a fixed order.
+// What is done to rows of activations between products: norm, rotation and append, SwiGLU, biases, the choice of rows and of a token; and to
+// page tables and new pages before a pass. One CTA per row or head; sums go over lanes, then over warps, in a fixed order.
 #include "pages.cuh"
 
 template <class Combine>
@@ -143,4 +143,69 @@ extern "C" __global__ void __launch_bounds__(1024) argmax(const __grid_constant_
         top = reduce(best[threadIdx.x]);
         if (threadIdx.x == 0) p.ids[blockIdx.x] = top ? (int)~(u32)top : 0;
     }
+}
+
+struct BiasParams {
+    float* y;           // (rows, width)
+    const float* bias;  // (width)
+    int width;
+};
+// Grid: (rows, any).
+extern "C" __global__ void __launch_bounds__(256) add_bias(const __grid_constant__ BiasParams p) {
+    pdl_wait();
+    pdl_trigger();
+    float* y = p.y + (u64)blockIdx.x * p.width;
+    for (int i = blockIdx.y * blockDim.x + threadIdx.x; i < p.width; i += gridDim.y * blockDim.x) y[i] += __ldg(p.bias + i);
+}
+
+struct ColumnsParams {
+    const float* x;  // (rows, width)
+    float* y;        // (rows, stride)
+    int width, stride, at;  // columns at … at + width of y
+};
+// Products of matrices of different types side by side. Grid: (rows, any).
+extern "C" __global__ void __launch_bounds__(256) put_columns(const __grid_constant__ ColumnsParams p) {
+    pdl_wait();
+    pdl_trigger();
+    for (int i = blockIdx.y * blockDim.x + threadIdx.x; i < p.width; i += gridDim.y * blockDim.x)
+        p.y[(u64)blockIdx.x * p.stride + p.at + i] = p.x[(u64)blockIdx.x * p.width + i];
+}
+
+struct GatherParams {
+    const float* x;   // (any, channels)
+    const int* rows;  // (grid) which of them
+    float* y;         // (grid, channels)
+    int channels;
+};
+extern "C" __global__ void __launch_bounds__(256) gather_rows(const __grid_constant__ GatherParams p) {
+    pdl_wait();
+    pdl_trigger();
+    const float* x = p.x + (u64)__ldg(p.rows + blockIdx.x) * p.channels;
+    for (int i = threadIdx.x; i < p.channels; i += blockDim.x) p.y[(u64)blockIdx.x * p.channels + i] = x[i];
+}
+
+struct SpreadParams {
+    const PageEntry* from;  // (seats, kv_heads, stride)
+    const int* seats;       // (rows)
+    PageEntry* to;          // (rows, kv_heads, stride)
+    int stride, pages;      // entries that are copied
+};
+// The page tables of the rows of a chunk, which are all its sequence's. Grid: (rows, kv_heads).
+extern "C" __global__ void __launch_bounds__(128) spread_table(const __grid_constant__ SpreadParams p) {
+    pdl_wait();
+    pdl_trigger();
+    const PageEntry* from = p.from + ((u64)__ldg(p.seats + blockIdx.x) * gridDim.y + blockIdx.y) * p.stride;
+    PageEntry* to = p.to + ((u64)blockIdx.x * gridDim.y + blockIdx.y) * p.stride;
+    for (int i = threadIdx.x; i < p.pages; i += blockDim.x) to[i] = from[i];
+}
+
+struct ClearParams {
+    u8* pages;          // page memory
+    const uint2* list;  // (grid): unit, units
+};
+// Pages that were given back and taken again.
+extern "C" __global__ void __launch_bounds__(128) clear_pages(const __grid_constant__ ClearParams p) {
+    const uint2 page = p.list[blockIdx.x];
+    uint4* words = reinterpret_cast<uint4*>(p.pages + (u64)page.x * UNIT);
+    for (u32 i = threadIdx.x; i < page.y * (UNIT / 16); i += blockDim.x) words[i] = uint4{0u, 0u, 0u, 0u};
 }

@@ -2,13 +2,16 @@
 //! missing or too old, the error says so and everything else goes on.
 
 use crate::kernels::{Form, MODULES, Module};
-use cudarc::driver::{CudaContext, DriverError, result, sys};
+use cudarc::driver::{CudaContext, CudaStream, DriverError, result, sys};
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::sync::Arc;
 
 /// The oldest driver that loads the kernels, as `cuDriverGetVersion` says it: CUDA 12.8, driver 570.
 pub const MINIMUM_DRIVER: i32 = 12080;
+
+/// Bytes of dynamic shared memory that the activations of `linear_*_few` may take.
+pub const FEW_SHARED: usize = 96 << 10;
 
 /// Why a card cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -53,25 +56,32 @@ pub enum OpenError {
     },
 }
 
-fn failed(what: impl Into<String>) -> impl FnOnce(DriverError) -> OpenError {
+pub(crate) fn failed(what: impl Into<String>) -> impl FnOnce(DriverError) -> OpenError {
     move |error| OpenError::Driver { what: what.into(), code: format!("{:?}", error.0) }
 }
 
 /// A kernel of a loaded module. It lives as long as its [`Card`].
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Kernel {
     function: sys::CUfunction,
     /// Bytes of dynamic shared memory that it is launched with.
     shared: u32,
 }
 
+// SAFETY: a handle of the driver's, which any thread may use.
+unsafe impl Send for Kernel {}
+// SAFETY: as above.
+unsafe impl Sync for Kernel {}
+
 /// The shape of a launch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Launch {
     /// CTAs along x and y.
     pub grid: (u32, u32),
     /// Threads of a CTA.
     pub threads: u32,
+    /// Bytes of dynamic shared memory besides what the sources name.
+    pub shared: u32,
     /// Whether it may begin before the kernel before it has ended (programmatic dependent launch); Hopper and newer.
     pub early: bool,
 }
@@ -79,11 +89,19 @@ pub struct Launch {
 /// An open card with its kernels.
 pub struct Card {
     context: Arc<CudaContext>,
+    stream: Arc<CudaStream>,
+    ordinal: usize,
     name: String,
     form: Form,
+    processors: u32,
     modules: Vec<sys::CUmodule>,
     kernels: HashMap<String, Kernel>,
 }
+
+// SAFETY: handles of the driver's, which any thread may use that has made the context current.
+unsafe impl Send for Card {}
+// SAFETY: as above.
+unsafe impl Sync for Card {}
 
 impl Card {
     /// Opens card `ordinal` and loads all kernels.
@@ -114,7 +132,20 @@ impl Card {
         let Some(form) = Form::of(major, minor) else {
             return Err(OpenError::OldCard { name, major, minor });
         };
-        let mut card = Card { context, name, form, modules: Vec::new(), kernels: HashMap::new() };
+        let count = context
+            .attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
+            .map_err(failed("asking for the number of multiprocessors"))?;
+        let stream = context.new_stream().map_err(failed("making a stream"))?;
+        let mut card = Card {
+            context,
+            stream,
+            ordinal,
+            name,
+            form,
+            processors: u32::try_from(count).unwrap_or(1).max(1),
+            modules: Vec::new(),
+            kernels: HashMap::new(),
+        };
         for module in &MODULES {
             card.load(module)?;
         }
@@ -147,6 +178,10 @@ impl Card {
                 use sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as DYNAMIC;
                 set(DYNAMIC, shared as i32)?;
             }
+            if name.ends_with("_few") {
+                use sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as DYNAMIC;
+                set(DYNAMIC, FEW_SHARED as i32)?;
+            }
             if name.starts_with("attend") || name.starts_with("reduce") {
                 // One carve-out for both, or the reduce could not enter an SM that attention still holds.
                 use sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT as CARVE_OUT;
@@ -163,16 +198,15 @@ impl Card {
     /// When the driver refuses the launch.
     ///
     /// # Safety
-    /// `params` is the kernel's struct, its addresses are of memory on this card of the sizes that the kernel reads and writes, and
-    /// the stream is of this card's context.
-    pub unsafe fn launch<P: Copy>(
+    /// `params` points to the kernel's struct, its addresses are of memory on this card of the sizes that the kernel reads and writes,
+    /// and the stream is of this card's context.
+    pub unsafe fn launch(
         &self,
         stream: sys::CUstream,
         kernel: Kernel,
         launch: Launch,
-        params: &P,
+        params: *const std::ffi::c_void,
     ) -> Result<(), OpenError> {
-        self.context.bind_to_thread().map_err(failed("taking the context"))?;
         // SAFETY: all zeros is an attribute without a meaning; what it means is set below.
         let mut attribute: sys::CUlaunchAttribute = unsafe { std::mem::zeroed() };
         attribute.id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
@@ -184,18 +218,64 @@ impl Card {
             blockDimX: launch.threads,
             blockDimY: 1,
             blockDimZ: 1,
-            sharedMemBytes: kernel.shared,
+            sharedMemBytes: kernel.shared + launch.shared,
             hStream: stream,
             attrs: &mut attribute,
             numAttrs: u32::from(launch.early && self.form == Form::Cubin),
         };
-        let mut arguments = [std::ptr::from_ref(params).cast_mut().cast::<std::ffi::c_void>()];
+        let mut arguments = [params.cast_mut()];
         // SAFETY: one argument, the kernel's struct, which the driver copies; the rest is the caller's contract.
         unsafe {
             sys::cuLaunchKernelEx(&config, kernel.function, arguments.as_mut_ptr(), std::ptr::null_mut())
         }
         .result()
         .map_err(failed("launching a kernel"))
+    }
+
+    /// Makes its context current, which every call of the driver needs.
+    ///
+    /// # Errors
+    /// When the card is lost.
+    pub fn bind(&self) -> Result<(), OpenError> {
+        self.context.bind_to_thread().map_err(failed("taking the context"))
+    }
+
+    /// Waits until all that was put on its stream is done.
+    ///
+    /// # Errors
+    /// When something that ran there failed, or the card is lost.
+    pub fn synchronize(&self) -> Result<(), OpenError> {
+        self.bind()?;
+        // SAFETY: the stream is the card's own.
+        unsafe { result::stream::synchronize(self.stream()) }.map_err(failed("waiting for the card"))
+    }
+
+    /// The stream that everything runs on.
+    pub fn stream(&self) -> sys::CUstream {
+        self.stream.cu_stream()
+    }
+
+    /// The driver's number of the card.
+    pub(crate) fn device(&self) -> i32 {
+        self.context.cu_device()
+    }
+
+    /// What it is called in messages: `cuda:0`.
+    pub fn label(&self) -> String {
+        format!("cuda:{}", self.ordinal)
+    }
+
+    /// Bytes of its memory.
+    ///
+    /// # Errors
+    /// When the card is lost.
+    pub fn memory(&self) -> Result<usize, OpenError> {
+        self.context.total_mem().map_err(failed("asking for the size of its memory"))
+    }
+
+    /// Its streaming multiprocessors.
+    pub fn processors(&self) -> u32 {
+        self.processors
     }
 
     /// What the card is called.

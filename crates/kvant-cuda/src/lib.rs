@@ -2,17 +2,53 @@
 #![deny(missing_docs)]
 
 #[cfg(feature = "cuda")]
+mod backend;
+#[cfg(feature = "cuda")]
+mod buffer;
+#[cfg(feature = "cuda")]
+mod cache;
+#[cfg(feature = "cuda")]
+mod compile;
+#[cfg(feature = "cuda")]
 pub mod device;
 pub mod kernels;
 pub mod layout;
+#[cfg(feature = "cuda")]
+mod mapping;
+#[cfg(feature = "cuda")]
+mod matrix;
 pub mod memory;
+#[cfg(feature = "cuda")]
+mod network;
+#[cfg(feature = "cuda")]
+mod pages;
 pub mod params;
+#[cfg(feature = "cuda")]
+mod pass;
 pub mod plan;
+#[cfg(feature = "cuda")]
+mod program;
+#[cfg(feature = "cuda")]
+mod recorder;
+#[cfg(feature = "cuda")]
+mod run;
+#[cfg(feature = "cuda")]
+mod seats;
 pub mod table;
 pub mod weights;
 
+#[cfg(feature = "cuda")]
+pub use backend::CudaBackend;
+#[cfg(feature = "cuda")]
+pub use cache::CacheUnsupported;
+#[cfg(feature = "cuda")]
+pub use device::{Card, OpenError};
 pub use layout::{Deal, PAGE_TOKENS, UNIT, Unsupported};
 pub use memory::PageMemory;
+#[cfg(feature = "cuda")]
+pub use network::{CudaNetwork, PassOptions};
+#[cfg(feature = "cuda")]
+pub use pages::CudaPages;
 pub use plan::{Decoding, Item, Slots, StepPlan};
 pub use table::{PageEntry, PageTable};
 pub use weights::{WeightError, WeightType};

@@ -96,6 +96,94 @@ pub struct AppendParams {
     pub eps: f32,
 }
 
+/// `NormParams` of `kernels/rows.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+#[expect(missing_docs, reason = "kernels/rows.cu describes them")]
+pub struct NormParams {
+    pub x: Address,
+    pub weight: Address,
+    pub y: Address,
+    pub channels: i32,
+    pub eps: f32,
+}
+
+/// `SwigluParams` of `kernels/rows.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+#[expect(missing_docs, reason = "kernels/rows.cu describes them")]
+pub struct SwigluParams {
+    pub gate_up: Address,
+    pub y: Address,
+    pub channels: i32,
+}
+
+/// `EmbedParams` of `kernels/linear.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+#[expect(missing_docs, reason = "kernels/linear.cu describes them")]
+pub struct EmbedParams {
+    pub weights: Address,
+    pub ids: Address,
+    pub out: Address,
+    pub channels: i32,
+    pub scale: f32,
+}
+
+/// `BiasParams` of `kernels/rows.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+#[expect(missing_docs, reason = "kernels/rows.cu describes them")]
+pub struct BiasParams {
+    pub y: Address,
+    pub bias: Address,
+    pub width: i32,
+}
+
+/// `ColumnsParams` of `kernels/rows.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+#[expect(missing_docs, reason = "kernels/rows.cu describes them")]
+pub struct ColumnsParams {
+    pub x: Address,
+    pub y: Address,
+    pub width: i32,
+    pub stride: i32,
+    pub at: i32,
+}
+
+/// `GatherParams` of `kernels/rows.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+#[expect(missing_docs, reason = "kernels/rows.cu describes them")]
+pub struct GatherParams {
+    pub x: Address,
+    pub rows: Address,
+    pub y: Address,
+    pub channels: i32,
+}
+
+/// `SpreadParams` of `kernels/rows.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+#[expect(missing_docs, reason = "kernels/rows.cu describes them")]
+pub struct SpreadParams {
+    pub from: Address,
+    pub seats: Address,
+    pub to: Address,
+    pub stride: i32,
+    pub pages: i32,
+}
+
+/// `ClearParams` of `kernels/rows.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+#[expect(missing_docs, reason = "kernels/rows.cu describes them")]
+pub struct ClearParams {
+    pub pages: Address,
+    pub list: Address,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -109,6 +197,17 @@ mod tests {
             size_of::<AppendParams>(),
         ];
         assert_eq!(size, [160, 56, 32, 96]);
+        let rows = [
+            size_of::<NormParams>(),
+            size_of::<SwigluParams>(),
+            size_of::<EmbedParams>(),
+            size_of::<BiasParams>(),
+            size_of::<ColumnsParams>(),
+            size_of::<GatherParams>(),
+            size_of::<SpreadParams>(),
+            size_of::<ClearParams>(),
+        ];
+        assert_eq!(rows, [32, 24, 32, 24, 32, 32, 32, 16]);
         assert_eq!((size_of::<crate::plan::Slots>(), size_of::<crate::plan::Item>()), (8, 32));
     }
 }

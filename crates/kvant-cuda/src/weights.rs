@@ -108,6 +108,36 @@ impl WeightType {
         Ok(packed)
     }
 
+    /// Blocks of a packed matrix with numbers that mean nothing: random codes under scales that keep activations near unit variance.
+    /// For measuring speed without a file.
+    pub fn noise(self, channels: usize, bytes: usize, seed: u64) -> Vec<u8> {
+        let mut noise: Vec<u8> =
+            kvant_codec::split_mix(seed).flat_map(u64::to_le_bytes).take(bytes).collect();
+        // Where a block has its scales in f16, and about how large a number is before they are applied.
+        let (scales, size) = match self {
+            WeightType::Q4_0 => (512..576, 4.6),
+            WeightType::Q8_0 => (1024..1088, 74.0),
+            WeightType::F16 => (0..2048, 1.5),
+            WeightType::Q4K => (2048..2112, 180.0),
+            WeightType::Q6K => (3328..3360, 1365.0),
+        };
+        // 2⁻ᵏ as f16.
+        let k = (size * (channels as f64).sqrt()).log2().round().clamp(0.0, 14.0) as u16;
+        let one = (15 - k) << 10;
+        let (_, block) = self.device_block();
+        for block in noise.chunks_exact_mut(block) {
+            for half in block[scales.clone()].as_chunks_mut().0 {
+                // Of f16 weights the sign and the fraction stay random.
+                let kept = if self == WeightType::F16 { u16::from_le_bytes(*half) & 0x83ff } else { 0 };
+                *half = (one | kept).to_le_bytes();
+            }
+            if self == WeightType::Q4K {
+                block[2112..].iter_mut().for_each(|scale| *scale &= 63);
+            }
+        }
+        noise
+    }
+
     /// One row of one block.
     fn pack_row(self, row: usize, source: &[u8], device: &mut [u8]) {
         let (g, r) = (row % 8, row / 8);
@@ -299,6 +329,24 @@ mod tests {
                     }
                 }
             }
+        }
+    }
+
+    #[test]
+    fn noise_is_finite_and_of_the_size_of_weights() {
+        for kind in TYPES {
+            let (channels, bytes) = kind.device_block();
+            let (width, blocks) = (4 * channels, 4);
+            let packed = kind.noise(width, kind.packed_bytes(16, width), 3);
+            let mut squares = 0.0;
+            for n in 0..16 * width {
+                let (row, channel) = (n / width, n % width);
+                let at = channel / channels * bytes;
+                squares += on_device(kind, &packed[at..at + bytes], row, channel % channels).powi(2);
+            }
+            assert_eq!(packed.len(), blocks * bytes);
+            let size = (squares / 16.0).sqrt();
+            assert!(size.is_finite() && (0.2..5.0).contains(&size), "{kind:?} {size}");
         }
     }
 

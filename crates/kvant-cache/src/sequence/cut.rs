@@ -1,6 +1,6 @@
 //! How a sequence goes back, forks and forgets.
 
-use super::{Contents, Paged, Sequence};
+use super::{Contents, Paged, Sequence, next_lineage};
 use crate::arena::ArenaError;
 use crate::layout::ROLLBACK;
 use crate::recurrent::StateAt;
@@ -87,6 +87,7 @@ impl Sequence {
         for slot in &mut self.slots {
             match slot {
                 Contents::Pages(paged) if paged.len > target => {
+                    self.lineage = next_lineage();
                     for side in &mut paged.sides {
                         side.cut(&rule, target)?;
                     }
@@ -191,6 +192,7 @@ impl Sequence {
     ) -> Result<Sequence, ArenaError> {
         let slots = self.slots.iter().map(slot).collect::<Result<_, _>>()?;
         let (layout, memory) = (Arc::clone(&self.layout), self.memory.clone());
-        Ok(Sequence { layout, memory, len, slots, checkpoints: self.checkpoints.prefix(len) })
+        let (checkpoints, lineage) = (self.checkpoints.prefix(len), next_lineage());
+        Ok(Sequence { layout, memory, len, slots, checkpoints, lineage })
     }
 }

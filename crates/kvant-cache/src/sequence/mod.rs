@@ -21,6 +21,7 @@ use crate::store::Store;
 use contents::{Contents, Paged};
 use kvant_codec::Side;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Tokens of a chunk from which on its heads are worth sharing between threads.
 const WORTH_SHARING: usize = 16;
@@ -37,6 +38,13 @@ pub struct Sequence {
     /// In the order of the layout's slots.
     slots: Vec<Contents>,
     checkpoints: Checkpoints,
+    lineage: u64,
+}
+
+/// A number that no sequence has had.
+fn next_lineage() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 impl Sequence {
@@ -46,7 +54,8 @@ impl Sequence {
         let slack = layout.slack().chunks;
         let state = layout.state_type();
         let slots = layout.slots().iter().map(|slot| Contents::new(slot, state, slack, &memory)).collect();
-        Sequence { layout, memory, len: 0, slots, checkpoints: Checkpoints::default() }
+        let (checkpoints, lineage) = (Checkpoints::default(), next_lineage());
+        Sequence { layout, memory, len: 0, slots, checkpoints, lineage }
     }
 
     /// Its layout.
@@ -57,6 +66,12 @@ impl Sequence {
     /// Where its pages come from.
     pub fn store(&self) -> &Store {
         &self.memory
+    }
+
+    /// A number that stays as long as the sequence only grows: while it does, a page that was held as bytes is the same page, or has
+    /// left the window. Going back and restoring give it another one, and no two sequences ever have the same.
+    pub fn lineage(&self) -> u64 {
+        self.lineage
     }
 
     /// Tokens held; those of an unfinished pass do not count.
@@ -323,10 +338,12 @@ impl Sequence {
 
     /// Takes out what the sides of a slot hold.
     pub(crate) fn take_sides(&mut self, slot: usize) -> Vec<SideContents> {
+        self.lineage = next_lineage();
         self.slots[slot].sides_mut().iter_mut().map(SideStore::take).collect()
     }
 
     pub(crate) fn sides_mut(&mut self, slot: usize) -> &mut [SideStore] {
+        self.lineage = next_lineage();
         self.slots[slot].sides_mut()
     }
 

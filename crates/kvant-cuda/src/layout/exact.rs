@@ -1,6 +1,6 @@
 //! f16 pages: tiles of 16 tokens, in the order of A fragments (`Exact` of `kernels/pages.cuh`).
 
-use super::{Deal, PAGE_TOKENS, Unsupported};
+use super::{Deal, Unsupported};
 use kvant_codec::Side;
 use kvant_codec::format::{Element, ExactFormat};
 
@@ -22,12 +22,12 @@ pub(super) fn deal(format: &ExactFormat) -> Result<Deal, Unsupported> {
     if format.element != Element::F16 {
         return Err(Unsupported { what: format!("exact pages of {:?}", format.element) });
     }
-    let dim = format.dim;
+    let (dim, tokens) = (format.dim, format.tokens);
     let place = |token, channel| match format.side {
-        Side::Key => (channel * PAGE_TOKENS + token, key_at(dim, token, channel)),
+        Side::Key => (channel * tokens + token, key_at(dim, token, channel)),
         Side::Value => (token * dim + channel, value_at(dim, token, channel)),
     };
-    let numbers = (0..PAGE_TOKENS).flat_map(|token| (0..dim).map(move |channel| (token, channel)));
+    let numbers = (0..tokens).flat_map(|token| (0..dim).map(move |channel| (token, channel)));
     let halves =
         numbers.map(|(token, channel)| place(token, channel)).map(|(a, b)| (a as u32, b as u32)).collect();
     Ok(Deal { bytes: format.bytes(), halves, nibbles: Vec::new() })

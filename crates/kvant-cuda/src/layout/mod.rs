@@ -7,7 +7,7 @@
 mod exact;
 mod int4;
 
-use kvant_codec::format::PageFormat;
+use kvant_codec::format::{ExactFormat, PageFormat};
 
 /// Tokens of a page on the device.
 pub const PAGE_TOKENS: usize = 64;
@@ -53,6 +53,19 @@ impl Deal {
             PageFormat::Packed(format) => int4::deal(format),
             PageFormat::Trellis(_) => refuse("pages of a trellis".into()),
         }
+    }
+
+    /// The permutation of the page of the sinks, which has fewer tokens than others: the first tiles of an exact page.
+    ///
+    /// # Errors
+    /// As [`Deal::of`].
+    pub fn of_sinks(format: &ExactFormat) -> Result<Deal, Unsupported> {
+        if !matches!(format.dim, 64 | 128) || !format.tokens.is_multiple_of(16) || format.tokens > PAGE_TOKENS
+        {
+            let what = format!("sinks in a page of {} tokens and {} channels", format.tokens, format.dim);
+            return Err(Unsupported { what });
+        }
+        exact::deal(format)
     }
 
     /// Bytes of a page, in either layout.
@@ -128,6 +141,34 @@ mod tests {
                 deal.nibbles.iter().for_each(|pair| seen[place(pair) as usize] += 1);
                 assert!(seen.iter().all(|n| *n == 1), "{format:?}");
             }
+        }
+    }
+
+    #[test]
+    fn the_sinks_are_the_first_tokens_of_an_exact_page() {
+        for (side, dim) in [(Side::Key, 64), (Side::Value, 64), (Side::Key, 128), (Side::Value, 128)] {
+            let format = |tokens: &str| match codec(&format!("f16:p{tokens}"), side, dim).format().unwrap() {
+                PageFormat::Exact(format) => format,
+                other => panic!("{other:?}"),
+            };
+            let (small, whole) = (format("32"), format("64"));
+            let rows: Vec<u16> = (0..32 * dim as u16).collect(); // (tokens, dim)
+            let canonical = |format: &ExactFormat| {
+                let mut page = vec![0; format.bytes()];
+                for (i, number) in rows.iter().enumerate() {
+                    let (token, channel) = (i / dim, i % dim);
+                    let at = match side {
+                        Side::Key => channel * format.tokens + token,
+                        Side::Value => i,
+                    };
+                    page[2 * at..2 * at + 2].copy_from_slice(&number.to_le_bytes());
+                }
+                page
+            };
+            let (mut sinks, mut page) = (vec![0; small.bytes()], vec![0; whole.bytes()]);
+            Deal::of_sinks(&small).unwrap().to_device(&canonical(&small), &mut sinks);
+            Deal::of(&PageFormat::Exact(whole.clone())).unwrap().to_device(&canonical(&whole), &mut page);
+            assert_eq!(sinks, page[..sinks.len()], "{side:?} {dim}");
         }
     }
 

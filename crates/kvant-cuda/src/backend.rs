@@ -1,0 +1,109 @@
+//! The backend: descriptions compiled for a card.
+
+use crate::cache::{CacheUnsupported, LayoutPages};
+use crate::compile::{Compiler, Source};
+use crate::device::{Card, OpenError};
+use crate::network::{CudaNetwork, PassOptions};
+use crate::pages::CudaPages;
+use crate::weights::WeightType;
+use kvant_cache::{CacheLayout, PageStore, Store};
+use kvant_model::error::Result;
+use kvant_model::{Backend, Checkpoint, DType, Description, Network};
+use std::sync::Arc;
+
+/// A card that models are compiled for, and the store that their sequences take pages from.
+pub struct CudaBackend {
+    card: Arc<Card>,
+    label: String,
+    pages: Arc<CudaPages>,
+    weights: Option<DType>,
+    options: PassOptions,
+}
+
+impl CudaBackend {
+    /// Of an open card. Weights are as the file has them, and pages may take the whole card.
+    ///
+    /// # Errors
+    /// When the driver gives no addresses for pages.
+    pub fn new(card: &Arc<Card>) -> Result<CudaBackend, OpenError> {
+        let (pages, options) = (CudaPages::new(card, None)?, PassOptions::default());
+        Ok(CudaBackend { card: Arc::clone(card), label: card.label(), pages, weights: None, options })
+    }
+
+    /// The same, whose pages may take this many bytes.
+    ///
+    /// # Errors
+    /// As [`CudaBackend::new`].
+    pub fn with_cap(self, cap: Option<usize>) -> Result<CudaBackend, OpenError> {
+        Ok(CudaBackend { pages: CudaPages::new(&self.card, cap)?, ..self })
+    }
+
+    /// The same, that packs weights which the file holds as plain numbers.
+    #[must_use]
+    pub fn with_weights(self, weights: Option<DType>) -> CudaBackend {
+        CudaBackend { weights, ..self }
+    }
+
+    /// The same, that puts kernels on the card in another way.
+    #[must_use]
+    pub fn with_options(self, options: PassOptions) -> CudaBackend {
+        CudaBackend { options, ..self }
+    }
+
+    /// Its card.
+    pub fn card(&self) -> &Arc<Card> {
+        &self.card
+    }
+
+    /// Its pages.
+    pub fn pages(&self) -> &Arc<CudaPages> {
+        &self.pages
+    }
+
+    /// Where sequences of its models take their pages from.
+    pub fn store(&self) -> Store {
+        let pages: Arc<dyn PageStore> = Arc::clone(&self.pages) as _;
+        pages.into()
+    }
+
+    /// Whether it can keep what a layout says.
+    ///
+    /// # Errors
+    /// Names the first layer that it cannot keep, and why.
+    pub fn check_cache(&self, layout: &CacheLayout) -> Result<(), CacheUnsupported> {
+        LayoutPages::new(&self.card, &self.pages, layout).map(drop)
+    }
+
+    /// Compiles a model, as [`Backend::compile`] does.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn network(&self, description: &Description, checkpoint: &Checkpoint) -> Result<CudaNetwork> {
+        self.compile_from(description, Source::File(checkpoint, self.weights))
+    }
+
+    /// A model of that description whose weights mean nothing, for measuring speed without a file: codes of this type are made on the
+    /// way, norms are ones and biases zeros.
+    ///
+    /// # Errors
+    /// If the description has a block that this backend does not run, or the card has not enough memory.
+    pub fn noise(&self, description: &Description, weights: WeightType) -> Result<CudaNetwork> {
+        self.compile_from(description, Source::Noise(weights))
+    }
+
+    fn compile_from(&self, description: &Description, source: Source<'_>) -> Result<CudaNetwork> {
+        let program = Compiler::program(&self.card, description, source)?;
+        let (ropes, slots) = (description.ropes.clone(), description.slots.clone());
+        Ok(CudaNetwork::new(&self.card, &self.pages, program, ropes, slots, self.options))
+    }
+}
+
+impl Backend for CudaBackend {
+    fn name(&self) -> &str {
+        &self.label
+    }
+
+    fn compile(&self, description: &Description, checkpoint: &Checkpoint) -> Result<Box<dyn Network>> {
+        Ok(Box::new(self.network(description, checkpoint)?))
+    }
+}

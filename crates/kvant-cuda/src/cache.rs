@@ -1,0 +1,212 @@
+//! How the slots of a cache are kept on a card: which kernels read them, and the kinds of their pages.
+
+use crate::buffer::Buffer;
+use crate::device::{Card, OpenError};
+use crate::layout::PAGE_TOKENS;
+use crate::pages::{CudaPages, Kind};
+use crate::params::Address;
+use kvant_cache::{CacheLayout, Mode, SideCodecs, SlotKind};
+use kvant_codec::format::{BasisFormat, Linear};
+use kvant_codec::{Basis, PageCodec, PageFormat, Rotation, Rule, Side, Tier};
+use std::sync::Arc;
+
+/// Why a cache cannot be kept on a card.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "layer {layer}: {what}; the CUDA backend keeps int4 and f16, both sides alike, of 64 or 128 channels"
+)]
+pub struct CacheUnsupported {
+    /// Which layer.
+    pub layer: usize,
+    /// What is not there.
+    pub what: String,
+}
+
+/// The kinds of pages of a side.
+#[derive(Clone, Copy)]
+pub(crate) struct SideKinds {
+    pub sinks: Kind,
+    pub exact: Kind,
+    pub closed: Kind,
+}
+
+/// A slot that holds keys and values.
+pub(crate) struct SlotPages {
+    pub layer: usize,
+    pub kv_heads: usize,
+    pub dim: usize,
+    /// `int4` or `f16`: part of a kernel's name.
+    pub codec: &'static str,
+    pub key: SideKinds,
+    pub value: SideKinds,
+    /// Signs of the values' rotation on the card; 0 where there is none.
+    pub signs: Address,
+}
+
+/// The slots of a layout; `None` for views.
+pub(crate) struct LayoutPages {
+    pub slots: Vec<Option<SlotPages>>,
+    /// By dim and seed.
+    signs: Vec<(usize, u64, Buffer)>,
+}
+
+impl LayoutPages {
+    pub(crate) fn new(
+        card: &Arc<Card>,
+        pages: &CudaPages,
+        layout: &CacheLayout,
+    ) -> Result<LayoutPages, CacheUnsupported> {
+        let refuse = |layer, what: &str| CacheUnsupported { layer, what: what.to_owned() };
+        let rule = layout.rule();
+        if rule.streaming.is_some() {
+            return Err(refuse(0, "streaming windows (StreamingLLM) do not run"));
+        }
+        if rule.mode != Mode::Deployed {
+            return Err(refuse(
+                0,
+                "pages that are encoded before their own queries (strict mode) do not run",
+            ));
+        }
+        let mut made = LayoutPages { slots: Vec::new(), signs: Vec::new() };
+        for slot in layout.slots() {
+            let layer = slot.layer();
+            let shape = match slot.kind() {
+                SlotKind::KeysValues(shape) => *shape,
+                SlotKind::View(_) => {
+                    made.slots.push(None);
+                    continue;
+                }
+                SlotKind::Latent(_) => return Err(refuse(layer, "latents (MLA) do not run")),
+                SlotKind::Recurrent(_) => return Err(refuse(layer, "recurrent state does not run")),
+            };
+            let side = |side: Side| {
+                let mut heads = slot.heads().iter().filter_map(|head| head.side(side));
+                let first = heads.next().ok_or_else(|| refuse(layer, "a head has no pages"))?;
+                if heads.any(|other| other.codec().format() != first.codec().format()) {
+                    return Err(refuse(layer, "heads whose pages have different formats do not run"));
+                }
+                SideFound::new(pages, first).map_err(|what| CacheUnsupported { layer, what })
+            };
+            let (key, value) = (side(Side::Key)?, side(Side::Value)?);
+            if key.codec != value.codec || key.dim != value.dim {
+                let what = format!("{} keys beside {} values do not run", key.codec, value.codec);
+                return Err(CacheUnsupported { layer, what });
+            }
+            let signs = match value.rotation {
+                Some(seed) => made
+                    .signs(card, value.dim, seed)
+                    .map_err(|error| CacheUnsupported { layer, what: error.to_string() })?,
+                None => 0,
+            };
+            made.slots.push(Some(SlotPages {
+                layer,
+                kv_heads: shape.kv_heads,
+                dim: key.dim,
+                codec: key.codec,
+                key: key.kinds,
+                value: value.kinds,
+                signs,
+            }));
+        }
+        Ok(made)
+    }
+
+    fn signs(&mut self, card: &Arc<Card>, dim: usize, seed: u64) -> Result<Address, OpenError> {
+        if let Some((.., buffer)) = self.signs.iter().find(|(d, s, _)| (*d, *s) == (dim, seed)) {
+            return Ok(buffer.address());
+        }
+        let buffer = Buffer::of_floats(card, &signs(dim, seed))?;
+        let address = buffer.address();
+        self.signs.push((dim, seed, buffer));
+        Ok(address)
+    }
+}
+
+/// sign / √dim of every channel of the SRHT: the first number of what it makes of a unit vector.
+fn signs(dim: usize, seed: u64) -> Vec<f32> {
+    let mut rows: Vec<f32> = (0..dim * dim).map(|n| f32::from(u8::from(n % dim == n / dim))).collect();
+    Basis::new(Rotation::Srht, dim, seed).apply(&mut rows, Tier::Scalar).expect("whole vectors");
+    rows.chunks_exact(dim).map(|row| row[0]).collect()
+}
+
+struct SideFound {
+    codec: &'static str,
+    dim: usize,
+    kinds: SideKinds,
+    /// The seed of the values' rotation.
+    rotation: Option<u64>,
+}
+
+impl SideFound {
+    fn new(pages: &CudaPages, codecs: &SideCodecs) -> Result<SideFound, String> {
+        let codec = codecs.codec();
+        let format = |codec: &dyn PageCodec| {
+            codec
+                .format()
+                .ok_or_else(|| "a codec whose pages are not codes under scales does not run".to_owned())
+        };
+        let kind =
+            |format: &PageFormat, sinks| pages.kind(format, sinks).map_err(|refused| refused.to_string());
+        let closed = format(codec)?;
+        if codec.page_tokens() != PAGE_TOKENS {
+            return Err(format!("pages of {} tokens do not run", codec.page_tokens()));
+        }
+        let (name, rotation) = match &closed {
+            PageFormat::Exact(_) => ("f16", None),
+            PageFormat::Packed(packed) => {
+                let rule = codec.rounding().map(|rounding| rounding.rule);
+                let wanted = match packed.side {
+                    Side::Key => Rule::Asymmetric,
+                    Side::Value => Rule::SignedMax,
+                };
+                if rule != Some(wanted) {
+                    return Err(format!("scales by the rule {rule:?} are not chosen on the card"));
+                }
+                ("int4", rotation(packed.side, &packed.basis)?)
+            }
+            PageFormat::Trellis(_) => return Err("trellis codes do not run".to_owned()),
+        };
+        let kinds = SideKinds {
+            sinks: kind(&format(codecs.sinks())?, true)?,
+            exact: kind(&format(codecs.exact())?, false)?,
+            closed: kind(&closed, false)?,
+        };
+        Ok(SideFound { codec: name, dim: codec.dim(), kinds, rotation })
+    }
+}
+
+/// The seed of the rotation of values, which must be the SRHT; keys must have none.
+fn rotation(side: Side, basis: &BasisFormat) -> Result<Option<u64>, String> {
+    let plain = basis.lambda.is_empty() && basis.mean.iter().all(|mean| *mean == 0.0);
+    match (&basis.linear, side) {
+        (Linear::Rotation { kind: Rotation::Identity, .. }, Side::Key) if plain => Ok(None),
+        (Linear::Rotation { kind: Rotation::Srht, seed }, Side::Value) if plain => Ok(Some(*seed)),
+        _ => {
+            Err("keys in a basis of their own, or values that are not turned by the SRHT, do not run".into())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signs_are_those_of_the_rotation() {
+        for dim in [64, 128] {
+            let (basis, signs) = (Basis::new(Rotation::Srht, dim, 7), signs(dim, 7));
+            let x: Vec<f32> = (0..dim).map(|i| (i as f32 * 0.37).sin()).collect();
+            let mut y: Vec<f32> = x.iter().zip(&signs).map(|(x, sign)| x * sign).collect();
+            let mut half = 1;
+            while half < dim {
+                for i in (0..dim).filter(|i| i & half == 0) {
+                    (y[i], y[i + half]) = (y[i] + y[i + half], y[i] - y[i + half]);
+                }
+                half *= 2;
+            }
+            let mut want = x;
+            basis.apply(&mut want, Tier::Scalar).unwrap();
+            assert_eq!(y, want);
+        }
+    }
+}

@@ -1,0 +1,378 @@
+//! From a description and weights to a program: what the card does not run is refused by name here, before anything is uploaded.
+
+use crate::buffer::Buffer;
+use crate::device::Card;
+use crate::matrix::{Matrix, on_card};
+use crate::params::HEAD_TILE;
+use crate::program::{Attention, Block, Linear, Mixer, Mlp, Norm, Program, Widths};
+use crate::weights::WeightType;
+use kvant_model::description::{self, Activation, Description, Ffn, Inner, NormKind, NormPlace, Projection};
+use kvant_model::error::{LoadError, Result};
+use kvant_model::quant::quantize_tensor;
+use kvant_model::{Checkpoint, DType, Tensor};
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Where weights come from.
+#[derive(Clone, Copy)]
+pub(crate) enum Source<'a> {
+    /// A file; plain numbers are packed to the type, if there is one.
+    File(&'a Checkpoint, Option<DType>),
+    /// Nowhere: numbers without a meaning, of this type.
+    Noise(WeightType),
+}
+
+/// The weights of a model on their way to a card.
+pub(crate) struct Compiler<'a> {
+    card: &'a Arc<Card>,
+    source: Source<'a>,
+    ropes: &'a [description::Rope],
+    /// Matrices that are used twice, by the name of their tensor.
+    shared: RefCell<HashMap<String, Arc<Matrix>>>,
+    seed: Cell<u64>,
+}
+
+impl<'a> Compiler<'a> {
+    pub(crate) fn program(card: &'a Arc<Card>, of: &'a Description, source: Source<'a>) -> Result<Program> {
+        let (shared, seed) = (RefCell::default(), Cell::new(1));
+        Compiler { card, source, ropes: &of.ropes, shared, seed }.run(of)
+    }
+
+    fn run(&self, of: &Description) -> Result<Program> {
+        self.check(of).map_err(|(what, layer)| self.refuse(&what, layer))?;
+        let embedding = self.table(&of.embedding.table)?;
+        let mut widths = Widths { hidden: of.hidden, vocabulary: of.vocabulary, ..Widths::default() };
+        let mut blocks = Vec::new();
+        for (layer, description) in of.layers.iter().enumerate() {
+            for branch in description.residuals.iter().flat_map(|residual| &residual.branches) {
+                let norm = self.norm_if(branch.norm.as_ref())?;
+                let norm = norm.ok_or_else(|| self.refuse("a block without a norm", Some(layer)))?;
+                let mixer = match &branch.mixer {
+                    description::Mixer::Attention(of) => {
+                        Mixer::Attention(Box::new(self.attention(of, &mut widths)?))
+                    }
+                    description::Mixer::Ffn(Ffn::Dense(of)) => {
+                        Mixer::Mlp(Box::new(self.mlp(of, &mut widths)?))
+                    }
+                    _ => return Err(self.refuse("a block of another kind", Some(layer))),
+                };
+                blocks.push(Block { layer, norm, mixer });
+            }
+        }
+        let norm = self.norm(&of.head.norm)?;
+        let head = match &of.head.output {
+            // The same bytes once more.
+            output if output.weight == description::Matrix::whole(of.embedding.table.clone()) => {
+                Linear { parts: vec![self.table(&of.embedding.table)?], bias: self.bias(&[output])? }
+            }
+            output => self.linear(&[output])?,
+        };
+        Ok(Program {
+            embedding,
+            embedding_scale: of.embedding.scale,
+            layers: of.layers.len(),
+            blocks,
+            norm,
+            head,
+            head_scale: of.head.scale,
+            widths,
+        })
+    }
+
+    fn refuse(&self, what: &str, layer: Option<usize>) -> LoadError {
+        let place = layer.map_or_else(|| "the model".to_owned(), |layer| format!("layer {layer}"));
+        LoadError::unsupported(format!(
+            "{place} has {what}, which {} does not run; run the model with `--device cpu`",
+            self.card.label()
+        ))
+    }
+
+    /// What of a model does not run, and in which layer it is.
+    fn check(&self, of: &Description) -> Result<(), (String, Option<usize>)> {
+        let model = |what: &str| Err((what.to_owned(), None));
+        if of.embedding.per_layer.is_some() {
+            return model("inputs of each layer's own (per-layer embeddings)");
+        }
+        if of.embedding.streams.is_some() {
+            return model("several residual streams (AltUp)");
+        }
+        for (index, layer) in of.layers.iter().enumerate() {
+            self.check_layer(layer, of.hidden).map_err(|what| (what, Some(index)))?;
+        }
+        if of.embedding.positions.is_some() {
+            return model("learned positions");
+        }
+        if of.head.soft_cap.is_some() {
+            return model("a soft cap of its logits");
+        }
+        if !of.hidden.is_multiple_of(4) {
+            return model("a residual stream that is not whole fours");
+        }
+        check_norm(&of.head.norm, of.hidden).map_err(|what| (what, None))?;
+        Ok(())
+    }
+
+    fn check_layer(&self, layer: &description::Layer, hidden: usize) -> Result<(), String> {
+        use description::Mixer;
+        let refuse = |what: &str| Err(what.to_owned());
+        if layer.altup.is_some() {
+            return refuse("several residual streams (AltUp)");
+        }
+        for mixer in layer.mixers() {
+            match mixer {
+                Mixer::Attention(of) => self.check_attention(of)?,
+                Mixer::LatentAttention(_) => return refuse("attention over latents (MLA)"),
+                Mixer::ShortConv(_) => return refuse("a short convolution"),
+                Mixer::Mamba2(_) => return refuse("a Mamba-2 mixer"),
+                Mixer::GatedDeltaNet(_) => return refuse("a gated DeltaNet"),
+                Mixer::Ffn(Ffn::Experts(_)) => return refuse("a mixture of experts"),
+                Mixer::Ffn(Ffn::Dense(of)) => check_mlp(of)?,
+                Mixer::PerLayerInput(_) => {
+                    return refuse("inputs of each layer's own (per-layer embeddings)");
+                }
+                Mixer::Laurel(_) => return refuse("a LAuReL block"),
+            }
+        }
+        if layer.scale.is_some() {
+            return refuse("a multiplier of the residual stream");
+        }
+        for residual in &layer.residuals {
+            let [branch] = &residual.branches[..] else { return refuse("blocks side by side") };
+            if residual.after.is_some() || branch.after.is_some() {
+                return refuse("a norm after a block");
+            }
+            let factors = [residual.scale, residual.keep, branch.scale, branch.input_scale];
+            if factors.iter().any(|factor| *factor != 1.0) {
+                return refuse("multipliers of a residual");
+            }
+            match &branch.norm {
+                Some(norm) => check_norm(norm, hidden)?,
+                None => return refuse("a block without a norm"),
+            }
+        }
+        Ok(())
+    }
+
+    fn check_attention(&self, of: &description::Attention) -> Result<(), String> {
+        let refuse = |what: &str| Err(what.to_owned());
+        if of.key_dim != of.value_dim || !matches!(of.key_dim, 64 | 128) {
+            return Err(format!("heads of {} and {} channels", of.key_dim, of.value_dim));
+        }
+        if of.gate.is_some() {
+            return refuse("attention with an output gate");
+        }
+        if of.query_gain.is_some() {
+            return refuse("queries that grow with their position");
+        }
+        if of.v_norm.is_some() || of.key_scale != 1.0 {
+            return refuse("values that are normed, or keys with a multiplier");
+        }
+        if of.kv_heads == 0 || !of.heads.is_multiple_of(of.kv_heads) || of.heads / of.kv_heads > 2 * HEAD_TILE
+        {
+            return Err(format!("{} query heads on {} kv heads", of.heads, of.kv_heads));
+        }
+        if !matches!(of.projection, Projection::Apart { .. } | Projection::Fused(_)) {
+            return refuse("keys and values of another layer, or interleaved with queries");
+        }
+        let norms: Vec<&description::Norm> = of.q_norm.iter().chain(&of.k_norm).collect();
+        if of.norm_place == NormPlace::AfterRope && !norms.is_empty() {
+            return refuse("queries and keys that are normed after their rotation");
+        }
+        for norm in &norms {
+            check_norm(norm, of.key_dim)?;
+        }
+        if norms.windows(2).any(|pair| pair[0].eps != pair[1].eps) {
+            return refuse("norms of queries and keys that add different numbers to the mean square");
+        }
+        let turned = of.rope.and_then(|rope| self.ropes.get(rope.0)).map_or(0, description::Rope::dims);
+        if turned > of.key_dim {
+            return refuse("a rotation of more channels than a head has");
+        }
+        Ok(())
+    }
+
+    fn attention(&self, of: &description::Attention, widths: &mut Widths) -> Result<Attention> {
+        let projection = match &of.projection {
+            Projection::Apart { q, k, v } => self.linear(&[q, k, v])?,
+            Projection::Fused(qkv) => self.linear(&[qkv])?,
+            _ => return Err(self.refuse("another projection", None)),
+        };
+        widths.projected = widths.projected.max(projection.outputs());
+        widths.queries = widths.queries.max(of.heads * of.key_dim);
+        let sink_logits = match &of.sink_logits {
+            Some(logits) => Some(self.floats(logits, 0.0)?),
+            None => None,
+        };
+        Ok(Attention {
+            slot: of.slot,
+            heads: of.heads,
+            kv_heads: of.kv_heads,
+            dim: of.key_dim,
+            window: of.window,
+            projection,
+            q_norm: self.norm_if(of.q_norm.as_ref())?,
+            k_norm: self.norm_if(of.k_norm.as_ref())?,
+            rope: of.rope,
+            scale: of.scale,
+            soft_cap: of.soft_cap,
+            sink_logits,
+            output: self.linear(&[&of.output])?,
+            output_weights: match self.source {
+                Source::File(checkpoint, _) => Some(of.output.weight.read(checkpoint)?),
+                Source::Noise(_) => None,
+            },
+        })
+    }
+
+    fn mlp(&self, of: &description::Mlp, widths: &mut Widths) -> Result<Mlp> {
+        let first = match &of.inner {
+            Inner::Gated { gate, up } => self.linear(&[gate, up])?,
+            Inner::GatedFused(both) => self.linear(&[both])?,
+            Inner::Plain(_) => return Err(self.refuse("a perceptron without gates", None)),
+        };
+        let down = self.linear(&[&of.down])?;
+        let inner = down.inputs();
+        if first.outputs() != 2 * inner {
+            let message = format!("{} gates and ups for {inner} inner values", first.outputs());
+            return Err(LoadError::mismatch(message));
+        }
+        widths.first = widths.first.max(2 * inner);
+        widths.inner = widths.inner.max(inner);
+        Ok(Mlp { first, inner, down })
+    }
+
+    fn norm(&self, of: &description::Norm) -> Result<Norm> {
+        let weight = match &of.weight {
+            Some(weight) => self.floats(weight, 1.0)?,
+            None => Buffer::of_floats(self.card, &vec![1.0; of.width]).map_err(on_card)?,
+        };
+        Ok(Norm { weight, eps: of.eps })
+    }
+
+    fn norm_if(&self, of: Option<&description::Norm>) -> Result<Option<Norm>> {
+        of.map(|norm| self.norm(norm)).transpose()
+    }
+
+    /// Numbers of a vector; all `noise` where there is no file.
+    fn numbers(&self, of: &description::Vector, noise: f32) -> Result<Vec<f32>> {
+        match self.source {
+            Source::File(checkpoint, _) => of.read(checkpoint),
+            Source::Noise(_) => Ok(vec![noise; of.len()]),
+        }
+    }
+
+    fn floats(&self, of: &description::Vector, noise: f32) -> Result<Buffer> {
+        let numbers = self.numbers(of, noise)?;
+        if numbers.len() != of.len() {
+            return Err(LoadError::mismatch(format!("{} numbers where {} belong", numbers.len(), of.len())));
+        }
+        Buffer::of_floats(self.card, &numbers).map_err(on_card)
+    }
+
+    /// A table of embeddings, which may be the output layer too.
+    fn table(&self, of: &description::TensorRef) -> Result<Arc<Matrix>> {
+        if let Some(known) = self.shared.borrow().get(&of.name) {
+            return Ok(Arc::clone(known));
+        }
+        let matrix = Arc::new(match self.source {
+            Source::File(checkpoint, packed) => {
+                Matrix::upload(self.card, &[self.packed(of.read(checkpoint)?, packed)?])?
+            }
+            Source::Noise(kind) => {
+                let [rows, channels] = of.shape[..] else {
+                    return Err(LoadError::mismatch(format!("tensor {:?} is not a matrix", of.name)));
+                };
+                self.noise(kind, rows, channels)?
+            }
+        });
+        self.shared.borrow_mut().insert(of.name.clone(), Arc::clone(&matrix));
+        Ok(matrix)
+    }
+
+    fn noise(&self, kind: WeightType, rows: usize, channels: usize) -> Result<Matrix> {
+        self.seed.set(self.seed.get() + 1);
+        Matrix::noise(self.card, kind, rows, channels, self.seed.get())
+    }
+
+    /// Layers of the same input; neighbours of one type become one matrix.
+    fn linear(&self, layers: &[&description::Linear]) -> Result<Linear> {
+        let bias = self.bias(layers)?;
+        let Source::File(checkpoint, packed) = self.source else {
+            let Source::Noise(kind) = self.source else { unreachable!("there are two sources") };
+            let (rows, channels) = (layers.iter().map(|layer| layer.outputs()).sum(), layers[0].inputs());
+            return Ok(Linear { parts: vec![Arc::new(self.noise(kind, rows, channels)?)], bias });
+        };
+        let mut tensors = Vec::new();
+        for layer in layers {
+            let stored = layer.weight.read(checkpoint)?;
+            let packed = packed.filter(|_| layer.precision == description::Precision::Packed);
+            tensors.push(self.packed(stored, packed)?);
+        }
+        let mut parts = Vec::new();
+        let mut rest = &tensors[..];
+        while let [first, ..] = rest {
+            let (dtype, columns) = (first.dtype(), first.columns());
+            if columns != tensors[0].columns() {
+                return Err(LoadError::mismatch(format!("tensor {:?} is of another width", first.name())));
+            }
+            let same = rest.iter().take_while(|tensor| tensor.dtype() == dtype).count();
+            parts.push(Arc::new(Matrix::upload(self.card, &rest[..same])?));
+            rest = &rest[same..];
+        }
+        Ok(Linear { parts, bias })
+    }
+
+    /// Plain numbers as the type that was asked for.
+    fn packed(&self, weight: Tensor, packed: Option<DType>) -> Result<Tensor> {
+        let plain = matches!(weight.dtype(), DType::F32 | DType::F16 | DType::BF16 | DType::F8_E4M3);
+        match packed {
+            Some(packed) if plain && packed.row_bytes(weight.columns()).is_some() => {
+                let quantised = quantize_tensor(&weight, packed)?;
+                weight.bytes().release();
+                Ok(quantised)
+            }
+            _ => Ok(weight),
+        }
+    }
+
+    /// The biases of layers side by side; zeros for those that have none.
+    fn bias(&self, layers: &[&description::Linear]) -> Result<Option<Buffer>> {
+        if layers.iter().all(|layer| layer.bias.is_none()) {
+            return Ok(None);
+        }
+        let mut numbers = Vec::new();
+        for layer in layers {
+            let bias = layer.bias.as_ref().map(|bias| self.numbers(bias, 0.0)).transpose()?;
+            let bias = bias.unwrap_or_else(|| vec![0.0; layer.outputs()]);
+            if bias.len() != layer.outputs() {
+                let message = format!("a bias of {} numbers for {} outputs", bias.len(), layer.outputs());
+                return Err(LoadError::mismatch(message));
+            }
+            numbers.extend(bias);
+        }
+        Buffer::of_floats(self.card, &numbers).map(Some).map_err(on_card)
+    }
+}
+
+fn check_norm(of: &description::Norm, width: usize) -> Result<(), String> {
+    match of.kind {
+        NormKind::Rms if of.bias.is_none() && of.width == width => Ok(()),
+        NormKind::Rms => Err("a norm with a bias, or over other widths than a row or a head".to_owned()),
+        NormKind::Layer => Err("a layer norm".to_owned()),
+    }
+}
+
+fn check_mlp(of: &description::Mlp) -> Result<(), String> {
+    let refuse = |what: &str| Err(what.to_owned());
+    if matches!(of.inner, Inner::Plain(_)) {
+        return refuse("a perceptron without gates");
+    }
+    if of.activation != Activation::Silu {
+        return Err(format!("the activation {}", of.activation.name()));
+    }
+    if of.clamp.is_some() || of.sparsity.is_some() || of.gate_scale != 1.0 || of.down_scale != 1.0 {
+        return refuse("a perceptron with clamps, multipliers or sparse gates");
+    }
+    Ok(())
+}

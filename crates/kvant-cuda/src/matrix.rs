@@ -1,0 +1,143 @@
+//! Packed matrices on the card: which types of a file they can be made of, and how they get there.
+
+use crate::buffer::Buffer;
+use crate::device::Card;
+use crate::params::Address;
+use crate::weights::{TILE_ROWS, WeightType};
+use half::f16;
+use kvant_model::error::{LoadError, Result};
+use kvant_model::{DType, Tensor};
+use std::sync::Arc;
+
+/// Bytes that are packed before they are sent.
+const PIECE: usize = 16 << 20;
+
+/// A matrix `(rows, channels)` on the card.
+pub(crate) struct Matrix {
+    pub kind: WeightType,
+    pub rows: usize,
+    pub channels: usize,
+    buffer: Buffer,
+}
+
+/// The type that a tensor's numbers have on the card; `None` where no product reads them.
+fn kind_of(dtype: DType) -> Option<WeightType> {
+    match dtype {
+        // kvant's own types have the bytes of their ggml twins.
+        DType::Q4_0 | DType::Int4G32 => Some(WeightType::Q4_0),
+        DType::Q8_0 | DType::Int8G32 => Some(WeightType::Q8_0),
+        DType::Q4_K => Some(WeightType::Q4K),
+        DType::Q6_K => Some(WeightType::Q6K),
+        // Of wider numbers, those that are f16 all the same.
+        DType::F16 | DType::BF16 | DType::F32 => Some(WeightType::F16),
+        _ => None,
+    }
+}
+
+impl Matrix {
+    /// Uploads matrices of one type and width as one, rows of the first before those of the next.
+    pub(crate) fn upload(card: &Arc<Card>, tensors: &[Tensor]) -> Result<Matrix> {
+        let [first, ..] = tensors else { return Err(LoadError::mismatch("a matrix of no tensors")) };
+        let (kind, channels) = (Matrix::kind(card, first)?, first.columns());
+        let rows = tensors.iter().map(Tensor::rows).sum();
+        let buffer = Buffer::new(card, kind.packed_bytes(rows, channels)).map_err(on_card)?;
+        // Pieces are whole tiles, whichever tensors their rows are of.
+        let step = (PIECE / first.row_bytes().max(1)).next_multiple_of(TILE_ROWS);
+        let mut all = tensors.iter().flat_map(|tensor| (0..tensor.rows()).map(move |row| (tensor, row)));
+        let (mut at, mut piece) = (0, Vec::new());
+        loop {
+            piece.clear();
+            let mut count = 0;
+            for (tensor, row) in all.by_ref().take(step) {
+                file_row(tensor, row, &mut piece)?;
+                count += 1;
+            }
+            if count == 0 {
+                break;
+            }
+            let name = |error| LoadError::unsupported(format!("tensor {:?}: {error}", first.name()));
+            let packed = kind.pack(count, channels, &piece).map_err(name)?;
+            buffer.upload(at, &packed).map_err(on_card)?;
+            at += packed.len();
+        }
+        tensors.iter().for_each(|tensor| tensor.bytes().release());
+        Ok(Matrix { kind, rows, channels, buffer })
+    }
+
+    /// A matrix of numbers without a meaning, of the size of a trained one's, for measuring speed.
+    pub(crate) fn noise(
+        card: &Arc<Card>,
+        kind: WeightType,
+        rows: usize,
+        channels: usize,
+        seed: u64,
+    ) -> Result<Matrix> {
+        let bytes = kind.packed_bytes(rows, channels);
+        let buffer = Buffer::new(card, bytes).map_err(on_card)?;
+        let few = kind.packed_bytes(rows.min(256), channels);
+        let part = kind.noise(channels, few, seed);
+        buffer.upload(0, &part).map_err(on_card)?;
+        let mut done = few;
+        while done < bytes {
+            let more = done.min(bytes - done);
+            buffer.repeat(0, done, more).map_err(on_card)?;
+            done += more;
+        }
+        Ok(Matrix { kind, rows, channels, buffer })
+    }
+
+    /// The type a tensor has on the card.
+    pub(crate) fn kind(card: &Card, tensor: &Tensor) -> Result<WeightType> {
+        let refuse = |what: String| {
+            LoadError::unsupported(format!(
+                "tensor {:?} {what}, which {} does not multiply; it does Q4_0, Q8_0, Q4_K, Q6_K and f16 in rows of whole blocks. Run it with `--device cpu`, or convert the weights",
+                tensor.name(),
+                card.label()
+            ))
+        };
+        let dtype = tensor.dtype();
+        let kind = kind_of(dtype).ok_or_else(|| refuse(format!("is {dtype}")))?;
+        if tensor.scales().is_some() {
+            return Err(refuse(format!("is {dtype} with scales beside it")));
+        }
+        let (block, _) = kind.device_block();
+        if tensor.is_empty() || !tensor.columns().is_multiple_of(block) {
+            return Err(refuse(format!("has rows of {} numbers, not of whole {block}", tensor.columns())));
+        }
+        Ok(kind)
+    }
+
+    pub(crate) fn address(&self) -> Address {
+        self.buffer.address()
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.buffer.bytes()
+    }
+}
+
+pub(crate) fn on_card(error: crate::device::OpenError) -> LoadError {
+    LoadError::unsupported(error.to_string())
+}
+
+/// A row in the blocks that are packed: as the file has it, or as f16 where no number changes by that.
+fn file_row(tensor: &Tensor, row: usize, out: &mut Vec<u8>) -> Result<()> {
+    if !matches!(tensor.dtype(), DType::F32 | DType::BF16) {
+        out.extend_from_slice(tensor.row(row));
+        return Ok(());
+    }
+    let mut numbers = vec![0.0; tensor.columns()];
+    tensor.row_f32(row, &mut numbers)?;
+    for number in numbers {
+        let half = f16::from_f32(number);
+        if half.to_f32() != number {
+            return Err(LoadError::unsupported(format!(
+                "tensor {:?} is {} and holds {number:e}, which f16 does not: the CUDA backend rounds no weights. Convert them, or run the model with `--device cpu`",
+                tensor.name(),
+                tensor.dtype()
+            )));
+        }
+        out.extend_from_slice(&half.to_le_bytes());
+    }
+    Ok(())
+}

@@ -1,0 +1,376 @@
+//! What a pass needs besides activations, set out by the host before the first kernel: ids, rotations, where rows are written, which
+//! pages a query reads. All of it is one list of words that is sent once.
+//!
+//! Every token is a row. Rows attend in slices of [`SLICE`] with a [`StepPlan`] of their own, so that the partial sums of a long chunk
+//! have a bound.
+
+use crate::cache::{LayoutPages, SideKinds, SlotPages};
+use crate::layout::PAGE_TOKENS;
+use crate::pages::Book;
+use crate::plan::{Decoding, StepPlan};
+use crate::program::Attention;
+use kvant_cache::{KvSlot, PageId, PageWork, Sequence, Visibility};
+use kvant_codec::Side;
+use kvant_model::description::Rope;
+use std::collections::HashMap;
+use std::ops::Range;
+
+/// Rows that attend at once, and that a product of many tokens reads weights for.
+pub(crate) const SLICE: usize = 32;
+
+/// Words that sections of the list start at a multiple of.
+const ALIGN: usize = 64;
+
+/// A sequence's part of a pass.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Span {
+    pub start: usize,
+    pub tokens: usize,
+    /// Its first row.
+    pub row: usize,
+    pub capacity: usize,
+}
+
+impl Span {
+    fn positions(&self) -> Range<usize> {
+        self.start..self.start + self.tokens
+    }
+
+    pub(crate) fn last(&self) -> usize {
+        self.start + self.tokens - 1
+    }
+}
+
+/// Words for kernels.
+#[derive(Default)]
+pub(crate) struct Words(Vec<u32>);
+
+impl Words {
+    /// Adds words and says how many bytes after the beginning they are.
+    pub(crate) fn add(&mut self, words: impl IntoIterator<Item = u32>) -> u64 {
+        self.0.resize(self.0.len().next_multiple_of(ALIGN), 0);
+        let at = 4 * self.0.len() as u64;
+        self.0.extend(words);
+        at
+    }
+
+    /// Sections that grow a little from step to step leave room, so that those after them stay where they are.
+    fn add_with_room(&mut self, words: impl IntoIterator<Item = u32>) -> u64 {
+        let at = self.add(words);
+        let len = self.0.len() - at as usize / 4;
+        self.0.resize(at as usize / 4 + len.next_power_of_two(), 0);
+        at
+    }
+
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        self.0.iter().flat_map(|word| word.to_le_bytes()).collect()
+    }
+}
+
+/// The plan of one slice of rows under one window.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SlicePlan {
+    pub row: usize,
+    pub rows: usize,
+    pub items_at: u64,
+    pub items: usize,
+    pub slots_at: u64,
+    pub slots: usize,
+    /// Entries of a row's table that are read.
+    pub closed: usize,
+}
+
+/// What is written to the pages of a slot, and where its exact pages are listed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct SlotPlan {
+    pub exact_at: u64,
+    pub jobs_at: u64,
+    pub jobs: usize,
+}
+
+/// A pass.
+pub(crate) struct PassPlan {
+    pub rows: usize,
+    pub ids_at: u64,
+    pub wanted_at: u64,
+    /// Row of the exact tables, exact page, token of it, by row.
+    pub targets_at: u64,
+    /// Seats by row.
+    pub seats_at: u64,
+    /// The first seat, where rows have neighbouring ones.
+    pub first_seat: Option<usize>,
+    /// By rope.
+    pub turns_at: HashMap<usize, u64>,
+    /// By window.
+    pub slices: HashMap<Option<usize>, Vec<SlicePlan>>,
+    /// By slot.
+    pub slots: HashMap<usize, SlotPlan>,
+    pub exact_stride: usize,
+    /// Whether every sequence brings one token: then no page that is closed in this pass is read as bytes in it.
+    pub is_step: bool,
+}
+
+/// The pages that the query at `position` reads exactly, after the sinks.
+fn exact_pages(rule: &Visibility, position: usize) -> Range<usize> {
+    let closed = rule.encoded_for(position, PAGE_TOKENS);
+    match position.checked_sub(rule.sinks) {
+        Some(after) => closed..(after / PAGE_TOKENS + 1).max(closed),
+        None => closed..closed,
+    }
+}
+
+impl PassPlan {
+    /// What positions alone decide.
+    pub(crate) fn new<'a>(
+        words: &mut Words,
+        rule: &Visibility,
+        spans: &[Span],
+        seats: &[usize],
+        attentions: impl Iterator<Item = &'a Attention>,
+        ropes: &[Rope],
+    ) -> PassPlan {
+        let positions: Vec<usize> = spans.iter().flat_map(Span::positions).collect();
+        let stride = positions.iter().map(|position| exact_pages(rule, *position).len()).max();
+        let target = |(row, position): (usize, &usize)| match position.checked_sub(rule.sinks) {
+            None => [row, 0, *position, 0],
+            Some(after) => {
+                let first = exact_pages(rule, *position).start;
+                [row, 1 + after / PAGE_TOKENS - first, after % PAGE_TOKENS, 0]
+            }
+        };
+        let targets = positions.iter().enumerate().flat_map(target).map(|word| word as u32);
+        let targets_at = words.add(targets);
+        let of_rows: Vec<usize> = spans
+            .iter()
+            .zip(seats)
+            .flat_map(|(span, seat)| std::iter::repeat_n(*seat, span.tokens))
+            .collect();
+        let neighbours = of_rows.windows(2).all(|pair| pair[1] == pair[0] + 1);
+        let seats_at = words.add(of_rows.iter().map(|seat| *seat as u32));
+        let mut plan = PassPlan {
+            rows: positions.len(),
+            ids_at: 0,
+            wanted_at: 0,
+            targets_at,
+            seats_at,
+            first_seat: of_rows.first().copied().filter(|_| neighbours),
+            turns_at: HashMap::new(),
+            slices: HashMap::new(),
+            slots: HashMap::new(),
+            exact_stride: 1 + stride.unwrap_or(0),
+            is_step: spans.iter().all(|span| span.tokens == 1),
+        };
+        for of in attentions {
+            if let Some(rope) = of.rope {
+                plan.turns_at.entry(rope.0).or_insert_with(|| turns(words, &ropes[rope.0], spans));
+            }
+            let window = of.window;
+            plan.slices.entry(window).or_insert_with(|| slices(words, rule, window, &positions));
+        }
+        plan
+    }
+}
+
+/// Cosine and sine of every row and pair, with the rope's amplitude.
+fn turns(words: &mut Words, rope: &Rope, spans: &[Span]) -> u64 {
+    let amplitude = f64::from(rope.amplitude());
+    let mut turns = Vec::new();
+    for span in spans {
+        let frequencies = rope.frequencies(span.capacity);
+        for position in span.positions() {
+            for frequency in frequencies.iter() {
+                let (sin, cos) = (position as f64 * f64::from(*frequency)).sin_cos();
+                turns.extend([cos, sin].map(|x| ((amplitude * x) as f32).to_bits()));
+            }
+        }
+    }
+    words.add(turns)
+}
+
+fn slices(
+    words: &mut Words,
+    rule: &Visibility,
+    window: Option<usize>,
+    positions: &[usize],
+) -> Vec<SlicePlan> {
+    let decoding = |position: &usize| Decoding {
+        position: *position,
+        sinks: rule.sinks,
+        closed: rule.encoded_for(*position, PAGE_TOKENS),
+        first_seen: rule.first_seen(*position, window),
+        keeps_sinks: rule.keeps_sinks(window),
+    };
+    let mut slices = Vec::new();
+    for (index, positions) in positions.chunks(SLICE).enumerate() {
+        let sequences: Vec<Decoding> = positions.iter().map(decoding).collect();
+        let plan = StepPlan::new(&sequences);
+        let items = plan.items.iter().flat_map(|item| {
+            let [a, b, c, d] = item.seen;
+            [item.row, item.begin, item.end, item.slot, a, b, c, d].map(|word| word as u32)
+        });
+        let items_at = words.add_with_room(items);
+        let slots = plan.rows.iter().flat_map(|slots| [slots.first as u32, slots.count as u32]);
+        slices.push(SlicePlan {
+            row: index * SLICE,
+            rows: positions.len(),
+            items_at,
+            items: plan.items.len(),
+            slots_at: words.add(slots),
+            slots: plan.slots,
+            closed: sequences.iter().map(|sequence| sequence.closed).max().unwrap_or(0),
+        });
+    }
+    slices
+}
+
+/// Takes the pages of a chunk in a slot, and gathers what is to be encoded: exact keys, exact values, keys, values.
+pub(crate) fn take_pages(
+    slot: KvSlot,
+    of: &SlotPages,
+    sequence: &mut Sequence,
+    tokens: usize,
+    jobs: &mut Vec<[PageId; 4]>,
+) -> Result<(), TakeError> {
+    // By kv head and side.
+    let mut encodes: Vec<[Vec<(PageId, PageId)>; 2]> = vec![Default::default(); of.kv_heads];
+    let mut partial = None;
+    let mut note = |head: usize, side: Side, work: PageWork| {
+        if let PageWork::Encode { exact, tokens, page } = work {
+            partial = partial.or(Some(tokens).filter(|tokens| *tokens != PAGE_TOKENS));
+            encodes[head][usize::from(side == Side::Value)].push((exact, page));
+        }
+    };
+    sequence.append_on_device(slot, tokens, &mut note).map_err(TakeError::Cache)?;
+    if let Some(tokens) = partial {
+        return Err(TakeError::Device(format!("a page of {tokens} tokens is to be encoded")));
+    }
+    for [keys, values] in &encodes {
+        if keys.len() != values.len() {
+            return Err(TakeError::Device("keys and values are not encoded together".to_owned()));
+        }
+        jobs.extend(keys.iter().zip(values).map(|(key, value)| [key.0, value.0, key.1, value.1]));
+    }
+    Ok(())
+}
+
+/// Why pages were not taken.
+pub(crate) enum TakeError {
+    Cache(kvant_cache::CacheError),
+    Device(String),
+}
+
+/// Enters the pages that are to be encoded.
+pub(crate) fn add_jobs(
+    words: &mut Words,
+    of: &SlotPages,
+    jobs: &[[PageId; 4]],
+    book: &mut Book<'_>,
+) -> Result<u64, String> {
+    let mut places = Vec::with_capacity(4 * jobs.len());
+    for [exact_keys, exact_values, keys, values] in jobs {
+        places.push(book.place(*exact_keys, of.key.exact)?);
+        places.push(book.place(*exact_values, of.value.exact)?);
+        for (page, kind) in [(keys, of.key.closed), (values, of.value.closed)] {
+            places.push(book.place(*page, kind)?);
+            book.overwrites(*page);
+        }
+    }
+    Ok(words.add(places))
+}
+
+/// The table (rows, kv_heads, stride) of a slot's exact pages: the sinks' page, then those that the row's query reads exactly.
+pub(crate) fn exact_table(
+    of: &SlotPages,
+    slot: KvSlot,
+    rule: &Visibility,
+    span: &Span,
+    stride: usize,
+    sequence: &Sequence,
+    book: &mut Book<'_>,
+    table: &mut Vec<u32>,
+) -> Result<(), String> {
+    let first = exact_pages(rule, span.start).start;
+    let end = exact_pages(rule, span.last()).end;
+    // (kv_heads, sinks and pages first .. end) of keys and values.
+    let mut entries: Vec<[u32; 2]> = Vec::new();
+    for head in 0..of.kv_heads {
+        let mut of_side = |side: Side, kinds: &SideKinds| -> Result<Vec<u32>, String> {
+            let store = sequence.side(slot, head, side).ok_or("a slot holds no pages")?;
+            let sinks = store.sinks_id().filter(|_| rule.sinks > 0);
+            let sinks = sinks.map_or(Ok(0), |page| book.place(page, kinds.sinks))?;
+            let mut found = vec![sinks];
+            for page in first..end {
+                let id = store.exact_id(page);
+                let id =
+                    id.ok_or_else(|| format!("page {page} of layer {} is not held exactly", of.layer))?;
+                found.push(book.place(id, kinds.exact)?);
+            }
+            Ok(found)
+        };
+        let (keys, values) = (of_side(Side::Key, &of.key)?, of_side(Side::Value, &of.value)?);
+        entries.extend(keys.into_iter().zip(values).map(|(key, value)| [key, value]));
+    }
+    let own = 1 + end - first;
+    for position in span.positions() {
+        let pages = exact_pages(rule, position);
+        for entries in entries.chunks_exact(own) {
+            let at = table.len();
+            table.extend(entries[0]);
+            table.extend(entries[1 + pages.start - first..1 + pages.end - first].iter().flatten());
+            table.resize(at + 2 * stride, 0);
+        }
+    }
+    Ok(())
+}
+
+/// The slot of an attention, which the card must keep.
+pub(crate) fn slot_pages(pages: &LayoutPages, slot: KvSlot) -> Option<&SlotPages> {
+    pages.slots.get(slot.index()).and_then(Option::as_ref)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_query_reads_its_own_page_and_the_recent_ones_exactly() {
+        let rule = Visibility::default();
+        for (position, pages) in [(0, 0..0), (3, 0..0), (4, 0..1), (67, 0..1), (68, 1..2), (131, 1..2)] {
+            assert_eq!(exact_pages(&rule, position), pages, "{position}");
+        }
+        let recent = Visibility { recent: 100, ..rule };
+        for (position, pages) in [(4, 0..1), (68, 0..2), (167, 0..3), (168, 1..3), (232, 2..4)] {
+            assert_eq!(exact_pages(&recent, position), pages, "{position}");
+        }
+    }
+
+    #[test]
+    fn rows_are_written_to_the_page_that_their_query_reads_exactly() {
+        let rule = Visibility { recent: 70, ..Visibility::default() };
+        let span = Span { start: 0, tokens: 300, row: 0, capacity: 400 };
+        let mut words = Words::default();
+        let plan = PassPlan::new(&mut words, &rule, &[span], &[3], std::iter::empty(), &[]);
+        let at = plan.targets_at as usize / 4;
+        for position in 0..300 {
+            let [row, page, token, _] = words.0[at + 4 * position..][..4] else { unreachable!("four words") };
+            assert_eq!(row as usize, position);
+            if position < rule.sinks {
+                assert_eq!((page, token as usize), (0, position));
+            } else {
+                let pages = exact_pages(&rule, position);
+                let own = pages.start + page as usize - 1;
+                assert!(pages.contains(&own) && (page as usize) < plan.exact_stride);
+                assert_eq!(rule.sinks + own * PAGE_TOKENS + token as usize, position);
+            }
+        }
+        assert_eq!((plan.first_seat, plan.is_step), (None, false));
+    }
+
+    #[test]
+    fn sections_do_not_overlap_and_keep_their_places() {
+        let mut words = Words::default();
+        let (a, b, c) = (words.add([1, 2, 3]), words.add_with_room(0..130), words.add([9]));
+        assert_eq!((a, b, c), (0, 256, 256 + 4 * 256));
+        assert_eq!(words.0[(c / 4) as usize], 9);
+    }
+}

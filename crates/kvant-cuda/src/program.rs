@@ -1,0 +1,132 @@
+//! A model's blocks on the card: what a description was compiled to.
+
+use crate::buffer::Buffer;
+use crate::matrix::Matrix;
+use crate::params::Address;
+use kvant_cache::KvSlot;
+use kvant_model::Tensor;
+use kvant_model::description::RopeId;
+use std::sync::Arc;
+
+/// A linear layer, or several of the same input side by side: columns of the output one after another.
+pub(crate) struct Linear {
+    /// Matrices of one type each.
+    pub parts: Vec<Arc<Matrix>>,
+    /// Of all columns.
+    pub bias: Option<Buffer>,
+}
+
+impl Linear {
+    pub(crate) fn outputs(&self) -> usize {
+        self.parts.iter().map(|part| part.rows).sum()
+    }
+
+    pub(crate) fn inputs(&self) -> usize {
+        self.parts.first().map_or(0, |part| part.channels)
+    }
+}
+
+/// An RMS norm.
+pub(crate) struct Norm {
+    pub weight: Buffer,
+    pub eps: f32,
+}
+
+/// Attention over keys and values.
+pub(crate) struct Attention {
+    pub slot: KvSlot,
+    pub heads: usize,
+    pub kv_heads: usize,
+    pub dim: usize,
+    pub window: Option<usize>,
+    /// Queries, keys, values.
+    pub projection: Linear,
+    pub q_norm: Option<Norm>,
+    pub k_norm: Option<Norm>,
+    pub rope: Option<RopeId>,
+    pub scale: f32,
+    pub soft_cap: Option<f32>,
+    pub sink_logits: Option<Buffer>,
+    pub output: Linear,
+    /// The output weights as stored, for whoever calibrates; none where there is no file.
+    pub output_weights: Option<Tensor>,
+}
+
+impl Attention {
+    /// Query heads of a kv head.
+    pub(crate) fn group(&self) -> usize {
+        self.heads / self.kv_heads
+    }
+
+    /// Address of a norm's weights; 0 for none.
+    pub(crate) fn norm_address(norm: &Option<Norm>) -> Address {
+        norm.as_ref().map_or(0, |norm| norm.weight.address())
+    }
+}
+
+/// A gated perceptron.
+pub(crate) struct Mlp {
+    /// Gates, then ups.
+    pub first: Linear,
+    pub inner: usize,
+    pub down: Linear,
+}
+
+/// What is added to the residual stream.
+pub(crate) enum Mixer {
+    Attention(Box<Attention>),
+    Mlp(Box<Mlp>),
+}
+
+/// `x += mixer(norm(x))`.
+pub(crate) struct Block {
+    /// The layer it belongs to.
+    pub layer: usize,
+    pub norm: Norm,
+    pub mixer: Mixer,
+}
+
+/// Widths of the widest rows of each kind.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Widths {
+    pub hidden: usize,
+    pub projected: usize,
+    pub queries: usize,
+    pub first: usize,
+    pub inner: usize,
+    pub vocabulary: usize,
+}
+
+/// A model.
+pub(crate) struct Program {
+    pub embedding: Arc<Matrix>,
+    pub embedding_scale: f32,
+    pub layers: usize,
+    pub blocks: Vec<Block>,
+    pub norm: Norm,
+    pub head: Linear,
+    /// Multiplier of the logits.
+    pub head_scale: f32,
+    pub widths: Widths,
+}
+
+impl Program {
+    pub(crate) fn attentions(&self) -> impl Iterator<Item = &Attention> {
+        self.blocks.iter().filter_map(|block| match &block.mixer {
+            Mixer::Attention(of) => Some(&**of),
+            Mixer::Mlp(_) => None,
+        })
+    }
+
+    /// Bytes of all matrices.
+    pub(crate) fn weight_bytes(&self) -> usize {
+        let linear = |of: &Linear| of.parts.iter().map(|part| part.bytes()).sum::<usize>();
+        let mixers = self.blocks.iter().map(|block| match &block.mixer {
+            Mixer::Attention(of) => linear(&of.projection) + linear(&of.output),
+            Mixer::Mlp(of) => linear(&of.first) + linear(&of.down),
+        });
+        let tied = self.head.parts.iter().any(|part| Arc::ptr_eq(part, &self.embedding));
+        let embedding = if tied { 0 } else { self.embedding.bytes() };
+        mixers.sum::<usize>() + linear(&self.head) + embedding
+    }
+}

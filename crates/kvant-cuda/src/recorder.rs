@@ -1,0 +1,169 @@
+//! A pass as a list of launches. A list that comes again becomes a CUDA graph.
+
+use crate::device::{Card, Kernel, Launch, OpenError, failed};
+use cudarc::driver::{result, sys};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Words that the largest struct of parameters takes.
+const PARAM_WORDS: usize = 24;
+
+/// Graphs that are kept.
+const GRAPHS: usize = 8;
+
+/// Launches from which on a graph is worth making.
+const WORTH_A_GRAPH: usize = 16;
+
+/// One launch with a copy of its parameters.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Recorded {
+    kernel: Kernel,
+    launch: Launch,
+    params: [u64; PARAM_WORDS],
+}
+
+/// Launches in order.
+pub(crate) struct Recorder<'a> {
+    card: &'a Card,
+    launches: Vec<Recorded>,
+    /// The first kernel that there is not.
+    missing: Option<String>,
+}
+
+impl<'a> Recorder<'a> {
+    pub(crate) fn new(card: &'a Card) -> Recorder<'a> {
+        Recorder { card, launches: Vec::new(), missing: None }
+    }
+
+    pub(crate) fn card(&self) -> &'a Card {
+        self.card
+    }
+
+    /// Notes a launch of the kernel of this name.
+    pub(crate) fn launch<P: Copy>(&mut self, name: &str, launch: Launch, params: P) {
+        const { assert!(size_of::<P>() <= 8 * PARAM_WORDS && align_of::<P>() <= 8) };
+        let Some(kernel) = self.card.kernel(name) else {
+            self.missing.get_or_insert_with(|| name.to_owned());
+            return;
+        };
+        let mut words = [0; PARAM_WORDS];
+        // SAFETY: the words have room for the struct and are aligned for it, as is asserted above.
+        unsafe { words.as_mut_ptr().cast::<P>().write(params) };
+        self.launches.push(Recorded { kernel, launch, params: words });
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.launches.len()
+    }
+
+    /// Puts what was noted since the last time on the card's stream.
+    ///
+    /// # Safety
+    /// The parameters of every launch are those of its kernel, and their addresses are of memory of the card.
+    pub(crate) unsafe fn submit(&mut self, graphs: Option<&mut Graphs>) -> Result<(), OpenError> {
+        if let Some(name) = self.missing.take() {
+            return Err(OpenError::Driver {
+                what: format!("finding the kernel {name}"),
+                code: "none".into(),
+            });
+        }
+        self.card.bind()?;
+        let launches = std::mem::take(&mut self.launches);
+        match graphs {
+            // SAFETY: the caller's contract.
+            Some(graphs) if launches.len() >= WORTH_A_GRAPH => unsafe { graphs.run(self.card, launches) },
+            // SAFETY: as above.
+            _ => unsafe { run(self.card, &launches) },
+        }
+    }
+}
+
+/// # Safety
+/// As [`Recorder::submit`].
+unsafe fn run(card: &Card, launches: &[Recorded]) -> Result<(), OpenError> {
+    let stream = card.stream();
+    launches.iter().try_for_each(|Recorded { kernel, launch, params }| {
+        // SAFETY: the caller's contract.
+        unsafe { card.launch(stream, *kernel, *launch, params.as_ptr().cast()) }
+    })
+}
+
+/// Lists of launches that came before, with their graphs from the second time on.
+pub(crate) struct Graphs {
+    card: Arc<Card>,
+    known: VecDeque<(Vec<Recorded>, Option<sys::CUgraphExec>)>,
+}
+
+// SAFETY: handles of the driver's, which any thread may use that has made the context current.
+unsafe impl Send for Graphs {}
+
+impl Graphs {
+    pub(crate) fn new(card: &Arc<Card>) -> Graphs {
+        Graphs { card: Arc::clone(card), known: VecDeque::new() }
+    }
+
+    /// # Safety
+    /// As [`Recorder::submit`].
+    unsafe fn run(&mut self, card: &Card, launches: Vec<Recorded>) -> Result<(), OpenError> {
+        let Some(index) = self.known.iter().position(|(known, _)| *known == launches) else {
+            // SAFETY: the caller's contract.
+            unsafe { run(card, &launches)? };
+            if self.known.len() == GRAPHS
+                && let Some((_, Some(graph))) = self.known.pop_back()
+            {
+                card.synchronize()?;
+                // SAFETY: the graph is ours and has run.
+                let _ = unsafe { result::graph::exec_destroy(graph) };
+            }
+            self.known.push_front((launches, None));
+            return Ok(());
+        };
+        let Some((_, mut graph)) = self.known.remove(index) else { return Ok(()) };
+        if graph.is_none() {
+            // SAFETY: the caller's contract.
+            graph = Some(unsafe { capture(card, &launches)? });
+        }
+        self.known.push_front((launches, graph));
+        match graph {
+            // SAFETY: the graph has the launches of the caller's contract.
+            Some(graph) => {
+                unsafe { result::graph::launch(graph, card.stream()) }.map_err(failed("launching a graph"))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Graphs {
+    fn drop(&mut self) {
+        if self.card.synchronize().is_ok() {
+            for graph in self.known.drain(..).filter_map(|(_, graph)| graph) {
+                // SAFETY: the graph is ours and nothing on the stream uses it any more.
+                let _ = unsafe { result::graph::exec_destroy(graph) };
+            }
+        }
+    }
+}
+
+/// # Safety
+/// As [`Recorder::submit`].
+unsafe fn capture(card: &Card, launches: &[Recorded]) -> Result<sys::CUgraphExec, OpenError> {
+    let stream = card.stream();
+    // SAFETY: the stream is the card's.
+    unsafe {
+        result::stream::begin_capture(stream, sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
+    }
+    .map_err(failed("beginning a graph"))?;
+    // SAFETY: the caller's contract.
+    let noted = unsafe { run(card, launches) };
+    // SAFETY: the capture was begun above, and is ended whatever came of it.
+    let graph = unsafe { result::stream::end_capture(stream) }.map_err(failed("ending a graph"));
+    noted?;
+    let graph = graph?;
+    // SAFETY: the graph was made above.
+    let ready = unsafe { result::graph::instantiate(graph, sys::CUgraphInstantiate_flags(0)) }
+        .map_err(failed("making a graph ready"));
+    // SAFETY: it is ours; what was made of it does not need it.
+    let _ = unsafe { result::graph::destroy(graph) };
+    ready
+}

@@ -1,0 +1,375 @@
+//! A pass under way: the blocks of a program noted one after another.
+
+use crate::buffer::Buffer;
+use crate::cache::{LayoutPages, SlotPages};
+use crate::device::{Card, FEW_SHARED, Launch, OpenError};
+use crate::params::{
+    Address, AppendParams, AttentionParams, BiasParams, ColumnsParams, EmbedParams, EncodeParams,
+    GatherParams, HEAD_TILE, LinearParams, NormParams, SpreadParams, SwigluParams,
+};
+use crate::pass::{PassPlan, SLICE, SlicePlan, slot_pages};
+use crate::program::{Attention, Block, Linear, Mixer, Mlp, Norm, Program, Widths};
+use crate::recorder::Recorder;
+use crate::seats::Seats;
+use crate::weights::TILE_ROWS;
+use kvant_cache::Slots;
+use kvant_model::description::{Pairing, Rope};
+use std::sync::Arc;
+
+/// Warps of a product's CTA, in threads.
+const LINEAR_THREADS: u32 = 256;
+
+/// Activations of a pass, and what its kernels share.
+pub(crate) struct PassBuffers {
+    pub rows: usize,
+    /// The residual stream, (rows, hidden) f32.
+    pub x: Buffer,
+    /// (rows, hidden) f16.
+    pub normed: Buffer,
+    /// (rows, queries ‖ keys ‖ values) f32.
+    projected: Buffer,
+    /// (rows, heads, dim) f16.
+    queries: Buffer,
+    attended: Buffer,
+    /// (rows, gates ‖ ups) f32.
+    first: Buffer,
+    /// (rows, inner) f16.
+    inner: Buffer,
+    /// Columns of one part of a product, (rows, columns) f32.
+    columns: Buffer,
+    /// Rows whose logits are wanted, (rows, hidden) f32.
+    picked: Buffer,
+    /// Partial sums of attention, and their maxima and masses.
+    pub part_o: Buffer,
+    pub part_ml: Buffer,
+    /// Page tables of a slice's rows.
+    pub tables: Buffer,
+    pub plan: Buffer,
+    /// Marks of numbers that cannot be stored, two for each slot; then the logits of a slice, f32.
+    pub out: Buffer,
+    /// Where the logits begin.
+    pub logits_at: usize,
+}
+
+impl PassBuffers {
+    pub(crate) fn new(
+        card: &Arc<Card>,
+        widths: &Widths,
+        slots: usize,
+        rows: usize,
+    ) -> Result<PassBuffers, OpenError> {
+        let buffer = |width: usize, bytes: usize| Buffer::new(card, rows * width * bytes);
+        let logits_at = (8 * slots).next_multiple_of(256);
+        let out = Buffer::new(card, logits_at + 4 * rows.min(SLICE) * widths.vocabulary)?;
+        Ok(PassBuffers {
+            rows,
+            x: buffer(widths.hidden, 4)?,
+            normed: buffer(widths.hidden, 2)?,
+            projected: buffer(widths.projected, 4)?,
+            queries: buffer(widths.queries, 2)?,
+            attended: buffer(widths.queries, 2)?,
+            first: buffer(widths.first, 4)?,
+            inner: buffer(widths.inner, 2)?,
+            columns: buffer(widths.projected.max(widths.first), 4)?,
+            picked: buffer(widths.hidden, 4)?,
+            part_o: Buffer::new(card, 1 << 20)?,
+            part_ml: Buffer::new(card, 1 << 16)?,
+            tables: Buffer::new(card, 1 << 16)?,
+            plan: Buffer::new(card, 1 << 16)?,
+            out,
+            logits_at,
+        })
+    }
+}
+
+/// Makes a buffer larger if it has to be.
+pub(crate) fn fit(card: &Arc<Card>, buffer: &mut Buffer, bytes: usize) -> Result<(), OpenError> {
+    if buffer.bytes() < bytes {
+        *buffer = Buffer::new(card, bytes.next_power_of_two())?;
+    }
+    Ok(())
+}
+
+/// A pass.
+pub(crate) struct Run<'a> {
+    pub program: &'a Program,
+    pub ropes: &'a [Rope],
+    pub slots: &'a Slots,
+    pub buffers: &'a PassBuffers,
+    pub pages: Address,
+    pub layout: &'a LayoutPages,
+    pub seats: &'a Seats,
+    pub plan: &'a PassPlan,
+    /// Whether kernels may begin before those before them have ended.
+    pub early: bool,
+    pub recorder: Recorder<'a>,
+}
+
+fn rows_of(address: Address, row: usize, width: usize, bytes: usize) -> Address {
+    address + (row * width * bytes) as u64
+}
+
+impl Run<'_> {
+    fn at(&self, offset: u64) -> Address {
+        self.buffers.plan.address() + offset
+    }
+
+    fn launch<P: Copy>(&mut self, name: &str, grid: (usize, usize), threads: u32, params: P) {
+        let launch = Launch { grid: (grid.0 as u32, grid.1 as u32), threads, shared: 0, early: self.early };
+        self.recorder.launch(name, launch, params);
+    }
+
+    /// Token ids to the first activations. It is the first kernel of a pass, and waits for all before it.
+    pub(crate) fn embed(&mut self) {
+        let table = &self.program.embedding;
+        let params = EmbedParams {
+            weights: table.address(),
+            ids: self.at(self.plan.ids_at),
+            out: self.buffers.x.address(),
+            channels: table.channels as i32,
+            scale: self.program.embedding_scale,
+        };
+        let launch = Launch { grid: (self.plan.rows as u32, 1), threads: 256, shared: 0, early: false };
+        self.recorder.launch(&format!("embed_{}", table.kind.name()), launch, params);
+    }
+
+    /// `x += mixer(norm(x))`.
+    pub(crate) fn block(&mut self, of: &Block) {
+        let (x, rows) = (self.buffers.x.address(), self.plan.rows);
+        self.norm(&of.norm, x, rows);
+        match &of.mixer {
+            Mixer::Attention(of) => self.attention(of),
+            Mixer::Mlp(of) => self.mlp(of),
+        }
+    }
+
+    /// Norms rows of the stream into `normed`.
+    pub(crate) fn norm(&mut self, of: &Norm, x: Address, rows: usize) {
+        let hidden = self.program.widths.hidden;
+        let params = NormParams {
+            x,
+            weight: of.weight.address(),
+            y: self.buffers.normed.address(),
+            channels: hidden as i32,
+            eps: of.eps,
+        };
+        self.launch("rms_norm", (rows, 1), 512, params);
+    }
+
+    fn mlp(&mut self, of: &Mlp) {
+        let b = self.buffers;
+        let rows = self.plan.rows;
+        self.linear(&of.first, rows, b.normed.address(), b.first.address(), false);
+        let params =
+            SwigluParams { gate_up: b.first.address(), y: b.inner.address(), channels: of.inner as i32 };
+        self.launch("swiglu", (rows, of.inner.div_ceil(1024)), 256, params);
+        self.linear(&of.down, rows, b.inner.address(), b.x.address(), true);
+    }
+
+    fn attention(&mut self, of: &Attention) {
+        let b = self.buffers;
+        let rows = self.plan.rows;
+        self.linear(&of.projection, rows, b.normed.address(), b.projected.address(), false);
+        let Some(slot) = slot_pages(self.layout, self.slots.owner(of.slot)) else { return };
+        self.append(of, slot);
+        // A page that is closed by a chunk may be read as bytes by its later tokens.
+        if !self.plan.is_step {
+            self.encode(of, slot);
+        }
+        for slice in self.plan.slices.get(&of.window).into_iter().flatten() {
+            self.attend(of, slot, slice);
+        }
+        self.linear(&of.output, rows, b.attended.address(), b.x.address(), true);
+    }
+
+    /// Closes the pages that are full after a step: its last kernels, which wait for all before them.
+    pub(crate) fn encode_all(&mut self) {
+        for of in self.program.attentions() {
+            if let Some(slot) = slot_pages(self.layout, self.slots.owner(of.slot)) {
+                self.encode(of, slot);
+            }
+        }
+    }
+
+    fn refused(&self, of: &Attention, what: usize) -> Address {
+        self.buffers.out.address() + 4 * (2 * self.slots.owner(of.slot).index() + what) as u64
+    }
+
+    fn append(&mut self, of: &Attention, slot: &SlotPages) {
+        let b = self.buffers;
+        let index = self.slots.owner(of.slot).index();
+        let rope = of.rope.map(|rope| (&self.ropes[rope.0], self.plan.turns_at[&rope.0]));
+        let eps = of.q_norm.as_ref().or(of.k_norm.as_ref()).map_or(0.0, |norm| norm.eps);
+        let params = AppendParams {
+            qkv: b.projected.address(),
+            turns: rope.map_or(0, |(_, at)| self.at(at)),
+            q_norm: Attention::norm_address(&of.q_norm),
+            k_norm: Attention::norm_address(&of.k_norm),
+            q: b.queries.address(),
+            pages: self.pages,
+            exact: self.at(self.plan.slots[&index].exact_at),
+            targets: self.at(self.plan.targets_at),
+            refused: self.refused(of, 0),
+            heads: of.heads as i32,
+            kv_heads: of.kv_heads as i32,
+            exact_stride: self.plan.exact_stride as i32,
+            pairs: rope.map_or(0, |(rope, _)| rope.dims() / 2) as i32,
+            neighbours: rope.is_some_and(|(rope, _)| rope.pairing() == Pairing::Neighbours).into(),
+            eps,
+        };
+        let heads = of.heads + 2 * of.kv_heads;
+        self.launch(&format!("append_d{}", slot.dim), (self.plan.rows, heads), slot.dim as u32, params);
+    }
+
+    fn encode(&mut self, of: &Attention, slot: &SlotPages) {
+        let plan = self.plan.slots[&self.slots.owner(of.slot).index()];
+        if plan.jobs == 0 {
+            return;
+        }
+        let params = EncodeParams {
+            pages: self.pages,
+            jobs: self.at(plan.jobs_at),
+            signs: slot.signs,
+            refused: self.refused(of, 1),
+        };
+        let launch = Launch { grid: (plan.jobs as u32, 1), threads: 128, shared: 0, early: false };
+        self.recorder.launch(&format!("encode_int4_d{}", slot.dim), launch, params);
+    }
+
+    fn attend(&mut self, of: &Attention, slot: &SlotPages, slice: &SlicePlan) {
+        let b = self.buffers;
+        let index = self.slots.owner(of.slot).index();
+        let (kv_heads, stride) = (of.kv_heads, self.plan.exact_stride);
+        let (seats, table_stride) = self.seats.table(index);
+        let row_of_table = kv_heads * table_stride;
+        let table = match self.plan.first_seat {
+            Some(seat) => rows_of(seats, seat + slice.row, row_of_table, 8),
+            None => b.tables.address(),
+        };
+        if self.plan.first_seat.is_none() && slice.closed > 0 {
+            let params = SpreadParams {
+                from: seats,
+                seats: self.at(self.plan.seats_at) + 4 * slice.row as u64,
+                to: table,
+                stride: table_stride as i32,
+                pages: slice.closed as i32,
+            };
+            self.launch("spread_table", (slice.rows, kv_heads), 128, params);
+        }
+        let tile_bits = usize::from(of.group() > HEAD_TILE);
+        let columns = kv_heads << tile_bits;
+        let grid = (2 * self.recorder.card().processors() as usize).min(slice.items * columns);
+        let width = of.heads * of.dim;
+        let mut params = AttentionParams {
+            pages: self.pages,
+            table,
+            exact: rows_of(self.at(self.plan.slots[&index].exact_at), slice.row, kv_heads * stride, 8),
+            items: self.at(slice.items_at),
+            slots: self.at(slice.slots_at),
+            q: rows_of(b.queries.address(), slice.row, width, 2),
+            q_sinks: 0,
+            part_o: b.part_o.address(),
+            part_ml: b.part_ml.address(),
+            signs: slot.signs,
+            sink_logits: of.sink_logits.as_ref().map_or(0, Buffer::address),
+            out: rows_of(b.attended.address(), slice.row, width, 2),
+            n_items: slice.items as i32,
+            rows: slice.rows as i32,
+            kv_heads: kv_heads as i32,
+            group: of.group() as i32,
+            tile_bits: tile_bits as i32,
+            table_stride: table_stride as i32,
+            exact_stride: stride as i32,
+            step_items: (grid / columns) as i32,
+            step_columns: (grid % columns) as i32,
+            ..AttentionParams::default()
+        };
+        params.set_scoring(of.scale, of.soft_cap);
+        let cap = if of.soft_cap.is_some() { "_cap" } else { "" };
+        self.launch(&format!("attend_{}{cap}_d{}", slot.codec, slot.dim), (grid, 1), 128, params);
+        self.launch(&format!("reduce_d{}", slot.dim), (slice.rows * of.heads, 1), 256, params);
+    }
+
+    /// Logits of wanted rows `first .. first + rows`, at most [`SLICE`].
+    pub(crate) fn logits(&mut self, first: usize, rows: usize) {
+        let b = self.buffers;
+        let hidden = self.program.widths.hidden;
+        let params = GatherParams {
+            x: b.x.address(),
+            rows: self.at(self.plan.wanted_at) + 4 * first as u64,
+            y: b.picked.address(),
+            channels: hidden as i32,
+        };
+        self.launch("gather_rows", (rows, 1), 256, params);
+        self.norm(&self.program.norm, b.picked.address(), rows);
+        let logits = b.out.address() + b.logits_at as u64;
+        self.linear(&self.program.head, rows, b.normed.address(), logits, false);
+    }
+
+    /// y (tokens, outputs) = or += W x + b, of x (tokens, inputs) f16.
+    fn linear(&mut self, of: &Linear, tokens: usize, x: Address, y: Address, accumulate: bool) {
+        let outputs = of.outputs();
+        if let [matrix] = &of.parts[..] {
+            self.product(matrix, tokens, x, y, accumulate);
+        } else {
+            // Types side by side: products have rows of their own width, which then go to their columns.
+            let mut at = 0;
+            for matrix in &of.parts {
+                let columns = self.buffers.columns.address();
+                self.product(matrix, tokens, x, columns, false);
+                let params = ColumnsParams {
+                    x: columns,
+                    y,
+                    width: matrix.rows as i32,
+                    stride: outputs as i32,
+                    at: at as i32,
+                };
+                self.launch("put_columns", (tokens, matrix.rows.div_ceil(1024)), 256, params);
+                at += matrix.rows;
+            }
+        }
+        if let Some(bias) = &of.bias {
+            let params = BiasParams { y, bias: bias.address(), width: outputs as i32 };
+            self.launch("add_bias", (tokens, outputs.div_ceil(1024)), 256, params);
+        }
+    }
+
+    fn product(
+        &mut self,
+        matrix: &crate::matrix::Matrix,
+        tokens: usize,
+        x: Address,
+        y: Address,
+        accumulate: bool,
+    ) {
+        let tiles = matrix.rows.div_ceil(TILE_ROWS);
+        for first in (0..tokens).step_by(SLICE) {
+            let count = (tokens - first).min(SLICE);
+            let shared = 2 * count * matrix.channels;
+            let (form, grid, shared) = if count <= 8 && shared <= FEW_SHARED {
+                ("few", tiles.min(2 * self.recorder.card().processors() as usize), shared)
+            } else if count <= 8 {
+                ("t8", tiles, 0)
+            } else {
+                ("t32", tiles, 0)
+            };
+            let params = LinearParams {
+                weights: matrix.address(),
+                x: rows_of(x, first, matrix.channels, 2),
+                y: rows_of(y, first, matrix.rows, 4),
+                rows: matrix.rows as i32,
+                channels: matrix.channels as i32,
+                tokens: count as i32,
+                accumulate: accumulate.into(),
+                zero: [0; 4],
+            };
+            let launch = Launch {
+                grid: (grid as u32, 1),
+                threads: LINEAR_THREADS,
+                shared: shared as u32,
+                early: self.early,
+            };
+            self.recorder.launch(&format!("linear_{}_{form}", matrix.kind.name()), launch, params);
+        }
+    }
+}

@@ -1,0 +1,467 @@
+//! Whole models on a card: against the oracle, against the CPU on the same codecs, and against themselves. Where there is no card every
+//! test says so and ends; `tests/driver/libcuda.cpp` stands in for one, and `KVANT_CARD_TESTS=short` keeps it from taking hours.
+
+use kvant_attention::{Batch, KvCache};
+use kvant_cache::snapshot::{self, Record};
+use kvant_cache::{CacheLayout, KvShape, PageStore, Policy, Slots, Snapshot, Store};
+use kvant_codec::Side;
+use kvant_cpu::{Cpu, LoadOptions};
+use kvant_cuda::{Card, CudaBackend, PassOptions, WeightType};
+use kvant_model::gguf::Gguf;
+use kvant_model::synth::{self, Described, Known, Shape};
+use kvant_model::{Backend, Checkpoint, Chunk, DType, Description, Model, Rows};
+use kvant_oracle::Oracle;
+use std::sync::{Arc, OnceLock};
+
+/// The card of the tests; `None` where there is none.
+fn card() -> Option<Arc<Card>> {
+    static CARD: OnceLock<Option<Arc<Card>>> = OnceLock::new();
+    let open = || match Card::open(0) {
+        Ok(card) => {
+            println!("{} on {} ({:?})", card.label(), card.name(), card.form());
+            Some(Arc::new(card))
+        }
+        Err(error) => {
+            println!("skipped: {error}");
+            None
+        }
+    };
+    CARD.get_or_init(open).clone()
+}
+
+fn is_short() -> bool {
+    std::env::var("KVANT_CARD_TESTS").is_ok_and(|value| value == "short")
+}
+
+/// This many tokens, or fewer where a card is only stood in for.
+fn count(tokens: usize, short: usize) -> usize {
+    if is_short() { short } else { tokens }
+}
+
+fn tokens(count: usize, vocabulary: usize) -> Vec<u32> {
+    kvant_codec::split_mix(7).map(|n| ((n >> 33) as usize % vocabulary) as u32).take(count).collect()
+}
+
+fn shape(heads: usize, kv_heads: usize, head_dim: usize) -> Shape {
+    Shape {
+        layers: 2,
+        hidden: 256,
+        heads,
+        kv_heads,
+        head_dim,
+        ffn: 320,
+        vocabulary: 300,
+        tied: false,
+        rope_base: 10_000.0,
+        context: 4096,
+    }
+}
+
+fn llama(shape: &Shape, weights: synth::WeightType) -> Checkpoint {
+    let bytes = synth::model(shape, weights, 5).unwrap().to_bytes().unwrap();
+    Checkpoint::from_gguf(Gguf::from_bytes(bytes).unwrap())
+}
+
+/// A model of another architecture, f16.
+fn described(name: &str, config: serde_json::Value) -> Checkpoint {
+    let folder = std::env::temp_dir().join(format!("kvant-cuda-{}-{name}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    Described::new(config, 3).unwrap().write(&folder, &mut |_| {}).unwrap();
+    let checkpoint = Checkpoint::open(&folder).unwrap();
+    std::fs::remove_dir_all(&folder).ok(); // the file stays mapped
+    checkpoint
+}
+
+fn qwen(kind: &str, heads: usize, kv_heads: usize, head_dim: usize) -> Checkpoint {
+    let config = serde_json::json!({
+        "model_type": kind, "hidden_size": heads * head_dim, "num_hidden_layers": 2, "intermediate_size": 192,
+        "num_attention_heads": heads, "num_key_value_heads": kv_heads, "head_dim": head_dim, "hidden_act": "silu",
+        "rms_norm_eps": 1e-6, "rope_theta": 10_000.0, "max_position_embeddings": 4096, "vocab_size": 300,
+        "tie_word_embeddings": true, "attention_bias": kind == "qwen2"
+    });
+    described(kind, config)
+}
+
+/// A model with a window on every layer.
+fn mistral() -> Checkpoint {
+    let config = serde_json::json!({
+        "model_type": "mistral", "hidden_size": 128, "num_hidden_layers": 2, "intermediate_size": 192,
+        "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 64, "hidden_act": "silu",
+        "rms_norm_eps": 1e-6, "rope_theta": 10_000.0, "max_position_embeddings": 4096, "vocab_size": 300,
+        "sliding_window": 70, "tie_word_embeddings": false
+    });
+    described("mistral", config)
+}
+
+fn models() -> Vec<(&'static str, Checkpoint)> {
+    use synth::WeightType::{F16, Int4, Int8};
+    let mut models = vec![
+        ("llama f16 d64", llama(&shape(4, 2, 64), F16)),
+        ("llama int4 d128", llama(&shape(2, 1, 128), Int4)),
+        ("qwen3 f16 d64", qwen("qwen3", 2, 1, 64)),
+        ("mistral f16 d64", mistral()),
+    ];
+    if !is_short() {
+        models.extend([
+            ("llama int8 d64", llama(&shape(12, 1, 64), Int8)),
+            ("llama f16 d128", llama(&Shape { tied: true, ..shape(16, 1, 128) }, F16)),
+            ("llama int4 d64", llama(&shape(8, 8, 64), Int4)),
+            ("qwen2 f16 d128", qwen("qwen2", 4, 2, 128)),
+        ]);
+    }
+    models
+}
+
+struct Loaded {
+    backend: CudaBackend,
+    model: Model,
+}
+
+fn load(card: &Arc<Card>, checkpoint: &Checkpoint) -> Loaded {
+    let backend = CudaBackend::new(card).unwrap();
+    let model = Model::load(&backend, checkpoint).unwrap();
+    Loaded { backend, model }
+}
+
+fn on_cpu(checkpoint: &Checkpoint) -> Model {
+    Model::load(&Cpu::new(LoadOptions::AS_STORED).unwrap(), checkpoint).unwrap()
+}
+
+fn cache(model: &Model, policy: &str, store: Option<Store>, capacity: usize) -> KvCache {
+    let store = store.unwrap_or_else(|| kvant_cache::Arena::new().into());
+    KvCache::in_arena(policy.parse::<Policy>().unwrap(), model.slots(), capacity, store).unwrap()
+}
+
+/// Logits of all tokens, read in chunks of these sizes, the last again and again.
+fn read(model: &Model, cache: &mut KvCache, tokens: &[u32], chunks: &[usize]) -> Vec<f32> {
+    let (mut left, mut logits, mut sizes) = (tokens, Vec::new(), chunks.iter().copied());
+    let last = *chunks.last().unwrap();
+    while !left.is_empty() {
+        let (chunk, rest) = left.split_at(sizes.next().unwrap_or(last).min(left.len()));
+        let chunk = Chunk { tokens: chunk, wanted: 0..chunk.len() };
+        logits.extend_from_slice(model.forward(&[chunk], cache).unwrap().data());
+        left = rest;
+    }
+    logits
+}
+
+/// ‖a − b‖ / ‖b‖.
+fn distance(a: &[f32], b: &[f32]) -> f64 {
+    assert_eq!(a.len(), b.len());
+    let square = |x: f32| f64::from(x) * f64::from(x);
+    let off: f64 = a.iter().zip(b).map(|(a, b)| square(a - b)).sum();
+    let distance = (off / b.iter().map(|b| square(*b)).sum::<f64>()).sqrt();
+    if distance.is_nan() { f64::INFINITY } else { distance }
+}
+
+fn largest(logits: &[f32]) -> usize {
+    (0..logits.len()).max_by(|a, b| logits[*a].total_cmp(&logits[*b])).unwrap()
+}
+
+/// Rows of which both have the same largest logit, in percent.
+fn same_choice(a: &[f32], b: &[f32], width: usize) -> usize {
+    let rows = a.chunks_exact(width).zip(b.chunks_exact(width));
+    100 * rows.clone().filter(|(a, b)| largest(a) == largest(b)).count() / rows.count()
+}
+
+/// The inputs of all layers and the last output.
+fn activations(model: &Model, cache: &mut KvCache, tokens: &[u32]) -> Vec<Vec<f32>> {
+    let mut seen = Vec::new();
+    let mut observer = |_: usize, x: &Rows| seen.push(x.data().to_vec());
+    model.forward_observed(&[Chunk { tokens, wanted: 0..0 }], cache, &mut observer).unwrap();
+    seen
+}
+
+#[test]
+fn models_agree_with_the_oracle() {
+    let Some(card) = card() else { return };
+    let mut wrong = Vec::new();
+    for (name, checkpoint) in models() {
+        let Loaded { backend, model } = load(&card, &checkpoint);
+        let ids = tokens(count(200, 80), model.vocabulary());
+        let oracle = Oracle::new(&Description::of(&checkpoint).unwrap(), &checkpoint).unwrap();
+        let truth: Vec<f32> = oracle.run(&ids, 256).logits.iter().flatten().map(|x| *x as f32).collect();
+        let mut cache = cache(&model, "f16", Some(backend.store()), 256);
+        let found = read(&model, &mut cache, &ids, &[70, 5, 1]);
+        let width = model.vocabulary();
+        let by_row = |from: usize, to: usize| {
+            distance(&found[from * width..to * width], &truth[from * width..to * width])
+        };
+        let (off, same) = (distance(&found, &truth), same_choice(&found, &truth, width));
+        println!(
+            "{name:16} off by {off:.1e} (first {:.1e}, chunk {:.1e}, steps {:.1e}), same choice {same} %",
+            by_row(0, 1),
+            by_row(0, 70),
+            by_row(70, ids.len())
+        );
+        // f16 between blocks: 2⁻¹¹ a rounding, some tens of them.
+        if off > 3e-3 || same < 97 {
+            wrong.push(format!("{name} {off:.1e} {same}"));
+            let (host, mut exact) = (on_cpu(&checkpoint), cache_on_cpu(&on_cpu(&checkpoint)));
+            let truth = activations(&host, &mut exact, &ids[..6]);
+            let mut fresh =
+                KvCache::in_arena("f16".parse::<Policy>().unwrap(), model.slots(), 256, backend.store())
+                    .unwrap();
+            for (layer, (a, b)) in activations(&model, &mut fresh, &ids[..6]).iter().zip(&truth).enumerate() {
+                println!("    layer {layer}: input off by {:.1e}", distance(a, b));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:?}");
+}
+
+fn cache_on_cpu(model: &Model) -> KvCache {
+    cache(model, "f32", None, 256)
+}
+
+#[test]
+fn compressed_caches_agree_with_the_cpu() {
+    let Some(card) = card() else { return };
+    let mut wrong = Vec::new();
+    for (name, checkpoint) in models() {
+        let Loaded { backend, model } = load(&card, &checkpoint);
+        let host = on_cpu(&checkpoint);
+        let ids = tokens(count(300, 150), model.vocabulary());
+        let policies: &[&str] = if is_short() {
+            &["int4"]
+        } else {
+            &["int4", "int4;sinks=0;recent=100", "f16;sinks=7;recent=70"]
+        };
+        for policy in policies {
+            let truth = read(&host, &mut cache(&host, policy, None, 320), &ids, &[300]);
+            let exact = read(&host, &mut cache(&host, "f32", None, 320), &ids, &[300]);
+            let found =
+                read(&model, &mut cache(&model, policy, Some(backend.store()), 320), &ids, &[100, 37, 1]);
+            let (off, loss) = (distance(&found, &truth), distance(&truth, &exact));
+            let same = same_choice(&found, &truth, model.vocabulary());
+            println!(
+                "{name:16} {policy:24} off by {off:.1e} where the codec is off by {loss:.1e}, same choice {same} %"
+            );
+            // Codes are the same but for numbers at a middle; then the CPU's rounding of activations, queries and weights to bytes.
+            if off > 0.5 * loss + 2e-2 {
+                wrong.push(format!("{name} {policy} {off:.1e} of {loss:.1e}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:?}");
+}
+
+#[test]
+fn bits_do_not_depend_on_chunks_batches_graphs_or_runs() {
+    let Some(card) = card() else { return };
+    let checkpoint = llama(&shape(4, 2, 64), synth::WeightType::Int4);
+    let n = count(300, 150);
+    let ids = tokens(n, 300);
+    for policy in ["int4", "f16;recent=64"] {
+        let Loaded { backend, model } = load(&card, &checkpoint);
+        let logits = |chunks: &[usize]| {
+            read(&model, &mut cache(&model, policy, Some(backend.store()), 320), &ids, chunks)
+        };
+        let whole = logits(&[n]);
+        assert_eq!(whole, logits(&[n]), "{policy}: another run");
+        assert_eq!(whole, logits(&[7, 64, 3, 1]), "{policy}: other chunks");
+        assert_eq!(whole, logits(&[n - 10, 1]), "{policy}: a chunk, then steps");
+        for options in [(true, false), (false, true), (false, false)] {
+            let options = PassOptions { early: options.0, graphs: options.1 };
+            let backend = CudaBackend::new(&card).unwrap().with_options(options);
+            let model = Model::load(&backend, &checkpoint).unwrap();
+            let mut own = cache(&model, policy, Some(backend.store()), 320);
+            assert_eq!(whole, read(&model, &mut own, &ids, &[n - 10, 1]), "{policy}: {options:?}");
+        }
+        // Beside other sequences, one of which brings a chunk.
+        let mut alone = cache(&model, policy, Some(backend.store()), 320);
+        read(&model, &mut alone, &ids[..100], &[100]);
+        let mut fork = alone.over(alone.sequence().fork().unwrap());
+        let mut other = alone.over(alone.sequence().prefix(68).unwrap());
+        let mut third = alone.over(alone.sequence().prefix(68).unwrap());
+        let mut driver = alone.driver();
+        let at = other.len();
+        let width = model.vocabulary();
+        for step in 0..4 {
+            let (one, two, three) = (
+                &ids[100 + step..101 + step],
+                &ids[at + 5 * step..at + 5 * step + 5],
+                &ids[at + step..at + step + 1],
+            );
+            let chunk = |tokens| Chunk { tokens, wanted: 0..1 };
+            let mut batch = Batch::new(&mut driver, vec![&mut other, &mut fork, &mut third]);
+            let all = model.forward(&[chunk(two), chunk(one), chunk(three)], &mut batch).unwrap();
+            let row = |position: usize| &whole[position * width..(position + 1) * width];
+            assert_eq!(all.row(0), row(at + 5 * step), "{policy}: a chunk in a batch, step {step}");
+            assert_eq!(all.row(1), row(100 + step), "{policy}: a step in a batch, step {step}");
+            assert_eq!(all.row(2), row(at + step), "{policy}: a third, step {step}");
+        }
+        for step in 4..8 {
+            let chunk = |tokens| Chunk { tokens, wanted: 0..1 };
+            let mut batch = Batch::new(&mut driver, vec![&mut fork, &mut third]);
+            let both = model
+                .forward(
+                    &[chunk(&ids[100 + step..101 + step]), chunk(&ids[at + step..at + step + 1])],
+                    &mut batch,
+                )
+                .unwrap();
+            assert_eq!(
+                both.row(0),
+                &whole[(100 + step) * width..(101 + step) * width],
+                "{policy}: steps alone"
+            );
+            assert_eq!(both.row(1), &whole[(at + step) * width..(at + step + 1) * width]);
+        }
+    }
+}
+
+#[test]
+fn a_talk_goes_on_after_going_back_and_memory_is_given_back() {
+    let Some(card) = card() else { return };
+    let checkpoint = llama(&shape(2, 1, 64), synth::WeightType::F16);
+    let Loaded { backend, model } = load(&card, &checkpoint);
+    let ids = tokens(140, model.vocabulary());
+    let mut cache = cache(&model, "int4", Some(backend.store()), 160);
+    let whole = read(&model, &mut cache, &ids, &[140]);
+    for len in [135, 70, 139, 3] {
+        let left = cache.truncate(len);
+        assert_eq!(read(&model, &mut cache, &ids[left..], &[9]), whole[left * model.vocabulary()..], "{len}");
+    }
+    assert!(backend.pages().usage().used > 0);
+    drop(cache);
+    assert_eq!(backend.pages().usage().used, 0);
+}
+
+#[test]
+fn a_corrupt_byte_changes_the_output() {
+    let Some(card) = card() else { return };
+    let checkpoint = llama(&shape(4, 2, 64), synth::WeightType::F16);
+    let Loaded { backend, model } = load(&card, &checkpoint);
+    let ids = tokens(150, model.vocabulary());
+    for policy in ["int4", "f16"] {
+        let mut cache = cache(&model, policy, Some(backend.store()), 160);
+        read(&model, &mut cache, &ids[..149], &[149]);
+        let last = |cache: &KvCache| {
+            let mut fork = cache.over(cache.sequence().fork().unwrap());
+            read(&model, &mut fork, &ids[149..], &[1])
+        };
+        for slot in model.slots().kv_slots() {
+            for side in [Side::Key, Side::Value] {
+                let page = cache.sequence().side(slot, 1, side).unwrap().pages().next().unwrap();
+                let (id, bytes) = (page.id().unwrap(), page.canonical().into_owned());
+                for at in [1, bytes.len() / 2 + 1, bytes.len() - 3] {
+                    let before = last(&cache);
+                    let mut flipped = bytes.clone();
+                    flipped[at] ^= 0x35;
+                    backend.pages().write(id, &flipped);
+                    assert_ne!(before, last(&cache), "{policy} {side:?} {at}");
+                    backend.pages().write(id, &bytes);
+                    assert_eq!(before, last(&cache), "{policy} {side:?} {at}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn sessions_move_between_the_card_and_the_cpu() {
+    let Some(card) = card() else { return };
+    let checkpoint = llama(&shape(4, 2, 64), synth::WeightType::F16);
+    let Loaded { backend, model } = load(&card, &checkpoint);
+    let host = on_cpu(&checkpoint);
+    let ids = tokens(160, model.vocabulary());
+    for policy in ["int4", "f16"] {
+        let mut here = cache(&model, policy, Some(backend.store()), 200);
+        let mut there = cache(&host, policy, None, 200);
+        read(&model, &mut here, &ids[..150], &[150]);
+        read(&host, &mut there, &ids[..150], &[150]);
+        let save = |cache: &KvCache| {
+            let record =
+                Record { signature: [1; 32], numerics: [2; 32], policy, tokens: &ids[..150], note: b"" };
+            let mut bytes = Vec::new();
+            snapshot::write(cache.sequence(), &record, &mut bytes).unwrap();
+            bytes
+        };
+        let (from_card, from_host) = (save(&here), save(&there));
+        assert_eq!(from_card.len(), from_host.len());
+        let restored = |bytes: &[u8], model: &Model, store: Option<Store>| {
+            let mut fresh = cache(model, policy, store, 200);
+            fresh.restore(&Snapshot::from_bytes(bytes.to_vec()).unwrap(), &[1; 32]).unwrap();
+            fresh
+        };
+        // The card's own goes on with the same bits, and is saved again as it was.
+        let mut again = restored(&from_card, &model, Some(backend.store()));
+        assert_eq!(save(&again), from_card, "{policy}: saved before anything was read");
+        let on = read(&model, &mut here, &ids[150..], &[1]);
+        assert_eq!(on, read(&model, &mut again, &ids[150..], &[1]), "{policy}: resumed on the card");
+        // Both ways between card and CPU.
+        let moved = read(&host, &mut restored(&from_card, &host, None), &ids[150..], &[1]);
+        let brought =
+            read(&model, &mut restored(&from_host, &model, Some(backend.store())), &ids[150..], &[1]);
+        let stayed = read(&host, &mut there, &ids[150..], &[1]);
+        let offs = [distance(&moved, &on), distance(&brought, &stayed), distance(&on, &stayed)];
+        println!(
+            "{policy}: card to CPU {:.1e}, CPU to card {:.1e}; apart from the start {:.1e}",
+            offs[0], offs[1], offs[2]
+        );
+        assert!(offs[0] < 2e-2 && offs[1] < 2e-2, "{policy}: {offs:?}");
+    }
+}
+
+#[test]
+fn what_does_not_run_is_refused_by_name() {
+    let Some(card) = card() else { return };
+    let backend = CudaBackend::new(&card).unwrap();
+    for (name, word) in [
+        ("deepseek-v3", "latents (MLA)"),
+        ("gpt-oss-20b", "mixture of experts"),
+        ("lfm2-1.2b", "short convolution"),
+        ("qwen3.5-0.8b", "DeltaNet"),
+        ("gemma-4-31b", "heads of 256"),
+    ] {
+        let outline = Checkpoint::from_config(Known::named(name).unwrap().config(), DType::F16).unwrap();
+        let refused = backend.noise(&Description::of(&outline).unwrap(), WeightType::Q4_0).err();
+        let refused = refused.unwrap_or_else(|| panic!("{name} runs")).to_string();
+        assert!(refused.contains(word) && refused.contains("cuda:0"), "{name}: {refused}");
+    }
+    let slots = |dim| Slots::uniform(1, KvShape { kv_heads: 2, key_dim: dim, value_dim: dim, window: None });
+    for (policy, dim, word) in [
+        ("int8", 64, "8 bits"),
+        ("kivi4", 128, "tokens"),
+        ("int4", 96, "96 channels"),
+        ("k=f16,v=rot4g32", 64, "f16 keys beside int4 values"),
+        ("bf16", 64, "Bf16"),
+    ] {
+        let layout = CacheLayout::new(&policy.parse().unwrap(), &slots(dim)).unwrap();
+        let refused = backend.check_cache(&layout).unwrap_err().to_string();
+        assert!(refused.contains(word) && refused.contains("layer 0"), "{policy}: {refused}");
+    }
+    // Pages of the host are not a card's.
+    let checkpoint = llama(&shape(2, 1, 64), synth::WeightType::F16);
+    let model = Model::load(&backend as &dyn Backend, &checkpoint).unwrap();
+    let mut host = cache(&model, "int4", None, 16);
+    let refused = model.forward(&[Chunk { tokens: &[1], wanted: 0..1 }], &mut host).unwrap_err();
+    assert!(refused.to_string().contains("host memory"), "{refused}");
+}
+
+#[test]
+fn a_full_memory_is_said_and_loses_nothing() {
+    let Some(card) = card() else { return };
+    let checkpoint = llama(&shape(2, 1, 64), synth::WeightType::F16);
+    let cap = Some(200_000);
+    let backend = CudaBackend::new(&card).unwrap().with_cap(cap).unwrap();
+    let model = Model::load(&backend, &checkpoint).unwrap();
+    let ids = tokens(1000, model.vocabulary());
+    let mut cache = cache(&model, "f16", Some(backend.store()), 1000);
+    let mut before = Vec::new();
+    let refused = loop {
+        let at = cache.len();
+        match model.forward(&[Chunk { tokens: &ids[at..at + 60], wanted: 0..1 }], &mut cache) {
+            Ok(logits) => before = logits.into_vec(),
+            Err(refused) => break refused.to_string(),
+        }
+    };
+    assert!(refused.contains("full"), "{refused}");
+    let at = cache.len();
+    assert!(at > 60);
+    let left = cache.truncate(at - 60);
+    let again = read(&model, &mut cache, &ids[left..at], &[60]);
+    let width = model.vocabulary();
+    let row = at - 60 - left;
+    assert_eq!(before, again[row * width..(row + 1) * width]);
+}

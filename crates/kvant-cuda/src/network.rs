@@ -6,7 +6,7 @@ use crate::device::{Card, OpenError};
 use crate::pages::CudaPages;
 use crate::params::HEAD_TILE;
 use crate::pass::{
-    PassPlan, SLICE, SlotPlan, Span, TakeError, Words, add_jobs, exact_table, slot_pages, take_pages,
+    Part, PassPlan, SLICE, SlotPlan, Span, TakeError, Words, add_jobs, slot_pages, take_pages,
 };
 use crate::program::Program;
 use crate::recorder::{Graphs, Recorder};
@@ -45,6 +45,9 @@ impl Default for PassOptions {
         PassOptions { early: true, graphs: true }
     }
 }
+
+/// [`Sequence::lineage`] of the sequences of a pass.
+type Lineages = Vec<u64>;
 
 /// What passes use again.
 struct Work {
@@ -119,7 +122,7 @@ impl CudaNetwork {
     fn spans(
         &self,
         state: &mut dyn PassState,
-    ) -> Result<(Vec<Span>, Vec<u64>, Arc<CacheLayout>), StateError> {
+    ) -> Result<(Vec<Span>, Lineages, Arc<CacheLayout>), StateError> {
         let passes = state.sequences().to_vec();
         let (mut spans, mut lineages, mut layout) = (Vec::new(), Vec::new(), None::<Arc<CacheLayout>>);
         let mut row = 0;
@@ -173,8 +176,9 @@ impl CudaNetwork {
             for (index, (span, seat)) in spans.iter().zip(seats).enumerate() {
                 let sequence = state.sequence_mut(index).ok_or_else(|| missing(*slot))?;
                 let closed = rule.encoded_for(span.last(), crate::layout::PAGE_TOKENS);
-                let stride = plan.exact_stride;
-                exact_table(pages, *slot, &rule, span, stride, sequence, &mut book, &mut table)
+                let part = Part { slot: *slot, pages, rule: &rule, span, sequence };
+                let known = kept.seats.exact(*seat, *slot);
+                part.exact_table(plan.exact_stride, known, &mut book, &mut table)
                     .and_then(|()| kept.seats.enter(*seat, *slot, pages, sequence, closed, &mut book))
                     .map_err(|what| StateError::new(index, StateErrorKind::Device(what)))?;
             }

@@ -19,6 +19,11 @@ use kvant_codec::format::PageFormat;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+/// Where a page lies, in units of the page memory.
+pub(crate) fn unit_of(page: PageId) -> u32 {
+    page.0 as u32
+}
+
 /// An order of pages, by its place in the store's list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Kind(u8);
@@ -44,6 +49,8 @@ struct State {
     list: Option<Buffer>,
     /// What went wrong where nothing could be said; the next pass says it.
     fault: Option<String>,
+    /// Pages taken so far: the upper half of a page's number, so that no page has the number of one that was given back.
+    taken: u32,
 }
 
 impl CudaPages {
@@ -65,6 +72,7 @@ impl CudaPages {
             stale: HashMap::new(),
             list: None,
             fault: None,
+            taken: 0,
         };
         let label = card.label();
         Ok(Arc::new(CudaPages { card: Arc::clone(card), label, cap, state: Mutex::new(state) }))
@@ -111,7 +119,7 @@ pub(crate) struct Book<'a> {
 impl Book<'_> {
     /// The place of a page that is of this kind.
     pub(crate) fn place(&mut self, page: PageId, kind: Kind) -> Result<u32, String> {
-        let (unit, state) = (page.0 as u32, &mut *self.state);
+        let (unit, state) = (unit_of(page), &mut *self.state);
         match state.kinds.insert(unit, kind) {
             Some(known) if known != kind => {
                 return Err(format!("page {unit} is read as another kind of page than it was written as"));
@@ -128,7 +136,7 @@ impl Book<'_> {
 
     /// Every byte of this page is about to be written.
     pub(crate) fn overwrites(&mut self, page: PageId) {
-        self.state.stale.remove(&(page.0 as u32));
+        self.state.stale.remove(&unit_of(page));
     }
 
     /// Clears what has to be clear, and says what went wrong since the last time.
@@ -213,11 +221,12 @@ impl PageStore for CudaPages {
         }
         state.pages += 1;
         state.stale.insert(unit, (len / UNIT) as u32);
-        Ok(PageId(u64::from(unit)))
+        state.taken = state.taken.wrapping_add(1);
+        Ok(PageId(u64::from(state.taken) << 32 | u64::from(unit)))
     }
 
     fn give_back(&self, page: PageId, len: usize) {
-        let (mut state, unit) = (self.lock(), page.0 as u32);
+        let (mut state, unit) = (self.lock(), unit_of(page));
         state.pages -= 1;
         state.kinds.remove(&unit);
         state.waiting.remove(&unit);
@@ -226,7 +235,7 @@ impl PageStore for CudaPages {
     }
 
     fn read(&self, page: PageId, bytes: &mut [u8]) {
-        let (mut state, unit) = (self.lock(), page.0 as u32);
+        let (mut state, unit) = (self.lock(), unit_of(page));
         if let Some(waiting) = state.waiting.get(&unit) {
             return bytes.copy_from_slice(waiting);
         }
@@ -243,7 +252,7 @@ impl PageStore for CudaPages {
     }
 
     fn write(&self, page: PageId, bytes: &[u8]) {
-        let (mut state, unit) = (self.lock(), page.0 as u32);
+        let (mut state, unit) = (self.lock(), unit_of(page));
         match state.kinds.get(&unit).copied() {
             Some(kind) => {
                 let sent = state.send(&self.card, unit, kind, bytes);
@@ -256,7 +265,7 @@ impl PageStore for CudaPages {
     }
 
     fn copy(&self, from: PageId, to: PageId, len: usize) {
-        let (mut state, from, to) = (self.lock(), from.0 as u32, to.0 as u32);
+        let (mut state, from, to) = (self.lock(), unit_of(from), unit_of(to));
         if let Some(waiting) = state.waiting.get(&from).cloned() {
             state.waiting.insert(to, waiting);
             return;

@@ -4,9 +4,9 @@
 //! Every token is a row. Rows attend in slices of [`SLICE`] with a [`StepPlan`] of their own, so that the partial sums of a long chunk
 //! have a bound.
 
-use crate::cache::{LayoutPages, SideKinds, SlotPages};
+use crate::cache::{LayoutPages, SlotPages};
 use crate::layout::PAGE_TOKENS;
-use crate::pages::Book;
+use crate::pages::{Book, unit_of};
 use crate::plan::{Decoding, StepPlan};
 use crate::program::Attention;
 use kvant_cache::{KvSlot, PageId, PageWork, Sequence, Visibility};
@@ -278,49 +278,65 @@ pub(crate) fn add_jobs(
     Ok(words.add(places))
 }
 
-/// The table (rows, kv_heads, stride) of a slot's exact pages: the sinks' page, then those that the row's query reads exactly.
-pub(crate) fn exact_table(
-    of: &SlotPages,
-    slot: KvSlot,
-    rule: &Visibility,
-    span: &Span,
-    stride: usize,
-    sequence: &Sequence,
-    book: &mut Book<'_>,
-    table: &mut Vec<u32>,
-) -> Result<(), String> {
-    let first = exact_pages(rule, span.start).start;
-    let end = exact_pages(rule, span.last()).end;
-    // (kv_heads, sinks and pages first .. end) of keys and values.
-    let mut entries: Vec<[u32; 2]> = Vec::new();
-    for head in 0..of.kv_heads {
-        let mut of_side = |side: Side, kinds: &SideKinds| -> Result<Vec<u32>, String> {
-            let store = sequence.side(slot, head, side).ok_or("a slot holds no pages")?;
-            let sinks = store.sinks_id().filter(|_| rule.sinks > 0);
-            let sinks = sinks.map_or(Ok(0), |page| book.place(page, kinds.sinks))?;
-            let mut found = vec![sinks];
-            for page in first..end {
-                let id = store.exact_id(page);
-                let id =
-                    id.ok_or_else(|| format!("page {page} of layer {} is not held exactly", of.layer))?;
-                found.push(book.place(id, kinds.exact)?);
+/// A sequence's part of a pass in one slot.
+pub(crate) struct Part<'a> {
+    pub slot: KvSlot,
+    pub pages: &'a SlotPages,
+    pub rule: &'a Visibility,
+    pub span: &'a Span,
+    pub sequence: &'a Sequence,
+}
+
+impl Part<'_> {
+    /// Rows (kv_heads, stride) of the table of a slot's exact pages: the sinks' page, then those that the row's query reads exactly.
+    /// `known` are the pages that the last pass of the sequence read so.
+    pub(crate) fn exact_table(
+        &self,
+        stride: usize,
+        known: &mut Vec<PageId>,
+        book: &mut Book<'_>,
+        table: &mut Vec<u32>,
+    ) -> Result<(), String> {
+        let Part { slot, pages, rule, span, sequence } = *self;
+        let first = exact_pages(rule, span.start).start;
+        let end = exact_pages(rule, span.last()).end;
+        let mut met = Vec::with_capacity(known.len());
+        // (kv_heads, sinks and pages first .. end) of keys and values.
+        let mut entries: Vec<[u32; 2]> = Vec::new();
+        for head in 0..pages.kv_heads {
+            let at = entries.len();
+            entries.resize(at + 1 + end - first, [0; 2]);
+            for (index, (side, kinds)) in
+                [(Side::Key, pages.key), (Side::Value, pages.value)].into_iter().enumerate()
+            {
+                let store = sequence.side(slot, head, side).ok_or("a slot holds no pages")?;
+                let mut place = |page: PageId, kind| -> Result<u32, String> {
+                    let is_known = known.get(met.len()) == Some(&page);
+                    met.push(page);
+                    if is_known { Ok(unit_of(page)) } else { book.place(page, kind) }
+                };
+                if let Some(sinks) = store.sinks_id().filter(|_| rule.sinks > 0) {
+                    entries[at][index] = place(sinks, kinds.sinks)?;
+                }
+                for page in first..end {
+                    let id = store.exact_id(page);
+                    let missing = || format!("page {page} of layer {} is not held exactly", pages.layer);
+                    entries[at + 1 + page - first][index] = place(id.ok_or_else(missing)?, kinds.exact)?;
+                }
             }
-            Ok(found)
-        };
-        let (keys, values) = (of_side(Side::Key, &of.key)?, of_side(Side::Value, &of.value)?);
-        entries.extend(keys.into_iter().zip(values).map(|(key, value)| [key, value]));
-    }
-    let own = 1 + end - first;
-    for position in span.positions() {
-        let pages = exact_pages(rule, position);
-        for entries in entries.chunks_exact(own) {
-            let at = table.len();
-            table.extend(entries[0]);
-            table.extend(entries[1 + pages.start - first..1 + pages.end - first].iter().flatten());
-            table.resize(at + 2 * stride, 0);
         }
+        *known = met;
+        for position in span.positions() {
+            let seen = exact_pages(rule, position);
+            for entries in entries.chunks_exact(1 + end - first) {
+                let at = table.len();
+                table.extend(entries[0]);
+                table.extend(entries[1 + seen.start - first..1 + seen.end - first].iter().flatten());
+                table.resize(at + 2 * stride, 0);
+            }
+        }
+        Ok(())
     }
-    Ok(())
 }
 
 /// The slot of an attention, which the card must keep.

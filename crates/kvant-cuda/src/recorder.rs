@@ -124,13 +124,9 @@ impl Graphs {
             graph = Some(unsafe { capture(card, &launches)? });
         }
         self.known.push_front((launches, graph));
-        match graph {
-            // SAFETY: the graph has the launches of the caller's contract.
-            Some(graph) => {
-                unsafe { result::graph::launch(graph, card.stream()) }.map_err(failed("launching a graph"))
-            }
-            None => Ok(()),
-        }
+        let Some(graph) = graph else { return Ok(()) };
+        // SAFETY: the graph has the launches of the caller's contract.
+        unsafe { result::graph::launch(graph, card.stream()) }.map_err(failed("launching a graph"))
     }
 }
 

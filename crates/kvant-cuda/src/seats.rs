@@ -9,7 +9,7 @@ use crate::device::{Card, OpenError};
 use crate::pages::Book;
 use crate::params::Address;
 use crate::table::{PageEntry, PageTable};
-use kvant_cache::{KvSlot, Sequence};
+use kvant_cache::{KvSlot, PageId, Sequence};
 use kvant_codec::Side;
 use std::sync::Arc;
 
@@ -28,6 +28,8 @@ struct Seat {
     used: u64,
     /// Pages of each slot that are in its table.
     filled: Vec<usize>,
+    /// Pages of each slot that its last pass read exactly: the store knows their kinds.
+    exact: Vec<Vec<PageId>>,
 }
 
 struct SlotTable {
@@ -57,7 +59,8 @@ impl Seats {
         }
         for (lineage, place) in lineages.iter().zip(&mut found).filter(|(_, place)| place.is_none()) {
             let filled = vec![0; self.tables.len()];
-            let fresh = Seat { lineage: *lineage, used: self.clock, filled };
+            let exact = vec![Vec::new(); self.tables.len()];
+            let fresh = Seat { lineage: *lineage, used: self.clock, filled, exact };
             let oldest = (0..self.seats.len()).min_by_key(|seat| self.seats[*seat].used);
             *place = Some(
                 match oldest.filter(|seat| self.seats.len() >= SEATS && self.seats[*seat].used < self.clock) {
@@ -73,6 +76,11 @@ impl Seats {
             );
         }
         found.into_iter().flatten().collect()
+    }
+
+    /// The pages of a slot that a seat's last pass read exactly, to be replaced by those of the next.
+    pub(crate) fn exact(&mut self, seat: usize, slot: KvSlot) -> &mut Vec<PageId> {
+        &mut self.seats[seat].exact[slot.index()]
     }
 
     /// Enters the closed pages of a sequence up to `closed` into the table of a slot.
@@ -110,7 +118,7 @@ impl Seats {
     pub(crate) fn send(&mut self, card: &Arc<Card>) -> Result<(), OpenError> {
         for SlotTable { table, device } in self.tables.iter_mut().flatten() {
             let mut changed = table.take_changed();
-            let bytes = size_of::<PageEntry>() * table.entries().len();
+            let bytes = size_of_val(table.entries());
             if changed.is_empty() {
                 continue;
             }
@@ -146,6 +154,33 @@ impl Seats {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kvant_cache::{Arena, CacheLayout, KvShape, Slots};
+
+    #[test]
+    fn a_sequence_keeps_its_number_while_it_only_grows() {
+        let shape = KvShape { kv_heads: 1, key_dim: 64, value_dim: 64, window: None };
+        let slots = Slots::uniform(1, shape);
+        let layout = Arc::new(CacheLayout::new(&"int4".parse().unwrap(), &slots).unwrap());
+        let slot = slots.kv_slots().next().unwrap();
+        let rows = vec![0.5; 100 * 64];
+        let mut sequence = Sequence::new(layout, Arena::new());
+        let first = sequence.lineage();
+        for _ in 0..2 {
+            sequence.append(slot, &rows, &rows).unwrap();
+            sequence.advance(100).unwrap();
+            assert_eq!(sequence.lineage(), first);
+        }
+        let mut met = vec![first, sequence.fork().unwrap().lineage(), sequence.prefix(70).unwrap().lineage()];
+        assert_eq!(sequence.lineage(), first);
+        sequence.truncate(190).unwrap();
+        met.push(sequence.lineage());
+        sequence.append(slot, &rows, &rows).unwrap();
+        sequence.abandon().unwrap();
+        met.push(sequence.lineage());
+        met.sort_unstable();
+        met.dedup();
+        assert_eq!(met.len(), 5);
+    }
 
     #[test]
     fn sequences_keep_their_seats_until_all_are_taken() {

@@ -254,7 +254,7 @@ mod tests {
                 let block = i / 32;
                 let byte = b[16 + block / 2 * 32 + i % 32];
                 let [s, z] = scale_and_minimum(&b[4..16], block);
-                let n = if block % 2 == 0 { byte & 15 } else { byte >> 4 };
+                let n = if block.is_multiple_of(2) { byte & 15 } else { byte >> 4 };
                 number(b, 0) * f32::from(s) * f32::from(n) - number(b, 2) * f32::from(z)
             }
             WeightType::Q6K => {

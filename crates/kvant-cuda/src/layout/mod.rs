@@ -167,7 +167,7 @@ mod tests {
             };
             let (mut sinks, mut page) = (vec![0; small.bytes()], vec![0; whole.bytes()]);
             Deal::of_sinks(&small).unwrap().to_device(&canonical(&small), &mut sinks);
-            Deal::of(&PageFormat::Exact(whole.clone())).unwrap().to_device(&canonical(&whole), &mut page);
+            Deal::of(&PageFormat::Exact(whole)).unwrap().to_device(&canonical(&whole), &mut page);
             assert_eq!(sinks, page[..sinks.len()], "{side:?} {dim}");
         }
     }

@@ -17,7 +17,7 @@ struct LinearParams {
 };
 
 // One block's activations of up to 32 tokens, straight from memory: lane g of a column tile has token 8nt+g.
-struct FromMemory {
+struct ReadActivations {
     const u16* row;  // of this lane's token in tile 0, at the block's channel 4t
     u64 stride;      // halves from one column tile to the next
     int tokens;      // from this lane's on; none where it is not positive
@@ -27,7 +27,7 @@ struct FromMemory {
     }
 };
 // The same of up to 8 tokens, from shared memory: (k-steps, tokens, t) of four channels.
-struct FromShared {
+struct StagedActivations {
     const uint2* step;  // this lane's of the block's first k-step
     int tokens, g;
     DEVICE uint2 at(int, int ks) const { return g < tokens ? step[ks * tokens * 4] : make_uint2(0u, 0u); }
@@ -73,7 +73,7 @@ DEVICE void linear_many(const LinearParams& p) {
         const typename W::Raw now = AHEAD ? raw : W::load(tile + (u64)block * W::BYTES, lane);
         const int next = block + LINEAR_WARPS;
         if (AHEAD && next < blocks) raw = W::load(tile + (u64)next * W::BYTES, lane);
-        const FromMemory x = {p.x + (u64)g * p.channels + 4 * t + (u64)block * W::CHANNELS, 8 * (u64)p.channels, p.tokens - g};
+        const ReadActivations x = {p.x + (u64)g * p.channels + 4 * t + (u64)block * W::CHANNELS, 8 * (u64)p.channels, p.tokens - g};
         W::template add<NT>(total, now, x, constants);
     }
     put_part<NT>(parts[warp], total, lane);
@@ -116,7 +116,7 @@ DEVICE void linear_few(const LinearParams& p) {
 
     const uint2* const first = shared_x + ((warp * (W::CHANNELS / 16)) * p.tokens + g) * 4 + t;
     const int stride = LINEAR_WARPS * (W::CHANNELS / 16) * p.tokens * 4;
-    FromShared x = {first, p.tokens, g};
+    StagedActivations x = {first, p.tokens, g};
     int turn = 0, tile = blockIdx.x, block = warp;
     float total[1][4] = {};
     auto finish = [&]() {

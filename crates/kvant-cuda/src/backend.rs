@@ -74,6 +74,14 @@ impl CudaBackend {
         LayoutPages::new(&self.card, &self.pages, layout).map(drop)
     }
 
+    /// Whether a card runs every block of a model. Types of weights are looked at when they are read.
+    ///
+    /// # Errors
+    /// Names the first block that it does not run.
+    pub fn check_model(card: &Arc<Card>, description: &Description) -> Result<()> {
+        Compiler::check_model(card, description)
+    }
+
     /// Compiles a model, as [`Backend::compile`] does.
     ///
     /// # Errors

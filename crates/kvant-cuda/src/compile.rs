@@ -39,6 +39,13 @@ impl<'a> Compiler<'a> {
         Compiler { card, source, ropes: &of.ropes, shared, seed }.run(of)
     }
 
+    /// Whether there are kernels for every block.
+    pub(crate) fn check_model(card: &'a Arc<Card>, of: &'a Description) -> Result<()> {
+        let (shared, seed, source) = (RefCell::default(), Cell::new(1), Source::Noise(WeightType::F16));
+        let compiler = Compiler { card, source, ropes: &of.ropes, shared, seed };
+        compiler.check(of).map_err(|(what, layer)| compiler.refuse(&what, layer))
+    }
+
     fn run(&self, of: &Description) -> Result<Program> {
         self.check(of).map_err(|(what, layer)| self.refuse(&what, layer))?;
         let embedding = self.table(&of.embedding.table)?;

@@ -341,6 +341,11 @@ impl Network for CudaNetwork {
         Ok(Rows::from_vec(logits, widths.vocabulary))
     }
 
+    fn store(&self) -> Option<Store> {
+        let pages: Arc<dyn PageStore> = Arc::clone(&self.pages) as _;
+        Some(pages.into())
+    }
+
     fn output_weights(&self, slot: KvSlot) -> Vec<Rows> {
         let owner = self.slots.owner(slot);
         let readers = self.program.attentions().filter(|of| self.slots.owner(of.slot) == owner);

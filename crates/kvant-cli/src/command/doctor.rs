@@ -35,7 +35,7 @@ pub struct Doctor {
     #[arg(long, value_name = "SPEC", value_parser = kv_choice)]
     kv: Option<KvChoice>,
 
-    /// What would compute: cpu, gpu, or auto
+    /// What would compute: cpu, gpu, cuda, cuda:N, or auto
     #[arg(long, value_name = "DEVICE", default_value_t = DeviceChoice::Auto)]
     device: DeviceChoice,
 }

@@ -5,6 +5,8 @@
 //! name where the device does not run it; what nobody asked for gives way. Another kind of device is one more file here, one arm of
 //! [`DeviceChoice`] and one line in `open`.
 
+#[cfg(feature = "cuda")]
+mod cuda;
 #[cfg(feature = "gpu")]
 mod gpu;
 mod measured;
@@ -23,7 +25,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// What is asked to compute. Parses from `auto`, `cpu` and `gpu`.
+/// What is asked to compute. Parses from `auto`, `cpu`, `cuda`, `cuda:N` and `gpu`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DeviceChoice {
@@ -32,20 +34,20 @@ pub enum DeviceChoice {
     Auto,
     /// The processor.
     Cpu,
+    /// NVIDIA's card of that number, by CUDA.
+    Cuda(usize),
     /// A GPU, by Metal, Vulkan or DirectX 12; where there is none, an adapter in software.
     Gpu,
 }
 
-impl DeviceChoice {
-    /// All of them, by name.
-    const NAMES: [(&'static str, DeviceChoice); 3] =
-        [("auto", DeviceChoice::Auto), ("cpu", DeviceChoice::Cpu), ("gpu", DeviceChoice::Gpu)];
-}
-
 impl fmt::Display for DeviceChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = Self::NAMES.iter().find(|(_, choice)| choice == self).map_or("auto", |(name, _)| name);
-        f.write_str(name)
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Cpu => f.write_str("cpu"),
+            Self::Cuda(number) => write!(f, "cuda:{number}"),
+            Self::Gpu => f.write_str("gpu"),
+        }
     }
 }
 
@@ -53,10 +55,17 @@ impl FromStr for DeviceChoice {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let known = Self::NAMES.iter().find(|(name, _)| *name == text.trim());
-        known
-            .map(|(_, choice)| *choice)
-            .ok_or_else(|| format!("`{text}` is not a device: there are auto, cpu and gpu"))
+        let refused = || format!("`{text}` is not a device: there are auto, cpu, cuda, cuda:N and gpu");
+        match text.trim() {
+            "auto" => Ok(Self::Auto),
+            "cpu" => Ok(Self::Cpu),
+            "cuda" => Ok(Self::Cuda(0)),
+            "gpu" => Ok(Self::Gpu),
+            other => {
+                let number = other.strip_prefix("cuda:").and_then(|number| number.parse().ok());
+                number.map(Self::Cuda).ok_or_else(refused)
+            }
+        }
     }
 }
 
@@ -66,7 +75,7 @@ impl FromStr for DeviceChoice {
 pub enum DeviceError {
     /// There is no backend for it in this program.
     #[error(
-        "this build of kvant computes on the CPU alone; `cargo install --path crates/kvant-cli --features gpu` makes one for GPUs"
+        "this build of kvant has no backend for that; `cargo install --path crates/kvant-cli --features gpu,cuda` makes one for GPUs (gpu: Metal, Vulkan, DirectX 12; cuda: NVIDIA)"
     )]
     NotBuilt,
     /// None was found, or it cannot be opened.
@@ -137,14 +146,21 @@ pub struct DeviceReport {
 }
 
 /// Whether this program was built with a backend beside the processor's.
-pub const IS_BUILT: bool = cfg!(feature = "gpu");
+pub const IS_BUILT: bool = cfg!(any(feature = "gpu", feature = "cuda"));
 
 /// All devices of this machine that this program has a backend for, beside the processor.
 pub fn devices() -> Vec<DeviceReport> {
-    #[cfg(feature = "gpu")]
-    return gpu::reports();
-    #[cfg(not(feature = "gpu"))]
-    Vec::new()
+    let all: [Vec<DeviceReport>; 2] = [
+        #[cfg(feature = "cuda")]
+        cuda::reports(),
+        #[cfg(not(feature = "cuda"))]
+        Vec::new(),
+        #[cfg(feature = "gpu")]
+        gpu::reports(),
+        #[cfg(not(feature = "gpu"))]
+        Vec::new(),
+    ];
+    all.concat()
 }
 
 /// Opens the device that a choice stands for; `None` for the processor. Whether the model runs on it, and faster, is another
@@ -155,6 +171,10 @@ pub fn devices() -> Vec<DeviceReport> {
 pub fn open(choice: DeviceChoice) -> Result<Option<Arc<dyn Device>>, DeviceError> {
     match choice {
         DeviceChoice::Cpu => Ok(None),
+        #[cfg(feature = "cuda")]
+        DeviceChoice::Cuda(number) => cuda::open(number).map(Some),
+        #[cfg(not(feature = "cuda"))]
+        DeviceChoice::Cuda(_) => Err(DeviceError::NotBuilt),
         #[cfg(feature = "gpu")]
         DeviceChoice::Gpu => gpu::open_any().map(Some),
         #[cfg(feature = "gpu")]
@@ -220,9 +240,28 @@ mod tests {
 
     #[test]
     fn devices_are_named_as_they_print() {
-        for (name, choice) in DeviceChoice::NAMES {
-            assert_eq!((name.parse::<DeviceChoice>(), choice.to_string()), (Ok(choice), name.to_owned()));
+        let all = [
+            DeviceChoice::Auto,
+            DeviceChoice::Cpu,
+            DeviceChoice::Cuda(0),
+            DeviceChoice::Cuda(3),
+            DeviceChoice::Gpu,
+        ];
+        for choice in all {
+            assert_eq!(choice.to_string().parse(), Ok(choice));
         }
-        assert!("tpu".parse::<DeviceChoice>().unwrap_err().contains("auto, cpu and gpu"));
+        assert_eq!("cuda".parse(), Ok(DeviceChoice::Cuda(0)));
+        for text in ["tpu", "cuda:", "cuda:x", "cuda:-1", ""] {
+            assert!(
+                text.parse::<DeviceChoice>().unwrap_err().contains("auto, cpu, cuda, cuda:N and gpu"),
+                "{text}"
+            );
+        }
+    }
+
+    #[cfg(not(feature = "cuda"))]
+    #[test]
+    fn a_backend_that_is_not_built_is_said_to_be_missing() {
+        assert_eq!(open(DeviceChoice::Cuda(0)).err(), Some(DeviceError::NotBuilt));
     }
 }

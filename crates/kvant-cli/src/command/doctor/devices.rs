@@ -10,7 +10,7 @@ use std::io::Write;
 
 /// All of this machine.
 pub fn list(out: &mut dyn Write) -> Result<(), Failure> {
-    writeln!(out, "\nGPUs (--device gpu)")?;
+    writeln!(out, "\nGPUs (--device gpu, --device cuda)")?;
     let mut table = Table::plain();
     let found = device::devices();
     for DeviceReport { name, about, memory, unfit, .. } in &found {
@@ -20,7 +20,7 @@ pub fn list(out: &mut dyn Write) -> Result<(), Failure> {
     }
     match (found.is_empty(), IS_BUILT) {
         (true, false) => table.row([DeviceError::NotBuilt.to_string()]),
-        (true, true) => table.row(["none: neither Metal, Vulkan nor DirectX 12 has an adapter".to_owned()]),
+        (true, true) => table.row(["none: no adapter was found".to_owned()]),
         (false, _) => {}
     }
     table.write(out, 2)?;
@@ -51,7 +51,7 @@ pub fn write(
             format!("{name} runs it with {policy}; `auto` takes it if a short text is faster there")
         }
         Ok(Some(policy)) => {
-            format!("{name} runs it with {policy}: packed weights × f32, attention on the pages' bytes")
+            format!("{name} runs it with {policy}: packed weights, attention on the pages' bytes")
         }
         Ok(None) => format!("{name} does not run it with that cache: it stays on the CPU"),
         Err(error) => format!("{name} does not run it: {error}"),

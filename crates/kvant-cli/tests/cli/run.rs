@@ -310,12 +310,14 @@ fn a_reader_that_leaves_early_is_no_error() {
 fn devices_are_named_and_a_build_without_one_says_how_to_get_it() {
     let home = Home::new();
     let model = home.model();
-    home.run(&["run", "-m", &model, "--device", "tpu", "hi"]).fails(2, &["tpu", "auto, cpu and gpu"]);
+    home.run(&["run", "-m", &model, "--device", "tpu", "hi"])
+        .fails(2, &["tpu", "auto, cpu, cuda, cuda:N and gpu"]);
     let json = home.run(&["run", "-m", &model, "--device", "cpu", "--json", "-n", "2", "hi"]).json();
     assert_eq!(json["device"], "cpu");
-    if cfg!(not(feature = "gpu")) {
-        let how = &["CPU alone", "--features gpu"];
+    if cfg!(not(any(feature = "gpu", feature = "cuda"))) {
+        let how = &["no backend", "--features gpu"];
         home.run(&["run", "-m", &model, "--device", "gpu", "hi"]).fails(1, how);
+        home.run(&["run", "-m", &model, "--device", "cuda:1", "hi"]).fails(1, how);
         home.run(&["bench", &model, "--device", "gpu"]).fails(1, how);
         assert!(home.run(&["doctor"]).ok().contains("--features gpu"));
     }

@@ -82,8 +82,8 @@ fn calibrated(
     let output = settings.output.clone().unwrap_or_else(|| plan_path(&checkpoint));
     let window = model.context().map_or(WINDOW, |own| own.min(WINDOW)).min(settings.tokens);
     let windows = calibration_windows(&tokenizer, text, window, settings.tokens).map_err(bad_value)?;
-    let request =
-        PlanRequest { model: checkpoint.signature().0, policy, text: name, learn, ranges: Positions::All };
+    let (model_signature, ranges) = (checkpoint.signature().0, Positions::All);
+    let request = PlanRequest { model: model_signature, policy, text: name, learn, ranges, reach: window };
     let total = (windows.ctx() * windows.chunks()) as u64;
     let plan = plans::calibrate(&model, request, &windows, &mut |headway| {
         let done = match headway {
@@ -154,7 +154,7 @@ fn planned(settings: &Settings, path: Option<PathBuf>, goal: Goal, progress: &Pr
         Goal::Bits(bits) => bad_value(format!("{bits} bits per value are too few for any policy")),
     })?;
     let output = settings.output.as_deref().unwrap_or(&path);
-    let changed = spend_bits(&plan, &best.chosen.policy, settings.tokens, name).map_err(failed)?;
+    let changed = spend_bits(&plan, &best.chosen.policy, &parts, settings.tokens, name).map_err(failed)?;
     save(&changed, output)?;
     let mut about = about(&changed, output);
     about["bits_per_value"] = json!(best.chosen.bits);

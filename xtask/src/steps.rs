@@ -191,8 +191,8 @@ fn gpu() -> Outcome {
         cargo(["test", "-p", "kvant-gpu", "--tests", "--no-fail-fast"])
     };
     let mut tally = tests.env(ON_LAVAPIPE.0, ON_LAVAPIPE.1).run()?;
-    // The engine has the backend as a feature.
-    let engine = cargo(["test", "-p", "kvant-engine", "--features", "gpu", "--test", "device"]);
+    // The engine has the backend as a feature; of the whole workspace again.
+    let engine = cargo(["test", "--workspace", "--features", "kvant-engine/gpu", "--test", "device"]);
     tally += engine.env(ON_LAVAPIPE.0, ON_LAVAPIPE.1).run()?;
     Ok(tally)
 }

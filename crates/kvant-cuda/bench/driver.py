@@ -73,13 +73,13 @@ class HostKernels:
             library = f"{tempfile.mkdtemp()}/kernels.so"
             subprocess.run(["g++", "-std=c++17", "-O1", "-fPIC", "-shared", "-w", "-DKVANT_HOST", f"-I{here}/host", f"-I{here.parent}/kernels",
                             f"{here}/host/host.cpp", "-o", library], check=True)
-        self.library = ctypes.CDLL(library)
+        self.compiled = ctypes.CDLL(library)
 
     def launch(self, name, grid, block, params, pdl=False, shared=0):
         grid = (grid, 1) if isinstance(grid, int) else grid
         if name.startswith("attend"):
-            shared = ctypes.c_int.in_dll(self.library, f"{name}_shared").value
-        self.library.host_launch(getattr(self.library, name), *grid, block, shared, params, len(params))
+            shared = ctypes.c_int.in_dll(self.compiled, f"{name}_shared").value
+        self.compiled.host_launch(getattr(self.compiled, name), *grid, block, shared, params, len(params))
 
     def synchronize(self):
         pass

@@ -165,6 +165,7 @@ impl Simd for Avx2 {
         fn round(a: F2) -> I2 { each!(i => _mm256_cvtps_epi32(a[i])) }
         fn to_f(a: I2) -> F2 { each!(i => _mm256_cvtepi32_ps(a[i])) }
         fn fraction(a: F2) -> F2 { each!(i => _mm256_sub_ps(a[i], _mm256_floor_ps(a[i]))) }
+        fn residue(a: F2) -> F2 { each!(i => _mm256_sub_ps(a[i], _mm256_round_ps::<8>(a[i]))) }
         fn power_gt(a: F2, b: F2, y: F2) -> F2 {
             let scaled = Self::ldexp(y, each!(i => _mm256_cvtps_epi32(_mm256_floor_ps(a[i]))));
             each!(i => _mm256_and_ps(_mm256_cmp_ps::<_CMP_GT_OQ>(a[i], b[i]), scaled[i]))

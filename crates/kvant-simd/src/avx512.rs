@@ -142,6 +142,7 @@ impl Simd for Avx512 {
         fn to_f(a: __m512i) -> __m512 { _mm512_cvtepi32_ps(a) }
         // To minus infinity (the low bits, 01), no fraction bits kept (the high bits, 0000).
         fn fraction(a: __m512) -> __m512 { _mm512_reduce_ps::<1>(a) }
+        fn residue(a: __m512) -> __m512 { _mm512_reduce_ps::<0>(a) }
         fn power_gt(a: __m512, b: __m512, y: __m512) -> __m512 { _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask::<_CMP_GT_OQ>(a, b), y, a) }
         fn ldexp(a: __m512, n: __m512i) -> __m512 { _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(a), _mm512_slli_epi32::<23>(n))) }
         fn store_low_bytes(p: *mut u8, x: __m512i) { _mm_storeu_si128(p.cast(), _mm512_cvtepi32_epi8(x)) }

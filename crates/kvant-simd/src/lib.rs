@@ -227,6 +227,8 @@ pub trait Simd: Copy + 'static {
     unsafe fn to_f(a: Self::I) -> Self::F;
     /// a − ⌊a⌋.
     unsafe fn fraction(a: Self::F) -> Self::F;
+    /// a minus the nearest integer, of two the even one.
+    unsafe fn residue(a: Self::F) -> Self::F;
     /// Per lane: y · 2^⌊a⌋ where a > b, else zero; where a > b, y and the result are normal numbers.
     unsafe fn power_gt(a: Self::F, b: Self::F, y: Self::F) -> Self::F;
     /// a · 2ⁿ, where a and the result are normal numbers.

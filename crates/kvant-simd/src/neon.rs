@@ -196,6 +196,7 @@ impl Simd for Neon {
         fn round(a: F4) -> I4 { four!(i => vcvtnq_s32_f32(a[i])) }
         fn to_f(a: I4) -> F4 { four!(i => vcvtq_f32_s32(a[i])) }
         fn fraction(a: F4) -> F4 { four!(i => vsubq_f32(a[i], vrndmq_f32(a[i]))) }
+        fn residue(a: F4) -> F4 { four!(i => vsubq_f32(a[i], vrndnq_f32(a[i]))) }
         fn power_gt(a: F4, b: F4, y: F4) -> F4 {
             let scaled = Self::ldexp(y, four!(i => vcvtmq_s32_f32(a[i])));
             four!(i => vreinterpretq_f32_u32(vandq_u32(vcgtq_f32(a[i], b[i]), vreinterpretq_u32_f32(scaled[i]))))

@@ -160,6 +160,9 @@ impl Simd for Scalar {
     unsafe fn fraction(a: Self::F) -> Self::F {
         a.map(|x| x - x.floor())
     }
+    unsafe fn residue(a: Self::F) -> Self::F {
+        a.map(|x| x - x.round_ties_even())
+    }
     unsafe fn power_gt(a: Self::F, b: Self::F, y: Self::F) -> Self::F {
         // SAFETY: pure arithmetic.
         let scaled = unsafe { Self::ldexp(y, a.map(|x| x.floor() as i32)) };

@@ -37,8 +37,14 @@ impl Rounding {
                 ));
             }
         };
+        // Learned through the extremes, which are near what is fitted.
+        let rule = match rule {
+            Rule::FittedMax => Rule::SignedMax,
+            Rule::FittedRange => Rule::Asymmetric,
+            plain => plain,
+        };
         if !matches!(rule, Rule::Symmetric | Rule::SignedMax | Rule::Asymmetric) {
-            return Err(refuse("the rule must be sym, max or asym"));
+            return Err(refuse("the rule must be sym, max, asym or one of their fitted forms"));
         }
         if !rule.widths().contains(&bits) {
             return Err(refuse("the rule is not defined at this width"));

@@ -22,7 +22,7 @@ const fn word(text: &'static str, class: &'static str, set: fn(&mut Options)) ->
 pub(crate) const SEED: &str = "seed";
 
 /// Every word, in the order in which they are printed.
-pub(crate) static WORDS: [Word; 31] = [
+pub(crate) static WORDS: [Word; 33] = [
     // First: after a comma it would be the family of that name.
     word("trellis", "body", |o| o.trellis = true),
     word("plain", "rotation", |o| o.rotation = Rotation::Identity),
@@ -43,6 +43,8 @@ pub(crate) static WORDS: [Word; 31] = [
     word("sym", "rule", |o| o.rule = Rule::Symmetric),
     word("max", "rule", |o| o.rule = Rule::SignedMax),
     word("asym", "rule", |o| o.rule = Rule::Asymmetric),
+    word("fitmax", "rule", |o| o.rule = Rule::FittedMax),
+    word("fitasym", "rule", |o| o.rule = Rule::FittedRange),
     word("lm", "rule", |o| o.rule = Rule::LloydMax),
     word("s16", "scales", |o| o.scales = ScaleFormat::F16),
     word("s32", "scales", |o| o.scales = ScaleFormat::F32),

@@ -41,18 +41,18 @@ pub(crate) const CH: Family = family(
     "ch",
     1..=8,
     &[2, 4],
-    "per channel over the page: z = min, s = (max − z)/(2^b − 1), code = round((x − z)/s)",
-    "KIVI (Liu et al. 2024) keys",
-    Options { scaling: Scaling::Channel, rule: Rule::Asymmetric, ..Options::PLAIN },
+    "per channel over the page: z ≈ min, s ≈ (max − z)/(2^b − 1), fitted; code = round((x − z)/s)",
+    "KIVI (Liu et al. 2024) keys, with fitted scales",
+    Options { scaling: Scaling::Channel, rule: Rule::FittedRange, ..Options::PLAIN },
 );
 /// `rot{b}`.
 pub(crate) const ROT: Family = family(
     "rot",
     2..=8,
     &[3, 4],
-    "SRHT, then per token and group: s = x*/−2^(b−1) for the number x* of largest magnitude",
-    "QuaRot/llama.cpp rotation with q4_0's signed maximum",
-    Options { rotation: Rotation::Srht, rule: Rule::SignedMax, ..Options::PLAIN },
+    "SRHT, then per token and group: s ≈ x*/−2^(b−1) for the number x* of largest magnitude, fitted",
+    "QuaRot/llama.cpp rotation with q4_0's signed maximum, fitted",
+    Options { rotation: Rotation::Srht, rule: Rule::FittedMax, ..Options::PLAIN },
 );
 /// `srht{b}`.
 pub(crate) const SRHT: Family = family(
@@ -122,11 +122,11 @@ pub(crate) const KLT: Family = Family {
     name: "klt",
     bits: None,
     shown: &[],
-    formula: "y = B(x − μ) in the plan's basis, per-channel widths, per channel over the page: z = min, s = (max − z)/(2^b − 1)",
+    formula: "y = B(x − μ) in the plan's basis, per-channel widths, per channel over the page: z ≈ min, s ≈ (max − z)/(2^b − 1), fitted",
     source: "attention-aware KLT, this project",
     defaults: Options {
         scaling: Scaling::Channel,
-        rule: Rule::Asymmetric,
+        rule: Rule::FittedRange,
         page: PageSize::P128,
         mean: true,
         budget: Budget::hundredths(425),

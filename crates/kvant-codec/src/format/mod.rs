@@ -67,13 +67,16 @@ pub enum PageSize {
     P128,
 }
 
+/// Tokens of the largest page.
+pub(crate) const MAX_PAGE: usize = 128;
+
 impl PageSize {
     /// As a number.
     pub fn tokens(self) -> usize {
         match self {
             PageSize::P32 => 32,
             PageSize::P64 => 64,
-            PageSize::P128 => 128,
+            PageSize::P128 => MAX_PAGE,
         }
     }
 }

@@ -4,12 +4,14 @@
 //! reduces across lanes except the exact minimum and maximum, so all tiers write the same bytes.
 
 use super::code::{CodeSpan, Factors};
+use super::fit::{self, Numbers};
 use super::scale::{extremes, inverse_of, refit, root_mean_square, round_lanes, scale_of};
-use crate::format::{PackedFormat, ScaleFormat, Span};
+use crate::format::{MAX_PAGE, PackedFormat, ScaleFormat, Span};
 use crate::quant::{Levels, Rule};
 use crate::scratch::Scratch;
 use crate::transform::Basis;
 use kvant_simd::{LANES, Simd};
+use std::mem::MaybeUninit;
 
 /// Encodes a page of rows, (tokens, dim). Returns the largest scale or zero, or NaN when a number was not finite or did
 /// not stay so on its way into the basis; then the page holds nothing of use.
@@ -53,7 +55,8 @@ pub(crate) unsafe fn encode<S: Simd>(
             basis.forward::<S>(columns, scratch.as_mut_ptr());
         }
         let factors = ChannelFactors::split(factors, padded);
-        largest.add(channel_scales::<S>(&target, columns, padded, factors, page));
+        let plain = (basis.is_plain() && basis.mean().is_empty()).then_some(rows);
+        largest.add(channel_scales::<S>(&target, plain, columns, padded, factors, page));
         for tile in 0..tiles {
             let columns = columns.add(tile * tile_floats);
             if format.token_scale.is_some() {
@@ -155,10 +158,12 @@ unsafe fn gather<S: Simd>(dim: usize, rows: *const f32, columns: *mut f32, padde
 /// NaN when a column is not finite.
 ///
 /// # Safety
-/// `columns` holds all tiles of `padded` columns, the factors a vector more than that each; the CPU has the tier.
+/// `columns` holds all tiles of `padded` columns, `rows` the same where they are in the model's basis, the factors a vector
+/// more than that each; the CPU has the tier.
 #[inline(always)]
 unsafe fn channel_scales<S: Simd>(
     target: &Target<'_>,
+    rows: Option<*const f32>,
     columns: *const f32,
     padded: usize,
     factors: ChannelFactors,
@@ -166,12 +171,14 @@ unsafe fn channel_scales<S: Simd>(
 ) -> f32 {
     let format = target.format;
     let tiles = format.tokens / LANES;
+    let mut turned = [MaybeUninit::<f32>::uninit(); MAX_PAGE * LANES];
     // SAFETY: every channel below `coded` has a column in every tile and a place in the page's arrays.
     unsafe {
         let mut largest = S::splat(0.0);
         let mut poison = S::splat(0.0);
+        let all_fit = target.levels.iter().all(Levels::fits) && format.token_scale.is_none();
         // Four channels at a time, so that their reductions share the work.
-        for first in (0..format.coded).step_by(4) {
+        for first in (0..if all_fit { 0 } else { format.coded }).step_by(4) {
             let (mut low, mut high) = ([S::splat(0.0); 4], [S::splat(0.0); 4]);
             for i in 0..4 {
                 let p = columns.add(LANES * (first + i));
@@ -201,14 +208,35 @@ unsafe fn channel_scales<S: Simd>(
                     *factors.high.add(c) = root_mean_square(columns.add(LANES * c), LANES * padded, tiles);
                 }
             }
+            let fits = levels.fits() && format.token_scale.is_none();
             for first in (span.first..span.first + span.len).step_by(LANES) {
                 // A key span may end in the middle of a vector; the next span rewrites what is too much.
-                let (low, high) = (S::load(factors.low.add(first)), S::load(factors.high.add(first)));
+                let numbers = if !fits {
+                    None
+                } else if let Some(rows) = rows.filter(|_| first + LANES <= format.dim) {
+                    Some(Numbers { first: rows.add(first), stride: format.dim, count: format.tokens })
+                } else {
+                    Some(fit::turned::<S>(columns, tiles, padded, first, turned.as_mut_ptr().cast()))
+                };
+                let (low, high) = match numbers {
+                    Some(numbers) => {
+                        let (low, high, odd) = numbers.extremes::<S>();
+                        poison = S::add(poison, odd);
+                        (low, high)
+                    }
+                    None => (S::load(factors.low.add(first)), S::load(factors.high.add(first))),
+                };
                 let (scale, zero) = if format.token_scale.is_some() {
                     // Evens out the channels; the token scales take it from there.
                     (round_lanes::<S>(format.scales, S::max(high, S::sub(S::splat(0.0), low))), S::splat(0.0))
                 } else {
-                    scale_of::<S>(format.scales, levels, low, high)
+                    let plain = scale_of::<S>(format.scales, levels, low, high);
+                    match numbers {
+                        Some(numbers) => {
+                            fit::scale_of::<S>(format.scales, levels, numbers, (low, high), plain)
+                        }
+                        None => plain,
+                    }
                 };
                 S::store(factors.inverse.add(first), inverse_of::<S>(scale));
                 S::store(factors.zero.add(first), zero);
@@ -263,7 +291,12 @@ unsafe fn token_tile<S: Simd>(target: &Target<'_>, columns: *const f32, tile: us
             let len = span.len.min(format.dim - span.first);
             let (low, high, odd) = extremes::<S>(levels, columns, len);
             poison = S::add(poison, odd);
-            let (mut scale, zero) = scale_of::<S>(format.scales, levels, low, high);
+            let (mut scale, mut zero) = scale_of::<S>(format.scales, levels, low, high);
+            if levels.fits() {
+                let numbers = Numbers { first: columns, stride: LANES, count: len };
+                let plain = (scale, zero);
+                (scale, zero) = fit::scale_of::<S>(format.scales, levels, numbers, (low, high), plain);
+            }
             let factors = Factors::Token(inverse_of::<S>(scale), zero);
             if levels.rule == Rule::NonLinear {
                 scale = refit::<S>(format.scales, levels, columns, len, scale);

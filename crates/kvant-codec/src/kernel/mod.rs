@@ -10,6 +10,7 @@ mod code;
 mod decode;
 mod encode;
 mod exact;
+mod fit;
 mod operand;
 mod round;
 mod scale;

@@ -95,7 +95,7 @@ pub(super) unsafe fn scale_of<S: Simd>(
                 let top = S::max(high, S::sub(zero, low));
                 (round_lanes::<S>(format, S::div(top, divisor)), zero)
             }
-            Rule::SignedMax => {
+            Rule::SignedMax | Rule::FittedMax => {
                 let extreme = S::select_gt(S::sub(zero, low), high, low, high);
                 (round_lanes::<S>(format, S::div(extreme, divisor)), zero)
             }
@@ -104,7 +104,7 @@ pub(super) unsafe fn scale_of<S: Simd>(
                 let extreme = S::select_gt(S::sub(zero, low), high, low, high);
                 (S::div(extreme, divisor), zero)
             }
-            Rule::Asymmetric => {
+            Rule::Asymmetric | Rule::FittedRange => {
                 let base = outward::<S>(format, low, -1.0);
                 (outward::<S>(format, S::div(S::sub(high, base), divisor), 1.0), base)
             }

@@ -23,6 +23,12 @@ pub enum Rule {
     /// z = min x, s = (max x − z) / (2^b − 1), levels 0 … 2^b − 1. z is rounded down and s up, so that nothing is
     /// clipped.
     Asymmetric,
+    /// As [`Rule::SignedMax`], with a scale of less error: of the two that [`Rule::max_parts`] give the better one, moved to
+    /// least squares for the codes under it. As [`Rule::SignedMax`] where it does not [fit](Rule::fits).
+    FittedMax,
+    /// As [`Rule::Asymmetric`], with a scale and a zero of less error: of the three ranges that [`Rule::RANGE_CUTS`] give the
+    /// best one, moved to least squares for the codes under it. As [`Rule::Asymmetric`] where it does not [fit](Rule::fits).
+    FittedRange,
     /// s ∝ root mean square; levels are the Lloyd–Max table for the Gaussian.
     LloydMax,
     /// 2^b bins of equal width s = (max x − min x) / 2^b, each stood for by its middle: z = min x + s/2, levels
@@ -42,17 +48,33 @@ impl Rule {
     /// The widths the rule is defined for. One asymmetric bit exists for plans.
     pub fn widths(self) -> std::ops::RangeInclusive<u8> {
         match self {
-            Rule::Symmetric | Rule::SignedMax => 2..=8,
-            Rule::Asymmetric | Rule::Bins => 1..=8,
+            Rule::Symmetric | Rule::SignedMax | Rule::FittedMax => 2..=8,
+            Rule::Asymmetric | Rule::FittedRange | Rule::Bins => 1..=8,
             Rule::LloydMax => 1..=MAX_TABLE_BITS,
             Rule::NormalFloat | Rule::NonLinear => 4..=4,
             Rule::Sketch => 1..=1,
         }
     }
 
+    /// What is left out at the low end and at the high end of the ranges that [`Rule::FittedRange`] tries, in steps of the whole
+    /// one. Less than half a step: so no number is rounded to a level that there is not.
+    pub const RANGE_CUTS: [(f32, f32); 3] = [(0.27, 0.27), (0.45, 0.0), (0.0, 0.45)];
+
+    /// The signed maxima that [`Rule::FittedMax`] tries, as parts of the whole. The extreme is still rounded to the last level
+    /// under them, because it lies less than half a step beyond.
+    pub fn max_parts(bits: u8) -> [f32; 2] {
+        let bottom = (1u32 << (bits - 1)) as f32;
+        [if bits < 3 { 0.81 } else { 1.0 - 0.4 / bottom }, 1.01]
+    }
+
+    /// Whether scales of codes of this width are fitted to the numbers. At 6 bits and more there is nothing to gain by it.
+    pub fn fits(self, bits: u8) -> bool {
+        matches!(self, Rule::FittedMax | Rule::FittedRange) && bits < 6
+    }
+
     /// Whether a zero is stored beside the scale.
     pub fn has_zero(self) -> bool {
-        matches!(self, Rule::Asymmetric | Rule::Bins)
+        matches!(self, Rule::Asymmetric | Rule::FittedRange | Rule::Bins)
     }
 }
 
@@ -79,8 +101,8 @@ impl Levels {
         assert!(rule.widths().contains(&bits), "{rule:?} has no {bits}-bit levels");
         let evenly = |meaning| Levels { rule, bits, meaning, boundaries: Vec::new(), unit: 1.0 / 127.0 };
         let (table, unit) = match rule {
-            Rule::Symmetric | Rule::SignedMax => return evenly(CodeMeaning::Shifted),
-            Rule::Asymmetric | Rule::Bins => return evenly(CodeMeaning::WithZero),
+            Rule::Symmetric | Rule::SignedMax | Rule::FittedMax => return evenly(CodeMeaning::Shifted),
+            Rule::Asymmetric | Rule::FittedRange | Rule::Bins => return evenly(CodeMeaning::WithZero),
             Rule::LloydMax => rounded(LloydMax::gaussian(bits).expect("the width was checked").levels()),
             Rule::NormalFloat => rounded(&table::normal_float()),
             Rule::NonLinear => (filled(table::IQ4_NL), 1.0 / 127.0),
@@ -97,6 +119,11 @@ impl Levels {
     /// Whether the scale comes from the root mean square, and not from the extremes.
     pub(crate) fn by_power(&self) -> bool {
         matches!(self.rule, Rule::LloydMax | Rule::Sketch)
+    }
+
+    /// Whether scales are fitted to the numbers.
+    pub(crate) fn fits(&self) -> bool {
+        self.rule.fits(self.bits)
     }
 
     /// The code in the middle of evenly spaced levels; zero for tables.
@@ -117,8 +144,8 @@ impl Levels {
     pub(crate) fn divisor(&self) -> f32 {
         match self.rule {
             Rule::Symmetric => ((1u32 << (self.bits - 1)) - 1) as f32,
-            Rule::SignedMax => -((1u32 << (self.bits - 1)) as f32),
-            Rule::Asymmetric => ((1u32 << self.bits) - 1) as f32,
+            Rule::SignedMax | Rule::FittedMax => -((1u32 << (self.bits - 1)) as f32),
+            Rule::Asymmetric | Rule::FittedRange => ((1u32 << self.bits) - 1) as f32,
             Rule::Bins => (1u32 << self.bits) as f32,
             Rule::NormalFloat => 127.0,
             Rule::NonLinear => f32::from(table::IQ4_NL[0]),

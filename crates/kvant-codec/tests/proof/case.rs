@@ -17,7 +17,7 @@ pub const SIDES: [Side; 2] = [Side::Key, Side::Value];
 pub const DIMS: [usize; 11] = [48, 64, 72, 80, 96, 112, 128, 192, 256, 512, 576];
 
 /// Every family, every rule under every scaling, every width, every option. Presets are made of these.
-pub const PARTS: [&str; 80] = [
+pub const PARTS: [&str; 84] = [
     "f32",
     "f16",
     "bf16",
@@ -35,6 +35,8 @@ pub const PARTS: [&str; 80] = [
     "ch4:s32,p32",
     "ch4:mean",
     "ch4:srht", //
+    "ch4:asym",
+    "ch3:fitmax",
     "ch4:sym",
     "ch3:max",
     "ch2:lm",
@@ -45,6 +47,8 @@ pub const PARTS: [&str; 80] = [
     "rot4g16",
     "rot4g64",
     "rot4:token,p128",
+    "rot4g32:max",
+    "rot4g32:fitasym",
     "rot5g32",
     "rot6g32",
     "rot8:mean", //

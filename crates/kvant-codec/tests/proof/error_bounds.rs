@@ -7,6 +7,7 @@
 //!   down clips: (s + σ)/2 + D·σ;
 //! - signed maximum: as above with D = 2^(b−1), but the side opposite to the extreme has one level less: (s + σ) + D·σ;
 //! - asymmetric: nothing is clipped: (s + σ)/2, where the range grew by the zero's rounding;
+//! - fitted to the numbers, below 6 bits: all errors together stay within those of the rule that is fitted;
 //! - bins: half a bin, and half a step of the zero's and the scale's rounding each, the latter as often as there are bins;
 //! - Lloyd–Max and other tables: half the gap between levels inside the table, the distance to the last level outside it, and 127·σ for the
 //!   scale's rounding.
@@ -27,12 +28,17 @@ fn bounds(twin: &Twin, bits: u8, values: &[f64]) -> Vec<f64> {
     let steps = rule::steps(twin.rule, bits, values.len()).abs();
     let s = top / steps;
     let all = |bound: f64| vec![bound; values.len()];
+    // Fitted scales leave less error to all numbers together, and so to each no more than to all.
+    let together = |bound: f64| all(bound * (values.len() as f64).sqrt());
     match twin.rule {
         Rule::Symmetric => all((s + ulp(s)) / 2.0 + steps * ulp(s) / 2.0),
         Rule::SignedMax => all(s + ulp(s) + steps * ulp(s) / 2.0),
-        Rule::Asymmetric => {
+        Rule::FittedMax if !rule::fits(bits) => all(s + ulp(s) + steps * ulp(s) / 2.0),
+        Rule::FittedMax => together(s + ulp(s) + steps * ulp(s) / 2.0),
+        Rule::Asymmetric | Rule::FittedRange => {
             let s = (high - low + ulp(low)) / steps;
-            all((s + ulp(s)) / 2.0)
+            let bound = (s + ulp(s)) / 2.0;
+            if twin.rule == Rule::FittedRange && rule::fits(bits) { together(bound) } else { all(bound) }
         }
         Rule::Bins => {
             let s = (high - low) / steps;

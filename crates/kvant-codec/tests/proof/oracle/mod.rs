@@ -2,6 +2,7 @@
 
 pub mod basis;
 pub mod delta;
+mod fit;
 pub mod number;
 pub mod page;
 pub mod polar;

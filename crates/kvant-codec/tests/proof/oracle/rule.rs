@@ -1,5 +1,6 @@
 //! The quantisation rules from their definitions.
 
+use super::fit;
 use super::number::Format;
 use kvant_codec::Rule;
 use std::sync::OnceLock;
@@ -7,15 +8,22 @@ use std::sync::OnceLock;
 /// The level that a code stands for, in units of the scale.
 pub fn level(rule: Rule, bits: u8, code: u8) -> f64 {
     match rule {
-        Rule::Symmetric | Rule::SignedMax => f64::from(code) - f64::from(1u32 << (bits - 1)),
-        Rule::Asymmetric | Rule::Bins => f64::from(code),
+        Rule::Symmetric | Rule::SignedMax | Rule::FittedMax => {
+            f64::from(code) - f64::from(1u32 << (bits - 1))
+        }
+        Rule::Asymmetric | Rule::FittedRange | Rule::Bins => f64::from(code),
         _ => table(rule, bits)[usize::from(code)],
     }
 }
 
 /// Whether a zero is stored beside the scale.
 pub fn zeros(rule: Rule) -> bool {
-    matches!(rule, Rule::Asymmetric | Rule::Bins)
+    matches!(rule, Rule::Asymmetric | Rule::FittedRange | Rule::Bins)
+}
+
+/// Whether a rule that fits scales does so for codes of this width.
+pub fn fits(bits: u8) -> bool {
+    fit::applies(bits)
 }
 
 /// Whether codes stand for entries of a table.
@@ -33,8 +41,8 @@ pub fn centred(rule: Rule, bits: u8, code: u8) -> f64 {
 pub fn steps(rule: Rule, bits: u8, count: usize) -> f64 {
     match rule {
         Rule::Symmetric => f64::from((1u32 << (bits - 1)) - 1),
-        Rule::SignedMax => -f64::from(1u32 << (bits - 1)),
-        Rule::Asymmetric => f64::from((1u32 << bits) - 1),
+        Rule::SignedMax | Rule::FittedMax => -f64::from(1u32 << (bits - 1)),
+        Rule::Asymmetric | Rule::FittedRange => f64::from((1u32 << bits) - 1),
         Rule::Bins => f64::from(1u32 << bits),
         Rule::NormalFloat => 127.0,
         Rule::NonLinear => -127.0,
@@ -57,7 +65,7 @@ fn mean_coordinate(dim: usize) -> f64 {
 
 /// The scales that numbers known to ± `blur` may be coded under: exact extremes, and both signs of them if they are equal
 /// within the blur.
-fn signed_extremes(values: &[f64], blur: f64) -> impl Iterator<Item = f64> {
+pub fn signed_extremes(values: &[f64], blur: f64) -> impl Iterator<Item = f64> {
     let top = values.iter().fold(0.0f64, |top, x| top.max(x.abs()));
     values.iter().copied().filter(move |x| x.abs() >= top - blur)
 }
@@ -80,12 +88,15 @@ pub fn check_scale(
     let near =
         |want: f64| (scale - want).abs() <= 0.5 * format.ulp(want) + blur / steps.abs() + F32 * want.abs();
     let right = match rule {
+        Rule::FittedMax | Rule::FittedRange if fit::applies(bits) => {
+            fit::is_as_good(rule, bits, format, values, blur, (scale, zero))
+        }
         Rule::Symmetric | Rule::NormalFloat => near(high.max(-low) / steps),
-        Rule::SignedMax => {
+        Rule::SignedMax | Rule::FittedMax => {
             // Of two extremes that are equal within the blur either may be taken.
             signed_extremes(values, blur).any(|x| near(x / steps))
         }
-        Rule::Asymmetric => {
+        Rule::Asymmetric | Rule::FittedRange => {
             // z is the next number below the minimum, s the next above (max − z)/(2^b − 1).
             let want = (high - zero) / steps;
             let slack = blur / steps + F32 * want;

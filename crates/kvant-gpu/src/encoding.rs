@@ -1,11 +1,14 @@
 //! The text that encodes pages of one format: which rule chooses scales, how numbers become codes, how codes become words.
 //!
-//! Codes and scales are those of the CPU's encoder where the codec keeps the model's basis and the device divides as IEEE 754 says;
-//! a change of basis sums up in another order, so there a number that lies at the middle between two codes may get the other one.
+//! Codes and scales are those of the CPU's encoder where the codec keeps the model's basis or has that of an SRHT, and the device divides
+//! as IEEE 754 says and rounds a multiply-add once. Where it does not, of two scales that are as good as each other it may store the other
+//! one. Other changes of basis sum up in another order, so there a number that lies at the middle between two codes may get the other one.
 
+use crate::fitting::{Fit, exactly};
 use crate::page_text::{group_channels, planes, row_words, sections};
-use kvant_codec::format::{CodeMeaning, PackedFormat, Span};
-use kvant_codec::{Element, Rounding, Rule, ScaleFormat, Side};
+use kvant_codec::format::{BasisFormat, CodeMeaning, Linear, PackedFormat, Span};
+use kvant_codec::{Element, Rotation, Rounding, Rule, ScaleFormat, Side};
+use std::f64::consts::TAU;
 use std::fmt::Write;
 
 /// The most channels that the tile has room for: 16 tokens of them take half of the workgroup memory.
@@ -63,12 +66,41 @@ pub(crate) fn source(
             ScaleFormat::F32 => "1.0e30",
         },
     );
+    let fit = Fit::new(format, rounding);
+    let walsh = walsh_text(format).filter(|_| moved);
+    let constants =
+        constants + &format!("const WALSH = {};\n", walsh.is_some()) + walsh.as_deref().unwrap_or("");
     let text = include_str!("wgsl/encode.wgsl")
-        .replace("//RULE", &(rule + &section_text(format)))
+        .replace("//RULE", &(rule + &section_text(format) + &fit.functions))
         .replace("//CODE", &code_text(format, rounding))
-        .replace("//FIT_TOKEN", "")
-        .replace("//FIT", "");
+        .replace("//WALSH", if walsh.is_some() { "walsh_tile(thread);" } else { "" })
+        .replace("//FIT_TOKEN", fit.token)
+        .replace("//FIT", fit.channel);
     Some(constants + &text + &number_text(element) + &pack_text(format))
+}
+
+/// The fast way into the basis of a plain SRHT.
+fn walsh_text(format: &PackedFormat) -> Option<String> {
+    /// A matrix of this size and no larger one is written out; real head dimensions have 1, 3, 5, 7 and 9.
+    const MOST: usize = 15;
+    let BasisFormat { linear, lambda, mean, dim, .. } = &format.basis;
+    let odd = dim >> dim.trailing_zeros();
+    let plain = matches!(linear, Linear::Rotation { kind: Rotation::Srht, .. });
+    if !plain || !lambda.is_empty() || !mean.is_empty() || odd > MOST {
+        return None;
+    }
+    let entry = |n: usize| {
+        let (sin, cos) = (TAU * (n / odd * (n % odd) % odd) as f64 / odd as f64).sin_cos();
+        exactly((sin + cos) as f32)
+    };
+    let entries: Vec<String> = (0..odd * odd).map(entry).collect();
+    Some(format!(
+        "const ODD = {odd}u;\nvar<private> hartley: array<f32, {}> = array<f32, {}>({});\n{}",
+        odd * odd,
+        odd * odd,
+        entries.join(", "),
+        include_str!("wgsl/walsh.wgsl")
+    ))
 }
 
 fn number_text(element: Element) -> String {
@@ -94,8 +126,8 @@ fn divisor(rule: Rule, bits: u8) -> Option<f32> {
     let (half, whole) = ((1u32 << (bits - 1)) as f32, ((1u32 << bits) - 1) as f32);
     Some(match rule {
         Rule::Symmetric => half - 1.0,
-        Rule::SignedMax => -half,
-        Rule::Asymmetric => whole,
+        Rule::SignedMax | Rule::FittedMax => -half,
+        Rule::Asymmetric | Rule::FittedRange => whole,
         Rule::Bins => whole + 1.0,
         Rule::NormalFloat => 127.0,
         Rule::LloydMax | Rule::Sketch => 1.0,
@@ -109,10 +141,10 @@ fn rule_text(format: &PackedFormat, rounding: Rounding) -> Option<String> {
         Rule::Symmetric | Rule::NormalFloat => {
             "s = vec2<f32>(stored(max(extent.high, -extent.low) / divisor), 0.0);".to_owned()
         }
-        Rule::SignedMax => {
+        Rule::SignedMax | Rule::FittedMax => {
             "s = vec2<f32>(stored(select(extent.high, extent.low, -extent.low > extent.high) / divisor), 0.0);".to_owned()
         }
-        Rule::Asymmetric => "let base = outward(extent.low, -1.0);\n    \
+        Rule::Asymmetric | Rule::FittedRange => "let base = outward(extent.low, -1.0);\n    \
              s = vec2<f32>(outward((extent.high - base) / divisor, 1.0), base);"
             .to_owned(),
         Rule::Bins => "let scale = stored((extent.high - extent.low) / divisor);\n    \

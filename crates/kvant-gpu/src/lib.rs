@@ -64,6 +64,7 @@ mod buffer;
 mod compile;
 mod device;
 mod encoding;
+mod fitting;
 mod heads;
 mod kernel;
 mod layout;

@@ -42,6 +42,10 @@ fn moved(token: u32, c: u32) -> f32 {
     if !MOVED {
         return exact_number(token, c);
     }
+    if WALSH {
+        // The first row of the matrix has nothing but the signs, over the root of the dimension.
+        return exact_number(token, c) * basis[c];
+    }
     var sum = 0.0;
     for (var j = 0u; j < DIM; j++) {
         sum = fma(basis[c * DIM + j], exact_number(token, j) - basis[DIM * DIM + j], sum);
@@ -53,6 +57,7 @@ fn load_tile(thread: u32, first: u32) {
     for (var i = thread; i < 16u * WIDTH; i += 128u) {
         tile[i] = moved(first + i / WIDTH, i % WIDTH);
     }
+    //WALSH
 }
 
 fn stored(x: f32) -> f32 {
@@ -103,14 +108,20 @@ fn code_of(x: f32, scale: f32, zero: f32, section: u32) -> u32 {
     //CODE
 }
 
-fn code(token: u32, c: u32, section: u32) -> u32 {
-    var x = tile[(token % 16u) * WIDTH + c];
-    if !TOKEN_SCALES {
-        return code_of(x, channel_scale[c], channel_zero[c], section);
-    }
+// A number of the tile under its channel's scale, where a token's scale comes on top.
+fn token_number(t: u32, c: u32) -> f32 {
+    let x = tile[t * WIDTH + c];
     if CHANNEL_SCALES {
-        x *= inverse_of(channel_scale[c]);
+        return x * inverse_of(channel_scale[c]);
     }
+    return x;
+}
+
+fn code(token: u32, c: u32, section: u32) -> u32 {
+    if !TOKEN_SCALES {
+        return code_of(tile[(token % 16u) * WIDTH + c], channel_scale[c], channel_zero[c], section);
+    }
+    let x = token_number(token % 16u, c);
     let at = (token % 16u) * GROUPS + c / GROUP;
     return code_of(x, token_scale[at], token_zero[at], section);
 }
@@ -169,13 +180,18 @@ fn main(
                 if !TOKEN_SCALES {
                     s = scale_of(extents[i], section_of(c));
                 }
-                check(s.x);
-                check(s.y);
                 channel_scale[c] = s.x;
                 channel_zero[c] = s.y;
             }
         }
         //FIT
+        for (var i = 0u; i < CHANNELS; i++) {
+            let c = thread + 128u * i;
+            if c < CODED {
+                check(channel_scale[c]);
+                check(channel_zero[c]);
+            }
+        }
         workgroupBarrier();
         for (var word = thread; word < CODED / per_word; word += 128u) {
             let c = per_word * word;
@@ -197,11 +213,7 @@ fn main(
                 var extent = begun();
                 let end = min(min(GROUP * (g + 1u), DIM), CODED);
                 for (var c = GROUP * g; c < end; c++) {
-                    var x = tile[t * WIDTH + c];
-                    if CHANNEL_SCALES {
-                        x *= inverse_of(channel_scale[c]);
-                    }
-                    extent = joined(extent, x);
+                    extent = joined(extent, token_number(t, c));
                 }
                 var s = vec2<f32>(0.0);
                 if extent.count > 0.0 {

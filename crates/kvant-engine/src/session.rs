@@ -8,6 +8,7 @@ use crate::constraint::{Constraint, ConstraintError};
 use crate::engine::Engine;
 use crate::generation::Generation;
 use crate::sampler::{SampleError, SamplingParams};
+use crate::signature::first_numerics;
 use kvant_attention::KvCache;
 use kvant_cache::snapshot::{Numerics, Record, Signature};
 use kvant_cache::{Snapshot, SnapshotError};
@@ -267,7 +268,7 @@ impl Session {
         self.tokens = saved.tokens().to_vec();
         self.logits.clear();
         // Files from before there were numerics are of the first.
-        self.numerics = saved.numerics().copied().unwrap_or_else(crate::signature::numerics);
+        self.numerics = saved.numerics().copied().unwrap_or_else(first_numerics);
         Ok(())
     }
 

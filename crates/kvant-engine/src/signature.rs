@@ -54,15 +54,25 @@ pub fn signature(
     Ok(hash.finalize().into())
 }
 
-/// Raised whenever results of the same model, policy and instruction set change their rounding.
-const NUMERICS: u32 = 1;
+/// Raised whenever results of the same model, policy and instruction set change their rounding. 2: scales of `int4` and `klt` are
+/// fitted to the numbers.
+const NUMERICS: u32 = 2;
 
 /// The rounding that saved sequences were computed with: the version of kvant's arithmetic and the instruction set. A sequence of
 /// other numerics may go on; what it says then may differ in a last bit from what it would have said, and one line tells.
 pub fn numerics() -> Numerics {
+    numerics_of(NUMERICS)
+}
+
+/// The same of the first version, which files are of that say nothing.
+pub(crate) fn first_numerics() -> Numerics {
+    numerics_of(1)
+}
+
+fn numerics_of(version: u32) -> Numerics {
     let mut hash = Sha256::new();
     hash.update(b"kvant numerics\0");
-    hash.update(NUMERICS.to_le_bytes());
+    hash.update(version.to_le_bytes());
     hash.update(Tier::select().map_or("", Tier::name));
     hash.finalize().into()
 }

@@ -7,6 +7,8 @@ use std::path::PathBuf;
 
 /// What the fixture of version 1 was made with; [`Talk::read`] made its rows.
 const POLICY: &str = "int4;recent=20;layers 1:f16";
+/// The same with the rules by which `int4` chose scales then.
+const RULES: &str = "k=ch4:asym,v=rot4g32:max;recent=20;layers 1:f16";
 const TOKENS: usize = 150;
 const NOTE: &[u8] = b"{\"turns\":[]}";
 
@@ -29,8 +31,8 @@ fn version_1_loads() {
     let again = again.sequence(&SIGNATURE, talk.layout.clone(), Arena::new()).unwrap();
     assert!(readable(&again) == readable(&loaded));
 
-    // Its pages still mean the same: they decode to what is read and encoded today.
-    let today = talk.of(TOKENS);
+    // Its pages still mean the same: they decode to what is read today and encoded by the rules of then.
+    let today = Talk::usual(RULES, None).of(TOKENS);
     for (slot, head, side) in [(0, 0, Side::Key), (0, 1, Side::Value), (1, 0, Side::Key), (1, 1, Side::Value)]
     {
         let store = |sequence: &kvant_cache::Sequence| {

@@ -117,7 +117,8 @@ pub fn is_as_good(
     };
     let sure = trials.iter().filter(|trial| reaches(trial, -1.0));
     let least = sure.map(cost).fold(f64::INFINITY, f64::min);
-    let good = trials.iter().filter(|trial| reaches(trial, 1.0) && cost(trial) <= within(least));
+    // Both sides of a comparison may be off.
+    let good = trials.iter().filter(|trial| reaches(trial, 1.0) && cost(trial) <= within(within(least)));
     // Where no trial reaches both ends, the extremes give the scale.
     let plain = (format.ulp(high - low) + (high - low) / f64::from(last) + format.ulp(low)).powi(2) * count;
     let allowed = good.map(left).fold(if least.is_finite() { 0.0 } else { plain }, f64::max);

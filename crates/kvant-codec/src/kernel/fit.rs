@@ -1,6 +1,7 @@
 //! Scales that leave less error than the extremes of what shares them give.
 //!
-//! A few scales are tried, and the best is moved to where least squares, for the codes under it, would have it.
+//! A few scales are tried, and the best is moved to where least squares, for the codes under it, would have it. Of a range the ends count
+//! more than what lies between: a token that attention looks for is at the end of many channels.
 //!
 //! Numbers in steps are rounded to multiples of 2⁻⁹ or 2⁻¹², so that sums of a page's tokens, or of a group's channels, are exact and
 //! their order does not matter; every other product that is added to something is so by a fused multiply-add. So every tier stores the
@@ -12,6 +13,8 @@ use crate::quant::{Levels, Rule};
 use kvant_simd::{LANES, Simd};
 
 const CUTS: [(f32, f32); 3] = Rule::RANGE_CUTS;
+
+const PARTS: usize = Rule::max_parts(4).len();
 
 /// An integer at which f32 has steps of 2⁻⁹, on both sides: what is added to it is rounded to that.
 const GRID: f32 = 24_576.0;
@@ -176,7 +179,10 @@ unsafe fn range<S: Simd>(
         let (mut best, mut least) = (plain, S::splat(f32::INFINITY));
         for k in 0..CUTS.len() {
             let trial = &trials[k];
-            let cost = trial.cost(S::add(squares[k][0], squares[k][1]));
+            let [of_low, of_high] = [low, high].map(|x| S::residue(trial.steps(x)));
+            let of_ends = S::fma(of_low, of_low, S::mul(of_high, of_high));
+            let squares = S::fma(of_ends, S::splat(Rule::END_WEIGHT), S::add(squares[k][0], squares[k][1]));
+            let cost = trial.cost(squares);
             // Where the zero is rounded coarsely, an end may have come to lie beyond half a step: then it does not count.
             let (low, high) = (trial.steps(low), trial.steps(high));
             let beyond = S::max(S::sub(S::splat(GRID), low), S::sub(high, S::splat(GRID + top)));
@@ -185,7 +191,7 @@ unsafe fn range<S: Simd>(
             let cost = S::select_gt(trial.inverse, zero, cost, S::splat(f32::INFINITY));
             (best, least) = best.or(*trial, least, cost);
         }
-        least_squares::<S>(format, numbers, best)
+        least_squares::<S>(format, numbers, [low, high], best)
     }
 }
 
@@ -194,20 +200,34 @@ unsafe fn range<S: Simd>(
 /// # Safety
 /// The numbers can be read; the CPU has the tier.
 #[inline(always)]
-unsafe fn least_squares<S: Simd>(format: ScaleFormat, numbers: Numbers, trial: Trial<S>) -> (S::F, S::F) {
+unsafe fn least_squares<S: Simd>(
+    format: ScaleFormat,
+    numbers: Numbers,
+    ends: [S::F; 2],
+    trial: Trial<S>,
+) -> (S::F, S::F) {
     // SAFETY: the caller's contract.
     unsafe {
         let zero = S::splat(0.0);
+        let coded = |x: S::F| {
+            let steps = trial.steps(x);
+            let off = S::residue(steps);
+            (off, S::sub(S::sub(steps, off), S::splat(GRID)))
+        };
         let [mut offs, mut codes, mut along, mut power] = [zero; 4];
         for i in 0..numbers.count {
-            let steps = trial.steps(numbers.get::<S>(i));
-            let off = S::residue(steps);
-            let code = S::sub(S::sub(steps, off), S::splat(GRID));
+            let (off, code) = coded(numbers.get::<S>(i));
             (offs, codes) = (S::add(offs, off), S::add(codes, code));
             (along, power) = (S::fma(off, code, along), S::fma(code, code, power));
         }
+        for end in ends {
+            let (off, code) = coded(end);
+            let weighted = S::mul(code, S::splat(Rule::END_WEIGHT));
+            (offs, codes) = (S::fma(off, S::splat(Rule::END_WEIGHT), offs), S::add(codes, weighted));
+            (along, power) = (S::fma(off, weighted, along), S::fma(code, weighted, power));
+        }
         // In steps: the scale grows by `more`, the zero by `shift`.
-        let count = numbers.count as f32;
+        let count = numbers.count as f32 + 2.0 * Rule::END_WEIGHT;
         let part = S::splat(1.0 / count);
         let mean = S::sub(zero, S::mul(codes, part));
         let (spread, slope) = (S::fma(mean, codes, power), S::fma(mean, offs, along));
@@ -240,10 +260,10 @@ unsafe fn signed<S: Simd>(format: ScaleFormat, numbers: Numbers, plain: S::F, bi
         let (zero, last) = (S::splat(0.0), S::splat(((1u32 << (bits - 1)) - 1) as f32));
         let (parts, inverse) = (Rule::max_parts(bits), inverse_of::<S>(plain));
         let inverses = parts.map(|part| S::mul(inverse, S::splat(1.0 / part)));
-        let (mut along, mut power) = ([zero; 2], [zero; 2]);
+        let (mut along, mut power) = ([zero; PARTS], [zero; PARTS]);
         for i in 0..numbers.count {
             let x = numbers.get::<S>(i);
-            for k in 0..2 {
+            for k in 0..PARTS {
                 let steps = S::sub(S::fma(x, inverses[k], S::splat(FINE_GRID)), S::splat(FINE_GRID));
                 let code = S::min(S::sub(steps, S::residue(steps)), last);
                 along[k] = S::fma(steps, code, along[k]);
@@ -251,16 +271,16 @@ unsafe fn signed<S: Simd>(format: ScaleFormat, numbers: Numbers, plain: S::F, bi
             }
         }
         // The scale of least squares is along/power of the one tried, and takes along²/power off the sum of squares.
-        let mut taken = [zero; 2];
-        let mut scales = [zero; 2];
-        for k in 0..2 {
+        let (mut best, mut most) = (zero, S::splat(-1.0));
+        for k in 0..PARTS {
             let ratio = S::select_gt(power[k], zero, S::div(along[k], power[k]), S::splat(1.0));
-            scales[k] = S::mul(S::mul(plain, S::splat(parts[k])), ratio);
+            let scale = S::mul(S::mul(plain, S::splat(parts[k])), ratio);
             // In the units of the first.
-            taken[k] = S::mul(S::mul(ratio, along[k]), S::splat(parts[k] * parts[k]));
+            let taken = S::mul(S::mul(ratio, along[k]), S::splat(parts[k] * parts[k]));
+            best = S::select_gt(taken, most, scale, best);
+            most = S::select_gt(taken, most, taken, most);
         }
-        let scale = S::select_gt(taken[1], taken[0], scales[1], scales[0]);
-        S::add(round_lanes::<S>(format, scale), zero)
+        S::add(round_lanes::<S>(format, best), zero)
     }
 }
 

@@ -23,7 +23,7 @@ pub enum Rule {
     /// z = min x, s = (max x − z) / (2^b − 1), levels 0 … 2^b − 1. z is rounded down and s up, so that nothing is
     /// clipped.
     Asymmetric,
-    /// As [`Rule::SignedMax`], with a scale of less error: of the two that [`Rule::max_parts`] give the better one, moved to
+    /// As [`Rule::SignedMax`], with a scale of less error: of the three that [`Rule::max_parts`] give the best one, moved to
     /// least squares for the codes under it. As [`Rule::SignedMax`] where it does not [fit](Rule::fits).
     FittedMax,
     /// As [`Rule::Asymmetric`], with a scale and a zero of less error: of the three ranges that [`Rule::RANGE_CUTS`] give the
@@ -58,13 +58,17 @@ impl Rule {
 
     /// What is left out at the low end and at the high end of the ranges that [`Rule::FittedRange`] tries, in steps of the whole
     /// one. Less than half a step: so no number is rounded to a level that there is not.
-    pub const RANGE_CUTS: [(f32, f32); 3] = [(0.27, 0.27), (0.45, 0.0), (0.0, 0.45)];
+    pub const RANGE_CUTS: [(f32, f32); 3] = [(0.2, 0.2), (0.4, 0.0), (0.0, 0.4)];
+
+    /// How often the smallest and the largest number count more than the others for [`Rule::FittedRange`]. They are large in other
+    /// channels too where they belong to a token that stands out, and such tokens get attention.
+    pub const END_WEIGHT: f32 = 4.0;
 
     /// The signed maxima that [`Rule::FittedMax`] tries, as parts of the whole. The extreme is still rounded to the last level
     /// under them, because it lies less than half a step beyond.
-    pub fn max_parts(bits: u8) -> [f32; 2] {
+    pub const fn max_parts(bits: u8) -> [f32; 3] {
         let bottom = (1u32 << (bits - 1)) as f32;
-        [if bits < 3 { 0.81 } else { 1.0 - 0.4 / bottom }, 1.01]
+        [if bits < 3 { 0.81 } else { 1.0 - 0.4 / bottom }, 1.01, 1.0 + 0.96 / bottom]
     }
 
     /// Whether scales of codes of this width are fitted to the numbers. At 6 bits and more there is nothing to gain by it.

@@ -40,7 +40,7 @@ fn spellings_of_the_same_codec_are_equal_and_print_alike() {
     for (text, canonical) in [
         ("k=ch4,v=rot4g32", "int4"),
         ("k=ch4,v=rot4", "int4"),
-        (" k = ch4 , v = srht4:max,g32 ", "int4"),
+        (" k = ch4 , v = srht4:fitmax,g32 ", "int4"),
         ("k=int4,v=int4", "int4"),
         ("k=f16,v=tq3", "v3"),
         ("k=f16,v=f16", "f16"),

@@ -7,7 +7,7 @@
 //!   down clips: (s + σ)/2 + D·σ;
 //! - signed maximum: as above with D = 2^(b−1), but the side opposite to the extreme has one level less: (s + σ) + D·σ;
 //! - asymmetric: nothing is clipped: (s + σ)/2, where the range grew by the zero's rounding;
-//! - fitted to the numbers, below 6 bits: all errors together stay within those of the rule that is fitted;
+//! - fitted to the numbers, below 6 bits: squares of all errors together stay within those of the rule that is fitted;
 //! - bins: half a bin, and half a step of the zero's and the scale's rounding each, the latter as often as there are bins;
 //! - Lloyd–Max and other tables: half the gap between levels inside the table, the distance to the last level outside it, and 127·σ for the
 //!   scale's rounding.
@@ -28,17 +28,12 @@ fn bounds(twin: &Twin, bits: u8, values: &[f64]) -> Vec<f64> {
     let steps = rule::steps(twin.rule, bits, values.len()).abs();
     let s = top / steps;
     let all = |bound: f64| vec![bound; values.len()];
-    // Fitted scales leave less error to all numbers together, and so to each no more than to all.
-    let together = |bound: f64| all(bound * (values.len() as f64).sqrt());
     match twin.rule {
         Rule::Symmetric => all((s + ulp(s)) / 2.0 + steps * ulp(s) / 2.0),
-        Rule::SignedMax => all(s + ulp(s) + steps * ulp(s) / 2.0),
-        Rule::FittedMax if !rule::fits(bits) => all(s + ulp(s) + steps * ulp(s) / 2.0),
-        Rule::FittedMax => together(s + ulp(s) + steps * ulp(s) / 2.0),
+        Rule::SignedMax | Rule::FittedMax => all(s + ulp(s) + steps * ulp(s) / 2.0),
         Rule::Asymmetric | Rule::FittedRange => {
             let s = (high - low + ulp(low)) / steps;
-            let bound = (s + ulp(s)) / 2.0;
-            if twin.rule == Rule::FittedRange && rule::fits(bits) { together(bound) } else { all(bound) }
+            all((s + ulp(s)) / 2.0)
         }
         Rule::Bins => {
             let s = (high - low) / steps;
@@ -60,24 +55,22 @@ fn bounds(twin: &Twin, bits: u8, values: &[f64]) -> Vec<f64> {
     }
 }
 
-/// The bound of every number of a page, (tokens, dim).
-fn page_bounds(twin: &Twin, y: &[Vec<f64>]) -> Vec<Vec<f64>> {
-    let mut bound = vec![vec![0.0; twin.dim()]; y.len()];
-    if !twin.per_token {
-        for c in 0..twin.dim() {
-            let column: Vec<f64> = y.iter().map(|y| y[c]).collect();
-            // A channel without codes is lost altogether.
-            let column = if twin.bits(c) == 0 { column } else { bounds(twin, twin.bits(c), &column) };
-            bound.iter_mut().zip(column).for_each(|(bound, x)| bound[c] = x.abs());
-        }
-        return bound;
+/// What is off by more than it may be, of numbers under one scale that came back as `got`; each may be off by its `slack` besides.
+fn beyond(twin: &Twin, bits: u8, values: &[f64], got: &[f64], slack: &[f64]) -> Option<String> {
+    // A channel without codes is lost altogether.
+    let allowed =
+        if bits == 0 { values.iter().map(|x| x.abs()).collect() } else { bounds(twin, bits, values) };
+    let errors = || values.iter().zip(got).map(|(x, got)| (got - x).abs());
+    if bits > 0 && rule::fits(twin.rule, bits) {
+        // Both ends of a range count as five.
+        let count = values.len() as f64 + if rule::zeros(twin.rule) { 8.0 } else { 0.0 };
+        let slack = slack.iter().copied().fold(0.0, f64::max);
+        let (all, most) = (errors().map(|x| x * x).sum::<f64>(), count * (allowed[0] + slack).powi(2));
+        return (all > most).then(|| format!("squared errors of {all:e}, {most:e} allowed"));
     }
-    for (y, bound) in y.iter().zip(&mut bound) {
-        for span in twin.spans() {
-            bound[span.clone()].copy_from_slice(&bounds(twin, twin.bits(span.start), &y[span.clone()]));
-        }
-    }
-    bound
+    let mut each = errors().zip(&allowed).zip(slack).enumerate();
+    each.find(|(_, ((error, allowed), slack))| *error > *allowed + *slack)
+        .map(|(i, ((error, allowed), _))| format!("number {i} off by {error:e}, {allowed:e} allowed"))
 }
 
 #[test]
@@ -102,19 +95,30 @@ fn errors_stay_within_what_the_rule_allows() {
                     let rows = kind.rows(codec.page_tokens(), dim, &mut random);
                     let back = decoded(&*codec, &encoded(&*codec, &rows));
                     let y: Vec<Vec<f64>> = rows.chunks_exact(dim).map(|row| twin.basis.vector(row)).collect();
-                    let bounds = page_bounds(&twin, &y);
-                    for (t, (y, bounds)) in y.iter().zip(&bounds).enumerate() {
-                        let got = twin.basis.vector(&back[t * dim..(t + 1) * dim]);
-                        let slack = 4e-6 * (norm(y) + norm(&twin.basis.mean));
-                        for c in 0..dim {
-                            let error = (got[c] - y[c]).abs();
-                            assert!(
-                                error <= bounds[c] + slack,
-                                "{case:?}, {kind:?}, token {t}, channel {c}: off by {error:e}, {:e} allowed",
-                                bounds[c]
-                            );
-                        }
-                    }
+                    let got: Vec<Vec<f64>> =
+                        back.chunks_exact(dim).map(|row| twin.basis.vector(row)).collect();
+                    let slack: Vec<f64> =
+                        y.iter().map(|y| 4e-6 * (norm(y) + norm(&twin.basis.mean))).collect();
+                    let column =
+                        |of: &[Vec<f64>], c: usize| -> Vec<f64> { of.iter().map(|x| x[c]).collect() };
+                    let found = if twin.per_token {
+                        let shares =
+                            (0..y.len()).flat_map(|t| twin.spans().iter().map(move |span| (t, span)));
+                        shares
+                            .map(|(t, span)| {
+                                let (bits, slack) = (twin.bits(span.start), vec![slack[t]; span.len()]);
+                                let found =
+                                    beyond(&twin, bits, &y[t][span.clone()], &got[t][span.clone()], &slack);
+                                found.map(|found| format!("token {t}, channels {span:?}: {found}"))
+                            })
+                            .find_map(|found| found)
+                    } else {
+                        (0..dim).find_map(|c| {
+                            let found = beyond(&twin, twin.bits(c), &column(&y, c), &column(&got, c), &slack);
+                            found.map(|found| format!("channel {c}: {found}"))
+                        })
+                    };
+                    assert_eq!(found, None, "{case:?}, {kind:?}");
                 }
             }
         }

@@ -126,6 +126,30 @@ impl Twin {
         if self.rotated { 1e-6 * norm } else { 1.2e-7 * norm }
     }
 
+    /// Whether what is coded are the numbers themselves, and not what f32 made of them.
+    fn is_exact(&self) -> bool {
+        !self.rotated && !(self.per_channel && self.per_token) && self.basis.mean.iter().all(|x| *x == 0.0)
+    }
+
+    /// Whether `stored` is what the rule gives `values` that share a scale, which are known to ± `blur`.
+    fn check_scale(
+        &self,
+        bits: u8,
+        values: &[f64],
+        blur: f64,
+        codes: impl Fn(usize) -> u8,
+        stored: (f64, f64),
+    ) -> Result<(), String> {
+        rule::check_scale(self.rule, bits, self.format, values, blur, codes, stored)?;
+        if self.is_exact() && rule::fits(self.rule, bits) {
+            let truth = fit::stored(self.rule, bits, self.format, values);
+            if truth != stored {
+                return Err(format!("{:?} {bits} bits: {stored:?} for {truth:?}", self.rule));
+            }
+        }
+        Ok(())
+    }
+
     /// Checks a page and what it decodes to against the formulas, number by number.
     pub fn check(&self, rows: &[f32], bytes: &[u8], decoded: &[f32]) -> Result<(), String> {
         let dim = self.dim();
@@ -147,7 +171,7 @@ impl Twin {
                     let bits = self.bits(channels.start);
                     let code = |i: usize| view.code(t, channels.start + i);
                     let values = &y[channels.clone()];
-                    rule::check_scale(self.rule, bits, self.format, values, blur[t], code, stored)
+                    self.check_scale(bits, values, blur[t], code, stored)
                         .map_err(|e| format!("token {t}, group {g}: {e}"))?;
                 }
             }
@@ -165,7 +189,7 @@ impl Twin {
             if !self.per_token {
                 let stored = (scale, view.channel_zero(c));
                 let code = |t: usize| view.code(t, c);
-                rule::check_scale(self.rule, self.bits(c), self.format, &column, worst, code, stored)
+                self.check_scale(self.bits(c), &column, worst, code, stored)
                     .map_err(|e| format!("channel {c}: {e}"))?;
                 continue;
             }

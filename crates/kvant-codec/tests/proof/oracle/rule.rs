@@ -21,9 +21,9 @@ pub fn zeros(rule: Rule) -> bool {
     matches!(rule, Rule::Asymmetric | Rule::FittedRange | Rule::Bins)
 }
 
-/// Whether a rule that fits scales does so for codes of this width.
-pub fn fits(bits: u8) -> bool {
-    fit::applies(bits)
+/// Whether the rule fits scales of codes of this width to the numbers.
+pub fn fits(rule: Rule, bits: u8) -> bool {
+    matches!(rule, Rule::FittedMax | Rule::FittedRange) && bits < 6
 }
 
 /// Whether codes stand for entries of a table.
@@ -88,7 +88,7 @@ pub fn check_scale(
     let near =
         |want: f64| (scale - want).abs() <= 0.5 * format.ulp(want) + blur / steps.abs() + F32 * want.abs();
     let right = match rule {
-        Rule::FittedMax | Rule::FittedRange if fit::applies(bits) => {
+        Rule::FittedMax | Rule::FittedRange if fits(rule, bits) => {
             fit::is_as_good(rule, bits, format, values, blur, (scale, zero))
         }
         Rule::Symmetric | Rule::NormalFloat => near(high.max(-low) / steps),

@@ -139,19 +139,21 @@ fn divisor(rule: Rule, bits: u8) -> Option<f32> {
 fn rule_text(format: &PackedFormat, rounding: Rounding) -> Option<String> {
     let body = match rounding.rule {
         Rule::Symmetric | Rule::NormalFloat => {
-            "s = vec2<f32>(stored(max(extent.high, -extent.low) / divisor), 0.0);".to_owned()
+            "s = vec2<f32>(stored(divided(max(extent.high, -extent.low), divisor)), 0.0);".to_owned()
         }
         Rule::SignedMax | Rule::FittedMax => {
-            "s = vec2<f32>(stored(select(extent.high, extent.low, -extent.low > extent.high) / divisor), 0.0);".to_owned()
+            "let extreme = select(extent.high, extent.low, -extent.low > extent.high);\n    \
+             s = vec2<f32>(stored(divided(extreme, divisor)), 0.0);"
+                .to_owned()
         }
         Rule::Asymmetric | Rule::FittedRange => "let base = outward(extent.low, -1.0);\n    \
-             s = vec2<f32>(outward((extent.high - base) / divisor, 1.0), base);"
+             s = vec2<f32>(outward(divided(extent.high - base, divisor), 1.0), base);"
             .to_owned(),
-        Rule::Bins => "let scale = stored((extent.high - extent.low) / divisor);\n    \
+        Rule::Bins => "let scale = stored(divided(extent.high - extent.low, divisor));\n    \
              s = vec2<f32>(scale, stored(fma(scale, 0.5, extent.low)));"
             .to_owned(),
         Rule::LloydMax | Rule::Sketch => format!(
-            "s = vec2<f32>(stored(sqrt(extent.squares / extent.count) * bitcast<f32>({:#x}u)), 0.0);",
+            "s = vec2<f32>(stored(sqrt(divided(extent.squares, extent.count)) * bitcast<f32>({:#x}u)), 0.0);",
             rounding.unit.to_bits()
         ),
         _ => return None,

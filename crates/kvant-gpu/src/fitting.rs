@@ -64,7 +64,7 @@ const CHANNEL: &str = "if !TOKEN_SCALES {
                 if c < CODED && section_fits(section_of(c)) {
                     var s = vec2<f32>(0.0);
                     if FIT_RANGE {
-                        s = line_scale(lines[i], best[i], f32(TOKENS));
+                        s = line_scale(lines[i], best[i], extents[i]);
                     } else {
                         s.x = signed_scale(fits[i], section_of(c));
                     }
@@ -87,7 +87,7 @@ const TOKEN: &str = "let section = section_of(GROUP * g);
                             for (var c = GROUP * g; c < end; c++) {
                                 line = line_joined(line, best, token_number(t, c));
                             }
-                            s = line_scale(line, best, extent.count);
+                            s = line_scale(line, best, extent);
                         } else {
                             s.x = signed_scale(fit, section);
                         }
@@ -101,6 +101,7 @@ impl Fit {
             return Fit::default();
         }
         let mut text = format!("\nconst FIT_RANGE = {};\n", rule == Rule::FittedRange);
+        let _ = writeln!(text, "const END_WEIGHT = {};", exactly(Rule::END_WEIGHT));
         text += "struct FitConstants {\n    part: f32,\n    top: f32,\n    low: vec3<f32>,\n    width: vec3<f32>,\n    \
                  square: vec3<f32>,\n}\n\nfn section_fits(section: u32) -> bool {\n";
         for (index, section) in sections.iter().enumerate() {
@@ -125,8 +126,7 @@ fn constants(rule: Rule, bits: u8) -> String {
         let cuts = Rule::RANGE_CUTS;
         (1.0 / top, top, cuts.map(|(low, _)| low), cuts.map(|(low, high)| 1.0 - (low + high) / top), [0.0; 3])
     } else {
-        let [first, second] = Rule::max_parts(bits);
-        let each = |of: fn(f32) -> f32| [of(first), of(second), 0.0];
+        let each = |of: fn(f32) -> f32| Rule::max_parts(bits).map(of);
         (0.0, ((1u32 << (bits - 1)) - 1) as f32, each(f32::recip), each(|x| x), each(|x| x * x))
     };
     let (low, width, square) = (three(low), three(width), three(square));

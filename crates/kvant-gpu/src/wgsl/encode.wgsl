@@ -78,9 +78,47 @@ fn outward(x: f32, direction: f32) -> f32 {
     return select(near, far, near > x);
 }
 
+// a / b rounded to nearest. A device's quotient may be some units off in the last place: the remainder, which is small and so has no
+// error modulo 2³², moves it to the right one. Zeros, subnormal numbers and what is not finite are left to the device.
+fn divided(a: f32, b: f32) -> f32 {
+    let rough = a / b;
+    let bits = vec3<u32>(bitcast<u32>(a), bitcast<u32>(b), bitcast<u32>(rough));
+    let exponents = vec3<i32>((bits >> vec3<u32>(23u)) & vec3<u32>(255u));
+    if any(exponents == vec3<i32>(0)) || any(exponents == vec3<i32>(255)) {
+        return rough;
+    }
+    let parts = (bits & vec3<u32>(0x7fffffu)) | vec3<u32>(0x800000u);
+    // 2²³ ≤ quotient < 2²⁴ in units of its last place.
+    let less = select(0u, 1u, parts.x < parts.y);
+    let exponent = exponents.x - exponents.y + 127 - i32(less);
+    if exponent < 1 || exponent > 254 {
+        return rough;
+    }
+    var quotient = parts.z;
+    if exponents.z > exponent {
+        quotient = parts.z << 1u;
+    } else if exponents.z < exponent {
+        quotient = parts.z >> 1u;
+    }
+    let divisor = i32(parts.y);
+    var rest = bitcast<i32>((parts.x << (23u + less)) - quotient * parts.y);
+    for (var n = 0u; n < 8u && rest < 0; n++) {
+        quotient -= 1u;
+        rest += divisor;
+    }
+    for (var n = 0u; n < 8u && rest >= divisor; n++) {
+        quotient += 1u;
+        rest -= divisor;
+    }
+    // Of two numbers of 24 bits none has a quotient half-way between two others.
+    quotient += select(0u, 1u, 2 * rest > divisor);
+    let sign = (bits.x ^ bits.y) & 0x80000000u;
+    return bitcast<f32>(sign | ((u32(exponent) << 23u) + (quotient - 0x800000u)));
+}
+
 fn inverse_of(scale: f32) -> f32 {
     if abs(scale) > 1.17549435e-38 {
-        return 1.0 / scale;
+        return divided(1.0, scale);
     }
     return 0.0;
 }

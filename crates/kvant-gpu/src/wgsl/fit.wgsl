@@ -29,8 +29,8 @@ struct Fit {
     // Of ranges: squared errors in steps.
     squares: vec3<f32>,
     // Of signed maxima: Σ steps · code and Σ code².
-    along: vec2<f32>,
-    power: vec2<f32>,
+    along: vec3<f32>,
+    power: vec3<f32>,
 }
 
 // Sums of the errors and codes under one trial, and of their products.
@@ -52,7 +52,7 @@ fn fit_begun(extent: Extent, plain: vec2<f32>, section: u32) -> Fit {
         }
     } else {
         let inverse = inverse_of(plain.x);
-        for (var n = 0u; n < 2u; n++) {
+        for (var n = 0u; n < 3u; n++) {
             fit.trials[n] = Trial(plain.x * k.width[n], 0.0, inverse * k.low[n], 0.0);
         }
     }
@@ -68,7 +68,7 @@ fn fit_joined(before: Fit, x: f32, section: u32) -> Fit {
             fit.squares[n] = fma(off, off, fit.squares[n]);
         }
     } else {
-        for (var n = 0u; n < 2u; n++) {
+        for (var n = 0u; n < 3u; n++) {
             let steps = fma(x, fit.trials[n].inverse, FINE_GRID) - FINE_GRID;
             let code = min(round(steps), fit_constants(section).top);
             fit.along[n] = fma(steps, code, fit.along[n]);
@@ -84,9 +84,13 @@ fn best_trial(fit: Fit, extent: Extent, plain: vec2<f32>, section: u32) -> Trial
     var least = 3.4028235e38;
     for (var n = 0u; n < 3u; n++) {
         let trial = fit.trials[n];
-        let cost = trial.scale * trial.scale * fit.squares[n];
-        let top = GRID + fit_constants(section).top;
-        let beyond = max(GRID - steps_of(trial, extent.low), steps_of(trial, extent.high) - top);
+        let low = steps_of(trial, extent.low);
+        let high = steps_of(trial, extent.high);
+        let of_low = low - round(low);
+        let of_high = high - round(high);
+        let squares = fma(fma(of_low, of_low, of_high * of_high), END_WEIGHT, fit.squares[n]);
+        let cost = trial.scale * trial.scale * squares;
+        let beyond = max(GRID - low, high - (GRID + fit_constants(section).top));
         if beyond <= 0.5 && trial.inverse > 0.0 && cost < least {
             best = trial;
             least = cost;
@@ -102,14 +106,27 @@ fn line_joined(line: Line, trial: Trial, x: f32) -> Line {
     return Line(line.offs + off, line.codes + code, fma(off, code, line.along), fma(code, code, line.power));
 }
 
+// An end of the range counts more than what lies between.
+fn end_joined(line: Line, trial: Trial, x: f32) -> Line {
+    let end = line_joined(Line(), trial, x);
+    return Line(
+        fma(end.offs, END_WEIGHT, line.offs),
+        fma(end.codes, END_WEIGHT, line.codes),
+        fma(end.along, END_WEIGHT, line.along),
+        fma(end.power, END_WEIGHT, line.power),
+    );
+}
+
 // Scale and zero of least squares for the codes under a trial, if they are better as stored.
-fn line_scale(line: Line, trial: Trial, count: f32) -> vec2<f32> {
-    let part = 1.0 / count;
+fn line_scale(of_numbers: Line, trial: Trial, extent: Extent) -> vec2<f32> {
+    let line = end_joined(end_joined(of_numbers, trial, extent.low), trial, extent.high);
+    let count = extent.count + 2.0 * END_WEIGHT;
+    let part = divided(1.0, count);
     let mean = -(line.codes * part);
     let spread = fma(mean, line.codes, line.power);
     var more = 0.0;
     if spread > 0.5 {
-        more = fma(mean, line.offs, line.along) / spread;
+        more = divided(fma(mean, line.offs, line.along), spread);
     }
     let scale = stored(fma(trial.scale, more, trial.scale));
     more = fma(scale, trial.inverse, -1.0);
@@ -122,18 +139,21 @@ fn line_scale(line: Line, trial: Trial, count: f32) -> vec2<f32> {
     return select(vec2<f32>(trial.scale, trial.zero), vec2<f32>(scale, zero), better) + vec2<f32>(0.0);
 }
 
-// The scale of the better signed maximum, moved to least squares.
+// The scale of the best signed maximum, moved to least squares.
 fn signed_scale(fit: Fit, section: u32) -> f32 {
     let k = fit_constants(section);
-    var scales: array<f32, 2>;
-    var taken: array<f32, 2>;
-    for (var n = 0u; n < 2u; n++) {
+    var best = 0.0;
+    var most = -1.0;
+    for (var n = 0u; n < 3u; n++) {
         var ratio = 1.0;
         if fit.power[n] > 0.0 {
-            ratio = fit.along[n] / fit.power[n];
+            ratio = divided(fit.along[n], fit.power[n]);
         }
-        scales[n] = fit.trials[n].scale * ratio;
-        taken[n] = ratio * fit.along[n] * k.square[n];
+        let taken = ratio * fit.along[n] * k.square[n];
+        if taken > most {
+            best = fit.trials[n].scale * ratio;
+            most = taken;
+        }
     }
-    return stored(select(scales[0], scales[1], taken[1] > taken[0])) + 0.0;
+    return stored(best) + 0.0;
 }

@@ -49,20 +49,77 @@ def inverse(scale):
     return torch.where(scale.abs() > 1.17549435e-38, 1 / scale, torch.zeros_like(scale))
 
 
+def fma(a, b, c):  # an exact product in f64, one rounding to f32
+    as_double = lambda x: x.double() if torch.is_tensor(x) else float(x)
+    return (as_double(a) * as_double(b) + as_double(c)).float()
+
+
+def single(x):  # constants are f32 too
+    return torch.tensor(x, dtype=torch.float32)
+
+
+def stored(x):
+    return x.half().float() + 0.0
+
+
+def fitted_range(x, low, high, plain, top):
+    """Scale and zero of numbers along axis 2: the best of three ranges, moved to least squares; kvant-codec's docs/page-format.md."""
+    grid, ends = 24576.0, 4
+    numbers = torch.cat([x, low[:, :, None].expand(-1, -1, ends, -1), high[:, :, None].expand(-1, -1, ends, -1)], 2)
+
+    def steps(x, scale, zero):
+        offset = fma(-zero, inverse(scale), grid)
+        of = (lambda t: t[:, :, None]) if x.dim() > scale.dim() else (lambda t: t)
+        return fma(x, of(inverse(scale)), of(offset))
+
+    step, (best, zero), least = (high - low) * (1 / single(top)), plain, torch.full_like(low, math.inf)
+    for a, b in ((0.2, 0.2), (0.4, 0.0), (0.0, 0.4)):
+        z = stored(fma(step, single(a), low))
+        s = stored(step * (1 - (single(a) + single(b)) / single(top)))
+        v = steps(numbers, s, z)
+        cost = s * s * (v - v.round()).double().square().sum(2).float()
+        beyond = torch.maximum(grid - steps(low, s, z), steps(high, s, z) - (grid + top))
+        take = (beyond <= 0.5) & (inverse(s) > 0) & (cost < least)
+        best, zero, least = torch.where(take, s, best), torch.where(take, z, zero), torch.where(take, cost, least)
+    v = steps(numbers, best, zero)
+    off, code = v - v.round(), v.round() - grid
+    o, c, along, power = (t.double().sum(2).float() for t in (off, code, off * code, code * code))
+    count, i = numbers.shape[2], inverse(best)
+    part = 1 / single(count)
+    mean = -(c * part)
+    spread = fma(mean, c, power)
+    more = torch.where(spread > 0.5, fma(mean, o, along) / spread, torch.zeros_like(o))
+    scale = stored(fma(best, more, best))
+    more = fma(scale, i, -1.0)
+    low = stored(fma(best, fma(-more, c, o) * part, zero))
+    shift = (low - zero) * i
+    gain = fma(shift, fma(fma(more, c, shift * count), -0.5, o), more * fma(fma(more, power, shift * c), -0.5, along))
+    return torch.where(gain > 0, scale, best), torch.where(gain > 0, low, zero)
+
+
 def encode_keys(k):  # f16 [n, P, 64, d] -> codes u8, scale, zero f16 [n, P, d]
     k = k.float()
-    zero = outward(k.amin(2), -1.0)
-    scale = outward((k.amax(2) - zero) / 15, 1.0) + 0.0
+    low, high = k.amin(2), k.amax(2)
+    zero = outward(low, -1.0) + 0.0
+    scale, zero = fitted_range(k, low, high, (outward((high - zero) / 15, 1.0) + 0.0, zero), 15)
     codes = ((k - zero[:, :, None]) * inverse(scale)[:, :, None]).clamp(0, 15).round()
-    return codes.to(torch.uint8), scale.half(), (zero + 0.0).half()
+    return codes.to(torch.uint8), scale.half(), zero.half()
 
 
 def encode_values(v):  # f16 [n, P, 64, d] -> codes u8, scale f16 [n, P, 64, d/32]
     y = rotate(v.float()).unflatten(-1, (-1, 32))
     low, high = y.amin(-1), y.amax(-1)
-    scale = (torch.where(-low > high, low, high) / -8).half().float() + 0.0
-    # fma(x, 1/s, 8): exact product in f64, one rounding to f32
-    codes = (y.double() * inverse(scale)[..., None].double() + 8).float().clamp(0, 15).round()
+    plain = stored(torch.where(-low > high, low, high) / -8)
+    scale, most = torch.zeros_like(plain), torch.full_like(plain, -1.0)
+    for p in (1 - single(0.4) / 8, single(1.01), 1 + single(0.96) / 8):
+        steps = fma(y, (inverse(plain) * (1 / p))[..., None], 3072.0) - 3072.0
+        code = steps.round().clamp(max=7)
+        along, power = ((t.double() * code.double()).sum(-1).float() for t in (steps, code))
+        ratio = torch.where(power > 0, along / power, torch.ones_like(power))
+        taken = ratio * along * (p * p)
+        scale, most = torch.where(taken > most, plain * p * ratio, scale), torch.maximum(taken, most)
+    scale = stored(scale)
+    codes = fma(y, inverse(scale)[..., None], 8.0).clamp(0, 15).round()
     return codes.flatten(-2).to(torch.uint8), scale.half()
 
 

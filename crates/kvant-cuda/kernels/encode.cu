@@ -1,43 +1,8 @@
 // Exact pages to int4 pages, bit for bit what kvant-codec writes (`ch4` keys, `rot4g32` values), dealt for the device's lanes.
 //
-// One CTA of 128 threads per page and kv head. Only the two functions below know how scales are chosen; whoever changes the rule
-// changes them and nothing else here.
-#include "pages.cuh"
+// One CTA of 128 threads per page and kv head. How scales are chosen is known to fit.cuh alone.
+#include "fit.cuh"
 
-struct Scale {
-    float scale, zero;  // as they will be stored
-};
-
-// Rounds to f16 towards direction * infinity, so that a range only grows.
-DEVICE float outward(float x, float direction) {
-    const float near = f16_to_f32(f32_to_f16(x));
-    const float nudge = fmaxf(__fmul_rn(fabsf(x), 1.f / 2048.f), 3.0e-8f);  // half a step, normal or subnormal
-    const float far = f16_to_f32(f32_to_f16(fmaf(nudge, direction, x)));
-    return direction > 0.f ? (x > near ? far : near) : (near > x ? far : near);
-}
-
-// Keys: of one channel over the page's tokens; x(i) is token i's number.
-template <class X>
-DEVICE Scale channel_scale(X x) {
-    float low = x(0), high = low;
-    for (int i = 1; i < PAGE_TOKENS; i++) low = fminf(low, x(i)), high = fmaxf(high, x(i));
-    const float zero = outward(low, -1.f);
-    return {outward(__fdiv_rn(high - zero, 15.f), 1.f) + 0.f, zero + 0.f};
-}
-
-// Values: of one token and 32 channels, which lie N to a lane in 32/N neighbouring lanes; every lane gets the scale.
-template <int N>
-DEVICE float group_scale(const float (&x)[N]) {
-    float low = x[0], high = x[0];
-#pragma unroll
-    for (int i = 1; i < N; i++) low = fminf(low, x[i]), high = fmaxf(high, x[i]);
-#pragma unroll
-    for (int o = 1; o < 32 / N; o *= 2) low = fminf(low, __shfl_xor_sync(~0u, low, o)), high = fmaxf(high, __shfl_xor_sync(~0u, high, o));
-    return f16_to_f32(f32_to_f16(__fdiv_rn(-low > high ? low : high, -8.f))) + 0.f;
-}
-
-// 1/s; codes under a scale of zero do not matter.
-DEVICE float inverse_of(float scale) { return fabsf(scale) > 1.17549435e-38f ? __fdiv_rn(1.f, scale) : 0.f; }
 DEVICE u8 code_of(float level) { return (u8)__float2int_rn(fminf(fmaxf(level, 0.f), 15.f)); }
 DEVICE bool storable(float x) { return fabsf(x) <= 65504.f; }  // false for NaN
 
@@ -69,7 +34,7 @@ DEVICE void encode(const EncodeParams& p) {
     bring(job.x);
     for (int c = tid; c < D; c += THREADS) {
         auto x = [&](int token) { return f16_to_f32(exact[Exact<D>::key_at(token, c)]); };
-        const Scale s = channel_scale(x);
+        const Scale s = channel_scale<4>(x);
         const float inverse = inverse_of(s.scale);
         for (int token = 0; token < PAGE_TOKENS; token++) {
             bad |= !storable(x(token));
@@ -116,7 +81,7 @@ DEVICE void encode(const EncodeParams& p) {
                 const float other = __shfl_xor_sync(~0u, x[i], h);
                 x[i] = lane & h ? other - x[i] : x[i] + other;
             }
-        const float scale = group_scale<N>(x), inverse = inverse_of(scale);
+        const float scale = group_scale<4>(x), inverse = inverse_of(scale);
 #pragma unroll
         for (int i = 0; i < N; i++) {
             bad |= !storable(x[i]);

@@ -55,7 +55,7 @@ impl GpuNetwork {
             self.program.layers.iter().flat_map(|layer| &layer.residuals).flat_map(|r| &r.branches);
         branches.filter_map(|branch| match &branch.mixer {
             Mixer::Attention(of) => Some(&**of),
-            Mixer::Mlp(_) => None,
+            Mixer::Mlp(_) | Mixer::Moe(_) => None,
         })
     }
 

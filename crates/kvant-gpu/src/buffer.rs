@@ -70,7 +70,12 @@ impl Buffer {
         if out.is_empty() {
             return Ok(());
         }
-        let slice = self.raw.slice(..out.len().next_multiple_of(4) as u64);
+        self.view(gpu, out.len(), |bytes| out.copy_from_slice(bytes))
+    }
+
+    /// Shows the first bytes of a staging buffer, one at least, once all that was submitted is done.
+    pub(crate) fn view<T>(&self, gpu: &Gpu, len: usize, show: impl FnOnce(&[u8]) -> T) -> Result<T, String> {
+        let slice = self.raw.slice(..len.next_multiple_of(4) as u64);
         let (done, mapped) = mpsc::channel();
         slice.map_async(wgpu::MapMode::Read, move |result| {
             // Nobody listens any more when the device is lost meanwhile.
@@ -79,10 +84,10 @@ impl Buffer {
         gpu.device().poll(wgpu::PollType::wait_indefinitely()).map_err(|e| e.to_string())?;
         mapped.recv().map_err(|e| e.to_string())?.map_err(|e| e.to_string())?;
         let view = slice.get_mapped_range().map_err(|e| e.to_string())?;
-        out.copy_from_slice(&view[..out.len()]);
+        let shown = show(&view[..len]);
         drop(view);
         self.raw.unmap();
-        Ok(())
+        Ok(shown)
     }
 }
 

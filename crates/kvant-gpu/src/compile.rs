@@ -1,12 +1,14 @@
 //! From a description and weights to a program: what the device does not run is refused by name here.
 
 use crate::buffer::Buffer;
+use crate::compile_moe::check_experts;
 use crate::device::Gpu;
 use crate::ops::{Activate, Norm};
 use crate::program::{
     Attention, Branch, Embedding, Head, HeadPlace, Layer, Linear, LinearPart, Mixer, Mlp, Residual, Widths,
 };
 use crate::weights::Matrix;
+use kvant_cache::SlotKind;
 use kvant_model::description::{self, Description, Inner, Projection};
 use kvant_model::error::{LoadError, Result};
 use kvant_model::quant::quantize_tensor;
@@ -40,7 +42,12 @@ impl Compiler<'_> {
         for (index, layer) in of.layers.iter().enumerate() {
             self.check(layer).map_err(|what| self.refuse(what, Some(index)))?;
         }
-        Ok(())
+        // Gemma 4's keys are its values, rotated.
+        let latent = of.slots.iter().find(|(_, slot)| matches!(slot.kind, SlotKind::Latent(_)));
+        match latent {
+            Some((_, slot)) => Err(self.refuse("one vector for keys and values", Some(slot.layer))),
+            None => Ok(()),
+        }
     }
 
     pub(crate) fn program(&self, of: &Description) -> Result<Program> {
@@ -91,7 +98,7 @@ impl Compiler<'_> {
                 Mixer::ShortConv(_) => return Err("a short convolution"),
                 Mixer::Mamba2(_) => return Err("a Mamba-2 mixer"),
                 Mixer::GatedDeltaNet(_) => return Err("a gated DeltaNet"),
-                Mixer::Ffn(Ffn::Experts(_)) => return Err("a mixture of experts"),
+                Mixer::Ffn(Ffn::Experts(of)) => check_experts(of)?,
                 Mixer::Ffn(Ffn::Dense(mlp)) => {
                     if mlp.sparsity.is_some() {
                         return Err("a perceptron with sparse gates");
@@ -147,6 +154,9 @@ impl Compiler<'_> {
             description::Mixer::Ffn(description::Ffn::Dense(of)) => {
                 Ok(Mixer::Mlp(Box::new(self.mlp(of, widths)?)))
             }
+            description::Mixer::Ffn(description::Ffn::Experts(of)) => {
+                Ok(Mixer::Moe(Box::new(self.moe(of, widths)?)))
+            }
             _ => Err(self.refuse("a block of another kind", None)),
         }
     }
@@ -199,7 +209,7 @@ impl Compiler<'_> {
         })
     }
 
-    fn mlp(&self, of: &description::Mlp, widths: &mut Widths) -> Result<Mlp> {
+    pub(crate) fn mlp(&self, of: &description::Mlp, widths: &mut Widths) -> Result<Mlp> {
         let (first, gated) = match &of.inner {
             Inner::Gated { gate, up } => (self.linear(&[gate, up])?, true),
             Inner::GatedFused(both) => (self.linear(&[both])?, true),
@@ -214,7 +224,7 @@ impl Compiler<'_> {
         Ok(Mlp { first, inner, activate, down, down_scale: of.down_scale })
     }
 
-    fn norm(&self, of: &description::Norm) -> Result<Norm> {
+    pub(crate) fn norm(&self, of: &description::Norm) -> Result<Norm> {
         let read = |vector: &description::Vector| vector.read(self.checkpoint);
         let weight = of.weight.as_ref().map(read).transpose()?;
         let bias = of.bias.as_ref().map(read).transpose()?;
@@ -232,7 +242,7 @@ impl Compiler<'_> {
     }
 
     /// Layers of the same input; neighbours of one type become one matrix.
-    fn linear(&self, layers: &[&description::Linear]) -> Result<Linear> {
+    pub(crate) fn linear(&self, layers: &[&description::Linear]) -> Result<Linear> {
         let mut parts: Vec<LinearPart> = Vec::new();
         let mut column = 0;
         let tensors: Vec<Tensor> = layers.iter().map(|layer| self.tensor(layer)).collect::<Result<_>>()?;

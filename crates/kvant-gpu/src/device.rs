@@ -181,7 +181,7 @@ fn report(adapter: &wgpu::Adapter) -> AdapterReport {
             limits.max_compute_workgroup_storage_size >= WORKGROUP_BYTES,
             "less than 32 KiB of workgroup memory",
         ),
-        (limits.max_compute_invocations_per_workgroup >= 128, "workgroups of fewer than 128 threads"),
+        (limits.max_compute_invocations_per_workgroup >= 256, "workgroups of fewer than 256 threads"),
         (limits.max_storage_buffers_per_shader_stage >= 8, "fewer than 8 storage buffers to a kernel"),
     ];
     let unfit = wants.iter().find(|(there, _)| !there).map(|(_, what)| (*what).to_owned());

@@ -2,7 +2,7 @@
 //! and keys, and keys and values into their exact pages.
 
 use crate::layout::SlotKernels;
-use crate::ops::{Norm, TURNED};
+use crate::ops::{Norm, ROW_SUM, TURNED};
 use crate::page_text::buffers;
 use crate::program::Attention;
 use crate::recorder::Grid;
@@ -20,14 +20,16 @@ fn is_per_head(norm: &Norm, dim: usize) -> bool {
     norm.kind == NormKind::Rms && norm.width == dim && norm.bias.is_none()
 }
 
-/// The constants of the kernel; `None` where heads have something that it does not do.
-fn constants(of: &Attention, slot: &SlotKernels, rope: Option<&Rope>) -> Option<String> {
-    let norms = [&of.q_norm, &of.k_norm];
+/// False where heads have something that the kernel does not do.
+fn is_usual(of: &Attention, slot: &SlotKernels) -> bool {
     let odd_values = slot.value.exact.element != Element::F32 && of.value_dim % 2 == 1;
-    let other_norms = norms.into_iter().flatten().any(|norm| !is_per_head(norm, of.key_dim));
-    if of.v_norm.is_some() || odd_values || other_norms {
-        return None;
-    }
+    let mut norms = [&of.q_norm, &of.k_norm].into_iter().flatten();
+    of.v_norm.is_none() && !odd_values && norms.all(|norm| is_per_head(norm, of.key_dim))
+}
+
+/// The constants of the kernel.
+fn constants(of: &Attention, slot: &SlotKernels, rope: Option<&Rope>) -> String {
+    let norms = [&of.q_norm, &of.k_norm];
     let mut text = format!(
         "const DIM = {}u;\nconst VALUE_DIM = {}u;\nconst MOST = {}u;\nconst BEFORE = {};\nconst PAIRS = {}u;\n\
          const NEIGHBOURS = {};\nconst AMPLITUDE = {:#x}u;\nconst KEY_TOKENS = {}u;\n",
@@ -59,7 +61,7 @@ fn constants(of: &Attention, slot: &SlotKernels, rope: Option<&Rope>) -> Option<
             element.largest().to_bits(),
         );
     }
-    Some(text)
+    text
 }
 
 impl Run<'_> {
@@ -75,15 +77,13 @@ impl Run<'_> {
             return false;
         };
         let rope = of.rope.map(|id| (&self.network.ropes[id.0], self.plan.rotations[&id.0]));
-        let Some(constants) =
-            constants(of, slot, rope.map(|(rope, _)| rope)).filter(|_| OTHERS + blocks <= gpu.most_buffers())
-        else {
+        if !is_usual(of, slot) || OTHERS + blocks > gpu.most_buffers() {
             return false;
-        };
-        let kernel = gpu.kernel_of("heads", format!("heads {blocks} {constants}"), || {
-            let parts =
-                [&*constants, include_str!("wgsl/heads.wgsl"), TURNED, include_str!("wgsl/half.wgsl")];
-            parts.concat() + &buffers(OTHERS, blocks, true)
+        }
+        let kernel = slot.heads_kernel(blocks, || {
+            let text = [include_str!("wgsl/heads.wgsl"), TURNED, ROW_SUM, include_str!("wgsl/half.wgsl")];
+            let constants = constants(of, slot, rope.map(|(rope, _)| rope));
+            gpu.kernel("heads", constants + &text.concat() + &buffers(OTHERS, blocks, true))
         });
         let arguments = [
             projected.stride as u32,

@@ -6,6 +6,7 @@ use crate::device::Gpu;
 use crate::encoding;
 use crate::kernel::Kernel;
 use crate::page_text::{SHARED, buffers, exact_pages_reader, exact_reader, packed_pages_reader};
+use crate::unroll::unrolled;
 use kvant_cache::{CacheLayout, SideCodecs, SlotKind};
 use kvant_codec::format::ExactFormat;
 use kvant_codec::{Element, PageFormat, Rounding, Side};
@@ -219,19 +220,38 @@ impl SlotKernels {
         columns
     }
 
+    /// What comes before attention, of the one block whose slot it is.
+    pub(crate) fn heads_kernel(&self, blocks: usize, make: impl FnOnce() -> Arc<Kernel>) -> Arc<Kernel> {
+        cached(&self.built, ("heads", 0, blocks), make)
+    }
+
     pub(crate) fn attend_kernel(&self, gpu: &Gpu, columns: usize, blocks: usize) -> Arc<Kernel> {
         cached(&self.built, ("attend", columns, blocks), || self.build_attend(gpu, columns, blocks))
     }
 
     fn build_attend(&self, gpu: &Gpu, columns: usize, blocks: usize) -> Arc<Kernel> {
+        let channels = self.value.dim().div_ceil(128);
+        // A driver in software has nothing to wait for, and long texts to translate.
+        let most = if gpu.report().kind.is_gpu() { 8 } else { 1 };
+        let step = |fours: usize| (1..=most).rev().find(|step| fours.is_multiple_of(*step)).unwrap_or(1);
+        let (key_step, exact_step) = (step(self.key.fours), step(self.key.dim().div_ceil(4)));
+        let value_step = most.div_ceil(2);
+        let counts = [
+            ("COLS", columns),
+            ("CHANNELS", channels),
+            ("KEY_STEP", key_step),
+            ("EXACT_STEP", exact_step),
+            ("VALUE_STEP", value_step),
+        ];
         let constants = format!(
             "const COLS = {columns}u;\nconst Q4 = {}u;\nconst KEY_FOURS = {}u;\nconst KEY_DIM = {}u;\nconst VALUE_DIM = {}u;\n\
-             const CHANNELS = {}u;\nconst KEY_TOKENS = {}u;\nconst VALUE_TOKENS = {}u;\nconst PREPARED = {};\n",
+             const CHANNELS = {}u;\nconst KEY_TOKENS = {}u;\nconst VALUE_TOKENS = {}u;\nconst PREPARED = {};\n\
+             const KEY_STEP = {key_step}u;\nconst EXACT_STEP = {exact_step}u;\nconst VALUE_STEP = {value_step}u;\n",
             self.query_fours(),
             self.key.fours,
             self.key.dim(),
             self.value.dim(),
-            self.value.dim().div_ceil(128),
+            channels,
             self.key.tokens(),
             self.value.tokens(),
             self.key.moves.is_some(),
@@ -240,7 +260,7 @@ impl SlotKernels {
         let value = self.value.reader.replace("levels", "value_levels").replace("table", "value_table");
         let parts = [
             &constants,
-            include_str!("wgsl/attend.wgsl"),
+            &unrolled(include_str!("wgsl/attend.wgsl"), &counts),
             SHARED,
             &exact_reader(&self.key.exact),
             &exact_reader(&self.value.exact),
@@ -258,12 +278,12 @@ impl SlotKernels {
 
     fn build_merge(&self, gpu: &Gpu, columns: usize, sink_logits: bool) -> Arc<Kernel> {
         let constants = format!(
-            "const COLS = {columns}u;\nconst VALUE_DIM = {}u;\nconst CHANNELS = {}u;\nconst MOVED = {};\nconst SINK_LOGITS = {sink_logits};\n",
+            "const COLS = {columns}u;\nconst VALUE_DIM = {}u;\nconst MOVED = {};\nconst SINK_LOGITS = {sink_logits};\n",
             self.value.dim(),
-            self.value.dim().div_ceil(128),
             self.value.moves.is_some(),
         );
-        gpu.kernel("merge", constants + include_str!("wgsl/merge.wgsl"))
+        let counts = [("CHANNELS", self.value.dim().div_ceil(128))];
+        gpu.kernel("merge", constants + &unrolled(include_str!("wgsl/merge.wgsl"), &counts))
     }
 
     pub(crate) fn prepare_kernel(&self, gpu: &Gpu) -> Arc<Kernel> {

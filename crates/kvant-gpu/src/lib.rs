@@ -18,15 +18,16 @@
 //! | module | what it is |
 //! |---|---|
 //! | `device` | adapters; a device with its queue and the kernels built so far |
-//! | `kernel`, `recorder` | a WGSL text as a pipeline; a pass as one command buffer of dispatches |
+//! | `kernel`, `unroll`, `recorder` | a WGSL text as a pipeline; its loops written out; a pass as dispatches |
 //! | `times` | how long each kernel of a pass took |
 //! | `buffer`, `pages` | buffers; the page store that sequences take their pages from |
-//! | `weights`, `ops` | packed products; norms, rotation, activations |
+//! | `weights`, `product`, `ops` | packed matrices; products with them; norms, rotation, activations |
 //! | `page_text`, `encoding`, `basis` | formats of pages as kernel text: readers, encoders, changes of basis |
 //! | `layout` | the kernels of a cache's slots |
 //! | `heads` | what lies between projection and attention, in one dispatch |
 //! | `plan`, `attend` | how a pass is cut into work, and attention |
-//! | `compile`, `program` | from a description to blocks on the device |
+//! | `moe` | mixtures of experts |
+//! | `compile`, `compile_moe`, `program` | from a description to blocks on the device |
 //! | `network`, `run` | a pass |
 //!
 //! **Kernels are texts with constants.** A format of pages is plain data (`kvant_codec::format`), so its reader is generated: offsets,
@@ -62,23 +63,27 @@ mod backend;
 mod basis;
 mod buffer;
 mod compile;
+mod compile_moe;
 mod device;
 mod encoding;
 mod fitting;
 mod heads;
 mod kernel;
 mod layout;
+mod moe;
 mod network;
 mod ops;
 mod page_text;
 mod pages;
 mod plan;
+mod product;
 mod program;
 mod recorder;
 mod run;
 #[cfg(test)]
 mod tests;
 mod times;
+mod unroll;
 mod weights;
 
 pub use backend::GpuBackend;

@@ -9,6 +9,7 @@ use crate::plan::{Span, Words};
 use crate::program::{Mixer, Widths};
 use crate::recorder::{BindGroups, Recorder};
 use crate::run::Run;
+use crate::times::HostClock;
 use crate::weights::{GROUP, Place};
 use kvant_cache::{
     CacheError, CacheLayout, KvSlot, PageStore, PassState, Sequence, Slots, StateError, StateErrorKind, Store,
@@ -17,6 +18,9 @@ use kvant_model::description::Rope;
 use kvant_model::{Chunk, Network, Observer, Rows};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
+
+/// Layers after which what is recorded is handed over: the device begins with it while the host records the others.
+const EARLY: [usize; 3] = [1, 4, 12];
 
 /// A model on a device. All its passes go one after another.
 pub struct GpuNetwork {
@@ -64,14 +68,27 @@ impl PassBuffers {
             ("attended", widths.attended),
             ("first", widths.first),
             ("inner", widths.inner),
+            ("router", widths.experts),
+            ("routes", 2 * widths.chosen),
+            ("routed", if widths.experts > 0 { widths.hidden } else { 0 }),
+            ("shared", if widths.experts > 0 { widths.hidden } else { 0 }),
+            ("shared gate", 1),
         ];
-        let buffer = |(name, width): (&'static str, usize)| {
+        // A row for every visit of a token to an expert.
+        let visits = [
+            ("expert first", widths.expert_first),
+            ("expert inner", widths.expert_inner),
+            ("expert out", if widths.experts > 0 { widths.hidden } else { 0 }),
+        ];
+        let several = |(name, width): (&'static str, usize), rows: usize| {
             let stride = width.next_multiple_of(GROUP).max(GROUP);
             (name, (Buffer::new(gpu, name, 4 * rows * stride), stride))
         };
+        let named = named.map(|named| several(named, rows));
+        let visits = visits.map(|named| several(named, rows * widths.chosen.max(1)));
         PassBuffers {
             rows,
-            buffers: named.into_iter().map(buffer).collect(),
+            buffers: named.into_iter().chain(visits).collect(),
             plan: Buffer::new(gpu, "plan", 1 << 16),
             status: Buffer::new(gpu, "status", 16),
             partials: Buffer::new(gpu, "partials", 1 << 16),
@@ -163,7 +180,7 @@ impl Network for GpuNetwork {
         state: &mut dyn PassState,
         mut observer: Option<&mut Observer<'_>>,
     ) -> Result<Rows, StateError> {
-        let gpu = &self.gpu;
+        let (gpu, mut clock) = (&self.gpu, HostClock::new(self.gpu.is_timed()));
         let (spans, layout) = self.spans(state)?;
         let rows: usize = spans.iter().map(|span| span.tokens).sum();
         let mut work = self.work.lock().unwrap_or_else(PoisonError::into_inner);
@@ -193,6 +210,7 @@ impl Network for GpuNetwork {
             .collect();
         let wanted_at = words.add(wanted.iter().copied());
         let plan = self.plan(&mut words, &kernels, &layout, &spans, state)?;
+        clock.lap("plan");
         let widths = self.program.widths;
         let mut renewed = enlarge(gpu, "plan", &mut buffers.plan, 4 * words.0.len());
         renewed |= enlarge(gpu, "partials", &mut buffers.partials, 4 * plan.partial_words);
@@ -229,10 +247,14 @@ impl Network for GpuNetwork {
             }
             None => Ok(()),
         };
+        clock.lap("write");
         run.embed(ids_at, positions_at);
         for (index, layer) in self.program.layers.iter().enumerate() {
             show(&mut run, index, "x")?;
             run.layer(layer);
+            if EARLY.contains(&(index + 1)) && !gpu.is_timed() {
+                run.recorder.submit();
+            }
         }
         if is_observed {
             run.final_norm(None, rows, "normed");
@@ -247,17 +269,23 @@ impl Network for GpuNetwork {
         if bytes > 0 {
             run.recorder.copy(logits.buffer, 0, &buffers.staging, 16, bytes);
         }
+        clock.lap("record");
         run.recorder.submit();
-        let mut all = vec![0; 16 + bytes];
-        buffers.staging.read(gpu, &mut all).map_err(device_error)?;
+        let (mark, numbers) = buffers
+            .staging
+            .view(gpu, 16 + bytes, |all| {
+                let mark = u32::from_le_bytes([all[0], all[1], all[2], all[3]]);
+                (mark, unpadded(&all[16..], logits.stride, widths.vocabulary))
+            })
+            .map_err(device_error)?;
+        clock.lap("submit and wait");
         if let Some(fault) = gpu.fault() {
             return Err(device_error(format!("{}: {fault}", gpu.name())));
         }
-        match u32::from_le_bytes([all[0], all[1], all[2], all[3]]) {
-            0 => {}
-            mark => return Err(StateError::new(0, CacheError::OnDevice { layer: mark as usize - 1 })),
+        if mark > 0 {
+            return Err(StateError::new(0, CacheError::OnDevice { layer: mark as usize - 1 }));
         }
-        let numbers = unpadded(&all[16..], logits.stride, widths.vocabulary);
+        clock.print();
         Ok(Rows::from_vec(numbers, widths.vocabulary))
     }
 
@@ -267,7 +295,7 @@ impl Network for GpuNetwork {
             self.program.layers.iter().flat_map(|layer| &layer.residuals).flat_map(|r| &r.branches);
         let weights = branches.filter_map(|branch| match &branch.mixer {
             Mixer::Attention(of) if self.slots.owner(of.slot) == owner => Some(&of.output_weights),
-            Mixer::Attention(_) | Mixer::Mlp(_) => None,
+            Mixer::Attention(_) | Mixer::Mlp(_) | Mixer::Moe(_) => None,
         });
         // The same tensor was read when the model was compiled.
         weights.filter_map(|tensor| Some(Rows::from_vec(tensor.to_f32().ok()?, tensor.columns()))).collect()
@@ -287,14 +315,13 @@ fn read(
     stride: usize,
     width: usize,
 ) -> Result<Vec<f32>, StateError> {
-    let mut bytes = vec![0; 4 * rows * stride];
-    staging.read(gpu, &mut bytes).map_err(device_error)?;
-    Ok(unpadded(&bytes, stride, width))
+    staging.view(gpu, 4 * rows * stride, |bytes| unpadded(bytes, stride, width)).map_err(device_error)
 }
 
 fn unpadded(bytes: &[u8], stride: usize, width: usize) -> Vec<f32> {
-    let row = |row: &[u8]| -> Vec<f32> {
-        row[..4 * width].as_chunks().0.iter().map(|four| f32::from_le_bytes(*four)).collect()
-    };
-    bytes.chunks_exact(4 * stride).flat_map(row).collect()
+    let mut numbers = Vec::with_capacity(bytes.len() / (4 * stride) * width);
+    for row in bytes.chunks_exact(4 * stride) {
+        numbers.extend(row[..4 * width].as_chunks().0.iter().map(|four| f32::from_le_bytes(*four)));
+    }
+    numbers
 }

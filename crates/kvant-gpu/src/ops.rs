@@ -11,6 +11,9 @@ use std::sync::Arc;
 /// Threads of the kernels that have a thread to a number.
 const THREADS: usize = 64;
 
+/// What kernels that norm rows end with.
+pub(crate) const ROW_SUM: &str = include_str!("wgsl/row_sum.wgsl");
+
 /// A norm on the device.
 pub(crate) struct Norm {
     pub kind: NormKind,
@@ -62,7 +65,7 @@ impl Norm {
             let constants = format!(
                 "const LAYER = {layer};\nconst WEIGHT = {weight};\nconst BIAS = {bias};\nconst GATHER = {gather};\n"
             );
-            constants + include_str!("wgsl/norm.wgsl")
+            constants + include_str!("wgsl/norm.wgsl") + ROW_SUM
         })
     }
 
@@ -163,16 +166,20 @@ pub(crate) struct Activate {
 pub(crate) const ACT: &str = include_str!("wgsl/act.wgsl");
 
 impl Activate {
-    /// What [`ACT`] wants to know.
-    pub(crate) fn constants(&self) -> String {
-        let activation = match self.activation {
+    /// What [`ACT`] calls its function.
+    pub(crate) fn number(&self) -> usize {
+        match self.activation {
             Activation::Silu => 0,
             Activation::Gelu => 1,
             Activation::GeluTanh => 2,
             Activation::Relu => 3,
             Activation::ReluSquared => 4,
-        };
-        format!("const ACTIVATION = {activation}u;\nconst CLAMPED = {};\n", self.clamp.is_some())
+        }
+    }
+
+    /// What [`ACT`] wants to know.
+    fn constants(&self) -> String {
+        format!("const ACTIVATION = {}u;\nconst CLAMPED = {};\n", self.number(), self.clamp.is_some())
     }
 
     /// The limit and alpha of clamped gates.

@@ -249,24 +249,27 @@ pub(crate) fn exact_reader(format: &ExactFormat) -> String {
     };
     let mut text = format!("fn {side}_number(page: u32, index: u32) -> f32 {{\n{number}}}\n");
     let dim = format.dim;
+    // Written out, so that all four are asked for before one is waited for.
+    let four = |is_there: &dyn Fn(usize) -> String, index: &dyn Fn(usize) -> String| -> String {
+        let line = |j: usize| {
+            format!(
+                "    if {} {{\n        y[{j}] = {side}_number(page, {});\n    }}\n",
+                is_there(j),
+                index(j)
+            )
+        };
+        (0..4).map(line).collect()
+    };
     text += &match format.side {
         Side::Key => format!(
-            "fn key4_exact(page: u32, token: u32, four: u32, tokens: u32) -> vec4<f32> {{
-    var y = vec4<f32>(0.0);
-    for (var j = 0u; j < min(4u, {dim}u - 4u * four); j++) {{
-        y[j] = key_number(page, (4u * four + j) * tokens + token);
-    }}
-    return y;
-}}\n"
+            "fn key4_exact(page: u32, token: u32, four: u32, tokens: u32) -> vec4<f32> {{\n    var y = vec4<f32>(0.0);\n{}    return y;\n}}\n",
+            four(&|j| format!("4u * four + {j}u < {dim}u"), &|j| format!(
+                "(4u * four + {j}u) * tokens + token"
+            ))
         ),
         Side::Value => format!(
-            "fn value4_exact(page: u32, channel: u32, token: u32, tokens: u32) -> vec4<f32> {{
-    var y = vec4<f32>(0.0);
-    for (var j = 0u; j < min(4u, tokens - token); j++) {{
-        y[j] = value_number(page, (token + j) * {dim}u + channel);
-    }}
-    return y;
-}}\n"
+            "fn value4_exact(page: u32, channel: u32, token: u32, tokens: u32) -> vec4<f32> {{\n    var y = vec4<f32>(0.0);\n{}    return y;\n}}\n",
+            four(&|j| format!("token + {j}u < tokens"), &|j| format!("(token + {j}u) * {dim}u + channel"))
         ),
     };
     text

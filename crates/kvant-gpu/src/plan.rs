@@ -13,8 +13,19 @@ use kvant_codec::Side;
 use kvant_model::description::Rope;
 use std::ops::Range;
 
-/// Positions of a split.
-pub(crate) const SPLIT: usize = 256;
+/// Positions of the shortest split, and splits that a long context has at most before they grow.
+const SPLIT: usize = 256;
+const SPLITS: usize = 128;
+
+/// Positions of a split of the query at `position`: a power of two that its position alone decides.
+fn split(position: usize) -> usize {
+    (position / SPLITS).next_power_of_two().max(SPLIT)
+}
+
+/// The first position after this one whose splits are longer.
+fn next_split(position: usize) -> usize {
+    (split(position) + 1) * SPLITS
+}
 
 /// Words that partial sums of one round of attention may take.
 const ROUND_WORDS: usize = 1 << 24;
@@ -189,9 +200,9 @@ impl Class {
         let end = positions.end.saturating_sub(rule.sinks);
         let coded = |tokens: usize| rule.encoded_for(positions.start, tokens) * tokens;
         let (keys, values) = (coded(self.key_tokens), coded(self.value_tokens));
-        let mut start = self.first(rule, positions.start);
+        let (mut start, length) = (self.first(rule, positions.start), split(positions.start));
         while start < end {
-            let next = (start / SPLIT + 1) * SPLIT;
+            let next = (start / length + 1) * length;
             let stop =
                 [next, keys, values, end].into_iter().filter(|stop| *stop > start).min().unwrap_or(end);
             let form = |coded: usize| if start < coded { CODED } else { EXACT };
@@ -234,7 +245,8 @@ impl Class {
             while token < span.tokens {
                 let position = span.start + token;
                 let change = rule.next_change(position, smallest) - span.start;
-                let end = (token + most).min(change).min(span.tokens);
+                let longer = next_split(position) - span.start;
+                let end = (token + most).min(change).min(longer).min(span.tokens);
                 let block = end - token;
                 let splits = self.splits(rule, position..span.start + end);
                 let tiles = (block * self.group).div_ceil(self.columns);

@@ -1,6 +1,7 @@
 //! A model's blocks on the device: what a description was compiled to.
 
 use crate::buffer::Buffer;
+use crate::moe::Moe;
 use crate::ops::{Activate, Norm};
 use crate::weights::Matrix;
 use kvant_cache::KvSlot;
@@ -83,6 +84,7 @@ pub(crate) struct Mlp {
 pub(crate) enum Mixer {
     Attention(Box<Attention>),
     Mlp(Box<Mlp>),
+    Moe(Box<Moe>),
 }
 
 /// `scale · after(mixer(input_scale · norm(x)))`.
@@ -128,4 +130,9 @@ pub(crate) struct Widths {
     pub first: usize,
     pub inner: usize,
     pub vocabulary: usize,
+    /// Of mixtures: experts, and those that a token visits.
+    pub experts: usize,
+    pub chosen: usize,
+    pub expert_first: usize,
+    pub expert_inner: usize,
 }

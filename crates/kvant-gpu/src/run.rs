@@ -5,9 +5,10 @@ use crate::buffer::Buffer;
 use crate::layout::LayoutKernels;
 use crate::network::{GpuNetwork, PassBuffers};
 use crate::ops::{Activate, Norm, NormShape, Turn, add, rotate};
+use crate::product::{Epilogue, Fused, Target};
 use crate::program::{Attention, Branch, HeadPlace, Layer, Linear, Mixer, Mlp, Residual};
 use crate::recorder::Recorder;
-use crate::weights::{Epilogue, Fused, Place, Target};
+use crate::weights::Place;
 use kvant_model::description::{NormPlace, Pairing};
 use std::sync::Arc;
 
@@ -71,7 +72,14 @@ impl<'a> Run<'a> {
         self.linear(&head.output, rows, x, y, epilogue);
     }
 
-    fn linear(&mut self, of: &Linear, rows: usize, x: Place<'_>, y: Place<'_>, epilogue: Epilogue) {
+    pub(crate) fn linear(
+        &mut self,
+        of: &Linear,
+        rows: usize,
+        x: Place<'_>,
+        y: Place<'_>,
+        epilogue: Epilogue,
+    ) {
         for part in &of.parts {
             let y = Place { at: y.at + part.column, ..y };
             part.matrix.multiply(&mut self.recorder, rows, x, part.bias.as_ref(), y, epilogue);
@@ -83,7 +91,7 @@ impl<'a> Run<'a> {
         add(&mut self.recorder, shape, x, y, factors);
     }
 
-    fn norm(&mut self, norm: &Norm, x: Place<'_>, y: Place<'_>, shape: NormShape) {
+    pub(crate) fn norm(&mut self, norm: &Norm, x: Place<'_>, y: Place<'_>, shape: NormShape) {
         norm.run(&mut self.recorder, &self.buffers.plan, x, y, shape);
     }
 
@@ -125,12 +133,15 @@ impl<'a> Run<'a> {
         let buffers = self.buffers;
         let (x, normed) = (buffers.place("x"), buffers.place("normed"));
         let first = match &of.mixer {
-            Mixer::Attention(of) => &of.projection,
-            Mixer::Mlp(of) => &of.first,
+            Mixer::Attention(of) => Some(&of.projection),
+            Mixer::Mlp(of) => Some(&of.first),
+            Mixer::Moe(_) => None,
         };
-        let fused = Fused { norm: of.norm.as_ref().map(|norm| (norm, of.input_scale)), activate: None };
+        let norm = of.norm.as_ref().map(|norm| (norm, of.input_scale));
+        let fused = Fused { norm, ..Fused::default() };
         // One dispatch in place of two; several products would norm the same row again and again.
-        let fuses = matches!(&first.parts[..], [part] if part.matrix.fuses(self.rows, fused));
+        let fuses = first
+            .is_some_and(|first| matches!(&first.parts[..], [part] if part.matrix.fuses(self.rows, fused)));
         let input = match &of.norm {
             Some(norm) if fuses => Input { x, norm: Some((norm, of.input_scale)) },
             Some(norm) => {
@@ -149,12 +160,13 @@ impl<'a> Run<'a> {
         match &of.mixer {
             Mixer::Attention(of) => self.attention(of, input, y, epilogue),
             Mixer::Mlp(of) => self.mlp(of, input, y, epilogue),
+            Mixer::Moe(of) => self.moe(of, input.x, y, epilogue),
         }
     }
 
     /// The first product of a block, with the norm before it where that is left to it.
     fn project(&mut self, of: &Linear, input: Input<'_>, y: Place<'_>, activate: Option<&Activate>) {
-        let fused = Fused { norm: input.norm, activate };
+        let fused = Fused { norm: input.norm, activate, visits: None };
         for part in &of.parts {
             let y = Place { at: y.at + part.column, ..y };
             let target = Target { bias: part.bias.as_ref(), y, epilogue: Epilogue::STORE };
@@ -162,9 +174,14 @@ impl<'a> Run<'a> {
         }
     }
 
+    /// A perceptron of rows that are ready.
+    pub(crate) fn perceptron(&mut self, of: &Mlp, x: Place<'_>, y: Place<'_>, epilogue: Epilogue) {
+        self.mlp(of, Input { x, norm: None }, y, epilogue);
+    }
+
     fn mlp(&mut self, of: &Mlp, input: Input<'_>, y: Place<'_>, epilogue: Epilogue) {
         let (first, inner) = (self.buffers.place("first"), self.buffers.place("inner"));
-        let fused = Fused { norm: None, activate: Some(&of.activate) };
+        let fused = Fused { activate: Some(&of.activate), ..Fused::default() };
         match &of.first.parts[..] {
             [part] if of.activate.gated && part.matrix.fuses(self.rows, fused) => {
                 self.project(&of.first, input, inner, Some(&of.activate));

@@ -3,6 +3,7 @@
 use crate::buffer::Buffer;
 use crate::device::Gpu;
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 /// The most dispatches of a pass whose times are taken.
 const MOST: usize = 2000;
@@ -73,5 +74,34 @@ impl Times {
         let parts: Vec<String> =
             sums.iter().map(|(label, (count, sum))| format!("{label} {count}× {sum:.0}")).collect();
         eprintln!("gpu times in µs: {}; all {whole:.0}", parts.join(", "));
+    }
+}
+
+/// What the host does in a pass, and how long.
+pub(crate) struct HostClock {
+    since: Option<Instant>,
+    laps: Vec<(&'static str, f64)>,
+}
+
+impl HostClock {
+    /// One that runs, or does nothing.
+    pub(crate) fn new(runs: bool) -> HostClock {
+        HostClock { since: runs.then(Instant::now), laps: Vec::new() }
+    }
+
+    /// What ended just now.
+    pub(crate) fn lap(&mut self, what: &'static str) {
+        if let Some(since) = &mut self.since {
+            self.laps.push((what, since.elapsed().as_secs_f64() * 1e6));
+            *since = Instant::now();
+        }
+    }
+
+    /// One line on stderr.
+    pub(crate) fn print(&self) {
+        if self.since.is_some() {
+            let laps: Vec<String> = self.laps.iter().map(|(what, us)| format!("{what} {us:.0}")).collect();
+            eprintln!("host times in µs: {}", laps.join(", "));
+        }
     }
 }

@@ -1,32 +1,23 @@
-//! Packed matrices on the device: how a type's bytes lie there, and the products with them.
+//! Packed matrices on the device: how a type's bytes lie there.
 //!
-//! A matrix is its rows one after another, each a whole number of words with zeros for the columns that a group of 32 has too many.
+//! A matrix is its rows one after another, each a whole number of four words with zeros for the columns that a group of 32 has too many.
 //! Types whose blocks are not whole words are taken apart once, when they are uploaded: codes first, then the scales of a row.
 //! Nothing is rounded again, and no number is stored twice. What a kernel cannot bind at once is split by rows.
 
 use crate::buffer::{Buffer, words_of};
 use crate::device::Gpu;
 use crate::kernel::Kernel;
-use crate::ops::{ACT, Activate, Norm};
+use crate::product::ProductShape;
 use crate::recorder::{Grid, Recorder};
-use kvant_model::description::NormKind;
+use crate::unroll::unrolled;
 use kvant_model::error::{LoadError, Result};
 use kvant_model::{DType, Tensor};
+use std::collections::HashMap;
 use std::num::NonZero;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 /// Weights that share a scale, or are taken at once.
 pub(crate) const GROUP: usize = 32;
-
-/// Teams of lanes that a workgroup of the product has, each with one row or several.
-const TEAMS: usize = 8;
-
-/// From this many rows on a team has two of them in a pass of one token.
-const TWO_ROWS: usize = 16_384;
-
-/// Groups of an input that lie in workgroup memory at once: of one token, and of each of several.
-const STAGE_ONE: usize = 112;
-const STAGE_MANY: usize = 16;
 
 /// Bytes that are sent to the device before the host waits for it.
 const UPLOAD: usize = 16 << 20;
@@ -69,8 +60,14 @@ fn reader(dtype: DType) -> Option<String> {
     Some(format!("{before}{text}"))
 }
 
-/// One row as the device has it.
+/// One row as the device has it: whole fours of words, which kernels load at once.
 fn row_words(dtype: DType, row: &[u8], columns: usize) -> Vec<u32> {
+    let mut words = packed_words(dtype, row, columns);
+    words.resize(words.len().next_multiple_of(4), 0);
+    words
+}
+
+fn packed_words(dtype: DType, row: &[u8], columns: usize) -> Vec<u32> {
     // Blocks of `bytes`: scales of `head` bytes before the codes.
     let apart = |bytes: usize, head: usize| {
         let blocks = row.chunks_exact(bytes);
@@ -96,10 +93,10 @@ fn row_words(dtype: DType, row: &[u8], columns: usize) -> Vec<u32> {
 }
 
 /// Some rows of a matrix, as much as a kernel sees at once.
-struct Part {
-    buffer: Buffer,
-    first: usize,
-    rows: usize,
+pub(crate) struct Part {
+    pub buffer: Buffer,
+    pub first: usize,
+    pub rows: usize,
 }
 
 /// A matrix `(outputs, inputs)` on the device.
@@ -109,6 +106,8 @@ pub(crate) struct Matrix {
     inputs: usize,
     row_words: usize,
     parts: Vec<Part>,
+    /// The kernels of its products that were asked for.
+    pub products: Mutex<HashMap<ProductShape, Arc<Kernel>>>,
 }
 
 /// Where the rows of a product lie.
@@ -118,45 +117,6 @@ pub(crate) struct Place<'a> {
     /// Numbers from one row to the next, and before the first column.
     pub stride: usize,
     pub at: usize,
-}
-
-/// What becomes of a product before it is stored: `keep · y + cap(scale · (W x + bias))`.
-#[derive(Clone, Copy)]
-pub(crate) struct Epilogue {
-    /// What was there counts this much; 0 for not at all.
-    pub keep: f32,
-    pub scale: f32,
-    pub cap: Option<f32>,
-}
-
-/// What is added to a product, and where it goes.
-#[derive(Clone, Copy)]
-pub(crate) struct Target<'a> {
-    pub bias: Option<&'a Buffer>,
-    pub y: Place<'a>,
-    pub epilogue: Epilogue,
-}
-
-/// What a product has around it in one kernel.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Fused<'a> {
-    /// The norm of its rows, and a multiplier of that.
-    pub norm: Option<(&'a Norm, f32)>,
-    /// Gates and ups become inner values.
-    pub activate: Option<&'a Activate>,
-}
-
-/// What tells kernels of products apart, beside types and what is fused.
-#[derive(Clone, Copy)]
-struct ProductShape {
-    tokens: usize,
-    rows: usize,
-    bias: bool,
-    add: bool,
-}
-
-impl Epilogue {
-    pub(crate) const STORE: Epilogue = Epilogue { keep: 0.0, scale: 1.0, cap: None };
 }
 
 impl Matrix {
@@ -184,7 +144,14 @@ impl Matrix {
             return Err(LoadError::mismatch(format!("tensor {:?} is empty", first.name())));
         }
         let words = row_words(dtype, first.row(0), inputs).len();
-        let mut matrix = Matrix { dtype, outputs, inputs, row_words: words, parts: Vec::new() };
+        let mut matrix = Matrix {
+            dtype,
+            outputs,
+            inputs,
+            row_words: words,
+            parts: Vec::new(),
+            products: Mutex::default(),
+        };
         matrix.fill(gpu, tensors);
         tensors.iter().for_each(|tensor| tensor.bytes().release());
         Ok(matrix)
@@ -239,113 +206,28 @@ impl Matrix {
         self.inputs
     }
 
-    fn groups(&self) -> usize {
+    pub(crate) fn groups(&self) -> usize {
         self.inputs.div_ceil(GROUP)
     }
 
-    fn source(&self, constants: &str, text: &str) -> String {
+    /// Words of a group and its scales.
+    pub(crate) fn group_words(&self) -> usize {
+        (self.row_words / self.groups()).max(1) + 1
+    }
+
+    /// Words from one row to the next.
+    pub(crate) fn row_words(&self) -> usize {
+        self.row_words
+    }
+
+    pub(crate) fn parts(&self) -> &[Part] {
+        &self.parts
+    }
+
+    /// A text with the reader of its weights.
+    pub(crate) fn source(&self, constants: &str, text: &str) -> String {
         let reader = reader(self.dtype).unwrap_or_default();
         format!("{constants}\n{text}\n{reader}")
-    }
-
-    fn product(&self, gpu: &Gpu, shape: ProductShape, fused: Fused<'_>) -> Arc<Kernel> {
-        let ProductShape { tokens, rows, bias, add } = shape;
-        let (inputs, groups) = (self.inputs, self.groups());
-        let most = if tokens == 1 { STAGE_ONE } else { STAGE_MANY };
-        let norm = fused.norm.map(|(norm, _)| norm);
-        let constants = format!(
-            "const TOKENS = {tokens}u;\nconst R = {rows}u;\nconst GROUPS = {groups}u;\nconst INPUTS = {inputs}u;\nconst STAGE = {}u;\n\
-             const BIAS = {bias};\nconst ADD = {add};\nconst RAGGED = {};\nconst NORMED = {};\nconst LAYER = {};\n\
-             const NORM_WEIGHT = {};\nconst NORM_BIAS = {};\nconst GATED = {};\nconst OUTPUTS = {}u;\n{}",
-            groups.next_multiple_of(16).min(most),
-            !inputs.is_multiple_of(GROUP),
-            norm.is_some(),
-            norm.is_some_and(|norm| norm.kind == NormKind::Layer),
-            norm.is_some_and(|norm| norm.weight.is_some()),
-            norm.is_some_and(|norm| norm.bias.is_some()),
-            fused.activate.is_some(),
-            if fused.activate.is_some() { TEAMS } else { TEAMS * rows },
-            fused
-                .activate
-                .map_or("const ACTIVATION = 0u;\nconst CLAMPED = false;\n".to_owned(), |it| it.constants()),
-        );
-        gpu.kernel_of("matmul", format!("matmul {} {constants}", self.dtype), || {
-            self.source(&constants, include_str!("wgsl/matmul.wgsl")) + ACT
-        })
-    }
-
-    /// Whether a product of `tokens` rows can be fused with a norm before it and gates after it.
-    pub(crate) fn fuses(&self, tokens: usize, fused: Fused<'_>) -> bool {
-        let norm = fused.norm.is_none_or(|(norm, _)| {
-            tokens == 1 && norm.width == self.inputs && self.inputs.is_multiple_of(4)
-        });
-        norm && (fused.activate.is_none() || self.parts.len() == 1)
-    }
-
-    /// Multiplies `tokens` rows of `x`, whose strides are whole groups.
-    pub(crate) fn multiply(
-        &self,
-        recorder: &mut Recorder<'_>,
-        tokens: usize,
-        x: Place<'_>,
-        bias: Option<&Buffer>,
-        y: Place<'_>,
-        epilogue: Epilogue,
-    ) {
-        self.multiply_fused(recorder, tokens, x, Target { bias, y, epilogue }, Fused::default());
-    }
-
-    /// The same with what is done to `x` before and to the products after; see [`Matrix::fuses`].
-    pub(crate) fn multiply_fused(
-        &self,
-        recorder: &mut Recorder<'_>,
-        tokens: usize,
-        x: Place<'_>,
-        Target { bias, y, epilogue }: Target<'_>,
-        fused: Fused<'_>,
-    ) {
-        let tile = match tokens {
-            0 => return,
-            1 => 1,
-            2..=4 => 4,
-            _ => 8,
-        };
-        let gated = fused.activate.is_some();
-        let rows = if gated || (tile == 1 && self.outputs >= TWO_ROWS) { 2 } else { 1 };
-        let shape = ProductShape { tokens: tile, rows, bias: bias.is_some(), add: epilogue.keep != 0.0 };
-        let kernel = self.product(recorder.gpu(), shape, fused);
-        let ends = match fused.activate {
-            Some(activate) => [activate.gate_scale, activate.limits().0, activate.limits().1],
-            None => [epilogue.keep, epilogue.scale, epilogue.cap.unwrap_or(0.0)],
-        };
-        for part in &self.parts {
-            // Gates, then ups.
-            let outputs = if gated { part.rows / 2 } else { part.rows };
-            let arguments = [
-                self.groups() as u32,
-                (x.stride / 4) as u32,
-                (x.at / 4) as u32,
-                outputs as u32,
-                y.stride as u32,
-                (y.at + part.first) as u32,
-                part.first as u32,
-                tokens as u32,
-                self.row_words as u32,
-                ends[0].to_bits(),
-                ends[1].to_bits(),
-                ends[2].to_bits(),
-                fused.norm.map_or(0.0, |(norm, _)| norm.eps).to_bits(),
-                fused.norm.map_or(1.0, |(_, scale)| scale).to_bits(),
-            ];
-            let per_group = if gated { TEAMS } else { TEAMS * rows };
-            let grid = Grid::rows(outputs.div_ceil(per_group), tokens.div_ceil(tile));
-            let norm = fused.norm.map(|(norm, _)| norm);
-            let norm_weight = norm.and_then(|norm| norm.weight.as_ref()).unwrap_or(&part.buffer);
-            let norm_bias = norm.and_then(|norm| norm.bias.as_ref()).unwrap_or(&part.buffer);
-            let bias = bias.unwrap_or(&part.buffer);
-            let bound = [&part.buffer, x.buffer, bias, y.buffer, norm_weight, norm_bias];
-            recorder.dispatch(&kernel, &bound, &arguments, grid);
-        }
     }
 
     /// Rows of the matrix by the ids that `plan` has from `ids_at` on, times `scale`; with learned positions `(buffer, plan_at)`.
@@ -360,7 +242,8 @@ impl Matrix {
     ) {
         let learned = positions.is_some();
         let kernel = recorder.gpu().kernel_of("embed", format!("embed {} {learned}", self.dtype), || {
-            self.source(&format!("const POSITIONS = {learned};\n"), include_str!("wgsl/embed.wgsl"))
+            let text = unrolled(include_str!("wgsl/embed.wgsl"), &[]);
+            self.source(&format!("const POSITIONS = {learned};\n"), &text)
         });
         for part in &self.parts {
             let arguments = [
@@ -380,7 +263,8 @@ impl Matrix {
                 tokens.min(32768) as u32,
                 tokens.div_ceil(32768) as u32,
             );
-            let bound = [&part.buffer, plan, positions.map_or(plan, |(buffer, _)| buffer), x.buffer];
+            let bound =
+                [&part.buffer, &part.buffer, plan, positions.map_or(plan, |(buffer, _)| buffer), x.buffer];
             recorder.dispatch(&kernel, &bound, &arguments, grid);
         }
     }

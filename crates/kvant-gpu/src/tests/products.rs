@@ -3,7 +3,8 @@
 use super::{Random, close, floats, gpu, padded, run};
 use crate::buffer::Buffer;
 use crate::device::Gpu;
-use crate::weights::{Epilogue, GROUP, Matrix, Place, WEIGHT_TYPES};
+use crate::product::Epilogue;
+use crate::weights::{GROUP, Matrix, Place, WEIGHT_TYPES};
 use half::f16;
 use kvant_model::{DType, Tensor};
 

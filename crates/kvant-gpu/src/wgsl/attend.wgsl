@@ -44,7 +44,8 @@ var<immediate> a: Arguments;
 
 var<workgroup> queries: array<vec4<f32>, COLS * Q4>;
 var<workgroup> offsets: array<f32, COLS>;
-var<workgroup> weights: array<f32, COLS * 128>;
+// (columns, fours of positions).
+var<workgroup> weights: array<vec4<f32>, COLS * 32>;
 var<workgroup> lanes: array<f32, COLS * 8>;
 var<workgroup> tops: array<f32, COLS>;
 var<workgroup> totals: array<f32, COLS>;
@@ -73,15 +74,15 @@ fn main(
         if column < task.tokens * a.group {
             let row = task.row + column / a.group;
             let head = task.head * a.group + column % a.group;
-            for (var j = 0u; j < 4u; j++) {
-                if c + j < KEY_DIM {
-                    if PREPARED && is_coded {
-                        four[j] = prepared[row * a.p_stride + head * a.p_head + c + j];
-                    } else {
-                        four[j] = q[row * a.q_stride + head * a.q_head + c + j];
-                    }
+            //@ j 4
+            if c + $ju < KEY_DIM {
+                if PREPARED && is_coded {
+                    four[$j] = prepared[row * a.p_stride + head * a.p_head + c + $ju];
+                } else {
+                    four[$j] = q[row * a.q_stride + head * a.q_head + c + $ju];
                 }
             }
+            //@
         }
         queries[i] = four;
     }
@@ -97,19 +98,26 @@ fn main(
         }
         offsets[thread] = offset;
     }
-    var sum: array<f32, COLS * CHANNELS>;
+    //@ i CHANNELS
+    //@ k COLS
+    var sum$i_$k = 0.0;
+    //@
+    //@
     for (var first = task.start; first < task.end; first += 128u) {
         workgroupBarrier();
         score(thread, task, first);
         workgroupBarrier();
-        // Eight threads to a column.
+        // Eight threads to a column, each with four fours.
         let column = thread / 8u;
         let lane = thread % 8u;
         if column < COLS {
             var top = NONE;
-            for (var i = lane; i < 128u; i += 8u) {
-                top = max(top, weights[128u * column + i]);
+            //@ n 4
+            {
+                let s = weights[32u * column + lane + 8u * $nu];
+                top = max(top, max(max(s.x, s.y), max(s.z, s.w)));
             }
+            //@
             lanes[thread] = top;
         }
         workgroupBarrier();
@@ -117,15 +125,17 @@ fn main(
         var total = 0.0;
         if column < COLS {
             top = tops[column];
-            for (var i = 0u; i < 8u; i++) {
-                top = max(top, lanes[8u * column + i]);
+            //@ n 8
+            top = max(top, lanes[8u * column + $nu]);
+            //@
+            //@ n 4
+            {
+                let s = weights[32u * column + lane + 8u * $nu];
+                let e = select(exp(s - top), vec4<f32>(0.0), s <= vec4<f32>(NONE));
+                weights[32u * column + lane + 8u * $nu] = e;
+                total += ((e.x + e.y) + e.z) + e.w;
             }
-            for (var i = lane; i < 128u; i += 8u) {
-                let s = weights[128u * column + i];
-                let e = select(exp(s - top), 0.0, s <= NONE);
-                weights[128u * column + i] = e;
-                total += e;
-            }
+            //@
         }
         workgroupBarrier();
         if column < COLS {
@@ -135,85 +145,108 @@ fn main(
         if column < COLS && lane == 0u {
             let factor = exp(tops[column] - top);
             var all = totals[column] * factor;
-            for (var i = 0u; i < 8u; i++) {
-                all += lanes[8u * column + i];
-            }
+            //@ n 8
+            all += lanes[8u * column + $nu];
+            //@
             totals[column] = all;
             factors[column] = factor;
             tops[column] = top;
         }
         workgroupBarrier();
-        for (var i = 0u; i < CHANNELS; i++) {
-            let c = thread + 128u * i;
-            if c < VALUE_DIM {
-                for (var k = 0u; k < COLS; k++) {
-                    sum[COLS * i + k] *= factors[k];
-                }
-                let end = min(128u, task.end - first);
-                for (var t = 0u; t < end; t += 4u) {
-                    let v = value4(task, c, first + t);
-                    for (var k = 0u; k < COLS; k++) {
-                        let w = 128u * k + t;
-                        var s = sum[COLS * i + k];
-                        s = fma(v.x, weights[w], s);
-                        s = fma(v.y, weights[w + 1u], s);
-                        s = fma(v.z, weights[w + 2u], s);
-                        sum[COLS * i + k] = fma(v.w, weights[w + 3u], s);
-                    }
-                }
+        let end = min(128u, task.end - first);
+        //@ i CHANNELS
+        if thread + 128u * $iu < VALUE_DIM {
+            let c = thread + 128u * $iu;
+            //@ k COLS
+            sum$i_$k *= factors[$k];
+            //@
+            var t = 0u;
+            for (; t + 4u * VALUE_STEP <= end; t += 4u * VALUE_STEP) {
+                //@ u VALUE_STEP
+                let v$u = value4(task, c, first + t + 4u * $uu);
+                //@
+                //@ u VALUE_STEP
+                //@ k COLS
+                sum$i_$k = weighted(v$u, weights[32u * $ku + t / 4u + $uu], sum$i_$k);
+                //@
+                //@
+            }
+            for (; t < end; t += 4u) {
+                let v = value4(task, c, first + t);
+                //@ k COLS
+                sum$i_$k = weighted(v, weights[32u * $ku + t / 4u], sum$i_$k);
+                //@
             }
         }
+        //@
     }
     workgroupBarrier();
     let to = COLS * number * (VALUE_DIM + 2u);
-    for (var k = 0u; k < COLS; k++) {
-        for (var i = 0u; i < CHANNELS; i++) {
-            let c = thread + 128u * i;
-            if c < VALUE_DIM {
-                partials[to + k * (VALUE_DIM + 2u) + 2u + c] = sum[COLS * i + k];
-            }
-        }
+    //@ i CHANNELS
+    if thread + 128u * $iu < VALUE_DIM {
+        //@ k COLS
+        partials[to + $ku * (VALUE_DIM + 2u) + 2u + thread + 128u * $iu] = sum$i_$k;
+        //@
     }
+    //@
     if thread < COLS {
         partials[to + thread * (VALUE_DIM + 2u)] = tops[thread];
         partials[to + thread * (VALUE_DIM + 2u) + 1u] = totals[thread];
     }
 }
 
+fn weighted(v: vec4<f32>, w: vec4<f32>, sum: f32) -> f32 {
+    return fma(v.w, w.w, fma(v.z, w.z, fma(v.y, w.y, fma(v.x, w.x, sum))));
+}
+
 // The scores of this thread's position, for every column.
 fn score(thread: u32, task: Task, first: u32) {
     let position = first + thread;
-    var total: array<vec4<f32>, COLS>;
+    //@ k COLS
+    var total$k = vec4<f32>(0.0);
+    //@
     let is_there = position < task.end;
     if is_there {
         let place = key_place(task, position);
         if task.key_form == 0u {
-            for (var c = 0u; c < KEY_FOURS; c++) {
-                let y = key4_coded(place.x, place.y, c);
-                for (var k = 0u; k < COLS; k++) {
-                    total[k] = fma(y, queries[Q4 * k + c], total[k]);
-                }
+            for (var c = 0u; c < KEY_FOURS; c += KEY_STEP) {
+                //@ u KEY_STEP
+                let y$u = key4_coded(place.x, place.y, c + $uu);
+                //@
+                //@ u KEY_STEP
+                //@ k COLS
+                total$k = fma(y$u, queries[Q4 * $ku + c + $uu], total$k);
+                //@
+                //@
             }
         } else {
             let tokens = select(KEY_TOKENS, 32u, task.key_form == 2u);
-            for (var c = 0u; c < (KEY_DIM + 3u) / 4u; c++) {
-                let y = key4_exact(place.x, place.y, c, tokens);
-                for (var k = 0u; k < COLS; k++) {
-                    total[k] = fma(y, queries[Q4 * k + c], total[k]);
-                }
+            for (var c = 0u; c < (KEY_DIM + 3u) / 4u; c += EXACT_STEP) {
+                //@ u EXACT_STEP
+                let y$u = key4_exact(place.x, place.y, c + $uu, tokens);
+                //@
+                //@ u EXACT_STEP
+                //@ k COLS
+                total$k = fma(y$u, queries[Q4 * $ku + c + $uu], total$k);
+                //@
+                //@
             }
         }
     }
-    for (var k = 0u; k < COLS; k++) {
-        let column = task.column + k;
-        let own = task.position + column / a.group;
-        let is_seen = is_there && column < task.tokens * a.group && position <= own && own - position < a.window;
-        var s = a.scale * (((total[k].x + total[k].y) + (total[k].z + total[k].w)) + offsets[k]);
-        if a.cap > 0.0 {
-            s = a.cap * tanh(clamp(s / a.cap, -15.0, 15.0));
-        }
-        weights[128u * k + thread] = select(NONE, s, is_seen);
+    //@ k COLS
+    scored(thread, task, position, is_there, $ku, total$k);
+    //@
+}
+
+fn scored(thread: u32, task: Task, position: u32, is_there: bool, k: u32, total: vec4<f32>) {
+    let column = task.column + k;
+    let own = task.position + column / a.group;
+    let is_seen = is_there && column < task.tokens * a.group && position <= own && own - position < a.window;
+    var s = a.scale * (((total.x + total.y) + (total.z + total.w)) + offsets[k]);
+    if a.cap > 0.0 {
+        s = a.cap * tanh(clamp(s / a.cap, -15.0, 15.0));
     }
+    weights[32u * k + thread / 4u][thread % 4u] = select(NONE, s, is_seen);
 }
 
 // The page of a position, and its token there.

@@ -15,11 +15,10 @@ struct Arguments {
 
 var<immediate> a: Arguments;
 @group(0) @binding(0) var<storage, read> weights: array<u32>;
-@group(0) @binding(1) var<storage, read> plan: array<u32>;
-@group(0) @binding(2) var<storage, read> positions: array<f32>;
-@group(0) @binding(3) var<storage, read_write> x: array<f32>;
-
-var<private> w: array<vec4<f32>, 8>;
+@group(0) @binding(1) var<storage, read> weights4: array<vec4<u32>>;
+@group(0) @binding(2) var<storage, read> plan: array<u32>;
+@group(0) @binding(3) var<storage, read> positions: array<f32>;
+@group(0) @binding(4) var<storage, read_write> x: array<f32>;
 
 @compute @workgroup_size(64)
 fn main(@builtin(global_invocation_id) id: vec3<u32>) {
@@ -32,15 +31,20 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     if row >= a.rows {
         return;
     }
-    load_group(row * a.row_words, group);
-    for (var i = 0u; i < 32u; i++) {
-        let c = 32u * group + i;
-        if c < a.inputs {
-            var v = w[i / 4u][i % 4u] * a.scale;
-            if POSITIONS {
-                v += positions[plan[a.positions_at + token] * a.inputs + c];
+    let w = fetch(row * a.row_words, group);
+    //@ i 8
+    {
+        let four = level4(w, $iu) * a.scale;
+        for (var j = 0u; j < 4u; j++) {
+            let c = 32u * group + 4u * $iu + j;
+            if c < a.inputs {
+                var v = four[j];
+                if POSITIONS {
+                    v += positions[plan[a.positions_at + token] * a.inputs + c];
+                }
+                x[token * a.x_stride + c] = v;
             }
-            x[token * a.x_stride + c] = v;
         }
     }
+    //@
 }

@@ -29,7 +29,6 @@ var<immediate> a: Arguments;
 @group(0) @binding(5) var<storage, read_write> y: array<f32>;
 
 var<workgroup> h: array<f32, MOST>;
-var<workgroup> sums: array<f32, 128>;
 
 @compute @workgroup_size(128)
 fn main(
@@ -108,9 +107,11 @@ fn load(thread: u32, at: u32, dim: u32) {
 fn norm(thread: u32, factor: f32, eps: f32, is_query: bool) {
     workgroupBarrier();
     var square = 0.0;
-    for (var c = thread; c < DIM; c += 128u) {
-        let v = factor * h[c];
-        square = fma(v, v, square);
+    for (var c = 4u * thread; c < DIM; c += 512u) {
+        for (var j = c; j < min(c + 4u, DIM); j++) {
+            let v = factor * h[j];
+            square = fma(v, v, square);
+        }
     }
     let inverse = factor / sqrt(added(thread, square) / f32(DIM) + eps);
     for (var c = thread; c < DIM; c += 128u) {
@@ -148,19 +149,6 @@ fn rotate(thread: u32, row: u32, scale: f32) {
         }
     }
     workgroupBarrier();
-}
-
-fn added(thread: u32, v: f32) -> f32 {
-    workgroupBarrier();
-    sums[thread] = v;
-    for (var step = 64u; step > 0u; step /= 2u) {
-        workgroupBarrier();
-        if thread < step {
-            sums[thread] += sums[thread + step];
-        }
-    }
-    workgroupBarrier();
-    return sums[0];
 }
 
 fn noted(v: f32, largest: f32) -> f32 {

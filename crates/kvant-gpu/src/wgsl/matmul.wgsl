@@ -1,174 +1,176 @@
-// y[t, o] = keep · y[t, o] + cap(scale · (Σ_k W[o, k] · x[t, k] + bias[o])), for TOKENS tokens to a workgroup. With NORMED the rows
-// of x are normed on their way; with GATED the outputs are act(gate_scale · W[o] x) · (W[outputs + o] x).
-//
-// 16 lanes share a row, or R rows: lane l takes the groups l, l + 16, … of 32 weights, in four chains of fused products; the chains,
-// then the lanes, are added in one order. So a token's sums do not depend on how many tokens there are beside it. Numbers of x go
-// through workgroup memory, STAGE groups at a time, where lanes find theirs side by side.
-struct Arguments {
-    groups: u32,
-    x_stride: u32,
-    x_at: u32,
-    outputs: u32,
-    y_stride: u32,
-    y_at: u32,
-    bias_at: u32,
-    tokens: u32,
-    row_words: u32,
-    // Of gated outputs: the gate's scale, limit and alpha.
-    keep: f32,
-    scale: f32,
-    cap: f32,
-    eps: f32,
-    norm_scale: f32,
-}
 
-var<immediate> a: Arguments;
-@group(0) @binding(0) var<storage, read> weights: array<u32>;
-@group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;
-@group(0) @binding(2) var<storage, read> bias: array<f32>;
-@group(0) @binding(3) var<storage, read_write> y: array<f32>;
-@group(0) @binding(4) var<storage, read> norm_weight: array<vec4<f32>>;
-@group(0) @binding(5) var<storage, read> norm_bias: array<vec4<f32>>;
+// Products of TOKENS tokens, few of them. 32 lanes share R rows; numbers of x go through workgroup memory, STAGE groups at a time,
+// where lanes find theirs side by side. AHEAD groups of each row are asked for before anything is waited for. With NORMED the rows of x are normed on their way; with VISITS every row of y has the matrix
+// of an expert.
+@group(0) @binding(5) var<storage, read> norm_weight: array<vec4<f32>>;
+@group(0) @binding(6) var<storage, read> norm_bias: array<vec4<f32>>;
+@group(0) @binding(7) var<storage, read> routes: array<u32>;
 
-const STAGED = 17u * STAGE / 2u;
+// Four number i of group 32 · s + l of a token lies at 33 · (8 · s + i) + l.
+const STAGED = 33u * STAGE / 4u;
 
-var<private> w: array<vec4<f32>, 8>;
-// Four number i of group 16 · s + l of a token lies at 17 · (8 · s + i) + l.
+var<private> expert: u32;
+
 var<workgroup> staged: array<vec4<f32>, TOKENS * STAGED>;
-var<workgroup> sums: array<f32, 128 * R * TOKENS>;
+// The sums of lane l of team m lie at 264 · (TOKENS · r + t) + 33 · m + l.
+var<workgroup> lanes: array<f32, 264 * R * TOKENS>;
 
-@compute @workgroup_size(128)
+@compute @workgroup_size(256)
 fn main(
     @builtin(local_invocation_index) thread: u32,
     @builtin(workgroup_id) id: vec3<u32>,
     @builtin(num_workgroups) count: vec3<u32>,
 ) {
-    let lane = thread % 16u;
+    let lane = thread % 32u;
+    let team = thread / 32u;
     let place = id.x + id.y * count.x;
-    let unit = 8u * place + thread / 16u;
     let first = TOKENS * id.z;
-    var rows: array<u32, R>;
-    for (var r = 0u; r < R; r++) {
-        if GATED {
-            rows[r] = (min(unit, a.outputs - 1u) + r * a.outputs) * a.row_words;
-        } else {
-            rows[r] = min(R * unit + r, a.outputs - 1u) * a.row_words;
-        }
+    if VISITS {
+        expert = routes[2u * first];
     }
+    //@ r R
+    let row$r = row_of(8u * place + team, $ru) * a.row_words;
+    //@ t TOKENS
+    var sum$r_$t = 0.0;
+    //@
+    //@
     var mean = 0.0;
     var inverse = 0.0;
     if NORMED {
         if LAYER {
             var sum = 0.0;
-            for (var c = thread; c < INPUTS; c += 128u) {
-                sum += x[a.x_at + c / 4u][c % 4u];
-            }
+            //@ n NORM_STEPS
+            let u$n = input(first, thread + 128u * $nu);
+            //@
+            //@ n NORM_STEPS
+            sum += ((u$n.x + u$n.y) + u$n.z) + u$n.w;
+            //@
             mean = added(thread, sum) / f32(INPUTS);
         }
         var square = 0.0;
-        for (var c = thread; c < INPUTS; c += 128u) {
-            let v = x[a.x_at + c / 4u][c % 4u] - mean;
-            square = fma(v, v, square);
+        //@ n NORM_STEPS
+        let v$n = input(first, thread + 128u * $nu);
+        //@
+        //@ n NORM_STEPS
+        if 4u * (thread + 128u * $nu) < INPUTS {
+            let v = v$n - mean;
+            square = fma(v.x, v.x, square);
+            square = fma(v.y, v.y, square);
+            square = fma(v.z, v.z, square);
+            square = fma(v.w, v.w, square);
         }
+        //@
         inverse = a.norm_scale / sqrt(added(thread, square) / f32(INPUTS) + a.eps);
     }
-    var total: array<vec4<f32>, R * TOKENS>;
-    for (var base = 0u; base < GROUPS; base += STAGE) {
+    for (var base = 0u; base < a.groups; base += STAGE) {
+        //@ u AHEAD
+        //@ r R
+        var w$r_$u = fetch(row$r, min(base + 32u * $uu + lane, a.groups - 1u));
+        //@
+        //@
         workgroupBarrier();
-        for (var e = thread; e < TOKENS * STAGE * 8u; e += 128u) {
-            let t = e / (STAGE * 8u);
-            let k = e % (STAGE * 8u);
-            let four = 8u * base + k;
-            var v = vec4<f32>(0.0);
-            if 4u * four < INPUTS {
-                v = x[a.x_at + min(first + t, a.tokens - 1u) * a.x_stride + four];
-                if NORMED {
-                    v = (v - mean) * inverse;
-                    if NORM_WEIGHT {
-                        v *= norm_weight[four];
-                    }
-                    if NORM_BIAS {
-                        v += a.norm_scale * norm_bias[four];
-                    }
-                }
-                if RAGGED {
-                    let c = vec4<u32>(4u * four) + vec4<u32>(0u, 1u, 2u, 3u);
-                    v = select(vec4<f32>(0.0), v, c < vec4<u32>(INPUTS));
-                }
-            }
-            staged[t * STAGED + 17u * (8u * (k / 128u) + k % 8u) + (k / 8u) % 16u] = v;
-        }
+        //@ e STEPS
+        let k$e = thread + 256u * $eu;
+        let x$e = normed(input(first + k$e / (8u * STAGE), 8u * base + k$e % (8u * STAGE)), 8u * base + k$e % (8u * STAGE), mean, inverse);
+        //@
+        //@ e STEPS
+        stage(k$e, x$e);
+        //@
         workgroupBarrier();
-        for (var s = 0u; s < STAGE / 16u; s++) {
-            let group = base + 16u * s + lane;
-            if group < GROUPS {
-                for (var r = 0u; r < R; r++) {
-                    load_group(rows[r], group);
-                    for (var t = 0u; t < TOKENS; t++) {
-                        var sum = total[TOKENS * r + t];
-                        for (var i = 0u; i < 8u; i++) {
-                            sum = fma(w[i], staged[t * STAGED + 17u * (8u * s + i) + lane], sum);
-                        }
-                        total[TOKENS * r + t] = sum;
+        for (var s = 0u; s < STAGE / 32u; s += AHEAD) {
+            if s > 0u {
+                //@ u AHEAD
+                //@ r R
+                w$r_$u = fetch(row$r, min(base + 32u * (s + $uu) + lane, a.groups - 1u));
+                //@
+                //@
+            }
+            //@ u AHEAD
+            if base + 32u * (s + $uu) + lane < a.groups {
+                //@ i 8
+                {
+                    //@ t TOKENS
+                    let x$t = staged[$tu * STAGED + 33u * (8u * (s + $uu) + $iu) + lane];
+                    //@
+                    //@ r R
+                    {
+                        let v = level4(w$r_$u, $iu);
+                        //@ t TOKENS
+                        sum$r_$t = fma(v.x, x$t.x, sum$r_$t);
+                        sum$r_$t = fma(v.y, x$t.y, sum$r_$t);
+                        sum$r_$t = fma(v.z, x$t.z, sum$r_$t);
+                        sum$r_$t = fma(v.w, x$t.w, sum$r_$t);
+                        //@
                     }
+                    //@
                 }
+                //@
             }
-        }
-    }
-    workgroupBarrier();
-    for (var n = 0u; n < R * TOKENS; n++) {
-        sums[128u * n + thread] = (total[n].x + total[n].y) + (total[n].z + total[n].w);
-    }
-    for (var step = 8u; step > 0u; step /= 2u) {
-        workgroupBarrier();
-        if lane < step {
-            for (var n = 0u; n < R * TOKENS; n++) {
-                sums[128u * n + thread] += sums[128u * n + thread + step];
-            }
+            //@
         }
     }
+    //@ r R
+    //@ t TOKENS
+    lanes[264u * (TOKENS * $ru + $tu) + 33u * team + lane] = sum$r_$t;
+    //@
+    //@
     workgroupBarrier();
     // A thread to each output of the workgroup.
     let t = thread / OUTPUTS;
     let own = thread % OUTPUTS;
     let o = OUTPUTS * place + own;
     if t < TOKENS && first + t < a.tokens && o < a.outputs {
-        let at = (first + t) * a.y_stride + a.y_at + o;
         if GATED {
-            var gate = sums[128u * t + 16u * own];
-            var up = sums[128u * ((R - 1u) * TOKENS + t) + 16u * own];
+            let pairs = max(R / 2u, 1u);
+            var gate = total(TOKENS * (2u * (own % pairs)) + t, own / pairs);
+            var up = total(TOKENS * (2u * (own % pairs) + 1u) + t, own / pairs);
             if BIAS {
-                gate += bias[a.bias_at + o];
-                up += bias[a.bias_at + a.outputs + o];
+                gate += bias[bias_of(o)];
+                up += bias[bias_of(o) + a.outputs];
             }
-            y[at] = inner_value(gate, up, a.keep, a.scale, a.cap);
+            y[(first + t) * a.y_stride + a.y_at + o] = inner_value(gate, up, a.keep, a.scale, a.cap);
         } else {
-            var v = sums[128u * (TOKENS * (own % R) + t) + 16u * (own / R)];
-            if BIAS {
-                v += bias[a.bias_at + o];
-            }
-            v *= a.scale;
-            if a.cap > 0.0 {
-                v = a.cap * tanh(clamp(v / a.cap, -15.0, 15.0));
-            }
-            if ADD {
-                v = fma(a.keep, y[at], v);
-            }
-            y[at] = v;
+            store(first + t, o, total(TOKENS * (own % R) + t, own / R));
         }
     }
 }
 
-// The sum over all threads, in the order of the norm that is a kernel of its own.
-fn added(thread: u32, v: f32) -> f32 {
-    workgroupBarrier();
-    sums[thread] = v;
-    for (var step = 64u; step > 0u; step /= 2u) {
-        workgroupBarrier();
-        if thread < step {
-            sums[thread] += sums[thread + step];
+// Row r of a team: R outputs side by side, or R / 2 gates and their ups.
+fn row_of(unit: u32, r: u32) -> u32 {
+    let first = expert * a.expert_rows;
+    if GATED {
+        return first + min((R / 2u) * unit + r / 2u, a.outputs - 1u) + (r % 2u) * a.outputs;
+    }
+    return first + min(R * unit + r, a.outputs - 1u);
+}
+
+fn bias_of(o: u32) -> u32 {
+    return a.bias_at + expert * a.expert_rows + o;
+}
+
+fn normed(x: vec4<f32>, four: u32, mean: f32, inverse: f32) -> vec4<f32> {
+    var v = x;
+    if NORMED && 4u * four < INPUTS {
+        v = (v - mean) * inverse;
+        if NORM_WEIGHT {
+            v *= norm_weight[four];
+        }
+        if NORM_BIAS {
+            v += a.norm_scale * norm_bias[four];
         }
     }
-    workgroupBarrier();
-    return sums[0];
+    return v;
+}
+
+fn stage(number: u32, v: vec4<f32>) {
+    let k = number % (8u * STAGE);
+    staged[(number / (8u * STAGE)) * STAGED + 33u * (8u * (k / 256u) + k % 8u) + (k / 8u) % 32u] = v;
+}
+
+fn total(column: u32, team: u32) -> f32 {
+    var sum = 0.0;
+    //@ l 32
+    sum += lanes[264u * column + 33u * team + $lu];
+    //@
+    return sum;
 }

@@ -21,6 +21,9 @@ var<immediate> a: Arguments;
 @group(0) @binding(4) var<storage, read_write> y: array<f32>;
 
 var<workgroup> coded: array<f32, VALUE_DIM>;
+// What the sums of splits are multiplied by, 128 splits at a time, and what they weigh; negative where they are in the codec's basis.
+var<workgroup> shares: array<f32, 128>;
+var<workgroup> masses: array<f32, 128>;
 
 @compute @workgroup_size(128)
 fn main(
@@ -40,60 +43,100 @@ fn main(
     let first = plan[at] + ((head / a.group) * plan[at + 2u] + column / COLS) * splits;
     let step = COLS * (VALUE_DIM + 2u);
     let base = first * step + (column % COLS) * (VALUE_DIM + 2u);
-    var top = NONE;
-    if SINK_LOGITS {
-        top = logits[head];
-    }
-    for (var s = 0u; s < splits; s++) {
+    var own = NONE;
+    for (var s = thread; s < splits; s += 128u) {
         if partials[base + s * step + 1u] > 0.0 {
-            top = max(top, partials[base + s * step]);
+            own = max(own, partials[base + s * step]);
         }
+    }
+    var top = largest(thread, own);
+    if SINK_LOGITS {
+        top = max(top, logits[head]);
     }
     var all = 0.0;
     var in_coded = 0.0;
-    if SINK_LOGITS {
-        all = exp(logits[head] - top);
-    }
-    for (var s = 0u; s < splits; s++) {
-        let total = partials[base + s * step + 1u];
-        if total > 0.0 {
-            let weight = total * exp(partials[base + s * step] - top);
-            all += weight;
-            if plan[a.tasks_at + 11u * (first + s) + 8u] == 0u {
-                in_coded += weight;
-            }
-        }
-    }
-    var exact: array<f32, CHANNELS>;
-    for (var i = 0u; i < CHANNELS; i++) {
-        let c = thread + 128u * i;
-        if c < VALUE_DIM {
-            var sum = 0.0;
-            for (var s = 0u; s < splits; s++) {
-                if partials[base + s * step + 1u] > 0.0 {
-                    let v = partials[base + s * step + 2u + c] * exp(partials[base + s * step] - top);
-                    if MOVED && plan[a.tasks_at + 11u * (first + s) + 8u] == 0u {
-                        sum += v;
-                    } else {
-                        exact[i] += v;
-                    }
+    //@ i CHANNELS
+    var exact$i = 0.0;
+    var moved$i = 0.0;
+    //@
+    for (var begin = 0u; begin < splits; begin += 128u) {
+        let s = begin + thread;
+        var share = 0.0;
+        var mass = 0.0;
+        if s < splits {
+            let total = partials[base + s * step + 1u];
+            if total > 0.0 {
+                share = exp(partials[base + s * step] - top);
+                mass = total * share;
+                if MOVED && plan[a.tasks_at + 11u * (first + s) + 8u] == 0u {
+                    share = -share;
+                    mass = -mass;
                 }
             }
-            coded[c] = sum;
+        }
+        workgroupBarrier();
+        shares[thread] = share;
+        masses[thread] = mass;
+        workgroupBarrier();
+        let end = min(128u, splits - begin);
+        // One after another: splits that a query sees nothing of change no sum.
+        for (var n = 0u; n < end; n++) {
+            all += abs(masses[n]);
+            in_coded += max(-masses[n], 0.0);
+        }
+        //@ i CHANNELS
+        if thread + 128u * $iu < VALUE_DIM {
+            let c = base + begin * step + 2u + thread + 128u * $iu;
+            var n = 0u;
+            for (; n + 8u <= end; n += 8u) {
+                //@ u 8
+                let v$u = partials[c + (n + $uu) * step];
+                //@
+                //@ u 8
+                exact$i = fma(v$u, max(shares[n + $uu], 0.0), exact$i);
+                moved$i = fma(v$u, max(-shares[n + $uu], 0.0), moved$i);
+                //@
+            }
+            for (; n < end; n++) {
+                let v = partials[c + n * step];
+                exact$i = fma(v, max(shares[n], 0.0), exact$i);
+                moved$i = fma(v, max(-shares[n], 0.0), moved$i);
+            }
+        }
+        //@
+    }
+    if SINK_LOGITS {
+        all += exp(logits[head] - top);
+    }
+    //@ i CHANNELS
+    if thread + 128u * $iu < VALUE_DIM {
+        coded[thread + 128u * $iu] = moved$i;
+    }
+    //@
+    workgroupBarrier();
+    //@ i CHANNELS
+    if thread + 128u * $iu < VALUE_DIM {
+        let c = thread + 128u * $iu;
+        var v = exact$i;
+        if MOVED && in_coded > 0.0 {
+            for (var j = 0u; j < VALUE_DIM; j++) {
+                v = fma(finish[j * VALUE_DIM + c], coded[j], v);
+            }
+            v += finish[VALUE_DIM * VALUE_DIM + c] * in_coded;
+        }
+        y[a.y_at + row * a.y_stride + head * VALUE_DIM + c] = v / all;
+    }
+    //@
+}
+
+fn largest(thread: u32, v: f32) -> f32 {
+    shares[thread] = v;
+    for (var step = 64u; step > 0u; step /= 2u) {
+        workgroupBarrier();
+        if thread < step {
+            shares[thread] = max(shares[thread], shares[thread + step]);
         }
     }
     workgroupBarrier();
-    for (var i = 0u; i < CHANNELS; i++) {
-        let c = thread + 128u * i;
-        if c < VALUE_DIM {
-            var v = exact[i];
-            if MOVED && in_coded > 0.0 {
-                for (var j = 0u; j < VALUE_DIM; j++) {
-                    v = fma(finish[j * VALUE_DIM + c], coded[j], v);
-                }
-                v += finish[VALUE_DIM * VALUE_DIM + c] * in_coded;
-            }
-            y[a.y_at + row * a.y_stride + head * VALUE_DIM + c] = v / all;
-        }
-    }
+    return shares[0];
 }

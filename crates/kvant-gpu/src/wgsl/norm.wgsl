@@ -22,8 +22,6 @@ var<immediate> a: Arguments;
 @group(0) @binding(3) var<storage, read> x: array<f32>;
 @group(0) @binding(4) var<storage, read_write> y: array<f32>;
 
-var<workgroup> sums: array<f32, 128>;
-
 @compute @workgroup_size(128)
 fn main(
     @builtin(local_invocation_index) thread: u32,
@@ -44,15 +42,21 @@ fn main(
     var mean = 0.0;
     if LAYER {
         var sum = 0.0;
-        for (var c = thread; c < a.width; c += 128u) {
-            sum += x[x_at + c];
+        for (var c = 4u * thread; c < a.width; c += 512u) {
+            var four = x[x_at + c];
+            for (var j = c + 1u; j < min(c + 4u, a.width); j++) {
+                four += x[x_at + j];
+            }
+            sum += four;
         }
         mean = added(thread, sum) / f32(a.width);
     }
     var square = 0.0;
-    for (var c = thread; c < a.width; c += 128u) {
-        let v = a.factor * (x[x_at + c] - mean);
-        square = fma(v, v, square);
+    for (var c = 4u * thread; c < a.width; c += 512u) {
+        for (var j = c; j < min(c + 4u, a.width); j++) {
+            let v = a.factor * (x[x_at + j] - mean);
+            square = fma(v, v, square);
+        }
     }
     let inverse = a.scale * a.factor / sqrt(added(thread, square) / f32(a.width) + a.eps);
     if !is_there {
@@ -68,18 +72,4 @@ fn main(
         }
         y[y_at + c] = v;
     }
-}
-
-// The sum over all threads, in one order.
-fn added(thread: u32, x: f32) -> f32 {
-    workgroupBarrier();
-    sums[thread] = x;
-    for (var step = 64u; step > 0u; step /= 2u) {
-        workgroupBarrier();
-        if thread < step {
-            sums[thread] += sums[thread + step];
-        }
-    }
-    workgroupBarrier();
-    return sums[0];
 }

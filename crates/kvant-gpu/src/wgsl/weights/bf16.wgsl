@@ -1,11 +1,14 @@
 // 32 upper halves of singles in 16 words.
-fn pair(word: u32) -> vec2<f32> {
-    return bitcast<vec2<f32>>(vec2<u32>(word << 16u, word & 0xffff0000u));
+struct Fetched {
+    v: array<vec4<u32>, 4>,
 }
 
-fn load_group(row: u32, group: u32) {
-    let at = row + 16u * group;
-    for (var i = 0u; i < 8u; i++) {
-        w[i] = vec4<f32>(pair(weights[at + 2u * i]), pair(weights[at + 2u * i + 1u]));
-    }
+fn fetch(row: u32, group: u32) -> Fetched {
+    let at = row / 4u + 4u * group;
+    return Fetched(array<vec4<u32>, 4>(weights4[at], weights4[at + 1u], weights4[at + 2u], weights4[at + 3u]));
+}
+
+fn level4(w: Fetched, i: u32) -> vec4<f32> {
+    let pairs = select(w.v[i / 2u].xy, w.v[i / 2u].zw, i % 2u == 1u);
+    return bitcast<vec4<f32>>(vec4<u32>(pairs.x << 16u, pairs.x & 0xffff0000u, pairs.y << 16u, pairs.y & 0xffff0000u));
 }

@@ -1,7 +1,14 @@
 // 32 halves in 16 words.
-fn load_group(row: u32, group: u32) {
-    let at = row + 16u * group;
-    for (var i = 0u; i < 8u; i++) {
-        w[i] = vec4<f32>(unpack2x16float(weights[at + 2u * i]), unpack2x16float(weights[at + 2u * i + 1u]));
-    }
+struct Fetched {
+    v: array<vec4<u32>, 4>,
+}
+
+fn fetch(row: u32, group: u32) -> Fetched {
+    let at = row / 4u + 4u * group;
+    return Fetched(array<vec4<u32>, 4>(weights4[at], weights4[at + 1u], weights4[at + 2u], weights4[at + 3u]));
+}
+
+fn level4(w: Fetched, i: u32) -> vec4<f32> {
+    let pairs = select(w.v[i / 2u].xy, w.v[i / 2u].zw, i % 2u == 1u);
+    return vec4<f32>(unpack2x16float(pairs.x), unpack2x16float(pairs.y));
 }

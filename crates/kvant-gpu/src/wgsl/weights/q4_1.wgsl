@@ -1,10 +1,14 @@
 // Nibbles as in Q4_0; after all codes of a row a word for each group: scale and minimum as halves.
-fn load_group(row: u32, group: u32) {
-    let at = row + 4u * group;
-    let s = unpack2x16float(weights[row + 4u * a.groups + group]);
-    for (var i = 0u; i < 4u; i++) {
-        let word = weights[at + i];
-        w[i] = vec4<f32>(unpack4xU8(word & 0x0f0f0f0fu)) * s.x + s.y;
-        w[i + 4u] = vec4<f32>(unpack4xU8((word >> 4u) & 0x0f0f0f0fu)) * s.x + s.y;
-    }
+struct Fetched {
+    codes: vec4<u32>,
+    scales: vec2<f32>,
+}
+
+fn fetch(row: u32, group: u32) -> Fetched {
+    return Fetched(weights4[row / 4u + group], unpack2x16float(weights[row + 4u * a.groups + group]));
+}
+
+fn level4(w: Fetched, i: u32) -> vec4<f32> {
+    let codes = unpack4xU8((w.codes[i % 4u] >> (4u * (i / 4u))) & 0x0f0f0f0fu);
+    return fma(vec4<f32>(codes), vec4<f32>(w.scales.x), vec4<f32>(w.scales.y));
 }

@@ -1,12 +1,25 @@
 // Blocks of 36 words for 256 values: d and dmin, scales in 3 words, codes in 32. Groups 2k and 2k + 1 are the low and high nibbles
 // of code bytes 32k to 32k + 31.
-fn load_group(row: u32, group: u32) {
+struct Fetched {
+    low: vec4<u32>,
+    high: vec4<u32>,
+    scales: vec2<f32>,
+}
+
+fn fetch(row: u32, group: u32) -> Fetched {
     let at = row + 36u * (group / 8u);
     let g = group % 8u;
-    let s = scale_and_minimum(at, g);
-    let codes = at + 4u + 8u * (g / 2u);
-    let shift = 4u * (g % 2u);
-    for (var i = 0u; i < 8u; i++) {
-        w[i] = vec4<f32>(unpack4xU8((weights[codes + i] >> shift) & 0x0f0f0f0fu)) * s.x - s.y;
-    }
+    let codes = at / 4u + 1u + 2u * (g / 2u);
+    let shift = vec4<u32>(4u * (g % 2u));
+    let mask = vec4<u32>(0x0f0f0f0fu);
+    return Fetched(
+        (weights4[codes] >> shift) & mask,
+        (weights4[codes + 1u] >> shift) & mask,
+        scale_and_minimum(weights4[at / 4u], g),
+    );
+}
+
+fn level4(w: Fetched, i: u32) -> vec4<f32> {
+    let codes = unpack4xU8(select(w.low[i % 4u], w.high[i % 4u], i >= 4u));
+    return fma(vec4<f32>(codes), vec4<f32>(w.scales.x), vec4<f32>(-w.scales.y));
 }

@@ -1,8 +1,16 @@
 // 32 signed bytes in 8 words; after all codes of a row its scales, two halves to a word.
-fn load_group(row: u32, group: u32) {
-    let at = row + 8u * group;
-    let scale = half_at(row + 8u * a.groups, group);
-    for (var i = 0u; i < 8u; i++) {
-        w[i] = vec4<f32>(unpack4xI8(weights[at + i])) * scale;
-    }
+struct Fetched {
+    low: vec4<u32>,
+    high: vec4<u32>,
+    scale: f32,
+}
+
+fn fetch(row: u32, group: u32) -> Fetched {
+    let at = row / 4u + 2u * group;
+    return Fetched(weights4[at], weights4[at + 1u], half_at(row + 8u * a.groups, group));
+}
+
+fn level4(w: Fetched, i: u32) -> vec4<f32> {
+    let word = select(w.low[i % 4u], w.high[i % 4u], i >= 4u);
+    return vec4<f32>(unpack4xI8(word)) * w.scale;
 }

@@ -372,11 +372,20 @@ impl Gpu {
 
     /// The kernel of a source text, built on first use.
     pub(crate) fn kernel(&self, label: &'static str, source: String) -> Arc<Kernel> {
+        self.built(label, source, true)
+    }
+
+    /// The same for texts whose indices all come from sizes and arguments: places in arrays are not checked, which costs a tenth.
+    pub(crate) fn unchecked_kernel(&self, label: &'static str, source: String) -> Arc<Kernel> {
+        self.built(label, source, false)
+    }
+
+    fn built(&self, label: &'static str, source: String, is_checked: bool) -> Arc<Kernel> {
         let mut kernels = self.inner.kernels.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(kernel) = kernels.get(&source) {
             return Arc::clone(kernel);
         }
-        let kernel = Arc::new(Kernel::build(&self.inner.device, label, &source));
+        let kernel = Arc::new(Kernel::build(&self.inner.device, label, &source, is_checked));
         kernels.insert(source, Arc::clone(&kernel));
         kernel
     }

@@ -13,7 +13,12 @@ pub(crate) struct Kernel {
 }
 
 impl Kernel {
-    pub(crate) fn build(device: &wgpu::Device, label: &'static str, source: &str) -> Kernel {
+    pub(crate) fn build(
+        device: &wgpu::Device,
+        label: &'static str,
+        source: &str,
+        is_checked: bool,
+    ) -> Kernel {
         let entries: Vec<_> = accesses(source)
             .enumerate()
             .map(|(binding, read_only)| wgpu::BindGroupLayoutEntry {
@@ -40,11 +45,14 @@ impl Kernel {
             label: Some(label),
             source: wgpu::ShaderSource::Wgsl(source.into()),
         };
-        // Bounds of buffers stay checked: tables of pages are data, and a wrong one must not reach beyond a buffer.
-        let checks =
-            wgpu::ShaderRuntimeChecks { force_loop_bounding: false, ..wgpu::ShaderRuntimeChecks::checked() };
-        // SAFETY: what is not checked is that loops end. Every loop of the kernels counts up to a bound that does not change
-        // in it.
+        // Bounds stay checked where indices are data: a wrong table of pages must not reach beyond a buffer.
+        let checks = wgpu::ShaderRuntimeChecks {
+            force_loop_bounding: false,
+            bounds_checks: is_checked,
+            ..wgpu::ShaderRuntimeChecks::checked()
+        };
+        // SAFETY: what is not checked is that loops end: every loop of the kernels counts up to a bound that does not change in it.
+        // Bounds are not checked in products alone, whose indices are below the sizes that their dispatch was made with.
         let module = unsafe { device.create_shader_module_trusted(text, checks) };
         let pipeline = device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
             label: Some(label),

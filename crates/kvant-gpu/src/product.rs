@@ -22,7 +22,7 @@ const TEAMS: usize = 8;
 const MANY_GROUPS: usize = 256;
 
 /// Words of weights that a thread asks for before it waits.
-const WORDS_AHEAD: usize = 64;
+const WORDS_AHEAD: usize = 24;
 
 /// The most tokens that are multiplied by lanes, and how many of them at once.
 const BY_LANES: usize = 8;
@@ -194,7 +194,7 @@ impl Matrix {
             Cut::Lanes { .. } => "matmul",
             Cut::Tile { .. } => "tile",
         };
-        gpu.kernel(label, self.source(&constants, &text))
+        gpu.unchecked_kernel(label, self.source(&constants, &text))
     }
 
     /// Groups of each row that a thread asks for at once, of the `steps` that it has in a stage.

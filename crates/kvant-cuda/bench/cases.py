@@ -8,18 +8,19 @@ LOG2_E = 1.4426950408889634
 
 
 class Case:
-    """Sequences of `positions` (the query's), each with its own pages. codec: int4 or f16."""
+    """Sequences of `positions` (the first query's), each with its own pages and `tokens` queries in a row. codec: int4, int8, k8v4 or f16."""
 
     def __init__(self, positions, kv_heads, group, d, codec="int4", sinks=4, recent=0, window=None, cap=None, logits=False, streaming=False,
-                 hard=False, split=None, dev="cuda", seed=0):
+                 hard=False, split=None, tokens=1, dev="cuda", seed=0):
         g = torch.Generator(device=dev).manual_seed(seed)
         rand = lambda *shape: torch.randn(*shape, generator=g, device=dev).half()
-        self.d, self.group, self.kv_heads, self.rows, self.codec, self.cap = d, group, kv_heads, len(positions), codec, cap
-        self.scale, self.dev = 1 / math.sqrt(d), dev
-        closed = [max(p - sinks - recent, 0) // P.PAGE for p in positions]
-        most, tails = max(max(closed), 1), max((p + 1 - sinks) // P.PAGE - c + 1 for p, c in zip(positions, closed))
+        self.d, self.group, self.kv_heads, self.rows, self.codec, self.cap = d, group, kv_heads, len(positions) * tokens, codec, cap
+        self.scale, self.dev, self.seats = 1 / math.sqrt(d), dev, len(positions)
+        queries = [(p + i, seat) for seat, p in enumerate(positions) for i in range(tokens)]
+        closed = [max(p - sinks - recent, 0) // P.PAGE for p, _ in queries]
+        most, tails = max(max(closed), 1), max((p + 1 - sinks) // P.PAGE - c + 1 for (p, _), c in zip(queries, closed))
         self.table_stride, self.exact_stride = most, 1 + max(tails, 1)
-        n = self.rows * kv_heads
+        n = self.seats * kv_heads
         k, v = rand(n, most, 64, d), rand(n, most, 64, d)
         self.q = rand(self.rows, kv_heads * group, d)
         if hard:  # channel offsets, outlier channels, a peaked softmax, scores that drift upwards
@@ -27,14 +28,17 @@ class Case:
             k[..., ::17] *= 6
             self.q *= 2
             k *= torch.linspace(0.5, 1.5, most, device=dev).half()[None, :, None, None]
-        ek, ev = rand(n, self.exact_stride, 64, d), rand(n, self.exact_stride, 64, d)
+        # Exact pages by their number, from the first that any query of the sequence reads exactly; before them the sinks' page.
+        firsts = [closed[seat * tokens] for seat in range(self.seats)]
+        held = 1 + self.exact_stride - 1 + max(closed[seat * tokens + tokens - 1] - firsts[seat] for seat in range(self.seats))
+        ek, ev = rand(n, held, 64, d), rand(n, held, 64, d)
         self.q_sinks = rand(self.rows, kv_heads * group, d) if streaming else None
         self.logits = torch.randn(kv_heads * group, generator=g, device=dev) if logits else None
-        if codec == "int4":
-            self.coded = (*P.encode_keys(k), *P.encode_values(v))
-            halves = P.pack_int4(*self.coded)
-            k, v = P.decode(*self.coded)
-            self.signs = P.signs(d, dev)
+        if codec != "f16":
+            self.coded = P.encode(k, v, codec)
+            halves = P.pack_codes(*self.coded, codec)
+            k, v = P.decode(*self.coded, codec)
+            self.signs = P.signs(d, dev) if P.BITS[codec][1] == 4 else None
         else:
             halves = P.pack_exact(k, v)
             k, v, self.signs = k.double().flatten(1, 2), v.double().flatten(1, 2), None
@@ -42,18 +46,23 @@ class Case:
         total = sum(x.numel() + x[..., 0].numel() * P.UNIT for x in (*halves, *exact))
         self.memory = P.Memory(total, dev, seed)
         entry = lambda pair: torch.stack([self.memory.put(x) for x in pair], -1).contiguous()
-        self.table, self.exact = entry(halves), entry(exact)
-        self.half_bytes = halves[0].shape[-1]
-        self.sequences = [(p, sinks, c, max(p + 1 - window, 0) if window else 0, streaming) for p, c in zip(positions, closed)]
+        self.table, pages = entry(halves), entry(exact).view(self.seats, kv_heads, held, 2)
+        shown = [[0, *range(1 + c - firsts[seat], 1 + c - firsts[seat] + self.exact_stride - 1)] for (_, seat), c in zip(queries, closed)]
+        self.shown = [[min(page, held - 1) for page in row] for row in shown]
+        self.exact = torch.stack([pages[seat][:, row] for (_, seat), row in zip(queries, self.shown)]).flatten(0, 1).contiguous()
+        self.page_bytes = sum(half.shape[-1] for half in halves)
+        self.sequences = [(p, sinks, c, max(p + 1 - window, 0) if window else 0, streaming, seat) for (p, seat), c in zip(queries, closed)]
         self.plan(split)
-        self.truth = (k, v, ek.double().flatten(1, 2), ev.double().flatten(1, 2))
+        self.truth = (k, v, ek.double(), ev.double())
 
-    def plan(self, split=None):
-        items, own, self.slots = P.step_plan(self.sequences, split)
+    def plan(self, split=None, many=False):
+        """`many`: as many query tokens to an item as its columns hold."""
+        self.many, columns = many, 16 if many and self.d <= 128 else 8  # 8 where a head has more channels
+        items, own, self.slots = P.step_plan(self.sequences, split, max(columns // self.group, 1) if many else 1)
         self.items, self.own, self.n_items = items.to(self.dev), own.to(self.dev), len(items)
-        self.tiles = tiles = 1 if self.group <= 8 else 2
-        self.part_o = torch.full((self.slots, self.kv_heads * tiles, 8, self.d), float("nan"), device=self.dev)
-        self.part_ml = torch.full((self.slots, self.kv_heads * tiles, 8, 2), float("nan"), device=self.dev)
+        self.tiles = 1 if self.group <= columns else 2
+        self.part_o = torch.full((self.slots, self.kv_heads * self.group, self.d), float("nan"), device=self.dev)
+        self.part_ml = torch.full((self.slots, self.kv_heads * self.group, 2), float("nan"), device=self.dev)
         self.out = torch.full((self.rows, self.kv_heads * self.group, self.d), float("nan"), device=self.dev, dtype=torch.float16)
 
     def params(self, grid):
@@ -63,9 +72,11 @@ class Case:
                     self.tiles - 1, self.table_stride, self.exact_stride, *divmod(grid, self.kv_heads * self.tiles), s, cap, 0, 0, 0, 0)
 
     def run(self, kernels, grid=0, pdl_main=False, pdl_reduce=True, reduce=True):
-        grid = min(grid or 2 * kernels.sms, self.n_items * self.kv_heads * self.tiles)
+        name = f"attend_{'many_' if self.many or self.d > 128 else ''}{self.codec}"
+        capped = f"{name}_cap_d{self.d}"  # where there is none, the plain kernel has both
+        name = capped if self.cap and kernels.has(capped) else f"{name}_d{self.d}"
+        grid = min(grid or kernels.per_sm(name) * kernels.sms, self.n_items * self.kv_heads * self.tiles)
         params = self.params(grid)
-        name = f"attend_{self.codec}{'_cap' if self.cap else ''}_d{self.d}"
         kernels.launch(name, grid, 128, params, pdl_main)
         if reduce:
             kernels.launch(f"reduce_d{self.d}", self.rows * self.kv_heads * self.group, 256, params, pdl_reduce)
@@ -75,20 +86,21 @@ class Case:
         """float64, one kv head at a time, by positions."""
         k, v, ek, ev = self.truth
         out = torch.empty(self.rows, self.kv_heads * self.group, self.d, dtype=torch.float64, device=self.dev)
-        for row, (position, sinks, closed, first_seen, keeps) in enumerate(self.sequences):
+        for row, (position, sinks, closed, first_seen, keeps, seat) in enumerate(self.sequences):
             for head in range(self.kv_heads):
-                n, hs = row * self.kv_heads + head, slice(head * self.group, (head + 1) * self.group)
+                n, hs = seat * self.kv_heads + head, slice(head * self.group, (head + 1) * self.group)
                 sink = torch.arange(0 if keeps else min(first_seen, sinks), min(sinks, position + 1), device=self.dev)
                 first = max(first_seen - sinks, 0)
                 old = torch.arange(first, max(closed * 64, first), device=self.dev)
                 new = torch.arange(max(first - closed * 64, 0), max(position + 1 - sinks - closed * 64, 0), device=self.dev) + 64
-                keys, values = torch.cat([ek[n, sink], k[n, old], ek[n, new]]), torch.cat([ev[n, sink], v[n, old], ev[n, new]])
+                xk, xv = (x[n, self.shown[row]].flatten(0, 1) for x in (ek, ev))
+                keys, values = torch.cat([xk[sink], k[n, old], xk[new]]), torch.cat([xv[sink], v[n, old], xv[new]])
                 q = self.q[row, hs].double()
                 if self.q_sinks is None:
                     logit = None if self.logits is None else self.logits[hs]
                     out[row, hs] = P.attention(q, keys, values, self.scale, self.cap, logit)
                 else:  # the sinks are met by another query
-                    s = torch.cat([self.q_sinks[row, hs].double() @ ek[n, sink].T, q @ torch.cat([k[n, old], ek[n, new]]).T], -1) * self.scale
+                    s = torch.cat([self.q_sinks[row, hs].double() @ xk[sink].T, q @ torch.cat([k[n, old], xk[new]]).T], -1) * self.scale
                     out[row, hs] = torch.softmax(s, -1) @ values
         return out
 

@@ -22,14 +22,35 @@ CASES = [
     dict(positions=[3000, 700], kv_heads=2, group=4, d=128, window=512, streaming=True),
     dict(positions=[3000], kv_heads=2, group=4, d=128, sinks=0),
     dict(positions=[131071 + 4], kv_heads=8, group=8, d=128),
+    dict(positions=[70, 5000, 3, 8251], kv_heads=2, group=8, d=256, hard=True),
+    dict(positions=[2500, 900], kv_heads=2, group=16, d=256, cap=30.0),
+    dict(positions=[3000, 10, 1500], kv_heads=4, group=2, d=256, window=1024, logits=True),
 ]
 
 
-def attention(kernels, say, cases=CASES, repeats=15):
+CODECS = ("int4", "int8", "k8v4", "f16")
+# Several query tokens of every sequence, some across the end of a page, under every mask.
+MANY = [
+    dict(positions=[4090], tokens=150, kv_heads=2, group=4, d=128),
+    dict(positions=[1000, 0, 300], tokens=70, kv_heads=2, group=8, d=128),
+    dict(positions=[1000, 62], tokens=67, kv_heads=2, group=1, d=64, hard=True),
+    dict(positions=[1000, 5], tokens=40, kv_heads=1, group=16, d=128),
+    dict(positions=[900, 5], tokens=40, kv_heads=1, group=12, d=64, cap=30.0),
+    dict(positions=[900, 100], tokens=150, kv_heads=2, group=3, d=64, window=130),
+    dict(positions=[900], tokens=150, kv_heads=2, group=2, d=128, window=200, cap=5.0),
+    dict(positions=[900, 20], tokens=9, kv_heads=2, group=4, d=64, recent=200, sinks=20, logits=True),
+    dict(positions=[900, 0], tokens=40, kv_heads=2, group=4, d=128, window=150, streaming=True),
+    dict(positions=[500], tokens=17, kv_heads=2, group=7, d=128, sinks=0),
+    dict(positions=[900, 20], tokens=70, kv_heads=2, group=2, d=256, window=200, cap=50.0),
+    dict(positions=[1000, 0], tokens=33, kv_heads=1, group=12, d=256),
+]
+
+
+def attention(kernels, say, cases=CASES, repeats=15, many=MANY):
     failures = []
     for number, case in enumerate(cases):
-        for codec in ("int4", "f16"):
-            if codec == "f16" and max(case["positions"]) > 100000:
+        for codec in CODECS:
+            if codec in ("f16", "int8") and max(case["positions"]) > 100000:
                 continue
             c = Case(**case, codec=codec, seed=number, dev=kernels.dev)
             reference = c.reference()
@@ -42,31 +63,50 @@ def attention(kernels, say, cases=CASES, repeats=15):
             if c.rows > 1:  # a sequence gets the same bits alone
                 sequences, whole = c.sequences, (c.table, c.exact, c.q, c.q_sinks, c.rows)
                 for row in range(c.rows):
-                    c.sequences, c.rows, kv = sequences[row:row + 1], 1, c.kv_heads
+                    c.sequences, c.rows, kv = [(*sequences[row][:5], 0)], 1, c.kv_heads
                     c.table, c.exact = (x[row * kv:(row + 1) * kv].contiguous() for x in whole[:2])
                     c.q, c.q_sinks = whole[2][row:row + 1].contiguous(), None if whole[3] is None else whole[3][row:row + 1].contiguous()
                     c.plan()
                     alone &= torch.equal(c.run(kernels)[0], first[row])
                 c.sequences, (c.table, c.exact, c.q, c.q_sinks, c.rows) = sequences, whole
                 c.plan()
+            c.plan(many=True)  # one token each through the kernel of many
+            tiled = torch.equal(c.run(kernels), first)
+            c.plan()
             moved = True
-            if codec == "int4" and max(x[2] for x in c.sequences) > 4 and not case.get("window") and not (case.get("cap") and case.get("hard")):  # the bytes are what is read
+            if codec != "f16" and max(x[2] for x in c.sequences) > 4 and not case.get("window") and not (case.get("cap") and case.get("hard")):  # the bytes are what is read
                 row = max(range(c.rows), key=lambda r: c.sequences[r][2])
-                units = c.table[row * c.kv_heads, 2].tolist()
-                for side, at in ((0, 1), (0, c.d * 2 + 1), (0, c.d * 4 + 100), (1, 100), (1, c.d * 32 + 1)):
+                units, (kb, vb) = c.table[row * c.kv_heads, 2].tolist(), P.BITS[codec]
+                flip = 0x37
+                for side, at in ((0, 1), (0, c.d * 2 + 1), (0, c.d * 4 + 100), (1, 100), (1, c.d * 8 * vb + 1)):
                     place = units[side] * P.UNIT + at
-                    c.memory.bytes[place] ^= 0x37
+                    c.memory.bytes[place] ^= flip
                     moved &= not torch.equal(c.run(kernels)[row], first[row])
-                    c.memory.bytes[place] ^= 0x37
-            ok = e < (5e-3 if case.get("hard") else 1.5e-3) and same and grids and alone and moved
-            say(f"attention {codec} {case}: error {e:.1e} repeats {same} grids {grids} alone {alone} corrupted {moved}{'' if ok else ' FAIL'}")
+                    c.memory.bytes[place] ^= flip
+            ok = e < (5e-3 if case.get("hard") else 1.5e-3) and same and grids and alone and moved and tiled
+            say(f"attention {codec} {case}: error {e:.1e} repeats {same} grids {grids} alone {alone} many {tiled} corrupted {moved}{'' if ok else ' FAIL'}")
             failures += [] if ok else [f"attention {codec} {case}"]
+    for number, case in enumerate(many):
+        for codec in CODECS:
+            c = Case(**case, codec=codec, seed=number, dev=kernels.dev)
+            reference = c.reference()
+            single = c.run(kernels).clone()
+            kernels.synchronize()
+            c.plan(many=True)
+            tiled = c.run(kernels).clone()
+            same = all(torch.equal(tiled, c.run(kernels, grid=g, pdl_main=m)) for g in (0, 1, 7, 131) for m in (0, 1))
+            kernels.synchronize()
+            e, equal = error(tiled, reference), torch.equal(single, tiled)
+            apart = (single != tiled).flatten(1).any(1).nonzero().flatten().tolist()
+            ok = e < (5e-3 if case.get("hard") else 1.5e-3) and equal and same
+            say(f"many {codec} {case}: {c.n_items} items, error {e:.1e}, bits of decode {equal} {apart[:8]} repeats {same}{'' if ok else ' FAIL'}")
+            failures += [] if ok else [f"many {codec} {case}"]
     return failures
 
 
 def encode(kernels, say):
     failures = []
-    for d in (64, 128):
+    for codec, d in ((codec, d) for codec in CODECS[:3] for d in (64, 128, 256)):
         for hard in (False, True):
             dev = kernels.dev
             g = torch.Generator().manual_seed(d)
@@ -75,19 +115,19 @@ def encode(kernels, say):
                 k, v = k * 40 + 100, v * 1000
                 k[0, 0, :, 3], v[1, 1, 7] = 2.5, 0  # a constant channel, a token of zeros
                 k[0, 1], v[0, 1] = k[0, 1] * 1e-6, v[0, 1] * 1e-7  # scales below f16's normal numbers
-            want = [x.to(dev) for x in P.pack_int4(*P.encode_keys(k.cpu()), *P.encode_values(v.cpu()))]  # a CPU divides as IEEE says; torch on a card does not
+            want = [x.to(dev) for x in P.pack_codes(*P.encode(k.cpu(), v.cpu(), codec), codec)]  # a CPU divides as IEEE says; torch on a card does not
             memory = P.Memory(4 * 16 * (128 * d + P.UNIT), dev)
             exact = [memory.put(x) for x in P.pack_exact(k, v)]
             coded = [memory.put(torch.zeros_like(x)) for x in want]
             jobs, turn = torch.stack([*exact, *coded], -1).view(-1, 4).contiguous(), P.signs(d, dev)
             refused = torch.zeros(1, dtype=torch.int32, device=dev)
-            kernels.launch(f"encode_int4_d{d}", len(jobs), 128, pack("4Q", memory.bytes, jobs, turn, refused))
+            kernels.launch(f"encode_{codec}_d{d}", len(jobs), 128, pack("4Q", memory.bytes, jobs, turn, refused))
             kernels.synchronize()
             read = lambda units, size: torch.stack([memory.bytes[u * P.UNIT:u * P.UNIT + size] for u in units.flatten().tolist()])
             different = [int((read(u, w.shape[-1]) != w.reshape(-1, w.shape[-1])).sum()) for u, w in zip(coded, want)]
             ok = different == [0, 0] and refused.item() == 0
-            say(f"encode d{d}{' hard' if hard else ''}: bytes that differ from the CPU codec's rule {different}, refused {refused.item()}{'' if ok else ' FAIL'}")
-            failures += [] if ok else [f"encode d{d} {hard}"]
+            say(f"encode {codec} d{d}{' hard' if hard else ''}: bytes that differ from the CPU codec's rule {different}, refused {refused.item()}{'' if ok else ' FAIL'}")
+            failures += [] if ok else [f"encode {codec} d{d} {hard}"]
     return failures
 
 
@@ -97,20 +137,20 @@ FIXTURES = pathlib.Path(__file__).resolve().parents[2] / "kvant-codec" / "tests"
 def fixtures(kernels, say):
     """The pages that kvant-codec's tests keep, from the same rows: the same bytes."""
     failures = []
-    for d in (64, 128):
+    for codec, d in ((codec, d) for codec in CODECS[:3] for d in (64, 128)):
         t, c = torch.arange(64)[:, None], torch.arange(d)[None]
         rows = ((((37 * t * t + 101 * c + 13 * t * c) % 257) - 128) / 32 * (1 + c % 5)).half().view(1, 1, 64, d).to(kernels.dev)
-        want = P.pack_int4(*P.read_canonical(*((FIXTURES / f"int4-{side}-{d}.page").read_bytes() for side in ("key", "value")), d))
+        want = P.pack_codes(*P.read_canonical(*((FIXTURES / f"{codec}-{side}-{d}.page").read_bytes() for side in ("key", "value")), d, codec), codec)
         memory = P.Memory(1 << 20, kernels.dev)
         places = [memory.put(x) for x in P.pack_exact(rows, rows)] + [memory.put(torch.zeros_like(x).to(kernels.dev)) for x in want]
         jobs, turn, refused = torch.stack(places, -1).view(-1, 4).contiguous(), P.signs(d, kernels.dev), torch.zeros(1, dtype=torch.int32, device=kernels.dev)
-        kernels.launch(f"encode_int4_d{d}", 1, 128, pack("4Q", memory.bytes, jobs, turn, refused))
+        kernels.launch(f"encode_{codec}_d{d}", 1, 128, pack("4Q", memory.bytes, jobs, turn, refused))
         kernels.synchronize()
-        got = [memory.bytes[u.item() * P.UNIT:u.item() * P.UNIT + 36 * d].cpu() for u in places[2:]]
+        got = [memory.bytes[u.item() * P.UNIT:u.item() * P.UNIT + w.numel()].cpu() for u, w in zip(places[2:], want)]
         different = [int((a != b.flatten()).sum()) for a, b in zip(got, want)]
         ok = different == [0, 0] and refused.item() == 0
-        say(f"fixtures d{d}: bytes that differ {different}{'' if ok else ' FAIL'}")
-        failures += [] if ok else [f"fixtures d{d}"]
+        say(f"fixtures {codec} d{d}: bytes that differ {different}{'' if ok else ' FAIL'}")
+        failures += [] if ok else [f"fixtures {codec} d{d}"]
     return failures
 
 
@@ -220,8 +260,12 @@ HOST_CASES = [dict(positions=[300, 40], kv_heads=1, **options) for options in (
     dict(group=2, d=64, logits=True), dict(group=2, d=64, recent=100, sinks=20), dict(group=2, d=64, window=150, streaming=True),
     dict(group=2, d=64, sinks=0), dict(group=1, d=128, window=100, cap=5.0))]
 
+HOST_MANY = [dict(positions=[190, 3], tokens=9, kv_heads=1, **options) for options in (
+    dict(group=4, d=128), dict(group=16, d=64), dict(group=3, d=64, window=100), dict(group=2, d=64, window=70, cap=5.0),
+    dict(group=2, d=128, window=100, streaming=True))]
+
 
 def small(kernels, say):
     """Short sequences, all features: what fibers, or a card under a sanitizer, can do in a few minutes."""
     return fixtures(kernels, say) + rows(kernels, say) + encode(kernels, say) + linear(kernels, say, ((64, 256), (32, 1024))) + attention(
-        kernels, say, HOST_CASES, 1)
+        kernels, say, HOST_CASES, 1, HOST_MANY)

@@ -44,6 +44,13 @@ class Kernels:
                     self.check(self.cuda.cuFuncSetAttribute(function, 9, 100), name)
                 self.functions[name] = function
 
+    def has(self, name):
+        return name in self.functions
+
+    def per_sm(self, name):
+        """CTAs of attention that fit into an SM of 228 KB."""
+        return 2 if MANIFEST["kernels"][name]["dynamic_shared"] <= 113 << 10 else 1
+
     def check(self, rc, what):
         if rc:
             text = ctypes.c_char_p()
@@ -80,6 +87,12 @@ class HostKernels:
         if name.startswith("attend"):
             shared = ctypes.c_int.in_dll(self.compiled, f"{name}_shared").value
         self.compiled.host_launch(getattr(self.compiled, name), *grid, block, shared, params, len(params))
+
+    def has(self, name):
+        return hasattr(self.compiled, name)
+
+    def per_sm(self, name):
+        return 2
 
     def synchronize(self):
         pass

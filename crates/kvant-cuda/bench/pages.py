@@ -97,19 +97,22 @@ def fitted_range(x, low, high, plain, top):
     return torch.where(gain > 0, scale, best), torch.where(gain > 0, low, zero)
 
 
-def encode_keys(k):  # f16 [n, P, 64, d] -> codes u8, scale, zero f16 [n, P, d]
-    k = k.float()
+BITS = dict(int4=(4, 4), int8=(8, 8), k8v4=(8, 4))  # of keys and values
+
+
+def encode_keys(k, bits):  # f16 [n, P, 64, d] -> codes u8, scale, zero f16 [n, P, d]
+    k, top = k.float(), 2**bits - 1
     low, high = k.amin(2), k.amax(2)
     zero = outward(low, -1.0) + 0.0
-    scale, zero = fitted_range(k, low, high, (outward((high - zero) / 15, 1.0) + 0.0, zero), 15)
-    codes = ((k - zero[:, :, None]) * inverse(scale)[:, :, None]).clamp(0, 15).round()
+    scale = outward((high - zero) / top, 1.0) + 0.0
+    if bits < 6:
+        scale, zero = fitted_range(k, low, high, (scale, zero), top)
+    codes = ((k - zero[:, :, None]) * inverse(scale)[:, :, None]).clamp(0, top).round()
     return codes.to(torch.uint8), scale.half(), zero.half()
 
 
-def encode_values(v):  # f16 [n, P, 64, d] -> codes u8, scale f16 [n, P, 64, d/32]
-    y = rotate(v.float()).unflatten(-1, (-1, 32))
-    low, high = y.amin(-1), y.amax(-1)
-    plain = stored(torch.where(-low > high, low, high) / -8)
+def fitted_max(y, plain):
+    """The scale of groups along the last axis: the best of three parts of the extreme's, moved to least squares."""
     scale, most = torch.zeros_like(plain), torch.full_like(plain, -1.0)
     for p in (1 - single(0.4) / 8, single(1.01), 1 + single(0.96) / 8):
         steps = fma(y, (inverse(plain) * (1 / p))[..., None], 3072.0) - 3072.0
@@ -118,55 +121,79 @@ def encode_values(v):  # f16 [n, P, 64, d] -> codes u8, scale f16 [n, P, 64, d/3
         ratio = torch.where(power > 0, along / power, torch.ones_like(power))
         taken = ratio * along * (p * p)
         scale, most = torch.where(taken > most, plain * p * ratio, scale), torch.maximum(taken, most)
-    scale = stored(scale)
-    codes = fma(y, inverse(scale)[..., None], 8.0).clamp(0, 15).round()
+    return stored(scale)
+
+
+def encode_values(v, bits):  # f16 [n, P, 64, d] -> codes u8, scale f16 [n, P, 64, d/32]
+    y = (rotate(v.float()) if bits == 4 else v.float()).unflatten(-1, (-1, 32))
+    low, high = y.amin(-1), y.amax(-1)
+    if bits == 4:
+        scale = fitted_max(y, stored(torch.where(-low > high, low, high) / -8))
+    else:
+        scale = stored(torch.maximum(high, -low) / 127)
+    codes = fma(y, inverse(scale)[..., None], float(2**(bits - 1))).clamp(0 if bits == 4 else 1, 2**bits - 1).round()
     return codes.flatten(-2).to(torch.uint8), scale.half()
 
 
-def decode(kc, ks, kz, vc, vs):
+def encode(k, v, codec):
+    return (*encode_keys(k, BITS[codec][0]), *encode_values(v, BITS[codec][1]))
+
+
+def decode(kc, ks, kz, vc, vs, codec):
     """float64 keys and values in the model's basis, [n, P*64, d]."""
+    bits = BITS[codec][1]
     k = kc.double() * ks.double()[:, :, None] + kz.double()[:, :, None]
-    v = ((vc.double() - 8).unflatten(-1, (-1, 32)) * vs.double()[..., None]).flatten(-2)
-    return k.flatten(1, 2), rotate_back(v).flatten(1, 2)
+    v = ((vc.double() - 2**(bits - 1)).unflatten(-1, (-1, 32)) * vs.double()[..., None]).flatten(-2)
+    return k.flatten(1, 2), (rotate_back(v) if bits == 4 else v).flatten(1, 2)
 
 
 # ---- the canonical layout (docs/page-format.md of kvant-codec) ----
-def read_canonical(keys, values, d):
-    """Bytes of a page of int4 keys and one of int4 values -> codes, scales, zeros as `encode_keys` and `encode_values` give them."""
+def read_canonical(keys, values, d, codec):
+    """Bytes of a page of keys and one of values -> codes, scales, zeros as `encode` gives them."""
     half = lambda data: torch.frombuffer(bytearray(data), dtype=torch.float16)
     ks, kz, vs = half(keys[:2 * d])[None, None], half(keys[2 * d:4 * d])[None, None], half(values[:4 * d]).view(1, 1, d // 32, 64).transpose(2, 3)
     kc, vc = torch.zeros(2, 1, 1, 64, d, dtype=torch.uint8)
+
+    def code(page, bits, row, unit, high, i):  # of vector V_high of a unit
+        at = 4 * d + (row + unit) * 16 * bits
+        return page[at + i] >> 4 * high & 15 if bits == 4 else page[at + 64 * high + i]
+
     for t in range(64):
         for c in range(d):
-            byte = keys[4 * d + c // 8 * 256 + t // 16 * 64 + 4 * (t % 16) + c % 4]
-            kc[0, 0, t, c] = byte >> 4 * (c % 8 // 4) & 15
-            byte = values[4 * d + c // 16 * 512 + t // 8 * 64 + 4 * (c % 16) + t % 4]
-            vc[0, 0, t, c] = byte >> 4 * (t % 8 // 4) & 15
+            kc[0, 0, t, c] = code(keys, BITS[codec][0], c // 8 * 4, t // 16, c % 8 // 4, 4 * (t % 16) + c % 4)
+            vc[0, 0, t, c] = code(values, BITS[codec][1], c // 16 * 8, t // 8, t % 8 // 4, 4 * (c % 16) + t % 4)
     return kc, ks.contiguous(), kz.contiguous(), vc, vs.contiguous()
 
 
 # ---- device layouts (kernels/pages.cuh) ----
-def words(codes, index):
-    w = 0
-    for r in (0, 1):
-        for c in (0, 1):
-            for e in (0, 1):
-                w = w | codes[index(r, c, e)].to(torch.int64) << (4 * r + 8 * c + 16 * e)
+def words(parts):
+    """Words of (codes, bits up)."""
+    w = sum(codes.to(torch.int64) << up for codes, up in parts)
     return torch.where(w >= 2**31, w - 2**32, w).to(torch.int32).contiguous()
+
+
+def fragments(codes, bits, in_load):
+    """u8 [n, P, rows, depth] -> words of A fragments, `in_load` steps along k to a lane at once."""
+    n, P, rows, depth = codes.shape
+    x = codes.view(n, P, rows // 16, 2, 8, depth // 16, 2, 4, 2)  # mt r g ks c t e
+    at = lambda r, c, e: x[:, :, :, r, :, :, c, :, e]  # mt g ks t
+    if bits == 4:
+        w = words([(at(r, c, e), 4 * r + 8 * c + 16 * e) for r in (0, 1) for c in (0, 1) for e in (0, 1)]).unsqueeze(-1)
+    else:
+        w = torch.stack([words([(at(r, c, e), 8 * r + 16 * e) for r in (0, 1) for e in (0, 1)]) for c in (0, 1)], -1)
+    # mt g ks t c -> mt ks/in_load g t ks%in_load c
+    return w.unflatten(4, (-1, in_load)).permute(0, 1, 2, 4, 3, 6, 5, 7)
 
 
 def raw(x, n, P):
     return x.contiguous().view(n, P, -1).view(torch.uint8)
 
 
-def pack_int4(kc, ks, kz, vc, vs):
-    """(key half pages, value half pages), u8 [n, P, 36 d]."""
+def pack_codes(kc, ks, kz, vc, vs, codec):
+    """(key half pages, value half pages), u8 [n, P, bytes]."""
     n, P, _, d = kc.shape
-    T, S = d // 16, slice(None)
-    w = words(kc.view(n, P, 4, 2, 8, T, 2, 4, 2), lambda r, c, e: (S, S, S, r, S, S, c, S, e))  # mt g ks t
-    kw = w.view(n, P, 4, 8, T // 4, 4, 4).permute(0, 1, 2, 4, 3, 6, 5)  # mt ks/4 g t ks%4
-    w = words(vc.view(n, P, 4, 2, 4, 2, T, 2, 8), lambda r, c, e: (S, S, S, c, S, e, S, r, S))  # ks t mt g
-    vw = w.permute(0, 1, 4, 5, 3, 2)  # mt g t ks
+    (kb, vb), T = BITS[codec], d // 16
+    kw, vw = fragments(kc, kb, 4 if kb == 4 else 2), fragments(vc.transpose(2, 3).contiguous(), vb, 4 if vb == 4 else 2)
     scale = ks.view(n, P, T // 2, 2, 2, 4, 2).permute(0, 1, 2, 5, 3, 4, 6)
     zero = kz.view(n, P, T // 2, 2, 2, 4, 2).permute(0, 1, 2, 5, 4, 3, 6)
     token = vs.view(n, P, 2, 2, 2, 4, 2, d // 32).permute(0, 1, 7, 2, 5, 3, 4, 6)
@@ -214,21 +241,31 @@ def split_pages(pages):
     return max(8, min(32, 8 * most), 4 * most)
 
 
-def step_plan(sequences, split=None):
-    """[(position, sinks, closed, first_seen, keeps_sinks)] -> items [n, 8], first and number of every row's slots [rows, 2], slots in all."""
-    items, exact, own, slots = [], [], [], 0
-    for row, (position, sinks, closed, first_seen, keeps) in enumerate(sequences):
-        first = max(first_seen - sinks, 0)
-        begin = min(first // PAGE, closed)
+def step_plan(sequences, split=None, tile=1):
+    """[(position, sinks, closed, first_seen, keeps_sinks, seat)] -> items [n, 12], first and number of every row's slots [rows, 2], slots in
+    all. `tile`: query tokens of an item at most."""
+    views = []
+    for position, sinks, closed, first_seen, keeps, seat in sequences:
+        first, tail, sink_end = max(first_seen - sinks, 0), closed * PAGE, min(sinks, position + 1)
+        sink = (0 if keeps else min(first_seen, sink_end), sink_end)
+        views.append((seat, position, closed, min(first // PAGE, closed), first, sink, max(position + 1 - sinks - tail, 0)))
+    items, exact, own, slots, row = [], [], [], 0, 0
+    while row < len(views):
+        seat, position, closed, begin, first, sink, end = views[row]
+        count, slide = 1, None
+        while row + count < len(views) and count < tile:
+            s, p, c, b, f, k, _ = views[row + count]
+            if (s, p, c, b, k) != (seat, position + count, closed, begin, sink) or f - first not in ((0, count) if slide is None else (slide * count,)):
+                break
+            slide, count = (f - first) // count, count + 1
         step = split or split_pages(closed - begin)
-        first_slot = slots
-        for page in range(begin, closed, step):
-            items.append((row, page, min(page + step, closed), slots, max(first - page * PAGE, 0), 0, 0, 0))
-            slots += 1
-        end, tail, sink_end = max(position + 1 - sinks, 0), closed * PAGE, min(sinks, position + 1)
-        exact.append((row, 0, 0, slots, 0 if keeps else min(first_seen, sink_end), sink_end, max(first - tail, 0), max(end - tail, 0)))
-        slots += 1
-        own.append((first_slot, slots - first_slot))
+        runs = [(page, min(page + step, closed)) for page in range(begin, closed, step)]
+        rows = (row, count, slide or 0, len(runs) + 1)
+        for i, (a, z) in enumerate(runs):
+            items.append((seat, a, z, slots + i, first - a * PAGE, 0, 0, 0, *rows))
+        exact.append((seat, 0, 0, slots + len(runs), *sink, first - closed * PAGE, end, *rows))
+        own += [(slots + i * rows[3], rows[3]) for i in range(count)]
+        slots, row = slots + count * rows[3], row + count
     return torch.tensor(items + exact, dtype=torch.int32), torch.tensor(own, dtype=torch.int32), slots
 
 

@@ -1,4 +1,4 @@
-"""Checks and times every kernel on a card: python3 run.py [check] [ptx] [attention] [products] [short] [small]. Needs torch with CUDA; writes
+"""Checks and times every kernel on a card: python3 run.py [check] [pages] [ptx] [attention] [chunks] [products] [short] [small]. Needs torch with CUDA; writes
 $OUT/results.json and $OUT/log.txt. `small` is for `compute-sanitizer --tool memcheck|racecheck python3 run.py small`. `host` checks the kernels compiled for the CPU, without a card."""
 import json, os, sys, time
 import torch
@@ -7,7 +7,7 @@ from driver import MANIFEST, HostKernels, Kernels
 
 
 def main():
-    what = sys.argv[1:] or ["check", "ptx", "attention", "products"]
+    what = sys.argv[1:] or ["check", "ptx", "attention", "chunks", "products"]
     log, started, results = [], time.time(), {}
 
     def say(*words):
@@ -32,6 +32,10 @@ def main():
     if "small" in what:  # what a sanitizer can follow in a minute
         failures = check.small(kernels, say)
         results["small"] = failures
+    if "pages" in what:  # what reads and writes pages
+        failures = check.fixtures(kernels, say) + check.encode(kernels, say) + check.attention(kernels, say)
+        results["pages"] = failures
+        save()
     if "check" in what:
         failures = check.run(kernels, say)
         results["check"] = failures
@@ -43,7 +47,10 @@ def main():
         failures += [f"ptx: {f}" for f in results["check_ptx"]]
         save()
     if "attention" in what:
-        results["attention"] = speed.attention(kernels, say, speed.SHAPES[:4] if "short" in what else speed.SHAPES)
+        results["attention"] = speed.attention(kernels, say, speed.SHAPES[:5] if "short" in what else speed.SHAPES)
+        save()
+    if "chunks" in what:
+        results["chunks"] = speed.chunks(kernels, say)
         save()
     if "products" in what:
         results["products"] = speed.products(kernels, say)

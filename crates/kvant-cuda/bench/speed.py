@@ -1,4 +1,4 @@
-"""Times: int4 and f16 attention as the engine calls them beside torch's fp16 SDPA, products of packed weights, small kernels. Microseconds per call
+"""Times: attention over every codec as the engine calls it beside torch's fp16 SDPA, of one query token and of a chunk, products of packed weights, small kernels. Microseconds per call
 in a CUDA graph of at least 16 calls that rotate over at least 600 MB, so that L2 is cold; medians of 15 replays."""
 import math, statistics
 import torch
@@ -10,7 +10,7 @@ from driver import FEW_SHARED, pack
 from pages import UNIT, split_pages
 
 COLD = 600e6
-SHAPES = [(1, 64, 8, 128, 131072), (1, 64, 8, 128, 32768), (1, 64, 8, 128, 16384), (1, 64, 8, 128, 4096), (1, 32, 8, 128, 131072), (1, 32, 8, 128, 32768),
+SHAPES = [(1, 64, 8, 128, 131072), (1, 16, 4, 256, 131072), (1, 64, 8, 128, 32768), (1, 64, 8, 128, 16384), (1, 64, 8, 128, 4096), (1, 32, 8, 128, 131072), (1, 32, 8, 128, 32768),
           (1, 32, 8, 128, 16384), (1, 32, 8, 128, 4096), (8, 64, 8, 128, 32768), (1, 64, 8, 64, 131072), (32, 32, 8, 128, 4096)]
 
 
@@ -56,14 +56,15 @@ def repeated(B, Hq, Hkv, d, S, codec, **options):
     times, closed = S // part, case.sequences[0][2]
     if times > 1:
         old = case.memory.bytes.view(-1)
-        half, span = case.half_bytes, -(-old.numel() // UNIT) * UNIT
+        span = -(-old.numel() // UNIT) * UNIT
         memory = torch.zeros(span * times + UNIT, dtype=torch.uint8, device="cuda")
         memory = memory[-memory.data_ptr() % UNIT:][:span * times]
         for i in range(times):
             memory[i * span:i * span + old.numel()] = old
-        case.table = torch.cat([case.table[:, :closed] + i * (span // UNIT) for i in range(times)], 1).contiguous()
-        case.memory.bytes, case.table_stride = memory, closed * times
-        case.sequences = [(p + (times - 1) * closed * 64, s, c * times, f, k) for p, s, c, f, k in case.sequences]
+        more = (times - 1) * closed  # pages before those of the case
+        case.table = torch.cat([case.table[:, :closed] + i * (span // UNIT) for i in range(1, times)] + [case.table], 1).contiguous()
+        case.memory.bytes, case.table_stride = memory, case.table.shape[1]
+        case.sequences = [(p + more * 64, s, c + more, f, k, seat) for p, s, c, f, k, seat in case.sequences]
         case.plan()
     case.truth = None
     return case
@@ -85,29 +86,58 @@ def sdpa(B, Hq, Hkv, d, S):
     return result
 
 
+HOW = dict(closed=("int4", dict(sinks=0, tail=1)), **{codec: (codec, dict(sinks=4, tail=40)) for codec in ("int4", "k8v4", "int8", "f16")})
+
+
 def attention(kernels, say, shapes=SHAPES):
     rows = []
     for shape in shapes:
         B, Hq, Hkv, d, S = shape
         row = dict(B=B, Hq=Hq, Hkv=Hkv, d=d, S=S)
-        for name, codec, options in (("closed", "int4", dict(sinks=0, tail=1)), ("engine", "int4", dict(sinks=4, tail=40)), ("f16", "f16", dict(sinks=4, tail=40))):
+        for name, (codec, options) in HOW.items():
             case = repeated(B, Hq, Hkv, d, S, codec, **options)
-            nbytes = B * Hkv * case.sequences[0][2] * case.half_bytes * 2
+            nbytes = B * Hkv * case.sequences[0][2] * case.page_bytes
             cases = copies(case, nbytes)
             timed = lambda **kw: graph_time(rotation([lambda c=c: c.run(kernels, **kw) for c in cases]))
             row[name] = dict(bytes=nbytes, plain=timed(pdl_reduce=False), reduce=timed(), both=timed(pdl_main=True), no_reduce=timed(reduce=False))
-            if name == "engine":
+            if name == "int4":
                 for factor in (0.5, 2):  # split lengths: a policy of src/plan.rs
                     for c in cases:
                         c.plan(int(factor * split_pages(case.sequences[0][2])))
-                    row[name][f"reduce, splits x{factor}"] = timed()
+                    row[name] |= {f"reduce, splits x{factor}": timed(), f"both, splits x{factor}": timed(pdl_main=True)}
             del case, cases
         row["sdpa"] = sdpa(*shape)
         best = min(v for v in row["sdpa"].values() if isinstance(v, float))
-        row["ratio"] = {n: best / row[n]["reduce"] for n in ("closed", "engine", "f16")}
-        row["TB/s"] = {n: row[n]["bytes"] / row[n]["reduce"] / 1e6 for n in ("closed", "engine", "f16")}
-        say(f"{shape}: closed {row['closed']['reduce']:.1f} us, engine {row['engine']['reduce']:.1f}, f16 {row['f16']['reduce']:.1f}, sdpa {best:.1f} | x "
-            + " ".join(f"{n} {v:.2f}" for n, v in row["ratio"].items()) + " | TB/s " + " ".join(f"{v:.2f}" for v in row["TB/s"].values()))
+        row["ratio"] = {n: best / row[n]["reduce"] for n in HOW}
+        row["TB/s"] = {n: row[n]["bytes"] / row[n]["reduce"] / 1e6 for n in HOW}
+        row["FP8's bytes at the bandwidth of fp16"] = best / 2
+        say(f"{shape}: sdpa {best:.1f} us | " + " ".join(f"{n} {row[n]['reduce']:.1f} (both {row[n]['both']:.1f}, x {row['ratio'][n]:.2f}, {row['TB/s'][n]:.2f} TB/s)" for n in HOW))
+        rows.append(row)
+        torch.cuda.empty_cache()
+    return rows
+
+
+def chunks(kernels, say, shapes=((32, 8, 128, 4096), (32, 8, 128, 32768), (64, 8, 128, 32768), (32, 8, 64, 32768), (16, 8, 256, 32768)), tokens=512):
+    """A chunk of a prompt after S tokens: every page is read once for as many queries as fit into a tile."""
+    rows = []
+    for Hq, Hkv, d, S in shapes:
+        row = dict(Hq=Hq, Hkv=Hkv, d=d, S=S, tokens=tokens)
+        flops = 4 * Hq * d * tokens * (S + tokens / 2)
+        for codec in ("int4", "k8v4", "int8", "f16"):
+            case = repeated(1, Hq, Hkv, d, S, codec, sinks=4, tail=1, tokens=tokens)
+            case.plan(many=True)
+            row[codec] = graph_time(rotation([lambda: case.run(kernels)], 4))
+            row[codec + " attend"] = graph_time(rotation([lambda: case.run(kernels, reduce=False)], 4))
+            del case
+        q = torch.randn(1, Hq, tokens, d, dtype=torch.float16, device="cuda")
+        k, v = (torch.randn(1, Hkv, S + tokens, d, dtype=torch.float16, device="cuda") for _ in range(2))
+        for name, backend in (("flash", SDPBackend.FLASH_ATTENTION), ("cudnn", SDPBackend.CUDNN_ATTENTION)):
+            try:
+                with sdpa_kernel(backend):
+                    row[name] = graph_time(rotation([lambda: F.scaled_dot_product_attention(q, k, v, enable_gqa=True)], 4))
+            except Exception as problem:
+                row[name + " failed"] = str(problem).splitlines()[0][:120]
+        say(f"chunk of {tokens} after {S}, {Hq}/{Hkv} d{d}: " + ", ".join(f"{n} {t:.0f} us ({flops / t / 1e6:.0f} TFLOPS)" for n, t in row.items() if isinstance(t, float)))
         rows.append(row)
         torch.cuda.empty_cache()
     return rows

@@ -1,99 +1,149 @@
-// Decode attention: one query token per sequence, any number of sequences of any lengths in one launch.
+// Attention over pages: any number of sequences of any lengths in one launch, one query token of each or several.
 //
-// Work is a list of *items* that the host writes once per step for all layers of one window: (sequence, pages begin..end, slot).
-// Every item is done for every kv head and every tile of 8 query heads by one CTA, which writes one partial; the exact rows of a
-// sequence (sinks, recent pages, open page) are its last item, the one with begin == end. Which pages an item has depends on its
-// sequence's own length alone, which warp takes which page on WARPS alone, and partials are merged in the order of slots, so a
-// result has the same bits in any batch, on any grid, in a graph or not.
+// Work is a list of *items* that the host writes once per pass for all layers of one window: (pages begin..end of a seat, slots, query
+// rows). Every item is done for every kv head and every tile of columns by one CTA, which writes one partial for each of its queries;
+// the exact rows of a query (sinks, recent pages, open page) are its last item, the one with begin == end. Which pages an item has
+// depends on its queries' own positions alone, which warp takes which page on WARPS alone, and partials are merged in the order of
+// slots, so a result has the same bits in any batch, on any grid, in a graph or not.
+//
+// A *column* is a query head of a query token. In a decode step an item has one token, and a tile of columns is 8 query heads of a kv
+// head, padded with zeros. Where a sequence brings several tokens (MANY), an item has as many as fit into one tile, all of which see
+// the same pages, and every page is read once for all of them. Arithmetic is column by column in both, so a token gets the same bits.
 #pragma once
 #include "pages.cuh"
 
-constexpr int HEADS = 8;          // columns of the mma tile: query heads of a kv head, padded with zeros
+constexpr int HEADS = 8;          // columns of one mma tile; a warp has N of these
 constexpr int WARPS = 4;          // of a CTA; part of the contract, for the order of sums depends on it
 constexpr int MAX_PARTS = 33;     // partials of a sequence: 32 splits and the exact rows
-constexpr float LAZY_SUM = 64.f;  // the running maximum moves only when a lane's weights of one page sum to more than this
+constexpr float LAZY_SUM = 64.f;  // a running maximum moves only when a lane's weights of one page sum to more than this
 
-struct Item {              // one run of closed pages of a sequence, or its exact rows (begin == end)
-    int4 run;              // row, first page, end page, slot of the partial
-    int4 seen;             // closed pages: how many tokens of the first page are hidden (sliding window), 0, 0, 0
+struct Item {              // one run of closed pages, or the exact rows (begin == end)
+    int4 run;              // seat (row of the table), first page, end page, slot of the first query's partial
+    int4 seen;             // by the first query. Closed pages: how many tokens of the first page are hidden (sliding window), 0, 0, 0
                            // exact rows: begin and end of the sinks' rows that are seen; of the rows of the exact pages after them
+    int4 rows;             // first query row, query tokens, by how much hidden tokens grow from one to the next (0 or 1), slots of each
 };
-struct Slots {             // the partials of a sequence; the last one is the exact rows'
+struct Slots {             // the partials of a query; the last one is the exact rows'
     int first, count;
 };
 
 struct AttentionParams {
     const u8* pages;             // page memory
-    const PageEntry* table;      // (rows, kv_heads, table_stride): closed pages
+    const PageEntry* table;      // (seats, kv_heads, table_stride): closed pages
     const PageEntry* exact;      // (rows, kv_heads, exact_stride): the sinks' page, then the exact pages in order
     const Item* items;           // (n_items)
     const Slots* slots;          // (rows)
     const u16* q;                // (rows, heads, D) f16
     const u16* q_sinks;          // the same, as they meet the sinks of a streaming window, or null
-    float* part_o;               // (slots, kv_heads*tiles, HEADS, D): unnormalised, relative to 2^m
-    float2* part_ml;             // (slots, kv_heads*tiles, HEADS): (m, l), log2 domain
+    float* part_o;               // (slots, heads, D): unnormalised, relative to 2^m
+    float2* part_ml;             // (slots, heads): (m, l), log2 domain
     const float* signs;          // (D) sign / sqrt(D) of the values' SRHT, or null: closed pages are in the model's basis
     const float* sink_logits;    // (heads) or null
     u16* out;                    // (rows, heads, D) f16
-    int n_items, rows, kv_heads, group, tile_bits;  // group: query heads per kv head, in 1 << tile_bits tiles of 8
+    int n_items, rows, kv_heads, group, tile_bits;  // group: query heads per kv head; columns of an item: 1 << tile_bits tiles
     int table_stride, exact_stride;
     int step_items, step_columns;  // the grid as items and columns (kv heads * tiles): from one piece of work of a CTA to its next
     float scale;                 // scores to log2 units; with a soft cap c: 2 log2(e) / c times the softmax scale
-    float cap;                   // c log2(e); read by the kernels with a soft cap alone
+    float cap;                   // c log2(e), or zero
     int zero[4];                 // zeros that the compiler cannot see
 };
 
-// What one warp carries through its pages: 8 heads; this lane's heads are 2t and 2t+1.
-template <int D>
+// Which query a column is of: token and head of a tile's column. Products with a rounded reciprocal: exact below 256 columns.
+template <bool MANY>
+struct Split {
+    int group, inverse;
+    DEVICE explicit Split(int group) : group(group), inverse(MANY ? (65536 + group - 1) / group : 0) {}
+    DEVICE int token(int column) const { return MANY ? column * inverse >> 16 : 0; }
+    DEVICE int head(int column) const { return column - token(column) * group; }
+    DEVICE bool has(int column, int tokens) const { return MANY ? token(column) < tokens : column < group; }
+};
+
+// The tokens of the columns whose scores a lane has, 8n+2t and the next.
+template <int N, bool MANY>
+struct Columns {
+    const Split<MANY>& split;
+    int first, slide, last;
+    DEVICE explicit Columns(const Split<MANY>& split) : split(split) {}
+    DEVICE void set(int tile, const int4& rows, int lane) {
+        if (MANY) first = tile * N * HEADS + lane % 4 * 2, slide = rows.z, last = rows.y - 1;
+    }
+    DEVICE int later(int n, int j) const { return MANY ? min(split.token(first + n * HEADS + j), last) : 0; }
+    DEVICE int slid(int n, int j) const { return MANY ? slide * later(n, j) : 0; }
+    DEVICE int most() const { return MANY ? slide * last : 0; }
+    DEVICE int end() const { return MANY ? last : 0; }
+};
+
+// What one warp carries through its pages: N tiles of 8 columns; this lane's columns are 2t and 2t+1 of each.
+template <int D, int N>
 struct State {
-    float acc[D / 16][4];  // [16-channel tile]: sum w*code for (row g; heads 2t,2t+1), (row g+8; ...)
-    float off[D / 32][4];  // [group of 32 channels]: sum w*offset, same rows; closed int4 pages only
-    float m0, m1, l0, l1;
+    float acc[N][D / 16][4];  // [16-channel tile]: sum w*code for (row g; columns 2t,2t+1), (row g+8; ...)
+    // Values of 4 bits: sum w*offset of every group of 32 channels. One tile of 16 rows would do for 8 groups, and does where
+    // registers are scarce: row i (and i+8) is then group i's. Otherwise all rows of a group's own tile are the same.
+    static constexpr int OFFSETS = N == 1 ? D / 32 : 1;
+    float off[N][OFFSETS][4];
+    float m[N][2], l[N][2];
 
     DEVICE void clear() {
 #pragma unroll
-        for (int j = 0; j < 4; j++) {
+        for (int n = 0; n < N; n++) {
 #pragma unroll
-            for (int i = 0; i < D / 16; i++) acc[i][j] = 0.f;
+            for (int j = 0; j < 4; j++) {
 #pragma unroll
-            for (int i = 0; i < D / 32; i++) off[i][j] = 0.f;
+                for (int i = 0; i < D / 16; i++) acc[n][i][j] = 0.f;
+#pragma unroll
+                for (int i = 0; i < OFFSETS; i++) off[n][i][j] = 0.f;
+            }
+            m[n][0] = m[n][1] = MINUS_INFINITY;
+            l[n][0] = l[n][1] = 0.f;
         }
-        m0 = m1 = MINUS_INFINITY;
-        l0 = l1 = 0.f;
     }
-    DEVICE void rescale(float a0, float a1) {
-#pragma unroll
-        for (int j = 0; j < 4; j++) {
-            const float a = j & 1 ? a1 : a0;
-#pragma unroll
-            for (int i = 0; i < D / 16; i++) acc[i][j] *= a;
-#pragma unroll
-            for (int i = 0; i < D / 32; i++) off[i][j] *= a;
-        }
-        l0 *= a0, l1 *= a1;
-    }
-    // The new maximum over all rows of both heads, and everything relative to it.
-    DEVICE void raise(float x0, float x1) {
+    // The new maximum over all rows of both columns, and everything relative to it.
+    DEVICE void raise(int n, float x0, float x1) {
 #pragma unroll
         for (int o = 4; o < 32; o *= 2) {
             x0 = fmaxf(x0, __shfl_xor_sync(~0u, x0, o));
             x1 = fmaxf(x1, __shfl_xor_sync(~0u, x1, o));
         }
-        rescale(ex2(m0 - x0), ex2(m1 - x1));
-        m0 = x0, m1 = x1;
+        // Without a token in view yet both are -inf, and there is nothing to scale.
+        const float a[2] = {x0 == m[n][0] ? 1.f : ex2(m[n][0] - x0), x1 == m[n][1] ? 1.f : ex2(m[n][1] - x1)};
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+#pragma unroll
+            for (int i = 0; i < D / 16; i++) acc[n][i][j] *= a[j & 1];
+#pragma unroll
+            for (int i = 0; i < OFFSETS; i++) off[n][i][j] *= a[j & 1];
+        }
+        l[n][0] *= a[0], l[n][1] *= a[1];
+        m[n][0] = x0, m[n][1] = x1;
+    }
+    // The offset of a group: that of rows g of column 2t+j%2, or of rows g+8 (j 2 and 3).
+    DEVICE float offset(int n, int group, int j, int lane) const {
+        return OFFSETS > 1 ? off[n][group % OFFSETS][j] : __shfl_sync(~0u, off[n][0][j], 4 * group + lane % 4);
     }
 };
+
+// Which scores a kernel has: plain ones, those under a soft cap, or both, as the parameters say.
+enum Cap { PLAIN, CAPPED, EITHER };
+template <Cap CAP>
+DEVICE bool is_capped(float cap) {
+    return CAP == CAPPED || (CAP == EITHER && cap != 0.f);
+}
 
 // cap * tanh(s): `u` is 2 log2(e) s. Exact to f32 rounding of the cap; tanh.approx would be off by cap / 2048.
 DEVICE float soft_cap(float u, float cap) { return fmaf(-2.f * cap, reciprocal(1.f + ex2(u)), cap); }
 
-// One tile of 16 exact rows, of which begin..end are seen, at least one. `keys` and `values` as pages.cuh has them, in shared
-// memory or in what `Load` reads.
-template <int D, bool CAP, class Load>
-DEVICE void attend_exact(State<D>& st, Load keys, Load values, const u32 (&q)[D / 8], int begin, int end, int lane, float scale,
-                         float cap) {
+struct Rows {  // of 16 exact rows, as the first query sees them: begin..end, and by how much both move from query to query
+    int begin, end;
+    bool moving;
+};
+
+// One tile of 16 exact rows, of which some query sees some. `keys` and `values` as pages.cuh has them, in shared memory or in what
+// `Load` reads.
+template <int D, Cap CAP, int N, bool MANY, class Load>
+DEVICE void attend_exact(State<D, N>& st, Load keys, Load values, const u32 (&q)[N][D / 8], const Rows& rows,
+                         const Columns<N, MANY>& columns, int lane, float scale, float cap) {
     const int g = lane / 4;
-    float s[4] = {};
+    float s[N][4] = {};
     uint4 k[D / 16], v[D / 16];
 #pragma unroll
     for (int i = 0; i < D / 16; i++) k[i] = keys(i);
@@ -102,29 +152,39 @@ DEVICE void attend_exact(State<D>& st, Load keys, Load values, const u32 (&q)[D 
         for (int i = 0; i < D / 16; i++) v[i] = values(i);
     }
 #pragma unroll
-    for (int ks = 0; ks < D / 16; ks++) mma16816(s, k[ks].x, k[ks].y, k[ks].z, k[ks].w, q[2 * ks], q[2 * ks + 1]);
+    for (int ks = 0; ks < D / 16; ks++)
 #pragma unroll
-    for (int j = 0; j < 4; j++) {
-        const int token = g + (j / 2) * 8;
-        s[j] = CAP ? soft_cap(s[j] * scale, cap) : s[j] * scale;
-        if (token < begin || token >= end) s[j] = MINUS_INFINITY;
+        for (int n = 0; n < N; n++) mma16816(s[n], k[ks].x, k[ks].y, k[ks].z, k[ks].w, q[n][2 * ks], q[n][2 * ks + 1]);
+    u32 p[N][2];
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            const int token = g + (j / 2) * 8;
+            const int begin = rows.begin + (rows.moving ? columns.slid(n, j & 1) : 0);
+            const int end = rows.end + (rows.moving ? columns.later(n, j & 1) : 0);
+            s[n][j] = is_capped<CAP>(cap) ? soft_cap(s[n][j] * scale, cap) : s[n][j] * scale;
+            if (token < begin || token >= end) s[n][j] = MINUS_INFINITY;
+        }
+        const float x0 = fmaxf(st.m[n][0], fmaxf(s[n][0], s[n][2])), x1 = fmaxf(st.m[n][1], fmaxf(s[n][1], s[n][3]));
+        if (__any_sync(~0u, x0 > st.m[n][0] || x1 > st.m[n][1])) st.raise(n, x0, x1);
+        float e[4];
+#pragma unroll
+        for (int j = 0; j < 4; j++) e[j] = MANY && s[n][j] == MINUS_INFINITY ? 0.f : ex2(s[n][j] - st.m[n][j & 1]);
+        st.l[n][0] += e[0] + e[2], st.l[n][1] += e[1] + e[3];
+        p[n][0] = transpose8x8(pack_f16x2(e[0], e[1])), p[n][1] = transpose8x8(pack_f16x2(e[2], e[3]));
     }
-    const float x0 = fmaxf(st.m0, fmaxf(s[0], s[2])), x1 = fmaxf(st.m1, fmaxf(s[1], s[3]));
-    if (__any_sync(~0u, x0 > st.m0 || x1 > st.m1)) st.raise(x0, x1);
-    float e[4];
-#pragma unroll
-    for (int j = 0; j < 4; j++) e[j] = ex2(s[j] - (j & 1 ? st.m1 : st.m0));
-    st.l0 += e[0] + e[2], st.l1 += e[1] + e[3];
-    const u32 p0 = transpose8x8(pack_f16x2(e[0], e[1])), p1 = transpose8x8(pack_f16x2(e[2], e[3]));
 #pragma unroll
     for (int mt = 0; mt < D / 16; mt++) {
         if (!Load::EAGER) v[mt] = values(mt);
-        mma16816(st.acc[mt], v[mt].x, v[mt].y, v[mt].z, v[mt].w, p0, p1);
+#pragma unroll
+        for (int n = 0; n < N; n++) mma16816(st.acc[n][mt], v[mt].x, v[mt].y, v[mt].z, v[mt].w, p[n][0], p[n][1]);
     }
 }
 
-struct FromGlobal {  // exact rows are few, and were just written; one trip to L2 instead of two
-    static constexpr bool EAGER = true;
+template <bool EAGERLY>
+struct FromGlobal {  // exact rows are few, and were just written; one trip to L2 instead of two where registers allow it
+    static constexpr bool EAGER = EAGERLY;
     const u8* at;
     DEVICE uint4 operator()(int i) const { return load_coherent(at + i * 512); }
 };
@@ -134,82 +194,144 @@ struct FromShared {
     DEVICE uint4 operator()(int i) const { return load_shared(at + i * 512); }
 };
 
-// The query as B fragments: head g of the tile, channels 16ks + 2t (+8).
-template <int D>
-DEVICE void load_query(u32 (&q)[D / 8], const u16* from, const AttentionParams& p, int row, int head, int tile, int lane) {
-    const int g = lane / 4, t = lane % 4, in_group = tile * HEADS + g;
-    const u64 at = ((u64)row * p.kv_heads * p.group + head * p.group + in_group) * D;
-    const u32* src = reinterpret_cast<const u32*>(from + at) + t;
+// Where a lane's column g of tile n of the queries begins, as B fragments have it: word i is channels 8i + 2t and the next. Null for
+// padding.
+template <int D, bool MANY>
+DEVICE const u32* query_at(const u16* from, const AttentionParams& p, const Split<MANY>& split, const int4& rows, int kv, int tile, int lane) {
+    const int column = tile * HEADS + lane / 4;
+    const u64 at = ((u64)(rows.x + split.token(column)) * p.kv_heads * p.group + kv * p.group + split.head(column)) * D;
+    return split.has(column, rows.y) ? reinterpret_cast<const u32*>(from + at) + lane % 4 : nullptr;
+}
+template <int D, int N, bool MANY>
+DEVICE void load_query(u32 (&q)[N][D / 8], const u16* from, const AttentionParams& p, const Split<MANY>& split, const int4& rows, int kv,
+                       int tile, int lane) {
 #pragma unroll
-    for (int i = 0; i < D / 8; i++) q[i] = in_group < p.group ? __ldcg(src + i * 4) : 0u;
+    for (int n = 0; n < N; n++) {
+        const u32* src = query_at<D, MANY>(from, p, split, rows, kv, tile * N + n, lane);
+#pragma unroll
+        for (int i = 0; i < D / 8; i++) q[n][i] = src ? __ldcg(src + i * 4) : 0u;
+    }
 }
 
-// The item of sinks and exact pages: tiles of 16 rows, warp w takes tiles w, w+WARPS, … of sinks and tail together.
-template <int D, bool CAP>
-DEVICE void attend_exact_rows(State<D>& st, const AttentionParams& p, const u32 (&q)[D / 8], const int4& seen, int row, int head,
-                              int tile, int warp, int lane) {
+// The queries of an item: in a warp's registers, or, where there are many columns, in shared memory, once for all warps. `fetch` asks
+// for those of the next item, `put` has them in place for a barrier after it.
+template <int D, int N, bool MANY>
+struct Query {
+    static constexpr int BYTES = 16;  // of shared memory
+    u32 held[N][D / 8];
+    DEVICE Query(u8*, int, int) {}
+    DEVICE void fetch(const AttentionParams& p, const Split<MANY>& split, const int4& rows, int kv, int tile, int lane) {
+        load_query<D, N, MANY>(held, p.q, p, split, rows, kv, tile, lane);
+    }
+    DEVICE void put() {}
+    DEVICE uint4 four(int n, int j) const { return uint4{held[n][4 * j], held[n][4 * j + 1], held[n][4 * j + 2], held[n][4 * j + 3]}; }
+};
+template <int D, int N>
+struct Query<D, N, true> {
+    static constexpr int FOURS = N * D / 32, BYTES = FOURS * 512, OWN = (FOURS + WARPS - 1) / WARPS;
+    u8* const at;
+    const int warp;
+    u32 next[OWN][4];
+    DEVICE Query(u8* shared, int warp, int lane) : at(shared + lane * 16), warp(warp) {}
+    DEVICE void fetch(const AttentionParams& p, const Split<true>& split, const int4& rows, int kv, int tile, int lane) {
+#pragma unroll
+        for (int k = 0; k < OWN; k++) {
+            const int i = min(warp + k * WARPS, FOURS - 1);
+            const u32* src = query_at<D, true>(p.q, p, split, rows, kv, tile * N + i / (D / 32), lane);
+#pragma unroll
+            for (int w = 0; w < 4; w++) next[k][w] = src ? __ldcg(src + (i % (D / 32) * 4 + w) * 4) : 0u;
+        }
+    }
+    DEVICE void put() {
+#pragma unroll
+        for (int k = 0; k < OWN; k++)
+            *reinterpret_cast<uint4*>(at + min(warp + k * WARPS, FOURS - 1) * 512) = uint4{next[k][0], next[k][1], next[k][2], next[k][3]};
+    }
+    DEVICE uint4 four(int n, int j) const { return load_shared(at + (n * (D / 32) + j) * 512); }
+};
+// All of them in registers.
+template <int D, int N, bool MANY>
+DEVICE void hold(u32 (&q)[N][D / 8], const Query<D, N, MANY>& query) {
+#pragma unroll
+    for (int n = 0; n < N; n++)
+#pragma unroll
+        for (int i = 0; i < D / 8; i++) q[n][i] = word(query.four(n, i / 4), i % 4);
+}
+
+// The item of sinks and exact pages: tiles of 16 rows, warp w takes tiles w, w+WARPS, … of sinks and tail together. The last query
+// reads the most pages, and the others begin with the same one.
+template <int D, Cap CAP, int N, bool MANY>
+DEVICE void attend_exact_rows(State<D, N>& st, const AttentionParams& p, const Query<D, N, MANY>& query, const Item& item,
+                              const Columns<N, MANY>& columns, const Split<MANY>& split, int kv, int tile, int warp, int lane) {
     using P = Exact<D>;
-    const PageEntry* pages = p.exact + ((u64)row * p.kv_heads + head) * p.exact_stride;
-    const int sinks = (seen.y + P::TOKENS - 1) / P::TOKENS, tail = (seen.w + P::TOKENS - 1) / P::TOKENS;
+    using Load = FromGlobal<N * D <= 128>;
+    const int4 seen = item.seen;
+    const PageEntry* pages = p.exact + ((u64)(item.rows.x + columns.end()) * p.kv_heads + kv) * p.exact_stride;
+    const int sinks = (seen.y + P::TOKENS - 1) / P::TOKENS, tail = (seen.w + columns.end() + P::TOKENS - 1) / P::TOKENS;
+    u32 q[N][D / 8];
+    hold(q, query);
+    bool turned = false;  // whether they are the queries that meet the sinks
 #pragma unroll 1
     for (int i = warp; i < sinks + tail; i += WARPS) {
         const bool sink = i < sinks;
         const int n = sink ? i : i - sinks;  // tile of its part
-        const int begin = max((sink ? seen.x : seen.z) - n * P::TOKENS, 0);
-        const int end = (sink ? seen.y : seen.w) - n * P::TOKENS;
-        if (begin >= min(end, P::TOKENS)) continue;
+        const Rows rows = {(sink ? seen.x : seen.z) - n * P::TOKENS, (sink ? seen.y : seen.w) - n * P::TOKENS, !sink};
+        if (max(rows.begin, 0) >= min(rows.end + (sink ? 0 : columns.end()), P::TOKENS)) continue;
         const PageEntry entry = __ldcg(pages + (sink ? 0 : 1 + n / 4));
         const int at = (sink ? n : n % 4) * P::TILE + lane * 16;
-        const FromGlobal keys{half_page(p.pages, entry.x) + at}, values{half_page(p.pages, entry.y) + at};
-        if (sink && p.q_sinks) {
-            u32 turned[D / 8];
-            load_query<D>(turned, p.q_sinks, p, row, head, tile, lane);
-            attend_exact<D, CAP>(st, keys, values, turned, begin, end, lane, p.scale, p.cap);
-        } else {
-            attend_exact<D, CAP>(st, keys, values, q, begin, end, lane, p.scale, p.cap);
-        }
+        const Load keys{half_page(p.pages, entry.x) + at}, values{half_page(p.pages, entry.y) + at};
+        if (p.q_sinks && turned != sink) load_query<D, N, MANY>(q, sink ? p.q_sinks : p.q, p, split, item.rows, kv, tile, lane), turned = sink;
+        attend_exact<D, CAP, N, MANY>(st, keys, values, q, rows, columns, lane, p.scale, p.cap);
     }
 }
 
-// Where the warps of a CTA meet at the end of an item. Of its own, beside the rings, so that copies go on meanwhile.
-template <int D>
+// Where the warps of a CTA meet at the end of an item, PARTS of the channels one after the other. Of its own, beside the rings, so
+// that copies go on meanwhile.
+template <int D, int N, int PARTS>
 struct Meeting {
-    static constexpr int ROW = D + 4;  // padded: conflict-free
-    float o[WARPS][HEADS * ROW];
-    float m[WARPS][HEADS], l[WARPS][HEADS];
+    static constexpr int WIDTH = D / PARTS, ROW = WIDTH + 4;  // padded: conflict-free
+    float o[WARPS][N * HEADS * ROW];
+    float m[WARPS][N * HEADS], l[WARPS][N * HEADS];
 
-    // This warp's sums; `coded`: rows g+8 hold codes of both rows, as mma_nibbles leaves them.
-    DEVICE void put(State<D>& st, bool coded, int warp, int lane) {
-        const int g = lane / 4, t = lane % 4;
+    // This warp's masses; once, before the sums.
+    DEVICE void put_masses(State<D, N>& st, int warp, int lane) {
 #pragma unroll
-        for (int step = 4; step < 32; step *= 2) {
-            st.l0 += __shfl_xor_sync(~0u, st.l0, step);
-            st.l1 += __shfl_xor_sync(~0u, st.l1, step);
-        }
-        float* mine = o[warp];
-#pragma unroll
-        for (int i = 0; i < D / 16; i++)
+        for (int n = 0; n < N; n++)
 #pragma unroll
             for (int j = 0; j < 2; j++) {
-                float lo = st.acc[i][j], hi = st.acc[i][2 + j];
-                if (coded) {
-                    lo += st.off[i / 2][j], hi += st.off[i / 2][2 + j];
-                    hi = (hi - lo) * ROW_HI, lo *= ROW_LO;
-                }
-                mine[(2 * t + j) * ROW + 16 * i + g] = lo;
-                mine[(2 * t + j) * ROW + 16 * i + g + 8] = hi;
-            }
-        if (g == 0) {
-            m[warp][2 * t] = st.m0, m[warp][2 * t + 1] = st.m1;
-            l[warp][2 * t] = st.l0, l[warp][2 * t + 1] = st.l1;
-        }
-    }
-    // Merges the warps in their order and writes the partial. Warps without pages have m = -inf and zeros.
-    DEVICE void write(const AttentionParams& p, u64 part, int heads, int tid) {
-        static_assert(HEADS * (D / 4) % (WARPS * 32) == 0, "every thread merges whole columns");
 #pragma unroll
-        for (int k = 0; k < HEADS * (D / 4) / (WARPS * 32); k++) {
-            const int i = tid + k * WARPS * 32, h = i / (D / 4), c4 = i % (D / 4);
+                for (int step = 4; step < 32; step *= 2) st.l[n][j] += __shfl_xor_sync(~0u, st.l[n][j], step);
+                if (lane < 4) m[warp][n * HEADS + 2 * lane + j] = st.m[n][j], l[warp][n * HEADS + 2 * lane + j] = st.l[n][j];
+            }
+    }
+    // This warp's sums; `coded`: rows g+8 hold codes of both rows, as `nibbles` leaves them.
+    DEVICE void put(const State<D, N>& st, bool coded, int part, int warp, int lane) {
+        const int g = lane / 4, t = lane % 4;
+        float* mine = o[warp];
+#pragma unroll
+        for (int k = 0; k < WIDTH / 16; k++)
+#pragma unroll
+            for (int n = 0; n < N; n++)
+#pragma unroll
+                for (int j = 0; j < 2; j++) {
+                    const int i = part * (WIDTH / 16) + k;
+                    float lo = st.acc[n][i][j], hi = st.acc[n][i][2 + j];
+                    if (coded) {
+                        lo += st.offset(n, i / 2, j, lane), hi += st.offset(n, i / 2, 2 + j, lane);
+                        hi = (hi - lo) * ROW_HI, lo *= ROW_LO;
+                    }
+                    mine[(n * HEADS + 2 * t + j) * ROW + 16 * k + g] = lo;
+                    mine[(n * HEADS + 2 * t + j) * ROW + 16 * k + g + 8] = hi;
+                }
+    }
+    // Merges the warps in their order and writes the partials. Warps without pages have m = -inf and zeros.
+    template <bool MANY>
+    DEVICE void write(const AttentionParams& p, const Item& item, const Split<MANY>& split, int kv, int tile, int part, int tid) {
+        constexpr int C = WIDTH / 4;
+        static_assert(N * HEADS * C % (WARPS * 32) == 0, "every thread merges whole columns");
+#pragma unroll
+        for (int k = 0; k < N * HEADS * C / (WARPS * 32); k++) {
+            const int i = tid + k * WARPS * 32, h = i / C, c4 = i % C, column = tile * N * HEADS + h;
             float top = MINUS_INFINITY, mass = 0.f;
 #pragma unroll
             for (int w = 0; w < WARPS; w++) top = fmaxf(top, m[w][h]);
@@ -221,9 +343,11 @@ struct Meeting {
                 mass += f * l[w][h];
                 sum.x = fmaf(f, x.x, sum.x), sum.y = fmaf(f, x.y, sum.y), sum.z = fmaf(f, x.z, sum.z), sum.w = fmaf(f, x.w, sum.w);
             }
-            if (h < heads) {
-                __stcg(reinterpret_cast<float4*>(p.part_o) + (part * HEADS + h) * (D / 4) + c4, sum);
-                if (c4 == 0) __stcg(&p.part_ml[part * HEADS + h], make_float2(top, mass));
+            if (split.has(column, item.rows.y)) {
+                const u64 slot = item.run.w + split.token(column) * item.rows.w;
+                const u64 at = (slot * p.kv_heads + kv) * p.group + split.head(column);
+                __stcg(reinterpret_cast<float4*>(p.part_o) + at * (D / 4) + part * C + c4, sum);
+                if (part == 0 && c4 == 0) __stcg(&p.part_ml[at], make_float2(top, mass));
             }
         }
     }

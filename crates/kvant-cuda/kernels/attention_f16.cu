@@ -1,17 +1,15 @@
-// Entry points: decode attention over f16 pages, and the reduce that all codecs share.
+// Entry points: attention over f16 pages, and the reduce that all codecs share. Where there is no `_cap` of a kernel, it has both.
 #include "decode.cuh"
 #include "reduce.cuh"
-#undef KERNEL
-#define KERNEL(NAME, D, CAP, STAGES)                                                                                   \
-    extern "C" __global__ void __launch_bounds__(WARPS * 32, 2) NAME(const __grid_constant__ AttentionParams p) {      \
-        decode<D, CAP, ExactCodec<D>, STAGES>(p);                                                                      \
-    }                                                                                                                  \
-    extern "C" __device__ const int NAME##_shared = sizeof(DecodeShared<D, ExactCodec<D>, STAGES>);
-KERNEL(attend_f16_d128, 128, false, 2)
-KERNEL(attend_f16_d64, 64, false, 4)
-KERNEL(attend_f16_cap_d128, 128, true, 2)
-KERNEL(attend_f16_cap_d64, 64, true, 4)
+ATTEND(attend_f16_d128, 128, PLAIN, ExactCodec<128>, 2, 1, false, 1, 2)
+ATTEND(attend_f16_cap_d128, 128, CAPPED, ExactCodec<128>, 2, 1, false, 1, 2)
+ATTEND(attend_many_f16_d128, 128, EITHER, ExactCodec<128>, 2, 2, true, 1, 2)
+ATTEND(attend_f16_d64, 64, PLAIN, ExactCodec<64>, 4, 1, false, 1, 2)
+ATTEND(attend_f16_cap_d64, 64, CAPPED, ExactCodec<64>, 4, 1, false, 1, 2)
+ATTEND(attend_many_f16_d64, 64, EITHER, ExactCodec<64>, 4, 2, true, 1, 2)
+ATTEND(attend_many_f16_d256, 256, EITHER, ExactCodec<256>, 2, 1, true, 1, 1)
 #define REDUCE(NAME, D) \
     extern "C" __global__ void __launch_bounds__(REDUCE_THREADS) NAME(const __grid_constant__ AttentionParams p) { reduce<D>(p); }
-REDUCE(reduce_d128, 128)
 REDUCE(reduce_d64, 64)
+REDUCE(reduce_d128, 128)
+REDUCE(reduce_d256, 256)

@@ -1,11 +1,12 @@
-// Entry points: decode attention over int4 pages. Dynamic shared memory: sizeof(DecodeShared), see the manifest.
-#include "int4.cuh"
-#define KERNEL(NAME, D, CAP, STAGES)                                                                                   \
-    extern "C" __global__ void __launch_bounds__(WARPS * 32, 2) NAME(const __grid_constant__ AttentionParams p) {      \
-        decode<D, CAP, Int4Codec<D>, STAGES>(p);                                                                       \
-    }                                                                                                                  \
-    extern "C" __device__ const int NAME##_shared = sizeof(DecodeShared<D, Int4Codec<D>, STAGES>);
-KERNEL(attend_int4_d128, 128, false, 2)
-KERNEL(attend_int4_d64, 64, false, 4)
-KERNEL(attend_int4_cap_d128, 128, true, 2)
-KERNEL(attend_int4_cap_d64, 64, true, 4)
+// Entry points: attention over int4 pages, of one query token and of many. Where there is no `_cap` of a kernel, it has both.
+#include "packed.cuh"
+template <int D>
+using Int4Codec = PackedCodec<D, 4, 4>;
+ATTEND(attend_int4_d128, 128, PLAIN, Int4Codec<128>, 2, 1, false, 1, 2)
+ATTEND(attend_int4_cap_d128, 128, CAPPED, Int4Codec<128>, 2, 1, false, 1, 2)
+ATTEND(attend_many_int4_d128, 128, PLAIN, Int4Codec<128>, 2, 2, true, 1, 2)
+ATTEND(attend_many_int4_cap_d128, 128, CAPPED, Int4Codec<128>, 2, 2, true, 1, 2)
+ATTEND(attend_int4_d64, 64, PLAIN, Int4Codec<64>, 4, 1, false, 1, 2)
+ATTEND(attend_int4_cap_d64, 64, CAPPED, Int4Codec<64>, 4, 1, false, 1, 2)
+ATTEND(attend_many_int4_d64, 64, EITHER, Int4Codec<64>, 4, 2, true, 1, 2)
+ATTEND(attend_many_int4_d256, 256, EITHER, Int4Codec<256>, 2, 1, true, 1, 1)

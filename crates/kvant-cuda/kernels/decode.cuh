@@ -1,14 +1,15 @@
-// The persistent loop of decode attention: any grid of CTAs of 4 warps, items dealt out round robin. Warp w takes units w,
-// w+WARPS, … of an item (a unit is what a codec attends in one go), each from its own ring of copies, which runs on across items.
+// The persistent loop of attention: any grid of CTAs of 4 warps, items dealt out round robin. Warp w takes units w, w+WARPS, … of an
+// item (a unit is what a codec attends in one go), each from its own ring of copies, which runs on across items.
 #pragma once
 #include "attention.cuh"
 
 // A codec gives: UNITS of a page, STAGE bytes in shared memory, `copy` of one unit into a stage, `attend` over it, and whether its
-// sums are CODED (see Meeting::put).
-template <int D, class C, int STAGES>
+// sums are CODED (see Meeting::put). STAGES and PARTS are chosen so that two CTAs fit into an SM where they can.
+template <int D, class C, int STAGES, int N, bool MANY, int PARTS>
 struct DecodeShared {
     u8 rings[WARPS][STAGES][C::STAGE];
-    Meeting<D> meeting;
+    u8 query[Query<D, N, MANY>::BYTES];
+    Meeting<D, N, PARTS> meeting;
     u64 barriers[WARPS][STAGES];
 };
 
@@ -76,38 +77,44 @@ struct Cursor {
 
 DEVICE Item load_item(const AttentionParams& p, const Place& place) {
     const Item* at = p.items + place.item;
-    return Item{__ldg(&at->run), __ldg(&at->seen)};
+    return Item{__ldg(&at->run), __ldg(&at->seen), __ldg(&at->rows)};
 }
 
-template <int D, bool CAP, class C, int STAGES>
+template <int D, Cap CAP, class C, int STAGES, int N, bool MANY, int PARTS>
 DEVICE void decode(const AttentionParams& p) {
     DYNAMIC_SHARED(memory);
-    auto& shared = *reinterpret_cast<DecodeShared<D, C, STAGES>*>(memory);
+    auto& shared = *reinterpret_cast<DecodeShared<D, C, STAGES, N, MANY, PARTS>*>(memory);
     const int tid = threadIdx.x ^ p.zero[0];  // kept in a register: ptxas would read the special register again for every page
     const int warp = tid / WARP, lane = tid % WARP;
     Ring<STAGES> ring;
     ring.init(shared.barriers[warp], lane);
+    if (MANY) pdl_wait();  // a chunk reads pages that it has closed itself
     Cursor<C> cursor(p, warp, lane);
 #pragma unroll 1
     for (int i = 0; i < STAGES; i++) cursor.fetch(ring, i, shared.rings[warp][i]);
 
-    // Everything before the wait is independent of the kernel before: closed pages, tables and items were complete before the
-    // step began (docs/device.md, "Who writes what").
-    pdl_wait();
+    // In a decode step everything before the wait is independent of the kernel before: closed pages, tables and items were complete
+    // before the step began (docs/device.md, "Who writes what").
+    if (!MANY) pdl_wait();
 
-    u32 q[D / 8];
+    Query<D, N, MANY> query(shared.query, warp, lane);
     Place place(p);
     Item item = load_item(p, place);
-    auto load = [&]() { load_query<D>(q, p.q, p, item.run.x, place.column >> p.tile_bits, place.column & ((1 << p.tile_bits) - 1), lane); };
-    load();
+    const Split<MANY> split(p.group);
+    auto fetch = [&]() { query.fetch(p, split, item.rows, place.column >> p.tile_bits, place.column & ((1 << p.tile_bits) - 1), lane); };
+    fetch();
+    if (MANY) query.put(), __syncthreads();
     const typename C::Constants constants(p);
+    Columns<N, MANY> columns(split);
     while (true) {
         Place next = place;
         next.step(p);
         const bool more = next.in(p);
-        const Item next_item = more ? load_item(p, next) : item;
+        Item next_item = item;
+        if (!MANY && more) next_item = load_item(p, next);  // one trip less to wait for; many columns need the registers
         const int head = place.column >> p.tile_bits, tile = place.column & ((1 << p.tile_bits) - 1);
-        State<D> st;
+        columns.set(tile, item.rows, lane);
+        State<D, N> st;
         st.clear();
         const bool closed = item.run.y < item.run.z;
         if (closed) {
@@ -116,22 +123,29 @@ DEVICE void decode(const AttentionParams& p) {
             for (int unit = item.run.y * C::UNITS + warp; unit < item.run.z * C::UNITS; unit += WARPS) {
                 ring.wait();
                 u8* stage = shared.rings[warp][ring.stage];
-                C::template attend<CAP>(st, stage, q, constants, hidden, lane, p);
+                C::template attend<CAP, N, MANY>(st, stage, query, constants, hidden, columns, lane, p);
                 hidden -= WARPS * (PAGE_TOKENS / C::UNITS);
                 __syncwarp();
                 cursor.fetch(ring, ring.stage, stage);
                 ring.advance();
             }
         } else {
-            attend_exact_rows<D, CAP>(st, p, q, item.seen, item.run.x, head, tile, warp, lane);
+            attend_exact_rows<D, CAP, N, MANY>(st, p, query, item, columns, split, head, tile, warp, lane);
         }
-        const u64 part = (u64)item.run.w * (p.kv_heads << p.tile_bits) + place.column;
+        const Item done = item;
+        if (MANY && more) next_item = load_item(p, next);
         place = next, item = next_item;
-        if (more) load();  // arrives behind the merge
-        else pdl_trigger();  // not before: CTAs that only wait would take registers and issue slots from this kernel
-        shared.meeting.put(st, closed && C::CODED, warp, lane);
-        __syncthreads();
-        shared.meeting.write(p, part, min(p.group - tile * HEADS, HEADS), tid);
+        if (MANY || more) fetch();  // arrives behind the merge
+        if (!more) pdl_trigger();  // not before: CTAs that only wait would take registers and issue slots from this kernel
+        shared.meeting.put_masses(st, warp, lane);
+#pragma unroll
+        for (int part = 0; part < PARTS; part++) {
+            if (part) __syncthreads();
+            shared.meeting.put(st, closed && C::CODED, part, warp, lane);
+            __syncthreads();
+            if (part == PARTS - 1) query.put();
+            shared.meeting.template write<MANY>(p, done, split, head, tile, part, tid);
+        }
         if (!more) break;
         __syncthreads();
     }
@@ -151,11 +165,19 @@ struct ExactCodec {
         ring.copy(stage, into, half_page(pages, entry.x) + tile * P::TILE, P::TILE, lane);
         ring.copy(stage, into + P::TILE, half_page(pages, entry.y) + tile * P::TILE, P::TILE, lane);
     }
-    template <bool CAP>
-    static DEVICE void attend(State<D>& st, const u8* stage, const u32 (&q)[D / 8], const Constants&, int hidden, int lane,
-                              const AttentionParams& p) {
+    template <Cap CAP, int N, bool MANY>
+    static DEVICE void attend(State<D, N>& st, const u8* stage, const Query<D, N, MANY>& query, const Constants&, int hidden,
+                              const Columns<N, MANY>& columns, int lane, const AttentionParams& p) {
         if (hidden >= P::TOKENS) return;  // the window begins in a later tile of this page
         const FromShared keys{stage + lane * 16}, values{stage + P::TILE + lane * 16};
-        attend_exact<D, CAP>(st, keys, values, q, hidden, P::TOKENS, lane, p.scale, p.cap);
+        u32 q[N][D / 8];
+        hold(q, query);
+        attend_exact<D, CAP, N, MANY>(st, keys, values, q, Rows{hidden, P::TOKENS, MANY}, columns, lane, p.scale, p.cap);
     }
 };
+
+#define ATTEND(NAME, D, CAP, CODEC, STAGES, N, MANY, PARTS, PER_SM)                                                    \
+    extern "C" __global__ void __launch_bounds__(WARPS * 32, PER_SM) NAME(const __grid_constant__ AttentionParams p) { \
+        decode<D, CAP, CODEC, STAGES, N, MANY, PARTS>(p);                                                              \
+    }                                                                                                                  \
+    extern "C" __device__ const int NAME##_shared = sizeof(DecodeShared<D, CODEC, STAGES, N, MANY, PARTS>);

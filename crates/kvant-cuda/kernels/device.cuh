@@ -35,6 +35,11 @@ DEVICE u32 mul_f16x2(u32 a, u32 b) {
     asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
     return y;
 }
+DEVICE u32 add_f16x2(u32 a, u32 b) {
+    u32 y;
+    asm("add.rn.f16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
+    return y;
+}
 
 // ---- functions of one number ----
 DEVICE float ex2(float x) {
@@ -89,6 +94,13 @@ DEVICE uint4 load_coherent(const void* p) {  // may have been written by the ker
     asm volatile("ld.global.cg.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p) : "memory");
     return v;
 }
+
+// Tiles of keys side by side where registers are scarce: what ptxas finds room for.
+#if __CUDA_ARCH__ >= 900
+constexpr int SCARCE_TILES = 2;
+#else
+constexpr int SCARCE_TILES = 1;
+#endif
 
 // ---- programmatic dependent launch: nothing before sm_90 ----
 DEVICE void pdl_trigger() {

@@ -1,22 +1,45 @@
-// Exact pages to int4 pages, bit for bit what kvant-codec writes (`ch4` keys, `rot4g32` values), dealt for the device's lanes.
+// Exact pages to pages of codes, bit for bit what kvant-codec writes (`ch4` and `ch8` keys, `rot4g32` and `sym8g32` values), dealt for
+// the device's lanes.
 //
 // One CTA of 128 threads per page and kv head. How scales are chosen is known to fit.cuh alone.
 #include "fit.cuh"
+#include "walsh.cuh"
 
-DEVICE u8 code_of(float level) { return (u8)__float2int_rn(fminf(fmaxf(level, 0.f), 15.f)); }
+DEVICE u8 code_of(float level, float bottom, float top) { return (u8)__float2int_rn(fminf(fmaxf(level, bottom), top)); }
 DEVICE bool storable(float x) { return fabsf(x) <= 65504.f; }  // false for NaN
 
 struct EncodeParams {
     u8* pages;           // page memory
-    const uint4* jobs;   // (grid): half pages by unit: exact keys, exact values; int4 keys, int4 values
-    const float* signs;  // (D) sign / sqrt(D)
+    const uint4* jobs;   // (grid): half pages by unit: exact keys, exact values; coded keys, coded values
+    const float* signs;  // (D) sign / sqrt(D); values of 4 bits alone are turned
     int* refused;        // the largest 1 + job whose numbers cannot be stored
 };
 
-template <int D>
+constexpr int ENCODE_THREADS = 128;
+
+// Codes of a page [row][along k] as words of A fragments (pages.cuh): a word of 4 bits has steps c, r and e; of 8 bits r and e.
+// `in_load` steps along k are neighbours for a lane.
+template <int BITS, int IN_LOAD, class Code>
+DEVICE void deal(u32* words, int rows, int depth, int tid, Code code) {
+    for (int i = tid; i < rows * depth * BITS / 32; i += ENCODE_THREADS) {
+        const int per = BITS == 4 ? 1 : 2, steps = depth / 16;  // words of a step; steps along k
+        const int c = i % per, step = i / per % IN_LOAD, lane = i / (per * IN_LOAD) % WARP, block = i / (per * IN_LOAD * WARP);
+        const int ks = block % (steps / IN_LOAD) * IN_LOAD + step, mt = block / (steps / IN_LOAD), g = lane / 4, t = lane % 4;
+        u32 w = 0;
+#pragma unroll
+        for (int b = 0; b < 32 / BITS; b++) {
+            const int r = b & 1, e = BITS == 4 ? b >> 2 : b >> 1, half = BITS == 4 ? b >> 1 & 1 : c;
+            w |= (u32)code(16 * mt + 8 * r + g, 16 * ks + 8 * half + 2 * t + e) << (BITS == 4 ? 4 * r + 8 * half + 16 * e : 8 * r + 16 * e);
+        }
+        words[i] = w;
+    }
+}
+
+template <int D, int KEY_BITS, int VALUE_BITS>
 DEVICE void encode(const EncodeParams& p) {
-    constexpr int N = D / WARP, THREADS = 128;
-    using P = Int4<D>;
+    constexpr int N = D / WARP;
+    using K = KeyPage<D, KEY_BITS>;
+    using V = ValuePage<D, VALUE_BITS>;
     __shared__ __align__(16) u16 exact[PAGE_TOKENS * D];
     __shared__ u8 codes[PAGE_TOKENS][D];
     const uint4 job = __ldg(p.jobs + blockIdx.x);
@@ -24,7 +47,7 @@ DEVICE void encode(const EncodeParams& p) {
     const int tid = threadIdx.x, warp = tid / WARP, lane = tid % WARP;
     auto bring = [&](u32 unit) {
         const u8* from = half_page(p.pages, unit);
-        for (int i = tid; i < PAGE_TOKENS * D / 8; i += THREADS) reinterpret_cast<uint4*>(exact)[i] = load_coherent(from + 16 * i);
+        for (int i = tid; i < PAGE_TOKENS * D / 8; i += ENCODE_THREADS) reinterpret_cast<uint4*>(exact)[i] = load_coherent(from + 16 * i);
         __syncthreads();
     };
     bool bad = false;
@@ -32,80 +55,62 @@ DEVICE void encode(const EncodeParams& p) {
     pdl_trigger();
 
     bring(job.x);
-    for (int c = tid; c < D; c += THREADS) {
+    for (int c = tid; c < D; c += ENCODE_THREADS) {
         auto x = [&](int token) { return f16_to_f32(exact[Exact<D>::key_at(token, c)]); };
-        const Scale s = channel_scale<4>(x);
+        const Scale s = channel_scale<KEY_BITS>(x);
         const float inverse = inverse_of(s.scale);
         for (int token = 0; token < PAGE_TOKENS; token++) {
             bad |= !storable(x(token));
-            codes[token][c] = code_of((x(token) - s.zero) * inverse);
+            codes[token][c] = code_of((x(token) - s.zero) * inverse, 0.f, (float)((1 << KEY_BITS) - 1));
         }
         bad |= !storable(s.scale) || !storable(s.zero);
         const int ks = c / 16, half = c / 8 % 2, t = c / 2 % 4, e = c % 2;
-        reinterpret_cast<u16*>(keys + P::K_SCALE)[ks / 2 * 32 + t * 8 + ks % 2 * 4 + half * 2 + e] = f32_to_f16(s.scale);
-        reinterpret_cast<u16*>(keys + P::K_ZERO)[ks / 2 * 32 + t * 8 + half * 4 + ks % 2 * 2 + e] = f32_to_f16(s.zero);
+        reinterpret_cast<u16*>(keys + K::SCALE)[ks / 2 * 32 + t * 8 + ks % 2 * 4 + half * 2 + e] = f32_to_f16(s.scale);
+        reinterpret_cast<u16*>(keys + K::ZERO)[ks / 2 * 32 + t * 8 + half * 4 + ks % 2 * 2 + e] = f32_to_f16(s.zero);
     }
     __syncthreads();
-    for (int i = tid; i < PAGE_TOKENS * D / 8; i += THREADS) {  // [mt][ks/4][g][t][ks%4]
-        const int mt = i / (8 * D / 4), ks = i / 128 % (D / 64) * 4 + i % 4, g = i / 16 % 8, t = i / 4 % 4;
-        u32 w = 0;
-#pragma unroll
-        for (int b = 0; b < 8; b++) {
-            const int r = b & 1, c = b >> 1 & 1, e = b >> 2;
-            w |= (u32)codes[16 * mt + 8 * r + g][16 * ks + 8 * c + 2 * t + e] << (4 * r + 8 * c + 16 * e);
-        }
-        reinterpret_cast<u32*>(keys + P::K_CODES)[i] = w;
-    }
+    deal<KEY_BITS, KEY_BITS == 4 ? 4 : 2>(reinterpret_cast<u32*>(keys + K::CODES), PAGE_TOKENS, D, tid,
+                                          [&](int token, int channel) { return codes[token][channel]; });
     __syncthreads();
 
     bring(job.y);
-    float sign[N];
-#pragma unroll
-    for (int i = 0; i < N; i++) sign[i] = p.signs[N * lane + i];
-    for (int token = warp; token < PAGE_TOKENS; token += THREADS / WARP) {
+    for (int token = warp; token < PAGE_TOKENS; token += ENCODE_THREADS / WARP) {
         float x[N];
 #pragma unroll
-        for (int i = 0; i < N; i++) x[i] = __fmul_rn(f16_to_f32(exact[Exact<D>::value_at(token, N * lane + i)]), sign[i]);
+        for (int i = 0; i < N; i++) x[i] = f16_to_f32(exact[Exact<D>::value_at(token, N * lane + i)]);
+        if (VALUE_BITS == 4) {  // SRHT
 #pragma unroll
-        for (int h = 1; h < N; h *= 2)
-#pragma unroll
-            for (int i = 0; i < N; i++)
-                if (!(i & h)) {
-                    const float a = x[i], b = x[i + h];
-                    x[i] = a + b, x[i + h] = a - b;
-                }
-#pragma unroll
-        for (int h = 1; h < WARP; h *= 2)
-#pragma unroll
-            for (int i = 0; i < N; i++) {
-                const float other = __shfl_xor_sync(~0u, x[i], h);
-                x[i] = lane & h ? other - x[i] : x[i] + other;
-            }
-        const float scale = group_scale<4>(x), inverse = inverse_of(scale);
+            for (int i = 0; i < N; i++) x[i] = __fmul_rn(x[i], p.signs[N * lane + i]);
+            walsh_hadamard<N, WARP>(x, lane);
+        }
+        const float scale = group_scale<VALUE_BITS>(x), inverse = inverse_of(scale);
 #pragma unroll
         for (int i = 0; i < N; i++) {
             bad |= !storable(x[i]);
-            codes[token][N * lane + i] = code_of(fmaf(x[i], inverse, 8.f));
+            codes[token][N * lane + i] = VALUE_BITS == 4 ? code_of(fmaf(x[i], inverse, 8.f), 0.f, 15.f) : code_of(fmaf(x[i], inverse, 128.f), 1.f, 255.f);
         }
         bad |= !storable(scale);
         if (lane % (32 / N) == 0) {
             const int group = lane / (32 / N), ks = token / 16, c = token / 8 % 2, t = token / 2 % 4, e = token % 2;
-            reinterpret_cast<u16*>(values + 32 * D)[group * 64 + ks / 2 * 32 + t * 8 + ks % 2 * 4 + c * 2 + e] = f32_to_f16(scale);
+            reinterpret_cast<u16*>(values + V::SCALE)[group * 64 + ks / 2 * 32 + t * 8 + ks % 2 * 4 + c * 2 + e] = f32_to_f16(scale);
         }
     }
     __syncthreads();
-    for (int i = tid; i < PAGE_TOKENS * D / 8; i += THREADS) {  // [mt][g][t][ks]
-        const int mt = i / 128, g = i / 16 % 8, t = i / 4 % 4, ks = i % 4;
-        u32 w = 0;
-#pragma unroll
-        for (int b = 0; b < 8; b++) {
-            const int r = b & 1, c = b >> 1 & 1, e = b >> 2;
-            w |= (u32)codes[16 * ks + 8 * c + 2 * t + e][16 * mt + 8 * r + g] << (4 * r + 8 * c + 16 * e);
-        }
-        reinterpret_cast<u32*>(values)[i] = w;
-    }
+    deal<VALUE_BITS, VALUE_BITS == 4 ? 4 : 2>(reinterpret_cast<u32*>(values + V::CODES), D, PAGE_TOKENS, tid,
+                                              [&](int channel, int token) { return codes[token][channel]; });
     if (bad) atomicMax(p.refused, 1 + (int)blockIdx.x);
 }
 
-extern "C" __global__ void __launch_bounds__(128) encode_int4_d128(const __grid_constant__ EncodeParams p) { encode<128>(p); }
-extern "C" __global__ void __launch_bounds__(128) encode_int4_d64(const __grid_constant__ EncodeParams p) { encode<64>(p); }
+#define ENCODE(NAME, D, KEY_BITS, VALUE_BITS)                                                                    \
+    extern "C" __global__ void __launch_bounds__(ENCODE_THREADS) NAME(const __grid_constant__ EncodeParams p) {  \
+        encode<D, KEY_BITS, VALUE_BITS>(p);                                                                      \
+    }
+ENCODE(encode_int4_d128, 128, 4, 4)
+ENCODE(encode_int4_d64, 64, 4, 4)
+ENCODE(encode_int8_d128, 128, 8, 8)
+ENCODE(encode_int8_d64, 64, 8, 8)
+ENCODE(encode_k8v4_d128, 128, 8, 4)
+ENCODE(encode_k8v4_d64, 64, 8, 4)
+ENCODE(encode_int4_d256, 256, 4, 4)
+ENCODE(encode_int8_d256, 256, 8, 8)
+ENCODE(encode_k8v4_d256, 256, 8, 4)

@@ -8,21 +8,25 @@
 constexpr int PAGE_TOKENS = 64;
 constexpr int UNIT = 128;  // bytes: a line of L2; pages that begin inside one cost 7 % of the time at 128k
 
-// int4 keys (`ch4`): per channel a scale and a zero, k = zero + scale*code.        36 D bytes
-//   scales  2D  [ks/2][t][ks%2][c][e] f16, channel = 16ks+8c+2t+e
+// Codes lie in the order of A fragments, so that every 16-byte load of a lane is whole fragments; scales in that of B fragments.
+// Tokens of keys and channels of values are rows, 16mt+8r+g; channels of keys and tokens of values go along k, 16ks+8c+2t+e.
+//
+// Keys (`ch4`, `ch8`): per channel a scale and a zero, k = zero + scale*code.
+//   scales  2D  [ks/2][t][ks%2][c][e] f16
 //   zeros   2D  [ks/2][t][c][ks%2][e] f16
-//   codes  32D  [mt][ks/4][g][t][ks%4] words; token = 16mt+8r+g, channel = 16ks+8c+2t+e, code 4r+8c+16e bits up
-// int4 values (`rot4g32`): per token and 32 channels a scale, v = scale*(code-8).  36 D bytes
-//   codes  32D  [mt][g][t][ks] words; channel = 16mt+8r+g, token = 16ks+8c+2t+e, code 4r+8c+16e bits up
-//   scales  4D  [group][ks/2][t][ks%2][c][e] f16, token = 16ks+8c+2t+e
-// Both halves side by side in shared memory are one stage of the ring: every 16-byte load of a lane is four words of A fragments,
-// or four pairs of scales as B fragments want them.
-template <int D>
-struct Int4 {
-    static constexpr int HALF = 36 * D;
-    static constexpr int K_SCALE = 0, K_ZERO = 2 * D, K_CODES = 4 * D;
-    static constexpr int V_CODES = HALF, V_SCALE = HALF + 32 * D;
-    static constexpr int BYTES = 2 * HALF;
+//   codes  32D  of 4 bits: [mt][ks/4][g][t][ks%4] words, code 4r+8c+16e bits up
+//          64D  of 8 bits: [mt][ks/2][g][t][ks%2][c] words, code 8r+16e bits up
+// Values (`rot4g32`, `sym8g32`): per token and 32 channels a scale, v = scale*(code-8) or scale*(code-128).
+//   codes  32D  of 4 bits: [mt][g][t][ks] words, code 4r+8c+16e bits up
+//          64D  of 8 bits: [mt][ks/2][g][t][ks%2][c] words, code 8r+16e bits up
+//   scales  4D  [group][ks/2][t][ks%2][c][e] f16
+template <int D, int BITS>
+struct KeyPage {
+    static constexpr int SCALE = 0, ZERO = 2 * D, CODES = 4 * D, HALF = CODES + 8 * BITS * D;
+};
+template <int D, int BITS>
+struct ValuePage {
+    static constexpr int CODES = 0, SCALE = 8 * BITS * D, HALF = SCALE + 4 * D;
 };
 
 // f16, either side: tiles of 16 tokens, 32 D bytes each, so that a tile is one contiguous copy.

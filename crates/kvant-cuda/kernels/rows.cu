@@ -107,6 +107,7 @@ DEVICE void append(const AppendParams& p) {
     u16* page = reinterpret_cast<u16*>(p.pages + (u64)(is_value ? entry.y : entry.x) * UNIT);
     page[is_value ? Exact<D>::value_at(target.z, c) : Exact<D>::key_at(target.z, c)] = y;
 }
+extern "C" __global__ void __launch_bounds__(256) append_d256(const __grid_constant__ AppendParams p) { append<256>(p); }
 extern "C" __global__ void __launch_bounds__(128) append_d128(const __grid_constant__ AppendParams p) { append<128>(p); }
 extern "C" __global__ void __launch_bounds__(64) append_d64(const __grid_constant__ AppendParams p) { append<64>(p); }
 
@@ -182,21 +183,6 @@ extern "C" __global__ void __launch_bounds__(256) gather_rows(const __grid_const
     pdl_trigger();
     const float* x = p.x + (u64)__ldg(p.rows + blockIdx.x) * p.channels;
     for (int i = threadIdx.x; i < p.channels; i += blockDim.x) p.y[(u64)blockIdx.x * p.channels + i] = x[i];
-}
-
-struct SpreadParams {
-    const PageEntry* from;  // (seats, kv_heads, stride)
-    const int* seats;       // (rows)
-    PageEntry* to;          // (rows, kv_heads, stride)
-    int stride, pages;      // entries that are copied
-};
-// The page tables of the rows of a chunk, which are all its sequence's. Grid: (rows, kv_heads).
-extern "C" __global__ void __launch_bounds__(128) spread_table(const __grid_constant__ SpreadParams p) {
-    pdl_wait();
-    pdl_trigger();
-    const PageEntry* from = p.from + ((u64)__ldg(p.seats + blockIdx.x) * gridDim.y + blockIdx.y) * p.stride;
-    PageEntry* to = p.to + ((u64)blockIdx.x * gridDim.y + blockIdx.y) * p.stride;
-    for (int i = threadIdx.x; i < p.pages; i += blockDim.x) to[i] = from[i];
 }
 
 struct ClearParams {

@@ -2,7 +2,7 @@
 
 use crate::buffer::Buffer;
 use crate::device::{Card, OpenError};
-use crate::layout::PAGE_TOKENS;
+use crate::layout::{PAGE_TOKENS, PageKind};
 use crate::pages::{CudaPages, Kind};
 use crate::params::Address;
 use kvant_cache::{CacheLayout, Mode, SideCodecs, SlotKind};
@@ -13,7 +13,7 @@ use std::sync::Arc;
 /// Why a cache cannot be kept on a card.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "layer {layer}: {what}; the CUDA backend keeps int4 and f16, both sides alike, of 64 or 128 channels"
+    "layer {layer}: {what}; the CUDA backend keeps int4, int8, k8v4 and f16, of 64, 128 or 256 channels"
 )]
 pub struct CacheUnsupported {
     /// Which layer.
@@ -35,7 +35,7 @@ pub(crate) struct SlotPages {
     pub layer: usize,
     pub kv_heads: usize,
     pub dim: usize,
-    /// `int4` or `f16`: part of a kernel's name.
+    /// `int4`, `int8`, `k8v4` or `f16`: part of a kernel's name.
     pub codec: &'static str,
     pub key: SideKinds,
     pub value: SideKinds,
@@ -46,6 +46,8 @@ pub(crate) struct SlotPages {
 /// The slots of a layout; `None` for views.
 pub(crate) struct LayoutPages {
     pub slots: Vec<Option<SlotPages>>,
+    /// Whether the card has the kernels that read a page once for several query tokens; it may have too little shared memory.
+    pub tiles: bool,
     /// By dim and seed.
     signs: Vec<(usize, u64, Buffer)>,
 }
@@ -67,7 +69,7 @@ impl LayoutPages {
                 "pages that are encoded before their own queries (strict mode) do not run",
             ));
         }
-        let mut made = LayoutPages { slots: Vec::new(), signs: Vec::new() };
+        let mut made = LayoutPages { slots: Vec::new(), tiles: true, signs: Vec::new() };
         for slot in layout.slots() {
             let layer = slot.layer();
             let shape = match slot.kind() {
@@ -88,8 +90,15 @@ impl LayoutPages {
                 SideFound::new(pages, first).map_err(|what| CacheUnsupported { layer, what })
             };
             let (key, value) = (side(Side::Key)?, side(Side::Value)?);
-            if key.codec != value.codec || key.dim != value.dim {
-                let what = format!("{} keys beside {} values do not run", key.codec, value.codec);
+            let codec = PageKind::codec(key.kind, value.kind).filter(|_| key.dim == value.dim);
+            let codec = codec.ok_or_else(|| {
+                let what = format!("{} keys beside {} values do not run", key.kind, value.kind);
+                CacheUnsupported { layer, what }
+            })?;
+            let has = |many: &str| card.kernel(&format!("attend_{many}{codec}_d{}", key.dim)).is_some();
+            made.tiles &= has("many_");
+            if !has(if key.dim <= 128 { "" } else { "many_" }) {
+                let what = format!("{codec} of {} channels needs more shared memory than the card has", key.dim);
                 return Err(CacheUnsupported { layer, what });
             }
             let signs = match value.rotation {
@@ -102,7 +111,7 @@ impl LayoutPages {
                 layer,
                 kv_heads: shape.kv_heads,
                 dim: key.dim,
-                codec: key.codec,
+                codec,
                 key: key.kinds,
                 value: value.kinds,
                 signs,
@@ -130,7 +139,7 @@ fn signs(dim: usize, seed: u64) -> Vec<f32> {
 }
 
 struct SideFound {
-    codec: &'static str,
+    kind: PageKind,
     dim: usize,
     kinds: SideKinds,
     /// The seed of the values' rotation.
@@ -151,39 +160,39 @@ impl SideFound {
         if codec.page_tokens() != PAGE_TOKENS {
             return Err(format!("pages of {} tokens do not run", codec.page_tokens()));
         }
-        let (name, rotation) = match &closed {
-            PageFormat::Exact(_) => ("f16", None),
-            PageFormat::Packed(packed) => {
+        let kind_of_page = PageKind::of(&closed).map_err(|refused| refused.to_string())?;
+        let rotation = match (&closed, kind_of_page) {
+            (PageFormat::Packed(packed), PageKind::Codes(bits)) => {
                 let rule = codec.rounding().map(|rounding| rounding.rule);
-                let wanted = match packed.side {
-                    Side::Key => Rule::Asymmetric,
-                    Side::Value => Rule::SignedMax,
+                let wanted = match (packed.side, bits) {
+                    (Side::Key, _) => Rule::FittedRange,
+                    (Side::Value, 4) => Rule::FittedMax,
+                    (Side::Value, _) => Rule::Symmetric,
                 };
                 if rule != Some(wanted) {
                     return Err(format!("scales by the rule {rule:?} are not chosen on the card"));
                 }
-                ("int4", rotation(packed.side, &packed.basis)?)
+                rotation(packed.side, bits, &packed.basis)?
             }
-            PageFormat::Trellis(_) => return Err("trellis codes do not run".to_owned()),
+            _ => None,
         };
         let kinds = SideKinds {
             sinks: kind(&format(codecs.sinks())?, true)?,
             exact: kind(&format(codecs.exact())?, false)?,
             closed: kind(&closed, false)?,
         };
-        Ok(SideFound { codec: name, dim: codec.dim(), kinds, rotation })
+        Ok(SideFound { kind: kind_of_page, dim: codec.dim(), kinds, rotation })
     }
 }
 
-/// The seed of the rotation of values, which must be the SRHT; keys must have none.
-fn rotation(side: Side, basis: &BasisFormat) -> Result<Option<u64>, String> {
+/// The seed of the rotation of values of 4 bits, which must be the SRHT; keys and values of 8 bits must have none.
+fn rotation(side: Side, bits: u8, basis: &BasisFormat) -> Result<Option<u64>, String> {
     let plain = basis.lambda.is_empty() && basis.mean.iter().all(|mean| *mean == 0.0);
-    match (&basis.linear, side) {
-        (Linear::Rotation { kind: Rotation::Identity, .. }, Side::Key) if plain => Ok(None),
-        (Linear::Rotation { kind: Rotation::Srht, seed }, Side::Value) if plain => Ok(Some(*seed)),
-        _ => {
-            Err("keys in a basis of their own, or values that are not turned by the SRHT, do not run".into())
-        }
+    let turned = side == Side::Value && bits == 4;
+    match &basis.linear {
+        Linear::Rotation { kind: Rotation::Identity, .. } if plain && !turned => Ok(None),
+        Linear::Rotation { kind: Rotation::Srht, seed } if plain && turned => Ok(Some(*seed)),
+        _ => Err("keys in a basis of their own, values of 4 bits that are not turned by the SRHT, and values of 8 bits that are turned do not run".into()),
     }
 }
 
@@ -193,7 +202,7 @@ mod tests {
 
     #[test]
     fn signs_are_those_of_the_rotation() {
-        for dim in [64, 128] {
+        for dim in crate::layout::DIMS {
             let (basis, signs) = (Basis::new(Rotation::Srht, dim, 7), signs(dim, 7));
             let x: Vec<f32> = (0..dim).map(|i| (i as f32 * 0.37).sin()).collect();
             let mut y: Vec<f32> = x.iter().zip(&signs).map(|(x, sign)| x * sign).collect();

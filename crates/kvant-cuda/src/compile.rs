@@ -2,6 +2,7 @@
 
 use crate::buffer::Buffer;
 use crate::device::Card;
+use crate::layout::DIMS;
 use crate::matrix::{Matrix, on_card};
 use crate::params::HEAD_TILE;
 use crate::program::{Attention, Block, Linear, Mixer, Mlp, Norm, Program, Widths};
@@ -163,7 +164,7 @@ impl<'a> Compiler<'a> {
 
     fn check_attention(&self, of: &description::Attention) -> Result<(), String> {
         let refuse = |what: &str| Err(what.to_owned());
-        if of.key_dim != of.value_dim || !matches!(of.key_dim, 64 | 128) {
+        if of.key_dim != of.value_dim || !DIMS.contains(&of.key_dim) {
             return Err(format!("heads of {} and {} channels", of.key_dim, of.value_dim));
         }
         if of.gate.is_some() {

@@ -176,7 +176,9 @@ impl Card {
             };
             if shared > 0 {
                 use sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as DYNAMIC;
-                set(DYNAMIC, shared as i32)?;
+                if set(DYNAMIC, shared as i32).is_err() {
+                    continue; // the card gives a CTA less, and whoever needs the kernel says so
+                }
             }
             if name.ends_with("_few") {
                 use sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as DYNAMIC;
@@ -286,6 +288,14 @@ impl Card {
     /// Which form of the kernels it runs.
     pub fn form(&self) -> Form {
         self.form
+    }
+
+    /// CTAs of an attention kernel that fit into a processor of 228 KB of shared memory, 1 KB of each being the system's.
+    pub(crate) fn resident(&self, name: &str) -> usize {
+        match self.kernels.get(name) {
+            Some(kernel) if kernel.shared > 113 << 10 => 1,
+            _ => 2,
+        }
     }
 
     /// A kernel by its name.

@@ -4,7 +4,6 @@ use crate::buffer::{Pinned, download};
 use crate::cache::LayoutPages;
 use crate::device::{Card, OpenError};
 use crate::pages::CudaPages;
-use crate::params::HEAD_TILE;
 use crate::pass::{
     Part, PassPlan, SLICE, SlotPlan, Span, TakeError, Words, add_jobs, slot_pages, take_pages,
 };
@@ -200,7 +199,6 @@ impl CudaNetwork {
         &self,
         buffers: &mut Option<PassBuffers>,
         plan: &PassPlan,
-        seats: &Seats,
         words: usize,
     ) -> Result<(), OpenError> {
         let card = &self.card;
@@ -212,15 +210,10 @@ impl CudaNetwork {
         let Some(buffers) = buffers else { return Ok(()) };
         fit(card, &mut buffers.plan, words)?;
         for of in self.program.attentions() {
-            let columns = of.kv_heads << usize::from(of.group() > HEAD_TILE);
-            let slices = plan.slices.get(&of.window).into_iter().flatten();
-            let partials = slices.map(|slice| slice.slots).max().unwrap_or(0) * columns * HEAD_TILE;
+            let slices = plan.slices.get(&plan.tiling(of)).into_iter().flatten();
+            let partials = slices.map(|slice| slice.slots).max().unwrap_or(0) * of.heads;
             fit(card, &mut buffers.part_o, 4 * partials * of.dim)?;
             fit(card, &mut buffers.part_ml, 8 * partials)?;
-            if plan.first_seat.is_none() {
-                let rows = plan.rows.min(SLICE);
-                fit(card, &mut buffers.tables, 8 * rows * of.kv_heads * seats.stride())?;
-            }
         }
         Ok(())
     }
@@ -269,19 +262,18 @@ impl Network for CudaNetwork {
             .collect();
         let (ids_at, wanted_at) = (words.add(ids), words.add(wanted.iter().copied()));
         let attentions = self.program.attentions();
-        let plan = PassPlan::new(&mut words, layout.rule(), &spans, &seats, attentions, &self.ropes);
+        let plan = PassPlan::new(&mut words, layout.rule(), &spans, &seats, attentions, &self.ropes, kept.pages.tiles);
         let mut plan = PassPlan { ids_at, wanted_at, ..plan };
         self.enter_pages(&mut words, &mut plan, kept, (&spans, &seats), state)?;
         let (plan, words) = (plan, words.bytes());
-        self.fit(buffers, &plan, &kept.seats, words.len()).map_err(device_error)?;
+        self.fit(buffers, &plan, words.len()).map_err(device_error)?;
         let Some(buffers) = buffers.as_ref() else { return Err(device_error("no buffers")) };
         kept.seats.send(&self.card).map_err(device_error)?;
         buffers.plan.upload(0, &words).map_err(device_error)?;
         buffers.out.clear_first(buffers.logits_at).map_err(device_error)?;
 
         let widths = self.program.widths;
-        let is_direct = plan.is_step && plan.first_seat.is_some();
-        let graphs = &mut Some(graphs).filter(|_| self.options.graphs && is_direct && observer.is_none());
+        let graphs = &mut Some(graphs).filter(|_| self.options.graphs && plan.is_step && observer.is_none());
         let mut run = Run {
             program: &self.program,
             ropes: &self.ropes,
@@ -291,7 +283,7 @@ impl Network for CudaNetwork {
             layout: &kept.pages,
             seats: &kept.seats,
             plan: &plan,
-            early: self.options.early && is_direct,
+            early: self.options.early && plan.is_step,
             recorder: Recorder::new(&self.card),
         };
         run.embed();

@@ -37,6 +37,11 @@ pub struct AttentionParams {
 /// Query heads in a column tile of the tensor cores.
 pub const HEAD_TILE: usize = 8;
 
+/// Columns that a warp attends for at once where a sequence brings several query tokens, or heads have many channels.
+pub const fn many_columns(dim: usize) -> usize {
+    if dim <= 128 { 2 * HEAD_TILE } else { HEAD_TILE }
+}
+
 impl AttentionParams {
     /// Sets scale and cap for scores that are multiplied by `scale` and, with a soft cap c, become c·tanh(s/c).
     pub fn set_scoring(&mut self, scale: f32, soft_cap: Option<f32>) {
@@ -163,18 +168,6 @@ pub struct GatherParams {
     pub channels: i32,
 }
 
-/// `SpreadParams` of `kernels/rows.cu`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-#[expect(missing_docs, reason = "kernels/rows.cu describes them")]
-pub struct SpreadParams {
-    pub from: Address,
-    pub seats: Address,
-    pub to: Address,
-    pub stride: i32,
-    pub pages: i32,
-}
-
 /// `ClearParams` of `kernels/rows.cu`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
@@ -204,10 +197,9 @@ mod tests {
             size_of::<BiasParams>(),
             size_of::<ColumnsParams>(),
             size_of::<GatherParams>(),
-            size_of::<SpreadParams>(),
             size_of::<ClearParams>(),
         ];
-        assert_eq!(rows, [32, 24, 32, 24, 32, 32, 32, 16]);
-        assert_eq!((size_of::<crate::plan::Slots>(), size_of::<crate::plan::Item>()), (8, 32));
+        assert_eq!(rows, [32, 24, 32, 24, 32, 32, 16]);
+        assert_eq!((size_of::<crate::plan::Slots>(), size_of::<crate::plan::Item>()), (8, 48));
     }
 }

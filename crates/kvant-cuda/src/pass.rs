@@ -1,13 +1,14 @@
 //! What a pass needs besides activations, set out by the host before the first kernel: ids, rotations, where rows are written, which
 //! pages a query reads. All of it is one list of words that is sent once.
 //!
-//! Every token is a row. Rows attend in slices of [`SLICE`] with a [`StepPlan`] of their own, so that the partial sums of a long chunk
+//! Every token is a row. Rows attend in slices of [`ATTENDING`] with a [`StepPlan`] of their own, so that the partial sums of a long chunk
 //! have a bound.
 
 use crate::cache::{LayoutPages, SlotPages};
 use crate::layout::PAGE_TOKENS;
 use crate::pages::{Book, unit_of};
-use crate::plan::{Decoding, StepPlan};
+use crate::params::many_columns;
+use crate::plan::{Decoding, Item, StepPlan};
 use crate::program::Attention;
 use kvant_cache::{KvSlot, PageId, PageWork, Sequence, Visibility};
 use kvant_codec::Side;
@@ -15,8 +16,11 @@ use kvant_model::description::Rope;
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// Rows that attend at once, and that a product of many tokens reads weights for.
+/// Rows that a product of many tokens reads weights for, and whose logits are made at once.
 pub(crate) const SLICE: usize = 32;
+
+/// Rows that attend at once, so that their partial sums have a bound.
+const ATTENDING: usize = 128;
 
 /// Words that sections of the list start at a multiple of.
 const ALIGN: usize = 64;
@@ -76,8 +80,6 @@ pub(crate) struct SlicePlan {
     pub items: usize,
     pub slots_at: u64,
     pub slots: usize,
-    /// Entries of a row's table that are read.
-    pub closed: usize,
 }
 
 /// What is written to the pages of a slot, and where its exact pages are listed.
@@ -95,19 +97,17 @@ pub(crate) struct PassPlan {
     pub wanted_at: u64,
     /// Row of the exact tables, exact page, token of it, by row.
     pub targets_at: u64,
-    /// Seats by row.
-    pub seats_at: u64,
-    /// The first seat, where rows have neighbouring ones.
-    pub first_seat: Option<usize>,
     /// By rope.
     pub turns_at: HashMap<usize, u64>,
-    /// By window.
-    pub slices: HashMap<Option<usize>, Vec<SlicePlan>>,
+    /// By window and query tokens of a tile.
+    pub slices: HashMap<(Option<usize>, usize), Vec<SlicePlan>>,
     /// By slot.
     pub slots: HashMap<usize, SlotPlan>,
     pub exact_stride: usize,
     /// Whether every sequence brings one token: then no page that is closed in this pass is read as bytes in it.
     pub is_step: bool,
+    /// Whether neighbouring query tokens share items.
+    pub tiles: bool,
 }
 
 /// The pages that the query at `position` reads exactly, after the sinks.
@@ -128,7 +128,9 @@ impl PassPlan {
         seats: &[usize],
         attentions: impl Iterator<Item = &'a Attention>,
         ropes: &[Rope],
+        tiles: bool,
     ) -> PassPlan {
+        let is_step = spans.iter().all(|span| span.tokens == 1);
         let positions: Vec<usize> = spans.iter().flat_map(Span::positions).collect();
         let stride = positions.iter().map(|position| exact_pages(rule, *position).len()).max();
         let target = |(row, position): (usize, &usize)| match position.checked_sub(rule.sinks) {
@@ -145,29 +147,31 @@ impl PassPlan {
             .zip(seats)
             .flat_map(|(span, seat)| std::iter::repeat_n(*seat, span.tokens))
             .collect();
-        let neighbours = of_rows.windows(2).all(|pair| pair[1] == pair[0] + 1);
-        let seats_at = words.add(of_rows.iter().map(|seat| *seat as u32));
         let mut plan = PassPlan {
             rows: positions.len(),
             ids_at: 0,
             wanted_at: 0,
             targets_at,
-            seats_at,
-            first_seat: of_rows.first().copied().filter(|_| neighbours),
             turns_at: HashMap::new(),
             slices: HashMap::new(),
             slots: HashMap::new(),
             exact_stride: 1 + stride.unwrap_or(0),
-            is_step: spans.iter().all(|span| span.tokens == 1),
+            is_step,
+            tiles: tiles && !is_step,
         };
         for of in attentions {
             if let Some(rope) = of.rope {
                 plan.turns_at.entry(rope.0).or_insert_with(|| turns(words, &ropes[rope.0], spans));
             }
-            let window = of.window;
-            plan.slices.entry(window).or_insert_with(|| slices(words, rule, window, &positions));
+            let key = plan.tiling(of);
+            plan.slices.entry(key).or_insert_with(|| slices(words, rule, key, &positions, &of_rows));
         }
         plan
+    }
+
+    /// What the slices of an attention are found by: its window, and the query tokens that share a tile of columns.
+    pub(crate) fn tiling(&self, of: &Attention) -> (Option<usize>, usize) {
+        (of.window, if self.tiles { (many_columns(of.dim) / of.group()).max(1) } else { 1 })
     }
 }
 
@@ -190,10 +194,12 @@ fn turns(words: &mut Words, rope: &Rope, spans: &[Span]) -> u64 {
 fn slices(
     words: &mut Words,
     rule: &Visibility,
-    window: Option<usize>,
+    (window, tile): (Option<usize>, usize),
     positions: &[usize],
+    seats: &[usize],
 ) -> Vec<SlicePlan> {
-    let decoding = |position: &usize| Decoding {
+    let decoding = |(position, seat): (&usize, &usize)| Decoding {
+        seat: *seat,
         position: *position,
         sinks: rule.sinks,
         closed: rule.encoded_for(*position, PAGE_TOKENS),
@@ -201,23 +207,19 @@ fn slices(
         keeps_sinks: rule.keeps_sinks(window),
     };
     let mut slices = Vec::new();
-    for (index, positions) in positions.chunks(SLICE).enumerate() {
-        let sequences: Vec<Decoding> = positions.iter().map(decoding).collect();
-        let plan = StepPlan::new(&sequences);
-        let items = plan.items.iter().flat_map(|item| {
-            let [a, b, c, d] = item.seen;
-            [item.row, item.begin, item.end, item.slot, a, b, c, d].map(|word| word as u32)
-        });
-        let items_at = words.add_with_room(items);
+    for (index, positions) in positions.chunks(ATTENDING).enumerate() {
+        let queries: Vec<Decoding> =
+            positions.iter().zip(&seats[index * ATTENDING..]).map(decoding).collect();
+        let plan = StepPlan::new(&queries, tile);
+        let items_at = words.add_with_room(plan.items.iter().flat_map(Item::words));
         let slots = plan.rows.iter().flat_map(|slots| [slots.first as u32, slots.count as u32]);
         slices.push(SlicePlan {
-            row: index * SLICE,
+            row: index * ATTENDING,
             rows: positions.len(),
             items_at,
             items: plan.items.len(),
             slots_at: words.add(slots),
             slots: plan.slots,
-            closed: sequences.iter().map(|sequence| sequence.closed).max().unwrap_or(0),
         });
     }
     slices
@@ -365,7 +367,7 @@ mod tests {
         let rule = Visibility { recent: 70, ..Visibility::default() };
         let span = Span { start: 0, tokens: 300, row: 0, capacity: 400 };
         let mut words = Words::default();
-        let plan = PassPlan::new(&mut words, &rule, &[span], &[3], std::iter::empty(), &[]);
+        let plan = PassPlan::new(&mut words, &rule, &[span], &[3], std::iter::empty(), &[], true);
         let at = plan.targets_at as usize / 4;
         for position in 0..300 {
             let [row, page, token, _] = words.0[at + 4 * position..][..4] else { unreachable!("four words") };
@@ -379,7 +381,7 @@ mod tests {
                 assert_eq!(rule.sinks + own * PAGE_TOKENS + token as usize, position);
             }
         }
-        assert_eq!((plan.first_seat, plan.is_step), (None, false));
+        assert!(!plan.is_step);
     }
 
     #[test]

@@ -1,10 +1,11 @@
-//! The work of one decode step: which CTAs read which pages.
+//! The work of attention in one pass: which CTAs read which pages for which queries.
 //!
-//! A [`StepPlan`] is made by the host once per step and window, and serves every layer of it. It has an [`Item`] for every run of
-//! closed pages and one for the exact rows of a sequence, each with what the sequence's query sees of it.
+//! A [`StepPlan`] is made by the host once per pass and window, and serves every layer of it. It has [`Item`]s for runs of closed pages
+//! and for exact rows, each with what its queries see of it. Neighbouring tokens of a sequence that see the same pages share items, as
+//! many as a kernel has columns for, so that a page is read once for all of them.
 //!
-//! **Invariant:** how a sequence is cut depends on its own position, window and cache rule, never on the other sequences of the step
-//! or on the card. So its output has the same bits in any batch and on any grid.
+//! **Invariant:** how the pages of a query are cut depends on its own position, window and cache rule, never on the other queries of the
+//! pass or on the card. So its output has the same bits in any batch, in any chunk and on any grid.
 
 use crate::layout::PAGE_TOKENS;
 
@@ -14,24 +15,41 @@ pub const MAX_SPLITS: usize = 32;
 /// Warps of a CTA, which share the pages of a split.
 const WARPS: usize = 4;
 
-/// One run of closed pages of a sequence, or its exact rows, as the kernels read it.
+/// One run of closed pages, or exact rows, and the queries that read them, as the kernels read it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Item {
-    /// Row of the page tables and of the queries.
-    pub row: i32,
+    /// Row of the page table.
+    pub seat: i32,
     /// First closed page; equal to `end` for the exact rows.
     pub begin: i32,
     /// The page after the last.
     pub end: i32,
-    /// Which partial it writes.
+    /// Which partial it writes for its first query.
     pub slot: i32,
-    /// What is seen of it. Closed pages: how many tokens of the first page are hidden, and zeros. Exact rows: begin and end among
-    /// the sinks; begin and end among the rows of the exact pages, counted from the first of these pages.
+    /// What the first query sees of it; nothing is hidden where a begin is not positive. Closed pages: how many tokens of the first page
+    /// are hidden, and zeros. Exact rows: begin and end among the sinks; begin and end among the rows of the exact pages, counted from
+    /// the first of these pages.
     pub seen: [i32; 4],
+    /// The first query's row.
+    pub row: i32,
+    /// Queries. The end among the rows of the exact pages grows by one from query to query.
+    pub tokens: i32,
+    /// By how much hidden tokens grow from query to query: 1 where a window slides, else 0.
+    pub slide: i32,
+    /// Partials of a query: from one to the next one's.
+    pub stride: i32,
 }
 
-/// The partials of one sequence, as the kernels read it.
+impl Item {
+    /// The words that the kernels read.
+    pub fn words(&self) -> [u32; 12] {
+        let Item { seat, begin, end, slot, seen: [a, b, c, d], row, tokens, slide, stride } = *self;
+        [seat, begin, end, slot, a, b, c, d, row, tokens, slide, stride].map(|word| word as u32)
+    }
+}
+
+/// The partials of one query, as the kernels read it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Slots {
@@ -41,10 +59,12 @@ pub struct Slots {
     pub count: i32,
 }
 
-/// A sequence of a step, by positions alone.
+/// A query of a pass, by positions alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decoding {
-    /// Position of its query.
+    /// Row of the page table that its sequence has.
+    pub seat: usize,
+    /// Its position.
     pub position: usize,
     /// First tokens that stay exact; pages start after them.
     pub sinks: usize,
@@ -63,47 +83,86 @@ pub fn split_pages(pages: usize) -> usize {
     (2 * WARPS * most).min(8 * WARPS).max(WARPS * most).max(2 * WARPS)
 }
 
-/// The items of a step, and where their partials lie.
+impl Decoding {
+    /// The first token after the sinks that it sees.
+    fn first(&self) -> usize {
+        self.first_seen.saturating_sub(self.sinks)
+    }
+
+    /// The first closed page that it sees.
+    fn begin(&self) -> usize {
+        (self.first() / PAGE_TOKENS).min(self.closed)
+    }
+
+    /// The sinks that it sees.
+    fn seen_sinks(&self) -> [usize; 2] {
+        let end = self.sinks.min(self.position + 1);
+        [if self.keeps_sinks { 0 } else { self.first_seen.min(end) }, end]
+    }
+
+    /// By how much what is hidden grows from this query to the one `later` after it, where both can share items.
+    fn slide(&self, other: &Decoding, later: usize) -> Option<usize> {
+        let same = (self.seat, self.position + later, self.sinks, self.closed, self.begin(), self.seen_sinks())
+            == (other.seat, other.position, other.sinks, other.closed, other.begin(), other.seen_sinks());
+        match other.first().checked_sub(self.first()) {
+            Some(0) if same => Some(0),
+            Some(grown) if same && grown == later => Some(1),
+            _ => None,
+        }
+    }
+}
+
+/// The items of a pass, and where their partials lie.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StepPlan {
-    /// Closed pages of all sequences, then exact rows of all sequences.
+    /// Closed pages of all queries, then exact rows of all queries.
     pub items: Vec<Item>,
-    /// One per sequence.
+    /// One per query.
     pub rows: Vec<Slots>,
     /// Partials in all.
     pub slots: usize,
 }
 
 impl StepPlan {
-    /// Sets out the work of these sequences; row i of the tables is sequence i's.
-    pub fn new(sequences: &[Decoding]) -> StepPlan {
+    /// Sets out the work of these queries, at most `tile` of them to an item.
+    pub fn new(queries: &[Decoding], tile: usize) -> StepPlan {
         let mut plan = StepPlan::default();
-        let mut exact = Vec::with_capacity(sequences.len());
-        for (row, sequence) in sequences.iter().enumerate() {
-            let Decoding { position, sinks, closed, first_seen, keeps_sinks } = *sequence;
-            let first = first_seen.saturating_sub(sinks);
-            let begin = (first / PAGE_TOKENS).min(closed);
+        let mut exact = Vec::with_capacity(queries.len());
+        let mut row = 0;
+        while let [query, rest @ ..] = &queries[row..] {
+            let slide = rest.first().filter(|_| tile > 1).and_then(|next| query.slide(next, 1));
+            let alike = |(later, next): &(usize, &Decoding)| query.slide(next, 1 + later) == slide;
+            let others = rest.iter().enumerate().take(tile.saturating_sub(1)).take_while(alike).count();
+            let tokens = 1 + if slide.is_some() { others } else { 0 };
+            let (first, begin, closed) = (query.first() as i32, query.begin(), query.closed);
             let split = split_pages(closed - begin);
-            let (tail, end) = (closed * PAGE_TOKENS, (position + 1).saturating_sub(sinks));
-            let first_slot = plan.slots;
-            let item = |begin: usize, end: usize, slot: usize, seen: [usize; 4]| Item {
-                row: row as i32,
+            let stride = 1 + (closed - begin).div_ceil(split);
+            let item = |begin: usize, end: usize, slot: usize, seen: [i32; 4]| Item {
+                seat: query.seat as i32,
                 begin: begin as i32,
                 end: end as i32,
                 slot: slot as i32,
-                seen: seen.map(|n| n as i32),
+                seen,
+                row: row as i32,
+                tokens: tokens as i32,
+                slide: slide.unwrap_or(0) as i32,
+                stride: stride as i32,
             };
-            for page in (begin..closed).step_by(split) {
-                let hidden = first.saturating_sub(page * PAGE_TOKENS);
-                plan.items.push(item(page, (page + split).min(closed), plan.slots, [hidden, 0, 0, 0]));
-                plan.slots += 1;
+            for (part, page) in (begin..closed).step_by(split).enumerate() {
+                let hidden = first - (page * PAGE_TOKENS) as i32;
+                plan.items.push(item(page, (page + split).min(closed), plan.slots + part, [hidden, 0, 0, 0]));
             }
-            let sink_end = sinks.min(position + 1);
-            let sink_begin = if keeps_sinks { 0 } else { first_seen.min(sink_end) };
-            let seen = [sink_begin, sink_end, first.saturating_sub(tail), end.saturating_sub(tail)];
-            exact.push(item(0, 0, plan.slots, seen));
-            plan.slots += 1;
-            plan.rows.push(Slots { first: first_slot as i32, count: (plan.slots - first_slot) as i32 });
+            let [sink_begin, sink_end] = query.seen_sinks().map(|n| n as i32);
+            let tail = closed * PAGE_TOKENS;
+            let end = (query.position + 1).saturating_sub(query.sinks).saturating_sub(tail);
+            let seen = [sink_begin, sink_end, first - tail as i32, end as i32];
+            exact.push(item(0, 0, plan.slots + stride - 1, seen));
+            for later in 0..tokens {
+                let first = (plan.slots + later * stride) as i32;
+                plan.rows.push(Slots { first, count: stride as i32 });
+            }
+            plan.slots += tokens * stride;
+            row += tokens;
         }
         plan.items.append(&mut exact);
         plan
@@ -115,73 +174,100 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn sequence() -> impl Strategy<Value = Decoding> {
-        (0usize..200_000, 0usize..=32, 0usize..300, prop::option::of(1usize..9000), any::<bool>()).prop_map(
-            |(position, sinks, recent, window, keeps_sinks)| Decoding {
-                position,
-                sinks,
-                closed: position.saturating_sub(sinks + recent) / PAGE_TOKENS,
-                first_seen: window.map_or(0, |window| (position + 1).saturating_sub(window)),
-                keeps_sinks,
-            },
-        )
+    /// Chunks of some sequences, a token to a query.
+    fn queries() -> impl Strategy<Value = Vec<Decoding>> {
+        let sequence =
+            (0usize..200_000, 1usize..100, 0usize..=32, 0usize..300, prop::option::of(1usize..9000), any::<bool>());
+        prop::collection::vec(sequence, 1..4).prop_map(|sequences| {
+            let chunk = |(seat, (start, tokens, sinks, recent, window, keeps_sinks)): (usize, (_, usize, _, usize, Option<usize>, _))| {
+                (start..start + tokens).map(move |position: usize| Decoding {
+                    seat,
+                    position,
+                    sinks,
+                    closed: position.saturating_sub(sinks + recent) / PAGE_TOKENS,
+                    first_seen: window.map_or(0, |window| (position + 1).saturating_sub(window)),
+                    keeps_sinks,
+                })
+            };
+            sequences.into_iter().enumerate().flat_map(chunk).collect()
+        })
+    }
+
+    /// The items of a row, and how many queries after their first it is.
+    fn items_of(plan: &StepPlan, row: usize) -> impl Iterator<Item = (&super::Item, i32)> {
+        let later = move |item: &&super::Item| (item.row..item.row + item.tokens).contains(&(row as i32));
+        plan.items.iter().filter(later).map(move |item| (item, row as i32 - item.row))
     }
 
     /// Positions that the items of a row make a query read, by the rules of the kernels.
-    fn read(plan: &StepPlan, row: usize, sequence: &Decoding) -> Vec<usize> {
-        let own = || plan.items.iter().filter(move |item| item.row as usize == row);
-        let exact = own().find(|item| item.begin == item.end).expect("every sequence has exact rows").seen;
-        let mut seen: Vec<usize> = (exact[0]..exact[1]).map(|i| i as usize).collect();
-        for item in own().filter(|item| item.begin < item.end) {
+    fn read(plan: &StepPlan, row: usize, query: &Decoding) -> Vec<usize> {
+        let (exact, later) = items_of(plan, row).find(|(item, _)| item.begin == item.end).expect("exact rows");
+        let mut seen: Vec<usize> = (exact.seen[0]..exact.seen[1]).map(|i| i as usize).collect();
+        for (item, later) in items_of(plan, row).filter(|(item, _)| item.begin < item.end) {
             let tokens = item.begin as usize * PAGE_TOKENS..item.end as usize * PAGE_TOKENS;
-            seen.extend(tokens.skip(item.seen[0] as usize).map(|token| sequence.sinks + token));
+            let hidden = (item.seen[0] + item.slide * later).max(0) as usize;
+            seen.extend(tokens.skip(hidden).map(|token| query.sinks + token));
         }
-        let tail = sequence.sinks + sequence.closed * PAGE_TOKENS;
-        seen.extend((exact[2]..exact[3]).map(|i| tail + i as usize));
+        let tail = query.sinks + query.closed * PAGE_TOKENS;
+        let begin = (exact.seen[2] + exact.slide * later).max(0);
+        seen.extend((begin..exact.seen[3] + later).map(|i| tail + i as usize));
         seen
     }
 
     proptest! {
         #[test]
-        fn every_position_in_view_is_read_once(sequences in prop::collection::vec(sequence(), 1..6)) {
-            let plan = StepPlan::new(&sequences);
-            for (row, sequence) in sequences.iter().enumerate() {
-                let Decoding { position, sinks, first_seen, keeps_sinks, .. } = *sequence;
+        fn every_position_in_view_is_read_once(queries in queries(), tile in 1usize..17) {
+            let plan = StepPlan::new(&queries, tile);
+            for (row, query) in queries.iter().enumerate() {
+                let Decoding { position, sinks, first_seen, keeps_sinks, .. } = *query;
                 let sees = |p: &usize| *p >= first_seen || (keeps_sinks && *p < sinks);
                 let want: Vec<usize> = (0..=position).filter(sees).collect();
-                prop_assert_eq!(read(&plan, row, sequence), want);
+                prop_assert_eq!(read(&plan, row, query), want);
             }
         }
 
         #[test]
-        fn every_item_has_its_own_partial_and_some_token(sequences in prop::collection::vec(sequence(), 1..6)) {
-            let plan = StepPlan::new(&sequences);
-            let mut slots: Vec<i32> = plan.items.iter().map(|item| item.slot).collect();
+        fn every_item_has_its_own_partials_and_some_token(queries in queries(), tile in 1usize..17) {
+            let plan = StepPlan::new(&queries, tile);
+            let own = |item: &super::Item| (0..item.tokens).map(|i| item.slot + i * item.stride).collect::<Vec<_>>();
+            let mut slots: Vec<i32> = plan.items.iter().flat_map(own).collect();
             slots.sort_unstable();
             prop_assert_eq!(slots, (0..plan.slots as i32).collect::<Vec<_>>());
             for (row, slots) in plan.rows.iter().enumerate() {
                 prop_assert!(slots.count as usize <= MAX_SPLITS + 1);
-                let own = plan.items.iter().filter(|item| item.row as usize == row);
-                for (i, item) in own.enumerate() {
-                    prop_assert_eq!(item.slot, slots.first + i as i32);
+                for (i, (item, later)) in items_of(&plan, row).enumerate() {
+                    prop_assert!(item.tokens as usize <= tile);
+                    prop_assert_eq!(item.slot + later * item.stride, slots.first + i as i32);
+                    prop_assert_eq!(item.seat as usize, queries[row].seat);
                     // The kernels count on a token in view in every page of an item.
-                    prop_assert!(item.begin == item.end || item.seen[0] < PAGE_TOKENS as i32);
+                    let hidden = item.seen[0] + item.slide * later;
+                    prop_assert!(item.begin == item.end || hidden < PAGE_TOKENS as i32);
                 }
             }
         }
 
         #[test]
-        fn a_sequence_is_cut_the_same_in_any_batch(sequences in prop::collection::vec(sequence(), 2..6)) {
-            let plan = StepPlan::new(&sequences);
-            for (row, sequence) in sequences.iter().enumerate() {
-                let alone = StepPlan::new(std::slice::from_ref(sequence));
+        fn a_query_is_cut_the_same_in_any_batch_and_chunk(queries in queries(), tile in 1usize..17) {
+            let plan = StepPlan::new(&queries, tile);
+            for (row, query) in queries.iter().enumerate() {
+                let alone = StepPlan::new(std::slice::from_ref(query), 1);
                 let shape = |plan: &StepPlan, row: usize| {
                     let first = plan.rows[row].first;
-                    let own = plan.items.iter().filter(|item| item.row as usize == row);
-                    own.map(|item| (item.begin, item.end, item.slot - first)).collect::<Vec<_>>()
+                    let own = items_of(plan, row);
+                    own.map(|(item, later)| (item.begin, item.end, item.slot + later * item.stride - first)).collect::<Vec<_>>()
                 };
                 prop_assert_eq!(shape(&plan, row), shape(&alone, 0));
             }
         }
+    }
+
+    #[test]
+    fn tokens_of_a_page_share_items() {
+        let query = |position| Decoding { seat: 3, position, sinks: 4, closed: (position - 4) / 64, first_seen: 0, keeps_sinks: false };
+        let queries: Vec<Decoding> = (1000..1064).map(query).collect();
+        let plan = StepPlan::new(&queries, 4);
+        // 28 tokens are left of the page of the first, and the pages before it are cut into two runs.
+        assert_eq!(plan.items.len(), (28 / 4 + 36 / 4) * 3);
+        assert!(plan.items.iter().all(|item| item.tokens == 4 && item.slide == 0));
     }
 }

@@ -5,7 +5,8 @@ use crate::cache::{LayoutPages, SlotPages};
 use crate::device::{Card, FEW_SHARED, Launch, OpenError};
 use crate::params::{
     Address, AppendParams, AttentionParams, BiasParams, ColumnsParams, EmbedParams, EncodeParams,
-    GatherParams, HEAD_TILE, LinearParams, NormParams, SpreadParams, SwigluParams,
+    GatherParams, HEAD_TILE, LinearParams, NormParams, SwigluParams,
+    many_columns,
 };
 use crate::pass::{PassPlan, SLICE, SlicePlan, slot_pages};
 use crate::program::{Attention, Block, Linear, Mixer, Mlp, Norm, Program, Widths};
@@ -42,8 +43,6 @@ pub(crate) struct PassBuffers {
     /// Partial sums of attention, and their maxima and masses.
     pub part_o: Buffer,
     pub part_ml: Buffer,
-    /// Page tables of a slice's rows.
-    pub tables: Buffer,
     pub plan: Buffer,
     /// Marks of numbers that cannot be stored, two for each slot; then the logits of a slice, f32.
     pub out: Buffer,
@@ -74,7 +73,6 @@ impl PassBuffers {
             picked: buffer(widths.hidden, 4)?,
             part_o: Buffer::new(card, 1 << 20)?,
             part_ml: Buffer::new(card, 1 << 16)?,
-            tables: Buffer::new(card, 1 << 16)?,
             plan: Buffer::new(card, 1 << 16)?,
             out,
             logits_at,
@@ -176,7 +174,7 @@ impl Run<'_> {
         if !self.plan.is_step {
             self.encode(of, slot);
         }
-        for slice in self.plan.slices.get(&of.window).into_iter().flatten() {
+        for slice in self.plan.slices.get(&self.plan.tiling(of)).into_iter().flatten() {
             self.attend(of, slot, slice);
         }
         self.linear(&of.output, rows, b.attended.address(), b.x.address(), true);
@@ -233,32 +231,27 @@ impl Run<'_> {
             refused: self.refused(of, 1),
         };
         let launch = Launch { grid: (plan.jobs as u32, 1), threads: 128, shared: 0, early: false };
-        self.recorder.launch(&format!("encode_int4_d{}", slot.dim), launch, params);
+        self.recorder.launch(&format!("encode_{}_d{}", slot.codec, slot.dim), launch, params);
     }
 
     fn attend(&mut self, of: &Attention, slot: &SlotPages, slice: &SlicePlan) {
         let b = self.buffers;
         let index = self.slots.owner(of.slot).index();
         let (kv_heads, stride) = (of.kv_heads, self.plan.exact_stride);
-        let (seats, table_stride) = self.seats.table(index);
-        let row_of_table = kv_heads * table_stride;
-        let table = match self.plan.first_seat {
-            Some(seat) => rows_of(seats, seat + slice.row, row_of_table, 8),
-            None => b.tables.address(),
+        let (table, table_stride) = self.seats.table(index);
+        // Items of one query token have kernels of their own, which ask for pages early; not for wide heads.
+        let (many, columns) = match !self.plan.tiles && of.dim <= 128 {
+            true => ("", HEAD_TILE),
+            false => ("many_", many_columns(of.dim)),
         };
-        if self.plan.first_seat.is_none() && slice.closed > 0 {
-            let params = SpreadParams {
-                from: seats,
-                seats: self.at(self.plan.seats_at) + 4 * slice.row as u64,
-                to: table,
-                stride: table_stride as i32,
-                pages: slice.closed as i32,
-            };
-            self.launch("spread_table", (slice.rows, kv_heads), 128, params);
-        }
-        let tile_bits = usize::from(of.group() > HEAD_TILE);
+        let card = self.recorder.card();
+        let kernel = |cap: &str| format!("attend_{many}{}{cap}_d{}", slot.codec, slot.dim);
+        // Where there is no kernel for soft caps alone, one has both.
+        let capped = Some(kernel("_cap")).filter(|name| of.soft_cap.is_some() && card.kernel(name).is_some());
+        let name = capped.unwrap_or_else(|| kernel(""));
+        let tile_bits = usize::from(of.group() > columns);
         let columns = kv_heads << tile_bits;
-        let grid = (2 * self.recorder.card().processors() as usize).min(slice.items * columns);
+        let grid = (card.resident(&name) * card.processors() as usize).min(slice.items * columns);
         let width = of.heads * of.dim;
         let mut params = AttentionParams {
             pages: self.pages,
@@ -285,8 +278,7 @@ impl Run<'_> {
             ..AttentionParams::default()
         };
         params.set_scoring(of.scale, of.soft_cap);
-        let cap = if of.soft_cap.is_some() { "_cap" } else { "" };
-        self.launch(&format!("attend_{}{cap}_d{}", slot.codec, slot.dim), (grid, 1), 128, params);
+        self.launch(&name, (grid, 1), 128, params);
         self.launch(&format!("reduce_d{}", slot.dim), (slice.rows * of.heads, 1), 256, params);
     }
 

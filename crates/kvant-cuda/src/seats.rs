@@ -144,11 +144,6 @@ impl Seats {
             _ => (0, 0),
         }
     }
-
-    /// The largest stride of any slot.
-    pub(crate) fn stride(&self) -> usize {
-        self.tables.iter().flatten().map(|table| table.table.stride()).max().unwrap_or(0)
-    }
 }
 
 #[cfg(test)]

@@ -107,6 +107,7 @@ fn models() -> Vec<(&'static str, Checkpoint)> {
             ("llama f16 d128", llama(&Shape { tied: true, ..shape(16, 1, 128) }, F16)),
             ("llama int4 d64", llama(&shape(8, 8, 64), Int4)),
             ("qwen2 f16 d128", qwen("qwen2", 4, 2, 128)),
+            ("llama f16 d256", llama(&shape(4, 2, 256), F16)),
         ]);
     }
     models
@@ -223,9 +224,9 @@ fn compressed_caches_agree_with_the_cpu() {
         let host = on_cpu(&checkpoint);
         let ids = tokens(count(300, 150), model.vocabulary());
         let policies: &[&str] = if is_short() {
-            &["int4"]
+            &["int4", "k8v4"]
         } else {
-            &["int4", "int4;sinks=0;recent=100", "f16;sinks=7;recent=70"]
+            &["int4", "int4;sinks=0;recent=100", "int8", "k8v4", "f16;sinks=7;recent=70"]
         };
         for policy in policies {
             let truth = read(&host, &mut cache(&host, policy, None, 320), &ids, &[300]);
@@ -252,7 +253,7 @@ fn bits_do_not_depend_on_chunks_batches_graphs_or_runs() {
     let checkpoint = llama(&shape(4, 2, 64), synth::WeightType::Int4);
     let n = count(300, 150);
     let ids = tokens(n, 300);
-    for policy in ["int4", "f16;recent=64"] {
+    for policy in ["int4", "int8", "k8v4;sinks=0", "f16;recent=64"] {
         let Loaded { backend, model } = load(&card, &checkpoint);
         let logits = |chunks: &[usize]| {
             read(&model, &mut cache(&model, policy, Some(backend.store()), 320), &ids, chunks)
@@ -333,7 +334,7 @@ fn a_corrupt_byte_changes_the_output() {
     let checkpoint = llama(&shape(4, 2, 64), synth::WeightType::F16);
     let Loaded { backend, model } = load(&card, &checkpoint);
     let ids = tokens(150, model.vocabulary());
-    for policy in ["int4", "f16"] {
+    for policy in ["int4", "int8", "k8v4", "f16"] {
         let mut cache = cache(&model, policy, Some(backend.store()), 160);
         read(&model, &mut cache, &ids[..149], &[149]);
         let last = |cache: &KvCache| {
@@ -365,7 +366,7 @@ fn sessions_move_between_the_card_and_the_cpu() {
     let Loaded { backend, model } = load(&card, &checkpoint);
     let host = on_cpu(&checkpoint);
     let ids = tokens(160, model.vocabulary());
-    for policy in ["int4", "f16"] {
+    for policy in ["int4", "int8", "k8v4", "f16"] {
         let mut here = cache(&model, policy, Some(backend.store()), 200);
         let mut there = cache(&host, policy, None, 200);
         read(&model, &mut here, &ids[..150], &[150]);
@@ -412,7 +413,7 @@ fn what_does_not_run_is_refused_by_name() {
         ("gpt-oss-20b", "mixture of experts"),
         ("lfm2-1.2b", "short convolution"),
         ("qwen3.5-0.8b", "DeltaNet"),
-        ("gemma-4-31b", "heads of 256"),
+        ("gemma-4-31b", "heads of 512"),
     ] {
         let outline = Checkpoint::from_config(Known::named(name).unwrap().config(), DType::F16).unwrap();
         let refused = backend.noise(&Description::of(&outline).unwrap(), WeightType::Q4_0).err();
@@ -421,10 +422,10 @@ fn what_does_not_run_is_refused_by_name() {
     }
     let slots = |dim| Slots::uniform(1, KvShape { kv_heads: 2, key_dim: dim, value_dim: dim, window: None });
     for (policy, dim, word) in [
-        ("int8", 64, "8 bits"),
+        ("ch3", 64, "3 bits"),
         ("kivi4", 128, "tokens"),
         ("int4", 96, "96 channels"),
-        ("k=f16,v=rot4g32", 64, "f16 keys beside int4 values"),
+        ("k=f16,v=rot4g32", 64, "f16 keys beside 4-bit values"),
         ("bf16", 64, "Bf16"),
     ] {
         let layout = CacheLayout::new(&policy.parse().unwrap(), &slots(dim)).unwrap();

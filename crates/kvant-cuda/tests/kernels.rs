@@ -5,7 +5,7 @@ use sha2::{Digest, Sha256};
 use std::path::Path;
 
 /// Kernels that may use more than 128 registers, and how many; what is not listed may not. None may spill.
-const REGISTERS: [(&str, u64); 3] = [("attend_int4_", 255), ("attend_f16_", 208), ("linear_", 255)];
+const REGISTERS: [(&str, u64); 3] = [("attend_f16_d", 208), ("attend_", 255), ("linear_", 255)];
 
 /// Bytes of PTX and cubins together.
 const SIZE: u64 = 8 << 20;
@@ -64,7 +64,9 @@ fn no_kernel_spills_and_registers_keep_their_bounds() {
             let registers = report["registers"].as_u64().unwrap();
             assert!(registers <= bound, "{name} on {arch}: {registers} registers, {bound} allowed");
         }
-        // Two CTAs of attention fit into an SM of 228 KB, 1 KB of each being the system's.
-        assert!(kernel["dynamic_shared"].as_u64().unwrap() <= 113 * 1024, "{name}");
+        // A CTA may take 227 KB; of decode attention over 4-bit values two fit into an SM, 1 KB of each being the system's.
+        let two = ["attend_int4_", "attend_k8v4_", "attend_f16_"].iter().any(|start| name.starts_with(start));
+        let most = if two { 113 } else { 227 };
+        assert!(kernel["dynamic_shared"].as_u64().unwrap() <= most * 1024, "{name}");
     }
 }

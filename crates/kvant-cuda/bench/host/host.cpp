@@ -80,6 +80,8 @@ static void run_cta(unsigned count) {
 }
 
 #include "attention_int4.cu"
+#include "attention_int8.cu"
+#include "attention_k8v4.cu"
 #include "attention_f16.cu"
 #include "encode.cu"
 #include "linear.cu"

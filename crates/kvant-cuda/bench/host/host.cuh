@@ -26,6 +26,7 @@ using std::min;
 #define MINUS_INFINITY (-INFINITY)
 constexpr int WARP = 32;
 constexpr float LOG2_E = 1.4426950408889634f;
+constexpr int SCARCE_TILES = 2;
 
 struct uint2 { u32 x, y; };
 struct int2 { int x, y; };
@@ -93,12 +94,21 @@ inline bool __any_sync(u32, bool x) {
     for (int i = 0; i < 32; i++) any |= all[i].a[0];
     return any;
 }
+inline u32 __ballot_sync(u32, bool x) {
+    const host::Message* all = host::meet({{x}, {}});
+    u32 votes = 0;
+    for (int i = 0; i < 32; i++) votes |= (u32)(all[i].a[0] != 0) << i;
+    return votes;
+}
 
 inline float f16_to_f32(u16 x) { return host::number(x); }
 inline u16 f32_to_f16(float x) { return host::half(x); }
 inline u32 pack_f16x2(float lo, float hi) { return host::half(lo) | (u32)host::half(hi) << 16; }
 inline u32 mul_f16x2(u32 a, u32 b) {
     return pack_f16x2(f16_to_f32(a) * f16_to_f32(b), f16_to_f32(a >> 16) * f16_to_f32(b >> 16));
+}
+inline u32 add_f16x2(u32 a, u32 b) {
+    return pack_f16x2(f16_to_f32(a) + f16_to_f32(b), f16_to_f32(a >> 16) + f16_to_f32(b >> 16));
 }
 inline float ex2(float x) { return exp2f(x); }
 inline float reciprocal(float x) { return 1.f / x; }

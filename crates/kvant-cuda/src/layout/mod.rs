@@ -5,9 +5,10 @@
 //! `docs/page-format.md` of kvant-codec puts a code, and where `kernels/pages.cuh` has it. Both pages have the same size.
 
 mod exact;
-mod int4;
+mod packed;
 
 use kvant_codec::format::{ExactFormat, PageFormat};
+use std::fmt;
 
 /// Tokens of a page on the device.
 pub const PAGE_TOKENS: usize = 64;
@@ -15,10 +16,13 @@ pub const PAGE_TOKENS: usize = 64;
 /// Page tables count in units of this many bytes.
 pub const UNIT: usize = 128;
 
+/// Channels of a head that there are kernels for.
+pub const DIMS: [usize; 3] = [64, 128, 256];
+
 /// Why a page cannot lie on the device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the CUDA backend has no kernels for {what}; it has them for f16, and for int4 (`ch4` keys, `rot4g32` values), of 64 tokens and 64 or 128 channels"
+    "the CUDA backend has no kernels for {what}; it has them for f16, int4, int8 and k8v4 (`ch4` and `ch8` keys, `rot4g32` and `sym8g32` values), of 64 tokens and 64, 128 or 256 channels"
 )]
 pub struct Unsupported {
     /// What about the page it is.
@@ -35,6 +39,49 @@ pub struct Deal {
     nibbles: Vec<(u32, u32)>,
 }
 
+/// How a closed page holds its numbers, by what kernels are named after.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PageKind {
+    /// Plain f16.
+    Exact,
+    /// Codes of 4 or 8 bits under scales.
+    Codes(u8),
+}
+
+impl fmt::Display for PageKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PageKind::Exact => f.write_str("f16"),
+            PageKind::Codes(bits) => write!(f, "{bits}-bit"),
+        }
+    }
+}
+
+impl PageKind {
+    /// The kind of a format's pages.
+    ///
+    /// # Errors
+    /// As [`Deal::of`].
+    pub fn of(format: &PageFormat) -> Result<PageKind, Unsupported> {
+        match format {
+            PageFormat::Exact(_) => Ok(PageKind::Exact),
+            PageFormat::Packed(format) => packed::bits(format).map(PageKind::Codes),
+            PageFormat::Trellis(_) => Err(Unsupported { what: "pages of a trellis".into() }),
+        }
+    }
+
+    /// The part of kernels' names for such keys beside such values.
+    pub fn codec(keys: PageKind, values: PageKind) -> Option<&'static str> {
+        match (keys, values) {
+            (PageKind::Exact, PageKind::Exact) => Some("f16"),
+            (PageKind::Codes(4), PageKind::Codes(4)) => Some("int4"),
+            (PageKind::Codes(8), PageKind::Codes(8)) => Some("int8"),
+            (PageKind::Codes(8), PageKind::Codes(4)) => Some("k8v4"),
+            _ => None,
+        }
+    }
+}
+
 impl Deal {
     /// The permutation of a format's pages.
     ///
@@ -45,12 +92,12 @@ impl Deal {
         if format.tokens() != PAGE_TOKENS {
             return refuse(format!("pages of {} tokens", format.tokens()));
         }
-        if !matches!(format.dim(), 64 | 128) {
+        if !DIMS.contains(&format.dim()) {
             return refuse(format!("heads of {} channels", format.dim()));
         }
         match format {
             PageFormat::Exact(format) => exact::deal(format),
-            PageFormat::Packed(format) => int4::deal(format),
+            PageFormat::Packed(format) => packed::deal(format),
             PageFormat::Trellis(_) => refuse("pages of a trellis".into()),
         }
     }
@@ -60,8 +107,7 @@ impl Deal {
     /// # Errors
     /// As [`Deal::of`].
     pub fn of_sinks(format: &ExactFormat) -> Result<Deal, Unsupported> {
-        if !matches!(format.dim, 64 | 128) || !format.tokens.is_multiple_of(16) || format.tokens > PAGE_TOKENS
-        {
+        if !DIMS.contains(&format.dim) || !format.tokens.is_multiple_of(16) || format.tokens > PAGE_TOKENS {
             let what = format!("sinks in a page of {} tokens and {} channels", format.tokens, format.dim);
             return Err(Unsupported { what });
         }
@@ -120,9 +166,9 @@ mod tests {
     }
 
     fn each() -> impl Iterator<Item = (Deal, PageFormat)> {
-        ["int4", "f16"].into_iter().flat_map(|spec| {
+        ["int4", "int8", "k8v4", "f16"].into_iter().flat_map(|spec| {
             [Side::Key, Side::Value].into_iter().flat_map(move |side| {
-                [64, 128].into_iter().map(move |dim| {
+                DIMS.into_iter().map(move |dim| {
                     let format = codec(spec, side, dim).format().unwrap();
                     (Deal::of(&format).unwrap(), format)
                 })
@@ -146,7 +192,7 @@ mod tests {
 
     #[test]
     fn the_sinks_are_the_first_tokens_of_an_exact_page() {
-        for (side, dim) in [(Side::Key, 64), (Side::Value, 64), (Side::Key, 128), (Side::Value, 128)] {
+        for (side, dim) in DIMS.into_iter().flat_map(|dim| [(Side::Key, dim), (Side::Value, dim)]) {
             let format = |tokens: &str| match codec(&format!("f16:p{tokens}"), side, dim).format().unwrap() {
                 PageFormat::Exact(format) => format,
                 other => panic!("{other:?}"),
@@ -189,7 +235,7 @@ mod tests {
     #[test]
     fn what_has_no_kernel_is_refused_by_name() {
         for (spec, dim, what) in [
-            ("int8", 128, "8 bits"),
+            ("ch3", 128, "3 bits"),
             ("kivi4", 128, "32 tokens"),
             ("int4", 80, "80 channels"),
             ("q4_0", 128, "scale"),

@@ -1,8 +1,9 @@
-//! int4 pages (`Int4` of `kernels/pages.cuh`): codes in the order of A fragments, scales in that of B fragments.
+//! Pages of codes of 4 or 8 bits (`KeyPage` and `ValuePage` of `kernels/pages.cuh`): codes in the order of A fragments, scales in that of
+//! B fragments.
 //!
 //! A lane of a warp is 4g + t. Keys are A with tokens as rows, token = 16·mt + 8r + g and channel = 16·ks + 8c + 2t + e; values are A
-//! with channels as rows and tokens along k, by the same formulas the other way round. A word has eight codes: (r, c, e) lies
-//! 4r + 8c + 16e bits up.
+//! with channels as rows and tokens along k, by the same formulas the other way round. A word has eight codes of 4 bits, of which
+//! (r, c, e) lies 4r + 8c + 16e bits up, or four of 8 bits, of which (r, e) lies 8r + 16e bits up.
 
 use super::{Deal, PAGE_TOKENS, Unsupported};
 use kvant_codec::Side;
@@ -26,9 +27,16 @@ impl Fragment {
         Fragment { tile, r, g, ks: k / 16, c: k / 8 % 2, t: k / 2 % 4, e: k % 2 }
     }
 
-    /// The nibble of a word's code, counted from the page's start.
-    fn nibble(&self, codes: usize, word: usize) -> usize {
-        2 * (codes + 4 * word + self.c + 2 * self.e) + self.r
+    /// The first nibble of a code of so many bits, from the first code on; `steps` along k.
+    fn nibble(&self, bits: u8, steps: usize) -> usize {
+        let lane = 4 * self.g + self.t;
+        if bits == 4 {
+            let word = (self.tile * (steps / 4) + self.ks / 4) * 128 + 4 * lane + self.ks % 4;
+            8 * word + 2 * (self.c + 2 * self.e) + self.r
+        } else {
+            let word = (self.tile * (steps / 2) + self.ks / 2) * 128 + 4 * lane + 2 * (self.ks % 2) + self.c;
+            8 * word + 2 * (self.r + 2 * self.e)
+        }
     }
 
     /// A scale along k, as B fragments want it: [ks/2][t][ks%2][c][e].
@@ -48,11 +56,14 @@ struct Arrays {
     scale: Range<usize>,
     /// Channel zeros; empty for values.
     zero: Range<usize>,
+    /// Of a code.
+    bits: u8,
 }
 
 fn arrays(format: &PackedFormat) -> Result<Arrays, Unsupported> {
     let refuse = |what: &str| Err(Unsupported { what: what.to_owned() });
-    if let Some(span) = format.spans.iter().find(|span| span.bits != 4) {
+    let bits = format.spans.first().map_or(0, |span| span.bits);
+    if let Some(span) = format.spans.iter().find(|span| !matches!(span.bits, 4 | 8) || span.bits != bits) {
         return refuse(&format!("codes of {} bits", span.bits));
     }
     if format.scales != ScaleFormat::F16 || format.coded != format.dim {
@@ -62,46 +73,56 @@ fn arrays(format: &PackedFormat) -> Result<Arrays, Unsupported> {
     let PackedFormat { channel_scale, channel_zero, token_scale, token_zero, .. } = format;
     match (format.side, channel_scale, channel_zero, token_scale, token_zero) {
         (Side::Key, Some(scale), Some(zero), None, None) if whole(CodeMeaning::WithZero) => {
-            Ok(Arrays { scale: scale.clone(), zero: zero.clone() })
+            Ok(Arrays { scale: scale.clone(), zero: zero.clone(), bits })
         }
         (Side::Value, None, None, Some(scale), None)
             if whole(CodeMeaning::Shifted) && format.groups * 32 == format.dim =>
         {
-            Ok(Arrays { scale: scale.clone(), zero: 0..0 })
+            Ok(Arrays { scale: scale.clone(), zero: 0..0, bits })
         }
         (Side::Key, ..) => refuse("keys without a scale and a zero per channel"),
         (Side::Value, ..) => refuse("values without a scale per token and 32 channels"),
     }
 }
 
+/// Bits of a packed page's codes, where kernels read such pages.
+pub(super) fn bits(format: &PackedFormat) -> Result<u8, Unsupported> {
+    arrays(format).map(|arrays| arrays.bits)
+}
+
 pub(super) fn deal(format: &PackedFormat) -> Result<Deal, Unsupported> {
-    let Arrays { scale, zero } = arrays(format)?;
+    let Arrays { scale, zero, bits } = arrays(format)?;
     let dim = format.dim;
     let (mut halves, mut nibbles) = (Vec::new(), Vec::new());
     let push = |list: &mut Vec<(u32, u32)>, a: usize, b: usize| list.push((a as u32, b as u32));
-    // From the page's start: keys have scales (2·dim bytes), zeros (2·dim), codes; values codes (32·dim), scales.
+    let unit_bytes = 16 * usize::from(bits);
+    // From the page's start: keys have scales (2·dim bytes), zeros (2·dim), codes; values codes (8·bits·dim), scales.
     for span in &format.spans {
         for channel in span.first..span.first + span.len {
             for token in 0..PAGE_TOKENS {
                 let at = channel - span.first;
-                let (byte, nibble, device) = match format.side {
+                // Unit, vector of the unit, code of the vector; the device's nibble.
+                let (unit, high, code, device) = match format.side {
                     Side::Key => {
-                        let f = Fragment::of(token, channel);
-                        let word = (f.tile * (dim / 64) + f.ks / 4) * 128 + (4 * f.g + f.t) * 4 + f.ks % 4;
-                        let unit = at / 8 * (4 * PAGE_TOKENS) + token / 16 * 64;
-                        (unit + 4 * (token % 16) + at % 4, at % 8 / 4, f.nibble(4 * dim, word))
+                        let device = 8 * dim + Fragment::of(token, channel).nibble(bits, dim / 16);
+                        (at / 8 * 4 + token / 16, at % 8 / 4, 4 * (token % 16) + at % 4, device)
                     }
                     Side::Value => {
-                        let f = Fragment::of(channel, token);
-                        let word = f.tile * 128 + (4 * f.g + f.t) * 4 + f.ks;
-                        let unit = at / 16 * (8 * PAGE_TOKENS) + token / 8 * 64;
-                        (unit + 4 * (at % 16) + token % 4, token % 8 / 4, f.nibble(0, word))
+                        let device = Fragment::of(channel, token).nibble(bits, PAGE_TOKENS / 16);
+                        (at / 16 * 8 + token / 8, token % 8 / 4, 4 * (at % 16) + token % 4, device)
                     }
                 };
-                push(&mut nibbles, 2 * (span.codes + byte) + nibble, device);
+                let start = span.codes + unit * unit_bytes;
+                if bits == 4 {
+                    push(&mut nibbles, 2 * (start + code) + high, device);
+                } else {
+                    let byte = start + 64 * high + code;
+                    (0..2).for_each(|half| push(&mut nibbles, 2 * byte + half, device + half));
+                }
             }
         }
     }
+    let value_scales = 4 * usize::from(bits) * dim; // in halves
     match format.side {
         Side::Key => {
             for channel in 0..dim {
@@ -117,7 +138,7 @@ pub(super) fn deal(format: &PackedFormat) -> Result<Deal, Unsupported> {
                     push(
                         &mut halves,
                         scale.start / 2 + group * PAGE_TOKENS + token,
-                        16 * dim + group * 64 + f.scale(),
+                        value_scales + group * 64 + f.scale(),
                     );
                 }
             }

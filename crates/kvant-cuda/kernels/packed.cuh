@@ -1,0 +1,260 @@
+// Pages of codes under scales: a unit is a whole page. Tensor cores with keys and values as A, the queries as columns of B; the
+// page's scales are folded into the small operand. docs/results of the prototype have what each step is worth.
+#pragma once
+#include "decode.cuh"
+
+struct Fragment {
+    u32 a0, a1, a2, a3;
+};
+DEVICE void mma(float (&d)[4], const Fragment& a, u32 b0, u32 b1) { mma16816(d, a.a0, a.a1, a.a2, a.a3, b0, b1); }
+
+// Codes of 4 bits as subnormals, rows g+8 with those of row g below them: see mma_nibbles.
+DEVICE Fragment nibbles(u32 w) {
+    const u32 x = __byte_perm(w, 0, 0x4341);
+    return {w & 0x000f000fu, w & 0x00ff00ffu, x & 0x000f000fu, x};
+}
+// Codes of 8 bits as subnormals: n * 2^-24.
+DEVICE Fragment bytes(u32 w0, u32 w1) {
+    return {w0 & 0x00ff00ffu, __byte_perm(w0, 0, 0x4341), w1 & 0x00ff00ffu, __byte_perm(w1, 0, 0x4341)};
+}
+// Codes of 8 bits less 128. A byte below 0x64 is 1024 + n, so one subtraction is exact.
+DEVICE Fragment levels(u32 w0, u32 w1) {
+    auto level = [](u32 w, u32 pick) { return add_f16x2(__byte_perm(w, 0x64646464u, pick), 0xe480e480u); };
+    return {level(w0, 0x4240), level(w0, 0x4341), level(w1, 0x4240), level(w1, 0x4341)};
+}
+
+template <int D, int BITS>
+struct Keys : KeyPage<D, BITS> {
+    static constexpr int PER = BITS == 4 ? 4 : 2;  // steps along k in a 16-byte load
+    static DEVICE uint4 load(const u8* page, int mt, int h, int lane) {
+        return load_shared(page + Keys::CODES + (mt * (D / 16 / PER) + h) * 512 + lane * 16);
+    }
+    static DEVICE Fragment fragment(const uint4& w, int i) {
+        if (BITS == 4) return nibbles(word(w, i));
+        return bytes(word(w, 2 * i), word(w, 2 * i + 1));
+    }
+};
+
+template <int D, int BITS>
+struct Values : ValuePage<D, BITS> {
+    static constexpr int LOADS = BITS / 4;  // 16-byte loads that hold one lane's codes of 16 channels
+    static DEVICE uint4 load(const u8* values, int mt, int i, int lane) {
+        return load_shared(values + Values::CODES + (mt * LOADS + i) * 512 + lane * 16);
+    }
+    static DEVICE Fragment fragment(const uint4* w, int ks) {
+        if (BITS == 4) return nibbles(word(w[0], ks));
+        return levels(word(w[ks / 2], ks % 2 * 2), word(w[ks / 2], ks % 2 * 2 + 1));
+    }
+};
+
+template <int D, int KEY_BITS, int VALUE_BITS>
+struct PackedCodec {
+    using K = Keys<D, KEY_BITS>;
+    using V = Values<D, VALUE_BITS>;
+    static constexpr int UNITS = 1, STAGE = K::HALF + V::HALF;
+    static constexpr bool CODED = VALUE_BITS == 4;
+
+    // A fragment of the offset of values of 4 bits: -8 in rows g, -(8 + 16*8) in rows g+8. Were ptxas to see constants, or registers
+    // equal in pairs, it would build the quad anew before every mma (64 moves a page), so the four registers are made different in
+    // its eyes: `zero` is a run-time 0.
+    struct Constants {
+        Fragment offset;
+        DEVICE explicit Constants(const AttentionParams& p)
+            : offset{0x80088008u ^ p.zero[0], 0x80888088u ^ p.zero[1], 0x80088008u ^ p.zero[2], 0x80888088u ^ p.zero[3]} {}
+    };
+
+    template <int STAGES>
+    static DEVICE void copy(Ring<STAGES>& ring, int stage, u8* into, const u8* pages, PageEntry entry, int, int lane) {
+        ring.copy(stage, into, half_page(pages, entry.x), K::HALF, lane);
+        ring.copy(stage, into + K::HALF, half_page(pages, entry.y), V::HALF, lane);
+    }
+
+    // q . zero of this lane's heads: the query is A (head g in row g, the other half of its channels in row g+8) and the zeros are
+    // B, the same in every column. One step of 32 channels.
+    static DEVICE void zeros(float (&z1)[4], float (&z2)[4], const u8* pg, const uint4& q, int j, int t) {
+        const uint4 z = load_shared(pg + K::ZERO + j * 64 + t * 16);
+        mma16816(z1, q.x, q.y, q.z, q.w, z.x, z.y);  // row g counts
+        mma16816(z2, q.x, q.y, q.z, q.w, z.z, z.w);  // row g+8 counts
+    }
+
+    // Scores (keys x folded query), online softmax, values. The page's first `hidden` tokens are not seen; some token is.
+    template <Cap CAP, int N, bool MANY>
+    static DEVICE void attend(State<D, N>& st, const u8* pg, const Query<D, N, MANY>& query, const Constants& constants, int hidden,
+                              const Columns<N, MANY>& columns, int lane, const AttentionParams& params) {
+        const int t = lane & 3;
+
+        // All at once where there are registers for it, else what the next products need.
+        constexpr bool AHEAD = N == 1 && D <= 128;
+        u32 qs[N][D / 8];  // the page's channel scales, folded into the query
+        auto fold = [&](int begin, int end) {
+#pragma unroll
+            for (int j = begin; j < end; j++) {
+                const uint4 s = load_shared(pg + K::SCALE + j * 64 + t * 16);
+#pragma unroll
+                for (int n = 0; n < N; n++) {
+                    const uint4 q = query.four(n, j);
+#pragma unroll
+                    for (int i = 0; i < 4; i++) qs[n][4 * j + i] = mul_f16x2(word(q, i), word(s, i));
+                }
+            }
+        };
+        float s[N][4][4] = {}, z1[N][4] = {}, z2[N][4] = {};  // s[n][16-token tile]: (row g; columns 2t,2t+1), (row g+8; ...)
+        auto zeros_of = [&](int begin, int end) {
+#pragma unroll
+            for (int j = begin; j < end; j++)
+#pragma unroll
+                for (int n = 0; n < N; n++) zeros(z1[n], z2[n], pg, query.four(n, j), j, t);
+        };
+        if (AHEAD) fold(0, D / 32);
+        else zeros_of(0, D / 32);
+#pragma unroll
+        for (int h = 0; h < D / 16 / K::PER; h++) {
+            if (!AHEAD) fold(h * K::PER / 2, (h + 1) * K::PER / 2);
+            constexpr int WIDE = AHEAD ? 4 : SCARCE_TILES;  // tiles side by side
+#pragma unroll
+            for (int first = 0; first < 4; first += WIDE) {
+                uint4 w[WIDE];
+#pragma unroll
+                for (int k = 0; k < WIDE; k++) w[k] = K::load(pg, first + k, h, lane);
+#pragma unroll
+                for (int i = 0; i < K::PER; i++)
+#pragma unroll
+                    for (int k = 0; k < WIDE; k++) {
+                        const Fragment a = K::fragment(w[k], i);
+                        const int at = 2 * (K::PER * h + i);
+#pragma unroll
+                        for (int n = 0; n < N; n++) mma(s[n][first + k], a, qs[n][at], qs[n][at + 1]);
+                    }
+            }
+            if (AHEAD) zeros_of(h * K::PER / 2, (h + 1) * K::PER / 2);
+        }
+        float b[N][2], lo = params.scale * ROW_LO, hi = KEY_BITS == 4 ? params.scale * ROW_HI : lo;
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+            const float qz = (z1[n][0] + z2[n][2]) * params.scale;  // of head g
+            b[n][0] = __shfl_sync(~0u, qz, 8 * t), b[n][1] = __shfl_sync(~0u, qz, 8 * t + 4);
+            if (KEY_BITS == 4) {
+#pragma unroll
+                for (int mt = 0; mt < 4; mt++) s[n][mt][2] -= s[n][mt][0], s[n][mt][3] -= s[n][mt][1];
+            }
+        }
+        if (is_capped<CAP>(params.cap)) {
+#pragma unroll
+            for (int n = 0; n < N; n++) {
+#pragma unroll
+                for (int mt = 0; mt < 4; mt++)
+#pragma unroll
+                    for (int j = 0; j < 4; j++) s[n][mt][j] = soft_cap(fmaf(s[n][mt][j], j < 2 ? lo : hi, b[n][j & 1]), params.cap);
+                b[n][0] = b[n][1] = 0.f;
+            }
+            lo = hi = 1.f;
+        }
+        if (hidden + columns.most() > 0) {  // the first page of a sliding window
+            const int g = lane >> 2;
+#pragma unroll
+            for (int n = 0; n < N; n++)
+#pragma unroll
+                for (int mt = 0; mt < 4; mt++)
+#pragma unroll
+                    for (int j = 0; j < 4; j++)
+                        if (16 * mt + 8 * (j / 2) + g < hidden + columns.slid(n, j & 1)) s[n][mt][j] = MINUS_INFINITY;
+        }
+
+        // Value codes and scales of the first groups: asked for before the softmax, to arrive behind it.
+        constexpr int GROUPS = N == 1 && VALUE_BITS == 4 && D % 64 == 0 ? 2 : 1;  // of 32 channels that are worked on at once
+        constexpr int TILES = 2 * GROUPS;
+        const u8* values = pg + K::HALF;
+        uint4 vw[TILES][V::LOADS], vs[TILES];
+        auto load_values = [&](int batch) {
+#pragma unroll
+            for (int i = 0; i < TILES; i++) {
+#pragma unroll
+                for (int k = 0; k < V::LOADS; k++) vw[i][k] = V::load(values, TILES * batch + i, k, lane);
+                vs[i] = load_shared(values + V::SCALE + (TILES * batch + i) * 64 + t * 16);
+            }
+        };
+        load_values(0);
+
+        // Weights 2^(score - m). The maximum m is lazy: a column's moves only when its weights of this page get large, so the common
+        // path has no maxima and no shuffles. The first page, with m = -inf, takes the slow path: weights are infinite or NaN.
+        float l[N][2];
+        u32 p[N][8];  // weights as f16, [2*(16-token tile) + half]
+        auto weights = [&]() {
+            bool over = false;
+#pragma unroll
+            for (int n = 0; n < N; n++) {
+                const float n0 = b[n][0] - st.m[n][0], n1 = b[n][1] - st.m[n][1];
+                l[n][0] = l[n][1] = 0.f;
+#pragma unroll
+                for (int mt = 0; mt < 4; mt++) {
+                    const float e0 = ex2(fmaf(s[n][mt][0], lo, n0)), e1 = ex2(fmaf(s[n][mt][1], lo, n1));
+                    const float e2 = ex2(fmaf(s[n][mt][2], hi, n0)), e3 = ex2(fmaf(s[n][mt][3], hi, n1));
+                    l[n][0] += e0 + e2, l[n][1] += e1 + e3;
+                    p[n][2 * mt] = pack_f16x2(e0, e1), p[n][2 * mt + 1] = pack_f16x2(e2, e3);
+                }
+                over |= !(l[n][0] <= LAZY_SUM) || !(l[n][1] <= LAZY_SUM);
+            }
+            return over;
+        };
+        if (__any_sync(~0u, weights())) {
+#pragma unroll
+            for (int n = 0; n < N; n++) {
+                float x[2];
+#pragma unroll
+                for (int j = 0; j < 2; j++) {
+                    x[j] = st.m[n][j];
+                    if (__ballot_sync(~0u, !(l[n][j] <= LAZY_SUM)) & 0x11111111u << t) {  // some row of this column
+#pragma unroll
+                        for (int mt = 0; mt < 4; mt++)
+                            x[j] = fmaxf(x[j], fmaxf(fmaf(s[n][mt][j], lo, b[n][j]), fmaf(s[n][mt][2 + j], hi, b[n][j])));
+                    }
+                }
+                st.raise(n, x[0], x[1]);
+            }
+            weights();
+        }
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+            st.l[n][0] += l[n][0], st.l[n][1] += l[n][1];
+            // To B fragments of the value product: (tokens 2t,2t+1; column g).
+#pragma unroll
+            for (int i = 0; i < 8; i++) p[n][i] = transpose8x8(p[n][i]);
+        }
+
+        // Values: fold the token scales into the weights, per group of 32 channels; then its 16-channel tiles side by side.
+#pragma unroll
+        for (int batch = 0; batch < D / 32 / GROUPS; batch++) {
+            u32 f[N][GROUPS][8];
+#pragma unroll
+            for (int n = 0; n < N; n++)
+#pragma unroll
+                for (int j = 0; j < GROUPS; j++)
+#pragma unroll
+                    for (int i = 0; i < 8; i++) f[n][j][i] = mul_f16x2(p[n][i], word(vs[2 * j + i / 4], i % 4));
+            uint4 w[TILES][V::LOADS];
+#pragma unroll
+            for (int i = 0; i < TILES; i++)
+#pragma unroll
+                for (int k = 0; k < V::LOADS; k++) w[i][k] = vw[i][k];
+            if (batch + 1 < D / 32 / GROUPS) load_values(batch + 1);
+            Fragment offset = constants.offset;
+            if (State<D, N>::OFFSETS == 1 && lane >> 2 != batch) offset = Fragment{0, 0, 0, 0};
+#pragma unroll
+            for (int ks = 0; ks < 4; ks++) {
+                if (CODED) {
+#pragma unroll
+                    for (int n = 0; n < N; n++)
+#pragma unroll
+                        for (int j = 0; j < GROUPS; j++)
+                            mma(st.off[n][(GROUPS * batch + j) % State<D, N>::OFFSETS], offset, f[n][j][2 * ks], f[n][j][2 * ks + 1]);
+                }
+#pragma unroll
+                for (int i = 0; i < TILES; i++) {
+                    const Fragment a = V::fragment(w[i], ks);
+#pragma unroll
+                    for (int n = 0; n < N; n++) mma(st.acc[n][TILES * batch + i], a, f[n][i / 2][2 * ks], f[n][i / 2][2 * ks + 1]);
+                }
+            }
+        }
+    }
+};

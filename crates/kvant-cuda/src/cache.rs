@@ -12,9 +12,7 @@ use std::sync::Arc;
 
 /// Why a cache cannot be kept on a card.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "layer {layer}: {what}; the CUDA backend keeps int4, int8, k8v4 and f16, of 64, 128 or 256 channels"
-)]
+#[error("layer {layer}: {what}; the CUDA backend keeps int4, int8, k8v4 and f16, of 64, 128 or 256 channels")]
 pub struct CacheUnsupported {
     /// Which layer.
     pub layer: usize,
@@ -98,7 +96,8 @@ impl LayoutPages {
             let has = |many: &str| card.kernel(&format!("attend_{many}{codec}_d{}", key.dim)).is_some();
             made.tiles &= has("many_");
             if !has(if key.dim <= 128 { "" } else { "many_" }) {
-                let what = format!("{codec} of {} channels needs more shared memory than the card has", key.dim);
+                let what =
+                    format!("{codec} of {} channels needs more shared memory than the card has", key.dim);
                 return Err(CacheUnsupported { layer, what });
             }
             let signs = match value.rotation {

@@ -195,12 +195,7 @@ impl CudaNetwork {
     }
 
     /// Sees to it that buffers have room for a pass.
-    fn fit(
-        &self,
-        buffers: &mut Option<PassBuffers>,
-        plan: &PassPlan,
-        words: usize,
-    ) -> Result<(), OpenError> {
+    fn fit(&self, buffers: &mut Option<PassBuffers>, plan: &PassPlan, words: usize) -> Result<(), OpenError> {
         let card = &self.card;
         if buffers.as_ref().is_none_or(|buffers| buffers.rows < plan.rows) {
             *buffers = None; // before the larger ones are taken
@@ -262,7 +257,15 @@ impl Network for CudaNetwork {
             .collect();
         let (ids_at, wanted_at) = (words.add(ids), words.add(wanted.iter().copied()));
         let attentions = self.program.attentions();
-        let plan = PassPlan::new(&mut words, layout.rule(), &spans, &seats, attentions, &self.ropes, kept.pages.tiles);
+        let plan = PassPlan::new(
+            &mut words,
+            layout.rule(),
+            &spans,
+            &seats,
+            attentions,
+            &self.ropes,
+            kept.pages.tiles,
+        );
         let mut plan = PassPlan { ids_at, wanted_at, ..plan };
         self.enter_pages(&mut words, &mut plan, kept, (&spans, &seats), state)?;
         let (plan, words) = (plan, words.bytes());

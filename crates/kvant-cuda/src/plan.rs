@@ -102,8 +102,9 @@ impl Decoding {
 
     /// By how much what is hidden grows from this query to the one `later` after it, where both can share items.
     fn slide(&self, other: &Decoding, later: usize) -> Option<usize> {
-        let same = (self.seat, self.position + later, self.sinks, self.closed, self.begin(), self.seen_sinks())
-            == (other.seat, other.position, other.sinks, other.closed, other.begin(), other.seen_sinks());
+        let same =
+            (self.seat, self.position + later, self.sinks, self.closed, self.begin(), self.seen_sinks())
+                == (other.seat, other.position, other.sinks, other.closed, other.begin(), other.seen_sinks());
         match other.first().checked_sub(self.first()) {
             Some(0) if same => Some(0),
             Some(grown) if same && grown == later => Some(1),
@@ -176,10 +177,19 @@ mod tests {
 
     /// Chunks of some sequences, a token to a query.
     fn queries() -> impl Strategy<Value = Vec<Decoding>> {
-        let sequence =
-            (0usize..200_000, 1usize..100, 0usize..=32, 0usize..300, prop::option::of(1usize..9000), any::<bool>());
+        let sequence = (
+            0usize..200_000,
+            1usize..100,
+            0usize..=32,
+            0usize..300,
+            prop::option::of(1usize..9000),
+            any::<bool>(),
+        );
         prop::collection::vec(sequence, 1..4).prop_map(|sequences| {
-            let chunk = |(seat, (start, tokens, sinks, recent, window, keeps_sinks)): (usize, (_, usize, _, usize, Option<usize>, _))| {
+            let chunk = |(seat, (start, tokens, sinks, recent, window, keeps_sinks)): (
+                usize,
+                (_, usize, _, usize, Option<usize>, _),
+            )| {
                 (start..start + tokens).map(move |position: usize| Decoding {
                     seat,
                     position,
@@ -201,7 +211,8 @@ mod tests {
 
     /// Positions that the items of a row make a query read, by the rules of the kernels.
     fn read(plan: &StepPlan, row: usize, query: &Decoding) -> Vec<usize> {
-        let (exact, later) = items_of(plan, row).find(|(item, _)| item.begin == item.end).expect("exact rows");
+        let (exact, later) =
+            items_of(plan, row).find(|(item, _)| item.begin == item.end).expect("exact rows");
         let mut seen: Vec<usize> = (exact.seen[0]..exact.seen[1]).map(|i| i as usize).collect();
         for (item, later) in items_of(plan, row).filter(|(item, _)| item.begin < item.end) {
             let tokens = item.begin as usize * PAGE_TOKENS..item.end as usize * PAGE_TOKENS;
@@ -263,7 +274,14 @@ mod tests {
 
     #[test]
     fn tokens_of_a_page_share_items() {
-        let query = |position| Decoding { seat: 3, position, sinks: 4, closed: (position - 4) / 64, first_seen: 0, keeps_sinks: false };
+        let query = |position| Decoding {
+            seat: 3,
+            position,
+            sinks: 4,
+            closed: (position - 4) / 64,
+            first_seen: 0,
+            keeps_sinks: false,
+        };
         let queries: Vec<Decoding> = (1000..1064).map(query).collect();
         let plan = StepPlan::new(&queries, 4);
         // 28 tokens are left of the page of the first, and the pages before it are cut into two runs.

@@ -5,8 +5,7 @@ use crate::cache::{LayoutPages, SlotPages};
 use crate::device::{Card, FEW_SHARED, Launch, OpenError};
 use crate::params::{
     Address, AppendParams, AttentionParams, BiasParams, ColumnsParams, EmbedParams, EncodeParams,
-    GatherParams, HEAD_TILE, LinearParams, NormParams, SwigluParams,
-    many_columns,
+    GatherParams, HEAD_TILE, LinearParams, NormParams, SwigluParams, many_columns,
 };
 use crate::pass::{PassPlan, SLICE, SlicePlan, slot_pages};
 use crate::program::{Attention, Block, Linear, Mixer, Mlp, Norm, Program, Widths};

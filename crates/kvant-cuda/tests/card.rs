@@ -413,7 +413,7 @@ fn what_does_not_run_is_refused_by_name() {
         ("gpt-oss-20b", "mixture of experts"),
         ("lfm2-1.2b", "short convolution"),
         ("qwen3.5-0.8b", "DeltaNet"),
-        ("gemma-4-31b", "heads of 512"),
+        ("gemma-4-31b", "values that are normed"),
     ] {
         let outline = Checkpoint::from_config(Known::named(name).unwrap().config(), DType::F16).unwrap();
         let refused = backend.noise(&Description::of(&outline).unwrap(), WeightType::Q4_0).err();

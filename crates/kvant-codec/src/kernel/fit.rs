@@ -91,6 +91,33 @@ impl<S: Simd> Trial<S> {
         unsafe { S::fma(x, self.inverse, self.offset) }
     }
 
+    /// A number's code, and what it is off by in steps.
+    ///
+    /// # Safety
+    /// The CPU has the tier.
+    #[inline(always)]
+    unsafe fn coded(&self, x: S::F) -> (S::F, S::F) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let steps = self.steps(x);
+            let off = S::residue(steps);
+            (S::sub(S::sub(steps, off), S::splat(GRID)), off)
+        }
+    }
+
+    /// A sum of squared errors in steps, with that of one more number.
+    ///
+    /// # Safety
+    /// The CPU has the tier.
+    #[inline(always)]
+    unsafe fn with_square(&self, x: S::F, sum: S::F) -> S::F {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let off = S::residue(self.steps(x));
+            S::fma(off, off, sum)
+        }
+    }
+
     /// Its squared error, from that in steps.
     ///
     /// # Safety
@@ -167,20 +194,23 @@ unsafe fn range<S: Simd>(
         }
         // Two chains, so that the latency of one addition does not set the pace.
         let mut squares = [[zero; 2]; CUTS.len()];
-        for i in (0..numbers.count).step_by(2) {
-            for chain in 0..2.min(numbers.count - i) {
-                let x = numbers.get::<S>(i + chain);
+        for pair in 0..numbers.count / 2 {
+            for chain in 0..2 {
+                let x = numbers.get::<S>(2 * pair + chain);
                 for k in 0..CUTS.len() {
-                    let off = S::residue(trials[k].steps(x));
-                    squares[k][chain] = S::fma(off, off, squares[k][chain]);
+                    squares[k][chain] = trials[k].with_square(x, squares[k][chain]);
                 }
+            }
+        }
+        for k in 0..CUTS.len() {
+            if numbers.count % 2 == 1 {
+                squares[k][0] = trials[k].with_square(numbers.get::<S>(numbers.count - 1), squares[k][0]);
             }
         }
         let (mut best, mut least) = (plain, S::splat(f32::INFINITY));
         for k in 0..CUTS.len() {
             let trial = &trials[k];
-            let [of_low, of_high] = [low, high].map(|x| S::residue(trial.steps(x)));
-            let of_ends = S::fma(of_low, of_low, S::mul(of_high, of_high));
+            let of_ends = trial.with_square(low, trial.with_square(high, zero));
             let squares = S::fma(of_ends, S::splat(Rule::END_WEIGHT), S::add(squares[k][0], squares[k][1]));
             let cost = trial.cost(squares);
             // Where the zero is rounded coarsely, an end may have come to lie beyond half a step: then it does not count.
@@ -209,19 +239,14 @@ unsafe fn least_squares<S: Simd>(
     // SAFETY: the caller's contract.
     unsafe {
         let zero = S::splat(0.0);
-        let coded = |x: S::F| {
-            let steps = trial.steps(x);
-            let off = S::residue(steps);
-            (off, S::sub(S::sub(steps, off), S::splat(GRID)))
-        };
         let [mut offs, mut codes, mut along, mut power] = [zero; 4];
         for i in 0..numbers.count {
-            let (off, code) = coded(numbers.get::<S>(i));
+            let (code, off) = trial.coded(numbers.get::<S>(i));
             (offs, codes) = (S::add(offs, off), S::add(codes, code));
             (along, power) = (S::fma(off, code, along), S::fma(code, code, power));
         }
         for end in ends {
-            let (off, code) = coded(end);
+            let (code, off) = trial.coded(end);
             let weighted = S::mul(code, S::splat(Rule::END_WEIGHT));
             (offs, codes) = (S::fma(off, S::splat(Rule::END_WEIGHT), offs), S::add(codes, weighted));
             (along, power) = (S::fma(off, weighted, along), S::fma(code, weighted, power));
@@ -259,13 +284,16 @@ unsafe fn signed<S: Simd>(format: ScaleFormat, numbers: Numbers, plain: S::F, bi
     unsafe {
         let (zero, last) = (S::splat(0.0), S::splat(((1u32 << (bits - 1)) - 1) as f32));
         let (parts, inverse) = (Rule::max_parts(bits), inverse_of::<S>(plain));
-        let inverses = parts.map(|part| S::mul(inverse, S::splat(1.0 / part)));
+        let mut inverses = [inverse; PARTS];
+        for k in 0..PARTS {
+            inverses[k] = S::mul(inverse, S::splat(1.0 / parts[k]));
+        }
         let (mut along, mut power) = ([zero; PARTS], [zero; PARTS]);
         for i in 0..numbers.count {
             let x = numbers.get::<S>(i);
             for k in 0..PARTS {
                 let steps = S::sub(S::fma(x, inverses[k], S::splat(FINE_GRID)), S::splat(FINE_GRID));
-                let code = S::min(S::sub(steps, S::residue(steps)), last);
+                let code = S::min(S::to_f(S::round(steps)), last);
                 along[k] = S::fma(steps, code, along[k]);
                 power[k] = S::fma(code, code, power[k]);
             }

@@ -128,7 +128,8 @@ impl Twin {
 
     /// Whether what is coded are the numbers themselves, and not what f32 made of them.
     fn is_exact(&self) -> bool {
-        !self.rotated && !(self.per_channel && self.per_token) && self.basis.mean.iter().all(|x| *x == 0.0)
+        let two_scales = self.per_channel && self.per_token;
+        !self.rotated && !two_scales && self.basis.mean.iter().all(|x| *x == 0.0)
     }
 
     /// Whether `stored` is what the rule gives `values` that share a scale, which are known to ± `blur`.

@@ -190,15 +190,10 @@ impl Run<'_> {
             let Some(kernel) = of.encode_kernel(&self.network.gpu, blocks).filter(|_| records > 0) else {
                 continue;
             };
-            let basis = of.moves.as_ref().map_or(&self.buffers.plan, |moves| &moves.encode);
-            let mut bound = vec![&self.buffers.plan, basis, &self.buffers.status];
+            let mut bound = of.encode_bound(&self.buffers.plan, &self.buffers.status);
             bound.extend(self.pages.iter().map(|buffer| &**buffer));
-            self.recorder.dispatch(
-                &kernel,
-                &bound,
-                &[at as u32, records as u32, mark],
-                Grid::rows(records, 1),
-            );
+            let arguments = [at as u32, records as u32, mark];
+            self.recorder.dispatch(&kernel, &bound, &arguments, of.encode_grid(records));
         }
     }
 
@@ -216,6 +211,7 @@ impl Run<'_> {
                     queries.stride as u32,
                     prepared.stride as u32,
                     of.key_dim as u32 + 1,
+                    class.group as u32,
                 ];
                 let kernel = slot.prepare_kernel(&self.network.gpu);
                 let grid = Grid::rows(self.rows * of.heads, 1);
@@ -260,6 +256,7 @@ impl Run<'_> {
         ];
         let kernel = slot.attend_kernel(gpu, class.columns, self.pages.len());
         let mut bound = vec![&buffers.plan, queries.buffer, prepared.buffer, &buffers.partials];
+        bound.extend(slot.maps());
         bound.extend(self.pages.iter().map(|buffer| &**buffer));
         self.recorder.dispatch(&kernel, &bound, &arguments, Grid::rows(round.tasks, 1));
         let arguments = [

@@ -8,6 +8,13 @@ use std::sync::mpsc;
 pub(crate) struct Buffer {
     raw: wgpu::Buffer,
     number: u64,
+    gpu: Gpu,
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        self.gpu.buffer_count().fetch_sub(self.bytes(), Ordering::Relaxed);
+    }
 }
 
 impl Buffer {
@@ -25,7 +32,8 @@ impl Buffer {
             usage,
             mapped_at_creation: false,
         });
-        Buffer { raw, number: NUMBERS.fetch_add(1, Ordering::Relaxed) }
+        gpu.buffer_count().fetch_add(raw.size() as usize, Ordering::Relaxed);
+        Buffer { raw, number: NUMBERS.fetch_add(1, Ordering::Relaxed), gpu: gpu.clone() }
     }
 
     /// A buffer that the host reads.

@@ -15,7 +15,7 @@ pub(crate) const IMMEDIATE_BYTES: u32 = 64;
 pub(crate) const WORKGROUP_BYTES: u32 = 32 * 1024;
 
 /// Buffers that the kernel with most of them has beside those of pages.
-const OTHER_BUFFERS: u32 = 4;
+const OTHER_BUFFERS: u32 = 6;
 
 /// The most buffers of pages that a kernel is bound to.
 const MOST_PAGE_BUFFERS: u32 = 16;
@@ -133,6 +133,7 @@ struct Inner {
     limits: wgpu::Limits,
     is_timed: bool,
     dispatches: AtomicUsize,
+    buffer_bytes: AtomicUsize,
     /// The first thing that went wrong on the device.
     fault: Arc<Mutex<Option<String>>>,
     /// By source text.
@@ -324,6 +325,7 @@ impl Gpu {
             limits,
             is_timed,
             dispatches: AtomicUsize::new(0),
+            buffer_bytes: AtomicUsize::new(0),
             fault,
             kernels: Mutex::default(),
             by_key: Mutex::default(),
@@ -405,6 +407,15 @@ impl Gpu {
     /// anything then.
     pub fn fault(&self) -> Option<String> {
         self.inner.fault.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Bytes of all buffers that there are on it, pages, weights and activations alike.
+    pub fn buffer_bytes(&self) -> usize {
+        self.inner.buffer_bytes.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn buffer_count(&self) -> &AtomicUsize {
+        &self.inner.buffer_bytes
     }
 
     /// Dispatches since it was opened.

@@ -1,13 +1,17 @@
-//! The text that encodes pages of one format: which rule chooses scales, how numbers become codes, how codes become words.
+//! The text that encodes pages of one format: how vectors get into the basis, which rule chooses scales, how numbers become codes, how
+//! codes become words.
 //!
-//! Codes and scales are those of the CPU's encoder where the codec keeps the model's basis or has that of an SRHT, and the device divides
-//! as IEEE 754 says and rounds a multiply-add once. Where it does not, of two scales that are as good as each other it may store the other
-//! one. Other changes of basis sum up in another order, so there a number that lies at the middle between two codes may get the other one.
+//! **Which bytes.** Quotients and roots are made of integers, to the nearest, so that scales do not depend on how a device divides. What a
+//! codec keeps in the model's basis, in that of an SRHT or in a plan's gets the codes and scales of the CPU's encoder to the byte where
+//! the device rounds a multiply-add once; where it does not (lavapipe), and in an SRFT's basis, whose sums have another order here, a
+//! number that lies at the middle between two codes may get the other one, and a scale the next of its format.
 
+use crate::basis::{Bases, Way, radices};
 use crate::fitting::{Fit, exactly};
+use crate::head_widths;
 use crate::page_text::{group_channels, planes, row_words, sections};
-use kvant_codec::format::{BasisFormat, CodeMeaning, Linear, PackedFormat, Span};
-use kvant_codec::{Element, Rotation, Rounding, Rule, ScaleFormat, Side};
+use kvant_codec::format::{CodeMeaning, PackedFormat, Span};
+use kvant_codec::{Element, Rounding, Rule, ScaleFormat, Side};
 use std::f64::consts::TAU;
 use std::fmt::Write;
 
@@ -27,80 +31,164 @@ pub(crate) fn refusal(format: &PackedFormat, rounding: Rounding) -> Option<Strin
         .then(|| format!("scales by the rule {:?} are not chosen on a GPU", rounding.rule))
 }
 
-/// The kernel that encodes pages of exact rows of `element`, without the buffers of pages.
-pub(crate) fn source(
-    format: &PackedFormat,
-    rounding: Rounding,
-    element: Element,
-    moved: bool,
-) -> Option<String> {
-    let rule = rule_text(format, rounding)?;
-    let width = format.coded.max(format.dim);
-    let (group, bytes) = (group_channels(format), format.scales.bytes());
-    let words = |range: &Option<std::ops::Range<usize>>| range.as_ref().map_or(0, |range| range.start / 4);
-    let token_entries = if format.token_scale.is_some() { 16 * format.groups } else { 1 };
-    let channel_entries = if format.channel_scale.is_some() { format.coded } else { 1 };
-    let constants = format!(
-        "const DIM = {}u;\nconst TOKENS = {}u;\nconst WIDTH = {width}u;\nconst CODED = {}u;\nconst CHANNELS = {}u;\n\
-         const GROUP = {group}u;\nconst GROUPS = {}u;\nconst CHANNEL_ENTRIES = {channel_entries}u;\nconst TOKEN_ENTRIES = {token_entries}u;\n\
-         const KEYS = {};\nconst MOVED = {moved};\nconst WIDE_SCALES = {};\nconst CHANNEL_SCALES = {};\nconst CHANNEL_ZEROS = {};\n\
-         const TOKEN_SCALES = {};\nconst TOKEN_ZEROS = {};\nconst CHANNEL_SCALE_AT = {}u;\nconst CHANNEL_ZERO_AT = {}u;\n\
-         const TOKEN_SCALE_AT = {}u;\nconst TOKEN_ZERO_AT = {}u;\nconst LARGEST = {};\n",
-        format.dim,
-        format.tokens,
-        format.coded,
-        width.div_ceil(128),
-        format.groups,
-        format.side == Side::Key,
-        bytes == 4,
-        format.channel_scale.is_some(),
-        format.channel_zero.is_some(),
-        format.token_scale.is_some(),
-        format.token_zero.is_some(),
-        words(&format.channel_scale),
-        words(&format.channel_zero),
-        words(&format.token_scale),
-        words(&format.token_zero),
-        match format.scales {
-            ScaleFormat::F16 => "65504.0",
-            ScaleFormat::F32 => "1.0e30",
-        },
-    );
-    let fit = Fit::new(format, rounding);
-    let walsh = walsh_text(format).filter(|_| moved);
-    let constants =
-        constants + &format!("const WALSH = {};\n", walsh.is_some()) + walsh.as_deref().unwrap_or("");
-    let text = include_str!("wgsl/encode.wgsl")
-        .replace("//RULE", &(rule + &section_text(format) + &fit.functions))
-        .replace("//CODE", &code_text(format, rounding))
-        .replace("//WALSH", if walsh.is_some() { "walsh_tile(thread);" } else { "" })
-        .replace("//FIT_TOKEN", fit.token)
-        .replace("//FIT", fit.channel);
-    Some(constants + &text + &number_text(element) + &pack_text(format))
+/// What a kernel that encodes is made of.
+#[derive(Clone, Copy)]
+pub(crate) struct Encoder<'a> {
+    /// Of all heads, or their template where widths differ.
+    pub format: &'a PackedFormat,
+    pub rounding: Rounding,
+    /// What exact rows are made of.
+    pub element: Element,
+    pub bases: Option<&'a Bases>,
+    /// Whether widths are those of the head.
+    pub is_mixed: bool,
 }
 
-/// The fast way into the basis of a plain SRHT.
-fn walsh_text(format: &PackedFormat) -> Option<String> {
-    /// A matrix of this size and no larger one is written out; real head dimensions have 1, 3, 5, 7 and 9.
-    const MOST: usize = 15;
-    let BasisFormat { linear, lambda, mean, dim, .. } = &format.basis;
-    let odd = dim >> dim.trailing_zeros();
-    let plain = matches!(linear, Linear::Rotation { kind: Rotation::Srht, .. });
-    if !plain || !lambda.is_empty() || !mean.is_empty() || odd > MOST {
-        return None;
+impl Encoder<'_> {
+    /// Workgroups that share a page.
+    pub(crate) fn parts(&self) -> usize {
+        if self.format.channel_scale.is_some() { 1 } else { self.format.tokens / 16 }
     }
+
+    /// The kernel, without the buffers of maps and pages; `None` where there is none for the rule.
+    pub(crate) fn source(&self) -> Option<String> {
+        let Encoder { format, rounding, bases, .. } = *self;
+        let rule = rule_text(format, rounding)?;
+        let fit = Fit::new(format, rounding);
+        let (functions, call) = bases.map_or_else(Default::default, |bases| move_text(format.dim, bases));
+        let sections = if self.is_mixed {
+            head_widths::encoder(format, bases.map_or(0, |bases| bases.forward_step))
+        } else {
+            section_text(format) + &head_text(format, bases) + &pack_text(format)
+        };
+        let text = include_str!("wgsl/encode.wgsl")
+            .replace("//RULE", &(rule + &fit.functions))
+            .replace("//CODE", &code_text(format, rounding))
+            .replace("//MOVE", &call)
+            .replace("//FIT_TOKEN", fit.token)
+            .replace("//FIT", fit.channel);
+        let quotient = include_str!("wgsl/quotient.wgsl");
+        let number = number_text(self.element);
+        Some([&*self.constants(), &text, &functions, &sections, quotient, &number].concat())
+    }
+
+    fn constants(&self) -> String {
+        let Encoder { format, bases, .. } = *self;
+        let width = format.coded.max(format.dim);
+        let words =
+            |range: &Option<std::ops::Range<usize>>| range.as_ref().map_or(0, |range| range.start / 4);
+        let numbers = [
+            ("DIM", format.dim),
+            ("TOKENS", format.tokens),
+            ("PARTS", self.parts()),
+            ("WIDTH", width),
+            ("CODED", format.coded),
+            ("CHANNELS", width.div_ceil(128)),
+            ("GROUP", group_channels(format)),
+            ("GROUPS", format.groups),
+            ("CHANNEL_ENTRIES", if format.channel_scale.is_some() { format.coded } else { 1 }),
+            ("TOKEN_ENTRIES", if format.token_scale.is_some() { 16 * format.groups } else { 1 }),
+            ("CHANNEL_SCALE_AT", words(&format.channel_scale)),
+            ("TOKEN_SCALE_AT", words(&format.token_scale)),
+            ("TOKEN_ZERO_AT", words(&format.token_zero)),
+            ("LINEAR", bases.map_or(0, |bases| bases.linear)),
+        ];
+        let flags = [
+            ("KEYS", format.side == Side::Key),
+            ("MEAN", bases.is_some_and(|bases| bases.has_mean)),
+            ("SIGNS", bases.is_some_and(|bases| bases.way != Way::Dense)),
+            ("LAMBDA", bases.is_some_and(|bases| bases.has_lambda)),
+            ("WIDE_SCALES", format.scales.bytes() == 4),
+            ("CHANNEL_SCALES", format.channel_scale.is_some()),
+            ("CHANNEL_ZEROS", format.channel_zero.is_some()),
+            ("TOKEN_SCALES", format.token_scale.is_some()),
+            ("TOKEN_ZEROS", format.token_zero.is_some()),
+        ];
+        let largest = match format.scales {
+            ScaleFormat::F16 => "65504.0",
+            ScaleFormat::F32 => "1.0e30",
+        };
+        let mut text = format!("const LARGEST = {largest};\n");
+        numbers.iter().for_each(|(name, number)| {
+            let _ = writeln!(text, "const {name} = {number}u;");
+        });
+        flags.iter().for_each(|(name, flag)| {
+            let _ = writeln!(text, "const {name} = {flag};");
+        });
+        text
+    }
+}
+
+/// `begin_head(head)` where all heads have the same widths.
+fn head_text(format: &PackedFormat, bases: Option<&Bases>) -> String {
+    format!(
+        "fn begin_head(head: u32) {{\n    basis_at = head * {}u;\n    coded = CODED;\n    zero_at = {}u;\n}}\n",
+        bases.map_or(0, |bases| bases.forward_step),
+        format.channel_zero.as_ref().map_or(0, |range| range.start / 4),
+    )
+}
+
+/// The functions that move a tile into the basis, and how they are called.
+fn move_text(dim: usize, bases: &Bases) -> (String, String) {
+    match bases.way {
+        Way::Walsh => (walsh_text(dim), "walsh_tile(thread);".to_owned()),
+        Way::Dense => (include_str!("wgsl/dense.wgsl").to_owned(), "dense_tile(thread);".to_owned()),
+        Way::Fourier => {
+            let radices = radices(dim / 2).unwrap_or_default();
+            let mut stride = 1;
+            let mut call = String::new();
+            for radix in &radices {
+                let _ = write!(call, "stage{radix}(thread, {stride}u); ");
+                stride *= radix;
+            }
+            let mut kinds = radices;
+            kinds.dedup();
+            let stages: String = kinds.iter().map(|radix| stage_text(*radix)).collect();
+            (include_str!("wgsl/fourier.wgsl").replace("//STAGES", &stages), call + "separate(thread);")
+        }
+    }
+}
+
+/// One stage of a complex transform.
+fn stage_text(radix: usize) -> String {
+    let butterfly = match radix {
+        2 => "y[0] = a[0] + a[1];\n            y[1] = a[0] - a[1];".to_owned(),
+        4 => "let s = a[0] + a[2];
+            let t = a[1] + a[3];
+            let u = a[0] - a[2];
+            let v = a[1] - a[3];
+            y[0] = s + t;
+            y[1] = vec2<f32>(u.x + v.y, u.y - v.x);
+            y[2] = s - t;
+            y[3] = vec2<f32>(u.x - v.y, u.y + v.x);"
+            .to_owned(),
+        _ => format!(
+            "for (var k = 0u; k < {radix}u; k++) {{
+                y[k] = a[0];
+                for (var j = 1u; j < {radix}u; j++) {{
+                    y[k] += times(a[j], root(j * k % {radix}u * (DIM / {radix}u)));
+                }}
+            }}"
+        ),
+    };
+    include_str!("wgsl/stage.wgsl").replace("{R}", &radix.to_string()).replace("//BUTTERFLY", &butterfly)
+}
+
+/// Butterflies of an SRHT.
+fn walsh_text(dim: usize) -> String {
+    let odd = dim >> dim.trailing_zeros();
     let entry = |n: usize| {
         let (sin, cos) = (TAU * (n / odd * (n % odd) % odd) as f64 / odd as f64).sin_cos();
         exactly((sin + cos) as f32)
     };
     let entries: Vec<String> = (0..odd * odd).map(entry).collect();
-    Some(format!(
+    format!(
         "const ODD = {odd}u;\nvar<private> hartley: array<f32, {}> = array<f32, {}>({});\n{}",
         odd * odd,
         odd * odd,
         entries.join(", "),
         include_str!("wgsl/walsh.wgsl")
-    ))
+    )
 }
 
 fn number_text(element: Element) -> String {
@@ -142,9 +230,7 @@ fn rule_text(format: &PackedFormat, rounding: Rounding) -> Option<String> {
             "s = vec2<f32>(stored(divided(max(extent.high, -extent.low), divisor)), 0.0);".to_owned()
         }
         Rule::SignedMax | Rule::FittedMax => {
-            "let extreme = select(extent.high, extent.low, -extent.low > extent.high);\n    \
-             s = vec2<f32>(stored(divided(extreme, divisor)), 0.0);"
-                .to_owned()
+            "s = vec2<f32>(stored(divided(select(extent.high, extent.low, -extent.low > extent.high), divisor)), 0.0);".to_owned()
         }
         Rule::Asymmetric | Rule::FittedRange => "let base = outward(extent.low, -1.0);\n    \
              s = vec2<f32>(outward(divided(extent.high - base, divisor), 1.0), base);"
@@ -153,7 +239,7 @@ fn rule_text(format: &PackedFormat, rounding: Rounding) -> Option<String> {
              s = vec2<f32>(scale, stored(fma(scale, 0.5, extent.low)));"
             .to_owned(),
         Rule::LloydMax | Rule::Sketch => format!(
-            "s = vec2<f32>(stored(sqrt(divided(extent.squares, extent.count)) * bitcast<f32>({:#x}u)), 0.0);",
+            "s = vec2<f32>(stored(square_root(mean_square(extent)) * bitcast<f32>({:#x}u)), 0.0);",
             rounding.unit.to_bits()
         ),
         _ => return None,

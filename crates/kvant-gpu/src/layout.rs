@@ -1,14 +1,18 @@
 //! How the slots of a cache are kept on the device: kernels for every side, made once for a layout.
 
-use crate::basis::{self, Matrices};
+use crate::basis::{self, Bases};
 use crate::buffer::Buffer;
 use crate::device::Gpu;
-use crate::encoding;
+use crate::encoding::{self, Encoder};
+use crate::head_widths;
 use crate::kernel::Kernel;
-use crate::page_text::{SHARED, buffers, exact_pages_reader, exact_reader, packed_pages_reader};
+use crate::page_text::{
+    SHARED, buffers, exact_pages_reader, exact_reader, mixed_pages_reader, packed_pages_reader,
+};
+use crate::recorder::Grid;
 use crate::unroll::unrolled;
 use kvant_cache::{CacheLayout, SideCodecs, SlotKind};
-use kvant_codec::format::ExactFormat;
+use kvant_codec::format::{BasisFormat, ExactFormat, PackedFormat};
 use kvant_codec::{Element, PageFormat, Rounding, Side};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,7 +20,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Why a cache cannot be kept on a device.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "layer {layer}: {what}; on a GPU run int4, int8, k8v4, k8v2, f16 and every other codec of codes under scales whose rule is min–max, signed or symmetric maximum, or a table"
+    "layer {layer}: {what}; on a GPU run the families {}, and so int4, int8, k8v4, k8v2 and v3",
+    families().join(" ")
 )]
 pub struct CacheUnsupported {
     /// Which layer.
@@ -25,8 +30,15 @@ pub struct CacheUnsupported {
     pub what: String,
 }
 
+/// The families of codecs that run.
+pub(crate) fn families() -> Vec<&'static str> {
+    const OTHERS: [&str; 5] = ["trellis", "iq", "delta", "turbo", "polar"];
+    kvant_codec::FAMILIES.iter().map(|family| family.name).filter(|name| !OTHERS.contains(name)).collect()
+}
+
 /// One side of a slot on the device.
 pub(crate) struct SideKernels {
+    /// Of the first head.
     pub format: PageFormat,
     pub exact: ExactFormat,
     /// How coded pages are read, and how many fours of channels they have.
@@ -36,13 +48,22 @@ pub(crate) struct SideKernels {
     rounding: Option<Rounding>,
     /// The change of basis: of what is encoded, and of queries (keys) or sums (values).
     pub moves: Option<Moves>,
+    /// Where heads have widths of their own.
+    pub widths: Option<Widths>,
     built: Built,
 }
 
-/// A change of basis on the device.
+/// Changes of basis on the device.
 pub(crate) struct Moves {
+    bases: Bases,
     pub encode: Buffer,
     pub attend: Buffer,
+}
+
+/// Widths of channels by head.
+pub(crate) struct Widths {
+    template: PackedFormat,
+    pub maps: Buffer,
 }
 
 /// The kernels of a slot or of one of its sides that were built.
@@ -93,12 +114,11 @@ impl LayoutKernels {
                 SlotKind::Recurrent(_) => return Err(refuse(layer, "recurrent state does not run")),
             };
             let side = |side: Side| {
-                let mut heads = slot.heads().iter().filter_map(|head| head.side(side));
-                let first = heads.next().ok_or_else(|| refuse(layer, "a head has no pages"))?;
-                if heads.any(|other| other.codec().format() != first.codec().format()) {
-                    return Err(refuse(layer, "heads whose pages have different formats do not run"));
-                }
-                SideKernels::new(gpu, first).map_err(|what| CacheUnsupported { layer, what })
+                let heads: Option<Vec<&SideCodecs>> =
+                    slot.heads().iter().map(|head| head.side(side).map(|codecs| &**codecs)).collect();
+                let heads = heads.filter(|heads| !heads.is_empty());
+                let heads = heads.ok_or_else(|| refuse(layer, "a head has no pages"))?;
+                SideKernels::new(gpu, &heads).map_err(|what| CacheUnsupported { layer, what })
             };
             let (key, value) = (side(Side::Key)?, side(Side::Value)?);
             slots.push(Some(SlotKernels {
@@ -123,39 +143,104 @@ pub fn check_cache(gpu: &Gpu, layout: &CacheLayout) -> Result<(), CacheUnsupport
 }
 
 impl SideKernels {
-    fn new(gpu: &Gpu, codecs: &SideCodecs) -> Result<SideKernels, String> {
-        let codec = codecs.codec();
-        let Some(PageFormat::Exact(exact)) = kvant_codec::PageCodec::format(codecs.exact()) else {
+    fn new(gpu: &Gpu, heads: &[&SideCodecs]) -> Result<SideKernels, String> {
+        let (codec, exact) = (heads[0].codec(), kvant_codec::PageCodec::format(heads[0].exact()));
+        if heads.iter().any(|head| kvant_codec::PageCodec::format(head.exact()) != exact) {
+            return Err("heads whose exact rows differ do not run".to_owned());
+        }
+        let Some(PageFormat::Exact(exact)) = exact else {
             return Err("exact rows have no format".to_owned());
         };
         let Some(format) = codec.format() else {
             return Err("a codec whose pages are not codes under scales does not run".to_owned());
         };
-        let (reader, fours) = match &format {
-            PageFormat::Exact(format) => (exact_pages_reader(format), format.dim.div_ceil(4)),
-            PageFormat::Packed(format) => (packed_pages_reader(format), format.coded / 4),
+        let built = Built::default();
+        let packed = match &format {
+            PageFormat::Exact(plain) => {
+                if heads.iter().any(|head| head.codec().format().as_ref() != Some(&format)) {
+                    return Err(DIFFERENT.to_owned());
+                }
+                let (reader, fours) = (exact_pages_reader(plain), plain.dim.div_ceil(4));
+                let (rounding, moves, widths) = (None, None, None);
+                return Ok(SideKernels { format, exact, reader, fours, rounding, moves, widths, built });
+            }
+            PageFormat::Packed(packed) => Arc::clone(packed),
             PageFormat::Trellis(_) => return Err("trellis codes do not run".to_owned()),
         };
-        let (mut rounding, mut moves) = (None, None);
-        if let PageFormat::Packed(packed) = &format {
-            let how = codec.rounding().ok_or_else(|| "the codec does not say how it rounds".to_owned())?;
-            if let Some(what) = encoding::refusal(packed, how) {
-                return Err(what);
-            }
-            rounding = Some(how);
-            moves = basis::matrices(&packed.basis).map(|Matrices { forward, query, finish }| Moves {
-                encode: Buffer::of_floats(gpu, "basis", &forward),
-                attend: Buffer::of_floats(
-                    gpu,
-                    "basis",
-                    match packed.side {
-                        Side::Key => &query,
-                        Side::Value => &finish,
-                    },
-                ),
-            });
+        let formats = packed_formats(heads).ok_or(DIFFERENT)?;
+        let formats: Vec<&PackedFormat> = formats.iter().map(|format| &**format).collect();
+        let same_widths = |other: &&PackedFormat| {
+            let mut own = packed.as_ref().clone();
+            own.basis.clone_from(&other.basis);
+            own == **other
+        };
+        let is_mixed = !formats.iter().all(same_widths);
+        if is_mixed && !formats.iter().all(|other| head_widths::agree(&packed, other)) {
+            return Err(DIFFERENT.to_owned());
         }
-        Ok(SideKernels { format, exact, reader, fours, rounding, moves, built: Built::default() })
+        let how = codec.rounding().ok_or_else(|| "the codec does not say how it rounds".to_owned())?;
+        if heads.iter().any(|head| head.codec().rounding() != Some(how)) {
+            return Err("heads whose codecs round differently do not run".to_owned());
+        }
+        let widths = is_mixed.then(|| {
+            let template = head_widths::template(&formats);
+            let maps = Buffer::of_words(gpu, "widths", &head_widths::maps(&formats, &template));
+            Widths { template, maps }
+        });
+        let whole = widths.as_ref().map_or(&*packed, |widths| &widths.template);
+        if let Some(what) = encoding::refusal(whole, how) {
+            return Err(what);
+        }
+        let reader = if is_mixed { mixed_pages_reader(whole) } else { packed_pages_reader(whole) };
+        let fours = whole.coded / 4;
+        let linear: Vec<&BasisFormat> = formats.iter().map(|format| &format.basis).collect();
+        let moves = basis::bases(&linear).map(|bases| Moves {
+            encode: Buffer::of_floats(gpu, "basis", &bases.forward),
+            attend: Buffer::of_floats(
+                gpu,
+                "basis",
+                match packed.side {
+                    Side::Key => &bases.query,
+                    Side::Value => &bases.finish,
+                },
+            ),
+            bases,
+        });
+        let rounding = Some(how);
+        Ok(SideKernels { format, exact, reader, fours, rounding, moves, widths, built })
+    }
+
+    /// How coded pages are read: `key4_coded` or `value4_coded`.
+    #[cfg(test)]
+    pub(crate) fn reader(&self) -> &str {
+        &self.reader
+    }
+
+    /// Numbers from the matrix of one kv head to the next's, of queries or sums.
+    fn matrix_step(&self) -> usize {
+        self.moves.as_ref().map_or(0, |moves| moves.bases.matrix_step)
+    }
+
+    fn encoder(&self) -> Option<Encoder<'_>> {
+        let (PageFormat::Packed(packed), Some(rounding)) = (&self.format, self.rounding) else { return None };
+        Some(Encoder {
+            format: self.widths.as_ref().map_or(&**packed, |widths| &widths.template),
+            rounding,
+            element: self.exact.element,
+            bases: self.moves.as_ref().map(|moves| &moves.bases),
+            is_mixed: self.widths.is_some(),
+        })
+    }
+
+    /// The grid of a dispatch that encodes so many pages.
+    pub(crate) fn encode_grid(&self, pages: usize) -> Grid {
+        Grid::rows(pages * self.encoder().map_or(1, |encoder| encoder.parts()), 1)
+    }
+
+    /// What the kernel that encodes is bound to before the pages.
+    pub(crate) fn encode_bound<'a>(&'a self, plan: &'a Buffer, status: &'a Buffer) -> Vec<&'a Buffer> {
+        let basis = self.moves.as_ref().map_or(plan, |moves| &moves.encode);
+        [plan, basis, status].into_iter().chain(self.widths.as_ref().map(|widths| &widths.maps)).collect()
     }
 
     pub(crate) fn tokens(&self) -> usize {
@@ -191,14 +276,28 @@ impl SideKernels {
 
     /// Encodes pages; `None` where exact pages are what is kept.
     pub(crate) fn encode_kernel(&self, gpu: &Gpu, blocks: usize) -> Option<Arc<Kernel>> {
-        let (PageFormat::Packed(format), Some(rounding)) = (&self.format, self.rounding) else { return None };
+        let encoder = self.encoder()?;
         Some(cached(&self.built, ("encode", 0, blocks), || {
-            let moved = self.moves.is_some();
-            let text = encoding::source(format, rounding, self.exact.element, moved).unwrap_or_default();
-            let parts = [&text, include_str!("wgsl/half.wgsl"), SHARED, &buffers(3, blocks, true)];
+            let (maps, first) = match &self.widths {
+                Some(_) => (head_widths::binding(3, "map"), 4),
+                None => (String::new(), 3),
+            };
+            let text = encoder.source().unwrap_or_default();
+            let parts = [&text, &maps, include_str!("wgsl/half.wgsl"), SHARED, &buffers(first, blocks, true)];
             gpu.kernel("encode", parts.concat())
         }))
     }
+}
+
+/// What heads that no kernel serves together are refused with.
+const DIFFERENT: &str = "heads whose pages have different formats do not run";
+
+fn packed_formats(heads: &[&SideCodecs]) -> Option<Vec<Arc<PackedFormat>>> {
+    let packed = |head: &&SideCodecs| match head.codec().format() {
+        Some(PageFormat::Packed(format)) => Some(format),
+        _ => None,
+    };
+    heads.iter().map(packed).collect()
 }
 
 /// The most queries of a kv head that share a reading of a page.
@@ -258,17 +357,34 @@ impl SlotKernels {
         );
         // Both sides may have tables and levels of their own.
         let value = self.value.reader.replace("levels", "value_levels").replace("table", "value_table");
+        let (mut maps, mut first, mut codes) = (String::new(), 4, "");
+        for (side, name) in [(&self.key, "key_map"), (&self.value, "value_map")] {
+            if side.widths.is_some() {
+                maps += &head_widths::binding(first, name);
+                (first, codes) = (first + 1, head_widths::CODES);
+            }
+        }
         let parts = [
             &constants,
             &unrolled(include_str!("wgsl/attend.wgsl"), &counts),
+            &maps,
             SHARED,
+            codes,
             &exact_reader(&self.key.exact),
             &exact_reader(&self.value.exact),
             &self.key.reader,
             &value,
-            &buffers(4, blocks, false),
+            &buffers(first, blocks, false),
         ];
         gpu.kernel("attend", parts.concat())
+    }
+
+    /// What the kernel that attends is bound to between partial sums and pages: maps of heads that have widths of their own.
+    pub(crate) fn maps(&self) -> impl Iterator<Item = &Buffer> {
+        [&self.key, &self.value]
+            .into_iter()
+            .filter_map(|side| side.widths.as_ref())
+            .map(|widths| &widths.maps)
     }
 
     pub(crate) fn merge_kernel(&self, gpu: &Gpu, columns: usize, sink_logits: bool) -> Arc<Kernel> {
@@ -278,9 +394,10 @@ impl SlotKernels {
 
     fn build_merge(&self, gpu: &Gpu, columns: usize, sink_logits: bool) -> Arc<Kernel> {
         let constants = format!(
-            "const COLS = {columns}u;\nconst VALUE_DIM = {}u;\nconst MOVED = {};\nconst SINK_LOGITS = {sink_logits};\n",
+            "const COLS = {columns}u;\nconst VALUE_DIM = {}u;\nconst MOVED = {};\nconst FINISH_STEP = {}u;\nconst SINK_LOGITS = {sink_logits};\n",
             self.value.dim(),
             self.value.moves.is_some(),
+            self.value.matrix_step(),
         );
         let counts = [("CHANNELS", self.value.dim().div_ceil(128))];
         gpu.kernel("merge", constants + &unrolled(include_str!("wgsl/merge.wgsl"), &counts))
@@ -288,7 +405,8 @@ impl SlotKernels {
 
     pub(crate) fn prepare_kernel(&self, gpu: &Gpu) -> Arc<Kernel> {
         cached(&self.built, ("prepare", 0, 0), || {
-            let constants = format!("const DIM = {}u;\n", self.key.dim());
+            let (dim, step) = (self.key.dim(), self.key.matrix_step());
+            let constants = format!("const DIM = {dim}u;\nconst BASIS_STEP = {step}u;\n");
             gpu.kernel("prepare", constants + include_str!("wgsl/prepare.wgsl"))
         })
     }

@@ -67,6 +67,7 @@ mod compile_moe;
 mod device;
 mod encoding;
 mod fitting;
+mod head_widths;
 mod heads;
 mod kernel;
 mod layout;

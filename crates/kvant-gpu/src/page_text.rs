@@ -3,6 +3,7 @@
 //! Keys are read four channels of a token at a time, values four tokens of a channel: that is how codes lie in a unit, for every
 //! width and on both sides, and what comes out is ŷ = (level · s_t + z_t) · s_c + z_c with the parts that the format has.
 
+use crate::head_widths;
 use kvant_codec::format::{CodeMeaning, ExactFormat, PackedFormat, Span};
 use kvant_codec::{Element, ScaleFormat, Side};
 use std::fmt::Write;
@@ -122,16 +123,19 @@ pub(crate) fn packed_pages_reader(format: &PackedFormat) -> String {
     }
     let group = group_channels(format);
     let (tokens, scales) = (format.tokens, format.scales);
+    let word = |start: usize| format!("{}u", start / 4);
     let token_at = |start: usize| match format.side {
         Side::Key => format!(
             "vec4<f32>({})",
-            one_scale(scales, start, &format!("(4u * four / {group}u) * {tokens}u + token"))
+            one_scale(scales, &word(start), &format!("(4u * four / {group}u) * {tokens}u + token"))
         ),
-        Side::Value => four_scales(scales, start, &format!("(channel / {group}u) * {tokens}u + 4u * four")),
+        Side::Value => {
+            four_scales(scales, &word(start), &format!("(channel / {group}u) * {tokens}u + 4u * four"))
+        }
     };
     let channel_at = |start: usize| match format.side {
-        Side::Key => four_scales(scales, start, "4u * four"),
-        Side::Value => format!("vec4<f32>({})", one_scale(scales, start, "channel")),
+        Side::Key => four_scales(scales, &word(start), "4u * four"),
+        Side::Value => format!("vec4<f32>({})", one_scale(scales, &word(start), "channel")),
     };
     for (scale, zero, at) in [
         (&format.token_scale, &format.token_zero, &token_at as &dyn Fn(usize) -> String),
@@ -153,25 +157,52 @@ pub(crate) fn packed_pages_reader(format: &PackedFormat) -> String {
     text + "    return y;\n}\n"
 }
 
-/// One scale of an array of a page.
-fn one_scale(format: ScaleFormat, start: usize, index: &str) -> String {
+/// Reads pages of a side whose heads have widths of their own.
+pub(crate) fn mixed_pages_reader(template: &PackedFormat) -> String {
+    let (scales, side) = (template.scales, template.side);
+    let (map, channel, row, place) = match side {
+        Side::Key => ("key_map", "4u * four", "four / 2u", "token / 16u, four % 2u, token % 16u"),
+        Side::Value => ("value_map", "channel", "channel / 16u", "four / 2u, four % 2u, channel % 16u"),
+    };
+    let numbers = |word: &str| match side {
+        Side::Key => four_scales(scales, word, channel),
+        Side::Value => format!("vec4<f32>({})", one_scale(scales, word, channel)),
+    };
+    let scale_at = template.channel_scale.as_ref().map_or(0, |range| range.start / 4);
+    format!(
+        "{}    let map_at = kv_head * {}u;
+    if {channel} >= {map}[map_at] {{
+        return vec4<f32>(0.0);
+    }}
+    let codes = mixed_codes(page, {map}[map_at + 2u + {row}], {place});
+    let zero_at = {map}[map_at + 1u];
+    return fma(vec4<f32>(unpack4xU8(codes)), {}, {});
+}}\n",
+        reader_head(template.side),
+        head_widths::step(template),
+        numbers(&format!("{scale_at}u")),
+        numbers("zero_at"),
+    )
+}
+
+/// One scale of an array of a page, from a word on.
+fn one_scale(format: ScaleFormat, start: &str, index: &str) -> String {
     match format {
         ScaleFormat::F16 => {
-            format!("half_of(page_word(page, {}u + ({index}) / 2u), ({index}) % 2u)", start / 4)
+            format!("half_of(page_word(page, {start} + ({index}) / 2u), ({index}) % 2u)")
         }
-        ScaleFormat::F32 => format!("bitcast<f32>(page_word(page, {}u + {index}))", start / 4),
+        ScaleFormat::F32 => format!("bitcast<f32>(page_word(page, {start} + {index}))"),
     }
 }
 
 /// Four neighbouring scales, from an even index on.
-fn four_scales(format: ScaleFormat, start: usize, index: &str) -> String {
-    let start = start / 4;
+fn four_scales(format: ScaleFormat, start: &str, index: &str) -> String {
     match format {
         ScaleFormat::F16 => format!(
-            "vec4<f32>(unpack2x16float(page_word(page, {start}u + ({index}) / 2u)), unpack2x16float(page_word(page, {start}u + ({index}) / 2u + 1u)))"
+            "vec4<f32>(unpack2x16float(page_word(page, {start} + ({index}) / 2u)), unpack2x16float(page_word(page, {start} + ({index}) / 2u + 1u)))"
         ),
         ScaleFormat::F32 => {
-            let one = |i: usize| format!("page_word(page, {start}u + {index} + {i}u)");
+            let one = |i: usize| format!("page_word(page, {start} + {index} + {i}u)");
             format!("bitcast<vec4<f32>>(vec4<u32>({}, {}, {}, {}))", one(0), one(1), one(2), one(3))
         }
     }
@@ -222,6 +253,9 @@ fn levels_text(index: usize, section: &Span) -> String {
 
 /// What the readers of coded pages share.
 pub(crate) const SHARED: &str = "
+// Whose pages are read.
+var<private> kv_head: u32;
+
 fn half_of(word: u32, index: u32) -> f32 {
     let pair = unpack2x16float(word);
     return select(pair.x, pair.y, index == 1u);

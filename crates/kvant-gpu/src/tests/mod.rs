@@ -3,8 +3,10 @@
 //! They run on the adapter that `KVANT_GPU` names; without that on lavapipe, or not at all where there is none.
 
 mod pages;
+mod plans;
 mod products;
 mod small;
+mod timing;
 
 use crate::buffer::Buffer;
 use crate::device::{Gpu, GpuError};

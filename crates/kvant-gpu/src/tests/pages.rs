@@ -7,8 +7,8 @@ use crate::layout::{LayoutKernels, SideKernels};
 use crate::pages::GpuPages;
 use crate::recorder::Grid;
 use kvant_cache::{CacheLayout, KvShape, PageId, PageStore, Policy, SideCodecs, Slots};
-use kvant_codec::format::PackedFormat;
-use kvant_codec::{PageCodec, PageFormat, Side};
+use kvant_codec::format::{Linear, PackedFormat};
+use kvant_codec::{PageCodec, PageFormat, Rotation, Rule, ScaleFormat, Side};
 use std::sync::Arc;
 
 fn layout(policy: &str, dim: usize) -> CacheLayout {
@@ -17,25 +17,37 @@ fn layout(policy: &str, dim: usize) -> CacheLayout {
     CacheLayout::new(&policy, &slots).unwrap()
 }
 
-struct Device {
-    gpu: Gpu,
-    pages: Arc<GpuPages>,
+pub(super) struct Device {
+    pub gpu: Gpu,
+    pub pages: Arc<GpuPages>,
 }
 
 impl Device {
-    /// Rows written in two goes, then encoded: the exact page and the coded one.
-    fn encoded(&self, side: &SideKernels, rows: &[f32]) -> (Vec<u8>, Vec<u8>, u32) {
+    pub(super) fn new(gpu: Gpu) -> Device {
+        Device { pages: GpuPages::new(&gpu, None), gpu }
+    }
+
+    /// Rows of a kv head written in two goes, then encoded: the exact page and the coded one, of so many bytes.
+    pub(super) fn encoded(
+        &self,
+        side: &SideKernels,
+        (head, bytes): (usize, usize),
+        rows: &[f32],
+    ) -> (Vec<u8>, Vec<u8>, u32) {
         let (gpu, dim, tokens) = (&self.gpu, side.dim(), side.tokens());
         let exact_bytes = tokens * dim * side.exact.element.bytes();
         let exact = self.pages.take(exact_bytes).unwrap();
-        let coded = self.pages.take(side.format.bytes()).unwrap();
+        let coded = self.pages.take(bytes).unwrap();
         let have = rows.len() / dim;
         let cut = have / 3;
         let record =
             |first: usize, count: usize| [exact.0 as u32, 1, first as u32, first as u32, count as u32, 0];
         let records = [record(0, cut), record(cut, have - cut)];
-        let plan: Vec<u32> =
-            records.concat().into_iter().chain([exact.0 as u32, have as u32, coded.0 as u32]).collect();
+        let plan: Vec<u32> = records
+            .concat()
+            .into_iter()
+            .chain([exact.0 as u32, have as u32, coded.0 as u32, head as u32])
+            .collect();
         let plan = Buffer::of_words(gpu, "plan", &plan);
         let (x, status) = (Buffer::of_floats(gpu, "x", rows), Buffer::new(gpu, "status", 16));
         let buffers = self.pages.buffers();
@@ -53,9 +65,8 @@ impl Device {
                 );
             }
             if let Some(kernel) = side.encode_kernel(gpu, pages.len()) {
-                let basis = side.moves.as_ref().map_or(&plan, |moves| &moves.encode);
-                let bound = [&[&plan, basis, &status], &pages[..]].concat();
-                recorder.dispatch(&kernel, &bound, &[12, 1, 7], Grid(1, 1, 1));
+                let bound = [&side.encode_bound(&plan, &status), &pages[..]].concat();
+                recorder.dispatch(&kernel, &bound, &[12, 1, 7], side.encode_grid(1));
             }
         });
         let read = |page: PageId, len: usize| {
@@ -64,15 +75,15 @@ impl Device {
             bytes
         };
         let mark = super::floats(gpu, &status, 1)[0].to_bits();
-        let both = (read(exact, exact_bytes), read(coded, side.format.bytes()), mark);
+        let both = (read(exact, exact_bytes), read(coded, bytes), mark);
         self.pages.give_back(exact, exact_bytes);
-        self.pages.give_back(coded, side.format.bytes());
+        self.pages.give_back(coded, bytes);
         both
     }
 }
 
 /// The same by the codecs of the host, and the coded page decoded.
-fn by_host(codecs: &SideCodecs, rows: &[f32]) -> (Vec<u8>, Vec<u8>) {
+pub(super) fn by_host(codecs: &SideCodecs, rows: &[f32]) -> (Vec<u8>, Vec<u8>) {
     let (exact, codec) = (codecs.exact(), codecs.codec());
     let (dim, tokens) = (codec.dim(), codec.page_tokens());
     let mut page = vec![0; exact.page_bytes()];
@@ -94,7 +105,7 @@ fn decoded(codec: &dyn PageCodec, page: &[u8]) -> Vec<f32> {
 }
 
 /// Rows with channels of different sizes, as keys have them.
-fn rows(random: &mut Random, tokens: usize, dim: usize) -> Vec<f32> {
+pub(super) fn rows(random: &mut Random, tokens: usize, dim: usize) -> Vec<f32> {
     (0..tokens * dim)
         .map(|n| random.number() * [1.0, 0.1, 7.0, 2.0][n % dim % 4] + if n % dim == 5 { 3.0 } else { 0.0 })
         .collect()
@@ -103,7 +114,7 @@ fn rows(random: &mut Random, tokens: usize, dim: usize) -> Vec<f32> {
 #[test]
 fn pages_are_those_of_the_host() {
     let Some(gpu) = gpu() else { return };
-    let device = Device { pages: GpuPages::new(&gpu, None), gpu };
+    let device = Device::new(gpu);
     let (fused, random) = (fuses(&device.gpu), &mut Random::new(7));
     for (policy, dim) in [
         ("f16", 80),
@@ -120,6 +131,19 @@ fn pages_are_those_of_the_host() {
         ("kivi2", 72),
         ("kivi3", 16),
         ("k8v2", 64),
+        ("v3", 80),
+        ("tq3", 128),
+        ("tq3", 40),
+        ("asym4g32", 72),
+        ("srft4g32", 128),
+        ("srft4g32", 64),
+        ("srft4g32", 80),
+        ("srft4g32", 46),
+        ("srft8", 18),
+        ("k=srft5g32:p32,v=srft3:p128", 256),
+        ("qjl", 64),
+        ("nf4", 48),
+        ("uniform4", 64),
         ("q5_1", 128),
         ("q8_0", 64),
         ("chg4", 64),
@@ -135,17 +159,27 @@ fn pages_are_those_of_the_host() {
             let codecs = layout.slots()[0].heads()[0].side(side).unwrap();
             for have in [of.tokens(), 19] {
                 let rows = rows(random, have, dim);
-                let (exact, coded, mark) = device.encoded(of, &rows);
+                let (exact, coded, mark) = device.encoded(of, (0, of.format.bytes()), &rows);
                 let (host_exact, host_coded) = by_host(codecs, &rows);
                 assert!(exact == host_exact, "{policy} {side:?} {dim}: exact pages differ");
                 assert_eq!(mark, 0);
                 let PageFormat::Packed(format) = &of.format else { continue };
                 let place = format!("{policy} {side:?} {dim} {have}");
-                let exact = of.moves.is_none() && (fused || !fits(codecs.codec(), format));
-                compare(codecs.codec(), &coded, &host_coded, exact)
+                let is_exact = is_exact(fused, codecs.codec(), format);
+                compare(codecs.codec(), &coded, &host_coded, is_exact)
                     .unwrap_or_else(|e| panic!("{place}: {e}"));
             }
         }
+    }
+}
+
+/// Whether pages are the host's to the byte: where no sum has another order, and where no multiply-add that is rounded twice is part of it.
+pub(super) fn is_exact(fused: bool, codec: &dyn PageCodec, format: &PackedFormat) -> bool {
+    let by_power = matches!(codec.rounding().unwrap().rule, Rule::LloydMax | Rule::Sketch);
+    match &format.basis.linear {
+        Linear::Rotation { kind: Rotation::Srft | Rotation::Haar | Rotation::Hadamard64, .. } => false,
+        Linear::Rotation { kind: Rotation::Identity, .. } => fused || !(fits(codec, format) || by_power),
+        Linear::Rotation { kind: Rotation::Srht, .. } | Linear::Dense(_) => fused,
     }
 }
 
@@ -157,13 +191,28 @@ fn fits(codec: &dyn PageCodec, format: &PackedFormat) -> bool {
 
 /// `exact` pages agree to the byte. In others a multiply-add that is rounded twice, or another order of sums on the way into the basis,
 /// may take a number to the next code and a scale to the next of its format: few of them, and by no more than that.
-fn compare(codec: &dyn PageCodec, page: &[u8], host: &[u8], exact: bool) -> Result<(), String> {
+pub(super) fn compare(codec: &dyn PageCodec, page: &[u8], host: &[u8], exact: bool) -> Result<(), String> {
     let differ = page.iter().zip(host).filter(|(a, b)| a != b).count();
     if exact && differ > 0 {
         return Err(format!("{differ} of {} bytes differ", host.len()));
     }
     if 50 * differ > host.len() {
         return Err(format!("{differ} of {} bytes differ", host.len()));
+    }
+    if let Some(PageFormat::Packed(format)) = codec.format().filter(|_| differ > 0)
+        && !fits(codec, &format)
+    {
+        let arrays = [&format.channel_scale, &format.channel_zero, &format.token_scale, &format.token_zero];
+        for at in arrays.into_iter().flatten().flat_map(|range| range.clone().step_by(2)) {
+            // Halves in order, negative ones below; of a single's halves the lower one is noise.
+            let half = |page: &[u8]| {
+                let bits = i32::from(i16::from_le_bytes([page[at], page[at + 1]]));
+                if bits < 0 { i32::from(i16::MIN) - bits } else { bits }
+            };
+            if format.scales == ScaleFormat::F16 && half(page).abs_diff(half(host)) > 1 {
+                return Err(format!("the scale at byte {at} is {} and not {}", half(page), half(host)));
+            }
+        }
     }
     let (found, truth) = (decoded(codec, page), decoded(codec, host));
     let size = truth.iter().fold(0.0f32, |size, x| size.max(x.abs()));
@@ -174,7 +223,7 @@ fn compare(codec: &dyn PageCodec, page: &[u8], host: &[u8], exact: bool) -> Resu
 }
 
 /// Whether the device rounds a multiply-add once. lavapipe does not.
-fn fuses(gpu: &Gpu) -> bool {
+pub(super) fn fuses(gpu: &Gpu) -> bool {
     let source = "struct Arguments { a: f32, b: f32, c: f32 }\nvar<immediate> a: Arguments;\n\
                   @group(0) @binding(0) var<storage, read_write> y: array<f32>;\n\
                   @compute @workgroup_size(1)\nfn main() { y[0] = fma(a.a, a.b, a.c); }\n";
@@ -192,7 +241,7 @@ fn fuses(gpu: &Gpu) -> bool {
 #[test]
 fn kept_pages_are_written_to_the_byte() {
     let Some(gpu) = gpu() else { return };
-    let device = Device { pages: GpuPages::new(&gpu, None), gpu };
+    let device = Device::new(gpu);
     let fused = fuses(&device.gpu);
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../kvant-codec/tests/fixtures/pages");
     let number = |t: usize, c: usize| {
@@ -209,7 +258,7 @@ fn kept_pages_are_written_to_the_byte() {
                 let rows: Vec<f32> = (0..have * dim).map(|n| number(n / dim, n % dim)).collect();
                 let name = format!("{policy}-{side}-{dim}{part}.page");
                 let kept = std::fs::read(folder.join(&name)).unwrap();
-                let (_, coded, mark) = device.encoded(of, &rows);
+                let (_, coded, mark) = device.encoded(of, (0, of.format.bytes()), &rows);
                 assert_eq!(mark, 0, "{name}");
                 let codec = layout.slots()[0].heads()[0].side(word).unwrap().codec();
                 // A channel of kept keys gets its scale by sums that come out the same.
@@ -230,14 +279,14 @@ fn kept_pages_are_written_to_the_byte() {
 #[test]
 fn numbers_that_cannot_be_stored_are_marked() {
     let Some(gpu) = gpu() else { return };
-    let device = Device { pages: GpuPages::new(&gpu, None), gpu };
+    let device = Device::new(gpu);
     let layout = layout("int8", 16);
     let kernels = LayoutKernels::new(&device.gpu, &layout).unwrap();
     let slot = kernels.slots[0].as_ref().unwrap();
     for bad in [f32::NAN, f32::INFINITY, 70_000.0] {
         let mut rows = vec![1.0; 64 * 16];
         rows[77] = bad;
-        assert_eq!(device.encoded(&slot.key, &rows).2, 7, "{bad}");
+        assert_eq!(device.encoded(&slot.key, (0, slot.key.format.bytes()), &rows).2, 7, "{bad}");
     }
 }
 
@@ -278,16 +327,56 @@ fn a_store_gives_zeros_and_takes_back() {
     large.give_back(more, 5 << 20);
 }
 
+/// Every codec that there is runs, or is refused with the list of those that run.
 #[test]
 fn codecs_that_do_not_run_are_refused_by_name() {
     let Some(gpu) = gpu() else { return };
-    for (policy, word) in
-        [("polar4", "codes under scales"), ("iq4_nl", "NonLinear"), ("int4;heads 0:k=f16", "")]
-    {
-        let refused = LayoutKernels::new(&gpu, &layout(policy, 64)).err();
-        if !word.is_empty() {
-            let refused = refused.unwrap().to_string();
-            assert!(refused.contains("layer 0") && refused.contains(word), "{refused}");
+    for shown in kvant_codec::catalogue() {
+        let refused = LayoutKernels::new(&gpu, &layout(&shown.spec.to_string(), 64)).err();
+        let is_there = |name: &str| crate::layout::families().contains(&name);
+        let runs = is_there(shown.spec.key.family.name) && is_there(shown.spec.value.family.name);
+        assert_eq!(refused.is_none(), runs, "{}: {refused:?}", shown.name);
+        if let Some(refused) = refused {
+            let refused = refused.to_string();
+            assert!(refused.contains("layer 0: ") && refused.contains(" klt "), "{refused}");
         }
+    }
+    for (policy, word) in [("polar4", "codes under scales"), ("iq4_nl", "NonLinear"), ("trellis3", "trellis")]
+    {
+        let refused = LayoutKernels::new(&gpu, &layout(policy, 64)).err().unwrap().to_string();
+        assert!(refused.contains(word), "{refused}");
+    }
+}
+
+/// Quotients and roots of integers against the processor's.
+#[test]
+fn quotients_and_roots_are_to_the_nearest() {
+    let Some(gpu) = gpu() else { return };
+    let source = "@group(0) @binding(0) var<storage, read> x: array<f32>;\n\
+                  @group(0) @binding(1) var<storage, read_write> y: array<f32>;\n\
+                  @compute @workgroup_size(64)\n\
+                  fn main(@builtin(global_invocation_id) id: vec3<u32>) {\n    let i = 2u * id.x;\n    \
+                  y[i] = divided(x[i], x[i + 1u]);\n    y[i + 1u] = square_root(abs(x[i]));\n}\n";
+    let random = &mut Random::new(3);
+    let mut pairs: Vec<[f32; 2]> = (0..64 * 200)
+        .map(|_| {
+            let mut number = || {
+                let word = random.word();
+                f32::from_bits((word as u32 & 0x807f_ffff) | ((70 + (word >> 40) as u32 % 116) << 23))
+            };
+            [number(), number()]
+        })
+        .collect();
+    for (i, whole) in [1.0, 7.0, 15.0, -8.0, 255.0, 127.0, 3.0, 16.0].into_iter().enumerate() {
+        pairs[64 * i..64 * (i + 1)].iter_mut().for_each(|pair| pair[1] = whole);
+    }
+    pairs[..5].copy_from_slice(&[[0.0, 3.0], [-0.0, 3.0], [1.0, 1.0], [65504.0, 7.0], [4.0, -0.5]]);
+    let numbers: Vec<f32> = pairs.concat();
+    let (x, y) = (Buffer::of_floats(&gpu, "x", &numbers), Buffer::new(&gpu, "y", 4 * numbers.len()));
+    let kernel = gpu.kernel("probe", source.to_owned() + include_str!("../wgsl/quotient.wgsl"));
+    run(&gpu, |recorder| recorder.dispatch(&kernel, &[&x, &y], &[], Grid(200, 1, 1)));
+    for ([a, b], found) in pairs.iter().zip(super::floats(&gpu, &y, numbers.len()).chunks(2)) {
+        assert_eq!(found[0].to_bits(), (a / b).to_bits(), "{a} / {b}");
+        assert_eq!(found[1].to_bits(), a.abs().sqrt().to_bits(), "the root of {a}");
     }
 }

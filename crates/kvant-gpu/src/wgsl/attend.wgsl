@@ -66,6 +66,7 @@ fn main(
         plan[at], plan[at + 1u], plan[at + 2u], plan[at + 3u], plan[at + 4u], plan[at + 5u], plan[at + 6u],
         plan[at + 7u], plan[at + 8u], plan[at + 9u], plan[at + 10u],
     );
+    kv_head = task.head;
     let is_coded = task.key_form == 0u;
     for (var i = thread; i < COLS * Q4; i += 128u) {
         let column = task.column + i / Q4;

@@ -14,7 +14,7 @@ const NONE = -3.0e38;
 var<immediate> a: Arguments;
 @group(0) @binding(0) var<storage, read> plan: array<u32>;
 @group(0) @binding(1) var<storage, read> partials: array<f32>;
-// (channels of the codec, channels of the model), then the mean.
+// Of every kv head (channels of the codec, channels of the model), then the mean.
 @group(0) @binding(2) var<storage, read> finish: array<f32>;
 // A logit per query head that has no value.
 @group(0) @binding(3) var<storage, read> logits: array<f32>;
@@ -114,15 +114,16 @@ fn main(
     }
     //@
     workgroupBarrier();
+    let finish_at = head / a.group * FINISH_STEP;
     //@ i CHANNELS
     if thread + 128u * $iu < VALUE_DIM {
         let c = thread + 128u * $iu;
         var v = exact$i;
         if MOVED && in_coded > 0.0 {
             for (var j = 0u; j < VALUE_DIM; j++) {
-                v = fma(finish[j * VALUE_DIM + c], coded[j], v);
+                v = fma(finish[finish_at + j * VALUE_DIM + c], coded[j], v);
             }
-            v += finish[VALUE_DIM * VALUE_DIM + c] * in_coded;
+            v += finish[finish_at + VALUE_DIM * VALUE_DIM + c] * in_coded;
         }
         y[a.y_at + row * a.y_stride + head * VALUE_DIM + c] = v / all;
     }

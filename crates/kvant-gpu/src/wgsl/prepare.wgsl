@@ -5,11 +5,12 @@ struct Arguments {
     q_stride: u32,
     y_stride: u32,
     y_head: u32,
+    group: u32,
 }
 
 var<immediate> a: Arguments;
 @group(0) @binding(0) var<storage, read> q: array<f32>;
-// (channels of the model, channels of the codec), then the mean.
+// Of every kv head (channels of the model, channels of the codec), then the mean.
 @group(0) @binding(1) var<storage, read> basis: array<f32>;
 @group(0) @binding(2) var<storage, read_write> y: array<f32>;
 
@@ -30,7 +31,7 @@ fn main(
     for (var c = thread; c <= DIM; c += 64u) {
         // The column after the last channel is the mean.
         let step = select(DIM, 1u, c == DIM);
-        let first = select(c, DIM * DIM, c == DIM);
+        let first = head / a.group * BASIS_STEP + select(c, DIM * DIM, c == DIM);
         var sum = 0.0;
         for (var j = 0u; j < DIM; j++) {
             sum = fma(basis[first + j * step], q[base + j], sum);

@@ -6,6 +6,9 @@ use crate::steps::CHECKS;
 /// Seconds each fuzz target runs unless `--seconds` says otherwise.
 const FUZZ_SECONDS: u32 = 60;
 
+/// What `gpu-check` benches unless `--like` says otherwise: a file of 80 MB.
+const GPU_CHECK_MODEL: &str = "smollm2-135m";
+
 /// One chore.
 #[derive(Debug, PartialEq)]
 pub enum Command {
@@ -18,6 +21,8 @@ pub enum Command {
     /// Arguments for `cargo test`.
     Asan(Vec<String>),
     Fuzz(FuzzOptions),
+    /// Tell us how a GPU fares.
+    GpuCheck(GpuCheckOptions),
     /// Make the archive that is handed out.
     Dist,
     /// Bring all tables up to date.
@@ -50,6 +55,19 @@ pub struct TestOptions {
     pub only: Vec<String>,
 }
 
+/// How `gpu-check` runs.
+#[derive(Debug, PartialEq)]
+pub struct GpuCheckOptions {
+    /// A part of the adapter's name; the first one without it.
+    pub adapter: Option<String>,
+    /// The command to bench; built without it.
+    pub kvant: Option<String>,
+    /// The model whose shape is benched.
+    pub like: String,
+    /// Leave speed out.
+    pub no_bench: bool,
+}
+
 /// How `fuzz` runs.
 #[derive(Debug, PartialEq)]
 pub struct FuzzOptions {
@@ -72,6 +90,7 @@ pub fn parse(args: &[String]) -> Result<Command, String> {
         "miri" => Ok(Command::Miri(rest.to_vec())),
         "asan" => Ok(Command::Asan(rest.to_vec())),
         "fuzz" => fuzz_options(rest).map(Command::Fuzz),
+        "gpu-check" => gpu_check_options(rest).map(Command::GpuCheck),
         "dist" if rest.is_empty() => Ok(Command::Dist),
         "dist" => Err("`dist` stands alone".to_string()),
         "ledger" => ledger(rest),
@@ -120,6 +139,27 @@ fn ledger(args: &[String]) -> Result<Command, String> {
         _ => Err("`ledger` stands alone, or goes on with `check` or `record NAME ROWS.jsonl COMMAND...`"
             .to_string()),
     }
+}
+
+fn gpu_check_options(args: &[String]) -> Result<GpuCheckOptions, String> {
+    let mut options =
+        GpuCheckOptions { adapter: None, kvant: None, like: GPU_CHECK_MODEL.to_string(), no_bench: false };
+    let mut args = args.iter();
+    while let Some(arg) = args.next() {
+        let mut value = || args.next().cloned().ok_or_else(|| format!("{arg} needs a word after it"));
+        match arg.as_str() {
+            "--adapter" => options.adapter = Some(value()?),
+            "--kvant" => options.kvant = Some(value()?),
+            "--like" => options.like = value()?,
+            "--no-bench" => options.no_bench = true,
+            other => {
+                return Err(format!(
+                    "`gpu-check` has no option `{other}` (it has --adapter, --kvant, --like and --no-bench)"
+                ));
+            }
+        }
+    }
+    Ok(options)
 }
 
 fn fuzz_options(args: &[String]) -> Result<FuzzOptions, String> {
@@ -186,6 +226,12 @@ cargo xtask asan [ARGS for cargo test]
 cargo xtask fuzz [TARGET] [--seconds N]
     cargo-fuzz on one target of fuzz/fuzz_targets, or on each in turn; N seconds each, 60 by default.
     Installs cargo-fuzz and the nightly toolchain. Seeds are read from fuzz/seeds/TARGET.
+
+cargo xtask gpu-check [--adapter NAME] [--like MODEL] [--kvant PROGRAM] [--no-bench]
+    Tells us how kvant fares on a GPU: adapters, every kernel against a naive loop, whole models against the
+    oracle, and speed beside the processor's, on the first adapter or the one that has NAME in its name. What
+    it found lies in target/gpu-check, as report.json and report.txt; docs/mac.md says where to send them.
+    PROGRAM is a kvant with the feature gpu, which is built otherwise; MODEL is one that `kvant synth` knows.
 
 cargo xtask ledger [check | record NAME ROWS.jsonl COMMAND...]
     Makes every table of README.md, BENCHMARKS.md and docs/results/*.md from docs/results/*.json. With check:
@@ -256,6 +302,22 @@ mod tests {
         for line in ["fuzz --seconds", "fuzz --seconds x", "fuzz --seconds 0", "fuzz a b", "fuzz --fast"] {
             assert!(parse_line(line).is_err(), "{line}");
         }
+    }
+
+    #[test]
+    fn a_gpu_is_checked_by_name() {
+        let plain =
+            GpuCheckOptions { adapter: None, kvant: None, like: GPU_CHECK_MODEL.into(), no_bench: false };
+        assert_eq!(parse_line("gpu-check"), Ok(Command::GpuCheck(plain)));
+        let named = GpuCheckOptions {
+            adapter: Some("apple".into()),
+            kvant: Some("kvant".into()),
+            like: "llama-3.2-1b".into(),
+            no_bench: true,
+        };
+        let line = "gpu-check --adapter apple --kvant kvant --like llama-3.2-1b --no-bench";
+        assert_eq!(parse_line(line), Ok(Command::GpuCheck(named)));
+        assert!(parse_line("gpu-check --adapter").is_err() && parse_line("gpu-check apple").is_err());
     }
 
     #[test]

@@ -14,6 +14,7 @@
 mod capi;
 mod cli;
 mod dist;
+mod gpu;
 mod house;
 mod ledger;
 mod named;
@@ -57,6 +58,9 @@ fn main() -> ExitCode {
         Command::Asan(args) => step::run_all(vec![nightly::asan(args)], true),
         Command::Dist => {
             step::run_all(vec![step::Step::new("dist", "an archive to hand out", dist::make)], true)
+        }
+        Command::GpuCheck(options) => {
+            gpu::check(&options).inspect_err(|message| eprintln!("error: {message}")).unwrap_or(false)
         }
         Command::Ledger => said(ledger::write()),
         Command::LedgerCheck => said(ledger::check()),

@@ -7,7 +7,7 @@ use crate::named::{self, NAMED};
 use crate::needs::{self, Package};
 use crate::process::cargo;
 use crate::step::{self, Outcome, Step};
-use crate::{capi, house, ledger, package, python};
+use crate::{capi, gpu, house, ledger, package, python};
 
 /// A check every change has to pass.
 pub struct Check {
@@ -28,7 +28,12 @@ pub const CHECKS: &[Check] = &[
     Check { name: "fmt", about: "formatting", run: fmt },
     Check { name: "clippy", about: "lints as errors; every unsafe block says why it is sound", run: clippy },
     Check { name: "test", about: "unit and integration tests of every crate", run: test },
-    Check { name: "gpu", about: "whole models and kernels on lavapipe, a GPU in software", run: gpu },
+    Check {
+        name: "gpu",
+        about: "whole models and kernels on lavapipe, a GPU in software",
+        run: gpu::lavapipe,
+    },
+    Check { name: "msl", about: "the same as what Metal would be given, on the host", run: gpu::msl },
     Check { name: "browser", about: "the HTML report and the server's page, in Chromium", run: browser },
     Check {
         name: "clients",
@@ -86,13 +91,6 @@ const ARM_PACKAGES: &[Package] = &[
 const ARM_PROPTEST_CASES: &str = "8";
 /// Enough for the whole of every list.
 const ARM_PROPTEST_CASES_WIDE: &str = "64";
-
-/// Vulkan on the processor, and the name by which tests ask for it.
-const LAVAPIPE: &[Package] = &[
-    Package { name: "mesa-vulkan-drivers", brings: "/usr/share/vulkan/icd.d/lvp_icd.x86_64.json" },
-    Package { name: "libvulkan1", brings: "/usr/lib/x86_64-linux-gnu/libvulkan.so.1" },
-];
-const ON_LAVAPIPE: (&str, &str) = ("KVANT_GPU", "llvmpipe");
 
 /// What shows the HTML report and the server's page to their tests, and how tests are told that there is none.
 const BROWSER: &[Package] = &[Package { name: "chromium", brings: "chromium" }];
@@ -178,23 +176,6 @@ fn test() -> Outcome {
         Ok(()) => tests.run(),
         Err(_) => tests.env(NO_BROWSER.0, NO_BROWSER.1).run(),
     }
-}
-
-fn gpu() -> Outcome {
-    if ARCH == "x86_64" {
-        needs::packages(LAVAPIPE)?;
-    }
-    let tests = if cargo(["nextest", "--version"]).probe().is_some() {
-        // Of the whole workspace, so that nothing is built again with fewer features.
-        cargo(["nextest", "run", "--workspace", "--no-fail-fast", "--filterset", "package(kvant-gpu)"])
-    } else {
-        cargo(["test", "-p", "kvant-gpu", "--tests", "--no-fail-fast"])
-    };
-    let mut tally = tests.env(ON_LAVAPIPE.0, ON_LAVAPIPE.1).run()?;
-    // The engine has the backend as a feature; of the whole workspace again.
-    let engine = cargo(["test", "--workspace", "--features", "kvant-engine/gpu", "--test", "device"]);
-    tally += engine.env(ON_LAVAPIPE.0, ON_LAVAPIPE.1).run()?;
-    Ok(tally)
 }
 
 fn browser() -> Outcome {

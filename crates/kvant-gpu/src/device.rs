@@ -255,6 +255,14 @@ impl Gpu {
         Gpu::choose(Some(name), true)
     }
 
+    /// Opens an adapter that the caller has: one of an instance of its own, or one that is none of wgpu's making.
+    ///
+    /// # Errors
+    /// If it cannot run the kernels.
+    pub fn on_adapter(adapter: &wgpu::Adapter) -> Result<Gpu, GpuError> {
+        Gpu::on(report(adapter), adapter)
+    }
+
     fn choose(name: Option<&str>, software: bool) -> Result<Gpu, GpuError> {
         let found = ready(instance().enumerate_adapters(wgpu::Backends::all()));
         let mut reports: Vec<_> = found.into_iter().map(|adapter| (report(&adapter), adapter)).collect();

@@ -14,6 +14,10 @@ use std::sync::OnceLock;
 fn gpu() -> Option<Gpu> {
     static GPU: OnceLock<Option<Gpu>> = OnceLock::new();
     let open = || match std::env::var(kvant_gpu::ADAPTER_VARIABLE) {
+        #[cfg(target_os = "linux")]
+        Ok(name) if name == "msl" => {
+            Some(Gpu::on_adapter(&kvant_msl::Metal::default().adapter()).expect("MSL on the host"))
+        }
         Ok(_) => Some(Gpu::open().expect("the adapter that was asked for")),
         Err(_) => match Gpu::open_named("llvmpipe") {
             Ok(gpu) => Some(gpu),

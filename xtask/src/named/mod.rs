@@ -14,12 +14,14 @@ use std::path::Path;
 
 use crate::capi;
 use crate::dist;
+use crate::gpu;
 use crate::nightly;
 use crate::process::cargo;
 use crate::python;
 use crate::step::{Outcome, Step, Trouble};
 use crate::steps::{self, KERNEL_CRATES};
 use crate::tally::Tally;
+pub use machine::{name as machine_name, today};
 use ran::{Ran, Runs};
 
 /// Where named steps leave word.
@@ -87,6 +89,18 @@ pub const NAMED: &[Named] = &[
         about: "every case of the kernel tests on 64-bit ARM, under qemu",
         covers: || crates(KERNEL_CRATES),
         run: steps::aarch64_wide,
+    },
+    Named {
+        name: "gpu-wide",
+        about: "whole models and kernels on lavapipe with subgroups of 16",
+        covers: || crates(&["kvant-gpu", "kvant-codec", "kvant-cache"]),
+        run: gpu::lavapipe_wide,
+    },
+    Named {
+        name: "gpu-systems",
+        about: "the backend for GPUs and the command with it type-check for macOS and Windows",
+        covers: || crates(&["kvant-gpu", "kvant-engine", "kvant-cli"]),
+        run: gpu::other_systems,
     },
     Named {
         name: "hf-wide",

@@ -1,7 +1,10 @@
 //! Kernels against naive loops in f64, on odd sizes.
 //!
-//! They run on the adapter that `KVANT_GPU` names; without that on lavapipe, or not at all where there is none.
+//! They run on the adapter that `KVANT_GPU` names; without that on lavapipe, or not at all where there is none. `KVANT_GPU=msl`
+//! stands for what Metal would be given, run on the host (`kvant-msl`).
 
+#[cfg(target_os = "linux")]
+mod msl;
 mod pages;
 mod plans;
 mod products;
@@ -11,12 +14,22 @@ mod timing;
 use crate::buffer::Buffer;
 use crate::device::{Gpu, GpuError};
 use crate::recorder::{BindGroups, Recorder};
+use std::cell::RefCell;
 use std::sync::OnceLock;
+
+thread_local! {
+    /// The device of this thread's test in place of the usual one.
+    static OTHER: RefCell<Option<Gpu>> = const { RefCell::new(None) };
+}
 
 /// The device of the tests; `None` where none was asked for and there is none.
 pub(crate) fn gpu() -> Option<Gpu> {
     static GPU: OnceLock<Option<Gpu>> = OnceLock::new();
     let open = || match std::env::var(crate::ADAPTER_VARIABLE) {
+        #[cfg(target_os = "linux")]
+        Ok(name) if name == "msl" => {
+            Some(Gpu::on_adapter(&kvant_msl::Metal::default().adapter()).expect("MSL on the host"))
+        }
         Ok(_) => Some(Gpu::open().expect("the adapter that was asked for")),
         Err(_) => match Gpu::open_named("llvmpipe") {
             Ok(gpu) => Some(gpu),
@@ -27,7 +40,25 @@ pub(crate) fn gpu() -> Option<Gpu> {
             Err(error) => panic!("{error}"),
         },
     };
-    GPU.get_or_init(open).clone()
+    OTHER.with_borrow(Clone::clone).or_else(|| GPU.get_or_init(open).clone())
+}
+
+/// Runs a test on another device.
+#[cfg(target_os = "linux")]
+pub(crate) fn on(gpu: Gpu, test: fn()) {
+    OTHER.set(Some(gpu));
+    test();
+    OTHER.set(None);
+}
+
+/// Lavapipe has a lane for 32 bits of its vectors, whose width this variable sets.
+#[test]
+fn subgroups_are_as_wide_as_was_asked_for() {
+    let Some(gpu) = gpu() else { return };
+    let bits = std::env::var("LP_NATIVE_VECTOR_WIDTH").ok().and_then(|bits| bits.parse::<u32>().ok());
+    if let Some(bits) = bits.filter(|_| gpu.report().name.contains("llvmpipe")) {
+        assert_eq!(gpu.report().subgroup, (bits / 32, bits / 32));
+    }
 }
 
 /// Numbers that look random.

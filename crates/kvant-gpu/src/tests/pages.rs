@@ -112,7 +112,7 @@ pub(super) fn rows(random: &mut Random, tokens: usize, dim: usize) -> Vec<f32> {
 }
 
 #[test]
-fn pages_are_those_of_the_host() {
+pub(super) fn pages_are_those_of_the_host() {
     let Some(gpu) = gpu() else { return };
     let device = Device::new(gpu);
     let (fused, random) = (fuses(&device.gpu), &mut Random::new(7));

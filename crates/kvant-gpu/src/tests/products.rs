@@ -93,7 +93,7 @@ impl Case {
 }
 
 #[test]
-fn products_are_those_of_the_decoded_weights() {
+pub(super) fn products_are_those_of_the_decoded_weights() {
     let Some(gpu) = gpu() else { return };
     let random = &mut Random::new(1);
     for dtype in WEIGHT_TYPES {

@@ -11,7 +11,7 @@ fn place(buffer: &Buffer, stride: usize, at: usize) -> Place<'_> {
 }
 
 #[test]
-fn norms_are_those_of_the_formula() {
+pub(super) fn norms_are_those_of_the_formula() {
     let Some(gpu) = gpu() else { return };
     let random = &mut Random::new(4);
     for (kind, width, segments) in

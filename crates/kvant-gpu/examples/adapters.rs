@@ -7,7 +7,8 @@ fn main() {
         let unfit = report.unfit.map_or("runs kvant".to_owned(), |what| format!("unfit: {what}"));
         let binding = format!("bindings of {} bytes", report.binding_bytes);
         let kind = report.kind.name().to_owned();
-        let fields = [report.name, kind, report.api.to_owned(), report.driver, subgroup, binding, memory, unfit];
+        let fields =
+            [report.name, kind, report.api.to_owned(), report.driver, subgroup, binding, memory, unfit];
         println!("{}", fields.join("\t"));
     }
 }

@@ -170,17 +170,11 @@ impl Built {
 
 /// The first word that two results have not in common, and how many more there are.
 fn difference(before: &[Vec<u8>], after: &[Vec<u8>]) -> Option<String> {
-    let words = |of: &[Vec<u8>]| -> Vec<(usize, usize, u32)> {
-        let word = |four: &[u8; 4]| u32::from_le_bytes(*four);
-        let of_buffer = |(buffer, bytes): (usize, &Vec<u8>)| -> Vec<_> {
-            bytes.as_chunks().0.iter().enumerate().map(|(at, four)| (buffer, at, word(four))).collect()
-        };
-        of.iter().enumerate().flat_map(of_buffer).collect()
-    };
-    let (before, after) = (words(before), words(after));
-    let mut differ = before.iter().zip(&after).filter(|(a, b)| a != b);
-    let ((buffer, at, a), (_, _, b)) = differ.next()?;
-    let more = differ.count();
+    let (buffer, (before, after)) = before.iter().zip(after).enumerate().find(|(_, (a, b))| a != b)?;
+    let words = before.as_chunks::<4>().0.iter().zip(after.as_chunks::<4>().0).enumerate();
+    let mut differ = words.filter(|(_, (a, b))| a != b);
+    let (at, (a, b)) = differ.next()?;
+    let (a, b, more) = (u32::from_le_bytes(*a), u32::from_le_bytes(*b), differ.count());
     Some(format!("word {at} of written buffer {buffer} is {b:#x} and not {a:#x}, and {more} more differ,"))
 }
 

@@ -187,7 +187,7 @@ fn caller(kernel: &Translated) -> Result<String, String> {
     let missing = || format!("the text has no function {}", kernel.entry);
     let (_, rest) = kernel.msl.split_once(&head).ok_or_else(missing)?;
     let (parameters, _) = rest.split_once("\n) {").ok_or_else(missing)?;
-    let mut shared = 0;
+    let mut shared = Vec::new();
     let arguments = parameters.lines().map(|line| argument(line, &mut shared));
     let arguments: Vec<String> = arguments.collect::<Result<_, _>>()?;
     Ok(format!(
@@ -197,13 +197,15 @@ fn caller(kernel: &Translated) -> Result<String, String> {
     ))
 }
 
-fn argument(parameter: &str, shared: &mut usize) -> Result<String, String> {
+/// What a parameter is given; `shared` has the types of variables in workgroup memory so far.
+fn argument(parameter: &str, shared: &mut Vec<String>) -> Result<String, String> {
     let Some((_, attribute)) = parameter.split_once("[[") else {
-        if !parameter.contains("threadgroup ") {
-            return Err(format!("the shim has nothing for the parameter `{parameter}`"));
-        }
-        *shared += 1;
-        return Ok(format!("shim::Shared{{{}}}", *shared - 1));
+        let of_type = parameter.split_once("threadgroup ").and_then(|(_, rest)| rest.split_once('&'));
+        let (of_type, _) =
+            of_type.ok_or_else(|| format!("the shim has nothing for the parameter `{parameter}`"))?;
+        let before = shared.iter().map(|before| format!(", {before}")).collect::<String>();
+        shared.push(of_type.to_owned());
+        return Ok(format!("shim::variable<{of_type}{before}>()"));
     };
     let attribute = attribute.trim_end().trim_end_matches("]]");
     if let Some(slot) = attribute.strip_prefix("buffer(") {
@@ -240,12 +242,12 @@ mod tests {
 
     #[test]
     fn parameters_are_told_what_they_ask_for() {
-        let mut shared = 0;
+        let mut shared = Vec::new();
         let mut told = |line: &str| argument(line, &mut shared);
         assert_eq!(told("  uint t [[thread_index_in_threadgroup]]"), Ok("self.index".to_owned()));
         assert_eq!(told(", device type_1 const& x [[buffer(3)]]"), Ok("shim::Slot{3}".to_owned()));
-        assert_eq!(told(", threadgroup type_2& a"), Ok("shim::Shared{0}".to_owned()));
-        assert_eq!(told(", threadgroup type_2& b"), Ok("shim::Shared{1}".to_owned()));
+        assert_eq!(told(", threadgroup type_2& a"), Ok("shim::variable<type_2>()".to_owned()));
+        assert_eq!(told(", threadgroup uint& b"), Ok("shim::variable<uint, type_2>()".to_owned()));
         assert!(told(", metal::texture2d<float> t [[texture(0)]]").is_err());
     }
 }

@@ -49,7 +49,6 @@ static char message[256];
 static bool is_wrong;
 static void** buffers;
 alignas(64) static unsigned char shared[SHARED_BYTES];
-static size_t shared_at[64];
 // What lanes bring to two meetings in a row, and who was there.
 alignas(16) static unsigned char brought[2][MOST_THREADS][16];
 static uint present[2][MOST_THREADS / WIDTH];
@@ -90,19 +89,14 @@ struct Slot {
     template <class T> operator T&() const { return *static_cast<T*>(buffers[slot]); }
 };
 
-// A variable of workgroup memory; they lie one after another.
-struct Shared {
-    uint number;
-    template <class T> operator T&() const {
-        size_t end = shared_at[number] + (sizeof(T) + 15) / 16 * 16;
-        if (end > SHARED_BYTES) {
-            wrong("more than 32 KiB of workgroup memory");
-            std::abort();
-        }
-        shared_at[number + 1] = end;
-        return *reinterpret_cast<T*>(shared + shared_at[number]);
-    }
-};
+// Bytes that variables of workgroup memory take, one after another.
+template <class... T> constexpr size_t room() { return (size_t(0) + ... + ((sizeof(T) + 15) / 16 * 16)); }
+
+// The variable that follows those of the types `Before`.
+template <class T, class... Before> T& variable() {
+    static_assert(room<T, Before...>() <= SHARED_BYTES, "more than 32 KiB of workgroup memory");
+    return *reinterpret_cast<T*>(shared + room<Before...>());
+}
 
 // Lanes of a simdgroup that wait for each other: all that have not returned, at one place.
 static bool release_simdgroup(uint first, uint end) {

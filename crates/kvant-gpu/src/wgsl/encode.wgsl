@@ -152,7 +152,7 @@ fn entry_word(x: f32, y: f32) -> u32 {
 }
 
 fn check(x: f32) {
-    if !(abs(x) <= LARGEST) {
+    if (bitcast<u32>(x) & 0x7fffffffu) > bitcast<u32>(f32(LARGEST)) {
         atomicMax(&status[0], a.mark);
     }
 }

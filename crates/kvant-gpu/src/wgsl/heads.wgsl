@@ -152,8 +152,8 @@ fn rotate(thread: u32, row: u32, scale: f32) {
 }
 
 fn noted(v: f32, largest: f32) -> f32 {
-    // NaN is not at most anything.
-    if !(abs(v) <= largest) {
+    // By its bits: Metal compares as if no number were NaN.
+    if (bitcast<u32>(v) & 0x7fffffffu) > bitcast<u32>(largest) {
         atomicMax(&status[0], a.mark);
     }
     return v;

@@ -153,36 +153,52 @@ def fixtures(kernels, say):
     return failures
 
 
-def linear(kernels, say, shapes=((64, 256), (1024, 4096), (48, 14336))):
+def product(kernels, name, form, data, x, y, rows, channels, tokens, accumulate=0, grid=None, pdl=False):
+    """One launch as src/product.rs sets it out."""
+    many = -(-rows // (16 if name in ("q4_k", "q5_k", "q6_k") else 32))
+    grid = {"few": grid, "t8": many, "t32": many, "tile": (-(-tokens // 64), -(-rows // 64))}[form]
+    kernels.launch(f"linear_{name}_{form}", grid, 128 if form == "tile" else 256, pack("3Q4if4i", data, x, y, rows, channels, tokens, accumulate, 1.0, 0, 0, 0, 0),
+                   pdl, tokens * channels * 2 if form == "few" else None)
+
+
+def linear(kernels, say, shapes=((64, 256), (1024, 4096), (48, 14336), (4000, 2816)), most=200):
     failures = []
     for name, make in W.TYPES.items():
         for rows, channels in shapes:
-            data, w = make(rows, channels, torch.Generator().manual_seed(rows))
-            data, w = data.contiguous().to(kernels.dev), w.to(kernels.dev)
-            x = torch.randn(32, channels, device=kernels.dev).half()
-            y = torch.full((32, rows), float("nan"), device=kernels.dev)
+            data, w = make(-(-rows // 16) * 16, channels, torch.Generator().manual_seed(rows))
+            data, w = data.contiguous().to(kernels.dev), w[:rows].to(kernels.dev)
+            x = torch.randn(most, channels, device=kernels.dev).half()
+            y = torch.full((most, rows), float("nan"), device=kernels.dev)
             ids = torch.arange(rows - 20, rows, device=kernels.dev, dtype=torch.int32)
             got = torch.full((20, channels), float("nan"), device=kernels.dev)
             kernels.launch(f"embed_{name}", 20, 256, pack("3Qif", data, ids, got, channels, 1.0))
             table = error(got, w[rows - 20:])
-            worst, bits, alone = 0.0, True, None
-            for tokens in (1, 3, 8, 9, 32):
-                kind = "t8" if tokens <= 8 else "t32"
-                kernels.launch(f"linear_{name}_{kind}", rows // 16, 256, pack("3Q8i", data, x, y, rows, channels, tokens, 0, 0, 0, 0, 0))
-                worst = max(worst, error(y[:tokens], x[:tokens].double() @ w.T))
-                alone = y[0].clone() if alone is None else alone
-                bits &= torch.equal(y[0], alone)
-                if (shared := tokens * channels * 2) <= FEW_SHARED and tokens <= 8:
-                    many = y[:tokens].clone()
-                    for grid in (1, rows // 16, 3):
-                        y[:tokens] = float("nan")
-                        kernels.launch(f"linear_{name}_few", grid, 256, pack("3Q8i", data, x, y, rows, channels, tokens, 0, 0, 0, 0, 0), shared=shared)
-                        bits &= torch.equal(y[:tokens], many)
-            before = y.clone()
-            kernels.launch(f"linear_{name}_t32", rows // 16, 256, pack("3Q8i", data, x, y, rows, channels, 32, 1, 0, 0, 0, 0))
-            added = torch.allclose(y, 2 * before)
+            truth = x.double() @ w.T
+            worst, bits, first = 0.0, True, torch.full((most, rows), float("nan"), device=kernels.dev)
+            for form, counts in (("tile", (most, 65, 33, 1)), ("t32", (32, 9, 1)), ("t8", (8, 3, 1)), ("few", (8, 3, 1))):
+                for tokens in counts:
+                    if form == "few" and tokens * channels * 2 > FEW_SHARED:
+                        continue
+                    for grid in (1, -(-rows // 16), 3) if form == "few" else (None,):
+                        y[:] = float("nan")
+                        product(kernels, name, form, data, x, y, rows, channels, tokens, grid=grid)
+                        kernels.synchronize()
+                        if tokens == most and form == "tile":
+                            first[:] = y
+                        worst = max(worst, error(y[:tokens], truth[:tokens]))
+                        same = torch.equal(y[:tokens], first[:tokens]) and bool(y[tokens:].isnan().all())
+                        if not same:
+                            off = (y[:tokens] != first[:tokens]).sum().item()
+                            say(f"    {name} {rows}x{channels} {form} of {tokens}: {off} numbers differ from the first tile's")
+                        bits &= same
+            added = True
+            for form, tokens in (("t32", 32), ("tile", most)):
+                y[:] = first
+                product(kernels, name, form, data, x, y, rows, channels, tokens, accumulate=1)
+                kernels.synchronize()
+                added &= torch.equal(y[:tokens], first[:tokens] + first[:tokens])
             ok = worst < 2e-5 and bits and added and table < 1e-6
-            say(f"linear {name} {rows}x{channels}: error {worst:.1e}, embedding {table:.1e}, same bits in any batch and grid {bits}, adds {added}{'' if ok else ' FAIL'}")
+            say(f"linear {name} {rows}x{channels}: error {worst:.1e}, embedding {table:.1e}, same bits in any batch, kernel and grid {bits}, adds {added}{'' if ok else ' FAIL'}")
             failures += [] if ok else [f"linear {name} {rows}x{channels}"]
     return failures
 
@@ -196,9 +212,21 @@ def rows(kernels, say):
     norm = error(y, x.double() / (x.double().square().mean(-1, keepdim=True) + 1e-5).sqrt() * w.double())
     gu = torch.randn(5, 2 * 14336, device=dev) * 4
     z = torch.zeros(5, 14336, device=dev, dtype=torch.float16)
-    kernels.launch("swiglu", (5, 8), 256, pack("2Qi", gu, z, 14336))
     gate, up = gu.double().chunk(2, -1)
-    glu = error(z, torch.nn.functional.silu(gate) * up)
+    f, glu = torch.nn.functional, 0.0
+    functions = (f.silu, f.gelu, lambda x: f.gelu(x, approximate="tanh"), f.relu, lambda x: f.relu(x).square())
+    for number, function in enumerate(functions):
+        kernels.launch("activate_rows", (5, 8), 256, pack("2Q3i3f", gu, z, 14336, number, 1, 1.0, 0.0, 0.0))
+        glu = max(glu, error(z, function(gate) * up))
+        kernels.launch("activate_rows", (5, 8), 256, pack("2Q3i3f", gu, z, 14336, number, 0, 0.5, 0.0, 0.0))  # of the first rows alone, as plain ones
+        glu = max(glu, error(z, function(0.5 * gu.double().view(10, 14336)[:5])))
+    kernels.launch("activate_rows", (5, 8), 256, pack("2Q3i3f", gu, z, 14336, 0, 1, 1.0, 7.0, 1.702))
+    clamped = gate.clamp(max=7.0)
+    glu = max(glu, error(z, clamped * torch.sigmoid(1.702 * clamped) * (up.clamp(-7.0, 7.0) + 1)))
+    stream = torch.randn(5, 4096, device=dev)
+    want_stream = stream.double() + x.double() / (x.double().square().mean(-1, keepdim=True) + 1e-5).sqrt() * w.double()
+    kernels.launch("norm_add", 5, 512, pack("3Qif", x, w, stream, 4096, 1e-5))
+    after = error(stream, want_stream)
     logits = torch.randn(4, 128256, device=dev)
     logits[1, 77] = logits[1, 99000] = 50.0
     logits[2] = float("nan")
@@ -206,8 +234,8 @@ def rows(kernels, say):
     ids = torch.full((4,), -1, dtype=torch.int32, device=dev)
     kernels.launch("argmax", 4, 1024, pack("2Qi", logits, ids, 128256))
     chosen = ids.tolist() == [logits[0].argmax().item(), 77, 0, 9]
-    ok = norm < 1e-3 and glu < 1e-3 and chosen
-    say(f"rows: norm {norm:.1e}, swiglu {glu:.1e}, argmax {chosen}{'' if ok else ' FAIL'}")
+    ok = norm < 1e-3 and glu < 1e-3 and after < 1e-5 and chosen
+    say(f"rows: norm {norm:.1e}, after a block {after:.1e}, activations {glu:.1e}, argmax {chosen}{'' if ok else ' FAIL'}")
     failures += [] if ok else ["rows"]
     for d, neighbours, pairs, normed in ((128, 0, 64, True), (64, 1, 32, False), (128, 1, 32, False), (64, 0, 16, True)):
         n, heads, kv = 3, 6, 2
@@ -250,8 +278,73 @@ def rows(kernels, say):
     return failures
 
 
+def route(logits, score, chosen, bias=None, groups=None, renormalise=None, scale=1.0, own=None):
+    """Experts and shares of one token, float64: what kvant-oracle says."""
+    scores = {0: torch.softmax(logits, -1), 1: logits, 2: torch.sigmoid(logits)}[score]
+    ranks = scores if bias is None else scores + bias
+    order = lambda x: sorted(range(len(x)), key=lambda i: -x[i])
+    eligible = range(len(ranks))
+    if groups:
+        count, kept, best = groups
+        parts = ranks.view(count, -1)
+        stay = order([part.sort(descending=True).values[:best].sum().item() for part in parts])[:kept]
+        eligible = [e for e in eligible if e // parts.shape[1] in stay]
+    picked = sorted(eligible, key=lambda e: -ranks[e].item())[:chosen]
+    shares = scores[picked]
+    if score == 1:
+        shares = torch.softmax(shares, -1)
+    if renormalise:
+        shares = shares / (max(shares.sum().item(), renormalise[1]) + renormalise[0])
+    return picked, shares * scale * (1.0 if own is None else own[picked])
+
+
+def experts(kernels, say, tokens=70):
+    """Router, groups of pairs, products of groups and their sum, against float64."""
+    dev, failures = kernels.dev, []
+    g = torch.Generator().manual_seed(5)
+    for count, chosen, options in ((8, 2, dict(score=0, renormalise=(0.0, 0.0))), (60, 4, dict(score=0)), (32, 4, dict(score=1)),
+                                   (64, 6, dict(score=2, bias=True, groups=(8, 3, 2), renormalise=(1e-20, 0.0), scale=2.5)),
+                                   (128, 8, dict(score=2, own=True, renormalise=(0.0, 1e-3), scale=1.5))):
+        logits = torch.randn(tokens, count, generator=g) * 2
+        bias, own = (torch.rand(count, generator=g) if options.get(k) else None for k in ("bias", "own"))
+        say_groups, norm = options.get("groups") or (0, 0, 0), options.get("renormalise")
+        want = [route(l.double(), options["score"], chosen, None if bias is None else bias.double(), options.get("groups"), norm, options.get("scale", 1.0),
+                      None if own is None else own.double()) for l in logits]
+        picked, shares = torch.full((tokens, chosen), -1, dtype=torch.int32, device=dev), torch.zeros(tokens, chosen, device=dev)
+        there = [None if x is None else x.to(dev) for x in (logits, bias, own)]
+        kernels.launch("route", tokens, 32, pack("5Q7i4f", *there, picked, shares, count, chosen, options["score"], *say_groups, int(norm is not None),
+                                                 *(norm or (0.0, 0.0)), 1.0, options.get("scale", 1.0)))
+        kernels.synchronize()
+        same = picked.tolist() == [p for p, _ in want]
+        e = error(shares, torch.stack([s for _, s in want]).to(dev))
+        # Groups, and a product of each with the tokens that chose it.
+        pairs, rows_, channels = tokens * chosen, 48, 256
+        data, w = W.q8_0(count * rows_, channels, torch.Generator().manual_seed(1))
+        data, w, x = data.contiguous().to(dev), w.view(count, rows_, channels).to(dev), torch.randn(tokens, channels, device=dev).half()
+        bits, worst, outs = True, 0.0, []
+        for size, form, threads in ((8, "group8", 256), (64, "group64", 128)):
+            most = min(pairs, count + pairs // size)
+            places, sources, owners = (torch.full((pairs,), -1, dtype=torch.int32, device=dev) for _ in range(3))
+            groups = torch.full((most, 4), -1, dtype=torch.int32, device=dev)
+            kernels.launch("group_pairs", 1, 512, pack("5Q5i", picked, places, sources, owners, groups, pairs, chosen, count, size, most))
+            y, z = torch.full((pairs, rows_), float("nan"), device=dev), torch.full((tokens, rows_), float("nan"), device=dev)
+            kernels.launch(f"linear_q8_0_{form}", (most, -(-rows_ // (32 if size == 8 else 64))), threads,
+                           pack("3Q4if4i4x3Q", data, x, y, rows_, channels, pairs, 0, 1.0, 0, 0, 0, 0, groups, sources, data.numel() // count), shared=None)
+            kernels.launch("combine", (tokens, 1), 256, pack("4Q4i", y, shares, places, z, rows_, chosen, 0, 0))
+            kernels.synchronize()
+            bits &= sorted(places.tolist()) == list(range(pairs)) and owners[places.long()].tolist() == picked.flatten().tolist()
+            truth = torch.stack([sum(shares[t, j].double() * (w[picked[t, j]] @ x[t].double()) for j in range(chosen)) for t in range(tokens)])
+            worst = max(worst, error(z, truth))
+            outs.append(z)
+        bits &= torch.equal(*outs)
+        ok = same and e < 1e-5 and worst < 2e-5 and bits
+        say(f"experts {count}, {chosen} chosen, {options}: same experts {same}, shares {e:.1e}, sum {worst:.1e}, groups of 8 and 64 alike {bits}{'' if ok else ' FAIL'}")
+        failures += [] if ok else [f"experts {count} {options}"]
+    return failures
+
+
 def run(kernels, say):
-    return fixtures(kernels, say) + attention(kernels, say) + encode(kernels, say) + linear(kernels, say) + rows(kernels, say)
+    return fixtures(kernels, say) + attention(kernels, say) + encode(kernels, say) + linear(kernels, say) + rows(kernels, say) + experts(kernels, say)
 
 
 HOST_CASES = [dict(positions=[300, 40], kv_heads=1, **options) for options in (
@@ -266,5 +359,5 @@ HOST_MANY = [dict(positions=[190, 3], tokens=9, kv_heads=1, **options) for optio
 
 def small(kernels, say):
     """Short sequences, all features: what fibers, or a card under a sanitizer, can do in a few minutes."""
-    return fixtures(kernels, say) + rows(kernels, say) + encode(kernels, say) + linear(kernels, say, ((64, 256), (32, 1024))) + attention(
+    return fixtures(kernels, say) + rows(kernels, say) + encode(kernels, say) + linear(kernels, say, ((64, 256), (24, 768)), 72) + experts(kernels, say, 12) + attention(
         kernels, say, HOST_CASES, 1, HOST_MANY)

@@ -84,8 +84,8 @@ class HostKernels:
 
     def launch(self, name, grid, block, params, pdl=False, shared=0):
         grid = (grid, 1) if isinstance(grid, int) else grid
-        if name.startswith("attend"):
-            shared = ctypes.c_int.in_dll(self.compiled, f"{name}_shared").value
+        if shared is None or name.startswith("attend"):
+            shared = ctypes.c_int.in_dll(self.compiled, f"{name}_shared").value if hasattr(self.compiled, f"{name}_shared") else 0
         self.compiled.host_launch(getattr(self.compiled, name), *grid, block, shared, params, len(params))
 
     def has(self, name):

@@ -1,4 +1,4 @@
-"""Checks and times every kernel on a card: python3 run.py [check] [pages] [ptx] [attention] [chunks] [products] [short] [small]. Needs torch with CUDA; writes
+"""Checks and times every kernel on a card: python3 run.py [check] [pages] [ptx] [attention] [chunks] [products] [tiles] [short] [small] [linear]. Needs torch with CUDA; writes
 $OUT/results.json and $OUT/log.txt. `small` is for `compute-sanitizer --tool memcheck|racecheck python3 run.py small`. `host` checks the kernels compiled for the CPU, without a card."""
 import json, os, sys, time
 import torch
@@ -43,7 +43,7 @@ def main():
     if "ptx" in what:  # the path of cards that are not Hopper
         small = [case for case in check.CASES if max(case["positions"]) < 10000]
         ptx = Kernels("ptx")
-        results["check_ptx"] = check.fixtures(ptx, say) + check.attention(ptx, say, small) + check.encode(ptx, say) + check.linear(ptx, say) + check.rows(ptx, say)
+        results["check_ptx"] = check.fixtures(ptx, say) + check.attention(ptx, say, small) + check.encode(ptx, say) + check.linear(ptx, say) + check.rows(ptx, say) + check.experts(ptx, say)
         failures += [f"ptx: {f}" for f in results["check_ptx"]]
         save()
     if "attention" in what:
@@ -54,6 +54,12 @@ def main():
         save()
     if "products" in what:
         results["products"] = speed.products(kernels, say)
+        save()
+    if "linear" in what:
+        failures += check.linear(kernels, say) + check.rows(kernels, say) + check.experts(kernels, say)
+        save()
+    if "tiles" in what:
+        results["tiles"] = speed.tiles(kernels, say, [t for t in speed.W.TYPES if t in what] or tuple(speed.W.TYPES))
         save()
     say("FAILED: " + "; ".join(failures) if failures else "all checks passed")
     save()

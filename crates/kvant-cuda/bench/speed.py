@@ -4,9 +4,10 @@ import math, statistics
 import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
+import check
 import weights as W
 from cases import Case
-from driver import FEW_SHARED, pack
+from driver import FEW_SHARED
 from pages import UNIT, split_pages
 
 COLD = 600e6
@@ -148,23 +149,49 @@ def products(kernels, say):
     rows = []
     for name, make in W.TYPES.items():
         for n, k in ((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336), (128256, 4096)):
-            data = make(1024, k, torch.Generator().manual_seed(1))[0].reshape(-1).cuda()
-            data = data.repeat(math.ceil(n / 1024))[:n // 16 * (data.numel() // 64)].contiguous()
-            sets = [data.clone() for _ in range(max(2, math.ceil(COLD / data.numel())))]
+            sets = matrices(make, n, k)
             y = torch.zeros(32, n, device="cuda")
             x = torch.randn(32, k, device="cuda").half()
-            row = dict(type=name, rows=n, channels=k, bytes=data.numel())
+            row = dict(type=name, rows=n, channels=k, bytes=sets[0].numel())
             for tokens in (1, 8, 32):
                 few = tokens <= 8 and tokens * k * 2 <= FEW_SHARED
                 kind = "few" if few else "t8" if tokens <= 8 else "t32"
-                grid, shared = (min(2 * kernels.sms, n // 16), tokens * k * 2) if few else (n // 16, None)
                 for pdl in (False, True):
-                    params = [pack("3Q8i", d, x, y, n, k, tokens, 0, 0, 0, 0, 0) for d in sets]
-                    calls = [lambda p=p: kernels.launch(f"linear_{name}_{kind}", grid, 256, p, pdl, shared) for p in params]
+                    calls = [lambda d=d: check.product(kernels, name, kind, d, x, y, n, k, tokens, grid=min(2 * kernels.sms, n // 16), pdl=pdl) for d in sets]
                     row[f"{tokens}{' pdl' if pdl else ''}"] = graph_time(rotation(calls))
-            row["TB/s"] = data.numel() / row["1 pdl"] / 1e6
+            row["TB/s"] = sets[0].numel() / row["1 pdl"] / 1e6
             say(f"linear {name} {n}x{k}: 1 token {row['1 pdl']:.1f} us ({row['TB/s']:.2f} TB/s), 8 {row['8 pdl']:.1f}, 32 {row['32 pdl']:.1f}")
             rows.append(row)
-            del sets, data
+            del sets
+            torch.cuda.empty_cache()
+    return rows
+
+
+def matrices(make, n, k):
+    """As many copies of a packed matrix as L2 does not hold."""
+    data = make(1024, k, torch.Generator().manual_seed(1))[0].reshape(-1).cuda()
+    data = data.repeat(math.ceil(n / 1024))[:n // 16 * (data.numel() // 64)].contiguous()
+    return [data.clone() for _ in range(max(2, math.ceil(COLD / data.numel())))]
+
+
+def tiles(kernels, say, types=tuple(W.TYPES)):
+    """Chunks of a prompt: TFLOP/s beside torch's product of f16 numbers."""
+    rows = []
+    for name in types:
+        for n, k in ((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336)):
+            sets = matrices(W.TYPES[name], n, k)[:4]
+            for tokens in (64, 256, 512, 2048):
+                x, y = torch.randn(tokens, k, device="cuda").half(), torch.zeros(tokens, n, device="cuda")
+                row = dict(type=name, rows=n, channels=k, tokens=tokens)
+                flops = lambda us: 2e-6 * n * k * tokens / us
+                for form in ("tile",):
+                    row[form] = graph_time(rotation([lambda d=d: check.product(kernels, name, form, d, x, y, n, k, tokens) for d in sets], 4), 7)
+                if name == "f16":
+                    plain = [torch.randn(n, k, device="cuda", dtype=torch.float16) for _ in range(4)]
+                    row["torch"] = graph_time([lambda w=w: x @ w.T for w in plain], 7)
+                    del plain
+                say(f"tile {name} {n}x{k} of {tokens}: " + ", ".join(f"{f} {v:.1f} us ({flops(v):.0f} TFLOP/s)" for f, v in row.items() if isinstance(v, float)))
+                rows.append(row)
+            del sets
             torch.cuda.empty_cache()
     return rows

@@ -64,4 +64,32 @@ def q6_k(rows, channels, g):
     return data, spread(d, 256) * spread(s, 16) * (n - 32).double()
 
 
-TYPES = dict(q4_0=q4_0, q8_0=q8_0, f16=f16, q4_k=q4_k, q6_k=q6_k)
+def q4_1(rows, channels, g):
+    n, d, m = torch.randint(0, 16, (rows, channels), generator=g), halves((rows, channels // 32), g), -8 * halves((rows, channels // 32), g)
+    pairs = torch.stack([d, m], -1).view(rows // 16, 2, 8, channels // 64, 2, 2).permute(0, 3, 2, 4, 1, 5).contiguous()  # tile chunk g block r (d, m)
+    data = torch.cat([nibbles(n, rows, channels), pairs.view(rows // 16, channels // 64, -1).view(torch.uint8)], -1)
+    return data, (n.double().view(rows, -1, 32) * d.double()[..., None] + m.double()[..., None]).view(rows, channels)
+
+
+def q5_k(rows, channels, g):
+    low, w = q4_k(rows, channels, g)
+    fifth = torch.randint(0, 2, (rows, channels), generator=g)
+    tiles, blocks = rows // 16, channels // 256
+    x = fifth.view(tiles, 2, 8, channels // 64, 4, 4, 2, 2)  # tile r g chunk ks t c e
+    v = sum(x[:, r, :, :, ks, :, c, e] << (r + 2 * c + 4 * ks + 16 * e) for r in (0, 1) for ks in range(4) for c in (0, 1) for e in (0, 1))  # tile g chunk t
+    v = v.permute(0, 2, 1, 3).contiguous()
+    high = torch.where(v >= 2**31, v - 2**32, v).to(torch.int32).view(tiles, blocks, -1).view(torch.uint8)
+    supers = low[..., 2048:2112].contiguous().view(torch.float16).view(tiles, blocks, 8, 2, 2)[..., 0].permute(0, 3, 2, 1).reshape(rows, blocks)
+    s = low[..., 2112:].reshape(tiles, blocks, 4, 8, 2, 2, 2)[..., 0].permute(0, 5, 3, 1, 2, 4).reshape(rows, channels // 32)  # tile block chunk g pair r (s, z)
+    step = supers.double().repeat_interleave(256, 1) * s.double().repeat_interleave(32, 1)
+    return torch.cat([low, high], -1), w + 16 * step * fifth.double()
+
+
+def mxfp4(rows, channels, g):
+    n, e = torch.randint(0, 16, (rows, channels), generator=g), torch.randint(115, 122, (rows, channels // 32), generator=g)
+    levels = torch.tensor([0, .5, 1, 1.5, 2, 3, 4, 6, 0, -.5, -1, -1.5, -2, -3, -4, -6], dtype=torch.float64)
+    data = torch.cat([nibbles(n, rows, channels), by_block(e.to(torch.uint8), rows, channels // 64)], -1)
+    return data, (levels[n].view(rows, -1, 32) * torch.exp2(e.double() - 127)[..., None]).view(rows, channels)
+
+
+TYPES = dict(q4_0=q4_0, q8_0=q8_0, f16=f16, q4_k=q4_k, q6_k=q6_k, q4_1=q4_1, q5_k=q5_k, mxfp4=mxfp4)

@@ -69,20 +69,38 @@ fn largest(logits: &[f32]) -> u32 {
     (0..logits.len()).max_by(|a, b| logits[*a].total_cmp(&logits[*b])).unwrap_or(0) as u32
 }
 
-fn steps(model: &Model, caches: &mut [KvCache], seconds: f64) -> Vec<f64> {
+/// Milliseconds of decode steps, with or without logits.
+fn steps(model: &Model, caches: &mut [KvCache], seconds: f64, wanted: usize) -> Vec<f64> {
     let mut driver = caches[0].driver();
     let mut ids = vec![1; caches.len()];
     let (mut times, started) = (Vec::new(), Instant::now());
     while times.len() < 12 || (started.elapsed().as_secs_f64() < seconds && times.len() < 400) {
         let chunks: Vec<Chunk<'_>> =
-            ids.iter().map(|id| Chunk { tokens: std::slice::from_ref(id), wanted: 0..1 }).collect();
+            ids.iter().map(|id| Chunk { tokens: std::slice::from_ref(id), wanted: 0..wanted }).collect();
         let step = Instant::now();
         let mut batch = Batch::new(&mut driver, caches.iter_mut().collect());
         let logits = model.forward(&chunks, &mut batch).expect("a step");
         times.push(1e3 * step.elapsed().as_secs_f64());
+        if wanted == 0 {
+            continue;
+        }
         ids = (0..logits.tokens()).map(|row| largest(logits.row(row))).collect();
     }
     times
+}
+
+/// Reads a prompt of so many tokens.
+fn prefill(
+    model: &Model,
+    cache: &mut KvCache,
+    tokens: u32,
+    chunk: usize,
+) -> std::result::Result<(), Box<dyn std::error::Error>> {
+    let ids: Vec<u32> = (0..tokens).map(|n| 31 * n % 1000).collect();
+    for ids in ids.chunks(chunk) {
+        model.forward(&[Chunk { tokens: ids, wanted: ids.len() - 1..ids.len() }], cache)?;
+    }
+    Ok(())
 }
 
 fn report(what: &str, sequences: usize, mut times: Vec<f64>) {
@@ -140,17 +158,16 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
                 let pages = context.saturating_sub(SINKS).div_ceil(PAGE);
                 grow(&model, &backend, &mut cache, SINKS + PAGE * pages);
                 let held = cache.len();
-                report(&format!("decode {policy} at {held}"), 1, steps(&model, &mut [cache], seconds));
+                report(&format!("decode {policy} at {held}"), 1, steps(&model, &mut [cache], seconds, 1));
             }
             if number == 0 {
-                let mut cache = open()?;
-                read(&mut cache)?;
-                for length in [512, 512, 2048] {
-                    let ids: Vec<u32> = (0..length).map(|n| 31 * n % 1000).collect();
-                    let (start, held) = (Instant::now(), cache.len());
-                    model.forward(&[Chunk { tokens: &ids, wanted: 0..1 }], &mut cache)?;
-                    let rate = f64::from(length) / start.elapsed().as_secs_f64();
-                    println!("prefill {policy} of {length} at {held}: {rate:.0} tokens/s");
+                for chunk in [256, 512, 2048] {
+                    let mut cache = open()?;
+                    prefill(&model, &mut cache, 512, chunk)?; // buffers are made
+                    let (held, start) = (cache.len(), Instant::now());
+                    prefill(&model, &mut cache, 4096, chunk)?;
+                    let rate = 4096.0 / start.elapsed().as_secs_f64();
+                    println!("prefill {policy} of 4096 at {held} in chunks of {chunk}: {rate:.0} tokens/s");
                 }
                 for (sequences, context) in [(8, 4096), (8, 32_768)] {
                     if context > most {
@@ -172,11 +189,13 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
                         grow(&model, &backend, &mut cache, SINKS + PAGE * context.div_ceil(PAGE));
                         caches.push(cache);
                     }
-                    report(
-                        &format!("decode {policy}, {sequences} x {context}"),
-                        sequences,
-                        steps(&model, &mut caches, seconds),
-                    );
+                    for (wanted, logits) in [(1, ""), (0, ", no logits")] {
+                        report(
+                            &format!("decode {policy}, {sequences} x {context}{logits}"),
+                            sequences,
+                            steps(&model, &mut caches, seconds, wanted),
+                        );
+                    }
                 }
             }
         }

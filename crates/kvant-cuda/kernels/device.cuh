@@ -40,6 +40,11 @@ DEVICE u32 add_f16x2(u32 a, u32 b) {
     asm("add.rn.f16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
     return y;
 }
+DEVICE u32 fma_f16x2(u32 a, u32 b, u32 c) {
+    u32 y;
+    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(y) : "r"(a), "r"(b), "r"(c));
+    return y;
+}
 
 // ---- functions of one number ----
 DEVICE float ex2(float x) {
@@ -83,6 +88,7 @@ DEVICE u32 transpose8x8(u32 x) {
 
 // ---- loads ----
 DEVICE uint4 load_shared(const u8* p) { return *reinterpret_cast<const uint4*>(p); }
+DEVICE uint2 load_shared_pair(const u8* p) { return *reinterpret_cast<const uint2*>(p); }
 DEVICE u32 word(const uint4& v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
 DEVICE uint4 load_stream(const void* p) {  // read once: not worth a place in L1
     uint4 v;
@@ -116,6 +122,15 @@ DEVICE void pdl_wait() {
 
 // ---- copies from global to shared memory that the warp does not wait for ----
 DEVICE u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
+
+// 16 bytes of a CTA's copies, a group of which is ended by `end_copies`; `wait_copies` waits for this thread's copies but for those of the
+// last PENDING groups.
+DEVICE void copy16(u8* dst, const void* src) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(dst)), "l"(src) : "memory");
+}
+DEVICE void end_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int PENDING>
+DEVICE void wait_copies() { asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory"); }
 
 // One warp's ring of STAGES buffers. On sm_90 lane 0 gives whole blocks to the copy engine, which counts bytes on an mbarrier;
 // before that every lane copies 16 bytes at a time and waits for its own group of copies. `begin` … `end` bracket the copies of
@@ -151,13 +166,12 @@ struct Ring {
                 "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(
                     shared_address(dst)), "l"(src), "r"(bytes), "r"(shared_address(&full[into])), "l"(policy) : "memory");
 #else
-        for (u32 at = lane * 16; at < bytes; at += WARP * 16)
-            asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(dst + at)), "l"(src + at) : "memory");
+        for (u32 at = lane * 16; at < bytes; at += WARP * 16) copy16(dst + at, src + at);
 #endif
     }
     DEVICE void end() {
 #if __CUDA_ARCH__ < 900
-        asm volatile("cp.async.commit_group;" ::: "memory");
+        end_copies();
 #endif
     }
     // Waits for the copies of the current stage. Every stage handed back has been filled again (or was ended empty) by then.
@@ -168,7 +182,7 @@ struct Ring {
             "L_%=: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
             " @!p bra L_%=;\n}" ::"r"(shared_address(&full[stage])), "r"(parity) : "memory");
 #else
-        asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 1) : "memory");
+        wait_copies<STAGES - 1>();
         __syncwarp();
 #endif
     }

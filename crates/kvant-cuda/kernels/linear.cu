@@ -1,20 +1,9 @@
 // Products of packed weights with a few tokens' activations, and rows of packed embeddings.
 //
-// A tile of 16 output rows belongs to one CTA; its 8 warps deal the blocks of channels among themselves, in a fixed way, and are summed in
+// One or two tiles of 16 output rows belong to one CTA; its 8 warps deal the blocks of channels among themselves, in a fixed way, and are summed in
 // their order: the bits of an output depend on the weights and its own token alone. A column of the mma tile is a token, so up to 8
-// tokens cost what one does, and 32 are four column tiles over one reading of the weights.
+// tokens cost what one does, and 32 are four column tiles over one reading of the weights. tile.cu has more.
 #include "weights.cuh"
-
-constexpr int LINEAR_WARPS = 8;
-
-struct LinearParams {
-    const u8* weights;   // (tiles of 16 rows, blocks of channels)
-    const u16* x;        // (tokens, channels) f16
-    float* y;            // (tokens, rows)
-    int rows, channels, tokens;
-    int accumulate;      // y += instead of y =
-    int zero[4];         // zeros that the compiler cannot see
-};
 
 // One block's activations of up to 32 tokens, straight from memory: lane g of a column tile has token 8nt+g.
 struct ReadActivations {
@@ -33,52 +22,70 @@ struct StagedActivations {
     DEVICE uint2 at(int, int ks) const { return g < tokens ? step[ks * tokens * 4] : make_uint2(0u, 0u); }
 };
 
-// The 16 rows of a tile: warps' sums in the order of warps.
-template <int NT>
-DEVICE void write_tile(const LinearParams& p, const float (&parts)[LINEAR_WARPS][NT * 8][17], int tile) {
-    for (int i = threadIdx.x; i < min(NT * 8, p.tokens) * 16; i += LINEAR_WARPS * WARP) {
-        const int token = i / 16, row = tile * 16 + i % 16;
+// The rows of MT tiles, from tile MT n on: warps' sums in the order of warps.
+template <int MT, int NT>
+DEVICE void write_tile(const LinearParams& p, const Span& of, const float (&parts)[LINEAR_WARPS][NT * 8][16 * MT + 1], int n) {
+    for (int i = threadIdx.x; i < min(NT * 8, of.count) * 16 * MT; i += LINEAR_WARPS * WARP) {
+        const int token = i / (16 * MT), row = n * 16 * MT + i % (16 * MT);
         if (row >= p.rows) continue;
         float sum = 0.f;
 #pragma unroll
-        for (int w = 0; w < LINEAR_WARPS; w++) sum += parts[w][token][i % 16];
-        float* y = p.y + (u64)token * p.rows + row;
-        *y = p.accumulate ? *y + sum : sum;
+        for (int w = 0; w < LINEAR_WARPS; w++) sum += parts[w][token][i % (16 * MT)];
+        p.put((u64)(of.first + token) * p.rows + row, sum);
     }
 }
-template <int NT>
-DEVICE void put_part(float (&part)[NT * 8][17], const float (&total)[NT][4], int lane) {
+template <int MT, int NT>
+DEVICE void put_part(float (&part)[NT * 8][16 * MT + 1], const float (&total)[MT][NT][4], int lane) {
 #pragma unroll
-    for (int nt = 0; nt < NT; nt++)
+    for (int mt = 0; mt < MT; mt++)
 #pragma unroll
-        for (int j = 0; j < 4; j++) part[nt * 8 + 2 * (lane % 4) + (j & 1)][lane / 4 + 8 * (j / 2)] = total[nt][j];
+        for (int nt = 0; nt < NT; nt++)
+#pragma unroll
+            for (int j = 0; j < 4; j++) part[nt * 8 + 2 * (lane % 4) + (j & 1)][mt * 16 + lane / 4 + 8 * (j / 2)] = total[mt][nt][j];
 }
 
-// Any number of tokens up to 8 NT: a CTA per tile.
-template <class W, int NT>
-DEVICE void linear_many(const LinearParams& p) {
-    __shared__ float parts[LINEAR_WARPS][NT * 8][17];
+// Any number of tokens up to 8 NT: a CTA for every MT tiles.
+template <class W, int MT, int NT>
+DEVICE void linear_many(const LinearParams& p, const Span& of, int n) {
+    __shared__ float parts[LINEAR_WARPS][NT * 8][16 * MT + 1];
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
-    const int blocks = p.channels / W::CHANNELS;
-    const u8* tile = p.weights + (u64)blockIdx.x * blocks * W::BYTES;
+    const int blocks = p.channels / W::CHANNELS, last = (p.rows + 15) / 16 - 1;
+    const u8* tile[MT];  // past the last tile the last once more, which is not written
+#pragma unroll
+    for (int mt = 0; mt < MT; mt++) tile[mt] = of.weights + (u64)min(n * MT + mt, last) * blocks * W::BYTES;
     const Fill constants = W::constants(p.zero);
-    constexpr bool AHEAD = NT > 1 && W::CHANNELS == 64;  // else two blocks in registers would spill
-    typename W::Raw raw = {};
-    if (AHEAD && warp < blocks) raw = W::load(tile + (u64)warp * W::BYTES, lane);  // weights do not depend on the kernel before
+    constexpr bool AHEAD = W::CHANNELS == 64;  // else two blocks in registers would spill
+    typename W::Raw raw[MT] = {};
+    auto ask = [&](int block) {
+#pragma unroll
+        for (int mt = 0; mt < MT; mt++) raw[mt] = W::load(tile[mt] + (u64)block * W::BYTES, lane);
+    };
+    if (AHEAD && warp < blocks) ask(warp);  // weights do not depend on the kernel before
     pdl_wait();
     pdl_trigger();
-    float total[NT][4] = {};
+    const u16* const row = p.x + (u64)(NT == 1 ? of.source(min(g, of.count - 1)) : of.first + g) * p.channels + 4 * t;
+    float total[MT][NT][4] = {};
 #pragma unroll 1
     for (int block = warp; block < blocks; block += LINEAR_WARPS) {
-        const typename W::Raw now = AHEAD ? raw : W::load(tile + (u64)block * W::BYTES, lane);
-        const int next = block + LINEAR_WARPS;
-        if (AHEAD && next < blocks) raw = W::load(tile + (u64)next * W::BYTES, lane);
-        const ReadActivations x = {p.x + (u64)g * p.channels + 4 * t + (u64)block * W::CHANNELS, 8 * (u64)p.channels, p.tokens - g};
-        W::template add<NT>(total, now, x, constants);
+        if (!AHEAD) ask(block);
+        typename W::Raw now[MT];
+#pragma unroll
+        for (int mt = 0; mt < MT; mt++) now[mt] = raw[mt];
+        if (AHEAD && block + LINEAR_WARPS < blocks) ask(block + LINEAR_WARPS);
+        const ReadActivations x = {row + (u64)block * W::CHANNELS, 8 * (u64)p.channels, of.count - g};
+        add_block<W, MT, NT>(total, now, x, constants);
     }
-    put_part<NT>(parts[warp], total, lane);
+    put_part<MT, NT>(parts[warp], total, lane);
     __syncthreads();
-    write_tile<NT>(p, parts, blockIdx.x);
+    write_tile<MT, NT>(p, of, parts, n);
+}
+template <class W, int MT, int NT>
+DEVICE void linear_many(const LinearParams& p) { linear_many<W, MT, NT>(p, Span{p.weights, nullptr, 0, p.tokens}, blockIdx.x); }
+// Grid: (groups of at most 8 pairs, MT tiles).
+template <class W, int MT>
+DEVICE void linear_group(const GroupedParams& p) {
+    const Span of = group_span(p, blockIdx.x);
+    if (of.count) linear_many<W, MT, 1>(p.p, of, blockIdx.y);
 }
 
 // Up to 8 tokens whose activations fit into shared memory: any grid, tiles dealt round robin; every warp has DEPTH blocks on their
@@ -118,14 +125,14 @@ DEVICE void linear_few(const LinearParams& p) {
     const int stride = LINEAR_WARPS * (W::CHANNELS / 16) * p.tokens * 4;
     StagedActivations x = {first, p.tokens, g};
     int turn = 0, tile = blockIdx.x, block = warp;
-    float total[1][4] = {};
+    float total[1][1][4] = {};
     auto finish = [&]() {
-        put_part<1>(parts[turn][warp], total, lane);
+        put_part<1, 1>(parts[turn][warp], total, lane);
         __syncthreads();
-        write_tile<1>(p, parts[turn], tile);
+        write_tile<1, 1>(p, Span{nullptr, nullptr, 0, p.tokens}, parts[turn], tile);
         turn ^= 1, tile += gridDim.x, block = warp, x.step = first;
 #pragma unroll
-        for (int j = 0; j < 4; j++) total[0][j] = 0.f;
+        for (int j = 0; j < 4; j++) total[0][0][j] = 0.f;
     };
     if (warp >= blocks)
         while (tile < tiles) finish();
@@ -133,7 +140,7 @@ DEVICE void linear_few(const LinearParams& p) {
     while (tile < tiles) {
 #pragma unroll
         for (int i = 0; i < W::DEPTH; i++) {
-            W::template add<1>(total, raw[i], x, constants);
+            add_block<W, 1, 1>(total, &raw[i], x, constants);
             ask(raw[i]);
             block += LINEAR_WARPS, x.step += stride;
             if (block >= blocks) {
@@ -161,15 +168,20 @@ DEVICE void embed(const EmbedParams& p) {
         p.out[(u64)blockIdx.x * p.channels + c] = p.scale * W::at(tile + (u64)(c / W::CHANNELS) * W::BYTES, id % 16, c % W::CHANNELS);
 }
 
-#define KERNEL(NAME, WHAT, CTAS) \
-    extern "C" __global__ void __launch_bounds__(LINEAR_WARPS * 32, CTAS) NAME(const __grid_constant__ LinearParams p) { WHAT(p); }
-#define KERNELS(NAME, TYPE)                            \
-    KERNEL(linear_##NAME##_few, (linear_few<TYPE>), 2)     \
-    KERNEL(linear_##NAME##_t8, (linear_many<TYPE, 1>), 2)  \
-    KERNEL(linear_##NAME##_t32, (linear_many<TYPE, 4>), 1) \
+#define KERNEL(NAME, PARAMS, WHAT, CTAS) \
+    extern "C" __global__ void __launch_bounds__(LINEAR_WARPS * 32, CTAS) NAME(const __grid_constant__ PARAMS p) { WHAT(p); }
+// Two tiles' raw blocks of 256 channels would spill.
+#define KERNELS(NAME, TYPE)                                                                            \
+    KERNEL(linear_##NAME##_few, LinearParams, (linear_few<TYPE>), 2)                                   \
+    KERNEL(linear_##NAME##_t8, LinearParams, (linear_many<TYPE, TYPE::CHANNELS == 64 ? 2 : 1, 1>), 2)    \
+    KERNEL(linear_##NAME##_t32, LinearParams, (linear_many<TYPE, TYPE::CHANNELS == 64 ? 2 : 1, 4>), 1)   \
+    KERNEL(linear_##NAME##_group8, GroupedParams, (linear_group<TYPE, TYPE::CHANNELS == 64 ? 2 : 1>), 2) \
     extern "C" __global__ void __launch_bounds__(256) embed_##NAME(const __grid_constant__ EmbedParams p) { embed<TYPE>(p); }
 KERNELS(q4_0, Q4_0)
 KERNELS(q8_0, Q8_0)
 KERNELS(f16, F16)
 KERNELS(q4_k, Q4_K)
 KERNELS(q6_k, Q6_K)
+KERNELS(q4_1, Q4_1)
+KERNELS(q5_k, Q5_K)
+KERNELS(mxfp4, MXFP4)

@@ -1,4 +1,4 @@
-// What is done to rows of activations between products: norm, rotation and append, SwiGLU, biases, the choice of rows and of a token; and to
+// What is done to rows of activations between products: norms, rotation and append, gates, biases, the choice of rows and of a token; and to
 // page tables and new pages before a pass. One CTA per row or head; sums go over lanes, then over warps, in a fixed order.
 #include "pages.cuh"
 
@@ -44,19 +44,57 @@ extern "C" __global__ void __launch_bounds__(512) rms_norm(const __grid_constant
     }
 }
 
-struct SwigluParams {
-    const float* gate_up;  // (rows, 2 * channels): gates, then ups
-    u16* y;                // (rows, channels) f16
+// x += norm(branch): a norm after a block. `y` is the stream, (rows, channels) f32.
+struct NormAddParams {
+    const float* x;       // (rows, channels)
+    const float* weight;  // (channels)
+    float* y;
     int channels;
+    float eps;
 };
-// Grid: (rows, any).
-extern "C" __global__ void __launch_bounds__(256) swiglu(const __grid_constant__ SwigluParams p) {
+extern "C" __global__ void __launch_bounds__(512) norm_add(const __grid_constant__ NormAddParams p) {
+    __shared__ float scratch[16];
     pdl_wait();
     pdl_trigger();
-    const float* gate = p.gate_up + (u64)blockIdx.x * 2 * p.channels;
+    const float* x = p.x + (u64)blockIdx.x * p.channels;
+    float sum = 0.f;
+    for (int i = threadIdx.x; i < p.channels; i += blockDim.x) sum = fmaf(x[i], x[i], sum);
+    const float r = rsqrtf(over_cta(sum, scratch) / p.channels + p.eps);
+    for (int i = threadIdx.x; i < p.channels; i += blockDim.x) p.y[(u64)blockIdx.x * p.channels + i] += x[i] * r * __ldg(p.weight + i);
+}
+
+enum Activation { SILU, GELU, GELU_TANH, RELU, RELU_SQUARED };
+struct ActivateParams {
+    const float* inner;  // (rows, channels), or (rows, 2 * channels): gates, then ups
+    u16* y;              // (rows, channels) f16
+    int channels, activation, gated;
+    float gate_scale;
+    float limit, alpha;  // gpt-oss: bounds of gates and ups, and the multiplier inside the sigmoid; a limit of 0 for none
+};
+DEVICE float activate(float x, int activation) {
+    switch (activation) {
+        case GELU: return 0.5f * x * (1.f + erff(x * 0.70710678118654752f));
+        case GELU_TANH: return x / (1.f + ex2(-2.f * LOG2_E * 0.79788456080286536f * fmaf(0.044715f * x * x, x, x)));
+        case RELU: return fmaxf(x, 0.f);
+        case RELU_SQUARED: return fmaxf(x, 0.f) * fmaxf(x, 0.f);
+        default: return x / (1.f + ex2(-x * LOG2_E));
+    }
+}
+// Grid: (rows, any).
+extern "C" __global__ void __launch_bounds__(256) activate_rows(const __grid_constant__ ActivateParams p) {
+    pdl_wait();
+    pdl_trigger();
+    const float* gate = p.inner + (u64)blockIdx.x * (p.gated ? 2 : 1) * p.channels;
     for (int i = blockIdx.y * blockDim.x + threadIdx.x; i < p.channels; i += gridDim.y * blockDim.x) {
-        const float x = gate[i];
-        p.y[(u64)blockIdx.x * p.channels + i] = f32_to_f16(x / (1.f + ex2(-x * LOG2_E)) * gate[p.channels + i]);
+        const float x = p.gate_scale * gate[i], up = p.gated ? gate[p.channels + i] : 1.f;
+        float y;
+        if (p.limit > 0.f) {
+            const float g = fminf(x, p.limit), u = fminf(fmaxf(up, -p.limit), p.limit);
+            y = g / (1.f + ex2(-p.alpha * g * LOG2_E)) * (u + 1.f);
+        } else {
+            y = activate(x, p.activation) * up;
+        }
+        p.y[(u64)blockIdx.x * p.channels + i] = f32_to_f16(y);
     }
 }
 

@@ -4,8 +4,48 @@
 // Within 16 channels, lane 4g+t of an A fragment has rows g, g+8 (r) and channels 4t+2c+e of the k-step ks, so that a lane's share
 // of the activations is 8 contiguous bytes. Orders go from the slowest index to the fastest. DEPTH: blocks that a warp of linear_few has
 // on their way, the best of those tried on an H200.
+//
+// Every kernel adds a block in parts of 64 channels by the type's `add`, which is the only place that has its arithmetic: a part of MT tiles
+// of rows for NT tiles of tokens. So kernels that take the parts of a row in the same order give the same bits. The tile kernels stage a
+// part in shared memory, PART bytes of a block that `source` finds.
 #pragma once
 #include "device.cuh"
+
+// Warps that share the blocks of channels of a product, every eighth each: it is part of the order of sums.
+constexpr int LINEAR_WARPS = 8;
+
+struct LinearParams {
+    const u8* weights;   // (tiles of 16 rows, blocks of channels)
+    const u16* x;        // (tokens, channels) f16
+    float* y;            // (tokens, rows)
+    int rows, channels, tokens;
+    int accumulate;      // y += instead of y =
+    float scale;         // of the product
+    int zero[4];         // zeros that the compiler cannot see
+    DEVICE void put(u64 at, float sum) const { y[at] = accumulate ? fmaf(scale, sum, y[at]) : scale * sum; }
+};
+
+// A product of many matrices of one shape, experts, each with the tokens that chose it.
+struct GroupedParams {
+    LinearParams p;      // weights of expert 0; y (pairs, rows)
+    const int4* groups;  // (grid): expert, first pair, pairs
+    const int* sources;  // (pairs): row of x; null where a pair has its own
+    u64 expert_bytes;
+};
+
+// The tokens of a CTA, rows first … first + count of y, and the matrix they meet.
+struct Span {
+    const u8* weights;
+    const int* sources;
+    int first, count;
+    DEVICE int source(int token) const { return sources ? __ldcg(sources + first + token) : first + token; }
+};
+// What was written before is waited for: which expert it is decides which weights are read.
+DEVICE Span group_span(const GroupedParams& p, int group) {
+    pdl_wait();
+    const int4 own = __ldcg(p.groups + group);
+    return {p.p.weights + own.x * p.expert_bytes, p.sources, own.y, own.z};
+}
 
 // A fragment whose rows all hold one small integer; see Int4Codec::Constants for `zero`.
 struct Fill {
@@ -14,6 +54,18 @@ struct Fill {
         : a0(low_rows ^ zero[0]), a1(high_rows ^ zero[1]), a2(low_rows ^ zero[2]), a3(high_rows ^ zero[3]) {}
     DEVICE void mma(float (&d)[4], uint2 b) const { mma16816(d, a0, a1, a2, a3, b.x, b.y); }
 };
+
+// Activations of a k-step, as B operands: x.at(tile of tokens, k-step).
+template <class W, int MT, int NT, class X>
+DEVICE void add_block(float (&total)[MT][NT][4], const typename W::Raw* w, const X& x, const Fill& constants) {
+#pragma unroll
+    for (int i = 0; i < W::CHANNELS / 64; i++) {
+        typename W::Part part[MT];
+#pragma unroll
+        for (int mt = 0; mt < MT; mt++) part[mt] = W::part(w[mt], i);
+        W::template add<MT, NT>(total, part, x, 4 * i, constants);
+    }
+}
 
 // Scales of rows g and g+8 as pairs of f16.
 DEVICE float low_half(u32 x) { return f16_to_f32((u16)x); }
@@ -37,32 +89,49 @@ DEVICE int lane_of(int row, int channel) { return 4 * (row % 8) + channel / 4 % 
 DEVICE u32 word_at(const u8* p, int i) { return __ldg(reinterpret_cast<const u32*>(p) + i); }
 DEVICE float half_at(const u8* p, int i) { return f16_to_f32(__ldg(reinterpret_cast<const u16*>(p) + i)); }
 
+// The A fragment of a word of codes. 0x6400 | n is the f16 number 1024 + n, so codes become numbers without a conversion; those 4 bits up
+// are sixteen times as far.
+DEVICE void nibbles(u32 (&a)[4], u32 w) {
+#pragma unroll
+    for (int c = 0; c < 2; c++) {
+        const u32 x = w >> 8 * c;
+        a[2 * c] = add_f16x2((x & 0x000f000fu) | 0x64006400u, 0xe400e400u);                     // 1024 + n - 1024
+        a[2 * c + 1] = fma_f16x2((x & 0x00f000f0u) | 0x64006400u, 0x2c002c00u, 0xd400d400u);  // (1024 + 16 n) / 16 - 64
+    }
+}
+
 // Q4_0, w = d (n - 8) per 32 channels.  576 bytes of 64 channels: codes [lane][ks] words, then d [g][block][r] f16.
 struct Q4_0 {
-    static constexpr int CHANNELS = 64, BYTES = 576, DEPTH = 8;
+    static constexpr int CHANNELS = 64, BYTES = 576, PART = 576, DEPTH = 8;
     struct Raw {
         uint4 codes;
         uint2 scales;
     };
+    typedef Raw Part;
     static DEVICE Raw load(const u8* p, int lane) {
         return {load_stream(p + lane * 16), __ldg(reinterpret_cast<const uint2*>(p + 512) + lane / 4)};
     }
+    static DEVICE Part part(const Raw& w, int) { return w; }
+    static DEVICE int source(int at, int) { return at; }
+    static DEVICE Part staged(const u8* p, int lane) { return {load_shared(p + lane * 16), load_shared_pair(p + 512 + lane / 4 * 8)}; }
     static DEVICE Fill constants(const int (&zero)[4]) { return Fill(0x80088008u, 0x80888088u, zero); }
-    template <int NT, class X>
-    static DEVICE void add(float (&total)[NT][4], const Raw& w, const X& x, const Fill& offset) {
+    template <int MT, int NT, class X>
+    static DEVICE void add(float (&total)[MT][NT][4], const Part (&w)[MT], const X& x, int first, const Fill& offset) {
 #pragma unroll
-        for (int nt = 0; nt < NT; nt++)
+        for (int block = 0; block < 2; block++)
 #pragma unroll
-            for (int block = 0; block < 2; block++) {
-                float d[4] = {};
+            for (int nt = 0; nt < NT; nt++) {
+                const uint2 b0 = x.at(nt, first + 2 * block), b1 = x.at(nt, first + 2 * block + 1);
 #pragma unroll
-                for (int ks = 2 * block; ks < 2 * block + 2; ks++) {
-                    const uint2 b = x.at(nt, ks);
-                    mma_nibbles(d, word(w.codes, ks), b.x, b.y);
-                    offset.mma(d, b);
+                for (int mt = 0; mt < MT; mt++) {
+                    float d[4] = {};
+                    mma_nibbles(d, word(w[mt].codes, 2 * block), b0.x, b0.y);
+                    offset.mma(d, b0);
+                    mma_nibbles(d, word(w[mt].codes, 2 * block + 1), b1.x, b1.y);
+                    offset.mma(d, b1);
+                    const u32 s = block ? w[mt].scales.y : w[mt].scales.x;
+                    add_nibble_rows(total[mt][nt], d, low_half(s), high_half(s));
                 }
-                const u32 s = block ? w.scales.y : w.scales.x;
-                add_nibble_rows(total[nt], d, low_half(s), high_half(s));
             }
     }
     static DEVICE float at(const u8* p, int row, int channel) {
@@ -75,31 +144,40 @@ struct Q4_0 {
 // Q8_0, w = d n per 32 channels, stored as n + 128.  1088 bytes of 64 channels: codes [ks/2][lane][ks%2][c] words of bytes
 // (e0 r0, e0 r1, e1 r0, e1 r1), then d as Q4_0 has it.
 struct Q8_0 {
-    static constexpr int CHANNELS = 64, BYTES = 1088, DEPTH = 6;
+    static constexpr int CHANNELS = 64, BYTES = 1088, PART = 1088, DEPTH = 6;
     struct Raw {
         uint4 codes[2];
         uint2 scales;
     };
+    typedef Raw Part;
     static DEVICE Raw load(const u8* p, int lane) {
         return {{load_stream(p + lane * 16), load_stream(p + 512 + lane * 16)}, __ldg(reinterpret_cast<const uint2*>(p + 1024) + lane / 4)};
     }
+    static DEVICE Part part(const Raw& w, int) { return w; }
+    static DEVICE int source(int at, int) { return at; }
+    static DEVICE Part staged(const u8* p, int lane) {
+        return {{load_shared(p + lane * 16), load_shared(p + 512 + lane * 16)}, load_shared_pair(p + 1024 + lane / 4 * 8)};
+    }
     static DEVICE Fill constants(const int (&zero)[4]) { return Fill(0x80808080u, 0x80808080u, zero); }
-    template <int NT, class X>
-    static DEVICE void add(float (&total)[NT][4], const Raw& w, const X& x, const Fill& offset) {
+    template <int MT, int NT, class X>
+    static DEVICE void add(float (&total)[MT][NT][4], const Part (&w)[MT], const X& x, int first, const Fill& offset) {
 #pragma unroll
-        for (int nt = 0; nt < NT; nt++)
+        for (int block = 0; block < 2; block++)
 #pragma unroll
-            for (int block = 0; block < 2; block++) {
-                float d[4] = {};
+            for (int nt = 0; nt < NT; nt++) {
+                const uint2 b[2] = {x.at(nt, first + 2 * block), x.at(nt, first + 2 * block + 1)};
 #pragma unroll
-                for (int k = 0; k < 2; k++) {
-                    const uint2 b = x.at(nt, 2 * block + k);
-                    const u32 c0 = word(w.codes[block], 2 * k), c1 = word(w.codes[block], 2 * k + 1);
-                    mma16816(d, c0 & 0x00ff00ffu, __byte_perm(c0, 0, 0x4341), c1 & 0x00ff00ffu, __byte_perm(c1, 0, 0x4341), b.x, b.y);
-                    offset.mma(d, b);
+                for (int mt = 0; mt < MT; mt++) {
+                    float d[4] = {};
+#pragma unroll
+                    for (int k = 0; k < 2; k++) {
+                        const u32 c0 = word(w[mt].codes[block], 2 * k), c1 = word(w[mt].codes[block], 2 * k + 1);
+                        mma16816(d, c0 & 0x00ff00ffu, __byte_perm(c0, 0, 0x4341), c1 & 0x00ff00ffu, __byte_perm(c1, 0, 0x4341), b[k].x, b[k].y);
+                        offset.mma(d, b[k]);
+                    }
+                    const u32 s = block ? w[mt].scales.y : w[mt].scales.x;
+                    add_rows(total[mt][nt], d, low_half(s) * ROW_LO, high_half(s) * ROW_LO);
                 }
-                const u32 s = block ? w.scales.y : w.scales.x;
-                add_rows(total[nt], d, low_half(s) * ROW_LO, high_half(s) * ROW_LO);
             }
     }
     static DEVICE float at(const u8* p, int row, int channel) {
@@ -112,25 +190,38 @@ struct Q8_0 {
 
 // F16.  2048 bytes of 64 channels: [ks][lane][c][r] words of two channels.
 struct F16 {
-    static constexpr int CHANNELS = 64, BYTES = 2048, DEPTH = 4;
+    static constexpr int CHANNELS = 64, BYTES = 2048, PART = 2048, DEPTH = 4;
     struct Raw {
         uint4 rows[4];
     };
+    typedef Raw Part;
     static DEVICE Raw load(const u8* p, int lane) {
         Raw w;
 #pragma unroll
         for (int ks = 0; ks < 4; ks++) w.rows[ks] = load_stream(p + ks * 512 + lane * 16);
         return w;
     }
+    static DEVICE Part part(const Raw& w, int) { return w; }
+    static DEVICE int source(int at, int) { return at; }
+    static DEVICE Part staged(const u8* p, int lane) {
+        Part w;
+#pragma unroll
+        for (int ks = 0; ks < 4; ks++) w.rows[ks] = load_shared(p + ks * 512 + lane * 16);
+        return w;
+    }
     static DEVICE Fill constants(const int (&zero)[4]) { return Fill(0, 0, zero); }
-    template <int NT, class X>
-    static DEVICE void add(float (&total)[NT][4], const Raw& w, const X& x, const Fill&) {
+    template <int MT, int NT, class X>
+    static DEVICE void add(float (&total)[MT][NT][4], const Part (&w)[MT], const X& x, int first, const Fill&) {
 #pragma unroll
-        for (int nt = 0; nt < NT; nt++)
+        for (int ks = 0; ks < 4; ks++)
 #pragma unroll
-            for (int ks = 0; ks < 4; ks++) {
-                const uint2 b = x.at(nt, ks);
-                mma16816(total[nt], w.rows[ks].x, w.rows[ks].y, w.rows[ks].z, w.rows[ks].w, b.x, b.y);
+            for (int nt = 0; nt < NT; nt++) {
+                const uint2 b = x.at(nt, first + ks);
+#pragma unroll
+                for (int mt = 0; mt < MT; mt++) {
+                    const uint4& a = w[mt].rows[ks];
+                    mma16816(total[mt][nt], a.x, a.y, a.z, a.w, b.x, b.y);
+                }
             }
     }
     static DEVICE float at(const u8* p, int row, int channel) {
@@ -138,107 +229,97 @@ struct F16 {
     }
 };
 
-// Q4_K, w = d s n - m z per 32 channels, s and z of 6 bits.  2368 bytes of 256 channels: codes [64 channels][lane][ks] words, then
-// (d, m) [g][r] f16 pairs, then (s, z) [64 channels][g][block][r] byte pairs.
-struct Q4_K {
-    static constexpr int CHANNELS = 256, BYTES = 2368, DEPTH = 2;
+// Q4_1, w = d n + m per 32 channels.  640 bytes of 64 channels: codes as Q4_0 has them, then (d, m) [g][block][r] f16 pairs.
+struct Q4_1 {
+    static constexpr int CHANNELS = 64, BYTES = 640, PART = 640, DEPTH = 6;
     struct Raw {
-        uint4 codes[4];
-        uint2 supers;    // (d, m) of rows g and g+8
-        uint2 scales[4];
+        uint4 codes, scales;
     };
-    static DEVICE Raw load(const u8* p, int lane) {
-        Raw w;
-        w.supers = __ldg(reinterpret_cast<const uint2*>(p + 2048) + lane / 4);
+    typedef Raw Part;
+    static DEVICE Raw load(const u8* p, int lane) { return {load_stream(p + lane * 16), __ldg(reinterpret_cast<const uint4*>(p + 512) + lane / 4)}; }
+    static DEVICE Part part(const Raw& w, int) { return w; }
+    static DEVICE int source(int at, int) { return at; }
+    static DEVICE Part staged(const u8* p, int lane) { return {load_shared(p + lane * 16), load_shared(p + 512 + lane / 4 * 16)}; }
+    static DEVICE Fill constants(const int (&zero)[4]) { return Fill(0x3c003c00u, 0x3c003c00u, zero); }  // ones
+    template <int MT, int NT, class X>
+    static DEVICE void add(float (&total)[MT][NT][4], const Part (&w)[MT], const X& x, int first, const Fill& one) {
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            w.codes[i] = load_stream(p + i * 512 + lane * 16);
-            w.scales[i] = __ldg(reinterpret_cast<const uint2*>(p + 2112 + i * 64) + lane / 4);
-        }
-        return w;
-    }
-    static DEVICE Fill constants(const int (&zero)[4]) { return Fill(0x00010001u, 0x00010001u, zero); }
-    template <int NT, class X>
-    static DEVICE void add(float (&total)[NT][4], const Raw& w, const X& x, const Fill& one) {
-        const float d0 = low_half(w.supers.x), m0 = high_half(w.supers.x), d1 = low_half(w.supers.y), m1 = high_half(w.supers.y);
+        for (int block = 0; block < 2; block++) {
+            u32 a[MT][2][4];
 #pragma unroll
-        for (int block = 0; block < 8; block++) {
-            const u32 s = block % 2 ? w.scales[block / 2].y : w.scales[block / 2].x;
+            for (int mt = 0; mt < MT; mt++)
+#pragma unroll
+                for (int k = 0; k < 2; k++) nibbles(a[mt][k], word(w[mt].codes, 2 * block + k));
 #pragma unroll
             for (int nt = 0; nt < NT; nt++) {
-                float d[4] = {}, sum[4] = {};
+                const uint2 b[2] = {x.at(nt, first + 2 * block), x.at(nt, first + 2 * block + 1)};
+                float sum[4] = {};  // of activations, the same for all rows
+                one.mma(sum, b[0]), one.mma(sum, b[1]);
 #pragma unroll
-                for (int k = 0; k < 2; k++) {
-                    const uint2 b = x.at(nt, 2 * block + k);
-                    mma_nibbles(d, word(w.codes[block / 2], block % 2 * 2 + k), b.x, b.y);
-                    one.mma(sum, b);
+                for (int mt = 0; mt < MT; mt++) {
+                    const u32 low = word(w[mt].scales, 2 * block), high = word(w[mt].scales, 2 * block + 1);
+                    float d[4] = {};
+#pragma unroll
+                    for (int k = 0; k < 2; k++) mma16816(d, a[mt][k][0], a[mt][k][1], a[mt][k][2], a[mt][k][3], b[k].x, b[k].y);
+                    add_rows(total[mt][nt], d, low_half(low), low_half(high));
+                    add_rows(total[mt][nt], sum, high_half(low), high_half(high));
                 }
-                add_nibble_rows(total[nt], d, d0 * (s & 255), d1 * (s >> 16 & 255));
-                add_rows(total[nt], sum, -ROW_LO * m0 * (s >> 8 & 255), -ROW_LO * m1 * (s >> 24));
             }
         }
     }
     static DEVICE float at(const u8* p, int row, int channel) {
-        const int chunk = channel / 64, g = row % 8, r = row / 8;
-        const u32 w = word_at(p, chunk * 128 + lane_of(row, channel) * 4 + channel / 16 % 4);
-        const int n = (w >> nibble_shift(r, channel)) & 15;
-        const u8* s = p + 2112 + chunk * 64 + g * 8 + channel / 32 % 2 * 4 + r * 2;
-        return half_at(p + 2048, g * 4 + r * 2) * s[0] * n - half_at(p + 2048, g * 4 + r * 2 + 1) * s[1];
+        const int n = (word_at(p, lane_of(row, channel) * 4 + channel / 16) >> nibble_shift(row / 8, channel)) & 15;
+        const int pair = row % 8 * 8 + channel / 32 * 4 + row / 8 * 2;
+        return half_at(p + 512, pair) * n + half_at(p + 512, pair + 1);
     }
 };
 
-// Q6_K, w = d s (n - 32) per 16 channels, s of 8 bits with a sign.  3360 bytes of 256 channels: low nibbles as Q4_K has its codes; high
-// bits [64 channels][lane][ks/2] words, those of (r, c, e) 2r+4c+8(ks%2)+16e bits up; s [64 channels][g][ks][r] bytes; d [g][r] f16.
-struct Q6_K {
-    static constexpr int CHANNELS = 256, BYTES = 3360, DEPTH = 2;
+// MXFP4, w = 2^(e - 127) f per 32 channels, f of one sign, two exponent and one fraction bit.  544 bytes of 64 channels: codes as Q4_0 has
+// them, then e [g][block][r] bytes.
+struct MXFP4 {
+    static constexpr int CHANNELS = 64, BYTES = 544, PART = 544, DEPTH = 8;
     struct Raw {
-        uint4 low[4];
-        uint2 high[4], scales[4];
-        u32 supers;
+        uint4 codes;
+        u32 scales;
     };
-    static DEVICE Raw load(const u8* p, int lane) {
-        Raw w;
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            w.low[i] = load_stream(p + i * 512 + lane * 16);
-            w.high[i] = __ldg(reinterpret_cast<const uint2*>(p + 2048 + i * 256) + lane);
-            w.scales[i] = __ldg(reinterpret_cast<const uint2*>(p + 3072 + i * 64) + lane / 4);
-        }
-        w.supers = word_at(p + 3328, lane / 4);
-        return w;
+    typedef Raw Part;
+    static DEVICE Raw load(const u8* p, int lane) { return {load_stream(p + lane * 16), word_at(p + 512, lane / 4)}; }
+    static DEVICE Part part(const Raw& w, int) { return w; }
+    static DEVICE int source(int at, int) { return at; }
+    static DEVICE Part staged(const u8* p, int lane) { return {load_shared(p + lane * 16), *reinterpret_cast<const u32*>(p + 512 + lane / 4 * 4)}; }
+    static DEVICE Fill constants(const int (&zero)[4]) { return Fill(0, 0, zero); }
+    // The bits of f at their places in an f16, whose exponents are 14 larger: subnormals and all are f / 2^14.
+    static DEVICE u32 floats(u32 w, int shift) {
+        const u32 sign = 12 - shift >= 0 ? w << (12 - shift) : w >> (shift - 12), rest = 9 - shift >= 0 ? w << (9 - shift) : w >> (shift - 9);
+        return (sign & 0x80008000u) | (rest & 0x0e000e00u);
     }
-    static DEVICE Fill constants(const int (&zero)[4]) { return Fill(0x80208020u, 0x80208020u, zero); }
-    static DEVICE u32 codes(u32 low, u32 high, int r, int c, int k) {  // both channels of a register
-        const int shift = 2 * r + 4 * c + 8 * k - 4;
-        const u32 top = shift < 0 ? high << -shift : high >> shift;
-        return (low >> (4 * r + 8 * c) & 0x000f000fu) | (top & 0x00300030u);
-    }
-    static DEVICE float scale_of(uint2 s, int ks, int r) { return (float)(signed char)((ks < 2 ? s.x : s.y) >> (16 * (ks % 2) + 8 * r)); }
-    template <int NT, class X>
-    static DEVICE void add(float (&total)[NT][4], const Raw& w, const X& x, const Fill& offset) {
-        const float d0 = low_half(w.supers) * ROW_LO, d1 = high_half(w.supers) * ROW_LO;
+    static DEVICE float scale_of(u32 scales, int i) { return __int_as_float((int)min((scales >> 8 * i & 255) + 14, 255u) << 23); }
+    template <int MT, int NT, class X>
+    static DEVICE void add(float (&total)[MT][NT][4], const Part (&w)[MT], const X& x, int first, const Fill&) {
 #pragma unroll
-        for (int i = 0; i < 4; i++)
+        for (int block = 0; block < 2; block++) {
+            u32 a[MT][2][4];
 #pragma unroll
-            for (int ks = 0; ks < 4; ks++) {
-                const u32 low = word(w.low[i], ks), high = ks < 2 ? w.high[i].x : w.high[i].y;
-                const u32 a0 = codes(low, high, 0, 0, ks % 2), a1 = codes(low, high, 1, 0, ks % 2);
-                const u32 a2 = codes(low, high, 0, 1, ks % 2), a3 = codes(low, high, 1, 1, ks % 2);
+            for (int mt = 0; mt < MT; mt++)
 #pragma unroll
-                for (int nt = 0; nt < NT; nt++) {
+                for (int i = 0; i < 8; i++) a[mt][i / 4][i % 4] = floats(word(w[mt].codes, 2 * block + i / 4), 4 * (i % 4));  // r = i % 2, c = i / 2 % 2
+#pragma unroll
+            for (int nt = 0; nt < NT; nt++) {
+                const uint2 b[2] = {x.at(nt, first + 2 * block), x.at(nt, first + 2 * block + 1)};
+#pragma unroll
+                for (int mt = 0; mt < MT; mt++) {
                     float d[4] = {};
-                    const uint2 b = x.at(nt, 4 * i + ks);
-                    mma16816(d, a0, a1, a2, a3, b.x, b.y);
-                    offset.mma(d, b);
-                    add_rows(total[nt], d, d0 * scale_of(w.scales[i], ks, 0), d1 * scale_of(w.scales[i], ks, 1));
+#pragma unroll
+                    for (int k = 0; k < 2; k++) mma16816(d, a[mt][k][0], a[mt][k][1], a[mt][k][2], a[mt][k][3], b[k].x, b[k].y);
+                    add_rows(total[mt][nt], d, scale_of(w[mt].scales, 2 * block), scale_of(w[mt].scales, 2 * block + 1));
                 }
             }
+        }
     }
     static DEVICE float at(const u8* p, int row, int channel) {
-        const int chunk = channel / 64, ks = channel / 16 % 4, lane = lane_of(row, channel), g = row % 8, r = row / 8;
-        const u32 low = word_at(p, chunk * 128 + lane * 4 + ks) >> nibble_shift(r, channel) & 15;
-        const u32 high = word_at(p + 2048, chunk * 64 + lane * 2 + ks / 2) >> (2 * r + 4 * (channel / 2 % 2) + 8 * (ks % 2) + 16 * (channel % 2)) & 3;
-        const int s = (signed char)p[3072 + chunk * 64 + g * 8 + ks * 2 + r];
-        return half_at(p + 3328, g * 2 + r) * s * ((int)(low | high << 4) - 32);
+        const u32 n = word_at(p, lane_of(row, channel) * 4 + channel / 16) >> nibble_shift(row / 8, channel) & 15;
+        return f16_to_f32((u16)((n & 8) << 12 | (n & 7) << 9)) * scale_of(p[512 + row % 8 * 4 + channel / 32 * 2 + row / 8], 0);
     }
 };
+
+#include "weights_k.cuh"

@@ -4,10 +4,11 @@ use crate::buffer::Buffer;
 use crate::device::Card;
 use crate::layout::DIMS;
 use crate::matrix::{Matrix, on_card};
+use crate::moe::check_moe;
 use crate::params::HEAD_TILE;
-use crate::program::{Attention, Block, Linear, Mixer, Mlp, Norm, Program, Widths};
+use crate::program::{Activating, Attention, Block, Linear, Mixer, Mlp, Norm, Program, Widths};
 use crate::weights::WeightType;
-use kvant_model::description::{self, Activation, Description, Ffn, Inner, NormKind, NormPlace, Projection};
+use kvant_model::description::{self, Description, Ffn, Inner, NormKind, NormPlace, Projection};
 use kvant_model::error::{LoadError, Result};
 use kvant_model::quant::quantize_tensor;
 use kvant_model::{Checkpoint, DType, Tensor};
@@ -53,28 +54,41 @@ impl<'a> Compiler<'a> {
         let mut widths = Widths { hidden: of.hidden, vocabulary: of.vocabulary, ..Widths::default() };
         let mut blocks = Vec::new();
         for (layer, description) in of.layers.iter().enumerate() {
-            for branch in description.residuals.iter().flat_map(|residual| &residual.branches) {
-                let norm = self.norm_if(branch.norm.as_ref())?;
+            for residual in &description.residuals {
+                let [branch] = &residual.branches[..] else {
+                    return Err(self.refuse("blocks side by side", Some(layer)));
+                };
+                let norm =
+                    branch.norm.as_ref().map(|norm| self.norm(norm, branch.input_scale)).transpose()?;
                 let norm = norm.ok_or_else(|| self.refuse("a block without a norm", Some(layer)))?;
+                // Multipliers go to the norm after a block, or to its last product.
+                let scale = residual.scale * branch.scale;
+                let after = residual.after.as_ref().or(branch.after.as_ref());
+                let after = after.map(|after| self.norm(after, scale)).transpose()?;
+                let scale = if after.is_some() { 1.0 } else { scale };
                 let mixer = match &branch.mixer {
                     description::Mixer::Attention(of) => {
-                        Mixer::Attention(Box::new(self.attention(of, &mut widths)?))
+                        Mixer::Attention(Box::new(self.attention(of, &mut widths, scale)?))
                     }
                     description::Mixer::Ffn(Ffn::Dense(of)) => {
-                        Mixer::Mlp(Box::new(self.mlp(of, &mut widths)?))
+                        Mixer::Mlp(Box::new(self.mlp(of, &mut widths, scale)?))
+                    }
+                    description::Mixer::Ffn(Ffn::Experts(of)) => {
+                        Mixer::Experts(Box::new(self.moe(of, &mut widths, scale)?))
                     }
                     _ => return Err(self.refuse("a block of another kind", Some(layer))),
                 };
-                blocks.push(Block { layer, norm, mixer });
+                blocks.push(Block { layer, norm, mixer, after });
             }
         }
-        let norm = self.norm(&of.head.norm)?;
+        let norm = self.norm(&of.head.norm, 1.0)?;
         let head = match &of.head.output {
             // The same bytes once more.
             output if output.weight == description::Matrix::whole(of.embedding.table.clone()) => {
-                Linear { parts: vec![self.table(&of.embedding.table)?], bias: self.bias(&[output])? }
+                let (parts, bias) = (vec![self.table(&of.embedding.table)?], self.bias(&[output], 1.0)?);
+                Linear { parts, bias, scale: 1.0 }
             }
-            output => self.linear(&[output])?,
+            output => self.linear(&[output], 1.0)?,
         };
         Ok(Program {
             embedding,
@@ -84,6 +98,7 @@ impl<'a> Compiler<'a> {
             norm,
             head,
             head_scale: of.head.scale,
+            head_cap: of.head.soft_cap,
             widths,
         })
     }
@@ -111,9 +126,6 @@ impl<'a> Compiler<'a> {
         if of.embedding.positions.is_some() {
             return model("learned positions");
         }
-        if of.head.soft_cap.is_some() {
-            return model("a soft cap of its logits");
-        }
         if !of.hidden.is_multiple_of(4) {
             return model("a residual stream that is not whole fours");
         }
@@ -134,7 +146,7 @@ impl<'a> Compiler<'a> {
                 Mixer::ShortConv(_) => return refuse("a short convolution"),
                 Mixer::Mamba2(_) => return refuse("a Mamba-2 mixer"),
                 Mixer::GatedDeltaNet(_) => return refuse("a gated DeltaNet"),
-                Mixer::Ffn(Ffn::Experts(_)) => return refuse("a mixture of experts"),
+                Mixer::Ffn(Ffn::Experts(of)) => check_moe(of)?,
                 Mixer::Ffn(Ffn::Dense(of)) => check_mlp(of)?,
                 Mixer::PerLayerInput(_) => {
                     return refuse("inputs of each layer's own (per-layer embeddings)");
@@ -147,12 +159,14 @@ impl<'a> Compiler<'a> {
         }
         for residual in &layer.residuals {
             let [branch] = &residual.branches[..] else { return refuse("blocks side by side") };
-            if residual.after.is_some() || branch.after.is_some() {
-                return refuse("a norm after a block");
+            if residual.after.is_some() && branch.after.is_some() {
+                return refuse("two norms after a block");
             }
-            let factors = [residual.scale, residual.keep, branch.scale, branch.input_scale];
-            if factors.iter().any(|factor| *factor != 1.0) {
-                return refuse("multipliers of a residual");
+            for after in residual.after.iter().chain(&branch.after) {
+                check_norm(after, hidden)?;
+            }
+            if residual.keep != 1.0 {
+                return refuse("a multiplier of the residual stream");
             }
             match &branch.norm {
                 Some(norm) => check_norm(norm, hidden)?,
@@ -200,10 +214,10 @@ impl<'a> Compiler<'a> {
         Ok(())
     }
 
-    fn attention(&self, of: &description::Attention, widths: &mut Widths) -> Result<Attention> {
+    fn attention(&self, of: &description::Attention, widths: &mut Widths, scale: f32) -> Result<Attention> {
         let projection = match &of.projection {
-            Projection::Apart { q, k, v } => self.linear(&[q, k, v])?,
-            Projection::Fused(qkv) => self.linear(&[qkv])?,
+            Projection::Apart { q, k, v } => self.linear(&[q, k, v], 1.0)?,
+            Projection::Fused(qkv) => self.linear(&[qkv], 1.0)?,
             _ => return Err(self.refuse("another projection", None)),
         };
         widths.projected = widths.projected.max(projection.outputs());
@@ -225,7 +239,7 @@ impl<'a> Compiler<'a> {
             scale: of.scale,
             soft_cap: of.soft_cap,
             sink_logits,
-            output: self.linear(&[&of.output])?,
+            output: self.linear(&[&of.output], scale)?,
             output_weights: match self.source {
                 Source::File(checkpoint, _) => Some(of.output.weight.read(checkpoint)?),
                 Source::Noise(_) => None,
@@ -233,33 +247,38 @@ impl<'a> Compiler<'a> {
         })
     }
 
-    fn mlp(&self, of: &description::Mlp, widths: &mut Widths) -> Result<Mlp> {
+    /// Of a branch with this multiplier.
+    pub(crate) fn mlp(&self, of: &description::Mlp, widths: &mut Widths, scale: f32) -> Result<Mlp> {
         let first = match &of.inner {
-            Inner::Gated { gate, up } => self.linear(&[gate, up])?,
-            Inner::GatedFused(both) => self.linear(&[both])?,
-            Inner::Plain(_) => return Err(self.refuse("a perceptron without gates", None)),
+            Inner::Gated { gate, up } => self.linear(&[gate, up], 1.0)?,
+            Inner::GatedFused(one) | Inner::Plain(one) => self.linear(&[one], 1.0)?,
         };
-        let down = self.linear(&[&of.down])?;
-        let inner = down.inputs();
-        if first.outputs() != 2 * inner {
+        let down = self.linear(&[&of.down], scale * of.down_scale)?;
+        let (inner, activating) = (down.inputs(), Activating::of(of));
+        if first.outputs() != activating.inputs() * inner {
             let message = format!("{} gates and ups for {inner} inner values", first.outputs());
             return Err(LoadError::mismatch(message));
         }
-        widths.first = widths.first.max(2 * inner);
+        widths.first = widths.first.max(first.outputs());
         widths.inner = widths.inner.max(inner);
-        Ok(Mlp { first, inner, down })
+        Ok(Mlp { first, inner, activating, down })
     }
 
-    fn norm(&self, of: &description::Norm) -> Result<Norm> {
+    /// A norm with a multiplier of what it gives.
+    fn norm(&self, of: &description::Norm, scale: f32) -> Result<Norm> {
         let weight = match &of.weight {
-            Some(weight) => self.floats(weight, 1.0)?,
-            None => Buffer::of_floats(self.card, &vec![1.0; of.width]).map_err(on_card)?,
+            Some(weight) => self.numbers(weight, 1.0)?,
+            None => vec![1.0; of.width],
         };
-        Ok(Norm { weight, eps: of.eps })
+        if weight.len() != of.width {
+            return Err(LoadError::mismatch(format!("a norm of {} for {}", weight.len(), of.width)));
+        }
+        let weight: Vec<f32> = weight.iter().map(|weight| scale * weight).collect();
+        Ok(Norm { weight: Buffer::of_floats(self.card, &weight).map_err(on_card)?, eps: of.eps })
     }
 
     fn norm_if(&self, of: Option<&description::Norm>) -> Result<Option<Norm>> {
-        of.map(|norm| self.norm(norm)).transpose()
+        of.map(|norm| self.norm(norm, 1.0)).transpose()
     }
 
     /// Numbers of a vector; all `noise` where there is no file.
@@ -270,7 +289,7 @@ impl<'a> Compiler<'a> {
         }
     }
 
-    fn floats(&self, of: &description::Vector, noise: f32) -> Result<Buffer> {
+    pub(crate) fn floats(&self, of: &description::Vector, noise: f32) -> Result<Buffer> {
         let numbers = self.numbers(of, noise)?;
         if numbers.len() != of.len() {
             return Err(LoadError::mismatch(format!("{} numbers where {} belong", numbers.len(), of.len())));
@@ -304,19 +323,11 @@ impl<'a> Compiler<'a> {
     }
 
     /// Layers of the same input; neighbours of one type become one matrix.
-    fn linear(&self, layers: &[&description::Linear]) -> Result<Linear> {
-        let bias = self.bias(layers)?;
-        let Source::File(checkpoint, packed) = self.source else {
-            let Source::Noise(kind) = self.source else { unreachable!("there are two sources") };
-            let (rows, channels) = (layers.iter().map(|layer| layer.outputs()).sum(), layers[0].inputs());
-            return Ok(Linear { parts: vec![Arc::new(self.noise(kind, rows, channels)?)], bias });
+    pub(crate) fn linear(&self, layers: &[&description::Linear], scale: f32) -> Result<Linear> {
+        let bias = self.bias(layers, scale)?;
+        let Some(tensors) = self.tensors(layers)? else {
+            return Ok(Linear { parts: vec![Arc::new(self.noise_of(layers)?)], bias, scale });
         };
-        let mut tensors = Vec::new();
-        for layer in layers {
-            let stored = layer.weight.read(checkpoint)?;
-            let packed = packed.filter(|_| layer.precision == description::Precision::Packed);
-            tensors.push(self.packed(stored, packed)?);
-        }
         let mut parts = Vec::new();
         let mut rest = &tensors[..];
         while let [first, ..] = rest {
@@ -328,7 +339,45 @@ impl<'a> Compiler<'a> {
             parts.push(Arc::new(Matrix::upload(self.card, &rest[..same])?));
             rest = &rest[same..];
         }
-        Ok(Linear { parts, bias })
+        Ok(Linear { parts, bias, scale })
+    }
+
+    /// Layers of one type as one matrix, and their biases.
+    pub(crate) fn one_matrix(
+        &self,
+        layers: &[&description::Linear],
+        scale: f32,
+    ) -> Result<(Matrix, Option<Buffer>)> {
+        let bias = self.bias(layers, scale)?;
+        let Some(tensors) = self.tensors(layers)? else { return Ok((self.noise_of(layers)?, bias)) };
+        let first = &tensors[0];
+        let is_like = |other: &&Tensor| other.dtype() != first.dtype() || other.columns() != first.columns();
+        if let Some(other) = tensors.iter().find(is_like) {
+            let (name, other) = (first.name(), other.name());
+            return Err(LoadError::unsupported(format!(
+                "tensor {other:?} has another type or width than {name:?}, and experts of a layer are one matrix on {}",
+                self.card.label()
+            )));
+        }
+        Ok((Matrix::upload(self.card, &tensors)?, bias))
+    }
+
+    /// The weights of layers; none where there is no file.
+    fn tensors(&self, layers: &[&description::Linear]) -> Result<Option<Vec<Tensor>>> {
+        let Source::File(checkpoint, packed) = self.source else { return Ok(None) };
+        let read = |layer: &&description::Linear| {
+            let stored = layer.weight.read(checkpoint)?;
+            self.packed(stored, packed.filter(|_| layer.precision == description::Precision::Packed))
+        };
+        layers.iter().map(read).collect::<Result<_>>().map(Some)
+    }
+
+    fn noise_of(&self, layers: &[&description::Linear]) -> Result<Matrix> {
+        let Source::Noise(kind) = self.source else {
+            return Err(LoadError::mismatch("weights are in a file"));
+        };
+        let (rows, channels) = (layers.iter().map(|layer| layer.outputs()).sum(), layers[0].inputs());
+        self.noise(kind, rows, channels)
     }
 
     /// Plain numbers as the type that was asked for.
@@ -345,7 +394,7 @@ impl<'a> Compiler<'a> {
     }
 
     /// The biases of layers side by side; zeros for those that have none.
-    fn bias(&self, layers: &[&description::Linear]) -> Result<Option<Buffer>> {
+    fn bias(&self, layers: &[&description::Linear], scale: f32) -> Result<Option<Buffer>> {
         if layers.iter().all(|layer| layer.bias.is_none()) {
             return Ok(None);
         }
@@ -357,7 +406,7 @@ impl<'a> Compiler<'a> {
                 let message = format!("a bias of {} numbers for {} outputs", bias.len(), layer.outputs());
                 return Err(LoadError::mismatch(message));
             }
-            numbers.extend(bias);
+            numbers.extend(bias.iter().map(|bias| scale * bias));
         }
         Buffer::of_floats(self.card, &numbers).map(Some).map_err(on_card)
     }
@@ -371,16 +420,10 @@ fn check_norm(of: &description::Norm, width: usize) -> Result<(), String> {
     }
 }
 
-fn check_mlp(of: &description::Mlp) -> Result<(), String> {
-    let refuse = |what: &str| Err(what.to_owned());
-    if matches!(of.inner, Inner::Plain(_)) {
-        return refuse("a perceptron without gates");
+/// What of a perceptron does not run.
+pub(crate) fn check_mlp(of: &description::Mlp) -> Result<(), String> {
+    match of.sparsity {
+        Some(_) => Err("a perceptron with sparse gates".to_owned()),
+        None => Ok(()),
     }
-    if of.activation != Activation::Silu {
-        return Err(format!("the activation {}", of.activation.name()));
-    }
-    if of.clamp.is_some() || of.sparsity.is_some() || of.gate_scale != 1.0 || of.down_scale != 1.0 {
-        return refuse("a perceptron with clamps, multipliers or sparse gates");
-    }
-    Ok(())
 }

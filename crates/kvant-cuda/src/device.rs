@@ -2,6 +2,7 @@
 //! missing or too old, the error says so and everything else goes on.
 
 use crate::kernels::{Form, MODULES, Module};
+use crate::product::FEW_SHARED;
 use cudarc::driver::{CudaContext, CudaStream, DriverError, result, sys};
 use std::collections::HashMap;
 use std::ffi::CString;
@@ -9,9 +10,6 @@ use std::sync::Arc;
 
 /// The oldest driver that loads the kernels, as `cuDriverGetVersion` says it: CUDA 12.8, driver 570.
 pub const MINIMUM_DRIVER: i32 = 12080;
-
-/// Bytes of dynamic shared memory that the activations of `linear_*_few` may take.
-pub const FEW_SHARED: usize = 96 << 10;
 
 /// Why a card cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -19,6 +19,8 @@ mod mapping;
 mod matrix;
 pub mod memory;
 #[cfg(feature = "cuda")]
+mod moe;
+#[cfg(feature = "cuda")]
 mod network;
 #[cfg(feature = "cuda")]
 mod pages;
@@ -26,6 +28,7 @@ pub mod params;
 #[cfg(feature = "cuda")]
 mod pass;
 pub mod plan;
+pub mod product;
 #[cfg(feature = "cuda")]
 mod program;
 #[cfg(feature = "cuda")]

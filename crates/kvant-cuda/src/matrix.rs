@@ -17,6 +17,8 @@ pub(crate) struct Matrix {
     pub kind: WeightType,
     pub rows: usize,
     pub channels: usize,
+    /// What its numbers are multiplied by: a power of two that puts wide numbers into f16, else 1.
+    pub scale: f32,
     buffer: Buffer,
 }
 
@@ -28,7 +30,10 @@ fn kind_of(dtype: DType) -> Option<WeightType> {
         DType::Q8_0 | DType::Int8G32 => Some(WeightType::Q8_0),
         DType::Q4_K => Some(WeightType::Q4K),
         DType::Q6_K => Some(WeightType::Q6K),
-        // Of wider numbers, those that are f16 all the same.
+        DType::Q4_1 => Some(WeightType::Q4_1),
+        DType::Q5_K => Some(WeightType::Q5K),
+        DType::MXFP4 => Some(WeightType::Mxfp4),
+        // Of wider numbers, those that are f16 but for a power of two.
         DType::F16 | DType::BF16 | DType::F32 => Some(WeightType::F16),
         _ => None,
     }
@@ -41,6 +46,7 @@ impl Matrix {
         let (kind, channels) = (Matrix::kind(card, first)?, first.columns());
         let rows = tensors.iter().map(Tensor::rows).sum();
         let buffer = Buffer::new(card, kind.packed_bytes(rows, channels)).map_err(on_card)?;
+        let scale = power_of_two(tensors)?;
         // Pieces are whole tiles, whichever tensors their rows are of.
         let step = (PIECE / first.row_bytes().max(1)).next_multiple_of(TILE_ROWS);
         let mut all = tensors.iter().flat_map(|tensor| (0..tensor.rows()).map(move |row| (tensor, row)));
@@ -49,7 +55,7 @@ impl Matrix {
             piece.clear();
             let mut count = 0;
             for (tensor, row) in all.by_ref().take(step) {
-                file_row(tensor, row, &mut piece)?;
+                file_row(tensor, row, scale, &mut piece)?;
                 count += 1;
             }
             if count == 0 {
@@ -61,7 +67,7 @@ impl Matrix {
             at += packed.len();
         }
         tensors.iter().for_each(|tensor| tensor.bytes().release());
-        Ok(Matrix { kind, rows, channels, buffer })
+        Ok(Matrix { kind, rows, channels, scale, buffer })
     }
 
     /// A matrix of numbers without a meaning, of the size of a trained one's, for measuring speed.
@@ -83,14 +89,14 @@ impl Matrix {
             buffer.repeat(0, done, more).map_err(on_card)?;
             done += more;
         }
-        Ok(Matrix { kind, rows, channels, buffer })
+        Ok(Matrix { kind, rows, channels, scale: 1.0, buffer })
     }
 
     /// The type a tensor has on the card.
     pub(crate) fn kind(card: &Card, tensor: &Tensor) -> Result<WeightType> {
         let refuse = |what: String| {
             LoadError::unsupported(format!(
-                "tensor {:?} {what}, which {} does not multiply; it does Q4_0, Q8_0, Q4_K, Q6_K and f16 in rows of whole blocks. Run it with `--device cpu`, or convert the weights",
+                "tensor {:?} {what}, which {} does not multiply; it does Q4_0, Q4_1, Q8_0, Q4_K, Q5_K, Q6_K, MXFP4, f16 and bf16 in rows of whole blocks. Run it with `--device cpu`, or convert the weights",
                 tensor.name(),
                 card.label()
             ))
@@ -120,17 +126,44 @@ pub(crate) fn on_card(error: crate::device::OpenError) -> LoadError {
     LoadError::unsupported(error.to_string())
 }
 
-/// A row in the blocks that are packed: as the file has it, or as f16 where no number changes by that.
-fn file_row(tensor: &Tensor, row: usize, out: &mut Vec<u8>) -> Result<()> {
-    if !matches!(tensor.dtype(), DType::F32 | DType::BF16) {
+/// The power of two that brings the largest of wide numbers just below 2¹⁵, and by which products are multiplied in the end: 1 for types that
+/// kernels read as they are.
+fn power_of_two(tensors: &[Tensor]) -> Result<f32> {
+    if !tensors.iter().any(is_wide) {
+        return Ok(1.0);
+    }
+    let mut largest = 0f32;
+    for tensor in tensors {
+        let mut numbers = vec![0.0; tensor.columns()];
+        for row in 0..tensor.rows() {
+            tensor.row_f32(row, &mut numbers)?;
+            largest = numbers.iter().fold(largest, |largest, number| largest.max(number.abs()));
+        }
+    }
+    if !(f32::MIN_POSITIVE..1e30).contains(&largest) {
+        return Ok(1.0);
+    }
+    let exponent = largest.log2().floor() as i32 - 14;
+    Ok((exponent as f32).exp2())
+}
+
+fn is_wide(tensor: &Tensor) -> bool {
+    matches!(tensor.dtype(), DType::F32 | DType::BF16)
+}
+
+/// A row in the blocks that are packed: as the file has it, or as f16 over `scale`. bf16 has fewer bits than f16, so all its numbers but those
+/// below 2⁻³¹ of the largest stay what they are, and those change by less than 2⁻³⁹ of it; f32 is held to the same bound.
+fn file_row(tensor: &Tensor, row: usize, scale: f32, out: &mut Vec<u8>) -> Result<()> {
+    if !is_wide(tensor) {
         out.extend_from_slice(tensor.row(row));
         return Ok(());
     }
     let mut numbers = vec![0.0; tensor.columns()];
     tensor.row_f32(row, &mut numbers)?;
     for number in numbers {
-        let half = f16::from_f32(number);
-        if half.to_f32() != number {
+        let half = f16::from_f32(number / scale);
+        let off = (half.to_f32() - number / scale).abs();
+        if off.is_nan() || off > f32::EPSILON * 0.5 {
             return Err(LoadError::unsupported(format!(
                 "tensor {:?} is {} and holds {number:e}, which f16 does not: the CUDA backend rounds no weights. Convert them, or run the model with `--device cpu`",
                 tensor.name(),

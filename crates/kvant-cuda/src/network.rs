@@ -325,9 +325,13 @@ impl Network for CudaNetwork {
             if first == 0 {
                 self.refused(&read[..buffers.logits_at], kept, &spans)?;
             }
-            let scale = self.program.head_scale;
+            let (scale, cap) = (self.program.head_scale, self.program.head_cap);
             let numbers = read[buffers.logits_at..].as_chunks().0.iter();
-            logits.extend(numbers.map(|four| scale * f32::from_le_bytes(*four)));
+            let numbers = numbers.map(|four| scale * f32::from_le_bytes(*four));
+            match cap {
+                Some(cap) => logits.extend(numbers.map(|z| cap * (z / cap).tanh())),
+                None => logits.extend(numbers),
+            }
             first += rows;
             if first >= wanted.len() {
                 break;

@@ -53,10 +53,10 @@ impl AttentionParams {
     }
 }
 
-/// `LinearParams` of `kernels/linear.cu`.
+/// `LinearParams` of `kernels/weights.cuh`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
-#[expect(missing_docs, reason = "kernels/linear.cu describes them")]
+#[expect(missing_docs, reason = "kernels/weights.cuh describes them")]
 pub struct LinearParams {
     pub weights: Address,
     pub x: Address,
@@ -65,7 +65,85 @@ pub struct LinearParams {
     pub channels: i32,
     pub tokens: i32,
     pub accumulate: i32,
+    pub scale: f32,
     pub zero: [i32; 4],
+}
+
+/// `GroupedParams` of `kernels/weights.cuh`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+#[expect(missing_docs, reason = "kernels/weights.cuh describes them")]
+pub struct GroupedParams {
+    pub product: LinearParams,
+    pub groups: Address,
+    pub sources: Address,
+    pub expert_bytes: u64,
+}
+
+/// `RouteParams` of `kernels/moe.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+#[expect(missing_docs, reason = "kernels/moe.cu describes them")]
+pub struct RouteParams {
+    pub logits: Address,
+    pub bias: Address,
+    pub expert_scale: Address,
+    pub chosen: Address,
+    pub shares: Address,
+    pub experts: i32,
+    pub count: i32,
+    pub score: i32,
+    pub groups: i32,
+    pub kept: i32,
+    pub best: i32,
+    pub renormalise: i32,
+    pub epsilon: f32,
+    pub least: f32,
+    pub logit_scale: f32,
+    pub scale: f32,
+}
+
+/// `GroupParams` of `kernels/moe.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+#[expect(missing_docs, reason = "kernels/moe.cu describes them")]
+pub struct GroupParams {
+    pub chosen: Address,
+    pub places: Address,
+    pub sources: Address,
+    pub owners: Address,
+    pub groups: Address,
+    pub pairs: i32,
+    pub count: i32,
+    pub experts: i32,
+    pub size: i32,
+    pub most: i32,
+}
+
+/// `ExpertBiasParams` of `kernels/moe.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+#[expect(missing_docs, reason = "kernels/moe.cu describes them")]
+pub struct ExpertBiasParams {
+    pub y: Address,
+    pub bias: Address,
+    pub owners: Address,
+    pub width: i32,
+}
+
+/// `CombineParams` of `kernels/moe.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+#[expect(missing_docs, reason = "kernels/moe.cu describes them")]
+pub struct CombineParams {
+    pub experts: Address,
+    pub shares: Address,
+    pub places: Address,
+    pub y: Address,
+    pub width: i32,
+    pub count: i32,
+    pub sigmoid: i32,
+    pub accumulate: i32,
 }
 
 /// `EncodeParams` of `kernels/encode.cu`.
@@ -113,14 +191,19 @@ pub struct NormParams {
     pub eps: f32,
 }
 
-/// `SwigluParams` of `kernels/rows.cu`.
+/// `ActivateParams` of `kernels/rows.cu`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 #[expect(missing_docs, reason = "kernels/rows.cu describes them")]
-pub struct SwigluParams {
-    pub gate_up: Address,
+pub struct ActivateParams {
+    pub inner: Address,
     pub y: Address,
     pub channels: i32,
+    pub activation: i32,
+    pub gated: i32,
+    pub gate_scale: f32,
+    pub limit: f32,
+    pub alpha: f32,
 }
 
 /// `EmbedParams` of `kernels/linear.cu`.
@@ -189,17 +272,25 @@ mod tests {
             size_of::<EncodeParams>(),
             size_of::<AppendParams>(),
         ];
-        assert_eq!(size, [160, 56, 32, 96]);
+        assert_eq!(size, [160, 64, 32, 96]);
         let rows = [
             size_of::<NormParams>(),
-            size_of::<SwigluParams>(),
+            size_of::<ActivateParams>(),
             size_of::<EmbedParams>(),
             size_of::<BiasParams>(),
             size_of::<ColumnsParams>(),
             size_of::<GatherParams>(),
             size_of::<ClearParams>(),
         ];
-        assert_eq!(rows, [32, 24, 32, 24, 32, 32, 16]);
+        assert_eq!(rows, [32, 40, 32, 24, 32, 32, 16]);
+        let experts = [
+            size_of::<GroupedParams>(),
+            size_of::<RouteParams>(),
+            size_of::<GroupParams>(),
+            size_of::<ExpertBiasParams>(),
+            size_of::<CombineParams>(),
+        ];
+        assert_eq!(experts, [88, 88, 64, 32, 48]);
         assert_eq!((size_of::<crate::plan::Slots>(), size_of::<crate::plan::Item>()), (8, 48));
     }
 }

@@ -2,18 +2,21 @@
 
 use crate::buffer::Buffer;
 use crate::matrix::Matrix;
+use crate::moe::Moe;
 use crate::params::Address;
 use kvant_cache::KvSlot;
 use kvant_model::Tensor;
-use kvant_model::description::RopeId;
+use kvant_model::description::{self, Activation, RopeId};
 use std::sync::Arc;
 
 /// A linear layer, or several of the same input side by side: columns of the output one after another.
 pub(crate) struct Linear {
     /// Matrices of one type each.
     pub parts: Vec<Arc<Matrix>>,
-    /// Of all columns.
+    /// Of all columns, with the multiplier.
     pub bias: Option<Buffer>,
+    /// Multiplier of the product.
+    pub scale: f32,
 }
 
 impl Linear {
@@ -23,6 +26,10 @@ impl Linear {
 
     pub(crate) fn inputs(&self) -> usize {
         self.parts.first().map_or(0, |part| part.channels)
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.parts.iter().map(|part| part.bytes()).sum()
     }
 }
 
@@ -64,11 +71,45 @@ impl Attention {
     }
 }
 
-/// A gated perceptron.
+/// What is done to inner values, as `kernels/rows.cu` has it.
+#[derive(Clone, Copy)]
+pub(crate) struct Activating {
+    pub activation: i32,
+    pub gated: bool,
+    pub gate_scale: f32,
+    pub limit: f32,
+    pub alpha: f32,
+}
+
+impl Activating {
+    pub(crate) fn of(mlp: &description::Mlp) -> Activating {
+        Activating {
+            activation: match mlp.activation {
+                Activation::Silu => 0,
+                Activation::Gelu => 1,
+                Activation::GeluTanh => 2,
+                Activation::Relu => 3,
+                Activation::ReluSquared => 4,
+            },
+            gated: !matches!(mlp.inner, description::Inner::Plain(_)),
+            gate_scale: mlp.gate_scale,
+            limit: mlp.clamp.map_or(0.0, |clamp| clamp.limit),
+            alpha: mlp.clamp.map_or(0.0, |clamp| clamp.alpha),
+        }
+    }
+
+    /// Inputs of an inner value.
+    pub(crate) fn inputs(&self) -> usize {
+        1 + usize::from(self.gated)
+    }
+}
+
+/// A perceptron.
 pub(crate) struct Mlp {
-    /// Gates, then ups.
+    /// Gates, then ups; or ups alone.
     pub first: Linear,
     pub inner: usize,
+    pub activating: Activating,
     pub down: Linear,
 }
 
@@ -76,14 +117,16 @@ pub(crate) struct Mlp {
 pub(crate) enum Mixer {
     Attention(Box<Attention>),
     Mlp(Box<Mlp>),
+    Experts(Box<Moe>),
 }
 
-/// `x += mixer(norm(x))`.
+/// `x += after(mixer(norm(x)))`.
 pub(crate) struct Block {
     /// The layer it belongs to.
     pub layer: usize,
     pub norm: Norm,
     pub mixer: Mixer,
+    pub after: Option<Norm>,
 }
 
 /// Widths of the widest rows of each kind.
@@ -95,6 +138,11 @@ pub(crate) struct Widths {
     pub first: usize,
     pub inner: usize,
     pub vocabulary: usize,
+    /// Of mixtures: experts, chosen ones, and the rows of one.
+    pub experts: usize,
+    pub chosen: usize,
+    pub expert_first: usize,
+    pub expert_inner: usize,
 }
 
 /// A model.
@@ -105,8 +153,9 @@ pub(crate) struct Program {
     pub blocks: Vec<Block>,
     pub norm: Norm,
     pub head: Linear,
-    /// Multiplier of the logits.
+    /// Multiplier of the logits, and their soft cap.
     pub head_scale: f32,
+    pub head_cap: Option<f32>,
     pub widths: Widths,
 }
 
@@ -114,19 +163,19 @@ impl Program {
     pub(crate) fn attentions(&self) -> impl Iterator<Item = &Attention> {
         self.blocks.iter().filter_map(|block| match &block.mixer {
             Mixer::Attention(of) => Some(&**of),
-            Mixer::Mlp(_) => None,
+            Mixer::Mlp(_) | Mixer::Experts(_) => None,
         })
     }
 
     /// Bytes of all matrices.
     pub(crate) fn weight_bytes(&self) -> usize {
-        let linear = |of: &Linear| of.parts.iter().map(|part| part.bytes()).sum::<usize>();
         let mixers = self.blocks.iter().map(|block| match &block.mixer {
-            Mixer::Attention(of) => linear(&of.projection) + linear(&of.output),
-            Mixer::Mlp(of) => linear(&of.first) + linear(&of.down),
+            Mixer::Attention(of) => of.projection.bytes() + of.output.bytes(),
+            Mixer::Mlp(of) => of.first.bytes() + of.down.bytes(),
+            Mixer::Experts(of) => of.bytes(),
         });
         let tied = self.head.parts.iter().any(|part| Arc::ptr_eq(part, &self.embedding));
         let embedding = if tied { 0 } else { self.embedding.bytes() };
-        mixers.sum::<usize>() + linear(&self.head) + embedding
+        mixers.sum::<usize>() + self.head.bytes() + embedding
     }
 }

@@ -2,22 +2,20 @@
 
 use crate::buffer::Buffer;
 use crate::cache::{LayoutPages, SlotPages};
-use crate::device::{Card, FEW_SHARED, Launch, OpenError};
+use crate::device::{Card, Launch, OpenError};
+use crate::matrix::Matrix;
 use crate::params::{
-    Address, AppendParams, AttentionParams, BiasParams, ColumnsParams, EmbedParams, EncodeParams,
-    GatherParams, HEAD_TILE, LinearParams, NormParams, SwigluParams, many_columns,
+    ActivateParams, Address, AppendParams, AttentionParams, BiasParams, ColumnsParams, EmbedParams,
+    EncodeParams, GatherParams, HEAD_TILE, LinearParams, NormParams, many_columns,
 };
 use crate::pass::{PassPlan, SLICE, SlicePlan, slot_pages};
-use crate::program::{Attention, Block, Linear, Mixer, Mlp, Norm, Program, Widths};
+use crate::product::ProductForm;
+use crate::program::{Activating, Attention, Block, Linear, Mixer, Mlp, Norm, Program, Widths};
 use crate::recorder::Recorder;
 use crate::seats::Seats;
-use crate::weights::TILE_ROWS;
 use kvant_cache::Slots;
 use kvant_model::description::{Pairing, Rope};
 use std::sync::Arc;
-
-/// Warps of a product's CTA, in threads.
-const LINEAR_THREADS: u32 = 256;
 
 /// Activations of a pass, and what its kernels share.
 pub(crate) struct PassBuffers {
@@ -39,6 +37,21 @@ pub(crate) struct PassBuffers {
     columns: Buffer,
     /// Rows whose logits are wanted, (rows, hidden) f32.
     picked: Buffer,
+    /// What a block gave before the norm after it, (rows, hidden) f32.
+    branch: Buffer,
+    /// Mixtures of experts: logits (rows, experts); chosen experts and their shares (rows, chosen); by place in the order of experts
+    /// (pairs): where pairs went, where they came from, their experts; groups of them.
+    pub router: Buffer,
+    pub chosen: Buffer,
+    pub shares: Buffer,
+    pub places: Buffer,
+    pub sources: Buffer,
+    pub owners: Buffer,
+    pub groups: Buffer,
+    /// (pairs, gates ‖ ups) f32, (pairs, inner) f16, (pairs, hidden) f32.
+    pub expert_first: Buffer,
+    pub expert_inner: Buffer,
+    pub expert_out: Buffer,
     /// Partial sums of attention, and their maxima and masses.
     pub part_o: Buffer,
     pub part_ml: Buffer,
@@ -56,7 +69,9 @@ impl PassBuffers {
         slots: usize,
         rows: usize,
     ) -> Result<PassBuffers, OpenError> {
-        let buffer = |width: usize, bytes: usize| Buffer::new(card, rows * width * bytes);
+        let buffer = |width: usize, bytes: usize| Buffer::new(card, (rows * width * bytes).max(16));
+        let (experts, chosen) = (widths.experts, widths.chosen);
+        let groups = crate::product::GroupForm::of(rows * chosen, experts);
         let logits_at = (8 * slots).next_multiple_of(256);
         let out = Buffer::new(card, logits_at + 4 * rows.min(SLICE) * widths.vocabulary)?;
         Ok(PassBuffers {
@@ -70,6 +85,17 @@ impl PassBuffers {
             inner: buffer(widths.inner, 2)?,
             columns: buffer(widths.projected.max(widths.first), 4)?,
             picked: buffer(widths.hidden, 4)?,
+            branch: buffer(widths.hidden, 4)?,
+            router: buffer(experts, 4)?,
+            chosen: buffer(chosen, 4)?,
+            shares: buffer(chosen, 4)?,
+            places: buffer(chosen, 4)?,
+            sources: buffer(chosen, 4)?,
+            owners: buffer(chosen, 4)?,
+            groups: Buffer::new(card, 16 * (experts + groups.pairs / 8 + 1))?,
+            expert_first: buffer(chosen * widths.expert_first, 4)?,
+            expert_inner: buffer(chosen * widths.expert_inner, 2)?,
+            expert_out: buffer(chosen * widths.hidden, 4)?,
             part_o: Buffer::new(card, 1 << 20)?,
             part_ml: Buffer::new(card, 1 << 16)?,
             plan: Buffer::new(card, 1 << 16)?,
@@ -85,6 +111,20 @@ pub(crate) fn fit(card: &Arc<Card>, buffer: &mut Buffer, bytes: usize) -> Result
         *buffer = Buffer::new(card, bytes.next_power_of_two())?;
     }
     Ok(())
+}
+
+/// Where the rows of a product go.
+#[derive(Clone, Copy)]
+pub(crate) struct Target {
+    pub address: Address,
+    /// Whether they are added to what is there.
+    pub accumulate: bool,
+}
+
+impl Target {
+    pub(crate) fn over(address: Address) -> Target {
+        Target { address, accumulate: false }
+    }
 }
 
 /// A pass.
@@ -111,7 +151,7 @@ impl Run<'_> {
         self.buffers.plan.address() + offset
     }
 
-    fn launch<P: Copy>(&mut self, name: &str, grid: (usize, usize), threads: u32, params: P) {
+    pub(crate) fn launch<P: Copy>(&mut self, name: &str, grid: (usize, usize), threads: u32, params: P) {
         let launch = Launch { grid: (grid.0 as u32, grid.1 as u32), threads, shared: 0, early: self.early };
         self.recorder.launch(name, launch, params);
     }
@@ -124,19 +164,34 @@ impl Run<'_> {
             ids: self.at(self.plan.ids_at),
             out: self.buffers.x.address(),
             channels: table.channels as i32,
-            scale: self.program.embedding_scale,
+            scale: self.program.embedding_scale * table.scale,
         };
         let launch = Launch { grid: (self.plan.rows as u32, 1), threads: 256, shared: 0, early: false };
         self.recorder.launch(&format!("embed_{}", table.kind.name()), launch, params);
     }
 
-    /// `x += mixer(norm(x))`.
+    /// `x += after(mixer(norm(x)))`.
     pub(crate) fn block(&mut self, of: &Block) {
         let (x, rows) = (self.buffers.x.address(), self.plan.rows);
         self.norm(&of.norm, x, rows);
+        let to = match &of.after {
+            None => Target { address: x, accumulate: true },
+            Some(_) => Target::over(self.buffers.branch.address()),
+        };
         match &of.mixer {
-            Mixer::Attention(of) => self.attention(of),
-            Mixer::Mlp(of) => self.mlp(of),
+            Mixer::Attention(of) => self.attention(of, to),
+            Mixer::Mlp(of) => self.mlp(of, to),
+            Mixer::Experts(of) => self.moe(of, to),
+        }
+        if let Some(after) = &of.after {
+            let channels = self.program.widths.hidden as i32;
+            let (weight, eps) = (after.weight.address(), after.eps);
+            self.launch(
+                "norm_add",
+                (rows, 1),
+                512,
+                NormParams { x: to.address, weight, y: x, channels, eps },
+            );
         }
     }
 
@@ -153,20 +208,33 @@ impl Run<'_> {
         self.launch("rms_norm", (rows, 1), 512, params);
     }
 
-    fn mlp(&mut self, of: &Mlp) {
+    pub(crate) fn mlp(&mut self, of: &Mlp, to: Target) {
         let b = self.buffers;
         let rows = self.plan.rows;
-        self.linear(&of.first, rows, b.normed.address(), b.first.address(), false);
-        let params =
-            SwigluParams { gate_up: b.first.address(), y: b.inner.address(), channels: of.inner as i32 };
-        self.launch("swiglu", (rows, of.inner.div_ceil(1024)), 256, params);
-        self.linear(&of.down, rows, b.inner.address(), b.x.address(), true);
+        self.linear(&of.first, rows, b.normed.address(), Target::over(b.first.address()));
+        self.activate(of.activating, of.inner, rows, b.first.address(), b.inner.address());
+        self.linear(&of.down, rows, b.inner.address(), to);
     }
 
-    fn attention(&mut self, of: &Attention) {
+    /// y (rows, channels) f16 of the inner values of a perceptron.
+    pub(crate) fn activate(
+        &mut self,
+        by: Activating,
+        channels: usize,
+        rows: usize,
+        inner: Address,
+        y: Address,
+    ) {
+        let Activating { activation, gated, gate_scale, limit, alpha } = by;
+        let (channels, gated) = (channels as i32, gated.into());
+        let params = ActivateParams { inner, y, channels, activation, gated, gate_scale, limit, alpha };
+        self.launch("activate_rows", (rows, (channels as usize).div_ceil(1024)), 256, params);
+    }
+
+    fn attention(&mut self, of: &Attention, to: Target) {
         let b = self.buffers;
         let rows = self.plan.rows;
-        self.linear(&of.projection, rows, b.normed.address(), b.projected.address(), false);
+        self.linear(&of.projection, rows, b.normed.address(), Target::over(b.projected.address()));
         let Some(slot) = slot_pages(self.layout, self.slots.owner(of.slot)) else { return };
         self.append(of, slot);
         // A page that is closed by a chunk may be read as bytes by its later tokens.
@@ -176,7 +244,7 @@ impl Run<'_> {
         for slice in self.plan.slices.get(&self.plan.tiling(of)).into_iter().flatten() {
             self.attend(of, slot, slice);
         }
-        self.linear(&of.output, rows, b.attended.address(), b.x.address(), true);
+        self.linear(&of.output, rows, b.attended.address(), to);
     }
 
     /// Closes the pages that are full after a step: its last kernels, which wait for all before them.
@@ -294,20 +362,20 @@ impl Run<'_> {
         self.launch("gather_rows", (rows, 1), 256, params);
         self.norm(&self.program.norm, b.picked.address(), rows);
         let logits = b.out.address() + b.logits_at as u64;
-        self.linear(&self.program.head, rows, b.normed.address(), logits, false);
+        self.linear(&self.program.head, rows, b.normed.address(), Target::over(logits));
     }
 
     /// y (tokens, outputs) = or += W x + b, of x (tokens, inputs) f16.
-    fn linear(&mut self, of: &Linear, tokens: usize, x: Address, y: Address, accumulate: bool) {
-        let outputs = of.outputs();
+    pub(crate) fn linear(&mut self, of: &Linear, tokens: usize, x: Address, to: Target) {
+        let (outputs, y) = (of.outputs(), to.address);
         if let [matrix] = &of.parts[..] {
-            self.product(matrix, tokens, x, y, accumulate);
+            self.product(matrix, of.scale, tokens, x, to);
         } else {
             // Types side by side: products have rows of their own width, which then go to their columns.
             let mut at = 0;
             for matrix in &of.parts {
                 let columns = self.buffers.columns.address();
-                self.product(matrix, tokens, x, columns, false);
+                self.product(matrix, of.scale, tokens, x, Target::over(columns));
                 let params = ColumnsParams {
                     x: columns,
                     y,
@@ -325,42 +393,22 @@ impl Run<'_> {
         }
     }
 
-    fn product(
-        &mut self,
-        matrix: &crate::matrix::Matrix,
-        tokens: usize,
-        x: Address,
-        y: Address,
-        accumulate: bool,
-    ) {
-        let tiles = matrix.rows.div_ceil(TILE_ROWS);
-        for first in (0..tokens).step_by(SLICE) {
-            let count = (tokens - first).min(SLICE);
-            let shared = 2 * count * matrix.channels;
-            let (form, grid, shared) = if count <= 8 && shared <= FEW_SHARED {
-                ("few", tiles.min(2 * self.recorder.card().processors() as usize), shared)
-            } else if count <= 8 {
-                ("t8", tiles, 0)
-            } else {
-                ("t32", tiles, 0)
-            };
-            let params = LinearParams {
-                weights: matrix.address(),
-                x: rows_of(x, first, matrix.channels, 2),
-                y: rows_of(y, first, matrix.rows, 4),
-                rows: matrix.rows as i32,
-                channels: matrix.channels as i32,
-                tokens: count as i32,
-                accumulate: accumulate.into(),
-                zero: [0; 4],
-            };
-            let launch = Launch {
-                grid: (grid as u32, 1),
-                threads: LINEAR_THREADS,
-                shared: shared as u32,
-                early: self.early,
-            };
-            self.recorder.launch(&format!("linear_{}_{form}", matrix.kind.name()), launch, params);
-        }
+    fn product(&mut self, matrix: &Matrix, scale: f32, tokens: usize, x: Address, to: Target) {
+        let shape = (matrix.rows, matrix.channels);
+        let form = ProductForm::of(matrix.kind, shape, tokens, self.recorder.card().processors());
+        let params = LinearParams {
+            weights: matrix.address(),
+            x,
+            y: to.address,
+            rows: matrix.rows as i32,
+            channels: matrix.channels as i32,
+            tokens: tokens as i32,
+            accumulate: to.accumulate.into(),
+            scale: scale * matrix.scale,
+            zero: [0; 4],
+        };
+        let launch =
+            Launch { grid: form.grid, threads: form.threads, shared: form.shared, early: self.early };
+        self.recorder.launch(&format!("linear_{}_{}", matrix.kind.name(), form.name), launch, params);
     }
 }

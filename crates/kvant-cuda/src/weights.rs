@@ -20,6 +20,12 @@ pub enum WeightType {
     Q4K,
     /// w = d·s·(n − 32) per 16 channels, in blocks of 256.
     Q6K,
+    /// w = d·n + m per 32 channels.
+    Q4_1,
+    /// As Q4_K with codes of 5 bits.
+    Q5K,
+    /// w = 2^(e − 127)·f per 32 channels, f of 4 bits.
+    Mxfp4,
 }
 
 /// Weights that cannot be packed.
@@ -52,6 +58,9 @@ impl WeightType {
             WeightType::F16 => "f16",
             WeightType::Q4K => "q4_k",
             WeightType::Q6K => "q6_k",
+            WeightType::Q4_1 => "q4_1",
+            WeightType::Q5K => "q5_k",
+            WeightType::Mxfp4 => "mxfp4",
         }
     }
 
@@ -63,6 +72,9 @@ impl WeightType {
             WeightType::F16 => (1, 2),
             WeightType::Q4K => (256, 144),
             WeightType::Q6K => (256, 210),
+            WeightType::Q4_1 => (32, 20),
+            WeightType::Q5K => (256, 176),
+            WeightType::Mxfp4 => (32, 17),
         }
     }
 
@@ -74,6 +86,9 @@ impl WeightType {
             WeightType::F16 => (64, 2048),
             WeightType::Q4K => (256, 2368),
             WeightType::Q6K => (256, 3360),
+            WeightType::Q4_1 => (64, 640),
+            WeightType::Q5K => (256, 2880),
+            WeightType::Mxfp4 => (64, 544),
         }
     }
 
@@ -120,19 +135,28 @@ impl WeightType {
             WeightType::F16 => (0..2048, 1.5),
             WeightType::Q4K => (2048..2112, 180.0),
             WeightType::Q6K => (3328..3360, 1365.0),
+            WeightType::Q4_1 => (512..640, 4.6),
+            WeightType::Q5K => (2048..2112, 400.0),
+            WeightType::Mxfp4 => (512..544, 3.0),
         };
         // 2⁻ᵏ as f16.
         let k = (size * (channels as f64).sqrt()).log2().round().clamp(0.0, 14.0) as u16;
         let one = (15 - k) << 10;
         let (_, block) = self.device_block();
         for block in noise.chunks_exact_mut(block) {
-            for half in block[scales.clone()].as_chunks_mut().0 {
+            if self == WeightType::Mxfp4 {
+                block[scales.clone()].fill((127 - k) as u8);
+                continue;
+            }
+            for (i, half) in block[scales.clone()].as_chunks_mut().0.iter_mut().enumerate() {
                 // Of f16 weights the sign and the fraction stay random.
                 let kept = if self == WeightType::F16 { u16::from_le_bytes(*half) & 0x83ff } else { 0 };
-                *half = (one | kept).to_le_bytes();
+                // Minima of Q4_1 are eight times their scales, below zero.
+                let minimum = if self == WeightType::Q4_1 && i % 2 == 1 { 0x8000 + (3 << 10) } else { 0 };
+                *half = (one | kept).wrapping_add(minimum).to_le_bytes();
             }
-            if self == WeightType::Q4K {
-                block[2112..].iter_mut().for_each(|scale| *scale &= 63);
+            if matches!(self, WeightType::Q4K | WeightType::Q5K) {
+                block[2112..2368].iter_mut().for_each(|scale| *scale &= 63);
             }
         }
         noise
@@ -167,14 +191,43 @@ impl WeightType {
                     put(device, 2 * (ks * 256 + lane * 8 + c * 4 + r * 2 + e), number);
                 }
             }
-            WeightType::Q4K => {
+            WeightType::Q4K | WeightType::Q5K => {
                 put(device, 2048 + 4 * (2 * g + r), &source[..4]);
                 let scales = &source[4..16];
+                let (fifth, codes) = match self {
+                    WeightType::Q5K => (Some(&source[16..48]), &source[48..]),
+                    _ => (None, &source[16..]),
+                };
                 for block in 0..8 {
                     let at = 2112 + block / 2 * 64 + g * 8 + block % 2 * 4 + r * 2;
                     put(device, at, &scale_and_minimum(scales, block));
                     for i in 0..32 {
-                        let code = (source[16 + block / 2 * 32 + i] >> (4 * (block % 2))) & 15;
+                        let (channel, code) =
+                            (32 * block + i, codes[block / 2 * 32 + i] >> (4 * (block % 2)));
+                        put_nibble(device, row, channel, code & 15);
+                        if let Some(fifth) = fifth {
+                            let (ks, lane, c, e) = place(row, channel % 64);
+                            let bit = r + 2 * c + 4 * ks + 16 * e;
+                            let word = 2368 + channel / 64 * 128 + 4 * lane;
+                            device[word + bit / 8] |= ((fifth[i] >> block) & 1) << (bit % 8);
+                        }
+                    }
+                }
+            }
+            WeightType::Q4_1 => {
+                for (block, source) in source.chunks_exact(20).enumerate() {
+                    put(device, 512 + 4 * (4 * g + 2 * block + r), &source[..4]);
+                    for i in 0..32 {
+                        let code = (source[4 + i % 16] >> (4 * (i / 16))) & 15;
+                        put_nibble(device, row, 32 * block + i, code);
+                    }
+                }
+            }
+            WeightType::Mxfp4 => {
+                for (block, source) in source.chunks_exact(17).enumerate() {
+                    device[512 + 4 * g + 2 * block + r] = source[0];
+                    for i in 0..32 {
+                        let code = (source[1 + i % 16] >> (4 * (i / 16))) & 15;
                         put_nibble(device, row, 32 * block + i, code);
                     }
                 }
@@ -232,8 +285,24 @@ mod tests {
     use half::f16;
     use proptest::prelude::*;
 
-    const TYPES: [WeightType; 5] =
-        [WeightType::Q4_0, WeightType::Q8_0, WeightType::F16, WeightType::Q4K, WeightType::Q6K];
+    const TYPES: [WeightType; 8] = [
+        WeightType::Q4_0,
+        WeightType::Q8_0,
+        WeightType::F16,
+        WeightType::Q4K,
+        WeightType::Q6K,
+        WeightType::Q4_1,
+        WeightType::Q5K,
+        WeightType::Mxfp4,
+    ];
+
+    /// Half a unit each: 0, ½, 1, 1½, 2, 3, 4, 6, and the same below zero.
+    const FP4: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
+
+    fn fp4(code: u8, exponent: u8) -> f32 {
+        let sign = if code == 8 { -0.0 } else { f32::from(FP4[usize::from(code)]) };
+        (f64::from(sign) * (f64::from(exponent) - 128.0).exp2()) as f32
+    }
 
     fn number(bytes: &[u8], at: usize) -> f32 {
         f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32()
@@ -250,11 +319,18 @@ mod tests {
             }
             WeightType::Q8_0 => number(b, 0) * f32::from(b[2 + i] as i8),
             WeightType::F16 => number(b, 0),
-            WeightType::Q4K => {
+            WeightType::Q4_1 => {
+                let n = if i < 16 { b[4 + i] & 15 } else { b[4 + i - 16] >> 4 };
+                number(b, 0) * f32::from(n) + number(b, 2)
+            }
+            WeightType::Mxfp4 => fp4(if i < 16 { b[1 + i] & 15 } else { b[1 + i - 16] >> 4 }, b[0]),
+            WeightType::Q4K | WeightType::Q5K => {
                 let block = i / 32;
-                let byte = b[16 + block / 2 * 32 + i % 32];
+                let is_q5 = kind == WeightType::Q5K;
+                let byte = b[if is_q5 { 48 } else { 16 } + block / 2 * 32 + i % 32];
                 let [s, z] = scale_and_minimum(&b[4..16], block);
                 let n = if block.is_multiple_of(2) { byte & 15 } else { byte >> 4 };
+                let n = if is_q5 { n + 16 * ((b[16 + i % 32] >> block) & 1) } else { n };
                 number(b, 0) * f32::from(s) * f32::from(n) - number(b, 2) * f32::from(z)
             }
             WeightType::Q6K => {
@@ -292,11 +368,21 @@ mod tests {
             WeightType::F16 => {
                 number(p, 2 * (ks * 256 + lane * 8 + channel / 2 % 2 * 4 + r * 2 + channel % 2))
             }
-            WeightType::Q4K => {
+            WeightType::Q4_1 => {
+                let pair = 512 + 4 * (g * 4 + channel / 32 * 2 + r);
+                number(p, pair) * nibble(p) as f32 + number(p, pair + 2)
+            }
+            WeightType::Mxfp4 => fp4(nibble(p) as u8, p[512 + g * 4 + channel / 32 * 2 + r]),
+            WeightType::Q4K | WeightType::Q5K => {
                 let s = 2112 + channel / 64 * 64 + g * 8 + channel / 32 % 2 * 4 + r * 2;
                 let (d, m) =
                     (number(p, 2048 + 2 * (g * 4 + r * 2)), number(p, 2048 + 2 * (g * 4 + r * 2 + 1)));
-                d * f32::from(p[s]) * nibble(p) as f32 - m * f32::from(p[s + 1])
+                let bit = r + channel / 2 % 2 * 2 + 4 * (ks % 4) + channel % 2 * 16;
+                let fifth = match kind {
+                    WeightType::Q5K => word(&p[2368..], channel / 64 * 32 + lane) >> bit & 1,
+                    _ => 0,
+                };
+                d * f32::from(p[s]) * (nibble(p) | fifth << 4) as f32 - m * f32::from(p[s + 1])
             }
             WeightType::Q6K => {
                 let ks = ks % 4;

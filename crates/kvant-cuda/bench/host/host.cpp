@@ -85,6 +85,10 @@ static void run_cta(unsigned count) {
 #include "attention_f16.cu"
 #include "encode.cu"
 #include "linear.cu"
+#undef KERNEL
+#undef KERNELS
+#include "tile.cu"
+#include "moe.cu"
 #include "rows.cu"
 
 struct Params {  // passed by value in memory, like every kernel's own struct

@@ -110,6 +110,9 @@ inline u32 mul_f16x2(u32 a, u32 b) {
 inline u32 add_f16x2(u32 a, u32 b) {
     return pack_f16x2(f16_to_f32(a) + f16_to_f32(b), f16_to_f32(a >> 16) + f16_to_f32(b >> 16));
 }
+inline u32 fma_f16x2(u32 a, u32 b, u32 c) {  // exact in f32 for what kernels make of codes
+    return pack_f16x2(f16_to_f32(a) * f16_to_f32(b) + f16_to_f32(c), f16_to_f32(a >> 16) * f16_to_f32(b >> 16) + f16_to_f32(c >> 16));
+}
 inline float ex2(float x) { return exp2f(x); }
 inline float reciprocal(float x) { return 1.f / x; }
 
@@ -139,11 +142,19 @@ inline u32 transpose8x8(u32 x) {
     return at(2 * t, g) | at(2 * t + 1, g) << 16;
 }
 inline uint4 load_shared(const u8* p) { return *reinterpret_cast<const uint4*>(p); }
+inline uint2 load_shared_pair(const u8* p) { return *reinterpret_cast<const uint2*>(p); }
 inline u32 word(const uint4& v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
 inline uint4 load_stream(const void* p) { return *static_cast<const uint4*>(p); }
 inline uint4 load_coherent(const void* p) { return *static_cast<const uint4*>(p); }
 inline void pdl_trigger() {}
 inline void pdl_wait() {}
+
+inline void copy16(u8* dst, const void* src) {
+    if (((uintptr_t)dst | (uintptr_t)src) % 16) std::abort();
+    std::memcpy(dst, src, 16);
+}
+inline void end_copies() {}
+template <int PENDING> inline void wait_copies() {}
 
 // Copies happen at once. A stage that is read before it was filled, or filled before it was read, is an error.
 template <int STAGES> struct Ring {

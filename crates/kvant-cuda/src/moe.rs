@@ -1,0 +1,259 @@
+//! Mixtures of experts: how they are compiled, and how a pass goes through them.
+//!
+//! The experts of a layer are one matrix each for both of their products, expert after expert. A pass routes its tokens, sorts the pairs of
+//! token and expert by expert, multiplies groups of them, and adds up what came of a token's pairs in the order of their ranks.
+
+use crate::buffer::Buffer;
+use crate::compile::{Compiler, check_mlp};
+use crate::device::Launch;
+use crate::matrix::Matrix;
+use crate::params::{
+    Address, CombineParams, ExpertBiasParams, GroupParams, GroupedParams, LinearParams, RouteParams,
+};
+use crate::product::GroupForm;
+use crate::program::{Activating, Linear, Mlp, Widths};
+use crate::run::{Run, Target};
+use kvant_model::description::{self, Inner, RouterScore};
+use kvant_model::error::{LoadError, Result};
+
+/// Experts, chosen experts and groups that `kernels/moe.cu` has room for.
+const MOST: (usize, usize, usize) = (512, 32, 32);
+
+/// The first or the second product of all experts.
+pub(crate) struct ExpertMatrix {
+    /// Rows of all experts, one after another.
+    pub matrix: Matrix,
+    /// Rows of one expert.
+    pub rows: usize,
+    /// (experts, rows).
+    pub bias: Option<Buffer>,
+    pub scale: f32,
+}
+
+/// A mixture of experts.
+pub(crate) struct Moe {
+    pub router: Linear,
+    pub experts: usize,
+    pub chosen: usize,
+    /// Everything of the router but addresses.
+    routing: RouteParams,
+    bias: Option<Buffer>,
+    expert_scale: Option<Buffer>,
+    pub first: ExpertMatrix,
+    pub down: ExpertMatrix,
+    activating: Activating,
+    pub shared: Option<(Mlp, Option<Linear>)>,
+}
+
+impl Moe {
+    /// Bytes of all matrices.
+    pub(crate) fn bytes(&self) -> usize {
+        let shared = self.shared.as_ref();
+        let gate = shared.and_then(|(_, gate)| gate.as_ref()).map_or(0, Linear::bytes);
+        let shared = shared.map_or(0, |(mlp, _)| mlp.first.bytes() + mlp.down.bytes());
+        self.router.bytes() + self.first.matrix.bytes() + self.down.matrix.bytes() + shared + gate
+    }
+}
+
+/// What of a mixture of experts does not run.
+pub(crate) fn check_moe(of: &description::Moe) -> std::result::Result<(), String> {
+    let refuse = |what: &str| Err(what.to_owned());
+    let router = &of.router;
+    if of.latent.is_some() {
+        return refuse("experts in a space of their own");
+    }
+    if router.norm.is_some() || router.reads_residual || router.input_scale.is_some() {
+        return refuse("a router with a norm or an input of its own");
+    }
+    let groups = router.groups.map_or(0, |groups| groups.count);
+    if of.experts.len() > MOST.0 || router.chosen > MOST.1.min(of.experts.len()) || groups > MOST.2 {
+        return Err(format!(
+            "{} experts, {} chosen, in {groups} groups, where {}, {} and {} are the most",
+            of.experts.len(),
+            router.chosen,
+            MOST.0,
+            MOST.1,
+            MOST.2
+        ));
+    }
+    of.experts.iter().chain(of.shared.as_ref().map(|shared| &shared.mlp)).try_for_each(check_mlp)?;
+    let Some(expert) = of.experts.first() else { return refuse("a mixture of no experts") };
+    let rows = [expert.down.outputs(), expert.down.inputs()];
+    if rows.iter().any(|rows| !rows.is_multiple_of(16)) {
+        return Err(format!("experts of {} and {} rows, not whole tiles of 16", rows[0], rows[1]));
+    }
+    Ok(())
+}
+
+impl Compiler<'_> {
+    /// Of a branch with this multiplier.
+    pub(crate) fn moe(&self, of: &description::Moe, widths: &mut Widths, scale: f32) -> Result<Moe> {
+        let Some(expert) = of.experts.first() else { return Err(LoadError::mismatch("no experts")) };
+        let first: Vec<Vec<&description::Linear>> = of
+            .experts
+            .iter()
+            .map(|expert| match &expert.inner {
+                Inner::Gated { gate, up } => vec![gate, up],
+                Inner::GatedFused(one) | Inner::Plain(one) => vec![one],
+            })
+            .collect();
+        let down: Vec<Vec<&description::Linear>> =
+            of.experts.iter().map(|expert| vec![&expert.down]).collect();
+        let first = self.experts(&first, 1.0)?;
+        let down = self.experts(&down, expert.down_scale)?;
+        let activating = Activating::of(expert);
+        if first.rows != activating.inputs() * down.matrix.channels {
+            let message = format!("{} inner values where {} belong", first.rows, down.matrix.channels);
+            return Err(LoadError::mismatch(message));
+        }
+        let shared = match &of.shared {
+            Some(shared) => {
+                let gate = shared.gate.as_ref().map(|gate| self.linear(&[gate], 1.0)).transpose()?;
+                Some((self.mlp(&shared.mlp, widths, scale)?, gate))
+            }
+            None => None,
+        };
+        let router = &of.router;
+        let groups = router.groups.map_or([0; 3], |groups| [groups.count, groups.kept, groups.best]);
+        let [groups, kept, best] = groups.map(|n| n as i32);
+        let routing = RouteParams {
+            experts: of.experts.len() as i32,
+            count: router.chosen as i32,
+            score: match router.score {
+                RouterScore::Softmax => 0,
+                RouterScore::SoftmaxOfChosen => 1,
+                RouterScore::Sigmoid => 2,
+            },
+            groups,
+            kept,
+            best,
+            renormalise: router.renormalise.is_some().into(),
+            epsilon: router.renormalise.map_or(0.0, |by| by.epsilon),
+            least: router.renormalise.map_or(0.0, |by| by.least),
+            logit_scale: router.logit_scale,
+            scale: router.scale * scale,
+            ..RouteParams::default()
+        };
+        widths.experts = widths.experts.max(of.experts.len());
+        widths.chosen = widths.chosen.max(router.chosen);
+        widths.expert_first = widths.expert_first.max(first.rows);
+        widths.expert_inner = widths.expert_inner.max(down.matrix.channels);
+        let floats = |of: &Option<description::Vector>, noise| {
+            of.as_ref().map(|numbers| self.floats(numbers, noise)).transpose()
+        };
+        Ok(Moe {
+            router: self.linear(&[&router.linear], 1.0)?,
+            experts: of.experts.len(),
+            chosen: router.chosen,
+            routing,
+            bias: floats(&router.bias, 0.0)?,
+            expert_scale: floats(&router.expert_scale, 1.0)?,
+            first,
+            down,
+            activating,
+            shared,
+        })
+    }
+
+    /// One product of all experts as one matrix.
+    fn experts(&self, experts: &[Vec<&description::Linear>], scale: f32) -> Result<ExpertMatrix> {
+        let layers: Vec<&description::Linear> = experts.iter().flatten().copied().collect();
+        let rows = experts[0].iter().map(|layer| layer.outputs()).sum();
+        if experts.iter().any(|expert| expert.iter().map(|layer| layer.outputs()).sum::<usize>() != rows) {
+            return Err(LoadError::mismatch("experts of different sizes"));
+        }
+        let (matrix, bias) = self.one_matrix(&layers, scale)?;
+        Ok(ExpertMatrix { matrix, rows, bias, scale })
+    }
+}
+
+impl Run<'_> {
+    pub(crate) fn moe(&mut self, of: &Moe, to: Target) {
+        let b = self.buffers;
+        let (rows, pairs) = (self.plan.rows, self.plan.rows * of.chosen);
+        self.linear(&of.router, rows, b.normed.address(), Target::over(b.router.address()));
+        let address = |buffer: &Option<Buffer>| buffer.as_ref().map_or(0, Buffer::address);
+        let routing = RouteParams {
+            logits: b.router.address(),
+            bias: address(&of.bias),
+            expert_scale: address(&of.expert_scale),
+            chosen: b.chosen.address(),
+            shares: b.shares.address(),
+            ..of.routing
+        };
+        self.launch("route", (rows, 1), 32, routing);
+        let form = GroupForm::of(pairs, of.experts);
+        let params = GroupParams {
+            chosen: b.chosen.address(),
+            places: b.places.address(),
+            sources: b.sources.address(),
+            owners: b.owners.address(),
+            groups: b.groups.address(),
+            pairs: pairs as i32,
+            count: of.chosen as i32,
+            experts: of.experts as i32,
+            size: form.size as i32,
+            most: form.most as i32,
+        };
+        self.launch("group_pairs", (1, 1), 512, params);
+        self.grouped(&of.first, form, b.normed.address(), b.sources.address(), b.expert_first.address());
+        self.activate(
+            of.activating,
+            of.down.matrix.channels,
+            pairs,
+            b.expert_first.address(),
+            b.expert_inner.address(),
+        );
+        self.grouped(&of.down, form, b.expert_inner.address(), 0, b.expert_out.address());
+        let params = CombineParams {
+            experts: b.expert_out.address(),
+            shares: b.shares.address(),
+            places: b.places.address(),
+            y: to.address,
+            width: of.down.rows as i32,
+            count: of.chosen as i32,
+            sigmoid: 0,
+            accumulate: to.accumulate.into(),
+        };
+        self.launch("combine", (rows, of.down.rows.div_ceil(1024)), 256, params);
+        let Some((mlp, gate)) = &of.shared else { return };
+        let Some(gate) = gate else { return self.mlp(mlp, Target { accumulate: true, ..to }) };
+        // The logits of experts have been read: the gate's one takes their place.
+        self.linear(gate, rows, b.normed.address(), Target::over(b.router.address()));
+        self.mlp(mlp, Target::over(b.expert_out.address()));
+        let (shares, places) = (b.router.address(), 0);
+        let params = CombineParams { shares, places, count: 1, sigmoid: 1, accumulate: 1, ..params };
+        self.launch("combine", (rows, of.down.rows.div_ceil(1024)), 256, params);
+    }
+
+    /// y (pairs, rows of an expert) of x rows that `sources` names, or of the pairs' own.
+    fn grouped(&mut self, of: &ExpertMatrix, form: GroupForm, x: Address, sources: Address, y: Address) {
+        let b = self.buffers;
+        let matrix = &of.matrix;
+        let params = GroupedParams {
+            product: LinearParams {
+                weights: matrix.address(),
+                x,
+                y,
+                rows: of.rows as i32,
+                channels: matrix.channels as i32,
+                tokens: 0,
+                accumulate: 0,
+                scale: of.scale * matrix.scale,
+                zero: [0; 4],
+            },
+            groups: b.groups.address(),
+            sources,
+            expert_bytes: matrix.kind.packed_bytes(of.rows, matrix.channels) as u64,
+        };
+        let (name, rows, threads) = form.kernel(matrix.kind);
+        let grid = (form.most as u32, of.rows.div_ceil(rows) as u32);
+        let launch = Launch { grid, threads, shared: 0, early: self.early };
+        self.recorder.launch(&format!("linear_{}_{name}", matrix.kind.name()), launch, params);
+        if let Some(bias) = &of.bias {
+            let owners = b.owners.address();
+            let params = ExpertBiasParams { y, bias: bias.address(), owners, width: of.rows as i32 };
+            self.launch("add_expert_bias", (form.pairs, of.rows.div_ceil(1024)), 256, params);
+        }
+    }
+}

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compiles kernels/*.cu with NVRTC: PTX for sm_80, cubin for sm_90a, into kernels/bin, with a manifest that names the compiler, the
+"""Compiles kernels/*.cu with NVRTC: PTX for sm_80, cubin for sm_90a, into kernels/bin (packed by zlib), with a manifest that names the compiler, the
 hash of the sources, and every kernel's registers, spills and shared memory as ptxas reports them.
 
     python3 -m venv V && V/bin/pip install nvidia-cuda-nvrtc-cu12==12.8.93 nvidia-cuda-nvcc-cu12==12.8.93
@@ -7,7 +7,7 @@ hash of the sources, and every kernel's registers, spills and shared memory as p
 
 `--check` compiles nothing and fails if the manifest is not of these sources. No file of NVIDIA's is copied: both packages are
 tools of the build."""
-import ctypes, hashlib, importlib.util, json, pathlib, re, subprocess, sys, tempfile
+import ctypes, hashlib, importlib.util, json, pathlib, re, subprocess, sys, tempfile, zlib
 
 HERE = pathlib.Path(__file__).resolve().parent
 KERNELS, BIN = HERE / "kernels", HERE / "kernels" / "bin"
@@ -100,18 +100,19 @@ def main():
         if only and path.stem not in only:
             continue
         ptx = slim(nvrtc.compile(path, PTX_ARCH, "PTX").rstrip(b"\0"))
-        (BIN / f"{path.stem}.ptx").write_bytes(ptx)
         with tempfile.NamedTemporaryFile() as scratch:
             old = assemble(ptx, "sm_80", scratch.name)
         new = nvrtc.compile(path, f"compute_{CUBIN_ARCH[3:]}", "PTX")
-        report = assemble(new, CUBIN_ARCH, str(BIN / f"{path.stem}.cubin"))
+        with tempfile.NamedTemporaryFile() as scratch:
+            report = assemble(new, CUBIN_ARCH, scratch.name)
+            cubin = pathlib.Path(scratch.name).read_bytes()
         dynamic = dict(re.findall(r"\.const.*?|\.global .align 4 \.u32 (\w+)_shared = (\d+);", ptx.decode()))
         for name in report:
             kernels[name] = dict(module=path.stem, dynamic_shared=int(dynamic.get(name, 0)), sm_90a=report[name], sm_80=old[name])
             print(f"{name:28} sm_90a {report[name]['registers']:3} regs, {report[name]['spill_stores']} spilled; sm_80 {old[name]['registers']:3}, "
                   f"{old[name]['spill_stores']}; dynamic {dynamic.get(name, 0)} B", flush=True)
-        for name in (f"{path.stem}.ptx", f"{path.stem}.cubin"):
-            data = (BIN / name).read_bytes()
+        for name, data in ((f"{path.stem}.ptx", ptx), (f"{path.stem}.cubin", cubin)):
+            (BIN / f"{name}.z").write_bytes(zlib.compress(data, 9))
             files[name] = dict(bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
     if not only:
         version = re.search(r"V([\d.]+)", ptxas).group(1)

@@ -1,5 +1,5 @@
 """The compiled kernels under torch, by the driver API alone: what the Rust backend does, in a page of ctypes."""
-import ctypes, json, pathlib, struct, subprocess, tempfile
+import ctypes, json, pathlib, struct, subprocess, tempfile, zlib
 import torch
 
 BIN = pathlib.Path(__file__).resolve().parent.parent / "kernels" / "bin"
@@ -27,7 +27,7 @@ class Kernels:
         self.functions, self.images = {}, []
         self.sms = torch.cuda.get_device_properties(0).multi_processor_count
         for stem in sorted({k["module"] for k in MANIFEST["kernels"].values()}):
-            image = ctypes.create_string_buffer((BIN / f"{stem}.{form}").read_bytes() + b"\0")
+            image = ctypes.create_string_buffer(zlib.decompress((BIN / f"{stem}.{form}.z").read_bytes()) + b"\0")
             module = ctypes.c_void_p()
             self.check(self.cuda.cuModuleLoadData(ctypes.byref(module), image), f"loading {stem}.{form}")
             self.images.append(image)

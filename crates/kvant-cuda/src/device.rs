@@ -152,21 +152,22 @@ impl Card {
 
     fn load(&mut self, module: &Module) -> Result<(), OpenError> {
         self.context.bind_to_thread().map_err(failed("taking the context"))?;
+        let ptx = module.ptx();
         let mut image = match self.form {
-            Form::Cubin => module.cubin.to_vec(),
-            Form::Ptx => module.ptx.as_bytes().to_vec(),
+            Form::Cubin => module.cubin(),
+            Form::Ptx => ptx.clone().into_bytes(),
         };
         image.push(0); // PTX is a C string
         // SAFETY: the image is a whole cubin, or PTX with its end, and the context is current.
         let loaded = unsafe { result::module::load_data(image.as_ptr().cast()) }
             .map_err(failed(format!("loading the kernels of {}", module.name)))?;
         self.modules.push(loaded);
-        for name in entries(module.ptx) {
+        for name in entries(&ptx) {
             let symbol = CString::new(name).expect("names of kernels have no zero byte");
             // SAFETY: the module was loaded above and stays until the card is dropped.
             let function = unsafe { result::module::get_function(loaded, symbol) }
                 .map_err(failed(format!("finding the kernel {name}")))?;
-            let shared = dynamic_shared(module.ptx, name);
+            let shared = dynamic_shared(&ptx, name);
             let set = |attribute, value| {
                 // SAFETY: the function is of a module that was loaded into the current context.
                 unsafe { result::function::set_function_attribute(function, attribute, value) }
@@ -333,10 +334,11 @@ mod tests {
         let manifest: serde_json::Value = serde_json::from_str(crate::kernels::MANIFEST).unwrap();
         let mut found = 0;
         for module in &MODULES {
-            for name in entries(module.ptx) {
+            let ptx = module.ptx();
+            for name in entries(&ptx) {
                 let kernel = &manifest["kernels"][name];
                 assert_eq!(kernel["module"], module.name, "{name}");
-                assert_eq!(kernel["dynamic_shared"], dynamic_shared(module.ptx, name), "{name}");
+                assert_eq!(kernel["dynamic_shared"], dynamic_shared(&ptx, name), "{name}");
                 found += 1;
             }
         }

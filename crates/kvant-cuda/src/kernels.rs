@@ -1,22 +1,47 @@
-//! The compiled kernels: PTX for sm_80 and newer, cubins for sm_90a, as `build_kernels.py` made them.
+//! The compiled kernels: PTX for sm_80 and newer, cubins for sm_90a, as `build_kernels.py` made them, packed by zlib.
+
+use flate2::read::ZlibDecoder;
+use std::io::Read;
 
 /// One file of kernels, compiled twice.
 #[derive(Clone, Copy, Debug)]
 pub struct Module {
     /// Name of the source, without its end.
     pub name: &'static str,
+    ptx: &'static [u8],
+    cubin: &'static [u8],
+}
+
+impl Module {
     /// For sm_80 and every later card; the driver compiles it.
-    pub ptx: &'static str,
+    pub fn ptx(&self) -> String {
+        String::from_utf8(unpacked(self.ptx)).expect("PTX is a text")
+    }
+
     /// For Hopper.
-    pub cubin: &'static [u8],
+    pub fn cubin(&self) -> Vec<u8> {
+        unpacked(self.cubin)
+    }
+
+    /// Bytes that both forms take in the crate.
+    pub fn packed_bytes(&self) -> usize {
+        self.ptx.len() + self.cubin.len()
+    }
+}
+
+/// What `build_kernels.py` packed; the crate's tests hold every file to its hash.
+fn unpacked(packed: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    ZlibDecoder::new(packed).read_to_end(&mut out).expect("kernels of this crate are whole");
+    out
 }
 
 macro_rules! modules {
     ($($name:literal)*) => {
         [$(Module {
             name: $name,
-            ptx: include_str!(concat!("../kernels/bin/", $name, ".ptx")),
-            cubin: include_bytes!(concat!("../kernels/bin/", $name, ".cubin")),
+            ptx: include_bytes!(concat!("../kernels/bin/", $name, ".ptx.z")),
+            cubin: include_bytes!(concat!("../kernels/bin/", $name, ".cubin.z")),
         }),*]
     };
 }

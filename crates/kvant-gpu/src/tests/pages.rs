@@ -122,6 +122,7 @@ pub(super) fn pages_are_those_of_the_host() {
         ("f32", 7),
         ("int8", 64),
         ("int8", 80),
+        ("int4", 16),
         ("int4", 64),
         ("int4", 80),
         ("int4", 128),

@@ -43,7 +43,7 @@ fn files_are_those_of_the_manifest() {
     for module in &MODULES {
         for (end, data) in [("ptx", module.ptx().into_bytes()), ("cubin", module.cubin())] {
             let file = &manifest["files"][format!("{}.{end}", module.name)];
-            assert_eq!(file["sha256"], hex(data), "{}.{end}", module.name);
+            assert_eq!(file["sha256"], hex(&data), "{}.{end}", module.name);
             assert_eq!(file["bytes"], data.len(), "{}.{end}", module.name);
         }
         size += module.packed_bytes();

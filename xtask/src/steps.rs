@@ -33,7 +33,6 @@ pub const CHECKS: &[Check] = &[
         about: "whole models and kernels on lavapipe, a GPU in software",
         run: gpu::lavapipe,
     },
-    Check { name: "msl", about: "the same as what Metal would be given, on the host", run: gpu::msl },
     Check { name: "browser", about: "the HTML report and the server's page, in Chromium", run: browser },
     Check {
         name: "clients",
@@ -164,12 +163,16 @@ fn clippy() -> Outcome {
     cargo(["clippy", "--workspace"]).args(apart.iter().flat_map(|name| ["--test", name])).args(lints).run()
 }
 
+/// All tests but those that have steps of their own.
+const USUAL_TESTS: &str = "not package(kvant-gpu) and not package(kvant-msl)";
+
 fn test() -> Outcome {
     let tests = if cargo(["nextest", "--version"]).probe().is_some() {
-        cargo(["nextest", "run", "--workspace", "--no-fail-fast", "--filterset", "not package(kvant-gpu)"])
+        cargo(["nextest", "run", "--workspace", "--no-fail-fast", "--filterset", USUAL_TESTS])
     } else {
         // `--tests` leaves the documentation's examples to their own step.
-        cargo(["test", "--workspace", "--exclude", "kvant-gpu", "--tests", "--no-fail-fast"])
+        let apart = ["--exclude", "kvant-gpu", "--exclude", "kvant-msl"];
+        cargo(["test", "--workspace", "--tests", "--no-fail-fast"]).args(apart)
     };
     // Without a browser its test is left out here, and `browser` below says so in the closing table.
     match needs::packages(BROWSER) {

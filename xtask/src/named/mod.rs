@@ -91,6 +91,12 @@ pub const NAMED: &[Named] = &[
         run: steps::aarch64_wide,
     },
     Named {
+        name: "msl",
+        about: "whole models and kernels as Metal would be given them, on the host",
+        covers: || crates(&["kvant-gpu", "kvant-msl", "kvant-codec", "kvant-cache"]),
+        run: gpu::msl,
+    },
+    Named {
         name: "gpu-wide",
         about: "whole models and kernels on lavapipe with subgroups of 16",
         covers: || crates(&["kvant-gpu", "kvant-codec", "kvant-cache"]),

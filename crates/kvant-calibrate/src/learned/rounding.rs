@@ -209,7 +209,9 @@ pub(super) mod tests {
 
     #[test]
     fn what_cannot_be_trained_through_is_refused() {
-        for (text, hint) in [("ch4:cayley", "channels"), ("tq3:scaled", "sym, max, asym or one of their fitted forms")] {
+        for (text, hint) in
+            [("ch4:cayley", "channels"), ("tq3:scaled", "sym, max, asym or one of their fitted forms")]
+        {
             let error = Rounding::of(&spec(text), 64).unwrap_err().to_string();
             assert!(error.contains(hint) && error.contains(text), "{error}");
         }

@@ -49,10 +49,10 @@ def test_verbs_agree_with_what_is_decoded(spec, side, rows, rng):
 
 
 def test_the_naive_oracle_of_keys_by_channel(rng):
-    # ch4: per page and channel sixteen even steps from the least to the largest; no error exceeds half a step, but for the
+    # ch4:asym: per page and channel sixteen even steps from the least to the largest; no error exceeds half a step, but for the
     # rounding of scale and zero to f16.
     page = rng.standard_normal((64, 64), dtype=np.float32)
-    codec = kvant.codec("int4")
+    codec = kvant.codec("k=ch4:asym,v=f16")
     assert codec.page_tokens(64, "key") == 64
     error = np.abs(codec.decode(codec.encode(page)) - page)
     step = (page.max(axis=0) - page.min(axis=0)) / 15

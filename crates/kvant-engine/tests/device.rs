@@ -190,9 +190,9 @@ fn what_does_not_run_is_refused_or_stays_on_the_cpu() {
     let (_folder, path) = model();
     let refused = |options: OpenOptions, path: &Path| options.open(path).err().unwrap().to_string();
     // By name: blocks, codecs, windows.
-    let experts = OpenOptions { device: DeviceChoice::Gpu, ..OpenOptions::default() };
-    let words = refused(experts, &fixture("mixtral"));
-    assert!(words.contains("mixture of experts") && words.contains("--device cpu"), "{words}");
+    let latents = OpenOptions { device: DeviceChoice::Gpu, ..OpenOptions::default() };
+    let words = refused(latents, &fixture("deepseek_v2"));
+    assert!(words.contains("latent") && words.contains("--device cpu"), "{words}");
     let words = refused(options(DeviceChoice::Gpu, "k=trellis3,v=trellis3"), &path);
     assert!(words.contains("trellis3") && words.contains("int4, int8"), "{words}");
     let windowed = OpenOptions { window: Some(64), context: None, ..options(DeviceChoice::Gpu, "int4") };

@@ -3,91 +3,15 @@
 //!
 //!     decode_speed [seconds] [contexts, such as 0,4096,32768,131072] [policies] [weights: q4_0, q8_0, f16, q4_k, q6_k]
 
-use kvant_attention::{Batch, KvCache};
-use kvant_cache::{PageId, PageStore, PageWork, Policy};
-use kvant_codec::Side;
+mod shape;
+
+use kvant_attention::KvCache;
+use kvant_cache::Policy;
 use kvant_cuda::{Card, CudaBackend, PassOptions, WeightType};
-use kvant_model::error::Result;
-use kvant_model::{Backend, Checkpoint, Chunk, DType, Description, Model, Network};
+use kvant_model::{Checkpoint, Chunk, DType, Model};
+use shape::{Noise, PAGE, SINKS, beginning, grow, llama_3, report, steps};
 use std::sync::Arc;
 use std::time::Instant;
-
-/// Compiles descriptions with weights that mean nothing.
-struct Noise<'a>(&'a CudaBackend, WeightType);
-
-impl Backend for Noise<'_> {
-    fn name(&self) -> &str {
-        self.0.name()
-    }
-
-    fn compile(&self, description: &Description, _: &Checkpoint) -> Result<Box<dyn Network>> {
-        let network = self.0.noise(description, self.1)?;
-        println!("weights: {:.2} GB", network.weight_bytes() as f64 / 1e9);
-        Ok(Box::new(network))
-    }
-}
-
-fn llama_3_8b() -> serde_json::Value {
-    serde_json::json!({
-        "model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "intermediate_size": 14336,
-        "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "hidden_act": "silu",
-        "rms_norm_eps": 1e-5, "rope_theta": 500_000.0, "max_position_embeddings": 1 << 20, "vocab_size": 128_256,
-        "tie_word_embeddings": false
-    })
-}
-
-/// Tokens that a page takes, and sinks before the first.
-const PAGE: usize = 64;
-const SINKS: usize = 4;
-
-/// Makes a context of whole pages longer: new pages are copies of its first.
-fn grow(model: &Model, backend: &CudaBackend, cache: &mut KvCache, len: usize) {
-    while cache.len() < len {
-        let count = (16 * PAGE).min(len - cache.len());
-        let sequence = cache.sequence_mut();
-        for slot in model.slots().kv_slots() {
-            let mut copies: Vec<(usize, Side, PageId, bool)> = Vec::new();
-            let mut note = |head, side, work| match work {
-                PageWork::Encode { page, .. } => copies.push((head, side, page, false)),
-                PageWork::Exact { page, first: 0, .. } => copies.push((head, side, page, true)),
-                PageWork::Exact { .. } | PageWork::Sinks { .. } => {}
-            };
-            sequence.append_on_device(slot, count, &mut note).expect("memory for a longer context");
-            for (head, side, page, is_exact) in copies {
-                let side = sequence.side(slot, head, side).expect("a side");
-                // Exact pages are what is kept, or are forgotten once they are encoded.
-                if let Some(from) = side.encoded_id(0).filter(|_| side.codecs().is_exact() == is_exact) {
-                    backend.pages().copy(from, page, side.codecs().codec().page_bytes());
-                }
-            }
-        }
-        sequence.advance(count).expect("every slot has grown");
-    }
-}
-
-fn largest(logits: &[f32]) -> u32 {
-    (0..logits.len()).max_by(|a, b| logits[*a].total_cmp(&logits[*b])).unwrap_or(0) as u32
-}
-
-/// Milliseconds of decode steps, with or without logits.
-fn steps(model: &Model, caches: &mut [KvCache], seconds: f64, wanted: usize) -> Vec<f64> {
-    let mut driver = caches[0].driver();
-    let mut ids = vec![1; caches.len()];
-    let (mut times, started) = (Vec::new(), Instant::now());
-    while times.len() < 12 || (started.elapsed().as_secs_f64() < seconds && times.len() < 400) {
-        let chunks: Vec<Chunk<'_>> =
-            ids.iter().map(|id| Chunk { tokens: std::slice::from_ref(id), wanted: 0..wanted }).collect();
-        let step = Instant::now();
-        let mut batch = Batch::new(&mut driver, caches.iter_mut().collect());
-        let logits = model.forward(&chunks, &mut batch).expect("a step");
-        times.push(1e3 * step.elapsed().as_secs_f64());
-        if wanted == 0 {
-            continue;
-        }
-        ids = (0..logits.tokens()).map(|row| largest(logits.row(row))).collect();
-    }
-    times
-}
 
 /// Reads a prompt of so many tokens.
 fn prefill(
@@ -101,18 +25,6 @@ fn prefill(
         model.forward(&[Chunk { tokens: ids, wanted: ids.len() - 1..ids.len() }], cache)?;
     }
     Ok(())
-}
-
-fn report(what: &str, sequences: usize, mut times: Vec<f64>) {
-    let (first, second) = (times[0], times[1]);
-    times.drain(..8);
-    times.sort_by(f64::total_cmp);
-    let (median, worst, best) = (times[times.len() / 2], times[times.len() - 1], times[0]);
-    println!(
-        "{what}: {median:.3} ms a step, {:.1} tokens/s (best {best:.3}, worst {worst:.3}, first {first:.1}, second {second:.1}, {} steps)",
-        1e3 * sequences as f64 / median,
-        times.len()
-    );
 }
 
 fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
@@ -137,7 +49,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
         }
     };
     println!("{} ({:?}), {} SMs", card.name(), card.form(), card.processors());
-    let outline = Checkpoint::from_config(llama_3_8b(), DType::Q4_0)?;
+    let outline = Checkpoint::from_config(llama_3(false), DType::Q4_0)?;
     let every = [(true, true), (false, true), (true, false), (false, false)];
     for (number, (early, graphs)) in every.into_iter().enumerate() {
         let options = PassOptions { early, graphs };
@@ -149,7 +61,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
         for policy in policies.split(',') {
             let policy: Policy = policy.parse()?;
             let open = || KvCache::in_arena(policy.clone(), model.slots(), most, backend.store());
-            let ids: Vec<u32> = (0..(SINKS + 2 * PAGE) as u32).map(|n| 17 * n % 1000).collect();
+            let ids = beginning();
             let read = |cache: &mut KvCache| model.forward(&[Chunk { tokens: &ids, wanted: 0..1 }], cache);
             // All contexts with the usual options, the first ones with the others.
             for context in contexts.iter().take(if number == 0 { contexts.len() } else { 2 }) {

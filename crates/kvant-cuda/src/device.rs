@@ -274,6 +274,15 @@ impl Card {
         self.context.total_mem().map_err(failed("asking for the size of its memory"))
     }
 
+    /// Bytes of its memory that nobody has taken, and all of them.
+    ///
+    /// # Errors
+    /// When the card is lost.
+    pub fn free_memory(&self) -> Result<(usize, usize), OpenError> {
+        self.bind()?;
+        result::mem_get_info().map_err(failed("asking for its free memory"))
+    }
+
     /// Its streaming multiprocessors.
     pub fn processors(&self) -> u32 {
         self.processors

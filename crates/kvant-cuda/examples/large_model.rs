@@ -1,0 +1,116 @@
+//! Llama 3.1 70B with 4-bit weights and a 4-bit cache on one card: what it takes is foretold, then measured, at 128K tokens within a
+//! cap, and at the longest context that the whole card holds. Weights mean nothing and are made on the way: no file is needed.
+//!
+//!     large_model [cap in GB: 64] [tokens: 131072] [seconds: 3]
+
+mod shape;
+
+use kvant_attention::KvCache;
+use kvant_cache::{CacheLayout, Policy};
+use kvant_cuda::{Card, CudaBackend, WeightType};
+use kvant_model::{Checkpoint, Chunk, DType, Description, Model};
+use shape::{Noise, PAGE, SINKS, beginning, grow, llama_3, report, steps};
+use std::sync::Arc;
+
+type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
+
+/// What a pass has beside weights and pages: activations of a chunk, partials, tables, logits.
+const REST: usize = 512 << 20;
+
+fn gigabytes(bytes: usize) -> f64 {
+    bytes as f64 / 1e9
+}
+
+/// Bytes of the card that are in use, by this process and by others.
+fn used(card: &Card) -> Outcome<usize> {
+    let (free, all) = card.free_memory()?;
+    Ok(all - free)
+}
+
+/// Bytes of all tensors: matrices in Q4_0, vectors in f32.
+fn weight_bytes(outline: &Checkpoint) -> Outcome<usize> {
+    let description = Description::of(outline)?;
+    let bytes = description.tensors().into_iter().map(|tensor| {
+        let dtype = if tensor.shape.len() > 1 { DType::Q4_0 } else { DType::F32 };
+        dtype.tensor_bytes(&tensor.shape).ok_or_else(|| format!("{}: rows are not whole blocks", tensor.name))
+    });
+    Ok(bytes.sum::<Result<usize, String>>()?)
+}
+
+/// Decodes at a context of so many tokens and says what was foretold and what was taken.
+fn run(
+    card: &Card,
+    model: &Model,
+    backend: &CudaBackend,
+    policy: &Policy,
+    tokens: usize,
+    weights: usize,
+    before: usize,
+    seconds: f64,
+) -> Outcome<usize> {
+    let pages = tokens.saturating_sub(SINKS).div_ceil(PAGE);
+    let len = SINKS + PAGE * pages;
+    let mut cache = KvCache::in_arena(policy.clone(), model.slots(), len + 1024, backend.store())?;
+    model.forward(&[Chunk { tokens: &beginning(), wanted: 0..1 }], &mut cache)?;
+    grow(model, backend, &mut cache, len);
+    let foretold = weights + cache.sequence().layout().arena_bytes(len, 1) + REST;
+    let mut caches = [cache];
+    let times = steps(model, &mut caches, seconds, 1);
+    let taken = used(card)? - before;
+    let off = 100.0 * (taken as f64 / foretold as f64 - 1.0);
+    println!(
+        "{len} tokens: foretold {:.2} GB, taken {:.2} GB ({off:+.2} %)",
+        gigabytes(foretold),
+        gigabytes(taken)
+    );
+    report(&format!("decode {policy} at {len}"), 1, times);
+    Ok(taken)
+}
+
+fn main() -> Outcome<()> {
+    let mut arguments = std::env::args().skip(1);
+    let cap: f64 = arguments.next().map_or(Ok(64.0), |n| n.parse())?;
+    let tokens: usize = arguments.next().map_or(Ok(131_072), |n| n.parse())?;
+    let seconds: f64 = arguments.next().map_or(Ok(3.0), |n| n.parse())?;
+    let card = match Card::open(0) {
+        Ok(card) => Arc::new(card),
+        Err(error) => {
+            println!("skipped: {error}");
+            return Ok(());
+        }
+    };
+    let before = used(&card)?;
+    let outline = Checkpoint::from_config(llama_3(true), DType::Q4_0)?;
+    let weights = weight_bytes(&outline)?;
+    let policy: Policy = "int4".parse()?;
+    let cap = (1e9 * cap) as usize;
+    println!("{}: Llama 3.1 70B, Q4_0 weights {:.2} GB, cache {policy}", card.name(), gigabytes(weights));
+
+    let room = cap.checked_sub(weights + REST).ok_or("the weights alone take more than the cap")?;
+    let backend = CudaBackend::new(&card)?.with_cap(Some(room))?;
+    let model = Model::load(&Noise(&backend, WeightType::Q4_0), &outline)?;
+    println!("cap {:.1} GB: {:.2} GB are left for pages", gigabytes(cap), gigabytes(room));
+    let taken = run(&card, &model, &backend, &policy, tokens, weights, before, seconds)?;
+    if taken > cap {
+        return Err(format!("{:.2} GB were taken, which is over the cap", gigabytes(taken)).into());
+    }
+    drop((model, backend));
+
+    let (free, all) = card.free_memory()?;
+    let room = free.checked_sub(weights + REST).ok_or("the card is too small for the weights")?;
+    let backend = CudaBackend::new(&card)?.with_cap(Some(room))?;
+    let model = Model::load(&Noise(&backend, WeightType::Q4_0), &outline)?;
+    let layout = CacheLayout::new(&policy, model.slots())?;
+    let (mut fits, mut beyond) = (PAGE, 1 << 23);
+    while beyond - fits > PAGE {
+        let middle = fits + (beyond - fits) / 2;
+        if layout.arena_bytes(middle, 1) <= room { fits = middle } else { beyond = middle }
+    }
+    println!(
+        "the whole card, {:.2} of {:.2} GB free: {fits} tokens fit by the foretelling",
+        gigabytes(free),
+        gigabytes(all)
+    );
+    run(&card, &model, &backend, &policy, fits - 2 * PAGE, weights, before, seconds)?;
+    Ok(())
+}

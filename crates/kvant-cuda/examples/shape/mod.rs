@@ -1,0 +1,106 @@
+//! Shapes of Llama 3 with weights that mean nothing, contexts whose pages are copies of a few real ones, and steps that are timed.
+
+use kvant_attention::{Batch, KvCache};
+use kvant_cache::{PageId, PageStore, PageWork};
+use kvant_codec::Side;
+use kvant_cuda::{CudaBackend, WeightType};
+use kvant_model::error::Result;
+use kvant_model::{Backend, Checkpoint, Chunk, Description, Model, Network};
+use std::time::Instant;
+
+/// Compiles descriptions with weights that mean nothing.
+pub struct Noise<'a>(pub &'a CudaBackend, pub WeightType);
+
+impl Backend for Noise<'_> {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn compile(&self, description: &Description, _: &Checkpoint) -> Result<Box<dyn Network>> {
+        let network = self.0.noise(description, self.1)?;
+        println!("weights: {:.2} GB", network.weight_bytes() as f64 / 1e9);
+        Ok(Box::new(network))
+    }
+}
+
+/// The shape of Llama 3, of 8 or of 70 billion numbers.
+pub fn llama_3(large: bool) -> serde_json::Value {
+    let [hidden, layers, intermediate, heads] =
+        if large { [8192, 80, 28672, 64] } else { [4096, 32, 14336, 32] };
+    serde_json::json!({
+        "model_type": "llama", "hidden_size": hidden, "num_hidden_layers": layers, "intermediate_size": intermediate,
+        "num_attention_heads": heads, "num_key_value_heads": 8, "head_dim": 128, "hidden_act": "silu",
+        "rms_norm_eps": 1e-5, "rope_theta": 500_000.0, "max_position_embeddings": 1 << 23, "vocab_size": 128_256,
+        "tie_word_embeddings": false
+    })
+}
+
+/// Tokens that a page takes, and sinks before the first.
+pub const PAGE: usize = 64;
+pub const SINKS: usize = 4;
+
+/// The tokens that a context begins with: its sinks and two pages.
+pub fn beginning() -> Vec<u32> {
+    (0..(SINKS + 2 * PAGE) as u32).map(|n| 17 * n % 1000).collect()
+}
+
+/// Makes a context of whole pages longer: new pages are copies of its first.
+pub fn grow(model: &Model, backend: &CudaBackend, cache: &mut KvCache, len: usize) {
+    while cache.len() < len {
+        let count = (16 * PAGE).min(len - cache.len());
+        let sequence = cache.sequence_mut();
+        for slot in model.slots().kv_slots() {
+            let mut copies: Vec<(usize, Side, PageId, bool)> = Vec::new();
+            let mut note = |head, side, work| match work {
+                PageWork::Encode { page, .. } => copies.push((head, side, page, false)),
+                PageWork::Exact { page, first: 0, .. } => copies.push((head, side, page, true)),
+                PageWork::Exact { .. } | PageWork::Sinks { .. } => {}
+            };
+            sequence.append_on_device(slot, count, &mut note).expect("memory for a longer context");
+            for (head, side, page, is_exact) in copies {
+                let side = sequence.side(slot, head, side).expect("a side");
+                // Exact pages are what is kept, or are forgotten once they are encoded.
+                if let Some(from) = side.encoded_id(0).filter(|_| side.codecs().is_exact() == is_exact) {
+                    backend.pages().copy(from, page, side.codecs().codec().page_bytes());
+                }
+            }
+        }
+        sequence.advance(count).expect("every slot has grown");
+    }
+}
+
+fn largest(logits: &[f32]) -> u32 {
+    (0..logits.len()).max_by(|a, b| logits[*a].total_cmp(&logits[*b])).unwrap_or(0) as u32
+}
+
+/// Milliseconds of decode steps, with or without logits.
+pub fn steps(model: &Model, caches: &mut [KvCache], seconds: f64, wanted: usize) -> Vec<f64> {
+    let mut driver = caches[0].driver();
+    let mut ids = vec![1; caches.len()];
+    let (mut times, started) = (Vec::new(), Instant::now());
+    while times.len() < 12 || (started.elapsed().as_secs_f64() < seconds && times.len() < 400) {
+        let chunks: Vec<Chunk<'_>> =
+            ids.iter().map(|id| Chunk { tokens: std::slice::from_ref(id), wanted: 0..wanted }).collect();
+        let step = Instant::now();
+        let mut batch = Batch::new(&mut driver, caches.iter_mut().collect());
+        let logits = model.forward(&chunks, &mut batch).expect("a step");
+        times.push(1e3 * step.elapsed().as_secs_f64());
+        if wanted == 0 {
+            continue;
+        }
+        ids = (0..logits.tokens()).map(|row| largest(logits.row(row))).collect();
+    }
+    times
+}
+
+pub fn report(what: &str, sequences: usize, mut times: Vec<f64>) {
+    let (first, second) = (times[0], times[1]);
+    times.drain(..8);
+    times.sort_by(f64::total_cmp);
+    let (median, worst, best) = (times[times.len() / 2], times[times.len() - 1], times[0]);
+    println!(
+        "{what}: {median:.3} ms a step, {:.1} tokens/s (best {best:.3}, worst {worst:.3}, first {first:.1}, second {second:.1}, {} steps)",
+        1e3 * sequences as f64 / median,
+        times.len()
+    );
+}

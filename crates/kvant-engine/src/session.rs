@@ -461,8 +461,7 @@ impl Session {
             None => (self.engine.forward(&chunks, &mut self.kv)?, None),
             Some((top, generation)) => {
                 let enough = |_, top: &TopTokens| generation.settles(top);
-                let mut outputs =
-                    self.engine.forward_top(&chunks, &mut self.kv, &[Some(top)], &enough)?;
+                let mut outputs = self.engine.forward_top(&chunks, &mut self.kv, &[Some(top)], &enough)?;
                 let top = outputs.take_top(0);
                 (outputs.into_logits(), top)
             }

@@ -101,9 +101,16 @@ mod tests {
         let temperature = prop_oneof![Just(0.0f32), 0.05f32..3.0];
         let top_p = prop_oneof![Just(1.0f32), 0.01f32..1.0];
         let min_p = prop_oneof![Just(0.0f32), 0.0f32..0.5];
-        (temperature, top_k, top_p, min_p, any::<u64>()).prop_map(|(temperature, top_k, top_p, min_p, seed)| {
-            SamplingParams { temperature, top_k, top_p, min_p, seed: Some(seed), ..SamplingParams::default() }
-        })
+        (temperature, top_k, top_p, min_p, any::<u64>()).prop_map(
+            |(temperature, top_k, top_p, min_p, seed)| SamplingParams {
+                temperature,
+                top_k,
+                top_p,
+                min_p,
+                seed: Some(seed),
+                ..SamplingParams::default()
+            },
+        )
     }
 
     proptest! {

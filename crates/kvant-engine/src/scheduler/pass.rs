@@ -1,9 +1,9 @@
 //! One pass: room for its tokens, the network, and what comes of every sequence.
 
-use crate::generation::Generation;
 use super::job::{JobError, JobEvent, Task};
 use super::logprobs::Logprobs;
 use super::{Active, Scheduler, pace};
+use crate::generation::Generation;
 use crate::session::{Finish, GenerateError};
 use kvant_attention::{Batch, KvCache};
 use kvant_cache::{CacheError, StateError};
@@ -55,7 +55,11 @@ impl Active {
         let first = self.kv.len() - rows.len();
         for (position, row) in (first..).zip(rows) {
             if position + 1 < *prompt {
-                scored.push(Logprobs::of(outputs.row(row).logits(), tokens[position + 1], logprobs.unwrap_or(0)));
+                scored.push(Logprobs::of(
+                    outputs.row(row).logits(),
+                    tokens[position + 1],
+                    logprobs.unwrap_or(0),
+                ));
             }
         }
         match self.kv.len() < *prompt {

@@ -6,7 +6,8 @@ use kvant_cpu::{Cpu, LoadOptions};
 use kvant_engine::{Engine, Policy, Request, SamplingParams};
 use kvant_model::gguf::Gguf;
 use kvant_model::{
-    Backend, Checkpoint, Chunk, Description, Enough, LoadError, Network, Observer, Outputs, Rows, TopK, TopTokens,
+    Backend, Checkpoint, Chunk, Description, Enough, LoadError, Network, Observer, Outputs, Rows, TopK,
+    TopTokens,
 };
 use kvant_threads::Pool;
 use std::ops::ControlFlow;
@@ -30,7 +31,11 @@ impl Backend for Listing {
         "lists"
     }
 
-    fn compile(&self, description: &Description, checkpoint: &Checkpoint) -> Result<Box<dyn Network>, LoadError> {
+    fn compile(
+        &self,
+        description: &Description,
+        checkpoint: &Checkpoint,
+    ) -> Result<Box<dyn Network>, LoadError> {
         Ok(Box::new(ListingNetwork(self.0.compile(description, checkpoint)?, Arc::clone(&self.1))))
     }
 }
@@ -56,9 +61,8 @@ impl Network for ListingNetwork {
     ) -> Result<Outputs, StateError> {
         let rows = self.0.forward(chunks, state, None)?;
         assert_eq!(rows.tokens(), top.len());
-        let list = |row: usize| {
-            TopTokens::of(rows.row(row), top[row]?).filter(|list: &TopTokens| enough(row, list))
-        };
+        let list =
+            |row: usize| TopTokens::of(rows.row(row), top[row]?).filter(|list: &TopTokens| enough(row, list));
         let lists: Vec<Option<TopTokens>> = (0..rows.tokens()).map(list).collect();
         let left = (0..rows.tokens()).filter(|row| lists[*row].is_none());
         let logits: Vec<f32> = left.flat_map(|row| rows.row(row).to_vec()).collect();
@@ -109,7 +113,11 @@ fn lists_give_sessions_the_tokens_that_logits_give() {
         };
         assert_eq!(tokens(&listing), tokens(&plain), "{sampling:?}");
         let (lists, logits) = (sent.lists.load(Ordering::Relaxed), sent.logits.load(Ordering::Relaxed));
-        assert_eq!((lists > 0, logits == 0), (settled, settled), "{sampling:?}: {lists} lists, {logits} logits");
+        assert_eq!(
+            (lists > 0, logits == 0),
+            (settled, settled),
+            "{sampling:?}: {lists} lists, {logits} logits"
+        );
     }
 }
 
@@ -132,7 +140,9 @@ fn sequences_that_need_less_run_beside_sequences_that_need_all() {
         }
         settle(&mut scheduler);
         let heard = |ear: &Ear| {
-            ear.with(|heard| (heard.tokens.clone(), heard.logprobs.len(), heard.prompt.len(), heard.text.clone()))
+            ear.with(|heard| {
+                (heard.tokens.clone(), heard.logprobs.len(), heard.prompt.len(), heard.text.clone())
+            })
         };
         ears.iter().map(heard).collect::<Vec<_>>()
     };

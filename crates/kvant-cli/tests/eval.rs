@@ -314,6 +314,11 @@ fn mistakes_are_explained() {
     assert!(beyond.contains("layer 9"), "{beyond}");
     let strict = place.eval(&["--text", "x", "--strict"]);
     assert_eq!(strict.status.code(), Some(2));
+    for alone in [&["--against", "cpu", "--kv", "int4"][..], &["--against", "cpu", "--device", "gpu"]] {
+        let refused = place.eval(alone);
+        assert_eq!(refused.status.code(), Some(2));
+        assert!(String::from_utf8_lossy(&refused.stderr).contains("--kv and --device"));
+    }
     let no_spec = place.eval(&["--text", "x", "--kv", "nonsense"]);
     assert_eq!(no_spec.status.code(), Some(2));
 }

@@ -5,6 +5,8 @@ import pages as P
 import weights as W
 from cases import Case, error
 from driver import FEW_SHARED, pack
+from ranking import top
+from strict import strict
 
 CASES = [
     dict(positions=[4095], kv_heads=8, group=8, d=128),
@@ -344,7 +346,7 @@ def experts(kernels, say, tokens=70):
 
 
 def run(kernels, say):
-    return fixtures(kernels, say) + attention(kernels, say) + encode(kernels, say) + linear(kernels, say) + rows(kernels, say) + experts(kernels, say)
+    return fixtures(kernels, say) + attention(kernels, say) + encode(kernels, say) + linear(kernels, say) + rows(kernels, say) + experts(kernels, say) + top(kernels, say) + strict(kernels, say)
 
 
 HOST_CASES = [dict(positions=[300, 40], kv_heads=1, **options) for options in (
@@ -359,5 +361,5 @@ HOST_MANY = [dict(positions=[190, 3], tokens=9, kv_heads=1, **options) for optio
 
 def small(kernels, say):
     """Short sequences, all features: what fibers, or a card under a sanitizer, can do in a few minutes."""
-    return fixtures(kernels, say) + rows(kernels, say) + encode(kernels, say) + linear(kernels, say, ((64, 256), (24, 768)), 72) + experts(kernels, say, 12) + attention(
+    return fixtures(kernels, say) + rows(kernels, say) + top(kernels, say, ((2, 300, 40, 1.0, 1.3), (1, 5000, 256, 0.3, 0.2), (1, 20, 40, 1.0, 2.0))) + strict(kernels, say, (64,)) + encode(kernels, say) + linear(kernels, say, ((64, 256), (24, 768)), 72) + experts(kernels, say, 12) + attention(
         kernels, say, HOST_CASES, 1, HOST_MANY)

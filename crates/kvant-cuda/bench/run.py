@@ -43,7 +43,7 @@ def main():
     if "ptx" in what:  # the path of cards that are not Hopper
         small = [case for case in check.CASES if max(case["positions"]) < 10000]
         ptx = Kernels("ptx")
-        results["check_ptx"] = check.fixtures(ptx, say) + check.attention(ptx, say, small) + check.encode(ptx, say) + check.linear(ptx, say) + check.rows(ptx, say) + check.experts(ptx, say)
+        results["check_ptx"] = check.fixtures(ptx, say) + check.attention(ptx, say, small) + check.encode(ptx, say) + check.linear(ptx, say) + check.rows(ptx, say) + check.experts(ptx, say) + check.top(ptx, say)
         failures += [f"ptx: {f}" for f in results["check_ptx"]]
         save()
     if "attention" in what:

@@ -9,7 +9,7 @@ use kvant_attention::KvCache;
 use kvant_cache::Policy;
 use kvant_cuda::{Card, CudaBackend, PassOptions, WeightType};
 use kvant_model::{Checkpoint, Chunk, DType, Model};
-use shape::{Noise, PAGE, SINKS, beginning, grow, llama_3, report, steps};
+use shape::{Noise, PAGE, SINKS, Wanted, beginning, grow, llama_3, report, steps};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -70,7 +70,13 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
                 let pages = context.saturating_sub(SINKS).div_ceil(PAGE);
                 grow(&model, &backend, &mut cache, SINKS + PAGE * pages);
                 let held = cache.len();
-                report(&format!("decode {policy} at {held}"), 1, steps(&model, &mut [cache], seconds, 1));
+                let mut caches = [cache];
+                for (wanted, what) in
+                    [(Wanted::Top40, "top 40"), (Wanted::Token, "token"), (Wanted::Logits, "logits")]
+                {
+                    let times = steps(&model, &mut caches, seconds, wanted);
+                    report(&format!("decode {policy} at {held}, {what}"), 1, times);
+                }
             }
             if number == 0 {
                 for chunk in [256, 512, 2048] {
@@ -101,12 +107,16 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
                         grow(&model, &backend, &mut cache, SINKS + PAGE * context.div_ceil(PAGE));
                         caches.push(cache);
                     }
-                    for (wanted, logits) in [(1, ""), (0, ", no logits")] {
-                        report(
-                            &format!("decode {policy}, {sequences} x {context}{logits}"),
-                            sequences,
-                            steps(&model, &mut caches, seconds, wanted),
-                        );
+                    let every = [
+                        (Wanted::Top40, "top 40"),
+                        (Wanted::Token, "token"),
+                        (Wanted::Logits, "logits"),
+                        (Wanted::Nothing, "nothing"),
+                    ];
+                    for (wanted, what) in every {
+                        let times = steps(&model, &mut caches, seconds, wanted);
+                        let name = format!("decode {policy}, {sequences} x {context}, {what}");
+                        report(&name, sequences, times);
                     }
                 }
             }

@@ -9,7 +9,7 @@ use kvant_attention::KvCache;
 use kvant_cache::{CacheLayout, Policy};
 use kvant_cuda::{Card, CudaBackend, WeightType};
 use kvant_model::{Checkpoint, Chunk, DType, Description, Model};
-use shape::{Noise, PAGE, SINKS, beginning, grow, llama_3, report, steps};
+use shape::{Noise, PAGE, SINKS, Wanted, beginning, grow, llama_3, report, steps};
 use std::sync::Arc;
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
@@ -55,7 +55,7 @@ fn run(
     grow(model, backend, &mut cache, len);
     let foretold = weights + cache.sequence().layout().arena_bytes(len, 1) + REST;
     let mut caches = [cache];
-    let times = steps(model, &mut caches, seconds, 1);
+    let times = steps(model, &mut caches, seconds, Wanted::Token);
     let taken = used(card)? - before;
     let off = 100.0 * (taken as f64 / foretold as f64 - 1.0);
     println!(

@@ -3,6 +3,7 @@
 use crate::device::{Card, OpenError, failed};
 use crate::params::Address;
 use cudarc::driver::result;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Bytes on a card.
@@ -61,12 +62,13 @@ impl Buffer {
             .map_err(failed("copying on the card"))
     }
 
-    /// Sets the first bytes to zero.
-    pub(crate) fn clear_first(&self, bytes: usize) -> Result<(), OpenError> {
-        assert!(bytes <= self.bytes, "{bytes} of {} bytes", self.bytes);
+    /// Sets some bytes to zero.
+    pub(crate) fn clear(&self, range: Range<usize>) -> Result<(), OpenError> {
+        assert!(range.end <= self.bytes, "{range:?} of {} bytes", self.bytes);
         self.card.bind()?;
+        let at = self.address + range.start as u64;
         // SAFETY: the range is of this buffer.
-        unsafe { result::memset_d8_async(self.address, 0, bytes, self.card.stream()) }
+        unsafe { result::memset_d8_async(at, 0, range.len(), self.card.stream()) }
             .map_err(failed("clearing memory"))
     }
 }
@@ -135,13 +137,14 @@ impl Pinned {
         self.bytes
     }
 
-    /// Reads the first bytes of a buffer, and waits for them.
-    pub(crate) fn read(&mut self, from: &Buffer, bytes: usize) -> Result<&[u8], OpenError> {
-        assert!(bytes <= self.bytes && bytes <= from.bytes());
+    /// Reads some bytes of a buffer, and waits for them.
+    pub(crate) fn read(&mut self, from: &Buffer, range: Range<usize>) -> Result<&[u8], OpenError> {
+        let bytes = range.len();
+        assert!(bytes <= self.bytes && range.end <= from.bytes());
         // SAFETY: the memory is ours, that long and initialised, and nobody else refers to it.
         let own = unsafe { std::slice::from_raw_parts_mut(self.at, bytes) };
         // SAFETY: the range is of that buffer.
-        unsafe { download(&self.card, from.address(), own)? };
+        unsafe { download(&self.card, from.address() + range.start as u64, own)? };
         Ok(own)
     }
 }

@@ -46,6 +46,8 @@ pub(crate) struct LayoutPages {
     pub slots: Vec<Option<SlotPages>>,
     /// Whether the card has the kernels that read a page once for several query tokens; it may have too little shared memory.
     pub tiles: bool,
+    /// Whether queries read their own pages as they were encoded.
+    pub strict: bool,
     /// By dim and seed.
     signs: Vec<(usize, u64, Buffer)>,
 }
@@ -61,13 +63,8 @@ impl LayoutPages {
         if rule.streaming.is_some() {
             return Err(refuse(0, "streaming windows (StreamingLLM) do not run"));
         }
-        if rule.mode != Mode::Deployed {
-            return Err(refuse(
-                0,
-                "pages that are encoded before their own queries (strict mode) do not run",
-            ));
-        }
-        let mut made = LayoutPages { slots: Vec::new(), tiles: true, signs: Vec::new() };
+        let strict = rule.mode == Mode::Strict;
+        let mut made = LayoutPages { slots: Vec::new(), tiles: true, strict, signs: Vec::new() };
         for slot in layout.slots() {
             let layer = slot.layer();
             let shape = match slot.kind() {
@@ -98,6 +95,10 @@ impl LayoutPages {
             if !has(if key.dim <= 128 { "" } else { "many_" }) {
                 let what =
                     format!("{codec} of {} channels needs more shared memory than the card has", key.dim);
+                return Err(CacheUnsupported { layer, what });
+            }
+            if strict && codec != "f16" && card.kernel(&format!("decode_{codec}_d{}", key.dim)).is_none() {
+                let what = format!("strict mode does not run with {codec} of {} channels", key.dim);
                 return Err(CacheUnsupported { layer, what });
             }
             let signs = match value.rotation {

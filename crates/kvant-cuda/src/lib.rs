@@ -23,6 +23,8 @@ mod moe;
 #[cfg(feature = "cuda")]
 mod network;
 #[cfg(feature = "cuda")]
+mod outputs;
+#[cfg(feature = "cuda")]
 mod pages;
 pub mod params;
 #[cfg(feature = "cuda")]
@@ -38,6 +40,10 @@ mod run;
 #[cfg(feature = "cuda")]
 mod seats;
 pub mod table;
+#[cfg(feature = "cuda")]
+mod times;
+#[cfg(feature = "cuda")]
+mod top;
 pub mod weights;
 
 #[cfg(feature = "cuda")]

@@ -27,7 +27,8 @@ fn kind_of(dtype: DType) -> Option<WeightType> {
     match dtype {
         // kvant's own types have the bytes of their ggml twins.
         DType::Q4_0 | DType::Int4G32 => Some(WeightType::Q4_0),
-        DType::Q8_0 | DType::Int8G32 => Some(WeightType::Q8_0),
+        // Codes of 5 bits are bytes under the same scales.
+        DType::Q8_0 | DType::Int8G32 | DType::Q5_0 => Some(WeightType::Q8_0),
         DType::Q4_K => Some(WeightType::Q4K),
         DType::Q6_K => Some(WeightType::Q6K),
         DType::Q4_1 => Some(WeightType::Q4_1),
@@ -96,7 +97,7 @@ impl Matrix {
     pub(crate) fn kind(card: &Card, tensor: &Tensor) -> Result<WeightType> {
         let refuse = |what: String| {
             LoadError::unsupported(format!(
-                "tensor {:?} {what}, which {} does not multiply; it does Q4_0, Q4_1, Q8_0, Q4_K, Q5_K, Q6_K, MXFP4, f16 and bf16 in rows of whole blocks. Run it with `--device cpu`, or convert the weights",
+                "tensor {:?} {what}, which {} does not multiply; it does Q4_0, Q4_1, Q5_0, Q8_0, Q4_K, Q5_K, Q6_K, MXFP4, f16 and bf16 in rows of whole blocks. Run it with `--device cpu`, or convert the weights",
                 tensor.name(),
                 card.label()
             ))
@@ -151,9 +152,26 @@ fn is_wide(tensor: &Tensor) -> bool {
     matches!(tensor.dtype(), DType::F32 | DType::BF16)
 }
 
+/// Blocks of Q5_0 as blocks of Q8_0: the same scales, and the codes less 16 as bytes.
+fn widen_q5_0(row: &[u8], out: &mut Vec<u8>) {
+    for block in row.as_chunks::<22>().0 {
+        let high = u32::from_le_bytes([block[2], block[3], block[4], block[5]]);
+        out.extend_from_slice(&block[..2]);
+        for place in 0..32 {
+            let nibble = block[6 + place % 16] >> (4 * (place / 16)) & 15;
+            let code = nibble | ((high >> place & 1) as u8) << 4;
+            out.push(code.wrapping_sub(16));
+        }
+    }
+}
+
 /// A row in the blocks that are packed: as the file has it, or as f16 over `scale`. bf16 has fewer bits than f16, so all its numbers but those
 /// below 2⁻³¹ of the largest stay what they are, and those change by less than 2⁻³⁹ of it; f32 is held to the same bound.
 fn file_row(tensor: &Tensor, row: usize, scale: f32, out: &mut Vec<u8>) -> Result<()> {
+    if tensor.dtype() == DType::Q5_0 {
+        widen_q5_0(tensor.row(row), out);
+        return Ok(());
+    }
     if !is_wide(tensor) {
         out.extend_from_slice(tensor.row(row));
         return Ok(());
@@ -173,4 +191,24 @@ fn file_row(tensor: &Tensor, row: usize, scale: f32, out: &mut Vec<u8>) -> Resul
         out.extend_from_slice(&half.to_le_bytes());
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kvant_model::quant::dequantize_row;
+
+    #[test]
+    fn codes_of_five_bits_are_the_same_numbers_as_bytes() {
+        let mut rows: Vec<u8> = kvant_codec::split_mix(3).flat_map(u64::to_le_bytes).take(22 * 6).collect();
+        for (block, scale) in rows.chunks_exact_mut(22).zip([0.5f32, -0.02, 0.0, 3.0, 1e-4, 0.7]) {
+            block[..2].copy_from_slice(&f16::from_f32(scale).to_le_bytes());
+        }
+        let mut wide = Vec::new();
+        widen_q5_0(&rows, &mut wide);
+        let (mut want, mut found) = ([0.0; 192], [1.0; 192]);
+        dequantize_row(DType::Q5_0, &rows, &mut want).unwrap();
+        dequantize_row(DType::Q8_0, &wide, &mut found).unwrap();
+        assert_eq!(found, want);
+    }
 }

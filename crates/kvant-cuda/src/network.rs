@@ -3,20 +3,23 @@
 use crate::buffer::{Pinned, download};
 use crate::cache::LayoutPages;
 use crate::device::{Card, OpenError};
+use crate::outputs::{Found, Head, Slice};
 use crate::pages::CudaPages;
 use crate::pass::{
-    Part, PassPlan, SLICE, SlotPlan, Span, TakeError, Words, add_jobs, slot_pages, take_pages,
+    Part, PassPlan, SLICE, SlotPlan, Span, TakeError, Words, add_jobs, reading, slot_pages, take_pages,
 };
 use crate::program::Program;
 use crate::recorder::{Graphs, Recorder};
 use crate::run::{PassBuffers, Run, fit};
 use crate::seats::Seats;
+use crate::times::PassTimes;
+use crate::top::TopPlan;
 use half::f16;
 use kvant_cache::{
     CacheError, CacheLayout, KvSlot, PageStore, PassState, Sequence, Slots, StateError, StateErrorKind, Store,
 };
 use kvant_model::description::Rope;
-use kvant_model::{Chunk, Network, Observer, Rows};
+use kvant_model::{Chunk, Enough, Network, Observer, Outputs, Rows, TopK};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// A model on a card. All its passes go one after another.
@@ -27,6 +30,7 @@ pub struct CudaNetwork {
     ropes: Vec<Rope>,
     slots: Slots,
     options: PassOptions,
+    shows_times: bool,
     work: Mutex<Work>,
 }
 
@@ -45,13 +49,17 @@ impl Default for PassOptions {
     }
 }
 
+/// Layouts whose tables are kept: sequences that were not forked from one another have layouts of their own.
+const LAYOUTS: usize = 8;
+
 /// [`Sequence::lineage`] of the sequences of a pass.
 type Lineages = Vec<u64>;
 
 /// What passes use again.
 struct Work {
     buffers: Option<PassBuffers>,
-    cache: Option<Kept>,
+    /// The layout of the last pass first.
+    caches: Vec<Kept>,
     graphs: Graphs,
     out: Option<Pinned>,
     launches: usize,
@@ -83,7 +91,7 @@ impl CudaNetwork {
         options: PassOptions,
     ) -> CudaNetwork {
         let graphs = Graphs::new(card);
-        let work = Work { buffers: None, cache: None, graphs, out: None, launches: 0 };
+        let work = Work { buffers: None, caches: Vec::new(), graphs, out: None, launches: 0 };
         CudaNetwork {
             card: Arc::clone(card),
             pages: Arc::clone(pages),
@@ -91,6 +99,7 @@ impl CudaNetwork {
             ropes,
             slots,
             options,
+            shows_times: PassTimes::wanted(),
             work: Mutex::new(work),
         }
     }
@@ -153,7 +162,7 @@ impl CudaNetwork {
         (spans, seats): (&[Span], &[usize]),
         state: &mut dyn PassState,
     ) -> Result<(), StateError> {
-        let rule = *kept.layout.rule();
+        let (rule, strict) = (reading(kept.layout.rule()), kept.pages.strict);
         let mut jobs = Vec::new(); // by slot
         for of in self.program.attentions() {
             let slot = self.slots.owner(of.slot);
@@ -161,10 +170,12 @@ impl CudaNetwork {
             let mut own = Vec::new();
             for (index, span) in spans.iter().enumerate() {
                 let sequence = state.sequence_mut(index).ok_or_else(|| missing(slot))?;
-                take_pages(slot, pages, sequence, span.tokens, &mut own).map_err(|error| match error {
-                    TakeError::Cache(error) => StateError::new(index, error),
-                    TakeError::Device(what) => StateError::new(index, StateErrorKind::Device(what)),
-                })?;
+                take_pages(slot, pages, sequence, span.tokens, strict, &mut own).map_err(
+                    |error| match error {
+                        TakeError::Cache(error) => StateError::new(index, error),
+                        TakeError::Device(what) => StateError::new(index, StateErrorKind::Device(what)),
+                    },
+                )?;
             }
             jobs.push((slot, own));
         }
@@ -189,13 +200,22 @@ impl CudaNetwork {
             let jobs_at = add_jobs(words, pages, own, &mut book).map_err(device_error)?;
             if let Some(plan) = plan.slots.get_mut(&slot.index()) {
                 (plan.jobs_at, plan.jobs) = (jobs_at, own.len());
+                if strict {
+                    plan.tokens_at = words.add(own.iter().map(|job| job.tokens as u32));
+                }
             }
         }
         book.close().map_err(device_error)
     }
 
     /// Sees to it that buffers have room for a pass.
-    fn fit(&self, buffers: &mut Option<PassBuffers>, plan: &PassPlan, words: usize) -> Result<(), OpenError> {
+    fn fit(
+        &self,
+        buffers: &mut Option<PassBuffers>,
+        plan: &PassPlan,
+        top: Option<&TopPlan>,
+        words: usize,
+    ) -> Result<(), OpenError> {
         let card = &self.card;
         if buffers.as_ref().is_none_or(|buffers| buffers.rows < plan.rows) {
             *buffers = None; // before the larger ones are taken
@@ -204,6 +224,9 @@ impl CudaNetwork {
         }
         let Some(buffers) = buffers else { return Ok(()) };
         fit(card, &mut buffers.plan, words)?;
+        if let Some(top) = top {
+            top.fit(card, &mut buffers.ranks, self.program.widths.vocabulary)?;
+        }
         for of in self.program.attentions() {
             let slices = plan.slices.get(&plan.tiling(of)).into_iter().flatten();
             let partials = slices.map(|slice| slice.slots).max().unwrap_or(0) * of.heads;
@@ -231,22 +254,31 @@ impl CudaNetwork {
     }
 }
 
-impl Network for CudaNetwork {
-    fn forward(
+impl CudaNetwork {
+    /// A pass; `top` has a place for every wanted row, where lists are wanted.
+    fn pass(
         &self,
         chunks: &[Chunk<'_>],
         state: &mut dyn PassState,
+        top: Option<&[Option<TopK>]>,
+        enough: &Enough<'_>,
         mut observer: Option<&mut Observer<'_>>,
-    ) -> Result<Rows, StateError> {
+    ) -> Result<Outputs, StateError> {
+        let mut times = PassTimes::new(self.shows_times);
         let (spans, lineages, layout) = self.spans(state)?;
         let mut work = self.work.lock().unwrap_or_else(PoisonError::into_inner);
-        let Work { buffers, cache, graphs, out, launches } = &mut *work;
-        if cache.as_ref().is_none_or(|kept| !Arc::ptr_eq(&kept.layout, &layout)) {
-            let pages = LayoutPages::new(&self.card, &self.pages, &layout).map_err(device_error)?;
-            let seats = Seats::new(&pages.slots);
-            *cache = Some(Kept { layout: Arc::clone(&layout), pages, seats });
-        }
-        let Some(kept) = cache else { return Err(device_error("no cache")) };
+        let Work { buffers, caches, graphs, out, launches } = &mut *work;
+        let kept = match caches.iter().position(|kept| Arc::ptr_eq(&kept.layout, &layout)) {
+            Some(index) => caches.remove(index),
+            None => {
+                let pages = LayoutPages::new(&self.card, &self.pages, &layout).map_err(device_error)?;
+                let seats = Seats::new(&pages.slots);
+                Kept { layout: Arc::clone(&layout), pages, seats }
+            }
+        };
+        caches.insert(0, kept);
+        caches.truncate(LAYOUTS);
+        let Some(kept) = caches.first_mut() else { return Err(device_error("no cache")) };
         let seats = kept.seats.of(&lineages);
         let mut words = Words::default();
         let ids = chunks.iter().flat_map(|chunk| chunk.tokens.iter().copied());
@@ -256,24 +288,31 @@ impl Network for CudaNetwork {
             .flat_map(|(chunk, span)| chunk.wanted.clone().map(|token| (span.row + token) as u32))
             .collect();
         let (ids_at, wanted_at) = (words.add(ids), words.add(wanted.iter().copied()));
+        let top = top.filter(|_| self.program.head_cap.is_none()).unwrap_or_default();
+        let top = TopPlan::new(&mut words, top);
         let attentions = self.program.attentions();
-        let plan = PassPlan::new(
-            &mut words,
-            layout.rule(),
-            &spans,
-            &seats,
-            attentions,
-            &self.ropes,
-            kept.pages.tiles,
-        );
-        let mut plan = PassPlan { ids_at, wanted_at, ..plan };
+        let rule = reading(layout.rule());
+        let inside = |span: &Span| {
+            let after = span.start.saturating_sub(rule.sinks);
+            after % crate::layout::PAGE_TOKENS != 0
+        };
+        if let Some(index) = spans.iter().position(inside).filter(|_| kept.pages.strict) {
+            let what = "strict mode reads whole pages: a chunk begins inside one";
+            return Err(StateError::new(index, StateErrorKind::Pass { what }));
+        }
+        let plan =
+            PassPlan::new(&mut words, &rule, &spans, &seats, attentions, &self.ropes, kept.pages.tiles);
+        // A page must be encoded before its queries attend, even if there is one of them.
+        let is_step = plan.is_step && !kept.pages.strict;
+        let mut plan = PassPlan { ids_at, wanted_at, is_step, ..plan };
         self.enter_pages(&mut words, &mut plan, kept, (&spans, &seats), state)?;
         let (plan, words) = (plan, words.bytes());
-        self.fit(buffers, &plan, words.len()).map_err(device_error)?;
+        self.fit(buffers, &plan, top.as_ref(), words.len()).map_err(device_error)?;
         let Some(buffers) = buffers.as_ref() else { return Err(device_error("no buffers")) };
+        times.note("plan");
         kept.seats.send(&self.card).map_err(device_error)?;
         buffers.plan.upload(0, &words).map_err(device_error)?;
-        buffers.out.clear_first(buffers.logits_at).map_err(device_error)?;
+        buffers.out.clear(buffers.layout.marks..buffers.layout.logits).map_err(device_error)?;
 
         let widths = self.program.widths;
         let graphs = &mut Some(graphs).filter(|_| self.options.graphs && plan.is_step && observer.is_none());
@@ -306,38 +345,55 @@ impl Network for CudaNetwork {
             self.show(&mut run, self.program.layers, &widths, true, observer).map_err(device_error)?;
         }
         *launches = 0;
-        let mut logits = Vec::with_capacity(wanted.len() * widths.vocabulary);
+        let mut found = Found::default();
         let mut first = 0;
         loop {
             let rows = (wanted.len() - first).min(SLICE);
             if rows > 0 {
                 run.logits(first, rows);
+                if let Some(top) = &top {
+                    run.top(top, first, rows);
+                }
             }
             *launches += run.recorder.len();
             // SAFETY: every launch has the struct of its kernel, over buffers that `fit` and the plan gave their sizes.
             unsafe { run.recorder.submit(graphs.as_deref_mut()) }.map_err(device_error)?;
-            let bytes = buffers.logits_at + 4 * rows * widths.vocabulary;
-            if out.as_ref().is_none_or(|out| out.bytes() < bytes) {
-                *out = Some(Pinned::new(&self.card, bytes).map_err(device_error)?);
-            }
-            let Some(out) = out else { return Err(device_error("no memory for logits")) };
-            let read = out.read(&buffers.out, bytes).map_err(device_error)?;
+            times.note("launch");
+            let slice = Slice { buffers, first, rows, width: widths.vocabulary, top: top.as_ref() };
+            let head = Head { scale: self.program.head_scale, cap: self.program.head_cap };
+            let marks = found.read(out, &self.card, &slice, &head, enough).map_err(device_error)?;
             if first == 0 {
-                self.refused(&read[..buffers.logits_at], kept, &spans)?;
+                self.refused(&marks, kept, &spans)?;
             }
-            let (scale, cap) = (self.program.head_scale, self.program.head_cap);
-            let numbers = read[buffers.logits_at..].as_chunks().0.iter();
-            let numbers = numbers.map(|four| scale * f32::from_le_bytes(*four));
-            match cap {
-                Some(cap) => logits.extend(numbers.map(|z| cap * (z / cap).tanh())),
-                None => logits.extend(numbers),
-            }
+            times.note("wait");
             first += rows;
             if first >= wanted.len() {
                 break;
             }
         }
-        Ok(Rows::from_vec(logits, widths.vocabulary))
+        times.print(plan.rows, *launches);
+        Ok(found.into_outputs(widths.vocabulary))
+    }
+}
+
+impl Network for CudaNetwork {
+    fn forward(
+        &self,
+        chunks: &[Chunk<'_>],
+        state: &mut dyn PassState,
+        observer: Option<&mut Observer<'_>>,
+    ) -> Result<Rows, StateError> {
+        self.pass(chunks, state, None, &|_, _| false, observer).map(Outputs::into_logits)
+    }
+
+    fn forward_top(
+        &self,
+        chunks: &[Chunk<'_>],
+        state: &mut dyn PassState,
+        top: &[Option<TopK>],
+        enough: &Enough<'_>,
+    ) -> Result<Outputs, StateError> {
+        self.pass(chunks, state, Some(top), enough, None)
     }
 
     fn store(&self) -> Option<Store> {

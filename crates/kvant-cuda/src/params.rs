@@ -260,6 +260,46 @@ pub struct ClearParams {
     pub list: Address,
 }
 
+/// `StrictParams` of `kernels/strict.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+#[expect(missing_docs, reason = "kernels/strict.cu describes them")]
+pub struct StrictParams {
+    pub pages: Address,
+    pub jobs: Address,
+    pub tokens: Address,
+    pub signs: Address,
+}
+
+/// `TopParams` of `kernels/top.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+#[expect(missing_docs, reason = "kernels/top.cu describes them")]
+pub struct TopParams {
+    pub logits: Address,
+    pub keys: Address,
+    pub out: Address,
+    pub headers: Address,
+    pub n: i32,
+    pub count: i32,
+    pub scale: f32,
+}
+
+/// `MassParams` of `kernels/top.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+#[expect(missing_docs, reason = "kernels/top.cu describes them")]
+pub struct MassParams {
+    pub logits: Address,
+    pub top: Address,
+    pub temperatures: Address,
+    pub headers: Address,
+    pub n: i32,
+    pub count: i32,
+    pub scale: f32,
+    pub unused: i32,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -291,6 +331,10 @@ mod tests {
             size_of::<CombineParams>(),
         ];
         assert_eq!(experts, [88, 88, 64, 32, 48]);
+        assert_eq!(
+            (size_of::<TopParams>(), size_of::<MassParams>(), size_of::<StrictParams>()),
+            (48, 48, 32)
+        );
         assert_eq!((size_of::<crate::plan::Slots>(), size_of::<crate::plan::Item>()), (8, 48));
     }
 }

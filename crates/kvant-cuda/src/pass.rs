@@ -10,7 +10,7 @@ use crate::pages::{Book, unit_of};
 use crate::params::many_columns;
 use crate::plan::{Decoding, Item, StepPlan};
 use crate::program::Attention;
-use kvant_cache::{KvSlot, PageId, PageWork, Sequence, Visibility};
+use kvant_cache::{KvSlot, Mode, PageId, PageWork, Sequence, Visibility};
 use kvant_codec::Side;
 use kvant_model::description::Rope;
 use std::collections::HashMap;
@@ -88,6 +88,8 @@ pub(crate) struct SlotPlan {
     pub exact_at: u64,
     pub jobs_at: u64,
     pub jobs: usize,
+    /// Tokens of the pages of the jobs, in strict mode.
+    pub tokens_at: u64,
 }
 
 /// A pass.
@@ -108,6 +110,15 @@ pub(crate) struct PassPlan {
     pub is_step: bool,
     /// Whether neighbouring query tokens share items.
     pub tiles: bool,
+}
+
+/// What queries read exactly and as bytes on the card. In strict mode a query reads its own page exactly too, after what its codes stand for
+/// has been put there.
+pub(crate) fn reading(rule: &Visibility) -> Visibility {
+    match rule.mode {
+        Mode::Deployed => *rule,
+        Mode::Strict => Visibility { mode: Mode::Deployed, recent: 0, ..*rule },
+    }
 }
 
 /// The pages that the query at `position` reads exactly, after the sinks.
@@ -225,21 +236,35 @@ fn slices(
     slices
 }
 
-/// Takes the pages of a chunk in a slot, and gathers what is to be encoded: exact keys, exact values, keys, values.
+/// A page that is to be encoded.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct EncodeJob {
+    /// Exact keys, exact values, keys, values.
+    pub pages: [PageId; 4],
+    /// What it has before it is padded.
+    pub tokens: usize,
+}
+
+/// Takes the pages of a chunk in a slot, and gathers what is to be encoded.
 pub(crate) fn take_pages(
     slot: KvSlot,
     of: &SlotPages,
     sequence: &mut Sequence,
     tokens: usize,
-    jobs: &mut Vec<[PageId; 4]>,
+    strict: bool,
+    jobs: &mut Vec<EncodeJob>,
 ) -> Result<(), TakeError> {
     // By kv head and side.
-    let mut encodes: Vec<[Vec<(PageId, PageId)>; 2]> = vec![Default::default(); of.kv_heads];
+    let mut encodes: Vec<[Vec<(PageId, PageId, usize)>; 2]> = vec![Default::default(); of.kv_heads];
     let mut partial = None;
+    // In strict mode even f16 wants its last page written anew; nothing reads that.
+    let is_exact = strict && of.codec == "f16";
     let mut note = |head: usize, side: Side, work: PageWork| {
-        if let PageWork::Encode { exact, tokens, page } = work {
-            partial = partial.or(Some(tokens).filter(|tokens| *tokens != PAGE_TOKENS));
-            encodes[head][usize::from(side == Side::Value)].push((exact, page));
+        if let PageWork::Encode { exact, tokens, page } = work
+            && !is_exact
+        {
+            partial = partial.or(Some(tokens).filter(|tokens| *tokens != PAGE_TOKENS && !strict));
+            encodes[head][usize::from(side == Side::Value)].push((exact, page, tokens));
         }
     };
     sequence.append_on_device(slot, tokens, &mut note).map_err(TakeError::Cache)?;
@@ -250,7 +275,11 @@ pub(crate) fn take_pages(
         if keys.len() != values.len() {
             return Err(TakeError::Device("keys and values are not encoded together".to_owned()));
         }
-        jobs.extend(keys.iter().zip(values).map(|(key, value)| [key.0, value.0, key.1, value.1]));
+        let job = |(key, value): (&(PageId, PageId, usize), &(PageId, PageId, usize))| EncodeJob {
+            pages: [key.0, value.0, key.1, value.1],
+            tokens: key.2,
+        };
+        jobs.extend(keys.iter().zip(values).map(job));
     }
     Ok(())
 }
@@ -265,11 +294,11 @@ pub(crate) enum TakeError {
 pub(crate) fn add_jobs(
     words: &mut Words,
     of: &SlotPages,
-    jobs: &[[PageId; 4]],
+    jobs: &[EncodeJob],
     book: &mut Book<'_>,
 ) -> Result<u64, String> {
     let mut places = Vec::with_capacity(4 * jobs.len());
-    for [exact_keys, exact_values, keys, values] in jobs {
+    for EncodeJob { pages: [exact_keys, exact_values, keys, values], .. } in jobs {
         places.push(book.place(*exact_keys, of.key.exact)?);
         places.push(book.place(*exact_values, of.value.exact)?);
         for (page, kind) in [(keys, of.key.closed), (values, of.value.closed)] {

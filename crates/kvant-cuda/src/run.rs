@@ -6,13 +6,14 @@ use crate::device::{Card, Launch, OpenError};
 use crate::matrix::Matrix;
 use crate::params::{
     ActivateParams, Address, AppendParams, AttentionParams, BiasParams, ColumnsParams, EmbedParams,
-    EncodeParams, GatherParams, HEAD_TILE, LinearParams, NormParams, many_columns,
+    EncodeParams, GatherParams, HEAD_TILE, LinearParams, NormParams, StrictParams, many_columns,
 };
 use crate::pass::{PassPlan, SLICE, SlicePlan, slot_pages};
 use crate::product::ProductForm;
 use crate::program::{Activating, Attention, Block, Linear, Mixer, Mlp, Norm, Program, Widths};
 use crate::recorder::Recorder;
 use crate::seats::Seats;
+use crate::top::OutLayout;
 use kvant_cache::Slots;
 use kvant_model::description::{Pairing, Rope};
 use std::sync::Arc;
@@ -56,10 +57,11 @@ pub(crate) struct PassBuffers {
     pub part_o: Buffer,
     pub part_ml: Buffer,
     pub plan: Buffer,
-    /// Marks of numbers that cannot be stored, two for each slot; then the logits of a slice, f32.
+    /// Keys of two rounds of a ranking, in turns.
+    pub ranks: [Buffer; 2],
+    /// What goes to the host, of a slice of wanted rows: rankings, marks of numbers that cannot be stored (two for each slot), logits f32.
     pub out: Buffer,
-    /// Where the logits begin.
-    pub logits_at: usize,
+    pub layout: OutLayout,
 }
 
 impl PassBuffers {
@@ -72,8 +74,8 @@ impl PassBuffers {
         let buffer = |width: usize, bytes: usize| Buffer::new(card, (rows * width * bytes).max(16));
         let (experts, chosen) = (widths.experts, widths.chosen);
         let groups = crate::product::GroupForm::of(rows * chosen, experts);
-        let logits_at = (8 * slots).next_multiple_of(256);
-        let out = Buffer::new(card, logits_at + 4 * rows.min(SLICE) * widths.vocabulary)?;
+        let layout = OutLayout::new(slots);
+        let out = Buffer::new(card, layout.logits + 4 * rows.min(SLICE) * widths.vocabulary)?;
         Ok(PassBuffers {
             rows,
             x: buffer(widths.hidden, 4)?,
@@ -99,8 +101,9 @@ impl PassBuffers {
             part_o: Buffer::new(card, 1 << 20)?,
             part_ml: Buffer::new(card, 1 << 16)?,
             plan: Buffer::new(card, 1 << 16)?,
+            ranks: [Buffer::new(card, 0)?, Buffer::new(card, 0)?],
             out,
-            logits_at,
+            layout,
         })
     }
 }
@@ -147,7 +150,7 @@ fn rows_of(address: Address, row: usize, width: usize, bytes: usize) -> Address 
 }
 
 impl Run<'_> {
-    fn at(&self, offset: u64) -> Address {
+    pub(crate) fn at(&self, offset: u64) -> Address {
         self.buffers.plan.address() + offset
     }
 
@@ -239,7 +242,9 @@ impl Run<'_> {
         self.append(of, slot);
         // A page that is closed by a chunk may be read as bytes by its later tokens.
         if !self.plan.is_step {
+            self.strictly(of, slot, &format!("pad_d{}", slot.dim));
             self.encode(of, slot);
+            self.strictly(of, slot, &format!("decode_{}_d{}", slot.codec, slot.dim));
         }
         for slice in self.plan.slices.get(&self.plan.tiling(of)).into_iter().flatten() {
             self.attend(of, slot, slice);
@@ -257,7 +262,8 @@ impl Run<'_> {
     }
 
     fn refused(&self, of: &Attention, what: usize) -> Address {
-        self.buffers.out.address() + 4 * (2 * self.slots.owner(of.slot).index() + what) as u64
+        let mark = 4 * (2 * self.slots.owner(of.slot).index() + what);
+        self.buffers.out.address() + (self.buffers.layout.marks + mark) as u64
     }
 
     fn append(&mut self, of: &Attention, slot: &SlotPages) {
@@ -299,6 +305,17 @@ impl Run<'_> {
         };
         let launch = Launch { grid: (plan.jobs as u32, 1), threads: 128, shared: 0, early: false };
         self.recorder.launch(&format!("encode_{}_d{}", slot.codec, slot.dim), launch, params);
+    }
+
+    /// What strict mode does to the pages of the pass before and after they are encoded.
+    fn strictly(&mut self, of: &Attention, slot: &SlotPages, kernel: &str) {
+        let plan = self.plan.slots[&self.slots.owner(of.slot).index()];
+        if !self.layout.strict || plan.jobs == 0 {
+            return;
+        }
+        let (jobs, tokens) = (self.at(plan.jobs_at), self.at(plan.tokens_at));
+        let params = StrictParams { pages: self.pages, jobs, tokens, signs: slot.signs };
+        self.launch(kernel, (plan.jobs, 1), 128, params);
     }
 
     fn attend(&mut self, of: &Attention, slot: &SlotPages, slice: &SlicePlan) {
@@ -361,7 +378,7 @@ impl Run<'_> {
         };
         self.launch("gather_rows", (rows, 1), 256, params);
         self.norm(&self.program.norm, b.picked.address(), rows);
-        let logits = b.out.address() + b.logits_at as u64;
+        let logits = b.out.address() + b.layout.logits as u64;
         self.linear(&self.program.head, rows, b.normed.address(), Target::over(logits));
     }
 

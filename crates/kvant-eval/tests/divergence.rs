@@ -2,7 +2,7 @@
 
 use kvant_cpu::LoadOptions;
 use kvant_engine::{KvCache, Policy};
-use kvant_eval::divergence::{Divergence, Mode, Models, Request, divergence};
+use kvant_eval::divergence::{Divergence, Mode, Models, Request, device_divergence, divergence};
 use kvant_eval::{EvalError, PassLimits, Score, Windows};
 use kvant_model::{Checkpoint, Chunk, Model, Rows};
 use std::path::Path;
@@ -179,4 +179,25 @@ fn what_cannot_be_measured_is_refused() {
     assert!(matches!(run(&beyond, "f16"), EvalError::ContextTooLong { .. }));
     let unknown = Windows::of_ids(&[], &[1, 1, 1, 1, 1, 1, 1, 999], 8, 1, Score::All).unwrap();
     assert!(matches!(run(&unknown, "f16"), EvalError::Forward(_)));
+}
+
+#[test]
+fn devices_are_compared_on_the_same_cache() {
+    let model = model();
+    let windows = windows(1, Score::All);
+    let caches: Vec<Policy> = ["int4", "f16"].iter().map(|kv| kv.parse().unwrap()).collect();
+    for mode in [Mode::Deployed, Mode::Strict] {
+        let request = request(&model, &windows, &caches, mode, PassLimits::default());
+        let same = device_divergence(&request, &mut |_| ()).unwrap();
+        assert_eq!(same.iter().map(|found| found.kl().0).collect::<Vec<_>>(), [0.0, 0.0], "{mode:?}");
+        assert!(divergence(&request, None, &mut |_| ()).unwrap()[0].kl().0 > 0.0, "{mode:?}");
+    }
+    // Another arithmetic shows.
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kvant-model/tests/fixtures/smollm2");
+    let options = LoadOptions { activations: kvant_engine::ActivationType::Int8, ..LoadOptions::default() };
+    let other = kvant_cpu::load(&Checkpoint::open(folder).unwrap(), options).unwrap();
+    let request = request(&model, &windows, &caches, Mode::Deployed, PassLimits::default());
+    let models = Models { subject: &other, arithmetic: "int8", ..request.models };
+    let found = device_divergence(&Request { models, ..request }, &mut |_| ()).unwrap();
+    assert!(found.iter().all(|found| found.kl().0 > 0.0));
 }

@@ -32,6 +32,8 @@ Examples:
   kvant eval model.gguf --text wiki.test.raw --ctx 1024 --json | jq .ppl
   kvant eval model.gguf --kv f16,int8,int4  what caches cost
   kvant eval model.gguf --kv int4 --kv 'int4;layers 0-1:k=f16' --strict
+  kvant eval model.gguf --kv int4 --device cuda --against cpu
+      what the card's arithmetic changes
   kvant eval model.gguf --all --speed --fast --text wiki.test.raw --ctx 2k
   kvant eval model.gguf --kv int4,q4_0 --layers --speed --html report.html
   kvant eval model.gguf --kv int4,q4_0 --task lines --ctx 4096
@@ -60,6 +62,15 @@ like, or one ending: {\"request\": {\"context\": …, \"continuation\": …}, \"
 
 /// The cache of a perplexity.
 const EXACT: &str = "f32";
+
+/// What the caches in question are compared with.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Against {
+    /// The exact cache on the CPU
+    Exact,
+    /// The same cache on the CPU: what the device's arithmetic changes
+    Cpu,
+}
 
 /// Arguments of `kvant eval`.
 #[derive(Args)]
@@ -111,6 +122,10 @@ pub struct Eval {
     /// the model; the exact cache that others are compared with is always the CPU's
     #[arg(long, value_name = "DEVICE", default_value_t = DeviceChoice::Cpu)]
     device: DeviceChoice,
+
+    /// What caches are compared with
+    #[arg(long, value_name = "WHAT", default_value = "exact")]
+    against: Against,
 
     /// Also with int8 activations, as caches are used, beside what these cost with an exact cache
     #[arg(long, conflicts_with = "activations")]
@@ -173,6 +188,10 @@ impl Eval {
             let message = "--strict, --fast, --speed, --layers and --html are about caches: name some with --kv, or all with --all";
             return Err(Failure::Usage(message.into()));
         }
+        if self.against == Against::Cpu && (!compares || self.device == DeviceChoice::Cpu) {
+            let message = "--against cpu compares caches on a device with those on the CPU: name both with --kv and --device";
+            return Err(Failure::Usage(message.into()));
+        }
         if self.device != DeviceChoice::Cpu && (self.fast || self.layers) {
             let message = "--fast and --layers are measured on the CPU: leave out --device";
             return Err(Failure::Usage(message.into()));
@@ -208,7 +227,7 @@ impl Eval {
         if compares {
             self.compare(&checkpoint, &placed, &windows, setting)
         } else {
-            self.perplexity(&placed.model, &windows, setting)
+            self.perplexity(&placed, &windows, setting)
         }
     }
 
@@ -220,10 +239,13 @@ impl Eval {
         }
     }
 
-    fn perplexity(&self, model: &Model, windows: &Windows, setting: Setting) -> Result<(), Failure> {
+    fn perplexity(&self, placed: &Placed, windows: &Windows, setting: Setting) -> Result<(), Failure> {
         let start = Instant::now();
-        let estimate = measure(model, windows)?;
-        let report = Report::new(setting, EXACT.to_owned(), windows, &estimate, start.elapsed());
+        // A device that keeps no f32 keeps f16.
+        let exact = |name: &&str| placed.check(&name.parse().expect("a spec of the grammar")).is_ok();
+        let cache = [EXACT, "f16"].into_iter().find(exact).unwrap_or(EXACT);
+        let estimate = measure(&placed.model, windows, cache)?;
+        let report = Report::new(setting, cache.to_owned(), windows, &estimate, start.elapsed());
         let mut out = io::stdout().lock();
         if self.json {
             serde_json::to_writer_pretty(&mut out, &report).map_err(io::Error::from)?;
@@ -247,11 +269,11 @@ fn load(checkpoint: &Checkpoint, activations: ActivationType) -> Result<Model, L
     kvant_cpu::load(checkpoint, LoadOptions { activations, ..LoadOptions::default() })
 }
 
-fn measure(model: &Model, windows: &Windows) -> Result<Estimate, EvalError> {
+fn measure(model: &Model, windows: &Windows, cache: &str) -> Result<Estimate, EvalError> {
     let bar = progress::bar("{bar:30} {pos}/{len} windows  {msg}  {eta} left");
     bar.set_length(windows.chunks() as u64);
-    let exact = EXACT.parse().expect("a spec of the grammar");
-    let estimate = perplexity(model, windows, &exact, PassLimits::default(), &mut |progress| {
+    let cache = cache.parse().expect("a spec of the grammar");
+    let estimate = perplexity(model, windows, &cache, PassLimits::default(), &mut |progress| {
         let so_far = progress.so_far;
         bar.set_message(format!("perplexity {:.3} ± {:.3}", so_far.ppl(), so_far.ppl_stderr()));
         bar.inc(1);

@@ -67,10 +67,15 @@ inline int __float2int_rn(float x) { return (int)lrintf(x); }
 inline float __fmul_rn(float a, float b) { volatile float y = a * b; return y; }
 inline float __fadd_rn(float a, float b) { volatile float y = a + b; return y; }
 inline float __fdiv_rn(float a, float b) { return a / b; }
+inline double __dmul_rn(double a, double b) { volatile double y = a * b; return y; }
+inline double __dadd_rn(double a, double b) { volatile double y = a + b; return y; }
+inline double __ddiv_rn(double a, double b) { return a / b; }
+inline double __longlong_as_double(long long x) { return as<double>(x); }
 inline float rsqrtf(float x) { return 1.f / sqrtf(x); }
 template <class T> inline T __ldg(const T* p) { return *p; }
 template <class T> inline T __ldcg(const T* p) { return *p; }
 template <class T> inline void __stcg(T* p, T x) { *p = x; }
+inline void atomicAdd(u64* p, u64 x) { *p += x; }
 inline void atomicMax(int* p, int x) { *p = max(*p, x); }
 inline void __syncthreads() { host::meet_cta(); }
 inline void __syncwarp() { host::meet({}); }

@@ -5,7 +5,7 @@ use kvant_cache::{PageId, PageStore, PageWork};
 use kvant_codec::Side;
 use kvant_cuda::{CudaBackend, WeightType};
 use kvant_model::error::Result;
-use kvant_model::{Backend, Checkpoint, Chunk, Description, Model, Network};
+use kvant_model::{Backend, Checkpoint, Chunk, Description, Model, Network, Output, Outputs, TopK};
 use std::time::Instant;
 
 /// Compiles descriptions with weights that mean nothing.
@@ -73,22 +73,50 @@ fn largest(logits: &[f32]) -> u32 {
     (0..logits.len()).max_by(|a, b| logits[*a].total_cmp(&logits[*b])).unwrap_or(0) as u32
 }
 
-/// Milliseconds of decode steps, with or without logits.
-pub fn steps(model: &Model, caches: &mut [KvCache], seconds: f64, wanted: usize) -> Vec<f64> {
+/// What comes back of a step.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Wanted {
+    Nothing,
+    /// The best token of every row.
+    Token,
+    /// The first forty, as a session that samples with top-k wants them.
+    Top40,
+    Logits,
+}
+
+/// Milliseconds of decode steps.
+pub fn steps(model: &Model, caches: &mut [KvCache], seconds: f64, wanted: Wanted) -> Vec<f64> {
     let mut driver = caches[0].driver();
     let mut ids = vec![1; caches.len()];
     let (mut times, started) = (Vec::new(), Instant::now());
     while times.len() < 12 || (started.elapsed().as_secs_f64() < seconds && times.len() < 400) {
-        let chunks: Vec<Chunk<'_>> =
-            ids.iter().map(|id| Chunk { tokens: std::slice::from_ref(id), wanted: 0..wanted }).collect();
+        let chunks: Vec<Chunk<'_>> = ids
+            .iter()
+            .map(|id| Chunk {
+                tokens: std::slice::from_ref(id),
+                wanted: 0..usize::from(wanted != Wanted::Nothing),
+            })
+            .collect();
+        let count = match wanted {
+            Wanted::Token => Some(1),
+            Wanted::Top40 => Some(40),
+            Wanted::Nothing | Wanted::Logits => None,
+        };
+        let top = vec![count.map(|count| TopK { count, temperature: None }); ids.len()];
         let step = Instant::now();
         let mut batch = Batch::new(&mut driver, caches.iter_mut().collect());
-        let logits = model.forward(&chunks, &mut batch).expect("a step");
+        let outputs = match count {
+            Some(_) => model.forward_top(&chunks, &mut batch, &top, &|_, _| true),
+            None => model.forward(&chunks, &mut batch).map(Outputs::from),
+        };
+        let outputs = outputs.expect("a step");
         times.push(1e3 * step.elapsed().as_secs_f64());
-        if wanted == 0 {
-            continue;
+        for (row, id) in ids.iter_mut().enumerate().take(outputs.rows()) {
+            *id = match outputs.row(row) {
+                Output::Top(top) => top.tokens[0].0,
+                Output::Logits(logits) => largest(logits),
+            };
         }
-        ids = (0..logits.tokens()).map(|row| largest(logits.row(row))).collect();
     }
     times
 }

@@ -34,7 +34,7 @@ use crate::token_nll::{PassLimits, check_ids};
 use crate::windows::Windows;
 use kvant_engine::{KvCache, Policy};
 use kvant_model::Model;
-use run::Run;
+use run::{Caches, Run};
 
 /// The models of a measurement: the same weights twice, or one model in both places.
 #[derive(Clone, Copy)]
@@ -80,6 +80,33 @@ pub struct Headway<'d> {
 /// numbers.
 pub fn divergence(
     request: &Request<'_>,
+    kept: Option<&mut Kept>,
+    headway: &mut dyn FnMut(Headway<'_>),
+) -> Result<Vec<Divergence>, EvalError> {
+    compared(request, false, kept, headway)
+}
+
+/// Compares each cache on the subject with the *same* cache on the reference, instead of the exact one: what another device's arithmetic
+/// changes, and nothing else. Nothing is kept on disk.
+///
+/// # Errors
+/// As [`divergence`].
+pub fn device_divergence(
+    request: &Request<'_>,
+    headway: &mut dyn FnMut(Headway<'_>),
+) -> Result<Vec<Divergence>, EvalError> {
+    let mut found = Vec::with_capacity(request.caches.len());
+    for cache in request.caches {
+        let caches = std::slice::from_ref(cache);
+        found.append(&mut compared(&Request { caches, ..*request }, true, None, headway)?);
+    }
+    Ok(found)
+}
+
+/// `same`: whether the reference has the cache in question, of which there is one then.
+fn compared(
+    request: &Request<'_>,
+    same: bool,
     mut kept: Option<&mut Kept>,
     headway: &mut dyn FnMut(Headway<'_>),
 ) -> Result<Vec<Divergence>, EvalError> {
@@ -112,8 +139,13 @@ pub fn divergence(
             }
             if !missing.is_empty() {
                 let targets = windows.targets();
-                let mut run =
-                    Run::new(models, targets, (number, window), &missing, &caches, kept.as_deref_mut())?;
+                let exact: Policy = "f32".parse().expect("a spec of the grammar");
+                let caches = Caches {
+                    members: &missing,
+                    policies: &caches,
+                    reference: caches.first().filter(|_| same).unwrap_or(&exact),
+                };
+                let mut run = Run::new(models, targets, (number, window), &caches, kept.as_deref_mut())?;
                 for block in &blocks {
                     run.block(block.clone(), kept.as_deref_mut())?;
                     done += block.len();

@@ -23,8 +23,16 @@ pub struct Run<'r> {
 enum Reference {
     /// From the disk.
     Kept(ReferenceReader),
-    /// From the exact cache; written down where there is room.
+    /// From the reference's cache; written down where there is room.
     Live { cache: Box<KvCache>, writer: Option<ReferenceWriter> },
+}
+
+/// What runs: the caches in question by their places among all policies, and the reference's.
+#[derive(Clone, Copy)]
+pub struct Caches<'c> {
+    pub members: &'c [usize],
+    pub policies: &'c [Policy],
+    pub reference: &'c Policy,
 }
 
 /// A cache in question, with its place among the results.
@@ -39,15 +47,15 @@ impl<'r> Run<'r> {
         models: Models<'r>,
         targets: Range<usize>,
         (number, window): (usize, &'r [u32]),
-        members: &[usize],
-        policies: &[Policy],
+        caches: &Caches<'_>,
         kept: Option<&mut Kept>,
     ) -> Result<Self, EvalError> {
-        let open = |model: &Model, policy: Policy| {
+        let Caches { members, policies, reference } = *caches;
+        let open = |model: &Model, policy: &Policy| {
             KvCache::in_arena(policy, model.slots(), window.len(), model.store())
         };
         let subject = |&place: &usize| {
-            let cache = open(models.subject, policies[place].clone())?;
+            let cache = open(models.subject, &policies[place])?;
             Ok(Subject { place, cache, comparisons: Vec::new() })
         };
         let caches = members.iter().map(subject).collect::<Result<_, EvalError>>()?;
@@ -61,10 +69,7 @@ impl<'r> Run<'r> {
         };
         let reference = match reader {
             Some(reader) => Reference::Kept(reader),
-            None => {
-                let exact: Policy = "f32".parse().expect("a spec of the grammar");
-                Reference::Live { cache: Box::new(open(models.reference, exact)?), writer }
-            }
+            None => Reference::Live { cache: Box::new(open(models.reference, reference)?), writer },
         };
         // The logits at a position are about the token after it.
         let scored = targets.start - 1..targets.end - 1;

@@ -1,7 +1,7 @@
 //! The second form of `kvant eval`: caches against the exact one.
 
 use super::speed::Speeds;
-use super::{EXACT, Eval, layers, load, table};
+use super::{Against, EXACT, Eval, layers, load, table};
 use crate::failure::Failure;
 use crate::open;
 use crate::progress;
@@ -10,7 +10,7 @@ use kvant_engine::Policy;
 use kvant_engine::device::Placed;
 use kvant_engine::open::Plans;
 use kvant_eval::divergence::{
-    Divergence, DivergenceRow, FastPath, Headway, Mode, Models, Request, divergence,
+    Divergence, DivergenceRow, FastPath, Headway, Mode, Models, Request, device_divergence, divergence,
 };
 use kvant_eval::html::Page;
 use kvant_eval::kept::Kept;
@@ -38,10 +38,13 @@ impl Eval {
             _ => Some(load(checkpoint, ActivationType::F32)?),
         };
         let reference = exact.as_ref().unwrap_or(model);
-        let mut kept = self.open_kept(checkpoint, reference, windows);
+        let mut kept = match self.against {
+            Against::Exact => self.open_kept(checkpoint, reference, windows),
+            Against::Cpu => None,
+        };
         let models = Models { reference, subject: model, arithmetic: &self.arithmetic(placed.name()) };
         let request = Request { models, windows, caches: &caches, mode, limits: PassLimits::default() };
-        let found = measure(&request, kept.as_mut())?;
+        let found = measure(&request, self.against, kept.as_mut())?;
         let fast = match self.fast {
             true => Some(measure_fast(checkpoint, &request, kept.as_mut())?),
             false => None,
@@ -116,14 +119,18 @@ fn measure_fast(
     let models = Models { subject: &model, arithmetic: "int8", ..request.models };
     let mut caches = request.caches.to_vec();
     caches.push(EXACT.parse().expect("a spec of the grammar"));
-    let mut found = measure(&Request { models, caches: &caches, ..*request }, kept)?;
+    let mut found = measure(&Request { models, caches: &caches, ..*request }, Against::Exact, kept)?;
     let floor = found.pop().unwrap_or_default();
     Ok(found.iter().map(|found| FastPath::new(found, &floor)).collect())
 }
 
-fn measure(request: &Request<'_>, mut kept: Option<&mut Kept>) -> Result<Vec<Divergence>, EvalError> {
+fn measure(
+    request: &Request<'_>,
+    against: Against,
+    mut kept: Option<&mut Kept>,
+) -> Result<Vec<Divergence>, EvalError> {
     let bar = progress::bar("{bar:30} {percent} %  {msg}  {eta} left");
-    let found = divergence(request, kept.as_deref_mut(), &mut |headway: Headway<'_>| {
+    let mut tell = |headway: Headway<'_>| {
         bar.set_length(headway.total as u64);
         bar.set_position(headway.done as u64);
         let so_far = request
@@ -133,7 +140,11 @@ fn measure(request: &Request<'_>, mut kept: Option<&mut Kept>) -> Result<Vec<Div
             .take(4)
             .map(|(cache, found)| format!("{cache} {}", table::nats(found.kl().0)));
         bar.set_message(format!("KL {}", so_far.collect::<Vec<_>>().join(", ")));
-    });
+    };
+    let found = match against {
+        Against::Exact => divergence(request, kept.as_deref_mut(), &mut tell),
+        Against::Cpu => device_divergence(request, &mut tell),
+    };
     bar.finish_and_clear();
     for note in kept.map(Kept::notes).unwrap_or_default() {
         eprintln!("note: {note}");

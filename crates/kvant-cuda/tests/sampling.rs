@@ -1,0 +1,104 @@
+//! The beginnings of rankings that a card sends in place of logits, against the logits themselves. Where there is no card every test says so
+//! and ends; `tests/driver/libcuda.cpp` stands in for one.
+#![cfg(feature = "cuda")]
+
+use kvant_attention::{Batch, KvCache};
+use kvant_cache::Policy;
+use kvant_cuda::{Card, CudaBackend, PassOptions};
+use kvant_model::gguf::Gguf;
+use kvant_model::synth::{self, Shape, WeightType};
+use kvant_model::{Checkpoint, Chunk, Model, Output, TopK, TopTokens};
+use std::sync::Arc;
+
+fn card() -> Option<Arc<Card>> {
+    match Card::open(0) {
+        Ok(card) => Some(Arc::new(card)),
+        Err(error) => {
+            println!("skipped: {error}");
+            None
+        }
+    }
+}
+
+/// A model of one layer with a vocabulary of more than one run of keys.
+fn model(backend: &CudaBackend, vocabulary: usize) -> Model {
+    let shape = Shape {
+        layers: 1,
+        hidden: 256,
+        heads: 2,
+        kv_heads: 1,
+        head_dim: 64,
+        ffn: 256,
+        vocabulary,
+        tied: false,
+        rope_base: 10_000.0,
+        context: 4096,
+    };
+    let bytes = synth::model(&shape, WeightType::F16, 5).unwrap().to_bytes().unwrap();
+    Model::load(backend, &Checkpoint::from_gguf(Gguf::from_bytes(bytes).unwrap())).unwrap()
+}
+
+fn cache(model: &Model, backend: &CudaBackend) -> KvCache {
+    KvCache::in_arena("int4".parse::<Policy>().unwrap(), model.slots(), 400, backend.store()).unwrap()
+}
+
+#[test]
+fn lists_are_the_beginnings_of_rankings() {
+    let Some(card) = card() else { return };
+    let backend = CudaBackend::new(&card).unwrap();
+    let model = model(&backend, 4500);
+    let tokens: Vec<u32> = (0..9).map(|n| 31 * n % 4500).collect();
+    let chunks = [Chunk { tokens: &tokens, wanted: 3..9 }];
+    let logits = model.forward(&chunks, &mut cache(&model, &backend)).unwrap();
+    let of = |count, temperature| Some(TopK { count, temperature });
+    let wanted = [of(1, None), None, of(40, None), of(256, Some(0.7)), of(1, Some(1.5)), of(256, None)];
+    // The fifth is not enough, and comes as logits.
+    let enough = |row: usize, _: &TopTokens| row != 4;
+    let outputs = model.forward_top(&chunks, &mut cache(&model, &backend), &wanted, &enough).unwrap();
+    assert_eq!(outputs.rows(), 6);
+    for (row, wanted) in wanted.into_iter().enumerate() {
+        match (outputs.row(row), wanted.filter(|_| row != 4)) {
+            (Output::Top(top), Some(wanted)) => {
+                assert_eq!(Some(top), TopTokens::of(logits.row(row), wanted).as_ref(), "row {row}");
+            }
+            (Output::Logits(found), None) => assert_eq!(found, logits.row(row), "row {row}"),
+            (found, wanted) => panic!("row {row}: {found:?} for {wanted:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_step_gives_the_same_lists_in_a_batch_and_as_a_graph() {
+    let Some(card) = card() else { return };
+    let options = [PassOptions::default(), PassOptions { graphs: false, early: false }];
+    let found = options.map(|options| {
+        let backend = CudaBackend::new(&card).unwrap().with_options(options);
+        let model = model(&backend, 600);
+        let mut first = cache(&model, &backend);
+        let prompt: Vec<u32> = (0..70).map(|n| 17 * n % 600).collect();
+        model.forward(&[Chunk { tokens: &prompt, wanted: 0..0 }], &mut first).unwrap();
+        let mut caches: Vec<KvCache> = vec![first];
+        for _ in 0..2 {
+            let fork = caches[0].sequence().fork().unwrap();
+            caches.push(caches[0].over(fork));
+        }
+        let (mut driver, mut ids, mut chosen) = (caches[0].driver(), [1u32, 1, 2], Vec::new());
+        for _ in 0..6 {
+            let chunks: Vec<Chunk<'_>> =
+                ids.iter().map(|id| Chunk { tokens: std::slice::from_ref(id), wanted: 0..1 }).collect();
+            let top = [Some(TopK { count: 8, temperature: Some(1.0) }); 3];
+            let mut batch = Batch::new(&mut driver, caches.iter_mut().collect());
+            let outputs = model.forward_top(&chunks, &mut batch, &top, &|_, _| true).unwrap();
+            for (row, id) in ids.iter_mut().enumerate() {
+                let Output::Top(top) = outputs.row(row) else { panic!("a list") };
+                assert_eq!(top.tokens.len(), 8);
+                *id = top.tokens[0].0;
+                chosen.push(top.clone());
+            }
+            let n = chosen.len();
+            assert_eq!(chosen[n - 3], chosen[n - 2], "two sequences that are alike");
+        }
+        chosen
+    });
+    assert_eq!(found[0], found[1]);
+}

@@ -2,6 +2,8 @@
 #![deny(missing_docs)]
 
 #[cfg(feature = "cuda")]
+mod attend;
+#[cfg(feature = "cuda")]
 mod backend;
 #[cfg(feature = "cuda")]
 mod buffer;
@@ -38,6 +40,8 @@ mod run;
 #[cfg(feature = "cuda")]
 mod seats;
 pub mod table;
+#[cfg(feature = "cuda")]
+pub mod tensors;
 pub mod weights;
 
 #[cfg(feature = "cuda")]
@@ -54,4 +58,6 @@ pub use network::{CudaNetwork, PassOptions};
 pub use pages::CudaPages;
 pub use plan::{Decoding, Item, Slots, StepPlan};
 pub use table::{PageEntry, PageTable};
+#[cfg(feature = "cuda")]
+pub use tensors::{CardCache, CardLayer, CardPass, CardQueries, CardTensor, TensorNumber};
 pub use weights::{WeightError, WeightType};

@@ -90,6 +90,7 @@ static void run_cta(unsigned count) {
 #include "tile.cu"
 #include "moe.cu"
 #include "rows.cu"
+#include "tensors.cu"
 
 struct Params {  // passed by value in memory, like every kernel's own struct
     u64 words[24];

@@ -42,8 +42,11 @@ if DRIVER is None or not (IS_STAND_IN or torch.cuda.is_available()):
     pytest.skip("no card, and no driver that stands in for one", allow_module_level=True)
 DEVICE = "cpu" if IS_STAND_IN else "cuda"
 
-#: What attention in f16 products differs by from the host's, relative to the largest output: f16 has 11 bits, and a few roundings meet.
-BOUND = 4e-3
+#: What attention differs by from the host's, relative to the largest output. Most of it is the host's, which rounds queries and weights to bytes
+#: where it meets codes; with f16 both are exact but for f16's own 11 bits.
+BOUND = {"int4": 1e-2, "int8": 1e-2, "k8v4": 1e-2, "f16": 2e-3}
+#: What bfloat16, which outputs are rounded to, adds to it.
+BF16 = 2**-8
 
 BASE = {
     "hidden_size": 128, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
@@ -106,7 +109,8 @@ def distance(got: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 def first_layer(kv: str, dim: int = 64, heads: int = 4, kv_heads: int = 2):
-    config = LlamaConfig(**{**BASE, "head_dim": dim, "num_attention_heads": heads, "num_key_value_heads": kv_heads})
+    sizes = {"head_dim": dim, "num_attention_heads": heads, "num_key_value_heads": kv_heads, "hidden_size": 16 * heads}
+    config = LlamaConfig(**{**BASE, **sizes})
     return KvantCache(config, kv=kv, attention="bytes").layers[0]
 
 
@@ -128,7 +132,7 @@ def host_page(native, *which) -> bytes:
     return ctypes.string_at(address, size)
 
 
-@pytest.mark.parametrize(("kv", "dim"), [("int4", 64), ("int4", 128), ("int8", 64), ("k8v4", 64), ("int4", 256)])
+@pytest.mark.parametrize(("kv", "dim"), [("int4", 64), ("int4", 128), ("int8", 64), ("k8v4", 64), ("f16", 64), ("int4", 256)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_codes_are_those_of_the_host_and_outputs_within_a_bound(kv, dim, dtype, monkeypatch):
     if IS_STAND_IN and dtype != torch.bfloat16 and (kv, dim) != ("int4", 64):
@@ -145,8 +149,9 @@ def test_codes_are_those_of_the_host_and_outputs_within_a_bound(kv, dim, dtype, 
     for head in range(2):
         for side in ("key", "value"):
             for page in range(3):
-                assert bytes(there.native.page_bytes(0, head, side, page)) == host_page(here.native, 0, head, side, page)
-    assert distance(got, expected) < (BOUND if dtype != torch.bfloat16 else 1e-2)
+                got_page = there.native.page_bytes(0, head, side, page)
+                assert bytes(got_page) == host_page(here.native, 0, head, side, page)
+    assert distance(got, expected) < BOUND[kv] + (BF16 if dtype == torch.bfloat16 else 0)
     assert there.native.footprint() == here.native.footprint()
     for one, other in ((there.keys, here.keys), (there.values, here.values)):
         assert torch.equal(one, other)
@@ -174,7 +179,7 @@ def test_many_query_heads_of_a_kv_head(heads, monkeypatch):
     got = passes(first_layer("int4", heads=heads), [80, 1], heads=heads)
     on_host(monkeypatch)
     expected = passes(first_layer("int4", heads=heads), [80, 1], heads=heads)
-    assert distance(got, expected) < BOUND
+    assert distance(got, expected) < BOUND["int4"]
 
 
 @pytest.mark.parametrize("name", MODELS)

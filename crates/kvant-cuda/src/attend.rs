@@ -48,7 +48,8 @@ impl Attend<'_> {
         let card = recorder.card();
         let kernel = |cap: &str| format!("attend_{many}{codec}{cap}_d{dim}");
         // Where there is no kernel for soft caps alone, one has both.
-        let capped = Some(kernel("_cap")).filter(|name| self.soft_cap.is_some() && card.kernel(name).is_some());
+        let capped =
+            Some(kernel("_cap")).filter(|name| self.soft_cap.is_some() && card.kernel(name).is_some());
         let name = capped.unwrap_or_else(|| kernel(""));
         let tile_bits = usize::from(group > columns);
         let columns = kv_heads << tile_bits;
@@ -79,7 +80,8 @@ impl Attend<'_> {
             ..AttentionParams::default()
         };
         params.set_scoring(self.scale, self.soft_cap);
-        let launch = |grid: usize, threads| Launch { grid: (grid as u32, 1), threads, shared: 0, early: self.early };
+        let launch =
+            |grid: usize, threads| Launch { grid: (grid as u32, 1), threads, shared: 0, early: self.early };
         recorder.launch(&name, launch(grid, 128), params);
         recorder.launch(&format!("reduce_d{dim}"), launch(slice.rows * self.heads, 256), params);
     }

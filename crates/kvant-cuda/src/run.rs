@@ -6,8 +6,8 @@ use crate::cache::{LayoutPages, SlotPages};
 use crate::device::{Card, Launch, OpenError};
 use crate::matrix::Matrix;
 use crate::params::{
-    ActivateParams, Address, AppendParams, BiasParams, ColumnsParams, EmbedParams, EncodeParams, GatherParams,
-    LinearParams, NormParams,
+    ActivateParams, Address, AppendParams, BiasParams, ColumnsParams, EmbedParams, EncodeParams,
+    GatherParams, LinearParams, NormParams,
 };
 use crate::pass::{PassPlan, SLICE, SlicePlan, slot_pages};
 use crate::product::ProductForm;

@@ -21,7 +21,9 @@ use crate::recorder::Recorder;
 use crate::run::fit;
 use crate::seats::Seats;
 use cudarc::driver::sys;
-use kvant_cache::{ArenaError, CacheError, CacheLayout, KvSlot, PageId, PageStore, Sequence, SlotKind, Store};
+use kvant_cache::{
+    ArenaError, CacheError, CacheLayout, KvSlot, PageId, PageStore, Sequence, SlotKind, Store,
+};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Tokens of a sequence that are appended before they attend and are settled: a long prompt's exact rows are held for so many at a time.
@@ -191,7 +193,11 @@ impl CardCache {
     ///
     /// # Errors
     /// When there are no kernels for what the layout says, or the card refuses memory.
-    pub fn layer(self: &Arc<Self>, layout: &Arc<CacheLayout>, slot: KvSlot) -> Result<CardLayer, CacheUnsupported> {
+    pub fn layer(
+        self: &Arc<Self>,
+        layout: &Arc<CacheLayout>,
+        slot: KvSlot,
+    ) -> Result<CardLayer, CacheUnsupported> {
         let pages = LayoutPages::new(&self.card, &self.pages, layout)?;
         let layer = layout.slots().get(slot.index()).map_or(0, |slot| slot.layer());
         let refuse = |what: String| CacheUnsupported { layer, what };
@@ -205,7 +211,15 @@ impl CardCache {
             SlotKind::KeysValues(shape) => shape.window,
             _ => None,
         };
-        Ok(CardLayer { cache: Arc::clone(self), layout: Arc::clone(layout), slot, window, pages, seats, marks })
+        Ok(CardLayer {
+            cache: Arc::clone(self),
+            layout: Arc::clone(layout),
+            slot,
+            window,
+            pages,
+            seats,
+            marks,
+        })
     }
 }
 
@@ -287,7 +301,12 @@ impl CardLayer {
         }
     }
 
-    fn piece(&mut self, work: &mut Work, sequences: &mut [Sequence], pass: &CardPass<'_>) -> Result<(), PassError> {
+    fn piece(
+        &mut self,
+        work: &mut Work,
+        sequences: &mut [Sequence],
+        pass: &CardPass<'_>,
+    ) -> Result<(), PassError> {
         let CardLayer { cache, layout, slot, window, pages, seats, marks } = self;
         let (slot, rule, card) = (*slot, layout.rule(), &cache.card);
         let tiles = pages.tiles;
@@ -327,7 +346,8 @@ impl CardLayer {
         for ((batch, span), seat) in spans.iter().zip(&own_seats) {
             let sequence = &sequences[*batch];
             let part = Part { slot, pages: of, rule, span, sequence };
-            part.exact_table(plan.exact_stride, seats.exact(*seat, slot), &mut book, &mut table).map_err(device)?;
+            part.exact_table(plan.exact_stride, seats.exact(*seat, slot), &mut book, &mut table)
+                .map_err(device)?;
             let closed = rule.encoded_for(span.last(), PAGE_TOKENS);
             seats.enter(*seat, slot, of, sequence, closed, &mut book).map_err(device)?;
         }
@@ -423,7 +443,12 @@ impl CardLayer {
 
 impl Work {
     /// Sees to it that the plan of these queries is the last one kept.
-    fn plan(&mut self, card: &Arc<Card>, rule: &kvant_cache::Visibility, key: PlanKey) -> Result<(), OpenError> {
+    fn plan(
+        &mut self,
+        card: &Arc<Card>,
+        rule: &kvant_cache::Visibility,
+        key: PlanKey,
+    ) -> Result<(), OpenError> {
         if let Some(known) = self.plans.iter().position(|plan| plan.key == key) {
             let known = self.plans.remove(known);
             self.plans.push(known);

@@ -19,8 +19,11 @@ fn fault() -> Option<unsafe extern "C" fn(*const c_char, c_longlong) -> c_int> {
     unsafe {
         let library = dlopen(c"libcuda.so.1".as_ptr(), 2);
         let found = if library.is_null() { library } else { dlsym(library, c"kvant_fault".as_ptr()) };
-        (!found.is_null())
-            .then(|| std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*const c_char, c_longlong) -> c_int>(found))
+        (!found.is_null()).then(|| {
+            std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*const c_char, c_longlong) -> c_int>(
+                found,
+            )
+        })
     }
 }
 

@@ -7,7 +7,6 @@ use super::rollback::{LONGEST, RECORDED};
 use super::tensor::Tensor;
 use crate::error::failed;
 use kvant_cache::{CacheLayout, KvShape, KvSlot, Sequence, Store};
-use kvant_codec::Side;
 use kvant_cuda::device::Card;
 use kvant_cuda::{CardCache, CardLayer, CardPass, CardQueries, CardTensor, TensorNumber};
 use pyo3::prelude::*;
@@ -268,7 +267,8 @@ impl CardLayerCache {
         if first.len() != rows {
             return Err(refused(format!("{} first positions for {rows} sequences", first.len())));
         }
-        let held = Held { sequences: &self.sequences, slot: self.slot, heads: kv_heads, rule: self.layout.rule() };
+        let held =
+            Held { sequences: &self.sequences, slot: self.slot, heads: kv_heads, rule: self.layout.rule() };
         decode_sides(&held, [keys.view, values.view], &first, &places)
     }
 
@@ -319,7 +319,8 @@ impl CardLayerCache {
             past.for_each(|past| past.retain(|pass| pass.reaches_into(&lens)));
             return Ok(());
         };
-        let index = self.past.as_ref().and_then(|past| past.iter().rposition(|pass| pass.starts_within(&lens)));
+        let index =
+            self.past.as_ref().and_then(|past| past.iter().rposition(|pass| pass.starts_within(&lens)));
         let (Some(index), Some(past)) = (index, &mut self.past) else {
             let (len, nearest) = (lens[row], restorable(row));
             return Err(refused(format!(
@@ -335,7 +336,8 @@ impl CardLayerCache {
         let left = |(pass, len): (&Vec<usize>, usize)| pass[..len].to_vec();
         let counts = sequences.iter().zip(&lens).map(|(own, len)| len - own.len());
         let tokens: Vec<Vec<usize>> = pass.tokens.iter().zip(counts).map(left).collect();
-        let again = CardPass { stream: self.stream, tokens: &tokens, append: Some(pass.append), attend: None };
+        let again =
+            CardPass { stream: self.stream, tokens: &tokens, append: Some(pass.append), attend: None };
         // SAFETY: the tensors of the pass are held, and were checked when they came.
         unsafe { self.layer.pass(&mut sequences, &again, true) }.map_err(failed)?;
         self.sequences = sequences;

@@ -62,7 +62,9 @@ pub(super) fn were_readable(sequence: &Sequence) -> Result<(), SnapshotError> {
         Store::Host(_) => None,
         Store::Device(store) => store.fault(),
     };
-    fault.map_or(Ok(()), |what| Err(SnapshotError::io("read the pages of the cache")(std::io::Error::other(what))))
+    fault.map_or(Ok(()), |what| {
+        Err(SnapshotError::io("read the pages of the cache")(std::io::Error::other(what)))
+    })
 }
 
 /// Refuses what no file can hold.

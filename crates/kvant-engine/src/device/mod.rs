@@ -12,8 +12,8 @@ mod gpu;
 mod measured;
 mod selection;
 
-pub(crate) use measured::{WARM_UP, time};
 pub use measured::{Measured, Measurements};
+pub(crate) use measured::{WARM_UP, time};
 use selection::check_kept;
 pub(crate) use selection::{Selection, check_policy, select};
 

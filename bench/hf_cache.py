@@ -1,10 +1,12 @@
-"""A decode step with KvantCache beside transformers' own caches, on CPU torch.
+"""A decode step with KvantCache beside transformers' own caches, on CPU torch or an NVIDIA card.
 
     python bench/hf_cache.py --shape smollm2 --tokens 4096 --steps 8
 
 A model with random weights of the named shape; every cache holds the same random keys and values. All of them decode in turns, so that
 load on the machine falls on all alike. Medians and the shortest of wall times, medians of processor time, and ratios of the medians.
-`chrt -f 50 python bench/hf_cache.py --threads 1` has a processor to itself.
+`chrt -f 50 python bench/hf_cache.py --threads 1` has a processor to itself. On a card, where weights are as random but made there:
+
+    python bench/hf_cache.py --device cuda --shape llama-8b --dtype bfloat16 --tokens 32768 --steps 32 --quantized none --no-decoded
 """
 
 from __future__ import annotations
@@ -40,15 +42,21 @@ SHAPES = {
         "hidden_size": 2048, "num_hidden_layers": 16, "intermediate_size": 8192, "num_attention_heads": 32,
         "num_key_value_heads": 8, "head_dim": 64, "vocab_size": 128256, "tie_word_embeddings": True,
     },
+    # Llama-3.1-8B's.
+    "llama-8b": {
+        "hidden_size": 4096, "num_hidden_layers": 32, "intermediate_size": 14336, "num_attention_heads": 32,
+        "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 128256, "tie_word_embeddings": False,
+    },
 }  # fmt: skip
 
 
 def fill(cache: Cache, config: LlamaConfig, batch: int, tokens: int, dtype: torch.dtype) -> Cache:
     """The same keys and values for every cache."""
-    generator = torch.Generator().manual_seed(2)
+    device = torch.get_default_device()
+    generator = torch.Generator(device).manual_seed(2)
     for layer in range(config.num_hidden_layers):
         shape = (2, batch, config.num_key_value_heads, tokens, config.head_dim)
-        keys, values = torch.randn(shape, generator=generator).to(dtype)
+        keys, values = torch.randn(shape, generator=generator, device=device).to(dtype)
         cache.update(keys, values, layer)
     return cache
 
@@ -63,11 +71,14 @@ def main() -> None:
     parser.add_argument("--quantized", default="quanto", choices=["quanto", "hqq", "none"])
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
     parser.add_argument("--no-decoded", action="store_true", help="leave out KvantCache with decoded tensors")
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     options = parser.parse_args()
     logging.set_verbosity_error()
     torch.set_num_threads(options.threads)
     torch.manual_seed(1)
+    torch.set_default_device(options.device)
+    settle = torch.cuda.synchronize if options.device == "cuda" else lambda: None
     config = LlamaConfig(max_position_embeddings=2 * options.tokens, **SHAPES[options.shape])
     model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, options.dtype), attn_implementation="sdpa").eval()
     config = model.config
@@ -83,7 +94,7 @@ def main() -> None:
         for _, cache in caches.values():
             fill(cache, config, options.batch, options.tokens, dtype)
         exact = caches["DynamicCache, sdpa"][1]
-        caches[on_bytes] = ("kvant", KvantCache.from_cache(exact, config, options.kv))
+        caches[on_bytes] = ("kvant", KvantCache.from_cache(exact, config, options.kv, attention="bytes"))
         # What a step takes that no cache can save.
         caches["nothing before, sdpa"] = ("sdpa", DynamicCache(config=config))
         half = 2 * sum(layer.keys.numel() + layer.values.numel() for layer in exact.layers)
@@ -92,8 +103,10 @@ def main() -> None:
         for step in range(options.steps + 1):
             for name, (attention, cache) in caches.items():
                 model.config._attn_implementation = attention
+                settle()
                 start, busy = time.perf_counter(), time.process_time()
                 model(ids[:, step : step + 1], past_key_values=cache, use_cache=True)
+                settle()
                 if step > 0:
                     times[name].append((time.perf_counter() - start, time.process_time() - busy))
         # QuantizedCache quantises all it holds anew whenever so many exact tokens have come together: once in 128 steps.
@@ -117,7 +130,7 @@ def main() -> None:
         faster = {f"{other} faster": round(mean / medians[other][0], 2) for other in medians if other.startswith("Kvant")}
         row = {"cache": f"{name}, mean of {period} steps", "ms": round(1e3 * mean, 1), "requantising_ms": round(1e3 * requantising, 1)}
         print(json.dumps({**row, **faster}))
-    shape = {"tokens": options.tokens, "batch": options.batch, "shape": options.shape, "dtype": options.dtype}
+    shape = {"tokens": options.tokens, "batch": options.batch, "shape": options.shape, "dtype": options.dtype, "device": options.device}
     row = {"bytes": stored, "of_f16": round(stored / half, 4), "with_room_kept": round(memory / half, 4)}
     print(json.dumps({**row, **shape, "threads": options.threads}))
 

@@ -48,6 +48,11 @@ pub trait PageStore: Send + Sync {
     /// Writes all bytes of a page that has no other owner.
     fn write(&self, page: PageId, bytes: &[u8]);
 
+    /// What has gone wrong, if pages that were read since cannot be trusted: a device that is lost gives zeros.
+    fn fault(&self) -> Option<String> {
+        None
+    }
+
     /// Copies one page of `len` bytes to another.
     fn copy(&self, from: PageId, to: PageId, len: usize) {
         let mut bytes = vec![0; len];

@@ -119,6 +119,8 @@ pub(crate) struct Pinned {
 
 // SAFETY: plain memory with one owner.
 unsafe impl Send for Pinned {}
+// SAFETY: what is shared is read and never written by the host.
+unsafe impl Sync for Pinned {}
 
 impl Pinned {
     pub(crate) fn new(card: &Arc<Card>, bytes: usize) -> Result<Pinned, OpenError> {
@@ -135,6 +137,18 @@ impl Pinned {
 
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// Where the card finds it: memory that is pinned has one address for both.
+    pub(crate) fn address(&self) -> Address {
+        self.at.expose_provenance() as Address
+    }
+
+    /// What its first words are now; kernels may be writing them.
+    pub(crate) fn words<const N: usize>(&self) -> [i32; N] {
+        const { assert!(4 * N <= 256, "as much as there always is") };
+        // SAFETY: the memory is ours, initialised, aligned and at least that long; each word is read once, as it is.
+        std::array::from_fn(|word| unsafe { self.at.cast::<i32>().add(word).read_volatile() })
     }
 
     /// Reads some bytes of a buffer, and waits for them.

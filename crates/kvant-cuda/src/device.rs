@@ -7,6 +7,7 @@ use cudarc::driver::{CudaContext, CudaStream, DriverError, result, sys};
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// The oldest driver that loads the kernels, as `cuDriverGetVersion` says it: CUDA 12.8, driver 570.
 pub const MINIMUM_DRIVER: i32 = 12080;
@@ -87,7 +88,9 @@ pub struct Launch {
 /// An open card with its kernels.
 pub struct Card {
     context: Arc<CudaContext>,
-    stream: Arc<CudaStream>,
+    /// The stream that everything runs on: its own, or another library's.
+    stream: AtomicPtr<sys::CUstream_st>,
+    _own: Arc<CudaStream>,
     ordinal: usize,
     name: String,
     form: Form,
@@ -136,7 +139,8 @@ impl Card {
         let stream = context.new_stream().map_err(failed("making a stream"))?;
         let mut card = Card {
             context,
-            stream,
+            stream: AtomicPtr::new(stream.cu_stream()),
+            _own: stream,
             ordinal,
             name,
             form,
@@ -253,7 +257,35 @@ impl Card {
 
     /// The stream that everything runs on.
     pub fn stream(&self) -> sys::CUstream {
-        self.stream.cu_stream()
+        self.stream.load(Ordering::Acquire)
+    }
+
+    /// Runs everything from now on on another stream, after all that was put on the one before.
+    ///
+    /// # Errors
+    /// When the card is lost.
+    ///
+    /// # Safety
+    /// The stream is of this card's primary context and lives as long as it is used; null is its default stream. No other thread puts
+    /// anything on the card meanwhile.
+    pub unsafe fn move_to(&self, stream: sys::CUstream) -> Result<(), OpenError> {
+        let before = self.stream();
+        if before == stream {
+            return Ok(());
+        }
+        self.bind()?;
+        let what = || failed("changing to another stream");
+        let event = result::event::create(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING).map_err(what())?;
+        // SAFETY: the event was made above, both streams are of this context, and an event that is waited for may go.
+        let ordered = unsafe {
+            let recorded = result::event::record(event, before);
+            let waits = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
+            let ordered = recorded.and_then(|()| result::stream::wait_event(stream, event, waits));
+            ordered.and(result::event::destroy(event))
+        };
+        ordered.map_err(what())?;
+        self.stream.store(stream, Ordering::Release);
+        Ok(())
     }
 
     /// The driver's number of the card.

@@ -2,6 +2,8 @@
 #![deny(missing_docs)]
 
 #[cfg(feature = "cuda")]
+mod attend;
+#[cfg(feature = "cuda")]
 mod backend;
 #[cfg(feature = "cuda")]
 mod buffer;
@@ -41,6 +43,8 @@ mod run;
 mod seats;
 pub mod table;
 #[cfg(feature = "cuda")]
+pub mod tensors;
+#[cfg(feature = "cuda")]
 mod times;
 #[cfg(feature = "cuda")]
 mod top;
@@ -60,4 +64,6 @@ pub use network::{CudaNetwork, PassOptions};
 pub use pages::CudaPages;
 pub use plan::{Decoding, Item, Slots, StepPlan};
 pub use table::{PageEntry, PageTable};
+#[cfg(feature = "cuda")]
+pub use tensors::{CardCache, CardLayer, CardPass, CardQueries, CardTensor, TensorNumber};
 pub use weights::{WeightError, WeightType};

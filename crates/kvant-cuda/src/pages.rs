@@ -264,6 +264,10 @@ impl PageStore for CudaPages {
         }
     }
 
+    fn fault(&self) -> Option<String> {
+        self.lock().fault.clone()
+    }
+
     fn copy(&self, from: PageId, to: PageId, len: usize) {
         let (mut state, from, to) = (self.lock(), unit_of(from), unit_of(to));
         if let Some(waiting) = state.waiting.get(&from).cloned() {

@@ -300,6 +300,49 @@ pub struct MassParams {
     pub unused: i32,
 }
 
+/// `Tensor` of `kernels/tensors.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+#[expect(missing_docs, reason = "kernels/tensors.cu describes them")]
+pub struct TensorParams {
+    pub data: Address,
+    pub batch: i64,
+    pub head: i64,
+    pub token: i64,
+    pub number: i32,
+    pub zero: i32,
+}
+
+/// `FromTensorsParams` of `kernels/tensors.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+#[expect(missing_docs, reason = "kernels/tensors.cu describes them")]
+pub struct FromTensorsParams {
+    pub q: TensorParams,
+    pub k: TensorParams,
+    pub v: TensorParams,
+    pub places: Address,
+    pub queries: Address,
+    pub pages: Address,
+    pub exact: Address,
+    pub targets: Address,
+    pub refused: Address,
+    pub heads: i32,
+    pub kv_heads: i32,
+    pub exact_stride: i32,
+}
+
+/// `ToTensorParams` of `kernels/tensors.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+#[expect(missing_docs, reason = "kernels/tensors.cu describes them")]
+pub struct ToTensorParams {
+    pub x: Address,
+    pub y: TensorParams,
+    pub places: Address,
+    pub heads: i32,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -335,6 +378,9 @@ mod tests {
             (size_of::<TopParams>(), size_of::<MassParams>(), size_of::<StrictParams>()),
             (48, 48, 32)
         );
+        let tensors =
+            [size_of::<TensorParams>(), size_of::<FromTensorsParams>(), size_of::<ToTensorParams>()];
+        assert_eq!(tensors, [40, 184, 64]);
         assert_eq!((size_of::<crate::plan::Slots>(), size_of::<crate::plan::Item>()), (8, 48));
     }
 }

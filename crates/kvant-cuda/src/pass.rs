@@ -36,7 +36,7 @@ pub(crate) struct Span {
 }
 
 impl Span {
-    fn positions(&self) -> Range<usize> {
+    pub(crate) fn positions(&self) -> Range<usize> {
         self.start..self.start + self.tokens
     }
 
@@ -202,7 +202,8 @@ fn turns(words: &mut Words, rope: &Rope, spans: &[Span]) -> u64 {
     words.add(turns)
 }
 
-fn slices(
+/// The plans of rows at these positions, [`ATTENDING`] to a slice.
+pub(crate) fn slices(
     words: &mut Words,
     rule: &Visibility,
     (window, tile): (Option<usize>, usize),

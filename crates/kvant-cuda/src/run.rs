@@ -1,12 +1,13 @@
 //! A pass under way: the blocks of a program noted one after another.
 
+use crate::attend::{Attend, encode};
 use crate::buffer::Buffer;
 use crate::cache::{LayoutPages, SlotPages};
 use crate::device::{Card, Launch, OpenError};
 use crate::matrix::Matrix;
 use crate::params::{
-    ActivateParams, Address, AppendParams, AttentionParams, BiasParams, ColumnsParams, EmbedParams,
-    EncodeParams, GatherParams, HEAD_TILE, LinearParams, NormParams, StrictParams, many_columns,
+    ActivateParams, Address, AppendParams, BiasParams, ColumnsParams, EmbedParams, EncodeParams,
+    GatherParams, LinearParams, NormParams, StrictParams,
 };
 use crate::pass::{PassPlan, SLICE, SlicePlan, slot_pages};
 use crate::product::ProductForm;
@@ -143,10 +144,6 @@ pub(crate) struct Run<'a> {
     /// Whether kernels may begin before those before them have ended.
     pub early: bool,
     pub recorder: Recorder<'a>,
-}
-
-fn rows_of(address: Address, row: usize, width: usize, bytes: usize) -> Address {
-    address + (row * width * bytes) as u64
 }
 
 impl Run<'_> {
@@ -294,17 +291,13 @@ impl Run<'_> {
 
     fn encode(&mut self, of: &Attention, slot: &SlotPages) {
         let plan = self.plan.slots[&self.slots.owner(of.slot).index()];
-        if plan.jobs == 0 {
-            return;
-        }
         let params = EncodeParams {
             pages: self.pages,
             jobs: self.at(plan.jobs_at),
             signs: slot.signs,
             refused: self.refused(of, 1),
         };
-        let launch = Launch { grid: (plan.jobs as u32, 1), threads: 128, shared: 0, early: false };
-        self.recorder.launch(&format!("encode_{}_d{}", slot.codec, slot.dim), launch, params);
+        encode(&mut self.recorder, slot, plan.jobs, params);
     }
 
     /// What strict mode does to the pages of the pass before and after they are encoded.
@@ -321,49 +314,24 @@ impl Run<'_> {
     fn attend(&mut self, of: &Attention, slot: &SlotPages, slice: &SlicePlan) {
         let b = self.buffers;
         let index = self.slots.owner(of.slot).index();
-        let (kv_heads, stride) = (of.kv_heads, self.plan.exact_stride);
-        let (table, table_stride) = self.seats.table(index);
-        // Items of one query token have kernels of their own, which ask for pages early; not for wide heads.
-        let (many, columns) = match !self.plan.tiles && of.dim <= 128 {
-            true => ("", HEAD_TILE),
-            false => ("many_", many_columns(of.dim)),
-        };
-        let card = self.recorder.card();
-        let kernel = |cap: &str| format!("attend_{many}{}{cap}_d{}", slot.codec, slot.dim);
-        // Where there is no kernel for soft caps alone, one has both.
-        let capped = Some(kernel("_cap")).filter(|name| of.soft_cap.is_some() && card.kernel(name).is_some());
-        let name = capped.unwrap_or_else(|| kernel(""));
-        let tile_bits = usize::from(of.group() > columns);
-        let columns = kv_heads << tile_bits;
-        let grid = (card.resident(&name) * card.processors() as usize).min(slice.items * columns);
-        let width = of.heads * of.dim;
-        let mut params = AttentionParams {
+        let attend = Attend {
+            slot,
+            heads: of.heads,
+            scale: of.scale,
+            soft_cap: of.soft_cap,
+            sink_logits: of.sink_logits.as_ref().map_or(0, Buffer::address),
             pages: self.pages,
-            table,
-            exact: rows_of(self.at(self.plan.slots[&index].exact_at), slice.row, kv_heads * stride, 8),
-            items: self.at(slice.items_at),
-            slots: self.at(slice.slots_at),
-            q: rows_of(b.queries.address(), slice.row, width, 2),
-            q_sinks: 0,
+            table: self.seats.table(index),
+            exact: (self.at(self.plan.slots[&index].exact_at), self.plan.exact_stride),
+            plan: b.plan.address(),
+            queries: b.queries.address(),
+            out: b.attended.address(),
             part_o: b.part_o.address(),
             part_ml: b.part_ml.address(),
-            signs: slot.signs,
-            sink_logits: of.sink_logits.as_ref().map_or(0, Buffer::address),
-            out: rows_of(b.attended.address(), slice.row, width, 2),
-            n_items: slice.items as i32,
-            rows: slice.rows as i32,
-            kv_heads: kv_heads as i32,
-            group: of.group() as i32,
-            tile_bits: tile_bits as i32,
-            table_stride: table_stride as i32,
-            exact_stride: stride as i32,
-            step_items: (grid / columns) as i32,
-            step_columns: (grid % columns) as i32,
-            ..AttentionParams::default()
+            tiles: self.plan.tiles,
+            early: self.early,
         };
-        params.set_scoring(of.scale, of.soft_cap);
-        self.launch(&name, (grid, 1), 128, params);
-        self.launch(&format!("reduce_d{}", slot.dim), (slice.rows * of.heads, 1), 256, params);
+        attend.slice(&mut self.recorder, slice);
     }
 
     /// Logits of wanted rows `first .. first + rows`, at most [`SLICE`].

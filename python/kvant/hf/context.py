@@ -22,6 +22,9 @@ IMPLEMENTATION = "kvant"
 #: The layer of this thread whose new keys no attention has taken yet.
 open_layer = threading.local()
 
+#: Numbers that tensors on a card may have.
+NAMES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
+
 _warned_devices: set[str] = set()
 
 
@@ -59,18 +62,34 @@ def lent(tensor: torch.Tensor) -> Any:
 
 
 def on_host(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor in host memory, outside of autograd. Other devices have no kernels: that is said once for each."""
+    """The tensor in host memory, outside of autograd."""
     tensor = tensor.detach()
     if tensor.is_cpu:
         return tensor
-    device = tensor.device.type
-    if device not in _warned_devices:
-        _warned_devices.add(device)
-        warnings.warn(
-            f"KvantCache has no kernels for {device}: keys, values and queries go through host memory, which is slow",
-            stacklevel=3,
-        )
+    warn_of_host(tensor.device, f"KvantCache has no kernels for {tensor.device.type}")
     return tensor.to("cpu")
+
+
+def warn_of_host(device: torch.device, reason: str) -> None:
+    """Says once for each kind of device why tensors do not stay there."""
+    if device.type not in _warned_devices:
+        _warned_devices.add(device.type)
+        warnings.warn(f"{reason}: keys, values and queries go through host memory, which is slow", stacklevel=4)
+
+
+def card_of(tensor: torch.Tensor) -> int | None:
+    """The number of NVIDIA's card that a tensor lies on."""
+    return tensor.device.index if tensor.is_cuda else None
+
+
+def stream_of(tensor: torch.Tensor) -> int:
+    """The handle of the stream that torch computes on now, where the tensor lies."""
+    return torch.cuda.current_stream(tensor.device).cuda_stream
+
+
+def on_card(tensor: torch.Tensor) -> tuple[int, str, tuple[int, ...], tuple[int, ...]]:
+    """Where a tensor lies on its card; whoever calls holds it as long as that is used."""
+    return tensor.data_ptr(), NAMES.get(tensor.dtype, str(tensor.dtype)), tuple(tensor.shape), tensor.stride()
 
 
 def layer_of(key: torch.Tensor) -> KvantLayer | None:

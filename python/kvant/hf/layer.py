@@ -9,7 +9,7 @@ import torch
 from transformers.cache_utils import CacheLayerMixin, LinearAttentionLayer
 
 from .. import _kvant
-from .context import CacheContext, lent, open_layer
+from .context import IMPLEMENTATION, CacheContext, card_of, lent, on_card, open_layer, stream_of, warn_of_host
 
 #: Tokens at a time when a whole cache is taken over: so many exact rows are held beside the pages.
 CHUNK = 512
@@ -31,7 +31,9 @@ class KvantLayer(CacheLayerMixin):
         self._clear()
 
     def _clear(self) -> None:
-        self._native: _kvant.LayerCache | None = None
+        self._native: _kvant.LayerCache | _kvant.CardLayerCache | None = None
+        #: The number of NVIDIA's card that pages lie on; `None` for host memory.
+        self._card: int | None = None
         self._pending: tuple[torch.Tensor, torch.Tensor] | None = None
         #: Tokens that the model counts, padding included; those before `_base` were never held.
         self._seen = 0
@@ -50,11 +52,31 @@ class KvantLayer(CacheLayerMixin):
         if self.is_latent:
             key_dim, value_dim = value_dim, key_dim
         self._heads, self._dims = heads, (key_dim, value_dim)
-        self._native = self.context.layout.layer(
-            self.index, heads, key_dim, value_dim, window=self.sliding_window, latent=self.is_latent
-        )
+        shape = (self.index, heads, key_dim, value_dim, self.sliding_window)
+        self._card = self._choose_card(key_states, shape)
+        if self._card is None:
+            self._native = self.context.layout.layer(*shape, latent=self.is_latent)
         self._native.record(self._record_past)
         self.is_initialized = True
+
+    def _choose_card(self, keys: torch.Tensor, shape: tuple[Any, ...]) -> int | None:
+        """The card that the first keys lie on, if pages can be kept and attended to there; why not is said once."""
+        card = card_of(keys)
+        if card is None:
+            return None
+        if not self.context.on_bytes:
+            reason = f"only attn_implementation={IMPLEMENTATION!r} reads KvantCache on {keys.device}"
+        elif self.is_latent:
+            reason = f"KvantCache has no kernels for MLA's latents on {keys.device}"
+        else:
+            try:
+                self._native = self.context.layout.card_layer(card, *shape)
+            except ValueError as refused:
+                reason = f"KvantCache on {keys.device}: {refused}"
+            else:
+                return card
+        warn_of_host(keys.device, reason)
+        return None
 
     # What a model calls
 
@@ -94,12 +116,14 @@ class KvantLayer(CacheLayerMixin):
     ) -> torch.Tensor:
         """Attention of the pass's queries, (batch, heads, tokens, channels), on the compressed bytes; the result is (batch, tokens,
         heads, channels). `mask` is (batch, positions so far), false where a position is padding."""
+        if getattr(open_layer, "value", None) is self:
+            open_layer.value = None
+        if self._card is not None:
+            return self._attend_on_card(queries, mask, scale, soft_cap, sink_logits)
         if self._pending is not None:
             keys, values = self._pending
             self._append(keys, values, self._kept_of(mask, keys.shape[-2]))
             self._pending = None
-        if getattr(open_layer, "value", None) is self:
-            open_layer.value = None
         batch, heads, tokens, _ = queries.shape
         make = torch.empty if self._kept is None else torch.zeros
         out = make((batch, tokens, heads, self._dims[1]), dtype=queries.dtype)
@@ -175,10 +199,10 @@ class KvantLayer(CacheLayerMixin):
         self.is_initialized = False
 
     def offload(self) -> None:
-        """Nothing to do: pages lie in host memory."""
+        """Nothing to do: pages are small, and stay in host memory or on the card that they are on."""
 
     def prefetch(self) -> None:
-        """Nothing to do: pages lie in host memory."""
+        """Nothing to do: as `offload`."""
 
     # What people look at
 
@@ -223,7 +247,59 @@ class KvantLayer(CacheLayerMixin):
 
     # How it is done
 
+    def _attend_on_card(
+        self,
+        queries: torch.Tensor,
+        mask: torch.Tensor | None,
+        scale: float,
+        soft_cap: float | None,
+        sink_logits: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """The pass on the card's pages and torch's stream: tensors are read and written where they lie, and nothing is waited for."""
+        pending, held = self._pending, self._kept
+        tokens = queries.shape[-2]
+        kept = None if pending is None else self._kept_of(mask, tokens)
+        (queries,) = _dense(queries)
+        batch, heads, tokens, _ = queries.shape
+        make = torch.empty if self._kept is None else torch.zeros
+        out = make((batch, tokens, heads, self._dims[1]), dtype=queries.dtype, device=queries.device)
+        logits = None if sink_logits is None else sink_logits.detach().float().contiguous()
+        try:
+            self._run_on_card(
+                stream_of(queries),
+                pending,
+                kept,
+                (on_card(queries), on_card(out.transpose(1, 2))),
+                (scale, soft_cap, None if logits is None else logits.data_ptr()),
+                settles=not self.context.shares_layers,
+            )
+        except Exception:
+            # The pages are as they were before this pass.
+            if pending is not None:
+                self._seen, self._kept = self._seen - tokens, held
+            raise
+        finally:
+            self._pending = None
+        return out
+
+    def _run_on_card(
+        self,
+        stream: int,
+        keys_values: tuple[torch.Tensor, torch.Tensor] | None,
+        kept: list[list[int]] | None,
+        queries_out: tuple | None = None,
+        scores: tuple | None = None,
+        settles: bool = True,
+    ) -> None:
+        pair = None if keys_values is None else _dense(*keys_values)
+        lent_pair = None if pair is None else (on_card(pair[0]), on_card(pair[1]))
+        held = pair if self._record_past else None
+        self._native.run(stream, lent_pair, queries_out, scores, kept, settles, held)
+
     def _append(self, keys: torch.Tensor, values: torch.Tensor, kept: list[list[int]] | None) -> None:
+        if self._card is not None:
+            self._run_on_card(stream_of(keys), (keys, values), kept)
+            return
         keys, values = lent(keys), lent(values)
         if self.is_latent:
             keys, values = values, keys
@@ -266,6 +342,11 @@ class KvantLayer(CacheLayerMixin):
 
     def _next_seen(self) -> tuple[torch.Tensor, torch.Tensor]:
         return self._decoded(self._seen + 1 - self.sliding_window if self.is_sliding else 0)
+
+
+def _dense(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """The tensors outside of autograd, with channels side by side as they nearly always are."""
+    return tuple(t.detach() if t.stride(-1) == 1 else t.detach().contiguous() for t in tensors)
 
 
 def copy_states(source: LinearAttentionLayer, target: LinearAttentionLayer) -> None:

@@ -1,11 +1,12 @@
 //! The sequences of a batch, in one layer.
 
+use super::decode::{Held, decode_sides};
 use super::layout::Shared;
 use super::refused;
 use super::rollback::{Recorded, Rows};
 use super::tensor::{Tensor, View};
 use kvant_attention::{Queries, Scoring, StateError};
-use kvant_cache::{CacheLayout, KvShape, KvSlot, Sequence};
+use kvant_cache::{CacheLayout, KvShape, KvSlot, Sequence, SideStore};
 use kvant_codec::Side;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -121,19 +122,54 @@ impl LayerCache {
     fn query_dim(&self) -> usize {
         self.shape.key_dim + if self.is_latent() { self.shape.value_dim } else { 0 }
     }
+}
 
-    fn check_kept(&self, kept: &Kept, tokens: usize, batch: usize) -> PyResult<()> {
-        let Some(kept) = kept else { return Ok(()) };
-        if kept.len() != batch {
-            return Err(refused(format!("{} rows of kept tokens for a batch of {batch}", kept.len())));
-        }
-        let fits =
-            |row: &Vec<usize>| row.is_sorted_by(|a, b| a < b) && row.last().is_none_or(|last| *last < tokens);
-        match kept.iter().position(|row| !fits(row)) {
-            Some(row) => Err(refused(format!("row {row}: kept tokens must rise and be below {tokens}"))),
-            None => Ok(()),
-        }
+/// Refuses kept tokens that are not of such a batch.
+pub(super) fn check_kept(kept: &Kept, tokens: usize, batch: usize) -> PyResult<()> {
+    let Some(kept) = kept else { return Ok(()) };
+    if kept.len() != batch {
+        return Err(refused(format!("{} rows of kept tokens for a batch of {batch}", kept.len())));
     }
+    let fits =
+        |row: &Vec<usize>| row.is_sorted_by(|a, b| a < b) && row.last().is_none_or(|last| *last < tokens);
+    match kept.iter().position(|row| !fits(row)) {
+        Some(row) => Err(refused(format!("row {row}: kept tokens must rise and be below {tokens}"))),
+        None => Ok(()),
+    }
+}
+
+/// What sequences hold, as `footprint` says it.
+pub(super) fn footprint<'py>(py: Python<'py>, sequences: &[Sequence]) -> PyResult<Bound<'py, PyDict>> {
+    let (mut stored, mut encoded, mut exact, mut bits) = (0, 0, 0, 0.0);
+    for footprint in sequences.iter().map(Sequence::footprint) {
+        stored += footprint.stored;
+        encoded += footprint.encoded;
+        exact += footprint.exact;
+        bits += footprint.bits_total / sequences.len() as f64;
+    }
+    let dict = PyDict::new(py);
+    dict.set_item("stored", stored)?;
+    dict.set_item("encoded", encoded)?;
+    dict.set_item("exact", exact)?;
+    dict.set_item("bits_per_value", bits)?;
+    Ok(dict)
+}
+
+/// One side of a kv head of a row; `side` is `key` or `value`.
+pub(super) fn side_of<'a>(
+    sequences: &'a [Sequence],
+    slot: KvSlot,
+    row: usize,
+    head: usize,
+    side: &str,
+) -> PyResult<&'a SideStore> {
+    let side = match side {
+        "key" => Side::Key,
+        "value" => Side::Value,
+        other => return Err(refused(format!("side `{other}`: `key` or `value` was expected"))),
+    };
+    let sequence = sequences.get(row).ok_or_else(|| refused(format!("there is no row {row}")))?;
+    sequence.side(slot, head, side).ok_or_else(|| refused(format!("there is no kv head {head}")))
 }
 
 #[pymethods]
@@ -159,7 +195,7 @@ impl LayerCache {
         }
         keys.view.expect("keys", [batch, kv_heads, tokens, key_dim])?;
         values.view.expect("values", [batch, kv_heads, tokens, value_dim])?;
-        self.check_kept(&kept, tokens, batch)?;
+        check_kept(&kept, tokens, batch)?;
         self.end_pass()?;
         let (keys, values, pool) = (keys.view, values.view, self.shared.pool.clone());
         py.detach(|| {
@@ -186,7 +222,7 @@ impl LayerCache {
         let batch = self.sequences.len();
         queries.view.expect("queries", [batch, heads, tokens, self.query_dim()])?;
         out.view.expect("the output", [batch, heads, tokens, self.shape.value_dim])?;
-        self.check_kept(&self.kept, tokens, batch)?;
+        check_kept(&self.kept, tokens, batch)?;
         let scoring = Scoring { scale, soft_cap, sink_logits: sink_logits.as_deref() };
         let (queries, out, pool) = (queries.view, out.view, self.shared.pool.clone());
         if self.kept.as_ref().is_some_and(|kept| kept.iter().all(Vec::is_empty)) {
@@ -216,7 +252,7 @@ impl LayerCache {
         let (KvShape { kv_heads, key_dim, value_dim, .. }, tokens) = (self.shape, keys.view.shape[2]);
         keys.view.expect("keys", [self.sequences.len(), kv_heads, tokens, key_dim])?;
         values.view.expect("values", [self.sequences.len(), kv_heads, tokens, value_dim])?;
-        self.check_kept(&places, tokens, self.sequences.len())?;
+        check_kept(&places, tokens, self.sequences.len())?;
         if first.len() != self.sequences.len() {
             return Err(refused(format!(
                 "{} first positions for {} sequences",
@@ -225,7 +261,9 @@ impl LayerCache {
             )));
         }
         let (views, pool) = ([keys.view, values.view], self.shared.pool.clone());
-        py.detach(|| pool.install(|| self.decode_rows(views, &first, &places)))
+        let held =
+            Held { sequences: &self.sequences, slot: self.slot, heads: kv_heads, rule: self.layout.rule() };
+        py.detach(|| pool.install(|| decode_sides(&held, views, &first, &places)))
     }
 
     /// Keeps the sequences at these places of the batch, in this order; one that is named twice is forked, sharing pages.
@@ -282,31 +320,12 @@ impl LayerCache {
     /// Bytes that are stored (`stored`), those of encoded pages and of exact rows with the room kept for more (`encoded`,
     /// `exact`), and bits per value.
     fn footprint<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let (mut stored, mut encoded, mut exact, mut bits) = (0, 0, 0, 0.0);
-        for footprint in self.sequences.iter().map(Sequence::footprint) {
-            stored += footprint.stored;
-            encoded += footprint.encoded;
-            exact += footprint.exact;
-            bits += footprint.bits_total / self.sequences.len() as f64;
-        }
-        let dict = PyDict::new(py);
-        dict.set_item("stored", stored)?;
-        dict.set_item("encoded", encoded)?;
-        dict.set_item("exact", exact)?;
-        dict.set_item("bits_per_value", bits)?;
-        Ok(dict)
+        footprint(py, &self.sequences)
     }
 
     /// Address and number of bytes of an encoded page, for tools that read pages in place; `side` is `key` or `value`.
     fn page(&self, row: usize, head: usize, side: &str, page: usize) -> PyResult<Option<(usize, usize)>> {
-        let side = match side {
-            "key" => Side::Key,
-            "value" => Side::Value,
-            other => return Err(refused(format!("side `{other}`: `key` or `value` was expected"))),
-        };
-        let sequence = self.sequences.get(row).ok_or_else(|| refused(format!("there is no row {row}")))?;
-        let store = sequence.side(self.slot, head, side);
-        let store = store.ok_or_else(|| refused(format!("there is no kv head {head}")))?;
+        let store = side_of(&self.sequences, self.slot, row, head, side)?;
         Ok(store.encoded(page).map(|bytes| (bytes.as_ptr().addr(), bytes.len())))
     }
 

@@ -1,10 +1,14 @@
 //! What the layers of a cache share, and the policy of one layer.
 
+#[cfg(feature = "cuda")]
+use super::card::CardLayerCache;
 use super::layer::LayerCache;
 use super::refused;
 use kvant_attention::Attention;
 use kvant_cache::plan::Plan;
-use kvant_cache::{Arena, Clause, KvShape, LatentShape, Policy, Slots};
+use kvant_cache::{Arena, Clause, KvShape, KvSlot, LatentShape, Policy, Slots};
+#[cfg(feature = "cuda")]
+use kvant_cuda::CardCache;
 use kvant_threads::Pool;
 use pyo3::prelude::*;
 use std::collections::HashMap;
@@ -16,6 +20,30 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 pub struct CacheLayout {
     policy: Policy,
     shared: Shared,
+    /// What layers share on each card.
+    #[cfg(feature = "cuda")]
+    cards: Mutex<Vec<(usize, Arc<CardCache>)>>,
+}
+
+impl CacheLayout {
+    /// The layout of one layer, which is its only slot.
+    fn of_layer(
+        &self,
+        index: usize,
+        shape: &KvShape,
+        latent: bool,
+    ) -> PyResult<(Arc<kvant_cache::CacheLayout>, KvSlot)> {
+        let KvShape { kv_heads, key_dim, value_dim, window } = *shape;
+        let mut slots = Slots::new();
+        let slot = if latent {
+            slots.latent(index, LatentShape { kv_heads, latent_dim: value_dim, rope_dim: key_dim, window })
+        } else {
+            slots.keys_values(index, *shape)
+        };
+        let policy = of_layer(&self.policy, index, shape)?;
+        let layout = kvant_cache::CacheLayout::new(&policy, &slots).map_err(refused)?;
+        Ok((Arc::new(layout), slot))
+    }
 }
 
 /// What the layers of a cache share.
@@ -41,7 +69,13 @@ impl CacheLayout {
         let policy = plan.map_or(policy.clone(), |plan| plan.with(&policy));
         let attention = Arc::new(Mutex::new(Attention::new().map_err(refused)?));
         let pool = pool(threads.unwrap_or_else(kvant_threads::processors));
-        Ok(CacheLayout { policy, shared: Shared { arena: Arena::new(), attention, pool } })
+        let shared = Shared { arena: Arena::new(), attention, pool };
+        Ok(CacheLayout {
+            policy,
+            shared,
+            #[cfg(feature = "cuda")]
+            cards: Mutex::default(),
+        })
     }
 
     /// The policy, as it would be typed.
@@ -91,22 +125,60 @@ impl CacheLayout {
         latent: bool,
     ) -> PyResult<LayerCache> {
         let shape = KvShape { kv_heads, key_dim, value_dim, window };
-        let mut slots = Slots::new();
-        let slot = if latent {
-            slots.latent(index, LatentShape { kv_heads, latent_dim: value_dim, rope_dim: key_dim, window })
-        } else {
-            slots.keys_values(index, shape)
-        };
-        let policy = of_layer(&self.policy, index, &shape)?;
-        let layout = kvant_cache::CacheLayout::new(&policy, &slots).map_err(refused)?;
-        Ok(LayerCache::new(Arc::new(layout), slot, shape, self.shared.clone()))
+        let (layout, slot) = self.of_layer(index, &shape, latent)?;
+        Ok(LayerCache::new(layout, slot, shape, self.shared.clone()))
+    }
+
+    /// The same on NVIDIA's card of that number; refused where there are no kernels for it, or the card cannot be had.
+    #[pyo3(signature = (card, index, kv_heads, key_dim, value_dim, window=None))]
+    #[cfg(feature = "cuda")]
+    #[expect(clippy::too_many_arguments, reason = "a layer's shape")]
+    fn card_layer(
+        &self,
+        py: Python<'_>,
+        card: usize,
+        index: usize,
+        kv_heads: usize,
+        key_dim: usize,
+        value_dim: usize,
+        window: Option<usize>,
+    ) -> PyResult<CardLayerCache> {
+        let shape = KvShape { kv_heads, key_dim, value_dim, window };
+        let (layout, slot) = self.of_layer(index, &shape, false)?;
+        py.detach(|| {
+            let mut cards = self.cards.lock().unwrap_or_else(PoisonError::into_inner);
+            let known = cards.iter().find(|(number, _)| *number == card).map(|(_, cache)| Arc::clone(cache));
+            let cache = match known {
+                Some(cache) => cache,
+                None => {
+                    let cache = CardCache::new(&super::card::card(card)?).map_err(refused)?;
+                    cards.push((card, Arc::clone(&cache)));
+                    cache
+                }
+            };
+            CardLayerCache::new(&cache, &layout, slot, shape)
+        })
+    }
+
+    /// The same on NVIDIA's card of that number, which this build has no kernels for.
+    #[pyo3(signature = (*_shape))]
+    #[cfg(not(feature = "cuda"))]
+    fn card_layer(&self, _shape: &Bound<'_, pyo3::types::PyTuple>) -> PyResult<LayerCache> {
+        Err(refused("this build of kvant has no CUDA kernels (its feature `cuda` is off)"))
     }
 
     /// Bytes of all pages in use, each counted once however many sequences share it, with the room that tails keep for
     /// more tokens.
     #[getter]
     fn memory(&self) -> usize {
-        self.shared.arena.usage().used
+        #[cfg(feature = "cuda")]
+        let on_cards: usize = {
+            let cards = self.cards.lock().unwrap_or_else(PoisonError::into_inner);
+            cards.iter().map(|(_, cache)| cache.store().usage().used).sum()
+        };
+        #[cfg(not(feature = "cuda"))]
+        let on_cards = 0;
+        self.shared.arena.usage().used + on_cards
     }
 
     fn __repr__(&self) -> String {

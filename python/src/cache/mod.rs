@@ -10,12 +10,15 @@
 //! | `layout` | what the layers of a cache share, and the policy of one layer |
 //! | `layer` | append, attend, select, crop |
 //! | `rollback` | the last passes, kept so that they can be taken back exactly |
+//! | `card` | the same on a card's pages, for tensors that lie there |
 //! | `decode` | what is held, as numbers |
 //! | `statistics` | calibration on another library's forward pass |
 //!
 //! **Invariant:** a page is encoded once. Going back into an encoded page means taking up a fork from before it, never
 //! encoding what was decoded.
 
+#[cfg(feature = "cuda")]
+mod card;
 mod decode;
 mod layer;
 mod layout;
@@ -30,6 +33,8 @@ use pyo3::prelude::*;
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<layout::CacheLayout>()?;
     module.add_class::<layer::LayerCache>()?;
+    #[cfg(feature = "cuda")]
+    module.add_class::<card::CardLayerCache>()?;
     module.add_class::<statistics::LayerStatistics>()?;
     module.add_function(wrap_pyfunction!(statistics::make_plan, module)?)
 }

@@ -10,10 +10,10 @@ use pyo3::prelude::*;
 use std::collections::VecDeque;
 
 /// Tokens that can be taken back, at least, once so many have come.
-const RECORDED: usize = 128;
+pub(super) const RECORDED: usize = 128;
 
 /// Passes longer than this are prompts, which nobody takes back in part: their rows are not kept.
-const LONGEST: usize = 1024;
+pub(super) const LONGEST: usize = 1024;
 
 /// The last passes.
 #[derive(Default)]

@@ -2,7 +2,7 @@
 
 use super::format::{Extent, OPENING, PageSizes, Part, Preamble, SidePages, SideRecord};
 use super::states::{Loaded, collect_at};
-use super::write::{PagePart, can_be_saved, collect, put};
+use super::write::{PagePart, can_be_saved, collect, put, were_readable};
 use super::{Digest, Numerics, Signature, Snapshot, SnapshotError, VERSION};
 use crate::arena::ArenaError;
 use crate::checkpoint::Checkpoint;
@@ -106,6 +106,7 @@ impl PartRecord<'_> {
         };
         let mut bytes = Vec::new();
         put(&preamble, &pages, &mut bytes)?;
+        were_readable(sequence)?;
         Ok(bytes)
     }
 }

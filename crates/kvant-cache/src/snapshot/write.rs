@@ -6,6 +6,7 @@ use super::{Record, SnapshotError, VERSION, states};
 use crate::page::AnyPage;
 use crate::sequence::Sequence;
 use crate::side::SideStore;
+use crate::store::Store;
 use crate::visibility::{Mode, Visibility};
 use std::io::Write;
 use std::path::Path;
@@ -14,7 +15,7 @@ use std::path::Path;
 ///
 /// # Errors
 /// When the sequence is in the middle of a pass, or made for strict evaluation; when the record's tokens are not as many
-/// as it holds; or when writing fails.
+/// as it holds; when its pages are on a device that is lost; or when writing fails.
 pub fn write(sequence: &Sequence, record: &Record<'_>, out: &mut dyn Write) -> Result<u64, SnapshotError> {
     let unsaved = |what| Err(SnapshotError::Unsaved { what });
     can_be_saved(sequence)?;
@@ -50,7 +51,20 @@ pub fn write(sequence: &Sequence, record: &Record<'_>, out: &mut dyn Write) -> R
         note: record.note.to_vec(),
         checksums: pages.iter().map(PagePart::checksum).collect(),
     };
-    put(&preamble, &pages, out)
+    let bytes = put(&preamble, &pages, out)?;
+    were_readable(sequence)?;
+    Ok(bytes)
+}
+
+/// Refuses what was read of pages from a device that is lost: no file is replaced by zeros.
+pub(super) fn were_readable(sequence: &Sequence) -> Result<(), SnapshotError> {
+    let fault = match sequence.store() {
+        Store::Host(_) => None,
+        Store::Device(store) => store.fault(),
+    };
+    fault.map_or(Ok(()), |what| {
+        Err(SnapshotError::io("read the pages of the cache")(std::io::Error::other(what)))
+    })
 }
 
 /// Refuses what no file can hold.

@@ -91,6 +91,7 @@ static void run_cta(unsigned count) {
 #include "moe.cu"
 #include "rows.cu"
 #include "strict.cu"
+#include "tensors.cu"
 #include "top.cu"
 
 struct Params {  // passed by value in memory, like every kernel's own struct

@@ -2,7 +2,8 @@
 // CPU (bench/host). So whole models run through the backend, pages, tables, plans and graphs where there is no card:
 //   g++ -std=c++17 -O2 -fPIC -shared -w -DKVANT_HOST -Ibench/host -Ikernels tests/driver/libcuda.cpp -o DIR/libcuda.so.1 -ldl
 //   LD_LIBRARY_PATH=DIR KVANT_CARD_TESTS=short cargo test --features cuda --test card
-// Memory that was never written holds ones, and NaN as floats; copies and launches happen at once.
+// Memory that was never written holds ones, and NaN as floats; copies and launches happen at once. `kvant_fault` makes it fail as cards and
+// drivers do, `kvant_copied` counts what went to the host.
 #include "../../bench/host/host.cpp"
 #include <dlfcn.h>
 #include <map>
@@ -11,7 +12,7 @@
 #include <sys/mman.h>
 
 typedef int Result;
-constexpr Result OK = 0, OUT_OF_MEMORY = 2, NOT_FOUND = 500;
+constexpr Result OK = 0, OUT_OF_MEMORY = 2, NOT_FOUND = 500, LAUNCH_FAILED = 719;
 struct Function {
     void (*entry)(Params);
     unsigned shared;
@@ -31,6 +32,18 @@ static std::mutex mutex;
 static void* current_context;
 static std::vector<Launched>* capturing;
 static std::map<std::string, Function> functions;
+static std::map<u64, size_t> sizes;  // of what cuMemAlloc gave
+static long long memory_left = -1, launches_left = -1, driver_version = 12080, copied;
+static bool is_lost;
+static bool takes(size_t bytes) {
+    if (memory_left >= 0 && (long long)bytes > memory_left) return false;
+    if (memory_left >= 0) memory_left -= bytes;
+    return true;
+}
+static void gives(size_t bytes) {
+    if (memory_left >= 0) memory_left += bytes;
+}
+#define ALIVE if (is_lost) return LAUNCH_FAILED
 
 static void launch(const Launched& l) {
     host_launch(l.function->entry, l.config.gx, l.config.gy, l.config.bx, std::max(l.config.shared, l.function->shared), &l.params, sizeof l.params);
@@ -44,8 +57,18 @@ static void clear_pages_entry(Params p) {
 }
 
 extern "C" {
+// `memory`: so many bytes can still be had; `lost`: after so many launches the card is gone; `driver`: the version. Negative: no such fault.
+int kvant_fault(const char* what, long long n) {
+    std::lock_guard<std::mutex> lock(mutex);
+    if (!strcmp(what, "memory")) return memory_left = n, 0;
+    if (!strcmp(what, "lost")) return launches_left = n, is_lost = n == 0, 0;
+    if (!strcmp(what, "driver")) return driver_version = n < 0 ? 12080 : n, 0;
+    return 1;
+}
+long long kvant_copied() { return copied; }
+
 Result cuInit(unsigned) { return OK; }
-Result cuDriverGetVersion(int* version) { return *version = 12080, OK; }
+Result cuDriverGetVersion(int* version) { return *version = driver_version, OK; }
 Result cuDeviceGetCount(int* count) { return *count = 1, OK; }
 Result cuDeviceGet(int* device, int) { return *device = 0, OK; }
 Result cuDeviceGetName(char* name, int size, int) { return strncpy(name, "the host, one fiber per thread", size), OK; }
@@ -85,22 +108,43 @@ Result cuFuncSetAttribute(void*, int, int) { return OK; }
 
 Result cuStreamCreate(void** stream, unsigned) { return *stream = &current_context, OK; }
 Result cuStreamDestroy_v2(void*) { return OK; }
-Result cuStreamSynchronize(void*) { return OK; }
+Result cuStreamSynchronize(void*) {
+    ALIVE;
+    return OK;
+}
 Result cuEventCreate(void** event, unsigned) { return *event = &current_context, OK; }
 Result cuEventDestroy_v2(void*) { return OK; }
+Result cuEventRecord(void*, void*) { return OK; }
+Result cuStreamWaitEvent(void*, void*, unsigned) { return OK; }
 
 Result cuMemAlloc_v2(u64* address, size_t bytes) {
+    ALIVE;
+    std::lock_guard<std::mutex> lock(mutex);
+    if (!takes(bytes)) return OUT_OF_MEMORY;
     void* memory = aligned_alloc(256, (bytes + 255) / 256 * 256);
     if (!memory) return OUT_OF_MEMORY;
     memset(memory, 0xff, bytes);
+    sizes[(u64)memory] = bytes;
     return *address = (u64)memory, OK;
 }
-Result cuMemFree_v2(u64 address) { return free((void*)address), OK; }
+Result cuMemFree_v2(u64 address) {
+    std::lock_guard<std::mutex> lock(mutex);
+    return gives(sizes[address]), free((void*)address), OK;
+}
 Result cuMemHostAlloc(void** memory, size_t bytes, unsigned) { return *memory = malloc(bytes), OK; }
 Result cuMemFreeHost(void* memory) { return free(memory), OK; }
-Result cuMemcpyHtoDAsync_v2(u64 to, const void* from, size_t bytes, void*) { return memcpy((void*)to, from, bytes), OK; }
-Result cuMemcpyDtoHAsync_v2(void* to, u64 from, size_t bytes, void*) { return memcpy(to, (void*)from, bytes), OK; }
-Result cuMemcpyDtoDAsync_v2(u64 to, u64 from, size_t bytes, void*) { return memcpy((void*)to, (void*)from, bytes), OK; }
+Result cuMemcpyHtoDAsync_v2(u64 to, const void* from, size_t bytes, void*) {
+    ALIVE;
+    return memcpy((void*)to, from, bytes), OK;
+}
+Result cuMemcpyDtoHAsync_v2(void* to, u64 from, size_t bytes, void*) {
+    ALIVE;
+    return copied += bytes, memcpy(to, (void*)from, bytes), OK;
+}
+Result cuMemcpyDtoDAsync_v2(u64 to, u64 from, size_t bytes, void*) {
+    ALIVE;
+    return memcpy((void*)to, (void*)from, bytes), OK;
+}
 Result cuMemsetD8Async(u64 to, u8 value, size_t bytes, void*) { return memset((void*)to, value, bytes), OK; }
 
 Result cuMemAddressReserve(u64* base, size_t bytes, size_t alignment, u64, u64) {
@@ -109,8 +153,15 @@ Result cuMemAddressReserve(u64* base, size_t bytes, size_t alignment, u64, u64) 
     return *base = ((u64)memory + alignment - 1) / alignment * alignment, OK;
 }
 Result cuMemAddressFree(u64, size_t) { return OK; }
-Result cuMemCreate(u64* handle, size_t, const void*, u64) { return *handle = 1, OK; }
-Result cuMemRelease(u64) { return OK; }
+Result cuMemCreate(u64* handle, size_t bytes, const void*, u64) {
+    ALIVE;
+    std::lock_guard<std::mutex> lock(mutex);
+    return takes(bytes) ? (*handle = bytes, OK) : OUT_OF_MEMORY;
+}
+Result cuMemRelease(u64 bytes) {
+    std::lock_guard<std::mutex> lock(mutex);
+    return gives(bytes), OK;
+}
 Result cuMemMap(u64, size_t, size_t, u64, u64) { return OK; }
 Result cuMemUnmap(u64 at, size_t bytes) { return mprotect((void*)at, bytes, PROT_NONE) ? OUT_OF_MEMORY : OK; }
 Result cuMemSetAccess(u64 at, size_t bytes, const void*, size_t) {
@@ -120,6 +171,8 @@ Result cuMemSetAccess(u64 at, size_t bytes, const void*, size_t) {
 
 Result cuLaunchKernelEx(const Config* config, void* function, void** arguments, void**) {
     std::lock_guard<std::mutex> lock(mutex);
+    if (launches_left > 0 && --launches_left == 0) is_lost = true;
+    ALIVE;
     Launched l = {(Function*)function, *config, {}};
     memcpy(&l.params, arguments[0], sizeof l.params);  // the backend passes as many words for every kernel
     if (capturing) capturing->push_back(l);
@@ -132,6 +185,7 @@ Result cuGraphInstantiateWithFlags(void** ready, void* graph, u64) { return *rea
 Result cuGraphDestroy(void* graph) { return delete (std::vector<Launched>*)graph, OK; }
 Result cuGraphExecDestroy(void* graph) { return delete (std::vector<Launched>*)graph, OK; }
 Result cuGraphLaunch(void* graph, void*) {
+    ALIVE;
     std::lock_guard<std::mutex> lock(mutex);
     for (const Launched& l : *(std::vector<Launched>*)graph) launch(l);
     return OK;

@@ -12,8 +12,8 @@ mod gpu;
 mod measured;
 mod selection;
 
-pub(crate) use measured::time;
 pub use measured::{Measured, Measurements};
+pub(crate) use measured::{WARM_UP, time};
 use selection::check_kept;
 pub(crate) use selection::{Selection, check_policy, select};
 
@@ -163,8 +163,8 @@ pub fn devices() -> Vec<DeviceReport> {
     all.concat()
 }
 
-/// Opens the device that a choice stands for; `None` for the processor. Whether the model runs on it, and faster, is another
-/// question.
+/// Opens the device that a choice stands for, of [`DeviceChoice::Auto`] the first that there is; `None` for the processor. Whether the
+/// model runs on it, and faster, is another question.
 ///
 /// # Errors
 /// If it was asked for and cannot be had.
@@ -177,13 +177,26 @@ pub fn open(choice: DeviceChoice) -> Result<Option<Arc<dyn Device>>, DeviceError
         DeviceChoice::Cuda(_) => Err(DeviceError::NotBuilt),
         #[cfg(feature = "gpu")]
         DeviceChoice::Gpu => gpu::open_any().map(Some),
-        #[cfg(feature = "gpu")]
-        DeviceChoice::Auto => Ok(gpu::open_hardware()),
         #[cfg(not(feature = "gpu"))]
         DeviceChoice::Gpu => Err(DeviceError::NotBuilt),
-        #[cfg(not(feature = "gpu"))]
-        DeviceChoice::Auto => Ok(None),
+        DeviceChoice::Auto => Ok(hardware().next()),
     }
+}
+
+/// The GPUs that are looked at where nobody names a device, in their order: NVIDIA's first card by CUDA, then what the portable backend
+/// finds. Each is opened when it is asked for.
+pub(crate) fn hardware() -> impl Iterator<Item = Arc<dyn Device>> {
+    let openers: [fn() -> Option<Arc<dyn Device>>; 2] = [
+        #[cfg(feature = "cuda")]
+        || cuda::open(0).ok(),
+        #[cfg(not(feature = "cuda"))]
+        || None,
+        #[cfg(feature = "gpu")]
+        gpu::open_hardware,
+        #[cfg(not(feature = "gpu"))]
+        || None,
+    ];
+    openers.into_iter().filter_map(|open| open())
 }
 
 /// A model for measurements, without a tokenizer.
@@ -206,7 +219,10 @@ impl Placed {
     ) -> Result<Self, OpenError> {
         let description = Description::of(checkpoint)?;
         let runs = |device: &Arc<dyn Device>| device.check_model(&description, checkpoint).is_ok();
-        let device = open(choice)?.filter(|device| choice != DeviceChoice::Auto || runs(device));
+        let device = match choice {
+            DeviceChoice::Auto => hardware().find(runs),
+            named => open(named)?,
+        };
         let model = match &device {
             None => kvant_cpu::load(checkpoint, options)?,
             Some(device) => {

@@ -1,6 +1,6 @@
 //! Which device and which cache a model gets.
 
-use super::{Device, DeviceChoice, DeviceError, open};
+use super::{Device, DeviceChoice, DeviceError, hardware, open};
 use crate::open::{ChosenPolicy, KvChoice, OpenError, OpenNote, OpenOptions, Plans};
 use kvant_attention::KvUnsupported;
 use kvant_cache::{CacheLayout, Policy};
@@ -21,7 +21,7 @@ pub(crate) struct Selection {
     pub notes: Vec<OpenNote>,
 }
 
-/// Chooses by what is asked for and by what the device runs.
+/// Chooses by what is asked for and by what devices run; where nobody names one, the first that runs the model with its cache.
 ///
 /// # Errors
 /// If a plan cannot be used, or what was asked for by name does not run.
@@ -31,9 +31,31 @@ pub(crate) fn select(
     description: &Description,
 ) -> Result<Selection, OpenError> {
     let chosen = Plans::new(checkpoint).choose(options.kv.as_ref(), description)?;
-    let Some(device) = open(options.device)? else {
-        return Ok(Selection { device: None, chosen, notes: Vec::new() });
-    };
+    let mut notes = Vec::new();
+    if options.device != DeviceChoice::Auto {
+        return match open(options.device)? {
+            Some(device) => select_on(device, options, chosen, checkpoint, description),
+            None => Ok(Selection { device: None, chosen, notes }),
+        };
+    }
+    for device in hardware() {
+        let selection = select_on(device, options, chosen.clone(), checkpoint, description)?;
+        if selection.device.is_some() {
+            return Ok(selection);
+        }
+        notes.extend(selection.notes);
+    }
+    Ok(Selection { device: None, chosen, notes })
+}
+
+/// The same for one device.
+fn select_on(
+    device: Arc<dyn Device>,
+    options: &OpenOptions,
+    chosen: ChosenPolicy,
+    checkpoint: &Checkpoint,
+    description: &Description,
+) -> Result<Selection, OpenError> {
     let is_asked = options.device != DeviceChoice::Auto;
     let on_cpu = |chosen: ChosenPolicy, reason: String| {
         let notes = vec![OpenNote::OnCpu { device: device.name().to_owned(), reason }];

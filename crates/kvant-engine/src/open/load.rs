@@ -5,7 +5,7 @@ use super::error::{OpenError, OpenNote};
 use super::kv_choice::KvChoice;
 use super::plans::ChosenPolicy;
 use super::{OpenOptions, Opened};
-use crate::device::{BackendOptions, Device, DeviceChoice, Measured, Measurements, time};
+use crate::device::{BackendOptions, Device, DeviceChoice, Measured, Measurements, WARM_UP, time};
 use crate::engine::Engine;
 use crate::estimate::MemoryEstimate;
 use crate::memory::Memory;
@@ -16,6 +16,7 @@ use kvant_cpu::Cpu;
 use kvant_model::{Backend, Checkpoint, Description, LoadError};
 use kvant_threads::Pool;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The shortest context, if the model has as long a one, that a device has to hold to be chosen.
 const SHORTEST: usize = 8192;
@@ -118,9 +119,9 @@ impl OpenOptions {
         checkpoint: &Checkpoint,
     ) -> Result<Measured, OpenError> {
         let wrong = |error: GenerateError| refused(error.to_string());
-        let device_ms = time(engine, policy).map_err(wrong)?;
+        let device_ms = time(engine, policy, WARM_UP).map_err(wrong)?;
         let on_cpu = self.engine(checkpoint, &Cpu::new(self.load_options())?)?;
-        let cpu_ms = time(&on_cpu, policy).map_err(wrong)?;
+        let cpu_ms = time(&on_cpu, policy, Duration::ZERO).map_err(wrong)?;
         Ok(Measured { device_ms, cpu_ms })
     }
 

@@ -123,8 +123,8 @@ impl OpenOptions {
         Ok(opened.into_opened(self, checkpoint))
     }
 
-    /// How keys and values would be kept on the device that these options stand for; `None` where the model would stay on the
-    /// processor.
+    /// The device that these options stand for, by name, and how keys and values would be kept there; `None` where the model would stay
+    /// on the processor.
     ///
     /// # Errors
     /// If a device or a cache that was asked for cannot be had.
@@ -132,8 +132,9 @@ impl OpenOptions {
         &self,
         checkpoint: &Checkpoint,
         description: &Description,
-    ) -> Result<Option<Policy>, OpenError> {
-        Ok(select(self, checkpoint, description)?.device.map(|(_, chosen)| chosen.policy))
+    ) -> Result<Option<(String, Policy)>, OpenError> {
+        let selection = select(self, checkpoint, description)?;
+        Ok(selection.device.map(|(device, chosen)| (device.name().to_owned(), chosen.policy)))
     }
 
     /// What opening a model comes to, before anything is loaded: the context that sessions get, and the memory of it all.

@@ -47,10 +47,10 @@ pub fn write(
     let options = OpenOptions { device: choice, kv: kv.cloned(), ..OpenOptions::default() };
     let name = device.name();
     let words = match options.device_policy(checkpoint, &Description::of(checkpoint)?) {
-        Ok(Some(policy)) if choice == DeviceChoice::Auto => {
+        Ok(Some((name, policy))) if choice == DeviceChoice::Auto => {
             format!("{name} runs it with {policy}; `auto` takes it if a short text is faster there")
         }
-        Ok(Some(policy)) => {
+        Ok(Some((name, policy))) => {
             format!("{name} runs it with {policy}: packed weights, attention on the pages' bytes")
         }
         Ok(None) => format!("{name} does not run it with that cache: it stays on the CPU"),

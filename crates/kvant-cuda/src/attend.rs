@@ -1,0 +1,96 @@
+//! The launches of one attention: encode, attend and reduce, for rows of a model on this card or of one that runs elsewhere.
+//!
+//! **Invariant:** there is no other place that launches these kernels, so a query has the same bits whoever asks.
+
+use crate::cache::SlotPages;
+use crate::device::Launch;
+use crate::params::{Address, AttentionParams, EncodeParams, HEAD_TILE, many_columns};
+use crate::pass::SlicePlan;
+use crate::recorder::Recorder;
+
+/// What the queries of a layer are, and where everything lies that they read and write.
+pub(crate) struct Attend<'a> {
+    pub slot: &'a SlotPages,
+    pub heads: usize,
+    pub scale: f32,
+    pub soft_cap: Option<f32>,
+    /// (heads) f32, or 0.
+    pub sink_logits: Address,
+    /// The page memory.
+    pub pages: Address,
+    /// The slot's table of closed pages, and its stride.
+    pub table: (Address, usize),
+    /// The slot's table of exact pages (rows, kv_heads, stride), and its stride.
+    pub exact: (Address, usize),
+    /// The words of the plan that items and slots lie in.
+    pub plan: Address,
+    /// (rows, heads, dim) f16.
+    pub queries: Address,
+    pub out: Address,
+    pub part_o: Address,
+    pub part_ml: Address,
+    /// Whether neighbouring query tokens share items.
+    pub tiles: bool,
+    /// Whether kernels may begin before those before them have ended.
+    pub early: bool,
+}
+
+impl Attend<'_> {
+    /// Notes attention of the rows of a slice.
+    pub(crate) fn slice(&self, recorder: &mut Recorder<'_>, slice: &SlicePlan) {
+        let SlotPages { kv_heads, dim, codec, signs, .. } = *self.slot;
+        let group = self.heads / kv_heads;
+        // Items of one query token have kernels of their own, which ask for pages early; not for wide heads.
+        let (many, columns) = match !self.tiles && dim <= 128 {
+            true => ("", HEAD_TILE),
+            false => ("many_", many_columns(dim)),
+        };
+        let card = recorder.card();
+        let kernel = |cap: &str| format!("attend_{many}{codec}{cap}_d{dim}");
+        // Where there is no kernel for soft caps alone, one has both.
+        let capped =
+            Some(kernel("_cap")).filter(|name| self.soft_cap.is_some() && card.kernel(name).is_some());
+        let name = capped.unwrap_or_else(|| kernel(""));
+        let tile_bits = usize::from(group > columns);
+        let columns = kv_heads << tile_bits;
+        let grid = (card.resident(&name) * card.processors() as usize).min(slice.items * columns);
+        let row = |address: Address, bytes: usize| address + (slice.row * bytes) as u64;
+        let mut params = AttentionParams {
+            pages: self.pages,
+            table: self.table.0,
+            exact: row(self.exact.0, 8 * kv_heads * self.exact.1),
+            items: self.plan + slice.items_at,
+            slots: self.plan + slice.slots_at,
+            q: row(self.queries, 2 * self.heads * dim),
+            q_sinks: 0,
+            part_o: self.part_o,
+            part_ml: self.part_ml,
+            signs,
+            sink_logits: self.sink_logits,
+            out: row(self.out, 2 * self.heads * dim),
+            n_items: slice.items as i32,
+            rows: slice.rows as i32,
+            kv_heads: kv_heads as i32,
+            group: group as i32,
+            tile_bits: tile_bits as i32,
+            table_stride: self.table.1 as i32,
+            exact_stride: self.exact.1 as i32,
+            step_items: (grid / columns) as i32,
+            step_columns: (grid % columns) as i32,
+            ..AttentionParams::default()
+        };
+        params.set_scoring(self.scale, self.soft_cap);
+        let launch =
+            |grid: usize, threads| Launch { grid: (grid as u32, 1), threads, shared: 0, early: self.early };
+        recorder.launch(&name, launch(grid, 128), params);
+        recorder.launch(&format!("reduce_d{dim}"), launch(slice.rows * self.heads, 256), params);
+    }
+}
+
+/// Notes the encoding of full pages of a slot: `jobs` of them, listed at `params.jobs`. It waits for all before it.
+pub(crate) fn encode(recorder: &mut Recorder<'_>, slot: &SlotPages, jobs: usize, params: EncodeParams) {
+    if jobs > 0 {
+        let launch = Launch { grid: (jobs as u32, 1), threads: 128, shared: 0, early: false };
+        recorder.launch(&format!("encode_{}_d{}", slot.codec, slot.dim), launch, params);
+    }
+}

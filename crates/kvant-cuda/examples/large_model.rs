@@ -37,34 +37,33 @@ fn weight_bytes(outline: &Checkpoint) -> Outcome<usize> {
     Ok(bytes.sum::<Result<usize, String>>()?)
 }
 
-/// Decodes at a context of so many tokens and says what was foretold and what was taken.
-fn run(
-    card: &Card,
-    model: &Model,
-    backend: &CudaBackend,
-    policy: &Policy,
-    tokens: usize,
+/// What is the same for every context.
+struct Trial<'a> {
+    card: &'a Card,
+    policy: Policy,
+    /// Bytes of the weights.
     weights: usize,
+    /// Bytes that were in use before.
     before: usize,
     seconds: f64,
-) -> Outcome<usize> {
-    let pages = tokens.saturating_sub(SINKS).div_ceil(PAGE);
-    let len = SINKS + PAGE * pages;
-    let mut cache = KvCache::in_arena(policy.clone(), model.slots(), len + 1024, backend.store())?;
-    model.forward(&[Chunk { tokens: &beginning(), wanted: 0..1 }], &mut cache)?;
-    grow(model, backend, &mut cache, len);
-    let foretold = weights + cache.sequence().layout().arena_bytes(len, 1) + REST;
-    let mut caches = [cache];
-    let times = steps(model, &mut caches, seconds, Wanted::Token);
-    let taken = used(card)? - before;
-    let off = 100.0 * (taken as f64 / foretold as f64 - 1.0);
-    println!(
-        "{len} tokens: foretold {:.2} GB, taken {:.2} GB ({off:+.2} %)",
-        gigabytes(foretold),
-        gigabytes(taken)
-    );
-    report(&format!("decode {policy} at {len}"), 1, times);
-    Ok(taken)
+}
+
+impl Trial<'_> {
+    /// Decodes at a context of so many tokens, says what was foretold and what was taken, and gives the latter.
+    fn run(&self, model: &Model, backend: &CudaBackend, tokens: usize) -> Outcome<usize> {
+        let len = SINKS + PAGE * tokens.saturating_sub(SINKS).div_ceil(PAGE);
+        let mut cache = KvCache::in_arena(self.policy.clone(), model.slots(), len + 1024, backend.store())?;
+        model.forward(&[Chunk { tokens: &beginning(), wanted: 0..1 }], &mut cache)?;
+        grow(model, backend, &mut cache, len);
+        let foretold = self.weights + cache.sequence().layout().arena_bytes(len, 1) + REST;
+        let times = steps(model, &mut [cache], self.seconds, Wanted::Token);
+        let taken = used(self.card)? - self.before;
+        let off = 100.0 * (taken as f64 / foretold as f64 - 1.0);
+        let [told, took] = [foretold, taken].map(gigabytes);
+        println!("{len} tokens: foretold {told:.2} GB, taken {took:.2} GB ({off:+.2} %)");
+        report(&format!("decode {} at {len}", self.policy), 1, times);
+        Ok(taken)
+    }
 }
 
 fn main() -> Outcome<()> {
@@ -90,7 +89,8 @@ fn main() -> Outcome<()> {
     let backend = CudaBackend::new(&card)?.with_cap(Some(room))?;
     let model = Model::load(&Noise(&backend, WeightType::Q4_0), &outline)?;
     println!("cap {:.1} GB: {:.2} GB are left for pages", gigabytes(cap), gigabytes(room));
-    let taken = run(&card, &model, &backend, &policy, tokens, weights, before, seconds)?;
+    let trial = Trial { card: &card, policy, weights, before, seconds };
+    let taken = trial.run(&model, &backend, tokens)?;
     if taken > cap {
         return Err(format!("{:.2} GB were taken, which is over the cap", gigabytes(taken)).into());
     }
@@ -100,7 +100,7 @@ fn main() -> Outcome<()> {
     let room = free.checked_sub(weights + REST).ok_or("the card is too small for the weights")?;
     let backend = CudaBackend::new(&card)?.with_cap(Some(room))?;
     let model = Model::load(&Noise(&backend, WeightType::Q4_0), &outline)?;
-    let layout = CacheLayout::new(&policy, model.slots())?;
+    let layout = CacheLayout::new(&trial.policy, model.slots())?;
     let (mut fits, mut beyond) = (PAGE, 1 << 23);
     while beyond - fits > PAGE {
         let middle = fits + (beyond - fits) / 2;
@@ -111,6 +111,6 @@ fn main() -> Outcome<()> {
         gigabytes(free),
         gigabytes(all)
     );
-    run(&card, &model, &backend, &policy, fits - 2 * PAGE, weights, before, seconds)?;
+    trial.run(&model, &backend, fits - 2 * PAGE)?;
     Ok(())
 }

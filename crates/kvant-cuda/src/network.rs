@@ -294,7 +294,7 @@ impl CudaNetwork {
         let rule = reading(layout.rule());
         let inside = |span: &Span| {
             let after = span.start.saturating_sub(rule.sinks);
-            after % crate::layout::PAGE_TOKENS != 0
+            !after.is_multiple_of(crate::layout::PAGE_TOKENS)
         };
         if let Some(index) = spans.iter().position(inside).filter(|_| kept.pages.strict) {
             let what = "strict mode reads whole pages: a chunk begins inside one";

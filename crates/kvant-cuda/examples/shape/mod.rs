@@ -1,5 +1,7 @@
 //! Shapes of Llama 3 with weights that mean nothing, contexts whose pages are copies of a few real ones, and steps that are timed.
 
+#![allow(dead_code, reason = "each example uses a part of it")]
+
 use kvant_attention::{Batch, KvCache};
 use kvant_cache::{PageId, PageStore, PageWork};
 use kvant_codec::Side;

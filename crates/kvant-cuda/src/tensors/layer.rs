@@ -123,7 +123,7 @@ impl CardLayer {
         let mut jobs = Vec::new();
         if pass.append.is_some() {
             for (batch, span) in &spans {
-                let taken = take_pages(slot, of, &mut sequences[*batch], span.tokens, &mut jobs);
+                let taken = take_pages(slot, of, &mut sequences[*batch], span.tokens, false, &mut jobs);
                 taken.map_err(|error| match error {
                     TakeError::Cache(error) => PassError::Cache(error),
                     TakeError::Device(what) => PassError::Device(what),

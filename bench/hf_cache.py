@@ -12,12 +12,14 @@ load on the machine falls on all alike. Medians and the shortest of wall times, 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import statistics
 import sys
 import time
 
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import AutoModelForCausalLM, Cache, DynamicCache, LlamaConfig, QuantizedCache
 from transformers.utils import logging
 
@@ -50,9 +52,8 @@ SHAPES = {
 }  # fmt: skip
 
 
-def fill(cache: Cache, config: LlamaConfig, batch: int, tokens: int, dtype: torch.dtype) -> Cache:
+def fill(cache: Cache, config: LlamaConfig, batch: int, tokens: int, dtype: torch.dtype, device: str = "cpu") -> Cache:
     """The same keys and values for every cache."""
-    device = torch.get_default_device()
     generator = torch.Generator(device).manual_seed(2)
     for layer in range(config.num_hidden_layers):
         shape = (2, batch, config.num_key_value_heads, tokens, config.head_dim)
@@ -77,12 +78,12 @@ def main() -> None:
     logging.set_verbosity_error()
     torch.set_num_threads(options.threads)
     torch.manual_seed(1)
-    torch.set_default_device(options.device)
     settle = torch.cuda.synchronize if options.device == "cuda" else lambda: None
     config = LlamaConfig(max_position_embeddings=2 * options.tokens, **SHAPES[options.shape])
-    model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, options.dtype), attn_implementation="sdpa").eval()
+    with torch.device(options.device):
+        model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, options.dtype), attn_implementation="sdpa").eval()
     config = model.config
-    ids = torch.randint(0, config.vocab_size, (options.batch, options.steps + 1))
+    ids = torch.randint(0, config.vocab_size, (options.batch, options.steps + 1), device=options.device)
     dtype, on_bytes = getattr(torch, options.dtype), f"KvantCache {options.kv}, on bytes"
     with torch.no_grad():
         caches = {"DynamicCache, sdpa": ("sdpa", DynamicCache(config=config))}
@@ -92,9 +93,13 @@ def main() -> None:
             quantized = QuantizedCache(options.quantized, config, nbits=4)
             caches[f"QuantizedCache {options.quantized} 4 bits, sdpa"] = ("sdpa", quantized)
         for _, cache in caches.values():
-            fill(cache, config, options.batch, options.tokens, dtype)
+            fill(cache, config, options.batch, options.tokens, dtype, options.device)
         exact = caches["DynamicCache, sdpa"][1]
         caches[on_bytes] = ("kvant", KvantCache.from_cache(exact, config, options.kv, attention="bytes"))
+        if options.device == "cuda":
+            # torch's choice, cuDNN, makes a plan for every new length, which costs more than the attention.
+            flash = DynamicCache(config=config)
+            caches["DynamicCache, sdpa by flash"] = ("sdpa", fill(flash, config, options.batch, options.tokens, dtype, "cuda"))
         # What a step takes that no cache can save.
         caches["nothing before, sdpa"] = ("sdpa", DynamicCache(config=config))
         half = 2 * sum(layer.keys.numel() + layer.values.numel() for layer in exact.layers)
@@ -103,10 +108,11 @@ def main() -> None:
         for step in range(options.steps + 1):
             for name, (attention, cache) in caches.items():
                 model.config._attn_implementation = attention
-                settle()
-                start, busy = time.perf_counter(), time.process_time()
-                model(ids[:, step : step + 1], past_key_values=cache, use_cache=True)
-                settle()
+                with sdpa_kernel(SDPBackend.FLASH_ATTENTION) if "flash" in name else contextlib.nullcontext():
+                    settle()
+                    start, busy = time.perf_counter(), time.process_time()
+                    model(ids[:, step : step + 1], past_key_values=cache, use_cache=True)
+                    settle()
                 if step > 0:
                     times[name].append((time.perf_counter() - start, time.process_time() - busy))
         # QuantizedCache quantises all it holds anew whenever so many exact tokens have come together: once in 128 steps.

@@ -183,10 +183,13 @@ pub fn open(choice: DeviceChoice) -> Result<Option<Arc<dyn Device>>, DeviceError
     }
 }
 
+/// Opens a device if it is there.
+type Opener = fn() -> Option<Arc<dyn Device>>;
+
 /// The GPUs that are looked at where nobody names a device, in their order: NVIDIA's first card by CUDA, then what the portable backend
 /// finds. Each is opened when it is asked for.
 pub(crate) fn hardware() -> impl Iterator<Item = Arc<dyn Device>> {
-    let openers: [fn() -> Option<Arc<dyn Device>>; 2] = [
+    let openers: [Opener; 2] = [
         #[cfg(feature = "cuda")]
         || cuda::open(0).ok(),
         #[cfg(not(feature = "cuda"))]

@@ -94,9 +94,8 @@ impl Tune {
         let plan = open_plan(&path, &checkpoint)?;
         let options = LoadOptions { activations: ActivationType::F32, ..LoadOptions::default() };
         let model = kvant_cpu::load(&checkpoint, options)?;
-        let windows =
-            search_windows(&Tokenizer::of(&checkpoint)?, model.context(), &text, self.tokens)
-                .map_err(|e| Failure::new(format!("{name}: {e}")))?;
+        let windows = search_windows(&Tokenizer::of(&checkpoint)?, model.context(), &text, self.tokens)
+            .map_err(|e| Failure::new(format!("{name}: {e}")))?;
 
         let parts = match known_sensitivities(&model, &plan, self.tokens, &name)? {
             Some(known) => known,

@@ -269,7 +269,21 @@ fn tasks_tell_right_and_as_exact() {
             "{task}"
         );
         assert!(rows.iter().all(|row| row["task"] == task && row["cases"].as_u64().unwrap() > 0));
+        // Others are paired with f16 where it is there, and it with nothing.
+        for row in &rows {
+            match row["spec"] == "f16" {
+                true => assert!(row.get("against").is_none(), "{row}"),
+                false => {
+                    assert_eq!((&row["against"], row["gained"].is_u64()), (&json!("f16"), true), "{row}");
+                    let error = row["difference_stderr"].as_f64().unwrap();
+                    assert!(row["difference"].as_f64().unwrap().abs() <= 1.0 && error <= 1.0, "{row}");
+                }
+            }
+        }
     }
+    let table = place.eval(&["--task", "choice", "--data", data, "--kv", "int4"]);
+    let table = String::from_utf8(table.stdout).unwrap();
+    assert!(table.contains("gained") && table.contains("less that with f32"), "{table}");
     // Bytes are short tokens: a record of lines does not fit into a quarter of what this model was made for.
     let short = place.refusal("text.txt", &["--task", "lines", "--ctx", "500"]);
     assert!(short.contains("125 tokens is too short for this task"), "{short}");

@@ -24,23 +24,21 @@ pub struct CpuNetwork {
     pub slots: Slots,
 }
 
-impl Network for CpuNetwork {
-    fn forward(
+impl CpuNetwork {
+    /// The layers from number `first` on, and logits.
+    fn run(
         &self,
-        chunks: &[Chunk<'_>],
-        state: &mut dyn PassState,
+        first: usize,
+        mut streams: Vec<Activations>,
+        mut pass: Pass<'_, '_>,
         mut observer: Option<&mut Observer<'_>>,
     ) -> Result<Rows, StateError> {
-        let mut pass = Pass::new(chunks, state, &self.ropes);
         let mut observe = |layer: usize, x: &Activations| {
             if let Some(observer) = &mut observer {
                 observer(layer, x.rows());
             }
         };
-        let x = self.embedding.forward(pass.tokens()); // (tokens, hidden)
-        pass.per_layer = self.per_layer.as_ref().map(|per_layer| per_layer.forward(&x, pass.tokens()));
-        let mut streams = self.streams.opened(x);
-        for (index, layer) in self.layers.iter().enumerate() {
+        for (index, layer) in self.layers.iter().enumerate().skip(first) {
             observe(index, &streams[0]);
             layer.forward(&mut streams, &mut pass)?;
         }
@@ -53,6 +51,36 @@ impl Network for CpuNetwork {
             n if n == x.tokens() => self.head.forward(&x).into_rows(),
             _ => self.head.forward(&x.gather(&wanted)).into_rows(),
         })
+    }
+}
+
+impl Network for CpuNetwork {
+    fn forward(
+        &self,
+        chunks: &[Chunk<'_>],
+        state: &mut dyn PassState,
+        observer: Option<&mut Observer<'_>>,
+    ) -> Result<Rows, StateError> {
+        let mut pass = Pass::new(chunks, state, &self.ropes);
+        let x = self.embedding.forward(pass.tokens()); // (tokens, hidden)
+        pass.per_layer = self.per_layer.as_ref().map(|per_layer| per_layer.forward(&x, pass.tokens()));
+        self.run(0, self.streams.opened(x), pass, observer)
+    }
+
+    fn resumes(&self) -> bool {
+        // What else layers read is not shown to observers.
+        self.per_layer.is_none() && self.layers.iter().all(|layer| layer.altup.is_none())
+    }
+
+    fn forward_from(
+        &self,
+        (layer, input): (usize, &Rows),
+        chunks: &[Chunk<'_>],
+        state: &mut dyn PassState,
+    ) -> Result<Rows, StateError> {
+        let pass = Pass::new(chunks, state, &self.ropes);
+        let x = Activations::from_vec(input.data().to_vec(), input.width());
+        self.run(layer, vec![x], pass, None)
     }
 
     fn output_weights(&self, slot: KvSlot) -> Vec<Rows> {

@@ -133,6 +133,48 @@ fn a_result_does_not_depend_on_passes_or_on_company() {
 }
 
 #[test]
+fn a_pass_from_a_layer_on_gives_the_bits_of_the_whole() {
+    let model = model();
+    let (window, exact) = (ids(CTX), "f32".parse::<Policy>().unwrap());
+    let layers = model.slots().layers();
+    assert!(model.resumes() && layers >= 2);
+    let cache = || KvCache::new(exact.clone(), model.slots(), CTX).unwrap();
+    let (mut whole, mut parts) = (cache(), (0..layers).map(|_| cache()).collect::<Vec<KvCache>>());
+    for tokens in window.chunks(128) {
+        let chunk = || [Chunk { tokens, wanted: 0..tokens.len() }];
+        let mut inputs = Vec::new();
+        let mut keep = |_: usize, input: &Rows| inputs.push(input.clone());
+        let logits = model.forward_observed(&chunk(), &mut whole, &mut keep).unwrap();
+        for (layer, part) in parts.iter_mut().enumerate() {
+            let found = model.forward_from((layer, &inputs[layer]), &chunk(), part).unwrap();
+            assert_eq!(found, logits, "from layer {layer} on");
+        }
+    }
+}
+
+#[test]
+fn layers_that_are_exact_need_not_run_again() {
+    // Another model of the same weights has to be run whole.
+    let (one, other) = (model(), model());
+    let windows = windows(2, Score::All);
+    let last = one.slots().layers() - 1;
+    let policies =
+        [format!("f32;layers {last}:k=ch4"), format!("f32;layers 1-{last}:v=tq2"), "int4".to_owned()];
+    let caches: Vec<Policy> = policies.iter().map(|kv| kv.parse().unwrap()).collect();
+    for mode in [Mode::Strict, Mode::Deployed] {
+        let request = request(&one, &windows, &caches, mode, PassLimits::default());
+        let resumed = divergence(&request, None, &mut |_| ()).unwrap();
+        let models = Models { subject: &other, ..request.models };
+        let whole = divergence(&Request { models, ..request }, None, &mut |_| ()).unwrap();
+        for ((kv, resumed), whole) in policies.iter().zip(&resumed).zip(&whole) {
+            let ((kl, _), (want, _)) = (resumed.kl(), whole.kl());
+            assert!(want > 1e-7 && (kl / want - 1.0).abs() < 1e-3, "{kv} {mode:?}: {kl}, {want}");
+            assert_eq!(resumed.bits_total(), whole.bits_total(), "{kv}");
+        }
+    }
+}
+
+#[test]
 fn reading_a_prompt_and_generating_give_the_same_bits() {
     let model = model();
     let window = ids(CTX);

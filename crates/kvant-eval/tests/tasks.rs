@@ -72,7 +72,8 @@ fn a_record_is_answered_right_exactly_when_greedy_generation_is() {
     record.questions[2].1 = greedy(model, "f32", &prompt, 5);
     for mode in [Mode::Deployed, Mode::Strict] {
         let scores = record.scores(model, &policies(&["f32", "tq2"]), mode, &mut |_| ()).unwrap();
-        assert_eq!((scores[0].cases, scores[0].right, scores[0].same), (4, 1.0, 4));
+        assert_eq!((scores[0].cases(), scores[0].right(), scores[0].same), (4, 1.0, 4));
+        assert_eq!(scores[0].rights, [0.0, 0.0, 1.0, 0.0], "case by case");
         assert_eq!(scores[1], scores[0]);
         assert!(scores[2].surprise.0 != scores[0].surprise.0 && scores[2].surprise.1 == scores[0].surprise.1);
     }
@@ -132,7 +133,7 @@ fn trajectories_agree_with_themselves_and_coarse_caches_leave_them() {
     let windows = Windows::of_ids(&[], &ids, 100, 2, Score::All).unwrap();
     let caches = policies(&["f32", "tq2"]);
     let scores = trajectory::scores(engine.model(), &windows, &caches, &mut |_| ()).unwrap();
-    assert_eq!((scores[0].right, scores[0].same, scores[1].right), (2.0, 2, 2.0));
+    assert_eq!((scores[0].right(), scores[0].same, scores[1].right()), (2.0, 2, 2.0));
     let expected: f64 = windows
         .iter()
         .map(|window| {
@@ -141,7 +142,7 @@ fn trajectories_agree_with_themselves_and_coarse_caches_leave_them() {
             exact.iter().zip(&coarse).take_while(|(a, b)| a == b).count() as f64 / trajectory::LENGTH as f64
         })
         .sum();
-    assert_eq!(scores[2].right, expected);
+    assert_eq!(scores[2].right(), expected);
 }
 
 #[test]
@@ -162,7 +163,7 @@ fn choices_follow_the_least_surprise_per_byte() {
         let caches = policies(&["f16"]);
         let scores =
             choice::scores(model, tokenizer, &questions, &caches, Mode::Strict, &mut |_| ()).unwrap();
-        assert_eq!((scores[0].right, scores[1].right, scores[1].same), (1.0, 1.0, 1));
+        assert_eq!((scores[0].right(), scores[1].right(), scores[1].same), (1.0, 1.0, 1));
     }
     let empty = r#"{"query": "a", "choices": ["b", ""], "gold": 0}"#;
     let questions = choice::questions(empty, 5).unwrap();
@@ -178,5 +179,5 @@ fn a_model_that_babbles_writes_no_json_but_the_same_with_f32() {
     let prompts = &json::prompts()[..2];
     let mut steps = 0;
     let scores = json::scores(&Arc::new(engine), prompts, &policies(&["f32"]), &mut |_| steps += 1).unwrap();
-    assert_eq!((scores[0].right, scores[1].same, steps), (0.0, 2, 4));
+    assert_eq!((scores[0].right(), scores[1].same, steps), (0.0, 2, 4));
 }

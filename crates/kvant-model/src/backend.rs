@@ -5,7 +5,7 @@ use crate::description::Description;
 use crate::error::Result;
 use crate::rows::Rows;
 use crate::top::{Outputs, TopK, TopTokens};
-use kvant_cache::{KvSlot, PassState, StateError, Store};
+use kvant_cache::{KvSlot, PassState, StateError, StateErrorKind, Store};
 use std::ops::Range;
 
 /// What is shown the activations of a pass: a layer's number and its input, `(tokens, hidden)`; last, under the number of
@@ -68,6 +68,27 @@ pub trait Network: Send + Sync {
     ) -> Result<Outputs, StateError> {
         let _ = (top, enough);
         self.forward(chunks, state, None).map(Outputs::from)
+    }
+
+    /// Whether [`forward_from`](Self::forward_from) is there.
+    fn resumes(&self) -> bool {
+        false
+    }
+
+    /// A pass from layer number `layer` on, which gets `input`, `(tokens, hidden)`, as an [`Observer`] was shown it. Slots of layers
+    /// before are not touched.
+    ///
+    /// # Errors
+    /// As [`forward`](Self::forward), and always where the network does not [resume](Self::resumes).
+    fn forward_from(
+        &self,
+        (layer, input): (usize, &Rows),
+        chunks: &[Chunk<'_>],
+        state: &mut dyn PassState,
+    ) -> Result<Rows, StateError> {
+        let _ = (layer, input, chunks, state);
+        let what = "this network cannot begin a pass at a layer: run it from the first";
+        Err(StateError::new(0, StateErrorKind::Pass { what }))
     }
 
     /// The output weights of every attention layer that reads this slot, each `(hidden, heads · value_dim)`: what becomes of

@@ -6,7 +6,7 @@ use crate::description::{Description, ScoreTraits};
 use crate::error::Result;
 use crate::rows::Rows;
 use crate::top::{Outputs, TopK};
-use kvant_cache::{Arena, KvSlot, PassState, Slots, StateError, Store};
+use kvant_cache::{Arena, KvSlot, PassState, SlotKind, Slots, StateError, Store};
 
 /// A description, compiled by a backend. It is immutable; all state of a sequence is in its cache.
 pub struct Model {
@@ -151,6 +151,39 @@ impl Model {
         observer: &mut Observer<'_>,
     ) -> Result<Rows, ForwardError> {
         self.run(chunks, state, |network, state| network.forward(chunks, state, Some(observer)))
+    }
+
+    /// Whether [`forward_from`](Self::forward_from) can begin a pass at a layer: on a CPU, where every layer keeps its own keys and
+    /// values and reads one residual stream.
+    pub fn resumes(&self) -> bool {
+        let own = |kind: &SlotKind| matches!(kind, SlotKind::KeysValues(_));
+        self.network.resumes() && self.slots().iter().all(|(_, slot)| own(&slot.kind))
+    }
+
+    /// The rest of a pass whose first layers are known: layer number `layer` gets `input`, `(tokens, hidden)`, which
+    /// [`forward_observed`](Self::forward_observed) has shown. The state holds zeros for the layers before, so a sequence that was
+    /// begun like this goes on like this, from the same layer or a later one.
+    ///
+    /// # Errors
+    /// As [`forward`](Self::forward), and always where the model does not [resume](Self::resumes).
+    pub fn forward_from(
+        &self,
+        (layer, input): (usize, &Rows),
+        chunks: &[Chunk<'_>],
+        state: &mut dyn PassState,
+    ) -> Result<Rows, ForwardError> {
+        let tokens = input.tokens();
+        self.run(chunks, state, |network, state| {
+            let logits = network.forward_from((layer, input), chunks, state)?;
+            for slot in self.slots().kv_slots() {
+                let of_slot = self.slots().get(slot.index()).filter(|slot| slot.layer < layer);
+                if let Some(shape) = of_slot.and_then(|slot| slot.kind.stored()) {
+                    let zeros = |dim: usize| vec![0.0; tokens * shape.kv_heads * dim];
+                    state.append(slot, &zeros(shape.key_dim), &zeros(shape.value_dim))?;
+                }
+            }
+            Ok(logits)
+        })
     }
 
     fn run<T>(

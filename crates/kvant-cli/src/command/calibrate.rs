@@ -67,7 +67,8 @@ pub struct Calibrate {
     #[arg(long, value_name = "POSITIONS", default_value = "all", value_parser = positions)]
     ranges: Positions,
 
-    /// Spread what is read over so many positions, such as 32k: for plans that shall hold in a long context [default: a window]
+    /// Spread what is read over so many positions, such as 8k: for plans that shall hold in a long context [default: a window,
+    /// which is closer within it and farther off beyond]
     #[arg(long, value_name = "TOKENS", default_value = "0", hide_default_value = true, value_parser = Tokens::or_none)]
     reach: usize,
 
@@ -120,6 +121,11 @@ impl Calibrate {
         let size = std::fs::metadata(&output).map_or(0, |file| file.len());
         println!("{}: {}, {}", output.display(), plan.made(), bytes(size));
         println!("{policy}: {per_token:.0} bytes per token, {:.2} bits per value", bits(per_token, &model)?);
+        if let Some(context) = model.context().filter(|context| self.reach == 0 && *context > window) {
+            eprintln!(
+                "note: bases are from positions below {window}, and the model reads {context}; for longer contexts calibrate with --reach"
+            );
+        }
         Ok(())
     }
 }

@@ -65,8 +65,8 @@ pub struct Tune {
     #[arg(long, value_name = "FILE")]
     text: Option<PathBuf>,
 
-    /// Tokens that sensitivities are measured on
-    #[arg(long, value_name = "N", default_value_t = 2048)]
+    /// Tokens that layers are probed on one by one; whole sides and candidates are measured on as many, and 1024 at least
+    #[arg(long, value_name = "N", default_value_t = 512)]
     tokens: usize,
 
     #[command(flatten)]
@@ -94,20 +94,19 @@ impl Tune {
         let plan = open_plan(&path, &checkpoint)?;
         let options = LoadOptions { activations: ActivationType::F32, ..LoadOptions::default() };
         let model = kvant_cpu::load(&checkpoint, options)?;
-        let (probed, other) =
-            search_windows(&Tokenizer::of(&checkpoint)?, model.context(), &text, self.tokens)
-                .map_err(|e| Failure::new(format!("{name}: {e}")))?;
+        let windows = search_windows(&Tokenizer::of(&checkpoint)?, model.context(), &text, self.tokens)
+            .map_err(|e| Failure::new(format!("{name}: {e}")))?;
 
         let parts = match known_sensitivities(&model, &plan, self.tokens, &name)? {
             Some(known) => known,
             None => {
                 let bar = progress::bar("{bar:30} {percent} %  layers one by one  {eta} left");
-                let parts = sensitivities(&model, &plan, &probed, &mut |headway| show(&bar, headway));
+                let parts = sensitivities(&model, &plan, &windows, &mut |headway| show(&bar, headway));
                 bar.finish_and_clear();
                 parts?
             }
         };
-        let check = Check { model: &model, plan: &plan, windows: &other };
+        let check = Check { model: &model, plan: &plan, windows: &windows.other };
         let bar = progress::bar("{bar:30} {percent} %  check  {eta} left");
         let tried = search(goal, &parts, &check, &mut |headway| show(&bar, headway));
         bar.finish_and_clear();

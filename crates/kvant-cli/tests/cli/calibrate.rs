@@ -50,6 +50,19 @@ fn the_plan_beside_a_model_is_used_and_said() {
 }
 
 #[test]
+fn bases_of_fewer_positions_than_the_model_reads_are_told() {
+    let home = Home::new();
+    let (model, text) = (home.model(), text(&home, "text.txt", 1));
+    let run = |more: &[&str]| {
+        home.run(&[&["calibrate", &model, "--text", &text, "--tokens", "128"], more].concat())
+    };
+    let near = run(&[]);
+    assert!(near.err.contains("positions below 128") && near.err.contains("--reach"), "{near:?}");
+    let far = run(&["--reach", "256"]);
+    assert!(far.code == Some(0) && !far.err.contains("--reach"), "{far:?}");
+}
+
+#[test]
 fn plans_that_are_damaged_or_of_another_model_are_refused() {
     let home = Home::new();
     let model = home.model();

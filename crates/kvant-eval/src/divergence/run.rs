@@ -5,6 +5,7 @@ use super::compare::Comparison;
 use super::truth::{Seen, Truth};
 use crate::error::EvalError;
 use crate::kept::{Kept, ReferenceReader, ReferenceWriter, WindowResult, round};
+use kvant_codec::Side;
 use kvant_engine::{KvCache, Policy};
 use kvant_model::{Chunk, Model, Rows};
 use std::ops::Range;
@@ -38,6 +39,8 @@ pub struct Caches<'c> {
 /// A cache in question, with its place among the results.
 struct Subject {
     place: usize,
+    /// The first layer that is not as the reference has it: those before need not be run again.
+    first: usize,
     cache: KvCache,
     comparisons: Vec<Comparison>,
 }
@@ -56,9 +59,10 @@ impl<'r> Run<'r> {
         };
         let subject = |&place: &usize| {
             let cache = open(models.subject, &policies[place])?;
-            Ok(Subject { place, cache, comparisons: Vec::new() })
+            let first = first_rounded(&models, reference, &policies[place]);
+            Ok(Subject { place, first, cache, comparisons: Vec::new() })
         };
-        let caches = members.iter().map(subject).collect::<Result<_, EvalError>>()?;
+        let mut caches = members.iter().map(subject).collect::<Result<Vec<Subject>, EvalError>>()?;
         let vocabulary = models.reference.vocabulary();
         let (reader, writer) = match kept {
             None => (None, None),
@@ -68,7 +72,11 @@ impl<'r> Run<'r> {
             },
         };
         let reference = match reader {
-            Some(reader) => Reference::Kept(reader),
+            Some(reader) => {
+                // Predictions are kept, what layers get is not.
+                caches.iter_mut().for_each(|subject| subject.first = 0);
+                Reference::Kept(reader)
+            }
             None => Reference::Live { cache: Box::new(open(models.reference, reference)?), writer },
         };
         // The logits at a position are about the token after it.
@@ -84,12 +92,23 @@ impl<'r> Run<'r> {
         let next = &window[from + 1..block.end + 1];
         let tokens = &window[block];
         let not_finite = |row: usize| EvalError::NotFinite { window: number, position: from + row };
+        let mut inputs: Vec<Option<Rows>> =
+            vec![None; self.caches.iter().map(|of| of.first + 1).max().unwrap_or(0)];
+        for Subject { first, .. } in &self.caches {
+            inputs[*first] = (*first > 0).then(|| Rows::from_vec(Vec::new(), 1));
+        }
         let (logits, seen) = match &mut self.reference {
             Reference::Kept(reader) => reader
                 .read(from.saturating_sub(self.scored.start), wanted.len())
                 .map_err(|reason| EvalError::KeptReference { reason })?,
             Reference::Live { cache, writer } => {
-                let mut logits = logits_of(self.models.reference, cache, tokens, wanted.clone())?; // (wanted, vocabulary)
+                let chunk = chunk(tokens, wanted.clone());
+                let mut keep = |layer: usize, input: &Rows| {
+                    if let Some(Some(kept)) = inputs.get_mut(layer) {
+                        kept.clone_from(input);
+                    }
+                };
+                let mut logits = self.models.reference.forward_observed(&[chunk], &mut **cache, &mut keep)?; // (wanted, vocabulary)
                 let seen = Seen::of_rows(&logits, next).map_err(not_finite)?;
                 if let Some(kept) = kept {
                     let records = round(&mut logits, &seen).map_err(not_finite)?;
@@ -107,8 +126,12 @@ impl<'r> Run<'r> {
             }
         };
         let truth = Truth::new(logits, &seen);
-        for Subject { cache, comparisons, .. } in &mut self.caches {
-            let logits = logits_of(self.models.subject, cache, tokens, wanted.clone())?; // (wanted, vocabulary)
+        for Subject { first, cache, comparisons, .. } in &mut self.caches {
+            let chunk = chunk(tokens, wanted.clone());
+            let logits = match &inputs[*first] {
+                Some(input) => self.models.subject.forward_from((*first, input), &[chunk], cache)?,
+                None => self.models.subject.forward(&[chunk], cache)?,
+            }; // (wanted, vocabulary)
             comparisons.extend(Comparison::of_rows(&truth, &logits, next).map_err(not_finite)?);
         }
         Ok(())
@@ -123,21 +146,34 @@ impl<'r> Run<'r> {
             kept.give_up(&error);
         }
         let result = |subject: Subject| {
-            let Subject { place, cache, comparisons } = subject;
+            let Subject { place, cache, comparisons, .. } = subject;
             (place, WindowResult { comparisons, footprint: cache.footprint() })
         };
         self.caches.into_iter().map(result).collect()
     }
 }
 
-/// One pass with one cache.
-fn logits_of(
-    model: &Model,
-    kv: &mut KvCache,
-    tokens: &[u32],
-    wanted: Range<usize>,
-) -> Result<Rows, EvalError> {
-    let wanted = if wanted.is_empty() { 0..0 } else { wanted };
-    let logits = model.forward(&[Chunk { tokens, wanted }], kv)?;
-    Ok(logits)
+fn chunk(tokens: &[u32], wanted: Range<usize>) -> Chunk<'_> {
+    Chunk { tokens, wanted: if wanted.is_empty() { 0..0 } else { wanted } }
+}
+
+/// The first layer with something else than exact keys and values; zero where all have to be run whatever they hold.
+fn first_rounded(models: &Models<'_>, reference: &Policy, policy: &Policy) -> usize {
+    let exact: Policy = "f32".parse().expect("a spec of the grammar");
+    if *reference != exact
+        || !std::ptr::eq(models.reference, models.subject)
+        || !models.subject.resumes()
+        || policy.sparse_v.is_some()
+        || policy.rule.streaming.is_some()
+    {
+        return 0;
+    }
+    let slots = models.subject.slots().iter().filter_map(|(_, slot)| Some((slot.layer, slot.kind.stored()?)));
+    let is_rounded = |layer: usize, head: usize| {
+        [Side::Key, Side::Value]
+            .into_iter()
+            .any(|side| policy.spec(layer, head, side) != exact.base.side(side))
+    };
+    let rounded = slots.filter(|(layer, shape)| (0..shape.kv_heads).any(|head| is_rounded(*layer, head)));
+    rounded.map(|(layer, _)| layer).min().unwrap_or(0)
 }

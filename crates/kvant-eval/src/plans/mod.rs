@@ -9,6 +9,7 @@
 
 mod calibrate;
 mod choice;
+mod families;
 mod learning;
 mod search;
 mod sensitivity;
@@ -17,6 +18,6 @@ mod spending;
 pub use calibrate::{PlanError, PlanRequest, Progress, calibrate, calibration_windows};
 pub use choice::{Alternative, Goal};
 pub use kvant_calibrate::Positions;
-pub use search::{Check, Tried, search, search_windows, spend_bits};
+pub use search::{Check, SearchWindows, Tried, search, search_windows, spend_bits};
 pub use sensitivity::{Part, known_sensitivities, sensitivities};
 pub use spending::{Chosen, evened, policy_for, uniform_for};

@@ -16,6 +16,8 @@ use std::sync::Arc;
 
 /// Tokens of a window, as far as the model reads: errors of keys grow with the context.
 const WINDOW: usize = 2048;
+/// The fewest tokens that whole sides and candidates are measured on.
+const LEAST: usize = 1024;
 /// How often policies are made and measured until one comes close to what was asked for.
 const ATTEMPTS: usize = 4;
 /// Part of a divergence asked for that is allowed on the text at hand. Others are harder: what a cache costs on a novel it costs 1.4 to
@@ -27,7 +29,18 @@ const NEAR: f64 = 0.93;
 const TRUST: [(&str, f64); 2] = [("by layer", 1.0), ("by layer, half as far apart", 0.5)];
 const UNIFORM: &str = "one codec per side";
 
-/// Windows of `tokens` tokens to measure sensitivities in, and as many that come after them in the text.
+/// What a search reads.
+pub struct SearchWindows {
+    /// Where layers are probed one by one: the most caches, so the fewest tokens.
+    pub probed: Windows,
+    /// Where codecs are measured on a whole side: the same text, and more of it, because how much keys and values weigh against
+    /// each other changes with the context.
+    pub sides: Windows,
+    /// Where candidates are compared: another part of the text.
+    pub other: Windows,
+}
+
+/// Windows of `tokens` tokens to probe layers in, and of [`LEAST`] at least for everything else.
 ///
 /// # Errors
 /// If the text is too short or cannot be tokenised.
@@ -36,13 +49,16 @@ pub fn search_windows(
     context: Option<usize>,
     text: &str,
     tokens: usize,
-) -> Result<(Windows, Windows), EvalError> {
+) -> Result<SearchWindows, EvalError> {
     let ids = tokenizer.encode(text, EncodeOptions::default())?;
-    let window = tokens.min(WINDOW).min(context.unwrap_or(WINDOW)).min(ids.len() / 2).max(1);
-    let chunks = (tokens / window).clamp(1, (ids.len() / 2 / window).max(1));
-    let of = |ids: &[u32]| Windows::of_ids(tokenizer.prefix(), ids, window, chunks, Score::All);
-    let (probed, other) = ids.split_at(ids.len() / 2);
-    Ok((of(probed)?, of(other)?))
+    let (first, second) = ids.split_at(ids.len() / 2);
+    let of = |ids: &[u32], tokens: usize| {
+        let window = tokens.min(WINDOW).min(context.unwrap_or(WINDOW)).min(ids.len()).max(1);
+        let chunks = (tokens / window).clamp(1, (ids.len() / window).max(1));
+        Windows::of_ids(tokenizer.prefix(), ids, window, chunks, Score::All)
+    };
+    let more = tokens.max(LEAST);
+    Ok(SearchWindows { probed: of(first, tokens)?, sides: of(first, more)?, other: of(second, more)? })
 }
 
 /// A policy and what it shows on text that its bits were not spent by.

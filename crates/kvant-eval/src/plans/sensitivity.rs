@@ -1,13 +1,17 @@
 //! How much each layer's keys and values cost when they alone are rounded.
 //!
-//! A *probe* is the exact cache with one side of one layer in a codec; its divergence, measured strictly, tells layers apart. What a
-//! codec costs when all layers of a side have it is measured too, for every codec that may be chosen: how errors of many layers add
-//! up, and how they grow when bits are few, is then no guess. A layer's share of that is its probe's, and a kv head's share of its
-//! layer the part of the probe's error that it makes, moved to the codec by the mean square errors the codecs make there: those of
-//! `klt` from the variances of its channels, those of rotated values from Gaussian vectors, which is what a rotation makes of them.
+//! A *probe* is the exact cache with one side of one layer in a codec; its divergence, measured strictly, tells layers apart. A
+//! layer's share is its probe's, and a kv head's share of its layer the part of the probe's error that it makes, moved to every codec
+//! by the mean square errors the codecs make there: those of `klt` from the variances of its channels, those of rotated values from
+//! Gaussian vectors, which is what a rotation makes of them.
+//!
+//! What a codec costs when all layers of a side have it is measured too: how errors of many layers add up, and how they grow when
+//! bits are few, is then no guess. That is what the sum over layers is multiplied by, a *factor* that changes slowly with bits:
+//! a few codecs of a [family](super::families) are measured, and the factors of those between are interpolated.
 
 use super::choice::Alternative;
-use super::search::knows_costs;
+use super::families::{families, interpolated, measured, offered, probe};
+use super::search::{SearchWindows, knows_costs};
 use crate::divergence::{Headway, Mode, Models, Request, divergence};
 use crate::error::EvalError;
 use crate::token_nll::PassLimits;
@@ -15,47 +19,10 @@ use crate::windows::Windows;
 use kvant_cache::plan::Findings;
 use kvant_cache::{Clause, Plan, SlotKind};
 use kvant_codec::allocation::{WIDTHS, distortions};
-use kvant_codec::{BuildError, CodecSpec, KvSpec, PageCodec, Side, Tier, expected_trellis_error};
+use kvant_codec::{BuildError, CodecSpec, PageCodec, Side, Tier, expected_trellis_error};
 use kvant_engine::Policy;
 use kvant_model::Model;
 use std::sync::Arc;
-
-/// What keys are tried with.
-const KEY_PROBE: &str = "klt3:trellis";
-/// What values are tried with.
-const VALUE_PROBE: &str = "trellis3";
-/// What keys may get: trellis codes by quarters of a bit where bits are few, scalar ones where there are many.
-const KEYS: [&str; 16] = [
-    "klt2:trellis",
-    "klt2.25:trellis",
-    "klt2.5:trellis",
-    "klt2.75:trellis",
-    "klt3:trellis",
-    "klt3.25:trellis",
-    "klt3.5:trellis",
-    "klt3.75:trellis",
-    "klt4:trellis",
-    "klt4.5:trellis",
-    "ch4",
-    "klt4",
-    "klt4.5",
-    "klt5",
-    "klt5.5",
-    "klt6",
-];
-/// What values may get.
-const VALUES: [&str; 10] = [
-    "trellis2",
-    "trellis2.25",
-    "trellis2.5",
-    "trellis2.75",
-    "trellis3",
-    "trellis3.5",
-    "trellis4",
-    "tq4",
-    "rot4g32",
-    "rot5g32",
-];
 
 /// Bytes of exact caches that are measured side by side: each pass computes the reference anew.
 const ROOM: usize = 1 << 30;
@@ -75,24 +42,6 @@ pub struct Part {
     pub values: usize,
     /// Codecs, and what each costs and is expected to add.
     pub alternatives: Vec<(CodecSpec, Alternative)>,
-}
-
-fn codec(text: &str) -> CodecSpec {
-    text.parse::<KvSpec>().expect("a spec of the grammar").key
-}
-
-fn probe(side: Side) -> CodecSpec {
-    codec(match side {
-        Side::Key => KEY_PROBE,
-        Side::Value => VALUE_PROBE,
-    })
-}
-
-fn offered(side: Side) -> Vec<CodecSpec> {
-    match side {
-        Side::Key => KEYS.map(codec).to_vec(),
-        Side::Value => VALUES.map(codec).to_vec(),
-    }
 }
 
 /// What a plan knows of the codecs' costs, if it has been [told](super::spend_bits) before: by that many tokens of that text, and for
@@ -141,42 +90,51 @@ fn sides<'p>(model: &Model, plan: &'p Plan) -> Vec<Errors<'p>> {
     sides
 }
 
-/// Measures every side of every layer, and every codec on a whole side, and makes the alternatives that follow.
+/// Measures every side of every layer, and some codecs on a whole side, and makes the alternatives that follow. `headway` counts
+/// positions over all caches.
 ///
 /// # Errors
 /// If the plan has no numbers for a codec, or a pass fails.
 pub fn sensitivities(
     model: &Model,
     plan: &Arc<Plan>,
-    windows: &Windows,
+    windows: &SearchWindows,
     headway: &mut dyn FnMut(Headway<'_>),
 ) -> Result<Vec<Part>, EvalError> {
     let sides = sides(model, plan);
-    let probes = sides.iter().map(|at| only(at.layer, at.side, probe(at.side)));
-    let whole =
-        [Side::Key, Side::Value].map(|side| offered(side).into_iter().map(move |spec| every(side, spec)));
-    let caches: Vec<Policy> =
-        probes.chain(whole.into_iter().flatten()).map(|policy| plan.with(&policy)).collect();
+    let with = |policy: Policy| plan.with(&policy);
+    let probes: Vec<Policy> = sides.iter().map(|at| with(only(at.layer, at.side, probe(at.side)))).collect();
+    let whole: Vec<Policy> = [Side::Key, Side::Value]
+        .into_iter()
+        .flat_map(|side| measured(side).into_iter().map(move |spec| every(side, spec)))
+        .map(with)
+        .collect();
     let token: usize = sides.iter().map(|at| at.heads * at.dim * size_of::<f32>()).sum();
-    let side_by_side = (ROOM / (token * windows.ctx()).max(1)).max(1);
-    let models = Models { reference: model, subject: model, arithmetic: "f32" };
-    let mut found: Vec<f64> = Vec::with_capacity(caches.len());
-    for some in caches.chunks(side_by_side) {
-        let request =
-            Request { models, windows, caches: some, mode: Mode::Strict, limits: PassLimits::default() };
-        let before = found.len();
-        let measured = divergence(&request, None, &mut |Headway { done, total, so_far }| {
-            // A pass takes its caches equally far.
-            let (done, total) = (before * total + some.len() * done, caches.len() * total);
-            headway(Headway { done, total, so_far });
-        })?;
-        found.extend(measured.iter().map(|one| one.kl().0.max(f64::MIN_POSITIVE)));
-    }
-    let (probed, whole) = found.split_at(sides.len());
-    let (of_keys, of_values) = whole.split_at(KEYS.len());
+    let positions =
+        |caches: &[Policy], windows: &Windows| caches.len() * (windows.ctx() - 1) * windows.chunks();
+    let total = positions(&probes, &windows.probed) + positions(&whole, &windows.sides);
+    let mut before = 0;
+    let mut found = |caches: &[Policy], windows: &Windows| -> Result<Vec<f64>, EvalError> {
+        let models = Models { reference: model, subject: model, arithmetic: "f32" };
+        let mut found: Vec<f64> = Vec::with_capacity(caches.len());
+        for some in caches.chunks((ROOM / (token * windows.ctx()).max(1)).max(1)) {
+            let request =
+                Request { models, windows, caches: some, mode: Mode::Strict, limits: PassLimits::default() };
+            let all = positions(some, windows);
+            let measured = divergence(&request, None, &mut |now| {
+                // A pass takes its caches equally far.
+                headway(Headway { done: before + all * now.done / now.total.max(1), total, ..now });
+            })?;
+            before += all;
+            found.extend(measured.iter().map(|one| one.kl().0.max(f64::MIN_POSITIVE)));
+        }
+        Ok(found)
+    };
+    let (probed, whole) = (found(&probes, &windows.probed)?, found(&whole, &windows.sides)?);
+    let (of_keys, of_values) = whole.split_at(measured(Side::Key).len());
 
     let mut parts: Vec<Part> = Vec::new();
-    for (at, kl) in sides.iter().zip(probed) {
+    for (at, kl) in sides.iter().zip(&probed) {
         let probes: Vec<f64> = (0..at.heads)
             .map(|head| Ok(at.of(&probe(at.side), head)?.1))
             .collect::<Result<_, EvalError>>()?;
@@ -198,13 +156,29 @@ pub fn sensitivities(
     Ok(parts)
 }
 
-/// Makes what all parts of a side are expected to add with each of the codecs sum up to what was measured.
+/// Makes what all parts of a side are expected to add with each of the measured codecs sum up to what was measured, and multiplies
+/// the other codecs of a family by factors between: linear in bits on a logarithmic scale, and beyond the ends that of the end.
 fn scale(parts: &mut [Part], side: Side, measured: &[f64]) {
-    for (place, whole) in measured.iter().enumerate() {
-        let of_side = || parts.iter().filter(|part| part.side == side);
-        let factor = whole / of_side().map(|part| part.alternatives[place].1.kl).sum::<f64>();
-        for part in parts.iter_mut().filter(|part| part.side == side) {
-            part.alternatives[place].1.kl *= factor;
+    let sum = |place: usize, of: fn(&Alternative) -> f64| -> f64 {
+        parts.iter().filter(|part| part.side == side).map(|part| of(&part.alternatives[place].1)).sum()
+    };
+    let (mut measured, mut first, mut factors) = (measured.iter(), 0, Vec::new());
+    for family in families(side) {
+        // (bits, ln factor) of the measured ones, fewest bits first.
+        let known: Vec<(f64, f64)> = (family.measured.iter().zip(&mut measured))
+            .filter_map(|(name, whole)| {
+                let place = first + family.offered.iter().position(|offered| offered == name)?;
+                Some((sum(place, |one| one.bits), (whole / sum(place, |one| one.kl)).ln()))
+            })
+            .collect();
+        for place in first..first + family.offered.len() {
+            factors.push(interpolated(&known, sum(place, |one| one.bits)).exp());
+        }
+        first += family.offered.len();
+    }
+    for part in parts.iter_mut().filter(|part| part.side == side) {
+        for ((_, one), factor) in part.alternatives.iter_mut().zip(&factors) {
+            one.kl *= factor;
         }
     }
 }
@@ -307,4 +281,58 @@ fn gaussian_error(codec: &dyn PageCodec) -> f64 {
         sum += rows.iter().zip(&decoded).map(|(a, b)| f64::from(a - b).powi(2)).sum::<f64>();
     }
     sum / (PAGES * count) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two layers of a side whose codecs cost 4^−bits of what each layer weighs.
+    fn parts(side: Side) -> Vec<Part> {
+        let part = |layer: usize| {
+            let one = |(place, spec): (usize, CodecSpec)| {
+                let bits = 2.0 + 0.3 * place as f64;
+                (spec, Alternative { bits: 64.0 * bits, kl: (1.0 + layer as f64) * 0.25f64.powf(bits) })
+            };
+            let alternatives = offered(side).into_iter().enumerate().map(one).collect();
+            Part { slot: layer, layer, head: 0, side, values: 64, alternatives }
+        };
+        (0..2).map(part).collect()
+    }
+
+    #[test]
+    fn few_measurements_give_what_all_would_where_factors_are_smooth() {
+        for side in [Side::Key, Side::Value] {
+            // What a whole side costs: a factor that is exponential in bits, another for each family.
+            let truth: Vec<f64> = {
+                let (parts, mut place) = (parts(side), 0);
+                let mut truth = Vec::new();
+                for (number, family) in families(side).iter().enumerate() {
+                    for _ in family.offered {
+                        let kl: f64 = parts.iter().map(|part| part.alternatives[place].1.kl).sum();
+                        let bits = parts[0].alternatives[place].1.bits / 64.0;
+                        let slope = if family.measured.len() > 1 { 0.2 } else { 0.0 };
+                        truth.push(kl * (1.0 + number as f64) * (slope * bits).exp());
+                        place += 1;
+                    }
+                }
+                truth
+            };
+            let names: Vec<&str> = families(side).iter().flat_map(|family| family.offered).copied().collect();
+            let asked = families(side).iter().flat_map(|family| family.measured);
+            let told: Vec<f64> =
+                asked.map(|name| truth[names.iter().position(|one| one == name).unwrap()]).collect();
+            let mut scaled = parts(side);
+            scale(&mut scaled, side, &told);
+            for (place, name) in names.iter().enumerate() {
+                let sum: f64 = scaled.iter().map(|part| part.alternatives[place].1.kl).sum();
+                // Beyond the last that is measured a factor is held.
+                if *name != "klt4.5:trellis" {
+                    assert!((sum / truth[place] - 1.0).abs() < 1e-9, "{name}: {sum}, {}", truth[place]);
+                }
+                let apart = scaled[1].alternatives[place].1.kl / scaled[0].alternatives[place].1.kl;
+                assert!((apart - 2.0).abs() < 1e-9, "{name}: layers as far apart as before");
+            }
+        }
+    }
 }

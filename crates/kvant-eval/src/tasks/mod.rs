@@ -2,7 +2,8 @@
 //!
 //! Divergence says how far predictions move; tasks say whether it matters. Each runs the same cases with the exact cache and
 //! with every cache in question, and reports two figures: the share of cases that were right, and the share that came out as
-//! with the exact cache. The second is the one to look at with small models, which are often wrong whatever the cache.
+//! with the exact cache. The second is the one to look at with small models, which are often wrong whatever the cache. Two caches
+//! are told apart by [pairs](Paired): cases that one has right and the other has not.
 //!
 //! | task | a case | right when |
 //! |---|---|---|
@@ -25,7 +26,7 @@ mod report;
 pub mod trajectory;
 
 pub use answer::Answer;
-pub use report::{Score, TaskRow};
+pub use report::{Paired, Score, TaskRow};
 
 use kvant_engine::Policy;
 

@@ -10,12 +10,14 @@ use indicatif::ProgressBar;
 use kvant_engine::device::{self, BackendOptions};
 use kvant_engine::{Engine, LoadOptions, Policy};
 use kvant_eval::divergence::{Mode, mode_name};
-use kvant_eval::tasks::{Score, Step, TaskRow, choice, json, lines::Record, needle, trajectory};
+use kvant_eval::tasks::{Paired, Score, Step, TaskRow, choice, json, lines::Record, needle, trajectory};
 use kvant_eval::{Score as Scored, Setting, Windows, check_context, text};
 use kvant_model::Checkpoint;
 use std::io::{self, Write};
 use std::sync::Arc;
 
+/// The cache that others are paired with.
+const USUAL: &str = "f16";
 /// Cases when nothing else is said.
 const CASES: usize = 16;
 /// What the cases of retrieval are made from.
@@ -89,9 +91,15 @@ impl Eval {
         let setting = Setting { text: self.asked(task, setting(&engine).text), ..setting(&engine) };
         let mut rows = Vec::new();
         for (context, scores) in found? {
-            let named = names.iter().zip(&scores);
-            rows.extend(named.map(|(name, score)| {
-                TaskRow::new(task.name(), (name.clone(), mode_name(mode)), context, score, setting.clone())
+            // What everybody uses where it was asked for, else the exact cache.
+            let usual = names.iter().position(|name| name == USUAL).unwrap_or(0);
+            let paired = |place: usize| {
+                let other = (place != usual).then(|| (names[usual].clone(), &scores[usual]));
+                other.map(|(name, other)| Paired::new(&scores[place], name, other))
+            };
+            rows.extend(names.iter().zip(&scores).enumerate().map(|(place, (name, score))| {
+                let of = (score, paired(place));
+                TaskRow::new(task.name(), (name.clone(), mode_name(mode)), context, of, setting.clone())
             }));
         }
         let mut out = io::stdout().lock();
@@ -175,8 +183,16 @@ impl Eval {
 }
 
 fn write(out: &mut dyn Write, rows: &[TaskRow]) -> io::Result<()> {
-    let mut heads =
-        vec![Left("kv"), Right("context"), Right("cases"), Right("right % ± s.e."), Right("as exact %")];
+    let mut heads = vec![
+        Left("kv"),
+        Right("context"),
+        Right("cases"),
+        Right("right % ± s.e."),
+        Right("paired ± s.e."),
+        Right("gained"),
+        Right("lost"),
+        Right("as exact %"),
+    ];
     let has_surprise = rows.iter().any(|row| row.surprise.is_some());
     if has_surprise {
         heads.push(Right("nats/token"));
@@ -188,8 +204,16 @@ fn write(out: &mut dyn Write, rows: &[TaskRow]) -> io::Result<()> {
             row.context.map_or("-".to_owned(), |context| context.to_string()),
             row.cases.to_string(),
             format!("{:.1} ± {:.1}", 100.0 * row.right, 100.0 * row.right_stderr),
-            format!("{:.1}", 100.0 * row.same),
         ];
+        cells.extend(match &row.paired {
+            Some(Paired { gained, lost, difference, difference_stderr, .. }) => [
+                format!("{:+.1} ± {:.1}", 100.0 * difference, 100.0 * difference_stderr),
+                gained.to_string(),
+                lost.to_string(),
+            ],
+            None => ["-"; 3].map(str::to_owned),
+        });
+        cells.push(format!("{:.1}", 100.0 * row.same));
         if has_surprise {
             cells.push(row.surprise.map_or("-".to_owned(), |nats| format!("{nats:.4}")));
         }
@@ -203,5 +227,11 @@ fn write(out: &mut dyn Write, rows: &[TaskRow]) -> io::Result<()> {
         "\n{}, {}, {} ({}, activations {})",
         row.task, setting.model, setting.text, row.mode, setting.activations
     )?;
+    if let Some(Paired { against, .. }) = rows.iter().find_map(|row| row.paired.as_ref()) {
+        writeln!(
+            out,
+            "paired is the share of right cases less that with {against}, case by case: gained are right here and not there"
+        )?;
+    }
     table::write_machine(out, setting)
 }

@@ -36,7 +36,7 @@ fn request<'r>(
     limits: PassLimits,
 ) -> Request<'r> {
     let models = Models { reference: model, subject: model, arithmetic: "f32" };
-    Request { models, windows, caches, mode, limits }
+    Request { models, windows, caches, against: None, mode, limits }
 }
 
 /// Logits of all positions but the last, read in passes of these sizes.
@@ -59,6 +59,26 @@ fn logits(model: &Model, window: &[u32], policy: Policy, sizes: &[usize]) -> Row
 fn softmax(logits: &[f32]) -> Vec<f64> {
     let mass: f64 = logits.iter().map(|&z| f64::from(z).exp()).sum();
     logits.iter().map(|&z| f64::from(z).exp() / mass).collect()
+}
+
+/// The reference may have a cache of its own: with the same one nothing differs, and f32 is as far from int4 as the sums say.
+#[test]
+fn caches_are_compared_with_the_one_that_is_named() {
+    let model = model();
+    let windows = windows(1, Score::All);
+    let (int4, exact): (Policy, Policy) = ("int4".parse().unwrap(), "f32".parse().unwrap());
+    let caches = [int4.clone(), exact.clone()];
+    let all = request(&model, &windows, &caches, Mode::Deployed, PassLimits::default());
+    let found = divergence(&Request { against: Some(&int4), ..all }, None, &mut |_| ()).unwrap();
+    assert_eq!(found[0].kl().0, 0.0);
+    let window = windows.iter().next().unwrap();
+    let (truth, other) = (logits(&model, window, int4, &[CTX]), logits(&model, window, exact, &[CTX]));
+    let kl = (0..CTX - 1).map(|at| {
+        let (p, q) = (softmax(truth.row(at)), softmax(other.row(at)));
+        p.iter().zip(&q).map(|(p, q)| p * (p / q).ln()).sum::<f64>()
+    });
+    let mean = kl.sum::<f64>() / (CTX - 1) as f64;
+    assert!(mean > 1e-6 && (found[1].kl().0 - mean).abs() < 1e-10, "{} {mean}", found[1].kl().0);
 }
 
 #[test]

@@ -37,7 +37,7 @@ fn measure(
     let caches: Vec<Policy> = kv.iter().map(|kv| kv.parse().unwrap()).collect();
     let models = Models { reference: model, subject: model, arithmetic: "f32" };
     let limits = PassLimits { tokens: 100, ..PassLimits::default() };
-    let request = Request { models, windows: &windows, caches: &caches, mode, limits };
+    let request = Request { models, windows: &windows, caches: &caches, against: None, mode, limits };
     let found = divergence(&request, kept, &mut |_| steps += 1).unwrap();
     (found, steps)
 }

@@ -34,6 +34,8 @@ Examples:
   kvant eval model.gguf --kv int4 --kv 'int4;layers 0-1:k=f16' --strict
   kvant eval model.gguf --all --speed --fast --text wiki.test.raw --ctx 2k
   kvant eval model.gguf --kv int4,q4_0 --layers --speed --html report.html
+  kvant eval model.gguf --device gpu --kv int4 --against int4 --chunks 1
+      how far a GPU is from the CPU
   kvant eval model.gguf --kv int4,q4_0 --task lines --ctx 4096
       is a line still found among many?
   kvant eval model.gguf --kv int4,q4_0 --task choice --data hellaswag.jsonl
@@ -88,6 +90,10 @@ pub struct Eval {
     /// Compare every cache there is a name for
     #[arg(long, conflicts_with = "kv")]
     all: bool,
+
+    /// The cache, on the CPU, that others are compared with; nothing is kept on disk then [default: the exact one]
+    #[arg(long, value_name = "SPEC", requires = "kv", conflicts_with_all = ["fast", "layers", "html", "task"])]
+    against: Option<Caches>,
 
     /// Encode every page before its own tokens attend, and not only after: a bound on what is seen in use
     #[arg(long)]

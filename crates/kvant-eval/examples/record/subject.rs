@@ -236,6 +236,7 @@ impl Subject {
             models: Models { reference: &model, subject: &model, arithmetic: "f32" },
             windows: &windows,
             caches: &caches,
+            against: None,
             mode: Mode::Strict,
             limits: PassLimits::default(),
         };

@@ -1,6 +1,6 @@
 //! What a cache costs: how far it moves a model's predictions from those with an exact cache.
 //!
-//! The reference is the f32 cache with f32 activations. Every window goes through the reference once and through each
+//! The reference is the f32 cache with f32 activations, unless [`Request::against`] names another. Every window goes through the reference once and through each
 //! cache in question once, *side by side*: a block of positions at a time, whose logits are compared and dropped. So ten
 //! caches cost one reference, and at no time are there more logits than two blocks of [`PassLimits::logit_bytes`] each,
 //! and as many probabilities in f64
@@ -56,6 +56,8 @@ pub struct Request<'r> {
     pub windows: &'r Windows,
     /// The caches in question.
     pub caches: &'r [Policy],
+    /// The reference's cache in place of the exact one: what is left is how differently two models compute. Nothing is kept then.
+    pub against: Option<&'r Policy>,
     /// What a query reads exactly.
     pub mode: Mode,
     /// How much goes through the network at once.
@@ -83,7 +85,10 @@ pub fn divergence(
     mut kept: Option<&mut Kept>,
     headway: &mut dyn FnMut(Headway<'_>),
 ) -> Result<Vec<Divergence>, EvalError> {
-    let Request { models, windows, mode, limits, .. } = *request;
+    let Request { models, windows, mode, limits, against, .. } = *request;
+    if against.is_some() {
+        kept = None;
+    }
     check_context(models.reference, windows.ctx())?;
     let strictly = |policy: &Policy| {
         let mut policy = policy.clone();
@@ -91,6 +96,7 @@ pub fn divergence(
         policy
     };
     let caches: Vec<Policy> = request.caches.iter().map(strictly).collect();
+    let reference = against.map_or_else(exact, strictly);
     let names: Vec<String> = caches.iter().map(|policy| name(policy, mode, models.arithmetic)).collect();
     let groups = groups(models.subject, &caches)?;
     // A window's last token predicts nothing and is not run.
@@ -113,7 +119,7 @@ pub fn divergence(
             if !missing.is_empty() {
                 let targets = windows.targets();
                 let mut run =
-                    Run::new(models, targets, (number, window), &missing, &caches, kept.as_deref_mut())?;
+                    Run::new(models, targets, (number, window), &missing, (&caches, &reference), kept.as_deref_mut())?;
                 for block in &blocks {
                     run.block(block.clone(), kept.as_deref_mut())?;
                     done += block.len();
@@ -132,6 +138,11 @@ pub fn divergence(
         }
     }
     Ok(found)
+}
+
+/// The cache that others are compared with.
+fn exact() -> Policy {
+    "f32".parse().expect("a spec of the grammar")
 }
 
 /// What results of a cache are kept under.

@@ -10,6 +10,9 @@ use serde::Serialize;
 pub struct DivergenceRow {
     /// The cache.
     pub spec: String,
+    /// The reference's cache where it is not the exact one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub against: Option<String>,
     /// `strict` or `deployed`.
     pub mode: &'static str,
     /// Bits per value of encoded pages, with all their scales; none where a window is too short for a page.
@@ -116,6 +119,7 @@ impl DivergenceRow {
         let (dppl_percent, dppl_stderr_percent) = found.ppl_growth_percent();
         Self {
             spec,
+            against: None,
             mode: mode_name(mode),
             bits_per_value: found.bits_per_value(),
             bits_total: found.bits_total(),

@@ -23,7 +23,7 @@ pub struct Run<'r> {
 enum Reference {
     /// From the disk.
     Kept(ReferenceReader),
-    /// From the exact cache; written down where there is room.
+    /// From the reference's cache; written down where there is room.
     Live { cache: Box<KvCache>, writer: Option<ReferenceWriter> },
 }
 
@@ -40,7 +40,7 @@ impl<'r> Run<'r> {
         targets: Range<usize>,
         (number, window): (usize, &'r [u32]),
         members: &[usize],
-        policies: &[Policy],
+        (policies, reference): (&[Policy], &Policy),
         kept: Option<&mut Kept>,
     ) -> Result<Self, EvalError> {
         let open = |model: &Model, policy: Policy| {
@@ -62,8 +62,7 @@ impl<'r> Run<'r> {
         let reference = match reader {
             Some(reader) => Reference::Kept(reader),
             None => {
-                let exact: Policy = "f32".parse().expect("a spec of the grammar");
-                Reference::Live { cache: Box::new(open(models.reference, exact)?), writer }
+                Reference::Live { cache: Box::new(open(models.reference, reference.clone())?), writer }
             }
         };
         // The logits at a position are about the token after it.

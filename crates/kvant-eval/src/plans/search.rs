@@ -74,7 +74,7 @@ impl Check<'_> {
         let models = Models { reference: self.model, subject: self.model, arithmetic: "f32" };
         let caches: Vec<Policy> = chosen.iter().map(|one| self.plan.with(&one.policy)).collect();
         let (windows, limits) = (self.windows, PassLimits::default());
-        let request = Request { models, windows, caches: &caches, mode: Mode::Strict, limits };
+        let request = Request { models, windows, caches: &caches, against: None, mode: Mode::Strict, limits };
         divergence(&request, None, headway)
     }
 }

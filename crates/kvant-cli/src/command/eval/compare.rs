@@ -38,9 +38,14 @@ impl Eval {
             _ => Some(load(checkpoint, ActivationType::F32)?),
         };
         let reference = exact.as_ref().unwrap_or(model);
-        let mut kept = self.open_kept(checkpoint, reference, windows);
+        let against = self.against(checkpoint, reference)?;
+        let mut kept = match &against {
+            None => self.open_kept(checkpoint, reference, windows),
+            Some(_) => None,
+        };
         let models = Models { reference, subject: model, arithmetic: &self.arithmetic(placed.name()) };
-        let request = Request { models, windows, caches: &caches, mode, limits: PassLimits::default() };
+        let (against, limits) = (against.as_ref(), PassLimits::default());
+        let request = Request { models, windows, caches: &caches, against, mode, limits };
         let found = measure(&request, kept.as_mut())?;
         let fast = match self.fast {
             true => Some(measure_fast(checkpoint, &request, kept.as_mut())?),
@@ -60,6 +65,7 @@ impl Eval {
             .map(|place| {
                 let spec = caches[place].to_string();
                 let mut row = DivergenceRow::new(spec, mode, &found[place], windows, setting.clone());
+                row.against = against.map(Policy::to_string);
                 row.fast = fast.as_ref().map(|fast| fast[place]);
                 row.decode = speeds.as_ref().and_then(|speeds: &Speeds| speeds.of(&caches[place]));
                 row
@@ -99,6 +105,17 @@ impl Eval {
         let lists = self.kv.iter();
         let lists = lists.map(|list| list.policies(self.sparse_v, self.state, &plans, model.description()));
         Ok(lists.collect::<Result<Vec<_>, _>>()?.concat())
+    }
+
+    /// The reference's cache where another than the exact one is asked for.
+    fn against(&self, checkpoint: &Checkpoint, model: &Model) -> Result<Option<Policy>, Failure> {
+        let Some(caches) = &self.against else { return Ok(None) };
+        let plans = Plans::new(checkpoint);
+        let named = caches.policies(self.sparse_v, self.state, &plans, model.description())?;
+        match <[Policy; 1]>::try_from(named) {
+            Ok([one]) => Ok(Some(one)),
+            Err(_) => Err(Failure::Usage("--against takes one cache".into())),
+        }
     }
 
     pub(super) fn mode(&self) -> Mode {

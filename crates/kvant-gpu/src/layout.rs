@@ -11,7 +11,7 @@ use crate::page_text::{
 };
 use crate::recorder::Grid;
 use crate::unroll::unrolled;
-use kvant_cache::{CacheLayout, SideCodecs, SlotKind};
+use kvant_cache::{CacheLayout, SideCodecs, SlotKind, Visibility};
 use kvant_codec::format::{BasisFormat, ExactFormat, PackedFormat};
 use kvant_codec::{Element, PageFormat, Rounding, Side};
 use std::collections::HashMap;
@@ -96,11 +96,7 @@ pub(crate) struct LayoutKernels {
 
 impl LayoutKernels {
     pub(crate) fn new(gpu: &Gpu, layout: &CacheLayout) -> Result<LayoutKernels, CacheUnsupported> {
-        let rule = layout.rule();
         let refuse = |layer, what: &str| CacheUnsupported { layer, what: what.to_owned() };
-        if rule.streaming.is_some() {
-            return Err(refuse(0, "streaming windows (StreamingLLM) do not run"));
-        }
         let mut slots = Vec::new();
         for slot in layout.slots() {
             let layer = slot.layer();
@@ -131,6 +127,13 @@ impl LayoutKernels {
             }));
         }
         Ok(LayoutKernels { slots })
+    }
+
+    /// Coded pages of a side that sequences of this many tokens have at most, of slots that see all of them.
+    pub(crate) fn kept_pages(&self, rule: &Visibility, tokens: usize) -> usize {
+        let whole = self.slots.iter().flatten().filter(|slot| rule.window(slot.window).is_none());
+        let pages = whole.flat_map(|slot| [slot.key.tokens(), slot.value.tokens()]).min();
+        pages.map_or(0, |page| tokens.div_ceil(page))
     }
 }
 
@@ -309,11 +312,15 @@ impl SlotKernels {
         self.key.fours.max(self.key.dim().div_ceil(4))
     }
 
+    /// Workgroup memory of the kernel that attends.
+    fn attend_bytes(&self, columns: usize) -> usize {
+        columns * (16 * self.query_fours() + 4 * 128 + 32 + 16)
+    }
+
     /// Columns of the kernel that serves blocks of `wanted` queries of a kv head.
     pub(crate) fn columns(&self, wanted: usize) -> usize {
-        let bytes = |columns: usize| columns * (16 * self.query_fours() + 4 * 128 + 32 + 16);
         let mut columns = MOST_COLUMNS;
-        while columns > 1 && (columns / 2 >= wanted || bytes(columns) > 31 * 1024) {
+        while columns > 1 && (columns / 2 >= wanted || self.attend_bytes(columns) > 31 * 1024) {
             columns /= 2;
         }
         columns
@@ -325,16 +332,47 @@ impl SlotKernels {
     }
 
     pub(crate) fn attend_kernel(&self, gpu: &Gpu, columns: usize, blocks: usize) -> Arc<Kernel> {
-        cached(&self.built, ("attend", columns, blocks), || self.build_attend(gpu, columns, blocks))
+        cached(&self.built, ("attend", columns, blocks), || {
+            self.build_attend(gpu, columns, (4, blocks, false), include_str!("wgsl/queries.wgsl"))
+        })
     }
 
-    fn build_attend(&self, gpu: &Gpu, columns: usize, blocks: usize) -> Arc<Kernel> {
+    /// Whether heads of queries have room beside the columns of a kernel that serves all of them.
+    pub(crate) fn has_room_for_heads(&self, columns: usize, heads: usize) -> bool {
+        let words = heads * self.key.dim() + 128;
+        heads <= columns && self.attend_bytes(columns) + 4 * words <= 31 * 1024
+    }
+
+    /// The kernel that attends with queries of its own making, of the one block whose slot it is; `rows` is how it makes them.
+    pub(crate) fn own_kernel(
+        &self,
+        gpu: &Gpu,
+        columns: usize,
+        blocks: usize,
+        rows: impl FnOnce() -> String,
+    ) -> Arc<Kernel> {
+        cached(&self.built, ("own", columns, blocks), || {
+            let own = include_str!("wgsl/own.wgsl").to_owned() + &rows();
+            self.build_attend(gpu, columns, (6, blocks, true), &own)
+        })
+    }
+
+    /// With pages from a binding on: so many buffers, and whether they are written too.
+    fn build_attend(
+        &self,
+        gpu: &Gpu,
+        columns: usize,
+        (mut first, blocks, writes): (usize, usize, bool),
+        queries: &str,
+    ) -> Arc<Kernel> {
         let channels = self.value.dim().div_ceil(128);
         // A driver in software has nothing to wait for, and long texts to translate.
         let most = if gpu.report().kind.is_gpu() { 8 } else { 1 };
         let step = |fours: usize| (1..=most).rev().find(|step| fours.is_multiple_of(*step)).unwrap_or(1);
         let (key_step, exact_step) = (step(self.key.fours), step(self.key.dim().div_ceil(4)));
-        let value_step = most.div_ceil(2);
+        // Fours of positions at once, all of one page.
+        let fits = |step: &usize| [&self.key, &self.value].iter().all(|side| side.tokens() % (4 * step) == 0);
+        let value_step = (1..=most.div_ceil(2)).rev().find(fits).unwrap_or(1);
         let counts = [
             ("COLS", columns),
             ("CHANNELS", channels),
@@ -357,7 +395,7 @@ impl SlotKernels {
         );
         // Both sides may have tables and levels of their own.
         let value = self.value.reader.replace("levels", "value_levels").replace("table", "value_table");
-        let (mut maps, mut first, mut codes) = (String::new(), 4, "");
+        let (mut maps, mut codes) = (String::new(), "");
         for (side, name) in [(&self.key, "key_map"), (&self.value, "value_map")] {
             if side.widths.is_some() {
                 maps += &head_widths::binding(first, name);
@@ -366,7 +404,7 @@ impl SlotKernels {
         }
         let parts = [
             &constants,
-            &unrolled(include_str!("wgsl/attend.wgsl"), &counts),
+            &unrolled(&(include_str!("wgsl/attend.wgsl").to_owned() + queries), &counts),
             &maps,
             SHARED,
             codes,
@@ -374,7 +412,7 @@ impl SlotKernels {
             &exact_reader(&self.value.exact),
             &self.key.reader,
             &value,
-            &buffers(first, blocks, false),
+            &buffers(first, blocks, writes),
         ];
         gpu.kernel("attend", parts.concat())
     }

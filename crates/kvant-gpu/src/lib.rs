@@ -25,7 +25,7 @@
 //! | `page_text`, `encoding`, `basis` | formats of pages as kernel text: readers, encoders, changes of basis |
 //! | `layout` | the kernels of a cache's slots |
 //! | `heads` | what lies between projection and attention, in one dispatch |
-//! | `plan`, `attend` | how a pass is cut into work, and attention |
+//! | `plan`, `tables`, `attend` | how a pass is cut into work, tables of pages that stay, and attention |
 //! | `moe` | mixtures of experts |
 //! | `compile`, `compile_moe`, `program` | from a description to blocks on the device |
 //! | `network`, `run` | a pass |
@@ -81,6 +81,7 @@ mod product;
 mod program;
 mod recorder;
 mod run;
+mod tables;
 #[cfg(test)]
 mod tests;
 mod times;

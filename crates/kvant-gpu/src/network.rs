@@ -9,10 +9,12 @@ use crate::plan::{Span, Words};
 use crate::program::{Mixer, Widths};
 use crate::recorder::{BindGroups, Recorder};
 use crate::run::Run;
+use crate::tables::Tables;
 use crate::times::HostClock;
 use crate::weights::{GROUP, Place};
 use kvant_cache::{
-    CacheError, CacheLayout, KvSlot, PageStore, PassState, Sequence, Slots, StateError, StateErrorKind, Store,
+    CacheError, CacheLayout, KvSlot, PageStore, PassState, Sequence, SequencePass, Slots, StateError,
+    StateErrorKind, Store,
 };
 use kvant_model::description::Rope;
 use kvant_model::{Chunk, Network, Observer, Rows};
@@ -21,6 +23,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Layers after which what is recorded is handed over: the device begins with it while the host records the others.
 const EARLY: [usize; 3] = [1, 4, 12];
+
+type Spans = (Vec<Span>, Vec<u64>, Arc<CacheLayout>);
 
 /// A model on a device. All its passes go one after another.
 pub struct GpuNetwork {
@@ -40,6 +44,7 @@ struct Work {
     /// Numbers of the buffers of pages that bind groups were made for.
     bound: Vec<u64>,
     layout: Option<(Arc<CacheLayout>, Arc<LayoutKernels>)>,
+    tables: Tables,
 }
 
 /// Activations of a pass: rows of whole groups.
@@ -146,10 +151,11 @@ impl GpuNetwork {
         }
     }
 
-    /// The sequences of a pass, and the layout they share.
-    fn spans(&self, state: &mut dyn PassState) -> Result<(Vec<Span>, Arc<CacheLayout>), StateError> {
+    /// The sequences of a pass with their lineages, and the layout they share.
+    fn spans(&self, state: &mut dyn PassState) -> Result<Spans, StateError> {
         let passes = state.sequences().to_vec();
-        let (mut spans, mut row, mut layout) = (Vec::new(), 0, None::<Arc<CacheLayout>>);
+        let (mut spans, mut lineages) = (Vec::new(), Vec::new());
+        let (mut row, mut layout) = (0, None::<Arc<CacheLayout>>);
         for (index, pass) in passes.iter().enumerate() {
             let Some(sequence) = state.sequence_mut(index) else {
                 return Err(StateError::new(index, CacheError::NotDevice));
@@ -161,11 +167,15 @@ impl GpuNetwork {
                 return Err(StateError::new(index, StateErrorKind::Pass { what }));
             }
             layout = Some(Arc::clone(own));
-            spans.push(Span { start: pass.start, tokens: pass.tokens, row, capacity: pass.capacity });
+            lineages.push(sequence.lineage());
+            // A sequence without end is to the model one as long as its window.
+            let capacity = pass.streaming.map_or(pass.capacity, |streaming| streaming.span());
+            let SequencePass { start, tokens, streaming, .. } = *pass;
+            spans.push(Span { start, tokens, row, capacity, streaming, seat: 0 });
             row += pass.tokens;
         }
         let nobody = StateErrorKind::Pass { what: "a pass of no sequences" };
-        Ok((spans, layout.ok_or_else(|| StateError::new(0, nobody))?))
+        Ok((spans, lineages, layout.ok_or_else(|| StateError::new(0, nobody))?))
     }
 }
 
@@ -181,15 +191,16 @@ impl Network for GpuNetwork {
         mut observer: Option<&mut Observer<'_>>,
     ) -> Result<Rows, StateError> {
         let (gpu, mut clock) = (&self.gpu, HostClock::new(self.gpu.is_timed()));
-        let (spans, layout) = self.spans(state)?;
+        let (mut spans, lineages, layout) = self.spans(state)?;
         let rows: usize = spans.iter().map(|span| span.tokens).sum();
         let mut work = self.work.lock().unwrap_or_else(PoisonError::into_inner);
-        let Work { buffers, binds, bound, layout: known } = &mut *work;
+        let Work { buffers, binds, bound, layout: known, tables } = &mut *work;
         let kernels = match known {
             Some((same, kernels)) if Arc::ptr_eq(same, &layout) => Arc::clone(kernels),
             _ => {
                 let made = LayoutKernels::new(gpu, &layout).map_err(|e| device_error(e.to_string()))?;
                 let kernels = Arc::new(made);
+                *tables = Tables::new(&kernels, layout.rule());
                 *known = Some((Arc::clone(&layout), Arc::clone(&kernels)));
                 kernels
             }
@@ -199,7 +210,10 @@ impl Network for GpuNetwork {
             binds.clear();
         }
         let Some(buffers) = buffers else { return Err(device_error("no buffers")) };
-        let mut words = Words::default();
+        let most = spans.iter().map(|span| span.start + span.tokens).max().unwrap_or(0);
+        let seats = tables.seats(&lineages, kernels.kept_pages(layout.rule(), most));
+        spans.iter_mut().zip(seats).for_each(|(span, seat)| span.seat = seat);
+        let mut words = Words { first: tables.len(), list: Vec::new() };
         let ids_at = words.add(chunks.iter().flat_map(|chunk| chunk.tokens.iter().copied()));
         let positions = spans.iter().flat_map(|span| span.start..span.start + span.tokens);
         let positions_at = words.add(positions.map(|position| position as u32));
@@ -209,12 +223,15 @@ impl Network for GpuNetwork {
             .flat_map(|(chunk, span)| chunk.wanted.clone().map(|token| (span.row + token) as u32))
             .collect();
         let wanted_at = words.add(wanted.iter().copied());
-        let plan = self.plan(&mut words, &kernels, &layout, &spans, state)?;
+        let plan = self.plan(&mut words, &kernels, &layout, &spans, state, tables)?;
         clock.lap("plan");
         let widths = self.program.widths;
-        let mut renewed = enlarge(gpu, "plan", &mut buffers.plan, 4 * words.0.len());
+        let mut renewed = enlarge(gpu, "plan", &mut buffers.plan, 4 * words.end());
         renewed |= enlarge(gpu, "partials", &mut buffers.partials, 4 * plan.partial_words);
         renewed |= buffers.fit(gpu, "prepared", rows, plan.prepared_width);
+        if plan.is_streaming() {
+            renewed |= buffers.fit(gpu, "queries", 2 * rows, widths.queries);
+        }
         renewed |= buffers.fit(gpu, "wanted", wanted.len().max(1), widths.hidden);
         renewed |= buffers.fit(gpu, "logits", wanted.len().max(1), widths.vocabulary);
         let pages = self.pages.buffers();
@@ -223,7 +240,8 @@ impl Network for GpuNetwork {
             binds.clear();
             *bound = numbers;
         }
-        buffers.plan.write(gpu, 0, &words.0);
+        tables.upload(gpu, &buffers.plan);
+        buffers.plan.write(gpu, 4 * words.first, &words.list);
         buffers.status.write(gpu, 0, &[0]);
         let (x_stride, logits_stride) = (buffers.place("x").stride, buffers.place("logits").stride);
         let read_bytes = (4 * rows * x_stride).max(4 * wanted.len() * logits_stride) + 16;

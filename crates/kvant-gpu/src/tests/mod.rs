@@ -7,6 +7,7 @@
 mod msl;
 mod pages;
 mod plans;
+mod product_times;
 mod products;
 mod small;
 mod timing;

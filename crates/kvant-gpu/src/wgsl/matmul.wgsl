@@ -1,7 +1,8 @@
 
 // Products of TOKENS tokens, few of them. 32 lanes share R rows; numbers of x go through workgroup memory, STAGE groups at a time,
-// where lanes find theirs side by side. AHEAD groups of each row are asked for before anything is waited for. With NORMED the rows of x are normed on their way; with VISITS every row of y has the matrix
-// of an expert.
+// where lanes find theirs side by side. AHEAD groups of each row are asked for at a time, the first before x is there and the next
+// before these are multiplied: memory is never waited for idly. With NORMED the rows of x are normed on their way; with VISITS every
+// row of y has the matrix of an expert.
 @group(0) @binding(5) var<storage, read> norm_weight: array<vec4<f32>>;
 @group(0) @binding(6) var<storage, read> norm_bias: array<vec4<f32>>;
 @group(0) @binding(7) var<storage, read> routes: array<u32>;
@@ -34,6 +35,11 @@ fn main(
     var sum$r_$t = 0.0;
     //@
     //@
+    //@ u AHEAD
+    //@ r R
+    var w$r_$u = fetch(row$r, min(32u * $uu + lane, a.groups - 1u));
+    //@
+    //@
     var mean = 0.0;
     var inverse = 0.0;
     if NORMED {
@@ -63,11 +69,6 @@ fn main(
         inverse = a.norm_scale / sqrt(added(thread, square) / f32(INPUTS) + a.eps);
     }
     for (var base = 0u; base < a.groups; base += STAGE) {
-        //@ u AHEAD
-        //@ r R
-        var w$r_$u = fetch(row$r, min(base + 32u * $uu + lane, a.groups - 1u));
-        //@
-        //@
         workgroupBarrier();
         //@ e STEPS
         let k$e = thread + 256u * $eu;
@@ -78,10 +79,16 @@ fn main(
         //@
         workgroupBarrier();
         for (var s = 0u; s < STAGE / 32u; s += AHEAD) {
-            if s > 0u {
+            //@ u AHEAD
+            //@ r R
+            var next$r_$u = w$r_$u;
+            //@
+            //@
+            let next = base + 32u * (s + AHEAD);
+            if next < a.groups {
                 //@ u AHEAD
                 //@ r R
-                w$r_$u = fetch(row$r, min(base + 32u * (s + $uu) + lane, a.groups - 1u));
+                next$r_$u = fetch(row$r, min(next + 32u * $uu + lane, a.groups - 1u));
                 //@
                 //@
             }
@@ -106,6 +113,11 @@ fn main(
                 }
                 //@
             }
+            //@
+            //@ u AHEAD
+            //@ r R
+            w$r_$u = next$r_$u;
+            //@
             //@
         }
     }

@@ -11,7 +11,9 @@ use kvant_cache::{PassState, Policy, Store};
 use kvant_cpu::{Cpu, LoadOptions};
 use kvant_model::chat::{ChatError, ChatTemplate, Message, RenderOptions};
 use kvant_model::tokenizer::{EncodeOptions, Tokenizer, TokenizerError};
-use kvant_model::{Backend, Checkpoint, Chunk, ForwardError, LoadError, Model, Observer, Rows};
+use kvant_model::{
+    Backend, Checkpoint, Chunk, Enough, ForwardError, LoadError, Model, Observer, Outputs, Rows, TopK,
+};
 use kvant_threads::Pool;
 use std::sync::Arc;
 
@@ -224,6 +226,20 @@ impl Engine {
     /// If tokens or positions are out of range, or the state of a sequence refuses; nothing has changed then.
     pub fn forward(&self, chunks: &[Chunk<'_>], state: &mut dyn PassState) -> Result<Rows, ForwardError> {
         self.pool.install(|| self.model.forward(chunks, state))
+    }
+
+    /// The same, where rows may come as the beginnings of their rankings; see [`Model::forward_top`].
+    ///
+    /// # Errors
+    /// As [`Engine::forward`].
+    pub fn forward_top(
+        &self,
+        chunks: &[Chunk<'_>],
+        state: &mut dyn PassState,
+        top: &[Option<TopK>],
+        enough: &Enough<'_>,
+    ) -> Result<Outputs, ForwardError> {
+        self.pool.install(|| self.model.forward_top(chunks, state, top, enough))
     }
 
     /// The same, shown to an observer layer by layer; see [`Model::forward_observed`].

@@ -5,6 +5,7 @@ use crate::sampler::{SampleError, Sampler};
 use crate::session::{Finish, GenerateError, Request};
 use crate::text::TextStream;
 use kvant_model::tokenizer::Tokenizer;
+use kvant_model::{Output, TopK, TopTokens};
 
 /// A text that is being generated.
 pub(crate) struct Generation {
@@ -72,13 +73,23 @@ impl Generation {
         self.max_tokens.is_some_and(|most| self.tokens.len() >= most)
     }
 
-    /// Chooses the next token from the logits of the vocabulary.
-    pub fn choose(&mut self, logits: &[f32], tokenizer: &Tokenizer) -> Result<Choice, GenerateError> {
+    /// What it needs of the next row; `None` for all logits, as a constraint does.
+    pub fn wants(&self) -> Option<TopK> {
+        self.sampler.wants().filter(|_| self.constraint.is_none())
+    }
+
+    /// Whether that is all it needs.
+    pub fn settles(&self, top: &TopTokens) -> bool {
+        self.sampler.settles(top)
+    }
+
+    /// Chooses the next token from what a pass gave.
+    pub fn choose(&mut self, output: Output<'_>, tokenizer: &Tokenizer) -> Result<Choice, GenerateError> {
         let token = match &mut self.constraint {
-            None => self.sampler.sample(logits)?,
+            None => self.sampler.choose(output)?,
             Some(constraint) => {
                 self.allowed.clear();
-                self.allowed.extend_from_slice(logits);
+                self.allowed.extend_from_slice(output.logits());
                 constraint.allow(&mut self.allowed)?;
                 let token = self.sampler.sample(&self.allowed)?;
                 constraint.accept(token)?;

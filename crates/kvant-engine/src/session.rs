@@ -12,7 +12,7 @@ use crate::signature::first_numerics;
 use kvant_attention::KvCache;
 use kvant_cache::snapshot::{Numerics, Record, Signature};
 use kvant_cache::{Snapshot, SnapshotError};
-use kvant_model::{Chunk, ForwardError};
+use kvant_model::{Chunk, ForwardError, Output, TopTokens};
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
@@ -167,6 +167,8 @@ pub struct Session {
     tokens: Vec<u32>,
     /// (vocabulary): the logits after the last token held; empty where that token was read without them.
     logits: Vec<f32>,
+    /// What a device gave in their place, where that settles the choice of the next token.
+    top: Option<TopTokens>,
     /// The rounding that what is held was computed with; that of a file stays with what came from it.
     numerics: Numerics,
 }
@@ -174,7 +176,7 @@ pub struct Session {
 impl Session {
     pub(crate) fn new(engine: Arc<Engine>, kv: KvCache) -> Self {
         let numerics = engine.numerics();
-        Self { engine, kv, tokens: Vec::new(), logits: Vec::new(), numerics }
+        Self { engine, kv, tokens: Vec::new(), logits: Vec::new(), top: None, numerics }
     }
 
     /// The engine it is a sequence of.
@@ -197,8 +199,8 @@ impl Session {
         self.kv.set_capacity(context);
     }
 
-    /// The logits after the last token held, `(vocabulary)`; empty for an empty session, after going back and after
-    /// resuming.
+    /// The logits after the last token held, `(vocabulary)`; empty for an empty session, after going back, after resuming, and
+    /// after text was generated on a device that gave less than all of them.
     pub fn logits(&self) -> &[f32] {
         &self.logits
     }
@@ -238,6 +240,7 @@ impl Session {
             kv: self.kv.over(sequence),
             tokens: self.tokens.clone(),
             logits: self.logits.clone(),
+            top: self.top.clone(),
             numerics: self.numerics,
         })
     }
@@ -266,7 +269,7 @@ impl Session {
         }
         self.kv.restore(saved, signature)?;
         self.tokens = saved.tokens().to_vec();
-        self.logits.clear();
+        self.forget_outputs();
         // Files from before there were numerics are of the first.
         self.numerics = saved.numerics().copied().unwrap_or_else(first_numerics);
         Ok(())
@@ -285,7 +288,7 @@ impl Session {
         }
         let left = self.kv.truncate(len);
         self.tokens.truncate(left);
-        self.logits.clear();
+        self.forget_outputs();
         left
     }
 
@@ -321,7 +324,7 @@ impl Session {
             stats: Stats::default(),
         };
         let start = Instant::now();
-        let read = self.read_prompt(&request.prompt, &mut reply.stats, sink)?;
+        let read = self.read_prompt(&request.prompt, Some(&generation), &mut reply.stats, sink)?;
         reply.stats.prefill = start.elapsed();
         if !read {
             return Ok(reply);
@@ -342,7 +345,7 @@ impl Session {
     /// # Errors
     /// If the prompt is empty or longer than the context, or a pass fails. What was read up to then is kept.
     pub fn prefill(&mut self, prompt: &[u32]) -> Result<&[f32], GenerateError> {
-        self.read_prompt(prompt, &mut Stats::default(), &mut |_| ControlFlow::Continue(()))?;
+        self.read_prompt(prompt, None, &mut Stats::default(), &mut |_| ControlFlow::Continue(()))?;
         Ok(&self.logits)
     }
 
@@ -351,14 +354,16 @@ impl Session {
     /// # Errors
     /// If the context is full, the token unknown, or the pass fails; the session then holds what it held.
     pub fn step(&mut self, token: u32) -> Result<&[f32], GenerateError> {
-        self.read(&[token], true)?;
+        self.read(&[token], Needs::Logits)?;
         Ok(&self.logits)
     }
 
-    /// Brings the cache to hold exactly `prompt`, with the logits after its last token; false if the sink broke off.
+    /// Brings the cache to hold exactly `prompt`, with the logits after its last token, or what a generation needs of them; false
+    /// if the sink broke off.
     fn read_prompt(
         &mut self,
         prompt: &[u32],
+        generation: Option<&Generation>,
         stats: &mut Stats,
         sink: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
     ) -> Result<bool, GenerateError> {
@@ -382,7 +387,12 @@ impl Session {
                 return Ok(false);
             }
             let chunk = &prompt[done..total.min(done + PREFILL_CHUNK)];
-            self.read(chunk, done + chunk.len() == total)?;
+            let needs = match generation {
+                _ if done + chunk.len() < total => Needs::Nothing,
+                None => Needs::Logits,
+                Some(generation) => Needs::Choice(generation),
+            };
+            self.read(chunk, needs)?;
             stats.prefilled += chunk.len();
         }
         Ok(!sink(Event::Prefill { done: total, total }).is_break())
@@ -404,10 +414,11 @@ impl Session {
                 if self.tokens.len() == self.context() {
                     break Finish::ContextFull;
                 }
-                self.read(&[last], true)?;
+                self.read(&[last], Needs::Choice(generation))?;
                 reply.stats.decoded += 1;
             }
-            let choice = generation.choose(&self.logits, engine.tokenizer())?;
+            let output = self.top.as_ref().map_or(Output::Logits(&self.logits), Output::Top);
+            let choice = generation.choose(output, engine.tokenizer())?;
             if let Some(finish @ Finish::EndOfText(_)) = choice.finish {
                 break finish;
             }
@@ -429,13 +440,44 @@ impl Session {
         Ok(())
     }
 
-    /// One pass over tokens that fit; the logits after the last of them if wanted.
-    fn read(&mut self, tokens: &[u32], wanted: bool) -> Result<(), GenerateError> {
+    fn forget_outputs(&mut self) {
+        self.logits.clear();
+        self.top = None;
+    }
+
+    /// One pass over tokens that fit, and what is needed of the logits after the last of them.
+    fn read(&mut self, tokens: &[u32], needs: Needs<'_>) -> Result<(), GenerateError> {
         let end = tokens.len();
-        let wanted = if wanted { end.saturating_sub(1)..end } else { 0..0 };
-        let logits = self.engine.forward(&[Chunk { tokens, wanted }], &mut self.kv)?;
+        let wanted = match needs {
+            Needs::Nothing => 0..0,
+            Needs::Logits | Needs::Choice(_) => end.saturating_sub(1)..end,
+        };
+        let chunks = [Chunk { tokens, wanted }];
+        let top = match needs {
+            Needs::Choice(generation) => generation.wants().map(|top| (top, generation)),
+            _ => None,
+        };
+        let (logits, top) = match top {
+            None => (self.engine.forward(&chunks, &mut self.kv)?, None),
+            Some((top, generation)) => {
+                let enough = |_, top: &TopTokens| generation.settles(top);
+                let mut outputs =
+                    self.engine.forward_top(&chunks, &mut self.kv, &[Some(top)], &enough)?;
+                let top = outputs.take_top(0);
+                (outputs.into_logits(), top)
+            }
+        };
         self.tokens.extend_from_slice(tokens);
-        self.logits = logits.into_vec();
+        (self.logits, self.top) = (logits.into_vec(), top);
         Ok(())
     }
+}
+
+/// What is needed of the logits after a chunk.
+#[derive(Clone, Copy)]
+enum Needs<'g> {
+    Nothing,
+    Logits,
+    /// What settles the choice of the next token.
+    Choice(&'g Generation),
 }

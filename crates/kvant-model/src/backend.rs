@@ -4,12 +4,16 @@ use crate::checkpoint::Checkpoint;
 use crate::description::Description;
 use crate::error::Result;
 use crate::rows::Rows;
+use crate::top::{Outputs, TopK, TopTokens};
 use kvant_cache::{KvSlot, PassState, StateError, Store};
 use std::ops::Range;
 
 /// What is shown the activations of a pass: a layer's number and its input, `(tokens, hidden)`; last, under the number of
 /// layers, the output of the last one after the final norm.
 pub type Observer<'o> = dyn FnMut(usize, &Rows) + 'o;
+
+/// Whether the list of a wanted row, by its number, settles the choice of a token.
+pub type Enough<'e> = dyn Fn(usize, &TopTokens) -> bool + 'e;
 
 /// The next tokens of one sequence.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,6 +52,23 @@ pub trait Network: Send + Sync {
         state: &mut dyn PassState,
         observer: Option<&mut Observer<'_>>,
     ) -> Result<Rows, StateError>;
+
+    /// The same pass, where a wanted row may come as the beginning of its ranking instead of as logits: `top` has a place for every
+    /// wanted row, chunk after chunk, and `enough` says of a row's list whether a token can be chosen by it. Where it cannot, where a
+    /// logit is NaN or +∞, and wherever the backend likes, the row comes as logits. [`crate::top`] has the rule.
+    ///
+    /// # Errors
+    /// As [`forward`](Self::forward).
+    fn forward_top(
+        &self,
+        chunks: &[Chunk<'_>],
+        state: &mut dyn PassState,
+        top: &[Option<TopK>],
+        enough: &Enough<'_>,
+    ) -> Result<Outputs, StateError> {
+        let _ = (top, enough);
+        self.forward(chunks, state, None).map(Outputs::from)
+    }
 
     /// The output weights of every attention layer that reads this slot, each `(hidden, heads · value_dim)`: what becomes of
     /// values once attention has summed them up.

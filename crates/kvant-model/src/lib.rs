@@ -20,8 +20,9 @@ mod scales;
 pub mod synth;
 pub mod tensor;
 pub mod tokenizer;
+pub mod top;
 
-pub use backend::{Backend, Chunk, Network, Observer};
+pub use backend::{Backend, Chunk, Enough, Network, Observer};
 pub use checkpoint::{Checkpoint, ConfigSource};
 pub use description::Description;
 pub use dtype::DType;
@@ -30,3 +31,4 @@ pub use model::{ForwardError, Model};
 pub use rows::Rows;
 pub use scales::Scales;
 pub use tensor::Tensor;
+pub use top::{Output, Outputs, TopK, TopTokens};

@@ -1,10 +1,11 @@
 //! A model ready to run: tokens in, logits out.
 
-use crate::backend::{Backend, Chunk, Network, Observer};
+use crate::backend::{Backend, Chunk, Enough, Network, Observer};
 use crate::checkpoint::Checkpoint;
 use crate::description::{Description, ScoreTraits};
 use crate::error::Result;
 use crate::rows::Rows;
+use crate::top::{Outputs, TopK};
 use kvant_cache::{Arena, KvSlot, PassState, Slots, StateError, Store};
 
 /// A description, compiled by a backend. It is immutable; all state of a sequence is in its cache.
@@ -121,7 +122,21 @@ impl Model {
     /// # Errors
     /// If tokens or positions are out of range, or the state of a sequence refuses; nothing has changed then.
     pub fn forward(&self, chunks: &[Chunk<'_>], state: &mut dyn PassState) -> Result<Rows, ForwardError> {
-        self.run(chunks, state, None)
+        self.run(chunks, state, |network, state| network.forward(chunks, state, None))
+    }
+
+    /// The same, where rows may come as the beginnings of their rankings instead of as logits; see [`Network::forward_top`].
+    ///
+    /// # Errors
+    /// As [`forward`](Self::forward).
+    pub fn forward_top(
+        &self,
+        chunks: &[Chunk<'_>],
+        state: &mut dyn PassState,
+        top: &[Option<TopK>],
+        enough: &Enough<'_>,
+    ) -> Result<Outputs, ForwardError> {
+        self.run(chunks, state, |network, state| network.forward_top(chunks, state, top, enough))
     }
 
     /// The same, showing `observer` the input of every layer by number, and last (under the number of layers)
@@ -135,23 +150,23 @@ impl Model {
         state: &mut dyn PassState,
         observer: &mut Observer<'_>,
     ) -> Result<Rows, ForwardError> {
-        self.run(chunks, state, Some(observer))
+        self.run(chunks, state, |network, state| network.forward(chunks, state, Some(observer)))
     }
 
-    fn run(
+    fn run<T>(
         &self,
         chunks: &[Chunk<'_>],
         state: &mut dyn PassState,
-        observer: Option<&mut Observer<'_>>,
-    ) -> Result<Rows, ForwardError> {
+        pass: impl FnOnce(&dyn Network, &mut dyn PassState) -> Result<T, StateError>,
+    ) -> Result<T, ForwardError> {
         self.check(chunks, state)?;
         let tokens: Vec<usize> = chunks.iter().map(|chunk| chunk.tokens.len()).collect();
         state.begin(&tokens)?;
-        let logits = self.network.forward(chunks, state, observer).and_then(|logits| {
+        let found = pass(&*self.network, state).and_then(|found| {
             state.end()?;
-            Ok(logits)
+            Ok(found)
         });
-        logits.map_err(|error| {
+        found.map_err(|error| {
             state.abandon();
             error.into()
         })

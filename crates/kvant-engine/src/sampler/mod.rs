@@ -16,6 +16,8 @@
 //! **A seed repeats a run exactly**, on every platform: the random numbers, the exponential and all sums are made
 //! of operations whose results are fixed to the bit.
 //!
+//! A device may send the beginning of the ranking in place of all logits ([`Sampler::wants`]); the token is the same.
+//!
 //! ```
 //! use kvant_engine::sampler::{Sampler, SamplingParams};
 //!
@@ -29,7 +31,7 @@
 mod history;
 mod params;
 mod rng;
-mod weight;
+mod top;
 
 pub use params::SamplingParams;
 
@@ -37,6 +39,7 @@ use std::cmp::Ordering;
 use std::hash::{BuildHasher, RandomState};
 
 use history::History;
+use kvant_model::top::{ONE, weight};
 use rng::Rng;
 
 /// Why no token could be chosen.
@@ -173,12 +176,12 @@ impl Sampler {
         }
         let (highest, temperature) = (f64::from(highest), f64::from(temperature));
         for candidate in candidates.iter_mut() {
-            candidate.weight = weight::weight((f64::from(candidate.logit) - highest) / temperature);
+            candidate.weight = weight((f64::from(candidate.logit) - highest) / temperature);
         }
         let total: u64 = candidates.iter().map(|candidate| candidate.weight).sum();
         // Done before top-p, since it leaves less to sort: both keep a beginning of the ranking, and the sum that
         // top-p aims at is already known.
-        let least = f64::from(min_p) * weight::ONE as f64;
+        let least = f64::from(min_p) * ONE as f64;
         candidates.retain(|candidate| candidate.weight > 0 && candidate.weight as f64 >= least);
         if top_p < 1.0 {
             keep_mass(candidates, f64::from(top_p) * total as f64);

@@ -1,5 +1,6 @@
 //! One pass: room for its tokens, the network, and what comes of every sequence.
 
+use crate::generation::Generation;
 use super::job::{JobError, JobEvent, Task};
 use super::logprobs::Logprobs;
 use super::{Active, Scheduler, pace};
@@ -7,7 +8,7 @@ use crate::session::{Finish, GenerateError};
 use kvant_attention::{Batch, KvCache};
 use kvant_cache::{CacheError, StateError};
 use kvant_model::tokenizer::Tokenizer;
-use kvant_model::{Chunk, ForwardError, Rows};
+use kvant_model::{Chunk, ForwardError, Output, Outputs, Rows, TopK, TopTokens};
 use std::ops::Range;
 use std::time::Instant;
 
@@ -33,20 +34,28 @@ impl Active {
         }
     }
 
-    /// The next `share` tokens, and the cache that takes them.
-    fn part(&mut self, share: usize) -> (Chunk<'_>, &mut KvCache) {
+    /// What is needed of these rows: all logits where any of them are shown to anybody.
+    fn needs(&self) -> Option<TopK> {
+        let Task { generation, logprobs, prompt_logprobs, .. } = &self.task;
+        let is_shown = logprobs.is_some() || prompt_logprobs.is_some() || generation.is_full();
+        generation.wants().filter(|_| !is_shown)
+    }
+
+    /// The next `share` tokens, the cache that takes them, and what will choose the next one.
+    fn part(&mut self, share: usize) -> ((Chunk<'_>, &mut KvCache), &Generation) {
         let (at, wanted) = (self.kv.len(), self.wanted(share));
-        (Chunk { tokens: &self.task.tokens[at..at + share], wanted }, &mut self.kv)
+        let chunk = Chunk { tokens: &self.task.tokens[at..at + share], wanted };
+        ((chunk, &mut self.kv), &self.task.generation)
     }
 
     /// Scores the prompt tokens after those of the last `rows`, and tells of them once all are read.
-    fn score_prompt(&mut self, logits: &Rows, rows: Range<usize>) {
+    fn score_prompt(&mut self, outputs: &Outputs, rows: Range<usize>) {
         let Some(mut scored) = self.task.prompt_logprobs.take() else { return };
         let Task { logprobs, tokens, prompt, .. } = &self.task;
         let first = self.kv.len() - rows.len();
         for (position, row) in (first..).zip(rows) {
             if position + 1 < *prompt {
-                scored.push(Logprobs::of(logits.row(row), tokens[position + 1], logprobs.unwrap_or(0)));
+                scored.push(Logprobs::of(outputs.row(row).logits(), tokens[position + 1], logprobs.unwrap_or(0)));
             }
         }
         match self.kv.len() < *prompt {
@@ -55,10 +64,10 @@ impl Active {
         }
     }
 
-    /// Chooses a token from the logits after the last one read.
+    /// Chooses a token from what came after the last one read.
     fn choose(
         &mut self,
-        logits: &[f32],
+        output: Output<'_>,
         tokenizer: &Tokenizer,
         context: usize,
     ) -> Result<Outcome, GenerateError> {
@@ -66,7 +75,7 @@ impl Active {
         if generation.is_full() {
             return Ok(Outcome { token: None, finish: Some(Finish::MaxTokens) });
         }
-        let choice = generation.choose(logits, tokenizer)?;
+        let choice = generation.choose(output, tokenizer)?;
         tokens.push(choice.token);
         let no_more = || match self.kv.len() == context {
             _ if generation.is_full() => Some(Finish::MaxTokens),
@@ -75,7 +84,7 @@ impl Active {
         };
         let finish = choice.finish.or_else(no_more);
         let ends_text = matches!(finish, Some(Finish::EndOfText(_)));
-        let logprobs = logprobs.map(|count| Logprobs::of(logits, choice.token, count));
+        let logprobs = logprobs.map(|count| Logprobs::of(output.logits(), choice.token, count));
         let token = JobEvent::Token { token: choice.token, text: choice.text, logprobs };
         Ok(Outcome { token: (!ends_text).then_some(token), finish })
     }
@@ -124,10 +133,10 @@ impl Vectors {
     }
 }
 
-/// A sequence whose logits are there.
+/// A sequence that is read to its end.
 struct Pick<'a> {
     active: &'a mut Active,
-    logits: &'a [f32], // (vocabulary)
+    output: Output<'a>,
     outcome: Option<Result<Outcome, GenerateError>>,
 }
 
@@ -138,7 +147,7 @@ impl Scheduler {
         self.make_room(&mut shares);
         let start = Instant::now();
         // A sequence whose state cannot go on is parted with; the others make the pass without it, and nothing of theirs is lost.
-        let (logits, vectors, wanted) = loop {
+        let (outputs, vectors, wanted) = loop {
             if self.active.is_empty() {
                 return;
             }
@@ -146,7 +155,7 @@ impl Scheduler {
             let wanted: Vec<usize> =
                 self.active.iter().zip(&shares).map(|(active, &share)| active.wanted(share).len()).collect();
             match self.forward(&shares, &mut vectors) {
-                Ok(logits) => break (logits, vectors, wanted),
+                Ok(outputs) => break (outputs, vectors, wanted),
                 Err(ForwardError::State(error)) if error.sequence < self.active.len() => {
                     let index = error.sequence;
                     self.counters.failed += 1;
@@ -168,7 +177,7 @@ impl Scheduler {
         let mut last_rows = Vec::with_capacity(wanted.len());
         let mut row = 0;
         for (active, rows) in self.active.iter_mut().zip(wanted) {
-            active.score_prompt(&logits, row..row + rows);
+            active.score_prompt(&outputs, row..row + rows);
             row += rows;
             last_rows.push((active.pending() == 0).then(|| row - 1));
         }
@@ -177,20 +186,31 @@ impl Scheduler {
         self.pace.learn(rows - answering, answering, start.elapsed());
         self.counters.passes += 1;
         self.counters.rows += rows as u64;
-        self.harvest(&last_rows, &logits);
+        self.harvest(&last_rows, &outputs);
         self.counters.pass_seconds += start.elapsed().as_secs_f64();
     }
 
     /// One forward pass over the next tokens of every active sequence.
-    fn forward(&mut self, shares: &[usize], vectors: &mut Vectors) -> Result<Rows, ForwardError> {
-        let parts = self.active.iter_mut().zip(shares).map(|(active, &share)| active.part(share));
-        let (chunks, caches): (Vec<Chunk<'_>>, Vec<_>) = parts.unzip();
-        let mut state = Batch::new(&mut self.attention, caches);
-        if vectors.is_empty() {
-            self.engine.forward(&chunks, &mut state)
-        } else {
-            self.engine.forward_observed(&chunks, &mut state, &mut |_, rows| vectors.look(rows))
+    fn forward(&mut self, shares: &[usize], vectors: &mut Vectors) -> Result<Outputs, ForwardError> {
+        // By wanted row: what its sequence needs of it.
+        let mut top = Vec::new();
+        for (active, &share) in self.active.iter().zip(shares) {
+            top.extend(std::iter::repeat_n(active.needs(), active.wanted(share).len()));
         }
+        let rows = self.active.iter().zip(shares).enumerate();
+        let owners: Vec<usize> = rows
+            .flat_map(|(index, (active, &share))| std::iter::repeat_n(index, active.wanted(share).len()))
+            .collect();
+        let parts = self.active.iter_mut().zip(shares).map(|(active, &share)| active.part(share));
+        let (parts, generations): (Vec<_>, Vec<_>) = parts.unzip();
+        let (chunks, caches): (Vec<Chunk<'_>>, Vec<_>) = parts.into_iter().unzip();
+        let mut state = Batch::new(&mut self.attention, caches);
+        if !vectors.is_empty() {
+            let rows = self.engine.forward_observed(&chunks, &mut state, &mut |_, rows| vectors.look(rows));
+            return rows.map(Outputs::from);
+        }
+        let enough = |row: usize, top: &TopTokens| generations[owners[row]].settles(top);
+        self.engine.forward_top(&chunks, &mut state, &top, &enough)
     }
 
     /// How many tokens each sequence brings: one where it is being answered, its part of the budget where it is read.
@@ -232,16 +252,16 @@ impl Scheduler {
     }
 
     /// Chooses tokens for the sequences that are read to their end, and parts with those that are done.
-    fn harvest(&mut self, last_rows: &[Option<usize>], logits: &Rows) {
+    fn harvest(&mut self, last_rows: &[Option<usize>], outputs: &Outputs) {
         let (tokenizer, context) = (self.engine.tokenizer(), self.context);
         let pick = |(active, row): (_, &Option<usize>)| {
-            Some(Pick { active, logits: logits.row((*row)?), outcome: None })
+            Some(Pick { active, output: outputs.row((*row)?), outcome: None })
         };
         let mut picks: Vec<Pick<'_>> = self.active.iter_mut().zip(last_rows).filter_map(pick).collect();
         self.engine.pool().install(|| {
             kvant_threads::for_each_chunk(&mut picks, 1, |_, picks| {
                 for pick in picks {
-                    pick.outcome = Some(pick.active.choose(pick.logits, tokenizer, context));
+                    pick.outcome = Some(pick.active.choose(pick.output, tokenizer, context));
                 }
             });
         });

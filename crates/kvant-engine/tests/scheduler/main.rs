@@ -2,6 +2,7 @@
 
 mod disk;
 mod ends;
+mod lists;
 mod room;
 mod sameness;
 mod support;

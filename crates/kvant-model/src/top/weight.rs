@@ -6,7 +6,7 @@
 //! Tokens less likely than 2⁻⁴¹ of the best have weight 0 and are never drawn.
 
 /// The weight of the best token.
-pub(super) const ONE: u64 = 1 << 40;
+pub const ONE: u64 = 1 << 40;
 
 /// 1/k! for the series of e^r to r¹², whose remainder is below 2⁻⁵⁰ for |r| ≤ ln 2 / 2.
 const TAYLOR: [f64; 13] = {
@@ -20,7 +20,7 @@ const TAYLOR: [f64; 13] = {
 };
 
 /// `round(2⁴⁰ · e^x)` for `x ≤ 0`, to about 40 bits.
-pub(super) fn weight(x: f64) -> u64 {
+pub fn weight(x: f64) -> u64 {
     // Below this the result rounds to nothing: −41 · ln 2.
     if x < -28.5 {
         return 0;

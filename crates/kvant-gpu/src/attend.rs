@@ -1,5 +1,6 @@
 //! Keys and values of a pass into pages, and attention over pages: planned for all layers before the first runs, then recorded.
 
+use crate::buffer::Buffer;
 use crate::layout::{LayoutKernels, SideKernels, SlotKernels};
 use crate::network::GpuNetwork;
 use crate::plan::{Class, Round, Span, Words, Writes};
@@ -279,7 +280,8 @@ impl<'a> Run<'a> {
         round: Round,
     ) -> [u32; 10] {
         let (owner, rule) = (self.network.slots.owner(of.slot), &self.plan.rule);
-        let window = rule.window(slot.window).map_or(u32::MAX, |window| u32::try_from(window).unwrap_or(u32::MAX));
+        let window =
+            rule.window(slot.window).map_or(u32::MAX, |window| u32::try_from(window).unwrap_or(u32::MAX));
         let SlotPlan { coded_at, table_at, .. } = self.plan.slots[&owner.index()];
         [
             round.tasks_at as u32,
@@ -299,7 +301,8 @@ impl<'a> Run<'a> {
         let Attending { of, slot, class, round, .. } = attending;
         let (gpu, buffers) = (&self.network.gpu, self.buffers);
         let sinks_row = if self.plan.is_streaming() { self.rows } else { 0 };
-        let places = [queries.stride, of.key_dim, prepared.stride, of.key_dim + 1, sinks_row].map(|n| n as u32);
+        let places =
+            [queries.stride, of.key_dim, prepared.stride, of.key_dim + 1, sinks_row].map(|n| n as u32);
         let shared = self.attend_arguments(of, slot, class, round);
         let arguments: Vec<u32> = shared.into_iter().chain(places).collect();
         let kernel = slot.attend_kernel(gpu, class.columns, self.pages.len());
@@ -310,21 +313,32 @@ impl<'a> Run<'a> {
     }
 
     /// Puts the splits of a round together.
-    pub(crate) fn merge(&mut self, Attending { of, slot, class, round, attended }: Attending<'_>) {
+    fn merge(&mut self, attending: Attending<'_>) {
+        let Attending { of, slot, class, round, .. } = attending;
+        let (bound, arguments) = self.merge_call(attending);
+        let kernel = slot.merge_kernel(&self.network.gpu, class.columns, of.sink_logits.is_some());
+        self.recorder.dispatch(&kernel, &bound, &arguments, Grid::rows(round.rows * of.heads, 1));
+    }
+
+    /// What kernels that put splits together are bound to first, and told first.
+    pub(crate) fn merge_call<'b>(&self, attending: Attending<'b>) -> (Vec<&'b Buffer>, Vec<u32>)
+    where
+        'a: 'b,
+    {
+        let Attending { of, slot, class, round, attended } = attending;
         let buffers = self.buffers;
         let arguments = [
-            round.rows_at as u32,
-            round.rows as u32,
-            round.tasks_at as u32,
-            of.heads as u32,
-            class.group as u32,
-            attended.stride as u32,
-            (attended.at + round.row * attended.stride) as u32,
+            round.rows_at,
+            round.rows,
+            round.tasks_at,
+            of.heads,
+            class.group,
+            attended.stride,
+            attended.at + round.row * attended.stride,
         ];
         let finish = slot.value.moves.as_ref().map_or(&buffers.plan, |moves| &moves.attend);
         let logits = of.sink_logits.as_ref().unwrap_or(&buffers.plan);
-        let kernel = slot.merge_kernel(&self.network.gpu, class.columns, of.sink_logits.is_some());
-        let bound = [&buffers.plan, &buffers.partials, finish, logits, attended.buffer];
-        self.recorder.dispatch(&kernel, &bound, &arguments, Grid::rows(round.rows * of.heads, 1));
+        let bound = vec![&buffers.plan, &buffers.partials, finish, logits, attended.buffer];
+        (bound, arguments.map(|n| n as u32).to_vec())
     }
 }

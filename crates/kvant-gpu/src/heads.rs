@@ -1,14 +1,15 @@
 //! What lies between projection and attention in passes with one token of each sequence: norms and rotation of queries and keys, and
 //! keys and values into their exact pages. Attention does it by itself where it can, else it is one dispatch.
 //!
-//! Attention can where keys' codec keeps the model's basis and no page is encoded in the pass: then no workgroup reads what another
-//! one writes.
+//! Attention can where keys' codec keeps the model's basis and no page is encoded in the pass. The token's own key and value are then
+//! seen by the one workgroup that makes them, and written to their pages by the kernel that puts splits together.
 
 use crate::attend::Attending;
 use crate::buffer::Buffer;
 use crate::layout::SlotKernels;
 use crate::ops::{Norm, ROW_SUM, TURNED};
 use crate::page_text::buffers;
+use crate::pass_buffers::PassBuffers;
 use crate::program::{Attention, HeadPlace};
 use crate::recorder::Grid;
 use crate::run::Run;
@@ -19,6 +20,9 @@ use std::fmt::Write;
 
 /// Buffers of the kernel beside those of pages.
 const OTHERS: usize = 6;
+
+/// Those of attention that makes heads.
+const OWN_OTHERS: usize = 5;
 
 /// A norm over each head on its own.
 fn is_per_head(norm: &Norm, dim: usize) -> bool {
@@ -82,9 +86,33 @@ fn constants(
 }
 
 /// What kernels that make heads end with.
-fn rows_text() -> String {
+fn heads_text() -> String {
     [include_str!("wgsl/head_rows.wgsl"), TURNED, ROW_SUM, include_str!("wgsl/half.wgsl")].concat()
 }
+
+/// What kernels that write keys and values end with.
+fn rows_text() -> String {
+    heads_text() + include_str!("wgsl/own_rows.wgsl")
+}
+
+/// How the kernel that puts splits together writes keys and values: its bindings after the first five.
+const WRITE_ROWS: &str = "
+@group(0) @binding(5) var<storage, read> x: array<f32>;
+@group(0) @binding(6) var<storage, read_write> status: array<atomic<u32>>;
+@group(0) @binding(7) var<storage, read> q_weight: array<f32>;
+@group(0) @binding(8) var<storage, read> k_weight: array<f32>;
+
+fn write_rows(thread: u32, number: u32) {
+    if number < a.records {
+        write_key(thread, a.k_records_at + 6u * number);
+    } else if number < 2u * a.records {
+        write_value(thread, a.v_records_at + 6u * (number - a.records));
+    }
+}
+";
+
+/// Buffers of that kernel beside those of pages.
+const MERGE_OTHERS: usize = 9;
 
 impl<'a> Run<'a> {
     /// The slot of a block whose passes have one token of each sequence and whose heads are usual, and where the records of its keys and
@@ -92,17 +120,18 @@ impl<'a> Run<'a> {
     fn usual_slot(&self, of: &Attention) -> Option<(&'a SlotKernels, [usize; 2])> {
         let slot = self.kernels.slots.get(of.slot.index()).and_then(Option::as_ref)?;
         let records = self.plan.one_token_rows(of.slot, self.rows * of.kv_heads)?;
-        (is_usual(of, slot) && !self.plan.is_streaming() && OTHERS + self.pages.len() <= self.network.gpu.most_buffers())
-            .then_some((slot, records))
+        (is_usual(of, slot)
+            && !self.plan.is_streaming()
+            && OTHERS + self.pages.len() <= self.network.gpu.most_buffers())
+        .then_some((slot, records))
     }
 
     fn norm_weights<'b>(&self, of: &'b Attention) -> [&'b Buffer; 2]
     where
         'a: 'b,
     {
-        [&of.q_norm, &of.k_norm].map(|norm| {
-            norm.as_ref().and_then(|norm| norm.weight.as_ref()).unwrap_or(&self.buffers.plan)
-        })
+        [&of.q_norm, &of.k_norm]
+            .map(|norm| norm.as_ref().and_then(|norm| norm.weight.as_ref()).unwrap_or(&self.buffers.plan))
     }
 
     fn turns(&self, of: &Attention) -> Option<(&'a Rope, usize)> {
@@ -141,45 +170,49 @@ impl<'a> Run<'a> {
 
     /// Attends with the queries of `projected`, and writes its keys and values, in one dispatch and one that puts splits together; says
     /// whether it did.
-    pub(crate) fn attend_own(
-        &mut self,
-        of: &Attention,
-        projected: Place<'_>,
-        attended: Place<'_>,
-    ) -> bool {
+    pub(crate) fn attend_own(&mut self, of: &Attention, projected: Place<'_>, attended: Place<'_>) -> bool {
         let Some(places) = of.kv else { return false };
         let Some((slot, [keys, values])) = self.usual_slot(of) else { return false };
         let (blocks, rope) = (self.pages.len(), self.turns(of));
         let (class, rounds) = self.rounds(of, slot);
         let [round] = *rounds else { return false };
-        let others = OTHERS + slot.maps().count();
+        let (most, rows) = (self.network.gpu.most_buffers(), self.rows);
         let is_own = slot.key.moves.is_none()
             && !self.plan.encodes(of.slot)
             && slot.has_room_for_heads(class.columns, class.group)
-            && others + blocks <= self.network.gpu.most_buffers();
+            && MERGE_OTHERS + blocks <= most
+            && OWN_OTHERS + slot.maps().count() + blocks <= most;
         if !is_own {
             return false;
         }
-        let kernel = slot.own_kernel(&self.network.gpu, class.columns, blocks, || {
+        let constants = || {
             let rope = rope.map(|(rope, _)| rope);
-            constants(of, places, slot, rope, (class.group, projected)) + &rows_text()
-        });
+            constants(of, places, slot, rope, (class.group, projected))
+        };
+        let gpu = &self.network.gpu;
+        let kernel = slot.own_kernel(gpu, class.columns, blocks, || constants() + &heads_text());
+        let turns_at = rope.map_or(0, |(_, at)| at as u32);
         let shared = self.attend_arguments(of, slot, class, round);
-        let own = [
-            slot.layer as u32 + 1,
-            rope.map_or(0, |(_, at)| at as u32),
-            keys as u32,
-            values as u32,
-            of.kv_heads as u32,
-        ];
+        let arguments: Vec<u32> = shared.into_iter().chain([turns_at]).collect();
         let [q_weight, k_weight] = self.norm_weights(of);
-        let (plan, status, partials) = (&self.buffers.plan, &self.buffers.status, &self.buffers.partials);
-        let mut bound = vec![plan, projected.buffer, status, partials, q_weight, k_weight];
+        let PassBuffers { plan, status, partials, .. } = self.buffers;
+        let pages = self.pages.iter().map(|buffer| &**buffer);
+        let mut bound = vec![plan, projected.buffer, q_weight, k_weight, partials];
         bound.extend(slot.maps());
-        bound.extend(self.pages.iter().map(|buffer| &**buffer));
-        let arguments: Vec<u32> = shared.into_iter().chain(own).collect();
+        bound.extend(pages.clone());
         self.recorder.dispatch(&kernel, &bound, &arguments, Grid::rows(round.tasks, 1));
-        self.merge(Attending { of, slot, class, round, attended });
+        let has_logits = of.sink_logits.is_some();
+        let kernel = slot.own_merge_kernel(gpu, (class.columns, has_logits), blocks, || {
+            constants() + WRITE_ROWS + &rows_text() + &buffers(MERGE_OTHERS, blocks, true)
+        });
+        let (mut bound, mut arguments) = self.merge_call(Attending { of, slot, class, round, attended });
+        let records = rows * of.kv_heads;
+        arguments.extend([slot.layer, turns_at as usize, keys, values, records].map(|n| n as u32));
+        arguments[7] += 1;
+        bound.extend([projected.buffer, status, q_weight, k_weight]);
+        bound.extend(pages);
+        let grid = Grid::rows(round.rows * of.heads + 2 * records, 1);
+        self.recorder.dispatch(&kernel, &bound, &arguments, grid);
         true
     }
 }

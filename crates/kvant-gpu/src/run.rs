@@ -3,8 +3,9 @@
 use crate::attend::{HeadRows, PassPlan};
 use crate::buffer::Buffer;
 use crate::layout::LayoutKernels;
-use crate::network::{GpuNetwork, PassBuffers};
+use crate::network::GpuNetwork;
 use crate::ops::{Activate, Norm, NormShape, Turn, add, rotate};
+use crate::pass_buffers::PassBuffers;
 use crate::product::{Epilogue, Fused, Target};
 use crate::program::{Attention, Branch, HeadPlace, Layer, Linear, Mixer, Mlp, Residual};
 use crate::recorder::Recorder;
@@ -216,7 +217,14 @@ impl<'a> Run<'a> {
     /// Queries ready to attend, and keys and values in their pages, block by block.
     fn heads_apart(&mut self, of: &Attention, projected: Place<'a>, queries: Place<'a>) {
         let buffers = self.buffers;
-        let q = Heads { from: projected, place: of.q, heads: of.heads, dim: of.key_dim, scale: 1.0, at_sinks: false };
+        let q = Heads {
+            from: projected,
+            place: of.q,
+            heads: of.heads,
+            dim: of.key_dim,
+            scale: 1.0,
+            at_sinks: false,
+        };
         self.turned(of, &q, of.q_norm.as_ref(), queries);
         if self.plan.is_streaming() {
             let behind = Place { at: queries.at + self.rows * queries.stride, ..queries };

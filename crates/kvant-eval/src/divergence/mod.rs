@@ -118,8 +118,14 @@ pub fn divergence(
             }
             if !missing.is_empty() {
                 let targets = windows.targets();
-                let mut run =
-                    Run::new(models, targets, (number, window), &missing, (&caches, &reference), kept.as_deref_mut())?;
+                let mut run = Run::new(
+                    models,
+                    targets,
+                    (number, window),
+                    &missing,
+                    (&caches, &reference),
+                    kept.as_deref_mut(),
+                )?;
                 for block in &blocks {
                     run.block(block.clone(), kept.as_deref_mut())?;
                     done += block.len();

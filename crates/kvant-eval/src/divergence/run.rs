@@ -61,9 +61,7 @@ impl<'r> Run<'r> {
         };
         let reference = match reader {
             Some(reader) => Reference::Kept(reader),
-            None => {
-                Reference::Live { cache: Box::new(open(models.reference, reference.clone())?), writer }
-            }
+            None => Reference::Live { cache: Box::new(open(models.reference, reference.clone())?), writer },
         };
         // The logits at a position are about the token after it.
         let scored = targets.start - 1..targets.end - 1;

@@ -162,8 +162,14 @@ pub fn sensitivities(
     let models = Models { reference: model, subject: model, arithmetic: "f32" };
     let mut found: Vec<f64> = Vec::with_capacity(caches.len());
     for some in caches.chunks(side_by_side) {
-        let request =
-            Request { models, windows, caches: some, against: None, mode: Mode::Strict, limits: PassLimits::default() };
+        let request = Request {
+            models,
+            windows,
+            caches: some,
+            against: None,
+            mode: Mode::Strict,
+            limits: PassLimits::default(),
+        };
         let before = found.len();
         let measured = divergence(&request, None, &mut |Headway { done, total, so_far }| {
             // A pass takes its caches equally far.

@@ -1,7 +1,7 @@
 //! How long the products of a layer of Llama 3 8B take for one token, with weights that come from memory: every product has a matrix
 //! that was not read for 200 MB.
 
-use super::{Random, floats, gpu, run};
+use super::{Random, device_time, gpu};
 use crate::buffer::Buffer;
 use crate::device::Gpu;
 use crate::ops::{Activate, Norm};
@@ -9,7 +9,6 @@ use crate::product::{Epilogue, Fused, Target};
 use crate::weights::{Matrix, Place};
 use kvant_model::description::{Activation, NormKind};
 use kvant_model::{DType, Tensor};
-use std::time::Instant;
 
 /// The environment variable that has times printed.
 const PRODUCTS: &str = "KVANT_GPU_PRODUCTS";
@@ -17,8 +16,8 @@ const PRODUCTS: &str = "KVANT_GPU_PRODUCTS";
 /// Bytes that are read before a matrix is read again: more than caches hold.
 const APART: usize = 200 << 20;
 
-/// Seconds of work before a measurement: a card that was idle has a low clock.
-const WARM: f64 = 1.0;
+/// Times that every matrix is read in a measurement.
+const ROUNDS: usize = 4;
 
 struct Product {
     name: &'static str,
@@ -29,7 +28,13 @@ struct Product {
 }
 
 const LAYER: [Product; 4] = [
-    Product { name: "norm, queries keys values", outputs: 6144, inputs: 4096, has_norm: true, is_gated: false },
+    Product {
+        name: "norm, queries keys values",
+        outputs: 6144,
+        inputs: 4096,
+        has_norm: true,
+        is_gated: false,
+    },
     Product { name: "output", outputs: 4096, inputs: 4096, has_norm: false, is_gated: false },
     Product { name: "norm, gates ups, silu", outputs: 28_672, inputs: 4096, has_norm: true, is_gated: true },
     Product { name: "down", outputs: 4096, inputs: 14_336, has_norm: false, is_gated: false },
@@ -63,8 +68,7 @@ impl Product {
         let y = Buffer::new(gpu, "y", 4 * self.outputs);
         let ones = vec![1.0; self.inputs];
         let norm = Norm::new(gpu, NormKind::Rms, self.inputs, Some(&ones), None, 1e-5);
-        let activate =
-            Activate { activation: Activation::Silu, gated: true, gate_scale: 1.0, clamp: None };
+        let activate = Activate { activation: Activation::Silu, gated: true, gate_scale: 1.0, clamp: None };
         let fused = Fused {
             norm: self.has_norm.then_some((&norm, 1.0)),
             activate: self.is_gated.then_some(&activate),
@@ -74,23 +78,13 @@ impl Product {
             Place { buffer: &x, stride: self.inputs, at: 0 },
             Place { buffer: &y, stride: self.outputs, at: 0 },
         );
-        let once = |rounds: usize| {
-            let began = Instant::now();
-            run(gpu, |recorder| {
-                for matrix in (0..rounds).flat_map(|_| &matrices) {
-                    let target = Target { bias: None, y: y_place, epilogue: Epilogue::STORE };
-                    matrix.multiply_fused(recorder, 1, x_place, target, fused);
-                }
-            });
-            floats(gpu, &y, 1);
-            began.elapsed().as_secs_f64() * 1e6
-        };
-        let warm = Instant::now();
-        while warm.elapsed().as_secs_f64() < WARM {
-            once(4);
-        }
-        let best = |rounds: usize| (0..6).map(|_| once(rounds)).fold(f64::INFINITY, f64::min);
-        let each = (best(9) - best(1)) / (8 * count) as f64;
+        let all = device_time(gpu, |recorder| {
+            for matrix in (0..ROUNDS).flat_map(|_| &matrices) {
+                let target = Target { bias: None, y: y_place, epilogue: Epilogue::STORE };
+                matrix.multiply_fused(recorder, 1, x_place, target, fused);
+            }
+        });
+        let each = all / (ROUNDS * count) as f64;
         println!("{:28} {:6.1} {each:7.1} {:6.0}", self.name, size as f64 / 1e6, size as f64 / each / 1e3);
         each
     }

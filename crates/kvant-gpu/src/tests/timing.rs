@@ -5,7 +5,7 @@
 
 use super::pages::Device;
 use super::plans::planned;
-use super::{Random, floats, gpu, run};
+use super::{Random, device_time, floats, gpu, run};
 use crate::buffer::Buffer;
 use crate::device::Gpu;
 use crate::head_widths;
@@ -16,13 +16,9 @@ use crate::recorder::{Grid, Recorder};
 use kvant_cache::{CacheLayout, PageId, PageStore};
 use kvant_codec::Side;
 use std::sync::Arc;
-use std::time::Instant;
 
 const KV_HEADS: usize = 2;
 const SPLIT: usize = 256;
-
-/// Seconds of work before a measurement.
-const WARM: f64 = 0.4;
 
 /// Pages of a side of all heads, one after another: as bytes, and decoded.
 struct Pages {
@@ -215,7 +211,7 @@ fn main(
     {main}
 }}\n{codes}{SHARED}{}{}{}",
             exact_reader(&of.exact),
-            of.reader(),
+            of.reader,
             buffers(first, self.buffers.len(), true),
         );
         self.device.gpu.kernel("decode", text)
@@ -282,21 +278,9 @@ fn main(
         floats(&self.device.gpu, &self.y, self.group * self.kv_heads * self.slot.value.dim())
     }
 
-    /// Microseconds of a step, of the best of some rounds.
+    /// Microseconds of a step.
     fn time(&self, repeats: usize, step: impl Fn(&mut Recorder<'_>)) -> f64 {
-        let once = |repeats: usize| {
-            let began = Instant::now();
-            run(&self.device.gpu, |recorder| (0..repeats).for_each(|_| step(recorder)));
-            floats(&self.device.gpu, &self.status, 1);
-            began.elapsed().as_secs_f64() * 1e6
-        };
-        // A card that was idle has a low clock.
-        let warm = Instant::now();
-        while warm.elapsed().as_secs_f64() < WARM {
-            once(repeats);
-        }
-        let best = |count: usize| (0..4).map(|_| once(count)).fold(f64::INFINITY, f64::min);
-        (best(1 + repeats) - best(1)) / repeats as f64
+        device_time(&self.device.gpu, |recorder| (0..repeats).for_each(|_| step(recorder))) / repeats as f64
     }
 
     fn bytes(&self) -> usize {

@@ -5,7 +5,8 @@
 // Sums: a thread to a channel, which goes through the positions four at a time; the weights lie in workgroup memory.
 //
 // Every sum has one order, whatever COLS is: a query gets the same bits alone and in a block. `begin` brings the queries: those that a
-// kernel before has made (`queries.wgsl`), or those of this pass's projection (`own.wgsl`).
+// kernel before has made (`queries.wgsl`), or those of this pass's projection, with the key and value of the token itself
+// (`own.wgsl`).
 struct Task {
     row: u32,
     tokens: u32,
@@ -133,7 +134,7 @@ fn main(
                 for (; t + 4u * VALUE_STEP <= end; t += 4u * VALUE_STEP) {
                     let place = value_place(task, first + t);
                     //@ u VALUE_STEP
-                    let v$u = value4_exact(place.x, c, place.y + 4u * $uu, tokens);
+                    let v$u = value4_or_own(task, first + t + 4u * $uu, place.x, c, place.y + 4u * $uu, tokens);
                     //@
                     //@ u VALUE_STEP
                     //@ k COLS
@@ -194,7 +195,7 @@ fn score(thread: u32, task: Task, first: u32) {
             let tokens = select(KEY_TOKENS, 32u, task.key_form == 2u);
             for (var c = 0u; c < (KEY_DIM + 3u) / 4u; c += EXACT_STEP) {
                 //@ u EXACT_STEP
-                let y$u = key4_exact(place.x, place.y, c + $uu, tokens);
+                let y$u = key4_or_own(task, position, place.x, place.y, c + $uu, tokens);
                 //@
                 //@ u EXACT_STEP
                 //@ k COLS
@@ -247,5 +248,5 @@ fn value4(task: Task, c: u32, position: u32) -> vec4<f32> {
     if task.value_form == 0u {
         return value4_coded(place.x, c, place.y / 4u);
     }
-    return value4_exact(place.x, c, place.y, select(VALUE_TOKENS, 32u, task.value_form == 2u));
+    return value4_or_own(task, position, place.x, c, place.y, select(VALUE_TOKENS, 32u, task.value_form == 2u));
 }

@@ -1,6 +1,6 @@
 
-// Heads between projection and attention: queries normed and rotated, keys normed, rotated and written to their exact pages, values
-// written to theirs. Numbers are those of the norm, the rotation and the append that are kernels of their own.
+// Heads between projection and attention, normed and rotated. Numbers are those of the norm, the rotation and the append that are
+// kernels of their own.
 
 // (heads, channels).
 var<workgroup> h: array<f32, HEADS * DIM>;
@@ -22,10 +22,9 @@ fn turn_queries(thread: u32, heads: u32, row: u32) {
     }
 }
 
-// The key of a record: page, whether it is not the sinks', token of the page, row, 1, kv head.
-fn write_key(thread: u32, at: u32) {
-    let row = plan[at + 3u];
-    load(thread, 1u, row * X_STRIDE + K_AT + plan[at + 5u] * K_STEP, 0u);
+// The key of a kv head of a row.
+fn turn_key(thread: u32, row: u32, head: u32) {
+    load(thread, 1u, row * X_STRIDE + K_AT + head * K_STEP, 0u);
     if K_NORM && BEFORE {
         norm(thread, 1u, bitcast<f32>(KEY_SCALE), bitcast<f32>(K_EPS), false);
         rotate(thread, 1u, row, 1.0);
@@ -34,34 +33,6 @@ fn write_key(thread: u32, at: u32) {
     }
     if K_NORM && !BEFORE {
         norm(thread, 1u, 1.0, bitcast<f32>(K_EPS), false);
-    }
-    let tokens = select(PAGE_TOKENS, 32u, plan[at + 1u] == 0u);
-    for (var c = thread; c < DIM; c += 128u) {
-        let e = c * tokens + plan[at + 2u];
-        if KEY_WIDE {
-            set_page_word(plan[at], e, key_bits(h[c]));
-        } else {
-            // Words of a page of keys have tokens beside each other, and this pass has one of them.
-            let shift = 16u * (e % 2u);
-            let others = page_word(plan[at], e / 2u) & ~(0xffffu << shift);
-            set_page_word(plan[at], e / 2u, others | (key_bits(h[c]) << shift));
-        }
-    }
-}
-
-// The value of a record.
-fn write_value(thread: u32, at: u32) {
-    let base = plan[at + 3u] * X_STRIDE + V_AT + plan[at + 5u] * V_STEP;
-    let to = plan[at + 2u] * VALUE_DIM;
-    if VALUE_WIDE {
-        for (var c = thread; c < VALUE_DIM; c += 128u) {
-            set_page_word(plan[at], to + c, value_bits(x[base + c]));
-        }
-    } else {
-        for (var c = 2u * thread; c < VALUE_DIM; c += 256u) {
-            let word = value_bits(x[base + c]) | (value_bits(x[base + c + 1u]) << 16u);
-            set_page_word(plan[at], (to + c) / 2u, word);
-        }
     }
 }
 
@@ -118,32 +89,43 @@ fn rotate(thread: u32, heads: u32, row: u32, scale: f32) {
     workgroupBarrier();
 }
 
-fn noted(v: f32, largest: f32) -> f32 {
-    // By its bits: Metal compares as if no number were NaN.
-    if (bitcast<u32>(v) & 0x7fffffffu) > bitcast<u32>(largest) {
-        atomicMax(&status[0], a.mark);
-    }
-    return v;
-}
-
+// Numbers as pages hold them: as bits, and read again.
 fn key_bits(v: f32) -> u32 {
-    let y = noted(v, bitcast<f32>(KEY_LARGEST));
     if KEY_WIDE {
-        return bitcast<u32>(y);
+        return bitcast<u32>(v);
     }
     if KEY_BRAIN {
-        return brain_bits(y);
+        return brain_bits(v);
     }
-    return half_bits(y);
+    return half_bits(v);
 }
 
 fn value_bits(v: f32) -> u32 {
-    let y = noted(v, bitcast<f32>(VALUE_LARGEST));
     if VALUE_WIDE {
-        return bitcast<u32>(y);
+        return bitcast<u32>(v);
     }
     if VALUE_BRAIN {
-        return brain_bits(y);
+        return brain_bits(v);
     }
-    return half_bits(y);
+    return half_bits(v);
+}
+
+fn held_key(v: f32) -> f32 {
+    if KEY_WIDE {
+        return v;
+    }
+    if KEY_BRAIN {
+        return bitcast<f32>(brain_bits(v) << 16u);
+    }
+    return half_value(half_bits(v));
+}
+
+fn held_value(v: f32) -> f32 {
+    if VALUE_WIDE {
+        return v;
+    }
+    if VALUE_BRAIN {
+        return bitcast<f32>(brain_bits(v) << 16u);
+    }
+    return half_value(half_bits(v));
 }

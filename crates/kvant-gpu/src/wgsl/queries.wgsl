@@ -56,3 +56,11 @@ fn begin(thread: u32, task: Task) {
         offsets[thread] = prepared[row * a.p_stride + head * a.p_head + KEY_DIM];
     }
 }
+
+fn key4_or_own(task: Task, position: u32, page: u32, token: u32, four: u32, tokens: u32) -> vec4<f32> {
+    return key4_exact(page, token, four, tokens);
+}
+
+fn value4_or_own(task: Task, position: u32, page: u32, c: u32, token: u32, tokens: u32) -> vec4<f32> {
+    return value4_exact(page, c, token, tokens);
+}

@@ -1,13 +1,15 @@
 //! Keys and values of a pass into pages, and attention over pages: planned for all layers before the first runs, then recorded.
 
+use crate::buffer::Buffer;
 use crate::layout::{LayoutKernels, SideKernels, SlotKernels};
 use crate::network::GpuNetwork;
 use crate::plan::{Class, Round, Span, Words, Writes};
 use crate::program::{Attention, HeadPlace, Mixer};
 use crate::recorder::Grid;
 use crate::run::Run;
+use crate::tables::Tables;
 use crate::weights::Place;
-use kvant_cache::{CacheLayout, KvSlot, PassState, Sequence, StateError, StateErrorKind};
+use kvant_cache::{CacheLayout, KvSlot, PassState, Sequence, StateError, StateErrorKind, Visibility};
 use kvant_codec::Side;
 use std::collections::HashMap;
 
@@ -19,15 +21,19 @@ pub(crate) struct PassPlan {
     slots: HashMap<usize, SlotPlan>,
     /// Where the sines and cosines of each rope are.
     pub rotations: HashMap<usize, usize>,
+    /// The same as queries meet the sinks of a streaming window; none where there is no such window.
+    pub at_sinks: HashMap<usize, usize>,
+    rule: Visibility,
     /// Tokens of the longest chunk.
     most_tokens: usize,
-    sinks: usize,
     pub partial_words: usize,
     pub prepared_width: usize,
 }
 
 #[derive(Default)]
 struct SlotPlan {
+    /// Where entries of coded pages, and of the others, are counted from.
+    coded_at: usize,
     table_at: usize,
     /// Place and number of records, by side.
     rows: [(usize, usize); 2],
@@ -46,6 +52,16 @@ impl PassPlan {
         let rows = self.slots.get(&slot.index())?.rows;
         (self.most_tokens == 1 && rows.iter().all(|(_, records)| *records == count))
             .then(|| rows.map(|(at, _)| at))
+    }
+
+    /// Whether queries meet sinks of a streaming window, rotated on their own.
+    pub(crate) fn is_streaming(&self) -> bool {
+        self.rule.streaming.is_some()
+    }
+
+    /// Whether pages of a slot are encoded in the pass.
+    pub(crate) fn encodes(&self, slot: KvSlot) -> bool {
+        self.slots.get(&slot.index()).is_some_and(|slot| slot.encodes.iter().any(|(_, pages)| *pages > 0))
     }
 }
 
@@ -67,14 +83,18 @@ impl GpuNetwork {
         layout: &CacheLayout,
         spans: &[Span],
         state: &mut dyn PassState,
+        tables: &mut Tables,
     ) -> Result<PassPlan, StateError> {
         let most_tokens = spans.iter().map(|span| span.tokens).max().unwrap_or(0);
         let rule = *layout.rule();
-        let mut plan = PassPlan { most_tokens, sinks: rule.sinks, ..PassPlan::default() };
+        let mut plan = PassPlan { most_tokens, rule, ..PassPlan::default() };
         for of in self.attentions() {
             if let Some(rope) = of.rope {
-                let turns = || words.rotations(&self.ropes[rope.0], spans);
-                plan.rotations.entry(rope.0).or_insert_with(turns);
+                let mut turns = |at_sinks| words.rotations(&self.ropes[rope.0], spans, at_sinks);
+                plan.rotations.entry(rope.0).or_insert_with(|| turns(false));
+                if rule.streaming.is_some() {
+                    plan.at_sinks.entry(rope.0).or_insert_with(|| turns(true));
+                }
             }
             if of.kv.is_some() {
                 let slot = of.slot;
@@ -86,19 +106,22 @@ impl GpuNetwork {
             let owner = self.slots.owner(of.slot);
             let slot =
                 kernels.slots.get(owner.index()).and_then(Option::as_ref).ok_or(missing(owner.index()))?;
-            let class = Class::new(slot, of.heads, most_tokens);
+            let class = Class::new(slot, &rule, of.heads, most_tokens);
             let entry = plan.slots.get_mut(&owner.index()).ok_or(missing(owner.index()))?;
             if entry.table_at == 0 {
-                entry.table_at = words.0.len();
+                entry.table_at = words.end();
+                entry.coded_at = tables.slot_at(owner).unwrap_or(entry.table_at);
                 for (index, span) in spans.iter().enumerate() {
                     let sequence = state.sequence_mut(index).ok_or(missing(owner.index()))?;
-                    class
-                        .table(words, owner, sequence, span)
+                    let coded = class.coded(&rule, span);
+                    tables
+                        .enter(span.seat, owner, slot.kv_heads, sequence, coded)
+                        .and_then(|()| class.table(words, owner, sequence, span))
                         .map_err(|what| StateError::new(index, StateErrorKind::Device(what)))?;
                 }
             }
-            let rounds =
-                plan.classes.entry(class).or_insert_with(|| class.rounds(words, &rule, spans, of.value_dim));
+            let cut = || class.rounds(words, &rule, spans, of.value_dim, tables);
+            let rounds = plan.classes.entry(class).or_insert_with(cut);
             let tasks = rounds.iter().map(|round| round.tasks).max().unwrap_or(0);
             plan.partial_words = plan.partial_words.max(tasks * class.columns * (of.value_dim + 2));
             if slot.key.moves.is_some() {
@@ -134,6 +157,16 @@ impl GpuNetwork {
     }
 }
 
+/// A round of a block's attention, and where its sums go.
+#[derive(Clone, Copy)]
+pub(crate) struct Attending<'a> {
+    pub of: &'a Attention,
+    pub slot: &'a SlotKernels,
+    pub class: Class,
+    pub round: Round,
+    pub attended: Place<'a>,
+}
+
 /// Keys or values of a pass: rows of heads.
 #[derive(Clone, Copy)]
 pub(crate) struct HeadRows<'a> {
@@ -141,7 +174,7 @@ pub(crate) struct HeadRows<'a> {
     pub head: HeadPlace,
 }
 
-impl Run<'_> {
+impl<'a> Run<'a> {
     /// Writes keys and values of the pass into the pages of a slot, and encodes those that are due.
     pub(crate) fn append(&mut self, slot: KvSlot, keys: HeadRows<'_>, values: HeadRows<'_>) {
         let Some(kernels) = self.kernels.slots.get(slot.index()).and_then(Option::as_ref) else { return };
@@ -197,11 +230,17 @@ impl Run<'_> {
         }
     }
 
+    /// How the attention of a block is cut.
+    pub(crate) fn rounds(&self, of: &Attention, slot: &SlotKernels) -> (Class, &'a [Round]) {
+        let class = Class::new(slot, &self.plan.rule, of.heads, self.plan.most_tokens);
+        (class, &self.plan.classes[&class])
+    }
+
     /// Attends with the queries `(rows, heads, key_dim)` of the pass into `attended`.
     pub(crate) fn attend(&mut self, of: &Attention, queries: Place<'_>, attended: Place<'_>) {
         let owner = self.network.slots.owner(of.slot);
         let Some(slot) = self.kernels.slots.get(owner.index()).and_then(Option::as_ref) else { return };
-        let class = Class::new(slot, of.heads, self.plan.most_tokens);
+        let (class, rounds) = self.rounds(of, slot);
         let prepared = match &slot.key.moves {
             Some(moves) => {
                 let prepared = self.buffers.place("prepared");
@@ -225,53 +264,81 @@ impl Run<'_> {
             }
             None => queries,
         };
-        for round in &self.plan.classes[&class] {
-            self.attend_round(of, slot, class, *round, (queries, prepared, attended));
+        for &round in rounds {
+            let attending = Attending { of, slot, class, round, attended };
+            self.attend_round(attending, queries, prepared);
+            self.merge(attending);
         }
     }
 
-    fn attend_round(
-        &mut self,
+    /// What kernels that attend are told first.
+    pub(crate) fn attend_arguments(
+        &self,
         of: &Attention,
         slot: &SlotKernels,
         class: Class,
         round: Round,
-        (queries, prepared, attended): (Place<'_>, Place<'_>, Place<'_>),
-    ) {
-        let (gpu, buffers) = (&self.network.gpu, self.buffers);
-        let owner = self.network.slots.owner(of.slot);
-        let arguments = [
+    ) -> [u32; 10] {
+        let (owner, rule) = (self.network.slots.owner(of.slot), &self.plan.rule);
+        let window =
+            rule.window(slot.window).map_or(u32::MAX, |window| u32::try_from(window).unwrap_or(u32::MAX));
+        let SlotPlan { coded_at, table_at, .. } = self.plan.slots[&owner.index()];
+        [
             round.tasks_at as u32,
             round.tasks as u32,
-            self.plan.slots[&owner.index()].table_at as u32,
-            queries.stride as u32,
-            of.key_dim as u32,
-            prepared.stride as u32,
-            of.key_dim as u32 + 1,
+            coded_at as u32,
+            table_at as u32,
             class.group as u32,
-            slot.window.map_or(u32::MAX, |window| u32::try_from(window).unwrap_or(u32::MAX)),
+            window,
+            if rule.keeps_sinks(slot.window) { u32::MAX } else { window },
             of.scale.to_bits(),
             of.soft_cap.unwrap_or(0.0).to_bits(),
-            self.plan.sinks as u32,
-        ];
+            rule.sinks as u32,
+        ]
+    }
+
+    fn attend_round(&mut self, attending: Attending<'_>, queries: Place<'_>, prepared: Place<'_>) {
+        let Attending { of, slot, class, round, .. } = attending;
+        let (gpu, buffers) = (&self.network.gpu, self.buffers);
+        let sinks_row = if self.plan.is_streaming() { self.rows } else { 0 };
+        let places =
+            [queries.stride, of.key_dim, prepared.stride, of.key_dim + 1, sinks_row].map(|n| n as u32);
+        let shared = self.attend_arguments(of, slot, class, round);
+        let arguments: Vec<u32> = shared.into_iter().chain(places).collect();
         let kernel = slot.attend_kernel(gpu, class.columns, self.pages.len());
         let mut bound = vec![&buffers.plan, queries.buffer, prepared.buffer, &buffers.partials];
         bound.extend(slot.maps());
         bound.extend(self.pages.iter().map(|buffer| &**buffer));
         self.recorder.dispatch(&kernel, &bound, &arguments, Grid::rows(round.tasks, 1));
+    }
+
+    /// Puts the splits of a round together.
+    fn merge(&mut self, attending: Attending<'_>) {
+        let Attending { of, slot, class, round, .. } = attending;
+        let (bound, arguments) = self.merge_call(attending);
+        let kernel = slot.merge_kernel(&self.network.gpu, class.columns, of.sink_logits.is_some());
+        self.recorder.dispatch(&kernel, &bound, &arguments, Grid::rows(round.rows * of.heads, 1));
+    }
+
+    /// What kernels that put splits together are bound to first, and told first.
+    pub(crate) fn merge_call<'b>(&self, attending: Attending<'b>) -> (Vec<&'b Buffer>, Vec<u32>)
+    where
+        'a: 'b,
+    {
+        let Attending { of, slot, class, round, attended } = attending;
+        let buffers = self.buffers;
         let arguments = [
-            round.rows_at as u32,
-            round.rows as u32,
-            round.tasks_at as u32,
-            of.heads as u32,
-            class.group as u32,
-            attended.stride as u32,
-            (attended.at + round.row * attended.stride) as u32,
+            round.rows_at,
+            round.rows,
+            round.tasks_at,
+            of.heads,
+            class.group,
+            attended.stride,
+            attended.at + round.row * attended.stride,
         ];
         let finish = slot.value.moves.as_ref().map_or(&buffers.plan, |moves| &moves.attend);
         let logits = of.sink_logits.as_ref().unwrap_or(&buffers.plan);
-        let kernel = slot.merge_kernel(gpu, class.columns, of.sink_logits.is_some());
-        let bound = [&buffers.plan, &buffers.partials, finish, logits, attended.buffer];
-        self.recorder.dispatch(&kernel, &bound, &arguments, Grid::rows(round.rows * of.heads, 1));
+        let bound = vec![&buffers.plan, &buffers.partials, finish, logits, attended.buffer];
+        (bound, arguments.map(|n| n as u32).to_vec())
     }
 }

@@ -312,8 +312,9 @@ impl Gpu {
         let is_timed = std::env::var_os(TIMES_VARIABLE).is_some() && adapter.features().contains(timed);
         let wanted = wgpu::DeviceDescriptor {
             label: Some("kvant"),
+            // Tests that print times read the device's clock too.
             required_features: wgpu::Features::IMMEDIATES
-                | if is_timed { timed } else { wgpu::Features::empty() },
+                | if is_timed || cfg!(test) { adapter.features() & timed } else { wgpu::Features::empty() },
             required_limits: limits.clone(),
             ..wgpu::DeviceDescriptor::default()
         };

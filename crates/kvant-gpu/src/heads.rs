@@ -1,10 +1,16 @@
-//! What lies between projection and attention in passes with one token of each sequence, in one dispatch: norms and rotation of queries
-//! and keys, and keys and values into their exact pages.
+//! What lies between projection and attention in passes with one token of each sequence: norms and rotation of queries and keys, and
+//! keys and values into their exact pages. Attention does it by itself where it can, else it is one dispatch.
+//!
+//! Attention can where keys' codec keeps the model's basis and no page is encoded in the pass. The token's own key and value are then
+//! seen by the one workgroup that makes them, and written to their pages by the kernel that puts splits together.
 
+use crate::attend::Attending;
+use crate::buffer::Buffer;
 use crate::layout::SlotKernels;
 use crate::ops::{Norm, ROW_SUM, TURNED};
 use crate::page_text::buffers;
-use crate::program::Attention;
+use crate::pass_buffers::PassBuffers;
+use crate::program::{Attention, HeadPlace};
 use crate::recorder::Grid;
 use crate::run::Run;
 use crate::weights::Place;
@@ -14,6 +20,9 @@ use std::fmt::Write;
 
 /// Buffers of the kernel beside those of pages.
 const OTHERS: usize = 6;
+
+/// Those of attention that makes heads.
+const OWN_OTHERS: usize = 5;
 
 /// A norm over each head on its own.
 fn is_per_head(norm: &Norm, dim: usize) -> bool {
@@ -27,15 +36,27 @@ fn is_usual(of: &Attention, slot: &SlotKernels) -> bool {
     of.v_norm.is_none() && !odd_values && norms.all(|norm| is_per_head(norm, of.key_dim))
 }
 
-/// The constants of the kernel.
-fn constants(of: &Attention, slot: &SlotKernels, rope: Option<&Rope>) -> String {
+/// The constants of the kernels: `heads` of queries at a time, in rows of `stride` numbers.
+fn constants(
+    of: &Attention,
+    (k, v): (HeadPlace, HeadPlace),
+    slot: &SlotKernels,
+    rope: Option<&Rope>,
+    (heads, projected): (usize, Place<'_>),
+) -> String {
     let norms = [&of.q_norm, &of.k_norm];
-    let mut text = format!(
-        "const DIM = {}u;\nconst VALUE_DIM = {}u;\nconst MOST = {}u;\nconst BEFORE = {};\nconst PAIRS = {}u;\n\
-         const NEIGHBOURS = {};\nconst AMPLITUDE = {:#x}u;\nconst KEY_TOKENS = {}u;\n",
+    let mut text = String::new();
+    for (name, place) in [("Q", of.q), ("K", k), ("V", v)] {
+        let at = projected.at + place.at;
+        let _ = writeln!(text, "const {name}_AT = {at}u;\nconst {name}_STEP = {}u;", place.step);
+    }
+    let _ = write!(
+        text,
+        "const HEADS = {heads}u;\nconst X_STRIDE = {}u;\nconst KEY_SCALE = {:#x}u;\nconst DIM = {}u;\n\
+         const BEFORE = {};\nconst PAIRS = {}u;\nconst NEIGHBOURS = {};\nconst AMPLITUDE = {:#x}u;\nconst PAGE_TOKENS = {}u;\n",
+        projected.stride,
+        of.key_scale.to_bits(),
         of.key_dim,
-        of.value_dim,
-        of.key_dim.max(of.value_dim),
         of.norm_place == NormPlace::BeforeRope,
         rope.map_or(0, |rope| rope.dims() / 2),
         rope.is_some_and(|rope| rope.pairing() == Pairing::Neighbours),
@@ -64,35 +85,71 @@ fn constants(of: &Attention, slot: &SlotKernels, rope: Option<&Rope>) -> String 
     text
 }
 
-impl Run<'_> {
-    /// Does it all where every sequence has one token and heads are usual; says whether it did.
+/// What kernels that make heads end with.
+fn heads_text() -> String {
+    [include_str!("wgsl/head_rows.wgsl"), TURNED, ROW_SUM, include_str!("wgsl/half.wgsl")].concat()
+}
+
+/// What kernels that write keys and values end with.
+fn rows_text() -> String {
+    heads_text() + include_str!("wgsl/own_rows.wgsl")
+}
+
+/// How the kernel that puts splits together writes keys and values: its bindings after the first five.
+const WRITE_ROWS: &str = "
+@group(0) @binding(5) var<storage, read> x: array<f32>;
+@group(0) @binding(6) var<storage, read_write> status: array<atomic<u32>>;
+@group(0) @binding(7) var<storage, read> q_weight: array<f32>;
+@group(0) @binding(8) var<storage, read> k_weight: array<f32>;
+
+fn write_rows(thread: u32, number: u32) {
+    if number < a.records {
+        write_key(thread, a.k_records_at + 6u * number);
+    } else if number < 2u * a.records {
+        write_value(thread, a.v_records_at + 6u * (number - a.records));
+    }
+}
+";
+
+/// Buffers of that kernel beside those of pages.
+const MERGE_OTHERS: usize = 9;
+
+impl<'a> Run<'a> {
+    /// The slot of a block whose passes have one token of each sequence and whose heads are usual, and where the records of its keys and
+    /// values are.
+    fn usual_slot(&self, of: &Attention) -> Option<(&'a SlotKernels, [usize; 2])> {
+        let slot = self.kernels.slots.get(of.slot.index()).and_then(Option::as_ref)?;
+        let records = self.plan.one_token_rows(of.slot, self.rows * of.kv_heads)?;
+        (is_usual(of, slot)
+            && !self.plan.is_streaming()
+            && OTHERS + self.pages.len() <= self.network.gpu.most_buffers())
+        .then_some((slot, records))
+    }
+
+    fn norm_weights<'b>(&self, of: &'b Attention) -> [&'b Buffer; 2]
+    where
+        'a: 'b,
+    {
+        [&of.q_norm, &of.k_norm]
+            .map(|norm| norm.as_ref().and_then(|norm| norm.weight.as_ref()).unwrap_or(&self.buffers.plan))
+    }
+
+    fn turns(&self, of: &Attention) -> Option<(&'a Rope, usize)> {
+        of.rope.map(|id| (&self.network.ropes[id.0], self.plan.rotations[&id.0]))
+    }
+
+    /// Does it all in one dispatch, where it can; says whether it did.
     pub(crate) fn heads(&mut self, of: &Attention, projected: Place<'_>, queries: Place<'_>) -> bool {
-        let Some((k, v)) = of.kv else { return false };
-        let Some(slot) = self.kernels.slots.get(of.slot.index()).and_then(Option::as_ref) else {
-            return false;
-        };
-        let (rows, blocks) = (self.rows, self.pages.len());
-        let gpu = &self.network.gpu;
-        let Some([keys, values]) = self.plan.one_token_rows(of.slot, rows * of.kv_heads) else {
-            return false;
-        };
-        let rope = of.rope.map(|id| (&self.network.ropes[id.0], self.plan.rotations[&id.0]));
-        if !is_usual(of, slot) || OTHERS + blocks > gpu.most_buffers() {
-            return false;
-        }
+        let Some(places) = of.kv else { return false };
+        let Some((slot, [keys, values])) = self.usual_slot(of) else { return false };
+        let (rows, blocks, rope) = (self.rows, self.pages.len(), self.turns(of));
         let kernel = slot.heads_kernel(blocks, || {
-            let text = [include_str!("wgsl/heads.wgsl"), TURNED, ROW_SUM, include_str!("wgsl/half.wgsl")];
-            let constants = constants(of, slot, rope.map(|(rope, _)| rope));
-            gpu.kernel("heads", constants + &text.concat() + &buffers(OTHERS, blocks, true))
+            let constants = constants(of, places, slot, rope.map(|(rope, _)| rope), (1, projected))
+                + &format!("const VALUE_DIM = {}u;\n", of.value_dim);
+            let text = constants + include_str!("wgsl/heads.wgsl") + &rows_text();
+            self.network.gpu.kernel("heads", text + &buffers(OTHERS, blocks, true))
         });
         let arguments = [
-            projected.stride as u32,
-            (projected.at + of.q.at) as u32,
-            of.q.step as u32,
-            (projected.at + k.at) as u32,
-            k.step as u32,
-            (projected.at + v.at) as u32,
-            v.step as u32,
             of.heads as u32,
             slot.layer as u32 + 1,
             rows as u32,
@@ -101,15 +158,60 @@ impl Run<'_> {
             keys as u32,
             values as u32,
             (rows * of.kv_heads) as u32,
-            of.key_scale.to_bits(),
         ];
-        let plan = &self.buffers.plan;
-        let [q_weight, k_weight] = [&of.q_norm, &of.k_norm]
-            .map(|norm| norm.as_ref().and_then(|norm| norm.weight.as_ref()).unwrap_or(plan));
-        let mut bound =
-            vec![plan, projected.buffer, &self.buffers.status, q_weight, k_weight, queries.buffer];
+        let [q_weight, k_weight] = self.norm_weights(of);
+        let (plan, status) = (&self.buffers.plan, &self.buffers.status);
+        let mut bound = vec![plan, projected.buffer, status, q_weight, k_weight, queries.buffer];
         bound.extend(self.pages.iter().map(|buffer| &**buffer));
         let grid = Grid::rows(rows * (of.heads + 2 * of.kv_heads), 1);
+        self.recorder.dispatch(&kernel, &bound, &arguments, grid);
+        true
+    }
+
+    /// Attends with the queries of `projected`, and writes its keys and values, in one dispatch and one that puts splits together; says
+    /// whether it did.
+    pub(crate) fn attend_own(&mut self, of: &Attention, projected: Place<'_>, attended: Place<'_>) -> bool {
+        let Some(places) = of.kv else { return false };
+        let Some((slot, [keys, values])) = self.usual_slot(of) else { return false };
+        let (blocks, rope) = (self.pages.len(), self.turns(of));
+        let (class, rounds) = self.rounds(of, slot);
+        let [round] = *rounds else { return false };
+        let (most, rows) = (self.network.gpu.most_buffers(), self.rows);
+        let is_own = slot.key.moves.is_none()
+            && !self.plan.encodes(of.slot)
+            && slot.has_room_for_heads(class.columns, class.group)
+            && MERGE_OTHERS + blocks <= most
+            && OWN_OTHERS + slot.maps().count() + blocks <= most;
+        if !is_own {
+            return false;
+        }
+        let constants = || {
+            let rope = rope.map(|(rope, _)| rope);
+            constants(of, places, slot, rope, (class.group, projected))
+        };
+        let gpu = &self.network.gpu;
+        let kernel = slot.own_kernel(gpu, class.columns, blocks, || constants() + &heads_text());
+        let turns_at = rope.map_or(0, |(_, at)| at as u32);
+        let shared = self.attend_arguments(of, slot, class, round);
+        let arguments: Vec<u32> = shared.into_iter().chain([turns_at]).collect();
+        let [q_weight, k_weight] = self.norm_weights(of);
+        let PassBuffers { plan, status, partials, .. } = self.buffers;
+        let pages = self.pages.iter().map(|buffer| &**buffer);
+        let mut bound = vec![plan, projected.buffer, q_weight, k_weight, partials];
+        bound.extend(slot.maps());
+        bound.extend(pages.clone());
+        self.recorder.dispatch(&kernel, &bound, &arguments, Grid::rows(round.tasks, 1));
+        let has_logits = of.sink_logits.is_some();
+        let kernel = slot.own_merge_kernel(gpu, (class.columns, has_logits), blocks, || {
+            constants() + WRITE_ROWS + &rows_text() + &buffers(MERGE_OTHERS, blocks, true)
+        });
+        let (mut bound, mut arguments) = self.merge_call(Attending { of, slot, class, round, attended });
+        let records = rows * of.kv_heads;
+        arguments.extend([slot.layer, turns_at as usize, keys, values, records].map(|n| n as u32));
+        arguments[7] += 1;
+        bound.extend([projected.buffer, status, q_weight, k_weight]);
+        bound.extend(pages);
+        let grid = Grid::rows(round.rows * of.heads + 2 * records, 1);
         self.recorder.dispatch(&kernel, &bound, &arguments, grid);
         true
     }

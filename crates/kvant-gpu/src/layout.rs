@@ -6,12 +6,9 @@ use crate::device::Gpu;
 use crate::encoding::{self, Encoder};
 use crate::head_widths;
 use crate::kernel::Kernel;
-use crate::page_text::{
-    SHARED, buffers, exact_pages_reader, exact_reader, mixed_pages_reader, packed_pages_reader,
-};
+use crate::page_text::{SHARED, buffers, exact_pages_reader, mixed_pages_reader, packed_pages_reader};
 use crate::recorder::Grid;
-use crate::unroll::unrolled;
-use kvant_cache::{CacheLayout, SideCodecs, SlotKind};
+use kvant_cache::{CacheLayout, SideCodecs, SlotKind, Visibility};
 use kvant_codec::format::{BasisFormat, ExactFormat, PackedFormat};
 use kvant_codec::{Element, PageFormat, Rounding, Side};
 use std::collections::HashMap;
@@ -41,9 +38,9 @@ pub(crate) struct SideKernels {
     /// Of the first head.
     pub format: PageFormat,
     pub exact: ExactFormat,
-    /// How coded pages are read, and how many fours of channels they have.
-    reader: String,
-    fours: usize,
+    /// How coded pages are read (`key4_coded` or `value4_coded`), and how many fours of channels they have.
+    pub reader: String,
+    pub fours: usize,
     /// How codes are made; `None` where pages are exact.
     rounding: Option<Rounding>,
     /// The change of basis: of what is encoded, and of queries (keys) or sums (values).
@@ -67,10 +64,10 @@ pub(crate) struct Widths {
 }
 
 /// The kernels of a slot or of one of its sides that were built.
-type Built = Mutex<HashMap<(&'static str, usize, usize), Arc<Kernel>>>;
+pub(crate) type Built = Mutex<HashMap<(&'static str, usize, usize), Arc<Kernel>>>;
 
 /// Which of `built` it is, made on first use.
-fn cached(
+pub(crate) fn cached(
     built: &Built,
     key: (&'static str, usize, usize),
     make: impl FnOnce() -> Arc<Kernel>,
@@ -86,7 +83,7 @@ pub(crate) struct SlotKernels {
     pub window: Option<usize>,
     pub key: SideKernels,
     pub value: SideKernels,
-    built: Built,
+    pub built: Built,
 }
 
 /// The slots of a layout; `None` for views.
@@ -96,11 +93,7 @@ pub(crate) struct LayoutKernels {
 
 impl LayoutKernels {
     pub(crate) fn new(gpu: &Gpu, layout: &CacheLayout) -> Result<LayoutKernels, CacheUnsupported> {
-        let rule = layout.rule();
         let refuse = |layer, what: &str| CacheUnsupported { layer, what: what.to_owned() };
-        if rule.streaming.is_some() {
-            return Err(refuse(0, "streaming windows (StreamingLLM) do not run"));
-        }
         let mut slots = Vec::new();
         for slot in layout.slots() {
             let layer = slot.layer();
@@ -131,6 +124,13 @@ impl LayoutKernels {
             }));
         }
         Ok(LayoutKernels { slots })
+    }
+
+    /// Coded pages of a side that sequences of this many tokens have at most, of slots that see all of them.
+    pub(crate) fn kept_pages(&self, rule: &Visibility, tokens: usize) -> usize {
+        let whole = self.slots.iter().flatten().filter(|slot| rule.window(slot.window).is_none());
+        let pages = whole.flat_map(|slot| [slot.key.tokens(), slot.value.tokens()]).min();
+        pages.map_or(0, |page| tokens.div_ceil(page))
     }
 }
 
@@ -210,14 +210,8 @@ impl SideKernels {
         Ok(SideKernels { format, exact, reader, fours, rounding, moves, widths, built })
     }
 
-    /// How coded pages are read: `key4_coded` or `value4_coded`.
-    #[cfg(test)]
-    pub(crate) fn reader(&self) -> &str {
-        &self.reader
-    }
-
     /// Numbers from the matrix of one kv head to the next's, of queries or sums.
-    fn matrix_step(&self) -> usize {
+    pub(crate) fn matrix_step(&self) -> usize {
         self.moves.as_ref().map_or(0, |moves| moves.bases.matrix_step)
     }
 
@@ -298,116 +292,4 @@ fn packed_formats(heads: &[&SideCodecs]) -> Option<Vec<Arc<PackedFormat>>> {
         _ => None,
     };
     heads.iter().map(packed).collect()
-}
-
-/// The most queries of a kv head that share a reading of a page.
-const MOST_COLUMNS: usize = 16;
-
-impl SlotKernels {
-    /// Fours of a query.
-    fn query_fours(&self) -> usize {
-        self.key.fours.max(self.key.dim().div_ceil(4))
-    }
-
-    /// Columns of the kernel that serves blocks of `wanted` queries of a kv head.
-    pub(crate) fn columns(&self, wanted: usize) -> usize {
-        let bytes = |columns: usize| columns * (16 * self.query_fours() + 4 * 128 + 32 + 16);
-        let mut columns = MOST_COLUMNS;
-        while columns > 1 && (columns / 2 >= wanted || bytes(columns) > 31 * 1024) {
-            columns /= 2;
-        }
-        columns
-    }
-
-    /// What comes before attention, of the one block whose slot it is.
-    pub(crate) fn heads_kernel(&self, blocks: usize, make: impl FnOnce() -> Arc<Kernel>) -> Arc<Kernel> {
-        cached(&self.built, ("heads", 0, blocks), make)
-    }
-
-    pub(crate) fn attend_kernel(&self, gpu: &Gpu, columns: usize, blocks: usize) -> Arc<Kernel> {
-        cached(&self.built, ("attend", columns, blocks), || self.build_attend(gpu, columns, blocks))
-    }
-
-    fn build_attend(&self, gpu: &Gpu, columns: usize, blocks: usize) -> Arc<Kernel> {
-        let channels = self.value.dim().div_ceil(128);
-        // A driver in software has nothing to wait for, and long texts to translate.
-        let most = if gpu.report().kind.is_gpu() { 8 } else { 1 };
-        let step = |fours: usize| (1..=most).rev().find(|step| fours.is_multiple_of(*step)).unwrap_or(1);
-        let (key_step, exact_step) = (step(self.key.fours), step(self.key.dim().div_ceil(4)));
-        let value_step = most.div_ceil(2);
-        let counts = [
-            ("COLS", columns),
-            ("CHANNELS", channels),
-            ("KEY_STEP", key_step),
-            ("EXACT_STEP", exact_step),
-            ("VALUE_STEP", value_step),
-        ];
-        let constants = format!(
-            "const COLS = {columns}u;\nconst Q4 = {}u;\nconst KEY_FOURS = {}u;\nconst KEY_DIM = {}u;\nconst VALUE_DIM = {}u;\n\
-             const CHANNELS = {}u;\nconst KEY_TOKENS = {}u;\nconst VALUE_TOKENS = {}u;\nconst PREPARED = {};\n\
-             const KEY_STEP = {key_step}u;\nconst EXACT_STEP = {exact_step}u;\nconst VALUE_STEP = {value_step}u;\n",
-            self.query_fours(),
-            self.key.fours,
-            self.key.dim(),
-            self.value.dim(),
-            channels,
-            self.key.tokens(),
-            self.value.tokens(),
-            self.key.moves.is_some(),
-        );
-        // Both sides may have tables and levels of their own.
-        let value = self.value.reader.replace("levels", "value_levels").replace("table", "value_table");
-        let (mut maps, mut first, mut codes) = (String::new(), 4, "");
-        for (side, name) in [(&self.key, "key_map"), (&self.value, "value_map")] {
-            if side.widths.is_some() {
-                maps += &head_widths::binding(first, name);
-                (first, codes) = (first + 1, head_widths::CODES);
-            }
-        }
-        let parts = [
-            &constants,
-            &unrolled(include_str!("wgsl/attend.wgsl"), &counts),
-            &maps,
-            SHARED,
-            codes,
-            &exact_reader(&self.key.exact),
-            &exact_reader(&self.value.exact),
-            &self.key.reader,
-            &value,
-            &buffers(first, blocks, false),
-        ];
-        gpu.kernel("attend", parts.concat())
-    }
-
-    /// What the kernel that attends is bound to between partial sums and pages: maps of heads that have widths of their own.
-    pub(crate) fn maps(&self) -> impl Iterator<Item = &Buffer> {
-        [&self.key, &self.value]
-            .into_iter()
-            .filter_map(|side| side.widths.as_ref())
-            .map(|widths| &widths.maps)
-    }
-
-    pub(crate) fn merge_kernel(&self, gpu: &Gpu, columns: usize, sink_logits: bool) -> Arc<Kernel> {
-        let key = ("merge", columns, usize::from(sink_logits));
-        cached(&self.built, key, || self.build_merge(gpu, columns, sink_logits))
-    }
-
-    fn build_merge(&self, gpu: &Gpu, columns: usize, sink_logits: bool) -> Arc<Kernel> {
-        let constants = format!(
-            "const COLS = {columns}u;\nconst VALUE_DIM = {}u;\nconst MOVED = {};\nconst FINISH_STEP = {}u;\nconst SINK_LOGITS = {sink_logits};\n",
-            self.value.dim(),
-            self.value.moves.is_some(),
-            self.value.matrix_step(),
-        );
-        let counts = [("CHANNELS", self.value.dim().div_ceil(128))];
-        gpu.kernel("merge", constants + &unrolled(include_str!("wgsl/merge.wgsl"), &counts))
-    }
-
-    pub(crate) fn prepare_kernel(&self, gpu: &Gpu) -> Arc<Kernel> {
-        cached(&self.built, ("prepare", 0, 0), || {
-            let (dim, step) = (self.key.dim(), self.key.matrix_step());
-            let constants = format!("const DIM = {dim}u;\nconst BASIS_STEP = {step}u;\n");
-            gpu.kernel("prepare", constants + include_str!("wgsl/prepare.wgsl"))
-        })
-    }
 }

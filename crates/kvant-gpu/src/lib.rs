@@ -20,15 +20,15 @@
 //! | `device` | adapters; a device with its queue and the kernels built so far |
 //! | `kernel`, `unroll`, `recorder` | a WGSL text as a pipeline; its loops written out; a pass as dispatches |
 //! | `times` | how long each kernel of a pass took |
-//! | `buffer`, `pages` | buffers; the page store that sequences take their pages from |
+//! | `buffer`, `pass_buffers`, `pages` | buffers; those of passes; the page store that sequences take their pages from |
 //! | `weights`, `product`, `ops` | packed matrices; products with them; norms, rotation, activations |
 //! | `page_text`, `encoding`, `basis` | formats of pages as kernel text: readers, encoders, changes of basis |
-//! | `layout` | the kernels of a cache's slots |
+//! | `layout`, `slot_kernels` | the kernels of a cache's slots: of each side, and of attention |
 //! | `heads` | what lies between projection and attention, in one dispatch |
-//! | `plan`, `attend` | how a pass is cut into work, and attention |
+//! | `plan`, `tables`, `attend` | how a pass is cut into work, tables of pages that stay, and attention |
 //! | `moe` | mixtures of experts |
 //! | `compile`, `compile_moe`, `program` | from a description to blocks on the device |
-//! | `network`, `run` | a pass |
+//! | `network`, `run`, `top` | a pass; the tokens that rank first in place of logits |
 //!
 //! **Kernels are texts with constants.** A format of pages is plain data (`kvant_codec::format`), so its reader is generated: offsets,
 //! widths and tables become constants, and only the parts that a format has are there. Texts keep to what every API has: words of 32
@@ -76,14 +76,18 @@ mod network;
 mod ops;
 mod page_text;
 mod pages;
+mod pass_buffers;
 mod plan;
 mod product;
 mod program;
 mod recorder;
 mod run;
+mod slot_kernels;
+mod tables;
 #[cfg(test)]
 mod tests;
 mod times;
+mod top;
 mod unroll;
 mod weights;
 

@@ -5,22 +5,27 @@ use crate::compile::Program;
 use crate::device::Gpu;
 use crate::layout::LayoutKernels;
 use crate::pages::GpuPages;
+use crate::pass_buffers::{PassBuffers, enlarge};
 use crate::plan::{Span, Words};
-use crate::program::{Mixer, Widths};
+use crate::program::Mixer;
 use crate::recorder::{BindGroups, Recorder};
 use crate::run::Run;
+use crate::tables::Tables;
 use crate::times::HostClock;
-use crate::weights::{GROUP, Place};
+use crate::top::Ranking;
 use kvant_cache::{
-    CacheError, CacheLayout, KvSlot, PageStore, PassState, Sequence, Slots, StateError, StateErrorKind, Store,
+    CacheError, CacheLayout, KvSlot, PageStore, PassState, Sequence, SequencePass, Slots, StateError,
+    StateErrorKind, Store,
 };
 use kvant_model::description::Rope;
-use kvant_model::{Chunk, Network, Observer, Rows};
-use std::collections::HashMap;
+use kvant_model::top::{MOST, Outputs, TopK, TopTokens};
+use kvant_model::{Chunk, Enough, Network, Observer, Rows};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Layers after which what is recorded is handed over: the device begins with it while the host records the others.
 const EARLY: [usize; 3] = [1, 4, 12];
+
+type Spans = (Vec<Span>, Vec<u64>, Arc<CacheLayout>);
 
 /// A model on a device. All its passes go one after another.
 pub struct GpuNetwork {
@@ -40,87 +45,8 @@ struct Work {
     /// Numbers of the buffers of pages that bind groups were made for.
     bound: Vec<u64>,
     layout: Option<(Arc<CacheLayout>, Arc<LayoutKernels>)>,
-}
-
-/// Activations of a pass: rows of whole groups.
-pub(crate) struct PassBuffers {
-    rows: usize,
-    buffers: HashMap<&'static str, (Buffer, usize)>,
-    pub plan: Buffer,
-    pub status: Buffer,
-    pub partials: Buffer,
-    staging: Buffer,
-}
-
-impl PassBuffers {
-    fn new(gpu: &Gpu, widths: &Widths, rows: usize) -> PassBuffers {
-        let named = [
-            ("x", widths.hidden),
-            ("normed", widths.hidden),
-            ("branch", widths.hidden),
-            ("after", widths.hidden),
-            ("sum", widths.hidden),
-            ("projected", widths.projected),
-            ("between", widths.queries.max(widths.keys)),
-            ("queries", widths.queries),
-            ("keys", widths.keys),
-            ("values", widths.values),
-            ("attended", widths.attended),
-            ("first", widths.first),
-            ("inner", widths.inner),
-            ("router", widths.experts),
-            ("routes", 2 * widths.chosen),
-            ("routed", if widths.experts > 0 { widths.hidden } else { 0 }),
-            ("shared", if widths.experts > 0 { widths.hidden } else { 0 }),
-            ("shared gate", 1),
-        ];
-        // A row for every visit of a token to an expert.
-        let visits = [
-            ("expert first", widths.expert_first),
-            ("expert inner", widths.expert_inner),
-            ("expert out", if widths.experts > 0 { widths.hidden } else { 0 }),
-        ];
-        let several = |(name, width): (&'static str, usize), rows: usize| {
-            let stride = width.next_multiple_of(GROUP).max(GROUP);
-            (name, (Buffer::new(gpu, name, 4 * rows * stride), stride))
-        };
-        let named = named.map(|named| several(named, rows));
-        let visits = visits.map(|named| several(named, rows * widths.chosen.max(1)));
-        PassBuffers {
-            rows,
-            buffers: named.into_iter().chain(visits).collect(),
-            plan: Buffer::new(gpu, "plan", 1 << 16),
-            status: Buffer::new(gpu, "status", 16),
-            partials: Buffer::new(gpu, "partials", 1 << 16),
-            staging: Buffer::staging(gpu, 1 << 16),
-        }
-    }
-
-    pub(crate) fn place(&self, name: &'static str) -> Place<'_> {
-        let (buffer, stride) = &self.buffers[name];
-        Place { buffer, stride: *stride, at: 0 }
-    }
-
-    /// A buffer of that name and width, made or made larger where needed; true if it is another one now.
-    fn fit(&mut self, gpu: &Gpu, name: &'static str, rows: usize, width: usize) -> bool {
-        let stride = width.next_multiple_of(GROUP).max(GROUP);
-        let fits =
-            |(buffer, there): &(Buffer, usize)| *there == stride && buffer.bytes() >= 4 * rows * stride;
-        if self.buffers.get(name).is_some_and(fits) {
-            return false;
-        }
-        self.buffers.insert(name, (Buffer::new(gpu, name, 4 * rows.next_power_of_two() * stride), stride));
-        true
-    }
-}
-
-/// Makes a buffer larger if it has to be; true if it is another one now.
-fn enlarge(gpu: &Gpu, label: &str, buffer: &mut Buffer, bytes: usize) -> bool {
-    let is_small = buffer.bytes() < bytes;
-    if is_small {
-        *buffer = Buffer::new(gpu, label, bytes.next_power_of_two());
-    }
-    is_small
+    tables: Tables,
+    ranking: Option<Ranking>,
 }
 
 impl GpuNetwork {
@@ -146,10 +72,11 @@ impl GpuNetwork {
         }
     }
 
-    /// The sequences of a pass, and the layout they share.
-    fn spans(&self, state: &mut dyn PassState) -> Result<(Vec<Span>, Arc<CacheLayout>), StateError> {
+    /// The sequences of a pass with their lineages, and the layout they share.
+    fn spans(&self, state: &mut dyn PassState) -> Result<Spans, StateError> {
         let passes = state.sequences().to_vec();
-        let (mut spans, mut row, mut layout) = (Vec::new(), 0, None::<Arc<CacheLayout>>);
+        let (mut spans, mut lineages) = (Vec::new(), Vec::new());
+        let (mut row, mut layout) = (0, None::<Arc<CacheLayout>>);
         for (index, pass) in passes.iter().enumerate() {
             let Some(sequence) = state.sequence_mut(index) else {
                 return Err(StateError::new(index, CacheError::NotDevice));
@@ -161,11 +88,15 @@ impl GpuNetwork {
                 return Err(StateError::new(index, StateErrorKind::Pass { what }));
             }
             layout = Some(Arc::clone(own));
-            spans.push(Span { start: pass.start, tokens: pass.tokens, row, capacity: pass.capacity });
+            lineages.push(sequence.lineage());
+            // A sequence without end is to the model one as long as its window.
+            let capacity = pass.streaming.map_or(pass.capacity, |streaming| streaming.span());
+            let SequencePass { start, tokens, streaming, .. } = *pass;
+            spans.push(Span { start, tokens, row, capacity, streaming, seat: 0 });
             row += pass.tokens;
         }
         let nobody = StateErrorKind::Pass { what: "a pass of no sequences" };
-        Ok((spans, layout.ok_or_else(|| StateError::new(0, nobody))?))
+        Ok((spans, lineages, layout.ok_or_else(|| StateError::new(0, nobody))?))
     }
 }
 
@@ -173,23 +104,53 @@ fn device_error(what: impl Into<String>) -> StateError {
     StateError::new(0, StateErrorKind::Device(what.into()))
 }
 
-impl Network for GpuNetwork {
-    fn forward(
+/// What is wanted of rows in place of their logits, and whether a list settles a row.
+#[derive(Clone, Copy)]
+struct Lists<'a> {
+    wanted: &'a [Option<TopK>],
+    enough: &'a Enough<'a>,
+}
+
+impl Lists<'_> {
+    /// Tokens that the device lists of every row; `None` where rows come as logits: one wants all of them, or a mass.
+    fn count(&self) -> Option<usize> {
+        let count = |top: &Option<TopK>| top.filter(|top| top.temperature.is_none()).map(|top| top.count);
+        let counts: Option<Vec<usize>> = self.wanted.iter().map(count).collect();
+        // Few kernels for all counts.
+        Some(counts?.into_iter().max()?.clamp(1, MOST).next_power_of_two())
+    }
+
+    /// The lists that settle their rows, of those that came.
+    fn settled(&self, lists: Vec<Option<TopTokens>>) -> Vec<Option<TopTokens>> {
+        let wanted = self.wanted.iter().zip(lists).enumerate();
+        let settles = |(row, (wanted, list)): (usize, (&Option<TopK>, Option<TopTokens>))| {
+            let mut list = list?;
+            list.tokens.truncate(wanted.map_or(0, |wanted| wanted.count));
+            (self.enough)(row, &list).then_some(list)
+        };
+        wanted.map(settles).collect()
+    }
+}
+
+impl GpuNetwork {
+    fn pass(
         &self,
         chunks: &[Chunk<'_>],
         state: &mut dyn PassState,
         mut observer: Option<&mut Observer<'_>>,
-    ) -> Result<Rows, StateError> {
+        lists: Option<Lists<'_>>,
+    ) -> Result<Outputs, StateError> {
         let (gpu, mut clock) = (&self.gpu, HostClock::new(self.gpu.is_timed()));
-        let (spans, layout) = self.spans(state)?;
+        let (mut spans, lineages, layout) = self.spans(state)?;
         let rows: usize = spans.iter().map(|span| span.tokens).sum();
         let mut work = self.work.lock().unwrap_or_else(PoisonError::into_inner);
-        let Work { buffers, binds, bound, layout: known } = &mut *work;
+        let Work { buffers, binds, bound, layout: known, tables, ranking } = &mut *work;
         let kernels = match known {
             Some((same, kernels)) if Arc::ptr_eq(same, &layout) => Arc::clone(kernels),
             _ => {
                 let made = LayoutKernels::new(gpu, &layout).map_err(|e| device_error(e.to_string()))?;
                 let kernels = Arc::new(made);
+                *tables = Tables::new(&kernels, layout.rule());
                 *known = Some((Arc::clone(&layout), Arc::clone(&kernels)));
                 kernels
             }
@@ -199,7 +160,10 @@ impl Network for GpuNetwork {
             binds.clear();
         }
         let Some(buffers) = buffers else { return Err(device_error("no buffers")) };
-        let mut words = Words::default();
+        let most = spans.iter().map(|span| span.start + span.tokens).max().unwrap_or(0);
+        let seats = tables.seats(&lineages, kernels.kept_pages(layout.rule(), most));
+        spans.iter_mut().zip(seats).for_each(|(span, seat)| span.seat = seat);
+        let mut words = Words { first: tables.len(), list: Vec::new() };
         let ids_at = words.add(chunks.iter().flat_map(|chunk| chunk.tokens.iter().copied()));
         let positions = spans.iter().flat_map(|span| span.start..span.start + span.tokens);
         let positions_at = words.add(positions.map(|position| position as u32));
@@ -209,24 +173,38 @@ impl Network for GpuNetwork {
             .flat_map(|(chunk, span)| chunk.wanted.clone().map(|token| (span.row + token) as u32))
             .collect();
         let wanted_at = words.add(wanted.iter().copied());
-        let plan = self.plan(&mut words, &kernels, &layout, &spans, state)?;
+        let plan = self.plan(&mut words, &kernels, &layout, &spans, state, tables)?;
         clock.lap("plan");
         let widths = self.program.widths;
-        let mut renewed = enlarge(gpu, "plan", &mut buffers.plan, 4 * words.0.len());
+        let mut renewed = enlarge(gpu, "plan", &mut buffers.plan, 4 * words.end());
         renewed |= enlarge(gpu, "partials", &mut buffers.partials, 4 * plan.partial_words);
         renewed |= buffers.fit(gpu, "prepared", rows, plan.prepared_width);
+        if plan.is_streaming() {
+            renewed |= buffers.fit(gpu, "queries", 2 * rows, widths.queries);
+        }
         renewed |= buffers.fit(gpu, "wanted", wanted.len().max(1), widths.hidden);
         renewed |= buffers.fit(gpu, "logits", wanted.len().max(1), widths.vocabulary);
+        let count = lists.and_then(|lists| lists.count()).filter(|_| !wanted.is_empty());
+        if let Some(count) =
+            count.filter(|count| ranking.as_ref().is_none_or(|r| !r.fits(wanted.len(), *count)))
+        {
+            let rows = wanted.len().next_power_of_two();
+            *ranking = Some(Ranking::new(gpu, rows, widths.vocabulary, count));
+            renewed = true;
+        }
+        let ranking = ranking.as_ref().filter(|_| count.is_some());
         let pages = self.pages.buffers();
         let numbers: Vec<u64> = pages.iter().map(|buffer| buffer.number()).collect();
         if renewed || *bound != numbers {
             binds.clear();
             *bound = numbers;
         }
-        buffers.plan.write(gpu, 0, &words.0);
+        tables.upload(gpu, &buffers.plan);
+        buffers.plan.write(gpu, 4 * words.first, &words.list);
         buffers.status.write(gpu, 0, &[0]);
         let (x_stride, logits_stride) = (buffers.place("x").stride, buffers.place("logits").stride);
-        let read_bytes = (4 * rows * x_stride).max(4 * wanted.len() * logits_stride) + 16;
+        let list_bytes = ranking.map_or(0, |ranking| ranking.bytes(wanted.len()));
+        let read_bytes = (4 * rows * x_stride).max(4 * wanted.len() * logits_stride).max(list_bytes) + 16;
         if buffers.staging.bytes() < read_bytes {
             buffers.staging = Buffer::staging(gpu, read_bytes.next_power_of_two());
         }
@@ -264,18 +242,29 @@ impl Network for GpuNetwork {
             run.final_norm(Some(wanted_at), wanted.len(), "wanted");
             run.logits(wanted.len());
         }
-        let bytes = 4 * wanted.len() * logits.stride;
+        let all_bytes = 4 * wanted.len() * logits.stride;
         run.recorder.copy(&buffers.status, 0, &buffers.staging, 0, 16);
+        let (from, bytes) = match ranking {
+            Some(ranking) => {
+                ranking.run(&mut run.recorder, logits, wanted.len(), widths.vocabulary);
+                (&ranking.lists, list_bytes)
+            }
+            None => (logits.buffer, all_bytes),
+        };
         if bytes > 0 {
-            run.recorder.copy(logits.buffer, 0, &buffers.staging, 16, bytes);
+            run.recorder.copy(from, 0, &buffers.staging, 16, bytes);
         }
         clock.lap("record");
         run.recorder.submit();
-        let (mark, numbers) = buffers
+        let (mark, found) = buffers
             .staging
             .view(gpu, 16 + bytes, |all| {
                 let mark = u32::from_le_bytes([all[0], all[1], all[2], all[3]]);
-                (mark, unpadded(&all[16..], logits.stride, widths.vocabulary))
+                let found = match ranking {
+                    Some(ranking) => Found::Lists(ranking.read(&all[16..])),
+                    None => Found::Logits(unpadded(&all[16..], logits.stride, widths.vocabulary)),
+                };
+                (mark, found)
             })
             .map_err(device_error)?;
         clock.lap("submit and wait");
@@ -285,8 +274,54 @@ impl Network for GpuNetwork {
         if mark > 0 {
             return Err(StateError::new(0, CacheError::OnDevice { layer: mark as usize - 1 }));
         }
+        let all = |numbers| Rows::from_vec(numbers, widths.vocabulary);
+        let outputs = match (found, lists) {
+            (Found::Lists(found), Some(lists)) => {
+                let settled = lists.settled(found);
+                let mut logits_of = Vec::new();
+                if settled.iter().any(Option::is_none) {
+                    run.recorder.copy(logits.buffer, 0, &buffers.staging, 0, all_bytes);
+                    run.recorder.submit();
+                    let numbers =
+                        read(gpu, &buffers.staging, wanted.len(), logits.stride, widths.vocabulary)?;
+                    let rows = numbers.chunks(widths.vocabulary).zip(&settled);
+                    logits_of =
+                        rows.filter(|(_, list)| list.is_none()).flat_map(|(row, _)| row).copied().collect();
+                }
+                Outputs::new(all(logits_of), settled)
+            }
+            (Found::Logits(numbers), _) => all(numbers).into(),
+            (Found::Lists(_), None) => return Err(device_error("lists that nobody asked for")),
+        };
         clock.print();
-        Ok(Rows::from_vec(numbers, widths.vocabulary))
+        Ok(outputs)
+    }
+}
+
+/// What came back from a pass.
+enum Found {
+    Logits(Vec<f32>),
+    Lists(Vec<Option<TopTokens>>),
+}
+
+impl Network for GpuNetwork {
+    fn forward(
+        &self,
+        chunks: &[Chunk<'_>],
+        state: &mut dyn PassState,
+        observer: Option<&mut Observer<'_>>,
+    ) -> Result<Rows, StateError> {
+        self.pass(chunks, state, observer, None).map(Outputs::into_logits)
+    }
+
+    fn forward_top(
+        &self,
+        chunks: &[Chunk<'_>],
+        state: &mut dyn PassState,
+        top: &[Option<TopK>],
+        enough: &Enough<'_>,
+    ) -> Result<Outputs, StateError> {
+        self.pass(chunks, state, None, Some(Lists { wanted: top, enough }))
     }
 
     fn output_weights(&self, slot: KvSlot) -> Vec<Rows> {

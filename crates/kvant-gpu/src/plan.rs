@@ -1,6 +1,6 @@
 //! What the kernels of a pass read besides numbers: token ids, rotations, tables of pages, and how attention is cut into work.
 //!
-//! All of it is one list of words that is written once per pass; kernels get offsets into it.
+//! All of it is one list of words that is written once per pass, behind the tables that stay (`tables.rs`); kernels get offsets into it.
 //!
 //! **How attention is cut.** Tokens of a sequence that read the same pages in the same form are a *block*; what they see is cut into
 //! *splits*: the sinks, then runs of at most [`SPLIT`] positions that start at multiples of it after the sinks, cut once more where
@@ -8,7 +8,8 @@
 //! alone, and the splits of a query are put together in their order.
 
 use crate::layout::SlotKernels;
-use kvant_cache::{PageId, PageWork, Sequence, Visibility};
+use crate::tables::Tables;
+use kvant_cache::{PageId, PageWork, Sequence, Streaming, Visibility};
 use kvant_codec::Side;
 use kvant_model::description::Rope;
 use std::ops::Range;
@@ -37,30 +38,43 @@ pub(crate) struct Span {
     pub tokens: usize,
     /// Its first row.
     pub row: usize,
+    /// The most tokens it may hold, as the model sees it.
     pub capacity: usize,
+    pub streaming: Option<Streaming>,
+    /// Its seat among the tables that stay.
+    pub seat: usize,
 }
 
-/// Words for kernels.
-#[derive(Default)]
-pub(crate) struct Words(pub Vec<u32>);
+/// Words for kernels, from a place on.
+pub(crate) struct Words {
+    pub first: usize,
+    pub list: Vec<u32>,
+}
 
 impl Words {
+    /// Where the next word will be.
+    pub(crate) fn end(&self) -> usize {
+        self.first + self.list.len()
+    }
+
     /// Adds words and says where.
     pub(crate) fn add(&mut self, words: impl IntoIterator<Item = u32>) -> usize {
-        let at = self.0.len();
-        self.0.extend(words);
+        let at = self.end();
+        self.list.extend(words);
         at
     }
 
-    /// Sines and cosines of every row and pair.
-    pub(crate) fn rotations(&mut self, rope: &Rope, spans: &[Span]) -> usize {
-        let at = self.0.len();
+    /// Sines and cosines of every row and pair; `at_sinks` those of queries that meet the sinks of a streaming window.
+    pub(crate) fn rotations(&mut self, rope: &Rope, spans: &[Span], at_sinks: bool) -> usize {
+        let at = self.end();
         for span in spans {
             let frequencies = rope.frequencies(span.capacity);
+            let streaming = span.streaming.filter(|_| at_sinks);
             for position in span.start..span.start + span.tokens {
+                let position = streaming.map_or(position, |streaming| streaming.at_sinks(position));
                 for frequency in frequencies.iter() {
                     let (sin, cos) = (position as f64 * f64::from(*frequency)).sin_cos();
-                    self.0.extend([(sin as f32).to_bits(), (cos as f32).to_bits()]);
+                    self.list.extend([(sin as f32).to_bits(), (cos as f32).to_bits()]);
                 }
             }
         }
@@ -74,6 +88,8 @@ pub(crate) struct Class {
     key_tokens: usize,
     value_tokens: usize,
     window: Option<usize>,
+    /// Whether coded pages are in tables that stay.
+    is_kept: bool,
     kv_heads: usize,
     pub group: usize,
     pub columns: usize,
@@ -107,12 +123,13 @@ const SINKS: u32 = 2;
 const ROW_WORDS: usize = 4;
 
 impl Class {
-    pub(crate) fn new(slot: &SlotKernels, heads: usize, most_tokens: usize) -> Class {
+    pub(crate) fn new(slot: &SlotKernels, rule: &Visibility, heads: usize, most_tokens: usize) -> Class {
         let group = heads / slot.kv_heads;
         Class {
             key_tokens: slot.key.tokens(),
             value_tokens: slot.value.tokens(),
             window: slot.window,
+            is_kept: rule.window(slot.window).is_none(),
             kv_heads: slot.kv_heads,
             group,
             columns: slot.columns(group * most_tokens),
@@ -139,15 +156,26 @@ impl Class {
         rule.first_seen(position, self.window).saturating_sub(rule.sinks) / page * page
     }
 
-    /// Entries of one sequence and kv head in a table of pages: sinks and pages of keys, then of values.
+    /// Pages of keys and of values that a sequence's queries read as bytes, all from the first on.
+    pub(crate) fn coded(&self, rule: &Visibility, span: &Span) -> [usize; 2] {
+        [Side::Key, Side::Value].map(|side| self.pages(rule, span, side)[0].end)
+    }
+
+    /// The same as a pass lists them: none where they are in tables that stay.
+    fn listed(&self, rule: &Visibility, span: &Span, side: Side) -> [Range<usize>; 2] {
+        let [coded, exact] = self.pages(rule, span, side);
+        [if self.is_kept { 0..0 } else { coded }, exact]
+    }
+
+    /// Entries of one sequence and kv head in the table of a pass: sinks and pages of keys, then of values.
     fn entries(&self, rule: &Visibility, span: &Span) -> usize {
         [Side::Key, Side::Value]
             .iter()
-            .map(|side| 1 + self.pages(rule, span, *side).map(|r| r.len()).iter().sum::<usize>())
+            .map(|side| 1 + self.listed(rule, span, *side).map(|r| r.len()).iter().sum::<usize>())
             .sum()
     }
 
-    /// The table of a slot's pages, of all sequences.
+    /// A sequence's part of the table of a slot's pages.
     pub(crate) fn table(
         &self,
         words: &mut Words,
@@ -161,7 +189,7 @@ impl Class {
                 let store = sequence.side(slot, head, side).ok_or("a slot holds no pages")?;
                 let number = |id: Option<PageId>| id.map(|page| page.0 as u32);
                 words.add([number(store.sinks_id()).unwrap_or(0)]);
-                let [coded, exact] = self.pages(rule, span, side);
+                let [coded, exact] = self.listed(rule, span, side);
                 for page in coded {
                     // The half of a larger page of the other side that has left the window is read under weights of zero.
                     let id = number(store.encoded_id(page.max(store.dropped())));
@@ -176,24 +204,25 @@ impl Class {
         Ok(())
     }
 
-    /// Offsets of a sequence's entries for one kv head: by side and form, of page 0.
-    fn offsets(&self, rule: &Visibility, span: &Span, base: usize) -> [[u32; 3]; 2] {
+    /// Offsets of a sequence's entries for one kv head: by side and form, of page 0. `kept` is where its lists are in tables that stay.
+    fn offsets(&self, rule: &Visibility, span: &Span, base: usize, kept: [usize; 2]) -> [[u32; 3]; 2] {
         let mut at = base;
-        [Side::Key, Side::Value].map(|side| {
-            let [coded, exact] = self.pages(rule, span, side);
+        [(Side::Key, kept[0]), (Side::Value, kept[1])].map(|(side, kept)| {
+            let [coded, exact] = self.listed(rule, span, side);
             let sinks = at;
             let first = at + 1;
             at = first + coded.len() + exact.len();
             let of_page_zero =
                 |first: usize, range: &Range<usize>| (first as u32).wrapping_sub(range.start as u32);
-            [of_page_zero(first, &coded), of_page_zero(first + coded.len(), &exact), sinks as u32]
+            let coded_at = if self.is_kept { kept as u32 } else { of_page_zero(first, &coded) };
+            [coded_at, of_page_zero(first + coded.len(), &exact), sinks as u32]
         })
     }
 
     fn splits(&self, rule: &Visibility, positions: Range<usize>) -> Vec<Split> {
         let mut splits = Vec::new();
         let seen = rule.first_seen(positions.start, self.window);
-        if seen < rule.sinks {
+        if rule.sinks > 0 && (seen < rule.sinks || rule.keeps_sinks(self.window)) {
             let end = rule.sinks.min(positions.end);
             splits.push(Split { start: 0, end, key_form: SINKS, value_form: SINKS });
         }
@@ -224,6 +253,7 @@ impl Class {
         rule: &Visibility,
         spans: &[Span],
         value_dim: usize,
+        tables: &Tables,
     ) -> Vec<Round> {
         let smallest = self.key_tokens.min(self.value_tokens);
         let most = (self.columns / self.group).max(1);
@@ -258,7 +288,9 @@ impl Class {
                     rows.extend([count as u32, splits.len() as u32, tiles as u32, own as u32]);
                 }
                 for head in 0..self.kv_heads {
-                    let offsets = self.offsets(rule, span, base + head * self.entries(rule, span));
+                    let list = |side: usize| tables.seat_at(span.seat) + (2 * head + side) * tables.pages();
+                    let base = base + head * self.entries(rule, span);
+                    let offsets = self.offsets(rule, span, base, [list(0), list(1)]);
                     for tile in 0..tiles {
                         for split in &splits {
                             tasks.extend([

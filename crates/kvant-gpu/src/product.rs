@@ -21,6 +21,9 @@ const TEAMS: usize = 8;
 /// Workgroups that a product should have at least before a team takes two rows: some for every processor of a large card.
 const MANY_GROUPS: usize = 256;
 
+/// Workgroups of a product that run at once on a large card: four for each of 132 processors.
+const GROUPS_AT_ONCE: usize = 528;
+
 /// Words of weights that a thread asks for before it waits.
 const WORDS_AHEAD: usize = 24;
 
@@ -161,7 +164,7 @@ impl Matrix {
                 unrolled(include_str!("wgsl/tile.wgsl"), &[("P", tokens), ("FOURS", tokens / 4)])
             }
             Cut::Lanes { tokens, rows } => {
-                let stage = groups.next_multiple_of(LANES).min(STAGE / tokens);
+                let stage = self.stage(tokens);
                 let ahead = self.ahead(gpu, rows, stage / LANES);
                 let norm = shape.norm.unwrap_or(NormShape { layer: false, weight: false, bias: false });
                 let (activation, clamped) = shape.activate.unwrap_or((0, false));
@@ -169,13 +172,14 @@ impl Matrix {
                     "const TOKENS = {tokens}u;\nconst R = {rows}u;\nconst STAGE = {stage}u;\nconst OUTPUTS = {}u;\nconst NORMED = {};\n\
                      const LAYER = {};\nconst NORM_WEIGHT = {};\nconst NORM_BIAS = {};\nconst GATED = {gated};\n\
                      const ACTIVATION = {activation}u;\nconst CLAMPED = {clamped};\n\
-                     const VISITS = {};\nconst AHEAD = {ahead}u;\n",
+                     const VISITS = {};\nconst AHEAD = {ahead}u;\nconst SINGLE = {};\n",
                     shape.cut.per_group(gated).0,
                     shape.norm.is_some(),
                     norm.layer,
                     norm.weight,
                     norm.bias,
                     shape.visits,
+                    groups <= stage,
                 );
                 let norm_steps = if shape.norm.is_some() { inputs.div_ceil(4 * NORM_THREADS) } else { 0 };
                 let steps = tokens * stage * 8 / (TEAMS * LANES);
@@ -202,6 +206,22 @@ impl Matrix {
         // A driver in software has nothing to wait for, and long texts to translate.
         let most = if gpu.report().kind.is_gpu() { WORDS_AHEAD / (rows * self.group_words()) } else { 1 };
         (1..=steps.min(most.max(1))).rev().find(|ahead| steps.is_multiple_of(*ahead)).unwrap_or(1)
+    }
+
+    /// Groups of inputs that are in workgroup memory at once, of so many tokens.
+    fn stage(&self, tokens: usize) -> usize {
+        self.groups().next_multiple_of(LANES).min(STAGE / tokens)
+    }
+
+    /// Workgroups that share so many units of rows: one for each, or as many as run at once where all inputs fit in workgroup memory,
+    /// each with as many units as the others.
+    fn workgroups(&self, gpu: &Gpu, units: usize, tokens: usize) -> usize {
+        // A driver in software gets few, so that tests see workgroups that go on.
+        let at_once = if gpu.report().kind.is_gpu() { GROUPS_AT_ONCE } else { 3 };
+        match self.groups() <= self.stage(tokens) {
+            true => units.div_ceil(units.div_ceil(at_once).max(1)),
+            false => units,
+        }
     }
 
     /// Whether a product of `tokens` rows can be fused with a norm before it and gates after it.
@@ -290,7 +310,8 @@ impl Matrix {
             ];
             let (across, along) = (outputs.div_ceil(per_outputs), tokens.div_ceil(per_tokens));
             match shape.cut {
-                Cut::Lanes { .. } => {
+                Cut::Lanes { tokens, .. } => {
+                    let across = self.workgroups(recorder.gpu(), across, tokens);
                     recorder.dispatch(&kernel, &bound, &arguments, Grid::rows(across, along));
                 }
                 // Tiles of the same outputs beside each other: they find weights in the cache.

@@ -108,6 +108,22 @@ impl<'a> Recorder<'a> {
         self.gpu.count_dispatch();
     }
 
+    /// Reads the device's clock between dispatches.
+    #[cfg(test)]
+    pub(crate) fn stamp(&mut self, set: &wgpu::QuerySet, index: u32) {
+        let pass = self.pass.get_or_insert_with(|| {
+            self.encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default()).forget_lifetime()
+        });
+        pass.write_timestamp(set, index);
+    }
+
+    /// The encoder, between passes.
+    #[cfg(test)]
+    pub(crate) fn encoder(&mut self) -> &mut wgpu::CommandEncoder {
+        self.pass = None;
+        &mut self.encoder
+    }
+
     /// Copies bytes from one buffer to another.
     pub(crate) fn copy(&mut self, from: &Buffer, from_at: usize, to: &Buffer, to_at: usize, bytes: usize) {
         self.pass = None;

@@ -3,8 +3,9 @@
 use crate::attend::{HeadRows, PassPlan};
 use crate::buffer::Buffer;
 use crate::layout::LayoutKernels;
-use crate::network::{GpuNetwork, PassBuffers};
+use crate::network::GpuNetwork;
 use crate::ops::{Activate, Norm, NormShape, Turn, add, rotate};
+use crate::pass_buffers::PassBuffers;
 use crate::product::{Epilogue, Fused, Target};
 use crate::program::{Attention, Branch, HeadPlace, Layer, Linear, Mixer, Mlp, Residual};
 use crate::recorder::Recorder;
@@ -37,6 +38,8 @@ struct Heads<'a> {
     heads: usize,
     dim: usize,
     scale: f32,
+    /// As queries meet the sinks of a streaming window.
+    at_sinks: bool,
 }
 
 impl<'a> Run<'a> {
@@ -199,32 +202,44 @@ impl<'a> Run<'a> {
         let buffers = self.buffers;
         let projected = buffers.place("projected");
         self.project(&of.projection, input, projected, None);
-        let queries = buffers.place("queries");
-        if self.heads(of, projected, queries) {
-            self.encode(of.slot);
-        } else {
-            self.heads_apart(of, projected, queries);
+        let (queries, attended) = (buffers.place("queries"), buffers.place("attended"));
+        if !self.attend_own(of, projected, attended) {
+            if self.heads(of, projected, queries) {
+                self.encode(of.slot);
+            } else {
+                self.heads_apart(of, projected, queries);
+            }
+            self.attend(of, queries, attended);
         }
-        let attended = buffers.place("attended");
-        self.attend(of, queries, attended);
         self.linear(&of.output, self.rows, attended, y, epilogue);
     }
 
     /// Queries ready to attend, and keys and values in their pages, block by block.
     fn heads_apart(&mut self, of: &Attention, projected: Place<'a>, queries: Place<'a>) {
         let buffers = self.buffers;
-        let q = Heads { from: projected, place: of.q, heads: of.heads, dim: of.key_dim, scale: 1.0 };
+        let q = Heads {
+            from: projected,
+            place: of.q,
+            heads: of.heads,
+            dim: of.key_dim,
+            scale: 1.0,
+            at_sinks: false,
+        };
         self.turned(of, &q, of.q_norm.as_ref(), queries);
+        if self.plan.is_streaming() {
+            let behind = Place { at: queries.at + self.rows * queries.stride, ..queries };
+            self.turned(of, &Heads { at_sinks: true, ..q }, of.q_norm.as_ref(), behind);
+        }
         if let Some((k, v)) = of.kv {
             let keys = buffers.place("keys");
-            let k =
-                Heads { from: projected, place: k, heads: of.kv_heads, dim: of.key_dim, scale: of.key_scale };
+            let (heads, dim, scale) = (of.kv_heads, of.key_dim, of.key_scale);
+            let k = Heads { from: projected, place: k, heads, dim, scale, at_sinks: false };
             self.turned(of, &k, of.k_norm.as_ref(), keys);
             let mut values = HeadRows { place: projected, head: v };
             if let Some(norm) = &of.v_norm {
                 let (place, head) = (buffers.place("values"), HeadPlace { at: 0, step: of.value_dim });
-                let from =
-                    Heads { from: projected, place: v, heads: of.kv_heads, dim: of.value_dim, scale: 1.0 };
+                let (heads, dim) = (of.kv_heads, of.value_dim);
+                let from = Heads { from: projected, place: v, heads, dim, scale: 1.0, at_sinks: false };
                 self.norm_heads(norm, &from, place);
                 values = HeadRows { place, head };
             }
@@ -267,7 +282,8 @@ impl<'a> Run<'a> {
     }
 
     fn rotate(&mut self, of: &Attention, heads: &Heads<'_>, to: Place<'_>) {
-        let rope = of.rope.map(|id| (&self.network.ropes[id.0], self.plan.rotations[&id.0]));
+        let rotations = if heads.at_sinks { &self.plan.at_sinks } else { &self.plan.rotations };
+        let rope = of.rope.map(|id| (&self.network.ropes[id.0], rotations[&id.0]));
         let turn = Turn {
             rows: self.rows,
             heads: heads.heads,

@@ -1,32 +1,18 @@
 //! Every codec that runs on the device, in whole models: against the CPU, against itself, and across files.
 
+mod common;
+
+use common::gpu;
 use kvant_attention::KvCache;
 use kvant_cache::plan::{Findings, Klt, Plan, PlannedHead, PlannedSlot};
 use kvant_cache::snapshot::{Record, Snapshot, write};
 use kvant_cache::{KvSlot, PageStore, Policy, SlotKind, Store};
 use kvant_codec::{Dense, PageFormat, Side};
 use kvant_cpu::{Cpu, LoadOptions};
-use kvant_gpu::{Gpu, GpuBackend, GpuError};
+use kvant_gpu::{Gpu, GpuBackend};
 use kvant_model::{Checkpoint, Chunk, Model};
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
-
-/// The device of the tests; `None` where none was asked for and there is none.
-fn gpu() -> Option<Gpu> {
-    static GPU: OnceLock<Option<Gpu>> = OnceLock::new();
-    let open = || match std::env::var(kvant_gpu::ADAPTER_VARIABLE) {
-        Ok(_) => Some(Gpu::open().expect("the adapter that was asked for")),
-        Err(_) => match Gpu::open_named("llvmpipe") {
-            Ok(gpu) => Some(gpu),
-            Err(GpuError::NoSuchAdapter { .. }) => {
-                eprintln!("skipped: lavapipe is not installed (Debian: mesa-vulkan-drivers)");
-                None
-            }
-            Err(error) => panic!("{error}"),
-        },
-    };
-    GPU.get_or_init(open).clone()
-}
+use std::sync::Arc;
 
 /// A model on the device and on the host.
 struct Both {
@@ -241,9 +227,8 @@ fn a_corrupt_byte_of_every_part_changes_the_output() {
 /// Nothing on the device has room for a decoded page: as the context grows, pages do, by their bytes, and hardly anything else.
 #[test]
 fn no_buffer_holds_a_decoded_page() {
-    let Some(gpu) = gpu() else { return };
     // A device of the test's own: others count too.
-    let gpu = Gpu::open_named(&gpu.report().name).unwrap();
+    let Some(gpu) = common::open() else { return };
     let both = load(&gpu, "llama");
     let ids = both.ids(300);
     for text in POLICIES {

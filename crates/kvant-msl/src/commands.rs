@@ -43,7 +43,7 @@ pub(crate) struct Pipeline {
 #[derive(Debug)]
 struct Built {
     kernel: Translated,
-    library: Library,
+    code: Library,
     runs: AtomicUsize,
     /// A file that has the WGSL of a kernel once it has run.
     mark: PathBuf,
@@ -56,13 +56,13 @@ impl Pipeline {
         folder: &Path,
         fast: bool,
     ) -> Result<Pipeline, String> {
-        let library = Library::compile(&kernel, folder, fast)?;
+        let code = Library::compile(&kernel, folder, fast)?;
         let marks = folder.join("ran");
         fs::create_dir_all(&marks).map_err(|e| format!("{}: {e}", marks.display()))?;
         let mut hasher = DefaultHasher::new();
         kernel.wgsl.hash(&mut hasher);
         let mark = marks.join(format!("{label}-{:016x}.wgsl", hasher.finish()));
-        let built = Built { kernel, library, runs: AtomicUsize::new(0), mark };
+        let built = Built { kernel, code, runs: AtomicUsize::new(0), mark };
         Ok(Pipeline { label, built: Some(Arc::new(built)) })
     }
 
@@ -164,7 +164,7 @@ impl Built {
         slots[kernel.sizes_slot()] = sizes.as_ptr().cast_mut().cast();
         // SAFETY: slots have the buffers that the text names, with the sizes that it is told, alive until the end of the call;
         // commands of a queue run one at a time, and kernels check every index against the sizes.
-        unsafe { self.library.launch(&slots, grid, order) }
+        unsafe { self.code.launch(&slots, grid, order) }
     }
 }
 

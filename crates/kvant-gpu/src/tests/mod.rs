@@ -7,15 +7,18 @@
 mod msl;
 mod pages;
 mod plans;
+mod product_times;
 mod products;
 mod small;
 mod timing;
+mod top;
 
 use crate::buffer::Buffer;
 use crate::device::{Gpu, GpuError};
 use crate::recorder::{BindGroups, Recorder};
 use std::cell::RefCell;
 use std::sync::OnceLock;
+use std::time::Instant;
 
 thread_local! {
     /// The device of this thread's test in place of the usual one.
@@ -94,6 +97,44 @@ pub(crate) fn run(gpu: &Gpu, record: impl FnOnce(&mut Recorder<'_>)) {
     recorder.submit();
     assert_eq!(gpu.fault(), None);
 }
+
+/// Microseconds of what is recorded, by the device's clock: the best of some runs after others that bring it up to its full speed.
+pub(crate) fn device_time(gpu: &Gpu, record: impl Fn(&mut Recorder<'_>)) -> f64 {
+    let set = gpu.device().create_query_set(&wgpu::QuerySetDescriptor {
+        label: Some("times"),
+        ty: wgpu::QueryType::Timestamp,
+        count: 2,
+    });
+    let resolved = gpu.device().create_buffer(&wgpu::BufferDescriptor {
+        label: Some("times"),
+        size: 256,
+        usage: wgpu::BufferUsages::QUERY_RESOLVE | wgpu::BufferUsages::COPY_SRC,
+        mapped_at_creation: false,
+    });
+    let staging = Buffer::staging(gpu, 16);
+    let once = || {
+        run(gpu, |recorder| {
+            recorder.stamp(&set, 0);
+            record(recorder);
+            recorder.stamp(&set, 1);
+            let encoder = recorder.encoder();
+            encoder.resolve_query_set(&set, 0..2, &resolved, 0);
+            encoder.copy_buffer_to_buffer(&resolved, 0, staging.raw(), 0, 16);
+        });
+        let mut bytes = [0; 16];
+        staging.read(gpu, &mut bytes).unwrap();
+        let [first, last] = [0, 8].map(|at| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap()));
+        (last - first) as f64 * f64::from(gpu.queue().get_timestamp_period()) / 1000.0
+    };
+    let warm = Instant::now();
+    while warm.elapsed().as_secs_f64() < WARM {
+        once();
+    }
+    (0..6).map(|_| once()).fold(f64::INFINITY, f64::min)
+}
+
+/// Seconds of work before a measurement: a card that was idle has a low clock.
+const WARM: f64 = 0.5;
 
 /// The numbers of a buffer.
 pub(crate) fn floats(gpu: &Gpu, buffer: &Buffer, count: usize) -> Vec<f32> {

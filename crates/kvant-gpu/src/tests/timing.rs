@@ -5,7 +5,7 @@
 
 use super::pages::Device;
 use super::plans::planned;
-use super::{Random, floats, gpu, run};
+use super::{Random, device_time, floats, gpu, run};
 use crate::buffer::Buffer;
 use crate::device::Gpu;
 use crate::head_widths;
@@ -16,7 +16,6 @@ use crate::recorder::{Grid, Recorder};
 use kvant_cache::{CacheLayout, PageId, PageStore};
 use kvant_codec::Side;
 use std::sync::Arc;
-use std::time::Instant;
 
 const KV_HEADS: usize = 2;
 const SPLIT: usize = 256;
@@ -212,7 +211,7 @@ fn main(
     {main}
 }}\n{codes}{SHARED}{}{}{}",
             exact_reader(&of.exact),
-            of.reader(),
+            of.reader,
             buffers(first, self.buffers.len(), true),
         );
         self.device.gpu.kernel("decode", text)
@@ -251,14 +250,17 @@ fn main(
             self.at[6],
             self.tasks as u32,
             table,
+            table,
+            self.group as u32,
+            u32::MAX,
+            u32::MAX,
+            scale.to_bits(),
+            0,
+            0,
             heads * q_head,
             q_head,
             heads * (dim + 1),
             dim + 1,
-            self.group as u32,
-            u32::MAX,
-            scale.to_bits(),
-            0,
             0,
         ];
         let first = [&self.plan, q, prepared, &self.partials].into_iter().chain(of.maps()).collect();
@@ -276,17 +278,9 @@ fn main(
         floats(&self.device.gpu, &self.y, self.group * self.kv_heads * self.slot.value.dim())
     }
 
-    /// Microseconds of a step, of the best of some rounds.
+    /// Microseconds of a step.
     fn time(&self, repeats: usize, step: impl Fn(&mut Recorder<'_>)) -> f64 {
-        let once = |repeats: usize| {
-            let began = Instant::now();
-            run(&self.device.gpu, |recorder| (0..repeats).for_each(|_| step(recorder)));
-            floats(&self.device.gpu, &self.status, 1);
-            began.elapsed().as_secs_f64() * 1e6
-        };
-        once(1);
-        let best = |count: usize| (0..4).map(|_| once(count)).fold(f64::INFINITY, f64::min);
-        (best(1 + repeats) - best(1)) / repeats as f64
+        device_time(&self.device.gpu, |recorder| (0..repeats).for_each(|_| step(recorder))) / repeats as f64
     }
 
     fn bytes(&self) -> usize {

@@ -4,22 +4,9 @@
 // Scores: a thread to a position, which goes through its key four channels at a time; the queries lie in workgroup memory.
 // Sums: a thread to a channel, which goes through the positions four at a time; the weights lie in workgroup memory.
 //
-// Every sum has one order, whatever COLS is: a query gets the same bits alone and in a block.
-struct Arguments {
-    tasks_at: u32,
-    tasks: u32,
-    table_at: u32,
-    q_stride: u32,
-    q_head: u32,
-    p_stride: u32,
-    p_head: u32,
-    group: u32,
-    window: u32,
-    scale: f32,
-    cap: f32,
-    sinks: u32,
-}
-
+// Every sum has one order, whatever COLS is: a query gets the same bits alone and in a block. `begin` brings the queries: those that a
+// kernel before has made (`queries.wgsl`), or those of this pass's projection, with the key and value of the token itself
+// (`own.wgsl`).
 struct Task {
     row: u32,
     tokens: u32,
@@ -35,12 +22,6 @@ struct Task {
 }
 
 const NONE = -3.0e38;
-
-var<immediate> a: Arguments;
-@group(0) @binding(0) var<storage, read> plan: array<u32>;
-@group(0) @binding(1) var<storage, read> q: array<f32>;
-@group(0) @binding(2) var<storage, read> prepared: array<f32>;
-@group(0) @binding(3) var<storage, read_write> partials: array<f32>;
 
 var<workgroup> queries: array<vec4<f32>, COLS * Q4>;
 var<workgroup> offsets: array<f32, COLS>;
@@ -67,38 +48,12 @@ fn main(
         plan[at + 7u], plan[at + 8u], plan[at + 9u], plan[at + 10u],
     );
     kv_head = task.head;
-    let is_coded = task.key_form == 0u;
-    for (var i = thread; i < COLS * Q4; i += 128u) {
-        let column = task.column + i / Q4;
-        let c = 4u * (i % Q4);
-        var four = vec4<f32>(0.0);
-        if column < task.tokens * a.group {
-            let row = task.row + column / a.group;
-            let head = task.head * a.group + column % a.group;
-            //@ j 4
-            if c + $ju < KEY_DIM {
-                if PREPARED && is_coded {
-                    four[$j] = prepared[row * a.p_stride + head * a.p_head + c + $ju];
-                } else {
-                    four[$j] = q[row * a.q_stride + head * a.q_head + c + $ju];
-                }
-            }
-            //@
-        }
-        queries[i] = four;
-    }
     if thread < COLS {
         tops[thread] = NONE;
         totals[thread] = 0.0;
-        var offset = 0.0;
-        let column = task.column + thread;
-        if PREPARED && is_coded && column < task.tokens * a.group {
-            let row = task.row + column / a.group;
-            let head = task.head * a.group + column % a.group;
-            offset = prepared[row * a.p_stride + head * a.p_head + KEY_DIM];
-        }
-        offsets[thread] = offset;
+        offsets[thread] = 0.0;
     }
+    begin(thread, task);
     //@ i CHANNELS
     //@ k COLS
     var sum$i_$k = 0.0;
@@ -162,15 +117,31 @@ fn main(
             sum$i_$k *= factors[$k];
             //@
             var t = 0u;
-            for (; t + 4u * VALUE_STEP <= end; t += 4u * VALUE_STEP) {
-                //@ u VALUE_STEP
-                let v$u = value4(task, c, first + t + 4u * $uu);
-                //@
-                //@ u VALUE_STEP
-                //@ k COLS
-                sum$i_$k = weighted(v$u, weights[32u * $ku + t / 4u + $uu], sum$i_$k);
-                //@
-                //@
+            if task.value_form == 0u {
+                for (; t + 4u * VALUE_STEP <= end; t += 4u * VALUE_STEP) {
+                    let place = value_place(task, first + t);
+                    //@ u VALUE_STEP
+                    let v$u = value4_coded(place.x, c, place.y / 4u + $uu);
+                    //@
+                    //@ u VALUE_STEP
+                    //@ k COLS
+                    sum$i_$k = weighted(v$u, weights[32u * $ku + t / 4u + $uu], sum$i_$k);
+                    //@
+                    //@
+                }
+            } else {
+                let tokens = select(VALUE_TOKENS, 32u, task.value_form == 2u);
+                for (; t + 4u * VALUE_STEP <= end; t += 4u * VALUE_STEP) {
+                    let place = value_place(task, first + t);
+                    //@ u VALUE_STEP
+                    let v$u = value4_or_own(task, first + t + 4u * $uu, place.x, c, place.y + 4u * $uu, tokens);
+                    //@
+                    //@ u VALUE_STEP
+                    //@ k COLS
+                    sum$i_$k = weighted(v$u, weights[32u * $ku + t / 4u + $uu], sum$i_$k);
+                    //@
+                    //@
+                }
             }
             for (; t < end; t += 4u) {
                 let v = value4(task, c, first + t);
@@ -224,7 +195,7 @@ fn score(thread: u32, task: Task, first: u32) {
             let tokens = select(KEY_TOKENS, 32u, task.key_form == 2u);
             for (var c = 0u; c < (KEY_DIM + 3u) / 4u; c += EXACT_STEP) {
                 //@ u EXACT_STEP
-                let y$u = key4_exact(place.x, place.y, c + $uu, tokens);
+                let y$u = key4_or_own(task, position, place.x, place.y, c + $uu, tokens);
                 //@
                 //@ u EXACT_STEP
                 //@ k COLS
@@ -242,7 +213,8 @@ fn score(thread: u32, task: Task, first: u32) {
 fn scored(thread: u32, task: Task, position: u32, is_there: bool, k: u32, total: vec4<f32>) {
     let column = task.column + k;
     let own = task.position + column / a.group;
-    let is_seen = is_there && column < task.tokens * a.group && position <= own && own - position < a.window;
+    let window = select(a.window, a.sinks_window, task.key_form == 2u);
+    let is_seen = is_there && column < task.tokens * a.group && position <= own && own - position < window;
     var s = a.scale * (((total.x + total.y) + (total.z + total.w)) + offsets[k]);
     if a.cap > 0.0 {
         s = a.cap * tanh(clamp(s / a.cap, -15.0, 15.0));
@@ -256,18 +228,25 @@ fn key_place(task: Task, position: u32) -> vec2<u32> {
         return vec2<u32>(plan[a.table_at + task.key_table], position);
     }
     let index = position - a.sinks;
-    return vec2<u32>(plan[a.table_at + task.key_table + index / KEY_TOKENS], index % KEY_TOKENS);
+    let table = select(a.table_at, a.coded_at, task.key_form == 0u) + task.key_table;
+    return vec2<u32>(plan[table + index / KEY_TOKENS], index % KEY_TOKENS);
+}
+
+// The same of a value.
+fn value_place(task: Task, position: u32) -> vec2<u32> {
+    if task.value_form == 2u {
+        return vec2<u32>(plan[a.table_at + task.value_table], position);
+    }
+    let index = position - a.sinks;
+    let table = select(a.table_at, a.coded_at, task.value_form == 0u) + task.value_table;
+    return vec2<u32>(plan[table + index / VALUE_TOKENS], index % VALUE_TOKENS);
 }
 
 // Four values of a channel, from a position on that is a multiple of four after its page's start.
 fn value4(task: Task, c: u32, position: u32) -> vec4<f32> {
-    if task.value_form == 2u {
-        return value4_exact(plan[a.table_at + task.value_table], c, position, 32u);
+    let place = value_place(task, position);
+    if task.value_form == 0u {
+        return value4_coded(place.x, c, place.y / 4u);
     }
-    let index = position - a.sinks;
-    let page = plan[a.table_at + task.value_table + index / VALUE_TOKENS];
-    if task.value_form == 1u {
-        return value4_exact(page, c, index % VALUE_TOKENS, VALUE_TOKENS);
-    }
-    return value4_coded(page, c, (index % VALUE_TOKENS) / 4u);
+    return value4_or_own(task, position, place.x, c, place.y, select(VALUE_TOKENS, 32u, task.value_form == 2u));
 }

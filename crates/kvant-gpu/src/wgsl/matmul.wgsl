@@ -1,7 +1,9 @@
 
 // Products of TOKENS tokens, few of them. 32 lanes share R rows; numbers of x go through workgroup memory, STAGE groups at a time,
-// where lanes find theirs side by side. AHEAD groups of each row are asked for before anything is waited for. With NORMED the rows of x are normed on their way; with VISITS every row of y has the matrix
-// of an expert.
+// where lanes find theirs side by side. AHEAD groups of each row are asked for at a time, the first before x is there and the next
+// before these are multiplied: memory is never waited for idly. With SINGLE all of x is there at once, and a workgroup goes from rows to
+// rows with it. With NORMED the rows of x are normed on their way; with VISITS every
+// row of y has the matrix of an expert.
 @group(0) @binding(5) var<storage, read> norm_weight: array<vec4<f32>>;
 @group(0) @binding(6) var<storage, read> norm_bias: array<vec4<f32>>;
 @group(0) @binding(7) var<storage, read> routes: array<u32>;
@@ -24,14 +26,20 @@ fn main(
     let lane = thread % 32u;
     let team = thread / 32u;
     let place = id.x + id.y * count.x;
+    let units = (a.outputs + OUTPUTS - 1u) / OUTPUTS;
     let first = TOKENS * id.z;
     if VISITS {
         expert = routes[2u * first];
     }
     //@ r R
-    let row$r = row_of(8u * place + team, $ru) * a.row_words;
+    var row$r = row_of(8u * place + team, $ru) * a.row_words;
     //@ t TOKENS
     var sum$r_$t = 0.0;
+    //@
+    //@
+    //@ u AHEAD
+    //@ r R
+    var w$r_$u = fetch(row$r, min(32u * $uu + lane, a.groups - 1u));
     //@
     //@
     var mean = 0.0;
@@ -62,75 +70,102 @@ fn main(
         //@
         inverse = a.norm_scale / sqrt(added(thread, square) / f32(INPUTS) + a.eps);
     }
-    for (var base = 0u; base < a.groups; base += STAGE) {
-        //@ u AHEAD
-        //@ r R
-        var w$r_$u = fetch(row$r, min(base + 32u * $uu + lane, a.groups - 1u));
-        //@
-        //@
-        workgroupBarrier();
-        //@ e STEPS
-        let k$e = thread + 256u * $eu;
-        let x$e = normed(input(first + k$e / (8u * STAGE), 8u * base + k$e % (8u * STAGE)), 8u * base + k$e % (8u * STAGE), mean, inverse);
-        //@
-        //@ e STEPS
-        stage(k$e, x$e);
-        //@
-        workgroupBarrier();
-        for (var s = 0u; s < STAGE / 32u; s += AHEAD) {
-            if s > 0u {
+    for (var unit = place; unit < max(units, place + 1u); unit += count.x * count.y) {
+        let after = unit + count.x * count.y;
+        for (var base = 0u; base < a.groups; base += STAGE) {
+            if !SINGLE || unit == place {
+                workgroupBarrier();
+                //@ e STEPS
+                let k$e = thread + 256u * $eu;
+                let x$e = normed(input(first + k$e / (8u * STAGE), 8u * base + k$e % (8u * STAGE)), 8u * base + k$e % (8u * STAGE), mean, inverse);
+                //@
+                //@ e STEPS
+                stage(k$e, x$e);
+                //@
+                workgroupBarrier();
+            }
+            for (var s = 0u; s < STAGE / 32u; s += AHEAD) {
                 //@ u AHEAD
                 //@ r R
-                w$r_$u = fetch(row$r, min(base + 32u * (s + $uu) + lane, a.groups - 1u));
+                var next$r_$u = w$r_$u;
                 //@
                 //@
-            }
-            //@ u AHEAD
-            if base + 32u * (s + $uu) + lane < a.groups {
-                //@ i 8
-                {
-                    //@ t TOKENS
-                    let x$t = staged[$tu * STAGED + 33u * (8u * (s + $uu) + $iu) + lane];
-                    //@
+                let next = base + 32u * (s + AHEAD);
+                if next < a.groups {
+                    //@ u AHEAD
                     //@ r R
+                    next$r_$u = fetch(row$r, min(next + 32u * $uu + lane, a.groups - 1u));
+                    //@
+                    //@
+                } else if SINGLE && after < units {
+                    //@ r R
+                    row$r = row_of(8u * after + team, $ru) * a.row_words;
+                    //@ u AHEAD
+                    next$r_$u = fetch(row$r, min(32u * $uu + lane, a.groups - 1u));
+                    //@
+                    //@
+                }
+                //@ u AHEAD
+                if base + 32u * (s + $uu) + lane < a.groups {
+                    //@ i 8
                     {
-                        let v = level4(w$r_$u, $iu);
                         //@ t TOKENS
-                        sum$r_$t = fma(v.x, x$t.x, sum$r_$t);
-                        sum$r_$t = fma(v.y, x$t.y, sum$r_$t);
-                        sum$r_$t = fma(v.z, x$t.z, sum$r_$t);
-                        sum$r_$t = fma(v.w, x$t.w, sum$r_$t);
+                        let x$t = staged[$tu * STAGED + 33u * (8u * (s + $uu) + $iu) + lane];
+                        //@
+                        //@ r R
+                        {
+                            let v = level4(w$r_$u, $iu);
+                            //@ t TOKENS
+                            sum$r_$t = fma(v.x, x$t.x, sum$r_$t);
+                            sum$r_$t = fma(v.y, x$t.y, sum$r_$t);
+                            sum$r_$t = fma(v.z, x$t.z, sum$r_$t);
+                            sum$r_$t = fma(v.w, x$t.w, sum$r_$t);
+                            //@
+                        }
                         //@
                     }
                     //@
                 }
                 //@
+                //@ u AHEAD
+                //@ r R
+                w$r_$u = next$r_$u;
+                //@
+                //@
             }
-            //@
         }
-    }
-    //@ r R
-    //@ t TOKENS
-    lanes[264u * (TOKENS * $ru + $tu) + 33u * team + lane] = sum$r_$t;
-    //@
-    //@
-    workgroupBarrier();
-    // A thread to each output of the workgroup.
-    let t = thread / OUTPUTS;
-    let own = thread % OUTPUTS;
-    let o = OUTPUTS * place + own;
-    if t < TOKENS && first + t < a.tokens && o < a.outputs {
-        if GATED {
-            let pairs = max(R / 2u, 1u);
-            var gate = total(TOKENS * (2u * (own % pairs)) + t, own / pairs);
-            var up = total(TOKENS * (2u * (own % pairs) + 1u) + t, own / pairs);
-            if BIAS {
-                gate += bias[bias_of(o)];
-                up += bias[bias_of(o) + a.outputs];
+        //@ r R
+        //@ t TOKENS
+        lanes[264u * (TOKENS * $ru + $tu) + 33u * team + lane] = sum$r_$t;
+        //@
+        //@
+        workgroupBarrier();
+        // A thread to each output of the workgroup.
+        let t = thread / OUTPUTS;
+        let own = thread % OUTPUTS;
+        let o = OUTPUTS * unit + own;
+        if t < TOKENS && first + t < a.tokens && o < a.outputs {
+            if GATED {
+                let pairs = max(R / 2u, 1u);
+                var gate = total(TOKENS * (2u * (own % pairs)) + t, own / pairs);
+                var up = total(TOKENS * (2u * (own % pairs) + 1u) + t, own / pairs);
+                if BIAS {
+                    gate += bias[bias_of(o)];
+                    up += bias[bias_of(o) + a.outputs];
+                }
+                y[(first + t) * a.y_stride + a.y_at + o] = inner_value(gate, up, a.keep, a.scale, a.cap);
+            } else {
+                store(first + t, o, total(TOKENS * (own % R) + t, own / R));
             }
-            y[(first + t) * a.y_stride + a.y_at + o] = inner_value(gate, up, a.keep, a.scale, a.cap);
-        } else {
-            store(first + t, o, total(TOKENS * (own % R) + t, own / R));
+        }
+        if SINGLE && after < units {
+            // The sums of lanes are read before the next ones are written.
+            workgroupBarrier();
+            //@ r R
+            //@ t TOKENS
+            sum$r_$t = 0.0;
+            //@
+            //@
         }
     }
 }

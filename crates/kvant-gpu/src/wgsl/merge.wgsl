@@ -1,4 +1,5 @@
-// The splits of every query head put together, one after another, and the sum over coded pages back in the model's basis.
+// The splits of every query head put together, one after another, and the sum over coded pages back in the model's basis. Where
+// attention made keys and values of its own, workgroups behind those write them to their pages (`own_rows.wgsl`).
 struct Arguments {
     rows_at: u32,
     rows: u32,
@@ -7,6 +8,12 @@ struct Arguments {
     group: u32,
     y_stride: u32,
     y_at: u32,
+    // Of rows that are written to pages.
+    mark: u32,
+    turns_at: u32,
+    k_records_at: u32,
+    v_records_at: u32,
+    records: u32,
 }
 
 const NONE = -3.0e38;
@@ -35,6 +42,7 @@ fn main(
     let row = number / a.heads;
     let head = number % a.heads;
     if row >= a.rows {
+        write_rows(thread, number - a.rows * a.heads);
         return;
     }
     let at = a.rows_at + 4u * row;
@@ -120,8 +128,13 @@ fn main(
         let c = thread + 128u * $iu;
         var v = exact$i;
         if MOVED && in_coded > 0.0 {
-            for (var j = 0u; j < VALUE_DIM; j++) {
-                v = fma(finish[finish_at + j * VALUE_DIM + c], coded[j], v);
+            for (var j = 0u; j < VALUE_DIM; j += FINISH_AHEAD) {
+                //@ u FINISH_AHEAD
+                let f$u = finish[finish_at + (j + $uu) * VALUE_DIM + c];
+                //@
+                //@ u FINISH_AHEAD
+                v = fma(f$u, coded[j + $uu], v);
+                //@
             }
             v += finish[finish_at + VALUE_DIM * VALUE_DIM + c] * in_coded;
         }

@@ -2,7 +2,7 @@
 // matrices.
 //
 // A kernel is right only if it gives the same in every order of its threads, so the order is the caller's choice. Threads that meet
-// at different places, or not at all, are an error and not a surprise.
+// at different places, or not at all, are an error.
 #pragma once
 #include <csetjmp>
 #include <cstdio>

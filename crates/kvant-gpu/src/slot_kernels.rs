@@ -1,0 +1,177 @@
+//! The kernels of a slot that attend: how many queries share a reading, and the texts put together.
+
+use crate::buffer::Buffer;
+use crate::device::Gpu;
+use crate::head_widths;
+use crate::kernel::Kernel;
+use crate::layout::{SlotKernels, cached};
+use crate::page_text::{SHARED, buffers, exact_reader};
+use crate::unroll::unrolled;
+use std::sync::Arc;
+
+/// The most queries of a kv head that share a reading of a page.
+const MOST_COLUMNS: usize = 16;
+
+/// A kernel that puts splits together and does nothing else.
+const NO_ROWS: &str = "fn write_rows(thread: u32, number: u32) {}\n";
+
+impl SlotKernels {
+    /// Fours of a query.
+    fn query_fours(&self) -> usize {
+        self.key.fours.max(self.key.dim().div_ceil(4))
+    }
+
+    /// Workgroup memory of the kernel that attends.
+    fn attend_bytes(&self, columns: usize) -> usize {
+        columns * (16 * self.query_fours() + 4 * 128 + 32 + 16)
+    }
+
+    /// Columns of the kernel that serves blocks of `wanted` queries of a kv head.
+    pub(crate) fn columns(&self, wanted: usize) -> usize {
+        let mut columns = MOST_COLUMNS;
+        while columns > 1 && (columns / 2 >= wanted || self.attend_bytes(columns) > 31 * 1024) {
+            columns /= 2;
+        }
+        columns
+    }
+
+    /// What comes before attention, of the one block whose slot it is.
+    pub(crate) fn heads_kernel(&self, blocks: usize, make: impl FnOnce() -> Arc<Kernel>) -> Arc<Kernel> {
+        cached(&self.built, ("heads", 0, blocks), make)
+    }
+
+    pub(crate) fn attend_kernel(&self, gpu: &Gpu, columns: usize, blocks: usize) -> Arc<Kernel> {
+        cached(&self.built, ("attend", columns, blocks), || {
+            self.build_attend(gpu, columns, (4, blocks), include_str!("wgsl/queries.wgsl"))
+        })
+    }
+
+    /// Whether heads of queries have room beside the columns of a kernel that serves all of them.
+    pub(crate) fn has_room_for_heads(&self, columns: usize, heads: usize) -> bool {
+        let words = heads * self.key.dim() + 4 * self.query_fours() + self.value.dim() + 128;
+        heads <= columns && self.attend_bytes(columns) + 4 * words <= 31 * 1024
+    }
+
+    /// The kernel that attends with queries of its own making, of the one block whose slot it is; `rows` is how it makes them.
+    pub(crate) fn own_kernel(
+        &self,
+        gpu: &Gpu,
+        columns: usize,
+        blocks: usize,
+        rows: impl FnOnce() -> String,
+    ) -> Arc<Kernel> {
+        cached(&self.built, ("own", columns, blocks), || {
+            let own = include_str!("wgsl/own.wgsl").to_owned() + &rows();
+            self.build_attend(gpu, columns, (5, blocks), &own)
+        })
+    }
+
+    /// With pages from a binding on, so many buffers.
+    fn build_attend(
+        &self,
+        gpu: &Gpu,
+        columns: usize,
+        (mut first, blocks): (usize, usize),
+        queries: &str,
+    ) -> Arc<Kernel> {
+        let channels = self.value.dim().div_ceil(128);
+        // A driver in software has nothing to wait for, and long texts to translate.
+        let most = if gpu.report().kind.is_gpu() { 8 } else { 1 };
+        let step = |fours: usize| (1..=most).rev().find(|step| fours.is_multiple_of(*step)).unwrap_or(1);
+        let (key_step, exact_step) = (step(self.key.fours), step(self.key.dim().div_ceil(4)));
+        // Fours of positions at once, all of one page.
+        let fits = |step: &usize| [&self.key, &self.value].iter().all(|side| side.tokens() % (4 * step) == 0);
+        let value_step = (1..=most.div_ceil(2)).rev().find(fits).unwrap_or(1);
+        let counts = [
+            ("COLS", columns),
+            ("CHANNELS", channels),
+            ("KEY_STEP", key_step),
+            ("EXACT_STEP", exact_step),
+            ("VALUE_STEP", value_step),
+        ];
+        let constants = format!(
+            "const COLS = {columns}u;\nconst Q4 = {}u;\nconst KEY_FOURS = {}u;\nconst KEY_DIM = {}u;\nconst VALUE_DIM = {}u;\n\
+             const CHANNELS = {}u;\nconst KEY_TOKENS = {}u;\nconst VALUE_TOKENS = {}u;\nconst PREPARED = {};\n\
+             const KEY_STEP = {key_step}u;\nconst EXACT_STEP = {exact_step}u;\nconst VALUE_STEP = {value_step}u;\n",
+            self.query_fours(),
+            self.key.fours,
+            self.key.dim(),
+            self.value.dim(),
+            channels,
+            self.key.tokens(),
+            self.value.tokens(),
+            self.key.moves.is_some(),
+        );
+        // Both sides may have tables and levels of their own.
+        let value = self.value.reader.replace("levels", "value_levels").replace("table", "value_table");
+        let (mut maps, mut codes) = (String::new(), "");
+        for (side, name) in [(&self.key, "key_map"), (&self.value, "value_map")] {
+            if side.widths.is_some() {
+                maps += &head_widths::binding(first, name);
+                (first, codes) = (first + 1, head_widths::CODES);
+            }
+        }
+        let parts = [
+            &constants,
+            &unrolled(&(include_str!("wgsl/attend.wgsl").to_owned() + queries), &counts),
+            &maps,
+            SHARED,
+            codes,
+            &exact_reader(&self.key.exact),
+            &exact_reader(&self.value.exact),
+            &self.key.reader,
+            &value,
+            &buffers(first, blocks, false),
+        ];
+        gpu.kernel("attend", parts.concat())
+    }
+
+    /// What the kernel that attends is bound to between partial sums and pages: maps of heads that have widths of their own.
+    pub(crate) fn maps(&self) -> impl Iterator<Item = &Buffer> {
+        [&self.key, &self.value]
+            .into_iter()
+            .filter_map(|side| side.widths.as_ref())
+            .map(|widths| &widths.maps)
+    }
+
+    pub(crate) fn merge_kernel(&self, gpu: &Gpu, columns: usize, sink_logits: bool) -> Arc<Kernel> {
+        let key = ("merge", columns, usize::from(sink_logits));
+        cached(&self.built, key, || self.build_merge(gpu, columns, sink_logits, NO_ROWS))
+    }
+
+    /// The same that writes keys and values too, of the one block whose slot it is; `rows` is how.
+    pub(crate) fn own_merge_kernel(
+        &self,
+        gpu: &Gpu,
+        (columns, sink_logits): (usize, bool),
+        blocks: usize,
+        rows: impl FnOnce() -> String,
+    ) -> Arc<Kernel> {
+        cached(&self.built, ("own merge", columns, blocks), || {
+            self.build_merge(gpu, columns, sink_logits, &rows())
+        })
+    }
+
+    fn build_merge(&self, gpu: &Gpu, columns: usize, sink_logits: bool, rows: &str) -> Arc<Kernel> {
+        let dim = self.value.dim();
+        let ahead = (1..=16).rev().find(|ahead| dim.is_multiple_of(*ahead)).unwrap_or(1);
+        // A driver in software has nothing to wait for, and long texts to translate.
+        let ahead = if gpu.report().kind.is_gpu() { ahead } else { 1 };
+        let constants = format!(
+            "const COLS = {columns}u;\nconst VALUE_DIM = {dim}u;\nconst MOVED = {};\nconst FINISH_STEP = {}u;\n\
+             const FINISH_AHEAD = {ahead}u;\nconst SINK_LOGITS = {sink_logits};\n",
+            self.value.moves.is_some(),
+            self.value.matrix_step(),
+        );
+        let counts = [("CHANNELS", dim.div_ceil(128)), ("FINISH_AHEAD", ahead)];
+        gpu.kernel("merge", constants + &unrolled(include_str!("wgsl/merge.wgsl"), &counts) + rows)
+    }
+
+    pub(crate) fn prepare_kernel(&self, gpu: &Gpu) -> Arc<Kernel> {
+        cached(&self.built, ("prepare", 0, 0), || {
+            let (dim, step) = (self.key.dim(), self.key.matrix_step());
+            let constants = format!("const DIM = {dim}u;\nconst BASIS_STEP = {step}u;\n");
+            gpu.kernel("prepare", constants + include_str!("wgsl/prepare.wgsl"))
+        })
+    }
+}

@@ -1,0 +1,30 @@
+//! The device of the tests of whole models.
+
+use kvant_gpu::{Gpu, GpuError};
+use std::sync::OnceLock;
+
+/// The adapter that `KVANT_GPU` names, where `msl` stands for what Metal would be given, run on the host; else lavapipe. `None` where
+/// none was asked for and there is none.
+pub fn gpu() -> Option<Gpu> {
+    static GPU: OnceLock<Option<Gpu>> = OnceLock::new();
+    GPU.get_or_init(open).clone()
+}
+
+/// A device that nothing else of the process uses.
+pub fn open() -> Option<Gpu> {
+    match std::env::var(kvant_gpu::ADAPTER_VARIABLE) {
+        #[cfg(target_os = "linux")]
+        Ok(name) if name == "msl" => {
+            Some(Gpu::on_adapter(&kvant_msl::Metal::default().adapter()).expect("MSL on the host"))
+        }
+        Ok(_) => Some(Gpu::open().expect("the adapter that was asked for")),
+        Err(_) => match Gpu::open_named("llvmpipe") {
+            Ok(gpu) => Some(gpu),
+            Err(GpuError::NoSuchAdapter { .. }) => {
+                eprintln!("skipped: lavapipe is not installed (Debian: mesa-vulkan-drivers)");
+                None
+            }
+            Err(error) => panic!("{error}"),
+        },
+    }
+}

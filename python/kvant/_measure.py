@@ -142,7 +142,7 @@ def plan(
     plan: str | os.PathLike[str] | None = None,
     output: str | os.PathLike[str] | None = None,
     text: Text = None,
-    tokens: int = 2048,
+    tokens: int = 512,
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> Planned:

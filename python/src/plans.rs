@@ -142,12 +142,12 @@ fn planned(settings: &Settings, path: Option<PathBuf>, goal: Goal, progress: &Pr
     let path = path.unwrap_or_else(|| plan_path(&checkpoint));
     let plan = open_plan(&path, &checkpoint).map_err(failed)?;
     let windows = search_windows(&tokenizer, model.context(), text, settings.tokens);
-    let (probed, other) = windows.map_err(bad_value)?;
+    let windows = windows.map_err(bad_value)?;
     let mut tell = |headway: kvant_eval::divergence::Headway<'_>| {
         progress.tell_or_leave(headway.done as u64, headway.total as u64);
     };
-    let parts = sensitivities(&model, &plan, &probed, &mut tell).map_err(failed)?;
-    let check = Check { model: &model, plan: &plan, windows: &other };
+    let parts = sensitivities(&model, &plan, &windows, &mut tell).map_err(failed)?;
+    let check = Check { model: &model, plan: &plan, windows: &windows.other };
     let tried = search(goal, &parts, &check, &mut tell).map_err(failed)?;
     let best = tried.first().ok_or_else(|| match goal {
         Goal::Kl(kl) => bad_value(format!("no policy is expected to stay within a KL divergence of {kl}")),

@@ -146,7 +146,7 @@ fn findings(
     let (mut keys, mut queries) = (Moments::new(dim), Moments::new(dim));
     let wide = |row: &[f32]| row.iter().map(|&x| f64::from(x)).collect::<Vec<f64>>();
     for (number, head) in windows.iter().enumerate() {
-        let moved = ((reach - WINDOW) * number / (WINDOWS - 1).max(1)) as f64;
+        let moved = (reach.saturating_sub(WINDOW) * number / (WINDOWS - 1).max(1)) as f64;
         for (position, key) in head.keys.chunks_exact(dim).enumerate().skip(SINKS) {
             let mut key = key.to_vec();
             match way {

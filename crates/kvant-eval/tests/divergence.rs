@@ -231,7 +231,7 @@ fn devices_are_compared_on_the_same_cache() {
     for mode in [Mode::Deployed, Mode::Strict] {
         let request = request(&model, &windows, &caches, mode, PassLimits::default());
         let same = device_divergence(&request, &mut |_| ()).unwrap();
-        assert_eq!(same.iter().map(|found| found.kl().0).collect::<Vec<_>>(), [0.0, 0.0], "{mode:?}");
+        assert!(same.len() == 2 && same.iter().all(|found| found.kl().0.abs() < 1e-12), "{mode:?}");
         assert!(divergence(&request, None, &mut |_| ()).unwrap()[0].kl().0 > 0.0, "{mode:?}");
     }
     // Another arithmetic shows.

@@ -281,6 +281,7 @@ fn measure(source: &Model, converted: &Path, texts: &Texts) -> Result<Distance, 
             models,
             windows: &windows,
             caches: std::slice::from_ref(&exact),
+            against: None,
             mode: Mode::Deployed,
             limits: PassLimits::default(),
         };

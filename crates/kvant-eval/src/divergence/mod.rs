@@ -1,7 +1,7 @@
 //! What a cache costs: how far it moves a model's predictions from those with an exact cache.
 //!
-//! The reference is the f32 cache with f32 activations, unless [`Request::against`] names another. Every window goes through the reference once and through each
-//! cache in question once, *side by side*: a block of positions at a time, whose logits are compared and dropped. So ten
+//! The reference is the f32 cache with f32 activations, unless [`Request::against`] names another. Every window goes through
+//! the reference once and through each cache in question once, *side by side*: a block of positions at a time, whose logits are compared and dropped. So ten
 //! caches cost one reference, and at no time are there more logits than two blocks of [`PassLimits::logit_bytes`] each,
 //! and as many probabilities in f64
 //! (or of one page's positions, where that is more), beside the reference's cache and one per cache in question. With

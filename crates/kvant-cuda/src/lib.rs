@@ -28,6 +28,8 @@ pub mod params;
 #[cfg(feature = "cuda")]
 mod pass;
 pub mod plan;
+#[cfg(feature = "cuda")]
+mod planned;
 pub mod product;
 #[cfg(feature = "cuda")]
 mod program;

@@ -194,6 +194,18 @@ impl CudaNetwork {
         book.close().map_err(device_error)
     }
 
+    /// Keys of a plan have no kernels with soft caps.
+    fn check_caps(&self, pages: &LayoutPages) -> Result<(), StateError> {
+        let capped = |of: &&crate::program::Attention| {
+            let slot = slot_pages(pages, self.slots.owner(of.slot));
+            of.soft_cap.is_some() && slot.is_some_and(|slot| slot.planned.is_some())
+        };
+        match self.program.attentions().find(capped) {
+            Some(_) => Err(device_error("klt keys under a soft cap do not run on the card")),
+            None => Ok(()),
+        }
+    }
+
     /// Sees to it that buffers have room for a pass.
     fn fit(&self, buffers: &mut Option<PassBuffers>, plan: &PassPlan, words: usize) -> Result<(), OpenError> {
         let card = &self.card;
@@ -243,6 +255,7 @@ impl Network for CudaNetwork {
         let Work { buffers, cache, graphs, out, launches } = &mut *work;
         if cache.as_ref().is_none_or(|kept| !Arc::ptr_eq(&kept.layout, &layout)) {
             let pages = LayoutPages::new(&self.card, &self.pages, &layout).map_err(device_error)?;
+            self.check_caps(&pages)?;
             let seats = Seats::new(&pages.slots);
             *cache = Some(Kept { layout: Arc::clone(&layout), pages, seats });
         }

@@ -225,13 +225,16 @@ fn slices(
     slices
 }
 
-/// Takes the pages of a chunk in a slot, and gathers what is to be encoded: exact keys, exact values, keys, values.
+/// A page that is to be encoded: its kv head; exact keys, exact values, keys, values.
+pub(crate) type Job = (usize, [PageId; 4]);
+
+/// Takes the pages of a chunk in a slot, and gathers what is to be encoded.
 pub(crate) fn take_pages(
     slot: KvSlot,
     of: &SlotPages,
     sequence: &mut Sequence,
     tokens: usize,
-    jobs: &mut Vec<[PageId; 4]>,
+    jobs: &mut Vec<Job>,
 ) -> Result<(), TakeError> {
     // By kv head and side.
     let mut encodes: Vec<[Vec<(PageId, PageId)>; 2]> = vec![Default::default(); of.kv_heads];
@@ -246,11 +249,11 @@ pub(crate) fn take_pages(
     if let Some(tokens) = partial {
         return Err(TakeError::Device(format!("a page of {tokens} tokens is to be encoded")));
     }
-    for [keys, values] in &encodes {
+    for (head, [keys, values]) in encodes.iter().enumerate() {
         if keys.len() != values.len() {
             return Err(TakeError::Device("keys and values are not encoded together".to_owned()));
         }
-        jobs.extend(keys.iter().zip(values).map(|(key, value)| [key.0, value.0, key.1, value.1]));
+        jobs.extend(keys.iter().zip(values).map(|(key, value)| (head, [key.0, value.0, key.1, value.1])));
     }
     Ok(())
 }
@@ -261,22 +264,23 @@ pub(crate) enum TakeError {
     Device(String),
 }
 
-/// Enters the pages that are to be encoded.
+/// Enters the pages that are to be encoded; after them their kv heads.
 pub(crate) fn add_jobs(
     words: &mut Words,
     of: &SlotPages,
-    jobs: &[[PageId; 4]],
+    jobs: &[Job],
     book: &mut Book<'_>,
 ) -> Result<u64, String> {
-    let mut places = Vec::with_capacity(4 * jobs.len());
-    for [exact_keys, exact_values, keys, values] in jobs {
+    let mut places = Vec::with_capacity(5 * jobs.len());
+    for (head, [exact_keys, exact_values, keys, values]) in jobs {
         places.push(book.place(*exact_keys, of.key.exact)?);
         places.push(book.place(*exact_values, of.value.exact)?);
-        for (page, kind) in [(keys, of.key.closed), (values, of.value.closed)] {
+        for (page, kind) in [(keys, of.closed_keys(*head)), (values, of.value.closed)] {
             places.push(book.place(*page, kind)?);
             book.overwrites(*page);
         }
     }
+    places.extend(jobs.iter().map(|(head, _)| *head as u32));
     Ok(words.add(places))
 }
 

@@ -6,7 +6,8 @@ use crate::device::{Card, Launch, OpenError};
 use crate::matrix::Matrix;
 use crate::params::{
     ActivateParams, Address, AppendParams, AttentionParams, BiasParams, ColumnsParams, EmbedParams,
-    EncodeParams, GatherParams, HEAD_TILE, LinearParams, NormParams, many_columns,
+    EncodeParams, GatherParams, HEAD_TILE, LinearParams, NormParams, PlannedEncodeParams, TurnParams,
+    many_columns,
 };
 use crate::pass::{PassPlan, SLICE, SlicePlan, slot_pages};
 use crate::product::ProductForm;
@@ -29,6 +30,9 @@ pub(crate) struct PassBuffers {
     /// (rows, heads, dim) f16.
     queries: Buffer,
     attended: Buffer,
+    /// The same in the basis of a plan's keys, and (rows, heads) f32: their products with the keys' means.
+    turned: Buffer,
+    bias: Buffer,
     /// (rows, gates ‖ ups) f32.
     first: Buffer,
     /// (rows, inner) f16.
@@ -81,6 +85,8 @@ impl PassBuffers {
             projected: buffer(widths.projected, 4)?,
             queries: buffer(widths.queries, 2)?,
             attended: buffer(widths.queries, 2)?,
+            turned: buffer(widths.queries, 2)?,
+            bias: buffer(widths.queries.div_ceil(64), 4)?,
             first: buffer(widths.first, 4)?,
             inner: buffer(widths.inner, 2)?,
             columns: buffer(widths.projected.max(widths.first), 4)?,
@@ -237,6 +243,7 @@ impl Run<'_> {
         self.linear(&of.projection, rows, b.normed.address(), Target::over(b.projected.address()));
         let Some(slot) = slot_pages(self.layout, self.slots.owner(of.slot)) else { return };
         self.append(of, slot);
+        self.turn(of, slot);
         // A page that is closed by a chunk may be read as bytes by its later tokens.
         if !self.plan.is_step {
             self.encode(of, slot);
@@ -283,7 +290,25 @@ impl Run<'_> {
             eps,
         };
         let heads = of.heads + 2 * of.kv_heads;
-        self.launch(&format!("append_d{}", slot.dim), (self.plan.rows, heads), slot.dim as u32, params);
+        let threads = slot.dim.next_multiple_of(32) as u32;
+        self.launch(&format!("append_d{}", slot.dim), (self.plan.rows, heads), threads, params);
+    }
+
+    /// Queries into the basis of a plan's keys.
+    fn turn(&mut self, of: &Attention, slot: &SlotPages) {
+        let Some(planned) = &slot.planned else { return };
+        let b = self.buffers;
+        let params = TurnParams {
+            q: b.queries.address(),
+            y: b.turned.address(),
+            bias: b.bias.address(),
+            bases: planned.query.address(),
+            refused: self.refused(of, 0),
+            heads: of.heads as i32,
+            group: of.group() as i32,
+        };
+        let name = format!("turn_queries_d{}", slot.dim);
+        self.launch(&name, (self.plan.rows, of.heads), 4 * slot.dim as u32, params);
     }
 
     fn encode(&mut self, of: &Attention, slot: &SlotPages) {
@@ -298,7 +323,20 @@ impl Run<'_> {
             refused: self.refused(of, 1),
         };
         let launch = Launch { grid: (plan.jobs as u32, 1), threads: 128, shared: 0, early: false };
-        self.recorder.launch(&format!("encode_{}_d{}", slot.codec, slot.dim), launch, params);
+        let Some(planned) = &slot.planned else {
+            self.recorder.launch(&format!("encode_{}_d{}", slot.codec, slot.dim), launch, params);
+            return;
+        };
+        let keys = PlannedEncodeParams {
+            pages: params.pages,
+            jobs: params.jobs,
+            heads: params.jobs + 16 * plan.jobs as u64,
+            bases: planned.forward.address(),
+            widths: planned.widths.address(),
+            refused: params.refused,
+        };
+        self.recorder.launch(&format!("encode_klt_d{}", slot.dim), launch, keys);
+        self.recorder.launch(&format!("encode_v4_d{}", slot.dim), launch, params);
     }
 
     fn attend(&mut self, of: &Attention, slot: &SlotPages, slice: &SlicePlan) {
@@ -344,6 +382,11 @@ impl Run<'_> {
             step_columns: (grid % columns) as i32,
             ..AttentionParams::default()
         };
+        if let Some(planned) = &slot.planned {
+            params.q_closed = rows_of(b.turned.address(), slice.row, width, 2);
+            params.q_bias = rows_of(b.bias.address(), slice.row, of.heads, 4);
+            params.widths = planned.widths.address();
+        }
         params.set_scoring(of.scale, of.soft_cap);
         self.launch(&name, (grid, 1), 128, params);
         self.launch(&format!("reduce_d{}", slot.dim), (slice.rows * of.heads, 1), 256, params);

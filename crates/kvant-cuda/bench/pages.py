@@ -29,12 +29,33 @@ def hadamard(x):
     return x
 
 
+def odd_part(d):
+    return d if d % 2 else odd_part(d // 2)
+
+
+def turn(x):
+    """The Walsh-Hadamard transform of a power of two beside a Hartley transform of the odd part's neighbours, in its order of roundings."""
+    d, m = x.shape[-1], odd_part(x.shape[-1])
+    x = x.unflatten(-1, (d // m, m))
+    if m > 1:
+        a = [2 * math.pi * n / m for n in range(m)]
+        h = torch.tensor([[math.cos(a[i * j % m]) + math.sin(a[i * j % m]) for j in range(m)] for i in range(m)], dtype=torch.float64, device=x.device)
+        if x.dtype == torch.float32:
+            h, y = h.float(), torch.zeros_like(x)
+            for j in range(m):
+                y = fma(x[..., j:j + 1], h[:, j], y)
+            x = y
+        else:
+            x = x @ h
+    return hadamard(x.transpose(-1, -2).contiguous()).transpose(-1, -2).flatten(-2)
+
+
 def rotate(x):  # y = H diag(signs) x, f32
-    return hadamard(x * signs(x.shape[-1], x.device))
+    return turn(x * signs(x.shape[-1], x.device))
 
 
 def rotate_back(y):  # float64
-    return hadamard(y.double()) * signs(y.shape[-1], y.device).double()
+    return turn(y.double()) * signs(y.shape[-1], y.device).double()
 
 
 # ---- codecs, bit for bit as kvant-codec encodes ----
@@ -97,7 +118,7 @@ def fitted_range(x, low, high, plain, top):
     return torch.where(gain > 0, scale, best), torch.where(gain > 0, low, zero)
 
 
-BITS = dict(int4=(4, 4), int8=(8, 8), k8v4=(8, 4))  # of keys and values
+BITS = dict(int4=(4, 4), int8=(8, 8), k8v4=(8, 4), klt=(None, 4))  # of keys and values
 
 
 def encode_keys(k, bits):  # f16 [n, P, 64, d] -> codes u8, scale, zero f16 [n, P, d]
@@ -125,7 +146,14 @@ def fitted_max(y, plain):
 
 
 def encode_values(v, bits):  # f16 [n, P, 64, d] -> codes u8, scale f16 [n, P, 64, d/32]
-    y = (rotate(v.float()) if bits == 4 else v.float()).unflatten(-1, (-1, 32))
+    y, d = rotate(v.float()) if bits == 4 else v.float(), v.shape[-1]
+    if d % 32:  # the last group has 16 channels; numbers of its own in their place change nothing but what is added up
+        whole, last = (encode_groups(part, bits) for part in (y[..., :d // 32 * 32].unflatten(-1, (-1, 32)), y[..., d // 32 * 32:].unflatten(-1, (-1, d % 32))))
+        return tuple(torch.cat(pair, -1) for pair in zip(whole, last))
+    return encode_groups(y.unflatten(-1, (-1, 32)), bits)
+
+
+def encode_groups(y, bits):
     low, high = y.amin(-1), y.amax(-1)
     if bits == 4:
         scale = fitted_max(y, stored(torch.where(-low > high, low, high) / -8))
@@ -141,21 +169,24 @@ def encode(k, v, codec):
 
 def decode(kc, ks, kz, vc, vs, codec):
     """float64 keys and values in the model's basis, [n, P*64, d]."""
-    bits = BITS[codec][1]
     k = kc.double() * ks.double()[:, :, None] + kz.double()[:, :, None]
-    v = ((vc.double() - 2**(bits - 1)).unflatten(-1, (-1, 32)) * vs.double()[..., None]).flatten(-2)
-    return k.flatten(1, 2), (rotate_back(v) if bits == 4 else v).flatten(1, 2)
+    return k.flatten(1, 2), decode_values(vc, vs, BITS[codec][1])
+
+
+def decode_values(vc, vs, bits):
+    v = (vc.double() - 2**(bits - 1)) * vs.double().repeat_interleave(32, -1)[..., :vc.shape[-1]]
+    return (rotate_back(v) if bits == 4 else v).flatten(1, 2)
 
 
 # ---- the canonical layout (docs/page-format.md of kvant-codec) ----
 def read_canonical(keys, values, d, codec):
     """Bytes of a page of keys and one of values -> codes, scales, zeros as `encode` gives them."""
-    half = lambda data: torch.frombuffer(bytearray(data), dtype=torch.float16)
-    ks, kz, vs = half(keys[:2 * d])[None, None], half(keys[2 * d:4 * d])[None, None], half(values[:4 * d]).view(1, 1, d // 32, 64).transpose(2, 3)
+    half, groups = lambda data: torch.frombuffer(bytearray(data), dtype=torch.float16), -(-d // 32)
+    ks, kz, vs = half(keys[:2 * d])[None, None], half(keys[2 * d:4 * d])[None, None], half(values[:128 * groups]).view(1, 1, groups, 64).transpose(2, 3)
     kc, vc = torch.zeros(2, 1, 1, 64, d, dtype=torch.uint8)
 
     def code(page, bits, row, unit, high, i):  # of vector V_high of a unit
-        at = 4 * d + (row + unit) * 16 * bits
+        at = (4 * d if page is keys else 128 * groups) + (row + unit) * 16 * bits
         return page[at + i] >> 4 * high & 15 if bits == 4 else page[at + 64 * high + i]
 
     for t in range(64):
@@ -181,6 +212,8 @@ def fragments(codes, bits, in_load):
         w = words([(at(r, c, e), 4 * r + 8 * c + 16 * e) for r in (0, 1) for c in (0, 1) for e in (0, 1)]).unsqueeze(-1)
     else:
         w = torch.stack([words([(at(r, c, e), 8 * r + 16 * e) for r in (0, 1) for e in (0, 1)]) for c in (0, 1)], -1)
+    if in_load is None:  # a step along k of all rows: ks c g t mt
+        return w.permute(0, 1, 4, 6, 3, 5, 2)
     # mt g ks t c -> mt ks/in_load g t ks%in_load c
     return w.unflatten(4, (-1, in_load)).permute(0, 1, 2, 4, 3, 6, 5, 7)
 
@@ -192,14 +225,20 @@ def raw(x, n, P):
 def pack_codes(kc, ks, kz, vc, vs, codec):
     """(key half pages, value half pages), u8 [n, P, bytes]."""
     n, P, _, d = kc.shape
-    (kb, vb), T = BITS[codec], d // 16
-    kw, vw = fragments(kc, kb, 4 if kb == 4 else 2), fragments(vc.transpose(2, 3).contiguous(), vb, 4 if vb == 4 else 2)
-    scale = ks.view(n, P, T // 2, 2, 2, 4, 2).permute(0, 1, 2, 5, 3, 4, 6)
-    zero = kz.view(n, P, T // 2, 2, 2, 4, 2).permute(0, 1, 2, 5, 4, 3, 6)
-    token = vs.view(n, P, 2, 2, 2, 4, 2, d // 32).permute(0, 1, 7, 2, 5, 3, 4, 6)
-    keys = torch.cat([raw(scale, n, P), raw(zero, n, P), raw(kw, n, P)], -1)
-    values = torch.cat([raw(vw, n, P), raw(token, n, P)], -1)
-    return keys, values
+    kb, T = BITS[codec][0], d // 16
+    kw = fragments(kc, kb, None if d % 64 else 4 if kb == 4 else 2)
+    # channel = 16 ks + 8 c + 2 t + e; a last odd step has [t][c][e]
+    pairs = lambda x, order: raw(x[..., :T // 2 * 32].reshape(n, P, T // 2, 2, 2, 4, 2).permute(order), n, P)
+    odd = lambda x: raw(x[..., T // 2 * 32:].reshape(n, P, T % 2, 2, 4, 2).permute(0, 1, 2, 4, 3, 5), n, P)
+    keys = torch.cat([pairs(ks, (0, 1, 2, 5, 3, 4, 6)), odd(ks), pairs(kz, (0, 1, 2, 5, 4, 3, 6)), odd(kz), raw(kw, n, P)], -1)
+    return keys, pack_values(vc, vs, BITS[codec][1])
+
+
+def pack_values(vc, vs, bits):
+    n, P = vc.shape[:2]
+    vw = fragments(vc.transpose(2, 3).contiguous(), bits, 4 if bits == 4 else 2)
+    token = vs.view(n, P, 2, 2, 2, 4, 2, -1).permute(0, 1, 7, 2, 5, 3, 4, 6)
+    return torch.cat([raw(vw, n, P), raw(token, n, P)], -1)
 
 
 def pack_exact(k, v):
@@ -224,9 +263,9 @@ class Memory:
     def put(self, halves, shuffle=True):
         """u8 [..., bytes] -> units int32 [...]."""
         shape, size = halves.shape[:-1], halves.shape[-1]
-        stride = size + (UNIT if shuffle else 0)
+        stride = -(-size // UNIT) * UNIT + (UNIT if shuffle else 0)
         count = math.prod(shape)
-        assert size % UNIT == 0 and self.used + count * stride <= self.bytes.numel(), "page memory is full"
+        assert self.used + count * stride <= self.bytes.numel(), "page memory is full"
         order = torch.randperm(count, generator=torch.Generator().manual_seed(self.seed)) if shuffle else torch.arange(count)
         place = self.bytes[self.used:self.used + count * stride].view(count, stride)
         place[order.to(halves.device), :size] = halves.reshape(count, size)

@@ -46,6 +46,10 @@ struct AttentionParams {
     float scale;                 // scores to log2 units; with a soft cap c: 2 log2(e) / c times the softmax scale
     float cap;                   // c log2(e), or zero
     int zero[4];                 // zeros that the compiler cannot see
+    // Keys in a basis of their own (klt), else null:
+    const u16* q_closed;         // (rows, heads, D) f16: queries as they meet closed pages
+    const float* q_bias;         // (rows, heads): their products with the mean of the closed keys
+    const KeyWidths* widths;     // (kv_heads)
 };
 
 // Which query a column is of: token and head of a tile's column. Products with a rounded reciprocal: exact below 256 columns.
@@ -77,9 +81,10 @@ struct Columns {
 template <int D, int N>
 struct State {
     float acc[N][D / 16][4];  // [16-channel tile]: sum w*code for (row g; columns 2t,2t+1), (row g+8; ...)
-    // Values of 4 bits: sum w*offset of every group of 32 channels. One tile of 16 rows would do for 8 groups, and does where
-    // registers are scarce: row i (and i+8) is then group i's. Otherwise all rows of a group's own tile are the same.
-    static constexpr int OFFSETS = N == 1 ? D / 32 : 1;
+    // Values of 4 bits: sum w*offset of every group of 32 channels. One tile of 16 rows does for 8 groups where registers are
+    // scarce: row i (and i+8) is then the group's whose number ends in i. Otherwise all rows of a group's own tile are the same.
+    static constexpr bool SHARED_OFFSETS = N > 1 || D > 256;
+    static constexpr int GROUPS = (D + 31) / 32, OFFSETS = SHARED_OFFSETS ? (GROUPS + 7) / 8 : GROUPS;
     float off[N][OFFSETS][4];
     float m[N][2], l[N][2];
 
@@ -116,9 +121,10 @@ struct State {
         l[n][0] *= a[0], l[n][1] *= a[1];
         m[n][0] = x0, m[n][1] = x1;
     }
+    static DEVICE constexpr int offset_tile(int group) { return (SHARED_OFFSETS ? group / 8 : group) % OFFSETS; }
     // The offset of a group: that of rows g of column 2t+j%2, or of rows g+8 (j 2 and 3).
     DEVICE float offset(int n, int group, int j, int lane) const {
-        return OFFSETS > 1 ? off[n][group % OFFSETS][j] : __shfl_sync(~0u, off[n][0][j], 4 * group + lane % 4);
+        return SHARED_OFFSETS ? __shfl_sync(~0u, off[n][offset_tile(group)][j], 4 * (group % 8) + lane % 4) : off[n][offset_tile(group)][j];
     }
 };
 
@@ -138,23 +144,27 @@ struct Rows {  // of 16 exact rows, as the first query sees them: begin..end, an
 };
 
 // One tile of 16 exact rows, of which some query sees some. `keys` and `values` as pages.cuh has them, in shared memory or in what
-// `Load` reads.
-template <int D, Cap CAP, int N, bool MANY, class Load>
-DEVICE void attend_exact(State<D, N>& st, Load keys, Load values, const u32 (&q)[N][D / 8], const Rows& rows,
-                         const Columns<N, MANY>& columns, int lane, float scale, float cap) {
+// `Load` reads; `q(n, i)` is word i of the queries of column tile n.
+template <int D, Cap CAP, int N, bool MANY, class Load, class Words>
+DEVICE void attend_exact(State<D, N>& st, Load keys, Load values, const Words& q, const Rows& rows, const Columns<N, MANY>& columns,
+                         int lane, float scale, float cap) {
     const int g = lane / 4;
     float s[N][4] = {};
-    uint4 k[D / 16], v[D / 16];
+    constexpr int AT_ONCE = D <= 256 ? D / 16 : 8;  // loads on their way
+    uint4 k[AT_ONCE], v[D / 16];
 #pragma unroll
-    for (int i = 0; i < D / 16; i++) k[i] = keys(i);
-    if (Load::EAGER) {
+    for (int first = 0; first < D / 16; first += AT_ONCE) {
 #pragma unroll
-        for (int i = 0; i < D / 16; i++) v[i] = values(i);
+        for (int i = 0; i < AT_ONCE; i++) k[i] = keys(first + i);
+        if (Load::EAGER) {
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++) v[first + i] = values(first + i);
+        }
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++)
+#pragma unroll
+            for (int n = 0; n < N; n++) mma16816(s[n], k[i].x, k[i].y, k[i].z, k[i].w, q(n, 2 * (first + i)), q(n, 2 * (first + i) + 1));
     }
-#pragma unroll
-    for (int ks = 0; ks < D / 16; ks++)
-#pragma unroll
-        for (int n = 0; n < N; n++) mma16816(s[n], k[ks].x, k[ks].y, k[ks].z, k[ks].w, q[n][2 * ks], q[n][2 * ks + 1]);
     u32 p[N][2];
 #pragma unroll
     for (int n = 0; n < N; n++) {
@@ -218,28 +228,34 @@ DEVICE void load_query(u32 (&q)[N][D / 8], const u16* from, const AttentionParam
 template <int D, int N, bool MANY>
 struct Query {
     static constexpr int BYTES = 16;  // of shared memory
+    u8* const own;                    // after them, of its codec
+    const int warp;
     u32 held[N][D / 8];
-    DEVICE Query(u8*, int, int) {}
-    DEVICE void fetch(const AttentionParams& p, const Split<MANY>& split, const int4& rows, int kv, int tile, int lane) {
-        load_query<D, N, MANY>(held, p.q, p, split, rows, kv, tile, lane);
+    DEVICE Query(u8* shared, int warp, int) : own(shared + BYTES), warp(warp) {}
+    DEVICE u32* folded(int lane) const { return reinterpret_cast<u32*>(own) + warp * N * D / 8 * WARP + lane; }
+    DEVICE void fetch(const u16* from, const AttentionParams& p, const Split<MANY>& split, const int4& rows, int kv, int tile, int lane) {
+        load_query<D, N, MANY>(held, from, p, split, rows, kv, tile, lane);
     }
     DEVICE void put() {}
-    DEVICE uint4 four(int n, int j) const { return uint4{held[n][4 * j], held[n][4 * j + 1], held[n][4 * j + 2], held[n][4 * j + 3]}; }
+    DEVICE u32 held_word(int n, int i) const { return i < D / 8 ? held[n][min(i, D / 8 - 1)] : 0u; }
+    DEVICE uint4 four(int n, int j) const { return uint4{held_word(n, 4 * j), held_word(n, 4 * j + 1), held_word(n, 4 * j + 2), held_word(n, 4 * j + 3)}; }
 };
 template <int D, int N>
 struct Query<D, N, true> {
-    static constexpr int FOURS = N * D / 32, BYTES = FOURS * 512, OWN = (FOURS + WARPS - 1) / WARPS;
+    static constexpr int EACH = (D + 31) / 32;  // loads of 16 bytes of a column tile
+    static constexpr int FOURS = N * EACH, BYTES = FOURS * 512, OWN = (FOURS + WARPS - 1) / WARPS;
     u8* const at;
     const int warp;
     u32 next[OWN][4];
     DEVICE Query(u8* shared, int warp, int lane) : at(shared + lane * 16), warp(warp) {}
-    DEVICE void fetch(const AttentionParams& p, const Split<true>& split, const int4& rows, int kv, int tile, int lane) {
+    DEVICE u32* folded(int lane) const { return reinterpret_cast<u32*>(at - lane * 16 + BYTES) + warp * N * D / 8 * WARP + lane; }
+    DEVICE void fetch(const u16* from, const AttentionParams& p, const Split<true>& split, const int4& rows, int kv, int tile, int lane) {
 #pragma unroll
         for (int k = 0; k < OWN; k++) {
             const int i = min(warp + k * WARPS, FOURS - 1);
-            const u32* src = query_at<D, true>(p.q, p, split, rows, kv, tile * N + i / (D / 32), lane);
+            const u32* src = query_at<D, true>(from, p, split, rows, kv, tile * N + i / EACH, lane);
 #pragma unroll
-            for (int w = 0; w < 4; w++) next[k][w] = src ? __ldcg(src + (i % (D / 32) * 4 + w) * 4) : 0u;
+            for (int w = 0; w < 4; w++) next[k][w] = src && (D % 32 == 0 || i % EACH * 4 + w < D / 8) ? __ldcg(src + (i % EACH * 4 + w) * 4) : 0u;
         }
     }
     DEVICE void put() {
@@ -247,7 +263,7 @@ struct Query<D, N, true> {
         for (int k = 0; k < OWN; k++)
             *reinterpret_cast<uint4*>(at + min(warp + k * WARPS, FOURS - 1) * 512) = uint4{next[k][0], next[k][1], next[k][2], next[k][3]};
     }
-    DEVICE uint4 four(int n, int j) const { return load_shared(at + (n * (D / 32) + j) * 512); }
+    DEVICE uint4 four(int n, int j) const { return load_shared(at + (n * EACH + j) * 512); }
 };
 // All of them in registers.
 template <int D, int N, bool MANY>
@@ -268,8 +284,9 @@ DEVICE void attend_exact_rows(State<D, N>& st, const AttentionParams& p, const Q
     const int4 seen = item.seen;
     const PageEntry* pages = p.exact + ((u64)(item.rows.x + columns.end()) * p.kv_heads + kv) * p.exact_stride;
     const int sinks = (seen.y + P::TOKENS - 1) / P::TOKENS, tail = (seen.w + columns.end() + P::TOKENS - 1) / P::TOKENS;
-    u32 q[N][D / 8];
-    hold(q, query);
+    constexpr bool HELD = D <= 256;  // all queries in registers
+    u32 q[N][HELD ? D / 8 : 1];
+    if constexpr (HELD) hold(q, query);
     bool turned = false;  // whether they are the queries that meet the sinks
 #pragma unroll 1
     for (int i = warp; i < sinks + tail; i += WARPS) {
@@ -280,8 +297,16 @@ DEVICE void attend_exact_rows(State<D, N>& st, const AttentionParams& p, const Q
         const PageEntry entry = __ldcg(pages + (sink ? 0 : 1 + n / 4));
         const int at = (sink ? n : n % 4) * P::TILE + lane * 16;
         const Load keys{half_page(p.pages, entry.x) + at}, values{half_page(p.pages, entry.y) + at};
-        if (p.q_sinks && turned != sink) load_query<D, N, MANY>(q, sink ? p.q_sinks : p.q, p, split, item.rows, kv, tile, lane), turned = sink;
-        attend_exact<D, CAP, N, MANY>(st, keys, values, q, rows, columns, lane, p.scale, p.cap);
+        if constexpr (HELD) {
+            if (p.q_sinks && turned != sink) load_query<D, N, MANY>(q, sink ? p.q_sinks : p.q, p, split, item.rows, kv, tile, lane), turned = sink;
+            attend_exact<D, CAP, N, MANY>(st, keys, values, [&](int n, int i) { return q[n][i]; }, rows, columns, lane, p.scale, p.cap);
+        } else {
+            const u32* own = p.q_sinks && sink ? query_at<D, MANY>(p.q_sinks, p, split, item.rows, kv, tile * N, lane) : nullptr;
+            const bool other = p.q_sinks && sink;
+            static_assert(N == 1, "one tile of columns");
+            auto word_of = [&](int n, int i) { return other ? (own ? __ldcg(own + i * 4) : 0u) : word(query.four(n, i / 4), i % 4); };
+            attend_exact<D, CAP, N, MANY>(st, keys, values, word_of, rows, columns, lane, p.scale, p.cap);
+        }
     }
 }
 
@@ -324,14 +349,15 @@ struct Meeting {
                     mine[(n * HEADS + 2 * t + j) * ROW + 16 * k + g + 8] = hi;
                 }
     }
-    // Merges the warps in their order and writes the partials. Warps without pages have m = -inf and zeros.
-    template <bool MANY>
+    // Merges the warps in their order and writes the partials. Warps without pages have m = -inf and zeros. What the mean of PLANNED keys
+    // adds to a query's scores is the same for all closed pages, so that it moves their maximum and nothing else.
+    template <bool MANY, bool PLANNED>
     DEVICE void write(const AttentionParams& p, const Item& item, const Split<MANY>& split, int kv, int tile, int part, int tid) {
-        constexpr int C = WIDTH / 4;
-        static_assert(N * HEADS * C % (WARPS * 32) == 0, "every thread merges whole columns");
+        constexpr int C = WIDTH / 4, ALL = N * HEADS * C, THREADS = WARPS * 32;
 #pragma unroll
-        for (int k = 0; k < N * HEADS * C / (WARPS * 32); k++) {
-            const int i = tid + k * WARPS * 32, h = i / C, c4 = i % C, column = tile * N * HEADS + h;
+        for (int k = 0; k < (ALL + THREADS - 1) / THREADS; k++) {
+            const int i = tid + k * THREADS, h = i / C, c4 = i % C, column = tile * N * HEADS + h;
+            if (ALL % THREADS && i >= ALL) break;
             float top = MINUS_INFINITY, mass = 0.f;
 #pragma unroll
             for (int w = 0; w < WARPS; w++) top = fmaxf(top, m[w][h]);
@@ -347,7 +373,11 @@ struct Meeting {
                 const u64 slot = item.run.w + split.token(column) * item.rows.w;
                 const u64 at = (slot * p.kv_heads + kv) * p.group + split.head(column);
                 __stcg(reinterpret_cast<float4*>(p.part_o) + at * (D / 4) + part * C + c4, sum);
-                if (part == 0 && c4 == 0) __stcg(&p.part_ml[at], make_float2(top, mass));
+                if (part == 0 && c4 == 0) {
+                    if (PLANNED && item.run.y < item.run.z)
+                        top += p.scale * __ldcg(p.q_bias + ((u64)(item.rows.x + split.token(column)) * p.kv_heads + kv) * p.group + split.head(column));
+                    __stcg(&p.part_ml[at], make_float2(top, mass));
+                }
             }
         }
     }

@@ -3,12 +3,12 @@
 #pragma once
 #include "attention.cuh"
 
-// A codec gives: UNITS of a page, STAGE bytes in shared memory, `copy` of one unit into a stage, `attend` over it, and whether its
-// sums are CODED (see Meeting::put). STAGES and PARTS are chosen so that two CTAs fit into an SM where they can.
+// A codec gives: UNITS of a page, STAGE bytes in shared memory, `copy` of one unit into a stage (whose keys may have another size for every
+// kv head), `attend` over it, whether its sums are CODED (see Meeting::put), and whether its keys are in a PLANNED basis. STAGES and PARTS are chosen so that two CTAs fit into an SM where they can.
 template <int D, class C, int STAGES, int N, bool MANY, int PARTS>
 struct DecodeShared {
     u8 rings[WARPS][STAGES][C::STAGE];
-    u8 query[Query<D, N, MANY>::BYTES];
+    u8 query[Query<D, N, MANY>::BYTES + (C::PLANNED ? WARPS * N * D / 8 * WARP * 4 : 0)];
     Meeting<D, N, PARTS> meeting;
     u64 barriers[WARPS][STAGES];
 };
@@ -42,6 +42,7 @@ struct Cursor {
     const PageEntry* pages;
     PageEntry entry;         // of this lane's unit
     int used;                // of the lanes' entries
+    u32 key_bytes;           // of a half page of the keys
 
     DEVICE Cursor(const AttentionParams& p, int warp, int lane) : p(p), warp(warp), lane(lane), place(p), unit(0), end(0), used(0) {
         ahead = __ldg(&p.items[place.item].run);
@@ -52,6 +53,7 @@ struct Cursor {
             if (!place.in(p)) return;
             unit = ahead.y * C::UNITS + warp, end = ahead.z * C::UNITS;
             pages = p.table + ((u64)ahead.x * p.kv_heads + (place.column >> p.tile_bits)) * p.table_stride;
+            key_bytes = C::key_bytes(p, place.column >> p.tile_bits);
             used = WARP;
             place.step(p);
             if (place.in(p)) ahead = __ldg(&p.items[place.item].run);
@@ -66,8 +68,8 @@ struct Cursor {
     DEVICE void fetch(Ring<STAGES>& ring, int stage, u8* into) {  // the next unit, if there is one
         if (unit < end) {
             const PageEntry next = make_uint2(__shfl_sync(~0u, entry.x, used), __shfl_sync(~0u, entry.y, used));
-            ring.begin(stage, C::STAGE, lane);
-            C::copy(ring, stage, into, p.pages, next, unit % C::UNITS, lane);
+            ring.begin(stage, C::unit_bytes(key_bytes), lane);
+            C::copy(ring, stage, into, p.pages, next, unit % C::UNITS, key_bytes, lane);
             unit += WARPS, used++;
             settle();
         }
@@ -101,10 +103,13 @@ DEVICE void decode(const AttentionParams& p) {
     Place place(p);
     Item item = load_item(p, place);
     const Split<MANY> split(p.group);
-    auto fetch = [&]() { query.fetch(p, split, item.rows, place.column >> p.tile_bits, place.column & ((1 << p.tile_bits) - 1), lane); };
+    auto fetch = [&]() {
+        const u16* from = C::PLANNED && item.run.y < item.run.z ? p.q_closed : p.q;
+        query.fetch(from, p, split, item.rows, place.column >> p.tile_bits, place.column & ((1 << p.tile_bits) - 1), lane);
+    };
     fetch();
     if (MANY) query.put(), __syncthreads();
-    const typename C::Constants constants(p);
+    typename C::Constants constants(p);
     Columns<N, MANY> columns(split);
     while (true) {
         Place next = place;
@@ -114,6 +119,7 @@ DEVICE void decode(const AttentionParams& p) {
         if (!MANY && more) next_item = load_item(p, next);  // one trip less to wait for; many columns need the registers
         const int head = place.column >> p.tile_bits, tile = place.column & ((1 << p.tile_bits) - 1);
         columns.set(tile, item.rows, lane);
+        if constexpr (C::PLANNED) constants.set(p, head);
         State<D, N> st;
         st.clear();
         const bool closed = item.run.y < item.run.z;
@@ -144,7 +150,7 @@ DEVICE void decode(const AttentionParams& p) {
             shared.meeting.put(st, closed && C::CODED, part, warp, lane);
             __syncthreads();
             if (part == PARTS - 1) query.put();
-            shared.meeting.template write<MANY>(p, done, split, head, tile, part, tid);
+            shared.meeting.template write<MANY, C::PLANNED>(p, done, split, head, tile, part, tid);
         }
         if (!more) break;
         __syncthreads();
@@ -156,12 +162,14 @@ template <int D>
 struct ExactCodec {
     using P = Exact<D>;
     static constexpr int UNITS = 4, STAGE = 2 * P::TILE;
-    static constexpr bool CODED = false;
+    static constexpr bool CODED = false, PLANNED = false;
+    static DEVICE u32 key_bytes(const AttentionParams&, int) { return P::TILE; }
+    static DEVICE u32 unit_bytes(u32) { return STAGE; }
     struct Constants {
         DEVICE explicit Constants(const AttentionParams&) {}
     };
     template <int STAGES>
-    static DEVICE void copy(Ring<STAGES>& ring, int stage, u8* into, const u8* pages, PageEntry entry, int tile, int lane) {
+    static DEVICE void copy(Ring<STAGES>& ring, int stage, u8* into, const u8* pages, PageEntry entry, int tile, u32, int lane) {
         ring.copy(stage, into, half_page(pages, entry.x) + tile * P::TILE, P::TILE, lane);
         ring.copy(stage, into + P::TILE, half_page(pages, entry.y) + tile * P::TILE, P::TILE, lane);
     }
@@ -170,9 +178,15 @@ struct ExactCodec {
                               const Columns<N, MANY>& columns, int lane, const AttentionParams& p) {
         if (hidden >= P::TOKENS) return;  // the window begins in a later tile of this page
         const FromShared keys{stage + lane * 16}, values{stage + P::TILE + lane * 16};
-        u32 q[N][D / 8];
-        hold(q, query);
-        attend_exact<D, CAP, N, MANY>(st, keys, values, q, Rows{hidden, P::TOKENS, MANY}, columns, lane, p.scale, p.cap);
+        const Rows rows = {hidden, P::TOKENS, MANY};
+        if constexpr (D <= 256) {
+            u32 q[N][D / 8];
+            hold(q, query);
+            attend_exact<D, CAP, N, MANY>(st, keys, values, [&](int n, int i) { return q[n][i]; }, rows, columns, lane, p.scale, p.cap);
+        } else {
+            auto word_of = [&](int n, int i) { return word(query.four(n, i / 4), i % 4); };
+            attend_exact<D, CAP, N, MANY>(st, keys, values, word_of, rows, columns, lane, p.scale, p.cap);
+        }
     }
 };
 

@@ -69,6 +69,12 @@ DEVICE void mma16816(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
+// D(16x8,f32) += A(16x8,f16) * B(8x8,f16): the same with a0, a1 and b0 alone.
+DEVICE void mma1688(float (&d)[4], u32 a0, u32 a1, u32 b0) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a0), "r"(a1), "r"(b0));
+}
 // Eight codes per 32-bit word, four per 16-bit half: n0 (bits 0-3) and n2 (8-11) belong to row g, n1 and n3 to row g+8.
 // An integer below 1024 in a 16-bit half *is* the f16 subnormal n*2^-24, and the tensor cores take those at full speed. So one
 // instruction makes each register of the A fragment, and no offset has to be taken away: rows g hold n0, rows g+8 the whole

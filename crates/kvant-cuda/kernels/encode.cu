@@ -5,9 +5,6 @@
 #include "fit.cuh"
 #include "walsh.cuh"
 
-DEVICE u8 code_of(float level, float bottom, float top) { return (u8)__float2int_rn(fminf(fmaxf(level, bottom), top)); }
-DEVICE bool storable(float x) { return fabsf(x) <= 65504.f; }  // false for NaN
-
 struct EncodeParams {
     u8* pages;           // page memory
     const uint4* jobs;   // (grid): half pages by unit: exact keys, exact values; coded keys, coded values
@@ -35,13 +32,50 @@ DEVICE void deal(u32* words, int rows, int depth, int tid, Code code) {
     }
 }
 
+// The same of keys where a load has one step along k of all tiles of tokens.
+template <int BITS, class Code>
+DEVICE void deal_steps(u32* words, int depth, int tid, Code code) {
+    for (int i = tid; i < PAGE_TOKENS * depth * BITS / 32; i += ENCODE_THREADS) {
+        const int mt = i % 4, lane = i / 4 % WARP, block = i / (4 * WARP), g = lane / 4, t = lane % 4;
+        const int ks = BITS == 4 ? block : block / 2, c = BITS == 4 ? 0 : block % 2;
+        u32 w = 0;
+#pragma unroll
+        for (int b = 0; b < 32 / BITS; b++) {
+            const int r = b & 1, e = BITS == 4 ? b >> 2 : b >> 1, half = BITS == 4 ? b >> 1 & 1 : c;
+            w |= (u32)code(16 * mt + 8 * r + g, 16 * ks + 8 * half + 2 * t + e) << (BITS == 4 ? 4 * r + 8 * half + 16 * e : 8 * r + 16 * e);
+        }
+        words[i] = w;
+    }
+}
+
+// Where the scale of channel (or token) `c` along k lies among D of them, in halves, and its zero.
+template <int D>
+DEVICE int scale_at(int c) {
+    const int ks = c / 16, half = c / 8 % 2, t = c / 2 % 4, e = c % 2;
+    return ks / 2 * 32 + (D % 32 && ks == D / 16 - 1 ? t * 4 : t * 8 + ks % 2 * 4) + half * 2 + e;
+}
+template <int D>
+DEVICE int zero_at(int c) {
+    const int ks = c / 16, half = c / 8 % 2, t = c / 2 % 4, e = c % 2;
+    return ks / 2 * 32 + (D % 32 && ks == D / 16 - 1 ? t * 4 + half * 2 : t * 8 + half * 4 + ks % 2 * 2) + e;
+}
+
+template <int D>
+struct EncodeShared {
+    static constexpr bool LANES = (D & (D - 1)) == 0 && D <= 256;  // rows of values lie in the lanes of a warp
+    u16 exact[PAGE_TOKENS * D];
+    u8 codes[PAGE_TOKENS][D];
+    float rows[ENCODE_THREADS / WARP][LANES ? 4 : D];
+};
+
 template <int D, int KEY_BITS, int VALUE_BITS>
 DEVICE void encode(const EncodeParams& p) {
-    constexpr int N = D / WARP;
     using K = KeyPage<D, KEY_BITS>;
     using V = ValuePage<D, VALUE_BITS>;
-    __shared__ __align__(16) u16 exact[PAGE_TOKENS * D];
-    __shared__ u8 codes[PAGE_TOKENS][D];
+    DYNAMIC_SHARED(memory);
+    auto& shared = *reinterpret_cast<EncodeShared<D>*>(memory);
+    auto& exact = shared.exact;
+    auto& codes = shared.codes;
     const uint4 job = __ldg(p.jobs + blockIdx.x);
     u8 *keys = p.pages + (u64)job.z * UNIT, *values = p.pages + (u64)job.w * UNIT;
     const int tid = threadIdx.x, warp = tid / WARP, lane = tid % WARP;
@@ -54,45 +88,70 @@ DEVICE void encode(const EncodeParams& p) {
     pdl_wait();
     pdl_trigger();
 
-    bring(job.x);
-    for (int c = tid; c < D; c += ENCODE_THREADS) {
-        auto x = [&](int token) { return f16_to_f32(exact[Exact<D>::key_at(token, c)]); };
-        const Scale s = channel_scale<KEY_BITS>(x);
-        const float inverse = inverse_of(s.scale);
-        for (int token = 0; token < PAGE_TOKENS; token++) {
-            bad |= !storable(x(token));
-            codes[token][c] = code_of((x(token) - s.zero) * inverse, 0.f, (float)((1 << KEY_BITS) - 1));
+    if constexpr (KEY_BITS > 0) {
+        bring(job.x);
+        for (int c = tid; c < D; c += ENCODE_THREADS) {
+            auto x = [&](int token) { return f16_to_f32(exact[Exact<D>::key_at(token, c)]); };
+            const Scale s = channel_scale<KEY_BITS>(x);
+            const float inverse = inverse_of(s.scale);
+            for (int token = 0; token < PAGE_TOKENS; token++) {
+                bad |= !storable(x(token));
+                codes[token][c] = code_of((x(token) - s.zero) * inverse, 0.f, (float)((1 << KEY_BITS) - 1));
+            }
+            bad |= !storable(s.scale) || !storable(s.zero);
+            reinterpret_cast<u16*>(keys + K::SCALE)[scale_at<D>(c)] = f32_to_f16(s.scale);
+            reinterpret_cast<u16*>(keys + K::ZERO)[zero_at<D>(c)] = f32_to_f16(s.zero);
         }
-        bad |= !storable(s.scale) || !storable(s.zero);
-        const int ks = c / 16, half = c / 8 % 2, t = c / 2 % 4, e = c % 2;
-        reinterpret_cast<u16*>(keys + K::SCALE)[ks / 2 * 32 + t * 8 + ks % 2 * 4 + half * 2 + e] = f32_to_f16(s.scale);
-        reinterpret_cast<u16*>(keys + K::ZERO)[ks / 2 * 32 + t * 8 + half * 4 + ks % 2 * 2 + e] = f32_to_f16(s.zero);
+        __syncthreads();
+        auto key_code = [&](int token, int channel) { return codes[token][channel]; };
+        u32* key_words = reinterpret_cast<u32*>(keys + K::CODES);
+        if constexpr (K::BY_STEP) deal_steps<KEY_BITS>(key_words, D, tid, key_code);
+        else deal<KEY_BITS, KEY_BITS == 4 ? 4 : 2>(key_words, PAGE_TOKENS, D, tid, key_code);
+        __syncthreads();
     }
-    __syncthreads();
-    deal<KEY_BITS, KEY_BITS == 4 ? 4 : 2>(reinterpret_cast<u32*>(keys + K::CODES), PAGE_TOKENS, D, tid,
-                                          [&](int token, int channel) { return codes[token][channel]; });
-    __syncthreads();
 
     bring(job.y);
+    auto code = [&](float x, float inverse) {
+        return VALUE_BITS == 4 ? code_of(fmaf(x, inverse, 8.f), 0.f, 15.f) : code_of(fmaf(x, inverse, 128.f), 1.f, 255.f);
+    };
+    u16* scales = reinterpret_cast<u16*>(values + V::SCALE);
     for (int token = warp; token < PAGE_TOKENS; token += ENCODE_THREADS / WARP) {
-        float x[N];
+        if constexpr (EncodeShared<D>::LANES) {
+            constexpr int N = D / WARP;
+            float x[N];
 #pragma unroll
-        for (int i = 0; i < N; i++) x[i] = f16_to_f32(exact[Exact<D>::value_at(token, N * lane + i)]);
-        if (VALUE_BITS == 4) {  // SRHT
+            for (int i = 0; i < N; i++) x[i] = f16_to_f32(exact[Exact<D>::value_at(token, N * lane + i)]);
+            if (VALUE_BITS == 4) {  // SRHT
 #pragma unroll
-            for (int i = 0; i < N; i++) x[i] = __fmul_rn(x[i], p.signs[N * lane + i]);
-            walsh_hadamard<N, WARP>(x, lane);
-        }
-        const float scale = group_scale<VALUE_BITS>(x), inverse = inverse_of(scale);
+                for (int i = 0; i < N; i++) x[i] = __fmul_rn(x[i], p.signs[N * lane + i]);
+                walsh_hadamard<N, WARP>(x, lane);
+            }
+            const float scale = group_scale<VALUE_BITS>(x), inverse = inverse_of(scale);
 #pragma unroll
-        for (int i = 0; i < N; i++) {
-            bad |= !storable(x[i]);
-            codes[token][N * lane + i] = VALUE_BITS == 4 ? code_of(fmaf(x[i], inverse, 8.f), 0.f, 15.f) : code_of(fmaf(x[i], inverse, 128.f), 1.f, 255.f);
-        }
-        bad |= !storable(scale);
-        if (lane % (32 / N) == 0) {
-            const int group = lane / (32 / N), ks = token / 16, c = token / 8 % 2, t = token / 2 % 4, e = token % 2;
-            reinterpret_cast<u16*>(values + V::SCALE)[group * 64 + ks / 2 * 32 + t * 8 + ks % 2 * 4 + c * 2 + e] = f32_to_f16(scale);
+            for (int i = 0; i < N; i++) {
+                bad |= !storable(x[i]);
+                codes[token][N * lane + i] = code(x[i], inverse);
+            }
+            bad |= !storable(scale);
+            if (lane % (32 / N) == 0) scales[lane / (32 / N) * 64 + scale_at<PAGE_TOKENS>(token)] = f32_to_f16(scale);
+        } else {
+            float* row = shared.rows[warp];
+            for (int c = lane; c < D; c += WARP) {
+                const float x = f16_to_f32(exact[Exact<D>::value_at(token, c)]);
+                row[c] = VALUE_BITS == 4 ? __fmul_rn(x, p.signs[c]) : x;
+            }
+            if (VALUE_BITS == 4) turn_shared<D, WARP>(row, lane, [] { __syncwarp(); });
+#pragma unroll 1
+            for (int group = 0; group < (D + 31) / 32; group++) {
+                const int c = 32 * group + lane;
+                const bool counts = D % 32 == 0 || c < D;
+                const float x[1] = {counts ? row[counts ? c : 0] : 0.f};
+                const float scale = group_scale<VALUE_BITS>(x, counts), inverse = inverse_of(scale);
+                bad |= !storable(x[0]) || !storable(scale);
+                if (counts) codes[token][c] = code(x[0], inverse);
+                if (lane == 0) scales[group * 64 + scale_at<PAGE_TOKENS>(token)] = f32_to_f16(scale);
+            }
+            __syncwarp();
         }
     }
     __syncthreads();
@@ -104,13 +163,19 @@ DEVICE void encode(const EncodeParams& p) {
 #define ENCODE(NAME, D, KEY_BITS, VALUE_BITS)                                                                    \
     extern "C" __global__ void __launch_bounds__(ENCODE_THREADS) NAME(const __grid_constant__ EncodeParams p) {  \
         encode<D, KEY_BITS, VALUE_BITS>(p);                                                                      \
-    }
-ENCODE(encode_int4_d128, 128, 4, 4)
-ENCODE(encode_int4_d64, 64, 4, 4)
-ENCODE(encode_int8_d128, 128, 8, 8)
-ENCODE(encode_int8_d64, 64, 8, 8)
-ENCODE(encode_k8v4_d128, 128, 8, 4)
-ENCODE(encode_k8v4_d64, 64, 8, 4)
-ENCODE(encode_int4_d256, 256, 4, 4)
-ENCODE(encode_int8_d256, 256, 8, 8)
-ENCODE(encode_k8v4_d256, 256, 8, 4)
+    }                                                                                                            \
+    extern "C" __device__ const int NAME##_shared = sizeof(EncodeShared<D>);
+#define ENCODE_ALL(D)                \
+    ENCODE(encode_int4_d##D, D, 4, 4) \
+    ENCODE(encode_int8_d##D, D, 8, 8) \
+    ENCODE(encode_k8v4_d##D, D, 8, 4)
+ENCODE_ALL(64)
+ENCODE(encode_int4_d80, 80, 4, 4)
+ENCODE(encode_k8v4_d80, 80, 8, 4)
+ENCODE_ALL(96)
+ENCODE_ALL(128)
+ENCODE_ALL(192)
+ENCODE_ALL(256)
+// Values beside keys of a plan.
+ENCODE(encode_v4_d64, 64, 0, 4)
+ENCODE(encode_v4_d128, 128, 0, 4)

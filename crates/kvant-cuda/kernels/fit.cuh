@@ -58,23 +58,23 @@ DEVICE Scale least_squares(const Line& line, const Trial& trial, float count) {
     return {(better ? scale : trial.scale) + 0.f, (better ? zero : trial.zero) + 0.f};
 }
 
-// Keys: of one channel over the page's tokens; x(i) is token i's number. Below 6 bits the best of three ranges, moved to least squares.
-template <int BITS, class X>
-DEVICE Scale channel_scale(X x) {
-    constexpr float TOP = (1 << BITS) - 1;
+// Keys: of one channel over the page's tokens; x(i) is token i's number, `top` the largest code. `fitted`, below 6 bits: the best of three
+// ranges, moved to least squares.
+template <class X>
+DEVICE Scale range_scale(X x, float top, bool fitted) {
     constexpr float CUTS[TRIALS][2] = {{0.2f, 0.2f}, {0.4f, 0.f}, {0.f, 0.4f}};
     float low = x(0), high = low;
 #pragma unroll 4
     for (int i = 1; i < PAGE_TOKENS; i++) low = fminf(low, x(i)), high = fmaxf(high, x(i));
     const float base = outward(low, -1.f);
-    const Scale plain = {outward(__fdiv_rn(high - base, TOP), 1.f) + 0.f, base + 0.f};
-    if constexpr (BITS >= 6) return plain;
-    const float step = (high - low) * (1.f / TOP);
+    const Scale plain = {outward(__fdiv_rn(high - base, top), 1.f) + 0.f, base + 0.f};
+    if (!fitted) return plain;
+    const float step = (high - low) * __fdiv_rn(1.f, top);
     Trial best(plain.scale, plain.zero);
     float least = __int_as_float(0x7f800000);
 #pragma unroll
     for (int k = 0; k < TRIALS; k++) {
-        const Trial trial(as_stored(step * (1.f - (CUTS[k][0] + CUTS[k][1]) / TOP)) + 0.f, as_stored(fmaf(step, CUTS[k][0], low)) + 0.f);
+        const Trial trial(as_stored(step * (1.f - __fdiv_rn(CUTS[k][0] + CUTS[k][1], top))) + 0.f, as_stored(fmaf(step, CUTS[k][0], low)) + 0.f);
         const float first = trial.steps(low), last = trial.steps(high);
         const float of_first = first - rintf(first), of_last = last - rintf(last);
         float squares = fmaf(of_first, of_first, of_last * of_last) * END_WEIGHT;
@@ -85,7 +85,7 @@ DEVICE Scale channel_scale(X x) {
         }
         const float cost = trial.scale * trial.scale * squares;
         // Where the zero is rounded coarsely, an end may have come to lie beyond half a step.
-        const float beyond = fmaxf(Trial::GRID - first, last - (Trial::GRID + TOP));
+        const float beyond = fmaxf(Trial::GRID - first, last - (Trial::GRID + top));
         if (beyond <= 0.5f && trial.inverse > 0.f && cost < least) best = trial, least = cost;
     }
     Line line;
@@ -94,17 +94,23 @@ DEVICE Scale channel_scale(X x) {
     line.join(best, low, END_WEIGHT), line.join(best, high, END_WEIGHT);
     return least_squares(line, best, PAGE_TOKENS + 2.f * END_WEIGHT);
 }
+template <int BITS, class X>
+DEVICE Scale channel_scale(X x) {
+    return range_scale(x, (1 << BITS) - 1, BITS < 6);
+}
 
 // Values: of one token and 32 channels, which lie N to a lane in 32/N neighbouring lanes; every lane gets the scale. The extreme with
-// its sign is -8 steps of 4 bits, of which the best of three parts is moved to least squares; the largest magnitude is 127 of 8.
+// its sign is -8 steps of 4 bits, of which the best of three parts is moved to least squares; the largest magnitude is 127 of 8. Lanes
+// beyond the last channel hold zeros that do not count.
 template <int BITS, int N>
-DEVICE float group_scale(const float (&x)[N]) {
+DEVICE float group_scale(const float (&x)[N], bool counts = true) {
     static_assert(BITS == 4 || BITS == 8, "int4 and k8v4, int8");
     constexpr float GRID = 3072.f;  // where f32 has steps of 2^-12
     constexpr float PARTS[TRIALS] = {1.f - 0.4f / 8.f, 1.01f, 1.f + 0.96f / 8.f};
     float low = x[0], high = x[0];
 #pragma unroll
     for (int i = 1; i < N; i++) low = fminf(low, x[i]), high = fmaxf(high, x[i]);
+    if (!counts) high = MINUS_INFINITY, low = -high;
 #pragma unroll
     for (int o = 1; o < 32 / N; o *= 2) low = fminf(low, __shfl_xor_sync(~0u, low, o)), high = fmaxf(high, __shfl_xor_sync(~0u, high, o));
     if constexpr (BITS == 8) return as_stored(__fdiv_rn(fmaxf(high, -low), 127.f)) + 0.f;
@@ -127,3 +133,6 @@ DEVICE float group_scale(const float (&x)[N]) {
     }
     return as_stored(best) + 0.f;
 }
+
+DEVICE u8 code_of(float level, float bottom, float top) { return (u8)__float2int_rn(fminf(fmaxf(level, bottom), top)); }
+DEVICE bool storable(float x) { return fabsf(x) <= 65504.f; }  // false for NaN

@@ -33,6 +33,21 @@ struct Keys : KeyPage<D, BITS> {
         if (BITS == 4) return nibbles(word(w, i));
         return bytes(word(w, 2 * i), word(w, 2 * i + 1));
     }
+    // One step along k of all four tiles of tokens, where pages lie so.
+    static constexpr int STEP_LOADS = BITS / 4;
+    static DEVICE uint4 load_step(const u8* page, int ks, int i, int lane) {
+        return load_shared(page + Keys::CODES + (ks * STEP_LOADS + i) * 512 + lane * 16);
+    }
+    static DEVICE Fragment step_fragment(const uint4* w, int mt) {
+        if (BITS == 4) return nibbles(word(w[0], mt));
+        return bytes(word(w[0], mt), word(w[STEP_LOADS - 1], mt));
+    }
+    // Scales, or zeros, of 32 channels; zeros beyond the last channel.
+    static DEVICE uint4 load_32(const u8* array, int j, int t) {
+        if (D % 32 == 0 || j < D / 32) return load_shared(array + j * 64 + t * 16);
+        const uint2 half = load_shared_pair(array + j * 64 + t * 8);
+        return uint4{half.x, half.y, 0u, 0u};
+    }
 };
 
 template <int D, int BITS>
@@ -47,129 +62,71 @@ struct Values : ValuePage<D, BITS> {
     }
 };
 
-template <int D, int KEY_BITS, int VALUE_BITS>
-struct PackedCodec {
-    using K = Keys<D, KEY_BITS>;
-    using V = Values<D, VALUE_BITS>;
-    static constexpr int UNITS = 1, STAGE = K::HALF + V::HALF;
-    static constexpr bool CODED = VALUE_BITS == 4;
+// What a page's scores are before the softmax, this lane's: score = s * lo + b for rows g, s * hi + b for rows g+8.
+template <int N>
+struct PageScores {
+    float s[N][4][4];  // [16-token tile]: (row g; columns 2t,2t+1), (row g+8; ...)
+    float b[N][2], lo, hi;
 
-    // A fragment of the offset of values of 4 bits: -8 in rows g, -(8 + 16*8) in rows g+8. Were ptxas to see constants, or registers
-    // equal in pairs, it would build the quad anew before every mma (64 moves a page), so the four registers are made different in
-    // its eyes: `zero` is a run-time 0.
-    struct Constants {
-        Fragment offset;
-        DEVICE explicit Constants(const AttentionParams& p)
-            : offset{0x80088008u ^ p.zero[0], 0x80888088u ^ p.zero[1], 0x80088008u ^ p.zero[2], 0x80888088u ^ p.zero[3]} {}
-    };
-
-    template <int STAGES>
-    static DEVICE void copy(Ring<STAGES>& ring, int stage, u8* into, const u8* pages, PageEntry entry, int, int lane) {
-        ring.copy(stage, into, half_page(pages, entry.x), K::HALF, lane);
-        ring.copy(stage, into + K::HALF, half_page(pages, entry.y), V::HALF, lane);
-    }
-
-    // q . zero of this lane's heads: the query is A (head g in row g, the other half of its channels in row g+8) and the zeros are
-    // B, the same in every column. One step of 32 channels.
-    static DEVICE void zeros(float (&z1)[4], float (&z2)[4], const u8* pg, const uint4& q, int j, int t) {
-        const uint4 z = load_shared(pg + K::ZERO + j * 64 + t * 16);
-        mma16816(z1, q.x, q.y, q.z, q.w, z.x, z.y);  // row g counts
-        mma16816(z2, q.x, q.y, q.z, q.w, z.z, z.w);  // row g+8 counts
-    }
-
-    // Scores (keys x folded query), online softmax, values. The page's first `hidden` tokens are not seen; some token is.
-    template <Cap CAP, int N, bool MANY>
-    static DEVICE void attend(State<D, N>& st, const u8* pg, const Query<D, N, MANY>& query, const Constants& constants, int hidden,
-                              const Columns<N, MANY>& columns, int lane, const AttentionParams& params) {
-        const int t = lane & 3;
-
-        // All at once where there are registers for it, else what the next products need.
-        constexpr bool AHEAD = N == 1 && D <= 128;
-        u32 qs[N][D / 8];  // the page's channel scales, folded into the query
-        auto fold = [&](int begin, int end) {
-#pragma unroll
-            for (int j = begin; j < end; j++) {
-                const uint4 s = load_shared(pg + K::SCALE + j * 64 + t * 16);
-#pragma unroll
-                for (int n = 0; n < N; n++) {
-                    const uint4 q = query.four(n, j);
-#pragma unroll
-                    for (int i = 0; i < 4; i++) qs[n][4 * j + i] = mul_f16x2(word(q, i), word(s, i));
-                }
-            }
-        };
-        float s[N][4][4] = {}, z1[N][4] = {}, z2[N][4] = {};  // s[n][16-token tile]: (row g; columns 2t,2t+1), (row g+8; ...)
-        auto zeros_of = [&](int begin, int end) {
-#pragma unroll
-            for (int j = begin; j < end; j++)
-#pragma unroll
-                for (int n = 0; n < N; n++) zeros(z1[n], z2[n], pg, query.four(n, j), j, t);
-        };
-        if (AHEAD) fold(0, D / 32);
-        else zeros_of(0, D / 32);
-#pragma unroll
-        for (int h = 0; h < D / 16 / K::PER; h++) {
-            if (!AHEAD) fold(h * K::PER / 2, (h + 1) * K::PER / 2);
-            constexpr int WIDE = AHEAD ? 4 : SCARCE_TILES;  // tiles side by side
-#pragma unroll
-            for (int first = 0; first < 4; first += WIDE) {
-                uint4 w[WIDE];
-#pragma unroll
-                for (int k = 0; k < WIDE; k++) w[k] = K::load(pg, first + k, h, lane);
-#pragma unroll
-                for (int i = 0; i < K::PER; i++)
-#pragma unroll
-                    for (int k = 0; k < WIDE; k++) {
-                        const Fragment a = K::fragment(w[k], i);
-                        const int at = 2 * (K::PER * h + i);
-#pragma unroll
-                        for (int n = 0; n < N; n++) mma(s[n][first + k], a, qs[n][at], qs[n][at + 1]);
-                    }
-            }
-            if (AHEAD) zeros_of(h * K::PER / 2, (h + 1) * K::PER / 2);
-        }
-        float b[N][2], lo = params.scale * ROW_LO, hi = KEY_BITS == 4 ? params.scale * ROW_HI : lo;
+    // Under a soft cap they are what they are.
+    template <Cap CAP>
+    DEVICE void cap(float cap) {
+        if (!is_capped<CAP>(cap)) return;
 #pragma unroll
         for (int n = 0; n < N; n++) {
-            const float qz = (z1[n][0] + z2[n][2]) * params.scale;  // of head g
-            b[n][0] = __shfl_sync(~0u, qz, 8 * t), b[n][1] = __shfl_sync(~0u, qz, 8 * t + 4);
-            if (KEY_BITS == 4) {
 #pragma unroll
-                for (int mt = 0; mt < 4; mt++) s[n][mt][2] -= s[n][mt][0], s[n][mt][3] -= s[n][mt][1];
-            }
+            for (int mt = 0; mt < 4; mt++)
+#pragma unroll
+                for (int j = 0; j < 4; j++) s[n][mt][j] = soft_cap(fmaf(s[n][mt][j], j < 2 ? lo : hi, b[n][j & 1]), cap);
+            b[n][0] = b[n][1] = 0.f;
         }
-        if (is_capped<CAP>(params.cap)) {
+        lo = hi = 1.f;
+    }
+    // The first page of a sliding window.
+    template <bool MANY>
+    DEVICE void hide(int hidden, const Columns<N, MANY>& columns, int lane) {
+        if (hidden + columns.most() <= 0) return;
+        const int g = lane >> 2;
 #pragma unroll
-            for (int n = 0; n < N; n++) {
+        for (int n = 0; n < N; n++)
 #pragma unroll
-                for (int mt = 0; mt < 4; mt++)
+            for (int mt = 0; mt < 4; mt++)
 #pragma unroll
-                    for (int j = 0; j < 4; j++) s[n][mt][j] = soft_cap(fmaf(s[n][mt][j], j < 2 ? lo : hi, b[n][j & 1]), params.cap);
-                b[n][0] = b[n][1] = 0.f;
-            }
-            lo = hi = 1.f;
-        }
-        if (hidden + columns.most() > 0) {  // the first page of a sliding window
-            const int g = lane >> 2;
-#pragma unroll
-            for (int n = 0; n < N; n++)
-#pragma unroll
-                for (int mt = 0; mt < 4; mt++)
-#pragma unroll
-                    for (int j = 0; j < 4; j++)
-                        if (16 * mt + 8 * (j / 2) + g < hidden + columns.slid(n, j & 1)) s[n][mt][j] = MINUS_INFINITY;
-        }
+                for (int j = 0; j < 4; j++)
+                    if (16 * mt + 8 * (j / 2) + g < hidden + columns.slid(n, j & 1)) s[n][mt][j] = MINUS_INFINITY;
+    }
+};
+
+// A fragment of the offset of values of 4 bits: -8 in rows g, -(8 + 16*8) in rows g+8. Were ptxas to see constants, or registers
+// equal in pairs, it would build the quad anew before every mma (64 moves a page), so the four registers are made different in
+// its eyes: `zero` is a run-time 0.
+struct ValueOffset {
+    Fragment offset;
+    DEVICE explicit ValueOffset(const AttentionParams& p)
+        : offset{0x80088008u ^ p.zero[0], 0x80888088u ^ p.zero[1], 0x80088008u ^ p.zero[2], 0x80888088u ^ p.zero[3]} {}
+};
+
+// The online softmax of a page's scores, and its values under them.
+template <int D, int BITS>
+struct ValueSums {
+    using V = Values<D, BITS>;
+    template <int N>
+    static DEVICE void attend(State<D, N>& st, PageScores<N>& scores, const u8* values, const ValueOffset& constants, int lane) {
+        const int t = lane & 3;
+        auto& s = scores.s;
+        auto& b = scores.b;
+        const float lo = scores.lo, hi = scores.hi;
 
         // Value codes and scales of the first groups: asked for before the softmax, to arrive behind it.
-        constexpr int GROUPS = N == 1 && VALUE_BITS == 4 && D % 64 == 0 ? 2 : 1;  // of 32 channels that are worked on at once
-        constexpr int TILES = 2 * GROUPS;
-        const u8* values = pg + K::HALF;
+        constexpr int GROUPS = N == 1 && BITS == 4 && D % 64 == 0 && D <= 256 ? 2 : 1;  // of 32 channels that are worked on at once
+        constexpr int TILES = 2 * GROUPS, BATCHES = ((D + 31) / 32) / GROUPS;
         uint4 vw[TILES][V::LOADS], vs[TILES];
         auto load_values = [&](int batch) {
 #pragma unroll
             for (int i = 0; i < TILES; i++) {
 #pragma unroll
-                for (int k = 0; k < V::LOADS; k++) vw[i][k] = V::load(values, TILES * batch + i, k, lane);
+                for (int k = 0; k < V::LOADS; k++)
+                    if (TILES * batch + i < D / 16) vw[i][k] = V::load(values, TILES * batch + i, k, lane);
                 vs[i] = load_shared(values + V::SCALE + (TILES * batch + i) * 64 + t * 16);
             }
         };
@@ -223,7 +180,7 @@ struct PackedCodec {
 
         // Values: fold the token scales into the weights, per group of 32 channels; then its 16-channel tiles side by side.
 #pragma unroll
-        for (int batch = 0; batch < D / 32 / GROUPS; batch++) {
+        for (int batch = 0; batch < BATCHES; batch++) {
             u32 f[N][GROUPS][8];
 #pragma unroll
             for (int n = 0; n < N; n++)
@@ -236,25 +193,137 @@ struct PackedCodec {
             for (int i = 0; i < TILES; i++)
 #pragma unroll
                 for (int k = 0; k < V::LOADS; k++) w[i][k] = vw[i][k];
-            if (batch + 1 < D / 32 / GROUPS) load_values(batch + 1);
+            if (batch + 1 < BATCHES) load_values(batch + 1);
             Fragment offset = constants.offset;
-            if (State<D, N>::OFFSETS == 1 && lane >> 2 != batch) offset = Fragment{0, 0, 0, 0};
+            if (State<D, N>::SHARED_OFFSETS && lane >> 2 != batch * GROUPS % 8) offset = Fragment{0, 0, 0, 0};
 #pragma unroll
             for (int ks = 0; ks < 4; ks++) {
-                if (CODED) {
+                if (BITS == 4) {
 #pragma unroll
                     for (int n = 0; n < N; n++)
 #pragma unroll
                         for (int j = 0; j < GROUPS; j++)
-                            mma(st.off[n][(GROUPS * batch + j) % State<D, N>::OFFSETS], offset, f[n][j][2 * ks], f[n][j][2 * ks + 1]);
+                            mma(st.off[n][State<D, N>::offset_tile(GROUPS * batch + j)], offset, f[n][j][2 * ks], f[n][j][2 * ks + 1]);
                 }
 #pragma unroll
                 for (int i = 0; i < TILES; i++) {
+                    if (TILES * batch + i >= D / 16) break;
                     const Fragment a = V::fragment(w[i], ks);
 #pragma unroll
                     for (int n = 0; n < N; n++) mma(st.acc[n][TILES * batch + i], a, f[n][i / 2][2 * ks], f[n][i / 2][2 * ks + 1]);
                 }
             }
         }
+    }
+};
+
+template <int D, int KEY_BITS, int VALUE_BITS>
+struct PackedCodec {
+    using K = Keys<D, KEY_BITS>;
+    using V = Values<D, VALUE_BITS>;
+    using Constants = ValueOffset;
+    static constexpr int UNITS = 1, STAGE = K::HALF + V::HALF;
+    static constexpr bool CODED = VALUE_BITS == 4, PLANNED = false;
+    static DEVICE u32 key_bytes(const AttentionParams&, int) { return K::HALF; }
+    static DEVICE u32 unit_bytes(u32) { return STAGE; }
+
+    template <int STAGES>
+    static DEVICE void copy(Ring<STAGES>& ring, int stage, u8* into, const u8* pages, PageEntry entry, int, u32, int lane) {
+        ring.copy(stage, into, half_page(pages, entry.x), K::HALF, lane);
+        ring.copy(stage, into + K::HALF, half_page(pages, entry.y), V::HALF, lane);
+    }
+
+    // q . zero of this lane's heads: the query is A (head g in row g, the other half of its channels in row g+8) and the zeros are
+    // B, the same in every column. One step of 32 channels.
+    static DEVICE void zeros(float (&z1)[4], float (&z2)[4], const u8* pg, const uint4& q, int j, int t) {
+        uint4 z = K::load_32(pg + K::ZERO, j, t);
+        if (D % 32 && j == D / 32) z = uint4{z.x, 0u, z.y, 0u};  // one step of 16: [c]
+        mma16816(z1, q.x, q.y, q.z, q.w, z.x, z.y);  // row g counts
+        mma16816(z2, q.x, q.y, q.z, q.w, z.z, z.w);  // row g+8 counts
+    }
+
+    // Scores (keys x folded query), online softmax, values. The page's first `hidden` tokens are not seen; some token is.
+    template <Cap CAP, int N, bool MANY>
+    static DEVICE void attend(State<D, N>& st, const u8* pg, const Query<D, N, MANY>& query, const Constants& constants, int hidden,
+                              const Columns<N, MANY>& columns, int lane, const AttentionParams& params) {
+        const int t = lane & 3;
+
+        // All at once where there are registers for it, else what the next products need.
+        constexpr bool AHEAD = N == 1 && D <= 128;
+        u32 qs[N][(D + 31) / 32 * 4];  // the page's channel scales, folded into the query
+        auto fold = [&](int begin, int end) {
+#pragma unroll
+            for (int j = begin; j < end; j++) {
+                const uint4 s = K::load_32(pg + K::SCALE, j, t);
+#pragma unroll
+                for (int n = 0; n < N; n++) {
+                    const uint4 q = query.four(n, j);
+#pragma unroll
+                    for (int i = 0; i < 4; i++) qs[n][4 * j + i] = mul_f16x2(word(q, i), word(s, i));
+                }
+            }
+        };
+        PageScores<N> scores = {};
+        auto& s = scores.s;
+        float z1[N][4] = {}, z2[N][4] = {};
+        auto zeros_of = [&](int begin, int end) {
+#pragma unroll
+            for (int j = begin; j < end; j++)
+#pragma unroll
+                for (int n = 0; n < N; n++) zeros(z1[n], z2[n], pg, query.four(n, j), j, t);
+        };
+        if (AHEAD) fold(0, (D + 31) / 32);
+        else zeros_of(0, (D + 31) / 32);
+        if constexpr (K::BY_STEP) {
+#pragma unroll
+            for (int ks = 0; ks < D / 16; ks++) {
+                if (!AHEAD && ks % 2 == 0) fold(ks / 2, ks / 2 + 1);
+                uint4 w[K::STEP_LOADS];
+#pragma unroll
+                for (int i = 0; i < K::STEP_LOADS; i++) w[i] = K::load_step(pg, ks, i, lane);
+#pragma unroll
+                for (int mt = 0; mt < 4; mt++) {
+                    const Fragment a = K::step_fragment(w, mt);
+#pragma unroll
+                    for (int n = 0; n < N; n++) mma(s[n][mt], a, qs[n][2 * ks], qs[n][2 * ks + 1]);
+                }
+                if (AHEAD && ks % 2 == 0) zeros_of(ks / 2, ks / 2 + 1);
+            }
+        } else {
+#pragma unroll
+            for (int h = 0; h < D / 16 / K::PER; h++) {
+                if (!AHEAD) fold(h * K::PER / 2, (h + 1) * K::PER / 2);
+                constexpr int WIDE = AHEAD ? 4 : SCARCE_TILES;  // tiles side by side
+#pragma unroll
+                for (int first = 0; first < 4; first += WIDE) {
+                    uint4 w[WIDE];
+#pragma unroll
+                    for (int k = 0; k < WIDE; k++) w[k] = K::load(pg, first + k, h, lane);
+#pragma unroll
+                    for (int i = 0; i < K::PER; i++)
+#pragma unroll
+                        for (int k = 0; k < WIDE; k++) {
+                            const Fragment a = K::fragment(w[k], i);
+                            const int at = 2 * (K::PER * h + i);
+#pragma unroll
+                            for (int n = 0; n < N; n++) mma(s[n][first + k], a, qs[n][at], qs[n][at + 1]);
+                        }
+                }
+                if (AHEAD) zeros_of(h * K::PER / 2, (h + 1) * K::PER / 2);
+            }
+        }
+        scores.lo = params.scale * ROW_LO, scores.hi = KEY_BITS == 4 ? params.scale * ROW_HI : scores.lo;
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+            const float qz = (z1[n][0] + z2[n][2]) * params.scale;  // of head g
+            scores.b[n][0] = __shfl_sync(~0u, qz, 8 * t), scores.b[n][1] = __shfl_sync(~0u, qz, 8 * t + 4);
+            if (KEY_BITS == 4) {
+#pragma unroll
+                for (int mt = 0; mt < 4; mt++) s[n][mt][2] -= s[n][mt][0], s[n][mt][3] -= s[n][mt][1];
+            }
+        }
+        scores.template cap<CAP>(params.cap);
+        scores.template hide<MANY>(hidden, columns, lane);
+        ValueSums<D, VALUE_BITS>::attend(st, scores, pg + K::HALF, constants, lane);
     }
 };

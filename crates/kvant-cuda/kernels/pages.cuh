@@ -16,17 +16,38 @@ constexpr int UNIT = 128;  // bytes: a line of L2; pages that begin inside one c
 //   zeros   2D  [ks/2][t][c][ks%2][e] f16
 //   codes  32D  of 4 bits: [mt][ks/4][g][t][ks%4] words, code 4r+8c+16e bits up
 //          64D  of 8 bits: [mt][ks/2][g][t][ks%2][c] words, code 8r+16e bits up
+// Where 64 does not divide D, a load has the same step along k of all four tiles of tokens:
+//   codes  32D  of 4 bits: [ks][g][t][mt] words;  64D  of 8 bits: [ks][c][g][t][mt] words
+// and at an odd number of steps the last one's scales are [t][c][e], and so are its zeros.
 // Values (`rot4g32`, `sym8g32`): per token and 32 channels a scale, v = scale*(code-8) or scale*(code-128).
 //   codes  32D  of 4 bits: [mt][g][t][ks] words, code 4r+8c+16e bits up
 //          64D  of 8 bits: [mt][ks/2][g][t][ks%2][c] words, code 8r+16e bits up
-//   scales  4D  [group][ks/2][t][ks%2][c][e] f16
+//   scales 128 bytes a group  [group][ks/2][t][ks%2][c][e] f16; the last group may have 16 channels
 template <int D, int BITS>
 struct KeyPage {
     static constexpr int SCALE = 0, ZERO = 2 * D, CODES = 4 * D, HALF = CODES + 8 * BITS * D;
+    static constexpr bool BY_STEP = D % 64 != 0;  // how codes lie
 };
 template <int D, int BITS>
 struct ValuePage {
-    static constexpr int CODES = 0, SCALE = 8 * BITS * D, HALF = SCALE + 4 * D;
+    static constexpr int CODES = 0, SCALE = 8 * BITS * D, HALF = SCALE + 128 * ((D + 31) / 32);
+};
+
+// Keys of a plan (`klt`): channels in rows of 8 with a width each, 0 to 6 or 8 bits, not rising; k = zero + scale*code in the plan's basis.
+//   scales, zeros  [row][t][e] f16 each, of the rows that have codes
+//   codes  planes of 4, 2 and 1 bits, the lowest bits first, plane by plane and of a plane row by row: 4 bits of all rows of 4 bits and more, the
+//          upper 4 of 8; 2 bits of 6, then of 3 and 2; 1 bit of 5, of 3, of 1. Bits up, of token 16mt+8r+g and channel 2t+e of the row:
+//          4 bits  [g][t][mt/2] words, 16e + 8(mt%2) + 4r;  2 bits  [g][t] words, 16e + 8(mt/2) + 4r + 2(mt%2);  1 bit  [g][t] halves, 8e + 4r + mt
+struct KeyWidths {  // of one kv head
+    int rows, bytes;  // rows that have codes; bytes of a page
+    u8 count[8];      // rows of 1 … 8 bits
+    u8 bits[24];      // of every row
+};
+template <int D>
+struct PlannedKeyPage {
+    static constexpr int ROWS = D / 8, BYTES = 4 * D + 42 * D;  // at most: 5.25 bits on average
+    static DEVICE int scale(int row) { return 16 * row; }
+    static DEVICE int zero(int row, int rows) { return 16 * (rows + row); }
 };
 
 // f16, either side: tiles of 16 tokens, 32 D bytes each, so that a tile is one contiguous copy.

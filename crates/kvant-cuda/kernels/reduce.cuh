@@ -12,6 +12,30 @@ struct RowLanes {
     static constexpr int LANES = D / 4 < WARP ? D / 4 : WARP, VALUES = D / LANES;
 };
 
+// The weights of a row's partials, by the lanes of a warp: partials `lane` and `lane` + 32.
+struct Shares {
+    float low, high, mass;  // mass: the sum that results are divided by
+
+    DEVICE Shares(const AttentionParams& p, const int2& slots, int heads, int h, float logit, int lane) {
+        auto part = [&](int s) {
+            return s < slots.y ? __ldcg(&p.part_ml[(u64)(slots.x + s) * heads + h]) : make_float2(MINUS_INFINITY, 0.f);
+        };
+        const float2 a = part(lane), b = part(lane + WARP);
+        float m = fmaxf(fmaxf(a.x, b.x), logit);
+#pragma unroll
+        for (int o = 16; o; o /= 2) m = fmaxf(m, __shfl_xor_sync(~0u, m, o));
+        low = ex2(a.x - m), high = ex2(b.x - m);
+        mass = fmaf(low, a.y, high * b.y);
+#pragma unroll
+        for (int o = 16; o; o /= 2) mass += __shfl_xor_sync(~0u, mass, o);
+        mass += ex2(logit - m);
+    }
+    DEVICE float of(int s) const {
+        const float l = __shfl_sync(~0u, low, s % WARP), h = __shfl_sync(~0u, high, s % WARP);
+        return s < WARP ? l : h;
+    }
+};
+
 template <int D>
 DEVICE void reduce(const AttentionParams& p) {
     constexpr int LANES = RowLanes<D>::LANES, VALUES = RowLanes<D>::VALUES, FOURS = VALUES / 4;
@@ -41,24 +65,11 @@ DEVICE void reduce(const AttentionParams& p) {
     }
 #pragma unroll
     for (int k = 0; k < FOURS; k++) exact[k] = part(closed, k);
-    auto mass = [&](int s) { return s < slots.y ? __ldcg(&p.part_ml[at(s)]) : make_float2(MINUS_INFINITY, 0.f); };
-    const float2 a = mass(lane), b = mass(lane + WARP);
-    float m = fmaxf(fmaxf(a.x, b.x), logit);
-#pragma unroll
-    for (int o = 16; o; o /= 2) m = fmaxf(m, __shfl_xor_sync(~0u, m, o));
-    const float wa = ex2(a.x - m), wb = ex2(b.x - m);
-    float l = fmaf(wa, a.y, wb * b.y);
-#pragma unroll
-    for (int o = 16; o; o /= 2) l += __shfl_xor_sync(~0u, l, o);
-    l += ex2(logit - m);
-    auto weight = [&](int s) {
-        const float low = __shfl_sync(~0u, wa, s % WARP), high = __shfl_sync(~0u, wb, s % WARP);
-        return s < WARP ? low : high;
-    };
+    const Shares shares(p, slots, heads, h, logit, lane);
     float4 o[FOURS] = {};
 #pragma unroll
     for (int i = 0; i < PER; i++) {
-        const float f = weight(min(slice * PER + i, MAX_PARTS - 1));
+        const float f = shares.of(min(slice * PER + i, MAX_PARTS - 1));
 #pragma unroll
         for (int k = 0; k < FOURS; k++)
             o[k].x = fmaf(f, x[i][k].x, o[k].x), o[k].y = fmaf(f, x[i][k].y, o[k].y), o[k].z = fmaf(f, x[i][k].z, o[k].z),
@@ -66,7 +77,7 @@ DEVICE void reduce(const AttentionParams& p) {
     }
 #pragma unroll
     for (int k = 0; k < FOURS; k++) sums[slice][k][c] = o[k];
-    const float we = weight(closed);
+    const float we = shares.of(closed);
     __syncthreads();
     if (threadIdx.x >= WARP) return;
     float y[VALUES];
@@ -84,7 +95,7 @@ DEVICE void reduce(const AttentionParams& p) {
 #pragma unroll
         for (int i = 0; i < VALUES; i++) y[i] *= sign[i];
     }
-    const float r = 1.f / l;
+    const float r = 1.f / shares.mass;
     if (slice == 0) {
         uint2* out = reinterpret_cast<uint2*>(p.out) + (((u64)row * heads + h) * LANES + c) * FOURS;
 #pragma unroll
@@ -94,4 +105,54 @@ DEVICE void reduce(const AttentionParams& p) {
             out[k] = make_uint2(pack_f16x2(y[4 * k], y[4 * k + 1]), pack_f16x2(y[4 * k + 2], y[4 * k + 3]));
         }
     }
+}
+
+// The same for rows that are no power of two, or long: columns of four numbers over the threads, the rotation in shared memory.
+template <int D>
+DEVICE void reduce_any(const AttentionParams& p) {
+    constexpr int COLUMNS = D / 4, SLICES = REDUCE_THREADS / COLUMNS, PER = (MAX_PARTS + SLICES - 1) / SLICES;
+    __shared__ float4 sums[SLICES][COLUMNS];
+    const int heads = p.kv_heads * p.group, row = blockIdx.x / heads, h = blockIdx.x % heads;
+    const int lane = threadIdx.x % WARP, slice = threadIdx.x / COLUMNS, c = threadIdx.x % COLUMNS;
+    const int2 slots = __ldg(reinterpret_cast<const int2*>(p.slots) + row);
+    const int closed = slots.y - 1;  // the last one is the exact rows'
+    const float logit = p.sink_logits ? __ldg(p.sink_logits + h) * LOG2_E : MINUS_INFINITY;
+    pdl_wait();
+    pdl_trigger();
+    auto part = [&](int s) { return __ldcg(reinterpret_cast<const float4*>(p.part_o) + ((u64)(slots.x + s) * heads + h) * COLUMNS + c); };
+    const bool first = threadIdx.x < COLUMNS;
+    float4 exact = {0.f, 0.f, 0.f, 0.f}, o = exact;
+    if (first) exact = part(closed);
+    const Shares shares(p, slots, heads, h, logit, lane);
+#pragma unroll
+    for (int i = 0; i < PER; i++) {
+        const int s = slice * PER + i;
+        const float f = shares.of(min(s, MAX_PARTS - 1));
+        if (slice < SLICES && s < closed) {
+            const float4 x = part(s);
+            o.x = fmaf(f, x.x, o.x), o.y = fmaf(f, x.y, o.y), o.z = fmaf(f, x.z, o.z), o.w = fmaf(f, x.w, o.w);
+        }
+    }
+    if (slice < SLICES) sums[slice][c] = o;
+    const float we = shares.of(closed), r = 1.f / shares.mass;
+    __syncthreads();
+    if (first) {
+#pragma unroll
+        for (int i = 1; i < SLICES; i++) {
+            const float4 v = sums[i][c];
+            o.x += v.x, o.y += v.y, o.z += v.z, o.w += v.w;
+        }
+        sums[0][c] = o;
+    }
+    if (p.signs) {
+        turn_shared<D, REDUCE_THREADS>(&sums[0][0].x, threadIdx.x, [] { __syncthreads(); });
+        if (first) {
+            const float4 s = __ldg(reinterpret_cast<const float4*>(p.signs) + c);
+            o = sums[0][c];
+            o.x *= s.x, o.y *= s.y, o.z *= s.z, o.w *= s.w;
+        }
+    }
+    if (!first) return;
+    o.x = fmaf(we, exact.x, o.x) * r, o.y = fmaf(we, exact.y, o.y) * r, o.z = fmaf(we, exact.z, o.z) * r, o.w = fmaf(we, exact.w, o.w) * r;
+    reinterpret_cast<uint2*>(p.out)[((u64)row * heads + h) * COLUMNS + c] = make_uint2(pack_f16x2(o.x, o.y), pack_f16x2(o.z, o.w));
 }

@@ -111,17 +111,18 @@ struct AppendParams {
     int neighbours;          // pairs are channels 2i, 2i+1 instead of i, i + pairs
     float eps;
 };
-// Grid: (rows, heads + 2 kv_heads); D threads.
+// Grid: (rows, heads + 2 kv_heads); D threads, and as many more as make whole warps.
 template <int D>
 DEVICE void append(const AppendParams& p) {
-    __shared__ float head[D], scratch[D / WARP];
+    __shared__ float head[D], scratch[(D + WARP - 1) / WARP];
     const int row = blockIdx.x, h = blockIdx.y, c = threadIdx.x, kv = h - p.heads;
     const bool is_query = h < p.heads, is_value = kv >= p.kv_heads;
     pdl_wait();
     pdl_trigger();
-    float x = p.qkv[((u64)row * (p.heads + 2 * p.kv_heads) + h) * D + c];
+    const bool beyond = D % WARP && c >= D;
+    float x = beyond ? 0.f : p.qkv[((u64)row * (p.heads + 2 * p.kv_heads) + h) * D + c];
     const float* norm = is_query ? p.q_norm : is_value ? nullptr : p.k_norm;
-    if (norm) x = x * rsqrtf(over_cta(x * x, scratch) / D + p.eps) * __ldg(norm + c);
+    if (norm) x = x * rsqrtf(over_cta(x * x, scratch) / D + p.eps) * (beyond ? 0.f : __ldg(norm + c));
     if (!is_value && c < 2 * p.pairs) {
         // Partners exchange numbers; all threads of the rotated part are here.
         head[c] = x;
@@ -134,6 +135,7 @@ DEVICE void append(const AppendParams& p) {
         const float2 turn = __ldg(p.turns + (u64)row * p.pairs + pair);
         x = __fadd_rn(__fmul_rn(x, turn.x), __fmul_rn(other, second ? turn.y : -turn.y));
     }
+    if (beyond) return;
     const u16 y = f32_to_f16(x);
     if (!(fabsf(f16_to_f32(y)) <= 65504.f)) atomicMax(p.refused, 1 + row);
     if (is_query) {
@@ -145,9 +147,14 @@ DEVICE void append(const AppendParams& p) {
     u16* page = reinterpret_cast<u16*>(p.pages + (u64)(is_value ? entry.y : entry.x) * UNIT);
     page[is_value ? Exact<D>::value_at(target.z, c) : Exact<D>::key_at(target.z, c)] = y;
 }
-extern "C" __global__ void __launch_bounds__(256) append_d256(const __grid_constant__ AppendParams p) { append<256>(p); }
-extern "C" __global__ void __launch_bounds__(128) append_d128(const __grid_constant__ AppendParams p) { append<128>(p); }
-extern "C" __global__ void __launch_bounds__(64) append_d64(const __grid_constant__ AppendParams p) { append<64>(p); }
+#define APPEND(D, THREADS) \
+    extern "C" __global__ void __launch_bounds__(THREADS) append_d##D(const __grid_constant__ AppendParams p) { append<D>(p); }
+APPEND(64, 64)
+APPEND(80, 96)
+APPEND(96, 96)
+APPEND(128, 128)
+APPEND(192, 192)
+APPEND(256, 256)
 
 struct ArgmaxParams {
     const float* logits;  // (rows, vocabulary)

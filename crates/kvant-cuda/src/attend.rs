@@ -4,7 +4,7 @@
 
 use crate::cache::SlotPages;
 use crate::device::Launch;
-use crate::params::{Address, AttentionParams, EncodeParams, HEAD_TILE, many_columns};
+use crate::params::{Address, AttentionParams, EncodeParams, HEAD_TILE, PlannedEncodeParams, many_columns};
 use crate::pass::SlicePlan;
 use crate::recorder::Recorder;
 
@@ -29,6 +29,9 @@ pub(crate) struct Attend<'a> {
     pub out: Address,
     pub part_o: Address,
     pub part_ml: Address,
+    /// Queries in the basis of a plan's keys, (rows, heads, dim) f16, and what is added to their scores, (rows, heads) f32; read where keys
+    /// are of a plan.
+    pub turned: (Address, Address),
     /// Whether neighbouring query tokens share items.
     pub tiles: bool,
     /// Whether kernels may begin before those before them have ended.
@@ -79,6 +82,11 @@ impl Attend<'_> {
             step_columns: (grid % columns) as i32,
             ..AttentionParams::default()
         };
+        if let Some(planned) = &self.slot.planned {
+            params.q_closed = row(self.turned.0, 2 * self.heads * dim);
+            params.q_bias = row(self.turned.1, 4 * self.heads);
+            params.widths = planned.widths.address();
+        }
         params.set_scoring(self.scale, self.soft_cap);
         let launch =
             |grid: usize, threads| Launch { grid: (grid as u32, 1), threads, shared: 0, early: self.early };
@@ -89,8 +97,22 @@ impl Attend<'_> {
 
 /// Notes the encoding of full pages of a slot: `jobs` of them, listed at `params.jobs`. It waits for all before it.
 pub(crate) fn encode(recorder: &mut Recorder<'_>, slot: &SlotPages, jobs: usize, params: EncodeParams) {
-    if jobs > 0 {
-        let launch = Launch { grid: (jobs as u32, 1), threads: 128, shared: 0, early: false };
-        recorder.launch(&format!("encode_{}_d{}", slot.codec, slot.dim), launch, params);
+    if jobs == 0 {
+        return;
     }
+    let launch = Launch { grid: (jobs as u32, 1), threads: 128, shared: 0, early: false };
+    let Some(planned) = &slot.planned else {
+        recorder.launch(&format!("encode_{}_d{}", slot.codec, slot.dim), launch, params);
+        return;
+    };
+    let keys = PlannedEncodeParams {
+        pages: params.pages,
+        jobs: params.jobs,
+        heads: params.jobs + 16 * jobs as u64,
+        bases: planned.forward.address(),
+        widths: planned.widths.address(),
+        refused: params.refused,
+    };
+    recorder.launch(&format!("encode_klt_d{}", slot.dim), launch, keys);
+    recorder.launch(&format!("encode_v4_d{}", slot.dim), launch, params);
 }

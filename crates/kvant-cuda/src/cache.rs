@@ -2,9 +2,10 @@
 
 use crate::buffer::Buffer;
 use crate::device::{Card, OpenError};
-use crate::layout::{PAGE_TOKENS, PageKind};
+use crate::layout::{PAGE_TOKENS, PageKind, is_planned};
 use crate::pages::{CudaPages, Kind};
 use crate::params::Address;
+use crate::planned::PlannedKeys;
 use kvant_cache::{CacheLayout, Mode, SideCodecs, SlotKind};
 use kvant_codec::format::{BasisFormat, Linear};
 use kvant_codec::{Basis, PageCodec, PageFormat, Rotation, Rule, Side, Tier};
@@ -12,7 +13,9 @@ use std::sync::Arc;
 
 /// Why a cache cannot be kept on a card.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("layer {layer}: {what}; the CUDA backend keeps int4, int8, k8v4 and f16, of 64, 128 or 256 channels")]
+#[error(
+    "layer {layer}: {what}; the CUDA backend keeps int4, int8, k8v4, klt (`k=klt4.25:p64,v=rot4g32`) and f16, of 64, 80, 96, 128, 192 or 256 channels"
+)]
 pub struct CacheUnsupported {
     /// Which layer.
     pub layer: usize,
@@ -33,12 +36,21 @@ pub(crate) struct SlotPages {
     pub layer: usize,
     pub kv_heads: usize,
     pub dim: usize,
-    /// `int4`, `int8`, `k8v4` or `f16`: part of a kernel's name.
+    /// `int4`, `int8`, `k8v4`, `klt` or `f16`: part of a kernel's name.
     pub codec: &'static str,
     pub key: SideKinds,
     pub value: SideKinds,
     /// Signs of the values' rotation on the card; 0 where there is none.
     pub signs: Address,
+    /// Keys in the basis of a plan.
+    pub planned: Option<PlannedKeys>,
+}
+
+impl SlotPages {
+    /// The kind of the closed pages of a kv head's keys.
+    pub(crate) fn closed_keys(&self, head: usize) -> Kind {
+        self.planned.as_ref().map_or(self.key.closed, |planned| planned.closed[head])
+    }
 }
 
 /// The slots of a layout; `None` for views.
@@ -79,7 +91,9 @@ impl LayoutPages {
             let side = |side: Side| {
                 let mut heads = slot.heads().iter().filter_map(|head| head.side(side));
                 let first = heads.next().ok_or_else(|| refuse(layer, "a head has no pages"))?;
-                if heads.any(|other| other.codec().format() != first.codec().format()) {
+                let format = first.codec().format();
+                let planned = matches!(&format, Some(PageFormat::Packed(packed)) if is_planned(packed));
+                if !planned && heads.any(|other| other.codec().format() != format) {
                     return Err(refuse(layer, "heads whose pages have different formats do not run"));
                 }
                 SideFound::new(pages, first).map_err(|what| CacheUnsupported { layer, what })
@@ -93,14 +107,24 @@ impl LayoutPages {
             let has = |many: &str| card.kernel(&format!("attend_{many}{codec}_d{}", key.dim)).is_some();
             made.tiles &= has("many_");
             if !has(if key.dim <= 128 { "" } else { "many_" }) {
-                let what =
-                    format!("{codec} of {} channels needs more shared memory than the card has", key.dim);
+                let what = match (codec, key.dim) {
+                    ("int8", 80) => "int8 of 80 channels has no kernels".to_owned(),
+                    (_, dim) => {
+                        format!("{codec} of {dim} channels needs more shared memory than the card has")
+                    }
+                };
                 return Err(CacheUnsupported { layer, what });
             }
             if strict && codec != "f16" && card.kernel(&format!("decode_{codec}_d{}", key.dim)).is_none() {
                 let what = format!("strict mode does not run with {codec} of {} channels", key.dim);
                 return Err(CacheUnsupported { layer, what });
             }
+            let keys = slot.heads().iter().filter_map(|head| head.side(Side::Key));
+            let planned = match key.kind {
+                PageKind::Planned => Some(PlannedKeys::new(card, pages, keys)),
+                _ => None,
+            };
+            let planned = planned.transpose().map_err(|what| CacheUnsupported { layer, what })?;
             let signs = match value.rotation {
                 Some(seed) => made
                     .signs(card, value.dim, seed)
@@ -115,6 +139,7 @@ impl LayoutPages {
                 key: key.kinds,
                 value: value.kinds,
                 signs,
+                planned,
             }));
         }
         Ok(made)
@@ -157,7 +182,8 @@ impl SideFound {
         let kind =
             |format: &PageFormat, sinks| pages.kind(format, sinks).map_err(|refused| refused.to_string());
         let closed = format(codec)?;
-        if codec.page_tokens() != PAGE_TOKENS {
+        let planned = matches!(&closed, PageFormat::Packed(packed) if is_planned(packed));
+        if codec.page_tokens() != PAGE_TOKENS && !planned {
             return Err(format!("pages of {} tokens do not run", codec.page_tokens()));
         }
         let kind_of_page = PageKind::of(&closed).map_err(|refused| refused.to_string())?;
@@ -206,9 +232,17 @@ mod tests {
             let (basis, signs) = (Basis::new(Rotation::Srht, dim, 7), signs(dim, 7));
             let x: Vec<f32> = (0..dim).map(|i| (i as f32 * 0.37).sin()).collect();
             let mut y: Vec<f32> = x.iter().zip(&signs).map(|(x, sign)| x * sign).collect();
-            let mut half = 1;
+            let odd = dim >> dim.trailing_zeros();
+            for run in y.chunks_exact_mut(odd).filter(|_| odd > 1) {
+                let angle = |i: usize, j: usize| std::f64::consts::TAU * (i * j % odd) as f64 / odd as f64;
+                let factor = |i, j| (angle(i, j).sin() + angle(i, j).cos()) as f32;
+                let number = |i| run.iter().enumerate().fold(0.0, |sum, (j, x)| x.mul_add(factor(i, j), sum));
+                let turned: Vec<f32> = (0..odd).map(number).collect();
+                run.copy_from_slice(&turned);
+            }
+            let mut half = odd;
             while half < dim {
-                for i in (0..dim).filter(|i| i & half == 0) {
+                for i in (0..dim).filter(|i| i / half % 2 == 0) {
                     (y[i], y[i + half]) = (y[i] + y[i + half], y[i] - y[i + half]);
                 }
                 half *= 2;

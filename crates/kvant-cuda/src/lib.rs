@@ -32,6 +32,8 @@ pub mod params;
 #[cfg(feature = "cuda")]
 mod pass;
 pub mod plan;
+#[cfg(feature = "cuda")]
+mod planned;
 pub mod product;
 #[cfg(feature = "cuda")]
 mod program;

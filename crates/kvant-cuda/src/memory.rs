@@ -64,7 +64,7 @@ impl PageMemory {
     }
 
     /// A place for a half page of so many bytes, as a number of units from the memory's start; `None` when the memory is full, or
-    /// the page is not whole units or does not fit into a granule.
+    /// the page is empty or does not fit into a granule.
     pub fn take(&mut self, bytes: usize) -> Option<u32> {
         let size = size_of_page(bytes)?;
         let granule = match self.open.get(&size).and_then(|open| open.last()) {
@@ -115,8 +115,8 @@ impl PageMemory {
 }
 
 fn size_of_page(bytes: usize) -> Option<u32> {
-    let size = u32::try_from(bytes / UNIT).ok()?;
-    (bytes.is_multiple_of(UNIT) && (1..=GRANULE).contains(&size)).then_some(size)
+    let size = u32::try_from(bytes.div_ceil(UNIT)).ok()?;
+    (1..=GRANULE).contains(&size).then_some(size)
 }
 
 #[cfg(test)]
@@ -163,7 +163,7 @@ mod tests {
     #[test]
     fn odd_sizes_and_a_full_memory_are_refused() {
         let mut memory = PageMemory::new(2 << 20);
-        assert_eq!((memory.take(100), memory.take(0), memory.take(4 << 20)), (None, None, None));
+        assert_eq!((memory.take(0), memory.take(4 << 20)), (None, None));
         assert_eq!(memory.take(2 << 20), Some(0));
         assert_eq!(memory.take(64), None);
     }

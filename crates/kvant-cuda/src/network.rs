@@ -208,6 +208,18 @@ impl CudaNetwork {
         book.close().map_err(device_error)
     }
 
+    /// Keys of a plan have no kernels with soft caps.
+    fn check_caps(&self, pages: &LayoutPages) -> Result<(), StateError> {
+        let capped = |of: &&crate::program::Attention| {
+            let slot = slot_pages(pages, self.slots.owner(of.slot));
+            of.soft_cap.is_some() && slot.is_some_and(|slot| slot.planned.is_some())
+        };
+        match self.program.attentions().find(capped) {
+            Some(_) => Err(device_error("klt keys under a soft cap do not run on the card")),
+            None => Ok(()),
+        }
+    }
+
     /// Sees to it that buffers have room for a pass.
     fn fit(
         &self,
@@ -272,6 +284,7 @@ impl CudaNetwork {
             Some(index) => caches.remove(index),
             None => {
                 let pages = LayoutPages::new(&self.card, &self.pages, &layout).map_err(device_error)?;
+                self.check_caps(&pages)?;
                 let seats = Seats::new(&pages.slots);
                 Kept { layout: Arc::clone(&layout), pages, seats }
             }

@@ -8,14 +8,14 @@
 
 use crate::buffer::{Buffer, download, upload};
 use crate::device::{Card, Launch, OpenError};
-use crate::layout::{Deal, UNIT, Unsupported};
+use crate::layout::{Deal, UNIT, Unsupported, is_planned};
 use crate::mapping::Mapping;
 use crate::memory::PageMemory;
 use crate::params::{Address, ClearParams};
 use crate::recorder::Recorder;
 use cudarc::driver::result;
 use kvant_cache::{ArenaError, PageId, PageStore, Usage};
-use kvant_codec::format::PageFormat;
+use kvant_codec::format::{Linear, PageFormat, Rotation};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -26,7 +26,20 @@ pub(crate) fn unit_of(page: PageId) -> u32 {
 
 /// An order of pages, by its place in the store's list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Kind(u8);
+pub(crate) struct Kind(u16);
+
+/// A format by the places of its bytes: heads of a plan have bases of their own, and mostly widths in common.
+fn bytes_alone(format: &PageFormat) -> PageFormat {
+    match format {
+        PageFormat::Packed(packed) if is_planned(packed) => {
+            let mut packed = (**packed).clone();
+            packed.basis.linear = Linear::Rotation { kind: Rotation::Identity, seed: 0 };
+            packed.basis.mean.clear();
+            PageFormat::Packed(Arc::new(packed))
+        }
+        other => other.clone(),
+    }
+}
 
 /// Pages that lie on a card.
 pub struct CudaPages {
@@ -90,17 +103,18 @@ impl CudaPages {
     /// The kind of pages of a format; of the page of the sinks, which has fewer tokens.
     pub(crate) fn kind(&self, format: &PageFormat, sinks: bool) -> Result<Kind, Unsupported> {
         let mut state = self.lock();
-        if let Some(known) = state.deals.iter().position(|(own, of, _)| own == format && *of == sinks) {
-            return Ok(Kind(known as u8));
+        let bytes = bytes_alone(format);
+        if let Some(known) = state.deals.iter().position(|(own, of, _)| *own == bytes && *of == sinks) {
+            return Ok(Kind(known as u16));
         }
         let deal = match (format, sinks) {
             (PageFormat::Exact(format), true) => Deal::of_sinks(format)?,
             (format, _) => Deal::of(format)?,
         };
-        let Ok(place) = u8::try_from(state.deals.len()) else {
-            return Err(Unsupported { what: "more than 256 formats of pages at once".into() });
+        let Ok(place) = u16::try_from(state.deals.len()) else {
+            return Err(Unsupported { what: "more than 65536 formats of pages at once".into() });
         };
-        state.deals.push((format.clone(), sinks, Arc::new(deal)));
+        state.deals.push((bytes, sinks, Arc::new(deal)));
         Ok(Kind(place))
     }
 
@@ -220,7 +234,7 @@ impl PageStore for CudaPages {
             return Err(full(state.mapping.mapped()));
         }
         state.pages += 1;
-        state.stale.insert(unit, (len / UNIT) as u32);
+        state.stale.insert(unit, len.div_ceil(UNIT) as u32);
         state.taken = state.taken.wrapping_add(1);
         Ok(PageId(u64::from(state.taken) << 32 | u64::from(unit)))
     }

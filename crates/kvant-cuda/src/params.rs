@@ -32,6 +32,9 @@ pub struct AttentionParams {
     pub scale: f32,
     pub cap: f32,
     pub zero: [i32; 4],
+    pub q_closed: Address,
+    pub q_bias: Address,
+    pub widths: Address,
 }
 
 /// Query heads in a column tile of the tensor cores.
@@ -155,6 +158,33 @@ pub struct EncodeParams {
     pub jobs: Address,
     pub signs: Address,
     pub refused: Address,
+}
+
+/// `PlannedEncodeParams` of `kernels/encode_klt.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+#[expect(missing_docs, reason = "kernels/encode_klt.cu describes them")]
+pub struct PlannedEncodeParams {
+    pub pages: Address,
+    pub jobs: Address,
+    pub heads: Address,
+    pub bases: Address,
+    pub widths: Address,
+    pub refused: Address,
+}
+
+/// `TurnParams` of `kernels/attention_klt.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+#[expect(missing_docs, reason = "kernels/attention_klt.cu describes them")]
+pub struct TurnParams {
+    pub q: Address,
+    pub y: Address,
+    pub bias: Address,
+    pub bases: Address,
+    pub refused: Address,
+    pub heads: i32,
+    pub group: i32,
 }
 
 /// `AppendParams` of `kernels/rows.cu`.
@@ -355,7 +385,8 @@ mod tests {
             size_of::<EncodeParams>(),
             size_of::<AppendParams>(),
         ];
-        assert_eq!(size, [160, 64, 32, 96]);
+        assert_eq!(size, [184, 64, 32, 96]);
+        assert_eq!((size_of::<PlannedEncodeParams>(), size_of::<TurnParams>()), (48, 48));
         let rows = [
             size_of::<NormParams>(),
             size_of::<ActivateParams>(),

@@ -240,6 +240,8 @@ pub(crate) fn slices(
 /// A page that is to be encoded.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EncodeJob {
+    /// Its kv head.
+    pub head: usize,
     /// Exact keys, exact values, keys, values.
     pub pages: [PageId; 4],
     /// What it has before it is padded.
@@ -272,11 +274,12 @@ pub(crate) fn take_pages(
     if let Some(tokens) = partial {
         return Err(TakeError::Device(format!("a page of {tokens} tokens is to be encoded")));
     }
-    for [keys, values] in &encodes {
+    for (head, [keys, values]) in encodes.iter().enumerate() {
         if keys.len() != values.len() {
             return Err(TakeError::Device("keys and values are not encoded together".to_owned()));
         }
         let job = |(key, value): (&(PageId, PageId, usize), &(PageId, PageId, usize))| EncodeJob {
+            head,
             pages: [key.0, value.0, key.1, value.1],
             tokens: key.2,
         };
@@ -291,22 +294,23 @@ pub(crate) enum TakeError {
     Device(String),
 }
 
-/// Enters the pages that are to be encoded.
+/// Enters the pages that are to be encoded; after them their kv heads.
 pub(crate) fn add_jobs(
     words: &mut Words,
     of: &SlotPages,
     jobs: &[EncodeJob],
     book: &mut Book<'_>,
 ) -> Result<u64, String> {
-    let mut places = Vec::with_capacity(4 * jobs.len());
-    for EncodeJob { pages: [exact_keys, exact_values, keys, values], .. } in jobs {
+    let mut places = Vec::with_capacity(5 * jobs.len());
+    for EncodeJob { head, pages: [exact_keys, exact_values, keys, values], .. } in jobs {
         places.push(book.place(*exact_keys, of.key.exact)?);
         places.push(book.place(*exact_values, of.value.exact)?);
-        for (page, kind) in [(keys, of.key.closed), (values, of.value.closed)] {
+        for (page, kind) in [(keys, of.closed_keys(*head)), (values, of.value.closed)] {
             places.push(book.place(*page, kind)?);
             book.overwrites(*page);
         }
     }
+    places.extend(jobs.iter().map(|job| job.head as u32));
     Ok(words.add(places))
 }
 

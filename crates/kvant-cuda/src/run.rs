@@ -7,7 +7,7 @@ use crate::device::{Card, Launch, OpenError};
 use crate::matrix::Matrix;
 use crate::params::{
     ActivateParams, Address, AppendParams, BiasParams, ColumnsParams, EmbedParams, EncodeParams,
-    GatherParams, LinearParams, NormParams, StrictParams,
+    GatherParams, LinearParams, NormParams, StrictParams, TurnParams,
 };
 use crate::pass::{PassPlan, SLICE, SlicePlan, slot_pages};
 use crate::product::ProductForm;
@@ -31,6 +31,9 @@ pub(crate) struct PassBuffers {
     /// (rows, heads, dim) f16.
     queries: Buffer,
     attended: Buffer,
+    /// The same in the basis of a plan's keys, and (rows, heads) f32: their products with the keys' means.
+    turned: Buffer,
+    bias: Buffer,
     /// (rows, gates ‖ ups) f32.
     first: Buffer,
     /// (rows, inner) f16.
@@ -84,6 +87,8 @@ impl PassBuffers {
             projected: buffer(widths.projected, 4)?,
             queries: buffer(widths.queries, 2)?,
             attended: buffer(widths.queries, 2)?,
+            turned: buffer(widths.queries, 2)?,
+            bias: buffer(widths.queries.div_ceil(64), 4)?,
             first: buffer(widths.first, 4)?,
             inner: buffer(widths.inner, 2)?,
             columns: buffer(widths.projected.max(widths.first), 4)?,
@@ -237,6 +242,7 @@ impl Run<'_> {
         self.linear(&of.projection, rows, b.normed.address(), Target::over(b.projected.address()));
         let Some(slot) = slot_pages(self.layout, self.slots.owner(of.slot)) else { return };
         self.append(of, slot);
+        self.turn(of, slot);
         // A page that is closed by a chunk may be read as bytes by its later tokens.
         if !self.plan.is_step {
             self.strictly(of, slot, &format!("pad_d{}", slot.dim));
@@ -286,7 +292,25 @@ impl Run<'_> {
             eps,
         };
         let heads = of.heads + 2 * of.kv_heads;
-        self.launch(&format!("append_d{}", slot.dim), (self.plan.rows, heads), slot.dim as u32, params);
+        let threads = slot.dim.next_multiple_of(32) as u32;
+        self.launch(&format!("append_d{}", slot.dim), (self.plan.rows, heads), threads, params);
+    }
+
+    /// Queries into the basis of a plan's keys.
+    fn turn(&mut self, of: &Attention, slot: &SlotPages) {
+        let Some(planned) = &slot.planned else { return };
+        let b = self.buffers;
+        let params = TurnParams {
+            q: b.queries.address(),
+            y: b.turned.address(),
+            bias: b.bias.address(),
+            bases: planned.query.address(),
+            refused: self.refused(of, 0),
+            heads: of.heads as i32,
+            group: of.group() as i32,
+        };
+        let name = format!("turn_queries_d{}", slot.dim);
+        self.launch(&name, (self.plan.rows, of.heads), 4 * slot.dim as u32, params);
     }
 
     fn encode(&mut self, of: &Attention, slot: &SlotPages) {
@@ -328,6 +352,7 @@ impl Run<'_> {
             out: b.attended.address(),
             part_o: b.part_o.address(),
             part_ml: b.part_ml.address(),
+            turned: (b.turned.address(), b.bias.address()),
             tiles: self.plan.tiles,
             early: self.early,
         };

@@ -105,7 +105,7 @@ impl Seats {
                     continue; // it has left the window, and no query sees it
                 }
                 let missing = || format!("page {page} of layer {} is not held as bytes", of.layer);
-                let key = book.place(keys.encoded_id(page).ok_or_else(missing)?, of.key.closed)?;
+                let key = book.place(keys.encoded_id(page).ok_or_else(missing)?, of.closed_keys(head))?;
                 let value = book.place(values.encoded_id(page).ok_or_else(missing)?, of.value.closed)?;
                 table.table.set(seat, head, page, [key, value]);
             }

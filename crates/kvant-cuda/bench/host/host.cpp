@@ -83,7 +83,10 @@ static void run_cta(unsigned count) {
 #include "attention_int8.cu"
 #include "attention_k8v4.cu"
 #include "attention_f16.cu"
+#include "attention_dims.cu"
+#include "attention_klt.cu"
 #include "encode.cu"
+#include "encode_klt.cu"
 #include "linear.cu"
 #undef KERNEL
 #undef KERNELS

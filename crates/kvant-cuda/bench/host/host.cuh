@@ -135,6 +135,7 @@ inline void mma16816(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 
         d[j] = (float)(d[j] + sum);
     }
 }
+inline void mma1688(float (&d)[4], u32 a0, u32 a1, u32 b0) { mma16816(d, a0, a1, 0u, 0u, b0, 0u); }
 inline void mma_nibbles(float (&d)[4], u32 w, u32 b0, u32 b1) {
     const u32 x = __byte_perm(w, 0, 0x4341);
     mma16816(d, w & 0x000f000fu, w & 0x00ff00ffu, x & 0x000f000fu, x, b0, b1);

@@ -30,5 +30,5 @@ pub(super) fn deal(format: &ExactFormat) -> Result<Deal, Unsupported> {
     let numbers = (0..tokens).flat_map(|token| (0..dim).map(move |channel| (token, channel)));
     let halves =
         numbers.map(|(token, channel)| place(token, channel)).map(|(a, b)| (a as u32, b as u32)).collect();
-    Ok(Deal { bytes: format.bytes(), halves, nibbles: Vec::new() })
+    Ok(Deal { bytes: format.bytes(), halves, nibbles: Vec::new(), bits: Vec::new() })
 }

@@ -1,11 +1,14 @@
 //! Pages as the device's lanes read them, and the way from and to the canonical layout.
 //!
-//! A device deals codes, scales and rows anew; it never rounds. So a layout is a permutation: of the halves (16-bit numbers) and of
-//! the nibbles of a page. [`Deal`] is that permutation for one [`PageFormat`], built from two descriptions of the same thing: where
+//! A device deals codes, scales and rows anew; it never rounds. So a layout is a permutation: of the halves (16-bit numbers), the
+//! nibbles and the bits of a page. [`Deal`] is that permutation for one [`PageFormat`], built from two descriptions of the same thing: where
 //! `docs/page-format.md` of kvant-codec puts a code, and where `kernels/pages.cuh` has it. Both pages have the same size.
 
 mod exact;
 mod packed;
+mod planned;
+
+pub use planned::{is_planned, widths as planned_widths};
 
 use kvant_codec::format::{ExactFormat, PageFormat};
 use std::fmt;
@@ -17,12 +20,12 @@ pub const PAGE_TOKENS: usize = 64;
 pub const UNIT: usize = 128;
 
 /// Channels of a head that there are kernels for.
-pub const DIMS: [usize; 3] = [64, 128, 256];
+pub const DIMS: [usize; 6] = [64, 80, 96, 128, 192, 256];
 
 /// Why a page cannot lie on the device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the CUDA backend has no kernels for {what}; it has them for f16, int4, int8 and k8v4 (`ch4` and `ch8` keys, `rot4g32` and `sym8g32` values), of 64 tokens and 64, 128 or 256 channels"
+    "the CUDA backend has no kernels for {what}; it has them for f16, int4, int8, k8v4 and klt (`ch4`, `ch8` and `klt:p64` keys, `rot4g32` and `sym8g32` values), of 64 tokens and 64, 80, 96, 128, 192 or 256 channels"
 )]
 pub struct Unsupported {
     /// What about the page it is.
@@ -37,6 +40,8 @@ pub struct Deal {
     halves: Vec<(u32, u32)>,
     /// (canonical, device), counted in nibbles, the low one of a byte first.
     nibbles: Vec<(u32, u32)>,
+    /// (canonical, device), counted in bits, the lowest of a byte first.
+    bits: Vec<(u32, u32)>,
 }
 
 /// How a closed page holds its numbers, by what kernels are named after.
@@ -46,6 +51,8 @@ pub enum PageKind {
     Exact,
     /// Codes of 4 or 8 bits under scales.
     Codes(u8),
+    /// Keys in the basis of a plan, of widths by channels.
+    Planned,
 }
 
 impl fmt::Display for PageKind {
@@ -53,6 +60,7 @@ impl fmt::Display for PageKind {
         match self {
             PageKind::Exact => f.write_str("f16"),
             PageKind::Codes(bits) => write!(f, "{bits}-bit"),
+            PageKind::Planned => f.write_str("klt"),
         }
     }
 }
@@ -65,6 +73,9 @@ impl PageKind {
     pub fn of(format: &PageFormat) -> Result<PageKind, Unsupported> {
         match format {
             PageFormat::Exact(_) => Ok(PageKind::Exact),
+            PageFormat::Packed(format) if is_planned(format) => {
+                planned_widths(format).map(|_| PageKind::Planned)
+            }
             PageFormat::Packed(format) => packed::bits(format).map(PageKind::Codes),
             PageFormat::Trellis(_) => Err(Unsupported { what: "pages of a trellis".into() }),
         }
@@ -77,6 +88,7 @@ impl PageKind {
             (PageKind::Codes(4), PageKind::Codes(4)) => Some("int4"),
             (PageKind::Codes(8), PageKind::Codes(8)) => Some("int8"),
             (PageKind::Codes(8), PageKind::Codes(4)) => Some("k8v4"),
+            (PageKind::Planned, PageKind::Codes(4)) => Some("klt"),
             _ => None,
         }
     }
@@ -89,6 +101,11 @@ impl Deal {
     /// When no kernel reads such pages: the error says what about them it is.
     pub fn of(format: &PageFormat) -> Result<Deal, Unsupported> {
         let refuse = |what: String| Err(Unsupported { what });
+        if let PageFormat::Packed(format) = format
+            && is_planned(format)
+        {
+            return planned::deal(format);
+        }
         if format.tokens() != PAGE_TOKENS {
             return refuse(format!("pages of {} tokens", format.tokens()));
         }
@@ -148,14 +165,22 @@ impl Deal {
             let code = (from[a as usize / 2] >> (4 * (a % 2))) & 15;
             to[b as usize / 2] |= code << (4 * (b % 2));
         }
+        for pair in &self.bits {
+            let (a, b) = way(*pair);
+            let bit = (from[a as usize / 8] >> (a % 8)) & 1;
+            to[b as usize / 8] |= bit << (b % 8);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kvant_codec::{KvSpec, PageCodec, Side};
+    use kvant_cache::plan::{Findings, Klt, Plan, PlannedHead, PlannedSlot};
+    use kvant_cache::{CacheLayout, KvShape, Slots};
+    use kvant_codec::{Dense, KvSpec, PageCodec, Side};
     use proptest::prelude::*;
+    use std::sync::{Arc, LazyLock};
 
     fn codec(spec: &str, side: Side, dim: usize) -> Box<dyn PageCodec> {
         let spec: KvSpec = spec.parse().unwrap();
@@ -165,15 +190,65 @@ mod tests {
         }
     }
 
-    fn each() -> impl Iterator<Item = (Deal, PageFormat)> {
-        ["int4", "int8", "k8v4", "f16"].into_iter().flat_map(|spec| {
+    /// Keys of a plan: every width there is, and channels without codes.
+    fn planned(dim: usize, budget: &str, decay: f32) -> PageFormat {
+        let basis =
+            Dense::of(dim, (0..dim * dim).map(|n| if n / dim == n % dim { 2.0 } else { 0.0 }).collect());
+        let findings = Findings {
+            mean: Some(vec![0.5; dim]),
+            klt: Some(Klt {
+                basis: Arc::new(basis.unwrap()),
+                variances: (0..dim).map(|c| decay.powi(c as i32)).collect(),
+            }),
+            ..Findings::default()
+        };
+        let head = PlannedHead { key: findings.clone(), value: findings };
+        let slot = PlannedSlot { key_dim: dim, value_dim: dim, heads: vec![head] };
+        let policy = format!("k={budget},v=rot4g32").parse().unwrap();
+        let plan = Arc::new(Plan::new([7; 32], policy, "a test", vec![slot]).unwrap());
+        let shape = KvShape { kv_heads: 1, key_dim: dim, value_dim: dim, window: None };
+        let layout = CacheLayout::new(&plan.with(plan.policy()), &Slots::uniform(1, shape)).unwrap();
+        layout.slots()[0].heads()[0].side(Side::Key).unwrap().codec().format().unwrap()
+    }
+
+    fn each() -> &'static [(Deal, PageFormat)] {
+        static EACH: LazyLock<Vec<(Deal, PageFormat)>> = LazyLock::new(all);
+        &EACH
+    }
+
+    fn all() -> Vec<(Deal, PageFormat)> {
+        let plain = ["int4", "int8", "k8v4", "f16"].into_iter().flat_map(|spec| {
             [Side::Key, Side::Value].into_iter().flat_map(move |side| {
-                DIMS.into_iter().map(move |dim| {
-                    let format = codec(spec, side, dim).format().unwrap();
-                    (Deal::of(&format).unwrap(), format)
-                })
+                DIMS.into_iter().map(move |dim| codec(spec, side, dim).format().unwrap())
             })
-        })
+        });
+        let budgets = [("klt4.25:p64", 0.97), ("klt3:p64", 0.7), ("klt2:p64", 0.99), ("klt5:p64", 0.95)];
+        let plans = [64, 128]
+            .into_iter()
+            .flat_map(move |dim| budgets.map(|(budget, decay)| planned(dim, budget, decay)));
+        plain.chain(plans).map(|format| (Deal::of(&format).unwrap(), format)).collect()
+    }
+
+    #[test]
+    fn a_plan_brings_every_width() {
+        let mut met = std::collections::BTreeSet::new();
+        for (_, format) in each() {
+            if let PageFormat::Packed(format) = format
+                && is_planned(format)
+            {
+                met.extend(planned_widths(format).unwrap());
+            }
+        }
+        assert_eq!(met.into_iter().collect::<Vec<_>>(), [2, 3, 4, 5, 6, 8]);
+        for (budget, dim, what) in [
+            ("klt4.25", 128, "128 tokens"),
+            ("klt4.25:p64", 96, "96 channels"),
+            ("klt6:p64", 128, "5.25 bits"),
+            ("klt4.25:p64,s32", 64, "f16 scale"),
+        ] {
+            let error = Deal::of(&planned(dim, budget, 0.95)).unwrap_err().to_string();
+            assert!(error.contains(what), "{budget}: {error}");
+        }
     }
 
     #[test]
@@ -185,6 +260,12 @@ mod tests {
                     .iter()
                     .for_each(|pair| (0..4).for_each(|i| seen[4 * place(pair) as usize + i] += 1));
                 deal.nibbles.iter().for_each(|pair| seen[place(pair) as usize] += 1);
+                let mut bits = vec![0u8; 4 * seen.len()];
+                deal.bits.iter().for_each(|pair| bits[place(pair) as usize] += 1);
+                for (nibble, bits) in seen.iter_mut().zip(bits.chunks_exact(4)) {
+                    assert!(bits.iter().all(|n| *n == bits[0]), "{format:?}");
+                    *nibble += bits[0];
+                }
                 assert!(seen.iter().all(|n| *n == 1), "{format:?}");
             }
         }
@@ -237,7 +318,8 @@ mod tests {
         for (spec, dim, what) in [
             ("ch3", 128, "3 bits"),
             ("kivi4", 128, "32 tokens"),
-            ("int4", 80, "80 channels"),
+            ("int4", 72, "72 channels"),
+            ("int4", 512, "512 channels"),
             ("q4_0", 128, "scale"),
         ] {
             let format = codec(spec, Side::Key, dim).format().unwrap();

@@ -27,10 +27,15 @@ impl Fragment {
         Fragment { tile, r, g, ks: k / 16, c: k / 8 % 2, t: k / 2 % 4, e: k % 2 }
     }
 
-    /// The first nibble of a code of so many bits, from the first code on; `steps` along k.
+    /// The first nibble of a code of so many bits, from the first code on; `steps` along k, as many of which as they are whole loads of
+    /// a tile lie together. Where they are not, a step of all tiles does.
     fn nibble(&self, bits: u8, steps: usize) -> usize {
         let lane = 4 * self.g + self.t;
-        if bits == 4 {
+        if !steps.is_multiple_of(4) {
+            let block = if bits == 4 { self.ks } else { 2 * self.ks + self.c };
+            let word = block * 128 + 4 * lane + self.tile;
+            8 * word + if bits == 4 { 2 * (self.c + 2 * self.e) + self.r } else { 2 * (self.r + 2 * self.e) }
+        } else if bits == 4 {
             let word = (self.tile * (steps / 4) + self.ks / 4) * 128 + 4 * lane + self.ks % 4;
             8 * word + 2 * (self.c + 2 * self.e) + self.r
         } else {
@@ -39,14 +44,24 @@ impl Fragment {
         }
     }
 
+    /// Whether it is in the last of an odd number of steps: scales and zeros of these are [t][c][e].
+    fn is_odd(&self, steps: usize) -> bool {
+        steps % 2 == 1 && self.ks + 1 == steps
+    }
+
     /// A scale along k, as B fragments want it: [ks/2][t][ks%2][c][e].
-    fn scale(&self) -> usize {
-        self.ks / 2 * 32 + self.t * 8 + self.ks % 2 * 4 + self.c * 2 + self.e
+    fn scale(&self, steps: usize) -> usize {
+        let step = if self.is_odd(steps) { 4 * self.t } else { 8 * self.t + self.ks % 2 * 4 };
+        self.ks / 2 * 32 + step + self.c * 2 + self.e
     }
 
     /// A zero along k, which meets the query as A: [ks/2][t][c][ks%2][e].
-    fn zero(&self) -> usize {
-        self.ks / 2 * 32 + self.t * 8 + self.c * 4 + self.ks % 2 * 2 + self.e
+    fn zero(&self, steps: usize) -> usize {
+        let step = match self.is_odd(steps) {
+            true => 4 * self.t + self.c * 2,
+            false => 8 * self.t + self.c * 4 + self.ks % 2 * 2,
+        };
+        self.ks / 2 * 32 + step + self.e
     }
 }
 
@@ -76,7 +91,7 @@ fn arrays(format: &PackedFormat) -> Result<Arrays, Unsupported> {
             Ok(Arrays { scale: scale.clone(), zero: zero.clone(), bits })
         }
         (Side::Value, None, None, Some(scale), None)
-            if whole(CodeMeaning::Shifted) && format.groups * 32 == format.dim =>
+            if whole(CodeMeaning::Shifted) && format.groups == format.dim.div_ceil(32) =>
         {
             Ok(Arrays { scale: scale.clone(), zero: 0..0, bits })
         }
@@ -127,8 +142,8 @@ pub(super) fn deal(format: &PackedFormat) -> Result<Deal, Unsupported> {
         Side::Key => {
             for channel in 0..dim {
                 let f = Fragment::of(0, channel);
-                push(&mut halves, scale.start / 2 + channel, f.scale());
-                push(&mut halves, zero.start / 2 + channel, dim + f.zero());
+                push(&mut halves, scale.start / 2 + channel, f.scale(dim / 16));
+                push(&mut halves, zero.start / 2 + channel, dim + f.zero(dim / 16));
             }
         }
         Side::Value => {
@@ -138,11 +153,11 @@ pub(super) fn deal(format: &PackedFormat) -> Result<Deal, Unsupported> {
                     push(
                         &mut halves,
                         scale.start / 2 + group * PAGE_TOKENS + token,
-                        value_scales + group * 64 + f.scale(),
+                        value_scales + group * 64 + f.scale(PAGE_TOKENS / 16),
                     );
                 }
             }
         }
     }
-    Ok(Deal { bytes: format.bytes, halves, nibbles })
+    Ok(Deal { bytes: format.bytes, halves, nibbles, bits: Vec::new() })
 }

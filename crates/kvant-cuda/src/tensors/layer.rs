@@ -218,6 +218,7 @@ impl CardLayer {
                 out: out.address(),
                 part_o: part_o.address(),
                 part_ml: part_ml.address(),
+                turned: (0, 0), // keys of a plan are refused
                 tiles: plan.tiles,
                 early,
             };

@@ -199,6 +199,9 @@ impl CardCache {
         if self.card.kernel(&format!("from_tensors_d{}", of.dim)).is_none() {
             return Err(refuse(format!("tensors of {} channels are not taken", of.dim)));
         }
+        if of.planned.is_some() {
+            return Err(refuse("keys of a plan are not made from tensors".to_owned()));
+        }
         let marks = Pinned::new(&self.card, 8).map_err(|error| refuse(error.to_string()))?;
         let seats = Seats::new(&pages.slots);
         let window = match layout.slots()[slot.index()].kind() {

@@ -1,7 +1,5 @@
 //! Shapes of Llama 3 with weights that mean nothing, contexts whose pages are copies of a few real ones, and steps that are timed.
 
-#![allow(dead_code, reason = "each example uses a part of it")]
-
 use kvant_attention::{Batch, KvCache};
 use kvant_cache::{PageId, PageStore, PageWork};
 use kvant_codec::Side;
@@ -76,6 +74,7 @@ fn largest(logits: &[f32]) -> u32 {
 }
 
 /// What comes back of a step.
+#[allow(dead_code, reason = "each example wants some of them")]
 #[derive(Clone, Copy, PartialEq)]
 pub enum Wanted {
     Nothing,

@@ -1,0 +1,145 @@
+//! Tiny models of every kind that runs on a card, of random weights.
+
+use kvant_model::Checkpoint;
+use kvant_model::gguf::Gguf;
+use kvant_model::synth::{self, Described, Shape};
+
+pub fn is_short() -> bool {
+    std::env::var("KVANT_CARD_TESTS").is_ok_and(|value| value == "short")
+}
+
+/// This many tokens, or fewer where a card is only stood in for.
+pub fn count(tokens: usize, short: usize) -> usize {
+    if is_short() { short } else { tokens }
+}
+
+pub fn tokens(count: usize, vocabulary: usize) -> Vec<u32> {
+    kvant_codec::split_mix(7).map(|n| ((n >> 33) as usize % vocabulary) as u32).take(count).collect()
+}
+
+pub fn shape(heads: usize, kv_heads: usize, head_dim: usize) -> Shape {
+    Shape {
+        layers: 2,
+        hidden: 256,
+        heads,
+        kv_heads,
+        head_dim,
+        ffn: 320,
+        vocabulary: 300,
+        tied: false,
+        rope_base: 10_000.0,
+        context: 4096,
+    }
+}
+
+pub fn llama(shape: &Shape, weights: synth::WeightType) -> Checkpoint {
+    let bytes = synth::model(shape, weights, 5).unwrap().to_bytes().unwrap();
+    Checkpoint::from_gguf(Gguf::from_bytes(bytes).unwrap())
+}
+
+/// A model of another architecture, f16.
+fn described(name: &str, config: serde_json::Value) -> Checkpoint {
+    let folder = std::env::temp_dir().join(format!("kvant-cuda-{}-{name}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    Described::new(config, 3).unwrap().write(&folder, &mut |_| {}).unwrap();
+    let checkpoint = Checkpoint::open(&folder).unwrap();
+    std::fs::remove_dir_all(&folder).ok(); // the file stays mapped
+    checkpoint
+}
+
+fn qwen(kind: &str, heads: usize, kv_heads: usize, head_dim: usize) -> Checkpoint {
+    let config = serde_json::json!({
+        "model_type": kind, "hidden_size": heads * head_dim, "num_hidden_layers": 2, "intermediate_size": 192,
+        "num_attention_heads": heads, "num_key_value_heads": kv_heads, "head_dim": head_dim, "hidden_act": "silu",
+        "rms_norm_eps": 1e-6, "rope_theta": 10_000.0, "max_position_embeddings": 4096, "vocab_size": 300,
+        "tie_word_embeddings": true, "attention_bias": kind == "qwen2"
+    });
+    described(kind, config)
+}
+
+/// A model with a window on every layer.
+fn mistral() -> Checkpoint {
+    let config = serde_json::json!({
+        "model_type": "mistral", "hidden_size": 128, "num_hidden_layers": 2, "intermediate_size": 192,
+        "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 64, "hidden_act": "silu",
+        "rms_norm_eps": 1e-6, "rope_theta": 10_000.0, "max_position_embeddings": 4096, "vocab_size": 300,
+        "sliding_window": 70, "tie_word_embeddings": false
+    });
+    described("mistral", config)
+}
+
+/// Models of attention and perceptrons or experts of every kind that runs: what is peculiar to each, over what they share.
+pub fn families() -> Vec<(&'static str, Checkpoint)> {
+    let mut families = vec![
+        ("qwen3_moe", serde_json::json!({"num_experts": 8, "norm_topk_prob": true})),
+        (
+            "qwen2_moe",
+            serde_json::json!({"num_experts": 6, "shared_expert_intermediate_size": 64, "qkv_bias": true}),
+        ),
+        (
+            "gpt_oss",
+            serde_json::json!({
+                "num_local_experts": 4, "attention_bias": true, "sliding_window": 11, "swiglu_alpha": 1.702, "swiglu_limit": 2.0,
+                "layer_types": ["sliding_attention", "full_attention"], "intermediate_size": 64
+            }),
+        ),
+        (
+            "gemma2",
+            serde_json::json!({
+                "hidden_activation": "gelu_pytorch_tanh", "attn_logit_softcapping": 2.5, "final_logit_softcapping": 3.0,
+                "query_pre_attn_scalar": 24, "sliding_window": 12, "tie_word_embeddings": true,
+                "layer_types": ["sliding_attention", "full_attention"]
+            }),
+        ),
+    ];
+    if !is_short() {
+        families.extend([
+            ("mixtral", serde_json::json!({"num_local_experts": 4, "intermediate_size": 64})),
+            ("glm4_moe", serde_json::json!({
+                "first_k_dense_replace": 1, "n_routed_experts": 8, "n_shared_experts": 1, "norm_topk_prob": true,
+                "n_group": 2, "topk_group": 1, "routed_scaling_factor": 1.5, "use_qk_norm": true, "attention_bias": true,
+                "partial_rotary_factor": 0.5
+            })),
+            ("granite", serde_json::json!({
+                "attention_multiplier": 0.11, "embedding_multiplier": 6.0, "logits_scaling": 1.7,
+                "residual_multiplier": 0.4
+            })),
+        ]);
+    }
+    let model = |(kind, own): (&'static str, serde_json::Value)| {
+        let mut config = serde_json::json!({
+            "model_type": kind, "hidden_size": 128, "num_hidden_layers": 2, "intermediate_size": 192,
+            "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 64, "hidden_act": "silu",
+            "rms_norm_eps": 1e-6, "rope_theta": 10_000.0, "max_position_embeddings": 4096, "vocab_size": 300,
+            "moe_intermediate_size": 64, "num_experts_per_tok": 2
+        });
+        for (key, value) in own.as_object().unwrap() {
+            config[key] = value.clone();
+        }
+        (kind, described(kind, config))
+    };
+    families.into_iter().map(model).collect()
+}
+
+pub fn models() -> Vec<(&'static str, Checkpoint)> {
+    use synth::WeightType::{F16, Int4, Int8};
+    let mut models = vec![
+        ("llama f16 d64", llama(&shape(4, 2, 64), F16)),
+        ("llama int4 d128", llama(&shape(2, 1, 128), Int4)),
+        ("qwen3 f16 d64", qwen("qwen3", 2, 1, 64)),
+        ("mistral f16 d64", mistral()),
+        ("llama f16 d80", llama(&shape(4, 2, 80), F16)),
+    ];
+    if !is_short() {
+        models.extend([
+            ("llama int8 d64", llama(&shape(12, 1, 64), Int8)),
+            ("llama f16 d128", llama(&Shape { tied: true, ..shape(16, 1, 128) }, F16)),
+            ("llama int4 d64", llama(&shape(8, 8, 64), Int4)),
+            ("qwen2 f16 d128", qwen("qwen2", 4, 2, 128)),
+            ("llama f16 d256", llama(&shape(4, 2, 256), F16)),
+            ("llama f16 d192", llama(&shape(4, 2, 192), F16)),
+            ("llama f16 d96", llama(&shape(9, 3, 96), F16)),
+        ]);
+    }
+    models
+}

@@ -98,6 +98,14 @@ fn read(session: &mut Session, tokens: &[u32]) -> Result<Vec<f32>, String> {
     Ok(session.logits().to_vec())
 }
 
+/// Five more tokens.
+fn go_on(session: &mut Session) -> Result<Vec<f32>, String> {
+    for token in 20..25 {
+        session.step(token).map_err(|error| error.to_string())?;
+    }
+    Ok(session.logits().to_vec())
+}
+
 #[test]
 fn auto_looks_at_cuda_before_the_portable_gpu() {
     let _turn = Driver::get();
@@ -131,7 +139,7 @@ fn a_card_without_memory_refuses_one_session_and_the_others_go_on() {
     let there = opened(DeviceChoice::Cuda(0), &path);
     let (mut first, mut second) = (there.session().unwrap(), there.session().unwrap());
     read(&mut first, &tokens(100)).unwrap();
-    let expected = read(&mut first.fork().unwrap(), &tokens(5)).unwrap();
+    let expected = go_on(&mut first.fork().unwrap()).unwrap();
     driver.fail(c"memory", 0);
     // More exact rows than what is mapped already holds.
     let mut said = String::new();
@@ -146,7 +154,8 @@ fn a_card_without_memory_refuses_one_session_and_the_others_go_on() {
         }
     }
     assert!(said.contains("memory"), "{said}");
-    assert_eq!(read(&mut first, &tokens(5)).unwrap(), expected);
+    assert_eq!(first.tokens().len(), 100);
+    assert_eq!(go_on(&mut first).unwrap(), expected);
     driver.fail(c"memory", -1);
     assert_eq!(read(&mut second, &tokens(100)).unwrap().len(), expected.len());
 }
@@ -165,7 +174,7 @@ fn a_lost_card_says_so_and_the_saved_session_goes_on_elsewhere() {
     session.save(&file, signature, b"").unwrap();
     let bytes = std::fs::read(&file).unwrap();
     driver.fail(c"lost", 1);
-    let error = read(&mut session, &tokens(1)).unwrap_err();
+    let error = go_on(&mut session).unwrap_err();
     assert!(error.contains("CUDA") && error.contains("CUDA_ERROR_LAUNCH_FAILED"), "{error}");
     // What cannot be read any more does not replace what was saved.
     let error = session.save(&file, signature, b"").unwrap_err().to_string();
@@ -175,5 +184,5 @@ fn a_lost_card_says_so_and_the_saved_session_goes_on_elsewhere() {
     let mut session = here.session().unwrap();
     session.resume(&Snapshot::open(&file).unwrap(), &signature).unwrap();
     assert_eq!(session.tokens().len(), 150);
-    assert!(read(&mut session, &tokens(3)).unwrap().iter().all(|logit| logit.is_finite()));
+    assert!(go_on(&mut session).unwrap().iter().all(|logit| logit.is_finite()));
 }

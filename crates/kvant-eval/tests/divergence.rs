@@ -4,7 +4,7 @@ use kvant_cpu::LoadOptions;
 use kvant_engine::{KvCache, Policy};
 use kvant_eval::divergence::{Divergence, Mode, Models, Request, device_divergence, divergence};
 use kvant_eval::{EvalError, PassLimits, Score, Windows};
-use kvant_model::{Checkpoint, Chunk, Model, Rows};
+use kvant_model::{Checkpoint, Chunk, DType, Model, Rows};
 use std::path::Path;
 
 const CTX: usize = 300;
@@ -236,7 +236,7 @@ fn devices_are_compared_on_the_same_cache() {
     }
     // Another arithmetic shows.
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kvant-model/tests/fixtures/smollm2");
-    let options = LoadOptions { activations: kvant_engine::ActivationType::Int8, ..LoadOptions::default() };
+    let options = LoadOptions { weights: Some(DType::Int8G32), ..LoadOptions::default() };
     let other = kvant_cpu::load(&Checkpoint::open(folder).unwrap(), options).unwrap();
     let request = request(&model, &windows, &caches, Mode::Deployed, PassLimits::default());
     let models = Models { subject: &other, arithmetic: "int8", ..request.models };

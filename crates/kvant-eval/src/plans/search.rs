@@ -40,7 +40,7 @@ pub struct SearchWindows {
     pub other: Windows,
 }
 
-/// Windows of `tokens` tokens to probe layers in, and of [`LEAST`] at least for everything else.
+/// Windows of `tokens` tokens to probe layers in, and of `LEAST` at least for everything else.
 ///
 /// # Errors
 /// If the text is too short or cannot be tokenised.

@@ -1,4 +1,4 @@
-//! Llama 3.1 70B with 4-bit weights and a 4-bit cache on one card: what it takes is foretold, then measured, at 128K tokens within a
+//! Llama 3.1 70B with 4-bit weights and a 4-bit cache on one card: what it takes is predicted, then measured, at 128K tokens within a
 //! cap, and at the longest context that the whole card holds. Weights mean nothing and are made on the way: no file is needed.
 //!
 //!     large_model [cap in GB: 64] [tokens: 131072] [seconds: 3]
@@ -49,18 +49,18 @@ struct Trial<'a> {
 }
 
 impl Trial<'_> {
-    /// Decodes at a context of so many tokens, says what was foretold and what was taken, and gives the latter.
+    /// Decodes at a context of so many tokens, says what was predicted and what was taken, and gives the latter.
     fn run(&self, model: &Model, backend: &CudaBackend, tokens: usize) -> Outcome<usize> {
         let len = SINKS + PAGE * tokens.saturating_sub(SINKS).div_ceil(PAGE);
         let mut cache = KvCache::in_arena(self.policy.clone(), model.slots(), len + 1024, backend.store())?;
         model.forward(&[Chunk { tokens: &beginning(), wanted: 0..1 }], &mut cache)?;
         grow(model, backend, &mut cache, len);
-        let foretold = self.weights + cache.sequence().layout().arena_bytes(len, 1) + REST;
+        let predicted = self.weights + cache.sequence().layout().arena_bytes(len, 1) + REST;
         let times = steps(model, &mut [cache], self.seconds, Wanted::Token);
         let taken = used(self.card)? - self.before;
-        let off = 100.0 * (taken as f64 / foretold as f64 - 1.0);
-        let [told, took] = [foretold, taken].map(gigabytes);
-        println!("{len} tokens: foretold {told:.2} GB, taken {took:.2} GB ({off:+.2} %)");
+        let off = 100.0 * (taken as f64 / predicted as f64 - 1.0);
+        let [told, took] = [predicted, taken].map(gigabytes);
+        println!("{len} tokens: predicted {told:.2} GB, taken {took:.2} GB ({off:+.2} %)");
         report(&format!("decode {} at {len}", self.policy), 1, times);
         Ok(taken)
     }
@@ -107,7 +107,7 @@ fn main() -> Outcome<()> {
         if layout.arena_bytes(middle, 1) <= room { fits = middle } else { beyond = middle }
     }
     println!(
-        "the whole card, {:.2} of {:.2} GB free: {fits} tokens fit by the foretelling",
+        "the whole card, {:.2} of {:.2} GB free: {fits} tokens fit by the prediction",
         gigabytes(free),
         gigabytes(all)
     );

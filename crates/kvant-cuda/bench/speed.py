@@ -65,7 +65,7 @@ def repeated(B, Hq, Hkv, d, S, codec, **options):
         more = (times - 1) * closed  # pages before those of the case
         case.table = torch.cat([case.table[:, :closed] + i * (span // UNIT) for i in range(1, times)] + [case.table], 1).contiguous()
         case.memory.bytes, case.table_stride = memory, case.table.shape[1]
-        case.sequences = [(p + more * 64, s, c + more, f, k, seat) for p, s, c, f, k, seat in case.sequences]
+        case.sequences = [(p + more * 64, s, c + more, f, k, seat, w + more) for p, s, c, f, k, seat, w in case.sequences]
         case.plan()
     case.truth = None
     return case
@@ -87,7 +87,7 @@ def sdpa(B, Hq, Hkv, d, S):
     return result
 
 
-HOW = dict(closed=("int4", dict(sinks=0, tail=1)), **{codec: (codec, dict(sinks=4, tail=40)) for codec in ("int4", "klt", "k8v4", "int8", "f16")})
+HOW = dict(closed=("int4", dict(sinks=0, tail=1)), **{codec: (codec, dict(sinks=4, tail=40)) for codec in ("int4", "klt", "klt128", "k8v4", "int8", "f16")})
 
 
 def attention(kernels, say, shapes=SHAPES):

@@ -14,14 +14,18 @@
 
 constexpr int HEADS = 8;          // columns of one mma tile; a warp has N of these
 constexpr int WARPS = 4;          // of a CTA; part of the contract, for the order of sums depends on it
-constexpr int MAX_PARTS = 33;     // partials of a sequence: 32 splits and the exact rows
+constexpr int MAX_PARTS = 34;     // partials of a sequence: 32 splits, a page of exact keys and coded values, the exact rows
 constexpr float LAZY_SUM = 64.f;  // a running maximum moves only when a lane's weights of one page sum to more than this
 
 struct Item {              // one run of closed pages, or the exact rows (begin == end)
-    int4 run;              // seat (row of the table), first page, end page, slot of the first query's partial
+    int4 run;              // seat (row of the table), first page, end page, slot of the first query's partial. Below zero: -1 - row of `exact`,
+                           // whose last entry is the one page: exact keys of 128 tokens that are not all there yet, coded values of the first 64
     int4 seen;             // by the first query. Closed pages: how many tokens of the first page are hidden (sliding window), 0, 0, 0
                            // exact rows: begin and end of the sinks' rows that are seen; of the rows of the exact pages after them
     int4 rows;             // first query row, query tokens, by how much hidden tokens grow from one to the next (0 or 1), slots of each
+
+    DEVICE bool closed() const { return run.y < run.z; }
+    DEVICE bool in_basis() const { return closed() && run.x >= 0; }  // keys of a plan are codes, which queries meet in its basis
 };
 struct Slots {             // the partials of a query; the last one is the exact rows'
     int first, count;
@@ -30,7 +34,7 @@ struct Slots {             // the partials of a query; the last one is the exact
 struct AttentionParams {
     const u8* pages;             // page memory
     const PageEntry* table;      // (seats, kv_heads, table_stride): closed pages
-    const PageEntry* exact;      // (rows, kv_heads, exact_stride): the sinks' page, then the exact pages in order
+    const PageEntry* exact;      // (rows, kv_heads, exact_stride): the sinks' page, then the exact pages in order; last a page of exact keys and coded values
     const Item* items;           // (n_items)
     const Slots* slots;          // (rows)
     const u16* q;                // (rows, heads, D) f16
@@ -223,6 +227,10 @@ DEVICE void load_query(u32 (&q)[N][D / 8], const u16* from, const AttentionParam
     }
 }
 
+// Words that a warp has for queries of PLANNED keys, and for what may be asked for after the last row.
+template <int D, int N>
+constexpr int FOLDED_WORDS = N * (D / 8 + 3) * WARP;
+
 // The queries of an item: in a warp's registers, or, where there are many columns, in shared memory, once for all warps. `fetch` asks
 // for those of the next item, `put` has them in place for a barrier after it.
 template <int D, int N, bool MANY>
@@ -232,7 +240,7 @@ struct Query {
     const int warp;
     u32 held[N][D / 8];
     DEVICE Query(u8* shared, int warp, int) : own(shared + BYTES), warp(warp) {}
-    DEVICE u32* folded(int lane) const { return reinterpret_cast<u32*>(own) + warp * N * D / 8 * WARP + lane; }
+    DEVICE u32* folded(int lane) const { return reinterpret_cast<u32*>(own) + warp * FOLDED_WORDS<D, N> + lane; }
     DEVICE void fetch(const u16* from, const AttentionParams& p, const Split<MANY>& split, const int4& rows, int kv, int tile, int lane) {
         load_query<D, N, MANY>(held, from, p, split, rows, kv, tile, lane);
     }
@@ -248,7 +256,7 @@ struct Query<D, N, true> {
     const int warp;
     u32 next[OWN][4];
     DEVICE Query(u8* shared, int warp, int lane) : at(shared + lane * 16), warp(warp) {}
-    DEVICE u32* folded(int lane) const { return reinterpret_cast<u32*>(at - lane * 16 + BYTES) + warp * N * D / 8 * WARP + lane; }
+    DEVICE u32* folded(int lane) const { return reinterpret_cast<u32*>(at - lane * 16 + BYTES) + warp * FOLDED_WORDS<D, N> + lane; }
     DEVICE void fetch(const u16* from, const AttentionParams& p, const Split<true>& split, const int4& rows, int kv, int tile, int lane) {
 #pragma unroll
         for (int k = 0; k < OWN; k++) {
@@ -374,7 +382,7 @@ struct Meeting {
                 const u64 at = (slot * p.kv_heads + kv) * p.group + split.head(column);
                 __stcg(reinterpret_cast<float4*>(p.part_o) + at * (D / 4) + part * C + c4, sum);
                 if (part == 0 && c4 == 0) {
-                    if (PLANNED && item.run.y < item.run.z)
+                    if (PLANNED && item.in_basis())
                         top += p.scale * __ldcg(p.q_bias + ((u64)(item.rows.x + split.token(column)) * p.kv_heads + kv) * p.group + split.head(column));
                     __stcg(&p.part_ml[at], make_float2(top, mass));
                 }

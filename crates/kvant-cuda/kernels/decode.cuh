@@ -8,7 +8,7 @@
 template <int D, class C, int STAGES, int N, bool MANY, int PARTS>
 struct DecodeShared {
     u8 rings[WARPS][STAGES][C::STAGE];
-    u8 query[Query<D, N, MANY>::BYTES + (C::PLANNED ? WARPS * N * D / 8 * WARP * 4 : 0)];
+    u8 query[Query<D, N, MANY>::BYTES + (C::PLANNED ? WARPS * FOLDED_WORDS<D, N> * 4 : 0)];
     Meeting<D, N, PARTS> meeting;
     u64 barriers[WARPS][STAGES];
 };
@@ -42,7 +42,7 @@ struct Cursor {
     const PageEntry* pages;
     PageEntry entry;         // of this lane's unit
     int used;                // of the lanes' entries
-    u32 key_bytes;           // of a half page of the keys
+    u32 key_bytes;           // of a unit's keys, as the codec says it
 
     DEVICE Cursor(const AttentionParams& p, int warp, int lane) : p(p), warp(warp), lane(lane), place(p), unit(0), end(0), used(0) {
         ahead = __ldg(&p.items[place.item].run);
@@ -52,8 +52,12 @@ struct Cursor {
         while (unit >= end) {
             if (!place.in(p)) return;
             unit = ahead.y * C::UNITS + warp, end = ahead.z * C::UNITS;
-            pages = p.table + ((u64)ahead.x * p.kv_heads + (place.column >> p.tile_bits)) * p.table_stride;
-            key_bytes = C::key_bytes(p, place.column >> p.tile_bits);
+            const int kv = place.column >> p.tile_bits;
+            if (C::PLANNED && ahead.x < 0) {
+                pages = p.exact + ((u64)~ahead.x * p.kv_heads + kv + 1) * p.exact_stride - 1 - ahead.y, key_bytes = 0;
+            } else {
+                pages = p.table + ((u64)ahead.x * p.kv_heads + kv) * p.table_stride, key_bytes = C::key_bytes(p, kv);
+            }
             used = WARP;
             place.step(p);
             if (place.in(p)) ahead = __ldg(&p.items[place.item].run);
@@ -69,7 +73,7 @@ struct Cursor {
         if (unit < end) {
             const PageEntry next = make_uint2(__shfl_sync(~0u, entry.x, used), __shfl_sync(~0u, entry.y, used));
             ring.begin(stage, C::unit_bytes(key_bytes), lane);
-            C::copy(ring, stage, into, p.pages, next, unit % C::UNITS, key_bytes, lane);
+            C::copy(ring, stage, into, p.pages, next, unit, key_bytes, lane);
             unit += WARPS, used++;
             settle();
         }
@@ -104,7 +108,7 @@ DEVICE void decode(const AttentionParams& p) {
     Item item = load_item(p, place);
     const Split<MANY> split(p.group);
     auto fetch = [&]() {
-        const u16* from = C::PLANNED && item.run.y < item.run.z ? p.q_closed : p.q;
+        const u16* from = C::PLANNED && item.in_basis() ? p.q_closed : p.q;
         query.fetch(from, p, split, item.rows, place.column >> p.tile_bits, place.column & ((1 << p.tile_bits) - 1), lane);
     };
     fetch();
@@ -119,10 +123,10 @@ DEVICE void decode(const AttentionParams& p) {
         if (!MANY && more) next_item = load_item(p, next);  // one trip less to wait for; many columns need the registers
         const int head = place.column >> p.tile_bits, tile = place.column & ((1 << p.tile_bits) - 1);
         columns.set(tile, item.rows, lane);
-        if constexpr (C::PLANNED) constants.set(p, head);
+        if constexpr (C::PLANNED) constants.set(p, head, item);
         State<D, N> st;
         st.clear();
-        const bool closed = item.run.y < item.run.z;
+        const bool closed = item.closed();
         if (closed) {
             int hidden = item.seen.x - warp * (PAGE_TOKENS / C::UNITS);
 #pragma unroll 1
@@ -169,7 +173,8 @@ struct ExactCodec {
         DEVICE explicit Constants(const AttentionParams&) {}
     };
     template <int STAGES>
-    static DEVICE void copy(Ring<STAGES>& ring, int stage, u8* into, const u8* pages, PageEntry entry, int tile, u32, int lane) {
+    static DEVICE void copy(Ring<STAGES>& ring, int stage, u8* into, const u8* pages, PageEntry entry, int unit, u32, int lane) {
+        const int tile = unit % UNITS;
         ring.copy(stage, into, half_page(pages, entry.x) + tile * P::TILE, P::TILE, lane);
         ring.copy(stage, into + P::TILE, half_page(pages, entry.y) + tile * P::TILE, P::TILE, lane);
     }

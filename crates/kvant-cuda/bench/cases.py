@@ -39,7 +39,8 @@ class Case:
         ek, ev = rand(n, held, 64, d), rand(n, held, 64, d)
         self.q_sinks = rand(self.rows, kv_heads * group, d) if streaming else None
         self.logits = torch.randn(kv_heads * group, generator=g, device=dev) if logits else None
-        self.widths = self.bases = None
+        self.widths = self.bases = self.projected = None
+        self.refused = torch.zeros(1, dtype=torch.int32, device=dev)
         if self.kernel == "klt":  # keys of every kv head have a basis and widths of their own
             self.lists, bases = [klt.widths(d, h) for h in range(kv_heads)], [klt.basis(d, h, dev) for h in range(kv_heads)]
             k = k.reshape(n, most // pair, page, d)
@@ -48,7 +49,6 @@ class Case:
             k = torch.stack([klt.decode(*coded[h], *bases[h]) for h in range(kv_heads)], 1).flatten(0, 1)
             v, self.signs = P.decode_values(vc, vs, 4), P.signs(d, dev)
             self.widths, self.bases = klt.widths_table(self.lists, dev, page), klt.query_table(bases)
-            self.refused = torch.zeros(1, dtype=torch.int32, device=dev)
         elif codec != "f16":
             self.coded = P.encode(k, v, codec)
             halves = P.pack_codes(*self.coded, codec)
@@ -100,17 +100,25 @@ class Case:
                     self.tiles - 1, self.table_stride, self.exact_stride, *divmod(grid, self.kv_heads * self.tiles), s, cap, 0, 0, 0, 0,
                     self.q_closed, self.q_bias, self.widths)
 
-    def run(self, kernels, grid=0, pdl_main=False, pdl_reduce=True, reduce=True):
+    def append(self, kernels, pdl):
+        """The queries as the kernel before attention makes them, into the basis of a plan's keys where there is one; keys and values are there already."""
+        heads = self.kv_heads * self.group
+        if self.projected is None or self.projected.shape[0] != self.rows:
+            self.projected = torch.cat([self.q.float(), torch.zeros(self.rows, 2 * self.kv_heads, self.d, device=self.dev)], 1)
+        own = pack("9Q5if", self.projected, None, None, None, self.q, self.memory.bytes, self.exact, None, self.refused, heads, self.kv_heads, self.exact_stride, 0, 0, 0.0)
+        if self.kernel == "klt":
+            return kernels.launch(f"append_klt_d{self.d}", (self.rows, heads), 4 * self.d, own + pack("3Q", self.q_closed, self.q_bias, self.bases), pdl)
+        kernels.launch(f"append_d{self.d}", (self.rows, heads), -(-self.d // 32) * 32, own, pdl)
+
+    def run(self, kernels, grid=0, pdl_main=False, pdl_reduce=True, reduce=True, append=False):
         name = f"attend_{'many_' if self.many or self.d > 128 else ''}{self.kernel}"
         capped = f"{name}_cap_d{self.d}"  # where there is none, the plain kernel has both
         name = capped if self.cap and kernels.has(capped) else f"{name}_d{self.d}"
         grid = min(grid or kernels.per_sm(name) * kernels.sms, self.n_items * self.kv_heads * self.tiles)
         params = self.params(grid)
-        if self.kernel == "klt":
-            heads = self.kv_heads * self.group
-            turning = pack("5Q2i", self.q, self.q_closed, self.q_bias, self.bases, self.refused, heads, self.group)
-            kernels.launch(f"turn_queries_d{self.d}", (self.rows, heads), 4 * self.d, turning, pdl_main)
-        kernels.launch(name, grid, 128, params, pdl_main or self.kernel == "klt")
+        if append := append or self.kernel == "klt":
+            self.append(kernels, pdl_main)
+        kernels.launch(name, grid, 128, params, pdl_main or append)
         if reduce:
             kernels.launch(f"reduce_d{self.d}", self.rows * self.kv_heads * self.group, 256, params, pdl_reduce)
         return self.out

@@ -208,22 +208,27 @@ struct FromShared {
     DEVICE uint4 operator()(int i) const { return load_shared(at + i * 512); }
 };
 
-// Where a lane's column g of tile n of the queries begins, as B fragments have it: word i is channels 8i + 2t and the next. Null for
-// padding.
+// Where a lane's column g of tile n of the queries begins, as B fragments have it: word i is channels 8i + 2t and the next. Padding is
+// told by a flag and not by a null pointer: ptxas 12.8 has let loads of null pass the test of it (int8 at 80 channels).
+struct QueryColumn {
+    const u32* at;
+    bool has;
+    DEVICE u32 operator[](int i) const { return has ? __ldcg(at + i * 4) : 0u; }
+};
 template <int D, bool MANY>
-DEVICE const u32* query_at(const u16* from, const AttentionParams& p, const Split<MANY>& split, const int4& rows, int kv, int tile, int lane) {
+DEVICE QueryColumn query_at(const u16* from, const AttentionParams& p, const Split<MANY>& split, const int4& rows, int kv, int tile, int lane) {
     const int column = tile * HEADS + lane / 4;
-    const u64 at = ((u64)(rows.x + split.token(column)) * p.kv_heads * p.group + kv * p.group + split.head(column)) * D;
-    return split.has(column, rows.y) ? reinterpret_cast<const u32*>(from + at) + lane % 4 : nullptr;
+    const u32 at = (((rows.x + split.token(column)) * p.kv_heads + kv) * p.group + split.head(column)) * D;  // of at most 128 rows
+    return {reinterpret_cast<const u32*>(from + at) + lane % 4, split.has(column, rows.y)};
 }
 template <int D, int N, bool MANY>
 DEVICE void load_query(u32 (&q)[N][D / 8], const u16* from, const AttentionParams& p, const Split<MANY>& split, const int4& rows, int kv,
                        int tile, int lane) {
 #pragma unroll
     for (int n = 0; n < N; n++) {
-        const u32* src = query_at<D, MANY>(from, p, split, rows, kv, tile * N + n, lane);
+        const QueryColumn column = query_at<D, MANY>(from, p, split, rows, kv, tile * N + n, lane);
 #pragma unroll
-        for (int i = 0; i < D / 8; i++) q[n][i] = src ? __ldcg(src + i * 4) : 0u;
+        for (int i = 0; i < D / 8; i++) q[n][i] = column[i];
     }
 }
 
@@ -261,9 +266,10 @@ struct Query<D, N, true> {
 #pragma unroll
         for (int k = 0; k < OWN; k++) {
             const int i = min(warp + k * WARPS, FOURS - 1);
-            const u32* src = query_at<D, true>(from, p, split, rows, kv, tile * N + i / EACH, lane);
+            const QueryColumn column = query_at<D, true>(from, p, split, rows, kv, tile * N + i / EACH, lane);
+            const u32* at = column.at + i % EACH * 16;
 #pragma unroll
-            for (int w = 0; w < 4; w++) next[k][w] = src && (D % 32 == 0 || i % EACH * 4 + w < D / 8) ? __ldcg(src + (i % EACH * 4 + w) * 4) : 0u;
+            for (int w = 0; w < 4; w++) next[k][w] = column.has && (D % 32 == 0 || i % EACH * 4 + w < D / 8) ? __ldcg(at + 4 * w) : 0u;
         }
     }
     DEVICE void put() {
@@ -309,10 +315,10 @@ DEVICE void attend_exact_rows(State<D, N>& st, const AttentionParams& p, const Q
             if (p.q_sinks && turned != sink) load_query<D, N, MANY>(q, sink ? p.q_sinks : p.q, p, split, item.rows, kv, tile, lane), turned = sink;
             attend_exact<D, CAP, N, MANY>(st, keys, values, [&](int n, int i) { return q[n][i]; }, rows, columns, lane, p.scale, p.cap);
         } else {
-            const u32* own = p.q_sinks && sink ? query_at<D, MANY>(p.q_sinks, p, split, item.rows, kv, tile * N, lane) : nullptr;
             const bool other = p.q_sinks && sink;
+            const QueryColumn own = query_at<D, MANY>(p.q_sinks, p, split, item.rows, kv, tile * N, lane);
             static_assert(N == 1, "one tile of columns");
-            auto word_of = [&](int n, int i) { return other ? (own ? __ldcg(own + i * 4) : 0u) : word(query.four(n, i / 4), i % 4); };
+            auto word_of = [&](int n, int i) { return other ? own[i] : word(query.four(n, i / 4), i % 4); };
             attend_exact<D, CAP, N, MANY>(st, keys, values, word_of, rows, columns, lane, p.scale, p.cap);
         }
     }

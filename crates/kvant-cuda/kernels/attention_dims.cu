@@ -9,6 +9,7 @@ template <int D> using Int4Codec = PackedCodec<D, 4, 4>;
 template <int D> using Int8Codec = PackedCodec<D, 8, 8>;
 template <int D> using K8V4Codec = PackedCodec<D, 8, 4>;
 ATTEND_SMALL(80, Int4Codec<80>, int4, 3, 2)
+ATTEND_SMALL(80, Int8Codec<80>, int8, 2, 2)
 ATTEND_SMALL(80, K8V4Codec<80>, k8v4, 2, 2)
 ATTEND_SMALL(80, ExactCodec<80>, f16, 3, 2)
 ATTEND_SMALL(96, Int4Codec<96>, int4, 2, 2)

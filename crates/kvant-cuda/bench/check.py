@@ -28,6 +28,10 @@ CASES = [
     dict(positions=[70, 5000, 3, 8251], kv_heads=2, group=8, d=256),
     dict(positions=[2500, 900], kv_heads=2, group=16, d=256, cap=30.0),
     dict(positions=[3000, 10, 1500], kv_heads=4, group=2, d=256, window=1024, logits=True),
+    dict(positions=[70, 5000, 3, 8251], kv_heads=2, group=8, d=512),
+    dict(positions=[2500, 900], kv_heads=2, group=16, d=512, cap=30.0),
+    dict(positions=[3000, 10, 1500], kv_heads=4, group=2, d=512, window=1024, logits=True, hard=True),
+    dict(positions=[3000, 700], kv_heads=2, group=4, d=512, recent=200, sinks=20, window=512, streaming=True),
 ]
 
 
@@ -53,6 +57,8 @@ MANY = [
     dict(positions=[500], tokens=17, kv_heads=2, group=7, d=128, sinks=0),
     dict(positions=[900, 20], tokens=70, kv_heads=2, group=2, d=256, window=200, cap=50.0),
     dict(positions=[1000, 0], tokens=33, kv_heads=1, group=12, d=256, hard=True),
+    dict(positions=[900, 20], tokens=70, kv_heads=2, group=2, d=512, window=200, cap=50.0),
+    dict(positions=[1000, 0], tokens=33, kv_heads=1, group=12, d=512),
 ]
 
 
@@ -113,7 +119,7 @@ def attention(kernels, say, cases=CASES, repeats=15, many=MANY):
     return failures
 
 
-DIMS = (64, 80, 96, 128, 192, 256)
+DIMS = (64, 80, 96, 128, 192, 256, 512)
 
 
 def encode(kernels, say, dims=DIMS):

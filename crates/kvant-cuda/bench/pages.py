@@ -223,7 +223,11 @@ def raw(x, n, P):
 
 
 def pack_codes(kc, ks, kz, vc, vs, codec):
-    """(key half pages, value half pages), u8 [n, P, bytes]."""
+    """(key half pages, value half pages), u8 [n, P, bytes]; of more than 256 channels as heads of 128, one after the other."""
+    if kc.shape[-1] > 256:
+        parts = [pack_codes(*(x.split(size, -1)[i].contiguous() for x, size in ((kc, 128), (ks, 128), (kz, 128), (vc, 128), (vs, 4))), codec)
+                 for i in range(kc.shape[-1] // 128)]
+        return tuple(torch.cat(halves, -1) for halves in zip(*parts))
     n, P, _, d = kc.shape
     kb, T = BITS[codec][0], d // 16
     kw = fragments(kc, kb, None if d % 64 else 4 if kb == 4 else 2)

@@ -23,6 +23,8 @@ constexpr int UNIT = 128;  // bytes: a line of L2; pages that begin inside one c
 //   codes  32D  of 4 bits: [mt][g][t][ks] words, code 4r+8c+16e bits up
 //          64D  of 8 bits: [mt][ks/2][g][t][ks%2][c] words, code 8r+16e bits up
 //   scales 128 bytes a group  [group][ks/2][t][ks%2][c][e] f16; the last group may have 16 channels
+// Heads of more than 256 channels lie as heads of 128, one after the other: a warp's share is contiguous.
+constexpr int part_of(int d) { return d > 256 ? 128 : d; }
 template <int D, int BITS>
 struct KeyPage {
     static constexpr int SCALE = 0, ZERO = 2 * D, CODES = 4 * D, HALF = CODES + 8 * BITS * D;

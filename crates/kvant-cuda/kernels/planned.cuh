@@ -38,7 +38,7 @@ template <int D>
 struct PlannedCodec {
     using K = PlannedKeyPage<D>;
     using V = Values<D, 4>;
-    static constexpr int UNITS = 1, STAGE = K::BYTES + V::HALF;
+    static constexpr int SHARE = 1, UNITS = 1, STAGE = K::BYTES + V::HALF;
     static constexpr bool CODED = true, PLANNED = true;
     // Bytes of scales, of codes of 64 tokens, and whether two such share scales; zero where keys are not copied.
     static DEVICE u32 key_bytes(const AttentionParams& p, int kv) {
@@ -67,7 +67,7 @@ struct PlannedCodec {
     };
 
     template <int STAGES>
-    static DEVICE void copy(Ring<STAGES>& ring, int stage, u8* into, const u8* pages, PageEntry entry, int unit, u32 keys, int lane) {
+    static DEVICE void copy(Ring<STAGES>& ring, int stage, u8* into, const u8* pages, PageEntry entry, int unit, u32 keys, int, int lane) {
         if (keys) {
             const u32 scales = scale_bytes(keys), codes = code_bytes(keys);
             const u8* from = half_page(pages, entry.x);
@@ -79,7 +79,7 @@ struct PlannedCodec {
 
     // Scores of 64 exact keys.
     template <int N, bool MANY>
-    static DEVICE void exact_scores(PageScores<N>& scores, const Query<D, N, MANY>& query, const u8* keys, int lane, float scale) {
+    static DEVICE void exact_scores(PageScores<N>& scores, const Query<D, 1, N, MANY>& query, const u8* keys, int lane, float scale) {
         constexpr int AT_ONCE = N == 1 ? D / 16 : 2;  // loads on their way
         const FromGlobal<false> load{keys + lane * 16};
 #pragma unroll
@@ -100,7 +100,7 @@ struct PlannedCodec {
     }
     // Scores of 64 keys that are codes.
     template <int N, bool MANY>
-    static DEVICE void plane_scores(PageScores<N>& scores, const Query<D, N, MANY>& query, const u8* pg, const Constants& constants, int lane, float scale) {
+    static DEVICE void plane_scores(PageScores<N>& scores, const Query<D, 1, N, MANY>& query, const u8* pg, const Constants& constants, int lane, float scale) {
         const int t = lane & 3;
         auto& s = scores.s;
         float z1[N][4] = {}, z2[N][4] = {};
@@ -193,8 +193,8 @@ struct PlannedCodec {
     }
 
     template <Cap CAP, int N, bool MANY>
-    static DEVICE void attend(State<D, N>& st, const u8* pg, const Query<D, N, MANY>& query, const Constants& constants, int hidden,
-                              const Columns<N, MANY>& columns, int lane, const AttentionParams& params) {
+    static DEVICE void attend(State<D, N>& st, const u8* pg, const Query<D, 1, N, MANY>& query, const Constants& constants, int hidden,
+                              const Columns<N, MANY>& columns, Sharing<1>&, int lane, const AttentionParams& params) {
         static_assert(CAP == PLAIN, "what the mean adds to scores joins after them");
         PageScores<N> scores = {};
         if (constants.exact) exact_scores(scores, query, constants.exact, lane, params.scale);

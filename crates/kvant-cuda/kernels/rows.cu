@@ -211,6 +211,7 @@ APPEND(96, 96)
 APPEND(128, 128)
 APPEND(192, 192)
 APPEND(256, 256)
+APPEND(512, 512)
 struct AppendTurnParams {
     AppendParams append;
     TurnParams turn;

@@ -263,9 +263,10 @@ DEVICE void load_query(u32 (&q)[N][D / 8], const u16* from, const AttentionParam
     }
 }
 
-// Words that a warp has for queries of PLANNED keys, and for what may be asked for after the last row.
+// Words that a warp has for queries of PLANNED keys, and for the steps of their planes.
+constexpr int STEP_WORDS = 4 * WARP;
 template <int D, int N>
-constexpr int FOLDED_WORDS = N * (D / 8 + 3) * WARP;
+constexpr int FOLDED_WORDS = N * (D / 8) * WARP + STEP_WORDS;
 
 // The queries of an item: in a warp's registers, or, where there are many columns, in shared memory, once for all warps. `fetch` asks
 // for those of the next item, `put` has them in place for a barrier after it.
@@ -277,6 +278,7 @@ struct Query {
     u32 held[N][D / 8];
     DEVICE Query(u8* shared, int warp, int) : own(shared + BYTES), warp(warp) {}
     DEVICE u32* folded(int lane) const { return reinterpret_cast<u32*>(own) + warp * FOLDED_WORDS<D, N> + lane; }
+    DEVICE uint2* steps(int lane) const { return reinterpret_cast<uint2*>(folded(lane) - lane + N * (D / 8) * WARP); }
     DEVICE void fetch(const u16* from, const AttentionParams& p, const Split<MANY>& split, const int4& rows, int kv, int tile, int lane) {
         load_query<D, SHARE, N, MANY>(held, from, p, split, rows, kv, tile, lane, warp);
     }
@@ -293,6 +295,7 @@ struct Query<D, 1, N, true> {
     u32 next[OWN][4];
     DEVICE Query(u8* shared, int warp, int lane) : at(shared + lane * 16), warp(warp) {}
     DEVICE u32* folded(int lane) const { return reinterpret_cast<u32*>(at - lane * 16 + BYTES) + warp * FOLDED_WORDS<D, N> + lane; }
+    DEVICE uint2* steps(int lane) const { return reinterpret_cast<uint2*>(folded(lane) - lane + N * (D / 8) * WARP); }
     DEVICE void fetch(const u16* from, const AttentionParams& p, const Split<true>& split, const int4& rows, int kv, int tile, int lane) {
 #pragma unroll
         for (int k = 0; k < OWN; k++) {

@@ -131,7 +131,7 @@ DEVICE void decode(const AttentionParams& p) {
         if (!MANY && more) next_item = load_item(p, next);  // one trip less to wait for; many columns need the registers
         const int head = place.column >> p.tile_bits, tile = place.column & ((1 << p.tile_bits) - 1);
         columns.set(tile, item.rows, lane);
-        if constexpr (C::PLANNED) constants.set(p, head, item);
+        if constexpr (C::PLANNED) constants.set(p, head, item, query, lane);
         State<D, N> st;
         st.clear();
         const bool closed = item.closed();

@@ -1,6 +1,6 @@
 // Keys of a plan (`klt`) beside values of 4 bits. A page's channels have widths of their own, row by row of 8, so its codes are bit planes: a
-// plane of two rows is a product with the rows' queries times the plane's weight, and scores are the sum of them all. Widths do not rise, so
-// the rows of a plane are at most a few runs; which rows is known at run time alone, so folded queries lie in shared memory.
+// plane of two rows is a product with the rows' queries times the plane's weight, and scores are the sum of them all. Which rows a plane has is
+// known at run time alone, so folded queries lie in shared memory, beside a list of the rows and weights of all steps of two rows.
 #pragma once
 #include "packed.cuh"
 
@@ -28,10 +28,33 @@ DEVICE Plane bit_plane(u32 half) {
     return plane;
 }
 
-// Which row of channels a row of a plane is of, and what a code of 1 there counts.
-struct Row {
-    int row;
-    u32 weight;  // f16, twice
+constexpr u32 ONE = 0x3c003c00u, FOUR = 0x44004400u, SIXTEEN = 0x4c004c00u;  // f16, twice
+
+// Rows of a kv head that have a plane, by planes as they lie in a page; a plane of an odd number has one more that counts nothing.
+struct PlaneRows {
+    int n8, n6, n5, n3, n2, n1, wide;  // rows of so many bits; of 4 and more
+    DEVICE explicit PlaneRows(const uint2& counts) {
+        auto of = [&](int bits) { return (int)((bits > 4 ? counts.y : counts.x) >> (bits - 1) % 4 * 8 & 0xff); };
+        n8 = of(8), n6 = of(6), n5 = of(5), n3 = of(3), n2 = of(2), n1 = of(1), wide = n8 + n6 + n5 + of(4);
+    }
+    DEVICE int crumbs() const { return n6 + n3 + n2; }
+    DEVICE int bits() const { return n5 + n3 + n1; }
+    // Row and weight (what a code of 1 counts) of entry i of the list: low nibbles where they are LISTED, upper ones, crumbs, bits.
+    template <bool LISTED>
+    DEVICE uint2 entry(int i) const {
+        auto even = [](int n) { return n + 1 & ~1; };
+        if (LISTED) {
+            if (i < wide) return make_uint2(i, ONE);
+            i -= even(wide);
+        }
+        if (i >= 0 && i < n8) return make_uint2(i, SIXTEEN);
+        i -= even(n8);
+        if (i >= 0 && i < crumbs()) return i < n6 ? make_uint2(n8 + i, SIXTEEN) : make_uint2(wide + i - n6, ONE);
+        i -= even(crumbs());
+        if (i >= 0 && i < bits())
+            return i < n5 ? make_uint2(n8 + n6 + i, SIXTEEN) : i < n5 + n3 ? make_uint2(wide + i - n5, FOUR) : make_uint2(wide + n2 + i - n5, ONE);
+        return make_uint2(0, 0);
+    }
 };
 
 template <int D>
@@ -52,18 +75,25 @@ struct PlannedCodec {
     // What is the same for all pages of an item: its kv head's widths, or where its keys are exact.
     struct Constants : ValueOffset {
         int rows;
-        u32 count[2];  // a byte for each width
+        u32 planes;  // a byte each: rows of low nibbles, of upper ones, of crumbs, of bits
         const u8* exact;
         DEVICE explicit Constants(const AttentionParams& p) : ValueOffset(p) {}
-        DEVICE void set(const AttentionParams& p, int kv, const Item& item) {
+        template <int N, bool MANY>
+        DEVICE void set(const AttentionParams& p, int kv, const Item& item, const Query<D, 1, N, MANY>& query, int lane) {
             exact = nullptr;
             if (item.closed() && !item.in_basis())
                 exact = half_page(p.pages, __ldg(&p.exact[((u64)item.rows.x * p.kv_heads + kv + 1) * p.exact_stride - 1].x));
             rows = __ldg(&p.widths[kv].rows);
-            const uint2 counts = __ldg(reinterpret_cast<const uint2*>(p.widths[kv].count));
-            count[0] = counts.x, count[1] = counts.y;
+            const PlaneRows of(__ldg(reinterpret_cast<const uint2*>(p.widths[kv].count)));
+            planes = of.wide | of.n8 << 8 | of.crumbs() << 16 | of.bits() << 24;
+#pragma unroll
+            for (int i = lane; i < STEP_WORDS / 2; i += WARP) {
+                const uint2 entry = of.template entry<(N > 1)>(i);
+                query.steps(lane)[i] = make_uint2(entry.x * N * WARP, entry.y);
+            }
+            __syncwarp();
         }
-        DEVICE int of(int bits) const { return count[(bits - 1) / 4] >> (bits - 1) % 4 * 8 & 0xff; }
+        DEVICE int plane(int i) const { return planes >> 8 * i & 0xff; }
     };
 
     template <int STAGES>
@@ -80,7 +110,7 @@ struct PlannedCodec {
     // Scores of 64 exact keys.
     template <int N, bool MANY>
     static DEVICE void exact_scores(PageScores<N>& scores, const Query<D, 1, N, MANY>& query, const u8* keys, int lane, float scale) {
-        constexpr int AT_ONCE = N == 1 ? D / 16 : 2;  // loads on their way
+        constexpr int AT_ONCE = N == 1 ? 4 : 2;  // loads on their way
         const FromGlobal<false> load{keys + lane * 16};
 #pragma unroll
         for (int first = 0; first < D / 4; first += AT_ONCE) {
@@ -131,27 +161,29 @@ struct PlannedCodec {
                     mma16816(z2[n], q.x, q.y, q.z, q.w, zero[i + 1], zero[i + 3]);  // row g+8 counts
                 }
         }
-        // The planes of one width, two rows at a time; `of` says which row the i-th is of and its weight. Codes and queries are asked for a step
-        // ahead; the codes that follow the last row's meet queries of zero.
+        // The planes of one width, two rows at a time. Queries are asked for a step ahead and the list two, across planes too; codes are asked for
+        // a step ahead, and those that follow the last row's meet queries of zero.
         const u8* codes = pg + K::codes(constants.rows);
-        auto planes = [&](int rows, auto of, auto load, auto plane, int bytes) {
-            auto next = load(codes), after = load(codes + bytes);
-            u32 q0[N], q1[N];
-            auto ask = [&](int i) {
-                const u32 *first = folded + of(i).row * N * WARP, *second = folded + of(i + 1).row * N * WARP;
+        const uint4* steps = reinterpret_cast<const uint4*>(query.steps(lane));
+        uint4 coming = *steps++;
+        u32 q0[N], q1[N], weight0, weight1;
+        auto ask = [&]() {
 #pragma unroll
-                for (int n = 0; n < N; n++) q0[n] = first[n * WARP], q1[n] = second[n * WARP];
-            };
-            ask(0);
-#pragma unroll 1
-            for (int i = 0; i < rows; i += 2) {
+            for (int n = 0; n < N; n++) q0[n] = folded[coming.x + n * WARP], q1[n] = folded[coming.z + n * WARP];
+            weight0 = coming.y, weight1 = coming.w;
+            coming = *steps++;
+        };
+        auto planes = [&](int rows, auto load, auto plane, int bytes) {
+            auto next = load(codes), after = load(codes + bytes);
+#pragma unroll(N == 1 ? 2 : 1)
+            for (int i = rows; i > 0; i -= 2) {
                 const Plane a = plane(next), b = plane(after);
                 u32 w0[N], w1[N];
 #pragma unroll
-                for (int n = 0; n < N; n++) w0[n] = mul_f16x2(q0[n], of(i).weight), w1[n] = i + 1 < rows ? mul_f16x2(q1[n], of(i + 1).weight) : 0u;
+                for (int n = 0; n < N; n++) w0[n] = mul_f16x2(q0[n], weight0), w1[n] = mul_f16x2(q1[n], weight1);
                 codes += 2 * bytes;
                 next = load(codes), after = load(codes + bytes);
-                ask(i + 2);
+                ask();
 #pragma unroll
                 for (int mt = 0; mt < 4; mt++)
 #pragma unroll
@@ -159,29 +191,27 @@ struct PlannedCodec {
             }
             codes -= rows & 1 ? bytes : 0;
         };
-        constexpr u32 ONE = 0x3c003c00u, FOUR = 0x44004400u, SIXTEEN = 0x4c004c00u;
         auto nibbles_at = [&](const u8* at) { return load_shared_pair(at + 8 * lane); };
         auto crumbs_at = [&](const u8* at) { return *reinterpret_cast<const u32*>(at + 4 * lane); };
         auto bits_at = [&](const u8* at) { return (u32)*reinterpret_cast<const u16*>(at + 2 * lane); };
-        const int n8 = constants.of(8), n6 = constants.of(6), n5 = constants.of(5), n3 = constants.of(3), wide = n8 + n6 + n5 + constants.of(4);
-        const int n2 = constants.of(2), n1 = constants.of(1);
+        ask();
         // Low nibbles. With registers for it all rows are known here, and those of narrower ones meet queries of zero: the same sums.
         if constexpr (N == 1) {
+            const int wide = constants.plane(0), has = (1 << wide) - 1;
 #pragma unroll
             for (int row = 0; row < D / 8; row += 2) {
                 const Plane a = nibble_plane(nibbles_at(codes + row * 256)), b = nibble_plane(nibbles_at(codes + row * 256 + 256));
-                const u32 w0 = row < wide ? folded[row * WARP] : 0u, w1 = row + 1 < wide ? folded[(row + 1) * WARP] : 0u;
+                auto own = [&](int row) { return folded[row * WARP] & (u32)(has << (31 - row) >> 31); };
 #pragma unroll
-                for (int mt = 0; mt < 4; mt++) mma16816(s[0][mt], a.lo[mt], a.both[mt], b.lo[mt], b.both[mt], w0, w1);
+                for (int mt = 0; mt < 4; mt++) mma16816(s[0][mt], a.lo[mt], a.both[mt], b.lo[mt], b.both[mt], own(row), own(row + 1));
             }
             codes += wide * 256;
         } else {
-            planes(wide, [=](int i) { return Row{i, ONE}; }, nibbles_at, nibble_plane, 256);
+            planes(constants.plane(0), nibbles_at, nibble_plane, 256);
         }
-        planes(n8, [=](int i) { return Row{i, SIXTEEN}; }, nibbles_at, nibble_plane, 256);
-        planes(n6 + n3 + n2, [=](int i) { return i < n6 ? Row{n8 + i, SIXTEEN} : Row{wide + i - n6, ONE}; }, crumbs_at, crumb_plane, 128);
-        planes(n5 + n3 + n1, [=](int i) { return i < n5 ? Row{n8 + n6 + i, SIXTEEN} : i < n5 + n3 ? Row{wide + i - n5, FOUR} : Row{wide + n2 + i - n5, ONE}; },
-               bits_at, bit_plane, 64);
+        planes(constants.plane(1), nibbles_at, nibble_plane, 256);
+        planes(constants.plane(2), crumbs_at, crumb_plane, 128);
+        planes(constants.plane(3), bits_at, bit_plane, 64);
         scores.lo = scale * ROW_LO, scores.hi = scale * ROW_HI;
 #pragma unroll
         for (int n = 0; n < N; n++) {

@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// Why a cache cannot be kept on a card.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "layer {layer}: {what}; the CUDA backend keeps int4, int8, k8v4, klt (`k=klt4.25,v=rot4g32`) and f16, of 64, 80, 96, 128, 192 or 256 channels"
+    "layer {layer}: {what}; the CUDA backend keeps int4, int8, k8v4, klt (`k=klt4.25,v=rot4g32`) and f16, of 64, 80, 96, 128, 192, 256 or 512 channels (klt 64 or 128)"
 )]
 pub struct CacheUnsupported {
     /// Which layer.
@@ -111,12 +111,8 @@ impl LayoutPages {
             let has = |many: &str| card.kernel(&format!("attend_{many}{codec}_d{}", key.dim)).is_some();
             made.tiles &= has("many_");
             if !has(if key.dim <= 128 { "" } else { "many_" }) {
-                let what = match (codec, key.dim) {
-                    ("int8", 80) => "int8 of 80 channels has no kernels".to_owned(),
-                    (_, dim) => {
-                        format!("{codec} of {dim} channels needs more shared memory than the card has")
-                    }
-                };
+                let dim = key.dim;
+                let what = format!("{codec} of {dim} channels needs more shared memory than the card has");
                 return Err(CacheUnsupported { layer, what });
             }
             if strict && codec != "f16" && card.kernel(&format!("decode_{codec}_d{}", key.dim)).is_none() {

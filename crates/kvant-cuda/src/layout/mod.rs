@@ -23,12 +23,12 @@ pub const PAIRED_TOKENS: usize = 128;
 pub const UNIT: usize = 128;
 
 /// Channels of a head that there are kernels for.
-pub const DIMS: [usize; 6] = [64, 80, 96, 128, 192, 256];
+pub const DIMS: [usize; 7] = [64, 80, 96, 128, 192, 256, 512];
 
 /// Why a page cannot lie on the device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the CUDA backend has no kernels for {what}; it has them for f16, int4, int8, k8v4 and klt (`ch4`, `ch8` and `klt` keys, `rot4g32` and `sym8g32` values), of 64 tokens (klt also 128) and 64, 80, 96, 128, 192 or 256 channels"
+    "the CUDA backend has no kernels for {what}; it has them for f16, int4, int8, k8v4 and klt (`ch4`, `ch8` and `klt` keys, `rot4g32` and `sym8g32` values), of 64 tokens (klt also 128) and 64, 80, 96, 128, 192, 256 or 512 channels (klt 64 or 128)"
 )]
 pub struct Unsupported {
     /// What about the page it is.
@@ -331,7 +331,7 @@ mod tests {
             ("ch3", 128, "3 bits"),
             ("kivi4", 128, "32 tokens"),
             ("int4", 72, "72 channels"),
-            ("int4", 512, "512 channels"),
+            ("int4", 320, "320 channels"),
             ("q4_0", 128, "scale"),
         ] {
             let format = codec(spec, Side::Key, dim).format().unwrap();

@@ -98,5 +98,5 @@ def forward_table(bases):
 
 
 def query_table(bases):
-    """What `turn_queries` reads: M^-T, channel of the model by channel of the basis; the mean."""
+    """What `append_klt` reads: M^-T, channel of the model by channel of the basis; the mean."""
     return torch.stack([torch.cat([torch.linalg.inv(m.double()).float(), mean[None]]) for m, mean in bases]).contiguous()

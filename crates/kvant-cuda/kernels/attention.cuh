@@ -240,7 +240,7 @@ struct FromShared {
 };
 
 // Where a lane's column g of tile n of the queries begins, as B fragments have it: word i is channels 8i + 2t and the next. Padding is
-// told by a flag and not by a null pointer: ptxas 12.8 has let loads of null pass the test of it (int8 at 80 channels).
+// told by a flag: as a null pointer, tested beside another condition, ptxas 12.8 has read it all the same (int8 of 80 channels on an H200).
 struct QueryColumn {
     const u32* at;
     bool has;
@@ -301,9 +301,11 @@ struct Query<D, 1, N, true> {
         for (int k = 0; k < OWN; k++) {
             const int i = min(warp + k * WARPS, FOURS - 1);
             const QueryColumn column = query_at<D, 1, true>(from, p, split, rows, kv, tile * N + i / EACH, lane, warp);
-            const u32* at = column.at + i % EACH * 16;
+            // Where no other test joins it a null pointer does for the flag, which would be one register too many.
+            const u32* src = D % 32 || column.has ? column.at : nullptr;
+            const bool has = D % 32 ? column.has : src != nullptr;
 #pragma unroll
-            for (int w = 0; w < 4; w++) next[k][w] = column.has && (D % 32 == 0 || i % EACH * 4 + w < D / 8) ? __ldcg(at + 4 * w) : 0u;
+            for (int w = 0; w < 4; w++) next[k][w] = has && (D % 32 == 0 || i % EACH * 4 + w < D / 8) ? __ldcg(src + (i % EACH * 4 + w) * 4) : 0u;
         }
     }
     DEVICE void put() {

@@ -381,7 +381,8 @@ impl Part<'_> {
             };
             let side = |side| sequence.side(slot, head, side).ok_or("a slot holds no pages");
             let (keys, values) = (side(Side::Key)?, side(Side::Value)?);
-            for (index, (store, kinds)) in [(keys, pages.key), (values, pages.value)].into_iter().enumerate() {
+            for (index, (store, kinds)) in [(keys, pages.key), (values, pages.value)].into_iter().enumerate()
+            {
                 if let Some(sinks) = store.sinks_id().filter(|_| rule.sinks > 0) {
                     entries[at][index] = place(Some(sinks), 0, kinds.sinks)?;
                 }

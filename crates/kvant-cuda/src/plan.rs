@@ -111,8 +111,8 @@ impl Decoding {
 
     /// By how much what is hidden grows from this query to the one `later` after it, where both can share items.
     fn slide(&self, other: &Decoding, later: usize) -> Option<usize> {
-        let same = (self.seat, self.position + later, self.view())
-            == (other.seat, other.position, other.view());
+        let same =
+            (self.seat, self.position + later, self.view()) == (other.seat, other.position, other.view());
         match other.first().checked_sub(self.first()) {
             Some(0) if same => Some(0),
             Some(grown) if same && grown == later => Some(1),
@@ -190,6 +190,9 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    /// First position and tokens of a chunk, sinks, recent tokens, window; whether it keeps sinks, and pages of 64 tokens to one of the keys.
+    type Chunked = (usize, usize, usize, usize, Option<usize>, (bool, usize));
+
     /// Chunks of some sequences, a token to a query.
     fn queries() -> impl Strategy<Value = Vec<Decoding>> {
         let sequence = (
@@ -201,10 +204,8 @@ mod tests {
             (any::<bool>(), 1usize..=2),
         );
         prop::collection::vec(sequence, 1..4).prop_map(|sequences| {
-            let chunk = |(seat, (start, tokens, sinks, recent, window, (keeps_sinks, halves))): (
-                usize,
-                (_, usize, _, usize, Option<usize>, (_, usize)),
-            )| {
+            let chunk = |(seat, own): (usize, Chunked)| {
+                let (start, tokens, sinks, recent, window, (keeps_sinks, halves)) = own;
                 let pages = move |position: usize| position.saturating_sub(sinks + recent) / PAGE_TOKENS;
                 (start..start + tokens).map(move |position: usize| Decoding {
                     seat,

@@ -6,8 +6,8 @@ use crate::cache::{LayoutPages, SlotPages};
 use crate::device::{Card, Launch, OpenError};
 use crate::matrix::Matrix;
 use crate::params::{
-    ActivateParams, Address, AppendParams, AppendTurnParams, BiasParams, ColumnsParams, EmbedParams, GatherParams,
-    LinearParams, NormParams, StrictParams, TurnParams,
+    ActivateParams, Address, AppendParams, AppendTurnParams, BiasParams, ColumnsParams, EmbedParams,
+    GatherParams, LinearParams, NormParams, StrictParams, TurnParams,
 };
 use crate::pass::{PassPlan, SLICE, SlicePlan, slot_pages};
 use crate::product::ProductForm;
@@ -295,11 +295,8 @@ impl Run<'_> {
         let Some(planned) = &slot.planned else {
             return self.launch(&format!("append_d{}", slot.dim), grid, threads, params);
         };
-        let turn = TurnParams {
-            y: b.turned.address(),
-            bias: b.bias.address(),
-            bases: planned.query.address(),
-        };
+        let turn =
+            TurnParams { y: b.turned.address(), bias: b.bias.address(), bases: planned.query.address() };
         let params = AppendTurnParams { append: params, turn };
         self.launch(&format!("append_klt_d{}", slot.dim), grid, 4 * threads, params);
     }

@@ -113,7 +113,8 @@ fn keys_of_a_plan_agree_with_the_cpu_and_with_themselves() {
         assert!(off <= 0.5 * loss + 2e-2, "{klt} d{dim}: {off:.1e} of {loss:.1e}");
         // Pages that stay exact for a while, in chunks and step by step.
         let recently = planned(model.slots(), &format!("{klt};recent=70;sinks=0"));
-        let open_recently = || KvCache::in_arena(recently.clone(), model.slots(), 320, backend.store()).unwrap();
+        let open_recently =
+            || KvCache::in_arena(recently.clone(), model.slots(), 320, backend.store()).unwrap();
         let whole = read(&model, &mut open_recently(), &ids, &[ids.len()]);
         assert_eq!(whole, read(&model, &mut open_recently(), &ids, &[90, 64, 3, 1]), "{klt} d{dim}: recent");
         assert_eq!(
@@ -424,7 +425,8 @@ fn sessions_move_between_the_card_and_the_cpu() {
     let host = on_cpu(&checkpoint);
     let ids = tokens(160, model.vocabulary());
     for policy in ["int4", "int8", "k8v4", "f16", KLT[0], KLT[1]] {
-        let cache = |model: &Model, policy: &str, store: Option<Store>, capacity| match policy.contains("klt") {
+        let cache = |model: &Model, policy: &str, store: Option<Store>, capacity| match policy.contains("klt")
+        {
             false => cache(model, policy, store, capacity),
             true => {
                 let store = store.unwrap_or_else(|| kvant_cache::Arena::new().into());

@@ -132,7 +132,8 @@ pub(super) fn deal(format: &PackedFormat) -> Result<Deal, Unsupported> {
                     }
                     Side::Value => {
                         let start = 2 * (channel / part * value_bytes);
-                        let device = start + Fragment::of(channel % part, token).nibble(bits, PAGE_TOKENS / 16);
+                        let device =
+                            start + Fragment::of(channel % part, token).nibble(bits, PAGE_TOKENS / 16);
                         (at / 16 * 8 + token / 8, token % 8 / 4, 4 * (at % 16) + token % 4, device)
                     }
                 };

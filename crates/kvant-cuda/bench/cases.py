@@ -9,7 +9,8 @@ LOG2_E = 1.4426950408889634
 
 
 class Case:
-    """Sequences of `positions` (the first query's), each with its own pages and `tokens` queries in a row. codec: int4, int8, k8v4, klt or f16."""
+    """Sequences of `positions` (the first query's), each with its own pages and `tokens` queries in a row. codec: int4, int8, k8v4, klt, klt128 (keys in
+    pages of 128 tokens) or f16."""
 
     def __init__(self, positions, kv_heads, group, d, codec="int4", sinks=4, recent=0, window=None, cap=None, logits=False, streaming=False,
                  hard=False, split=None, tokens=1, dev="cuda", seed=0):
@@ -18,9 +19,12 @@ class Case:
         self.d, self.group, self.kv_heads, self.rows, self.codec, self.cap = d, group, kv_heads, len(positions) * tokens, codec, cap
         self.scale, self.dev, self.seats = 1 / math.sqrt(d), dev, len(positions)
         queries = [(p + i, seat) for seat, p in enumerate(positions) for i in range(tokens)]
-        closed = [max(p - sinks - recent, 0) // P.PAGE for p, _ in queries]
-        most, tails = max(max(closed), 1), max((p + 1 - sinks) // P.PAGE - c + 1 for (p, _), c in zip(queries, closed))
-        self.table_stride, self.exact_stride = most, 1 + max(tails, 1)
+        values = [max(p - sinks - recent, 0) // P.PAGE for p, _ in queries]  # pages whose values are codes
+        self.kernel, page = ("klt", 128) if codec == "klt128" else (codec, P.PAGE)
+        pair = page // P.PAGE
+        closed = [c // pair * pair for c in values]
+        most, tails = -(-max(max(values), 1) // pair) * pair, max((p + 1 - sinks) // P.PAGE - c + 1 for (p, _), c in zip(queries, values))
+        self.table_stride, self.exact_stride = most, 1 + max(tails, 1) + (pair > 1)
         n = self.seats * kv_heads
         k, v = rand(n, most, 64, d), rand(n, most, 64, d)
         self.q = rand(self.rows, kv_heads * group, d)
@@ -31,19 +35,20 @@ class Case:
             k *= torch.linspace(0.5, 1.5, most, device=dev).half()[None, :, None, None]
         # Exact pages by their number, from the first that any query of the sequence reads exactly; before them the sinks' page.
         firsts = [closed[seat * tokens] for seat in range(self.seats)]
-        held = 1 + self.exact_stride - 1 + max(closed[seat * tokens + tokens - 1] - firsts[seat] for seat in range(self.seats))
+        held = 1 + self.exact_stride - 1 + max(values[seat * tokens + tokens - 1] - firsts[seat] for seat in range(self.seats))
         ek, ev = rand(n, held, 64, d), rand(n, held, 64, d)
         self.q_sinks = rand(self.rows, kv_heads * group, d) if streaming else None
         self.logits = torch.randn(kv_heads * group, generator=g, device=dev) if logits else None
-        self.widths = self.bases = None
-        if codec == "klt":  # keys of every kv head have a basis and widths of their own
+        self.widths = self.bases = self.projected = None
+        self.refused = torch.zeros(1, dtype=torch.int32, device=dev)
+        if self.kernel == "klt":  # keys of every kv head have a basis and widths of their own
             self.lists, bases = [klt.widths(d, h) for h in range(kv_heads)], [klt.basis(d, h, dev) for h in range(kv_heads)]
+            k = k.reshape(n, most // pair, page, d)
             coded, (vc, vs) = [klt.encode(k[h::kv_heads], *bases[h], self.lists[h]) for h in range(kv_heads)], P.encode_values(v, 4)
             halves = ([klt.pack(*coded[h], self.lists[h]) for h in range(kv_heads)], P.pack_values(vc, vs, 4))
             k = torch.stack([klt.decode(*coded[h], *bases[h]) for h in range(kv_heads)], 1).flatten(0, 1)
             v, self.signs = P.decode_values(vc, vs, 4), P.signs(d, dev)
-            self.widths, self.bases = klt.widths_table(self.lists, dev), klt.query_table(bases)
-            self.refused = torch.zeros(1, dtype=torch.int32, device=dev)
+            self.widths, self.bases = klt.widths_table(self.lists, dev, page), klt.query_table(bases)
         elif codec != "f16":
             self.coded = P.encode(k, v, codec)
             halves = P.pack_codes(*self.coded, codec)
@@ -58,12 +63,20 @@ class Case:
         self.memory = P.Memory(total, dev, seed)
         put = lambda half: torch.stack([self.memory.put(x) for x in half], 1).flatten(0, 1) if isinstance(half, list) else self.memory.put(half)
         entry = lambda pair: torch.stack([put(x) for x in pair], -1).contiguous()
-        self.table, pages = entry(halves), entry(exact).view(self.seats, kv_heads, held, 2)
-        shown = [[0, *range(1 + c - firsts[seat], 1 + c - firsts[seat] + self.exact_stride - 1)] for (_, seat), c in zip(queries, closed)]
+        keys, coded_values = (put(x) for x in halves)
+        self.table, pages = torch.stack([keys.repeat_interleave(pair, 1), coded_values], -1).contiguous(), entry(exact).view(self.seats, kv_heads, held, 2)
+        shown = [[0, *range(1 + c - firsts[seat], 1 + c - firsts[seat] + self.exact_stride - 1)] for (_, seat), c in zip(queries, values)]
         self.shown = [[min(page, held - 1) for page in row] for row in shown]
-        self.exact = torch.stack([pages[seat][:, row] for (_, seat), row in zip(queries, self.shown)]).flatten(0, 1).contiguous()
-        self.page_bytes = sum(sum(x.shape[-1] for x in parts(half)) // len(parts(half)) for half in halves)
-        self.sequences = [(p, sinks, c, max(p + 1 - window, 0) if window else 0, streaming, seat) for (p, seat), c in zip(queries, closed)]
+        self.exact = torch.stack([pages[seat][:, row] for (_, seat), row in zip(queries, self.shown)]).contiguous()
+        for row, ((_, seat), c, w) in enumerate(zip(queries, closed, values)):  # exact keys beside coded values
+            if w > c:
+                self.exact[row, :, -1, 0] = pages[seat, :, 1 + c - firsts[seat], 0]
+                self.exact[row, :, -1, 1] = self.table.view(self.seats, kv_heads, most, 2)[seat, :, c, 1]
+        self.mixed = [1 + c - firsts[seat] for (_, seat), c in zip(queries, closed)]
+        self.exact = self.exact.flatten(0, 1)
+        sizes = [sum(x.shape[-1] for x in parts(half)) // len(parts(half)) for half in halves]
+        self.page_bytes = sizes[0] // pair + sizes[1]
+        self.sequences = [(p, sinks, c, max(p + 1 - window, 0) if window else 0, streaming, seat, w) for (p, seat), c, w in zip(queries, closed, values)]
         self.plan(split)
         self.truth = (k, v, ek.double(), ev.double())
 
@@ -77,7 +90,7 @@ class Case:
         self.part_ml = torch.full((self.slots, self.kv_heads * self.group, 2), float("nan"), device=self.dev)
         self.out = torch.full((self.rows, self.kv_heads * self.group, self.d), float("nan"), device=self.dev, dtype=torch.float16)
         self.q_closed, self.q_bias = None, None
-        if self.codec == "klt":
+        if self.kernel == "klt":
             self.q_closed, self.q_bias = torch.full_like(self.out, float("nan")), torch.full(self.out.shape[:2], float("nan"), device=self.dev)
 
     def params(self, grid):
@@ -87,17 +100,25 @@ class Case:
                     self.tiles - 1, self.table_stride, self.exact_stride, *divmod(grid, self.kv_heads * self.tiles), s, cap, 0, 0, 0, 0,
                     self.q_closed, self.q_bias, self.widths)
 
-    def run(self, kernels, grid=0, pdl_main=False, pdl_reduce=True, reduce=True):
-        name = f"attend_{'many_' if self.many or self.d > 128 else ''}{self.codec}"
+    def append(self, kernels, pdl):
+        """The queries as the kernel before attention makes them, into the basis of a plan's keys where there is one; keys and values are there already."""
+        heads = self.kv_heads * self.group
+        if self.projected is None or self.projected.shape[0] != self.rows:
+            self.projected = torch.cat([self.q.float(), torch.zeros(self.rows, 2 * self.kv_heads, self.d, device=self.dev)], 1)
+        own = pack("9Q5if", self.projected, None, None, None, self.q, self.memory.bytes, self.exact, None, self.refused, heads, self.kv_heads, self.exact_stride, 0, 0, 0.0)
+        if self.kernel == "klt":
+            return kernels.launch(f"append_klt_d{self.d}", (self.rows, heads), 4 * self.d, own + pack("3Q", self.q_closed, self.q_bias, self.bases), pdl)
+        kernels.launch(f"append_d{self.d}", (self.rows, heads), -(-self.d // 32) * 32, own, pdl)
+
+    def run(self, kernels, grid=0, pdl_main=False, pdl_reduce=True, reduce=True, append=False):
+        name = f"attend_{'many_' if self.many or self.d > 128 else ''}{self.kernel}"
         capped = f"{name}_cap_d{self.d}"  # where there is none, the plain kernel has both
         name = capped if self.cap and kernels.has(capped) else f"{name}_d{self.d}"
         grid = min(grid or kernels.per_sm(name) * kernels.sms, self.n_items * self.kv_heads * self.tiles)
         params = self.params(grid)
-        if self.codec == "klt":
-            heads = self.kv_heads * self.group
-            turning = pack("5Q2i", self.q, self.q_closed, self.q_bias, self.bases, self.refused, heads, self.group)
-            kernels.launch(f"turn_queries_d{self.d}", (self.rows, heads), 4 * self.d, turning, pdl_main)
-        kernels.launch(name, grid, 128, params, pdl_main or self.codec == "klt")
+        if append := append or self.kernel == "klt":
+            self.append(kernels, pdl_main)
+        kernels.launch(name, grid, 128, params, pdl_main or append)
         if reduce:
             kernels.launch(f"reduce_d{self.d}", self.rows * self.kv_heads * self.group, 256, params, pdl_reduce)
         return self.out
@@ -105,33 +126,37 @@ class Case:
     def parts(self, kv):
         """(side, byte) in each part of a page of a kv head."""
         value_scales = (1, self.d * 8 * P.BITS[self.codec][1] + 1)
-        if self.codec != "klt":
+        if self.kernel != "klt":
             return [(0, 1), (0, self.d * 2 + 1), (0, self.d * 4 + 100), (1, 100), value_scales]
         bits, at = self.lists[kv], 32 * sum(b > 0 for b in self.lists[kv])
         rows = []
         for b in bits:
             rows, at = rows + [(0, at + i * 64 + 5) for i in range(b)], at + 64 * b
+        if self.codec == "klt128":
+            rows += [(side, place + 64 * sum(bits)) for side, place in rows]
         return [(0, 1), (0, 16 * sum(b > 0 for b in bits) + 1), *rows, (1, 100), value_scales]
 
     def reference(self):
         """float64, one kv head at a time, by positions."""
         k, v, ek, ev = self.truth
         out = torch.empty(self.rows, self.kv_heads * self.group, self.d, dtype=torch.float64, device=self.dev)
-        for row, (position, sinks, closed, first_seen, keeps, seat) in enumerate(self.sequences):
+        for row, (position, sinks, closed, first_seen, keeps, seat, coded) in enumerate(self.sequences):
             for head in range(self.kv_heads):
                 n, hs = seat * self.kv_heads + head, slice(head * self.group, (head + 1) * self.group)
                 sink = torch.arange(0 if keeps else min(first_seen, sinks), min(sinks, position + 1), device=self.dev)
                 first = max(first_seen - sinks, 0)
                 old = torch.arange(first, max(closed * 64, first), device=self.dev)
-                new = torch.arange(max(first - closed * 64, 0), max(position + 1 - sinks - closed * 64, 0), device=self.dev) + 64
+                mixed = torch.arange(max(first, closed * 64), max(coded * 64, first), device=self.dev)  # exact keys, coded values
+                new = torch.arange(max(first - coded * 64, 0), max(position + 1 - sinks - coded * 64, 0), device=self.dev) + 64
                 xk, xv = (x[n, self.shown[row]].flatten(0, 1) for x in (ek, ev))
-                keys, values = torch.cat([xk[sink], k[n, old], xk[new]]), torch.cat([xv[sink], v[n, old], xv[new]])
+                later = torch.cat([ek[n, self.mixed[row]][mixed - closed * 64], xk[new]])
+                keys, values = torch.cat([xk[sink], k[n, old], later]), torch.cat([xv[sink], v[n, old], v[n, mixed], xv[new]])
                 q = self.q[row, hs].double()
                 if self.q_sinks is None:
                     logit = None if self.logits is None else self.logits[hs]
                     out[row, hs] = P.attention(q, keys, values, self.scale, self.cap, logit)
                 else:  # the sinks are met by another query
-                    s = torch.cat([self.q_sinks[row, hs].double() @ xk[sink].T, q @ torch.cat([k[n, old], xk[new]]).T], -1) * self.scale
+                    s = torch.cat([self.q_sinks[row, hs].double() @ xk[sink].T, q @ torch.cat([k[n, old], later]).T], -1) * self.scale
                     out[row, hs] = torch.softmax(s, -1) @ values
         return out
 

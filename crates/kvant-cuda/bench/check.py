@@ -28,17 +28,19 @@ CASES = [
     dict(positions=[70, 5000, 3, 8251], kv_heads=2, group=8, d=256),
     dict(positions=[2500, 900], kv_heads=2, group=16, d=256, cap=30.0),
     dict(positions=[3000, 10, 1500], kv_heads=4, group=2, d=256, window=1024, logits=True),
+    dict(positions=[70, 5000, 3, 8251], kv_heads=2, group=8, d=512),
+    dict(positions=[2500, 900], kv_heads=2, group=16, d=512, cap=30.0),
+    dict(positions=[3000, 10, 1500], kv_heads=4, group=2, d=512, window=1024, logits=True, hard=True),
+    dict(positions=[3000, 700], kv_heads=2, group=4, d=512, recent=200, sinks=20, window=512, streaming=True),
 ]
 
 
-CODECS = ("int4", "int8", "k8v4", "klt", "f16")
+CODECS = ("int4", "int8", "k8v4", "klt", "klt128", "f16")
 
 
 def runs(codec, case):
-    """Whether there are kernels: keys of a plan have none for other heads, and none with soft caps; int8 none for heads of 80."""
-    if codec == "int8" and case["d"] == 80:
-        return False
-    return codec != "klt" or case["d"] in (64, 128) and not case.get("cap")
+    """Whether there are kernels: keys of a plan have none for other heads, and none with soft caps."""
+    return not codec.startswith("klt") or case["d"] in (64, 128) and not case.get("cap")
 
 
 # Several query tokens of every sequence, some across the end of a page, under every mask.
@@ -55,6 +57,8 @@ MANY = [
     dict(positions=[500], tokens=17, kv_heads=2, group=7, d=128, sinks=0),
     dict(positions=[900, 20], tokens=70, kv_heads=2, group=2, d=256, window=200, cap=50.0),
     dict(positions=[1000, 0], tokens=33, kv_heads=1, group=12, d=256, hard=True),
+    dict(positions=[900, 20], tokens=70, kv_heads=2, group=2, d=512, window=200, cap=50.0),
+    dict(positions=[1000, 0], tokens=33, kv_heads=1, group=12, d=512),
 ]
 
 
@@ -62,7 +66,7 @@ def attention(kernels, say, cases=CASES, repeats=15, many=MANY):
     failures = []
     for number, case in enumerate(cases):
         for codec in CODECS:
-            if codec in ("f16", "int8", "klt") and max(case["positions"]) > 100000 or not runs(codec, case):
+            if codec in ("f16", "int8", "klt", "klt128") and max(case["positions"]) > 100000 or not runs(codec, case):
                 continue
             c = Case(**case, codec=codec, seed=number, dev=kernels.dev)
             reference = c.reference()
@@ -75,12 +79,12 @@ def attention(kernels, say, cases=CASES, repeats=15, many=MANY):
             if c.rows > 1:  # a sequence gets the same bits alone
                 sequences, whole = c.sequences, (c.table, c.exact, c.q, c.q_sinks, c.rows)
                 for row in range(c.rows):
-                    c.sequences, c.rows, kv = [(*sequences[row][:5], 0)], 1, c.kv_heads
+                    c.sequences, c.rows, kv = [(*sequences[row][:5], 0, sequences[row][6])], 1, c.kv_heads
                     c.table, c.exact = (x[row * kv:(row + 1) * kv].contiguous() for x in whole[:2])
-                    c.q, c.q_sinks = whole[2][row:row + 1].contiguous(), None if whole[3] is None else whole[3][row:row + 1].contiguous()
+                    c.projected, c.q, c.q_sinks = None, whole[2][row:row + 1].contiguous(), None if whole[3] is None else whole[3][row:row + 1].contiguous()
                     c.plan()
                     alone &= torch.equal(c.run(kernels)[0], first[row])
-                c.sequences, (c.table, c.exact, c.q, c.q_sinks, c.rows) = sequences, whole
+                c.projected, c.sequences, (c.table, c.exact, c.q, c.q_sinks, c.rows) = None, sequences, whole
                 c.plan()
             c.plan(many=True)  # one token each through the kernel of many
             tiled = torch.equal(c.run(kernels), first)
@@ -115,7 +119,7 @@ def attention(kernels, say, cases=CASES, repeats=15, many=MANY):
     return failures
 
 
-DIMS = (64, 80, 96, 128, 192, 256)
+DIMS = (64, 80, 96, 128, 192, 256, 512)
 
 
 def encode(kernels, say, dims=DIMS):
@@ -149,34 +153,37 @@ FIXTURES = pathlib.Path(__file__).resolve().parents[2] / "kvant-codec" / "tests"
 
 
 def encode_klt(kernels, say, dims=(64, 128)):
-    """Keys into a plan's basis, and values beside them."""
+    """Keys into a plan's basis, in pages of 64 and of 128 tokens, and values beside them."""
     failures, dev = [], kernels.dev
-    for d, hard in ((d, hard) for d in dims for hard in (False, True)):
-        g, heads = torch.Generator().manual_seed(d), 3
-        k, v = (torch.randn(2, heads, 64, d, generator=g).half() for _ in range(2))
+    for d, page, hard in ((d, page, hard) for d in dims for page in (64, 128) for hard in (False, True)):
+        g, heads, pair = torch.Generator().manual_seed(d), 3, page // 64
+        k, v = torch.randn(2, heads, page, d, generator=g).half(), torch.randn(2, heads * pair, 64, d, generator=g).half()
         if hard:
             k, v = k * 40 + 100, v * 1000
             k[0, 0, :, 3], k[1] = 2.5, k[1] * 1e-5
         bases, lists = [klt.basis(d, h, "cpu") for h in range(heads)], [klt.widths(d, h) for h in range(heads)]
         want = [klt.pack(*klt.encode(k[:, h:h + 1], *bases[h], lists[h]), lists[h]).to(dev) for h in range(heads)]
         want.append(P.pack_values(*P.encode_values(v, 4), 4).to(dev))
-        memory = P.Memory(1 << 20, dev)
-        exact = [memory.put(x) for x in P.pack_exact(k.to(dev), v.to(dev))]
+        memory = P.Memory(1 << 21, dev)
+        exact_keys, _ = P.pack_exact(k.reshape(2, heads * pair, 64, d).to(dev), v.to(dev))
+        exact = memory.put(exact_keys.reshape(2, heads, -1)), memory.put(P.pack_exact(v, v)[1].to(dev))
         coded = torch.cat([memory.put(torch.zeros_like(x)) for x in want[:heads]], 1), memory.put(torch.zeros_like(want[heads]))
-        jobs = torch.stack([exact[0], exact[1], *coded], -1).view(-1, 4).contiguous()
+        nothing = lambda x: torch.zeros_like(x)
+        key_jobs = torch.stack([exact[0], nothing(exact[0]), coded[0], nothing(exact[0])], -1).view(-1, 4).contiguous()
+        value_jobs = torch.stack([nothing(exact[1]), exact[1], nothing(exact[1]), coded[1]], -1).view(-1, 4).contiguous()
         owners = torch.arange(heads, dtype=torch.int32).repeat(2).to(dev)
-        refused, table, sizes = torch.zeros(1, dtype=torch.int32, device=dev), klt.forward_table(bases).to(dev), klt.widths_table(lists, dev)
+        refused, table, sizes = torch.zeros(1, dtype=torch.int32, device=dev), klt.forward_table(bases).to(dev), klt.widths_table(lists, dev, page)
         turn = P.signs(d, dev)
-        kernels.launch(f"encode_klt_d{d}", len(jobs), 128, pack("6Q", memory.bytes, jobs, owners, table, sizes, refused))
-        kernels.launch(f"encode_v4_d{d}", len(jobs), 128, pack("4Q", memory.bytes, jobs, turn, refused))
+        kernels.launch(f"encode_klt{'_p128' if pair > 1 else ''}_d{d}", len(key_jobs), 128, pack("6Q", memory.bytes, key_jobs, owners, table, sizes, refused))
+        kernels.launch(f"encode_v4_d{d}", len(value_jobs), 128, pack("4Q", memory.bytes, value_jobs, turn, refused))
         kernels.synchronize()
         different = []
         for h in range(heads + 1):
             units, pages = (coded[0][:, h] if h < heads else coded[1]).flatten().tolist(), want[h].reshape(-1, want[h].shape[-1])
             different.append(sum(int((memory.bytes[u * P.UNIT:u * P.UNIT + w.numel()] != w).sum()) for u, w in zip(units, pages)))
         ok = not any(different) and refused.item() == 0
-        say(f"encode klt d{d}{' hard' if hard else ''}: bytes that differ by kv head, and of values {different}, refused {refused.item()}{'' if ok else ' FAIL'}")
-        failures += [] if ok else [f"encode klt d{d} {hard}"]
+        say(f"encode klt of {page} tokens d{d}{' hard' if hard else ''}: bytes that differ by kv head, and of values {different}, refused {refused.item()}{'' if ok else ' FAIL'}")
+        failures += [] if ok else [f"encode klt p{page} d{d} {hard}"]
     return failures
 
 

@@ -30,7 +30,7 @@ def turned(x, m, mean):
 
 
 def encode(k, m, mean, bits):
-    """f16 [n, P, 64, d] -> codes u8, scale, zero f16 [n, P, d] of the rows that have codes."""
+    """f16 [n, P, tokens, d] -> codes u8, scale, zero f16 [n, P, d] of the rows that have codes."""
     y = turned(k.float(), m, mean)
     out = [[], [], []]
     for row, b in enumerate(bits):
@@ -48,16 +48,21 @@ def encode(k, m, mean, bits):
 
 
 def decode(codes, scale, zero, m, mean):
-    """float64 keys in the model's basis, [n, P*64, d]."""
+    """float64 keys in the model's basis, [n, P * tokens, d]."""
     y = codes.double() * scale.double()[:, :, None] + zero.double()[:, :, None]
     y = torch.nn.functional.pad(y, (0, m.shape[0] - y.shape[-1]))
     return (y @ torch.linalg.inv(m.double()).T + mean.double()).flatten(1, 2)
 
 
 def pack(codes, scale, zero, bits):
-    """u8 [n, P, bytes]: half pages as kernels/pages.cuh has them."""
+    """u8 [n, P, bytes]: half pages as kernels/pages.cuh has them, the codes of 64 tokens after those of the 64 before."""
     n, pages = codes.shape[:2]
-    parts = [P.raw(scale, n, pages), P.raw(zero, n, pages)]
+    return torch.cat([P.raw(scale, n, pages), P.raw(zero, n, pages), *(part for half in codes.split(64, 2) for part in planes(half, bits))], -1)
+
+
+def planes(codes, bits):
+    n, pages = codes.shape[:2]
+    parts = []
     every = [(mt, r, e) for mt in range(4) for r in (0, 1) for e in (0, 1)]
     # Widths that have the plane, its bits, from which one on.
     for have, plane, shift in (((4, 5, 6, 8), 4, 0), ((8,), 4, 4), ((6,), 2, 4), ((2, 3), 2, 0), ((5,), 1, 4), ((3,), 1, 2), ((1,), 1, 0)):
@@ -73,16 +78,17 @@ def pack(codes, scale, zero, bits):
             else:
                 w = P.words([(at(mt, r, e), 8 * e + 4 * r + mt) for mt, r, e in every]).to(torch.int16)
             parts.append(P.raw(w, n, pages))
-    return torch.cat(parts, -1)
+    return parts
 
 
-def widths_table(lists, dev):
+def widths_table(lists, dev, page=64):
     """KeyWidths of every kv head."""
     rows = []
     for bits in lists:
         coded = sum(b > 0 for b in bits)
         padded = bytes(bits.count(b) for b in range(1, 9)) + bytes(bits) + bytes(24 - len(bits))
-        rows.append(torch.cat([torch.tensor([coded, 32 * coded + 64 * sum(bits)], dtype=torch.int32).view(torch.uint8), torch.frombuffer(bytearray(padded), dtype=torch.uint8)]))
+        words = lambda *numbers: torch.tensor(numbers, dtype=torch.int32).view(torch.uint8)
+        rows.append(torch.cat([words(coded, 64 * sum(bits)), torch.frombuffer(bytearray(padded), dtype=torch.uint8), words(page // 64, 0)]))
     return torch.stack(rows).contiguous().to(dev)
 
 
@@ -92,5 +98,5 @@ def forward_table(bases):
 
 
 def query_table(bases):
-    """What `turn_queries` reads: M^-T, channel of the model by channel of the basis; the mean."""
+    """What `append_klt` reads: M^-T, channel of the model by channel of the basis; the mean."""
     return torch.stack([torch.cat([torch.linalg.inv(m.double()).float(), mean[None]]) for m, mean in bases]).contiguous()

@@ -118,7 +118,7 @@ def fitted_range(x, low, high, plain, top):
     return torch.where(gain > 0, scale, best), torch.where(gain > 0, low, zero)
 
 
-BITS = dict(int4=(4, 4), int8=(8, 8), k8v4=(8, 4), klt=(None, 4))  # of keys and values
+BITS = dict(int4=(4, 4), int8=(8, 8), k8v4=(8, 4), klt=(None, 4), klt128=(None, 4))  # of keys and values
 
 
 def encode_keys(k, bits):  # f16 [n, P, 64, d] -> codes u8, scale, zero f16 [n, P, d]
@@ -223,7 +223,11 @@ def raw(x, n, P):
 
 
 def pack_codes(kc, ks, kz, vc, vs, codec):
-    """(key half pages, value half pages), u8 [n, P, bytes]."""
+    """(key half pages, value half pages), u8 [n, P, bytes]; of more than 256 channels as heads of 128, one after the other."""
+    if kc.shape[-1] > 256:
+        parts = [pack_codes(*(x.split(size, -1)[i].contiguous() for x, size in ((kc, 128), (ks, 128), (kz, 128), (vc, 128), (vs, 4))), codec)
+                 for i in range(kc.shape[-1] // 128)]
+        return tuple(torch.cat(halves, -1) for halves in zip(*parts))
     n, P, _, d = kc.shape
     kb, T = BITS[codec][0], d // 16
     kw = fragments(kc, kb, None if d % 64 else 4 if kb == 4 else 2)
@@ -281,28 +285,29 @@ def split_pages(pages):
 
 
 def step_plan(sequences, split=None, tile=1):
-    """[(position, sinks, closed, first_seen, keeps_sinks, seat)] -> items [n, 12], first and number of every row's slots [rows, 2], slots in
-    all. `tile`: query tokens of an item at most."""
+    """[(position, sinks, closed, first_seen, keeps_sinks, seat, values)] -> items [n, 12], first and number of every row's slots [rows, 2], slots in
+    all. `values`: pages whose values are codes, one more than `closed` where its keys are still exact. `tile`: query tokens of an item at most."""
     views = []
-    for position, sinks, closed, first_seen, keeps, seat in sequences:
-        first, tail, sink_end = max(first_seen - sinks, 0), closed * PAGE, min(sinks, position + 1)
+    for position, sinks, closed, first_seen, keeps, seat, values in sequences:
+        first, tail, sink_end = max(first_seen - sinks, 0), values * PAGE, min(sinks, position + 1)
         sink = (0 if keeps else min(first_seen, sink_end), sink_end)
-        views.append((seat, position, closed, min(first // PAGE, closed), first, sink, max(position + 1 - sinks - tail, 0)))
+        views.append((seat, position, (closed, values), min(first // PAGE, values), first, sink, max(position + 1 - sinks - tail, 0)))
     items, exact, own, slots, row = [], [], [], 0, 0
     while row < len(views):
-        seat, position, closed, begin, first, sink, end = views[row]
+        seat, position, (closed, values), begin, first, sink, end = views[row]
         count, slide = 1, None
         while row + count < len(views) and count < tile:
             s, p, c, b, f, k, _ = views[row + count]
-            if (s, p, c, b, k) != (seat, position + count, closed, begin, sink) or f - first not in ((0, count) if slide is None else (slide * count,)):
+            if (s, p, c, b, k) != (seat, position + count, (closed, values), begin, sink) or f - first not in ((0, count) if slide is None else (slide * count,)):
                 break
             slide, count = (f - first) // count, count + 1
-        step = split or split_pages(closed - begin)
-        runs = [(page, min(page + step, closed)) for page in range(begin, closed, step)]
+        step = split or split_pages(max(closed - begin, 0))
+        runs = [(seat, page, min(page + step, closed)) for page in range(begin, closed, step)]
+        runs += [(-1 - row, closed, values)] if begin <= closed < values else []
         rows = (row, count, slide or 0, len(runs) + 1)
-        for i, (a, z) in enumerate(runs):
-            items.append((seat, a, z, slots + i, first - a * PAGE, 0, 0, 0, *rows))
-        exact.append((seat, 0, 0, slots + len(runs), *sink, first - closed * PAGE, end, *rows))
+        for i, (s, a, z) in enumerate(runs):
+            items.append((s, a, z, slots + i, first - a * PAGE, 0, 0, 0, *rows))
+        exact.append((seat, 0, 0, slots + len(runs), *sink, first - values * PAGE, end, *rows))
         own += [(slots + i * rows[3], rows[3]) for i in range(count)]
         slots, row = slots + count * rows[3], row + count
     return torch.tensor(items + exact, dtype=torch.int32), torch.tensor(own, dtype=torch.int32), slots

@@ -65,7 +65,7 @@ def repeated(B, Hq, Hkv, d, S, codec, **options):
         more = (times - 1) * closed  # pages before those of the case
         case.table = torch.cat([case.table[:, :closed] + i * (span // UNIT) for i in range(1, times)] + [case.table], 1).contiguous()
         case.memory.bytes, case.table_stride = memory, case.table.shape[1]
-        case.sequences = [(p + more * 64, s, c + more, f, k, seat) for p, s, c, f, k, seat in case.sequences]
+        case.sequences = [(p + more * 64, s, c + more, f, k, seat, w + more) for p, s, c, f, k, seat, w in case.sequences]
         case.plan()
     case.truth = None
     return case
@@ -87,7 +87,7 @@ def sdpa(B, Hq, Hkv, d, S):
     return result
 
 
-HOW = dict(closed=("int4", dict(sinks=0, tail=1)), **{codec: (codec, dict(sinks=4, tail=40)) for codec in ("int4", "klt", "k8v4", "int8", "f16")})
+HOW = dict(closed=("int4", dict(sinks=0, tail=1)), **{codec: (codec, dict(sinks=4, tail=40)) for codec in ("int4", "klt", "klt128", "k8v4", "int8", "f16")})
 
 
 def attention(kernels, say, shapes=SHAPES):
@@ -101,7 +101,7 @@ def attention(kernels, say, shapes=SHAPES):
             nbytes = B * Hkv * case.sequences[0][2] * case.page_bytes
             cases = copies(case, nbytes)
             timed = lambda **kw: graph_time(rotation([lambda c=c: c.run(kernels, **kw) for c in cases]))
-            row[name] = dict(bytes=nbytes, plain=timed(pdl_reduce=False), reduce=timed(), both=timed(pdl_main=True), no_reduce=timed(reduce=False))
+            row[name] = dict(bytes=nbytes, plain=timed(pdl_reduce=False), reduce=timed(), both=timed(pdl_main=True), append=timed(append=True), append_both=timed(append=True, pdl_main=True), no_reduce=timed(reduce=False))
             if name == "int4":
                 for factor in (0.5, 2):  # split lengths: a policy of src/plan.rs
                     for c in cases:
@@ -113,7 +113,7 @@ def attention(kernels, say, shapes=SHAPES):
         row["ratio"] = {n: best / row[n]["reduce"] for n in how}
         row["TB/s"] = {n: row[n]["bytes"] / row[n]["reduce"] / 1e6 for n in how}
         row["FP8's bytes at the bandwidth of fp16"] = best / 2
-        say(f"{shape}: sdpa {best:.1f} us | " + " ".join(f"{n} {row[n]['reduce']:.1f} (both {row[n]['both']:.1f}, x {row['ratio'][n]:.2f}, {row['TB/s'][n]:.2f} TB/s)" for n in how))
+        say(f"{shape}: sdpa {best:.1f} us | " + " ".join(f"{n} {row[n]['reduce']:.1f} (both {row[n]['both']:.1f}, after append {row[n]['append']:.1f}, {row[n]['append_both']:.1f}, x {row['ratio'][n]:.2f}, {row['TB/s'][n]:.2f} TB/s)" for n in how))
         rows.append(row)
         torch.cuda.empty_cache()
     return rows

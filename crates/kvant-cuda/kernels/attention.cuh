@@ -14,14 +14,19 @@
 
 constexpr int HEADS = 8;          // columns of one mma tile; a warp has N of these
 constexpr int WARPS = 4;          // of a CTA; part of the contract, for the order of sums depends on it
-constexpr int MAX_PARTS = 33;     // partials of a sequence: 32 splits and the exact rows
+constexpr int MAX_PARTS = 34;     // partials of a sequence: 32 splits, a page of exact keys and coded values, the exact rows
+constexpr int SHARED_SUMS = 18;   // numbers of a lane that warps add up at once, where they share the channels of a head
 constexpr float LAZY_SUM = 64.f;  // a running maximum moves only when a lane's weights of one page sum to more than this
 
 struct Item {              // one run of closed pages, or the exact rows (begin == end)
-    int4 run;              // seat (row of the table), first page, end page, slot of the first query's partial
+    int4 run;              // seat (row of the table), first page, end page, slot of the first query's partial. Below zero: -1 - row of `exact`,
+                           // whose last entry is the one page: exact keys of 128 tokens that are not all there yet, coded values of the first 64
     int4 seen;             // by the first query. Closed pages: how many tokens of the first page are hidden (sliding window), 0, 0, 0
                            // exact rows: begin and end of the sinks' rows that are seen; of the rows of the exact pages after them
     int4 rows;             // first query row, query tokens, by how much hidden tokens grow from one to the next (0 or 1), slots of each
+
+    DEVICE bool closed() const { return run.y < run.z; }
+    DEVICE bool in_basis() const { return closed() && run.x >= 0; }  // keys of a plan are codes, which queries meet in its basis
 };
 struct Slots {             // the partials of a query; the last one is the exact rows'
     int first, count;
@@ -30,7 +35,7 @@ struct Slots {             // the partials of a query; the last one is the exact
 struct AttentionParams {
     const u8* pages;             // page memory
     const PageEntry* table;      // (seats, kv_heads, table_stride): closed pages
-    const PageEntry* exact;      // (rows, kv_heads, exact_stride): the sinks' page, then the exact pages in order
+    const PageEntry* exact;      // (rows, kv_heads, exact_stride): the sinks' page, then the exact pages in order; last a page of exact keys and coded values
     const Item* items;           // (n_items)
     const Slots* slots;          // (rows)
     const u16* q;                // (rows, heads, D) f16
@@ -83,7 +88,7 @@ struct State {
     float acc[N][D / 16][4];  // [16-channel tile]: sum w*code for (row g; columns 2t,2t+1), (row g+8; ...)
     // Values of 4 bits: sum w*offset of every group of 32 channels. One tile of 16 rows does for 8 groups where registers are
     // scarce: row i (and i+8) is then the group's whose number ends in i. Otherwise all rows of a group's own tile are the same.
-    static constexpr bool SHARED_OFFSETS = N > 1 || D > 256;
+    static constexpr bool SHARED_OFFSETS = N > 1;
     static constexpr int GROUPS = (D + 31) / 32, OFFSETS = SHARED_OFFSETS ? (GROUPS + 7) / 8 : GROUPS;
     float off[N][OFFSETS][4];
     float m[N][2], l[N][2];
@@ -138,6 +143,39 @@ DEVICE bool is_capped(float cap) {
 // cap * tanh(s): `u` is 2 log2(e) s. Exact to f32 rounding of the cap; tanh.approx would be off by cap / 2048.
 DEVICE float soft_cap(float u, float cap) { return fmaf(-2.f * cap, reciprocal(1.f + ex2(u)), cap); }
 
+// Heads of more channels than a warp has registers for: the SHARE warps of a CTA have D channels each, of the same tokens, and add up their
+// parts of every score. They do so in one order, so that all of them have the same bits and the same maxima.
+template <int SHARE>
+struct Sharing {
+    static constexpr int BYTES = 16;  // of shared memory
+    DEVICE Sharing(u8*, int, int) {}
+    template <int M>
+    DEVICE void add_up(float (&)[M]) {}
+};
+template <>
+struct Sharing<WARPS> {
+    static constexpr int BYTES = 2 * WARPS * SHARED_SUMS * WARP * 4;
+    float* const sums;  // [turn][warp][number][lane]; a turn's are not written again before all warps have met in the next
+    const int warp, lane;
+    int turn;
+    DEVICE Sharing(u8* shared, int warp, int lane) : sums(reinterpret_cast<float*>(shared)), warp(warp), lane(lane), turn(0) {}
+    template <int M>
+    DEVICE void add_up(float (&x)[M]) {
+        static_assert(M <= SHARED_SUMS, "room for them");
+        float* all = sums + turn * WARPS * SHARED_SUMS * WARP + lane;
+#pragma unroll
+        for (int i = 0; i < M; i++) all[(warp * SHARED_SUMS + i) * WARP] = x[i];
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < M; i++) {
+            x[i] = all[i * WARP];
+#pragma unroll
+            for (int w = 1; w < WARPS; w++) x[i] += all[(w * SHARED_SUMS + i) * WARP];
+        }
+        turn ^= 1;
+    }
+};
+
 struct Rows {  // of 16 exact rows, as the first query sees them: begin..end, and by how much both move from query to query
     int begin, end;
     bool moving;
@@ -145,26 +183,23 @@ struct Rows {  // of 16 exact rows, as the first query sees them: begin..end, an
 
 // One tile of 16 exact rows, of which some query sees some. `keys` and `values` as pages.cuh has them, in shared memory or in what
 // `Load` reads; `q(n, i)` is word i of the queries of column tile n.
-template <int D, Cap CAP, int N, bool MANY, class Load, class Words>
-DEVICE void attend_exact(State<D, N>& st, Load keys, Load values, const Words& q, const Rows& rows, const Columns<N, MANY>& columns,
-                         int lane, float scale, float cap) {
+template <int D, Cap CAP, int SHARE, int N, bool MANY, class Load>
+DEVICE void attend_exact(State<D, N>& st, Load keys, Load values, const u32 (&q)[N][D / 8], const Rows& rows, const Columns<N, MANY>& columns,
+                         Sharing<SHARE>& sharing, int lane, float scale, float cap) {
     const int g = lane / 4;
     float s[N][4] = {};
-    constexpr int AT_ONCE = D <= 256 ? D / 16 : 8;  // loads on their way
-    uint4 k[AT_ONCE], v[D / 16];
+    uint4 k[D / 16], v[D / 16];
 #pragma unroll
-    for (int first = 0; first < D / 16; first += AT_ONCE) {
+    for (int i = 0; i < D / 16; i++) k[i] = keys(i);
+    if (Load::EAGER) {
 #pragma unroll
-        for (int i = 0; i < AT_ONCE; i++) k[i] = keys(first + i);
-        if (Load::EAGER) {
-#pragma unroll
-            for (int i = 0; i < AT_ONCE; i++) v[first + i] = values(first + i);
-        }
-#pragma unroll
-        for (int i = 0; i < AT_ONCE; i++)
-#pragma unroll
-            for (int n = 0; n < N; n++) mma16816(s[n], k[i].x, k[i].y, k[i].z, k[i].w, q(n, 2 * (first + i)), q(n, 2 * (first + i) + 1));
+        for (int i = 0; i < D / 16; i++) v[i] = values(i);
     }
+#pragma unroll
+    for (int i = 0; i < D / 16; i++)
+#pragma unroll
+        for (int n = 0; n < N; n++) mma16816(s[n], k[i].x, k[i].y, k[i].z, k[i].w, q[n][2 * i], q[n][2 * i + 1]);
+    if (SHARE > 1) sharing.add_up(s[0]);
     u32 p[N][2];
 #pragma unroll
     for (int n = 0; n < N; n++) {
@@ -204,58 +239,73 @@ struct FromShared {
     DEVICE uint4 operator()(int i) const { return load_shared(at + i * 512); }
 };
 
-// Where a lane's column g of tile n of the queries begins, as B fragments have it: word i is channels 8i + 2t and the next. Null for
-// padding.
-template <int D, bool MANY>
-DEVICE const u32* query_at(const u16* from, const AttentionParams& p, const Split<MANY>& split, const int4& rows, int kv, int tile, int lane) {
+// Where a lane's column g of tile n of the queries begins, as B fragments have it: word i is channels 8i + 2t and the next. Padding is
+// told by a flag: as a null pointer, tested beside another condition, ptxas 12.8 has read it all the same (int8 of 80 channels on an H200).
+struct QueryColumn {
+    const u32* at;
+    bool has;
+    DEVICE u32 operator[](int i) const { return has ? __ldcg(at + i * 4) : 0u; }
+};
+template <int D, int SHARE, bool MANY>
+DEVICE QueryColumn query_at(const u16* from, const AttentionParams& p, const Split<MANY>& split, const int4& rows, int kv, int tile, int lane, int warp) {
     const int column = tile * HEADS + lane / 4;
-    const u64 at = ((u64)(rows.x + split.token(column)) * p.kv_heads * p.group + kv * p.group + split.head(column)) * D;
-    return split.has(column, rows.y) ? reinterpret_cast<const u32*>(from + at) + lane % 4 : nullptr;
+    const u32 at = (((rows.x + split.token(column)) * p.kv_heads + kv) * p.group + split.head(column)) * (D * SHARE) + (SHARE > 1 ? warp * D : 0);  // of at most 128 rows
+    return {reinterpret_cast<const u32*>(from + at) + lane % 4, split.has(column, rows.y)};
 }
-template <int D, int N, bool MANY>
+template <int D, int SHARE, int N, bool MANY>
 DEVICE void load_query(u32 (&q)[N][D / 8], const u16* from, const AttentionParams& p, const Split<MANY>& split, const int4& rows, int kv,
-                       int tile, int lane) {
+                       int tile, int lane, int warp) {
 #pragma unroll
     for (int n = 0; n < N; n++) {
-        const u32* src = query_at<D, MANY>(from, p, split, rows, kv, tile * N + n, lane);
+        const QueryColumn column = query_at<D, SHARE, MANY>(from, p, split, rows, kv, tile * N + n, lane, warp);
 #pragma unroll
-        for (int i = 0; i < D / 8; i++) q[n][i] = src ? __ldcg(src + i * 4) : 0u;
+        for (int i = 0; i < D / 8; i++) q[n][i] = column[i];
     }
 }
 
+// Words that a warp has for queries of PLANNED keys, and for the steps of their planes.
+constexpr int STEP_WORDS = 4 * WARP;
+template <int D, int N>
+constexpr int FOLDED_WORDS = N * (D / 8) * WARP + STEP_WORDS;
+
 // The queries of an item: in a warp's registers, or, where there are many columns, in shared memory, once for all warps. `fetch` asks
 // for those of the next item, `put` has them in place for a barrier after it.
-template <int D, int N, bool MANY>
+template <int D, int SHARE, int N, bool MANY>
 struct Query {
     static constexpr int BYTES = 16;  // of shared memory
     u8* const own;                    // after them, of its codec
     const int warp;
     u32 held[N][D / 8];
     DEVICE Query(u8* shared, int warp, int) : own(shared + BYTES), warp(warp) {}
-    DEVICE u32* folded(int lane) const { return reinterpret_cast<u32*>(own) + warp * N * D / 8 * WARP + lane; }
+    DEVICE u32* folded(int lane) const { return reinterpret_cast<u32*>(own) + warp * FOLDED_WORDS<D, N> + lane; }
+    DEVICE uint2* steps(int lane) const { return reinterpret_cast<uint2*>(folded(lane) - lane + N * (D / 8) * WARP); }
     DEVICE void fetch(const u16* from, const AttentionParams& p, const Split<MANY>& split, const int4& rows, int kv, int tile, int lane) {
-        load_query<D, N, MANY>(held, from, p, split, rows, kv, tile, lane);
+        load_query<D, SHARE, N, MANY>(held, from, p, split, rows, kv, tile, lane, warp);
     }
     DEVICE void put() {}
     DEVICE u32 held_word(int n, int i) const { return i < D / 8 ? held[n][min(i, D / 8 - 1)] : 0u; }
     DEVICE uint4 four(int n, int j) const { return uint4{held_word(n, 4 * j), held_word(n, 4 * j + 1), held_word(n, 4 * j + 2), held_word(n, 4 * j + 3)}; }
 };
 template <int D, int N>
-struct Query<D, N, true> {
+struct Query<D, 1, N, true> {
     static constexpr int EACH = (D + 31) / 32;  // loads of 16 bytes of a column tile
     static constexpr int FOURS = N * EACH, BYTES = FOURS * 512, OWN = (FOURS + WARPS - 1) / WARPS;
     u8* const at;
     const int warp;
     u32 next[OWN][4];
     DEVICE Query(u8* shared, int warp, int lane) : at(shared + lane * 16), warp(warp) {}
-    DEVICE u32* folded(int lane) const { return reinterpret_cast<u32*>(at - lane * 16 + BYTES) + warp * N * D / 8 * WARP + lane; }
+    DEVICE u32* folded(int lane) const { return reinterpret_cast<u32*>(at - lane * 16 + BYTES) + warp * FOLDED_WORDS<D, N> + lane; }
+    DEVICE uint2* steps(int lane) const { return reinterpret_cast<uint2*>(folded(lane) - lane + N * (D / 8) * WARP); }
     DEVICE void fetch(const u16* from, const AttentionParams& p, const Split<true>& split, const int4& rows, int kv, int tile, int lane) {
 #pragma unroll
         for (int k = 0; k < OWN; k++) {
             const int i = min(warp + k * WARPS, FOURS - 1);
-            const u32* src = query_at<D, true>(from, p, split, rows, kv, tile * N + i / EACH, lane);
+            const QueryColumn column = query_at<D, 1, true>(from, p, split, rows, kv, tile * N + i / EACH, lane, warp);
+            // Where no other test joins it a null pointer does for the flag, which would be one register too many.
+            const u32* src = D % 32 || column.has ? column.at : nullptr;
+            const bool has = D % 32 ? column.has : src != nullptr;
 #pragma unroll
-            for (int w = 0; w < 4; w++) next[k][w] = src && (D % 32 == 0 || i % EACH * 4 + w < D / 8) ? __ldcg(src + (i % EACH * 4 + w) * 4) : 0u;
+            for (int w = 0; w < 4; w++) next[k][w] = has && (D % 32 == 0 || i % EACH * 4 + w < D / 8) ? __ldcg(src + (i % EACH * 4 + w) * 4) : 0u;
         }
     }
     DEVICE void put() {
@@ -266,53 +316,44 @@ struct Query<D, N, true> {
     DEVICE uint4 four(int n, int j) const { return load_shared(at + (n * EACH + j) * 512); }
 };
 // All of them in registers.
-template <int D, int N, bool MANY>
-DEVICE void hold(u32 (&q)[N][D / 8], const Query<D, N, MANY>& query) {
+template <int D, int SHARE, int N, bool MANY>
+DEVICE void hold(u32 (&q)[N][D / 8], const Query<D, SHARE, N, MANY>& query) {
 #pragma unroll
     for (int n = 0; n < N; n++)
 #pragma unroll
         for (int i = 0; i < D / 8; i++) q[n][i] = word(query.four(n, i / 4), i % 4);
 }
 
-// The item of sinks and exact pages: tiles of 16 rows, warp w takes tiles w, w+WARPS, … of sinks and tail together. The last query
-// reads the most pages, and the others begin with the same one.
-template <int D, Cap CAP, int N, bool MANY>
-DEVICE void attend_exact_rows(State<D, N>& st, const AttentionParams& p, const Query<D, N, MANY>& query, const Item& item,
-                              const Columns<N, MANY>& columns, const Split<MANY>& split, int kv, int tile, int warp, int lane) {
-    using P = Exact<D>;
-    using Load = FromGlobal<N * D <= 128>;
+// The item of sinks and exact pages: tiles of 16 rows, warp w takes tiles w, w+WARPS, … of sinks and tail together, or its channels of all of
+// them. The last query reads the most pages, and the others begin with the same one.
+template <int D, Cap CAP, int SHARE, int N, bool MANY>
+DEVICE void attend_exact_rows(State<D, N>& st, const AttentionParams& p, const Query<D, SHARE, N, MANY>& query, const Item& item,
+                              const Columns<N, MANY>& columns, const Split<MANY>& split, Sharing<SHARE>& sharing, int kv, int tile, int warp, int lane) {
+    using P = Exact<D * SHARE>;
+    using Load = FromGlobal<N * D <= 128 && SHARE == 1>;
     const int4 seen = item.seen;
     const PageEntry* pages = p.exact + ((u64)(item.rows.x + columns.end()) * p.kv_heads + kv) * p.exact_stride;
     const int sinks = (seen.y + P::TOKENS - 1) / P::TOKENS, tail = (seen.w + columns.end() + P::TOKENS - 1) / P::TOKENS;
-    constexpr bool HELD = D <= 256;  // all queries in registers
-    u32 q[N][HELD ? D / 8 : 1];
-    if constexpr (HELD) hold(q, query);
+    u32 q[N][D / 8];
+    hold(q, query);
     bool turned = false;  // whether they are the queries that meet the sinks
 #pragma unroll 1
-    for (int i = warp; i < sinks + tail; i += WARPS) {
+    for (int i = SHARE > 1 ? 0 : warp; i < sinks + tail; i += WARPS / SHARE) {
         const bool sink = i < sinks;
         const int n = sink ? i : i - sinks;  // tile of its part
         const Rows rows = {(sink ? seen.x : seen.z) - n * P::TOKENS, (sink ? seen.y : seen.w) - n * P::TOKENS, !sink};
         if (max(rows.begin, 0) >= min(rows.end + (sink ? 0 : columns.end()), P::TOKENS)) continue;
         const PageEntry entry = __ldcg(pages + (sink ? 0 : 1 + n / 4));
-        const int at = (sink ? n : n % 4) * P::TILE + lane * 16;
+        const int at = (sink ? n : n % 4) * P::TILE + (SHARE > 1 ? warp * (P::TILE / SHARE) : 0) + lane * 16;
         const Load keys{half_page(p.pages, entry.x) + at}, values{half_page(p.pages, entry.y) + at};
-        if constexpr (HELD) {
-            if (p.q_sinks && turned != sink) load_query<D, N, MANY>(q, sink ? p.q_sinks : p.q, p, split, item.rows, kv, tile, lane), turned = sink;
-            attend_exact<D, CAP, N, MANY>(st, keys, values, [&](int n, int i) { return q[n][i]; }, rows, columns, lane, p.scale, p.cap);
-        } else {
-            const u32* own = p.q_sinks && sink ? query_at<D, MANY>(p.q_sinks, p, split, item.rows, kv, tile * N, lane) : nullptr;
-            const bool other = p.q_sinks && sink;
-            static_assert(N == 1, "one tile of columns");
-            auto word_of = [&](int n, int i) { return other ? (own ? __ldcg(own + i * 4) : 0u) : word(query.four(n, i / 4), i % 4); };
-            attend_exact<D, CAP, N, MANY>(st, keys, values, word_of, rows, columns, lane, p.scale, p.cap);
-        }
+        if (p.q_sinks && turned != sink) load_query<D, SHARE, N, MANY>(q, sink ? p.q_sinks : p.q, p, split, item.rows, kv, tile, lane, warp), turned = sink;
+        attend_exact<D, CAP>(st, keys, values, q, rows, columns, sharing, lane, p.scale, p.cap);
     }
 }
 
 // Where the warps of a CTA meet at the end of an item, PARTS of the channels one after the other. Of its own, beside the rings, so
 // that copies go on meanwhile.
-template <int D, int N, int PARTS>
+template <int D, int SHARE, int N, int PARTS>
 struct Meeting {
     static constexpr int WIDTH = D / PARTS, ROW = WIDTH + 4;  // padded: conflict-free
     float o[WARPS][N * HEADS * ROW];
@@ -353,28 +394,32 @@ struct Meeting {
     // adds to a query's scores is the same for all closed pages, so that it moves their maximum and nothing else.
     template <bool MANY, bool PLANNED>
     DEVICE void write(const AttentionParams& p, const Item& item, const Split<MANY>& split, int kv, int tile, int part, int tid) {
-        constexpr int C = WIDTH / 4, ALL = N * HEADS * C, THREADS = WARPS * 32;
+        constexpr int C = WIDTH / 4, ROW_FOURS = C * SHARE, ALL = N * HEADS * ROW_FOURS, THREADS = WARPS * 32;
 #pragma unroll
         for (int k = 0; k < (ALL + THREADS - 1) / THREADS; k++) {
-            const int i = tid + k * THREADS, h = i / C, c4 = i % C, column = tile * N * HEADS + h;
+            const int i = tid + k * THREADS, h = i / ROW_FOURS, own = i % ROW_FOURS / C, c4 = i % C, column = tile * N * HEADS + h;
             if (ALL % THREADS && i >= ALL) break;
             float top = MINUS_INFINITY, mass = 0.f;
-#pragma unroll
-            for (int w = 0; w < WARPS; w++) top = fmaxf(top, m[w][h]);
             float4 sum = {0.f, 0.f, 0.f, 0.f};
+            if constexpr (SHARE > 1) {  // a warp has its own channels of the same tokens
+                top = m[own][h], mass = l[own][h], sum = *reinterpret_cast<const float4*>(&o[own][h * ROW + 4 * c4]);
+            } else {
 #pragma unroll
-            for (int w = 0; w < WARPS; w++) {
-                const float f = m[w][h] == MINUS_INFINITY ? 0.f : ex2(m[w][h] - top);
-                const float4 x = *reinterpret_cast<const float4*>(&o[w][h * ROW + 4 * c4]);
-                mass += f * l[w][h];
-                sum.x = fmaf(f, x.x, sum.x), sum.y = fmaf(f, x.y, sum.y), sum.z = fmaf(f, x.z, sum.z), sum.w = fmaf(f, x.w, sum.w);
+                for (int w = 0; w < WARPS; w++) top = fmaxf(top, m[w][h]);
+#pragma unroll
+                for (int w = 0; w < WARPS; w++) {
+                    const float f = m[w][h] == MINUS_INFINITY ? 0.f : ex2(m[w][h] - top);
+                    const float4 x = *reinterpret_cast<const float4*>(&o[w][h * ROW + 4 * c4]);
+                    mass += f * l[w][h];
+                    sum.x = fmaf(f, x.x, sum.x), sum.y = fmaf(f, x.y, sum.y), sum.z = fmaf(f, x.z, sum.z), sum.w = fmaf(f, x.w, sum.w);
+                }
             }
             if (split.has(column, item.rows.y)) {
                 const u64 slot = item.run.w + split.token(column) * item.rows.w;
                 const u64 at = (slot * p.kv_heads + kv) * p.group + split.head(column);
-                __stcg(reinterpret_cast<float4*>(p.part_o) + at * (D / 4) + part * C + c4, sum);
-                if (part == 0 && c4 == 0) {
-                    if (PLANNED && item.run.y < item.run.z)
+                __stcg(reinterpret_cast<float4*>(p.part_o) + (at * SHARE + own) * (D / 4) + part * C + c4, sum);
+                if (part == 0 && own == 0 && c4 == 0) {
+                    if (PLANNED && item.in_basis())
                         top += p.scale * __ldcg(p.q_bias + ((u64)(item.rows.x + split.token(column)) * p.kv_heads + kv) * p.group + split.head(column));
                     __stcg(&p.part_ml[at], make_float2(top, mass));
                 }

@@ -1,6 +1,5 @@
 // Entry points: attention over heads of 80, 96 and 192 channels. All of these kernels have soft caps too, and heads of 192
-// channels one kernel for one query token and for many. int8 at 80 channels is not here: its kernel of many columns read a wrong address on an H200 as
-// a cubin, not as PTX and not under memcheck, and why is not known.
+// channels one kernel for one query token and for many.
 #include "packed.cuh"
 #define ATTEND_SMALL(D, CODEC, NAME, STAGES, PER_SM)                                   \
     ATTEND(attend_##NAME##_d##D, D, EITHER, CODEC, STAGES, 1, false, 1, PER_SM)         \
@@ -9,6 +8,7 @@ template <int D> using Int4Codec = PackedCodec<D, 4, 4>;
 template <int D> using Int8Codec = PackedCodec<D, 8, 8>;
 template <int D> using K8V4Codec = PackedCodec<D, 8, 4>;
 ATTEND_SMALL(80, Int4Codec<80>, int4, 3, 2)
+ATTEND_SMALL(80, Int8Codec<80>, int8, 2, 2)
 ATTEND_SMALL(80, K8V4Codec<80>, k8v4, 2, 2)
 ATTEND_SMALL(80, ExactCodec<80>, f16, 3, 2)
 ATTEND_SMALL(96, Int4Codec<96>, int4, 2, 2)

@@ -70,8 +70,9 @@ struct EncodeShared {
 
 template <int D, int KEY_BITS, int VALUE_BITS>
 DEVICE void encode(const EncodeParams& p) {
-    using K = KeyPage<D, KEY_BITS>;
-    using V = ValuePage<D, VALUE_BITS>;
+    constexpr int PART = part_of(D);
+    using K = KeyPage<PART, KEY_BITS>;
+    using V = ValuePage<PART, VALUE_BITS>;
     DYNAMIC_SHARED(memory);
     auto& shared = *reinterpret_cast<EncodeShared<D>*>(memory);
     auto& exact = shared.exact;
@@ -99,14 +100,17 @@ DEVICE void encode(const EncodeParams& p) {
                 codes[token][c] = code_of((x(token) - s.zero) * inverse, 0.f, (float)((1 << KEY_BITS) - 1));
             }
             bad |= !storable(s.scale) || !storable(s.zero);
-            reinterpret_cast<u16*>(keys + K::SCALE)[scale_at<D>(c)] = f32_to_f16(s.scale);
-            reinterpret_cast<u16*>(keys + K::ZERO)[zero_at<D>(c)] = f32_to_f16(s.zero);
+            u8* own = keys + c / PART * K::HALF;
+            reinterpret_cast<u16*>(own + K::SCALE)[scale_at<PART>(c % PART)] = f32_to_f16(s.scale);
+            reinterpret_cast<u16*>(own + K::ZERO)[zero_at<PART>(c % PART)] = f32_to_f16(s.zero);
         }
         __syncthreads();
-        auto key_code = [&](int token, int channel) { return codes[token][channel]; };
-        u32* key_words = reinterpret_cast<u32*>(keys + K::CODES);
-        if constexpr (K::BY_STEP) deal_steps<KEY_BITS>(key_words, D, tid, key_code);
-        else deal<KEY_BITS, KEY_BITS == 4 ? 4 : 2>(key_words, PAGE_TOKENS, D, tid, key_code);
+        for (int part = 0; part < D / PART; part++) {
+            auto key_code = [&](int token, int channel) { return codes[token][part * PART + channel]; };
+            u32* key_words = reinterpret_cast<u32*>(keys + part * K::HALF + K::CODES);
+            if constexpr (K::BY_STEP) deal_steps<KEY_BITS>(key_words, PART, tid, key_code);
+            else deal<KEY_BITS, KEY_BITS == 4 ? 4 : 2>(key_words, PAGE_TOKENS, PART, tid, key_code);
+        }
         __syncthreads();
     }
 
@@ -114,7 +118,10 @@ DEVICE void encode(const EncodeParams& p) {
     auto code = [&](float x, float inverse) {
         return VALUE_BITS == 4 ? code_of(fmaf(x, inverse, 8.f), 0.f, 15.f) : code_of(fmaf(x, inverse, 128.f), 1.f, 255.f);
     };
-    u16* scales = reinterpret_cast<u16*>(values + V::SCALE);
+    auto scale_place = [&](int group, int token) {
+        u16* scales = reinterpret_cast<u16*>(values + group / ((PART + 31) / 32) * V::HALF + V::SCALE);
+        return scales + group % ((PART + 31) / 32) * 64 + scale_at<PAGE_TOKENS>(token);
+    };
     for (int token = warp; token < PAGE_TOKENS; token += ENCODE_THREADS / WARP) {
         if constexpr (EncodeShared<D>::LANES) {
             constexpr int N = D / WARP;
@@ -133,7 +140,7 @@ DEVICE void encode(const EncodeParams& p) {
                 codes[token][N * lane + i] = code(x[i], inverse);
             }
             bad |= !storable(scale);
-            if (lane % (32 / N) == 0) scales[lane / (32 / N) * 64 + scale_at<PAGE_TOKENS>(token)] = f32_to_f16(scale);
+            if (lane % (32 / N) == 0) *scale_place(lane / (32 / N), token) = f32_to_f16(scale);
         } else {
             float* row = shared.rows[warp];
             for (int c = lane; c < D; c += WARP) {
@@ -149,14 +156,15 @@ DEVICE void encode(const EncodeParams& p) {
                 const float scale = group_scale<VALUE_BITS>(x, counts), inverse = inverse_of(scale);
                 bad |= !storable(x[0]) || !storable(scale);
                 if (counts) codes[token][c] = code(x[0], inverse);
-                if (lane == 0) scales[group * 64 + scale_at<PAGE_TOKENS>(token)] = f32_to_f16(scale);
+                if (lane == 0) *scale_place(group, token) = f32_to_f16(scale);
             }
             __syncwarp();
         }
     }
     __syncthreads();
-    deal<VALUE_BITS, VALUE_BITS == 4 ? 4 : 2>(reinterpret_cast<u32*>(values + V::CODES), D, PAGE_TOKENS, tid,
-                                              [&](int channel, int token) { return codes[token][channel]; });
+    for (int part = 0; part < D / PART; part++)
+        deal<VALUE_BITS, VALUE_BITS == 4 ? 4 : 2>(reinterpret_cast<u32*>(values + part * V::HALF + V::CODES), PART, PAGE_TOKENS, tid,
+                                                  [&](int channel, int token) { return codes[token][part * PART + channel]; });
     if (bad) atomicMax(p.refused, 1 + (int)blockIdx.x);
 }
 
@@ -170,12 +178,12 @@ DEVICE void encode(const EncodeParams& p) {
     ENCODE(encode_int8_d##D, D, 8, 8) \
     ENCODE(encode_k8v4_d##D, D, 8, 4)
 ENCODE_ALL(64)
-ENCODE(encode_int4_d80, 80, 4, 4)
-ENCODE(encode_k8v4_d80, 80, 8, 4)
+ENCODE_ALL(80)
 ENCODE_ALL(96)
 ENCODE_ALL(128)
 ENCODE_ALL(192)
 ENCODE_ALL(256)
+ENCODE_ALL(512)
 // Values beside keys of a plan.
 ENCODE(encode_v4_d64, 64, 0, 4)
 ENCODE(encode_v4_d128, 128, 0, 4)

@@ -60,12 +60,12 @@ DEVICE Scale least_squares(const Line& line, const Trial& trial, float count) {
 
 // Keys: of one channel over the page's tokens; x(i) is token i's number, `top` the largest code. `fitted`, below 6 bits: the best of three
 // ranges, moved to least squares.
-template <class X>
+template <int TOKENS, class X>
 DEVICE Scale range_scale(X x, float top, bool fitted) {
     constexpr float CUTS[TRIALS][2] = {{0.2f, 0.2f}, {0.4f, 0.f}, {0.f, 0.4f}};
     float low = x(0), high = low;
 #pragma unroll 4
-    for (int i = 1; i < PAGE_TOKENS; i++) low = fminf(low, x(i)), high = fmaxf(high, x(i));
+    for (int i = 1; i < TOKENS; i++) low = fminf(low, x(i)), high = fmaxf(high, x(i));
     const float base = outward(low, -1.f);
     const Scale plain = {outward(__fdiv_rn(high - base, top), 1.f) + 0.f, base + 0.f};
     if (!fitted) return plain;
@@ -79,7 +79,7 @@ DEVICE Scale range_scale(X x, float top, bool fitted) {
         const float of_first = first - rintf(first), of_last = last - rintf(last);
         float squares = fmaf(of_first, of_first, of_last * of_last) * END_WEIGHT;
 #pragma unroll 4
-        for (int i = 0; i < PAGE_TOKENS; i++) {
+        for (int i = 0; i < TOKENS; i++) {
             const float steps = trial.steps(x(i)), off = steps - rintf(steps);
             squares = fmaf(off, off, squares);
         }
@@ -90,13 +90,13 @@ DEVICE Scale range_scale(X x, float top, bool fitted) {
     }
     Line line;
 #pragma unroll 4
-    for (int i = 0; i < PAGE_TOKENS; i++) line.join(best, x(i), 1.f);
+    for (int i = 0; i < TOKENS; i++) line.join(best, x(i), 1.f);
     line.join(best, low, END_WEIGHT), line.join(best, high, END_WEIGHT);
-    return least_squares(line, best, PAGE_TOKENS + 2.f * END_WEIGHT);
+    return least_squares(line, best, TOKENS + 2.f * END_WEIGHT);
 }
 template <int BITS, class X>
 DEVICE Scale channel_scale(X x) {
-    return range_scale(x, (1 << BITS) - 1, BITS < 6);
+    return range_scale<PAGE_TOKENS>(x, (1 << BITS) - 1, BITS < 6);
 }
 
 // Values: of one token and 32 channels, which lie N to a lane in 32/N neighbouring lanes; every lane gets the scale. The extreme with

@@ -68,6 +68,19 @@ struct PageScores {
     float s[N][4][4];  // [16-token tile]: (row g; columns 2t,2t+1), (row g+8; ...)
     float b[N][2], lo, hi;
 
+    // The sums of all warps that share a head's channels.
+    template <int SHARE>
+    DEVICE void add_up(Sharing<SHARE>& sharing) {
+        static_assert(N == 1, "one tile of columns");
+        float all[18];
+#pragma unroll
+        for (int i = 0; i < 16; i++) all[i] = s[0][i / 4][i % 4];
+        all[16] = b[0][0], all[17] = b[0][1];
+        sharing.add_up(all);
+#pragma unroll
+        for (int i = 0; i < 16; i++) s[0][i / 4][i % 4] = all[i];
+        b[0][0] = all[16], b[0][1] = all[17];
+    }
     // Under a soft cap they are what they are.
     template <Cap CAP>
     DEVICE void cap(float cap) {
@@ -217,20 +230,21 @@ struct ValueSums {
     }
 };
 
-template <int D, int KEY_BITS, int VALUE_BITS>
+template <int D, int KEY_BITS, int VALUE_BITS, int WARPS_OF_HEAD = 1>
 struct PackedCodec {
     using K = Keys<D, KEY_BITS>;
     using V = Values<D, VALUE_BITS>;
     using Constants = ValueOffset;
-    static constexpr int UNITS = 1, STAGE = K::HALF + V::HALF;
+    static constexpr int SHARE = WARPS_OF_HEAD, UNITS = 1, STAGE = K::HALF + V::HALF;
     static constexpr bool CODED = VALUE_BITS == 4, PLANNED = false;
     static DEVICE u32 key_bytes(const AttentionParams&, int) { return K::HALF; }
     static DEVICE u32 unit_bytes(u32) { return STAGE; }
 
     template <int STAGES>
-    static DEVICE void copy(Ring<STAGES>& ring, int stage, u8* into, const u8* pages, PageEntry entry, int, u32, int lane) {
-        ring.copy(stage, into, half_page(pages, entry.x), K::HALF, lane);
-        ring.copy(stage, into + K::HALF, half_page(pages, entry.y), V::HALF, lane);
+    static DEVICE void copy(Ring<STAGES>& ring, int stage, u8* into, const u8* pages, PageEntry entry, int, u32, int warp, int lane) {
+        const int part = SHARE > 1 ? warp : 0;
+        ring.copy(stage, into, half_page(pages, entry.x) + part * K::HALF, K::HALF, lane);
+        ring.copy(stage, into + K::HALF, half_page(pages, entry.y) + part * V::HALF, V::HALF, lane);
     }
 
     // q . zero of this lane's heads: the query is A (head g in row g, the other half of its channels in row g+8) and the zeros are
@@ -244,8 +258,8 @@ struct PackedCodec {
 
     // Scores (keys x folded query), online softmax, values. The page's first `hidden` tokens are not seen; some token is.
     template <Cap CAP, int N, bool MANY>
-    static DEVICE void attend(State<D, N>& st, const u8* pg, const Query<D, N, MANY>& query, const Constants& constants, int hidden,
-                              const Columns<N, MANY>& columns, int lane, const AttentionParams& params) {
+    static DEVICE void attend(State<D, N>& st, const u8* pg, const Query<D, SHARE, N, MANY>& query, const Constants& constants, int hidden,
+                              const Columns<N, MANY>& columns, Sharing<SHARE>& sharing, int lane, const AttentionParams& params) {
         const int t = lane & 3;
 
         // All at once where there are registers for it, else what the next products need.
@@ -322,6 +336,7 @@ struct PackedCodec {
                 for (int mt = 0; mt < 4; mt++) s[n][mt][2] -= s[n][mt][0], s[n][mt][3] -= s[n][mt][1];
             }
         }
+        if constexpr (SHARE > 1) scores.add_up(sharing);
         scores.template cap<CAP>(params.cap);
         scores.template hide<MANY>(hidden, columns, lane);
         ValueSums<D, VALUE_BITS>::attend(st, scores, pg + K::HALF, constants, lane);

@@ -23,6 +23,8 @@ constexpr int UNIT = 128;  // bytes: a line of L2; pages that begin inside one c
 //   codes  32D  of 4 bits: [mt][g][t][ks] words, code 4r+8c+16e bits up
 //          64D  of 8 bits: [mt][ks/2][g][t][ks%2][c] words, code 8r+16e bits up
 //   scales 128 bytes a group  [group][ks/2][t][ks%2][c][e] f16; the last group may have 16 channels
+// Heads of more than 256 channels lie as heads of 128, one after the other: a warp's share is contiguous.
+constexpr int part_of(int d) { return d > 256 ? 128 : d; }
 template <int D, int BITS>
 struct KeyPage {
     static constexpr int SCALE = 0, ZERO = 2 * D, CODES = 4 * D, HALF = CODES + 8 * BITS * D;
@@ -38,16 +40,19 @@ struct ValuePage {
 //   codes  planes of 4, 2 and 1 bits, the lowest bits first, plane by plane and of a plane row by row: 4 bits of all rows of 4 bits and more, the
 //          upper 4 of 8; 2 bits of 6, then of 3 and 2; 1 bit of 5, of 3, of 1. Bits up, of token 16mt+8r+g and channel 2t+e of the row:
 //          4 bits  [g][t][mt/2] words, 16e + 8(mt%2) + 4r;  2 bits  [g][t] words, 16e + 8(mt/2) + 4r + 2(mt%2);  1 bit  [g][t] halves, 8e + 4r + mt
-struct KeyWidths {  // of one kv head
-    int rows, bytes;  // rows that have codes; bytes of a page
-    u8 count[8];      // rows of 1 … 8 bits
-    u8 bits[24];      // of every row
+// A page of 128 tokens has the codes of its first 64 tokens like this, then those of the others; two entries of a table name it.
+struct KeyWidths {        // of one kv head
+    int rows, codes;      // rows that have codes; bytes of the codes of 64 tokens
+    u8 count[8];          // rows of 1 … 8 bits
+    u8 bits[24];          // of every row
+    int halves, zero[1];  // 64 tokens that share scales: 1 or 2
 };
 template <int D>
 struct PlannedKeyPage {
     static constexpr int ROWS = D / 8, BYTES = 4 * D + 42 * D;  // at most: 5.25 bits on average
     static DEVICE int scale(int row) { return 16 * row; }
     static DEVICE int zero(int row, int rows) { return 16 * (rows + row); }
+    static DEVICE int codes(int rows) { return 32 * rows; }
 };
 
 // f16, either side: tiles of 16 tokens, 32 D bytes each, so that a tile is one contiguous copy.

@@ -111,19 +111,67 @@ struct AppendParams {
     int neighbours;          // pairs are channels 2i, 2i+1 instead of i, i + pairs
     float eps;
 };
-// Grid: (rows, heads + 2 kv_heads); D threads, and as many more as make whole warps.
+// Where keys are of a plan: queries go into its basis too.
+struct TurnParams {
+    u16* y;              // (rows, heads, D) f16
+    float* bias;         // (rows, heads): products with the keys' mean
+    const float* bases;  // (kv_heads, D + 1, D): for every channel of the model what it adds to those of the basis; the mean
+};
+// PARTS * D threads share the channels of the model. A thread's part of the matrix is read before the queries are there.
+template <int D, int PARTS>
+struct Turn {
+    static constexpr int OWN = D / PARTS;
+    float m[OWN], mean;
+    DEVICE Turn(const TurnParams& p, int kv, int part, int c) {
+        const float* basis = p.bases + (u64)kv * (D + 1) * D;
+#pragma unroll
+        for (int j = 0; j < OWN; j++) m[j] = __ldg(basis + (part * OWN + j) * D + c);
+        mean = __ldg(basis + D * D + c);
+    }
+    // `head`: the query, of all threads' making, by a barrier before.
+    DEVICE void write(const TurnParams& p, const float* head, u64 at, int part, int c, int row, int* refused) const {
+        __shared__ float sums[PARTS][D], means[D / WARP];
+        float y = 0.f, bias = mean * head[c];
+#pragma unroll
+        for (int j = 0; j < OWN; j++) y = fmaf(m[j], head[part * OWN + j], y);
+        sums[part][c] = y;
+        if (part == 0) {
+            bias = over_warp(bias, [](float a, float b) { return a + b; });
+            if (c % WARP == 0) means[c / WARP] = bias;
+        }
+        __syncthreads();
+        if (part) return;
+#pragma unroll
+        for (int i = 1; i < PARTS; i++) y += sums[i][c];
+        const u16 half = f32_to_f16(y);
+        if (!(fabsf(f16_to_f32(half)) <= 65504.f)) atomicMax(refused, 1 + row);
+        p.y[at * D + c] = half;
+        if (c == 0) {
+            for (int w = 1; w < D / WARP; w++) bias += means[w];
+            p.bias[at] = bias;
+        }
+    }
+};
+
 template <int D>
-DEVICE void append(const AppendParams& p) {
-    __shared__ float head[D], scratch[(D + WARP - 1) / WARP];
-    const int row = blockIdx.x, h = blockIdx.y, c = threadIdx.x, kv = h - p.heads;
+struct Turn<D, 1> {  // none
+    DEVICE Turn(const TurnParams&, int, int, int) {}
+};
+
+// Grid: (rows, heads + 2 kv_heads); D threads, and as many more as make whole warps; PARTS times as many where queries are turned.
+template <int D, int PARTS>
+DEVICE void append(const AppendParams& p, const TurnParams& turning) {
+    __shared__ float head[D], scratch[(D * PARTS + WARP - 1) / WARP];
+    const int row = blockIdx.x, h = blockIdx.y, part = PARTS > 1 ? threadIdx.x / D : 0, c = threadIdx.x - part * D, kv = h - p.heads;
     const bool is_query = h < p.heads, is_value = kv >= p.kv_heads;
+    const Turn<D, PARTS> turn(turning, is_query ? h / (p.heads / p.kv_heads) : 0, part, c);
     pdl_wait();
     pdl_trigger();
     const bool beyond = D % WARP && c >= D;
     float x = beyond ? 0.f : p.qkv[((u64)row * (p.heads + 2 * p.kv_heads) + h) * D + c];
     const float* norm = is_query ? p.q_norm : is_value ? nullptr : p.k_norm;
-    if (norm) x = x * rsqrtf(over_cta(x * x, scratch) / D + p.eps) * (beyond ? 0.f : __ldg(norm + c));
-    if (!is_value && c < 2 * p.pairs) {
+    if (norm) x = x * rsqrtf(over_cta(part ? 0.f : x * x, scratch) / D + p.eps) * (beyond ? 0.f : __ldg(norm + c));
+    if (!is_value && c < 2 * p.pairs && part == 0) {
         // Partners exchange numbers; all threads of the rotated part are here.
         head[c] = x;
     }
@@ -139,22 +187,41 @@ DEVICE void append(const AppendParams& p) {
     const u16 y = f32_to_f16(x);
     if (!(fabsf(f16_to_f32(y)) <= 65504.f)) atomicMax(p.refused, 1 + row);
     if (is_query) {
-        p.q[((u64)row * p.heads + h) * D + c] = y;
+        const u64 at = (u64)row * p.heads + h;
+        if (part == 0) p.q[at * D + c] = y;
+        if constexpr (PARTS > 1) {
+            __syncthreads();
+            if (part == 0) head[c] = f16_to_f32(y);
+            __syncthreads();
+            turn.write(turning, head, at, part, c, row, p.refused);
+        }
         return;
     }
+    if (part) return;
     const int4 target = __ldg(p.targets + row);
     const PageEntry entry = __ldg(p.exact + ((u64)target.x * p.kv_heads + kv % p.kv_heads) * p.exact_stride + target.y);
     u16* page = reinterpret_cast<u16*>(p.pages + (u64)(is_value ? entry.y : entry.x) * UNIT);
     page[is_value ? Exact<D>::value_at(target.z, c) : Exact<D>::key_at(target.z, c)] = y;
 }
 #define APPEND(D, THREADS) \
-    extern "C" __global__ void __launch_bounds__(THREADS) append_d##D(const __grid_constant__ AppendParams p) { append<D>(p); }
+    extern "C" __global__ void __launch_bounds__(THREADS) append_d##D(const __grid_constant__ AppendParams p) { append<D, 1>(p, TurnParams{}); }
 APPEND(64, 64)
 APPEND(80, 96)
 APPEND(96, 96)
 APPEND(128, 128)
 APPEND(192, 192)
 APPEND(256, 256)
+APPEND(512, 512)
+struct AppendTurnParams {
+    AppendParams append;
+    TurnParams turn;
+};
+#define APPEND_KLT(D)                                                                                                      \
+    extern "C" __global__ void __launch_bounds__(4 * D) append_klt_d##D(const __grid_constant__ AppendTurnParams p) {      \
+        append<D, 4>(p.append, p.turn);                                                                                    \
+    }
+APPEND_KLT(64)
+APPEND_KLT(128)
 
 struct ArgmaxParams {
     const float* logits;  // (rows, vocabulary)

@@ -5,7 +5,7 @@
 use crate::cache::SlotPages;
 use crate::device::Launch;
 use crate::params::{Address, AttentionParams, EncodeParams, HEAD_TILE, PlannedEncodeParams, many_columns};
-use crate::pass::SlicePlan;
+use crate::pass::{JobsPlan, SlicePlan};
 use crate::recorder::Recorder;
 
 /// What the queries of a layer are, and where everything lies that they read and write.
@@ -95,24 +95,41 @@ impl Attend<'_> {
     }
 }
 
-/// Notes the encoding of full pages of a slot: `jobs` of them, listed at `params.jobs`. It waits for all before it.
-pub(crate) fn encode(recorder: &mut Recorder<'_>, slot: &SlotPages, jobs: usize, params: EncodeParams) {
-    if jobs == 0 {
-        return;
-    }
-    let launch = Launch { grid: (jobs as u32, 1), threads: 128, shared: 0, early: false };
+/// Notes the encoding of full pages of a slot, listed in words at `words`. It waits for all before it.
+pub(crate) fn encode(
+    recorder: &mut Recorder<'_>,
+    slot: &SlotPages,
+    jobs: &JobsPlan,
+    words: Address,
+    (pages, refused): (Address, Address),
+) {
+    let mut launch = |name: String, jobs: usize, params: Encoding| {
+        let launch = Launch { grid: (jobs as u32, 1), threads: 128, shared: 0, early: false };
+        match params {
+            _ if jobs == 0 => {}
+            Encoding::Plain(params) => recorder.launch(&name, launch, params),
+            Encoding::Planned(params) => recorder.launch(&name, launch, params),
+        }
+    };
+    let (dim, at) = (slot.dim, words + jobs.at);
+    let plain = |jobs| Encoding::Plain(EncodeParams { pages, jobs, signs: slot.signs, refused });
     let Some(planned) = &slot.planned else {
-        recorder.launch(&format!("encode_{}_d{}", slot.codec, slot.dim), launch, params);
-        return;
+        return launch(format!("encode_{}_d{dim}", slot.codec), jobs.count, plain(at));
     };
     let keys = PlannedEncodeParams {
-        pages: params.pages,
-        jobs: params.jobs,
-        heads: params.jobs + 16 * jobs as u64,
+        pages,
+        jobs: at,
+        heads: at + 16 * jobs.count as u64,
         bases: planned.forward.address(),
         widths: planned.widths.address(),
-        refused: params.refused,
+        refused,
     };
-    recorder.launch(&format!("encode_klt_d{}", slot.dim), launch, keys);
-    recorder.launch(&format!("encode_v4_d{}", slot.dim), launch, params);
+    let paired = if slot.halves > 1 { "_p128" } else { "" };
+    launch(format!("encode_klt{paired}_d{dim}"), jobs.count, Encoding::Planned(keys));
+    launch(format!("encode_v4_d{dim}"), jobs.values, plain(words + jobs.values_at));
+}
+
+enum Encoding {
+    Plain(EncodeParams),
+    Planned(PlannedEncodeParams),
 }

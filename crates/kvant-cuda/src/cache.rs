@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// Why a cache cannot be kept on a card.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "layer {layer}: {what}; the CUDA backend keeps int4, int8, k8v4, klt (`k=klt4.25:p64,v=rot4g32`) and f16, of 64, 80, 96, 128, 192 or 256 channels"
+    "layer {layer}: {what}; the CUDA backend keeps int4, int8, k8v4, klt (`k=klt4.25,v=rot4g32`) and f16, of 64, 80, 96, 128, 192, 256 or 512 channels (klt 64 or 128)"
 )]
 pub struct CacheUnsupported {
     /// Which layer.
@@ -44,6 +44,8 @@ pub(crate) struct SlotPages {
     pub signs: Address,
     /// Keys in the basis of a plan.
     pub planned: Option<PlannedKeys>,
+    /// Entries of page tables that name one page of the keys: 2 where it has 128 tokens, else 1.
+    pub halves: usize,
 }
 
 impl SlotPages {
@@ -60,6 +62,8 @@ pub(crate) struct LayoutPages {
     pub tiles: bool,
     /// Whether queries read their own pages as they were encoded.
     pub strict: bool,
+    /// `halves` of all slots.
+    pub halves: usize,
     /// By dim and seed.
     signs: Vec<(usize, u64, Buffer)>,
 }
@@ -76,7 +80,7 @@ impl LayoutPages {
             return Err(refuse(0, "streaming windows (StreamingLLM) do not run"));
         }
         let strict = rule.mode == Mode::Strict;
-        let mut made = LayoutPages { slots: Vec::new(), tiles: true, strict, signs: Vec::new() };
+        let mut made = LayoutPages { slots: Vec::new(), tiles: true, strict, halves: 1, signs: Vec::new() };
         for slot in layout.slots() {
             let layer = slot.layer();
             let shape = match slot.kind() {
@@ -107,12 +111,8 @@ impl LayoutPages {
             let has = |many: &str| card.kernel(&format!("attend_{many}{codec}_d{}", key.dim)).is_some();
             made.tiles &= has("many_");
             if !has(if key.dim <= 128 { "" } else { "many_" }) {
-                let what = match (codec, key.dim) {
-                    ("int8", 80) => "int8 of 80 channels has no kernels".to_owned(),
-                    (_, dim) => {
-                        format!("{codec} of {dim} channels needs more shared memory than the card has")
-                    }
-                };
+                let dim = key.dim;
+                let what = format!("{codec} of {dim} channels needs more shared memory than the card has");
                 return Err(CacheUnsupported { layer, what });
             }
             if strict && codec != "f16" && card.kernel(&format!("decode_{codec}_d{}", key.dim)).is_none() {
@@ -140,9 +140,17 @@ impl LayoutPages {
                 value: value.kinds,
                 signs,
                 planned,
+                halves: key.tokens / PAGE_TOKENS,
             }));
         }
-        Ok(made)
+        made.halves = made.slots.iter().flatten().map(|slot| slot.halves).max().unwrap_or(1);
+        match made.slots.iter().flatten().find(|slot| slot.halves != made.halves) {
+            Some(slot) => Err(refuse(
+                slot.layer,
+                "keys in pages of 64 tokens beside layers whose keys have pages of 128 do not run; name all of them `:p64`",
+            )),
+            None => Ok(made),
+        }
     }
 
     fn signs(&mut self, card: &Arc<Card>, dim: usize, seed: u64) -> Result<Address, OpenError> {
@@ -166,6 +174,8 @@ fn signs(dim: usize, seed: u64) -> Vec<f32> {
 struct SideFound {
     kind: PageKind,
     dim: usize,
+    /// Of a page.
+    tokens: usize,
     kinds: SideKinds,
     /// The seed of the values' rotation.
     rotation: Option<u64>,
@@ -183,8 +193,9 @@ impl SideFound {
             |format: &PageFormat, sinks| pages.kind(format, sinks).map_err(|refused| refused.to_string());
         let closed = format(codec)?;
         let planned = matches!(&closed, PageFormat::Packed(packed) if is_planned(packed));
-        if codec.page_tokens() != PAGE_TOKENS && !planned {
-            return Err(format!("pages of {} tokens do not run", codec.page_tokens()));
+        let tokens = codec.page_tokens();
+        if tokens != PAGE_TOKENS && !planned {
+            return Err(format!("pages of {tokens} tokens do not run"));
         }
         let kind_of_page = PageKind::of(&closed).map_err(|refused| refused.to_string())?;
         let rotation = match (&closed, kind_of_page) {
@@ -207,7 +218,7 @@ impl SideFound {
             exact: kind(&format(codecs.exact())?, false)?,
             closed: kind(&closed, false)?,
         };
-        Ok(SideFound { kind: kind_of_page, dim: codec.dim(), kinds, rotation })
+        Ok(SideFound { kind: kind_of_page, dim: codec.dim(), tokens, kinds, rotation })
     }
 }
 

@@ -6,7 +6,8 @@ use crate::device::{Card, OpenError};
 use crate::outputs::{Found, Head, Slice};
 use crate::pages::CudaPages;
 use crate::pass::{
-    Part, PassPlan, SLICE, SlotPlan, Span, TakeError, Words, add_jobs, reading, slot_pages, take_pages,
+    EncodeJobs, Part, PassPlan, SLICE, SlotPlan, Span, TakeError, Words, add_jobs, closed_pages, reading,
+    slot_pages, take_pages,
 };
 use crate::program::Program;
 use crate::recorder::{Graphs, Recorder};
@@ -167,7 +168,7 @@ impl CudaNetwork {
         for of in self.program.attentions() {
             let slot = self.slots.owner(of.slot);
             let pages = slot_pages(&kept.pages, slot).ok_or_else(|| missing(slot))?;
-            let mut own = Vec::new();
+            let mut own = EncodeJobs::default();
             for (index, span) in spans.iter().enumerate() {
                 let sequence = state.sequence_mut(index).ok_or_else(|| missing(slot))?;
                 take_pages(slot, pages, sequence, span.tokens, strict, &mut own).map_err(
@@ -185,7 +186,7 @@ impl CudaNetwork {
             let mut table = Vec::new();
             for (index, (span, seat)) in spans.iter().zip(seats).enumerate() {
                 let sequence = state.sequence_mut(index).ok_or_else(|| missing(*slot))?;
-                let closed = rule.encoded_for(span.last(), crate::layout::PAGE_TOKENS);
+                let closed = closed_pages(&rule, span.last(), pages.halves);
                 let part = Part { slot: *slot, pages, rule: &rule, span, sequence };
                 let known = kept.seats.exact(*seat, *slot);
                 part.exact_table(plan.exact_stride, known, &mut book, &mut table)
@@ -195,13 +196,13 @@ impl CudaNetwork {
             let exact_at = words.add(table);
             plan.slots.insert(slot.index(), SlotPlan { exact_at, ..SlotPlan::default() });
         }
-        for (slot, own) in jobs.iter().filter(|(_, own)| !own.is_empty()) {
+        for (slot, own) in jobs.iter().filter(|(_, own)| !own.0.iter().all(Vec::is_empty)) {
             let pages = slot_pages(&kept.pages, *slot).ok_or_else(|| missing(*slot))?;
-            let jobs_at = add_jobs(words, pages, own, &mut book).map_err(device_error)?;
+            let jobs = add_jobs(words, pages, own, &mut book).map_err(device_error)?;
             if let Some(plan) = plan.slots.get_mut(&slot.index()) {
-                (plan.jobs_at, plan.jobs) = (jobs_at, own.len());
+                plan.jobs = jobs;
                 if strict {
-                    plan.tokens_at = words.add(own.iter().map(|job| job.tokens as u32));
+                    plan.tokens_at = words.add(own.0[0].iter().map(|job| job.tokens as u32));
                 }
             }
         }
@@ -313,8 +314,8 @@ impl CudaNetwork {
             let what = "strict mode reads whole pages: a chunk begins inside one";
             return Err(StateError::new(index, StateErrorKind::Pass { what }));
         }
-        let plan =
-            PassPlan::new(&mut words, &rule, &spans, &seats, attentions, &self.ropes, kept.pages.tiles);
+        let kinds = (kept.pages.tiles, kept.pages.halves);
+        let plan = PassPlan::new(&mut words, &rule, &spans, &seats, attentions, &self.ropes, kinds);
         // A page must be encoded before its queries attend, even if there is one of them.
         let is_step = plan.is_step && !kept.pages.strict;
         let mut plan = PassPlan { ids_at, wanted_at, is_step, ..plan };

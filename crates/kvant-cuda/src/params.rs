@@ -173,18 +173,23 @@ pub struct PlannedEncodeParams {
     pub refused: Address,
 }
 
-/// `TurnParams` of `kernels/attention_klt.cu`.
+/// `TurnParams` of `kernels/rows.cu`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
-#[expect(missing_docs, reason = "kernels/attention_klt.cu describes them")]
+#[expect(missing_docs, reason = "kernels/rows.cu describes them")]
 pub struct TurnParams {
-    pub q: Address,
     pub y: Address,
     pub bias: Address,
     pub bases: Address,
-    pub refused: Address,
-    pub heads: i32,
-    pub group: i32,
+}
+
+/// `AppendTurnParams` of `kernels/rows.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+#[expect(missing_docs, reason = "kernels/rows.cu describes them")]
+pub struct AppendTurnParams {
+    pub append: AppendParams,
+    pub turn: TurnParams,
 }
 
 /// `AppendParams` of `kernels/rows.cu`.
@@ -386,7 +391,8 @@ mod tests {
             size_of::<AppendParams>(),
         ];
         assert_eq!(size, [184, 64, 32, 96]);
-        assert_eq!((size_of::<PlannedEncodeParams>(), size_of::<TurnParams>()), (48, 48));
+        let planned = (size_of::<PlannedEncodeParams>(), size_of::<AppendTurnParams>());
+        assert_eq!(planned, (48, size_of::<AppendParams>() + 24));
         let rows = [
             size_of::<NormParams>(),
             size_of::<ActivateParams>(),

@@ -5,8 +5,8 @@
 //! have a bound.
 
 use crate::cache::{LayoutPages, SlotPages};
-use crate::layout::PAGE_TOKENS;
-use crate::pages::{Book, unit_of};
+use crate::layout::{PAGE_TOKENS, UNIT};
+use crate::pages::{Book, Kind, unit_of};
 use crate::params::many_columns;
 use crate::plan::{Decoding, Item, StepPlan};
 use crate::program::Attention;
@@ -86,8 +86,7 @@ pub(crate) struct SlicePlan {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SlotPlan {
     pub exact_at: u64,
-    pub jobs_at: u64,
-    pub jobs: usize,
+    pub jobs: JobsPlan,
     /// Tokens of the pages of the jobs, in strict mode.
     pub tokens_at: u64,
 }
@@ -121,7 +120,22 @@ pub(crate) fn reading(rule: &Visibility) -> Visibility {
     }
 }
 
-/// The pages that the query at `position` reads exactly, after the sinks.
+/// Pages to encode: (exact keys, exact values, keys, values) of each, then the kv heads.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct JobsPlan {
+    pub at: u64,
+    pub count: usize,
+    /// Of values that are encoded apart from keys, where these are of a plan.
+    pub values_at: u64,
+    pub values: usize,
+}
+
+/// Pages of 64 tokens whose keys the query at `position` reads as bytes, where `halves` of them are one page.
+pub(crate) fn closed_pages(rule: &Visibility, position: usize, halves: usize) -> usize {
+    halves * rule.encoded_for(position, halves * PAGE_TOKENS)
+}
+
+/// The pages whose values the query at `position` reads exactly, after the sinks; it reads their keys so too.
 fn exact_pages(rule: &Visibility, position: usize) -> Range<usize> {
     let closed = rule.encoded_for(position, PAGE_TOKENS);
     match position.checked_sub(rule.sinks) {
@@ -139,7 +153,7 @@ impl PassPlan {
         seats: &[usize],
         attentions: impl Iterator<Item = &'a Attention>,
         ropes: &[Rope],
-        tiles: bool,
+        (tiles, halves): (bool, usize),
     ) -> PassPlan {
         let is_step = spans.iter().all(|span| span.tokens == 1);
         let positions: Vec<usize> = spans.iter().flat_map(Span::positions).collect();
@@ -166,7 +180,7 @@ impl PassPlan {
             turns_at: HashMap::new(),
             slices: HashMap::new(),
             slots: HashMap::new(),
-            exact_stride: 1 + stride.unwrap_or(0),
+            exact_stride: halves + stride.unwrap_or(0),
             is_step,
             tiles: tiles && !is_step,
         };
@@ -175,7 +189,8 @@ impl PassPlan {
                 plan.turns_at.entry(rope.0).or_insert_with(|| turns(words, &ropes[rope.0], spans));
             }
             let key = plan.tiling(of);
-            plan.slices.entry(key).or_insert_with(|| slices(words, rule, key, &positions, &of_rows));
+            let slices = || slices(words, rule, halves, key, &positions, &of_rows);
+            plan.slices.entry(key).or_insert_with(slices);
         }
         plan
     }
@@ -206,6 +221,7 @@ fn turns(words: &mut Words, rope: &Rope, spans: &[Span]) -> u64 {
 pub(crate) fn slices(
     words: &mut Words,
     rule: &Visibility,
+    halves: usize,
     (window, tile): (Option<usize>, usize),
     positions: &[usize],
     seats: &[usize],
@@ -214,7 +230,8 @@ pub(crate) fn slices(
         seat: *seat,
         position: *position,
         sinks: rule.sinks,
-        closed: rule.encoded_for(*position, PAGE_TOKENS),
+        closed: closed_pages(rule, *position, halves),
+        values: rule.encoded_for(*position, PAGE_TOKENS),
         first_seen: rule.first_seen(*position, window),
         keeps_sinks: rule.keeps_sinks(window),
     };
@@ -237,16 +254,20 @@ pub(crate) fn slices(
     slices
 }
 
-/// A page that is to be encoded.
+/// One side of a page that is to be encoded.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EncodeJob {
     /// Its kv head.
     pub head: usize,
-    /// Exact keys, exact values, keys, values.
-    pub pages: [PageId; 4],
+    pub exact: PageId,
+    pub page: PageId,
     /// What it has before it is padded.
     pub tokens: usize,
 }
+
+/// What is to be encoded in a slot: keys, values.
+#[derive(Default)]
+pub(crate) struct EncodeJobs(pub [Vec<EncodeJob>; 2]);
 
 /// Takes the pages of a chunk in a slot, and gathers what is to be encoded.
 pub(crate) fn take_pages(
@@ -255,35 +276,32 @@ pub(crate) fn take_pages(
     sequence: &mut Sequence,
     tokens: usize,
     strict: bool,
-    jobs: &mut Vec<EncodeJob>,
+    jobs: &mut EncodeJobs,
 ) -> Result<(), TakeError> {
-    // By kv head and side.
-    let mut encodes: Vec<[Vec<(PageId, PageId, usize)>; 2]> = vec![Default::default(); of.kv_heads];
     let mut partial = None;
+    let before = jobs.0.each_ref().map(Vec::len);
     // In strict mode even f16 wants its last page written anew; nothing reads that.
     let is_exact = strict && of.codec == "f16";
     let mut note = |head: usize, side: Side, work: PageWork| {
         if let PageWork::Encode { exact, tokens, page } = work
             && !is_exact
         {
-            partial = partial.or(Some(tokens).filter(|tokens| *tokens != PAGE_TOKENS && !strict));
-            encodes[head][usize::from(side == Side::Value)].push((exact, page, tokens));
+            let (index, whole) = match side {
+                Side::Key => (0, of.halves * PAGE_TOKENS),
+                Side::Value => (1, PAGE_TOKENS),
+            };
+            partial = partial.or(Some(tokens).filter(|tokens| *tokens != whole && !strict));
+            jobs.0[index].push(EncodeJob { head, exact, page, tokens });
         }
     };
     sequence.append_on_device(slot, tokens, &mut note).map_err(TakeError::Cache)?;
     if let Some(tokens) = partial {
         return Err(TakeError::Device(format!("a page of {tokens} tokens is to be encoded")));
     }
-    for (head, [keys, values]) in encodes.iter().enumerate() {
-        if keys.len() != values.len() {
-            return Err(TakeError::Device("keys and values are not encoded together".to_owned()));
-        }
-        let job = |(key, value): (&(PageId, PageId, usize), &(PageId, PageId, usize))| EncodeJob {
-            head,
-            pages: [key.0, value.0, key.1, value.1],
-            tokens: key.2,
-        };
-        jobs.extend(keys.iter().zip(values).map(job));
+    jobs.0.iter_mut().zip(before).for_each(|(own, before)| own[before..].sort_by_key(|job| job.head));
+    let heads = |side: usize| jobs.0[side].iter().map(|job| job.head);
+    if of.planned.is_none() && !heads(0).eq(heads(1)) {
+        return Err(TakeError::Device("keys and values are not encoded together".to_owned()));
     }
     Ok(())
 }
@@ -294,24 +312,33 @@ pub(crate) enum TakeError {
     Device(String),
 }
 
-/// Enters the pages that are to be encoded; after them their kv heads.
+/// Enters the pages that are to be encoded: keys beside values, or, where keys are of a plan, keys and then values.
 pub(crate) fn add_jobs(
     words: &mut Words,
     of: &SlotPages,
-    jobs: &[EncodeJob],
+    jobs: &EncodeJobs,
     book: &mut Book<'_>,
-) -> Result<u64, String> {
-    let mut places = Vec::with_capacity(5 * jobs.len());
-    for EncodeJob { head, pages: [exact_keys, exact_values, keys, values], .. } in jobs {
-        places.push(book.place(*exact_keys, of.key.exact)?);
-        places.push(book.place(*exact_values, of.value.exact)?);
-        for (page, kind) in [(keys, of.closed_keys(*head)), (values, of.value.closed)] {
-            places.push(book.place(*page, kind)?);
-            book.overwrites(*page);
-        }
+) -> Result<JobsPlan, String> {
+    let [keys, values] = &jobs.0;
+    let mut place = |job: &EncodeJob, (exact, closed): (Kind, Kind)| -> Result<[u32; 2], String> {
+        let places = [book.place(job.exact, exact)?, book.place(job.page, closed)?];
+        book.overwrites(job.page);
+        Ok(places)
+    };
+    let mut key = |job: &EncodeJob| place(job, (of.key.exact, of.closed_keys(job.head)));
+    let of_keys: Vec<[u32; 2]> = keys.iter().map(&mut key).collect::<Result<_, _>>()?;
+    let mut value = |job: &EncodeJob| place(job, (of.value.exact, of.value.closed));
+    let of_values: Vec<[u32; 2]> = values.iter().map(&mut value).collect::<Result<_, _>>()?;
+    let heads = |jobs: &[EncodeJob]| jobs.iter().map(|job| job.head as u32).collect::<Vec<_>>();
+    let mut add = |pages: Vec<[u32; 4]>, heads: Vec<u32>| words.add(pages.into_iter().flatten().chain(heads));
+    if of.planned.is_none() {
+        let pair = |(key, value): (&[u32; 2], &[u32; 2])| [key[0], value[0], key[1], value[1]];
+        let at = add(of_keys.iter().zip(&of_values).map(pair).collect(), heads(keys));
+        return Ok(JobsPlan { at, count: keys.len(), ..JobsPlan::default() });
     }
-    places.extend(jobs.iter().map(|job| job.head as u32));
-    Ok(words.add(places))
+    let at = add(of_keys.iter().map(|[exact, page]| [*exact, 0, *page, 0]).collect(), heads(keys));
+    let values_at = add(of_values.iter().map(|[exact, page]| [0, *exact, 0, *page]).collect(), Vec::new());
+    Ok(JobsPlan { at, count: keys.len(), values_at, values: values.len() })
 }
 
 /// A sequence's part of a pass in one slot.
@@ -324,7 +351,8 @@ pub(crate) struct Part<'a> {
 }
 
 impl Part<'_> {
-    /// Rows (kv_heads, stride) of the table of a slot's exact pages: the sinks' page, then those that the row's query reads exactly.
+    /// Rows (kv_heads, stride) of the table of a slot's exact pages: the sinks' page, then those that the row's query reads exactly; last, where
+    /// there is one, the page whose keys it reads exactly and whose values it reads as bytes.
     /// `known` are the pages that the last pass of the sequence read so.
     pub(crate) fn exact_table(
         &self,
@@ -334,41 +362,61 @@ impl Part<'_> {
         table: &mut Vec<u32>,
     ) -> Result<(), String> {
         let Part { slot, pages, rule, span, sequence } = *self;
-        let first = exact_pages(rule, span.start).start;
-        let end = exact_pages(rule, span.last()).end;
+        let halves = pages.halves;
+        let first = closed_pages(rule, span.start, halves);
+        let end = exact_pages(rule, span.last()).end.max(first);
         let mut met = Vec::with_capacity(known.len());
-        // (kv_heads, sinks and pages first .. end) of keys and values.
-        let mut entries: Vec<[u32; 2]> = Vec::new();
+        // (kv_heads, sinks and pages first .. end) of keys and values; beside them values that are codes where keys are exact.
+        let (mut entries, mut coded): (Vec<[u32; 2]>, Vec<u32>) = Default::default();
         for head in 0..pages.kv_heads {
             let at = entries.len();
             entries.resize(at + 1 + end - first, [0; 2]);
-            for (index, (side, kinds)) in
-                [(Side::Key, pages.key), (Side::Value, pages.value)].into_iter().enumerate()
+            coded.resize(at + 1 + end - first, 0);
+            let mut place = |page: Option<PageId>, number: usize, kind| -> Result<u32, String> {
+                let missing = || format!("page {number} of layer {} is not held", pages.layer);
+                let page = page.ok_or_else(missing)?;
+                let is_known = known.get(met.len()) == Some(&page);
+                met.push(page);
+                if is_known { Ok(unit_of(page)) } else { book.place(page, kind) }
+            };
+            let side = |side| sequence.side(slot, head, side).ok_or("a slot holds no pages");
+            let (keys, values) = (side(Side::Key)?, side(Side::Value)?);
+            for (index, (store, kinds)) in [(keys, pages.key), (values, pages.value)].into_iter().enumerate()
             {
-                let store = sequence.side(slot, head, side).ok_or("a slot holds no pages")?;
-                let mut place = |page: PageId, kind| -> Result<u32, String> {
-                    let is_known = known.get(met.len()) == Some(&page);
-                    met.push(page);
-                    if is_known { Ok(unit_of(page)) } else { book.place(page, kind) }
-                };
                 if let Some(sinks) = store.sinks_id().filter(|_| rule.sinks > 0) {
-                    entries[at][index] = place(sinks, kinds.sinks)?;
+                    entries[at][index] = place(Some(sinks), 0, kinds.sinks)?;
                 }
-                for page in first..end {
-                    let id = store.exact_id(page);
-                    let missing = || format!("page {page} of layer {} is not held exactly", pages.layer);
-                    entries[at + 1 + page - first][index] = place(id.ok_or_else(missing)?, kinds.exact)?;
+            }
+            let exact_values = exact_pages(rule, span.start).start;
+            for page in first..end {
+                let half = page % halves * 2 * PAGE_TOKENS * pages.dim / UNIT;
+                let key = place(keys.exact_id(page / halves), page, pages.key.exact)? + half as u32;
+                let value = match page < exact_values {
+                    true => 0,
+                    false => place(values.exact_id(page), page, pages.value.exact)?,
+                };
+                entries[at + 1 + page - first] = [key, value];
+                // No query reads what has left the window.
+                let codes = values.dropped()..rule.encoded_for(span.last(), PAGE_TOKENS);
+                if halves > 1 && page % halves == 0 && codes.contains(&page) {
+                    coded[at + 1 + page - first] = place(values.encoded_id(page), page, pages.value.closed)?;
                 }
             }
         }
         *known = met;
+        let width = 1 + end - first;
         for position in span.positions() {
             let seen = exact_pages(rule, position);
-            for entries in entries.chunks_exact(1 + end - first) {
+            let mixed = Some(closed_pages(rule, position, halves)).filter(|page| *page < seen.start);
+            for (entries, coded) in entries.chunks_exact(width).zip(coded.chunks_exact(width)) {
                 let at = table.len();
                 table.extend(entries[0]);
                 table.extend(entries[1 + seen.start - first..1 + seen.end - first].iter().flatten());
                 table.resize(at + 2 * stride, 0);
+                if let Some(page) = mixed.map(|page| 1 + page - first) {
+                    let last = at + 2 * (stride - 1);
+                    table[last..].copy_from_slice(&[entries[page][0], coded[page]]);
+                }
             }
         }
         Ok(())
@@ -401,7 +449,7 @@ mod tests {
         let rule = Visibility { recent: 70, ..Visibility::default() };
         let span = Span { start: 0, tokens: 300, row: 0, capacity: 400 };
         let mut words = Words::default();
-        let plan = PassPlan::new(&mut words, &rule, &[span], &[3], std::iter::empty(), &[], true);
+        let plan = PassPlan::new(&mut words, &rule, &[span], &[3], std::iter::empty(), &[], (true, 1));
         let at = plan.targets_at as usize / 4;
         for position in 0..300 {
             let [row, page, token, _] = words.0[at + 4 * position..][..4] else { unreachable!("four words") };

@@ -9,7 +9,8 @@
 
 use crate::layout::PAGE_TOKENS;
 
-/// Runs of closed pages that a sequence is cut into at most; with the exact rows that is `MAX_PARTS` of the kernels.
+/// Runs of closed pages that a sequence is cut into at most; with a page of exact keys and coded values, and the exact rows, that is
+/// `MAX_PARTS` of the kernels.
 pub const MAX_SPLITS: usize = 32;
 
 /// Warps of a CTA, which share the pages of a split.
@@ -19,7 +20,8 @@ const WARPS: usize = 4;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Item {
-    /// Row of the page table.
+    /// Row of the page table. Below zero: the item is the one page of a row whose keys are exact and whose values are codes, and this is
+    /// −1 − row of the table of exact pages.
     pub seat: i32,
     /// First closed page; equal to `end` for the exact rows.
     pub begin: i32,
@@ -68,8 +70,10 @@ pub struct Decoding {
     pub position: usize,
     /// First tokens that stay exact; pages start after them.
     pub sinks: usize,
-    /// Pages that the query reads as bytes, from the first on (`Visibility::encoded_for`). Exact pages begin here.
+    /// Pages of 64 tokens whose keys and values the query reads as bytes, from the first on (`Visibility::encoded_for`).
     pub closed: usize,
+    /// Pages whose values it reads as bytes: `closed`, or one more where keys have pages of 128 tokens. Exact pages begin here.
+    pub values: usize,
     /// The first position it sees (`Visibility::first_seen`).
     pub first_seen: usize,
     /// Whether it sees the sinks all the same (`Visibility::keeps_sinks`).
@@ -89,9 +93,14 @@ impl Decoding {
         self.first_seen.saturating_sub(self.sinks)
     }
 
-    /// The first closed page that it sees.
+    /// The first page that it sees of those whose values it reads as bytes.
     fn begin(&self) -> usize {
-        (self.first() / PAGE_TOKENS).min(self.closed)
+        (self.first() / PAGE_TOKENS).min(self.values)
+    }
+
+    /// What both queries must have in common to share items, seats and positions aside.
+    fn view(&self) -> (usize, usize, usize, usize, [usize; 2]) {
+        (self.sinks, self.closed, self.values, self.begin(), self.seen_sinks())
     }
 
     /// The sinks that it sees.
@@ -103,8 +112,7 @@ impl Decoding {
     /// By how much what is hidden grows from this query to the one `later` after it, where both can share items.
     fn slide(&self, other: &Decoding, later: usize) -> Option<usize> {
         let same =
-            (self.seat, self.position + later, self.sinks, self.closed, self.begin(), self.seen_sinks())
-                == (other.seat, other.position, other.sinks, other.closed, other.begin(), other.seen_sinks());
+            (self.seat, self.position + later, self.view()) == (other.seat, other.position, other.view());
         match other.first().checked_sub(self.first()) {
             Some(0) if same => Some(0),
             Some(grown) if same && grown == later => Some(1),
@@ -136,8 +144,10 @@ impl StepPlan {
             let others = rest.iter().enumerate().take(tile.saturating_sub(1)).take_while(alike).count();
             let tokens = 1 + if slide.is_some() { others } else { 0 };
             let (first, begin, closed) = (query.first() as i32, query.begin(), query.closed);
-            let split = split_pages(closed - begin);
-            let stride = 1 + (closed - begin).div_ceil(split);
+            let pages = closed.saturating_sub(begin);
+            let split = split_pages(pages);
+            let has_mixed = begin <= closed && closed < query.values;
+            let stride = 1 + pages.div_ceil(split) + usize::from(has_mixed);
             let item = |begin: usize, end: usize, slot: usize, seen: [i32; 4]| Item {
                 seat: query.seat as i32,
                 begin: begin as i32,
@@ -153,8 +163,13 @@ impl StepPlan {
                 let hidden = first - (page * PAGE_TOKENS) as i32;
                 plan.items.push(item(page, (page + split).min(closed), plan.slots + part, [hidden, 0, 0, 0]));
             }
+            if has_mixed {
+                let hidden = first - (closed * PAGE_TOKENS) as i32;
+                let own = item(closed, query.values, plan.slots + stride - 2, [hidden, 0, 0, 0]);
+                plan.items.push(Item { seat: -1 - row as i32, ..own });
+            }
             let [sink_begin, sink_end] = query.seen_sinks().map(|n| n as i32);
-            let tail = closed * PAGE_TOKENS;
+            let tail = query.values * PAGE_TOKENS;
             let end = (query.position + 1).saturating_sub(query.sinks).saturating_sub(tail);
             let seen = [sink_begin, sink_end, first - tail as i32, end as i32];
             exact.push(item(0, 0, plan.slots + stride - 1, seen));
@@ -175,6 +190,9 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    /// First position and tokens of a chunk, sinks, recent tokens, window; whether it keeps sinks, and pages of 64 tokens to one of the keys.
+    type Chunked = (usize, usize, usize, usize, Option<usize>, (bool, usize));
+
     /// Chunks of some sequences, a token to a query.
     fn queries() -> impl Strategy<Value = Vec<Decoding>> {
         let sequence = (
@@ -183,18 +201,18 @@ mod tests {
             0usize..=32,
             0usize..300,
             prop::option::of(1usize..9000),
-            any::<bool>(),
+            (any::<bool>(), 1usize..=2),
         );
         prop::collection::vec(sequence, 1..4).prop_map(|sequences| {
-            let chunk = |(seat, (start, tokens, sinks, recent, window, keeps_sinks)): (
-                usize,
-                (_, usize, _, usize, Option<usize>, _),
-            )| {
+            let chunk = |(seat, own): (usize, Chunked)| {
+                let (start, tokens, sinks, recent, window, (keeps_sinks, halves)) = own;
+                let pages = move |position: usize| position.saturating_sub(sinks + recent) / PAGE_TOKENS;
                 (start..start + tokens).map(move |position: usize| Decoding {
                     seat,
                     position,
                     sinks,
-                    closed: position.saturating_sub(sinks + recent) / PAGE_TOKENS,
+                    closed: pages(position) / halves * halves,
+                    values: pages(position),
                     first_seen: window.map_or(0, |window| (position + 1).saturating_sub(window)),
                     keeps_sinks,
                 })
@@ -219,7 +237,7 @@ mod tests {
             let hidden = (item.seen[0] + item.slide * later).max(0) as usize;
             seen.extend(tokens.skip(hidden).map(|token| query.sinks + token));
         }
-        let tail = query.sinks + query.closed * PAGE_TOKENS;
+        let tail = query.sinks + query.values * PAGE_TOKENS;
         let begin = (exact.seen[2] + exact.slide * later).max(0);
         seen.extend((begin..exact.seen[3] + later).map(|i| tail + i as usize));
         seen
@@ -245,11 +263,13 @@ mod tests {
             slots.sort_unstable();
             prop_assert_eq!(slots, (0..plan.slots as i32).collect::<Vec<_>>());
             for (row, slots) in plan.rows.iter().enumerate() {
-                prop_assert!(slots.count as usize <= MAX_SPLITS + 1);
+                prop_assert!(slots.count as usize <= MAX_SPLITS + 2);
                 for (i, (item, later)) in items_of(&plan, row).enumerate() {
                     prop_assert!(item.tokens as usize <= tile);
                     prop_assert_eq!(item.slot + later * item.stride, slots.first + i as i32);
-                    prop_assert_eq!(item.seat as usize, queries[row].seat);
+                    let is_mixed = item.begin as usize >= queries[row].closed && item.begin < item.end;
+                    let seat = if is_mixed { -1 - item.row } else { queries[row].seat as i32 };
+                    prop_assert_eq!(item.seat, seat);
                     // The kernels count on a token in view in every page of an item.
                     let hidden = item.seen[0] + item.slide * later;
                     prop_assert!(item.begin == item.end || hidden < PAGE_TOKENS as i32);
@@ -279,6 +299,7 @@ mod tests {
             position,
             sinks: 4,
             closed: (position - 4) / 64,
+            values: (position - 4) / 64,
             first_seen: 0,
             keeps_sinks: false,
         };

@@ -5,7 +5,7 @@
 
 use crate::buffer::Buffer;
 use crate::device::Card;
-use crate::layout::planned_widths;
+use crate::layout::{PAGE_TOKENS, code_bytes, planned_widths};
 use crate::pages::{CudaPages, Kind};
 use kvant_cache::SideCodecs;
 use kvant_codec::format::Linear;
@@ -56,9 +56,10 @@ impl PlannedKeys {
             forward.extend((0..dim).flat_map(|j| column(j).map(|at| dense.matrix()[at])).chain(mean.clone()));
             query.extend(dense.inverse_matrix().iter().copied().chain(mean));
             widths.extend((bits.len() as u32).to_le_bytes());
-            widths.extend((packed.bytes as u32).to_le_bytes());
+            widths.extend((code_bytes(packed) as u32).to_le_bytes());
             widths.extend((1..=8).map(|width| bits.iter().filter(|own| **own == width).count() as u8));
             widths.extend((0..ROWS).map(|row| bits.get(row).copied().unwrap_or(0)));
+            widths.extend(((packed.tokens / PAGE_TOKENS) as u64).to_le_bytes());
         }
         let floats = |numbers: &[f32]| Buffer::of_floats(card, numbers).map_err(|error| error.to_string());
         let (forward, query) = (floats(&forward)?, floats(&query)?);

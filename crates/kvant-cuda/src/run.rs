@@ -6,7 +6,7 @@ use crate::cache::{LayoutPages, SlotPages};
 use crate::device::{Card, Launch, OpenError};
 use crate::matrix::Matrix;
 use crate::params::{
-    ActivateParams, Address, AppendParams, BiasParams, ColumnsParams, EmbedParams, EncodeParams,
+    ActivateParams, Address, AppendParams, AppendTurnParams, BiasParams, ColumnsParams, EmbedParams,
     GatherParams, LinearParams, NormParams, StrictParams, TurnParams,
 };
 use crate::pass::{PassPlan, SLICE, SlicePlan, slot_pages};
@@ -242,7 +242,6 @@ impl Run<'_> {
         self.linear(&of.projection, rows, b.normed.address(), Target::over(b.projected.address()));
         let Some(slot) = slot_pages(self.layout, self.slots.owner(of.slot)) else { return };
         self.append(of, slot);
-        self.turn(of, slot);
         // A page that is closed by a chunk may be read as bytes by its later tokens.
         if !self.plan.is_step {
             self.strictly(of, slot, &format!("pad_d{}", slot.dim));
@@ -291,48 +290,32 @@ impl Run<'_> {
             neighbours: rope.is_some_and(|(rope, _)| rope.pairing() == Pairing::Neighbours).into(),
             eps,
         };
-        let heads = of.heads + 2 * of.kv_heads;
+        let grid = (self.plan.rows, of.heads + 2 * of.kv_heads);
         let threads = slot.dim.next_multiple_of(32) as u32;
-        self.launch(&format!("append_d{}", slot.dim), (self.plan.rows, heads), threads, params);
-    }
-
-    /// Queries into the basis of a plan's keys.
-    fn turn(&mut self, of: &Attention, slot: &SlotPages) {
-        let Some(planned) = &slot.planned else { return };
-        let b = self.buffers;
-        let params = TurnParams {
-            q: b.queries.address(),
-            y: b.turned.address(),
-            bias: b.bias.address(),
-            bases: planned.query.address(),
-            refused: self.refused(of, 0),
-            heads: of.heads as i32,
-            group: of.group() as i32,
+        let Some(planned) = &slot.planned else {
+            return self.launch(&format!("append_d{}", slot.dim), grid, threads, params);
         };
-        let name = format!("turn_queries_d{}", slot.dim);
-        self.launch(&name, (self.plan.rows, of.heads), 4 * slot.dim as u32, params);
+        let turn =
+            TurnParams { y: b.turned.address(), bias: b.bias.address(), bases: planned.query.address() };
+        let params = AppendTurnParams { append: params, turn };
+        self.launch(&format!("append_klt_d{}", slot.dim), grid, 4 * threads, params);
     }
 
     fn encode(&mut self, of: &Attention, slot: &SlotPages) {
         let plan = self.plan.slots[&self.slots.owner(of.slot).index()];
-        let params = EncodeParams {
-            pages: self.pages,
-            jobs: self.at(plan.jobs_at),
-            signs: slot.signs,
-            refused: self.refused(of, 1),
-        };
-        encode(&mut self.recorder, slot, plan.jobs, params);
+        let (words, refused) = (self.buffers.plan.address(), self.refused(of, 1));
+        encode(&mut self.recorder, slot, &plan.jobs, words, (self.pages, refused));
     }
 
     /// What strict mode does to the pages of the pass before and after they are encoded.
     fn strictly(&mut self, of: &Attention, slot: &SlotPages, kernel: &str) {
         let plan = self.plan.slots[&self.slots.owner(of.slot).index()];
-        if !self.layout.strict || plan.jobs == 0 {
+        if !self.layout.strict || plan.jobs.count == 0 {
             return;
         }
-        let (jobs, tokens) = (self.at(plan.jobs_at), self.at(plan.tokens_at));
+        let (jobs, tokens) = (self.at(plan.jobs.at), self.at(plan.tokens_at));
         let params = StrictParams { pages: self.pages, jobs, tokens, signs: slot.signs };
-        self.launch(kernel, (plan.jobs, 1), 128, params);
+        self.launch(kernel, (plan.jobs.count, 1), 128, params);
     }
 
     fn attend(&mut self, of: &Attention, slot: &SlotPages, slice: &SlicePlan) {

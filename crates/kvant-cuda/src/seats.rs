@@ -83,7 +83,7 @@ impl Seats {
         &mut self.seats[seat].exact[slot.index()]
     }
 
-    /// Enters the closed pages of a sequence up to `closed` into the table of a slot.
+    /// Enters the pages of a sequence up to `closed`, whose keys and values are both codes, into the table of a slot.
     pub(crate) fn enter(
         &mut self,
         seat: usize,
@@ -101,11 +101,12 @@ impl Seats {
             let side = |side| sequence.side(slot, head, side).ok_or("a slot holds no pages");
             let (keys, values) = (side(Side::Key)?, side(Side::Value)?);
             for page in *filled..closed {
-                if page < keys.dropped().max(values.dropped()) {
+                if page < (of.halves * keys.dropped()).max(values.dropped()) {
                     continue; // it has left the window, and no query sees it
                 }
                 let missing = || format!("page {page} of layer {} is not held as bytes", of.layer);
-                let key = book.place(keys.encoded_id(page).ok_or_else(missing)?, of.closed_keys(head))?;
+                let key = keys.encoded_id(page / of.halves).ok_or_else(missing)?;
+                let key = book.place(key, of.closed_keys(head))?;
                 let value = book.place(values.encoded_id(page).ok_or_else(missing)?, of.value.closed)?;
                 table.table.set(seat, head, page, [key, value]);
             }

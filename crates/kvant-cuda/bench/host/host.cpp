@@ -84,6 +84,8 @@ static void run_cta(unsigned count) {
 #include "attention_k8v4.cu"
 #include "attention_f16.cu"
 #include "attention_dims.cu"
+#undef ATTEND_SMALL
+#include "attention_wide.cu"
 #include "attention_klt.cu"
 #include "encode.cu"
 #include "encode_klt.cu"

@@ -8,7 +8,7 @@ mod exact;
 mod packed;
 mod planned;
 
-pub use planned::{is_planned, widths as planned_widths};
+pub use planned::{code_bytes, is_planned, widths as planned_widths};
 
 use kvant_codec::format::{ExactFormat, PageFormat};
 use std::fmt;
@@ -16,16 +16,19 @@ use std::fmt;
 /// Tokens of a page on the device.
 pub const PAGE_TOKENS: usize = 64;
 
+/// Tokens of a page of `klt` keys as a plan has it by default: two entries of a page table name it, each with 64 tokens.
+pub const PAIRED_TOKENS: usize = 128;
+
 /// Page tables count in units of this many bytes.
 pub const UNIT: usize = 128;
 
 /// Channels of a head that there are kernels for.
-pub const DIMS: [usize; 6] = [64, 80, 96, 128, 192, 256];
+pub const DIMS: [usize; 7] = [64, 80, 96, 128, 192, 256, 512];
 
 /// Why a page cannot lie on the device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the CUDA backend has no kernels for {what}; it has them for f16, int4, int8, k8v4 and klt (`ch4`, `ch8` and `klt:p64` keys, `rot4g32` and `sym8g32` values), of 64 tokens and 64, 80, 96, 128, 192 or 256 channels"
+    "the CUDA backend has no kernels for {what}; it has them for f16, int4, int8, k8v4 and klt (`ch4`, `ch8` and `klt` keys, `rot4g32` and `sym8g32` values), of 64 tokens (klt also 128) and 64, 80, 96, 128, 192, 256 or 512 channels (klt 64 or 128)"
 )]
 pub struct Unsupported {
     /// What about the page it is.
@@ -106,7 +109,8 @@ impl Deal {
         {
             return planned::deal(format);
         }
-        if format.tokens() != PAGE_TOKENS {
+        let is_paired = matches!(format, PageFormat::Exact(_)) && format.tokens() == PAIRED_TOKENS;
+        if format.tokens() != PAGE_TOKENS && !is_paired {
             return refuse(format!("pages of {} tokens", format.tokens()));
         }
         if !DIMS.contains(&format.dim()) {
@@ -222,7 +226,14 @@ mod tests {
                 DIMS.into_iter().map(move |dim| codec(spec, side, dim).format().unwrap())
             })
         });
-        let budgets = [("klt4.25:p64", 0.97), ("klt3:p64", 0.7), ("klt2:p64", 0.99), ("klt5:p64", 0.95)];
+        let budgets = [
+            ("klt4.25:p64", 0.97),
+            ("klt3:p64", 0.7),
+            ("klt2:p64", 0.99),
+            ("klt5:p64", 0.95),
+            ("klt4.25", 0.97),
+            ("klt3", 0.7),
+        ];
         let plans = [64, 128]
             .into_iter()
             .flat_map(move |dim| budgets.map(|(budget, decay)| planned(dim, budget, decay)));
@@ -241,9 +252,10 @@ mod tests {
         }
         assert_eq!(met.into_iter().collect::<Vec<_>>(), [2, 3, 4, 5, 6, 8]);
         for (budget, dim, what) in [
-            ("klt4.25", 128, "128 tokens"),
+            ("klt4.25:p32", 128, "32 tokens"),
             ("klt4.25:p64", 96, "96 channels"),
             ("klt6:p64", 128, "5.25 bits"),
+            ("klt6", 64, "5.25 bits"),
             ("klt4.25:p64,s32", 64, "f16 scale"),
         ] {
             let error = Deal::of(&planned(dim, budget, 0.95)).unwrap_err().to_string();
@@ -319,7 +331,7 @@ mod tests {
             ("ch3", 128, "3 bits"),
             ("kivi4", 128, "32 tokens"),
             ("int4", 72, "72 channels"),
-            ("int4", 512, "512 channels"),
+            ("int4", 320, "320 channels"),
             ("q4_0", 128, "scale"),
         ] {
             let format = codec(spec, Side::Key, dim).format().unwrap();

@@ -105,13 +105,20 @@ pub(super) fn bits(format: &PackedFormat) -> Result<u8, Unsupported> {
     arrays(format).map(|arrays| arrays.bits)
 }
 
+/// Channels that lie together: heads of more than 256 lie as heads of 128, one after the other.
+fn part_of(dim: usize) -> usize {
+    if dim > 256 { 128 } else { dim }
+}
+
 pub(super) fn deal(format: &PackedFormat) -> Result<Deal, Unsupported> {
     let Arrays { scale, zero, bits } = arrays(format)?;
     let dim = format.dim;
+    let (part, code_bytes) = (part_of(dim), 8 * usize::from(bits)); // code bytes of a channel
+    let (key_bytes, value_bytes) = ((4 + code_bytes) * part, code_bytes * part + 128 * part.div_ceil(32));
     let (mut halves, mut nibbles) = (Vec::new(), Vec::new());
     let push = |list: &mut Vec<(u32, u32)>, a: usize, b: usize| list.push((a as u32, b as u32));
     let unit_bytes = 16 * usize::from(bits);
-    // From the page's start: keys have scales (2·dim bytes), zeros (2·dim), codes; values codes (8·bits·dim), scales.
+    // From a part's start: keys have scales (2·part bytes), zeros (2·part), codes; values codes (8·bits·part), scales.
     for span in &format.spans {
         for channel in span.first..span.first + span.len {
             for token in 0..PAGE_TOKENS {
@@ -119,11 +126,14 @@ pub(super) fn deal(format: &PackedFormat) -> Result<Deal, Unsupported> {
                 // Unit, vector of the unit, code of the vector; the device's nibble.
                 let (unit, high, code, device) = match format.side {
                     Side::Key => {
-                        let device = 8 * dim + Fragment::of(token, channel).nibble(bits, dim / 16);
+                        let start = 2 * (channel / part * key_bytes + 4 * part);
+                        let device = start + Fragment::of(token, channel % part).nibble(bits, part / 16);
                         (at / 8 * 4 + token / 16, at % 8 / 4, 4 * (token % 16) + at % 4, device)
                     }
                     Side::Value => {
-                        let device = Fragment::of(channel, token).nibble(bits, PAGE_TOKENS / 16);
+                        let start = 2 * (channel / part * value_bytes);
+                        let device =
+                            start + Fragment::of(channel % part, token).nibble(bits, PAGE_TOKENS / 16);
                         (at / 16 * 8 + token / 8, token % 8 / 4, 4 * (at % 16) + token % 4, device)
                     }
                 };
@@ -137,23 +147,24 @@ pub(super) fn deal(format: &PackedFormat) -> Result<Deal, Unsupported> {
             }
         }
     }
-    let value_scales = 4 * usize::from(bits) * dim; // in halves
     match format.side {
         Side::Key => {
             for channel in 0..dim {
-                let f = Fragment::of(0, channel);
-                push(&mut halves, scale.start / 2 + channel, f.scale(dim / 16));
-                push(&mut halves, zero.start / 2 + channel, dim + f.zero(dim / 16));
+                let (f, start) = (Fragment::of(0, channel % part), channel / part * key_bytes / 2);
+                push(&mut halves, scale.start / 2 + channel, start + f.scale(part / 16));
+                push(&mut halves, zero.start / 2 + channel, start + part + f.zero(part / 16));
             }
         }
         Side::Value => {
+            let groups = part.div_ceil(32);
             for group in 0..format.groups {
+                let start = (group / groups * value_bytes + code_bytes * part) / 2 + group % groups * 64;
                 for token in 0..PAGE_TOKENS {
                     let f = Fragment::of(0, token);
                     push(
                         &mut halves,
                         scale.start / 2 + group * PAGE_TOKENS + token,
-                        value_scales + group * 64 + f.scale(PAGE_TOKENS / 16),
+                        start + f.scale(PAGE_TOKENS / 16),
                     );
                 }
             }

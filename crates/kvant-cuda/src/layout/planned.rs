@@ -1,6 +1,6 @@
 //! Pages of `klt` keys (`PlannedKeyPage` of `kernels/pages.cuh`): rows of 8 channels with a width each, whose codes are bit planes.
 
-use super::{Deal, PAGE_TOKENS, Unsupported};
+use super::{Deal, PAGE_TOKENS, PAIRED_TOKENS, Unsupported};
 use kvant_codec::Side;
 use kvant_codec::format::{CodeMeaning, Linear, PackedFormat, ScaleFormat};
 use std::ops::RangeInclusive;
@@ -26,8 +26,8 @@ pub fn widths(format: &PackedFormat) -> Result<Vec<u8>, Unsupported> {
     let by_channel = channel_scale.is_some() && channel_zero.is_some();
     let by_token = token_scale.is_some() || token_zero.is_some();
     let plain = format.spans.iter().all(|span| span.meaning == CodeMeaning::WithZero);
-    if format.tokens != PAGE_TOKENS {
-        return refuse(format!("klt keys in pages of {} tokens; name their pages `:p64`", format.tokens));
+    if ![PAGE_TOKENS, PAIRED_TOKENS].contains(&format.tokens) {
+        return refuse(format!("klt keys in pages of {} tokens; it has them for 64 and 128", format.tokens));
     }
     if !DIMS.contains(&format.dim) {
         return refuse(format!("klt keys of {} channels; it has them for 64 and 128", format.dim));
@@ -38,10 +38,16 @@ pub fn widths(format: &PackedFormat) -> Result<Vec<u8>, Unsupported> {
     if !format.basis.lambda.is_empty() {
         return refuse("keys in a plan's basis with λ".into());
     }
-    if format.bytes > 46 * format.dim {
+    if 4 * format.coded + code_bytes(format) > 46 * format.dim {
         return refuse("klt keys of more than 5.25 bits".into());
     }
     Ok(format.spans.iter().flat_map(|span| std::iter::repeat_n(span.bits, span.len / ROW)).collect())
+}
+
+/// Bytes of the codes of 64 tokens.
+pub fn code_bytes(format: &PackedFormat) -> usize {
+    let bits = format.spans.iter().map(|span| span.len * usize::from(span.bits));
+    PAGE_TOKENS * bits.sum::<usize>() / 8
 }
 
 /// Planes of bits in the device's order: the widths that have it, its bits, and the first of them.
@@ -79,16 +85,17 @@ pub(super) fn deal(format: &PackedFormat) -> Result<Deal, Unsupported> {
         .spans
         .iter()
         .flat_map(|span| {
-            let row_bytes = PAGE_TOKENS * usize::from(span.bits);
+            let row_bytes = format.tokens * usize::from(span.bits);
             (0..span.len / ROW).map(move |row| (span.codes + row * row_bytes, span.bits))
         })
         .collect();
     let mut pairs = Vec::new();
     let mut device = 8 * 4 * format.coded; // in bits: after scales and zeros, which lie as they do
-    for (have, plane, first) in PLANES {
+    let halves = (0..format.tokens).step_by(PAGE_TOKENS);
+    for (start, (have, plane, first)) in halves.flat_map(|start| PLANES.map(|planes| (start, planes))) {
         for (codes, bits) in rows.iter().filter(|(_, bits)| have.contains(bits)) {
             for (token, channel) in (0..PAGE_TOKENS).flat_map(|token| (0..ROW).map(move |c| (token, c))) {
-                let unit = codes + token / 16 * 16 * usize::from(*bits);
+                let unit = codes + (start + token) / 16 * 16 * usize::from(*bits);
                 let (h, i) = (channel / 4, 4 * (token % 16) + channel % 4);
                 for bit in 0..plane {
                     let from = 8 * unit + canonical_bit(*bits, first + bit, h, i);

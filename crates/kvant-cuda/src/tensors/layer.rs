@@ -6,8 +6,8 @@ use crate::buffer::Pinned;
 use crate::cache::LayoutPages;
 use crate::device::Launch;
 use crate::layout::PAGE_TOKENS;
-use crate::params::{EncodeParams, FromTensorsParams, TensorParams, ToTensorParams, many_columns};
-use crate::pass::{Part, PassPlan, Span, TakeError, Words, add_jobs, slot_pages, take_pages};
+use crate::params::{FromTensorsParams, TensorParams, ToTensorParams, many_columns};
+use crate::pass::{EncodeJobs, Part, PassPlan, Span, TakeError, Words, add_jobs, slot_pages, take_pages};
 use crate::recorder::Recorder;
 use crate::run::fit;
 use crate::seats::Seats;
@@ -120,7 +120,7 @@ impl CardLayer {
         if rows == 0 {
             return Ok(());
         }
-        let mut jobs = Vec::new();
+        let mut jobs = EncodeJobs::default();
         if pass.append.is_some() {
             for (batch, span) in &spans {
                 let taken = take_pages(slot, of, &mut sequences[*batch], span.tokens, false, &mut jobs);
@@ -135,7 +135,7 @@ impl CardLayer {
         let only: Vec<Span> = spans.iter().map(|(_, span)| *span).collect();
         let mut words = Words::default();
         let places_at = words.add(places);
-        let plan = PassPlan::new(&mut words, rule, &only, &own_seats, std::iter::empty(), &[], tiles);
+        let plan = PassPlan::new(&mut words, rule, &only, &own_seats, std::iter::empty(), &[], (tiles, 1));
         let mut book = cache.pages.book();
         let mut table = Vec::new();
         for ((batch, span), seat) in spans.iter().zip(&own_seats) {
@@ -147,7 +147,7 @@ impl CardLayer {
             seats.enter(*seat, slot, of, sequence, closed, &mut book).map_err(device)?;
         }
         let exact_at = words.add(table);
-        let jobs_at = add_jobs(&mut words, of, &jobs, &mut book).map_err(device)?;
+        let jobs = add_jobs(&mut words, of, &jobs, &mut book).map_err(device)?;
         book.close().map_err(device)?;
         seats.send(card)?;
         let words = words.bytes();
@@ -183,13 +183,7 @@ impl CardLayer {
         // The library's own kernels are before this one: it waits for them to end.
         let name = format!("from_tensors_d{}", of.dim);
         recorder.launch(&name, launch((rows, heads + 2 * kv_heads), false), params);
-        let params = EncodeParams {
-            pages: cache.pages.base(),
-            jobs: at(jobs_at),
-            signs: of.signs,
-            refused: marks.address() + 4,
-        };
-        encode(&mut recorder, of, jobs.len(), params);
+        encode(&mut recorder, of, &jobs, at(0), (cache.pages.base(), marks.address() + 4));
         if let Some(attend) = &pass.attend {
             let tile = if plan.tiles { (many_columns(of.dim) / (heads / of.kv_heads)).max(1) } else { 1 };
             let positions = only.iter().flat_map(Span::positions).collect();

@@ -234,7 +234,7 @@ impl Work {
             return Ok(());
         }
         let mut words = Words::default();
-        let slices = slices(&mut words, rule, (key.window, key.tile), &key.positions, &key.seats);
+        let slices = slices(&mut words, rule, 1, (key.window, key.tile), &key.positions, &key.seats);
         let bytes = words.bytes();
         // The oldest plan's memory, once there are enough.
         let mut buffer = match self.plans.len() == PLANS {

@@ -71,6 +71,8 @@ class LatentCase:
         shown = [[0, *range(1 + c - firsts[seat], c - firsts[seat] + self.exact_stride)] for (_, seat), c in zip(queries, closed)]
         self.shown = [[min(page, held - 1) for page in row] for row in shown]
         self.exact = torch.stack([pages[seat][row] for (_, seat), row in zip(queries, self.shown)]).contiguous()
+        for row, ((p, _), c) in enumerate(zip(queries, closed)):  # a query lists the pages that it sees itself, and no later one's
+            self.exact[row, 1 + max(-(-(p + 1 - sinks - c * P.PAGE) // P.PAGE), 0):] = 0
         self.sequences = [(p, sinks, c, max(p + 1 - window, 0) if window else 0, False, seat) for (p, seat), c in zip(queries, closed)]
         turned = self.q.float()
         if self.signs is not None:
@@ -139,6 +141,7 @@ TINY = [
     dict(positions=[200], heads=5, latent=128, rotated=32, window=150),
     dict(positions=[140], heads=17, latent=64, rotated=16, tokens=6, sinks=20, recent=70),
     dict(positions=[70], heads=3, latent=512, rotated=64),
+    dict(positions=[0], heads=4, latent=64, rotated=16, tokens=12),  # queries of one item that list different pages
 ]
 
 

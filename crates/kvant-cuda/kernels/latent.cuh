@@ -305,8 +305,8 @@ DEVICE void attend_latent(const LatentParams& p) {
             state.attend(shared, p, [&](int row) { return make_int2(hidden + item.rows.z * later(row), PAGE_TOKENS); }, warp, lane);
         }
     } else {
-        // The rows of the table of exact pages are the queries'; those of an item list the same pages.
-        const PageEntry* pages = p.exact + (u64)item.rows.x * p.exact_stride;
+        // The rows of the table of exact pages are the queries'. Those of an item begin with the same page, and the last one's has all of them.
+        const PageEntry* pages = p.exact + (u64)(item.rows.x + tokens - 1) * p.exact_stride;
         auto tile = [&](PageEntry entry, int count) {
             exact_latents(shared.tile, half_page(p.pages, entry.y), count, p.latent, tid);
             exact_rotated(shared.tile, half_page(p.pages, entry.x), count, p.latent, p.rotated, tid);

@@ -57,8 +57,8 @@ class LatentCase:
         if codec == "f16":
             halves, r, l = exact_halves(r, l), r.double().flatten(1, 2), l.double().flatten(1, 2)
         else:
-            rc, rs, rz = P.encode_keys(r, kb)
-            lc, ls = P.encode_values(l, vb)
+            # A CPU divides as IEEE says; torch on a card does not.
+            rc, rs, rz, lc, ls = (x.to(dev) for x in (*P.encode_keys(r.cpu(), kb), *P.encode_values(l.cpu(), vb)))
             halves = canonical_keys(rc, rs, rz, kb), canonical_values(lc, ls, vb)
             r, l = (rc.double() * rs.double()[:, :, None] + rz.double()[:, :, None]).flatten(1, 2), P.decode_values(lc, ls, vb)
         self.halves = halves

@@ -1,12 +1,13 @@
 """Long streams through `kvant serve`: python bench/streams.py KVANT MODEL KV CONTEXT STREAMS TOKENS [options of serve]. Every client sends a prompt of
 CONTEXT random ids and reads TOKENS tokens; printed are the tokens per second of all clients together while all are being answered, and the median gap
-between two tokens of one. TEMP and TOPK in the environment sample (greedy otherwise)."""
+between two tokens of one. TEMP and TOPK in the environment sample (greedy otherwise); SERVER_LOG is a file for what the server says, such as the
+times of passes under KVANT_CUDA_TIMES=1."""
 import json, os, random, statistics, subprocess, sys, threading, time, urllib.request
 
 kvant, model, kv, (context, streams, tokens) = *sys.argv[1:4], map(int, sys.argv[4:7])
 port = 18000 + os.getpid() % 1000
 server = subprocess.Popen([kvant, "serve", "-m", model, "--device", "cuda", "--kv", kv, "-c", str(context + tokens + 200), "--port", str(port),
-                           "--parallel", str(streams), "--no-prefix-cache", "--max-body", "64M", *sys.argv[7:]], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+                           "--parallel", str(streams), "--no-prefix-cache", "--max-body", "64M", *sys.argv[7:]], stderr=open(os.environ.get("SERVER_LOG", os.devnull), "w"), stdout=subprocess.DEVNULL)
 came = [[] for _ in range(streams)]
 
 

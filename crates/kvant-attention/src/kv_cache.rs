@@ -62,6 +62,16 @@ impl KvCache {
         Ok(KvCache::with(policy, Sequence::new(Arc::new(layout), store), capacity, attention))
     }
 
+    /// [`KvCache::new`], with pages that are decoded to f32 before they are attended to: [`CacheLayout::decoded`].
+    ///
+    /// # Errors
+    /// As [`KvCache::new`].
+    pub fn decoded(kv: impl Into<Policy>, slots: &Slots, capacity: usize) -> Result<KvCache, KvUnsupported> {
+        let cache = KvCache::new(kv, slots, capacity)?;
+        let layout = cache.sequence.layout().decoded();
+        Ok(cache.over(Sequence::new(Arc::new(layout), Arena::new())))
+    }
+
     /// Another cache of the same kind over what a sequence of its layout holds.
     pub fn over(&self, sequence: Sequence) -> KvCache {
         KvCache::with(self.policy.clone(), sequence, self.capacity, self.attention.fresh())

@@ -2,6 +2,7 @@
 import pathlib
 import torch
 import klt
+import latent
 import pages as P
 import weights as W
 from cases import Case, error
@@ -398,7 +399,7 @@ def experts(kernels, say, tokens=70):
 
 
 def run(kernels, say):
-    return fixtures(kernels, say) + attention(kernels, say) + encode(kernels, say) + encode_klt(kernels, say) + linear(kernels, say) + rows(kernels, say) + experts(kernels, say) + top(kernels, say) + strict(kernels, say)
+    return fixtures(kernels, say) + attention(kernels, say) + encode(kernels, say) + encode_klt(kernels, say) + linear(kernels, say) + rows(kernels, say) + experts(kernels, say) + top(kernels, say) + strict(kernels, say) + latent.check(kernels, say)
 
 
 HOST_CASES = [dict(positions=[300, 40], kv_heads=1, **options) for options in (
@@ -414,4 +415,4 @@ HOST_MANY = [dict(positions=[190, 3], tokens=9, kv_heads=1, **options) for optio
 def small(kernels, say):
     """Short sequences, all features: what fibers, or a card under a sanitizer, can do in a few minutes."""
     return fixtures(kernels, say) + rows(kernels, say) + top(kernels, say, ((2, 300, 40, 1.0, 1.3), (1, 5000, 256, 0.3, 0.2), (1, 20, 40, 1.0, 2.0))) + strict(kernels, say, (64,)) + encode(kernels, say) + encode_klt(kernels, say) + linear(kernels, say, ((64, 256), (24, 768)), 72) + experts(kernels, say, 12) + attention(
-        kernels, say, HOST_CASES, 1, HOST_MANY)
+        kernels, say, HOST_CASES, 1, HOST_MANY) + latent.check(kernels, say, latent.TINY)

@@ -1,8 +1,9 @@
-"""Checks and times every kernel on a card: python3 run.py [check] [pages] [ptx] [attention] [chunks] [products] [tiles] [short] [small] [linear]. Needs torch with CUDA; writes
-$OUT/results.json and $OUT/log.txt. `small` is for `compute-sanitizer --tool memcheck|racecheck python3 run.py small`. `host` checks the kernels compiled for the CPU, without a card."""
+"""Checks and times every kernel on a card: python3 run.py [check] [pages] [ptx] [attention] [chunks] [products] [tiles] [short] [small] [linear] [latent] [latents]. Needs torch with CUDA; writes
+$OUT/results.json and $OUT/log.txt. `small` is for `compute-sanitizer --tool memcheck|racecheck python3 run.py small`. `latent` checks
+attention over latents as cubin and as PTX, `latents` times it. `host` checks the kernels compiled for the CPU, without a card."""
 import json, os, sys, time
 import torch
-import check, speed
+import check, latent, speed
 from driver import MANIFEST, HostKernels, Kernels
 
 
@@ -60,6 +61,13 @@ def main():
         save()
     if "tiles" in what:
         results["tiles"] = speed.tiles(kernels, say, [t for t in speed.W.TYPES if t in what] or tuple(speed.W.TYPES))
+        save()
+    if "latent" in what:
+        failures += latent.check(kernels, say, latent.TINY if "short" in what else latent.CASES)
+        failures += [f"ptx: {f}" for f in latent.check(Kernels("ptx"), say)] if "short" not in what else []
+        save()
+    if "latents" in what:
+        results["latents"] = latent.speed(kernels, say)
         save()
     say("FAILED: " + "; ".join(failures) if failures else "all checks passed")
     save()

@@ -92,7 +92,23 @@ DEVICE u32 transpose8x8(u32 x) {
     return y;
 }
 
+// Four 8x8 matrices of halves from shared memory, whose rows the lanes name: lanes 0-7 those of the first, 8-15 of the second, and so on. Lane 4g+t
+// gets (row g, columns 2t, 2t+1) of each; turned: (rows 2t, 2t+1, column g).
+DEVICE uint4 load_matrices(const u16* row) {
+    uint4 v;
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"((u32)__cvta_generic_to_shared(row)) : "memory");
+    return v;
+}
+DEVICE uint4 load_matrices_turned(const u16* row) {
+    uint4 v;
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"((u32)__cvta_generic_to_shared(row)) : "memory");
+    return v;
+}
+
 // ---- loads ----
+DEVICE void prefetch_l2(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 DEVICE uint4 load_shared(const u8* p) { return *reinterpret_cast<const uint4*>(p); }
 DEVICE uint2 load_shared_pair(const u8* p) { return *reinterpret_cast<const uint2*>(p); }
 DEVICE u32 word(const uint4& v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }

@@ -2,6 +2,7 @@
 
 use crate::buffer::Buffer;
 use crate::device::{Card, OpenError};
+use crate::latent::{LatentPages, latent_slot};
 use crate::layout::{PAGE_TOKENS, PageKind, is_planned};
 use crate::pages::{CudaPages, Kind};
 use crate::params::Address;
@@ -46,6 +47,8 @@ pub(crate) struct SlotPages {
     pub planned: Option<PlannedKeys>,
     /// Entries of page tables that name one page of the keys: 2 where it has 128 tokens, else 1.
     pub halves: usize,
+    /// Latents in place of keys and values.
+    pub latent: Option<LatentPages>,
 }
 
 impl SlotPages {
@@ -89,7 +92,11 @@ impl LayoutPages {
                     made.slots.push(None);
                     continue;
                 }
-                SlotKind::Latent(_) => return Err(refuse(layer, "latents (MLA) do not run")),
+                SlotKind::Latent(shape) => {
+                    let latents = latent_slot(card, pages, &mut made, slot, *shape)?;
+                    made.slots.push(Some(latents));
+                    continue;
+                }
                 SlotKind::Recurrent(_) => return Err(refuse(layer, "recurrent state does not run")),
             };
             let side = |side: Side| {
@@ -141,6 +148,7 @@ impl LayoutPages {
                 signs,
                 planned,
                 halves: key.tokens / PAGE_TOKENS,
+                latent: None,
             }));
         }
         made.halves = made.slots.iter().flatten().map(|slot| slot.halves).max().unwrap_or(1);
@@ -153,7 +161,7 @@ impl LayoutPages {
         }
     }
 
-    fn signs(&mut self, card: &Arc<Card>, dim: usize, seed: u64) -> Result<Address, OpenError> {
+    pub(crate) fn signs(&mut self, card: &Arc<Card>, dim: usize, seed: u64) -> Result<Address, OpenError> {
         if let Some((.., buffer)) = self.signs.iter().find(|(d, s, _)| (*d, *s) == (dim, seed)) {
             return Ok(buffer.address());
         }
@@ -198,21 +206,7 @@ impl SideFound {
             return Err(format!("pages of {tokens} tokens do not run"));
         }
         let kind_of_page = PageKind::of(&closed).map_err(|refused| refused.to_string())?;
-        let rotation = match (&closed, kind_of_page) {
-            (PageFormat::Packed(packed), PageKind::Codes(bits)) => {
-                let rule = codec.rounding().map(|rounding| rounding.rule);
-                let wanted = match (packed.side, bits) {
-                    (Side::Key, _) => Rule::FittedRange,
-                    (Side::Value, 4) => Rule::FittedMax,
-                    (Side::Value, _) => Rule::Symmetric,
-                };
-                if rule != Some(wanted) {
-                    return Err(format!("scales by the rule {rule:?} are not chosen on the card"));
-                }
-                rotation(packed.side, bits, &packed.basis)?
-            }
-            _ => None,
-        };
+        let rotation = values_rotation(codec, &closed)?;
         let kinds = SideKinds {
             sinks: kind(&format(codecs.sinks())?, true)?,
             exact: kind(&format(codecs.exact())?, false)?,
@@ -220,6 +214,22 @@ impl SideFound {
         };
         Ok(SideFound { kind: kind_of_page, dim: codec.dim(), tokens, kinds, rotation })
     }
+}
+
+/// The seed of the rotation of pages of codes that the card makes, where they are turned; how scales are chosen must be known to it.
+pub(crate) fn values_rotation(codec: &dyn PageCodec, closed: &PageFormat) -> Result<Option<u64>, String> {
+    let kind = PageKind::of(closed).map_err(|refused| refused.to_string())?;
+    let (PageFormat::Packed(packed), PageKind::Codes(bits)) = (closed, kind) else { return Ok(None) };
+    let rule = codec.rounding().map(|rounding| rounding.rule);
+    let wanted = match (packed.side, bits) {
+        (Side::Key, _) => Rule::FittedRange,
+        (Side::Value, 4) => Rule::FittedMax,
+        (Side::Value, _) => Rule::Symmetric,
+    };
+    if rule != Some(wanted) {
+        return Err(format!("scales by the rule {rule:?} are not chosen on the card"));
+    }
+    rotation(packed.side, bits, &packed.basis)
 }
 
 /// The seed of the rotation of values of 4 bits, which must be the SRHT; keys and values of 8 bits must have none.

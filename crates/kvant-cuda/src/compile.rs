@@ -2,6 +2,7 @@
 
 use crate::buffer::Buffer;
 use crate::device::Card;
+use crate::latent::check_latent;
 use crate::layout::DIMS;
 use crate::matrix::{Matrix, on_card};
 use crate::moe::check_moe;
@@ -70,6 +71,9 @@ impl<'a> Compiler<'a> {
                     description::Mixer::Attention(of) => {
                         Mixer::Attention(Box::new(self.attention(of, &mut widths, scale)?))
                     }
+                    description::Mixer::LatentAttention(of) => {
+                        Mixer::Latent(Box::new(self.latent_attention(of, &mut widths, scale)?))
+                    }
                     description::Mixer::Ffn(Ffn::Dense(of)) => {
                         Mixer::Mlp(Box::new(self.mlp(of, &mut widths, scale)?))
                     }
@@ -101,6 +105,14 @@ impl<'a> Compiler<'a> {
             head_cap: of.head.soft_cap,
             widths,
         })
+    }
+
+    pub(crate) fn card(&self) -> &'a Arc<Card> {
+        self.card
+    }
+
+    pub(crate) fn source(&self) -> Source<'a> {
+        self.source
     }
 
     fn refuse(&self, what: &str, layer: Option<usize>) -> LoadError {
@@ -142,7 +154,7 @@ impl<'a> Compiler<'a> {
         for mixer in layer.mixers() {
             match mixer {
                 Mixer::Attention(of) => self.check_attention(of)?,
-                Mixer::LatentAttention(_) => return refuse("attention over latents (MLA)"),
+                Mixer::LatentAttention(of) => check_latent(of, self.ropes)?,
                 Mixer::ShortConv(_) => return refuse("a short convolution"),
                 Mixer::Mamba2(_) => return refuse("a Mamba-2 mixer"),
                 Mixer::GatedDeltaNet(_) => return refuse("a gated DeltaNet"),
@@ -265,7 +277,7 @@ impl<'a> Compiler<'a> {
     }
 
     /// A norm with a multiplier of what it gives.
-    fn norm(&self, of: &description::Norm, scale: f32) -> Result<Norm> {
+    pub(crate) fn norm(&self, of: &description::Norm, scale: f32) -> Result<Norm> {
         let weight = match &of.weight {
             Some(weight) => self.numbers(weight, 1.0)?,
             None => vec![1.0; of.width],
@@ -317,7 +329,7 @@ impl<'a> Compiler<'a> {
         Ok(matrix)
     }
 
-    fn noise(&self, kind: WeightType, rows: usize, channels: usize) -> Result<Matrix> {
+    pub(crate) fn noise(&self, kind: WeightType, rows: usize, channels: usize) -> Result<Matrix> {
         self.seed.set(self.seed.get() + 1);
         Matrix::noise(self.card, kind, rows, channels, self.seed.get())
     }
@@ -412,7 +424,7 @@ impl<'a> Compiler<'a> {
     }
 }
 
-fn check_norm(of: &description::Norm, width: usize) -> Result<(), String> {
+pub(crate) fn check_norm(of: &description::Norm, width: usize) -> Result<(), String> {
     match of.kind {
         NormKind::Rms if of.bias.is_none() && of.width == width => Ok(()),
         NormKind::Rms => Err("a norm with a bias, or over other widths than a row or a head".to_owned()),

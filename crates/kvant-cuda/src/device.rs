@@ -110,6 +110,14 @@ impl Card {
     /// # Errors
     /// See [`OpenError`].
     pub fn open(ordinal: usize) -> Result<Card, OpenError> {
+        Card::open_as(ordinal, None)
+    }
+
+    /// The same with kernels in this form, where one is named.
+    ///
+    /// # Errors
+    /// As [`Card::open`]; and a card that is not a Hopper loads no cubins.
+    pub fn open_as(ordinal: usize, form: Option<Form>) -> Result<Card, OpenError> {
         // SAFETY: it loads the driver's library and drops it again, which has no requirement.
         if !unsafe { sys::is_culib_present() } {
             return Err(OpenError::NoDriver);
@@ -130,7 +138,7 @@ impl Card {
         let name = context.name().map_err(failed("asking for the card's name"))?;
         let (major, minor) =
             context.compute_capability().map_err(failed("asking for the compute capability"))?;
-        let Some(form) = Form::of(major, minor) else {
+        let Some(form) = Form::of(major, minor).map(|own| form.unwrap_or(own)) else {
             return Err(OpenError::OldCard { name, major, minor });
         };
         let count = context

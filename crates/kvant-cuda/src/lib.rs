@@ -14,6 +14,8 @@ mod compile;
 #[cfg(feature = "cuda")]
 pub mod device;
 pub mod kernels;
+#[cfg(feature = "cuda")]
+mod latent;
 pub mod layout;
 #[cfg(feature = "cuda")]
 mod mapping;

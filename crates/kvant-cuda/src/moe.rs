@@ -196,7 +196,8 @@ impl Run<'_> {
             most: form.most as i32,
         };
         self.launch("group_pairs", (1, 1), 512, params);
-        self.grouped(&of.first, form, b.normed.address(), b.sources.address(), b.expert_first.address());
+        let groups = (form, b.groups.address());
+        self.grouped(&of.first, groups, b.normed.address(), b.sources.address(), b.expert_first.address());
         self.activate(
             of.activating,
             of.down.matrix.channels,
@@ -204,7 +205,7 @@ impl Run<'_> {
             b.expert_first.address(),
             b.expert_inner.address(),
         );
-        self.grouped(&of.down, form, b.expert_inner.address(), 0, b.expert_out.address());
+        self.grouped(&of.down, groups, b.expert_inner.address(), 0, b.expert_out.address());
         let params = CombineParams {
             experts: b.expert_out.address(),
             shares: b.shares.address(),
@@ -227,8 +228,14 @@ impl Run<'_> {
     }
 
     /// y (pairs, rows of an expert) of x rows that `sources` names, or of the pairs' own.
-    fn grouped(&mut self, of: &ExpertMatrix, form: GroupForm, x: Address, sources: Address, y: Address) {
-        let b = self.buffers;
+    pub(crate) fn grouped(
+        &mut self,
+        of: &ExpertMatrix,
+        (form, groups): (GroupForm, Address),
+        x: Address,
+        sources: Address,
+        y: Address,
+    ) {
         let matrix = &of.matrix;
         let params = GroupedParams {
             product: LinearParams {
@@ -242,7 +249,7 @@ impl Run<'_> {
                 scale: of.scale * matrix.scale,
                 zero: [0; 4],
             },
-            groups: b.groups.address(),
+            groups,
             sources,
             expert_bytes: matrix.kind.packed_bytes(of.rows, matrix.channels) as u64,
         };
@@ -251,7 +258,7 @@ impl Run<'_> {
         let launch = Launch { grid, threads, shared: 0, early: self.early };
         self.recorder.launch(&format!("linear_{}_{name}", matrix.kind.name()), launch, params);
         if let Some(bias) = &of.bias {
-            let owners = b.owners.address();
+            let owners = self.buffers.owners.address();
             let params = ExpertBiasParams { y, bias: bias.address(), owners, width: of.rows as i32 };
             self.launch("add_expert_bias", (form.pairs, of.rows.div_ceil(1024)), 256, params);
         }

@@ -165,7 +165,7 @@ impl CudaNetwork {
     ) -> Result<(), StateError> {
         let (rule, strict) = (reading(kept.layout.rule()), kept.pages.strict);
         let mut jobs = Vec::new(); // by slot
-        for of in self.program.attentions() {
+        for of in self.program.readings() {
             let slot = self.slots.owner(of.slot);
             let pages = slot_pages(&kept.pages, slot).ok_or_else(|| missing(slot))?;
             let mut own = EncodeJobs::default();
@@ -240,10 +240,10 @@ impl CudaNetwork {
         if let Some(top) = top {
             top.fit(card, &mut buffers.ranks, self.program.widths.vocabulary)?;
         }
-        for of in self.program.attentions() {
-            let slices = plan.slices.get(&plan.tiling(of)).into_iter().flatten();
+        for of in self.program.readings() {
+            let slices = plan.slices.get(&plan.tiling(&of)).into_iter().flatten();
             let partials = slices.map(|slice| slice.slots).max().unwrap_or(0) * of.heads;
-            fit(card, &mut buffers.part_o, 4 * partials * of.dim)?;
+            fit(card, &mut buffers.part_o, 4 * partials * of.width)?;
             fit(card, &mut buffers.part_ml, 8 * partials)?;
         }
         Ok(())
@@ -304,7 +304,7 @@ impl CudaNetwork {
         let (ids_at, wanted_at) = (words.add(ids), words.add(wanted.iter().copied()));
         let top = top.filter(|_| self.program.head_cap.is_none()).unwrap_or_default();
         let top = TopPlan::new(&mut words, top);
-        let attentions = self.program.attentions();
+        let readings = self.program.readings();
         let rule = reading(layout.rule());
         let inside = |span: &Span| {
             let after = span.start.saturating_sub(rule.sinks);
@@ -315,7 +315,7 @@ impl CudaNetwork {
             return Err(StateError::new(index, StateErrorKind::Pass { what }));
         }
         let kinds = (kept.pages.tiles, kept.pages.halves);
-        let plan = PassPlan::new(&mut words, &rule, &spans, &seats, attentions, &self.ropes, kinds);
+        let plan = PassPlan::new(&mut words, &rule, &spans, &seats, readings, &self.ropes, kinds);
         // A page must be encoded before its queries attend, even if there is one of them.
         let is_step = plan.is_step && !kept.pages.strict;
         let mut plan = PassPlan { ids_at, wanted_at, is_step, ..plan };

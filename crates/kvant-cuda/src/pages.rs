@@ -28,6 +28,16 @@ pub(crate) fn unit_of(page: PageId) -> u32 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Kind(u16);
 
+/// How the bytes of a format lie on the card.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Order {
+    Dealt,
+    /// As exact pages have it, of the fewer tokens of the sinks' page.
+    Sinks,
+    /// As the format says.
+    Canonical,
+}
+
 /// A format by the places of its bytes: heads of a plan have bases of their own, and mostly widths in common.
 fn bytes_alone(format: &PageFormat) -> PageFormat {
     match format {
@@ -53,7 +63,7 @@ struct State {
     memory: PageMemory,
     mapping: Mapping,
     pages: usize,
-    deals: Vec<(PageFormat, bool, Arc<Deal>)>,
+    deals: Vec<(PageFormat, Order, Arc<Deal>)>,
     kinds: HashMap<u32, Kind>,
     /// Canonical bytes of pages without a kind.
     waiting: HashMap<u32, Vec<u8>>,
@@ -102,19 +112,29 @@ impl CudaPages {
 
     /// The kind of pages of a format; of the page of the sinks, which has fewer tokens.
     pub(crate) fn kind(&self, format: &PageFormat, sinks: bool) -> Result<Kind, Unsupported> {
+        self.kind_in(format, if sinks { Order::Sinks } else { Order::Dealt })
+    }
+
+    /// The kind of pages of a format that lie on the card as the format says.
+    pub(crate) fn canonical(&self, format: &PageFormat) -> Result<Kind, Unsupported> {
+        self.kind_in(format, Order::Canonical)
+    }
+
+    fn kind_in(&self, format: &PageFormat, order: Order) -> Result<Kind, Unsupported> {
         let mut state = self.lock();
         let bytes = bytes_alone(format);
-        if let Some(known) = state.deals.iter().position(|(own, of, _)| *own == bytes && *of == sinks) {
+        if let Some(known) = state.deals.iter().position(|(own, of, _)| *own == bytes && *of == order) {
             return Ok(Kind(known as u16));
         }
-        let deal = match (format, sinks) {
-            (PageFormat::Exact(format), true) => Deal::of_sinks(format)?,
+        let deal = match (format, order) {
+            (format, Order::Canonical) => Deal::canonical(format.bytes()),
+            (PageFormat::Exact(format), Order::Sinks) => Deal::of_sinks(format)?,
             (format, _) => Deal::of(format)?,
         };
         let Ok(place) = u16::try_from(state.deals.len()) else {
             return Err(Unsupported { what: "more than 65536 formats of pages at once".into() });
         };
-        state.deals.push((bytes, sinks, Arc::new(deal)));
+        state.deals.push((bytes, order, Arc::new(deal)));
         Ok(Kind(place))
     }
 

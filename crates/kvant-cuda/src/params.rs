@@ -306,6 +306,107 @@ pub struct StrictParams {
     pub signs: Address,
 }
 
+/// `LatentParams` of `kernels/latent.cuh`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+#[expect(missing_docs, reason = "kernels/latent.cuh describes them")]
+pub struct LatentParams {
+    pub pages: Address,
+    pub table: Address,
+    pub exact: Address,
+    pub items: Address,
+    pub slots: Address,
+    pub q: Address,
+    pub q_closed: Address,
+    pub part_o: Address,
+    pub part_ml: Address,
+    pub signs: Address,
+    pub out: Address,
+    pub n_items: i32,
+    pub heads: i32,
+    pub latent: i32,
+    pub rotated: i32,
+    pub table_stride: i32,
+    pub exact_stride: i32,
+    pub key_bits: i32,
+    pub value_bits: i32,
+    pub sink_tokens: i32,
+    pub tiles: i32,
+    pub scale: f32,
+}
+
+/// `LatentQueryParams` of `kernels/latent.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+#[expect(missing_docs, reason = "kernels/latent.cu describes them")]
+pub struct LatentQueryParams {
+    pub q: Address,
+    pub absorbed: Address,
+    pub turns: Address,
+    pub gains: Address,
+    pub signs: Address,
+    pub to: Address,
+    pub to_closed: Address,
+    pub refused: Address,
+    pub heads: i32,
+    pub nope: i32,
+    pub latent: i32,
+    pub rotated: i32,
+    pub pairs: i32,
+    pub neighbours: i32,
+}
+
+/// `LatentRowParams` of `kernels/latent_rows.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+#[expect(missing_docs, reason = "kernels/latent_rows.cu describes them")]
+pub struct LatentRowParams {
+    pub q: Address,
+    pub both: Address,
+    pub norm: Address,
+    pub turns: Address,
+    pub gains: Address,
+    pub plain: Address,
+    pub pages: Address,
+    pub exact: Address,
+    pub targets: Address,
+    pub refused: Address,
+    pub heads: i32,
+    pub nope: i32,
+    pub latent: i32,
+    pub rotated: i32,
+    pub pairs: i32,
+    pub neighbours: i32,
+    pub exact_stride: i32,
+    pub sink_tokens: i32,
+    pub eps: f32,
+}
+
+/// `LatentValueParams` of `kernels/latent_rows.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+#[expect(missing_docs, reason = "kernels/latent_rows.cu describes them")]
+pub struct LatentValueParams {
+    pub x: Address,
+    pub y: Address,
+    pub width: i32,
+}
+
+/// `LatentEncodeParams` of `kernels/latent_rows.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+#[expect(missing_docs, reason = "kernels/latent_rows.cu describes them")]
+pub struct LatentEncodeParams {
+    pub pages: Address,
+    pub jobs: Address,
+    pub signs: Address,
+    pub refused: Address,
+    pub latent: i32,
+    pub rotated: i32,
+    pub key_bits: i32,
+    pub value_bits: i32,
+}
+
 /// `TopParams` of `kernels/top.cu`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
@@ -393,6 +494,14 @@ mod tests {
         assert_eq!(size, [184, 64, 32, 96]);
         let planned = (size_of::<PlannedEncodeParams>(), size_of::<AppendTurnParams>());
         assert_eq!(planned, (48, size_of::<AppendParams>() + 24));
+        let latents = [
+            size_of::<LatentParams>(),
+            size_of::<LatentQueryParams>(),
+            size_of::<LatentRowParams>(),
+            size_of::<LatentValueParams>(),
+            size_of::<LatentEncodeParams>(),
+        ];
+        assert_eq!(latents, [136, 88, 120, 24, 48]);
         let rows = [
             size_of::<NormParams>(),
             size_of::<ActivateParams>(),

@@ -7,12 +7,12 @@
 use crate::cache::{LayoutPages, SlotPages};
 use crate::layout::{PAGE_TOKENS, UNIT};
 use crate::pages::{Book, Kind, unit_of};
-use crate::params::many_columns;
-use crate::plan::{Decoding, Item, StepPlan};
-use crate::program::Attention;
+use crate::plan::{Decoding, Item, StepPlan, split_latents, split_pages};
+use crate::product::GroupForm;
+use crate::program::Reading;
 use kvant_cache::{KvSlot, Mode, PageId, PageWork, Sequence, Visibility};
 use kvant_codec::Side;
-use kvant_model::description::Rope;
+use kvant_model::description::{QueryGain, Rope};
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -71,6 +71,16 @@ impl Words {
     }
 }
 
+/// What slices of rows have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Tiling {
+    pub window: Option<usize>,
+    /// Query tokens that share a tile of columns.
+    pub tile: usize,
+    /// Whether they read latents.
+    pub latents: bool,
+}
+
 /// The plan of one slice of rows under one window.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SlicePlan {
@@ -80,6 +90,29 @@ pub(crate) struct SlicePlan {
     pub items: usize,
     pub slots_at: u64,
     pub slots: usize,
+}
+
+/// The rows of a pass sorted by heads, for products with a matrix for every head: pair h·rows + r is row r·heads + h of what is multiplied.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ByHead {
+    pub form: GroupForm,
+    pub groups_at: u64,
+    pub sources_at: u64,
+}
+
+impl ByHead {
+    fn new(words: &mut Words, rows: usize, heads: usize) -> ByHead {
+        let form = GroupForm::of(rows * heads, heads);
+        let group = |head: usize| {
+            let firsts = (0..rows).step_by(form.size);
+            firsts.map(move |first| [head, head * rows + first, form.size.min(rows - first), 0])
+        };
+        let groups: Vec<[usize; 4]> = (0..heads).flat_map(group).collect();
+        let form = GroupForm { most: groups.len(), ..form };
+        let groups_at = words.add(groups.into_iter().flatten().map(|word| word as u32));
+        let source = |head: usize| (0..rows).map(move |row| (row * heads + head) as u32);
+        ByHead { form, groups_at, sources_at: words.add((0..heads).flat_map(source)) }
+    }
 }
 
 /// What is written to the pages of a slot, and where its exact pages are listed.
@@ -100,10 +133,13 @@ pub(crate) struct PassPlan {
     pub targets_at: u64,
     /// By rope.
     pub turns_at: HashMap<usize, u64>,
-    /// By window and query tokens of a tile.
-    pub slices: HashMap<(Option<usize>, usize), Vec<SlicePlan>>,
+    pub slices: HashMap<Tiling, Vec<SlicePlan>>,
     /// By slot.
     pub slots: HashMap<usize, SlotPlan>,
+    /// By number of heads.
+    pub by_head: HashMap<usize, ByHead>,
+    /// Multipliers of queries, by row.
+    pub gains: Vec<(QueryGain, u64)>,
     pub exact_stride: usize,
     /// Whether every sequence brings one token: then no page that is closed in this pass is read as bytes in it.
     pub is_step: bool,
@@ -146,12 +182,12 @@ fn exact_pages(rule: &Visibility, position: usize) -> Range<usize> {
 
 impl PassPlan {
     /// What positions alone decide.
-    pub(crate) fn new<'a>(
+    pub(crate) fn new(
         words: &mut Words,
         rule: &Visibility,
         spans: &[Span],
         seats: &[usize],
-        attentions: impl Iterator<Item = &'a Attention>,
+        attentions: impl Iterator<Item = Reading>,
         ropes: &[Rope],
         (tiles, halves): (bool, usize),
     ) -> PassPlan {
@@ -180,6 +216,8 @@ impl PassPlan {
             turns_at: HashMap::new(),
             slices: HashMap::new(),
             slots: HashMap::new(),
+            by_head: HashMap::new(),
+            gains: Vec::new(),
             exact_stride: halves + stride.unwrap_or(0),
             is_step,
             tiles: tiles && !is_step,
@@ -188,16 +226,28 @@ impl PassPlan {
             if let Some(rope) = of.rope {
                 plan.turns_at.entry(rope.0).or_insert_with(|| turns(words, &ropes[rope.0], spans));
             }
-            let key = plan.tiling(of);
+            if of.by_head {
+                plan.by_head.entry(of.heads).or_insert_with(|| ByHead::new(words, positions.len(), of.heads));
+            }
+            if let Some(gain) = of.gain.filter(|gain| plan.gains_at(*gain).is_none()) {
+                let gains = positions.iter().map(|position| (gain.at(*position) as f32).to_bits());
+                plan.gains.push((gain, words.add(gains)));
+            }
+            let key = plan.tiling(&of);
             let slices = || slices(words, rule, halves, key, &positions, &of_rows);
             plan.slices.entry(key).or_insert_with(slices);
         }
         plan
     }
 
-    /// What the slices of an attention are found by: its window, and the query tokens that share a tile of columns.
-    pub(crate) fn tiling(&self, of: &Attention) -> (Option<usize>, usize) {
-        (of.window, if self.tiles { (many_columns(of.dim) / of.group()).max(1) } else { 1 })
+    /// What the slices of an attention are found by.
+    pub(crate) fn tiling(&self, of: &Reading) -> Tiling {
+        Tiling { window: of.window, tile: if self.tiles { of.tile } else { 1 }, latents: of.by_head }
+    }
+
+    /// Where the multipliers of queries lie.
+    pub(crate) fn gains_at(&self, gain: QueryGain) -> Option<u64> {
+        self.gains.iter().find(|(own, _)| *own == gain).map(|(_, at)| *at)
     }
 }
 
@@ -222,7 +272,7 @@ pub(crate) fn slices(
     words: &mut Words,
     rule: &Visibility,
     halves: usize,
-    (window, tile): (Option<usize>, usize),
+    Tiling { window, tile, latents }: Tiling,
     positions: &[usize],
     seats: &[usize],
 ) -> Vec<SlicePlan> {
@@ -239,7 +289,8 @@ pub(crate) fn slices(
     for (index, positions) in positions.chunks(ATTENDING).enumerate() {
         let queries: Vec<Decoding> =
             positions.iter().zip(&seats[index * ATTENDING..]).map(decoding).collect();
-        let plan = StepPlan::new(&queries, tile);
+        let split = if latents { split_latents } else { split_pages };
+        let plan = StepPlan::split_by(&queries, tile, split);
         let items_at = words.add_with_room(plan.items.iter().flat_map(Item::words));
         let slots = plan.rows.iter().flat_map(|slots| [slots.first as u32, slots.count as u32]);
         slices.push(SlicePlan {

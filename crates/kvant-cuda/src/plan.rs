@@ -13,6 +13,9 @@ use crate::layout::PAGE_TOKENS;
 /// `MAX_PARTS` of the kernels.
 pub const MAX_SPLITS: usize = 32;
 
+/// The same of latents, whose pages a CTA takes one at a time: `LATENT_PARTS` of the kernels without the exact rows.
+pub const MAX_LATENT_SPLITS: usize = 128;
+
 /// Warps of a CTA, which share the pages of a split.
 const WARPS: usize = 4;
 
@@ -87,6 +90,11 @@ pub fn split_pages(pages: usize) -> usize {
     (2 * WARPS * most).min(8 * WARPS).max(WARPS * most).max(2 * WARPS)
 }
 
+/// Pages of a split of latents: one kv head has few CTAs otherwise, and a page keeps one busy for long.
+pub fn split_latents(pages: usize) -> usize {
+    pages.div_ceil(MAX_LATENT_SPLITS).max(2)
+}
+
 impl Decoding {
     /// The first token after the sinks that it sees.
     fn first(&self) -> usize {
@@ -135,6 +143,11 @@ pub struct StepPlan {
 impl StepPlan {
     /// Sets out the work of these queries, at most `tile` of them to an item.
     pub fn new(queries: &[Decoding], tile: usize) -> StepPlan {
+        StepPlan::split_by(queries, tile, split_pages)
+    }
+
+    /// The same with so many pages to a split of so many.
+    pub fn split_by(queries: &[Decoding], tile: usize, pages_of: fn(usize) -> usize) -> StepPlan {
         let mut plan = StepPlan::default();
         let mut exact = Vec::with_capacity(queries.len());
         let mut row = 0;
@@ -145,7 +158,7 @@ impl StepPlan {
             let tokens = 1 + if slide.is_some() { others } else { 0 };
             let (first, begin, closed) = (query.first() as i32, query.begin(), query.closed);
             let pages = closed.saturating_sub(begin);
-            let split = split_pages(pages);
+            let split = pages_of(pages);
             let has_mixed = begin <= closed && closed < query.values;
             let stride = 1 + pages.div_ceil(split) + usize::from(has_mixed);
             let item = |begin: usize, end: usize, slot: usize, seen: [i32; 4]| Item {

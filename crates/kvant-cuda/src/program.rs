@@ -1,12 +1,13 @@
 //! A model's blocks on the card: what a description was compiled to.
 
 use crate::buffer::Buffer;
+use crate::latent::LatentAttention;
 use crate::matrix::Matrix;
 use crate::moe::Moe;
-use crate::params::Address;
+use crate::params::{Address, many_columns};
 use kvant_cache::KvSlot;
 use kvant_model::Tensor;
-use kvant_model::description::{self, Activation, RopeId};
+use kvant_model::description::{self, Activation, QueryGain, RopeId};
 use std::sync::Arc;
 
 /// A linear layer, or several of the same input side by side: columns of the output one after another.
@@ -39,6 +40,22 @@ pub(crate) struct Norm {
     pub eps: f32,
 }
 
+/// What a pass has to know of an attention of either kind.
+#[derive(Clone, Copy)]
+pub(crate) struct Reading {
+    pub slot: KvSlot,
+    pub heads: usize,
+    /// Channels of a head's sums.
+    pub width: usize,
+    pub window: Option<usize>,
+    pub rope: Option<RopeId>,
+    /// Query tokens of a sequence that share an item, where they may.
+    pub tile: usize,
+    /// Whether products have a matrix for every head.
+    pub by_head: bool,
+    pub gain: Option<QueryGain>,
+}
+
 /// Attention over keys and values.
 pub(crate) struct Attention {
     pub slot: KvSlot,
@@ -63,6 +80,20 @@ impl Attention {
     /// Query heads of a kv head.
     pub(crate) fn group(&self) -> usize {
         self.heads / self.kv_heads
+    }
+
+    /// What a pass has to know of it.
+    pub(crate) fn reading(&self) -> Reading {
+        Reading {
+            slot: self.slot,
+            heads: self.heads,
+            width: self.dim,
+            window: self.window,
+            rope: self.rope,
+            tile: (many_columns(self.dim) / self.group()).max(1),
+            by_head: false,
+            gain: None,
+        }
     }
 
     /// Address of a norm's weights; 0 for none.
@@ -116,6 +147,7 @@ pub(crate) struct Mlp {
 /// What is added to the residual stream.
 pub(crate) enum Mixer {
     Attention(Box<Attention>),
+    Latent(Box<LatentAttention>),
     Mlp(Box<Mlp>),
     Experts(Box<Moe>),
 }
@@ -135,6 +167,8 @@ pub(crate) struct Widths {
     pub hidden: usize,
     pub projected: usize,
     pub queries: usize,
+    /// Of what a matrix for every head gives.
+    pub by_head: usize,
     pub first: usize,
     pub inner: usize,
     pub vocabulary: usize,
@@ -163,6 +197,15 @@ impl Program {
     pub(crate) fn attentions(&self) -> impl Iterator<Item = &Attention> {
         self.blocks.iter().filter_map(|block| match &block.mixer {
             Mixer::Attention(of) => Some(&**of),
+            Mixer::Latent(_) | Mixer::Mlp(_) | Mixer::Experts(_) => None,
+        })
+    }
+
+    /// Of attention of either kind.
+    pub(crate) fn readings(&self) -> impl Iterator<Item = Reading> {
+        self.blocks.iter().filter_map(|block| match &block.mixer {
+            Mixer::Attention(of) => Some(of.reading()),
+            Mixer::Latent(of) => Some(of.reading()),
             Mixer::Mlp(_) | Mixer::Experts(_) => None,
         })
     }
@@ -171,6 +214,7 @@ impl Program {
     pub(crate) fn weight_bytes(&self) -> usize {
         let mixers = self.blocks.iter().map(|block| match &block.mixer {
             Mixer::Attention(of) => of.projection.bytes() + of.output.bytes(),
+            Mixer::Latent(of) => of.bytes(),
             Mixer::Mlp(of) => of.first.bytes() + of.down.bytes(),
             Mixer::Experts(of) => of.bytes(),
         });

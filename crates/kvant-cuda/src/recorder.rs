@@ -1,6 +1,7 @@
 //! A pass as a list of launches. A list that comes again becomes a CUDA graph.
 
 use crate::device::{Card, Kernel, Launch, OpenError, failed};
+use cudarc::driver::result::stream::StreamKind;
 use cudarc::driver::{result, sys};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -73,15 +74,14 @@ impl<'a> Recorder<'a> {
             // SAFETY: the caller's contract.
             Some(graphs) if launches.len() >= WORTH_A_GRAPH => unsafe { graphs.run(self.card, launches) },
             // SAFETY: as above.
-            _ => unsafe { run(self.card, &launches) },
+            _ => unsafe { run(self.card, self.card.stream(), &launches) },
         }
     }
 }
 
 /// # Safety
 /// As [`Recorder::submit`].
-unsafe fn run(card: &Card, launches: &[Recorded]) -> Result<(), OpenError> {
-    let stream = card.stream();
+unsafe fn run(card: &Card, stream: sys::CUstream, launches: &[Recorded]) -> Result<(), OpenError> {
     launches.iter().try_for_each(|Recorded { kernel, launch, params }| {
         // SAFETY: the caller's contract.
         unsafe { card.launch(stream, *kernel, *launch, params.as_ptr().cast()) }
@@ -107,7 +107,7 @@ impl Graphs {
     unsafe fn run(&mut self, card: &Card, launches: Vec<Recorded>) -> Result<(), OpenError> {
         let Some(index) = self.known.iter().position(|(known, _)| *known == launches) else {
             // SAFETY: the caller's contract.
-            unsafe { run(card, &launches)? };
+            unsafe { run(card, card.stream(), &launches)? };
             if self.known.len() == GRAPHS
                 && let Some((_, Some(graph))) = self.known.pop_back()
             {
@@ -141,17 +141,34 @@ impl Drop for Graphs {
     }
 }
 
+/// Makes a graph of launches, on a stream of its own: another network of the card may launch on the card's stream meanwhile, and would find its
+/// kernels in this graph.
+///
 /// # Safety
 /// As [`Recorder::submit`].
 unsafe fn capture(card: &Card, launches: &[Recorded]) -> Result<sys::CUgraphExec, OpenError> {
-    let stream = card.stream();
-    // SAFETY: the stream is the card's.
+    let stream = result::stream::create(StreamKind::NonBlocking).map_err(failed("making a stream"))?;
+    // SAFETY: the stream is of the card's context, and the rest is the caller's contract.
+    let captured = unsafe { capture_on(card, stream, launches) };
+    // SAFETY: it was made above, and nothing has run on it.
+    let _ = unsafe { result::stream::destroy(stream) };
+    captured
+}
+
+/// # Safety
+/// As [`capture`]; nothing else uses the stream.
+unsafe fn capture_on(
+    card: &Card,
+    stream: sys::CUstream,
+    launches: &[Recorded],
+) -> Result<sys::CUgraphExec, OpenError> {
+    // SAFETY: the caller's contract.
     unsafe {
         result::stream::begin_capture(stream, sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
     }
     .map_err(failed("beginning a graph"))?;
     // SAFETY: the caller's contract.
-    let noted = unsafe { run(card, launches) };
+    let noted = unsafe { run(card, stream, launches) };
     // SAFETY: the capture was begun above, and is ended whatever came of it.
     let graph = unsafe { result::stream::end_capture(stream) }.map_err(failed("ending a graph"));
     noted?;

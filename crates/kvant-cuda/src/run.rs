@@ -15,7 +15,7 @@ use crate::program::{Activating, Attention, Block, Linear, Mixer, Mlp, Norm, Pro
 use crate::recorder::Recorder;
 use crate::seats::Seats;
 use crate::top::OutLayout;
-use kvant_cache::Slots;
+use kvant_cache::{KvSlot, Slots};
 use kvant_model::description::{Pairing, Rope};
 use std::sync::Arc;
 
@@ -27,17 +27,19 @@ pub(crate) struct PassBuffers {
     /// (rows, hidden) f16.
     pub normed: Buffer,
     /// (rows, queries ‖ keys ‖ values) f32.
-    projected: Buffer,
+    pub projected: Buffer,
     /// (rows, heads, dim) f16.
-    queries: Buffer,
-    attended: Buffer,
+    pub queries: Buffer,
+    pub attended: Buffer,
     /// The same in the basis of a plan's keys, and (rows, heads) f32: their products with the keys' means.
-    turned: Buffer,
+    pub turned: Buffer,
     bias: Buffer,
+    /// What matrices of every head give, (heads, rows, channels) f32.
+    pub by_head: Buffer,
     /// (rows, gates ‖ ups) f32.
-    first: Buffer,
+    pub first: Buffer,
     /// (rows, inner) f16.
-    inner: Buffer,
+    pub inner: Buffer,
     /// Columns of one part of a product, (rows, columns) f32.
     columns: Buffer,
     /// Rows whose logits are wanted, (rows, hidden) f32.
@@ -89,6 +91,7 @@ impl PassBuffers {
             attended: buffer(widths.queries, 2)?,
             turned: buffer(widths.queries, 2)?,
             bias: buffer(widths.queries.div_ceil(64), 4)?,
+            by_head: buffer(widths.by_head, 4)?,
             first: buffer(widths.first, 4)?,
             inner: buffer(widths.inner, 2)?,
             columns: buffer(widths.projected.max(widths.first), 4)?,
@@ -185,6 +188,7 @@ impl Run<'_> {
         };
         match &of.mixer {
             Mixer::Attention(of) => self.attention(of, to),
+            Mixer::Latent(of) => self.latent_attention(of, to),
             Mixer::Mlp(of) => self.mlp(of, to),
             Mixer::Experts(of) => self.moe(of, to),
         }
@@ -202,15 +206,14 @@ impl Run<'_> {
 
     /// Norms rows of the stream into `normed`.
     pub(crate) fn norm(&mut self, of: &Norm, x: Address, rows: usize) {
-        let hidden = self.program.widths.hidden;
-        let params = NormParams {
-            x,
-            weight: of.weight.address(),
-            y: self.buffers.normed.address(),
-            channels: hidden as i32,
-            eps: of.eps,
-        };
-        self.launch("rms_norm", (rows, 1), 512, params);
+        let (hidden, normed) = (self.program.widths.hidden, self.buffers.normed.address());
+        self.norm_rows(of, (x, normed), hidden, rows);
+    }
+
+    /// Norms (rows, channels) f32 to f16.
+    pub(crate) fn norm_rows(&mut self, of: &Norm, (x, y): (Address, Address), channels: usize, rows: usize) {
+        let (weight, channels) = (of.weight.address(), channels as i32);
+        self.launch("rms_norm", (rows, 1), 512, NormParams { x, weight, y, channels, eps: of.eps });
     }
 
     pub(crate) fn mlp(&mut self, of: &Mlp, to: Target) {
@@ -248,7 +251,7 @@ impl Run<'_> {
             self.encode(of, slot);
             self.strictly(of, slot, &format!("decode_{}_d{}", slot.codec, slot.dim));
         }
-        for slice in self.plan.slices.get(&self.plan.tiling(of)).into_iter().flatten() {
+        for slice in self.plan.slices.get(&self.plan.tiling(&of.reading())).into_iter().flatten() {
             self.attend(of, slot, slice);
         }
         self.linear(&of.output, rows, b.attended.address(), to);
@@ -256,15 +259,27 @@ impl Run<'_> {
 
     /// Closes the pages that are full after a step: its last kernels, which wait for all before them.
     pub(crate) fn encode_all(&mut self) {
-        for of in self.program.attentions() {
-            if let Some(slot) = slot_pages(self.layout, self.slots.owner(of.slot)) {
-                self.encode(of, slot);
+        let program = self.program;
+        for block in &program.blocks {
+            match &block.mixer {
+                Mixer::Attention(of) => {
+                    if let Some(slot) = slot_pages(self.layout, self.slots.owner(of.slot)) {
+                        self.encode(of, slot);
+                    }
+                }
+                Mixer::Latent(of) => {
+                    if let Some(slot) = slot_pages(self.layout, self.slots.owner(of.slot)) {
+                        self.encode_latents(of, slot);
+                    }
+                }
+                Mixer::Mlp(_) | Mixer::Experts(_) => {}
             }
         }
     }
 
-    fn refused(&self, of: &Attention, what: usize) -> Address {
-        let mark = 4 * (2 * self.slots.owner(of.slot).index() + what);
+    /// Where numbers that cannot be stored are marked: those that are appended to a slot, or those that are encoded.
+    pub(crate) fn refused(&self, slot: KvSlot, what: usize) -> Address {
+        let mark = 4 * (2 * self.slots.owner(slot).index() + what);
         self.buffers.out.address() + (self.buffers.layout.marks + mark) as u64
     }
 
@@ -282,7 +297,7 @@ impl Run<'_> {
             pages: self.pages,
             exact: self.at(self.plan.slots[&index].exact_at),
             targets: self.at(self.plan.targets_at),
-            refused: self.refused(of, 0),
+            refused: self.refused(of.slot, 0),
             heads: of.heads as i32,
             kv_heads: of.kv_heads as i32,
             exact_stride: self.plan.exact_stride as i32,
@@ -303,7 +318,7 @@ impl Run<'_> {
 
     fn encode(&mut self, of: &Attention, slot: &SlotPages) {
         let plan = self.plan.slots[&self.slots.owner(of.slot).index()];
-        let (words, refused) = (self.buffers.plan.address(), self.refused(of, 1));
+        let (words, refused) = (self.buffers.plan.address(), self.refused(of.slot, 1));
         encode(&mut self.recorder, slot, &plan.jobs, words, (self.pages, refused));
     }
 

@@ -28,6 +28,12 @@ pub enum EvalError {
         /// The first byte that is not text.
         byte: usize,
     },
+    /// What the reference holds cannot be put into the cache that is compared with it.
+    #[error("the reference's pages cannot be brought over: {reason}")]
+    Moved {
+        /// Why not.
+        reason: String,
+    },
     /// Not enough text for the windows asked for.
     #[error(
         "the text has {tokens} tokens, and {chunks} × {ctx} need {needed}; {}",

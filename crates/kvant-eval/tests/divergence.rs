@@ -2,7 +2,7 @@
 
 use kvant_cpu::LoadOptions;
 use kvant_engine::{KvCache, Policy};
-use kvant_eval::divergence::{Divergence, Mode, Models, Request, device_divergence, divergence};
+use kvant_eval::divergence::{Divergence, Mode, Models, Request, Same, device_divergence, divergence};
 use kvant_eval::{EvalError, PassLimits, Score, Windows};
 use kvant_model::{Checkpoint, Chunk, DType, Model, Rows};
 use std::path::Path;
@@ -230,9 +230,26 @@ fn devices_are_compared_on_the_same_cache() {
     let caches: Vec<Policy> = ["int4", "f16"].iter().map(|kv| kv.parse().unwrap()).collect();
     for mode in [Mode::Deployed, Mode::Strict] {
         let request = request(&model, &windows, &caches, mode, PassLimits::default());
-        let same = device_divergence(&request, &mut |_| ()).unwrap();
+        let same = device_divergence(&request, Same::Kernels, &mut |_| ()).unwrap();
         assert!(same.len() == 2 && same.iter().all(|found| found.kl().0.abs() < 1e-12), "{mode:?}");
-        assert!(divergence(&request, None, &mut |_| ()).unwrap()[0].kl().0 > 0.0, "{mode:?}");
+        let codec = divergence(&request, None, &mut |_| ()).unwrap()[0].kl().0;
+        assert!(codec > 0.0, "{mode:?}");
+        // What the CPU's kernels round is less than what the codec does, and nothing where there are no codes.
+        let decoded = device_divergence(&request, Same::Decoded, &mut |_| ()).unwrap();
+        let [kernels, none] = [decoded[0].kl().0, decoded[1].kl().0];
+        assert!(
+            kernels > 1e-12 && kernels < codec && none.abs() < 1e-12,
+            "{mode:?} {kernels:e} {codec:e} {none:e}"
+        );
+        if mode == Mode::Deployed {
+            // Over the same pages rounding makes nothing more of it.
+            let pages = device_divergence(&request, Same::Pages, &mut |_| ()).unwrap();
+            let [shared, none] = [pages[0].kl().0, pages[1].kl().0];
+            assert!(
+                shared > 1e-12 && shared < kernels && none.abs() < 1e-12,
+                "{shared:e} {kernels:e} {none:e}"
+            );
+        }
     }
     // Another arithmetic shows.
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kvant-model/tests/fixtures/smollm2");
@@ -240,6 +257,6 @@ fn devices_are_compared_on_the_same_cache() {
     let other = kvant_cpu::load(&Checkpoint::open(folder).unwrap(), options).unwrap();
     let request = request(&model, &windows, &caches, Mode::Deployed, PassLimits::default());
     let models = Models { subject: &other, arithmetic: "int8", ..request.models };
-    let found = device_divergence(&Request { models, ..request }, &mut |_| ()).unwrap();
+    let found = device_divergence(&Request { models, ..request }, Same::Kernels, &mut |_| ()).unwrap();
     assert!(found.iter().all(|found| found.kl().0 > 0.0));
 }

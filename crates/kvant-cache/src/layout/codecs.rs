@@ -1,7 +1,9 @@
 //! The codecs of a kv head.
 
 use crate::error::LayoutError;
-use kvant_codec::{BuildError, Calibration, CodecSpec, Element, ExactCodec, PageCodec, PageSize, Side, Tier};
+use kvant_codec::{
+    BuildError, Calibration, CodecSpec, DecodedCodec, Element, ExactCodec, PageCodec, PageSize, Side, Tier,
+};
 use std::sync::Arc;
 
 /// The codecs of one side of one kv head: that of the pages, and those of the rows not encoded.
@@ -87,6 +89,15 @@ impl SideCodecs {
         Ok(SideCodecs { codec, exact, sinks, is_exact, stands_in: false })
     }
 
+    /// The same with pages that are decoded before they are attended to; exact ones stay what they are.
+    fn decoded(&self) -> SideCodecs {
+        let codec: Arc<dyn PageCodec> = match self.is_exact {
+            true => Arc::clone(&self.codec),
+            false => Arc::new(DecodedCodec::new(Arc::clone(&self.codec))),
+        };
+        SideCodecs { codec, exact: self.exact.clone(), sinks: self.sinks.clone(), ..*self }
+    }
+
     /// The codec of the pages.
     pub fn codec(&self) -> &dyn PageCodec {
         &*self.codec
@@ -135,6 +146,12 @@ impl HeadCodecs {
             Some(key) if key != value => Err(LayoutError::LatentPages { layer, key, value }),
             _ => Ok(()),
         }
+    }
+
+    /// The same without kernels: see [`CacheLayout::decoded`](super::CacheLayout::decoded).
+    pub(super) fn decoded(&self) -> HeadCodecs {
+        let key = self.key.as_ref().map(|key| Arc::new(key.decoded()));
+        HeadCodecs { key, value: Arc::new(self.value.decoded()) }
     }
 
     /// Those of a side; a latent without a rotated part has no keys.

@@ -212,6 +212,17 @@ impl CacheLayout {
         Ok(layout)
     }
 
+    /// The same pages, which attention decodes to f32 instead of reading them with kernels that round queries and weights to bytes: slow, and
+    /// what other arithmetic is measured against.
+    #[must_use]
+    pub fn decoded(&self) -> CacheLayout {
+        let mut layout = self.clone();
+        for slot in &mut layout.slots {
+            slot.heads = slot.heads.iter().map(HeadCodecs::decoded).collect();
+        }
+        layout
+    }
+
     /// What a query reads, and in which form.
     pub fn rule(&self) -> &Visibility {
         &self.rule

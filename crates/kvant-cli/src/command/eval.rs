@@ -70,6 +70,10 @@ enum Against {
     Exact,
     /// The same cache on the CPU: what the device's arithmetic changes
     Cpu,
+    /// The same cache on the CPU, whose pages are decoded to f32 where its kernels round queries and weights to bytes
+    Decoded,
+    /// The same, and every page is the CPU's: what arithmetic changes without what rounding makes of it
+    Pages,
 }
 
 /// Arguments of `kvant eval`.
@@ -190,6 +194,11 @@ impl Eval {
         }
         if self.against == Against::Cpu && (!compares || self.device == DeviceChoice::Cpu) {
             let message = "--against cpu compares caches on a device with those on the CPU: name both with --kv and --device";
+            return Err(Failure::Usage(message.into()));
+        }
+        if matches!(self.against, Against::Decoded | Against::Pages) && !compares {
+            let message =
+                "--against decoded and pages compare caches with themselves on the CPU: name some with --kv";
             return Err(Failure::Usage(message.into()));
         }
         if self.device != DeviceChoice::Cpu && (self.fast || self.layers) {

@@ -49,6 +49,7 @@ fn exact(element: Element, build: &Build<'_>) -> Result<Box<dyn PageCodec>, Buil
 }
 
 /// Pages of plain numbers, which can be filled token by token.
+#[derive(Clone)]
 pub struct ExactCodec {
     format: ExactFormat,
     tier: Tier,

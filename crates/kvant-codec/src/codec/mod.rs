@@ -6,6 +6,7 @@
 //! and say so in [`PageCodec::kernels`].
 
 mod codec_spec;
+mod decoded;
 mod delta;
 pub(crate) mod exact;
 pub(crate) mod family;
@@ -20,6 +21,7 @@ mod turbo;
 mod uniform;
 
 pub use codec_spec::CodecSpec;
+pub use decoded::DecodedCodec;
 pub use exact::ExactCodec;
 pub use family::{Build, BuildFn, Calibration, Family, GroupSize, Learned, Options, Scaling};
 

@@ -95,6 +95,8 @@ static void run_cta(unsigned count) {
 #include "tile.cu"
 #include "moe.cu"
 #include "rows.cu"
+#include "latent.cu"
+#include "latent_rows.cu"
 #include "strict.cu"
 #include "tensors.cu"
 #include "top.cu"

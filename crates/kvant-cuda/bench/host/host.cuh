@@ -147,6 +147,26 @@ inline u32 transpose8x8(u32 x) {
     auto at = [&](int row, int column) { return all[4 * row + column / 2].a[0] >> 16 * (column % 2) & 0xffff; };
     return at(2 * t, g) | at(2 * t + 1, g) << 16;
 }
+inline uint4 load_rows(const u16* row, bool turned) {
+    host::Message m = {};
+    std::memcpy(m.a, &row, sizeof row);
+    const host::Message* all = host::meet(m);
+    const int g = host::lane() / 4, t = host::lane() % 4;
+    u32 v[4];
+    for (int i = 0; i < 4; i++) {
+        auto at = [&](int r, int c) {
+            const u16* from;
+            std::memcpy(&from, all[8 * i + r].a, sizeof from);
+            if ((uintptr_t)from % 16) std::abort();
+            return (u32)from[c];
+        };
+        v[i] = turned ? at(2 * t, g) | at(2 * t + 1, g) << 16 : at(g, 2 * t) | at(g, 2 * t + 1) << 16;
+    }
+    return {v[0], v[1], v[2], v[3]};
+}
+inline uint4 load_matrices(const u16* row) { return load_rows(row, false); }
+inline uint4 load_matrices_turned(const u16* row) { return load_rows(row, true); }
+inline void prefetch_l2(const void*) {}
 inline uint4 load_shared(const u8* p) { return *reinterpret_cast<const uint4*>(p); }
 inline uint2 load_shared_pair(const u8* p) { return *reinterpret_cast<const uint2*>(p); }
 inline u32 word(const uint4& v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }

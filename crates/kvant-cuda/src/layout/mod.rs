@@ -135,6 +135,12 @@ impl Deal {
         exact::deal(format)
     }
 
+    /// No permutation: pages of so many bytes lie on the device as the format says.
+    pub(crate) fn canonical(bytes: usize) -> Deal {
+        let halves = (0..bytes.div_ceil(2) as u32).map(|half| (half, half)).collect();
+        Deal { bytes, halves, nibbles: Vec::new(), bits: Vec::new() }
+    }
+
     /// Bytes of a page, in either layout.
     pub fn bytes(&self) -> usize {
         self.bytes

@@ -17,7 +17,7 @@ use crate::device::{Card, OpenError};
 use crate::layout::UNIT;
 use crate::pages::{CudaPages, unit_of};
 use crate::params::{Address, TensorParams};
-use crate::pass::{SlicePlan, Words, slices, slot_pages};
+use crate::pass::{SlicePlan, Tiling, Words, slices, slot_pages};
 use crate::run::fit;
 use crate::seats::Seats;
 use kvant_cache::{ArenaError, CacheError, CacheLayout, KvSlot, PageId, PageStore, SlotKind, Store};
@@ -196,6 +196,9 @@ impl CardCache {
         let layer = layout.slots().get(slot.index()).map_or(0, |slot| slot.layer());
         let refuse = |what: String| CacheUnsupported { layer, what };
         let of = slot_pages(&pages, slot).ok_or_else(|| refuse("it holds no keys and values".to_owned()))?;
+        if of.latent.is_some() {
+            return Err(refuse("latents (MLA) are not made from tensors".to_owned()));
+        }
         if self.card.kernel(&format!("from_tensors_d{}", of.dim)).is_none() {
             return Err(refuse(format!("tensors of {} channels are not taken", of.dim)));
         }
@@ -234,7 +237,8 @@ impl Work {
             return Ok(());
         }
         let mut words = Words::default();
-        let slices = slices(&mut words, rule, 1, (key.window, key.tile), &key.positions, &key.seats);
+        let tiling = Tiling { window: key.window, tile: key.tile, latents: false };
+        let slices = slices(&mut words, rule, 1, tiling, &key.positions, &key.seats);
         let bytes = words.bytes();
         // The oldest plan's memory, once there are enough.
         let mut buffer = match self.plans.len() == PLANS {

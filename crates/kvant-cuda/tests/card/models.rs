@@ -32,6 +32,11 @@ pub fn shape(heads: usize, kv_heads: usize, head_dim: usize) -> Shape {
     }
 }
 
+/// One layer of one kv head.
+pub fn tiny() -> Shape {
+    Shape { layers: 1, hidden: 128, ffn: 128, ..shape(2, 1, 64) }
+}
+
 pub fn llama(shape: &Shape, weights: synth::WeightType) -> Checkpoint {
     let bytes = synth::model(shape, weights, 5).unwrap().to_bytes().unwrap();
     Checkpoint::from_gguf(Gguf::from_bytes(bytes).unwrap())
@@ -119,6 +124,54 @@ pub fn families() -> Vec<(&'static str, Checkpoint)> {
         (kind, described(kind, config))
     };
     families.into_iter().map(model).collect()
+}
+
+/// Models of attention over latents: a query of one layer and through a narrow space, routers of every kind, queries that grow.
+pub fn latents() -> Vec<(&'static str, Checkpoint)> {
+    let mut own = vec![
+        (
+            "deepseek_v2",
+            serde_json::json!({"q_lora_rank": null, "topk_method": "greedy", "norm_topk_prob": false}),
+        ),
+        (
+            "mistral4",
+            serde_json::json!({
+                "kv_lora_rank": 512, "qk_rope_head_dim": 64, "first_k_dense_replace": 0, "num_attention_heads": 5,
+                "rope_parameters": {
+                    "beta_fast": 32.0, "beta_slow": 1.0, "factor": 16.0, "llama_4_scaling_beta": 0.3, "max_position_embeddings": 512,
+                    "mscale": 1.0, "mscale_all_dim": 1.0, "original_max_position_embeddings": 16, "partial_rotary_factor": 0.5,
+                    "rope_theta": 10000.0, "rope_type": "yarn"
+                }
+            }),
+        ),
+    ];
+    if !is_short() {
+        own.extend([
+            (
+                "deepseek_v3",
+                serde_json::json!({"n_group": 4, "topk_group": 2, "routed_scaling_factor": 2.5, "num_attention_heads": 20, "v_head_dim": 48}),
+            ),
+            ("glm4_moe_lite", serde_json::json!({
+                "kv_lora_rank": 256, "qk_nope_head_dim": 192, "mlp_layer_types": ["dense", "sparse"], "num_attention_heads": 36
+            })),
+        ]);
+    }
+    let model = |(kind, own): (&'static str, serde_json::Value)| {
+        let mut config = serde_json::json!({
+            "model_type": kind, "hidden_size": 128, "num_hidden_layers": 2, "intermediate_size": 192, "num_attention_heads": 4,
+            "kv_lora_rank": 128, "q_lora_rank": 64, "qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "v_head_dim": 64,
+            "first_k_dense_replace": 1, "n_routed_experts": 8, "n_shared_experts": 1, "num_experts_per_tok": 2, "norm_topk_prob": true,
+            "moe_intermediate_size": 64, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 1.0, "rope_interleave": true,
+            "hidden_act": "silu", "rms_norm_eps": 1e-6, "max_position_embeddings": 4096, "vocab_size": 300, "tie_word_embeddings": false,
+            "attention_bias": false, "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"}
+        });
+        for (key, value) in own.as_object().unwrap() {
+            config[key] = value.clone();
+        }
+        config["num_key_value_heads"] = config["num_attention_heads"].clone();
+        (kind, described(kind, config))
+    };
+    own.into_iter().map(model).collect()
 }
 
 pub fn models() -> Vec<(&'static str, Checkpoint)> {

@@ -30,7 +30,7 @@ struct Launched {
 };
 static std::mutex mutex;
 static void* current_context;
-static std::vector<Launched>* capturing;
+static std::map<void*, std::vector<Launched>*> capturing;  // by stream
 static std::map<std::string, Function> functions;
 static std::map<u64, size_t> sizes;  // of what cuMemAlloc gave
 static long long memory_left = -1, launches_left = -1, driver_version = 12080, copied;
@@ -106,8 +106,8 @@ Result cuModuleGetFunction(void** function, void*, const char* name) {
 }
 Result cuFuncSetAttribute(void*, int, int) { return OK; }
 
-Result cuStreamCreate(void** stream, unsigned) { return *stream = &current_context, OK; }
-Result cuStreamDestroy_v2(void*) { return OK; }
+Result cuStreamCreate(void** stream, unsigned) { return *stream = new char, OK; }
+Result cuStreamDestroy_v2(void* stream) { return delete (char*)stream, OK; }
 Result cuStreamSynchronize(void*) {
     ALIVE;
     return OK;
@@ -175,12 +175,19 @@ Result cuLaunchKernelEx(const Config* config, void* function, void** arguments, 
     ALIVE;
     Launched l = {(Function*)function, *config, {}};
     memcpy(&l.params, arguments[0], sizeof l.params);  // the backend passes as many words for every kernel
-    if (capturing) capturing->push_back(l);
+    auto graph = capturing.find(config->stream);
+    if (graph != capturing.end()) graph->second->push_back(l);
     else launch(l);
     return OK;
 }
-Result cuStreamBeginCapture_v2(void*, int) { return capturing = new std::vector<Launched>, OK; }
-Result cuStreamEndCapture(void*, void** graph) { return *graph = capturing, capturing = nullptr, OK; }
+Result cuStreamBeginCapture_v2(void* stream, int) {
+    std::lock_guard<std::mutex> lock(mutex);
+    return capturing[stream] = new std::vector<Launched>, OK;
+}
+Result cuStreamEndCapture(void* stream, void** graph) {
+    std::lock_guard<std::mutex> lock(mutex);
+    return *graph = capturing[stream], capturing.erase(stream), OK;
+}
 Result cuGraphInstantiateWithFlags(void** ready, void* graph, u64) { return *ready = new std::vector<Launched>(*(std::vector<Launched>*)graph), OK; }
 Result cuGraphDestroy(void* graph) { return delete (std::vector<Launched>*)graph, OK; }
 Result cuGraphExecDestroy(void* graph) { return delete (std::vector<Launched>*)graph, OK; }

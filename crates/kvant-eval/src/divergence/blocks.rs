@@ -4,7 +4,7 @@ use crate::token_nll::PassLimits;
 use kvant_cache::{CacheLayout, Mode, Visibility};
 use std::ops::Range;
 
-/// Where passes may end. In strict mode a page is encoded before its own queries attend, so a pass holds whole pages.
+/// Where passes may end. In strict mode, and where every page is the reference's, a pass holds whole pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Grid {
     /// The sinks, before the first page.
@@ -14,13 +14,13 @@ pub struct Grid {
 }
 
 impl Grid {
-    /// The grid a cache needs.
-    pub fn of(layout: &CacheLayout) -> Self {
+    /// The grid a cache needs; `whole`: of whole pages whatever its mode.
+    pub fn of(layout: &CacheLayout, whole: bool) -> Self {
         let Visibility { mode, sinks, .. } = *layout.rule();
         match mode {
-            Mode::Deployed => Self { first: 0, unit: 1 },
+            Mode::Deployed if !whole => Self { first: 0, unit: 1 },
             // Pages are powers of two: the ends of the largest are ends of all.
-            Mode::Strict => {
+            Mode::Deployed | Mode::Strict => {
                 let largest = layout.sides().map(|(.., side)| side.page_tokens()).max();
                 Self { first: sinks, unit: largest.unwrap_or(1) }
             }

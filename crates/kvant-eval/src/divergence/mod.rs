@@ -83,7 +83,20 @@ pub fn divergence(
     kept: Option<&mut Kept>,
     headway: &mut dyn FnMut(Headway<'_>),
 ) -> Result<Vec<Divergence>, EvalError> {
-    compared(request, false, kept, headway)
+    compared(request, None, kept, headway)
+}
+
+/// How the reference has the cache that is compared with itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Same {
+    /// As it is used, with the CPU's kernels.
+    Kernels,
+    /// Pages are decoded to f32 ([`KvCache::decoded`]), where the CPU's kernels round queries and weights to bytes.
+    Decoded,
+    /// The same, and the cache in question gets the reference's pages before every page of positions. Rounding is not continuous: a number
+    /// that differs in its last bit may get another code, layers multiply that, and after thirty of them two caches that round alike are about as
+    /// far apart as either is from the exact one. Over the same pages it shows what arithmetic changes, and not what rounding makes of it.
+    Pages,
 }
 
 /// Compares each cache on the subject with the *same* cache on the reference, instead of the exact one: what another device's arithmetic
@@ -93,20 +106,22 @@ pub fn divergence(
 /// As [`divergence`].
 pub fn device_divergence(
     request: &Request<'_>,
+    same: Same,
     headway: &mut dyn FnMut(Headway<'_>),
 ) -> Result<Vec<Divergence>, EvalError> {
     let mut found = Vec::with_capacity(request.caches.len());
     for cache in request.caches {
         let caches = std::slice::from_ref(cache);
-        found.append(&mut compared(&Request { caches, ..*request }, true, None, headway)?);
+        let request = Request { caches, ..*request };
+        found.append(&mut compared(&request, Some(same), None, headway)?);
     }
     Ok(found)
 }
 
-/// `same`: whether the reference has the cache in question, of which there is one then.
+/// With the exact cache, or with the one in question, of which there is one then.
 fn compared(
     request: &Request<'_>,
-    same: bool,
+    same: Option<Same>,
     mut kept: Option<&mut Kept>,
     headway: &mut dyn FnMut(Headway<'_>),
 ) -> Result<Vec<Divergence>, EvalError> {
@@ -119,7 +134,9 @@ fn compared(
     };
     let caches: Vec<Policy> = request.caches.iter().map(strictly).collect();
     let names: Vec<String> = caches.iter().map(|policy| name(policy, mode, models.arithmetic)).collect();
-    let groups = groups(models.subject, &caches)?;
+    let by_pages = same == Some(Same::Pages);
+    let groups = groups(models.subject, &caches, by_pages)?;
+    let limits = if by_pages { PassLimits { tokens: 1, ..limits } } else { limits };
     // A window's last token predicts nothing and is not run.
     let (positions, mut done) = (windows.ctx() - 1, 0);
     let total = positions * windows.chunks() * groups.len();
@@ -143,7 +160,8 @@ fn compared(
                 let caches = Caches {
                     members: &missing,
                     policies: &caches,
-                    reference: caches.first().filter(|_| same).unwrap_or(&exact),
+                    reference: caches.first().filter(|_| same.is_some()).unwrap_or(&exact),
+                    same,
                 };
                 let mut run = Run::new(models, targets, (number, window), &caches, kept.as_deref_mut())?;
                 for block in &blocks {
@@ -176,10 +194,10 @@ fn name(policy: &Policy, mode: Mode, arithmetic: &str) -> String {
 
 /// Caches that can take the same passes, by their numbers. Usually all can; a strict one whose sinks end elsewhere costs
 /// a reference of its own.
-fn groups(model: &Model, caches: &[Policy]) -> Result<Vec<(Grid, Vec<usize>)>, EvalError> {
+fn groups(model: &Model, caches: &[Policy], whole: bool) -> Result<Vec<(Grid, Vec<usize>)>, EvalError> {
     let mut groups: Vec<(Grid, Vec<usize>)> = Vec::new();
     for (number, policy) in caches.iter().enumerate() {
-        let grid = Grid::of(KvCache::new(policy, model.slots(), 1)?.sequence().layout());
+        let grid = Grid::of(KvCache::new(policy, model.slots(), 1)?.sequence().layout(), whole);
         match groups.iter_mut().find_map(|(known, members)| Some((known.join(grid)?, known, members))) {
             Some((joined, known, members)) => {
                 *known = joined;

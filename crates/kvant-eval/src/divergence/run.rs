@@ -1,10 +1,11 @@
 //! One window, under way through the reference and the caches in question.
 
-use super::Models;
 use super::compare::Comparison;
 use super::truth::{Seen, Truth};
+use super::{Models, Same};
 use crate::error::EvalError;
 use crate::kept::{Kept, ReferenceReader, ReferenceWriter, WindowResult, round};
+use kvant_cache::snapshot::{self, Record, Snapshot};
 use kvant_codec::Side;
 use kvant_engine::{KvCache, Policy};
 use kvant_model::{Chunk, Model, Rows};
@@ -18,6 +19,8 @@ pub struct Run<'r> {
     scored: Range<usize>,
     reference: Reference,
     caches: Vec<Subject>,
+    /// Whether caches get the reference's pages before every block.
+    shares_pages: bool,
 }
 
 /// Where the predictions come from that others are compared with.
@@ -34,6 +37,8 @@ pub struct Caches<'c> {
     pub members: &'c [usize],
     pub policies: &'c [Policy],
     pub reference: &'c Policy,
+    /// How the reference has the cache in question, where it is compared with that.
+    pub same: Option<Same>,
 }
 
 /// A cache in question, with its place among the results.
@@ -53,7 +58,7 @@ impl<'r> Run<'r> {
         caches: &Caches<'_>,
         kept: Option<&mut Kept>,
     ) -> Result<Self, EvalError> {
-        let Caches { members, policies, reference } = *caches;
+        let Caches { members, policies, reference, same } = *caches;
         let open = |model: &Model, policy: &Policy| {
             KvCache::in_arena(policy, model.slots(), window.len(), model.store())
         };
@@ -77,11 +82,20 @@ impl<'r> Run<'r> {
                 caches.iter_mut().for_each(|subject| subject.first = 0);
                 Reference::Kept(reader)
             }
-            None => Reference::Live { cache: Box::new(open(models.reference, reference)?), writer },
+            None => {
+                let cache = match same {
+                    None | Some(Same::Kernels) => open(models.reference, reference)?,
+                    Some(Same::Decoded | Same::Pages) => {
+                        KvCache::decoded(reference, models.reference.slots(), window.len())?
+                    }
+                };
+                Reference::Live { cache: Box::new(cache), writer }
+            }
         };
         // The logits at a position are about the token after it.
         let scored = targets.start - 1..targets.end - 1;
-        Ok(Self { models, number, window, scored, reference, caches })
+        let shares_pages = same == Some(Same::Pages);
+        Ok(Self { models, number, window, scored, reference, caches, shares_pages })
     }
 
     /// The next positions, through all caches.
@@ -91,6 +105,9 @@ impl<'r> Run<'r> {
         let wanted = from - block.start..block.len();
         let next = &window[from + 1..block.end + 1];
         let tokens = &window[block];
+        if self.shares_pages && from > 0 {
+            self.share_pages()?;
+        }
         let not_finite = |row: usize| EvalError::NotFinite { window: number, position: from + row };
         let mut inputs: Vec<Option<Rows>> =
             vec![None; self.caches.iter().map(|of| of.first + 1).max().unwrap_or(0)];
@@ -133,6 +150,24 @@ impl<'r> Run<'r> {
                 None => self.models.subject.forward(&[chunk], cache)?,
             }; // (wanted, vocabulary)
             comparisons.extend(Comparison::of_rows(&truth, &logits, next).map_err(not_finite)?);
+        }
+        Ok(())
+    }
+
+    /// Puts what the reference's cache holds into the others.
+    fn share_pages(&mut self) -> Result<(), EvalError> {
+        let Reference::Live { cache: reference, .. } = &self.reference else { return Ok(()) };
+        let moved = |reason: String| EvalError::Moved { reason };
+        let tokens = &self.window[..reference.len()];
+        if tokens.is_empty() {
+            return Ok(());
+        }
+        let record = Record { signature: [0; 32], numerics: [0; 32], policy: "", tokens, note: b"" };
+        let mut bytes = Vec::new();
+        snapshot::write(reference.sequence(), &record, &mut bytes).map_err(|e| moved(e.to_string()))?;
+        let saved = Snapshot::from_bytes(bytes).map_err(|e| moved(e.to_string()))?;
+        for Subject { cache, .. } in &mut self.caches {
+            cache.restore(&saved, &[0; 32]).map_err(|e| moved(e.to_string()))?;
         }
         Ok(())
     }

@@ -40,7 +40,7 @@ impl<'m> Asker<'m> {
         let mut policy = policy.clone();
         policy.rule.mode = mode;
         let cache = KvCache::in_arena(policy, model.slots(), tokens, model.store())?;
-        let grid = Grid::of(cache.sequence().layout());
+        let grid = Grid::of(cache.sequence().layout(), false);
         Ok(Self { model, cache, grid, strict: mode == Mode::Strict, held: Vec::new() })
     }
 

@@ -10,7 +10,7 @@ use kvant_engine::Policy;
 use kvant_engine::device::Placed;
 use kvant_engine::open::Plans;
 use kvant_eval::divergence::{
-    Divergence, DivergenceRow, FastPath, Headway, Mode, Models, Request, device_divergence, divergence,
+    Divergence, DivergenceRow, FastPath, Headway, Mode, Models, Request, Same, device_divergence, divergence,
 };
 use kvant_eval::html::Page;
 use kvant_eval::kept::Kept;
@@ -40,7 +40,7 @@ impl Eval {
         let reference = exact.as_ref().unwrap_or(model);
         let mut kept = match self.against {
             Against::Exact => self.open_kept(checkpoint, reference, windows),
-            Against::Cpu => None,
+            Against::Cpu | Against::Decoded | Against::Pages => None,
         };
         let models = Models { reference, subject: model, arithmetic: &self.arithmetic(placed.name()) };
         let request = Request { models, windows, caches: &caches, mode, limits: PassLimits::default() };
@@ -143,7 +143,9 @@ fn measure(
     };
     let found = match against {
         Against::Exact => divergence(request, kept.as_deref_mut(), &mut tell),
-        Against::Cpu => device_divergence(request, &mut tell),
+        Against::Cpu => device_divergence(request, Same::Kernels, &mut tell),
+        Against::Decoded => device_divergence(request, Same::Decoded, &mut tell),
+        Against::Pages => device_divergence(request, Same::Pages, &mut tell),
     };
     bar.finish_and_clear();
     for note in kept.map(Kept::notes).unwrap_or_default() {

@@ -1,8 +1,11 @@
 //! Whole models on a card: against the oracle, against the CPU on the same codecs, and against themselves. Where there is no card every
 //! test says so and ends; `tests/driver/libcuda.cpp` stands in for one, and `KVANT_CARD_TESTS=short` keeps it from taking hours.
+//! `KVANT_CARD_FORM=ptx` takes the PTX of the kernels where the card would take their cubins.
 
-#[path = "card/models.rs"]
+mod latent;
 mod models;
+mod sampling;
+mod strict;
 
 use kvant_attention::{Batch, KvCache};
 use kvant_cache::plan::{Findings, Klt, Plan, PlannedHead, PlannedSlot};
@@ -10,8 +13,9 @@ use kvant_cache::snapshot::{self, Record};
 use kvant_cache::{CacheLayout, KvShape, PageStore, Policy, SlotKind, Slots, Snapshot, Store};
 use kvant_codec::{Dense, Side};
 use kvant_cpu::{Cpu, LoadOptions};
+use kvant_cuda::kernels::Form;
 use kvant_cuda::{Card, CudaBackend, PassOptions, WeightType};
-use kvant_model::synth::{self, Known};
+use kvant_model::synth::{self, Known, Shape};
 use kvant_model::{Backend, Checkpoint, Chunk, DType, Description, Model, Rows};
 use kvant_oracle::Oracle;
 use models::{count, families, is_short, llama, models, shape, tokens};
@@ -20,7 +24,8 @@ use std::sync::{Arc, OnceLock};
 /// The card of the tests; `None` where there is none.
 fn card() -> Option<Arc<Card>> {
     static CARD: OnceLock<Option<Arc<Card>>> = OnceLock::new();
-    let open = || match Card::open(0) {
+    let form = std::env::var("KVANT_CARD_FORM").is_ok_and(|form| form == "ptx").then_some(Form::Ptx);
+    let open = || match Card::open_as(0, form) {
         Ok(card) => {
             println!("{} on {} ({:?})", card.label(), card.name(), card.form());
             Some(Arc::new(card))
@@ -369,6 +374,25 @@ fn bits_do_not_depend_on_chunks_batches_graphs_or_runs() {
     }
 }
 
+/// Two models on one card, each on a thread of its own: while one makes a graph of its launches the other launches.
+#[test]
+fn models_of_one_card_do_not_take_each_others_launches() {
+    let Some(card) = card() else { return };
+    let steps = count(40, 8) as u32;
+    let decode = |heads: usize| {
+        let checkpoint = llama(&Shape { layers: 2, ..shape(heads, 1, 64) }, synth::WeightType::F16);
+        let Loaded { backend, model } = load(&card, &checkpoint);
+        let mut cache = cache(&model, "int4", Some(backend.store()), 64);
+        (0..steps).map(|step| read(&model, &mut cache, &[step % 300], &[1])).collect::<Vec<_>>()
+    };
+    let alone = [1, 2].map(decode);
+    let together = std::thread::scope(|scope| {
+        let threads = [1, 2].map(|heads| scope.spawn(move || decode(heads)));
+        threads.map(|thread| thread.join().unwrap())
+    });
+    assert!(alone == together, "steps differ where two models run at once");
+}
+
 #[test]
 fn a_talk_goes_on_after_going_back_and_memory_is_given_back() {
     let Some(card) = card() else { return };
@@ -475,7 +499,6 @@ fn what_does_not_run_is_refused_by_name() {
     let Some(card) = card() else { return };
     let backend = CudaBackend::new(&card).unwrap();
     for (name, word) in [
-        ("deepseek-v3", "latents (MLA)"),
         ("lfm2-1.2b", "short convolution"),
         ("qwen3.5-0.8b", "DeltaNet"),
         ("gemma-4-31b", "values that are normed"),

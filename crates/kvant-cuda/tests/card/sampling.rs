@@ -1,41 +1,16 @@
-//! The beginnings of rankings that a card sends in place of logits, against the logits themselves. Where there is no card every test says so
-//! and ends; `tests/driver/libcuda.cpp` stands in for one.
-#![cfg(feature = "cuda")]
+//! The beginnings of rankings that a card sends in place of logits, against the logits themselves.
 
+use crate::card;
+use crate::models::{llama, tiny};
 use kvant_attention::{Batch, KvCache};
 use kvant_cache::Policy;
-use kvant_cuda::{Card, CudaBackend, PassOptions};
-use kvant_model::gguf::Gguf;
-use kvant_model::synth::{self, Shape, WeightType};
-use kvant_model::{Checkpoint, Chunk, Model, Output, TopK, TopTokens};
-use std::sync::Arc;
-
-fn card() -> Option<Arc<Card>> {
-    match Card::open(0) {
-        Ok(card) => Some(Arc::new(card)),
-        Err(error) => {
-            println!("skipped: {error}");
-            None
-        }
-    }
-}
+use kvant_cuda::{CudaBackend, PassOptions};
+use kvant_model::synth::{Shape, WeightType};
+use kvant_model::{Chunk, Model, Output, TopK, TopTokens};
 
 /// A model of one layer with a vocabulary of more than one run of keys.
 fn model(backend: &CudaBackend, vocabulary: usize) -> Model {
-    let shape = Shape {
-        layers: 1,
-        hidden: 256,
-        heads: 2,
-        kv_heads: 1,
-        head_dim: 64,
-        ffn: 256,
-        vocabulary,
-        tied: false,
-        rope_base: 10_000.0,
-        context: 4096,
-    };
-    let bytes = synth::model(&shape, WeightType::F16, 5).unwrap().to_bytes().unwrap();
-    Model::load(backend, &Checkpoint::from_gguf(Gguf::from_bytes(bytes).unwrap())).unwrap()
+    Model::load(backend, &llama(&Shape { vocabulary, ..tiny() }, WeightType::F16)).unwrap()
 }
 
 fn cache(model: &Model, backend: &CudaBackend) -> KvCache {

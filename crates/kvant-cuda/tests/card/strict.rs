@@ -1,32 +1,11 @@
-//! Strict mode on a card against strict mode on the CPU: a query reads its own page as it was encoded. Where there is no card the test
-//! says so and ends; `tests/driver/libcuda.cpp` stands in for one, and `KVANT_CARD_TESTS=short` keeps it from taking long.
-#![cfg(feature = "cuda")]
+//! Strict mode on a card against strict mode on the CPU: a query reads its own page as it was encoded.
 
+use crate::models::{is_short, llama, tiny};
+use crate::{Loaded, card, distance, load, on_cpu};
 use kvant_attention::KvCache;
 use kvant_cache::{Arena, Mode, Policy, Store};
-use kvant_cpu::{Cpu, LoadOptions};
-use kvant_cuda::{Card, CudaBackend};
-use kvant_model::gguf::Gguf;
-use kvant_model::synth::{self, Shape, WeightType};
-use kvant_model::{Checkpoint, Chunk, Model};
-use std::sync::Arc;
-
-fn checkpoint() -> Checkpoint {
-    let shape = Shape {
-        layers: 1,
-        hidden: 128,
-        heads: 2,
-        kv_heads: 1,
-        head_dim: 64,
-        ffn: 128,
-        vocabulary: 300,
-        tied: false,
-        rope_base: 10_000.0,
-        context: 4096,
-    };
-    let bytes = synth::model(&shape, WeightType::F16, 5).unwrap().to_bytes().unwrap();
-    Checkpoint::from_gguf(Gguf::from_bytes(bytes).unwrap())
-}
+use kvant_model::synth::WeightType;
+use kvant_model::{Chunk, Model};
 
 fn cache(model: &Model, policy: &str, mode: Mode, store: Store) -> KvCache {
     let mut policy: Policy = policy.parse().unwrap();
@@ -43,28 +22,16 @@ fn read(model: &Model, mut cache: KvCache, tokens: &[u32]) -> Vec<f32> {
     [pass(head, &mut cache), pass(tail, &mut cache)].concat()
 }
 
-/// |a − b| against |b|.
-fn distance(a: &[f32], b: &[f32]) -> f64 {
-    let square = |x: f32| f64::from(x) * f64::from(x);
-    let off: f64 = a.iter().zip(b).map(|(a, b)| square(a - b)).sum();
-    (off / b.iter().map(|b| square(*b)).sum::<f64>()).sqrt()
-}
-
 #[test]
 fn queries_read_their_own_pages_as_bytes() {
-    let card = match Card::open(0) {
-        Ok(card) => Arc::new(card),
-        Err(error) => return println!("skipped: {error}"),
-    };
-    let checkpoint = checkpoint();
-    let backend = CudaBackend::new(&card).unwrap();
-    let model = Model::load(&backend, &checkpoint).unwrap();
-    let cpu = Model::load(&Cpu::new(LoadOptions::AS_STORED).unwrap(), &checkpoint).unwrap();
+    let Some(card) = card() else { return };
+    let checkpoint = llama(&tiny(), WeightType::F16);
+    let Loaded { backend, model } = load(&card, &checkpoint);
+    let cpu = on_cpu(&checkpoint);
     let exact = |mode| cache(&cpu, "f32", mode, Arena::new().into());
     // A last page of 20 tokens, which is padded.
     let tokens: Vec<u32> = (0..4 + 64 + 20).map(|n| 31 * n % 300).collect();
-    let is_short = std::env::var("KVANT_CARD_TESTS").is_ok_and(|value| value == "short");
-    let policies = if is_short { &["int4", "f16"][..] } else { &["int4", "k8v4", "int8", "f16"] };
+    let policies = if is_short() { &["int4", "f16"][..] } else { &["int4", "k8v4", "int8", "f16"] };
     for policy in policies.iter().copied() {
         let [strict, deployed] = [Mode::Strict, Mode::Deployed].map(|mode| {
             let found = read(&model, cache(&model, policy, mode, backend.store()), &tokens);

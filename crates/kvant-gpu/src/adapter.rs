@@ -111,7 +111,11 @@ pub(crate) fn report(adapter: &wgpu::Adapter) -> AdapterReport {
         (limits.max_compute_invocations_per_workgroup >= 256, "workgroups of fewer than 256 threads"),
         (limits.max_storage_buffers_per_shader_stage >= 8, "fewer than 8 storage buffers to a kernel"),
     ];
-    let unfit = wants.iter().find(|(there, _)| !there).map(|(_, what)| (*what).to_owned());
+    let unfit = wants
+        .iter()
+        .find(|(there, _)| !there)
+        .map(|(_, what)| (*what).to_owned())
+        .or_else(Arithmetic::mistake);
     AdapterReport {
         name: info.name,
         kind,

@@ -21,13 +21,24 @@ impl Arithmetic {
 
     /// What suits an adapter: integers on cards that have instructions for them, matrices where they are offered.
     pub(crate) fn of(adapter: &wgpu::Adapter, kind: AdapterKind, api: &str) -> Arithmetic {
-        let wish = std::env::var(ARITHMETIC_VARIABLE).unwrap_or_default();
+        let wish = wish();
         if wish == "plain" {
             return Arithmetic::default();
         }
         let dots = wish == "fast" || (kind.is_gpu() && api != "metal");
         Arithmetic { dots, matrices: matrices(adapter) }
     }
+
+    /// What is wrong with [`ARITHMETIC_VARIABLE`].
+    pub(crate) fn mistake() -> Option<String> {
+        let wish = wish();
+        (!["", "plain", "fast"].contains(&&*wish))
+            .then(|| format!("{ARITHMETIC_VARIABLE}={wish} is neither `plain` nor `fast`"))
+    }
+}
+
+fn wish() -> String {
+    std::env::var(ARITHMETIC_VARIABLE).unwrap_or_default()
 }
 
 impl fmt::Display for Arithmetic {

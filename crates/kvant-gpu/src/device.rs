@@ -1,12 +1,11 @@
-//! Adapters, and the device that is opened on one of them.
+//! The device that is opened on an adapter.
 
+use crate::adapter::{AdapterKind, AdapterReport, instance, ready, report};
+use crate::arithmetic::{Arithmetic, MATRICES, matrices};
 use crate::kernel::Kernel;
 use std::collections::HashMap;
-use std::fmt;
-use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll, Waker};
 
 /// Bytes of arguments that every kernel may have: what all adapters offer.
 pub(crate) const IMMEDIATE_BYTES: u32 = 64;
@@ -59,66 +58,6 @@ pub enum GpuError {
     },
 }
 
-/// What kind of processor an adapter is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AdapterKind {
-    /// A card with memory of its own.
-    Discrete,
-    /// A GPU that shares the host's memory.
-    Integrated,
-    /// A part of a GPU of another machine.
-    Virtual,
-    /// The host's processor, by a driver for tests (lavapipe, WARP).
-    Software,
-    /// The driver does not say.
-    Unknown,
-}
-
-impl AdapterKind {
-    /// True where kernels run on a GPU and not on the host.
-    pub fn is_gpu(self) -> bool {
-        self != AdapterKind::Software
-    }
-
-    /// For tables.
-    pub fn name(self) -> &'static str {
-        match self {
-            AdapterKind::Discrete => "discrete GPU",
-            AdapterKind::Integrated => "integrated GPU",
-            AdapterKind::Virtual => "virtual GPU",
-            AdapterKind::Software => "software",
-            AdapterKind::Unknown => "unknown",
-        }
-    }
-}
-
-/// What is known of an adapter before a device is opened on it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AdapterReport {
-    /// As its driver calls it.
-    pub name: String,
-    /// What kind it is.
-    pub kind: AdapterKind,
-    /// `vulkan`, `metal` or `dx12`.
-    pub api: &'static str,
-    /// The driver and its version.
-    pub driver: String,
-    /// Threads of a subgroup, least and most.
-    pub subgroup: (u32, u32),
-    /// The largest part of a buffer that a kernel sees at once.
-    pub binding_bytes: u64,
-    /// Bytes of memory of its own; `None` where it shares the host's, or its driver does not say.
-    pub memory: Option<u64>,
-    /// What keeps kvant from running on it; `None` where nothing does.
-    pub unfit: Option<String>,
-}
-
-impl fmt::Display for AdapterReport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({}, {})", self.name, self.kind.name(), self.api)
-    }
-}
-
 /// An open device with its queue and the kernels built for it. Cloning gives another handle to it.
 #[derive(Clone)]
 pub struct Gpu {
@@ -127,6 +66,7 @@ pub struct Gpu {
 
 struct Inner {
     name: String,
+    adapter: wgpu::Adapter,
     report: AdapterReport,
     device: wgpu::Device,
     queue: wgpu::Queue,
@@ -140,88 +80,6 @@ struct Inner {
     kernels: Mutex<HashMap<String, Arc<Kernel>>>,
     /// The same by what tells texts apart, which is shorter.
     by_key: Mutex<HashMap<String, Arc<Kernel>>>,
-}
-
-fn instance() -> wgpu::Instance {
-    let mut wanted = wgpu::InstanceDescriptor::new_without_display_handle();
-    wanted.backends = wgpu::Backends::VULKAN | wgpu::Backends::METAL | wgpu::Backends::DX12;
-    wgpu::Instance::new(wanted)
-}
-
-/// Runs a future of wgpu's native side, which is ready at once.
-pub(crate) fn ready<T>(future: impl Future<Output = T>) -> T {
-    let mut future = pin!(future);
-    let mut context = Context::from_waker(Waker::noop());
-    loop {
-        if let Poll::Ready(value) = future.as_mut().poll(&mut context) {
-            return value;
-        }
-        std::thread::yield_now();
-    }
-}
-
-fn report(adapter: &wgpu::Adapter) -> AdapterReport {
-    let (info, limits) = (adapter.get_info(), adapter.limits());
-    let api = match info.backend {
-        wgpu::Backend::Vulkan => "vulkan",
-        wgpu::Backend::Metal => "metal",
-        wgpu::Backend::Dx12 => "dx12",
-        _ => "other",
-    };
-    let kind = match info.device_type {
-        wgpu::DeviceType::DiscreteGpu => AdapterKind::Discrete,
-        wgpu::DeviceType::IntegratedGpu => AdapterKind::Integrated,
-        wgpu::DeviceType::VirtualGpu => AdapterKind::Virtual,
-        wgpu::DeviceType::Cpu => AdapterKind::Software,
-        wgpu::DeviceType::Other => AdapterKind::Unknown,
-    };
-    let wants = [
-        (adapter.features().contains(wgpu::Features::IMMEDIATES), "no immediates (push constants)"),
-        (limits.max_immediate_size >= IMMEDIATE_BYTES, "fewer than 64 bytes of immediates"),
-        (
-            limits.max_compute_workgroup_storage_size >= WORKGROUP_BYTES,
-            "less than 32 KiB of workgroup memory",
-        ),
-        (limits.max_compute_invocations_per_workgroup >= 256, "workgroups of fewer than 256 threads"),
-        (limits.max_storage_buffers_per_shader_stage >= 8, "fewer than 8 storage buffers to a kernel"),
-    ];
-    let unfit = wants.iter().find(|(there, _)| !there).map(|(_, what)| (*what).to_owned());
-    AdapterReport {
-        name: info.name,
-        kind,
-        api,
-        driver: format!("{} {}", info.driver, info.driver_info).trim().to_owned(),
-        subgroup: (info.subgroup_min_size, info.subgroup_max_size),
-        binding_bytes: limits.max_storage_buffer_binding_size,
-        memory: if kind == AdapterKind::Discrete { own_memory(adapter) } else { None },
-        unfit,
-    }
-}
-
-/// Bytes of the heaps that lie on the card, as Vulkan tells them.
-#[cfg(not(target_vendor = "apple"))]
-fn own_memory(adapter: &wgpu::Adapter) -> Option<u64> {
-    // SAFETY: the adapter is asked for its numbers and nothing of it is kept or destroyed.
-    let vulkan = unsafe { adapter.as_hal::<wgpu::hal::api::Vulkan>() }?;
-    let instance = vulkan.shared_instance().raw_instance();
-    // SAFETY: the physical device is one of this instance, which lives as long as the adapter.
-    let memory = unsafe { instance.get_physical_device_memory_properties(vulkan.raw_physical_device()) };
-    // Bit 0 of a heap's flags says that it is the device's own.
-    let own = memory.memory_heaps_as_slice().iter().filter(|heap| heap.flags.as_raw() & 1 == 1);
-    Some(own.map(|heap| heap.size).sum())
-}
-
-#[cfg(target_vendor = "apple")]
-fn own_memory(_: &wgpu::Adapter) -> Option<u64> {
-    None
-}
-
-/// Every adapter of this machine, GPUs first.
-pub fn adapters() -> Vec<AdapterReport> {
-    let mut found: Vec<_> =
-        ready(instance().enumerate_adapters(wgpu::Backends::all())).iter().map(report).collect();
-    found.sort_by_key(|report| !report.kind.is_gpu());
-    found
 }
 
 impl Gpu {
@@ -261,6 +119,16 @@ impl Gpu {
     /// If it cannot run the kernels.
     pub fn on_adapter(adapter: &wgpu::Adapter) -> Result<Gpu, GpuError> {
         Gpu::on(report(adapter), adapter)
+    }
+
+    /// Another device on the same adapter, which computes products in this way; matrices are those that the adapter has, if any are wanted.
+    ///
+    /// # Errors
+    /// If the driver does not open it.
+    pub fn reopened(&self, arithmetic: Arithmetic) -> Result<Gpu, GpuError> {
+        let offered = matrices(&self.inner.adapter);
+        let arithmetic = Arithmetic { matrices: arithmetic.matrices.and(offered), ..arithmetic };
+        Gpu::on(AdapterReport { arithmetic, ..self.inner.report.clone() }, &self.inner.adapter)
     }
 
     fn choose(name: Option<&str>, software: bool) -> Result<Gpu, GpuError> {
@@ -308,14 +176,19 @@ impl Gpu {
             max_immediate_size: IMMEDIATE_BYTES,
             ..wgpu::Limits::default()
         };
+        let matrices = if report.arithmetic.matrices.is_some() { MATRICES } else { wgpu::Features::empty() };
         let timed = wgpu::Features::TIMESTAMP_QUERY | wgpu::Features::TIMESTAMP_QUERY_INSIDE_PASSES;
         let is_timed = std::env::var_os(TIMES_VARIABLE).is_some() && adapter.features().contains(timed);
         let wanted = wgpu::DeviceDescriptor {
             label: Some("kvant"),
             // Tests that print times read the device's clock too.
             required_features: wgpu::Features::IMMEDIATES
+                | matrices
                 | if is_timed || cfg!(test) { adapter.features() & timed } else { wgpu::Features::empty() },
             required_limits: limits.clone(),
+            // SAFETY: of what wgpu calls experimental kernels use cooperative matrices alone, on memory of the workgroup that is theirs;
+            // tests run them against naive loops.
+            experimental_features: unsafe { wgpu::ExperimentalFeatures::enabled() },
             ..wgpu::DeviceDescriptor::default()
         };
         let (device, queue) = ready(adapter.request_device(&wanted))
@@ -328,6 +201,7 @@ impl Gpu {
         let name = format!("gpu ({})", report.name);
         let inner = Inner {
             name,
+            adapter: adapter.clone(),
             report,
             device,
             queue,
@@ -350,6 +224,11 @@ impl Gpu {
     /// What is known of its adapter.
     pub fn report(&self) -> &AdapterReport {
         &self.inner.report
+    }
+
+    /// How it computes products.
+    pub fn arithmetic(&self) -> Arithmetic {
+        self.inner.report.arithmetic
     }
 
     pub(crate) fn device(&self) -> &wgpu::Device {

@@ -193,7 +193,7 @@ impl<'a> Run<'a> {
         let kernel = slot.own_kernel(gpu, class.columns, blocks, || constants() + &heads_text());
         let turns_at = rope.map_or(0, |(_, at)| at as u32);
         let shared = self.attend_arguments(of, slot, class, round);
-        let arguments: Vec<u32> = shared.into_iter().chain([turns_at]).collect();
+        let arguments: Vec<u32> = shared.into_iter().chain([0; 5]).chain([turns_at]).collect();
         let [q_weight, k_weight] = self.norm_weights(of);
         let PassBuffers { plan, status, partials, .. } = self.buffers;
         let pages = self.pages.iter().map(|buffer| &**buffer);

@@ -17,12 +17,12 @@
 //!
 //! | module | what it is |
 //! |---|---|
-//! | `device` | adapters; a device with its queue and the kernels built so far |
+//! | `adapter`, `arithmetic`, `device` | what a machine has; how products are computed; a device with its queue and the kernels built so far |
 //! | `kernel`, `unroll`, `recorder` | a WGSL text as a pipeline; its loops written out; a pass as dispatches |
 //! | `times` | how long each kernel of a pass took |
 //! | `buffer`, `pass_buffers`, `pages` | buffers; those of passes; the page store that sequences take their pages from |
-//! | `weights`, `product`, `ops` | packed matrices; products with them; norms, rotation, activations |
-//! | `page_text`, `encoding`, `basis` | formats of pages as kernel text: readers, encoders, changes of basis |
+//! | `weights`, `product`, `cut`, `ops` | packed matrices; products with them, and how they are dealt to threads; norms, rotation, activations |
+//! | `page_text`, `page_bytes`, `encoding`, `basis` | formats of pages as kernel text: readers, codes as bytes, encoders, changes of basis |
 //! | `layout`, `slot_kernels` | the kernels of a cache's slots: of each side, and of attention |
 //! | `heads` | what lies between projection and attention, in one dispatch |
 //! | `plan`, `tables`, `attend` | how a pass is cut into work, tables of pages that stay, and attention |
@@ -49,21 +49,30 @@
 //! **Invariant:** no buffer ever holds a decoded page: encoding has sixteen tokens in workgroup memory, attention four numbers in
 //! registers.
 //!
-//! **Invariant:** on one device, a token's logits have the same bits in every batch, chunk and run. All sums have one order: products
-//! share theirs between kernels for one token and for several, and splits of attention are fixed by positions.
+//! **Invariant:** on one device, a token's logits have the same bits in every run, whatever is beside it, and splits of attention are fixed
+//! by positions. In plain [`Arithmetic`] they have them in every batch and chunk too: products share one order of sums between kernels
+//! for one token and for several. Where a device has something faster than f32, passes of up to eight tokens (16-bit integers) and
+//! of more (f16 by cooperative matrices) round differently.
 //!
 //! **Invariant:** what a kernel does not do is refused by name when a model is compiled, or a cache is opened; nothing else is
-//! computed in its place. Against the CPU results agree within bounds that the tests state: activations stay f32 here.
+//! computed in its place. Against the CPU results agree within bounds that the tests state: activations stay f32 here, or 16 bits wide.
 //!
 //! [`Sequence::append_on_device`]: kvant_cache::Sequence::append_on_device
 #![deny(missing_docs)]
 
+// What tests of kernels and of whole models share calls the crate by its name.
+#[cfg(test)]
+extern crate self as kvant_gpu;
+
+mod adapter;
+mod arithmetic;
 mod attend;
 mod backend;
 mod basis;
 mod buffer;
 mod compile;
 mod compile_moe;
+mod cut;
 mod device;
 mod encoding;
 mod fitting;
@@ -74,6 +83,7 @@ mod layout;
 mod moe;
 mod network;
 mod ops;
+mod page_bytes;
 mod page_text;
 mod pages;
 mod pass_buffers;
@@ -91,8 +101,10 @@ mod top;
 mod unroll;
 mod weights;
 
+pub use adapter::{AdapterKind, AdapterReport, adapters};
+pub use arithmetic::{ARITHMETIC_VARIABLE, Arithmetic};
 pub use backend::GpuBackend;
-pub use device::{ADAPTER_VARIABLE, AdapterKind, AdapterReport, Gpu, GpuError, TIMES_VARIABLE, adapters};
+pub use device::{ADAPTER_VARIABLE, Gpu, GpuError, TIMES_VARIABLE};
 pub use layout::{CacheUnsupported, check_cache};
 pub use network::GpuNetwork;
 pub use pages::GpuPages;

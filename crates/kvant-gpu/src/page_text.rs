@@ -88,6 +88,41 @@ pub(crate) fn exact_pages_reader(format: &ExactFormat) -> String {
     format!("{}    return {call};\n}}\n", reader_head(format.side))
 }
 
+/// The channel, or the first of four, that a reader is asked for.
+pub(crate) fn channel_of(side: Side) -> &'static str {
+    match side {
+        Side::Key => "4u * four",
+        Side::Value => "channel",
+    }
+}
+
+/// What is done to the codes of the section of a channel: `what` of its number, and of page, word, half and lane.
+pub(crate) fn of_section(format: &PackedFormat, what: impl Fn(usize, &str) -> String) -> String {
+    // Which row of units, which half of them and which lane.
+    let (row, unit, lane) = match format.side {
+        Side::Key => ("(4u * four - FIRST) / 8u", "token / 16u", "token % 16u"),
+        Side::Value => ("(channel - FIRST) / 16u", "four / 2u", "(channel - FIRST) % 16u"),
+    };
+    let channel = channel_of(format.side);
+    let mut text = String::new();
+    for (index, section) in sections(format).iter().enumerate() {
+        let first = format!("{}u", section.first);
+        let place = format!("page, at, four % 2u, {}", lane.replace("FIRST", &first));
+        let _ = writeln!(
+            text,
+            "    {}if {channel} < {}u {{\n        let at = {}u + ({}) * {}u + ({unit}) * {}u;\n        {}\n    }}",
+            if index == 0 { "" } else { "else " },
+            section.first + section.len,
+            section.codes / 4,
+            row.replace("FIRST", &first),
+            row_words(format, section.bits),
+            4 * usize::from(section.bits),
+            what(index, &place),
+        );
+    }
+    text
+}
+
 /// Reads pages of a side that are codes under scales.
 pub(crate) fn packed_pages_reader(format: &PackedFormat) -> String {
     let mut text = String::new();
@@ -96,31 +131,13 @@ pub(crate) fn packed_pages_reader(format: &PackedFormat) -> String {
         text += &levels_text(index, section);
     }
     text += &reader_head(format.side);
-    // Which row of units, which half of them and which lane.
-    let (row, unit, half, lane, channel) = match format.side {
-        Side::Key => ("(4u * four - FIRST) / 8u", "token / 16u", "four % 2u", "token % 16u", "4u * four"),
-        Side::Value => {
-            ("(channel - FIRST) / 16u", "four / 2u", "four % 2u", "(channel - FIRST) % 16u", "channel")
-        }
-    };
     text += "    var y = vec4<f32>(0.0);\n";
     if format.coded < format.dim {
         // Channels without bits are zero, and have no scales.
+        let channel = channel_of(format.side);
         let _ = writeln!(text, "    if {channel} >= {}u {{\n        return y;\n    }}", format.coded);
     }
-    for (index, section) in sections.iter().enumerate() {
-        let end = section.first + section.len;
-        let _ = writeln!(
-            text,
-            "    {}if {channel} < {end}u {{\n        let at = {}u + ({}) * {}u + ({unit}) * {}u;\n        y = levels{index}(page, at, {half}, {});\n    }}",
-            if index == 0 { "" } else { "else " },
-            section.codes / 4,
-            row.replace("FIRST", &format!("{}u", section.first)),
-            row_words(format, section.bits),
-            4 * usize::from(section.bits),
-            lane.replace("FIRST", &format!("{}u", section.first)),
-        );
-    }
+    text += &of_section(format, |index, place| format!("y = levels{index}({place});"));
     let group = group_channels(format);
     let (tokens, scales) = (format.tokens, format.scales);
     let word = |start: usize| format!("{}u", start / 4);
@@ -186,7 +203,7 @@ pub(crate) fn mixed_pages_reader(template: &PackedFormat) -> String {
 }
 
 /// One scale of an array of a page, from a word on.
-fn one_scale(format: ScaleFormat, start: &str, index: &str) -> String {
+pub(crate) fn one_scale(format: ScaleFormat, start: &str, index: &str) -> String {
     match format {
         ScaleFormat::F16 => {
             format!("half_of(page_word(page, {start} + ({index}) / 2u), ({index}) % 2u)")
@@ -196,7 +213,7 @@ fn one_scale(format: ScaleFormat, start: &str, index: &str) -> String {
 }
 
 /// Four neighbouring scales, from an even index on.
-fn four_scales(format: ScaleFormat, start: &str, index: &str) -> String {
+pub(crate) fn four_scales(format: ScaleFormat, start: &str, index: &str) -> String {
     match format {
         ScaleFormat::F16 => format!(
             "vec4<f32>(unpack2x16float(page_word(page, {start} + ({index}) / 2u)), unpack2x16float(page_word(page, {start} + ({index}) / 2u + 1u)))"
@@ -208,20 +225,13 @@ fn four_scales(format: ScaleFormat, start: &str, index: &str) -> String {
     }
 }
 
-/// `levelsN(page, at, half, lane)`: the levels of codes 4 · lane to 4 · lane + 3 of a vector of the unit at word `at`.
+/// `levelsN(page, at, half, lane)`: the levels of codes 4 · lane to 4 · lane + 3 of a vector of the unit at word `at`; `codesN` are the
+/// codes themselves, as bytes.
 fn levels_text(index: usize, section: &Span) -> String {
     let mut text = String::new();
-    if let CodeMeaning::Table(table) = section.meaning {
-        let entries: Vec<String> = table.iter().map(|level| format!("{level}.0")).collect();
-        let _ = writeln!(
-            text,
-            "var<private> table{index}: array<f32, 32> = array<f32, 32>({});",
-            entries.join(", ")
-        );
-    }
     let _ = writeln!(
         text,
-        "fn levels{index}(page: u32, at: u32, half: u32, lane: u32) -> vec4<f32> {{\n    var codes = 0u;"
+        "fn codes{index}(page: u32, at: u32, half: u32, lane: u32) -> u32 {{\n    var codes = 0u;"
     );
     let (mut shift, mut words) = (0, 0);
     for (plane, size) in planes(section.bits) {
@@ -239,13 +249,25 @@ fn levels_text(index: usize, section: &Span) -> String {
         shift += plane;
         words += size;
     }
+    text += "    return codes;\n}\n";
+    if let CodeMeaning::Table(table) = section.meaning {
+        let entries: Vec<String> = table.iter().map(|level| format!("{level}.0")).collect();
+        let _ = writeln!(
+            text,
+            "var<private> table{index}: array<f32, 32> = array<f32, 32>({});",
+            entries.join(", ")
+        );
+    }
+    let _ = writeln!(
+        text,
+        "fn levels{index}(page: u32, at: u32, half: u32, lane: u32) -> vec4<f32> {{\n    \
+         let c = unpack4xU8(codes{index}(page, at, half, lane));"
+    );
     text += &match section.meaning {
-        CodeMeaning::Shifted => {
-            format!("    return vec4<f32>(unpack4xU8(codes)) - {}.0;\n}}\n", 1u32 << (section.bits - 1))
-        }
-        CodeMeaning::WithZero => "    return vec4<f32>(unpack4xU8(codes));\n}\n".to_owned(),
+        CodeMeaning::Shifted => format!("    return vec4<f32>(c) - {}.0;\n}}\n", 1u32 << (section.bits - 1)),
+        CodeMeaning::WithZero => "    return vec4<f32>(c);\n}\n".to_owned(),
         CodeMeaning::Table(_) => format!(
-            "    let c = unpack4xU8(codes);\n    return vec4<f32>(table{index}[c.x], table{index}[c.y], table{index}[c.z], table{index}[c.w]);\n}}\n"
+            "    return vec4<f32>(table{index}[c.x], table{index}[c.y], table{index}[c.z], table{index}[c.w]);\n}}\n"
         ),
     };
     text
@@ -283,27 +305,27 @@ pub(crate) fn exact_reader(format: &ExactFormat) -> String {
     };
     let mut text = format!("fn {side}_number(page: u32, index: u32) -> f32 {{\n{number}}}\n");
     let dim = format.dim;
-    // Written out, so that all four are asked for before one is waited for.
-    let four = |is_there: &dyn Fn(usize) -> String, index: &dyn Fn(usize) -> String| -> String {
-        let line = |j: usize| {
-            format!(
-                "    if {} {{\n        y[{j}] = {side}_number(page, {});\n    }}\n",
-                is_there(j),
+    // Written out and without conditions where there can be: all four are asked for before one is waited for. Places of values are
+    // multiples of four, and so are tokens of a page.
+    let four = |index: &dyn Fn(usize) -> String| -> String {
+        let has_all = format.side == Side::Value || dim.is_multiple_of(4);
+        let line = |j: usize| match has_all {
+            true => format!("    y[{j}] = {side}_number(page, {});\n", index(j)),
+            false => format!(
+                "    if 4u * four + {j}u < {dim}u {{\n        y[{j}] = {side}_number(page, {});\n    }}\n",
                 index(j)
-            )
+            ),
         };
         (0..4).map(line).collect()
     };
     text += &match format.side {
         Side::Key => format!(
             "fn key4_exact(page: u32, token: u32, four: u32, tokens: u32) -> vec4<f32> {{\n    var y = vec4<f32>(0.0);\n{}    return y;\n}}\n",
-            four(&|j| format!("4u * four + {j}u < {dim}u"), &|j| format!(
-                "(4u * four + {j}u) * tokens + token"
-            ))
+            four(&|j| format!("(4u * four + {j}u) * tokens + token"))
         ),
         Side::Value => format!(
             "fn value4_exact(page: u32, channel: u32, token: u32, tokens: u32) -> vec4<f32> {{\n    var y = vec4<f32>(0.0);\n{}    return y;\n}}\n",
-            four(&|j| format!("token + {j}u < tokens"), &|j| format!("(token + {j}u) * {dim}u + channel"))
+            four(&|j| format!("min(token + {j}u, tokens - 1u) * {dim}u + channel"))
         ),
     };
     text

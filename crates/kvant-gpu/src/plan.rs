@@ -15,7 +15,7 @@ use kvant_model::description::Rope;
 use std::ops::Range;
 
 /// Positions of the shortest split, and splits that a long context has at most before they grow.
-const SPLIT: usize = 256;
+const SPLIT: usize = 128;
 const SPLITS: usize = 128;
 
 /// Positions of a split of the query at `position`: a power of two that its position alone decides.

@@ -1,10 +1,11 @@
-//! Products with packed matrices: which kernel serves how many tokens, and what is done around a product in the same dispatch.
+//! Products with packed matrices, and what is done around a product in the same dispatch.
 //!
-//! Two kernels share one order of sums (`wgsl/product.wgsl`), so a token has the same bits in both. Up to eight tokens go through
-//! `matmul.wgsl`, which reads weights as fast as memory gives them; more of them through `tile.wgsl`, which multiplies as fast as it
-//! can.
+//! Few tokens go through kernels that read weights as fast as memory gives them, many through those that multiply as fast as they can
+//! (`cut.rs`). Where a device has no arithmetic that is faster than f32, both share one order of sums (`wgsl/product.wgsl`), and a token
+//! has the same bits in both.
 
 use crate::buffer::Buffer;
+use crate::cut::{BY_LANES, Cut, Demand, LANES, TEAMS, matrices_text};
 use crate::device::Gpu;
 use crate::kernel::Kernel;
 use crate::ops::{ACT, Activate, Norm, ROW_SUM};
@@ -14,28 +15,11 @@ use crate::weights::{GROUP, Matrix, Place};
 use kvant_model::description::NormKind;
 use std::sync::{Arc, PoisonError};
 
-/// Lanes that share the rows of a team, and teams of a workgroup.
-const LANES: usize = 32;
-const TEAMS: usize = 8;
+/// Workgroups of a product that run at once on a large card: four for each of 132 processors in f32, two in integers.
+const GROUPS_AT_ONCE: [usize; 2] = [528, 264];
 
-/// Workgroups that a product should have at least before a team takes two rows: some for every processor of a large card.
-const MANY_GROUPS: usize = 256;
-
-/// Workgroups of a product that run at once on a large card: four for each of 132 processors.
-const GROUPS_AT_ONCE: usize = 528;
-
-/// Words of weights that a thread asks for before it waits.
-const WORDS_AHEAD: usize = 24;
-
-/// The most tokens that are multiplied by lanes, and how many of them at once.
-const BY_LANES: usize = 8;
-const LANE_TOKENS: usize = 4;
-
-/// Outputs of a tile.
-const TILE_OUTPUTS: usize = 64;
-
-/// Groups of inputs, of all tokens together, that lie in workgroup memory at once.
-const STAGE: usize = 128;
+/// Words of weights that a thread asks for before it waits, in f32 and in integers.
+const WORDS_AHEAD: [usize; 2] = [24, 40];
 
 /// Threads that a norm is dealt to (`wgsl/row_sum.wgsl`).
 const NORM_THREADS: usize = 128;
@@ -95,15 +79,6 @@ pub(crate) struct ProductShape {
     visits: bool,
 }
 
-/// How a product is dealt to threads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Cut {
-    /// So many tokens, and rows of a team.
-    Lanes { tokens: usize, rows: usize },
-    /// So many tokens to a thread.
-    Tile { tokens: usize },
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct NormShape {
     layer: bool,
@@ -117,27 +92,6 @@ impl NormShape {
             layer: norm.kind == NormKind::Layer,
             weight: norm.weight.is_some(),
             bias: norm.bias.is_some(),
-        }
-    }
-}
-
-impl Cut {
-    fn new(tokens: usize, outputs: usize, gated: bool, visits: bool) -> Cut {
-        if tokens > BY_LANES && !visits {
-            return Cut::Tile { tokens: if tokens > 32 { 8 } else { 4 } };
-        }
-        // Gates come with their ups.
-        let many = outputs >= 2 * TEAMS * MANY_GROUPS;
-        let rows = if gated || ((tokens == 1 || visits) && many) { 2 } else { 1 };
-        let at_once = [1, 2].into_iter().find(|at_once| *at_once >= tokens || visits);
-        Cut::Lanes { tokens: at_once.unwrap_or(LANE_TOKENS), rows }
-    }
-
-    /// Outputs and tokens of a workgroup.
-    fn per_group(self, gated: bool) -> (usize, usize) {
-        match self {
-            Cut::Lanes { tokens, rows } => (TEAMS * if gated { rows / 2 } else { rows }, tokens),
-            Cut::Tile { tokens } => (TILE_OUTPUTS, 8 * tokens),
         }
     }
 }
@@ -163,16 +117,22 @@ impl Matrix {
                 constants += &format!("const P = {tokens}u;\nconst FOURS = {}u;\n", tokens / 4);
                 unrolled(include_str!("wgsl/tile.wgsl"), &[("P", tokens), ("FOURS", tokens / 4)])
             }
-            Cut::Lanes { tokens, rows } => {
-                let stage = self.stage(tokens);
-                let ahead = self.ahead(gpu, rows, stage / LANES);
+            Cut::Matrices { side, tile } => {
+                // Metal loads matrices from memory of numbers.
+                let (head, counts) = matrices_text(side, tile, gpu.report().api != "metal");
+                constants = format!("enable f16;\nenable wgpu_cooperative_matrix;\n{constants}{head}");
+                unrolled(include_str!("wgsl/matrices.wgsl"), &counts)
+            }
+            Cut::Lanes { tokens, rows } | Cut::Dots { tokens, rows } => {
+                let stage = shape.cut.stage(groups).unwrap_or(groups);
+                let ahead = self.ahead(gpu, shape.cut, rows, stage / LANES);
                 let norm = shape.norm.unwrap_or(NormShape { layer: false, weight: false, bias: false });
                 let (activation, clamped) = shape.activate.unwrap_or((0, false));
                 constants += &format!(
                     "const TOKENS = {tokens}u;\nconst R = {rows}u;\nconst STAGE = {stage}u;\nconst OUTPUTS = {}u;\nconst NORMED = {};\n\
                      const LAYER = {};\nconst NORM_WEIGHT = {};\nconst NORM_BIAS = {};\nconst GATED = {gated};\n\
                      const ACTIVATION = {activation}u;\nconst CLAMPED = {clamped};\n\
-                     const VISITS = {};\nconst AHEAD = {ahead}u;\nconst SINGLE = {};\n",
+                     const VISITS = {};\nconst AHEAD = {ahead}u;\nconst SINGLE = {};\nconst TEAMS = {TEAMS}u;\nconst THREADS = {}u;\n",
                     shape.cut.per_group(gated).0,
                     shape.norm.is_some(),
                     norm.layer,
@@ -180,6 +140,7 @@ impl Matrix {
                     norm.bias,
                     shape.visits,
                     groups <= stage,
+                    LANES * TEAMS,
                 );
                 let norm_steps = if shape.norm.is_some() { inputs.div_ceil(4 * NORM_THREADS) } else { 0 };
                 let steps = tokens * stage * 8 / (TEAMS * LANES);
@@ -189,45 +150,45 @@ impl Matrix {
                     ("STEPS", steps),
                     ("NORM_STEPS", norm_steps),
                     ("AHEAD", ahead),
+                    ("TEAMS", TEAMS),
                 ];
-                unrolled(include_str!("wgsl/matmul.wgsl"), &counts) + ROW_SUM + ACT
+                match shape.cut {
+                    Cut::Dots { .. } => unrolled(include_str!("wgsl/dots.wgsl"), &counts) + ACT,
+                    _ => unrolled(include_str!("wgsl/matmul.wgsl"), &counts) + ROW_SUM + ACT,
+                }
             }
         };
         let text = include_str!("wgsl/product.wgsl").to_owned() + &body;
-        let label = match shape.cut {
-            Cut::Lanes { .. } => "matmul",
-            Cut::Tile { .. } => "tile",
-        };
-        gpu.unchecked_kernel(label, self.source(&constants, &text))
+        gpu.unchecked_kernel(shape.cut.label(), self.source(&constants, &text))
     }
 
     /// Groups of each row that a thread asks for at once, of the `steps` that it has in a stage.
-    fn ahead(&self, gpu: &Gpu, rows: usize, steps: usize) -> usize {
+    fn ahead(&self, gpu: &Gpu, cut: Cut, rows: usize, steps: usize) -> usize {
         // A driver in software has nothing to wait for, and long texts to translate.
-        let most = if gpu.report().kind.is_gpu() { WORDS_AHEAD / (rows * self.group_words()) } else { 1 };
+        let words = WORDS_AHEAD[usize::from(cut.is_dots())];
+        let most = if gpu.report().kind.is_gpu() { words / (rows * self.group_words()) } else { 1 };
         (1..=steps.min(most.max(1))).rev().find(|ahead| steps.is_multiple_of(*ahead)).unwrap_or(1)
-    }
-
-    /// Groups of inputs that are in workgroup memory at once, of so many tokens.
-    fn stage(&self, tokens: usize) -> usize {
-        self.groups().next_multiple_of(LANES).min(STAGE / tokens)
     }
 
     /// Workgroups that share so many units of rows: one for each, or as many as run at once where all inputs fit in workgroup memory,
     /// each with as many units as the others.
-    fn workgroups(&self, gpu: &Gpu, units: usize, tokens: usize) -> usize {
+    fn workgroups(&self, gpu: &Gpu, units: usize, cut: Cut) -> usize {
         // A driver in software gets few, so that tests see workgroups that go on.
-        let at_once = if gpu.report().kind.is_gpu() { GROUPS_AT_ONCE } else { 3 };
-        match self.groups() <= self.stage(tokens) {
+        let many = GROUPS_AT_ONCE[usize::from(cut.is_dots())];
+        let at_once = if gpu.report().kind.is_gpu() { many } else { 3 };
+        match cut.stage(self.groups()).is_some_and(|stage| self.groups() <= stage) {
             true => units.div_ceil(units.div_ceil(at_once).max(1)),
             false => units,
         }
     }
 
     /// Whether a product of `tokens` rows can be fused with a norm before it and gates after it.
-    pub(crate) fn fuses(&self, tokens: usize, fused: Fused<'_>) -> bool {
+    pub(crate) fn fuses(&self, gpu: &Gpu, tokens: usize, fused: Fused<'_>) -> bool {
+        // A mean has to be known before numbers are made integers.
+        let is_plain = !(gpu.arithmetic().dots && self.has_codes());
         let norm = fused.norm.is_none_or(|(norm, _)| {
-            tokens == 1 && norm.width == self.inputs() && self.inputs().is_multiple_of(4)
+            let fits = norm.width == self.inputs() && self.inputs().is_multiple_of(4);
+            tokens == 1 && fits && (is_plain || (norm.kind == NormKind::Rms && norm.bias.is_none()))
         });
         norm && (fused.activate.is_none() || (self.parts().len() == 1 && tokens <= BY_LANES))
     }
@@ -260,13 +221,15 @@ impl Matrix {
         let gated = fused.activate.is_some();
         let experts = fused.visits.map_or(1, |visits| visits.experts);
         let outputs = self.outputs() / experts / if gated { 2 } else { 1 };
+        let (visits, has_codes) = (fused.visits.is_some(), self.has_codes());
+        let demand = Demand { tokens, outputs, gated, visits, has_codes };
         let shape = ProductShape {
-            cut: Cut::new(tokens, outputs, gated, fused.visits.is_some()),
+            cut: Cut::new(demand, recorder.gpu().arithmetic()),
             bias: bias.is_some(),
             add: epilogue.keep != 0.0,
             norm: fused.norm.map(|(norm, _)| NormShape::of(norm)),
             activate: fused.activate.map(|activate| (activate.number(), activate.clamp.is_some())),
-            visits: fused.visits.is_some(),
+            visits,
         };
         let kernel = self.product(recorder.gpu(), shape);
         let ends = match fused.activate {
@@ -310,12 +273,12 @@ impl Matrix {
             ];
             let (across, along) = (outputs.div_ceil(per_outputs), tokens.div_ceil(per_tokens));
             match shape.cut {
-                Cut::Lanes { tokens, .. } => {
-                    let across = self.workgroups(recorder.gpu(), across, tokens);
+                Cut::Lanes { .. } | Cut::Dots { .. } => {
+                    let across = self.workgroups(recorder.gpu(), across, shape.cut);
                     recorder.dispatch(&kernel, &bound, &arguments, Grid::rows(across, along));
                 }
                 // Tiles of the same outputs beside each other: they find weights in the cache.
-                Cut::Tile { .. } => {
+                Cut::Tile { .. } | Cut::Matrices { .. } => {
                     recorder.dispatch(&kernel, &bound[..5], &arguments, Grid(along as u32, across as u32, 1));
                 }
             }

@@ -144,7 +144,7 @@ impl<'a> Run<'a> {
         let fused = Fused { norm, ..Fused::default() };
         // One dispatch in place of two; several products would norm the same row again and again.
         let fuses = first
-            .is_some_and(|first| matches!(&first.parts[..], [part] if part.matrix.fuses(self.rows, fused)));
+            .is_some_and(|first| matches!(&first.parts[..], [part] if part.matrix.fuses(&self.network.gpu, self.rows, fused)));
         let input = match &of.norm {
             Some(norm) if fuses => Input { x, norm: Some((norm, of.input_scale)) },
             Some(norm) => {
@@ -186,7 +186,7 @@ impl<'a> Run<'a> {
         let (first, inner) = (self.buffers.place("first"), self.buffers.place("inner"));
         let fused = Fused { activate: Some(&of.activate), ..Fused::default() };
         match &of.first.parts[..] {
-            [part] if of.activate.gated && part.matrix.fuses(self.rows, fused) => {
+            [part] if of.activate.gated && part.matrix.fuses(&self.network.gpu, self.rows, fused) => {
                 self.project(&of.first, input, inner, Some(&of.activate));
             }
             _ => {

@@ -5,12 +5,21 @@ use crate::device::Gpu;
 use crate::head_widths;
 use crate::kernel::Kernel;
 use crate::layout::{SlotKernels, cached};
+use crate::page_bytes::{self, bytes_reader};
 use crate::page_text::{SHARED, buffers, exact_reader};
 use crate::unroll::unrolled;
+use kvant_codec::PageFormat;
+use kvant_codec::format::PackedFormat;
 use std::sync::Arc;
 
 /// The most queries of a kv head that share a reading of a page.
 const MOST_COLUMNS: usize = 16;
+
+/// The most of them that meet codes as integers: decoding, and a few tokens at once.
+const INTEGER_COLUMNS: usize = 8;
+
+/// Numbers that a thread asks for before it waits while splits are put together; a part of 128.
+const MERGE_AHEAD: usize = 32;
 
 /// A kernel that puts splits together and does nothing else.
 const NO_ROWS: &str = "fn write_rows(thread: u32, number: u32) {}\n";
@@ -23,7 +32,7 @@ impl SlotKernels {
 
     /// Workgroup memory of the kernel that attends.
     fn attend_bytes(&self, columns: usize) -> usize {
-        columns * (16 * self.query_fours() + 4 * 128 + 32 + 16)
+        columns * (16 * self.query_fours() + 4 * 128 + 32 + 16) + 4 * (128 / self.value.tokens() + 1)
     }
 
     /// Columns of the kernel that serves blocks of `wanted` queries of a kv head.
@@ -46,10 +55,14 @@ impl SlotKernels {
         })
     }
 
+    /// Workgroup memory of heads that are made beside their attention.
+    fn heads_bytes(&self, heads: usize) -> usize {
+        4 * (heads * self.key.dim() + 4 * self.query_fours() + self.value.dim() + 128)
+    }
+
     /// Whether heads of queries have room beside the columns of a kernel that serves all of them.
     pub(crate) fn has_room_for_heads(&self, columns: usize, heads: usize) -> bool {
-        let words = heads * self.key.dim() + 4 * self.query_fours() + self.value.dim() + 128;
-        heads <= columns && self.attend_bytes(columns) + 4 * words <= 31 * 1024
+        heads <= columns && self.attend_bytes(columns) + self.heads_bytes(heads) <= 31 * 1024
     }
 
     /// The kernel that attends with queries of its own making, of the one block whose slot it is; `rows` is how it makes them.
@@ -64,6 +77,22 @@ impl SlotKernels {
             let own = include_str!("wgsl/own.wgsl").to_owned() + &rows();
             self.build_attend(gpu, columns, (5, blocks), &own)
         })
+    }
+
+    /// The formats of both sides, where their codes are met by integers in kernels of so many columns.
+    fn in_integers(&self, gpu: &Gpu, columns: usize) -> Option<[&PackedFormat; 2]> {
+        let (PageFormat::Packed(key), PageFormat::Packed(value)) = (&self.key.format, &self.value.format)
+        else {
+            return None;
+        };
+        let is_uniform = self.key.widths.is_none() && self.value.widths.is_none();
+        // Pages of keys begin where the 128 positions of a step may begin.
+        let is_aligned = value.tokens.is_multiple_of(key.tokens);
+        let room =
+            self.attend_bytes(columns) + self.heads_bytes(columns) + page_bytes::memory(key, value, columns);
+        let fits = columns <= INTEGER_COLUMNS && room <= 31 * 1024;
+        let meets = page_bytes::meets_integers(key) && page_bytes::meets_integers(value);
+        (gpu.arithmetic().dots && is_uniform && is_aligned && fits && meets).then_some([key, value])
     }
 
     /// With pages from a binding on, so many buffers.
@@ -81,18 +110,21 @@ impl SlotKernels {
         let (key_step, exact_step) = (step(self.key.fours), step(self.key.dim().div_ceil(4)));
         // Fours of positions at once, all of one page.
         let fits = |step: &usize| [&self.key, &self.value].iter().all(|side| side.tokens() % (4 * step) == 0);
-        let value_step = (1..=most.div_ceil(2)).rev().find(fits).unwrap_or(1);
+        let value_step = (1..=most).rev().find(fits).unwrap_or(1);
+        let chunk_step = if gpu.report().kind.is_gpu() { 4 } else { 1 };
         let counts = [
             ("COLS", columns),
             ("CHANNELS", channels),
             ("KEY_STEP", key_step),
             ("EXACT_STEP", exact_step),
             ("VALUE_STEP", value_step),
+            ("KEY_CHUNKS", self.key.fours / 4),
+            ("CHUNK_STEP", chunk_step),
         ];
         let constants = format!(
             "const COLS = {columns}u;\nconst Q4 = {}u;\nconst KEY_FOURS = {}u;\nconst KEY_DIM = {}u;\nconst VALUE_DIM = {}u;\n\
              const CHANNELS = {}u;\nconst KEY_TOKENS = {}u;\nconst VALUE_TOKENS = {}u;\nconst PREPARED = {};\n\
-             const KEY_STEP = {key_step}u;\nconst EXACT_STEP = {exact_step}u;\nconst VALUE_STEP = {value_step}u;\n",
+             const KEY_STEP = {key_step}u;\nconst EXACT_STEP = {exact_step}u;\nconst VALUE_STEP = {value_step}u;\nconst CHUNK_STEP = {chunk_step}u;\n",
             self.query_fours(),
             self.key.fours,
             self.key.dim(),
@@ -102,8 +134,25 @@ impl SlotKernels {
             self.value.tokens(),
             self.key.moves.is_some(),
         );
-        // Both sides may have tables and levels of their own.
-        let value = self.value.reader.replace("levels", "value_levels").replace("table", "value_table");
+        // Both sides may have tables, codes and levels of their own.
+        let own_names = |text: &str| {
+            let text = text.replace("levels", "value_levels").replace("table", "value_table");
+            (0..8).fold(text, |text, n| text.replace(&format!("codes{n}("), &format!("value_codes{n}(")))
+        };
+        let value = own_names(&self.value.reader);
+        let (loops, coded) = match self.in_integers(gpu, columns) {
+            Some([key, value]) => (
+                [include_str!("wgsl/coded_dots_scores.wgsl"), include_str!("wgsl/coded_dots_sums.wgsl")],
+                include_str!("wgsl/coded_dots.wgsl").to_owned()
+                    + &bytes_reader(key)
+                    + &own_names(&bytes_reader(value)),
+            ),
+            None => (
+                [include_str!("wgsl/coded_plain_scores.wgsl"), include_str!("wgsl/coded_plain_sums.wgsl")],
+                include_str!("wgsl/coded_plain.wgsl").to_owned(),
+            ),
+        };
+        let text = include_str!("wgsl/attend.wgsl").replace("//SCORES", loops[0]).replace("//SUMS", loops[1]);
         let (mut maps, mut codes) = (String::new(), "");
         for (side, name) in [(&self.key, "key_map"), (&self.value, "value_map")] {
             if side.widths.is_some() {
@@ -113,7 +162,7 @@ impl SlotKernels {
         }
         let parts = [
             &constants,
-            &unrolled(&(include_str!("wgsl/attend.wgsl").to_owned() + queries), &counts),
+            &unrolled(&(text + &coded + queries), &counts),
             &maps,
             SHARED,
             codes,
@@ -154,16 +203,16 @@ impl SlotKernels {
 
     fn build_merge(&self, gpu: &Gpu, columns: usize, sink_logits: bool, rows: &str) -> Arc<Kernel> {
         let dim = self.value.dim();
-        let ahead = (1..=16).rev().find(|ahead| dim.is_multiple_of(*ahead)).unwrap_or(1);
         // A driver in software has nothing to wait for, and long texts to translate.
-        let ahead = if gpu.report().kind.is_gpu() { ahead } else { 1 };
+        let most = if gpu.report().kind.is_gpu() { MERGE_AHEAD } else { 1 };
+        let ahead = (1..=most).rev().find(|ahead| dim.is_multiple_of(*ahead)).unwrap_or(1);
         let constants = format!(
             "const COLS = {columns}u;\nconst VALUE_DIM = {dim}u;\nconst MOVED = {};\nconst FINISH_STEP = {}u;\n\
-             const FINISH_AHEAD = {ahead}u;\nconst SINK_LOGITS = {sink_logits};\n",
+             const FINISH_AHEAD = {ahead}u;\nconst AHEAD = {most}u;\nconst SINK_LOGITS = {sink_logits};\n",
             self.value.moves.is_some(),
             self.value.matrix_step(),
         );
-        let counts = [("CHANNELS", dim.div_ceil(128)), ("FINISH_AHEAD", ahead)];
+        let counts = [("CHANNELS", dim.div_ceil(128)), ("FINISH_AHEAD", ahead), ("AHEAD", most)];
         gpu.kernel("merge", constants + &unrolled(include_str!("wgsl/merge.wgsl"), &counts) + rows)
     }
 

@@ -215,6 +215,11 @@ impl Matrix {
         (self.row_words / self.groups()).max(1) + 1
     }
 
+    /// Whether weights are codes under scales that meet integers (`wgsl/dots.wgsl`).
+    pub(crate) fn has_codes(&self) -> bool {
+        !matches!(self.dtype, DType::F32 | DType::F16 | DType::BF16 | DType::MXFP4)
+    }
+
     /// Words from one row to the next.
     pub(crate) fn row_words(&self) -> usize {
         self.row_words

@@ -7,8 +7,8 @@ use kvant_attention::{Batch, KvCache};
 use kvant_cache::{KvSlot, Policy, Store};
 use kvant_codec::Side;
 use kvant_cpu::{Cpu, LoadOptions};
-use kvant_gpu::{Gpu, GpuBackend};
-use kvant_model::{Backend, Checkpoint, Chunk, Description, Model, Output, TopK, TopTokens};
+use kvant_gpu::{Arithmetic, Gpu, GpuBackend};
+use kvant_model::{Backend, Checkpoint, Chunk, DType, Description, Model, Output, TopK, TopTokens};
 use kvant_oracle::Oracle;
 use std::path::{Path, PathBuf};
 
@@ -235,6 +235,43 @@ fn one_attention_over_pages_is_the_cpus() {
             assert!(far.count() <= ids.len() / 100, "{name} {policy}: {off} of {loss}");
             assert!(off <= 0.35 * loss, "{name} {policy}: {off} of {loss}");
         }
+    }
+}
+
+/// The largest difference of logits between arithmetics, of the spread of a row: one token in 16-bit integers, tokens of a prompt in f16
+/// where there are matrices.
+const ARITHMETICS_APART: f32 = 0.02;
+
+/// Integers and matrices choose the tokens that f32 does, read at once and one by one, with packed weights.
+#[test]
+fn faster_arithmetic_chooses_the_same_tokens() {
+    let Some(gpu) = gpu() else { return };
+    let ways = [Arithmetic::default(), Arithmetic::FAST].map(|arithmetic| gpu.reopened(arithmetic).unwrap());
+    for name in RUN {
+        let checkpoint = Checkpoint::open(fixture(name)).unwrap();
+        let mut all = Vec::new();
+        for gpu in &ways {
+            let backend = GpuBackend::new(gpu).with_weights(Some(DType::Int8G32));
+            let model = Model::load(&backend, &checkpoint).unwrap_or_else(|e| panic!("{name}: {e}"));
+            let ids = tokens(40.min(model.position_limit().unwrap_or(usize::MAX)), model.vocabulary());
+            for chunks in [&[40][..], &[30, 1]] {
+                let logits = Sequence::new(&model, "f16", Some(backend.store()), 64).read(&ids, chunks);
+                all.push((logits, model.vocabulary()));
+            }
+        }
+        let (truth, width) = &all[0];
+        let mut most = 0f32;
+        for (found, _) in &all[1..] {
+            for (truth, found) in truth.chunks(*width).zip(found.chunks(*width)) {
+                let spread = truth.iter().fold(0f32, |most, x| most.max(x.abs()));
+                let off = largest_difference(truth, found);
+                most = most.max(off / spread);
+                let best = |row: &[f32]| (0..row.len()).max_by(|a, b| row[*a].total_cmp(&row[*b]));
+                assert_eq!(best(truth), best(found), "{name}");
+            }
+        }
+        println!("{name:20} off by {most:.1e} of the largest logit");
+        assert!(most <= ARITHMETICS_APART, "{name}: {most:e}");
     }
 }
 

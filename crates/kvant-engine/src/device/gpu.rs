@@ -2,7 +2,7 @@
 
 use super::{BackendOptions, Device, DeviceError, DeviceReport};
 use kvant_cache::CacheLayout;
-use kvant_gpu::{AdapterReport, Gpu, GpuBackend, adapters};
+use kvant_gpu::{AdapterReport, Arithmetic, Gpu, GpuBackend, adapters};
 use kvant_model::{Backend, Checkpoint, Description, LoadError};
 use std::sync::Arc;
 
@@ -25,14 +25,14 @@ pub(super) fn reports() -> Vec<DeviceReport> {
 }
 
 fn report(adapter: AdapterReport) -> DeviceReport {
-    let AdapterReport { name, kind, api, driver, subgroup, memory, unfit, .. } = adapter;
+    let AdapterReport { name, kind, api, driver, subgroup, memory, arithmetic, unfit, .. } = adapter;
     let lanes = match subgroup {
         (0, _) => String::new(),
         (least, most) if least == most => format!(", subgroups of {most}"),
         (least, most) => format!(", subgroups of {least} to {most}"),
     };
-    let about = format!("{}, {api}, {driver}{lanes}", kind.name());
-    DeviceReport { name, about, memory, unfit, one_order: true }
+    let about = format!("{}, {api}, {driver}{lanes}; products of {arithmetic}", kind.name());
+    DeviceReport { name, about, memory, unfit, one_order: arithmetic == Arithmetic::default() }
 }
 
 impl Device for GpuDevice {

@@ -3,6 +3,8 @@
 //! They run on the adapter that `KVANT_GPU` names; without that on lavapipe, or not at all where there is none. `KVANT_GPU=msl`
 //! stands for what Metal would be given, run on the host (`kvant-msl`).
 
+#[path = "../../tests/common/mod.rs"]
+mod common;
 #[cfg(target_os = "linux")]
 mod msl;
 mod pages;
@@ -14,10 +16,9 @@ mod timing;
 mod top;
 
 use crate::buffer::Buffer;
-use crate::device::{Gpu, GpuError};
+use crate::device::Gpu;
 use crate::recorder::{BindGroups, Recorder};
 use std::cell::RefCell;
-use std::sync::OnceLock;
 use std::time::Instant;
 
 thread_local! {
@@ -27,23 +28,7 @@ thread_local! {
 
 /// The device of the tests; `None` where none was asked for and there is none.
 pub(crate) fn gpu() -> Option<Gpu> {
-    static GPU: OnceLock<Option<Gpu>> = OnceLock::new();
-    let open = || match std::env::var(crate::ADAPTER_VARIABLE) {
-        #[cfg(target_os = "linux")]
-        Ok(name) if name == "msl" => {
-            Some(Gpu::on_adapter(&kvant_msl::Metal::default().adapter()).expect("MSL on the host"))
-        }
-        Ok(_) => Some(Gpu::open().expect("the adapter that was asked for")),
-        Err(_) => match Gpu::open_named("llvmpipe") {
-            Ok(gpu) => Some(gpu),
-            Err(GpuError::NoSuchAdapter { .. }) => {
-                eprintln!("skipped: lavapipe is not installed (Debian: mesa-vulkan-drivers)");
-                None
-            }
-            Err(error) => panic!("{error}"),
-        },
-    };
-    OTHER.with_borrow(Clone::clone).or_else(|| GPU.get_or_init(open).clone())
+    OTHER.with_borrow(Clone::clone).or_else(common::gpu)
 }
 
 /// Runs a test on another device.

@@ -2,6 +2,7 @@
 //! that was not read for 200 MB.
 
 use super::{Random, device_time, gpu};
+use crate::arithmetic::Arithmetic;
 use crate::buffer::Buffer;
 use crate::device::Gpu;
 use crate::ops::{Activate, Norm};
@@ -43,12 +44,12 @@ const LAYER: [Product; 4] = [
 #[test]
 fn product_times() {
     let (Some(gpu), true) = (gpu(), std::env::var_os(PRODUCTS).is_some()) else { return };
-    println!("{}\nproduct                        MB      µs   GB/s", gpu.report());
-    let mut sum = 0.0;
-    for product in LAYER {
-        sum += product.time(&gpu);
+    for arithmetic in [Arithmetic::default(), Arithmetic::FAST] {
+        let gpu = gpu.reopened(arithmetic).unwrap();
+        println!("{}, {arithmetic}\nproduct                        MB      µs   GB/s", gpu.report());
+        let sum: f64 = LAYER.iter().map(|product| product.time(&gpu)).sum();
+        println!("a layer                              {sum:7.1}");
     }
-    println!("a layer                              {sum:7.1}");
 }
 
 impl Product {

@@ -6,6 +6,7 @@
 use super::pages::Device;
 use super::plans::planned;
 use super::{Random, device_time, floats, gpu, run};
+use crate::arithmetic::Arithmetic;
 use crate::buffer::Buffer;
 use crate::device::Gpu;
 use crate::head_widths;
@@ -317,31 +318,45 @@ fn attention_over_bytes_is_that_over_decoded_pages() {
     let Some(gpu) = gpu() else { return };
     print_times(&gpu);
     let shapes = [(64, 3), (128, 4), (48, 1), (64, 2), (64, 5), (32, 7), (72, 1), (64, 2), (80, 3), (64, 4)];
-    for (policy, (dim, group)) in POLICIES.into_iter().zip(shapes) {
-        let device = Device::new(gpu.clone());
-        let [own, plain] = layouts(policy, KV_HEADS, dim);
-        let [own_kernels, plain_kernels] =
-            [&own, &plain].map(|layout| LayoutKernels::new(&device.gpu, layout).unwrap());
-        let slots = (own_kernels.slots[0].as_ref().unwrap(), plain_kernels.slots[0].as_ref().unwrap());
-        let bench = Bench::new(&device, &own, slots, (group, 384));
-        bench.fill();
-        run(&device.gpu, |recorder| {
-            bench.encode(recorder, 0);
-            bench.encode(recorder, 1);
-            bench.attend(recorder, false);
-        });
-        let found = bench.output();
-        run(&device.gpu, |recorder| {
-            bench.decode(recorder);
-            bench.attend(recorder, true);
-        });
-        let decoded = bench.output();
+    let ways = [Arithmetic::default(), Arithmetic::FAST].map(|arithmetic| gpu.reopened(arithmetic).unwrap());
+    for (policy, shape) in POLICIES.into_iter().zip(shapes) {
+        let [found, in_integers] = ways.each_ref().map(|gpu| attended_both_ways(gpu, policy, shape));
         let size = found.iter().fold(0.0f32, |size, x| size.max(x.abs()));
-        assert!(size > 1e-3, "{policy}: nothing was attended");
-        for (found, decoded) in found.iter().zip(&decoded) {
-            assert!((found - decoded).abs() < 4e-3 * size, "{policy}: {found} and {decoded} of {size}");
+        for (found, other) in found.iter().zip(&in_integers) {
+            assert!(
+                (found - other).abs() < 5e-5 * size,
+                "{policy}: {found} and {other} of {size} in integers"
+            );
         }
     }
+}
+
+/// What attention over a cache's bytes gives, once it is that over pages which were decoded to f16.
+fn attended_both_ways(gpu: &Gpu, policy: &str, (dim, group): (usize, usize)) -> Vec<f32> {
+    let device = Device::new(gpu.clone());
+    let [own, plain] = layouts(policy, KV_HEADS, dim);
+    let [own_kernels, plain_kernels] =
+        [&own, &plain].map(|layout| LayoutKernels::new(&device.gpu, layout).unwrap());
+    let slots = (own_kernels.slots[0].as_ref().unwrap(), plain_kernels.slots[0].as_ref().unwrap());
+    let bench = Bench::new(&device, &own, slots, (group, 384));
+    bench.fill();
+    run(&device.gpu, |recorder| {
+        bench.encode(recorder, 0);
+        bench.encode(recorder, 1);
+        bench.attend(recorder, false);
+    });
+    let found = bench.output();
+    run(&device.gpu, |recorder| {
+        bench.decode(recorder);
+        bench.attend(recorder, true);
+    });
+    let decoded = bench.output();
+    let size = found.iter().fold(0.0f32, |size, x| size.max(x.abs()));
+    assert!(size > 1e-3, "{policy}: nothing was attended");
+    for (found, decoded) in found.iter().zip(&decoded) {
+        assert!((found - decoded).abs() < 4e-3 * size, "{policy}: {found} and {decoded} of {size}");
+    }
+    found
 }
 
 /// The environment variable that has times printed, over so many tokens.

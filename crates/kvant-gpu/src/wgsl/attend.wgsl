@@ -4,9 +4,37 @@
 // Scores: a thread to a position, which goes through its key four channels at a time; the queries lie in workgroup memory.
 // Sums: a thread to a channel, which goes through the positions four at a time; the weights lie in workgroup memory.
 //
+// How codes are met is another text: `coded_plain.wgsl` and `coded_dots.wgsl` with their loops, which stand where this one says so.
+//
 // Every sum has one order, whatever COLS is: a query gets the same bits alone and in a block. `begin` brings the queries: those that a
 // kernel before has made (`queries.wgsl`), or those of this pass's projection, with the key and value of the token itself
 // (`own.wgsl`).
+struct Arguments {
+    tasks_at: u32,
+    tasks: u32,
+    // Where entries of coded pages, and of the others, are counted from.
+    coded_at: u32,
+    table_at: u32,
+    group: u32,
+    window: u32,
+    // The window that sinks are seen in.
+    sinks_window: u32,
+    scale: f32,
+    cap: f32,
+    sinks: u32,
+    // Of queries that are ready: from one row and head to the next, in the model's basis and in that of coded keys.
+    q_stride: u32,
+    q_head: u32,
+    p_stride: u32,
+    p_head: u32,
+    // Rows before those of queries as they meet the sinks of a streaming window.
+    sinks_row: u32,
+    // Of queries of this pass's projection: where their rotations are.
+    turns_at: u32,
+}
+
+var<immediate> a: Arguments;
+
 struct Task {
     row: u32,
     tokens: u32,
@@ -31,6 +59,9 @@ var<workgroup> lanes: array<f32, COLS * 8>;
 var<workgroup> tops: array<f32, COLS>;
 var<workgroup> totals: array<f32, COLS>;
 var<workgroup> factors: array<f32, COLS>;
+// The pages of the values of 128 positions, which begin and end anywhere in theirs.
+const VALUE_PAGES = 128u / VALUE_TOKENS + 1u;
+var<workgroup> value_pages: array<u32, VALUE_PAGES>;
 
 @compute @workgroup_size(128)
 fn main(
@@ -61,6 +92,10 @@ fn main(
     //@
     for (var first = task.start; first < task.end; first += 128u) {
         workgroupBarrier();
+        if thread < VALUE_PAGES {
+            value_pages[thread] = value_page(task, first, thread);
+        }
+        ready_scores(thread, task, first);
         score(thread, task, first);
         workgroupBarrier();
         // Eight threads to a column, each with four fours.
@@ -110,6 +145,7 @@ fn main(
         }
         workgroupBarrier();
         let end = min(128u, task.end - first);
+        ready_sums(thread, task, first, end);
         //@ i CHANNELS
         if thread + 128u * $iu < VALUE_DIM {
             let c = thread + 128u * $iu;
@@ -118,36 +154,24 @@ fn main(
             //@
             var t = 0u;
             if task.value_form == 0u {
-                for (; t + 4u * VALUE_STEP <= end; t += 4u * VALUE_STEP) {
-                    let place = value_place(task, first + t);
-                    //@ u VALUE_STEP
-                    let v$u = value4_coded(place.x, c, place.y / 4u + $uu);
-                    //@
-                    //@ u VALUE_STEP
-                    //@ k COLS
-                    sum$i_$k = weighted(v$u, weights[32u * $ku + t / 4u + $uu], sum$i_$k);
-                    //@
-                    //@
-                }
+                //SUMS
             } else {
                 let tokens = select(VALUE_TOKENS, 32u, task.value_form == 2u);
-                for (; t + 4u * VALUE_STEP <= end; t += 4u * VALUE_STEP) {
-                    let place = value_place(task, first + t);
+                // Tokens that are not there yet have room in the page, and no weight.
+                for (; t < end; t += 4u * VALUE_STEP) {
+                    let place = value_place(task, first, t);
                     //@ u VALUE_STEP
                     let v$u = value4_or_own(task, first + t + 4u * $uu, place.x, c, place.y + 4u * $uu, tokens);
                     //@
                     //@ u VALUE_STEP
-                    //@ k COLS
-                    sum$i_$k = weighted(v$u, weights[32u * $ku + t / 4u + $uu], sum$i_$k);
-                    //@
+                    {
+                        let held = there(v$u, t + 4u * $uu, end);
+                        //@ k COLS
+                        sum$i_$k = weighted(held, weights[32u * $ku + t / 4u + $uu], sum$i_$k);
+                        //@
+                    }
                     //@
                 }
-            }
-            for (; t < end; t += 4u) {
-                let v = value4(task, c, first + t);
-                //@ k COLS
-                sum$i_$k = weighted(v, weights[32u * $ku + t / 4u], sum$i_$k);
-                //@
             }
         }
         //@
@@ -167,6 +191,11 @@ fn main(
     }
 }
 
+// Numbers of positions from `t` on, zeros from `end` on.
+fn there(v: vec4<f32>, t: u32, end: u32) -> vec4<f32> {
+    return select(vec4<f32>(0.0), v, vec4<u32>(t) + vec4<u32>(0u, 1u, 2u, 3u) < vec4<u32>(end));
+}
+
 fn weighted(v: vec4<f32>, w: vec4<f32>, sum: f32) -> f32 {
     return fma(v.w, w.w, fma(v.z, w.z, fma(v.y, w.y, fma(v.x, w.x, sum))));
 }
@@ -181,16 +210,7 @@ fn score(thread: u32, task: Task, first: u32) {
     if is_there {
         let place = key_place(task, position);
         if task.key_form == 0u {
-            for (var c = 0u; c < KEY_FOURS; c += KEY_STEP) {
-                //@ u KEY_STEP
-                let y$u = key4_coded(place.x, place.y, c + $uu);
-                //@
-                //@ u KEY_STEP
-                //@ k COLS
-                total$k = fma(y$u, queries[Q4 * $ku + c + $uu], total$k);
-                //@
-                //@
-            }
+            //SCORES
         } else {
             let tokens = select(KEY_TOKENS, 32u, task.key_form == 2u);
             for (var c = 0u; c < (KEY_DIM + 3u) / 4u; c += EXACT_STEP) {
@@ -232,21 +252,21 @@ fn key_place(task: Task, position: u32) -> vec2<u32> {
     return vec2<u32>(plan[table + index / KEY_TOKENS], index % KEY_TOKENS);
 }
 
-// The same of a value.
-fn value_place(task: Task, position: u32) -> vec2<u32> {
+// Page `number` of the values from a position on, the last of the task for those behind it.
+fn value_page(task: Task, first: u32, number: u32) -> u32 {
     if task.value_form == 2u {
-        return vec2<u32>(plan[a.table_at + task.value_table], position);
+        return plan[a.table_at + task.value_table];
     }
-    let index = position - a.sinks;
     let table = select(a.table_at, a.coded_at, task.value_form == 0u) + task.value_table;
-    return vec2<u32>(plan[table + index / VALUE_TOKENS], index % VALUE_TOKENS);
+    let last = (task.end - 1u - a.sinks) / VALUE_TOKENS;
+    return plan[table + min((first - a.sinks) / VALUE_TOKENS + number, last)];
 }
 
-// Four values of a channel, from a position on that is a multiple of four after its page's start.
-fn value4(task: Task, c: u32, position: u32) -> vec4<f32> {
-    let place = value_place(task, position);
-    if task.value_form == 0u {
-        return value4_coded(place.x, c, place.y / 4u);
+// The page of a value, `t` positions behind the first of the 128, and its token there.
+fn value_place(task: Task, first: u32, t: u32) -> vec2<u32> {
+    if task.value_form == 2u {
+        return vec2<u32>(value_pages[0], first + t);
     }
-    return value4_or_own(task, position, place.x, c, place.y, select(VALUE_TOKENS, 32u, task.value_form == 2u));
+    let index = first + t - a.sinks;
+    return vec2<u32>(value_pages[index / VALUE_TOKENS - (first - a.sinks) / VALUE_TOKENS], index % VALUE_TOKENS);
 }

@@ -87,28 +87,27 @@ fn main(
         masses[thread] = mass;
         workgroupBarrier();
         let end = min(128u, splits - begin);
-        // One after another: splits that a query sees nothing of change no sum.
-        for (var n = 0u; n < end; n++) {
-            all += abs(masses[n]);
-            in_coded += max(-masses[n], 0.0);
+        // One after another: splits that a query sees nothing of change no sum, nor do those behind the last.
+        for (var n = 0u; n < end; n += 16u) {
+            //@ u 16
+            let mass$u = masses[n + $uu];
+            //@
+            //@ u 16
+            all += abs(mass$u);
+            in_coded += max(-mass$u, 0.0);
+            //@
         }
         //@ i CHANNELS
         if thread + 128u * $iu < VALUE_DIM {
             let c = base + begin * step + 2u + thread + 128u * $iu;
-            var n = 0u;
-            for (; n + 8u <= end; n += 8u) {
-                //@ u 8
-                let v$u = partials[c + (n + $uu) * step];
+            for (var n = 0u; n < end; n += AHEAD) {
+                //@ u AHEAD
+                let v$u = partials[c + min(n + $uu, end - 1u) * step];
                 //@
-                //@ u 8
+                //@ u AHEAD
                 exact$i = fma(v$u, max(shares[n + $uu], 0.0), exact$i);
                 moved$i = fma(v$u, max(-shares[n + $uu], 0.0), moved$i);
                 //@
-            }
-            for (; n < end; n++) {
-                let v = partials[c + n * step];
-                exact$i = fma(v, max(shares[n], 0.0), exact$i);
-                moved$i = fma(v, max(-shares[n], 0.0), moved$i);
             }
         }
         //@

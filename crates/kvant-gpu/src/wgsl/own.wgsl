@@ -2,23 +2,6 @@
 // Queries of this pass's projection, of one token of each sequence, normed and rotated here. The workgroup that has the token's own
 // position makes its key and value too, as the page will hold them; they get there by the kernel that puts splits together, because
 // pages that are only read are read faster.
-struct Arguments {
-    tasks_at: u32,
-    tasks: u32,
-    // Where entries of coded pages, and of the others, are counted from.
-    coded_at: u32,
-    table_at: u32,
-    group: u32,
-    window: u32,
-    // The window that sinks are seen in.
-    sinks_window: u32,
-    scale: f32,
-    cap: f32,
-    sinks: u32,
-    turns_at: u32,
-}
-
-var<immediate> a: Arguments;
 @group(0) @binding(0) var<storage, read> plan: array<u32>;
 @group(0) @binding(1) var<storage, read> x: array<f32>;
 @group(0) @binding(2) var<storage, read> q_weight: array<f32>;
@@ -65,10 +48,8 @@ fn begin(thread: u32, task: Task) {
 }
 
 fn key4_or_own(task: Task, position: u32, page: u32, token: u32, four: u32, tokens: u32) -> vec4<f32> {
-    if position == task.position {
-        return own_key[four];
-    }
-    return key4_exact(page, token, four, tokens);
+    let held = key4_exact(page, token, four, tokens);
+    return select(held, own_key[four], position == task.position);
 }
 
 fn value4_or_own(task: Task, position: u32, page: u32, c: u32, token: u32, tokens: u32) -> vec4<f32> {

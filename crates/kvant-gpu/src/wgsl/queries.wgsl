@@ -1,27 +1,5 @@
 
 // Queries as kernels before this one have left them: in the model's basis, and with PREPARED in that of coded keys.
-struct Arguments {
-    tasks_at: u32,
-    tasks: u32,
-    // Where entries of coded pages, and of the others, are counted from.
-    coded_at: u32,
-    table_at: u32,
-    group: u32,
-    window: u32,
-    // The window that sinks are seen in.
-    sinks_window: u32,
-    scale: f32,
-    cap: f32,
-    sinks: u32,
-    q_stride: u32,
-    q_head: u32,
-    p_stride: u32,
-    p_head: u32,
-    // Rows before those of queries as they meet the sinks of a streaming window.
-    sinks_row: u32,
-}
-
-var<immediate> a: Arguments;
 @group(0) @binding(0) var<storage, read> plan: array<u32>;
 @group(0) @binding(1) var<storage, read> q: array<f32>;
 @group(0) @binding(2) var<storage, read> prepared: array<f32>;

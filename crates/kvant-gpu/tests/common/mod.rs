@@ -1,6 +1,6 @@
-//! The device of the tests of whole models.
+//! The device of the tests, of kernels and of whole models.
 
-use kvant_gpu::{Gpu, GpuError};
+use kvant_gpu::{Arithmetic, Gpu, GpuError};
 use std::sync::OnceLock;
 
 /// The adapter that `KVANT_GPU` names, where `msl` stands for what Metal would be given, run on the host; else lavapipe. `None` where
@@ -10,8 +10,12 @@ pub fn gpu() -> Option<Gpu> {
     GPU.get_or_init(open).clone()
 }
 
-/// A device that nothing else of the process uses.
+/// A device that nothing else of the process uses. It computes in f32 in one order; tests of what is faster open another.
 pub fn open() -> Option<Gpu> {
+    Some(adapter()?.reopened(Arithmetic::default()).expect("a second device"))
+}
+
+fn adapter() -> Option<Gpu> {
     match std::env::var(kvant_gpu::ADAPTER_VARIABLE) {
         #[cfg(target_os = "linux")]
         Ok(name) if name == "msl" => {

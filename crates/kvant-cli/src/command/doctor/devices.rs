@@ -24,14 +24,21 @@ pub fn list(out: &mut dyn Write) -> Result<(), Failure> {
         (false, _) => {}
     }
     table.write(out, 2)?;
-    if !found.is_empty() {
-        let how = match found.iter().all(|report| report.one_order) {
-            true => "add up in one order: a token's logits do not depend on what is read beside it",
-            false => {
-                "add up in different orders: a token's logits may differ in a last bit by what is read beside it"
-            }
-        };
-        writeln!(out, "  kernels for one token and for blocks of tokens {how}")?;
+    let others: Vec<&str> = found.iter().filter(|of| !of.one_order).map(|of| of.name.as_str()).collect();
+    if others.len() < found.len() {
+        let which = if others.is_empty() { "" } else { "other " };
+        writeln!(
+            out,
+            "  {which}kernels for one token and for blocks of tokens add up in one order: a token's logits do not depend on what is read beside it"
+        )?;
+    }
+    if !others.is_empty() {
+        writeln!(
+            out,
+            "  {}: one token and blocks of tokens have roundings of their own, so logits of a token differ by up to those of f16 with what \
+             is read beside it; KVANT_GPU_ARITHMETIC=plain gives the same bits, slower",
+            others.join(", ")
+        )?;
     }
     Ok(())
 }

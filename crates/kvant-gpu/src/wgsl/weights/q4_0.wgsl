@@ -27,3 +27,16 @@ fn level4(w: Fetched, i: u32) -> vec4<f32> {
     }
     return vec4<f32>(high_code(q << 12u, d), low_code(q, d), low_code(q >> 8u, d), high_code(q >> 12u, d));
 }
+
+fn first_codes(w: Fetched) -> vec4<u32> {
+    return w.codes & vec4<u32>(0x0f0f0f0fu);
+}
+
+fn second_codes(w: Fetched) -> vec4<u32> {
+    return (w.codes >> vec4<u32>(4u)) & vec4<u32>(0x0f0f0f0fu);
+}
+
+// `first` and `second` are sums of codes times x of a half, `m` the scales and sums of x.
+fn levelled(w: Fetched, first: f32, second: f32, m: vec4<f32>) -> f32 {
+    return w.scale * fma(first, m.x, fma(second, m.y, -8.0 * (m.z + m.w)));
+}

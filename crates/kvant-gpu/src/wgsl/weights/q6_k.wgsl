@@ -34,3 +34,16 @@ fn level4(w: Fetched, i: u32) -> vec4<f32> {
     let codes = unpack4xU8(select(w.low[i % 4u], w.high[i % 4u], i >= 4u));
     return (vec4<f32>(codes) - 32.0) * select(w.scales.x, w.scales.y, i >= 4u);
 }
+
+fn first_codes(w: Fetched) -> vec4<u32> {
+    return w.low;
+}
+
+fn second_codes(w: Fetched) -> vec4<u32> {
+    return w.high;
+}
+
+// As of Q4_0.
+fn levelled(w: Fetched, first: f32, second: f32, m: vec4<f32>) -> f32 {
+    return w.scales.x * fma(first, m.x, -32.0 * m.z) + w.scales.y * fma(second, m.y, -32.0 * m.w);
+}

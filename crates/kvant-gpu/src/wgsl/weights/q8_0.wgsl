@@ -14,3 +14,16 @@ fn level4(w: Fetched, i: u32) -> vec4<f32> {
     let word = select(w.low[i % 4u], w.high[i % 4u], i >= 4u);
     return vec4<f32>(unpack4xI8(word)) * w.scale;
 }
+
+fn first_codes(w: Fetched) -> vec4<u32> {
+    return w.low;
+}
+
+fn second_codes(w: Fetched) -> vec4<u32> {
+    return w.high;
+}
+
+// As of Q4_0.
+fn levelled(w: Fetched, first: f32, second: f32, m: vec4<f32>) -> f32 {
+    return w.scale * fma(first, m.x, second * m.y);
+}

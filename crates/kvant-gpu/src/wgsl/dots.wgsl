@@ -1,0 +1,240 @@
+
+// Products of TOKENS tokens, few of them, in integers. Numbers of x become 16 bits under a scale for every 16 of them, a high and a low
+// byte each; codes of weights are bytes, and four products of bytes are one instruction. Sums over half a group are exact; those of
+// halves and groups are f32.
+//
+// 32 lanes share R rows, a lane has a group of each at a time. AHEAD groups of each row are asked for at a time, the first before x is
+// there and the next before these are multiplied. x goes through workgroup memory, STAGE groups at a time; with SINGLE all of it is
+// there at once, and a workgroup goes from rows to rows with it. With NORMED x is multiplied by the norm's weights on its way, and
+// sums by the inverse of its root mean square at the end; with VISITS every row of y has the matrix of an expert.
+@group(0) @binding(5) var<storage, read> norm_weight: array<vec4<f32>>;
+@group(0) @binding(6) var<storage, read> norm_bias: array<vec4<f32>>;
+@group(0) @binding(7) var<storage, read> routes: array<u32>;
+
+var<private> expert: u32;
+
+// The largest number in 16 bits: 127 · 256 + 127.
+const LARGEST = 32639.0;
+
+// (token, high or low bytes, half, group): 16 bytes.
+var<workgroup> bytes: array<vec4<u32>, TOKENS * 4 * STAGE>;
+// (token, group): scales of both halves, and the sums of both halves' numbers.
+var<workgroup> scales: array<vec4<f32>, TOKENS * STAGE>;
+// The sums of lane l of team m lie at 33 · (R · TOKENS · m + TOKENS · r + t) + l.
+var<workgroup> lanes: array<f32, 33 * TEAMS * R * TOKENS>;
+var<workgroup> squares: array<f32, THREADS>;
+var<workgroup> norms: array<f32, TEAMS>;
+
+@compute @workgroup_size(THREADS)
+fn main(
+    @builtin(local_invocation_index) thread: u32,
+    @builtin(workgroup_id) id: vec3<u32>,
+    @builtin(num_workgroups) count: vec3<u32>,
+) {
+    let lane = thread % 32u;
+    let team = thread / 32u;
+    let place = id.x + id.y * count.x;
+    let units = (a.outputs + OUTPUTS - 1u) / OUTPUTS;
+    let first = TOKENS * id.z;
+    if VISITS {
+        expert = routes[2u * first];
+    }
+    //@ r R
+    var row$r = row_of(TEAMS * place + team, $ru) * a.row_words;
+    //@ t TOKENS
+    var sum$r_$t = 0.0;
+    //@
+    //@
+    //@ u AHEAD
+    //@ r R
+    var w$r_$u = fetch(row$r, min(32u * $uu + lane, a.groups - 1u));
+    //@
+    //@
+    var square = 0.0;
+    for (var unit = place; unit < max(units, place + 1u); unit += count.x * count.y) {
+        let after = unit + count.x * count.y;
+        for (var base = 0u; base < a.groups; base += STAGE) {
+            if !SINGLE || unit == place {
+                workgroupBarrier();
+                for (var half = thread; half < 2u * STAGE * TOKENS; half += THREADS) {
+                    square += staged(half, first, base);
+                }
+                if NORMED {
+                    squares[thread] = square;
+                }
+                workgroupBarrier();
+                if NORMED && thread < TEAMS {
+                    var sum = 0.0;
+                    //@ l 32
+                    sum += squares[32u * thread + $lu];
+                    //@
+                    norms[thread] = sum;
+                }
+            }
+            for (var s = 0u; s < STAGE / 32u; s += AHEAD) {
+                //@ u AHEAD
+                //@ r R
+                var next$r_$u = w$r_$u;
+                //@
+                //@
+                let next = base + 32u * (s + AHEAD);
+                if next < a.groups {
+                    //@ u AHEAD
+                    //@ r R
+                    next$r_$u = fetch(row$r, min(next + 32u * $uu + lane, a.groups - 1u));
+                    //@
+                    //@
+                } else if SINGLE && after < units {
+                    //@ r R
+                    row$r = row_of(TEAMS * after + team, $ru) * a.row_words;
+                    //@ u AHEAD
+                    next$r_$u = fetch(row$r, min(32u * $uu + lane, a.groups - 1u));
+                    //@
+                    //@
+                }
+                //@ u AHEAD
+                if base + 32u * (s + $uu) + lane < a.groups {
+                    let at = 32u * (s + $uu) + lane;
+                    //@ t TOKENS
+                    let m$t = scales[STAGE * $tu + at];
+                    let high$t_0 = bytes[STAGE * (4u * $tu) + at];
+                    let high$t_1 = bytes[STAGE * (4u * $tu + 1u) + at];
+                    let low$t_0 = bytes[STAGE * (4u * $tu + 2u) + at];
+                    let low$t_1 = bytes[STAGE * (4u * $tu + 3u) + at];
+                    //@
+                    //@ r R
+                    {
+                        let first_half = first_codes(w$r_$u);
+                        let second_half = second_codes(w$r_$u);
+                        //@ t TOKENS
+                        sum$r_$t += levelled(
+                            w$r_$u,
+                            f32(256 * dots(first_half, high$t_0) + dots(first_half, low$t_0)),
+                            f32(256 * dots(second_half, high$t_1) + dots(second_half, low$t_1)),
+                            m$t,
+                        );
+                        //@
+                    }
+                    //@
+                }
+                //@
+                //@ u AHEAD
+                //@ r R
+                w$r_$u = next$r_$u;
+                //@
+                //@
+            }
+        }
+        //@ r R
+        //@ t TOKENS
+        lanes[33u * (TOKENS * (R * team + $ru) + $tu) + lane] = sum$r_$t;
+        sum$r_$t = 0.0;
+        //@
+        //@
+        workgroupBarrier();
+        // A thread to each output of the workgroup.
+        let t = thread / OUTPUTS;
+        let own = thread % OUTPUTS;
+        let o = OUTPUTS * unit + own;
+        if t < TOKENS && first + t < a.tokens && o < a.outputs {
+            var inverse = 1.0;
+            if NORMED {
+                var sum = 0.0;
+                //@ m TEAMS
+                sum += norms[$m];
+                //@
+                inverse = a.norm_scale / sqrt(sum / f32(INPUTS) + a.eps);
+            }
+            if GATED {
+                var gate = inverse * total(TOKENS * (2u * own) + t);
+                var up = inverse * total(TOKENS * (2u * own + 1u) + t);
+                if BIAS {
+                    gate += bias[bias_of(o)];
+                    up += bias[bias_of(o) + a.outputs];
+                }
+                y[(first + t) * a.y_stride + a.y_at + o] = inner_value(gate, up, a.keep, a.scale, a.cap);
+            } else {
+                store(first + t, o, inverse * total(TOKENS * own + t));
+            }
+        }
+        if SINGLE && after < units {
+            // The sums of lanes are read before the next ones are written.
+            workgroupBarrier();
+        }
+    }
+}
+
+// Row r of a team: R outputs side by side, or R / 2 gates, each with its up.
+fn row_of(unit: u32, r: u32) -> u32 {
+    let first = expert * a.expert_rows;
+    if GATED {
+        return first + min((R / 2u) * unit + r / 2u, a.outputs - 1u) + (r % 2u) * a.outputs;
+    }
+    return first + min(R * unit + r, a.outputs - 1u);
+}
+
+fn bias_of(o: u32) -> u32 {
+    return a.bias_at + expert * a.expert_rows + o;
+}
+
+fn dots(codes: vec4<u32>, x: vec4<u32>) -> i32 {
+    return dot4I8Packed(codes.x, x.x) + dot4I8Packed(codes.y, x.y) + dot4I8Packed(codes.z, x.z) + dot4I8Packed(codes.w, x.w);
+}
+
+fn scaled_input(token: u32, four: u32) -> vec4<f32> {
+    let v = input(token, four);
+    if NORM_WEIGHT && 4u * four < INPUTS {
+        return v * norm_weight[four];
+    }
+    return v;
+}
+
+// Brings half a group of x; its squares before they meet the norm's weights.
+fn staged(number: u32, first: u32, base: u32) -> f32 {
+    let half = number % (2u * STAGE);
+    let t = number / (2u * STAGE);
+    let four = 4u * (2u * base + half);
+    var square = 0.0;
+    if NORMED {
+        //@ i 4
+        let r$i = input(first + t, four + $iu);
+        square += dot(r$i, r$i);
+        //@
+    }
+    //@ i 4
+    let x$i = scaled_input(first + t, four + $iu);
+    //@
+    // By bits: NaN is larger than all numbers, and spoils the scale.
+    let sizes = max(max(size4(x0), size4(x1)), max(size4(x2), size4(x3)));
+    let size = max(max(sizes.x, sizes.y), max(sizes.z, sizes.w));
+    let largest = bitcast<f32>(size);
+    // Numbers below 2^-100 count as zero.
+    let is_usual = size >= 0x0d800000u && size < 0x7f800000u;
+    let inverse = select(0.0, LARGEST / largest, is_usual);
+    //@ i 4
+    let q$i = vec4<i32>(round(x$i * inverse));
+    //@
+    let at = STAGE * (4u * t + half % 2u) + half / 2u;
+    let up = vec4<u32>(8u);
+    bytes[at] = vec4<u32>(
+        pack4xI8((q0 + 128) >> up), pack4xI8((q1 + 128) >> up), pack4xI8((q2 + 128) >> up), pack4xI8((q3 + 128) >> up),
+    );
+    bytes[at + 2u * STAGE] = vec4<u32>(pack4xI8(q0), pack4xI8(q1), pack4xI8(q2), pack4xI8(q3));
+    let scale = select(largest / LARGEST, 0.0, size < 0x0d800000u);
+    let sums = (q0 + q1) + (q2 + q3);
+    scales[STAGE * t + half / 2u][half % 2u] = scale;
+    scales[STAGE * t + half / 2u][2u + half % 2u] = scale * f32((sums.x + sums.y) + (sums.z + sums.w));
+    return square;
+}
+
+fn size4(v: vec4<f32>) -> vec4<u32> {
+    return bitcast<vec4<u32>>(v) & vec4<u32>(0x7fffffffu);
+}
+
+fn total(column: u32) -> f32 {
+    var sum = 0.0;
+    //@ l 32
+    sum += lanes[33u * column + $lu];
+    //@
+    return sum;
+}

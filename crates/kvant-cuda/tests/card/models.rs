@@ -191,7 +191,7 @@ pub fn models() -> Vec<(&'static str, Checkpoint)> {
             ("qwen2 f16 d128", qwen("qwen2", 4, 2, 128)),
             ("llama f16 d256", llama(&shape(4, 2, 256), F16)),
             ("llama f16 d192", llama(&shape(4, 2, 192), F16)),
-            ("llama f16 d96", llama(&shape(9, 3, 96), F16)),
+            ("llama f16 d96", llama(&shape(6, 2, 96), F16)),
         ]);
     }
     models

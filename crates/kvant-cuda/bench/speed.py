@@ -42,7 +42,7 @@ def copies(case, nbytes):
     """Cases over copies of the same page memory at other addresses."""
     out = [case]
     for _ in range(max(3, min(130, math.ceil(COLD / nbytes))) - 1):
-        twin = object.__new__(Case)
+        twin = object.__new__(type(case))
         twin.__dict__ = dict(case.__dict__)
         twin.memory = object.__new__(type(case.memory))
         twin.memory.__dict__ = dict(case.memory.__dict__, bytes=case.memory.bytes.clone())

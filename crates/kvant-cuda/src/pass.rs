@@ -518,6 +518,25 @@ mod tests {
     }
 
     #[test]
+    fn every_row_of_every_head_is_in_one_group_of_that_head() {
+        for (rows, heads) in [(1, 16), (8, 3), (9, 4), (75, 20), (130, 1)] {
+            let mut words = Words::default();
+            let ByHead { form, groups_at, sources_at } = ByHead::new(&mut words, rows, heads);
+            let mut seen = vec![0; rows * heads];
+            for group in words.0[groups_at as usize / 4..][..4 * form.most].chunks_exact(4) {
+                let [head, first, pairs] = [0, 1, 2].map(|i| group[i] as usize);
+                assert!((1..=form.size).contains(&pairs), "{rows} {heads}");
+                for pair in first..first + pairs {
+                    let source = words.0[sources_at as usize / 4 + pair] as usize;
+                    assert_eq!((source % heads, pair / rows, pair % rows), (head, head, source / heads));
+                    seen[pair] += 1;
+                }
+            }
+            assert!(seen.iter().all(|n| *n == 1), "{rows} {heads}");
+        }
+    }
+
+    #[test]
     fn sections_do_not_overlap_and_keep_their_places() {
         let mut words = Words::default();
         let (a, b, c) = (words.add([1, 2, 3]), words.add_with_room(0..130), words.add([9]));

@@ -49,10 +49,12 @@ impl Kernel {
         let checks = wgpu::ShaderRuntimeChecks {
             force_loop_bounding: false,
             bounds_checks: is_checked,
+            int_div_checks: is_checked,
             ..wgpu::ShaderRuntimeChecks::checked()
         };
         // SAFETY: what is not checked is that loops end: every loop of the kernels counts up to a bound that does not change in it.
-        // Bounds are not checked in products alone, whose indices are below the sizes that their dispatch was made with.
+        // Bounds and divisors are not checked in products alone, whose indices are below the sizes that their dispatch was made with and
+        // whose divisors are sizes above zero.
         let module = unsafe { device.create_shader_module_trusted(text, checks) };
         let pipeline = device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
             label: Some(label),

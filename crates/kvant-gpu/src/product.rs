@@ -107,10 +107,10 @@ impl Matrix {
         let gated = shape.activate.is_some();
         let ragged = !inputs.is_multiple_of(GROUP);
         // Widths of whole groups are arguments where nothing else depends on them: fewer kernels to build.
-        let known = if ragged || shape.norm.is_some() { inputs } else { 0 };
+        let known = if ragged || shape.norm.is_some() || shape.cut.is_dots() { inputs } else { 0 };
         let mut constants = format!(
-            "const INPUTS = {known}u;\nconst RAGGED = {ragged};\nconst BIAS = {};\nconst ADD = {};\n",
-            shape.bias, shape.add,
+            "const INPUTS = {known}u;\nconst RAGGED = {ragged};\nconst BIAS = {};\nconst ADD = {};\nconst VISITS = {};\n",
+            shape.bias, shape.add, shape.visits,
         );
         let body = match shape.cut {
             Cut::Tile { tokens } => {
@@ -132,13 +132,12 @@ impl Matrix {
                     "const TOKENS = {tokens}u;\nconst R = {rows}u;\nconst STAGE = {stage}u;\nconst OUTPUTS = {}u;\nconst NORMED = {};\n\
                      const LAYER = {};\nconst NORM_WEIGHT = {};\nconst NORM_BIAS = {};\nconst GATED = {gated};\n\
                      const ACTIVATION = {activation}u;\nconst CLAMPED = {clamped};\n\
-                     const VISITS = {};\nconst AHEAD = {ahead}u;\nconst SINGLE = {};\nconst TEAMS = {TEAMS}u;\nconst THREADS = {}u;\n",
+                     const AHEAD = {ahead}u;\nconst SINGLE = {};\nconst TEAMS = {TEAMS}u;\nconst THREADS = {}u;\n",
                     shape.cut.per_group(gated).0,
                     shape.norm.is_some(),
                     norm.layer,
                     norm.weight,
                     norm.bias,
-                    shape.visits,
                     groups <= stage,
                     LANES * TEAMS,
                 );
@@ -152,6 +151,13 @@ impl Matrix {
                     ("AHEAD", ahead),
                     ("TEAMS", TEAMS),
                 ];
+                if shape.cut.is_dots() {
+                    constants += &format!(
+                        "const GROUPS = {groups}u;\nconst ROW_WORDS = {}u;\nconst WHOLE = {};\n",
+                        self.row_words(),
+                        groups.is_multiple_of(stage),
+                    );
+                }
                 match shape.cut {
                     Cut::Dots { .. } => unrolled(include_str!("wgsl/dots.wgsl"), &counts) + ACT,
                     _ => unrolled(include_str!("wgsl/matmul.wgsl"), &counts) + ROW_SUM + ACT,

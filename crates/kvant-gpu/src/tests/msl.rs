@@ -51,7 +51,7 @@ fn every_barrier_of_the_norm_is_missed() {
     if !is_wanted() {
         return;
     }
-    let barriers = include_str!("../wgsl/norm.wgsl").matches(BARRIER).count();
+    let barriers = crate::ops::ROW_SUM.matches(BARRIER).count();
     assert!(barriers > 0);
     let missed: Vec<usize> = (0..barriers)
         .filter(|number| {

@@ -40,20 +40,20 @@ fn main(
         expert = routes[2u * first];
     }
     //@ r R
-    var row$r = row_of(TEAMS * place + team, $ru) * a.row_words;
+    var row$r = row_of(TEAMS * place + team, $ru) * ROW_WORDS;
     //@ t TOKENS
     var sum$r_$t = 0.0;
     //@
     //@
     //@ u AHEAD
     //@ r R
-    var w$r_$u = fetch(row$r, min(32u * $uu + lane, a.groups - 1u));
+    var w$r_$u = fetch(row$r, at_most(32u * $uu + lane));
     //@
     //@
     var square = 0.0;
     for (var unit = place; unit < max(units, place + 1u); unit += count.x * count.y) {
         let after = unit + count.x * count.y;
-        for (var base = 0u; base < a.groups; base += STAGE) {
+        for (var base = 0u; base < GROUPS; base += STAGE) {
             if !SINGLE || unit == place {
                 workgroupBarrier();
                 for (var half = thread; half < 2u * STAGE * TOKENS; half += THREADS) {
@@ -78,22 +78,22 @@ fn main(
                 //@
                 //@
                 let next = base + 32u * (s + AHEAD);
-                if next < a.groups {
+                if next < GROUPS {
                     //@ u AHEAD
                     //@ r R
-                    next$r_$u = fetch(row$r, min(next + 32u * $uu + lane, a.groups - 1u));
+                    next$r_$u = fetch(row$r, at_most(next + 32u * $uu + lane));
                     //@
                     //@
                 } else if SINGLE && after < units {
                     //@ r R
-                    row$r = row_of(TEAMS * after + team, $ru) * a.row_words;
+                    row$r = row_of(TEAMS * after + team, $ru) * ROW_WORDS;
                     //@ u AHEAD
-                    next$r_$u = fetch(row$r, min(32u * $uu + lane, a.groups - 1u));
+                    next$r_$u = fetch(row$r, at_most(32u * $uu + lane));
                     //@
                     //@
                 }
                 //@ u AHEAD
-                if base + 32u * (s + $uu) + lane < a.groups {
+                if WHOLE || base + 32u * (s + $uu) + lane < GROUPS {
                     let at = 32u * (s + $uu) + lane;
                     //@ t TOKENS
                     let m$t = scales[STAGE * $tu + at];
@@ -175,6 +175,14 @@ fn row_of(unit: u32, r: u32) -> u32 {
 
 fn bias_of(o: u32) -> u32 {
     return a.bias_at + expert * a.expert_rows + o;
+}
+
+// A group that is there. With WHOLE lanes and stages have as many groups as each other.
+fn at_most(group: u32) -> u32 {
+    if WHOLE {
+        return group;
+    }
+    return min(group, GROUPS - 1u);
 }
 
 fn dots(codes: vec4<u32>, x: vec4<u32>) -> i32 {

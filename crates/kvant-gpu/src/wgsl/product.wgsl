@@ -53,7 +53,11 @@ fn input(token: u32, four: u32) -> vec4<f32> {
     if four >= 8u * a.groups || (RAGGED && 4u * four >= INPUTS) {
         return vec4<f32>(0.0);
     }
-    let v = x[a.x_at + (min(token, a.tokens - 1u) / a.visits) * a.x_stride + four];
+    var row = min(token, a.tokens - 1u);
+    if VISITS {
+        row /= a.visits;
+    }
+    let v = x[a.x_at + row * a.x_stride + four];
     if RAGGED {
         let c = vec4<u32>(4u * four) + vec4<u32>(0u, 1u, 2u, 3u);
         return select(vec4<f32>(0.0), v, c < vec4<u32>(INPUTS));

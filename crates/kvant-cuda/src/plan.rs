@@ -201,15 +201,15 @@ impl StepPlan {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn splits_are_as_many_as_reduces_have_room_for() {
-        for pages in 1..20_000 {
+        for pages in 1..20_000_usize {
             assert!(pages.div_ceil(split_pages(pages)) <= MAX_SPLITS, "{pages}");
             assert!(pages.div_ceil(split_latents(pages)) <= MAX_LATENT_SPLITS, "{pages}");
         }
     }
-    use proptest::prelude::*;
 
     /// First position and tokens of a chunk, sinks, recent tokens, window; whether it keeps sinks, and pages of 64 tokens to one of the keys.
     type Chunked = (usize, usize, usize, usize, Option<usize>, (bool, usize));

@@ -5,10 +5,10 @@
 //! have a bound.
 
 use crate::cache::{LayoutPages, SlotPages};
+use crate::latent::ByHead;
 use crate::layout::{PAGE_TOKENS, UNIT};
 use crate::pages::{Book, Kind, unit_of};
 use crate::plan::{Decoding, Item, StepPlan, split_latents, split_pages};
-use crate::product::GroupForm;
 use crate::program::Reading;
 use kvant_cache::{KvSlot, Mode, PageId, PageWork, Sequence, Visibility};
 use kvant_codec::Side;
@@ -47,7 +47,7 @@ impl Span {
 
 /// Words for kernels.
 #[derive(Default)]
-pub(crate) struct Words(Vec<u32>);
+pub(crate) struct Words(pub(crate) Vec<u32>);
 
 impl Words {
     /// Adds words and says how many bytes after the beginning they are.
@@ -90,29 +90,6 @@ pub(crate) struct SlicePlan {
     pub items: usize,
     pub slots_at: u64,
     pub slots: usize,
-}
-
-/// The rows of a pass sorted by heads, for products with a matrix for every head: pair h·rows + r is row r·heads + h of what is multiplied.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ByHead {
-    pub form: GroupForm,
-    pub groups_at: u64,
-    pub sources_at: u64,
-}
-
-impl ByHead {
-    fn new(words: &mut Words, rows: usize, heads: usize) -> ByHead {
-        let form = GroupForm::of(rows * heads, heads);
-        let group = |head: usize| {
-            let firsts = (0..rows).step_by(form.size);
-            firsts.map(move |first| [head, head * rows + first, form.size.min(rows - first), 0])
-        };
-        let groups: Vec<[usize; 4]> = (0..heads).flat_map(group).collect();
-        let form = GroupForm { most: groups.len(), ..form };
-        let groups_at = words.add(groups.into_iter().flatten().map(|word| word as u32));
-        let source = |head: usize| (0..rows).map(move |row| (row * heads + head) as u32);
-        ByHead { form, groups_at, sources_at: words.add((0..heads).flat_map(source)) }
-    }
 }
 
 /// What is written to the pages of a slot, and where its exact pages are listed.
@@ -515,25 +492,6 @@ mod tests {
             }
         }
         assert!(!plan.is_step);
-    }
-
-    #[test]
-    fn every_row_of_every_head_is_in_one_group_of_that_head() {
-        for (rows, heads) in [(1, 16), (8, 3), (9, 4), (75, 20), (130, 1)] {
-            let mut words = Words::default();
-            let ByHead { form, groups_at, sources_at } = ByHead::new(&mut words, rows, heads);
-            let mut seen = vec![0; rows * heads];
-            for group in words.0[groups_at as usize / 4..][..4 * form.most].chunks_exact(4) {
-                let [head, first, pairs] = [0, 1, 2].map(|i| group[i] as usize);
-                assert!((1..=form.size).contains(&pairs), "{rows} {heads}");
-                for pair in first..first + pairs {
-                    let source = words.0[sources_at as usize / 4 + pair] as usize;
-                    assert_eq!((source % heads, pair / rows, pair % rows), (head, head, source / heads));
-                    seen[pair] += 1;
-                }
-            }
-            assert!(seen.iter().all(|n| *n == 1), "{rows} {heads}");
-        }
     }
 
     #[test]

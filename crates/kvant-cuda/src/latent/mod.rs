@@ -4,9 +4,11 @@
 //! heads of a pass are multiplied as experts are, in groups of rows of one head. Pages of latents are canonical on the card: a kernel turns
 //! a page into f16 in shared memory once, for all columns that read it (`kernels/latent.cuh`).
 
+mod by_head;
 mod pages;
 mod run;
 
+pub(crate) use by_head::ByHead;
 pub(crate) use pages::{LatentPages, latent_slot};
 
 use crate::compile::{Compiler, Source, check_norm};

@@ -39,10 +39,10 @@ mod tests {
             for group in words.0[groups_at as usize / 4..][..4 * form.most].chunks_exact(4) {
                 let [head, first, pairs] = [0, 1, 2].map(|i| group[i] as usize);
                 assert!((1..=form.size).contains(&pairs), "{rows} {heads}");
-                for pair in first..first + pairs {
+                for (pair, seen) in seen.iter_mut().enumerate().skip(first).take(pairs) {
                     let source = words.0[sources_at as usize / 4 + pair] as usize;
                     assert_eq!((source % heads, pair / rows, pair % rows), (head, head, source / heads));
-                    seen[pair] += 1;
+                    *seen += 1;
                 }
             }
             assert!(seen.iter().all(|n| *n == 1), "{rows} {heads}");

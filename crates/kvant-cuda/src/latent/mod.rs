@@ -91,9 +91,10 @@ pub(crate) fn check_latent(
     ropes: &[description::Rope],
 ) -> std::result::Result<(), String> {
     let (latent, rotated) = (of.latent_dim, of.rope_dim);
-    if !(latent.is_multiple_of(64) && (64..=MOST.0).contains(&latent))
-        || !(rotated.is_multiple_of(16) && (16..=MOST.1).contains(&rotated))
-    {
+    let is_whole = |channels: usize, of: usize, most: usize| {
+        channels.is_multiple_of(of) && (of..=most).contains(&channels)
+    };
+    if !is_whole(latent, 64, MOST.0) || !is_whole(rotated, 16, MOST.1) {
         return Err(format!(
             "latents of {latent} and {rotated} channels, where whole 64s up to {} and whole 16s up to {} run",
             MOST.0, MOST.1

@@ -58,8 +58,11 @@ impl Leak {
     /// The CPU has the tier.
     #[inline(always)]
     pub(super) unsafe fn stepped<S: Simd>(&self, k: usize, x: S::F) -> S::F {
+        if k >= self.first.len() {
+            return x;
+        }
         // SAFETY: the caller's contract; a vector of sixteen.
-        self.first.get(k).map_or(x, |first| unsafe { S::mul(x, S::load(first.as_ptr())) })
+        unsafe { S::mul(x, S::load(self.first[k].as_ptr())) }
     }
 
     /// What comes into every lane from those below it: cₙ = Σ r^(n−1−m)·xₘ over m < n with r = ρ⁸, in four steps for sixteen
@@ -71,11 +74,10 @@ impl Leak {
     pub(super) unsafe fn scan<S: Simd>(&self, x: S::F) -> S::F {
         // SAFETY: the caller's contract; vectors of sixteen.
         unsafe {
-            let step = |i: usize| S::load(self.steps[i].as_ptr());
-            let x = S::fma(S::rotate_lanes::<1>(x), step(0), x);
-            let x = S::fma(S::rotate_lanes::<2>(x), step(1), x);
-            let x = S::fma(S::rotate_lanes::<4>(x), step(2), x);
-            let x = S::fma(S::rotate_lanes::<8>(x), step(3), x);
+            let x = S::fma(S::rotate_lanes::<1>(x), S::load(self.steps[0].as_ptr()), x);
+            let x = S::fma(S::rotate_lanes::<2>(x), S::load(self.steps[1].as_ptr()), x);
+            let x = S::fma(S::rotate_lanes::<4>(x), S::load(self.steps[2].as_ptr()), x);
+            let x = S::fma(S::rotate_lanes::<8>(x), S::load(self.steps[3].as_ptr()), x);
             S::rotate_lanes::<1>(x)
         }
     }

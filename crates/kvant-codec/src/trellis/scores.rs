@@ -7,7 +7,7 @@
 
 use super::scan::Leak;
 use super::window::{levels, run};
-use crate::format::{MAX_DIM, QUAD, RUN, TRELLIS_TOKENS, TrellisFormat, TrellisTable, first_steps, scale};
+use crate::format::{MAX_DIM, QUAD, RUN, TRELLIS_TOKENS, TrellisFormat, TrellisTable, scale};
 use crate::kernel::{Pages, Query, by_heads};
 use kvant_simd::{LANES, Simd};
 use std::mem::MaybeUninit;
@@ -29,8 +29,8 @@ const WIDE: usize = 4 * LANES;
 struct Room {
     /// (quads, 8, 64).
     levels: [MaybeUninit<u8>; HELD * RUN * WIDE],
-    /// Sums over the quads of a leak, integers first, then floats: (heads, 8, 16).
-    sums: [[[MaybeUninit<i32>; LANES]; RUN]; BLOCK],
+    /// Sums over the quads of a leak, carried on within runs: (heads, 8, 16).
+    sums: [[[MaybeUninit<f32>; LANES]; RUN]; BLOCK],
     /// Scores in units: (heads, 8, 16), and as much again that a transposition reads.
     scores: [[[MaybeUninit<f32>; LANES]; RUN]; BLOCK + 1],
     /// Scale times the unit of the width; zero where there are no codes, and after the last channel.
@@ -82,8 +82,7 @@ pub(crate) unsafe fn scores<S: Simd>(format: &TrellisFormat, query: &Query, page
             for (n, held) in held.iter().take(format.padded().div_ceil(HELD * QUAD)).enumerate() {
                 held.unpack::<S>(HELD * n, pages, &mut room);
                 for (leak, alike) in held.leaks() {
-                    multiply_leak::<S>(HELD * n, alike, &mut room, heads);
-                    carry::<S>(leak, &mut room, heads, fresh);
+                    add_leak::<S>(HELD * n, Leak::of(leak), alike, &mut room, heads, fresh);
                     fresh = false;
                 }
             }
@@ -249,52 +248,84 @@ unsafe fn fold<S: Simd>(dim: usize, query: &Query, first: usize, room: &mut Room
     }
 }
 
-/// Sums over all held quads of a leak, for all heads of a block. The first held quad is number `first` of the page.
+/// Adds what the held quads of a leak give to the scores of all heads of a block, or begins these. The first held quad is number
+/// `first` of the page.
 ///
 /// # Safety
-/// As [`scores`]; levels were unpacked and the heads folded.
+/// As [`scores`]; levels were unpacked and the heads folded; there are scores unless `fresh`.
 #[inline(always)]
-unsafe fn multiply_leak<S: Simd>(first: usize, mut alike: u64, room: &mut Room, heads: usize) {
+unsafe fn add_leak<S: Simd>(
+    first: usize,
+    leak: &Leak,
+    mut alike: u64,
+    room: &mut Room,
+    heads: usize,
+    fresh: bool,
+) {
     let (mut places, mut count) = ([0u8; HELD], 0);
     while alike > 0 {
         places[count] = alike.trailing_zeros() as u8;
         count += 1;
         alike &= alike - 1;
     }
-    let mut h = 0;
+    let (mut h, places) = (0, &places[..count]);
     while h < heads {
         // SAFETY: the caller's contract; there are as many heads left.
-        h += unsafe { by_heads!(S, heads - h, multiply::<S>(first, &places[..count], room, h)) };
+        h += unsafe { by_heads!(S, heads - h, add_heads::<S>(first, leak, places, room, h, fresh)) };
     }
 }
 
-/// Sums over the held quads with these places, for H heads. Returns H.
+/// The same for the held quads with these places and H heads. Returns H.
 ///
 /// # Safety
-/// As [`multiply_leak`]; there are H heads from `h` on.
+/// As [`add_leak`]; there are H heads from `h` on.
 #[inline(always)]
-unsafe fn multiply<S: Simd, const H: usize>(first: usize, places: &[u8], room: &mut Room, h: usize) -> usize {
-    // SAFETY: the caller's contract.
+unsafe fn add_heads<S: Simd, const H: usize>(
+    first: usize,
+    leak: &Leak,
+    places: &[u8],
+    room: &mut Room,
+    h: usize,
+    fresh: bool,
+) -> usize {
+    // SAFETY: the caller's contract; vectors of sixteen.
     unsafe {
         // As many sums as registers hold beside a level and the queries.
-        if const { S::REGISTERS >= 32 } {
-            multiply_rows::<S, H, 4>(first, places, room, h);
+        let ends = if const { S::REGISTERS >= 32 && H <= 3 } {
+            multiply::<S, H, 8>(first, leak, places, room, h)
+        } else if const { S::REGISTERS >= 32 } {
+            multiply::<S, H, 4>(first, leak, places, room, h)
         } else {
-            multiply_rows::<S, H, 1>(first, places, room, h);
+            multiply::<S, H, 1>(first, leak, places, room, h)
+        };
+        let mut carried = ends;
+        for i in 0..H {
+            carried[i] = leak.scan::<S>(ends[i]);
+        }
+        for i in 0..H {
+            for k in 0..RUN {
+                let y = S::load(room.sums[h + i][k].as_ptr().cast());
+                let y = S::fma(carried[i], leak.power::<S>(k), y);
+                let scores = room.scores[h + i][k].as_mut_ptr().cast();
+                S::store(scores, if fresh { y } else { S::add(S::load(scores), y) });
+            }
         }
     }
     H
 }
 
+/// Sums over quads, carried on within every run, to the room; returns what is at the runs' ends. ROWS tokens of a run at a time.
+///
 /// # Safety
-/// As [`multiply`].
+/// As [`add_heads`].
 #[inline(always)]
-unsafe fn multiply_rows<S: Simd, const H: usize, const ROWS: usize>(
+unsafe fn multiply<S: Simd, const H: usize, const ROWS: usize>(
     first: usize,
+    leak: &Leak,
     places: &[u8],
     room: &mut Room,
     h: usize,
-) {
+) -> [S::F; H] {
     let levels = room.levels.as_ptr().cast::<u8>();
     // SAFETY: the bytes of all channels of H heads and the levels of all places were written.
     unsafe {
@@ -302,7 +333,7 @@ unsafe fn multiply_rows<S: Simd, const H: usize, const ROWS: usize>(
         for i in 0..H {
             queries[i] = room.bytes[h + i].as_ptr().cast::<i8>().add(QUAD * first);
         }
-        // What the centre of levels adds.
+        // What the centre of levels adds, to begin with what takes it away: below 2²³, so exact as floats.
         let (centre_bytes, mut centres) = ([S::BYTE_CENTRE as u8; WIDE], [S::izero(); H]);
         let centre = S::bload(centre_bytes.as_ptr());
         for place in places {
@@ -312,10 +343,10 @@ unsafe fn multiply_rows<S: Simd, const H: usize, const ROWS: usize>(
             }
         }
         for i in 0..H {
-            let mut lanes = [0; LANES];
-            S::istore(lanes.as_mut_ptr(), centres[i]);
-            centres[i] = S::isplat(-lanes[0]);
+            centres[i] = S::round(S::sub(S::splat(0.0), S::to_f(centres[i])));
         }
+        let rho = S::splat(leak.rho);
+        let mut ends = [S::splat(0.0); H];
         for k in (0..RUN).step_by(ROWS) {
             let mut sums = [[S::izero(); ROWS]; H];
             for i in 0..H {
@@ -332,52 +363,13 @@ unsafe fn multiply_rows<S: Simd, const H: usize, const ROWS: usize>(
             }
             for i in 0..H {
                 for j in 0..ROWS {
-                    S::istore(room.sums[h + i][k + j].as_mut_ptr().cast(), sums[i][j]);
+                    let e = leak.stepped::<S>(k + j, S::to_f(sums[i][j]));
+                    ends[i] = if k + j == 0 { e } else { S::fma(rho, ends[i], e) };
+                    S::store(room.sums[h + i][k + j].as_mut_ptr().cast(), ends[i]);
                 }
             }
         }
-    }
-}
-
-/// From sums over the quads of a leak to scores, added to those of other leaks.
-///
-/// # Safety
-/// As [`scores`]; the sums are there, and scores unless `fresh`.
-#[inline(always)]
-unsafe fn carry<S: Simd>(leak: u8, room: &mut Room, heads: usize, fresh: bool) {
-    let rho = f32::from(leak) / 256.0;
-    // SAFETY: the CPU has the tier.
-    let carrying = unsafe { Leak::<S>::new(rho) };
-    // Steps of the first tokens of the page, which lie in the first lane.
-    let mut first = [[1.0f32; LANES]; 3];
-    first.iter_mut().zip(first_steps(leak)).for_each(|(lanes, step)| lanes[0] = step);
-    // In three rounds, so that what a head waits for in one is there when the next begins.
-    let mut ends = [[0.0f32; LANES]; BLOCK];
-    // SAFETY: vectors of sixteen; the CPU has the tier.
-    unsafe {
-        for h in 0..heads {
-            let mut y = S::splat(0.0);
-            for k in 0..RUN {
-                let sums = room.sums[h][k].as_mut_ptr();
-                let e = S::to_f(S::iload(sums.cast()));
-                let e = first.get(k).map_or(e, |first| S::mul(e, S::load(first.as_ptr())));
-                y = if k == 0 { e } else { S::fma(S::splat(rho), y, e) };
-                S::store(sums.cast(), y);
-            }
-            S::store(ends[h].as_mut_ptr(), y);
-        }
-        for ends in &mut ends[..heads] {
-            S::store(ends.as_mut_ptr(), carrying.scan(S::load(ends.as_ptr())));
-        }
-        for h in 0..heads {
-            let carried = S::load(ends[h].as_ptr());
-            for k in 0..RUN {
-                let y = S::load(room.sums[h][k].as_ptr().cast());
-                let y = S::fma(carried, carrying.powers[k], y);
-                let scores = room.scores[h][k].as_mut_ptr().cast();
-                S::store(scores, if fresh { y } else { S::add(S::load(scores), y) });
-            }
-        }
+        ends
     }
 }
 

@@ -26,7 +26,7 @@ const QUARTER: usize = TRELLIS_TOKENS / 4;
 struct Block {
     /// In the scan's order: (heads, 8, 16).
     scanned: [[[MaybeUninit<f32>; LANES]; RUN]; BLOCK],
-    /// (heads, quarter, 4).
+    /// (heads, 8, 4, 4): tokens of a run, runs of a quarter, quarters.
     bytes: [[MaybeUninit<i8>; TRELLIS_TOKENS]; BLOCK],
     step: [f32; BLOCK],
     /// What the centre of levels adds to every sum, negative.
@@ -58,8 +58,7 @@ pub(crate) unsafe fn sums<S: Simd>(
     factors.iter_mut().zip(first_steps(leak)).for_each(|(factor, step)| *factor *= step);
     // SAFETY: there are as many factors as tokens.
     let factors = unsafe { in_scan_order::<S>(factors.as_ptr()) };
-    // SAFETY: the CPU has the tier.
-    let carrying = unsafe { Leak::<S>::new(f32::from(leak) / 256.0) };
+    let carrying = Leak::of(leak);
     let mut block = Block {
         scanned: [[[MaybeUninit::uninit(); LANES]; RUN]; BLOCK],
         bytes: [[MaybeUninit::uninit(); TRELLIS_TOKENS]; BLOCK],
@@ -75,7 +74,7 @@ pub(crate) unsafe fn sums<S: Simd>(
                 *sums.mass_mut(first + h) += turn::<S>(weights.add(h * TRELLIS_TOKENS), leak, &mut block, h);
             }
             for h in 0..heads {
-                carry::<S>(&carrying, leak, &factors, &mut block, h);
+                carry::<S>(carrying, &factors, &mut block, h);
             }
             for h in 0..heads {
                 round::<S>(&mut block, h);
@@ -161,13 +160,12 @@ unsafe fn turn<S: Simd>(weights: *const f32, leak: u8, block: &mut Block, place:
 /// The head's weights have been turned; the CPU has the tier.
 #[inline(always)]
 unsafe fn carry<S: Simd>(
-    carrying: &Leak<S>,
-    leak: u8,
+    carrying: &Leak,
     factors: &[S::F; LANES],
     block: &mut Block,
     place: usize,
 ) {
-    let rho = f32::from(leak) / 256.0;
+    let rho = carrying.rho;
     // SAFETY: vectors of sixteen; the CPU has the tier.
     unsafe {
         let scanned: *mut f32 = block.scanned[place].as_mut_ptr().cast();
@@ -177,7 +175,7 @@ unsafe fn carry<S: Simd>(
         for n in 0..LANES {
             backwards[n] = begins[lane(LANES - 1 - n)];
         }
-        S::store(backwards.as_mut_ptr(), carrying.scan(S::load(backwards.as_ptr())));
+        S::store(backwards.as_mut_ptr(), carrying.scan::<S>(S::load(backwards.as_ptr())));
         // Nothing comes into the last run.
         backwards[0] = 0.0;
         for n in 0..LANES {
@@ -205,18 +203,15 @@ unsafe fn round<S: Simd>(block: &mut Block, place: usize) {
     // SAFETY: vectors of sixteen, bytes of all tokens; the CPU has the tier.
     unsafe {
         let inverse = S::splat(if step > 1e-32 { 1.0 / step } else { 0.0 });
-        let mut sum = S::izero();
+        let (mut sum, mut rounded) = (S::izero(), [S::izero(); RUN]);
         for k in 0..RUN {
-            let w = S::load(block.scanned[place][k].as_ptr().cast());
-            let (bytes, mut dealt) = (S::round(S::mul(w, inverse)), [0u8; LANES]);
-            sum = S::iadd(sum, bytes);
-            S::store_low_bytes(dealt.as_mut_ptr(), bytes);
-            // Four quarters at a time: step 8·i + k of a quarter.
-            for i in 0..4 {
-                let to = block.bytes[place].as_mut_ptr().cast::<u8>().add(4 * (RUN * i + k));
-                to.copy_from_nonoverlapping(dealt.as_ptr().add(4 * i), 4);
-            }
+            rounded[k] = S::round(S::mul(S::load(block.scanned[place][k].as_ptr().cast()), inverse));
+            sum = S::iadd(sum, rounded[k]);
         }
+        // The four quarters of a run's token are side by side in the scan's order already.
+        let ([a, b, c, d, e, f, g, h], bytes) = (rounded, block.bytes[place].as_mut_ptr().cast::<i8>());
+        S::bstore(bytes, S::narrow([a, b, c, d]));
+        S::bstore(bytes.add(4 * LANES), S::narrow([e, f, g, h]));
         let mut sums = [0i32; LANES];
         S::istore(sums.as_mut_ptr(), sum);
         block.centre[place] = -S::BYTE_CENTRE * sums.iter().sum::<i32>();
@@ -280,7 +275,7 @@ unsafe fn add_heads<S: Simd, const BITS: usize, const H: usize>(
             before = last;
             for k in 0..RUN {
                 for i in 0..H {
-                    let weights = S::quad(block.bytes[h + i].as_ptr().cast::<i8>().add(4 * (RUN * n + k)));
+                    let weights = S::quad(block.bytes[h + i].as_ptr().cast::<i8>().add(4 * (runs * k + n)));
                     totals[i] = S::dot_full(totals[i], found[k], weights);
                 }
             }

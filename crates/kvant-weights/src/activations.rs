@@ -5,6 +5,7 @@
 
 use crate::format::BLOCK;
 use kvant_simd::{LANES, Simd, Tier, Work, with_tier};
+use std::cell::RefCell;
 use std::marker::PhantomData;
 
 /// Tokens that lie together: as many as the widest kernel takes at a time.
@@ -18,10 +19,59 @@ pub(crate) const TILE: usize = 16;
 pub struct QuantizedActivations {
     tokens: usize,
     columns: usize,
+    buffers: Buffers,
+}
+
+/// Memory of quantised rows; there may be more of it than the rows take. A pass quantises rows a hundred times over, and zeroing
+/// fresh memory is work that only one thread does, so what rows leave behind is kept for the next ones.
+#[derive(Debug, Default)]
+struct Buffers {
     bytes: Vec<i8>,   // (tiles, blocks, tokens of the tile, 32)
     scales: Vec<f32>, // (tiles, blocks, tokens of the tile)
     sums: Vec<i32>,   // (tiles, blocks, 2 halves, tokens of the tile): of the bytes of half a block
     masses: Vec<f32>, // (tiles, blocks, tokens of the tile): scale · sum of the bytes, what meets a minimum
+}
+
+thread_local! {
+    /// Memory of rows that are gone.
+    static SPARE: RefCell<Vec<Buffers>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Buffers kept by a thread: more than a pass has at a time.
+const SPARES: usize = 4;
+/// The most values of buffers that are kept.
+const SPARE_LEN: usize = 16 << 20;
+
+impl Buffers {
+    /// Room for `len` values, and old values in it: the smallest spare buffers that have it, or the largest, grown.
+    fn take(len: usize) -> Buffers {
+        let spare = SPARE.with_borrow_mut(|spare| {
+            let room = |i: &usize| spare[*i].bytes.len();
+            let fits = (0..spare.len()).filter(|i| room(i) >= len).min_by_key(room);
+            fits.or_else(|| (0..spare.len()).max_by_key(room)).map(|i| spare.swap_remove(i))
+        });
+        let mut buffers = spare.unwrap_or_default();
+        if buffers.bytes.len() < len {
+            buffers.bytes.resize(len, 0);
+            buffers.scales.resize(len / BLOCK, 0.0);
+            buffers.sums.resize(len / LANES, 0);
+            buffers.masses.resize(len / BLOCK, 0.0);
+        }
+        buffers
+    }
+}
+
+impl Drop for QuantizedActivations {
+    fn drop(&mut self) {
+        let buffers = std::mem::take(&mut self.buffers);
+        // A thread that is ending has nowhere to keep them.
+        let _ = SPARE.try_with(|spare| {
+            let mut spare = spare.borrow_mut();
+            if buffers.bytes.len() <= SPARE_LEN && spare.len() < SPARES {
+                spare.push(buffers);
+            }
+        });
+    }
 }
 
 /// A tile, or its end from some token on.
@@ -43,21 +93,15 @@ impl QuantizedActivations {
     pub fn new(tier: Tier, x: &[f32], columns: usize) -> Self {
         assert!(columns > 0 && columns.is_multiple_of(BLOCK), "rows of {columns} are not blocks of {BLOCK}");
         assert!(x.len().is_multiple_of(columns), "{} values in rows of {columns}", x.len());
-        let mut made = Self {
-            tokens: x.len() / columns,
-            columns,
-            bytes: vec![0; x.len()],
-            scales: vec![0.0; x.len() / BLOCK],
-            sums: vec![0; x.len() / LANES],
-            masses: vec![0.0; x.len() / BLOCK],
-        };
+        let mut made = Self { tokens: x.len() / columns, columns, buffers: Buffers::take(x.len()) };
         let quantise = kernel(tier);
+        let Buffers { bytes, scales, sums, masses } = &mut made.buffers;
         let whole = Target {
             width: 0,
-            bytes: made.bytes.as_mut_ptr(),
-            scales: made.scales.as_mut_ptr(),
-            sums: made.sums.as_mut_ptr(),
-            masses: made.masses.as_mut_ptr(),
+            bytes: bytes.as_mut_ptr(),
+            scales: scales.as_mut_ptr(),
+            sums: sums.as_mut_ptr(),
+            masses: masses.as_mut_ptr(),
         };
         // Tokens of a tile share cache lines.
         kvant_threads::for_each(made.tokens.div_ceil(TILE), |tile| {
@@ -88,7 +132,7 @@ impl QuantizedActivations {
     pub fn value(&self, token: usize, column: usize) -> f32 {
         let (first, width) = self.tile_of(token);
         let scale = first * (self.columns / BLOCK) + column / BLOCK * width + token - first;
-        f32::from(self.bytes[scale * BLOCK + column % BLOCK]) * self.scales[scale]
+        f32::from(self.buffers.bytes[scale * BLOCK + column % BLOCK]) * self.buffers.scales[scale]
     }
 
     /// The first token of a token's tile, and the tile's tokens.
@@ -102,10 +146,10 @@ impl QuantizedActivations {
         let at = first * self.columns;
         Tile {
             width: self.tile_of(first).1,
-            bytes: self.bytes[at..].as_ptr(),
-            scales: self.scales[at / BLOCK..].as_ptr(),
-            sums: self.sums[at / LANES..].as_ptr(),
-            masses: self.masses[at / BLOCK..].as_ptr(),
+            bytes: self.buffers.bytes[at..].as_ptr(),
+            scales: self.buffers.scales[at / BLOCK..].as_ptr(),
+            sums: self.buffers.sums[at / LANES..].as_ptr(),
+            masses: self.buffers.masses[at / BLOCK..].as_ptr(),
         }
     }
 }

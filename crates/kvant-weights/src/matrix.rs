@@ -137,7 +137,7 @@ impl Matrix {
         let ranges = if tiles >= threads * TILES_PER_THREAD { threads } else { 1 };
         let per_range = tiles.div_ceil(ranges) * TILE;
         // Several tasks to a thread, so that one that is held up does not hold up all.
-        let per_task = panels.div_ceil(threads * TASKS_PER_THREAD / ranges);
+        let per_task = panels.div_ceil(if ranges > 1 { TASKS_PER_RANGE } else { threads * TASKS_PER_THREAD });
         let in_range = panels.div_ceil(per_task);
         let out = Output::new(out);
         kvant_threads::for_each(ranges * in_range, |task| {
@@ -173,3 +173,7 @@ const TILES_PER_THREAD: usize = 6;
 
 /// Tasks that a thread gets on average.
 const TASKS_PER_THREAD: usize = 4;
+
+/// The same of many tokens, where a task is long and claiming it costs nothing beside it: a thread that its core serves worse than
+/// the others leaves them more of its own.
+const TASKS_PER_RANGE: usize = 12;

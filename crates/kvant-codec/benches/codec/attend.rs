@@ -1,7 +1,7 @@
 //! `scores` and `accumulate` over an arena of pages: the inner loops of decoding one token.
 //!
 //! The arena is many kv heads of 8,192 tokens, keys and values apart, every page at its own address. Four query heads
-//! share a kv head. Weights are given (the softmax between the two verbs belongs to attention, not to the codec).
+//! share a kv head; segments of 512 tokens are scored, then summed up. Weights are given (the softmax between the two verbs belongs to attention, not to the codec).
 
 use crate::rows::{gaussian, smooth};
 use crate::{Options, stream, time};
@@ -9,41 +9,48 @@ use kvant_codec::{Accumulator, Calibration, KvSpec, PageCodec, Query, Side, Tier
 use std::hint::black_box;
 use std::time::Duration;
 
-const QUERY_HEADS: usize = 4;
+/// Query heads that share a kv head.
+pub const QUERY_HEADS: usize = 4;
 const CONTEXT: usize = 8192;
+/// Tokens whose scores come before their sums.
+const SEGMENT: usize = 512;
 const SPECS: [&str; 11] =
     ["f16", "int8", "int8g32", "k8v4", "int4", "asym4", "srft4", "q4_0", "tq4", "tq3", "trellis3"];
 
-struct Contender {
-    name: String,
+/// A codec on one instruction set, and its pages.
+pub struct Contender {
+    pub name: String,
     tier: Tier,
-    key: Box<dyn PageCodec>,
-    value: Box<dyn PageCodec>,
-    keys: Vec<u8>,
-    values: Vec<u8>,
+    pub key: Box<dyn PageCodec>,
+    pub value: Box<dyn PageCodec>,
+    pub keys: Vec<u8>,
+    pub values: Vec<u8>,
     best: Duration,
     floor: Duration,
 }
 
 impl Contender {
-    fn new(spec: &str, tier: Tier, dim: usize, bytes: usize) -> Contender {
+    /// With at least so many bytes of pages, and those of whole contexts.
+    pub fn new(spec: &str, tier: Tier, dim: usize, bytes: usize, context: usize) -> Contender {
         let parsed: KvSpec = spec.parse().expect("a spec of the bench");
         let none = Calibration::default();
         let build =
             |side| parsed.side(side).build_with(side, dim, &none, tier).expect("a codec of the bench");
         let (key, value) = (build(Side::Key), build(Side::Value));
-        let per_head = CONTEXT / key.page_tokens();
-        let pages = (bytes / (key.page_bytes() + value.page_bytes())).div_ceil(per_head) * per_head;
+        let per_head = context / key.page_tokens();
+        let pages = bytes.div_ceil(key.page_bytes() + value.page_bytes()).next_multiple_of(per_head);
         let (keys, values) = (arena(key.as_ref(), pages), arena(value.as_ref(), pages));
         let best = Duration::MAX;
         Contender { name: parsed.to_string(), tier, key, value, keys, values, best, floor: best }
     }
 
-    fn pages(&self) -> usize {
+    /// Pages of each side.
+    pub fn pages(&self) -> usize {
         self.keys.len() / self.key.page_bytes()
     }
 
-    fn vectors(&self) -> usize {
+    /// Keys, and as many values.
+    pub fn vectors(&self) -> usize {
         self.pages() * self.key.page_tokens()
     }
 
@@ -54,28 +61,13 @@ impl Contender {
 
     /// One pass over the whole arena.
     fn attend(&self) {
-        let (dim, tokens) = (self.key.dim(), self.key.page_tokens());
-        let queries = gaussian(QUERY_HEADS * dim, 3);
-        let weights: Vec<f32> = gaussian(QUERY_HEADS * tokens, 5).iter().map(|x| x.exp()).collect();
-        let mut scores = vec![0.0; QUERY_HEADS * tokens];
-        let mut out = vec![0.0; QUERY_HEADS * dim];
-        let (mut query, mut sums) = (Query::new(), Accumulator::new(QUERY_HEADS, dim));
-        let keys = self.keys.chunks_exact(self.key.page_bytes());
-        let values = self.values.chunks_exact(self.value.page_bytes());
-        for (i, (key, value)) in keys.zip(values).enumerate() {
-            if i % (CONTEXT / tokens) == 0 {
-                self.key.prepare(&queries, &mut query).expect("whole heads");
-                sums.reset(QUERY_HEADS, dim);
-            }
-            let next = ahead(&self.keys, self.key.page_bytes(), i + 1);
-            self.key.scores_ahead(&query, key, next, &mut scores).expect("a page");
-            black_box(&mut scores);
-            let next = ahead(&self.values, self.value.page_bytes(), i + 1);
-            self.value.accumulate_ahead(black_box(&weights), value, next, &mut sums).expect("a page");
-            if (i + 1) % (CONTEXT / tokens) == 0 {
-                self.value.finish(&sums, &mut out).expect("whole heads");
-                black_box(&mut out);
-            }
+        let mut verbs = Verbs::new(self);
+        let mut out = vec![0.0; QUERY_HEADS * self.key.dim()];
+        for _ in 0..self.vectors() / CONTEXT {
+            verbs.begin();
+            (0..CONTEXT / SEGMENT).for_each(|_| verbs.segment());
+            self.value.finish(&verbs.sums, &mut out).expect("whole heads");
+            black_box(&mut out);
         }
     }
 
@@ -89,9 +81,69 @@ impl Contender {
     }
 }
 
-/// The page at `index`; past the end, nothing.
-fn ahead(pages: &[u8], size: usize, index: usize) -> &[u8] {
-    pages.get(index * size..(index + 1) * size).unwrap_or_default()
+/// `scores` and `accumulate` over the pages of a contender, a segment at a time as attention takes them.
+pub struct Verbs<'a> {
+    of: &'a Contender,
+    keys: Vec<&'a [u8]>,
+    values: Vec<&'a [u8]>,
+    queries: Vec<f32>,
+    weights: Vec<f32>,
+    query: Query,
+    scores: Vec<f32>,
+    sums: Accumulator,
+    /// The first page of the next segment.
+    at: usize,
+}
+
+impl<'a> Verbs<'a> {
+    /// At the first page.
+    pub fn new(of: &'a Contender) -> Verbs<'a> {
+        let dim = of.key.dim();
+        let weights = gaussian(QUERY_HEADS * SEGMENT, 5).iter().map(|x| x.exp()).collect();
+        let mut verbs = Verbs {
+            of,
+            keys: of.keys.chunks_exact(of.key.page_bytes()).collect(),
+            values: of.values.chunks_exact(of.value.page_bytes()).collect(),
+            queries: gaussian(QUERY_HEADS * dim, 3),
+            weights,
+            query: Query::new(),
+            scores: vec![0.0; QUERY_HEADS * SEGMENT],
+            sums: Accumulator::new(QUERY_HEADS, dim),
+            at: 0,
+        };
+        verbs.begin();
+        verbs
+    }
+
+    /// Prepares the queries and begins the sums.
+    fn begin(&mut self) {
+        self.of.key.prepare(&self.queries, &mut self.query).expect("whole heads");
+        self.sums.reset(QUERY_HEADS, self.of.key.dim());
+    }
+
+    /// The next segment; after the last, the first.
+    pub fn segment(&mut self) {
+        let Verbs { of, ref keys, ref values, at, .. } = *self;
+        let end = at + SEGMENT / of.key.page_tokens();
+        let size = QUERY_HEADS * of.key.page_tokens();
+        let page = |pages: &[&'a [u8]], index: usize| pages.get(index).copied().unwrap_or_default();
+        for (i, scores) in (at..end).zip(self.scores.chunks_exact_mut(size)) {
+            let next = if i + 1 < end { page(keys, i + 1) } else { values[at] };
+            of.key.scores_ahead(&self.query, keys[i], next, scores).expect("a page");
+        }
+        black_box(&mut self.scores);
+        for (i, weights) in (at..end).zip(black_box(&self.weights).chunks_exact(size)) {
+            let next = if i + 1 < end { values[i + 1] } else { page(keys, end) };
+            of.value.accumulate_ahead(weights, values[i], next, &mut self.sums).expect("a page");
+        }
+        self.at = if end == keys.len() { 0 } else { end };
+    }
+
+    /// All segments.
+    pub fn pass(&mut self) {
+        (0..self.of.vectors() / SEGMENT).for_each(|_| self.segment());
+        black_box(&mut self.sums);
+    }
 }
 
 /// Pages at addresses of their own: a few encoded ones, copied over and over.
@@ -124,12 +176,12 @@ pub fn run(options: &Options) {
         );
         let best = options.tiers().last().unwrap_or(Tier::Scalar);
         // The baseline runs again beside every other codec, pass by pass, so that a ratio compares the same moments.
-        let mut baseline = Contender::new("f16", best, *dim, options.mib << 20);
+        let mut baseline = Contender::new("f16", best, *dim, options.mib << 20, CONTEXT);
         for spec in SPECS.iter().filter(|spec| **spec == "f16" || spec.contains(&options.only)) {
             for tier in options.tiers() {
                 // Slower tiers are compute-bound, so a smaller arena says the same.
                 let mib = if tier == best { options.mib } else { options.mib.min(64) };
-                let mut contender = Contender::new(spec, tier, *dim, mib << 20);
+                let mut contender = Contender::new(spec, tier, *dim, mib << 20, CONTEXT);
                 let passes = if tier == Tier::Scalar { 1 } else { options.repeats };
                 baseline.best = Duration::MAX;
                 for _ in 0..passes {

@@ -1,10 +1,11 @@
-//! The codec bench: `cargo bench -p kvant-codec -- [attend|encode|rotate] [--dim D] [--mib N] [--repeats N] [--only SPEC] [--tier T]`.
+//! The codec bench: `cargo bench -p kvant-codec -- [attend|floor|encode|rotate] [--dim D] [--mib N] [--repeats N] [--only SPEC] [--tier T]`.
 //!
 //! Every row is compared, in the same run and interleaved, with a plain read of the same number of bytes from a buffer
 //! as large; times are the best of N passes. Ratios travel between machines, nanoseconds do not.
 
 mod attend;
 mod encode;
+mod floor;
 mod rotate;
 mod rows;
 mod stream;
@@ -44,7 +45,7 @@ fn main() {
             "--repeats" => options.repeats = number(&value()),
             "--only" => options.only = value(),
             "--tier" => options.tier = Some(value().parse().unwrap_or_else(|()| usage("no such tier"))),
-            "attend" | "encode" | "rotate" => sections.push(argument),
+            "attend" | "floor" | "encode" | "rotate" => sections.push(argument),
             // What cargo passes to every bench.
             "--bench" => {}
             _ => usage(&format!("unknown argument {argument}")),
@@ -54,6 +55,9 @@ fn main() {
     println!("{}\n", machine());
     if wanted("attend") {
         attend::run(&options);
+    }
+    if wanted("floor") {
+        floor::run(&options);
     }
     if wanted("encode") {
         encode::run(&options);
@@ -65,7 +69,7 @@ fn main() {
 
 fn usage(problem: &str) -> ! {
     eprintln!(
-        "{problem}\nusage: cargo bench -p kvant-codec -- [attend|encode|rotate] [--dim D] [--mib N] [--repeats N] [--only SPEC] [--tier T]"
+        "{problem}\nusage: cargo bench -p kvant-codec -- [attend|floor|encode|rotate] [--dim D] [--mib N] [--repeats N] [--only SPEC] [--tier T]"
     );
     std::process::exit(2);
 }

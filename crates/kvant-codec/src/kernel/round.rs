@@ -82,7 +82,12 @@ pub(super) unsafe fn fold<S: Simd, const H: usize>(
             let steps = S::reduce4_max(tops).map(|top| step(top, 1));
             for h in 0..H {
                 let inverse = S::splat(steps[h].1);
-                let narrow = S::narrow(products[h].map(|x| S::round(S::mul(x, inverse))));
+                // No `map`: a closure that is not inlined is compiled without the tier's instructions.
+                let mut rounded = [S::izero(); 4];
+                for i in 0..4 {
+                    rounded[i] = S::round(S::mul(products[h][i], inverse));
+                }
+                let narrow = S::narrow(rounded);
                 S::bstore(bytes.add(2 * h * plane), narrow);
                 sums[h] = S::sum_bytes(narrow);
             }

@@ -53,18 +53,11 @@ fn spare(len: usize) -> Vec<f32> {
     spare.unwrap_or_else(|| Vec::with_capacity(len))
 }
 
-/// The same, empty.
-fn buffer(len: usize) -> Vec<f32> {
-    let mut data = spare(len);
-    data.clear();
-    data
-}
-
 impl Clone for Activations {
     fn clone(&self) -> Self {
-        let mut data = buffer(self.data().len());
-        data.extend_from_slice(self.data());
-        Self::from_vec(data, self.width())
+        let mut copy = Self::unset(self.tokens(), self.width());
+        for_each_row(copy.data_mut(), self.width(), |token, to| to.copy_from_slice(self.row(token)));
+        copy
     }
 }
 

@@ -1,6 +1,6 @@
 //! Token embeddings.
 
-use crate::blocks::{Activations, Linear};
+use crate::blocks::{Activations, Linear, for_each_row};
 use kvant_model::Tensor;
 use kvant_model::error::Result;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -38,26 +38,24 @@ impl Embedding {
 
     /// The embeddings of (token, position) pairs, `(tokens, hidden)`. Ids and positions were checked.
     pub fn forward(&self, tokens: impl Iterator<Item = (u32, usize)>) -> Activations {
-        let width = self.tokens.columns();
-        let mut row = vec![0.0; width];
-        let mut data = Vec::new();
-        for (token, position) in tokens {
-            self.tokens.row_f32(token as usize, &mut row).expect("the type was tried in new()");
+        let (width, tokens) = (self.tokens.columns(), tokens.collect::<Vec<_>>());
+        let mut out = Activations::unset(tokens.len(), width);
+        for_each_row(out.data_mut(), width, |index, row| {
+            let (token, position) = tokens[index];
+            self.tokens.row_f32(token as usize, row).expect("the type was tried in new()");
             row.iter_mut().for_each(|x| *x *= self.scale);
-            let start = data.len();
-            data.extend_from_slice(&row);
             if let Some(positions) = &self.positions {
-                positions.row_f32(position, &mut row).expect("the type was tried in new()");
-                data[start..].iter_mut().zip(&row).for_each(|(x, p)| *x += p);
+                let mut learned = vec![0.0; width];
+                positions.row_f32(position, &mut learned).expect("the type was tried in new()");
+                row.iter_mut().zip(&learned).for_each(|(x, p)| *x += p);
             }
-        }
+        });
         if let Some(read) = &self.read {
-            let rows = data.len() / width;
-            if read.fetch_add(rows, Ordering::Relaxed) + rows >= ROWS_KEPT {
+            if read.fetch_add(tokens.len(), Ordering::Relaxed) + tokens.len() >= ROWS_KEPT {
                 self.tokens.bytes().release();
                 read.store(0, Ordering::Relaxed);
             }
         }
-        Activations::from_vec(data, width)
+        out
     }
 }

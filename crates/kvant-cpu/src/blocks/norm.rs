@@ -34,15 +34,24 @@ impl Norm {
 
     /// Normalises a copy.
     pub fn forward(&self, x: &Activations) -> Activations {
-        let mut y = x.clone();
-        self.in_place(&mut y);
+        let mut y = Activations::unset(x.tokens(), x.width());
+        self.check(&y);
+        let width = self.weight.len();
+        for_each_row(y.data_mut(), width, |index, row| {
+            row.copy_from_slice(&x.data()[index * width..][..width]);
+            self.stretch(row);
+        });
         y
     }
 
     /// Normalises every stretch of the norm's width.
     pub fn in_place(&self, x: &mut Activations) {
-        assert!(x.width().is_multiple_of(self.weight.len()), "rows that the norm does not divide");
+        self.check(x);
         for_each_row(x.data_mut(), self.weight.len(), |_, row| self.stretch(row));
+    }
+
+    fn check(&self, x: &Activations) {
+        assert!(x.width().is_multiple_of(self.weight.len()), "rows that the norm does not divide");
     }
 
     fn stretch(&self, row: &mut [f32]) {

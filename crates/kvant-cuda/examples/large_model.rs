@@ -56,7 +56,7 @@ impl Trial<'_> {
         model.forward(&[Chunk { tokens: &beginning(), wanted: 0..1 }], &mut cache)?;
         grow(model, backend, &mut cache, len);
         let predicted = self.weights + cache.sequence().layout().arena_bytes(len, 1) + REST;
-        let times = steps(model, &mut [cache], self.seconds, Wanted::Token);
+        let times = steps(model, &mut [cache], self.seconds, Wanted { rows: 1, top: Some(1) });
         let taken = used(self.card)? - self.before;
         let off = 100.0 * (taken as f64 / predicted as f64 - 1.0);
         let [told, took] = [predicted, taken].map(gigabytes);

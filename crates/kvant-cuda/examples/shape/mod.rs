@@ -74,15 +74,12 @@ fn largest(logits: &[f32]) -> u32 {
 }
 
 /// What comes back of a step.
-#[allow(dead_code, reason = "each example wants some of them")]
-#[derive(Clone, Copy, PartialEq)]
-pub enum Wanted {
-    Nothing,
-    /// The best token of every row.
-    Token,
-    /// The first forty, as a session that samples with top-k wants them.
-    Top40,
-    Logits,
+#[derive(Clone, Copy)]
+pub struct Wanted {
+    /// Rows of every sequence, one or none.
+    pub rows: usize,
+    /// So many of their best tokens in place of all logits.
+    pub top: Option<usize>,
 }
 
 /// Milliseconds of decode steps.
@@ -91,22 +88,12 @@ pub fn steps(model: &Model, caches: &mut [KvCache], seconds: f64, wanted: Wanted
     let mut ids = vec![1; caches.len()];
     let (mut times, started) = (Vec::new(), Instant::now());
     while times.len() < 12 || (started.elapsed().as_secs_f64() < seconds && times.len() < 400) {
-        let chunks: Vec<Chunk<'_>> = ids
-            .iter()
-            .map(|id| Chunk {
-                tokens: std::slice::from_ref(id),
-                wanted: 0..usize::from(wanted != Wanted::Nothing),
-            })
-            .collect();
-        let count = match wanted {
-            Wanted::Token => Some(1),
-            Wanted::Top40 => Some(40),
-            Wanted::Nothing | Wanted::Logits => None,
-        };
-        let top = vec![count.map(|count| TopK { count, temperature: None }); ids.len()];
+        let chunks: Vec<Chunk<'_>> =
+            ids.iter().map(|id| Chunk { tokens: std::slice::from_ref(id), wanted: 0..wanted.rows }).collect();
+        let top = vec![wanted.top.map(|count| TopK { count, temperature: None }); ids.len()];
         let step = Instant::now();
         let mut batch = Batch::new(&mut driver, caches.iter_mut().collect());
-        let outputs = match count {
+        let outputs = match wanted.top {
             Some(_) => model.forward_top(&chunks, &mut batch, &top, &|_, _| true),
             None => model.forward(&chunks, &mut batch).map(Outputs::from),
         };

@@ -44,6 +44,10 @@ pub fn beginning() -> Vec<u32> {
     (0..(SINKS + 2 * PAGE) as u32).map(|n| 17 * n % 1000).collect()
 }
 
+/// Tokens whose pages are copies. Those after them stay as a new process finds the memory: a million tokens of a large model are twenty million
+/// pages, and what they hold decides neither what they take nor how fast they are read.
+const COPIED: usize = 1 << 18;
+
 /// Makes a context of whole pages longer: new pages are copies of its first.
 pub fn grow(model: &Model, backend: &CudaBackend, cache: &mut KvCache, len: usize) {
     while cache.len() < len {
@@ -57,6 +61,9 @@ pub fn grow(model: &Model, backend: &CudaBackend, cache: &mut KvCache, len: usiz
                 PageWork::Exact { .. } | PageWork::Sinks { .. } => {}
             };
             sequence.append_on_device(slot, count, &mut note).expect("memory for a longer context");
+            if sequence.len() >= COPIED {
+                continue;
+            }
             for (head, side, page, is_exact) in copies {
                 let side = sequence.side(slot, head, side).expect("a side");
                 // Exact pages are what is kept, or are forgotten once they are encoded.

@@ -73,7 +73,7 @@ class LatentCase:
         self.exact = torch.stack([pages[seat][row] for (_, seat), row in zip(queries, self.shown)]).contiguous()
         for row, ((p, _), c) in enumerate(zip(queries, closed)):  # a query lists the pages that it sees itself, and no later one's
             self.exact[row, 1 + max(-(-(p + 1 - sinks - c * P.PAGE) // P.PAGE), 0):] = 0
-        self.sequences = [(p, sinks, c, max(p + 1 - window, 0) if window else 0, False, seat) for (p, seat), c in zip(queries, closed)]
+        self.sequences = [(p, sinks, c, max(p + 1 - window, 0) if window else 0, False, seat, c) for (p, seat), c in zip(queries, closed)]
         turned = self.q.float()
         if self.signs is not None:
             turned[..., :latent] = P.rotate(turned[..., :latent])
@@ -84,7 +84,7 @@ class LatentCase:
 
     def plan(self, tile=1, split=None):
         """`split`: pages of an item; src/plan.rs has one for every query, here it is that of the longest."""
-        pages = max(closed - max(first - sinks, 0) // P.PAGE for _, sinks, closed, first, _, _ in self.sequences)
+        pages = max(closed - max(first - sinks, 0) // P.PAGE for _, sinks, closed, first, *_ in self.sequences)
         items, own, self.slots = P.step_plan(self.sequences, split or max(2, -(-pages // 128)), tile)
         self.items, self.own, self.n_items, self.tile = items.to(self.dev), own.to(self.dev), len(items), tile
         nan = lambda *shape, **k: torch.full(shape, float("nan"), device=self.dev, **k)
@@ -117,7 +117,7 @@ class LatentCase:
     def reference(self):
         r, l, er, el = self.truth
         out = torch.empty(self.rows, self.heads, self.latent, dtype=torch.float64, device=self.dev)
-        for row, (position, sinks, closed, first_seen, _, seat) in enumerate(self.sequences):
+        for row, (position, sinks, closed, first_seen, _, seat, _) in enumerate(self.sequences):
             sink = torch.arange(min(first_seen, sinks), min(sinks, position + 1), device=self.dev)
             first = max(first_seen - sinks, 0)
             old = torch.arange(first, max(closed * 64, first), device=self.dev)

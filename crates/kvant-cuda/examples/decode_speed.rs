@@ -71,10 +71,8 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
                 grow(&model, &backend, &mut cache, SINKS + PAGE * pages);
                 let held = cache.len();
                 let mut caches = [cache];
-                for (wanted, what) in
-                    [(Wanted::Top40, "top 40"), (Wanted::Token, "token"), (Wanted::Logits, "logits")]
-                {
-                    let times = steps(&model, &mut caches, seconds, wanted);
+                for (top, what) in [(Some(40), "top 40"), (Some(1), "token"), (None, "logits")] {
+                    let times = steps(&model, &mut caches, seconds, Wanted { rows: 1, top });
                     report(&format!("decode {policy} at {held}, {what}"), 1, times);
                 }
             }
@@ -108,13 +106,13 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
                         caches.push(cache);
                     }
                     let every = [
-                        (Wanted::Top40, "top 40"),
-                        (Wanted::Token, "token"),
-                        (Wanted::Logits, "logits"),
-                        (Wanted::Nothing, "nothing"),
+                        (1, Some(40), "top 40"),
+                        (1, Some(1), "token"),
+                        (1, None, "logits"),
+                        (0, None, "nothing"),
                     ];
-                    for (wanted, what) in every {
-                        let times = steps(&model, &mut caches, seconds, wanted);
+                    for (rows, top, what) in every {
+                        let times = steps(&model, &mut caches, seconds, Wanted { rows, top });
                         let name = format!("decode {policy}, {sequences} x {context}, {what}");
                         report(&name, sequences, times);
                     }

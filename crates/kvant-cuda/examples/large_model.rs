@@ -1,7 +1,7 @@
 //! Llama 3.1 70B with 4-bit weights and a 4-bit cache on one card: what it takes is predicted, then measured, at 128K tokens within a
 //! cap, and at the longest context that the whole card holds. Weights mean nothing and are made on the way: no file is needed.
 //!
-//!     large_model [cap in GB: 64] [tokens: 131072] [seconds: 3]
+//!     large_model [cap in GB: 64] [tokens: 131072, 0 for the longest alone] [seconds: 3]
 
 mod shape;
 
@@ -56,7 +56,7 @@ impl Trial<'_> {
         model.forward(&[Chunk { tokens: &beginning(), wanted: 0..1 }], &mut cache)?;
         grow(model, backend, &mut cache, len);
         let predicted = self.weights + cache.sequence().layout().arena_bytes(len, 1) + REST;
-        let times = steps(model, &mut [cache], self.seconds, Wanted::Token);
+        let times = steps(model, &mut [cache], self.seconds, Wanted { rows: 1, top: Some(1) });
         let taken = used(self.card)? - self.before;
         let off = 100.0 * (taken as f64 / predicted as f64 - 1.0);
         let [told, took] = [predicted, taken].map(gigabytes);
@@ -85,16 +85,17 @@ fn main() -> Outcome<()> {
     let cap = (1e9 * cap) as usize;
     println!("{}: Llama 3.1 70B, Q4_0 weights {:.2} GB, cache {policy}", card.name(), gigabytes(weights));
 
-    let room = cap.checked_sub(weights + REST).ok_or("the weights alone take more than the cap")?;
-    let backend = CudaBackend::new(&card)?.with_cap(Some(room))?;
-    let model = Model::load(&Noise(&backend, WeightType::Q4_0), &outline)?;
-    println!("cap {:.1} GB: {:.2} GB are left for pages", gigabytes(cap), gigabytes(room));
     let trial = Trial { card: &card, policy, weights, before, seconds };
-    let taken = trial.run(&model, &backend, tokens)?;
-    if taken > cap {
-        return Err(format!("{:.2} GB were taken, which is over the cap", gigabytes(taken)).into());
+    if tokens > 0 {
+        let room = cap.checked_sub(weights + REST).ok_or("the weights alone take more than the cap")?;
+        let backend = CudaBackend::new(&card)?.with_cap(Some(room))?;
+        let model = Model::load(&Noise(&backend, WeightType::Q4_0), &outline)?;
+        println!("cap {:.1} GB: {:.2} GB are left for pages", gigabytes(cap), gigabytes(room));
+        let taken = trial.run(&model, &backend, tokens)?;
+        if taken > cap {
+            return Err(format!("{:.2} GB were taken, which is over the cap", gigabytes(taken)).into());
+        }
     }
-    drop((model, backend));
 
     let (free, all) = card.free_memory()?;
     let room = free.checked_sub(weights + REST).ok_or("the card is too small for the weights")?;

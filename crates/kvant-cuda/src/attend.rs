@@ -4,8 +4,9 @@
 
 use crate::cache::SlotPages;
 use crate::device::Launch;
+use crate::jobs::JobsPlan;
 use crate::params::{Address, AttentionParams, EncodeParams, HEAD_TILE, PlannedEncodeParams, many_columns};
-use crate::pass::{JobsPlan, SlicePlan};
+use crate::pass::SlicePlan;
 use crate::recorder::Recorder;
 
 /// What the queries of a layer are, and where everything lies that they read and write.

@@ -13,6 +13,8 @@ mod cache;
 mod compile;
 #[cfg(feature = "cuda")]
 pub mod device;
+#[cfg(feature = "cuda")]
+mod jobs;
 pub mod kernels;
 #[cfg(feature = "cuda")]
 mod latent;

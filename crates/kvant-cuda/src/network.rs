@@ -3,12 +3,10 @@
 use crate::buffer::{Pinned, download};
 use crate::cache::LayoutPages;
 use crate::device::{Card, OpenError};
+use crate::jobs::{EncodeJobs, TakeError, add_jobs, take_pages};
 use crate::outputs::{Found, Head, Slice};
 use crate::pages::CudaPages;
-use crate::pass::{
-    EncodeJobs, Part, PassPlan, SLICE, SlotPlan, Span, TakeError, Words, add_jobs, closed_pages, reading,
-    slot_pages, take_pages,
-};
+use crate::pass::{Part, PassPlan, SLICE, SlotPlan, Span, Words, closed_pages, reading, slot_pages};
 use crate::program::Program;
 use crate::recorder::{Graphs, Recorder};
 use crate::run::{PassBuffers, Run, fit};

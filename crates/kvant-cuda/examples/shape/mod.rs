@@ -44,6 +44,10 @@ pub fn beginning() -> Vec<u32> {
     (0..(SINKS + 2 * PAGE) as u32).map(|n| 17 * n % 1000).collect()
 }
 
+/// Tokens whose pages are copies. Those after them stay as a new process finds the memory: a million tokens of a large model are twenty million
+/// pages, and what they hold decides neither what they take nor how fast they are read.
+const COPIED: usize = 1 << 18;
+
 /// Makes a context of whole pages longer: new pages are copies of its first.
 pub fn grow(model: &Model, backend: &CudaBackend, cache: &mut KvCache, len: usize) {
     while cache.len() < len {
@@ -57,6 +61,9 @@ pub fn grow(model: &Model, backend: &CudaBackend, cache: &mut KvCache, len: usiz
                 PageWork::Exact { .. } | PageWork::Sinks { .. } => {}
             };
             sequence.append_on_device(slot, count, &mut note).expect("memory for a longer context");
+            if sequence.len() >= COPIED {
+                continue;
+            }
             for (head, side, page, is_exact) in copies {
                 let side = sequence.side(slot, head, side).expect("a side");
                 // Exact pages are what is kept, or are forgotten once they are encoded.
@@ -74,15 +81,12 @@ fn largest(logits: &[f32]) -> u32 {
 }
 
 /// What comes back of a step.
-#[allow(dead_code, reason = "each example wants some of them")]
-#[derive(Clone, Copy, PartialEq)]
-pub enum Wanted {
-    Nothing,
-    /// The best token of every row.
-    Token,
-    /// The first forty, as a session that samples with top-k wants them.
-    Top40,
-    Logits,
+#[derive(Clone, Copy)]
+pub struct Wanted {
+    /// Rows of every sequence, one or none.
+    pub rows: usize,
+    /// So many of their best tokens in place of all logits.
+    pub top: Option<usize>,
 }
 
 /// Milliseconds of decode steps.
@@ -91,22 +95,12 @@ pub fn steps(model: &Model, caches: &mut [KvCache], seconds: f64, wanted: Wanted
     let mut ids = vec![1; caches.len()];
     let (mut times, started) = (Vec::new(), Instant::now());
     while times.len() < 12 || (started.elapsed().as_secs_f64() < seconds && times.len() < 400) {
-        let chunks: Vec<Chunk<'_>> = ids
-            .iter()
-            .map(|id| Chunk {
-                tokens: std::slice::from_ref(id),
-                wanted: 0..usize::from(wanted != Wanted::Nothing),
-            })
-            .collect();
-        let count = match wanted {
-            Wanted::Token => Some(1),
-            Wanted::Top40 => Some(40),
-            Wanted::Nothing | Wanted::Logits => None,
-        };
-        let top = vec![count.map(|count| TopK { count, temperature: None }); ids.len()];
+        let chunks: Vec<Chunk<'_>> =
+            ids.iter().map(|id| Chunk { tokens: std::slice::from_ref(id), wanted: 0..wanted.rows }).collect();
+        let top = vec![wanted.top.map(|count| TopK { count, temperature: None }); ids.len()];
         let step = Instant::now();
         let mut batch = Batch::new(&mut driver, caches.iter_mut().collect());
-        let outputs = match count {
+        let outputs = match wanted.top {
             Some(_) => model.forward_top(&chunks, &mut batch, &top, &|_, _| true),
             None => model.forward(&chunks, &mut batch).map(Outputs::from),
         };

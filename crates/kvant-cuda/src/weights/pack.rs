@@ -1,103 +1,9 @@
-//! Packed weights: the blocks of a model file in the order of A fragments (`kernels/weights.cuh`). Codes and scales are moved, never
-//! rounded.
-//!
-//! Rows come in tiles of 16, channels in blocks of 64 or 256. Within a tile, row = 8r + g; within 16 channels (k-step ks),
-//! channel = 4t + 2c + e; the lane is 4g + t. Rows past the last are zero.
+//! Rows of a file into tiles, which threads share.
 
-/// Rows of a tile.
-pub const TILE_ROWS: usize = 16;
-
-/// A type of weights that there are products for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum WeightType {
-    /// w = d·(n − 8) per 32 channels.
-    Q4_0,
-    /// w = d·n per 32 channels.
-    Q8_0,
-    /// binary16.
-    F16,
-    /// w = d·s·n − m·z per 32 channels, in blocks of 256.
-    Q4K,
-    /// w = d·s·(n − 32) per 16 channels, in blocks of 256.
-    Q6K,
-    /// w = d·n + m per 32 channels.
-    Q4_1,
-    /// As Q4_K with codes of 5 bits.
-    Q5K,
-    /// w = 2^(e − 127)·f per 32 channels, f of 4 bits.
-    Mxfp4,
-}
-
-/// Weights that cannot be packed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum WeightError {
-    /// Rows are not whole blocks.
-    #[error("rows of {channels} channels are not whole blocks of {block}")]
-    Channels {
-        /// Channels of a row.
-        channels: usize,
-        /// Channels of a block.
-        block: usize,
-    },
-    /// The bytes are not those of the rows.
-    #[error("{got} bytes of weights, {want} expected")]
-    Size {
-        /// Bytes given.
-        got: usize,
-        /// Bytes of the rows.
-        want: usize,
-    },
-}
+use super::{TILE_ROWS, WeightError, WeightType};
+use kvant_threads::for_each_chunk;
 
 impl WeightType {
-    /// What kernels of the type are called: `linear_{name}_t8`.
-    pub fn name(self) -> &'static str {
-        match self {
-            WeightType::Q4_0 => "q4_0",
-            WeightType::Q8_0 => "q8_0",
-            WeightType::F16 => "f16",
-            WeightType::Q4K => "q4_k",
-            WeightType::Q6K => "q6_k",
-            WeightType::Q4_1 => "q4_1",
-            WeightType::Q5K => "q5_k",
-            WeightType::Mxfp4 => "mxfp4",
-        }
-    }
-
-    /// (channels, bytes) of a block in a file.
-    fn file_block(self) -> (usize, usize) {
-        match self {
-            WeightType::Q4_0 => (32, 18),
-            WeightType::Q8_0 => (32, 34),
-            WeightType::F16 => (1, 2),
-            WeightType::Q4K => (256, 144),
-            WeightType::Q6K => (256, 210),
-            WeightType::Q4_1 => (32, 20),
-            WeightType::Q5K => (256, 176),
-            WeightType::Mxfp4 => (32, 17),
-        }
-    }
-
-    /// (channels, bytes of 16 rows) of a block on the device.
-    pub fn device_block(self) -> (usize, usize) {
-        match self {
-            WeightType::Q4_0 => (64, 576),
-            WeightType::Q8_0 => (64, 1088),
-            WeightType::F16 => (64, 2048),
-            WeightType::Q4K => (256, 2368),
-            WeightType::Q6K => (256, 3360),
-            WeightType::Q4_1 => (64, 640),
-            WeightType::Q5K => (256, 2880),
-            WeightType::Mxfp4 => (64, 544),
-        }
-    }
-
-    /// Bytes of a packed matrix.
-    pub fn packed_bytes(self, rows: usize, channels: usize) -> usize {
-        let (block, bytes) = self.device_block();
-        rows.div_ceil(TILE_ROWS) * (channels / block) * bytes
-    }
-
     /// Packs the rows of a file, (rows, channels) in its blocks.
     ///
     /// # Errors
@@ -113,67 +19,28 @@ impl WeightType {
         }
         let mut packed = vec![0; self.packed_bytes(rows, channels)];
         let of_block = block / file_channels * file_bytes; // bytes of one row in the file
-        for (row, source) in file.chunks_exact(row_bytes).enumerate() {
-            let tile = row / TILE_ROWS * (channels / block) * bytes;
-            let blocks = packed[tile..].chunks_exact_mut(bytes).zip(source.chunks_exact(of_block));
-            for (device, source) in blocks {
-                self.pack_row(row % TILE_ROWS, source, device);
+        for_each_chunk(&mut packed, channels / block * bytes, |tile, device| {
+            let rows = file.chunks_exact(row_bytes).skip(tile * TILE_ROWS).take(TILE_ROWS);
+            for (row, source) in rows.enumerate() {
+                for (device, source) in device.chunks_exact_mut(bytes).zip(source.chunks_exact(of_block)) {
+                    self.pack_row(row, source, device);
+                }
             }
-        }
+        });
         Ok(packed)
-    }
-
-    /// Blocks of a packed matrix with numbers that mean nothing: random codes under scales that keep activations near unit variance.
-    /// For measuring speed without a file.
-    pub fn noise(self, channels: usize, bytes: usize, seed: u64) -> Vec<u8> {
-        let mut noise: Vec<u8> =
-            kvant_codec::split_mix(seed).flat_map(u64::to_le_bytes).take(bytes).collect();
-        // Where a block has its scales in f16, and about how large a number is before they are applied.
-        let (scales, size) = match self {
-            WeightType::Q4_0 => (512..576, 4.6),
-            WeightType::Q8_0 => (1024..1088, 74.0),
-            WeightType::F16 => (0..2048, 1.5),
-            WeightType::Q4K => (2048..2112, 180.0),
-            WeightType::Q6K => (3328..3360, 1365.0),
-            WeightType::Q4_1 => (512..640, 4.6),
-            WeightType::Q5K => (2048..2112, 400.0),
-            WeightType::Mxfp4 => (512..544, 3.0),
-        };
-        // 2⁻ᵏ as f16.
-        let k = (size * (channels as f64).sqrt()).log2().round().clamp(0.0, 14.0) as u16;
-        let one = (15 - k) << 10;
-        let (_, block) = self.device_block();
-        for block in noise.chunks_exact_mut(block) {
-            if self == WeightType::Mxfp4 {
-                block[scales.clone()].fill((127 - k) as u8);
-                continue;
-            }
-            for (i, half) in block[scales.clone()].as_chunks_mut().0.iter_mut().enumerate() {
-                // Of f16 weights the sign and the fraction stay random.
-                let kept = if self == WeightType::F16 { u16::from_le_bytes(*half) & 0x83ff } else { 0 };
-                // Minima of Q4_1 are eight times their scales, below zero.
-                let minimum = if self == WeightType::Q4_1 && i % 2 == 1 { 0x8000 + (3 << 10) } else { 0 };
-                *half = (one | kept).wrapping_add(minimum).to_le_bytes();
-            }
-            if matches!(self, WeightType::Q4K | WeightType::Q5K) {
-                block[2112..2368].iter_mut().for_each(|scale| *scale &= 63);
-            }
-        }
-        noise
     }
 
     /// One row of one block.
     fn pack_row(self, row: usize, source: &[u8], device: &mut [u8]) {
         let (g, r) = (row % 8, row / 8);
+        let mut codes = [0; 64];
         match self {
             WeightType::Q4_0 => {
                 for (block, source) in source.chunks_exact(18).enumerate() {
                     put(device, 512 + 2 * (4 * g + 2 * block + r), &source[..2]);
-                    for i in 0..32 {
-                        let code = (source[2 + i % 16] >> (4 * (i / 16))) & 15;
-                        put_nibble(device, row, 32 * block + i, code);
-                    }
+                    of_halves(&source[2..], &mut codes[32 * block..][..32]);
                 }
+                put_nibbles(device, row, &codes);
             }
             WeightType::Q8_0 => {
                 for (block, source) in source.chunks_exact(34).enumerate() {
@@ -194,43 +61,39 @@ impl WeightType {
             WeightType::Q4K | WeightType::Q5K => {
                 put(device, 2048 + 4 * (2 * g + r), &source[..4]);
                 let scales = &source[4..16];
-                let (fifth, codes) = match self {
+                let (fifth, codes_of_pairs) = match self {
                     WeightType::Q5K => (Some(&source[16..48]), &source[48..]),
                     _ => (None, &source[16..]),
                 };
+                for (part, bytes) in codes_of_pairs.chunks_exact(32).enumerate() {
+                    of_halves(bytes, &mut codes);
+                    put_nibbles(&mut device[512 * part..], row, &codes);
+                }
                 for block in 0..8 {
                     let at = 2112 + block / 2 * 64 + g * 8 + block % 2 * 4 + r * 2;
                     put(device, at, &scale_and_minimum(scales, block));
-                    for i in 0..32 {
-                        let (channel, code) =
-                            (32 * block + i, codes[block / 2 * 32 + i] >> (4 * (block % 2)));
-                        put_nibble(device, row, channel, code & 15);
-                        if let Some(fifth) = fifth {
-                            let (ks, lane, c, e) = place(row, channel % 64);
-                            let bit = r + 2 * c + 4 * ks + 16 * e;
-                            let word = 2368 + channel / 64 * 128 + 4 * lane;
-                            device[word + bit / 8] |= ((fifth[i] >> block) & 1) << (bit % 8);
-                        }
+                    for (i, fifth) in fifth.into_iter().flatten().enumerate() {
+                        let channel = 32 * block + i;
+                        let (ks, lane, c, e) = place(row, channel % 64);
+                        let bit = r + 2 * c + 4 * ks + 16 * e;
+                        let word = 2368 + channel / 64 * 128 + 4 * lane;
+                        device[word + bit / 8] |= ((fifth >> block) & 1) << (bit % 8);
                     }
                 }
             }
             WeightType::Q4_1 => {
                 for (block, source) in source.chunks_exact(20).enumerate() {
                     put(device, 512 + 4 * (4 * g + 2 * block + r), &source[..4]);
-                    for i in 0..32 {
-                        let code = (source[4 + i % 16] >> (4 * (i / 16))) & 15;
-                        put_nibble(device, row, 32 * block + i, code);
-                    }
+                    of_halves(&source[4..], &mut codes[32 * block..][..32]);
                 }
+                put_nibbles(device, row, &codes);
             }
             WeightType::Mxfp4 => {
                 for (block, source) in source.chunks_exact(17).enumerate() {
                     device[512 + 4 * g + 2 * block + r] = source[0];
-                    for i in 0..32 {
-                        let code = (source[1 + i % 16] >> (4 * (i / 16))) & 15;
-                        put_nibble(device, row, 32 * block + i, code);
-                    }
+                    of_halves(&source[1..], &mut codes[32 * block..][..32]);
                 }
+                put_nibbles(device, row, &codes);
             }
             WeightType::Q6K => {
                 let (low, high, scales) = (&source[..128], &source[128..192], &source[192..208]);
@@ -238,11 +101,15 @@ impl WeightType {
                 for (i, scale) in scales.iter().enumerate() {
                     device[3072 + i / 4 * 64 + g * 8 + i % 4 * 2 + r] = *scale;
                 }
+                for part in 0..4 {
+                    for (code, byte) in codes.iter_mut().zip(&low[part / 2 * 64..]) {
+                        *code = byte >> (4 * (part % 2)) & 15;
+                    }
+                    put_nibbles(&mut device[512 * part..], row, &codes);
+                }
                 for channel in 0..256 {
                     let (half, quarter, i) = (channel / 128, channel % 128 / 32, channel % 32);
-                    let nibble = (low[64 * half + 32 * (quarter % 2) + i] >> (4 * (quarter / 2))) & 15;
                     let top = (high[32 * half + i] >> (2 * quarter)) & 3;
-                    put_nibble(device, row, channel, nibble);
                     let (ks, lane, c, e) = place(row, channel % 64);
                     let bit = 2 * r + 4 * c + 8 * (ks % 2) + 16 * e;
                     let word = 2048 + channel / 64 * 256 + 4 * (lane * 2 + ks / 2);
@@ -262,10 +129,25 @@ fn put(device: &mut [u8], at: usize, bytes: &[u8]) {
     device[at..at + bytes.len()].copy_from_slice(bytes);
 }
 
-/// A nibble among words [64 channels][lane][ks], 4r + 8c + 16e bits up.
-fn put_nibble(device: &mut [u8], row: usize, channel: usize, code: u8) {
-    let (ks, lane, c, e) = place(row, channel % 64);
-    device[channel / 64 * 512 + 4 * (lane * 4 + ks) + c + 2 * e] |= code << (4 * (row / 8));
+/// Two codes from every byte: the first half of the channels has the low nibbles.
+fn of_halves(bytes: &[u8], codes: &mut [u8]) {
+    let (low, high) = codes.split_at_mut(bytes.len());
+    for (byte, (low, high)) in bytes.iter().zip(low.iter_mut().zip(high)) {
+        (*low, *high) = (byte & 15, byte >> 4);
+    }
+}
+
+/// Codes of a row's 64 channels among words [lane][ks], each 4r + 8c + 16e bits up: words of four channels go to where a transpose puts them, and
+/// their two inner bytes change places.
+fn put_nibbles(device: &mut [u8], row: usize, codes: &[u8; 64]) {
+    let (words, _) = device[64 * (row % 8)..][..64].as_chunks_mut::<4>();
+    for (number, four) in codes.as_chunks::<4>().0.iter().enumerate() {
+        let [first, second, third, last] = *four;
+        let (ks, t) = (number / 4, number % 4);
+        let word = u32::from_le_bytes([first, third, second, last]) << (4 * (row / 8));
+        let own = &mut words[4 * t + ks];
+        *own = (u32::from_le_bytes(*own) | word).to_le_bytes();
+    }
 }
 
 /// Six bits each, of sub-block `block` of a Q4_K block.

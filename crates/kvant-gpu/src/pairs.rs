@@ -2,6 +2,7 @@
 
 use crate::device::{Gpu, WORKGROUP_BYTES};
 use crate::layout::SlotKernels;
+use crate::ops::SIXTEEN;
 use crate::page_bytes::{self, bytes_reader, centre};
 use crate::page_text::{SHARED, exact_reader, sections};
 use crate::slot_kernels::value_names;
@@ -143,7 +144,7 @@ impl SlotKernels {
                 let _ = writeln!(constants, "const KEY_STEP = {step}u;\nconst VALUE_CHUNKS = {chunks}u;");
                 counts.extend([("KEY_STEP", step), ("VALUE_CHUNKS", chunks)]);
                 let text =
-                    include_str!("wgsl/pairs_codes.wgsl").to_owned() + include_str!("wgsl/sixteen.wgsl");
+                    include_str!("wgsl/pairs_codes.wgsl").to_owned() + SIXTEEN;
                 let [key, value] = formats.map(bytes_reader);
                 let readers =
                     [&self.key.reader, &value_names(&self.value.reader), &key, &value_names(&value)]

@@ -5,6 +5,7 @@ use crate::device::Gpu;
 use crate::head_widths;
 use crate::kernel::Kernel;
 use crate::layout::{SlotKernels, cached};
+use crate::ops::SIXTEEN;
 use crate::page_bytes::{self, bytes_reader};
 use crate::page_text::{SHARED, buffers, exact_reader};
 use crate::pairs::Queries;
@@ -150,7 +151,7 @@ impl SlotKernels {
             Some([key, value]) => (
                 [include_str!("wgsl/coded_dots_scores.wgsl"), include_str!("wgsl/coded_dots_sums.wgsl")],
                 include_str!("wgsl/coded_dots.wgsl").to_owned()
-                    + include_str!("wgsl/sixteen.wgsl")
+                    + SIXTEEN
                     + &bytes_reader(key)
                     + &value_names(&bytes_reader(value)),
             ),

@@ -168,7 +168,7 @@ impl SlotKernels {
     }
 
     /// The buffers of pages from a binding on, and the readers of this kernel: words, pairs of them and how far pages reach.
-    pub(crate) fn pairs_buffers(&self, first: usize, count: usize) -> String {
+    pub(crate) fn pairs_buffers(first: usize, count: usize) -> String {
         let mut text = String::new();
         for index in 0..count {
             let _ = writeln!(
@@ -197,46 +197,11 @@ impl SlotKernels {
             "fn page_word(page: u32, word: u32) -> u32 {{\n{base} * 4u + word;\n{}}}",
             cases(&|index| format!("return pages{index}[base / 2u][base % 2u];"))
         );
-        let mut batch =
-            |name: &str, arguments: &str, kind: &str, many: usize, place: &dyn Fn(usize) -> String| {
-                let loads = |index: usize| -> String {
-                    (0..many)
-                        .map(|n| {
-                            let at = place(n);
-                            match kind {
-                                "u32" => {
-                                    format!("{{ let at = {at}; y[{n}] = pages{index}[at / 2u][at % 2u]; }} ")
-                                }
-                                _ => format!("y[{n}] = pages{index}[{at}]; "),
-                            }
-                        })
-                        .collect()
-                };
-                let unit = if kind == "u32" { 4 } else { 2 };
-                let _ = writeln!(
-                    text,
-                    "fn {name}(page: u32, {arguments}) -> array<{kind}, {many}> {{\n{base} * {unit}u;\n    \
-                 var y: array<{kind}, {many}>;\n{}    return y;\n}}",
-                    cases(&loads)
-                );
-            };
-        let divisor = |of: usize, most: usize| (1..=most).rev().find(|n| of.is_multiple_of(*n)).unwrap_or(1);
-        batch("key_words", "at: u32, step: u32", "u32", divisor(self.key.dim(), WORDS[0]), &|n| {
-            format!("base + at + {n}u * step")
-        });
-        batch("value_words", "pair: u32, token: u32, most: u32", "u32", WORDS[1], &|n| {
-            format!("base + min(token + {n}u * SETS, most) * VALUE_PAIRS + pair")
-        });
-        if let PageFormat::Packed(key) = &self.key.format {
-            batch("key_pairs", "at: u32", "vec2<u32>", 2 * divisor(key.coded / 16, CHUNKS), &|n| {
-                format!("base + at + {}u", n * PAGE / 2)
-            });
-            let sets = (256 / self.value.dim()).next_power_of_two();
-            let sets = if sets * self.value.dim() > 256 { sets / 2 } else { sets };
-            batch("value_pairs", "at: u32", "vec2<u32>", 2 * (PAGE / 16 / sets).max(1), &|n| {
-                format!("base + at + {}u", 8 * n)
-            });
-        }
+        let _ = writeln!(
+            text,
+            "fn page_pair(page: u32, pair: u32) -> vec2<u32> {{\n{base} * 2u + pair;\n{}}}",
+            cases(&|index| format!("return pages{index}[base];"))
+        );
         text
     }
 }

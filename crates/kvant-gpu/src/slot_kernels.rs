@@ -113,7 +113,7 @@ impl SlotKernels {
         queries: Queries<'_>,
     ) -> Arc<Kernel> {
         if let Some(text) = self.pairs_text(gpu, columns, queries) {
-            return gpu.unchecked_kernel("attend", text + &self.pairs_buffers(first, blocks));
+            return gpu.unchecked_kernel("attend", text + &SlotKernels::pairs_buffers(first, blocks));
         }
         let channels = self.value.dim().div_ceil(128);
         // A driver in software has nothing to wait for, and long texts to translate.

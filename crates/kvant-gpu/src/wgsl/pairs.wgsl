@@ -17,6 +17,12 @@ var<workgroup> lanes: array<vec4<f32>, 128>;
 var<workgroup> eighths: array<vec4<f32>, 16>;
 var<workgroup> value_pages: array<u32, 4>;
 
+// Four numbers of each of two positions or channels.
+struct Two {
+    first: vec4<f32>,
+    second: vec4<f32>,
+}
+
 const VALUE_PAIRS = VALUE_DIM / 2u;
 
 // Positions of its columns' tokens, and whether there are such columns.
@@ -63,7 +69,7 @@ fn main(
         ready_scores(thread, task, first);
         workgroupBarrier();
         let position = first + 2u * thread;
-        var s = array<vec4<f32>, 2>(vec4<f32>(0.0), vec4<f32>(0.0));
+        var s = Two(vec4<f32>(0.0), vec4<f32>(0.0));
         if position < task.end {
             if CODED && task.key_form == 0u {
                 s = coded_scores(thread, task, position);
@@ -71,8 +77,8 @@ fn main(
                 s = exact_scores(task, position);
             }
         }
-        let s0 = seen(task, position, s[0]);
-        let s1 = seen(task, position + 1u, s[1]);
+        let s0 = seen(task, position, s.first);
+        let s1 = seen(task, position + 1u, s.second);
         lanes[thread] = max(s0, s1);
         workgroupBarrier();
         if thread < 16u {
@@ -98,14 +104,14 @@ fn main(
         workgroupBarrier();
         ready_sums(thread, task, first, end);
         if team < SETS {
-            var more: array<vec4<f32>, 2>;
+            var more: Two;
             if CODED && task.value_form == 0u {
                 more = coded_sums(task, pair, team, end);
             } else {
                 more = exact_sums(task, first, pair, team, end);
             }
-            sum0 += more[0];
-            sum1 += more[1];
+            sum0 += more.first;
+            sum1 += more.second;
         }
     }
     lanes[thread] = total;
@@ -155,17 +161,19 @@ fn seen(task: Task, position: u32, total: vec4<f32>) -> vec4<f32> {
 }
 
 // Two positions of an exact page: a word of each channel.
-fn exact_scores(task: Task, position: u32) -> array<vec4<f32>, 2> {
+fn exact_scores(task: Task, position: u32) -> Two {
     let place = key_place(task, position);
     let page = held(place.x, select(KEY_QUADS, KEY_SINK_QUADS, task.key_form == 2u));
     let step = select(KEY_TOKENS, 32u, task.key_form == 2u) / 2u;
     var s0 = vec4<f32>(0.0);
     var s1 = vec4<f32>(0.0);
     for (var c = 0u; c < KEY_DIM; c += KEY_WORDS) {
-        var words = key_words(page, place.y / 2u + c * step, step);
+        //@ u KEY_WORDS
+        let word$u = page_word(page, place.y / 2u + (c + $uu) * step);
+        //@
         //@ u KEY_WORDS
         {
-            let y = unpack2x16float(words[$u]);
+            let y = unpack2x16float(word$u);
             let q = by_channel[c + $uu];
             s0 = fma(vec4<f32>(y.x), q, s0);
             s1 = fma(vec4<f32>(y.y), q, s1);
@@ -181,11 +189,11 @@ fn exact_scores(task: Task, position: u32) -> array<vec4<f32>, 2> {
             s1 = own;
         }
     }
-    return array<vec4<f32>, 2>(s0, s1);
+    return Two(s0, s1);
 }
 
 // Two channels of every position of a set.
-fn exact_sums(task: Task, first: u32, pair: u32, team: u32, end: u32) -> array<vec4<f32>, 2> {
+fn exact_sums(task: Task, first: u32, pair: u32, team: u32, end: u32) -> Two {
     let own = has_own(task) && first + end == task.end;
     let there = select(end, end - 1u, own);
     var sum0 = vec4<f32>(0.0);
@@ -195,11 +203,13 @@ fn exact_sums(task: Task, first: u32, pair: u32, team: u32, end: u32) -> array<v
         let page = held(place.x, select(VALUE_QUADS, VALUE_SINK_QUADS, task.value_form == 2u));
         // Tokens that are not there yet have room in the page, but for those of sinks.
         let most = select(VALUE_TOKENS, 32u, task.value_form == 2u) - 1u;
-        var words = value_words(page, pair, place.y + team, most);
+        //@ u VALUE_WORDS
+        let word$u = page_word(page, min(place.y + team + SETS * $uu, most) * VALUE_PAIRS + pair);
+        //@
         //@ u VALUE_WORDS
         {
             let n = t + team + SETS * $uu;
-            let y = unpack2x16float(select(0u, words[$u], n < there));
+            let y = unpack2x16float(select(0u, word$u, n < there));
             let w = weights[n];
             sum0 = fma(vec4<f32>(y.x), w, sum0);
             sum1 = fma(vec4<f32>(y.y), w, sum1);
@@ -211,5 +221,5 @@ fn exact_sums(task: Task, first: u32, pair: u32, team: u32, end: u32) -> array<v
         sum0 = fma(vec4<f32>(y.x), weights[end - 1u], sum0);
         sum1 = fma(vec4<f32>(y.y), weights[end - 1u], sum1);
     }
-    return array<vec4<f32>, 2>(sum0, sum1);
+    return Two(sum0, sum1);
 }

@@ -29,8 +29,8 @@ fn ready_scores(thread: u32, task: Task, first: u32) {
     // Queries that this brings are there.
     workgroupBarrier();
     for (var n = thread; n < 4u * COLS * KEY_CHUNKS; n += 128u) {
-        let chunk = n % KEY_CHUNKS;
-        let column = n / KEY_CHUNKS % COLS;
+        let column = n % COLS;
+        let chunk = n / COLS % KEY_CHUNKS;
         let number = n / (KEY_CHUNKS * COLS);
         let page = held(key_place(task, min(first + number * KEY_TOKENS, task.end - 1u)).x, KEY_CODED_QUADS);
         var zeros = 0.0;
@@ -51,14 +51,19 @@ fn ready_scores(thread: u32, task: Task, first: u32) {
 }
 
 // Two positions of a coded page: two words for eight channels.
-fn coded_scores(thread: u32, task: Task, position: u32) -> array<vec4<f32>, 2> {
+fn coded_scores(thread: u32, task: Task, position: u32) -> Two {
     let place = key_place(task, position);
     let page = held(place.x, KEY_CODED_QUADS);
     let number = 2u * thread / KEY_TOKENS * KEY_CHUNKS;
     var s0 = vec4<f32>(0.0);
     var s1 = vec4<f32>(0.0);
     for (var c = 0u; c < KEY_CHUNKS; c += KEY_STEP) {
-        var words = key_pairs(page, KEY_CODES + place.y / 2u + c * KEY_TOKENS);
+        let start = KEY_CODES + place.y / 2u + c * KEY_TOKENS;
+        //@ u KEY_STEP
+        //@ j 2
+        let pair$u_$j = page_pair(page, start + (2u * $uu + $ju) * (KEY_TOKENS / 2u));
+        //@
+        //@
         //@ u KEY_STEP
         {
             let at = number + c + $uu;
@@ -69,7 +74,7 @@ fn coded_scores(thread: u32, task: Task, position: u32) -> array<vec4<f32>, 2> {
             //@ j 2
             //@ e 2
             {
-                let codes = (words[2u * $uu + $ju] >> vec2<u32>(4u * $eu)) & vec2<u32>(0x0f0f0f0fu);
+                let codes = (pair$u_$j >> vec2<u32>(4u * $eu)) & vec2<u32>(0x0f0f0f0fu);
                 let high = key_high[4u * at + 2u * $ju + $eu];
                 let low = key_low[4u * at + 2u * $ju + $eu];
                 high0 += dots4(codes.x, high);
@@ -84,7 +89,7 @@ fn coded_scores(thread: u32, task: Task, position: u32) -> array<vec4<f32>, 2> {
         }
         //@
     }
-    return array<vec4<f32>, 2>(s0, s1);
+    return Two(s0, s1);
 }
 
 // Makes integers of the weights, for every group of channels.
@@ -93,9 +98,9 @@ fn ready_sums(thread: u32, task: Task, first: u32, end: u32) {
         return;
     }
     for (var n = thread; n < 16u * COLS * VALUE_GROUPS; n += 128u) {
-        let chunk = n % 16u;
-        let column = n / 16u % COLS;
-        let group = n / (16u * COLS);
+        let column = n % COLS;
+        let group = n / COLS % VALUE_GROUPS;
+        let chunk = n / (COLS * VALUE_GROUPS);
         if 16u * chunk < end {
             let place = value_place(task, first, 16u * chunk);
             let page = held(place.x, VALUE_CODED_QUADS);
@@ -120,14 +125,18 @@ fn ready_sums(thread: u32, task: Task, first: u32, end: u32) {
 }
 
 // Two channels of the chunks of a set: two words for eight positions.
-fn coded_sums(task: Task, pair: u32, team: u32, end: u32) -> array<vec4<f32>, 2> {
+fn coded_sums(task: Task, pair: u32, team: u32, end: u32) -> Two {
     var sum0 = vec4<f32>(0.0);
     var sum1 = vec4<f32>(0.0);
     let group = 2u * pair / VALUE_GROUP;
     let start = VALUE_CODES + pair / 8u * VALUE_TOKENS + pair % 8u + team * VALUE_CHUNKS * 16u;
     for (var n = 0u; n < (end + VALUE_TOKENS - 1u) / VALUE_TOKENS && team * VALUE_CHUNKS < 4u; n++) {
         let page = held(value_pages[n], VALUE_CODED_QUADS);
-        var words = value_pairs(page, start);
+        //@ u VALUE_CHUNKS
+        //@ j 2
+        let pair$u_$j = page_pair(page, start + 8u * (2u * $uu + $ju));
+        //@
+        //@
         //@ u VALUE_CHUNKS
         {
             let chunk = 4u * n + team * VALUE_CHUNKS + $uu;
@@ -139,7 +148,7 @@ fn coded_sums(task: Task, pair: u32, team: u32, end: u32) -> array<vec4<f32>, 2>
             //@ j 2
             //@ e 2
             {
-                let codes = (words[2u * $uu + $ju] >> vec2<u32>(4u * $eu)) & vec2<u32>(0x0f0f0f0fu);
+                let codes = (pair$u_$j >> vec2<u32>(4u * $eu)) & vec2<u32>(0x0f0f0f0fu);
                 let high = weight_high[4u * at + 2u * $ju + $eu];
                 let low = weight_low[4u * at + 2u * $ju + $eu];
                 high0 += dots4(codes.x, high);
@@ -156,5 +165,5 @@ fn coded_sums(task: Task, pair: u32, team: u32, end: u32) -> array<vec4<f32>, 2>
         }
         //@
     }
-    return array<vec4<f32>, 2>(sum0, sum1);
+    return Two(sum0, sum1);
 }

@@ -6,10 +6,10 @@ fn ready_scores(thread: u32, task: Task, first: u32) {}
 
 fn ready_sums(thread: u32, task: Task, first: u32, end: u32) {}
 
-fn coded_scores(thread: u32, task: Task, position: u32) -> array<vec4<f32>, 2> {
-    return array<vec4<f32>, 2>();
+fn coded_scores(thread: u32, task: Task, position: u32) -> Two {
+    return Two();
 }
 
-fn coded_sums(task: Task, pair: u32, team: u32, end: u32) -> array<vec4<f32>, 2> {
-    return array<vec4<f32>, 2>();
+fn coded_sums(task: Task, pair: u32, team: u32, end: u32) -> Two {
+    return Two();
 }

@@ -2,7 +2,6 @@
 
 use crate::device::{Gpu, WORKGROUP_BYTES};
 use crate::layout::SlotKernels;
-use crate::ops::SIXTEEN;
 use crate::page_bytes::{self, bytes_reader, centre};
 use crate::page_text::{SHARED, exact_reader, sections};
 use crate::slot_kernels::value_names;
@@ -19,7 +18,7 @@ const PAGE: usize = 64;
 const SINKS: usize = 32;
 
 /// Words that a thread asks for at once of exact keys and values, and chunks of 16 channels of coded keys.
-const WORDS: [usize; 2] = [16, 8];
+const WORDS: [usize; 2] = [32, 16];
 const CHUNKS: usize = 4;
 
 /// Queries that were ready, which have no key or value of their own.
@@ -95,7 +94,7 @@ impl SlotKernels {
     fn pairs_bytes(&self, kind: Kind<'_>) -> usize {
         let codes = match kind {
             Kind::Plain => 0,
-            Kind::Codes([key, value]) => 40 * key.coded + 160 * 16 * page_bytes::groups(value),
+            Kind::Codes([key, value]) => 69 * key.coded + 16 * 64 * page_bytes::groups(value),
         };
         16 * (COLUMNS * self.query_fours() + self.key.dim() + 256 + 128 + 16 + 2) + codes
     }
@@ -144,7 +143,7 @@ impl SlotKernels {
                 let _ = writeln!(constants, "const KEY_STEP = {step}u;\nconst VALUE_CHUNKS = {chunks}u;");
                 counts.extend([("KEY_STEP", step), ("VALUE_CHUNKS", chunks)]);
                 let text =
-                    include_str!("wgsl/pairs_codes.wgsl").to_owned() + SIXTEEN;
+                    include_str!("wgsl/pairs_codes.wgsl").to_owned();
                 let [key, value] = formats.map(bytes_reader);
                 let readers =
                     [&self.key.reader, &value_names(&self.value.reader), &key, &value_names(&value)]

@@ -5,7 +5,7 @@
 // Scores: a thread to two positions, which share a word in every channel of an exact page and are neighbouring words of codes. Sums:
 // a thread to two channels, and SETS sets of threads that share the positions, put together at the end.
 //
-// `pairs_codes.wgsl` has codes in integers. Numbers of a page are found by the page alone: its place is held to the buffer once, and
+// `pairs_codes.wgsl` has codes. Numbers of a page are found by the page alone: its place is held to the buffer once, and
 // all that lies in it is below its size.
 var<workgroup> queries: array<vec4<f32>, COLS * Q4>;
 var<workgroup> offsets: array<f32, COLS>;
@@ -83,16 +83,18 @@ fn main(
         workgroupBarrier();
         if thread < 16u {
             var largest = lanes[thread];
-            //@ n 7
-            largest = max(largest, lanes[16u * $nu + 16u + thread]);
-            //@
+            for (var n = 16u; n < 128u; n += 16u) {
+                largest = max(largest, lanes[n + thread]);
+            }
             eighths[thread] = largest;
         }
         workgroupBarrier();
         let before = top;
-        //@ n 16
-        top = max(top, eighths[$n]);
-        //@
+        for (var n = 0u; n < 16u; n += 4u) {
+            //@ n 4
+            top = max(top, eighths[n + $nu]);
+            //@
+        }
         let e0 = select(exp(s0 - top), vec4<f32>(0.0), s0 <= vec4<f32>(NONE));
         let e1 = select(exp(s1 - top), vec4<f32>(0.0), s1 <= vec4<f32>(NONE));
         let factor = exp(before - top);
@@ -118,9 +120,9 @@ fn main(
     workgroupBarrier();
     if thread < 16u {
         var all = lanes[thread];
-        //@ n 7
-        all += lanes[16u * $nu + 16u + thread];
-        //@
+        for (var n = 16u; n < 128u; n += 16u) {
+            all += lanes[n + thread];
+        }
         eighths[thread] = all;
     }
     if team > 0u && team < SETS {
@@ -141,9 +143,9 @@ fn main(
     }
     if thread < COLS {
         var all = 0.0;
-        //@ n 16
-        all += eighths[$n][thread];
-        //@
+        for (var n = 0u; n < 16u; n++) {
+            all += eighths[n][thread];
+        }
         partials[to + thread * (VALUE_DIM + 2u)] = top[thread];
         partials[to + thread * (VALUE_DIM + 2u) + 1u] = all;
     }

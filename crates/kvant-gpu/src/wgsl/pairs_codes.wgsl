@@ -1,60 +1,61 @@
 
-// Codes of four bits in integers, as `coded_dots.wgsl` has them: a scale for 16 channels of a page, or 16 positions of a group.
+// Codes of four bits as f32. Queries are multiplied by the scales of channels once for a page, and values by those of tokens.
 const CODED = true;
 const KEY_CHUNKS = KEY_CODED / 16u;
+// A chunk of 16 channels and one place that is free, so that threads of neighbouring chunks write to other banks.
+const SCALED = 17u * KEY_CHUNKS;
 
-// (page of the 256 positions, fours of channels): bytes of the four queries, high and low.
-var<workgroup> key_high: array<vec4<u32>, 16u * KEY_CHUNKS>;
-var<workgroup> key_low: array<vec4<u32>, 16u * KEY_CHUNKS>;
-// (page, 16 channels): scales of the four queries, and what zeros and centres of codes add.
-var<workgroup> key_scales: array<vec4<f32>, 4u * KEY_CHUNKS>;
+// (page of the 256 positions, channels): the four queries under the page's scales.
+var<workgroup> scaled: array<vec4<f32>, 4u * SCALED>;
+// (page, 16 channels): what zeros and centres of codes add.
 var<workgroup> key_zeros: array<vec4<f32>, 4u * KEY_CHUNKS>;
-// (16 positions, group, fours of positions): the same of weights.
-var<workgroup> weight_high: array<vec4<u32>, 64u * VALUE_GROUPS>;
-var<workgroup> weight_low: array<vec4<u32>, 64u * VALUE_GROUPS>;
-var<workgroup> weight_scales: array<vec4<f32>, 16u * VALUE_GROUPS>;
-var<workgroup> weight_zeros: array<vec4<f32>, 16u * VALUE_GROUPS>;
+// (group, fours of positions): scales of values.
+var<workgroup> token_scales: array<vec4<f32>, 64u * VALUE_GROUPS>;
 
-fn dots4(codes: u32, x: vec4<u32>) -> vec4<i32> {
-    return vec4<i32>(
-        dot4I8Packed(codes, x.x), dot4I8Packed(codes, x.y), dot4I8Packed(codes, x.z), dot4I8Packed(codes, x.w),
-    );
+fn levels_of(word: u32, e: u32) -> vec4<f32> {
+    return vec4<f32>(unpack4xU8((word >> (4u * e)) & 0x0f0f0f0fu));
 }
 
-// Makes integers of the queries, for every page of the positions.
 fn ready_scores(thread: u32, task: Task, first: u32) {
-    if task.key_form != 0u {
-        return;
+    if task.key_form == 0u {
+        // Queries that this brings are there.
+        workgroupBarrier();
+        for (var n = thread; n < 4u * COLS * KEY_CHUNKS; n += 128u) {
+            let column = n % COLS;
+            let chunk = n / COLS % KEY_CHUNKS;
+            let number = n / (KEY_CHUNKS * COLS);
+            let page = held(key_place(task, min(first + number * KEY_TOKENS, task.end - 1u)).x, KEY_CODED_QUADS);
+            var zeros = 0.0;
+            //@ i 4
+            {
+                let q = queries[Q4 * column + 4u * chunk + $iu];
+                let x = q * key_channel_scale(page, 4u * chunk + $iu);
+                zeros += dot(q, key_channel_zero(page, 4u * chunk + $iu)) + KEY_CENTRE * ((x.x + x.y) + (x.z + x.w));
+                //@ j 4
+                scaled[number * SCALED + 17u * chunk + 4u * $iu + $ju][column] = x[$j];
+                //@
+            }
+            //@
+            key_zeros[number * KEY_CHUNKS + chunk][column] = zeros;
+        }
     }
-    // Queries that this brings are there.
-    workgroupBarrier();
-    for (var n = thread; n < 4u * COLS * KEY_CHUNKS; n += 128u) {
-        let column = n % COLS;
-        let chunk = n / COLS % KEY_CHUNKS;
-        let number = n / (KEY_CHUNKS * COLS);
-        let page = held(key_place(task, min(first + number * KEY_TOKENS, task.end - 1u)).x, KEY_CODED_QUADS);
-        var zeros = 0.0;
-        //@ i 4
-        let q$i = queries[Q4 * column + 4u * chunk + $iu];
-        let x$i = q$i * key_channel_scale(page, 4u * chunk + $iu);
-        zeros += dot(q$i, key_channel_zero(page, 4u * chunk + $iu));
-        //@
-        let made = sixteen(x0, x1, x2, x3);
-        let at = number * KEY_CHUNKS + chunk;
-        //@ i 4
-        key_high[4u * at + $iu][column] = made.high[$i];
-        key_low[4u * at + $iu][column] = made.low[$i];
-        //@
-        key_scales[at][column] = made.scale;
-        key_zeros[at][column] = fma(KEY_CENTRE, made.sum, zeros);
+    if task.value_form == 0u {
+        for (var n = thread; n < 64u * VALUE_GROUPS; n += 128u) {
+            let group = n / 64u;
+            let t = min(4u * (n % 64u), task.end - first - 1u);
+            let page = held(value_page(task, first, t / VALUE_TOKENS), VALUE_CODED_QUADS);
+            token_scales[n] = value_token_scale(page, group, t % VALUE_TOKENS / 4u);
+        }
     }
 }
+
+fn ready_sums(thread: u32, task: Task, first: u32, end: u32) {}
 
 // Two positions of a coded page: two words for eight channels.
 fn coded_scores(thread: u32, task: Task, position: u32) -> Two {
     let place = key_place(task, position);
     let page = held(place.x, KEY_CODED_QUADS);
-    let number = 2u * thread / KEY_TOKENS * KEY_CHUNKS;
+    let number = 2u * thread / KEY_TOKENS;
     var s0 = vec4<f32>(0.0);
     var s1 = vec4<f32>(0.0);
     for (var c = 0u; c < KEY_CHUNKS; c += KEY_STEP) {
@@ -65,63 +66,24 @@ fn coded_scores(thread: u32, task: Task, position: u32) -> Two {
         //@
         //@
         //@ u KEY_STEP
+        //@ j 2
+        //@ e 2
         {
-            let at = number + c + $uu;
-            var high0 = vec4<i32>(0);
-            var low0 = vec4<i32>(0);
-            var high1 = vec4<i32>(0);
-            var low1 = vec4<i32>(0);
-            //@ j 2
-            //@ e 2
-            {
-                let codes = (pair$u_$j >> vec2<u32>(4u * $eu)) & vec2<u32>(0x0f0f0f0fu);
-                let high = key_high[4u * at + 2u * $ju + $eu];
-                let low = key_low[4u * at + 2u * $ju + $eu];
-                high0 += dots4(codes.x, high);
-                low0 += dots4(codes.x, low);
-                high1 += dots4(codes.y, high);
-                low1 += dots4(codes.y, low);
-            }
+            let at = number * SCALED + 17u * (c + $uu) + 8u * $ju + 4u * $eu;
+            let y0 = levels_of(pair$u_$j.x, $eu);
+            let y1 = levels_of(pair$u_$j.y, $eu);
+            //@ b 4
+            s0 = fma(vec4<f32>(y0[$b]), scaled[at + $bu], s0);
+            s1 = fma(vec4<f32>(y1[$b]), scaled[at + $bu], s1);
             //@
-            //@
-            s0 += fma(vec4<f32>(256 * high0 + low0), key_scales[at], key_zeros[at]);
-            s1 += fma(vec4<f32>(256 * high1 + low1), key_scales[at], key_zeros[at]);
         }
+        //@
+        //@
+        s0 += key_zeros[number * KEY_CHUNKS + c + $uu];
+        s1 += key_zeros[number * KEY_CHUNKS + c + $uu];
         //@
     }
     return Two(s0, s1);
-}
-
-// Makes integers of the weights, for every group of channels.
-fn ready_sums(thread: u32, task: Task, first: u32, end: u32) {
-    if task.value_form != 0u {
-        return;
-    }
-    for (var n = thread; n < 16u * COLS * VALUE_GROUPS; n += 128u) {
-        let column = n % COLS;
-        let group = n / COLS % VALUE_GROUPS;
-        let chunk = n / (COLS * VALUE_GROUPS);
-        if 16u * chunk < end {
-            let place = value_place(task, first, 16u * chunk);
-            let page = held(place.x, VALUE_CODED_QUADS);
-            //@ i 4
-            let w$i = vec4<f32>(
-                weights[16u * chunk + 4u * $iu][column], weights[16u * chunk + 4u * $iu + 1u][column],
-                weights[16u * chunk + 4u * $iu + 2u][column], weights[16u * chunk + 4u * $iu + 3u][column],
-            );
-            let x$i = w$i * value_token_scale(page, group, place.y / 4u + $iu);
-            //@
-            let made = sixteen(x0, x1, x2, x3);
-            let at = chunk * VALUE_GROUPS + group;
-            //@ i 4
-            weight_high[4u * at + $iu][column] = made.high[$i];
-            weight_low[4u * at + $iu][column] = made.low[$i];
-            //@
-            weight_scales[at][column] = made.scale;
-            weight_zeros[at][column] = VALUE_CENTRE * made.sum;
-        }
-    }
-    workgroupBarrier();
 }
 
 // Two channels of the chunks of a set: two words for eight positions.
@@ -138,31 +100,20 @@ fn coded_sums(task: Task, pair: u32, team: u32, end: u32) -> Two {
         //@
         //@
         //@ u VALUE_CHUNKS
+        //@ j 2
+        //@ e 2
         {
-            let chunk = 4u * n + team * VALUE_CHUNKS + $uu;
-            let at = chunk * VALUE_GROUPS + group;
-            var high0 = vec4<i32>(0);
-            var low0 = vec4<i32>(0);
-            var high1 = vec4<i32>(0);
-            var low1 = vec4<i32>(0);
-            //@ j 2
-            //@ e 2
-            {
-                let codes = (pair$u_$j >> vec2<u32>(4u * $eu)) & vec2<u32>(0x0f0f0f0fu);
-                let high = weight_high[4u * at + 2u * $ju + $eu];
-                let low = weight_low[4u * at + 2u * $ju + $eu];
-                high0 += dots4(codes.x, high);
-                low0 += dots4(codes.x, low);
-                high1 += dots4(codes.y, high);
-                low1 += dots4(codes.y, low);
-            }
+            let four = 16u * n + 4u * (team * VALUE_CHUNKS + $uu) + 2u * $ju + $eu;
+            let scales = token_scales[64u * group + four];
+            let y0 = (levels_of(pair$u_$j.x, $eu) + VALUE_CENTRE) * scales;
+            let y1 = (levels_of(pair$u_$j.y, $eu) + VALUE_CENTRE) * scales;
+            //@ b 4
+            sum0 = fma(vec4<f32>(y0[$b]), weights[4u * four + $bu], sum0);
+            sum1 = fma(vec4<f32>(y1[$b]), weights[4u * four + $bu], sum1);
             //@
-            //@
-            if 16u * chunk < end {
-                sum0 += fma(vec4<f32>(256 * high0 + low0), weight_scales[at], weight_zeros[at]);
-                sum1 += fma(vec4<f32>(256 * high1 + low1), weight_scales[at], weight_zeros[at]);
-            }
         }
+        //@
+        //@
         //@
     }
     return Two(sum0, sum1);

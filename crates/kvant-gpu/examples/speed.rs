@@ -6,7 +6,7 @@
 //!
 //! Reads a prompt, then decodes at an empty context and at each context that is named; `KVANT_GPU_TIMES=1` has the device's own
 //! clock beside that. All layers are alike, so a few of them tell. A card that was idle has a low clock for a second or more, so
-//! every measurement comes after work of its own kind.
+//! every measurement comes after work of its own kind, for two seconds and until it gets no faster.
 
 use kvant_attention::KvCache;
 use kvant_cache::Policy;
@@ -22,8 +22,9 @@ use std::time::Instant;
 /// Tokens of a pass over a prompt, as sessions have them.
 const CHUNK: usize = 256;
 
-/// Seconds of work before a measurement, and tokens that are decoded in one.
+/// Seconds of work before a measurement, at least and at most, and tokens that are decoded in one.
 const WARM: f64 = 2.0;
+const MOST_WARM: f64 = 10.0;
 const DECODED: usize = 64;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -74,11 +75,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     // After `at` tokens, again and again until the clock is up, then once more.
     let timed = |cache: &mut KvCache, at: usize| {
-        let warm = Instant::now();
-        while seconds(warm) < WARM {
+        warm_up(|| {
             decode(cache)?;
             cache.truncate(at);
-        }
+            Ok(())
+        })?;
         let start = Instant::now();
         decode(cache)?;
         let each = seconds(start) / DECODED as f64;
@@ -89,10 +90,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut short = cache()?;
     read(&mut short, 0..1)?;
     timed(&mut short, 1)?;
-    let warm = Instant::now();
-    while seconds(warm) < WARM {
-        read(&mut cache()?, 0..prompt)?;
-    }
+    warm_up(|| read(&mut cache()?, 0..prompt))?;
     let mut long = cache()?;
     let start = Instant::now();
     read(&mut long, 0..prompt)?;
@@ -103,6 +101,21 @@ fn main() -> Result<(), Box<dyn Error>> {
         timed(&mut long, context)?;
     }
     Ok(())
+}
+
+/// Repeats a work until the clock is up: its time falls no more.
+fn warm_up(mut work: impl FnMut() -> Result<(), Box<dyn Error>>) -> Result<(), Box<dyn Error>> {
+    let (warm, mut before) = (Instant::now(), f64::INFINITY);
+    loop {
+        let start = Instant::now();
+        work()?;
+        let each = seconds(start);
+        let is_steady = (each - before).abs() < 0.03 * before;
+        if (seconds(warm) >= WARM && is_steady) || seconds(warm) >= MOST_WARM {
+            return Ok(());
+        }
+        before = each;
+    }
 }
 
 fn seconds(since: Instant) -> f64 {

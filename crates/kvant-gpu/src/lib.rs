@@ -86,6 +86,7 @@ mod ops;
 mod page_bytes;
 mod page_text;
 mod pages;
+mod pairs;
 mod pass_buffers;
 mod plan;
 mod product;

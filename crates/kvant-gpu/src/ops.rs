@@ -11,6 +11,9 @@ use std::sync::Arc;
 /// Threads of the kernels that have a thread to a number.
 const THREADS: usize = 64;
 
+/// Sixteen numbers as integers; with loops to be written out.
+pub(crate) const SIXTEEN: &str = include_str!("wgsl/sixteen.wgsl");
+
 /// What kernels that norm rows end with.
 pub(crate) const ROW_SUM: &str = include_str!("wgsl/row_sum.wgsl");
 

@@ -15,7 +15,7 @@ const CHUNK: usize = 16;
 const POSITIONS: usize = 128;
 
 /// What is added to a byte to be the level.
-fn centre(section: &Span) -> i32 {
+pub(crate) fn centre(section: &Span) -> i32 {
     match (section.meaning, section.bits) {
         (CodeMeaning::Shifted, 8) => 0,
         (CodeMeaning::Shifted, bits) => -(1 << (bits - 1)),

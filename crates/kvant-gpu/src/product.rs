@@ -8,7 +8,7 @@ use crate::buffer::Buffer;
 use crate::cut::{BY_LANES, Cut, Demand, LANES, TEAMS, matrices_text};
 use crate::device::Gpu;
 use crate::kernel::Kernel;
-use crate::ops::{ACT, Activate, Norm, ROW_SUM};
+use crate::ops::{ACT, Activate, Norm, ROW_SUM, SIXTEEN};
 use crate::recorder::{Grid, Recorder};
 use crate::unroll::unrolled;
 use crate::weights::{GROUP, Matrix, Place};
@@ -158,10 +158,12 @@ impl Matrix {
                         groups.is_multiple_of(stage),
                     );
                 }
-                match shape.cut {
-                    Cut::Dots { .. } => unrolled(include_str!("wgsl/dots.wgsl"), &counts) + ACT,
-                    _ => unrolled(include_str!("wgsl/matmul.wgsl"), &counts) + ROW_SUM + ACT,
-                }
+                let (body, ends) = match shape.cut {
+                    Cut::Dots { .. } => (include_str!("wgsl/dots.wgsl"), SIXTEEN),
+                    _ => (include_str!("wgsl/matmul.wgsl"), ROW_SUM),
+                };
+                let text = [body, include_str!("wgsl/team_rows.wgsl"), ends].concat();
+                unrolled(&text, &counts) + ACT
             }
         };
         let text = include_str!("wgsl/product.wgsl").to_owned() + &body;

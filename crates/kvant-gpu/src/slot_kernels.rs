@@ -5,8 +5,10 @@ use crate::device::Gpu;
 use crate::head_widths;
 use crate::kernel::Kernel;
 use crate::layout::{SlotKernels, cached};
+use crate::ops::SIXTEEN;
 use crate::page_bytes::{self, bytes_reader};
 use crate::page_text::{SHARED, buffers, exact_reader};
+use crate::pairs::Queries;
 use crate::unroll::unrolled;
 use kvant_codec::PageFormat;
 use kvant_codec::format::PackedFormat;
@@ -21,12 +23,18 @@ const INTEGER_COLUMNS: usize = 8;
 /// Numbers that a thread asks for before it waits while splits are put together; a part of 128.
 const MERGE_AHEAD: usize = 32;
 
+/// The text of a side with names of its own: both may have tables, codes and levels.
+pub(crate) fn value_names(text: &str) -> String {
+    let text = text.replace("levels", "value_levels").replace("table", "value_table");
+    (0..8).fold(text, |text, n| text.replace(&format!("codes{n}("), &format!("value_codes{n}(")))
+}
+
 /// A kernel that puts splits together and does nothing else.
 const NO_ROWS: &str = "fn write_rows(thread: u32, number: u32) {}\n";
 
 impl SlotKernels {
     /// Fours of a query.
-    fn query_fours(&self) -> usize {
+    pub(crate) fn query_fours(&self) -> usize {
         self.key.fours.max(self.key.dim().div_ceil(4))
     }
 
@@ -51,12 +59,13 @@ impl SlotKernels {
 
     pub(crate) fn attend_kernel(&self, gpu: &Gpu, columns: usize, blocks: usize) -> Arc<Kernel> {
         cached(&self.built, ("attend", columns, blocks), || {
-            self.build_attend(gpu, columns, (4, blocks), include_str!("wgsl/queries.wgsl"))
+            let queries = Queries { text: include_str!("wgsl/queries.wgsl"), own: false };
+            self.build_attend(gpu, columns, (4, blocks), queries)
         })
     }
 
     /// Workgroup memory of heads that are made beside their attention.
-    fn heads_bytes(&self, heads: usize) -> usize {
+    pub(crate) fn heads_bytes(&self, heads: usize) -> usize {
         4 * (heads * self.key.dim() + 4 * self.query_fours() + self.value.dim() + 128)
     }
 
@@ -75,7 +84,7 @@ impl SlotKernels {
     ) -> Arc<Kernel> {
         cached(&self.built, ("own", columns, blocks), || {
             let own = include_str!("wgsl/own.wgsl").to_owned() + &rows();
-            self.build_attend(gpu, columns, (5, blocks), &own)
+            self.build_attend(gpu, columns, (5, blocks), Queries { text: &own, own: true })
         })
     }
 
@@ -101,8 +110,11 @@ impl SlotKernels {
         gpu: &Gpu,
         columns: usize,
         (mut first, blocks): (usize, usize),
-        queries: &str,
+        queries: Queries<'_>,
     ) -> Arc<Kernel> {
+        if let Some(text) = self.pairs_text(gpu, columns, queries) {
+            return gpu.unchecked_kernel("attend", text + &SlotKernels::pairs_buffers(first, blocks));
+        }
         let channels = self.value.dim().div_ceil(128);
         // A driver in software has nothing to wait for, and long texts to translate.
         let most = if gpu.report().kind.is_gpu() { 8 } else { 1 };
@@ -134,18 +146,14 @@ impl SlotKernels {
             self.value.tokens(),
             self.key.moves.is_some(),
         );
-        // Both sides may have tables, codes and levels of their own.
-        let own_names = |text: &str| {
-            let text = text.replace("levels", "value_levels").replace("table", "value_table");
-            (0..8).fold(text, |text, n| text.replace(&format!("codes{n}("), &format!("value_codes{n}(")))
-        };
-        let value = own_names(&self.value.reader);
+        let value = value_names(&self.value.reader);
         let (loops, coded) = match self.in_integers(gpu, columns) {
             Some([key, value]) => (
                 [include_str!("wgsl/coded_dots_scores.wgsl"), include_str!("wgsl/coded_dots_sums.wgsl")],
                 include_str!("wgsl/coded_dots.wgsl").to_owned()
+                    + SIXTEEN
                     + &bytes_reader(key)
-                    + &own_names(&bytes_reader(value)),
+                    + &value_names(&bytes_reader(value)),
             ),
             None => (
                 [include_str!("wgsl/coded_plain_scores.wgsl"), include_str!("wgsl/coded_plain_sums.wgsl")],
@@ -162,7 +170,7 @@ impl SlotKernels {
         }
         let parts = [
             &constants,
-            &unrolled(&(text + &coded + queries), &counts),
+            &unrolled(&(text + include_str!("wgsl/task.wgsl") + &coded + queries.text), &counts),
             &maps,
             SHARED,
             codes,

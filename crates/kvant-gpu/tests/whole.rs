@@ -191,9 +191,9 @@ fn compressed_caches_agree_with_the_cpu() {
 }
 
 /// The input of the second layer: embeddings, and one attention over pages.
-fn after_one_layer(sequence: &mut Sequence<'_>, tokens: &[u32]) -> Vec<f32> {
+fn after_one_layer(sequence: &mut Sequence<'_>, tokens: &[u32], at_once: usize) -> Vec<f32> {
     let mut hidden = Vec::new();
-    for tokens in tokens.chunks(120) {
+    for tokens in tokens.chunks(at_once) {
         let chunk = [Chunk { tokens, wanted: 0..0 }];
         let mut observer = |layer: usize, x: &kvant_model::Rows| {
             if layer == 1 {
@@ -214,7 +214,7 @@ fn one_attention_over_pages_is_the_cpus() {
         let Loaded { checkpoint, backend, model } = load(&gpu, name);
         let host = Model::load(&Cpu::new(LoadOptions::AS_STORED).unwrap(), &checkpoint).unwrap();
         let ids = tokens(300, model.vocabulary());
-        let exact = after_one_layer(&mut Sequence::new(&host, "f32", None, 320), &ids);
+        let exact = after_one_layer(&mut Sequence::new(&host, "f32", None, 320), &ids, 120);
         for policy in [
             "int8",
             "k=rot8g32,v=rot8g32",
@@ -222,9 +222,9 @@ fn one_attention_over_pages_is_the_cpus() {
             "k=ch7:p128,v=asym5g32:p32",
             "k=ch5,v=f32",
         ] {
-            let truth = after_one_layer(&mut Sequence::new(&host, policy, None, 320), &ids);
+            let truth = after_one_layer(&mut Sequence::new(&host, policy, None, 320), &ids, 120);
             let store = Some(backend.store());
-            let found = after_one_layer(&mut Sequence::new(&model, policy, store, 320), &ids);
+            let found = after_one_layer(&mut Sequence::new(&model, policy, store, 320), &ids, 120);
             let (off, loss) = (largest_difference(&found, &truth), largest_difference(&truth, &exact));
             println!("{name:10} {policy:28} off by {off:.1e} where the codec is off by {loss:.1e}");
             // A number at the middle between two codes may round the other way on the device: then a query that looks at its token
@@ -234,6 +234,28 @@ fn one_attention_over_pages_is_the_cpus() {
             let far = rows.filter(|(found, truth)| largest_difference(found, truth) > 0.05 * loss + 1e-5);
             assert!(far.count() <= ids.len() / 100, "{name} {policy}: {off} of {loss}");
             assert!(off <= 0.35 * loss, "{name} {policy}: {off} of {loss}");
+        }
+    }
+}
+
+/// Three and four queries to a kv head, token by token: the kernels that make queries themselves, over codes and numbers, with the
+/// token's own key in sinks, in the tail and at the start of a page.
+#[test]
+fn attention_of_one_token_is_the_same_in_integers() {
+    let Some(gpu) = gpu() else { return };
+    let ways = [Arithmetic::default(), Arithmetic::FAST].map(|arithmetic| gpu.reopened(arithmetic).unwrap());
+    for name in ["gemma", "qwen2_yarn"] {
+        let [plain, fast] = ways.each_ref().map(|gpu| load(gpu, name));
+        let ids = tokens(210, plain.model.vocabulary());
+        for policy in ["int4", "f16", "int4;sinks=0;recent=100"] {
+            let [truth, found] = [&plain, &fast].map(|of| {
+                let store = Some(of.backend.store());
+                after_one_layer(&mut Sequence::new(&of.model, policy, store, 320), &ids, 1)
+            });
+            let size = truth.iter().fold(0f32, |size, x| size.max(x.abs()));
+            let off = largest_difference(&truth, &found) / size;
+            println!("{name:10} {policy:24} off by {off:.1e}");
+            assert!(off <= 1e-4, "{name} {policy}: {off:e}");
         }
     }
 }

@@ -9,48 +9,6 @@
 // Every sum has one order, whatever COLS is: a query gets the same bits alone and in a block. `begin` brings the queries: those that a
 // kernel before has made (`queries.wgsl`), or those of this pass's projection, with the key and value of the token itself
 // (`own.wgsl`).
-struct Arguments {
-    tasks_at: u32,
-    tasks: u32,
-    // Where entries of coded pages, and of the others, are counted from.
-    coded_at: u32,
-    table_at: u32,
-    group: u32,
-    window: u32,
-    // The window that sinks are seen in.
-    sinks_window: u32,
-    scale: f32,
-    cap: f32,
-    sinks: u32,
-    // Of queries that are ready: from one row and head to the next, in the model's basis and in that of coded keys.
-    q_stride: u32,
-    q_head: u32,
-    p_stride: u32,
-    p_head: u32,
-    // Rows before those of queries as they meet the sinks of a streaming window.
-    sinks_row: u32,
-    // Of queries of this pass's projection: where their rotations are.
-    turns_at: u32,
-}
-
-var<immediate> a: Arguments;
-
-struct Task {
-    row: u32,
-    tokens: u32,
-    head: u32,
-    column: u32,
-    position: u32,
-    start: u32,
-    end: u32,
-    key_form: u32,
-    value_form: u32,
-    key_table: u32,
-    value_table: u32,
-}
-
-const NONE = -3.0e38;
-
 var<workgroup> queries: array<vec4<f32>, COLS * Q4>;
 var<workgroup> offsets: array<f32, COLS>;
 // (columns, fours of positions).
@@ -73,11 +31,7 @@ fn main(
     if number >= a.tasks {
         return;
     }
-    let at = a.tasks_at + 11u * number;
-    let task = Task(
-        plan[at], plan[at + 1u], plan[at + 2u], plan[at + 3u], plan[at + 4u], plan[at + 5u], plan[at + 6u],
-        plan[at + 7u], plan[at + 8u], plan[at + 9u], plan[at + 10u],
-    );
+    let task = task_of(number);
     kv_head = task.head;
     if thread < COLS {
         tops[thread] = NONE;
@@ -240,33 +194,4 @@ fn scored(thread: u32, task: Task, position: u32, is_there: bool, k: u32, total:
         s = a.cap * tanh(clamp(s / a.cap, -15.0, 15.0));
     }
     weights[32u * k + thread / 4u][thread % 4u] = select(NONE, s, is_seen);
-}
-
-// The page of a position, and its token there.
-fn key_place(task: Task, position: u32) -> vec2<u32> {
-    if task.key_form == 2u {
-        return vec2<u32>(plan[a.table_at + task.key_table], position);
-    }
-    let index = position - a.sinks;
-    let table = select(a.table_at, a.coded_at, task.key_form == 0u) + task.key_table;
-    return vec2<u32>(plan[table + index / KEY_TOKENS], index % KEY_TOKENS);
-}
-
-// Page `number` of the values from a position on, the last of the task for those behind it.
-fn value_page(task: Task, first: u32, number: u32) -> u32 {
-    if task.value_form == 2u {
-        return plan[a.table_at + task.value_table];
-    }
-    let table = select(a.table_at, a.coded_at, task.value_form == 0u) + task.value_table;
-    let last = (task.end - 1u - a.sinks) / VALUE_TOKENS;
-    return plan[table + min((first - a.sinks) / VALUE_TOKENS + number, last)];
-}
-
-// The page of a value, `t` positions behind the first of the 128, and its token there.
-fn value_place(task: Task, first: u32, t: u32) -> vec2<u32> {
-    if task.value_form == 2u {
-        return vec2<u32>(value_pages[0], first + t);
-    }
-    let index = first + t - a.sinks;
-    return vec2<u32>(value_pages[index / VALUE_TOKENS - (first - a.sinks) / VALUE_TOKENS], index % VALUE_TOKENS);
 }

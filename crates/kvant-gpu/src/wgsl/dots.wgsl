@@ -7,15 +7,6 @@
 // there and the next before these are multiplied. x goes through workgroup memory, STAGE groups at a time; with SINGLE all of it is
 // there at once, and a workgroup goes from rows to rows with it. With NORMED x is multiplied by the norm's weights on its way, and
 // sums by the inverse of its root mean square at the end; with VISITS every row of y has the matrix of an expert.
-@group(0) @binding(5) var<storage, read> norm_weight: array<vec4<f32>>;
-@group(0) @binding(6) var<storage, read> norm_bias: array<vec4<f32>>;
-@group(0) @binding(7) var<storage, read> routes: array<u32>;
-
-var<private> expert: u32;
-
-// The largest number in 16 bits: 127 · 256 + 127.
-const LARGEST = 32639.0;
-
 // (token, high or low bytes, half, group): 16 bytes.
 var<workgroup> bytes: array<vec4<u32>, TOKENS * 4 * STAGE>;
 // (token, group): scales of both halves, and the sums of both halves' numbers.
@@ -164,19 +155,6 @@ fn main(
     }
 }
 
-// Row r of a team: R outputs side by side, or R / 2 gates, each with its up.
-fn row_of(unit: u32, r: u32) -> u32 {
-    let first = expert * a.expert_rows;
-    if GATED {
-        return first + min((R / 2u) * unit + r / 2u, a.outputs - 1u) + (r % 2u) * a.outputs;
-    }
-    return first + min(R * unit + r, a.outputs - 1u);
-}
-
-fn bias_of(o: u32) -> u32 {
-    return a.bias_at + expert * a.expert_rows + o;
-}
-
 // A group that is there. With WHOLE lanes and stages have as many groups as each other.
 fn at_most(group: u32) -> u32 {
     if WHOLE {
@@ -212,31 +190,13 @@ fn staged(number: u32, first: u32, base: u32) -> f32 {
     //@ i 4
     let x$i = scaled_input(first + t, four + $iu);
     //@
-    // By bits: NaN is larger than all numbers, and spoils the scale.
-    let sizes = max(max(size4(x0), size4(x1)), max(size4(x2), size4(x3)));
-    let size = max(max(sizes.x, sizes.y), max(sizes.z, sizes.w));
-    let largest = bitcast<f32>(size);
-    // Numbers below 2^-100 count as zero.
-    let is_usual = size >= 0x0d800000u && size < 0x7f800000u;
-    let inverse = select(0.0, LARGEST / largest, is_usual);
-    //@ i 4
-    let q$i = vec4<i32>(round(x$i * inverse));
-    //@
+    let made = sixteen(x0, x1, x2, x3);
     let at = STAGE * (4u * t + half % 2u) + half / 2u;
-    let up = vec4<u32>(8u);
-    bytes[at] = vec4<u32>(
-        pack4xI8((q0 + 128) >> up), pack4xI8((q1 + 128) >> up), pack4xI8((q2 + 128) >> up), pack4xI8((q3 + 128) >> up),
-    );
-    bytes[at + 2u * STAGE] = vec4<u32>(pack4xI8(q0), pack4xI8(q1), pack4xI8(q2), pack4xI8(q3));
-    let scale = select(largest / LARGEST, 0.0, size < 0x0d800000u);
-    let sums = (q0 + q1) + (q2 + q3);
-    scales[STAGE * t + half / 2u][half % 2u] = scale;
-    scales[STAGE * t + half / 2u][2u + half % 2u] = scale * f32((sums.x + sums.y) + (sums.z + sums.w));
+    bytes[at] = made.high;
+    bytes[at + 2u * STAGE] = made.low;
+    scales[STAGE * t + half / 2u][half % 2u] = made.scale;
+    scales[STAGE * t + half / 2u][2u + half % 2u] = made.sum;
     return square;
-}
-
-fn size4(v: vec4<f32>) -> vec4<u32> {
-    return bitcast<vec4<u32>>(v) & vec4<u32>(0x7fffffffu);
 }
 
 fn total(column: u32) -> f32 {

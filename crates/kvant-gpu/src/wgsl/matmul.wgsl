@@ -4,14 +4,8 @@
 // before these are multiplied: memory is never waited for idly. With SINGLE all of x is there at once, and a workgroup goes from rows to
 // rows with it. With NORMED the rows of x are normed on their way; with VISITS every
 // row of y has the matrix of an expert.
-@group(0) @binding(5) var<storage, read> norm_weight: array<vec4<f32>>;
-@group(0) @binding(6) var<storage, read> norm_bias: array<vec4<f32>>;
-@group(0) @binding(7) var<storage, read> routes: array<u32>;
-
 // Four number i of group 32 · s + l of a token lies at 33 · (8 · s + i) + l.
 const STAGED = 33u * STAGE / 4u;
-
-var<private> expert: u32;
 
 var<workgroup> staged: array<vec4<f32>, TOKENS * STAGED>;
 // The sums of lane l of team m lie at 264 · (TOKENS · r + t) + 33 · m + l.
@@ -168,19 +162,6 @@ fn main(
             //@
         }
     }
-}
-
-// Row r of a team: R outputs side by side, or R / 2 gates and their ups.
-fn row_of(unit: u32, r: u32) -> u32 {
-    let first = expert * a.expert_rows;
-    if GATED {
-        return first + min((R / 2u) * unit + r / 2u, a.outputs - 1u) + (r % 2u) * a.outputs;
-    }
-    return first + min(R * unit + r, a.outputs - 1u);
-}
-
-fn bias_of(o: u32) -> u32 {
-    return a.bias_at + expert * a.expert_rows + o;
 }
 
 fn normed(x: vec4<f32>, four: u32, mean: f32, inverse: f32) -> vec4<f32> {

@@ -14,3 +14,28 @@ fn scale_and_minimum(head: vec4<u32>, g: u32) -> vec2<f32> {
     let minimum = (low >> 4u) | ((byte_of(head, g) >> 6u) << 4u);
     return d * vec2<f32>(vec2<u32>(scale, minimum));
 }
+
+// Codes of a group as bytes, and its scale and minimum.
+struct Fetched {
+    low: vec4<u32>,
+    high: vec4<u32>,
+    scales: vec2<f32>,
+}
+
+fn level4(w: Fetched, i: u32) -> vec4<f32> {
+    let codes = unpack4xU8(select(w.low[i % 4u], w.high[i % 4u], i >= 4u));
+    return fma(vec4<f32>(codes), vec4<f32>(w.scales.x), vec4<f32>(-w.scales.y));
+}
+
+fn first_codes(w: Fetched) -> vec4<u32> {
+    return w.low;
+}
+
+fn second_codes(w: Fetched) -> vec4<u32> {
+    return w.high;
+}
+
+// As of Q4_0.
+fn levelled(w: Fetched, first: f32, second: f32, m: vec4<f32>) -> f32 {
+    return fma(w.scales.x, fma(first, m.x, second * m.y), -w.scales.y * (m.z + m.w));
+}

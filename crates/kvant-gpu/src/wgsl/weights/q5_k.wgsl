@@ -1,11 +1,5 @@
 // Blocks of 44 words for 256 values: d and dmin, scales in 3 words, high bits in 8, codes in 32. As Q4_K; the high bit of value l of
 // group g is bit g of high byte l.
-struct Fetched {
-    low: vec4<u32>,
-    high: vec4<u32>,
-    scales: vec2<f32>,
-}
-
 fn fetch(row: u32, group: u32) -> Fetched {
     let at = row + 44u * (group / 8u);
     let g = group % 8u;
@@ -22,22 +16,4 @@ fn fetch(row: u32, group: u32) -> Fetched {
         ((weights4[codes + 1u] >> shift) & mask) | top[1],
         scale_and_minimum(weights4[at / 4u], g),
     );
-}
-
-fn level4(w: Fetched, i: u32) -> vec4<f32> {
-    let codes = unpack4xU8(select(w.low[i % 4u], w.high[i % 4u], i >= 4u));
-    return fma(vec4<f32>(codes), vec4<f32>(w.scales.x), vec4<f32>(-w.scales.y));
-}
-
-fn first_codes(w: Fetched) -> vec4<u32> {
-    return w.low;
-}
-
-fn second_codes(w: Fetched) -> vec4<u32> {
-    return w.high;
-}
-
-// As of Q4_0.
-fn levelled(w: Fetched, first: f32, second: f32, m: vec4<f32>) -> f32 {
-    return fma(w.scales.x, fma(first, m.x, second * m.y), -w.scales.y * (m.z + m.w));
 }

@@ -1,0 +1,206 @@
+//! The text of attention by pairs of positions and channels (`wgsl/pairs.wgsl`): few queries, and pages that it knows.
+
+use crate::device::{Gpu, WORKGROUP_BYTES};
+use crate::layout::SlotKernels;
+use crate::page_bytes::{self, bytes_reader, centre};
+use crate::page_text::{SHARED, exact_reader, sections};
+use crate::slot_kernels::value_names;
+use crate::unroll::unrolled;
+use kvant_codec::format::PackedFormat;
+use kvant_codec::{Element, PageFormat, ScaleFormat};
+use std::fmt::Write;
+
+/// Queries that share a reading of a page.
+const COLUMNS: usize = 4;
+
+/// Tokens of a page, and of one that holds sinks.
+const PAGE: usize = 64;
+const SINKS: usize = 32;
+
+/// Words that a thread asks for at once of exact keys and values, and chunks of 16 channels of coded keys.
+const WORDS: [usize; 2] = [32, 16];
+const CHUNKS: usize = 4;
+
+/// Queries that were ready, which have no key or value of their own.
+const NO_OWN: &str = "
+fn has_own(task: Task) -> bool {
+    return false;
+}
+
+fn own_score() -> vec4<f32> {
+    return vec4<f32>();
+}
+
+fn own_pair(pair: u32) -> vec2<f32> {
+    return vec2<f32>();
+}
+";
+
+/// Where queries come from.
+#[derive(Clone, Copy)]
+pub(crate) struct Queries<'a> {
+    pub text: &'a str,
+    /// Whether they come with the token's own key and value.
+    pub own: bool,
+}
+
+/// What pages of both sides hold.
+#[derive(Clone, Copy)]
+enum Kind<'a> {
+    Plain,
+    Codes([&'a PackedFormat; 2]),
+}
+
+impl SlotKernels {
+    /// What pages hold, where this kernel reads them with so many columns.
+    fn pairs_kind(&self, gpu: &Gpu, columns: usize) -> Option<Kind<'_>> {
+        let sides = [&self.key, &self.value];
+        let is_half = |side: &&crate::layout::SideKernels| {
+            side.exact.element == Element::F16 && side.tokens() == PAGE && side.exact.tokens == PAGE
+        };
+        let (key_dim, value_dim) = (self.key.dim(), self.value.dim());
+        let fits = key_dim.is_multiple_of(4) && value_dim.is_multiple_of(2) && value_dim <= 256;
+        if !gpu.arithmetic().dots || columns != COLUMNS || !sides.iter().all(is_half) || !fits {
+            return None;
+        }
+        let kind = match (&self.key.format, &self.value.format) {
+            (PageFormat::Exact(key), PageFormat::Exact(value)) => {
+                let are_half = [key, value].iter().all(|format| format.element == Element::F16);
+                are_half.then_some(Kind::Plain)
+            }
+            (PageFormat::Packed(key), PageFormat::Packed(value)) => {
+                let is_uniform = sides.iter().all(|side| side.widths.is_none());
+                let is_known = |format: &PackedFormat| {
+                    let [section] = &sections(format)[..] else { return false };
+                    page_bytes::meets_integers(format)
+                        && section.bits == 4
+                        && section.codes.is_multiple_of(8)
+                        && format.coded == format.dim
+                        && format.scales == ScaleFormat::F16
+                };
+                let by_channel = key.token_scale.is_none() && key.token_zero.is_none();
+                let by_token = value.token_zero.is_none()
+                    && value.channel_scale.is_none()
+                    && value.channel_zero.is_none();
+                (is_uniform && is_known(key) && is_known(value) && by_channel && by_token)
+                    .then_some(Kind::Codes([&**key, &**value]))
+            }
+            _ => None,
+        };
+        kind.filter(|kind| self.pairs_bytes(*kind) + self.heads_bytes(columns) <= WORKGROUP_BYTES as usize)
+    }
+
+    /// Workgroup memory of the kernel without heads.
+    fn pairs_bytes(&self, kind: Kind<'_>) -> usize {
+        let codes = match kind {
+            Kind::Plain => 0,
+            Kind::Codes([key, value]) => 69 * key.coded + 16 * 64 * page_bytes::groups(value),
+        };
+        16 * (COLUMNS * self.query_fours() + self.key.dim() + 256 + 128 + 16 + 2) + codes
+    }
+
+    /// The kernel's text but for the buffers of pages, and how those are read; `None` where another kernel attends.
+    pub(crate) fn pairs_text(&self, gpu: &Gpu, columns: usize, queries: Queries<'_>) -> Option<String> {
+        let kind = self.pairs_kind(gpu, columns)?;
+        let (key_dim, value_dim) = (self.key.dim(), self.value.dim());
+        let divisor = |of: usize, most: usize| (1..=most).rev().find(|n| of.is_multiple_of(*n)).unwrap_or(1);
+        let sets = (256 / value_dim).next_power_of_two();
+        let sets = if sets * value_dim > 256 { sets / 2 } else { sets };
+        let key_words = divisor(key_dim, WORDS[0]);
+        let mut constants = format!(
+            "const COLS = {COLUMNS}u;\nconst Q4 = {}u;\nconst KEY_DIM = {key_dim}u;\nconst VALUE_DIM = {value_dim}u;\n\
+             const KEY_TOKENS = {PAGE}u;\nconst VALUE_TOKENS = {PAGE}u;\nconst PREPARED = {};\nconst SETS = {sets}u;\n\
+             const KEY_WORDS = {key_words}u;\nconst VALUE_WORDS = {}u;\n",
+            self.query_fours(),
+            self.key.moves.is_some(),
+            WORDS[1],
+        );
+        for (name, dim) in [("KEY", key_dim), ("VALUE", value_dim)] {
+            let quads = |tokens: usize| (2 * tokens * dim).div_ceil(16);
+            let _ = writeln!(
+                constants,
+                "const {name}_QUADS = {}u;\nconst {name}_SINK_QUADS = {}u;",
+                quads(PAGE),
+                quads(SINKS)
+            );
+        }
+        let mut counts = vec![("COLS", COLUMNS), ("KEY_WORDS", key_words), ("VALUE_WORDS", WORDS[1])];
+        let (codes, readers) = match kind {
+            Kind::Plain => (include_str!("wgsl/pairs_exact.wgsl").to_owned(), String::new()),
+            Kind::Codes(formats) => {
+                let step = divisor(formats[0].coded / 16, CHUNKS);
+                let chunks = (PAGE / 16 / sets).max(1);
+                for (name, format) in ["KEY", "VALUE"].into_iter().zip(formats) {
+                    let section = &sections(format)[0];
+                    let _ = writeln!(
+                        constants,
+                        "const {name}_CODES = {}u;\nconst {name}_CENTRE = {}.0;\nconst {name}_CODED_QUADS = {}u;",
+                        section.codes / 8,
+                        centre(section),
+                        format.bytes.div_ceil(16),
+                    );
+                }
+                let _ = writeln!(constants, "const KEY_STEP = {step}u;\nconst VALUE_CHUNKS = {chunks}u;");
+                counts.extend([("KEY_STEP", step), ("VALUE_CHUNKS", chunks)]);
+                let text =
+                    include_str!("wgsl/pairs_codes.wgsl").to_owned();
+                let [key, value] = formats.map(bytes_reader);
+                let readers =
+                    [&self.key.reader, &value_names(&self.value.reader), &key, &value_names(&value)]
+                        .map(String::as_str)
+                        .concat();
+                (text, readers)
+            }
+        };
+        let own = if queries.own { include_str!("wgsl/pairs_own.wgsl") } else { NO_OWN };
+        let text =
+            [include_str!("wgsl/task.wgsl"), include_str!("wgsl/pairs.wgsl"), &codes, queries.text, own];
+        let parts = [
+            &constants,
+            &unrolled(&text.concat(), &counts),
+            SHARED,
+            &exact_reader(&self.key.exact),
+            &exact_reader(&self.value.exact),
+            &readers,
+        ];
+        Some(parts.concat())
+    }
+
+    /// The buffers of pages from a binding on, and the readers of this kernel: words, pairs of them and how far pages reach.
+    pub(crate) fn pairs_buffers(first: usize, count: usize) -> String {
+        let mut text = String::new();
+        for index in 0..count {
+            let _ = writeln!(
+                text,
+                "@group(0) @binding({}) var<storage, read> pages{index}: array<vec2<u32>>;",
+                first + index
+            );
+        }
+        let cases = |body: &dyn Fn(usize) -> String| {
+            let mut text = String::from("    switch page >> 27u {\n");
+            for index in 1..count {
+                let _ = writeln!(text, "        case {index}u: {{ {} }}", body(index));
+            }
+            let _ = writeln!(text, "        default: {{ {} }}\n    }}", body(0));
+            text
+        };
+        let _ = writeln!(
+            text,
+            "fn held(page: u32, quads: u32) -> u32 {{\n    var most = 0u;\n{}    \
+             return (page & 0xf8000000u) | min(page & 0x07ffffffu, max(most, quads) - quads);\n}}",
+            cases(&|index| format!("most = arrayLength(&pages{index}) / 2u;"))
+        );
+        let base = "    let base = (page & 0x07ffffffu)";
+        let _ = writeln!(
+            text,
+            "fn page_word(page: u32, word: u32) -> u32 {{\n{base} * 4u + word;\n{}}}",
+            cases(&|index| format!("return pages{index}[base / 2u][base % 2u];"))
+        );
+        let _ = writeln!(
+            text,
+            "fn page_pair(page: u32, pair: u32) -> vec2<u32> {{\n{base} * 2u + pair;\n{}}}",
+            cases(&|index| format!("return pages{index}[base];"))
+        );
+        text
+    }
+}

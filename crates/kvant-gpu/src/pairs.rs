@@ -142,8 +142,7 @@ impl SlotKernels {
                 }
                 let _ = writeln!(constants, "const KEY_STEP = {step}u;\nconst VALUE_CHUNKS = {chunks}u;");
                 counts.extend([("KEY_STEP", step), ("VALUE_CHUNKS", chunks)]);
-                let text =
-                    include_str!("wgsl/pairs_codes.wgsl").to_owned();
+                let text = include_str!("wgsl/pairs_codes.wgsl").to_owned();
                 let [key, value] = formats.map(bytes_reader);
                 let readers =
                     [&self.key.reader, &value_names(&self.value.reader), &key, &value_names(&value)]

@@ -106,14 +106,14 @@ impl SlotKernels {
         let divisor = |of: usize, most: usize| (1..=most).rev().find(|n| of.is_multiple_of(*n)).unwrap_or(1);
         let sets = (256 / value_dim).next_power_of_two();
         let sets = if sets * value_dim > 256 { sets / 2 } else { sets };
-        let key_words = divisor(key_dim, WORDS[0]);
+        // Positions at once are those of one page.
+        let (key_words, value_words) = (divisor(key_dim, WORDS[0]), WORDS[1].min(PAGE / sets));
         let mut constants = format!(
             "const COLS = {COLUMNS}u;\nconst Q4 = {}u;\nconst KEY_DIM = {key_dim}u;\nconst VALUE_DIM = {value_dim}u;\n\
              const KEY_TOKENS = {PAGE}u;\nconst VALUE_TOKENS = {PAGE}u;\nconst PREPARED = {};\nconst SETS = {sets}u;\n\
-             const KEY_WORDS = {key_words}u;\nconst VALUE_WORDS = {}u;\n",
+             const KEY_WORDS = {key_words}u;\nconst VALUE_WORDS = {value_words}u;\n",
             self.query_fours(),
             self.key.moves.is_some(),
-            WORDS[1],
         );
         for (name, dim) in [("KEY", key_dim), ("VALUE", value_dim)] {
             let quads = |tokens: usize| (2 * tokens * dim).div_ceil(16);
@@ -124,7 +124,7 @@ impl SlotKernels {
                 quads(SINKS)
             );
         }
-        let mut counts = vec![("COLS", COLUMNS), ("KEY_WORDS", key_words), ("VALUE_WORDS", WORDS[1])];
+        let mut counts = vec![("COLS", COLUMNS), ("KEY_WORDS", key_words), ("VALUE_WORDS", value_words)];
         let (codes, readers) = match kind {
             Kind::Plain => (include_str!("wgsl/pairs_exact.wgsl").to_owned(), String::new()),
             Kind::Codes(formats) => {
@@ -142,8 +142,7 @@ impl SlotKernels {
                 }
                 let _ = writeln!(constants, "const KEY_STEP = {step}u;\nconst VALUE_CHUNKS = {chunks}u;");
                 counts.extend([("KEY_STEP", step), ("VALUE_CHUNKS", chunks)]);
-                let text =
-                    include_str!("wgsl/pairs_codes.wgsl").to_owned();
+                let text = include_str!("wgsl/pairs_codes.wgsl").to_owned();
                 let [key, value] = formats.map(bytes_reader);
                 let readers =
                     [&self.key.reader, &value_names(&self.value.reader), &key, &value_names(&value)]

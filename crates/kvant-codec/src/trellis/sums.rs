@@ -159,12 +159,7 @@ unsafe fn turn<S: Simd>(weights: *const f32, leak: u8, block: &mut Block, place:
 /// # Safety
 /// The head's weights have been turned; the CPU has the tier.
 #[inline(always)]
-unsafe fn carry<S: Simd>(
-    carrying: &Leak,
-    factors: &[S::F; LANES],
-    block: &mut Block,
-    place: usize,
-) {
+unsafe fn carry<S: Simd>(carrying: &Leak, factors: &[S::F; LANES], block: &mut Block, place: usize) {
     let rho = carrying.rho;
     // SAFETY: vectors of sixteen; the CPU has the tier.
     unsafe {

@@ -50,11 +50,11 @@ impl Embedding {
                 row.iter_mut().zip(&learned).for_each(|(x, p)| *x += p);
             }
         });
-        if let Some(read) = &self.read {
-            if read.fetch_add(tokens.len(), Ordering::Relaxed) + tokens.len() >= ROWS_KEPT {
-                self.tokens.bytes().release();
-                read.store(0, Ordering::Relaxed);
-            }
+        if let Some(read) = &self.read
+            && read.fetch_add(tokens.len(), Ordering::Relaxed) + tokens.len() >= ROWS_KEPT
+        {
+            self.tokens.bytes().release();
+            read.store(0, Ordering::Relaxed);
         }
         out
     }

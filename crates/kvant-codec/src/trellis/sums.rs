@@ -71,7 +71,8 @@ pub(crate) unsafe fn sums<S: Simd>(
         unsafe {
             let weights = weights.add(first * TRELLIS_TOKENS);
             for h in 0..heads {
-                *sums.mass_mut(first + h) += turn::<S>(weights.add(h * TRELLIS_TOKENS), leak, &mut block, h);
+                *sums.mass_mut(first + h) +=
+                    turn::<S>(weights.add(h * TRELLIS_TOKENS), carrying.rho, &mut block, h);
             }
             for h in 0..heads {
                 carry::<S>(carrying, &factors, &mut block, h);
@@ -138,10 +139,10 @@ unsafe fn in_scan_order<S: Simd>(tokens: *const f32) -> [S::F; LANES] {
 /// # Safety
 /// `weights` is valid for 128 floats; the CPU has the tier.
 #[inline(always)]
-unsafe fn turn<S: Simd>(weights: *const f32, leak: u8, block: &mut Block, place: usize) -> f32 {
+unsafe fn turn<S: Simd>(weights: *const f32, rho: f32, block: &mut Block, place: usize) -> f32 {
     // SAFETY: vectors of sixteen; the CPU has the tier.
     unsafe {
-        let rho = S::splat(f32::from(leak) / 256.0);
+        let rho = S::splat(rho);
         let w = in_scan_order::<S>(weights);
         let (mut mass, mut scanned) = (w[RUN - 1], w[RUN - 1]);
         S::store(block.scanned[place][RUN - 1].as_mut_ptr().cast(), scanned);

@@ -42,28 +42,38 @@ pub(crate) fn row_words(format: &PackedFormat, bits: u8) -> usize {
     format.side.units(format.tokens) * 4 * usize::from(bits)
 }
 
-/// The declarations of `count` buffers of pages from a binding on, and how their words are reached.
-pub(crate) fn buffers(first_binding: usize, count: usize, writes: bool) -> String {
-    let access = if writes { "read_write" } else { "read" };
+/// The declarations of `count` buffers of pages, arrays of `element`, from a binding on.
+pub(crate) fn declared(first_binding: usize, count: usize, access: &str, element: &str) -> String {
     let mut text = String::new();
     for index in 0..count {
         let binding = first_binding + index;
-        let _ =
-            writeln!(text, "@group(0) @binding({binding}) var<storage, {access}> pages{index}: array<u32>;");
+        let _ = writeln!(
+            text,
+            "@group(0) @binding({binding}) var<storage, {access}> pages{index}: array<{element}>;"
+        );
     }
-    let cases = |body: &dyn Fn(usize) -> String| {
-        let mut text = String::from("    switch page >> 27u {\n");
-        for index in 1..count {
-            let _ = writeln!(text, "        case {index}u: {{ {} }}", body(index));
-        }
-        let _ = writeln!(text, "        default: {{ {} }}\n    }}", body(0));
-        text
-    };
+    text
+}
+
+/// What `body` says of each of `count` buffers, for the one that `page` lies in.
+pub(crate) fn by_buffer(count: usize, body: impl Fn(usize) -> String) -> String {
+    let mut text = String::from("    switch page >> 27u {\n");
+    for index in 1..count {
+        let _ = writeln!(text, "        case {index}u: {{ {} }}", body(index));
+    }
+    let _ = writeln!(text, "        default: {{ {} }}\n    }}", body(0));
+    text
+}
+
+/// The declarations of `count` buffers of pages from a binding on, and how their words are reached.
+pub(crate) fn buffers(first_binding: usize, count: usize, writes: bool) -> String {
+    let access = if writes { "read_write" } else { "read" };
+    let mut text = declared(first_binding, count, access, "u32");
     let at = "    let at = ((page & 0x07ffffffu) << 2u) + word;\n";
-    let read = cases(&|index| format!("return pages{index}[at];"));
+    let read = by_buffer(count, |index| format!("return pages{index}[at];"));
     let _ = writeln!(text, "fn page_word(page: u32, word: u32) -> u32 {{\n{at}{read}}}");
     if writes {
-        let write = cases(&|index| format!("pages{index}[at] = value;"));
+        let write = by_buffer(count, |index| format!("pages{index}[at] = value;"));
         let _ = writeln!(text, "fn set_page_word(page: u32, word: u32, value: u32) {{\n{at}{write}}}");
     }
     text

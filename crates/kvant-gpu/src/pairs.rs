@@ -3,7 +3,7 @@
 use crate::device::{Gpu, WORKGROUP_BYTES};
 use crate::layout::SlotKernels;
 use crate::page_bytes::{self, bytes_reader, centre};
-use crate::page_text::{SHARED, exact_reader, sections};
+use crate::page_text::{SHARED, by_buffer, declared, exact_reader, sections};
 use crate::slot_kernels::value_names;
 use crate::unroll::unrolled;
 use kvant_codec::format::PackedFormat;
@@ -167,38 +167,23 @@ impl SlotKernels {
 
     /// The buffers of pages from a binding on, and the readers of this kernel: words, pairs of them and how far pages reach.
     pub(crate) fn pairs_buffers(first: usize, count: usize) -> String {
-        let mut text = String::new();
-        for index in 0..count {
-            let _ = writeln!(
-                text,
-                "@group(0) @binding({}) var<storage, read> pages{index}: array<vec2<u32>>;",
-                first + index
-            );
-        }
-        let cases = |body: &dyn Fn(usize) -> String| {
-            let mut text = String::from("    switch page >> 27u {\n");
-            for index in 1..count {
-                let _ = writeln!(text, "        case {index}u: {{ {} }}", body(index));
-            }
-            let _ = writeln!(text, "        default: {{ {} }}\n    }}", body(0));
-            text
-        };
+        let mut text = declared(first, count, "read", "vec2<u32>");
         let _ = writeln!(
             text,
             "fn held(page: u32, quads: u32) -> u32 {{\n    var most = 0u;\n{}    \
              return (page & 0xf8000000u) | min(page & 0x07ffffffu, max(most, quads) - quads);\n}}",
-            cases(&|index| format!("most = arrayLength(&pages{index}) / 2u;"))
+            by_buffer(count, |index| format!("most = arrayLength(&pages{index}) / 2u;"))
         );
         let base = "    let base = (page & 0x07ffffffu)";
         let _ = writeln!(
             text,
             "fn page_word(page: u32, word: u32) -> u32 {{\n{base} * 4u + word;\n{}}}",
-            cases(&|index| format!("return pages{index}[base / 2u][base % 2u];"))
+            by_buffer(count, |index| format!("return pages{index}[base / 2u][base % 2u];"))
         );
         let _ = writeln!(
             text,
             "fn page_pair(page: u32, pair: u32) -> vec2<u32> {{\n{base} * 2u + pair;\n{}}}",
-            cases(&|index| format!("return pages{index}[base];"))
+            by_buffer(count, |index| format!("return pages{index}[base];"))
         );
         text
     }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
 /// What a pass has beside weights and pages: activations of a chunk, partials, tables, logits.
-const REST: usize = 512 << 20;
+const REST: usize = 1 << 30;
 
 fn gigabytes(bytes: usize) -> f64 {
     bytes as f64 / 1e9
@@ -97,10 +97,10 @@ fn main() -> Outcome<()> {
         }
     }
 
-    let (free, all) = card.free_memory()?;
-    let room = free.checked_sub(weights + REST).ok_or("the card is too small for the weights")?;
-    let backend = CudaBackend::new(&card)?.with_cap(Some(room))?;
+    let backend = CudaBackend::new(&card)?;
     let model = Model::load(&Noise(&backend, WeightType::Q4_0), &outline)?;
+    let (free, all) = card.free_memory()?;
+    let room = free.checked_sub(REST).ok_or("the card is too small for the weights")?;
     let layout = CacheLayout::new(&trial.policy, model.slots())?;
     let (mut fits, mut beyond) = (PAGE, 1 << 23);
     while beyond - fits > PAGE {
@@ -108,7 +108,7 @@ fn main() -> Outcome<()> {
         if layout.arena_bytes(middle, 1) <= room { fits = middle } else { beyond = middle }
     }
     println!(
-        "the whole card, {:.2} of {:.2} GB free: {fits} tokens fit by the prediction",
+        "the whole card, {:.2} of {:.2} GB free with the weights on it: {fits} tokens fit by the prediction",
         gigabytes(free),
         gigabytes(all)
     );

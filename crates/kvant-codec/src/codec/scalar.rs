@@ -9,11 +9,11 @@ use super::{
 };
 use crate::error::{BuildError, CodecError, not_finite, size, whole};
 use crate::format::{Arrays, PackedFormat, PageFormat, PageSize, Rotation, Side, Widths};
-use crate::kernel::{Accumulator, Joined, Kernels, Pages, Query};
+use crate::kernel::{Accumulator, Joined, Kernels, Pages, Query, few};
 use crate::quant::allocation::Budget;
 use crate::quant::{Levels, Rule};
 use crate::transform::Basis;
-use kvant_simd::{Simd, Tier, with_tier};
+use kvant_simd::{ROWS, Simd, Tier, with_tier};
 use std::sync::Arc;
 
 /// Every class of options.
@@ -145,6 +145,8 @@ struct ScalarCodec {
     levels: Vec<Levels>,
     /// Keys of several widths whose channels alone have scales.
     joined: Option<Joined>,
+    /// Pages have the shape that a few heads are attended over by kernels of its own.
+    few: bool,
     /// Tells its own queries from those of other codecs.
     id: u64,
     tier: Tier,
@@ -202,6 +204,7 @@ pub(super) fn build(build: &Build<'_>) -> Result<Box<dyn PageCodec>, BuildError>
     let joined =
         joins.then(|| Joined::new(&format.spans, with_tier!(build.tier, S => <S as Simd>::BYTE_CENTRE)));
     Ok(Box::new(ScalarCodec {
+        few: few::suit(&format),
         levels: format.spans.iter().map(|span| levels(span.bits)).collect(),
         format: Arc::new(format),
         basis,
@@ -352,6 +355,9 @@ impl PageCodec for ScalarCodec {
         unsafe {
             let (joined, pages, scores) = (self.joined.as_ref(), Pages::new(page, next), scores.as_mut_ptr());
             match self.format.side {
+                Side::Key if self.few && query.heads() < ROWS => {
+                    (self.kernels.few_scores)(&self.format, query, pages, scores)
+                }
                 Side::Key => (self.kernels.scores)(&self.format, joined, query, pages, scores),
                 Side::Value => (self.kernels.turned_scores)(&self.format, query, pages, scores),
             }
@@ -371,7 +377,14 @@ impl PageCodec for ScalarCodec {
         }
         check_sums(self, weights, page, sums)?;
         // SAFETY: all sizes were checked and the table belongs to this CPU.
-        unsafe { (self.kernels.accumulate)(&self.format, weights.as_ptr(), Pages::new(page, next), sums) };
+        unsafe {
+            let (weights, pages) = (weights.as_ptr(), Pages::new(page, next));
+            if self.few && sums.heads() < ROWS {
+                (self.kernels.few_sums)(&self.format, weights, pages, sums);
+            } else {
+                (self.kernels.accumulate)(&self.format, weights, pages, sums);
+            }
+        }
         Ok(())
     }
 

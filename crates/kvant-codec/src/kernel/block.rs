@@ -72,6 +72,7 @@ impl Room {
     }
 
     /// Room for `heads` bytes of folded heads, `codes` bytes of codes, and the sums of blocks where there are any.
+    #[inline(always)]
     pub(super) fn sized(heads: usize, codes: usize, sums: bool) -> Room {
         let heads = heads.next_multiple_of(64);
         let sums = if sums { SUMS } else { 0 };
@@ -79,6 +80,7 @@ impl Room {
     }
 
     /// Where folded heads, codes and sums go, all at once.
+    #[inline(always)]
     pub(super) fn places(&mut self) -> (*mut i8, *mut u8, Sums) {
         let bytes = self.bytes();
         let codes = bytes.cast::<u8>().wrapping_add(self.heads);
@@ -86,11 +88,13 @@ impl Room {
     }
 
     /// Where folded heads go.
+    #[inline(always)]
     pub(super) fn bytes(&mut self) -> *mut i8 {
         self.scratch.floats().as_mut_ptr().cast()
     }
 
     /// The codes of a span that is worth a block.
+    #[inline(always)]
     pub(super) fn codes(&mut self, format: &PackedFormat, span: &Span) -> Option<*const u8> {
         let codes = self.places().1.cast_const();
         let pays = self.codes > 0 && octets(format, span) >= LEAST;
@@ -98,12 +102,14 @@ impl Room {
     }
 
     /// The codes of all spans, joined.
+    #[inline(always)]
     pub(super) fn joined_codes(&mut self) -> Option<*const u8> {
         let codes = self.places().1.cast_const();
         (self.codes > 0).then_some(codes)
     }
 
     /// Where sums go, if there are codes.
+    #[inline(always)]
     pub(super) fn sums(&mut self) -> Sums {
         self.places().2
     }

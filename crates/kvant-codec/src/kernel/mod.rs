@@ -10,6 +10,7 @@ mod code;
 mod decode;
 mod encode;
 mod exact;
+pub(crate) mod few;
 mod fit;
 mod operand;
 mod round;
@@ -151,6 +152,9 @@ entries! {
         = scores::turned_scores;
     accumulate<'a>(format: &'a PackedFormat, weights: *const f32, pages: Pages, sums: &'a mut Accumulator) -> ()
         = accumulate::accumulate;
+    few_scores<'a>(format: &'a PackedFormat, query: &'a Query, pages: Pages, out: *mut f32) -> () = few::scores;
+    few_sums<'a>(format: &'a PackedFormat, weights: *const f32, pages: Pages, sums: &'a mut Accumulator) -> ()
+        = few::accumulate;
     finish<'a>(basis: &'a Basis, sums: &'a Accumulator, out: *mut f32) -> () = basis::finish;
     extent<'a>(rows: &'a [f32]) -> f32 = exact::extent;
     exact_encode<'a>(format: &'a ExactFormat, rows: *const f32, page: *mut u8) -> () = exact::encode;
@@ -172,6 +176,18 @@ impl Kernels {
     pub(crate) fn of(tier: Tier) -> &'static Kernels {
         assert!(tier.is_available(), "this CPU cannot run {tier} kernels");
         with_tier!(tier, S => const { &Kernels::new::<S>() })
+    }
+}
+
+/// Asks for all lines of a unit of codes, of which the wide ones have two.
+///
+/// # Safety
+/// The CPU has the tier.
+#[inline(always)]
+pub(crate) unsafe fn prefetch_unit<S: Simd>(bytes: usize, coming: *const u8) {
+    for line in (0..bytes).step_by(64) {
+        // SAFETY: the tier is there; what is asked for need not be.
+        unsafe { S::prefetch(coming.wrapping_add(line)) };
     }
 }
 

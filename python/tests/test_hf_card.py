@@ -203,24 +203,25 @@ def test_generation_goes_on_greedily():
     assert cache.nbytes > 0 and cache.memory >= cache.nbytes
 
 
-def test_rows_with_left_padding_are_sequences_of_their_own():
+@pytest.mark.parametrize("kv, bound", [("f16", 5e-3), ("int4", 2e-2)])
+def test_rows_with_left_padding_are_sequences_of_their_own(kv, bound):
+    """A card's products of three rows and of one differ in their last bits. With f16 that is all; with int4 a code flips now and then."""
     own, ids = model("gemma3"), ids_of(3, 100)
     mask = torch.zeros_like(ids)
     for row, length in enumerate((100, 71, 40)):
         mask[row, 100 - length :] = 1
     positions = (mask.cumsum(-1) - 1).clamp(min=0)
     with torch.no_grad():
-        cache = KvantCache(own.config, kv="int4")
+        cache = KvantCache(own.config, kv=kv)
         got = own(ids, attention_mask=mask, position_ids=positions, past_key_values=cache).logits
         assert cache.layers[0].native.lens == [100, 71, 40]
         longer = torch.cat([mask, torch.ones_like(mask[:, :1])], dim=1)
         step = own(ids[:, :1], attention_mask=longer, position_ids=positions[:, -1:] + 1, past_key_values=cache).logits
         for row, length in enumerate((100, 71, 40)):
-            alone = KvantCache(own.config, kv="int4")
+            alone = KvantCache(own.config, kv=kv)
             expected = own(ids[row : row + 1, 100 - length :], past_key_values=alone).logits[0]
-            # A card's products of three rows and of one differ in their last bits, and codes with them.
-            assert distance(got[row, 100 - length :], expected) < 5e-3
-            assert distance(step[row, -1], own(ids[row : row + 1, :1], past_key_values=alone).logits[0, -1]) < 5e-3
+            assert distance(got[row, 100 - length :], expected) < bound
+            assert distance(step[row, -1], own(ids[row : row + 1, :1], past_key_values=alone).logits[0, -1]) < bound
 
 
 def test_a_corrupted_byte_changes_the_output():

@@ -129,6 +129,31 @@ fn a_head_has_the_same_bits_alone_and_among_many() {
     }
 }
 
+/// Fewer than sixteen heads have kernels of their own over pages of one width.
+#[test]
+fn a_few_heads_have_the_bits_that_many_have() {
+    const MANY: usize = 19;
+    let parts = [("ch4", Side::Key), ("ch8", Side::Key), ("rot4g32", Side::Value), ("sym8g32", Side::Value)];
+    for (part, side) in parts {
+        for (dim, tier) in
+            [64, 128].into_iter().flat_map(|dim| Tier::available().map(move |tier| (dim, tier)))
+        {
+            let (case, mut random) = (Case::new(part, side, dim), Random::new(dim as u64));
+            let codec = case.codec(tier);
+            let tokens = codec.page_tokens();
+            let page = encoded(&*codec, &Kind::Gaussian.rows(tokens, dim, &mut random));
+            let (queries, weights) = (random.gaussians(MANY * dim), random.weights(MANY, tokens));
+            let (scored, summed) = (scores(&*codec, &queries, &page), sums(&*codec, &weights, &page));
+            for heads in 1..16 {
+                let few = scores(&*codec, &queries[..heads * dim], &page);
+                assert_eq!(few, scored[..heads * tokens], "scores of {heads} heads, {tier}: {case:?}");
+                let few = sums(&*codec, &weights[..heads * tokens], &page);
+                assert_eq!(few, summed[..heads * dim], "sums of {heads} heads, {tier}: {case:?}");
+            }
+        }
+    }
+}
+
 proptest! {
     #[test]
     fn kernels_agree_with_decode_for_any_page(

@@ -173,9 +173,10 @@ impl<S: Simd> Scoring<S> for Whole<'_> {
             let (mut exact, mut centred) = ([S::splat(0.0); 4], [S::splat(0.0); 4]);
             for c in (0..plane).step_by(LANES) {
                 let (scale, zero) = (S::load(scales.add(c)), S::load(zeros.add(c)));
-                let of = |known: &[f32]| S::load(known.as_ptr().add(c));
-                let (units, whole) = (of(&joined.parts), of(&joined.whole));
-                let (centre, seen) = (of(&joined.centres), of(&joined.seen));
+                let (units, whole) =
+                    (S::load(joined.parts.as_ptr().add(c)), S::load(joined.whole.as_ptr().add(c)));
+                let (centre, seen) =
+                    (S::load(joined.centres.as_ptr().add(c)), S::load(joined.seen.as_ptr().add(c)));
                 for h in 0..H {
                     let q = S::load(row(h).add(c));
                     let product = S::mul(q, scale);

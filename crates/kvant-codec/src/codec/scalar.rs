@@ -281,6 +281,13 @@ fn planned_widths(build: &Build<'_>) -> Result<Vec<u8>, BuildError> {
     Ok(widths)
 }
 
+impl ScalarCodec {
+    /// Whether so many heads have kernels of their own over these pages. Sixteen may fill the unit for blocks.
+    fn are_few(&self, heads: usize) -> bool {
+        self.few && heads < ROWS
+    }
+}
+
 impl PageCodec for ScalarCodec {
     fn side(&self) -> Side {
         self.format.side
@@ -355,7 +362,7 @@ impl PageCodec for ScalarCodec {
         unsafe {
             let (joined, pages, scores) = (self.joined.as_ref(), Pages::new(page, next), scores.as_mut_ptr());
             match self.format.side {
-                Side::Key if self.few && query.heads() < ROWS => {
+                Side::Key if self.are_few(query.heads()) => {
                     (self.kernels.few_scores)(&self.format, query, pages, scores)
                 }
                 Side::Key => (self.kernels.scores)(&self.format, joined, query, pages, scores),
@@ -379,7 +386,7 @@ impl PageCodec for ScalarCodec {
         // SAFETY: all sizes were checked and the table belongs to this CPU.
         unsafe {
             let (weights, pages) = (weights.as_ptr(), Pages::new(page, next));
-            if self.few && sums.heads() < ROWS {
+            if self.are_few(sums.heads()) {
                 (self.kernels.few_sums)(&self.format, weights, pages, sums);
             } else {
                 (self.kernels.accumulate)(&self.format, weights, pages, sums);

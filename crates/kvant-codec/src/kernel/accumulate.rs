@@ -6,7 +6,7 @@
 use super::block::{BATCH, Heads, Room, Sums, TILES};
 use super::round::{self, Folded, ONES, planes};
 use super::scores::{combine, dot, seen_centre};
-use super::{Accumulator, Pages, by_heads, by_width, load_array, load_scales, prefetch_unit};
+use super::{Accumulator, Pages, by_heads, by_width, load_array, load_scales, prefetch_lines};
 use crate::format::{MAX_TOKENS, PackedFormat, Span};
 use crate::pack::unpack;
 use kvant_simd::{LANES, MatrixUnit, OCTET, ROWS, Simd, Work};
@@ -147,9 +147,7 @@ unsafe fn load_token_scales<S: Simd>(
     let floats = converted.as_mut_ptr().cast::<f32>();
     // SAFETY: token arrays have `tokens` entries per group.
     unsafe {
-        for line in (0..tokens * scales.bytes()).step_by(64) {
-            S::prefetch(pages.next.wrapping_add(at + line));
-        }
+        prefetch_lines::<S>(tokens * scales.bytes(), pages.next.wrapping_add(at));
         for t in (0..tokens).step_by(LANES) {
             S::store(floats.add(t), load_scales::<S>(scales, pages.page.add(at + t * scales.bytes())));
         }
@@ -233,12 +231,6 @@ struct Channels<F> {
 }
 
 impl Place<'_> {
-    /// Nothing but the step is left to be done to a dot product.
-    #[inline(always)]
-    fn is_plain(&self) -> bool {
-        self.format.channel_scale.is_none() && self.format.token_zero.is_none()
-    }
-
     /// # Safety
     /// As the kernel it is part of; `row` counts sixteen channels of the span.
     #[inline(always)]
@@ -256,31 +248,23 @@ impl Place<'_> {
         }
     }
 
-    /// Adds a head's dot products with sixteen channels to its sums, if the page is plain.
+    /// Adds a head's dot products with sixteen channels to its sums.
     ///
     /// # Safety
     /// The part is of this span; the CPU has the tier.
     #[inline(always)]
-    unsafe fn put_plain<S: Simd>(&self, part: &Part, row: usize, dot: S::F) {
-        // SAFETY: `sums` has padded rows.
-        unsafe {
-            let p = part.sums.add(self.span.first + LANES * row);
-            let dot = S::sub(dot, S::splat(part.centre));
-            S::store(p, S::fma(dot, S::splat(part.step), S::load(p)));
-        }
-    }
-
-    /// Adds a head's dot products with sixteen channels to its sums.
-    ///
-    /// # Safety
-    /// The part is of this span, the page is not plain; the CPU has the tier.
-    #[inline(always)]
     unsafe fn put<S: Simd>(&self, part: &Part, channels: Channels<S::F>, dot: S::F) {
+        let format = self.format;
         // SAFETY: `sums` has padded rows.
         unsafe {
             let p = part.sums.add(channels.first);
             // Of one plane both are integers that a float holds: nothing is rounded here.
             let dot = S::sub(dot, S::splat(part.centre));
+            if format.channel_scale.is_none() && format.token_zero.is_none() {
+                // Nothing but the step is left to be done.
+                S::store(p, S::fma(dot, S::splat(part.step), S::load(p)));
+                return;
+            }
             let mut sum = S::mul(dot, S::splat(part.step));
             if let Some(scale) = channels.scale {
                 if channels.zero.is_some() {
@@ -305,7 +289,7 @@ impl Place<'_> {
 unsafe fn block_sums<S: Simd>(place: &Place<'_>, parts: &[Part], codes: *const u8, sums: Sums) {
     let Some(head) = parts.first() else { return };
     let (planes, octets) = (planes(u32::from(place.span.bits)), place.format.tokens / 8);
-    let (rows, plain) = (place.span.len / LANES, place.is_plain());
+    let rows = place.span.len / LANES;
     let heads = Heads { bytes: head.bytes, stride: 2 * MAX_TOKENS, plane: MAX_TOKENS };
     for first in (0..rows).step_by(TILES) {
         let count = TILES.min(rows - first);
@@ -313,14 +297,10 @@ unsafe fn block_sums<S: Simd>(place: &Place<'_>, parts: &[Part], codes: *const u
         unsafe {
             sums.multiply::<S>(planes, heads, parts.len(), codes.add(first * octets * OCTET), octets, count);
             for row in 0..count {
-                let channels = if plain { None } else { Some(place.channels::<S>(first + row)) };
+                let channels = place.channels::<S>(first + row);
                 for (h, part) in parts.iter().enumerate() {
                     let (low, high) = sums.of::<S>(planes, h, row);
-                    let dot = combine::<S>(planes, low, high);
-                    match channels {
-                        None => place.put_plain::<S>(part, first + row, dot),
-                        Some(channels) => place.put::<S>(part, channels, dot),
-                    }
+                    place.put::<S>(part, channels, combine::<S>(planes, low, high));
                 }
             }
         }
@@ -357,7 +337,7 @@ impl<S: Simd, const H: usize, const BITS: u32, const TABLE: bool> Work<S>
         let Place { format, span, pages: Pages { page, next } } = *place;
         let unit = 16 * BITS as usize;
         let units = format.tokens / 8;
-        let (full, plain) = (TABLE || BITS == 8, place.is_plain());
+        let full = TABLE || BITS == 8;
         // SAFETY: a span's rows lie within the page; the rest is the caller's contract.
         unsafe {
             let table = S::table(span.meaning.table());
@@ -370,7 +350,7 @@ impl<S: Simd, const H: usize, const BITS: u32, const TABLE: bool> Work<S>
                 for octet in 0..units {
                     let (mut a, mut b) = unpack::<S, BITS>(codes);
                     codes = codes.add(unit);
-                    prefetch_unit::<S>(unit, coming);
+                    prefetch_lines::<S>(unit, coming);
                     coming = coming.wrapping_add(unit);
                     if TABLE {
                         (a, b) = (S::lookup::<BITS>(table, a), S::lookup::<BITS>(table, b));
@@ -386,20 +366,10 @@ impl<S: Simd, const H: usize, const BITS: u32, const TABLE: bool> Work<S>
                         }
                     }
                 }
-                let mut dots = [S::splat(0.0); H];
+                let channels = place.channels::<S>(row);
                 for h in 0..H {
                     let (low, high) = (S::iadd(low[h][0], low[h][1]), S::iadd(high[h][0], high[h][1]));
-                    dots[h] = combine::<S>(planes(BITS), low, high);
-                }
-                if plain {
-                    for h in 0..H {
-                        place.put_plain::<S>(&part[h], row, dots[h]);
-                    }
-                } else {
-                    let channels = place.channels::<S>(row);
-                    for h in 0..H {
-                        place.put::<S>(&part[h], channels, dots[h]);
-                    }
+                    place.put::<S>(&part[h], channels, combine::<S>(planes(BITS), low, high));
                 }
             }
         }

@@ -179,12 +179,12 @@ impl Kernels {
     }
 }
 
-/// Asks for all lines of a unit of codes, of which the wide ones have two.
+/// Asks for the lines of so many bytes: of a unit of wide codes, say, which has two.
 ///
 /// # Safety
 /// The CPU has the tier.
 #[inline(always)]
-pub(crate) unsafe fn prefetch_unit<S: Simd>(bytes: usize, coming: *const u8) {
+pub(crate) unsafe fn prefetch_lines<S: Simd>(bytes: usize, coming: *const u8) {
     for line in (0..bytes).step_by(64) {
         // SAFETY: the tier is there; what is asked for need not be.
         unsafe { S::prefetch(coming.wrapping_add(line)) };

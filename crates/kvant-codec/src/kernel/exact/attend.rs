@@ -2,7 +2,7 @@
 
 use super::{Stored, by_element, load_part};
 use crate::format::ExactFormat;
-use crate::kernel::{Accumulator, Pages, Query, by_heads};
+use crate::kernel::{Accumulator, Pages, Query, by_heads, prefetch_lines};
 use kvant_simd::{LANES, Simd};
 
 /// Keys, (dim, tokens): sixteen tokens in the lanes, one fused multiply-add per channel and head.
@@ -77,9 +77,7 @@ unsafe fn score_tiles<S: Simd, E: Stored, const H: usize, const N: usize>(
         let mut sums = [[S::splat(0.0); N]; H];
         for c in 0..format.dim {
             let coming = next.wrapping_add(E::BYTES * (c * format.tokens + tile * LANES));
-            for line in 0..(N * LANES * E::BYTES).div_ceil(64) {
-                S::prefetch(coming.wrapping_add(64 * line));
-            }
+            prefetch_lines::<S>(N * LANES * E::BYTES, coming);
             for n in 0..N {
                 let k = E::load::<S>(page.add(E::BYTES * (c * format.tokens + (tile + n) * LANES)));
                 for h in 0..H {
@@ -285,9 +283,7 @@ unsafe fn sum_columns<S: Simd, E: Stored, const H: usize, const N: usize, const 
         let mut acc = [[S::splat(0.0); N]; H];
         for t in 0..tokens {
             let coming = next.wrapping_add(E::BYTES * (t * dim + c));
-            for line in 0..(N * LANES * E::BYTES).div_ceil(64) {
-                S::prefetch(coming.wrapping_add(64 * line));
-            }
+            prefetch_lines::<S>(N * LANES * E::BYTES, coming);
             for n in 0..N {
                 let p = page.add(E::BYTES * (t * dim + c + n * LANES));
                 let v = if RAGGED { load_part::<S, E>(p, dim - c) } else { E::load::<S>(p) };

@@ -4,7 +4,7 @@ use super::{HEADS, Lines, TOKENS, row, start, unit};
 use crate::format::PackedFormat;
 use crate::kernel::round::{self, Folded, planes};
 use crate::kernel::scores::{combine, dot, seen_centre};
-use crate::kernel::{Pages, Query, by_heads, prefetch_unit};
+use crate::kernel::{Pages, Query, by_heads, prefetch_lines};
 use crate::pack::unpack;
 use kvant_simd::{LANES, Simd, Work};
 use std::marker::PhantomData;
@@ -145,7 +145,7 @@ impl<S: Simd, const H: usize, const D: usize, const BITS: u32> Scores<'_, S, H, 
             for octet in 0..D / 8 {
                 for n in 0..N {
                     let at = (TILES * octet + n) * unit(BITS);
-                    prefetch_unit::<S>(unit(BITS), coming.wrapping_add(at));
+                    prefetch_lines::<S>(unit(BITS), coming.wrapping_add(at));
                     let (a, b) = unpack::<S, BITS>(codes.add(at));
                     for h in 0..H {
                         let q = queries.bytes.add(h * row(BITS, D) + 8 * octet);

@@ -4,7 +4,7 @@ use super::{HEADS, Lines, TOKENS, row, start, unit};
 use crate::format::{PackedFormat, Span};
 use crate::kernel::round::{self, Folded, planes};
 use crate::kernel::scores::{combine, dot, seen_centre};
-use crate::kernel::{Accumulator, Pages, by_heads, prefetch_unit};
+use crate::kernel::{Accumulator, Pages, by_heads, prefetch_lines};
 use crate::pack::unpack;
 use kvant_simd::{LANES, Simd, Work};
 use std::marker::PhantomData;
@@ -122,8 +122,7 @@ impl<S: Simd, const H: usize, const BITS: u32> Sums<'_, S, H, BITS> {
         let at = start(&self.format.token_scale) + 2 * span.group * TOKENS;
         // SAFETY: token arrays have a page's tokens for every group.
         unsafe {
-            S::prefetch(next.wrapping_add(at));
-            S::prefetch(next.wrapping_add(at + 64));
+            prefetch_lines::<S>(2 * TOKENS, next.wrapping_add(at));
             for t in (0..TOKENS).step_by(LANES) {
                 S::store(scales.at(t), S::load_f16(page.add(at + 2 * t).cast()));
             }
@@ -154,7 +153,7 @@ impl<S: Simd, const H: usize, const BITS: u32> Sums<'_, S, H, BITS> {
                 let (mut low, mut high) = ([[S::izero(); 2]; H], [[S::izero(); 2]; H]);
                 for octet in 0..TOKENS / 8 {
                     let (a, b) = unpack::<S, BITS>(codes.add(octet * unit(BITS)));
-                    prefetch_unit::<S>(unit(BITS), coming.wrapping_add(octet * unit(BITS)));
+                    prefetch_lines::<S>(unit(BITS), coming.wrapping_add(octet * unit(BITS)));
                     for h in 0..H {
                         let w = bytes.add(h * row(BITS, TOKENS) + 8 * octet);
                         low[h][0] = dot::<S>(BITS == 8, low[h][0], a, S::quad(w));

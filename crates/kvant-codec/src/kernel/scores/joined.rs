@@ -12,7 +12,7 @@ use super::{add_bias, dot, planes};
 use crate::format::{MAX_DIM, PackedFormat, Span};
 use crate::kernel::block::{BATCH, Heads, Room, Sums};
 use crate::kernel::round::step;
-use crate::kernel::{Pages, Query, load_scales, prefetch_unit};
+use crate::kernel::{Pages, Query, load_scales, prefetch_lines};
 use crate::pack::unpack;
 use kvant_simd::{LANES, Simd, Work};
 use std::marker::PhantomData;
@@ -344,7 +344,7 @@ impl<S: Simd, const H: usize> HeadScores<'_, S, H> {
             let mut coming = next.wrapping_add(span.codes + tile * unit);
             for octet in span.first / 8..(span.first + span.len) / 8 {
                 for n in 0..N {
-                    prefetch_unit::<S>(unit, coming.wrapping_add(n * unit));
+                    prefetch_lines::<S>(unit, coming.wrapping_add(n * unit));
                     let (a, b) = unpack::<S, BITS>(codes.add(n * unit));
                     for h in 0..H {
                         let q = self.part[h].bytes.add(8 * octet);

@@ -13,7 +13,7 @@ pub(super) use turned::scores as turned_scores;
 
 use super::block::{self, BATCH, Heads, Room, Sums};
 use super::round::planes;
-use super::{Joined, Pages, Query, by_width, load_array, prefetch_unit};
+use super::{Joined, Pages, Query, by_width, load_array, prefetch_lines};
 use crate::format::{CodeMeaning, PackedFormat, Span};
 use crate::pack::unpack;
 use batch::{Part, Scoring};
@@ -281,7 +281,7 @@ impl<S: Simd, const H: usize, const BITS: u32, const TABLE: bool> SpanScores<'_,
             let mut coming = next.wrapping_add(span.codes + tile * unit);
             for octet in 0..span.len / 8 {
                 for n in 0..N {
-                    prefetch_unit::<S>(unit, coming.wrapping_add(n * unit));
+                    prefetch_lines::<S>(unit, coming.wrapping_add(n * unit));
                     let (mut a, mut b) = unpack::<S, BITS>(codes.add(n * unit));
                     if TABLE {
                         (a, b) = (S::lookup::<BITS>(table, a), S::lookup::<BITS>(table, b));

@@ -14,7 +14,7 @@ use super::{Spanwise, add_bias, combine, dot};
 use crate::format::{MAX_DIM, PackedFormat, Side, Span};
 use crate::kernel::block::{Heads, LEAST, Room, Sums};
 use crate::kernel::round::planes;
-use crate::kernel::{Pages, Query, by_heads, by_width};
+use crate::kernel::{Pages, Query, by_heads, by_width, prefetch_lines};
 use crate::pack::unpack;
 use kvant_simd::{LANES, MatrixUnit, OCTET, ROWS, Simd, Work};
 use std::marker::PhantomData;
@@ -93,10 +93,8 @@ pub(crate) unsafe fn scores<S: Simd>(format: &PackedFormat, query: &Query, pages
 #[inline(always)]
 unsafe fn ask_for_token_scales<S: Simd>(format: &PackedFormat, pages: Pages) {
     for array in [&format.token_scale, &format.token_zero].into_iter().flatten() {
-        for line in array.clone().step_by(64) {
-            // SAFETY: nothing is read.
-            unsafe { S::prefetch(pages.next.wrapping_add(line)) };
-        }
+        // SAFETY: nothing is read.
+        unsafe { prefetch_lines::<S>(array.len(), pages.next.wrapping_add(array.start)) };
     }
 }
 
@@ -125,9 +123,7 @@ impl<S: Simd, const BITS: u32, const TABLE: bool> Work<S> for Turn<'_, S, BITS, 
                 for tile in 0..tiles {
                     // Two units of eight tokens.
                     let at = span.codes + (row * tiles + tile) * 2 * unit;
-                    for line in (0..2 * unit).step_by(64) {
-                        S::prefetch(next.wrapping_add(at + line));
-                    }
+                    prefetch_lines::<S>(2 * unit, next.wrapping_add(at));
                     let (mut a, mut b) = unpack::<S, BITS>(page.add(at));
                     let (mut c, mut d) = unpack::<S, BITS>(page.add(at + unit));
                     if TABLE {

@@ -3,9 +3,9 @@
 //! All of it is one list of words that is written once per pass, behind the tables that stay (`tables.rs`); kernels get offsets into it.
 //!
 //! **How attention is cut.** Tokens of a sequence that read the same pages in the same form are a *block*; what they see is cut into
-//! *splits*: the sinks, then runs of at most [`SPLIT`] positions that start at multiples of it after the sinks, cut once more where
-//! pages stop being coded. A workgroup has one split of one kv head of a block. So which splits a query has depends on its position
-//! alone, and the splits of a query are put together in their order.
+//! *splits*: the sinks, then runs of [`SPLIT`] positions (longer in long contexts) that start at multiples of their length after the sinks, cut once
+//! more where pages stop being coded. A workgroup has one split of one kv head of a block. So which splits a query has depends on its
+//! position and the model alone, and the splits of a query are put together in their order.
 
 use crate::layout::SlotKernels;
 use crate::tables::Tables;
@@ -14,18 +14,23 @@ use kvant_codec::Side;
 use kvant_model::description::Rope;
 use std::ops::Range;
 
-/// Positions of the shortest split, and splits that a long context has at most before they grow.
+/// Positions of the shortest split, and splits of all kv heads together that a long context has before they grow.
 const SPLIT: usize = 128;
-const SPLITS: usize = 128;
+const SPLITS: usize = 512;
 
-/// Positions of a split of the query at `position`: a power of two that its position alone decides.
-fn split(position: usize) -> usize {
-    (position / SPLITS).next_power_of_two().max(SPLIT)
+/// Splits of a kv head before they grow.
+fn most_splits(kv_heads: usize) -> usize {
+    (SPLITS / kv_heads).max(1)
+}
+
+/// Positions of a split of the query at `position`: a power of two that its position and the model decide.
+pub(crate) fn split(position: usize, kv_heads: usize) -> usize {
+    (position / most_splits(kv_heads)).next_power_of_two().max(SPLIT)
 }
 
 /// The first position after this one whose splits are longer.
-fn next_split(position: usize) -> usize {
-    (split(position) + 1) * SPLITS
+fn next_split(position: usize, kv_heads: usize) -> usize {
+    (split(position, kv_heads) + 1) * most_splits(kv_heads)
 }
 
 /// Words that partial sums of one round of attention may take.
@@ -229,7 +234,7 @@ impl Class {
         let end = positions.end.saturating_sub(rule.sinks);
         let coded = |tokens: usize| rule.encoded_for(positions.start, tokens) * tokens;
         let (keys, values) = (coded(self.key_tokens), coded(self.value_tokens));
-        let (mut start, length) = (self.first(rule, positions.start), split(positions.start));
+        let (mut start, length) = (self.first(rule, positions.start), split(positions.start, self.kv_heads));
         while start < end {
             let next = (start / length + 1) * length;
             let stop =
@@ -275,7 +280,7 @@ impl Class {
             while token < span.tokens {
                 let position = span.start + token;
                 let change = rule.next_change(position, smallest) - span.start;
-                let longer = next_split(position) - span.start;
+                let longer = next_split(position, self.kv_heads) - span.start;
                 let end = (token + most).min(change).min(longer).min(span.tokens);
                 let block = end - token;
                 let splits = self.splits(rule, position..span.start + end);

@@ -8,7 +8,7 @@ use crate::layout::{SlotKernels, cached};
 use crate::ops::SIXTEEN;
 use crate::page_bytes::{self, bytes_reader};
 use crate::page_text::{SHARED, buffers, exact_reader};
-use crate::pairs::Queries;
+use crate::quads::Queries;
 use crate::unroll::unrolled;
 use kvant_codec::PageFormat;
 use kvant_codec::format::PackedFormat;
@@ -112,8 +112,8 @@ impl SlotKernels {
         (mut first, blocks): (usize, usize),
         queries: Queries<'_>,
     ) -> Arc<Kernel> {
-        if let Some(text) = self.pairs_text(gpu, columns, queries) {
-            return gpu.unchecked_kernel("attend", text + &SlotKernels::pairs_buffers(first, blocks));
+        if let Some(text) = self.quads_text(gpu, columns, queries) {
+            return gpu.unchecked_kernel("attend", text + &SlotKernels::quads_buffers(first, blocks));
         }
         let channels = self.value.dim().div_ceil(128);
         // A driver in software has nothing to wait for, and long texts to translate.

@@ -195,3 +195,12 @@ fn scored(thread: u32, task: Task, position: u32, is_there: bool, k: u32, total:
     }
     weights[32u * k + thread / 4u][thread % 4u] = select(NONE, s, is_seen);
 }
+
+// The page of a value, `t` positions behind the first of the 128, and its token there.
+fn value_place(task: Task, first: u32, t: u32) -> vec2<u32> {
+    if task.value_form == 2u {
+        return vec2<u32>(value_pages[0], first + t);
+    }
+    let index = first + t - a.sinks;
+    return vec2<u32>(value_pages[index / VALUE_TOKENS - (first - a.sinks) / VALUE_TOKENS], index % VALUE_TOKENS);
+}

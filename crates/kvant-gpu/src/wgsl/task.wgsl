@@ -69,12 +69,3 @@ fn value_page(task: Task, first: u32, number: u32) -> u32 {
     let last = (task.end - 1u - a.sinks) / VALUE_TOKENS;
     return plan[table + min((first - a.sinks) / VALUE_TOKENS + number, last)];
 }
-
-// The page of a value, `t` positions behind the first of the 128, and its token there.
-fn value_place(task: Task, first: u32, t: u32) -> vec2<u32> {
-    if task.value_form == 2u {
-        return vec2<u32>(value_pages[0], first + t);
-    }
-    let index = first + t - a.sinks;
-    return vec2<u32>(value_pages[index / VALUE_TOKENS - (first - a.sinks) / VALUE_TOKENS], index % VALUE_TOKENS);
-}

@@ -1,4 +1,4 @@
-//! The text of attention by pairs of positions and channels (`wgsl/pairs.wgsl`): few queries, and pages that it knows.
+//! The text of attention by fours of positions and channels (`wgsl/quads.wgsl`): few queries, and pages that it knows.
 
 use crate::device::{Gpu, WORKGROUP_BYTES};
 use crate::layout::SlotKernels;
@@ -17,9 +17,13 @@ const COLUMNS: usize = 4;
 const PAGE: usize = 64;
 const SINKS: usize = 32;
 
-/// Words that a thread asks for at once of exact keys and values, and chunks of 16 channels of coded keys.
-const WORDS: [usize; 2] = [32, 16];
-const CHUNKS: usize = 4;
+/// Pairs of words that a thread asks for at once of exact keys and values, and eights of channels of coded keys. More of them wait
+/// less and are more text, which a card fetches for every layer anew.
+const WORDS: [usize; 2] = [16, 8];
+const EIGHTS: usize = 4;
+
+/// How much more than the code a code's number is.
+const CODE_OFFSET: i32 = 16;
 
 /// Queries that were ready, which have no key or value of their own.
 const NO_OWN: &str = "
@@ -27,12 +31,12 @@ fn has_own(task: Task) -> bool {
     return false;
 }
 
-fn own_score() -> vec4<f32> {
+fn own_score(begin_at: u32) -> vec4<f32> {
     return vec4<f32>();
 }
 
-fn own_pair(pair: u32) -> vec2<f32> {
-    return vec2<f32>();
+fn own_four(four: u32) -> vec4<f32> {
+    return vec4<f32>();
 }
 ";
 
@@ -53,13 +57,13 @@ enum Kind<'a> {
 
 impl SlotKernels {
     /// What pages hold, where this kernel reads them with so many columns.
-    fn pairs_kind(&self, gpu: &Gpu, columns: usize) -> Option<Kind<'_>> {
+    fn quads_kind(&self, gpu: &Gpu, columns: usize) -> Option<Kind<'_>> {
         let sides = [&self.key, &self.value];
         let is_half = |side: &&crate::layout::SideKernels| {
             side.exact.element == Element::F16 && side.tokens() == PAGE && side.exact.tokens == PAGE
         };
         let (key_dim, value_dim) = (self.key.dim(), self.value.dim());
-        let fits = key_dim.is_multiple_of(4) && value_dim.is_multiple_of(2) && value_dim <= 256;
+        let fits = key_dim.is_multiple_of(4) && value_dim.is_multiple_of(4) && value_dim <= 512;
         if !gpu.arithmetic().dots || columns != COLUMNS || !sides.iter().all(is_half) || !fits {
             return None;
         }
@@ -87,27 +91,26 @@ impl SlotKernels {
             }
             _ => None,
         };
-        kind.filter(|kind| self.pairs_bytes(*kind) + self.heads_bytes(columns) <= WORKGROUP_BYTES as usize)
+        kind.filter(|kind| self.quads_bytes(*kind) + self.heads_bytes(columns) <= WORKGROUP_BYTES as usize)
     }
 
     /// Workgroup memory of the kernel without heads.
-    fn pairs_bytes(&self, kind: Kind<'_>) -> usize {
+    fn quads_bytes(&self, kind: Kind<'_>) -> usize {
         let codes = match kind {
             Kind::Plain => 0,
-            Kind::Codes([key, value]) => 69 * key.coded + 16 * 64 * page_bytes::groups(value),
+            Kind::Codes([key, value]) => 72 * key.coded + 16 * 64 * page_bytes::groups(value),
         };
-        16 * (COLUMNS * self.query_fours() + self.key.dim() + 256 + 128 + 16 + 2) + codes
+        16 * (COLUMNS * self.query_fours() + self.key.dim() + 256 + 128 + 16 + 5) + codes
     }
 
     /// The kernel's text but for the buffers of pages, and how those are read; `None` where another kernel attends.
-    pub(crate) fn pairs_text(&self, gpu: &Gpu, columns: usize, queries: Queries<'_>) -> Option<String> {
-        let kind = self.pairs_kind(gpu, columns)?;
+    pub(crate) fn quads_text(&self, gpu: &Gpu, columns: usize, queries: Queries<'_>) -> Option<String> {
+        let kind = self.quads_kind(gpu, columns)?;
         let (key_dim, value_dim) = (self.key.dim(), self.value.dim());
         let divisor = |of: usize, most: usize| (1..=most).rev().find(|n| of.is_multiple_of(*n)).unwrap_or(1);
-        let sets = (256 / value_dim).next_power_of_two();
-        let sets = if sets * value_dim > 256 { sets / 2 } else { sets };
+        let sets = 1 << (512 / value_dim).ilog2();
         // Positions at once are those of one page.
-        let (key_words, value_words) = (divisor(key_dim, WORDS[0]), WORDS[1].min(PAGE / sets));
+        let (key_words, value_words) = (divisor(key_dim / 2, WORDS[0]), WORDS[1].min(PAGE / sets));
         let mut constants = format!(
             "const COLS = {COLUMNS}u;\nconst Q4 = {}u;\nconst KEY_DIM = {key_dim}u;\nconst VALUE_DIM = {value_dim}u;\n\
              const KEY_TOKENS = {PAGE}u;\nconst VALUE_TOKENS = {PAGE}u;\nconst PREPARED = {};\nconst SETS = {sets}u;\n\
@@ -126,23 +129,23 @@ impl SlotKernels {
         }
         let mut counts = vec![("COLS", COLUMNS), ("KEY_WORDS", key_words), ("VALUE_WORDS", value_words)];
         let (codes, readers) = match kind {
-            Kind::Plain => (include_str!("wgsl/pairs_exact.wgsl").to_owned(), String::new()),
+            Kind::Plain => (include_str!("wgsl/quads_exact.wgsl").to_owned(), String::new()),
             Kind::Codes(formats) => {
-                let step = divisor(formats[0].coded / 16, CHUNKS);
-                let chunks = (PAGE / 16 / sets).max(1);
+                let step = divisor(formats[0].coded / 16, EIGHTS);
+                let octets = (PAGE / 8 / sets).max(1);
                 for (name, format) in ["KEY", "VALUE"].into_iter().zip(formats) {
                     let section = &sections(format)[0];
                     let _ = writeln!(
                         constants,
                         "const {name}_CODES = {}u;\nconst {name}_CENTRE = {}.0;\nconst {name}_CODED_QUADS = {}u;",
                         section.codes / 8,
-                        centre(section),
+                        centre(section) - CODE_OFFSET,
                         format.bytes.div_ceil(16),
                     );
                 }
-                let _ = writeln!(constants, "const KEY_STEP = {step}u;\nconst VALUE_CHUNKS = {chunks}u;");
-                counts.extend([("KEY_STEP", step), ("VALUE_CHUNKS", chunks)]);
-                let text = include_str!("wgsl/pairs_codes.wgsl").to_owned();
+                let _ = writeln!(constants, "const KEY_STEP = {step}u;\nconst OCTETS = {octets}u;");
+                counts.extend([("KEY_STEP", step), ("OCTETS", octets)]);
+                let text = include_str!("wgsl/quads_codes.wgsl").to_owned();
                 let [key, value] = formats.map(bytes_reader);
                 let readers =
                     [&self.key.reader, &value_names(&self.value.reader), &key, &value_names(&value)]
@@ -151,9 +154,9 @@ impl SlotKernels {
                 (text, readers)
             }
         };
-        let own = if queries.own { include_str!("wgsl/pairs_own.wgsl") } else { NO_OWN };
+        let own = if queries.own { include_str!("wgsl/quads_own.wgsl") } else { NO_OWN };
         let text =
-            [include_str!("wgsl/task.wgsl"), include_str!("wgsl/pairs.wgsl"), &codes, queries.text, own];
+            [include_str!("wgsl/task.wgsl"), include_str!("wgsl/quads.wgsl"), &codes, queries.text, own];
         let parts = [
             &constants,
             &unrolled(&text.concat(), &counts),
@@ -166,7 +169,7 @@ impl SlotKernels {
     }
 
     /// The buffers of pages from a binding on, and the readers of this kernel: words, pairs of them and how far pages reach.
-    pub(crate) fn pairs_buffers(first: usize, count: usize) -> String {
+    pub(crate) fn quads_buffers(first: usize, count: usize) -> String {
         let mut text = declared(first, count, "read", "vec2<u32>");
         let _ = writeln!(
             text,

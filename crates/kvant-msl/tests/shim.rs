@@ -167,7 +167,7 @@ fn a_wrong_shuffle_is_found() {
     assert_eq!(run(Metal::default(), &format!("{BINDINGS}{EXCHANGE}"), &x, 64, 1), Ok(wanted.clone()));
     for wrong in [
         "subgroupShuffleDown(sum, step)",
-        "subgroupShuffleXor(sum, step + 1u)",
+        "subgroupShuffleXor(sum, step ^ 1u)",
         "subgroupShuffle(sum, lane + step)",
         "subgroupBroadcast(sum, 1u)",
     ] {

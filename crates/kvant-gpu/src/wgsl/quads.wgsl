@@ -30,9 +30,8 @@ const VALUE_FOURS = VALUE_DIM / 4u;
 // Threads that have the same half of the channels of keys.
 const HALF = 64u;
 
-// Where the pages of the 256 positions are listed.
-var<private> key_pages: u32;
-var<private> value_pages: u32;
+// Where the pages of the 256 positions are listed: four of keys, then four of values.
+var<private> listed: u32;
 
 // Positions of its columns' tokens, and whether there are such columns.
 var<private> own_positions: vec4<u32>;
@@ -76,7 +75,6 @@ fn main(
     if thread < 8u {
         pages[thread] = page_of(task, task.start, thread);
     }
-    var slot = 0u;
     for (var first = task.start; first < task.end; first += 256u) {
         let end = min(256u, task.end - first);
         // Queries and pages are there, and nobody reads what was there for the positions before.
@@ -85,8 +83,6 @@ fn main(
         if thread < 8u && first + 256u < task.end {
             next = page_of(task, first + 256u, thread);
         }
-        key_pages = slot;
-        value_pages = slot + 4u;
         ask_keys(task, first + quad, quad, half);
         ready_scores(thread, task, first);
         workgroupBarrier();
@@ -98,9 +94,8 @@ fn main(
                 s = exact_scores(task, first + quad, quad, half);
             }
         }
-        slot ^= 8u;
         if thread < 8u {
-            pages[slot + thread] = next;
+            pages[(listed ^ 8u) + thread] = next;
         }
         ask_values(task, four, team);
         weights[thread] = select(s.n0, s.n2, half == 0u);
@@ -142,6 +137,7 @@ fn main(
             sums.n$i = fma(sums.n$i, factor, more.n$i);
             //@
         }
+        listed ^= 8u;
     }
     lanes[thread] = total;
     workgroupBarrier();
@@ -206,7 +202,7 @@ fn seen(task: Task, position: u32, total: vec4<f32>) -> vec4<f32> {
 
 // Four positions of an exact page: two words of each channel of a half.
 fn exact_scores(task: Task, position: u32, quad: u32, half: u32) -> Four {
-    let page = held(pages[key_pages + quad / KEY_TOKENS], select(KEY_QUADS, KEY_SINK_QUADS, task.key_form == 2u));
+    let page = held(pages[listed + quad / KEY_TOKENS], select(KEY_QUADS, KEY_SINK_QUADS, task.key_form == 2u));
     let step = select(KEY_TOKENS, 32u, task.key_form == 2u) / 4u;
     let begin_at = half * (KEY_DIM / 2u);
     var s = Four();
@@ -244,7 +240,7 @@ fn exact_sums(task: Task, first: u32, four: u32, team: u32, end: u32) -> Four {
     let there = select(end, end - 1u, own);
     var s = Four();
     for (var t = 0u; t < there; t += SETS * VALUE_WORDS) {
-        let page = held(pages[value_pages + t / VALUE_TOKENS], select(VALUE_QUADS, VALUE_SINK_QUADS, task.value_form == 2u));
+        let page = held(pages[listed + 4u + t / VALUE_TOKENS], select(VALUE_QUADS, VALUE_SINK_QUADS, task.value_form == 2u));
         // Tokens that are not there yet have room in the page, but for those of sinks.
         let most = select(VALUE_TOKENS, 32u, task.value_form == 2u) - 1u;
         //@ u VALUE_WORDS

@@ -37,7 +37,7 @@ fn ready_scores(thread: u32, task: Task, first: u32) {
             let column = n % COLS;
             let chunk = n / COLS % KEY_CHUNKS;
             let number = n / (KEY_CHUNKS * COLS);
-            let page = held(pages[key_pages + number], KEY_CODED_QUADS);
+            let page = held(pages[listed + number], KEY_CODED_QUADS);
             var zeros = 0.0;
             //@ i 4
             {
@@ -56,7 +56,7 @@ fn ready_scores(thread: u32, task: Task, first: u32) {
         for (var n = thread; n < 64u * VALUE_GROUPS; n += 128u) {
             let group = n / 64u;
             let t = min(4u * (n % 64u), task.end - first - 1u);
-            let page = held(pages[value_pages + t / VALUE_TOKENS], VALUE_CODED_QUADS);
+            let page = held(pages[listed + 4u + t / VALUE_TOKENS], VALUE_CODED_QUADS);
             token_scales[n] = value_token_scale(page, group, t % VALUE_TOKENS / 4u);
         }
     }
@@ -80,7 +80,7 @@ var<private> value_start: u32;
 // Four positions by half of the channels.
 fn ask_keys(task: Task, position: u32, quad: u32, half: u32) {
     if task.key_form == 0u && position < task.end {
-        key_page = held(pages[key_pages + quad / KEY_TOKENS], KEY_CODED_QUADS);
+        key_page = held(pages[listed + quad / KEY_TOKENS], KEY_CODED_QUADS);
         key_start = KEY_CODES + quad % KEY_TOKENS / 2u + half * KEY_CHUNKS * (KEY_TOKENS / 2u);
         ask_eights(0u);
     }
@@ -104,7 +104,7 @@ fn ask_values(task: Task, four: u32, team: u32) {
 
 // The eights of positions of a page: four words for each.
 fn ask_page(n: u32) {
-    let page = held(pages[value_pages + n], VALUE_CODED_QUADS);
+    let page = held(pages[listed + 4u + n], VALUE_CODED_QUADS);
     //@ u OCTETS
     value_left$u = page_pair(page, value_start + 8u * $uu);
     value_right$u = page_pair(page, value_start + 8u * $uu + 1u);

@@ -110,6 +110,10 @@ pub(crate) fn whole(what: &'static str, got: usize, dim: usize) -> Result<usize,
 
 /// The first number that is NaN or infinite, as an error.
 pub(crate) fn not_finite(rows: &[f32], dim: usize) -> Option<CodecError> {
+    // All of them without a jump: vectors can do that, and nearly always there is nothing to look for.
+    if !rows.iter().fold(false, |found, x| found | !x.is_finite()) {
+        return None;
+    }
     let at = rows.iter().position(|x| !x.is_finite())?;
     Some(CodecError::NotFinite { token: at / dim, channel: at % dim, value: rows[at] })
 }

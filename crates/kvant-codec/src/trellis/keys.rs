@@ -70,14 +70,15 @@ fn moments(y: &[f32], stride: usize) -> Vec<Statistics> {
     }
     mean.iter_mut().for_each(|mean| *mean *= 1.0 / TRELLIS_TOKENS as f32);
     let (mut square, mut product) = (vec![0.0f32; stride], vec![0.0f32; stride]);
-    let mut before = mean.clone();
+    let mut before = mean.as_slice();
     for row in y.chunks_exact(stride) {
-        for c in 0..stride {
-            let x = row[c] - mean[c];
-            square[c] += x * x;
-            product[c] += x * (before[c] - mean[c]);
+        let sums = square.iter_mut().zip(&mut product).zip(&mean);
+        for ((((square, product), mean), x), before) in sums.zip(row).zip(before) {
+            let x = x - mean;
+            *square += x * x;
+            *product += x * (before - mean);
         }
-        before.copy_from_slice(row);
+        before = row;
     }
     (0..stride)
         .map(|c| Statistics {
@@ -106,10 +107,11 @@ fn innovations(y: &[f32], stride: usize, channels: &mut [Statistics], leak: impl
     let offsets: Vec<f32> = channels.iter().zip(&leaks).map(|(c, leak)| (1.0 - leak) * c.mean).collect();
     let (mut square, mut largest) = (vec![0.0f32; stride], vec![0.0f32; stride]);
     for (before, row) in y.chunks_exact(stride).zip(y.chunks_exact(stride).skip(1)) {
-        for c in 0..stride {
-            let e = row[c] - leaks[c] * before[c] - offsets[c];
-            square[c] += e * e;
-            largest[c] = largest[c].max(e.abs());
+        let sums = square.iter_mut().zip(&mut largest).zip(&leaks).zip(&offsets);
+        for (((((square, largest), leak), offset), x), before) in sums.zip(row).zip(before) {
+            let e = x - leak * before - offset;
+            *square += e * e;
+            *largest = largest.max(e.abs());
         }
     }
     for (c, channel) in channels.iter_mut().enumerate() {

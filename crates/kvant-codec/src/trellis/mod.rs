@@ -33,6 +33,7 @@
 //! follow each other in registers and nothing is transposed. Only where a run (a quarter) begins, its window comes from the lane
 //! (the byte) below.
 
+mod channels;
 mod decode;
 mod keys;
 mod scale;

@@ -36,7 +36,10 @@ impl Leak {
             above(1, power)
         });
         let (r, r2) = (power, power * power);
-        let runs = [r, r2, r2 * r2, r2 * r2 * (r2 * r2)];
+        // What is too small to be a normal number is nothing: it takes a processor a hundred times as long to multiply, and nothing
+        // that a score has would notice it.
+        let runs =
+            [r, r2, r2 * r2, r2 * r2 * (r2 * r2)].map(|power| if power.is_normal() { power } else { 0.0 });
         let mut first = [[1.0; LANES]; 3];
         first.iter_mut().zip(first_steps(leak)).for_each(|(lanes, step)| lanes[0] = step);
         Leak { powers, steps: std::array::from_fn(|i| above(1 << i, runs[i])), first, rho }

@@ -3,11 +3,13 @@
 //! A quad's levels meet four bytes of each query in the lanes of sixteen runs, one vector for each of a run's eight tokens;
 //! nothing is transposed. Levels of the quads that share a leak are made once and lie in the first-level cache, where they meet
 //! as many heads as registers have sums for. What a leak carries on is carried on in the scores: sₜ = ρ·sₜ₋₁ + q·eₜ, along the
-//! eight vectors first, then from lane to lane by ρ⁸ ([`Leak`]).
+//! eight vectors first, then from lane to lane by ρ⁸ ([`Leak`]). All leaks take each of these steps before any takes the next: a
+//! step of one leak is mostly waiting for the step before.
 
+use super::channels::{Channels, HELD, Held};
 use super::scan::Leak;
 use super::window::{levels, run};
-use crate::format::{MAX_DIM, QUAD, RUN, TRELLIS_TOKENS, TrellisFormat, TrellisTable, scale};
+use crate::format::{MAX_DIM, QUAD, RUN, TRELLIS_TOKENS, TrellisFormat, TrellisTable};
 use crate::kernel::{Pages, Query, by_heads};
 use kvant_simd::{LANES, Simd};
 use std::mem::MaybeUninit;
@@ -15,8 +17,11 @@ use std::mem::MaybeUninit;
 /// Queries that share one look at the page.
 const BLOCK: usize = 16;
 
-/// Quads whose levels are held at once.
-const HELD: usize = 64;
+/// Queries that meet levels at once, at most.
+const HEADS: usize = 4;
+
+/// Leaks that there are.
+const LEAKS: usize = 16;
 
 /// The integers that a query is rounded to go from −127 to 127.
 const LIMIT: f32 = 127.0;
@@ -24,22 +29,25 @@ const LIMIT: f32 = 127.0;
 /// Bytes of a vector.
 const WIDE: usize = 4 * LANES;
 
+/// A vector in memory.
+type Vector = [MaybeUninit<f32>; LANES];
+
 /// Memory of a call. Nothing of it is cleared: every part is written before it is read.
 #[repr(C, align(64))]
 struct Room {
     /// (quads, 8, 64).
     levels: [MaybeUninit<u8>; HELD * RUN * WIDE],
-    /// Sums over the quads of a leak, carried on within runs: (heads, 8, 16).
-    sums: [[[MaybeUninit<f32>; LANES]; RUN]; BLOCK],
+    /// Sums over the quads of a leak, carried on within runs: (leaks, heads, 8, 16).
+    sums: [[[Vector; RUN]; HEADS]; LEAKS],
+    /// What a leak carries into runs: (leaks, heads, 16).
+    carried: [[Vector; HEADS]; LEAKS],
     /// Scores in units: (heads, 8, 16), and as much again that a transposition reads.
-    scores: [[[MaybeUninit<f32>; LANES]; RUN]; BLOCK + 1],
-    /// Scale times the unit of the width; zero where there are no codes, and after the last channel.
-    scales: [MaybeUninit<f32>; MAX_DIM + LANES],
-    zeros: [MaybeUninit<f32>; MAX_DIM + LANES],
+    scores: [[Vector; RUN]; BLOCK + 1],
+    channels: Channels,
     /// Queries times scales, in units of their own: (heads, channels).
     bytes: [[MaybeUninit<i8>; MAX_DIM + LANES]; BLOCK],
-    /// Where the codes of quads begin.
-    codes: [MaybeUninit<usize>; MAX_DIM / QUAD],
+    /// What takes the centre of levels away again, by quad.
+    centres: [[MaybeUninit<i32>; MAX_DIM / QUAD]; BLOCK],
     /// One unit of the bytes.
     step: [f32; BLOCK],
     /// What every token's score has besides: zeros and the mean.
@@ -57,12 +65,12 @@ pub(crate) unsafe fn scores<S: Simd>(format: &TrellisFormat, query: &Query, page
     let page = unsafe { std::slice::from_raw_parts(pages.page, format.bytes()) };
     let mut room = Room {
         levels: [MaybeUninit::uninit(); HELD * RUN * WIDE],
-        sums: [[[MaybeUninit::uninit(); LANES]; RUN]; BLOCK],
+        sums: [[[[MaybeUninit::uninit(); LANES]; RUN]; HEADS]; LEAKS],
+        carried: [[[MaybeUninit::uninit(); LANES]; HEADS]; LEAKS],
         scores: [[[MaybeUninit::uninit(); LANES]; RUN]; BLOCK + 1],
-        scales: [MaybeUninit::uninit(); MAX_DIM + LANES],
-        zeros: [MaybeUninit::uninit(); MAX_DIM + LANES],
+        channels: Channels::room(),
         bytes: [[MaybeUninit::uninit(); MAX_DIM + LANES]; BLOCK],
-        codes: [MaybeUninit::uninit(); MAX_DIM / QUAD],
+        centres: [[MaybeUninit::uninit(); MAX_DIM / QUAD]; BLOCK],
         step: [0.0; BLOCK],
         base: [0.0; BLOCK],
     };
@@ -72,17 +80,19 @@ pub(crate) unsafe fn scores<S: Simd>(format: &TrellisFormat, query: &Query, page
         unsafe { S::prefetch(pages.next.wrapping_add(line)) };
     }
     // SAFETY: the caller's contract.
-    let held = unsafe { read_channels::<S>(format, page, &mut room) };
+    let quads = unsafe { room.channels.read::<S>(format, page) };
     for first in (0..query.heads()).step_by(BLOCK) {
         let heads = BLOCK.min(query.heads() - first);
         // SAFETY: the caller's contract; the channels have been read.
         unsafe {
             fold::<S>(format.dim, query, first, &mut room, heads);
             let mut fresh = true;
-            for (n, held) in held.iter().take(format.padded().div_ceil(HELD * QUAD)).enumerate() {
-                held.unpack::<S>(HELD * n, pages, &mut room);
-                for (leak, alike) in held.leaks() {
-                    add_leak::<S>(HELD * n, Leak::of(leak), alike, &mut room, heads, fresh);
+            for quad in (0..format.padded() / QUAD).step_by(HELD) {
+                let held = quads.held(quad);
+                unpack::<S>(&held, quad, pages, &mut room);
+                let leaks = Leaks::of(&held);
+                if leaks.count > 0 {
+                    add_leaks::<S>(quad, &leaks, &mut room, heads, fresh);
                     fresh = false;
                 }
             }
@@ -90,135 +100,109 @@ pub(crate) unsafe fn scores<S: Simd>(format: &TrellisFormat, query: &Query, page
             for scores in &mut room.scores[if fresh { 0 } else { heads }..=heads] {
                 *scores = [[MaybeUninit::new(0.0); LANES]; RUN];
             }
-            for h in 0..heads {
-                put::<S>(&room, h, out.add((first + h) * TRELLIS_TOKENS));
+            for h in (0..heads).step_by(2) {
+                put::<S>(&room, h, heads, out.add((first + h) * TRELLIS_TOKENS));
             }
         }
     }
 }
 
-/// Widths and leaks, scales and zeros of a page.
+/// The leaks of held quads, and the places of the quads that have each.
+struct Leaks {
+    /// Of all quads with codes, leak by leak.
+    places: [u8; HELD],
+    /// With the end of each one's places.
+    all: [(u8, u8); LEAKS],
+    count: usize,
+}
+
+impl Leaks {
+    #[inline(always)]
+    fn of(held: &Held) -> Leaks {
+        let mut leaks = Leaks { places: [0; HELD], all: [(0, 0); LEAKS], count: 0 };
+        let mut end = 0;
+        for (leak, mut alike) in held.leaks() {
+            while alike > 0 {
+                leaks.places[end] = alike.trailing_zeros() as u8;
+                end += 1;
+                alike &= alike - 1;
+            }
+            leaks.all[leaks.count] = (leak, end as u8);
+            leaks.count += 1;
+        }
+        leaks
+    }
+
+    #[inline(always)]
+    fn iter(&self) -> impl Iterator<Item = (&'static Leak, &[u8])> {
+        let mut start = 0;
+        self.all[..self.count].iter().map(move |(leak, end)| {
+            let places = &self.places[start..usize::from(*end)];
+            start = usize::from(*end);
+            (Leak::of(*leak), places)
+        })
+    }
+}
+
+/// The levels of all held quads, (quads, 8, 64). The first is number `first` of the page.
 ///
 /// # Safety
-/// The CPU has the tier.
+/// As [`scores`]; the channels have been read.
 #[inline(always)]
-unsafe fn read_channels<S: Simd>(
-    format: &TrellisFormat,
-    page: &[u8],
-    room: &mut Room,
-) -> [Held; MAX_DIM / QUAD / HELD] {
-    let (padded, end) = (format.padded(), format.dim.next_multiple_of(LANES));
-    let mut held = [Held { by_bits: [0; 9], by_leak: [0; 16] }; MAX_DIM / QUAD / HELD];
-    // Units of the channels' widths first, then scales and zeros in their places.
-    let (units, _) = room.scales.as_chunks_mut::<QUAD>();
-    for (((q, quad), units), codes) in format.quads(page).enumerate().zip(units).zip(&mut room.codes) {
-        let (held, bit) = (&mut held[q / HELD], q % HELD);
-        codes.write(quad.codes);
-        held.by_bits[usize::from(quad.bits)] |= 1 << bit;
-        held.by_leak[usize::from(quad.leak / 16)] |= u64::from(quad.bits > 0) << bit;
-        *units = [MaybeUninit::new(TrellisTable::of(quad.bits).map_or(0.0, |table| table.unit)); QUAD];
+unsafe fn unpack<S: Simd>(held: &Held, first: usize, pages: Pages, room: &mut Room) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        unpack_bits::<S, 1>(held, first, pages, room);
+        unpack_bits::<S, 2>(held, first, pages, room);
+        unpack_bits::<S, 3>(held, first, pages, room);
+        unpack_bits::<S, 4>(held, first, pages, room);
+        unpack_bits::<S, 5>(held, first, pages, room);
+        unpack_bits::<S, 6>(held, first, pages, room);
+        unpack_bits::<S, 8>(held, first, pages, room);
     }
-    let mut zeros = [0i8; LANES];
-    for c in (0..end).step_by(LANES) {
-        let count = LANES.min(padded - c);
-        let exponents = &page[format.scales() + c..][..count];
-        let mut scales = [0.0f32; LANES];
-        for (to, exponent) in scales.iter_mut().zip(exponents) {
-            *to = scale(*exponent);
-        }
-        for (to, zero) in zeros.iter_mut().zip(&page[format.scales() + padded + c..][..count]) {
-            *to = *zero as i8;
-        }
-        // Nothing after the last channel.
-        for c in c + count..c + LANES {
-            room.scales[c].write(0.0);
-        }
-        scales.iter_mut().skip(format.dim - c).for_each(|scale| *scale = 0.0);
-        // SAFETY: vectors of sixteen, all of them written; the CPU has the tier.
-        unsafe {
-            let (scales, units) = (S::load(scales.as_ptr()), room.scales.as_mut_ptr().add(c).cast::<f32>());
-            S::store(units, S::mul(scales, S::load(units)));
-            let steps = S::mul(S::splat(0.5), S::load_i8(zeros.as_ptr()));
-            S::store(room.zeros.as_mut_ptr().add(c).cast(), S::mul(steps, scales));
-        }
-    }
-    held
 }
 
-/// Up to 64 quads, by width and by leak: a bit for each. Jumps that depend on a page's widths are what costs most in reading
-/// it, so quads are taken width by width and not one after the other.
-#[derive(Clone, Copy)]
-struct Held {
-    by_bits: [u64; 9],
-    by_leak: [u64; 16],
-}
-
-impl Held {
-    /// Leaks in 256ths, each with the quads that have it.
-    fn leaks(&self) -> impl Iterator<Item = (u8, u64)> {
-        let all = self.by_leak.iter().enumerate();
-        all.filter(|(_, alike)| **alike > 0).map(|(leak, alike)| (16 * leak as u8, *alike))
+/// # Safety
+/// As [`unpack`].
+#[inline(always)]
+unsafe fn unpack_bits<S: Simd, const BITS: usize>(held: &Held, first: usize, pages: Pages, room: &mut Room) {
+    let Some(table) = TrellisTable::of(BITS as u8) else { return };
+    let mut alike = held.by_bits[BITS];
+    if alike == 0 {
+        return;
     }
-
-    /// The levels of all of them, (quads, 8, 64). The first is number `first` of the page.
-    ///
-    /// # Safety
-    /// As [`scores`]; the channels have been read.
-    #[inline(always)]
-    unsafe fn unpack<S: Simd>(&self, first: usize, pages: Pages, room: &mut Room) {
-        // SAFETY: the caller's contract.
-        unsafe {
-            self.unpack_bits::<S, 1>(first, pages, room);
-            self.unpack_bits::<S, 2>(first, pages, room);
-            self.unpack_bits::<S, 3>(first, pages, room);
-            self.unpack_bits::<S, 4>(first, pages, room);
-            self.unpack_bits::<S, 5>(first, pages, room);
-            self.unpack_bits::<S, 6>(first, pages, room);
-            self.unpack_bits::<S, 8>(first, pages, room);
-        }
-    }
-
-    /// # Safety
-    /// As [`Held::unpack`].
-    #[inline(always)]
-    unsafe fn unpack_bits<S: Simd, const BITS: usize>(&self, first: usize, pages: Pages, room: &mut Room) {
-        let Some(table) = TrellisTable::of(BITS as u8) else { return };
-        let mut alike = self.by_bits[BITS];
-        if alike == 0 {
-            return;
-        }
-        // SAFETY: a quad's codes lie within the page; there is a place for eight vectors of each.
-        unsafe {
-            let table_levels = levels::<S>(table);
-            while alike > 0 {
-                let n = alike.trailing_zeros() as usize;
-                alike &= alike - 1;
-                let place = room.codes[first + n].assume_init();
-                let codes = pages.page.add(place);
-                for j in 0..BITS {
-                    S::prefetch(pages.next.wrapping_add(place + WIDE * j));
-                }
-                // A run's windows begin in the run before, which is one lane further down.
-                let before = S::next_lane(S::bload(codes.add(WIDE * (BITS - 1))), table.start);
-                let (found, _) = run::<S, BITS>(table_levels, before, codes);
-                let out = room.levels.as_mut_ptr().cast::<i8>().add(n * RUN * WIDE);
-                for k in 0..RUN {
-                    S::bstore(out.add(WIDE * k), found[k]);
-                }
+    // SAFETY: a quad's codes lie within the page; there is a place for eight vectors of each.
+    unsafe {
+        let table_levels = levels::<S>(table);
+        while alike > 0 {
+            let n = alike.trailing_zeros() as usize;
+            alike &= alike - 1;
+            let place = room.channels.codes[first + n].assume_init();
+            let codes = pages.page.add(place);
+            for j in 0..BITS {
+                S::prefetch(pages.next.wrapping_add(place + WIDE * j));
+            }
+            // A run's windows begin in the run before, which is one lane further down.
+            let before = S::next_lane(S::bload(codes.add(WIDE * (BITS - 1))), table.start);
+            let (found, _) = run::<S, BITS>(table_levels, before, codes);
+            let out = room.levels.as_mut_ptr().cast::<i8>().add(n * RUN * WIDE);
+            for k in 0..RUN {
+                S::bstore(out.add(WIDE * k), found[k]);
             }
         }
     }
 }
 
-/// Rounds queries from number `first` on, times the page's scales, to bytes. In two rounds, so that what a head waits for in the
-/// first is there when the second begins.
+/// Rounds queries from number `first` on, times the page's scales, to bytes. In three rounds, so that what a head waits for in one
+/// is there when the next begins.
 ///
 /// # Safety
 /// As [`scores`]; the channels have been read.
 #[inline(always)]
 unsafe fn fold<S: Simd>(dim: usize, query: &Query, first: usize, room: &mut Room, heads: usize) {
     let end = dim.next_multiple_of(LANES);
-    let (scales, offsets) = (room.scales.as_ptr().cast::<f32>(), room.zeros.as_ptr().cast::<f32>());
+    let (scales, offsets) =
+        (room.channels.scales.as_ptr().cast::<f32>(), room.channels.zeros.as_ptr().cast::<f32>());
     for place in 0..heads {
         let q = query.padded(first + place).as_ptr();
         // SAFETY: a head's floats and the channels have room for whole vectors.
@@ -244,113 +228,119 @@ unsafe fn fold<S: Simd>(dim: usize, query: &Query, first: usize, room: &mut Room
                 let p = S::mul(S::load(q.add(c)), S::load(scales.add(c)));
                 S::store_low_bytes(bytes.add(c), S::round(S::mul(p, S::splat(inverse))));
             }
+            for c in (end..end.next_multiple_of(WIDE)).step_by(LANES) {
+                S::store_low_bytes(bytes.add(c), S::izero());
+            }
+        }
+    }
+    for place in 0..heads {
+        let bytes = room.bytes[place].as_ptr().cast::<u8>();
+        let centres = room.centres[place].as_mut_ptr().cast::<i32>();
+        // SAFETY: whole vectors of bytes were written, each of sixteen quads.
+        unsafe {
+            for c in (0..end).step_by(WIDE) {
+                let centre = S::mul(S::sum_bytes(S::bload(bytes.add(c))), S::splat(-S::BYTE_CENTRE as f32));
+                S::istore(centres.add(c / QUAD), S::round(centre));
+            }
         }
     }
 }
 
-/// Adds what the held quads of a leak give to the scores of all heads of a block, or begins these. The first held quad is number
-/// `first` of the page.
+/// Adds what the held quads give to the scores of all heads of a block, or begins these. The first held quad is number `first` of
+/// the page.
 ///
 /// # Safety
-/// As [`scores`]; levels were unpacked and the heads folded; there are scores unless `fresh`.
+/// As [`scores`]; levels were unpacked and the heads folded; there is a leak, and there are scores unless `fresh`.
 #[inline(always)]
-unsafe fn add_leak<S: Simd>(
-    first: usize,
-    leak: &Leak,
-    mut alike: u64,
-    room: &mut Room,
-    heads: usize,
-    fresh: bool,
-) {
-    let (mut places, mut count) = ([0u8; HELD], 0);
-    while alike > 0 {
-        places[count] = alike.trailing_zeros() as u8;
-        count += 1;
-        alike &= alike - 1;
-    }
-    let (mut h, places) = (0, &places[..count]);
+unsafe fn add_leaks<S: Simd>(first: usize, leaks: &Leaks, room: &mut Room, heads: usize, fresh: bool) {
+    let mut h = 0;
     while h < heads {
         // SAFETY: the caller's contract; there are as many heads left.
-        h += unsafe { by_heads!(S, heads - h, add_heads::<S>(first, leak, places, room, h, fresh)) };
+        h += unsafe { by_heads!(S, heads - h, add_heads::<S>(first, leaks, room, h, fresh)) };
     }
 }
 
-/// The same for the held quads with these places and H heads. Returns H.
+/// The same for H heads. Returns H.
 ///
 /// # Safety
-/// As [`add_leak`]; there are H heads from `h` on.
+/// As [`add_leaks`]; there are H heads from `h` on.
 #[inline(always)]
 unsafe fn add_heads<S: Simd, const H: usize>(
     first: usize,
-    leak: &Leak,
-    places: &[u8],
+    leaks: &Leaks,
     room: &mut Room,
     h: usize,
     fresh: bool,
 ) -> usize {
     // SAFETY: the caller's contract; vectors of sixteen.
     unsafe {
-        // As many sums as registers hold beside a level and the queries.
-        let ends = if const { S::REGISTERS >= 32 && H <= 3 } {
-            multiply::<S, H, 8>(first, leak, places, room, h)
-        } else if const { S::REGISTERS >= 32 } {
-            multiply::<S, H, 4>(first, leak, places, room, h)
-        } else {
-            multiply::<S, H, 1>(first, leak, places, room, h)
-        };
-        let mut carried = ends;
-        for i in 0..H {
-            carried[i] = leak.scan::<S>(ends[i]);
+        for (n, (leak, places)) in leaks.iter().enumerate() {
+            // As many sums as registers hold beside a level and the queries.
+            if const { S::REGISTERS >= 32 && H <= 3 } {
+                multiply::<S, H, 8>(first, n, leak, places, room, h);
+            } else {
+                multiply::<S, H, 4>(first, n, leak, places, room, h);
+            }
+        }
+        for (n, (leak, _)) in leaks.iter().enumerate() {
+            for i in 0..H {
+                let carried = room.carried[n][i].as_mut_ptr().cast();
+                S::store(carried, leak.scan::<S>(S::load(carried)));
+            }
         }
         for i in 0..H {
+            let scores: *mut f32 = room.scores[h + i].as_mut_ptr().cast();
+            let mut totals = [S::splat(0.0); RUN];
+            for (n, (leak, _)) in leaks.iter().enumerate() {
+                let carried = S::load(room.carried[n][i].as_ptr().cast());
+                for k in 0..RUN {
+                    let y = S::load(room.sums[n][i][k].as_ptr().cast());
+                    let y = S::fma(carried, leak.power::<S>(k), y);
+                    totals[k] = match n {
+                        0 if fresh => y,
+                        0 => S::add(S::load(scores.add(LANES * k)), y),
+                        _ => S::add(totals[k], y),
+                    };
+                }
+            }
             for k in 0..RUN {
-                let y = S::load(room.sums[h + i][k].as_ptr().cast());
-                let y = S::fma(carried[i], leak.power::<S>(k), y);
-                let scores = room.scores[h + i][k].as_mut_ptr().cast();
-                S::store(scores, if fresh { y } else { S::add(S::load(scores), y) });
+                S::store(scores.add(LANES * k), totals[k]);
             }
         }
     }
     H
 }
 
-/// Sums over quads, carried on within every run, to the room; returns what is at the runs' ends. ROWS tokens of a run at a time.
+/// Sums over the quads of leak number `n`, carried on within every run, to the room, and what is at the runs' ends. ROWS tokens of
+/// a run at a time.
 ///
 /// # Safety
 /// As [`add_heads`].
 #[inline(always)]
 unsafe fn multiply<S: Simd, const H: usize, const ROWS: usize>(
     first: usize,
+    n: usize,
     leak: &Leak,
     places: &[u8],
     room: &mut Room,
     h: usize,
-) -> [S::F; H] {
+) {
     let levels = room.levels.as_ptr().cast::<u8>();
-    // SAFETY: the bytes of all channels of H heads and the levels of all places were written.
+    // SAFETY: the bytes of all channels of H heads, their centres and the levels of all places were written.
     unsafe {
-        let mut queries = [std::ptr::null::<i8>(); H];
+        let (mut queries, mut centres) = ([std::ptr::null::<i8>(); H], [0; H]);
         for i in 0..H {
             queries[i] = room.bytes[h + i].as_ptr().cast::<i8>().add(QUAD * first);
-        }
-        // What the centre of levels adds, to begin with what takes it away: below 2²³, so exact as floats.
-        let (centre_bytes, mut centres) = ([S::BYTE_CENTRE as u8; WIDE], [S::izero(); H]);
-        let centre = S::bload(centre_bytes.as_ptr());
-        for place in places {
-            for i in 0..H {
-                let query = S::quad(queries[i].add(QUAD * usize::from(*place)));
-                centres[i] = S::dot_full(centres[i], centre, query);
+            for place in places {
+                centres[i] += room.centres[h + i][first + usize::from(*place)].assume_init();
             }
-        }
-        for i in 0..H {
-            centres[i] = S::round(S::sub(S::splat(0.0), S::to_f(centres[i])));
         }
         let rho = S::splat(leak.rho);
         let mut ends = [S::splat(0.0); H];
         for k in (0..RUN).step_by(ROWS) {
             let mut sums = [[S::izero(); ROWS]; H];
             for i in 0..H {
-                sums[i] = [centres[i]; ROWS];
+                sums[i] = [S::isplat(centres[i]); ROWS];
             }
             for place in places {
                 let place = usize::from(*place);
@@ -365,30 +355,39 @@ unsafe fn multiply<S: Simd, const H: usize, const ROWS: usize>(
                 for j in 0..ROWS {
                     let e = leak.stepped::<S>(k + j, S::to_f(sums[i][j]));
                     ends[i] = if k + j == 0 { e } else { S::fma(rho, ends[i], e) };
-                    S::store(room.sums[h + i][k + j].as_mut_ptr().cast(), ends[i]);
+                    S::store(room.sums[n][i][k + j].as_mut_ptr().cast(), ends[i]);
                 }
             }
         }
-        ends
+        for i in 0..H {
+            S::store(room.carried[n][i].as_mut_ptr().cast(), ends[i]);
+        }
     }
 }
 
-/// Writes a head's scores, token by token.
+/// Writes the scores of head `h` and the one after it, where there is one, token by token.
 ///
 /// # Safety
-/// `out` is valid for 128 floats; the scores of the head and of one more were written; the CPU has the tier.
+/// `out` is valid for 128 floats of each of these heads; the scores of both were written, or of one more than there are; the CPU
+/// has the tier.
 #[inline(always)]
-unsafe fn put<S: Simd>(room: &Room, h: usize, out: *mut f32) {
-    // SAFETY: a head has eight rows of sixteen, and the next one's are read with them; a run's eight scores come with eight that
-    // the next run overwrites, and the last run's go by way of a buffer.
+unsafe fn put<S: Simd>(room: &Room, h: usize, heads: usize, out: *mut f32) {
+    // SAFETY: a head has eight rows of sixteen, and the next one's are transposed with them: a vector has eight scores of the first,
+    // then eight of the second. What goes over the edge of a run is written again, or goes by way of a buffer.
     unsafe {
-        let (step, base) = (S::splat(room.step[h]), S::splat(room.base[h]));
         let runs = S::transpose(room.scores.as_ptr().cast::<f32>().add(h * RUN * LANES), LANES);
+        let of = |h: usize, n: usize| S::fma(runs[n], S::splat(room.step[h]), S::splat(room.base[h]));
+        if h + 1 < heads {
+            // From the last run on, each over the wrong half of the one before.
+            for n in (0..LANES).rev() {
+                S::store(out.add(TRELLIS_TOKENS + RUN * n - RUN), of(h + 1, n));
+            }
+        }
         for n in 0..LANES - 1 {
-            S::store(out.add(RUN * n), S::fma(runs[n], step, base));
+            S::store(out.add(RUN * n), of(h, n));
         }
         let mut last = [0.0f32; LANES];
-        S::store(last.as_mut_ptr(), S::fma(runs[LANES - 1], step, base));
+        S::store(last.as_mut_ptr(), of(h, LANES - 1));
         out.add(RUN * (LANES - 1)).copy_from_nonoverlapping(last.as_ptr(), RUN);
     }
 }

@@ -33,15 +33,32 @@ pub(crate) struct Numbers<'a> {
     pub inverse: &'a [f32],
 }
 
-/// Memory that searches share: which survivor led to each state, (tokens, states, 4).
-#[derive(Default)]
+/// Memory that searches share.
 pub(crate) struct Room {
+    /// What survivors cost before a token and after it, in turns.
+    costs: [States; 2],
+    /// What they predict.
+    predicted: States,
+    /// What a prediction leaves of the next number.
+    left: States,
+    /// Which survivor led to each state, (tokens, states, 4).
     back: Vec<u8>,
 }
 
 /// Four channels' numbers of every state, in whole cache lines.
 #[repr(align(64))]
 struct States([f32; MOST_STATES * QUAD]);
+
+impl States {
+    const EMPTY: States = States([0.0; MOST_STATES * QUAD]);
+}
+
+impl Default for Room {
+    fn default() -> Room {
+        let (costs, back) = ([States::EMPTY, States::EMPTY], Vec::new());
+        Room { costs, predicted: States::EMPTY, left: States::EMPTY, back }
+    }
+}
 
 /// The levels of all windows of a width, each four times.
 #[repr(align(64))]
@@ -95,11 +112,11 @@ unsafe fn search_bits<S: Simd, const BITS: u32>(
     let (states, branches) = (256usize >> BITS, 1usize << BITS);
     assert!(tokens <= TRELLIS_TOKENS && numbers.x.len() == tokens * QUAD && codes.len() == tokens * QUAD);
     assert!(numbers.token.len() >= tokens && numbers.inverse.len() >= tokens);
-    room.back.resize(tokens * states * QUAD, 0);
+    let Room { costs, predicted, left, back: room } = room;
+    room.resize(tokens * states * QUAD, 0);
     let levels = LEVELS[BITS as usize - 1].0.as_ptr();
-    let mut costs = [States([NEVER; MOST_STATES * QUAD]), States([NEVER; MOST_STATES * QUAD])];
-    let mut predicted = States([0.0; MOST_STATES * QUAD]);
-    let mut left = States([0.0; MOST_STATES * QUAD]);
+    costs[0].0[..states * QUAD].fill(NEVER);
+    predicted.0[..states * QUAD].fill(0.0);
     let start = usize::from(table.start) % states;
     costs[0].0[start * QUAD..(start + 1) * QUAD].fill(0.0);
     // Which lanes belong to the later two of four states.
@@ -109,7 +126,7 @@ unsafe fn search_bits<S: Simd, const BITS: u32>(
     unsafe {
         let (leak, later, zeros) = (S::splat(numbers.leak), S::load(later.as_ptr()), S::splat(0.0));
         for t in 0..tokens {
-            let [even, odd] = &mut costs;
+            let [even, odd] = &mut *costs;
             let (before, after) = if t % 2 == 0 { (even, odd) } else { (odd, even) };
             let (before, after) = (before.0.as_ptr(), after.0.as_mut_ptr());
             let x = S::load4(numbers.x.as_ptr().add(t * QUAD));
@@ -119,7 +136,7 @@ unsafe fn search_bits<S: Simd, const BITS: u32>(
                 let y = S::load(predicted.0.as_ptr().add(at));
                 S::store(left.0.as_mut_ptr().add(at), S::mul(S::fnma(leak, y, x), inverse));
             }
-            let (left, back) = (left.0.as_ptr(), room.back.as_mut_ptr().add(t * states * QUAD));
+            let (left, back) = (left.0.as_ptr(), room.as_mut_ptr().add(t * states * QUAD));
             for state in (0..states).step_by(LANES / QUAD) {
                 let (mut best, mut error, mut survivor) = (S::splat(NEVER), zeros, zeros);
                 for branch in 0..branches {
@@ -147,26 +164,26 @@ unsafe fn search_bits<S: Simd, const BITS: u32>(
             }
         }
     }
-    trace(&costs[tokens % 2].0, states, &room.back, codes, BITS);
+    trace::<BITS>(&costs[tokens % 2].0, room, codes);
 }
 
 /// From the cheapest state at the end back to the start.
-fn trace(costs: &[f32], states: usize, back: &[u8], codes: &mut [u8], bits: u32) {
+fn trace<const BITS: u32>(costs: &[f32], back: &[u8], codes: &mut [u8]) {
+    let states = 256usize >> BITS;
     let mut state = [0usize; QUAD];
-    for channel in 0..QUAD {
-        for other in 1..states {
-            if costs[other * QUAD + channel] < costs[state[channel] * QUAD + channel] {
-                state[channel] = other;
+    for (other, costs_there) in costs.chunks_exact(QUAD).take(states).enumerate().skip(1) {
+        for (channel, state) in state.iter_mut().enumerate() {
+            if costs_there[channel] < costs[*state * QUAD + channel] {
+                *state = other;
             }
         }
     }
-    let mask = (1usize << bits) - 1;
     let rows = back.chunks_exact(states * QUAD);
     for (codes, back) in codes.chunks_exact_mut(QUAD).zip(rows).rev() {
         for (channel, (code, state)) in codes.iter_mut().zip(&mut state).enumerate() {
-            let window = usize::from(back[*state * QUAD + channel]) * states + *state;
-            *code = (window & mask) as u8;
-            *state = window >> bits;
+            let window = usize::from(back[*state % states * QUAD + channel]) * states + *state;
+            *code = (window & ((1 << BITS) - 1)) as u8;
+            *state = window >> BITS;
         }
     }
 }

@@ -57,7 +57,7 @@ pub(crate) unsafe fn sums<S: Simd>(
     let factors = factors.as_flattened_mut();
     factors.iter_mut().zip(first_steps(leak)).for_each(|(factor, step)| *factor *= step);
     // SAFETY: there are as many factors as tokens.
-    let factors = unsafe { in_scan_order::<S>(factors.as_ptr()) };
+    let (factors, _) = unsafe { in_scan_order::<S>(factors.as_ptr(), factors.as_ptr()) };
     let carrying = Leak::of(leak);
     let mut block = Block {
         scanned: [[[MaybeUninit::uninit(); LANES]; RUN]; BLOCK],
@@ -70,9 +70,14 @@ pub(crate) unsafe fn sums<S: Simd>(
         // SAFETY: there are weights for every head and token.
         unsafe {
             let weights = weights.add(first * TRELLIS_TOKENS);
-            for h in 0..heads {
-                *sums.mass_mut(first + h) +=
-                    turn::<S>(weights.add(h * TRELLIS_TOKENS), carrying.rho, &mut block, h);
+            for h in (0..heads).step_by(2) {
+                let next = (h + 1).min(heads - 1);
+                let of = |h: usize| weights.add(h * TRELLIS_TOKENS);
+                let (this, other) = in_scan_order::<S>(of(h), of(next));
+                *sums.mass_mut(first + h) += scan_within::<S>(this, carrying.rho, &mut block, h);
+                if next > h {
+                    *sums.mass_mut(first + next) += scan_within::<S>(other, carrying.rho, &mut block, next);
+                }
             }
             for h in 0..heads {
                 carry::<S>(carrying, &factors, &mut block, h);
@@ -116,18 +121,25 @@ fn lane(n: usize) -> usize {
     4 * (n % 4) + n / 4
 }
 
+/// Of two such pages, one after the other: a transposition has room for both.
+///
 /// # Safety
-/// `tokens` is valid for 128 floats; the CPU has the tier.
+/// Both are valid for 128 floats; the CPU has the tier.
 #[inline(always)]
-unsafe fn in_scan_order<S: Simd>(tokens: *const f32) -> [S::F; LANES] {
-    // A transposition reads sixteen numbers of every row; the last row's last eight are beyond the page.
-    let mut rows = [0.0f32; TRELLIS_TOKENS + RUN];
-    // SAFETY: both have 128 numbers, in runs of eight.
+unsafe fn in_scan_order<S: Simd>(a: *const f32, b: *const f32) -> ([S::F; RUN], [S::F; RUN]) {
+    let mut rows = [[MaybeUninit::<f32>::uninit(); 2 * RUN]; LANES];
+    // SAFETY: all have 128 numbers, in runs of eight; the rows are full when they are transposed.
     unsafe {
         for n in 0..LANES {
-            rows.as_mut_ptr().add(RUN * lane(n)).copy_from_nonoverlapping(tokens.add(RUN * n), RUN);
+            let row = rows[lane(n)].as_mut_ptr().cast::<f32>();
+            row.copy_from_nonoverlapping(a.add(RUN * n), RUN);
+            row.add(RUN).copy_from_nonoverlapping(b.add(RUN * n), RUN);
         }
-        S::transpose(rows.as_ptr(), RUN)
+        let turned = S::transpose(rows.as_ptr().cast(), LANES);
+        let (mut first, mut second) = ([turned[0]; RUN], [turned[0]; RUN]);
+        first.copy_from_slice(&turned[..RUN]);
+        second.copy_from_slice(&turned[RUN..]);
+        (first, second)
     }
 }
 
@@ -137,13 +149,12 @@ unsafe fn in_scan_order<S: Simd>(tokens: *const f32) -> [S::F; LANES] {
 /// is then there when the next begins.
 ///
 /// # Safety
-/// `weights` is valid for 128 floats; the CPU has the tier.
+/// The CPU has the tier.
 #[inline(always)]
-unsafe fn turn<S: Simd>(weights: *const f32, rho: f32, block: &mut Block, place: usize) -> f32 {
+unsafe fn scan_within<S: Simd>(w: [S::F; RUN], rho: f32, block: &mut Block, place: usize) -> f32 {
     // SAFETY: vectors of sixteen; the CPU has the tier.
     unsafe {
         let rho = S::splat(rho);
-        let w = in_scan_order::<S>(weights);
         let (mut mass, mut scanned) = (w[RUN - 1], w[RUN - 1]);
         S::store(block.scanned[place][RUN - 1].as_mut_ptr().cast(), scanned);
         for k in (0..RUN - 1).rev() {
@@ -158,9 +169,9 @@ unsafe fn turn<S: Simd>(weights: *const f32, rho: f32, block: &mut Block, place:
 /// Adds what comes into every run from the runs after it, times the factors of tokens in the scan's order.
 ///
 /// # Safety
-/// The head's weights have been turned; the CPU has the tier.
+/// The head's weights have been scanned within runs; the CPU has the tier.
 #[inline(always)]
-unsafe fn carry<S: Simd>(carrying: &Leak, factors: &[S::F; LANES], block: &mut Block, place: usize) {
+unsafe fn carry<S: Simd>(carrying: &Leak, factors: &[S::F; RUN], block: &mut Block, place: usize) {
     let rho = carrying.rho;
     // SAFETY: vectors of sixteen; the CPU has the tier.
     unsafe {
@@ -259,8 +270,9 @@ unsafe fn add_heads<S: Simd, const BITS: usize, const H: usize>(
         let runs = QUARTER / RUN;
         // A quarter's windows begin in the quarter before, which is the byte below in its lane.
         let mut before = S::next_byte(S::bload(codes.add(64 * (runs * BITS - 1))), table.start);
-        let mut totals = [S::izero(); H];
-        for (i, total) in totals.iter_mut().enumerate() {
+        // Two sums of every head, so that a product need not wait for the one before.
+        let mut totals = [[S::izero(); H]; 2];
+        for (i, total) in totals[0].iter_mut().enumerate() {
             *total = S::isplat(block.centre[h + i]);
         }
         for n in 0..runs {
@@ -272,14 +284,15 @@ unsafe fn add_heads<S: Simd, const BITS: usize, const H: usize>(
             for k in 0..RUN {
                 for i in 0..H {
                     let weights = S::quad(block.bytes[h + i].as_ptr().cast::<i8>().add(4 * (runs * k + n)));
-                    totals[i] = S::dot_full(totals[i], found[k], weights);
+                    totals[k % 2][i] = S::dot_full(totals[k % 2][i], found[k], weights);
                 }
             }
         }
         let scales = S::load(scales.as_ptr());
-        for (i, total) in totals.iter().enumerate() {
+        for i in 0..H {
             let sums = sums.row_mut(first + h + i)[ROW * index..].as_mut_ptr();
-            let part = S::mul(S::to_f(*total), S::splat(block.step[h + i]));
+            let total = S::iadd(totals[0][i], totals[1][i]);
+            let part = S::mul(S::to_f(total), S::splat(block.step[h + i]));
             S::store(sums, S::fma(part, scales, S::load(sums)));
         }
     }

@@ -55,9 +55,9 @@ fn put_nibble(bytes: &mut [u8], index: usize, value: u8) {
 fn leak(y: &[f32], stride: usize) -> u8 {
     let (mut square, mut product) = (vec![0.0f32; stride], vec![0.0f32; stride]);
     for (before, row) in y.chunks_exact(stride).zip(y.chunks_exact(stride).skip(1)) {
-        for c in 0..stride {
-            square[c] += row[c] * row[c];
-            product[c] += row[c] * before[c];
+        for (((square, product), x), before) in square.iter_mut().zip(&mut product).zip(row).zip(before) {
+            *square += x * x;
+            *product += x * before;
         }
     }
     let (square, product) = (square.iter().sum::<f32>(), product.iter().sum::<f32>());
@@ -78,9 +78,17 @@ fn fit_channels(rest: &[f32], stride: usize, tokens: &[f32], channels: &mut [f32
 /// Root mean squares of tokens, whose channels are divided by their factors.
 fn fit_tokens(rest: &[f32], stride: usize, dim: usize, channels: &[f32], tokens: &mut [f32]) {
     let inverse: Vec<f32> = channels.iter().map(|x| if *x > 0.0 { 1.0 / (x * x) } else { 0.0 }).collect();
-    for (row, token) in rest.chunks_exact(stride).zip(tokens) {
-        let sum: f32 = row.iter().zip(&inverse).map(|(x, inverse)| x * x * inverse).sum();
-        *token = (sum / dim as f32).sqrt().max(0.02);
+    // Channels are added one after the other, so eight tokens at a time: none waits for another.
+    for (rows, tokens) in rest.chunks(8 * stride).zip(tokens.chunks_mut(8)) {
+        let mut sums = [0.0f32; 8];
+        for (c, inverse) in inverse.iter().enumerate() {
+            for (sum, row) in sums.iter_mut().zip(rows.chunks_exact(stride)) {
+                *sum += row[c] * row[c] * inverse;
+            }
+        }
+        for (token, sum) in tokens.iter_mut().zip(sums) {
+            *token = (sum / dim as f32).sqrt().max(0.02);
+        }
     }
 }
 

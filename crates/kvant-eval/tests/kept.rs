@@ -131,6 +131,19 @@ fn another_program_computes_for_itself() {
     assert_eq!(files(root.path(), "kvref").len(), 2);
 }
 
+/// As when another process needed the room.
+#[test]
+fn a_folder_that_was_removed_meanwhile_is_made_again() {
+    let (model, root) = (model(), tempfile::tempdir().unwrap());
+    let mut kept = Kept::open(root.path(), &key(1), DEFAULT_LIMIT, 0).unwrap();
+    let folder = fs::read_dir(root.path()).unwrap().next().unwrap().unwrap().path();
+    fs::remove_dir_all(&folder).unwrap();
+    measure(&model, 1, &["int4"], Mode::Deployed, Some(&mut kept));
+    assert_eq!((files(root.path(), "kvref").len(), files(root.path(), "kvcmp").len()), (1, 1));
+    // Whoever needs room has to know it as one of ours.
+    assert!(kept.notes().is_empty() && folder.join("about.txt").exists());
+}
+
 #[test]
 fn the_limit_is_kept_by_forgetting_what_was_unused_longest() {
     let (model, root) = (model(), tempfile::tempdir().unwrap());

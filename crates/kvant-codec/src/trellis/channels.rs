@@ -1,7 +1,7 @@
 //! What a page of keys says of its channels before the codes: widths and leaks, scales and zeros, as its readers need them.
 //!
-//! A page of 64 channels is read in less than two microseconds, so this is not free: nothing here waits for what the quad before
-//! it said but the places of the codes.
+//! A page of 64 channels is read in less than two microseconds, so this is not free: no quad waits for what the one before it
+//! said, except for the place of its codes.
 
 use crate::format::{MAX_DIM, QUAD, TRELLIS_TABLES, TRELLIS_TOKENS, TrellisFormat, scale};
 use kvant_simd::{LANES, Simd};
@@ -27,18 +27,18 @@ pub(super) struct Channels {
     pub codes: [MaybeUninit<usize>; QUADS],
 }
 
-/// Widths and leaks of quads, as pages have them.
-pub(super) struct Heads {
+/// Widths and leaks of a page's quads: a byte for each, as pages have them.
+pub(super) struct Quads {
     /// Nothing after the last.
-    all: [u8; QUADS],
+    bytes: [u8; QUADS],
     count: usize,
 }
 
-impl Heads {
-    /// The quads from number `first` on.
+impl Quads {
+    /// Those from number `first` on.
     #[inline(always)]
     pub(super) fn held(&self, first: usize) -> Held {
-        Held::of(&self.all[first..self.count.next_multiple_of(8)])
+        Held::of(&self.bytes[first..self.count.next_multiple_of(8)])
     }
 }
 
@@ -53,10 +53,10 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// The first 64 of these, as pages have them.
+    /// The first 64 of these bytes.
     #[inline(always)]
-    fn of(heads: &[u8]) -> Held {
-        let planes = planes(heads);
+    fn of(quads: &[u8]) -> Held {
+        let planes = planes(quads);
         let mut held = Held::default();
         let mut coded = 0;
         for bits in [1, 2, 3, 4, 5, 6, 8] {
@@ -123,20 +123,20 @@ impl Channels {
         }
     }
 
-    /// Reads what a page says, and returns widths and leaks of quads as pages have them.
+    /// Reads what a page says, and returns widths and leaks.
     ///
     /// # Safety
     /// The CPU has the tier.
     #[inline(always)]
-    pub(super) unsafe fn read<S: Simd>(&mut self, format: &TrellisFormat, page: &[u8]) -> Heads {
-        let mut heads = Heads { all: [0; QUADS], count: format.scales() };
-        heads.all[..heads.count].copy_from_slice(&page[..heads.count]);
-        if self.place(format, &heads) > page.len() {
+    pub(super) unsafe fn read<S: Simd>(&mut self, format: &TrellisFormat, page: &[u8]) -> Quads {
+        let mut quads = Quads { bytes: [0; QUADS], count: format.scales() };
+        quads.bytes[..quads.count].copy_from_slice(&page[..quads.count]);
+        if self.place(format, &quads) > page.len() {
             // Not by our encoder: a quad whose codes would lie beyond the page has none.
-            for (head, quad) in heads.all.iter_mut().zip(format.quads(page)) {
-                *head = quad.leak | quad.bits;
+            for (byte, quad) in quads.bytes.iter_mut().zip(format.quads(page)) {
+                *byte = quad.leak | quad.bits;
             }
-            self.place(format, &heads);
+            self.place(format, &quads);
         }
         let exponents = &page[format.scales()..][..format.dim];
         let zeros = &page[format.scales() + format.padded()..][..format.dim];
@@ -152,22 +152,23 @@ impl Channels {
                 S::store(self.zeros.as_mut_ptr().add(c).cast(), S::mul(steps, scales));
             }
         }
-        heads
+        quads
     }
 
     /// Where the codes of all quads begin, and the units of their widths in the places of scales. Returns where codes end.
     #[inline(always)]
-    fn place(&mut self, format: &TrellisFormat, heads: &Heads) -> usize {
+    fn place(&mut self, format: &TrellisFormat, quads: &Quads) -> usize {
         let mut end = format.codes();
         let (units, _) = self.scales.as_chunks_mut::<QUAD>();
-        for ((head, codes), units) in heads.all[..heads.count].iter().zip(&mut self.codes).zip(&mut *units) {
-            let (bits, unit) = WIDTHS[usize::from(head % 16)];
+        for ((byte, codes), units) in quads.bytes[..quads.count].iter().zip(&mut self.codes).zip(&mut *units)
+        {
+            let (bits, unit) = WIDTHS[usize::from(byte % 16)];
             codes.write(end);
             end += STRIDE * bits;
             *units = [MaybeUninit::new(unit); QUAD];
         }
         // Nothing after the last channel.
-        units[heads.count..format.dim.next_multiple_of(LANES) / QUAD].fill([MaybeUninit::new(0.0); QUAD]);
+        units[quads.count..format.dim.next_multiple_of(LANES) / QUAD].fill([MaybeUninit::new(0.0); QUAD]);
         end
     }
 }
@@ -191,26 +192,24 @@ mod tests {
     #[test]
     fn quads_are_told_apart_by_width_and_leak() {
         for count in [1, 7, 8, 16, 18, 63, 64] {
-            let mut heads = [0; HELD];
-            heads
-                .iter_mut()
-                .take(count)
-                .enumerate()
-                .for_each(|(n, head)| *head = (n * 89 + n * n * 7 + 3) as u8);
-            let held = Held::of(&heads);
-            for (n, head) in heads.iter().enumerate() {
-                let (bits, leak) = (head % 16, head & 0xF0);
+            let mut quads = [0; HELD];
+            for (n, byte) in quads.iter_mut().take(count).enumerate() {
+                *byte = (n * 89 + n * n * 7 + 3) as u8;
+            }
+            let held = Held::of(&quads);
+            for (n, byte) in quads.iter().enumerate() {
+                let (bits, leak) = (byte % 16, byte & 0xF0);
                 let coded = TrellisTable::of(bits).is_some();
                 for (width, alike) in held.by_bits.iter().enumerate() {
                     assert_eq!(
                         alike >> n & 1 == 1,
                         coded && width == usize::from(bits),
-                        "{head:#x}, {width}"
+                        "{byte:#x}, {width}"
                     );
                 }
                 let mine: Vec<u8> =
                     held.leaks().filter(|(_, alike)| alike >> n & 1 == 1).map(|(leak, _)| leak).collect();
-                assert_eq!(mine, if coded { vec![leak] } else { vec![] }, "{head:#x}");
+                assert_eq!(mine, if coded { vec![leak] } else { vec![] }, "{byte:#x}");
             }
         }
     }

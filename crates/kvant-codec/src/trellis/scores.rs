@@ -112,14 +112,14 @@ struct Leaks {
     /// Of all quads with codes, leak by leak.
     places: [u8; HELD],
     /// With the end of each one's places.
-    all: [(u8, u8); LEAKS],
+    all: [(&'static Leak, usize); LEAKS],
     count: usize,
 }
 
 impl Leaks {
     #[inline(always)]
     fn of(held: &Held) -> Leaks {
-        let mut leaks = Leaks { places: [0; HELD], all: [(0, 0); LEAKS], count: 0 };
+        let mut leaks = Leaks { places: [0; HELD], all: [(Leak::of(0), 0); LEAKS], count: 0 };
         let mut end = 0;
         for (leak, mut alike) in held.leaks() {
             while alike > 0 {
@@ -127,7 +127,7 @@ impl Leaks {
                 end += 1;
                 alike &= alike - 1;
             }
-            leaks.all[leaks.count] = (leak, end as u8);
+            leaks.all[leaks.count] = (Leak::of(leak), end);
             leaks.count += 1;
         }
         leaks
@@ -137,9 +137,9 @@ impl Leaks {
     fn iter(&self) -> impl Iterator<Item = (&'static Leak, &[u8])> {
         let mut start = 0;
         self.all[..self.count].iter().map(move |(leak, end)| {
-            let places = &self.places[start..usize::from(*end)];
-            start = usize::from(*end);
-            (Leak::of(*leak), places)
+            let places = &self.places[start..*end];
+            start = *end;
+            (*leak, places)
         })
     }
 }

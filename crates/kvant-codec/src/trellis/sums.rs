@@ -121,7 +121,7 @@ fn lane(n: usize) -> usize {
     4 * (n % 4) + n / 4
 }
 
-/// Of two such pages, one after the other: a transposition has room for both.
+/// The numbers of two pages' tokens in that order: a transposition has room for both.
 ///
 /// # Safety
 /// Both are valid for 128 floats; the CPU has the tier.

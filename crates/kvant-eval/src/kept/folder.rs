@@ -35,6 +35,7 @@ pub struct Key {
 pub struct Kept {
     folder: PathBuf,
     key: Digest,
+    about: String,
     /// Bytes that may still be written.
     room: u64,
     notes: Vec<String>,
@@ -53,10 +54,14 @@ impl Kept {
         hash.update(key.model);
         let digest: Digest = hash.finalize().into();
         let folder = root.join(hex(&digest[..8]));
-        fs::create_dir_all(&folder)?;
-        fs::write(folder.join(ABOUT), &key.about)?;
+        make_folder(&folder, &key.about)?;
         let room = make_room(root, &folder, limit, needed);
-        Ok(Self { folder, key: digest, room, notes: Vec::new() })
+        Ok(Self { folder, key: digest, about: key.about.clone(), room, notes: Vec::new() })
+    }
+
+    /// Makes the folder again where another measurement, which needed room, has removed it since.
+    fn still_there(&self) -> io::Result<()> {
+        if self.folder.join(ABOUT).exists() { Ok(()) } else { make_folder(&self.folder, &self.about) }
     }
 
     /// What had to be said, in the order it happened; afterwards nothing.
@@ -118,7 +123,7 @@ impl Kept {
         let left = self.room.checked_sub(size)?;
         let digest = self.window_digest(window, first_target);
         let path = self.path(&digest, REFERENCE);
-        match Writer::new(&path, &digest) {
+        match self.still_there().and_then(|()| Writer::new(&path, &digest)) {
             Ok(writer) => {
                 self.room = left;
                 Some(writer)
@@ -167,11 +172,16 @@ impl Kept {
         let size = comparisons::file_bytes(window.len() - first_target);
         let digest = self.result_digest(window, first_target, subject);
         let path = self.path(&digest, COMPARISONS);
-        if let Err(error) = result.save(&path, &digest) {
+        if let Err(error) = self.still_there().and_then(|()| result.save(&path, &digest)) {
             self.note(&path, &format!("a result is not kept ({error})"));
         }
         self.room = self.room.saturating_sub(size);
     }
+}
+
+fn make_folder(folder: &Path, about: &str) -> io::Result<()> {
+    fs::create_dir_all(folder)?;
+    fs::write(folder.join(ABOUT), about)
 }
 
 fn hex(bytes: &[u8]) -> String {

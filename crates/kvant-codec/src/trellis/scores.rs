@@ -20,8 +20,8 @@ const BLOCK: usize = 16;
 /// Queries that meet levels at once, at most.
 const HEADS: usize = 4;
 
-/// Leaks that there are.
-const LEAKS: usize = 16;
+/// Leaks that a page can have.
+const MOST_LEAKS: usize = 16;
 
 /// The integers that a query is rounded to go from −127 to 127.
 const LIMIT: f32 = 127.0;
@@ -38,9 +38,9 @@ struct Room {
     /// (quads, 8, 64).
     levels: [MaybeUninit<u8>; HELD * RUN * WIDE],
     /// Sums over the quads of a leak, carried on within runs: (leaks, heads, 8, 16).
-    sums: [[[Vector; RUN]; HEADS]; LEAKS],
+    sums: [[[Vector; RUN]; HEADS]; MOST_LEAKS],
     /// What a leak carries into runs: (leaks, heads, 16).
-    carried: [[Vector; HEADS]; LEAKS],
+    carried: [[Vector; HEADS]; MOST_LEAKS],
     /// Scores in units: (heads, 8, 16), and as much again that a transposition reads.
     scores: [[Vector; RUN]; BLOCK + 1],
     channels: Channels,
@@ -65,8 +65,8 @@ pub(crate) unsafe fn scores<S: Simd>(format: &TrellisFormat, query: &Query, page
     let page = unsafe { std::slice::from_raw_parts(pages.page, format.bytes()) };
     let mut room = Room {
         levels: [MaybeUninit::uninit(); HELD * RUN * WIDE],
-        sums: [[[[MaybeUninit::uninit(); LANES]; RUN]; HEADS]; LEAKS],
-        carried: [[[MaybeUninit::uninit(); LANES]; HEADS]; LEAKS],
+        sums: [[[[MaybeUninit::uninit(); LANES]; RUN]; HEADS]; MOST_LEAKS],
+        carried: [[[MaybeUninit::uninit(); LANES]; HEADS]; MOST_LEAKS],
         scores: [[[MaybeUninit::uninit(); LANES]; RUN]; BLOCK + 1],
         channels: Channels::room(),
         bytes: [[MaybeUninit::uninit(); MAX_DIM + LANES]; BLOCK],
@@ -112,14 +112,14 @@ struct Leaks {
     /// Of all quads with codes, leak by leak.
     places: [u8; HELD],
     /// With the end of each one's places.
-    all: [(&'static Leak, usize); LEAKS],
+    all: [(&'static Leak, usize); MOST_LEAKS],
     count: usize,
 }
 
 impl Leaks {
     #[inline(always)]
     fn of(held: &Held) -> Leaks {
-        let mut leaks = Leaks { places: [0; HELD], all: [(Leak::of(0), 0); LEAKS], count: 0 };
+        let mut leaks = Leaks { places: [0; HELD], all: [(Leak::of(0), 0); MOST_LEAKS], count: 0 };
         let mut end = 0;
         for (leak, mut alike) in held.leaks() {
             while alike > 0 {

@@ -112,8 +112,8 @@ unsafe fn search_bits<S: Simd, const BITS: u32>(
     let (states, branches) = (256usize >> BITS, 1usize << BITS);
     assert!(tokens <= TRELLIS_TOKENS && numbers.x.len() == tokens * QUAD && codes.len() == tokens * QUAD);
     assert!(numbers.token.len() >= tokens && numbers.inverse.len() >= tokens);
-    let Room { costs, predicted, left, back: room } = room;
-    room.resize(tokens * states * QUAD, 0);
+    let Room { costs, predicted, left, back } = room;
+    back.resize(tokens * states * QUAD, 0);
     let levels = LEVELS[BITS as usize - 1].0.as_ptr();
     costs[0].0[..states * QUAD].fill(NEVER);
     predicted.0[..states * QUAD].fill(0.0);
@@ -136,7 +136,7 @@ unsafe fn search_bits<S: Simd, const BITS: u32>(
                 let y = S::load(predicted.0.as_ptr().add(at));
                 S::store(left.0.as_mut_ptr().add(at), S::mul(S::fnma(leak, y, x), inverse));
             }
-            let (left, back) = (left.0.as_ptr(), room.as_mut_ptr().add(t * states * QUAD));
+            let (left, back) = (left.0.as_ptr(), back.as_mut_ptr().add(t * states * QUAD));
             for state in (0..states).step_by(LANES / QUAD) {
                 let (mut best, mut error, mut survivor) = (S::splat(NEVER), zeros, zeros);
                 for branch in 0..branches {
@@ -164,7 +164,7 @@ unsafe fn search_bits<S: Simd, const BITS: u32>(
             }
         }
     }
-    trace::<BITS>(&costs[tokens % 2].0, room, codes);
+    trace::<BITS>(&costs[tokens % 2].0, back, codes);
 }
 
 /// From the cheapest state at the end back to the start.
@@ -181,6 +181,7 @@ fn trace<const BITS: u32>(costs: &[f32], back: &[u8], codes: &mut [u8]) {
     let rows = back.chunks_exact(states * QUAD);
     for (codes, back) in codes.chunks_exact_mut(QUAD).zip(rows).rev() {
         for (channel, (code, state)) in codes.iter_mut().zip(&mut state).enumerate() {
+            // A state is below `states` as it is; with the remainder the compiler knows it too.
             let window = usize::from(back[*state % states * QUAD + channel]) * states + *state;
             *code = (window & ((1 << BITS) - 1)) as u8;
             *state = window >> BITS;

@@ -85,7 +85,7 @@ def test_schemas_grammars_and_expressions_are_kept(engine):
     found = json.loads(engine.generate("JSON: ", schema=schema, max_tokens=100, seed=1).read())
     assert found["colour"] in ("blue", "red") and isinstance(found["n"], bool)
     assert engine.generate("x", regex="[ab]{4}c", max_tokens=20, seed=1).read()[-1] == "c"
-    assert engine.generate("x", grammar='start: "yes" | "no"', max_tokens=20).read() in ("yes", "no")
+    assert engine.generate("x", grammar='start: "yes" | "no"', max_tokens=20, seed=1).read() in ("yes", "no")
     with pytest.raises(ValueError, match="exclude each other"):
         engine.generate("x", regex="a", grammar='start: "a"')
     with pytest.raises(ValueError, match="cannot be followed"):
@@ -253,7 +253,7 @@ def test_a_signal_ends_the_wait(folder, ctrl_c):
 
     with kvant.Engine.open(folder, kv="int4", ctx=512, threads=1) as own:
         # A text as long as the context, so that there is something to interrupt.
-        stream = own.generate("x", temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, logit_bias={257: float("-inf")})
+        stream = own.generate("x", temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, logit_bias={257: float("-inf")}, seed=1)
 
         def interrupt() -> None:
             time.sleep(0.05)
@@ -264,7 +264,7 @@ def test_a_signal_ends_the_wait(folder, ctrl_c):
             while True:
                 for _ in stream:
                     pass
-                stream = own.generate("y", max_tokens=400)
+                stream = own.generate("y", max_tokens=400, seed=1)
         assert own.generate(PROMPT, **GREEDY).read()
 
 

@@ -13,6 +13,10 @@ use std::process::{Command, Output, Stdio};
 /// What everything is compiled with: examples are to be copied.
 const STRICT: [&str; 5] = ["-g", "-Wall", "-Wextra", "-Werror", "-pedantic"];
 
+/// The most tokens of an answer, so that both turns of a chat fit into the model's context of 512 whatever is drawn; and the seed.
+const CHAT_TOKENS: &str = "100";
+const CHAT_SEED: &str = "7";
+
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
@@ -101,7 +105,7 @@ fn each(example: &str, input: &str, check: impl Fn(&str)) {
         for line in &lines {
             let program = compile(line, &compiler, folder.path());
             let arguments: &[&Path] = match example {
-                "chat.c" => &[&model],
+                "chat.c" => &[&model, Path::new(CHAT_TOKENS), Path::new(CHAT_SEED)],
                 "session.cpp" => &[&model, &saved],
                 _ => &[],
             };
@@ -122,6 +126,22 @@ fn a_chat_answers_every_line() {
         assert!(turns.len() >= 4 && turns[0].is_empty(), "{said:?}");
         assert!(turns[1].trim().len() > 1, "{said:?}");
     });
+}
+
+#[test]
+fn a_chat_that_does_not_fit_says_so_and_frees_what_it_holds() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = folder.path().join("model.gguf");
+    std::fs::write(&model, tiny::model_bytes(true)).unwrap();
+    for compiler in compilers() {
+        let program = compile(&lines("chat.c")[0], &compiler, folder.path());
+        let input = format!("hello\n{}\n", "x".repeat(2000));
+        let output = run(&program, &[&model, Path::new(CHAT_TOKENS), Path::new(CHAT_SEED)], &input);
+        let said = String::from_utf8_lossy(&output.stderr);
+        // AddressSanitizer and valgrind end a program that leaks with a status of their own.
+        assert!(output.status.code() == Some(1) && said.contains("error: "), "{compiler}: {output:?}");
+        assert!(said.contains("512"), "{said:?}");
+    }
 }
 
 #[test]

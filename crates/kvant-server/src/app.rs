@@ -54,6 +54,8 @@ pub struct ForcedSampling {
     pub min_p: Option<f32>,
     /// The penalty of tokens that were used.
     pub repetition_penalty: Option<f32>,
+    /// The seed of requests that name none; without one each of those gets a seed of its own.
+    pub seed: Option<u64>,
 }
 
 impl ServerOptions {
@@ -85,6 +87,7 @@ impl ServerOptions {
             repetition_penalty: forced.repetition_penalty.unwrap_or(usual.repetition_penalty),
             // The whole text so far, as clients expect.
             penalty_window: None,
+            seed: forced.seed.or(usual.seed),
             ..usual
         }
     }

@@ -179,6 +179,10 @@ struct DefaultSampling {
     /// Above 1, makes tokens that were used less likely [default: as the model's makers want, else 1]
     #[arg(long, value_name = "X")]
     repeat_penalty: Option<f32>,
+
+    /// Seed of requests that name none, so that they can be repeated [default: a new one each]
+    #[arg(short, long, value_name = "N")]
+    seed: Option<u64>,
 }
 
 impl DefaultSampling {
@@ -199,6 +203,7 @@ impl DefaultSampling {
             top_p: self.top_p,
             min_p: self.min_p,
             repetition_penalty: self.repeat_penalty,
+            seed: self.seed,
         })
     }
 }

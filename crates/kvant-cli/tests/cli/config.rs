@@ -17,7 +17,7 @@ fn the_model_comes_from_the_flag_the_variable_or_the_file() {
     run(Some("nowhere.gguf"), &["hi"]).fails(1, &["nowhere.gguf"]);
     assert_eq!(run(Some("nowhere.gguf"), &["-m", &model, "hi"]).json()["model"], model);
     assert_eq!(run(Some("nowhere.gguf"), &[&model, "hi"]).json()["model"], model);
-    home.write("config.toml", format!("model = {model:?}\nctx = 64\n").as_bytes());
+    home.write("config.toml", format!("model = {model:?}\nctx = 64\nseed = 1\n").as_bytes());
     let told = run(None, &["hi"]).json();
     assert_eq!((&told["model"], &told["context"]["size"]), (&model.as_str().into(), &64.into()));
     assert_eq!(run(None, &["--ctx", "128", "hi"]).json()["context"]["size"], 128);

@@ -11,9 +11,10 @@ pub struct Served {
 }
 
 impl Served {
-    /// Serves a model with these arguments, on any port.
+    /// Serves a model with these arguments, on any port, with a seed for requests that name none.
     pub fn start(home: &Home, model: &str, arguments: &[&str]) -> Self {
-        let mut command = home.command(&[&["serve", model, "--port", "0"], arguments].concat());
+        let mut command =
+            home.command(&[&["serve", model, "--port", "0", "--seed", "1"], arguments].concat());
         command.env_remove("KVANT_API_KEY").stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let mut line = String::new();

@@ -58,7 +58,7 @@ impl Settings {
             presence_penalty: fields.number("presence_penalty", -2.0..=2.0)?.unwrap_or(0.0),
             penalty_window: usual.penalty_window,
             logit_bias: [biases(fields, limits.biases)?, endings(fields, served)?].concat(),
-            seed: seed(fields)?,
+            seed: seed(fields)?.or(usual.seed),
         };
         let stream = fields.flag("stream")?.unwrap_or(false);
         let settings = Self {

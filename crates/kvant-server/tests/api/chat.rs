@@ -264,4 +264,10 @@ fn settings_that_are_left_out_are_the_servers() {
         server.ask(PATH, with(ask("go on"), json!({"temperature": 2})))["choices"],
         expected["choices"]
     );
+    // The seed is one of them.
+    let free = with(free, json!({"temperature": 2}));
+    let server = usual();
+    let seeded = |seed: u64| server.ask(PATH, with(free.clone(), json!({"seed": seed})))["choices"].clone();
+    assert_eq!(server.ask(PATH, free.clone())["choices"], seeded(1));
+    assert_ne!(seeded(1), seeded(2));
 }

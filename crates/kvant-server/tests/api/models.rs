@@ -54,8 +54,14 @@ impl ModelLoader for Loader {
 fn server(idle: Option<Duration>) -> (Arc<Loader>, Running) {
     let loader = Arc::new(Loader::default());
     let given: Arc<dyn ModelLoader> = loader.clone();
-    let server =
-        Server::bind_on_demand("127.0.0.1:0", given, Some(20), idle, ServerOptions::new("")).unwrap();
+    let server = Server::bind_on_demand(
+        "127.0.0.1:0",
+        given,
+        Some(20),
+        idle,
+        ServerOptions { model: String::new(), ..options() },
+    )
+    .unwrap();
     let address = server.address().unwrap();
     let (end, ends) = unbounded_channel();
     let threads = vec![std::thread::spawn(move || server.run(ends).unwrap())];

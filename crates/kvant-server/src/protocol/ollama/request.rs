@@ -113,7 +113,7 @@ fn settings(
         if let Some(value) = options.number("presence_penalty", -2.0..=2.0)? {
             sampling.presence_penalty = value;
         }
-        sampling.seed = seed(&mut options)?;
+        sampling.seed = seed(&mut options)?.or(sampling.seed);
         stop = named_stops(&mut options, "stop", limits.stops, limits.stop_bytes)?;
         max_tokens = options.tokens("num_predict", 0)?;
         // The context, the threads and the memory are the server's.

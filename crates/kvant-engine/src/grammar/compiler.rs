@@ -1,17 +1,22 @@
 //! From grammars to masks over a model's vocabulary.
 
-use super::{Grammar, with_fixed_whitespace};
+use super::{Grammar, bounds, with_fixed_whitespace};
 use crate::constraint::{Constraint, ConstraintError};
 use kvant_model::tokenizer::{TokenKind, Tokenizer};
 use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
 use std::sync::Arc;
+use std::thread;
+
+/// Stack of a thread that compiles: the compiler takes at most some 30 KB for a level, and [`bounds`] say how many levels there are.
+/// Memory is only taken for what is touched, and given back when the thread ends.
+const STACK: usize = 256 << 20;
 
 /// A grammar that cannot be followed, with the reason.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct GrammarError(String);
+pub struct GrammarError(pub(super) String);
 
 /// Makes constraints for the texts of one vocabulary.
 pub struct GrammarCompiler(ParserFactory);
@@ -38,8 +43,17 @@ impl GrammarCompiler {
     /// A constraint at the beginning of a text.
     ///
     /// # Errors
-    /// If the schema, grammar or expression is not valid, or uses what is not supported; remote references are not.
+    /// If the schema, grammar or expression is not valid, is beyond a bound (of bytes, rules, levels, properties, alternatives), or
+    /// uses what is not supported; remote references are not.
     pub fn compile(&self, grammar: &Grammar) -> Result<GrammarConstraint, GrammarError> {
+        on_large_stack(|| {
+            bounds::check(grammar)?;
+            self.compile_here(grammar)
+        })?
+    }
+
+    /// The same on this thread.
+    fn compile_here(&self, grammar: &Grammar) -> Result<GrammarConstraint, GrammarError> {
         let grammar = match grammar {
             Grammar::JsonSchema(schema) => {
                 TopLevelGrammar::from_json_schema(with_fixed_whitespace(schema.clone()))
@@ -50,6 +64,17 @@ impl GrammarCompiler {
         let parser = self.0.create_parser(grammar).map_err(refused)?;
         Ok(GrammarConstraint(Matcher::new(Ok(parser))))
     }
+}
+
+/// Does work that calls itself deeply.
+fn on_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, GrammarError> {
+    let thread = thread::Builder::new().name("kvant-grammar".into()).stack_size(STACK);
+    thread::scope(|scope| {
+        let thread = thread
+            .spawn_scoped(scope, work)
+            .map_err(|error| GrammarError(format!("there is no thread to compile it on: {error}")))?;
+        thread.join().map_err(|_| GrammarError("the compiler has failed; this is a bug".into()))
+    })
 }
 
 fn refused(error: impl std::fmt::Display) -> GrammarError {

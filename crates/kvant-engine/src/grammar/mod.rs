@@ -25,6 +25,8 @@
 //! feature `grammar`.
 
 #[cfg(feature = "grammar")]
+mod bounds;
+#[cfg(feature = "grammar")]
 mod compiler;
 mod gbnf;
 

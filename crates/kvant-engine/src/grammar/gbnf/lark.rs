@@ -6,12 +6,12 @@ use std::fmt::Write;
 /// An expression beyond this many bytes is written as rules after all.
 const LONGEST_EXPRESSION: usize = 1 << 16;
 
-/// The same for rules within rules.
-const DEEPEST_RULE: usize = 100;
+/// The same for rules and groups within each other; expressions have a bound of their own that is not far from it.
+const DEEPEST: usize = 100;
 
 /// The grammar that begins with the rule `root`.
 pub fn write(rules: &[Rule], root: usize) -> String {
-    let mut expression = Expression { rules, within: Vec::new(), text: String::new() };
+    let mut expression = Expression { rules, within: Vec::new(), depth: 0, text: String::new() };
     if expression.rule(root) && !expression.text.is_empty() {
         return format!("start: /{}/\n", expression.text);
     }
@@ -29,13 +29,15 @@ struct Expression<'a> {
     rules: &'a [Rule],
     /// Rules that are being written, each inside the one before.
     within: Vec<usize>,
+    /// Those, and the groups that are.
+    depth: usize,
     text: String,
 }
 
 impl Expression<'_> {
     /// Writes a rule; false where it comes back to itself, or becomes too long.
     fn rule(&mut self, number: usize) -> bool {
-        if self.within.len() == DEEPEST_RULE || self.within.contains(&number) {
+        if self.within.contains(&number) {
             return false;
         }
         self.within.push(number);
@@ -45,6 +47,16 @@ impl Expression<'_> {
     }
 
     fn alternatives(&mut self, all: &[Sequence]) -> bool {
+        if self.depth == DEEPEST {
+            return false;
+        }
+        self.depth += 1;
+        let is_done = self.write_alternatives(all);
+        self.depth -= 1;
+        is_done
+    }
+
+    fn write_alternatives(&mut self, all: &[Sequence]) -> bool {
         if let [sequence] = all
             && let [only] = sequence.as_slice()
         {

@@ -68,8 +68,8 @@ fn needs_lavapipe() -> Result<(), Trouble> {
 pub fn lavapipe() -> Outcome {
     needs_lavapipe()?;
     let mut tally = on_lavapipe(tests(&["kvant-gpu"], LAVAPIPE_NAME), USUAL_BITS)?.run()?;
-    // The engine has the backend as a feature; of the whole workspace again.
-    let engine = cargo(["test", "--workspace", "--features", "kvant-engine/gpu", "--test", "device"]);
+    // Of the whole workspace again.
+    let engine = cargo(["test", "--workspace", "--test", "device"]);
     tally += on_lavapipe(engine, USUAL_BITS)?.run()?;
     Ok(tally)
 }
@@ -130,13 +130,13 @@ fn texts_of(folder: &Path) -> Result<Vec<(String, String)>, Trouble> {
     Ok(texts)
 }
 
-/// The backend type-checks where Metal and DirectX 12 are, and the command with it. Checking needs no linker; the library for
+/// The backend type-checks where Metal and DirectX 12 are, and the command with it and with the one for CUDA. Checking needs no linker; the library for
 /// TLS builds C, so the command is checked without fetching.
 pub fn other_systems() -> Outcome {
     for triple in [APPLE_SILICON, WINDOWS] {
         needs::target(triple)?;
         cargo(["check", "--all-targets", "-p", "kvant-gpu", "--target", triple]).run()?;
-        let command = ["check", "-p", "kvant-cli", "--no-default-features", "--features", "gpu"];
+        let command = ["check", "-p", "kvant-cli", "--no-default-features", "--features", "gpu,cuda"];
         cargo(command.into_iter().chain(["--target", triple])).run()?;
     }
     Ok(Tally::default())

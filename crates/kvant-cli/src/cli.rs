@@ -14,9 +14,10 @@ Examples:
   kvant doctor                           is this machine set up well?
 
 Exit codes: 0 success, 1 error, 2 wrong usage, 130 interrupted.
-Environment: KVANT_MODEL (the model when none is named), KVANT_CACHE (folder for
-models), KVANT_CONFIG (in place of ~/.config/kvant/config.toml), HF_TOKEN and
-HF_ENDPOINT (Hugging Face), KVANT_SIMD (force an instruction set), NO_COLOR.";
+Environment: KVANT_MODEL (the model when none is named), KVANT_DEVICE (what
+computes when no flag says), KVANT_CACHE (folder for models), KVANT_CONFIG (in
+place of ~/.config/kvant/config.toml), HF_TOKEN and HF_ENDPOINT (Hugging Face),
+KVANT_SIMD (force an instruction set), NO_COLOR.";
 
 /// Run language models on this machine
 #[derive(Parser)]

@@ -11,7 +11,8 @@
 //! ctx = "32k"
 //! ```
 //!
-//! Keys are the long flags. Flags win over the preset, the preset over `KVANT_MODEL`, and that over what stands at the top.
+//! Keys are the long flags. Flags win over the preset, the preset over `KVANT_MODEL` and `KVANT_DEVICE`, and
+//! those over what stands at the top.
 
 use crate::failure::Failure;
 use crate::options::{Size, Think, Tokens};
@@ -27,6 +28,8 @@ use std::str::FromStr;
 const FILE_VARIABLE: &str = "KVANT_CONFIG";
 /// The variable that names the model.
 const MODEL_VARIABLE: &str = "KVANT_MODEL";
+/// The variable that names what computes.
+const DEVICE_VARIABLE: &str = "KVANT_DEVICE";
 /// The model when nobody names one.
 const DEFAULT_MODEL: &str = "smollm2-135m";
 
@@ -164,7 +167,9 @@ impl Config {
                 Failure::Usage(format!("--preset {name}: {} has {known}", self.path.display()))
             })?,
         };
-        let by_variable = Preset { model: set(MODEL_VARIABLE), ..Preset::default() };
+        let wrong = |e: String| Failure::Usage(format!("{DEVICE_VARIABLE}: {e}"));
+        let device = set(DEVICE_VARIABLE).map(|name| name.parse().map_err(wrong)).transpose()?;
+        let by_variable = Preset { model: set(MODEL_VARIABLE), device, ..Preset::default() };
         Ok(named.over(by_variable).over(self.usual.clone()))
     }
 

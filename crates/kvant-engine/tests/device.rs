@@ -1,4 +1,5 @@
-//! Models opened on a GPU as `kvant run --device gpu` opens them. Without a GPU, on lavapipe; where that is missing, not at all.
+//! Models opened on a GPU as `kvant run --device gpu` opens them. They are no part of `cargo test`: `cargo xtask test gpu` runs them on
+//! lavapipe.
 
 #[path = "../../kvant-model/tests/support/tiny.rs"]
 mod tiny;
@@ -16,13 +17,10 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-fn gpu() -> Option<Arc<dyn Device>> {
+fn gpu() -> Arc<dyn Device> {
     match device::open(DeviceChoice::Gpu) {
-        Ok(device) => device,
-        Err(error) => {
-            eprintln!("skipped: {error}");
-            None
-        }
+        Ok(device) => device.expect("not the processor"),
+        Err(error) => panic!("{error}; `cargo xtask test gpu` runs this test on lavapipe"),
     }
 }
 
@@ -62,7 +60,7 @@ fn greedy(opened: &Opened, session: &mut Session, more: &[u32], count: usize) ->
 /// With caches whose pages the CPU reads without rounding queries to bytes; int4 is held to a bound below.
 #[test]
 fn greedy_tokens_are_those_of_the_cpu() {
-    let Some(_) = gpu() else { return };
+    gpu();
     let (_folder, path) = model();
     for kv in ["f16", "int8"] {
         let [there, here] =
@@ -113,7 +111,7 @@ fn apart(truth: &[(usize, f32, Vec<f32>)], other: &[(usize, f32, Vec<f32>)]) -> 
 /// queries and weights to bytes, which these models of random weights feel.
 #[test]
 fn predictions_of_fixtures_are_those_of_the_cpu() {
-    let Some(device) = gpu() else { return };
+    let device = gpu();
     for name in ["llama", "qwen3", "gemma3", "phi3", "gpt2"] {
         let checkpoint = Checkpoint::open(fixture(name)).unwrap();
         let here = Model::load(&Cpu::new(LoadOptions::AS_STORED).unwrap(), &checkpoint).unwrap();
@@ -136,7 +134,7 @@ fn predictions_of_fixtures_are_those_of_the_cpu() {
 /// The same on a real model, one window of 512, where `KVANT_MODELS` lists it.
 #[test]
 fn int4_of_a_real_model_is_the_cpus() {
-    let Some(device) = gpu() else { return };
+    let device = gpu();
     let models = std::env::var_os("KVANT_MODELS").unwrap_or_default();
     let is_small = |path: &PathBuf| path.to_string_lossy().contains("SmolLM2-135M");
     let Some(path) = std::env::split_paths(&models).find(is_small) else { return };
@@ -160,7 +158,7 @@ fn int4_of_a_real_model_is_the_cpus() {
 
 #[test]
 fn a_talk_moves_from_the_gpu_to_the_cpu_and_back() {
-    let Some(_) = gpu() else { return };
+    gpu();
     let (folder, path) = model();
     let [there, here] =
         [DeviceChoice::Gpu, DeviceChoice::Cpu].map(|device| options(device, "int8").open(&path).unwrap());
@@ -186,7 +184,7 @@ fn a_talk_moves_from_the_gpu_to_the_cpu_and_back() {
 
 #[test]
 fn what_does_not_run_is_refused_or_stays_on_the_cpu() {
-    let Some(device) = gpu() else { return };
+    let device = gpu();
     let (_folder, path) = model();
     let refused = |options: OpenOptions, path: &Path| options.open(path).err().unwrap().to_string();
     // By name: blocks, codecs.
@@ -214,10 +212,7 @@ fn what_does_not_run_is_refused_or_stays_on_the_cpu() {
 
 #[test]
 fn software_is_never_chosen_unless_asked_for() {
-    let Some(device) = gpu() else { return };
-    if !device.is_software() {
-        return;
-    }
+    assert!(gpu().is_software(), "`cargo xtask test gpu` runs this test on lavapipe");
     let (_folder, path) = model();
     let opened = OpenOptions { device: DeviceChoice::Auto, ..OpenOptions::default() }.open(&path).unwrap();
     assert!(opened.device().is_none());

@@ -91,9 +91,7 @@ fn tests(adapter: &str) -> Result<(Vec<Value>, bool), String> {
 fn benches(options: &GpuCheckOptions, adapter: &str, folder: &Path) -> Vec<Value> {
     let kvant: Vec<&str> = match &options.kvant {
         Some(program) => vec![program],
-        None => {
-            ["cargo", "run", "--quiet", "--release", "-p", "kvant-cli", "--features", "gpu", "--"].to_vec()
-        }
+        None => ["cargo", "run", "--quiet", "--release", "-p", "kvant-cli", "--"].to_vec(),
     };
     let model = folder.join("model.gguf").display().to_string();
     let synth = ["synth", &model, "--like", &options.like, "--force"];

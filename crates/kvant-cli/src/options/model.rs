@@ -33,7 +33,7 @@ pub struct ModelOptions {
 
     /// What computes: cpu, gpu (Metal, Vulkan or DirectX 12), cuda or cuda:N (NVIDIA),
     /// or auto, a GPU that has the memory and was measured to be faster [default:
-    /// auto]
+    /// KVANT_DEVICE, the configuration file's, or auto]
     #[arg(long, value_name = "DEVICE")]
     device: Option<DeviceChoice>,
 
@@ -160,7 +160,9 @@ impl ModelOptions {
         if let Some(layers) = self.n_gpu_layers.as_deref().filter(|layers| *layers != "0") {
             remarks.push(match IS_BUILT {
                 true => format!("-ngl {layers}: all layers run on one device; --device says which"),
-                false => format!("-ngl {layers}: this build computes on the CPU alone; all layers run there"),
+                false => {
+                    format!("-ngl {layers}: kvant was built without GPU support; all layers run on the CPU")
+                }
             });
         }
         if matches!(self.flash_attn.as_deref(), Some("off" | "0")) {

@@ -1,6 +1,6 @@
 //! `kvant run`.
 
-use crate::support::{Home, model_bytes};
+use crate::support::{Home, Run, model_bytes};
 use std::io::Read;
 use std::process::Stdio;
 
@@ -314,11 +314,18 @@ fn devices_are_named_and_a_build_without_one_says_how_to_get_it() {
         .fails(2, &["tpu", "auto, cpu, cuda, cuda:N and gpu"]);
     let json = home.run(&["run", "-m", &model, "--device", "cpu", "--json", "-n", "2", "hi"]).json();
     assert_eq!(json["device"], "cpu");
+    // The variable is what counts where no flag and no preset says otherwise.
+    let by_variable = |name: &str| {
+        let mut command = home.command(&["run", "-m", &model, "--json", "-n", "2", "hi"]);
+        Run::of(command.env("KVANT_DEVICE", name).output().unwrap())
+    };
+    assert_eq!(by_variable("cpu").json()["device"], "cpu");
+    by_variable("tpu").fails(2, &["KVANT_DEVICE", "tpu", "auto, cpu, cuda, cuda:N and gpu"]);
     if cfg!(not(any(feature = "gpu", feature = "cuda"))) {
-        let how = &["no backend", "--features gpu"];
+        let how = &["built without GPU support", "`gpu`, `cuda`"];
         home.run(&["run", "-m", &model, "--device", "gpu", "hi"]).fails(1, how);
         home.run(&["run", "-m", &model, "--device", "cuda:1", "hi"]).fails(1, how);
         home.run(&["bench", &model, "--device", "gpu"]).fails(1, how);
-        assert!(home.run(&["doctor"]).ok().contains("--features gpu"));
+        assert!(home.run(&["doctor"]).ok().contains("built without GPU support"));
     }
 }

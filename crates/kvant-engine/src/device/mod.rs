@@ -75,7 +75,7 @@ impl FromStr for DeviceChoice {
 pub enum DeviceError {
     /// There is no backend for it in this program.
     #[error(
-        "this build of kvant has no backend for that; `cargo install --path crates/kvant-cli --features gpu,cuda` makes one for GPUs (gpu: Metal, Vulkan, DirectX 12; cuda: NVIDIA)"
+        "kvant was built without GPU support (features `gpu`, `cuda`); `cargo install --path crates/kvant-cli` builds it with both"
     )]
     NotBuilt,
     /// None was found, or it cannot be opened.

@@ -24,8 +24,9 @@ pub fn list(out: &mut dyn Write) -> Result<(), Failure> {
         (false, _) => {}
     }
     table.write(out, 2)?;
-    let others: Vec<&str> = found.iter().filter(|of| !of.one_order).map(|of| of.name.as_str()).collect();
-    if others.len() < found.len() {
+    let runs = || found.iter().filter(|of| of.unfit.is_none());
+    let others: Vec<&str> = runs().filter(|of| !of.one_order).map(|of| of.name.as_str()).collect();
+    if others.len() < runs().count() {
         let which = if others.is_empty() { "" } else { "other " };
         writeln!(
             out,

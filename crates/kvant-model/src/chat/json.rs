@@ -8,9 +8,19 @@ use minijinja::{Error, ErrorKind};
 use serde::Serialize;
 use serde_json::ser::{Formatter, Serializer};
 
+use super::limits;
+
+/// Spaces a level. Python has no bound, but no template asks for more.
+const MAX_INDENT: usize = 64;
+
 /// The `tojson` filter: `ensure_ascii` (default false), `indent`, `separators` and `sort_keys` as in Python.
 pub(super) fn tojson(value: &Value, options: Kwargs) -> Result<String, Error> {
     let indent = options.get::<Option<usize>>("indent")?;
+    if indent.is_some_and(|width| width > MAX_INDENT) {
+        let what = format!("tojson: an indent of more than {MAX_INDENT} spaces");
+        return Err(Error::new(ErrorKind::InvalidOperation, what));
+    }
+    limits::size(value)?;
     let ensure_ascii = options.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false);
     let separators = options.get::<Option<Vec<String>>>("separators")?;
     let sort_keys = options.get::<Option<bool>>("sort_keys")?.unwrap_or(false);
@@ -20,7 +30,7 @@ pub(super) fn tojson(value: &Value, options: Kwargs) -> Result<String, Error> {
         Some(_) => return Err(Error::new(ErrorKind::InvalidOperation, "tojson: separators must be two")),
         None => (if indent.is_some() { "," } else { ", " }.to_owned(), ": ".to_owned()),
     };
-    let mut out = Vec::new();
+    let mut out = Bounded(Vec::new());
     let layout = Layout { item, key, indent, depth: 0, is_empty: true };
     let mut serializer = Serializer::with_formatter(&mut out, layout);
     let written = match sort_keys {
@@ -30,9 +40,24 @@ pub(super) fn tojson(value: &Value, options: Kwargs) -> Result<String, Error> {
         }),
         false => value.serialize(&mut serializer),
     };
-    written.map_err(|e| Error::new(ErrorKind::BadSerialization, "tojson").with_source(e))?;
-    let text = String::from_utf8_lossy(&out).into_owned();
+    written.map_err(|e| Error::new(ErrorKind::BadSerialization, format!("tojson: {e}")))?;
+    let text = String::from_utf8_lossy(&out.0).into_owned();
     Ok(if ensure_ascii { escape_non_ascii(&text) } else { text })
+}
+
+/// Bytes up to the bound of a value.
+struct Bounded(Vec<u8>);
+
+impl io::Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        limits::fits(self.0.len() + bytes.len()).map_err(io::Error::other)?;
+        self.0.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Characters beyond ASCII stand only inside strings, so each can be escaped where it is.
@@ -99,7 +124,10 @@ impl Layout {
 
     fn line<W: ?Sized + io::Write>(&self, writer: &mut W) -> io::Result<()> {
         match self.indent {
-            Some(width) => write!(writer, "\n{:1$}", "", width * self.depth),
+            Some(width) => {
+                writer.write_all(b"\n")?;
+                (0..self.depth).try_for_each(|_| writer.write_all(&[b' '; MAX_INDENT][..width]))
+            }
             None => Ok(()),
         }
     }

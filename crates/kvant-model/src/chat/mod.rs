@@ -16,12 +16,17 @@
 //! # Ok::<(), kvant_model::chat::ChatError>(())
 //! ```
 //!
+//! A template is not trusted: [limits](ChatTemplate::new) hold for its length, its expressions and all that it makes.
+//!
 //! The text is encoded with [`Tokenizer::encode_chat`](crate::tokenizer::Tokenizer::encode_chat).
 
 mod checkpoint;
 mod date;
+mod filters;
 mod json;
+mod limits;
 mod message;
+mod program;
 mod python;
 mod source;
 
@@ -31,14 +36,15 @@ pub use source::template_of_tokenizer_config;
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
-use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Serde, Value};
 use minijinja::{Environment, Error, ErrorKind};
+use program::{Program, on_large_stack};
 
 /// Instructions a template may spend: a long conversation takes a few thousand, an endless loop all of them.
 const FUEL: u64 = 20_000_000;
 
-const NAME: &str = "chat_template";
+/// Letters of a template's own message that are shown.
+const MESSAGE_LETTERS: usize = 1000;
 
 /// Why a conversation could not be written.
 #[derive(Debug, thiserror::Error)]
@@ -94,25 +100,33 @@ impl Default for RenderOptions {
 pub struct ChatTemplate {
     environment: Environment<'static>,
     source: String,
+    /// The source as it is compiled, for each rendering anew: instructions borrow from it.
+    normalized: String,
 }
 
 impl ChatTemplate {
     /// Parses a template.
     ///
+    /// A template has at most 1 MiB and 4000 tokens in an expression. What it makes later is bounded too: a value has at most 16 MiB of
+    /// text, a million items and 192 lists or maps within each other; the output has at most 64 MiB, and the number of instructions is
+    /// bounded. Beyond that [`render`](Self::render) fails.
+    ///
     /// # Errors
-    /// If it is not valid Jinja.
+    /// If it is not valid Jinja, or too long.
     pub fn new(template: &str) -> Result<Self, ChatError> {
         let mut environment = Environment::new();
-        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
-        environment.set_syntax(syntax.map_err(|e| ChatError::Syntax(e.to_string()))?);
         environment.set_fuel(Some(FUEL));
+        program::add_to(&mut environment);
+        filters::add_to(&mut environment);
         python::add_to(&mut environment);
         environment.add_function("raise_exception", raise_exception);
         environment.add_filter("tojson", json::tojson);
-        environment
-            .add_template_owned(NAME, source::normalized(template))
-            .map_err(|e| ChatError::Syntax(describe(&e)))?;
-        Ok(Self { environment, source: template.to_owned() })
+        let normalized = source::normalized(template);
+        on_large_stack(|| {
+            Program::compile(&normalized).map(drop).map_err(|e| ChatError::Syntax(describe(&e)))
+        })
+        .unwrap_or_else(|| Err(ChatError::Syntax(NO_ANSWER.into())))?;
+        Ok(Self { environment, source: template.to_owned(), normalized })
     }
 
     /// The template itself, which shows what the model was taught.
@@ -128,8 +142,11 @@ impl ChatTemplate {
         let now = options.now;
         let strftime = move |format: &str| date::strftime(now, format);
         let tools = (!options.tools.is_empty()).then(|| Value::from(Serde(&options.tools)));
+        // What is no name cannot be meant for a template, and must not replace the functions that measure.
+        let is_name = |name: &str| name.chars().all(|c| c.is_alphanumeric() || c == '_');
+        let variables = options.variables.iter().filter(|(name, _)| is_name(name));
         let mut context: BTreeMap<String, Value> =
-            options.variables.iter().map(|(name, value)| (name.clone(), Value::from(Serde(value)))).collect();
+            variables.map(|(name, value)| (name.clone(), Value::from(Serde(value)))).collect();
         context.extend(
             [
                 ("messages", Value::from(Serde(messages))),
@@ -141,11 +158,25 @@ impl ChatTemplate {
             ]
             .map(|(name, value)| (name.to_owned(), value)),
         );
-        let template = self.environment.get_template(NAME).map_err(|e| ChatError::Failed(describe(&e)))?;
-        template.render(Value::from(context)).map_err(|e| match raised(&e) {
-            Some(message) => ChatError::Refused(message),
-            None => ChatError::Failed(describe(&e)),
-        })
+        let context = Value::from(context);
+        let render = || {
+            let text = Program::compile(&self.normalized).and_then(|it| it.run(&self.environment, context));
+            text.map_err(|e| match raised(&e) {
+                Some(message) => ChatError::Refused(shortened(message)),
+                None => ChatError::Failed(describe(&e)),
+            })
+        };
+        on_large_stack(render).unwrap_or_else(|| Err(ChatError::Failed(NO_ANSWER.into())))
+    }
+}
+
+/// What is said where the thread ended without a result.
+const NO_ANSWER: &str = "the template engine stopped; the template asks for something it cannot do";
+
+fn shortened(message: String) -> String {
+    match message.char_indices().nth(MESSAGE_LETTERS) {
+        Some((end, _)) => format!("{}…", &message[..end]),
+        None => message,
     }
 }
 
@@ -171,6 +202,6 @@ fn raised(error: &Error) -> Option<String> {
 
 /// The error in one line, with the line of the template.
 fn describe(error: &Error) -> String {
-    let what = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
+    let what = shortened(error.detail().map_or_else(|| error.kind().to_string(), str::to_owned));
     error.line().map_or_else(|| what.clone(), |line| format!("{what} (line {line})"))
 }

@@ -1,12 +1,11 @@
 //! Where Python differs: what templates see of values.
 
-use super::json;
+use super::{json, limits};
 use minijinja::value::{Kwargs, Value, ValueKind};
-use minijinja::{Environment, Error, Output, State};
+use minijinja::{AutoEscape, Environment, Error, Output, State};
 
 /// Makes an environment do as Jinja2 does in Python.
 pub(super) fn add_to(environment: &mut Environment<'_>) {
-    environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
     environment.set_formatter(write);
     environment.add_filter("string", |value: &Value| text(value).unwrap_or_else(|| value.to_string()));
     environment.add_filter("items", items);
@@ -17,6 +16,10 @@ pub(super) fn add_to(environment: &mut Environment<'_>) {
 }
 
 fn write(out: &mut Output<'_>, state: &mut State<'_, '_>, value: &Value) -> Result<(), Error> {
+    // A letter that is escaped becomes five or six.
+    let growth = if matches!(state.auto_escape(), AutoEscape::None) { 1 } else { 6 };
+    let size = limits::size(value)?;
+    limits::write(growth * (size.bytes + size.items))?;
     match text(value) {
         Some(text) => Ok(out.write_str(&text)?),
         None => minijinja::escape_formatter(out, state, value),
@@ -25,26 +28,32 @@ fn write(out: &mut Output<'_>, state: &mut State<'_, '_>, value: &Value) -> Resu
 
 /// A number that is not whole, or a collection that holds one, as `str` writes it; none for everything else.
 fn text(value: &Value) -> Option<String> {
-    match value.kind() {
-        ValueKind::Number if !value.is_integer() => f64::try_from(value.clone()).ok().map(json::float),
-        ValueKind::Seq => {
-            let items: Vec<Value> = value.try_iter().ok()?.collect();
-            let is_odd = items.iter().any(|item| text(item).is_some());
-            is_odd.then(|| format!("[{}]", items.iter().map(repr).collect::<Vec<_>>().join(", ")))
-        }
+    is_odd(value).then(|| match value.kind() {
+        ValueKind::Number => f64::try_from(value.clone()).map_or_else(|_| value.to_string(), json::float),
         ValueKind::Map => {
-            let items: Vec<(Value, Value)> = value
-                .try_iter()
-                .ok()?
-                .map(|key| value.get_item(&key).map(|item| (key, item)))
-                .collect::<Result<_, _>>()
-                .ok()?;
-            let is_odd = items.iter().any(|(_, item)| text(item).is_some());
-            let pair = |(key, item): &(Value, Value)| format!("{}: {}", repr(key), repr(item));
-            is_odd.then(|| format!("{{{}}}", items.iter().map(pair).collect::<Vec<_>>().join(", ")))
+            let pair = |(key, item): (Value, Value)| format!("{}: {}", repr(&key), repr(&item));
+            format!("{{{}}}", pairs(value).map(pair).collect::<Vec<_>>().join(", "))
         }
-        _ => None,
+        _ => format!("[{}]", items_of(value).map(|item| repr(&item)).collect::<Vec<_>>().join(", ")),
+    })
+}
+
+/// Whether a number that is not whole is in it.
+fn is_odd(value: &Value) -> bool {
+    match value.kind() {
+        ValueKind::Number => !value.is_integer(),
+        ValueKind::Seq => items_of(value).any(|item| is_odd(&item)),
+        ValueKind::Map => pairs(value).any(|(_, item)| is_odd(&item)),
+        _ => false,
     }
+}
+
+fn items_of(value: &Value) -> impl Iterator<Item = Value> {
+    value.try_iter().into_iter().flatten()
+}
+
+fn pairs(value: &Value) -> impl Iterator<Item = (Value, Value)> {
+    value.as_object().and_then(|object| object.try_iter_pairs()).into_iter().flatten()
 }
 
 /// A value within a collection.
@@ -80,6 +89,7 @@ fn indent(
     let first = first.or(options.get("first")?).unwrap_or(false);
     let blank = blank.or(options.get("blank")?).unwrap_or(false);
     options.assert_all_used()?;
+    limits::fits(text.len().saturating_add((text.matches('\n').count() + 1).saturating_mul(width)))?;
     let space = " ".repeat(width);
     let line = |(at, line): (usize, &str)| {
         let is_moved = if at == 0 { first } else { blank || !line.is_empty() };

@@ -1,6 +1,7 @@
 //! Shared, immutable bytes: a stretch of a mapped file, or memory of our own.
 
 use crate::error::{LoadError, LoadErrorKind, Result};
+use crate::mapped::{FileHealth, MappedFile};
 use memmap2::{Mmap, MmapMut};
 use std::fs::File;
 use std::ops::{Deref, Range};
@@ -16,16 +17,16 @@ pub struct Bytes {
 
 #[derive(Clone)]
 enum Owner {
-    Map(Arc<Mmap>),
+    File(Arc<MappedFile>),
+    Zeros(Arc<Mmap>),
     Heap(Arc<Vec<u8>>),
 }
 
 impl Bytes {
     /// Maps a whole file for reading.
     ///
-    /// **Invariant:** the file is not shrunk or rewritten while it is mapped. kvant itself never writes into a
-    /// model file in place (downloads are renamed into position when complete); another program that does can
-    /// end the process, as with every mapped file.
+    /// **Invariant:** kvant itself never writes into a model file in place (downloads are renamed into position when complete). Where
+    /// another program shrinks the file, or its disk fails, what is gone reads as zeros; [`crate::Checkpoint::intact`] then says so.
     pub fn map(path: &Path) -> Result<Self> {
         let file = File::open(path).map_err(|e| LoadError::io("open the file", path, e))?;
         let metadata = file.metadata().map_err(|e| LoadError::io("read the size of the file", path, e))?;
@@ -35,10 +36,17 @@ impl Bytes {
         if metadata.len() == 0 {
             return Err(LoadError::malformed("the file is empty; fetch it again").in_file(path));
         }
-        // SAFETY: the map is read-only and private; that nobody truncates the file is the invariant above.
-        let map = unsafe { Mmap::map(&file) }.map_err(|e| LoadError::io("map the file", path, e))?;
+        let map = MappedFile::new(&file, path).map_err(|e| LoadError::io("map the file", path, e))?;
         let range = 0..map.len();
-        Ok(Self { owner: Owner::Map(Arc::new(map)), range })
+        Ok(Self { owner: Owner::File(Arc::new(map)), range })
+    }
+
+    /// Tells whether the file behind these bytes is still whole; none for bytes that are not in a file.
+    pub(crate) fn health(&self) -> Option<&Arc<FileHealth>> {
+        match &self.owner {
+            Owner::File(map) => Some(map.health()),
+            Owner::Zeros(_) | Owner::Heap(_) => None,
+        }
     }
 
     /// Zeros, which take addresses but no memory.
@@ -50,7 +58,7 @@ impl Bytes {
                 format!("the system has no addresses for a tensor of {len} bytes: {e}"),
             )
         })?;
-        Ok(Self { owner: Owner::Map(Arc::new(map)), range: 0..len })
+        Ok(Self { owner: Owner::Zeros(Arc::new(map)), range: 0..len })
     }
 
     /// The part `range` of these bytes, sharing the owner; `None` when it reaches beyond the end.
@@ -64,7 +72,7 @@ impl Bytes {
 
     /// True when the bytes lie in a mapped file, or nowhere, and so cost no memory of their own.
     pub fn is_mapped(&self) -> bool {
-        matches!(self.owner, Owner::Map(_))
+        matches!(self.owner, Owner::File(_) | Owner::Zeros(_))
     }
 
     /// Tells the kernel that the mapped pages of these bytes are not needed now, for instance after a tensor was
@@ -72,7 +80,12 @@ impl Bytes {
     /// Nothing happens to owned bytes, nor on systems without `madvise`.
     pub fn release(&self) {
         #[cfg(unix)]
-        if let Owner::Map(map) = &self.owner {
+        {
+            let map = match &self.owner {
+                Owner::File(file) => file.map(),
+                Owner::Zeros(map) => map,
+                Owner::Heap(_) => return,
+            };
             const PAGE: usize = 1 << 16; // a multiple of every page size in use: 4, 16 (Apple) and 64 KiB (some ARM)
             let start = self.range.start / PAGE * PAGE;
             let end = self.range.end.next_multiple_of(PAGE).min(map.len());
@@ -119,7 +132,8 @@ impl Deref for Bytes {
 
     fn deref(&self) -> &[u8] {
         match &self.owner {
-            Owner::Map(map) => &map[self.range.clone()],
+            Owner::File(map) => &map[self.range.clone()],
+            Owner::Zeros(map) => &map[self.range.clone()],
             Owner::Heap(bytes) => &bytes[self.range.clone()],
         }
     }

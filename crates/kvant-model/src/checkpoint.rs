@@ -3,6 +3,7 @@
 use crate::dtype::DType;
 use crate::error::{LoadError, Result};
 use crate::gguf::{Gguf, Metadata};
+use crate::mapped::FileHealth;
 use crate::outline;
 use crate::safetensors::Safetensors;
 use crate::tensor::Tensor;
@@ -12,6 +13,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// JSON beside a model is small; a larger file is not what it claims to be.
 const MAX_JSON: u64 = 64 << 20;
@@ -189,6 +191,33 @@ impl Checkpoint {
     pub fn from_safetensors(tensors: Safetensors, config: serde_json::Value) -> Self {
         let tensors = tensors.with_scale_block(&config);
         Self { path: PathBuf::new(), weights: Weights::Safetensors { tensors, config } }
+    }
+
+    /// The mapped files that hold its tensors.
+    pub(crate) fn files(&self) -> Vec<Arc<FileHealth>> {
+        let mut files: Vec<Arc<FileHealth>> = Vec::new();
+        for tensor in self.names().filter_map(|name| self.tensor(name).ok()) {
+            if let Some(file) =
+                tensor.bytes().health().filter(|file| !files.iter().any(|f| Arc::ptr_eq(f, file)))
+            {
+                files.push(file.clone());
+            }
+        }
+        files
+    }
+
+    /// Whether all that was read so far was really there.
+    ///
+    /// # Errors
+    /// If a file was truncated while it was mapped, or its disk failed; what was read from the missing part are zeros.
+    pub fn intact(&self) -> Result<()> {
+        match self.files().iter().find(|file| file.is_damaged()) {
+            Some(file) => Err(LoadError::malformed(
+                "the file was truncated or cannot be read any more: fetch it again, and load the model anew",
+            )
+            .in_file(file.path())),
+            None => Ok(()),
+        }
     }
 
     /// The file that was opened: the GGUF file, the single safetensors file or the index.

@@ -11,6 +11,7 @@ pub mod description;
 pub mod dtype;
 pub mod error;
 pub mod gguf;
+mod mapped;
 pub mod model;
 mod outline;
 pub mod quant;

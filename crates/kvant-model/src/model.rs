@@ -4,14 +4,19 @@ use crate::backend::{Backend, Chunk, Enough, Network, Observer};
 use crate::checkpoint::Checkpoint;
 use crate::description::{Description, ScoreTraits};
 use crate::error::Result;
+use crate::mapped::FileHealth;
 use crate::rows::Rows;
 use crate::top::{Outputs, TopK};
 use kvant_cache::{Arena, KvSlot, PassState, SlotKind, Slots, StateError, Store};
+use std::path::PathBuf;
+use std::sync::Arc;
 
 /// A description, compiled by a backend. It is immutable; all state of a sequence is in its cache.
 pub struct Model {
     description: Description,
     network: Box<dyn Network>,
+    /// The files its weights are in, or were.
+    files: Vec<Arc<FileHealth>>,
 }
 
 /// A pass that cannot be made. Nothing has changed when one of these is returned: the state holds what it held.
@@ -50,6 +55,9 @@ pub enum ForwardError {
         /// The number of positions.
         limit: usize,
     },
+    /// The file of the weights shrank, or its disk failed.
+    #[error("{} was truncated or cannot be read any more: fetch it again, and load the model anew", .0.display())]
+    FileDamaged(PathBuf),
     /// The state of a sequence refuses the pass, or cannot keep what a layer computed.
     #[error(transparent)]
     State(#[from] StateError),
@@ -63,7 +71,8 @@ impl Model {
     pub fn load(backend: &dyn Backend, checkpoint: &Checkpoint) -> Result<Self> {
         let description = Description::of(checkpoint)?;
         let network = backend.compile(&description, checkpoint)?;
-        Ok(Self { description, network })
+        checkpoint.intact()?;
+        Ok(Self { description, network, files: checkpoint.files() })
     }
 
     /// What it is.
@@ -193,16 +202,23 @@ impl Model {
         pass: impl FnOnce(&dyn Network, &mut dyn PassState) -> Result<T, StateError>,
     ) -> Result<T, ForwardError> {
         self.check(chunks, state)?;
+        self.check_files()?;
         let tokens: Vec<usize> = chunks.iter().map(|chunk| chunk.tokens.len()).collect();
         state.begin(&tokens)?;
-        let found = pass(&*self.network, state).and_then(|found| {
+        let found = pass(&*self.network, state).map_err(ForwardError::from).and_then(|found| {
+            self.check_files()?;
             state.end()?;
             Ok(found)
         });
-        found.map_err(|error| {
-            state.abandon();
-            error.into()
-        })
+        found.inspect_err(|_| state.abandon())
+    }
+
+    /// Weights that are gone read as zeros: what a pass made of them must not be taken for an answer.
+    fn check_files(&self) -> Result<(), ForwardError> {
+        match self.files.iter().find(|file| file.is_damaged()) {
+            Some(file) => Err(ForwardError::FileDamaged(file.path().to_path_buf())),
+            None => Ok(()),
+        }
     }
 
     fn check(&self, chunks: &[Chunk<'_>], state: &dyn PassState) -> Result<(), ForwardError> {

@@ -13,6 +13,7 @@
 
 mod capi;
 mod cli;
+mod cuda;
 mod dist;
 mod gpu;
 mod house;

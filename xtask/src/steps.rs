@@ -7,7 +7,7 @@ use crate::named::{self, NAMED};
 use crate::needs::{self, Package};
 use crate::process::cargo;
 use crate::step::{self, Outcome, Step};
-use crate::{capi, gpu, house, ledger, package, python};
+use crate::{capi, cuda, gpu, house, ledger, package, python};
 
 /// A check every change has to pass.
 pub struct Check {
@@ -32,6 +32,11 @@ pub const CHECKS: &[Check] = &[
         name: "gpu",
         about: "whole models and kernels on lavapipe, a GPU in software",
         run: gpu::lavapipe,
+    },
+    Check {
+        name: "cuda",
+        about: "the CUDA backend, the engine and the command on a driver that stands in for a card",
+        run: cuda::stand_in,
     },
     Check { name: "browser", about: "the HTML report and the server's page, in Chromium", run: browser },
     Check {
@@ -159,8 +164,8 @@ fn clippy() -> Outcome {
     let lints = ["--", "-D", "warnings", "-D", "clippy::undocumented_unsafe_blocks"];
     cargo(["clippy", "--workspace", "--all-targets"]).args(lints).run()?;
     // Not among "all": they have steps of their own.
-    let apart = ["clients", "clients_wide", "readers", "c_examples"];
-    cargo(["clippy", "--workspace"]).args(apart.iter().flat_map(|name| ["--test", name])).args(lints).run()
+    let apart = ["clients", "clients_wide", "readers", "c_examples", "device"].into_iter().chain(cuda::TESTS);
+    cargo(["clippy", "--workspace"]).args(apart.flat_map(|name| ["--test", name])).args(lints).run()
 }
 
 /// All tests but those that have steps of their own.

@@ -1,5 +1,6 @@
-//! Models opened on an NVIDIA card, and what becomes of sessions when it fails. On a card, or on the driver that stands in for one
-//! (crates/kvant-cuda/tests/driver), which alone can be made to fail; where there is neither, not at all.
+//! Models opened on an NVIDIA card, and what becomes of sessions when it fails. They are no part of `cargo test`: without a driver they
+//! fail. `cargo xtask test cuda` runs them on the driver that stands in for a card (crates/kvant-cuda/tests/driver), `cargo xtask test card`
+//! on a card, but for [`stand_in`]: a card cannot be made to fail.
 
 use kvant_engine::device::{self, DeviceChoice};
 use kvant_engine::{ActivationType, OpenOptions, Opened, Policy, Session, Snapshot};
@@ -13,7 +14,7 @@ unsafe extern "C" {
     fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;
 }
 
-/// The stand-in's `kvant_fault`; `None` where the driver is a real one or missing.
+/// The stand-in's `kvant_fault`; `None` where the driver is a real one.
 fn fault() -> Option<unsafe extern "C" fn(*const c_char, c_longlong) -> c_int> {
     // SAFETY: names are C strings, and 2 is RTLD_NOW. The stand-in has a function of that name and type.
     unsafe {
@@ -37,23 +38,16 @@ impl Driver {
     }
 
     fn fail(&self, what: &CStr, n: i64) {
+        let fault = fault().expect("a driver that stands in for a card: `cargo xtask test cuda` makes one");
         // SAFETY: a C string and a number.
-        fault().map(|fault| unsafe { fault(what.as_ptr(), n) });
+        unsafe { fault(what.as_ptr(), n) };
     }
 }
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        [c"memory", c"lost", c"driver"].iter().for_each(|what| self.fail(what, -1));
-    }
-}
-
-fn has_card() -> bool {
-    match device::open(DeviceChoice::Cuda(0)) {
-        Ok(_) => true,
-        Err(error) => {
-            eprintln!("skipped: {error}");
-            false
+        if fault().is_some() {
+            [c"memory", c"lost", c"driver"].iter().for_each(|what| self.fail(what, -1));
         }
     }
 }
@@ -109,80 +103,75 @@ fn go_on(session: &mut Session) -> Result<Vec<f32>, String> {
 #[test]
 fn auto_looks_at_cuda_before_the_portable_gpu() {
     let _turn = Driver::get();
-    if !has_card() {
-        return;
-    }
     let found = device::open(DeviceChoice::Auto).unwrap().unwrap();
     assert!(found.name().starts_with("cuda:0 ("), "{}", found.name());
 }
 
-#[test]
-fn an_old_driver_is_refused_by_name_and_auto_goes_on() {
-    let driver = Driver::get();
-    if !has_card() || fault().is_none() {
-        return;
-    }
-    driver.fail(c"driver", 12040);
-    let error = device::open(DeviceChoice::Cuda(0)).err().unwrap().to_string();
-    assert!(error.contains("CUDA 12.4") && error.contains("570"), "{error}");
-    let (_folder, path) = model();
-    assert!(!opened(DeviceChoice::Auto, &path).engine().device().starts_with("cuda"));
-}
+/// What only the driver that stands in for a card can be made to do.
+mod stand_in {
+    use super::*;
 
-#[test]
-fn a_card_without_memory_refuses_one_session_and_the_others_go_on() {
-    let driver = Driver::get();
-    if !has_card() || fault().is_none() {
-        return;
+    #[test]
+    fn an_old_driver_is_refused_by_name_and_auto_goes_on() {
+        let driver = Driver::get();
+        driver.fail(c"driver", 12040);
+        let error = device::open(DeviceChoice::Cuda(0)).err().unwrap().to_string();
+        assert!(error.contains("CUDA 12.4") && error.contains("570"), "{error}");
+        let (_folder, path) = model();
+        assert!(!opened(DeviceChoice::Auto, &path).engine().device().starts_with("cuda"));
     }
-    let (_folder, path) = model();
-    let there = opened(DeviceChoice::Cuda(0), &path);
-    let (mut first, mut second) = (there.session().unwrap(), there.session().unwrap());
-    read(&mut first, &tokens(100)).unwrap();
-    let expected = go_on(&mut first.fork().unwrap()).unwrap();
-    driver.fail(c"memory", 0);
-    // More exact rows than what is mapped already holds.
-    let mut said = String::new();
-    for _ in 0..400 {
-        let mut other = there.session().unwrap();
-        match read(&mut other, &tokens(300)) {
-            Ok(_) => std::mem::forget(other),
-            Err(error) => {
-                said = error;
-                break;
+
+    #[test]
+    fn a_card_without_memory_refuses_one_session_and_the_others_go_on() {
+        let driver = Driver::get();
+        let (_folder, path) = model();
+        let there = opened(DeviceChoice::Cuda(0), &path);
+        let (mut first, mut second) = (there.session().unwrap(), there.session().unwrap());
+        // So little that memory for pages comes in pieces of 2 MiB, which a few sessions fill.
+        driver.fail(c"memory", 16 << 20);
+        read(&mut first, &tokens(100)).unwrap();
+        let expected = go_on(&mut first.fork().unwrap()).unwrap();
+        driver.fail(c"memory", 0);
+        // A page of exact rows each, until what is mapped holds no more.
+        let mut said = String::new();
+        for _ in 0..400 {
+            let mut other = there.session().unwrap();
+            match read(&mut other, &tokens(1)) {
+                Ok(_) => std::mem::forget(other),
+                Err(error) => {
+                    said = error;
+                    break;
+                }
             }
         }
+        assert!(said.contains("memory"), "{said}");
+        assert_eq!(first.tokens().len(), 100);
+        assert_eq!(go_on(&mut first).unwrap(), expected);
+        driver.fail(c"memory", -1);
+        assert_eq!(read(&mut second, &tokens(100)).unwrap().len(), expected.len());
     }
-    assert!(said.contains("memory"), "{said}");
-    assert_eq!(first.tokens().len(), 100);
-    assert_eq!(go_on(&mut first).unwrap(), expected);
-    driver.fail(c"memory", -1);
-    assert_eq!(read(&mut second, &tokens(100)).unwrap().len(), expected.len());
-}
 
-#[test]
-fn a_lost_card_says_so_and_the_saved_session_goes_on_elsewhere() {
-    let driver = Driver::get();
-    if !has_card() || fault().is_none() {
-        return;
+    #[test]
+    fn a_lost_card_says_so_and_the_saved_session_goes_on_elsewhere() {
+        let driver = Driver::get();
+        let (folder, path) = model();
+        let [there, here] = [DeviceChoice::Cuda(0), DeviceChoice::Cpu].map(|device| opened(device, &path));
+        let (file, signature) = (folder.path().join("talk.kvant"), there.signature().unwrap());
+        let mut session = there.session().unwrap();
+        read(&mut session, &tokens(150)).unwrap();
+        session.save(&file, signature, b"").unwrap();
+        let bytes = std::fs::read(&file).unwrap();
+        driver.fail(c"lost", 1);
+        let error = go_on(&mut session).unwrap_err();
+        assert!(error.contains("CUDA") && error.contains("CUDA_ERROR_LAUNCH_FAILED"), "{error}");
+        // What cannot be read any more does not replace what was saved.
+        let error = session.save(&file, signature, b"").unwrap_err().to_string();
+        assert!(error.contains("read the pages"), "{error}");
+        assert_eq!(std::fs::read(&file).unwrap(), bytes);
+        drop(session);
+        let mut session = here.session().unwrap();
+        session.resume(&Snapshot::open(&file).unwrap(), &signature).unwrap();
+        assert_eq!(session.tokens().len(), 150);
+        assert!(go_on(&mut session).unwrap().iter().all(|logit| logit.is_finite()));
     }
-    let (folder, path) = model();
-    let [there, here] = [DeviceChoice::Cuda(0), DeviceChoice::Cpu].map(|device| opened(device, &path));
-    let (file, signature) = (folder.path().join("talk.kvant"), there.signature().unwrap());
-    let mut session = there.session().unwrap();
-    read(&mut session, &tokens(150)).unwrap();
-    session.save(&file, signature, b"").unwrap();
-    let bytes = std::fs::read(&file).unwrap();
-    driver.fail(c"lost", 1);
-    let error = go_on(&mut session).unwrap_err();
-    assert!(error.contains("CUDA") && error.contains("CUDA_ERROR_LAUNCH_FAILED"), "{error}");
-    // What cannot be read any more does not replace what was saved.
-    let error = session.save(&file, signature, b"").unwrap_err().to_string();
-    assert!(error.contains("read the pages"), "{error}");
-    assert_eq!(std::fs::read(&file).unwrap(), bytes);
-    drop(session);
-    let mut session = here.session().unwrap();
-    session.resume(&Snapshot::open(&file).unwrap(), &signature).unwrap();
-    assert_eq!(session.tokens().len(), 150);
-    assert!(go_on(&mut session).unwrap().iter().all(|logit| logit.is_finite()));
 }

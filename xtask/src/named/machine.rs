@@ -3,13 +3,16 @@
 use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The processor and how many cores of it there are.
+use crate::cuda::Card;
+
+/// The processor and how many cores of it there are; the first NVIDIA card and its driver, where there is one.
 pub fn name() -> String {
     // Only Linux has the file; elsewhere the instruction set has to do.
     let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
     let cpu = cpu(&info).unwrap_or_else(|| std::env::consts::ARCH.to_string());
-    format!("{cpu}, {cores} {}", if cores == 1 { "core" } else { "cores" })
+    let card = Card::first().map(|card| format!("; {}", card.shown())).unwrap_or_default();
+    format!("{cpu}, {cores} {}{card}", if cores == 1 { "core" } else { "cores" })
 }
 
 /// The processor's name, with its model where there is one: virtual machines hide the name.

@@ -13,6 +13,7 @@ mod tree;
 use std::path::Path;
 
 use crate::capi;
+use crate::cuda;
 use crate::dist;
 use crate::gpu;
 use crate::nightly;
@@ -107,6 +108,12 @@ pub const NAMED: &[Named] = &[
         about: "the backend for GPUs and the command with it type-check for macOS and Windows",
         covers: || crates(&["kvant-gpu", "kvant-engine", "kvant-cli"]),
         run: gpu::other_systems,
+    },
+    Named {
+        name: "card",
+        about: "the CUDA backend, the engine and the command on a real card, as cubins and as PTX",
+        covers: || crates(&["kvant-cuda", "kvant-codec", "kvant-cache", "kvant-engine"]),
+        run: cuda::card,
     },
     Named {
         name: "hf-wide",

@@ -1,5 +1,6 @@
 // Fibers and meetings behind host.cuh, all kernels, and one C entry: g++ -O1 -fPIC -shared -DKVANT_HOST -Ibench/host -Ikernels bench/host/host.cpp
 #include "host.cuh"
+#include <csetjmp>
 #include <ucontext.h>
 #include <vector>
 
@@ -7,10 +8,14 @@ namespace host {
 Index thread, block, threads, grid;
 u8* dynamic_shared;
 
+// A fiber is entered by its context once and left and resumed by jumps, which make no system calls as contexts do.
 struct Fiber {
     ucontext_t context;
+    jmp_buf here;
     std::vector<u8> stack;
-    bool done;
+    bool begun, done;
+    const int* waits;  // the meeting it waits for, if it does, and which one of those
+    int generation;
 };
 struct Warp {
     Message messages[2][32];
@@ -18,11 +23,16 @@ struct Warp {
 };
 static std::vector<Fiber> fibers;
 static std::vector<Warp> warps;
-static ucontext_t scheduler;
+static jmp_buf scheduler;
 static int current, cta_arrived, cta_generation, alive;
 static void (*body)();
 
-static void yield() { swapcontext(&fibers[current].context, &scheduler); }
+static void wait_for(const int& meeting, int generation) {
+    if (meeting != generation) return;
+    Fiber& f = fibers[current];
+    f.waits = &meeting, f.generation = generation;
+    if (!_setjmp(f.here)) _longjmp(scheduler, 1);
+}
 
 const Message* meet(const Message& mine) {
     Warp& w = warps[current / 32];
@@ -30,37 +40,44 @@ const Message* meet(const Message& mine) {
     Message* all = w.messages[generation & 1];
     all[current % 32] = mine;
     if (++w.arrived == w.size) w.arrived = 0, w.generation++;
-    while (w.generation == generation) yield();
+    wait_for(w.generation, generation);
     return all;
 }
 void meet_cta() {
     const int generation = cta_generation;
     if (++cta_arrived == alive) cta_arrived = 0, cta_generation++;
-    while (cta_generation == generation) yield();
+    wait_for(cta_generation, generation);
 }
-float number(u16 x) {
-    const int e = x >> 10 & 31, f = x & 1023;
-    const float y = e == 31 ? (f ? NAN : INFINITY) : e ? ldexpf(1024 + f, e - 25) : ldexpf(f, -24);
-    return x >> 15 ? -y : y;
-}
+static const struct Numbers {
+    float of[1 << 16];
+    Numbers() {
+        for (int x = 0; x < 1 << 16; x++) {
+            const int e = x >> 10 & 31, f = x & 1023;
+            const float y = e == 31 ? (f ? NAN : INFINITY) : e ? ldexpf(1024 + f, e - 25) : ldexpf(f, -24);
+            of[x] = x >> 15 ? -y : y;
+        }
+    }
+} numbers;
+float number(u16 x) { return numbers.of[x]; }
 u16 half(float x) {  // to nearest, ties to even
-    const u16 sign = as<u32>(x) >> 16 & 0x8000;
-    const float a = fabsf(x);
-    if (a != a) return sign | 0x7fff;
-    if (a >= 65520.f) return sign | 0x7c00;
-    if (a == 0.f) return sign;
-    int e;
-    frexpf(a, &e);
-    const float unit = ldexpf(1.f, std::max(e - 11, -24));
-    const int n = (int)rintf(a / unit);  // at most 2048
-    return sign | (u16)(e - 11 <= -24 ? n : n == 2048 ? (e + 15) << 10 : (e + 14) << 10 | (n & 1023));
+    const u32 bits = as<u32>(x), sign = bits >> 16 & 0x8000, a = bits & 0x7fffffff;
+    if (a > 0x7f800000) return sign | 0x7fff;
+    if (a >= 0x477ff000) return sign | 0x7c00;  // 65520 and more
+    if (a < 0x38800000) return sign | (u16)rintf(as<float>(a) * 16777216.f);  // below 2^-14: in units of 2^-24
+    return sign | (a - 0x38000000 + 0xfff + (a >> 13 & 1)) >> 13;
 }
 static void enter() {
     body();
     fibers[current].done = true;
     alive--;
     if (alive && cta_arrived == alive) cta_arrived = 0, cta_generation++;
-    swapcontext(&fibers[current].context, &scheduler);
+    _longjmp(scheduler, 1);
+}
+static void resume(Fiber& f) {
+    if (_setjmp(scheduler)) return;
+    if (f.begun) _longjmp(f.here, 1);
+    f.begun = true;
+    setcontext(&f.context);
 }
 static void run_cta(unsigned count) {
     if (fibers.size() < count) fibers.resize(count);
@@ -68,14 +85,16 @@ static void run_cta(unsigned count) {
     alive = count, cta_arrived = 0;
     for (unsigned i = 0; i < count; i++) {
         Fiber& f = fibers[i];
-        f.done = false, f.stack.resize(96 << 10), warps[i / 32].size++;
+        f.begun = f.done = false, f.waits = nullptr, f.stack.resize(96 << 10), warps[i / 32].size++;
         getcontext(&f.context);
         f.context.uc_stack.ss_sp = f.stack.data(), f.context.uc_stack.ss_size = f.stack.size();
         makecontext(&f.context, enter, 0);
     }
     while (alive)
-        for (unsigned i = 0; i < count; i++)
-            if (!fibers[i].done) current = i, thread = {i, 0, 0}, swapcontext(&scheduler, &fibers[i].context);
+        for (unsigned i = 0; i < count; i++) {
+            Fiber& f = fibers[i];
+            if (!f.done && !(f.waits && *f.waits == f.generation)) current = i, thread = {i, 0, 0}, resume(f);
+        }
 }
 }
 

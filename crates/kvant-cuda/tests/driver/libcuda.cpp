@@ -1,7 +1,6 @@
 // A CUDA driver without a card: as much of the driver API as the backend calls, over the host's memory, with the kernels compiled for the
-// CPU (bench/host). So whole models run through the backend, pages, tables, plans and graphs where there is no card:
-//   g++ -std=c++17 -O2 -fPIC -shared -w -DKVANT_HOST -Ibench/host -Ikernels tests/driver/libcuda.cpp -o DIR/libcuda.so.1 -ldl
-//   LD_LIBRARY_PATH=DIR KVANT_CARD_TESTS=short cargo test --features cuda --test card
+// CPU (bench/host). So whole models run through the backend, pages, tables, plans and graphs where there is no card. `cargo xtask test cuda`
+// compiles it and runs the tests on it.
 // Memory that was never written holds ones, and NaN as floats; copies and launches happen at once. `kvant_fault` makes it fail as cards and
 // drivers do, `kvant_copied` counts what went to the host.
 #include "../../bench/host/host.cpp"

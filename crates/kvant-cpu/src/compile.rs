@@ -6,6 +6,7 @@ use crate::blocks::{
     AltUp, Attention, Dense, Embedding, Ffn, Folded, Head, InputObserver, Laurel, Layer, Linear, Mlp, Moe,
     Multiply, Norm, Observed, Packed, PerLayerEmbedding, PerLayerInput, Residual, Router, Streams, Unpacked,
 };
+use crate::drivers::Drivers;
 use crate::network::CpuNetwork;
 use crate::options::{ActivationType, LoadOptions};
 use kvant_cache::{SlotKind, Slots};
@@ -42,7 +43,8 @@ pub fn network(description: &Description, weights: &Weights<'_>) -> Result<CpuNe
     let (ropes, slots) = (description.ropes.clone(), description.slots.clone());
     let streams = description.embedding.streams.as_ref().map(|of| weights.streams(of)).transpose()?;
     let per_layer = description.embedding.per_layer.as_ref().map(|of| weights.per_layer(of)).transpose()?;
-    Ok(CpuNetwork { embedding, per_layer, streams: streams.unwrap_or_default(), layers, head, ropes, slots })
+    let (streams, drivers) = (streams.unwrap_or_default(), Drivers::new(weights.tier));
+    Ok(CpuNetwork { embedding, per_layer, streams, layers, head, ropes, slots, drivers })
 }
 
 impl<'a> Weights<'a> {

@@ -98,6 +98,7 @@ pub struct CacheLayout {
     list: Slots,
     slots: Vec<SlotLayout>,
     largest_page: Option<usize>,
+    is_reference: bool,
 }
 
 impl CacheLayout {
@@ -207,6 +208,7 @@ impl CacheLayout {
             list: slots.clone(),
             slots: layouts,
             largest_page: None,
+            is_reference: false,
         };
         layout.largest_page = layout.sides().map(|(_, _, _, side)| side.page_tokens()).max();
         Ok(layout)
@@ -221,6 +223,21 @@ impl CacheLayout {
             slot.heads = slot.heads.iter().map(HeadCodecs::decoded).collect();
         }
         layout
+    }
+
+    /// Keys and values in f32, which the CPU backend attends to with sums in one order on every instruction set: what others are
+    /// compared with, and what plans are made from.
+    ///
+    /// # Errors
+    /// As [`CacheLayout::new`].
+    pub fn reference(slots: &Slots) -> Result<CacheLayout, LayoutError> {
+        let layout = CacheLayout::new(&Policy::reference(), slots)?;
+        Ok(CacheLayout { is_reference: true, ..layout })
+    }
+
+    /// Whether it is [that](CacheLayout::reference).
+    pub fn is_reference(&self) -> bool {
+        self.is_reference
     }
 
     /// What a query reads, and in which form.

@@ -125,35 +125,6 @@ impl RecurrentState {
         }
     }
 
-    /// One that belongs to no [`Sequence`](crate::Sequence): for caches of another kind. State is stored in f32. Closed chunks up
-    /// to `slack` are kept, to go back to.
-    pub fn detached(
-        layer: usize,
-        shape: RecurrentShape,
-        slack: usize,
-        store: impl Into<Store>,
-    ) -> RecurrentState {
-        let zeros = Arc::new(vec![0.0; shape.state]);
-        RecurrentState::new(layer, shape, StateType::F32, slack, zeros, store.into())
-    }
-
-    /// Ends a pass of a [detached](RecurrentState::detached) one: its tokens count as held.
-    pub fn end_pass(&mut self) {
-        self.settle(0);
-    }
-
-    /// Goes back to `len` tokens where that can be done by itself; false, and nothing is changed, where it cannot.
-    ///
-    /// # Errors
-    /// When memory is full.
-    pub fn roll_back(&mut self, len: usize) -> Result<bool, ArenaError> {
-        let covered = self.covers(len);
-        if covered {
-            self.cut(len)?;
-        }
-        Ok(covered)
-    }
-
     /// The layer it belongs to.
     pub fn layer(&self) -> usize {
         self.layer

@@ -101,7 +101,7 @@ impl Sequence {
             }
         }
         self.checkpoints.cut(target);
-        self.len = target;
+        (self.len, self.under_way) = (target, None);
         Ok(target)
     }
 
@@ -193,6 +193,7 @@ impl Sequence {
         let slots = self.slots.iter().map(slot).collect::<Result<_, _>>()?;
         let (layout, memory) = (Arc::clone(&self.layout), self.memory.clone());
         let (checkpoints, lineage) = (self.checkpoints.prefix(len), next_lineage());
-        Ok(Sequence { layout, memory, len, slots, checkpoints, lineage })
+        let (capacity, under_way) = (self.capacity, None);
+        Ok(Sequence { layout, memory, len, capacity, under_way, slots, checkpoints, lineage })
     }
 }

@@ -3,10 +3,12 @@
 mod contents;
 mod cut;
 mod footprint;
+mod pass;
 mod repeat;
 
 pub(crate) use contents::each_side;
 pub use footprint::Footprint;
+pub(crate) use pass::NOT_BEGUN;
 
 use crate::arena::ArenaError;
 use crate::checkpoint::{Checkpoint, Checkpoints};
@@ -28,13 +30,18 @@ const WORTH_SHARING: usize = 16;
 
 /// The cache of one sequence.
 ///
-/// A pass over a chunk of n tokens is: for every slot that holds keys and values one [`append`](Sequence::append) and any
-/// number of attentions, for every recurrent one [its rows](Sequence::recurrent); then one [`advance`](Sequence::advance).
+/// A pass over a chunk of n tokens is: [`begin`](Sequence::begin); for every slot that holds keys and values one [`append`](Sequence::append) and any
+/// number of attentions, for every recurrent one [its rows](Sequence::recurrent); then [`end`](Sequence::end). Who binds layers and not
+/// passes leaves `begin` out and calls [`advance`](Sequence::advance).
 /// Exact rows of the chunk are kept until then, because its own queries read them.
 pub struct Sequence {
     layout: Arc<CacheLayout>,
     memory: Store,
     len: usize,
+    /// The most tokens it may ever hold.
+    capacity: usize,
+    /// Tokens of the pass that has begun.
+    under_way: Option<usize>,
     /// In the order of the layout's slots.
     slots: Vec<Contents>,
     checkpoints: Checkpoints,
@@ -55,7 +62,8 @@ impl Sequence {
         let state = layout.state_type();
         let slots = layout.slots().iter().map(|slot| Contents::new(slot, state, slack, &memory)).collect();
         let (checkpoints, lineage) = (Checkpoints::default(), next_lineage());
-        Sequence { layout, memory, len: 0, slots, checkpoints, lineage }
+        let (capacity, under_way) = (usize::MAX, None);
+        Sequence { layout, memory, len: 0, capacity, under_way, slots, checkpoints, lineage }
     }
 
     /// Its layout.

@@ -155,8 +155,11 @@ impl SideStore {
         sinks.chain(&self.tail).chain(&self.spare_exact).chain(&self.spare_encoded)
     }
 
-    /// Decodes one page, (tokens, dim): exact rows where they are held, encoded ones elsewhere.
-    pub(crate) fn decode(&self, page: usize, rows: &mut [f32]) -> Result<(), CodecError> {
+    /// Decodes one page, (tokens, dim): exact rows where they are held, encoded ones elsewhere, zeros where neither are.
+    ///
+    /// # Errors
+    /// When the bytes are none of the codec's.
+    pub fn decode(&self, page: usize, rows: &mut [f32]) -> Result<(), CodecError> {
         match (self.exact_page(page), self.encoded_page(page)) {
             (Some(exact), _) => self.codecs.exact().decode(&exact.canonical(), rows),
             (None, Some(encoded)) => self.codecs.codec().decode(&encoded.canonical(), rows),

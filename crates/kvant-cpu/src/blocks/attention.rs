@@ -1,7 +1,7 @@
 //! Attention: projections, norms and rotation around the state, which does the attending.
 
 use crate::blocks::{Activations, Linear, Norm};
-use crate::pass::Pass;
+use crate::pass::CpuPass;
 use kvant_cache::{KvSlot, Scoring, StateError};
 use kvant_model::description::{NormPlace, OutputGate, QueryGain, RopeId};
 
@@ -92,7 +92,7 @@ struct Projected {
 
 impl Attention {
     /// `(tokens, hidden)` to `(tokens, hidden)`.
-    pub fn forward(&self, x: &Activations, pass: &mut Pass<'_, '_>) -> Result<Activations, StateError> {
+    pub fn forward(&self, x: &Activations, pass: &mut CpuPass<'_, '_>) -> Result<Activations, StateError> {
         let Projected { mut q, mut kv } = self.project(x);
         let gate = self.gate.as_ref().map(|OutputGate::InQuery| split_halves(&mut q, self.key_dim));
         if let Some((k, v)) = &mut kv {
@@ -127,16 +127,16 @@ impl Attention {
         }
         if let Some(gain) = &self.query_gain {
             for q in std::iter::once(&mut q).chain(&mut at_sinks) {
-                for (row, (_, position)) in pass.tokens().enumerate() {
+                for (row, position) in pass.positions().enumerate() {
                     let gain = gain.at(position) as f32;
                     q.row_mut(row).iter_mut().for_each(|x| *x *= gain);
                 }
             }
         }
         match (&kv, &self.folded) {
-            (Some((k, v)), None) => pass.state.append(self.slot, k.data(), v.data())?,
+            (Some((k, v)), None) => pass.append(self.slot, k.data(), v.data())?,
             (Some((k, v)), Some(folded)) => {
-                pass.state.append(self.slot, &folded.keys(k, self.key_dim), v.data())?;
+                pass.append(self.slot, &folded.keys(k, self.key_dim), v.data())?;
             }
             (None, _) => {}
         }

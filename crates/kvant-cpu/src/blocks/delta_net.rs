@@ -8,7 +8,7 @@ use crate::blocks::convolution::Convolution;
 use crate::blocks::recurrent::{add_up, for_each_piece, gather, remaining, softplus, weighted};
 use crate::blocks::sums::add_rows;
 use crate::blocks::{Activations, Linear, Norm, dot, dot_block, for_each_row, function};
-use crate::pass::Pass;
+use crate::pass::CpuPass;
 use kvant_cache::{RecurrentState, StateError, StateSlot};
 use kvant_model::description::{Activation, DeltaDims};
 use kvant_threads::for_each_chunk;
@@ -53,7 +53,7 @@ struct Places {
 
 impl GatedDeltaNet {
     /// `(tokens, hidden)` to `(tokens, hidden)`.
-    pub fn forward(&self, x: &Activations, pass: &mut Pass<'_, '_>) -> Result<Activations, StateError> {
+    pub fn forward(&self, x: &Activations, pass: &mut CpuPass<'_, '_>) -> Result<Activations, StateError> {
         let (places, values) = (self.places(), self.dims.value_width());
         let Projected { qkv, mut z, b, a } = self.project(x);
         let mut y = Activations::unset(x.tokens(), values);

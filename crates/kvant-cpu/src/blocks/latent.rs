@@ -2,7 +2,7 @@
 //! latents. Prefill and decode share this form, so they share their bits.
 
 use crate::blocks::{Activations, Linear, Norm};
-use crate::pass::Pass;
+use crate::pass::CpuPass;
 use kvant_cache::{KvSlot, Scoring, StateError};
 use kvant_model::description::{QueryGain, RopeId};
 
@@ -37,7 +37,7 @@ pub struct LatentAttention {
 
 impl LatentAttention {
     /// `(tokens, hidden)` to `(tokens, hidden)`.
-    pub fn forward(&self, x: &Activations, pass: &mut Pass<'_, '_>) -> Result<Activations, StateError> {
+    pub fn forward(&self, x: &Activations, pass: &mut CpuPass<'_, '_>) -> Result<Activations, StateError> {
         let (heads, nope, rope) = (self.heads, self.nope_dim, self.rope_dim);
         let mut q = match &self.query {
             LatentQuery::Direct(q) => q.forward(x),
@@ -48,7 +48,7 @@ impl LatentAttention {
             }
         };
         if let Some(gain) = &self.query_gain {
-            for (row, (_, position)) in pass.tokens().enumerate() {
+            for (row, position) in pass.positions().enumerate() {
                 let gain = gain.at(position) as f32;
                 q.row_mut(row).iter_mut().for_each(|x| *x *= gain);
             }
@@ -71,7 +71,7 @@ impl LatentAttention {
             rotations.own.rotate(&mut turned, rope);
             rotations.own.rotate(&mut key, rope);
         }
-        pass.state.append(self.slot, key.data(), latent.data())?;
+        pass.append(self.slot, key.data(), latent.data())?;
 
         let plain = Activations::from_vec(by_head.columns(0..nope).into_vec(), heads * nope);
         let absorbed: Vec<Activations> = (0..heads)

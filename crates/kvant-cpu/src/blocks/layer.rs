@@ -4,7 +4,7 @@ use crate::blocks::{
     Activations, AltUp, Attention, Ffn, GatedDeltaNet, LatentAttention, Laurel, Linear, Mamba2, Norm,
     PerLayerInput, ShortConv, for_each_row,
 };
-use crate::pass::Pass;
+use crate::pass::CpuPass;
 use kvant_cache::{KvSlot, StateError};
 
 /// One layer.
@@ -65,7 +65,11 @@ pub enum Mixer {
 
 impl Layer {
     /// Changes the residual streams, `(tokens, hidden)` each.
-    pub fn forward(&self, streams: &mut Vec<Activations>, pass: &mut Pass<'_, '_>) -> Result<(), StateError> {
+    pub fn forward(
+        &self,
+        streams: &mut Vec<Activations>,
+        pass: &mut CpuPass<'_, '_>,
+    ) -> Result<(), StateError> {
         let Some(altup) = &self.altup else { return self.residuals(&mut streams[0], pass) };
         let predicted = altup.predicted(streams);
         let mut x = predicted[altup.active].clone();
@@ -74,7 +78,7 @@ impl Layer {
         Ok(())
     }
 
-    fn residuals(&self, x: &mut Activations, pass: &mut Pass<'_, '_>) -> Result<(), StateError> {
+    fn residuals(&self, x: &mut Activations, pass: &mut CpuPass<'_, '_>) -> Result<(), StateError> {
         self.residuals.iter().try_for_each(|residual| residual.forward(x, pass))?;
         if let Some(by) = self.scale {
             scale(x, by);
@@ -99,7 +103,7 @@ impl Layer {
 }
 
 impl Residual {
-    fn forward(&self, x: &mut Activations, pass: &mut Pass<'_, '_>) -> Result<(), StateError> {
+    fn forward(&self, x: &mut Activations, pass: &mut CpuPass<'_, '_>) -> Result<(), StateError> {
         let results =
             self.branches.iter().map(|branch| branch.forward(x, pass)).collect::<Result<Vec<_>, _>>()?;
         if self.keep != 1.0 {
@@ -120,7 +124,7 @@ impl Residual {
 }
 
 impl Branch {
-    fn forward(&self, x: &Activations, pass: &mut Pass<'_, '_>) -> Result<Activations, StateError> {
+    fn forward(&self, x: &Activations, pass: &mut CpuPass<'_, '_>) -> Result<Activations, StateError> {
         let mut normed = self.norm.as_ref().map(|norm| norm.forward(x));
         if self.input_scale != 1.0 {
             scale(normed.get_or_insert_with(|| x.clone()), self.input_scale);

@@ -7,7 +7,7 @@ use crate::blocks::convolution::Convolution;
 use crate::blocks::recurrent::{add_up, for_each_piece, gather, remaining, softplus, weighted};
 use crate::blocks::sums::add_rows;
 use crate::blocks::{Activations, Linear, Norm, dot_block, for_each_row, function};
-use crate::pass::Pass;
+use crate::pass::CpuPass;
 use kvant_cache::{RecurrentState, StateError, StateSlot};
 use kvant_model::description::{Activation, GateOrder, Mamba2Dims};
 use kvant_threads::for_each_chunk;
@@ -47,7 +47,7 @@ struct Places {
 
 impl Mamba2 {
     /// `(tokens, hidden)` to `(tokens, hidden)`.
-    pub fn forward(&self, x: &Activations, pass: &mut Pass<'_, '_>) -> Result<Activations, StateError> {
+    pub fn forward(&self, x: &Activations, pass: &mut CpuPass<'_, '_>) -> Result<Activations, StateError> {
         let (inner, channels) = (self.dims.inner(), self.conv.channels());
         let mut projected = self.input.forward(x);
         self.scale_parts(&mut projected);

@@ -28,7 +28,7 @@ pub use attention::{Attention, Folded, Projection};
 pub use convolution::Convolution;
 pub use delta_net::{DeltaProjection, GatedDeltaNet};
 pub use dot::{dot, dot_block};
-pub use embedding::{Embedding, ROWS_KEPT};
+pub use embedding::{Embedding, ROWS_KEPT, TokenInput};
 pub use ffn::{Ffn, Inner, Mlp};
 pub use latent::{LatentAttention, LatentQuery};
 pub use layer::{Branch, Head, Layer, Mixer, Residual};

@@ -1,7 +1,7 @@
 //! Inputs of each layer's own, beside the residual stream.
 
 use crate::blocks::{Activations, Linear, Norm, for_each_row, function};
-use crate::pass::Pass;
+use crate::pass::CpuPass;
 use kvant_model::Tensor;
 use kvant_model::description::{self, Activation};
 use kvant_model::error::Result;
@@ -31,13 +31,13 @@ impl PerLayerEmbedding {
     }
 
     /// `(tokens, layers · width)`.
-    pub fn forward(&self, x: &Activations, tokens: impl Iterator<Item = (u32, usize)>) -> Activations {
+    pub fn forward(&self, x: &Activations, ids: impl Iterator<Item = u32>) -> Activations {
         let mut inputs = self.projection.forward(x);
         inputs.data_mut().iter_mut().for_each(|x| *x *= self.projection_scale);
         self.norm.in_place(&mut inputs);
         let mut row = vec![0.0; inputs.width()];
-        for (at, (token, _)) in tokens.enumerate() {
-            let id = Some(token as usize).filter(|&id| id < self.table.rows()).unwrap_or(0);
+        for (at, id) in ids.enumerate() {
+            let id = Some(id as usize).filter(|&id| id < self.table.rows()).unwrap_or(0);
             self.table.row_f32(id, &mut row).expect("the type was tried in new()");
             let pairs = inputs.row_mut(at).iter_mut().zip(&row);
             pairs.for_each(|(x, own)| *x = (*x + own * self.table_scale) * self.scale);
@@ -73,7 +73,7 @@ pub struct PerLayerInput {
 
 impl PerLayerInput {
     /// `(tokens, hidden)` to `(tokens, hidden)`.
-    pub fn forward(&self, x: &Activations, pass: &Pass<'_, '_>) -> Activations {
+    pub fn forward(&self, x: &Activations, pass: &CpuPass<'_, '_>) -> Activations {
         let mut gate = self.gate.forward(x);
         let width = gate.width();
         let inputs = pass.per_layer.as_ref().expect("a model with these layers has their embedding");

@@ -3,7 +3,7 @@
 use crate::blocks::convolution::Convolution;
 use crate::blocks::recurrent::for_each_piece;
 use crate::blocks::{Activations, Linear};
-use crate::pass::Pass;
+use crate::pass::CpuPass;
 use kvant_cache::{StateError, StateSlot};
 
 /// `output(C ⊙ conv(B ⊙ x))`. Fields are as in [`kvant_model::description::ShortConv`].
@@ -16,7 +16,7 @@ pub struct ShortConv {
 
 impl ShortConv {
     /// `(tokens, hidden)` to `(tokens, hidden)`.
-    pub fn forward(&self, x: &Activations, pass: &mut Pass<'_, '_>) -> Result<Activations, StateError> {
+    pub fn forward(&self, x: &Activations, pass: &mut CpuPass<'_, '_>) -> Result<Activations, StateError> {
         let channels = self.conv.channels();
         let projected = self.input.forward(x); // (tokens, 3, channels): B, C, x
         let mut mixed = Activations::unset(x.tokens(), channels);

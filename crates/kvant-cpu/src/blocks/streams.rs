@@ -1,7 +1,7 @@
 //! Several residual streams side by side: how they are opened and joined, and what a layer does with them.
 
 use crate::blocks::{Activations, Linear, Norm, PerLayerInput, for_each_row};
-use crate::pass::Pass;
+use crate::pass::CpuPass;
 use kvant_model::description;
 
 /// The streams of a model; the first is the embedding itself. As [`kvant_model::description::Streams`].
@@ -91,7 +91,7 @@ impl AltUp {
         &self,
         mut predicted: Vec<Activations>,
         out: &Activations,
-        pass: &Pass<'_, '_>,
+        pass: &CpuPass<'_, '_>,
     ) -> Vec<Activations> {
         let coefficients = self.correction.forward(&self.route(out)); // (tokens, streams)
         let mut change = out.clone();

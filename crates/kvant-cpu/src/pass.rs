@@ -1,6 +1,6 @@
 //! One pass through the network: which tokens of which sequences are in it, and how they are rotated.
 
-use crate::blocks::{Activations, RopeTable};
+use crate::blocks::{Activations, Folded, RopeTable};
 use kvant_cache::{KvSlot, PassState, Queries, Scoring, SequencePass, StateError};
 use kvant_model::Chunk;
 use kvant_model::description::{Rope, RopeId};
@@ -22,14 +22,21 @@ pub struct Pass<'p, 'c> {
     pub state: &'p mut dyn PassState,
     /// Inputs of each layer's own, `(tokens, layers · width)`.
     pub per_layer: Option<Activations>,
+    /// How queries and keys meet slots of latents, by slot.
+    pub folded: &'p [Option<Folded>],
     ropes: &'p [Rope],
     rotations: Vec<Option<Rotations>>, // (ropes)
 }
 
 impl<'p, 'c> Pass<'p, 'c> {
     /// A pass over chunks of the sequences of `state`, which has begun it.
-    pub fn new(chunks: &'p [Chunk<'c>], state: &'p mut dyn PassState, ropes: &'p [Rope]) -> Self {
-        Self { chunks, state, per_layer: None, ropes, rotations: vec![None; ropes.len()] }
+    pub fn new(
+        chunks: &'p [Chunk<'c>],
+        state: &'p mut dyn PassState,
+        ropes: &'p [Rope],
+        folded: &'p [Option<Folded>],
+    ) -> Self {
+        Self { chunks, state, per_layer: None, folded, ropes, rotations: vec![None; ropes.len()] }
     }
 
     /// Every token of the pass with its position.

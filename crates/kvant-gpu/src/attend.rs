@@ -115,7 +115,7 @@ impl GpuNetwork {
                     let sequence = state.sequence_mut(index).ok_or(missing(owner.index()))?;
                     let coded = class.coded(&rule, span);
                     tables
-                        .enter(span.seat, owner, slot.kv_heads, sequence, coded)
+                        .enter(span.seat, owner, slot, sequence, coded)
                         .and_then(|()| class.table(words, owner, sequence, span))
                         .map_err(|what| StateError::new(index, StateErrorKind::Device(what)))?;
                 }

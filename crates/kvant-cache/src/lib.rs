@@ -64,6 +64,7 @@ pub mod disk;
 mod error;
 mod layout;
 mod lease;
+mod lineage;
 mod page;
 pub mod pass;
 pub mod plan;
@@ -82,7 +83,7 @@ mod visibility;
 pub use arena::{Arena, ArenaError, ArenaOptions, Usage};
 pub use disk::{DiskError, DiskTier, DiskUsage};
 pub use error::{AttendError, CacheError, LayoutError};
-pub use layout::{CacheLayout, HeadCodecs, SideCodecs, SlotKernels, SlotLayout};
+pub use layout::{CacheLayout, HeadCodecs, SideCodecs, SideKinds, SlotKernels, SlotLayout};
 pub use page::{Page, PageMut};
 pub use pass::{
     AttentionObserver, CacheFull, Queries, Scoring, SequencePass, StateError, StateErrorKind, Streaming,
@@ -95,5 +96,5 @@ pub use sequence::{Footprint, Sequence};
 pub use side::{PageWork, SideStore};
 pub use slot::{KvShape, KvSlot, LatentShape, RecurrentShape, STATE_CHUNK, Slot, SlotKind, Slots, StateSlot};
 pub use snapshot::{Snapshot, SnapshotError};
-pub use store::{PageId, PageStore, Store};
+pub use store::{PageId, PageKind, PageStore, PageUse, Store};
 pub use visibility::{DEFAULT_SINKS, MAX_SINKS, Mode, Visibility};

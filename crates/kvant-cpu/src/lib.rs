@@ -66,8 +66,8 @@ impl Backend for Cpu {
     }
 
     fn compile(&self, description: &Description, checkpoint: &Checkpoint) -> Result<Box<dyn Network>> {
-        let weights = compile::Weights::new(description, checkpoint, self.options, self.tier);
-        Ok(Box::new(compile::network(description, &weights)?))
+        let mut weights = compile::Weights::new(checkpoint, self.options, self.tier);
+        Ok(Box::new(compile::network(description, &mut weights)?))
     }
 }
 
@@ -102,8 +102,8 @@ impl Backend for Observing {
     }
 
     fn compile(&self, description: &Description, checkpoint: &Checkpoint) -> Result<Box<dyn Network>> {
-        let weights = compile::Weights::new(description, checkpoint, self.cpu.options, self.cpu.tier);
-        let weights = weights.observed_by(Arc::clone(&self.observer));
-        Ok(Box::new(compile::network(description, &weights)?))
+        let weights = compile::Weights::new(checkpoint, self.cpu.options, self.cpu.tier);
+        let mut weights = weights.observed_by(Arc::clone(&self.observer));
+        Ok(Box::new(compile::network(description, &mut weights)?))
     }
 }

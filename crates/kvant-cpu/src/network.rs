@@ -1,6 +1,6 @@
 //! A compiled model: embedding before the layers, norm and logits after them.
 
-use crate::blocks::{Activations, Embedding, Head, Layer, PerLayerEmbedding, Streams};
+use crate::blocks::{Activations, Block, Embedding, Folded, Head, Layer, PerLayerEmbedding, Streams};
 use crate::drivers::Drivers;
 use crate::pass::CpuPass;
 use kvant_attention::Attention;
@@ -15,13 +15,15 @@ pub struct CpuNetwork {
     /// Inputs of each layer's own.
     pub per_layer: Option<PerLayerEmbedding>,
     /// Further residual streams; none in most models.
-    pub streams: Streams,
+    pub streams: Option<Streams>,
     /// The layers.
     pub layers: Vec<Layer>,
     /// After the last.
     pub head: Head,
     /// The rotary embeddings that layers refer to.
     pub ropes: Vec<Rope>,
+    /// How queries and keys meet slots of latents, by slot.
+    pub folded: Vec<Option<Folded>>,
     /// What sequences keep.
     pub slots: Slots,
     /// What attends.
@@ -33,8 +35,8 @@ impl CpuNetwork {
     fn logits(&self, x: &Activations, rows: &[usize]) -> Rows {
         match rows.len() {
             0 => Rows::from_vec(Vec::new(), self.head.output.outputs()),
-            n if n == x.tokens() => self.head.forward(x).into_rows(),
-            _ => self.head.forward(&x.gather(rows)).into_rows(),
+            n if n == x.tokens() => Block(&self.head).forward(x).into_rows(),
+            _ => Block(&self.head).forward(&x.gather(rows)).into_rows(),
         }
     }
 }
@@ -60,7 +62,11 @@ impl Network for CpuNetwork {
     fn output_weights(&self, slot: KvSlot) -> Vec<Rows> {
         let owner = self.slots.owner(slot);
         let reads = |slot| self.slots.owner(slot) == owner;
-        self.layers.iter().flat_map(|layer| layer.output_weights(reads)).map(Activations::into_rows).collect()
+        self.layers
+            .iter()
+            .flat_map(|layer| Block(layer).output_weights(reads))
+            .map(Activations::into_rows)
+            .collect()
     }
 }
 
@@ -74,15 +80,19 @@ impl CpuNetwork {
         let wanted = pass.wanted();
         let Observer { layers: mut observer, attention: watching } = std::mem::take(&mut pass.observer);
         let watching = watching.map(|watching| watching as &mut dyn AttentionObserver);
-        let mut cpu = CpuPass::new(pass.chunks, sequences, attention, &self.ropes)?.observed(watching);
+        let mut cpu = CpuPass::new(pass.chunks, sequences, attention, &self.ropes, &self.folded)?.observed(watching);
         let (first, mut streams) = match pass.first {
             Some((layer, input)) => {
                 (layer, vec![Activations::from_vec(input.data().to_vec(), input.width())])
             }
             None => {
                 let x = self.embedding.forward(cpu.inputs().zip(cpu.positions())); // (tokens, hidden)
-                cpu.per_layer = self.per_layer.as_ref().map(|per_layer| per_layer.forward(&x, pass.ids()));
-                (0, self.streams.opened(x))
+                cpu.per_layer = self.per_layer.as_ref().map(|of| Block(of).forward(&x, pass.ids()));
+                let streams = match &self.streams {
+                    Some(of) => Block(of).opened(x),
+                    None => vec![x],
+                };
+                (0, streams)
             }
         };
         let mut observe = |layer: usize, x: &Activations| {
@@ -92,9 +102,12 @@ impl CpuNetwork {
         };
         for (index, layer) in self.layers.iter().enumerate().skip(first) {
             observe(index, &streams[0]);
-            layer.forward(&mut streams, &mut cpu)?;
+            Block(layer).forward(&mut streams, &mut cpu)?;
         }
-        let mut x = self.streams.joined(streams);
+        let mut x = match &self.streams {
+            Some(of) => Block(of).joined(streams),
+            None => streams.swap_remove(0),
+        };
         self.head.norm.in_place(&mut x);
         observe(self.layers.len(), &x);
         let outputs = Outputs::from(self.logits(&x, &wanted.scored));

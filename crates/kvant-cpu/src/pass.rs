@@ -1,6 +1,6 @@
 //! One pass through the network: which tokens of which sequences are in it, and how they are rotated.
 
-use crate::blocks::{Activations, RopeTable, TokenInput};
+use crate::blocks::{Activations, Folded, RopeTable, TokenInput};
 use crate::reference;
 use kvant_attention::Attention;
 use kvant_cache::{
@@ -33,6 +33,8 @@ pub struct CpuPass<'p, 's> {
     pub per_layer: Option<Activations>,
     /// Positions that follow one another, and the sequence they belong to.
     spans: Vec<(Range<usize>, usize)>,
+    /// How queries and keys meet slots of latents, by slot.
+    pub folded: &'p [Option<Folded>],
     ropes: &'p [Rope],
     rotations: Vec<Option<Rotations>>, // (ropes)
 }
@@ -47,6 +49,7 @@ impl<'p, 's> CpuPass<'p, 's> {
         sequences: &'p mut [&'s mut Sequence],
         attention: &'p mut Attention,
         ropes: &'p [Rope],
+        folded: &'p [Option<Folded>],
     ) -> Result<Self, StateError> {
         let is_reference = |sequence: &&mut Sequence| sequence.layout().is_reference();
         if let Some(index) = sequences.iter().position(|of| is_reference(of) != is_reference(&sequences[0])) {
@@ -67,7 +70,7 @@ impl<'p, 's> CpuPass<'p, 's> {
         }
         let rotations = vec![None; ropes.len()];
         let (observer, per_layer) = (None, None);
-        Ok(Self { chunks, sequences, parts, attention, observer, per_layer, spans, ropes, rotations })
+        Ok(Self { chunks, sequences, parts, attention, observer, per_layer, spans, folded, ropes, rotations })
     }
 
     /// The same pass, whose keys, values and queries are shown to somebody.

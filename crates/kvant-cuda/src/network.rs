@@ -10,13 +10,14 @@ use crate::pass::{Part, PassPlan, SLICE, SlotPlan, Span, Words, closed_pages, re
 use crate::program::Program;
 use crate::recorder::{Graphs, Recorder};
 use crate::run::{PassBuffers, Run, fit};
-use crate::seats::Seats;
+use crate::tables::PageTables;
 use crate::times::PassTimes;
 use crate::top::TopPlan;
 use half::f16;
 use kvant_cache::{
     CacheError, CacheLayout, KvSlot, PageStore, Sequence, Slots, StateError, StateErrorKind, Store,
 };
+use kvant_device::Batch;
 use kvant_model::description::Rope;
 use kvant_model::{Network, Outputs, Pass, Rows, TopTokens};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -68,7 +69,7 @@ struct Work {
 struct Kept {
     layout: Arc<CacheLayout>,
     pages: LayoutPages,
-    seats: Seats,
+    tables: PageTables,
 }
 
 fn device_error(what: impl std::fmt::Display) -> StateError {
@@ -113,40 +114,20 @@ impl CudaNetwork {
         self.work.lock().unwrap_or_else(PoisonError::into_inner).launches
     }
 
-    fn check_store(&self, index: usize, sequence: &Sequence) -> Result<(), StateError> {
-        let own: &dyn PageStore = &*self.pages;
-        let is_own = match sequence.store() {
-            Store::Device(store) => std::ptr::addr_eq(Arc::as_ptr(store), std::ptr::from_ref(own)),
-            Store::Host(_) => false,
-        };
-        match is_own {
-            true => Ok(()),
-            false => Err(StateError::new(index, CacheError::NotDevice)),
-        }
-    }
-
     /// The sequences of a pass, and the layout they share.
     fn spans(
         &self,
         sequences: &[&mut Sequence],
     ) -> Result<(Vec<Span>, Lineages, Arc<CacheLayout>), StateError> {
-        let (mut spans, mut lineages, mut layout) = (Vec::new(), Vec::new(), None::<Arc<CacheLayout>>);
-        let mut row = 0;
-        for (index, sequence) in sequences.iter().enumerate() {
+        let (mut spans, mut batch, mut row) = (Vec::new(), Batch::default(), 0);
+        for sequence in sequences {
             let pass = sequence.pass();
-            self.check_store(index, sequence)?;
-            let own = sequence.layout();
-            if layout.as_ref().is_some_and(|layout| !Arc::ptr_eq(layout, own)) {
-                let what = "the sequences of a pass have caches of their own making: fork them from one";
-                return Err(StateError::new(index, StateErrorKind::Pass { what }));
-            }
-            layout = Some(Arc::clone(own));
-            lineages.push(sequence.lineage());
+            batch.add(sequence, &*self.pages)?;
             spans.push(Span { start: pass.start, tokens: pass.tokens, row, capacity: pass.capacity });
             row += pass.tokens;
         }
-        let nobody = StateErrorKind::Pass { what: "a pass of no sequences" };
-        Ok((spans, lineages, layout.ok_or_else(|| StateError::new(0, nobody))?))
+        let (lineages, layout) = batch.finish()?;
+        Ok((spans, lineages, layout))
     }
 
     /// Takes the pages of the pass in every slot, and enters them into tables.
@@ -174,16 +155,14 @@ impl CudaNetwork {
             }
             jobs.push((slot, own));
         }
-        let mut book = self.pages.book();
         for (slot, _) in &jobs {
             let pages = slot_pages(&kept.pages, *slot).ok_or_else(|| missing(*slot))?;
             let mut table = Vec::new();
             for (index, ((span, seat), sequence)) in spans.iter().zip(seats).zip(&*sequences).enumerate() {
                 let closed = closed_pages(&rule, span.last(), pages.halves);
                 let part = Part { slot: *slot, pages, rule: &rule, span, sequence };
-                let known = kept.seats.exact(*seat, *slot);
-                part.exact_table(plan.exact_stride, known, &mut book, &mut table)
-                    .and_then(|()| kept.seats.enter(*seat, *slot, pages, sequence, closed, &mut book))
+                part.exact_table(plan.exact_stride, &mut table)
+                    .and_then(|()| kept.tables.enter(*seat, *slot, pages, sequence, closed))
                     .map_err(|what| StateError::new(index, StateErrorKind::Device(what)))?;
             }
             let exact_at = words.add(table);
@@ -191,7 +170,7 @@ impl CudaNetwork {
         }
         for (slot, own) in jobs.iter().filter(|(_, own)| !own.0.iter().all(Vec::is_empty)) {
             let pages = slot_pages(&kept.pages, *slot).ok_or_else(|| missing(*slot))?;
-            let jobs = add_jobs(words, pages, own, &mut book).map_err(device_error)?;
+            let jobs = add_jobs(words, pages, own).map_err(device_error)?;
             if let Some(plan) = plan.slots.get_mut(&slot.index()) {
                 plan.jobs = jobs;
                 if strict {
@@ -199,7 +178,7 @@ impl CudaNetwork {
                 }
             }
         }
-        book.close().map_err(device_error)
+        self.pages.prepare(jobs.iter().flat_map(|(_, own)| own.pages())).map_err(device_error)
     }
 
     /// Keys of a plan have no kernels with soft caps.
@@ -271,14 +250,14 @@ impl Network for CudaNetwork {
             None => {
                 let pages = LayoutPages::new(&self.card, &self.pages, &layout).map_err(device_error)?;
                 self.check_caps(&pages)?;
-                let seats = Seats::new(&pages.slots);
-                Kept { layout: Arc::clone(&layout), pages, seats }
+                let tables = PageTables::new(&pages.slots);
+                Kept { layout: Arc::clone(&layout), pages, tables }
             }
         };
         caches.insert(0, kept);
         caches.truncate(LAYOUTS);
         let Some(kept) = caches.first_mut() else { return Err(device_error("no cache")) };
-        let seats = kept.seats.of(&lineages);
+        let seats = kept.tables.seats(&lineages);
         let mut words = Words::default();
         let asked = pass.wanted();
         let wanted = &asked.scored;
@@ -307,7 +286,7 @@ impl Network for CudaNetwork {
         self.fit(buffers, &plan, top.as_ref(), words.len()).map_err(device_error)?;
         let Some(buffers) = buffers.as_ref() else { return Err(device_error("no buffers")) };
         times.note("plan");
-        kept.seats.send(&self.card).map_err(device_error)?;
+        kept.tables.send(&self.card).map_err(device_error)?;
         buffers.plan.upload(0, &words).map_err(device_error)?;
         buffers.out.clear(buffers.layout.marks..buffers.layout.logits).map_err(device_error)?;
 
@@ -322,7 +301,7 @@ impl Network for CudaNetwork {
             buffers,
             pages: self.pages.base(),
             layout: &kept.pages,
-            seats: &kept.seats,
+            tables: &kept.tables,
             plan: &plan,
             early: self.options.early && plan.is_step,
             recorder: Recorder::new(&self.card),

@@ -114,7 +114,7 @@ impl GpuNetwork {
                 for (index, (span, sequence)) in spans.iter().zip(&*sequences).enumerate() {
                     let coded = class.coded(&rule, span);
                     tables
-                        .enter(span.seat, owner, slot.kv_heads, sequence, coded)
+                        .enter(span.seat, owner, slot, sequence, coded)
                         .and_then(|()| class.table(words, owner, sequence, span))
                         .map_err(|what| StateError::new(index, StateErrorKind::Device(what)))?;
                 }

@@ -17,6 +17,7 @@ use kvant_cache::{
     CacheError, CacheLayout, KvSlot, PageStore, Sequence, SequencePass, Slots, StateError, StateErrorKind,
     Store,
 };
+use kvant_device::Batch;
 use kvant_model::description::Rope;
 use kvant_model::top::{MOST, TopK, TopTokens};
 use kvant_model::{AcceptTopK, Network, Outputs, Pass, Rows, Wanted};
@@ -60,40 +61,20 @@ impl GpuNetwork {
         GpuNetwork { gpu: gpu.clone(), pages, program, ropes, slots, work: Mutex::default() }
     }
 
-    fn check_store(&self, index: usize, sequence: &Sequence) -> Result<(), StateError> {
-        let own: &dyn PageStore = &*self.pages;
-        let is_own = match sequence.store() {
-            Store::Device(store) => std::ptr::addr_eq(Arc::as_ptr(store), std::ptr::from_ref(own)),
-            Store::Host(_) => false,
-        };
-        match is_own {
-            true => Ok(()),
-            false => Err(StateError::new(index, CacheError::NotDevice)),
-        }
-    }
-
     /// The sequences of a pass with their lineages, and the layout they share.
     fn spans(&self, sequences: &[&mut Sequence]) -> Result<Spans, StateError> {
-        let (mut spans, mut lineages) = (Vec::new(), Vec::new());
-        let (mut row, mut layout) = (0, None::<Arc<CacheLayout>>);
-        for (index, sequence) in sequences.iter().enumerate() {
+        let (mut spans, mut batch, mut row) = (Vec::new(), Batch::default(), 0);
+        for sequence in sequences.iter() {
             let pass = sequence.pass();
-            self.check_store(index, sequence)?;
-            let own = sequence.layout();
-            if layout.as_ref().is_some_and(|layout| !Arc::ptr_eq(layout, own)) {
-                let what = "the sequences of a pass have caches of their own making: fork them from one";
-                return Err(StateError::new(index, StateErrorKind::Pass { what }));
-            }
-            layout = Some(Arc::clone(own));
-            lineages.push(sequence.lineage());
+            batch.add(sequence, &*self.pages)?;
             // A sequence without end is to the model one as long as its window.
             let capacity = pass.streaming.map_or(pass.capacity, |streaming| streaming.span());
             let SequencePass { start, tokens, streaming, .. } = pass;
             spans.push(Span { start, tokens, row, capacity, streaming, seat: 0 });
             row += pass.tokens;
         }
-        let nobody = StateErrorKind::Pass { what: "a pass of no sequences" };
-        Ok((spans, lineages, layout.ok_or_else(|| StateError::new(0, nobody))?))
+        let (lineages, layout) = batch.finish()?;
+        Ok((spans, lineages, layout))
     }
 }
 

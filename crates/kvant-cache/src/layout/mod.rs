@@ -1,16 +1,20 @@
 //! What a cache looks like: shapes, codecs and the visibility rule. Built once per model, shared by all its sequences.
 
 mod codecs;
+mod kinds;
 mod memory;
 
 pub use codecs::{HeadCodecs, SideCodecs};
+pub use kinds::SideKinds;
 pub(crate) use memory::{ROLLBACK, Slack};
 
 use crate::error::LayoutError;
 use crate::policy::{Policy, SparseV};
 use crate::recurrent::StateType;
 use crate::slot::{KvShape, KvSlot, Slot, SlotKind, Slots};
+use crate::store::Store;
 use crate::visibility::{MAX_SINKS, Visibility};
+use kinds::KnownKinds;
 use kvant_codec::{BuildError, Calibration, Side, Tier};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -34,6 +38,7 @@ pub struct SlotLayout {
     heads: Vec<HeadCodecs>,
     /// The state of an empty sequence, where it is recurrent.
     zeros: Arc<Vec<f32>>,
+    kinds: KnownKinds,
 }
 
 impl SlotLayout {
@@ -50,6 +55,11 @@ impl SlotLayout {
     /// The shape of what lies in pages, by side; `None` for views and recurrent state.
     pub fn stored(&self) -> Option<&KvShape> {
         self.stored.as_ref()
+    }
+
+    /// The kinds of its pages in a store, by kv head and side.
+    pub fn kinds(&self, store: &Store) -> Arc<[SideKinds]> {
+        self.kinds.of(store, &self.heads, matches!(self.slot.kind, SlotKind::Latent(_)))
     }
 
     /// The codecs of its kv heads; none for views and recurrent state.
@@ -199,7 +209,8 @@ impl CacheLayout {
                 }
                 SlotKind::KeysValues(_) | SlotKind::View(_) => {}
             }
-            layouts.push(SlotLayout { slot: *slot, stored, heads, zeros: Arc::new(vec![0.0; zeros]) });
+            let zeros = Arc::new(vec![0.0; zeros]);
+            layouts.push(SlotLayout { slot: *slot, stored, heads, zeros, kinds: KnownKinds::default() });
         }
         let mut layout = CacheLayout {
             rule,

@@ -24,7 +24,7 @@ use crate::arena::{Arena, ArenaError};
 use crate::error::CacheError;
 use crate::page::{AnyPage, Page, PageMut};
 use crate::slot::{RecurrentShape, STATE_CHUNK};
-use crate::store::Store;
+use crate::store::{PageKind, Store};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -187,7 +187,7 @@ impl RecurrentState {
         }
         let mut page = match self.rows.take().or_else(|| self.spare_rows.pop()) {
             Some(page) => page,
-            None => self.memory.page(self.row_bytes())?,
+            None => self.memory.page(PageKind::BYTES, self.row_bytes())?,
         };
         let at = self.count * width;
         page.edit_floats(|numbers| wide::copy(&mut numbers[at..at + rows.len()], rows));
@@ -209,7 +209,7 @@ impl RecurrentState {
         }
         let mut state = match self.spare_states.pop() {
             Some(page) => page,
-            None => self.memory.page(self.state_bytes())?,
+            None => self.memory.page(PageKind::BYTES, self.state_bytes())?,
         };
         let odd = match self.state_type {
             StateType::F32 => state.edit_floats(|new| {
@@ -267,7 +267,9 @@ impl RecurrentState {
             (&closed.chunk, Some(AnyPage::Shared(&closed.rows)))
         };
         let bytes = (position - chunk.start) * self.shape.row * size_of::<f32>();
-        let rows = rows.filter(|_| bytes > 0).map(|rows| self.memory.upload(&rows.canonical()[..bytes]));
+        let rows = rows
+            .filter(|_| bytes > 0)
+            .map(|rows| self.memory.upload(PageKind::BYTES, &rows.canonical()[..bytes]));
         Some(rows.transpose().map(|rows| StateAt { position, chunk: chunk.clone(), rows }))
     }
 
@@ -290,10 +292,10 @@ impl RecurrentState {
         // Further ones are those of chunks that this pass has left behind, unless a checkpoint keeps them.
         let most = self.slack + 2 + wanted.len();
         while self.spare_states.len() < closed.min(most) {
-            self.spare_states.push(self.memory.page(self.state_bytes())?);
+            self.spare_states.push(self.memory.page(PageKind::BYTES, self.state_bytes())?);
         }
         while self.spare_rows.len() < begun.min(most) {
-            self.spare_rows.push(self.memory.page(self.row_bytes())?);
+            self.spare_rows.push(self.memory.page(PageKind::BYTES, self.row_bytes())?);
         }
         Ok(())
     }

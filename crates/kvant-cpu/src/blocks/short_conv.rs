@@ -1,20 +1,11 @@
 //! Gated short convolutions.
 
-use crate::blocks::convolution::Convolution;
 use crate::blocks::recurrent::for_each_piece;
-use crate::blocks::{Activations, Linear};
+use crate::blocks::{Activations, Block, ShortConv};
 use crate::pass::CpuPass;
-use kvant_cache::{StateError, StateSlot};
+use kvant_cache::StateError;
 
-/// `output(C ⊙ conv(B ⊙ x))`. Fields are as in [`kvant_model::description::ShortConv`].
-pub struct ShortConv {
-    pub slot: StateSlot,
-    pub input: Linear,
-    pub conv: Convolution,
-    pub output: Linear,
-}
-
-impl ShortConv {
+impl Block<'_, ShortConv> {
     /// `(tokens, hidden)` to `(tokens, hidden)`.
     pub fn forward(&self, x: &Activations, pass: &mut CpuPass<'_, '_>) -> Result<Activations, StateError> {
         let channels = self.conv.channels();

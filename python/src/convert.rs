@@ -4,12 +4,12 @@ use crate::error::{bad_value, failed};
 use crate::evaluate::pool;
 use crate::models;
 use crate::work::{Progress, detached};
+use kvant_attention::KvCache;
 use kvant_convert::{Conversion, ConvertError, Format, Importance, Weights};
-use kvant_cpu::ExactCache;
 use kvant_engine::{ActivationType, LoadOptions};
 use kvant_eval::{Score, Windows, text};
 use kvant_model::tokenizer::{EncodeOptions, Tokenizer};
-use kvant_model::{Checkpoint, Chunk, Description};
+use kvant_model::{Checkpoint, Chunk, Description, Pass};
 use pyo3::exceptions::PyFileExistsError;
 use pyo3::prelude::*;
 use serde_json::json;
@@ -92,9 +92,11 @@ fn observe(checkpoint: &Checkpoint, settings: &Settings) -> PyResult<Arc<Importa
     let exact = LoadOptions { activations: ActivationType::F32, ..LoadOptions::default() };
     let model = kvant_cpu::load_observed(checkpoint, exact, Arc::clone(&importance) as _).map_err(failed)?;
     for window in windows.iter() {
-        let mut cache = ExactCache::<f32>::new(model.slots(), window.len());
+        let mut cache = KvCache::reference(model.slots(), window.len()).map_err(failed)?;
         for tokens in window.chunks(PASS) {
-            model.forward(&[Chunk { tokens, wanted: 0..tokens.len() }], &mut cache).map_err(failed)?;
+            model
+                .forward(Pass::new(&[Chunk::new(tokens, 0..tokens.len())]), &mut [cache.sequence_mut()])
+                .map_err(failed)?;
         }
         Python::attach(|py| py.check_signals())?;
     }

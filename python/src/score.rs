@@ -3,7 +3,7 @@
 use crate::error::{bad_value, failed};
 use kvant_attention::KvCache;
 use kvant_engine::{Engine, Opened, PREFILL_CHUNK};
-use kvant_model::Chunk;
+use kvant_model::{Chunk, Pass};
 use pyo3::prelude::*;
 
 /// Bytes of logits that are there at a time, at most; one row is always allowed.
@@ -46,7 +46,10 @@ impl Scorer {
             let to = if at < first { first.min(at + PREFILL_CHUNK) } else { end.min(at + rows) };
             let tokens = &ids[at..to];
             let wanted = if at < first { 0..0 } else { 0..tokens.len() };
-            let logits = engine.forward(&[Chunk { tokens, wanted }], &mut self.kv).map_err(failed)?;
+            let logits = engine
+                .forward(Pass::new(&[Chunk::new(tokens, wanted)]), &mut [self.kv.sequence_mut()])
+                .map_err(failed)?
+                .into_logits();
             self.tokens.extend_from_slice(tokens);
             let width = logits.width();
             if at >= first {

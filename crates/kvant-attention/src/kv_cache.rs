@@ -3,23 +3,24 @@
 use crate::driver::Attention;
 use kvant_cache::snapshot::Signature;
 use kvant_cache::{
-    Arena, AttendError, CacheError, CacheFull, CacheLayout, Footprint, KvSlot, PassState, Policy, Queries,
-    RecurrentState, Scoring, Sequence, SequencePass, Slots, Snapshot, SnapshotError, StateError,
-    StateErrorKind, StateSlot, Store, Streaming,
+    Arena, CacheLayout, Footprint, KvSlot, Policy, Queries, RecurrentState, Scoring, Sequence, SequencePass,
+    Slots, Snapshot, SnapshotError, StateError, StateErrorKind, StateSlot, Store, pass,
 };
+use kvant_codec::Tier;
 use std::sync::Arc;
 
 /// The cache of one sequence.
 ///
-/// It is the [`PassState`] of a pass over this sequence alone; [`Batch`](crate::Batch) is that of a pass over several.
+/// A backend gets its [`sequence`](KvCache::sequence_mut). To an engine of one's own it is the [`PassState`] of a pass over this
+/// sequence alone; [`Batch`](crate::Batch) is that of a pass over several.
 pub struct KvCache {
     policy: Policy,
     pub(crate) sequence: Sequence,
-    attention: Attention,
-    capacity: usize,
+    tier: Tier,
+    /// Made by the first call that attends.
+    attention: Option<Attention>,
     /// As the last pass began.
     pass: [SequencePass; 1],
-    is_open: bool,
 }
 
 /// A policy that no cache of this model can keep.
@@ -58,8 +59,18 @@ impl KvCache {
     ) -> Result<KvCache, KvUnsupported> {
         let policy = kv.into();
         let layout = CacheLayout::new(&policy, slots).map_err(|e| KvUnsupported::new(&policy, &e))?;
-        let attention = Attention::new().map_err(|e| KvUnsupported::new(&policy, &e))?;
-        Ok(KvCache::with(policy, Sequence::new(Arc::new(layout), store), capacity, attention))
+        KvCache::with(policy, Sequence::new(Arc::new(layout), store).with_capacity(capacity))
+    }
+
+    /// An empty cache of [`CacheLayout::reference`]: keys and values in f32, and the sums of attention in one order on every
+    /// instruction set.
+    ///
+    /// # Errors
+    /// If a head has more channels than a page can hold.
+    pub fn reference(slots: &Slots, capacity: usize) -> Result<KvCache, KvUnsupported> {
+        let policy = Policy::reference();
+        let layout = CacheLayout::reference(slots).map_err(|e| KvUnsupported::new(&policy, &e))?;
+        KvCache::with(policy, Sequence::new(Arc::new(layout), Arena::new()).with_capacity(capacity))
     }
 
     /// [`KvCache::new`], with pages that are decoded to f32 before they are attended to: [`CacheLayout::decoded`].
@@ -74,17 +85,20 @@ impl KvCache {
 
     /// Another cache of the same kind over what a sequence of its layout holds.
     pub fn over(&self, sequence: Sequence) -> KvCache {
-        KvCache::with(self.policy.clone(), sequence, self.capacity, self.attention.fresh())
+        let sequence = sequence.with_capacity(self.capacity());
+        let pass = [sequence.pass()];
+        KvCache { policy: self.policy.clone(), sequence, tier: self.tier, attention: None, pass }
     }
 
-    fn with(policy: Policy, sequence: Sequence, capacity: usize, attention: Attention) -> KvCache {
-        let pass = [pass(&sequence, 0, capacity)];
-        KvCache { policy, sequence, attention, capacity, pass, is_open: false }
+    fn with(policy: Policy, sequence: Sequence) -> Result<KvCache, KvUnsupported> {
+        let tier = Tier::select().map_err(|e| KvUnsupported::new(&policy, &e))?;
+        let pass = [sequence.pass()];
+        Ok(KvCache { policy, sequence, tier, attention: None, pass })
     }
 
     /// A driver of the same instruction set, for passes of many such caches: see [`Batch`](crate::Batch).
     pub fn driver(&self) -> Attention {
-        self.attention.fresh()
+        Attention::with_tier(self.tier)
     }
 
     /// How keys and values are kept.
@@ -104,14 +118,12 @@ impl KvCache {
 
     /// The most tokens it may ever hold.
     pub fn capacity(&self) -> usize {
-        self.capacity
+        self.sequence.capacity()
     }
 
-    /// Lets it hold this many tokens at most from now on, and never fewer than it holds. A model that rotates by its capacity (LongRoPE,
-    /// dynamic scaling) has to read again what is held: its keys are rotated for the old one.
+    /// Lets it hold another number of tokens at most: [`Sequence::set_capacity`].
     pub fn set_capacity(&mut self, capacity: usize) {
-        self.take_back();
-        self.capacity = capacity.max(self.len());
+        self.sequence.set_capacity(capacity);
         self.settle();
     }
 
@@ -131,7 +143,8 @@ impl KvCache {
     /// If it was saved under another signature or from another kind of cache, or the memory does not suffice.
     pub fn restore(&mut self, saved: &Snapshot, signature: &Signature) -> Result<(), SnapshotError> {
         let (layout, store) = (Arc::clone(self.sequence.layout()), self.sequence.store().clone());
-        self.sequence = saved.sequence(signature, layout, store)?;
+        let capacity = self.capacity();
+        self.sequence = saved.sequence(signature, layout, store)?.with_capacity(capacity);
         self.settle();
         Ok(())
     }
@@ -139,21 +152,17 @@ impl KvCache {
     /// Goes back to at most `len` tokens and returns how many are left: fewer than `len` where the cut lies inside a
     /// page that is encoded. The tokens from there on must be read again.
     pub fn truncate(&mut self, len: usize) -> usize {
-        let left = self.sequence.truncate(len).unwrap_or_else(|_| self.start_over());
+        let left = self.sequence.truncate(len).unwrap_or_else(|_| {
+            self.sequence.clear();
+            0
+        });
         self.settle();
         left
     }
 
-    /// No pass is under way, and the next one starts after what is held.
+    /// Its part of the pass is what the sequence says.
     fn settle(&mut self) {
-        self.is_open = false;
-        self.pass = [pass(&self.sequence, 0, self.capacity)];
-    }
-
-    /// There is no room even for the copy of a tail: nothing is held any more.
-    fn start_over(&mut self) -> usize {
-        self.sequence = Sequence::new(Arc::clone(self.sequence.layout()), self.sequence.store().clone());
-        0
+        self.pass = [self.sequence.pass()];
     }
 
     /// Repeats what is held, from the beginning, until it is `len` tokens, each at its own address: a long context
@@ -163,7 +172,7 @@ impl KvCache {
     /// If `len` is beyond the capacity, nothing is held, or memory is full.
     pub fn fill(&mut self, len: usize) -> Result<(), StateError> {
         let alone = |kind: StateErrorKind| StateError::new(0, kind);
-        self.check_capacity(len.saturating_sub(self.len())).map_err(|full| alone(full.into()))?;
+        self.sequence.check_capacity(len.saturating_sub(self.len())).map_err(|full| alone(full.into()))?;
         self.sequence.repeat(len).map_err(|error| alone(error.into()))?;
         self.settle();
         Ok(())
@@ -178,86 +187,71 @@ impl KvCache {
     pub fn footprint(&self) -> Footprint {
         self.sequence.footprint()
     }
-
-    fn check_capacity(&self, asked: usize) -> Result<(), CacheFull> {
-        let (held, capacity) = (self.len(), self.capacity);
-        if asked > capacity.saturating_sub(held) {
-            return Err(CacheFull { held, asked, capacity });
-        }
-        Ok(())
-    }
-
-    /// Its part of a pass: makes room for `tokens` more.
-    pub(crate) fn open(&mut self, tokens: usize) -> Result<SequencePass, StateErrorKind> {
-        self.take_back();
-        self.check_capacity(tokens)?;
-        self.is_open = true;
-        self.sequence.reserve(tokens).map_err(CacheError::from)?;
-        let begun = pass(&self.sequence, tokens, self.capacity);
-        self.pass = [begun];
-        Ok(begun)
-    }
-
-    /// Refuses to end a pass in which a slot has got another number of tokens.
-    pub(crate) fn ready(&self) -> Result<(), StateErrorKind> {
-        Ok(self.sequence.check_advance(self.pass[0].tokens)?)
-    }
-
-    /// Ends its part of a pass.
-    pub(crate) fn close(&mut self) -> Result<(), StateErrorKind> {
-        self.sequence.advance(self.pass[0].tokens)?;
-        self.is_open = false;
-        self.pass = [pass(&self.sequence, 0, self.capacity)];
-        Ok(())
-    }
-
-    /// Takes back its part of a pass that was not ended.
-    pub(crate) fn take_back(&mut self) {
-        if self.is_open && self.sequence.abandon().is_err() {
-            self.start_over();
-        }
-        self.is_open = false;
-        self.pass = [pass(&self.sequence, 0, self.capacity)];
-    }
-
-    pub(crate) fn is_open(&self) -> bool {
-        self.is_open
-    }
-
-    pub(crate) fn state(&mut self, slot: StateSlot) -> Result<&mut RecurrentState, StateErrorKind> {
-        let index = slot.index();
-        let found = self.sequence.layout().slots().get(index).map_or("nothing", |slot| slot.kind().name());
-        let missing = StateErrorKind::Slot { slot: index, found, wanted: "recurrent state" };
-        let store = self.sequence.store();
-        if !store.is_host() {
-            return Err(AttendError::NotHost { store: store.name().to_owned() }.into());
-        }
-        self.sequence.recurrent_mut(slot).ok_or(missing)
-    }
 }
 
-/// A sequence's part of a pass.
-fn pass(sequence: &Sequence, tokens: usize, capacity: usize) -> SequencePass {
-    let rule = sequence.layout().rule();
-    let streaming = rule.streaming.map(|window| Streaming { sinks: rule.sinks, window });
-    SequencePass { start: sequence.len(), tokens, capacity, streaming }
-}
+/// The state of a pass, as an engine of one's own sees it. Rows of activations follow the sequences' tokens, one sequence after another.
+///
+/// A pass: [`begin`](PassState::begin) once, with the tokens of each sequence; per layer one [`append`](PassState::append) by
+/// the owner of a slot, then [`attend`](PassState::attend) by it and by the layers that view it, or
+/// [`recurrent`](PassState::recurrent); [`end`](PassState::end) once. If anything fails, nothing counts as held:
+/// [`abandon`](PassState::abandon) (also called by `begin` if a pass was left open, and by whoever gets an error) takes back
+/// what was appended.
+///
+/// **Invariant:** what a query gets depends on positions and on what was appended, never on how tokens were cut into
+/// chunks, on the other sequences of the pass, or on threads.
+pub trait PassState {
+    /// Makes room for these many tokens of each sequence, or refuses with the first sequence that cannot take them.
+    ///
+    /// # Errors
+    /// When the context or the memory of a sequence is full, or the pass has another number of sequences.
+    fn begin(&mut self, tokens: &[usize]) -> Result<(), StateError>;
 
-/// What is said of calls outside a pass.
-pub(crate) const NOT_BEGUN: StateErrorKind =
-    StateErrorKind::Pass { what: "no pass is under way: begin one, then append and attend" };
+    /// The sequences of the pass that has begun, in the order of rows. Before `begin`: tokens are 0.
+    fn sequences(&self) -> &[SequencePass];
+
+    /// Takes keys and values of all sequences: [`kvant_cache::pass::append`].
+    ///
+    /// # Errors
+    /// When sizes do not fit, a number cannot be stored or memory is full.
+    fn append(&mut self, slot: KvSlot, keys: &[f32], values: &[f32]) -> Result<(), StateError>;
+
+    /// Attends with the queries of all sequences at once; `out` is `(rows, heads, value dim)`.
+    ///
+    /// # Errors
+    /// When sizes do not fit, or nothing was appended to the slot.
+    fn attend(
+        &mut self,
+        slot: KvSlot,
+        queries: Queries<'_>,
+        scoring: &Scoring<'_>,
+        out: &mut [f32],
+    ) -> Result<(), StateError>;
+
+    /// The recurrent state of one sequence, to be read and advanced by the mixer.
+    ///
+    /// # Errors
+    /// When there is no such slot or sequence.
+    fn recurrent(&mut self, slot: StateSlot, sequence: usize) -> Result<&mut RecurrentState, StateError>;
+
+    /// Ends the pass: its tokens now count as held.
+    ///
+    /// # Errors
+    /// When a slot has got another number of tokens than the pass has; nothing counts as held then.
+    fn end(&mut self) -> Result<(), StateError>;
+
+    /// Takes back an unfinished pass.
+    fn abandon(&mut self);
+}
 
 impl PassState for KvCache {
     fn begin(&mut self, tokens: &[usize]) -> Result<(), StateError> {
-        let &[tokens] = tokens else {
+        if tokens.len() != 1 {
             let what = "the pass has another number of sequences than one: use a batch for several";
             return Err(StateError::new(0, StateErrorKind::Pass { what }));
-        };
-        let opened = self.open(tokens);
-        opened.map(drop).map_err(|kind| {
-            self.take_back();
-            StateError::new(0, kind)
-        })
+        }
+        let begun = pass::begin(&mut [&mut self.sequence], tokens);
+        self.settle();
+        begun
     }
 
     fn sequences(&self) -> &[SequencePass] {
@@ -265,10 +259,7 @@ impl PassState for KvCache {
     }
 
     fn append(&mut self, slot: KvSlot, keys: &[f32], values: &[f32]) -> Result<(), StateError> {
-        if !self.is_open {
-            return Err(StateError::new(0, NOT_BEGUN));
-        }
-        self.sequence.append(slot, keys, values).map_err(|error| StateError::new(0, error))
+        pass::append(&mut [&mut self.sequence], slot, keys, values)
     }
 
     fn attend(
@@ -278,32 +269,30 @@ impl PassState for KvCache {
         scoring: &Scoring<'_>,
         out: &mut [f32],
     ) -> Result<(), StateError> {
-        self.attention.attend(&self.sequence, slot, queries, scoring, out)
+        let attention = self.attention.get_or_insert_with(|| Attention::with_tier(self.tier));
+        attention.attend(&self.sequence, slot, queries, scoring, out)
     }
 
     fn recurrent(&mut self, slot: StateSlot, sequence: usize) -> Result<&mut RecurrentState, StateError> {
         if sequence != 0 {
-            let what = "there is no such sequence in the pass";
-            return Err(StateError::new(sequence, StateErrorKind::Pass { what }));
+            return Err(no_sequence(sequence));
         }
-        self.state(slot).map_err(|kind| StateError::new(0, kind))
-    }
-
-    fn sequence_mut(&mut self, sequence: usize) -> Option<&mut Sequence> {
-        (sequence == 0).then_some(&mut self.sequence)
+        self.sequence.host_state(slot).map_err(|kind| StateError::new(0, kind))
     }
 
     fn end(&mut self) -> Result<(), StateError> {
-        if !self.is_open {
-            return Err(StateError::new(0, NOT_BEGUN));
-        }
-        self.close().map_err(|kind| {
-            self.take_back();
-            StateError::new(0, kind)
-        })
+        let ended = pass::end(&mut [&mut self.sequence]);
+        self.settle();
+        ended
     }
 
     fn abandon(&mut self) {
-        self.take_back();
+        self.sequence.take_back();
+        self.settle();
     }
+}
+
+pub(crate) fn no_sequence(sequence: usize) -> StateError {
+    let what = "there is no such sequence in the pass";
+    StateError::new(sequence, StateErrorKind::Pass { what })
 }

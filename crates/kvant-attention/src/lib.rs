@@ -1,7 +1,7 @@
 //! Attention over a compressed KV cache, on the compressed bytes.
 //!
-//! [`KvCache`] is the state of one sequence as a forward pass sees it ([`PassState`]), [`Batch`] that of many; below them is
-//! [`Attention`], whose one call covers all sequences of a pass.
+//! [`Attention`] is the driver, whose one call covers all sequences of a pass; the CPU backend calls it. For engines of their own,
+//! [`KvCache`] is the state of one sequence as a forward pass sees it ([`PassState`]), [`Batch`] that of many.
 //!
 //! One driver serves every codec, every instruction set, decoding and prefill. For a block of query heads that share a kv
 //! head it asks the key codec for scores page by page, turns the scores of a *segment* of positions into weights, and
@@ -57,8 +57,8 @@ mod scratch;
 
 pub use batch::Batch;
 pub use driver::Attention;
-pub use kv_cache::{KvCache, KvUnsupported};
+pub use kv_cache::{KvCache, KvUnsupported, PassState};
 pub use kvant_cache::{
-    AttendError, CacheFull, PassState, Queries, Scoring, SequencePass, StateError, StateErrorKind, Streaming,
+    AttendError, CacheFull, Queries, Scoring, SequencePass, StateError, StateErrorKind, Streaming,
 };
 pub use plan::Sequences;

@@ -39,6 +39,16 @@ impl Sequences for Sequence {
     }
 }
 
+impl Sequences for [&mut Sequence] {
+    fn count(&self) -> usize {
+        self.len()
+    }
+
+    fn sequence(&self, index: usize) -> &Sequence {
+        self[index]
+    }
+}
+
 impl Sequences for [&Sequence] {
     fn count(&self) -> usize {
         self.len()

@@ -123,7 +123,7 @@ impl Lease {
                 Ok(copy)
             }
             Place::Device(page, store) => {
-                let copy = Store::Device(Arc::clone(store)).page(self.len)?;
+                let copy = Store::Device(Arc::clone(store)).page(store.kind_of(*page), self.len)?;
                 if let Some(to) = copy.id() {
                     store.copy(*page, to, self.len);
                 }

@@ -6,8 +6,7 @@
 //! drop them without copying.
 //!
 //! A model's layers say what they keep by [`Slots`]. [`Policy`] says which codec every head gets, [`CacheLayout`] holds the
-//! codecs built for a model, a [`Sequence`] grows. [`PassState`] is the door through which a forward pass reaches sequences;
-//! attention, which implements it, is in the crate `kvant-attention`.
+//! codecs built for a model, a [`Sequence`] grows, pass by pass ([`pass`]); attention is in the crate `kvant-attention`.
 //!
 //! ```
 //! use kvant_cache::{Arena, CacheLayout, KvShape, Policy, Sequence, Slots};
@@ -43,7 +42,7 @@
 //! | [`policy`] | the grammar of `int4;layers 0-1:k=f16` |
 //! | [`plan`] | what calibration found for a model, in a file |
 //! | `slot` | what a layer keeps, by kind |
-//! | `pass` | the interface between a forward pass and what sequences keep |
+//! | [`pass`] | a pass over some sequences: how it begins, what it brings, how it ends |
 //! | `layout` | shapes and codecs of a model's cache |
 //! | `visibility` | what a query reads exactly, and what as bytes |
 //! | `store`, `arena`, `page`, `lease` | who owns the memory of pages, that of the host, and the handles to them |
@@ -65,8 +64,9 @@ pub mod disk;
 mod error;
 mod layout;
 mod lease;
+mod lineage;
 mod page;
-mod pass;
+pub mod pass;
 pub mod plan;
 pub mod policy;
 pub mod prefix;
@@ -83,9 +83,11 @@ mod visibility;
 pub use arena::{Arena, ArenaError, ArenaOptions, Usage};
 pub use disk::{DiskError, DiskTier, DiskUsage};
 pub use error::{AttendError, CacheError, LayoutError};
-pub use layout::{CacheLayout, HeadCodecs, SideCodecs, SlotKernels, SlotLayout};
+pub use layout::{CacheLayout, HeadCodecs, SideCodecs, SideKinds, SlotKernels, SlotLayout};
 pub use page::{Page, PageMut};
-pub use pass::{CacheFull, PassState, Queries, Scoring, SequencePass, StateError, StateErrorKind, Streaming};
+pub use pass::{
+    AttentionObserver, CacheFull, Queries, Scoring, SequencePass, StateError, StateErrorKind, Streaming,
+};
 pub use plan::{Plan, PlanError};
 pub use policy::{Clause, Policy, PolicyError, SparseV};
 pub use prefix::{PrefixTree, PrefixUsage, WhenFull};
@@ -94,5 +96,5 @@ pub use sequence::{Footprint, Sequence};
 pub use side::{PageWork, SideStore};
 pub use slot::{KvShape, KvSlot, LatentShape, RecurrentShape, STATE_CHUNK, Slot, SlotKind, Slots, StateSlot};
 pub use snapshot::{Snapshot, SnapshotError};
-pub use store::{PageId, PageStore, Store};
+pub use store::{PageId, PageKind, PageStore, PageUse, Store};
 pub use visibility::{DEFAULT_SINKS, MAX_SINKS, Mode, Visibility};

@@ -1,9 +1,11 @@
-//! The state of a pass, as a model sees it: the one door through which a forward pass reaches what sequences keep.
+//! A pass over the next tokens of some sequences: what each brings, how it begins and ends, and what attention is told.
+//!
+//! **Invariant:** what a query gets depends on positions and on what was appended, never on how tokens were cut into chunks, on the
+//! other sequences of the pass, or on threads.
 
 use crate::error::{AttendError, CacheError};
-use crate::recurrent::RecurrentState;
-use crate::sequence::Sequence;
-use crate::slot::{KvSlot, StateSlot};
+use crate::sequence::{NOT_BEGUN, Sequence};
+use crate::slot::KvSlot;
 
 /// One sequence's part of a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,65 +141,94 @@ pub enum StateErrorKind {
     },
 }
 
-/// The state of all sequences of a pass. Rows of activations follow the sequences' tokens, one sequence after another.
-///
-/// A pass: [`begin`](PassState::begin) once, with the tokens of each sequence; per layer one [`append`](PassState::append) by
-/// the owner of a slot, then [`attend`](PassState::attend) by it and by the layers that view it, or
-/// [`recurrent`](PassState::recurrent); [`end`](PassState::end) once. If anything fails, nothing counts as held:
-/// [`abandon`](PassState::abandon) (also called by `begin` if a pass was left open, and by whoever gets an error) takes back
-/// what was appended.
-///
-/// **Invariant:** what a query gets depends on positions and on what was appended, never on how tokens were cut into
-/// chunks, on the other sequences of the pass, or on threads.
-pub trait PassState {
-    /// Makes room for these many tokens of each sequence, or refuses with the first sequence that cannot take them.
-    ///
-    /// # Errors
-    /// When the context or the memory of a sequence is full, or the pass has another number of sequences.
-    fn begin(&mut self, tokens: &[usize]) -> Result<(), StateError>;
+/// Who is shown what attention layers keep and ask: recording, statistics. Rows follow the sequences' tokens, one sequence after another.
+pub trait AttentionObserver {
+    /// Keys `(rows, kv_heads, key_dim)` and values `(rows, kv_heads, value_dim)` that a slot gets, as [`append`] takes them.
+    fn append(&mut self, sequences: &[SequencePass], slot: KvSlot, keys: &[f32], values: &[f32]);
 
-    /// The sequences of the pass that has begun, in the order of rows. Before `begin`: tokens are 0.
-    fn sequences(&self) -> &[SequencePass];
-
-    /// Takes keys `(rows, kv_heads, key_dim)`, normed and rotated, and values `(rows, kv_heads, value_dim)` of all sequences.
-    /// Latent slots: keys are the rotated parts `(rows, kv_heads, rope_dim)`, values the latents.
-    ///
-    /// # Errors
-    /// When sizes do not fit, a number cannot be stored or memory is full.
-    fn append(&mut self, slot: KvSlot, keys: &[f32], values: &[f32]) -> Result<(), StateError>;
-
-    /// Attends with the queries of all sequences at once; `out` is `(rows, heads, value dim)`.
-    ///
-    /// # Errors
-    /// When sizes do not fit, or nothing was appended to the slot.
+    /// Queries `(rows, heads, query dim)` of a layer that reads the slot, and what attention made of them, `(rows, heads, value dim)`.
     fn attend(
         &mut self,
+        sequences: &[SequencePass],
         slot: KvSlot,
         queries: Queries<'_>,
         scoring: &Scoring<'_>,
-        out: &mut [f32],
-    ) -> Result<(), StateError>;
+        outputs: &[f32],
+    );
+}
 
-    /// The recurrent state of one sequence, to be read and advanced by the mixer.
-    ///
-    /// # Errors
-    /// When there is no such slot or sequence.
-    fn recurrent(&mut self, slot: StateSlot, sequence: usize) -> Result<&mut RecurrentState, StateError>;
-
-    /// What one sequence of the pass keeps, for a backend on whose device it lies: in place of [`append`](PassState::append) it
-    /// [takes pages](Sequence::append_on_device) and writes them itself, and it attends by itself. `None` where there is no such
-    /// sequence, or what it keeps is not in pages.
-    fn sequence_mut(&mut self, sequence: usize) -> Option<&mut Sequence> {
-        let _ = sequence;
-        None
+/// Begins a pass over these sequences: makes room for so many tokens of each, or refuses with the first that cannot take them. Then,
+/// for every layer, the owner of a slot [appends](append); then the pass [ends](end). If anything fails, [`abandon`] leaves every
+/// sequence as it was.
+///
+/// # Errors
+/// When the context or the memory of a sequence is full, or there are more or fewer numbers than sequences. No pass is under way then.
+pub fn begin(sequences: &mut [&mut Sequence], tokens: &[usize]) -> Result<(), StateError> {
+    abandon(sequences);
+    if tokens.len() != sequences.len() {
+        let what = "the pass has another number of sequences than the batch";
+        return Err(StateError::new(0, StateErrorKind::Pass { what }));
     }
+    for (index, &tokens) in tokens.iter().enumerate() {
+        if let Err(kind) = sequences[index].begin(tokens) {
+            abandon(sequences);
+            return Err(StateError::new(index, kind));
+        }
+    }
+    Ok(())
+}
 
-    /// Ends the pass: its tokens now count as held.
-    ///
-    /// # Errors
-    /// When a slot has got another number of tokens than the pass has; nothing counts as held then.
-    fn end(&mut self) -> Result<(), StateError>;
+/// Takes keys `(rows, kv_heads, key_dim)`, normed and rotated, and values `(rows, kv_heads, value_dim)` of all sequences of a pass.
+/// Latent slots: keys are the rotated parts `(rows, kv_heads, rope_dim)`, values the latents.
+///
+/// # Errors
+/// When no pass is under way, sizes do not fit, a number cannot be stored or memory is full.
+pub fn append(
+    sequences: &mut [&mut Sequence],
+    slot: KvSlot,
+    keys: &[f32],
+    values: &[f32],
+) -> Result<(), StateError> {
+    if let Some(index) = sequences.iter().position(|sequence| !sequence.is_under_way()) {
+        return Err(StateError::new(index, NOT_BEGUN));
+    }
+    let rows: usize = sequences.iter().map(|sequence| sequence.pass().tokens).sum();
+    // Numbers of one row, if these are those of whole rows of all sequences.
+    let width = |got: usize| got.checked_div(rows).filter(|width| width * rows == got);
+    let (Some(key_width), Some(value_width)) = (width(keys.len()), width(values.len())) else {
+        let what = "keys or values are not those of a whole number of rows of the pass";
+        return Err(StateError::new(0, StateErrorKind::Pass { what }));
+    };
+    let mut row = 0;
+    for (index, sequence) in sequences.iter_mut().enumerate() {
+        let end = row + sequence.pass().tokens;
+        let (keys, values) =
+            (&keys[row * key_width..end * key_width], &values[row * value_width..end * value_width]);
+        sequence.append(slot, keys, values).map_err(|error| StateError::new(index, error))?;
+        row = end;
+    }
+    Ok(())
+}
 
-    /// Takes back an unfinished pass.
-    fn abandon(&mut self);
+/// Ends a pass: its tokens now count as held, of all sequences or of none.
+///
+/// # Errors
+/// When a slot has got another number of tokens than the pass has; the pass is taken back then.
+pub fn end(sequences: &mut [&mut Sequence]) -> Result<(), StateError> {
+    // A sequence that cannot end its pass is found before any other has.
+    for index in 0..sequences.len() {
+        if let Err(kind) = sequences[index].check_end() {
+            abandon(sequences);
+            return Err(StateError::new(index, kind));
+        }
+    }
+    for (index, sequence) in sequences.iter_mut().enumerate() {
+        sequence.end().map_err(|kind| StateError::new(index, kind))?;
+    }
+    Ok(())
+}
+
+/// Takes back what is unfinished of a pass.
+pub fn abandon(sequences: &mut [&mut Sequence]) {
+    sequences.iter_mut().for_each(|sequence| sequence.take_back());
 }

@@ -12,9 +12,30 @@
 use crate::arena::{Arena, ArenaError, Usage};
 use crate::lease::{FileBytes, Lease};
 use crate::page::{Page, PageMut};
+use kvant_codec::PageFormat;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
+
+/// What a page is, by the number that its store gave such pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct PageKind(pub u16);
+
+impl PageKind {
+    /// Bytes in the order in which they are written: recurrent state, and whatever a store does not deal otherwise.
+    pub const BYTES: PageKind = PageKind(0);
+}
+
+/// What a store is told of pages before it is asked for the first of them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PageUse {
+    /// Where codes, scales and zeros lie in the canonical layout.
+    pub format: PageFormat,
+    /// Whether it is the page of the sinks, which has fewer tokens.
+    pub sinks: bool,
+    /// Whether it holds latents, or the rotated parts beside them.
+    pub latent: bool,
+}
 
 /// A page of a device, by the number its store gave it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -33,11 +54,21 @@ pub trait PageStore: Send + Sync {
     /// What it holds now.
     fn usage(&self) -> Usage;
 
-    /// Takes a page of `len` zero bytes.
+    /// The kind of such pages. A store that deals bytes otherwise than the canonical layout learns here how.
+    fn kind(&self, _: &PageUse) -> PageKind {
+        PageKind::BYTES
+    }
+
+    /// The kind that a page was taken as.
+    fn kind_of(&self, _: PageId) -> PageKind {
+        PageKind::BYTES
+    }
+
+    /// Takes a page of `len` zero bytes that will hold what `kind` says.
     ///
     /// # Errors
     /// When the cap would be exceeded, or the device has no more memory.
-    fn take(&self, len: usize) -> Result<PageId, ArenaError>;
+    fn take(&self, kind: PageKind, len: usize) -> Result<PageId, ArenaError>;
 
     /// Gives a page of `len` bytes back: nobody refers to it any more.
     fn give_back(&self, page: PageId, len: usize);
@@ -125,11 +156,11 @@ impl Store {
     ///
     /// # Errors
     /// When the cap would be exceeded, or there is no more memory.
-    pub fn page(&self, len: usize) -> Result<PageMut, ArenaError> {
+    pub fn page(&self, kind: PageKind, len: usize) -> Result<PageMut, ArenaError> {
         match self {
             Store::Host(arena) => arena.page(len),
             Store::Device(store) => {
-                let page = store.take(len)?;
+                let page = store.take(kind, len)?;
                 Ok(PageMut::new(Lease::device(page, len, Arc::clone(store))))
             }
         }
@@ -139,8 +170,8 @@ impl Store {
     ///
     /// # Errors
     /// As [`Store::page`].
-    pub fn upload(&self, bytes: &[u8]) -> Result<Page, ArenaError> {
-        let mut page = self.page(bytes.len())?;
+    pub fn upload(&self, kind: PageKind, bytes: &[u8]) -> Result<Page, ArenaError> {
+        let mut page = self.page(kind, bytes.len())?;
         page.write(bytes);
         Ok(page.freeze())
     }
@@ -149,12 +180,13 @@ impl Store {
     /// beyond the file's end.
     pub(crate) fn of_file(
         &self,
+        kind: PageKind,
         file: &Arc<FileBytes>,
         range: Range<usize>,
     ) -> Option<Result<Page, ArenaError>> {
         match self {
             Store::Host(arena) => arena.mapped(file, range).map(Ok),
-            Store::Device(_) => Some(self.upload(file.get(range)?)),
+            Store::Device(_) => Some(self.upload(kind, file.get(range)?)),
         }
     }
 }

@@ -2,9 +2,9 @@
 //!
 //! # Statistics
 //!
-//! [`Observed`] stands before a cache in a forward pass and adds up, for every entry and kv head, the [`Moments`] of keys (after
-//! their rotation), of the queries of the group and of values, and the [`Extent`] of keys and values in a rotated basis. What it
-//! holds does not grow with the text: four d×d matrices a head, and where something is to be learned a [`Reservoir`] of rows.
+//! [`Statistics`] look on while passes run ([`kvant_cache::AttentionObserver`]) and add up, for every slot and kv head, the [`Moments`] of keys (after
+//! their rotation), of the queries of the group and of values, and the [`Extent`] of keys and values in a rotated basis. What they
+//! hold does not grow with the text: four d×d matrices a head, and where something is to be learned a [`Reservoir`] of rows.
 //!
 //! # Bases
 //!
@@ -37,6 +37,6 @@ mod reservoir;
 
 pub use error::CalibrationError;
 pub use moments::{Extent, Moments};
-pub use observed::{HeadStatistics, Observed, Positions, Statistics};
+pub use observed::{HeadStatistics, Positions, Statistics};
 pub use planned::planned_head;
 pub use reservoir::Reservoir;

@@ -1,10 +1,8 @@
-//! Statistics of a forward pass, gathered where a cache stands.
+//! Statistics of forward passes: what an observer of keys, values and queries gathers.
 
 use crate::moments::{Extent, Moments};
 use crate::reservoir::Reservoir;
-use kvant_cache::{
-    KvSlot, PassState, Queries, RecurrentState, Scoring, SequencePass, SlotKind, Slots, StateError, StateSlot,
-};
+use kvant_cache::{AttentionObserver, KvSlot, Queries, Scoring, SequencePass, SlotKind, Slots};
 use kvant_codec::{Rotation, Tier};
 
 /// What was seen at one kv head.
@@ -126,7 +124,7 @@ impl Statistics {
     }
 
     /// Keys `(tokens, kv_heads, key_dim)` and values of tokens that start at `position`.
-    fn append(&mut self, slot: KvSlot, position: usize, keys: &[f32], values: &[f32]) {
+    pub fn add_keys_values(&mut self, slot: KvSlot, position: usize, keys: &[f32], values: &[f32]) {
         let Self { slots, sinks, extents, wide, narrow, .. } = self;
         let heads = &mut slots[slot.index()];
         let count = heads.len();
@@ -156,7 +154,7 @@ impl Statistics {
     }
 
     /// Queries `(tokens, heads, key_dim)`: those of a group are counted alike.
-    fn attend(&mut self, slot: KvSlot, queries: &[f32], tokens: usize) {
+    pub fn add_queries(&mut self, slot: KvSlot, queries: &[f32], tokens: usize) {
         let Self { slots, owners, wide, narrow, .. } = self;
         by_group(&mut slots[owners[slot.index()]], |head| &mut head.queries, queries, tokens, (wide, narrow));
     }
@@ -206,89 +204,28 @@ fn gather(
     }
 }
 
-/// The state of a pass that is watched: everything is passed on, and keys, queries and values are counted.
-pub struct Observed<'a, S> {
-    state: S,
-    statistics: &'a mut Statistics,
-    /// Positions before the first.
-    offset: usize,
-    /// The state's, moved by the offset.
-    sequences: Vec<SequencePass>,
-}
-
-impl<'a, S: PassState> Observed<'a, S> {
-    /// Watches the state of a pass.
-    pub fn new(state: S, statistics: &'a mut Statistics) -> Self {
-        let sequences = state.sequences().to_vec();
-        Self { state, statistics, offset: 0, sequences }
-    }
-
-    /// As if so many positions came before the first. What rotary embeddings make of a text is the same anywhere, but keys and
-    /// queries are turned farther: their slow channels, which hardly move over a short text, come round.
-    pub fn at(mut self, offset: usize) -> Self {
-        self.offset = offset;
-        self.move_sequences();
-        self
-    }
-
-    fn move_sequences(&mut self) {
-        let moved = |one: &SequencePass| {
-            let (start, capacity) = (one.start + self.offset, one.capacity.saturating_add(self.offset));
-            SequencePass { start, capacity, ..*one }
-        };
-        self.sequences = self.state.sequences().iter().map(moved).collect();
-    }
-}
-
-impl<S: PassState> PassState for Observed<'_, S> {
-    fn begin(&mut self, tokens: &[usize]) -> Result<(), StateError> {
-        self.state.begin(tokens)?;
-        self.move_sequences();
-        Ok(())
-    }
-
-    fn sequences(&self) -> &[SequencePass] {
-        &self.sequences
-    }
-
-    fn append(&mut self, slot: KvSlot, keys: &[f32], values: &[f32]) -> Result<(), StateError> {
-        let rows: usize = self.state.sequences().iter().map(|one| one.tokens).sum();
+impl AttentionObserver for Statistics {
+    fn append(&mut self, sequences: &[SequencePass], slot: KvSlot, keys: &[f32], values: &[f32]) {
+        let rows: usize = sequences.iter().map(|one| one.tokens).sum();
         let (key_width, value_width) = (keys.len() / rows.max(1), values.len() / rows.max(1));
         let mut row = 0;
-        for one in self.state.sequences() {
+        for one in sequences {
             let end = row + one.tokens;
             let (keys, values) =
                 (&keys[row * key_width..end * key_width], &values[row * value_width..end * value_width]);
-            self.statistics.append(slot, one.start, keys, values);
+            self.add_keys_values(slot, one.start, keys, values);
             row = end;
         }
-        self.state.append(slot, keys, values)
     }
 
     fn attend(
         &mut self,
+        sequences: &[SequencePass],
         slot: KvSlot,
         queries: Queries<'_>,
-        scoring: &Scoring<'_>,
-        out: &mut [f32],
-    ) -> Result<(), StateError> {
-        let rows = self.state.sequences().iter().map(|one| one.tokens).sum();
-        self.statistics.attend(slot, queries.own, rows);
-        self.state.attend(slot, queries, scoring, out)
-    }
-
-    fn recurrent(&mut self, slot: StateSlot, sequence: usize) -> Result<&mut RecurrentState, StateError> {
-        self.state.recurrent(slot, sequence)
-    }
-
-    fn end(&mut self) -> Result<(), StateError> {
-        self.state.end()?;
-        self.move_sequences();
-        Ok(())
-    }
-
-    fn abandon(&mut self) {
-        self.state.abandon();
-        self.move_sequences();
+        _: &Scoring<'_>,
+        _: &[f32],
+    ) {
+        self.add_queries(slot, queries.own, sequences.iter().map(|one| one.tokens).sum());
     }
 }

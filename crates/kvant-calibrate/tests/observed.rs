@@ -1,13 +1,16 @@
-//! What is counted is what a cache is given, and the cache does not notice.
+//! What is counted is what a cache is given.
 
-use kvant_cache::{KvShape, PassState, Scoring, Slots};
-use kvant_calibrate::{Observed, Positions, Statistics};
+use kvant_cache::{AttentionObserver, KvShape, Scoring, SequencePass, Slots};
+use kvant_calibrate::{Positions, Statistics};
 use kvant_codec::{Rotation, Tier};
-use kvant_cpu::ExactCache;
 
 const SHAPE: KvShape = KvShape { kv_heads: 2, key_dim: 4, value_dim: 6, window: None };
 const QUERY_HEADS: usize = 6;
 const SINKS: usize = 3;
+
+fn sequence(start: usize, tokens: usize) -> SequencePass {
+    SequencePass { start, tokens, capacity: 100, streaming: None }
+}
 
 fn wave(count: usize, seed: usize) -> Vec<f32> {
     (0..count).map(|i| ((i * 7919 + seed * 104_729) as f32 * 0.618).sin() * 2.0).collect()
@@ -17,33 +20,19 @@ fn wave(count: usize, seed: usize) -> Vec<f32> {
 fn every_head_is_counted_apart_and_sinks_are_not() {
     let slots = Slots::uniform(2, SHAPE);
     let mut statistics = Statistics::new(&slots, SINKS, (Rotation::Srft, 0), Tier::Scalar);
-    let mut plain = ExactCache::<f32>::new(&slots, 100);
-    let scoring = Scoring::new(0.5);
     let tokens: usize = 11;
     let (keys, values) = (wave(tokens * 8, 1), wave(tokens * 12, 2));
     let queries = wave(tokens * QUERY_HEADS * 4, 3);
-    let mut observed = Observed::new(ExactCache::<f32>::new(&slots, 100), &mut statistics);
     let mut at = 0;
     for chunk in [2, 5, 4] {
         let part = |rows: &[f32]| rows[at * rows.len() / tokens..(at + chunk) * rows.len() / tokens].to_vec();
-        let mut outputs = Vec::new();
-        for state in [&mut plain as &mut dyn PassState, &mut observed] {
-            let mut out = vec![0.0; chunk * QUERY_HEADS * 6];
-            state.begin(&[chunk]).unwrap();
-            for slot in slots.kv_slots() {
-                state.append(slot, &part(&keys), &part(&values)).unwrap();
-                state.attend(slot, part(&queries)[..].into(), &scoring, &mut out).unwrap();
-            }
-            state.end().unwrap();
-            outputs.push(out);
+        for slot in slots.kv_slots() {
+            statistics.append(&[sequence(at, chunk)], slot, &part(&keys), &part(&values));
+            let (queries, out) = (part(&queries), vec![0.0; chunk * QUERY_HEADS * 6]);
+            statistics.attend(&[sequence(at, chunk)], slot, queries[..].into(), &Scoring::new(0.5), &out);
         }
-        assert_eq!(outputs[0], outputs[1]);
         at += chunk;
     }
-    let end = observed.sequences()[0];
-    assert_eq!((end.start, end.capacity), (11, 100));
-    let moved = observed.at(5000).sequences()[0];
-    assert_eq!((moved.start, moved.tokens, moved.capacity), (5011, end.tokens, 5100));
 
     for slot in statistics.slots() {
         for (head, found) in slot.iter().enumerate() {
@@ -75,14 +64,22 @@ fn every_head_is_counted_apart_and_sinks_are_not() {
 fn seen(statistics: Statistics) -> Statistics {
     let (mut statistics, slots) = (statistics, Slots::uniform(1, SHAPE));
     let slot = slots.kv(0).unwrap();
-    let mut observed = Observed::new(ExactCache::<f32>::new(&slots, 100), &mut statistics);
     let (keys, values) = (wave(11 * 8, 1), wave(11 * 12, 2));
     for (at, chunk) in [(0, 2), (2, 5), (7, 4)] {
-        observed.begin(&[chunk]).unwrap();
-        observed.append(slot, &keys[at * 8..(at + chunk) * 8], &values[at * 12..(at + chunk) * 12]).unwrap();
-        observed.end().unwrap();
+        let (keys, values) = (&keys[at * 8..(at + chunk) * 8], &values[at * 12..(at + chunk) * 12]);
+        statistics.append(&[sequence(at, chunk)], slot, keys, values);
     }
     statistics
+}
+
+#[test]
+fn sequences_of_a_pass_have_sinks_of_their_own() {
+    let slots = Slots::uniform(1, SHAPE);
+    let (keys, values) = (wave(9 * 8, 1), wave(9 * 12, 2));
+    let mut found = statistics();
+    // Of the first five tokens three are sinks, of the other four none: they come later.
+    found.append(&[sequence(0, 5), sequence(7, 4)], slots.kv(0).unwrap(), &keys, &values);
+    assert!(found.slots()[0].iter().all(|head| head.keys.count() == 2 + 4));
 }
 
 fn statistics() -> Statistics {

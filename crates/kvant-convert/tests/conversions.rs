@@ -1,8 +1,9 @@
 //! Every fixture as GGUF and as safetensors: what was converted computes what the folder computes.
 
+use kvant_attention::KvCache;
 use kvant_convert::{Conversion, ConvertError, Format, Importance, Weights};
-use kvant_cpu::{ExactCache, LoadOptions};
-use kvant_model::{Checkpoint, Chunk, DType, Description};
+use kvant_cpu::LoadOptions;
+use kvant_model::{Checkpoint, Chunk, DType, Description, Pass};
 use std::fs;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -29,9 +30,9 @@ fn ids() -> Vec<u32> {
 
 fn logits(checkpoint: &Checkpoint, ids: &[u32]) -> Vec<f32> {
     let model = kvant_cpu::load(checkpoint, LoadOptions::AS_STORED).unwrap();
-    let mut cache = ExactCache::<f32>::new(model.slots(), ids.len() + 16);
-    let chunk = Chunk { tokens: ids, wanted: 0..ids.len() };
-    model.forward(&[chunk], &mut cache).unwrap().data().to_vec()
+    let mut cache = KvCache::reference(model.slots(), ids.len() + 16).unwrap();
+    let chunk = Chunk::new(ids, 0..ids.len());
+    model.forward(Pass::new(&[chunk]), &mut [cache.sequence_mut()]).unwrap().into_logits().data().to_vec()
 }
 
 fn difference(a: &[f32], b: &[f32]) -> f32 {
@@ -237,9 +238,14 @@ fn importance_lowers_the_error_of_the_model() {
     let (checkpoint, ids) = (Checkpoint::open(&folder).unwrap(), ids());
     let importance = Arc::new(Importance::default());
     let model = kvant_cpu::load_observed(&checkpoint, LoadOptions::AS_STORED, importance.clone()).unwrap();
-    let mut cache = ExactCache::<f32>::new(model.slots(), ids.len() + 16);
-    let chunk = Chunk { tokens: &ids, wanted: 0..ids.len() };
-    let observed = model.forward(&[chunk], &mut cache).unwrap().data().to_vec();
+    let mut cache = KvCache::reference(model.slots(), ids.len() + 16).unwrap();
+    let chunk = Chunk::new(&ids, 0..ids.len());
+    let observed = model
+        .forward(Pass::new(&[chunk]), &mut [cache.sequence_mut()])
+        .unwrap()
+        .into_logits()
+        .data()
+        .to_vec();
     assert_eq!(observed, logits(&checkpoint, &ids), "being observed changes nothing");
     assert_eq!(importance.layers(), 3 * 7 + 1);
     let error = |importance: Option<&Importance>, name: &str| {

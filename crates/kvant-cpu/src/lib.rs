@@ -1,7 +1,7 @@
 //! The CPU backend: models on the processor's own kernels.
 //!
 //! [`Cpu`] compiles a [`kvant_model::Description`] into blocks over packed weights; products are in `kvant-weights`,
-//! attention and state behind [`kvant_cache::PassState`]. What is left here is the arithmetic between them, and the order in
+//! attention in `kvant-attention`, state in [`kvant_cache::Sequence`]s. What is left here is the arithmetic between them, and the order in
 //! which it is done.
 //!
 //! ```no_run
@@ -19,7 +19,8 @@
 //! | `network` | embedding, layers and head in a pass |
 //! | `pass` | which tokens of which sequences, and their rotations |
 //! | `blocks` | linear layers, norms, attention, feed-forward layers and experts |
-//! | `exact_cache` | keys and values in f32 or f16: the plain state that others are compared with |
+//! | `drivers` | attention drivers that passes take and give back |
+//! | `reference` | attention with sums in one order, to caches that others are compared with |
 //!
 //! **Invariant:** a row of the output depends on its own input and state alone, bit for bit: not on the other rows of a pass,
 //! and not on the number of threads.
@@ -27,13 +28,13 @@
 
 mod blocks;
 mod compile;
-mod exact_cache;
+mod drivers;
 mod network;
 mod options;
 mod pass;
+mod reference;
 
 pub use blocks::{InputObserver, ROWS_KEPT, WeightKernel};
-pub use exact_cache::{ExactBatch, ExactCache, Stored};
 pub use options::{ActivationType, LoadOptions};
 
 use kvant_model::error::{LoadError, Result};
@@ -65,8 +66,8 @@ impl Backend for Cpu {
     }
 
     fn compile(&self, description: &Description, checkpoint: &Checkpoint) -> Result<Box<dyn Network>> {
-        let weights = compile::Weights::new(description, checkpoint, self.options, self.tier);
-        Ok(Box::new(compile::network(description, &weights)?))
+        let mut weights = compile::Weights::new(checkpoint, self.options, self.tier);
+        Ok(Box::new(compile::network(description, &mut weights)?))
     }
 }
 
@@ -101,8 +102,8 @@ impl Backend for Observing {
     }
 
     fn compile(&self, description: &Description, checkpoint: &Checkpoint) -> Result<Box<dyn Network>> {
-        let weights = compile::Weights::new(description, checkpoint, self.cpu.options, self.cpu.tier);
-        let weights = weights.observed_by(Arc::clone(&self.observer));
-        Ok(Box::new(compile::network(description, &weights)?))
+        let weights = compile::Weights::new(checkpoint, self.cpu.options, self.cpu.tier);
+        let mut weights = weights.observed_by(Arc::clone(&self.observer));
+        Ok(Box::new(compile::network(description, &mut weights)?))
     }
 }

@@ -1,10 +1,12 @@
 //! A compiled model: embedding before the layers, norm and logits after them.
 
-use crate::blocks::{Activations, Embedding, Head, Layer, PerLayerEmbedding, Streams};
-use crate::pass::Pass;
-use kvant_cache::{KvSlot, PassState, Slots, StateError};
+use crate::blocks::{Activations, Block, Embedding, Folded, Head, Layer, PerLayerEmbedding, Streams};
+use crate::drivers::Drivers;
+use crate::pass::CpuPass;
+use kvant_attention::Attention;
+use kvant_cache::{AttentionObserver, KvSlot, Sequence, Slots, StateError};
 use kvant_model::description::Rope;
-use kvant_model::{Chunk, Network, Observer, Rows};
+use kvant_model::{Abilities, Network, Observer, Outputs, Pass, Rows};
 
 /// A model's blocks.
 pub struct CpuNetwork {
@@ -13,26 +15,86 @@ pub struct CpuNetwork {
     /// Inputs of each layer's own.
     pub per_layer: Option<PerLayerEmbedding>,
     /// Further residual streams; none in most models.
-    pub streams: Streams,
+    pub streams: Option<Streams>,
     /// The layers.
     pub layers: Vec<Layer>,
     /// After the last.
     pub head: Head,
     /// The rotary embeddings that layers refer to.
     pub ropes: Vec<Rope>,
+    /// How queries and keys meet slots of latents, by slot.
+    pub folded: Vec<Option<Folded>>,
     /// What sequences keep.
     pub slots: Slots,
+    /// What attends.
+    pub drivers: Drivers,
 }
 
 impl CpuNetwork {
-    /// The layers from number `first` on, and logits.
+    /// The logits of these rows.
+    fn logits(&self, x: &Activations, rows: &[usize]) -> Rows {
+        match rows.len() {
+            0 => Rows::from_vec(Vec::new(), self.head.output.outputs()),
+            n if n == x.tokens() => Block(&self.head).forward(x).into_rows(),
+            _ => Block(&self.head).forward(&x.gather(rows)).into_rows(),
+        }
+    }
+}
+
+impl Network for CpuNetwork {
+    fn forward(&self, pass: Pass<'_>, sequences: &mut [&mut Sequence]) -> Result<Outputs, StateError> {
+        self.drivers.with(|attention| self.run(pass, sequences, attention))
+    }
+
+    fn abilities(&self) -> Abilities {
+        // Layers with inputs of their own look ids up; what else they read is not shown to observers.
+        let one_stream = self.per_layer.is_none() && self.layers.iter().all(|layer| layer.altup.is_none());
+        let embeddings = self.per_layer.is_none();
+        Abilities {
+            embeddings,
+            positions: true,
+            three_positions: false,
+            first_layer: one_stream,
+            attention_observer: true,
+        }
+    }
+
+    fn output_weights(&self, slot: KvSlot) -> Vec<Rows> {
+        let owner = self.slots.owner(slot);
+        let reads = |slot| self.slots.owner(slot) == owner;
+        self.layers
+            .iter()
+            .flat_map(|layer| Block(layer).output_weights(reads))
+            .map(Activations::into_rows)
+            .collect()
+    }
+}
+
+impl CpuNetwork {
     fn run(
         &self,
-        first: usize,
-        mut streams: Vec<Activations>,
-        mut pass: Pass<'_, '_>,
-        mut observer: Option<&mut Observer<'_>>,
-    ) -> Result<Rows, StateError> {
+        mut pass: Pass<'_>,
+        sequences: &mut [&mut Sequence],
+        attention: &mut Attention,
+    ) -> Result<Outputs, StateError> {
+        let wanted = pass.wanted();
+        let Observer { layers: mut observer, attention: watching } = std::mem::take(&mut pass.observer);
+        let watching = watching.map(|watching| watching as &mut dyn AttentionObserver);
+        let mut cpu = CpuPass::new(pass.chunks, sequences, attention, &self.ropes, &self.folded)?.observed(watching);
+        let (first, mut streams) = match pass.first {
+            Some((layer, input)) => {
+                (layer, vec![Activations::from_vec(input.data().to_vec(), input.width())])
+            }
+            None => {
+                let x = self.embedding.forward(cpu.inputs().zip(cpu.positions())); // (tokens, hidden)
+                cpu.per_layer = self.per_layer.as_ref().map(|of| Block(of).forward(&x, pass.ids()));
+                let streams = match &self.streams {
+                    Some(of) => Block(of).opened(x),
+                    None => vec![x],
+                };
+                (0, streams)
+            }
+        };
         let mut observe = |layer: usize, x: &Activations| {
             if let Some(observer) = &mut observer {
                 observer(layer, x.rows());
@@ -40,52 +102,18 @@ impl CpuNetwork {
         };
         for (index, layer) in self.layers.iter().enumerate().skip(first) {
             observe(index, &streams[0]);
-            layer.forward(&mut streams, &mut pass)?;
+            Block(layer).forward(&mut streams, &mut cpu)?;
         }
-        let mut x = self.streams.joined(streams);
+        let mut x = match &self.streams {
+            Some(of) => Block(of).joined(streams),
+            None => streams.swap_remove(0),
+        };
         self.head.norm.in_place(&mut x);
         observe(self.layers.len(), &x);
-        let wanted = pass.wanted();
-        Ok(match wanted.len() {
-            0 => Rows::from_vec(Vec::new(), self.head.output.outputs()),
-            n if n == x.tokens() => self.head.forward(&x).into_rows(),
-            _ => self.head.forward(&x.gather(&wanted)).into_rows(),
+        let outputs = Outputs::from(self.logits(&x, &wanted.scored));
+        Ok(match wanted.hidden.is_empty() {
+            true => outputs,
+            false => outputs.with_hidden(&wanted, wanted.hidden_of(x.rows())),
         })
-    }
-}
-
-impl Network for CpuNetwork {
-    fn forward(
-        &self,
-        chunks: &[Chunk<'_>],
-        state: &mut dyn PassState,
-        observer: Option<&mut Observer<'_>>,
-    ) -> Result<Rows, StateError> {
-        let mut pass = Pass::new(chunks, state, &self.ropes);
-        let x = self.embedding.forward(pass.tokens()); // (tokens, hidden)
-        pass.per_layer = self.per_layer.as_ref().map(|per_layer| per_layer.forward(&x, pass.tokens()));
-        self.run(0, self.streams.opened(x), pass, observer)
-    }
-
-    fn resumes(&self) -> bool {
-        // What else layers read is not shown to observers.
-        self.per_layer.is_none() && self.layers.iter().all(|layer| layer.altup.is_none())
-    }
-
-    fn forward_from(
-        &self,
-        (layer, input): (usize, &Rows),
-        chunks: &[Chunk<'_>],
-        state: &mut dyn PassState,
-    ) -> Result<Rows, StateError> {
-        let pass = Pass::new(chunks, state, &self.ropes);
-        let x = Activations::from_vec(input.data().to_vec(), input.width());
-        self.run(layer, vec![x], pass, None)
-    }
-
-    fn output_weights(&self, slot: KvSlot) -> Vec<Rows> {
-        let owner = self.slots.owner(slot);
-        let reads = |slot| self.slots.owner(slot) == owner;
-        self.layers.iter().flat_map(|layer| layer.output_weights(reads)).map(Activations::into_rows).collect()
     }
 }

@@ -8,7 +8,7 @@ mod shape;
 use kvant_attention::KvCache;
 use kvant_cache::Policy;
 use kvant_cuda::{Card, CudaBackend, PassOptions, WeightType};
-use kvant_model::{Checkpoint, Chunk, DType, Model};
+use kvant_model::{Checkpoint, Chunk, DType, Model, Pass};
 use shape::{Noise, PAGE, SINKS, Wanted, beginning, grow, llama_3, report, steps};
 use std::sync::Arc;
 use std::time::Instant;
@@ -22,7 +22,8 @@ fn prefill(
 ) -> std::result::Result<(), Box<dyn std::error::Error>> {
     let ids: Vec<u32> = (0..tokens).map(|n| 31 * n % 1000).collect();
     for ids in ids.chunks(chunk) {
-        model.forward(&[Chunk { tokens: ids, wanted: ids.len() - 1..ids.len() }], cache)?;
+        model
+            .forward(Pass::new(&[Chunk::new(ids, ids.len() - 1..ids.len())]), &mut [cache.sequence_mut()])?;
     }
     Ok(())
 }
@@ -62,7 +63,9 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
             let policy: Policy = policy.parse()?;
             let open = || KvCache::in_arena(policy.clone(), model.slots(), most, backend.store());
             let ids = beginning();
-            let read = |cache: &mut KvCache| model.forward(&[Chunk { tokens: &ids, wanted: 0..1 }], cache);
+            let read = |cache: &mut KvCache| {
+                model.forward(Pass::new(&[Chunk::new(&ids, 0..1)]), &mut [cache.sequence_mut()])
+            };
             // All contexts with the usual options, the first ones with the others.
             for context in contexts.iter().take(if number == 0 { contexts.len() } else { 2 }) {
                 let mut cache = open()?;

@@ -8,7 +8,7 @@ mod shape;
 use kvant_attention::KvCache;
 use kvant_cache::{CacheLayout, Policy};
 use kvant_cuda::{Card, CudaBackend, WeightType};
-use kvant_model::{Checkpoint, Chunk, DType, Description, Model};
+use kvant_model::{Checkpoint, Chunk, DType, Description, Model, Pass};
 use shape::{Noise, PAGE, SINKS, Wanted, beginning, grow, llama_3, report, steps};
 use std::sync::Arc;
 
@@ -53,7 +53,7 @@ impl Trial<'_> {
     fn run(&self, model: &Model, backend: &CudaBackend, tokens: usize) -> Outcome<usize> {
         let len = SINKS + PAGE * tokens.saturating_sub(SINKS).div_ceil(PAGE);
         let mut cache = KvCache::in_arena(self.policy.clone(), model.slots(), len + 1024, backend.store())?;
-        model.forward(&[Chunk { tokens: &beginning(), wanted: 0..1 }], &mut cache)?;
+        model.forward(Pass::new(&[Chunk::new(&beginning(), 0..1)]), &mut [cache.sequence_mut()])?;
         grow(model, backend, &mut cache, len);
         let predicted = self.weights + cache.sequence().layout().arena_bytes(len, 1) + REST;
         let times = steps(model, &mut [cache], self.seconds, Wanted { rows: 1, top: Some(1) });

@@ -4,10 +4,10 @@ use crate::buffer::Buffer;
 use crate::device::{Card, OpenError};
 use crate::latent::{LatentPages, latent_slot};
 use crate::layout::{PAGE_TOKENS, PageKind, is_planned};
-use crate::pages::{CudaPages, Kind};
+use crate::pages::CudaPages;
 use crate::params::Address;
 use crate::planned::PlannedKeys;
-use kvant_cache::{CacheLayout, Mode, SideCodecs, SlotKind};
+use kvant_cache::{CacheLayout, Mode, PageUse, SideCodecs, SideKinds, SlotKind};
 use kvant_codec::format::{BasisFormat, Linear};
 use kvant_codec::{Basis, PageCodec, PageFormat, Rotation, Rule, Side, Tier};
 use std::sync::Arc;
@@ -22,14 +22,6 @@ pub struct CacheUnsupported {
     pub layer: usize,
     /// What is not there.
     pub what: String,
-}
-
-/// The kinds of pages of a side.
-#[derive(Clone, Copy)]
-pub(crate) struct SideKinds {
-    pub sinks: Kind,
-    pub exact: Kind,
-    pub closed: Kind,
 }
 
 /// A slot that holds keys and values.
@@ -53,8 +45,8 @@ pub(crate) struct SlotPages {
 
 impl SlotPages {
     /// The kind of the closed pages of a kv head's keys.
-    pub(crate) fn closed_keys(&self, head: usize) -> Kind {
-        self.planned.as_ref().map_or(self.key.closed, |planned| planned.closed[head])
+    pub(crate) fn closed_keys(&self, head: usize) -> kvant_cache::PageKind {
+        self.planned.as_ref().map_or(self.key.encoded, |planned| planned.closed[head])
     }
 }
 
@@ -197,8 +189,10 @@ impl SideFound {
                 .format()
                 .ok_or_else(|| "a codec whose pages are not codes under scales does not run".to_owned())
         };
-        let kind =
-            |format: &PageFormat, sinks| pages.kind(format, sinks).map_err(|refused| refused.to_string());
+        let kind = |format: &PageFormat, sinks| {
+            let of = PageUse { format: format.clone(), sinks, latent: false };
+            pages.dealt_kind(&of).map_err(|refused| refused.to_string())
+        };
         let closed = format(codec)?;
         let planned = matches!(&closed, PageFormat::Packed(packed) if is_planned(packed));
         let tokens = codec.page_tokens();
@@ -210,7 +204,7 @@ impl SideFound {
         let kinds = SideKinds {
             sinks: kind(&format(codecs.sinks())?, true)?,
             exact: kind(&format(codecs.exact())?, false)?,
-            closed: kind(&closed, false)?,
+            encoded: kind(&closed, false)?,
         };
         Ok(SideFound { kind: kind_of_page, dim: codec.dim(), tokens, kinds, rotation })
     }

@@ -9,9 +9,9 @@ use crate::moe::check_moe;
 use crate::params::HEAD_TILE;
 use crate::program::{Activating, Attention, Block, Linear, Mixer, Mlp, Norm, Program, Widths};
 use crate::weights::WeightType;
-use kvant_model::description::{self, Description, Ffn, Inner, NormKind, NormPlace, Projection};
+use kvant_device::{Refusal, biases, check_layers, first_layers, norm_weights, packed, runs};
+use kvant_model::description::{self, Description, Ffn, NormKind, NormPlace, Precision, Projection};
 use kvant_model::error::{LoadError, Result};
-use kvant_model::quant::quantize_tensor;
 use kvant_model::{Checkpoint, DType, Tensor};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -46,22 +46,23 @@ impl<'a> Compiler<'a> {
     pub(crate) fn check_model(card: &'a Arc<Card>, of: &'a Description) -> Result<()> {
         let (shared, seed, source) = (RefCell::default(), Cell::new(1), Source::Noise(WeightType::F16));
         let compiler = Compiler { card, source, ropes: &of.ropes, shared, seed };
-        compiler.check(of).map_err(|(what, layer)| compiler.refuse(&what, layer))
+        compiler.check(of).map_err(|refusal| refusal.on(&card.label()))
     }
 
     fn run(&self, of: &Description) -> Result<Program> {
-        self.check(of).map_err(|(what, layer)| self.refuse(&what, layer))?;
+        let refuse = |refusal: Refusal| refusal.on(&self.card.label());
+        self.check(of).map_err(refuse)?;
         let embedding = self.table(&of.embedding.table)?;
         let mut widths = Widths { hidden: of.hidden, vocabulary: of.vocabulary, ..Widths::default() };
         let mut blocks = Vec::new();
         for (layer, description) in of.layers.iter().enumerate() {
             for residual in &description.residuals {
                 let [branch] = &residual.branches[..] else {
-                    return Err(self.refuse("blocks side by side", Some(layer)));
+                    return Err(refuse(Refusal::layer("blocks side by side", layer)));
                 };
                 let norm =
                     branch.norm.as_ref().map(|norm| self.norm(norm, branch.input_scale)).transpose()?;
-                let norm = norm.ok_or_else(|| self.refuse("a block without a norm", Some(layer)))?;
+                let norm = norm.ok_or_else(|| refuse(Refusal::layer("a block without a norm", layer)))?;
                 // Multipliers go to the norm after a block, or to its last product.
                 let scale = residual.scale * branch.scale;
                 let after = residual.after.as_ref().or(branch.after.as_ref());
@@ -80,7 +81,7 @@ impl<'a> Compiler<'a> {
                     description::Mixer::Ffn(Ffn::Experts(of)) => {
                         Mixer::Experts(Box::new(self.moe(of, &mut widths, scale)?))
                     }
-                    _ => return Err(self.refuse("a block of another kind", Some(layer))),
+                    _ => return Err(refuse(Refusal::layer("a block of another kind", layer))),
                 };
                 blocks.push(Block { layer, norm, mixer, after });
             }
@@ -115,89 +116,37 @@ impl<'a> Compiler<'a> {
         self.source
     }
 
-    fn refuse(&self, what: &str, layer: Option<usize>) -> LoadError {
-        let place = layer.map_or_else(|| "the model".to_owned(), |layer| format!("layer {layer}"));
-        LoadError::unsupported(format!(
-            "{place} has {what}, which {} does not run; run the model with `--device cpu`",
-            self.card.label()
-        ))
-    }
-
-    /// What of a model does not run, and in which layer it is.
-    fn check(&self, of: &Description) -> Result<(), (String, Option<usize>)> {
-        let model = |what: &str| Err((what.to_owned(), None));
-        if of.embedding.per_layer.is_some() {
-            return model("inputs of each layer's own (per-layer embeddings)");
-        }
-        if of.embedding.streams.is_some() {
-            return model("several residual streams (AltUp)");
-        }
-        for (index, layer) in of.layers.iter().enumerate() {
-            self.check_layer(layer, of.hidden).map_err(|what| (what, Some(index)))?;
-        }
+    /// What of a model does not run.
+    fn check(&self, of: &Description) -> Result<(), Refusal> {
+        check_layers(of, |mixer| self.check_mixer(mixer), |layer| check_residuals(layer, of.hidden))?;
         if of.embedding.positions.is_some() {
-            return model("learned positions");
+            return Err(Refusal::model("learned positions"));
         }
         if !of.hidden.is_multiple_of(4) {
-            return model("a residual stream that is not whole fours");
+            return Err(Refusal::model("a residual stream that is not whole fours"));
         }
-        check_norm(&of.head.norm, of.hidden).map_err(|what| (what, None))?;
-        Ok(())
+        check_norm(&of.head.norm, of.hidden).map_err(Refusal::model)
     }
 
-    fn check_layer(&self, layer: &description::Layer, hidden: usize) -> Result<(), String> {
+    fn check_mixer(&self, mixer: &description::Mixer) -> Result<(), String> {
         use description::Mixer;
-        let refuse = |what: &str| Err(what.to_owned());
-        if layer.altup.is_some() {
-            return refuse("several residual streams (AltUp)");
+        match mixer {
+            Mixer::Attention(of) => self.check_attention(of),
+            Mixer::LatentAttention(of) => check_latent(of, self.ropes),
+            Mixer::Ffn(Ffn::Experts(of)) => check_moe(of),
+            Mixer::Ffn(Ffn::Dense(_))
+            | Mixer::ShortConv(_)
+            | Mixer::Mamba2(_)
+            | Mixer::GatedDeltaNet(_)
+            | Mixer::PerLayerInput(_)
+            | Mixer::Laurel(_) => Ok(()),
         }
-        for mixer in layer.mixers() {
-            match mixer {
-                Mixer::Attention(of) => self.check_attention(of)?,
-                Mixer::LatentAttention(of) => check_latent(of, self.ropes)?,
-                Mixer::ShortConv(_) => return refuse("a short convolution"),
-                Mixer::Mamba2(_) => return refuse("a Mamba-2 mixer"),
-                Mixer::GatedDeltaNet(_) => return refuse("a gated DeltaNet"),
-                Mixer::Ffn(Ffn::Experts(of)) => check_moe(of)?,
-                Mixer::Ffn(Ffn::Dense(of)) => check_mlp(of)?,
-                Mixer::PerLayerInput(_) => {
-                    return refuse("inputs of each layer's own (per-layer embeddings)");
-                }
-                Mixer::Laurel(_) => return refuse("a LAuReL block"),
-            }
-        }
-        if layer.scale.is_some() {
-            return refuse("a multiplier of the residual stream");
-        }
-        for residual in &layer.residuals {
-            let [branch] = &residual.branches[..] else { return refuse("blocks side by side") };
-            if residual.after.is_some() && branch.after.is_some() {
-                return refuse("two norms after a block");
-            }
-            for after in residual.after.iter().chain(&branch.after) {
-                check_norm(after, hidden)?;
-            }
-            if residual.keep != 1.0 {
-                return refuse("a multiplier of the residual stream");
-            }
-            match &branch.norm {
-                Some(norm) => check_norm(norm, hidden)?,
-                None => return refuse("a block without a norm"),
-            }
-        }
-        Ok(())
     }
 
     fn check_attention(&self, of: &description::Attention) -> Result<(), String> {
         let refuse = |what: &str| Err(what.to_owned());
         if of.key_dim != of.value_dim || !DIMS.contains(&of.key_dim) {
             return Err(format!("heads of {} and {} channels", of.key_dim, of.value_dim));
-        }
-        if of.gate.is_some() {
-            return refuse("attention with an output gate");
-        }
-        if of.query_gain.is_some() {
-            return refuse("queries that grow with their position");
         }
         if of.v_norm.is_some() || of.key_scale != 1.0 {
             return refuse("values that are normed, or keys with a multiplier");
@@ -230,7 +179,7 @@ impl<'a> Compiler<'a> {
         let projection = match &of.projection {
             Projection::Apart { q, k, v } => self.linear(&[q, k, v], 1.0)?,
             Projection::Fused(qkv) => self.linear(&[qkv], 1.0)?,
-            _ => return Err(self.refuse("another projection", None)),
+            _ => return Err(Refusal::model("another projection").on(&self.card.label())),
         };
         widths.projected = widths.projected.max(projection.outputs());
         widths.queries = widths.queries.max(of.heads * of.key_dim);
@@ -261,10 +210,7 @@ impl<'a> Compiler<'a> {
 
     /// Of a branch with this multiplier.
     pub(crate) fn mlp(&self, of: &description::Mlp, widths: &mut Widths, scale: f32) -> Result<Mlp> {
-        let first = match &of.inner {
-            Inner::Gated { gate, up } => self.linear(&[gate, up], 1.0)?,
-            Inner::GatedFused(one) | Inner::Plain(one) => self.linear(&[one], 1.0)?,
-        };
+        let first = self.linear(&first_layers(&of.inner), 1.0)?;
         let down = self.linear(&[&of.down], scale * of.down_scale)?;
         let (inner, activating) = (down.inputs(), Activating::of(of));
         if first.outputs() != activating.inputs() * inner {
@@ -278,13 +224,8 @@ impl<'a> Compiler<'a> {
 
     /// A norm with a multiplier of what it gives.
     pub(crate) fn norm(&self, of: &description::Norm, scale: f32) -> Result<Norm> {
-        let weight = match &of.weight {
-            Some(weight) => self.numbers(weight, 1.0)?,
-            None => vec![1.0; of.width],
-        };
-        if weight.len() != of.width {
-            return Err(LoadError::mismatch(format!("a norm of {} for {}", weight.len(), of.width)));
-        }
+        let [weight, _] = norm_weights(of, |vector| self.numbers(vector, 1.0))?;
+        let weight = weight.unwrap_or_else(|| vec![1.0; of.width]);
         let weight: Vec<f32> = weight.iter().map(|weight| scale * weight).collect();
         Ok(Norm { weight: Buffer::of_floats(self.card, &weight).map_err(on_card)?, eps: of.eps })
     }
@@ -315,8 +256,8 @@ impl<'a> Compiler<'a> {
             return Ok(Arc::clone(known));
         }
         let matrix = Arc::new(match self.source {
-            Source::File(checkpoint, packed) => {
-                Matrix::upload(self.card, &[self.packed(of.read(checkpoint)?, packed)?])?
+            Source::File(checkpoint, to) => {
+                Matrix::upload(self.card, &[packed(of.read(checkpoint)?, Precision::Packed, to)?])?
             }
             Source::Noise(kind) => {
                 let [rows, channels] = of.shape[..] else {
@@ -340,17 +281,8 @@ impl<'a> Compiler<'a> {
         let Some(tensors) = self.tensors(layers)? else {
             return Ok(Linear { parts: vec![Arc::new(self.noise_of(layers)?)], bias, scale });
         };
-        let mut parts = Vec::new();
-        let mut rest = &tensors[..];
-        while let [first, ..] = rest {
-            let (dtype, columns) = (first.dtype(), first.columns());
-            if columns != tensors[0].columns() {
-                return Err(LoadError::mismatch(format!("tensor {:?} is of another width", first.name())));
-            }
-            let same = rest.iter().take_while(|tensor| tensor.dtype() == dtype).count();
-            parts.push(Arc::new(Matrix::upload(self.card, &rest[..same])?));
-            rest = &rest[same..];
-        }
+        let upload = |run: &[Tensor]| Matrix::upload(self.card, run).map(Arc::new);
+        let parts = runs(&tensors)?.into_iter().map(upload).collect::<Result<_>>()?;
         Ok(Linear { parts, bias, scale })
     }
 
@@ -376,11 +308,8 @@ impl<'a> Compiler<'a> {
 
     /// The weights of layers; none where there is no file.
     fn tensors(&self, layers: &[&description::Linear]) -> Result<Option<Vec<Tensor>>> {
-        let Source::File(checkpoint, packed) = self.source else { return Ok(None) };
-        let read = |layer: &&description::Linear| {
-            let stored = layer.weight.read(checkpoint)?;
-            self.packed(stored, packed.filter(|_| layer.precision == description::Precision::Packed))
-        };
+        let Source::File(checkpoint, to) = self.source else { return Ok(None) };
+        let read = |layer: &&description::Linear| packed(layer.weight.read(checkpoint)?, layer.precision, to);
         layers.iter().map(read).collect::<Result<_>>().map(Some)
     }
 
@@ -392,36 +321,38 @@ impl<'a> Compiler<'a> {
         self.noise(kind, rows, channels)
     }
 
-    /// Plain numbers as the type that was asked for.
-    fn packed(&self, weight: Tensor, packed: Option<DType>) -> Result<Tensor> {
-        let plain = matches!(weight.dtype(), DType::F32 | DType::F16 | DType::BF16 | DType::F8_E4M3);
-        match packed {
-            Some(packed) if plain && packed.row_bytes(weight.columns()).is_some() => {
-                let quantised = quantize_tensor(&weight, packed)?;
-                weight.bytes().release();
-                Ok(quantised)
-            }
-            _ => Ok(weight),
-        }
-    }
-
     /// The biases of layers side by side; zeros for those that have none.
     fn bias(&self, layers: &[&description::Linear], scale: f32) -> Result<Option<Buffer>> {
-        if layers.iter().all(|layer| layer.bias.is_none()) {
-            return Ok(None);
-        }
-        let mut numbers = Vec::new();
-        for layer in layers {
-            let bias = layer.bias.as_ref().map(|bias| self.numbers(bias, 0.0)).transpose()?;
-            let bias = bias.unwrap_or_else(|| vec![0.0; layer.outputs()]);
-            if bias.len() != layer.outputs() {
-                let message = format!("a bias of {} numbers for {} outputs", bias.len(), layer.outputs());
-                return Err(LoadError::mismatch(message));
-            }
-            numbers.extend(bias.iter().map(|bias| scale * bias));
-        }
+        let biases = biases(layers, |bias| self.numbers(bias, 0.0))?;
+        let Some(mut numbers) = biases else { return Ok(None) };
+        numbers.iter_mut().for_each(|bias| *bias *= scale);
         Buffer::of_floats(self.card, &numbers).map(Some).map_err(on_card)
     }
+}
+
+/// What of the residuals of a layer does not run.
+fn check_residuals(layer: &description::Layer, hidden: usize) -> Result<(), String> {
+    let refuse = |what: &str| Err(what.to_owned());
+    if layer.scale.is_some() {
+        return refuse("a multiplier of the residual stream");
+    }
+    for residual in &layer.residuals {
+        let [branch] = &residual.branches[..] else { return refuse("blocks side by side") };
+        if residual.after.is_some() && branch.after.is_some() {
+            return refuse("two norms after a block");
+        }
+        for after in residual.after.iter().chain(&branch.after) {
+            check_norm(after, hidden)?;
+        }
+        if residual.keep != 1.0 {
+            return refuse("a multiplier of the residual stream");
+        }
+        match &branch.norm {
+            Some(norm) => check_norm(norm, hidden)?,
+            None => return refuse("a block without a norm"),
+        }
+    }
+    Ok(())
 }
 
 pub(crate) fn check_norm(of: &description::Norm, width: usize) -> Result<(), String> {
@@ -429,13 +360,5 @@ pub(crate) fn check_norm(of: &description::Norm, width: usize) -> Result<(), Str
         NormKind::Rms if of.bias.is_none() && of.width == width => Ok(()),
         NormKind::Rms => Err("a norm with a bias, or over other widths than a row or a head".to_owned()),
         NormKind::Layer => Err("a layer norm".to_owned()),
-    }
-}
-
-/// What of a perceptron does not run.
-pub(crate) fn check_mlp(of: &description::Mlp) -> Result<(), String> {
-    match of.sparsity {
-        Some(_) => Err("a perceptron with sparse gates".to_owned()),
-        None => Ok(()),
     }
 }

@@ -2,9 +2,9 @@
 
 use crate::cache::SlotPages;
 use crate::layout::PAGE_TOKENS;
-use crate::pages::{Book, Kind};
+use crate::pages::unit_as;
 use crate::pass::Words;
-use kvant_cache::{KvSlot, PageId, PageWork, Sequence};
+use kvant_cache::{KvSlot, PageId, PageKind, PageWork, Sequence};
 use kvant_codec::Side;
 
 /// Pages to encode: (exact keys, exact values, keys, values) of each, then the kv heads.
@@ -31,6 +31,13 @@ pub(crate) struct EncodeJob {
 /// What is to be encoded in a slot: keys, values.
 #[derive(Default)]
 pub(crate) struct EncodeJobs(pub [Vec<EncodeJob>; 2]);
+
+impl EncodeJobs {
+    /// The pages that codes are written to.
+    pub(crate) fn pages(&self) -> impl Iterator<Item = PageId> {
+        self.0.iter().flatten().map(|job| job.page)
+    }
+}
 
 /// Takes the pages of a chunk in a slot, and gathers what is to be encoded.
 pub(crate) fn take_pages(
@@ -76,22 +83,15 @@ pub(crate) enum TakeError {
 }
 
 /// Enters the pages that are to be encoded: keys beside values, or, where keys are of a plan, keys and then values.
-pub(crate) fn add_jobs(
-    words: &mut Words,
-    of: &SlotPages,
-    jobs: &EncodeJobs,
-    book: &mut Book<'_>,
-) -> Result<JobsPlan, String> {
+pub(crate) fn add_jobs(words: &mut Words, of: &SlotPages, jobs: &EncodeJobs) -> Result<JobsPlan, String> {
     let [keys, values] = &jobs.0;
-    let mut place = |job: &EncodeJob, (exact, closed): (Kind, Kind)| -> Result<[u32; 2], String> {
-        let places = [book.place(job.exact, exact)?, book.place(job.page, closed)?];
-        book.overwrites(job.page);
-        Ok(places)
+    let place = |job: &EncodeJob, (exact, closed): (PageKind, PageKind)| -> Result<[u32; 2], String> {
+        Ok([unit_as(job.exact, exact)?, unit_as(job.page, closed)?])
     };
-    let mut key = |job: &EncodeJob| place(job, (of.key.exact, of.closed_keys(job.head)));
-    let of_keys: Vec<[u32; 2]> = keys.iter().map(&mut key).collect::<Result<_, _>>()?;
-    let mut value = |job: &EncodeJob| place(job, (of.value.exact, of.value.closed));
-    let of_values: Vec<[u32; 2]> = values.iter().map(&mut value).collect::<Result<_, _>>()?;
+    let key = |job: &EncodeJob| place(job, (of.key.exact, of.closed_keys(job.head)));
+    let of_keys: Vec<[u32; 2]> = keys.iter().map(key).collect::<Result<_, _>>()?;
+    let value = |job: &EncodeJob| place(job, (of.value.exact, of.value.encoded));
+    let of_values: Vec<[u32; 2]> = values.iter().map(value).collect::<Result<_, _>>()?;
     let heads = |jobs: &[EncodeJob]| jobs.iter().map(|job| job.head as u32).collect::<Vec<_>>();
     let mut add = |pages: Vec<[u32; 4]>, heads: Vec<u32>| words.add(pages.into_iter().flatten().chain(heads));
     if of.planned.is_none() {

@@ -17,6 +17,8 @@ pub mod device;
 mod jobs;
 pub mod kernels;
 #[cfg(feature = "cuda")]
+mod kind;
+#[cfg(feature = "cuda")]
 mod latent;
 pub mod layout;
 #[cfg(feature = "cuda")]
@@ -45,9 +47,9 @@ mod program;
 mod recorder;
 #[cfg(feature = "cuda")]
 mod run;
-#[cfg(feature = "cuda")]
-mod seats;
 pub mod table;
+#[cfg(feature = "cuda")]
+mod tables;
 #[cfg(feature = "cuda")]
 pub mod tensors;
 #[cfg(feature = "cuda")]
@@ -62,6 +64,8 @@ pub use backend::CudaBackend;
 pub use cache::CacheUnsupported;
 #[cfg(feature = "cuda")]
 pub use device::{Card, OpenError};
+#[cfg(feature = "cuda")]
+pub use kind::DEVICES;
 pub use layout::{Deal, PAGE_TOKENS, UNIT, Unsupported};
 pub use memory::PageMemory;
 #[cfg(feature = "cuda")]

@@ -4,7 +4,7 @@
 //! token and expert by expert, multiplies groups of them, and adds up what came of a token's pairs in the order of their ranks.
 
 use crate::buffer::Buffer;
-use crate::compile::{Compiler, check_mlp};
+use crate::compile::Compiler;
 use crate::device::Launch;
 use crate::matrix::Matrix;
 use crate::params::{
@@ -13,7 +13,8 @@ use crate::params::{
 use crate::product::GroupForm;
 use crate::program::{Activating, Linear, Mlp, Widths};
 use crate::run::{Run, Target};
-use kvant_model::description::{self, Inner, RouterScore};
+use kvant_device::first_layers;
+use kvant_model::description::{self, RouterScore};
 use kvant_model::error::{LoadError, Result};
 
 /// Experts, chosen experts and groups that `kernels/moe.cu` has room for.
@@ -59,9 +60,6 @@ impl Moe {
 pub(crate) fn check_moe(of: &description::Moe) -> std::result::Result<(), String> {
     let refuse = |what: &str| Err(what.to_owned());
     let router = &of.router;
-    if of.latent.is_some() {
-        return refuse("experts in a space of their own");
-    }
     if router.norm.is_some() || router.reads_residual || router.input_scale.is_some() {
         return refuse("a router with a norm or an input of its own");
     }
@@ -76,7 +74,6 @@ pub(crate) fn check_moe(of: &description::Moe) -> std::result::Result<(), String
             MOST.2
         ));
     }
-    of.experts.iter().chain(of.shared.as_ref().map(|shared| &shared.mlp)).try_for_each(check_mlp)?;
     let Some(expert) = of.experts.first() else { return refuse("a mixture of no experts") };
     let rows = [expert.down.outputs(), expert.down.inputs()];
     if rows.iter().any(|rows| !rows.is_multiple_of(16)) {
@@ -89,14 +86,8 @@ impl Compiler<'_> {
     /// Of a branch with this multiplier.
     pub(crate) fn moe(&self, of: &description::Moe, widths: &mut Widths, scale: f32) -> Result<Moe> {
         let Some(expert) = of.experts.first() else { return Err(LoadError::mismatch("no experts")) };
-        let first: Vec<Vec<&description::Linear>> = of
-            .experts
-            .iter()
-            .map(|expert| match &expert.inner {
-                Inner::Gated { gate, up } => vec![gate, up],
-                Inner::GatedFused(one) | Inner::Plain(one) => vec![one],
-            })
-            .collect();
+        let first: Vec<Vec<&description::Linear>> =
+            of.experts.iter().map(|expert| first_layers(&expert.inner)).collect();
         let down: Vec<Vec<&description::Linear>> =
             of.experts.iter().map(|expert| vec![&expert.down]).collect();
         let first = self.experts(&first, 1.0)?;

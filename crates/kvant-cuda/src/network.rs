@@ -10,15 +10,16 @@ use crate::pass::{Part, PassPlan, SLICE, SlotPlan, Span, Words, closed_pages, re
 use crate::program::Program;
 use crate::recorder::{Graphs, Recorder};
 use crate::run::{PassBuffers, Run, fit};
-use crate::seats::Seats;
+use crate::tables::PageTables;
 use crate::times::PassTimes;
 use crate::top::TopPlan;
 use half::f16;
 use kvant_cache::{
-    CacheError, CacheLayout, KvSlot, PageStore, PassState, Sequence, Slots, StateError, StateErrorKind, Store,
+    CacheError, CacheLayout, KvSlot, PageStore, Sequence, Slots, StateError, StateErrorKind, Store,
 };
+use kvant_device::Batch;
 use kvant_model::description::Rope;
-use kvant_model::{Chunk, Enough, Network, Observer, Outputs, Rows, TopK};
+use kvant_model::{Network, Outputs, Pass, Rows, TopTokens};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// A model on a card. All its passes go one after another.
@@ -68,7 +69,7 @@ struct Work {
 struct Kept {
     layout: Arc<CacheLayout>,
     pages: LayoutPages,
-    seats: Seats,
+    tables: PageTables,
 }
 
 fn device_error(what: impl std::fmt::Display) -> StateError {
@@ -113,43 +114,20 @@ impl CudaNetwork {
         self.work.lock().unwrap_or_else(PoisonError::into_inner).launches
     }
 
-    fn check_store(&self, index: usize, sequence: &Sequence) -> Result<(), StateError> {
-        let own: &dyn PageStore = &*self.pages;
-        let is_own = match sequence.store() {
-            Store::Device(store) => std::ptr::addr_eq(Arc::as_ptr(store), std::ptr::from_ref(own)),
-            Store::Host(_) => false,
-        };
-        match is_own {
-            true => Ok(()),
-            false => Err(StateError::new(index, CacheError::NotDevice)),
-        }
-    }
-
     /// The sequences of a pass, and the layout they share.
     fn spans(
         &self,
-        state: &mut dyn PassState,
+        sequences: &[&mut Sequence],
     ) -> Result<(Vec<Span>, Lineages, Arc<CacheLayout>), StateError> {
-        let passes = state.sequences().to_vec();
-        let (mut spans, mut lineages, mut layout) = (Vec::new(), Vec::new(), None::<Arc<CacheLayout>>);
-        let mut row = 0;
-        for (index, pass) in passes.iter().enumerate() {
-            let Some(sequence) = state.sequence_mut(index) else {
-                return Err(StateError::new(index, CacheError::NotDevice));
-            };
-            self.check_store(index, sequence)?;
-            let own = sequence.layout();
-            if layout.as_ref().is_some_and(|layout| !Arc::ptr_eq(layout, own)) {
-                let what = "the sequences of a pass have caches of their own making: fork them from one";
-                return Err(StateError::new(index, StateErrorKind::Pass { what }));
-            }
-            layout = Some(Arc::clone(own));
-            lineages.push(sequence.lineage());
+        let (mut spans, mut batch, mut row) = (Vec::new(), Batch::default(), 0);
+        for sequence in sequences {
+            let pass = sequence.pass();
+            batch.add(sequence, &*self.pages)?;
             spans.push(Span { start: pass.start, tokens: pass.tokens, row, capacity: pass.capacity });
             row += pass.tokens;
         }
-        let nobody = StateErrorKind::Pass { what: "a pass of no sequences" };
-        Ok((spans, lineages, layout.ok_or_else(|| StateError::new(0, nobody))?))
+        let (lineages, layout) = batch.finish()?;
+        Ok((spans, lineages, layout))
     }
 
     /// Takes the pages of the pass in every slot, and enters them into tables.
@@ -159,7 +137,7 @@ impl CudaNetwork {
         plan: &mut PassPlan,
         kept: &mut Kept,
         (spans, seats): (&[Span], &[usize]),
-        state: &mut dyn PassState,
+        sequences: &mut [&mut Sequence],
     ) -> Result<(), StateError> {
         let (rule, strict) = (reading(kept.layout.rule()), kept.pages.strict);
         let mut jobs = Vec::new(); // by slot
@@ -167,8 +145,7 @@ impl CudaNetwork {
             let slot = self.slots.owner(of.slot);
             let pages = slot_pages(&kept.pages, slot).ok_or_else(|| missing(slot))?;
             let mut own = EncodeJobs::default();
-            for (index, span) in spans.iter().enumerate() {
-                let sequence = state.sequence_mut(index).ok_or_else(|| missing(slot))?;
+            for (index, (span, sequence)) in spans.iter().zip(&mut *sequences).enumerate() {
                 take_pages(slot, pages, sequence, span.tokens, strict, &mut own).map_err(
                     |error| match error {
                         TakeError::Cache(error) => StateError::new(index, error),
@@ -178,17 +155,14 @@ impl CudaNetwork {
             }
             jobs.push((slot, own));
         }
-        let mut book = self.pages.book();
         for (slot, _) in &jobs {
             let pages = slot_pages(&kept.pages, *slot).ok_or_else(|| missing(*slot))?;
             let mut table = Vec::new();
-            for (index, (span, seat)) in spans.iter().zip(seats).enumerate() {
-                let sequence = state.sequence_mut(index).ok_or_else(|| missing(*slot))?;
+            for (index, ((span, seat), sequence)) in spans.iter().zip(seats).zip(&*sequences).enumerate() {
                 let closed = closed_pages(&rule, span.last(), pages.halves);
                 let part = Part { slot: *slot, pages, rule: &rule, span, sequence };
-                let known = kept.seats.exact(*seat, *slot);
-                part.exact_table(plan.exact_stride, known, &mut book, &mut table)
-                    .and_then(|()| kept.seats.enter(*seat, *slot, pages, sequence, closed, &mut book))
+                part.exact_table(plan.exact_stride, &mut table)
+                    .and_then(|()| kept.tables.enter(*seat, *slot, pages, sequence, closed))
                     .map_err(|what| StateError::new(index, StateErrorKind::Device(what)))?;
             }
             let exact_at = words.add(table);
@@ -196,7 +170,7 @@ impl CudaNetwork {
         }
         for (slot, own) in jobs.iter().filter(|(_, own)| !own.0.iter().all(Vec::is_empty)) {
             let pages = slot_pages(&kept.pages, *slot).ok_or_else(|| missing(*slot))?;
-            let jobs = add_jobs(words, pages, own, &mut book).map_err(device_error)?;
+            let jobs = add_jobs(words, pages, own).map_err(device_error)?;
             if let Some(plan) = plan.slots.get_mut(&slot.index()) {
                 plan.jobs = jobs;
                 if strict {
@@ -204,7 +178,7 @@ impl CudaNetwork {
                 }
             }
         }
-        book.close().map_err(device_error)
+        self.pages.prepare(jobs.iter().flat_map(|(_, own)| own.pages())).map_err(device_error)
     }
 
     /// Keys of a plan have no kernels with soft caps.
@@ -265,18 +239,10 @@ impl CudaNetwork {
     }
 }
 
-impl CudaNetwork {
-    /// A pass; `top` has a place for every wanted row, where lists are wanted.
-    fn pass(
-        &self,
-        chunks: &[Chunk<'_>],
-        state: &mut dyn PassState,
-        top: Option<&[Option<TopK>]>,
-        enough: &Enough<'_>,
-        mut observer: Option<&mut Observer<'_>>,
-    ) -> Result<Outputs, StateError> {
+impl Network for CudaNetwork {
+    fn forward(&self, pass: Pass<'_>, sequences: &mut [&mut Sequence]) -> Result<Outputs, StateError> {
         let mut times = PassTimes::new(self.shows_times);
-        let (spans, lineages, layout) = self.spans(state)?;
+        let (spans, lineages, layout) = self.spans(sequences)?;
         let mut work = self.work.lock().unwrap_or_else(PoisonError::into_inner);
         let Work { buffers, caches, graphs, out, launches } = &mut *work;
         let kept = match caches.iter().position(|kept| Arc::ptr_eq(&kept.layout, &layout)) {
@@ -284,24 +250,22 @@ impl CudaNetwork {
             None => {
                 let pages = LayoutPages::new(&self.card, &self.pages, &layout).map_err(device_error)?;
                 self.check_caps(&pages)?;
-                let seats = Seats::new(&pages.slots);
-                Kept { layout: Arc::clone(&layout), pages, seats }
+                let tables = PageTables::new(&pages.slots);
+                Kept { layout: Arc::clone(&layout), pages, tables }
             }
         };
         caches.insert(0, kept);
         caches.truncate(LAYOUTS);
         let Some(kept) = caches.first_mut() else { return Err(device_error("no cache")) };
-        let seats = kept.seats.of(&lineages);
+        let seats = kept.tables.seats(&lineages);
         let mut words = Words::default();
-        let ids = chunks.iter().flat_map(|chunk| chunk.tokens.iter().copied());
-        let wanted: Vec<u32> = chunks
-            .iter()
-            .zip(&spans)
-            .flat_map(|(chunk, span)| chunk.wanted.clone().map(|token| (span.row + token) as u32))
-            .collect();
-        let (ids_at, wanted_at) = (words.add(ids), words.add(wanted.iter().copied()));
-        let top = top.filter(|_| self.program.head_cap.is_none()).unwrap_or_default();
-        let top = TopPlan::new(&mut words, top);
+        let asked = pass.wanted();
+        let wanted = &asked.scored;
+        let ids_at = words.add(pass.ids());
+        let wanted_at = words.add(wanted.iter().map(|row| *row as u32));
+        // Lists are made of what the head gives before it is capped.
+        let lists = self.program.head_cap.is_none().then_some(&asked.top[..]).unwrap_or_default();
+        let top = TopPlan::new(&mut words, lists);
         let readings = self.program.readings();
         let rule = reading(layout.rule());
         let inside = |span: &Span| {
@@ -317,17 +281,19 @@ impl CudaNetwork {
         // A page must be encoded before its queries attend, even if there is one of them.
         let is_step = plan.is_step && !kept.pages.strict;
         let mut plan = PassPlan { ids_at, wanted_at, is_step, ..plan };
-        self.enter_pages(&mut words, &mut plan, kept, (&spans, &seats), state)?;
+        self.enter_pages(&mut words, &mut plan, kept, (&spans, &seats), sequences)?;
         let (plan, words) = (plan, words.bytes());
         self.fit(buffers, &plan, top.as_ref(), words.len()).map_err(device_error)?;
         let Some(buffers) = buffers.as_ref() else { return Err(device_error("no buffers")) };
         times.note("plan");
-        kept.seats.send(&self.card).map_err(device_error)?;
+        kept.tables.send(&self.card).map_err(device_error)?;
         buffers.plan.upload(0, &words).map_err(device_error)?;
         buffers.out.clear(buffers.layout.marks..buffers.layout.logits).map_err(device_error)?;
 
         let widths = self.program.widths;
-        let graphs = &mut Some(graphs).filter(|_| self.options.graphs && plan.is_step && observer.is_none());
+        let mut observer = pass.observer.layers;
+        let shows = observer.is_some() || !asked.hidden.is_empty();
+        let graphs = &mut Some(graphs).filter(|_| self.options.graphs && plan.is_step && !shows);
         let mut run = Run {
             program: &self.program,
             ropes: &self.ropes,
@@ -335,7 +301,7 @@ impl CudaNetwork {
             buffers,
             pages: self.pages.base(),
             layout: &kept.pages,
-            seats: &kept.seats,
+            tables: &kept.tables,
             plan: &plan,
             early: self.options.early && plan.is_step,
             recorder: Recorder::new(&self.card),
@@ -343,8 +309,8 @@ impl CudaNetwork {
         run.embed();
         let mut layer = None;
         for block in &self.program.blocks {
-            if let Some(observer) = observer.as_deref_mut().filter(|_| layer != Some(block.layer)) {
-                self.show(&mut run, block.layer, &widths, false, observer).map_err(device_error)?;
+            if let Some(observer) = observer.as_mut().filter(|_| layer != Some(block.layer)) {
+                observer(block.layer, &self.show(&mut run, &widths, false).map_err(device_error)?);
             }
             layer = Some(block.layer);
             run.block(block);
@@ -352,10 +318,16 @@ impl CudaNetwork {
         if plan.is_step {
             run.encode_all();
         }
-        if let Some(observer) = observer {
+        let mut hidden = None;
+        if shows {
             run.norm(&self.program.norm, buffers.x.address(), plan.rows);
-            self.show(&mut run, self.program.layers, &widths, true, observer).map_err(device_error)?;
+            let normed = self.show(&mut run, &widths, true).map_err(device_error)?;
+            if let Some(observer) = observer {
+                observer(self.program.layers, &normed);
+            }
+            hidden = (!asked.hidden.is_empty()).then(|| asked.hidden_of(&normed));
         }
+        let accept = |row: usize, list: &TopTokens| (pass.accept)(asked.numbers[row], list);
         *launches = 0;
         let mut found = Found::default();
         let mut first = 0;
@@ -373,7 +345,7 @@ impl CudaNetwork {
             times.note("launch");
             let slice = Slice { buffers, first, rows, width: widths.vocabulary, top: top.as_ref() };
             let head = Head { scale: self.program.head_scale, cap: self.program.head_cap };
-            let marks = found.read(out, &self.card, &slice, &head, enough).map_err(device_error)?;
+            let marks = found.read(out, &self.card, &slice, &head, &accept).map_err(device_error)?;
             if first == 0 {
                 self.refused(&marks, kept, &spans)?;
             }
@@ -384,28 +356,11 @@ impl CudaNetwork {
             }
         }
         times.print(plan.rows, *launches);
-        Ok(found.into_outputs(widths.vocabulary))
-    }
-}
-
-impl Network for CudaNetwork {
-    fn forward(
-        &self,
-        chunks: &[Chunk<'_>],
-        state: &mut dyn PassState,
-        observer: Option<&mut Observer<'_>>,
-    ) -> Result<Rows, StateError> {
-        self.pass(chunks, state, None, &|_, _| false, observer).map(Outputs::into_logits)
-    }
-
-    fn forward_top(
-        &self,
-        chunks: &[Chunk<'_>],
-        state: &mut dyn PassState,
-        top: &[Option<TopK>],
-        enough: &Enough<'_>,
-    ) -> Result<Outputs, StateError> {
-        self.pass(chunks, state, Some(top), enough, None)
+        let outputs = found.into_outputs(widths.vocabulary);
+        Ok(match hidden {
+            Some(hidden) => outputs.with_hidden(&asked, hidden),
+            None => outputs,
+        })
     }
 
     fn store(&self) -> Option<Store> {
@@ -423,15 +378,13 @@ impl Network for CudaNetwork {
 }
 
 impl CudaNetwork {
-    /// Runs what was noted and shows the stream, or the normed one, to an observer.
+    /// Runs what was noted and reads the stream, or the normed one.
     fn show(
         &self,
         run: &mut Run<'_>,
-        layer: usize,
         widths: &crate::program::Widths,
         normed: bool,
-        observer: &mut Observer<'_>,
-    ) -> Result<(), OpenError> {
+    ) -> Result<Rows, OpenError> {
         // SAFETY: as in `forward`.
         unsafe { run.recorder.submit(None)? };
         let count = run.plan.rows * widths.hidden;
@@ -443,7 +396,6 @@ impl CudaNetwork {
             true => bytes.as_chunks().0.iter().map(|two| f16::from_le_bytes(*two).to_f32()).collect(),
             false => bytes.as_chunks().0.iter().map(|four| f32::from_le_bytes(*four)).collect(),
         };
-        observer(layer, &Rows::from_vec(numbers, widths.hidden));
-        Ok(())
+        Ok(Rows::from_vec(numbers, widths.hidden))
     }
 }

@@ -4,7 +4,7 @@ use crate::buffer::Pinned;
 use crate::device::{Card, OpenError};
 use crate::run::PassBuffers;
 use crate::top::TopPlan;
-use kvant_model::{Enough, Outputs, Rows, TopTokens};
+use kvant_model::{AcceptTopK, Outputs, Rows, TopTokens};
 use std::sync::Arc;
 
 /// Wanted rows that are made at once.
@@ -43,7 +43,7 @@ impl Found {
         card: &Arc<Card>,
         slice: &Slice<'_>,
         head: &Head,
-        enough: &Enough<'_>,
+        accept: &AcceptTopK<'_>,
     ) -> Result<Vec<u8>, OpenError> {
         let Slice { buffers, first, rows, width, top } = *slice;
         let (layout, row_bytes) = (&buffers.layout, 4 * width);
@@ -64,7 +64,7 @@ impl Found {
             return Ok(marks);
         };
         for (row, list) in top.lists(layout, (first, rows), read).into_iter().enumerate() {
-            let list = list.filter(|list| enough(first + row, list));
+            let list = list.filter(|list| accept(first + row, list));
             if list.is_none() {
                 let at = layout.logits + row * row_bytes;
                 self.add_logits(out.read(&buffers.out, at..at + row_bytes)?, head);

@@ -1,10 +1,8 @@
 //! The page store of a card: half pages in the page memory, in the device's order.
 //!
-//! A store is asked for pages by their size alone, and keys and values have the same. So a page gets its order from whoever first
-//! knows it: a pass says of every page that it writes or reads which [`Kind`] it is. What the host writes to a page before that (a
-//! session that is resumed) waits here in the canonical layout, and goes to the card when a pass reads it.
+//! A page is taken as what it will hold ([`PageStore::kind`]): its kind says how its bytes lie on the card, and is part of its number.
 //!
-//! **Invariant:** a page has one kind from the first pass that meets it until it is given back, and its zeros are zeros in every order.
+//! **Invariant:** a page has one kind from when it is taken until it is given back, and its zeros are zeros in every order.
 
 use crate::buffer::{Buffer, download, upload};
 use crate::device::{Card, Launch, OpenError};
@@ -14,7 +12,7 @@ use crate::memory::PageMemory;
 use crate::params::{Address, ClearParams};
 use crate::recorder::Recorder;
 use cudarc::driver::result;
-use kvant_cache::{ArenaError, PageId, PageStore, Usage};
+use kvant_cache::{ArenaError, PageId, PageKind, PageStore, PageUse, Usage};
 use kvant_codec::format::{Linear, PageFormat, Rotation};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,9 +22,18 @@ pub(crate) fn unit_of(page: PageId) -> u32 {
     page.0 as u32
 }
 
-/// An order of pages, by its place in the store's list.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Kind(u16);
+/// What a page was taken as.
+fn kind_of(page: PageId) -> PageKind {
+    PageKind((page.0 >> 32) as u16)
+}
+
+/// Where a page of this kind lies.
+pub(crate) fn unit_as(page: PageId, kind: PageKind) -> Result<u32, String> {
+    match kind_of(page) == kind {
+        true => Ok(unit_of(page)),
+        false => Err(format!("page {} is read as another kind of page than it was taken as", unit_of(page))),
+    }
+}
 
 /// How the bytes of a format lie on the card.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -63,17 +70,13 @@ struct State {
     memory: PageMemory,
     mapping: Mapping,
     pages: usize,
-    deals: Vec<(PageFormat, Order, Arc<Deal>)>,
-    kinds: HashMap<u32, Kind>,
-    /// Canonical bytes of pages without a kind.
-    waiting: HashMap<u32, Vec<u8>>,
+    /// The kind of pages with the number after a place in this list.
+    deals: Vec<(PageFormat, Order, Deal)>,
     /// Pages that are to be zero before anything is done with them: unit and units.
     stale: HashMap<u32, u32>,
     list: Option<Buffer>,
     /// What went wrong where nothing could be said; the next pass says it.
     fault: Option<String>,
-    /// Pages taken so far: the upper half of a page's number, so that no page has the number of one that was given back.
-    taken: u32,
 }
 
 impl CudaPages {
@@ -90,12 +93,9 @@ impl CudaPages {
             mapping: Mapping::new(card, bytes)?,
             pages: 0,
             deals: Vec::new(),
-            kinds: HashMap::new(),
-            waiting: HashMap::new(),
             stale: HashMap::new(),
             list: None,
             fault: None,
-            taken: 0,
         };
         let label = card.label();
         Ok(Arc::new(CudaPages { card: Arc::clone(card), label, cap, state: Mutex::new(state) }))
@@ -110,74 +110,39 @@ impl CudaPages {
         self.lock().mapping.base()
     }
 
-    /// The kind of pages of a format; of the page of the sinks, which has fewer tokens.
-    pub(crate) fn kind(&self, format: &PageFormat, sinks: bool) -> Result<Kind, Unsupported> {
-        self.kind_in(format, if sinks { Order::Sinks } else { Order::Dealt })
-    }
-
-    /// The kind of pages of a format that lie on the card as the format says.
-    pub(crate) fn canonical(&self, format: &PageFormat) -> Result<Kind, Unsupported> {
-        self.kind_in(format, Order::Canonical)
-    }
-
-    fn kind_in(&self, format: &PageFormat, order: Order) -> Result<Kind, Unsupported> {
+    /// The kind of such pages; canonical where they hold latents.
+    pub(crate) fn dealt_kind(&self, of: &PageUse) -> Result<PageKind, Unsupported> {
+        let (format, order) = match *of {
+            PageUse { ref format, latent: true, .. } => (format, Order::Canonical),
+            PageUse { ref format, sinks: true, .. } => (format, Order::Sinks),
+            PageUse { ref format, .. } => (format, Order::Dealt),
+        };
         let mut state = self.lock();
         let bytes = bytes_alone(format);
         if let Some(known) = state.deals.iter().position(|(own, of, _)| *own == bytes && *of == order) {
-            return Ok(Kind(known as u16));
+            return Ok(PageKind(known as u16 + 1));
         }
         let deal = match (format, order) {
             (format, Order::Canonical) => Deal::canonical(format.bytes()),
             (PageFormat::Exact(format), Order::Sinks) => Deal::of_sinks(format)?,
             (format, _) => Deal::of(format)?,
         };
-        let Ok(place) = u16::try_from(state.deals.len()) else {
+        let Ok(kind) = u16::try_from(state.deals.len() + 1) else {
             return Err(Unsupported { what: "more than 65536 formats of pages at once".into() });
         };
-        state.deals.push((bytes, order, Arc::new(deal)));
-        Ok(Kind(place))
+        state.deals.push((bytes, order, deal));
+        Ok(PageKind(kind))
     }
 
-    /// The store's book, for a pass.
-    pub(crate) fn book(&self) -> Book<'_> {
-        Book { card: &self.card, state: self.lock() }
-    }
-}
-
-/// The book of a store while a pass is set out.
-pub(crate) struct Book<'a> {
-    card: &'a Arc<Card>,
-    state: MutexGuard<'a, State>,
-}
-
-impl Book<'_> {
-    /// The place of a page that is of this kind.
-    pub(crate) fn place(&mut self, page: PageId, kind: Kind) -> Result<u32, String> {
-        let (unit, state) = (unit_of(page), &mut *self.state);
-        match state.kinds.insert(unit, kind) {
-            Some(known) if known != kind => {
-                return Err(format!("page {unit} is read as another kind of page than it was written as"));
-            }
-            Some(_) => {}
-            None => {
-                if let Some(canonical) = state.waiting.remove(&unit) {
-                    state.send(self.card, unit, kind, &canonical).map_err(|e| e.to_string())?;
-                }
-            }
+    /// Clears what has to be clear before a pass that writes every byte of the pages `overwritten`, and says what went wrong since the last.
+    pub(crate) fn prepare(&self, overwritten: impl Iterator<Item = PageId>) -> Result<(), String> {
+        let mut state = self.lock();
+        for page in overwritten {
+            state.stale.remove(&unit_of(page));
         }
-        Ok(unit)
-    }
-
-    /// Every byte of this page is about to be written.
-    pub(crate) fn overwrites(&mut self, page: PageId) {
-        self.state.stale.remove(&unit_of(page));
-    }
-
-    /// Clears what has to be clear, and says what went wrong since the last time.
-    pub(crate) fn close(mut self) -> Result<(), String> {
-        match self.state.fault.take() {
+        match state.fault.take() {
             Some(fault) => Err(fault),
-            None => self.state.clear_stale(self.card).map_err(|e| e.to_string()),
+            None => state.clear_stale(&self.card).map_err(|e| e.to_string()),
         }
     }
 }
@@ -187,13 +152,9 @@ impl State {
         self.mapping.base() + u64::from(unit) * UNIT as u64
     }
 
-    /// Writes a canonical page to the card.
-    fn send(&mut self, card: &Arc<Card>, unit: u32, kind: Kind, canonical: &[u8]) -> Result<(), OpenError> {
-        self.stale.remove(&unit);
-        let mut bytes = vec![0; canonical.len()];
-        self.deals[kind.0 as usize].2.to_device(canonical, &mut bytes);
-        // SAFETY: the page was taken, so it lies in what is mapped.
-        unsafe { upload(card, self.address(unit), &bytes) }
+    /// How the bytes of a kind lie on the card; `None` where as they come.
+    fn deal(&self, kind: PageKind) -> Option<&Deal> {
+        self.deals.get(usize::from(kind.0).checked_sub(1)?).map(|(.., deal)| deal)
     }
 
     fn clear_stale(&mut self, card: &Arc<Card>) -> Result<(), OpenError> {
@@ -240,7 +201,16 @@ impl PageStore for CudaPages {
         Usage { pages: state.pages, used, reserved, mapped: 0 }
     }
 
-    fn take(&self, len: usize) -> Result<PageId, ArenaError> {
+    fn kind(&self, of: &PageUse) -> PageKind {
+        // A pass over a layout with pages that kernels do not read is refused.
+        self.dealt_kind(of).unwrap_or(PageKind::BYTES)
+    }
+
+    fn kind_of(&self, page: PageId) -> PageKind {
+        kind_of(page)
+    }
+
+    fn take(&self, kind: PageKind, len: usize) -> Result<PageId, ArenaError> {
         let mut state = self.lock();
         let used = state.memory.live();
         let full = |cap| ArenaError::Full { asked: len, used, cap };
@@ -255,47 +225,41 @@ impl PageStore for CudaPages {
         }
         state.pages += 1;
         state.stale.insert(unit, len.div_ceil(UNIT) as u32);
-        state.taken = state.taken.wrapping_add(1);
-        Ok(PageId(u64::from(state.taken) << 32 | u64::from(unit)))
+        Ok(PageId(u64::from(kind.0) << 32 | u64::from(unit)))
     }
 
     fn give_back(&self, page: PageId, len: usize) {
         let (mut state, unit) = (self.lock(), unit_of(page));
         state.pages -= 1;
-        state.kinds.remove(&unit);
-        state.waiting.remove(&unit);
         state.stale.remove(&unit);
         state.memory.give_back(unit, len);
     }
 
     fn read(&self, page: PageId, bytes: &mut [u8]) {
-        let (mut state, unit) = (self.lock(), unit_of(page));
-        if let Some(waiting) = state.waiting.get(&unit) {
-            return bytes.copy_from_slice(waiting);
-        }
-        let Some(kind) = state.kinds.get(&unit).copied() else { return bytes.fill(0) };
+        let mut state = self.lock();
         let cleared = state.clear_stale(&self.card);
         let mut device = vec![0; bytes.len()];
+        let address = state.address(unit_of(page));
         // SAFETY: the page was taken, so it lies in what is mapped.
-        let read = cleared.and_then(|()| unsafe { download(&self.card, state.address(unit), &mut device) });
+        let read = cleared.and_then(|()| unsafe { download(&self.card, address, &mut device) });
         // A page of a card that is lost is lost: what is read then is zeros, and the next pass says why.
-        match state.note(read) {
-            Some(()) => state.deals[kind.0 as usize].2.to_canonical(&device, bytes),
-            None => bytes.fill(0),
+        match (state.note(read), state.deal(kind_of(page))) {
+            (Some(()), Some(deal)) => deal.to_canonical(&device, bytes),
+            (Some(()), None) => bytes.copy_from_slice(&device),
+            (None, _) => bytes.fill(0),
         }
     }
 
     fn write(&self, page: PageId, bytes: &[u8]) {
         let (mut state, unit) = (self.lock(), unit_of(page));
-        match state.kinds.get(&unit).copied() {
-            Some(kind) => {
-                let sent = state.send(&self.card, unit, kind, bytes);
-                state.note(sent);
-            }
-            None => {
-                state.waiting.insert(unit, bytes.to_vec());
-            }
+        state.stale.remove(&unit);
+        let mut device = bytes.to_vec();
+        if let Some(deal) = state.deal(kind_of(page)) {
+            deal.to_device(bytes, &mut device);
         }
+        // SAFETY: the page was taken, so it lies in what is mapped.
+        let sent = unsafe { upload(&self.card, state.address(unit), &device) };
+        state.note(sent);
     }
 
     fn fault(&self) -> Option<String> {
@@ -304,11 +268,6 @@ impl PageStore for CudaPages {
 
     fn copy(&self, from: PageId, to: PageId, len: usize) {
         let (mut state, from, to) = (self.lock(), unit_of(from), unit_of(to));
-        if let Some(waiting) = state.waiting.get(&from).cloned() {
-            state.waiting.insert(to, waiting);
-            return;
-        }
-        let Some(kind) = state.kinds.get(&from).copied() else { return };
         state.stale.remove(&to);
         let cleared = state.clear_stale(&self.card);
         let (source, target) = (state.address(from), state.address(to));
@@ -319,6 +278,5 @@ impl PageStore for CudaPages {
                 .map_err(crate::device::failed("copying a page"))
         });
         state.note(copied);
-        state.kinds.insert(to, kind);
     }
 }

@@ -8,11 +8,12 @@ use crate::cache::{LayoutPages, SlotPages};
 use crate::jobs::JobsPlan;
 use crate::latent::ByHead;
 use crate::layout::{PAGE_TOKENS, UNIT};
-use crate::pages::{Book, unit_of};
+use crate::pages::unit_as;
 use crate::plan::{Decoding, Item, StepPlan, split_latents, split_pages};
 use crate::program::Reading;
 use kvant_cache::{KvSlot, Mode, PageId, Sequence, Visibility};
 use kvant_codec::Side;
+use kvant_device::rotations;
 use kvant_model::description::{QueryGain, Rope};
 use std::collections::HashMap;
 use std::ops::Range;
@@ -222,17 +223,10 @@ impl PassPlan {
 /// Cosine and sine of every row and pair, with the rope's amplitude.
 fn turns(words: &mut Words, rope: &Rope, spans: &[Span]) -> u64 {
     let amplitude = f64::from(rope.amplitude());
-    let mut turns = Vec::new();
-    for span in spans {
-        let frequencies = rope.frequencies(span.capacity);
-        for position in span.positions() {
-            for frequency in frequencies.iter() {
-                let (sin, cos) = (position as f64 * f64::from(*frequency)).sin_cos();
-                turns.extend([cos, sin].map(|x| ((amplitude * x) as f32).to_bits()));
-            }
-        }
-    }
-    words.add(turns)
+    let rotations = rotations(rope, spans.iter().map(|span| (span.positions(), span.capacity)));
+    words.add(
+        rotations.into_iter().flat_map(|(sin, cos)| [cos, sin].map(|x| ((amplitude * x) as f32).to_bits())),
+    )
 }
 
 /// The plans of rows at these positions, [`ATTENDING`] to a slice.
@@ -285,31 +279,20 @@ pub(crate) struct Part<'a> {
 impl Part<'_> {
     /// Rows (kv_heads, stride) of the table of a slot's exact pages: the sinks' page, then those that the row's query reads exactly; last, where
     /// there is one, the page whose keys it reads exactly and whose values it reads as bytes.
-    /// `known` are the pages that the last pass of the sequence read so.
-    pub(crate) fn exact_table(
-        &self,
-        stride: usize,
-        known: &mut Vec<PageId>,
-        book: &mut Book<'_>,
-        table: &mut Vec<u32>,
-    ) -> Result<(), String> {
+    pub(crate) fn exact_table(&self, stride: usize, table: &mut Vec<u32>) -> Result<(), String> {
         let Part { slot, pages, rule, span, sequence } = *self;
         let halves = pages.halves;
         let first = closed_pages(rule, span.start, halves);
         let end = exact_pages(rule, span.last()).end.max(first);
-        let mut met = Vec::with_capacity(known.len());
         // (kv_heads, sinks and pages first .. end) of keys and values; beside them values that are codes where keys are exact.
         let (mut entries, mut coded): (Vec<[u32; 2]>, Vec<u32>) = Default::default();
         for head in 0..pages.kv_heads {
             let at = entries.len();
             entries.resize(at + 1 + end - first, [0; 2]);
             coded.resize(at + 1 + end - first, 0);
-            let mut place = |page: Option<PageId>, number: usize, kind| -> Result<u32, String> {
+            let place = |page: Option<PageId>, number: usize, kind| -> Result<u32, String> {
                 let missing = || format!("page {number} of layer {} is not held", pages.layer);
-                let page = page.ok_or_else(missing)?;
-                let is_known = known.get(met.len()) == Some(&page);
-                met.push(page);
-                if is_known { Ok(unit_of(page)) } else { book.place(page, kind) }
+                unit_as(page.ok_or_else(missing)?, kind)
             };
             let side = |side| sequence.side(slot, head, side).ok_or("a slot holds no pages");
             let (keys, values) = (side(Side::Key)?, side(Side::Value)?);
@@ -331,11 +314,10 @@ impl Part<'_> {
                 // No query reads what has left the window.
                 let codes = values.dropped()..rule.encoded_for(span.last(), PAGE_TOKENS);
                 if halves > 1 && page % halves == 0 && codes.contains(&page) {
-                    coded[at + 1 + page - first] = place(values.encoded_id(page), page, pages.value.closed)?;
+                    coded[at + 1 + page - first] = place(values.encoded_id(page), page, pages.value.encoded)?;
                 }
             }
         }
-        *known = met;
         let width = 1 + end - first;
         for position in span.positions() {
             let seen = exact_pages(rule, position);

@@ -6,8 +6,8 @@
 use crate::buffer::Buffer;
 use crate::device::Card;
 use crate::layout::{PAGE_TOKENS, code_bytes, planned_widths};
-use crate::pages::{CudaPages, Kind};
-use kvant_cache::SideCodecs;
+use crate::pages::CudaPages;
+use kvant_cache::{PageKind, PageUse, SideCodecs};
 use kvant_codec::format::Linear;
 use kvant_codec::{PageFormat, Rule};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ const ROWS: usize = 24;
 /// The keys of a slot.
 pub(crate) struct PlannedKeys {
     /// Kinds of closed pages, by kv head.
-    pub closed: Vec<Kind>,
+    pub closed: Vec<PageKind>,
     /// (kv_heads, dim + 1, dim) f32: M, channel of the model by channel of the basis; then the mean.
     pub forward: Buffer,
     /// The same of M⁻ᵀ.
@@ -49,7 +49,8 @@ impl PlannedKeys {
                 return Err("keys in the basis of a plan by another rule than klt's do not run".into());
             }
             let bits = planned_widths(packed).map_err(|refused| refused.to_string())?;
-            closed.push(pages.kind(&format, false).map_err(|refused| refused.to_string())?);
+            let of = PageUse { format: format.clone(), sinks: false, latent: false };
+            closed.push(pages.dealt_kind(&of).map_err(|refused| refused.to_string())?);
             let dim = packed.dim;
             let mean = (0..dim).map(|c| packed.basis.mean.get(c).copied().unwrap_or(0.0));
             let column = |j: usize| (0..dim).map(move |r| r * dim + j);

@@ -13,7 +13,7 @@ use crate::pass::{PassPlan, SLICE, SlicePlan, slot_pages};
 use crate::product::ProductForm;
 use crate::program::{Activating, Attention, Block, Linear, Mixer, Mlp, Norm, Program, Widths};
 use crate::recorder::Recorder;
-use crate::seats::Seats;
+use crate::tables::PageTables;
 use crate::top::OutLayout;
 use kvant_cache::{KvSlot, Slots};
 use kvant_model::description::{Pairing, Rope};
@@ -147,7 +147,7 @@ pub(crate) struct Run<'a> {
     pub buffers: &'a PassBuffers,
     pub pages: Address,
     pub layout: &'a LayoutPages,
-    pub seats: &'a Seats,
+    pub tables: &'a PageTables,
     pub plan: &'a PassPlan,
     /// Whether kernels may begin before those before them have ended.
     pub early: bool,
@@ -343,7 +343,7 @@ impl Run<'_> {
             soft_cap: of.soft_cap,
             sink_logits: of.sink_logits.as_ref().map_or(0, Buffer::address),
             pages: self.pages,
-            table: self.seats.table(index),
+            table: self.tables.table(index),
             exact: (self.at(self.plan.slots[&index].exact_at), self.plan.exact_stride),
             plan: b.plan.address(),
             queries: b.queries.address(),

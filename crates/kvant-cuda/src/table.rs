@@ -60,7 +60,8 @@ impl PageTable {
             return;
         }
         let stride = if pages > self.stride { pages.next_power_of_two() } else { self.stride };
-        let rows = rows.max(self.rows);
+        // Powers of two, so that the table stays where it is for most sequences that come.
+        let rows = if rows > self.rows { rows.next_power_of_two() } else { self.rows };
         let mut entries = vec![[0; 2]; rows * self.kv_heads * stride];
         if self.stride > 0 {
             for (new, old) in entries.chunks_exact_mut(stride).zip(self.entries.chunks_exact(self.stride)) {

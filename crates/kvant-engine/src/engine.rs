@@ -8,13 +8,11 @@ use crate::session::Session;
 use crate::signature::{device_numerics, numerics};
 use kvant_attention::{KvCache, KvUnsupported};
 use kvant_cache::snapshot::Numerics;
-use kvant_cache::{PassState, Policy, Store};
+use kvant_cache::{Policy, Sequence, Store};
 use kvant_cpu::{Cpu, LoadOptions};
 use kvant_model::chat::{ChatError, ChatTemplate, Message, RenderOptions};
 use kvant_model::tokenizer::{EncodeOptions, Tokenizer, TokenizerError};
-use kvant_model::{
-    Backend, Checkpoint, Chunk, Enough, ForwardError, LoadError, Model, Observer, Outputs, Rows, TopK,
-};
+use kvant_model::{Backend, Checkpoint, ForwardError, LoadError, Model, Outputs, Pass};
 use kvant_threads::Pool;
 use std::sync::{Arc, OnceLock};
 
@@ -258,39 +256,13 @@ impl Engine {
         Rendered::new(template, &self.tokenizer, &self.format, messages, options)
     }
 
-    /// One pass of the model over a chunk of every sequence of `state`; see [`Model::forward`].
+    /// One pass of the model over these sequences; see [`Model::forward`].
     ///
     /// # Errors
-    /// If tokens or positions are out of range, or the state of a sequence refuses; nothing has changed then.
-    pub fn forward(&self, chunks: &[Chunk<'_>], state: &mut dyn PassState) -> Result<Rows, ForwardError> {
-        self.pool.install(|| self.model.forward(chunks, state))
-    }
-
-    /// The same, where rows may come as the beginnings of their rankings; see [`Model::forward_top`].
-    ///
-    /// # Errors
-    /// As [`Engine::forward`].
-    pub fn forward_top(
-        &self,
-        chunks: &[Chunk<'_>],
-        state: &mut dyn PassState,
-        top: &[Option<TopK>],
-        enough: &Enough<'_>,
-    ) -> Result<Outputs, ForwardError> {
-        self.pool.install(|| self.model.forward_top(chunks, state, top, enough))
-    }
-
-    /// The same, shown to an observer layer by layer; see [`Model::forward_observed`].
-    ///
-    /// # Errors
-    /// As [`Engine::forward`].
-    pub fn forward_observed(
-        &self,
-        chunks: &[Chunk<'_>],
-        state: &mut dyn PassState,
-        observer: &mut Observer<'_>,
-    ) -> Result<Rows, ForwardError> {
-        self.pool.install(|| self.model.forward_observed(chunks, state, observer))
+    /// If tokens or positions are out of range, the backend cannot do what the pass asks, or a sequence refuses; nothing has changed
+    /// then.
+    pub fn forward(&self, pass: Pass<'_>, sequences: &mut [&mut Sequence]) -> Result<Outputs, ForwardError> {
+        self.pool.install(|| self.model.forward(pass, sequences))
     }
 
     /// An empty sequence of at most `context` tokens whose keys and values are kept as `kv` says.

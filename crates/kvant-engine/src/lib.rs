@@ -58,7 +58,7 @@ pub use device::{Device, DeviceChoice, DeviceError};
 pub use engine::{Engine, PromptError};
 pub use family::{Family, FamilyDefault};
 pub use interrupt::Interrupt;
-pub use kvant_attention::{Attention, Batch, KvCache, KvUnsupported};
+pub use kvant_attention::{Attention, Batch, KvCache, KvUnsupported, PassState};
 pub use kvant_cache::snapshot::{Numerics, Signature, Snapshot, SnapshotError};
 pub use kvant_cache::{
     Arena, ArenaOptions, DiskError, DiskTier, DiskUsage, Plan, PlanError, Policy, SparseV, StateType,

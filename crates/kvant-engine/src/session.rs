@@ -12,7 +12,7 @@ use crate::signature::first_numerics;
 use kvant_attention::KvCache;
 use kvant_cache::snapshot::{Numerics, Record, Signature};
 use kvant_cache::{Snapshot, SnapshotError};
-use kvant_model::{Chunk, ForwardError, Output, TopTokens};
+use kvant_model::{Chunk, Form, ForwardError, Output, Pass, TopTokens};
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
@@ -452,20 +452,20 @@ impl Session {
             Needs::Nothing => 0..0,
             Needs::Logits | Needs::Choice(_) => end.saturating_sub(1)..end,
         };
-        let chunks = [Chunk { tokens, wanted }];
         let top = match needs {
-            Needs::Choice(generation) => generation.wants().map(|top| (top, generation)),
-            _ => None,
+            Needs::Choice(generation) => [generation.wants()],
+            Needs::Nothing | Needs::Logits => [None],
         };
-        let (logits, top) = match top {
-            None => (self.engine.forward(&chunks, &mut self.kv)?, None),
-            Some((top, generation)) => {
-                let enough = |_, top: &TopTokens| generation.settles(top);
-                let mut outputs = self.engine.forward_top(&chunks, &mut self.kv, &[Some(top)], &enough)?;
-                let top = outputs.take_top(0);
-                (outputs.into_logits(), top)
-            }
+        let form = if wanted.is_empty() { Form::Logits } else { Form::Top(&top) };
+        let settles = |_: usize, top: &TopTokens| match needs {
+            Needs::Choice(generation) => generation.settles(top),
+            Needs::Nothing | Needs::Logits => false,
         };
+        let chunks = [Chunk::new(tokens, wanted).form(form)];
+        let mut outputs =
+            self.engine.forward(Pass::new(&chunks).accept(&settles), &mut [self.kv.sequence_mut()])?;
+        let top = (outputs.rows() > 0).then(|| outputs.take_top(0)).flatten();
+        let logits = outputs.into_logits();
         self.tokens.extend_from_slice(tokens);
         (self.logits, self.top) = (logits.into_vec(), top);
         Ok(())

@@ -1,8 +1,8 @@
 //! Sequences that go through the network together get the bits that each gets alone.
 
 use kvant_cpu::LoadOptions;
-use kvant_engine::{Attention, Batch, KvCache, Policy};
-use kvant_model::{Checkpoint, Chunk, Model};
+use kvant_engine::{KvCache, Policy};
+use kvant_model::{Checkpoint, Chunk, Model, Pass};
 use kvant_threads::Pool;
 use std::path::Path;
 
@@ -26,8 +26,15 @@ fn tokens(model: &Model, number: usize) -> Vec<u32> {
 /// Bits of the logits after every token, in one pass.
 fn alone(model: &Model, policy: &str, tokens: &[u32]) -> Vec<u32> {
     let mut kv = cache(model, policy);
-    let chunk = Chunk { tokens, wanted: 0..tokens.len() };
-    model.forward(&[chunk], &mut kv).unwrap().data().iter().map(|z| z.to_bits()).collect()
+    let chunk = Chunk::new(tokens, 0..tokens.len());
+    model
+        .forward(Pass::new(&[chunk]), &mut [kv.sequence_mut()])
+        .unwrap()
+        .into_logits()
+        .data()
+        .iter()
+        .map(|z| z.to_bits())
+        .collect()
 }
 
 /// How many tokens sequence `number` brings to a pass: stretches of a prompt and single tokens by turns, so that every
@@ -44,7 +51,6 @@ fn share(number: usize, pass: usize) -> usize {
 fn together(model: &Model, policy: &str, all: &[Vec<u32>]) -> Vec<Vec<u32>> {
     let mut caches: Vec<KvCache> = all.iter().map(|_| cache(model, policy)).collect();
     let mut bits: Vec<Vec<u32>> = vec![Vec::new(); all.len()];
-    let mut attention = Attention::new().unwrap();
     let mut pass = 0;
     while caches.iter().zip(all).any(|(kv, tokens)| kv.len() < tokens.len()) {
         let (mut chunks, mut brought) = (Vec::new(), Vec::new());
@@ -53,8 +59,8 @@ fn together(model: &Model, policy: &str, all: &[Vec<u32>]) -> Vec<Vec<u32>> {
             let at = kv.len();
             let count = share(number, pass).min(tokens.len() - at);
             if count > 0 {
-                chunks.push(Chunk { tokens: &tokens[at..at + count], wanted: 0..count });
-                brought.push(kv);
+                chunks.push(Chunk::new(&tokens[at..at + count], 0..count));
+                brought.push(kv.sequence_mut());
                 owners.extend(std::iter::repeat_n(number, count));
             }
         }
@@ -62,7 +68,7 @@ fn together(model: &Model, policy: &str, all: &[Vec<u32>]) -> Vec<Vec<u32>> {
         if chunks.is_empty() {
             continue;
         }
-        let logits = model.forward(&chunks, &mut Batch::new(&mut attention, brought)).unwrap();
+        let logits = model.forward(Pass::new(&chunks), &mut brought).unwrap().into_logits();
         assert_eq!(logits.tokens(), owners.len());
         for (row, owner) in owners.into_iter().enumerate() {
             bits[owner].extend(logits.row(row).iter().map(|z| z.to_bits()));

@@ -4,7 +4,7 @@ use kvant_cache::snapshot::{Record, write};
 use kvant_codec::Side;
 use kvant_cpu::LoadOptions;
 use kvant_engine::{Arena, KvCache, Policy, Snapshot};
-use kvant_model::{Checkpoint, Chunk, Model};
+use kvant_model::{Checkpoint, Chunk, Model, Pass};
 use std::path::Path;
 
 const TOKENS: usize = 230;
@@ -21,8 +21,8 @@ fn tokens(model: &Model) -> Vec<u32> {
 
 /// Bits of the logits after the last of these tokens.
 fn read(model: &Model, kv: &mut KvCache, tokens: &[u32]) -> Vec<u32> {
-    let chunk = Chunk { tokens, wanted: tokens.len() - 1..tokens.len() };
-    let logits = model.forward(&[chunk], kv).unwrap();
+    let chunk = Chunk::new(tokens, tokens.len() - 1..tokens.len());
+    let logits = model.forward(Pass::new(&[chunk]), &mut [kv.sequence_mut()]).unwrap().into_logits();
     logits.data().iter().map(|x| x.to_bits()).collect()
 }
 

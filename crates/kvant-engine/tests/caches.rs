@@ -1,10 +1,10 @@
 //! The compressed cache under every architecture that has a fixture, beside the exact cache of the model crate.
 
-use kvant_cache::{PassState, SlotKind};
-use kvant_cpu::{ExactCache, LoadOptions};
+use kvant_cache::SlotKind;
+use kvant_cpu::LoadOptions;
 use kvant_engine::{KvCache, Policy};
 use kvant_model::description::{Ffn, Mixer};
-use kvant_model::{Checkpoint, Chunk, Model};
+use kvant_model::{Checkpoint, Chunk, Model, Pass};
 use kvant_threads::Pool;
 use std::path::{Path, PathBuf};
 
@@ -37,10 +37,13 @@ fn ids(model: &Model) -> Vec<u32> {
 }
 
 /// Logits of every position, read in chunks of `size`.
-fn logits(model: &Model, ids: &[u32], state: &mut dyn PassState, size: usize) -> Vec<f32> {
+fn logits(model: &Model, ids: &[u32], kv: &mut KvCache, size: usize) -> Vec<f32> {
     let mut all = Vec::new();
     for tokens in ids.chunks(size) {
-        let rows = model.forward(&[Chunk { tokens, wanted: 0..tokens.len() }], state).unwrap();
+        let rows = model
+            .forward(Pass::new(&[Chunk::new(tokens, 0..tokens.len())]), &mut [kv.sequence_mut()])
+            .unwrap()
+            .into_logits();
         (0..tokens.len()).for_each(|row| all.extend_from_slice(rows.row(row)));
     }
     all
@@ -93,7 +96,8 @@ fn wide_specs_follow_the_exact_cache_in_every_architecture() {
     let mut beyond = Vec::new();
     for (name, model) in models() {
         let ids = ids(&model);
-        let expected = logits(&model, &ids, &mut ExactCache::<f32>::new(model.slots(), TOKENS), ids.len());
+        let expected =
+            logits(&model, &ids, &mut KvCache::reference(model.slots(), TOKENS).unwrap(), ids.len());
         for (policy, bound) in WIDE {
             if policy == PAGES_APART && keeps_latents(&model) {
                 let refused = KvCache::new(policy.parse::<Policy>().unwrap(), model.slots(), TOKENS);
@@ -128,7 +132,8 @@ fn wide_specs_follow_the_exact_cache_in_mixtures_that_ask_all_experts() {
         std::fs::copy(fixture.join("model.safetensors"), folder.path().join("model.safetensors")).unwrap();
         let model = load(folder.path()).unwrap();
         let ids = ids(&model);
-        let expected = logits(&model, &ids, &mut ExactCache::<f32>::new(model.slots(), TOKENS), ids.len());
+        let expected =
+            logits(&model, &ids, &mut KvCache::reference(model.slots(), TOKENS).unwrap(), ids.len());
         for (policy, bound) in WIDE {
             let mut kv = kv(policy, &model);
             let far = distances(&logits(&model, &ids, &mut kv, 64), &expected, model.vocabulary());

@@ -12,7 +12,7 @@ use kvant_engine::{
     Session, Snapshot,
 };
 use kvant_model::tokenizer::{EncodeOptions, Tokenizer};
-use kvant_model::{Checkpoint, Chunk, Model};
+use kvant_model::{Checkpoint, Chunk, Model, Pass};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -78,8 +78,11 @@ fn likeliest(model: &Model, kv: &str, tokens: &[u32]) -> Vec<(usize, f32, Vec<f3
     let mut cache = KvCache::in_arena(policy, model.slots(), tokens.len(), model.store()).unwrap();
     let mut found = Vec::new();
     for tokens in tokens.chunks(70) {
-        let logits =
-            model.forward(&[Chunk { tokens, wanted: 0..tokens.len() }], &mut cache).unwrap().into_vec();
+        let logits = model
+            .forward(Pass::new(&[Chunk::new(tokens, 0..tokens.len())]), &mut [cache.sequence_mut()])
+            .unwrap()
+            .into_logits()
+            .into_vec();
         for row in logits.chunks(model.vocabulary()) {
             let top = (0..row.len()).max_by(|a, b| row[*a].total_cmp(&row[*b])).unwrap();
             let others = row.iter().enumerate().filter(|(id, _)| *id != top).map(|(_, x)| *x);

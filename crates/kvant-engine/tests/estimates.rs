@@ -4,7 +4,7 @@ use kvant_cpu::LoadOptions;
 use kvant_engine::estimate::{MemoryEstimate, RunConfig};
 use kvant_engine::{KvCache, Policy};
 use kvant_model::synth::{Described, Known};
-use kvant_model::{Checkpoint, Chunk, DType, Description};
+use kvant_model::{Checkpoint, Chunk, DType, Description, Pass};
 use serde_json::Value;
 
 /// Bytes of keys and values, state and checkpoints at `context` tokens, kept in half precision.
@@ -96,7 +96,10 @@ fn bytes_counted_on_small_models_of_each_structure_are_within_the_estimate() {
         let policy: Policy = "int8".parse().unwrap();
         let mut cache = KvCache::new(policy.clone(), model.slots(), TOKENS).unwrap();
         for chunk in tokens.chunks(200) {
-            let logits = model.forward(&[Chunk { tokens: chunk, wanted: 0..1 }], &mut cache).unwrap();
+            let logits = model
+                .forward(Pass::new(&[Chunk::new(chunk, 0..1)]), &mut [cache.sequence_mut()])
+                .unwrap()
+                .into_logits();
             assert!(logits.data().iter().all(|z| z.is_finite()), "{name}");
         }
         let layout = cache.sequence().layout();

@@ -3,12 +3,15 @@
 use kvant_cache::snapshot::Record;
 use kvant_cpu::LoadOptions;
 use kvant_engine::{KvCache, Policy, Snapshot};
-use kvant_model::{Checkpoint, Chunk, Model};
+use kvant_model::{Checkpoint, Chunk, Model, Pass};
 use std::path::Path;
 
 /// Logits after each of these tokens, as bits.
 fn read(model: &Model, kv: &mut KvCache, tokens: &[u32]) -> Vec<u32> {
-    let logits = model.forward(&[Chunk { tokens, wanted: 0..tokens.len() }], kv).unwrap();
+    let logits = model
+        .forward(Pass::new(&[Chunk::new(tokens, 0..tokens.len())]), &mut [kv.sequence_mut()])
+        .unwrap()
+        .into_logits();
     logits.data().iter().map(|x| x.to_bits()).collect()
 }
 

@@ -2,7 +2,7 @@
 
 use kvant_cpu::LoadOptions;
 use kvant_engine::{KvCache, Policy};
-use kvant_model::{Checkpoint, Chunk, Model};
+use kvant_model::{Checkpoint, Chunk, Model, Pass};
 use std::path::Path;
 
 const TOKENS: usize = 400;
@@ -12,8 +12,10 @@ fn logits(model: &Model, policy: &str, chunks: usize) -> Vec<f32> {
     let tokens: Vec<u32> = (0..TOKENS).map(|i| ((i * 7919 + 13) % model.vocabulary()) as u32).collect();
     let mut all = Vec::new();
     for tokens in tokens.chunks(chunks) {
-        let chunk = Chunk { tokens, wanted: 0..tokens.len() };
-        all.extend_from_slice(model.forward(&[chunk], &mut kv).unwrap().data());
+        let chunk = Chunk::new(tokens, 0..tokens.len());
+        all.extend_from_slice(
+            model.forward(Pass::new(&[chunk]), &mut [kv.sequence_mut()]).unwrap().into_logits().data(),
+        );
     }
     all
 }

@@ -3,7 +3,7 @@
 use kvant_cpu::LoadOptions;
 use kvant_engine::KvCache;
 use kvant_engine::Policy;
-use kvant_model::{Checkpoint, Chunk, Model};
+use kvant_model::{Checkpoint, Chunk, Model, Pass};
 use std::path::Path;
 
 fn model(name: &str) -> Model {
@@ -26,8 +26,16 @@ fn read(model: &Model, policy: Policy, tokens: &[u32], size: usize) -> (Vec<u32>
     let mut kv = KvCache::new(policy, model.slots(), usize::MAX).unwrap();
     let (mut bits, mut bytes) = (Vec::new(), Vec::new());
     for chunk in tokens.chunks(size) {
-        let chunk = Chunk { tokens: chunk, wanted: 0..chunk.len() };
-        bits.extend(model.forward(&[chunk], &mut kv).unwrap().data().iter().map(|z| z.to_bits()));
+        let chunk = Chunk::new(chunk, 0..chunk.len());
+        bits.extend(
+            model
+                .forward(Pass::new(&[chunk]), &mut [kv.sequence_mut()])
+                .unwrap()
+                .into_logits()
+                .data()
+                .iter()
+                .map(|z| z.to_bits()),
+        );
         bytes.push(kv.bytes());
     }
     (bits, bytes)

@@ -8,7 +8,7 @@
 use kvant_cpu::LoadOptions;
 use kvant_engine::{KvCache, Policy};
 use kvant_model::tokenizer::{EncodeOptions, Tokenizer};
-use kvant_model::{Checkpoint, Chunk, Model};
+use kvant_model::{Checkpoint, Chunk, Model, Pass};
 use std::error::Error;
 
 const CHUNK: usize = 256;
@@ -47,7 +47,8 @@ fn surprises(model: &Model, policy: Policy, tokens: &[u32]) -> Result<Vec<f64>, 
     let mut found = Vec::new();
     for (number, chunk) in tokens.chunks(CHUNK).enumerate() {
         let wanted = 0..chunk.len();
-        let logits = model.forward(&[Chunk { tokens: chunk, wanted }], &mut kv)?;
+        let logits =
+            model.forward(Pass::new(&[Chunk::new(chunk, wanted)]), &mut [kv.sequence_mut()])?.into_logits();
         let next = &tokens[(number * CHUNK + 1).min(tokens.len())..];
         for (row, &token) in next.iter().take(chunk.len()).enumerate() {
             let logits = logits.row(row);

@@ -8,7 +8,7 @@
 
 use kvant_cpu::LoadOptions;
 use kvant_engine::{KvCache, Policy};
-use kvant_model::{Checkpoint, Chunk, Model};
+use kvant_model::{Checkpoint, Chunk, Model, Pass};
 use kvant_threads::{Executor, Pool};
 use std::error::Error;
 use std::time::Instant;
@@ -108,8 +108,8 @@ impl Decoder<'_> {
     /// One pass up to position `end`; the logits of its last token.
     fn pass(&mut self, end: usize) -> Result<Vec<u32>, Box<dyn Error>> {
         let tokens = &self.tokens[self.kv.len()..end];
-        let chunk = Chunk { tokens, wanted: tokens.len() - 1..tokens.len() };
-        let logits = self.model.forward(&[chunk], &mut self.kv)?;
+        let chunk = Chunk::new(tokens, tokens.len() - 1..tokens.len());
+        let logits = self.model.forward(Pass::new(&[chunk]), &mut [self.kv.sequence_mut()])?.into_logits();
         Ok(logits.data().iter().map(|logit| logit.to_bits()).collect())
     }
 

@@ -47,7 +47,7 @@ pub fn perplexity(
     let mut so_far = Estimate::default();
     for (number, window) in windows.iter().enumerate() {
         let mut held = KvCache::in_arena(kv, model.slots(), windows.ctx(), model.store())?;
-        so_far.extend(token_nll(model, &mut held, (number, window), windows.targets(), limits)?);
+        so_far.extend(token_nll(model, held.sequence_mut(), (number, window), windows.targets(), limits)?);
         progress(Progress { done: number + 1, windows: windows.chunks(), so_far });
     }
     Ok(so_far)

@@ -1,8 +1,8 @@
 //! One window through the model, and what it thought of each token.
 
 use crate::error::EvalError;
-use kvant_cache::PassState;
-use kvant_model::{Chunk, ForwardError, Model, Rows};
+use kvant_cache::Sequence;
+use kvant_model::{Chunk, ForwardError, Model, Pass, Rows};
 use std::ops::Range;
 
 /// How much of a window goes through the network at once. Bounds memory, and changes nothing else.
@@ -43,7 +43,7 @@ impl PassLimits {
 /// If the model refuses the window, or the logits are no finite numbers.
 pub fn token_nll(
     model: &Model,
-    state: &mut dyn PassState,
+    sequence: &mut Sequence,
     (number, window): (usize, &[u32]),
     targets: Range<usize>,
     limits: PassLimits,
@@ -57,8 +57,8 @@ pub fn token_nll(
     while at < scored.end {
         let pass = limits.pass(at, &scored, vocabulary);
         let wanted = if at < scored.start { 0..0 } else { 0..pass.len() };
-        let chunk = Chunk { tokens: &window[pass.clone()], wanted: wanted.clone() };
-        let logits = model.forward(&[chunk], state)?; // (wanted, vocabulary)
+        let chunk = Chunk::new(&window[pass.clone()], wanted.clone());
+        let logits = model.forward(Pass::new(&[chunk]), &mut [sequence])?.into_logits(); // (wanted, vocabulary)
         let next = &window[pass.start + 1..][..wanted.len()];
         found.extend(
             of_rows(&logits, next)

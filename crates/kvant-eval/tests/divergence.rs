@@ -4,7 +4,7 @@ use kvant_cpu::LoadOptions;
 use kvant_engine::{KvCache, Policy};
 use kvant_eval::divergence::{Divergence, Mode, Models, Request, Same, device_divergence, divergence};
 use kvant_eval::{EvalError, PassLimits, Score, Windows};
-use kvant_model::{Checkpoint, Chunk, DType, Model, Rows};
+use kvant_model::{Checkpoint, Chunk, DType, Model, Pass, Rows};
 use std::path::Path;
 
 const CTX: usize = 300;
@@ -46,8 +46,10 @@ fn logits(model: &Model, window: &[u32], policy: Policy, sizes: &[usize]) -> Row
     for &size in sizes.iter().cycle() {
         let next = (at + size).min(end);
         let tokens = &window[at..next];
-        let chunk = Chunk { tokens, wanted: 0..tokens.len() };
-        data.extend_from_slice(model.forward(&[chunk], &mut kv).unwrap().data());
+        let chunk = Chunk::new(tokens, 0..tokens.len());
+        data.extend_from_slice(
+            model.forward(Pass::new(&[chunk]), &mut [kv.sequence_mut()]).unwrap().into_logits().data(),
+        );
         at = next;
         if at == end {
             break;
@@ -141,12 +143,18 @@ fn a_pass_from_a_layer_on_gives_the_bits_of_the_whole() {
     let cache = || KvCache::new(exact.clone(), model.slots(), CTX).unwrap();
     let (mut whole, mut parts) = (cache(), (0..layers).map(|_| cache()).collect::<Vec<KvCache>>());
     for tokens in window.chunks(128) {
-        let chunk = || [Chunk { tokens, wanted: 0..tokens.len() }];
+        let chunk = || [Chunk::new(tokens, 0..tokens.len())];
         let mut inputs = Vec::new();
         let mut keep = |_: usize, input: &Rows| inputs.push(input.clone());
-        let logits = model.forward_observed(&chunk(), &mut whole, &mut keep).unwrap();
+        let logits = model
+            .forward(Pass::new(&chunk()).observed(&mut keep), &mut [whole.sequence_mut()])
+            .unwrap()
+            .into_logits();
         for (layer, part) in parts.iter_mut().enumerate() {
-            let found = model.forward_from((layer, &inputs[layer]), &chunk(), part).unwrap();
+            let found = model
+                .forward(Pass::new(&chunk()).from_layer(layer, &inputs[layer]), &mut [part.sequence_mut()])
+                .unwrap()
+                .into_logits();
             assert_eq!(found, logits, "from layer {layer} on");
         }
     }

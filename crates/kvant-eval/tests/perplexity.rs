@@ -4,9 +4,10 @@
 mod expected;
 
 use expected::expected;
-use kvant_cpu::{ExactCache, LoadOptions};
+use kvant_cpu::LoadOptions;
+use kvant_engine::KvCache;
 use kvant_eval::{Estimate, EvalError, PassLimits, Score, Windows, perplexity};
-use kvant_model::{Checkpoint, Chunk, Model};
+use kvant_model::{Checkpoint, Chunk, Model, Pass};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -74,9 +75,9 @@ fn a_prefix_replaces_the_first_token_of_every_window() {
     let mut sum = 0.0;
     for window in ids.chunks(length) {
         let window = [&[bos], &window[1..]].concat();
-        let mut cache = ExactCache::<f32>::new(model.slots(), length);
-        let chunk = Chunk { tokens: &window, wanted: 0..length };
-        let logits = model.forward(&[chunk], &mut cache).unwrap();
+        let mut cache = KvCache::reference(model.slots(), length).unwrap();
+        let chunk = Chunk::new(&window, 0..length);
+        let logits = model.forward(Pass::new(&[chunk]), &mut [cache.sequence_mut()]).unwrap().into_logits();
         sum += (1..length).map(|at| naive_surprise(logits.row(at - 1), window[at])).sum::<f64>();
     }
     // The two caches keep the same numbers and add them up in different orders.

@@ -8,7 +8,7 @@ use kvant_eval::divergence::Mode;
 use kvant_eval::layers::layer_views;
 use kvant_eval::plans::{PlanError, PlanRequest, Positions, Progress, calibrate};
 use kvant_eval::{PassLimits, Score, Windows};
-use kvant_model::{Checkpoint, Chunk, Model};
+use kvant_model::{Checkpoint, Chunk, Model, Pass};
 use kvant_threads::Pool;
 use std::path::Path;
 use std::sync::Arc;
@@ -57,8 +57,8 @@ fn off(model: &Model, policy: &Policy) -> f64 {
     let ids = windows(model, 1, 2).iter().next().unwrap().to_vec();
     let logits = |policy: &Policy| {
         let mut kv = KvCache::new(policy, model.slots(), WINDOW).unwrap();
-        let chunk = Chunk { tokens: &ids, wanted: 0..ids.len() };
-        let rows = model.forward(&[chunk], &mut kv).unwrap();
+        let chunk = Chunk::new(&ids, 0..ids.len());
+        let rows = model.forward(Pass::new(&[chunk]), &mut [kv.sequence_mut()]).unwrap().into_logits();
         (0..ids.len()).flat_map(|row| rows.row(row).to_vec()).collect::<Vec<f32>>()
     };
     let exact = logits(&"f32".parse().unwrap());

@@ -6,7 +6,7 @@ use kvant_eval::divergence::Mode;
 use kvant_eval::tasks::lines::Record;
 use kvant_eval::tasks::{choice, json, needle, trajectory};
 use kvant_eval::{EvalError, Score, Windows};
-use kvant_model::{Checkpoint, Chunk, Model};
+use kvant_model::{Checkpoint, Chunk, Model, Pass};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
@@ -52,7 +52,10 @@ fn greedy(model: &Model, policy: &str, prompt: &[u32], count: usize) -> Vec<u32>
     let (mut found, mut next) = (Vec::new(), prompt.to_vec());
     for _ in 0..count {
         let wanted = next.len() - 1..next.len();
-        let logits = model.forward(&[Chunk { tokens: &next, wanted }], &mut kv).unwrap();
+        let logits = model
+            .forward(Pass::new(&[Chunk::new(&next, wanted)]), &mut [kv.sequence_mut()])
+            .unwrap()
+            .into_logits();
         let row = logits.row(0);
         let top = (0..row.len()).rev().max_by(|&a, &b| row[a].total_cmp(&row[b])).unwrap() as u32;
         found.push(top);

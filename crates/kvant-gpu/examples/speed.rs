@@ -12,7 +12,7 @@ use kvant_attention::KvCache;
 use kvant_cache::Policy;
 use kvant_gpu::{Gpu, GpuBackend};
 use kvant_model::synth::{self, Shape, WeightType};
-use kvant_model::{Checkpoint, Chunk, Model};
+use kvant_model::{Checkpoint, Chunk, Model, Pass};
 use kvant_threads::Pool;
 use std::error::Error;
 use std::fs::{self, File};
@@ -62,14 +62,15 @@ fn main() -> Result<(), Box<dyn Error>> {
     let cache = || KvCache::in_arena(policy.clone(), model.slots(), capacity, backend.store());
     let decode = |cache: &mut KvCache| {
         for token in 0..DECODED {
-            model.forward(&[Chunk { tokens: &[token as u32 + 5], wanted: 0..1 }], cache)?;
+            model
+                .forward(Pass::new(&[Chunk::new(&[token as u32 + 5], 0..1)]), &mut [cache.sequence_mut()])?;
         }
         Ok::<_, Box<dyn Error>>(())
     };
     let read = |cache: &mut KvCache, tokens: std::ops::Range<usize>| {
         let tokens: Vec<u32> = tokens.map(|token| (token * 7919 % 31_000) as u32).collect();
         for tokens in tokens.chunks(CHUNK) {
-            model.forward(&[Chunk { tokens, wanted: 0..0 }], cache)?;
+            model.forward(Pass::new(&[Chunk::new(tokens, 0..0)]), &mut [cache.sequence_mut()])?;
         }
         Ok::<_, Box<dyn Error>>(())
     };

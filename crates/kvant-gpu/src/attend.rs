@@ -9,7 +9,7 @@ use crate::recorder::Grid;
 use crate::run::Run;
 use crate::tables::Tables;
 use crate::weights::Place;
-use kvant_cache::{CacheLayout, KvSlot, PassState, Sequence, StateError, StateErrorKind, Visibility};
+use kvant_cache::{CacheLayout, KvSlot, Sequence, StateError, StateErrorKind, Visibility};
 use kvant_codec::Side;
 use std::collections::HashMap;
 
@@ -82,7 +82,7 @@ impl GpuNetwork {
         kernels: &LayoutKernels,
         layout: &CacheLayout,
         spans: &[Span],
-        state: &mut dyn PassState,
+        sequences: &mut [&mut Sequence],
         tables: &mut Tables,
     ) -> Result<PassPlan, StateError> {
         let most_tokens = spans.iter().map(|span| span.tokens).max().unwrap_or(0);
@@ -98,7 +98,7 @@ impl GpuNetwork {
             }
             if of.kv.is_some() {
                 let slot = of.slot;
-                let own = self.writes(words, slot, spans, state)?;
+                let own = self.writes(words, slot, spans, sequences)?;
                 plan.slots.insert(slot.index(), own);
             }
         }
@@ -111,11 +111,10 @@ impl GpuNetwork {
             if entry.table_at == 0 {
                 entry.table_at = words.end();
                 entry.coded_at = tables.slot_at(owner).unwrap_or(entry.table_at);
-                for (index, span) in spans.iter().enumerate() {
-                    let sequence = state.sequence_mut(index).ok_or(missing(owner.index()))?;
+                for (index, (span, sequence)) in spans.iter().zip(&*sequences).enumerate() {
                     let coded = class.coded(&rule, span);
                     tables
-                        .enter(span.seat, owner, slot.kv_heads, sequence, coded)
+                        .enter(span.seat, owner, slot, sequence, coded)
                         .and_then(|()| class.table(words, owner, sequence, span))
                         .map_err(|what| StateError::new(index, StateErrorKind::Device(what)))?;
                 }
@@ -137,11 +136,10 @@ impl GpuNetwork {
         words: &mut Words,
         slot: KvSlot,
         spans: &[Span],
-        state: &mut dyn PassState,
+        sequences: &mut [&mut Sequence],
     ) -> Result<SlotPlan, StateError> {
         let mut writes = Writes::default();
-        for (index, span) in spans.iter().enumerate() {
-            let sequence: &mut Sequence = state.sequence_mut(index).ok_or(missing(slot.index()))?;
+        for (index, (span, sequence)) in spans.iter().zip(sequences).enumerate() {
             let note = &mut |head, side, work| writes.note(span.row, head, side, &work);
             sequence
                 .append_on_device(slot, span.tokens, note)

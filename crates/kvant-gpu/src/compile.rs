@@ -9,9 +9,9 @@ use crate::program::{
 };
 use crate::weights::Matrix;
 use kvant_cache::SlotKind;
+use kvant_device::{Refusal, biases, check_layers, first_layers, norm_weights, packed, runs};
 use kvant_model::description::{self, Description, Inner, Projection};
 use kvant_model::error::{LoadError, Result};
-use kvant_model::quant::quantize_tensor;
 use kvant_model::{Checkpoint, DType, Tensor};
 
 /// The weights of a checkpoint on their way to a device.
@@ -33,19 +33,12 @@ pub(crate) struct Program {
 impl Compiler<'_> {
     /// What of a model does not run, before anything is uploaded.
     pub(crate) fn check_model(&self, of: &Description) -> Result<()> {
-        if of.embedding.per_layer.is_some() {
-            return Err(self.refuse("inputs of each layer's own (per-layer embeddings)", None));
-        }
-        if of.embedding.streams.is_some() {
-            return Err(self.refuse("several residual streams (AltUp)", None));
-        }
-        for (index, layer) in of.layers.iter().enumerate() {
-            self.check(layer).map_err(|what| self.refuse(what, Some(index)))?;
-        }
+        let refuse = |refusal: Refusal| refusal.on(self.gpu.name());
+        check_layers(of, check_mixer, |_| Ok(())).map_err(refuse)?;
         // Gemma 4's keys are its values, rotated.
         let latent = of.slots.iter().find(|(_, slot)| matches!(slot.kind, SlotKind::Latent(_)));
         match latent {
-            Some((_, slot)) => Err(self.refuse("one vector for keys and values", Some(slot.layer))),
+            Some((_, slot)) => Err(refuse(Refusal::layer("one vector for keys and values", slot.layer))),
             None => Ok(()),
         }
     }
@@ -65,50 +58,6 @@ impl Compiler<'_> {
             return Err(LoadError::unsupported(format!("{}: {fault}", self.gpu.name())));
         }
         Ok(Program { embedding, layers, head, widths })
-    }
-
-    fn refuse(&self, what: &str, layer: Option<usize>) -> LoadError {
-        let place = layer.map_or_else(|| "the model".to_owned(), |layer| format!("layer {layer}"));
-        LoadError::unsupported(format!(
-            "{place} has {what}, which {} does not run; run the model with `--device cpu`",
-            self.gpu.name()
-        ))
-    }
-
-    /// What of a layer does not run.
-    fn check(&self, layer: &description::Layer) -> Result<(), &'static str> {
-        use description::{Ffn, Mixer};
-        if layer.altup.is_some() {
-            return Err("several residual streams (AltUp)");
-        }
-        for mixer in layer.mixers() {
-            match mixer {
-                Mixer::Attention(of) => {
-                    if of.gate.is_some() {
-                        return Err("attention with an output gate");
-                    }
-                    if of.query_gain.is_some() {
-                        return Err("queries that grow with their position");
-                    }
-                    if of.key_dim > 512 || of.value_dim > 512 {
-                        return Err("heads of more than 512 channels");
-                    }
-                }
-                Mixer::LatentAttention(_) => return Err("attention over latents (MLA)"),
-                Mixer::ShortConv(_) => return Err("a short convolution"),
-                Mixer::Mamba2(_) => return Err("a Mamba-2 mixer"),
-                Mixer::GatedDeltaNet(_) => return Err("a gated DeltaNet"),
-                Mixer::Ffn(Ffn::Experts(of)) => check_experts(of)?,
-                Mixer::Ffn(Ffn::Dense(mlp)) => {
-                    if mlp.sparsity.is_some() {
-                        return Err("a perceptron with sparse gates");
-                    }
-                }
-                Mixer::PerLayerInput(_) => return Err("inputs of each layer's own (per-layer embeddings)"),
-                Mixer::Laurel(_) => return Err("a LAuReL block"),
-            }
-        }
-        Ok(())
     }
 
     fn embedding(&self, of: &description::Embedding) -> Result<Embedding> {
@@ -157,7 +106,7 @@ impl Compiler<'_> {
             description::Mixer::Ffn(description::Ffn::Experts(of)) => {
                 Ok(Mixer::Moe(Box::new(self.moe(of, widths)?)))
             }
-            _ => Err(self.refuse("a block of another kind", None)),
+            _ => Err(Refusal::model("a block of another kind").on(self.gpu.name())),
         }
     }
 
@@ -210,11 +159,7 @@ impl Compiler<'_> {
     }
 
     pub(crate) fn mlp(&self, of: &description::Mlp, widths: &mut Widths) -> Result<Mlp> {
-        let (first, gated) = match &of.inner {
-            Inner::Gated { gate, up } => (self.linear(&[gate, up])?, true),
-            Inner::GatedFused(both) => (self.linear(&[both])?, true),
-            Inner::Plain(up) => (self.linear(&[up])?, false),
-        };
+        let (first, gated) = (self.linear(&first_layers(&of.inner))?, !matches!(of.inner, Inner::Plain(_)));
         let down = self.linear(&[&of.down])?;
         let inner = down.inputs();
         widths.first = widths.first.max(first.outputs());
@@ -225,15 +170,7 @@ impl Compiler<'_> {
     }
 
     pub(crate) fn norm(&self, of: &description::Norm) -> Result<Norm> {
-        let read = |vector: &description::Vector| vector.read(self.checkpoint);
-        let weight = of.weight.as_ref().map(read).transpose()?;
-        let bias = of.bias.as_ref().map(read).transpose()?;
-        for numbers in weight.iter().chain(&bias) {
-            if numbers.len() != of.width {
-                let message = format!("a norm over {} values has {} weights", of.width, numbers.len());
-                return Err(LoadError::mismatch(message));
-            }
-        }
+        let [weight, bias] = norm_weights(of, |vector| vector.read(self.checkpoint))?;
         Ok(Norm::new(self.gpu, of.kind, of.width, weight.as_deref(), bias.as_deref(), of.eps))
     }
 
@@ -243,57 +180,32 @@ impl Compiler<'_> {
 
     /// Layers of the same input; neighbours of one type become one matrix.
     pub(crate) fn linear(&self, layers: &[&description::Linear]) -> Result<Linear> {
-        let mut parts: Vec<LinearPart> = Vec::new();
-        let mut column = 0;
-        let tensors: Vec<Tensor> = layers.iter().map(|layer| self.tensor(layer)).collect::<Result<_>>()?;
-        let mut first = 0;
-        while first < layers.len() {
-            let same = |tensor: &&Tensor| {
-                tensor.dtype() == tensors[first].dtype() && tensor.columns() == tensors[first].columns()
-            };
-            let count = tensors[first..].iter().take_while(same).count();
-            let matrix = Matrix::upload(self.gpu, &tensors[first..first + count])?;
-            let bias = self.bias(&layers[first..first + count])?;
+        let read = |layer: &&description::Linear| {
+            packed(layer.weight.read(self.checkpoint)?, layer.precision, self.weights)
+        };
+        let tensors: Vec<Tensor> = layers.iter().map(read).collect::<Result<_>>()?;
+        let (mut parts, mut column, mut layers) = (Vec::new(), 0, layers);
+        for run in runs(&tensors)? {
+            let (own, rest) = layers.split_at(run.len());
+            let matrix = Matrix::upload(self.gpu, run)?;
+            let bias = biases(own, |bias| bias.read(self.checkpoint))?;
+            let bias = bias.map(|numbers| Buffer::of_floats(self.gpu, "bias", &numbers));
             let outputs = matrix.outputs();
             parts.push(LinearPart { matrix, bias, column });
-            column += outputs;
-            first += count;
+            (column, layers) = (column + outputs, rest);
         }
         Ok(Linear { parts })
     }
+}
 
-    fn tensor(&self, of: &description::Linear) -> Result<Tensor> {
-        let weight = of.weight.read(self.checkpoint)?;
-        let plain = matches!(weight.dtype(), DType::F32 | DType::F16 | DType::BF16 | DType::F8_E4M3);
-        match self.weights {
-            Some(packed)
-                if plain
-                    && of.precision == description::Precision::Packed
-                    && packed.row_bytes(weight.columns()).is_some() =>
-            {
-                let quantised = quantize_tensor(&weight, packed)?;
-                weight.bytes().release();
-                Ok(quantised)
-            }
-            _ => Ok(weight),
-        }
-    }
-
-    /// The biases of layers side by side; zeros for those that have none.
-    fn bias(&self, layers: &[&description::Linear]) -> Result<Option<Buffer>> {
-        if layers.iter().all(|layer| layer.bias.is_none()) {
-            return Ok(None);
-        }
-        let mut numbers = Vec::new();
-        for layer in layers {
-            let bias = layer.bias.as_ref().map(|bias| bias.read(self.checkpoint)).transpose()?;
-            let bias = bias.unwrap_or_else(|| vec![0.0; layer.outputs()]);
-            if bias.len() != layer.outputs() {
-                let message = format!("a bias of {} numbers for {} outputs", bias.len(), layer.outputs());
-                return Err(LoadError::mismatch(message));
-            }
-            numbers.extend(bias);
-        }
-        Ok(Some(Buffer::of_floats(self.gpu, "bias", &numbers)))
-    }
+/// What of a mixer does not run.
+fn check_mixer(mixer: &description::Mixer) -> Result<(), String> {
+    use description::{Ffn, Mixer};
+    let what = match mixer {
+        Mixer::Attention(of) if of.key_dim > 512 || of.value_dim > 512 => "heads of more than 512 channels",
+        Mixer::LatentAttention(_) => "attention over latents (MLA)",
+        Mixer::Ffn(Ffn::Experts(of)) => return check_experts(of).map_err(str::to_owned),
+        _ => return Ok(()),
+    };
+    Err(what.to_owned())
 }

@@ -5,6 +5,7 @@ use crate::compile::Compiler;
 use crate::moe::{Moe, Router};
 use crate::ops::{Activate, Norm};
 use crate::program::{Linear, Widths};
+use kvant_device::first_layers;
 use kvant_model::description::{self, Inner, Mlp};
 use kvant_model::error::{LoadError, Result};
 use std::sync::OnceLock;
@@ -12,9 +13,6 @@ use std::sync::OnceLock;
 /// What of a mixture does not run.
 pub(crate) fn check_experts(of: &description::Moe) -> Result<(), &'static str> {
     let Some(first) = of.experts.first() else { return Err("a mixture of no experts") };
-    if of.latent.is_some() {
-        return Err("experts in a narrower space");
-    }
     if of.router.norm.is_none() && of.router.input_scale.is_some() {
         return Err("a router with scaled inputs");
     }
@@ -26,10 +24,6 @@ pub(crate) fn check_experts(of: &description::Moe) -> Result<(), &'static str> {
         };
         (kind, inner, mlp.activation, mlp.clamp, mlp.gate_scale.to_bits(), mlp.down_scale.to_bits())
     };
-    let shared = of.shared.as_ref().map(|shared| &shared.mlp);
-    if of.experts.iter().chain(shared).any(|mlp| mlp.sparsity.is_some()) {
-        return Err("a perceptron with sparse gates");
-    }
     if of.experts.iter().any(|mlp| shape(mlp) != shape(first)) {
         return Err("experts of different shapes");
     }
@@ -109,14 +103,5 @@ impl Compiler<'_> {
                 self.gpu.name()
             ))),
         }
-    }
-}
-
-/// The layers of an expert before its activation, gates first.
-fn first_layers(inner: &Inner) -> Vec<&description::Linear> {
-    match inner {
-        Inner::Gated { gate, up } => vec![gate, up],
-        Inner::GatedFused(both) => vec![both],
-        Inner::Plain(up) => vec![up],
     }
 }

@@ -14,12 +14,13 @@ use crate::tables::Tables;
 use crate::times::HostClock;
 use crate::top::Ranking;
 use kvant_cache::{
-    CacheError, CacheLayout, KvSlot, PageStore, PassState, Sequence, SequencePass, Slots, StateError,
-    StateErrorKind, Store,
+    CacheError, CacheLayout, KvSlot, PageStore, Sequence, SequencePass, Slots, StateError, StateErrorKind,
+    Store,
 };
+use kvant_device::Batch;
 use kvant_model::description::Rope;
-use kvant_model::top::{MOST, Outputs, TopK, TopTokens};
-use kvant_model::{Chunk, Enough, Network, Observer, Rows};
+use kvant_model::top::{MOST, TopK, TopTokens};
+use kvant_model::{AcceptTopK, Network, Outputs, Pass, Rows, Wanted};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Layers after which what is recorded is handed over: the device begins with it while the host records the others.
@@ -60,88 +61,60 @@ impl GpuNetwork {
         GpuNetwork { gpu: gpu.clone(), pages, program, ropes, slots, work: Mutex::default() }
     }
 
-    fn check_store(&self, index: usize, sequence: &Sequence) -> Result<(), StateError> {
-        let own: &dyn PageStore = &*self.pages;
-        let is_own = match sequence.store() {
-            Store::Device(store) => std::ptr::addr_eq(Arc::as_ptr(store), std::ptr::from_ref(own)),
-            Store::Host(_) => false,
-        };
-        match is_own {
-            true => Ok(()),
-            false => Err(StateError::new(index, CacheError::NotDevice)),
-        }
-    }
-
     /// The sequences of a pass with their lineages, and the layout they share.
-    fn spans(&self, state: &mut dyn PassState) -> Result<Spans, StateError> {
-        let passes = state.sequences().to_vec();
-        let (mut spans, mut lineages) = (Vec::new(), Vec::new());
-        let (mut row, mut layout) = (0, None::<Arc<CacheLayout>>);
-        for (index, pass) in passes.iter().enumerate() {
-            let Some(sequence) = state.sequence_mut(index) else {
-                return Err(StateError::new(index, CacheError::NotDevice));
-            };
-            self.check_store(index, sequence)?;
-            let own = sequence.layout();
-            if layout.as_ref().is_some_and(|layout| !Arc::ptr_eq(layout, own)) {
-                let what = "the sequences of a pass have caches of their own making: fork them from one";
-                return Err(StateError::new(index, StateErrorKind::Pass { what }));
-            }
-            layout = Some(Arc::clone(own));
-            lineages.push(sequence.lineage());
+    fn spans(&self, sequences: &[&mut Sequence]) -> Result<Spans, StateError> {
+        let (mut spans, mut batch, mut row) = (Vec::new(), Batch::default(), 0);
+        for sequence in sequences.iter() {
+            let pass = sequence.pass();
+            batch.add(sequence, &*self.pages)?;
             // A sequence without end is to the model one as long as its window.
             let capacity = pass.streaming.map_or(pass.capacity, |streaming| streaming.span());
-            let SequencePass { start, tokens, streaming, .. } = *pass;
+            let SequencePass { start, tokens, streaming, .. } = pass;
             spans.push(Span { start, tokens, row, capacity, streaming, seat: 0 });
             row += pass.tokens;
         }
-        let nobody = StateErrorKind::Pass { what: "a pass of no sequences" };
-        Ok((spans, lineages, layout.ok_or_else(|| StateError::new(0, nobody))?))
+        let (lineages, layout) = batch.finish()?;
+        Ok((spans, lineages, layout))
     }
+}
+
+/// What came back from a pass.
+enum Found {
+    Logits(Vec<f32>),
+    Lists(Vec<Option<TopTokens>>),
 }
 
 fn device_error(what: impl Into<String>) -> StateError {
     StateError::new(0, StateErrorKind::Device(what.into()))
 }
 
-/// What is wanted of rows in place of their logits, and whether a list settles a row.
-#[derive(Clone, Copy)]
-struct Lists<'a> {
-    wanted: &'a [Option<TopK>],
-    enough: &'a Enough<'a>,
+/// Tokens that the device lists of every row; `None` where rows come as logits: one wants all of them, or a mass.
+fn list_count(top: &[Option<TopK>]) -> Option<usize> {
+    let count = |top: &Option<TopK>| top.filter(|top| top.temperature.is_none()).map(|top| top.count);
+    let counts: Option<Vec<usize>> = top.iter().map(count).collect();
+    // Few kernels for all counts.
+    Some(counts?.into_iter().max()?.clamp(1, MOST).next_power_of_two())
 }
 
-impl Lists<'_> {
-    /// Tokens that the device lists of every row; `None` where rows come as logits: one wants all of them, or a mass.
-    fn count(&self) -> Option<usize> {
-        let count = |top: &Option<TopK>| top.filter(|top| top.temperature.is_none()).map(|top| top.count);
-        let counts: Option<Vec<usize>> = self.wanted.iter().map(count).collect();
-        // Few kernels for all counts.
-        Some(counts?.into_iter().max()?.clamp(1, MOST).next_power_of_two())
-    }
-
-    /// The lists that settle their rows, of those that came.
-    fn settled(&self, lists: Vec<Option<TopTokens>>) -> Vec<Option<TopTokens>> {
-        let wanted = self.wanted.iter().zip(lists).enumerate();
-        let settles = |(row, (wanted, list)): (usize, (&Option<TopK>, Option<TopTokens>))| {
-            let mut list = list?;
-            list.tokens.truncate(wanted.map_or(0, |wanted| wanted.count));
-            (self.enough)(row, &list).then_some(list)
-        };
-        wanted.map(settles).collect()
-    }
+/// The lists that settle their rows, of those that came.
+fn accepted(
+    wanted: &Wanted,
+    lists: Vec<Option<TopTokens>>,
+    accept: &AcceptTopK<'_>,
+) -> Vec<Option<TopTokens>> {
+    let rows = wanted.numbers.iter().zip(&wanted.top).zip(lists);
+    let settles = |((number, top), list): ((&usize, &Option<TopK>), Option<TopTokens>)| {
+        let mut list = list?;
+        list.tokens.truncate(top.map_or(0, |top| top.count));
+        accept(*number, &list).then_some(list)
+    };
+    rows.map(settles).collect()
 }
 
-impl GpuNetwork {
-    fn pass(
-        &self,
-        chunks: &[Chunk<'_>],
-        state: &mut dyn PassState,
-        mut observer: Option<&mut Observer<'_>>,
-        lists: Option<Lists<'_>>,
-    ) -> Result<Outputs, StateError> {
+impl Network for GpuNetwork {
+    fn forward(&self, pass: Pass<'_>, sequences: &mut [&mut Sequence]) -> Result<Outputs, StateError> {
         let (gpu, mut clock) = (&self.gpu, HostClock::new(self.gpu.is_timed()));
-        let (mut spans, lineages, layout) = self.spans(state)?;
+        let (mut spans, lineages, layout) = self.spans(sequences)?;
         let rows: usize = spans.iter().map(|span| span.tokens).sum();
         let mut work = self.work.lock().unwrap_or_else(PoisonError::into_inner);
         let Work { buffers, binds, bound, layout: known, tables, ranking } = &mut *work;
@@ -164,16 +137,13 @@ impl GpuNetwork {
         let seats = tables.seats(&lineages, kernels.kept_pages(layout.rule(), most));
         spans.iter_mut().zip(seats).for_each(|(span, seat)| span.seat = seat);
         let mut words = Words { first: tables.len(), list: Vec::new() };
-        let ids_at = words.add(chunks.iter().flat_map(|chunk| chunk.tokens.iter().copied()));
+        let ids_at = words.add(pass.ids());
         let positions = spans.iter().flat_map(|span| span.start..span.start + span.tokens);
         let positions_at = words.add(positions.map(|position| position as u32));
-        let wanted: Vec<u32> = chunks
-            .iter()
-            .zip(&spans)
-            .flat_map(|(chunk, span)| chunk.wanted.clone().map(|token| (span.row + token) as u32))
-            .collect();
-        let wanted_at = words.add(wanted.iter().copied());
-        let plan = self.plan(&mut words, &kernels, &layout, &spans, state, tables)?;
+        let asked = pass.wanted();
+        let wanted = &asked.scored;
+        let wanted_at = words.add(wanted.iter().map(|row| *row as u32));
+        let plan = self.plan(&mut words, &kernels, &layout, &spans, sequences, tables)?;
         clock.lap("plan");
         let widths = self.program.widths;
         let mut renewed = enlarge(gpu, "plan", &mut buffers.plan, 4 * words.end());
@@ -184,7 +154,7 @@ impl GpuNetwork {
         }
         renewed |= buffers.fit(gpu, "wanted", wanted.len().max(1), widths.hidden);
         renewed |= buffers.fit(gpu, "logits", wanted.len().max(1), widths.vocabulary);
-        let count = lists.and_then(|lists| lists.count()).filter(|_| !wanted.is_empty());
+        let count = list_count(&asked.top);
         if let Some(count) =
             count.filter(|count| ranking.as_ref().is_none_or(|r| !r.fits(wanted.len(), *count)))
         {
@@ -213,30 +183,33 @@ impl GpuNetwork {
         let recorder = Recorder::new(gpu, binds);
         let mut run =
             Run { network: self, buffers, kernels: &kernels, pages: &pages, plan: &plan, rows, recorder };
-        let is_observed = observer.is_some();
-        let mut show = |run: &mut Run<'_>, layer: usize, name: &'static str| match &mut observer {
-            Some(observer) => {
-                let (place, width) = (buffers.place(name), widths.hidden);
-                run.recorder.copy(place.buffer, 0, &buffers.staging, 0, 4 * rows * place.stride);
-                run.recorder.submit();
-                let numbers = read(gpu, &buffers.staging, rows, place.stride, width)?;
-                observer(layer, &Rows::from_vec(numbers, width));
-                Ok(())
-            }
-            None => Ok(()),
+        let mut observer = pass.observer.layers;
+        let show = |run: &mut Run<'_>, name: &'static str| {
+            let (place, width) = (buffers.place(name), widths.hidden);
+            run.recorder.copy(place.buffer, 0, &buffers.staging, 0, 4 * rows * place.stride);
+            run.recorder.submit();
+            let numbers = read(gpu, &buffers.staging, rows, place.stride, width)?;
+            Ok::<Rows, StateError>(Rows::from_vec(numbers, width))
         };
         clock.lap("write");
         run.embed(ids_at, positions_at);
         for (index, layer) in self.program.layers.iter().enumerate() {
-            show(&mut run, index, "x")?;
+            if let Some(observer) = &mut observer {
+                observer(index, &show(&mut run, "x")?);
+            }
             run.layer(layer);
             if EARLY.contains(&(index + 1)) && !gpu.is_timed() {
                 run.recorder.submit();
             }
         }
-        if is_observed {
+        let mut hidden = None;
+        if observer.is_some() || !asked.hidden.is_empty() {
             run.final_norm(None, rows, "normed");
-            show(&mut run, self.program.layers.len(), "normed")?;
+            let normed = show(&mut run, "normed")?;
+            if let Some(observer) = observer {
+                observer(self.program.layers.len(), &normed);
+            }
+            hidden = (!asked.hidden.is_empty()).then(|| asked.hidden_of(&normed));
         }
         if !wanted.is_empty() {
             run.final_norm(Some(wanted_at), wanted.len(), "wanted");
@@ -275,9 +248,9 @@ impl GpuNetwork {
             return Err(StateError::new(0, CacheError::OnDevice { layer: mark as usize - 1 }));
         }
         let all = |numbers| Rows::from_vec(numbers, widths.vocabulary);
-        let outputs = match (found, lists) {
-            (Found::Lists(found), Some(lists)) => {
-                let settled = lists.settled(found);
+        let outputs = match found {
+            Found::Lists(found) => {
+                let settled = accepted(&asked, found, pass.accept);
                 let mut logits_of = Vec::new();
                 if settled.iter().any(Option::is_none) {
                     run.recorder.copy(logits.buffer, 0, &buffers.staging, 0, all_bytes);
@@ -290,38 +263,13 @@ impl GpuNetwork {
                 }
                 Outputs::new(all(logits_of), settled)
             }
-            (Found::Logits(numbers), _) => all(numbers).into(),
-            (Found::Lists(_), None) => return Err(device_error("lists that nobody asked for")),
+            Found::Logits(numbers) => all(numbers).into(),
         };
         clock.print();
-        Ok(outputs)
-    }
-}
-
-/// What came back from a pass.
-enum Found {
-    Logits(Vec<f32>),
-    Lists(Vec<Option<TopTokens>>),
-}
-
-impl Network for GpuNetwork {
-    fn forward(
-        &self,
-        chunks: &[Chunk<'_>],
-        state: &mut dyn PassState,
-        observer: Option<&mut Observer<'_>>,
-    ) -> Result<Rows, StateError> {
-        self.pass(chunks, state, observer, None).map(Outputs::into_logits)
-    }
-
-    fn forward_top(
-        &self,
-        chunks: &[Chunk<'_>],
-        state: &mut dyn PassState,
-        top: &[Option<TopK>],
-        enough: &Enough<'_>,
-    ) -> Result<Outputs, StateError> {
-        self.pass(chunks, state, None, Some(Lists { wanted: top, enough }))
+        Ok(match hidden {
+            Some(hidden) => outputs.with_hidden(&asked, hidden),
+            None => outputs,
+        })
     }
 
     fn output_weights(&self, slot: KvSlot) -> Vec<Rows> {

@@ -12,7 +12,7 @@ use crate::buffer::Buffer;
 use crate::device::Gpu;
 use crate::page_text;
 use crate::recorder::{BindGroups, Grid, Recorder};
-use kvant_cache::{ArenaError, PageId, PageStore, Usage};
+use kvant_cache::{ArenaError, PageId, PageKind, PageStore, Usage};
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -180,7 +180,7 @@ impl PageStore for GpuPages {
         Usage { pages: state.pages, used: state.used, reserved, mapped: 0 }
     }
 
-    fn take(&self, len: usize) -> Result<PageId, ArenaError> {
+    fn take(&self, _: PageKind, len: usize) -> Result<PageId, ArenaError> {
         let (mut state, words) = (self.lock(), words(len));
         let full = |cap, used| ArenaError::Full { asked: len, used, cap };
         if let Some(cap) = self.cap.filter(|cap| state.used + 4 * words > *cap) {

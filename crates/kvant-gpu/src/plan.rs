@@ -11,6 +11,7 @@ use crate::layout::SlotKernels;
 use crate::tables::Tables;
 use kvant_cache::{PageId, PageWork, Sequence, Streaming, Visibility};
 use kvant_codec::Side;
+use kvant_device::rotations;
 use kvant_model::description::Rope;
 use std::ops::Range;
 
@@ -71,19 +72,15 @@ impl Words {
 
     /// Sines and cosines of every row and pair; `at_sinks` those of queries that meet the sinks of a streaming window.
     pub(crate) fn rotations(&mut self, rope: &Rope, spans: &[Span], at_sinks: bool) -> usize {
-        let at = self.end();
-        for span in spans {
-            let frequencies = rope.frequencies(span.capacity);
-            let streaming = span.streaming.filter(|_| at_sinks);
-            for position in span.start..span.start + span.tokens {
-                let position = streaming.map_or(position, |streaming| streaming.at_sinks(position));
-                for frequency in frequencies.iter() {
-                    let (sin, cos) = (position as f64 * f64::from(*frequency)).sin_cos();
-                    self.list.extend([(sin as f32).to_bits(), (cos as f32).to_bits()]);
-                }
-            }
-        }
-        at
+        let sequence = |span: &Span| {
+            let (span, streaming) = (*span, span.streaming.filter(|_| at_sinks));
+            let position = move |position| streaming.map_or(position, |own| own.at_sinks(position));
+            ((span.start..span.start + span.tokens).map(position), span.capacity)
+        };
+        let rotations = rotations(rope, spans.iter().map(sequence));
+        self.add(
+            rotations.into_iter().flat_map(|(sin, cos)| [(sin as f32).to_bits(), (cos as f32).to_bits()]),
+        )
     }
 }
 

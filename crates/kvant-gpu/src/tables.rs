@@ -1,17 +1,17 @@
-//! Tables of coded pages that stay on the device while passes come and go: a *seat* per sequence.
+//! Tables of coded pages that stay on the device while passes come and go: a *seat* per sequence ([`Seats`]).
 //!
-//! A sequence that only grows keeps its entries ([`Sequence::lineage`]), so a pass adds the pages that were closed since the last one
-//! and nothing else. The tables are the first words of the plan's buffer, and the words of a pass follow them. Slots with a window
-//! read few pages and are not kept: theirs are listed anew in every pass.
+//! The tables are the first words of the plan's buffer, and the words of a pass follow them. Slots with a window read few pages and are
+//! not kept: theirs are listed anew in every pass.
 //!
 //! An entry lies at (seat, slot, kv head, side, page); all seats have room for as many pages, so slots of one shape differ by where
 //! they begin.
 
 use crate::buffer::Buffer;
 use crate::device::Gpu;
-use crate::layout::LayoutKernels;
+use crate::layout::{LayoutKernels, SlotKernels};
 use kvant_cache::{KvSlot, Sequence, Visibility};
 use kvant_codec::Side;
+use kvant_device::Seats;
 use std::ops::Range;
 
 /// Seats before one has to leave for another.
@@ -24,36 +24,28 @@ const FIRST_PAGES: usize = 16;
 #[derive(Default)]
 pub(crate) struct Tables {
     words: Vec<u32>,
-    seats: Vec<Seat>,
+    seats: Seats,
     /// Pages that every table has room for.
     pages: usize,
     /// First list of each slot within a seat; `None` where a slot is not kept.
     slots: Vec<Option<usize>>,
     /// Lists of a seat: one for every kv head and side.
     lists: usize,
-    clock: u64,
     /// What the device has not got yet, and the buffer that has the rest.
     changed: Vec<Range<usize>>,
     there: Option<u64>,
 }
 
-struct Seat {
-    lineage: u64,
-    used: u64,
-    /// Pages of keys and of values that are entered, by slot.
-    filled: Vec<[usize; 2]>,
-}
-
 impl Tables {
     pub(crate) fn new(kernels: &LayoutKernels, rule: &Visibility) -> Tables {
         let mut lists = 0;
-        let slot = |slot: &Option<crate::layout::SlotKernels>| {
+        let slot = |slot: &Option<SlotKernels>| {
             let slot = slot.as_ref().filter(|slot| rule.window(slot.window).is_none())?;
             lists += 2 * slot.kv_heads;
             Some(lists - 2 * slot.kv_heads)
         };
-        let slots = kernels.slots.iter().map(slot).collect();
-        Tables { slots, lists, ..Tables::default() }
+        let slots: Vec<Option<usize>> = kernels.slots.iter().map(slot).collect();
+        Tables { seats: Seats::new(slots.len(), SEATS), slots, lists, ..Tables::default() }
     }
 
     /// Words of all tables.
@@ -82,11 +74,7 @@ impl Tables {
             self.pages = pages.next_power_of_two().max(FIRST_PAGES);
             self.seats.clear();
         }
-        self.clock += 1;
-        for seat in self.seats.iter_mut().filter(|seat| lineages.contains(&seat.lineage)) {
-            seat.used = self.clock;
-        }
-        let places = lineages.iter().map(|lineage| self.seat(*lineage)).collect();
+        let places = self.seats.of(lineages);
         let words = self.seats.len() * self.lists * self.pages;
         if words != self.words.len() {
             // The words of passes begin elsewhere now, and so may the buffer.
@@ -96,42 +84,24 @@ impl Tables {
         places
     }
 
-    fn seat(&mut self, lineage: u64) -> usize {
-        if let Some(seat) = self.seats.iter().position(|seat| seat.lineage == lineage) {
-            return seat;
-        }
-        let fresh = Seat { lineage, used: self.clock, filled: vec![[0; 2]; self.slots.len()] };
-        let oldest = (0..self.seats.len()).min_by_key(|seat| self.seats[*seat].used);
-        match oldest.filter(|seat| self.seats.len() >= SEATS && self.seats[*seat].used < self.clock) {
-            Some(seat) => {
-                self.seats[seat] = fresh;
-                seat
-            }
-            None => {
-                self.seats.push(fresh);
-                self.seats.len() - 1
-            }
-        }
-    }
-
     /// Enters the coded pages of a sequence up to these counts of keys and values.
     pub(crate) fn enter(
         &mut self,
         seat: usize,
         slot: KvSlot,
-        heads: usize,
+        of: &SlotKernels,
         sequence: &Sequence,
         coded: [usize; 2],
     ) -> Result<(), String> {
         let Some(slot_at) = self.slot_at(slot) else { return Ok(()) };
         let first = self.seat_at(seat) + slot_at;
-        let filled = &mut self.seats[seat].filled[slot.index()];
+        let entered = self.seats.entered(seat, slot, sequence, [of.key.tokens(), of.value.tokens()]);
         for (index, side) in [Side::Key, Side::Value].into_iter().enumerate() {
-            let new = filled[index]..coded[index];
+            let new = entered[index]..coded[index];
             if new.is_empty() {
                 continue;
             }
-            for head in 0..heads {
+            for head in 0..of.kv_heads {
                 let store = sequence.side(slot, head, side).ok_or("a slot holds no pages")?;
                 let at = first + (2 * head + index) * self.pages;
                 for page in new.clone() {
@@ -140,9 +110,9 @@ impl Tables {
                     self.words[at + page] = id.0 as u32;
                 }
             }
-            filled[index] = new.end;
-            self.changed.push(first..first + 2 * heads * self.pages);
+            self.changed.push(first..first + 2 * of.kv_heads * self.pages);
         }
+        self.seats.enter(seat, slot, sequence, [0, 1].map(|side| entered[side].max(coded[side])));
         Ok(())
     }
 

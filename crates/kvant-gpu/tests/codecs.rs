@@ -10,7 +10,7 @@ use kvant_cache::{KvSlot, PageStore, Policy, SlotKind, Store};
 use kvant_codec::{Dense, PageFormat, Side};
 use kvant_cpu::{Cpu, LoadOptions};
 use kvant_gpu::{Gpu, GpuBackend};
-use kvant_model::{Checkpoint, Chunk, Model};
+use kvant_model::{Checkpoint, Chunk, Model, Pass};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -98,8 +98,14 @@ impl<'m> Sequence<'m> {
     fn read(&mut self, tokens: &[u32], chunk: usize) -> Vec<f32> {
         let mut logits = Vec::new();
         for tokens in tokens.chunks(chunk) {
-            let chunk = Chunk { tokens, wanted: 0..tokens.len() };
-            logits.extend_from_slice(self.model.forward(&[chunk], &mut self.cache).unwrap().data());
+            let chunk = Chunk::new(tokens, 0..tokens.len());
+            logits.extend_from_slice(
+                self.model
+                    .forward(Pass::new(&[chunk]), &mut [self.cache.sequence_mut()])
+                    .unwrap()
+                    .into_logits()
+                    .data(),
+            );
         }
         logits
     }

@@ -3,12 +3,14 @@
 mod common;
 
 use common::gpu;
-use kvant_attention::{Batch, KvCache};
+use kvant_attention::KvCache;
 use kvant_cache::{KvSlot, Policy, Store};
 use kvant_codec::Side;
 use kvant_cpu::{Cpu, LoadOptions};
 use kvant_gpu::{Arithmetic, Gpu, GpuBackend};
-use kvant_model::{Backend, Checkpoint, Chunk, DType, Description, Model, Output, TopK, TopTokens};
+use kvant_model::{
+    AcceptTopK, Backend, Checkpoint, Chunk, DType, Description, Form, Model, Output, Pass, TopK, TopTokens,
+};
 use kvant_oracle::Oracle;
 use std::path::{Path, PathBuf};
 
@@ -45,8 +47,14 @@ impl<'m> Sequence<'m> {
         let last = *chunks.last().unwrap();
         while !left.is_empty() {
             let (chunk, rest) = left.split_at(sizes.next().unwrap_or(last).min(left.len()));
-            let chunk = Chunk { tokens: chunk, wanted: 0..chunk.len() };
-            logits.extend_from_slice(self.model.forward(&[chunk], &mut self.cache).unwrap().data());
+            let chunk = Chunk::new(chunk, 0..chunk.len());
+            logits.extend_from_slice(
+                self.model
+                    .forward(Pass::new(&[chunk]), &mut [self.cache.sequence_mut()])
+                    .unwrap()
+                    .into_logits()
+                    .data(),
+            );
             left = rest;
         }
         logits
@@ -194,13 +202,16 @@ fn compressed_caches_agree_with_the_cpu() {
 fn after_one_layer(sequence: &mut Sequence<'_>, tokens: &[u32], at_once: usize) -> Vec<f32> {
     let mut hidden = Vec::new();
     for tokens in tokens.chunks(at_once) {
-        let chunk = [Chunk { tokens, wanted: 0..0 }];
+        let chunk = [Chunk::new(tokens, 0..0)];
         let mut observer = |layer: usize, x: &kvant_model::Rows| {
             if layer == 1 {
                 hidden.extend_from_slice(x.data());
             }
         };
-        sequence.model.forward_observed(&chunk, &mut sequence.cache, &mut observer).unwrap();
+        sequence
+            .model
+            .forward(Pass::new(&chunk).observed(&mut observer), &mut [sequence.cache.sequence_mut()])
+            .unwrap();
     }
     hidden
 }
@@ -328,12 +339,11 @@ fn bits_do_not_depend_on_chunks_batches_or_runs() {
     alone.read(&ids[..100], &[100]);
     let mut fork = alone.cache.over(alone.cache.sequence().fork().unwrap());
     let mut other = alone.cache.over(alone.cache.sequence().prefix(68).unwrap());
-    let mut driver = alone.cache.driver();
-    let chunk = |tokens| Chunk { tokens, wanted: 0..1 };
+    let chunk = |tokens| Chunk::new(tokens, 0..1);
     let (one, two) = (&ids[100..101], &ids[68..73]);
     let both = {
-        let mut batch = Batch::new(&mut driver, vec![&mut other, &mut fork]);
-        model.forward(&[chunk(two), chunk(one)], &mut batch).unwrap()
+        let mut batch = [&mut other, &mut fork].map(KvCache::sequence_mut);
+        model.forward(Pass::new(&[chunk(two), chunk(one)]), &mut batch).unwrap().into_logits()
     };
     let width = model.vocabulary();
     assert_eq!(both.data()[..width], whole[68 * width..69 * width]);
@@ -414,10 +424,13 @@ fn best_tokens_come_in_place_of_logits() {
     let ids = tokens(40, model.vocabulary());
     let sequence = || Sequence::new(&model, "int4", Some(backend.store()), 64);
     let logits = sequence().read(&ids, &[40]);
-    let chunk = [Chunk { tokens: &ids, wanted: 37..40 }];
     let rows: Vec<&[f32]> = logits.chunks(model.vocabulary()).skip(37).collect();
     let wanted = [1, 5, 3].map(|count| Some(TopK { count, temperature: None }));
-    let found = model.forward_top(&chunk, &mut sequence().cache, &wanted, &|row, _| row != 1).unwrap();
+    let ranked = |top: &[Option<TopK>], accept: &AcceptTopK<'_>| {
+        let chunk = [Chunk::new(&ids, 37..40).form(Form::Top(top))];
+        model.forward(Pass::new(&chunk).accept(accept), &mut [sequence().cache.sequence_mut()]).unwrap()
+    };
+    let found = ranked(&wanted, &|row, _| row != 1);
     for (row, wanted) in wanted.into_iter().enumerate() {
         match (row, found.row(row)) {
             (1, Output::Logits(found)) => assert_eq!(found, rows[1]),
@@ -429,7 +442,7 @@ fn best_tokens_come_in_place_of_logits() {
     }
     // A mass is the host's to compute.
     let weighed = wanted.map(|top| top.map(|top| TopK { temperature: Some(0.5), ..top }));
-    let found = model.forward_top(&chunk, &mut sequence().cache, &weighed, &|_, _| true).unwrap();
+    let found = ranked(&weighed, &|_, _| true);
     assert!((0..3).all(|row| found.row(row) == Output::Logits(rows[row])));
 }
 
@@ -481,6 +494,7 @@ fn what_does_not_run_is_refused_by_name() {
     // Pages of the host are not a device's.
     let Loaded { model, .. } = load(&gpu, "llama");
     let mut host = Sequence::new(&model, "int4", None, 16);
-    let refused = model.forward(&[Chunk { tokens: &[1], wanted: 0..1 }], &mut host.cache).unwrap_err();
+    let refused =
+        model.forward(Pass::new(&[Chunk::new(&[1], 0..1)]), &mut [host.cache.sequence_mut()]).unwrap_err();
     assert!(refused.to_string().contains("host memory"), "{refused}");
 }

@@ -3,26 +3,10 @@
 use crate::checkpoint::Checkpoint;
 use crate::description::Description;
 use crate::error::Result;
+use crate::outputs::Outputs;
+use crate::pass::{Abilities, Pass};
 use crate::rows::Rows;
-use crate::top::{Outputs, TopK, TopTokens};
-use kvant_cache::{KvSlot, PassState, StateError, StateErrorKind, Store};
-use std::ops::Range;
-
-/// What is shown the activations of a pass: a layer's number and its input, `(tokens, hidden)`; last, under the number of
-/// layers, the output of the last one after the final norm.
-pub type Observer<'o> = dyn FnMut(usize, &Rows) + 'o;
-
-/// Whether the list of a wanted row, by its number, settles the choice of a token.
-pub type Enough<'e> = dyn Fn(usize, &TopTokens) -> bool + 'e;
-
-/// The next tokens of one sequence.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Chunk<'a> {
-    /// Token ids, at least one.
-    pub tokens: &'a [u32],
-    /// Which of the tokens to give logits for; `0..0` for none.
-    pub wanted: Range<usize>,
-}
+use kvant_cache::{KvSlot, Sequence, StateError, Store};
 
 /// A device and its kernels.
 ///
@@ -39,56 +23,20 @@ pub trait Backend {
     fn compile(&self, description: &Description, checkpoint: &Checkpoint) -> Result<Box<dyn Network>>;
 }
 
-/// A compiled model. It is immutable; all state of a sequence is in the [`PassState`] of a pass.
+/// A compiled model. It is immutable; all state is in the [`Sequence`]s of a pass.
 pub trait Network: Send + Sync {
-    /// Runs a pass over one chunk of every sequence of `state`, which has begun it; returns the wanted logits,
-    /// `(wanted tokens, vocabulary)`, chunk after chunk. Tokens and positions were checked.
+    /// Runs a pass over these sequences, which have begun it: appends to their slots, attends, and leaves the end to the model, which has
+    /// checked ids and positions, and that the pass asks for nothing beyond this network's [abilities](Self::abilities). Attention is the
+    /// backend's own: on the host `kvant-attention` over [`kvant_cache::pass::append`], on a device kernels over pages that
+    /// [`Sequence::append_on_device`] takes.
     ///
     /// # Errors
-    /// The first that the state of a sequence gives; the pass is then worth nothing.
-    fn forward(
-        &self,
-        chunks: &[Chunk<'_>],
-        state: &mut dyn PassState,
-        observer: Option<&mut Observer<'_>>,
-    ) -> Result<Rows, StateError>;
+    /// The first that a sequence gives; the pass is then worth nothing.
+    fn forward(&self, pass: Pass<'_>, sequences: &mut [&mut Sequence]) -> Result<Outputs, StateError>;
 
-    /// The same pass, where a wanted row may come as the beginning of its ranking instead of as logits: `top` has a place for every
-    /// wanted row, chunk after chunk, and `enough` says of a row's list whether a token can be chosen by it. Where it cannot, where a
-    /// logit is NaN or +∞, and wherever the backend likes, the row comes as logits. [`crate::top`] has the rule.
-    ///
-    /// # Errors
-    /// As [`forward`](Self::forward).
-    fn forward_top(
-        &self,
-        chunks: &[Chunk<'_>],
-        state: &mut dyn PassState,
-        top: &[Option<TopK>],
-        enough: &Enough<'_>,
-    ) -> Result<Outputs, StateError> {
-        let _ = (top, enough);
-        self.forward(chunks, state, None).map(Outputs::from)
-    }
-
-    /// Whether [`forward_from`](Self::forward_from) is there.
-    fn resumes(&self) -> bool {
-        false
-    }
-
-    /// A pass from layer number `layer` on, which gets `input`, `(tokens, hidden)`, as an [`Observer`] was shown it. Slots of layers
-    /// before are not touched.
-    ///
-    /// # Errors
-    /// As [`forward`](Self::forward), and always where the network does not [resume](Self::resumes).
-    fn forward_from(
-        &self,
-        (layer, input): (usize, &Rows),
-        chunks: &[Chunk<'_>],
-        state: &mut dyn PassState,
-    ) -> Result<Rows, StateError> {
-        let _ = (layer, input, chunks, state);
-        let what = "this network cannot begin a pass at a layer: run it from the first";
-        Err(StateError::new(0, StateErrorKind::Pass { what }))
+    /// What of a pass it can do beside ids in and any form out.
+    fn abilities(&self) -> Abilities {
+        Abilities::default()
     }
 
     /// The output weights of every attention layer that reads this slot, each `(hidden, heads · value_dim)`: what becomes of

@@ -1,13 +1,14 @@
 //! A model ready to run: tokens in, logits out.
 
-use crate::backend::{Backend, Chunk, Enough, Network, Observer};
+use crate::backend::{Backend, Network};
 use crate::checkpoint::Checkpoint;
 use crate::description::{Description, ScoreTraits};
 use crate::error::Result;
 use crate::mapped::FileHealth;
+use crate::outputs::Outputs;
+use crate::pass::{Abilities, Chunk, Form, Input, Pass, Positions};
 use crate::rows::Rows;
-use crate::top::{Outputs, TopK};
-use kvant_cache::{Arena, KvSlot, PassState, SlotKind, Slots, StateError, Store};
+use kvant_cache::{Arena, KvSlot, Sequence, SlotKind, Slots, StateError, Store, pass};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -15,6 +16,8 @@ use std::sync::Arc;
 pub struct Model {
     description: Description,
     network: Box<dyn Network>,
+    /// The backend's name.
+    device: String,
     /// The files its weights are in, or were.
     files: Vec<Arc<FileHealth>>,
 }
@@ -38,6 +41,36 @@ pub enum ForwardError {
         tokens: usize,
         /// Positions asked for.
         wanted: std::ops::Range<usize>,
+    },
+    /// Rows of activations of another size than the model's.
+    #[error("{rows} rows of {width} numbers for {tokens} tokens of {hidden}")]
+    BadRows {
+        /// Rows given.
+        rows: usize,
+        /// Numbers of each.
+        width: usize,
+        /// Tokens of the chunk or the pass.
+        tokens: usize,
+        /// Numbers that the model has of each.
+        hidden: usize,
+    },
+    /// Lists or positions that are not one for each row.
+    #[error("{given} {what} for {wanted} rows: give one for each")]
+    Count {
+        /// Which of them.
+        what: &'static str,
+        /// How many there are.
+        given: usize,
+        /// How many there should be.
+        wanted: usize,
+    },
+    /// Something that the backend cannot do.
+    #[error("{device} cannot run this model with {what}")]
+    Unsupported {
+        /// The backend's name.
+        device: String,
+        /// What was asked for.
+        what: &'static str,
     },
     /// More or fewer chunks than sequences.
     #[error("{chunks} chunks for {sequences} sequences: a pass has one chunk of each")]
@@ -72,7 +105,7 @@ impl Model {
         let description = Description::of(checkpoint)?;
         let network = backend.compile(&description, checkpoint)?;
         checkpoint.intact()?;
-        Ok(Self { description, network, files: checkpoint.files() })
+        Ok(Self { description, network, device: backend.name().to_owned(), files: checkpoint.files() })
     }
 
     /// What it is.
@@ -122,95 +155,36 @@ impl Model {
         self.device_store().unwrap_or_else(|| Arena::new().into())
     }
 
-    /// Runs one chunk of every sequence of `state` through the network and returns the wanted logits,
-    /// `(wanted tokens, vocabulary)`, chunk after chunk. The sequences then hold the chunks' tokens.
-    ///
-    /// **Invariant:** a token's logits depend on the tokens before it in its sequence and on nothing else: not
-    /// on how they were cut into chunks, what else was in the pass, or how many threads ran.
-    ///
-    /// # Errors
-    /// If tokens or positions are out of range, or the state of a sequence refuses; nothing has changed then.
-    pub fn forward(&self, chunks: &[Chunk<'_>], state: &mut dyn PassState) -> Result<Rows, ForwardError> {
-        self.run(chunks, state, |network, state| network.forward(chunks, state, None))
-    }
-
-    /// The same, where rows may come as the beginnings of their rankings instead of as logits; see [`Network::forward_top`].
-    ///
-    /// # Errors
-    /// As [`forward`](Self::forward).
-    pub fn forward_top(
-        &self,
-        chunks: &[Chunk<'_>],
-        state: &mut dyn PassState,
-        top: &[Option<TopK>],
-        enough: &Enough<'_>,
-    ) -> Result<Outputs, ForwardError> {
-        self.run(chunks, state, |network, state| network.forward_top(chunks, state, top, enough))
-    }
-
-    /// The same, showing `observer` the input of every layer by number, and last (under the number of layers)
-    /// the output of the last one after the final norm; each `(tokens, hidden)`.
-    ///
-    /// # Errors
-    /// As [`forward`](Self::forward).
-    pub fn forward_observed(
-        &self,
-        chunks: &[Chunk<'_>],
-        state: &mut dyn PassState,
-        observer: &mut Observer<'_>,
-    ) -> Result<Rows, ForwardError> {
-        self.run(chunks, state, |network, state| network.forward(chunks, state, Some(observer)))
-    }
-
-    /// Whether [`forward_from`](Self::forward_from) can begin a pass at a layer: on a CPU, where every layer keeps its own keys and
-    /// values and reads one residual stream.
+    /// Whether a pass can begin at a layer ([`Pass::first`]): on a CPU, where every layer keeps its own keys and values and reads one
+    /// residual stream.
     pub fn resumes(&self) -> bool {
         let own = |kind: &SlotKind| matches!(kind, SlotKind::KeysValues(_));
-        self.network.resumes() && self.slots().iter().all(|(_, slot)| own(&slot.kind))
+        self.network.abilities().first_layer && self.slots().iter().all(|(_, slot)| own(&slot.kind))
     }
 
-    /// The rest of a pass whose first layers are known: layer number `layer` gets `input`, `(tokens, hidden)`, which
-    /// [`forward_observed`](Self::forward_observed) has shown. The state holds zeros for the layers before, so a sequence that was
-    /// begun like this goes on like this, from the same layer or a later one.
+    /// Runs a pass over these sequences and returns what was wanted of it. They then hold the chunks' tokens.
+    ///
+    /// **Invariant:** what comes of a token depends on the tokens before it in its sequence and on nothing else: not on how they were
+    /// cut into chunks, what else was in the pass, or how many threads ran.
     ///
     /// # Errors
-    /// As [`forward`](Self::forward), and always where the model does not [resume](Self::resumes).
-    pub fn forward_from(
-        &self,
-        (layer, input): (usize, &Rows),
-        chunks: &[Chunk<'_>],
-        state: &mut dyn PassState,
-    ) -> Result<Rows, ForwardError> {
-        let tokens = input.tokens();
-        self.run(chunks, state, |network, state| {
-            let logits = network.forward_from((layer, input), chunks, state)?;
-            for slot in self.slots().kv_slots() {
-                let of_slot = self.slots().get(slot.index()).filter(|slot| slot.layer < layer);
-                if let Some(shape) = of_slot.and_then(|slot| slot.kind.stored()) {
-                    let zeros = |dim: usize| vec![0.0; tokens * shape.kv_heads * dim];
-                    state.append(slot, &zeros(shape.key_dim), &zeros(shape.value_dim))?;
-                }
-            }
-            Ok(logits)
-        })
-    }
-
-    fn run<T>(
-        &self,
-        chunks: &[Chunk<'_>],
-        state: &mut dyn PassState,
-        pass: impl FnOnce(&dyn Network, &mut dyn PassState) -> Result<T, StateError>,
-    ) -> Result<T, ForwardError> {
-        self.check(chunks, state)?;
+    /// If tokens or positions are out of range, the backend cannot do what the pass asks, or a sequence refuses; nothing has changed
+    /// then.
+    pub fn forward(&self, pass: Pass<'_>, sequences: &mut [&mut Sequence]) -> Result<Outputs, ForwardError> {
+        self.check(&pass, sequences)?;
         self.check_files()?;
-        let tokens: Vec<usize> = chunks.iter().map(|chunk| chunk.tokens.len()).collect();
-        state.begin(&tokens)?;
-        let found = pass(&*self.network, state).map_err(ForwardError::from).and_then(|found| {
+        let tokens: Vec<usize> = pass.chunks.iter().map(Chunk::tokens).collect();
+        let first = pass.first.map(|(layer, _)| (layer, pass.rows()));
+        pass::begin(sequences, &tokens)?;
+        let found = self.network.forward(pass, sequences).map_err(ForwardError::from).and_then(|found| {
+            if let Some((layer, rows)) = first {
+                self.append_zeros(layer, rows, sequences)?;
+            }
             self.check_files()?;
-            state.end()?;
+            pass::end(sequences)?;
             Ok(found)
         });
-        found.inspect_err(|_| state.abandon())
+        found.inspect_err(|_| pass::abandon(sequences))
     }
 
     /// Weights that are gone read as zeros: what a pass made of them must not be taken for an answer.
@@ -221,23 +195,81 @@ impl Model {
         }
     }
 
-    fn check(&self, chunks: &[Chunk<'_>], state: &dyn PassState) -> Result<(), ForwardError> {
-        let (sequences, vocabulary) = (state.sequences(), self.vocabulary());
-        if chunks.len() != sequences.len() {
-            return Err(ForwardError::Chunks { chunks: chunks.len(), sequences: sequences.len() });
+    /// What the slots of layers before the first of a pass get.
+    fn append_zeros(
+        &self,
+        first: usize,
+        rows: usize,
+        sequences: &mut [&mut Sequence],
+    ) -> Result<(), StateError> {
+        for slot in self.slots().kv_slots() {
+            let of_slot = self.slots().get(slot.index()).filter(|slot| slot.layer < first);
+            if let Some(shape) = of_slot.and_then(|slot| slot.kind.stored()) {
+                let zeros = |dim: usize| vec![0.0; rows * shape.kv_heads * dim];
+                pass::append(sequences, slot, &zeros(shape.key_dim), &zeros(shape.value_dim))?;
+            }
         }
-        for (chunk, sequence) in chunks.iter().zip(sequences) {
-            let tokens = chunk.tokens.len();
-            if tokens == 0 || chunk.wanted.start > chunk.wanted.end || chunk.wanted.end > tokens {
-                return Err(ForwardError::BadChunk { tokens, wanted: chunk.wanted.clone() });
+        Ok(())
+    }
+
+    fn check(&self, pass: &Pass<'_>, sequences: &[&mut Sequence]) -> Result<(), ForwardError> {
+        if pass.chunks.len() != sequences.len() {
+            return Err(ForwardError::Chunks { chunks: pass.chunks.len(), sequences: sequences.len() });
+        }
+        let abilities = Abilities { first_layer: self.resumes(), ..self.network.abilities() };
+        if let Some(what) = abilities.lacks(pass) {
+            return Err(ForwardError::Unsupported { device: self.device.clone(), what });
+        }
+        if let Some((_, input)) = pass.first {
+            self.check_rows(input, pass.rows())?;
+        }
+        for (chunk, sequence) in pass.chunks.iter().zip(sequences) {
+            self.check_chunk(chunk, sequence.len())?;
+        }
+        Ok(())
+    }
+
+    fn check_chunk(&self, chunk: &Chunk<'_>, start: usize) -> Result<(), ForwardError> {
+        let (tokens, vocabulary) = (chunk.tokens(), self.vocabulary());
+        if tokens == 0 || chunk.wanted.start > chunk.wanted.end || chunk.wanted.end > tokens {
+            return Err(ForwardError::BadChunk { tokens, wanted: chunk.wanted.clone() });
+        }
+        match chunk.input {
+            Input::Ids(ids) => {
+                if let Some(&id) = ids.iter().find(|&&id| id as usize >= vocabulary) {
+                    return Err(ForwardError::UnknownToken { id, vocabulary });
+                }
             }
-            if let Some(&id) = chunk.tokens.iter().find(|&&id| id as usize >= vocabulary) {
-                return Err(ForwardError::UnknownToken { id, vocabulary });
+            Input::Embeddings(rows) => self.check_rows(rows, tokens)?,
+        }
+        let of_tokens = |what, given, wanted| match given == wanted {
+            true => Ok(()),
+            false => Err(ForwardError::Count { what, given, wanted }),
+        };
+        if let Form::Top(top) = chunk.form {
+            of_tokens("lists", top.len(), chunk.wanted.len())?;
+        }
+        let last = match chunk.positions {
+            Positions::Next => start + tokens - 1,
+            Positions::Each(positions) => {
+                of_tokens("positions", positions.len(), tokens)?;
+                positions.iter().copied().max().unwrap_or(0)
             }
-            let end = sequence.start + tokens;
-            if let Some(limit) = self.position_limit().filter(|&limit| end > limit) {
-                return Err(ForwardError::BeyondPositions { position: end - 1, limit });
+            Positions::Three(positions) => {
+                of_tokens("positions", positions.len(), tokens)?;
+                positions.iter().flatten().copied().max().unwrap_or(0)
             }
+        };
+        match self.position_limit().filter(|&limit| last >= limit) {
+            Some(limit) => Err(ForwardError::BeyondPositions { position: last, limit }),
+            None => Ok(()),
+        }
+    }
+
+    fn check_rows(&self, rows: &Rows, tokens: usize) -> Result<(), ForwardError> {
+        let hidden = self.description.hidden;
+        if rows.width() != hidden || rows.tokens() != tokens {
+            return Err(ForwardError::BadRows { rows: rows.tokens(), width: rows.width(), tokens, hidden });
         }
         Ok(())
     }

@@ -8,16 +8,15 @@
 mod expected;
 
 use expected::expected;
-use kvant_cache::{
-    KvSlot, PassState, Queries, RecurrentState, Scoring, SequencePass, SlotKind, StateError, StateSlot,
-};
-use kvant_cpu::{ExactBatch, ExactCache, LoadOptions};
+use kvant_attention::KvCache;
+use kvant_cache::{AttentionObserver, KvSlot, Queries, RecurrentState, Scoring, SequencePass, SlotKind};
+use kvant_cpu::LoadOptions;
 use kvant_model::arch::{Architecture, Scope};
 use kvant_model::config::parse_json;
 use kvant_model::description::Mixer;
 use kvant_model::error::LoadErrorKind;
 use kvant_model::safetensors::Safetensors;
-use kvant_model::{Checkpoint, Chunk, DType, LoadError, Model, Rows};
+use kvant_model::{Checkpoint, Chunk, DType, LoadError, Model, Pass, Rows};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
@@ -32,43 +31,19 @@ fn tolerance(architecture: &str) -> f32 {
     }
 }
 
-/// An exact cache that also remembers what it was given, slot by slot: keys and values, token by token.
+/// What slots are given: keys and values, token by token.
+#[derive(Default)]
 struct Recorder {
-    cache: ExactCache<f32>,
     given: BTreeMap<usize, (Vec<f32>, Vec<f32>)>,
 }
 
-impl PassState for Recorder {
-    fn begin(&mut self, tokens: &[usize]) -> Result<(), StateError> {
-        self.cache.begin(tokens)
-    }
-    fn sequences(&self) -> &[SequencePass] {
-        self.cache.sequences()
-    }
-    fn append(&mut self, slot: KvSlot, keys: &[f32], values: &[f32]) -> Result<(), StateError> {
+impl AttentionObserver for Recorder {
+    fn append(&mut self, _: &[SequencePass], slot: KvSlot, keys: &[f32], values: &[f32]) {
         let given = self.given.entry(slot.index()).or_default();
         given.0.extend_from_slice(keys);
         given.1.extend_from_slice(values);
-        self.cache.append(slot, keys, values)
     }
-    fn attend(
-        &mut self,
-        slot: KvSlot,
-        queries: Queries<'_>,
-        scoring: &Scoring<'_>,
-        out: &mut [f32],
-    ) -> Result<(), StateError> {
-        self.cache.attend(slot, queries, scoring, out)
-    }
-    fn recurrent(&mut self, slot: StateSlot, sequence: usize) -> Result<&mut RecurrentState, StateError> {
-        self.cache.recurrent(slot, sequence)
-    }
-    fn end(&mut self) -> Result<(), StateError> {
-        self.cache.end()
-    }
-    fn abandon(&mut self) {
-        self.cache.abandon();
-    }
+    fn attend(&mut self, _: &[SequencePass], _: KvSlot, _: Queries<'_>, _: &Scoring<'_>, _: &[f32]) {}
 }
 
 struct Expected {
@@ -129,7 +104,7 @@ fn argmax(logits: &[f32]) -> u32 {
 }
 
 fn all(tokens: &[u32]) -> Chunk<'_> {
-    Chunk { tokens, wanted: 0..tokens.len() }
+    Chunk::new(tokens, 0..tokens.len())
 }
 
 /// `(tokens, heads, dim)` to `(heads, tokens, dim)`.
@@ -144,11 +119,15 @@ fn check(model: &Model, expected: &Expected) -> (bool, String) {
     let mut differences = Differences::default();
     let mut greedy_agrees = true;
     for (sequence, prompt) in expected.prompts.iter().enumerate() {
-        let cache = ExactCache::new(model.slots(), expected.capacity());
-        let mut cache = Recorder { cache, given: BTreeMap::new() };
+        let mut cache = KvCache::reference(model.slots(), expected.capacity()).unwrap();
+        let mut recorder = Recorder::default();
         let mut hidden = Vec::new();
         let mut watch = |_: usize, x: &Rows| hidden.extend_from_slice(x.data());
-        let prefill = model.forward_observed(&[all(prompt)], &mut cache, &mut watch).unwrap();
+        let prefill = {
+            let chunk = [all(prompt)];
+            let pass = Pass::new(&chunk).observed(&mut watch).watched(&mut recorder);
+            model.forward(pass, &mut [cache.sequence_mut()]).unwrap().into_logits()
+        };
         differences.compare("prefill", prefill.data(), &expected.values("prefill_logits", Some(sequence)));
         if sequence == 0 {
             let mut layers = expected.values("hidden", None);
@@ -160,7 +139,7 @@ fn check(model: &Model, expected: &Expected) -> (bool, String) {
                 hidden.truncate(shown);
             }
             differences.compare("hidden", &hidden, &layers);
-            compare_keys_values(&mut differences, model, expected, &cache);
+            compare_keys_values(&mut differences, model, expected, &recorder);
             compare_states(&mut differences, model, expected, &mut cache);
         }
 
@@ -168,7 +147,10 @@ fn check(model: &Model, expected: &Expected) -> (bool, String) {
         let mut steps = Vec::new();
         for &token in &expected.greedy[sequence] {
             greedy_agrees &= token == next;
-            let logits = model.forward(&[all(&[token])], &mut cache).unwrap();
+            let logits = model
+                .forward(Pass::new(&[all(&[token])]), &mut [cache.sequence_mut()])
+                .unwrap()
+                .into_logits();
             next = argmax(logits.row(0));
             steps.extend_from_slice(logits.data());
         }
@@ -186,7 +168,7 @@ fn check(model: &Model, expected: &Expected) -> (bool, String) {
     (within && greedy_agrees && same_bits, shown + &remarks)
 }
 
-fn compare_keys_values(d: &mut Differences, model: &Model, expected: &Expected, cache: &Recorder) {
+fn compare_keys_values(d: &mut Differences, model: &Model, expected: &Expected, recorder: &Recorder) {
     let mut compared = 0;
     for slot in model.slots().kv_slots() {
         let (index, kept) = (slot.index(), model.slots().get(slot.index()).unwrap());
@@ -194,7 +176,7 @@ fn compare_keys_values(d: &mut Differences, model: &Model, expected: &Expected, 
         if expected.tensors.tensor(&format!("k.{layer}")).unwrap().is_none() {
             continue;
         }
-        let (keys, values) = &cache.given[&index];
+        let (keys, values) = &recorder.given[&index];
         let mut expected_keys = expected.values(&format!("k.{layer}"), None);
         let (keys, values) = match kept.kind {
             SlotKind::KeysValues(shape) => (
@@ -238,7 +220,7 @@ fn turning_channels(model: &Model, slot: KvSlot) -> Vec<usize> {
 }
 
 /// The convolution's last inputs and the matrix of every recurrent slot that the reference recorded, after the prompt.
-fn compare_states(d: &mut Differences, model: &Model, expected: &Expected, cache: &mut Recorder) {
+fn compare_states(d: &mut Differences, model: &Model, expected: &Expected, cache: &mut KvCache) {
     let recorded = |name: &str| expected.tensors.tensor(name).unwrap().is_some();
     for mixer in model.description().layers.iter().flat_map(|layer| layer.mixers()) {
         let (slot, channels, kernel) = match mixer {
@@ -248,7 +230,7 @@ fn compare_states(d: &mut Differences, model: &Model, expected: &Expected, cache
             _ => continue,
         };
         let layer = model.slots().get(slot.index()).unwrap().layer;
-        let state = cache.recurrent(slot, 0).unwrap();
+        let state = cache.sequence_mut().host_state(slot).unwrap();
         let width = state.shape().row;
         if recorded(&format!("conv.{layer}")) {
             let start = state.part(0..(kernel - 1) * channels);
@@ -307,15 +289,21 @@ fn matrix(mixer: &Mixer, state: &RecurrentState, tail: usize) -> Vec<f32> {
 
 /// Both sequences in one pass, and one in odd chunks, against each sequence alone in one piece.
 fn bits_do_not_depend_on_chunks(model: &Model, expected: &Expected) -> bool {
-    let open = || ExactCache::<f32>::new(model.slots(), expected.capacity());
+    let open = || KvCache::reference(model.slots(), expected.capacity()).unwrap();
     let bits = |x: &[f32]| x.iter().map(|v| v.to_bits()).collect::<Vec<u32>>();
-    let alone: Vec<Rows> =
-        expected.prompts.iter().map(|p| model.forward(&[all(p)], &mut open()).unwrap()).collect();
+    let alone: Vec<Rows> = expected
+        .prompts
+        .iter()
+        .map(|p| model.forward(Pass::new(&[all(p)]), &mut [open().sequence_mut()]).unwrap().into_logits())
+        .collect();
 
     let (mut first, mut second) = (open(), open());
     let mut pass = [all(&expected.prompts[0]), all(&expected.prompts[1][..1])];
     pass[0].wanted.start = expected.prompt / 2;
-    let together = model.forward(&pass, &mut ExactBatch::new([&mut first, &mut second])).unwrap();
+    let together = model
+        .forward(Pass::new(&pass), &mut [&mut first, &mut second].map(KvCache::sequence_mut))
+        .unwrap()
+        .into_logits();
     let width = together.width();
     let last_half = &alone[0].data()[expected.prompt / 2 * width..];
     let mut same = bits(together.data()) == bits(&[last_half, alone[1].row(0)].concat());
@@ -323,7 +311,10 @@ fn bits_do_not_depend_on_chunks(model: &Model, expected: &Expected) -> bool {
     let mut at = 1;
     for size in [5, 1, 9, 2].into_iter().cycle() {
         let end = (at + size).min(expected.prompt);
-        let logits = model.forward(&[all(&expected.prompts[1][at..end])], &mut second).unwrap();
+        let logits = model
+            .forward(Pass::new(&[all(&expected.prompts[1][at..end])]), &mut [second.sequence_mut()])
+            .unwrap()
+            .into_logits();
         same &= bits(logits.data()) == bits(&alone[1].data()[at * width..end * width]);
         at = end;
         if at == expected.prompt {
@@ -392,8 +383,11 @@ fn packing_error(name: &str, weights: Option<DType>) -> f64 {
     let checkpoint = Checkpoint::from_safetensors(tensors, config);
     let model = kvant_cpu::load(&checkpoint, LoadOptions { weights, ..LoadOptions::default() }).unwrap();
     let expected = Expected::open(&folder);
-    let mut cache = ExactCache::<f32>::new(model.slots(), expected.capacity());
-    let found = model.forward(&[all(&expected.prompts[0])], &mut cache).unwrap();
+    let mut cache = KvCache::reference(model.slots(), expected.capacity()).unwrap();
+    let found = model
+        .forward(Pass::new(&[all(&expected.prompts[0])]), &mut [cache.sequence_mut()])
+        .unwrap()
+        .into_logits();
     let reference = expected.values("prefill_logits", Some(0));
     let power = |x: &mut dyn Iterator<Item = f32>| x.map(|v| f64::from(v).powi(2)).sum::<f64>();
     let errors = found.data().iter().zip(&reference).map(|(a, b)| a - b);

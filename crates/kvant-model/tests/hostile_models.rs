@@ -1,10 +1,11 @@
 //! Checkpoints whose configuration or tensors are wrong: refused by the name of what is wrong, never a panic.
 
+use kvant_attention::KvCache;
 use kvant_cache::{CacheFull, StateError};
-use kvant_cpu::{ExactCache, LoadOptions};
+use kvant_cpu::LoadOptions;
 use kvant_model::gguf::{Gguf, Writer, WriterValue};
 use kvant_model::safetensors::Safetensors;
-use kvant_model::{Checkpoint, Chunk, ForwardError, Model, Tensor};
+use kvant_model::{Checkpoint, Chunk, ForwardError, Model, Pass, Tensor};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -146,9 +147,11 @@ fn gguf_metadata_is_no_more_trusted() {
 #[test]
 fn a_pass_that_cannot_be_made_leaves_the_cache_as_it_was() {
     let model = load("gpt2", config("gpt2")).unwrap();
-    let mut cache = ExactCache::<f32>::new(model.slots(), 100);
+    let mut cache = KvCache::reference(model.slots(), 100).unwrap();
     let mut pass = |tokens: &[u32], wanted| {
-        model.forward(&[Chunk { tokens, wanted }], &mut cache).map(|logits| logits.tokens())
+        model
+            .forward(Pass::new(&[Chunk::new(tokens, wanted)]), &mut [cache.sequence_mut()])
+            .map(|outputs| outputs.rows())
     };
     assert_eq!(pass(&[1, 2, 3], 2..3), Ok(1));
     assert_eq!(pass(&[], 0..0), Err(ForwardError::BadChunk { tokens: 0, wanted: 0..0 }));
@@ -158,9 +161,11 @@ fn a_pass_that_cannot_be_made_leaves_the_cache_as_it_was() {
     assert_eq!(pass(&[1; 77], 0..0), Ok(0));
 
     let model = load("llama", config("llama")).unwrap();
-    let mut cache = ExactCache::<f32>::new(model.slots(), 4);
+    let mut cache = KvCache::reference(model.slots(), 4).unwrap();
     let mut pass = |tokens: &[u32]| {
-        model.forward(&[Chunk { tokens, wanted: 0..0 }], &mut cache).map(|logits| logits.tokens())
+        model
+            .forward(Pass::new(&[Chunk::new(tokens, 0..0)]), &mut [cache.sequence_mut()])
+            .map(|outputs| outputs.rows())
     };
     assert_eq!(pass(&[1, 2, 3]), Ok(0));
     let full = StateError::new(0, CacheFull { held: 3, asked: 2, capacity: 4 });

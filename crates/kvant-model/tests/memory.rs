@@ -2,8 +2,9 @@
 //! test, because it looks at the memory of its whole process.
 #![cfg(target_os = "linux")]
 
-use kvant_cpu::{ExactCache, LoadOptions};
-use kvant_model::{Checkpoint, Chunk, DType};
+use kvant_attention::KvCache;
+use kvant_cpu::LoadOptions;
+use kvant_model::{Checkpoint, Chunk, DType, Pass};
 use std::fmt::Write as _;
 use std::fs;
 use std::io::{BufWriter, Write};
@@ -101,8 +102,8 @@ fn packed_weights_take_the_place_of_the_mapped_ones() {
     let peak = status("VmHWM").saturating_sub(resident);
     assert!(peak < packed + largest + SLACK, "loading {file} bytes took {peak}, {packed} of them packed");
 
-    let mut cache = ExactCache::<f32>::new(model.slots(), 16);
-    model.forward(&[Chunk { tokens: &[1, 2, 3], wanted: 2..3 }], &mut cache).unwrap();
+    let mut cache = KvCache::reference(model.slots(), 16).unwrap();
+    model.forward(Pass::new(&[Chunk::new(&[1, 2, 3], 2..3)]), &mut [cache.sequence_mut()]).unwrap();
     let own = status("RssAnon").saturating_sub(anonymous);
     let in_file = status("RssFile").saturating_sub(mapped);
     assert!(own > packed * 9 / 10 && own < packed + SLACK, "{own} bytes of our own for {packed} packed");

@@ -1,11 +1,12 @@
 //! Weights in 4-bit and 8-bit floats whose scales lie beside them, against the same weights as plain numbers.
 
 use half::bf16;
-use kvant_cpu::{ExactCache, LoadOptions};
+use kvant_attention::KvCache;
+use kvant_cpu::LoadOptions;
 use kvant_model::description::{Matrix, RowRange, TensorRef};
 use kvant_model::gguf::{Gguf, Writer, WriterValue};
 use kvant_model::safetensors::Safetensors;
-use kvant_model::{Checkpoint, Chunk, DType, LoadErrorKind, Tensor};
+use kvant_model::{Checkpoint, Chunk, DType, LoadErrorKind, Pass, Tensor};
 use safetensors::tensor::{Dtype, TensorView};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -47,8 +48,13 @@ impl Random {
 fn logits(checkpoint: &Checkpoint, options: LoadOptions, vocabulary: u32) -> Vec<f32> {
     let model = kvant_cpu::load(checkpoint, options).unwrap();
     let ids: Vec<u32> = (0..21).map(|i| i * 7 % vocabulary).collect();
-    let mut cache = ExactCache::<f32>::new(model.slots(), ids.len());
-    model.forward(&[Chunk { tokens: &ids, wanted: 0..ids.len() }], &mut cache).unwrap().data().to_vec()
+    let mut cache = KvCache::reference(model.slots(), ids.len()).unwrap();
+    model
+        .forward(Pass::new(&[Chunk::new(&ids, 0..ids.len())]), &mut [cache.sequence_mut()])
+        .unwrap()
+        .into_logits()
+        .data()
+        .to_vec()
 }
 
 fn bits(values: &[f32]) -> Vec<u32> {

@@ -1,10 +1,11 @@
 //! Synthetic models: files that load, tell the truth about themselves and compute finite numbers.
 
-use kvant_cpu::{ExactCache, LoadOptions};
+use kvant_attention::KvCache;
+use kvant_cpu::LoadOptions;
 use kvant_model::gguf::{Gguf, Writer};
 use kvant_model::synth::{self, LEAST_VOCABULARY, Shape, WeightType};
 use kvant_model::tokenizer::{EncodeOptions, Tokenizer};
-use kvant_model::{Checkpoint, Chunk, DType};
+use kvant_model::{Checkpoint, Chunk, DType, Pass};
 use std::io::{self, Write};
 
 const TINY: Shape = Shape {
@@ -37,9 +38,10 @@ fn every_weight_type_loads_and_computes_logits_of_ordinary_size() {
             let model = kvant_cpu::load(&checkpoint, LoadOptions::default()).unwrap();
             assert_eq!((model.vocabulary(), model.context()), (300, Some(128)));
             let tokens: Vec<u32> = (0..100).map(|i| i * 7 % 300).collect();
-            let mut cache = ExactCache::<f32>::new(model.slots(), tokens.len());
-            let chunk = Chunk { tokens: &tokens, wanted: 0..tokens.len() };
-            let logits = model.forward(&[chunk], &mut cache).unwrap();
+            let mut cache = KvCache::reference(model.slots(), tokens.len()).unwrap();
+            let chunk = Chunk::new(&tokens, 0..tokens.len());
+            let logits =
+                model.forward(Pass::new(&[chunk]), &mut [cache.sequence_mut()]).unwrap().into_logits();
             let power = logits.data().iter().map(|z| z * z).sum::<f32>() / logits.data().len() as f32;
             assert!((0.5..2.0).contains(&power), "{weights:?}: {power}");
         }

@@ -1,17 +1,26 @@
-use kvant_cpu::{ExactBatch, ExactCache, LoadOptions};
-use kvant_model::{Checkpoint, Chunk, DType, Model};
+use kvant_attention::KvCache;
+use kvant_cpu::LoadOptions;
+use kvant_model::{Checkpoint, Chunk, DType, Model, Pass};
 use kvant_threads::Pool;
 use std::path::Path;
 
 /// Bits of the logits of all tokens, read in chunks of these sizes.
 fn in_chunks(model: &Model, tokens: &[u32], sizes: &[usize]) -> Vec<u32> {
-    let mut cache = ExactCache::<f32>::new(model.slots(), tokens.len());
+    let mut cache = KvCache::reference(model.slots(), tokens.len()).unwrap();
     let mut found = Vec::new();
     let mut rest = tokens;
     for &size in sizes.iter().cycle() {
         let (chunk, after) = rest.split_at(size.min(rest.len()));
-        let chunk = Chunk { tokens: chunk, wanted: 0..chunk.len() };
-        found.extend(model.forward(&[chunk], &mut cache).unwrap().data().iter().map(|z| z.to_bits()));
+        let chunk = Chunk::new(chunk, 0..chunk.len());
+        found.extend(
+            model
+                .forward(Pass::new(&[chunk]), &mut [cache.sequence_mut()])
+                .unwrap()
+                .into_logits()
+                .data()
+                .iter()
+                .map(|z| z.to_bits()),
+        );
         rest = after;
         if rest.is_empty() {
             break;
@@ -23,10 +32,11 @@ fn in_chunks(model: &Model, tokens: &[u32], sizes: &[usize]) -> Vec<u32> {
 /// The same in one pass among other sequences.
 fn among_others(model: &Model, tokens: &[u32], others: &[&[u32]]) -> Vec<u32> {
     let mut caches: Vec<_> =
-        (0..=others.len()).map(|_| ExactCache::<f32>::new(model.slots(), tokens.len())).collect();
+        (0..=others.len()).map(|_| KvCache::reference(model.slots(), tokens.len()).unwrap()).collect();
     let chunks = others.iter().copied().chain([tokens]);
-    let chunks: Vec<Chunk<'_>> = chunks.map(|tokens| Chunk { tokens, wanted: 0..tokens.len() }).collect();
-    let logits = model.forward(&chunks, &mut ExactBatch::new(&mut caches)).unwrap();
+    let chunks: Vec<Chunk<'_>> = chunks.map(|tokens| Chunk::new(tokens, 0..tokens.len())).collect();
+    let mut sequences: Vec<_> = caches.iter_mut().map(KvCache::sequence_mut).collect();
+    let logits = model.forward(Pass::new(&chunks), &mut sequences).unwrap().into_logits();
     let own = logits.tokens() - tokens.len()..logits.tokens();
     own.flat_map(|row| logits.row(row).iter().map(|z| z.to_bits()).collect::<Vec<_>>()).collect()
 }

@@ -32,8 +32,8 @@ pub fn latent_attention(run: &mut Run<'_>, of: &LatentAttention, x: &Rows) -> Ro
     let softmax = Softmax { window: of.window, scale: f64::from(of.scale), soft_cap: None, sink: None };
     let mut attended: Rows = vec![Vec::new(); x.len()]; // (tokens, heads · value_dim)
     for head in 0..of.heads {
-        let values = up(&of.value_up[head]);
-        let mut keys = up(&of.key_up[head]);
+        let values = up(&of.up.value[head]);
+        let mut keys = up(&of.up.key[head]);
         keys.iter_mut().zip(&rotated_keys).for_each(|(key, rotated)| key.extend_from_slice(rotated));
         let width = of.nope_dim + of.rope_dim;
         for (position, attended) in attended.iter_mut().enumerate() {

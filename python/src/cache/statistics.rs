@@ -4,11 +4,8 @@ use super::refused;
 use super::tensor::Tensor;
 use kvant_cache::plan::{ENDS_ROTATION, Plan, PlannedSlot};
 use kvant_cache::snapshot::Signature;
-use kvant_cache::{
-    KvShape, KvSlot, PassState, Policy, Queries, RecurrentState, Scoring, SequencePass, Slots, StateError,
-    StateErrorKind, StateSlot,
-};
-use kvant_calibrate::{Observed, Statistics, planned_head};
+use kvant_cache::{KvShape, KvSlot, Policy, Slots};
+use kvant_calibrate::{Statistics, planned_head};
 use kvant_codec::Tier;
 use pyo3::prelude::*;
 
@@ -48,11 +45,12 @@ impl LayerStatistics {
         values.view.expect("values", [batch, kv_heads, tokens, value_dim])?;
         let (keys, values) = (keys.view, values.view);
         py.detach(|| {
-            let mut pass = Observed::new(Unkept::of(tokens), &mut self.statistics);
-            (0..batch)
-                .try_for_each(|row| pass.append(self.slot, &keys.rows(row, None), &values.rows(row, None)))
-        })
-        .map_err(refused)
+            for row in 0..batch {
+                let (keys, values) = (keys.rows(row, None), values.rows(row, None));
+                self.statistics.add_keys_values(self.slot, 0, &keys, &values);
+            }
+        });
+        Ok(())
     }
 
     /// Queries that met them, (batch, query heads, tokens, channels).
@@ -68,13 +66,11 @@ impl LayerStatistics {
         }
         let queries = queries.view;
         py.detach(|| {
-            let mut pass = Observed::new(Unkept::of(tokens), &mut self.statistics);
-            (0..batch).try_for_each(|row| {
-                let rows = queries.rows(row, None);
-                pass.attend(self.slot, rows[..].into(), &Scoring::new(1.0), &mut [])
-            })
-        })
-        .map_err(refused)
+            for row in 0..batch {
+                self.statistics.add_queries(self.slot, &queries.rows(row, None), tokens);
+            }
+        });
+        Ok(())
     }
 
     /// Weights of the projection that reads the heads' outputs, as a tensor (1, query heads, outputs, value channels).
@@ -120,48 +116,4 @@ pub fn make_plan(
         slots.push(PlannedSlot { key_dim, value_dim, heads: heads.collect::<PyResult<_>>()? });
     }
     Ok(Plan::new(model, policy, made, slots).map_err(refused)?.to_bytes())
-}
-
-/// The state of a pass over one sequence from its beginning that keeps nothing.
-struct Unkept([SequencePass; 1]);
-
-impl Unkept {
-    fn of(tokens: usize) -> Unkept {
-        Unkept([SequencePass { start: 0, tokens, capacity: tokens, streaming: None }])
-    }
-}
-
-impl PassState for Unkept {
-    fn begin(&mut self, _: &[usize]) -> Result<(), StateError> {
-        Ok(())
-    }
-
-    fn sequences(&self) -> &[SequencePass] {
-        &self.0
-    }
-
-    fn append(&mut self, _: KvSlot, _: &[f32], _: &[f32]) -> Result<(), StateError> {
-        Ok(())
-    }
-
-    fn attend(
-        &mut self,
-        _: KvSlot,
-        _: Queries<'_>,
-        _: &Scoring<'_>,
-        _: &mut [f32],
-    ) -> Result<(), StateError> {
-        Ok(())
-    }
-
-    fn recurrent(&mut self, _: StateSlot, sequence: usize) -> Result<&mut RecurrentState, StateError> {
-        let what = "there is no recurrent state in a pass that is only looked at";
-        Err(StateError::new(sequence, StateErrorKind::Pass { what }))
-    }
-
-    fn end(&mut self) -> Result<(), StateError> {
-        Ok(())
-    }
-
-    fn abandon(&mut self) {}
 }

@@ -1,16 +1,20 @@
 //! What a cache looks like: shapes, codecs and the visibility rule. Built once per model, shared by all its sequences.
 
 mod codecs;
+mod kinds;
 mod memory;
 
 pub use codecs::{HeadCodecs, SideCodecs};
+pub use kinds::SideKinds;
 pub(crate) use memory::{ROLLBACK, Slack};
 
 use crate::error::LayoutError;
 use crate::policy::{Policy, SparseV};
 use crate::recurrent::StateType;
 use crate::slot::{KvShape, KvSlot, Slot, SlotKind, Slots};
+use crate::store::Store;
 use crate::visibility::{MAX_SINKS, Visibility};
+use kinds::KnownKinds;
 use kvant_codec::{BuildError, Calibration, Side, Tier};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -34,6 +38,7 @@ pub struct SlotLayout {
     heads: Vec<HeadCodecs>,
     /// The state of an empty sequence, where it is recurrent.
     zeros: Arc<Vec<f32>>,
+    kinds: KnownKinds,
 }
 
 impl SlotLayout {
@@ -50,6 +55,11 @@ impl SlotLayout {
     /// The shape of what lies in pages, by side; `None` for views and recurrent state.
     pub fn stored(&self) -> Option<&KvShape> {
         self.stored.as_ref()
+    }
+
+    /// The kinds of its pages in a store, by kv head and side.
+    pub fn kinds(&self, store: &Store) -> Arc<[SideKinds]> {
+        self.kinds.of(store, &self.heads, matches!(self.slot.kind, SlotKind::Latent(_)))
     }
 
     /// The codecs of its kv heads; none for views and recurrent state.
@@ -98,6 +108,7 @@ pub struct CacheLayout {
     list: Slots,
     slots: Vec<SlotLayout>,
     largest_page: Option<usize>,
+    is_reference: bool,
 }
 
 impl CacheLayout {
@@ -198,7 +209,8 @@ impl CacheLayout {
                 }
                 SlotKind::KeysValues(_) | SlotKind::View(_) => {}
             }
-            layouts.push(SlotLayout { slot: *slot, stored, heads, zeros: Arc::new(vec![0.0; zeros]) });
+            let zeros = Arc::new(vec![0.0; zeros]);
+            layouts.push(SlotLayout { slot: *slot, stored, heads, zeros, kinds: KnownKinds::default() });
         }
         let mut layout = CacheLayout {
             rule,
@@ -207,6 +219,7 @@ impl CacheLayout {
             list: slots.clone(),
             slots: layouts,
             largest_page: None,
+            is_reference: false,
         };
         layout.largest_page = layout.sides().map(|(_, _, _, side)| side.page_tokens()).max();
         Ok(layout)
@@ -221,6 +234,21 @@ impl CacheLayout {
             slot.heads = slot.heads.iter().map(HeadCodecs::decoded).collect();
         }
         layout
+    }
+
+    /// Keys and values in f32, which the CPU backend attends to with sums in one order on every instruction set: what others are
+    /// compared with, and what plans are made from.
+    ///
+    /// # Errors
+    /// As [`CacheLayout::new`].
+    pub fn reference(slots: &Slots) -> Result<CacheLayout, LayoutError> {
+        let layout = CacheLayout::new(&Policy::reference(), slots)?;
+        Ok(CacheLayout { is_reference: true, ..layout })
+    }
+
+    /// Whether it is [that](CacheLayout::reference).
+    pub fn is_reference(&self) -> bool {
+        self.is_reference
     }
 
     /// What a query reads, and in which form.

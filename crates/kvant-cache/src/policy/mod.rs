@@ -71,6 +71,13 @@ pub struct Clause {
     pub value: Option<CodecSpec>,
 }
 
+impl Policy {
+    /// f32 without sinks: see [`CacheLayout::reference`](crate::CacheLayout::reference).
+    pub fn reference() -> Policy {
+        "f32;sinks=0".parse().expect("a policy of the grammar")
+    }
+}
+
 impl From<KvSpec> for Policy {
     fn from(base: KvSpec) -> Policy {
         let (rule, state) = (Visibility::default(), StateType::default());

@@ -4,7 +4,7 @@ use super::{Chunk, Closed, RecurrentState, StateAt};
 use crate::arena::ArenaError;
 use crate::page::PageMut;
 use crate::slot::STATE_CHUNK;
-use crate::store::Store;
+use crate::store::{PageKind, Store};
 
 impl RecurrentState {
     /// Whether it can go back to `len` tokens by itself.
@@ -44,7 +44,7 @@ impl RecurrentState {
     /// Another one of the same slot that holds the state at a checkpoint, and nothing before it.
     pub(crate) fn at_checkpoint(&self, at: &StateAt) -> Result<RecurrentState, ArenaError> {
         let rows = at.rows.as_ref().map(|rows| {
-            let mut page = self.memory.page(self.row_bytes())?;
+            let mut page = self.memory.page(PageKind::BYTES, self.row_bytes())?;
             page.edit(|bytes| bytes[..rows.size()].copy_from_slice(&rows.canonical()));
             Ok(page)
         });
@@ -64,7 +64,7 @@ impl RecurrentState {
         self.count = len % STATE_CHUNK;
         self.open.start = len - self.count;
         if self.rows.is_none() {
-            self.rows = Some(self.memory.page(self.row_bytes())?);
+            self.rows = Some(self.memory.page(PageKind::BYTES, self.row_bytes())?);
         }
         Ok(())
     }
@@ -83,8 +83,17 @@ impl RecurrentState {
 
     /// A copy in another arena, of what it holds now.
     pub(crate) fn copy(&self, memory: Store) -> Result<RecurrentState, ArenaError> {
-        let state = self.open.state.as_ref().map(|page| memory.upload(&page.canonical())).transpose()?;
-        let rows = self.rows.as_ref().map(|page| memory.upload(&page.canonical())?.into_mut()).transpose()?;
+        let state = self
+            .open
+            .state
+            .as_ref()
+            .map(|page| memory.upload(PageKind::BYTES, &page.canonical()))
+            .transpose()?;
+        let rows = self
+            .rows
+            .as_ref()
+            .map(|page| memory.upload(PageKind::BYTES, &page.canonical())?.into_mut())
+            .transpose()?;
         let open = Chunk { start: self.open.start, state };
         Ok(RecurrentState { memory, open, rows, count: self.count, ..self.fresh() })
     }

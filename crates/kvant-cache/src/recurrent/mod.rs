@@ -24,7 +24,7 @@ use crate::arena::{Arena, ArenaError};
 use crate::error::CacheError;
 use crate::page::{AnyPage, Page, PageMut};
 use crate::slot::{RecurrentShape, STATE_CHUNK};
-use crate::store::Store;
+use crate::store::{PageKind, Store};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -125,35 +125,6 @@ impl RecurrentState {
         }
     }
 
-    /// One that belongs to no [`Sequence`](crate::Sequence): for caches of another kind. State is stored in f32. Closed chunks up
-    /// to `slack` are kept, to go back to.
-    pub fn detached(
-        layer: usize,
-        shape: RecurrentShape,
-        slack: usize,
-        store: impl Into<Store>,
-    ) -> RecurrentState {
-        let zeros = Arc::new(vec![0.0; shape.state]);
-        RecurrentState::new(layer, shape, StateType::F32, slack, zeros, store.into())
-    }
-
-    /// Ends a pass of a [detached](RecurrentState::detached) one: its tokens count as held.
-    pub fn end_pass(&mut self) {
-        self.settle(0);
-    }
-
-    /// Goes back to `len` tokens where that can be done by itself; false, and nothing is changed, where it cannot.
-    ///
-    /// # Errors
-    /// When memory is full.
-    pub fn roll_back(&mut self, len: usize) -> Result<bool, ArenaError> {
-        let covered = self.covers(len);
-        if covered {
-            self.cut(len)?;
-        }
-        Ok(covered)
-    }
-
     /// The layer it belongs to.
     pub fn layer(&self) -> usize {
         self.layer
@@ -216,7 +187,7 @@ impl RecurrentState {
         }
         let mut page = match self.rows.take().or_else(|| self.spare_rows.pop()) {
             Some(page) => page,
-            None => self.memory.page(self.row_bytes())?,
+            None => self.memory.page(PageKind::BYTES, self.row_bytes())?,
         };
         let at = self.count * width;
         page.edit_floats(|numbers| wide::copy(&mut numbers[at..at + rows.len()], rows));
@@ -238,7 +209,7 @@ impl RecurrentState {
         }
         let mut state = match self.spare_states.pop() {
             Some(page) => page,
-            None => self.memory.page(self.state_bytes())?,
+            None => self.memory.page(PageKind::BYTES, self.state_bytes())?,
         };
         let odd = match self.state_type {
             StateType::F32 => state.edit_floats(|new| {
@@ -296,7 +267,9 @@ impl RecurrentState {
             (&closed.chunk, Some(AnyPage::Shared(&closed.rows)))
         };
         let bytes = (position - chunk.start) * self.shape.row * size_of::<f32>();
-        let rows = rows.filter(|_| bytes > 0).map(|rows| self.memory.upload(&rows.canonical()[..bytes]));
+        let rows = rows
+            .filter(|_| bytes > 0)
+            .map(|rows| self.memory.upload(PageKind::BYTES, &rows.canonical()[..bytes]));
         Some(rows.transpose().map(|rows| StateAt { position, chunk: chunk.clone(), rows }))
     }
 
@@ -319,10 +292,10 @@ impl RecurrentState {
         // Further ones are those of chunks that this pass has left behind, unless a checkpoint keeps them.
         let most = self.slack + 2 + wanted.len();
         while self.spare_states.len() < closed.min(most) {
-            self.spare_states.push(self.memory.page(self.state_bytes())?);
+            self.spare_states.push(self.memory.page(PageKind::BYTES, self.state_bytes())?);
         }
         while self.spare_rows.len() < begun.min(most) {
-            self.spare_rows.push(self.memory.page(self.row_bytes())?);
+            self.spare_rows.push(self.memory.page(PageKind::BYTES, self.row_bytes())?);
         }
         Ok(())
     }

@@ -31,7 +31,10 @@ impl Contents {
         match *slot.kind() {
             SlotKind::KeysValues(_) | SlotKind::Latent(_) => {
                 let sides = slot.heads().iter().flat_map(HeadCodecs::sides);
-                let sides = sides.map(|(_, codecs)| SideStore::new(Arc::clone(codecs))).collect();
+                let kinds = slot.kinds(memory);
+                let side =
+                    |((_, codecs), kinds): ((_, &Arc<_>), &_)| SideStore::new(Arc::clone(codecs), *kinds);
+                let sides = sides.zip(&*kinds).map(side).collect();
                 Contents::Pages(Paged { len: 0, sides })
             }
             SlotKind::View(_) => Contents::View,

@@ -1,8 +1,9 @@
 //! How a sequence goes back, forks and forgets.
 
-use super::{Contents, Paged, Sequence, next_lineage};
+use super::{Contents, Paged, Sequence};
 use crate::arena::ArenaError;
 use crate::layout::ROLLBACK;
+use crate::lineage::Lineage;
 use crate::recurrent::StateAt;
 use crate::side::SideStore;
 use crate::steps::Steps;
@@ -84,10 +85,12 @@ impl Sequence {
         let rule = *self.layout.rule();
         let target = self.restorable(len);
         let mut states = self.saved_states(target).unwrap_or_default().into_iter();
+        if self.slots.iter().any(|slot| matches!(slot, Contents::Pages(paged) if paged.len > target)) {
+            self.lineage.cut(target);
+        }
         for slot in &mut self.slots {
             match slot {
                 Contents::Pages(paged) if paged.len > target => {
-                    self.lineage = next_lineage();
                     for side in &mut paged.sides {
                         side.cut(&rule, target)?;
                     }
@@ -101,7 +104,7 @@ impl Sequence {
             }
         }
         self.checkpoints.cut(target);
-        self.len = target;
+        (self.len, self.under_way) = (target, None);
         Ok(target)
     }
 
@@ -192,7 +195,8 @@ impl Sequence {
     ) -> Result<Sequence, ArenaError> {
         let slots = self.slots.iter().map(slot).collect::<Result<_, _>>()?;
         let (layout, memory) = (Arc::clone(&self.layout), self.memory.clone());
-        let (checkpoints, lineage) = (self.checkpoints.prefix(len), next_lineage());
-        Ok(Sequence { layout, memory, len, slots, checkpoints, lineage })
+        let (checkpoints, lineage) = (self.checkpoints.prefix(len), Lineage::new());
+        let (capacity, under_way) = (self.capacity, None);
+        Ok(Sequence { layout, memory, len, capacity, under_way, slots, checkpoints, lineage })
     }
 }

@@ -3,48 +3,50 @@
 mod contents;
 mod cut;
 mod footprint;
+mod pass;
 mod repeat;
 
 pub(crate) use contents::each_side;
 pub use footprint::Footprint;
+pub(crate) use pass::NOT_BEGUN;
 
 use crate::arena::ArenaError;
 use crate::checkpoint::{Checkpoint, Checkpoints};
 use crate::error::CacheError;
 use crate::layout::CacheLayout;
+use crate::lineage::Lineage;
 use crate::page::{Page, PageMut};
 use crate::recurrent::{RecurrentState, StateAt};
 use crate::side::{Noted, PageWork, Rows, SideContents, SideStore};
 use crate::slot::{KvSlot, StateSlot};
 use crate::steps::Steps;
 use crate::store::Store;
+use crate::visibility::Mode;
 use contents::{Contents, Paged};
 use kvant_codec::Side;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Tokens of a chunk from which on its heads are worth sharing between threads.
 const WORTH_SHARING: usize = 16;
 
 /// The cache of one sequence.
 ///
-/// A pass over a chunk of n tokens is: for every slot that holds keys and values one [`append`](Sequence::append) and any
-/// number of attentions, for every recurrent one [its rows](Sequence::recurrent); then one [`advance`](Sequence::advance).
+/// A pass over a chunk of n tokens is: [`begin`](Sequence::begin); for every slot that holds keys and values one [`append`](Sequence::append) and any
+/// number of attentions, for every recurrent one [its rows](Sequence::recurrent); then [`end`](Sequence::end). Who binds layers and not
+/// passes leaves `begin` out and calls [`advance`](Sequence::advance).
 /// Exact rows of the chunk are kept until then, because its own queries read them.
 pub struct Sequence {
     layout: Arc<CacheLayout>,
     memory: Store,
     len: usize,
+    /// The most tokens it may ever hold.
+    capacity: usize,
+    /// Tokens of the pass that has begun.
+    under_way: Option<usize>,
     /// In the order of the layout's slots.
     slots: Vec<Contents>,
     checkpoints: Checkpoints,
-    lineage: u64,
-}
-
-/// A number that no sequence has had.
-fn next_lineage() -> u64 {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    NEXT.fetch_add(1, Ordering::Relaxed)
+    lineage: Lineage,
 }
 
 impl Sequence {
@@ -54,8 +56,9 @@ impl Sequence {
         let slack = layout.slack().chunks;
         let state = layout.state_type();
         let slots = layout.slots().iter().map(|slot| Contents::new(slot, state, slack, &memory)).collect();
-        let (checkpoints, lineage) = (Checkpoints::default(), next_lineage());
-        Sequence { layout, memory, len: 0, slots, checkpoints, lineage }
+        let (checkpoints, lineage) = (Checkpoints::default(), Lineage::new());
+        let (capacity, under_way) = (usize::MAX, None);
+        Sequence { layout, memory, len: 0, capacity, under_way, slots, checkpoints, lineage }
     }
 
     /// Its layout.
@@ -68,10 +71,25 @@ impl Sequence {
         &self.memory
     }
 
-    /// A number that stays as long as the sequence only grows: while it does, a page that was held as bytes is the same page, or has
-    /// left the window. Going back and restoring give it another one, and no two sequences ever have the same.
+    /// A number that stays while the sequence grows and goes back: a page that was held as bytes is the same page, has left the window, or
+    /// was given up by a [cut](Sequence::cuts). Restoring gives it another one, and no two sequences ever have the same.
     pub fn lineage(&self) -> u64 {
-        self.lineage
+        self.lineage.id()
+    }
+
+    /// How often it went back so far.
+    pub fn cuts(&self) -> u64 {
+        self.lineage.cuts()
+    }
+
+    /// Pages of `page_tokens` tokens, held as bytes, that are still those they were when it had gone back `cuts` times; `None` for all
+    /// of them.
+    pub fn kept_pages(&self, cuts: u64, page_tokens: usize) -> Option<usize> {
+        let len = self.lineage.kept_since(cuts)?;
+        Some(match self.layout.rule().mode {
+            Mode::Deployed => self.layout.rule().encoded_at(len, page_tokens),
+            Mode::Strict => len.saturating_sub(self.layout.rule().sinks) / page_tokens,
+        })
     }
 
     /// Tokens held; those of an unfinished pass do not count.
@@ -338,12 +356,12 @@ impl Sequence {
 
     /// Takes out what the sides of a slot hold.
     pub(crate) fn take_sides(&mut self, slot: usize) -> Vec<SideContents> {
-        self.lineage = next_lineage();
+        self.lineage = Lineage::new();
         self.slots[slot].sides_mut().iter_mut().map(SideStore::take).collect()
     }
 
     pub(crate) fn sides_mut(&mut self, slot: usize) -> &mut [SideStore] {
-        self.lineage = next_lineage();
+        self.lineage = Lineage::new();
         self.slots[slot].sides_mut()
     }
 

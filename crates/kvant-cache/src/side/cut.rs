@@ -35,7 +35,7 @@ impl SideStore {
         let tokens = self.codecs.page_tokens();
         let held = len.saturating_sub(rule.sinks);
         if held == 0 {
-            let fresh = SideStore::new(Arc::clone(&self.codecs));
+            let fresh = SideStore::new(Arc::clone(&self.codecs), self.kinds);
             *self = SideStore { sinks: self.sinks.take().filter(|_| len > 0), ..fresh };
             return Ok(());
         }
@@ -83,6 +83,7 @@ impl SideStore {
     fn share(&self) -> Result<SideStore, ArenaError> {
         Ok(SideStore {
             codecs: Arc::clone(&self.codecs),
+            kinds: self.kinds,
             sinks: self.sinks.as_ref().map(Held::fork).transpose()?,
             encoded: self.encoded.clone(),
             dropped: self.dropped,

@@ -47,12 +47,12 @@ impl SideStore {
         let pages = |len: usize| len.saturating_sub(rule.sinks).div_ceil(page);
         let exact = pages(len + tokens) - pages(len);
         while self.spare_exact.len() < exact {
-            self.spare_exact.push(memory.page(self.codecs.exact().page_bytes())?);
+            self.spare_exact.push(memory.page(self.kinds.exact, self.codecs.exact().page_bytes())?);
         }
         if !self.codecs.is_exact() {
             let encoded = rule.encoded_at(len + tokens, page).saturating_sub(self.encoded_end());
             while self.spare_encoded.len() < encoded {
-                self.spare_encoded.push(memory.page(self.codecs.codec().page_bytes())?);
+                self.spare_encoded.push(memory.page(self.kinds.encoded, self.codecs.codec().page_bytes())?);
             }
         }
         if len < rule.sinks && tokens > 0 {
@@ -92,7 +92,7 @@ impl SideStore {
                 Some(page) => page,
                 None => match self.spare_exact.pop() {
                     Some(page) => page,
-                    None => memory.page(self.codecs.exact().page_bytes())?,
+                    None => memory.page(self.kinds.exact, self.codecs.exact().page_bytes())?,
                 },
             };
             fill.write(self.codecs.exact(), &mut page, offset, done..done + fits)?;
@@ -111,7 +111,7 @@ impl SideStore {
     fn take_sinks(&mut self, memory: &Store) -> Result<PageMut, ArenaError> {
         match self.sinks.take() {
             Some(page) => page.into_mut(),
-            None => memory.page(self.codecs.sinks().page_bytes()),
+            None => memory.page(self.kinds.sinks, self.codecs.sinks().page_bytes()),
         }
     }
 
@@ -127,7 +127,7 @@ impl SideStore {
             let have = (held - page * tokens).min(tokens);
             let mut bytes = match self.spare_encoded.pop() {
                 Some(page) => page,
-                None => memory.page(self.codecs.codec().page_bytes())?,
+                None => memory.page(self.kinds.encoded, self.codecs.codec().page_bytes())?,
             };
             let Some(exact) = self.exact_page(page) else { break };
             fill.encode(&self.codecs, exact, have, &mut bytes)?;

@@ -12,7 +12,7 @@ pub(crate) use fill::{Noted, Rows};
 pub(crate) use grow::Fault;
 
 use crate::arena::Arena;
-use crate::layout::SideCodecs;
+use crate::layout::{SideCodecs, SideKinds};
 use crate::page::{AnyPage, Held, Page, PageMut};
 use crate::store::PageId;
 use crate::visibility::Visibility;
@@ -23,6 +23,7 @@ use std::sync::Arc;
 /// What one side of one kv head holds.
 pub struct SideStore {
     codecs: Arc<SideCodecs>,
+    kinds: SideKinds,
     /// Shared once all sinks are there.
     sinks: Option<Held>,
     /// Pages `dropped ..`, as bytes.
@@ -49,9 +50,10 @@ pub(crate) struct SideContents {
 }
 
 impl SideStore {
-    pub(crate) fn new(codecs: Arc<SideCodecs>) -> SideStore {
+    pub(crate) fn new(codecs: Arc<SideCodecs>, kinds: SideKinds) -> SideStore {
         SideStore {
             codecs,
+            kinds,
             sinks: None,
             encoded: VecDeque::new(),
             dropped: 0,
@@ -66,6 +68,11 @@ impl SideStore {
     /// Its codecs.
     pub fn codecs(&self) -> &SideCodecs {
         &self.codecs
+    }
+
+    /// The kinds of its pages in the store it takes them from.
+    pub(crate) fn kinds(&self) -> SideKinds {
+        self.kinds
     }
 
     /// The bytes of page `page`, if they are held in host memory.
@@ -155,8 +162,11 @@ impl SideStore {
         sinks.chain(&self.tail).chain(&self.spare_exact).chain(&self.spare_encoded)
     }
 
-    /// Decodes one page, (tokens, dim): exact rows where they are held, encoded ones elsewhere.
-    pub(crate) fn decode(&self, page: usize, rows: &mut [f32]) -> Result<(), CodecError> {
+    /// Decodes one page, (tokens, dim): exact rows where they are held, encoded ones elsewhere, zeros where neither are.
+    ///
+    /// # Errors
+    /// When the bytes are none of the codec's.
+    pub fn decode(&self, page: usize, rows: &mut [f32]) -> Result<(), CodecError> {
         match (self.exact_page(page), self.encoded_page(page)) {
             (Some(exact), _) => self.codecs.exact().decode(&exact.canonical(), rows),
             (None, Some(encoded)) => self.codecs.codec().decode(&encoded.canonical(), rows),
@@ -175,7 +185,7 @@ impl SideStore {
 
     /// Takes out what it holds.
     pub(crate) fn take(&mut self) -> SideContents {
-        let fresh = SideStore::new(Arc::clone(&self.codecs));
+        let fresh = SideStore::new(Arc::clone(&self.codecs), self.kinds);
         let SideStore { sinks, dropped, encoded, exact_first, exact, tail, .. } =
             std::mem::replace(self, fresh);
         let sinks = sinks.map(|sinks| match sinks {
@@ -189,7 +199,7 @@ impl SideStore {
     pub(crate) fn restore(&mut self, contents: SideContents) {
         let SideContents { sinks, dropped, encoded, exact_first, exact, tail } = contents;
         let sinks = sinks.map(Held::Shared);
-        let fresh = SideStore::new(Arc::clone(&self.codecs));
+        let fresh = SideStore::new(Arc::clone(&self.codecs), self.kinds);
         *self = SideStore { sinks, dropped, encoded, exact_first, exact, tail, ..fresh };
     }
 

@@ -6,12 +6,12 @@ use super::write::{PagePart, can_be_saved, collect, put, were_readable};
 use super::{Digest, Numerics, Signature, Snapshot, SnapshotError, VERSION};
 use crate::arena::ArenaError;
 use crate::checkpoint::Checkpoint;
-use crate::layout::CacheLayout;
+use crate::layout::{CacheLayout, SideKinds};
 use crate::page::Page;
 use crate::recurrent::StateAt;
 use crate::sequence::Sequence;
 use crate::side::SideContents;
-use crate::store::Store;
+use crate::store::{PageKind, Store};
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
@@ -191,10 +191,11 @@ impl Growth {
         let mut added = Vec::with_capacity(self.sides.len());
         let mut bytes = saved.pages();
         let windows = self.layout.sides().map(|(slot, ..)| self.layout.window(slot));
-        for (record, window) in saved.preamble.sides.iter().zip(windows) {
+        let kinds = self.layout.slots().iter().flat_map(|slot| slot.kinds(&self.memory).to_vec());
+        for ((record, window), kinds) in saved.preamble.sides.iter().zip(windows).zip(kinds) {
             let pages = record.pages(self.layout.rule(), saved.preamble.extent());
             let gone = self.left_behind(record.sizes.tokens, window);
-            added.push(AddedSide::copy(pages, gone, &mut bytes, &self.memory)?);
+            added.push(AddedSide::copy(pages, gone, &mut bytes, (kinds, &self.memory))?);
         }
         let end = saved.preamble.extent().len;
         let mut states = Vec::new();
@@ -275,19 +276,19 @@ impl AddedSide {
         pages: SidePages,
         gone: usize,
         bytes: &mut impl Iterator<Item = &'a [u8]>,
-        memory: &Store,
+        (kinds, memory): (SideKinds, &Store),
     ) -> Result<AddedSide, ArenaError> {
-        let mut copies = |count: usize, skip: usize| -> Result<Vec<Page>, ArenaError> {
+        let mut copies = |kind: PageKind, count: usize, skip: usize| -> Result<Vec<Page>, ArenaError> {
             let taken = bytes.by_ref().take(count).enumerate().filter(|(index, _)| *index >= skip);
-            taken.map(|(_, bytes)| memory.upload(bytes)).collect()
+            taken.map(|(_, bytes)| memory.upload(kind, bytes)).collect()
         };
         let skip = gone.saturating_sub(pages.encoded.start).min(pages.encoded.len());
         Ok(AddedSide {
-            sinks: copies(usize::from(pages.sinks), 0)?.pop(),
+            sinks: copies(kinds.sinks, usize::from(pages.sinks), 0)?.pop(),
             first: pages.encoded.start + skip,
-            encoded: copies(pages.encoded.len(), skip)?,
+            encoded: copies(kinds.encoded, pages.encoded.len(), skip)?,
             exact_first: pages.exact.start,
-            exact: copies(pages.exact.len() + usize::from(pages.tail), 0)?,
+            exact: copies(kinds.exact, pages.exact.len() + usize::from(pages.tail), 0)?,
         })
     }
 

@@ -11,7 +11,7 @@ use crate::page::Page;
 use crate::sequence::Sequence;
 use crate::side::{SideContents, SideStore};
 use crate::slot::Slots;
-use crate::store::Store;
+use crate::store::{PageKind, Store};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::path::Path;
@@ -185,13 +185,14 @@ impl Snapshot {
         memory: &Store,
     ) -> Result<(), SnapshotError> {
         let pages = record.pages(&self.preamble.rule, self.preamble.extent());
-        let mut next = |count: usize| -> Result<Vec<Page>, ArenaError> {
+        let kinds = store.kinds();
+        let mut next = |kind: PageKind, count: usize| -> Result<Vec<Page>, ArenaError> {
             let places = places.by_ref().take(count);
-            places.filter_map(|place| memory.of_file(&self.file, place.clone())).collect()
+            places.filter_map(|place| memory.of_file(kind, &self.file, place.clone())).collect()
         };
-        let sinks = next(usize::from(pages.sinks))?.pop();
-        let encoded: VecDeque<Page> = next(pages.encoded.len())?.into();
-        let mut exact: VecDeque<Page> = next(pages.exact.len())?.into();
+        let sinks = next(kinds.sinks, usize::from(pages.sinks))?.pop();
+        let encoded: VecDeque<Page> = next(kinds.encoded, pages.encoded.len())?.into();
+        let mut exact: VecDeque<Page> = next(kinds.exact, pages.exact.len())?.into();
         if store.codecs().is_exact() {
             // A page that is exact and encoded is one page.
             for (page, number) in exact.iter_mut().zip(pages.exact.clone()) {
@@ -199,7 +200,7 @@ impl Snapshot {
                 *page = same.unwrap_or(page).clone();
             }
         }
-        let tail = next(usize::from(pages.tail))?.pop().map(Page::into_mut).transpose()?;
+        let tail = next(kinds.exact, usize::from(pages.tail))?.pop().map(Page::into_mut).transpose()?;
         let (dropped, exact_first) = (record.dropped, pages.exact.start);
         store.restore(SideContents { sinks, dropped, encoded, exact_first, exact, tail });
         Ok(())

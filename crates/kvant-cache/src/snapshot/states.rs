@@ -8,7 +8,7 @@ use crate::page::{AnyPage, Page};
 use crate::recurrent::{Chunk, Closed, RecurrentState, StateAt};
 use crate::sequence::Sequence;
 use crate::slot::{RecurrentShape, STATE_CHUNK};
-use crate::store::Store;
+use crate::store::{PageKind, Store};
 use std::collections::{BTreeMap, VecDeque};
 
 /// The chunks of one slot by their start, each with the most rows that are known of it.
@@ -107,7 +107,7 @@ impl Loaded {
     ) -> Result<Loaded, SnapshotError> {
         let mut copy = |is_there: bool| -> Result<Option<Page>, SnapshotError> {
             let page = if is_there { bytes.next() } else { None };
-            Ok(page.map(|page| memory.upload(page)).transpose()?)
+            Ok(page.map(|page| memory.upload(PageKind::BYTES, page)).transpose()?)
         };
         let mut chunks = Vec::with_capacity(record.chunks.len());
         for StateChunk { start, rows } in &record.chunks {
@@ -132,7 +132,7 @@ impl Loaded {
         let rows = match rows {
             Some(rows) if count > 0 => {
                 let bytes = count * shape.row * size_of::<f32>();
-                Some(memory.upload(&rows.canonical()[..bytes])?)
+                Some(memory.upload(PageKind::BYTES, &rows.canonical()[..bytes])?)
             }
             _ => None,
         };

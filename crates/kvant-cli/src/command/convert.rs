@@ -6,13 +6,13 @@ use crate::options::ThreadOptions;
 use crate::{interrupt, progress};
 use clap::{Args, ValueEnum};
 use kvant_convert::{Conversion, ConvertError, Format, Importance, Weights};
-use kvant_cpu::ExactCache;
+use kvant_engine::KvCache;
 use kvant_engine::memory::bytes;
 use kvant_engine::{ActivationType, LoadOptions, Policy};
 use kvant_eval::divergence::{Mode, Models, Request, divergence};
 use kvant_eval::{PassLimits, Score, Windows, text};
 use kvant_model::tokenizer::{EncodeOptions, Tokenizer};
-use kvant_model::{Checkpoint, Chunk, Description, Model};
+use kvant_model::{Checkpoint, Chunk, Description, Model, Pass};
 use std::borrow::Cow;
 use std::fs;
 use std::io::Write;
@@ -250,9 +250,9 @@ fn observe(checkpoint: &Checkpoint, texts: &Texts) -> Result<Arc<Importance>, Fa
     let bar = progress::bar("{bar:30} {pos}/{len} windows read  {eta} left");
     bar.set_length(texts.windows.len() as u64);
     for window in &texts.windows {
-        let mut cache = ExactCache::<f32>::new(model.slots(), window.len());
+        let mut cache = KvCache::reference(model.slots(), window.len())?;
         for tokens in window.chunks(PASS) {
-            model.forward(&[Chunk { tokens, wanted: 0..tokens.len() }], &mut cache)?;
+            model.forward(Pass::new(&[Chunk::new(tokens, 0..tokens.len())]), &mut [cache.sequence_mut()])?;
         }
         stop_if_asked()?;
         bar.inc(1);

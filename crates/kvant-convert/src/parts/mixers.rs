@@ -98,7 +98,7 @@ impl Parts {
         let latent = of.latent_dim + of.rope_dim;
         self.linear_in(&of.latent, rotated(latent, latent, of.latent_dim));
         self.norm(&of.latent_norm);
-        for matrix in of.key_up.iter().chain(&of.value_up) {
+        for matrix in of.up.key.iter().chain(&of.up.value) {
             self.matrix(Role::Matrix, matrix, Outputs::new(Order::ALL, matrix.outputs()), Order::ALL);
         }
         self.linear(&of.output);

@@ -6,8 +6,9 @@ mod to_folder;
 mod to_gguf;
 
 use files::{converted, difference, fixture, gguf, safetensors};
-use kvant_cpu::{ExactCache, LoadOptions};
-use kvant_model::{Checkpoint, Chunk};
+use kvant_attention::KvCache;
+use kvant_cpu::LoadOptions;
+use kvant_model::{Checkpoint, Chunk, Pass};
 use serde_json::Value;
 use std::fs;
 
@@ -18,7 +19,7 @@ fn config(name: &str, file: &str) -> Value {
 fn logits(checkpoint: &Checkpoint) -> Vec<f32> {
     let ids: Vec<u32> = (0..48).map(|i| i * 37 % 251).collect();
     let model = kvant_cpu::load(checkpoint, LoadOptions::AS_STORED).unwrap();
-    let mut cache = ExactCache::<f32>::new(model.slots(), ids.len() + 16);
-    let chunk = Chunk { tokens: &ids, wanted: 0..ids.len() };
-    model.forward(&[chunk], &mut cache).unwrap().data().to_vec()
+    let mut cache = KvCache::reference(model.slots(), ids.len() + 16).unwrap();
+    let chunk = Chunk::new(&ids, 0..ids.len());
+    model.forward(Pass::new(&[chunk]), &mut [cache.sequence_mut()]).unwrap().into_logits().data().to_vec()
 }

@@ -1,62 +1,9 @@
 //! Attention: projections, norms and rotation around the state, which does the attending.
 
-use crate::blocks::{Activations, Linear, Norm};
-use crate::pass::Pass;
-use kvant_cache::{KvSlot, Scoring, StateError};
-use kvant_model::description::{NormPlace, OutputGate, QueryGain, RopeId};
-
-/// How queries, keys and values come out of the residual stream.
-pub enum Projection {
-    /// Three linear layers.
-    Apart {
-        /// To `(heads, key_dim)`, or twice that with an output gate in it.
-        q: Linear,
-        /// To `(kv_heads, key_dim)`.
-        k: Linear,
-        /// To `(kv_heads, value_dim)`.
-        v: Linear,
-    },
-    /// One layer whose output is all queries, then all keys, then all values.
-    Fused(Linear),
-    /// One layer whose output is `(heads, 3, head_dim)`: query, key and value of each head together.
-    FusedByHead(Linear),
-    /// Keys and values are those of the slot that this layer views.
-    Shared {
-        /// To `(heads, key_dim)`.
-        q: Linear,
-    },
-    /// One layer gives keys and values.
-    Equal {
-        /// To `(heads, key_dim)`.
-        q: Linear,
-        /// To `(kv_heads, key_dim)`.
-        kv: Linear,
-    },
-}
-
-/// An attention layer. Fields are as in [`kvant_model::description::Attention`].
-pub struct Attention {
-    pub slot: KvSlot,
-    pub heads: usize,
-    pub kv_heads: usize,
-    pub key_dim: usize,
-    pub value_dim: usize,
-    pub projection: Projection,
-    pub q_norm: Option<Norm>,
-    pub k_norm: Option<Norm>,
-    pub v_norm: Option<Norm>,
-    pub norm_place: NormPlace,
-    pub key_scale: f32,
-    pub rope: Option<RopeId>,
-    pub query_gain: Option<QueryGain>,
-    pub scale: f32,
-    pub soft_cap: Option<f32>,
-    pub sink_logits: Option<Vec<f32>>, // (heads)
-    pub gate: Option<OutputGate>,
-    /// How queries and keys meet a slot of latents.
-    pub folded: Option<Folded>,
-    pub output: Linear,
-}
+use crate::blocks::{Activations, Attention, Block};
+use crate::pass::CpuPass;
+use kvant_cache::{Scoring, StateError};
+use kvant_model::description::{NormPlace, OutputGate, Projection};
 
 /// Keys that are their values times a norm's weights, but for the channels that turn: the slot holds these and the value.
 pub struct Folded {
@@ -90,9 +37,9 @@ struct Projected {
     kv: Option<(Activations, Activations)>, // (tokens, kv_heads · key_dim), (tokens, kv_heads · value_dim)
 }
 
-impl Attention {
+impl Block<'_, Attention> {
     /// `(tokens, hidden)` to `(tokens, hidden)`.
-    pub fn forward(&self, x: &Activations, pass: &mut Pass<'_, '_>) -> Result<Activations, StateError> {
+    pub fn forward(&self, x: &Activations, pass: &mut CpuPass<'_, '_>) -> Result<Activations, StateError> {
         let Projected { mut q, mut kv } = self.project(x);
         let gate = self.gate.as_ref().map(|OutputGate::InQuery| split_halves(&mut q, self.key_dim));
         if let Some((k, v)) = &mut kv {
@@ -127,20 +74,21 @@ impl Attention {
         }
         if let Some(gain) = &self.query_gain {
             for q in std::iter::once(&mut q).chain(&mut at_sinks) {
-                for (row, (_, position)) in pass.tokens().enumerate() {
+                for (row, position) in pass.positions().enumerate() {
                     let gain = gain.at(position) as f32;
                     q.row_mut(row).iter_mut().for_each(|x| *x *= gain);
                 }
             }
         }
-        match (&kv, &self.folded) {
-            (Some((k, v)), None) => pass.state.append(self.slot, k.data(), v.data())?,
+        let folded = pass.folded[self.slot.index()].as_ref();
+        match (&kv, folded) {
+            (Some((k, v)), None) => pass.append(self.slot, k.data(), v.data())?,
             (Some((k, v)), Some(folded)) => {
-                pass.state.append(self.slot, &folded.keys(k, self.key_dim), v.data())?;
+                pass.append(self.slot, &folded.keys(k, self.key_dim), v.data())?;
             }
             (None, _) => {}
         }
-        if let Some(folded) = &self.folded {
+        if let Some(folded) = folded {
             q = folded.queries(&q, self.key_dim);
             at_sinks = at_sinks.map(|turned| folded.queries(&turned, self.key_dim));
         }
@@ -165,7 +113,7 @@ impl Attention {
     }
 
     fn project(&self, x: &Activations) -> Projected {
-        let Self { heads, kv_heads, key_dim, value_dim, .. } = *self;
+        let Attention { heads, kv_heads, key_dim, value_dim, .. } = *self.0;
         let (q_width, k_width, v_width) = (heads * key_dim, kv_heads * key_dim, kv_heads * value_dim);
         match &self.projection {
             Projection::Apart { q, k, v } => {

@@ -4,36 +4,13 @@
 //! `u[t] = β · (v − exp(G[t]) · Sᵀk[t] − Σ_{j < t} exp(G[t] − G[j]) · (k[j] · k[t]) · u[j])` and
 //! `o[t] = exp(G[t]) · Sᵀq[t] + Σ_{j ≤ t} exp(G[t] − G[j]) · (k[j] · q[t]) · u[j]`.
 
-use crate::blocks::convolution::Convolution;
 use crate::blocks::recurrent::{add_up, for_each_piece, gather, remaining, softplus, weighted};
 use crate::blocks::sums::add_rows;
-use crate::blocks::{Activations, Linear, Norm, dot, dot_block, for_each_row, function};
-use crate::pass::Pass;
-use kvant_cache::{RecurrentState, StateError, StateSlot};
-use kvant_model::description::{Activation, DeltaDims};
+use crate::blocks::{Activations, Block, GatedDeltaNet, dot, dot_block, for_each_row, function};
+use crate::pass::CpuPass;
+use kvant_cache::{RecurrentState, StateError};
+use kvant_model::description::{Activation, DeltaDims, DeltaProjection};
 use kvant_threads::for_each_chunk;
-
-/// How a DeltaNet's inputs come out of the residual stream.
-pub enum DeltaProjection {
-    /// Four linear layers.
-    Apart { qkv: Linear, z: Linear, b: Linear, a: Linear },
-    /// Two, whose outputs lie together by key head.
-    ByKeyHead { qkvz: Linear, ba: Linear },
-}
-
-/// A gated DeltaNet. Fields are as in [`kvant_model::description::GatedDeltaNet`].
-pub struct GatedDeltaNet {
-    pub slot: StateSlot,
-    pub dims: DeltaDims,
-    pub projection: DeltaProjection,
-    pub conv: Convolution,
-    pub qk_eps: f32,
-    /// A, `(value_heads)`.
-    pub rates: Vec<f32>,
-    pub dt_bias: Vec<f32>,
-    pub norm: Norm,
-    pub output: Linear,
-}
 
 /// What the projection gives.
 struct Projected {
@@ -51,9 +28,9 @@ struct Places {
     width: usize,
 }
 
-impl GatedDeltaNet {
+impl Block<'_, GatedDeltaNet> {
     /// `(tokens, hidden)` to `(tokens, hidden)`.
-    pub fn forward(&self, x: &Activations, pass: &mut Pass<'_, '_>) -> Result<Activations, StateError> {
+    pub fn forward(&self, x: &Activations, pass: &mut CpuPass<'_, '_>) -> Result<Activations, StateError> {
         let (places, values) = (self.places(), self.dims.value_width());
         let Projected { qkv, mut z, b, a } = self.project(x);
         let mut y = Activations::unset(x.tokens(), values);
@@ -74,7 +51,7 @@ impl GatedDeltaNet {
                     for (head, (decay, a)) in
                         to[places.decay..].iter_mut().zip(a.row(rows.start + token)).enumerate()
                     {
-                        *decay = self.rates[head] * softplus(a + self.dt_bias[head]);
+                        *decay = self.decay[head] * softplus(a + self.dt_bias[head]);
                     }
                 });
                 add_up(state, &mut new, places.decay);

@@ -18,6 +18,15 @@ pub struct Embedding {
     read: Option<AtomicUsize>,
 }
 
+/// What a token of a pass brings.
+#[derive(Clone, Copy)]
+pub enum TokenInput<'a> {
+    /// An id, which the table has a row for.
+    Id(u32),
+    /// A row of its own, `(hidden)`.
+    Row(&'a [f32]),
+}
+
 impl Embedding {
     /// An embedding whose rows are multiplied by `scale`, and to which learned positions may be added.
     pub fn new(tokens: Tensor, positions: Option<Tensor>, scale: f32) -> Result<Self> {
@@ -36,14 +45,19 @@ impl Embedding {
         Self { read: (!is_output).then(AtomicUsize::default), ..self }
     }
 
-    /// The embeddings of (token, position) pairs, `(tokens, hidden)`. Ids and positions were checked.
-    pub fn forward(&self, tokens: impl Iterator<Item = (u32, usize)>) -> Activations {
+    /// The embeddings of tokens with their positions, `(tokens, hidden)`. Ids, sizes and positions were checked.
+    pub fn forward<'a>(&self, tokens: impl Iterator<Item = (TokenInput<'a>, usize)>) -> Activations {
         let (width, tokens) = (self.tokens.columns(), tokens.collect::<Vec<_>>());
         let mut out = Activations::unset(tokens.len(), width);
         for_each_row(out.data_mut(), width, |index, row| {
             let (token, position) = tokens[index];
-            self.tokens.row_f32(token as usize, row).expect("the type was tried in new()");
-            row.iter_mut().for_each(|x| *x *= self.scale);
+            match token {
+                TokenInput::Id(id) => {
+                    self.tokens.row_f32(id as usize, row).expect("the type was tried in new()");
+                    row.iter_mut().for_each(|x| *x *= self.scale);
+                }
+                TokenInput::Row(given) => row.copy_from_slice(given),
+            }
             if let Some(positions) = &self.positions {
                 let mut learned = vec![0.0; width];
                 positions.row_f32(position, &mut learned).expect("the type was tried in new()");

@@ -1,53 +1,9 @@
 //! Feed-forward layers.
 
-use crate::blocks::{Activations, Linear, Moe, for_each_row, function};
-use kvant_model::description::{Activation, ClampedSwiglu};
+use crate::blocks::{Activations, Block, Mlp, for_each_row, function};
+use kvant_model::description::{ClampedSwiglu, Inner};
 
-/// The feed-forward half of a layer.
-pub enum Ffn {
-    /// The same for every token.
-    Dense(Mlp),
-    /// A few experts out of many, chosen for each token.
-    Experts(Box<Moe>),
-}
-
-impl Ffn {
-    /// `(tokens, hidden)` to `(tokens, hidden)`; `residual` is the stream that `x` was normed from.
-    pub fn forward(&self, x: &Activations, residual: &Activations) -> Activations {
-        match self {
-            Self::Dense(mlp) => mlp.forward(x),
-            Self::Experts(moe) => moe.forward(x, residual),
-        }
-    }
-}
-
-/// How the inner values are made.
-pub enum Inner {
-    /// `act(gate(x)) · up(x)`.
-    Gated {
-        /// To the inner width, through the activation.
-        gate: Linear,
-        /// To the inner width.
-        up: Linear,
-    },
-    /// The same with gate and up in one layer, gate first.
-    GatedFused(Linear),
-    /// `act(up(x))`.
-    Plain(Linear),
-}
-
-/// A perceptron. Fields are as in [`kvant_model::description::Mlp`].
-pub struct Mlp {
-    pub inner: Inner,
-    pub activation: Activation,
-    pub clamp: Option<ClampedSwiglu>,
-    pub gate_scale: f32,
-    pub sparsity: Option<f32>,
-    pub down: Linear,
-    pub down_scale: f32,
-}
-
-impl Mlp {
+impl Block<'_, Mlp> {
     /// `(tokens, hidden)` to `(tokens, hidden)`.
     pub fn forward(&self, x: &Activations) -> Activations {
         let inner = match &self.inner {

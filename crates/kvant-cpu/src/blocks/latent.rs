@@ -1,43 +1,22 @@
 //! Multi-head latent attention with W_uk and W_uv absorbed: queries meet the latents themselves, and what weights sum up is
 //! latents. Prefill and decode share this form, so they share their bits.
 
-use crate::blocks::{Activations, Linear, Norm};
-use crate::pass::Pass;
-use kvant_cache::{KvSlot, Scoring, StateError};
-use kvant_model::description::{QueryGain, RopeId};
+use crate::blocks::{Activations, Block, LatentAttention, Linear};
+use crate::pass::CpuPass;
+use kvant_cache::{Scoring, StateError};
+use kvant_model::description::LatentQuery;
 
-/// How queries come out of the residual stream.
-pub enum LatentQuery {
-    /// One linear layer.
-    Direct(Linear),
-    /// `up(norm(down(x)))`.
-    LowRank { down: Linear, norm: Norm, up: Linear },
-}
-
-/// Latent attention. Fields are as in [`kvant_model::description::LatentAttention`].
-pub struct LatentAttention {
-    pub slot: KvSlot,
-    pub heads: usize,
-    pub nope_dim: usize,
-    pub rope_dim: usize,
-    pub latent_dim: usize,
-    pub value_dim: usize,
-    pub query: LatentQuery,
-    pub latent: Linear,
-    pub latent_norm: Norm,
+/// The matrices of every head.
+pub struct LatentHeads {
     /// For each head W_ukᵀ, from `nope_dim` to `latent_dim`.
     pub query_to_latent: Vec<Linear>,
     /// For each head W_uv.
     pub value_up: Vec<Linear>,
-    pub rope: Option<RopeId>,
-    pub query_gain: Option<QueryGain>,
-    pub scale: f32,
-    pub output: Linear,
 }
 
-impl LatentAttention {
+impl Block<'_, LatentAttention> {
     /// `(tokens, hidden)` to `(tokens, hidden)`.
-    pub fn forward(&self, x: &Activations, pass: &mut Pass<'_, '_>) -> Result<Activations, StateError> {
+    pub fn forward(&self, x: &Activations, pass: &mut CpuPass<'_, '_>) -> Result<Activations, StateError> {
         let (heads, nope, rope) = (self.heads, self.nope_dim, self.rope_dim);
         let mut q = match &self.query {
             LatentQuery::Direct(q) => q.forward(x),
@@ -48,7 +27,7 @@ impl LatentAttention {
             }
         };
         if let Some(gain) = &self.query_gain {
-            for (row, (_, position)) in pass.tokens().enumerate() {
+            for (row, position) in pass.positions().enumerate() {
                 let gain = gain.at(position) as f32;
                 q.row_mut(row).iter_mut().for_each(|x| *x *= gain);
             }
@@ -71,11 +50,11 @@ impl LatentAttention {
             rotations.own.rotate(&mut turned, rope);
             rotations.own.rotate(&mut key, rope);
         }
-        pass.state.append(self.slot, key.data(), latent.data())?;
+        pass.append(self.slot, key.data(), latent.data())?;
 
         let plain = Activations::from_vec(by_head.columns(0..nope).into_vec(), heads * nope);
         let absorbed: Vec<Activations> = (0..heads)
-            .map(|head| self.query_to_latent[head].forward(&plain.columns(head * nope..(head + 1) * nope)))
+            .map(|head| self.up.query_to_latent[head].forward(&plain.columns(head * nope..(head + 1) * nope)))
             .collect();
         let joined = |turned: &Activations| self.joined(turned, &absorbed);
         let (queries, at_sinks) = (joined(&turned), at_sinks.as_ref().map(joined));
@@ -101,7 +80,7 @@ impl LatentAttention {
     fn values(&self, summed: &Activations) -> Activations {
         let (latent, width) = (self.latent_dim, self.value_dim);
         let mut values = Activations::unset(summed.tokens(), self.heads * width);
-        for (head, up) in self.value_up.iter().enumerate() {
+        for (head, up) in self.up.value_up.iter().enumerate() {
             let own = up.forward(&summed.columns(head * latent..(head + 1) * latent));
             for token in 0..own.tokens() {
                 values.row_mut(token)[head * width..][..width].copy_from_slice(own.row(token));
@@ -115,7 +94,7 @@ impl LatentAttention {
         let output = self.output.weights(); // (hidden, heads · value_dim)
         let (latent, width) = (self.latent_dim, self.value_dim);
         let mut weights = Activations::zeros(output.tokens(), self.heads * latent);
-        for (head, up) in self.value_up.iter().enumerate() {
+        for (head, up) in self.up.value_up.iter().enumerate() {
             let up = up.weights(); // (value_dim, latent_dim)
             for row in 0..output.tokens() {
                 let by = &output.row(row)[head * width..][..width];

@@ -1,72 +1,16 @@
 //! Layers: what is added to the residual stream, and in which order.
 
-use crate::blocks::{
-    Activations, AltUp, Attention, Ffn, GatedDeltaNet, LatentAttention, Laurel, Linear, Mamba2, Norm,
-    PerLayerInput, ShortConv, for_each_row,
-};
-use crate::pass::Pass;
+use crate::blocks::{Activations, Block, Branch, Head, Layer, Residual, for_each_row};
+use crate::pass::CpuPass;
 use kvant_cache::{KvSlot, StateError};
+use kvant_model::description::{Ffn, Mixer};
 
-/// One layer.
-pub struct Layer {
-    /// One after another.
-    pub residuals: Vec<Residual>,
-    /// Multiplier of the stream in the end.
-    pub scale: Option<f32>,
-    /// What it does with several streams.
-    pub altup: Option<AltUp>,
-}
-
-/// `x = keep · x + scale · after(Σ branches)`.
-pub struct Residual {
-    /// Of the same `x`, in the order in which they are added.
-    pub branches: Vec<Branch>,
-    /// A norm of their sum.
-    pub after: Option<Norm>,
-    /// Multiplier of what is added.
-    pub scale: f32,
-    /// Multiplier of what was there.
-    pub keep: f32,
-}
-
-/// `scale · after(mixer(input_scale · norm(x)))`.
-pub struct Branch {
-    /// Before the mixer.
-    pub norm: Option<Norm>,
-    /// Multiplier of the mixer's input.
-    pub input_scale: f32,
-    /// What it computes.
-    pub mixer: Mixer,
-    /// After it.
-    pub after: Option<Norm>,
-    /// Multiplier of what it gives.
-    pub scale: f32,
-}
-
-/// A block from the residual stream to the residual stream.
-pub enum Mixer {
-    /// Softmax attention.
-    Attention(Box<Attention>),
-    /// Softmax attention over latents (MLA).
-    LatentAttention(Box<LatentAttention>),
-    /// A gated short convolution.
-    ShortConv(Box<ShortConv>),
-    /// A Mamba-2 state space model.
-    Mamba2(Box<Mamba2>),
-    /// Linear attention by the gated delta rule.
-    GatedDeltaNet(Box<GatedDeltaNet>),
-    /// A feed-forward layer.
-    Ffn(Ffn),
-    /// The layer's own input, through a gate.
-    PerLayerInput(Box<PerLayerInput>),
-    /// A linear layer of low rank, around which its input is added.
-    Laurel(Box<Laurel>),
-}
-
-impl Layer {
+impl<'a> Block<'a, Layer> {
     /// Changes the residual streams, `(tokens, hidden)` each.
-    pub fn forward(&self, streams: &mut Vec<Activations>, pass: &mut Pass<'_, '_>) -> Result<(), StateError> {
-        let Some(altup) = &self.altup else { return self.residuals(&mut streams[0], pass) };
+    pub fn forward(&self, streams: &mut Vec<Activations>, pass: &mut CpuPass<'_, '_>) -> Result<(), StateError> {
+        let Some(altup) = self.altup.as_deref().map(Block) else {
+            return self.residuals(&mut streams[0], pass);
+        };
         let predicted = altup.predicted(streams);
         let mut x = predicted[altup.active].clone();
         self.residuals(&mut x, pass)?;
@@ -74,20 +18,23 @@ impl Layer {
         Ok(())
     }
 
-    fn residuals(&self, x: &mut Activations, pass: &mut Pass<'_, '_>) -> Result<(), StateError> {
-        self.residuals.iter().try_for_each(|residual| residual.forward(x, pass))?;
-        if let Some(by) = self.scale {
-            scale(x, by);
+    fn residuals(&self, x: &mut Activations, pass: &mut CpuPass<'_, '_>) -> Result<(), StateError> {
+        self.0.residuals.iter().try_for_each(|residual| Block(residual).forward(x, pass))?;
+        if let Some(by) = self.0.scale.as_deref() {
+            scale(x, by[0]);
         }
         Ok(())
     }
 
     /// What turns the sums of its attentions over the slots that `reads` names into the residual stream.
-    pub fn output_weights(&self, reads: impl Fn(KvSlot) -> bool) -> impl Iterator<Item = Activations> {
-        let branches = self.residuals.iter().flat_map(|residual| &residual.branches);
+    pub fn output_weights(
+        self,
+        reads: impl Fn(KvSlot) -> bool + 'a,
+    ) -> impl Iterator<Item = Activations> + 'a {
+        let branches = self.0.residuals.iter().flat_map(|residual| &residual.branches);
         branches.filter_map(move |branch| match &branch.mixer {
             Mixer::Attention(of) => reads(of.slot).then(|| of.output.weights()),
-            Mixer::LatentAttention(of) => reads(of.slot).then(|| of.output_weights()),
+            Mixer::LatentAttention(of) => reads(of.slot).then(|| Block(&**of).output_weights()),
             Mixer::ShortConv(_)
             | Mixer::Mamba2(_)
             | Mixer::GatedDeltaNet(_)
@@ -98,10 +45,13 @@ impl Layer {
     }
 }
 
-impl Residual {
-    fn forward(&self, x: &mut Activations, pass: &mut Pass<'_, '_>) -> Result<(), StateError> {
-        let results =
-            self.branches.iter().map(|branch| branch.forward(x, pass)).collect::<Result<Vec<_>, _>>()?;
+impl Block<'_, Residual> {
+    fn forward(&self, x: &mut Activations, pass: &mut CpuPass<'_, '_>) -> Result<(), StateError> {
+        let results = self
+            .branches
+            .iter()
+            .map(|branch| Block(branch).forward(x, pass))
+            .collect::<Result<Vec<_>, _>>()?;
         if self.keep != 1.0 {
             scale(x, self.keep);
         }
@@ -119,22 +69,23 @@ impl Residual {
     }
 }
 
-impl Branch {
-    fn forward(&self, x: &Activations, pass: &mut Pass<'_, '_>) -> Result<Activations, StateError> {
+impl Block<'_, Branch> {
+    fn forward(&self, x: &Activations, pass: &mut CpuPass<'_, '_>) -> Result<Activations, StateError> {
         let mut normed = self.norm.as_ref().map(|norm| norm.forward(x));
         if self.input_scale != 1.0 {
             scale(normed.get_or_insert_with(|| x.clone()), self.input_scale);
         }
         let input = normed.as_ref().unwrap_or(x);
         let mut y = match &self.mixer {
-            Mixer::Attention(attention) => attention.forward(input, pass)?,
-            Mixer::LatentAttention(attention) => attention.forward(input, pass)?,
-            Mixer::ShortConv(conv) => conv.forward(input, pass)?,
-            Mixer::Mamba2(mamba) => mamba.forward(input, pass)?,
-            Mixer::GatedDeltaNet(net) => net.forward(input, pass)?,
-            Mixer::Ffn(ffn) => ffn.forward(input, x),
-            Mixer::PerLayerInput(own) => own.forward(input, pass),
-            Mixer::Laurel(laurel) => laurel.forward(input),
+            Mixer::Attention(attention) => Block(&**attention).forward(input, pass)?,
+            Mixer::LatentAttention(attention) => Block(&**attention).forward(input, pass)?,
+            Mixer::ShortConv(conv) => Block(&**conv).forward(input, pass)?,
+            Mixer::Mamba2(mamba) => Block(&**mamba).forward(input, pass)?,
+            Mixer::GatedDeltaNet(net) => Block(&**net).forward(input, pass)?,
+            Mixer::Ffn(Ffn::Dense(mlp)) => Block(mlp).forward(input),
+            Mixer::Ffn(Ffn::Experts(moe)) => Block(&**moe).forward(input, x),
+            Mixer::PerLayerInput(own) => Block(&**own).forward(input, pass),
+            Mixer::Laurel(laurel) => Block(&**laurel).forward(input),
         };
         if let Some(after) = &self.after {
             after.in_place(&mut y);
@@ -151,24 +102,12 @@ fn scale(x: &mut Activations, by: f32) {
     for_each_row(x.data_mut(), width, |_, row| row.iter_mut().for_each(|x| *x *= by));
 }
 
-/// From the last activations to logits.
-pub struct Head {
-    /// After the last layer.
-    pub norm: Norm,
-    /// To the vocabulary.
-    pub output: Linear,
-    /// Multiplier of the logits.
-    pub scale: f32,
-    /// Logits `z` become `cap · tanh(z / cap)`.
-    pub soft_cap: Option<f32>,
-}
-
-impl Head {
+impl Block<'_, Head> {
     /// `(rows, hidden)`, normed, to `(rows, vocabulary)`.
     pub fn forward(&self, hidden: &Activations) -> Activations {
         let mut logits = self.output.forward(hidden);
         let width = logits.width();
-        let Self { scale, soft_cap, .. } = *self;
+        let Head { scale, soft_cap, .. } = *self.0;
         for_each_row(logits.data_mut(), width, |_, row| {
             row.iter_mut().for_each(|z| *z *= scale);
             if let Some(cap) = soft_cap {

@@ -3,30 +3,13 @@
 //! With S the state at the chunk's start and the rows of [`Mamba2Dims::state_shape`], a token t of the chunk has
 //! `y[t] = exp(L[t]) · S · C[t] + Σ_{j ≤ t} exp(L[t] − L[j]) · (C[t] · B[j]) · (dt ⊙ x)[j] + D · x[t]`.
 
-use crate::blocks::convolution::Convolution;
 use crate::blocks::recurrent::{add_up, for_each_piece, gather, remaining, softplus, weighted};
 use crate::blocks::sums::add_rows;
-use crate::blocks::{Activations, Linear, Norm, dot_block, for_each_row, function};
-use crate::pass::Pass;
-use kvant_cache::{RecurrentState, StateError, StateSlot};
+use crate::blocks::{Activations, Block, Mamba2, Norm, dot_block, for_each_row, function};
+use crate::pass::CpuPass;
+use kvant_cache::{RecurrentState, StateError};
 use kvant_model::description::{Activation, GateOrder, Mamba2Dims};
 use kvant_threads::for_each_chunk;
-
-/// A Mamba-2 mixer. Fields are as in [`kvant_model::description::Mamba2`].
-pub struct Mamba2 {
-    pub slot: StateSlot,
-    pub dims: Mamba2Dims,
-    pub input: Linear,
-    pub part_scales: [f32; 5],
-    pub conv: Convolution,
-    pub dt_bias: Vec<f32>,
-    pub dt_limit: Option<(f32, f32)>,
-    /// A, `(heads)`.
-    pub rates: Vec<f32>,
-    pub skip: Vec<f32>,
-    pub norm: Option<GatedNorm>,
-    pub output: Linear,
-}
 
 /// A norm of groups of channels beside a gate.
 pub struct GatedNorm {
@@ -45,9 +28,9 @@ struct Places {
     width: usize,
 }
 
-impl Mamba2 {
+impl Block<'_, Mamba2> {
     /// `(tokens, hidden)` to `(tokens, hidden)`.
-    pub fn forward(&self, x: &Activations, pass: &mut Pass<'_, '_>) -> Result<Activations, StateError> {
+    pub fn forward(&self, x: &Activations, pass: &mut CpuPass<'_, '_>) -> Result<Activations, StateError> {
         let (inner, channels) = (self.dims.inner(), self.conv.channels());
         let mut projected = self.input.forward(x);
         self.scale_parts(&mut projected);
@@ -110,7 +93,7 @@ impl Mamba2 {
             if let Some((least, most)) = self.dt_limit {
                 dt = dt.clamp(least, most);
             }
-            row[places.decay + head] = dt * self.rates[head];
+            row[places.decay + head] = dt * self.decay[head];
             let own = head * self.dims.head_dim..(head + 1) * self.dims.head_dim;
             let to = &mut row[places.inputs..places.b][own.clone()];
             to.iter_mut().zip(&x[own]).for_each(|(to, x)| *to = dt * x);

@@ -1,43 +1,19 @@
 //! Mixtures of experts: a router picks a few small perceptrons for each token.
 
-use crate::blocks::{Activations, Linear, Mlp, Norm};
+use crate::blocks::{Activations, Block, Moe, Router};
 use kvant_model::description::{ExpertGroups, Renormalise, RouterScore};
 
-/// A mixture of experts. Fields are as in [`kvant_model::description::Moe`].
-pub struct Moe {
-    pub router: Router,
-    pub experts: Vec<Mlp>,
-    /// An expert every token visits, and the gate whose sigmoid weighs it.
-    pub shared: Option<(Mlp, Option<Linear>)>,
-    pub latent: Option<(Linear, Linear)>,
-}
-
-/// Chooses experts. Fields are as in [`kvant_model::description::Router`].
-pub struct Router {
-    pub norm: Option<Norm>,
-    pub reads_residual: bool,
-    pub input_scale: Option<Vec<f32>>,
-    pub linear: Linear,
-    pub logit_scale: f32,
-    pub score: RouterScore,
-    pub bias: Option<Vec<f32>>,
-    pub groups: Option<ExpertGroups>,
-    pub chosen: usize,
-    pub renormalise: Option<Renormalise>,
-    pub scale: f32,
-    pub expert_scale: Option<Vec<f32>>,
-}
-
-impl Moe {
+impl Block<'_, Moe> {
     /// `(tokens, hidden)` to `(tokens, hidden)`.
     ///
     /// Tokens are gathered by expert so that an expert's weights are read once; a token's experts are added in
     /// the order of their numbers, so its sum does not depend on the other tokens.
     pub fn forward(&self, x: &Activations, residual: &Activations) -> Activations {
         let mut visits: Vec<Vec<(usize, f32)>> = vec![Vec::new(); self.experts.len()]; // (token, share)
-        let mut logits = self.router.logits(if self.router.reads_residual { residual } else { x });
+        let router = Block(&self.router);
+        let mut logits = router.logits(if router.reads_residual { residual } else { x });
         for token in 0..x.tokens() {
-            for (expert, share) in self.router.choose(logits.row_mut(token)) {
+            for (expert, share) in router.choose(logits.row_mut(token)) {
                 visits[expert].push((token, share));
             }
         }
@@ -46,7 +22,7 @@ impl Moe {
         let mut out = Activations::zeros(x.tokens(), input.width());
         for (expert, visits) in self.experts.iter().zip(&visits).filter(|(_, visits)| !visits.is_empty()) {
             let tokens: Vec<usize> = visits.iter().map(|&(token, _)| token).collect();
-            let results = expert.forward(&input.gather(&tokens));
+            let results = Block(expert).forward(&input.gather(&tokens));
             for (i, &(token, share)) in visits.iter().enumerate() {
                 add(out.row_mut(token), results.row(i), share);
             }
@@ -54,9 +30,9 @@ impl Moe {
         if let Some((_, back)) = &self.latent {
             out = back.forward(&out);
         }
-        if let Some((expert, gate)) = &self.shared {
-            let results = expert.forward(x); // (tokens, hidden)
-            let gates = gate.as_ref().map(|gate| gate.forward(x)); // (tokens, 1)
+        if let Some(shared) = &self.shared {
+            let results = Block(&shared.mlp).forward(x); // (tokens, hidden)
+            let gates = shared.gate.as_ref().map(|gate| gate.forward(x)); // (tokens, 1)
             for token in 0..x.tokens() {
                 let share = gates.as_ref().map_or(1.0, |gates| sigmoid(gates.row(token)[0]));
                 add(out.row_mut(token), results.row(token), share);
@@ -66,7 +42,7 @@ impl Moe {
     }
 }
 
-impl Router {
+impl Block<'_, Router> {
     /// One logit per expert, `(tokens, experts)`.
     fn logits(&self, x: &Activations) -> Activations {
         if self.norm.is_none() && self.input_scale.is_none() {

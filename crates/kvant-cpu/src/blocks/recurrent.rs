@@ -4,22 +4,22 @@
 //! and adds in that order. So a token's bits depend on its place in its chunk alone.
 
 use crate::blocks::Activations;
-use crate::pass::Pass;
+use crate::pass::CpuPass;
 use kvant_cache::{CacheError, RecurrentState, STATE_CHUNK, StateError, StateSlot};
 use std::ops::Range;
 
 /// Calls `piece` for every piece of the pass that lies in one chunk of one sequence, with the piece's rows of activations; it
 /// pushes their rows of state. `close` makes of the state at a chunk's start the one at its end, from its rows.
 pub fn for_each_piece(
-    pass: &mut Pass<'_, '_>,
+    pass: &mut CpuPass<'_, '_>,
     slot: StateSlot,
     mut piece: impl FnMut(&mut RecurrentState, Range<usize>) -> Result<(), CacheError>,
     close: impl Fn(&mut [f32], &[f32]),
 ) -> Result<(), StateError> {
-    let tokens: Vec<usize> = pass.state.sequences().iter().map(|sequence| sequence.tokens).collect();
+    let tokens: Vec<usize> = pass.sequences().iter().map(|sequence| sequence.tokens).collect();
     let mut row = 0;
     for (sequence, tokens) in tokens.into_iter().enumerate() {
-        let state = pass.state.recurrent(slot, sequence)?;
+        let state = pass.recurrent(slot, sequence)?;
         let end = row + tokens;
         let mut run = || {
             while row < end {

@@ -1,22 +1,13 @@
 //! Gated short convolutions.
 
-use crate::blocks::convolution::Convolution;
 use crate::blocks::recurrent::for_each_piece;
-use crate::blocks::{Activations, Linear};
-use crate::pass::Pass;
-use kvant_cache::{StateError, StateSlot};
+use crate::blocks::{Activations, Block, ShortConv};
+use crate::pass::CpuPass;
+use kvant_cache::StateError;
 
-/// `output(C ⊙ conv(B ⊙ x))`. Fields are as in [`kvant_model::description::ShortConv`].
-pub struct ShortConv {
-    pub slot: StateSlot,
-    pub input: Linear,
-    pub conv: Convolution,
-    pub output: Linear,
-}
-
-impl ShortConv {
+impl Block<'_, ShortConv> {
     /// `(tokens, hidden)` to `(tokens, hidden)`.
-    pub fn forward(&self, x: &Activations, pass: &mut Pass<'_, '_>) -> Result<Activations, StateError> {
+    pub fn forward(&self, x: &Activations, pass: &mut CpuPass<'_, '_>) -> Result<Activations, StateError> {
         let channels = self.conv.channels();
         let projected = self.input.forward(x); // (tokens, 3, channels): B, C, x
         let mut mixed = Activations::unset(x.tokens(), channels);

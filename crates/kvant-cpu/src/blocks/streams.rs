@@ -1,17 +1,10 @@
 //! Several residual streams side by side: how they are opened and joined, and what a layer does with them.
 
-use crate::blocks::{Activations, Linear, Norm, PerLayerInput, for_each_row};
-use crate::pass::Pass;
+use crate::blocks::{Activations, AltUp, Block, Streams, for_each_row};
+use crate::pass::CpuPass;
 use kvant_model::description;
 
-/// The streams of a model; the first is the embedding itself. As [`kvant_model::description::Streams`].
-#[derive(Default)]
-pub struct Streams {
-    pub open: Vec<Linear>,
-    pub join: Vec<Linear>,
-}
-
-impl Streams {
+impl Block<'_, Streams> {
     /// All streams, from the embedding.
     pub fn opened(&self, x: Activations) -> Vec<Activations> {
         let further: Vec<Activations> = self.open.iter().map(|open| like(open.forward(&x), &x)).collect();
@@ -23,9 +16,6 @@ impl Streams {
         let count = streams.len() as f32;
         let mut streams = streams.into_iter();
         let mut sum = streams.next().expect("there is a first stream");
-        if self.join.is_empty() {
-            return sum;
-        }
         let further: Vec<Activations> =
             self.join.iter().zip(streams).map(|(join, stream)| like(join.forward(&stream), &sum)).collect();
         further.iter().for_each(|stream| sum.add_scaled(stream, 1.0));
@@ -46,20 +36,7 @@ fn like(mut rows: Activations, to: &Activations) -> Activations {
     rows
 }
 
-/// A layer over several streams. Fields are as in [`kvant_model::description::AltUp`].
-pub struct AltUp {
-    pub active: usize,
-    pub router_norm: Norm,
-    pub router_scale: f32,
-    pub router: Linear,
-    pub prediction: Linear,
-    pub correction: Linear,
-    pub output_scale: Option<Vec<f32>>, // (hidden)
-    pub input: PerLayerInput,
-    pub input_norm: Norm,
-}
-
-impl AltUp {
+impl Block<'_, AltUp> {
     /// `(tokens, streams)`.
     fn route(&self, x: &Activations) -> Activations {
         let mut input = self.router_norm.forward(x);
@@ -91,7 +68,7 @@ impl AltUp {
         &self,
         mut predicted: Vec<Activations>,
         out: &Activations,
-        pass: &Pass<'_, '_>,
+        pass: &CpuPass<'_, '_>,
     ) -> Vec<Activations> {
         let coefficients = self.correction.forward(&self.route(out)); // (tokens, streams)
         let mut change = out.clone();
@@ -110,7 +87,7 @@ impl AltUp {
                 row.iter_mut().zip(scale).for_each(|(x, s)| *x *= s);
             });
         }
-        let mut own = self.input.forward(&input, pass);
+        let mut own = Block(&self.input).forward(&input, pass);
         self.input_norm.in_place(&mut own);
         predicted.iter_mut().skip(1).for_each(|stream| stream.add_scaled(&own, 1.0));
         predicted

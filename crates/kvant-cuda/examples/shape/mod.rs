@@ -1,11 +1,11 @@
 //! Shapes of Llama 3 with weights that mean nothing, contexts whose pages are copies of a few real ones, and steps that are timed.
 
-use kvant_attention::{Batch, KvCache};
+use kvant_attention::KvCache;
 use kvant_cache::{PageId, PageStore, PageWork};
 use kvant_codec::Side;
 use kvant_cuda::{CudaBackend, WeightType};
 use kvant_model::error::Result;
-use kvant_model::{Backend, Checkpoint, Chunk, Description, Model, Network, Output, Outputs, TopK};
+use kvant_model::{Backend, Checkpoint, Chunk, Description, Form, Model, Network, Output, Pass, TopK};
 use std::time::Instant;
 
 /// Compiles descriptions with weights that mean nothing.
@@ -91,25 +91,20 @@ pub struct Wanted {
 
 /// Milliseconds of decode steps.
 pub fn steps(model: &Model, caches: &mut [KvCache], seconds: f64, wanted: Wanted) -> Vec<f64> {
-    let mut driver = caches[0].driver();
     let mut ids = vec![1; caches.len()];
     let (mut times, started) = (Vec::new(), Instant::now());
     while times.len() < 12 || (started.elapsed().as_secs_f64() < seconds && times.len() < 400) {
-        let chunks: Vec<Chunk<'_>> =
-            ids.iter().map(|id| Chunk { tokens: std::slice::from_ref(id), wanted: 0..wanted.rows }).collect();
-        let top = vec![wanted.top.map(|count| TopK { count, temperature: None }); ids.len()];
+        let top = vec![wanted.top.map(|count| TopK { count, temperature: None }); wanted.rows];
+        let chunk = |id| Chunk::new(std::slice::from_ref(id), 0..wanted.rows).form(Form::Top(&top));
+        let chunks: Vec<Chunk<'_>> = ids.iter().map(chunk).collect();
         let step = Instant::now();
-        let mut batch = Batch::new(&mut driver, caches.iter_mut().collect());
-        let outputs = match wanted.top {
-            Some(_) => model.forward_top(&chunks, &mut batch, &top, &|_, _| true),
-            None => model.forward(&chunks, &mut batch).map(Outputs::from),
-        };
-        let outputs = outputs.expect("a step");
+        let mut batch: Vec<_> = caches.iter_mut().map(KvCache::sequence_mut).collect();
+        let outputs = model.forward(Pass::new(&chunks), &mut batch).expect("a step");
         times.push(1e3 * step.elapsed().as_secs_f64());
         for (row, id) in ids.iter_mut().enumerate().take(outputs.rows()) {
             *id = match outputs.row(row) {
                 Output::Top(top) => top.tokens[0].0,
-                Output::Logits(logits) => largest(logits),
+                other => largest(other.logits()),
             };
         }
     }

@@ -1,10 +1,10 @@
 //! How the latents of a slot are kept: canonical pages of the codecs that kernels read.
 
-use crate::cache::{CacheUnsupported, LayoutPages, SideKinds, SlotPages, values_rotation};
+use crate::cache::{CacheUnsupported, LayoutPages, SlotPages, values_rotation};
 use crate::device::Card;
 use crate::layout::{PAGE_TOKENS, PageKind};
 use crate::pages::CudaPages;
-use kvant_cache::{LatentShape, SlotLayout};
+use kvant_cache::{LatentShape, PageUse, SideKinds, SlotLayout};
 use kvant_codec::format::{PackedFormat, Span};
 use kvant_codec::{Element, PageCodec, PageFormat, Side};
 use std::sync::Arc;
@@ -66,9 +66,15 @@ pub(crate) fn latent_slot(
             }
         }
         sinks = first.tokens();
-        let kind =
-            |format: &PageFormat| pages.canonical(format).map_err(|refused| refuse(refused.to_string()));
-        let kinds = SideKinds { sinks: kind(&first)?, exact: kind(&exact)?, closed: kind(&closed)? };
+        let kind = |format: &PageFormat, sinks| {
+            let of = PageUse { format: format.clone(), sinks, latent: true };
+            pages.dealt_kind(&of).map_err(|refused| refuse(refused.to_string()))
+        };
+        let kinds = SideKinds {
+            sinks: kind(&first, true)?,
+            exact: kind(&exact, false)?,
+            encoded: kind(&closed, false)?,
+        };
         let rotation = values_rotation(codecs.codec(), &closed).map_err(&refuse)?;
         Ok((kinds, bits, rotation))
     };

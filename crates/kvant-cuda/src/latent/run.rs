@@ -144,7 +144,7 @@ impl Run<'_> {
         let row = |address: Address, bytes: usize| address + (slice.row * bytes) as u64;
         let width = pages.latent + pages.rotated;
         let queries = row(b.queries.address(), 2 * of.heads * width);
-        let (table, table_stride) = self.seats.table(index);
+        let (table, table_stride) = self.tables.table(index);
         let of_item = columns.div_ceil(16 * tiles);
         let params = LatentParams {
             pages: self.pages,

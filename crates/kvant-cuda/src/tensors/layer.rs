@@ -11,7 +11,7 @@ use crate::params::{FromTensorsParams, TensorParams, ToTensorParams, many_column
 use crate::pass::{Part, PassPlan, Span, Words, slot_pages};
 use crate::recorder::Recorder;
 use crate::run::fit;
-use crate::seats::Seats;
+use crate::tables::PageTables;
 use cudarc::driver::sys;
 use kvant_cache::{CacheError, CacheLayout, KvSlot, Sequence};
 use std::sync::{Arc, PoisonError};
@@ -26,7 +26,7 @@ pub struct CardLayer {
     pub(super) slot: KvSlot,
     pub(super) window: Option<usize>,
     pub(super) pages: LayoutPages,
-    pub(super) seats: Seats,
+    pub(super) tables: PageTables,
     /// Set by kernels where numbers cannot be stored: by append, by encode.
     pub(super) marks: Pinned,
 }
@@ -103,7 +103,7 @@ impl CardLayer {
         sequences: &mut [Sequence],
         pass: &CardPass<'_>,
     ) -> Result<(), PassError> {
-        let CardLayer { cache, layout, slot, window, pages, seats, marks } = self;
+        let CardLayer { cache, layout, slot, window, pages, tables, marks } = self;
         let (slot, rule, card) = (*slot, layout.rule(), &cache.card);
         let tiles = pages.tiles;
         let device = |what: String| PassError::Device(what);
@@ -132,25 +132,23 @@ impl CardLayer {
             }
         }
         let lineages: Vec<u64> = spans.iter().map(|(batch, _)| sequences[*batch].lineage()).collect();
-        let own_seats = seats.of(&lineages);
+        let own_seats = tables.seats(&lineages);
         let only: Vec<Span> = spans.iter().map(|(_, span)| *span).collect();
         let mut words = Words::default();
         let places_at = words.add(places);
         let plan = PassPlan::new(&mut words, rule, &only, &own_seats, std::iter::empty(), &[], (tiles, 1));
-        let mut book = cache.pages.book();
         let mut table = Vec::new();
         for ((batch, span), seat) in spans.iter().zip(&own_seats) {
             let sequence = &sequences[*batch];
             let part = Part { slot, pages: of, rule, span, sequence };
-            part.exact_table(plan.exact_stride, seats.exact(*seat, slot), &mut book, &mut table)
-                .map_err(device)?;
+            part.exact_table(plan.exact_stride, &mut table).map_err(device)?;
             let closed = rule.encoded_for(span.last(), PAGE_TOKENS);
-            seats.enter(*seat, slot, of, sequence, closed, &mut book).map_err(device)?;
+            tables.enter(*seat, slot, of, sequence, closed).map_err(device)?;
         }
         let exact_at = words.add(table);
-        let jobs = add_jobs(&mut words, of, &jobs, &mut book).map_err(device)?;
-        book.close().map_err(device)?;
-        seats.send(card)?;
+        cache.pages.prepare(jobs.pages()).map_err(device)?;
+        let jobs = add_jobs(&mut words, of, &jobs).map_err(device)?;
+        tables.send(card)?;
         let words = words.bytes();
         fit(card, &mut work.words, words.len())?;
         work.words.upload(0, &words)?;
@@ -206,7 +204,7 @@ impl CardLayer {
                 soft_cap: attend.soft_cap,
                 sink_logits: attend.sink_logits,
                 pages: cache.pages.base(),
-                table: seats.table(slot.index()),
+                table: tables.table(slot.index()),
                 exact: (words.address() + exact_at, plan.exact_stride),
                 plan: kept.words.address(),
                 queries: queries.address(),

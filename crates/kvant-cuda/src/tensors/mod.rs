@@ -19,7 +19,7 @@ use crate::pages::{CudaPages, unit_of};
 use crate::params::{Address, TensorParams};
 use crate::pass::{SlicePlan, Tiling, Words, slices, slot_pages};
 use crate::run::fit;
-use crate::seats::Seats;
+use crate::tables::PageTables;
 use kvant_cache::{ArenaError, CacheError, CacheLayout, KvSlot, PageId, PageStore, SlotKind, Store};
 use std::sync::{Arc, Mutex};
 
@@ -206,7 +206,7 @@ impl CardCache {
             return Err(refuse("keys of a plan are not made from tensors".to_owned()));
         }
         let marks = Pinned::new(&self.card, 8).map_err(|error| refuse(error.to_string()))?;
-        let seats = Seats::new(&pages.slots);
+        let tables = PageTables::new(&pages.slots);
         let window = match layout.slots()[slot.index()].kind() {
             SlotKind::KeysValues(shape) => shape.window,
             _ => None,
@@ -217,7 +217,7 @@ impl CardCache {
             slot,
             window,
             pages,
-            seats,
+            tables,
             marks,
         })
     }

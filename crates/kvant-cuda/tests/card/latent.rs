@@ -2,10 +2,10 @@
 
 use crate::models::{count, is_short, latents, tokens};
 use crate::{Loaded, cache, card, distance, load, on_cpu, read, same_choice};
-use kvant_attention::{Batch, KvCache};
+use kvant_attention::KvCache;
 use kvant_cache::CacheLayout;
 use kvant_cuda::{CudaBackend, PassOptions};
-use kvant_model::{Chunk, Description, Model};
+use kvant_model::{Chunk, Description, Model, Pass};
 use kvant_oracle::Oracle;
 
 /// Median and largest distance of rows. A token whose second and third expert are nearly alike may go to the other one, so one row says little.
@@ -84,13 +84,12 @@ fn latents_have_the_same_bits_in_batches_and_graphs() {
         read(&model, &mut first, &ids, &[ids.len()]);
         let fork = first.sequence().fork().unwrap();
         let mut caches: Vec<KvCache> = vec![first.over(fork), first];
-        let mut driver = caches[0].driver();
         let mut found = Vec::new();
         for step in 0..count(66, 6) as u32 {
             let (a, b) = ([step % 300], [7 * step % 300]);
-            let chunks = [Chunk { tokens: &a, wanted: 0..1 }, Chunk { tokens: &b, wanted: 0..1 }];
-            let mut batch = Batch::new(&mut driver, caches.iter_mut().collect());
-            found.push(model.forward(&chunks, &mut batch).unwrap().into_vec());
+            let chunks = [Chunk::new(&a, 0..1), Chunk::new(&b, 0..1)];
+            let mut batch: Vec<_> = caches.iter_mut().map(KvCache::sequence_mut).collect();
+            found.push(model.forward(Pass::new(&chunks), &mut batch).unwrap().into_logits().into_vec());
         }
         found
     });

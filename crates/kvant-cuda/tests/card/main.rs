@@ -9,7 +9,7 @@ mod models;
 mod sampling;
 mod strict;
 
-use kvant_attention::{Batch, KvCache};
+use kvant_attention::KvCache;
 use kvant_cache::plan::{Findings, Klt, Plan, PlannedHead, PlannedSlot};
 use kvant_cache::snapshot::{self, Record};
 use kvant_cache::{CacheLayout, KvShape, PageStore, Policy, SlotKind, Slots, Snapshot, Store};
@@ -18,7 +18,7 @@ use kvant_cpu::{Cpu, LoadOptions};
 use kvant_cuda::kernels::Form;
 use kvant_cuda::{Card, CudaBackend, PassOptions, WeightType};
 use kvant_model::synth::{self, Known, Shape};
-use kvant_model::{Backend, Checkpoint, Chunk, DType, Description, Model, Rows};
+use kvant_model::{Backend, Checkpoint, Chunk, DType, Description, Model, Pass, Rows};
 use kvant_oracle::Oracle;
 use models::{count, families, is_short, llama, models, shape, tokens};
 use std::sync::{Arc, OnceLock};
@@ -175,8 +175,10 @@ fn read(model: &Model, cache: &mut KvCache, tokens: &[u32], chunks: &[usize]) ->
     let last = *chunks.last().unwrap();
     while !left.is_empty() {
         let (chunk, rest) = left.split_at(sizes.next().unwrap_or(last).min(left.len()));
-        let chunk = Chunk { tokens: chunk, wanted: 0..chunk.len() };
-        logits.extend_from_slice(model.forward(&[chunk], cache).unwrap().data());
+        let chunk = Chunk::new(chunk, 0..chunk.len());
+        logits.extend_from_slice(
+            model.forward(Pass::new(&[chunk]), &mut [cache.sequence_mut()]).unwrap().into_logits().data(),
+        );
         left = rest;
     }
     logits
@@ -205,7 +207,9 @@ fn same_choice(a: &[f32], b: &[f32], width: usize) -> usize {
 fn activations(model: &Model, cache: &mut KvCache, tokens: &[u32]) -> Vec<Vec<f32>> {
     let mut seen = Vec::new();
     let mut observer = |_: usize, x: &Rows| seen.push(x.data().to_vec());
-    model.forward_observed(&[Chunk { tokens, wanted: 0..0 }], cache, &mut observer).unwrap();
+    model
+        .forward(Pass::new(&[Chunk::new(tokens, 0..0)]).observed(&mut observer), &mut [cache.sequence_mut()])
+        .unwrap();
     seen
 }
 
@@ -340,7 +344,6 @@ fn bits_do_not_depend_on_chunks_batches_graphs_or_runs() {
         let mut fork = alone.over(alone.sequence().fork().unwrap());
         let mut other = alone.over(alone.sequence().prefix(68).unwrap());
         let mut third = alone.over(alone.sequence().prefix(68).unwrap());
-        let mut driver = alone.driver();
         let at = other.len();
         let width = model.vocabulary();
         for step in 0..4 {
@@ -349,23 +352,27 @@ fn bits_do_not_depend_on_chunks_batches_graphs_or_runs() {
                 &ids[at + 5 * step..at + 5 * step + 5],
                 &ids[at + step..at + step + 1],
             );
-            let chunk = |tokens| Chunk { tokens, wanted: 0..1 };
-            let mut batch = Batch::new(&mut driver, vec![&mut other, &mut fork, &mut third]);
-            let all = model.forward(&[chunk(two), chunk(one), chunk(three)], &mut batch).unwrap();
+            let chunk = |tokens| Chunk::new(tokens, 0..1);
+            let mut batch = [&mut other, &mut fork, &mut third].map(KvCache::sequence_mut);
+            let all = model
+                .forward(Pass::new(&[chunk(two), chunk(one), chunk(three)]), &mut batch)
+                .unwrap()
+                .into_logits();
             let row = |position: usize| &whole[position * width..(position + 1) * width];
             assert_eq!(all.row(0), row(at + 5 * step), "{policy}: a chunk in a batch, step {step}");
             assert_eq!(all.row(1), row(100 + step), "{policy}: a step in a batch, step {step}");
             assert_eq!(all.row(2), row(at + step), "{policy}: a third, step {step}");
         }
         for step in 4..8 {
-            let chunk = |tokens| Chunk { tokens, wanted: 0..1 };
-            let mut batch = Batch::new(&mut driver, vec![&mut fork, &mut third]);
+            let chunk = |tokens| Chunk::new(tokens, 0..1);
+            let mut batch = [&mut fork, &mut third].map(KvCache::sequence_mut);
             let both = model
                 .forward(
-                    &[chunk(&ids[100 + step..101 + step]), chunk(&ids[at + step..at + step + 1])],
+                    Pass::new(&[chunk(&ids[100 + step..101 + step]), chunk(&ids[at + step..at + step + 1])]),
                     &mut batch,
                 )
-                .unwrap();
+                .unwrap()
+                .into_logits();
             assert_eq!(
                 both.row(0),
                 &whole[(100 + step) * width..(101 + step) * width],
@@ -528,7 +535,8 @@ fn what_does_not_run_is_refused_by_name() {
     let checkpoint = llama(&shape(2, 1, 64), synth::WeightType::F16);
     let model = Model::load(&backend as &dyn Backend, &checkpoint).unwrap();
     let mut host = cache(&model, "int4", None, 16);
-    let refused = model.forward(&[Chunk { tokens: &[1], wanted: 0..1 }], &mut host).unwrap_err();
+    let refused =
+        model.forward(Pass::new(&[Chunk::new(&[1], 0..1)]), &mut [host.sequence_mut()]).unwrap_err();
     assert!(refused.to_string().contains("host memory"), "{refused}");
 }
 
@@ -544,8 +552,8 @@ fn a_full_memory_is_said_and_loses_nothing() {
     let mut before = Vec::new();
     let refused = loop {
         let at = cache.len();
-        match model.forward(&[Chunk { tokens: &ids[at..at + 60], wanted: 0..1 }], &mut cache) {
-            Ok(logits) => before = logits.into_vec(),
+        match model.forward(Pass::new(&[Chunk::new(&ids[at..at + 60], 0..1)]), &mut [cache.sequence_mut()]) {
+            Ok(outputs) => before = outputs.into_logits().into_vec(),
             Err(refused) => break refused.to_string(),
         }
     };

@@ -5,7 +5,7 @@ use crate::{Loaded, card, distance, load, on_cpu};
 use kvant_attention::KvCache;
 use kvant_cache::{Arena, Mode, Policy, Store};
 use kvant_model::synth::WeightType;
-use kvant_model::{Chunk, Model};
+use kvant_model::{Chunk, Model, Pass};
 
 fn cache(model: &Model, policy: &str, mode: Mode, store: Store) -> KvCache {
     let mut policy: Policy = policy.parse().unwrap();
@@ -17,7 +17,11 @@ fn cache(model: &Model, policy: &str, mode: Mode, store: Store) -> KvCache {
 fn read(model: &Model, mut cache: KvCache, tokens: &[u32]) -> Vec<f32> {
     let (head, tail) = tokens.split_at(4 + 64);
     let pass = |tokens: &[u32], cache: &mut KvCache| {
-        model.forward(&[Chunk { tokens, wanted: 0..tokens.len() }], cache).unwrap().into_vec()
+        model
+            .forward(Pass::new(&[Chunk::new(tokens, 0..tokens.len())]), &mut [cache.sequence_mut()])
+            .unwrap()
+            .into_logits()
+            .into_vec()
     };
     [pass(head, &mut cache), pass(tail, &mut cache)].concat()
 }
@@ -52,7 +56,8 @@ fn queries_read_their_own_pages_as_bytes() {
     }
     // Its codes are gone, so a page cannot be gone on with.
     let mut begun = cache(&model, "int4", Mode::Strict, backend.store());
-    model.forward(&[Chunk { tokens: &tokens[..70], wanted: 0..1 }], &mut begun).unwrap();
-    let refused = model.forward(&[Chunk { tokens: &[1], wanted: 0..1 }], &mut begun).unwrap_err();
+    model.forward(Pass::new(&[Chunk::new(&tokens[..70], 0..1)]), &mut [begun.sequence_mut()]).unwrap();
+    let refused =
+        model.forward(Pass::new(&[Chunk::new(&[1], 0..1)]), &mut [begun.sequence_mut()]).unwrap_err();
     assert!(refused.to_string().contains("strict mode"), "{refused}");
 }

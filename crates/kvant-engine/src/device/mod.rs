@@ -2,13 +2,9 @@
 //!
 //! A [`Device`] is what the engine has to know of one before a model is on it: which blocks and caches it runs, how much memory it
 //! has, and the backend that compiles for it. The device is chosen first, then the cache: what was asked for by name is refused by
-//! name where the device does not run it; what nobody asked for gives way. Another kind of device is one more file here, one arm of
-//! [`DeviceChoice`] and one line in `open`.
+//! name where the device does not run it; what nobody asked for gives way. Another kind of device is one crate, one line of `BACKENDS` and
+//! its name in [`DeviceChoice`].
 
-#[cfg(feature = "cuda")]
-mod cuda;
-#[cfg(feature = "gpu")]
-mod gpu;
 mod measured;
 mod selection;
 
@@ -17,10 +13,13 @@ pub(crate) use measured::{WARM_UP, time};
 use selection::check_kept;
 pub(crate) use selection::{Selection, check_policy, select};
 
+pub use kvant_device::{BackendOptions, Device, DeviceReport};
+
 use crate::open::OpenError;
-use kvant_cache::{CacheLayout, Policy};
+use kvant_cache::Policy;
 use kvant_cpu::LoadOptions;
-use kvant_model::{Backend, Checkpoint, DType, Description, LoadError, Model};
+use kvant_device::DeviceKind;
+use kvant_model::{Checkpoint, Description, Model};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -93,74 +92,21 @@ pub enum DeviceError {
     },
 }
 
-/// How a backend is made for a model.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct BackendOptions {
-    /// What plain weights are packed to.
-    pub weights: Option<DType>,
-    /// The most bytes that pages may take.
-    pub cap: Option<usize>,
-}
-
-/// A device that is open.
-pub trait Device: Send + Sync {
-    /// What it is called in messages.
-    fn name(&self) -> &str;
-
-    /// True where it is the processor in disguise: never chosen unless it is asked for.
-    fn is_software(&self) -> bool;
-
-    /// Bytes of memory of its own; `None` where it shares the host's, or does not say.
-    fn memory(&self) -> Option<u64>;
-
-    /// Whether it runs every block of a model.
-    ///
-    /// # Errors
-    /// Names the first that it does not run.
-    fn check_model(&self, description: &Description, checkpoint: &Checkpoint) -> Result<(), LoadError>;
-
-    /// Whether it keeps what a layout says.
-    ///
-    /// # Errors
-    /// Names the first layer that it cannot keep, and what it could.
-    fn check_cache(&self, layout: &CacheLayout) -> Result<(), String>;
-
-    /// A backend with a page store of its own, for one model.
-    fn backend(&self, options: BackendOptions) -> Box<dyn Backend + Sync>;
-}
-
-/// What is known of a device of this machine without a model.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DeviceReport {
-    /// What it is called.
-    pub name: String,
-    /// Its kind, API and driver, in words.
-    pub about: String,
-    /// Bytes of memory of its own, where known.
-    pub memory: Option<u64>,
-    /// What keeps kvant from running on it.
-    pub unfit: Option<String>,
-    /// Whether kernels for one token and for blocks of tokens add up in the same order, so that a token's logits do not depend on
-    /// what is read beside it.
-    pub one_order: bool,
-}
+/// The backends beside the processor's, in the order in which their devices are looked at where nobody names one: what is made for a
+/// card before what is portable.
+const BACKENDS: &[&DeviceKind] = &[
+    #[cfg(feature = "cuda")]
+    &kvant_cuda::DEVICES,
+    #[cfg(feature = "gpu")]
+    &kvant_gpu::DEVICES,
+];
 
 /// Whether this program was built with a backend beside the processor's.
-pub const IS_BUILT: bool = cfg!(any(feature = "gpu", feature = "cuda"));
+pub const IS_BUILT: bool = !BACKENDS.is_empty();
 
 /// All devices of this machine that this program has a backend for, beside the processor.
 pub fn devices() -> Vec<DeviceReport> {
-    let all: [Vec<DeviceReport>; 2] = [
-        #[cfg(feature = "cuda")]
-        cuda::reports(),
-        #[cfg(not(feature = "cuda"))]
-        Vec::new(),
-        #[cfg(feature = "gpu")]
-        gpu::reports(),
-        #[cfg(not(feature = "gpu"))]
-        Vec::new(),
-    ];
-    all.concat()
+    BACKENDS.iter().flat_map(|kind| (kind.reports)()).collect()
 }
 
 /// Opens the device that a choice stands for, of [`DeviceChoice::Auto`] the first that there is; `None` for the processor. Whether the
@@ -169,37 +115,19 @@ pub fn devices() -> Vec<DeviceReport> {
 /// # Errors
 /// If it was asked for and cannot be had.
 pub fn open(choice: DeviceChoice) -> Result<Option<Arc<dyn Device>>, DeviceError> {
-    match choice {
-        DeviceChoice::Cpu => Ok(None),
-        #[cfg(feature = "cuda")]
-        DeviceChoice::Cuda(number) => cuda::open(number).map(Some),
-        #[cfg(not(feature = "cuda"))]
-        DeviceChoice::Cuda(_) => Err(DeviceError::NotBuilt),
-        #[cfg(feature = "gpu")]
-        DeviceChoice::Gpu => gpu::open_any().map(Some),
-        #[cfg(not(feature = "gpu"))]
-        DeviceChoice::Gpu => Err(DeviceError::NotBuilt),
-        DeviceChoice::Auto => Ok(hardware().next()),
-    }
+    let (name, number) = match choice {
+        DeviceChoice::Auto => return Ok(hardware().next()),
+        DeviceChoice::Cpu => return Ok(None),
+        DeviceChoice::Cuda(number) => ("cuda", number),
+        DeviceChoice::Gpu => ("gpu", 0),
+    };
+    let kind = BACKENDS.iter().find(|kind| kind.name == name).ok_or(DeviceError::NotBuilt)?;
+    (kind.open)(number).map(Some).map_err(DeviceError::NotFound)
 }
 
-/// Opens a device if it is there.
-type Opener = fn() -> Option<Arc<dyn Device>>;
-
-/// The GPUs that are looked at where nobody names a device, in their order: NVIDIA's first card by CUDA, then what the portable backend
-/// finds. Each is opened when it is asked for.
+/// The GPUs that are looked at where nobody names a device, in their order. Each is opened when it is asked for.
 pub(crate) fn hardware() -> impl Iterator<Item = Arc<dyn Device>> {
-    let openers: [Opener; 2] = [
-        #[cfg(feature = "cuda")]
-        || cuda::open(0).ok(),
-        #[cfg(not(feature = "cuda"))]
-        || None,
-        #[cfg(feature = "gpu")]
-        gpu::open_hardware,
-        #[cfg(not(feature = "gpu"))]
-        || None,
-    ];
-    openers.into_iter().filter_map(|open| open())
+    BACKENDS.iter().filter_map(|kind| (kind.hardware)())
 }
 
 /// A model for measurements, without a tokenizer.

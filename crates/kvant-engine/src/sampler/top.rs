@@ -4,7 +4,8 @@
 //! many random numbers. Where a list cannot promise that, it does not settle the choice.
 
 use super::{Candidate, SampleError, Sampler, SamplingParams};
-use kvant_model::top::{MOST, ONE, Output, TopK, TopTokens, weight};
+use kvant_model::Output;
+use kvant_model::top::{MOST, ONE, TopK, TopTokens, weight};
 
 impl Sampler {
     /// What it needs of the next row: the beginning of its ranking, or `None` for all its logits. Penalties and biases need them all,
@@ -40,6 +41,7 @@ impl Sampler {
         let top = match output {
             Output::Logits(logits) => return self.sample(logits),
             Output::Top(top) => top,
+            Output::Hidden(_) => return Err(SampleError::NothingLeft),
         };
         match top.tokens.first() {
             None | Some((_, f32::NEG_INFINITY)) => return Err(SampleError::NothingLeft),

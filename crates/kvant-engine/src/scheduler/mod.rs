@@ -47,7 +47,7 @@ use crate::session::PREFILL_CHUNK;
 use disk::Disk;
 use handle::Shared;
 use job::Task;
-use kvant_attention::{Attention, KvCache};
+use kvant_attention::KvCache;
 use kvant_cache::{PrefixTree, Sequence, WhenFull};
 use pace::Pace;
 use pool::Pool;
@@ -104,15 +104,12 @@ pub struct Scheduler {
     /// Set aside to make room, the oldest first.
     aside: Vec<Task>,
     pace: Pace,
-    /// Attends for all sequences of a pass at once.
-    attention: Attention,
     counters: Counters,
 }
 
 impl Scheduler {
     /// A scheduler whose sequences are caches like `empty`: of its kind and context, with pages from its arena.
     pub fn new(engine: Arc<Engine>, empty: KvCache, options: SchedulerOptions) -> Self {
-        let attention = empty.driver();
         let layout = Arc::clone(empty.sequence().layout());
         let tree = PrefixTree::new(layout, empty.sequence().store().clone(), WhenFull::Evict);
         let limit = engine.model().position_limit().unwrap_or(usize::MAX);
@@ -130,7 +127,6 @@ impl Scheduler {
             active: Vec::new(),
             aside: Vec::new(),
             pace: Pace::default(),
-            attention,
             counters: Counters::default(),
         }
     }

@@ -5,10 +5,9 @@ use super::logprobs::Logprobs;
 use super::{Active, Scheduler, pace};
 use crate::generation::Generation;
 use crate::session::{Finish, GenerateError};
-use kvant_attention::{Batch, KvCache};
-use kvant_cache::{CacheError, StateError};
+use kvant_cache::{CacheError, Sequence, StateError};
 use kvant_model::tokenizer::Tokenizer;
-use kvant_model::{Chunk, ForwardError, Output, Outputs, Rows, TopK, TopTokens};
+use kvant_model::{Chunk, Form, ForwardError, Output, Outputs, Pass, TopK, TopTokens};
 use std::ops::Range;
 use std::task::Waker;
 use std::time::Instant;
@@ -26,10 +25,12 @@ impl Active {
         self.task.tokens.len() - self.kv.len()
     }
 
-    /// Which of the next `share` tokens logits are wanted of: the last where that is all, or those of a prompt that is scored.
+    /// Which of the next `share` tokens something is wanted of: all of a text that becomes a vector, those of a prompt that is scored,
+    /// or the last where that is all.
     fn wanted(&self, share: usize) -> Range<usize> {
         match share == self.pending() {
             _ if share == 0 => 0..0,
+            _ if self.task.pool.is_some() => 0..share,
             _ if self.task.prompt_logprobs.is_some() && self.kv.len() < self.task.prompt => 0..share,
             true => share - 1..share,
             false => 0..0,
@@ -43,11 +44,24 @@ impl Active {
         generation.wants().filter(|_| !is_shown)
     }
 
-    /// The next `share` tokens, the cache that takes them, and what will choose the next one.
-    fn part(&mut self, share: usize) -> ((Chunk<'_>, &mut KvCache), &Generation) {
+    /// The next `share` tokens, the sequence that takes them, and what will choose the next one. Every wanted row comes as `top` says.
+    fn part<'a>(
+        &'a mut self,
+        share: usize,
+        top: &'a [Option<TopK>],
+    ) -> ((Chunk<'a>, &'a mut Sequence), &'a Generation) {
         let (at, wanted) = (self.kv.len(), self.wanted(share));
-        let chunk = Chunk { tokens: &self.task.tokens[at..at + share], wanted };
-        ((chunk, &mut self.kv), &self.task.generation)
+        let form = if self.task.pool.is_some() { Form::Hidden } else { Form::Top(top) };
+        let chunk = Chunk::new(&self.task.tokens[at..at + share], wanted).form(form);
+        ((chunk, self.kv.sequence_mut()), &self.task.generation)
+    }
+
+    /// Adds what came of the tokens of a text that becomes a vector.
+    fn pool(&mut self, outputs: &Outputs, rows: Range<usize>) {
+        let Some(pool) = &mut self.task.pool else { return };
+        for hidden in rows.map(|row| outputs.row(row).hidden()) {
+            pool.add(hidden, hidden.len());
+        }
     }
 
     /// Scores the prompt tokens after those of the last `rows`, and tells of them once all are read.
@@ -101,49 +115,6 @@ impl Active {
     }
 }
 
-/// The rows of those sequences whose vectors are wanted.
-struct Vectors {
-    /// Which sequence, and which rows of the pass are its own.
-    places: Vec<(usize, Range<usize>)>,
-    /// (places, rows, hidden), as the last layer that was seen has left them.
-    rows: Vec<Vec<f32>>,
-    hidden: usize,
-}
-
-impl Vectors {
-    fn new(active: &[Active], shares: &[usize]) -> Self {
-        let mut start = 0;
-        let mut places = Vec::new();
-        for (index, (active, share)) in active.iter().zip(shares).enumerate() {
-            if active.task.pool.is_some() {
-                places.push((index, start..start + share));
-            }
-            start += share;
-        }
-        Self { places, rows: Vec::new(), hidden: 0 }
-    }
-
-    fn is_empty(&self) -> bool {
-        self.places.is_empty()
-    }
-
-    /// Is shown every layer's input, and last the normed output, which is what stays.
-    fn look(&mut self, rows: &Rows) {
-        self.hidden = rows.width();
-        let own = |place: &(usize, Range<usize>)| {
-            let Range { start, end } = place.1;
-            rows.data()[start * rows.width()..end * rows.width()].to_vec()
-        };
-        self.rows = self.places.iter().map(own).collect();
-    }
-
-    fn pool(self, active: &mut [Active]) {
-        for ((index, _), rows) in self.places.iter().zip(&self.rows) {
-            active[*index].task.pool.iter_mut().for_each(|pool| pool.add(rows, self.hidden));
-        }
-    }
-}
-
 /// A sequence that is read to its end.
 struct Pick<'a> {
     active: &'a mut Active,
@@ -158,15 +129,14 @@ impl Scheduler {
         self.make_room(&mut shares);
         let start = Instant::now();
         // A sequence whose state cannot go on is parted with; the others make the pass without it, and nothing of theirs is lost.
-        let (outputs, vectors, wanted) = loop {
+        let (outputs, wanted) = loop {
             if shares.iter().all(|&share| share == 0) {
                 return;
             }
-            let mut vectors = Vectors::new(&self.active, &shares);
             let wanted: Vec<usize> =
                 self.active.iter().zip(&shares).map(|(active, &share)| active.wanted(share).len()).collect();
-            match self.forward(&shares, &mut vectors) {
-                Ok(outputs) => break (outputs, vectors, wanted),
+            match self.forward(&shares) {
+                Ok(outputs) => break (outputs, wanted),
                 Err(ForwardError::State(error)) if sequence(&shares, error.sequence).is_some() => {
                     let index = sequence(&shares, error.sequence).unwrap_or_default();
                     self.counters.failed += 1;
@@ -183,11 +153,11 @@ impl Scheduler {
                 }
             }
         };
-        vectors.pool(&mut self.active);
         // The row that a sequence which is read to its end goes on from.
         let mut last_rows = Vec::with_capacity(wanted.len());
         let mut row = 0;
         for (active, rows) in self.active.iter_mut().zip(wanted) {
+            active.pool(&outputs, row..row + rows);
             active.score_prompt(&outputs, row..row + rows);
             row += rows;
             last_rows.push((rows > 0 && active.pending() == 0).then(|| row - 1));
@@ -202,27 +172,19 @@ impl Scheduler {
     }
 
     /// One forward pass over the next tokens of every active sequence.
-    fn forward(&mut self, shares: &[usize], vectors: &mut Vectors) -> Result<Outputs, ForwardError> {
-        // By wanted row: what its sequence needs of it.
-        let mut top = Vec::new();
-        for (active, &share) in self.active.iter().zip(shares) {
-            top.extend(std::iter::repeat_n(active.needs(), active.wanted(share).len()));
-        }
-        let rows = self.active.iter().zip(shares).filter(|(_, share)| **share > 0).enumerate();
-        let owners: Vec<usize> = rows
-            .flat_map(|(index, (active, &share))| std::iter::repeat_n(index, active.wanted(share).len()))
-            .collect();
-        let parts = self.active.iter_mut().zip(shares).filter(|(_, share)| **share > 0);
-        let parts = parts.map(|(active, &share)| active.part(share));
+    fn forward(&mut self, shares: &[usize]) -> Result<Outputs, ForwardError> {
+        // By sequence of the pass and wanted row: what is needed of it.
+        let taking = self.active.iter().zip(shares).filter(|(_, share)| **share > 0);
+        let top: Vec<Vec<Option<TopK>>> =
+            taking.map(|(active, &share)| vec![active.needs(); active.wanted(share).len()]).collect();
+        let owners: Vec<usize> =
+            (0..).zip(&top).flat_map(|(index, top)| std::iter::repeat_n(index, top.len())).collect();
+        let parts = self.active.iter_mut().zip(shares).filter(|(_, share)| **share > 0).zip(&top);
+        let parts = parts.map(|((active, &share), top)| active.part(share, top));
         let (parts, generations): (Vec<_>, Vec<_>) = parts.unzip();
-        let (chunks, caches): (Vec<Chunk<'_>>, Vec<_>) = parts.into_iter().unzip();
-        let mut state = Batch::new(&mut self.attention, caches);
-        if !vectors.is_empty() {
-            let rows = self.engine.forward_observed(&chunks, &mut state, &mut |_, rows| vectors.look(rows));
-            return rows.map(Outputs::from);
-        }
-        let enough = |row: usize, top: &TopTokens| generations[owners[row]].settles(top);
-        self.engine.forward_top(&chunks, &mut state, &top, &enough)
+        let (chunks, mut sequences): (Vec<Chunk<'_>>, Vec<_>) = parts.into_iter().unzip();
+        let accept = |row: usize, top: &TopTokens| generations[owners[row]].settles(top);
+        self.engine.forward(Pass::new(&chunks).accept(&accept), &mut sequences)
     }
 
     /// How many tokens each sequence brings: one where it is being answered, its part of the budget where it is read, none where it

@@ -1,14 +1,11 @@
 //! A backend that sends the beginnings of rankings in place of logits: the tokens are those that all logits give.
 
 use crate::support::{Ear, job, prompt, settle, usual};
-use kvant_cache::{KvSlot, PassState, StateError};
+use kvant_cache::{KvSlot, Sequence, StateError};
 use kvant_cpu::{Cpu, LoadOptions};
 use kvant_engine::{Engine, Policy, Request, SamplingParams};
 use kvant_model::gguf::Gguf;
-use kvant_model::{
-    Backend, Checkpoint, Chunk, Description, Enough, LoadError, Network, Observer, Outputs, Rows, TopK,
-    TopTokens,
-};
+use kvant_model::{Backend, Checkpoint, Description, LoadError, Network, Outputs, Pass, Rows, TopTokens};
 use kvant_threads::Pool;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -41,28 +38,15 @@ impl Backend for Listing {
 }
 
 impl Network for ListingNetwork {
-    fn forward(
-        &self,
-        chunks: &[Chunk<'_>],
-        state: &mut dyn PassState,
-        observer: Option<&mut Observer<'_>>,
-    ) -> Result<Rows, StateError> {
-        let rows = self.0.forward(chunks, state, observer)?;
-        self.1.logits.fetch_add(rows.tokens(), Ordering::Relaxed);
-        Ok(rows)
-    }
-
-    fn forward_top(
-        &self,
-        chunks: &[Chunk<'_>],
-        state: &mut dyn PassState,
-        top: &[Option<TopK>],
-        enough: &Enough<'_>,
-    ) -> Result<Outputs, StateError> {
-        let rows = self.0.forward(chunks, state, None)?;
-        assert_eq!(rows.tokens(), top.len());
-        let list =
-            |row: usize| TopTokens::of(rows.row(row), top[row]?).filter(|list: &TopTokens| enough(row, list));
+    fn forward(&self, pass: Pass<'_>, sequences: &mut [&mut Sequence]) -> Result<Outputs, StateError> {
+        let (wanted, accept) = (pass.wanted(), pass.accept);
+        assert!(wanted.hidden.is_empty(), "no vectors are asked for here");
+        let rows = self.0.forward(pass, sequences)?.into_logits();
+        assert_eq!(rows.tokens(), wanted.top.len());
+        let list = |row: usize| {
+            let list = TopTokens::of(rows.row(row), wanted.top[row]?);
+            list.filter(|list: &TopTokens| accept(wanted.numbers[row], list))
+        };
         let lists: Vec<Option<TopTokens>> = (0..rows.tokens()).map(list).collect();
         let left = (0..rows.tokens()).filter(|row| lists[*row].is_none());
         let logits: Vec<f32> = left.flat_map(|row| rows.row(row).to_vec()).collect();

@@ -3,7 +3,7 @@
 use crate::support::*;
 use kvant_engine::scheduler::{Pooling, SchedulerOptions};
 use kvant_engine::{Constraint, ConstraintError, Engine, KvCache, Policy};
-use kvant_model::{Chunk, Rows};
+use kvant_model::{Chunk, Pass, Rows};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Waker;
@@ -184,10 +184,10 @@ fn hidden(engine: &Engine, tokens: &[u32]) -> Vec<Vec<f32>> {
     let policy: Policy = "int4".parse().unwrap();
     let mut kv = KvCache::new(policy, engine.model().slots(), CONTEXT).unwrap();
     let mut last = Vec::new();
-    let chunk = Chunk { tokens, wanted: 0..0 };
+    let chunk = Chunk::new(tokens, 0..0);
     let mut keep =
         |_: usize, rows: &Rows| last = rows.data().chunks(rows.width()).map(<[f32]>::to_vec).collect();
-    engine.model().forward_observed(&[chunk], &mut kv, &mut keep).unwrap();
+    engine.model().forward(Pass::new(&[chunk]).observed(&mut keep), &mut [kv.sequence_mut()]).unwrap();
     last
 }
 

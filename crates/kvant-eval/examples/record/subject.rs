@@ -5,12 +5,12 @@ use kvant_cache::snapshot::Record;
 use kvant_cache::{Arena, DiskTier, Mode, Plan, Policy, PrefixTree, Sequence, Slots, WhenFull};
 use kvant_codec::{Side, Tier};
 use kvant_cpu::{ActivationType, LoadOptions};
-use kvant_engine::{Attention, Batch, KvCache, Snapshot, numerics, signature};
+use kvant_engine::{KvCache, Snapshot, numerics, signature};
 use kvant_eval::divergence::{Models, Request, divergence};
 use kvant_eval::plans::{PlanRequest, Positions, calibrate, calibration_windows};
 use kvant_eval::{PassLimits, Score, Windows, text};
 use kvant_model::tokenizer::{EncodeOptions, Tokenizer};
-use kvant_model::{Checkpoint, Chunk, Model};
+use kvant_model::{Checkpoint, Chunk, Model, Pass};
 use kvant_threads::Pool;
 use sha2::{Digest, Sha256};
 use std::cell::RefCell;
@@ -153,18 +153,15 @@ impl Subject {
 
     /// One pass over the next tokens of every sequence; the logits of each, row by row.
     pub fn pass(&self, shares: &mut [Share<'_>]) -> Result<Vec<Vec<Row>>, Failure> {
-        let (mut chunks, mut caches, mut counts) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut chunks, mut sequences, mut counts) = (Vec::new(), Vec::new(), Vec::new());
         for Share { held, tokens, wanted } in shares.iter_mut() {
             let start = wanted.saturating_sub(held.tokens.len()).min(tokens.len());
             counts.push(tokens.len() - start);
             let wanted = if start < tokens.len() { start..tokens.len() } else { 0..0 };
-            chunks.push(Chunk { tokens, wanted });
-            caches.push(&mut held.kv);
+            chunks.push(Chunk::new(tokens, wanted));
+            sequences.push(held.kv.sequence_mut());
         }
-        let mut attention = Attention::new()?;
-        let mut state = Batch::new(&mut attention, caches);
-        let logits = on_pool(|| self.model.forward(&chunks, &mut state))?;
-        drop(state);
+        let logits = on_pool(|| self.model.forward(Pass::new(&chunks), &mut sequences))?.into_logits();
         let mut rows = (0..logits.tokens()).map(|row| Row::of(logits.row(row)));
         let rows = counts.into_iter().map(|count| rows.by_ref().take(count).collect()).collect();
         for Share { held, tokens, .. } in shares {

@@ -8,7 +8,7 @@ use crate::kept::{Kept, ReferenceReader, ReferenceWriter, WindowResult, round};
 use kvant_cache::snapshot::{self, Record, Snapshot};
 use kvant_codec::Side;
 use kvant_engine::{KvCache, Policy};
-use kvant_model::{Chunk, Model, Rows};
+use kvant_model::{Chunk, Model, Pass, Rows};
 use std::ops::Range;
 
 pub struct Run<'r> {
@@ -125,7 +125,11 @@ impl<'r> Run<'r> {
                         kept.clone_from(input);
                     }
                 };
-                let mut logits = self.models.reference.forward_observed(&[chunk], &mut **cache, &mut keep)?; // (wanted, vocabulary)
+                let mut logits = self
+                    .models
+                    .reference
+                    .forward(Pass::new(&[chunk]).observed(&mut keep), &mut [cache.sequence_mut()])?
+                    .into_logits(); // (wanted, vocabulary)
                 let seen = Seen::of_rows(&logits, next).map_err(not_finite)?;
                 if let Some(kept) = kept {
                     let records = round(&mut logits, &seen).map_err(not_finite)?;
@@ -145,10 +149,9 @@ impl<'r> Run<'r> {
         let truth = Truth::new(logits, &seen);
         for Subject { first, cache, comparisons, .. } in &mut self.caches {
             let chunk = chunk(tokens, wanted.clone());
-            let logits = match &inputs[*first] {
-                Some(input) => self.models.subject.forward_from((*first, input), &[chunk], cache)?,
-                None => self.models.subject.forward(&[chunk], cache)?,
-            }; // (wanted, vocabulary)
+            let (chunks, input) = ([chunk], inputs[*first].as_ref());
+            let pass = Pass { first: input.map(|input| (*first, input)), ..Pass::new(&chunks) };
+            let logits = self.models.subject.forward(pass, &mut [cache.sequence_mut()])?.into_logits(); // (wanted, vocabulary)
             comparisons.extend(Comparison::of_rows(&truth, &logits, next).map_err(not_finite)?);
         }
         Ok(())
@@ -189,7 +192,7 @@ impl<'r> Run<'r> {
 }
 
 fn chunk(tokens: &[u32], wanted: Range<usize>) -> Chunk<'_> {
-    Chunk { tokens, wanted: if wanted.is_empty() { 0..0 } else { wanted } }
+    Chunk::new(tokens, if wanted.is_empty() { 0..0 } else { wanted })
 }
 
 /// The first layer with something else than exact keys and values; zero where all have to be run whatever they hold.

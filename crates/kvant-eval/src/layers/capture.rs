@@ -1,14 +1,11 @@
-//! The state of a pass that writes down what goes through it.
+//! An observer that writes down what a model's attention layers keep and ask.
 
 use kvant_cache::{
-    KvShape, KvSlot, PassState, Queries, RecurrentState, Scoring, SequencePass, SlotKind, StateError,
-    StateSlot,
+    AttentionObserver, KvShape, KvSlot, Queries, Scoring, SequencePass, Slot, SlotKind, Slots,
 };
-use kvant_engine::KvCache;
 
-/// A cache that hands everything on to another and keeps a copy: what a model's attention layers append and ask.
+/// What a model's attention layers append and ask, written down.
 pub struct Capture {
-    inner: KvCache,
     slots: Vec<Option<Captured>>, // (slots); those with keys and values of their own
 }
 
@@ -66,14 +63,13 @@ impl Captured {
 }
 
 impl Capture {
-    /// Around an empty cache.
-    pub fn new(inner: KvCache) -> Self {
-        let captured = |slot: &kvant_cache::SlotLayout| match *slot.kind() {
-            SlotKind::KeysValues(shape) => Some(Captured::new(slot.layer(), shape)),
+    /// Nothing yet, of a model with these slots.
+    pub fn new(slots: &Slots) -> Self {
+        let captured = |slot: &Slot| match slot.kind {
+            SlotKind::KeysValues(shape) => Some(Captured::new(slot.layer, shape)),
             SlotKind::View(_) | SlotKind::Latent(_) | SlotKind::Recurrent(_) => None,
         };
-        let slots = inner.sequence().layout().slots().iter().map(captured).collect();
-        Self { inner, slots }
+        Self { slots: slots.iter().map(|(_, slot)| captured(slot)).collect() }
     }
 
     /// What was written down, slot by slot.
@@ -82,50 +78,28 @@ impl Capture {
     }
 }
 
-impl PassState for Capture {
-    fn begin(&mut self, tokens: &[usize]) -> Result<(), StateError> {
-        self.inner.begin(tokens)
-    }
-
-    fn sequences(&self) -> &[SequencePass] {
-        self.inner.sequences()
-    }
-
-    fn append(&mut self, slot: KvSlot, keys: &[f32], values: &[f32]) -> Result<(), StateError> {
+impl AttentionObserver for Capture {
+    fn append(&mut self, _: &[SequencePass], slot: KvSlot, keys: &[f32], values: &[f32]) {
         if let Some(Some(captured)) = self.slots.get_mut(slot.index()) {
             captured.keys.extend_from_slice(keys);
             captured.values.extend_from_slice(values);
             captured.tokens += keys.len() / (captured.shape.kv_heads * captured.shape.key_dim);
         }
-        self.inner.append(slot, keys, values)
     }
 
     fn attend(
         &mut self,
+        _: &[SequencePass],
         slot: KvSlot,
         queries: Queries<'_>,
         scoring: &Scoring<'_>,
-        out: &mut [f32],
-    ) -> Result<(), StateError> {
-        self.inner.attend(slot, queries, scoring, out)?;
+        outputs: &[f32],
+    ) {
         // Layers that view the slot ask under numbers of their own: the owner's queries are enough.
         if let Some(Some(captured)) = self.slots.get_mut(slot.index()) {
             captured.queries.extend_from_slice(queries.own);
-            captured.outputs.extend_from_slice(out);
+            captured.outputs.extend_from_slice(outputs);
             (captured.scale, captured.soft_cap) = (scoring.scale, scoring.soft_cap);
         }
-        Ok(())
-    }
-
-    fn recurrent(&mut self, slot: StateSlot, sequence: usize) -> Result<&mut RecurrentState, StateError> {
-        self.inner.recurrent(slot, sequence)
-    }
-
-    fn end(&mut self) -> Result<(), StateError> {
-        self.inner.end()
-    }
-
-    fn abandon(&mut self) {
-        self.inner.abandon();
     }
 }

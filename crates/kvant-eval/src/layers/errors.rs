@@ -2,9 +2,9 @@
 
 use super::capture::Captured;
 use crate::error::EvalError;
-use kvant_cache::{KvSlot, PassState, Scoring, Slots};
+use kvant_cache::{KvSlot, Scoring, Slots};
 use kvant_codec::Side;
-use kvant_engine::{KvCache, Policy};
+use kvant_engine::{KvCache, PassState, Policy};
 use serde::Serialize;
 
 /// Queries whose scores are looked at: the last ones of the window, spread over it.

@@ -21,7 +21,7 @@ use crate::error::EvalError;
 use crate::token_nll::{PassLimits, check_ids};
 use kvant_cache::Mode;
 use kvant_engine::{KvCache, Policy};
-use kvant_model::{Chunk, Model};
+use kvant_model::{Chunk, Model, Pass};
 use serde::Serialize;
 
 /// Tokens that are looked at: what is written down of them stays in memory.
@@ -59,9 +59,11 @@ pub fn layer_views(
     let window = &window[..window.len().min(MOST_TOKENS)];
     check_ids(model, window)?;
     let exact: Policy = "f32".parse().expect("a spec of the grammar");
-    let mut capture = Capture::new(KvCache::in_arena(exact, model.slots(), window.len(), model.store())?);
+    let mut cache = KvCache::in_arena(exact, model.slots(), window.len(), model.store())?;
+    let mut capture = Capture::new(model.slots());
     for tokens in window.chunks(limits.tokens.max(1)) {
-        model.forward(&[Chunk { tokens, wanted: 0..0 }], &mut capture)?;
+        let chunk = [Chunk::new(tokens, 0..0)];
+        model.forward(Pass::new(&chunk).watched(&mut capture), &mut [cache.sequence_mut()])?;
     }
     let captured = capture.into_slots();
     let layers = captured.iter().map(|slot| LayerStatistics::of(slot.layer, slot)).collect();

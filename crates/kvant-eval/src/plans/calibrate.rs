@@ -5,12 +5,11 @@ use crate::error::EvalError;
 use crate::windows::{Score, Windows};
 use kvant_cache::plan::{self, ENDS_ROTATION, Plan, PlannedSlot};
 use kvant_cache::snapshot::Signature;
-use kvant_calibrate::{CalibrationError, Observed, Positions, Statistics, planned_head};
+use kvant_calibrate::{CalibrationError, Positions, Statistics, planned_head};
 use kvant_codec::{KvSpec, Tier, TierError};
-use kvant_cpu::ExactCache;
 use kvant_engine::{KvCache, KvUnsupported, PREFILL_CHUNK, Policy};
 use kvant_model::tokenizer::{EncodeOptions, Tokenizer};
-use kvant_model::{Chunk, ForwardError, Model};
+use kvant_model::{Chunk, ForwardError, Model, Pass};
 use std::sync::Arc;
 
 /// What a plan is made for.
@@ -112,10 +111,13 @@ pub fn calibrate(
     let room = if model.position_limit().is_none() { reach.saturating_sub(windows.ctx()) } else { 0 };
     for (number, window) in windows.into_iter().enumerate() {
         let offset = room * number / (windows.chunks() - 1).max(1);
-        let mut state =
-            Observed::new(ExactCache::<f32>::new(slots, window.len()), &mut statistics).at(offset);
+        let mut cache = KvCache::reference(slots, window.len() + offset)?;
         for tokens in window.chunks(PREFILL_CHUNK) {
-            model.forward(&[Chunk { tokens, wanted: 0..0 }], &mut state)?;
+            // As if so many positions came before the first. What rotary embeddings make of a text is the same anywhere, but keys
+            // and queries are turned farther: their slow channels, which hardly move over a short text, come round.
+            let positions: Vec<usize> = (cache.len() + offset..).take(tokens.len()).collect();
+            let chunk = [Chunk::new(tokens, 0..0).at(kvant_model::Positions::Each(&positions))];
+            model.forward(Pass::new(&chunk).watched(&mut statistics), &mut [cache.sequence_mut()])?;
             read += tokens.len();
             progress(Progress::Read(read));
         }

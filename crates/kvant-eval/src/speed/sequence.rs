@@ -3,7 +3,7 @@
 use super::{Plan, Test};
 use crate::error::EvalError;
 use kvant_engine::{KvCache, PREFILL_CHUNK, Policy};
-use kvant_model::{Chunk, Model};
+use kvant_model::{Chunk, Model, Pass};
 use std::time::{Duration, Instant};
 
 /// Tokens that are really read where the rest of a depth is filled with copies of them.
@@ -89,7 +89,7 @@ impl<'m> Sequence<'m> {
     fn pass(&mut self, end: usize, wanted: bool) -> Result<(), EvalError> {
         let tokens = &self.tokens[self.kv.len()..end];
         let wanted = if wanted { tokens.len() - 1..tokens.len() } else { 0..0 };
-        self.model.forward(&[Chunk { tokens, wanted }], &mut self.kv)?;
+        self.model.forward(Pass::new(&[Chunk::new(tokens, wanted)]), &mut [self.kv.sequence_mut()])?;
         Ok(())
     }
 }

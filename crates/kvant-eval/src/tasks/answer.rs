@@ -5,7 +5,7 @@ use crate::error::EvalError;
 use crate::token_nll::{PassLimits, nll};
 use kvant_cache::Mode;
 use kvant_engine::{KvCache, Policy};
-use kvant_model::{Chunk, Model};
+use kvant_model::{Chunk, Model, Pass};
 
 /// What a model thinks of an answer.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -59,11 +59,12 @@ impl<'m> Asker<'m> {
             let block = block.start + start..block.end + start;
             // The logits at a position are about the token after it.
             let wanted = (prompt.len() - 1).clamp(block.start, block.end);
-            let chunk = Chunk {
-                tokens: &run[block.clone()],
-                wanted: if wanted < block.end { wanted - block.start..block.len() } else { 0..0 },
-            };
-            let logits = self.model.forward(&[chunk], &mut self.cache)?;
+            let chunk = Chunk::new(
+                &run[block.clone()],
+                if wanted < block.end { wanted - block.start..block.len() } else { 0..0 },
+            );
+            let logits =
+                self.model.forward(Pass::new(&[chunk]), &mut [self.cache.sequence_mut()])?.into_logits();
             for (row, position) in (wanted..block.end).enumerate() {
                 let (logits, next) = (logits.row(row), tokens[position + 1]);
                 let surprise = nll(logits, next as usize);
@@ -90,7 +91,11 @@ impl<'m> Asker<'m> {
             let mut last = None;
             for tokens in next.chunks(PassLimits::default().tokens) {
                 let wanted = tokens.len() - 1..tokens.len();
-                last = Some(self.model.forward(&[Chunk { tokens, wanted }], &mut self.cache)?);
+                last = Some(
+                    self.model
+                        .forward(Pass::new(&[Chunk::new(tokens, wanted)]), &mut [self.cache.sequence_mut()])?
+                        .into_logits(),
+                );
             }
             let Some(logits) = last else { return Err(EvalError::EmptyQuestion) };
             let top = crate::divergence::top(logits.row(0)) as u32;

@@ -6,7 +6,7 @@ use crate::device::Gpu;
 use crate::layout::{LayoutKernels, SideKernels};
 use crate::pages::GpuPages;
 use crate::recorder::Grid;
-use kvant_cache::{CacheLayout, KvShape, PageId, PageStore, Policy, SideCodecs, Slots};
+use kvant_cache::{CacheLayout, KvShape, PageId, PageKind, PageStore, Policy, SideCodecs, Slots};
 use kvant_codec::format::{Linear, PackedFormat};
 use kvant_codec::{PageCodec, PageFormat, Rotation, Rule, ScaleFormat, Side};
 use std::sync::Arc;
@@ -36,8 +36,8 @@ impl Device {
     ) -> (Vec<u8>, Vec<u8>, u32) {
         let (gpu, dim, tokens) = (&self.gpu, side.dim(), side.tokens());
         let exact_bytes = tokens * dim * side.exact.element.bytes();
-        let exact = self.pages.take(exact_bytes).unwrap();
-        let coded = self.pages.take(bytes).unwrap();
+        let exact = self.pages.take(PageKind::BYTES, exact_bytes).unwrap();
+        let coded = self.pages.take(PageKind::BYTES, bytes).unwrap();
         let have = rows.len() / dim;
         let cut = have / 3;
         let record =
@@ -300,28 +300,28 @@ fn a_store_gives_zeros_and_takes_back() {
         pages.read(page, &mut bytes);
         bytes
     };
-    let (a, b) = (pages.take(100).unwrap(), pages.take(37).unwrap());
+    let (a, b) = (pages.take(PageKind::BYTES, 100).unwrap(), pages.take(PageKind::BYTES, 37).unwrap());
     let bytes: Vec<u8> = (0..100).collect();
     pages.write(a, &bytes);
     assert_eq!((read(a, 100), read(b, 37)), (bytes.clone(), vec![0; 37]));
     assert_eq!((pages.usage().pages, pages.usage().used), (2, 160));
-    let c = pages.take(100).unwrap();
+    let c = pages.take(PageKind::BYTES, 100).unwrap();
     pages.copy(a, c, 100);
     pages.give_back(a, 100);
-    let d = pages.take(100).unwrap();
+    let d = pages.take(PageKind::BYTES, 100).unwrap();
     assert_eq!((d, read(d, 100), read(c, 100)), (a, vec![0; 100], bytes));
-    assert!(pages.take(9_900).is_err());
+    assert!(pages.take(PageKind::BYTES, 9_900).is_err());
     // A copy of a copy that waits still.
-    let (e, f) = (pages.take(100).unwrap(), pages.take(100).unwrap());
+    let (e, f) = (pages.take(PageKind::BYTES, 100).unwrap(), pages.take(PageKind::BYTES, 100).unwrap());
     pages.write(d, &[7; 100]);
     pages.copy(d, e, 100);
     pages.copy(e, f, 100);
     assert_eq!((read(e, 100), read(f, 100)), (vec![7; 100], vec![7; 100]));
     // Beyond the first buffer: what was there moves along.
     let large = GpuPages::new(&gpu, None);
-    let first = large.take(8).unwrap();
+    let first = large.take(PageKind::BYTES, 8).unwrap();
     large.write(first, &[1, 2, 3, 4, 5, 6, 7, 8]);
-    let more = large.take(5 << 20).unwrap();
+    let more = large.take(PageKind::BYTES, 5 << 20).unwrap();
     let mut bytes = [0; 8];
     large.read(first, &mut bytes);
     assert_eq!(bytes, [1, 2, 3, 4, 5, 6, 7, 8]);

@@ -15,7 +15,7 @@ use crate::layout::{LayoutKernels, SideKernels, SlotKernels};
 use crate::page_text::{SHARED, buffers, exact_reader};
 use crate::plan::split;
 use crate::recorder::{Grid, Recorder};
-use kvant_cache::{CacheLayout, PageId, PageStore};
+use kvant_cache::{CacheLayout, PageId, PageKind, PageStore};
 use kvant_codec::Side;
 use std::sync::Arc;
 
@@ -65,7 +65,7 @@ impl<'a> Bench<'a> {
         (group, tokens, split): (usize, usize, usize),
     ) -> Bench<'a> {
         let (gpu, kv_heads) = (&device.gpu, layout.slots()[0].heads().len());
-        let take = |bytes: usize| device.pages.take(bytes).unwrap();
+        let take = |bytes: usize| device.pages.take(PageKind::BYTES, bytes).unwrap();
         let pages = |side: Side, of: &SideKernels| {
             let codec = |head: usize| layout.slots()[0].heads()[head].side(side).unwrap().codec();
             let exact = of.tokens() * of.dim() * of.exact.element.bytes();

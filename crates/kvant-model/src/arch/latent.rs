@@ -4,9 +4,9 @@ use crate::arch::qwen3_moe::{EXPERT, EXPERT_INNER, RENORMALISE};
 use crate::arch::{Name, Scope, common, glm4_moe};
 use crate::config::{Dims, Key, ModelConfig, RopeKeys, YARN_LOG_MULTIPLIER, query_gain, yarn_score_gain};
 use crate::description::{
-    Activation, Description, ExpertGroups, Ffn, LatentAttention, LatentQuery, Layer, Matrix, Mixer, Moe,
-    Pairing, QueryGain, Renormalise, Residual, RopeId, Router, RouterScore, RowRange, SharedExpert,
-    TensorRef,
+    Activation, Description, ExpertGroups, Ffn, LatentAttention, LatentHeads, LatentQuery, Layer, Matrix,
+    Mixer, Moe, Pairing, QueryGain, Renormalise, Residual, RopeId, Router, RouterScore, RowRange,
+    SharedExpert, TensorRef,
 };
 use crate::error::{LoadError, Result};
 
@@ -70,7 +70,7 @@ impl Latent {
     }
 
     /// For each head the ways from the latent to its key and to its value.
-    fn ups(&self, place: &Scope<'_>) -> Result<(Vec<Matrix>, Vec<Matrix>)> {
+    fn ups(&self, place: &Scope<'_>) -> Result<LatentHeads> {
         let Self { heads, nope_dim, latent_dim, value_dim, .. } = *self;
         const BOTH: Name = ("kv_b_proj", "attn_kv_b");
         if place.config().is_gguf() && !(place.has_weights() && place.has(BOTH)?) {
@@ -80,7 +80,7 @@ impl Latent {
                 let of = |head| Matrix { expert: Some(head), transposed, ..Matrix::whole(tensor.clone()) };
                 (0..heads).map(of).collect()
             };
-            return Ok((each(&keys, true), each(&values, false)));
+            return Ok(LatentHeads { key: each(&keys, true), value: each(&values, false) });
         }
         // Of each head the rows to its key, then those to its value.
         let both = Matrix::whole(place.weight(BOTH, &[heads * (nope_dim + value_dim), latent_dim])?);
@@ -88,7 +88,7 @@ impl Latent {
             let rows = |head| Some(RowRange::from(head * (nope_dim + value_dim) + first, count));
             (0..heads).map(|head| Matrix { rows: rows(head), ..both.clone() }).collect()
         };
-        Ok((part(0, nope_dim), part(nope_dim, value_dim)))
+        Ok(LatentHeads { key: part(0, nope_dim), value: part(nope_dim, value_dim) })
     }
 
     /// Attention of a layer, with a slot of its own.
@@ -105,7 +105,7 @@ impl Latent {
                 up: linear(("q_b_proj", "attn_q_b"), queries, rank, false)?,
             },
         };
-        let (key_up, value_up) = self.ups(&place)?;
+        let up = self.ups(&place)?;
         let shape = LatentAttention::latent_shape(latent_dim, rope_dim, None);
         Ok(LatentAttention {
             heads,
@@ -122,8 +122,7 @@ impl Latent {
                 self.bias,
             )?,
             latent_norm: place.rms_norm(("kv_a_layernorm", "attn_kv_a_norm"), latent_dim, INNER_EPS, 0.0)?,
-            key_up,
-            value_up,
+            up,
             rope: Some(self.rope),
             query_gain: self.query_gain,
             scale: self.scale,

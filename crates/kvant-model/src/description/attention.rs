@@ -1,40 +1,42 @@
 //! Attention in its variants, as plain data.
 
-use super::{Linear, Norm, RopeId, Vector};
+use super::RopeId;
+use super::tree::tree;
 use kvant_cache::KvSlot;
 
-/// How queries, keys and values come out of the residual stream.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Projection {
-    /// Three linear layers.
-    Apart {
-        /// To `(heads, key_dim)`; `(heads, 2, key_dim)` with an output gate in it.
-        q: Linear,
-        /// To `(kv_heads, key_dim)`.
-        k: Linear,
-        /// To `(kv_heads, value_dim)`.
-        v: Linear,
-    },
-    /// One layer whose output is all queries, then all keys, then all values.
-    Fused(Linear),
-    /// One layer whose output is `(heads, 3, head_dim)`: query, key and value of each head together.
-    FusedByHead(Linear),
-    /// Keys and values are those of the slot that this layer views.
-    Shared {
-        /// To `(heads, key_dim)`.
-        q: Linear,
-    },
-    /// One layer gives keys and values: they are equal before norms and rotation.
-    Equal {
-        /// To `(heads, key_dim)`.
-        q: Linear,
-        /// To `(kv_heads, key_dim)`.
-        kv: Linear,
-    },
+tree! {
+    /// How queries, keys and values come out of the residual stream.
+    pub enum Projection {
+        /// Three linear layers.
+        Apart {
+            /// To `(heads, key_dim)`; `(heads, 2, key_dim)` with an output gate in it.
+            q: W::Linear,
+            /// To `(kv_heads, key_dim)`.
+            k: W::Linear,
+            /// To `(kv_heads, value_dim)`.
+            v: W::Linear,
+        },
+        /// One layer whose output is all queries, then all keys, then all values.
+        Fused(W::Linear),
+        /// One layer whose output is `(heads, 3, head_dim)`: query, key and value of each head together.
+        FusedByHead(W::Linear),
+        /// Keys and values are those of the slot that this layer views.
+        Shared {
+            /// To `(heads, key_dim)`.
+            q: W::Linear,
+        },
+        /// One layer gives keys and values: they are equal before norms and rotation.
+        Equal {
+            /// To `(heads, key_dim)`.
+            q: W::Linear,
+            /// To `(kv_heads, key_dim)`.
+            kv: W::Linear,
+        },
+    }
 }
 
 /// What multiplies the heads' outputs before the output layer.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OutputGate {
     /// The sigmoid of the second half of every head of the query projection.
     InQuery,
@@ -67,47 +69,48 @@ impl QueryGain {
     }
 }
 
-/// Softmax attention over keys and values.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Attention {
-    /// The slot it writes and reads, or views.
-    pub slot: KvSlot,
-    /// Query heads.
-    pub heads: usize,
-    /// Heads of keys and values.
-    pub kv_heads: usize,
-    /// Channels of a key and of a query.
-    pub key_dim: usize,
-    /// Channels of a value.
-    pub value_dim: usize,
-    /// Sliding window: how many tokens a query sees, itself included; `None` for all.
-    pub window: Option<usize>,
-    /// From the residual stream to heads.
-    pub projection: Projection,
-    /// Norm of queries, over a head or over all heads at once.
-    pub q_norm: Option<Norm>,
-    /// Norm of keys.
-    pub k_norm: Option<Norm>,
-    /// Norm of values.
-    pub v_norm: Option<Norm>,
-    /// Where the norms of queries and keys stand.
-    pub norm_place: NormPlace,
-    /// Multiplier of keys before norm and rotation.
-    pub key_scale: f32,
-    /// Rotation of queries and keys by position; `None` where positions enter otherwise or not at all.
-    pub rope: Option<RopeId>,
-    /// Growth of queries with their position.
-    pub query_gain: Option<QueryGain>,
-    /// Multiplier of `q · k`.
-    pub scale: f32,
-    /// Scaled scores `s` become `cap · tanh(s / cap)`.
-    pub soft_cap: Option<f32>,
-    /// One logit per query head that takes part in the softmax and has no value.
-    pub sink_logits: Option<Vector>,
-    /// Multiplies the heads' outputs.
-    pub gate: Option<OutputGate>,
-    /// From heads back to the residual stream.
-    pub output: Linear,
+tree! {
+    /// Softmax attention over keys and values.
+    pub struct Attention {
+        /// The slot it writes and reads, or views.
+        pub slot: KvSlot,
+        /// Query heads.
+        pub heads: usize,
+        /// Heads of keys and values.
+        pub kv_heads: usize,
+        /// Channels of a key and of a query.
+        pub key_dim: usize,
+        /// Channels of a value.
+        pub value_dim: usize,
+        /// Sliding window: how many tokens a query sees, itself included; `None` for all.
+        pub window: Option<usize>,
+        /// From the residual stream to heads.
+        pub projection: Projection<W>,
+        /// Norm of queries, over a head or over all heads at once.
+        pub q_norm: Option<W::Norm>,
+        /// Norm of keys.
+        pub k_norm: Option<W::Norm>,
+        /// Norm of values.
+        pub v_norm: Option<W::Norm>,
+        /// Where the norms of queries and keys stand.
+        pub norm_place: NormPlace,
+        /// Multiplier of keys before norm and rotation.
+        pub key_scale: f32,
+        /// Rotation of queries and keys by position; `None` where positions enter otherwise or not at all.
+        pub rope: Option<RopeId>,
+        /// Growth of queries with their position.
+        pub query_gain: Option<QueryGain>,
+        /// Multiplier of `q · k`.
+        pub scale: f32,
+        /// Scaled scores `s` become `cap · tanh(s / cap)`.
+        pub soft_cap: Option<f32>,
+        /// One logit per query head that takes part in the softmax and has no value.
+        pub sink_logits: Option<W::Vector>,
+        /// Multiplies the heads' outputs.
+        pub gate: Option<OutputGate>,
+        /// From heads back to the residual stream.
+        pub output: W::Linear,
+    }
 }
 
 /// What decides how much an error in a layer's keys matters.

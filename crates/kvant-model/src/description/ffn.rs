@@ -1,6 +1,7 @@
 //! Feed-forward layers and mixtures of experts, as plain data.
 
-use super::{Linear, Norm, Vector};
+use super::Linear;
+use super::tree::tree;
 
 /// A non-linear function, applied value by value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,48 +43,51 @@ impl Activation {
     }
 }
 
-/// The feed-forward half of a layer.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Ffn {
-    /// The same for every token.
-    Dense(Mlp),
-    /// A few experts out of many, chosen for each token.
-    Experts(Box<Moe>),
+tree! {
+    /// The feed-forward half of a layer.
+    pub enum Ffn {
+        /// The same for every token.
+        Dense(Mlp<W>),
+        /// A few experts out of many, chosen for each token.
+        Experts(Box<Moe<W>>),
+    }
 }
 
-/// How the inner values of a perceptron are made.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Inner {
-    /// `act(gate(x)) · up(x)`.
-    Gated {
-        /// To the inner width, through the activation.
-        gate: Linear,
+tree! {
+    /// How the inner values of a perceptron are made.
+    pub enum Inner {
+        /// `act(gate(x)) · up(x)`.
+        Gated {
+            /// To the inner width, through the activation.
+            gate: W::Linear,
+            /// To the inner width.
+            up: W::Linear,
+        },
+        /// The same with gate and up in one layer, gate first.
+        GatedFused(W::Linear),
+        /// `act(up(x))`.
+        Plain(W::Linear),
+    }
+}
+
+tree! {
+    /// A perceptron: inner values and the way back.
+    pub struct Mlp {
         /// To the inner width.
-        up: Linear,
-    },
-    /// The same with gate and up in one layer, gate first.
-    GatedFused(Linear),
-    /// `act(up(x))`.
-    Plain(Linear),
-}
-
-/// A perceptron: inner values and the way back.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Mlp {
-    /// To the inner width.
-    pub inner: Inner,
-    /// The non-linear function.
-    pub activation: Activation,
-    /// gpt-oss: gate and up are clamped, `gate · sigmoid(alpha · gate) · (up + 1)`.
-    pub clamp: Option<ClampedSwiglu>,
-    /// Multiplier of the gate before its activation.
-    pub gate_scale: f32,
-    /// Gemma 3n: gates count from the mean of their row and this many of its deviations on, those below are zero.
-    pub sparsity: Option<f32>,
-    /// Back to the residual stream.
-    pub down: Linear,
-    /// Multiplier of the result.
-    pub down_scale: f32,
+        pub inner: Inner<W>,
+        /// The non-linear function.
+        pub activation: Activation,
+        /// gpt-oss: gate and up are clamped, `gate · sigmoid(alpha · gate) · (up + 1)`.
+        pub clamp: Option<ClampedSwiglu>,
+        /// Multiplier of the gate before its activation.
+        pub gate_scale: f32,
+        /// Gemma 3n: gates count from the mean of their row and this many of its deviations on, those below are zero.
+        pub sparsity: Option<f32>,
+        /// Back to the residual stream.
+        pub down: W::Linear,
+        /// Multiplier of the result.
+        pub down_scale: f32,
+    }
 }
 
 impl Mlp {
@@ -102,26 +106,28 @@ pub struct ClampedSwiglu {
     pub alpha: f32,
 }
 
-/// A mixture of experts: a router picks a few small perceptrons for each token.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Moe {
-    /// Which experts a token visits, and with which weights.
-    pub router: Router,
-    /// The experts.
-    pub experts: Vec<Mlp>,
-    /// An expert that every token visits.
-    pub shared: Option<SharedExpert>,
-    /// Experts work in a narrower space: into it before them, out of it after their weighted sum.
-    pub latent: Option<(Linear, Linear)>,
+tree! {
+    /// A mixture of experts: a router picks a few small perceptrons for each token.
+    pub struct Moe {
+        /// Which experts a token visits, and with which weights.
+        pub router: Router<W>,
+        /// The experts.
+        pub experts: Vec<Mlp<W>>,
+        /// An expert that every token visits.
+        pub shared: Option<SharedExpert<W>>,
+        /// Experts work in a narrower space: into it before them, out of it after their weighted sum.
+        pub latent: Option<(W::Linear, W::Linear)>,
+    }
 }
 
-/// An expert that every token visits.
-#[derive(Debug, Clone, PartialEq)]
-pub struct SharedExpert {
-    /// The expert.
-    pub mlp: Mlp,
-    /// The layer whose sigmoid weighs it; none where it is added as it is.
-    pub gate: Option<Linear>,
+tree! {
+    /// An expert that every token visits.
+    pub struct SharedExpert {
+        /// The expert.
+        pub mlp: Mlp<W>,
+        /// The layer whose sigmoid weighs it; none where it is added as it is.
+        pub gate: Option<W::Linear>,
+    }
 }
 
 /// How logits of experts become scores.
@@ -146,33 +152,34 @@ pub struct ExpertGroups {
     pub best: usize,
 }
 
-/// Chooses experts.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Router {
-    /// Applied to the router's input first.
-    pub norm: Option<Norm>,
-    /// The router's input is the residual stream, not the normed input of the experts.
-    pub reads_residual: bool,
-    /// Multiplier of each channel of its input.
-    pub input_scale: Option<Vector>,
-    /// To one logit per expert.
-    pub linear: Linear,
-    /// Multiplier of the logits.
-    pub logit_scale: f32,
-    /// From logits to scores.
-    pub score: RouterScore,
-    /// Added to scores when experts are chosen, and then only.
-    pub bias: Option<Vector>,
-    /// Groups of experts.
-    pub groups: Option<ExpertGroups>,
-    /// Experts per token.
-    pub chosen: usize,
-    /// Whether the chosen experts' scores are divided by their sum, and how.
-    pub renormalise: Option<Renormalise>,
-    /// Multiplier of all weights.
-    pub scale: f32,
-    /// Multiplier of each expert's weight.
-    pub expert_scale: Option<Vector>,
+tree! {
+    /// Chooses experts.
+    pub struct Router {
+        /// Applied to the router's input first.
+        pub norm: Option<W::Norm>,
+        /// The router's input is the residual stream, not the normed input of the experts.
+        pub reads_residual: bool,
+        /// To one logit per expert.
+        pub linear: W::Linear,
+        /// Multiplier of each channel of its input.
+        pub input_scale: Option<W::Vector>,
+        /// Multiplier of the logits.
+        pub logit_scale: f32,
+        /// From logits to scores.
+        pub score: RouterScore,
+        /// Added to scores when experts are chosen, and then only.
+        pub bias: Option<W::Vector>,
+        /// Groups of experts.
+        pub groups: Option<ExpertGroups>,
+        /// Experts per token.
+        pub chosen: usize,
+        /// Whether the chosen experts' scores are divided by their sum, and how.
+        pub renormalise: Option<Renormalise>,
+        /// Multiplier of all weights.
+        pub scale: f32,
+        /// Multiplier of each expert's weight.
+        pub expert_scale: Option<W::Vector>,
+    }
 }
 
 /// The divisor of chosen experts' scores: `max(sum, least) + epsilon`.

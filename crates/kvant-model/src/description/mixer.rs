@@ -6,7 +6,8 @@
 //! `(kernel − 1, channels)`, oldest first and zero before the first token; a row begins with the convolution's input
 //! `(channels)`. What follows stands at each `state_shape`.
 
-use super::{Activation, Linear, Matrix, Norm, QueryGain, RopeId, Vector};
+use super::tree::tree;
+use super::{Activation, Matrix, QueryGain, RopeId, Vector};
 use kvant_cache::{KvSlot, LatentShape, RecurrentShape, StateSlot};
 
 /// A causal convolution of every channel by itself: `y[t, c] = act(b[c] + Σᵢ w[c, i] · x[t − (kernel − 1) + i, c])`, where inputs
@@ -25,17 +26,18 @@ pub struct Convolution {
     pub activation: Option<Activation>,
 }
 
-/// A gated short convolution (LFM2): `output(C ⊙ conv(B ⊙ x))`, with B, C and x from the residual stream.
-#[derive(Debug, Clone, PartialEq)]
-pub struct ShortConv {
-    /// Its state.
-    pub slot: StateSlot,
-    /// To `(3, channels)`: B, C, x.
-    pub input: Linear,
-    /// Of `B ⊙ x`.
-    pub conv: Convolution,
-    /// From its channels back to the residual stream.
-    pub output: Linear,
+tree! {
+    /// A gated short convolution (LFM2): `output(C ⊙ conv(B ⊙ x))`, with B, C and x from the residual stream.
+    pub struct ShortConv {
+        /// Its state.
+        pub slot: StateSlot,
+        /// To `(3, channels)`: B, C, x.
+        pub input: W::Linear,
+        /// Of `B ⊙ x`.
+        pub conv: W::Convolution,
+        /// From its channels back to the residual stream.
+        pub output: W::Linear,
+    }
 }
 
 impl ShortConv {
@@ -99,36 +101,37 @@ impl Mamba2Dims {
     }
 }
 
-/// A Mamba-2 state space model (Granite 4, Nemotron-H, Falcon-H1).
-///
-/// 1. `input` gives z, x, B, C and dt, each multiplied by its part of `part_scales`; x, B and C go through the convolution.
-/// 2. `dt = softplus(dt + dt_bias)`, clamped to `dt_limit`.
-/// 3. For each head `S ← exp(dt · A) · S + dt · x ⊗ B` and `y = S · C + D · x`.
-/// 4. y is gated with silu(z) and normed, in the order that `norm` says; then `output`.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Mamba2 {
-    /// Its state.
-    pub slot: StateSlot,
-    /// Its sizes.
-    pub dims: Mamba2Dims,
-    /// To z `(heads, head_dim)`, x of the same shape, B and C `(groups, state)`, and dt `(heads)`.
-    pub input: Linear,
-    /// Multipliers of these five; all 1 in most models.
-    pub part_scales: [f32; 5],
-    /// Of x, B and C.
-    pub conv: Convolution,
-    /// `(heads)`.
-    pub dt_bias: Vector,
-    /// Least and largest dt.
-    pub dt_limit: Option<(f32, f32)>,
-    /// A.
-    pub decay: DecayRate,
-    /// D, `(heads)`.
-    pub skip: Vector,
-    /// A norm beside the gate.
-    pub norm: Option<GatedNorm>,
-    /// Back to the residual stream.
-    pub output: Linear,
+tree! {
+    /// A Mamba-2 state space model (Granite 4, Nemotron-H, Falcon-H1).
+    ///
+    /// 1. `input` gives z, x, B, C and dt, each multiplied by its part of `part_scales`; x, B and C go through the convolution.
+    /// 2. `dt = softplus(dt + dt_bias)`, clamped to `dt_limit`.
+    /// 3. For each head `S ← exp(dt · A) · S + dt · x ⊗ B` and `y = S · C + D · x`.
+    /// 4. y is gated with silu(z) and normed, in the order that `norm` says; then `output`.
+    pub struct Mamba2 {
+        /// Its state.
+        pub slot: StateSlot,
+        /// Its sizes.
+        pub dims: Mamba2Dims,
+        /// To z `(heads, head_dim)`, x of the same shape, B and C `(groups, state)`, and dt `(heads)`.
+        pub input: W::Linear,
+        /// Multipliers of these five; all 1 in most models.
+        pub part_scales: [f32; 5],
+        /// Of x, B and C.
+        pub conv: W::Convolution,
+        /// `(heads)`.
+        pub dt_bias: W::Vector,
+        /// Least and largest dt.
+        pub dt_limit: Option<(f32, f32)>,
+        /// A.
+        pub decay: W::Decay,
+        /// D, `(heads)`.
+        pub skip: W::Vector,
+        /// A norm beside the gate.
+        pub norm: Option<W::GatedNorm>,
+        /// Back to the residual stream.
+        pub output: W::Linear,
+    }
 }
 
 /// An RMS norm over groups of channels, beside a gate.
@@ -217,99 +220,109 @@ impl DeltaDims {
     }
 }
 
-/// A gated DeltaNet (Qwen3-Next, Qwen3.5): linear attention whose state forgets, and corrects what it holds.
-///
-/// 1. The projection gives q, k, v, z, b and a; q, k and v go through the convolution.
-/// 2. Every head of q and of k is divided by `√(Σ x² + qk_eps)`; q also by `√key_dim`.
-/// 3. `β = sigmoid(b)` and `g = A · softplus(a + dt_bias)`, one number each per value head.
-/// 4. For each value head `S ← exp(g) · S`, then `u = β · (v − Sᵀk)`, `S ← S + k ⊗ u`, `o = Sᵀq`.
-/// 5. `norm(o) ⊙ silu(z)`, then `output`.
-#[derive(Debug, Clone, PartialEq)]
-pub struct GatedDeltaNet {
-    /// Its state.
-    pub slot: StateSlot,
-    /// Its sizes.
-    pub dims: DeltaDims,
-    /// From the residual stream to heads.
-    pub projection: DeltaProjection,
-    /// Of q, k and v: all queries, then all keys, then all values.
-    pub conv: Convolution,
-    /// Added to the square of a length.
-    pub qk_eps: f32,
-    /// A.
-    pub decay: DecayRate,
-    /// `(value_heads)`.
-    pub dt_bias: Vector,
-    /// Of each value head's output.
-    pub norm: Norm,
-    /// Back to the residual stream.
-    pub output: Linear,
+tree! {
+    /// A gated DeltaNet (Qwen3-Next, Qwen3.5): linear attention whose state forgets, and corrects what it holds.
+    ///
+    /// 1. The projection gives q, k, v, z, b and a; q, k and v go through the convolution.
+    /// 2. Every head of q and of k is divided by `√(Σ x² + qk_eps)`; q also by `√key_dim`.
+    /// 3. `β = sigmoid(b)` and `g = A · softplus(a + dt_bias)`, one number each per value head.
+    /// 4. For each value head `S ← exp(g) · S`, then `u = β · (v − Sᵀk)`, `S ← S + k ⊗ u`, `o = Sᵀq`.
+    /// 5. `norm(o) ⊙ silu(z)`, then `output`.
+    pub struct GatedDeltaNet {
+        /// Its state.
+        pub slot: StateSlot,
+        /// Its sizes.
+        pub dims: DeltaDims,
+        /// From the residual stream to heads.
+        pub projection: DeltaProjection<W>,
+        /// Of q, k and v: all queries, then all keys, then all values.
+        pub conv: W::Convolution,
+        /// Added to the square of a length.
+        pub qk_eps: f32,
+        /// A.
+        pub decay: W::Decay,
+        /// `(value_heads)`.
+        pub dt_bias: W::Vector,
+        /// Of each value head's output.
+        pub norm: W::Norm,
+        /// Back to the residual stream.
+        pub output: W::Linear,
+    }
 }
 
-/// How a gated DeltaNet's inputs come out of the residual stream.
-#[derive(Debug, Clone, PartialEq)]
-pub enum DeltaProjection {
-    /// Four linear layers.
-    Apart {
-        /// To all queries, then all keys, then all values.
-        qkv: Linear,
-        /// To `(value_heads, value_dim)`.
-        z: Linear,
-        /// To `(value_heads)`.
-        b: Linear,
-        /// To `(value_heads)`.
-        a: Linear,
-    },
-    /// Two layers, whose outputs lie together by key head. A key head's part has those of its value heads, in their order.
-    ByKeyHead {
-        /// For each key head: q `(key_dim)`, k `(key_dim)`, v and z of its value heads.
-        qkvz: Linear,
-        /// For each key head: b, then a, of its value heads.
-        ba: Linear,
-    },
+tree! {
+    /// How a gated DeltaNet's inputs come out of the residual stream.
+    pub enum DeltaProjection {
+        /// Four linear layers.
+        Apart {
+            /// To all queries, then all keys, then all values.
+            qkv: W::Linear,
+            /// To `(value_heads, value_dim)`.
+            z: W::Linear,
+            /// To `(value_heads)`.
+            b: W::Linear,
+            /// To `(value_heads)`.
+            a: W::Linear,
+        },
+        /// Two layers, whose outputs lie together by key head. A key head's part has those of its value heads, in their order.
+        ByKeyHead {
+            /// For each key head: q `(key_dim)`, k `(key_dim)`, v and z of its value heads.
+            qkvz: W::Linear,
+            /// For each key head: b, then a, of its value heads.
+            ba: W::Linear,
+        },
+    }
 }
 
-/// Multi-head latent attention (DeepSeek V2 and V3, GLM 4.7 Flash, Mistral 4): keys and values of all heads are linear in
-/// one latent, which is what a sequence keeps, beside one rotated key that all heads share.
-///
-/// 1. `query` gives `(heads, nope_dim + rope_dim)`; the second part of every head is rotated.
-/// 2. `latent` gives `(latent_dim + rope_dim)`; the first part is normed with `latent_norm`, the second is rotated.
-/// 3. Head h has the key `key_up[h] · latent | rotated part` and the value `value_up[h] · latent`, and attends with softmax
-///    over `scale · q · k`; then `output`.
+tree! {
+    /// Multi-head latent attention (DeepSeek V2 and V3, GLM 4.7 Flash, Mistral 4): keys and values of all heads are linear in
+    /// one latent, which is what a sequence keeps, beside one rotated key that all heads share.
+    ///
+    /// 1. `query` gives `(heads, nope_dim + rope_dim)`; the second part of every head is rotated.
+    /// 2. `latent` gives `(latent_dim + rope_dim)`; the first part is normed with `latent_norm`, the second is rotated.
+    /// 3. Head h has the key `up.key[h] · latent | rotated part` and the value `up.value[h] · latent`, and attends with softmax
+    ///    over `scale · q · k`; then `output`.
+    pub struct LatentAttention {
+        /// The slot it writes and reads: latents.
+        pub slot: KvSlot,
+        /// Query heads.
+        pub heads: usize,
+        /// Channels of a query and of a key that are not rotated.
+        pub nope_dim: usize,
+        /// Channels that are.
+        pub rope_dim: usize,
+        /// Channels of a latent.
+        pub latent_dim: usize,
+        /// Channels of a value.
+        pub value_dim: usize,
+        /// Sliding window: how many tokens a query sees, itself included; `None` for all.
+        pub window: Option<usize>,
+        /// To queries.
+        pub query: LatentQuery<W>,
+        /// To the latent and the part that is rotated.
+        pub latent: W::Linear,
+        /// Of the latent.
+        pub latent_norm: W::Norm,
+        /// From the latent to keys and values.
+        pub up: W::LatentHeads,
+        /// The rotation.
+        pub rope: Option<RopeId>,
+        /// Growth of queries with their position.
+        pub query_gain: Option<QueryGain>,
+        /// Multiplier of `q · k`.
+        pub scale: f32,
+        /// From `(heads, value_dim)` back to the residual stream.
+        pub output: W::Linear,
+    }
+}
+
+/// The matrices that each head of latent attention has for itself.
 #[derive(Debug, Clone, PartialEq)]
-pub struct LatentAttention {
-    /// The slot it writes and reads: latents.
-    pub slot: KvSlot,
-    /// Query heads.
-    pub heads: usize,
-    /// Channels of a query and of a key that are not rotated.
-    pub nope_dim: usize,
-    /// Channels that are.
-    pub rope_dim: usize,
-    /// Channels of a latent.
-    pub latent_dim: usize,
-    /// Channels of a value.
-    pub value_dim: usize,
-    /// Sliding window: how many tokens a query sees, itself included; `None` for all.
-    pub window: Option<usize>,
-    /// To queries.
-    pub query: LatentQuery,
-    /// To the latent and the part that is rotated.
-    pub latent: Linear,
-    /// Of the latent.
-    pub latent_norm: Norm,
+pub struct LatentHeads {
     /// For each head from the latent to the part of a key that is not rotated, `(nope_dim, latent_dim)`.
-    pub key_up: Vec<Matrix>,
+    pub key: Vec<Matrix>,
     /// For each head from the latent to a value, `(value_dim, latent_dim)`.
-    pub value_up: Vec<Matrix>,
-    /// The rotation.
-    pub rope: Option<RopeId>,
-    /// Growth of queries with their position.
-    pub query_gain: Option<QueryGain>,
-    /// Multiplier of `q · k`.
-    pub scale: f32,
-    /// From `(heads, value_dim)` back to the residual stream.
-    pub output: Linear,
+    pub value: Vec<Matrix>,
 }
 
 impl LatentAttention {
@@ -319,20 +332,21 @@ impl LatentAttention {
     }
 }
 
-/// How the queries of latent attention come out of the residual stream.
-#[derive(Debug, Clone, PartialEq)]
-pub enum LatentQuery {
-    /// One linear layer.
-    Direct(Linear),
-    /// Through a narrow space: `up(norm(down(x)))`.
-    LowRank {
-        /// Into it.
-        down: Linear,
-        /// In it.
-        norm: Norm,
-        /// Out of it, to `(heads, nope_dim + rope_dim)`.
-        up: Linear,
-    },
+tree! {
+    /// How the queries of latent attention come out of the residual stream.
+    pub enum LatentQuery {
+        /// One linear layer.
+        Direct(W::Linear),
+        /// Through a narrow space: `up(norm(down(x)))`.
+        LowRank {
+            /// Into it.
+            down: W::Linear,
+            /// In it.
+            norm: W::Norm,
+            /// Out of it, to `(heads, nope_dim + rope_dim)`.
+            up: W::Linear,
+        },
+    }
 }
 
 /// Numbers of a convolution's tail.

@@ -18,6 +18,7 @@ mod rope;
 mod show;
 mod streams;
 mod tensor;
+mod tree;
 mod visit;
 
 pub use attention::{Attention, NormPlace, OutputGate, Projection, QueryGain, ScoreTraits};
@@ -27,15 +28,17 @@ pub use ffn::{
 };
 pub use mixer::{
     Convolution, DecayRate, DeltaDims, DeltaProjection, GateOrder, GatedDeltaNet, GatedNorm, HeadOrder,
-    LatentAttention, LatentQuery, Mamba2, Mamba2Dims, ShortConv,
+    LatentAttention, LatentHeads, LatentQuery, Mamba2, Mamba2Dims, ShortConv,
 };
 pub use rope::{Pairing, Rope, RopeScaling};
 pub use show::LayerSummary;
 pub use streams::{AltUp, Laurel, PerLayerEmbedding, PerLayerInput, Streams};
 pub(crate) use tensor::assumed_type;
 pub use tensor::{Linear, Matrix, Norm, NormKind, Precision, RowRange, TensorRef, Vector};
+pub use tree::{Lower, Named, Node, Weights};
 
 use kvant_cache::{KvSlot, Slots};
+use tree::tree;
 
 /// A rotary embedding of the description's list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -81,77 +84,82 @@ pub struct Embedding {
     pub streams: Option<Streams>,
 }
 
-/// From the last activations to logits.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Head {
-    /// After the last layer.
-    pub norm: Norm,
-    /// To the vocabulary; the embedding's table once more where the two are tied.
-    pub output: Linear,
-    /// Multiplier of the logits.
-    pub scale: f32,
-    /// Logits `z` become `cap · tanh(z / cap)`.
-    pub soft_cap: Option<f32>,
+tree! {
+    /// From the last activations to logits.
+    pub struct Head {
+        /// After the last layer.
+        pub norm: W::Norm,
+        /// To the vocabulary; the embedding's table once more where the two are tied.
+        pub output: W::Linear,
+        /// Multiplier of the logits.
+        pub scale: f32,
+        /// Logits `z` become `cap · tanh(z / cap)`.
+        pub soft_cap: Option<f32>,
+    }
 }
 
-/// One layer: its residuals, one after another.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Layer {
-    /// What is added to the residual stream.
-    pub residuals: Vec<Residual>,
-    /// One number that the stream is multiplied by in the end.
-    pub scale: Option<Vector>,
-    /// What it does with several streams; none where there is one.
-    pub altup: Option<Box<AltUp>>,
+tree! {
+    /// One layer: its residuals, one after another.
+    pub struct Layer {
+        /// What is added to the residual stream.
+        pub residuals: Vec<Residual<W>>,
+        /// One number that the stream is multiplied by in the end.
+        pub scale: Option<W::Vector>,
+        /// What it does with several streams; none where there is one.
+        pub altup: Option<Box<AltUp<W>>>,
+    }
 }
 
-/// `x = keep · x + scale · after(Σ branches)`, all branches of the same `x`.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Residual {
-    /// In the order in which they are added.
-    pub branches: Vec<Branch>,
-    /// A norm of their sum.
-    pub after: Option<Norm>,
-    /// Multiplier of what is added; 1 in most models.
-    pub scale: f32,
-    /// Multiplier of what was there; 1 in most models.
-    pub keep: f32,
+tree! {
+    /// `x = keep · x + scale · after(Σ branches)`, all branches of the same `x`.
+    pub struct Residual {
+        /// In the order in which they are added.
+        pub branches: Vec<Branch<W>>,
+        /// A norm of their sum.
+        pub after: Option<W::Norm>,
+        /// Multiplier of what is added; 1 in most models.
+        pub scale: f32,
+        /// Multiplier of what was there; 1 in most models.
+        pub keep: f32,
+    }
 }
 
-/// `scale · after(mixer(input_scale · norm(x)))`.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Branch {
-    /// Before the mixer.
-    pub norm: Option<Norm>,
-    /// Multiplier of the mixer's input; 1 in most models.
-    pub input_scale: f32,
-    /// What it computes.
-    pub mixer: Mixer,
-    /// After it.
-    pub after: Option<Norm>,
-    /// Multiplier of what it gives; 1 in most models.
-    pub scale: f32,
+tree! {
+    /// `scale · after(mixer(input_scale · norm(x)))`.
+    pub struct Branch {
+        /// Before the mixer.
+        pub norm: Option<W::Norm>,
+        /// Multiplier of the mixer's input; 1 in most models.
+        pub input_scale: f32,
+        /// What it computes.
+        pub mixer: Mixer<W>,
+        /// After it.
+        pub after: Option<W::Norm>,
+        /// Multiplier of what it gives; 1 in most models.
+        pub scale: f32,
+    }
 }
 
-/// A block that turns rows of the residual stream into rows of the same width.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Mixer {
-    /// Softmax attention.
-    Attention(Box<Attention>),
-    /// Softmax attention over latents (MLA).
-    LatentAttention(Box<LatentAttention>),
-    /// A gated short convolution.
-    ShortConv(Box<ShortConv>),
-    /// A Mamba-2 state space model.
-    Mamba2(Box<Mamba2>),
-    /// Linear attention by the gated delta rule.
-    GatedDeltaNet(Box<GatedDeltaNet>),
-    /// A feed-forward layer.
-    Ffn(Ffn),
-    /// The layer's own input, through a gate.
-    PerLayerInput(Box<PerLayerInput>),
-    /// A linear layer of low rank, around which its input is added.
-    Laurel(Box<Laurel>),
+tree! {
+    /// A block that turns rows of the residual stream into rows of the same width.
+    pub enum Mixer {
+        /// Softmax attention.
+        Attention(Box<Attention<W>>),
+        /// Softmax attention over latents (MLA).
+        LatentAttention(Box<LatentAttention<W>>),
+        /// A gated short convolution.
+        ShortConv(Box<ShortConv<W>>),
+        /// A Mamba-2 state space model.
+        Mamba2(Box<Mamba2<W>>),
+        /// Linear attention by the gated delta rule.
+        GatedDeltaNet(Box<GatedDeltaNet<W>>),
+        /// A feed-forward layer.
+        Ffn(Ffn<W>),
+        /// The layer's own input, through a gate.
+        PerLayerInput(Box<PerLayerInput<W>>),
+        /// A linear layer of low rank, around which its input is added.
+        Laurel(Box<Laurel<W>>),
+    }
 }
 
 impl Branch {

@@ -3,7 +3,7 @@
 //! A sampler that looks at the beginning of the ranking alone asks for a [`TopK`] instead of logits. The rule is the same for every
 //! device, and exact: tokens are ranked by logit, of equals (+0 and −0 are equals) the lower id first, and a device lists the first of
 //! them with their logits to the bit. What is drawn is then decided on the host by the numbers of the seed, from the list alone, so
-//! it is the token that all logits would have given. Where a list does not settle it, `enough` says so and the row comes as logits;
+//! it is the token that all logits would have given. Where a list does not settle it, [`Pass::accept`](crate::Pass::accept) says so and the row comes as logits;
 //! so does a row with a logit that is NaN or +∞, which the sampler refuses by name.
 //!
 //! ```
@@ -18,7 +18,6 @@ mod weight;
 
 pub use weight::{ONE, weight};
 
-use crate::rows::Rows;
 use std::cmp::Ordering;
 
 /// The most tokens that a list has.
@@ -65,90 +64,6 @@ impl TopTokens {
     }
 }
 
-/// What a pass gives of a wanted row.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Output<'a> {
-    /// Its logits, `(vocabulary)`.
-    Logits(&'a [f32]),
-    /// Its best tokens.
-    Top(&'a TopTokens),
-}
-
-impl<'a> Output<'a> {
-    /// Its logits; none where it came as its best tokens.
-    pub fn logits(self) -> &'a [f32] {
-        match self {
-            Self::Logits(logits) => logits,
-            Self::Top(_) => &[],
-        }
-    }
-}
-
-/// What a pass gives of all wanted rows.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Outputs {
-    logits: Rows,
-    /// By row.
-    places: Vec<Place>,
-}
-
-#[derive(Debug, Clone, PartialEq)]
-enum Place {
-    /// A row of `logits`.
-    Logits(usize),
-    Top(TopTokens),
-}
-
-impl Outputs {
-    /// Rows that have come one after another, as their best tokens or else as the next row of `logits`.
-    ///
-    /// # Panics
-    /// When `logits` has not as many rows as there are places for.
-    pub fn new(logits: Rows, rows: impl IntoIterator<Item = Option<TopTokens>>) -> Self {
-        let mut next = 0..logits.tokens();
-        let place = |row: Option<TopTokens>| match row {
-            Some(top) => Place::Top(top),
-            None => Place::Logits(next.next().expect("a row of logits for every row without a list")),
-        };
-        let places = rows.into_iter().map(place).collect();
-        assert!(next.is_empty(), "rows of logits that belong to no row: {next:?}");
-        Self { logits, places }
-    }
-
-    /// Number of wanted rows.
-    pub fn rows(&self) -> usize {
-        self.places.len()
-    }
-
-    /// What came of a row.
-    pub fn row(&self, row: usize) -> Output<'_> {
-        match &self.places[row] {
-            Place::Logits(row) => Output::Logits(self.logits.row(*row)),
-            Place::Top(top) => Output::Top(top),
-        }
-    }
-
-    /// Takes the list of a row, where it came as one.
-    pub fn take_top(&mut self, row: usize) -> Option<TopTokens> {
-        match self.places.get_mut(row)? {
-            Place::Logits(_) => None,
-            Place::Top(top) => Some(std::mem::take(top)),
-        }
-    }
-
-    /// All rows that came as logits, `(rows, vocabulary)`.
-    pub fn into_logits(self) -> Rows {
-        self.logits
-    }
-}
-
-impl From<Rows> for Outputs {
-    fn from(logits: Rows) -> Self {
-        let places = (0..logits.tokens()).map(Place::Logits).collect();
-        Self { logits, places }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -175,19 +90,5 @@ mod tests {
         let wanted = TopK { count: 1, temperature: Some(2.0) };
         let top = TopTokens::of(&[1.0, -1.0, -200.0], wanted).unwrap();
         assert_eq!((top.tokens, top.mass), (vec![(0, 1.0)], Some(ONE + weight(-1.0))));
-    }
-
-    #[test]
-    fn rows_keep_their_order_whatever_they_come_as() {
-        let top = TopTokens { tokens: vec![(7, 1.5)], mass: None };
-        let logits = Rows::from_vec(vec![1.0, 2.0, 3.0, 4.0], 2);
-        let outputs = Outputs::new(logits.clone(), [None, Some(top.clone()), None]);
-        assert_eq!(outputs.rows(), 3);
-        assert_eq!(outputs.row(0), Output::Logits(&[1.0, 2.0]));
-        assert_eq!((outputs.row(1), outputs.row(1).logits().len()), (Output::Top(&top.clone()), 0));
-        assert_eq!(outputs.row(2).logits(), [3.0, 4.0]);
-        let mut taken = outputs.clone();
-        assert_eq!((taken.take_top(1), taken.take_top(2), taken.take_top(3)), (Some(top), None, None));
-        assert_eq!(Outputs::from(logits).row(1).logits(), [3.0, 4.0]);
     }
 }

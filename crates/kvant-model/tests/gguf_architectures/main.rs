@@ -11,8 +11,9 @@ mod twins;
 mod variants;
 
 use expected::expected;
-use kvant_cpu::{ExactCache, LoadOptions};
-use kvant_model::{Checkpoint, Chunk};
+use kvant_attention::KvCache;
+use kvant_cpu::LoadOptions;
+use kvant_model::{Checkpoint, Chunk, Pass};
 use llama_cpp::{converted, difference, fixture, gguf, safetensors, tests};
 use serde_json::Value;
 use std::fs;
@@ -27,7 +28,7 @@ fn logits(name: &str, checkpoint: &Checkpoint) -> Vec<f32> {
     let expected = expected(&fixture(name));
     let ids = expected.tensor("input_ids").unwrap().unwrap().index(0).unwrap().to_i64().unwrap();
     let ids: Vec<u32> = ids.into_iter().map(|id| id as u32).collect();
-    let mut cache = ExactCache::<f32>::new(model.slots(), ids.len() + 16);
-    let chunk = Chunk { tokens: &ids, wanted: 0..ids.len() };
-    model.forward(&[chunk], &mut cache).unwrap().data().to_vec()
+    let mut cache = KvCache::reference(model.slots(), ids.len() + 16).unwrap();
+    let chunk = Chunk::new(&ids, 0..ids.len());
+    model.forward(Pass::new(&[chunk]), &mut [cache.sequence_mut()]).unwrap().into_logits().data().to_vec()
 }

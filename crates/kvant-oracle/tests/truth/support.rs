@@ -1,12 +1,10 @@
 //! Fixtures, differences, and a backend's run in the oracle's terms.
 
-use kvant_cache::{
-    KvSlot, PassState, Queries, RecurrentState, Scoring, SequencePass, SlotKind, Slots, StateError, StateSlot,
-};
-use kvant_cpu::ExactCache;
+use kvant_attention::KvCache;
+use kvant_cache::{AttentionObserver, KvSlot, Queries, Scoring, SequencePass, SlotKind, Slots, pass};
 use kvant_model::config::parse_json;
 use kvant_model::safetensors::Safetensors;
-use kvant_model::{Checkpoint, Chunk, Description, LoadError, Network};
+use kvant_model::{Checkpoint, Chunk, Description, LoadError, Network, Pass};
 use kvant_oracle::{Rows, Trace};
 use std::collections::BTreeMap;
 use std::fs;
@@ -220,43 +218,19 @@ impl Differences {
     }
 }
 
-/// An exact cache that remembers what it was given.
+/// What slots were given: keys and values.
+#[derive(Default)]
 struct Recorder {
-    cache: ExactCache<f32>,
     given: BTreeMap<KvSlot, (Vec<f32>, Vec<f32>)>,
 }
 
-impl PassState for Recorder {
-    fn begin(&mut self, tokens: &[usize]) -> Result<(), StateError> {
-        self.cache.begin(tokens)
-    }
-    fn sequences(&self) -> &[SequencePass] {
-        self.cache.sequences()
-    }
-    fn append(&mut self, slot: KvSlot, keys: &[f32], values: &[f32]) -> Result<(), StateError> {
+impl AttentionObserver for Recorder {
+    fn append(&mut self, _: &[SequencePass], slot: KvSlot, keys: &[f32], values: &[f32]) {
         let given = self.given.entry(slot).or_default();
         given.0.extend_from_slice(keys);
         given.1.extend_from_slice(values);
-        self.cache.append(slot, keys, values)
     }
-    fn attend(
-        &mut self,
-        slot: KvSlot,
-        queries: Queries<'_>,
-        scoring: &Scoring<'_>,
-        out: &mut [f32],
-    ) -> Result<(), StateError> {
-        self.cache.attend(slot, queries, scoring, out)
-    }
-    fn recurrent(&mut self, slot: StateSlot, sequence: usize) -> Result<&mut RecurrentState, StateError> {
-        self.cache.recurrent(slot, sequence)
-    }
-    fn end(&mut self) -> Result<(), StateError> {
-        self.cache.end()
-    }
-    fn abandon(&mut self) {
-        self.cache.abandon();
-    }
+    fn attend(&mut self, _: &[SequencePass], _: KvSlot, _: Queries<'_>, _: &Scoring<'_>, _: &[f32]) {}
 }
 
 /// Runs a sequence in these chunks through a compiled model, on an exact cache, and compares all it comes by with the oracle.
@@ -268,7 +242,8 @@ pub fn compare_backend(
     capacity: usize,
     truth: &Trace,
 ) -> Differences {
-    let mut state = Recorder { cache: ExactCache::new(slots, capacity), given: BTreeMap::new() };
+    let mut cache = KvCache::reference(slots, capacity).unwrap();
+    let mut recorder = Recorder::default();
     let mut hidden: Vec<Vec<f32>> = vec![Vec::new(); truth.hidden.len()];
     let mut logits = Vec::new();
     let mut left = tokens;
@@ -278,11 +253,13 @@ pub fn compare_backend(
         if chunk.is_empty() {
             break;
         }
-        let chunk = [Chunk { tokens: chunk, wanted: 0..chunk.len() }];
+        let chunk = [Chunk::new(chunk, 0..chunk.len())];
         let mut observer = |layer: usize, x: &kvant_model::Rows| hidden[layer].extend_from_slice(x.data());
-        state.begin(&[chunk[0].tokens.len()]).unwrap();
-        let found = network.forward(&chunk, &mut state, Some(&mut observer)).unwrap();
-        state.end().unwrap();
+        let sequences = &mut [cache.sequence_mut()];
+        pass::begin(sequences, &[chunk[0].tokens()]).unwrap();
+        let pass = Pass::new(&chunk).observed(&mut observer).watched(&mut recorder);
+        let found = network.forward(pass, sequences).unwrap().into_logits();
+        pass::end(sequences).unwrap();
         logits.extend_from_slice(found.data());
     }
     assert!(left.is_empty(), "the chunks hold {} tokens too few", left.len());
@@ -292,8 +269,8 @@ pub fn compare_backend(
         found.compare("hidden", &truth.concat(), hidden);
     }
     let all = |rows: &Rows| rows.concat();
-    assert!(state.given.keys().eq(truth.keys.keys()), "the same slots get keys and values");
-    for (slot, (keys, values)) in &state.given {
+    assert!(recorder.given.keys().eq(truth.keys.keys()), "the same slots get keys and values");
+    for (slot, (keys, values)) in &recorder.given {
         found.compare("k", &all(&truth.keys[slot]), keys);
         found.compare("v", &all(&truth.values[slot]), values);
     }

@@ -1,26 +1,33 @@
-//! GPUs by Metal, Vulkan and DirectX 12.
+//! GPUs as the engine sees them.
 
-use super::{BackendOptions, Device, DeviceError, DeviceReport};
+use crate::adapter::{AdapterReport, adapters};
+use crate::arithmetic::Arithmetic;
+use crate::backend::GpuBackend;
+use crate::device::Gpu;
+use crate::layout::check_cache;
 use kvant_cache::CacheLayout;
-use kvant_gpu::{AdapterReport, Arithmetic, Gpu, GpuBackend, adapters};
+use kvant_device::{BackendOptions, Device, DeviceKind, DeviceReport};
 use kvant_model::{Backend, Checkpoint, Description, LoadError};
 use std::sync::Arc;
 
 struct GpuDevice(Gpu);
 
+/// GPUs, by Metal, Vulkan and DirectX 12. They have no numbers.
+pub static DEVICES: DeviceKind = DeviceKind { name: "gpu", open: |_| open(), hardware, reports };
+
 /// The adapter that the environment names, the best GPU, or one in software.
-pub(super) fn open_any() -> Result<Arc<dyn Device>, DeviceError> {
-    let gpu = Gpu::open_any().map_err(|e| DeviceError::NotFound(e.to_string()))?;
+fn open() -> Result<Arc<dyn Device>, String> {
+    let gpu = Gpu::open_any().map_err(|e| e.to_string())?;
     Ok(Arc::new(GpuDevice(gpu)))
 }
 
 /// The best GPU, if there is one that runs kernels.
-pub(super) fn open_hardware() -> Option<Arc<dyn Device>> {
+fn hardware() -> Option<Arc<dyn Device>> {
     let device = GpuDevice(Gpu::open().ok()?);
     (!device.is_software()).then(|| Arc::new(device) as _)
 }
 
-pub(super) fn reports() -> Vec<DeviceReport> {
+fn reports() -> Vec<DeviceReport> {
     adapters().into_iter().map(report).collect()
 }
 
@@ -53,7 +60,7 @@ impl Device for GpuDevice {
     }
 
     fn check_cache(&self, layout: &CacheLayout) -> Result<(), String> {
-        kvant_gpu::check_cache(&self.0, layout).map_err(|e| e.to_string())
+        check_cache(&self.0, layout).map_err(|e| e.to_string())
     }
 
     fn backend(&self, options: BackendOptions) -> Box<dyn Backend + Sync> {

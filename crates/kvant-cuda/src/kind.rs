@@ -1,8 +1,9 @@
-//! NVIDIA's cards by CUDA.
+//! NVIDIA's cards as the engine sees them.
 
-use super::{BackendOptions, Device, DeviceError, DeviceReport};
+use crate::backend::CudaBackend;
+use crate::device::Card;
 use kvant_cache::CacheLayout;
-use kvant_cuda::{Card, CudaBackend};
+use kvant_device::{BackendOptions, Device, DeviceKind, DeviceReport};
 use kvant_model::{Backend, Checkpoint, Description, LoadError, Network};
 use std::sync::Arc;
 
@@ -11,15 +12,18 @@ struct CudaDevice {
     name: String,
 }
 
+/// NVIDIA's cards, by CUDA.
+pub static DEVICES: DeviceKind = DeviceKind { name: "cuda", open, hardware: || open(0).ok(), reports };
+
 /// The card of that number.
-pub(super) fn open(number: usize) -> Result<Arc<dyn Device>, DeviceError> {
-    let card = Card::open(number).map_err(|e| DeviceError::NotFound(e.to_string()))?;
+fn open(number: usize) -> Result<Arc<dyn Device>, String> {
+    let card = Card::open(number).map_err(|e| e.to_string())?;
     let name = format!("{} ({})", card.label(), card.name());
     Ok(Arc::new(CudaDevice { card: Arc::new(card), name }))
 }
 
 /// The first card, or why there is none that runs the kernels.
-pub(super) fn reports() -> Vec<DeviceReport> {
+fn reports() -> Vec<DeviceReport> {
     let report = |name: String, about: String, memory, unfit| DeviceReport {
         name,
         about,

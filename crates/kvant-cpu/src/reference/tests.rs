@@ -1,6 +1,7 @@
 use super::*;
-use half::f16;
+use kvant_cache::{Arena, CacheLayout, Slots};
 use proptest::prelude::*;
+use std::sync::Arc;
 
 /// Attention by its definition, in f64, of the query at `position`.
 fn naive(
@@ -34,7 +35,7 @@ fn noise(n: usize, seed: usize) -> Vec<f32> {
 }
 
 /// Feeds `tokens` in the given chunks and returns the outputs.
-fn run<T: Stored>(shape: KvShape, group: usize, chunks: &[usize], scoring: &Scoring<'_>) -> Vec<f32> {
+fn run(shape: KvShape, group: usize, chunks: &[usize], scoring: &Scoring<'_>) -> Vec<f32> {
     let tokens: usize = chunks.iter().sum();
     let (kw, vw, qw) =
         (shape.kv_heads * shape.key_dim, shape.kv_heads * shape.value_dim, group * shape.kv_heads);
@@ -42,19 +43,22 @@ fn run<T: Stored>(shape: KvShape, group: usize, chunks: &[usize], scoring: &Scor
         (noise(tokens * kw, 1), noise(tokens * vw, 2), noise(tokens * qw * shape.key_dim, 3));
     let mut slots = Slots::new();
     let slot = slots.keys_values(0, shape);
-    let mut cache = ExactCache::<T>::new(&slots, tokens);
+    let mut sequence = empty(&slots);
     let mut out = vec![0.0; tokens * qw * shape.value_dim];
     let mut at = 0;
     for &n in chunks {
-        cache.begin(&[n]).unwrap();
-        cache.append(slot, &keys[at * kw..][..n * kw], &values[at * vw..][..n * vw]).unwrap();
+        sequence.begin(n).unwrap();
+        sequence.append(slot, &keys[at * kw..][..n * kw], &values[at * vw..][..n * vw]).unwrap();
         let (q, o) = (qw * shape.key_dim, qw * shape.value_dim);
-        let queries = queries[at * q..][..n * q].into();
-        cache.attend(slot, queries, scoring, &mut out[at * o..][..n * o]).unwrap();
-        cache.end().unwrap();
+        attend(&sequence, slot, &queries[at * q..][..n * q], scoring, &mut out[at * o..][..n * o]).unwrap();
+        sequence.end().unwrap();
         at += n;
     }
     out
+}
+
+fn empty(slots: &Slots) -> Sequence {
+    Sequence::new(Arc::new(CacheLayout::reference(slots).unwrap()), Arena::new())
 }
 
 proptest! {
@@ -63,16 +67,14 @@ proptest! {
     fn attention_matches_its_definition_and_chunks_do_not_change_a_bit(
         heads in 1usize..4, group in 1usize..4, key_dim in 1usize..40, value_dim in 1usize..40,
         window in prop::option::of(1usize..90), cap in prop::option::of(0.5f32..4.0),
-        chunks in prop::collection::vec(1usize..50, 1..5),
+        chunks in prop::collection::vec(1usize..90, 1..5),
     ) {
         let shape = KvShape { kv_heads: heads, key_dim, value_dim, window };
         let scoring = Scoring { soft_cap: cap, ..Scoring::new(0.2) };
         let tokens: usize = chunks.iter().sum();
-        let whole = run::<f32>(shape, group, &[tokens], &scoring);
+        let whole = run(shape, group, &[tokens], &scoring);
         let bits = |x: &[f32]| x.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
-        prop_assert_eq!(bits(&whole), bits(&run::<f32>(shape, group, &chunks, &scoring)));
-        prop_assert_eq!(bits(&run::<f16>(shape, group, &[tokens], &scoring)),
-                        bits(&run::<f16>(shape, group, &chunks, &scoring)));
+        prop_assert_eq!(bits(&whole), bits(&run(shape, group, &chunks, &scoring)));
 
         let (keys, values) = (noise(tokens * heads * key_dim, 1), noise(tokens * heads * value_dim, 2));
         let queries = noise(tokens * heads * group * key_dim, 3);
@@ -93,37 +95,16 @@ proptest! {
 }
 
 #[test]
-fn a_full_cache_refuses_and_a_truncated_one_takes_more() {
-    let shape = KvShape { kv_heads: 1, key_dim: 2, value_dim: 2, window: None };
-    let mut slots = Slots::new();
-    let slot = slots.keys_values(0, shape);
-    let mut cache = ExactCache::<f16>::new(&slots, 3);
-    cache.begin(&[3]).unwrap();
-    cache.append(slot, &[1.0; 6], &[1.0; 6]).unwrap();
-    cache.end().unwrap();
-    assert_eq!(cache.bytes(), 24);
-    let full = CacheFull { held: 3, asked: 1, capacity: 3 };
-    assert_eq!(cache.begin(&[1]), Err(StateError::new(0, full)));
-    cache.truncate(1);
-    assert_eq!((cache.len(), cache.bytes()), (1, 8));
-    cache.begin(&[2]).unwrap();
-    cache.append(slot, &[1.0; 4], &[1.0; 4]).unwrap();
-    // A pass that is not ended leaves nothing behind.
-    cache.abandon();
-    assert_eq!((cache.len(), cache.bytes()), (1, 8));
-}
-
-#[test]
 fn a_sink_logit_takes_its_share_and_adds_no_value() {
     let mut slots = Slots::new();
     let slot = slots.keys_values(0, KvShape { kv_heads: 1, key_dim: 1, value_dim: 1, window: None });
     let view = slots.view(1, slot);
-    let mut cache = ExactCache::<f32>::new(&slots, 1);
-    cache.begin(&[1]).unwrap();
-    cache.append(slot, &[0.5], &[8.0]).unwrap();
+    let mut sequence = empty(&slots);
+    sequence.begin(1).unwrap();
+    sequence.append(slot, &[0.5], &[8.0]).unwrap();
     let scoring = Scoring { sink_logits: Some(&[1.0, 2.0]), ..Scoring::new(1.0) };
     let mut out = [0.0; 2];
-    cache.attend(view, [2.0, 2.0][..].into(), &scoring, &mut out).unwrap();
+    attend(&sequence, view, &[2.0, 2.0], &scoring, &mut out).unwrap();
     // Both scores are 1: e / (e + e) and e / (e + e²) of the value.
     let expected = [4.0, 8.0 / (1.0 + 1f32.exp())];
     assert!(out.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-6), "{out:?}");

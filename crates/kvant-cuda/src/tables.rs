@@ -1,0 +1,105 @@
+//! The tables of closed pages on the card, and what of them has to be sent.
+
+use crate::buffer::Buffer;
+use crate::cache::SlotPages;
+use crate::device::{Card, OpenError};
+use crate::layout::PAGE_TOKENS;
+use crate::pages::unit_as;
+use crate::params::Address;
+use crate::table::{PageEntry, PageTable};
+use kvant_cache::{KvSlot, Sequence};
+use kvant_codec::Side;
+use kvant_device::Seats;
+use std::sync::Arc;
+
+/// Seats before one has to leave for another.
+const SEATS: usize = 64;
+
+/// The tables of one layout's slots, and which rows of them are whose.
+pub(crate) struct PageTables {
+    seats: Seats,
+    tables: Vec<Option<SlotTable>>,
+}
+
+struct SlotTable {
+    table: PageTable,
+    device: Option<Buffer>,
+}
+
+impl PageTables {
+    pub(crate) fn new(slots: &[Option<SlotPages>]) -> PageTables {
+        let table = |slot: &SlotPages| SlotTable { table: PageTable::new(slot.kv_heads), device: None };
+        PageTables {
+            seats: Seats::new(slots.len(), SEATS),
+            tables: slots.iter().map(|slot| slot.as_ref().map(table)).collect(),
+        }
+    }
+
+    /// The seats of the sequences of a pass, by lineage.
+    pub(crate) fn seats(&mut self, lineages: &[u64]) -> Vec<usize> {
+        self.seats.of(lineages)
+    }
+
+    /// Enters the pages of a sequence up to `closed`, whose keys and values are both codes, into the table of a slot.
+    pub(crate) fn enter(
+        &mut self,
+        seat: usize,
+        slot: KvSlot,
+        of: &SlotPages,
+        sequence: &Sequence,
+        closed: usize,
+    ) -> Result<(), String> {
+        let Some(table) = self.tables.get_mut(slot.index()).and_then(Option::as_mut) else {
+            return Err("a slot without a table".to_owned());
+        };
+        let tokens = [of.halves * PAGE_TOKENS, PAGE_TOKENS];
+        let [keys, values] = self.seats.entered(seat, slot, sequence, tokens);
+        let first = values.min(of.halves * keys);
+        for head in 0..of.kv_heads {
+            let side = |side| sequence.side(slot, head, side).ok_or("a slot holds no pages");
+            let (keys, values) = (side(Side::Key)?, side(Side::Value)?);
+            // What has left the window is seen by no query.
+            for page in first.max(of.halves * keys.dropped()).max(values.dropped())..closed {
+                let missing = || format!("page {page} of layer {} is not held as bytes", of.layer);
+                let key = keys.encoded_id(page / of.halves).ok_or_else(missing)?;
+                let key = unit_as(key, of.closed_keys(head))?;
+                let value = values.encoded_id(page).ok_or_else(missing)?;
+                table.table.set(seat, head, page, [key, unit_as(value, of.value.encoded)?]);
+            }
+        }
+        let entered = closed.max(first);
+        self.seats.enter(seat, slot, sequence, [entered / of.halves, entered]);
+        Ok(())
+    }
+
+    /// Sends what has changed.
+    pub(crate) fn send(&mut self, card: &Arc<Card>) -> Result<(), OpenError> {
+        for SlotTable { table, device } in self.tables.iter_mut().flatten() {
+            let mut changed = table.take_changed();
+            let bytes = size_of_val(table.entries());
+            if changed.is_empty() {
+                continue;
+            }
+            let buffer = match device.take().filter(|buffer| buffer.bytes() >= bytes) {
+                Some(buffer) => buffer,
+                None => {
+                    changed = 0..table.entries().len();
+                    Buffer::new(card, bytes)?
+                }
+            };
+            let words = table.entries()[changed.clone()].iter().flatten();
+            let bytes: Vec<u8> = words.flat_map(|word| word.to_le_bytes()).collect();
+            buffer.upload(size_of::<PageEntry>() * changed.start, &bytes)?;
+            *device = Some(buffer);
+        }
+        Ok(())
+    }
+
+    /// Address of a slot's table (seats, kv_heads, stride), and its stride.
+    pub(crate) fn table(&self, slot: usize) -> (Address, usize) {
+        match self.tables.get(slot) {
+            Some(Some(SlotTable { table, device: Some(buffer) })) => (buffer.address(), table.stride()),
+            _ => (0, 0),
+        }
+    }
+}

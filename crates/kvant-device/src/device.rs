@@ -1,0 +1,69 @@
+//! A device as the engine sees it, and the list entry by which it finds devices of a kind.
+
+use kvant_cache::CacheLayout;
+use kvant_model::{Backend, Checkpoint, DType, Description, LoadError};
+use std::sync::Arc;
+
+/// How a backend is made for a model.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct BackendOptions {
+    /// What plain weights are packed to.
+    pub weights: Option<DType>,
+    /// The most bytes that pages may take.
+    pub cap: Option<usize>,
+}
+
+/// A device that is open.
+pub trait Device: Send + Sync {
+    /// What it is called in messages.
+    fn name(&self) -> &str;
+
+    /// True where it is the processor in disguise: never chosen unless it is asked for.
+    fn is_software(&self) -> bool;
+
+    /// Bytes of memory of its own; `None` where it shares the host's, or does not say.
+    fn memory(&self) -> Option<u64>;
+
+    /// Whether it runs every block of a model.
+    ///
+    /// # Errors
+    /// Names the first that it does not run.
+    fn check_model(&self, description: &Description, checkpoint: &Checkpoint) -> Result<(), LoadError>;
+
+    /// Whether it keeps what a layout says.
+    ///
+    /// # Errors
+    /// Names the first layer that it cannot keep, and what it could.
+    fn check_cache(&self, layout: &CacheLayout) -> Result<(), String>;
+
+    /// A backend with a page store of its own, for one model.
+    fn backend(&self, options: BackendOptions) -> Box<dyn Backend + Sync>;
+}
+
+/// What is known of a device of this machine without a model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceReport {
+    /// What it is called.
+    pub name: String,
+    /// Its kind, API and driver, in words.
+    pub about: String,
+    /// Bytes of memory of its own, where known.
+    pub memory: Option<u64>,
+    /// What keeps kvant from running on it.
+    pub unfit: Option<String>,
+    /// Whether kernels for one token and for blocks of tokens add up in the same order, so that a token's logits do not depend on
+    /// what is read beside it.
+    pub one_order: bool,
+}
+
+/// Devices that one backend opens. The engine has a list of these, one line each.
+pub struct DeviceKind {
+    /// How they are asked for: `cuda`, `gpu`.
+    pub name: &'static str,
+    /// Opens the one of that number, or, where there are no numbers, the best: in software, if need be. Else says why there is none.
+    pub open: fn(usize) -> Result<Arc<dyn Device>, String>,
+    /// Opens the one to use where nobody names a device; none in software.
+    pub hardware: fn() -> Option<Arc<dyn Device>>,
+    /// All of this machine.
+    pub reports: fn() -> Vec<DeviceReport>,
+}

@@ -1,0 +1,29 @@
+//! What GPU backends share around their kernels.
+//!
+//! A backend is a crate with buffers and kernels. What surrounds them does not depend on the API, and stands here once:
+//!
+//! | module | what it is |
+//! |---|---|
+//! | `device` | a [`Device`] that the engine opens, and the [`DeviceKind`] by which it finds one |
+//! | `seats` | block tables: which rows of them a sequence has, and which pages have to be entered |
+//! | `batch` | the sequences of a pass: in this store, and of one layout |
+//! | `refusal` | what of a model does not run, by name |
+//! | `packing` | weights, biases and norms on their way to a device |
+//! | `rope` | sines and cosines of a pass |
+//!
+//! **Invariant:** nothing here allocates on a device, launches anything, or knows which API does.
+#![deny(missing_docs)]
+
+mod batch;
+mod device;
+mod packing;
+mod refusal;
+mod rope;
+mod seats;
+
+pub use batch::Batch;
+pub use device::{BackendOptions, Device, DeviceKind, DeviceReport};
+pub use packing::{biases, first_layers, norm_weights, packed, runs};
+pub use refusal::{Refusal, check_layers};
+pub use rope::rotations;
+pub use seats::Seats;

@@ -188,17 +188,11 @@ impl<'a> Compiler<'a> {
             None => None,
         };
         Ok(Attention {
-            slot: of.slot,
-            heads: of.heads,
-            kv_heads: of.kv_heads,
+            described: of.clone(),
             dim: of.key_dim,
-            window: of.window,
             projection,
             q_norm: self.norm_if(of.q_norm.as_ref())?,
             k_norm: self.norm_if(of.k_norm.as_ref())?,
-            rope: of.rope,
-            scale: of.scale,
-            soft_cap: of.soft_cap,
             sink_logits,
             output: self.linear(&[&of.output], scale)?,
             output_weights: match self.source {

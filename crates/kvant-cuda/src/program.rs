@@ -8,6 +8,7 @@ use crate::params::{Address, many_columns};
 use kvant_cache::KvSlot;
 use kvant_model::Tensor;
 use kvant_model::description::{self, Activation, QueryGain, RopeId};
+use std::ops::Deref;
 use std::sync::Arc;
 
 /// A linear layer, or several of the same input side by side: columns of the output one after another.
@@ -56,24 +57,26 @@ pub(crate) struct Reading {
     pub gain: Option<QueryGain>,
 }
 
-/// Attention over keys and values.
+/// Attention over keys and values: numbers as described, weights on the card.
 pub(crate) struct Attention {
-    pub slot: KvSlot,
-    pub heads: usize,
-    pub kv_heads: usize,
+    pub described: description::Attention,
     pub dim: usize,
-    pub window: Option<usize>,
     /// Queries, keys, values.
     pub projection: Linear,
     pub q_norm: Option<Norm>,
     pub k_norm: Option<Norm>,
-    pub rope: Option<RopeId>,
-    pub scale: f32,
-    pub soft_cap: Option<f32>,
     pub sink_logits: Option<Buffer>,
     pub output: Linear,
     /// The output weights as stored, for whoever calibrates; none where there is no file.
     pub output_weights: Option<Tensor>,
+}
+
+impl Deref for Attention {
+    type Target = description::Attention;
+
+    fn deref(&self) -> &description::Attention {
+        &self.described
+    }
 }
 
 impl Attention {

@@ -136,22 +136,13 @@ impl Compiler<'_> {
         widths.attended = widths.attended.max(of.heads * value);
         let sink_logits = of.sink_logits.as_ref().map(|logits| logits.read(self.checkpoint)).transpose()?;
         Ok(Attention {
-            slot: of.slot,
-            heads: of.heads,
-            kv_heads: of.kv_heads,
-            key_dim: dim,
-            value_dim: value,
+            described: of.clone(),
             projection,
             q,
             kv,
             q_norm: self.norm_if(of.q_norm.as_ref())?,
             k_norm: self.norm_if(of.k_norm.as_ref())?,
             v_norm: self.norm_if(of.v_norm.as_ref())?,
-            norm_place: of.norm_place,
-            key_scale: of.key_scale,
-            rope: of.rope,
-            scale: of.scale,
-            soft_cap: of.soft_cap,
             sink_logits: sink_logits.map(|logits| Buffer::of_floats(self.gpu, "sink logits", &logits)),
             output: self.linear(&[&of.output])?,
             output_weights: of.output.weight.read(self.checkpoint)?,

@@ -64,16 +64,10 @@ impl Compiler<'_> {
             Ok::<_, LoadError>(numbers.map(|numbers| Buffer::of_floats(self.gpu, "router", &numbers)))
         };
         Ok(Router {
+            described: of.clone(),
             norm: of.norm.as_ref().map(|norm| self.router_norm(of, norm)).transpose()?,
-            reads_residual: of.reads_residual,
             linear: self.linear(&[&of.linear])?,
-            logit_scale: of.logit_scale,
-            score: of.score,
             bias: floats(&of.bias)?,
-            groups: of.groups,
-            chosen: of.chosen,
-            renormalise: of.renormalise,
-            scale: of.scale,
             expert_scale: floats(&of.expert_scale)?,
             kernel: OnceLock::new(),
         })

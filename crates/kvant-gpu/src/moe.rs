@@ -12,7 +12,8 @@ use crate::program::{Linear, Mlp};
 use crate::recorder::Grid;
 use crate::run::Run;
 use crate::weights::Place;
-use kvant_model::description::{ExpertGroups, Renormalise, RouterScore};
+use kvant_model::description::{self, ExpertGroups, Renormalise, RouterScore};
+use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
 /// A mixture of experts.
@@ -29,21 +30,23 @@ pub(crate) struct Moe {
     pub shared: Option<(Mlp, Option<Linear>)>,
 }
 
-/// Chooses experts.
+/// Chooses experts: numbers as described, weights on the device.
 pub(crate) struct Router {
+    pub described: description::Router,
     /// Of its own input, the residual stream where it reads that.
     pub norm: Option<crate::ops::Norm>,
-    pub reads_residual: bool,
     pub linear: Linear,
-    pub logit_scale: f32,
-    pub score: RouterScore,
     pub bias: Option<Buffer>,
-    pub groups: Option<ExpertGroups>,
-    pub chosen: usize,
-    pub renormalise: Option<Renormalise>,
-    pub scale: f32,
     pub expert_scale: Option<Buffer>,
     pub kernel: OnceLock<Arc<Kernel>>,
+}
+
+impl Deref for Router {
+    type Target = description::Router;
+
+    fn deref(&self) -> &description::Router {
+        &self.described
+    }
 }
 
 impl Router {

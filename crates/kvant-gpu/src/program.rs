@@ -4,9 +4,9 @@ use crate::buffer::Buffer;
 use crate::moe::Moe;
 use crate::ops::{Activate, Norm};
 use crate::weights::Matrix;
-use kvant_cache::KvSlot;
 use kvant_model::Tensor;
-use kvant_model::description::{NormPlace, RopeId};
+use kvant_model::description;
+use std::ops::Deref;
 
 /// A linear layer, or several of the same input side by side: columns of the output one after another.
 pub(crate) struct Linear {
@@ -46,13 +46,9 @@ pub(crate) struct HeadPlace {
     pub step: usize,
 }
 
-/// Attention over keys and values.
+/// Attention over keys and values: numbers as described, weights on the device.
 pub(crate) struct Attention {
-    pub slot: KvSlot,
-    pub heads: usize,
-    pub kv_heads: usize,
-    pub key_dim: usize,
-    pub value_dim: usize,
+    pub described: description::Attention,
     pub projection: Linear,
     pub q: HeadPlace,
     /// None where the slot is another layer's.
@@ -60,15 +56,18 @@ pub(crate) struct Attention {
     pub q_norm: Option<Norm>,
     pub k_norm: Option<Norm>,
     pub v_norm: Option<Norm>,
-    pub norm_place: NormPlace,
-    pub key_scale: f32,
-    pub rope: Option<RopeId>,
-    pub scale: f32,
-    pub soft_cap: Option<f32>,
     pub sink_logits: Option<Buffer>,
     pub output: Linear,
     /// The output weights as stored, for whoever calibrates.
     pub output_weights: Tensor,
+}
+
+impl Deref for Attention {
+    type Target = description::Attention;
+
+    fn deref(&self) -> &description::Attention {
+        &self.described
+    }
 }
 
 /// A perceptron.

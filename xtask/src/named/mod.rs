@@ -94,7 +94,10 @@ pub const NAMED: &[Named] = &[
     Named {
         name: "msl",
         about: "whole models and kernels as Metal would be given them, on the host",
-        covers: || crates(&["kvant-gpu", "kvant-msl", "kvant-codec", "kvant-cache"]),
+        covers: || {
+            let own = crates(&["kvant-gpu", "kvant-codec", "kvant-cache"]);
+            own.into_iter().chain(["dev/kvant-msl".to_string()]).collect()
+        },
         run: gpu::msl,
     },
     Named {

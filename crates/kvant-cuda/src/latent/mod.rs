@@ -16,10 +16,10 @@ use crate::matrix::Matrix;
 use crate::moe::ExpertMatrix;
 use crate::program::{Linear, Norm, Reading, Widths};
 use half::f16;
-use kvant_cache::KvSlot;
-use kvant_model::description::{self, QueryGain, RopeId};
+use kvant_model::description;
 use kvant_model::error::{LoadError, Result};
 use kvant_model::{DType, Tensor};
+use std::ops::Deref;
 
 /// Channels of a latent and of a rotated part that `kernels/latent.cuh` has room for.
 const MOST: (usize, usize) = (512, 64);
@@ -38,15 +38,9 @@ pub(crate) enum LatentQuery {
     },
 }
 
-/// Latent attention.
+/// Latent attention: numbers as described, weights on the card.
 pub(crate) struct LatentAttention {
-    pub slot: KvSlot,
-    pub heads: usize,
-    pub nope_dim: usize,
-    pub rope_dim: usize,
-    pub latent_dim: usize,
-    pub value_dim: usize,
-    pub window: Option<usize>,
+    pub described: description::LatentAttention,
     pub query: LatentQuery,
     /// To the latent and the part that is rotated.
     pub latent: Linear,
@@ -54,10 +48,15 @@ pub(crate) struct LatentAttention {
     /// W_ukᵀ and W_uv of all heads.
     pub query_to_latent: ExpertMatrix,
     pub value_up: ExpertMatrix,
-    pub rope: Option<RopeId>,
-    pub gain: Option<QueryGain>,
-    pub scale: f32,
     pub output: Linear,
+}
+
+impl Deref for LatentAttention {
+    type Target = description::LatentAttention;
+
+    fn deref(&self) -> &description::LatentAttention {
+        &self.described
+    }
 }
 
 impl LatentAttention {
@@ -71,7 +70,7 @@ impl LatentAttention {
             rope: self.rope,
             tile: (COLUMNS / self.heads).max(1),
             by_head: true,
-            gain: self.gain,
+            gain: self.query_gain,
         }
     }
 
@@ -143,21 +142,12 @@ impl Compiler<'_> {
         widths.queries = widths.queries.max(heads * (latent + rotated).max(of.nope_dim).max(of.value_dim));
         widths.by_head = widths.by_head.max(heads * latent.max(of.value_dim));
         Ok(LatentAttention {
-            slot: of.slot,
-            heads,
-            nope_dim: of.nope_dim,
-            rope_dim: rotated,
-            latent_dim: latent,
-            value_dim: of.value_dim,
-            window: of.window,
+            described: of.clone(),
             query,
             latent: self.linear(&[&of.latent], 1.0)?,
             latent_norm: self.norm(&of.latent_norm, 1.0)?,
             query_to_latent: self.by_head(&of.up.key, (latent, of.nope_dim), true)?,
             value_up: self.by_head(&of.up.value, (of.value_dim, latent), false)?,
-            rope: of.rope,
-            gain: of.query_gain,
-            scale: of.scale,
             output: self.linear(&[&of.output], scale)?,
         })
     }

@@ -51,7 +51,7 @@ impl Run<'_> {
     }
 
     fn gains(&self, of: &LatentAttention) -> Address {
-        of.gain.and_then(|gain| self.plan.gains_at(gain)).map_or(0, |at| self.at(at))
+        of.query_gain.and_then(|gain| self.plan.gains_at(gain)).map_or(0, |at| self.at(at))
     }
 
     /// Latents and rotated parts into exact pages, and what of queries is absorbed to f16.

@@ -43,7 +43,7 @@ fn for_every_fixture(
     check: impl Fn(&Fixture, &Description, &Checkpoint) -> Result<Differences, LoadError>,
 ) {
     let root = std::env::var_os("KVANT_FIXTURES").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../kvant-model/tests/fixtures"),
+        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crates/kvant-model/tests/fixtures"),
         PathBuf::from,
     );
     let mut wrong = Vec::new();

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-#[path = "../../../kvant-model/tests/support/expected.rs"]
+#[path = "../../../../crates/kvant-model/tests/support/expected.rs"]
 mod expected;
 
 use expected::expected;

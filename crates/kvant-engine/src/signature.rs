@@ -77,6 +77,10 @@ fn numerics_of(version: u32) -> Numerics {
     hash.finalize().into()
 }
 
+/// Raised whenever the portable GPU backend, whose devices are called `gpu (…)`, rounds in another way. 2: int4 pages meet queries and
+/// weights of 8 bits, as on the CPU, where the adapter has integer dot products.
+const GPU_NUMERICS: u32 = 2;
+
 /// The same of a device, by its name: adapters differ, and so may versions of their drivers, which are part of no name.
 pub(crate) fn device_numerics(device: &str) -> Numerics {
     let mut hash = Sha256::new();
@@ -84,6 +88,9 @@ pub(crate) fn device_numerics(device: &str) -> Numerics {
     hash.update(NUMERICS.to_le_bytes());
     hash.update(b"device ");
     hash.update(device);
+    if device.starts_with("gpu (") {
+        hash.update(GPU_NUMERICS.to_le_bytes());
+    }
     hash.finalize().into()
 }
 

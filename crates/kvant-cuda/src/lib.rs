@@ -49,6 +49,8 @@ mod run;
 mod seats;
 pub mod table;
 #[cfg(feature = "cuda")]
+mod tensor_map;
+#[cfg(feature = "cuda")]
 pub mod tensors;
 #[cfg(feature = "cuda")]
 mod times;

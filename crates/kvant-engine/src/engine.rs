@@ -3,11 +3,11 @@
 use crate::chat_prompt::Rendered;
 use crate::defaults::SamplingDefaults;
 use crate::reply::{ChatFormat, ReplyParser};
-use crate::session::Session;
+use crate::session::{CARD_PREFILL_CHUNK, PREFILL_CHUNK, Session};
 use crate::signature::{device_numerics, numerics};
 use kvant_attention::{KvCache, KvUnsupported};
 use kvant_cache::snapshot::Numerics;
-use kvant_cache::{PassState, Policy, Store};
+use kvant_cache::{PassState, Policy, Sequence, Store};
 use kvant_cpu::{Cpu, LoadOptions};
 use kvant_model::chat::{ChatError, ChatTemplate, Message, RenderOptions};
 use kvant_model::tokenizer::{EncodeOptions, Tokenizer, TokenizerError};
@@ -110,6 +110,17 @@ impl Engine {
         match self.model.device_store() {
             None => numerics(),
             Some(_) => device_numerics(&self.device),
+        }
+    }
+
+    /// The most prompt tokens that a pass over sequences like this one, of so many tokens, takes.
+    ///
+    /// **Invariant:** no result depends on it.
+    pub(crate) fn prefill_chunk(&self, sequence: &Sequence, context: usize) -> usize {
+        let fits = |cap| sequence.layout().arena_bytes(context, CARD_PREFILL_CHUNK) <= cap;
+        match self.device.starts_with("cuda") && sequence.store().cap().is_none_or(fits) {
+            true => CARD_PREFILL_CHUNK,
+            false => PREFILL_CHUNK,
         }
     }
 

@@ -4,6 +4,7 @@
 
 mod latent;
 mod models;
+mod prefill;
 mod sampling;
 mod strict;
 

@@ -96,6 +96,8 @@ pub struct Scheduler {
     /// Set aside to make room, the oldest first.
     aside: Vec<Task>,
     pace: Pace,
+    /// The most prompt tokens of a pass.
+    chunk: usize,
     /// Attends for all sequences of a pass at once.
     attention: Attention,
     counters: Counters,
@@ -109,6 +111,7 @@ impl Scheduler {
         let tree = PrefixTree::new(layout, empty.sequence().store().clone(), WhenFull::Evict);
         let limit = engine.model().position_limit().unwrap_or(usize::MAX);
         let context = empty.capacity().min(limit);
+        let chunk = engine.prefill_chunk(empty.sequence(), context);
         Self {
             engine,
             empty,
@@ -120,6 +123,7 @@ impl Scheduler {
             active: Vec::new(),
             aside: Vec::new(),
             pace: Pace::default(),
+            chunk,
             attention,
             counters: Counters::default(),
         }

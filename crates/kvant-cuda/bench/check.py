@@ -210,18 +210,45 @@ def fixtures(kernels, say, dims=(64, 80, 128)):
 
 def product(kernels, name, form, data, x, y, rows, channels, tokens, accumulate=0, grid=None, pdl=False):
     """One launch as src/product.rs sets it out."""
-    many = -(-rows // (16 if name in ("q4_k", "q5_k", "q6_k") else 32))
-    grid = {"few": grid, "t8": many, "t32": many, "tile": (-(-tokens // 64), -(-rows // 64))}[form]
-    kernels.launch(f"linear_{name}_{form}", grid, 128 if form == "tile" else 256, pack("3Q4if4i", data, x, y, rows, channels, tokens, accumulate, 1.0, 0, 0, 0, 0),
-                   pdl, tokens * channels * 2 if form == "few" else None)
+    params = pack("3Q4if", data, x, y, rows, channels, tokens, accumulate, 1.0)
+    if form in ("one", "few"):
+        kernels.launch(f"linear_{name}_{form}", grid, 448, params, pdl, few_shared(rows, channels, tokens, grid))
+    elif form.startswith("w"):
+        n = int(form[1:])
+        token_tiles = -(-tokens // n)
+        all_ = -(-rows // 128) * token_tiles
+        rest = all_ % kernels.sms
+        cut = rest if 2 * rest <= kernels.sms else 0
+        params = pack("3Q4if4x3i", data, x, y, rows, channels, tokens, accumulate, 1.0, token_tiles, all_ - cut, all_ + cut)
+        kernels.launch(f"linear_{name}_{form}", min(all_ + cut, kernels.sms), 384, params, pdl, map=kernels.wide_maps(data, x, name, rows, channels, tokens, n // 2))
+    else:
+        size = dict(t32=32, tile=64, large=128)[form]
+        kernels.launch(f"linear_{name}_{form}", (-(-tokens // size), -(-rows // max(size, 64))), 256 if form == "large" else 128, params, pdl)
 
 
-def linear(kernels, say, shapes=((64, 256), (1024, 4096), (48, 14336), (4000, 2816)), most=200):
+def padded(data):
+    """Packed weights with what `few` may read after the last ones."""
+    return torch.cat([data.flatten(), torch.zeros(8192, dtype=torch.uint8, device=data.device)])
+
+
+def few_shared(rows, channels, tokens, grid):
+    """Bytes of activations and sums of a CTA of `few`."""
+    share = -(-tokens // grid[1])
+    return 2 * share * -(-channels // 256) * 256 + 64 * share * -(-channels // 1024) * -(-(-(-rows // 16)) // grid[0])
+
+
+def wide_forms(kernels, name, channels):
+    """Kernels by wgmma for so many channels."""
+    forms = [f for f in ("w16", "w32", "w64", "w128", "w176") if kernels.has(f"linear_{name}_{f}")]
+    return [f for f in forms if channels % 128 == 0 or int(f[1:]) >= 128]
+
+
+def linear(kernels, say, shapes=((64, 256), (1024, 4096), (48, 14336), (4000, 2816), (1037, 1280)), most=300):
     failures = []
     for name, make in W.TYPES.items():
         for rows, channels in shapes:
             data, w = make(-(-rows // 16) * 16, channels, torch.Generator().manual_seed(rows))
-            data, w = data.contiguous().to(kernels.dev), w[:rows].to(kernels.dev)
+            data, w = padded(data).to(kernels.dev), w[:rows].to(kernels.dev)
             x = torch.randn(most, channels, device=kernels.dev).half()
             y = torch.full((most, rows), float("nan"), device=kernels.dev)
             ids = torch.arange(rows - 20, rows, device=kernels.dev, dtype=torch.int32)
@@ -230,11 +257,12 @@ def linear(kernels, say, shapes=((64, 256), (1024, 4096), (48, 14336), (4000, 28
             table = error(got, w[rows - 20:])
             truth = x.double() @ w.T
             worst, bits, first = 0.0, True, torch.full((most, rows), float("nan"), device=kernels.dev)
-            for form, counts in (("tile", (most, 65, 33, 1)), ("t32", (32, 9, 1)), ("t8", (8, 3, 1)), ("few", (8, 3, 1))):
+            wide = [(form, (most, 65, 33, 17, 9, 1)) for form in wide_forms(kernels, name, channels)]
+            for form, counts in [("tile", (most, 65, 33, 1)), ("large", (most, 129, 1)), ("t32", (32, 9, 1)), ("few", (8, 3, 1)), ("one", (1,)), *wide]:
                 for tokens in counts:
-                    if form == "few" and tokens * channels * 2 > FEW_SHARED:
-                        continue
-                    for grid in (1, -(-rows // 16), 3) if form == "few" else (None,):
+                    grids = [grid for grid in ((-(-rows // 16), tokens), (min(264, -(-rows // 16)), 1), (3, 1), (3, tokens))
+                             if few_shared(rows, channels, tokens, grid) <= FEW_SHARED]
+                    for grid in grids if form in ("one", "few") else (None,):
                         y[:] = float("nan")
                         product(kernels, name, form, data, x, y, rows, channels, tokens, grid=grid)
                         kernels.synchronize()
@@ -247,9 +275,9 @@ def linear(kernels, say, shapes=((64, 256), (1024, 4096), (48, 14336), (4000, 28
                             say(f"    {name} {rows}x{channels} {form} of {tokens}: {off} numbers differ from the first tile's")
                         bits &= same
             added = True
-            for form, tokens in (("t32", 32), ("tile", most)):
+            for form, tokens in [("t32", 32), ("tile", most), ("few", 1), *((form, most) for form in wide_forms(kernels, name, channels))]:
                 y[:] = first
-                product(kernels, name, form, data, x, y, rows, channels, tokens, accumulate=1)
+                product(kernels, name, form, data, x, y, rows, channels, tokens, accumulate=1, grid=(2, 1))
                 kernels.synchronize()
                 added &= torch.equal(y[:tokens], first[:tokens] + first[:tokens])
             ok = worst < 2e-5 and bits and added and table < 1e-6
@@ -377,14 +405,15 @@ def experts(kernels, say, tokens=70):
         data, w = W.q8_0(count * rows_, channels, torch.Generator().manual_seed(1))
         data, w, x = data.contiguous().to(dev), w.view(count, rows_, channels).to(dev), torch.randn(tokens, channels, device=dev).half()
         bits, worst, outs = True, 0.0, []
-        for size, form, threads in ((8, "group8", 256), (64, "group64", 128)):
+        for size, form, threads in ((8, "group8", 448), (64, "group64", 128)):
             most = min(pairs, count + pairs // size)
             places, sources, owners = (torch.full((pairs,), -1, dtype=torch.int32, device=dev) for _ in range(3))
             groups = torch.full((most, 4), -1, dtype=torch.int32, device=dev)
             kernels.launch("group_pairs", 1, 512, pack("5Q5i", picked, places, sources, owners, groups, pairs, chosen, count, size, most))
             y, z = torch.full((pairs, rows_), float("nan"), device=dev), torch.full((tokens, rows_), float("nan"), device=dev)
-            kernels.launch(f"linear_q8_0_{form}", (most, -(-rows_ // (32 if size == 8 else 64))), threads,
-                           pack("3Q4if4i4x3Q", data, x, y, rows_, channels, pairs, 0, 1.0, 0, 0, 0, 0, groups, sources, data.numel() // count), shared=None)
+            kernels.launch(f"linear_q8_0_{form}", (most, 2 if size == 8 else -(-rows_ // 64)), threads,
+                           pack("3Q4if4x3Q", data, x, y, rows_, channels, pairs, 0, 1.0, groups, sources, data.numel() // count),
+                           shared=16 * channels + 2 * 64 * 8 if size == 8 else None)
             kernels.launch("combine", (tokens, 1), 256, pack("4Q4i", y, shares, places, z, rows_, chosen, 0, 0))
             kernels.synchronize()
             bits &= sorted(places.tolist()) == list(range(pairs)) and owners[places.long()].tolist() == picked.flatten().tolist()

@@ -3,7 +3,7 @@ import ctypes, json, pathlib, struct, subprocess, tempfile, zlib
 import torch
 
 BIN = pathlib.Path(__file__).resolve().parent.parent / "kernels" / "bin"
-FEW_SHARED = 96 << 10  # what the activations of linear_*_few may take
+FEW_SHARED = 227 << 10  # what the activations and sums of linear_*_few may take on a Hopper
 MANIFEST = json.loads((BIN / "manifest.json").read_text())
 
 
@@ -32,13 +32,13 @@ class Kernels:
             self.check(self.cuda.cuModuleLoadData(ctypes.byref(module), image), f"loading {stem}.{form}")
             self.images.append(image)
             for name, kernel in MANIFEST["kernels"].items():
-                if kernel["module"] != stem:
+                if kernel["module"] != stem or form == "ptx" and "sm_80" not in kernel:
                     continue
                 function = ctypes.c_void_p()
                 self.check(self.cuda.cuModuleGetFunction(ctypes.byref(function), module, name.encode()), name)
                 if kernel["dynamic_shared"]:
                     self.check(self.cuda.cuFuncSetAttribute(function, 8, kernel["dynamic_shared"]), name)
-                if name.endswith("_few"):
+                if name.endswith(("_one", "_few", "_group8")):
                     self.check(self.cuda.cuFuncSetAttribute(function, 8, FEW_SHARED), name)
                 if name.startswith(("attend", "reduce")):  # one carve-out, or the reduce could not enter an SM that attention holds
                     self.check(self.cuda.cuFuncSetAttribute(function, 9, 100), name)
@@ -57,13 +57,27 @@ class Kernels:
             self.cuda.cuGetErrorName(rc, ctypes.byref(text))
             raise RuntimeError(f"{what}: {text.value.decode() if text.value else rc}")
 
-    def launch(self, name, grid, block, params, pdl=False, shared=None):
+    def wide_maps(self, data, x, name, rows, channels, tokens, box):
+        """WideMaps of kernels/wide.cu, as src/tensor_map.rs makes them."""
+        raw = ctypes.create_string_buffer(512)
+        at = ctypes.addressof(raw) + -ctypes.addressof(raw) % 64
+        u64s, u32s = (lambda *n: (ctypes.c_uint64 * len(n))(*n)), (lambda *n: (ctypes.c_uint32 * len(n))(*n))
+        part, shared = dict(q4_k=(576, 64), q5_k=(704, 64), q6_k=(832, 32), q4_0=(576, 0), q8_0=(1088, 0), f16=(2048, 0), q4_1=(640, 0), mxfp4=(544, 0))[name]
+        row = channels // 256 * (4 * part + shared) if shared else channels // 64 * part
+        planes = [(6, x, (channels, tokens), 2 * channels, (64, box), 3)] + [(5, data, (row // 8, -(-rows // 16)), row, (n // 8, 8), 0) for n in (part, shared or part)]
+        for i, (kind, of, dims, stride, boxes, swizzle) in enumerate(planes):
+            self.check(self.cuda.cuTensorMapEncodeTiled(ctypes.c_void_p(at + 128 * i), kind, 2, ctypes.c_void_p(of.data_ptr()), u64s(*dims), u64s(stride),
+                                                        u32s(*boxes), u32s(1, 1), 0, swizzle, 2, 0), "a tensor map")
+        return raw, at
+
+    def launch(self, name, grid, block, params, pdl=False, shared=None, map=None):
         grid = (grid, 1, 1) if isinstance(grid, int) else (*grid, 1)
         attribute = Attribute(6, 0, (ctypes.c_int * 16)(1))
         config = Config(*grid, block, 1, 1, MANIFEST["kernels"][name]["dynamic_shared"] if shared is None else shared, torch.cuda.current_stream().cuda_stream,
                         ctypes.pointer(attribute), int(pdl and self.early))
         buffer = ctypes.create_string_buffer(params, len(params))
-        pointers = (ctypes.c_void_p * 1)(ctypes.addressof(buffer))
+        own = ctypes.addressof(buffer)
+        pointers = (ctypes.c_void_p * 2)(own, own) if map is None else (ctypes.c_void_p * 2)(map[1], own)
         self.check(self.cuda.cuLaunchKernelEx(ctypes.byref(config), self.functions[name], pointers, None), name)
 
     def synchronize(self):

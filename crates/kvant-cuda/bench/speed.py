@@ -155,10 +155,10 @@ def products(kernels, say):
             x = torch.randn(32, k, device="cuda").half()
             row = dict(type=name, rows=n, channels=k, bytes=sets[0].numel())
             for tokens in (1, 8, 32):
-                few = tokens <= 8 and tokens * k * 2 <= FEW_SHARED
-                kind = "few" if few else "t8" if tokens <= 8 else "t32"
+                kind = "one" if tokens == 1 else "few" if tokens <= 8 else "w32" if kernels.has(f"linear_{name}_w32") else "t32"
+                grid = (min(2 * kernels.sms, n // 16), 2 if tokens * k * 2 > FEW_SHARED // 2 else 1)
                 for pdl in (False, True):
-                    calls = [lambda d=d: check.product(kernels, name, kind, d, x, y, n, k, tokens, grid=min(2 * kernels.sms, n // 16), pdl=pdl) for d in sets]
+                    calls = [lambda d=d: check.product(kernels, name, kind, d, x, y, n, k, tokens, grid=grid, pdl=pdl) for d in sets]
                     row[f"{tokens}{' pdl' if pdl else ''}"] = graph_time(rotation(calls))
             row["TB/s"] = sets[0].numel() / row["1 pdl"] / 1e6
             say(f"linear {name} {n}x{k}: 1 token {row['1 pdl']:.1f} us ({row['TB/s']:.2f} TB/s), 8 {row['8 pdl']:.1f}, 32 {row['32 pdl']:.1f}")
@@ -185,7 +185,7 @@ def tiles(kernels, say, types=tuple(W.TYPES)):
                 x, y = torch.randn(tokens, k, device="cuda").half(), torch.zeros(tokens, n, device="cuda")
                 row = dict(type=name, rows=n, channels=k, tokens=tokens)
                 flops = lambda us: 2e-6 * n * k * tokens / us
-                for form in ("tile",):
+                for form in ("tile", "large", *(f for f in check.wide_forms(kernels, name, k) if int(f[1:]) >= 64)):
                     row[form] = graph_time(rotation([lambda d=d: check.product(kernels, name, form, d, x, y, n, k, tokens) for d in sets], 4), 7)
                 if name == "f16":
                     plain = [torch.randn(n, k, device="cuda", dtype=torch.float16) for _ in range(4)]

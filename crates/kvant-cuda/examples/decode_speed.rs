@@ -80,13 +80,16 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
                 }
             }
             if number == 0 {
-                for chunk in [256, 512, 2048] {
+                let prompts = [(4096, 256), (4096, 1024), (4096, 2048), (32_768, 1024), (32_768, 2048)];
+                for (tokens, chunk) in prompts.into_iter().filter(|(tokens, _)| tokens + 2048 <= most) {
                     let mut cache = open()?;
-                    prefill(&model, &mut cache, 512, chunk)?; // buffers are made
+                    prefill(&model, &mut cache, chunk as u32, chunk)?; // buffers are made
                     let (held, start) = (cache.len(), Instant::now());
-                    prefill(&model, &mut cache, 4096, chunk)?;
-                    let rate = 4096.0 / start.elapsed().as_secs_f64();
-                    println!("prefill {policy} of 4096 at {held} in chunks of {chunk}: {rate:.0} tokens/s");
+                    prefill(&model, &mut cache, tokens as u32, chunk)?;
+                    let rate = tokens as f64 / start.elapsed().as_secs_f64();
+                    println!(
+                        "prefill {policy} of {tokens} at {held} in chunks of {chunk}: {rate:.0} tokens/s"
+                    );
                 }
                 for (sequences, context) in [(8, 4096), (8, 32_768)] {
                     if context > most {

@@ -1,154 +1,142 @@
-// Products of packed weights with a few tokens' activations, and rows of packed embeddings.
+// Products of packed weights with up to 8 tokens' activations, and rows of packed embeddings.
 //
-// One or two tiles of 16 output rows belong to one CTA; its 8 warps deal the blocks of channels among themselves, in a fixed way, and are summed in
-// their order: the bits of an output depend on the weights and its own token alone. A column of the mma tile is a token, so up to 8
-// tokens cost what one does, and 32 are four column tiles over one reading of the weights. tile.cu has more.
+// A CTA's units of work, a segment of a tile of 16 rows, are dealt to its warps round robin. A warp has DEPTH parts of 64 channels on their
+// way, across units; it leaves a segment's sums in shared memory and goes on. At the end all are added in ascending order: no warp waits for
+// another until then. A column of the mma tile is a token, so up to 8 tokens cost what one does. tile.cu and wide.cu have more.
 #include "weights.cuh"
 
-// One block's activations of up to 32 tokens, straight from memory: lane g of a column tile has token 8nt+g.
-struct ReadActivations {
-    const u16* row;  // of this lane's token in tile 0, at the block's channel 4t
-    u64 stride;      // halves from one column tile to the next
-    int tokens;      // from this lane's on; none where it is not positive
-    DEVICE uint2 at(int nt, int ks) const {
-        if (tokens <= 8 * nt) return make_uint2(0u, 0u);
-        return __ldcg(reinterpret_cast<const uint2*>(row + nt * stride + 16 * ks));  // the kernel before wrote them: never by the read-only path
-    }
-};
-// The same of up to 8 tokens, from shared memory: (k-steps, tokens, t) of four channels.
-struct StagedActivations {
-    const uint2* step;  // this lane's of the block's first k-step
-    int tokens, g;
-    DEVICE uint2 at(int, int ks) const { return g < tokens ? step[ks * tokens * 4] : make_uint2(0u, 0u); }
-};
+constexpr int FEW_WARPS = 14;
 
-// The rows of MT tiles, from tile MT n on: warps' sums in the order of warps.
-template <int MT, int NT>
-DEVICE void write_tile(const LinearParams& p, const Span& of, const float (&parts)[LINEAR_WARPS][NT * 8][16 * MT + 1], int n) {
-    for (int i = threadIdx.x; i < min(NT * 8, of.count) * 16 * MT; i += LINEAR_WARPS * WARP) {
-        const int token = i / (16 * MT), row = n * 16 * MT + i % (16 * MT);
-        if (row >= p.rows) continue;
-        float sum = 0.f;
+// Activations in shared memory, (pairs of k-steps, tokens, t) of channels 2t, 2t+1, 2t+8, 2t+9 of both. Four lanes read 8 channels each of a pair and
+// exchange them, so that both sides move 16 bytes.
+template <int AHEAD>  // loads of a warp under way
+DEVICE void stage_activations(uint4* to, const LinearParams& p, const Span& of, int count) {
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    const bool odd = lane & 1, high = lane & 2;
+    const int eights = p.channels / 8, total = (eights + WARP - 1) / WARP * count;
+    for (int first = warp; first < total; first += AHEAD * FEW_WARPS) {
+        uint4 v[AHEAD];
 #pragma unroll
-        for (int w = 0; w < LINEAR_WARPS; w++) sum += parts[w][token][i % (16 * MT)];
-        p.put((u64)(of.first + token) * p.rows + row, sum);
+        for (int k = 0; k < AHEAD; k++) {
+            const int n = first + k * FEW_WARPS, i = n / count * WARP + lane;
+            v[k] = {0u, 0u, 0u, 0u};
+            if (n < total && i < eights) v[k] = __ldcg(reinterpret_cast<const uint4*>(p.x + (u64)of.source(n % count) * p.channels) + i);
+        }
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++) {
+            const int n = first + k * FEW_WARPS, i = n / count * WARP + lane;
+            const u32 r0 = __shfl_xor_sync(~0u, odd ? v[k].x : v[k].y, 1), r1 = __shfl_xor_sync(~0u, odd ? v[k].z : v[k].w, 1);
+            const u32 x = odd ? r0 : v[k].x, y = odd ? v[k].y : r0, z = odd ? r1 : v[k].z, w = odd ? v[k].w : r1;
+            const u32 r2 = __shfl_xor_sync(~0u, high ? x : z, 2), r3 = __shfl_xor_sync(~0u, high ? y : w, 2);
+            if (n < total && i < eights) to[(i / 4 * count + n % count) * 4 + i % 4] = {high ? r2 : x, high ? r3 : y, high ? z : r2, high ? w : r3};
+        }
     }
 }
-template <int MT, int NT>
-DEVICE void put_part(float (&part)[NT * 8][16 * MT + 1], const float (&total)[MT][NT][4], int lane) {
-#pragma unroll
-    for (int mt = 0; mt < MT; mt++)
-#pragma unroll
-        for (int nt = 0; nt < NT; nt++)
-#pragma unroll
-            for (int j = 0; j < 4; j++) part[nt * 8 + 2 * (lane % 4) + (j & 1)][mt * 16 + lane / 4 + 8 * (j / 2)] = total[mt][nt][j];
-}
 
-// Any number of tokens up to 8 NT: a CTA for every MT tiles.
-template <class W, int MT, int NT>
-DEVICE void linear_many(const LinearParams& p, const Span& of, int n) {
-    __shared__ float parts[LINEAR_WARPS][NT * 8][16 * MT + 1];
-    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
-    const int blocks = p.channels / W::CHANNELS, last = (p.rows + 15) / 16 - 1;
-    const u8* tile[MT];  // past the last tile the last once more, which is not written
-#pragma unroll
-    for (int mt = 0; mt < MT; mt++) tile[mt] = of.weights + (u64)min(n * MT + mt, last) * blocks * W::BYTES;
-    const Fill constants = W::constants(p.zero);
-    constexpr bool AHEAD = W::CHANNELS == 64;  // else two blocks in registers would spill
-    typename W::Raw raw[MT] = {};
-    auto ask = [&](int block) {
-#pragma unroll
-        for (int mt = 0; mt < MT; mt++) raw[mt] = W::load(tile[mt] + (u64)block * W::BYTES, lane);
+// A warp's walk over the pieces of its units.
+struct Units {
+    int tile, segment;  // of the CTA's tiles
+    const u8* weights;  // of the piece, or of the block that it is half of
+    int left;           // parts of the segment
+};
+
+// Tiles cta, cta + ctas, … of the matrix; COUNT tokens, or those of the span where it is 0. A segment is taken in pieces of DEPTH parts. Where channels are not
+// whole pieces, weights after the last ones are read, which a matrix has (src/matrix.rs), under activations of zero: a branch there would have
+// every load waited for.
+template <class W, int COUNT>
+DEVICE void linear_few(const LinearParams& p, const Span& of, int cta, int ctas) {
+    constexpr int DEPTH = W::DEPTH;
+    constexpr bool HALVES = DEPTH * 64 < W::CHANNELS;  // a piece is half a block
+    static_assert(SEGMENT % DEPTH == 0 && (HALVES ? DEPTH == 2 : DEPTH * 64 % W::CHANNELS == 0), "segments are whole pieces but for the last one");
+    DYNAMIC_SHARED(memory);
+    uint4* const x = reinterpret_cast<uint4*>(memory);
+    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4, count = COUNT ? COUNT : of.count;
+    const int parts = p.channels / 64, segments = (parts + SEGMENT - 1) / SEGMENT, tile_bytes = p.channels / W::CHANNELS * W::BYTES;
+    const int pair = count * 4, rest = (DEPTH - parts % DEPTH) % DEPTH;  // from a pair of k-steps to the next; parts of zeros
+    float* const sums = reinterpret_cast<float*>(x + (parts + rest) * 2 * pair);  // [tile][segment][token][16]
+    const int tiles = ((p.rows + 15) / 16 - cta + ctas - 1) / ctas, tile_step = FEW_WARPS / segments, segment_step = FEW_WARPS % segments;
+    auto find = [&](Units& at) {
+        at.weights = of.weights + (u64)(cta + at.tile * ctas) * tile_bytes + at.segment * (SEGMENT * 64 / W::CHANNELS * W::BYTES);
+        at.left = min(SEGMENT, parts - at.segment * SEGMENT);
     };
-    if (AHEAD && warp < blocks) ask(warp);  // weights do not depend on the kernel before
+    // On by a piece; whether the segment has ended.
+    auto advance = [&](Units& at) {
+        at.left -= DEPTH;
+        if (!HALVES || at.left % 4 == 0) at.weights += HALVES ? W::BYTES : DEPTH * W::BYTES;
+        if (at.left > 0) return false;
+        at.tile += tile_step, at.segment += segment_step;
+        if (at.segment >= segments) at.segment -= segments, at.tile++;
+        find(at);
+        return true;
+    };
+    Units ahead = {warp / segments, warp % segments};
+    find(ahead);
+    Units now = ahead;
+    typename W::Part raw[DEPTH];
+    if (ahead.tile < tiles) {
+#pragma unroll
+        for (int i = 0; i < DEPTH; i++) raw[i] = W::load(ahead.weights, i, lane);  // units begin with a whole block
+        advance(ahead);
+    }
     pdl_wait();
     pdl_trigger();
-    const u16* const row = p.x + (u64)(NT == 1 ? of.source(min(g, of.count - 1)) : of.first + g) * p.channels + 4 * t;
-    float total[MT][NT][4] = {};
-#pragma unroll 1
-    for (int block = warp; block < blocks; block += LINEAR_WARPS) {
-        if (!AHEAD) ask(block);
-        typename W::Raw now[MT];
-#pragma unroll
-        for (int mt = 0; mt < MT; mt++) now[mt] = raw[mt];
-        if (AHEAD && block + LINEAR_WARPS < blocks) ask(block + LINEAR_WARPS);
-        const ReadActivations x = {row + (u64)block * W::CHANNELS, 8 * (u64)p.channels, of.count - g};
-        add_block<W, MT, NT>(total, now, x, constants);
-    }
-    put_part<MT, NT>(parts[warp], total, lane);
+    stage_activations<(sizeof(raw) > 120 ? 1 : 2)>(x, p, of, count);
+    for (int i = threadIdx.x; i < rest * 2 * pair; i += FEW_WARPS * WARP) x[parts * 2 * pair + i] = {0u, 0u, 0u, 0u};
     __syncthreads();
-    write_tile<MT, NT>(p, of, parts, n);
+    const uint4* const own = x + (COUNT == 1 ? 0 : min(g, count - 1) * 4) + t;
+#pragma unroll 1
+    while (now.tile < tiles) {
+        float* const sum = sums + (now.tile * segments + now.segment) * 16 * count;
+        const uint4* steps = own + now.segment * (SEGMENT * 2 * pair);
+        float d[4] = {};
+#pragma unroll 1
+        for (bool ended = false; !ended; steps += DEPTH * 2 * pair) {
+            const bool more = ahead.tile < tiles;
+            const u8* const from = ahead.weights;
+            const int half = HALVES && ahead.left % 4 == 2 ? 2 : 0;
+#pragma unroll
+            for (int i = 0; i < DEPTH; i++) {
+#pragma unroll
+                for (int h = 0; h < 2; h++) {
+                    const uint4 b = steps[(2 * i + h) * pair];
+                    u32 a[4];
+                    W::fragment(a, raw[i], 2 * h);
+                    mma16816(d, a[0], a[1], a[2], a[3], b.x, b.y);
+                    W::fragment(a, raw[i], 2 * h + 1);
+                    mma16816(d, a[0], a[1], a[2], a[3], b.z, b.w);
+                }
+                if (more) raw[i] = W::load(from, half + i, lane);
+            }
+            if (more) advance(ahead);
+            ended = advance(now);
+        }
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            if (2 * t + j % 2 < count) sum[(2 * t + j % 2) * 16 + g + j / 2 * 8] = d[j];
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < tiles * 16 * count; i += FEW_WARPS * WARP) {
+        const int tile = i / (16 * count), at = i % (16 * count), row = (cta + tile * ctas) * 16 + at % 16;
+        const float* s = sums + tile * segments * 16 * count + at;
+        float sum = 0.f;
+        for (int k = 0; k < segments; k++) sum += s[k * 16 * count];
+        if (row < p.rows) p.put((u64)(of.first + at / 16) * p.rows + row, sum);
+    }
 }
-template <class W, int MT, int NT>
-DEVICE void linear_many(const LinearParams& p) { linear_many<W, MT, NT>(p, Span{p.weights, nullptr, 0, p.tokens}, blockIdx.x); }
-// Grid: (groups of at most 8 pairs, MT tiles).
-template <class W, int MT>
-DEVICE void linear_group(const GroupedParams& p) {
-    const Span of = group_span(p, blockIdx.x);
-    if (of.count) linear_many<W, MT, 1>(p.p, of, blockIdx.y);
-}
-
-// Up to 8 tokens whose activations fit into shared memory: any grid, tiles dealt round robin; every warp has DEPTH blocks on their
-// way, across tiles. Reading the activations again for every tile would keep L2 busier than the weights do.
+// One token. Grid: (CTAs).
+template <class W>
+DEVICE void linear_one(const LinearParams& p) { linear_few<W, 1>(p, Span{p.weights, nullptr, 0, 1}, blockIdx.x, gridDim.x); }
+// Grid: (CTAs, shares of the tokens).
 template <class W>
 DEVICE void linear_few(const LinearParams& p) {
-    DYNAMIC_SHARED(memory);
-    uint2* const shared_x = reinterpret_cast<uint2*>(memory);
-    __shared__ float parts[2][LINEAR_WARPS][8][17];
-    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
-    const int blocks = p.channels / W::CHANNELS, tiles = (p.rows + 15) / 16;
-    const Fill constants = W::constants(p.zero);
-
-    typename W::Raw raw[W::DEPTH];
-    int ahead_block = warp, ahead_tile = blockIdx.x;
-    const u8* ahead = p.weights + ((u64)ahead_tile * blocks + warp) * W::BYTES;  // the next block to ask for
-    auto ask = [&](typename W::Raw& into) {
-        if (ahead_tile < tiles) into = W::load(ahead, lane);
-        ahead += LINEAR_WARPS * W::BYTES, ahead_block += LINEAR_WARPS;
-        if (ahead_block >= blocks) {  // on to the next tile of this CTA
-            ahead_tile += gridDim.x, ahead_block = warp;
-            ahead = p.weights + ((u64)ahead_tile * blocks + warp) * W::BYTES;
-        }
-    };
-    if (warp < blocks) {
-#pragma unroll
-        for (int i = 0; i < W::DEPTH; i++) ask(raw[i]);
-    }
-    pdl_wait();
-    pdl_trigger();
-    for (int token = 0; token < p.tokens; token++)
-        for (int quad = threadIdx.x; quad < p.channels / 4; quad += LINEAR_WARPS * WARP)
-            shared_x[(quad / 4 * p.tokens + token) * 4 + quad % 4] = __ldcg(reinterpret_cast<const uint2*>(p.x + (u64)token * p.channels) + quad);
-    __syncthreads();
-
-    const uint2* const first = shared_x + ((warp * (W::CHANNELS / 16)) * p.tokens + g) * 4 + t;
-    const int stride = LINEAR_WARPS * (W::CHANNELS / 16) * p.tokens * 4;
-    StagedActivations x = {first, p.tokens, g};
-    int turn = 0, tile = blockIdx.x, block = warp;
-    float total[1][1][4] = {};
-    auto finish = [&]() {
-        put_part<1, 1>(parts[turn][warp], total, lane);
-        __syncthreads();
-        write_tile<1, 1>(p, Span{nullptr, nullptr, 0, p.tokens}, parts[turn], tile);
-        turn ^= 1, tile += gridDim.x, block = warp, x.step = first;
-#pragma unroll
-        for (int j = 0; j < 4; j++) total[0][0][j] = 0.f;
-    };
-    if (warp >= blocks)
-        while (tile < tiles) finish();
-#pragma unroll 1
-    while (tile < tiles) {
-#pragma unroll
-        for (int i = 0; i < W::DEPTH; i++) {
-            add_block<W, 1, 1>(total, &raw[i], x, constants);
-            ask(raw[i]);
-            block += LINEAR_WARPS, x.step += stride;
-            if (block >= blocks) {
-                finish();
-                if (tile >= tiles) break;
-            }
-        }
-    }
+    const int share = (p.tokens + gridDim.y - 1) / gridDim.y, first = blockIdx.y * share;
+    linear_few<W, 0>(p, Span{p.weights, nullptr, first, min(share, p.tokens - first)}, blockIdx.x, gridDim.x);
+}
+// Grid: (groups of at most 8 pairs, CTAs).
+template <class W>
+DEVICE void linear_group(const GroupedParams& p) {
+    const Span of = group_span(p, blockIdx.x);
+    if (of.count) linear_few<W, 0>(p.p, of, blockIdx.y, gridDim.y);
 }
 
 struct EmbedParams {
@@ -168,14 +156,10 @@ DEVICE void embed(const EmbedParams& p) {
         p.out[(u64)blockIdx.x * p.channels + c] = p.scale * W::at(tile + (u64)(c / W::CHANNELS) * W::BYTES, id % 16, c % W::CHANNELS);
 }
 
-#define KERNEL(NAME, PARAMS, WHAT, CTAS) \
-    extern "C" __global__ void __launch_bounds__(LINEAR_WARPS * 32, CTAS) NAME(const __grid_constant__ PARAMS p) { WHAT(p); }
-// Two tiles' raw blocks of 256 channels would spill.
-#define KERNELS(NAME, TYPE)                                                                            \
-    KERNEL(linear_##NAME##_few, LinearParams, (linear_few<TYPE>), 2)                                   \
-    KERNEL(linear_##NAME##_t8, LinearParams, (linear_many<TYPE, TYPE::CHANNELS == 64 ? 2 : 1, 1>), 2)    \
-    KERNEL(linear_##NAME##_t32, LinearParams, (linear_many<TYPE, TYPE::CHANNELS == 64 ? 2 : 1, 4>), 1)   \
-    KERNEL(linear_##NAME##_group8, GroupedParams, (linear_group<TYPE, TYPE::CHANNELS == 64 ? 2 : 1>), 2) \
+#define KERNELS(NAME, TYPE)                                                                                                                          \
+    extern "C" __global__ void __launch_bounds__(FEW_WARPS * 32, 2) linear_##NAME##_one(const __grid_constant__ LinearParams p) { linear_one<TYPE>(p); } \
+    extern "C" __global__ void __launch_bounds__(FEW_WARPS * 32, 2) linear_##NAME##_few(const __grid_constant__ LinearParams p) { linear_few<TYPE>(p); } \
+    extern "C" __global__ void __launch_bounds__(FEW_WARPS * 32, 2) linear_##NAME##_group8(const __grid_constant__ GroupedParams p) { linear_group<TYPE>(p); } \
     extern "C" __global__ void __launch_bounds__(256) embed_##NAME(const __grid_constant__ EmbedParams p) { embed<TYPE>(p); }
 KERNELS(q4_0, Q4_0)
 KERNELS(q8_0, Q8_0)

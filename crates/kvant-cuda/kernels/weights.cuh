@@ -1,18 +1,21 @@
 // Packed weights as the tensor cores read them: tiles of 16 rows, in blocks of 64 or 256 channels that lie one after the other.
-// src/weights.rs packs them from the files' formats; no number is rounded on the way.
+// src/weights packs them from the files' formats; no number is rounded on the way.
 //
-// Within 16 channels, lane 4g+t of an A fragment has rows g, g+8 (r) and channels 4t+2c+e of the k-step ks, so that a lane's share
-// of the activations is 8 contiguous bytes. Orders go from the slowest index to the fastest. DEPTH: blocks that a warp of linear_few has
-// on their way, the best of those tried on an H200.
+// Within 16 channels, lane 4g+t of an A fragment has rows g, g+8 (r) and channels 2t+8c+e of the k-step ks: the order of mma.sync and of wgmma,
+// so activations lie as they are. Orders go from the slowest index to the fastest. DEPTH: parts of 64 channels that a warp of linear_few has
+// on their way, which divides a segment.
 //
-// Every kernel adds a block in parts of 64 channels by the type's `add`, which is the only place that has its arithmetic: a part of MT tiles
-// of rows for NT tiles of tokens. So kernels that take the parts of a row in the same order give the same bits. The tile kernels stage a
-// part in shared memory, PART bytes of a block that `source` finds.
+// **Invariant:** one arithmetic for all products. A weight is the f16 number W16 that the type's `fragment` makes of it, activations are f16,
+// sums are f32 on the tensor cores, 16 channels a step in ascending order within a segment of 1,024 channels; a segment begins at 0, and segments
+// are added in ascending order, from 0. So every kernel gives a token the same bits.
+//
+// What `fragment` rounds: Q4_0, Q8_0 and MXFP4 their product with the scale, once; Q4_1 d n + m, once; Q4_K and Q5_K the scale d s and the
+// minimum m z, then (d s) n - (m z); Q6_K the scale d s, then its product.
 #pragma once
 #include "device.cuh"
 
-// Warps that share the blocks of channels of a product, every eighth each: it is part of the order of sums.
-constexpr int LINEAR_WARPS = 8;
+// Parts of 64 channels that are summed in one chain: it is part of the order of sums.
+constexpr int SEGMENT = 16;
 
 struct LinearParams {
     const u8* weights;   // (tiles of 16 rows, blocks of channels)
@@ -21,7 +24,6 @@ struct LinearParams {
     int rows, channels, tokens;
     int accumulate;      // y += instead of y =
     float scale;         // of the product
-    int zero[4];         // zeros that the compiler cannot see
     DEVICE void put(u64 at, float sum) const { y[at] = accumulate ? fmaf(scale, sum, y[at]) : scale * sum; }
 };
 
@@ -47,278 +49,184 @@ DEVICE Span group_span(const GroupedParams& p, int group) {
     return {p.p.weights + own.x * p.expert_bytes, p.sources, own.y, own.z};
 }
 
-// A fragment whose rows all hold one small integer; see Int4Codec::Constants for `zero`.
-struct Fill {
-    u32 a0, a1, a2, a3;
-    DEVICE Fill(u32 low_rows, u32 high_rows, const int (&zero)[4])
-        : a0(low_rows ^ zero[0]), a1(high_rows ^ zero[1]), a2(low_rows ^ zero[2]), a3(high_rows ^ zero[3]) {}
-    DEVICE void mma(float (&d)[4], uint2 b) const { mma16816(d, a0, a1, a2, a3, b.x, b.y); }
-};
+// Scales of both rows, twice each.
+DEVICE u32 both_low(u32 x) { return __byte_perm(x, 0, 0x1010); }
+DEVICE u32 both_high(u32 x) { return __byte_perm(x, 0, 0x3232); }
 
-// Activations of a k-step, as B operands: x.at(tile of tokens, k-step).
-template <class W, int MT, int NT, class X>
-DEVICE void add_block(float (&total)[MT][NT][4], const typename W::Raw* w, const X& x, const Fill& constants) {
-#pragma unroll
-    for (int i = 0; i < W::CHANNELS / 64; i++) {
-        typename W::Part part[MT];
-#pragma unroll
-        for (int mt = 0; mt < MT; mt++) part[mt] = W::part(w[mt], i);
-        W::template add<MT, NT>(total, part, x, 4 * i, constants);
-    }
-}
-
-// Scales of rows g and g+8 as pairs of f16.
-DEVICE float low_half(u32 x) { return f16_to_f32((u16)x); }
-DEVICE float high_half(u32 x) { return f16_to_f32((u16)(x >> 16)); }
-
-// total += scale(row) * d, for a fragment of plain rows.
-DEVICE void add_rows(float (&total)[4], const float (&d)[4], float low, float high) {
-    total[0] = fmaf(low, d[0], total[0]), total[1] = fmaf(low, d[1], total[1]);
-    total[2] = fmaf(high, d[2], total[2]), total[3] = fmaf(high, d[3], total[3]);
-}
-// The same after mma_nibbles: rows g+8 hold both rows.
-DEVICE void add_nibble_rows(float (&total)[4], const float (&d)[4], float low, float high) {
-    low *= ROW_LO, high *= ROW_HI;
-    total[0] = fmaf(low, d[0], total[0]), total[1] = fmaf(low, d[1], total[1]);
-    total[2] = fmaf(high, d[2] - d[0], total[2]), total[3] = fmaf(high, d[3] - d[1], total[3]);
-}
-
-// Bits of the nibble of row r, and channel 4t+2c+e of a k-step, in its word.
-DEVICE int nibble_shift(int r, int channel) { return 4 * r + 8 * (channel / 2 % 2) + 16 * (channel % 2); }
-DEVICE int lane_of(int row, int channel) { return 4 * (row % 8) + channel / 4 % 4; }
-DEVICE u32 word_at(const u8* p, int i) { return __ldg(reinterpret_cast<const u32*>(p) + i); }
-DEVICE float half_at(const u8* p, int i) { return f16_to_f32(__ldg(reinterpret_cast<const u16*>(p) + i)); }
-
-// The A fragment of a word of codes. 0x6400 | n is the f16 number 1024 + n, so codes become numbers without a conversion; those 4 bits up
-// are sixteen times as far.
+// 0x6400 | n is the f16 number 1024 + n, so codes become numbers without a conversion; those 4 bits up are sixteen times as far.
+constexpr u32 THOUSAND = 0x64006400u;
+// Codes of 4 bits less OFFSET: those of rows g in a[0] and a[2], of rows g+8 in a[1] and a[3]. All exact.
+template <int OFFSET>
 DEVICE void nibbles(u32 (&a)[4], u32 w) {
 #pragma unroll
     for (int c = 0; c < 2; c++) {
         const u32 x = w >> 8 * c;
-        a[2 * c] = add_f16x2((x & 0x000f000fu) | 0x64006400u, 0xe400e400u);                     // 1024 + n - 1024
-        a[2 * c + 1] = fma_f16x2((x & 0x00f000f0u) | 0x64006400u, 0x2c002c00u, 0xd400d400u);  // (1024 + 16 n) / 16 - 64
+        a[2 * c] = add_f16x2((x & 0x000f000fu) | THOUSAND, OFFSET ? 0xe408e408u : 0xe400e400u);                              // 1024 + n - 1024 - 8
+        a[2 * c + 1] = fma_f16x2((x & 0x00f000f0u) | THOUSAND, 0x2c002c00u, OFFSET ? 0xd480d480u : 0xd400d400u);  // (1024 + 16 n) / 16 - 64 - 8
     }
 }
+// Bytes under 0x64, less 1024 + 128.
+DEVICE u32 signed_bytes(u32 w, u32 pick) { return add_f16x2(__byte_perm(w, 0x64646464u, pick), 0xe480e480u); }
+
+// Bits of the nibble of row r and channel 2t+8c+e of a k-step in its word.
+DEVICE int nibble_shift(int r, int channel) { return 4 * r + 8 * (channel / 8 % 2) + 16 * (channel % 2); }
+DEVICE int lane_of(int row, int channel) { return 4 * (row % 8) + channel / 2 % 4; }
+DEVICE u32 word_at(const u8* p, int i) { return __ldg(reinterpret_cast<const u32*>(p) + i); }
+DEVICE u16 bits_at(const u8* p, int i) { return __ldg(reinterpret_cast<const u16*>(p) + i); }
+DEVICE float half_at(const u8* p, int i) { return f16_to_f32(bits_at(p, i)); }
+// The low half of a b + c, rounded once.
+DEVICE float fma_half(u16 a, u16 b, u16 c) { return f16_to_f32((u16)fma_f16x2(a, b, c)); }
+DEVICE float round_half(float x) { return f16_to_f32(f32_to_f16(x)); }
+
+// Types of 64 channels: a block is a part. `load` reads part i from a block on. STAGED: bytes of a part in shared memory; `source` finds them in the block.
+template <int B>
+struct Plain {
+    static constexpr int CHANNELS = 64, BYTES = B, PART = B, SUPERS = 0, STAGED = B;
+    static constexpr bool IS_HALF = B == 2048;
+    static DEVICE int source(int at, int) { return at; }
+};
 
 // Q4_0, w = d (n - 8) per 32 channels.  576 bytes of 64 channels: codes [lane][ks] words, then d [g][block][r] f16.
-struct Q4_0 {
-    static constexpr int CHANNELS = 64, BYTES = 576, PART = 576, DEPTH = 8;
-    struct Raw {
+struct Q4_0 : Plain<576> {
+    static constexpr int DEPTH = 4;
+    struct Part {
         uint4 codes;
         uint2 scales;
     };
-    typedef Raw Part;
-    static DEVICE Raw load(const u8* p, int lane) {
+    static DEVICE Part load(const u8* block, int i, int lane) {
+        const u8* p = block + i * BYTES;
         return {load_stream(p + lane * 16), __ldg(reinterpret_cast<const uint2*>(p + 512) + lane / 4)};
     }
-    static DEVICE Part part(const Raw& w, int) { return w; }
-    static DEVICE int source(int at, int) { return at; }
-    static DEVICE Part staged(const u8* p, int lane) { return {load_shared(p + lane * 16), load_shared_pair(p + 512 + lane / 4 * 8)}; }
-    static DEVICE Fill constants(const int (&zero)[4]) { return Fill(0x80088008u, 0x80888088u, zero); }
-    template <int MT, int NT, class X>
-    static DEVICE void add(float (&total)[MT][NT][4], const Part (&w)[MT], const X& x, int first, const Fill& offset) {
-#pragma unroll
-        for (int block = 0; block < 2; block++)
-#pragma unroll
-            for (int nt = 0; nt < NT; nt++) {
-                const uint2 b0 = x.at(nt, first + 2 * block), b1 = x.at(nt, first + 2 * block + 1);
-#pragma unroll
-                for (int mt = 0; mt < MT; mt++) {
-                    float d[4] = {};
-                    mma_nibbles(d, word(w[mt].codes, 2 * block), b0.x, b0.y);
-                    offset.mma(d, b0);
-                    mma_nibbles(d, word(w[mt].codes, 2 * block + 1), b1.x, b1.y);
-                    offset.mma(d, b1);
-                    const u32 s = block ? w[mt].scales.y : w[mt].scales.x;
-                    add_nibble_rows(total[mt][nt], d, low_half(s), high_half(s));
-                }
-            }
+    static DEVICE Part staged(const u8* p, const u8*, int lane) { return {load_shared(p + lane * 16), load_shared_pair(p + 512 + lane / 4 * 8)}; }
+    static DEVICE void fragment(u32 (&a)[4], const Part& w, int ks) {
+        const u32 s = ks < 2 ? w.scales.x : w.scales.y, low = both_low(s), high = both_high(s);
+        nibbles<8>(a, word(w.codes, ks));
+        a[0] = mul_f16x2(a[0], low), a[1] = mul_f16x2(a[1], high), a[2] = mul_f16x2(a[2], low), a[3] = mul_f16x2(a[3], high);
     }
     static DEVICE float at(const u8* p, int row, int channel) {
-        const u32 w = word_at(p, lane_of(row, channel) * 4 + channel / 16);
-        const int n = (w >> nibble_shift(row / 8, channel)) & 15;
-        return half_at(p + 512, row % 8 * 4 + channel / 32 * 2 + row / 8) * (n - 8);
+        const int n = (word_at(p, lane_of(row, channel) * 4 + channel / 16) >> nibble_shift(row / 8, channel)) & 15;
+        return round_half(half_at(p + 512, row % 8 * 4 + channel / 32 * 2 + row / 8) * (n - 8));
     }
 };
 
 // Q8_0, w = d n per 32 channels, stored as n + 128.  1088 bytes of 64 channels: codes [ks/2][lane][ks%2][c] words of bytes
 // (e0 r0, e0 r1, e1 r0, e1 r1), then d as Q4_0 has it.
-struct Q8_0 {
-    static constexpr int CHANNELS = 64, BYTES = 1088, PART = 1088, DEPTH = 6;
-    struct Raw {
+struct Q8_0 : Plain<1088> {
+    static constexpr int DEPTH = 2;
+    struct Part {
         uint4 codes[2];
         uint2 scales;
     };
-    typedef Raw Part;
-    static DEVICE Raw load(const u8* p, int lane) {
+    static DEVICE Part load(const u8* block, int i, int lane) {
+        const u8* p = block + i * BYTES;
         return {{load_stream(p + lane * 16), load_stream(p + 512 + lane * 16)}, __ldg(reinterpret_cast<const uint2*>(p + 1024) + lane / 4)};
     }
-    static DEVICE Part part(const Raw& w, int) { return w; }
-    static DEVICE int source(int at, int) { return at; }
-    static DEVICE Part staged(const u8* p, int lane) {
+    static DEVICE Part staged(const u8* p, const u8*, int lane) {
         return {{load_shared(p + lane * 16), load_shared(p + 512 + lane * 16)}, load_shared_pair(p + 1024 + lane / 4 * 8)};
     }
-    static DEVICE Fill constants(const int (&zero)[4]) { return Fill(0x80808080u, 0x80808080u, zero); }
-    template <int MT, int NT, class X>
-    static DEVICE void add(float (&total)[MT][NT][4], const Part (&w)[MT], const X& x, int first, const Fill& offset) {
+    static DEVICE void fragment(u32 (&a)[4], const Part& w, int ks) {
+        const u32 s = ks < 2 ? w.scales.x : w.scales.y, low = both_low(s), high = both_high(s);
 #pragma unroll
-        for (int block = 0; block < 2; block++)
-#pragma unroll
-            for (int nt = 0; nt < NT; nt++) {
-                const uint2 b[2] = {x.at(nt, first + 2 * block), x.at(nt, first + 2 * block + 1)};
-#pragma unroll
-                for (int mt = 0; mt < MT; mt++) {
-                    float d[4] = {};
-#pragma unroll
-                    for (int k = 0; k < 2; k++) {
-                        const u32 c0 = word(w[mt].codes[block], 2 * k), c1 = word(w[mt].codes[block], 2 * k + 1);
-                        mma16816(d, c0 & 0x00ff00ffu, __byte_perm(c0, 0, 0x4341), c1 & 0x00ff00ffu, __byte_perm(c1, 0, 0x4341), b[k].x, b[k].y);
-                        offset.mma(d, b[k]);
-                    }
-                    const u32 s = block ? w[mt].scales.y : w[mt].scales.x;
-                    add_rows(total[mt][nt], d, low_half(s) * ROW_LO, high_half(s) * ROW_LO);
-                }
-            }
+        for (int c = 0; c < 2; c++) {
+            const u32 x = word(w.codes[ks / 2], ks % 2 * 2 + c);
+            a[2 * c] = mul_f16x2(signed_bytes(x, 0x4240), low), a[2 * c + 1] = mul_f16x2(signed_bytes(x, 0x4341), high);
+        }
     }
     static DEVICE float at(const u8* p, int row, int channel) {
         const int ks = channel / 16;
-        const u32 w = word_at(p, ks / 2 * 128 + lane_of(row, channel) * 4 + ks % 2 * 2 + channel / 2 % 2);
+        const u32 w = word_at(p, ks / 2 * 128 + lane_of(row, channel) * 4 + ks % 2 * 2 + channel / 8 % 2);
         const int n = (w >> (16 * (channel % 2) + 8 * (row / 8))) & 255;
-        return half_at(p + 1024, row % 8 * 4 + channel / 32 * 2 + row / 8) * (n - 128);
+        return round_half(half_at(p + 1024, row % 8 * 4 + channel / 32 * 2 + row / 8) * (n - 128));
     }
 };
 
 // F16.  2048 bytes of 64 channels: [ks][lane][c][r] words of two channels.
-struct F16 {
-    static constexpr int CHANNELS = 64, BYTES = 2048, PART = 2048, DEPTH = 4;
-    struct Raw {
+struct F16 : Plain<2048> {
+    static constexpr int DEPTH = 1;
+    struct Part {
         uint4 rows[4];
     };
-    typedef Raw Part;
-    static DEVICE Raw load(const u8* p, int lane) {
-        Raw w;
+    static DEVICE Part load(const u8* block, int i, int lane) {
+        const u8* p = block + i * BYTES;
+        Part w;
 #pragma unroll
         for (int ks = 0; ks < 4; ks++) w.rows[ks] = load_stream(p + ks * 512 + lane * 16);
         return w;
     }
-    static DEVICE Part part(const Raw& w, int) { return w; }
-    static DEVICE int source(int at, int) { return at; }
-    static DEVICE Part staged(const u8* p, int lane) {
+    static DEVICE Part staged(const u8* p, const u8*, int lane) {
         Part w;
 #pragma unroll
         for (int ks = 0; ks < 4; ks++) w.rows[ks] = load_shared(p + ks * 512 + lane * 16);
         return w;
     }
-    static DEVICE Fill constants(const int (&zero)[4]) { return Fill(0, 0, zero); }
-    template <int MT, int NT, class X>
-    static DEVICE void add(float (&total)[MT][NT][4], const Part (&w)[MT], const X& x, int first, const Fill&) {
-#pragma unroll
-        for (int ks = 0; ks < 4; ks++)
-#pragma unroll
-            for (int nt = 0; nt < NT; nt++) {
-                const uint2 b = x.at(nt, first + ks);
-#pragma unroll
-                for (int mt = 0; mt < MT; mt++) {
-                    const uint4& a = w[mt].rows[ks];
-                    mma16816(total[mt][nt], a.x, a.y, a.z, a.w, b.x, b.y);
-                }
-            }
+    static DEVICE void fragment(u32 (&a)[4], const Part& w, int ks) {
+        a[0] = w.rows[ks].x, a[1] = w.rows[ks].y, a[2] = w.rows[ks].z, a[3] = w.rows[ks].w;
     }
     static DEVICE float at(const u8* p, int row, int channel) {
-        return half_at(p, channel / 16 * 256 + lane_of(row, channel) * 8 + channel / 2 % 2 * 4 + row / 8 * 2 + channel % 2);
+        return half_at(p, channel / 16 * 256 + lane_of(row, channel) * 8 + channel / 8 % 2 * 4 + row / 8 * 2 + channel % 2);
     }
 };
 
 // Q4_1, w = d n + m per 32 channels.  640 bytes of 64 channels: codes as Q4_0 has them, then (d, m) [g][block][r] f16 pairs.
-struct Q4_1 {
-    static constexpr int CHANNELS = 64, BYTES = 640, PART = 640, DEPTH = 6;
-    struct Raw {
+struct Q4_1 : Plain<640> {
+    static constexpr int DEPTH = 2;
+    struct Part {
         uint4 codes, scales;
     };
-    typedef Raw Part;
-    static DEVICE Raw load(const u8* p, int lane) { return {load_stream(p + lane * 16), __ldg(reinterpret_cast<const uint4*>(p + 512) + lane / 4)}; }
-    static DEVICE Part part(const Raw& w, int) { return w; }
-    static DEVICE int source(int at, int) { return at; }
-    static DEVICE Part staged(const u8* p, int lane) { return {load_shared(p + lane * 16), load_shared(p + 512 + lane / 4 * 16)}; }
-    static DEVICE Fill constants(const int (&zero)[4]) { return Fill(0x3c003c00u, 0x3c003c00u, zero); }  // ones
-    template <int MT, int NT, class X>
-    static DEVICE void add(float (&total)[MT][NT][4], const Part (&w)[MT], const X& x, int first, const Fill& one) {
+    static DEVICE Part load(const u8* block, int i, int lane) {
+        const u8* p = block + i * BYTES;
+        return {load_stream(p + lane * 16), __ldg(reinterpret_cast<const uint4*>(p + 512) + lane / 4)};
+    }
+    static DEVICE Part staged(const u8* p, const u8*, int lane) { return {load_shared(p + lane * 16), load_shared(p + 512 + lane / 4 * 16)}; }
+    static DEVICE void fragment(u32 (&a)[4], const Part& w, int ks) {
+        const u32 low = word(w.scales, ks / 2 * 2), high = word(w.scales, ks / 2 * 2 + 1);
+        nibbles<0>(a, word(w.codes, ks));
 #pragma unroll
-        for (int block = 0; block < 2; block++) {
-            u32 a[MT][2][4];
-#pragma unroll
-            for (int mt = 0; mt < MT; mt++)
-#pragma unroll
-                for (int k = 0; k < 2; k++) nibbles(a[mt][k], word(w[mt].codes, 2 * block + k));
-#pragma unroll
-            for (int nt = 0; nt < NT; nt++) {
-                const uint2 b[2] = {x.at(nt, first + 2 * block), x.at(nt, first + 2 * block + 1)};
-                float sum[4] = {};  // of activations, the same for all rows
-                one.mma(sum, b[0]), one.mma(sum, b[1]);
-#pragma unroll
-                for (int mt = 0; mt < MT; mt++) {
-                    const u32 low = word(w[mt].scales, 2 * block), high = word(w[mt].scales, 2 * block + 1);
-                    float d[4] = {};
-#pragma unroll
-                    for (int k = 0; k < 2; k++) mma16816(d, a[mt][k][0], a[mt][k][1], a[mt][k][2], a[mt][k][3], b[k].x, b[k].y);
-                    add_rows(total[mt][nt], d, low_half(low), low_half(high));
-                    add_rows(total[mt][nt], sum, high_half(low), high_half(high));
-                }
-            }
+        for (int c = 0; c < 2; c++) {
+            a[2 * c] = fma_f16x2(a[2 * c], both_low(low), both_high(low));
+            a[2 * c + 1] = fma_f16x2(a[2 * c + 1], both_low(high), both_high(high));
         }
     }
     static DEVICE float at(const u8* p, int row, int channel) {
         const int n = (word_at(p, lane_of(row, channel) * 4 + channel / 16) >> nibble_shift(row / 8, channel)) & 15;
         const int pair = row % 8 * 8 + channel / 32 * 4 + row / 8 * 2;
-        return half_at(p + 512, pair) * n + half_at(p + 512, pair + 1);
+        return fma_half(f32_to_f16(n), bits_at(p + 512, pair), bits_at(p + 512, pair + 1));
     }
 };
 
 // MXFP4, w = 2^(e - 127) f per 32 channels, f of one sign, two exponent and one fraction bit.  544 bytes of 64 channels: codes as Q4_0 has
-// them, then e [g][block][r] bytes.
-struct MXFP4 {
-    static constexpr int CHANNELS = 64, BYTES = 544, PART = 544, DEPTH = 8;
-    struct Raw {
+// them, then e [g][block][r] bytes, at most 128: a matrix with larger ones carries a power of two.
+struct MXFP4 : Plain<544> {
+    static constexpr int DEPTH = 4;
+    struct Part {
         uint4 codes;
         u32 scales;
     };
-    typedef Raw Part;
-    static DEVICE Raw load(const u8* p, int lane) { return {load_stream(p + lane * 16), word_at(p + 512, lane / 4)}; }
-    static DEVICE Part part(const Raw& w, int) { return w; }
-    static DEVICE int source(int at, int) { return at; }
-    static DEVICE Part staged(const u8* p, int lane) { return {load_shared(p + lane * 16), *reinterpret_cast<const u32*>(p + 512 + lane / 4 * 4)}; }
-    static DEVICE Fill constants(const int (&zero)[4]) { return Fill(0, 0, zero); }
+    static DEVICE Part load(const u8* block, int i, int lane) {
+        const u8* p = block + i * BYTES;
+        return {load_stream(p + lane * 16), word_at(p + 512, lane / 4)};
+    }
+    static DEVICE Part staged(const u8* p, const u8*, int lane) { return {load_shared(p + lane * 16), *reinterpret_cast<const u32*>(p + 512 + lane / 4 * 4)}; }
     // The bits of f at their places in an f16, whose exponents are 14 larger: subnormals and all are f / 2^14.
     static DEVICE u32 floats(u32 w, int shift) {
         const u32 sign = 12 - shift >= 0 ? w << (12 - shift) : w >> (shift - 12), rest = 9 - shift >= 0 ? w << (9 - shift) : w >> (shift - 9);
         return (sign & 0x80008000u) | (rest & 0x0e000e00u);
     }
-    static DEVICE float scale_of(u32 scales, int i) { return __int_as_float((int)min((scales >> 8 * i & 255) + 14, 255u) << 23); }
-    template <int MT, int NT, class X>
-    static DEVICE void add(float (&total)[MT][NT][4], const Part (&w)[MT], const X& x, int first, const Fill&) {
+    // 2^(e - 113) as f16, twice: a subnormal below e = 99, none below 89.
+    static DEVICE u32 scale_of(u32 e) {
+        const int n = min((int)e, 128) - 98;
+        const u32 x = n > 0 ? (u32)n << 10 : n > -10 ? 512u >> -n : 0u;
+        return x | x << 16;
+    }
+    static DEVICE void fragment(u32 (&a)[4], const Part& w, int ks) {
+        const u32 s = w.scales >> 16 * (ks / 2), x = word(w.codes, ks), low = scale_of(s & 255), high = scale_of(s >> 8 & 255);
 #pragma unroll
-        for (int block = 0; block < 2; block++) {
-            u32 a[MT][2][4];
-#pragma unroll
-            for (int mt = 0; mt < MT; mt++)
-#pragma unroll
-                for (int i = 0; i < 8; i++) a[mt][i / 4][i % 4] = floats(word(w[mt].codes, 2 * block + i / 4), 4 * (i % 4));  // r = i % 2, c = i / 2 % 2
-#pragma unroll
-            for (int nt = 0; nt < NT; nt++) {
-                const uint2 b[2] = {x.at(nt, first + 2 * block), x.at(nt, first + 2 * block + 1)};
-#pragma unroll
-                for (int mt = 0; mt < MT; mt++) {
-                    float d[4] = {};
-#pragma unroll
-                    for (int k = 0; k < 2; k++) mma16816(d, a[mt][k][0], a[mt][k][1], a[mt][k][2], a[mt][k][3], b[k].x, b[k].y);
-                    add_rows(total[mt][nt], d, scale_of(w[mt].scales, 2 * block), scale_of(w[mt].scales, 2 * block + 1));
-                }
-            }
-        }
+        for (int i = 0; i < 4; i++) a[i] = mul_f16x2(floats(x, 4 * i), i % 2 ? high : low);
     }
     static DEVICE float at(const u8* p, int row, int channel) {
         const u32 n = word_at(p, lane_of(row, channel) * 4 + channel / 16) >> nibble_shift(row / 8, channel) & 15;
-        return f16_to_f32((u16)((n & 8) << 12 | (n & 7) << 9)) * scale_of(p[512 + row % 8 * 4 + channel / 32 * 2 + row / 8], 0);
+        const u32 e = p[512 + row % 8 * 4 + channel / 32 * 2 + row / 8];
+        return f16_to_f32((u16)mul_f16x2((n & 8) << 12 | (n & 7) << 9, scale_of(e)));
     }
 };
 

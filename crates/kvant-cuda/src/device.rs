@@ -2,7 +2,8 @@
 //! missing or too old, the error says so and everything else goes on.
 
 use crate::kernels::{Form, MODULES, Module};
-use crate::product::FEW_SHARED;
+use crate::product::Limits;
+use crate::tensor_map::WideMaps;
 use cudarc::driver::{CudaContext, CudaStream, DriverError, result, sys};
 use std::collections::HashMap;
 use std::ffi::CString;
@@ -94,7 +95,7 @@ pub struct Card {
     ordinal: usize,
     name: String,
     form: Form,
-    processors: u32,
+    limits: Limits,
     modules: Vec<sys::CUmodule>,
     kernels: HashMap<String, Kernel>,
 }
@@ -141,9 +142,7 @@ impl Card {
         let Some(form) = Form::of(major, minor).map(|own| form.unwrap_or(own)) else {
             return Err(OpenError::OldCard { name, major, minor });
         };
-        let count = context
-            .attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
-            .map_err(failed("asking for the number of multiprocessors"))?;
+        let limits = limits(&context, form)?;
         let stream = context.new_stream().map_err(failed("making a stream"))?;
         let mut card = Card {
             context,
@@ -152,7 +151,7 @@ impl Card {
             ordinal,
             name,
             form,
-            processors: u32::try_from(count).unwrap_or(1).max(1),
+            limits,
             modules: Vec::new(),
             kernels: HashMap::new(),
         };
@@ -165,6 +164,10 @@ impl Card {
     fn load(&mut self, module: &Module) -> Result<(), OpenError> {
         self.context.bind_to_thread().map_err(failed("taking the context"))?;
         let ptx = module.ptx();
+        let only_hopper = entries(&ptx).next().is_none();
+        if only_hopper && !self.limits.wide {
+            return Ok(());
+        }
         let mut image = match self.form {
             Form::Cubin => module.cubin(),
             Form::Ptx => ptx.clone().into_bytes(),
@@ -174,7 +177,9 @@ impl Card {
         let loaded = unsafe { result::module::load_data(image.as_ptr().cast()) }
             .map_err(failed(format!("loading the kernels of {}", module.name)))?;
         self.modules.push(loaded);
-        for name in entries(&ptx) {
+        let names: Vec<&str> =
+            if only_hopper { hopper_entries(&ptx).collect() } else { entries(&ptx).collect() };
+        for name in names {
             let symbol = CString::new(name).expect("names of kernels have no zero byte");
             // SAFETY: the module was loaded above and stays until the card is dropped.
             let function = unsafe { result::module::get_function(loaded, symbol) }
@@ -191,9 +196,9 @@ impl Card {
                     continue; // the card gives a CTA less, and whoever needs the kernel says so
                 }
             }
-            if name.ends_with("_few") {
+            if ["_one", "_few", "_group8"].iter().any(|end| name.ends_with(end)) {
                 use sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as DYNAMIC;
-                set(DYNAMIC, FEW_SHARED as i32)?;
+                set(DYNAMIC, self.limits.shared as i32)?;
             }
             if name.starts_with("attend") || name.starts_with("reduce") {
                 // One carve-out for both, or the reduce could not enter an SM that attention still holds.
@@ -212,12 +217,13 @@ impl Card {
     ///
     /// # Safety
     /// `params` points to the kernel's struct, its addresses are of memory on this card of the sizes that the kernel reads and writes,
-    /// and the stream is of this card's context.
-    pub unsafe fn launch(
+    /// and the stream is of this card's context. A kernel has tensor maps before its struct or it has none, and so has the call.
+    pub(crate) unsafe fn launch(
         &self,
         stream: sys::CUstream,
         kernel: Kernel,
         launch: Launch,
+        maps: Option<&WideMaps>,
         params: *const std::ffi::c_void,
     ) -> Result<(), OpenError> {
         // SAFETY: all zeros is an attribute without a meaning; what it means is set below.
@@ -236,8 +242,12 @@ impl Card {
             attrs: &mut attribute,
             numAttrs: u32::from(launch.early && self.form == Form::Cubin),
         };
-        let mut arguments = [params.cast_mut()];
-        // SAFETY: one argument, the kernel's struct, which the driver copies; the rest is the caller's contract.
+        let params = params.cast_mut();
+        let mut arguments = match maps {
+            Some(maps) => [std::ptr::from_ref(maps).cast_mut().cast(), params],
+            None => [params; 2],
+        };
+        // SAFETY: as many arguments as the kernel has, maps and its struct, which the driver copies; the rest is the caller's contract.
         unsafe {
             sys::cuLaunchKernelEx(&config, kernel.function, arguments.as_mut_ptr(), std::ptr::null_mut())
         }
@@ -325,7 +335,12 @@ impl Card {
 
     /// Its streaming multiprocessors.
     pub fn processors(&self) -> u32 {
-        self.processors
+        self.limits.processors as u32
+    }
+
+    /// What decides which kernels it runs.
+    pub fn limits(&self) -> &Limits {
+        &self.limits
     }
 
     /// What the card is called.
@@ -363,6 +378,27 @@ impl Drop for Card {
     }
 }
 
+/// Of an open context. Every card from 8.0 on gives a CTA 99 KB.
+fn limits(context: &CudaContext, form: Form) -> Result<Limits, OpenError> {
+    use sys::CUdevice_attribute as Attribute;
+    let ask = |attribute, what: &str| {
+        let value = context.attribute(attribute).map_err(failed(format!("asking for {what}")))?;
+        Ok::<usize, OpenError>(usize::try_from(value).unwrap_or(0))
+    };
+    let processors =
+        ask(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, "the number of multiprocessors")?;
+    let shared =
+        ask(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, "the shared memory of a CTA")?;
+    let maps = ask(Attribute::CU_DEVICE_ATTRIBUTE_TENSOR_MAP_ACCESS_SUPPORTED, "tensor maps")?;
+    let wide = form == Form::Cubin && maps != 0;
+    Ok(Limits { processors: processors.max(1), shared: shared.max(99 << 10), wide })
+}
+
+/// Names of the kernels that only the cubin has, of a PTX text that names their shared memory.
+fn hopper_entries(ptx: &str) -> impl Iterator<Item = &str> {
+    ptx.lines().filter_map(|line| line.split_once("_shared = ")?.0.rsplit(' ').next())
+}
+
 /// Names of the kernels in a PTX text.
 fn entries(ptx: &str) -> impl Iterator<Item = &str> {
     ptx.lines().filter_map(|line| line.split_once(".entry ")?.1.split('(').next()).map(str::trim)
@@ -384,7 +420,8 @@ mod tests {
         let mut found = 0;
         for module in &MODULES {
             let ptx = module.ptx();
-            for name in entries(&ptx) {
+            let own = if entries(&ptx).next().is_some() { None } else { Some(hopper_entries(&ptx)) };
+            for name in entries(&ptx).chain(own.into_iter().flatten()) {
                 let kernel = &manifest["kernels"][name];
                 assert_eq!(kernel["module"], module.name, "{name}");
                 assert_eq!(kernel["dynamic_shared"], dynamic_shared(&ptx, name), "{name}");

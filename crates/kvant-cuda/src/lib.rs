@@ -51,6 +51,8 @@ pub mod table;
 #[cfg(feature = "cuda")]
 mod tables;
 #[cfg(feature = "cuda")]
+mod tensor_map;
+#[cfg(feature = "cuda")]
 pub mod tensors;
 #[cfg(feature = "cuda")]
 mod times;

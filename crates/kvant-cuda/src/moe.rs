@@ -10,7 +10,7 @@ use crate::matrix::Matrix;
 use crate::params::{
     Address, CombineParams, ExpertBiasParams, GroupParams, GroupedParams, LinearParams, RouteParams,
 };
-use crate::product::GroupForm;
+use crate::product::{GroupForm, ProductForm};
 use crate::program::{Activating, Linear, Mlp, Widths};
 use crate::run::{Run, Target};
 use kvant_device::first_layers;
@@ -238,15 +238,14 @@ impl Run<'_> {
                 tokens: 0,
                 accumulate: 0,
                 scale: of.scale * matrix.scale,
-                zero: [0; 4],
             },
             groups,
             sources,
             expert_bytes: matrix.kind.packed_bytes(of.rows, matrix.channels) as u64,
         };
-        let (name, rows, threads) = form.kernel(matrix.kind);
-        let grid = (form.most as u32, of.rows.div_ceil(rows) as u32);
-        let launch = Launch { grid, threads, shared: 0, early: self.early };
+        let kernel = form.kernel((of.rows, matrix.channels), self.recorder.card().limits());
+        let ProductForm { name, grid, threads, shared, .. } = kernel;
+        let launch = Launch { grid, threads, shared, early: self.early };
         self.recorder.launch(&format!("linear_{}_{name}", matrix.kind.name()), launch, params);
         if let Some(bias) = &of.bias {
             let owners = self.buffers.owners.address();

@@ -69,7 +69,17 @@ pub struct LinearParams {
     pub tokens: i32,
     pub accumulate: i32,
     pub scale: f32,
-    pub zero: [i32; 4],
+}
+
+/// `WideParams` of `kernels/wide.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+#[expect(missing_docs, reason = "kernels/wide.cu describes them")]
+pub struct WideParams {
+    pub product: LinearParams,
+    pub token_tiles: i32,
+    pub whole: i32,
+    pub tiles: i32,
 }
 
 /// `GroupedParams` of `kernels/weights.cuh`.
@@ -490,8 +500,9 @@ mod tests {
             size_of::<LinearParams>(),
             size_of::<EncodeParams>(),
             size_of::<AppendParams>(),
+            size_of::<WideParams>(),
         ];
-        assert_eq!(size, [184, 64, 32, 96]);
+        assert_eq!(size, [184, 48, 32, 96, 64]);
         let planned = (size_of::<PlannedEncodeParams>(), size_of::<AppendTurnParams>());
         assert_eq!(planned, (48, size_of::<AppendParams>() + 24));
         let latents = [
@@ -519,7 +530,7 @@ mod tests {
             size_of::<ExpertBiasParams>(),
             size_of::<CombineParams>(),
         ];
-        assert_eq!(experts, [88, 88, 64, 32, 48]);
+        assert_eq!(experts, [72, 88, 64, 32, 48]);
         assert_eq!(
             (size_of::<TopParams>(), size_of::<MassParams>(), size_of::<StrictParams>()),
             (48, 48, 32)

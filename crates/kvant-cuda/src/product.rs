@@ -1,9 +1,29 @@
 //! Which kernel multiplies a matrix with so many tokens. All give a token the same bits.
 
-use crate::weights::{TILE_ROWS, WeightType};
+use crate::weights::TILE_ROWS;
 
-/// Bytes of dynamic shared memory that the activations of `linear_*_few` may take.
-pub const FEW_SHARED: usize = 96 << 10;
+/// Threads of `linear_*_few` and `linear_*_group8`.
+const FEW_THREADS: u32 = 14 * 32;
+
+/// Channels of a segment, whose sums are kept apart (`SEGMENT` of `kernels/weights.cuh`).
+const SEGMENT_CHANNELS: usize = 1024;
+
+/// Channels that activations are filled up to with zeros, at most: the longest piece of `linear_few`.
+const FEW_PIECE: usize = 256;
+
+/// Bytes that sums of a CTA of few tokens may take: more rows go to more CTAs.
+const SUM_BYTES: usize = 48 << 10;
+
+/// What of a card decides which kernels it runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Its streaming multiprocessors.
+    pub processors: usize,
+    /// Bytes of shared memory that a CTA may take.
+    pub shared: usize,
+    /// Whether it has the kernels of `kernels/wide.cu`: wgmma and tensor maps.
+    pub wide: bool,
+}
 
 /// A kernel `linear_{type}_{name}` and how it is launched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,32 +36,129 @@ pub struct ProductForm {
     pub threads: u32,
     /// Bytes of dynamic shared memory besides what the sources name.
     pub shared: u32,
+    /// Of a kernel of `kernels/wide.cu`.
+    pub wide: Option<WideTiles>,
+}
+
+/// How `kernels/wide.cu` cuts a product into tiles of 128 rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WideTiles {
+    /// Tokens of a tile.
+    pub width: usize,
+    /// Tiles along the tokens.
+    pub token_tiles: usize,
+    /// Tiles of `width` tokens; those after them have half as many.
+    pub whole: usize,
+    /// Tiles in all.
+    pub tiles: usize,
+}
+
+/// Widths of tiles, the kernels' names, and what a tile takes for 64 channels when all processors are busy: µs on an H200, of Q4_0.
+const WIDTHS: [(usize, &str, f64); 5] =
+    [(16, "w16", 0.187), (32, "w32", 0.195), (64, "w64", 0.257), (128, "w128", 0.374), (176, "w176", 0.470)];
+
+/// The same of tiles of half as many tokens.
+fn half_cost(width: usize) -> f64 {
+    match width {
+        16 => 0.185,
+        32 => 0.187,
+        64 => 0.195,
+        128 => 0.257,
+        _ => 0.315,
+    }
+}
+
+impl WideTiles {
+    /// Tiles of this width: if the last round is at most half full, its tiles are cut in two.
+    fn new(width: usize, rows: usize, tokens: usize, processors: usize) -> WideTiles {
+        let token_tiles = tokens.div_ceil(width);
+        let all = rows.div_ceil(128) * token_tiles;
+        let rest = all % processors;
+        let cut = if 2 * rest <= processors { rest } else { 0 };
+        WideTiles { width, token_tiles, whole: all - cut, tiles: all + cut }
+    }
+
+    /// Rounds of tiles, weighed by what one takes.
+    fn cost(&self, cost: f64, processors: usize) -> f64 {
+        let rounds = self.whole.div_ceil(processors) as f64 * cost;
+        rounds + if self.tiles > self.whole { half_cost(self.width) } else { 0.0 }
+    }
 }
 
 impl ProductForm {
-    /// The kernel for a matrix `(rows, channels)` and this many tokens on a card of so many multiprocessors.
-    pub fn of(
-        kind: WeightType,
-        (rows, channels): (usize, usize),
-        tokens: usize,
-        processors: u32,
-    ) -> ProductForm {
-        let form = |name, x: usize, y: usize, threads, shared: usize| ProductForm {
-            name,
-            grid: (x as u32, y as u32),
-            threads,
-            shared: shared as u32,
-        };
-        let (tiles, ctas) = (rows.div_ceil(TILE_ROWS), 2 * processors as usize);
-        let activations = 2 * tokens * channels;
-        // Tiles of a CTA: one where blocks are long.
-        let many = tiles.div_ceil(if kind.device_block().0 == 64 { 2 } else { 1 });
-        match tokens {
-            0..=8 if activations <= FEW_SHARED => form("few", tiles.min(ctas), 1, 256, activations),
-            0..=8 => form("t8", many, 1, 256, 0),
-            9..=32 => form("t32", many, 1, 256, 0),
-            _ => form("tile", tokens.div_ceil(64), rows.div_ceil(64), 128, 0),
+    /// The kernel for a matrix `(rows, channels)` and this many tokens on a card.
+    pub fn of(shape: (usize, usize), tokens: usize, limits: &Limits) -> ProductForm {
+        let (rows, channels) = shape;
+        if tokens <= 8
+            && let Some(form) = ProductForm::few(shape, tokens.max(1), limits)
+        {
+            return form;
         }
+        if limits.wide {
+            return ProductForm::wide(shape, tokens, limits.processors);
+        }
+        let form = |name, size: usize, threads| ProductForm {
+            name,
+            grid: (tokens.div_ceil(size) as u32, rows.div_ceil(size.max(64)) as u32),
+            threads,
+            shared: 0,
+            wide: None,
+        };
+        let large = rows.div_ceil(128) * tokens.div_ceil(128) >= limits.processors;
+        match tokens {
+            0..=32 => form("t32", 32, 128),
+            _ if large && 2 * 128 * channels < 1 << 32 => form("large", 128, 256),
+            _ => form("tile", 64, 128),
+        }
+    }
+
+    /// Up to 8 tokens, whose activations lie in shared memory; where they do not fit at once, CTAs share them.
+    fn few((rows, channels): (usize, usize), tokens: usize, limits: &Limits) -> Option<ProductForm> {
+        let tiles = rows.div_ceil(TILE_ROWS);
+        (1..=tokens).find_map(|shares| {
+            let few = FewShape::new(tiles, channels, tokens.div_ceil(shares), 2 * limits.processors);
+            let few = match 2 * (few.shared + 1024) > limits.shared + 1024 {
+                true => FewShape::new(tiles, channels, tokens.div_ceil(shares), limits.processors),
+                false => few,
+            };
+            let grid = (few.ctas as u32, tokens.div_ceil(few.tokens) as u32);
+            let name = if tokens == 1 { "one" } else { "few" };
+            let (threads, shared) = (FEW_THREADS, few.shared as u32);
+            (few.shared <= limits.shared).then_some(ProductForm { name, grid, threads, shared, wide: None })
+        })
+    }
+
+    fn wide((rows, channels): (usize, usize), tokens: usize, processors: usize) -> ProductForm {
+        let fits = |width: usize| match width {
+            16 | 32 | 64 => channels.is_multiple_of(128),
+            _ => true,
+        };
+        let forms = WIDTHS.into_iter().filter(|(width, ..)| fits(*width)).map(|(width, name, cost)| {
+            let tiles = WideTiles::new(width, rows, tokens, processors);
+            (tiles.cost(cost, processors), name, tiles)
+        });
+        let (_, name, tiles) =
+            forms.min_by(|a, b| a.0.total_cmp(&b.0)).expect("there is a kernel for all channels");
+        let grid = (tiles.tiles.min(processors) as u32, 1);
+        ProductForm { name, grid, threads: 384, shared: 0, wide: Some(tiles) }
+    }
+}
+
+/// How `linear_few` deals tiles of 16 rows.
+struct FewShape {
+    /// Tokens of a CTA.
+    tokens: usize,
+    ctas: usize,
+    /// Bytes of activations and sums.
+    shared: usize,
+}
+
+impl FewShape {
+    fn new(tiles: usize, channels: usize, tokens: usize, ctas: usize) -> FewShape {
+        let sums = 64 * tokens * channels.div_ceil(SEGMENT_CHANNELS); // of a tile
+        let each = tiles.div_ceil(ctas).min((SUM_BYTES / sums).max(1));
+        let staged = channels.next_multiple_of(FEW_PIECE);
+        FewShape { tokens, ctas: tiles.div_ceil(each), shared: 2 * tokens * staged + each * sums }
     }
 }
 
@@ -63,12 +180,17 @@ impl GroupForm {
         GroupForm { pairs, size, most: pairs.min(experts + pairs / size) }
     }
 
-    /// The end of the kernel's name, rows of a CTA, threads.
-    pub fn kernel(&self, kind: WeightType) -> (&'static str, usize, u32) {
-        match self.size {
-            64 => ("group64", 64, 128),
-            _ => ("group8", if kind.device_block().0 == 64 { 32 } else { 16 }, 256),
+    /// The kernel for experts of this shape, whose name begins with `group`.
+    pub fn kernel(&self, (rows, channels): (usize, usize), limits: &Limits) -> ProductForm {
+        let most = self.most.max(1);
+        let ctas = (2 * limits.processors).div_ceil(most).min(rows.div_ceil(TILE_ROWS));
+        let few = FewShape::new(rows.div_ceil(TILE_ROWS), channels, 8, ctas.max(1));
+        if self.size > 8 || few.shared > limits.shared {
+            let grid = (most as u32, rows.div_ceil(64) as u32);
+            return ProductForm { name: "group64", grid, threads: 128, shared: 0, wide: None };
         }
+        let grid = (most as u32, few.ctas as u32);
+        ProductForm { name: "group8", grid, threads: FEW_THREADS, shared: few.shared as u32, wide: None }
     }
 }
 
@@ -76,26 +198,86 @@ impl GroupForm {
 mod tests {
     use super::*;
 
+    const H200: Limits = Limits { processors: 132, shared: 227 << 10, wide: true };
+    const SMALL: Limits = Limits { processors: 28, shared: 99 << 10, wide: false };
+
     #[test]
     fn every_number_of_tokens_has_a_kernel_whose_grid_covers_it() {
-        for (rows, channels) in [(16, 64), (4096, 4096), (4096, 14336), (28672, 4096), (100, 256)] {
+        let shapes =
+            [(16, 64), (4096, 4096), (4096, 14336), (28672, 4096), (128256, 4096), (100, 256), (33, 576)];
+        for (rows, channels) in shapes {
             for tokens in (1..70).chain([127, 128, 129, 512, 2048]) {
-                let form = ProductForm::of(WeightType::Q4_0, (rows, channels), tokens, 132);
-                let (x, y) = (form.grid.0 as usize, form.grid.1 as usize);
-                match form.name {
-                    "few" => {
-                        assert!(tokens <= 8 && (1..=264).contains(&x) && form.shared as usize <= FEW_SHARED)
+                for limits in [H200, SMALL] {
+                    let form = ProductForm::of((rows, channels), tokens, &limits);
+                    let (x, y) = (form.grid.0 as usize, form.grid.1 as usize);
+                    let what = format!("{rows}x{channels} of {tokens}: {form:?}");
+                    assert!(form.shared as usize <= limits.shared, "{what}");
+                    match form.name {
+                        "one" | "few" => {
+                            assert_eq!(form.name == "one", tokens == 1, "{what}");
+                            let share = tokens.div_ceil(y);
+                            assert!(
+                                tokens <= 8 && x <= rows.div_ceil(16) && share * (y - 1) < tokens,
+                                "{what}"
+                            );
+                            // Sums of all tiles of a CTA have their place.
+                            let each = rows.div_ceil(16).div_ceil(x);
+                            let sums = 64 * share * each * channels.div_ceil(1024);
+                            assert!(form.shared as usize >= 2 * share * channels + sums, "{what}");
+                        }
+                        "t32" => assert!(tokens <= 32 && 64 * y >= rows, "{what}"),
+                        "tile" => {
+                            assert!(64 * x >= tokens && 64 * y >= rows && form.threads == 128, "{what}")
+                        }
+                        "large" => {
+                            assert!(128 * x >= tokens && 128 * y >= rows && form.threads == 256, "{what}")
+                        }
+                        _ => {
+                            let Some(tiles) = form.wide else { panic!("{what}") };
+                            assert!(limits.wide && tokens > 8, "{what}");
+                            let halves = tiles.tiles - tiles.whole;
+                            let covered = tiles.width * (2 * tiles.whole + halves) / 2;
+                            assert!(halves % 2 == 0 && covered >= tokens * rows.div_ceil(128), "{what}");
+                            assert_eq!((x, y), (tiles.tiles.min(132), 1), "{what}");
+                        }
                     }
-                    "t8" => assert!(tokens <= 8 && 32 * x >= rows),
-                    "t32" => assert!(tokens <= 32 && 32 * x >= rows),
-                    "tile" => assert!(64 * x >= tokens && 64 * y >= rows && form.threads == 128),
-                    other => panic!("{other}"),
                 }
             }
         }
-        let names = [(8, "few"), (9, "t32"), (32, "t32"), (33, "tile")];
-        for (tokens, name) in names {
-            assert_eq!(ProductForm::of(WeightType::Q4K, (4096, 4096), tokens, 132).name, name, "{tokens}");
+        let names = [
+            (8, "few", "few"),
+            (9, "w16", "t32"),
+            (32, "w32", "t32"),
+            (33, "w64", "tile"),
+            (512, "w128", "large"),
+        ];
+        for (tokens, wide, narrow) in names {
+            let name = |limits| ProductForm::of((28672, 4096), tokens, limits).name;
+            assert_eq!((name(&H200), name(&SMALL)), (wide, narrow), "{tokens}");
+        }
+    }
+
+    #[test]
+    fn activations_that_shared_memory_does_not_hold_are_shared_by_ctas() {
+        let form = ProductForm::of((4096, 14336), 8, &H200);
+        assert_eq!((form.name, form.grid.1), ("few", 2));
+        let form = ProductForm::of((4096, 14336), 8, &SMALL);
+        assert!(form.name == "few" && form.grid.1 > 2, "{form:?}");
+    }
+
+    #[test]
+    fn experts_have_a_kernel_for_either_size_of_groups() {
+        for (pairs, experts) in [(8, 128), (64, 8), (4096, 128)] {
+            for (rows, channels) in [(1536, 2048), (2048, 768), (4096, 14336)] {
+                let groups = GroupForm::of(pairs, experts);
+                let form = groups.kernel((rows, channels), &H200);
+                let covers = match form.name {
+                    "group8" => groups.size == 8 && form.shared as usize >= 16 * channels,
+                    "group64" => 64 * form.grid.1 as usize >= rows,
+                    _ => false,
+                };
+                assert!(covers && form.grid.0 as usize == groups.most, "{pairs} {experts} {form:?}");
+            }
         }
     }
 

@@ -1,6 +1,9 @@
 //! A pass as a list of launches. A list that comes again becomes a CUDA graph.
 
 use crate::device::{Card, Kernel, Launch, OpenError, failed};
+use crate::params::WideParams;
+use crate::tensor_map::{WideMaps, wide_maps};
+use crate::weights::WeightType;
 use cudarc::driver::result::stream::StreamKind;
 use cudarc::driver::{result, sys};
 use std::collections::VecDeque;
@@ -16,11 +19,13 @@ const GRAPHS: usize = 8;
 const WORTH_A_GRAPH: usize = 16;
 
 /// One launch with a copy of its parameters.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Recorded {
     kernel: Kernel,
     launch: Launch,
     params: [u64; PARAM_WORDS],
+    /// Of a wide product, before the parameters.
+    maps: Option<Box<WideMaps>>,
 }
 
 /// Launches in order.
@@ -29,11 +34,13 @@ pub(crate) struct Recorder<'a> {
     launches: Vec<Recorded>,
     /// The first kernel that there is not.
     missing: Option<String>,
+    /// The first tensor map that the driver refused.
+    refused: Option<OpenError>,
 }
 
 impl<'a> Recorder<'a> {
     pub(crate) fn new(card: &'a Card) -> Recorder<'a> {
-        Recorder { card, launches: Vec::new(), missing: None }
+        Recorder { card, launches: Vec::new(), missing: None, refused: None }
     }
 
     pub(crate) fn card(&self) -> &'a Card {
@@ -42,6 +49,25 @@ impl<'a> Recorder<'a> {
 
     /// Notes a launch of the kernel of this name.
     pub(crate) fn launch<P: Copy>(&mut self, name: &str, launch: Launch, params: P) {
+        self.note(name, launch, params, None);
+    }
+
+    /// The same of a product of `kernels/wide.cu` with weights of this type, whose activations are copied in boxes of so many tokens.
+    pub(crate) fn launch_wide(
+        &mut self,
+        name: &str,
+        launch: Launch,
+        params: WideParams,
+        kind: WeightType,
+        box_tokens: usize,
+    ) {
+        match wide_maps(&params.product, kind, box_tokens) {
+            Ok(maps) => self.note(name, launch, params, Some(Box::new(maps))),
+            Err(error) => _ = self.refused.get_or_insert(error),
+        }
+    }
+
+    fn note<P: Copy>(&mut self, name: &str, launch: Launch, params: P, maps: Option<Box<WideMaps>>) {
         const { assert!(size_of::<P>() <= 8 * PARAM_WORDS && align_of::<P>() <= 8) };
         let Some(kernel) = self.card.kernel(name) else {
             self.missing.get_or_insert_with(|| name.to_owned());
@@ -50,7 +76,7 @@ impl<'a> Recorder<'a> {
         let mut words = [0; PARAM_WORDS];
         // SAFETY: the words have room for the struct and are aligned for it, as is asserted above.
         unsafe { words.as_mut_ptr().cast::<P>().write(params) };
-        self.launches.push(Recorded { kernel, launch, params: words });
+        self.launches.push(Recorded { kernel, launch, params: words, maps });
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -68,6 +94,9 @@ impl<'a> Recorder<'a> {
                 code: "none".into(),
             });
         }
+        if let Some(refused) = self.refused.take() {
+            return Err(refused);
+        }
         self.card.bind()?;
         let launches = std::mem::take(&mut self.launches);
         match graphs {
@@ -82,9 +111,9 @@ impl<'a> Recorder<'a> {
 /// # Safety
 /// As [`Recorder::submit`].
 unsafe fn run(card: &Card, stream: sys::CUstream, launches: &[Recorded]) -> Result<(), OpenError> {
-    launches.iter().try_for_each(|Recorded { kernel, launch, params }| {
+    launches.iter().try_for_each(|Recorded { kernel, launch, params, maps }| {
         // SAFETY: the caller's contract.
-        unsafe { card.launch(stream, *kernel, *launch, params.as_ptr().cast()) }
+        unsafe { card.launch(stream, *kernel, *launch, maps.as_deref(), params.as_ptr().cast()) }
     })
 }
 

@@ -7,7 +7,7 @@ use crate::device::{Card, Launch, OpenError};
 use crate::matrix::Matrix;
 use crate::params::{
     ActivateParams, Address, AppendParams, AppendTurnParams, BiasParams, ColumnsParams, EmbedParams,
-    GatherParams, LinearParams, NormParams, StrictParams, TurnParams,
+    GatherParams, LinearParams, NormParams, StrictParams, TurnParams, WideParams,
 };
 use crate::pass::{PassPlan, SLICE, SlicePlan, slot_pages};
 use crate::product::ProductForm;
@@ -403,7 +403,7 @@ impl Run<'_> {
 
     fn product(&mut self, matrix: &Matrix, scale: f32, tokens: usize, x: Address, to: Target) {
         let shape = (matrix.rows, matrix.channels);
-        let form = ProductForm::of(matrix.kind, shape, tokens, self.recorder.card().processors());
+        let form = ProductForm::of(shape, tokens, self.recorder.card().limits());
         let params = LinearParams {
             weights: matrix.address(),
             x,
@@ -413,10 +413,13 @@ impl Run<'_> {
             tokens: tokens as i32,
             accumulate: to.accumulate.into(),
             scale: scale * matrix.scale,
-            zero: [0; 4],
         };
         let launch =
             Launch { grid: form.grid, threads: form.threads, shared: form.shared, early: self.early };
-        self.recorder.launch(&format!("linear_{}_{}", matrix.kind.name(), form.name), launch, params);
+        let name = format!("linear_{}_{}", matrix.kind.name(), form.name);
+        let Some(tiles) = form.wide else { return self.recorder.launch(&name, launch, params) };
+        let [token_tiles, whole, all] = [tiles.token_tiles, tiles.whole, tiles.tiles].map(|n| n as i32);
+        let params = WideParams { product: params, token_tiles, whole, tiles: all };
+        self.recorder.launch_wide(&name, launch, params, matrix.kind, tiles.width / 2);
     }
 }

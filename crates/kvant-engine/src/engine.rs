@@ -4,7 +4,7 @@ use crate::chat_prompt::Rendered;
 use crate::defaults::SamplingDefaults;
 use crate::least_tokens::LeastTokens;
 use crate::reply::{ChatFormat, ReplyParser};
-use crate::session::Session;
+use crate::session::{CARD_PREFILL_CHUNK, PREFILL_CHUNK, Session};
 use crate::signature::{device_numerics, numerics};
 use kvant_attention::{KvCache, KvUnsupported};
 use kvant_cache::snapshot::Numerics;
@@ -129,6 +129,17 @@ impl Engine {
         match self.model.device_store() {
             None => numerics(),
             Some(_) => device_numerics(&self.device),
+        }
+    }
+
+    /// The most prompt tokens that a pass over sequences like this one, of so many tokens, takes.
+    ///
+    /// **Invariant:** no result depends on it.
+    pub(crate) fn prefill_chunk(&self, sequence: &Sequence, context: usize) -> usize {
+        let fits = |cap| sequence.layout().arena_bytes(context, CARD_PREFILL_CHUNK) <= cap;
+        match self.device.starts_with("cuda") && sequence.store().cap().is_none_or(fits) {
+            true => CARD_PREFILL_CHUNK,
+            false => PREFILL_CHUNK,
         }
     }
 

@@ -21,6 +21,9 @@ use std::time::{Duration, Instant};
 /// Prompt tokens read in one pass: enough to use the weights well, few enough to be stopped between passes.
 pub const PREFILL_CHUNK: usize = 256;
 
+/// The same on a CUDA card, which 256 tokens leave idle between kernels, where there is room for the exact rows of so many.
+pub(crate) const CARD_PREFILL_CHUNK: usize = 1024;
+
 /// What to generate.
 #[derive(Debug, Clone, Default)]
 pub struct Request {
@@ -381,12 +384,13 @@ impl Session {
         stats.reused = self.tokens.len();
         // The end of a prompt is where the next request is likely to go on from.
         self.kv.sequence_mut().mark(total);
+        let most = self.engine.prefill_chunk(self.kv.sequence(), context);
         while self.tokens.len() < total {
             let done = self.tokens.len();
             if sink(Event::Prefill { done, total }).is_break() {
                 return Ok(false);
             }
-            let chunk = &prompt[done..total.min(done + PREFILL_CHUNK)];
+            let chunk = &prompt[done..total.min(done + most)];
             let needs = match generation {
                 _ if done + chunk.len() < total => Needs::Nothing,
                 None => Needs::Logits,

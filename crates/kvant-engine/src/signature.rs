@@ -81,11 +81,17 @@ fn numerics_of(version: u32) -> Numerics {
 /// weights of 8 bits, as on the CPU, where the adapter has integer dot products.
 const GPU_NUMERICS: u32 = 2;
 
+/// As [`NUMERICS`], of products on CUDA cards alone. 1: weights are f16 numbers in every product, summed in segments of 1,024 channels.
+const CUDA_NUMERICS: u32 = 1;
+
 /// The same of a device, by its name: adapters differ, and so may versions of their drivers, which are part of no name.
 pub(crate) fn device_numerics(device: &str) -> Numerics {
     let mut hash = Sha256::new();
     hash.update(b"kvant numerics\0");
     hash.update(NUMERICS.to_le_bytes());
+    if device.starts_with("cuda") {
+        hash.update(CUDA_NUMERICS.to_le_bytes());
+    }
     hash.update(b"device ");
     hash.update(device);
     if device.starts_with("gpu (") {

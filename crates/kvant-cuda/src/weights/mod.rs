@@ -2,7 +2,7 @@
 //! rounded.
 //!
 //! Rows come in tiles of 16, channels in blocks of 64 or 256. Within a tile, row = 8r + g; within 16 channels (k-step ks),
-//! channel = 4t + 2c + e; the lane is 4g + t. Rows past the last are zero.
+//! channel = 2t + 8c + e; the lane is 4g + t. Rows past the last are zero.
 
 mod pack;
 
@@ -52,7 +52,7 @@ pub enum WeightError {
 }
 
 impl WeightType {
-    /// What kernels of the type are called: `linear_{name}_t8`.
+    /// What kernels of the type are called: `linear_{name}_few`.
     pub fn name(self) -> &'static str {
         match self {
             WeightType::Q4_0 => "q4_0",
@@ -94,6 +94,16 @@ impl WeightType {
         }
     }
 
+    /// Bytes of 16 rows and 64 channels in a block, and of what all parts of a block share, after the last.
+    pub fn device_part(self) -> (usize, usize) {
+        match self {
+            WeightType::Q4K => (576, 64),
+            WeightType::Q5K => (704, 64),
+            WeightType::Q6K => (832, 32),
+            _ => (self.device_block().1, 0),
+        }
+    }
+
     /// Bytes of a packed matrix.
     pub fn packed_bytes(self, rows: usize, channels: usize) -> usize {
         let (block, bytes) = self.device_block();
@@ -110,10 +120,10 @@ impl WeightType {
             WeightType::Q4_0 => (512..576, 4.6),
             WeightType::Q8_0 => (1024..1088, 74.0),
             WeightType::F16 => (0..2048, 1.5),
-            WeightType::Q4K => (2048..2112, 180.0),
+            WeightType::Q4K => (2304..2368, 180.0),
             WeightType::Q6K => (3328..3360, 1365.0),
             WeightType::Q4_1 => (512..640, 4.6),
-            WeightType::Q5K => (2048..2112, 400.0),
+            WeightType::Q5K => (2816..2880, 400.0),
             WeightType::Mxfp4 => (512..544, 3.0),
         };
         // 2⁻ᵏ as f16.
@@ -133,7 +143,9 @@ impl WeightType {
                 *half = (one | kept).wrapping_add(minimum).to_le_bytes();
             }
             if matches!(self, WeightType::Q4K | WeightType::Q5K) {
-                block[2112..2368].iter_mut().for_each(|scale| *scale &= 63);
+                for part in block.chunks_exact_mut(self.device_part().0).take(4) {
+                    part[512..576].iter_mut().for_each(|scale| *scale &= 63);
+                }
             }
         }
         noise

@@ -59,7 +59,8 @@ impl WeightType {
                 }
             }
             WeightType::Q4K | WeightType::Q5K => {
-                put(device, 2048 + 4 * (2 * g + r), &source[..4]);
+                let part_bytes = self.device_part().0;
+                put(device, 4 * part_bytes + 4 * (2 * g + r), &source[..4]);
                 let scales = &source[4..16];
                 let (fifth, codes_of_pairs) = match self {
                     WeightType::Q5K => (Some(&source[16..48]), &source[48..]),
@@ -67,16 +68,16 @@ impl WeightType {
                 };
                 for (part, bytes) in codes_of_pairs.chunks_exact(32).enumerate() {
                     of_halves(bytes, &mut codes);
-                    put_nibbles(&mut device[512 * part..], row, &codes);
+                    put_nibbles(&mut device[part_bytes * part..], row, &codes);
                 }
                 for block in 0..8 {
-                    let at = 2112 + block / 2 * 64 + g * 8 + block % 2 * 4 + r * 2;
+                    let at = block / 2 * part_bytes + 512 + g * 8 + block % 2 * 4 + r * 2;
                     put(device, at, &scale_and_minimum(scales, block));
                     for (i, fifth) in fifth.into_iter().flatten().enumerate() {
                         let channel = 32 * block + i;
                         let (ks, lane, c, e) = place(row, channel % 64);
                         let bit = r + 2 * c + 4 * ks + 16 * e;
-                        let word = 2368 + channel / 64 * 128 + 4 * lane;
+                        let word = channel / 64 * part_bytes + 576 + 4 * lane;
                         device[word + bit / 8] |= ((fifth >> block) & 1) << (bit % 8);
                     }
                 }
@@ -99,20 +100,20 @@ impl WeightType {
                 let (low, high, scales) = (&source[..128], &source[128..192], &source[192..208]);
                 put(device, 3328 + 2 * (2 * g + r), &source[208..210]);
                 for (i, scale) in scales.iter().enumerate() {
-                    device[3072 + i / 4 * 64 + g * 8 + i % 4 * 2 + r] = *scale;
+                    device[i / 4 * 832 + 768 + g * 8 + i % 4 * 2 + r] = scale ^ 128;
                 }
                 for part in 0..4 {
                     for (code, byte) in codes.iter_mut().zip(&low[part / 2 * 64..]) {
                         *code = byte >> (4 * (part % 2)) & 15;
                     }
-                    put_nibbles(&mut device[512 * part..], row, &codes);
+                    put_nibbles(&mut device[832 * part..], row, &codes);
                 }
                 for channel in 0..256 {
                     let (half, quarter, i) = (channel / 128, channel % 128 / 32, channel % 32);
                     let top = (high[32 * half + i] >> (2 * quarter)) & 3;
                     let (ks, lane, c, e) = place(row, channel % 64);
                     let bit = 2 * r + 4 * c + 8 * (ks % 2) + 16 * e;
-                    let word = 2048 + channel / 64 * 256 + 4 * (lane * 2 + ks / 2);
+                    let word = channel / 64 * 832 + 512 + 4 * (lane * 2 + ks / 2);
                     device[word + bit / 8] |= top << (bit % 8);
                 }
             }
@@ -122,7 +123,7 @@ impl WeightType {
 
 /// (ks, lane, c, e) of a row and a channel of 64.
 fn place(row: usize, channel: usize) -> (usize, usize, usize, usize) {
-    (channel / 16, 4 * (row % 8) + channel / 4 % 4, channel / 2 % 2, channel % 2)
+    (channel / 16, 4 * (row % 8) + channel / 2 % 4, channel / 8 % 2, channel % 2)
 }
 
 fn put(device: &mut [u8], at: usize, bytes: &[u8]) {
@@ -137,16 +138,16 @@ fn of_halves(bytes: &[u8], codes: &mut [u8]) {
     }
 }
 
-/// Codes of a row's 64 channels among words [lane][ks], each 4r + 8c + 16e bits up: words of four channels go to where a transpose puts them, and
-/// their two inner bytes change places.
+/// Codes of a row's 64 channels among words [lane][ks], each 4r + 8c + 16e bits up.
 fn put_nibbles(device: &mut [u8], row: usize, codes: &[u8; 64]) {
     let (words, _) = device[64 * (row % 8)..][..64].as_chunks_mut::<4>();
-    for (number, four) in codes.as_chunks::<4>().0.iter().enumerate() {
-        let [first, second, third, last] = *four;
-        let (ks, t) = (number / 4, number % 4);
-        let word = u32::from_le_bytes([first, third, second, last]) << (4 * (row / 8));
-        let own = &mut words[4 * t + ks];
-        *own = (u32::from_le_bytes(*own) | word).to_le_bytes();
+    for (ks, codes) in codes.as_chunks::<16>().0.iter().enumerate() {
+        for t in 0..4 {
+            let four = [codes[2 * t], codes[2 * t + 8], codes[2 * t + 1], codes[2 * t + 9]];
+            let word = u32::from_le_bytes(four) << (4 * (row / 8));
+            let own = &mut words[4 * t + ks];
+            *own = (u32::from_le_bytes(*own) | word).to_le_bytes();
+        }
     }
 }
 
@@ -235,20 +236,21 @@ mod tests {
 
     /// A weight by the kernels' `at`.
     fn on_device(kind: WeightType, p: &[u8], row: usize, channel: usize) -> f32 {
-        let (g, r, lane) = (row % 8, row / 8, 4 * (row % 8) + channel / 4 % 4);
-        let (ks, shift) = (channel / 16, 4 * r + 8 * (channel / 2 % 2) + 16 * (channel % 2));
-        let nibble = |p: &[u8]| word(p, channel / 64 * 128 + lane * 4 + ks % 4) >> shift & 15;
+        let (g, r, lane) = (row % 8, row / 8, 4 * (row % 8) + channel / 2 % 4);
+        let (ks, shift) = (channel / 16, 4 * r + 8 * (channel / 8 % 2) + 16 * (channel % 2));
+        let part = channel / 64 * kind.device_part().0;
+        let nibble = |p: &[u8]| word(&p[part..], lane * 4 + ks % 4) >> shift & 15;
         match kind {
             WeightType::Q4_0 => {
                 number(p, 512 + 2 * (g * 4 + channel / 32 * 2 + r)) * (nibble(p) as f32 - 8.0)
             }
             WeightType::Q8_0 => {
-                let w = word(p, ks / 2 * 128 + lane * 4 + ks % 2 * 2 + channel / 2 % 2);
+                let w = word(p, ks / 2 * 128 + lane * 4 + ks % 2 * 2 + channel / 8 % 2);
                 let n = (w >> (16 * (channel % 2) + 8 * r)) & 255;
                 number(p, 1024 + 2 * (g * 4 + channel / 32 * 2 + r)) * (n as f32 - 128.0)
             }
             WeightType::F16 => {
-                number(p, 2 * (ks * 256 + lane * 8 + channel / 2 % 2 * 4 + r * 2 + channel % 2))
+                number(p, 2 * (ks * 256 + lane * 8 + channel / 8 % 2 * 4 + r * 2 + channel % 2))
             }
             WeightType::Q4_1 => {
                 let pair = 512 + 4 * (g * 4 + channel / 32 * 2 + r);
@@ -256,22 +258,22 @@ mod tests {
             }
             WeightType::Mxfp4 => fp4(nibble(p) as u8, p[512 + g * 4 + channel / 32 * 2 + r]),
             WeightType::Q4K | WeightType::Q5K => {
-                let s = 2112 + channel / 64 * 64 + g * 8 + channel / 32 % 2 * 4 + r * 2;
-                let (d, m) =
-                    (number(p, 2048 + 2 * (g * 4 + r * 2)), number(p, 2048 + 2 * (g * 4 + r * 2 + 1)));
-                let bit = r + channel / 2 % 2 * 2 + 4 * (ks % 4) + channel % 2 * 16;
+                let s = part + 512 + g * 8 + channel / 32 % 2 * 4 + r * 2;
+                let supers = 4 * kind.device_part().0 + 4 * (g * 2 + r);
+                let (d, m) = (number(p, supers), number(p, supers + 2));
+                let bit = r + channel / 8 % 2 * 2 + 4 * (ks % 4) + channel % 2 * 16;
                 let fifth = match kind {
-                    WeightType::Q5K => word(&p[2368..], channel / 64 * 32 + lane) >> bit & 1,
+                    WeightType::Q5K => word(&p[part + 576..], lane) >> bit & 1,
                     _ => 0,
                 };
                 d * f32::from(p[s]) * (nibble(p) | fifth << 4) as f32 - m * f32::from(p[s + 1])
             }
             WeightType::Q6K => {
                 let ks = ks % 4;
-                let high = word(&p[2048..], channel / 64 * 64 + lane * 2 + ks / 2)
-                    >> (2 * r + 4 * (channel / 2 % 2) + 8 * (ks % 2) + 16 * (channel % 2))
+                let high = word(&p[part + 512..], lane * 2 + ks / 2)
+                    >> (2 * r + 4 * (channel / 8 % 2) + 8 * (ks % 2) + 16 * (channel % 2))
                     & 3;
-                let s = p[3072 + channel / 64 * 64 + g * 8 + ks * 2 + r] as i8;
+                let s = p[part + 768 + g * 8 + ks * 2 + r].wrapping_sub(128) as i8;
                 number(p, 3328 + 2 * (g * 2 + r)) * f32::from(s) * ((nibble(p) | high << 4) as f32 - 32.0)
             }
         }

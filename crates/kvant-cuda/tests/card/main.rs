@@ -6,6 +6,7 @@
 
 mod latent;
 mod models;
+mod prefill;
 mod sampling;
 mod strict;
 

@@ -104,6 +104,8 @@ pub struct Scheduler {
     /// Set aside to make room, the oldest first.
     aside: Vec<Task>,
     pace: Pace,
+    /// The most prompt tokens of a pass.
+    chunk: usize,
     counters: Counters,
 }
 
@@ -115,6 +117,7 @@ impl Scheduler {
         let limit = engine.model().position_limit().unwrap_or(usize::MAX);
         let context = empty.capacity().min(limit);
         let shared = Shared::new();
+        let chunk = engine.prefill_chunk(empty.sequence(), context);
         Self {
             engine,
             empty,
@@ -127,6 +130,7 @@ impl Scheduler {
             active: Vec::new(),
             aside: Vec::new(),
             pace: Pace::default(),
+            chunk,
             counters: Counters::default(),
         }
     }

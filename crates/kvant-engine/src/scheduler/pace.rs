@@ -1,6 +1,5 @@
 //! How many tokens of prompts a pass takes, so that those who are being answered hardly notice.
 
-use crate::session::PREFILL_CHUNK;
 use std::time::Duration;
 
 /// A pass with tokens of prompts in it may take this many times longer than one without.
@@ -25,12 +24,12 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// Tokens of prompts for the next pass, in which so many sequences are being answered.
-    pub(super) fn budget(&self, answering: usize) -> usize {
+    /// Tokens of prompts for the next pass, in which so many sequences are being answered: at most `most`.
+    pub(super) fn budget(&self, answering: usize, most: usize) -> usize {
         match (answering, self.quiet, self.reading) {
-            (0, ..) => PREFILL_CHUNK,
+            (0, ..) => most,
             (_, Some(quiet), Some(reading)) if reading > 0.0 => {
-                ((STRETCH * quiet / reading) as usize).clamp(LEAST, PREFILL_CHUNK)
+                ((STRETCH * quiet / reading) as usize).clamp(LEAST, most)
             }
             _ => USUAL,
         }
@@ -77,15 +76,15 @@ mod tests {
     #[test]
     fn prompts_get_what_passes_can_bear() {
         let mut pace = Pace::default();
-        assert_eq!((pace.budget(0), pace.budget(3)), (PREFILL_CHUNK, USUAL));
+        assert_eq!((pace.budget(0, 256), pace.budget(3, 256)), (256, USUAL));
         pace.learn(0, 4, Duration::from_millis(10));
         pace.learn(100, 4, Duration::from_millis(110));
-        assert_eq!((pace.budget(0), pace.budget(4)), (PREFILL_CHUNK, 30));
+        assert_eq!((pace.budget(0, 1024), pace.budget(4, 1024)), (1024, 30));
         // Prompts have become dear: at 100 ms a token the least is still read.
         (0..50).for_each(|_| pace.learn(10, 0, Duration::from_secs(1)));
-        assert_eq!(pace.budget(1), LEAST);
+        assert_eq!(pace.budget(1, 256), LEAST);
         (0..50).for_each(|_| pace.learn(1000, 0, Duration::from_micros(1)));
-        assert_eq!(pace.budget(1), PREFILL_CHUNK);
+        assert_eq!((pace.budget(1, 256), pace.budget(1, 1024)), (256, 1024));
     }
 
     #[test]

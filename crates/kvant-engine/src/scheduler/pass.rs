@@ -192,7 +192,8 @@ impl Scheduler {
     fn shares(&self) -> Vec<usize> {
         let pending: Vec<usize> = self.active.iter().map(Active::pending).collect();
         let reading: Vec<usize> = pending.iter().copied().filter(|&count| count > 1).collect();
-        let budget = self.pace.budget(pending.iter().filter(|&&count| count == 1).count());
+        let answering = pending.iter().filter(|&&count| count == 1).count();
+        let budget = self.pace.budget(answering, self.chunk);
         let mut dealt = pace::deal(budget, &reading).into_iter();
         let share = |count: usize| if count > 1 { dealt.next().unwrap_or(1) } else { count };
         pending.into_iter().map(share).collect()

@@ -8,6 +8,7 @@ use crate::reply::{ChatFormat, ReasoningStyle};
 use kvant_model::chat::{ChatTemplate, Message, RenderOptions};
 use kvant_model::tokenizer::{Fences, Tokenizer};
 use serde_json::{Map, Value};
+use std::borrow::Cow;
 
 /// What fences are chosen from: characters without a meaning.
 const PRIVATE: std::ops::RangeInclusive<char> = '\u{e000}'..='\u{f8ff}';
@@ -62,9 +63,17 @@ impl Rendered {
     }
 
     /// The text as the template wrote it.
+    pub fn plain_text(&self) -> Cow<'_, str> {
+        match self.fences {
+            Some(fences) => self.text.replace(fences, "").into(),
+            None => self.text.as_str().into(),
+        }
+    }
+
+    /// The same, given away.
     pub fn into_text(self) -> String {
         match self.fences {
-            Some(fences) => self.text.replace(fences, ""),
+            Some(_) => self.plain_text().into_owned(),
             None => self.text,
         }
     }

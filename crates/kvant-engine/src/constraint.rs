@@ -1,5 +1,7 @@
 //! Rules for what may be said: JSON of a schema, words of a grammar.
 
+use std::task::Waker;
+
 /// Decides token by token what may come next.
 ///
 /// It stands before the sampler's chain, so penalties, biases and cuts choose among what it allows.
@@ -15,6 +17,13 @@ pub trait Constraint: Send {
     /// # Errors
     /// If it was not allowed.
     fn accept(&mut self, token: u32) -> Result<(), ConstraintError>;
+
+    /// Whether [`allow`](Constraint::allow) answers without waiting. Where it does not, it is found out meanwhile what may come next,
+    /// and the waker is told when that is known.
+    fn poll_ready(&mut self, waker: &Waker) -> bool {
+        let _ = waker;
+        true
+    }
 }
 
 /// A text that cannot go on as it must.

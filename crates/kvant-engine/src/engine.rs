@@ -2,6 +2,7 @@
 
 use crate::chat_prompt::Rendered;
 use crate::defaults::SamplingDefaults;
+use crate::least_tokens::LeastTokens;
 use crate::reply::{ChatFormat, ReplyParser};
 use crate::session::Session;
 use crate::signature::{device_numerics, numerics};
@@ -15,7 +16,7 @@ use kvant_model::{
     Backend, Checkpoint, Chunk, Enough, ForwardError, LoadError, Model, Observer, Outputs, Rows, TopK,
 };
 use kvant_threads::Pool;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Everything a checkpoint holds that generation needs. It is immutable; sessions share it.
 pub struct Engine {
@@ -30,6 +31,8 @@ pub struct Engine {
     pool: Pool,
     /// What compiled the model.
     device: String,
+    /// Made when a prompt is first bounded by them.
+    least_tokens: OnceLock<LeastTokens>,
 }
 
 /// Why a prompt could not be made.
@@ -47,6 +50,14 @@ pub enum PromptError {
         "this model has no chat template: it continues text and does not converse; give it text as it is"
     )]
     NoTemplate,
+    /// It fits into no context of that size.
+    #[error("the prompt has at least {least} tokens, but the context holds {context}: shorten it")]
+    TooLong {
+        /// Tokens that it has at least.
+        least: usize,
+        /// Tokens the context holds.
+        context: usize,
+    },
 }
 
 impl Engine {
@@ -80,7 +91,17 @@ impl Engine {
         let tokenizer = Tokenizer::of(checkpoint)?;
         let (format, reply_markers) = (ChatFormat::default(), Vec::new());
         let sampling = SamplingDefaults::of(checkpoint)?;
-        let engine = Self { model, tokenizer, template: None, format, reply_markers, sampling, pool, device };
+        let engine = Self {
+            model,
+            tokenizer,
+            template: None,
+            format,
+            reply_markers,
+            sampling,
+            pool,
+            device,
+            least_tokens: OnceLock::new(),
+        };
         Ok(match ChatTemplate::of(checkpoint)? {
             Some(template) => engine.with_template(template),
             None => engine,
@@ -162,6 +183,11 @@ impl Engine {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
+    /// Bounds texts by their bytes.
+    pub(crate) fn least_tokens(&self) -> &LeastTokens {
+        self.least_tokens.get_or_init(|| LeastTokens::new(&self.tokenizer))
+    }
+
     /// The ids of a text to be continued. What looks like a control token in it stays plain text.
     ///
     /// # Errors
@@ -207,12 +233,24 @@ impl Engine {
         messages: &[Message],
         options: RenderOptions,
     ) -> Result<Vec<u32>, PromptError> {
-        let mut rendered = self.rendered(messages, options)?;
-        rendered.text.push_str(self.format.answer_opening(&rendered.text));
-        rendered.encode(&self.tokenizer)
+        self.rendered_for_answer(messages, options)?.encode(&self.tokenizer)
     }
 
-    fn rendered(&self, messages: &[Message], options: RenderOptions) -> Result<Rendered, PromptError> {
+    pub(crate) fn rendered_for_answer(
+        &self,
+        messages: &[Message],
+        options: RenderOptions,
+    ) -> Result<Rendered, PromptError> {
+        let mut rendered = self.rendered(messages, options)?;
+        rendered.text.push_str(self.format.answer_opening(&rendered.text));
+        Ok(rendered)
+    }
+
+    pub(crate) fn rendered(
+        &self,
+        messages: &[Message],
+        options: RenderOptions,
+    ) -> Result<Rendered, PromptError> {
         let template = self.template.as_ref().ok_or(PromptError::NoTemplate)?;
         let name = |id: Option<u32>| id.and_then(|id| self.tokenizer.token_name(id)).unwrap_or_default();
         let (bos_token, eos_token) = (name(self.tokenizer.bos()), name(self.tokenizer.eos()));

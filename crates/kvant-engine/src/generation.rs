@@ -6,6 +6,7 @@ use crate::session::{Finish, GenerateError, Request};
 use crate::text::TextStream;
 use kvant_model::tokenizer::Tokenizer;
 use kvant_model::{Output, TopK, TopTokens};
+use std::task::Waker;
 
 /// A text that is being generated.
 pub(crate) struct Generation {
@@ -81,6 +82,11 @@ impl Generation {
     /// Whether that is all it needs.
     pub fn settles(&self, top: &TopTokens) -> bool {
         self.sampler.settles(top)
+    }
+
+    /// Whether the next token can be chosen without waiting for what may come; where not, the waker is told when it can.
+    pub fn poll_ready(&mut self, waker: &Waker) -> bool {
+        self.constraint.as_mut().is_none_or(|constraint| constraint.poll_ready(waker))
     }
 
     /// Chooses the next token from what a pass gave.

@@ -37,9 +37,12 @@ pub mod estimate;
 pub mod family;
 mod generation;
 pub mod grammar;
+mod interrupt;
 pub mod kv;
+mod least_tokens;
 pub mod memory;
 pub mod open;
+mod prompts;
 pub mod reply;
 pub mod sampler;
 pub mod scheduler;
@@ -54,6 +57,7 @@ pub use defaults::SamplingDefaults;
 pub use device::{Device, DeviceChoice, DeviceError};
 pub use engine::{Engine, PromptError};
 pub use family::{Family, FamilyDefault};
+pub use interrupt::Interrupt;
 pub use kvant_attention::{Attention, Batch, KvCache, KvUnsupported};
 pub use kvant_cache::snapshot::{Numerics, Signature, Snapshot, SnapshotError};
 pub use kvant_cache::{
@@ -61,6 +65,7 @@ pub use kvant_cache::{
 };
 pub use kvant_cpu::{ActivationType, LoadOptions};
 pub use open::{KvChoice, OpenError, OpenNote, OpenOptions, Opened};
+pub use prompts::Prompts;
 pub use sampler::{SampleError, Sampler, SamplingParams};
 pub use session::{Event, Finish, GenerateError, PREFILL_CHUNK, Reply, Request, ResumeError, Session, Stats};
 pub use signature::{numerics, signature};

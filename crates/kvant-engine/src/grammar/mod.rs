@@ -28,10 +28,16 @@
 mod bounds;
 #[cfg(feature = "grammar")]
 mod compiler;
+#[cfg(feature = "grammar")]
+mod constraint;
 mod gbnf;
+#[cfg(feature = "grammar")]
+mod masks;
 
 #[cfg(feature = "grammar")]
-pub use compiler::{GrammarCompiler, GrammarConstraint, GrammarError};
+pub use compiler::{GrammarCompiler, GrammarError};
+#[cfg(feature = "grammar")]
+pub use constraint::GrammarConstraint;
 pub use gbnf::GbnfError;
 
 use serde_json::{Value, json};

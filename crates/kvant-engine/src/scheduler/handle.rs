@@ -8,6 +8,7 @@ use super::view::View;
 use crate::engine::Engine;
 use crate::sampler::SampleError;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::Wake;
 use std::time::Instant;
 
 /// What the scheduler and those who ask it share.
@@ -75,6 +76,13 @@ impl Shared {
         state.has_news = true;
         drop(state);
         self.wake.notify_all();
+    }
+}
+
+/// Tells it that something is ready which a sequence waits for.
+impl Wake for Shared {
+    fn wake(self: Arc<Self>) {
+        self.tell(self.lock());
     }
 }
 

@@ -17,6 +17,9 @@
 //! *What if memory is full?* Prefixes that nobody uses are forgotten first. Then the youngest sequences are set aside: their pages
 //! are given back, and their tokens are read again when there is room. They go on where they were, with the same bits.
 //!
+//! *What if a grammar is slow?* What may come next is found out on other threads while the network computes. A sequence for which that
+//! takes longer keeps its logits and is left out of passes meanwhile: its neighbours go on.
+//!
 //! **Invariant:** the tokens of a job depend on its request alone: not on what else is in the passes, on hits in the tree, or on
 //! being set aside. Times decide only when things happen.
 
@@ -50,6 +53,7 @@ use pace::Pace;
 use pool::Pool;
 use queue::Verdict;
 use std::sync::Arc;
+use std::task::Waker;
 use std::time::Instant;
 
 /// Room that a sequence is given to grow when it is decided whether another one fits beside it.
@@ -79,6 +83,8 @@ impl Default for SchedulerOptions {
 struct Active {
     task: Task,
     kv: KvCache,
+    /// (vocabulary): the logits after its last token, while it is not known yet what may come next. Passes are made without it.
+    held: Option<Vec<f32>>,
 }
 
 /// Makes passes for the jobs that come through its [`Handle`]. See the [module](self).
@@ -91,6 +97,8 @@ pub struct Scheduler {
     disk: Option<Disk>,
     options: SchedulerOptions,
     shared: Arc<Shared>,
+    /// Wakes it.
+    waker: Waker,
     /// The oldest first.
     active: Vec<Active>,
     /// Set aside to make room, the oldest first.
@@ -109,6 +117,7 @@ impl Scheduler {
         let tree = PrefixTree::new(layout, empty.sequence().store().clone(), WhenFull::Evict);
         let limit = engine.model().position_limit().unwrap_or(usize::MAX);
         let context = empty.capacity().min(limit);
+        let shared = Shared::new();
         Self {
             engine,
             empty,
@@ -116,7 +125,8 @@ impl Scheduler {
             tree,
             disk: None,
             options,
-            shared: Shared::new(),
+            waker: Waker::from(Arc::clone(&shared)),
+            shared,
             active: Vec::new(),
             aside: Vec::new(),
             pace: Pace::default(),
@@ -149,20 +159,23 @@ impl Scheduler {
         }
     }
 
-    /// Lets jobs join and leave, and makes one pass. False when there was nothing to do. Where jobs wait for nothing but files, it
-    /// waits for them.
+    /// Lets jobs join and leave, and makes one pass. False when there was nothing to do. Where jobs wait for nothing but files, or for
+    /// what a constraint allows, it waits for them.
     pub fn step(&mut self) -> bool {
         self.take_reports();
         self.sweep();
         self.admit();
         self.show();
-        let worked = !self.active.is_empty();
-        if worked {
+        let chose = self.choose_held();
+        let passed = self.active.iter().any(|active| active.held.is_none());
+        if passed {
             self.pass();
         }
+        let worked = chose || passed;
         self.save_next();
         self.publish();
-        let waits = !worked && self.disk.as_ref().is_some_and(Disk::is_loading);
+        let is_held = !self.active.is_empty();
+        let waits = !worked && (is_held || self.disk.as_ref().is_some_and(Disk::is_loading));
         if waits {
             self.shared.wait();
         }
@@ -272,7 +285,9 @@ impl Scheduler {
         // Where the next request of a conversation is likely to go on from.
         kv.sequence_mut().mark(task.prompt);
         let place = self.active.partition_point(|active| active.task.id < task.id);
-        self.active.insert(place, Active { task, kv });
+        // Found out while the prompt is read.
+        task.generation.poll_ready(&self.waker);
+        self.active.insert(place, Active { task, kv, held: None });
     }
 
     /// Keeps what a sequence holds for prompts to come.
@@ -299,7 +314,7 @@ impl Scheduler {
     fn view(&self) -> View {
         let sequence = self.empty.sequence();
         let f16 = kv::f16_bytes_per_token(self.engine.model().slots());
-        let sequences = self.active.iter().map(|Active { task, kv }| SequenceView {
+        let sequences = self.active.iter().map(|Active { task, kv, .. }| SequenceView {
             id: task.id,
             prompt: task.prompt,
             cached: task.started.map_or(0, |started| started.1),

@@ -10,6 +10,7 @@ use kvant_cache::{CacheError, StateError};
 use kvant_model::tokenizer::Tokenizer;
 use kvant_model::{Chunk, ForwardError, Output, Outputs, Rows, TopK, TopTokens};
 use std::ops::Range;
+use std::task::Waker;
 use std::time::Instant;
 
 /// What a pass came to for one sequence.
@@ -20,7 +21,7 @@ struct Outcome {
 }
 
 impl Active {
-    /// Tokens that are known and not yet read: at least one between passes.
+    /// Tokens that are known and not yet read: at least one between passes, unless it waits for what may come next.
     fn pending(&self) -> usize {
         self.task.tokens.len() - self.kv.len()
     }
@@ -28,6 +29,7 @@ impl Active {
     /// Which of the next `share` tokens logits are wanted of: the last where that is all, or those of a prompt that is scored.
     fn wanted(&self, share: usize) -> Range<usize> {
         match share == self.pending() {
+            _ if share == 0 => 0..0,
             _ if self.task.prompt_logprobs.is_some() && self.kv.len() < self.task.prompt => 0..share,
             true => share - 1..share,
             false => 0..0,
@@ -68,16 +70,21 @@ impl Active {
         }
     }
 
-    /// Chooses a token from what came after the last one read.
+    /// Chooses a token from what came after the last one read; none as long as it is not known what may come.
     fn choose(
         &mut self,
         output: Output<'_>,
         tokenizer: &Tokenizer,
         context: usize,
-    ) -> Result<Outcome, GenerateError> {
+        waker: &Waker,
+    ) -> Result<Option<Outcome>, GenerateError> {
         let Task { generation, tokens, logprobs, .. } = &mut self.task;
         if generation.is_full() {
-            return Ok(Outcome { token: None, finish: Some(Finish::MaxTokens) });
+            return Ok(Some(Outcome { token: None, finish: Some(Finish::MaxTokens) }));
+        }
+        if !generation.poll_ready(waker) {
+            self.held = Some(output.logits().to_vec());
+            return Ok(None);
         }
         let choice = generation.choose(output, tokenizer)?;
         tokens.push(choice.token);
@@ -90,7 +97,7 @@ impl Active {
         let ends_text = matches!(finish, Some(Finish::EndOfText(_)));
         let logprobs = logprobs.map(|count| Logprobs::of(output.logits(), choice.token, count));
         let token = JobEvent::Token { token: choice.token, text: choice.text, logprobs };
-        Ok(Outcome { token: (!ends_text).then_some(token), finish })
+        Ok(Some(Outcome { token: (!ends_text).then_some(token), finish }))
     }
 }
 
@@ -141,7 +148,7 @@ impl Vectors {
 struct Pick<'a> {
     active: &'a mut Active,
     output: Output<'a>,
-    outcome: Option<Result<Outcome, GenerateError>>,
+    outcome: Option<Result<Option<Outcome>, GenerateError>>,
 }
 
 impl Scheduler {
@@ -152,7 +159,7 @@ impl Scheduler {
         let start = Instant::now();
         // A sequence whose state cannot go on is parted with; the others make the pass without it, and nothing of theirs is lost.
         let (outputs, vectors, wanted) = loop {
-            if self.active.is_empty() {
+            if shares.iter().all(|&share| share == 0) {
                 return;
             }
             let mut vectors = Vectors::new(&self.active, &shares);
@@ -160,8 +167,8 @@ impl Scheduler {
                 self.active.iter().zip(&shares).map(|(active, &share)| active.wanted(share).len()).collect();
             match self.forward(&shares, &mut vectors) {
                 Ok(outputs) => break (outputs, vectors, wanted),
-                Err(ForwardError::State(error)) if error.sequence < self.active.len() => {
-                    let index = error.sequence;
+                Err(ForwardError::State(error)) if sequence(&shares, error.sequence).is_some() => {
+                    let index = sequence(&shares, error.sequence).unwrap_or_default();
                     self.counters.failed += 1;
                     shares.remove(index);
                     self.active.remove(index).task.fail(GenerateError::from(ForwardError::from(error)));
@@ -183,7 +190,7 @@ impl Scheduler {
         for (active, rows) in self.active.iter_mut().zip(wanted) {
             active.score_prompt(&outputs, row..row + rows);
             row += rows;
-            last_rows.push((active.pending() == 0).then(|| row - 1));
+            last_rows.push((rows > 0 && active.pending() == 0).then(|| row - 1));
         }
         let (rows, answering): (usize, usize) =
             (shares.iter().sum(), shares.iter().filter(|&&share| share == 1).count());
@@ -201,11 +208,12 @@ impl Scheduler {
         for (active, &share) in self.active.iter().zip(shares) {
             top.extend(std::iter::repeat_n(active.needs(), active.wanted(share).len()));
         }
-        let rows = self.active.iter().zip(shares).enumerate();
+        let rows = self.active.iter().zip(shares).filter(|(_, share)| **share > 0).enumerate();
         let owners: Vec<usize> = rows
             .flat_map(|(index, (active, &share))| std::iter::repeat_n(index, active.wanted(share).len()))
             .collect();
-        let parts = self.active.iter_mut().zip(shares).map(|(active, &share)| active.part(share));
+        let parts = self.active.iter_mut().zip(shares).filter(|(_, share)| **share > 0);
+        let parts = parts.map(|(active, &share)| active.part(share));
         let (parts, generations): (Vec<_>, Vec<_>) = parts.unzip();
         let (chunks, caches): (Vec<Chunk<'_>>, Vec<_>) = parts.into_iter().unzip();
         let mut state = Batch::new(&mut self.attention, caches);
@@ -217,13 +225,14 @@ impl Scheduler {
         self.engine.forward_top(&chunks, &mut state, &top, &enough)
     }
 
-    /// How many tokens each sequence brings: one where it is being answered, its part of the budget where it is read.
+    /// How many tokens each sequence brings: one where it is being answered, its part of the budget where it is read, none where it
+    /// waits for what may come next.
     fn shares(&self) -> Vec<usize> {
         let pending: Vec<usize> = self.active.iter().map(Active::pending).collect();
         let reading: Vec<usize> = pending.iter().copied().filter(|&count| count > 1).collect();
-        let budget = self.pace.budget(pending.len() - reading.len());
+        let budget = self.pace.budget(pending.iter().filter(|&&count| count == 1).count());
         let mut dealt = pace::deal(budget, &reading).into_iter();
-        let share = |count: usize| if count > 1 { dealt.next().unwrap_or(1) } else { 1 };
+        let share = |count: usize| if count > 1 { dealt.next().unwrap_or(1) } else { count };
         pending.into_iter().map(share).collect()
     }
 
@@ -238,7 +247,7 @@ impl Scheduler {
             if self.reclaim() {
                 continue;
             }
-            let Some(Active { mut task, kv }) = self.active.pop() else { return };
+            let Some(Active { mut task, kv, .. }) = self.active.pop() else { return };
             drop(kv);
             if self.active.is_empty() {
                 // It had everything, and that was not enough.
@@ -257,33 +266,76 @@ impl Scheduler {
 
     /// Chooses tokens for the sequences that are read to their end, and parts with those that are done.
     fn harvest(&mut self, last_rows: &[Option<usize>], outputs: &Outputs) {
-        let (tokenizer, context) = (self.engine.tokenizer(), self.context);
         let pick = |(active, row): (_, &Option<usize>)| {
             Some(Pick { active, output: outputs.row((*row)?), outcome: None })
         };
-        let mut picks: Vec<Pick<'_>> = self.active.iter_mut().zip(last_rows).filter_map(pick).collect();
+        let mut active = std::mem::take(&mut self.active);
+        let outcomes = self.choose(active.iter_mut().zip(last_rows).filter_map(pick).collect());
+        self.settle(active, last_rows.iter().map(Option::is_some), outcomes);
+    }
+
+    /// The same for those that have waited for what may come next, and know it now. False where there is none.
+    pub(super) fn choose_held(&mut self) -> bool {
+        if self.active.iter().all(|active| active.held.is_none()) {
+            return false;
+        }
+        let mut active = std::mem::take(&mut self.active);
+        let ready =
+            |active: &mut Active| active.held.is_some() && active.task.generation.poll_ready(&self.waker);
+        let held: Vec<Option<Vec<f32>>> =
+            active.iter_mut().map(|active| if ready(active) { active.held.take() } else { None }).collect();
+        let mut picks = Vec::new();
+        for (active, held) in active.iter_mut().zip(&held) {
+            picks.extend(held.as_deref().map(|logits| Pick {
+                active,
+                output: Output::Logits(logits),
+                outcome: None,
+            }));
+        }
+        let outcomes = self.choose(picks);
+        let any = !outcomes.is_empty();
+        self.settle(active, held.iter().map(Option::is_some), outcomes);
+        any
+    }
+
+    /// A token for each, or why there is none.
+    fn choose(&self, mut picks: Vec<Pick<'_>>) -> Vec<Result<Option<Outcome>, GenerateError>> {
+        let (tokenizer, context, waker) = (self.engine.tokenizer(), self.context, &self.waker);
+        if picks.is_empty() {
+            return Vec::new();
+        }
         self.engine.pool().install(|| {
             kvant_threads::for_each_chunk(&mut picks, 1, |_, picks| {
                 for pick in picks {
-                    pick.outcome = Some(pick.active.choose(pick.output, tokenizer, context));
+                    pick.outcome = Some(pick.active.choose(pick.output, tokenizer, context, waker));
                 }
             });
         });
-        let mut outcomes = picks.into_iter().filter_map(|pick| pick.outcome).collect::<Vec<_>>().into_iter();
+        picks.into_iter().filter_map(|pick| pick.outcome).collect()
+    }
+
+    /// Tells the listeners of those that were chosen for, and keeps the sequences that go on.
+    fn settle(
+        &mut self,
+        all: Vec<Active>,
+        were_chosen: impl Iterator<Item = bool>,
+        outcomes: Vec<Result<Option<Outcome>, GenerateError>>,
+    ) {
+        let mut outcomes = outcomes.into_iter();
         let now = Instant::now();
-        for (mut active, row) in std::mem::take(&mut self.active).into_iter().zip(last_rows) {
-            let outcome = if row.is_some() { outcomes.next() } else { None };
-            if row.is_some() && !active.task.remembered {
+        for (mut active, was_chosen) in all.into_iter().zip(were_chosen) {
+            let outcome = if was_chosen { outcomes.next() } else { None };
+            if was_chosen && !active.task.remembered {
                 active.task.remembered = true;
                 self.remember(&active);
             }
             match outcome {
-                None => self.active.push(active),
+                None | Some(Ok(None)) => self.active.push(active),
                 Some(Err(error)) => {
                     self.counters.failed += 1;
                     active.task.fail(error);
                 }
-                Some(Ok(outcome)) => self.deliver(active, outcome, now),
+                Some(Ok(Some(outcome))) => self.deliver(active, outcome, now),
             }
         }
     }
@@ -306,4 +358,10 @@ impl Scheduler {
         self.remember(&active);
         active.task.finish(finish);
     }
+}
+
+/// Which sequence a pass names by its number among those that bring tokens.
+fn sequence(shares: &[usize], number: usize) -> Option<usize> {
+    let bringing = shares.iter().enumerate().filter(|(_, share)| **share > 0);
+    bringing.map(|(index, _)| index).nth(number)
 }

@@ -4,6 +4,9 @@ use crate::support::*;
 use kvant_engine::scheduler::{Pooling, SchedulerOptions};
 use kvant_engine::{Constraint, ConstraintError, Engine, KvCache, Policy};
 use kvant_model::{Chunk, Rows};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Waker;
 
 const POLICIES: [&str; 3] = ["int4", "f16", "k=ch4:p128,v=rot4g32;recent=70;sinks=1"];
 
@@ -130,6 +133,49 @@ fn a_constraint_decides_what_may_come_and_fails_its_own_job_only() {
         Err(error) => Some(error.to_string()),
     });
     assert_eq!(ended.as_deref(), Some("the text cannot be kept to the format asked for: enough"));
+    assert_eq!(ears[2].tokens(), alone(&engine, "int4", &request(prompt(1, 70), 3, 8)).0);
+}
+
+/// What may come after the first token is known once somebody says so.
+struct Slow {
+    inner: ByTurns,
+    is_known: Arc<AtomicBool>,
+}
+
+impl Constraint for Slow {
+    fn allow(&mut self, logits: &mut [f32]) -> Result<(), ConstraintError> {
+        self.inner.allow(logits)
+    }
+
+    fn accept(&mut self, token: u32) -> Result<(), ConstraintError> {
+        self.inner.accept(token)
+    }
+
+    fn poll_ready(&mut self, waker: &Waker) -> bool {
+        let is_ready = self.inner.0 != 1 || self.is_known.load(Ordering::Relaxed);
+        // Whoever waits looks again at once: nothing here tells it later.
+        waker.wake_by_ref();
+        is_ready
+    }
+}
+
+#[test]
+fn a_slow_mask_keeps_no_neighbour_waiting_and_changes_no_token() {
+    let engine = engine();
+    let mut scheduler = usual(&engine);
+    let is_known = Arc::new(AtomicBool::new(false));
+    let ears = [Ear::default(), Ear::default(), Ear::default()];
+    let mut jobs: Vec<_> = ears.iter().map(|ear| job(request(prompt(1, 70), 3, 8), ear)).collect();
+    jobs[0].constraint = Some(Box::new(Slow { inner: ByTurns(0), is_known: Arc::clone(&is_known) }));
+    jobs[1].constraint = Some(Box::new(ByTurns(0)));
+    scheduler.handle().submit(jobs).unwrap();
+    while !(ears[1].is_done() && ears[2].is_done()) {
+        assert!(scheduler.step());
+    }
+    assert_eq!((ears[0].is_done(), ears[0].tokens().len()), (false, 1), "it waits for what may come");
+    is_known.store(true, Ordering::Relaxed);
+    settle(&mut scheduler);
+    assert_eq!(ears[0].tokens(), ears[1].tokens());
     assert_eq!(ears[2].tokens(), alone(&engine, "int4", &request(prompt(1, 70), 3, 8)).0);
 }
 

@@ -1,0 +1,133 @@
+//! A grammar on its way through a text.
+
+use super::masks::{Computed, MaskThreads, Pending};
+use crate::constraint::{Constraint, ConstraintError};
+use llguidance::Matcher;
+use llguidance::toktrie::SimpleVob;
+use std::sync::Arc;
+use std::task::Waker;
+
+/// A grammar on its way through one text. What may come next is computed on other threads, from the moment that a token is accepted.
+pub struct GrammarConstraint {
+    threads: Arc<MaskThreads>,
+    state: State,
+    /// The last mask was.
+    is_slow: bool,
+}
+
+enum State {
+    /// Nothing was asked of it yet.
+    Fresh(Matcher),
+    /// The next mask is on its way.
+    Pending(Pending),
+    Ready {
+        matcher: Matcher,
+        mask: SimpleVob,
+    },
+    Failed(ConstraintError),
+}
+
+impl State {
+    /// Leaves a state behind that is never seen.
+    fn take(&mut self) -> Self {
+        std::mem::replace(self, Self::Failed(ConstraintError(String::new())))
+    }
+}
+
+impl GrammarConstraint {
+    pub(super) fn new(matcher: Matcher, threads: Arc<MaskThreads>) -> Self {
+        Self { threads, state: State::Fresh(matcher.into_cancellable()), is_slow: false }
+    }
+
+    fn begin(&self, matcher: Matcher, token: Option<u32>) -> State {
+        State::Pending(self.threads.begin(matcher, token, self.is_slow))
+    }
+
+    fn computed(&mut self, computed: Computed) {
+        let Computed { matcher, mask, was_slow } = computed;
+        self.is_slow = was_slow;
+        self.state = match mask {
+            Ok(mask) => State::Ready { matcher, mask },
+            Err(error) => State::Failed(error),
+        };
+    }
+
+    /// The mask, waited for where it is not there.
+    fn mask(&mut self) -> Result<&SimpleVob, ConstraintError> {
+        if let State::Fresh(_) = self.state
+            && let State::Fresh(matcher) = self.state.take()
+        {
+            self.state = self.begin(matcher, None);
+        }
+        if let State::Pending(pending) = &self.state {
+            let computed = pending.wait();
+            self.computed(*computed);
+        }
+        match &self.state {
+            State::Ready { mask, .. } => Ok(mask),
+            State::Failed(error) => Err(error.clone()),
+            State::Fresh(_) | State::Pending(_) => unreachable!("it was begun and waited for"),
+        }
+    }
+}
+
+/// A constraint of its own for another text, as far along as this one is.
+impl Clone for GrammarConstraint {
+    fn clone(&self) -> Self {
+        let state = match &self.state {
+            State::Fresh(matcher) => State::Fresh(matcher.deep_clone()),
+            State::Ready { matcher, mask } => {
+                State::Ready { matcher: matcher.deep_clone(), mask: mask.clone() }
+            }
+            State::Failed(error) => State::Failed(error.clone()),
+            State::Pending(pending) => match pending.wait_and_copy() {
+                (matcher, Ok(mask)) => State::Ready { matcher, mask },
+                (_, Err(error)) => State::Failed(error),
+            },
+        };
+        Self { threads: Arc::clone(&self.threads), state, is_slow: self.is_slow }
+    }
+}
+
+impl Constraint for GrammarConstraint {
+    fn allow(&mut self, logits: &mut [f32]) -> Result<(), ConstraintError> {
+        let allowed = self.mask()?;
+        for (token, logit) in logits.iter_mut().enumerate() {
+            // Logits may be padded beyond the vocabulary.
+            if token >= allowed.len() || !allowed.get(token) {
+                *logit = f32::NEG_INFINITY;
+            }
+        }
+        Ok(())
+    }
+
+    fn accept(&mut self, token: u32) -> Result<(), ConstraintError> {
+        let allowed = self.mask()?;
+        if token as usize >= allowed.len() || !allowed.get(token as usize) {
+            return Err(ConstraintError(format!("token {token} may not come next")));
+        }
+        if let State::Ready { matcher, mask } = self.state.take() {
+            self.state = match matcher.is_stopped() {
+                // Only the end of the text was allowed.
+                true => State::Ready { matcher, mask },
+                false => self.begin(matcher, Some(token)),
+            };
+        }
+        Ok(())
+    }
+
+    fn poll_ready(&mut self, waker: &Waker) -> bool {
+        if let State::Fresh(_) = self.state
+            && let State::Fresh(matcher) = self.state.take()
+        {
+            self.state = self.begin(matcher, None);
+        }
+        if let State::Pending(pending) = &self.state {
+            match pending.poll(waker) {
+                Some(computed) => self.computed(*computed),
+                None => return false,
+            }
+        }
+        true
+    }
+}

@@ -5,12 +5,13 @@ use crate::fields::Fields;
 use crate::keys::Keys;
 use crate::log::LogOptions;
 use crate::models::{KeepAlive, Models, Served};
+use crate::prepare::Preparations;
 use crate::route::Caller;
 use crate::store::ResponseStore;
 use axum::body::{Body, Bytes};
 use axum::http::header::{CONTENT_TYPE, HeaderName, ORIGIN};
 use axum::http::{Request, StatusCode};
-use kvant_engine::SamplingParams;
+use kvant_engine::{Interrupt, SamplingParams};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -125,6 +126,10 @@ pub struct Limits {
     pub stored_bytes: usize,
     /// For how long they are kept.
     pub stored_for: Duration,
+    /// Requests that are prepared at a time: templates, tokens, grammars.
+    pub preparations: usize,
+    /// For that.
+    pub preparation: Duration,
     /// Connections at a time; more wait.
     pub connections: usize,
     /// For the head of a request to arrive, the wait for it included.
@@ -154,6 +159,8 @@ impl Default for Limits {
             stored: 256,
             stored_bytes: 64 << 20,
             stored_for: Duration::from_secs(6 * 3600),
+            preparations: std::thread::available_parallelism().map_or(2, usize::from).max(2),
+            preparation: Duration::from_secs(20),
             connections: 256,
             head: Duration::from_secs(30),
             arrival: Duration::from_secs(30),
@@ -176,6 +183,7 @@ pub struct App {
     pub started: u64,
     /// Only this machine can reach it.
     pub is_local: bool,
+    preparations: Preparations,
     next_id: AtomicU64,
 }
 
@@ -184,10 +192,12 @@ impl App {
     pub fn new(models: Models, options: ServerOptions, is_local: bool) -> Self {
         let store =
             ResponseStore::new(options.limits.stored, options.limits.stored_bytes, options.limits.stored_for);
+        let preparations = Preparations::new(options.limits.preparations, options.limits.preparation);
         Self {
             models: Arc::new(models),
             store,
             options,
+            preparations,
             started: now(),
             is_local,
             next_id: AtomicU64::new(1),
@@ -210,6 +220,14 @@ impl App {
         let served = self.models.get(name, self.options.strict_model).await?;
         caller.log.model(&served.name);
         Ok(served)
+    }
+
+    /// Does what has to be done before the engine takes a request, away from those who wait for the network.
+    pub async fn prepare<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Interrupt) -> T + Send + 'static,
+    ) -> Result<T, ApiError> {
+        self.preparations.run(work).await
     }
 
     /// The bounds.

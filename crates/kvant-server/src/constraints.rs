@@ -1,8 +1,8 @@
 //! From grammars that requests ask for to constraints on answers.
 
 use crate::error::ApiError;
-use kvant_engine::Constraint;
 use kvant_engine::grammar::Grammar;
+use kvant_engine::{Constraint, Interrupt};
 use kvant_model::tokenizer::Tokenizer;
 
 #[cfg(feature = "grammar")]
@@ -22,9 +22,12 @@ mod compiled {
             tokenizer: &Tokenizer,
             grammar: &Grammar,
             count: usize,
+            interrupt: &Interrupt,
         ) -> Result<Vec<Box<dyn Constraint>>, ApiError> {
             let compiler = self.0.get_or_init(|| GrammarCompiler::new(tokenizer)).as_ref();
-            let compiled = compiler.map_err(GrammarError::clone).and_then(|found| found.compile(grammar));
+            let compiled = compiler
+                .map_err(GrammarError::clone)
+                .and_then(|found| found.compile_until(grammar, interrupt));
             let first = compiled.map_err(|error| {
                 ApiError::field(
                     "response_format",
@@ -47,7 +50,13 @@ pub struct Constraints(());
 #[cfg(not(feature = "grammar"))]
 impl Constraints {
     /// Refuses every grammar: no request is answered as if it had asked for less.
-    pub fn make(&self, _: &Tokenizer, _: &Grammar, _: usize) -> Result<Vec<Box<dyn Constraint>>, ApiError> {
+    pub fn make(
+        &self,
+        _: &Tokenizer,
+        _: &Grammar,
+        _: usize,
+        _: &Interrupt,
+    ) -> Result<Vec<Box<dyn Constraint>>, ApiError> {
         let message =
             "this server was built without grammars: it keeps answers to no format and requires no tool call";
         Err(ApiError::field("response_format", message).code("unsupported_parameter"))

@@ -154,6 +154,10 @@ impl From<&JobError> for ApiError {
 
 impl From<PromptError> for ApiError {
     fn from(error: PromptError) -> Self {
-        Self::bad(error.to_string())
+        let message = error.to_string();
+        match error {
+            PromptError::TooLong { .. } => Self::bad(message).code("context_length_exceeded"),
+            _ => Self::bad(message),
+        }
     }
 }

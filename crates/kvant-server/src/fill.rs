@@ -1,6 +1,7 @@
 //! Fill in the middle: what belongs between two texts, with the tokens that a model was taught it with.
 
 use crate::error::ApiError;
+use crate::models::Served;
 use kvant_engine::Engine;
 use kvant_model::tokenizer::{EncodeOptions, TokenKind, Tokenizer};
 
@@ -50,24 +51,21 @@ impl FillTokens {
     }
 
     /// The prompt for what belongs between two texts.
-    pub fn prompt(&self, engine: &Engine, before: &str, after: &str) -> Result<Vec<u32>, ApiError> {
-        self.prompt_with(engine, &[], before, after)
+    pub fn prompt(&self, served: &Served, before: &str, after: &str) -> Result<Vec<u32>, ApiError> {
+        self.prompt_with(served, &[], before, after)
     }
 
     /// The same after other files, by name.
     pub fn prompt_with(
         &self,
-        engine: &Engine,
+        served: &Served,
         files: &[(String, String)],
         before: &str,
         after: &str,
     ) -> Result<Vec<u32>, ApiError> {
-        let tokenizer = engine.tokenizer();
-        let encode = |text: &str| {
-            let options = EncodeOptions { add_special: false, parse_special: false };
-            tokenizer.encode(text, options).map_err(|e| ApiError::bad(e.to_string()))
-        };
-        let mut ids = tokenizer.prefix().to_vec();
+        let within = served.prompts();
+        let encode = |text: &str| within.encode(text, EncodeOptions::default()).map_err(ApiError::from);
+        let mut ids = served.handle.engine().tokenizer().prefix().to_vec();
         for (name, text) in files {
             ids.extend(self.file);
             ids.extend(encode(&format!("{name}\n{text}\n"))?);

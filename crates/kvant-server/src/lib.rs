@@ -57,6 +57,7 @@ mod models;
 mod notes;
 mod openapi;
 mod page;
+mod prepare;
 mod protocol;
 mod request;
 mod route;

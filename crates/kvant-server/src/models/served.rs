@@ -4,7 +4,7 @@ use crate::constraints::Constraints;
 use crate::error::ApiError;
 use kvant_engine::grammar::Grammar;
 use kvant_engine::scheduler::Handle;
-use kvant_engine::{Constraint, SamplingParams};
+use kvant_engine::{Constraint, Interrupt, Prompts, SamplingParams};
 
 /// A model that is loaded.
 pub struct Served {
@@ -28,8 +28,14 @@ impl Served {
         &self,
         grammar: Option<&Grammar>,
         count: usize,
+        interrupt: &Interrupt,
     ) -> Result<Vec<Box<dyn Constraint>>, ApiError> {
         let Some(grammar) = grammar else { return Ok(Vec::new()) };
-        self.constraints.make(self.handle.engine().tokenizer(), grammar, count)
+        self.constraints.make(self.handle.engine().tokenizer(), grammar, count, interrupt)
+    }
+
+    /// Makes prompts that its context has room for.
+    pub fn prompts(&self) -> Prompts<'_> {
+        self.handle.engine().prompts(self.handle.context())
     }
 }

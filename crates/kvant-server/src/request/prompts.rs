@@ -2,7 +2,7 @@
 
 use crate::error::ApiError;
 use crate::fields::{Fields, whole};
-use kvant_engine::Engine;
+use kvant_engine::{Engine, Prompts};
 use serde_json::Value;
 
 /// A text, or its tokens.
@@ -25,9 +25,9 @@ impl Prompt {
     }
 
     /// As the model does.
-    pub fn tokens(self, engine: &Engine) -> Result<Vec<u32>, ApiError> {
+    pub fn tokens(self, within: Prompts<'_>) -> Result<Vec<u32>, ApiError> {
         match self {
-            Self::Text(text) => Ok(engine.text_prompt(&text)?),
+            Self::Text(text) => Ok(within.text(&text)?),
             Self::Tokens(tokens) => Ok(tokens),
         }
     }

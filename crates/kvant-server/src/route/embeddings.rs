@@ -1,6 +1,6 @@
 //! `/v1/embeddings`: texts as vectors.
 
-use super::{Caller, json, spawn_blocking};
+use super::{Caller, json};
 use crate::app::App;
 use crate::base64::base64;
 use crate::error::ApiError;
@@ -11,6 +11,7 @@ use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{Request, Response};
+use kvant_engine::Interrupt;
 use kvant_engine::scheduler::Pooling;
 use serde_json::{Value, json as object};
 use std::sync::Arc;
@@ -33,10 +34,10 @@ pub async fn embeddings(
     let served = app.model_of(&mut fields, &caller).await?;
     let EmbeddingRequest { inputs, pooling, is_packed, dimensions } = read(fields, &app)?;
     let model = Arc::clone(&served);
-    let tokens = move || -> Result<Vec<Vec<u32>>, ApiError> {
-        inputs.into_iter().map(|input| input.tokens(model.handle.engine())).collect()
+    let tokens = move |_: &Interrupt| -> Result<Vec<Vec<u32>>, ApiError> {
+        inputs.into_iter().map(|input| input.tokens(model.prompts())).collect()
     };
-    let tokens = spawn_blocking(tokens).await??;
+    let tokens = app.prepare(tokens).await??;
     let (count, name) = (tokens.len(), served.name.clone());
     let jobs = Jobs::embed(served, app.limits(), tokens, pooling, caller.owner).await?;
     let (vectors, prompt) = jobs.vectors(count).await?;

@@ -1,6 +1,6 @@
 //! `/infill`: what belongs between two texts, in llama.cpp's words.
 
-use super::{Caller, json, spawn_blocking};
+use super::{Caller, json};
 use crate::app::App;
 use crate::error::ApiError;
 use crate::fields::Fields;
@@ -12,6 +12,7 @@ use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{Request, Response};
+use kvant_engine::Interrupt;
 use kvant_engine::reply::ReplyPart;
 use serde_json::{Value, json as object};
 use std::sync::Arc;
@@ -47,17 +48,16 @@ pub async fn infill(
     ]);
     fields.end()?;
     let (model, grammar) = (Arc::clone(&served), settings.grammar.clone());
-    let prepare = move || {
+    let prepare = move |interrupt: &Interrupt| {
         let engine = model.handle.engine();
-        let mut tokens = FillTokens::of(engine)?.prompt_with(engine, &files, &before, &after)?;
+        let mut tokens = FillTokens::of(engine)?.prompt_with(&model, &files, &before, &after)?;
         if !begun.is_empty() {
             let options = kvant_model::tokenizer::EncodeOptions::default();
-            let more = engine.tokenizer().encode(&begun, options);
-            tokens.extend(more.map_err(|e| ApiError::field("prompt", e.to_string()))?);
+            tokens.extend(model.prompts().encode(&begun, options).map_err(ApiError::from)?);
         }
-        Ok::<_, ApiError>((tokens, model.constraints(grammar.as_ref(), 1)?))
+        Ok::<_, ApiError>((tokens, model.constraints(grammar.as_ref(), 1, interrupt)?))
     };
-    let (prompt, constraints) = spawn_blocking(prepare).await??;
+    let (prompt, constraints) = app.prepare(prepare).await??;
     let tokens = prompt.len();
     let request = kvant_engine::Request {
         prompt,

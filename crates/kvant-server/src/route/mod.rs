@@ -90,11 +90,3 @@ pub fn json(value: &Value) -> Response<Body> {
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }
-
-/// Does work that takes a while away from those who wait for the network.
-pub async fn spawn_blocking<T: Send + 'static>(
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, ApiError> {
-    let failed = |_| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "the request could not be prepared");
-    tokio::task::spawn_blocking(work).await.map_err(failed)
-}

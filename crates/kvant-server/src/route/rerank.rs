@@ -2,7 +2,7 @@
 //!
 //! A score is the cosine of two vectors, those of `/v1/embeddings`: between −1 and 1, the higher the nearer.
 
-use super::{Caller, json, spawn_blocking};
+use super::{Caller, json};
 use crate::app::App;
 use crate::error::ApiError;
 use crate::fields::Fields;
@@ -11,6 +11,7 @@ use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{Request, Response};
+use kvant_engine::Interrupt;
 use kvant_engine::scheduler::Pooling;
 use serde_json::{Value, json as object};
 use std::sync::Arc;
@@ -43,11 +44,11 @@ pub async fn rerank(
     let repeats = fields.flag("return_documents")?.unwrap_or(true);
     fields.end()?;
     let (model, texts) = (Arc::clone(&served), documents.clone());
-    let encode = move || -> Result<Vec<Vec<u32>>, ApiError> {
+    let encode = move |_: &Interrupt| -> Result<Vec<Vec<u32>>, ApiError> {
         let all = std::iter::once(&query).chain(&texts);
-        Ok(all.map(|text| model.handle.engine().text_prompt(text)).collect::<Result<_, _>>()?)
+        Ok(all.map(|text| model.prompts().text(text)).collect::<Result<_, _>>()?)
     };
-    let tokens = spawn_blocking(encode).await??;
+    let tokens = app.prepare(encode).await??;
     let (count, name) = (tokens.len(), served.name.clone());
     let jobs = Jobs::embed(served, app.limits(), tokens, Pooling::Mean, caller.owner).await?;
     let (vectors, prompt) = jobs.vectors(count).await?;

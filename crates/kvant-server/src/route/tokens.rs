@@ -1,6 +1,6 @@
 //! `/tokenize`, `/detokenize`, `/tokenizer_info` and `/apply-template`, in the spellings of llama.cpp and of vLLM.
 
-use super::{Caller, json, spawn_blocking};
+use super::{Caller, json};
 use crate::app::App;
 use crate::error::ApiError;
 use crate::fields::{Fields, whole};
@@ -11,10 +11,14 @@ use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{Request, Response};
+use kvant_engine::{Interrupt, Prompts};
 use kvant_model::chat::{Message, RenderOptions};
 use kvant_model::tokenizer::EncodeOptions;
 use serde_json::{Map, Value, json as object};
 use std::sync::Arc;
+
+/// How many times longer than the context a text may be that is only counted.
+const COUNTED_CONTEXTS: usize = 8;
 
 /// What a request asks of which model.
 async fn read(app: &App, caller: &Caller, request: Request<Body>) -> Result<(Fields, Arc<Served>), ApiError> {
@@ -66,8 +70,8 @@ pub async fn tokenize(
             let parse_special = fields.flag("parse_special")?.unwrap_or(false);
             fields.end()?;
             let options = EncodeOptions { add_special, parse_special };
-            let encode = move || model.handle.engine().tokenizer().encode(&text, options);
-            spawn_blocking(encode).await?.map_err(|e| ApiError::field("content", e.to_string()))?
+            let encode = move |_: &Interrupt| counted(&model).encode(&text, options);
+            app.prepare(encode).await?.map_err(|error| ApiError::from(error).at("content"))?
         }
         None => {
             let (messages, options) =
@@ -81,7 +85,7 @@ pub async fn tokenize(
                 })?;
             fields.ignore(&["add_special_tokens", "add_special"]);
             fields.end()?;
-            spawn_blocking(move || model.handle.engine().chat_prompt_with(&messages, options)).await??
+            app.prepare(move |_| counted(&model).chat(&messages, options)).await??
         }
     };
     let piece = |&id: &u32| {
@@ -103,6 +107,11 @@ pub async fn tokenize(
     Ok(json(&answer))
 }
 
+/// Texts that are only counted may be longer than the context, though not without end.
+fn counted(served: &Served) -> Prompts<'_> {
+    served.handle.engine().prompts(served.handle.context().saturating_mul(COUNTED_CONTEXTS))
+}
+
 /// The text of tokens.
 pub async fn detokenize(
     State(app): State<Arc<App>>,
@@ -114,7 +123,7 @@ pub async fn detokenize(
     let ids = value.as_array().and_then(|ids| ids.iter().map(whole).collect::<Option<Vec<u32>>>());
     let ids = ids.ok_or_else(|| fields.wrong("tokens", "an array of token ids", &value))?;
     fields.end()?;
-    let text = spawn_blocking(move || served.handle.engine().tokenizer().decode(&ids)).await?;
+    let text = app.prepare(move |_| served.handle.engine().tokenizer().decode(&ids)).await?;
     let text = text.map_err(|e| ApiError::field("tokens", e.to_string()))?;
     // Under llama.cpp's name, and under vLLM's.
     Ok(json(&object!({"content": text, "prompt": text})))
@@ -150,6 +159,6 @@ pub async fn apply_template(
     let (mut fields, served) = read(&app, &caller, request).await?;
     let (messages, options) = conversation(&mut fields, &app, &served)?;
     fields.end()?;
-    let text = spawn_blocking(move || served.handle.engine().chat_text(&messages, options)).await??;
+    let text = app.prepare(move |_| served.handle.engine().chat_text(&messages, options)).await??;
     Ok(json(&object!({"prompt": text})))
 }

@@ -8,11 +8,11 @@ use crate::models::Served;
 use crate::request::jobs::{JobOptions, Jobs};
 use crate::request::sampling::Settings;
 use crate::request::tools::Tools;
-use crate::route::{Caller, spawn_blocking};
-use kvant_engine::Constraint;
+use crate::route::Caller;
 use kvant_engine::grammar::Grammar;
 use kvant_engine::reply::{ChatFormat, ReplyParser};
 use kvant_engine::tools::ToolStyle;
+use kvant_engine::{Constraint, Interrupt};
 use kvant_model::chat::{Message, RenderOptions};
 use serde_json::{Map, Value};
 use std::sync::Arc;
@@ -47,7 +47,7 @@ pub struct Prompt {
 
 impl TurnRequest {
     /// The conversation as the model reads it. Takes a moment.
-    pub fn prompt(&self, served: &Served) -> Result<Prompt, ApiError> {
+    pub fn prompt(&self, served: &Served, interrupt: &Interrupt) -> Result<Prompt, ApiError> {
         let engine = served.handle.engine();
         let definitions = self.tools.as_ref().map(|tools| tools.definitions.clone()).unwrap_or_default();
         let format = self.format(served);
@@ -61,11 +61,11 @@ impl TurnRequest {
         let grammar = self.grammar()?;
         let tokens = match grammar.is_some() {
             // A grammar is for the answer and leaves no room for reasoning.
-            true => engine.answer_prompt_with(&messages, options)?,
-            false => engine.chat_prompt_with(&messages, options)?,
+            true => served.prompts().answer(&messages, options)?,
+            false => served.prompts().chat(&messages, options)?,
         };
         let parser = ReplyParser::new(&format, &definitions).after(&engine.prompt_end(&tokens));
-        let constraints = served.constraints(grammar.as_ref(), self.settings.n);
+        let constraints = served.constraints(grammar.as_ref(), self.settings.n, interrupt);
         let constraints = constraints.map_err(|error| match &self.tools {
             Some(_) if self.settings.grammar.is_none() => error.at("tools"),
             _ => error,
@@ -106,11 +106,11 @@ impl TurnRequest {
     pub async fn begin(mut self, app: &App, served: Arc<Served>, caller: &Caller) -> Result<Turns, ApiError> {
         self.settle(app, caller);
         let (model, request) = (Arc::clone(&served), self);
-        let (request, prompt) = spawn_blocking(move || {
-            let prompt = request.prompt(&model);
+        let prepare = move |interrupt: &Interrupt| {
+            let prompt = request.prompt(&model, interrupt);
             (request, prompt)
-        })
-        .await?;
+        };
+        let (request, prompt) = app.prepare(prepare).await?;
         let Prompt { tokens, parser, constraints } = prompt?;
         let Self { settings, max_tokens, logprobs, .. } = request;
         let requests = (0..settings.n).map(|choice| kvant_engine::Request {

@@ -8,6 +8,7 @@ mod company;
 mod embeddings;
 #[cfg(feature = "grammar")]
 mod format;
+mod hostile;
 mod models;
 mod ollama;
 mod openapi;

@@ -7,7 +7,7 @@ mod response;
 use crate::app::App;
 use crate::error::ApiError;
 use crate::fields::Fields;
-use crate::route::{Caller, json, spawn_blocking};
+use crate::route::{Caller, json};
 use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
@@ -53,6 +53,6 @@ pub async fn count_tokens(
     let served = app.model_of(&mut fields, &caller).await?;
     let mut turn = request::read(fields, &app, &served)?;
     turn.settle(&app, &caller);
-    let prompt = spawn_blocking(move || turn.prompt(&served)).await??;
+    let prompt = app.prepare(move |interrupt| turn.prompt(&served, interrupt)).await??;
     Ok(json(&object!({"input_tokens": prompt.tokens.len()})))
 }

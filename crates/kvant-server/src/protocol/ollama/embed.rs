@@ -6,11 +6,12 @@ use crate::fields::Fields;
 use crate::models::Served;
 use crate::request::jobs::Jobs;
 use crate::request::prompts::{Prompt, prompts};
-use crate::route::{Caller, json, spawn_blocking};
+use crate::route::{Caller, json};
 use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{Request, Response};
+use kvant_engine::Interrupt;
 use kvant_engine::scheduler::Pooling;
 use serde_json::json as object;
 use std::sync::Arc;
@@ -67,10 +68,10 @@ async fn vectors(
     owner: u64,
 ) -> Result<(Vec<Vec<f32>>, usize), ApiError> {
     let model = Arc::clone(&served);
-    let encode = move || -> Result<Vec<Vec<u32>>, ApiError> {
-        inputs.into_iter().map(|input| input.tokens(model.handle.engine())).collect()
+    let encode = move |_: &Interrupt| -> Result<Vec<Vec<u32>>, ApiError> {
+        inputs.into_iter().map(|input| input.tokens(model.prompts())).collect()
     };
-    let tokens = spawn_blocking(encode).await??;
+    let tokens = app.prepare(encode).await??;
     let count = tokens.len();
     Jobs::embed(served, app.limits(), tokens, Pooling::Mean, owner).await?.vectors(count).await
 }

@@ -14,13 +14,14 @@ use crate::fields::Fields;
 use crate::fill::FillTokens;
 use crate::models::{KeepAlive, Served};
 use crate::request::jobs::{JobOptions, Jobs};
-use crate::route::{Caller, json, spawn_blocking};
+use crate::route::{Caller, json};
 use crate::time::timestamp;
 use crate::turn::Turns;
 use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{Request, Response};
+use kvant_engine::Interrupt;
 use lines::{Kind, Lines};
 use request::Generate;
 use serde_json::{Value, json as object};
@@ -71,15 +72,15 @@ pub async fn generate(
         Generate::Continue { settings, prompt, suffix, max_tokens } => {
             let model = Arc::clone(&served);
             let grammar = settings.grammar.clone();
-            let prepare = move || {
+            let prepare = move |interrupt: &Interrupt| {
                 let engine = model.handle.engine();
                 let tokens = match suffix {
-                    Some(suffix) => FillTokens::of(engine)?.prompt(engine, &prompt, &suffix)?,
-                    None => engine.text_prompt(&prompt)?,
+                    Some(suffix) => FillTokens::of(engine)?.prompt(&model, &prompt, &suffix)?,
+                    None => model.prompts().text(&prompt)?,
                 };
-                Ok::<_, ApiError>((tokens, model.constraints(grammar.as_ref(), 1)?))
+                Ok::<_, ApiError>((tokens, model.constraints(grammar.as_ref(), 1, interrupt)?))
             };
-            let (prompt, constraints) = spawn_blocking(prepare).await??;
+            let (prompt, constraints) = app.prepare(prepare).await??;
             let tokens = prompt.len();
             let request = kvant_engine::Request {
                 prompt,

@@ -9,13 +9,13 @@ use crate::models::Served;
 use crate::request::jobs::{JobOptions, Jobs};
 use crate::request::prompts::{Prompt, prompts};
 use crate::request::sampling::Settings;
-use crate::route::{Caller, json, spawn_blocking};
+use crate::route::{Caller, json};
 use crate::turn::Turns;
 use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{Request, Response};
-use kvant_engine::Engine;
+use kvant_engine::Interrupt;
 use std::sync::Arc;
 
 /// Tokens where the request does not say, as clients know it.
@@ -44,11 +44,11 @@ pub async fn completions(
     let TextRequest { settings, prompts, max_tokens, logprobs, echo, suffix } = read(fields, &app, &served)?;
     let model = Arc::clone(&served);
     let (grammar, answers) = (settings.grammar.clone(), prompts.len() * settings.n);
-    let prepare = move || {
-        let prompts = encode(model.handle.engine(), prompts, echo, suffix.as_deref())?;
-        Ok::<_, ApiError>((prompts, model.constraints(grammar.as_ref(), answers)?))
+    let prepare = move |interrupt: &Interrupt| {
+        let prompts = encode(&model, prompts, echo, suffix.as_deref())?;
+        Ok::<_, ApiError>((prompts, model.constraints(grammar.as_ref(), answers, interrupt)?))
     };
-    let (prompts, constraints) = spawn_blocking(prepare).await??;
+    let (prompts, constraints) = app.prepare(prepare).await??;
     let count = prompts.len();
     let requests = prompts.iter().flat_map(|(_, prompt)| {
         (0..settings.n).map(|choice| kvant_engine::Request {
@@ -80,17 +80,18 @@ pub async fn completions(
 
 /// Every prompt as a text, where that is wanted, and as tokens.
 fn encode(
-    engine: &Engine,
+    served: &Served,
     prompts: Vec<Prompt>,
     echo: bool,
     suffix: Option<&str>,
 ) -> Result<Vec<(String, Vec<u32>)>, ApiError> {
+    let engine = served.handle.engine();
     let fill = suffix.map(|suffix| FillTokens::of(engine).map(|tokens| (tokens, suffix))).transpose()?;
     let one = |prompt: Prompt| {
         let text = if echo || fill.is_some() { prompt.text(engine)? } else { String::new() };
         let tokens = match &fill {
-            Some((fill, suffix)) => fill.prompt(engine, &text, suffix)?,
-            None => prompt.tokens(engine)?,
+            Some((fill, suffix)) => fill.prompt(served, &text, suffix)?,
+            None => prompt.tokens(served.prompts())?,
         };
         Ok((text, tokens))
     };

@@ -98,11 +98,4 @@ mod tests {
         // There is one place: this waits for the end of the other.
         preparations.run(move |_: &Interrupt| has_ended.try_recv().unwrap()).await.unwrap();
     }
-
-    #[tokio::test]
-    async fn work_beyond_its_time_is_refused_as_the_clients_fault() {
-        let preparations = Preparations::new(1, Duration::from_millis(1));
-        let error = preparations.run(|interrupt: &Interrupt| while !interrupt.is_set() {}).await.unwrap_err();
-        assert_eq!(error.body()["error"]["code"], "preparation_timeout");
-    }
 }

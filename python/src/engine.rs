@@ -10,7 +10,7 @@ use crate::stream::{self, Asked, Settings, Stream};
 use crate::work::{Progress, detached, lock};
 use kvant_engine::grammar::{Grammar, GrammarCompiler, GrammarError};
 use kvant_engine::scheduler::{Handle, Pooling, Scheduler, SchedulerOptions};
-use kvant_engine::{ActivationType, Constraint, KvChoice, OpenOptions, Opened, Signature};
+use kvant_engine::{ActivationType, Constraint, DeviceChoice, KvChoice, OpenOptions, Opened, Signature};
 use kvant_model::DType;
 use kvant_model::chat::{Message, RenderOptions};
 use kvant_model::tokenizer::EncodeOptions;
@@ -367,6 +367,7 @@ impl OpenSettings {
             return Err(bad_value("ctx and threads must be at least 1"));
         }
         Ok(OpenOptions {
+            device: DeviceChoice::Cpu,
             kv: Some(self.kv.parse::<KvChoice>().map_err(bad_value)?),
             context: self.ctx,
             threads: self.threads,

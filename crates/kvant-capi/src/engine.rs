@@ -4,7 +4,7 @@ use crate::memory::{Versioned, borrow, fill, handle, list, optional_text, option
 use crate::message::KvantMessage;
 use crate::status::{Failure, KvantStatus, guard};
 use kvant_engine::grammar::GrammarCompiler;
-use kvant_engine::{ActivationType, KvChoice, OpenOptions, Opened};
+use kvant_engine::{ActivationType, DeviceChoice, KvChoice, OpenOptions, Opened};
 use kvant_model::DType;
 use kvant_model::chat::RenderOptions;
 use kvant_model::tokenizer::EncodeOptions;
@@ -111,6 +111,7 @@ unsafe fn open_options(asked: &KvantOpenOptions) -> Result<OpenOptions, Failure>
     };
     let some = |number: usize| (number > 0).then_some(number);
     Ok(OpenOptions {
+        device: DeviceChoice::Cpu,
         kv: kv.map_err(|e| Failure::argument(format!("kv: {e}")))?,
         context: some(asked.context),
         window: some(asked.window),

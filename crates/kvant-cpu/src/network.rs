@@ -80,7 +80,8 @@ impl CpuNetwork {
         let wanted = pass.wanted();
         let Observer { layers: mut observer, attention: watching } = std::mem::take(&mut pass.observer);
         let watching = watching.map(|watching| watching as &mut dyn AttentionObserver);
-        let mut cpu = CpuPass::new(pass.chunks, sequences, attention, &self.ropes, &self.folded)?.observed(watching);
+        let mut cpu =
+            CpuPass::new(pass.chunks, sequences, attention, &self.ropes, &self.folded)?.observed(watching);
         let (first, mut streams) = match pass.first {
             Some((layer, input)) => {
                 (layer, vec![Activations::from_vec(input.data().to_vec(), input.width())])

@@ -107,6 +107,7 @@ impl ProductForm {
         let large = rows.div_ceil(128) * tokens.div_ceil(128) >= limits.processors;
         match tokens {
             0..=32 => form("t32", 32, 128),
+            33..=64 => form("tile", 64, 128),
             _ if large && 2 * 128 * channels < 1 << 32 => form("large", 128, 256),
             _ => form("tile", 64, 128),
         }

@@ -30,7 +30,7 @@ fn a_rollback_enters_the_pages_from_the_cut_on_and_no_others() {
     let slot = slots.kv_slots().next().unwrap();
     let rows = vec![0.5; 1000 * 64];
     let mut sequence = Sequence::new(layout, Arena::new());
-    let mut grow = |sequence: &mut Sequence, tokens: usize| {
+    let grow = |sequence: &mut Sequence, tokens: usize| {
         sequence.append(slot, &rows[..tokens * 64], &rows[..tokens * 64]).unwrap();
         sequence.advance(tokens).unwrap();
     };

@@ -5,7 +5,8 @@ mod tiny;
 
 use kvant_engine::open::plan_path;
 use kvant_engine::{
-    KvChoice, OpenError, OpenNote, OpenOptions, Plan, Policy, Request, SamplingParams, StateType,
+    DeviceChoice, KvChoice, OpenError, OpenNote, OpenOptions, Plan, Policy, Request, SamplingParams,
+    StateType,
 };
 use kvant_model::Checkpoint;
 use std::ops::ControlFlow;
@@ -18,10 +19,15 @@ fn model() -> (tempfile::TempDir, PathBuf) {
     (folder, path)
 }
 
+/// Options that say the same on a machine with a card.
+fn on_cpu() -> OpenOptions {
+    OpenOptions { device: DeviceChoice::Cpu, ..OpenOptions::default() }
+}
+
 #[test]
 fn what_nobody_asked_for_is_decided() {
     let (_folder, path) = model();
-    let opened = OpenOptions::default().open(&path).unwrap();
+    let opened = on_cpu().open(&path).unwrap();
     assert_eq!((opened.policy().to_string().as_str(), opened.context()), ("int4", 512));
     assert_eq!(opened.notes(), []);
     let mut session = opened.session().unwrap();
@@ -48,7 +54,7 @@ fn what_is_asked_for_counts_and_is_part_of_the_signature() {
         window: Some(100),
         sinks: Some(2),
         kv_memory: Some(1 << 20),
-        ..OpenOptions::default()
+        ..on_cpu()
     };
     let opened = options.open(&path).unwrap();
     let rule = &opened.policy().rule;
@@ -65,8 +71,7 @@ fn what_is_asked_for_counts_and_is_part_of_the_signature() {
 #[test]
 fn a_session_grows_and_holds_what_it_held() {
     let (_folder, path) = model();
-    let open =
-        |context| OpenOptions { context: Some(context), ..OpenOptions::default() }.open(&path).unwrap();
+    let open = |context| OpenOptions { context: Some(context), ..on_cpu() }.open(&path).unwrap();
     let request = |opened: &kvant_engine::Opened, more: &[u32], max_tokens| Request {
         prompt: [opened.engine().text_prompt("hello there").unwrap(), more.to_vec()].concat(),
         sampling: SamplingParams::greedy(),
@@ -103,7 +108,7 @@ fn a_session_grows_and_holds_what_it_held() {
 fn a_plan_beside_the_model_decides_and_says_so() {
     let (folder, path) = model();
     let checkpoint = Checkpoint::open(&path).unwrap();
-    let auto = OpenOptions { kv: Some(KvChoice::Auto), ..OpenOptions::default() };
+    let auto = OpenOptions { kv: Some(KvChoice::Auto), ..on_cpu() };
     let opened = auto.open(&path).unwrap();
     let [OpenNote::Cache { policy, reason }] = opened.notes() else {
         panic!("one note, about the cache: {:?}", opened.notes())
@@ -112,15 +117,15 @@ fn a_plan_beside_the_model_decides_and_says_so() {
 
     let place = plan_path(&checkpoint);
     assert_eq!(place, folder.path().join("model.kvplan"));
-    let missing = OpenOptions { kv: Some(KvChoice::Plan(place.clone())), ..OpenOptions::default() };
+    let missing = OpenOptions { kv: Some(KvChoice::Plan(place.clone())), ..on_cpu() };
     assert!(matches!(missing.open(&path), Err(OpenError::Plan(_))));
     let plan = |signature| Plan::new(signature, "k8v4".parse().unwrap(), "by a test", Vec::new()).unwrap();
     plan(checkpoint.signature().0).save(&place).unwrap();
-    let opened = OpenOptions::default().open(&path).unwrap();
+    let opened = on_cpu().open(&path).unwrap();
     assert_eq!(opened.policy().to_string(), "k8v4");
     assert!(opened.notes()[0].to_string().contains("made by a test"), "{:?}", opened.notes());
     // One that was made for another model is refused, not passed over.
     plan([7; 32]).save(&place).unwrap();
-    let error = OpenOptions::default().open(&path).map(drop).unwrap_err().to_string();
+    let error = on_cpu().open(&path).map(drop).unwrap_err().to_string();
     assert!(error.contains("model.kvplan"), "{error}");
 }

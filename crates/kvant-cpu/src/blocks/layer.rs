@@ -7,7 +7,11 @@ use kvant_model::description::{Ffn, Mixer};
 
 impl<'a> Block<'a, Layer> {
     /// Changes the residual streams, `(tokens, hidden)` each.
-    pub fn forward(&self, streams: &mut Vec<Activations>, pass: &mut CpuPass<'_, '_>) -> Result<(), StateError> {
+    pub fn forward(
+        &self,
+        streams: &mut Vec<Activations>,
+        pass: &mut CpuPass<'_, '_>,
+    ) -> Result<(), StateError> {
         let Some(altup) = self.altup.as_deref().map(Block) else {
             return self.residuals(&mut streams[0], pass);
         };

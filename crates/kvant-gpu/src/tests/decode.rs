@@ -8,7 +8,7 @@ use kvant_attention::KvCache;
 use kvant_cache::Policy;
 use kvant_model::gguf::Gguf;
 use kvant_model::synth::{self, Shape, WeightType};
-use kvant_model::{Checkpoint, Chunk, Model};
+use kvant_model::{Checkpoint, Chunk, Model, Pass};
 
 const TOKENS: usize = 210;
 
@@ -53,8 +53,10 @@ impl Loaded {
                     hidden.extend_from_slice(x.data());
                 }
             };
-            let chunk = [Chunk { tokens: &[id], wanted: 0..0 }];
-            self.model.forward_observed(&chunk, &mut cache, &mut observer).unwrap();
+            let ids = [id];
+            let chunk = [Chunk::new(&ids, 0..0)];
+            let pass = Pass::new(&chunk).observed(&mut observer);
+            self.model.forward(pass, &mut [cache.sequence_mut()]).unwrap();
         }
         hidden
     }

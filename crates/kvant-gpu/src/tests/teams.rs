@@ -8,7 +8,7 @@ use crate::buffer::Buffer;
 use crate::layout::{LayoutKernels, SlotKernels};
 use crate::recorder::Grid;
 use half::f16;
-use kvant_cache::{PageId, PageStore};
+use kvant_cache::{PageId, PageKind, PageStore};
 use kvant_codec::Side;
 
 const PAGE: usize = 64;
@@ -176,7 +176,7 @@ impl Bench {
         let coded = (case.position - case.sinks) / PAGE;
         let heads: Vec<Head> = (0..case.kv_heads).map(|_| Head::random(random, case.dim, coded)).collect();
         let store = |bytes: &[u8]| {
-            let page = device.pages.take(bytes.len()).unwrap();
+            let page = device.pages.take(PageKind::BYTES, bytes.len()).unwrap();
             device.pages.write(page, bytes);
             page
         };

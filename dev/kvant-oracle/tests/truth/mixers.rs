@@ -105,7 +105,8 @@ fn mixer_of(description: &mut Description) -> &mut Mixer {
 
 #[test]
 fn short_convolutions() {
-    for kernel in [1, 3, 4] {
+    // A kernel of one tap keeps no state, and caches refuse such a slot.
+    for kernel in [2, 3, 4] {
         let made = model(|maker| short_conv(maker, kernel));
         check_chunks("short convolution", made, &CHUNKS, |description| match mixer_of(description) {
             Mixer::ShortConv(short) => short.conv.bias = None,

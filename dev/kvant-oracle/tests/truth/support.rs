@@ -259,6 +259,12 @@ pub fn compare_backend(
         pass::begin(sequences, &[chunk[0].tokens()]).unwrap();
         let pass = Pass::new(&chunk).observed(&mut observer).watched(&mut recorder);
         let found = network.forward(pass, sequences).unwrap().into_logits();
+        // Some descriptions here have slots that no layer writes to; a pass ends when all hold its tokens.
+        for slot in slots.kv_slots().filter(|slot| !recorder.given.contains_key(slot)) {
+            let shape = slots.get(slot.index()).and_then(|slot| slot.kind.stored()).unwrap();
+            let zeros = |dim: usize| vec![0.0; chunk[0].tokens() * shape.kv_heads * dim];
+            pass::append(sequences, slot, &zeros(shape.key_dim), &zeros(shape.value_dim)).unwrap();
+        }
         pass::end(sequences).unwrap();
         logits.extend_from_slice(found.data());
     }

@@ -49,6 +49,8 @@ pub enum Command {
     /// Show what a model file holds, and what its context costs in memory
     #[command(visible_alias = "show")]
     Inspect(command::inspect::Inspect),
+    /// Tell whether a model, session or plan file is sound, without running it
+    Check(command::check::Check),
     /// Tell which models, contexts and caches fit into memory, also for models that are
     /// not here
     Fit(command::fit::Fit),
@@ -90,6 +92,7 @@ impl Command {
             Self::Pull(pull) => pull.execute(),
             Self::Models(models) => models.execute(),
             Self::Inspect(inspect) => inspect.execute(),
+            Self::Check(check) => check.execute(),
             Self::Rm(rm) => rm.execute(),
             Self::Ps(ps) => ps.execute(),
             Self::Fit(fit) => fit.execute(),

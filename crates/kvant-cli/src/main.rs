@@ -4,6 +4,9 @@
 //! `execute`. To add one: write the file, add its line to [`cli::Command`]. Flags that several commands share are
 //! in [`options`]; what people type who come from other programs is in [`typed`].
 
+#[macro_use]
+mod shown;
+
 mod cli;
 mod command;
 mod config;

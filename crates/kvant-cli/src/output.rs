@@ -3,6 +3,7 @@
 use crate::failure::Failure;
 use crate::interrupt;
 use crate::screen::{Look, Markdown, Reading, stderr_has_styles};
+use crate::shown;
 use kvant_engine::Event;
 use kvant_engine::reply::{ParsedReply, ReplyParser, ReplyPart};
 use std::io::{self, Write};
@@ -97,6 +98,7 @@ impl Output {
                     let begin = if self.is_dimmed && !self.is_thinking { "\x1b[2m" } else { "" };
                     self.is_thinking = true;
                     // Nobody need see it.
+                    let text = shown::to_terminal(&io::stderr(), text);
                     let _ = write!(io::stderr(), "{begin}{text}");
                 }
                 ReplyPart::Text(text) if self.shown.answer && !text.is_empty() => {
@@ -118,6 +120,7 @@ impl Output {
 
     fn put(&mut self, text: &str) {
         let mut stdout = io::stdout().lock();
+        let text = shown::to_terminal(&stdout, text);
         if let Err(e) = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
             self.failed = Some(e);
         }

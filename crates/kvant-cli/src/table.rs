@@ -1,5 +1,6 @@
-//! Text in columns.
+//! Text in columns. Cells may come from files: they pass through [`shown::cell`].
 
+use crate::shown;
 use std::io::{self, Write};
 
 /// A column by its heading, and the side its cells stand on.
@@ -47,12 +48,13 @@ impl Table {
 
     /// Adds a row.
     pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
-        self.rows.push(cells.into_iter().collect());
+        self.rows.push(cells.into_iter().map(|cell| shown::cell(&cell)).collect());
     }
 
     /// Adds a row whose cells have a ground of their own. For terminals only: elsewhere the codes would be in the way.
     pub fn shaded_row(&mut self, cells: impl IntoIterator<Item = (String, Shade)>) {
-        let (cells, shades): (Vec<String>, Vec<Shade>) = cells.into_iter().unzip();
+        let (cells, shades): (Vec<String>, Vec<Shade>) =
+            cells.into_iter().map(|(cell, shade)| (shown::cell(&cell), shade)).unzip();
         self.shades.push((self.rows.len(), shades));
         self.rows.push(cells);
     }
@@ -102,6 +104,18 @@ mod tests {
         let mut out = Vec::new();
         table.write(&mut out, 0).unwrap();
         assert_eq!(String::from_utf8(out).unwrap(), "a  bb\n1  \x1b[48;5;160;38;5;231m 2\x1b[0m\n");
+    }
+
+    /// The formatter of the standard library panics at 65,536.
+    #[test]
+    fn a_cell_of_65536_letters_is_no_panic() {
+        let mut table = Table::new(&[Column::Left("name"), Column::Right("size")]);
+        table.row(["x".repeat(65_536), "y".repeat(70_000)]);
+        table.row(["short\x1b[2J".to_owned(), "1".to_owned()]);
+        let mut out = Vec::new();
+        table.write(&mut out, 0).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert!(text.len() < 4000 && !text.contains('\x1b') && text.contains('…'), "{text}");
     }
 
     #[test]

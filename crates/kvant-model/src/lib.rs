@@ -20,6 +20,7 @@ pub mod quant;
 mod rows;
 pub mod safetensors;
 mod scales;
+pub mod soundness;
 pub mod synth;
 pub mod tensor;
 pub mod tokenizer;

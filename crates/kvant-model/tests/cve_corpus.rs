@@ -3,6 +3,7 @@
 
 use kvant_model::gguf::Gguf;
 use kvant_model::safetensors::Safetensors;
+use kvant_model::{Checkpoint, Description};
 
 /// A GGUF file made by hand, so that its numbers can be wrong.
 #[derive(Default)]
@@ -35,6 +36,12 @@ impl File {
     fn key(mut self, name: &str, number: u32) -> Self {
         self.keys += 1;
         self.text(name).u32(4).u32(number)
+    }
+
+    /// A key with a text.
+    fn key_text(mut self, name: &str, text: &str) -> Self {
+        self.keys += 1;
+        self.text(name).u32(8).text(text)
     }
 
     /// A key with an array of which only the type and length are there.
@@ -182,4 +189,58 @@ fn safetensors_that_lie_about_sizes_are_refused() {
     for length in [u64::MAX, 1 << 62, 1 << 40, 0] {
         assert!(open(length, "{}", 16).is_err(), "a header of {length} bytes");
     }
+}
+
+/// A llama of one layer, of which one number is another.
+fn described(change: impl Fn(File) -> File) -> Result<Description, String> {
+    let (hidden, ffn, vocabulary) = (8_u64, 16, 32);
+    let mut made = file()
+        .key_text("general.architecture", "llama")
+        .key("llama.context_length", 64)
+        .key("llama.embedding_length", hidden as u32)
+        .key("llama.block_count", 1)
+        .key("llama.feed_forward_length", ffn as u32)
+        .key("llama.attention.head_count", 2);
+    made.keys += 1;
+    made = change(made.text("llama.attention.layer_norm_rms_epsilon").u32(6).u32(1e-5_f32.to_bits()));
+    let mut at = 0;
+    let mut tensors: Vec<(String, Vec<u64>)> = vec![
+        ("token_embd.weight".into(), vec![hidden, vocabulary]),
+        ("output_norm.weight".into(), vec![hidden]),
+    ];
+    for layer in 0..=u64::from(made.body.windows(5).any(|bytes| bytes == b"extra")) {
+        let parts = [
+            ("attn_norm", vec![hidden]),
+            ("attn_q", vec![hidden, hidden]),
+            ("attn_k", vec![hidden, hidden]),
+            ("attn_v", vec![hidden, hidden]),
+            ("attn_output", vec![hidden, hidden]),
+            ("ffn_norm", vec![hidden]),
+            ("ffn_gate", vec![hidden, ffn]),
+            ("ffn_up", vec![hidden, ffn]),
+            ("ffn_down", vec![ffn, hidden]),
+        ];
+        tensors.extend(parts.map(|(name, extents)| (format!("blk.{layer}.{name}.weight"), extents)));
+    }
+    for (name, extents) in tensors {
+        made = made.tensor(&name, &extents, F32, at);
+        at += (extents.iter().product::<u64>() * 4).next_multiple_of(32);
+    }
+    let gguf = Gguf::from_bytes(made.data(at as usize).bytes()).map_err(|e| e.to_string())?;
+    Description::of(&Checkpoint::from_gguf(gguf)).map_err(|e| e.to_string())
+}
+
+/// A number that the tensors contradict is refused by its name, and not ignored.
+#[test]
+fn numbers_that_the_tensors_contradict_are_refused() {
+    described(|file| file).unwrap();
+    described(|file| file.key("llama.vocab_size", 32).key("llama.attention.value_length", 4)).unwrap();
+    let refused = |change: fn(File) -> File, key: &str| {
+        let why = described(change).err().unwrap_or_else(|| panic!("{key} was ignored"));
+        assert!(why.contains(key), "{why}");
+    };
+    refused(|file| file.key("extra", 1), "block_count");
+    refused(|file| file.key("llama.vocab_size", 31), "vocab_size");
+    refused(|file| file.key("llama.attention.value_length", 8), "value_length");
+    refused(|file| file.key("llama.attention.key_length", 8), "attn_q");
 }

@@ -162,7 +162,7 @@ impl Bench {
             ..SpeedRow::new(timing, plan.fill, name, version, &machine)
         };
         let rows: Vec<SpeedRow> = timings.iter().map(row).collect();
-        let mut out = io::stdout().lock();
+        let mut out = crate::shown::stdout();
         if self.json {
             for row in &rows {
                 serde_json::to_writer(&mut out, row).map_err(io::Error::from)?;
@@ -182,7 +182,7 @@ impl Bench {
 fn wait_for_turn(Stage { done, total, now }: &Stage) {
     let timed = matches!(now, Step::Run(_));
     let announced = json!({"next": now.to_string(), "timed": timed, "done": done, "total": total});
-    let mut out = io::stdout().lock();
+    let mut out = crate::shown::stdout();
     if writeln!(out, "{announced}").and_then(|()| out.flush()).is_ok() {
         let _ = io::stdin().read_line(&mut String::new());
     }

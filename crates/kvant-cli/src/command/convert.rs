@@ -128,7 +128,7 @@ impl Convert {
         let conversion = self.write(&checkpoint, format, Some(&importance), &self.output)?;
         let weighed = measure(&source, &self.output, &measured)?;
         self.report(&conversion)?;
-        let mut out = std::io::stdout().lock();
+        let mut out = crate::shown::stdout();
         writeln!(out, "KL divergence from the source, {} tokens:", measured.tokens())?;
         writeln!(out, "  plain rounding  {:.5}   same top token {:.1} %", plain.kl, 100.0 * plain.top1)?;
         let ratio = if plain.kl > 0.0 { format!("   {:.2}×", weighed.kl / plain.kl) } else { String::new() };
@@ -185,7 +185,7 @@ impl Convert {
         let values: usize = tensors.iter().map(|(_, _, shape)| shape.iter().product::<usize>()).sum();
         let size = conversion.tensor_bytes();
         writeln!(
-            std::io::stdout(),
+            crate::shown::stdout(),
             "{}: {} tensors, {:.1} million weights, {}, {:.2} bits per weight",
             self.output.display(),
             tensors.len(),

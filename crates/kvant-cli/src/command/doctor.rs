@@ -22,7 +22,7 @@ use kvant_eval::Machine;
 use kvant_hub::Hub;
 use kvant_model::{Checkpoint, DType, Description, Tensor};
 use kvant_threads::Pool;
-use std::io::{self, Write};
+use std::io::Write;
 
 /// Arguments of `kvant doctor`.
 #[derive(Args)]
@@ -45,7 +45,7 @@ impl Doctor {
         // A mistyped model is said before anything else.
         let checkpoint = self.model.map(|model| Ok::<_, Failure>(Checkpoint::open(open::find(&model)?)?));
         let checkpoint = checkpoint.transpose()?;
-        let mut out = io::stdout().lock();
+        let mut out = crate::shown::stdout();
         let mut complaints = Vec::new();
         let tier = machine(&mut out, &mut complaints)?;
         devices::list(&mut out)?;

@@ -255,7 +255,7 @@ impl Eval {
         let cache = [EXACT, "f16"].into_iter().find(exact).unwrap_or(EXACT);
         let estimate = measure(&placed.model, windows, cache)?;
         let report = Report::new(setting, cache.to_owned(), windows, &estimate, start.elapsed());
-        let mut out = io::stdout().lock();
+        let mut out = crate::shown::stdout();
         if self.json {
             serde_json::to_writer_pretty(&mut out, &report).map_err(io::Error::from)?;
             writeln!(out)?;

@@ -11,7 +11,7 @@ use kvant_engine::open::Plans;
 use kvant_engine::{Policy, StateType};
 use kvant_model::{Checkpoint, DType, Description};
 use outlook::{Outlook, Question};
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
@@ -127,7 +127,7 @@ impl Fit {
             std::fs::write(path, outlook.html())
                 .map_err(|e| Failure::new(format!("{}: {e}", path.display())))?;
         }
-        let mut out = io::stdout().lock();
+        let mut out = crate::shown::stdout();
         if self.json {
             writeln!(out, "{}", outlook.json())?;
         } else {

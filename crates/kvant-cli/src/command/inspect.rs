@@ -75,7 +75,7 @@ impl Inspect {
             Ok(description) => Some(self.memory(&checkpoint, description)?),
             Err(_) => None,
         };
-        let mut out = io::stdout().lock();
+        let mut out = crate::shown::stdout();
         if self.json {
             let mut json = contents.json();
             json["about"] = contents.about().json();

@@ -7,7 +7,7 @@ use clap::Args;
 use kvant_cache::{KvShape, Slots};
 use kvant_codec::{PRESETS, catalogue};
 use kvant_engine::kv;
-use std::io::{self, Write};
+use std::io::Write;
 
 /// The usual width of a head, for bits per value.
 const DIM: usize = 128;
@@ -73,7 +73,7 @@ impl KvList {
     /// Prints a line for each.
     pub fn execute(self) -> Result<(), Failure> {
         let slots = Slots::uniform(1, KvShape { kv_heads: 1, key_dim: DIM, value_dim: DIM, window: None });
-        let mut out = io::stdout().lock();
+        let mut out = crate::shown::stdout();
         writeln!(out, "Ways to keep keys and values: kvant run --kv NAME (k=NAME,v=NAME for each side)\n")?;
         let mut table =
             Table::new(&[Left("name"), Right("bits"), Right("KL, S"), Right("KL, Q"), Left("what it is")]);

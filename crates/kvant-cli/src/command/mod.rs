@@ -3,6 +3,7 @@
 pub mod bench;
 pub mod calibrate;
 pub mod chat;
+pub mod check;
 pub mod completions;
 pub mod convert;
 pub mod doctor;

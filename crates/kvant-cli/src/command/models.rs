@@ -29,7 +29,7 @@ impl Models {
         }
         let hub = Hub::from_env()?;
         let models = hub.models()?;
-        let mut out = std::io::stdout().lock();
+        let mut out = crate::shown::stdout();
         if self.json {
             let list: Vec<Value> =
                 models.iter().map(|m| json!({"name": m.name, "bytes": m.bytes, "path": m.path})).collect();
@@ -57,7 +57,7 @@ impl Models {
         let pinned = KNOWN.iter().map(|known| (known.short.to_owned(), known.repo, known.file, true));
         let short = SHORT_NAMES.iter().map(|line| (line.name(), line.repo, line.quant, line.is_verified));
         let lines: Vec<_> = pinned.chain(short).collect();
-        let mut out = std::io::stdout().lock();
+        let mut out = crate::shown::stdout();
         if self.json {
             let list = lines.iter().map(|(name, repo, file, is_verified)| {
                 json!({"name": name, "repo": repo, "file": file, "verified": is_verified})

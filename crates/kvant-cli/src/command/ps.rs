@@ -30,7 +30,7 @@ impl Ps {
     pub fn execute(self) -> Result<(), Failure> {
         let site = Site::new(&self.server, self.api_key)?;
         let answer = site.json("/v1/models", None)?;
-        let mut out = std::io::stdout().lock();
+        let mut out = crate::shown::stdout();
         if self.json {
             writeln!(out, "{answer}")?;
             return Ok(());

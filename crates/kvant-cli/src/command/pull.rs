@@ -28,7 +28,7 @@ impl Pull {
     /// Fetches the model unless it is here, and prints where it lies.
     pub fn execute(self) -> Result<(), Failure> {
         let path = open::pull(&Hub::from_env()?, &ModelName::parse(&self.name)?)?;
-        writeln!(std::io::stdout(), "{}", path.display())?;
+        writeln!(crate::shown::stdout(), "{}", path.display())?;
         Ok(())
     }
 }

@@ -165,7 +165,7 @@ impl Run {
         let parsed = output.end()?;
         let report = Report::new(engine, &session, &reply)?;
         if self.json {
-            writeln!(io::stdout(), "{}", report.json(&self.model.model, &parsed))?;
+            writeln!(crate::shown::stdout(), "{}", report.json(&self.model.model, &parsed))?;
         } else {
             if reply.finish == Finish::ContextFull {
                 let size = session.context();

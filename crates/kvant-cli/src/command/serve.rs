@@ -245,7 +245,7 @@ impl Serve {
         let address = server.address()?;
         warn_if_open(keys, address);
         eprintln!("{name}: {about}; Ctrl-C ends");
-        writeln!(std::io::stdout(), "http://{address}")?;
+        writeln!(crate::shown::stdout(), "http://{address}")?;
         Ok(server.run(ends)?)
     }
 

@@ -144,7 +144,7 @@ impl Synth {
         let size = fs::metadata(&self.out).map_or(model.tensor_bytes(), |file| file.len());
         let millions = shape.parameters() as f64 / 1e6;
         writeln!(
-            std::io::stdout(),
+            crate::shown::stdout(),
             "{}: {millions:.1} million random weights, {}",
             self.out.display(),
             bytes(size)
@@ -209,7 +209,7 @@ impl Synth {
         written?;
         let millions = model.parameters() as f64 / 1e6;
         let (folder, size) = (self.out.display(), bytes(model.tensor_bytes()));
-        writeln!(std::io::stdout(), "{folder}: {millions:.1} million random weights, {size}")?;
+        writeln!(crate::shown::stdout(), "{folder}: {millions:.1} million random weights, {size}")?;
         Ok(())
     }
 }

@@ -18,7 +18,6 @@ use kvant_model::Checkpoint;
 use kvant_model::tokenizer::Tokenizer;
 use serde_json::{Value, json};
 use std::borrow::Cow;
-use std::io;
 use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
@@ -140,7 +139,7 @@ impl Tune {
                 measured,
             ]);
         }
-        table.write(&mut io::stdout().lock(), 2)?;
+        table.write(&mut crate::shown::stdout(), 2)?;
         Ok(())
     }
 }

@@ -4,6 +4,7 @@ mod about;
 mod bench;
 mod calibrate;
 mod chat;
+mod check;
 mod config;
 mod convert;
 #[cfg(feature = "hub")]

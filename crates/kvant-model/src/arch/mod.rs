@@ -5,6 +5,7 @@
 //! will run the model.
 
 mod common;
+mod contradictions;
 mod deepseek_v2;
 mod deepseek_v3;
 mod ernie4_5;
@@ -150,6 +151,7 @@ impl Description {
         let scope = Scope::new(checkpoint)?;
         let architecture = Architecture::of(scope.config())?;
         let description = (architecture.describe)(&scope)?;
+        contradictions::refuse(&scope, checkpoint, &description)?;
         let mut left_out = scope.left_out()?;
         left_out.extend(&description.left_out);
         Ok(Self { architecture: architecture.config_name, left_out, ..description })

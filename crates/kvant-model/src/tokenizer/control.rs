@@ -1,23 +1,55 @@
 //! Names of control tokens that are nothing but text.
 //!
 //! A chat template writes control tokens by their names, and the words of users beside them. A user who writes such a name must
-//! not be taken for the template. So names in the words of users are put between two *fences*, characters that occur nowhere
-//! else, before the template runs, and what it wrote is encoded by [`Tokenizer::encode_chat_fenced`]: names between fences are text.
+//! not be taken for the template. So a *fence*, a character that occurs nowhere else, is put into every name in the words of users
+//! before the template runs, and what it wrote is encoded by [`Tokenizer::encode_chat_fenced`]: a name with a fence in it is text.
 //!
-//! **Invariant:** fences never reach the model. One that has lost its fellow, or has something else than a name beside it, is
-//! dropped.
+//! Templates trim texts, write them in small letters and put them beside each other. So a name in other letters is fenced too, and so
+//! is a text that ends as a name begins, or begins as one ends.
+//!
+//! **Invariant:** fences never reach the model, and no name with a fence in it becomes a control token.
 
 use super::{EncodeOptions, TokenKind, Tokenizer, TokenizerError};
 use aho_corasick::{AhoCorasick, MatchKind};
+use std::borrow::Cow;
+use std::collections::HashSet;
 use std::ops::Range;
 
-/// What stands before and after a name that is text.
-pub type Fences = [char; 2];
+/// What fences are chosen from: characters that Unicode reserves for a program's own use, and then those without a meaning.
+const CANDIDATES: [std::ops::RangeInclusive<char>; 2] = ['\u{fdd0}'..='\u{fdef}', '\u{e000}'..='\u{f8ff}'];
+
+/// A character that divides names of control tokens which are text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fence(char);
+
+impl Fence {
+    /// A character that occurs nowhere in `text`. Where all of them do, it is the first, which [`Tokenizer::fence`] takes out of every
+    /// text.
+    pub fn absent_from(text: &str) -> Self {
+        let is_candidate = |c: &char| CANDIDATES.iter().any(|range| range.contains(c));
+        let taken: HashSet<char> = text.chars().filter(is_candidate).collect();
+        let first = *CANDIDATES[0].start();
+        Self(CANDIDATES.into_iter().flatten().find(|c| !taken.contains(c)).unwrap_or(first))
+    }
+
+    /// A text without fences.
+    pub fn removed(self, text: &str) -> Cow<'_, str> {
+        match text.contains(self.0) {
+            true => text.replace(self.0, "").into(),
+            false => text.into(),
+        }
+    }
+}
 
 /// All names, to look for at once.
 pub(super) struct ControlNames {
     finder: AhoCorasick,
+    /// The same in letters of any size, and also where names overlap: one of them divided may leave the other whole.
+    lax: AhoCorasick,
     ids: Vec<u32>,
+    /// In small letters, and the same read backwards.
+    forwards: Beginnings,
+    backwards: Beginnings,
 }
 
 impl ControlNames {
@@ -25,17 +57,58 @@ impl ControlNames {
         let is_control =
             |id: &u32| matches!(tokenizer.kind(*id), Some(TokenKind::Control | TokenKind::Unknown));
         let count = u32::try_from(tokenizer.vocab_len()).unwrap_or(u32::MAX);
-        let (ids, names): (Vec<u32>, Vec<&[u8]>) = (0..count)
+        let (ids, names): (Vec<u32>, Vec<Vec<u8>>) = (0..count)
             .filter(is_control)
-            .filter_map(|id| Some((id, tokenizer.token_bytes(id).ok().filter(|name| !name.is_empty())?)))
+            .filter_map(|id| Some((id, tokenizer.token_bytes(id).ok()?.to_vec())))
+            .filter(|(_, name)| !name.is_empty() && std::str::from_utf8(name).is_ok())
             .unzip();
-        let finder = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(names).ok()?;
-        Some(Self { finder, ids })
+        let finder = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(&names).ok()?;
+        let lax = AhoCorasick::builder().ascii_case_insensitive(true).build(&names).ok()?;
+        let small = names.iter().map(|name| name.to_ascii_lowercase());
+        let backwards = Beginnings::new(small.clone().map(|name| name.into_iter().rev().collect()));
+        Some(Self { finder, lax, ids, forwards: Beginnings::new(small), backwards })
     }
 
-    fn is_name(&self, text: &str) -> bool {
-        self.finder.find(text).is_some_and(|found| found.range() == (0..text.len()))
+    /// Whether `text` ends as a name begins.
+    fn ends_within(&self, text: &str) -> bool {
+        let from = text.len().saturating_sub(self.forwards.longest);
+        let end = text.as_bytes()[from..].to_ascii_lowercase();
+        (0..end.len()).any(|at| self.forwards.has(&end[at..]))
     }
+
+    /// Whether `text` begins as a name ends.
+    fn begins_within(&self, text: &str) -> bool {
+        let mut start = text.as_bytes()[..text.len().min(self.backwards.longest)].to_ascii_lowercase();
+        start.reverse();
+        (0..start.len()).any(|at| self.backwards.has(&start[at..]))
+    }
+}
+
+/// Texts in order, to be found by how they begin.
+struct Beginnings {
+    sorted: Vec<Vec<u8>>,
+    longest: usize,
+}
+
+impl Beginnings {
+    fn new(texts: impl Iterator<Item = Vec<u8>>) -> Self {
+        let mut sorted: Vec<Vec<u8>> = texts.collect();
+        sorted.sort_unstable();
+        let longest = sorted.iter().map(Vec::len).max().unwrap_or(0);
+        Self { sorted, longest }
+    }
+
+    /// Whether one of them begins with `part` and goes on.
+    fn has(&self, part: &[u8]) -> bool {
+        let from = self.sorted.partition_point(|text| text.as_slice() <= part);
+        self.sorted.get(from).is_some_and(|text| text.starts_with(part))
+    }
+}
+
+/// Where a fence stands in a name: after its first letter, or before it where it is the only one.
+fn inside(name: &str) -> usize {
+    let first = name.chars().next().map_or(0, char::len_utf8);
+    if first < name.len() { first } else { 0 }
 }
 
 impl Tokenizer {
@@ -43,42 +116,72 @@ impl Tokenizer {
         self.control_names.get_or_init(|| ControlNames::new(self)).as_ref()
     }
 
-    /// `text` with fences around the names of control tokens in it, but not around those in `spared`; none if there are no such
-    /// names.
-    pub fn fenced(&self, text: &str, fences: Fences, spared: &[&str]) -> Option<String> {
-        let names = self.control_names()?;
-        let mut out = String::new();
-        let mut from = 0;
-        for found in names.finder.find_iter(text) {
+    /// Puts fences into the names of control tokens in `text`, but not into those in `spared`, and at its ends where a part of a name
+    /// stands there. Fences that were there before are taken out.
+    pub fn fence(&self, text: &mut String, fence: Fence, spared: &[&str]) {
+        if let Cow::Owned(without) = fence.removed(text) {
+            *text = without;
+        }
+        let Some(names) = self.control_names() else { return };
+        let mut at: Vec<usize> = Vec::new();
+        for found in names.lax.find_overlapping_iter(text.as_str()) {
             let name = &text[found.range()];
             if !spared.contains(&name) {
-                out.push_str(&text[from..found.start()]);
-                out.extend([fences[0]].into_iter().chain(name.chars()).chain([fences[1]]));
-                from = found.end();
+                at.push(found.start() + inside(name));
             }
         }
-        (from > 0).then(|| out + &text[from..])
+        if names.begins_within(text.trim_start()) {
+            at.push(text.len() - text.trim_start().len());
+        }
+        if names.ends_within(text.trim_end()) {
+            at.push(text.trim_end().len());
+        }
+        if at.is_empty() {
+            return;
+        }
+        at.sort_unstable();
+        at.dedup();
+        let mut out = String::with_capacity(text.len() + at.len() * fence.0.len_utf8());
+        let mut from = 0;
+        for at in at {
+            out.push_str(&text[from..at]);
+            out.push(fence.0);
+            from = at;
+        }
+        out.push_str(&text[from..]);
+        *text = out;
     }
 
-    /// As [`encode_chat`](Self::encode_chat), but control tokens whose names stand between fences are text.
+    /// As [`encode_chat`](Self::encode_chat), but control tokens whose names have a fence in them are text.
     ///
     /// # Errors
     /// As [`encode`](Self::encode).
-    pub fn encode_chat_fenced(&self, rendered: &str, fences: Fences) -> Result<Vec<u32>, TokenizerError> {
-        let Some(names) = self.control_names() else { return self.encode_chat(rendered) };
-        let (text, literal) = unfenced(rendered, fences, |name| names.is_name(name));
+    pub fn encode_chat_fenced(&self, rendered: &str, fence: Fence) -> Result<Vec<u32>, TokenizerError> {
+        if !rendered.contains(fence.0) {
+            return self.encode_chat(rendered);
+        }
+        let (text, fences) = unfenced(rendered, fence);
+        let is_divided = |name: Range<usize>| {
+            let at = fences.partition_point(|&at| at < name.start + inside(&text[name.clone()]));
+            fences.get(at).is_some_and(|&at| at < name.end)
+        };
+        let Some(names) = self.control_names() else { return self.encode_chat(&text) };
+        if !names.finder.find_iter(&text).any(|found| is_divided(found.range())) {
+            return self.encode_chat(&text);
+        }
         let plain = EncodeOptions { add_special: false, parse_special: false };
         let mut ids = Vec::new();
         let mut from = 0;
-        for found in names.finder.find_iter(&text) {
-            let overlaps = |range: &Range<usize>| range.start < found.end() && found.start() < range.end;
-            if !literal.iter().any(overlaps) {
-                ids.extend(self.encode(&text[from..found.start()], plain)?);
+        for found in names.finder.find_iter(rendered) {
+            let is_fenced =
+                inside(&rendered[found.range()]) == 0 && rendered[..found.start()].ends_with(fence.0);
+            if !is_fenced {
+                ids.extend(self.encode(&fence.removed(&rendered[from..found.start()]), plain)?);
                 ids.push(names.ids[found.pattern().as_usize()]);
                 from = found.end();
             }
         }
-        ids.extend(self.encode(&text[from..], plain)?);
+        ids.extend(self.encode(&fence.removed(&rendered[from..]), plain)?);
         if !self.prefix.is_empty() && !ids.starts_with(&self.prefix) {
             ids.splice(0..0, self.prefix.iter().copied());
         }
@@ -86,24 +189,16 @@ impl Tokenizer {
     }
 }
 
-/// The text without fences, and where in it the names are that stood between them.
-fn unfenced(text: &str, fences: Fences, is_name: impl Fn(&str) -> bool) -> (String, Vec<Range<usize>>) {
-    let [open, close] = fences;
-    let (mut out, mut literal) = (String::with_capacity(text.len()), Vec::new());
-    let mut rest = text;
-    while let Some((before, after)) = rest.split_once(open) {
-        out.extend(before.chars().filter(|&c| c != close));
-        rest = after;
-        if let Some((name, after)) = after.split_once(close)
-            && is_name(name)
-        {
-            literal.push(out.len()..out.len() + name.len());
-            out.push_str(name);
-            rest = after;
-        }
+/// The text without fences, and where in it they stood.
+fn unfenced(text: &str, fence: Fence) -> (String, Vec<usize>) {
+    let (mut out, mut fences) = (String::with_capacity(text.len()), Vec::new());
+    let mut parts = text.split(fence.0);
+    out.push_str(parts.next().unwrap_or_default());
+    for part in parts {
+        fences.push(out.len());
+        out.push_str(part);
     }
-    out.extend(rest.chars().filter(|&c| c != close));
-    (out, literal)
+    (out, fences)
 }
 
 #[cfg(test)]
@@ -111,15 +206,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fences_that_lost_their_fellow_or_their_name_are_dropped() {
-        let read = |text: &str| {
-            let (text, literal) = unfenced(text, ['(', ')'], |name| name == "<s>");
-            (text, literal.into_iter().map(|range| (range.start, range.end)).collect::<Vec<_>>())
-        };
-        assert_eq!(read("a(<s>)b<s>"), ("a<s>b<s>".into(), vec![(1, 4)]));
-        assert_eq!(read("a(b)c"), ("abc".into(), vec![]));
-        assert_eq!(read(")a(<s>"), ("a<s>".into(), vec![]));
-        assert_eq!(read("((<s>))"), ("<s>".into(), vec![(0, 3)]));
-        assert_eq!(read("plain"), ("plain".into(), vec![]));
+    fn fences_are_taken_out_and_remembered() {
+        let fence = Fence('\u{e001}');
+        assert_eq!(unfenced("a\u{e001}b\u{e001}\u{e001}c", fence), ("abc".into(), vec![1, 2, 2]));
+        assert_eq!(unfenced("plain", fence), ("plain".into(), vec![]));
+        assert_eq!(fence.removed("\u{e001}a\u{e001}"), "a");
+    }
+
+    #[test]
+    fn a_fence_occurs_nowhere_or_is_the_first() {
+        assert_eq!(Fence::absent_from("a"), Fence('\u{fdd0}'));
+        assert_eq!(Fence::absent_from("\u{fdd0}\u{fdd1}"), Fence('\u{fdd2}'));
+        let all: String = CANDIDATES.into_iter().flatten().collect();
+        assert_eq!(Fence::absent_from(&all), Fence('\u{fdd0}'));
+    }
+
+    #[test]
+    fn names_are_found_by_how_they_begin() {
+        let names = Beginnings::new(["<s>", "<start>", "["].map(|name| name.as_bytes().to_vec()).into_iter());
+        assert!(names.has(b"<") && names.has(b"<s") && names.has(b"<star"));
+        assert!(!names.has(b"<s>") && !names.has(b"[") && !names.has(b"s") && !names.has(b"<start>x"));
     }
 }

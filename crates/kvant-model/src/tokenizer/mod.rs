@@ -44,7 +44,7 @@ mod spm;
 mod stream;
 mod vocab;
 
-pub use control::Fences;
+pub use control::Fence;
 pub use error::TokenizerError;
 pub use hf::HfFiles;
 pub use pre::{pre_tokenizer_name, pre_tokenizer_splits};

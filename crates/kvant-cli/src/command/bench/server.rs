@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use crate::table::Column::{Left, Right};
 use crate::table::Table;
 use serde_json::{Value, json};
-use std::io::{self, Write};
+use std::io::Write;
 use std::time::{Duration, Instant};
 
 /// Streams at a time.
@@ -48,7 +48,7 @@ pub fn run(site: &Site, is_json: bool) -> Result<(), Failure> {
     let mut rows = load.throughput()?;
     rows.extend(load.prefix()?);
     rows.extend(load.gaps()?);
-    let mut out = io::stdout().lock();
+    let mut out = crate::shown::stdout();
     if is_json {
         for Row { test, value, unit, ratio } in &rows {
             writeln!(

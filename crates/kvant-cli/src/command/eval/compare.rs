@@ -74,7 +74,7 @@ impl Eval {
             std::fs::write(path, page.to_html())
                 .map_err(|e| Failure::new(format!("{}: {e}", path.display())))?;
         }
-        let mut out = io::stdout().lock();
+        let mut out = crate::shown::stdout();
         if self.json {
             for row in &rows {
                 serde_json::to_writer(&mut out, row).map_err(io::Error::from)?;

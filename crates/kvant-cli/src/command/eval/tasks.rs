@@ -102,7 +102,7 @@ impl Eval {
                 TaskRow::new(task.name(), (name.clone(), mode_name(mode)), context, of, setting.clone())
             }));
         }
-        let mut out = io::stdout().lock();
+        let mut out = crate::shown::stdout();
         if self.json {
             for row in &rows {
                 serde_json::to_writer(&mut out, row).map_err(io::Error::from)?;

@@ -84,7 +84,7 @@ impl Serve {
             names.len(),
             names.join(", ")
         );
-        writeln!(std::io::stdout(), "http://{address}")?;
+        writeln!(crate::shown::stdout(), "http://{address}")?;
         Ok(server.run(ends)?)
     }
     /// A folder for the prefixes of each model, in one that must be there.

@@ -9,7 +9,7 @@ Examples:
   kvant run \"Why is the sky blue?\"      answer with the default model
   kvant run qwen3:8b -f notes.txt \"…\"   another model, and a file
   kvant chat model.gguf                  a conversation
-  kvant serve model.gguf                 a server, as OpenAI's for programs
+  kvant serve model.gguf                 an OpenAI-compatible server
   kvant fit model.gguf --ram 8G          which contexts fit into memory
   kvant doctor                           is this machine set up well?
 
@@ -35,7 +35,7 @@ pub enum Command {
     Run(command::run::Run),
     /// Hold a conversation
     Chat(command::chat::Chat),
-    /// Answer programs over HTTP, many at once, as OpenAI's servers do
+    /// Serve an OpenAI-compatible HTTP API
     Serve(command::serve::Serve),
     /// Fetch a model into the cache
     Pull(command::pull::Pull),
@@ -51,8 +51,8 @@ pub enum Command {
     Inspect(command::inspect::Inspect),
     /// Tell whether a model, session or plan file is sound, without running it
     Check(command::check::Check),
-    /// Tell which models, contexts and caches fit into memory, also for models that are
-    /// not here
+    /// Show which models, contexts and caches fit in memory, including models you have
+    /// not downloaded
     Fit(command::fit::Fit),
     /// Make a plan: what a model's keys and values are like, for caches that take it
     /// into account

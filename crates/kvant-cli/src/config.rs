@@ -117,25 +117,28 @@ impl Preset {
 pub struct Config {
     path: PathBuf,
     usual: Preset,
-    presets: BTreeMap<String, Preset>,
+    /// A preset that is wrong is an error for those who ask for it.
+    presets: BTreeMap<String, Result<Preset, String>>,
 }
 
 impl Config {
-    /// Reads the file; one that is not there says nothing.
+    /// Reads the file; one that is not there says nothing, unless the variable names it.
     pub fn read() -> Result<Self, Failure> {
         let Some(path) = place(|name| std::env::var_os(name)) else { return Ok(Self::default()) };
+        let is_named = set(FILE_VARIABLE).is_some();
         let text = match std::fs::read_to_string(&path) {
             Ok(text) => text,
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Self::default()),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound && !is_named => return Ok(Self::default()),
+            Err(e) if is_named => {
+                return Err(Failure::new(format!("{FILE_VARIABLE}={}: cannot read it: {e}", path.display())));
+            }
             Err(e) => return Err(Failure::new(format!("{}: cannot read it: {e}", path.display()))),
         };
         Self::parse(&text, path)
     }
 
     fn parse(text: &str, path: PathBuf) -> Result<Self, Failure> {
-        let wrong = |place: &str, e: toml::de::Error| {
-            Failure::new(format!("{}{place}: {}", path.display(), e.message()))
-        };
+        let wrong = |place: &str, e: toml::de::Error| format!("{}{place}: {}", path.display(), e.message());
         let mut table: toml::Table = text.parse().map_err(|e: toml::de::Error| {
             Failure::new(format!("{}: {}", path.display(), e.to_string().trim_end()))
         })?;
@@ -144,8 +147,7 @@ impl Config {
             None => {}
             Some(toml::Value::Table(named)) => {
                 for (name, preset) in named {
-                    let preset =
-                        flags(preset).try_into().map_err(|e| wrong(&format!(": preset {name}"), e))?;
+                    let preset = flags(preset).try_into().map_err(|e| wrong(&format!(": preset {name}"), e));
                     presets.insert(name, preset);
                 }
             }
@@ -153,7 +155,8 @@ impl Config {
                 return Err(Failure::new(format!("{}: presets are tables: [presets.NAME]", path.display())));
             }
         }
-        let usual = flags(toml::Value::Table(table)).try_into().map_err(|e| wrong("", e))?;
+        let usual =
+            flags(toml::Value::Table(table)).try_into().map_err(|e| Failure::new(wrong("", e)))?;
         Ok(Self { path, usual, presets })
     }
 
@@ -161,11 +164,14 @@ impl Config {
     pub fn preset(&self, name: Option<&str>) -> Result<Preset, Failure> {
         let named = match name {
             None => Preset::default(),
-            Some(name) => self.presets.get(name).cloned().ok_or_else(|| {
-                let known: Vec<&str> = self.presets.keys().map(String::as_str).collect();
-                let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-                Failure::Usage(format!("--preset {name}: {} has {known}", self.path.display()))
-            })?,
+            Some(name) => match self.presets.get(name) {
+                Some(preset) => preset.clone().map_err(Failure::Message)?,
+                None => {
+                    let known: Vec<&str> = self.presets.keys().map(String::as_str).collect();
+                    let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+                    return Err(Failure::Usage(format!("--preset {name}: {} has {known}", self.path.display())));
+                }
+            },
         };
         let wrong = |e: String| Failure::Usage(format!("{DEVICE_VARIABLE}: {e}"));
         let device = set(DEVICE_VARIABLE).map(|name| name.parse().map_err(wrong)).transpose()?;
@@ -240,11 +246,19 @@ mod tests {
     }
 
     #[test]
+    fn a_bad_preset_stops_only_those_who_ask_for_it() {
+        let config = parse("model = 'a'\n[presets.x]\nctx = 'many'\n[presets.y]\nmodel = 'b'").unwrap();
+        assert_eq!(config.preset(None).unwrap().model.as_deref(), Some("a"));
+        assert_eq!(config.preset(Some("y")).unwrap().model.as_deref(), Some("b"));
+        let Err(Failure::Message(error)) = config.preset(Some("x")) else { panic!("x is refused") };
+        assert!(error.contains("preset x") && error.contains("many"), "{error}");
+    }
+
+    #[test]
     fn what_is_not_understood_is_named() {
         for (text, words) in [
             ("modell = 'a'", "modell"),
             ("kv = 'int5'", "int5"),
-            ("[presets.x]\nctx = 'many'", "preset x"),
             ("presets = 3", "[presets.NAME]"),
             ("model = ", "line 1"),
         ] {

@@ -30,7 +30,7 @@ pub fn sort(
     if config.has(&first) {
         return Ok(Words { preset: Some(first), prompt: second, model: None });
     }
-    if is_model(&first)? {
+    if is_model(&first)? && (second.is_some() || !is_phrase(&first)) {
         return Ok(Words { model: Some(first), prompt: second, preset: None });
     }
     match second {
@@ -58,6 +58,13 @@ pub fn is_model(word: &str) -> Result<bool, Failure> {
     }
     let is_one_word = !word.contains(char::is_whitespace);
     Ok(path.is_file() || has_model(path) || (is_one_word && has_ending) || ModelName::is_meant(word))
+}
+
+/// Whether a word that stands alone reads as a phrase although it has the form of a repository: `and/or`, `TCP/IP`. A
+/// repository's name tells more: it has a digit, a dash, a dot or a file.
+fn is_phrase(word: &str) -> bool {
+    let is_plain = |part: &str| !part.is_empty() && part.chars().all(char::is_alphabetic);
+    !Path::new(word).exists() && word.split_once('/').is_some_and(|(org, repo)| is_plain(org) && is_plain(repo))
 }
 
 /// Whether a folder holds a model: a word may be the name of some other folder by chance.
@@ -96,6 +103,11 @@ mod tests {
         assert_eq!(sorted(&["nowhere.gguf"], false), words(Some("nowhere.gguf"), None));
         assert_eq!(sorted(&["org/repo:q4", "hi"], false), words(Some("org/repo:q4"), Some("hi")));
         assert_eq!(sorted(&["src"], false), words(None, Some("src")), "a folder without a model");
+        for phrase in ["TCP/IP", "and/or", "his/her"] {
+            assert_eq!(sorted(&[phrase], false), words(None, Some(phrase)), "a phrase");
+            assert_eq!(sorted(&[phrase, "hi"], false), words(Some(phrase), Some("hi")), "a model before a prompt");
+        }
+        assert_eq!(sorted(&["Qwen/Qwen3-8B"], false), words(Some("Qwen/Qwen3-8B"), None));
         assert_eq!(sorted(&["qwen3:8b"], true), words(None, Some("qwen3:8b")), "-m named the model");
         assert_eq!(sorted(&[], false), words(None, None));
         let error = sorted(&["why", "is"], false).unwrap_err();

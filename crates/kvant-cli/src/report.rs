@@ -90,7 +90,7 @@ impl<'r> Report<'r> {
 
     fn tokens(&self) -> String {
         match self.window {
-            Some(window) => format!("{} seen through {}", grouped(self.used), grouped(window)),
+            Some(window) => format!("{} tokens, window {}", grouped(self.used), grouped(window)),
             None => format!("{} of {}", grouped(self.used), grouped(self.context)),
         }
     }

@@ -32,7 +32,10 @@ impl SideKinds {
 
 /// The kinds of a slot's sides in the store that asked last.
 #[derive(Default)]
-pub(super) struct KnownKinds(Mutex<Option<(Weak<dyn PageStore>, Arc<[SideKinds]>)>>);
+pub(super) struct KnownKinds(Mutex<Option<StoreKinds>>);
+
+/// A store, and what it calls the pages of this layout.
+type StoreKinds = (Weak<dyn PageStore>, Arc<[SideKinds]>);
 
 impl Clone for KnownKinds {
     /// Knows nothing: codecs may be about to change.

@@ -19,7 +19,7 @@ pub enum PlanError {
     #[error(transparent)]
     Write(#[from] SnapshotError),
     /// Something else than a plan.
-    #[error("is no plan of kvant")]
+    #[error("is not a .kvplan file")]
     Foreign,
     /// A version that this program does not know.
     #[error("has format version {found}, and this program reads version {}; calibrate again", super::VERSION)]
@@ -39,7 +39,7 @@ pub enum PlanError {
     #[error("is damaged: it does not match its checksum; calibrate again")]
     Damaged,
     /// Contents that no writer of ours has written.
-    #[error("makes no sense: {what}; calibrate again")]
+    #[error("corrupt plan: {what}; calibrate again")]
     Absurd {
         /// Which.
         what: String,

@@ -16,7 +16,7 @@ pub enum SnapshotError {
         source: io::Error,
     },
     /// Something else than a snapshot.
-    #[error("is no saved sequence of kvant")]
+    #[error("is not a kvant session file")]
     Foreign,
     /// A version that this program does not know.
     #[error(
@@ -42,7 +42,7 @@ pub enum SnapshotError {
         what: String,
     },
     /// Numbers that no writer of ours has written.
-    #[error("makes no sense: {what}; it cannot be used")]
+    #[error("corrupt session file: {what}; it cannot be used")]
     Absurd {
         /// Which.
         what: &'static str,

@@ -115,8 +115,8 @@ fn no_number_is_believed(talk: &Talk, bytes: &[u8]) {
 fn other_files_are_told_apart() {
     let (_, bytes) = small();
     let said = |bytes: &[u8]| refusal(bytes.to_vec()).to_string();
-    assert_eq!(said(b"GGUF and so on"), "is no saved sequence of kvant");
-    assert_eq!(said(b""), "is no saved sequence of kvant");
+    assert_eq!(said(b"GGUF and so on"), "is not a kvant session file");
+    assert_eq!(said(b""), "is not a kvant session file");
     let mut newer = bytes.clone();
     newer[8] = 9;
     assert!(said(&newer).contains("format version 9"), "{}", said(&newer));

@@ -72,7 +72,7 @@ pub struct Bench {
     #[arg(long, value_name = "SPEC,…", default_value = DEFAULT_KV)]
     kv: Caches,
 
-    /// What computes: cpu, gpu (Metal, Vulkan or DirectX 12), or auto, a GPU if there is one that runs the model
+    /// Compute device: cpu, gpu (Metal, Vulkan or DirectX 12), or auto, a GPU if there is one that runs the model
     #[arg(long, value_name = "DEVICE", default_value_t = DeviceChoice::Cpu)]
     device: DeviceChoice,
 

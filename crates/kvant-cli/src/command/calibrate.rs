@@ -92,7 +92,8 @@ impl Calibrate {
         let model = kvant_cpu::load(&checkpoint, options)?;
         let window = model.context().map_or(WINDOW, |own| own.min(WINDOW)).min(self.tokens);
         let windows = calibration_windows(&Tokenizer::of(&checkpoint)?, &text, window, self.tokens)
-            .map_err(|e| Failure::new(format!("{name}: {e}")))?;
+            // The library names the flag of `kvant eval`; here a window is as long as --tokens at most.
+            .map_err(|e| Failure::new(format!("{name}: {}", e.to_string().replace("--ctx", "--tokens"))))?;
 
         let bar = progress::bar("{bar:30} {pos}/{len} tokens  {eta} left");
         bar.set_length((windows.ctx() * windows.chunks()) as u64);

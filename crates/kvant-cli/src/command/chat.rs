@@ -43,7 +43,7 @@ pub struct Chat {
     generation: GenerationOptions,
 
     /// Instructions that come before the conversation
-    #[arg(long, value_name = "TEXT", alias = "system-prompt")]
+    #[arg(long, value_name = "TEXT", alias = "system-prompt", allow_hyphen_values = true)]
     system: Option<String>,
 
     /// Save the conversation in FILE after each answer, and go on from it if it exists

@@ -101,7 +101,7 @@ impl Convert {
         let format = self.format()?;
         if self.output.exists() && !self.force {
             return Err(Failure::new(format!(
-                "{}: is there already; name another file, or replace it with --force",
+                "{}: already exists; name another file, or replace it with --force",
                 self.output.display()
             )));
         }

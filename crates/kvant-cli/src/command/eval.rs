@@ -122,7 +122,7 @@ pub struct Eval {
     #[arg(long, value_name = "TYPE", default_value = "f32")]
     activations: Activations,
 
-    /// What computes: cpu, gpu (Metal, Vulkan or DirectX 12) with f32 activations, or auto, a GPU if there is one that runs
+    /// Compute device: cpu, gpu (Metal, Vulkan or DirectX 12) with f32 activations, or auto, a GPU if there is one that runs
     /// the model; the exact cache that others are compared with is always the CPU's
     #[arg(long, value_name = "DEVICE", default_value_t = DeviceChoice::Cpu)]
     device: DeviceChoice,

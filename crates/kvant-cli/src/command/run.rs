@@ -19,21 +19,23 @@ use kvant_model::chat::Message;
 use kvant_model::tokenizer::EncodeOptions;
 use std::io::{self, IsTerminal, Read, Write};
 use std::path::PathBuf;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
 
 const EXAMPLES: &str = "\
 Examples:
   kvant run \"Why is the sky blue?\"
   kvant run qwen3:8b --system \"Be brief.\" \"What is a monad?\"
   kvant run model.gguf -f report.txt \"Summarise this report:\"
-  git diff | kvant run \"Write a commit message for this diff:\"
+  git diff | kvant run -f - \"Write a commit message for this diff:\"
   kvant run --session trip.kvant \"Where should I begin?\"
   kvant run --json-schema '{\"type\": \"array\"}' \"Name three rivers.\"
   kvant run --seed 7 --json \"Name three rivers.\" | jq -r .text
   kvant run --greedy --stop . --raw \"The capital of France is\"
 
 The first argument is a model if it is a file, a folder, a short name, a preset
-or a name on Hugging Face. The prompt, files and stdin are joined by blank
-lines.";
+or a name on Hugging Face. The prompt and files are joined by blank lines. Stdin
+is read when it is named (- or -f -), or when there is no other prompt.";
 
 /// Arguments of `kvant run`.
 #[derive(Args)]
@@ -43,7 +45,7 @@ pub struct Run {
     #[arg(value_name = "MODEL")]
     first: Option<String>,
 
-    /// The prompt; - for stdin alone
+    /// The prompt; - for stdin
     #[arg(value_name = "PROMPT", conflicts_with = "model")]
     second: Option<String>,
 
@@ -57,10 +59,11 @@ pub struct Run {
     constraint: ConstraintOptions,
 
     /// The prompt, where it might be taken for a model
-    #[arg(short, long, value_name = "TEXT", conflicts_with = "second")]
+    #[arg(short, long, value_name = "TEXT", conflicts_with = "second", allow_hyphen_values = true)]
     prompt: Option<String>,
 
-    /// Read a prompt, or more of it, from a file; may be given several times
+    /// Read a prompt, or more of it, from a file, or from stdin with -; may be given
+    /// several times
     #[arg(short, long, value_name = "FILE")]
     file: Vec<PathBuf>,
 
@@ -74,7 +77,7 @@ pub struct Run {
     chat: bool,
 
     /// Instructions that come before the prompt
-    #[arg(long, value_name = "TEXT", conflicts_with = "raw", alias = "system-prompt")]
+    #[arg(long, value_name = "TEXT", conflicts_with = "raw", alias = "system-prompt", allow_hyphen_values = true)]
     system: Option<String>,
 
     /// Save the conversation (or, with --raw, the text) in FILE afterwards, and go on
@@ -118,7 +121,7 @@ impl Run {
             return Err(Failure::Usage(format!("`{given}` and --prompt: one prompt is enough")));
         }
         let given = prompt.or(self.prompt.take());
-        let Some(text) = joined(given, &self.file)? else {
+        let Some(text) = joined(given, &self.file, self.quiet)? else {
             if is_named && io::stdout().is_terminal() {
                 return self.into_chat().begin();
             }
@@ -251,27 +254,61 @@ pub fn assistant(said: ParsedReply) -> Message {
     if said.reasoning.is_empty() { turn } else { turn.with("reasoning_content", said.reasoning) }
 }
 
-/// The prompt as given, files and stdin, with blank lines between them; `None` where there is nothing of the kind, at a terminal.
-fn joined(given: Option<String>, files: &[PathBuf]) -> Result<Option<String>, Failure> {
+/// The prompt as given and files, with blank lines between them; `None` where there is nothing of the kind, at a terminal.
+///
+/// **Invariant:** stdin is read only when it is named (`-`) or when there is no other prompt: a loop over lines that runs kvant
+/// keeps its lines, and an open pipe that nobody writes to delays nothing.
+fn joined(given: Option<String>, files: &[PathBuf], is_quiet: bool) -> Result<Option<String>, Failure> {
+    let is_stdin = |path: &PathBuf| path.as_os_str() == "-";
+    let is_named = given.as_deref() == Some("-") || files.iter().any(is_stdin);
     let given = given.filter(|text| text != "-");
-    let mut stdin = io::stdin().lock();
-    if given.is_none() && files.is_empty() && stdin.is_terminal() {
-        return Ok(None);
+    if !is_named && given.is_none() && files.is_empty() {
+        return if io::stdin().is_terminal() { Ok(None) } else { stdin_text().map(Some) };
     }
     let mut parts: Vec<String> = given.into_iter().collect();
-    for path in files {
+    for path in files.iter().filter(|path| !is_stdin(path)) {
         let bytes = std::fs::read(path).map_err(|e| Failure::new(format!("-f {}: {e}", path.display())))?;
         parts.push(text_of(bytes, &format!("-f {}", path.display()))?);
     }
-    if !stdin.is_terminal() {
-        let mut bytes = Vec::new();
-        stdin
-            .read_to_end(&mut bytes)
-            .map_err(|e| Failure::new(format!("cannot read the prompt from stdin: {e}")))?;
-        parts.push(text_of(bytes, "stdin")?);
+    if is_named {
+        parts.push(stdin_text()?);
+    } else if is_piped() && !is_quiet {
+        eprintln!("note: stdin was not read; `-f -` adds it to the prompt");
     }
     parts.retain(|part| !part.is_empty());
     Ok(Some(parts.join("\n\n")))
+}
+
+/// How long stdin may keep silent before a line says what is waited for.
+const SILENCE: Duration = Duration::from_secs(2);
+
+/// All of stdin. Where it stays open for long, a line says that it is being read.
+fn stdin_text() -> Result<String, Failure> {
+    let (done, waiting) = mpsc::channel::<()>();
+    std::thread::spawn(move || {
+        if waiting.recv_timeout(SILENCE) == Err(RecvTimeoutError::Timeout) {
+            eprintln!("note: reading the prompt from stdin until it ends");
+        }
+    });
+    let mut bytes = Vec::new();
+    let read = io::stdin().lock().read_to_end(&mut bytes);
+    drop(done);
+    read.map_err(|e| Failure::new(format!("cannot read the prompt from stdin: {e}")))?;
+    text_of(bytes, "stdin")
+}
+
+/// Whether another program writes to stdin.
+#[cfg(unix)]
+fn is_piped() -> bool {
+    use std::os::fd::AsFd;
+    use std::os::unix::fs::FileTypeExt;
+    let stdin = io::stdin().as_fd().try_clone_to_owned().map(std::fs::File::from);
+    stdin.and_then(|file| file.metadata()).is_ok_and(|about| about.file_type().is_fifo())
+}
+
+#[cfg(not(unix))]
+fn is_piped() -> bool {
+    false
 }
 
 /// Text without its last line break.

@@ -122,7 +122,7 @@ impl Synth {
     pub fn execute(self) -> Result<(), Failure> {
         if self.out.exists() && !self.force {
             return Err(Failure::new(format!(
-                "{}: is there already; name another file, or replace it with --force",
+                "{}: already exists; name another file, or replace it with --force",
                 self.out.display()
             )));
         }

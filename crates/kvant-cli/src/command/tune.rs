@@ -80,6 +80,7 @@ impl Tune {
     pub fn execute(self) -> Result<(), Failure> {
         let goal = self.kl.map(Goal::Kl).or(self.bits.map(Goal::Bits));
         let goal = goal.ok_or_else(|| Failure::Usage("--kl or --bits says what to reach".into()))?;
+        check(goal)?;
         self.threads.pool().install(|| self.search(goal))
     }
 
@@ -141,6 +142,21 @@ impl Tune {
         }
         table.write(&mut crate::shown::stdout(), 2)?;
         Ok(())
+    }
+}
+
+/// Refuses before anything is computed what no policy can reach, and what every policy reaches.
+fn check(goal: Goal) -> Result<(), Failure> {
+    let (flag, value, range) = match goal {
+        Goal::Kl(kl) => ("--kl", kl, 1e-6..=10.0),
+        Goal::Bits(bits) => ("--bits", bits, 1.0..=16.0),
+    };
+    match range.contains(&value) {
+        true => Ok(()),
+        false => {
+            let (least, most) = range.into_inner();
+            Err(Failure::Usage(format!("{flag} {value}: ask for a number from {least} to {most}")))
+        }
     }
 }
 

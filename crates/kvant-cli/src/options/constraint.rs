@@ -47,7 +47,11 @@ impl ConstraintOptions {
 fn text_of(given: &str) -> Result<String, Failure> {
     let path = Path::new(given);
     if !path.is_file() {
-        return Ok(given.to_owned());
+        let is_path = [".gbnf", ".lark", ".json"].iter().any(|end| given.ends_with(end));
+        return match is_path && !given.contains(char::is_whitespace) {
+            true => Err(Failure::new(format!("{given}: no such file"))),
+            false => Ok(given.to_owned()),
+        };
     }
     std::fs::read_to_string(path).map_err(|e| Failure::new(format!("{given}: cannot read it: {e}")))
 }

@@ -8,6 +8,9 @@ const NEAR: usize = 2;
 
 /// Reads a spec, and says what may have been meant where that cannot be.
 pub fn kv_choice(text: &str) -> Result<KvChoice, String> {
+    if text.trim().is_empty() {
+        return Err("name a cache, such as int4; `--kv list` prints what there is".to_owned());
+    }
     text.parse().map_err(|error: kvant_cache::PolicyError| with_guess(text, &error.to_string()))
 }
 

@@ -31,7 +31,7 @@ pub struct ModelOptions {
           value_parser = Tokens::context)]
     ctx: Option<Tokens>,
 
-    /// What computes: cpu, gpu (Metal, Vulkan or DirectX 12), cuda or cuda:N (NVIDIA),
+    /// Compute device: cpu, gpu (Metal, Vulkan or DirectX 12), cuda or cuda:N (NVIDIA),
     /// or auto, a GPU that has the memory and was measured to be faster [default:
     /// KVANT_DEVICE, the configuration file's, or auto]
     #[arg(long, value_name = "DEVICE")]

@@ -79,7 +79,7 @@ fn refusals_say_what_to_do() {
     convert(&["x.gguf", "--weights", "q5_k"]).fails(2, &["q5_k", "q4_k"]);
     convert(&["x.safetensors", "--weights", "q4_k"]).fails(1, &["q4_k", "int8"]);
     home.write("there.gguf", b"precious");
-    convert(&["there.gguf"]).fails(1, &["there.gguf: is there already", "--force"]);
+    convert(&["there.gguf"]).fails(1, &["there.gguf: already exists", "--force"]);
     assert_eq!(fs::read(home.path("there.gguf")).unwrap(), b"precious");
     convert(&["there.gguf", "--force"]).ok();
     assert_ne!(fs::read(home.path("there.gguf")).unwrap(), b"precious");

@@ -98,11 +98,37 @@ fn a_prompt_files_and_stdin_are_joined_by_blank_lines() {
         home.run_with_input(&[&usual[..], words].concat(), input).ok()
     };
     let whole = run(&["say it:\n\nfrom a file\n\nfrom a pipe"], b"");
-    assert_eq!(run(&["say it:", "-f", "words.txt"], b"from a pipe\n"), whole);
-    assert_eq!(run(&["-p", "say it:", "-f", "words.txt"], b"from a pipe"), whole);
+    assert_eq!(run(&["say it:", "-f", "words.txt", "-f", "-"], b"from a pipe\n"), whole);
+    assert_eq!(run(&["-p", "say it:", "-f", "words.txt", "-f", "-"], b"from a pipe"), whole);
     assert_eq!(run(&["-f", "words.txt"], b""), run(&["from a file"], b""));
-    assert_ne!(run(&["say it:"], b"from a pipe"), run(&["say it:"], b""));
+    assert_ne!(run(&["say it:", "-f", "-"], b"from a pipe"), run(&["say it:"], b""));
     home.run(&["run", "-m", &model, "-f", "none.txt"]).fails(1, &["-f none.txt"]);
+}
+
+#[cfg(unix)]
+#[test]
+fn stdin_is_left_alone_where_there_is_a_prompt() {
+    let home = Home::new();
+    let model = home.model();
+    let usual = ["run", "--greedy", "-n", "4", "-m", &model, "hi"];
+    let given = home.run(&usual).ok();
+    let unread = home.run_with_input(&usual, b"from a pipe\n");
+    assert!(unread.err.contains("`-f -` adds it to the prompt"), "{unread:?}");
+    assert_eq!(unread.ok(), given);
+    // A pipe that nobody closes does not hold the answer up.
+    let mut command = home.command(&usual);
+    let (_open, idle) = std::os::unix::net::UnixStream::pair().unwrap();
+    command.stdin(std::os::fd::OwnedFd::from(idle));
+    assert_eq!(Run::of(command.output().unwrap()).ok(), given);
+}
+
+#[test]
+fn values_may_begin_with_a_hyphen() {
+    let home = Home::new();
+    let model = home.model();
+    let run = |words: &[&str]| home.run(&[&["run", "--greedy", "-q", "-n", "4", "-m", &model], words].concat());
+    assert_eq!(run(&["-p", "- item"]).ok(), run(&["-p=- item"]).ok());
+    assert_eq!(run(&["--system", "- be brief", "hi"]).ok(), run(&["--system=- be brief", "hi"]).ok());
 }
 
 #[test]

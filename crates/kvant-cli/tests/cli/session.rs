@@ -93,7 +93,7 @@ fn a_session_of_something_else_is_refused_and_left_alone() {
         home.run(&["chat", "-m", &model, "--session", &file]).fails(1, words);
         assert_eq!(std::fs::read(&file).unwrap(), bytes);
     };
-    refused(b"a shopping list", &["talk.kvant", "no saved sequence"]);
+    refused(b"a shopping list", &["talk.kvant", "not a kvant session file"]);
     refused(&bytes[..bytes.len() - 1], &["cut off"]);
     let mut flipped = bytes.clone();
     flipped[bytes.len() / 2] ^= 4;

@@ -104,7 +104,7 @@ fn a_session_that_goes_on_shows_the_last_turn() {
     let chat = ["chat", &model, "-q", "--greedy", "-n", "4", "--session", "t.kvant"];
     let said = home.run_with_input(&chat, b"first words\nlast words\n").ok();
     let mut terminal = Terminal::start(home.command(&chat));
-    terminal.expect("going on after 4 turns");
+    terminal.expect("resumed: 4 messages");
     terminal.expect("> last words");
     let answer = said.lines().last().unwrap().trim().chars().take(3).collect::<String>();
     terminal.expect(&answer);

@@ -136,11 +136,9 @@ impl Conversation {
         if self.turns.is_empty() {
             return;
         }
-        remark(&format!(
-            "(going on after {} turns, {} tokens)",
-            self.turns.len(),
-            grouped(self.session.tokens().len())
-        ));
+        let (messages, tokens) = (self.turns.len(), self.session.tokens().len());
+        let plural = if messages == 1 { "" } else { "s" };
+        remark(&format!("(resumed: {messages} message{plural}, {} tokens)", grouped(tokens)));
         let from = self.turns.iter().rposition(|turn| turn.role == "user").unwrap_or(0);
         for turn in &self.turns[from..] {
             let text = turn.content.as_deref().unwrap_or_default();

@@ -92,6 +92,7 @@ impl Conversation {
         }
         match dropped {
             0 => eprintln!("there are no old turns to leave out"),
+            1 => remark("(left out the oldest message and its answer)"),
             count => remark(&format!("(left out the {count} oldest messages and their answers)")),
         }
         self.go_on()

@@ -155,8 +155,7 @@ impl Config {
                 return Err(Failure::new(format!("{}: presets are tables: [presets.NAME]", path.display())));
             }
         }
-        let usual =
-            flags(toml::Value::Table(table)).try_into().map_err(|e| Failure::new(wrong("", e)))?;
+        let usual = flags(toml::Value::Table(table)).try_into().map_err(|e| Failure::new(wrong("", e)))?;
         Ok(Self { path, usual, presets })
     }
 
@@ -169,7 +168,10 @@ impl Config {
                 None => {
                     let known: Vec<&str> = self.presets.keys().map(String::as_str).collect();
                     let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-                    return Err(Failure::Usage(format!("--preset {name}: {} has {known}", self.path.display())));
+                    return Err(Failure::Usage(format!(
+                        "--preset {name}: {} has {known}",
+                        self.path.display()
+                    )));
                 }
             },
         };

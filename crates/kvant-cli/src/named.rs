@@ -64,7 +64,8 @@ pub fn is_model(word: &str) -> Result<bool, Failure> {
 /// repository's name tells more: it has a digit, a dash, a dot or a file.
 fn is_phrase(word: &str) -> bool {
     let is_plain = |part: &str| !part.is_empty() && part.chars().all(char::is_alphabetic);
-    !Path::new(word).exists() && word.split_once('/').is_some_and(|(org, repo)| is_plain(org) && is_plain(repo))
+    !Path::new(word).exists()
+        && word.split_once('/').is_some_and(|(org, repo)| is_plain(org) && is_plain(repo))
 }
 
 /// Whether a folder holds a model: a word may be the name of some other folder by chance.
@@ -105,7 +106,11 @@ mod tests {
         assert_eq!(sorted(&["src"], false), words(None, Some("src")), "a folder without a model");
         for phrase in ["TCP/IP", "and/or", "his/her"] {
             assert_eq!(sorted(&[phrase], false), words(None, Some(phrase)), "a phrase");
-            assert_eq!(sorted(&[phrase, "hi"], false), words(Some(phrase), Some("hi")), "a model before a prompt");
+            assert_eq!(
+                sorted(&[phrase, "hi"], false),
+                words(Some(phrase), Some("hi")),
+                "a model before a prompt"
+            );
         }
         assert_eq!(sorted(&["Qwen/Qwen3-8B"], false), words(Some("Qwen/Qwen3-8B"), None));
         assert_eq!(sorted(&["qwen3:8b"], true), words(None, Some("qwen3:8b")), "-m named the model");

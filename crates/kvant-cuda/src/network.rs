@@ -264,7 +264,7 @@ impl Network for CudaNetwork {
         let ids_at = words.add(pass.ids());
         let wanted_at = words.add(wanted.iter().map(|row| *row as u32));
         // Lists are made of what the head gives before it is capped.
-        let lists = self.program.head_cap.is_none().then_some(&asked.top[..]).unwrap_or_default();
+        let lists = if self.program.head_cap.is_none() { &asked.top[..] } else { &[] };
         let top = TopPlan::new(&mut words, lists);
         let readings = self.program.readings();
         let rule = reading(layout.rule());

@@ -77,7 +77,13 @@ pub struct Run {
     chat: bool,
 
     /// Instructions that come before the prompt
-    #[arg(long, value_name = "TEXT", conflicts_with = "raw", alias = "system-prompt", allow_hyphen_values = true)]
+    #[arg(
+        long,
+        value_name = "TEXT",
+        conflicts_with = "raw",
+        alias = "system-prompt",
+        allow_hyphen_values = true
+    )]
     system: Option<String>,
 
     /// Save the conversation (or, with --raw, the text) in FILE afterwards, and go on

@@ -126,7 +126,8 @@ fn stdin_is_left_alone_where_there_is_a_prompt() {
 fn values_may_begin_with_a_hyphen() {
     let home = Home::new();
     let model = home.model();
-    let run = |words: &[&str]| home.run(&[&["run", "--greedy", "-q", "-n", "4", "-m", &model], words].concat());
+    let run =
+        |words: &[&str]| home.run(&[&["run", "--greedy", "-q", "-n", "4", "-m", &model], words].concat());
     assert_eq!(run(&["-p", "- item"]).ok(), run(&["-p=- item"]).ok());
     assert_eq!(run(&["--system", "- be brief", "hi"]).ok(), run(&["--system=- be brief", "hi"]).ok());
 }

@@ -46,8 +46,7 @@ fn a_synthetic_model_runs_like_any_other() {
 fn a_file_that_is_there_is_replaced_only_by_force() {
     let home = Home::new();
     home.write("model.gguf", b"precious");
-    home.run(&[&["synth", "model.gguf"], TINY].concat())
-        .fails(1, &["model.gguf: already exists", "--force"]);
+    home.run(&[&["synth", "model.gguf"], TINY].concat()).fails(1, &["model.gguf: already exists", "--force"]);
     assert_eq!(std::fs::read(home.path("model.gguf")).unwrap(), b"precious");
     synth(&home, "model.gguf", &["--force", "--seed", "1"]);
     let first = std::fs::read(home.path("model.gguf")).unwrap();

@@ -60,10 +60,7 @@ fn check_lark(text: &str) -> Result<(), GrammarError> {
             b'/' if rest.get(1) == Some(&b'/') => line(rest),
             b'"' | b'/' => quoted(rest, byte),
             b'<' => special(rest),
-            b'%' => match embedded(&text[at..])? {
-                Some(length) => length,
-                None => 1,
-            },
+            b'%' => embedded(&text[at..])?.unwrap_or(1),
             b':' if rest.get(1) == Some(&b':') => 2,
             b':' => {
                 rules += 1;

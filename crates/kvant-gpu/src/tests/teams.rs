@@ -146,8 +146,8 @@ fn naive(case: Case, head: &Head, q: &[f32], position: usize, rounds: bool) -> V
             let step = x.iter().fold(1e-300, |most: f64, x| most.max(x.abs())) / 127.0;
             for (token, x) in x.iter().enumerate() {
                 let x = if rounds { (x / step).round() * step } else { *x };
-                for c in 32 * group..32 * group + 32 {
-                    sums[c] += x * level(value, Side::Value, dim, token, c);
+                for (c, sum) in sums.iter_mut().enumerate().skip(32 * group).take(32) {
+                    *sum += x * level(value, Side::Value, dim, token, c);
                 }
             }
         }

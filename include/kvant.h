@@ -191,6 +191,10 @@ typedef struct {
     int32_t pinned;
     // Not 0: weights are multiplied with f32 in place of 8-bit activations, which is slower and a little closer to exact.
     int32_t exact_activations;
+    // Further options by the names of `kvant run`'s flags, with underscores: a JSON object such as
+    // {"device": "cuda", "sparse_v": 1e-4, "sinks": 8}. Fields above go before it; NULL for none.
+    // The device is "cpu" unless it is named here.
+    const char *settings;
 } kvant_open_options;
 
 // What is known of an open model. Set struct_size to sizeof before it is filled.
@@ -258,6 +262,9 @@ typedef struct {
     size_t penalty_window;
     // Keep only this many of the most likely tokens; 0 keeps all.
     size_t top_k;
+    // Settings of the sampler by their names: a JSON object such as {"min_p": 0.05, "seed": 7}. They go before the fields above;
+    // NULL for none.
+    const char *settings;
 } kvant_generate_options;
 
 // Something that happens during a generation. Later versions may add fields at the end.
@@ -487,8 +494,8 @@ kvant_status kvant_session_chat(const kvant_session *session,
 
 /* Choosing tokens from logits */
 
-// Makes a sampler with the sampling fields of the options (temperature, top_k, top_p, min_p, penalties, seed); NULL always takes
-// the most likely token. The other fields are for generations, and have to be zero.
+// Makes a sampler with the sampling fields of the options (temperature, top_k, top_p, min_p, penalties, seed, settings); NULL
+// always takes the most likely token. The other fields are for generations, and have to be zero.
 kvant_status kvant_sampler_new(const kvant_generate_options *generate_options, kvant_sampler **sampler);
 
 // Puts tokens into the history that the penalties look at: those of the prompt, if they are to count. Tokens that were chosen are

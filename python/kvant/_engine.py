@@ -31,6 +31,8 @@ class EngineInfo:
     #: How keys and values are kept.
     kv: str
     threads: int
+    #: What computes: `cpu`, or the name of a device.
+    device: str
     #: Whether it was taught to converse.
     converses: bool
     #: Its chat template.
@@ -65,6 +67,12 @@ class Engine:
         activations: Literal["int8", "f32"] = "int8",
         kv_memory: int | None = None,
         sinks: int | None = None,
+        device: str = "cpu",
+        window: int | None = None,
+        mlock: bool = False,
+        sparse_v: float | None = None,
+        state: Literal["f32", "bf16", "int8"] | None = None,
+        chat_template: str | None = None,
         progress: Progress | None = None,
     ) -> Engine:
         """Opens a GGUF file, a folder with safetensors, or a model by its name, which is fetched if need be.
@@ -72,8 +80,13 @@ class Engine:
         `kv` is how keys and values are kept: a spec such as `int4`, a plan (`FILE.kvplan`), or `auto`, by the plan beside the model
         or by its family. `ctx` is the most tokens of a sequence [the model's own, up to 8192, as memory allows]. `weights` packs
         what the file holds as plain numbers. `kv_memory` is the most bytes for keys and values of all sequences.
+
+        `device` is what computes: `cpu`, `cuda` or `cuda:N`, `gpu` where kvant was built for it, or `auto`, which measures. `window` is
+        streaming attention (StreamingLLM) in place of `ctx`: the `sinks` and this many last tokens are in view, without end. `mlock` pins
+        weights, keys and values in memory. `sparse_v` leaves out values of pages in which no token has this share of the largest
+        weight. `state` is what recurrent state is stored in. `chat_template` is a Jinja template in place of the model's own.
         """
-        asked = {
+        asked: dict[str, object] = {
             "kv": os.fspath(kv),
             "ctx": _checks.whole_or_none("ctx", ctx, 1),
             "threads": _checks.whole_or_none("threads", threads, 1),
@@ -81,8 +94,15 @@ class Engine:
             "activations": activations,
             "kv_memory": _checks.whole_or_none("kv_memory", kv_memory, 1),
             "sinks": _checks.whole_or_none("sinks", sinks),
+            "device": device,
+            "window": _checks.whole_or_none("window", window, 1),
+            "mlock": "true" if mlock else None,
+            "sparse_v": None if sparse_v is None else _checks.number("sparse_v", sparse_v),
+            "state": state,
+            "chat_template": chat_template,
         }
-        return cls(_kvant.Engine.open(os.fspath(model), asked, progress))
+        given = [(name, str(value)) for name, value in asked.items() if value is not None]
+        return cls(_kvant.Engine.open(os.fspath(model), given, progress))
 
     def close(self) -> None:
         """Gives back the model; texts on their way end. What is asked later is refused."""

@@ -49,21 +49,18 @@ class Sampling(TypedDict, total=False):
     regex: str | None
 
 
-#: Options that are numbers of any kind, and those that count something.
-_NUMBERS = ("temperature", "top_p", "min_p", "repetition_penalty", "frequency_penalty", "presence_penalty")
-_COUNTS = ("top_k", "penalty_window", "seed", "max_tokens", "logprobs")
+#: The sampler's settings as the engine declares them, with what holds when nobody says otherwise.
+SAMPLING: dict[str, Any] = {
+    name: {"number": float, "seed": lambda _: None}.get(kind, int)(usual)
+    for name, kind, usual in _kvant.sampling_settings()
+}
+#: Those that are numbers of any kind, and options that count something.
+_NUMBERS = tuple(name for name, kind, _ in _kvant.sampling_settings() if kind == "number")
+_COUNTS = (*(name for name in SAMPLING if name not in _NUMBERS), "max_tokens", "logprobs")
 
 _USUAL: dict[str, Any] = {
-    "temperature": 0.7,
-    "top_k": 40,
-    "top_p": 0.95,
-    "min_p": 0.05,
-    "repetition_penalty": 1.0,
-    "frequency_penalty": 0.0,
-    "presence_penalty": 0.0,
-    "penalty_window": 64,
+    **SAMPLING,
     "logit_bias": None,
-    "seed": None,
     "stop": (),
     "max_tokens": None,
     "schema": None,
@@ -91,7 +88,15 @@ def settings(options: Mapping[str, Any], logprobs: int | None = None) -> dict[st
         raise TypeError("top_k is None; 0 keeps all tokens")
     if found["schema"] is not None:
         found["schema"] = json.dumps(found["schema"])
-    return found
+    sampling = [(name, found.pop(name)) for name in SAMPLING]
+    return found | {"sampling": [(name, _text(name, value)) for name, value in sampling]}
+
+
+def _text(name: str, value: float | None) -> str:
+    """A value of the sampler's as the engine reads it."""
+    if value is None:
+        return "random" if name == "seed" else "all"
+    return repr(value)
 
 
 @dataclass(frozen=True)

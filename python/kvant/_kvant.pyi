@@ -13,6 +13,8 @@ class KvantError(Exception):
 
 _Progress = Callable[[int, int], object] | None
 
+def sampling_settings() -> list[tuple[str, str, str]]: ...
+
 class Memory:
     """A vector that arrays look at."""
 
@@ -44,7 +46,7 @@ class Engine:
     """An open model."""
 
     @staticmethod
-    def open(model: str, settings: dict[str, Any], progress: _Progress = None) -> Engine: ...
+    def open(model: str, settings: list[tuple[str, str]], progress: _Progress = None) -> Engine: ...
     def close(self) -> None: ...
     @property
     def closed(self) -> bool: ...

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ._engine import Engine
+from ._generation import SAMPLING
 
 try:
     from lm_eval.api.model import LM as _Base  # type: ignore[import-not-found, unused-ignore]
@@ -49,12 +50,12 @@ class KvantLM(_Base):  # type: ignore[misc, valid-type]
         **options: Any,
     ) -> None:
         super().__init__()
-        del batch_size, device  # Texts that generate share passes as they come; there is one device.
+        del batch_size  # Texts that generate share passes as they come.
         if isinstance(model, Engine):
             self.engine = model
         else:
             number = [None if given is None else int(given) for given in (ctx, threads)]
-            self.engine = Engine.open(model, kv, *number, **options)
+            self.engine = Engine.open(model, kv, *number, device=device or "cpu", **options)
 
     def _pair(self, context: str, continuation: str) -> tuple[list[int], int]:
         """The ids of both, and the place of the continuation's first."""
@@ -125,6 +126,7 @@ class KvantLM(_Base):  # type: ignore[misc, valid-type]
         options: dict[str, Any] = {"temperature": 0.0 if is_random is False else temperature}
         # What the sampler would cut by itself is what lm-eval did not ask for.
         options |= {"top_k": int(asked.pop("top_k", 0) or 0), "top_p": float(asked.pop("top_p", 1.0) or 1.0), "min_p": 0.0}
+        options |= {name: asked.pop(name) for name in SAMPLING if name in asked}
         if asked:
             raise ValueError(f"generation setting {next(iter(asked))!r} is not known")
         ids = self.engine.tokenize(context)

@@ -10,9 +10,11 @@ use crate::stream::{self, Asked, Settings, Stream};
 use crate::work::{Progress, detached, lock};
 use kvant_engine::grammar::{Grammar, GrammarCompiler, GrammarError};
 use kvant_engine::scheduler::{Handle, Pooling, Scheduler, SchedulerOptions};
-use kvant_engine::{ActivationType, Constraint, DeviceChoice, KvChoice, OpenOptions, Opened, Signature};
-use kvant_model::DType;
-use kvant_model::chat::{Message, RenderOptions};
+use kvant_engine::{
+    ActivationType, Constraint, DeviceChoice, OpenOptions, Opened, Request, Signature, ToolChoice,
+    TurnOptions,
+};
+use kvant_model::chat::Message;
 use kvant_model::tokenizer::EncodeOptions;
 use pyo3::prelude::*;
 use serde_json::Value;
@@ -136,17 +138,22 @@ impl Engine {
 
 #[pymethods]
 impl Engine {
-    /// Opens a model by path or name; `settings` is a dictionary.
+    /// Opens a model by path or name; `settings` are options by name, as people type them.
     #[staticmethod]
     #[pyo3(signature = (model, settings, progress=None))]
     fn open(
         py: Python<'_>,
         model: String,
-        settings: OpenSettings,
+        settings: Vec<(String, String)>,
         progress: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
         let progress = Progress::new(progress);
-        let options = settings.options()?;
+        let mut options = OpenOptions {
+            device: DeviceChoice::Cpu,
+            measurements: kvant_hub::cache_folder().ok(),
+            ..OpenOptions::default()
+        };
+        settings.iter().try_for_each(|(name, text)| options.set(name, text)).map_err(bad_value)?;
         detached(py, move || {
             let path = models::locate(&model, &progress)?;
             let opened = options.open(&path).map_err(failed)?;
@@ -190,6 +197,7 @@ impl Engine {
             "vocabulary": model.vocabulary(),
             "kv": opened.policy().to_string(),
             "threads": engine.pool().threads(),
+            "device": engine.device(),
             "converses": engine.converses(),
             "template": engine.template(),
             "bos": special.bos(),
@@ -228,8 +236,15 @@ impl Engine {
                 Some(grammar) => Some(open.constraint(&grammar)?),
                 None => None,
             };
-            let asked = Asked { prompt, parser: None, markers: Vec::new(), constraint };
-            stream::submit(open.handle()?, asked, settings)
+            let request = Request {
+                prompt,
+                sampling: settings.sampling()?,
+                stop: settings.stop.clone(),
+                max_tokens: settings.max_tokens,
+                ..Request::default()
+            };
+            let asked = Asked { request, parser: None, constraint };
+            stream::submit(open.handle()?, asked, settings.logprobs)
         })
     }
 
@@ -257,42 +272,26 @@ impl Engine {
             let Value::Array(tools) = json("tools", &tools)? else {
                 return Err(bad_type("tools must be a list"));
             };
-            let Value::Object(mut variables) = json("variables", &variables)? else {
+            let Value::Object(variables) = json("variables", &variables)? else {
                 return Err(bad_type("variables must be a dictionary"));
             };
             let engine = open.opened.engine();
-            let grammar = match (settings.grammar()?, required) {
-                (Some(_), Some(_)) => {
-                    return Err(bad_value(
-                        "an answer cannot be kept to a format and be a required tool call",
-                    ));
-                }
-                (Some(grammar), None) => Some(grammar),
-                (None, Some(name)) => Some(required_call(engine.chat_format().tools, &tools, &name)?),
-                (None, None) => None,
+            let format = settings.grammar()?;
+            if format.is_some() && required.is_some() {
+                return Err(bad_value("an answer cannot be kept to a format and be a required tool call"));
+            }
+            let tool_choice = match required {
+                None => ToolChoice::Auto,
+                Some(name) if name.is_empty() => ToolChoice::Required,
+                Some(name) => ToolChoice::Function(name),
             };
             let messages: Vec<Message> = messages.into_iter().map(with_objects).collect();
-            if grammar.is_some() {
-                // Reasoning is no part of a format; where the template has no switch, the answer is opened below.
-                let _ = engine.chat_format().set_thinking(false, &mut variables);
-            }
-            let options = RenderOptions { tools: tools.clone(), variables, ..RenderOptions::default() };
-            let prompt = match &grammar {
-                Some(_) => engine.answer_prompt_with(&messages, options),
-                None => engine.chat_prompt_with(&messages, options),
-            };
-            let prompt = prompt.map_err(bad_value)?;
-            let constraint = match grammar {
-                Some(grammar) => Some(open.constraint(&grammar)?),
-                None => None,
-            };
-            let asked = Asked {
-                parser: Some(engine.reply_parser(&prompt, &tools)),
-                prompt,
-                markers: engine.reply_markers().to_vec(),
-                constraint,
-            };
-            stream::submit(open.handle()?, asked, settings)
+            let options = TurnOptions { tools, tool_choice, format, variables, at_once: false };
+            let turn = engine.turn(&messages, options).map_err(bad_value)?;
+            let constraint = turn.grammar.as_ref().map(|grammar| open.constraint(grammar)).transpose()?;
+            let request = turn.request(settings.sampling()?, settings.stop.clone(), settings.max_tokens);
+            let asked = Asked { request, parser: Some(turn.parser), constraint };
+            stream::submit(open.handle()?, asked, settings.logprobs)
         })
     }
 
@@ -302,8 +301,8 @@ impl Engine {
             let messages: Vec<Message> = serde_json::from_str(&messages).map_err(bad_value)?;
             let tools = serde_json::from_str(&tools).map_err(bad_value)?;
             let messages: Vec<Message> = messages.into_iter().map(with_objects).collect();
-            let options = RenderOptions { tools, ..RenderOptions::default() };
-            open.opened.engine().chat_prompt_with(&messages, options).map_err(bad_value)
+            let options = TurnOptions { tools, ..TurnOptions::default() };
+            Ok(open.opened.engine().turn(&messages, options).map_err(bad_value)?.prompt)
         })
     }
 
@@ -348,45 +347,6 @@ impl Engine {
     }
 }
 
-/// How a model is to be opened: a dictionary.
-#[derive(FromPyObject)]
-#[pyo3(from_item_all)]
-struct OpenSettings {
-    kv: String,
-    ctx: Option<usize>,
-    threads: Option<usize>,
-    weights: Option<String>,
-    activations: String,
-    kv_memory: Option<usize>,
-    sinks: Option<usize>,
-}
-
-impl OpenSettings {
-    fn options(&self) -> PyResult<OpenOptions> {
-        if self.threads == Some(0) || self.ctx == Some(0) {
-            return Err(bad_value("ctx and threads must be at least 1"));
-        }
-        Ok(OpenOptions {
-            device: DeviceChoice::Cpu,
-            kv: Some(self.kv.parse::<KvChoice>().map_err(bad_value)?),
-            context: self.ctx,
-            threads: self.threads,
-            weights: match self.weights.as_deref() {
-                None => None,
-                Some("int4") => Some(DType::Int4G32),
-                Some("int8") => Some(DType::Int8G32),
-                Some(other) => {
-                    return Err(bad_value(format!("weights is {other:?}; it must be int4 or int8")));
-                }
-            },
-            activations: activations(&self.activations)?,
-            kv_memory: self.kv_memory,
-            sinks: self.sinks,
-            ..OpenOptions::default()
-        })
-    }
-}
-
 /// The numbers that weights are multiplied with.
 pub fn activations(name: &str) -> PyResult<ActivationType> {
     match name {
@@ -408,23 +368,4 @@ fn with_objects(mut message: Message) -> Message {
         Some(other) => message.with("tool_calls", other),
         None => message,
     }
-}
-
-/// The grammar of a call: of the function that is named, or of any where the name is empty.
-fn required_call(
-    style: Option<kvant_engine::tools::ToolStyle>,
-    tools: &[Value],
-    name: &str,
-) -> PyResult<Grammar> {
-    let functions: Vec<&Value> = tools
-        .iter()
-        .map(|tool| tool.get("function").unwrap_or(tool))
-        .filter(|function| name.is_empty() || function["name"] == name)
-        .collect();
-    if functions.is_empty() {
-        return Err(bad_value("tool_choice asks for a tool that is not among the tools"));
-    }
-    style.and_then(|style| style.grammar(&functions)).ok_or_else(|| {
-        bad_value("tool_choice cannot require a call of this model: the way it writes calls is not known, or not enforced")
-    })
 }

@@ -137,7 +137,7 @@ pub struct TokenSampler(Mutex<Sampler>);
 impl TokenSampler {
     #[new]
     fn new(settings: Settings) -> PyResult<Self> {
-        let sampler = Sampler::new(settings.sampling()).map_err(|e| sampling(&e))?;
+        let sampler = Sampler::new(settings.sampling()?).map_err(|e| sampling(&e))?;
         Ok(Self(Mutex::new(sampler)))
     }
 

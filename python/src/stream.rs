@@ -4,14 +4,16 @@ use crate::error::{bad_value, failed, generation, sampling};
 use crate::work::{lock, receive};
 use kvant_engine::grammar::Grammar;
 use kvant_engine::reply::{ReplyParser, ReplyPart};
+use kvant_engine::sampler::SettingValue;
 use kvant_engine::scheduler::{Handle, Job, JobError, JobEvent, Listener, Logprobs, Pooling, Refused};
-use kvant_engine::{Constraint, Finish, Request, SamplingParams};
+use kvant_engine::{Constraint, Finish, Request, SAMPLING, SamplingOverrides, SamplingParams};
 use pyo3::prelude::*;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(sampling_settings, module)?)?;
     module.add_class::<Stream>()?;
     module.add_class::<Piece>()
 }
@@ -20,19 +22,12 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub struct Settings {
-    temperature: f32,
-    top_k: usize,
-    top_p: f32,
-    min_p: f32,
-    repetition_penalty: f32,
-    frequency_penalty: f32,
-    presence_penalty: f32,
-    penalty_window: Option<usize>,
+    /// Settings of the sampler by name, as people type them.
+    sampling: Vec<(String, String)>,
     logit_bias: Vec<(u32, f32)>,
-    seed: Option<u64>,
-    stop: Vec<String>,
-    max_tokens: Option<usize>,
-    logprobs: Option<usize>,
+    pub stop: Vec<String>,
+    pub max_tokens: Option<usize>,
+    pub logprobs: Option<usize>,
     /// JSON.
     schema: Option<String>,
     grammar: Option<String>,
@@ -55,45 +50,41 @@ impl Settings {
     }
 
     /// The sampler's part.
-    pub fn sampling(&self) -> SamplingParams {
-        SamplingParams {
-            temperature: self.temperature,
-            top_k: self.top_k,
-            top_p: self.top_p,
-            min_p: self.min_p,
-            repetition_penalty: self.repetition_penalty,
-            frequency_penalty: self.frequency_penalty,
-            presence_penalty: self.presence_penalty,
-            penalty_window: self.penalty_window,
-            logit_bias: self.logit_bias.clone(),
-            seed: self.seed,
-        }
+    pub fn sampling(&self) -> PyResult<SamplingParams> {
+        let mut given = SamplingOverrides::default();
+        self.sampling.iter().try_for_each(|(name, text)| given.set(name, text)).map_err(bad_value)?;
+        let params = given.over(SamplingParams::usual());
+        Ok(SamplingParams { logit_bias: self.logit_bias.clone(), ..params })
     }
+}
+
+/// The sampler's settings: their names, kinds, and what holds when nobody says otherwise.
+#[pyfunction]
+fn sampling_settings() -> Vec<(&'static str, &'static str, String)> {
+    let kind = |usual: &SettingValue| match usual {
+        SettingValue::Number(_) => "number",
+        SettingValue::Count(_) => "count",
+        SettingValue::Window(_) => "window",
+        _ => "seed",
+    };
+    SAMPLING.iter().map(|setting| (setting.name, kind(&setting.usual), setting.usual.to_string())).collect()
 }
 
 /// What is to be continued, and how it is read.
 pub struct Asked {
-    pub prompt: Vec<u32>,
+    pub request: Request,
     /// Splits a turn of a conversation.
     pub parser: Option<ReplyParser>,
-    pub markers: Vec<u32>,
     pub constraint: Option<Box<dyn Constraint>>,
 }
 
 /// Gives a text to the scheduler.
-pub fn submit(handle: &Handle, asked: Asked, settings: Settings) -> PyResult<Stream> {
-    let Asked { prompt, parser, markers, constraint } = asked;
+pub fn submit(handle: &Handle, asked: Asked, logprobs: Option<usize>) -> PyResult<Stream> {
+    let Asked { request, parser, constraint } = asked;
     let (ear, events, gone) = ear();
     let job = Job {
-        request: Request {
-            prompt,
-            sampling: settings.sampling(),
-            stop: settings.stop,
-            max_tokens: settings.max_tokens,
-            trim_start: parser.is_some(),
-            markers,
-        },
-        logprobs: settings.logprobs,
+        request,
+        logprobs,
         prompt_logprobs: false,
         cache_prompt: true,
         embed: None,

@@ -39,6 +39,35 @@ def test_what_is_known_of_a_model(engine):
     assert "llama" in repr(engine)
 
 
+def test_options_are_those_of_kvant_run(engine, folder):
+    alike = {"kv": "f32", "ctx": 384, "threads": 1}
+    text = engine.generate(PROMPT, **GREEDY).read()
+    with kvant.Engine.open(folder, **alike, device="cpu", sinks=4) as own:
+        assert own.info.device == "cpu" and own.generate(PROMPT, **GREEDY).read() == text
+    with kvant.Engine.open(folder, **alike, device="cpu", chat_template="{{ messages[0].content }}!") as own:
+        assert own.detokenize(own.chat_prompt([{"role": "user", "content": "hi"}])).endswith("hi!")
+    with kvant.Engine.open(folder, kv="int4", threads=1, device="cpu", sparse_v=0.5) as own:
+        assert "sparse" in own.info.kv
+
+
+def test_a_window_goes_on_without_end(folder):
+    with kvant.Engine.open(folder, kv="int4", threads=1, device="cpu", window=64, sinks=4) as own:
+        assert own.info.context > 2**32
+        session, prompt = own.session(), own.tokenize("a long text " * 60)
+        assert len(prompt) > 512, "more than the model has learned"
+        first = int(np.argmax(session.prefill(prompt)))
+        stream = own.generate(prompt, temperature=0.0, max_tokens=3, logprobs=0)
+        assert next(iter(stream)).id == first, "the scheduler's sequences have the same window"
+
+
+def test_the_samplers_settings_are_typed_as_the_engine_declares_them():
+    from kvant import _generation, _kvant
+
+    declared = {name for name, _, _ in _kvant.sampling_settings()}
+    other = {"logit_bias", "stop", "max_tokens", "schema", "grammar", "regex"}
+    assert set(_generation.Sampling.__annotations__) == declared | other
+
+
 def test_ids_and_texts(engine):
     ids = engine.tokenize("Grüße, Welt", add_special=False)
     assert engine.detokenize(ids) == "Grüße, Welt"
@@ -277,6 +306,10 @@ def test_bad_input_is_an_exception_with_kvants_words(engine, folder, tmp_path):
         (lambda: kvant.Engine.open(folder, threads=1.5), TypeError, "threads is 1.5"),
         (lambda: kvant.Engine.open(folder, activations="f64"), ValueError, "f64"),
         (lambda: kvant.Engine.open(folder, weights="int3"), ValueError, "int3"),
+        (lambda: kvant.Engine.open(folder, device="tpu"), ValueError, "`tpu` is not a device: there are auto, cpu"),
+        (lambda: kvant.Engine.open(folder, window=0), ValueError, "window is 0"),
+        (lambda: kvant.Engine.open(folder, sparse_v=3), ValueError, "sparse_v"),
+        (lambda: kvant.Engine.open(folder, sinks=99), ValueError, "sinks: `99` is not a whole number from 0 to 32"),
         (lambda: kvant.Engine.open(3), TypeError, "int"),
         (lambda: engine.generate([]), ValueError, "empty"),
         (lambda: engine.generate([1] * 500), ValueError, "500 tokens"),

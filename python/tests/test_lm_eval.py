@@ -61,6 +61,13 @@ def test_a_compressed_cache_answers_nearly_alike(folder, model):
     assert 0 < max(difference) < 3
 
 
+def test_devices_and_windows_are_handed_on(folder):
+    model = KvantLM(folder, kv="int4", threads=1, device="cpu", window=64)
+    assert model.engine.info.device == "cpu" and model.engine.info.context > 2**32
+    with pytest.raises(ValueError, match="`mps` is not a device"):
+        KvantLM(folder, device="mps")
+
+
 def test_greedy_continuations_are_recognised(model, engine):
     context = "Some context"
     said = engine.generate(context, temperature=0.0, max_tokens=6, logprobs=0)

@@ -4,8 +4,7 @@ use crate::memory::{Versioned, borrow, fill, handle, list, optional_text, option
 use crate::message::KvantMessage;
 use crate::status::{Failure, KvantStatus, guard};
 use kvant_engine::grammar::GrammarCompiler;
-use kvant_engine::{ActivationType, DeviceChoice, KvChoice, OpenOptions, Opened};
-use kvant_model::DType;
+use kvant_engine::{DeviceChoice, OpenOptions, Opened, TurnOptions};
 use kvant_model::chat::RenderOptions;
 use kvant_model::tokenizer::EncodeOptions;
 use std::ffi::{CString, c_char};
@@ -35,6 +34,10 @@ pub struct KvantOpenOptions {
     pub pinned: i32,
     /// Not 0: weights are multiplied with f32 in place of 8-bit activations, which is slower and a little closer to exact.
     pub exact_activations: i32,
+    /// Further options by the names of `kvant run`'s flags, with underscores: a JSON object such as
+    /// {"device": "cuda", "sparse_v": 1e-4, "sinks": 8}. Fields above go before it; NULL for none.
+    /// The device is "cpu" unless it is named here.
+    pub settings: *const c_char,
 }
 
 // SAFETY: numbers and pointers, the first of which is the size.
@@ -101,30 +104,32 @@ pub enum KvantTokenize {
 /// What its pointers lead to is as the header says.
 unsafe fn open_options(asked: &KvantOpenOptions) -> Result<OpenOptions, Failure> {
     // SAFETY: the caller's contract.
-    let (kv, weights) = unsafe { (optional_text(asked.kv, "kv")?, optional_text(asked.weights, "weights")?) };
-    let kv = kv.map(|kv| kv.parse::<KvChoice>()).transpose();
-    let weights = match weights {
-        None => None,
-        Some("int4") => Some(DType::Int4G32),
-        Some("int8") => Some(DType::Int8G32),
-        Some(other) => return Err(Failure::argument(format!("weights: `{other}` is neither int4 nor int8"))),
+    let (kv, weights, settings) = unsafe {
+        let weights = optional_text(asked.weights, "weights")?;
+        (optional_text(asked.kv, "kv")?, weights, optional_text(asked.settings, "settings")?)
     };
-    let some = |number: usize| (number > 0).then_some(number);
-    Ok(OpenOptions {
-        device: DeviceChoice::Cpu,
-        kv: kv.map_err(|e| Failure::argument(format!("kv: {e}")))?,
-        context: some(asked.context),
-        window: some(asked.window),
-        kv_memory: some(asked.kv_memory),
-        weights,
-        activations: match asked.exact_activations {
-            0 => ActivationType::Int8,
-            _ => ActivationType::F32,
-        },
-        pinned: asked.pinned != 0,
-        threads: some(asked.threads),
-        ..OpenOptions::default()
-    })
+    let mut options = OpenOptions { device: DeviceChoice::Cpu, ..OpenOptions::default() };
+    if let Some(settings) = settings {
+        let object = serde_json::from_str(settings)
+            .map_err(|e| Failure::argument(format!("settings are no JSON object: {e}")))?;
+        options.set_all(&object).map_err(|e| Failure::argument(format!("settings: {e}")))?;
+    }
+    let count = |number: usize| (number > 0).then(|| number.to_string());
+    let exact = (asked.exact_activations != 0).then(|| "f32".to_owned());
+    let pinned = (asked.pinned != 0).then(|| "true".to_owned());
+    for (name, value) in [
+        ("kv", kv.map(str::to_owned)),
+        ("ctx", count(asked.context)),
+        ("window", count(asked.window)),
+        ("kv_memory", count(asked.kv_memory)),
+        ("weights", weights.map(str::to_owned)),
+        ("threads", count(asked.threads)),
+        ("mlock", pinned),
+        ("activations", exact),
+    ] {
+        value.map_or(Ok(()), |value| options.set(name, &value)).map_err(Failure::argument)?;
+    }
+    Ok(options)
 }
 
 /// Opens the model in a GGUF file or a folder of safetensors, with a cache that suits it and a context that fits in memory.
@@ -286,7 +291,9 @@ pub unsafe extern "C" fn kvant_engine_chat_prompt(
             let turns = crate::message::conversation(messages)?;
             (&borrow(engine, "engine")?.0.opened, turns, render_options(tools, variables)?)
         };
-        let ids = opened.engine().chat_prompt_with(&turns, options)?;
+        let RenderOptions { tools, variables, .. } = options;
+        let options = TurnOptions { tools, variables, ..TurnOptions::default() };
+        let ids = opened.engine().turn(&turns, options)?.prompt;
         // SAFETY: the caller's contract.
         unsafe { fill(&ids, (tokens, capacity), count, "tokens") }
     })

@@ -8,7 +8,8 @@ use crate::session::KvantSession;
 use crate::status::{Failure, KvantStatus, guard};
 use kvant_engine::grammar::Grammar;
 use kvant_engine::reply::{ParsedReply, ReplyParser, ReplyPart};
-use kvant_engine::{Constraint, Event, Request, SamplingParams};
+use kvant_engine::{Constraint, Event, Request, SamplingOverrides, SamplingParams, Turn, TurnOptions};
+use kvant_model::chat::{Message, RenderOptions};
 use std::ffi::{c_char, c_void};
 use std::ops::ControlFlow;
 
@@ -49,6 +50,9 @@ pub struct KvantGenerateOptions {
     pub penalty_window: usize,
     /// Keep only this many of the most likely tokens; 0 keeps all.
     pub top_k: usize,
+    /// Settings of the sampler by their names: a JSON object such as {"min_p": 0.05, "seed": 7}. They go before the fields above;
+    /// NULL for none.
+    pub settings: *const c_char,
 }
 
 // SAFETY: numbers and pointers, the first of which is the size.
@@ -133,9 +137,12 @@ impl Listener {
 }
 
 /// How tokens are chosen.
-pub(crate) fn sampling(asked: &KvantGenerateOptions) -> SamplingParams {
+///
+/// # Safety
+/// What its pointers lead to is as the header says.
+pub(crate) unsafe fn sampling(asked: &KvantGenerateOptions) -> Result<SamplingParams, Failure> {
     let or_one = |number: f32| if number == 0.0 { 1.0 } else { number };
-    SamplingParams {
+    let fields = SamplingParams {
         temperature: asked.temperature,
         top_k: asked.top_k,
         top_p: or_one(asked.top_p),
@@ -149,7 +156,14 @@ pub(crate) fn sampling(asked: &KvantGenerateOptions) -> SamplingParams {
         },
         seed: (asked.seed != 0).then_some(asked.seed),
         ..SamplingParams::default()
-    }
+    };
+    // SAFETY: the caller's contract.
+    let settings = unsafe { optional_text(asked.settings, "settings") }?;
+    let Some(settings) = settings else { return Ok(fields) };
+    let object = serde_json::from_str(settings)
+        .map_err(|e| Failure::argument(format!("settings are no JSON object: {e}")))?;
+    let given = SamplingOverrides::from_object(&object);
+    Ok(given.map_err(|e| Failure::argument(format!("settings: {e}")))?.over(fields))
 }
 
 /// # Safety
@@ -163,32 +177,58 @@ unsafe fn request(asked: &KvantGenerateOptions, prompt: Vec<u32>) -> Result<Requ
     });
     Ok(Request {
         prompt,
-        sampling: sampling(asked),
+        // SAFETY: the caller's contract.
+        sampling: unsafe { sampling(asked) }?,
         stop: stop.collect::<Result<_, _>>()?,
         max_tokens: (asked.max_tokens > 0).then_some(asked.max_tokens),
         ..Request::default()
     })
 }
 
-/// Generates, and splits what is said if there is a parser.
+/// What the answer has to be.
+///
+/// # Safety
+/// What its pointers lead to is as the header says.
+unsafe fn format(asked: &KvantGenerateOptions) -> Result<Option<Grammar>, Failure> {
+    // SAFETY: the caller's contract.
+    let schema = unsafe { optional_text(asked.json_schema, "json_schema") }?;
+    let parse = |schema| serde_json::from_str(schema).map_err(|e| schema_refused(&e));
+    Ok(schema.map(parse).transpose()?.map(Grammar::JsonSchema))
+}
+
+fn schema_refused(error: &dyn std::fmt::Display) -> Failure {
+    Failure::argument(format!("json_schema: {error}"))
+}
+
+/// The turn that answers a conversation.
 ///
 /// # Safety
 /// What the options' pointers lead to is as the header says.
-unsafe fn generate(
+unsafe fn turn(
     session: &KvantSession,
+    messages: &[Message],
     asked: &KvantGenerateOptions,
+) -> Result<Turn, Failure> {
+    // SAFETY: the caller's contract.
+    let (rendered, format) = unsafe { (render_options(asked.tools, asked.variables)?, format(asked)?) };
+    let RenderOptions { tools, variables, .. } = rendered;
+    let options = TurnOptions { tools, variables, format, ..TurnOptions::default() };
+    Ok(session.model.opened.engine().turn(messages, options)?)
+}
+
+/// Generates within a grammar, and splits what is said if there is a parser.
+fn generate(
+    session: &KvantSession,
+    grammar: Option<&Grammar>,
     request: &Request,
     mut parser: Option<ReplyParser>,
     mut listener: Listener,
 ) -> Result<KvantReply, Failure> {
-    // SAFETY: the caller's contract.
-    let constraint = match unsafe { optional_text(asked.json_schema, "json_schema") }? {
+    let constraint = match grammar {
         None => None,
-        Some(schema) => {
-            let refused = |e: &dyn std::fmt::Display| Failure::argument(format!("json_schema: {e}"));
-            let schema = serde_json::from_str(schema).map_err(|e| refused(&e))?;
-            let compiled = session.model.compiler()?.compile(&Grammar::JsonSchema(schema));
-            Some(Box::new(compiled.map_err(|e| refused(&e))?) as Box<dyn Constraint>)
+        Some(grammar) => {
+            let compiled = session.model.compiler()?.compile(grammar).map_err(|e| schema_refused(&e))?;
+            Some(Box::new(compiled) as Box<dyn Constraint>)
         }
     };
     let mut held = session.lock()?;
@@ -251,7 +291,10 @@ pub unsafe extern "C" fn kvant_session_generate(
         }
         let listener = Listener { callback, user, has_stopped: false };
         // SAFETY: the caller's contract.
-        let made = unsafe { generate(session, &asked, &request(&asked, prompt)?, None, listener) }?;
+        let made = unsafe {
+            let format = format(&asked)?;
+            generate(session, format.as_ref(), &request(&asked, prompt)?, None, listener)?
+        };
         if let Some(place) = place {
             place.give(made);
         }
@@ -283,20 +326,13 @@ pub unsafe extern "C" fn kvant_session_chat(
         // SAFETY: the caller's contract.
         let place = if reply.is_null() { None } else { Some(unsafe { handle(reply, "reply") }?) };
         // SAFETY: the caller's contract.
-        let rendered = unsafe { render_options(asked.tools, asked.variables) }?;
-        let (engine, tools) = (session.model.opened.engine(), rendered.tools.clone());
-        // A schema is kept from the first token on, so the answer has to come at once.
-        let prompt = match asked.json_schema.is_null() {
-            true => engine.chat_prompt_with(&turns, rendered)?,
-            false => engine.answer_prompt_with(&turns, rendered)?,
-        };
-        let parser = engine.reply_parser(&prompt, &tools);
+        let turn = unsafe { turn(session, &turns, &asked) }?;
         let listener = Listener { callback, user, has_stopped: false };
         // SAFETY: the caller's contract.
         let made = unsafe {
-            let markers = engine.reply_markers().to_vec();
-            let request = Request { trim_start: true, markers, ..request(&asked, prompt)? };
-            generate(session, &asked, &request, Some(parser), listener)?
+            let Request { sampling, stop, max_tokens, .. } = request(&asked, Vec::new())?;
+            let request = turn.request(sampling, stop, max_tokens);
+            generate(session, turn.grammar.as_ref(), &request, Some(turn.parser), listener)?
         };
         if let Some(place) = place {
             place.give(made);

@@ -17,8 +17,8 @@ impl KvantSampler {
     }
 }
 
-/// Makes a sampler with the sampling fields of the options (temperature, top_k, top_p, min_p, penalties, seed); NULL always takes
-/// the most likely token. The other fields are for generations, and have to be zero.
+/// Makes a sampler with the sampling fields of the options (temperature, top_k, top_p, min_p, penalties, seed, settings); NULL
+/// always takes the most likely token. The other fields are for generations, and have to be zero.
 ///
 /// # Safety
 /// As kvant.h says of pointers.
@@ -38,7 +38,9 @@ pub unsafe extern "C" fn kvant_sampler_new(
                 "max_tokens, stop, json_schema, tools and variables are for generations, not for samplers",
             ));
         }
-        let made = Sampler::new(sampling(&asked)).map_err(|e| Failure::argument(e.to_string()))?;
+        // SAFETY: the caller's contract.
+        let made =
+            Sampler::new(unsafe { sampling(&asked) }?).map_err(|e| Failure::argument(e.to_string()))?;
         place.give(KvantSampler(Mutex::new(made)));
         Ok(())
     })

@@ -2,7 +2,7 @@
 
 use kvant_attention::{KvUnsupported, StateError, StateErrorKind};
 use kvant_cache::{ArenaError, AttendError, CacheError, PlanError, SnapshotError};
-use kvant_engine::{GenerateError, OpenError, PromptError, ResumeError};
+use kvant_engine::{GenerateError, OpenError, PromptError, ResumeError, TurnError};
 use kvant_model::{ForwardError, LoadError, LoadErrorKind};
 use kvant_weights::PackError;
 use std::cell::RefCell;
@@ -135,6 +135,15 @@ impl From<PromptError> for Failure {
             _ => KvantStatus::InvalidArgument,
         };
         Self::new(status, error.to_string())
+    }
+}
+
+impl From<TurnError> for Failure {
+    fn from(error: TurnError) -> Self {
+        match error {
+            TurnError::Prompt(error) => error.into(),
+            error => Self::argument(error.to_string()),
+        }
     }
 }
 

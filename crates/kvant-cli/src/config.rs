@@ -15,8 +15,9 @@
 //! those over what stands at the top.
 
 use crate::failure::Failure;
-use crate::options::{Size, Think, Tokens};
-use kvant_engine::{DeviceChoice, KvChoice};
+use crate::options::{Think, add_options, checked};
+use kvant_engine::open::{OPENING, OpenSetting};
+use kvant_engine::{SAMPLING, SamplingOverrides};
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -39,76 +40,71 @@ const DEFAULT_MODEL: &str = "smollm2-135m";
 pub struct Preset {
     pub model: Option<String>,
     pub system: Option<String>,
-    #[serde(deserialize_with = "as_text")]
-    pub device: Option<DeviceChoice>,
-    #[serde(deserialize_with = "as_text")]
-    pub kv: Option<KvChoice>,
-    #[serde(deserialize_with = "as_text")]
-    pub ctx: Option<Tokens>,
-    #[serde(deserialize_with = "as_text")]
-    pub window: Option<Tokens>,
-    #[serde(deserialize_with = "as_text")]
-    pub kv_memory: Option<Size>,
-    pub threads: Option<u16>,
     pub chat_template: Option<PathBuf>,
-    pub temperature: Option<f32>,
-    pub top_k: Option<usize>,
-    pub top_p: Option<f32>,
-    pub min_p: Option<f32>,
-    pub repeat_penalty: Option<f32>,
-    pub frequency_penalty: Option<f32>,
-    pub presence_penalty: Option<f32>,
-    pub seed: Option<u64>,
     pub max_tokens: Option<usize>,
     pub stop: Vec<String>,
     #[serde(deserialize_with = "as_text")]
     pub think: Option<Think>,
+    /// Options that models are opened with, as a flag takes them.
+    #[serde(skip)]
+    pub opening: BTreeMap<&'static str, String>,
+    /// Settings of the sampler.
+    #[serde(skip)]
+    pub sampling: SamplingOverrides,
 }
 
-/// A value as a flag takes it, written as text or as a number.
+/// A value as a flag takes it.
 fn as_text<'de, D: Deserializer<'de>, T: FromStr<Err: Display>>(from: D) -> Result<Option<T>, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum Written {
-        Text(String),
-        Number(u64),
-    }
-    let text = match Written::deserialize(from)? {
-        Written::Text(text) => text,
-        Written::Number(number) => number.to_string(),
-    };
-    text.parse().map(Some).map_err(serde::de::Error::custom)
+    String::deserialize(from)?.parse().map(Some).map_err(serde::de::Error::custom)
 }
 
 impl Preset {
     /// The same with what another says where this one says nothing.
     fn over(self, other: Self) -> Self {
         let stop = if self.stop.is_empty() { other.stop } else { self.stop };
-        // A context and a window cannot both be: the nearer of the two decides.
-        let has_length = self.ctx.is_some() || self.window.is_some();
-        let (ctx, window) = if has_length { (self.ctx, self.window) } else { (other.ctx, other.window) };
+        let (mut opening, mut sampling) = (self.opening, self.sampling);
+        add_options(&mut opening, other.opening);
+        sampling.or(&other.sampling);
         Self {
             model: self.model.or(other.model),
             system: self.system.or(other.system),
-            device: self.device.or(other.device),
-            kv: self.kv.or(other.kv),
-            ctx,
-            window,
-            kv_memory: self.kv_memory.or(other.kv_memory),
-            threads: self.threads.or(other.threads),
             chat_template: self.chat_template.or(other.chat_template),
-            temperature: self.temperature.or(other.temperature),
-            top_k: self.top_k.or(other.top_k),
-            top_p: self.top_p.or(other.top_p),
-            min_p: self.min_p.or(other.min_p),
-            repeat_penalty: self.repeat_penalty.or(other.repeat_penalty),
-            frequency_penalty: self.frequency_penalty.or(other.frequency_penalty),
-            presence_penalty: self.presence_penalty.or(other.presence_penalty),
-            seed: self.seed.or(other.seed),
             max_tokens: self.max_tokens.or(other.max_tokens),
             stop,
             think: self.think.or(other.think),
+            opening,
+            sampling,
         }
+    }
+
+    /// Reads keys, which are flags.
+    fn read(mut table: toml::Table) -> Result<Self, String> {
+        let mut take = |name: &str| {
+            let names = [name.replace('_', "-"), name.to_owned()];
+            names.iter().find_map(|name| table.remove(name)).map(|value| match value {
+                toml::Value::String(text) => text,
+                toml::Value::Integer(number) => number.to_string(),
+                toml::Value::Float(number) => number.to_string(),
+                toml::Value::Boolean(is_on) => is_on.to_string(),
+                // No flag takes a list, and what is empty is refused by name.
+                toml::Value::Datetime(_) | toml::Value::Array(_) | toml::Value::Table(_) => String::new(),
+            })
+        };
+        let (mut opening, mut sampling) = (BTreeMap::new(), SamplingOverrides::default());
+        for setting in OPENING.iter().filter(|setting| setting.is_flag) {
+            if let Some(text) = take(setting.name) {
+                checked(setting, &text).map_err(|why| format!("{}: {why}", setting.name))?;
+                opening.insert(setting.name, text);
+            }
+        }
+        for setting in SAMPLING {
+            if let Some(text) = take(setting.short_name()) {
+                let value = setting.parse(&text).map_err(|why| format!("{}: {why}", setting.short_name()))?;
+                sampling.insert(setting, value);
+            }
+        }
+        let rest: Self = flags(table).try_into().map_err(|e: toml::de::Error| e.message().to_owned())?;
+        Ok(Self { opening, sampling, ..rest })
     }
 }
 
@@ -138,7 +134,7 @@ impl Config {
     }
 
     fn parse(text: &str, path: PathBuf) -> Result<Self, Failure> {
-        let wrong = |place: &str, e: toml::de::Error| format!("{}{place}: {}", path.display(), e.message());
+        let wrong = |place: &str, why: String| format!("{}{place}: {why}", path.display());
         let mut table: toml::Table = text.parse().map_err(|e: toml::de::Error| {
             Failure::new(format!("{}: {}", path.display(), e.to_string().trim_end()))
         })?;
@@ -147,7 +143,11 @@ impl Config {
             None => {}
             Some(toml::Value::Table(named)) => {
                 for (name, preset) in named {
-                    let preset = flags(preset).try_into().map_err(|e| wrong(&format!(": preset {name}"), e));
+                    let place = format!(": preset {name}");
+                    let preset = match preset {
+                        toml::Value::Table(table) => Preset::read(table).map_err(|why| wrong(&place, why)),
+                        _ => Err(wrong(&place, "it is no table: [presets.NAME] begins one".to_owned())),
+                    };
                     presets.insert(name, preset);
                 }
             }
@@ -155,7 +155,7 @@ impl Config {
                 return Err(Failure::new(format!("{}: presets are tables: [presets.NAME]", path.display())));
             }
         }
-        let usual = flags(toml::Value::Table(table)).try_into().map_err(|e| Failure::new(wrong("", e)))?;
+        let usual = Preset::read(table).map_err(|why| Failure::new(wrong("", why)))?;
         Ok(Self { path, usual, presets })
     }
 
@@ -175,9 +175,12 @@ impl Config {
                 }
             },
         };
-        let wrong = |e: String| Failure::Usage(format!("{DEVICE_VARIABLE}: {e}"));
-        let device = set(DEVICE_VARIABLE).map(|name| name.parse().map_err(wrong)).transpose()?;
-        let by_variable = Preset { model: set(MODEL_VARIABLE), device, ..Preset::default() };
+        let mut by_variable = Preset { model: set(MODEL_VARIABLE), ..Preset::default() };
+        if let (Some(device), Some(setting)) = (set(DEVICE_VARIABLE), OpenSetting::named("device")) {
+            let wrong = |why: String| Failure::Usage(format!("{DEVICE_VARIABLE}: {why}"));
+            checked(setting, &device).map_err(wrong)?;
+            by_variable.opening.insert(setting.name, device);
+        }
         Ok(named.over(by_variable).over(self.usual.clone()))
     }
 
@@ -194,13 +197,8 @@ pub fn default_model() -> String {
 }
 
 /// Keys as flags are spelt.
-fn flags(value: toml::Value) -> toml::Value {
-    match value {
-        toml::Value::Table(table) => {
-            toml::Value::Table(table.into_iter().map(|(key, value)| (key.replace('_', "-"), value)).collect())
-        }
-        other => other,
-    }
+fn flags(table: toml::Table) -> toml::Table {
+    table.into_iter().map(|(key, value)| (key.replace('_', "-"), value)).collect()
 }
 
 fn set(name: &str) -> Option<String> {
@@ -225,6 +223,7 @@ fn place(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kvant_engine::SamplingParams;
 
     fn parse(text: &str) -> Result<Config, String> {
         Config::parse(text, "config.toml".into()).map_err(|failure| match failure {
@@ -240,9 +239,10 @@ mod tests {
         )
         .unwrap();
         let code = config.preset(Some("code")).unwrap();
-        assert_eq!((code.model.as_deref(), code.top_k, code.temperature), (Some("b"), Some(3), Some(0.0)));
-        assert_eq!((code.ctx, code.window), (None, Some(Tokens(2048))));
-        assert_eq!(config.preset(None).unwrap().ctx, Some(Tokens(4096)));
+        let sampling = code.sampling.over(SamplingParams::usual());
+        assert_eq!((code.model.as_deref(), sampling.top_k, sampling.temperature), (Some("b"), 3, 0.0));
+        assert_eq!((code.opening.get("ctx"), code.opening["window"].as_str()), (None, "2k"));
+        assert_eq!(config.preset(None).unwrap().opening["ctx"], "4096");
         assert!(config.has("code") && !config.has("b"));
         assert!(config.preset(Some("poetry")).is_err());
     }
@@ -252,6 +252,8 @@ mod tests {
         let config = parse("model = 'a'\n[presets.x]\nctx = 'many'\n[presets.y]\nmodel = 'b'").unwrap();
         assert_eq!(config.preset(None).unwrap().model.as_deref(), Some("a"));
         assert_eq!(config.preset(Some("y")).unwrap().model.as_deref(), Some("b"));
+        let not_a_table = parse("[presets]\nx = 3").unwrap().preset(Some("x"));
+        assert!(matches!(not_a_table, Err(Failure::Message(error)) if error.contains("preset x")));
         let Err(Failure::Message(error)) = config.preset(Some("x")) else { panic!("x is refused") };
         assert!(error.contains("preset x") && error.contains("many"), "{error}");
     }
@@ -262,6 +264,8 @@ mod tests {
             ("modell = 'a'", "modell"),
             ("kv = 'int5'", "int5"),
             ("presets = 3", "[presets.NAME]"),
+            ("top-k = 'many'", "top_k: `many`"),
+            ("device = 'tpu'", "device: `tpu`"),
             ("model = ", "line 1"),
         ] {
             let error = parse(text).unwrap_err();

@@ -1,9 +1,10 @@
 //! A model with its words: text and conversations in, token ids out.
 
 use crate::chat_prompt::Rendered;
-use crate::defaults::SamplingDefaults;
+use crate::defaults::makers_sampling;
 use crate::least_tokens::LeastTokens;
 use crate::reply::{ChatFormat, ReplyParser};
+use crate::sampler::SamplingOverrides;
 use crate::session::{CARD_PREFILL_CHUNK, PREFILL_CHUNK, Session};
 use crate::signature::{device_numerics, numerics};
 use kvant_attention::{KvCache, KvUnsupported};
@@ -24,7 +25,7 @@ pub struct Engine {
     format: ChatFormat,
     /// Control tokens that replies are split at.
     reply_markers: Vec<u32>,
-    sampling: SamplingDefaults,
+    sampling: SamplingOverrides,
     /// What its passes run on.
     pool: Pool,
     /// What compiled the model.
@@ -88,7 +89,7 @@ impl Engine {
         let device = backend.name().to_owned();
         let tokenizer = Tokenizer::of(checkpoint)?;
         let (format, reply_markers) = (ChatFormat::default(), Vec::new());
-        let sampling = SamplingDefaults::of(checkpoint)?;
+        let sampling = makers_sampling(checkpoint)?;
         let engine = Self {
             model,
             tokenizer,
@@ -164,7 +165,7 @@ impl Engine {
     }
 
     /// How its makers want it sampled.
-    pub fn sampling_defaults(&self) -> &SamplingDefaults {
+    pub fn sampling_defaults(&self) -> &SamplingOverrides {
         &self.sampling
     }
 

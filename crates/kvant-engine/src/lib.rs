@@ -51,9 +51,9 @@ mod signature;
 pub mod stop;
 mod text;
 pub mod tools;
+mod turn;
 
 pub use constraint::{Constraint, ConstraintError};
-pub use defaults::SamplingDefaults;
 pub use device::{Device, DeviceChoice, DeviceError};
 pub use engine::{Engine, PromptError};
 pub use family::{Family, FamilyDefault};
@@ -66,7 +66,8 @@ pub use kvant_cache::{
 pub use kvant_cpu::{ActivationType, LoadOptions};
 pub use open::{KvChoice, OpenError, OpenNote, OpenOptions, Opened};
 pub use prompts::Prompts;
-pub use sampler::{SampleError, Sampler, SamplingParams};
+pub use sampler::{SAMPLING, SampleError, Sampler, SamplingOverrides, SamplingParams};
 pub use session::{Event, Finish, GenerateError, PREFILL_CHUNK, Reply, Request, ResumeError, Session, Stats};
 pub use signature::{numerics, signature};
 pub use stop::StopMatcher;
+pub use turn::{ToolChoice, Turn, TurnError, TurnOptions};

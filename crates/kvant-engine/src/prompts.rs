@@ -10,14 +10,20 @@ use kvant_model::tokenizer::EncodeOptions;
 /// **Invariant:** what fits is never refused here, and what is only a little too long may be encoded: whoever takes the tokens counts them.
 #[derive(Clone, Copy)]
 pub struct Prompts<'e> {
-    engine: &'e Engine,
-    most: usize,
+    pub(crate) engine: &'e Engine,
+    /// None for no bound.
+    most: Option<usize>,
 }
 
 impl Engine {
     /// Makes prompts for a context of so many tokens.
     pub fn prompts(&self, context: usize) -> Prompts<'_> {
-        Prompts { engine: self, most: context }
+        Prompts { engine: self, most: Some(context) }
+    }
+
+    /// Makes prompts of any length.
+    pub(crate) fn unbounded_prompts(&self) -> Prompts<'_> {
+        Prompts { engine: self, most: None }
     }
 }
 
@@ -61,9 +67,10 @@ impl Prompts<'_> {
     }
 
     fn check(&self, text: &str) -> Result<(), PromptError> {
+        let Some(context) = self.most else { return Ok(()) };
         let least = self.engine.least_tokens().of(text);
-        match least > self.most {
-            true => Err(PromptError::TooLong { least, context: self.most }),
+        match least > context {
+            true => Err(PromptError::TooLong { least, context }),
             false => Ok(()),
         }
     }

@@ -3,8 +3,11 @@
 #[path = "../../kvant-model/tests/support/tiny.rs"]
 mod tiny;
 
+use kvant_engine::grammar::Grammar;
 use kvant_engine::reply::ReplyPart;
-use kvant_engine::{Engine, LoadOptions, Policy, Request, SamplingParams};
+use kvant_engine::{
+    Engine, LoadOptions, Policy, PromptError, Request, SamplingParams, TurnError, TurnOptions,
+};
 use kvant_model::Checkpoint;
 use kvant_model::chat::{Message, RenderOptions};
 use kvant_model::gguf::Gguf;
@@ -54,6 +57,26 @@ fn a_prompt_may_open_the_reasoning_and_may_be_made_to_close_it() {
     assert!(closed.starts_with(&open));
     assert!(engine.tokenizer().decode(&closed).unwrap().ends_with("<think>\n\n</think>\n\n"));
     assert_eq!(engine.answer_prompt_with(&turns, options(false)).unwrap(), plain);
+}
+
+#[test]
+fn turns_for_a_context_are_refused_by_their_length_and_otherwise_the_same() {
+    let engine = engine();
+    let turns = [Message::new("user", "hi")];
+    let free = engine.turn(&turns, TurnOptions::default()).unwrap();
+    assert_eq!(free.prompt, engine.chat_prompt(&turns).unwrap());
+    let bounded = engine.prompts(free.prompt.len()).turn(&turns, TurnOptions::default()).unwrap();
+    assert_eq!(bounded.prompt, free.prompt);
+    let kept = TurnOptions { format: Some(Grammar::json_object()), ..TurnOptions::default() };
+    let mut kept = engine.turn(&turns, kept).unwrap();
+    assert_eq!(
+        kept.parser.push("{} "),
+        [ReplyPart::Text("{} ".into())],
+        "a format leaves no room for reasoning"
+    );
+    let long = [Message::new("user", "7".repeat(1 << 16))];
+    let refused = engine.prompts(64).turn(&long, TurnOptions::default()).unwrap_err();
+    assert!(matches!(refused, TurnError::Prompt(PromptError::TooLong { context: 64, .. })), "{refused}");
 }
 
 #[test]

@@ -11,7 +11,7 @@ use crate::store::ResponseStore;
 use axum::body::{Body, Bytes};
 use axum::http::header::{CONTENT_TYPE, HeaderName, ORIGIN};
 use axum::http::{Request, StatusCode};
-use kvant_engine::{Interrupt, SamplingParams};
+use kvant_engine::{Interrupt, SamplingOverrides, SamplingParams};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -36,27 +36,10 @@ pub struct ServerOptions {
     pub strip_volatile: bool,
     /// How tokens are chosen where neither the request nor the model's makers say.
     pub sampling: SamplingParams,
-    /// Goes before what the model's makers say.
-    pub forced_sampling: ForcedSampling,
+    /// Goes before what the model's makers say; requests may still say otherwise.
+    pub forced_sampling: SamplingOverrides,
     /// What is written to stderr.
     pub log: LogOptions,
-}
-
-/// Settings that are the server's own, whatever the model's makers say. Requests may still say otherwise.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct ForcedSampling {
-    /// See [`SamplingParams::temperature`], and so on.
-    pub temperature: Option<f32>,
-    /// The likeliest tokens that are kept.
-    pub top_k: Option<usize>,
-    /// The probability that is kept.
-    pub top_p: Option<f32>,
-    /// The least share of the likeliest token's probability.
-    pub min_p: Option<f32>,
-    /// The penalty of tokens that were used.
-    pub repetition_penalty: Option<f32>,
-    /// The seed of requests that name none; without one each of those gets a seed of its own.
-    pub seed: Option<u64>,
 }
 
 impl ServerOptions {
@@ -70,33 +53,18 @@ impl ServerOptions {
             strict: false,
             strict_model: false,
             strip_volatile: true,
-            sampling: usual_sampling(),
-            forced_sampling: ForcedSampling::default(),
+            sampling: SamplingParams::usual(),
+            forced_sampling: SamplingOverrides::default(),
             log: LogOptions::default(),
         }
     }
 
     /// What requests to a model begin with: the server's own settings, else its makers', else the usual ones.
-    pub(crate) fn sampling_of(&self, makers: &kvant_engine::SamplingDefaults) -> SamplingParams {
-        let usual = makers.over(self.sampling.clone());
-        let forced = &self.forced_sampling;
-        SamplingParams {
-            temperature: forced.temperature.unwrap_or(usual.temperature),
-            top_k: forced.top_k.unwrap_or(usual.top_k),
-            top_p: forced.top_p.unwrap_or(usual.top_p),
-            min_p: forced.min_p.unwrap_or(usual.min_p),
-            repetition_penalty: forced.repetition_penalty.unwrap_or(usual.repetition_penalty),
-            // The whole text so far, as clients expect.
-            penalty_window: None,
-            seed: forced.seed.or(usual.seed),
-            ..usual
-        }
+    pub(crate) fn sampling_of(&self, makers: &SamplingOverrides) -> SamplingParams {
+        let usual = self.forced_sampling.over(makers.valid_over(self.sampling.clone()));
+        // The whole text so far, as clients expect.
+        SamplingParams { penalty_window: None, ..usual }
     }
-}
-
-/// The settings of `kvant run`.
-fn usual_sampling() -> SamplingParams {
-    SamplingParams { temperature: 0.7, top_k: 40, top_p: 0.95, min_p: 0.05, ..SamplingParams::default() }
 }
 
 /// Bounds of requests and connections.

@@ -4,8 +4,8 @@ use axum::body::Body;
 use axum::http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use axum::http::{Response, StatusCode};
 use axum::response::IntoResponse;
-use kvant_engine::PromptError;
 use kvant_engine::scheduler::{JobError, Refused};
+use kvant_engine::{PromptError, TurnError};
 use serde_json::{Value, json};
 
 /// Whose shape an error has.
@@ -149,6 +149,19 @@ impl From<&JobError> for ApiError {
             _ => StatusCode::INTERNAL_SERVER_ERROR,
         };
         Self::new(status, error.to_string())
+    }
+}
+
+impl From<TurnError> for ApiError {
+    fn from(error: TurnError) -> Self {
+        let message = error.to_string();
+        let place = match error {
+            TurnError::Prompt(error) => return error.into(),
+            TurnError::CannotCombine => "response_format",
+            TurnError::CannotRequire | TurnError::NoSuchTool => "tool_choice",
+            _ => return Self::bad(message),
+        };
+        Self::field(place, message).code("unsupported_parameter")
     }
 }
 

@@ -67,7 +67,7 @@ mod time;
 mod timeouts;
 mod turn;
 
-pub use app::{ForcedSampling, Limits, ServerOptions};
+pub use app::{Limits, ServerOptions};
 pub use keys::Keys;
 pub use log::{LogLevel, LogOptions};
 pub use models::{LoadedModel, ModelLoader};

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from kvant._generation import SAMPLING
+
 
 class Refused(ValueError):
     """A request that cannot be answered; the message says why and what to do."""
 
 
-#: Fields that are handed on as they are.
-_SAME = ("temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty", "seed")
+#: Fields that are handed on as they are: the sampler's settings.
+_SAME = tuple(SAMPLING)
 #: Fields that say something else, or nothing here.
 _OTHER = {
     "model", "messages", "prompt", "tools", "tool_choice", "stream", "stream_options", "stop", "max_tokens",

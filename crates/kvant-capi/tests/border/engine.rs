@@ -27,7 +27,7 @@ impl Home {
         CString::new(self.folder.path().join(name).to_str().unwrap()).unwrap()
     }
 
-    fn open(&self, options: &KvantOpenOptions) -> Result<*mut KvantEngine, KvantStatus> {
+    pub fn open(&self, options: &KvantOpenOptions) -> Result<*mut KvantEngine, KvantStatus> {
         let mut engine = null_mut();
         // SAFETY: everything lives.
         match unsafe { kvant_engine_open(self.path("model.gguf").as_ptr(), options, &mut engine) } {
@@ -58,7 +58,7 @@ impl Home {
     }
 }
 
-fn options() -> KvantOpenOptions {
+pub fn options() -> KvantOpenOptions {
     // SAFETY: numbers and pointers.
     let zeros: KvantOpenOptions = unsafe { std::mem::zeroed() };
     KvantOpenOptions { struct_size: size_of::<KvantOpenOptions>(), context: 400, threads: 1, ..zeros }

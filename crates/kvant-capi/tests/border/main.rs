@@ -5,6 +5,7 @@ mod engine;
 mod header;
 mod matrix;
 mod sampler;
+mod settings;
 mod support;
 #[path = "../../../kvant-model/tests/support/tiny.rs"]
 mod tiny;

@@ -5,7 +5,7 @@ use crate::config::{Config, default_model};
 use crate::failure::Failure;
 use crate::named::{self, Words};
 use crate::options::{
-    ConstraintOptions, GenerationOptions, ModelOptions, Think, ThoughtPrompt, chat_prompt, is_shown,
+    Bound, ConstraintOptions, GenerationOptions, ModelOptions, Think, ThoughtTurn, is_shown, think_turn,
 };
 use crate::output::{Output, Shown};
 use crate::report::Report;
@@ -13,7 +13,8 @@ use crate::saved::{self, SessionFile, Talk};
 use crate::screen::dimmed;
 use crate::{interrupt, open};
 use clap::Args;
-use kvant_engine::reply::ParsedReply;
+use kvant_engine::grammar::Grammar;
+use kvant_engine::reply::{ParsedReply, ReplyParser};
 use kvant_engine::{Engine, Finish, Request};
 use kvant_model::chat::Message;
 use kvant_model::tokenizer::EncodeOptions;
@@ -161,10 +162,10 @@ impl Run {
             None => None,
         };
         let rule = bound.as_ref().map(|bound| bound.compile(engine)).transpose()?;
-        let (request, turns) = self.request(engine, text, saved, rule.is_some())?;
+        let format = bound.as_ref().map(Bound::grammar);
+        let Asked { request, parser, turns } = self.request(engine, text, saved, format)?;
 
         interrupt::catch()?;
-        let parser = turns.is_some().then(|| engine.reply_parser(&request.prompt, &[]));
         let shown =
             Shown { answer: !self.json, reasoning: is_shown(self.think), reading: !self.quiet && !self.json };
         let mut output = Output::new(shown, parser);
@@ -199,27 +200,26 @@ impl Run {
         if reply.finish == Finish::Cancelled { Err(Failure::Interrupted) } else { Ok(()) }
     }
 
-    /// What to generate, and for a conversation the turns that lead to it.
+    /// What to generate; an answer of a conversation is kept to `format`.
     fn request(
         &self,
         engine: &Engine,
         text: String,
         saved: Option<Talk>,
-        is_bound: bool,
-    ) -> Result<(Request, Option<Talk>), Failure> {
+        format: Option<Grammar>,
+    ) -> Result<Asked, Failure> {
         let usual = match &saved {
             Some(Talk::Chat { .. }) => true,
             Some(Talk::Text { .. }) => false,
             None => engine.converses(),
         };
         let chat = (usual && !self.raw) || self.chat || self.system.is_some();
-        let request = |prompt| Request {
-            prompt,
-            sampling: self.generation.sampling(),
-            stop: self.generation.stop.clone(),
-            max_tokens: self.generation.max_tokens,
-            trim_start: chat,
-            markers: if chat { engine.reply_markers().to_vec() } else { Vec::new() },
+        let GenerationOptions { stop, max_tokens, .. } = &self.generation;
+        let (sampling, stop, max_tokens) = (self.generation.sampling(), stop.clone(), *max_tokens);
+        let continued = |prompt, sampling, stop| Asked {
+            request: Request { prompt, sampling, stop, max_tokens, ..Request::default() },
+            parser: None,
+            turns: None,
         };
         match (chat, saved) {
             (true, Some(Talk::Text { .. })) => Err(Failure::Usage(
@@ -237,9 +237,11 @@ impl Run {
                 turns.push(Message::new("user", text));
                 let instructions = system.iter().map(|text| Message::new("system", text));
                 let messages: Vec<Message> = instructions.chain(turns.iter().cloned()).collect();
-                let ThoughtPrompt { prompt, remark } = chat_prompt(engine, &messages, self.think, is_bound)?;
+                let ThoughtTurn { turn, remark } = think_turn(engine, &messages, self.think, format)?;
                 remark.iter().for_each(|remark| eprintln!("note: --think: {remark}"));
-                Ok((request(prompt), Some(Talk::Chat { system, turns })))
+                let request = turn.request(sampling, stop, max_tokens);
+                let turns = Some(Talk::Chat { system, turns });
+                Ok(Asked { request, parser: Some(turn.parser), turns })
             }
             (false, Some(Talk::Text { tokens })) => {
                 // Some vocabularies begin every text with a space; to add nothing is to add no space either.
@@ -247,11 +249,20 @@ impl Run {
                     true => Vec::new(),
                     false => engine.tokenizer().encode(&text, EncodeOptions::default())?,
                 };
-                Ok((request([tokens, more].concat()), None))
+                Ok(continued([tokens, more].concat(), sampling, stop))
             }
-            (false, None) => Ok((request(engine.text_prompt(&text)?), None)),
+            (false, None) => Ok(continued(engine.text_prompt(&text)?, sampling, stop)),
         }
     }
+}
+
+/// What is generated.
+struct Asked {
+    request: Request,
+    /// Splits a turn of a conversation.
+    parser: Option<ReplyParser>,
+    /// The turns that lead to it.
+    turns: Option<Talk>,
 }
 
 /// A turn as the next prompt will have it.

@@ -5,12 +5,12 @@ mod several;
 
 use crate::config::Config;
 use crate::failure::Failure;
-use crate::options::{ModelOptions, Size};
+use crate::options::{ModelOptions, RequestDefaults, Size};
 use clap::{Args, ValueEnum};
-use kvant_engine::SamplingParams;
+use kvant_engine::SamplingOverrides;
 use kvant_engine::memory::bytes;
 use kvant_engine::scheduler::SchedulerOptions;
-use kvant_server::{ForcedSampling, Keys, Limits, LogLevel, LogOptions, Server, ServerOptions};
+use kvant_server::{Keys, Limits, LogLevel, LogOptions, Server, ServerOptions};
 use loader::Loader;
 use std::io::Write;
 use std::net::SocketAddr;
@@ -106,7 +106,7 @@ pub struct Serve {
     log_json: bool,
 
     #[command(flatten)]
-    sampling: DefaultSampling,
+    sampling: RequestDefaults,
 
     /// The most answers to work on at a time
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..),
@@ -156,58 +156,6 @@ enum Log {
     Debug,
 }
 
-/// Settings for requests that do not say [default: as the model's makers want, or as `kvant run`].
-#[derive(Args)]
-#[command(next_help_heading = "Defaults of requests")]
-struct DefaultSampling {
-    /// Randomness, from 0 to 2 [default: as the model's makers want, else 0.7]
-    #[arg(long, visible_alias = "temp", value_name = "T")]
-    temperature: Option<f32>,
-
-    /// Keep only the K most likely tokens; 0 keeps all [default: as the model's makers want, else 40]
-    #[arg(long, value_name = "K")]
-    top_k: Option<usize>,
-
-    /// Keep the fewest tokens whose probabilities reach this sum [default: as the model's makers want, else 0.95]
-    #[arg(long, value_name = "P")]
-    top_p: Option<f32>,
-
-    /// Keep tokens at least this fraction as likely as the most likely one [default: as the model's makers want, else 0.05]
-    #[arg(long, value_name = "P")]
-    min_p: Option<f32>,
-
-    /// Above 1, makes tokens that were used less likely [default: as the model's makers want, else 1]
-    #[arg(long, value_name = "X")]
-    repeat_penalty: Option<f32>,
-
-    /// Seed of requests that name none, so that they can be repeated [default: a new one each]
-    #[arg(short, long, value_name = "N")]
-    seed: Option<u64>,
-}
-
-impl DefaultSampling {
-    /// Refuses settings out of range.
-    fn forced(&self) -> Result<ForcedSampling, Failure> {
-        let usual = SamplingParams::default();
-        let all = SamplingParams {
-            temperature: self.temperature.unwrap_or(usual.temperature),
-            top_p: self.top_p.unwrap_or(usual.top_p),
-            min_p: self.min_p.unwrap_or(usual.min_p),
-            repetition_penalty: self.repeat_penalty.unwrap_or(usual.repetition_penalty),
-            ..usual
-        };
-        all.check().map_err(|e| Failure::Usage(e.to_string()))?;
-        Ok(ForcedSampling {
-            temperature: self.temperature,
-            top_k: self.top_k,
-            top_p: self.top_p,
-            min_p: self.min_p,
-            repetition_penalty: self.repeat_penalty,
-            seed: self.seed,
-        })
-    }
-}
-
 impl Serve {
     pub fn execute(mut self) -> Result<(), Failure> {
         let several = several::find(&self.served)?;
@@ -215,7 +163,7 @@ impl Serve {
             self.model.model = served.clone();
         }
         self.model.apply(&Config::read()?.preset(self.model.preset.as_deref())?);
-        if self.model.window().is_some() {
+        if self.model.has_window() {
             let message = "--window: a server's sequences have an end; use --ctx";
             return Err(Failure::Usage(message.into()));
         }
@@ -229,7 +177,7 @@ impl Serve {
 
     /// Serves a model that is loaded before anybody can ask for it, and again after it was told to go.
     fn serve_one(&self, keys: &[String], ends: UnboundedReceiver<()>) -> Result<(), Failure> {
-        let options = self.server_options(&self.model.model, keys, self.sampling.forced()?);
+        let options = self.server_options(&self.model.model, keys, self.sampling.overrides()?);
         let name = options.model.clone();
         let kept = self.kv_dir.as_ref().map(|folder| (folder.clone(), self.kv_dir_size.0 as u64));
         let found = vec![(name.clone(), self.model.model.clone())];
@@ -261,7 +209,7 @@ impl Serve {
         }
     }
 
-    fn server_options(&self, model: &str, keys: &[String], forced: ForcedSampling) -> ServerOptions {
+    fn server_options(&self, model: &str, keys: &[String], forced: SamplingOverrides) -> ServerOptions {
         let name = public_name(model);
         let limits = Limits {
             body: self.max_body.0,

@@ -57,20 +57,24 @@ fn text_of(given: &str) -> Result<String, Failure> {
 }
 
 impl Bound {
+    /// What the answer has to be.
+    pub fn grammar(&self) -> Grammar {
+        match self {
+            Self::Schema(schema) => Grammar::JsonSchema(schema.clone()),
+            Self::Grammar(grammar) => grammar.clone(),
+        }
+    }
+
     /// The rule, for the tokens of a model.
     #[cfg(feature = "grammar")]
     pub fn compile(&self, engine: &Engine) -> Result<Box<dyn Constraint>, Failure> {
         use kvant_engine::grammar::GrammarCompiler;
-        let grammar = match self {
-            Self::Schema(schema) => Grammar::JsonSchema(schema.clone()),
-            Self::Grammar(grammar) => grammar.clone(),
-        };
         let compiler = GrammarCompiler::new(engine.tokenizer())?;
         let flag = match self {
             Self::Schema(_) => "--json-schema",
             Self::Grammar(_) => "--grammar",
         };
-        let rule = compiler.compile(&grammar).map_err(|e| Failure::new(format!("{flag}: {e}")))?;
+        let rule = compiler.compile(&self.grammar()).map_err(|e| Failure::new(format!("{flag}: {e}")))?;
         Ok(Box::new(rule))
     }
 

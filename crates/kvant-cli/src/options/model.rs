@@ -2,12 +2,13 @@
 
 use crate::config::{Preset, default_model};
 use crate::failure::Failure;
-use crate::options::size::Size;
-use crate::options::{Activations, ThreadOptions, Tokens, kv_choice, llama_cpp_spec};
-use clap::{Args, ValueEnum};
+use crate::options::{kv_choice, llama_cpp_spec};
+use clap::builder::PossibleValuesParser;
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
+use kvant_engine::OpenOptions;
 use kvant_engine::device::IS_BUILT;
-use kvant_engine::{DeviceChoice, KvChoice, OpenOptions, SparseV, StateType};
-use kvant_model::DType;
+use kvant_engine::open::{OPENING, OpenSetting};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// The model, and how it runs.
@@ -25,68 +26,12 @@ pub struct ModelOptions {
     #[arg(long, value_name = "NAME")]
     pub preset: Option<String>,
 
-    /// The most tokens to hold, prompt and answer together, such as 32k [default: the
-    /// model's own, as far as memory goes; pages are taken as they are needed]
-    #[arg(short, long, value_name = "TOKENS", visible_alias = "ctx-size", alias = "num-ctx",
-          value_parser = Tokens::context)]
-    ctx: Option<Tokens>,
-
-    /// Compute device: cpu, gpu (Metal, Vulkan or DirectX 12), cuda or cuda:N (NVIDIA),
-    /// or auto, a GPU that has the memory and was measured to be faster [default:
-    /// KVANT_DEVICE, the configuration file's, or auto]
-    #[arg(long, value_name = "DEVICE")]
-    device: Option<DeviceChoice>,
-
-    /// How keys and values are kept: int4, int8, f16, k=CODEC,v=CODEC …, with
-    /// exceptions such as 'int4;layers 0-1:k=f16', or a plan: FILE.kvplan; `--kv list`
-    /// prints them [default: auto, by the plan beside the model, or by its family]
-    #[arg(long, value_name = "SPEC", value_parser = kv_choice)]
-    kv: Option<KvChoice>,
-
-    /// Streaming attention (StreamingLLM): the sinks and the last TOKENS are in view,
-    /// without end; what leaves the window is forgotten
-    #[arg(long, value_name = "TOKENS", conflicts_with = "ctx")]
-    window: Option<Tokens>,
-
-    /// Attention sinks: first tokens that are kept exactly, and stay in view of a
-    /// window [default: 4]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=32))]
-    sinks: Option<u32>,
-
-    /// Do not read the values of a page (64 tokens or so) in which no token has TAU of
-    /// the largest weight, above 0 and below 1: the larger, the faster on long contexts
-    /// and the less exact [default: only what cannot change the result is left out]
-    #[arg(long, value_name = "TAU")]
-    sparse_v: Option<SparseV>,
-
-    /// The numbers that recurrent state is stored in: f32, bf16 or int8; the narrower,
-    /// the smaller and the less exact [default: f32]
-    #[arg(long, value_name = "TYPE")]
-    state: Option<StateType>,
-
-    /// The most memory for keys and values, such as 512M or 2G
-    #[arg(long, value_name = "SIZE")]
-    kv_memory: Option<Size>,
+    #[command(flatten)]
+    opening: OpeningFlags,
 
     /// A file with a chat template (Jinja) in place of the model's own
     #[arg(long, value_name = "FILE", alias = "chat-template-file")]
     chat_template: Option<PathBuf>,
-
-    /// Pack weights that the file holds as plain numbers
-    #[arg(long, value_name = "TYPE")]
-    weights: Option<Weights>,
-
-    /// The numbers that weights are multiplied with
-    #[arg(long, value_name = "TYPE", default_value = "int8")]
-    activations: Activations,
-
-    #[command(flatten)]
-    pub threads: ThreadOptions,
-
-    /// Pin weights, keys and values in memory: never swapped out, never read twice;
-    /// refused where the system's limit on locked memory is lower
-    #[arg(long)]
-    mlock: bool,
 
     /// The type of keys as llama.cpp calls it (-ctk)
     #[arg(long, value_name = "TYPE", hide = true, conflicts_with = "kv")]
@@ -109,29 +54,68 @@ pub struct ModelOptions {
     jinja: bool,
 }
 
-/// Types weights can be packed to.
-#[derive(Clone, Copy, ValueEnum)]
-pub enum Weights {
-    /// 8 bits in groups of 32
-    Int8,
-    /// 4 bits in groups of 32
-    Int4,
+/// The flags of options that models are opened with, as they were typed.
+#[derive(Clone, Default)]
+struct OpeningFlags(BTreeMap<&'static str, String>);
+
+impl Args for OpeningFlags {
+    fn augment_args(command: Command) -> Command {
+        let flags = OPENING.iter().filter(|setting| setting.is_flag);
+        flags.fold(command, |command, setting| command.arg(flag(setting)))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
 }
 
-impl Weights {
-    /// The type of packed weights.
-    pub fn dtype(self) -> DType {
-        match self {
-            Self::Int8 => DType::Int8G32,
-            Self::Int4 => DType::Int4G32,
+/// The flag of an option.
+fn flag(setting: &'static OpenSetting) -> Arg {
+    let arg = Arg::new(setting.name).long(setting.flag).help(setting.help);
+    let arg = setting.short.into_iter().fold(arg, Arg::short);
+    let arg = setting.aliases.iter().fold(arg, |arg, alias| arg.visible_alias(*alias));
+    let arg = if setting.name == "window" { arg.conflicts_with("ctx") } else { arg };
+    if setting.value.is_empty() {
+        return arg.action(ArgAction::SetTrue);
+    }
+    let arg = arg.value_name(setting.value);
+    match setting.choices {
+        [] => arg.value_parser(move |text: &str| checked(setting, text).map(|()| text.to_owned())),
+        choices => arg.value_parser(PossibleValuesParser::new(choices)),
+    }
+}
+
+/// Refuses a value that cannot be had, with a guess at what was meant.
+pub fn checked(setting: &OpenSetting, text: &str) -> Result<(), String> {
+    match setting.name {
+        "kv" => kv_choice(text).map(drop),
+        _ => setting.check(text),
+    }
+}
+
+impl FromArgMatches for OpeningFlags {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut flags = Self::default();
+        flags.update_from_arg_matches(matches)?;
+        Ok(flags)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        for setting in OPENING.iter().filter(|setting| setting.is_flag) {
+            let given = match setting.value.is_empty() {
+                true => matches.get_flag(setting.name).then(|| "true".to_owned()),
+                false => matches.get_one::<String>(setting.name).cloned(),
+            };
+            self.0.extend(given.map(|text| (setting.name, text)));
         }
+        Ok(())
     }
 }
 
 impl ModelOptions {
-    /// The window of a conversation without end.
-    pub fn window(&self) -> Option<usize> {
-        self.window.map(|tokens| tokens.0)
+    /// Whether a conversation without end is asked for.
+    pub fn has_window(&self) -> bool {
+        self.opening.0.contains_key("window")
     }
 
     /// Takes from a preset what no flag said.
@@ -139,16 +123,10 @@ impl ModelOptions {
         if let Some(model) = preset.model.clone().filter(|_| self.model == default_model()) {
             self.model = model;
         }
-        if self.ctx.is_none() && self.window.is_none() {
-            (self.ctx, self.window) = (preset.ctx, preset.window);
-        }
         let has_types = self.cache_type_k.is_some() || self.cache_type_v.is_some();
-        if self.kv.is_none() && !has_types {
-            self.kv = preset.kv.clone();
-        }
-        self.device = self.device.or(preset.device);
-        self.kv_memory = self.kv_memory.or(preset.kv_memory);
-        self.threads.or(preset.threads);
+        let mut more = preset.opening.clone();
+        more.retain(|name, _| *name != "kv" || !has_types);
+        add_options(&mut self.opening.0, more);
         if self.chat_template.is_none() {
             self.chat_template = preset.chat_template.clone();
         }
@@ -193,26 +171,25 @@ impl ModelOptions {
                 Failure::new(format!("--chat-template {path}: {e}; it takes a file with a Jinja template"))
             })
         });
-        let kv = match self.cache_type_k.is_some() || self.cache_type_v.is_some() {
-            true => Some(self.cache_types().and_then(|spec| kv_choice(&spec)).map_err(Failure::Usage)?),
-            false => self.kv.clone(),
-        };
-        Ok(OpenOptions {
-            device: self.device.unwrap_or_default(),
+        let mut options = OpenOptions {
             measurements: kvant_hub::cache_folder().ok(),
-            kv,
-            context: self.ctx.map(|tokens| tokens.0).filter(|tokens| *tokens > 0),
-            window: self.window(),
-            sinks: self.sinks.map(|tokens| tokens as usize),
-            sparse_v: self.sparse_v,
-            state: self.state,
-            kv_memory: self.kv_memory.map(|size| size.0),
-            memory: None,
-            weights: self.weights.map(Weights::dtype),
-            activations: self.activations.kind(),
-            pinned: self.mlock,
-            threads: self.threads.count(),
             chat_template: template.transpose()?,
-        })
+            ..OpenOptions::default()
+        };
+        self.opening.0.iter().try_for_each(|(name, text)| options.set(name, text)).map_err(Failure::Usage)?;
+        if self.cache_type_k.is_some() || self.cache_type_v.is_some() {
+            options.kv = Some(self.cache_types().and_then(|spec| kv_choice(&spec)).map_err(Failure::Usage)?);
+        }
+        Ok(options)
+    }
+}
+
+/// Takes options that were not given. A context and a window cannot both be: the nearer of the two decides.
+pub fn add_options(given: &mut BTreeMap<&'static str, String>, more: BTreeMap<&'static str, String>) {
+    let has_length = given.contains_key("ctx") || given.contains_key("window");
+    for (name, text) in more {
+        if !(has_length && ["ctx", "window"].contains(&name)) {
+            given.entry(name).or_insert(text);
+        }
     }
 }

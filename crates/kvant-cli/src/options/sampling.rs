@@ -2,63 +2,20 @@
 
 use crate::config::Preset;
 use crate::failure::Failure;
-use clap::Args;
-use kvant_engine::SamplingParams;
-
-/// What holds when nobody says otherwise.
-const TEMPERATURE: f32 = 0.7;
-const TOP_K: usize = 40;
-const TOP_P: f32 = 0.95;
-const MIN_P: f32 = 0.05;
-const LAST_N: usize = 64;
+use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
+use kvant_engine::sampler::{SamplingSetting, SettingValue};
+use kvant_engine::{SAMPLING, SamplingOverrides, SamplingParams};
 
 /// How tokens are chosen, and when to stop.
 #[derive(Args, Clone, Default)]
 #[command(next_help_heading = "Generation")]
 pub struct GenerationOptions {
-    /// Randomness: 0 always takes the most likely token, 1 the model's own distribution
-    /// [default: 0.7]
-    #[arg(long, value_name = "T", visible_alias = "temp")]
-    temperature: Option<f32>,
+    #[command(flatten)]
+    sampling: SamplingFlags,
 
     /// Always take the most likely token; the same as --temperature 0
     #[arg(long, conflicts_with = "temperature")]
     greedy: bool,
-
-    /// Keep only the K most likely tokens; 0 keeps all [default: 40]
-    #[arg(long, value_name = "K")]
-    top_k: Option<usize>,
-
-    /// Keep the fewest tokens whose probabilities reach this sum [default: 0.95]
-    #[arg(long, value_name = "P")]
-    top_p: Option<f32>,
-
-    /// Keep tokens at least this fraction as likely as the most likely one
-    /// [default: 0.05]
-    #[arg(long, value_name = "P")]
-    min_p: Option<f32>,
-
-    /// Above 1, makes tokens that were used lately (see --repeat-last-n) less likely
-    /// [default: 1]
-    #[arg(long, value_name = "X")]
-    repeat_penalty: Option<f32>,
-
-    /// Subtracted from a token's logit for each time it was used lately [default: 0]
-    #[arg(long, value_name = "X", allow_negative_numbers = true)]
-    frequency_penalty: Option<f32>,
-
-    /// Subtracted from a token's logit if it was used lately [default: 0]
-    #[arg(long, value_name = "X", allow_negative_numbers = true)]
-    presence_penalty: Option<f32>,
-
-    /// How many of the last tokens the three penalties look at, those of the prompt
-    /// included; 0 for none [default: 64]
-    #[arg(long, value_name = "N")]
-    repeat_last_n: Option<usize>,
-
-    /// Makes the choice repeatable; without it, or with -1, every run differs
-    #[arg(short, long, value_name = "N", allow_negative_numbers = true)]
-    seed: Option<Seed>,
 
     /// End the text before this string; may be given several times
     #[arg(long, value_name = "TEXT", alias = "reverse-prompt")]
@@ -71,19 +28,89 @@ pub struct GenerationOptions {
     pub max_tokens: Option<usize>,
 }
 
-/// A seed, or none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Seed(Option<u64>);
+/// The flags of the sampler's settings.
+#[derive(Clone, Default)]
+pub struct SamplingFlags(pub SamplingOverrides);
 
-impl std::str::FromStr for Seed {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "-1" => Ok(Self(None)),
-            _ => text.parse().map(|seed| Self(Some(seed))).map_err(|_| "a whole number, or -1".to_owned()),
-        }
+impl Args for SamplingFlags {
+    fn augment_args(command: Command) -> Command {
+        let usual = |setting: &SamplingSetting| match setting.usual {
+            SettingValue::Seed(_) => String::new(),
+            value => format!(" [default: {value}]"),
+        };
+        SAMPLING.iter().fold(command, |command, setting| command.arg(flag(setting, &usual(setting))))
     }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for SamplingFlags {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut flags = Self::default();
+        flags.update_from_arg_matches(matches)?;
+        Ok(flags)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        for setting in SAMPLING {
+            // A command may have fewer flags than there are settings.
+            if let Ok(Some(value)) = matches.try_get_one::<SettingValue>(setting.flag) {
+                self.0.insert(setting, *value);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The same for requests to a server that do not say; the penalties' window is always the whole text there.
+#[derive(Clone, Default)]
+pub struct RequestDefaults(SamplingFlags);
+
+impl Args for RequestDefaults {
+    fn augment_args(command: Command) -> Command {
+        let command = command.next_help_heading("Defaults of requests");
+        SAMPLING.iter().filter(|setting| setting.request.is_some()).fold(command, |command, setting| {
+            let makers = if setting.makers.is_some() { "as the model's makers want, else " } else { "" };
+            command.arg(flag(setting, &format!(" [default: {makers}{}]", setting.usual)))
+        })
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for RequestDefaults {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        SamplingFlags::from_arg_matches(matches).map(Self)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        self.0.update_from_arg_matches(matches)
+    }
+}
+
+impl RequestDefaults {
+    /// Refuses settings out of range.
+    pub fn overrides(&self) -> Result<SamplingOverrides, Failure> {
+        let given = &self.0.0;
+        given.over(SamplingParams::default()).check().map_err(|e| Failure::Usage(e.to_string()))?;
+        Ok(given.clone())
+    }
+}
+
+/// The flag of a setting; `default` closes its help.
+fn flag(setting: &'static SamplingSetting, default: &str) -> Arg {
+    let arg = Arg::new(setting.flag)
+        .long(setting.flag)
+        .value_name(setting.value)
+        .help(format!("{}{default}", setting.help))
+        .value_parser(move |text: &str| setting.parse(text))
+        .allow_negative_numbers(true);
+    let arg = setting.alias.into_iter().fold(arg, Arg::visible_alias);
+    setting.short.into_iter().fold(arg, Arg::short)
 }
 
 /// llama.cpp has -1 for no end, and -2 for the end of the context.
@@ -102,14 +129,7 @@ impl GenerationOptions {
 
     /// Takes from a preset what no flag said.
     pub fn apply(&mut self, preset: &Preset) {
-        self.temperature = self.temperature.or(preset.temperature.filter(|_| !self.greedy));
-        self.top_k = self.top_k.or(preset.top_k);
-        self.top_p = self.top_p.or(preset.top_p);
-        self.min_p = self.min_p.or(preset.min_p);
-        self.repeat_penalty = self.repeat_penalty.or(preset.repeat_penalty);
-        self.frequency_penalty = self.frequency_penalty.or(preset.frequency_penalty);
-        self.presence_penalty = self.presence_penalty.or(preset.presence_penalty);
-        self.seed = self.seed.or(preset.seed.map(|seed| Seed(Some(seed))));
+        self.sampling.0.or(&preset.sampling);
         self.max_tokens = self.max_tokens.or(preset.max_tokens);
         if self.stop.is_empty() {
             self.stop.clone_from(&preset.stop);
@@ -118,37 +138,21 @@ impl GenerationOptions {
 
     /// The sampler's settings.
     pub fn sampling(&self) -> SamplingParams {
-        SamplingParams {
-            temperature: if self.greedy { 0.0 } else { self.temperature.unwrap_or(TEMPERATURE) },
-            top_k: self.top_k.unwrap_or(TOP_K),
-            top_p: self.top_p.unwrap_or(TOP_P),
-            min_p: self.min_p.unwrap_or(MIN_P),
-            repetition_penalty: self.repeat_penalty.unwrap_or(1.0),
-            frequency_penalty: self.frequency_penalty.unwrap_or(0.0),
-            presence_penalty: self.presence_penalty.unwrap_or(0.0),
-            penalty_window: Some(self.repeat_last_n.unwrap_or(LAST_N)),
-            logit_bias: Vec::new(),
-            seed: self.seed.and_then(|seed| seed.0),
-        }
+        let params = self.sampling.0.over(SamplingParams::usual());
+        if self.greedy { SamplingParams { temperature: 0.0, ..params } } else { params }
     }
 
     /// Changes one setting by its name, as `/set` does; what is out of range is refused and changes nothing.
     pub fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
-        let number = || value.parse::<f32>().map_err(|_| format!("`{value}` is not a number"));
-        let whole = || value.parse::<usize>().map_err(|_| format!("`{value}` is not a whole number"));
+        let name = name.replace('-', "_");
         let mut new = self.clone();
-        match name.replace('-', "_").as_str() {
-            "temperature" | "temp" => (new.temperature, new.greedy) = (Some(number()?), false),
-            "top_k" => new.top_k = Some(whole()?),
-            "top_p" => new.top_p = Some(number()?),
-            "min_p" => new.min_p = Some(number()?),
-            "repeat_penalty" => new.repeat_penalty = Some(number()?),
-            "frequency_penalty" => new.frequency_penalty = Some(number()?),
-            "presence_penalty" => new.presence_penalty = Some(number()?),
-            "repeat_last_n" => new.repeat_last_n = Some(whole()?),
-            "seed" => new.seed = Some(value.parse()?),
-            "max_tokens" | "n_predict" | "n" => new.max_tokens = Some(max_tokens(value)?),
-            other => return Err(format!("there is no setting {other}; /set lists them")),
+        match (SamplingSetting::named(&name), name.as_str()) {
+            (Some(setting), _) => {
+                new.sampling.0.insert(setting, setting.parse(value)?);
+                new.greedy &= setting.name != "temperature";
+            }
+            (None, "max_tokens" | "n_predict" | "n") => new.max_tokens = Some(max_tokens(value)?),
+            (None, other) => return Err(format!("there is no setting {other}; /set lists them")),
         }
         new.sampling().check().map_err(|e| e.to_string())?;
         *self = new;
@@ -157,22 +161,27 @@ impl GenerationOptions {
 
     /// All settings by name, for `/set` without a name.
     pub fn shown(&self) -> String {
-        let SamplingParams { temperature, top_k, top_p, min_p, repetition_penalty, seed, .. } =
-            self.sampling();
-        let or = |value: Option<String>, none: &str| value.unwrap_or_else(|| none.to_owned());
-        let seed = or(seed.map(|seed| seed.to_string()), "random");
+        let params = self.sampling();
+        let settings =
+            SAMPLING.iter().map(|setting| format!("{} {}", setting.short_name(), (setting.get)(&params)));
         let most = self.max_tokens.filter(|most| *most < usize::MAX);
-        let most = or(most.map(|most| most.to_string()), "no end");
-        format!(
-            "temperature {temperature}, top_k {top_k}, top_p {top_p}, min_p {min_p}, repeat_penalty {repetition_penalty}, \
-             seed {seed}, max_tokens {most}"
-        )
+        let most = most.map_or_else(|| "no end".to_owned(), |most| most.to_string());
+        format!("{}, max_tokens {most}", settings.collect::<Vec<_>>().join(", "))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn given(settings: &[(&str, &str)]) -> SamplingOverrides {
+        let mut given = SamplingOverrides::default();
+        for (name, value) in settings {
+            let setting = SamplingSetting::named(name).unwrap();
+            given.insert(setting, setting.parse(value).unwrap());
+        }
+        given
+    }
 
     #[test]
     fn settings_are_changed_by_name_and_refused_as_a_whole() {
@@ -189,8 +198,10 @@ mod tests {
 
     #[test]
     fn flags_win_over_presets() {
-        let preset = Preset { temperature: Some(0.1), top_k: Some(9), ..Preset::default() };
-        let mut options = GenerationOptions { temperature: Some(0.9), ..GenerationOptions::default() };
+        let preset =
+            Preset { sampling: given(&[("temperature", "0.1"), ("top_k", "9")]), ..Preset::default() };
+        let flags = SamplingFlags(given(&[("temperature", "0.9")]));
+        let mut options = GenerationOptions { sampling: flags, ..GenerationOptions::default() };
         options.apply(&preset);
         let SamplingParams { temperature, top_k, .. } = options.sampling();
         assert_eq!((temperature, top_k), (0.9, 9));
@@ -204,7 +215,8 @@ mod tests {
         assert_eq!(max_tokens("-1"), Ok(usize::MAX));
         assert_eq!(max_tokens("12"), Ok(12));
         assert!(max_tokens("-3").is_err());
-        assert_eq!("-1".parse(), Ok(Seed(None)));
-        assert_eq!("5".parse(), Ok(Seed(Some(5))));
+        let seed = SamplingSetting::named("seed").unwrap();
+        assert_eq!(seed.parse("-1"), Ok(SettingValue::Seed(None)));
+        assert_eq!(seed.parse("5"), Ok(SettingValue::Seed(Some(5))));
     }
 }

@@ -1,7 +1,9 @@
 //! The flag that says whether a model reasons before it answers, and whether that is shown.
 
-use kvant_engine::Engine;
-use kvant_model::chat::{Message, RenderOptions};
+use kvant_engine::grammar::Grammar;
+use kvant_engine::{Engine, Turn, TurnError, TurnOptions};
+use kvant_model::chat::Message;
+use serde_json::Map;
 use std::io::{self, IsTerminal};
 
 /// Whether and how much a model reasons.
@@ -43,38 +45,29 @@ pub fn is_shown(think: Option<Think>) -> bool {
     }
 }
 
-/// A prompt, and what the template could not be told.
-pub struct ThoughtPrompt {
-    pub prompt: Vec<u32>,
+/// A turn, and what the template could not be told.
+pub struct ThoughtTurn {
+    pub turn: Turn,
     pub remark: Option<&'static str>,
 }
 
-/// The prompt of a conversation for a model that reasons as asked. `is_bound` for an answer that a schema or grammar binds from its
-/// first token on: it comes at once.
-pub fn chat_prompt(
+/// The turn that answers a conversation, by a model that reasons as asked. An answer that is kept to a format comes at once.
+pub fn think_turn(
     engine: &Engine,
     messages: &[Message],
     think: Option<Think>,
-    is_bound: bool,
-) -> Result<ThoughtPrompt, kvant_engine::PromptError> {
-    let (format, mut options) = (engine.chat_format(), RenderOptions::default());
-    let variables = &mut options.variables;
+    format: Option<Grammar>,
+) -> Result<ThoughtTurn, TurnError> {
+    let (chat, mut variables) = (engine.chat_format(), Map::new());
     let is_told = match think {
-        _ if is_bound => {
-            // Where there is no switch, the opening of an answer does as well.
-            let _ = format.set_thinking(false, variables);
-            true
-        }
-        Some(Think::Off) => format.set_effort("none", variables),
-        Some(Think::On | Think::Hide) => format.set_thinking(true, variables) || format.reasoning.is_some(),
-        Some(Think::Effort(effort)) => format.set_effort(effort, variables),
+        _ if format.is_some() => true,
+        Some(Think::Off) => chat.set_effort("none", &mut variables),
+        Some(Think::On | Think::Hide) => chat.set_thinking(true, &mut variables) || chat.reasoning.is_some(),
+        Some(Think::Effort(effort)) => chat.set_effort(effort, &mut variables),
         None => true,
     };
-    let is_at_once = is_bound || think == Some(Think::Off);
-    let prompt = match is_at_once {
-        true => engine.answer_prompt_with(messages, options)?,
-        false => engine.chat_prompt_with(messages, options)?,
-    };
+    let at_once = think == Some(Think::Off);
+    let turn = engine.turn(messages, TurnOptions { format, variables, at_once, ..TurnOptions::default() })?;
     let remark = match think {
         _ if is_told => None,
         Some(Think::Off) => {
@@ -82,5 +75,5 @@ pub fn chat_prompt(
         }
         _ => Some("this model's template cannot be told how much to reason"),
     };
-    Ok(ThoughtPrompt { prompt, remark })
+    Ok(ThoughtTurn { turn, remark })
 }

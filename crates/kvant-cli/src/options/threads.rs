@@ -12,17 +12,6 @@ pub struct ThreadOptions {
 }
 
 impl ThreadOptions {
-    /// How many were asked for.
-    pub fn count(&self) -> Option<usize> {
-        self.threads.map(usize::from)
-    }
-
-    /// Takes this many where no flag says how many.
-    pub fn or(&mut self, threads: Option<u16>) {
-        let threads = threads.filter(|count| (1..=MAX_THREADS).contains(&usize::from(*count)));
-        self.threads = self.threads.or(threads);
-    }
-
     /// A thread pool as large as asked for.
     pub fn pool(&self) -> Pool {
         self.threads.map_or_else(Pool::default, |threads| Pool::new(threads.into()))

@@ -348,7 +348,7 @@ fn devices_are_named_and_a_build_without_one_says_how_to_get_it() {
     };
     assert_eq!(by_variable("cpu").json()["device"], "cpu");
     by_variable("tpu").fails(2, &["KVANT_DEVICE", "tpu", "auto, cpu, cuda, cuda:N and gpu"]);
-    if cfg!(not(any(feature = "gpu", feature = "cuda"))) {
+    if !kvant_engine::device::IS_BUILT {
         let how = &["built without GPU support", "`gpu`, `cuda`"];
         home.run(&["run", "-m", &model, "--device", "gpu", "hi"]).fails(1, how);
         home.run(&["run", "-m", &model, "--device", "cuda:1", "hi"]).fails(1, how);

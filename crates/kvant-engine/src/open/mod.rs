@@ -27,16 +27,20 @@
 //!
 //! Nothing is printed, and nothing is fetched.
 
+mod amount;
 mod context;
 mod error;
 mod kv_choice;
 mod load;
 mod plans;
+mod setting;
 
+pub use amount::{parse_bytes, parse_tokens};
 pub use context::{UNKNOWN_CONTEXT, default_context};
 pub use error::{OpenError, OpenNote};
 pub use kv_choice::{KvChoice, PLAN_EXTENSION};
 pub use plans::{ChosenPolicy, PlanFileError, Plans, open_plan, plan_path};
+pub use setting::{OPENING, OpenSetting};
 
 use crate::device::{Device, DeviceChoice, Selection, check_policy, select};
 use crate::engine::Engine;

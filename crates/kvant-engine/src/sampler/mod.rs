@@ -31,9 +31,11 @@
 mod history;
 mod params;
 mod rng;
+mod setting;
 mod top;
 
-pub use params::SamplingParams;
+pub use params::{SAMPLING, SamplingParams};
+pub use setting::{Range, SamplingOverrides, SamplingSetting, SettingValue};
 
 use std::cmp::Ordering;
 use std::hash::{BuildHasher, RandomState};

@@ -9,6 +9,8 @@ use crate::route::json;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::Response;
+use kvant_engine::SAMPLING;
+use kvant_engine::sampler::{SamplingSetting, SettingValue};
 use serde_json::{Map, Value, json as object};
 use std::sync::Arc;
 
@@ -23,6 +25,12 @@ const REQUESTS: [&str; 2] = [include_str!("requests.json"), include_str!("fields
 
 /// Those of what comes back.
 const ANSWERS: [&str; 2] = [include_str!("answers.json"), include_str!("states.json")];
+
+/// What stands for the settings of the sampler.
+const SAMPLING_MARK: &str = "$sampling";
+
+/// What a seed means to several answers.
+const OF_SEVERAL: &str = " Of several answers each has the seed after the one before.";
 
 /// Sends it.
 pub async fn describe(State(app): State<Arc<App>>) -> Response<Body> {
@@ -65,6 +73,7 @@ fn settings(app: &App) -> Settings {
 fn document(settings: &Settings, is_strict: bool) -> Value {
     let parse = |text| serde_json::from_str::<Map<String, Value>>(text).expect("a test has read it");
     let mut requests: Value = REQUESTS.into_iter().flat_map(parse).collect::<Map<String, Value>>().into();
+    describe_sampling(&mut requests);
     if !is_strict {
         open(&mut requests);
     }
@@ -77,6 +86,39 @@ fn document(settings: &Settings, is_strict: bool) -> Value {
     whole["components"]["schemas"] = schemas.into();
     fill(&mut whole, settings);
     whole
+}
+
+/// Puts the fields by which requests say how tokens are chosen where `$sampling` stands for them.
+fn describe_sampling(value: &mut Value) {
+    match value {
+        Value::Array(items) => items.iter_mut().for_each(describe_sampling),
+        Value::Object(fields) => {
+            for (name, mut field) in std::mem::take(fields) {
+                match name == SAMPLING_MARK {
+                    true => fields.extend(SAMPLING.iter().flat_map(described)),
+                    false => {
+                        describe_sampling(&mut field);
+                        fields.insert(name, field);
+                    }
+                }
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+/// The fields of a setting, by all names that requests have for it.
+fn described(setting: &SamplingSetting) -> Vec<(String, Value)> {
+    let Some([least, most]) = setting.request else { return Vec::new() };
+    let (kind, least, most, more) = match setting.usual {
+        SettingValue::Number(_) => ("number", Value::from(least), Value::from(most), ""),
+        SettingValue::Seed(_) => ("integer", Value::from(-i64::MAX), Value::from(u64::MAX), OF_SEVERAL),
+        _ => ("integer", Value::from(-1), Value::from(i64::MAX), " -1 is 0."),
+    };
+    let description = format!("{}.{more}", setting.help);
+    let field =
+        object!({"type": [kind, "null"], "minimum": least, "maximum": most, "description": description});
+    setting.request_names().map(|name| (name.to_owned(), field.clone())).collect()
 }
 
 /// Lets objects have fields that are not described, which are then ignored.

@@ -5,8 +5,9 @@ use crate::app::Limits;
 use crate::error::ApiError;
 use crate::fields::{Fields, whole};
 use crate::models::Served;
-use kvant_engine::SamplingParams;
 use kvant_engine::grammar::Grammar;
+use kvant_engine::sampler::SettingValue;
+use kvant_engine::{SAMPLING, SamplingParams};
 use serde_json::Value;
 
 /// How tokens are chosen, when to stop, and what to send.
@@ -44,22 +45,8 @@ impl Settings {
 
     /// Reads them, and drops what cannot change an answer.
     pub fn read(fields: &mut Fields, served: &Served, limits: &Limits) -> Result<Self, ApiError> {
-        let usual = served.sampling.clone();
-        let most = served.handle.engine().model().vocabulary() as u64;
-        let sampling = SamplingParams {
-            temperature: fields.number("temperature", 0.0..=2.0)?.unwrap_or(usual.temperature),
-            top_p: top_p(fields)?.unwrap_or(usual.top_p),
-            top_k: top_k(fields, most)?.unwrap_or(usual.top_k),
-            min_p: fields.number("min_p", 0.0..=1.0)?.unwrap_or(usual.min_p),
-            repetition_penalty: repetition(fields, "repetition_penalty")?
-                .or(repetition(fields, "repeat_penalty")?)
-                .unwrap_or(usual.repetition_penalty),
-            frequency_penalty: fields.number("frequency_penalty", -2.0..=2.0)?.unwrap_or(0.0),
-            presence_penalty: fields.number("presence_penalty", -2.0..=2.0)?.unwrap_or(0.0),
-            penalty_window: usual.penalty_window,
-            logit_bias: [biases(fields, limits.biases)?, endings(fields, served)?].concat(),
-            seed: seed(fields)?.or(usual.seed),
-        };
+        let mut sampling = sampling(fields, served)?;
+        sampling.logit_bias = [biases(fields, limits.biases)?, endings(fields, served)?].concat();
         let stream = fields.flag("stream")?.unwrap_or(false);
         let settings = Self {
             sampling,
@@ -89,33 +76,45 @@ impl Settings {
     }
 }
 
-/// Above 0, which a range of two ends cannot say; 0 itself means the likeliest token to some clients.
-pub fn top_p(fields: &mut Fields) -> Result<Option<f32>, ApiError> {
-    Ok(fields.number("top_p", 0.0..=1.0)?.map(|top_p| top_p.max(f32::MIN_POSITIVE)))
+/// How tokens are chosen: what requests of every protocol say by the names of [`SAMPLING`], over what the model's requests begin
+/// with.
+pub fn sampling(fields: &mut Fields, served: &Served) -> Result<SamplingParams, ApiError> {
+    let mut sampling = served.sampling.clone();
+    for setting in SAMPLING {
+        let Some([least, most]) = setting.request else { continue };
+        let mut given = None;
+        for name in setting.request_names() {
+            let value = match setting.usual {
+                SettingValue::Seed(_) => seed(fields, name)?.map(|seed| SettingValue::Seed(Some(seed))),
+                SettingValue::Count(_) | SettingValue::Window(_) => {
+                    count(fields, name)?.map(|count| setting.of_number(count as f64))
+                }
+                _ => fields.number(name, least..=most)?.map(|number| setting.of_number(number.into())),
+            };
+            given = given.or(value);
+        }
+        if let Some(value) = given {
+            (setting.set)(&mut sampling, value);
+        }
+    }
+    Ok(sampling)
 }
 
-/// 0 and, as some clients have it, −1 keep all tokens.
-pub fn top_k(fields: &mut Fields, most: u64) -> Result<Option<usize>, ApiError> {
-    match fields.take("top_k") {
-        None => Ok(None),
-        Some(value) => match whole::<i64>(&value) {
-            Some(-1) => Ok(Some(0)),
-            Some(count @ 0..) => Ok(Some((count as u64).min(most) as usize)),
-            _ => Err(fields.wrong("top_k", "a whole number from -1", &value)),
-        },
+/// A whole number; −1 is 0, as some clients have it.
+fn count(fields: &mut Fields, name: &str) -> Result<Option<i64>, ApiError> {
+    let Some(value) = fields.take(name) else { return Ok(None) };
+    match whole::<i64>(&value) {
+        Some(count @ -1..) => Ok(Some(count.max(0))),
+        _ => Err(fields.wrong(name, "a whole number from -1", &value)),
     }
 }
 
-pub fn repetition(fields: &mut Fields, name: &str) -> Result<Option<f32>, ApiError> {
-    fields.number(name, 0.01..=10.0)
-}
-
 /// Any whole number: negative ones count from the end. The smallest is no seed: JSON's readers take numbers below it for it.
-pub fn seed(fields: &mut Fields) -> Result<Option<u64>, ApiError> {
-    let Some(value) = fields.take("seed") else { return Ok(None) };
+fn seed(fields: &mut Fields, name: &str) -> Result<Option<u64>, ApiError> {
+    let Some(value) = fields.take(name) else { return Ok(None) };
     let seed = whole::<u64>(&value)
         .or_else(|| whole::<i64>(&value).filter(|seed| *seed > i64::MIN).map(|seed| seed as u64));
-    seed.map(Some).ok_or_else(|| fields.wrong("seed", "a whole number of 64 bits", &value))
+    seed.map(Some).ok_or_else(|| fields.wrong(name, "a whole number of 64 bits", &value))
 }
 
 fn include_usage(fields: &mut Fields, stream: bool) -> Result<bool, ApiError> {

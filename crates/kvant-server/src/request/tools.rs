@@ -2,8 +2,7 @@
 
 use crate::error::ApiError;
 use crate::fields::Fields;
-use kvant_engine::grammar::Grammar;
-use kvant_engine::tools::ToolStyle;
+use kvant_engine::ToolChoice;
 use serde_json::Value;
 
 /// The longest name of a function.
@@ -14,19 +13,13 @@ const LONGEST_NAME: usize = 128;
 pub struct Tools {
     /// As the model's template wants them, and as they came.
     pub definitions: Vec<Value>,
-    /// How the model writes calls; in the way that everybody knows, where its template knows none.
-    pub style: ToolStyle,
-    /// A call is wanted; of this function, where one is named.
-    forced: Option<Option<String>>,
+    /// Whether one has to be called.
+    pub choice: ToolChoice,
 }
 
 impl Tools {
-    /// Reads `tools` and `tool_choice`; none where nothing may be called. `style` is the model's.
-    pub fn read(
-        fields: &mut Fields,
-        style: Option<ToolStyle>,
-        most_bytes: usize,
-    ) -> Result<Option<Self>, ApiError> {
+    /// Reads `tools` and `tool_choice`; none where nothing may be called.
+    pub fn read(fields: &mut Fields, most_bytes: usize) -> Result<Option<Self>, ApiError> {
         let definitions = definitions(fields, most_bytes)?;
         let choice = fields.take("tool_choice");
         // One call or several: that is up to the model.
@@ -40,56 +33,21 @@ impl Tools {
                 None => Ok(None),
             };
         }
-        let forced = match choice {
-            None => None,
+        let choice = match choice {
+            None => ToolChoice::Auto,
             Some(Value::String(choice)) => match choice.as_str() {
-                "auto" => None,
+                "auto" => ToolChoice::Auto,
                 "none" => return Ok(None),
-                "required" => Some(None),
+                "required" => ToolChoice::Required,
                 other => {
                     let message =
                         format!("tool_choice is {other:?}; it must be auto, none, required or a function");
                     return Err(ApiError::field("tool_choice", message));
                 }
             },
-            Some(choice) => Some(Some(chosen(fields, choice, &definitions)?)),
+            Some(choice) => ToolChoice::Function(chosen(fields, choice, &definitions)?),
         };
-        Ok(Some(Self::new(definitions, style, forced)))
-    }
-
-    /// These tools; `forced` where a call is wanted, of this function where one is named.
-    pub fn new(definitions: Vec<Value>, style: Option<ToolStyle>, forced: Option<Option<String>>) -> Self {
-        Self { definitions, style: style.unwrap_or(ToolStyle::Hermes), forced }
-    }
-
-    /// Whether a call is wanted.
-    pub fn is_forced(&self) -> bool {
-        self.forced.is_some()
-    }
-
-    /// What an answer has to be where a call is wanted.
-    pub fn grammar(&self) -> Result<Option<Grammar>, ApiError> {
-        let Some(wanted) = &self.forced else { return Ok(None) };
-        let of_name = |tool: &&Value| wanted.as_deref().is_none_or(|name| name_of(tool) == name);
-        let functions: Vec<&Value> =
-            self.definitions.iter().filter(of_name).map(|tool| &tool["function"]).collect();
-        let grammar = self.style.grammar(&functions).ok_or_else(|| {
-            let message = "tool_choice cannot require a call of this model: the way it writes calls is understood, but \
-                           cannot be forced; leave it at auto";
-            ApiError::field("tool_choice", message).code("unsupported_parameter")
-        })?;
-        Ok(Some(grammar))
-    }
-
-    /// An answer that is a call of any tool, or keeps to a format.
-    pub fn grammar_or(&self, format: &Grammar) -> Result<Grammar, ApiError> {
-        let functions: Vec<&Value> = self.definitions.iter().map(|tool| &tool["function"]).collect();
-        let either = self.style.grammar(&functions).and_then(|call| call.or(format));
-        either.ok_or_else(|| {
-            let message = "response_format cannot be combined with tools of this model: the way it writes calls is \
-                           understood, but cannot be told from a format; leave out one of them";
-            ApiError::field("response_format", message).code("unsupported_parameter")
-        })
+        Ok(Some(Self { definitions, choice }))
     }
 }
 
@@ -160,7 +118,7 @@ mod tests {
 
     fn read(body: Value) -> Result<Option<Tools>, ApiError> {
         let mut fields = Fields::parse(body.to_string().as_bytes(), &Notes::strict()).unwrap();
-        Tools::read(&mut fields, Some(ToolStyle::Hermes), 1000)
+        Tools::read(&mut fields, 1000)
     }
 
     fn tool(name: &str) -> Value {
@@ -170,18 +128,15 @@ mod tests {
     #[test]
     fn choices_are_understood() {
         let with = |choice: Value| json!({"tools": [tool("a"), tool("b")], "tool_choice": choice});
-        let grammar = |choice: Value| read(with(choice)).unwrap().unwrap().grammar().unwrap();
+        let choice = |choice: Value| read(with(choice)).unwrap().unwrap().choice;
         assert_eq!(read(json!({})), Ok(None));
         assert_eq!(read(json!({"tools": [], "tool_choice": "auto"})), Ok(None));
         assert_eq!(read(with(json!("none"))), Ok(None));
-        assert_eq!((grammar(json!("auto")), grammar(Value::Null)), (None, None));
+        assert_eq!((choice(json!("auto")), choice(Value::Null)), (ToolChoice::Auto, ToolChoice::Auto));
         assert_eq!(read(with(json!("auto"))).unwrap().unwrap().definitions.len(), 2);
-        let named = Tools { style: ToolStyle::Mistral, ..read(with(json!("required"))).unwrap().unwrap() };
-        assert!(named.grammar().unwrap_err().body().to_string().contains("cannot require"));
-        let either = format!("{:?}", grammar(json!("required")));
-        assert!(either.contains("\\\"a\\\"") && either.contains("\\\"b\\\""), "{either}");
-        let only = format!("{:?}", grammar(json!({"type": "function", "function": {"name": "b"}})));
-        assert!(!only.contains("\\\"a\\\"") && only.contains("\\\"b\\\""), "{only}");
+        assert_eq!(choice(json!("required")), ToolChoice::Required);
+        let named = choice(json!({"type": "function", "function": {"name": "b"}}));
+        assert_eq!(named, ToolChoice::Function("b".into()));
     }
 
     #[test]

@@ -42,7 +42,7 @@ fn conversation(
         Some(other) => return Err(fields.wrong("chat_template_kwargs", "an object", &other)),
     }
     let add_generation_prompt = fields.flag("add_generation_prompt")?.unwrap_or(true);
-    let tools = Tools::read(fields, served.handle.engine().chat_format().tools, limits.format_bytes)?;
+    let tools = Tools::read(fields, limits.format_bytes)?;
     let tools = tools.map(|tools| tools.definitions).unwrap_or_default();
     Ok((messages, RenderOptions { tools, variables, add_generation_prompt, ..RenderOptions::default() }))
 }

@@ -1,6 +1,5 @@
 //! From what a protocol asked for to answers under way.
 
-use super::generic_tools;
 use super::{Turns, strip_volatile};
 use crate::app::App;
 use crate::error::ApiError;
@@ -9,11 +8,8 @@ use crate::request::jobs::{JobOptions, Jobs};
 use crate::request::sampling::Settings;
 use crate::request::tools::Tools;
 use crate::route::Caller;
-use kvant_engine::grammar::Grammar;
-use kvant_engine::reply::{ChatFormat, ReplyParser};
-use kvant_engine::tools::ToolStyle;
-use kvant_engine::{Constraint, Interrupt};
-use kvant_model::chat::{Message, RenderOptions};
+use kvant_engine::{Constraint, Interrupt, ToolChoice, Turn, TurnOptions};
+use kvant_model::chat::Message;
 use serde_json::{Map, Value};
 use std::sync::Arc;
 
@@ -36,60 +32,29 @@ pub struct TurnRequest {
     pub merge_system: bool,
 }
 
-/// A conversation as the model reads it.
-pub struct Prompt {
-    /// Its tokens.
-    pub tokens: Vec<u32>,
-    /// Splits the reply.
-    pub parser: ReplyParser,
+/// A turn that can be generated.
+pub struct Prepared {
+    /// Its prompt, and what splits the reply.
+    pub turn: Turn,
     constraints: Vec<Box<dyn Constraint>>,
 }
 
 impl TurnRequest {
-    /// The conversation as the model reads it. Takes a moment.
-    pub fn prompt(&self, served: &Served, interrupt: &Interrupt) -> Result<Prompt, ApiError> {
-        let engine = served.handle.engine();
-        let definitions = self.tools.as_ref().map(|tools| tools.definitions.clone()).unwrap_or_default();
-        let format = self.format(served);
-        let is_generic = format.tools != engine.chat_format().tools;
-        let (messages, shown) = match is_generic {
-            true => (generic_tools::written_out(&self.messages, &definitions), Vec::new()),
-            false => (self.messages.clone(), definitions.clone()),
+    /// The turn as the engine puts it together. Takes a moment.
+    pub fn prepare(&self, served: &Served, interrupt: &Interrupt) -> Result<Prepared, ApiError> {
+        let (tools, tool_choice) = match &self.tools {
+            Some(tools) => (tools.definitions.clone(), tools.choice.clone()),
+            None => (Vec::new(), ToolChoice::Auto),
         };
-        let options =
-            RenderOptions { tools: shown, variables: self.variables.clone(), ..RenderOptions::default() };
-        let grammar = self.grammar()?;
-        let tokens = match grammar.is_some() {
-            // A grammar is for the answer and leaves no room for reasoning.
-            true => served.prompts().answer(&messages, options)?,
-            false => served.prompts().chat(&messages, options)?,
-        };
-        let parser = ReplyParser::new(&format, &definitions).after(&engine.prompt_end(&tokens));
-        let constraints = served.constraints(grammar.as_ref(), self.settings.n, interrupt);
+        let (format, variables) = (self.settings.grammar.clone(), self.variables.clone());
+        let options = TurnOptions { tools, tool_choice, format, variables, at_once: false };
+        let turn = served.prompts().turn(&self.messages, options)?;
+        let constraints = served.constraints(turn.grammar.as_ref(), self.settings.n, interrupt);
         let constraints = constraints.map_err(|error| match &self.tools {
             Some(_) if self.settings.grammar.is_none() => error.at("tools"),
             _ => error,
         })?;
-        Ok(Prompt { tokens, parser, constraints })
-    }
-
-    /// How the model replies: with tools that its template does not know, in the way that everybody knows.
-    fn format(&self, served: &Served) -> ChatFormat {
-        let mut format = *served.handle.engine().chat_format();
-        if self.tools.is_some() {
-            format.tools.get_or_insert(ToolStyle::Hermes);
-        }
-        format
-    }
-
-    /// What the answer is kept to: a call that is required, a format, or, where tools are offered besides a format, either.
-    fn grammar(&self) -> Result<Option<Grammar>, ApiError> {
-        let (tools, format) = (&self.tools, &self.settings.grammar);
-        match (tools, format) {
-            (Some(tools), _) if tools.is_forced() => tools.grammar(),
-            (Some(tools), Some(format)) => tools.grammar_or(format).map(Some),
-            (_, format) => Ok(format.clone()),
-        }
+        Ok(Prepared { turn, constraints })
     }
 
     /// Leaves out what defeats the prefix cache, and puts system turns where templates want them.
@@ -107,26 +72,20 @@ impl TurnRequest {
         self.settle(app, caller);
         let (model, request) = (Arc::clone(&served), self);
         let prepare = move |interrupt: &Interrupt| {
-            let prompt = request.prompt(&model, interrupt);
-            (request, prompt)
+            let prepared = request.prepare(&model, interrupt);
+            (request, prepared)
         };
-        let (request, prompt) = app.prepare(prepare).await?;
-        let Prompt { tokens, parser, constraints } = prompt?;
+        let (request, prepared) = app.prepare(prepare).await?;
+        let Prepared { turn, constraints } = prepared?;
         let Self { settings, max_tokens, logprobs, .. } = request;
-        let requests = (0..settings.n).map(|choice| kvant_engine::Request {
-            prompt: tokens.clone(),
-            sampling: settings.sampling_of(choice),
-            stop: settings.stop.clone(),
-            max_tokens,
-            trim_start: true,
-            markers: served.handle.engine().reply_markers().to_vec(),
-        });
+        let requests = (0..settings.n)
+            .map(|choice| turn.request(settings.sampling_of(choice), settings.stop.clone(), max_tokens));
         let requests: Vec<_> = requests.collect();
         let options =
             JobOptions { logprobs, cache_prompt: settings.cache_prompt, ..JobOptions::of(caller.owner) };
         let jobs = Jobs::generate(served, app.limits(), requests, constraints, options).await?;
-        let prompts = vec![tokens.len(); settings.n];
-        Ok(Turns::new(jobs, prompts, Some(parser), Arc::clone(&caller.log)))
+        let prompts = vec![turn.prompt.len(); settings.n];
+        Ok(Turns::new(jobs, prompts, Some(turn.parser), Arc::clone(&caller.log)))
     }
 }
 

@@ -4,7 +4,6 @@
 //! they come, with a [`StreamFormat`], or all at once from [`Turns::whole`]. What the engine is asked for is written here once.
 
 mod begin;
-mod generic_tools;
 mod stream;
 mod usage;
 mod volatile;

@@ -250,9 +250,9 @@ fn no_limit_is_minus_one_and_the_cache_may_be_left_alone() {
 
 #[test]
 fn settings_that_are_left_out_are_the_servers() {
-    use kvant_server::{ForcedSampling, ServerOptions};
-    let forced = ForcedSampling { temperature: Some(0.0), ..ForcedSampling::default() };
-    let greedy = ServerOptions { forced_sampling: forced, ..options() };
+    let mut forced = kvant_engine::SamplingOverrides::default();
+    forced.set("temperature", "0").unwrap();
+    let greedy = kvant_server::ServerOptions { forced_sampling: forced, ..options() };
     let server = start(greedy, Default::default());
     let mut free = ask("go on");
     free.as_object_mut().unwrap().remove("seed");

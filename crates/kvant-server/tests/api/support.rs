@@ -5,7 +5,7 @@ use kvant_engine::scheduler::{Handle, Scheduler, SchedulerOptions};
 use kvant_engine::{Arena, DiskTier, Engine, KvCache, Policy};
 use kvant_model::Checkpoint;
 use kvant_model::gguf::Gguf;
-use kvant_server::{ForcedSampling, Server, ServerOptions};
+use kvant_server::{Server, ServerOptions};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -30,7 +30,8 @@ pub struct Running {
 
 /// The usual ones, with a seed for requests that name none: no test is to pass by chance.
 pub fn options() -> ServerOptions {
-    let forced_sampling = ForcedSampling { seed: Some(1), ..ForcedSampling::default() };
+    let mut forced_sampling = kvant_engine::SamplingOverrides::default();
+    forced_sampling.set("seed", "1").unwrap();
     ServerOptions { forced_sampling, ..ServerOptions::new(MODEL) }
 }
 

@@ -4,12 +4,12 @@ use super::remark;
 use super::slash::{self, Slash};
 use crate::command::run::assistant;
 use crate::failure::Failure;
-use crate::options::{GenerationOptions, Think, ThoughtPrompt, chat_prompt, is_shown};
+use crate::options::{GenerationOptions, Think, ThoughtTurn, is_shown, think_turn};
 use crate::output::{Output, Shown};
 use crate::report::Report;
 use crate::saved::{SessionFile, Talk};
 use crate::screen::{Look, Markdown, grouped};
-use kvant_engine::{Finish, GenerateError, Opened, Reply, Request, Session};
+use kvant_engine::{Finish, GenerateError, Opened, Reply, Session};
 use kvant_model::chat::Message;
 use std::path::Path;
 
@@ -47,30 +47,22 @@ impl Conversation {
         self.answer()
     }
 
-    /// The prompt of the conversation so far.
-    pub fn prompt(&self) -> Result<ThoughtPrompt, Failure> {
-        Ok(chat_prompt(self.opened.engine(), &self.messages(), self.think, false)?)
+    /// The turn that answers the conversation so far.
+    pub fn turn(&self) -> Result<ThoughtTurn, Failure> {
+        Ok(think_turn(self.opened.engine(), &self.messages(), self.think, None)?)
     }
 
     /// Answers the last message. One that cannot be answered is taken back, unless it is the context that is full: then it waits.
     pub fn answer(&mut self) -> Result<(), Failure> {
-        let prompt = match self.prompt() {
-            Ok(ThoughtPrompt { prompt, .. }) => prompt,
+        let turn = match self.turn() {
+            Ok(ThoughtTurn { turn, .. }) => turn,
             Err(Failure::Message(why)) => return self.take_back(&why),
             Err(other) => return Err(other),
         };
-        let engine = self.opened.engine();
-        let request = Request {
-            prompt,
-            sampling: self.generation.sampling(),
-            stop: self.generation.stop.clone(),
-            max_tokens: self.generation.max_tokens,
-            trim_start: true,
-            markers: engine.reply_markers().to_vec(),
-        };
-        let parser = engine.reply_parser(&request.prompt, &[]);
+        let GenerationOptions { stop, max_tokens, .. } = &self.generation;
+        let request = turn.request(self.generation.sampling(), stop.clone(), *max_tokens);
         let shown = Shown { answer: true, reasoning: is_shown(self.think), reading: !self.quiet };
-        let mut output = Output::new(shown, Some(parser));
+        let mut output = Output::new(shown, Some(turn.parser));
         let reply = match self.session.generate(&request, &mut |event| output.take(event)) {
             Ok(reply) => reply,
             Err(GenerateError::PromptTooLong { prompt, context }) => {
@@ -214,7 +206,7 @@ impl Conversation {
             },
             Slash::Think(think) => {
                 self.think = Some(think);
-                let told = if self.turns.is_empty() { None } else { self.prompt()?.remark };
+                let told = if self.turns.is_empty() { None } else { self.turn()?.remark };
                 match told {
                     Some(cannot) => eprintln!("note: {cannot}"),
                     None => remark("(from the next message on)"),

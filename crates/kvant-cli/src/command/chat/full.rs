@@ -78,7 +78,7 @@ impl Conversation {
         loop {
             let is_enough = match count {
                 Some(count) => dropped >= count,
-                None => self.prompt()?.prompt.len() <= context - context / 100 * LEFT,
+                None => self.turn()?.turn.prompt.len() <= context - context / 100 * LEFT,
             };
             // The next user's turn: instructions come before all turns, and answers need questions.
             let next = self.turns.iter().skip(1).position(|turn| turn.role == "user").map(|at| at + 1);

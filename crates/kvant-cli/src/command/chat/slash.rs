@@ -8,8 +8,8 @@ pub const HELP: &str = "\
 /undo               take back the last message and its answer
 /retry              answer the last message again
 /system TEXT        new instructions; none removes them, without TEXT shows them
-/set NAME VALUE     temperature, top_p, top_k, min_p, repeat_penalty, seed,
-                    max_tokens; without a name shows them
+/set NAME VALUE     a setting, such as temperature 0.5 or max_tokens 200; without a
+                    name shows them all
 /think HOW          on, off, hide, low, medium or high
 /save FILE          write the conversation as JSON
 /load FILE          go on with one that was saved

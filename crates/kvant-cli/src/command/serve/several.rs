@@ -71,7 +71,7 @@ impl Serve {
         let share = self.kv_dir_size.0 as u64 / names.len() as u64;
         let kept = |name: &str| self.kv_dir.as_ref().map(|folder| (folder_of(folder, name), share));
         let loader = Loader::new(found, self.model.clone(), self.scheduler_options(), kept).within(memory);
-        let options = self.server_options("", keys, self.sampling.forced()?);
+        let options = self.server_options("", keys, self.sampling.overrides()?);
         let idle = self.idle.map(Duration::from_secs);
         let address = (self.host.as_str(), self.port);
         let server = Server::bind_on_demand(address, Arc::new(loader), memory, idle, options);

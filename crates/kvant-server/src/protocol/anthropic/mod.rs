@@ -53,6 +53,6 @@ pub async fn count_tokens(
     let served = app.model_of(&mut fields, &caller).await?;
     let mut turn = request::read(fields, &app, &served)?;
     turn.settle(&app, &caller);
-    let prompt = app.prepare(move |interrupt| turn.prompt(&served, interrupt)).await??;
-    Ok(json(&object!({"input_tokens": prompt.tokens.len()})))
+    let prepared = app.prepare(move |interrupt| turn.prepare(&served, interrupt)).await??;
+    Ok(json(&object!({"input_tokens": prepared.turn.prompt.len()})))
 }

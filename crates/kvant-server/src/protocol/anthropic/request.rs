@@ -6,9 +6,10 @@ use crate::fields::Fields;
 use crate::models::Served;
 use crate::protocol::thinking;
 use crate::request::format::bounded;
-use crate::request::sampling::{Settings, named_stops, top_k, top_p};
+use crate::request::sampling::{Settings, named_stops, sampling};
 use crate::request::tools::{Tools, check_function};
 use crate::turn::TurnRequest;
+use kvant_engine::ToolChoice;
 use kvant_engine::grammar::Grammar;
 use kvant_model::chat::Message;
 use serde_json::{Map, Value, json};
@@ -17,18 +18,8 @@ use serde_json::{Map, Value, json};
 pub fn read(mut fields: Fields, app: &App, served: &Served) -> Result<TurnRequest, ApiError> {
     let limits = app.limits();
     let usual = Settings::usual(served);
-    let mut sampling = usual.sampling.clone();
-    if let Some(temperature) = fields.number("temperature", 0.0..=2.0)? {
-        sampling.temperature = temperature;
-    }
-    if let Some(share) = top_p(&mut fields)? {
-        sampling.top_p = share;
-    }
-    if let Some(count) = top_k(&mut fields, served.handle.engine().model().vocabulary() as u64)? {
-        sampling.top_k = count;
-    }
     let settings = Settings {
-        sampling,
+        sampling: sampling(&mut fields, served)?,
         stop: named_stops(&mut fields, "stop_sequences", limits.stops, limits.stop_bytes)?,
         stream: fields.flag("stream")?.unwrap_or(false),
         grammar: output_format(&mut fields, limits.format_bytes)?,
@@ -46,7 +37,7 @@ pub fn read(mut fields: Fields, app: &App, served: &Served) -> Result<TurnReques
         read_turn(&fields, index, turn, &mut messages)?;
     }
     let variables = reasoning(&mut fields, served)?;
-    let tools = tools(&mut fields, served, limits.format_bytes)?;
+    let tools = tools(&mut fields, limits.format_bytes)?;
     fields.ignore(&["metadata", "service_tier", "container", "context_management", "betas"]);
     fields.end()?;
     Ok(TurnRequest { settings, messages, variables, max_tokens, logprobs: None, tools, merge_system: true })
@@ -209,7 +200,7 @@ fn output_format(fields: &mut Fields, most_bytes: usize) -> Result<Option<Gramma
 }
 
 /// Reads `tools` and `tool_choice`. Tools that Anthropic's servers run themselves are not offered, and named.
-fn tools(fields: &mut Fields, served: &Served, most_bytes: usize) -> Result<Option<Tools>, ApiError> {
+fn tools(fields: &mut Fields, most_bytes: usize) -> Result<Option<Tools>, ApiError> {
     let given = fields.array("tools")?.unwrap_or_default();
     if given.iter().map(|tool| tool.to_string().len()).sum::<usize>() > most_bytes {
         return Err(ApiError::field("tools", format!("tools are larger than {most_bytes} bytes")));
@@ -242,22 +233,22 @@ fn tools(fields: &mut Fields, served: &Served, most_bytes: usize) -> Result<Opti
         tool.end()?;
         definitions.push(json!({"type": "function", "function": function}));
     }
-    let forced = match fields.object("tool_choice")? {
-        None => None,
+    let choice = match fields.object("tool_choice")? {
+        None => ToolChoice::Auto,
         Some(mut choice) => {
             choice.ignore(&["disable_parallel_tool_use"]);
             let (kind, name) = (choice.text("type")?, choice.text("name")?);
             choice.end()?;
             match (kind.as_deref(), name) {
-                (Some("auto"), _) => None,
+                (Some("auto"), _) => ToolChoice::Auto,
                 (Some("none"), _) => return Ok(None),
-                (Some("any"), _) => Some(None),
+                (Some("any"), _) => ToolChoice::Required,
                 (Some("tool"), Some(name)) => {
                     if !definitions.iter().any(|tool| tool["function"]["name"] == name.as_str()) {
                         let message = format!("tool_choice names {name:?}, which is not among the tools");
                         return Err(ApiError::field("tool_choice", message));
                     }
-                    Some(Some(name))
+                    ToolChoice::Function(name)
                 }
                 _ => {
                     let message = "tool_choice.type must be auto, any, none, or tool with a name";
@@ -267,10 +258,10 @@ fn tools(fields: &mut Fields, served: &Served, most_bytes: usize) -> Result<Opti
         }
     };
     if definitions.is_empty() {
-        return match forced {
-            Some(_) => Err(ApiError::field("tool_choice", "tool_choice asks for a tool, but there are none")),
-            None => Ok(None),
+        return match choice {
+            ToolChoice::Auto => Ok(None),
+            _ => Err(ApiError::field("tool_choice", "tool_choice asks for a tool, but there are none")),
         };
     }
-    Ok(Some(Tools::new(definitions, served.handle.engine().chat_format().tools, forced)))
+    Ok(Some(Tools { definitions, choice }))
 }

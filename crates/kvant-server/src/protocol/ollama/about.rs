@@ -10,6 +10,7 @@ use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{Request, Response};
+use kvant_engine::SAMPLING;
 use serde_json::{Value, json as object};
 use sha2::{Digest, Sha256};
 use std::sync::Arc;
@@ -56,11 +57,9 @@ pub async fn show(
     fields.end()?;
     let engine = served.handle.engine();
     let architecture = engine.model().description().architecture.to_owned();
-    let sampling = &served.sampling;
-    let parameters = format!(
-        "temperature {}\ntop_k {}\ntop_p {}\nmin_p {}",
-        sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p
-    );
+    let asked = SAMPLING.iter().filter(|setting| setting.request.is_some() && setting.makers.is_some());
+    let shown = asked.map(|setting| format!("{} {}", setting.short_name(), (setting.get)(&served.sampling)));
+    let parameters = shown.collect::<Vec<_>>().join("\n");
     let mut info = serde_json::Map::new();
     info.insert("general.architecture".into(), architecture.as_str().into());
     info.insert(format!("{architecture}.context_length"), served.handle.context().into());

@@ -6,7 +6,7 @@ use crate::fields::Fields;
 use crate::models::Served;
 use crate::protocol::thinking;
 use crate::request::format::bounded;
-use crate::request::sampling::{Settings, named_stops, repetition, seed, top_k, top_p};
+use crate::request::sampling::{Settings, named_stops, sampling as read_sampling};
 use crate::request::tools::Tools;
 use crate::turn::TurnRequest;
 use kvant_engine::grammar::Grammar;
@@ -44,8 +44,7 @@ pub fn chat(mut fields: Fields, app: &App, served: &Served) -> Result<Option<Tur
     let read = |(index, turn)| message(&fields, index, turn);
     let messages = turns.into_iter().enumerate().map(read).collect::<Result<Vec<Message>, _>>()?;
     let variables = think(&mut fields, served)?;
-    let style = served.handle.engine().chat_format().tools;
-    let tools = Tools::read(&mut fields, style, limits.format_bytes)?;
+    let tools = Tools::read(&mut fields, limits.format_bytes)?;
     fields.end()?;
     let request =
         TurnRequest { settings, messages, variables, max_tokens, logprobs: None, tools, merge_system: false };
@@ -92,28 +91,7 @@ fn settings(
     let mut sampling = usual.sampling.clone();
     let (mut stop, mut max_tokens) = (Vec::new(), None);
     if let Some(mut options) = fields.object("options")? {
-        if let Some(value) = options.number("temperature", 0.0..=2.0)? {
-            sampling.temperature = value;
-        }
-        if let Some(value) = top_p(&mut options)? {
-            sampling.top_p = value;
-        }
-        if let Some(value) = top_k(&mut options, served.handle.engine().model().vocabulary() as u64)? {
-            sampling.top_k = value;
-        }
-        if let Some(value) = options.number("min_p", 0.0..=1.0)? {
-            sampling.min_p = value;
-        }
-        if let Some(value) = repetition(&mut options, "repeat_penalty")? {
-            sampling.repetition_penalty = value;
-        }
-        if let Some(value) = options.number("frequency_penalty", -2.0..=2.0)? {
-            sampling.frequency_penalty = value;
-        }
-        if let Some(value) = options.number("presence_penalty", -2.0..=2.0)? {
-            sampling.presence_penalty = value;
-        }
-        sampling.seed = seed(&mut options)?.or(sampling.seed);
+        sampling = read_sampling(&mut options, served)?;
         stop = named_stops(&mut options, "stop", limits.stops, limits.stop_bytes)?;
         max_tokens = options.tokens("num_predict", 0)?;
         // The context, the threads and the memory are the server's.

@@ -61,8 +61,7 @@ pub fn read(mut fields: Fields, app: &App, served: &Served) -> Result<TurnReques
     }
     modalities(&mut fields)?;
     fields.refuse(&["functions", "function_call", "audio"])?;
-    let style = served.handle.engine().chat_format().tools;
-    let tools = Tools::read(&mut fields, style, limits.format_bytes)?;
+    let tools = Tools::read(&mut fields, limits.format_bytes)?;
     fields.end()?;
     let logprobs = wanted.then(|| likeliest.unwrap_or(0) as usize);
     Ok(TurnRequest { settings, messages, variables, max_tokens, logprobs, tools, merge_system: false })

@@ -7,9 +7,10 @@ use crate::fields::Fields;
 use crate::models::Served;
 use crate::protocol::thinking;
 use crate::request::format::bounded;
-use crate::request::sampling::{Settings, top_p};
+use crate::request::sampling::{Settings, sampling};
 use crate::request::tools::{Tools, check_function};
 use crate::turn::TurnRequest;
+use kvant_engine::ToolChoice;
 use kvant_engine::grammar::Grammar;
 use kvant_model::chat::Message;
 use serde_json::{Map, Value, json};
@@ -35,13 +36,7 @@ pub fn read(
 ) -> Result<ResponseRequest, ApiError> {
     let limits = app.limits();
     let usual = Settings::usual(served);
-    let mut sampling = usual.sampling.clone();
-    if let Some(temperature) = fields.number("temperature", 0.0..=2.0)? {
-        sampling.temperature = temperature;
-    }
-    if let Some(share) = top_p(&mut fields)? {
-        sampling.top_p = share;
-    }
+    let sampling = sampling(&mut fields, served)?;
     let mut echoed = Map::new();
     let mut echo = |name: &str, value: Value| drop(echoed.insert(name.to_owned(), value));
     echo("temperature", json!(sampling.temperature));
@@ -65,7 +60,7 @@ pub fn read(
         reasoning.ignore(&["summary", "generate_summary"]);
         reasoning.end()?;
     }
-    let (tools, listed, choice) = tools(&mut fields, served, limits.format_bytes)?;
+    let (tools, listed, choice) = tools(&mut fields, limits.format_bytes)?;
     echo("tools", listed);
     echo("tool_choice", choice);
     if let Some(metadata) = fields.take("metadata") {
@@ -132,11 +127,7 @@ fn text_format(fields: &mut Fields, most_bytes: usize) -> Result<(Option<Grammar
 }
 
 /// Reads `tools` and `tool_choice`, and what a response repeats of them. Tools that are no functions are not offered, and named.
-fn tools(
-    fields: &mut Fields,
-    served: &Served,
-    most_bytes: usize,
-) -> Result<(Option<Tools>, Value, Value), ApiError> {
+fn tools(fields: &mut Fields, most_bytes: usize) -> Result<(Option<Tools>, Value, Value), ApiError> {
     let given = fields.array("tools")?.unwrap_or_default();
     if given.iter().map(|tool| tool.to_string().len()).sum::<usize>() > most_bytes {
         return Err(ApiError::field("tools", format!("tools are larger than {most_bytes} bytes")));
@@ -169,12 +160,12 @@ fn tools(
     }
     let asked = fields.take("tool_choice");
     let shown = asked.clone().unwrap_or_else(|| "auto".into());
-    let forced = match asked {
-        None => None,
+    let choice = match asked {
+        None => ToolChoice::Auto,
         Some(Value::String(choice)) => match choice.as_str() {
-            "auto" => None,
+            "auto" => ToolChoice::Auto,
             "none" => return Ok((None, listed.into(), shown)),
-            "required" => Some(None),
+            "required" => ToolChoice::Required,
             other => {
                 let message =
                     format!("tool_choice is {other:?}; it must be auto, none, required or a function");
@@ -188,23 +179,22 @@ fn tools(
                 (Some("function"), Some(name))
                     if definitions.iter().any(|tool| tool["function"]["name"] == name.as_str()) =>
                 {
-                    Some(Some(name))
+                    ToolChoice::Function(name)
                 }
                 (Some("function"), _) => {
                     let message = "tool_choice must name a function that is among the tools";
                     return Err(ApiError::field("tool_choice", message));
                 }
                 // A choice among tools that are not offered here.
-                _ => None,
+                _ => ToolChoice::Auto,
             }
         }
     };
     if definitions.is_empty() {
-        return match forced {
-            Some(_) => Err(ApiError::field("tool_choice", "tool_choice asks for a tool, but there are none")),
-            None => Ok((None, listed.into(), shown)),
+        return match choice {
+            ToolChoice::Auto => Ok((None, listed.into(), shown)),
+            _ => Err(ApiError::field("tool_choice", "tool_choice asks for a tool, but there are none")),
         };
     }
-    let tools = Tools::new(definitions, served.handle.engine().chat_format().tools, forced);
-    Ok((Some(tools), listed.into(), shown))
+    Ok((Some(Tools { definitions, choice }), listed.into(), shown))
 }

@@ -6,7 +6,7 @@ use kvant_model::chat::Message;
 use serde_json::Value;
 
 /// The conversation without fields that the template would not show.
-pub fn written_out(messages: &[Message], definitions: &[Value]) -> Vec<Message> {
+pub(super) fn written_out(messages: &[Message], definitions: &[Value]) -> Vec<Message> {
     let mut out: Vec<Message> = Vec::with_capacity(messages.len() + 1);
     let instructions = instructions(definitions);
     let mut rest = messages;

@@ -134,7 +134,7 @@ mod tests {
         assert_eq!(harmless("\x1b[1;31mred\x1b[0m\n\tplain é 日本"), "\x1b[1;31mred\x1b[0m\n\tplain é 日本");
         assert_eq!(cell("\x1b[1mtwo\nlines"), "\\u001b[1mtwo\\nlines");
         let mut out = Harmless(Vec::new());
-        out.write_str("\x1b[A").unwrap();
+        out.write_all(b"\x1b[A").unwrap();
         assert_eq!(out.0, b"\\u001b[A");
     }
 

@@ -18,7 +18,7 @@ pub struct GenerationOptions {
     greedy: bool,
 
     /// End the text before this string; may be given several times
-    #[arg(long, value_name = "TEXT", alias = "reverse-prompt")]
+    #[arg(long, value_name = "TEXT", alias = "reverse-prompt", allow_hyphen_values = true)]
     pub stop: Vec<String>,
 
     /// The most tokens to generate; -1 until the model ends, or the context is full,

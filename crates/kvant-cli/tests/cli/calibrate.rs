@@ -159,6 +159,8 @@ fn bits_go_where_they_gain_most() {
     let run = home.run(&["run", "-m", &model, "-n", "1", "--kv", "small.kvplan", "x"]);
     assert!(run.err.contains(small["kv"].as_str().unwrap()), "{run:?}");
     spend(&["--bits", "1"]).fails(1, &["too few"]);
-    spend(&["--kl", "0"]).fails(1, &["ask for more"]);
+    for goal in [["--kl", "0"], ["--kl", "nan"], ["--bits", "0.1"], ["--bits", "99"]] {
+        spend(&goal).fails(2, &[goal[0], "from"]);
+    }
     spend(&["--kl", "0.1", "--ram", "1G"]).fails(2, &["--ram"]);
 }

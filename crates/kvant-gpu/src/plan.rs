@@ -34,16 +34,6 @@ fn next_split(position: usize, kv_heads: usize) -> usize {
     (split(position, kv_heads) + 1) * most_splits(kv_heads)
 }
 
-/// The same where teams of threads attend: a page for each of a workgroup's four teams at least, and as many workgroups as a large card
-/// holds at once. With a window it is what a query sees that counts.
-const TEAM_SPLIT: usize = 256;
-const TEAM_SPLITS: usize = 384;
-
-/// Positions of a split of a query that sees so many.
-pub(crate) fn team_split(seen: usize, kv_heads: usize) -> usize {
-    TEAM_SPLIT * seen.div_ceil(TEAM_SPLIT * (TEAM_SPLITS / kv_heads).max(1)).max(1)
-}
-
 /// Words that partial sums of one round of attention may take.
 const ROUND_WORDS: usize = 1 << 24;
 
@@ -105,7 +95,6 @@ pub(crate) struct Class {
     kv_heads: usize,
     pub group: usize,
     pub columns: usize,
-    by_teams: bool,
 }
 
 /// Tasks whose partial sums are there at the same time.
@@ -138,7 +127,6 @@ const ROW_WORDS: usize = 4;
 impl Class {
     pub(crate) fn new(slot: &SlotKernels, rule: &Visibility, heads: usize, most_tokens: usize) -> Class {
         let group = heads / slot.kv_heads;
-        let columns = slot.class_columns(group, most_tokens);
         Class {
             key_tokens: slot.key.tokens(),
             value_tokens: slot.value.tokens(),
@@ -146,8 +134,7 @@ impl Class {
             is_kept: rule.window(slot.window).is_none(),
             kv_heads: slot.kv_heads,
             group,
-            columns,
-            by_teams: slot.attends_by_teams(columns),
+            columns: slot.columns(group * most_tokens),
         }
     }
 
@@ -234,17 +221,6 @@ impl Class {
         })
     }
 
-    /// Positions of a split of the query at `position`, and the first position after it whose splits are longer.
-    fn split(&self, rule: &Visibility, position: usize) -> (usize, usize) {
-        if !self.by_teams {
-            return (split(position, self.kv_heads), next_split(position, self.kv_heads));
-        }
-        let most = rule.window(self.window).unwrap_or(usize::MAX);
-        let length = team_split(position.min(most), self.kv_heads);
-        let last = length * (TEAM_SPLITS / self.kv_heads).max(1);
-        (length, if last < most { last + 1 } else { usize::MAX })
-    }
-
     fn splits(&self, rule: &Visibility, positions: Range<usize>) -> Vec<Split> {
         let mut splits = Vec::new();
         let seen = rule.first_seen(positions.start, self.window);
@@ -255,7 +231,7 @@ impl Class {
         let end = positions.end.saturating_sub(rule.sinks);
         let coded = |tokens: usize| rule.encoded_for(positions.start, tokens) * tokens;
         let (keys, values) = (coded(self.key_tokens), coded(self.value_tokens));
-        let (mut start, length) = (self.first(rule, positions.start), self.split(rule, positions.start).0);
+        let (mut start, length) = (self.first(rule, positions.start), split(positions.start, self.kv_heads));
         while start < end {
             let next = (start / length + 1) * length;
             let stop =
@@ -301,7 +277,7 @@ impl Class {
             while token < span.tokens {
                 let position = span.start + token;
                 let change = rule.next_change(position, smallest) - span.start;
-                let longer = self.split(rule, position).1 - span.start;
+                let longer = next_split(position, self.kv_heads) - span.start;
                 let end = (token + most).min(change).min(longer).min(span.tokens);
                 let block = end - token;
                 let splits = self.splits(rule, position..span.start + end);

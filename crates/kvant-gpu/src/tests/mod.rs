@@ -5,7 +5,6 @@
 
 #[path = "../../tests/common/mod.rs"]
 mod common;
-mod decode;
 #[cfg(target_os = "linux")]
 mod msl;
 mod pages;
@@ -13,7 +12,6 @@ mod plans;
 mod product_times;
 mod products;
 mod small;
-mod teams;
 mod timing;
 mod top;
 

@@ -1,7 +1,7 @@
 //! Writes small valid files into `corpus/gguf`, `corpus/safetensors`, `corpus/snapshot` and `corpus/plan`, from which the fuzzer starts.
 
 use kvant_cache::snapshot::{Record, write};
-use kvant_cache::plan::{Findings, Klt, PlannedSlot, PlannedHead};
+use kvant_cache::plan::{SideCalibration, Klt, PlannedSlot, PlannedHead};
 use kvant_cache::{
     Arena, CacheLayout, KvShape, LatentShape, Plan, Policy, RecurrentShape, STATE_CHUNK, Sequence, Slots,
 };
@@ -119,14 +119,14 @@ fn snapshot_seed(tokens: usize) -> Vec<u8> {
 fn plan_seed(with_bases: bool) -> Vec<u8> {
     let one: Vec<f32> = (0..256).map(|n| if n % 17 == 0 { 1.0 } else { 0.0 }).collect();
     let basis = || Dense::of(16, one.clone()).expect("its own inverse").into();
-    let key = Findings {
+    let key = SideCalibration {
         mean: Some(vec![0.5; 16]),
-        ends: Some([vec![-2.0; 16], vec![1.0; 16]]),
+        range: Some([vec![-2.0; 16], vec![1.0; 16]]),
         klt: with_bases.then(|| Klt { basis: basis(), variances: vec![2.0; 16] }),
         balanced: with_bases.then(|| one.clone()),
         learned: Vec::new(),
     };
-    let head = PlannedHead { key, value: Findings::default() };
+    let head = PlannedHead { key, value: SideCalibration::default() };
     let slot = PlannedSlot { key_dim: 16, value_dim: 8, heads: vec![head] };
     let policy = if with_bases { "k=klt4,v=rot4g32" } else { "k=srft4g32:lambda,mean,v=rot4g32" };
     let policy = policy.parse().expect("a policy");

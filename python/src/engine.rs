@@ -11,7 +11,7 @@ use crate::work::{Progress, detached, lock};
 use kvant_engine::grammar::{Grammar, GrammarCompiler, GrammarError};
 use kvant_engine::scheduler::{Handle, Pooling, Scheduler, SchedulerOptions};
 use kvant_engine::{
-    ActivationType, Constraint, DeviceChoice, OpenOptions, Opened, Request, Signature, ToolChoice,
+    ActivationType, Constraint, DeviceChoice, LoadedModel, OpenOptions, Request, Signature, ToolChoice,
     TurnOptions,
 };
 use kvant_model::chat::Message;
@@ -32,7 +32,7 @@ const MOST_WAITING: usize = 1 << 20;
 
 /// A model that is open.
 pub struct Open {
-    pub opened: Opened,
+    pub opened: LoadedModel,
     /// The process that opened it: threads do not survive a fork.
     process: u32,
     closed: AtomicBool,

@@ -2,7 +2,7 @@
 
 use crate::error::{bad_value, failed};
 use kvant_attention::KvCache;
-use kvant_engine::{Engine, Opened, PREFILL_CHUNK};
+use kvant_engine::{Engine, LoadedModel, PREFILL_CHUNK};
 use kvant_model::{Chunk, Pass};
 use pyo3::prelude::*;
 
@@ -18,7 +18,7 @@ pub struct Scorer {
 
 impl Scorer {
     /// With the cache that sessions of this model have.
-    pub fn new(opened: &Opened) -> PyResult<Self> {
+    pub fn new(opened: &LoadedModel) -> PyResult<Self> {
         Ok(Self { kv: opened.session().map_err(failed)?.into_kv(), tokens: Vec::new() })
     }
 

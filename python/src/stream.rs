@@ -81,7 +81,7 @@ pub struct Asked {
 /// Gives a text to the scheduler.
 pub fn submit(handle: &Handle, asked: Asked, logprobs: Option<usize>) -> PyResult<Stream> {
     let Asked { request, parser, constraint } = asked;
-    let (ear, events, gone) = ear();
+    let (sink, events, gone) = sink();
     let job = Job {
         request,
         logprobs,
@@ -91,7 +91,7 @@ pub fn submit(handle: &Handle, asked: Asked, logprobs: Option<usize>) -> PyResul
         constraint,
         deadline: None,
         owner: 0,
-        listener: Box::new(ear),
+        listener: Box::new(sink),
     };
     handle.submit(vec![job]).map_err(|e| refused(&e))?;
     Ok(Stream {
@@ -118,18 +118,18 @@ fn stopped(error: &JobError) -> PyErr {
 }
 
 /// The scheduler's end of a stream.
-struct Ear {
+struct ChannelSink {
     events: Sender<JobEvent>,
     gone: Arc<AtomicBool>,
 }
 
-fn ear() -> (Ear, Receiver<JobEvent>, Arc<AtomicBool>) {
+fn sink() -> (ChannelSink, Receiver<JobEvent>, Arc<AtomicBool>) {
     let (events, receiver) = channel();
     let gone = Arc::new(AtomicBool::new(false));
-    (Ear { events, gone: Arc::clone(&gone) }, receiver, gone)
+    (ChannelSink { events, gone: Arc::clone(&gone) }, receiver, gone)
 }
 
-impl Listener for Ear {
+impl Listener for ChannelSink {
     fn take(&mut self, event: JobEvent) {
         // Whoever has gone away is noticed before the next pass.
         let _ = self.events.send(event);
@@ -142,14 +142,14 @@ impl Listener for Ear {
 
 /// Texts whose vectors are being made.
 pub struct Waiting {
-    ears: Vec<(Mutex<Receiver<JobEvent>>, Arc<AtomicBool>)>,
+    sinks: Vec<(Mutex<Receiver<JobEvent>>, Arc<AtomicBool>)>,
 }
 
 /// Gives texts to the scheduler whose vectors are wanted.
 pub fn submit_embeddings(handle: &Handle, texts: Vec<Vec<u32>>, pooling: Pooling) -> PyResult<Waiting> {
-    let (mut jobs, mut ears) = (Vec::with_capacity(texts.len()), Vec::with_capacity(texts.len()));
+    let (mut jobs, mut sinks) = (Vec::with_capacity(texts.len()), Vec::with_capacity(texts.len()));
     for prompt in texts {
-        let (ear, events, gone) = ear();
+        let (sink, events, gone) = sink();
         jobs.push(Job {
             request: Request { prompt, ..Request::default() },
             logprobs: None,
@@ -159,24 +159,24 @@ pub fn submit_embeddings(handle: &Handle, texts: Vec<Vec<u32>>, pooling: Pooling
             constraint: None,
             deadline: None,
             owner: 0,
-            listener: Box::new(ear),
+            listener: Box::new(sink),
         });
-        ears.push((Mutex::new(events), gone));
+        sinks.push((Mutex::new(events), gone));
     }
     handle.submit(jobs).map_err(|e| refused(&e))?;
-    Ok(Waiting { ears })
+    Ok(Waiting { sinks })
 }
 
 impl Waiting {
     /// The vectors, in the order of the texts.
     pub fn collect(self, py: Python<'_>) -> PyResult<Vec<Vec<f32>>> {
-        self.ears.iter().map(|(events, _)| vector(py, events)).collect()
+        self.sinks.iter().map(|(events, _)| vector(py, events)).collect()
     }
 }
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        self.ears.iter().for_each(|(_, gone)| gone.store(true, Ordering::Release));
+        self.sinks.iter().for_each(|(_, gone)| gone.store(true, Ordering::Release));
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// How long Ctrl-C may wait.
-const PATIENCE: Duration = Duration::from_millis(50);
+const TIMEOUT: Duration = Duration::from_millis(50);
 
 /// Runs `work` while other threads of Python run.
 pub fn detached<T: Send>(py: Python<'_>, work: impl FnOnce() -> PyResult<T> + Send) -> PyResult<T> {
@@ -63,7 +63,7 @@ impl Progress {
 /// The next of what comes from another thread, or none when that is gone. Ctrl-C ends the wait.
 pub fn receive<T: Send>(py: Python<'_>, from: &Mutex<Receiver<T>>) -> PyResult<Option<T>> {
     loop {
-        match py.detach(|| lock(from).recv_timeout(PATIENCE)) {
+        match py.detach(|| lock(from).recv_timeout(TIMEOUT)) {
             Ok(event) => return Ok(Some(event)),
             Err(RecvTimeoutError::Disconnected) => return Ok(None),
             Err(RecvTimeoutError::Timeout) => py.check_signals()?,

@@ -1,7 +1,7 @@
 //! One kv head and one block of query tokens: which pages they read.
 
 use crate::plan::{Call, Part, SEGMENT, Task};
-use kvant_cache::{AttendError, SideStore, SparseV, Visibility};
+use kvant_cache::{AttendError, ExactWindow, SideStore, SparseV};
 use kvant_codec::Side;
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use std::ops::Range;
 pub(crate) struct Block<'a> {
     pub call: &'a Call<'a>,
     pub part: Part,
-    pub rule: &'a Visibility,
+    pub rule: &'a ExactWindow,
     sparse_v: Option<SparseV>,
     /// The kv head, and the layer it belongs to.
     pub head: usize,
@@ -36,7 +36,7 @@ pub(crate) struct Scored<'a> {
 
 /// The pages of one segment, the same stretch of positions on both sides. Positions count from the end of the sinks.
 #[derive(Clone, Debug)]
-pub(crate) struct Stretch {
+pub(crate) struct SegmentPages {
     pub positions: Range<usize>,
     pub key_pages: Range<usize>,
     pub value_pages: Range<usize>,
@@ -47,7 +47,7 @@ impl<'a> Block<'a> {
         let (part, tokens, head) = (task.block.part, task.block.tokens.clone(), task.head);
         let sequence = (call.sequence)(part.sequence);
         let layout = sequence.layout();
-        let (rule, sparse_v) = (layout.rule(), layout.sparse_v());
+        let (rule, sparse_v) = (layout.exact_window(), layout.sparse_v());
         let layer = layout.slots()[call.slot.index()].layer();
         let side = |side| sequence.side(call.slot, head, side);
         let (key, Some(value)) = (side(Side::Key), side(Side::Value)) else {
@@ -78,7 +78,7 @@ impl<'a> Block<'a> {
     }
 
     /// The encoded page of keys that is read after the values of a stretch.
-    pub(crate) fn next_keys(&self, stretch: &Stretch) -> &'a [u8] {
+    pub(crate) fn next_keys(&self, stretch: &SegmentPages) -> &'a [u8] {
         self.key.and_then(|key| key.encoded(stretch.key_pages.end)).unwrap_or_default()
     }
 
@@ -124,13 +124,13 @@ impl<'a> Block<'a> {
     }
 
     /// What the block reads of a segment: whole pages of both sides.
-    pub(crate) fn stretch(&self, segment: usize) -> Stretch {
+    pub(crate) fn segment_pages(&self, segment: usize) -> SegmentPages {
         let (key_tokens, value_tokens) = (self.key_tokens(), self.value.codecs().page_tokens());
         let larger = key_tokens.max(value_tokens);
         let (first, last) = (self.seen(0).start, self.seen(self.heads() - 1).end);
         let start = (first / larger * larger).max(segment * SEGMENT);
         let end = last.next_multiple_of(larger).min((segment + 1) * SEGMENT).max(start);
-        Stretch {
+        SegmentPages {
             positions: start..end,
             key_pages: start / key_tokens..end / key_tokens,
             value_pages: start / value_tokens..end / value_tokens,

@@ -12,7 +12,7 @@
 //! that query alone. So its output has the same bits whether it came alone or in a chunk of 512, on one thread or sixteen,
 //! in whatever chunks the tokens before it were read, and with whatever other sequences it shared the pass.
 //!
-//! **Invariant: visibility.** A query reads exactly what [`kvant_cache::Visibility`] says: sinks, its own page and recent
+//! **Invariant: visibility.** A query reads exactly what [`kvant_cache::ExactWindow`] says: sinks, its own page and recent
 //! ones as exact rows, everything earlier as encoded bytes, also within the chunk it came in.
 //!
 //! ```
@@ -38,7 +38,7 @@
 //!
 //! # A streaming window
 //!
-//! With [`kvant_cache::Visibility::streaming`] a query sees the sinks and the last tokens, and is to meet the sinks as if
+//! With [`kvant_cache::ExactWindow::streaming`] a query sees the sinks and the last tokens, and is to meet the sinks as if
 //! they stood just before the window. Positions are in the keys already (the sinks were rotated for 0, 1, …), and only
 //! distances matter, so it is the query that is rotated once more: the model gives [`Queries::at_sinks`], the same
 //! queries rotated for position sinks + window − 1 where theirs is beyond that. Scores against the sinks come from those.

@@ -4,8 +4,8 @@
 //! and, where a block sees far more than the others, a run of its segments: so threads share the work of all sequences.
 
 use kvant_cache::{
-    AttendError, KvShape, KvSlot, Queries, Scoring, Sequence, SlotKind, StateError, StateErrorKind,
-    Visibility,
+    AttendError, ExactWindow, KvShape, KvSlot, Queries, Scoring, Sequence, SlotKind, StateError,
+    StateErrorKind,
 };
 use std::ops::Range;
 
@@ -282,7 +282,7 @@ impl<'a> Call<'a> {
     /// Cuts the tokens of a sequence into blocks that read the same pages in the same form.
     fn blocks(&self, part: &Part, blocks: &mut Vec<PlannedBlock>) {
         let layout = (self.sequence)(part.sequence).layout();
-        let rule = layout.rule();
+        let rule = layout.exact_window();
         let heads = layout.held(self.slot).map_or(&[][..], |held| held.heads()).iter();
         let pages = heads.flat_map(|head| head.sides().map(|(_, codecs)| codecs.page_tokens()));
         let smallest = pages.min().unwrap_or(SEGMENT);
@@ -305,7 +305,7 @@ impl<'a> Call<'a> {
     }
 
     /// The segments that queries at these positions see.
-    fn segments(&self, rule: &Visibility, positions: Range<usize>) -> Range<usize> {
+    fn segments(&self, rule: &ExactWindow, positions: Range<usize>) -> Range<usize> {
         let end = positions.end.saturating_sub(rule.sinks).div_ceil(SEGMENT);
         let seen = rule.first_seen(positions.start, self.shape.window);
         (seen.saturating_sub(rule.sinks) / SEGMENT).min(end)..end

@@ -1,7 +1,7 @@
 //! What a thread keeps between tasks, and the loop over pages that uses it.
 
 use crate::aligned::Aligned;
-use crate::block::{Block, Scored, Stretch};
+use crate::block::{Block, Scored, SegmentPages};
 use crate::kernel::{Kernels, SoftmaxWeights};
 use crate::partial::Partial;
 use crate::plan::SEGMENT;
@@ -206,13 +206,13 @@ impl Pages {
         kernels: &Kernels,
         into: &mut Partial,
     ) -> Result<(), AttendError> {
-        let stretch = block.stretch(segment);
+        let stretch = block.segment_pages(segment);
         self.score(block, &stretch)?;
         self.softmax_weights(block, &stretch, kernels, into);
         self.accumulate(block, &stretch, into)
     }
 
-    fn score(&mut self, block: &Block<'_>, stretch: &Stretch) -> Result<(), AttendError> {
+    fn score(&mut self, block: &Block<'_>, stretch: &SegmentPages) -> Result<(), AttendError> {
         let (heads, tokens) = (block.heads(), block.key_tokens());
         let needed = block.needed(tokens);
         let size = heads * tokens;
@@ -264,7 +264,7 @@ impl Pages {
     fn softmax_weights(
         &mut self,
         block: &Block<'_>,
-        stretch: &Stretch,
+        stretch: &SegmentPages,
         kernels: &Kernels,
         into: &mut Partial,
     ) {
@@ -296,7 +296,7 @@ impl Pages {
     fn accumulate(
         &mut self,
         block: &Block<'_>,
-        stretch: &Stretch,
+        stretch: &SegmentPages,
         into: &mut Partial,
     ) -> Result<(), AttendError> {
         let codecs = block.value.codecs();

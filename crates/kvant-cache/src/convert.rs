@@ -1,12 +1,12 @@
 //! From one layout to another, page by page.
 
 use crate::error::CacheError;
+use crate::exact_window::ExactWindow;
 use crate::layout::{CacheLayout, Slack};
 use crate::reader::Reader;
 use crate::sequence::{Sequence, each_side};
 use crate::side::{Fault, Rows, SideStore};
 use crate::store::Store;
-use crate::visibility::Visibility;
 use std::sync::Arc;
 
 pub(crate) fn convert(
@@ -23,7 +23,7 @@ pub(crate) fn convert(
     }
     let mut result = Sequence::new(Arc::clone(&layout), memory.clone());
     for (slot, slot_layout) in layout.slots().iter().enumerate() {
-        let (old, new, len) = (from.layout().rule(), layout.rule(), from.len());
+        let (old, new, len) = (from.layout().exact_window(), layout.exact_window(), from.len());
         let window = slot_layout.window();
         let (sources, slack) = (from.sides(slot), layout.slack());
         each_side(slot_layout, 0, result.sides_mut(slot), true, |index, target| {
@@ -41,7 +41,7 @@ pub(crate) fn convert(
 fn copy(
     source: &SideStore,
     target: &mut SideStore,
-    (old, new): (&Visibility, &Visibility),
+    (old, new): (&ExactWindow, &ExactWindow),
     len: usize,
     memory: &Store,
 ) -> Result<(), Fault> {

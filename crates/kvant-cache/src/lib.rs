@@ -44,7 +44,7 @@
 //! | `slot` | what a layer keeps, by kind |
 //! | [`pass`] | a pass over some sequences: how it begins, what it brings, how it ends |
 //! | `layout` | shapes and codecs of a model's cache |
-//! | `visibility` | what a query reads exactly, and what as bytes |
+//! | `exact_window` | what a query reads exactly, and what as bytes |
 //! | `store`, `arena`, `page`, `lease` | who owns the memory of pages, that of the host, and the handles to them |
 //! | `side`, `recurrent`, `sequence` | what is held, and how it grows and goes back |
 //! | `checkpoint` | recurrent state at earlier positions |
@@ -62,6 +62,7 @@ mod checkpoint;
 mod convert;
 pub mod disk;
 mod error;
+mod exact_window;
 mod layout;
 mod lease;
 mod lineage;
@@ -78,11 +79,11 @@ mod slot;
 pub mod snapshot;
 mod steps;
 mod store;
-mod visibility;
 
 pub use arena::{Arena, ArenaError, ArenaOptions, Usage};
 pub use disk::{DiskError, DiskTier, DiskUsage};
 pub use error::{AttendError, CacheError, LayoutError};
+pub use exact_window::{DEFAULT_SINKS, ExactWindow, MAX_SINKS, Mode};
 pub use layout::{CacheLayout, HeadCodecs, SideCodecs, SideKinds, SlotKernels, SlotLayout};
 pub use page::{Page, PageMut};
 pub use pass::{
@@ -97,4 +98,3 @@ pub use side::{PageWork, SideStore};
 pub use slot::{KvShape, KvSlot, LatentShape, RecurrentShape, STATE_CHUNK, Slot, SlotKind, Slots, StateSlot};
 pub use snapshot::{Snapshot, SnapshotError};
 pub use store::{PageId, PageKind, PageStore, PageUse, Store};
-pub use visibility::{DEFAULT_SINKS, MAX_SINKS, Mode, Visibility};

@@ -1,20 +1,20 @@
 //! What a side holds, by position, as numbers.
 
+use crate::exact_window::ExactWindow;
 use crate::side::SideStore;
-use crate::visibility::Visibility;
 use kvant_codec::{CodecError, PageCodec};
 
 /// Decoded rows of a side by position, one page in hand.
 pub(crate) struct Reader<'a> {
     side: &'a SideStore,
-    rule: &'a Visibility,
+    rule: &'a ExactWindow,
     /// The page that `rows` holds; the sinks come before all pages.
     page: Option<Option<usize>>,
     rows: Vec<f32>, // (tokens, dim)
 }
 
 impl<'a> Reader<'a> {
-    pub(crate) fn new(side: &'a SideStore, rule: &'a Visibility) -> Reader<'a> {
+    pub(crate) fn new(side: &'a SideStore, rule: &'a ExactWindow) -> Reader<'a> {
         let tokens = side.codecs().page_tokens().max(side.codecs().sinks().page_tokens());
         Reader { side, rule, page: None, rows: vec![0.0; tokens * side.codecs().codec().dim()] }
     }

@@ -14,7 +14,7 @@ impl Steps {
     /// Those of a layout.
     pub(crate) fn of(layout: &CacheLayout) -> Steps {
         match layout.largest_page() {
-            Some(page) => Steps { sinks: layout.rule().sinks, page },
+            Some(page) => Steps { sinks: layout.exact_window().sinks, page },
             None => Steps { sinks: 0, page: STATE_CHUNK },
         }
     }

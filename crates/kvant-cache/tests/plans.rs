@@ -1,6 +1,8 @@
 //! Plans in files, and caches built from them.
 
-use kvant_cache::plan::{Cost, Findings, Klt, Plan, PlanError, PlannedHead, PlannedSlot, Trained};
+use kvant_cache::plan::{
+    Cost, Klt, LearnedTransform, Plan, PlanError, PlannedHead, PlannedSlot, SideCalibration,
+};
 use kvant_cache::{Arena, CacheLayout, KvShape, Policy, Sequence, Slots};
 use kvant_codec::{Dense, KvSpec, Side, Tier};
 use std::path::{Path, PathBuf};
@@ -21,16 +23,19 @@ fn wave(count: usize, seed: usize) -> Vec<f32> {
 
 fn plan() -> Plan {
     let head = |slot: usize, head: usize| PlannedHead {
-        key: Findings {
+        key: SideCalibration {
             mean: Some(wave(DIM, 5 * slot + head)),
             klt: Some(Klt {
                 basis: Arc::new(Dense::of(DIM, basis(2 * slot + head)).unwrap()),
                 variances: (0..DIM).map(|c| 0.5f32.powi(c as i32)).collect(),
             }),
             balanced: (slot == 0).then(|| basis(head)),
-            ..Findings::default()
+            ..SideCalibration::default()
         },
-        value: Findings { ends: (head == 1).then(|| [vec![-1.5; 8], vec![1.0; 8]]), ..Findings::default() },
+        value: SideCalibration {
+            range: (head == 1).then(|| [vec![-1.5; 8], vec![1.0; 8]]),
+            ..SideCalibration::default()
+        },
     };
     let slot = |slot: usize| PlannedSlot {
         key_dim: DIM,
@@ -123,16 +128,16 @@ fn other_policies_take_their_numbers_from_a_plan_too() {
 
 /// A plan whose keys have learned something for two codecs.
 fn learned() -> Plan {
-    let trained = |spec: &str, numbers: Vec<f32>| Trained { spec: spec.to_owned(), numbers };
-    let key = || Findings {
+    let trained = |spec: &str, numbers: Vec<f32>| LearnedTransform { spec: spec.to_owned(), numbers };
+    let key = || SideCalibration {
         mean: Some(wave(DIM, 3)),
         learned: vec![
             trained("srft4g32:scaled", (0..DIM).map(|c| 1.0 + c as f32).collect()),
             trained("sym4g32:mean,cayley", basis(3)),
         ],
-        ..Findings::default()
+        ..SideCalibration::default()
     };
-    let head = |_| PlannedHead { key: key(), value: Findings::default() };
+    let head = |_| PlannedHead { key: key(), value: SideCalibration::default() };
     let slot = || PlannedSlot { key_dim: DIM, value_dim: 8, heads: (0..2).map(head).collect() };
     let policy = "k=srft4:scaled,v=f16".parse().unwrap();
     Plan::new(MODEL, policy, "learned", vec![slot(), slot()]).unwrap()
@@ -190,7 +195,8 @@ fn what_was_learned_serves_the_codec_it_was_learned_for() {
 fn what_was_learned_for_nothing_that_learns_is_refused() {
     for (spec, numbers) in [("srft4", DIM), ("nonsense", DIM * DIM), ("srft4g32:scaled", DIM - 1)] {
         let mut slots = learned().slots().to_vec();
-        slots[0].heads[1].key.learned[0] = Trained { spec: spec.to_owned(), numbers: vec![1.0; numbers] };
+        slots[0].heads[1].key.learned[0] =
+            LearnedTransform { spec: spec.to_owned(), numbers: vec![1.0; numbers] };
         assert!(Plan::new(MODEL, "int4".parse().unwrap(), "wrong", slots).is_err(), "{spec}");
     }
 }
@@ -277,8 +283,8 @@ fn what_cannot_be_read_back_is_not_written() {
     let policy = || "int4".parse::<Policy>().unwrap();
     let error = Plan::new(MODEL, policy(), "two\nlines", vec![]).unwrap_err().to_string();
     assert!(error.contains("three lines"), "{error}");
-    let short = Findings { mean: Some(vec![0.0; 3]), ..Findings::default() };
-    let head = PlannedHead { key: short, value: Findings::default() };
+    let short = SideCalibration { mean: Some(vec![0.0; 3]), ..SideCalibration::default() };
+    let head = PlannedHead { key: short, value: SideCalibration::default() };
     let slot = PlannedSlot { key_dim: 4, value_dim: 4, heads: vec![head] };
     assert!(Plan::new(MODEL, policy(), "short", vec![slot]).is_err());
 }

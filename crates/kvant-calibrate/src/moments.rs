@@ -97,9 +97,9 @@ impl Extent {
 
     /// The least and the largest number of every channel; `None` before there were vectors. Numbers that are not
     /// finite spoil the [`Moments`], which say so.
-    pub fn ends(&self) -> Option<[Vec<f32>; 2]> {
-        let ends = [self.low.clone(), self.high.clone()];
-        ends.iter().flatten().all(|x| x.is_finite()).then_some(ends)
+    pub fn range(&self) -> Option<[Vec<f32>; 2]> {
+        let range = [self.low.clone(), self.high.clone()];
+        range.iter().flatten().all(|x| x.is_finite()).then_some(range)
     }
 }
 
@@ -144,11 +144,11 @@ mod tests {
         let rows: Vec<f32> = rows(count, dim).into_iter().map(|x| x as f32).collect();
         for rotation in [Rotation::Srft, Rotation::Srht, Rotation::Identity] {
             let mut extent = Extent::new(dim, rotation, 3, Tier::Scalar);
-            assert_eq!(extent.ends(), None);
+            assert_eq!(extent.range(), None);
             rows.chunks(7 * dim).for_each(|chunk| extent.add(&mut chunk.to_vec()));
             let mut turned = rows.clone();
             Basis::new(rotation, dim, 3).apply(&mut turned, Tier::Scalar).unwrap();
-            let [low, high] = extent.ends().unwrap();
+            let [low, high] = extent.range().unwrap();
             for c in 0..dim {
                 let column = || turned.iter().skip(c).step_by(dim).copied();
                 assert_eq!(low[c], column().fold(f32::INFINITY, f32::min));

@@ -14,7 +14,7 @@ pub struct HeadStatistics {
     /// Values.
     pub values: Moments,
     /// What the heads of the group do with values: the rows of W_o at their channels, one head after the other.
-    pub readers: Moments,
+    pub output_gram: Moments,
     /// Keys, in the basis of λ.
     pub key_extent: Extent,
     /// Values, in the basis of λ.
@@ -69,7 +69,7 @@ impl Statistics {
                     keys: Moments::new(shape.key_dim),
                     queries: Moments::new(shape.key_dim),
                     values: Moments::new(shape.value_dim),
-                    readers: Moments::new(shape.value_dim),
+                    output_gram: Moments::new(shape.value_dim),
                     key_extent: Extent::new(shape.key_dim, rotation, seed, tier),
                     value_extent: Extent::new(shape.value_dim, rotation, seed, tier),
                     samples: None,
@@ -111,7 +111,7 @@ impl Statistics {
         let Self { slots, owners, wide, narrow, .. } = self;
         by_group(
             &mut slots[owners[slot.index()]],
-            |head| &mut head.readers,
+            |head| &mut head.output_gram,
             weights,
             outputs,
             (wide, narrow),

@@ -53,7 +53,7 @@ fn every_head_is_counted_apart_and_sinks_are_not() {
             let value = |token: usize| f64::from(values[(token * 2 + head) * 6 + 5]);
             let mean = (SINKS..tokens).map(value).sum::<f64>() / (tokens - SINKS) as f64;
             assert!((found.values.mean()[5] - mean).abs() < 1e-12);
-            let [low, high] = found.key_extent.ends().unwrap();
+            let [low, high] = found.key_extent.range().unwrap();
             assert!(low.iter().zip(&high).all(|(low, high)| low < high));
             assert!(found.samples.is_none());
         }
@@ -97,7 +97,7 @@ fn extents_are_those_of_the_positions_asked_for() {
         let found = seen(statistics().with_extents(positions));
         for (head, found) in found.slots()[0].iter().enumerate() {
             assert_eq!(found.keys.count(), 8, "moments are of all");
-            let [low, high] = found.key_extent.ends().unwrap();
+            let [low, high] = found.key_extent.range().unwrap();
             for channel in 0..4 {
                 let column = || counted.iter().map(|token| keys[(token * 2 + head) * 4 + channel]);
                 assert_eq!(low[channel], column().fold(f32::INFINITY, f32::min), "{positions:?}");
@@ -132,14 +132,14 @@ fn readers_of_values_are_counted_by_group() {
     let weights = wave(outputs * QUERY_HEADS * 6, 4);
     found.read_by(Slots::uniform(1, SHAPE).kv(0).unwrap(), &weights, outputs);
     for (head, found) in found.slots()[0].iter().enumerate() {
-        assert_eq!(found.readers.count(), (outputs * 3) as u64);
+        assert_eq!(found.output_gram.count(), (outputs * 3) as u64);
         for (i, j) in [(0, 0), (2, 5)] {
             let product = |n: usize| {
                 let row = &weights[(n / 3 * QUERY_HEADS + head * 3 + n % 3) * 6..][..6];
                 f64::from(row[i]) * f64::from(row[j])
             };
             let mean = (0..outputs * 3).map(product).sum::<f64>() / (outputs * 3) as f64;
-            assert!((found.readers.second()[(i, j)] - mean).abs() < 1e-12);
+            assert!((found.output_gram.second()[(i, j)] - mean).abs() < 1e-12);
         }
     }
 }

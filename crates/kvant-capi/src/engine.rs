@@ -4,7 +4,7 @@ use crate::memory::{Versioned, borrow, fill, handle, list, optional_text, option
 use crate::message::KvantMessage;
 use crate::status::{Failure, KvantStatus, guard};
 use kvant_engine::grammar::GrammarCompiler;
-use kvant_engine::{DeviceChoice, OpenOptions, Opened, TurnOptions};
+use kvant_engine::{DeviceChoice, LoadedModel, OpenOptions, TurnOptions};
 use kvant_model::chat::RenderOptions;
 use kvant_model::tokenizer::EncodeOptions;
 use std::ffi::{CString, c_char};
@@ -73,7 +73,7 @@ pub struct KvantEngine(pub(crate) Arc<Model>);
 
 /// What the sessions of a model keep of it.
 pub(crate) struct Model {
-    pub opened: Opened,
+    pub opened: LoadedModel,
     policy: CString,
     notes: Vec<CString>,
     /// Made when a schema is first asked for.

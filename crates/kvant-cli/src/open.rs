@@ -6,7 +6,7 @@ use crate::progress::Downloads;
 use kvant_codec::Tier;
 use kvant_engine::estimate::{ContextKind, DoesNotFit, memory_name};
 use kvant_engine::memory::bytes;
-use kvant_engine::{GenerateError, OpenError, OpenNote, OpenOptions, Opened};
+use kvant_engine::{GenerateError, LoadedModel, OpenError, OpenNote, OpenOptions};
 use kvant_hub::{Hub, KNOWN, ModelName, SHORT_NAMES};
 use std::path::{Path, PathBuf};
 
@@ -91,7 +91,7 @@ fn meant(model: &str) -> Option<String> {
 const SHORT: usize = 8192;
 
 /// Finds, fetches and opens the model, and says what was decided.
-pub fn open(options: &ModelOptions) -> Result<Opened, Failure> {
+pub fn open(options: &ModelOptions) -> Result<LoadedModel, Failure> {
     open_within(options, None, None)
 }
 
@@ -100,7 +100,7 @@ pub fn open_within(
     options: &ModelOptions,
     memory: Option<u64>,
     context: Option<usize>,
-) -> Result<Opened, Failure> {
+) -> Result<LoadedModel, Failure> {
     // A forced instruction set that does not exist is an error before anything else happens.
     Tier::select()?;
     let asked = options.open_options()?;

@@ -1,7 +1,7 @@
 //! `--session FILE`: a conversation, or a text, that goes on where it was left.
 
 use crate::failure::Failure;
-use kvant_engine::{Finish, Opened, Reply, Request, ResumeError, Session, Signature, Snapshot};
+use kvant_engine::{Finish, LoadedModel, Reply, Request, ResumeError, Session, Signature, Snapshot};
 use kvant_model::chat::Message;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, OpenOptions};
@@ -58,7 +58,7 @@ pub struct SessionFile {
 
 impl SessionFile {
     /// The file, which need not exist yet, for sessions of this model.
-    pub fn new(path: &Path, opened: &Opened) -> Result<Self, Failure> {
+    pub fn new(path: &Path, opened: &LoadedModel) -> Result<Self, Failure> {
         Ok(Self { path: path.to_owned(), signature: opened.signature()? })
     }
 

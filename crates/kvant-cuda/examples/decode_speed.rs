@@ -7,7 +7,7 @@ mod shape;
 
 use kvant_attention::KvCache;
 use kvant_cache::Policy;
-use kvant_cuda::{Card, CudaBackend, PassOptions, WeightType};
+use kvant_cuda::{CudaBackend, CudaGpu, PassOptions, WeightType};
 use kvant_model::{Checkpoint, Chunk, DType, Model, Pass};
 use shape::{Noise, PAGE, SINKS, Wanted, beginning, grow, llama_3, report, steps};
 use std::sync::Arc;
@@ -42,7 +42,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
         Some("q6_k") => WeightType::Q6K,
         Some(other) => return Err(format!("no weights of type {other}").into()),
     };
-    let card = match Card::open(0) {
+    let card = match CudaGpu::open(0) {
         Ok(card) => Arc::new(card),
         Err(error) => {
             println!("skipped: {error}");

@@ -7,7 +7,7 @@ mod shape;
 
 use kvant_attention::KvCache;
 use kvant_cache::{CacheLayout, Policy};
-use kvant_cuda::{Card, CudaBackend, WeightType};
+use kvant_cuda::{CudaBackend, CudaGpu, WeightType};
 use kvant_model::{Checkpoint, Chunk, DType, Description, Model, Pass};
 use shape::{Noise, PAGE, SINKS, Wanted, beginning, grow, llama_3, report, steps};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ fn gigabytes(bytes: usize) -> f64 {
 }
 
 /// Bytes of the card that are in use, by this process and by others.
-fn used(card: &Card) -> Outcome<usize> {
+fn used(card: &CudaGpu) -> Outcome<usize> {
     let (free, all) = card.free_memory()?;
     Ok(all - free)
 }
@@ -39,7 +39,7 @@ fn weight_bytes(outline: &Checkpoint) -> Outcome<usize> {
 
 /// What is the same for every context.
 struct Trial<'a> {
-    card: &'a Card,
+    card: &'a CudaGpu,
     policy: Policy,
     /// Bytes of the weights.
     weights: usize,
@@ -71,7 +71,7 @@ fn main() -> Outcome<()> {
     let cap: f64 = arguments.next().map_or(Ok(64.0), |n| n.parse())?;
     let tokens: usize = arguments.next().map_or(Ok(131_072), |n| n.parse())?;
     let seconds: f64 = arguments.next().map_or(Ok(3.0), |n| n.parse())?;
-    let card = match Card::open(0) {
+    let card = match CudaGpu::open(0) {
         Ok(card) => Arc::new(card),
         Err(error) => {
             println!("skipped: {error}");

@@ -2,7 +2,7 @@
 
 use crate::cache::{CacheUnsupported, LayoutPages};
 use crate::compile::{Compiler, Source};
-use crate::device::{Card, OpenError};
+use crate::device::{CudaGpu, OpenError};
 use crate::network::{CudaNetwork, PassOptions};
 use crate::pages::CudaPages;
 use crate::weights::WeightType;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 /// A card that models are compiled for, and the store that their sequences take pages from.
 pub struct CudaBackend {
-    card: Arc<Card>,
+    card: Arc<CudaGpu>,
     label: String,
     pages: Arc<CudaPages>,
     weights: Option<DType>,
@@ -25,7 +25,7 @@ impl CudaBackend {
     ///
     /// # Errors
     /// When the driver gives no addresses for pages.
-    pub fn new(card: &Arc<Card>) -> Result<CudaBackend, OpenError> {
+    pub fn new(card: &Arc<CudaGpu>) -> Result<CudaBackend, OpenError> {
         let (pages, options) = (CudaPages::new(card, None)?, PassOptions::default());
         Ok(CudaBackend { card: Arc::clone(card), label: card.label(), pages, weights: None, options })
     }
@@ -51,7 +51,7 @@ impl CudaBackend {
     }
 
     /// Its card.
-    pub fn card(&self) -> &Arc<Card> {
+    pub fn card(&self) -> &Arc<CudaGpu> {
         &self.card
     }
 
@@ -78,7 +78,7 @@ impl CudaBackend {
     ///
     /// # Errors
     /// Names the first block that it does not run.
-    pub fn check_model(card: &Arc<Card>, description: &Description) -> Result<()> {
+    pub fn check_model(card: &Arc<CudaGpu>, description: &Description) -> Result<()> {
         Compiler::check_model(card, description)
     }
 

@@ -1,6 +1,6 @@
 //! Memory of a card, and of the host where the card copies to.
 
-use crate::device::{Card, OpenError, failed};
+use crate::device::{CudaGpu, OpenError, failed};
 use crate::params::Address;
 use cudarc::driver::result;
 use std::ops::Range;
@@ -8,14 +8,14 @@ use std::sync::Arc;
 
 /// Bytes on a card.
 pub(crate) struct Buffer {
-    card: Arc<Card>,
+    card: Arc<CudaGpu>,
     address: Address,
     bytes: usize,
 }
 
 impl Buffer {
     /// Memory of this many bytes, whose contents are anything; never empty.
-    pub(crate) fn new(card: &Arc<Card>, bytes: usize) -> Result<Buffer, OpenError> {
+    pub(crate) fn new(card: &Arc<CudaGpu>, bytes: usize) -> Result<Buffer, OpenError> {
         card.bind()?;
         let bytes = bytes.next_multiple_of(256).max(256);
         // SAFETY: the context is current.
@@ -25,14 +25,14 @@ impl Buffer {
     }
 
     /// The same with these bytes.
-    pub(crate) fn of(card: &Arc<Card>, bytes: &[u8]) -> Result<Buffer, OpenError> {
+    pub(crate) fn of(card: &Arc<CudaGpu>, bytes: &[u8]) -> Result<Buffer, OpenError> {
         let buffer = Buffer::new(card, bytes.len())?;
         buffer.upload(0, bytes)?;
         Ok(buffer)
     }
 
     /// The same with these numbers.
-    pub(crate) fn of_floats(card: &Arc<Card>, numbers: &[f32]) -> Result<Buffer, OpenError> {
+    pub(crate) fn of_floats(card: &Arc<CudaGpu>, numbers: &[f32]) -> Result<Buffer, OpenError> {
         let bytes: Vec<u8> = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
         Buffer::of(card, &bytes)
     }
@@ -86,7 +86,7 @@ impl Drop for Buffer {
 ///
 /// # Safety
 /// The range is memory of the card.
-pub(crate) unsafe fn upload(card: &Card, to: Address, bytes: &[u8]) -> Result<(), OpenError> {
+pub(crate) unsafe fn upload(card: &CudaGpu, to: Address, bytes: &[u8]) -> Result<(), OpenError> {
     if bytes.is_empty() {
         return Ok(());
     }
@@ -99,7 +99,7 @@ pub(crate) unsafe fn upload(card: &Card, to: Address, bytes: &[u8]) -> Result<()
 ///
 /// # Safety
 /// The range is memory of the card.
-pub(crate) unsafe fn download(card: &Card, from: Address, bytes: &mut [u8]) -> Result<(), OpenError> {
+pub(crate) unsafe fn download(card: &CudaGpu, from: Address, bytes: &mut [u8]) -> Result<(), OpenError> {
     if bytes.is_empty() {
         return Ok(());
     }
@@ -112,7 +112,7 @@ pub(crate) unsafe fn download(card: &Card, from: Address, bytes: &mut [u8]) -> R
 
 /// Memory of the host that the card copies to by itself.
 pub(crate) struct Pinned {
-    card: Arc<Card>,
+    card: Arc<CudaGpu>,
     at: *mut u8,
     bytes: usize,
 }
@@ -123,7 +123,7 @@ unsafe impl Send for Pinned {}
 unsafe impl Sync for Pinned {}
 
 impl Pinned {
-    pub(crate) fn new(card: &Arc<Card>, bytes: usize) -> Result<Pinned, OpenError> {
+    pub(crate) fn new(card: &Arc<CudaGpu>, bytes: usize) -> Result<Pinned, OpenError> {
         card.bind()?;
         let bytes = bytes.max(256);
         // SAFETY: the context is current.

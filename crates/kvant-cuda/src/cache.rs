@@ -1,7 +1,7 @@
 //! How the slots of a cache are kept on a card: which kernels read them, and the kinds of their pages.
 
 use crate::buffer::Buffer;
-use crate::device::{Card, OpenError};
+use crate::device::{CudaGpu, OpenError};
 use crate::latent::{LatentPages, latent_slot};
 use crate::layout::{PAGE_TOKENS, PageKind, is_planned};
 use crate::pages::CudaPages;
@@ -65,12 +65,12 @@ pub(crate) struct LayoutPages {
 
 impl LayoutPages {
     pub(crate) fn new(
-        card: &Arc<Card>,
+        card: &Arc<CudaGpu>,
         pages: &CudaPages,
         layout: &CacheLayout,
     ) -> Result<LayoutPages, CacheUnsupported> {
         let refuse = |layer, what: &str| CacheUnsupported { layer, what: what.to_owned() };
-        let rule = layout.rule();
+        let rule = layout.exact_window();
         if rule.streaming.is_some() {
             return Err(refuse(0, "streaming windows (StreamingLLM) do not run"));
         }
@@ -153,7 +153,7 @@ impl LayoutPages {
         }
     }
 
-    pub(crate) fn signs(&mut self, card: &Arc<Card>, dim: usize, seed: u64) -> Result<Address, OpenError> {
+    pub(crate) fn signs(&mut self, card: &Arc<CudaGpu>, dim: usize, seed: u64) -> Result<Address, OpenError> {
         if let Some((.., buffer)) = self.signs.iter().find(|(d, s, _)| (*d, *s) == (dim, seed)) {
             return Ok(buffer.address());
         }

@@ -1,7 +1,7 @@
 //! From a description and weights to a program: what the card does not run is refused by name here, before anything is uploaded.
 
 use crate::buffer::Buffer;
-use crate::device::Card;
+use crate::device::CudaGpu;
 use crate::latent::check_latent;
 use crate::layout::DIMS;
 use crate::matrix::{Matrix, on_card};
@@ -28,7 +28,7 @@ pub(crate) enum Source<'a> {
 
 /// The weights of a model on their way to a card.
 pub(crate) struct Compiler<'a> {
-    card: &'a Arc<Card>,
+    card: &'a Arc<CudaGpu>,
     source: Source<'a>,
     ropes: &'a [description::Rope],
     /// Matrices that are used twice, by the name of their tensor.
@@ -37,13 +37,17 @@ pub(crate) struct Compiler<'a> {
 }
 
 impl<'a> Compiler<'a> {
-    pub(crate) fn program(card: &'a Arc<Card>, of: &'a Description, source: Source<'a>) -> Result<Program> {
+    pub(crate) fn program(
+        card: &'a Arc<CudaGpu>,
+        of: &'a Description,
+        source: Source<'a>,
+    ) -> Result<Program> {
         let (shared, seed) = (RefCell::default(), Cell::new(1));
         Compiler { card, source, ropes: &of.ropes, shared, seed }.run(of)
     }
 
     /// Whether there are kernels for every block.
-    pub(crate) fn check_model(card: &'a Arc<Card>, of: &'a Description) -> Result<()> {
+    pub(crate) fn check_model(card: &'a Arc<CudaGpu>, of: &'a Description) -> Result<()> {
         let (shared, seed, source) = (RefCell::default(), Cell::new(1), Source::Noise(WeightType::F16));
         let compiler = Compiler { card, source, ropes: &of.ropes, shared, seed };
         compiler.check(of).map_err(|refusal| refusal.on(&card.label()))
@@ -108,7 +112,7 @@ impl<'a> Compiler<'a> {
         })
     }
 
-    pub(crate) fn card(&self) -> &'a Arc<Card> {
+    pub(crate) fn card(&self) -> &'a Arc<CudaGpu> {
         self.card
     }
 

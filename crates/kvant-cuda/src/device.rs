@@ -60,7 +60,7 @@ pub(crate) fn failed(what: impl Into<String>) -> impl FnOnce(DriverError) -> Ope
     move |error| OpenError::Driver { what: what.into(), code: format!("{:?}", error.0) }
 }
 
-/// A kernel of a loaded module. It lives as long as its [`Card`].
+/// A kernel of a loaded module. It lives as long as its [`CudaGpu`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Kernel {
     function: sys::CUfunction,
@@ -87,7 +87,7 @@ pub struct Launch {
 }
 
 /// An open card with its kernels.
-pub struct Card {
+pub struct CudaGpu {
     context: Arc<CudaContext>,
     /// The stream that everything runs on: its own, or another library's.
     stream: AtomicPtr<sys::CUstream_st>,
@@ -101,24 +101,24 @@ pub struct Card {
 }
 
 // SAFETY: handles of the driver's, which any thread may use that has made the context current.
-unsafe impl Send for Card {}
+unsafe impl Send for CudaGpu {}
 // SAFETY: as above.
-unsafe impl Sync for Card {}
+unsafe impl Sync for CudaGpu {}
 
-impl Card {
+impl CudaGpu {
     /// Opens card `ordinal` and loads all kernels.
     ///
     /// # Errors
     /// See [`OpenError`].
-    pub fn open(ordinal: usize) -> Result<Card, OpenError> {
-        Card::open_as(ordinal, None)
+    pub fn open(ordinal: usize) -> Result<CudaGpu, OpenError> {
+        CudaGpu::open_as(ordinal, None)
     }
 
     /// The same with kernels in this form, where one is named.
     ///
     /// # Errors
-    /// As [`Card::open`]; and a card that is not a Hopper loads no cubins.
-    pub fn open_as(ordinal: usize, form: Option<Form>) -> Result<Card, OpenError> {
+    /// As [`CudaGpu::open`]; and a card that is not a Hopper loads no cubins.
+    pub fn open_as(ordinal: usize, form: Option<Form>) -> Result<CudaGpu, OpenError> {
         // SAFETY: it loads the driver's library and drops it again, which has no requirement.
         if !unsafe { sys::is_culib_present() } {
             return Err(OpenError::NoDriver);
@@ -144,7 +144,7 @@ impl Card {
         };
         let limits = limits(&context, form)?;
         let stream = context.new_stream().map_err(failed("making a stream"))?;
-        let mut card = Card {
+        let mut card = CudaGpu {
             context,
             stream: AtomicPtr::new(stream.cu_stream()),
             _own: stream,
@@ -367,7 +367,7 @@ impl Card {
     }
 }
 
-impl Drop for Card {
+impl Drop for CudaGpu {
     fn drop(&mut self) {
         if self.context.bind_to_thread().is_ok() {
             for module in self.modules.drain(..) {
@@ -433,7 +433,7 @@ mod tests {
 
     #[test]
     fn a_machine_without_a_card_says_what_is_missing() {
-        let Err(error) = Card::open(99) else { panic!("nobody has a hundred cards") };
+        let Err(error) = CudaGpu::open(99) else { panic!("nobody has a hundred cards") };
         let text = error.to_string();
         assert!(text.contains("driver") || text.contains("cuda:99") || text.contains("CUDA"), "{text}");
     }

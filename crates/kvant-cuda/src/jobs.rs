@@ -3,7 +3,7 @@
 use crate::cache::SlotPages;
 use crate::layout::PAGE_TOKENS;
 use crate::pages::unit_as;
-use crate::pass::Words;
+use crate::pass::PassParams;
 use kvant_cache::{KvSlot, PageId, PageKind, PageWork, Sequence};
 use kvant_codec::Side;
 
@@ -83,7 +83,11 @@ pub(crate) enum TakeError {
 }
 
 /// Enters the pages that are to be encoded: keys beside values, or, where keys are of a plan, keys and then values.
-pub(crate) fn add_jobs(words: &mut Words, of: &SlotPages, jobs: &EncodeJobs) -> Result<JobsPlan, String> {
+pub(crate) fn add_jobs(
+    words: &mut PassParams,
+    of: &SlotPages,
+    jobs: &EncodeJobs,
+) -> Result<JobsPlan, String> {
     let [keys, values] = &jobs.0;
     let place = |job: &EncodeJob, (exact, closed): (PageKind, PageKind)| -> Result<[u32; 2], String> {
         Ok([unit_as(job.exact, exact)?, unit_as(job.page, closed)?])

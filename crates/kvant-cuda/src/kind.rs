@@ -1,14 +1,14 @@
 //! NVIDIA's cards as the engine sees them.
 
 use crate::backend::CudaBackend;
-use crate::device::Card;
+use crate::device::CudaGpu;
 use kvant_cache::CacheLayout;
 use kvant_device::{BackendOptions, Device, DeviceKind, DeviceReport};
 use kvant_model::{Backend, Checkpoint, Description, LoadError, Network};
 use std::sync::Arc;
 
 struct CudaDevice {
-    card: Arc<Card>,
+    card: Arc<CudaGpu>,
     name: String,
 }
 
@@ -17,7 +17,7 @@ pub static DEVICES: DeviceKind = DeviceKind { name: "cuda", open, hardware: || o
 
 /// The card of that number.
 fn open(number: usize) -> Result<Arc<dyn Device>, String> {
-    let card = Card::open(number).map_err(|e| e.to_string())?;
+    let card = CudaGpu::open(number).map_err(|e| e.to_string())?;
     let name = format!("{} ({})", card.label(), card.name());
     Ok(Arc::new(CudaDevice { card: Arc::new(card), name }))
 }
@@ -31,7 +31,7 @@ fn reports() -> Vec<DeviceReport> {
         unfit,
         one_order: true,
     };
-    match Card::open(0) {
+    match CudaGpu::open(0) {
         Ok(card) => {
             let about = format!("{}, CUDA, {:?} kernels", card.label(), card.form());
             let memory = card.memory().ok().map(|bytes| bytes as u64);

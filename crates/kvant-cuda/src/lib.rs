@@ -65,10 +65,10 @@ pub use backend::CudaBackend;
 #[cfg(feature = "cuda")]
 pub use cache::CacheUnsupported;
 #[cfg(feature = "cuda")]
-pub use device::{Card, OpenError};
+pub use device::{CudaGpu, OpenError};
 #[cfg(feature = "cuda")]
 pub use kind::DEVICES;
-pub use layout::{Deal, PAGE_TOKENS, UNIT, Unsupported};
+pub use layout::{PAGE_TOKENS, PageSwizzle, UNIT, Unsupported};
 pub use memory::PageMemory;
 #[cfg(feature = "cuda")]
 pub use network::{CudaNetwork, PassOptions};

@@ -1,6 +1,6 @@
 //! The page memory of a card: one range of addresses, in which memory is mapped as pages need it.
 
-use crate::device::{Card, OpenError, failed};
+use crate::device::{CudaGpu, OpenError, failed};
 use crate::params::Address;
 use cudarc::driver::sys;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ const GRANULE: usize = 2 << 20;
 
 /// A range of addresses whose first `mapped` bytes are memory.
 pub(crate) struct Mapping {
-    card: Arc<Card>,
+    card: Arc<CudaGpu>,
     base: Address,
     bytes: usize,
     mapped: usize,
@@ -22,7 +22,7 @@ pub(crate) struct Mapping {
 
 impl Mapping {
     /// A range of so many bytes, rounded up to granules, without memory.
-    pub(crate) fn new(card: &Arc<Card>, bytes: usize) -> Result<Mapping, OpenError> {
+    pub(crate) fn new(card: &Arc<CudaGpu>, bytes: usize) -> Result<Mapping, OpenError> {
         card.bind()?;
         let bytes = bytes.next_multiple_of(GRANULE).max(GRANULE);
         let mut base = 0;

@@ -1,7 +1,7 @@
 //! Packed matrices on the card: which types of a file they can be made of, and how they get there.
 
 use crate::buffer::Buffer;
-use crate::device::Card;
+use crate::device::CudaGpu;
 use crate::params::Address;
 use crate::weights::{TILE_ROWS, WeightType};
 use half::f16;
@@ -55,7 +55,7 @@ fn kind_of(dtype: DType) -> Option<WeightType> {
 
 impl Matrix {
     /// Uploads matrices of one type and width as one, rows of the first before those of the next.
-    pub(crate) fn upload(card: &Arc<Card>, tensors: &[Tensor]) -> Result<Matrix> {
+    pub(crate) fn upload(card: &Arc<CudaGpu>, tensors: &[Tensor]) -> Result<Matrix> {
         let [first, ..] = tensors else { return Err(LoadError::mismatch("a matrix of no tensors")) };
         let (kind, channels) = (Matrix::kind(card, first)?, first.columns());
         let rows = tensors.iter().map(Tensor::rows).sum();
@@ -75,7 +75,7 @@ impl Matrix {
     }
 
     /// Memory for packed weights.
-    fn room(card: &Arc<Card>, bytes: usize) -> Result<Buffer> {
+    fn room(card: &Arc<CudaGpu>, bytes: usize) -> Result<Buffer> {
         let buffer = Buffer::new(card, bytes + AFTER).map_err(on_card)?;
         buffer.clear(bytes..bytes + AFTER).map_err(on_card)?;
         Ok(buffer)
@@ -113,7 +113,7 @@ impl Matrix {
 
     /// A matrix of numbers without a meaning, of the size of a trained one's, for measuring speed.
     pub(crate) fn noise(
-        card: &Arc<Card>,
+        card: &Arc<CudaGpu>,
         kind: WeightType,
         rows: usize,
         channels: usize,
@@ -134,7 +134,7 @@ impl Matrix {
     }
 
     /// The type a tensor has on the card.
-    pub(crate) fn kind(card: &Card, tensor: &Tensor) -> Result<WeightType> {
+    pub(crate) fn kind(card: &CudaGpu, tensor: &Tensor) -> Result<WeightType> {
         let refuse = |what: String| {
             LoadError::unsupported(format!(
                 "tensor {:?} {what}, which {} does not multiply; it does Q4_0, Q4_1, Q5_0, Q8_0, Q4_K, Q5_K, Q6_K, MXFP4, f16 and bf16 in rows of whole blocks. Run it with `--device cpu`, or convert the weights",

@@ -2,11 +2,11 @@
 
 use crate::buffer::{Pinned, download};
 use crate::cache::LayoutPages;
-use crate::device::{Card, OpenError};
+use crate::device::{CudaGpu, OpenError};
 use crate::jobs::{EncodeJobs, TakeError, add_jobs, take_pages};
 use crate::outputs::{Found, Head, Slice};
 use crate::pages::CudaPages;
-use crate::pass::{Part, PassPlan, SLICE, SlotPlan, Span, Words, closed_pages, reading, slot_pages};
+use crate::pass::{Part, PassParams, PassPlan, SLICE, SlotPlan, Span, closed_pages, reading, slot_pages};
 use crate::program::Program;
 use crate::recorder::{Graphs, Recorder};
 use crate::run::{PassBuffers, Run, fit};
@@ -24,7 +24,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// A model on a card. All its passes go one after another.
 pub struct CudaNetwork {
-    card: Arc<Card>,
+    card: Arc<CudaGpu>,
     pages: Arc<CudaPages>,
     program: Program,
     ropes: Vec<Rope>,
@@ -83,7 +83,7 @@ fn missing(slot: KvSlot) -> StateError {
 
 impl CudaNetwork {
     pub(crate) fn new(
-        card: &Arc<Card>,
+        card: &Arc<CudaGpu>,
         pages: &Arc<CudaPages>,
         program: Program,
         ropes: Vec<Rope>,
@@ -133,13 +133,13 @@ impl CudaNetwork {
     /// Takes the pages of the pass in every slot, and enters them into tables.
     fn enter_pages(
         &self,
-        words: &mut Words,
+        words: &mut PassParams,
         plan: &mut PassPlan,
         kept: &mut Kept,
         (spans, seats): (&[Span], &[usize]),
         sequences: &mut [&mut Sequence],
     ) -> Result<(), StateError> {
-        let (rule, strict) = (reading(kept.layout.rule()), kept.pages.strict);
+        let (rule, strict) = (reading(kept.layout.exact_window()), kept.pages.strict);
         let mut jobs = Vec::new(); // by slot
         for of in self.program.readings() {
             let slot = self.slots.owner(of.slot);
@@ -258,7 +258,7 @@ impl Network for CudaNetwork {
         caches.truncate(LAYOUTS);
         let Some(kept) = caches.first_mut() else { return Err(device_error("no cache")) };
         let seats = kept.tables.seats(&lineages);
-        let mut words = Words::default();
+        let mut words = PassParams::default();
         let asked = pass.wanted();
         let wanted = &asked.scored;
         let ids_at = words.add(pass.ids());
@@ -267,7 +267,7 @@ impl Network for CudaNetwork {
         let lists = if self.program.head_cap.is_none() { &asked.top[..] } else { &[] };
         let top = TopPlan::new(&mut words, lists);
         let readings = self.program.readings();
-        let rule = reading(layout.rule());
+        let rule = reading(layout.exact_window());
         let inside = |span: &Span| {
             let after = span.start.saturating_sub(rule.sinks);
             !after.is_multiple_of(crate::layout::PAGE_TOKENS)

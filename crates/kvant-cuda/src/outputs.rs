@@ -1,7 +1,7 @@
 //! What comes back of a pass: logits, or the beginnings of their rankings, a slice of wanted rows at a time.
 
 use crate::buffer::Pinned;
-use crate::device::{Card, OpenError};
+use crate::device::{CudaGpu, OpenError};
 use crate::run::PassBuffers;
 use crate::top::TopPlan;
 use kvant_model::{AcceptTopK, Outputs, Rows, TopTokens};
@@ -40,7 +40,7 @@ impl Found {
     pub(crate) fn read(
         &mut self,
         out: &mut Option<Pinned>,
-        card: &Arc<Card>,
+        card: &Arc<CudaGpu>,
         slice: &Slice<'_>,
         head: &Head,
         accept: &AcceptTopK<'_>,

@@ -5,8 +5,8 @@
 //! **Invariant:** a page has one kind from when it is taken until it is given back, and its zeros are zeros in every order.
 
 use crate::buffer::{Buffer, download, upload};
-use crate::device::{Card, Launch, OpenError};
-use crate::layout::{Deal, UNIT, Unsupported, is_planned};
+use crate::device::{CudaGpu, Launch, OpenError};
+use crate::layout::{PageSwizzle, UNIT, Unsupported, is_planned};
 use crate::mapping::Mapping;
 use crate::memory::PageMemory;
 use crate::params::{Address, ClearParams};
@@ -60,7 +60,7 @@ fn bytes_alone(format: &PageFormat) -> PageFormat {
 
 /// Pages that lie on a card.
 pub struct CudaPages {
-    card: Arc<Card>,
+    card: Arc<CudaGpu>,
     label: String,
     cap: Option<usize>,
     state: Mutex<State>,
@@ -71,7 +71,7 @@ struct State {
     mapping: Mapping,
     pages: usize,
     /// The kind of pages with the number after a place in this list.
-    deals: Vec<(PageFormat, Order, Deal)>,
+    deals: Vec<(PageFormat, Order, PageSwizzle)>,
     /// Pages that are to be zero before anything is done with them: unit and units.
     stale: HashMap<u32, u32>,
     list: Option<Buffer>,
@@ -84,7 +84,7 @@ impl CudaPages {
     ///
     /// # Errors
     /// When the driver gives no addresses.
-    pub fn new(card: &Arc<Card>, cap: Option<usize>) -> Result<Arc<CudaPages>, OpenError> {
+    pub fn new(card: &Arc<CudaGpu>, cap: Option<usize>) -> Result<Arc<CudaPages>, OpenError> {
         let most = card.memory()?;
         // Whole granules of every size of page: a cap of less than a few would hold nothing.
         let bytes = cap.map_or(most, |cap| cap.saturating_add(16 << 20)).min(most);
@@ -123,9 +123,9 @@ impl CudaPages {
             return Ok(PageKind(known as u16 + 1));
         }
         let deal = match (format, order) {
-            (format, Order::Canonical) => Deal::canonical(format.bytes()),
-            (PageFormat::Exact(format), Order::Sinks) => Deal::of_sinks(format)?,
-            (format, _) => Deal::of(format)?,
+            (format, Order::Canonical) => PageSwizzle::canonical(format.bytes()),
+            (PageFormat::Exact(format), Order::Sinks) => PageSwizzle::of_sinks(format)?,
+            (format, _) => PageSwizzle::of(format)?,
         };
         let Ok(kind) = u16::try_from(state.deals.len() + 1) else {
             return Err(Unsupported { what: "more than 65536 formats of pages at once".into() });
@@ -153,11 +153,11 @@ impl State {
     }
 
     /// How the bytes of a kind lie on the card; `None` where as they come.
-    fn deal(&self, kind: PageKind) -> Option<&Deal> {
+    fn deal(&self, kind: PageKind) -> Option<&PageSwizzle> {
         self.deals.get(usize::from(kind.0).checked_sub(1)?).map(|(.., deal)| deal)
     }
 
-    fn clear_stale(&mut self, card: &Arc<Card>) -> Result<(), OpenError> {
+    fn clear_stale(&mut self, card: &Arc<CudaGpu>) -> Result<(), OpenError> {
         if self.stale.is_empty() {
             return Ok(());
         }

@@ -11,7 +11,7 @@ use crate::layout::{PAGE_TOKENS, UNIT};
 use crate::pages::unit_as;
 use crate::plan::{Decoding, Item, StepPlan, split_latents, split_pages};
 use crate::program::Reading;
-use kvant_cache::{KvSlot, Mode, PageId, Sequence, Visibility};
+use kvant_cache::{ExactWindow, KvSlot, Mode, PageId, Sequence};
 use kvant_codec::Side;
 use kvant_device::rotations;
 use kvant_model::description::{QueryGain, Rope};
@@ -24,7 +24,7 @@ pub(crate) const SLICE: usize = 32;
 /// Rows that attend at once, so that their partial sums have a bound.
 const ATTENDING: usize = 128;
 
-/// Words that sections of the list start at a multiple of.
+/// PassParams that sections of the list start at a multiple of.
 const ALIGN: usize = 64;
 
 /// A sequence's part of a pass.
@@ -47,11 +47,11 @@ impl Span {
     }
 }
 
-/// Words for kernels.
+/// PassParams for kernels.
 #[derive(Default)]
-pub(crate) struct Words(pub(crate) Vec<u32>);
+pub(crate) struct PassParams(pub(crate) Vec<u32>);
 
-impl Words {
+impl PassParams {
     /// Adds words and says how many bytes after the beginning they are.
     pub(crate) fn add(&mut self, words: impl IntoIterator<Item = u32>) -> u64 {
         self.0.resize(self.0.len().next_multiple_of(ALIGN), 0);
@@ -128,20 +128,20 @@ pub(crate) struct PassPlan {
 
 /// What queries read exactly and as bytes on the card. In strict mode a query reads its own page exactly too, after what its codes stand for
 /// has been put there.
-pub(crate) fn reading(rule: &Visibility) -> Visibility {
+pub(crate) fn reading(rule: &ExactWindow) -> ExactWindow {
     match rule.mode {
         Mode::Deployed => *rule,
-        Mode::Strict => Visibility { mode: Mode::Deployed, recent: 0, ..*rule },
+        Mode::Strict => ExactWindow { mode: Mode::Deployed, recent: 0, ..*rule },
     }
 }
 
 /// Pages of 64 tokens whose keys the query at `position` reads as bytes, where `halves` of them are one page.
-pub(crate) fn closed_pages(rule: &Visibility, position: usize, halves: usize) -> usize {
+pub(crate) fn closed_pages(rule: &ExactWindow, position: usize, halves: usize) -> usize {
     halves * rule.encoded_for(position, halves * PAGE_TOKENS)
 }
 
 /// The pages whose values the query at `position` reads exactly, after the sinks; it reads their keys so too.
-fn exact_pages(rule: &Visibility, position: usize) -> Range<usize> {
+fn exact_pages(rule: &ExactWindow, position: usize) -> Range<usize> {
     let closed = rule.encoded_for(position, PAGE_TOKENS);
     match position.checked_sub(rule.sinks) {
         Some(after) => closed..(after / PAGE_TOKENS + 1).max(closed),
@@ -152,8 +152,8 @@ fn exact_pages(rule: &Visibility, position: usize) -> Range<usize> {
 impl PassPlan {
     /// What positions alone decide.
     pub(crate) fn new(
-        words: &mut Words,
-        rule: &Visibility,
+        words: &mut PassParams,
+        rule: &ExactWindow,
         spans: &[Span],
         seats: &[usize],
         attentions: impl Iterator<Item = Reading>,
@@ -193,7 +193,7 @@ impl PassPlan {
         };
         for of in attentions {
             if let Some(rope) = of.rope {
-                plan.turns_at.entry(rope.0).or_insert_with(|| turns(words, &ropes[rope.0], spans));
+                plan.turns_at.entry(rope.0).or_insert_with(|| rope_table(words, &ropes[rope.0], spans));
             }
             if of.by_head {
                 plan.by_head.entry(of.heads).or_insert_with(|| ByHead::new(words, positions.len(), of.heads));
@@ -221,7 +221,7 @@ impl PassPlan {
 }
 
 /// Cosine and sine of every row and pair, with the rope's amplitude.
-fn turns(words: &mut Words, rope: &Rope, spans: &[Span]) -> u64 {
+fn rope_table(words: &mut PassParams, rope: &Rope, spans: &[Span]) -> u64 {
     let amplitude = f64::from(rope.amplitude());
     let rotations = rotations(rope, spans.iter().map(|span| (span.positions(), span.capacity)));
     words.add(
@@ -231,8 +231,8 @@ fn turns(words: &mut Words, rope: &Rope, spans: &[Span]) -> u64 {
 
 /// The plans of rows at these positions, [`ATTENDING`] to a slice.
 pub(crate) fn slices(
-    words: &mut Words,
-    rule: &Visibility,
+    words: &mut PassParams,
+    rule: &ExactWindow,
     halves: usize,
     Tiling { window, tile, latents }: Tiling,
     positions: &[usize],
@@ -271,7 +271,7 @@ pub(crate) fn slices(
 pub(crate) struct Part<'a> {
     pub slot: KvSlot,
     pub pages: &'a SlotPages,
-    pub rule: &'a Visibility,
+    pub rule: &'a ExactWindow,
     pub span: &'a Span,
     pub sequence: &'a Sequence,
 }
@@ -348,11 +348,11 @@ mod tests {
 
     #[test]
     fn a_query_reads_its_own_page_and_the_recent_ones_exactly() {
-        let rule = Visibility::default();
+        let rule = ExactWindow::default();
         for (position, pages) in [(0, 0..0), (3, 0..0), (4, 0..1), (67, 0..1), (68, 1..2), (131, 1..2)] {
             assert_eq!(exact_pages(&rule, position), pages, "{position}");
         }
-        let recent = Visibility { recent: 100, ..rule };
+        let recent = ExactWindow { recent: 100, ..rule };
         for (position, pages) in [(4, 0..1), (68, 0..2), (167, 0..3), (168, 1..3), (232, 2..4)] {
             assert_eq!(exact_pages(&recent, position), pages, "{position}");
         }
@@ -360,9 +360,9 @@ mod tests {
 
     #[test]
     fn rows_are_written_to_the_page_that_their_query_reads_exactly() {
-        let rule = Visibility { recent: 70, ..Visibility::default() };
+        let rule = ExactWindow { recent: 70, ..ExactWindow::default() };
         let span = Span { start: 0, tokens: 300, row: 0, capacity: 400 };
-        let mut words = Words::default();
+        let mut words = PassParams::default();
         let plan = PassPlan::new(&mut words, &rule, &[span], &[3], std::iter::empty(), &[], (true, 1));
         let at = plan.targets_at as usize / 4;
         for position in 0..300 {
@@ -382,7 +382,7 @@ mod tests {
 
     #[test]
     fn sections_do_not_overlap_and_keep_their_places() {
-        let mut words = Words::default();
+        let mut words = PassParams::default();
         let (a, b, c) = (words.add([1, 2, 3]), words.add_with_room(0..130), words.add([9]));
         assert_eq!((a, b, c), (0, 256, 256 + 4 * 256));
         assert_eq!(words.0[(c / 4) as usize], 9);

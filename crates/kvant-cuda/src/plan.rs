@@ -73,13 +73,13 @@ pub struct Decoding {
     pub position: usize,
     /// First tokens that stay exact; pages start after them.
     pub sinks: usize,
-    /// Pages of 64 tokens whose keys and values the query reads as bytes, from the first on (`Visibility::encoded_for`).
+    /// Pages of 64 tokens whose keys and values the query reads as bytes, from the first on (`ExactWindow::encoded_for`).
     pub closed: usize,
     /// Pages whose values it reads as bytes: `closed`, or one more where keys have pages of 128 tokens. Exact pages begin here.
     pub values: usize,
-    /// The first position it sees (`Visibility::first_seen`).
+    /// The first position it sees (`ExactWindow::first_seen`).
     pub first_seen: usize,
-    /// Whether it sees the sinks all the same (`Visibility::keeps_sinks`).
+    /// Whether it sees the sinks all the same (`ExactWindow::keeps_sinks`).
     pub keeps_sinks: bool,
 }
 

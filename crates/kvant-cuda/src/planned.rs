@@ -4,7 +4,7 @@
 //! a number per query. `encode_klt` makes y as the host does, channel by channel of the model, so that pages are the host's bytes.
 
 use crate::buffer::Buffer;
-use crate::device::Card;
+use crate::device::CudaGpu;
 use crate::layout::{PAGE_TOKENS, code_bytes, planned_widths};
 use crate::pages::CudaPages;
 use kvant_cache::{PageKind, PageUse, SideCodecs};
@@ -30,7 +30,7 @@ pub(crate) struct PlannedKeys {
 impl PlannedKeys {
     /// Of the keys of all kv heads of a slot.
     pub(crate) fn new<'a>(
-        card: &Arc<Card>,
+        card: &Arc<CudaGpu>,
         pages: &CudaPages,
         heads: impl Iterator<Item = &'a Arc<SideCodecs>>,
     ) -> Result<PlannedKeys, String> {

@@ -138,7 +138,7 @@ impl Activating {
     }
 }
 
-/// A perceptron.
+/// An MLP.
 pub(crate) struct Mlp {
     /// Gates, then ups; or ups alone.
     pub first: Linear,

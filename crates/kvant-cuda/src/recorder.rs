@@ -1,6 +1,6 @@
 //! A pass as a list of launches. A list that comes again becomes a CUDA graph.
 
-use crate::device::{Card, Kernel, Launch, OpenError, failed};
+use crate::device::{CudaGpu, Kernel, Launch, OpenError, failed};
 use crate::params::WideParams;
 use crate::tensor_map::{WideMaps, wide_maps};
 use crate::weights::WeightType;
@@ -9,7 +9,7 @@ use cudarc::driver::{result, sys};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Words that the largest struct of parameters takes.
+/// PassParams that the largest struct of parameters takes.
 const PARAM_WORDS: usize = 24;
 
 /// Graphs that are kept.
@@ -30,7 +30,7 @@ pub(crate) struct Recorded {
 
 /// Launches in order.
 pub(crate) struct Recorder<'a> {
-    card: &'a Card,
+    card: &'a CudaGpu,
     launches: Vec<Recorded>,
     /// The first kernel that there is not.
     missing: Option<String>,
@@ -39,11 +39,11 @@ pub(crate) struct Recorder<'a> {
 }
 
 impl<'a> Recorder<'a> {
-    pub(crate) fn new(card: &'a Card) -> Recorder<'a> {
+    pub(crate) fn new(card: &'a CudaGpu) -> Recorder<'a> {
         Recorder { card, launches: Vec::new(), missing: None, refused: None }
     }
 
-    pub(crate) fn card(&self) -> &'a Card {
+    pub(crate) fn card(&self) -> &'a CudaGpu {
         self.card
     }
 
@@ -110,7 +110,7 @@ impl<'a> Recorder<'a> {
 
 /// # Safety
 /// As [`Recorder::submit`].
-unsafe fn run(card: &Card, stream: sys::CUstream, launches: &[Recorded]) -> Result<(), OpenError> {
+unsafe fn run(card: &CudaGpu, stream: sys::CUstream, launches: &[Recorded]) -> Result<(), OpenError> {
     launches.iter().try_for_each(|Recorded { kernel, launch, params, maps }| {
         // SAFETY: the caller's contract.
         unsafe { card.launch(stream, *kernel, *launch, maps.as_deref(), params.as_ptr().cast()) }
@@ -119,7 +119,7 @@ unsafe fn run(card: &Card, stream: sys::CUstream, launches: &[Recorded]) -> Resu
 
 /// Lists of launches that came before, with their graphs from the second time on.
 pub(crate) struct Graphs {
-    card: Arc<Card>,
+    card: Arc<CudaGpu>,
     known: VecDeque<(Vec<Recorded>, Option<sys::CUgraphExec>)>,
 }
 
@@ -127,13 +127,13 @@ pub(crate) struct Graphs {
 unsafe impl Send for Graphs {}
 
 impl Graphs {
-    pub(crate) fn new(card: &Arc<Card>) -> Graphs {
+    pub(crate) fn new(card: &Arc<CudaGpu>) -> Graphs {
         Graphs { card: Arc::clone(card), known: VecDeque::new() }
     }
 
     /// # Safety
     /// As [`Recorder::submit`].
-    unsafe fn run(&mut self, card: &Card, launches: Vec<Recorded>) -> Result<(), OpenError> {
+    unsafe fn run(&mut self, card: &CudaGpu, launches: Vec<Recorded>) -> Result<(), OpenError> {
         let Some(index) = self.known.iter().position(|(known, _)| *known == launches) else {
             // SAFETY: the caller's contract.
             unsafe { run(card, card.stream(), &launches)? };
@@ -175,7 +175,7 @@ impl Drop for Graphs {
 ///
 /// # Safety
 /// As [`Recorder::submit`].
-unsafe fn capture(card: &Card, launches: &[Recorded]) -> Result<sys::CUgraphExec, OpenError> {
+unsafe fn capture(card: &CudaGpu, launches: &[Recorded]) -> Result<sys::CUgraphExec, OpenError> {
     let stream = result::stream::create(StreamKind::NonBlocking).map_err(failed("making a stream"))?;
     // SAFETY: the stream is of the card's context, and the rest is the caller's contract.
     let captured = unsafe { capture_on(card, stream, launches) };
@@ -187,7 +187,7 @@ unsafe fn capture(card: &Card, launches: &[Recorded]) -> Result<sys::CUgraphExec
 /// # Safety
 /// As [`capture`]; nothing else uses the stream.
 unsafe fn capture_on(
-    card: &Card,
+    card: &CudaGpu,
     stream: sys::CUstream,
     launches: &[Recorded],
 ) -> Result<sys::CUgraphExec, OpenError> {

@@ -3,7 +3,7 @@
 use crate::attend::{Attend, encode};
 use crate::buffer::Buffer;
 use crate::cache::{LayoutPages, SlotPages};
-use crate::device::{Card, Launch, OpenError};
+use crate::device::{CudaGpu, Launch, OpenError};
 use crate::matrix::Matrix;
 use crate::params::{
     ActivateParams, Address, AppendParams, AppendTurnParams, BiasParams, ColumnsParams, EmbedParams,
@@ -72,7 +72,7 @@ pub(crate) struct PassBuffers {
 
 impl PassBuffers {
     pub(crate) fn new(
-        card: &Arc<Card>,
+        card: &Arc<CudaGpu>,
         widths: &Widths,
         slots: usize,
         rows: usize,
@@ -118,7 +118,7 @@ impl PassBuffers {
 }
 
 /// Makes a buffer larger if it has to be.
-pub(crate) fn fit(card: &Arc<Card>, buffer: &mut Buffer, bytes: usize) -> Result<(), OpenError> {
+pub(crate) fn fit(card: &Arc<CudaGpu>, buffer: &mut Buffer, bytes: usize) -> Result<(), OpenError> {
     if buffer.bytes() < bytes {
         *buffer = Buffer::new(card, bytes.next_power_of_two())?;
     }
@@ -224,7 +224,7 @@ impl Run<'_> {
         self.linear(&of.down, rows, b.inner.address(), to);
     }
 
-    /// y (rows, channels) f16 of the inner values of a perceptron.
+    /// y (rows, channels) f16 of the inner values of an MLP.
     pub(crate) fn activate(
         &mut self,
         by: Activating,

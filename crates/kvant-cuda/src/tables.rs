@@ -2,22 +2,22 @@
 
 use crate::buffer::Buffer;
 use crate::cache::SlotPages;
-use crate::device::{Card, OpenError};
+use crate::device::{CudaGpu, OpenError};
 use crate::layout::PAGE_TOKENS;
 use crate::pages::unit_as;
 use crate::params::Address;
 use crate::table::{PageEntry, PageTable};
 use kvant_cache::{KvSlot, Sequence};
 use kvant_codec::Side;
-use kvant_device::Seats;
+use kvant_device::BlockTables;
 use std::sync::Arc;
 
-/// Seats before one has to leave for another.
+/// Tables before one has to leave for another.
 const SEATS: usize = 64;
 
 /// The tables of one layout's slots, and which rows of them are whose.
 pub(crate) struct PageTables {
-    seats: Seats,
+    seats: BlockTables,
     tables: Vec<Option<SlotTable>>,
 }
 
@@ -30,7 +30,7 @@ impl PageTables {
     pub(crate) fn new(slots: &[Option<SlotPages>]) -> PageTables {
         let table = |slot: &SlotPages| SlotTable { table: PageTable::new(slot.kv_heads), device: None };
         PageTables {
-            seats: Seats::new(slots.len(), SEATS),
+            seats: BlockTables::new(slots.len(), SEATS),
             tables: slots.iter().map(|slot| slot.as_ref().map(table)).collect(),
         }
     }
@@ -73,7 +73,7 @@ impl PageTables {
     }
 
     /// Sends what has changed.
-    pub(crate) fn send(&mut self, card: &Arc<Card>) -> Result<(), OpenError> {
+    pub(crate) fn send(&mut self, card: &Arc<CudaGpu>) -> Result<(), OpenError> {
         for SlotTable { table, device } in self.tables.iter_mut().flatten() {
             let mut changed = table.take_changed();
             let bytes = size_of_val(table.entries());

@@ -1,9 +1,9 @@
 //! The beginnings of rankings in place of logits: which rows want them, the launches that make them, and what comes back.
 
 use crate::buffer::Buffer;
-use crate::device::{Card, OpenError};
+use crate::device::{CudaGpu, OpenError};
 use crate::params::{Address, MassParams, TopParams};
-use crate::pass::{SLICE, Words};
+use crate::pass::{PassParams, SLICE};
 use crate::run::{PassBuffers, Run, fit};
 use kvant_model::top::{MOST, TopK, TopTokens};
 use std::ops::Range;
@@ -67,7 +67,7 @@ pub(crate) struct TopPlan {
 
 impl TopPlan {
     /// None where every row is wanted as logits.
-    pub(crate) fn new(words: &mut Words, wanted: &[Option<TopK>]) -> Option<TopPlan> {
+    pub(crate) fn new(words: &mut PassParams, wanted: &[Option<TopK>]) -> Option<TopPlan> {
         let count = wanted.iter().flatten().map(|top| top.count.clamp(1, MOST)).max()?;
         let temperature = |top: &Option<TopK>| top.as_ref().and_then(|top| top.temperature);
         let temperatures_at = words.add(wanted.iter().map(|top| temperature(top).unwrap_or(0.0).to_bits()));
@@ -78,7 +78,7 @@ impl TopPlan {
     /// Sees to it that there is room for the rounds of a pass.
     pub(crate) fn fit(
         &self,
-        card: &Arc<Card>,
+        card: &Arc<CudaGpu>,
         ranks: &mut [Buffer; 2],
         vocabulary: usize,
     ) -> Result<(), OpenError> {
@@ -198,7 +198,7 @@ mod tests {
             Some(TopK { count: 2, temperature: Some(0.5) }),
             Some(TopK { count: 2, temperature: None }),
         ];
-        let plan = TopPlan::new(&mut Words::default(), &wanted).unwrap();
+        let plan = TopPlan::new(&mut PassParams::default(), &wanted).unwrap();
         let layout = OutLayout::new(2);
         let range = plan.range(&layout, 4);
         let mut read = vec![0u8; range.len()];
@@ -214,6 +214,6 @@ mod tests {
         assert_eq!(plan.lists(&layout, (0, 4), &read), want);
         read[layout.headers + 2 * HEADER + 8 - range.start] = 1; // a broken logit
         assert_eq!(plan.lists(&layout, (0, 4), &read)[2], None);
-        assert!(TopPlan::new(&mut Words::default(), &[None]).is_none());
+        assert!(TopPlan::new(&mut PassParams::default(), &[None]).is_none());
     }
 }

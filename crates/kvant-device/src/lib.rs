@@ -15,15 +15,15 @@
 #![deny(missing_docs)]
 
 mod batch;
+mod block_tables;
 mod device;
 mod packing;
 mod refusal;
 mod rope;
-mod seats;
 
 pub use batch::Batch;
+pub use block_tables::BlockTables;
 pub use device::{BackendOptions, Device, DeviceKind, DeviceReport};
 pub use packing::{biases, first_layers, norm_weights, packed, runs};
 pub use refusal::{Refusal, check_layers};
 pub use rope::rotations;
-pub use seats::Seats;

@@ -33,7 +33,7 @@ pub fn runs(tensors: &[Tensor]) -> Result<Vec<&[Tensor]>> {
     Ok(tensors.chunk_by(|a, b| a.dtype() == b.dtype()).collect())
 }
 
-/// The layers of a perceptron before its activation, gates first.
+/// The layers of an MLP before its activation, gates first.
 pub fn first_layers(inner: &Inner) -> Vec<&Linear> {
     match inner {
         Inner::Gated { gate, up } => vec![gate, up],

@@ -67,13 +67,13 @@ fn common(mixer: &Mixer) -> Result<(), String> {
     let what = match mixer {
         Mixer::Attention(of) if of.gate.is_some() => "attention with an output gate",
         Mixer::Attention(of) if of.query_gain.is_some() => "queries that grow with their position",
-        Mixer::Ffn(Ffn::Dense(mlp)) if sparse(mlp) => "a perceptron with sparse gates",
+        Mixer::Ffn(Ffn::Dense(mlp)) if sparse(mlp) => "an MLP with sparse gates",
         Mixer::Ffn(Ffn::Experts(of)) if of.experts.is_empty() => "a mixture of no experts",
         Mixer::Ffn(Ffn::Experts(of)) if of.latent.is_some() => "experts in a narrower space",
         Mixer::Ffn(Ffn::Experts(of))
             if of.experts.iter().chain(of.shared.as_ref().map(|shared| &shared.mlp)).any(sparse) =>
         {
-            "a perceptron with sparse gates"
+            "an MLP with sparse gates"
         }
         Mixer::ShortConv(_) => "a short convolution",
         Mixer::Mamba2(_) => "a Mamba-2 mixer",

@@ -80,8 +80,8 @@ impl Generation {
     }
 
     /// Whether that is all it needs.
-    pub fn settles(&self, top: &TopTokens) -> bool {
-        self.sampler.settles(top)
+    pub fn accepts_top_k(&self, top: &TopTokens) -> bool {
+        self.sampler.accepts_top_k(top)
     }
 
     /// Whether the next token can be chosen without waiting for what may come; where not, the waker is told when it can.

@@ -64,7 +64,7 @@ pub use kvant_cache::{
     Arena, ArenaOptions, DiskError, DiskTier, DiskUsage, Plan, PlanError, Policy, SparseV, StateType,
 };
 pub use kvant_cpu::{ActivationType, LoadOptions};
-pub use open::{KvChoice, OpenError, OpenNote, OpenOptions, Opened};
+pub use open::{KvChoice, LoadedModel, OpenError, OpenNote, OpenOptions};
 pub use prompts::Prompts;
 pub use sampler::{SAMPLING, SampleError, Sampler, SamplingOverrides, SamplingParams};
 pub use session::{Event, Finish, GenerateError, PREFILL_CHUNK, Reply, Request, ResumeError, Session, Stats};

@@ -461,13 +461,13 @@ impl Session {
             Needs::Nothing | Needs::Logits => [None],
         };
         let form = if wanted.is_empty() { Form::Logits } else { Form::Top(&top) };
-        let settles = |_: usize, top: &TopTokens| match needs {
-            Needs::Choice(generation) => generation.settles(top),
+        let accept = |_: usize, top: &TopTokens| match needs {
+            Needs::Choice(generation) => generation.accepts_top_k(top),
             Needs::Nothing | Needs::Logits => false,
         };
         let chunks = [Chunk::new(tokens, wanted).form(form)];
         let mut outputs =
-            self.engine.forward(Pass::new(&chunks).accept(&settles), &mut [self.kv.sequence_mut()])?;
+            self.engine.forward(Pass::new(&chunks).accept(&accept), &mut [self.kv.sequence_mut()])?;
         let top = (outputs.rows() > 0).then(|| outputs.take_top(0)).flatten();
         let logits = outputs.into_logits();
         self.tokens.extend_from_slice(tokens);

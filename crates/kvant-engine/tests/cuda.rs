@@ -3,7 +3,7 @@
 //! on a card, but for [`stand_in`]: a card cannot be made to fail.
 
 use kvant_engine::device::{self, DeviceChoice};
-use kvant_engine::{ActivationType, OpenOptions, Opened, Policy, Session, Snapshot};
+use kvant_engine::{ActivationType, LoadedModel, OpenOptions, Policy, Session, Snapshot};
 use kvant_model::synth::{self, Shape, WeightType};
 use std::ffi::{CStr, c_char, c_int, c_longlong, c_void};
 use std::path::PathBuf;
@@ -71,7 +71,7 @@ fn model() -> (tempfile::TempDir, PathBuf) {
     (folder, path)
 }
 
-fn opened(device: DeviceChoice, path: &PathBuf) -> Opened {
+fn opened(device: DeviceChoice, path: &PathBuf) -> LoadedModel {
     let kv: Policy = "int4".parse().unwrap();
     let options = OpenOptions {
         device,

@@ -8,8 +8,8 @@ use kvant_cpu::{Cpu, LoadOptions};
 use kvant_engine::device::{self, BackendOptions, Device, DeviceChoice};
 use kvant_engine::open::plan_path;
 use kvant_engine::{
-    ActivationType, Event, KvCache, OpenNote, OpenOptions, Opened, Plan, Policy, Request, SamplingParams,
-    Session, Snapshot,
+    ActivationType, Event, KvCache, LoadedModel, OpenNote, OpenOptions, Plan, Policy, Request,
+    SamplingParams, Session, Snapshot,
 };
 use kvant_model::tokenizer::{EncodeOptions, Tokenizer};
 use kvant_model::{Checkpoint, Chunk, Model, Pass};
@@ -46,7 +46,7 @@ fn options(device: DeviceChoice, kv: &str) -> OpenOptions {
     }
 }
 
-fn greedy(opened: &Opened, session: &mut Session, more: &[u32], count: usize) -> Vec<u32> {
+fn greedy(opened: &LoadedModel, session: &mut Session, more: &[u32], count: usize) -> Vec<u32> {
     let prompt = opened.engine().text_prompt("hello there").unwrap();
     let request = Request {
         prompt: [prompt, more.to_vec()].concat(),

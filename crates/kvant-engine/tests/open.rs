@@ -72,7 +72,7 @@ fn what_is_asked_for_counts_and_is_part_of_the_signature() {
 fn a_session_grows_and_holds_what_it_held() {
     let (_folder, path) = model();
     let open = |context| OpenOptions { context: Some(context), ..on_cpu() }.open(&path).unwrap();
-    let request = |opened: &kvant_engine::Opened, more: &[u32], max_tokens| Request {
+    let request = |opened: &kvant_engine::LoadedModel, more: &[u32], max_tokens| Request {
         prompt: [opened.engine().text_prompt("hello there").unwrap(), more.to_vec()].concat(),
         sampling: SamplingParams::greedy(),
         max_tokens,

@@ -32,7 +32,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let model = kvant_cpu::load(&checkpoint, LoadOptions::default())?;
     println!("made for {:?} tokens; {} tokens, window {window}, KV {policy}", model.context(), tokens.len());
 
-    let found = surprises(&model, policy, &tokens)?;
+    let found = token_nlls(&model, policy, &tokens)?;
     let part = tokens.len().div_ceil(PARTS);
     for (index, part_of) in found.chunks(part).enumerate() {
         let mean = part_of.iter().sum::<f64>() / part_of.len() as f64;
@@ -42,7 +42,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 /// How surprised the model is by every token after the first.
-fn surprises(model: &Model, policy: Policy, tokens: &[u32]) -> Result<Vec<f64>, Box<dyn Error>> {
+fn token_nlls(model: &Model, policy: Policy, tokens: &[u32]) -> Result<Vec<f64>, Box<dyn Error>> {
     let mut kv = KvCache::new(policy, model.slots(), usize::MAX)?;
     let mut found = Vec::new();
     for (number, chunk) in tokens.chunks(CHUNK).enumerate() {

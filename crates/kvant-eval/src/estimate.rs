@@ -1,36 +1,36 @@
-//! Perplexity from surprises.
+//! Perplexity from token_nlls.
 
 use crate::mean::Mean;
 
-/// Mean surprise, gathered token by token. Between two caches on the *same* tokens the difference is known far better
+/// Mean nll, gathered token by token. Between two caches on the *same* tokens the difference is known far better
 /// than either value.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Estimate {
-    surprise: Mean,
+    nll: Mean,
 }
 
 impl Estimate {
-    /// Takes one more token's surprise, in nats.
-    pub fn push(&mut self, surprise: f64) {
-        self.surprise.push(surprise);
+    /// Takes one more token's nll, in nats.
+    pub fn push(&mut self, nll: f64) {
+        self.nll.push(nll);
     }
 
     /// Tokens taken.
     pub fn tokens(&self) -> usize {
-        self.surprise.count()
+        self.nll.count()
     }
 
-    /// Mean surprise in nats per token.
+    /// Mean nll in nats per token.
     pub fn nll_mean(&self) -> f64 {
-        self.surprise.mean()
+        self.nll.mean()
     }
 
     /// Standard error of [`nll_mean`](Self::nll_mean); zero for less than two tokens.
     pub fn nll_stderr(&self) -> f64 {
-        self.surprise.stderr()
+        self.nll.stderr()
     }
 
-    /// Perplexity: e to the mean surprise.
+    /// Perplexity: e to the mean nll.
     pub fn ppl(&self) -> f64 {
         self.nll_mean().exp()
     }
@@ -42,8 +42,8 @@ impl Estimate {
 }
 
 impl Extend<f64> for Estimate {
-    fn extend<I: IntoIterator<Item = f64>>(&mut self, surprises: I) {
-        self.surprise.extend(surprises);
+    fn extend<I: IntoIterator<Item = f64>>(&mut self, token_nlls: I) {
+        self.nll.extend(token_nlls);
     }
 }
 

@@ -1,4 +1,4 @@
-//! Perplexity: e to the mean surprise over many windows.
+//! Perplexity: e to the mean nll over many windows.
 
 use crate::error::EvalError;
 use crate::estimate::Estimate;

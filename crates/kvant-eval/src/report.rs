@@ -48,7 +48,7 @@ pub struct Report {
     pub ppl: f64,
     /// Its standard error.
     pub ppl_stderr: f64,
-    /// Mean surprise in nats per token.
+    /// Mean nll in nats per token.
     pub nll_mean: f64,
     /// Its standard error.
     pub nll_stderr: f64,

@@ -71,7 +71,7 @@ fn agrees_with_naive_sums_over_the_same_logits() {
         let found = &measure(&model, &windows, &[kv], mode, PassLimits::default())[0];
         let mut policy: Policy = kv.parse().unwrap();
         policy.rule.mode = mode;
-        let (mut kl, mut same, mut surprise, mut count) = (Vec::new(), 0, 0.0, 0);
+        let (mut kl, mut same, mut nll, mut count) = (Vec::new(), 0, 0.0, 0);
         for window in &windows {
             let truth = logits(&model, window, "f32".parse().unwrap(), &[CTX]);
             let other = logits(&model, window, policy.clone(), &[CTX]);
@@ -80,7 +80,7 @@ fn agrees_with_naive_sums_over_the_same_logits() {
                 kl.push(p.iter().zip(&q).map(|(p, q)| p * (p / q).ln()).sum::<f64>());
                 let top = |row: &[f64]| row.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).unwrap().0;
                 same += usize::from(top(&p) == top(&q));
-                surprise -= q[window[at + 1] as usize].ln();
+                nll -= q[window[at + 1] as usize].ln();
                 count += 1;
             }
         }
@@ -90,7 +90,7 @@ fn agrees_with_naive_sums_over_the_same_logits() {
         assert!((found.kl().0 - mean).abs() < 1e-10, "{kv} {mode:?}: {} {mean}", found.kl().0);
         assert!((found.kl_quantile(0.999) - kl[kl.len() - 1]).abs() < 1e-9);
         assert_eq!(found.top1(), same as f64 / count as f64);
-        assert!((found.estimate().nll_mean() - surprise / count as f64).abs() < 1e-9);
+        assert!((found.estimate().nll_mean() - nll / count as f64).abs() < 1e-9);
     }
 }
 

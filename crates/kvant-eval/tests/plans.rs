@@ -192,7 +192,7 @@ fn ranges_are_of_the_positions_asked_for() {
     let model = model();
     let ends = |ranges| {
         let plan = learned(&model, "int4", &[], ranges, &mut |_| ()).unwrap();
-        let [low, high] = plan.findings(1, 0, Side::Key).unwrap().ends.clone().unwrap();
+        let [low, high] = plan.findings(1, 0, Side::Key).unwrap().range.clone().unwrap();
         (low, high, plan.made().to_owned())
     };
     let (all, first) = (ends(Positions::All), ends(Positions::First(20)));

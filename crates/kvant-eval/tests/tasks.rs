@@ -78,7 +78,7 @@ fn a_record_is_answered_right_exactly_when_greedy_generation_is() {
         assert_eq!((scores[0].cases(), scores[0].right(), scores[0].same), (4, 1.0, 4));
         assert_eq!(scores[0].rights, [0.0, 0.0, 1.0, 0.0], "case by case");
         assert_eq!(scores[1], scores[0]);
-        assert!(scores[2].surprise.0 != scores[0].surprise.0 && scores[2].surprise.1 == scores[0].surprise.1);
+        assert!(scores[2].nll.0 != scores[0].nll.0 && scores[2].nll.1 == scores[0].nll.1);
     }
 }
 
@@ -91,9 +91,9 @@ fn what_prompts_share_is_read_once_and_changes_nothing() {
     for question in &record.questions {
         let one = Record { questions: vec![question.clone()], ..record.clone() };
         let scores = one.scores(engine.model(), &policies(&["int4"]), Mode::Deployed, &mut |_| ()).unwrap();
-        apart += scores[1].surprise.0;
+        apart += scores[1].nll.0;
     }
-    assert_eq!(together[1].surprise.0, apart);
+    assert_eq!(together[1].nll.0, apart);
 }
 
 #[test]

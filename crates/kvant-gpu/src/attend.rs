@@ -3,13 +3,13 @@
 use crate::buffer::Buffer;
 use crate::layout::{LayoutKernels, SideKernels, SlotKernels};
 use crate::network::GpuNetwork;
-use crate::plan::{Class, Round, Span, Words, Writes};
+use crate::plan::{Class, PassParams, Round, Span, Writes};
 use crate::program::{Attention, HeadPlace, Mixer};
 use crate::recorder::Grid;
 use crate::run::Run;
 use crate::tables::Tables;
 use crate::weights::Place;
-use kvant_cache::{CacheLayout, KvSlot, Sequence, StateError, StateErrorKind, Visibility};
+use kvant_cache::{CacheLayout, ExactWindow, KvSlot, Sequence, StateError, StateErrorKind};
 use kvant_codec::Side;
 use std::collections::HashMap;
 
@@ -23,7 +23,7 @@ pub(crate) struct PassPlan {
     pub rotations: HashMap<usize, usize>,
     /// The same as queries meet the sinks of a streaming window; none where there is no such window.
     pub at_sinks: HashMap<usize, usize>,
-    rule: Visibility,
+    rule: ExactWindow,
     /// Tokens of the longest chunk.
     most_tokens: usize,
     pub partial_words: usize,
@@ -78,7 +78,7 @@ impl GpuNetwork {
     /// Takes pages for the pass in every slot and sets out what kernels do with them.
     pub(crate) fn plan(
         &self,
-        words: &mut Words,
+        words: &mut PassParams,
         kernels: &LayoutKernels,
         layout: &CacheLayout,
         spans: &[Span],
@@ -86,7 +86,7 @@ impl GpuNetwork {
         tables: &mut Tables,
     ) -> Result<PassPlan, StateError> {
         let most_tokens = spans.iter().map(|span| span.tokens).max().unwrap_or(0);
-        let rule = *layout.rule();
+        let rule = *layout.exact_window();
         let mut plan = PassPlan { most_tokens, rule, ..PassPlan::default() };
         for of in self.attentions() {
             if let Some(rope) = of.rope {
@@ -133,7 +133,7 @@ impl GpuNetwork {
     /// Takes the pages of a slot, and notes what is written to them.
     fn writes(
         &self,
-        words: &mut Words,
+        words: &mut PassParams,
         slot: KvSlot,
         spans: &[Span],
         sequences: &mut [&mut Sequence],

@@ -114,7 +114,7 @@ impl Buffer {
 /// How long the host looks for a device to be ready before it sleeps.
 const AWAKE: Duration = Duration::from_millis(20);
 
-/// Words as a device reads them.
+/// Numbers as a device reads them.
 fn bytes_of(words: &[u32]) -> &[u8] {
     const { assert!(cfg!(target_endian = "little"), "devices read words with their lowest byte first") };
     // SAFETY: words are four bytes each, without padding, and bytes have no alignment; the slice lives as long as theirs.

@@ -139,7 +139,7 @@ impl<'a> Run<'a> {
             .map(|norm| norm.as_ref().and_then(|norm| norm.weight.as_ref()).unwrap_or(&self.buffers.plan))
     }
 
-    fn turns(&self, of: &Attention) -> Option<(&'a Rope, usize)> {
+    fn rope_table(&self, of: &Attention) -> Option<(&'a Rope, usize)> {
         of.rope.map(|id| (&self.network.ropes[id.0], self.plan.rotations[&id.0]))
     }
 
@@ -147,7 +147,7 @@ impl<'a> Run<'a> {
     pub(crate) fn heads(&mut self, of: &Attention, projected: Place<'_>, queries: Place<'_>) -> bool {
         let Some(places) = of.kv else { return false };
         let Some((slot, [keys, values])) = self.usual_slot(of) else { return false };
-        let (rows, blocks, rope) = (self.rows, self.pages.len(), self.turns(of));
+        let (rows, blocks, rope) = (self.rows, self.pages.len(), self.rope_table(of));
         let kernel = slot.heads_kernel(blocks, || {
             let constants = constants(of, places, slot, rope.map(|(rope, _)| rope), (1, projected))
                 + &format!("const VALUE_DIM = {}u;\n", of.value_dim);
@@ -178,7 +178,7 @@ impl<'a> Run<'a> {
     pub(crate) fn attend_own(&mut self, of: &Attention, projected: Place<'_>, attended: Place<'_>) -> bool {
         let Some(places) = of.kv else { return false };
         let Some((slot, [keys, values])) = self.usual_slot(of) else { return false };
-        let (blocks, rope) = (self.pages.len(), self.turns(of));
+        let (blocks, rope) = (self.pages.len(), self.rope_table(of));
         let (class, rounds) = self.rounds(of, slot);
         let [round] = *rounds else { return false };
         let (most, rows) = (self.network.gpu.most_buffers(), self.rows);

@@ -8,7 +8,7 @@ use crate::head_widths;
 use crate::kernel::Kernel;
 use crate::page_text::{SHARED, buffers, exact_pages_reader, mixed_pages_reader, packed_pages_reader};
 use crate::recorder::Grid;
-use kvant_cache::{CacheLayout, SideCodecs, SlotKind, Visibility};
+use kvant_cache::{CacheLayout, ExactWindow, SideCodecs, SlotKind};
 use kvant_codec::format::{BasisFormat, ExactFormat, PackedFormat};
 use kvant_codec::{Element, PageFormat, Rounding, Side};
 use std::collections::HashMap;
@@ -127,7 +127,7 @@ impl LayoutKernels {
     }
 
     /// Coded pages of a side that sequences of this many tokens have at most, of slots that see all of them.
-    pub(crate) fn kept_pages(&self, rule: &Visibility, tokens: usize) -> usize {
+    pub(crate) fn kept_pages(&self, rule: &ExactWindow, tokens: usize) -> usize {
         let whole = self.slots.iter().flatten().filter(|slot| rule.window(slot.window).is_none());
         let pages = whole.flat_map(|slot| [slot.key.tokens(), slot.value.tokens()]).min();
         pages.map_or(0, |page| tokens.div_ceil(page))

@@ -97,7 +97,7 @@ impl Run<'_> {
         self.visit(&of.down, rows, inner, out, Fused { visits: Some(own), ..fused });
         let (shared, gate) = (buffers.place("shared"), buffers.place("shared gate"));
         if let Some((mlp, linear)) = &of.shared {
-            self.perceptron(mlp, x, shared, Epilogue::STORE);
+            self.ready_mlp(mlp, x, shared, Epilogue::STORE);
             if let Some(linear) = linear {
                 self.linear(linear, self.rows, x, gate, Epilogue::STORE);
             }

@@ -6,7 +6,7 @@ use crate::device::Gpu;
 use crate::layout::LayoutKernels;
 use crate::pages::GpuPages;
 use crate::pass_buffers::{PassBuffers, enlarge};
-use crate::plan::{Span, Words};
+use crate::plan::{PassParams, Span};
 use crate::program::Mixer;
 use crate::recorder::{BindGroups, Recorder};
 use crate::run::Run;
@@ -123,7 +123,7 @@ impl Network for GpuNetwork {
             _ => {
                 let made = LayoutKernels::new(gpu, &layout).map_err(|e| device_error(e.to_string()))?;
                 let kernels = Arc::new(made);
-                *tables = Tables::new(&kernels, layout.rule());
+                *tables = Tables::new(&kernels, layout.exact_window());
                 *known = Some((Arc::clone(&layout), Arc::clone(&kernels)));
                 kernels
             }
@@ -134,9 +134,9 @@ impl Network for GpuNetwork {
         }
         let Some(buffers) = buffers else { return Err(device_error("no buffers")) };
         let most = spans.iter().map(|span| span.start + span.tokens).max().unwrap_or(0);
-        let seats = tables.seats(&lineages, kernels.kept_pages(layout.rule(), most));
+        let seats = tables.seats(&lineages, kernels.kept_pages(layout.exact_window(), most));
         spans.iter_mut().zip(seats).for_each(|(span, seat)| span.seat = seat);
-        let mut words = Words { first: tables.len(), list: Vec::new() };
+        let mut words = PassParams { first: tables.len(), list: Vec::new() };
         let ids_at = words.add(pass.ids());
         let positions = spans.iter().flat_map(|span| span.start..span.start + span.tokens);
         let positions_at = words.add(positions.map(|position| position as u32));

@@ -155,7 +155,7 @@ pub(crate) fn rotate(recorder: &mut Recorder<'_>, plan: &Buffer, x: Place<'_>, y
     );
 }
 
-/// How inner values of a perceptron are made of what its first layers give.
+/// How inner values of an MLP are made of what its first layers give.
 #[derive(Clone, Copy)]
 pub(crate) struct Activate {
     pub activation: Activation,

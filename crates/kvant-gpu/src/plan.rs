@@ -9,7 +9,7 @@
 
 use crate::layout::SlotKernels;
 use crate::tables::Tables;
-use kvant_cache::{PageId, PageWork, Sequence, Streaming, Visibility};
+use kvant_cache::{ExactWindow, PageId, PageWork, Sequence, Streaming};
 use kvant_codec::Side;
 use kvant_device::rotations;
 use kvant_model::description::Rope;
@@ -34,7 +34,7 @@ fn next_split(position: usize, kv_heads: usize) -> usize {
     (split(position, kv_heads) + 1) * most_splits(kv_heads)
 }
 
-/// Words that partial sums of one round of attention may take.
+/// PassParams that partial sums of one round of attention may take.
 const ROUND_WORDS: usize = 1 << 24;
 
 /// A sequence's part of a pass.
@@ -51,13 +51,13 @@ pub(crate) struct Span {
     pub seat: usize,
 }
 
-/// Words for kernels, from a place on.
-pub(crate) struct Words {
+/// PassParams for kernels, from a place on.
+pub(crate) struct PassParams {
     pub first: usize,
     pub list: Vec<u32>,
 }
 
-impl Words {
+impl PassParams {
     /// Where the next word will be.
     pub(crate) fn end(&self) -> usize {
         self.first + self.list.len()
@@ -121,11 +121,11 @@ const CODED: u32 = 0;
 const EXACT: u32 = 1;
 const SINKS: u32 = 2;
 
-/// Words of a row's record: first task, splits, tiles of columns, token of the block.
+/// PassParams of a row's record: first task, splits, tiles of columns, token of the block.
 const ROW_WORDS: usize = 4;
 
 impl Class {
-    pub(crate) fn new(slot: &SlotKernels, rule: &Visibility, heads: usize, most_tokens: usize) -> Class {
+    pub(crate) fn new(slot: &SlotKernels, rule: &ExactWindow, heads: usize, most_tokens: usize) -> Class {
         let group = heads / slot.kv_heads;
         Class {
             key_tokens: slot.key.tokens(),
@@ -139,7 +139,7 @@ impl Class {
     }
 
     /// Pages of a side that a sequence's queries read: as bytes, and exactly.
-    fn pages(&self, rule: &Visibility, span: &Span, side: Side) -> [Range<usize>; 2] {
+    fn pages(&self, rule: &ExactWindow, span: &Span, side: Side) -> [Range<usize>; 2] {
         let tokens = match side {
             Side::Key => self.key_tokens,
             Side::Value => self.value_tokens,
@@ -153,24 +153,24 @@ impl Class {
     }
 
     /// The first position after the sinks that the query at `position` may read, from the sinks on, at the start of a page.
-    fn first(&self, rule: &Visibility, position: usize) -> usize {
+    fn first(&self, rule: &ExactWindow, position: usize) -> usize {
         let page = self.key_tokens.max(self.value_tokens);
         rule.first_seen(position, self.window).saturating_sub(rule.sinks) / page * page
     }
 
     /// Pages of keys and of values that a sequence's queries read as bytes, all from the first on.
-    pub(crate) fn coded(&self, rule: &Visibility, span: &Span) -> [usize; 2] {
+    pub(crate) fn coded(&self, rule: &ExactWindow, span: &Span) -> [usize; 2] {
         [Side::Key, Side::Value].map(|side| self.pages(rule, span, side)[0].end)
     }
 
     /// The same as a pass lists them: none where they are in tables that stay.
-    fn listed(&self, rule: &Visibility, span: &Span, side: Side) -> [Range<usize>; 2] {
+    fn listed(&self, rule: &ExactWindow, span: &Span, side: Side) -> [Range<usize>; 2] {
         let [coded, exact] = self.pages(rule, span, side);
         [if self.is_kept { 0..0 } else { coded }, exact]
     }
 
     /// Entries of one sequence and kv head in the table of a pass: sinks and pages of keys, then of values.
-    fn entries(&self, rule: &Visibility, span: &Span) -> usize {
+    fn entries(&self, rule: &ExactWindow, span: &Span) -> usize {
         [Side::Key, Side::Value]
             .iter()
             .map(|side| 1 + self.listed(rule, span, *side).map(|r| r.len()).iter().sum::<usize>())
@@ -180,12 +180,12 @@ impl Class {
     /// A sequence's part of the table of a slot's pages.
     pub(crate) fn table(
         &self,
-        words: &mut Words,
+        words: &mut PassParams,
         slot: kvant_cache::KvSlot,
         sequence: &Sequence,
         span: &Span,
     ) -> Result<(), String> {
-        let rule = sequence.layout().rule();
+        let rule = sequence.layout().exact_window();
         for head in 0..self.kv_heads {
             for side in [Side::Key, Side::Value] {
                 let store = sequence.side(slot, head, side).ok_or("a slot holds no pages")?;
@@ -207,7 +207,7 @@ impl Class {
     }
 
     /// Offsets of a sequence's entries for one kv head: by side and form, of page 0. `kept` is where its lists are in tables that stay.
-    fn offsets(&self, rule: &Visibility, span: &Span, base: usize, kept: [usize; 2]) -> [[u32; 3]; 2] {
+    fn offsets(&self, rule: &ExactWindow, span: &Span, base: usize, kept: [usize; 2]) -> [[u32; 3]; 2] {
         let mut at = base;
         [(Side::Key, kept[0]), (Side::Value, kept[1])].map(|(side, kept)| {
             let [coded, exact] = self.listed(rule, span, side);
@@ -221,7 +221,7 @@ impl Class {
         })
     }
 
-    fn splits(&self, rule: &Visibility, positions: Range<usize>) -> Vec<Split> {
+    fn splits(&self, rule: &ExactWindow, positions: Range<usize>) -> Vec<Split> {
         let mut splits = Vec::new();
         let seen = rule.first_seen(positions.start, self.window);
         if rule.sinks > 0 && (seen < rule.sinks || rule.keeps_sinks(self.window)) {
@@ -251,8 +251,8 @@ impl Class {
     /// Cuts the attention of all sequences into tasks, in rounds.
     pub(crate) fn rounds(
         &self,
-        words: &mut Words,
-        rule: &Visibility,
+        words: &mut PassParams,
+        rule: &ExactWindow,
         spans: &[Span],
         value_dim: usize,
         tables: &Tables,
@@ -331,7 +331,7 @@ pub(crate) struct Writes {
 }
 
 impl Writes {
-    /// Words of a record of rows, and of one of pages.
+    /// PassParams of a record of rows, and of one of pages.
     pub(crate) const ROWS: usize = 6;
     pub(crate) const ENCODES: usize = 4;
 

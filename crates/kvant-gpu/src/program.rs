@@ -70,7 +70,7 @@ impl Deref for Attention {
     }
 }
 
-/// A perceptron.
+/// An MLP.
 pub(crate) struct Mlp {
     pub first: Linear,
     pub inner: usize,

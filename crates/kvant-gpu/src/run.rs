@@ -177,8 +177,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// A perceptron of rows that are ready.
-    pub(crate) fn perceptron(&mut self, of: &Mlp, x: Place<'_>, y: Place<'_>, epilogue: Epilogue) {
+    /// An MLP of rows that are ready.
+    pub(crate) fn ready_mlp(&mut self, of: &Mlp, x: Place<'_>, y: Place<'_>, epilogue: Epilogue) {
         self.mlp(of, Input { x, norm: None }, y, epilogue);
     }
 

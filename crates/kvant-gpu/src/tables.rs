@@ -1,4 +1,4 @@
-//! Tables of coded pages that stay on the device while passes come and go: a *seat* per sequence ([`Seats`]).
+//! Tables of coded pages that stay on the device while passes come and go: a *seat* per sequence ([`BlockTables`]).
 //!
 //! The tables are the first words of the plan's buffer, and the words of a pass follow them. Slots with a window read few pages and are
 //! not kept: theirs are listed anew in every pass.
@@ -9,12 +9,12 @@
 use crate::buffer::Buffer;
 use crate::device::Gpu;
 use crate::layout::{LayoutKernels, SlotKernels};
-use kvant_cache::{KvSlot, Sequence, Visibility};
+use kvant_cache::{ExactWindow, KvSlot, Sequence};
 use kvant_codec::Side;
-use kvant_device::Seats;
+use kvant_device::BlockTables;
 use std::ops::Range;
 
-/// Seats before one has to leave for another.
+/// Tables before one has to leave for another.
 const SEATS: usize = 16;
 
 /// Pages that a table has room for at first.
@@ -24,7 +24,7 @@ const FIRST_PAGES: usize = 16;
 #[derive(Default)]
 pub(crate) struct Tables {
     words: Vec<u32>,
-    seats: Seats,
+    seats: BlockTables,
     /// Pages that every table has room for.
     pages: usize,
     /// First list of each slot within a seat; `None` where a slot is not kept.
@@ -37,7 +37,7 @@ pub(crate) struct Tables {
 }
 
 impl Tables {
-    pub(crate) fn new(kernels: &LayoutKernels, rule: &Visibility) -> Tables {
+    pub(crate) fn new(kernels: &LayoutKernels, rule: &ExactWindow) -> Tables {
         let mut lists = 0;
         let slot = |slot: &Option<SlotKernels>| {
             let slot = slot.as_ref().filter(|slot| rule.window(slot.window).is_none())?;
@@ -45,10 +45,10 @@ impl Tables {
             Some(lists - 2 * slot.kv_heads)
         };
         let slots: Vec<Option<usize>> = kernels.slots.iter().map(slot).collect();
-        Tables { seats: Seats::new(slots.len(), SEATS), slots, lists, ..Tables::default() }
+        Tables { seats: BlockTables::new(slots.len(), SEATS), slots, lists, ..Tables::default() }
     }
 
-    /// Words of all tables.
+    /// PassParams of all tables.
     pub(crate) fn len(&self) -> usize {
         self.words.len()
     }
@@ -63,7 +63,7 @@ impl Tables {
         self.slots.get(slot.index()).copied().flatten().map(|list| list * self.pages)
     }
 
-    /// Words from the first seat to this one.
+    /// PassParams from the first seat to this one.
     pub(crate) fn seat_at(&self, seat: usize) -> usize {
         seat * self.lists * self.pages
     }

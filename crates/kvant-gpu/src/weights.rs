@@ -210,7 +210,7 @@ impl Matrix {
         self.inputs.div_ceil(GROUP)
     }
 
-    /// Words of a group and its scales.
+    /// PassParams of a group and its scales.
     pub(crate) fn group_words(&self) -> usize {
         (self.row_words / self.groups()).max(1) + 1
     }
@@ -220,7 +220,7 @@ impl Matrix {
         !matches!(self.dtype, DType::F32 | DType::F16 | DType::BF16 | DType::MXFP4)
     }
 
-    /// Words from one row to the next.
+    /// PassParams from one row to the next.
     pub(crate) fn row_words(&self) -> usize {
         self.row_words
     }

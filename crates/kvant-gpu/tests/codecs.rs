@@ -4,7 +4,7 @@ mod common;
 
 use common::gpu;
 use kvant_attention::KvCache;
-use kvant_cache::plan::{Findings, Klt, Plan, PlannedHead, PlannedSlot};
+use kvant_cache::plan::{Klt, Plan, PlannedHead, PlannedSlot, SideCalibration};
 use kvant_cache::snapshot::{Record, Snapshot, write};
 use kvant_cache::{KvSlot, PageStore, Policy, SlotKind, Store};
 use kvant_codec::{Dense, PageFormat, Side};
@@ -47,14 +47,14 @@ impl Both {
         let mut findings = |dim: usize, head: usize| {
             let mut basis: Vec<f32> = (0..dim * dim).map(|_| 0.05 * number()).collect();
             (0..dim).for_each(|c| basis[c * dim + (c + head) % dim] += 1.0);
-            Findings {
+            SideCalibration {
                 mean: Some((0..dim).map(|_| 0.1 * number()).collect()),
-                ends: Some([(0..dim).map(|_| number() - 1.5).collect(), vec![1.0; dim]]),
+                range: Some([(0..dim).map(|_| number() - 1.5).collect(), vec![1.0; dim]]),
                 klt: Some(Klt {
                     basis: Arc::new(Dense::of(dim, basis).unwrap()),
                     variances: (0..dim).map(|c| (0.9 - 0.1 * head as f32).powi(c as i32)).collect(),
                 }),
-                ..Findings::default()
+                ..SideCalibration::default()
             }
         };
         let mut slots = Vec::new();

@@ -154,7 +154,7 @@ mod tests {
             token: None,
             python: "no-such-python".into(),
             certificates: None,
-            patience: Patience::default(),
+            timeout: Patience::default(),
         })
     }
 

@@ -65,7 +65,7 @@ pub struct Options {
     /// PEM file of trusted roots, in place of the built-in ones.
     pub certificates: Option<PathBuf>,
     /// Time limits.
-    pub patience: Patience,
+    pub timeout: Patience,
 }
 
 impl Options {
@@ -79,7 +79,7 @@ impl Options {
             token: set("HF_TOKEN"),
             python: "python3".into(),
             certificates: set("SSL_CERT_FILE").map(PathBuf::from),
-            patience: Patience::default(),
+            timeout: Patience::default(),
         })
     }
 }

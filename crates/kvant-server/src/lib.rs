@@ -70,5 +70,5 @@ mod turn;
 pub use app::{Limits, ServerOptions};
 pub use keys::Keys;
 pub use log::{LogLevel, LogOptions};
-pub use models::{LoadedModel, ModelLoader};
+pub use models::{ModelLoader, ServedModel};
 pub use server::Server;

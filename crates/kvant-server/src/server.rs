@@ -1,7 +1,7 @@
 //! From a port to the routes: connections, their bounds, and an orderly end.
 
 use crate::app::{App, ServerOptions};
-use crate::models::{LoadedModel, ModelLoader, Models, Served};
+use crate::models::{ModelLoader, Models, Served, ServedModel};
 use crate::route;
 use crate::timeouts::WriteTimeout;
 use hyper::server::conn::http1;
@@ -63,7 +63,7 @@ impl Server {
 
     /// Has a model loaded from the beginning that its loader will load again when it has been unloaded.
     #[must_use]
-    pub fn with_loaded(self, name: &str, loaded: LoadedModel) -> Self {
+    pub fn with_loaded(self, name: &str, loaded: ServedModel) -> Self {
         self.app.models.insert(name, loaded);
         self
     }

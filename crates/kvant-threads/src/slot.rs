@@ -33,7 +33,7 @@ const WATCH: Duration = Duration::from_micros(200);
 const GLANCES: u32 = 64;
 /// Glances after which a caller gives its processor to others: tasks are alike, so a worker that is this late has
 /// a long task or was stopped by the system.
-const PATIENCE: u32 = 1 << 12;
+const SPIN_LIMIT: u32 = 1 << 12;
 
 /// Where one worker is offered regions. Alone on its cache lines, as both sides watch it.
 #[repr(align(128))]
@@ -74,11 +74,11 @@ impl Slot {
         {
             return;
         }
-        let mut patience = if self.crowded.load(Ordering::Relaxed) { 0 } else { PATIENCE };
+        let mut spins = if self.crowded.load(Ordering::Relaxed) { 0 } else { SPIN_LIMIT };
         // Acquire: what the worker's tasks wrote is seen by the caller.
         while self.state.load(Ordering::Acquire) == TAKEN {
-            if patience > 0 {
-                patience -= 1;
+            if spins > 0 {
+                spins -= 1;
                 std::hint::spin_loop();
             } else {
                 thread::yield_now();

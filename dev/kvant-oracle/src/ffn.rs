@@ -1,4 +1,4 @@
-//! Feed-forward layers: perceptrons, and mixtures of them.
+//! Feed-forward layers: MLPs, and mixtures of them.
 
 use crate::function::{activate, add, sigmoid, softmax};
 use crate::oracle::scaled;
@@ -10,12 +10,12 @@ use kvant_model::description::{
 /// One row; `residual` is the stream that `x` was normed from.
 pub fn ffn(weights: &Weights, of: &Ffn, x: &[f64], residual: &[f64]) -> Vec<f64> {
     match of {
-        Ffn::Dense(mlp) => perceptron(weights, mlp, x),
+        Ffn::Dense(mlp) => gated_mlp(weights, mlp, x),
         Ffn::Experts(moe) => experts(weights, moe, x, residual),
     }
 }
 
-fn perceptron(weights: &Weights, of: &Mlp, x: &[f64]) -> Vec<f64> {
+fn gated_mlp(weights: &Weights, of: &Mlp, x: &[f64]) -> Vec<f64> {
     let inner = match &of.inner {
         Inner::Gated { gate, up } => gated(of, weights.linear(gate, x), &weights.linear(up, x)),
         Inner::GatedFused(both) => {
@@ -55,14 +55,14 @@ fn experts(weights: &Weights, of: &Moe, x: &[f64], residual: &[f64]) -> Vec<f64>
     let input = narrow.as_deref().unwrap_or(x);
     let mut sum = vec![0.0; input.len()];
     for (expert, share) in choose(weights, &of.router, if of.router.reads_residual { residual } else { x }) {
-        add(&mut sum, &perceptron(weights, &of.experts[expert], input), share);
+        add(&mut sum, &gated_mlp(weights, &of.experts[expert], input), share);
     }
     if let Some((_, out)) = &of.latent {
         sum = weights.linear(out, &sum);
     }
     if let Some(SharedExpert { mlp, gate }) = &of.shared {
         let share = gate.as_ref().map_or(1.0, |gate| sigmoid(weights.linear(gate, x)[0]));
-        add(&mut sum, &perceptron(weights, mlp, x), share);
+        add(&mut sum, &gated_mlp(weights, mlp, x), share);
     }
     sum
 }

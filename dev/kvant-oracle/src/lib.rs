@@ -25,7 +25,7 @@
 //! | `function` | functions of one number |
 //! | `attention`, `latent` | softmax attention, over keys and values and over latents |
 //! | `recurrent` | short convolutions, Mamba-2, gated DeltaNets |
-//! | `ffn` | perceptrons, routers and experts |
+//! | `ffn` | MLPs, routers and experts |
 //!
 //! **Invariant:** it is written from the documentation of [`kvant_model::description`], not from a backend, and every `match`
 //! on a description is exhaustive: a new block does not compile until it is defined here.

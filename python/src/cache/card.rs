@@ -7,7 +7,7 @@ use super::rollback::{LONGEST, RECORDED};
 use super::tensor::Tensor;
 use crate::error::failed;
 use kvant_cache::{CacheLayout, KvShape, KvSlot, Sequence, Store};
-use kvant_cuda::device::Card;
+use kvant_cuda::device::CudaGpu;
 use kvant_cuda::{CardCache, CardLayer, CardPass, CardQueries, CardTensor, TensorNumber};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -16,12 +16,12 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// A tensor on the card: address, format, shape (batch, heads, tokens, channels), and strides in numbers.
 #[derive(FromPyObject)]
-pub struct Lent(u64, String, [usize; 4], [i64; 4]);
+pub struct TensorView(u64, String, [usize; 4], [i64; 4]);
 
-impl Lent {
+impl TensorView {
     /// Where it lies; `what` it is goes into messages.
     fn tensor(&self, what: &str, shape: [usize; 4]) -> PyResult<CardTensor> {
-        let Lent(address, number, own, [batch, head, token, channel]) = self;
+        let TensorView(address, number, own, [batch, head, token, channel]) = self;
         if *own != shape {
             return Err(refused(format!("{what} have shape {own:?}, and {shape:?} was expected")));
         }
@@ -47,16 +47,16 @@ impl Lent {
 pub struct Scores(f32, Option<f32>, Option<u64>);
 
 /// Keys and values of a pass, or queries and where their results go.
-type Pair = (Lent, Lent);
+type Pair = (TensorView, TensorView);
 
 /// The card of that number; the caches of a process share it.
-pub fn card(number: usize) -> PyResult<Arc<Card>> {
-    static CARDS: OnceLock<Mutex<HashMap<usize, Arc<Card>>>> = OnceLock::new();
+pub fn card(number: usize) -> PyResult<Arc<CudaGpu>> {
+    static CARDS: OnceLock<Mutex<HashMap<usize, Arc<CudaGpu>>>> = OnceLock::new();
     let mut cards = CARDS.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(card) = cards.get(&number) {
         return Ok(Arc::clone(card));
     }
-    let card = Arc::new(Card::open(number).map_err(refused)?);
+    let card = Arc::new(CudaGpu::open(number).map_err(refused)?);
     cards.insert(number, Arc::clone(&card));
     Ok(card)
 }
@@ -267,8 +267,12 @@ impl CardLayerCache {
         if first.len() != rows {
             return Err(refused(format!("{} first positions for {rows} sequences", first.len())));
         }
-        let held =
-            Held { sequences: &self.sequences, slot: self.slot, heads: kv_heads, rule: self.layout.rule() };
+        let held = Held {
+            sequences: &self.sequences,
+            slot: self.slot,
+            heads: kv_heads,
+            rule: self.layout.exact_window(),
+        };
         decode_sides(&held, [keys.view, values.view], &first, &places)
     }
 

@@ -3,7 +3,7 @@
 use super::layer::Kept;
 use super::refused;
 use super::tensor::View;
-use kvant_cache::{KvSlot, PageId, Sequence, SideStore, Store, Visibility};
+use kvant_cache::{ExactWindow, KvSlot, PageId, Sequence, SideStore, Store};
 use kvant_codec::{PageCodec, Side};
 use pyo3::prelude::*;
 use std::borrow::Cow;
@@ -15,7 +15,7 @@ pub struct Held<'a> {
     pub sequences: &'a [Sequence],
     pub slot: KvSlot,
     pub heads: usize,
-    pub rule: &'a Visibility,
+    pub rule: &'a ExactWindow,
 }
 
 /// Decodes both sides of all heads of all rows; threads share the sides.
@@ -94,7 +94,7 @@ impl<'a> Pages<'a> {
 /// Decodes some positions of one side, up to its last, page by page: what queries after the last read as bytes comes from bytes.
 fn rows<'a>(
     store: &Pages<'_>,
-    rule: &Visibility,
+    rule: &ExactWindow,
     positions: Range<usize>,
     direct: impl Fn(usize, usize) -> Option<&'a mut [f32]>,
     mut put: impl FnMut(usize, &[f32]),

@@ -261,8 +261,12 @@ impl LayerCache {
             )));
         }
         let (views, pool) = ([keys.view, values.view], self.shared.pool.clone());
-        let held =
-            Held { sequences: &self.sequences, slot: self.slot, heads: kv_heads, rule: self.layout.rule() };
+        let held = Held {
+            sequences: &self.sequences,
+            slot: self.slot,
+            heads: kv_heads,
+            rule: self.layout.exact_window(),
+        };
         py.detach(|| pool.install(|| decode_sides(&held, views, &first, &places)))
     }
 

@@ -6,7 +6,7 @@ use crate::model::{Activations, bits, taken};
 use crate::oracle;
 use kvant_attention::{Attention, Queries, Scoring};
 use kvant_cache::{
-    Arena, CacheLayout, KvShape, LatentShape, LayoutError, Policy, Sequence, SideCodecs, Slots, Visibility,
+    Arena, CacheLayout, ExactWindow, KvShape, LatentShape, LayoutError, Policy, Sequence, SideCodecs, Slots,
 };
 use kvant_codec::{Accumulator, CodecError, Element, PageCodec, Query, Side, Tier};
 use kvant_threads::Pool;
@@ -92,7 +92,7 @@ impl Latents {
     }
 }
 
-fn distorting(rule: Visibility, latents: &Latents, page: usize, tier: Tier) -> Arc<CacheLayout> {
+fn distorting(rule: ExactWindow, latents: &Latents, page: usize, tier: Tier) -> Arc<CacheLayout> {
     let shape = latents.shape.stored();
     let layout = CacheLayout::build(rule, &latents.slots(), |_, _, side| {
         let codec = Distort::new(side, shape.dim(side), page, tier);
@@ -121,7 +121,7 @@ proptest! {
         let shape = LatentShape { kv_heads, latent_dim, rope_dim, window };
         let mut latents = Latents::new(tokens, shape, group, seed);
         latents.whole.at_sinks = streaming.map(|_| latents.whole.queries.iter().rev().copied().collect());
-        let rule = Visibility { sinks, recent, streaming, ..Visibility::default() };
+        let rule = ExactWindow { sinks, recent, streaming, ..ExactWindow::default() };
         let tiers: Vec<Tier> = Tier::available().collect();
         let tier = tiers[seed as usize % tiers.len()];
         let layout = distorting(rule, &latents, page, tier);
@@ -194,7 +194,7 @@ fn a_flipped_byte_of_a_page_changes_the_answer() {
     let policy: Policy = "int4".parse().unwrap();
     let tier = Tier::available().last().unwrap();
     let answer = |wrong: Option<(Side, usize)>| {
-        let layout = CacheLayout::build(Visibility::default(), &latents.slots(), |_, _, side| {
+        let layout = CacheLayout::build(ExactWindow::default(), &latents.slots(), |_, _, side| {
             let dim = shape.stored().dim(side);
             let codec = policy.base.side(side).build_with(side, dim, &Default::default(), tier).unwrap();
             let codec: Arc<dyn PageCodec> = match wrong {
@@ -274,7 +274,7 @@ fn a_wrong_byte_of_a_latent_is_seen_by_scores_and_by_sums() {
         let policy: Policy = policy.parse().unwrap();
         let run = |byte: Option<usize>| {
             let given = Arc::new(Given::default());
-            let layout = CacheLayout::build(Visibility::default(), &latents.slots(), |_, _, side| {
+            let layout = CacheLayout::build(ExactWindow::default(), &latents.slots(), |_, _, side| {
                 let dim = shape.stored().dim(side);
                 let codec = policy.base.side(side).build_with(side, dim, &Default::default(), tier).unwrap();
                 let codec: Arc<dyn PageCodec> = if side == Side::Value {

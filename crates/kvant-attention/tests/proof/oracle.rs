@@ -42,7 +42,7 @@ fn forms(codecs: &SideCodecs, rows: &[Vec<f32>], sinks: usize) -> Forms {
 impl Forms {
     /// The row at `position` as the query at `query` reads it.
     fn row(&self, layout: &CacheLayout, query: usize, position: usize) -> &[f64] {
-        let rule = layout.rule();
+        let rule = layout.exact_window();
         if position < rule.sinks {
             return &self.exact[position];
         }
@@ -59,7 +59,7 @@ impl Forms {
 pub fn attend(layout: &CacheLayout, a: &Activations, scoring: &Scoring<'_>) -> Vec<f64> {
     let keys = |head: usize| {
         let codecs = layout.slots()[0].heads()[head].side(Side::Key).unwrap();
-        vec![forms(codecs, &rows(a, &a.keys, 0..a.key_dim, head), layout.rule().sinks)]
+        vec![forms(codecs, &rows(a, &a.keys, 0..a.key_dim, head), layout.exact_window().sinks)]
     };
     attend_with(layout, a, scoring, keys)
 }
@@ -76,7 +76,9 @@ pub fn attend_latents(
         let rotated = codecs.side(Side::Key).map(|side| (side, 0..shape.rope_dim));
         let latent = (codecs.side(Side::Value).unwrap(), shape.rope_dim..a.key_dim);
         let parts = rotated.into_iter().chain([latent]);
-        parts.map(|(side, part)| forms(side, &rows(a, &a.keys, part, head), layout.rule().sinks)).collect()
+        parts
+            .map(|(side, part)| forms(side, &rows(a, &a.keys, part, head), layout.exact_window().sinks))
+            .collect()
     };
     attend_with(layout, a, scoring, keys)
 }
@@ -95,7 +97,7 @@ fn attend_with(
     scoring: &Scoring<'_>,
     keys: impl Fn(usize) -> Vec<Forms>,
 ) -> Vec<f64> {
-    let rule = layout.rule();
+    let rule = layout.exact_window();
     let slot = &layout.slots()[0];
     let mut out = vec![0.0; a.tokens * a.heads() * a.value_dim];
     for head in 0..a.kv_heads {

@@ -5,7 +5,7 @@ use crate::distort::Distort;
 use crate::model::{Activations, Run, bits, first_slot, taken};
 use crate::visible;
 use kvant_attention::Scoring;
-use kvant_cache::{Arena, CacheLayout, KvShape, SideCodecs, Slots, Visibility};
+use kvant_cache::{Arena, CacheLayout, ExactWindow, KvShape, SideCodecs, Slots};
 use kvant_codec::{Element, KvSpec, PageCodec, Side, Tier};
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -173,13 +173,13 @@ fn pages_that_have_left_the_window_are_dropped() {
 #[test]
 fn only_encoded_bytes_are_read_of_encoded_pages() {
     let a = Activations::new(200, 1, 2, 16, 16, 9);
-    let rule = Visibility::default();
+    let rule = ExactWindow::default();
     let layout = visible::layout(rule, &a, None, (64, 64), tier());
     let mut run = Run::new(&layout, tier(), &a, SCORING);
     let out = run.read(200, &[200]);
     // The distorting codec encodes something else than the rows it was given, so rows and bytes cannot be confused; the
     // same tokens without encoded pages give another answer.
-    let exact = visible::layout(Visibility { recent: 1000, ..rule }, &a, None, (64, 64), tier());
+    let exact = visible::layout(ExactWindow { recent: 1000, ..rule }, &a, None, (64, 64), tier());
     let other = Run::new(&exact, tier(), &a, SCORING).read(200, &[200]);
     let width = a.heads() * 16;
     assert_eq!(bits(&out[..68 * width]), bits(&other[..68 * width]), "the first page is exact in both");
@@ -196,7 +196,7 @@ fn a_flipped_byte_of_a_page_changes_the_answer() {
     let shape = KvShape { kv_heads: 1, key_dim: 16, value_dim: 16, window: None };
     // What the last token gets when one byte of every page of a side is wrong.
     let answer = |wrong: Option<(Side, usize)>| {
-        let layout = CacheLayout::build(Visibility::default(), &Slots::uniform(1, shape), |_, _, side| {
+        let layout = CacheLayout::build(ExactWindow::default(), &Slots::uniform(1, shape), |_, _, side| {
             let codec = spec.side(side).build_with(side, 16, &Default::default(), tier()).unwrap();
             let codec: Arc<dyn PageCodec> = match wrong {
                 Some((other, byte)) if other == side => Arc::new(Distort::bit(codec, byte)),

@@ -4,7 +4,7 @@
 use crate::latent::Latents;
 use crate::model::{Activations, Run};
 use kvant_attention::Scoring;
-use kvant_cache::{CacheLayout, KvShape, LatentShape, Policy, SideCodecs, Slots, Visibility};
+use kvant_cache::{CacheLayout, ExactWindow, KvShape, LatentShape, Policy, SideCodecs, Slots};
 use kvant_codec::{Accumulator, CodecError, Element, PageCodec, Query, Side, Tier};
 use kvant_threads::Pool;
 use std::sync::Arc;
@@ -83,11 +83,13 @@ fn read_and_step() {
         let policy: Policy = spec.parse().unwrap();
         let tallies = [Arc::new(Tally::default()), Arc::new(Tally::default())];
         let shape = KvShape { kv_heads, key_dim: dim, value_dim: dim, window: None };
-        let layout = CacheLayout::build(Visibility::default(), &Slots::uniform(1, shape), |_, head, side| {
-            let inner = policy.spec(0, head, side).build_with(side, dim, &Default::default(), tier).unwrap();
-            let tally = Arc::clone(&tallies[usize::from(side == Side::Value)]);
-            Ok(Arc::new(SideCodecs::custom(Arc::new(Counted { inner, tally }), Element::F16, tier)?))
-        });
+        let layout =
+            CacheLayout::build(ExactWindow::default(), &Slots::uniform(1, shape), |_, head, side| {
+                let inner =
+                    policy.spec(0, head, side).build_with(side, dim, &Default::default(), tier).unwrap();
+                let tally = Arc::clone(&tallies[usize::from(side == Side::Value)]);
+                Ok(Arc::new(SideCodecs::custom(Arc::new(Counted { inner, tally }), Element::F16, tier)?))
+            });
         let layout = Arc::new(layout.unwrap());
         let a = Activations::new(tokens, kv_heads, group, dim, dim, 5);
         let mut run = Run::new(&layout, tier, &a, Scoring::new(0.05));
@@ -128,7 +130,7 @@ fn a_step_over_latents_scores_and_sums_up_the_same_bytes_and_decodes_none() {
         let latents = Latents::new(tokens, shape, group, 5);
         let counts = |end: usize| {
             let tallies = [Arc::new(Tally::default()), Arc::new(Tally::default())];
-            let layout = CacheLayout::build(Visibility::default(), &latents.slots(), |_, head, side| {
+            let layout = CacheLayout::build(ExactWindow::default(), &latents.slots(), |_, head, side| {
                 let spec = policy.spec(0, head, side);
                 let inner =
                     spec.build_with(side, shape.stored().dim(side), &Default::default(), tier).unwrap();

@@ -4,14 +4,14 @@ use crate::distort::Distort;
 use crate::model::{Activations, Noise, Run, taken};
 use crate::oracle;
 use kvant_attention::Scoring;
-use kvant_cache::{CacheLayout, KvShape, Mode, SideCodecs, Slots, Visibility};
+use kvant_cache::{CacheLayout, ExactWindow, KvShape, Mode, SideCodecs, Slots};
 use kvant_codec::{Element, Side, Tier};
 use proptest::prelude::*;
 use std::sync::Arc;
 
 /// A layout of distorting codecs.
 pub fn layout(
-    rule: Visibility,
+    rule: ExactWindow,
     a: &Activations,
     window: Option<usize>,
     pages: (usize, usize),
@@ -32,7 +32,7 @@ struct Case {
     heads: (usize, usize),
     dims: (usize, usize),
     pages: (usize, usize),
-    rule: Visibility,
+    rule: ExactWindow,
     window: Option<usize>,
     chunks: Vec<usize>,
     soft_cap: Option<f32>,
@@ -59,10 +59,10 @@ fn check(case: &Case, tier: Tier) -> Result<(), String> {
     if far < 3e-5 { Ok(()) } else { Err(format!("{tier}: {far} off in {case:?}")) }
 }
 
-fn rules() -> impl Strategy<Value = Visibility> {
+fn rules() -> impl Strategy<Value = ExactWindow> {
     let modes = prop_oneof![3 => Just(Mode::Deployed), 1 => Just(Mode::Strict)];
     (0usize..9, prop_oneof![Just(0usize), 1usize..150], modes, prop::option::weighted(0.3, 1usize..200))
-        .prop_map(|(sinks, recent, mode, streaming)| Visibility {
+        .prop_map(|(sinks, recent, mode, streaming)| ExactWindow {
             sinks,
             recent: if mode == Mode::Strict { 0 } else { recent },
             mode,
@@ -121,7 +121,7 @@ fn every_boundary_is_read_right() {
     let tier = Tier::available().last().unwrap();
     for (turn, tokens) in lengths.into_iter().enumerate().filter(|(turn, _)| taken(*turn)) {
         for (mode, recent) in [(Mode::Deployed, 0), (Mode::Deployed, 64), (Mode::Strict, 0)] {
-            let rule = Visibility { mode, recent, ..Visibility::default() };
+            let rule = ExactWindow { mode, recent, ..ExactWindow::default() };
             let case = Case {
                 tokens,
                 heads: (2, 3),

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 const LOCK: &str = "kvant.lock";
 
 /// How long somebody may have the folder alone, which a server has while it opens it.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A folder that servers share: each writes whole files under names that say what is in them.
 pub(super) struct Folder {
@@ -152,7 +152,7 @@ fn lock_with_others(lock: &File, path: &Path) -> Result<(), DiskError> {
     loop {
         match lock.try_lock_shared() {
             Ok(()) => return Ok(()),
-            Err(TryLockError::WouldBlock) if start.elapsed() < PATIENCE => {
+            Err(TryLockError::WouldBlock) if start.elapsed() < TIMEOUT => {
                 std::thread::sleep(Duration::from_millis(20));
             }
             Err(TryLockError::WouldBlock) => return Err(DiskError::InUse { folder: path.to_owned() }),

@@ -181,7 +181,7 @@ impl DiskTier {
     /// How many of `tokens`, from the first on, could be loaded.
     pub fn longest(&self, tokens: &[u32]) -> usize {
         let windows = self.layout.slots().iter().filter_map(SlotLayout::window);
-        let rule = self.layout.rule();
+        let rule = self.layout.exact_window();
         let widest = rule.window(windows.max());
         let mut state = self.lock();
         let (mut held_from, mut best) = (0, 0);

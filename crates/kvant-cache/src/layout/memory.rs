@@ -3,10 +3,10 @@
 use super::{CacheLayout, SideCodecs};
 use crate::arena::Arena;
 use crate::checkpoint::WITHOUT_PAGES;
+use crate::exact_window::Mode;
 use crate::page::Page;
 use crate::slot::{RecurrentShape, STATE_CHUNK, SlotKind};
 use crate::steps::Steps;
-use crate::visibility::Mode;
 use kvant_codec::PageCodec;
 
 /// Tokens that can be taken back without reading more than a page again.

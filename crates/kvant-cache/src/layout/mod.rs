@@ -1,4 +1,4 @@
-//! What a cache looks like: shapes, codecs and the visibility rule. Built once per model, shared by all its sequences.
+//! What a cache looks like: shapes, codecs and the exact window. Built once per model, shared by all its sequences.
 
 mod codecs;
 mod kinds;
@@ -9,11 +9,11 @@ pub use kinds::SideKinds;
 pub(crate) use memory::{ROLLBACK, Slack};
 
 use crate::error::LayoutError;
+use crate::exact_window::{ExactWindow, MAX_SINKS};
 use crate::policy::{Policy, SparseV};
 use crate::recurrent::StateType;
 use crate::slot::{KvShape, KvSlot, Slot, SlotKind, Slots};
 use crate::store::Store;
-use crate::visibility::{MAX_SINKS, Visibility};
 use kinds::KnownKinds;
 use kvant_codec::{BuildError, Calibration, Side, Tier};
 use std::collections::HashMap;
@@ -102,7 +102,7 @@ impl SlotLayout {
 /// The layout of a cache.
 #[derive(Clone)]
 pub struct CacheLayout {
-    rule: Visibility,
+    rule: ExactWindow,
     sparse_v: Option<SparseV>,
     state_type: StateType,
     list: Slots,
@@ -176,7 +176,7 @@ impl CacheLayout {
     /// # Errors
     /// When the choice fails, or the rule or a slot asks for something that cannot be.
     pub fn build(
-        rule: Visibility,
+        rule: ExactWindow,
         slots: &Slots,
         mut choose: impl FnMut(KvSlot, usize, Side) -> Result<Arc<SideCodecs>, LayoutError>,
     ) -> Result<CacheLayout, LayoutError> {
@@ -252,7 +252,7 @@ impl CacheLayout {
     }
 
     /// What a query reads, and in which form.
-    pub fn rule(&self) -> &Visibility {
+    pub fn exact_window(&self) -> &ExactWindow {
         &self.rule
     }
 

@@ -1,6 +1,8 @@
 //! The layout of a file: see the module's documentation for the table.
 
-use super::{Cost, Findings, Klt, Plan, PlanError, PlannedHead, PlannedSlot, Trained, VERSION};
+use super::{
+    Cost, Klt, LearnedTransform, Plan, PlanError, PlannedHead, PlannedSlot, SideCalibration, VERSION,
+};
 use crate::policy::Policy;
 use crate::snapshot::Signature;
 use kvant_codec::{Dense, KvSpec};
@@ -15,7 +17,7 @@ const FIXED: usize = 28;
 const MAX_DIM: usize = 1024;
 
 const MEAN: u8 = 1;
-const ENDS: u8 = 2;
+const RANGE: u8 = 2;
 const KLT: u8 = 4;
 const BALANCED: u8 = 8;
 const LEARNED: u8 = 16;
@@ -52,18 +54,18 @@ fn small(bytes: &mut Vec<u8>, number: usize) {
     bytes.extend((number as u32).to_le_bytes());
 }
 
-fn write_side(bytes: &mut Vec<u8>, side: &Findings) {
-    let Findings { mean, ends, klt, balanced, learned, costs } = side;
+fn write_side(bytes: &mut Vec<u8>, side: &SideCalibration) {
+    let SideCalibration { mean, range, klt, balanced, learned, costs } = side;
     let flag = |is_there: bool, flag: u8| if is_there { flag } else { 0 };
     bytes.push(
         flag(mean.is_some(), MEAN)
-            | flag(ends.is_some(), ENDS)
+            | flag(range.is_some(), RANGE)
             | flag(klt.is_some(), KLT)
             | flag(balanced.is_some(), BALANCED)
             | flag(!learned.is_empty(), LEARNED)
             | flag(!costs.is_empty(), COSTS),
     );
-    let vectors = mean.iter().chain(ends.iter().flatten()).map(Vec::as_slice);
+    let vectors = mean.iter().chain(range.iter().flatten()).map(Vec::as_slice);
     let of_klt = klt.iter().flat_map(|klt| [&klt.variances[..], klt.basis.matrix()]);
     for numbers in vectors.chain(of_klt).chain(balanced.iter().map(Vec::as_slice)) {
         bytes.extend(numbers.iter().flat_map(|x| x.to_le_bytes()));
@@ -71,7 +73,7 @@ fn write_side(bytes: &mut Vec<u8>, side: &Findings) {
     if !learned.is_empty() {
         small(bytes, learned.len());
     }
-    for Trained { spec, numbers } in learned {
+    for LearnedTransform { spec, numbers } in learned {
         small(bytes, spec.len());
         bytes.extend(spec.as_bytes());
         bytes.extend(numbers.iter().flat_map(|x| x.to_le_bytes()));
@@ -177,22 +179,22 @@ impl<'a> Fields<'a> {
         (0..count).map(shape).collect()
     }
 
-    fn side(&mut self, dim: usize) -> Result<Findings, String> {
+    fn side(&mut self, dim: usize) -> Result<SideCalibration, String> {
         let [parts] = self.array().ok_or("it ends too early")?;
-        if parts > MEAN | ENDS | KLT | BALANCED | LEARNED | COSTS {
+        if parts > MEAN | RANGE | KLT | BALANCED | LEARNED | COSTS {
             return Err(format!("it has parts that are not known ({parts:#x})"));
         }
         let mut numbers = |count: usize| self.finite(count);
-        let mut side = Findings::default();
+        let mut side = SideCalibration::default();
         if parts & MEAN != 0 {
             side.mean = Some(numbers(dim)?);
         }
-        if parts & ENDS != 0 {
-            let ends @ [low, high] = &[numbers(dim)?, numbers(dim)?];
+        if parts & RANGE != 0 {
+            let range @ [low, high] = &[numbers(dim)?, numbers(dim)?];
             if low.iter().zip(high).any(|(low, high)| low > high) {
                 return Err("a range ends before it begins".to_owned());
             }
-            side.ends = Some(ends.clone());
+            side.range = Some(range.clone());
         }
         if parts & KLT != 0 {
             let (variances, matrix) = (numbers(dim)?, numbers(dim * dim)?);
@@ -238,11 +240,11 @@ impl<'a> Fields<'a> {
         Ok(Cost { spec: spec.to_owned(), kl })
     }
 
-    fn trained(&mut self, dim: usize) -> Result<Trained, String> {
+    fn trained(&mut self, dim: usize) -> Result<LearnedTransform, String> {
         let spec = self.count().and_then(|length| self.take(length)).ok_or("it ends too early")?;
         let spec = std::str::from_utf8(spec).ok().filter(|spec| is_learned(spec));
         let spec = spec.ok_or("it was learned for no spec that learns")?.to_owned();
-        let mut trained = Trained { spec, numbers: Vec::new() };
+        let mut trained = LearnedTransform { spec, numbers: Vec::new() };
         trained.numbers = self.finite(dim.pow(trained.power()))?;
         Ok(trained)
     }

@@ -3,12 +3,12 @@
 //! # Example
 //!
 //! ```
-//! use kvant_cache::plan::{Findings, Plan, PlannedSlot, PlannedHead};
+//! use kvant_cache::plan::{SideCalibration, Plan, PlannedSlot, PlannedHead};
 //! use kvant_cache::{CacheLayout, KvShape, Slots};
 //! use std::sync::Arc;
 //!
-//! let key = Findings { mean: Some(vec![0.25; 64]), ..Findings::default() };
-//! let head = PlannedHead { key, value: Findings::default() };
+//! let key = SideCalibration { mean: Some(vec![0.25; 64]), ..SideCalibration::default() };
+//! let head = PlannedHead { key, value: SideCalibration::default() };
 //! let slot = PlannedSlot { key_dim: 64, value_dim: 64, heads: vec![head; 2] };
 //! let plan = Plan::new([7; 32], "k=ch4:mean,v=rot4g32".parse()?, "by hand", vec![slot])?;
 //!
@@ -20,12 +20,12 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod calibration;
 mod error;
-mod findings;
 mod format;
 
+pub use calibration::{Cost, ENDS_ROTATION, Klt, LearnedTransform, SideCalibration};
 pub use error::PlanError;
-pub use findings::{Cost, ENDS_ROTATION, Findings, Klt, Trained};
 
 use crate::policy::Policy;
 use crate::snapshot::{Signature, replace_bytes};
@@ -67,9 +67,9 @@ pub struct PlannedSlot {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PlannedHead {
     /// Its keys.
-    pub key: Findings,
+    pub key: SideCalibration,
     /// Its values.
-    pub value: Findings,
+    pub value: SideCalibration,
 }
 
 impl Plan {
@@ -85,8 +85,9 @@ impl Plan {
         slots: Vec<PlannedSlot>,
     ) -> Result<Self, PlanError> {
         let plan = Self { model, policy, made: made.to_owned(), slots, digest: [0; 32] };
-        let fits =
-            |side: &Findings, dim| side.sizes().all(|(numbers, needed)| numbers == usize::pow(dim, needed));
+        let fits = |side: &SideCalibration, dim| {
+            side.sizes().all(|(numbers, needed)| numbers == usize::pow(dim, needed))
+        };
         let heads = |slot: &PlannedSlot| {
             let (key, value) = (slot.key_dim, slot.value_dim);
             slot.heads.iter().all(|head| fits(&head.key, key) && fits(&head.value, value))
@@ -178,7 +179,7 @@ impl Plan {
     }
 
     /// What was found for one side of one kv head.
-    pub fn findings(&self, slot: usize, head: usize, side: Side) -> Option<&Findings> {
+    pub fn findings(&self, slot: usize, head: usize, side: Side) -> Option<&SideCalibration> {
         let head = self.slots.get(slot)?.heads.get(head)?;
         Some(match side {
             Side::Key => &head.key,

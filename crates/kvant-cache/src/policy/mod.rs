@@ -33,21 +33,21 @@ pub use parse::PolicyError;
 pub use sparse::{SparseV, SparseVError};
 
 use crate::error::LayoutError;
+use crate::exact_window::ExactWindow;
 use crate::plan::Plan;
 use crate::recurrent::StateType;
 use crate::slot::Slots;
-use crate::visibility::Visibility;
 use kvant_codec::{CodecSpec, KvSpec, Side};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-/// Codecs for a whole model, the visibility rule, and what may be left out.
+/// Codecs for a whole model, the exact window, and what may be left out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
     /// What holds where no clause says otherwise.
     pub base: KvSpec,
     /// Sinks and recent tokens; the mode and the streaming window are not part of the text.
-    pub rule: Visibility,
+    pub rule: ExactWindow,
     /// Leaves out values that hardly count; without it, only those that cannot change the result.
     pub sparse_v: Option<SparseV>,
     /// The numbers that recurrent state is stored in.
@@ -80,7 +80,7 @@ impl Policy {
 
 impl From<KvSpec> for Policy {
     fn from(base: KvSpec) -> Policy {
-        let (rule, state) = (Visibility::default(), StateType::default());
+        let (rule, state) = (ExactWindow::default(), StateType::default());
         Policy { base, rule, sparse_v: None, state, clauses: Vec::new(), plan: None }
     }
 }

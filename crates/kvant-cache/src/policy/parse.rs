@@ -1,8 +1,8 @@
 //! Text to policy, with errors that point.
 
 use super::{Clause, Policy, SparseV};
+use crate::exact_window::MAX_SINKS;
 use crate::recurrent::StateTypeError;
-use crate::visibility::MAX_SINKS;
 use kvant_codec::{KvSpec, SpecError};
 use std::fmt;
 use std::ops::RangeInclusive;

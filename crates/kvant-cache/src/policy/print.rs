@@ -1,8 +1,8 @@
 //! The canonical form.
 
 use super::{Clause, Policy};
+use crate::exact_window::DEFAULT_SINKS;
 use crate::recurrent::StateType;
-use crate::visibility::DEFAULT_SINKS;
 use kvant_codec::KvSpec;
 use std::fmt;
 use std::ops::RangeInclusive;

@@ -91,7 +91,7 @@ proptest! {
         sparse in prop::option::of(1e-12f32..0.999), list in prop::collection::vec(clauses(), 0..4),
     ) {
         let policy = Policy {
-            rule: Visibility { sinks, recent, ..Visibility::default() },
+            rule: ExactWindow { sinks, recent, ..ExactWindow::default() },
             sparse_v: sparse.map(|p| SparseV::try_from(p).unwrap()),
             clauses: list,
             ..base.into()

@@ -140,7 +140,7 @@ impl StateType {
     pub(super) fn lend(self, bytes: &[u8], count: usize, range: Range<usize>) -> StateNumbers<'static> {
         let mut numbers = SPARE.with_borrow_mut(Vec::pop).unwrap_or_default();
         self.read(bytes, count, range, &mut numbers);
-        StateNumbers(Numbers::Lent(numbers))
+        StateNumbers(Numbers::Borrowed(numbers))
     }
 }
 
@@ -176,7 +176,7 @@ pub struct StateNumbers<'a>(Numbers<'a>);
 #[derive(Debug)]
 enum Numbers<'a> {
     Stored(&'a [f32]),
-    Lent(Vec<f32>),
+    Borrowed(Vec<f32>),
 }
 
 // Buffers that are not lent at the moment, for one state after another: a pass reads one slot of one sequence at a time.
@@ -199,9 +199,9 @@ impl<'a> StateNumbers<'a> {
                 lent.extend_from_slice(numbers);
                 lent
             }
-            Numbers::Lent(numbers) => std::mem::take(numbers),
+            Numbers::Borrowed(numbers) => std::mem::take(numbers),
         };
-        StateNumbers(Numbers::Lent(numbers))
+        StateNumbers(Numbers::Borrowed(numbers))
     }
 }
 
@@ -210,7 +210,7 @@ impl StateNumbers<'static> {
     pub(super) fn lent_mut(&mut self) -> &mut [f32] {
         match &mut self.0 {
             Numbers::Stored(_) => &mut [],
-            Numbers::Lent(numbers) => numbers,
+            Numbers::Borrowed(numbers) => numbers,
         }
     }
 }
@@ -221,14 +221,14 @@ impl Deref for StateNumbers<'_> {
     fn deref(&self) -> &[f32] {
         match &self.0 {
             Numbers::Stored(numbers) => numbers,
-            Numbers::Lent(numbers) => numbers,
+            Numbers::Borrowed(numbers) => numbers,
         }
     }
 }
 
 impl Drop for StateNumbers<'_> {
     fn drop(&mut self) {
-        if let Numbers::Lent(numbers) = &mut self.0 {
+        if let Numbers::Borrowed(numbers) = &mut self.0 {
             let numbers = std::mem::take(numbers);
             if numbers.capacity() == 0 {
                 return;

@@ -19,7 +19,7 @@ impl Sequence {
                 Contents::Pages(paged) => {
                     let window = layout.window();
                     for side in &mut paged.sides {
-                        side.settle(self.layout.rule(), paged.len, window, slack);
+                        side.settle(self.layout.exact_window(), paged.len, window, slack);
                     }
                 }
                 Contents::View => {}
@@ -52,7 +52,7 @@ impl Sequence {
     /// The lowest position that taking back [`ROLLBACK`] tokens can lead to, now or when more have come: where the page of
     /// the first of them starts, which is to be read again once it is encoded.
     fn rollback_floor(&self) -> usize {
-        let (rule, to) = (self.layout.rule(), self.len.saturating_sub(ROLLBACK));
+        let (rule, to) = (self.layout.exact_window(), self.len.saturating_sub(ROLLBACK));
         match self.layout.largest_page() {
             Some(page) if rule.recent == 0 && to > rule.sinks => {
                 rule.page_start((to - rule.sinks) / page, page)
@@ -82,7 +82,7 @@ impl Sequence {
     /// # Errors
     /// When the store has no page left to copy a shared tail to.
     pub fn truncate(&mut self, len: usize) -> Result<usize, ArenaError> {
-        let rule = *self.layout.rule();
+        let rule = *self.layout.exact_window();
         let target = self.restorable(len);
         let mut states = self.saved_states(target).unwrap_or_default().into_iter();
         if self.slots.iter().any(|slot| matches!(slot, Contents::Pages(paged) if paged.len > target)) {
@@ -120,7 +120,7 @@ impl Sequence {
 
     /// The largest length up to `len` that it can be cut to: what [`truncate`](Sequence::truncate) would leave.
     pub fn restorable(&self, len: usize) -> usize {
-        let rule = self.layout.rule();
+        let rule = self.layout.exact_window();
         let mut target = len.min(self.len);
         loop {
             let before = target;
@@ -152,7 +152,7 @@ impl Sequence {
     /// # Errors
     /// When the store has no more memory.
     pub fn prefix(&self, len: usize) -> Result<Sequence, ArenaError> {
-        let (rule, len) = (self.layout.rule(), self.restorable(len));
+        let (rule, len) = (self.layout.exact_window(), self.restorable(len));
         let mut states = self.saved_states(len).unwrap_or_default().into_iter();
         self.copy(len, |slot| {
             Ok(match slot {

@@ -53,7 +53,7 @@ impl Sequence {
                 let pages = side.pages().len();
                 let paged = (pages * codec.page_tokens() * codec.dim()) as f64;
                 let stored = 8.0 * (pages * codec.page_bytes()) as f64;
-                let rows = (side.exact_rows(self.layout.rule(), len) * codec.dim()) as f64;
+                let rows = (side.exact_rows(self.layout.exact_window(), len) * codec.dim()) as f64;
                 page_bits += stored;
                 sum.stored += pages * codec.page_bytes();
                 sum.stored += rows as usize * side.codecs().exact().element().bytes();

@@ -13,6 +13,7 @@ pub(crate) use pass::NOT_BEGUN;
 use crate::arena::ArenaError;
 use crate::checkpoint::{Checkpoint, Checkpoints};
 use crate::error::CacheError;
+use crate::exact_window::Mode;
 use crate::layout::CacheLayout;
 use crate::lineage::Lineage;
 use crate::page::{Page, PageMut};
@@ -21,7 +22,6 @@ use crate::side::{Noted, PageWork, Rows, SideContents, SideStore};
 use crate::slot::{KvSlot, StateSlot};
 use crate::steps::Steps;
 use crate::store::Store;
-use crate::visibility::Mode;
 use contents::{Contents, Paged};
 use kvant_codec::Side;
 use std::sync::Arc;
@@ -86,9 +86,9 @@ impl Sequence {
     /// of them.
     pub fn kept_pages(&self, cuts: u64, page_tokens: usize) -> Option<usize> {
         let len = self.lineage.kept_since(cuts)?;
-        Some(match self.layout.rule().mode {
-            Mode::Deployed => self.layout.rule().encoded_at(len, page_tokens),
-            Mode::Strict => len.saturating_sub(self.layout.rule().sinks) / page_tokens,
+        Some(match self.layout.exact_window().mode {
+            Mode::Deployed => self.layout.exact_window().encoded_at(len, page_tokens),
+            Mode::Strict => len.saturating_sub(self.layout.exact_window().sinks) / page_tokens,
         })
     }
 
@@ -142,7 +142,7 @@ impl Sequence {
             match slot {
                 Contents::Pages(paged) => {
                     for side in &mut paged.sides {
-                        side.reserve(self.layout.rule(), self.len, tokens, &self.memory)?;
+                        side.reserve(self.layout.exact_window(), self.len, tokens, &self.memory)?;
                     }
                 }
                 Contents::View => {}
@@ -176,7 +176,7 @@ impl Sequence {
         }
         let at = held.len;
         held.len += tokens;
-        let (rule, memory) = (self.layout.rule(), &self.memory);
+        let (rule, memory) = (self.layout.exact_window(), &self.memory);
         let per_head = layout.sides_per_head();
         each_side(layout, at, &mut held.sides, tokens >= WORTH_SHARING, |index, store| {
             let head = index / per_head;
@@ -208,7 +208,7 @@ impl Sequence {
         };
         let at = held.len;
         held.len += tokens;
-        let (rule, memory, per_head) = (self.layout.rule(), &self.memory, layout.sides_per_head());
+        let (rule, memory, per_head) = (self.layout.exact_window(), &self.memory, layout.sides_per_head());
         let sinks = rule.sinks.saturating_sub(at);
         for (index, store) in held.sides.iter_mut().enumerate() {
             let (head, side) = (index / per_head, store.codecs().codec().side());

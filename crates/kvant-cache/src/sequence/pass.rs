@@ -33,7 +33,7 @@ impl Sequence {
 
     /// Its part of the pass that is under way; of no tokens where there is none.
     pub fn pass(&self) -> SequencePass {
-        let rule = self.layout.rule();
+        let rule = self.layout.exact_window();
         let streaming = rule.streaming.map(|window| Streaming { sinks: rule.sinks, window });
         let tokens = self.under_way.unwrap_or(0);
         SequencePass { start: self.len, tokens, capacity: self.capacity, streaming }

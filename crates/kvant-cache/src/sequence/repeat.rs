@@ -28,12 +28,12 @@ impl Sequence {
                         each_side(slot_layout, at, &mut paged.sides, true, |_, store| {
                             let dim = store.codecs().codec().dim();
                             let mut rows = vec![0.0; count * dim]; // (tokens, dim)
-                            let mut reader = Reader::new(store, layout.rule());
+                            let mut reader = Reader::new(store, layout.exact_window());
                             for (i, row) in rows.chunks_exact_mut(dim).enumerate() {
                                 reader.row((at + i) % period, row)?;
                             }
                             store.append(
-                                layout.rule(),
+                                layout.exact_window(),
                                 at,
                                 count,
                                 &mut Rows { numbers: &rows, stride: dim, count },

@@ -2,13 +2,13 @@
 
 use super::SideStore;
 use crate::arena::ArenaError;
+use crate::exact_window::{ExactWindow, Mode};
 use crate::page::{Held, PageMut};
-use crate::visibility::{Mode, Visibility};
 use std::sync::Arc;
 
 impl SideStore {
     /// The largest length up to `len` that this side can go back to as if it had never been longer.
-    pub(crate) fn restorable(&self, rule: &Visibility, len: usize, window: Option<usize>) -> usize {
+    pub(crate) fn restorable(&self, rule: &ExactWindow, len: usize, window: Option<usize>) -> usize {
         let tokens = self.codecs.page_tokens();
         if len <= rule.sinks {
             return len;
@@ -31,7 +31,7 @@ impl SideStore {
     }
 
     /// Goes back to `len` tokens, which [`SideStore::restorable`] has allowed.
-    pub(crate) fn cut(&mut self, rule: &Visibility, len: usize) -> Result<(), ArenaError> {
+    pub(crate) fn cut(&mut self, rule: &ExactWindow, len: usize) -> Result<(), ArenaError> {
         let tokens = self.codecs.page_tokens();
         let held = len.saturating_sub(rule.sinks);
         if held == 0 {
@@ -70,7 +70,7 @@ impl SideStore {
 
     /// A copy that shares all full pages, cut to `len` tokens, which [`SideStore::restorable`] has allowed. The tail is
     /// copied only if the cut goes through it.
-    pub(crate) fn prefix(&self, rule: &Visibility, len: usize) -> Result<SideStore, ArenaError> {
+    pub(crate) fn prefix(&self, rule: &ExactWindow, len: usize) -> Result<SideStore, ArenaError> {
         let (held, tokens) = (len.saturating_sub(rule.sinks), self.codecs.page_tokens());
         let in_tail = held / tokens == self.exact_first + self.exact.len() && !held.is_multiple_of(tokens);
         let tail = self.tail.as_ref().filter(|_| in_tail).map(PageMut::copy).transpose()?;

@@ -3,10 +3,10 @@
 use super::SideStore;
 use super::fill::Fill;
 use crate::arena::ArenaError;
+use crate::exact_window::{ExactWindow, Mode};
 use crate::layout::Slack;
 use crate::page::{Held, PageMut};
 use crate::store::Store;
-use crate::visibility::{Mode, Visibility};
 use kvant_codec::{CodecError, PageCodec};
 
 /// Why rows could not be taken.
@@ -38,7 +38,7 @@ impl SideStore {
     /// Takes the memory that `tokens` more than `len` will need.
     pub(crate) fn reserve(
         &mut self,
-        rule: &Visibility,
+        rule: &ExactWindow,
         len: usize,
         tokens: usize,
         memory: &Store,
@@ -64,7 +64,7 @@ impl SideStore {
     /// Takes `count` rows from position `at` on, and encodes the pages that are due; `fill` writes their bytes.
     pub(crate) fn append(
         &mut self,
-        rule: &Visibility,
+        rule: &ExactWindow,
         at: usize,
         count: usize,
         fill: &mut impl Fill,
@@ -138,7 +138,7 @@ impl SideStore {
 
     /// Ends a pass with `len` tokens held: forgets exact rows that no later query reads, and pages that have left the
     /// window. What `slack` says is kept besides, so that a few tokens can be taken back.
-    pub(crate) fn settle(&mut self, rule: &Visibility, len: usize, window: Option<usize>, slack: Slack) {
+    pub(crate) fn settle(&mut self, rule: &ExactWindow, len: usize, window: Option<usize>, slack: Slack) {
         let tokens = self.codecs.page_tokens();
         let needed = rule.encoded_for(len.saturating_sub(slack.exact), tokens);
         while self.exact_first < needed && self.exact.pop_front().is_some() {

@@ -12,10 +12,10 @@ pub(crate) use fill::{Noted, Rows};
 pub(crate) use grow::Fault;
 
 use crate::arena::Arena;
+use crate::exact_window::ExactWindow;
 use crate::layout::{SideCodecs, SideKinds};
 use crate::page::{AnyPage, Held, Page, PageMut};
 use crate::store::PageId;
-use crate::visibility::Visibility;
 use kvant_codec::{CodecError, PageCodec};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -226,7 +226,7 @@ impl SideStore {
     }
 
     /// Rows that are held in exact form only, of `len` tokens in all.
-    pub(crate) fn exact_rows(&self, rule: &Visibility, len: usize) -> usize {
+    pub(crate) fn exact_rows(&self, rule: &ExactWindow, len: usize) -> usize {
         let held = len.saturating_sub(rule.sinks);
         len.min(rule.sinks) + held.saturating_sub(self.encoded_end() * self.codecs.page_tokens())
     }

@@ -1,10 +1,10 @@
 //! The layout of a file: see the module's documentation for the table.
 
 use super::{Digest, Numerics, PART_VERSION, Signature, VERSION};
+use crate::exact_window::ExactWindow;
 use crate::layout::CacheLayout;
 use crate::recurrent::StateType;
 use crate::slot::{RecurrentShape, STATE_CHUNK, SlotKind, Slots};
-use crate::visibility::Visibility;
 use std::ops::Range;
 
 pub(super) const MAGIC: &[u8; 8] = b"KVANTSEQ";
@@ -36,7 +36,7 @@ pub(super) struct Preamble {
     pub numerics: Option<Numerics>,
     /// None for a whole sequence.
     pub part: Option<Part>,
-    pub rule: Visibility,
+    pub rule: ExactWindow,
     pub slots: Slots,
     /// How the states of recurrent slots are stored; f32 where there are none.
     pub state_type: StateType,
@@ -173,7 +173,7 @@ impl PageSizes {
 
 impl SideRecord {
     /// The pages of a side for a stretch of tokens: those that are encoded between its ends, and those that are read exactly.
-    pub(super) fn pages(&self, rule: &Visibility, extent: Extent) -> SidePages {
+    pub(super) fn pages(&self, rule: &ExactWindow, extent: Extent) -> SidePages {
         let Extent { from, len, ends } = extent;
         let tokens = self.sizes.tokens;
         let held = len.saturating_sub(rule.sinks);

@@ -5,9 +5,9 @@ use super::format::{
     SavedCheckpoint, SideRecord, StateChunk, StateRecord, VERSIONS, VIEW, state_type,
 };
 use super::{PART_VERSION, SnapshotError, VERSION};
+use crate::exact_window::{ExactWindow, MAX_SINKS, Mode};
 use crate::recurrent::StateType;
 use crate::slot::{KvShape, LatentShape, RecurrentShape, Slots};
-use crate::visibility::{MAX_SINKS, Mode, Visibility};
 
 impl Preamble {
     /// Reads and checks the preamble, with which a file of `size` bytes begins.
@@ -129,11 +129,11 @@ impl<'a> Cursor<'a> {
         self.list(count, 4, Cursor::u32)
     }
 
-    fn rule(&mut self) -> Option<Visibility> {
+    fn rule(&mut self) -> Option<ExactWindow> {
         let (sinks, recent) = (self.bounded(MAX_SINKS)?, self.bounded(MOST)?);
         let streaming = self.bounded(MOST)?;
         let streaming = (streaming > 0).then_some(streaming);
-        Some(Visibility { sinks, recent, mode: Mode::Deployed, streaming })
+        Some(ExactWindow { sinks, recent, mode: Mode::Deployed, streaming })
     }
 
     fn shape(&mut self) -> Option<KvShape> {
@@ -197,7 +197,7 @@ impl<'a> Cursor<'a> {
         })
     }
 
-    fn part(&mut self, rule: &Visibility) -> Option<Part> {
+    fn part(&mut self, rule: &ExactWindow) -> Option<Part> {
         let from = self.bounded(MOST)?;
         let ends = self.bounded(1)? == 1;
         let before = self.array()?;
@@ -219,7 +219,7 @@ impl<'a> Cursor<'a> {
     fn preamble(&mut self, version: u32) -> Result<Preamble, SnapshotError> {
         let signature = self.array().ok_or_else(|| absurd("its signature"))?;
         let held = self.count().ok_or_else(|| absurd("the number of its tokens"))?;
-        let rule = self.rule().ok_or_else(|| absurd("its visibility rule"))?;
+        let rule = self.rule().ok_or_else(|| absurd("its exact window"))?;
         let counts = || absurd("the lengths of its lists");
         let (slots, policy, note) = (
             self.count().ok_or_else(counts)?,

@@ -44,7 +44,7 @@ impl Quality {
 
     /// Of the stretch `from..end` as `sequence` holds it.
     pub(crate) fn of(sequence: &Sequence, from: usize, end: usize) -> Quality {
-        let rule = sequence.layout().rule();
+        let rule = sequence.layout().exact_window();
         let mut quality = Quality { ends: sequence.has_states_at(end), ..Quality::BEST };
         for (sizes, store) in PageSizes::of(sequence.layout()).zip(sequence.stores()) {
             let extent = Extent { from, len: end, ends: true };
@@ -72,7 +72,7 @@ impl PartRecord<'_> {
         let (layout, end) = (sequence.layout(), self.from + self.tokens.len());
         let Quality { ends, .. } = Quality::of(sequence, self.from, end);
         let extent = Extent { from: self.from, len: end, ends };
-        let rule = layout.rule();
+        let rule = layout.exact_window();
         let (mut sides, mut pages) = (Vec::new(), Vec::new());
         for (sizes, store) in PageSizes::of(layout).zip(sequence.stores()) {
             let dropped = store.dropped().min(rule.encoded_at(end, sizes.tokens));
@@ -193,7 +193,7 @@ impl Growth {
         let windows = self.layout.sides().map(|(slot, ..)| self.layout.window(slot));
         let kinds = self.layout.slots().iter().flat_map(|slot| slot.kinds(&self.memory).to_vec());
         for ((record, window), kinds) in saved.preamble.sides.iter().zip(windows).zip(kinds) {
-            let pages = record.pages(self.layout.rule(), saved.preamble.extent());
+            let pages = record.pages(self.layout.exact_window(), saved.preamble.extent());
             let gone = self.left_behind(record.sizes.tokens, window);
             added.push(AddedSide::copy(pages, gone, &mut bytes, (kinds, &self.memory))?);
         }
@@ -219,13 +219,13 @@ impl Growth {
 
     /// Pages that a sequence of `end` tokens has dropped.
     fn left_behind(&self, page_tokens: usize, window: Option<usize>) -> usize {
-        let (rule, slack) = (self.layout.rule(), self.layout.slack().window);
+        let (rule, slack) = (self.layout.exact_window(), self.layout.slack().window);
         rule.first_seen(self.end, window).saturating_sub(slack + rule.sinks) / page_tokens
     }
 
     /// The sequence.
     pub(crate) fn finish(self) -> Result<Sequence, SnapshotError> {
-        let rule = *self.layout.rule();
+        let rule = *self.layout.exact_window();
         let mut sequence = Sequence::new(Arc::clone(&self.layout), self.memory);
         let mut sides = self.sides.into_iter();
         let mut complete = self.ends;

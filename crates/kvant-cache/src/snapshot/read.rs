@@ -151,7 +151,7 @@ impl Snapshot {
             return Err(SnapshotError::Signature { policy: policy.clone() });
         }
         let differ = |what| SnapshotError::Layout { what, policy: policy.clone() };
-        if layout.rule() != rule {
+        if layout.exact_window() != rule {
             return Err(differ("sinks, recent tokens or windows"));
         }
         // Before version 3 it was not written which layer a slot belongs to.

@@ -3,11 +3,11 @@
 use super::format::{Extent, PageSizes, Preamble, SideRecord};
 use super::replace::replace;
 use super::{Record, SnapshotError, VERSION, states};
+use crate::exact_window::{ExactWindow, Mode};
 use crate::page::AnyPage;
 use crate::sequence::Sequence;
 use crate::side::SideStore;
 use crate::store::Store;
-use crate::visibility::{Mode, Visibility};
 use std::io::Write;
 use std::path::Path;
 
@@ -27,7 +27,7 @@ pub fn write(sequence: &Sequence, record: &Record<'_>, out: &mut dyn Write) -> R
     let (mut sides, mut pages) = (Vec::new(), Vec::new());
     for (sizes, store) in PageSizes::of(layout).zip(sequence.stores()) {
         let record = SideRecord { dropped: store.dropped(), exact_first: Some(store.exact_first()), sizes };
-        if !collect(&record, store, layout.rule(), extent, &mut pages) {
+        if !collect(&record, store, layout.exact_window(), extent, &mut pages) {
             return unsaved("it does not hold the pages that it should");
         }
         sides.push(record);
@@ -41,7 +41,7 @@ pub fn write(sequence: &Sequence, record: &Record<'_>, out: &mut dyn Write) -> R
         signature: record.signature,
         numerics: Some(record.numerics),
         part: None,
-        rule: *layout.rule(),
+        rule: *layout.exact_window(),
         slots: layout.slot_list().clone(),
         state_type: layout.state_type(),
         sides,
@@ -71,7 +71,7 @@ pub(super) fn were_readable(sequence: &Sequence) -> Result<(), SnapshotError> {
 pub(super) fn can_be_saved(sequence: &Sequence) -> Result<(), SnapshotError> {
     let layout = sequence.layout();
     let unsaved = |what| Err(SnapshotError::Unsaved { what });
-    if layout.rule().mode == Mode::Strict {
+    if layout.exact_window().mode == Mode::Strict {
         return unsaved("it is one of strict evaluation");
     }
     if !sequence.is_settled() {
@@ -129,7 +129,7 @@ pub(super) fn put(
 pub(super) fn collect<'a>(
     record: &SideRecord,
     store: &'a SideStore,
-    rule: &Visibility,
+    rule: &ExactWindow,
     extent: Extent,
     pages: &mut Vec<PagePart<'a>>,
 ) -> bool {

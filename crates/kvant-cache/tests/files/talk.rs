@@ -107,7 +107,7 @@ fn mix(state: &mut RecurrentState, at: usize, count: usize) {
 
 /// Everything that attention and mixers can read of a sequence: it has no other door to it.
 pub fn readable(sequence: &Sequence) -> Vec<(usize, Vec<Option<Vec<u8>>>)> {
-    let rule = *sequence.layout().rule();
+    let rule = *sequence.layout().exact_window();
     let own = |bytes: Option<&[u8]>| bytes.map(<[u8]>::to_vec);
     let side = |store: &SideStore| {
         let pages = sequence.len() / store.codecs().page_tokens() + 2;

@@ -44,7 +44,7 @@ impl Home {
     }
 
     /// The same model by kvant's own interface.
-    fn own(&self) -> kvant_engine::Opened {
+    fn own(&self) -> kvant_engine::LoadedModel {
         let options = OpenOptions { context: Some(400), threads: Some(1), ..OpenOptions::default() };
         options.open(self.folder.path().join("model.gguf")).unwrap()
     }

@@ -11,7 +11,7 @@ use crate::table::Column::{Left, Right};
 use crate::table::Table;
 use clap::Args;
 use kvant_codec::Tier;
-use kvant_engine::device::Placed;
+use kvant_engine::device::DeviceModel;
 use kvant_engine::open::Plans;
 use kvant_engine::{DeviceChoice, LoadOptions, SparseV, StateType};
 use kvant_eval::Machine;
@@ -124,7 +124,7 @@ impl Bench {
         let all = Pool::default();
         let options = LoadOptions { weights: self.weights.map(Weights::dtype), ..LoadOptions::default() };
         let placed = all
-            .install(|| Placed::load(self.device, &checkpoint, options))
+            .install(|| DeviceModel::load(self.device, &checkpoint, options))
             .map_err(|error| open::failure(&error))?;
         let model = &placed.model;
         let threads = match self.threads.as_slice() {

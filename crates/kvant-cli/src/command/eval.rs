@@ -12,7 +12,7 @@ use crate::open;
 use crate::options::{Activations, Caches, Size, ThreadOptions, Tokens};
 use crate::progress;
 use clap::Args;
-use kvant_engine::device::Placed;
+use kvant_engine::device::DeviceModel;
 use kvant_engine::{ActivationType, DeviceChoice, LoadOptions, SparseV, StateType};
 use kvant_eval::{
     Estimate, EvalError, Machine, PassLimits, Report, Score, Setting, Windows, check_context, perplexity,
@@ -229,7 +229,7 @@ impl Eval {
             .map_err(|e| Failure::new(format!("{name}: {e}")))?;
         let options = LoadOptions { activations: self.activations.kind(), ..LoadOptions::default() };
         let placed =
-            Placed::load(self.device, &checkpoint, options).map_err(|error| open::failure(&error))?;
+            DeviceModel::load(self.device, &checkpoint, options).map_err(|error| open::failure(&error))?;
         check_context(&placed.model, self.ctx)?;
 
         let setting = setting(&placed.model, placed.name());
@@ -248,7 +248,7 @@ impl Eval {
         }
     }
 
-    fn perplexity(&self, placed: &Placed, windows: &Windows, setting: Setting) -> Result<(), Failure> {
+    fn perplexity(&self, placed: &DeviceModel, windows: &Windows, setting: Setting) -> Result<(), Failure> {
         let start = Instant::now();
         // A device that keeps no f32 keeps f16.
         let exact = |name: &&str| placed.check(&name.parse().expect("a spec of the grammar")).is_ok();

@@ -13,7 +13,7 @@ pub const CTRL_D: &str = "\x04";
 pub const UP: &str = "\x1b[A";
 
 /// Nothing here takes long; beyond this the test says what it saw.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A child on a pseudo-terminal.
 pub struct Terminal {
@@ -67,7 +67,7 @@ impl Terminal {
     /// Waits until `text` is shown, after what was expected before.
     #[track_caller]
     pub fn expect(&mut self, text: &str) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             if let Some(at) = self.shown[self.read..].find(text) {
                 self.read += at + text.len();
@@ -80,7 +80,7 @@ impl Terminal {
     /// Waits until something is shown, after what was expected before, and returns it.
     #[track_caller]
     pub fn more(&mut self) -> String {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while self.read == self.shown.len() {
             assert!(self.receive(deadline), "nothing more was shown; the screen: {:?}", self.shown);
         }
@@ -103,7 +103,7 @@ impl Terminal {
     /// Waits for the end of the program; returns how it ended and all that was shown.
     #[track_caller]
     pub fn end(mut self) -> (ExitStatus, String) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while self.receive(deadline) {}
         assert!(Instant::now() < deadline, "the program goes on; the screen: {:?}", self.shown);
         (self.child.wait().unwrap(), std::mem::take(&mut self.shown))

@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 /// How long a browser may take.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The site, as long as the test runs.
 pub struct Site {
@@ -45,7 +45,7 @@ impl Site {
 
     /// What the page came to.
     pub fn result(&self) -> String {
-        self.results.recv_timeout(PATIENCE).expect("the page tells what it came to")
+        self.results.recv_timeout(TIMEOUT).expect("the page tells what it came to")
     }
 }
 

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::error::{BuildError, CodecError, not_finite, size, whole};
 use crate::format::{Arrays, PackedFormat, PageFormat, PageSize, Rotation, Side, Widths};
-use crate::kernel::{Accumulator, Joined, Kernels, Pages, Query, few};
+use crate::kernel::{Accumulator, Kernels, MixedWidth, Pages, Query, decode_attention};
 use crate::quant::allocation::Budget;
 use crate::quant::{Levels, Rule};
 use crate::transform::Basis;
@@ -144,7 +144,7 @@ struct ScalarCodec {
     /// One per span of the format.
     levels: Vec<Levels>,
     /// Keys of several widths whose channels alone have scales.
-    joined: Option<Joined>,
+    joined: Option<MixedWidth>,
     /// Pages have the shape that a few heads are attended over by kernels of its own.
     few: bool,
     /// Tells its own queries from those of other codecs.
@@ -202,9 +202,9 @@ pub(super) fn build(build: &Build<'_>) -> Result<Box<dyn PageCodec>, BuildError>
     let format = PackedFormat::new(side, tokens, group, widths, options.scales, arrays, description);
     let joins = side == Side::Key && planned && format.spans.len() > 1;
     let joined =
-        joins.then(|| Joined::new(&format.spans, with_tier!(build.tier, S => <S as Simd>::BYTE_CENTRE)));
+        joins.then(|| MixedWidth::new(&format.spans, with_tier!(build.tier, S => <S as Simd>::BYTE_CENTRE)));
     Ok(Box::new(ScalarCodec {
-        few: few::suit(&format),
+        few: decode_attention::suit(&format),
         levels: format.spans.iter().map(|span| levels(span.bits)).collect(),
         format: Arc::new(format),
         basis,
@@ -363,10 +363,10 @@ impl PageCodec for ScalarCodec {
             let (joined, pages, scores) = (self.joined.as_ref(), Pages::new(page, next), scores.as_mut_ptr());
             match self.format.side {
                 Side::Key if self.are_few(query.heads()) => {
-                    (self.kernels.few_scores)(&self.format, query, pages, scores)
+                    (self.kernels.decode_scores)(&self.format, query, pages, scores)
                 }
                 Side::Key => (self.kernels.scores)(&self.format, joined, query, pages, scores),
-                Side::Value => (self.kernels.turned_scores)(&self.format, query, pages, scores),
+                Side::Value => (self.kernels.row_major_scores)(&self.format, query, pages, scores),
             }
         }
         Ok(())

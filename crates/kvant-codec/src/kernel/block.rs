@@ -3,7 +3,7 @@
 //! Only the integer sums are made differently. Queries and weights are folded and rounded as for one head, and what
 //! becomes of a sum is the same code, so a head gets the same bits alone or in a block.
 
-use super::{Joined, Pages, by_width};
+use super::{MixedWidth, Pages, by_width};
 use crate::format::{PackedFormat, Side, Span};
 use crate::pack::unpack;
 use crate::scratch::Scratch;
@@ -41,7 +41,7 @@ impl Room {
     #[inline(always)]
     pub(super) unsafe fn new<S: Simd>(
         format: &PackedFormat,
-        joined: Option<&Joined>,
+        joined: Option<&MixedWidth>,
         heads: usize,
         count: usize,
         pages: Pages,
@@ -54,7 +54,7 @@ impl Room {
         let mut room = Room::sized(heads, format.coded * format.tokens, true);
         let to = room.places().1;
         for span in &format.spans {
-            // Joined spans lie side by side, others one after the other.
+            // MixedWidth spans lie side by side, others one after the other.
             let (first, rows, skip) = match joined {
                 Some(_) => (span.first / format.side.row(), format.coded / format.side.row(), 0),
                 None => (0, span.len / format.side.row(), span.first * format.tokens),

@@ -8,9 +8,9 @@ mod basis;
 mod block;
 mod code;
 mod decode;
+pub(crate) mod decode_attention;
 mod encode;
 mod exact;
-pub(crate) mod few;
 mod fit;
 mod operand;
 mod round;
@@ -18,7 +18,7 @@ mod scale;
 mod scores;
 
 pub use operand::{Accumulator, Query};
-pub(crate) use scores::joined::Joined;
+pub(crate) use scores::mixed_width::MixedWidth;
 
 use crate::format::{ExactFormat, PackedFormat, ScaleFormat};
 use crate::quant::Levels;
@@ -146,15 +146,15 @@ entries! {
     decode<'a>(format: &'a PackedFormat, basis: &'a Basis, page: &'a [u8], rows: *mut f32) -> () = decode::decode;
     prepare<'a>(format: &'a PackedFormat, basis: &'a Basis, owner: u64, queries: &'a [f32], query: &'a mut Query) -> ()
         = basis::prepare;
-    scores<'a>(format: &'a PackedFormat, joined: Option<&'a Joined>, query: &'a Query, pages: Pages, out: *mut f32) -> ()
+    scores<'a>(format: &'a PackedFormat, joined: Option<&'a MixedWidth>, query: &'a Query, pages: Pages, out: *mut f32) -> ()
         = scores::scores;
-    turned_scores<'a>(format: &'a PackedFormat, query: &'a Query, pages: Pages, out: *mut f32) -> ()
-        = scores::turned_scores;
+    row_major_scores<'a>(format: &'a PackedFormat, query: &'a Query, pages: Pages, out: *mut f32) -> ()
+        = scores::row_major_scores;
     accumulate<'a>(format: &'a PackedFormat, weights: *const f32, pages: Pages, sums: &'a mut Accumulator) -> ()
         = accumulate::accumulate;
-    few_scores<'a>(format: &'a PackedFormat, query: &'a Query, pages: Pages, out: *mut f32) -> () = few::scores;
+    decode_scores<'a>(format: &'a PackedFormat, query: &'a Query, pages: Pages, out: *mut f32) -> () = decode_attention::scores;
     few_sums<'a>(format: &'a PackedFormat, weights: *const f32, pages: Pages, sums: &'a mut Accumulator) -> ()
-        = few::accumulate;
+        = decode_attention::accumulate;
     finish<'a>(basis: &'a Basis, sums: &'a Accumulator, out: *mut f32) -> () = basis::finish;
     extent<'a>(rows: &'a [f32]) -> f32 = exact::extent;
     exact_encode<'a>(format: &'a ExactFormat, rows: *const f32, page: *mut u8) -> () = exact::encode;
@@ -163,7 +163,7 @@ entries! {
     exact_decode<'a>(format: &'a ExactFormat, page: *const u8, rows: *mut f32) -> () = exact::decode;
     exact_scores<'a>(format: &'a ExactFormat, query: &'a Query, pages: Pages, out: *mut f32) -> () = exact::scores;
     exact_turned_scores<'a>(format: &'a ExactFormat, query: &'a Query, pages: Pages, out: *mut f32) -> ()
-        = exact::turned_scores;
+        = exact::row_major_scores;
     exact_accumulate<'a>(format: &'a ExactFormat, weights: *const f32, pages: Pages, sums: &'a mut Accumulator) -> ()
         = exact::accumulate;
 }

@@ -251,7 +251,7 @@ impl<'a> Draft<'a> {
         let Some(moe) = self.mixers.experts.first().copied() else { return };
         self.set("norm_topk_prob", moe.router.renormalise.is_some());
         if let Some(expert) = moe.experts.first() {
-            // Some have the width of experts where others have that of perceptrons.
+            // Some have the width of experts where others have that of MLPs.
             let key = match self.family.config_name {
                 "mixtral" | "gpt_oss" | "granitemoehybrid" | "minimax_m2" => "intermediate_size",
                 _ => "moe_intermediate_size",

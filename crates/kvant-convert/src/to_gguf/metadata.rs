@@ -248,7 +248,7 @@ fn feed_forward(keys: &mut Keys<'_>, description: &Description) -> Result<()> {
     if let Some(shared) = &moe.shared {
         keys.size("expert_shared_feed_forward_length", shared.mlp.down.inputs())?;
     }
-    // Mixtral and Granite have the width of experts where others have that of perceptrons.
+    // Mixtral and Granite have the width of experts where others have that of MLPs.
     if let Some(expert) = expert.filter(|_| !matches!(keys.architecture, "llama" | "granitehybrid")) {
         keys.size("expert_feed_forward_length", expert)?;
     }

@@ -1,4 +1,4 @@
-//! Mixtures of experts: a router picks a few small perceptrons for each token.
+//! Mixtures of experts: a router picks a few small MLPs for each token.
 
 use crate::blocks::{Activations, Block, Moe, Router};
 use kvant_model::description::{ExpertGroups, Renormalise, RouterScore};

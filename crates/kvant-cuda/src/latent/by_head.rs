@@ -1,6 +1,6 @@
 //! The rows of a pass by heads.
 
-use crate::pass::Words;
+use crate::pass::PassParams;
 use crate::product::GroupForm;
 
 /// The rows of a pass sorted by heads, for products with a matrix for every head: pair h·rows + r is row r·heads + h of what is multiplied.
@@ -12,7 +12,7 @@ pub(crate) struct ByHead {
 }
 
 impl ByHead {
-    pub(crate) fn new(words: &mut Words, rows: usize, heads: usize) -> ByHead {
+    pub(crate) fn new(words: &mut PassParams, rows: usize, heads: usize) -> ByHead {
         let form = GroupForm::of(rows * heads, heads);
         let group = |head: usize| {
             let firsts = (0..rows).step_by(form.size);
@@ -33,7 +33,7 @@ mod tests {
     #[test]
     fn every_row_of_every_head_is_in_one_group_of_that_head() {
         for (rows, heads) in [(1, 16), (8, 3), (9, 4), (75, 20), (130, 1)] {
-            let mut words = Words::default();
+            let mut words = PassParams::default();
             let ByHead { form, groups_at, sources_at } = ByHead::new(&mut words, rows, heads);
             let mut seen = vec![0; rows * heads];
             for group in words.0[groups_at as usize / 4..][..4 * form.most].chunks_exact(4) {

@@ -1,7 +1,7 @@
 //! How the latents of a slot are kept: canonical pages of the codecs that kernels read.
 
 use crate::cache::{CacheUnsupported, LayoutPages, SlotPages, values_rotation};
-use crate::device::Card;
+use crate::device::CudaGpu;
 use crate::layout::{PAGE_TOKENS, PageKind};
 use crate::pages::CudaPages;
 use kvant_cache::{LatentShape, PageUse, SideKinds, SlotLayout};
@@ -22,7 +22,7 @@ pub(crate) struct LatentPages {
 
 /// The kinds of a slot's pages, which are canonical.
 pub(crate) fn latent_slot(
-    card: &Arc<Card>,
+    card: &Arc<CudaGpu>,
     pages: &CudaPages,
     made: &mut LayoutPages,
     slot: &SlotLayout,

@@ -43,7 +43,7 @@ impl Run<'_> {
     }
 
     /// Address of a rope's rotations, its pairs, and whether they are neighbours.
-    fn turns(&self, rope: Option<RopeId>) -> (Address, i32, i32) {
+    fn rope_table(&self, rope: Option<RopeId>) -> (Address, i32, i32) {
         let Some(id) = rope else { return (0, 0, 0) };
         let rope = &self.ropes[id.0];
         let neighbours = rope.pairing() == Pairing::Neighbours;
@@ -58,7 +58,7 @@ impl Run<'_> {
     fn latent_rows(&mut self, of: &LatentAttention, pages: &LatentPages) {
         let b = self.buffers;
         let index = self.slots.owner(of.slot).index();
-        let (turns, pairs, neighbours) = self.turns(of.rope);
+        let (turns, pairs, neighbours) = self.rope_table(of.rope);
         let params = LatentRowParams {
             q: b.projected.address(),
             both: b.first.address(),
@@ -86,7 +86,7 @@ impl Run<'_> {
     /// Queries as they meet exact rows and, where closed pages are turned, as they meet those.
     fn latent_queries(&mut self, of: &LatentAttention, signs: Address) {
         let b = self.buffers;
-        let (turns, pairs, neighbours) = self.turns(of.rope);
+        let (turns, pairs, neighbours) = self.rope_table(of.rope);
         let params = LatentQueryParams {
             q: b.projected.address(),
             absorbed: b.by_head.address(),

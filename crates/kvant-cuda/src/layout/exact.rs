@@ -1,6 +1,6 @@
 //! f16 pages: tiles of 16 tokens, in the order of A fragments (`Exact` of `kernels/pages.cuh`).
 
-use super::{Deal, Unsupported};
+use super::{PageSwizzle, Unsupported};
 use kvant_codec::Side;
 use kvant_codec::format::{Element, ExactFormat};
 
@@ -18,7 +18,7 @@ pub(crate) fn value_at(dim: usize, token: usize, channel: usize) -> usize {
     tile * 16 * dim + mt * 256 + (4 * g + t) * 8 + (2 * c + r) * 2 + e
 }
 
-pub(super) fn deal(format: &ExactFormat) -> Result<Deal, Unsupported> {
+pub(super) fn deal(format: &ExactFormat) -> Result<PageSwizzle, Unsupported> {
     if format.element != Element::F16 {
         return Err(Unsupported { what: format!("exact pages of {:?}", format.element) });
     }
@@ -30,5 +30,5 @@ pub(super) fn deal(format: &ExactFormat) -> Result<Deal, Unsupported> {
     let numbers = (0..tokens).flat_map(|token| (0..dim).map(move |channel| (token, channel)));
     let halves =
         numbers.map(|(token, channel)| place(token, channel)).map(|(a, b)| (a as u32, b as u32)).collect();
-    Ok(Deal { bytes: format.bytes(), halves, nibbles: Vec::new(), bits: Vec::new() })
+    Ok(PageSwizzle { bytes: format.bytes(), halves, nibbles: Vec::new(), bits: Vec::new() })
 }

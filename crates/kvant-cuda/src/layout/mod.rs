@@ -1,7 +1,7 @@
 //! Pages as the device's lanes read them, and the way from and to the canonical layout.
 //!
 //! A device deals codes, scales and rows anew; it never rounds. So a layout is a permutation: of the halves (16-bit numbers), the
-//! nibbles and the bits of a page. [`Deal`] is that permutation for one [`PageFormat`], built from two descriptions of the same thing: where
+//! nibbles and the bits of a page. [`PageSwizzle`] is that permutation for one [`PageFormat`], built from two descriptions of the same thing: where
 //! `docs/page-format.md` of kvant-codec puts a code, and where `kernels/pages.cuh` has it. Both pages have the same size.
 
 mod exact;
@@ -37,7 +37,7 @@ pub struct Unsupported {
 
 /// Where every number of a canonical page lies on the device.
 #[derive(Clone, Debug)]
-pub struct Deal {
+pub struct PageSwizzle {
     bytes: usize,
     /// (canonical, device), counted in halves.
     halves: Vec<(u32, u32)>,
@@ -72,7 +72,7 @@ impl PageKind {
     /// The kind of a format's pages.
     ///
     /// # Errors
-    /// As [`Deal::of`].
+    /// As [`PageSwizzle::of`].
     pub fn of(format: &PageFormat) -> Result<PageKind, Unsupported> {
         match format {
             PageFormat::Exact(_) => Ok(PageKind::Exact),
@@ -97,12 +97,12 @@ impl PageKind {
     }
 }
 
-impl Deal {
+impl PageSwizzle {
     /// The permutation of a format's pages.
     ///
     /// # Errors
     /// When no kernel reads such pages: the error says what about them it is.
-    pub fn of(format: &PageFormat) -> Result<Deal, Unsupported> {
+    pub fn of(format: &PageFormat) -> Result<PageSwizzle, Unsupported> {
         let refuse = |what: String| Err(Unsupported { what });
         if let PageFormat::Packed(format) = format
             && is_planned(format)
@@ -126,8 +126,8 @@ impl Deal {
     /// The permutation of the page of the sinks, which has fewer tokens than others: the first tiles of an exact page.
     ///
     /// # Errors
-    /// As [`Deal::of`].
-    pub fn of_sinks(format: &ExactFormat) -> Result<Deal, Unsupported> {
+    /// As [`PageSwizzle::of`].
+    pub fn of_sinks(format: &ExactFormat) -> Result<PageSwizzle, Unsupported> {
         if !DIMS.contains(&format.dim) || !format.tokens.is_multiple_of(16) || format.tokens > PAGE_TOKENS {
             let what = format!("sinks in a page of {} tokens and {} channels", format.tokens, format.dim);
             return Err(Unsupported { what });
@@ -136,9 +136,9 @@ impl Deal {
     }
 
     /// No permutation: pages of so many bytes lie on the device as the format says.
-    pub(crate) fn canonical(bytes: usize) -> Deal {
+    pub(crate) fn canonical(bytes: usize) -> PageSwizzle {
         let halves = (0..bytes.div_ceil(2) as u32).map(|half| (half, half)).collect();
-        Deal { bytes, halves, nibbles: Vec::new(), bits: Vec::new() }
+        PageSwizzle { bytes, halves, nibbles: Vec::new(), bits: Vec::new() }
     }
 
     /// Bytes of a page, in either layout.
@@ -186,7 +186,7 @@ impl Deal {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kvant_cache::plan::{Findings, Klt, Plan, PlannedHead, PlannedSlot};
+    use kvant_cache::plan::{Klt, Plan, PlannedHead, PlannedSlot, SideCalibration};
     use kvant_cache::{CacheLayout, KvShape, Slots};
     use kvant_codec::{Dense, KvSpec, PageCodec, Side};
     use proptest::prelude::*;
@@ -204,13 +204,13 @@ mod tests {
     fn planned(dim: usize, budget: &str, decay: f32) -> PageFormat {
         let basis =
             Dense::of(dim, (0..dim * dim).map(|n| if n / dim == n % dim { 2.0 } else { 0.0 }).collect());
-        let findings = Findings {
+        let findings = SideCalibration {
             mean: Some(vec![0.5; dim]),
             klt: Some(Klt {
                 basis: Arc::new(basis.unwrap()),
                 variances: (0..dim).map(|c| decay.powi(c as i32)).collect(),
             }),
-            ..Findings::default()
+            ..SideCalibration::default()
         };
         let head = PlannedHead { key: findings.clone(), value: findings };
         let slot = PlannedSlot { key_dim: dim, value_dim: dim, heads: vec![head] };
@@ -221,12 +221,12 @@ mod tests {
         layout.slots()[0].heads()[0].side(Side::Key).unwrap().codec().format().unwrap()
     }
 
-    fn each() -> &'static [(Deal, PageFormat)] {
-        static EACH: LazyLock<Vec<(Deal, PageFormat)>> = LazyLock::new(all);
+    fn each() -> &'static [(PageSwizzle, PageFormat)] {
+        static EACH: LazyLock<Vec<(PageSwizzle, PageFormat)>> = LazyLock::new(all);
         &EACH
     }
 
-    fn all() -> Vec<(Deal, PageFormat)> {
+    fn all() -> Vec<(PageSwizzle, PageFormat)> {
         let plain = ["int4", "int8", "k8v4", "f16"].into_iter().flat_map(|spec| {
             [Side::Key, Side::Value].into_iter().flat_map(move |side| {
                 DIMS.into_iter().map(move |dim| codec(spec, side, dim).format().unwrap())
@@ -243,7 +243,7 @@ mod tests {
         let plans = [64, 128]
             .into_iter()
             .flat_map(move |dim| budgets.map(|(budget, decay)| planned(dim, budget, decay)));
-        plain.chain(plans).map(|format| (Deal::of(&format).unwrap(), format)).collect()
+        plain.chain(plans).map(|format| (PageSwizzle::of(&format).unwrap(), format)).collect()
     }
 
     #[test]
@@ -264,7 +264,7 @@ mod tests {
             ("klt6", 64, "5.25 bits"),
             ("klt4.25:p64,s32", 64, "f16 scale"),
         ] {
-            let error = Deal::of(&planned(dim, budget, 0.95)).unwrap_err().to_string();
+            let error = PageSwizzle::of(&planned(dim, budget, 0.95)).unwrap_err().to_string();
             assert!(error.contains(what), "{budget}: {error}");
         }
     }
@@ -311,8 +311,8 @@ mod tests {
                 page
             };
             let (mut sinks, mut page) = (vec![0; small.bytes()], vec![0; whole.bytes()]);
-            Deal::of_sinks(&small).unwrap().to_device(&canonical(&small), &mut sinks);
-            Deal::of(&PageFormat::Exact(whole)).unwrap().to_device(&canonical(&whole), &mut page);
+            PageSwizzle::of_sinks(&small).unwrap().to_device(&canonical(&small), &mut sinks);
+            PageSwizzle::of(&PageFormat::Exact(whole)).unwrap().to_device(&canonical(&whole), &mut page);
             assert_eq!(sinks, page[..sinks.len()], "{side:?} {dim}");
         }
     }
@@ -341,7 +341,7 @@ mod tests {
             ("q4_0", 128, "scale"),
         ] {
             let format = codec(spec, Side::Key, dim).format().unwrap();
-            let error = Deal::of(&format).unwrap_err().to_string();
+            let error = PageSwizzle::of(&format).unwrap_err().to_string();
             assert!(error.contains(what), "{spec}: {error}");
         }
     }

@@ -5,7 +5,7 @@
 //! with channels as rows and tokens along k, by the same formulas the other way round. A word has eight codes of 4 bits, of which
 //! (r, c, e) lies 4r + 8c + 16e bits up, or four of 8 bits, of which (r, e) lies 8r + 16e bits up.
 
-use super::{Deal, PAGE_TOKENS, Unsupported};
+use super::{PAGE_TOKENS, PageSwizzle, Unsupported};
 use kvant_codec::Side;
 use kvant_codec::format::{CodeMeaning, PackedFormat, ScaleFormat};
 use std::ops::Range;
@@ -110,7 +110,7 @@ fn part_of(dim: usize) -> usize {
     if dim > 256 { 128 } else { dim }
 }
 
-pub(super) fn deal(format: &PackedFormat) -> Result<Deal, Unsupported> {
+pub(super) fn deal(format: &PackedFormat) -> Result<PageSwizzle, Unsupported> {
     let Arrays { scale, zero, bits } = arrays(format)?;
     let dim = format.dim;
     let (part, code_bytes) = (part_of(dim), 8 * usize::from(bits)); // code bytes of a channel
@@ -170,5 +170,5 @@ pub(super) fn deal(format: &PackedFormat) -> Result<Deal, Unsupported> {
             }
         }
     }
-    Ok(Deal { bytes: format.bytes, halves, nibbles, bits: Vec::new() })
+    Ok(PageSwizzle { bytes: format.bytes, halves, nibbles, bits: Vec::new() })
 }

@@ -1,6 +1,6 @@
 //! Pages of `klt` keys (`PlannedKeyPage` of `kernels/pages.cuh`): rows of 8 channels with a width each, whose codes are bit planes.
 
-use super::{Deal, PAGE_TOKENS, PAIRED_TOKENS, Unsupported};
+use super::{PAGE_TOKENS, PAIRED_TOKENS, PageSwizzle, Unsupported};
 use kvant_codec::Side;
 use kvant_codec::format::{CodeMeaning, Linear, PackedFormat, ScaleFormat};
 use std::ops::RangeInclusive;
@@ -78,7 +78,7 @@ fn device_bit(plane: usize, token: usize, channel: usize) -> usize {
     }
 }
 
-pub(super) fn deal(format: &PackedFormat) -> Result<Deal, Unsupported> {
+pub(super) fn deal(format: &PackedFormat) -> Result<PageSwizzle, Unsupported> {
     widths(format)?;
     // Where the codes of every row begin, and its width.
     let rows: Vec<(usize, u8)> = format
@@ -106,5 +106,5 @@ pub(super) fn deal(format: &PackedFormat) -> Result<Deal, Unsupported> {
         }
     }
     let halves = (0..2 * format.coded as u32).map(|i| (i, i)).collect();
-    Ok(Deal { bytes: format.bytes, halves, nibbles: Vec::new(), bits: pairs })
+    Ok(PageSwizzle { bytes: format.bytes, halves, nibbles: Vec::new(), bits: pairs })
 }

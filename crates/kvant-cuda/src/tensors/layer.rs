@@ -8,7 +8,7 @@ use crate::device::Launch;
 use crate::jobs::{EncodeJobs, TakeError, add_jobs, take_pages};
 use crate::layout::PAGE_TOKENS;
 use crate::params::{FromTensorsParams, TensorParams, ToTensorParams, many_columns};
-use crate::pass::{Part, PassPlan, Span, Words, slot_pages};
+use crate::pass::{Part, PassParams, PassPlan, Span, slot_pages};
 use crate::recorder::Recorder;
 use crate::run::fit;
 use crate::tables::PageTables;
@@ -104,7 +104,7 @@ impl CardLayer {
         pass: &CardPass<'_>,
     ) -> Result<(), PassError> {
         let CardLayer { cache, layout, slot, window, pages, tables, marks } = self;
-        let (slot, rule, card) = (*slot, layout.rule(), &cache.card);
+        let (slot, rule, card) = (*slot, layout.exact_window(), &cache.card);
         let tiles = pages.tiles;
         let device = |what: String| PassError::Device(what);
         let of = slot_pages(pages, slot).ok_or_else(|| device("a slot without pages".to_owned()))?;
@@ -134,7 +134,7 @@ impl CardLayer {
         let lineages: Vec<u64> = spans.iter().map(|(batch, _)| sequences[*batch].lineage()).collect();
         let own_seats = tables.seats(&lineages);
         let only: Vec<Span> = spans.iter().map(|(_, span)| *span).collect();
-        let mut words = Words::default();
+        let mut words = PassParams::default();
         let places_at = words.add(places);
         let plan = PassPlan::new(&mut words, rule, &only, &own_seats, std::iter::empty(), &[], (tiles, 1));
         let mut table = Vec::new();

@@ -13,11 +13,11 @@ pub use layer::CardLayer;
 
 use crate::buffer::{Buffer, Pinned};
 use crate::cache::{CacheUnsupported, LayoutPages};
-use crate::device::{Card, OpenError};
+use crate::device::{CudaGpu, OpenError};
 use crate::layout::UNIT;
 use crate::pages::{CudaPages, unit_of};
 use crate::params::{Address, TensorParams};
-use crate::pass::{SlicePlan, Tiling, Words, slices, slot_pages};
+use crate::pass::{PassParams, SlicePlan, Tiling, slices, slot_pages};
 use crate::run::fit;
 use crate::tables::PageTables;
 use kvant_cache::{ArenaError, CacheError, CacheLayout, KvSlot, PageId, PageStore, SlotKind, Store};
@@ -119,7 +119,7 @@ pub struct CardPass<'a> {
 
 /// What the layers of a cache share: a card, its pages, and scratch memory.
 pub struct CardCache {
-    card: Arc<Card>,
+    card: Arc<CudaGpu>,
     pages: Arc<CudaPages>,
     work: Mutex<Work>,
 }
@@ -153,7 +153,7 @@ impl CardCache {
     ///
     /// # Errors
     /// When the card has no memory for the little that is taken at once.
-    pub fn new(card: &Arc<Card>) -> Result<Arc<CardCache>, OpenError> {
+    pub fn new(card: &Arc<CudaGpu>) -> Result<Arc<CardCache>, OpenError> {
         let buffer = || Buffer::new(card, 1 << 16);
         let work = Work {
             words: buffer()?,
@@ -227,8 +227,8 @@ impl Work {
     /// Sees to it that the plan of these queries is the last one kept.
     fn plan(
         &mut self,
-        card: &Arc<Card>,
-        rule: &kvant_cache::Visibility,
+        card: &Arc<CudaGpu>,
+        rule: &kvant_cache::ExactWindow,
         key: PlanKey,
     ) -> Result<(), OpenError> {
         if let Some(known) = self.plans.iter().position(|plan| plan.key == key) {
@@ -236,7 +236,7 @@ impl Work {
             self.plans.push(known);
             return Ok(());
         }
-        let mut words = Words::default();
+        let mut words = PassParams::default();
         let tiling = Tiling { window: key.window, tile: key.tile, latents: false };
         let slices = slices(&mut words, rule, 1, tiling, &key.positions, &key.seats);
         let bytes = words.bytes();

@@ -11,13 +11,13 @@ mod sampling;
 mod strict;
 
 use kvant_attention::KvCache;
-use kvant_cache::plan::{Findings, Klt, Plan, PlannedHead, PlannedSlot};
+use kvant_cache::plan::{Klt, Plan, PlannedHead, PlannedSlot, SideCalibration};
 use kvant_cache::snapshot::{self, Record};
 use kvant_cache::{CacheLayout, KvShape, PageStore, Policy, SlotKind, Slots, Snapshot, Store};
 use kvant_codec::{Dense, Side};
 use kvant_cpu::{Cpu, LoadOptions};
 use kvant_cuda::kernels::Form;
-use kvant_cuda::{Card, CudaBackend, PassOptions, WeightType};
+use kvant_cuda::{CudaBackend, CudaGpu, PassOptions, WeightType};
 use kvant_model::synth::{self, Known, Shape};
 use kvant_model::{Backend, Checkpoint, Chunk, DType, Description, Model, Pass, Rows};
 use kvant_oracle::Oracle;
@@ -25,10 +25,10 @@ use models::{count, families, is_short, llama, models, shape, tokens};
 use std::sync::{Arc, OnceLock};
 
 /// The card of the tests, or the driver that stands in for one.
-fn card() -> Arc<Card> {
-    static CARD: OnceLock<Arc<Card>> = OnceLock::new();
+fn card() -> Arc<CudaGpu> {
+    static CARD: OnceLock<Arc<CudaGpu>> = OnceLock::new();
     let form = std::env::var("KVANT_CARD_FORM").is_ok_and(|form| form == "ptx").then_some(Form::Ptx);
-    let open = || match Card::open_as(0, form) {
+    let open = || match CudaGpu::open_as(0, form) {
         Ok(card) => {
             println!("{} on {} ({:?})", card.label(), card.name(), card.form());
             Arc::new(card)
@@ -45,7 +45,7 @@ struct Loaded {
     model: Model,
 }
 
-fn load(card: &Arc<Card>, checkpoint: &Checkpoint) -> Loaded {
+fn load(card: &Arc<CudaGpu>, checkpoint: &Checkpoint) -> Loaded {
     let backend = CudaBackend::new(card).unwrap();
     let model = Model::load(&backend, checkpoint).unwrap();
     Loaded { backend, model }
@@ -73,13 +73,13 @@ fn planned(slots: &Slots, policy: &str) -> Policy {
         let mut findings = |head: usize| {
             let mut basis: Vec<f32> = (0..dim * dim).map(|_| 0.02 * number()).collect();
             (0..dim).for_each(|c| basis[c * dim + (c + 3 * head + 1) % dim] += 1.0);
-            Findings {
+            SideCalibration {
                 mean: Some((0..dim).map(|_| 0.1 * number()).collect()),
                 klt: Some(Klt {
                     basis: Arc::new(Dense::of(dim, basis).unwrap()),
                     variances: (0..dim).map(|c| (0.98 - 0.02 * head as f32).powi(c as i32)).collect(),
                 }),
-                ..Findings::default()
+                ..SideCalibration::default()
             }
         };
         let heads = (0..shape.kv_heads)

@@ -73,7 +73,7 @@ fn mistral() -> Checkpoint {
     described("mistral", config)
 }
 
-/// Models of attention and perceptrons or experts of every kind that runs: what is peculiar to each, over what they share.
+/// Models of attention and MLPs or experts of every kind that runs: what is peculiar to each, over what they share.
 pub fn families() -> Vec<(&'static str, Checkpoint)> {
     let mut families = vec![
         ("qwen3_moe", serde_json::json!({"num_experts": 8, "norm_topk_prob": true})),

@@ -3,7 +3,7 @@
 use super::models::{count, is_short, tokens};
 use super::{cache, card, read};
 use kvant_cuda::kernels::Form;
-use kvant_cuda::{Card, CudaBackend, WeightType};
+use kvant_cuda::{CudaBackend, CudaGpu, WeightType};
 use kvant_model::error::Result;
 use kvant_model::{Backend, Checkpoint, DType, Description, Model, Network};
 use std::sync::Arc;
@@ -33,7 +33,7 @@ fn outline(hidden: usize, inner: usize) -> Checkpoint {
 }
 
 fn logits(
-    card: &Arc<Card>,
+    card: &Arc<CudaGpu>,
     outline: &Checkpoint,
     kind: WeightType,
     ids: &[u32],
@@ -47,7 +47,7 @@ fn logits(
 #[test]
 fn tokens_have_the_same_bits_alone_in_chunks_and_by_every_kernel() {
     let card = card();
-    let ptx = Card::open_as(0, Some(Form::Ptx)).map(Arc::new).unwrap();
+    let ptx = CudaGpu::open_as(0, Some(Form::Ptx)).map(Arc::new).unwrap();
     let kinds = [
         WeightType::Q4_0,
         WeightType::Q8_0,

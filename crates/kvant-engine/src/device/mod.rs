@@ -131,14 +131,14 @@ pub(crate) fn hardware() -> impl Iterator<Item = Arc<dyn Device>> {
 }
 
 /// A model for measurements, without a tokenizer.
-pub struct Placed {
+pub struct DeviceModel {
     /// The model.
     pub model: Model,
     /// What it runs on; `None` for the processor.
     pub device: Option<Arc<dyn Device>>,
 }
 
-impl Placed {
+impl DeviceModel {
     /// Brings a model to the device that a choice stands for; [`DeviceChoice::Auto`] is a GPU that runs it, without a measurement.
     ///
     /// # Errors

@@ -4,7 +4,7 @@ use super::context::{ContextRequest, default_context};
 use super::error::{OpenError, OpenNote};
 use super::kv_choice::KvChoice;
 use super::plans::ChosenPolicy;
-use super::{OpenOptions, Opened};
+use super::{LoadedModel, OpenOptions};
 use crate::device::{BackendOptions, Device, DeviceChoice, Measured, Measurements, WARM_UP, time};
 use crate::engine::Engine;
 use crate::estimate::MemoryEstimate;
@@ -31,9 +31,9 @@ pub(super) struct Loaded {
 }
 
 impl Loaded {
-    pub(super) fn into_opened(self, options: &OpenOptions, checkpoint: Checkpoint) -> Opened {
+    pub(super) fn into_opened(self, options: &OpenOptions, checkpoint: Checkpoint) -> LoadedModel {
         let Self { engine, policy, context, notes, device } = self;
-        Opened { engine, checkpoint, policy, context, notes, options: options.clone(), device }
+        LoadedModel { engine, checkpoint, policy, context, notes, options: options.clone(), device }
     }
 }
 

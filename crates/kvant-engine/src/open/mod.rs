@@ -100,7 +100,7 @@ impl OpenOptions {
     ///
     /// # Errors
     /// If it cannot be loaded, or what is asked for cannot be had.
-    pub fn open(&self, path: impl AsRef<Path>) -> Result<Opened, OpenError> {
+    pub fn open(&self, path: impl AsRef<Path>) -> Result<LoadedModel, OpenError> {
         self.open_checkpoint(Checkpoint::open(path)?)
     }
 
@@ -108,7 +108,7 @@ impl OpenOptions {
     ///
     /// # Errors
     /// As [`OpenOptions::open`].
-    pub fn open_checkpoint(&self, checkpoint: Checkpoint) -> Result<Opened, OpenError> {
+    pub fn open_checkpoint(&self, checkpoint: Checkpoint) -> Result<LoadedModel, OpenError> {
         // Before the weights take their part of it.
         let available = self.available();
         self.template()?;
@@ -193,7 +193,7 @@ impl OpenOptions {
 }
 
 /// A model ready for sessions, with the cache and the context they get.
-pub struct Opened {
+pub struct LoadedModel {
     engine: Arc<Engine>,
     checkpoint: Checkpoint,
     policy: Policy,
@@ -203,7 +203,7 @@ pub struct Opened {
     device: Option<Arc<dyn Device>>,
 }
 
-impl Opened {
+impl LoadedModel {
     /// The model with its words.
     pub fn engine(&self) -> &Arc<Engine> {
         &self.engine
@@ -262,7 +262,7 @@ impl Opened {
     /// was not given, half of the memory there is, or of what [`OpenOptions::memory`] leaves, but at least one whole context.
     ///
     /// # Errors
-    /// As [`Opened::session`].
+    /// As [`LoadedModel::session`].
     pub fn shared_cache(&self) -> Result<KvCache, KvUnsupported> {
         let half = || {
             let left = match (self.options.memory, self.estimate()) {

@@ -26,7 +26,7 @@ impl Sampler {
     }
 
     /// Whether a list of what it [`wants`](Self::wants) is all it needs.
-    pub fn settles(&self, top: &TopTokens) -> bool {
+    pub fn accepts_top_k(&self, top: &TopTokens) -> bool {
         self.params.temperature == 0.0 || cut(&self.params, top).is_some()
     }
 
@@ -127,7 +127,7 @@ mod tests {
                 let Some(wanted) = by_list.wants() else { return Ok(()) };
                 prop_assert!((1..=MOST).contains(&wanted.count));
                 let top = TopTokens::of(&logits, wanted).unwrap();
-                let chosen = match by_list.settles(&top) {
+                let chosen = match by_list.accepts_top_k(&top) {
                     true => by_list.choose(Output::Top(&top)),
                     false => by_list.choose(Output::Logits(&logits)),
                 };
@@ -156,7 +156,7 @@ mod tests {
             let params = SamplingParams { top_p, min_p, ..SamplingParams::default() };
             let sampler = Sampler::new(params).unwrap();
             let top = TopTokens::of(&flat, sampler.wants().unwrap()).unwrap();
-            assert_eq!(sampler.settles(&top), settles, "{top_p} {min_p}");
+            assert_eq!(sampler.accepts_top_k(&top), settles, "{top_p} {min_p}");
         }
     }
 

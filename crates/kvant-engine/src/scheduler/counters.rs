@@ -4,13 +4,13 @@ use kvant_cache::DiskUsage;
 use std::time::Duration;
 
 /// Upper ends of the classes of a [`Histogram`], in seconds; the last class has none.
-pub const CLASSES: [f64; 12] = [0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 60.0];
+pub const BUCKETS: [f64; 12] = [0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 60.0];
 
 /// Times, by class.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Histogram {
     /// How many fell into each class; the last is beyond all ends.
-    pub counts: [u64; CLASSES.len() + 1],
+    pub counts: [u64; BUCKETS.len() + 1],
     /// The sum of all, in seconds.
     pub sum: f64,
 }
@@ -18,7 +18,7 @@ pub struct Histogram {
 impl Histogram {
     pub(super) fn add(&mut self, time: Duration) {
         let seconds = time.as_secs_f64();
-        let class = CLASSES.iter().position(|&end| seconds <= end).unwrap_or(CLASSES.len());
+        let class = BUCKETS.iter().position(|&end| seconds <= end).unwrap_or(BUCKETS.len());
         self.counts[class] += 1;
         self.sum += seconds;
     }
@@ -37,8 +37,8 @@ pub struct Counters {
     pub cancelled: u64,
     /// Jobs that ran out of time, or failed.
     pub failed: u64,
-    /// Times that a sequence was set aside to make room for older ones.
-    pub set_aside: u64,
+    /// Times that a sequence was preempted to make room for older ones.
+    pub preemptions: u64,
     /// Prompt tokens of jobs that have started.
     pub prompt_tokens: u64,
     /// Those of them that were found in the cache.
@@ -53,7 +53,7 @@ pub struct Counters {
     pub pass_seconds: f64,
     /// Sequences in work now.
     pub running: usize,
-    /// Jobs that wait now, those set aside included.
+    /// Jobs that wait now, those preempted included.
     pub waiting: usize,
     /// Prefixes in files, where they are kept.
     pub disk: Option<DiskUsage>,
@@ -74,7 +74,7 @@ mod tests {
             histogram.add(Duration::from_millis(millis));
         }
         assert_eq!((histogram.counts[0], histogram.counts[1]), (2, 1));
-        assert_eq!(histogram.counts[CLASSES.len() - 1..], [1, 1]);
+        assert_eq!(histogram.counts[BUCKETS.len() - 1..], [1, 1]);
         assert!((histogram.sum - 121.012).abs() < 1e-9);
     }
 }

@@ -21,16 +21,16 @@ use std::time::{Duration, Instant};
 const MOST_UNWRITTEN: usize = 256;
 
 /// For what is unwritten when the scheduler ends.
-const FAREWELL: Duration = Duration::from_secs(5);
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
 
 /// Something to be done with files.
-enum Errand {
+enum DiskJob {
     Save { tokens: Vec<u32>, sequence: Sequence },
     Load { tokens: Vec<u32>, base: Sequence },
 }
 
 /// What came of it.
-pub(super) enum Report {
+pub(super) enum DiskResult {
     /// A prefix was written, unless it was broken off.
     Saved { tokens: Vec<u32>, broken_off: bool },
     /// A prefix was read, as far as there was one.
@@ -43,14 +43,14 @@ pub(super) enum Report {
 #[derive(Default)]
 struct Signals {
     /// Pages are wanted back.
-    hurry: AtomicBool,
+    yield_requested: AtomicBool,
     /// Set once the scheduler ends.
     deadline: OnceLock<Instant>,
 }
 
 impl Signals {
     fn go_on(&self) -> bool {
-        !self.hurry.load(Ordering::Relaxed)
+        !self.yield_requested.load(Ordering::Relaxed)
             && self.deadline.get().is_none_or(|deadline| Instant::now() < *deadline)
     }
 }
@@ -58,7 +58,7 @@ impl Signals {
 /// The scheduler's side.
 pub(super) struct Disk {
     tier: Arc<DiskTier>,
-    errands: Sender<Errand>,
+    jobs: Sender<DiskJob>,
     worker: JoinHandle<()>,
     signals: Arc<Signals>,
     /// Tokens of prefixes that are to be written.
@@ -69,22 +69,14 @@ pub(super) struct Disk {
 }
 
 impl Disk {
-    pub fn new(tier: DiskTier, shared: Arc<Shared>, complain: Box<dyn Fn(&str) + Send>) -> io::Result<Self> {
+    pub fn new(tier: DiskTier, shared: Arc<Shared>, on_error: Box<dyn Fn(&str) + Send>) -> io::Result<Self> {
         let (tier, signals) = (Arc::new(tier), Arc::new(Signals::default()));
-        let (errands, receiver) = channel();
+        let (jobs, receiver) = channel();
         let (own, heeded) = (Arc::clone(&tier), Arc::clone(&signals));
-        let worker = Worker { tier: own, shared, signals: heeded, complain, has_complained: false };
+        let worker = Worker { tier: own, shared, signals: heeded, on_error, has_complained: false };
         let builder = std::thread::Builder::new().name("kvant-disk".into());
         let worker = builder.spawn(move || worker.run(&receiver))?;
-        Ok(Self {
-            tier,
-            errands,
-            worker,
-            signals,
-            unwritten: VecDeque::new(),
-            is_saving: false,
-            loading: None,
-        })
+        Ok(Self { tier, jobs, worker, signals, unwritten: VecDeque::new(), is_saving: false, loading: None })
     }
 
     pub fn usage(&self) -> DiskUsage {
@@ -121,31 +113,31 @@ impl Disk {
             let Some(tokens) = self.unwritten.pop_front() else { return };
             let Ok(sequence) = tree.peek(&tokens) else { continue };
             if !sequence.is_empty() {
-                self.signals.hurry.store(false, Ordering::Relaxed);
-                self.is_saving = self.errands.send(Errand::Save { tokens, sequence }).is_ok();
+                self.signals.yield_requested.store(false, Ordering::Relaxed);
+                self.is_saving = self.jobs.send(DiskJob::Save { tokens, sequence }).is_ok();
             }
         }
     }
 
     fn load(&mut self, job: u64, tokens: Vec<u32>, base: Sequence) {
-        self.signals.hurry.store(true, Ordering::Relaxed);
-        let sent = self.errands.send(Errand::Load { tokens, base });
+        self.signals.yield_requested.store(true, Ordering::Relaxed);
+        let sent = self.jobs.send(DiskJob::Load { tokens, base });
         self.loading = sent.is_ok().then_some(job);
     }
 
     /// Writes what is left, as far as there is time, and ends the thread.
     fn close(self, tree: &PrefixTree) {
-        let Self { errands, worker, signals, unwritten, .. } = self;
+        let Self { jobs, worker, signals, unwritten, .. } = self;
         // Nobody sets it but this.
-        let _ = signals.deadline.set(Instant::now() + FAREWELL);
-        signals.hurry.store(false, Ordering::Relaxed);
+        let _ = signals.deadline.set(Instant::now() + SHUTDOWN_GRACE);
+        signals.yield_requested.store(false, Ordering::Relaxed);
         for tokens in unwritten {
             if let Ok(sequence) = tree.peek(&tokens) {
                 // A thread that is gone has said so.
-                let _ = errands.send(Errand::Save { tokens, sequence });
+                let _ = jobs.send(DiskJob::Save { tokens, sequence });
             }
         }
-        drop(errands);
+        drop(jobs);
         // Nor is there anybody left who could be told that it has failed.
         let _ = worker.join();
     }
@@ -156,19 +148,19 @@ struct Worker {
     tier: Arc<DiskTier>,
     shared: Arc<Shared>,
     signals: Arc<Signals>,
-    complain: Box<dyn Fn(&str) + Send>,
+    on_error: Box<dyn Fn(&str) + Send>,
     has_complained: bool,
 }
 
 impl Worker {
-    fn run(mut self, errands: &Receiver<Errand>) {
-        while let Ok(errand) = errands.recv() {
-            let report = match errand {
-                Errand::Save { tokens, sequence } => self.save(tokens, sequence),
-                Errand::Load { tokens, base } => {
+    fn run(mut self, jobs: &Receiver<DiskJob>) {
+        while let Ok(job) = jobs.recv() {
+            let report = match job {
+                DiskJob::Save { tokens, sequence } => self.save(tokens, sequence),
+                DiskJob::Load { tokens, base } => {
                     let Loaded { sequence, refused } = self.tier.load(&tokens, base);
-                    refused.iter().for_each(|refused| (self.complain)(refused));
-                    Report::Loaded { tokens, sequence }
+                    refused.iter().for_each(|refused| (self.on_error)(refused));
+                    DiskResult::Loaded { tokens, sequence }
                 }
             };
             self.shared.report(report);
@@ -176,7 +168,7 @@ impl Worker {
         self.tier.flush();
     }
 
-    fn save(&mut self, tokens: Vec<u32>, sequence: Sequence) -> Report {
+    fn save(&mut self, tokens: Vec<u32>, sequence: Sequence) -> DiskResult {
         let mut broken_off = false;
         let saved = self.tier.save(&tokens, &sequence, || {
             broken_off = !self.signals.go_on();
@@ -185,51 +177,51 @@ impl Worker {
         if let Err(error) = saved
             && !std::mem::replace(&mut self.has_complained, true)
         {
-            (self.complain)(&format!("prefixes are not written to disk: {error}"));
+            (self.on_error)(&format!("prefixes are not written to disk: {error}"));
         }
-        Report::Saved { tokens, broken_off }
+        DiskResult::Saved { tokens, broken_off }
     }
 }
 
 impl Drop for Worker {
     fn drop(&mut self) {
         // Whatever has ended it, nobody waits for it.
-        self.shared.report(Report::Ended);
+        self.shared.report(DiskResult::Ended);
     }
 }
 
 impl Scheduler {
-    /// Keeps prefixes in files too. What goes wrong with them is told to `complain`, and nothing fails for it.
+    /// Keeps prefixes in files too. What goes wrong with them is told to `on_error`, and nothing fails for it.
     ///
     /// # Errors
     /// If there is no thread to be had.
-    pub fn with_disk(mut self, tier: DiskTier, complain: impl Fn(&str) + Send + 'static) -> io::Result<Self> {
+    pub fn with_disk(mut self, tier: DiskTier, on_error: impl Fn(&str) + Send + 'static) -> io::Result<Self> {
         if self.options.remember {
-            self.disk = Some(Disk::new(tier, Arc::clone(&self.shared), Box::new(complain))?);
+            self.disk = Some(Disk::new(tier, Arc::clone(&self.shared), Box::new(on_error))?);
         }
         Ok(self)
     }
 
-    /// Hears what has come of errands.
+    /// Hears what has come of jobs.
     pub(super) fn take_reports(&mut self) {
         let reports = self.shared.take_reports();
         let Some(disk) = &mut self.disk else { return };
         for report in reports {
             match report {
-                Report::Saved { tokens, broken_off } => {
+                DiskResult::Saved { tokens, broken_off } => {
                     disk.is_saving = false;
                     if broken_off {
                         disk.unwritten.push_front(tokens);
                     }
                 }
-                Report::Loaded { tokens, sequence } => {
+                DiskResult::Loaded { tokens, sequence } => {
                     disk.loading = None;
                     if let Some(sequence) = sequence {
                         // Without room for another reference to unfinished sinks there is nothing to keep.
                         let _ = self.tree.insert(&tokens, &sequence);
                     }
                 }
-                Report::Ended => {
+                DiskResult::Ended => {
                     self.disk = None;
                     return;
                 }
@@ -273,7 +265,7 @@ impl Scheduler {
         let Some(disk) = self.disk.as_ref().filter(|disk| disk.is_saving || disk.is_loading()) else {
             return false;
         };
-        disk.signals.hurry.store(true, Ordering::Relaxed);
+        disk.signals.yield_requested.store(true, Ordering::Relaxed);
         self.shared.wait_for_report();
         self.take_reports();
         true

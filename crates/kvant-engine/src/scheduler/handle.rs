@@ -1,7 +1,7 @@
 //! The door to a scheduler that runs elsewhere.
 
 use super::counters::Counters;
-use super::disk::Report;
+use super::disk::DiskResult;
 use super::job::{Job, Refused, Task};
 use super::queue::Queue;
 use super::view::View;
@@ -25,7 +25,7 @@ pub(super) struct State {
     pub queue: Queue,
     pub looks: Vec<Look>,
     /// From the thread that reads and writes files.
-    reports: Vec<Report>,
+    reports: Vec<DiskResult>,
     /// Something has come since the scheduler last looked.
     has_news: bool,
     pub counters: Counters,
@@ -59,13 +59,13 @@ impl Shared {
     }
 
     /// Takes what was reported. Whatever else has come is looked at after this.
-    pub fn take_reports(&self) -> Vec<Report> {
+    pub fn take_reports(&self) -> Vec<DiskResult> {
         let mut state = self.lock();
         state.has_news = false;
         std::mem::take(&mut state.reports)
     }
 
-    pub fn report(&self, report: Report) {
+    pub fn report(&self, report: DiskResult) {
         let mut state = self.lock();
         state.reports.push(report);
         self.tell(state);

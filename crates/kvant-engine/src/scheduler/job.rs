@@ -143,7 +143,7 @@ pub enum Refused {
     Sampling(#[from] SampleError),
 }
 
-/// A job on its way: waiting, running or set aside.
+/// A job on its way: waiting, running or preempted.
 pub(super) struct Task {
     /// By order of arrival.
     pub id: u64,

@@ -1,12 +1,12 @@
 //! Many sequences at once: continuous batching on one arena of pages.
 //!
-//! A [`Scheduler`] makes passes. Each holds one token of every sequence that is being answered, and stretches of the prompts
+//! A [`Scheduler`] makes passes. Each holds one token of every sequence that is being answered, and chunks of the prompts
 //! that are being read; the weights are read once for all of them. Between passes jobs join and leave. Whoever wants an
 //! answer has a [`Handle`] and a [`Listener`].
 //!
 //! *Who is next?* Jobs wait in a queue of bounded length. Owners take turns, and each owner's jobs keep their order.
 //!
-//! *What if a long prompt comes?* It is read in stretches that make a pass at most a few times longer than one without, by what
+//! *What if a long prompt comes?* It is read in chunks that make a pass at most a few times longer than one without, by what
 //! passes took lately; several prompts share that in equal parts.
 //!
 //! *What was read before?* Prompts and answers stay in a tree of prefixes, and a job whose prompt begins like one of them
@@ -14,27 +14,27 @@
 //!
 //! *And before the program was started?* [`Scheduler::with_disk`] keeps prefixes in files too.
 //!
-//! *What if memory is full?* Prefixes that nobody uses are forgotten first. Then the youngest sequences are set aside: their pages
+//! *What if memory is full?* Prefixes that nobody uses are forgotten first. Then the youngest sequences are preempted: their pages
 //! are given back, and their tokens are read again when there is room. They go on where they were, with the same bits.
 //!
 //! *What if a grammar is slow?* What may come next is found out on other threads while the network computes. A sequence for which that
 //! takes longer keeps its logits and is left out of passes meanwhile: its neighbours go on.
 //!
 //! **Invariant:** the tokens of a job depend on its request alone: not on what else is in the passes, on hits in the tree, or on
-//! being set aside. Times decide only when things happen.
+//! being preempted. Times decide only when things happen.
 
 mod counters;
 mod disk;
 mod handle;
 mod job;
 mod logprobs;
-mod pace;
 mod pass;
 mod pool;
+mod prefill_budget;
 mod queue;
 mod view;
 
-pub use counters::{CLASSES, Counters, Histogram};
+pub use counters::{BUCKETS, Counters, Histogram};
 pub use handle::Handle;
 pub use job::{Job, JobError, JobEvent, JobUsage, Listener, Refused};
 pub use logprobs::Logprobs;
@@ -49,8 +49,8 @@ use handle::Shared;
 use job::Task;
 use kvant_attention::KvCache;
 use kvant_cache::{PrefixTree, Sequence, WhenFull};
-use pace::Pace;
 use pool::Pool;
+use prefill_budget::PrefillBudget;
 use queue::Verdict;
 use std::sync::Arc;
 use std::task::Waker;
@@ -101,9 +101,9 @@ pub struct Scheduler {
     waker: Waker,
     /// The oldest first.
     active: Vec<Active>,
-    /// Set aside to make room, the oldest first.
-    aside: Vec<Task>,
-    pace: Pace,
+    /// Preempted to make room, the oldest first.
+    preempted: Vec<Task>,
+    prefill_budget: PrefillBudget,
     /// The most prompt tokens of a pass.
     chunk: usize,
     counters: Counters,
@@ -128,8 +128,8 @@ impl Scheduler {
             waker: Waker::from(Arc::clone(&shared)),
             shared,
             active: Vec::new(),
-            aside: Vec::new(),
-            pace: Pace::default(),
+            preempted: Vec::new(),
+            prefill_budget: PrefillBudget::default(),
             chunk,
             counters: Counters::default(),
         }
@@ -191,7 +191,7 @@ impl Scheduler {
         let goes = |task: &Task| stop || task.is_late(now) || task.listener.is_gone();
         let mut gone = state.queue.remove(goes);
         drop(state);
-        gone.extend(self.aside.extract_if(.., |task| goes(task)));
+        gone.extend(self.preempted.extract_if(.., |task| goes(task)));
         let left: Vec<Active> = self.active.extract_if(.., |active| goes(&active.task)).collect();
         for active in left {
             self.remember(&active);
@@ -215,10 +215,10 @@ impl Scheduler {
         }
     }
 
-    /// The next job that may join. Those set aside come first.
+    /// The next job that may join. Preempted ones come first.
     fn next(&mut self) -> Option<Task> {
-        if let Some(first) = self.aside.first() {
-            return self.has_room(first).then(|| self.aside.remove(0));
+        if let Some(first) = self.preempted.first() {
+            return self.has_room(first).then(|| self.preempted.remove(0));
         }
         let shared = Arc::clone(&self.shared);
         let mut state = shared.lock();
@@ -233,7 +233,7 @@ impl Scheduler {
     }
 
     /// Whether a sequence fits beside the others. Pages they share are counted for each. Prompts share a pass, so not all
-    /// have the exact rows of a whole stretch at a time. Where this is wrong, the youngest is set aside.
+    /// have the exact rows of a whole chunk at a time. Where this is wrong, the youngest is preempted.
     fn has_room(&self, task: &Task) -> bool {
         let Some(cap) = self.empty.sequence().store().cap() else { return true };
         let layout = self.empty.sequence().layout();
@@ -329,7 +329,7 @@ impl Scheduler {
             cap: sequence.store().cap(),
             prefixes: self.tree.usage(),
             disk: self.disk.as_ref().map(Disk::usage),
-            sinks: sequence.layout().rule().sinks,
+            sinks: sequence.layout().exact_window().sinks,
             page: sequence.layout().sides().map(|(.., side)| side.page_tokens()).max().unwrap_or(0),
             // The policy is one that there is a cache of.
             costs: kv::context_costs(self.empty.policy().clone(), self.engine.model().slots(), self.context)
@@ -341,7 +341,7 @@ impl Scheduler {
     fn publish(&mut self) {
         let mut state = self.shared.lock();
         let Counters { accepted, refused, .. } = state.counters;
-        let (running, waiting) = (self.active.len(), state.queue.len() + self.aside.len());
+        let (running, waiting) = (self.active.len(), state.queue.len() + self.preempted.len());
         let disk = self.disk.as_ref().map(Disk::usage);
         state.counters = Counters { accepted, refused, running, waiting, disk, ..self.counters };
     }

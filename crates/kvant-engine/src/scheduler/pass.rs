@@ -2,7 +2,7 @@
 
 use super::job::{JobError, JobEvent, Task};
 use super::logprobs::Logprobs;
-use super::{Active, Scheduler, pace};
+use super::{Active, Scheduler, prefill_budget};
 use crate::generation::Generation;
 use crate::session::{Finish, GenerateError};
 use kvant_cache::{CacheError, Sequence, StateError};
@@ -164,10 +164,10 @@ impl Scheduler {
         }
         let (rows, answering): (usize, usize) =
             (shares.iter().sum(), shares.iter().filter(|&&share| share == 1).count());
-        self.pace.learn(rows - answering, answering, start.elapsed());
+        self.prefill_budget.learn(rows - answering, answering, start.elapsed());
         self.counters.passes += 1;
         self.counters.rows += rows as u64;
-        self.harvest(&last_rows, &outputs);
+        self.sample_tokens(&last_rows, &outputs);
         self.counters.pass_seconds += start.elapsed().as_secs_f64();
     }
 
@@ -183,7 +183,7 @@ impl Scheduler {
         let parts = parts.map(|((active, &share), top)| active.part(share, top));
         let (parts, generations): (Vec<_>, Vec<_>) = parts.unzip();
         let (chunks, mut sequences): (Vec<Chunk<'_>>, Vec<_>) = parts.into_iter().unzip();
-        let accept = |row: usize, top: &TopTokens| generations[owners[row]].settles(top);
+        let accept = |row: usize, top: &TopTokens| generations[owners[row]].accepts_top_k(top);
         self.engine.forward(Pass::new(&chunks).accept(&accept), &mut sequences)
     }
 
@@ -193,13 +193,13 @@ impl Scheduler {
         let pending: Vec<usize> = self.active.iter().map(Active::pending).collect();
         let reading: Vec<usize> = pending.iter().copied().filter(|&count| count > 1).collect();
         let answering = pending.iter().filter(|&&count| count == 1).count();
-        let budget = self.pace.budget(answering, self.chunk);
-        let mut dealt = pace::deal(budget, &reading).into_iter();
+        let budget = self.prefill_budget.budget(answering, self.chunk);
+        let mut dealt = prefill_budget::split_budget(budget, &reading).into_iter();
         let share = |count: usize| if count > 1 { dealt.next().unwrap_or(1) } else { count };
         pending.into_iter().map(share).collect()
     }
 
-    /// Takes memory for the shares, the oldest first. Where it does not suffice the youngest are set aside.
+    /// Takes memory for the shares, the oldest first. Where it does not suffice the youngest are preempted.
     fn make_room(&mut self, shares: &mut Vec<usize>) {
         let mut index = 0;
         while index < self.active.len() {
@@ -218,17 +218,17 @@ impl Scheduler {
                 let failure = ForwardError::from(StateError::new(0, CacheError::from(full)));
                 task.fail(JobError::from(GenerateError::from(failure)));
             } else {
-                self.counters.set_aside += 1;
+                self.counters.preemptions += 1;
                 task.remembered = false;
-                let place = self.aside.partition_point(|other| other.id < task.id);
-                self.aside.insert(place, task);
+                let place = self.preempted.partition_point(|other| other.id < task.id);
+                self.preempted.insert(place, task);
             }
         }
         shares.truncate(self.active.len());
     }
 
     /// Chooses tokens for the sequences that are read to their end, and parts with those that are done.
-    fn harvest(&mut self, last_rows: &[Option<usize>], outputs: &Outputs) {
+    fn sample_tokens(&mut self, last_rows: &[Option<usize>], outputs: &Outputs) {
         let pick = |(active, row): (_, &Option<usize>)| {
             Some(Pick { active, output: outputs.row((*row)?), outcome: None })
         };

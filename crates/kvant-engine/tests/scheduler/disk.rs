@@ -38,10 +38,10 @@ fn files(folder: &Path) -> usize {
 /// Submits, steps until it is done, and returns the tokens and how many were found.
 #[track_caller]
 fn ask(scheduler: &mut Scheduler, handle: &Handle, request: &Request) -> (Vec<u32>, usize) {
-    let ear = submit(handle, request.clone()).unwrap();
+    let sink = submit(handle, request.clone()).unwrap();
     settle(scheduler);
-    assert!(ear.is_done());
-    ear.with(|heard| (heard.tokens.clone(), heard.cached.unwrap()))
+    assert!(sink.is_done());
+    sink.with(|heard| (heard.tokens.clone(), heard.cached.unwrap()))
 }
 
 /// Steps until everything that is remembered is written.
@@ -78,13 +78,13 @@ fn a_seed_gives_the_same_tokens_after_a_restart() {
         let (mut scheduler, complaints) = with_folder(&engine, policy, None, folder.path());
         let handle = scheduler.handle();
         // All at once: one waits for what is being loaded for another.
-        let ears: Vec<Ear> =
+        let sinks: Vec<ChannelSink> =
             requests.iter().map(|request| submit(&handle, request.clone()).unwrap()).collect();
         settle(&mut scheduler);
-        for (ear, expected) in ears.iter().zip(&expected) {
-            assert_eq!(&ear.tokens(), expected, "{policy}");
+        for (sink, expected) in sinks.iter().zip(&expected) {
+            assert_eq!(&sink.tokens(), expected, "{policy}");
             // Recent rows that are encoded by now cannot be gone back to.
-            assert!(ear.with(|heard| heard.cached > Some(0)) || policy.contains("recent"), "{policy}");
+            assert!(sink.with(|heard| heard.cached > Some(0)) || policy.contains("recent"), "{policy}");
         }
         let counters = handle.counters();
         assert!(counters.disk.unwrap().loaded_tokens > 0 && complaints.lock().unwrap().is_empty());
@@ -135,7 +135,7 @@ fn what_memory_forgets_is_loaded_again_within_the_cap() {
     }
     let disk = handle.counters().disk.unwrap();
     assert!(disk.loaded_tokens >= 6 * 260 && disk.files == 48, "{disk:?}");
-    assert_eq!((handle.counters().failed, handle.counters().set_aside), (0, 0));
+    assert_eq!((handle.counters().failed, handle.counters().preemptions), (0, 0));
     assert!(complaints.lock().unwrap().is_empty());
 }
 
@@ -165,17 +165,18 @@ fn a_scheduler_that_is_told_to_stop_writes_what_it_has_read() {
     let (engine, folder) = (engine(), TempDir::new().unwrap());
     let (scheduler, _) = with_folder(&engine, "int4", None, folder.path());
     let handle = scheduler.handle();
-    let ears: Vec<Ear> = (0..8).map(|i| submit(&handle, request(prompt(i, 260), 1, 3)).unwrap()).collect();
+    let sinks: Vec<ChannelSink> =
+        (0..8).map(|i| submit(&handle, request(prompt(i, 260), 1, 3)).unwrap()).collect();
     let worker = std::thread::spawn(move || scheduler.run());
     handle.stop(Instant::now() + Duration::from_secs(60));
     worker.join().unwrap();
-    assert!(ears.iter().all(Ear::is_done));
+    assert!(sinks.iter().all(ChannelSink::is_done));
     assert_eq!(files(folder.path()), 8 * 4);
     // And one that waits for files is not forgotten.
     let (scheduler, _) = with_folder(&engine, "int4", None, folder.path());
     let handle = scheduler.handle();
-    let ear = submit(&handle, request(prompt(3, 300), 1, 3)).unwrap();
+    let sink = submit(&handle, request(prompt(3, 300), 1, 3)).unwrap();
     handle.stop(Instant::now() + Duration::from_secs(60));
     scheduler.run();
-    assert!(ear.is_done() && ear.with(|heard| heard.cached) == Some(260));
+    assert!(sink.is_done() && sink.with(|heard| heard.cached) == Some(260));
 }

@@ -46,16 +46,17 @@ fn who_goes_away_is_forgotten_before_the_next_pass() {
     let options = SchedulerOptions { most_running: 2, remember: false, ..SchedulerOptions::default() };
     let mut scheduler = scheduler(&engine, "int4", None, options);
     let handle = scheduler.handle();
-    let ears: Vec<Ear> = (0..3).map(|i| submit(&handle, greedy(prompt(i, 300), None)).unwrap()).collect();
+    let sinks: Vec<ChannelSink> =
+        (0..3).map(|i| submit(&handle, greedy(prompt(i, 300), None)).unwrap()).collect();
     scheduler.step();
     // One that is being read, and one that waits.
-    ears[0].go();
-    ears[2].go();
+    sinks[0].go();
+    sinks[2].go();
     scheduler.step();
     let counters = handle.counters();
     assert_eq!((counters.cancelled, counters.running, counters.waiting), (2, 1, 0));
-    assert!(!ears[0].is_done() && !ears[2].is_done(), "nobody is told who does not listen");
-    ears[1].go();
+    assert!(!sinks[0].is_done() && !sinks[2].is_done(), "nobody is told who does not listen");
+    sinks[1].go();
     assert!(!scheduler.step());
     let (sender, receiver) = mpsc::channel();
     handle.look(move |view| sender.send(view).unwrap());
@@ -70,14 +71,14 @@ fn time_limits_hold_in_the_queue_and_at_work() {
     let options = SchedulerOptions { most_running: 1, ..SchedulerOptions::default() };
     let mut scheduler = scheduler(&engine, "int4", None, options);
     let handle = scheduler.handle();
-    let ears = [Ear::default(), Ear::default(), Ear::default()];
-    let mut jobs: Vec<_> = ears.iter().map(|ear| job(greedy(prompt(1, 30), Some(4)), ear)).collect();
+    let sinks = [ChannelSink::default(), ChannelSink::default(), ChannelSink::default()];
+    let mut jobs: Vec<_> = sinks.iter().map(|sink| job(greedy(prompt(1, 30), Some(4)), sink)).collect();
     jobs[0].deadline = Some(Instant::now() + Duration::from_secs(3600));
     jobs[1].deadline = Some(Instant::now());
     handle.submit(jobs).unwrap();
     settle(&mut scheduler);
-    assert_eq!((ears[0].finish(), ears[2].finish()), (Finish::MaxTokens, Finish::MaxTokens));
-    ears[1].with(|heard| assert!(matches!(heard.end, Some(Err(JobError::Deadline)))));
+    assert_eq!((sinks[0].finish(), sinks[2].finish()), (Finish::MaxTokens, Finish::MaxTokens));
+    sinks[1].with(|heard| assert!(matches!(heard.end, Some(Err(JobError::Deadline)))));
     assert_eq!(handle.counters().failed, 1);
 }
 
@@ -101,7 +102,7 @@ fn a_scheduler_on_its_own_thread_finishes_what_it_took_and_then_ends() {
     let handle = scheduler.handle();
     let worker = std::thread::spawn(move || scheduler.run());
     let (sender, receiver) = mpsc::channel();
-    let mut wired = job(greedy(prompt(1, 30), Some(5)), &Ear::default());
+    let mut wired = job(greedy(prompt(1, 30), Some(5)), &ChannelSink::default());
     wired.listener = Box::new(Wire(sender));
     handle.submit(vec![wired]).unwrap();
     handle.stop(Instant::now() + Duration::from_secs(600));
@@ -117,9 +118,9 @@ fn an_impatient_stop_ends_everybody() {
     let engine = engine();
     let mut scheduler = usual(&engine);
     let handle = scheduler.handle();
-    let ear = submit(&handle, greedy(prompt(1, 30), None)).unwrap();
+    let sink = submit(&handle, greedy(prompt(1, 30), None)).unwrap();
     scheduler.step();
     handle.stop(Instant::now());
     assert!(!scheduler.step());
-    ear.with(|heard| assert!(matches!(heard.end, Some(Err(JobError::Stopped)))));
+    sink.with(|heard| assert!(matches!(heard.end, Some(Err(JobError::Stopped)))));
 }

@@ -1,6 +1,6 @@
 //! A backend that sends the beginnings of rankings in place of logits: the tokens are those that all logits give.
 
-use crate::support::{Ear, job, prompt, settle, usual};
+use crate::support::{ChannelSink, job, prompt, settle, usual};
 use kvant_cache::{KvSlot, Sequence, StateError};
 use kvant_cpu::{Cpu, LoadOptions};
 use kvant_engine::{Engine, Policy, Request, SamplingParams};
@@ -112,23 +112,23 @@ fn sequences_that_need_less_run_beside_sequences_that_need_all() {
     let run = |engine: &Arc<Engine>| {
         let mut scheduler = usual(engine);
         let handle = scheduler.handle();
-        let mut ears = Vec::new();
+        let mut sinks = Vec::new();
         for (number, (sampling, _)) in (0..).zip(ways()) {
             for logprobs in [None, Some(2)] {
-                let ear = Ear::default();
-                let mut job = job(request(&sampling, number), &ear);
+                let sink = ChannelSink::default();
+                let mut job = job(request(&sampling, number), &sink);
                 (job.logprobs, job.prompt_logprobs) = (logprobs, logprobs.is_some());
                 handle.submit(vec![job]).unwrap();
-                ears.push(ear);
+                sinks.push(sink);
             }
         }
         settle(&mut scheduler);
-        let heard = |ear: &Ear| {
-            ear.with(|heard| {
+        let heard = |sink: &ChannelSink| {
+            sink.with(|heard| {
                 (heard.tokens.clone(), heard.logprobs.len(), heard.prompt.len(), heard.text.clone())
             })
         };
-        ears.iter().map(heard).collect::<Vec<_>>()
+        sinks.iter().map(heard).collect::<Vec<_>>()
     };
     let found = run(&listing);
     assert_eq!(found, run(&plain));

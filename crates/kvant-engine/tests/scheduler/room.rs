@@ -27,7 +27,8 @@ fn sequences_that_outgrow_memory_take_turns_and_say_what_they_would_have_said() 
         (0..6).map(|i| endless(prompt(i, 20 + 10 * i as usize), 400 + i as usize)).collect();
     let mut scheduler = scheduler(&engine, "f16", Some(cap), SchedulerOptions::default());
     let handle = scheduler.handle();
-    let ears: Vec<Ear> = requests.iter().map(|request| submit(&handle, request.clone()).unwrap()).collect();
+    let sinks: Vec<ChannelSink> =
+        requests.iter().map(|request| submit(&handle, request.clone()).unwrap()).collect();
     let mut most = 0;
     loop {
         let (sender, receiver) = mpsc::channel::<View>();
@@ -41,9 +42,9 @@ fn sequences_that_outgrow_memory_take_turns_and_say_what_they_would_have_said() 
         }
     }
     assert!(most > 1, "some ran side by side");
-    assert!(handle.counters().set_aside > 0, "some were set aside");
-    for (ear, request) in ears.iter().zip(&requests) {
-        assert_eq!(ear.tokens(), alone(&engine, "f16", request).0);
+    assert!(handle.counters().preemptions > 0, "some were preempted");
+    for (sink, request) in sinks.iter().zip(&requests) {
+        assert_eq!(sink.tokens(), alone(&engine, "f16", request).0);
     }
 }
 
@@ -55,15 +56,15 @@ fn prefixes_nobody_uses_are_forgotten_before_anybody_is_set_aside() {
     let handle = scheduler.handle();
     for i in 0..12 {
         let request = endless(prompt(i, 300), 5);
-        let ear = submit(&handle, request.clone()).unwrap();
+        let sink = submit(&handle, request.clone()).unwrap();
         settle(&mut scheduler);
-        assert_eq!(ear.tokens(), alone(&engine, "int4", &request).0);
+        assert_eq!(sink.tokens(), alone(&engine, "int4", &request).0);
     }
-    assert_eq!((handle.counters().finished, handle.counters().set_aside), (12, 0));
+    assert_eq!((handle.counters().finished, handle.counters().preemptions), (12, 0));
     // The newest is still there.
-    let ear = submit(&handle, endless(prompt(11, 300), 5)).unwrap();
+    let sink = submit(&handle, endless(prompt(11, 300), 5)).unwrap();
     settle(&mut scheduler);
-    assert!(ear.with(|heard| heard.cached.unwrap()) > 200);
+    assert!(sink.with(|heard| heard.cached.unwrap()) > 200);
 }
 
 #[test]

@@ -23,15 +23,15 @@ fn a_seed_gives_the_same_tokens_alone_among_sixteen_and_after_a_hit() {
         let mut scheduler = scheduler(&engine, policy, None, SchedulerOptions::default());
         let handle = scheduler.handle();
         for round in ["at first", "after hits"] {
-            let mut ears = Vec::new();
+            let mut sinks = Vec::new();
             for request in &requests {
-                ears.push(submit(&handle, request.clone()).unwrap());
+                sinks.push(submit(&handle, request.clone()).unwrap());
                 // Some join while others are under way.
                 scheduler.step();
             }
             settle(&mut scheduler);
-            for (number, (ear, (tokens, text))) in ears.iter().zip(&expected).enumerate() {
-                ear.with(|heard| {
+            for (number, (sink, (tokens, text))) in sinks.iter().zip(&expected).enumerate() {
+                sink.with(|heard| {
                     assert_eq!(&heard.tokens, tokens, "{policy}, job {number} {round}");
                     assert_eq!(&heard.text, text, "{policy}, job {number} {round}");
                 });
@@ -51,9 +51,9 @@ fn a_hit_is_counted_and_leaves_the_last_token_to_read() {
     let whole = request(prompt(1, 196), 1, 3);
     let cached: Vec<usize> = [&whole, &whole, &request(prompt(1, 300), 1, 3), &request(prompt(2, 300), 1, 3)]
         .map(|request| {
-            let ear = submit(&handle, request.clone()).unwrap();
+            let sink = submit(&handle, request.clone()).unwrap();
             settle(&mut scheduler);
-            ear.with(|heard| {
+            sink.with(|heard| {
                 let usage = heard.end.as_ref().unwrap().as_ref().unwrap().1;
                 assert_eq!((Some(usage.cached), usage.prompt), (heard.cached, request.prompt.len()));
                 usage.cached
@@ -69,16 +69,16 @@ fn a_conversation_goes_on_from_what_was_said() {
     let mut scheduler = usual(&engine);
     let handle = scheduler.handle();
     let first = request(prompt(1, 100), 5, 150);
-    let ear = submit(&handle, first.clone()).unwrap();
+    let sink = submit(&handle, first.clone()).unwrap();
     settle(&mut scheduler);
-    let mut tokens = [first.prompt, ear.tokens()].concat();
+    let mut tokens = [first.prompt, sink.tokens()].concat();
     let said = tokens.len();
     tokens.extend(prompt(9, 30));
     let second = request(tokens, 6, 10);
-    let ear = submit(&handle, second.clone()).unwrap();
+    let sink = submit(&handle, second.clone()).unwrap();
     settle(&mut scheduler);
-    assert!(ear.with(|heard| heard.cached.unwrap()) >= said - 64);
-    assert_eq!(ear.tokens(), alone(&engine, "int4", &second).0);
+    assert!(sink.with(|heard| heard.cached.unwrap()) >= said - 64);
+    assert_eq!(sink.tokens(), alone(&engine, "int4", &second).0);
 }
 
 #[test]
@@ -86,13 +86,15 @@ fn probabilities_are_the_same_alone_and_in_company() {
     let engine = engine();
     let listen = |company: usize| {
         let mut scheduler = usual(&engine);
-        let ear = Ear::default();
-        let mut jobs = vec![job(request(prompt(0, 90), 3, 12), &ear)];
+        let sink = ChannelSink::default();
+        let mut jobs = vec![job(request(prompt(0, 90), 3, 12), &sink)];
         jobs[0].logprobs = Some(5);
-        jobs.extend((0..company as u32).map(|i| job(request(prompt(i, 120), 4, 12), &Ear::default())));
+        jobs.extend(
+            (0..company as u32).map(|i| job(request(prompt(i, 120), 4, 12), &ChannelSink::default())),
+        );
         scheduler.handle().submit(jobs).unwrap();
         settle(&mut scheduler);
-        ear.with(|heard| heard.logprobs.clone())
+        sink.with(|heard| heard.logprobs.clone())
     };
     let quiet = listen(0);
     assert!(!quiet.is_empty() && quiet.iter().all(|found| found.top.len() == 5 && found.chosen <= 0.0));
@@ -120,20 +122,20 @@ impl Constraint for ByTurns {
 fn a_constraint_decides_what_may_come_and_fails_its_own_job_only() {
     let engine = engine();
     let mut scheduler = usual(&engine);
-    let ears = [Ear::default(), Ear::default(), Ear::default()];
-    let mut jobs: Vec<_> = ears.iter().map(|ear| job(request(prompt(1, 70), 3, 8), ear)).collect();
+    let sinks = [ChannelSink::default(), ChannelSink::default(), ChannelSink::default()];
+    let mut jobs: Vec<_> = sinks.iter().map(|sink| job(request(prompt(1, 70), 3, 8), sink)).collect();
     jobs[0].constraint = Some(Box::new(ByTurns(0)));
     jobs[1].constraint = Some(Box::new(ByTurns(5)));
     scheduler.handle().submit(jobs).unwrap();
     settle(&mut scheduler);
-    let parities: Vec<u32> = ears[0].tokens().iter().map(|token| token % 2).collect();
+    let parities: Vec<u32> = sinks[0].tokens().iter().map(|token| token % 2).collect();
     assert!(parities.len() > 1 && parities.iter().zip([0, 1].iter().cycle()).all(|(a, b)| a == b));
-    let ended = ears[1].with(|heard| match heard.end.as_ref().unwrap() {
+    let ended = sinks[1].with(|heard| match heard.end.as_ref().unwrap() {
         Ok(_) => None,
         Err(error) => Some(error.to_string()),
     });
     assert_eq!(ended.as_deref(), Some("the text cannot be kept to the format asked for: enough"));
-    assert_eq!(ears[2].tokens(), alone(&engine, "int4", &request(prompt(1, 70), 3, 8)).0);
+    assert_eq!(sinks[2].tokens(), alone(&engine, "int4", &request(prompt(1, 70), 3, 8)).0);
 }
 
 /// What may come after the first token is known once somebody says so.
@@ -164,19 +166,19 @@ fn a_slow_mask_keeps_no_neighbour_waiting_and_changes_no_token() {
     let engine = engine();
     let mut scheduler = usual(&engine);
     let is_known = Arc::new(AtomicBool::new(false));
-    let ears = [Ear::default(), Ear::default(), Ear::default()];
-    let mut jobs: Vec<_> = ears.iter().map(|ear| job(request(prompt(1, 70), 3, 8), ear)).collect();
+    let sinks = [ChannelSink::default(), ChannelSink::default(), ChannelSink::default()];
+    let mut jobs: Vec<_> = sinks.iter().map(|sink| job(request(prompt(1, 70), 3, 8), sink)).collect();
     jobs[0].constraint = Some(Box::new(Slow { inner: ByTurns(0), is_known: Arc::clone(&is_known) }));
     jobs[1].constraint = Some(Box::new(ByTurns(0)));
     scheduler.handle().submit(jobs).unwrap();
-    while !(ears[1].is_done() && ears[2].is_done()) {
+    while !(sinks[1].is_done() && sinks[2].is_done()) {
         assert!(scheduler.step());
     }
-    assert_eq!((ears[0].is_done(), ears[0].tokens().len()), (false, 1), "it waits for what may come");
+    assert_eq!((sinks[0].is_done(), sinks[0].tokens().len()), (false, 1), "it waits for what may come");
     is_known.store(true, Ordering::Relaxed);
     settle(&mut scheduler);
-    assert_eq!(ears[0].tokens(), ears[1].tokens());
-    assert_eq!(ears[2].tokens(), alone(&engine, "int4", &request(prompt(1, 70), 3, 8)).0);
+    assert_eq!(sinks[0].tokens(), sinks[1].tokens());
+    assert_eq!(sinks[2].tokens(), alone(&engine, "int4", &request(prompt(1, 70), 3, 8)).0);
 }
 
 /// The normed output of the last layer, `(tokens, hidden)`, in one pass.
@@ -200,17 +202,17 @@ fn vectors_are_those_of_the_last_layer_whoever_else_is_there() {
     for round in 0..2 {
         // In company, and after the prompt has been remembered.
         let talker = submit(&handle, request(crate::support::prompt(1, 40), 1, 30)).unwrap();
-        let ears = [Ear::default(), Ear::default()];
-        let mut jobs: Vec<_> = ears.iter().map(|ear| job(request(prompt.clone(), 0, 9), ear)).collect();
+        let sinks = [ChannelSink::default(), ChannelSink::default()];
+        let mut jobs: Vec<_> = sinks.iter().map(|sink| job(request(prompt.clone(), 0, 9), sink)).collect();
         jobs[0].embed = Some(Pooling::Mean);
         jobs[1].embed = Some(Pooling::Last);
         handle.submit(jobs).unwrap();
         settle(&mut scheduler);
         let rows = hidden(&engine, &prompt);
         let mean: Vec<f32> = (0..rows[0].len()).map(|c| rows.iter().map(|row| row[c]).sum()).collect();
-        for (ear, expected) in ears.iter().zip([&mean, &rows[299]]) {
+        for (sink, expected) in sinks.iter().zip([&mean, &rows[299]]) {
             let length = expected.iter().map(|x| x * x).sum::<f32>().sqrt();
-            ear.with(|heard| {
+            sink.with(|heard| {
                 assert_eq!((heard.vector.len(), heard.tokens.len()), (expected.len(), 0));
                 let far = heard.vector.iter().zip(expected).map(|(a, b)| (a - b / length).abs());
                 assert!(far.fold(0.0, f32::max) < 1e-5, "round {round}");
@@ -225,14 +227,16 @@ fn the_tokens_of_a_prompt_are_scored_alike_in_any_company_and_after_a_hit() {
     let engine = engine();
     let long = prompt(3, 200);
     let score = |scheduler: &mut kvant_engine::scheduler::Scheduler, company: usize| {
-        let ear = Ear::default();
-        let mut jobs = vec![job(request(long.clone(), 3, 0), &ear)];
+        let sink = ChannelSink::default();
+        let mut jobs = vec![job(request(long.clone(), 3, 0), &sink)];
         (jobs[0].logprobs, jobs[0].prompt_logprobs) = (Some(2), true);
-        jobs.extend((0..company as u32).map(|i| job(request(prompt(i, 120), 4, 12), &Ear::default())));
+        jobs.extend(
+            (0..company as u32).map(|i| job(request(prompt(i, 120), 4, 12), &ChannelSink::default())),
+        );
         scheduler.handle().submit(jobs).unwrap();
         settle(scheduler);
-        assert_eq!(ear.with(|heard| heard.cached), Some(0));
-        ear.with(|heard| heard.prompt.clone())
+        assert_eq!(sink.with(|heard| heard.cached), Some(0));
+        sink.with(|heard| heard.prompt.clone())
     };
     let mut alone = usual(&engine);
     let scores = score(&mut alone, 0);
@@ -241,13 +245,13 @@ fn the_tokens_of_a_prompt_are_scored_alike_in_any_company_and_after_a_hit() {
     assert_eq!(scores, score(&mut usual(&engine), 5));
     // The naive way: what comes after each beginning of the prompt.
     for position in [1, 63, 64, 150, 199] {
-        let ear = Ear::default();
-        let mut one = job(request(long[..position].to_vec(), 1, 1), &ear);
+        let sink = ChannelSink::default();
+        let mut one = job(request(long[..position].to_vec(), 1, 1), &sink);
         one.logprobs = Some(engine.model().vocabulary());
         let mut scheduler = usual(&engine);
         scheduler.handle().submit(vec![one]).unwrap();
         settle(&mut scheduler);
-        let found = ear.with(|heard| heard.logprobs.clone());
+        let found = sink.with(|heard| heard.logprobs.clone());
         if let Some(found) = found.first() {
             let expected = found.top.iter().find(|(id, _)| *id == long[position]).unwrap().1;
             assert_eq!(scores[position - 1].chosen, expected, "position {position}");
@@ -260,12 +264,12 @@ fn a_job_may_do_without_what_others_have_read() {
     let engine = engine();
     let mut scheduler = usual(&engine);
     for (cache_prompt, expects_hit) in [(true, false), (false, false), (true, true)] {
-        let ear = Ear::default();
-        let mut one = job(request(prompt(1, 200), 5, 8), &ear);
+        let sink = ChannelSink::default();
+        let mut one = job(request(prompt(1, 200), 5, 8), &sink);
         one.cache_prompt = cache_prompt;
         scheduler.handle().submit(vec![one]).unwrap();
         settle(&mut scheduler);
-        assert_eq!(ear.with(|heard| heard.cached.unwrap()) > 0, expects_hit);
-        assert_eq!(ear.tokens(), alone(&engine, "int4", &request(prompt(1, 200), 5, 8)).0);
+        assert_eq!(sink.with(|heard| heard.cached.unwrap()) > 0, expects_hit);
+        assert_eq!(sink.tokens(), alone(&engine, "int4", &request(prompt(1, 200), 5, 8)).0);
     }
 }

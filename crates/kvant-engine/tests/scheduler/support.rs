@@ -66,12 +66,12 @@ pub struct Heard {
 
 /// Somebody who listens, until they go away.
 #[derive(Clone, Default)]
-pub struct Ear {
+pub struct ChannelSink {
     heard: Arc<Mutex<Heard>>,
     gone: Arc<AtomicBool>,
 }
 
-impl Ear {
+impl ChannelSink {
     pub fn go(&self) {
         self.gone.store(true, Ordering::Relaxed);
     }
@@ -94,7 +94,7 @@ impl Ear {
     }
 }
 
-impl Listener for Ear {
+impl Listener for ChannelSink {
     fn take(&mut self, event: JobEvent) {
         let mut heard = self.heard.lock().unwrap();
         assert!(heard.end.is_none(), "{event:?} after the end");
@@ -122,7 +122,7 @@ impl Listener for Ear {
     }
 }
 
-pub fn job(request: Request, ear: &Ear) -> Job {
+pub fn job(request: Request, sink: &ChannelSink) -> Job {
     Job {
         request,
         logprobs: None,
@@ -132,13 +132,13 @@ pub fn job(request: Request, ear: &Ear) -> Job {
         constraint: None,
         deadline: None,
         owner: 0,
-        listener: Box::new(ear.clone()),
+        listener: Box::new(sink.clone()),
     }
 }
 
-pub fn submit(handle: &Handle, request: Request) -> Result<Ear, Refused> {
-    let ear = Ear::default();
-    handle.submit(vec![job(request, &ear)]).map(|()| ear)
+pub fn submit(handle: &Handle, request: Request) -> Result<ChannelSink, Refused> {
+    let sink = ChannelSink::default();
+    handle.submit(vec![job(request, &sink)]).map(|()| sink)
 }
 
 /// Steps until there is nothing to do.

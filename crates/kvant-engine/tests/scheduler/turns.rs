@@ -9,19 +9,20 @@ fn reading_a_long_prompt_does_not_keep_answers_waiting() {
     let engine = engine();
     let mut scheduler = usual(&engine);
     let handle = scheduler.handle();
-    let talkers: Vec<Ear> = (0..3).map(|i| submit(&handle, endless(prompt(i, 20), 200)).unwrap()).collect();
+    let talkers: Vec<ChannelSink> =
+        (0..3).map(|i| submit(&handle, endless(prompt(i, 20), 200)).unwrap()).collect();
     (0..8).for_each(|_| assert!(scheduler.step()));
     let reader = submit(&handle, endless(prompt(7, 450), 5)).unwrap();
     let mut passes = 0;
     while reader.tokens().is_empty() {
-        let before: Vec<usize> = talkers.iter().map(|ear| ear.tokens().len()).collect();
+        let before: Vec<usize> = talkers.iter().map(|sink| sink.tokens().len()).collect();
         assert!(scheduler.step());
-        for (ear, before) in talkers.iter().zip(before) {
-            assert_eq!(ear.tokens().len(), before + 1, "every pass brings everybody a token");
+        for (sink, before) in talkers.iter().zip(before) {
+            assert_eq!(sink.tokens().len(), before + 1, "every pass brings everybody a token");
         }
         passes += 1;
     }
-    assert!(passes > 1, "the prompt was read in stretches");
+    assert!(passes > 1, "the prompt was read in chunks");
 }
 
 /// A request that nothing but its length ends: the ending token is forbidden.
@@ -51,7 +52,7 @@ fn the_queue_is_bounded_and_says_so() {
     let options = SchedulerOptions { most_running: 2, most_waiting: 3, ..SchedulerOptions::default() };
     let mut scheduler = scheduler(&engine, "int4", None, options);
     let handle = scheduler.handle();
-    let ears: Vec<_> = (0..2).map(|i| submit(&handle, endless(prompt(i, 9), 6)).unwrap()).collect();
+    let sinks: Vec<_> = (0..2).map(|i| submit(&handle, endless(prompt(i, 9), 6)).unwrap()).collect();
     scheduler.step();
     let waiting: Vec<_> = (0..3).map(|i| submit(&handle, endless(prompt(i, 9), 6)).unwrap()).collect();
     let refused = submit(&handle, endless(prompt(1, 9), 6)).err().unwrap();
@@ -60,7 +61,7 @@ fn the_queue_is_bounded_and_says_so() {
     let counters = handle.counters();
     assert_eq!((counters.running, counters.waiting, counters.refused), (2, 3, 1));
     settle(&mut scheduler);
-    assert!(ears.iter().chain(&waiting).all(Ear::is_done));
+    assert!(sinks.iter().chain(&waiting).all(ChannelSink::is_done));
     assert_eq!(handle.counters().finished, 5);
 }
 
@@ -89,15 +90,15 @@ fn an_owner_with_many_jobs_does_not_keep_another_waiting() {
     let options = SchedulerOptions { most_running: 1, ..SchedulerOptions::default() };
     let mut scheduler = scheduler(&engine, "int4", None, options);
     let handle = scheduler.handle();
-    let many: Vec<Ear> = (0..6).map(|i| submit(&handle, endless(prompt(i, 9), 2)).unwrap()).collect();
-    let ear = Ear::default();
-    let mut other = job(endless(prompt(1, 9), 2), &ear);
+    let many: Vec<ChannelSink> = (0..6).map(|i| submit(&handle, endless(prompt(i, 9), 2)).unwrap()).collect();
+    let sink = ChannelSink::default();
+    let mut other = job(endless(prompt(1, 9), 2), &sink);
     other.owner = 1;
     handle.submit(vec![other]).unwrap();
-    while !ear.is_done() {
+    while !sink.is_done() {
         assert!(scheduler.step());
     }
-    assert!(many.iter().filter(|ear| ear.is_done()).count() <= 1);
+    assert!(many.iter().filter(|sink| sink.is_done()).count() <= 1);
 }
 
 /// Several answers to one prompt, or an agent that sends one prompt to many: it is read once.
@@ -106,13 +107,13 @@ fn jobs_with_one_long_beginning_read_it_once() {
     let engine = engine();
     let mut scheduler = usual(&engine);
     let handle = scheduler.handle();
-    let ears: Vec<Ear> = (0..8).map(|_| Ear::default()).collect();
-    let jobs = ears.iter().map(|ear| job(endless(prompt(3, 400), 4), ear)).collect();
+    let sinks: Vec<ChannelSink> = (0..8).map(|_| ChannelSink::default()).collect();
+    let jobs = sinks.iter().map(|sink| job(endless(prompt(3, 400), 4), sink)).collect();
     handle.submit(jobs).unwrap();
     settle(&mut scheduler);
-    let cached: Vec<usize> = ears.iter().map(|ear| ear.with(|heard| heard.cached.unwrap())).collect();
+    let cached: Vec<usize> = sinks.iter().map(|sink| sink.with(|heard| heard.cached.unwrap())).collect();
     assert_eq!(cached, [0, 388, 388, 388, 388, 388, 388, 388]);
-    assert!(ears.iter().all(|ear| ear.tokens() == ears[0].tokens()));
+    assert!(sinks.iter().all(|sink| sink.tokens() == sinks[0].tokens()));
 }
 
 #[test]
@@ -122,12 +123,12 @@ fn an_idle_scheduler_takes_as_many_jobs_as_it_has_slots_and_places_in_the_queue(
     let mut scheduler = scheduler(&engine, "int4", None, options);
     let handle = scheduler.handle();
     let ask = |number: u32| submit(&handle, endless(prompt(number, 4), 3));
-    let ears: Vec<Ear> = (0..80).map(|number| ask(number).expect("there is room")).collect();
+    let sinks: Vec<ChannelSink> = (0..80).map(|number| ask(number).expect("there is room")).collect();
     assert_eq!(ask(80).err(), Some(Refused::Busy { waiting: 80 }));
     // Slots that are taken are no room any more, also before the first pass is over.
     assert!(scheduler.step());
     assert_eq!(ask(81).err(), Some(Refused::Busy { waiting: 64 }));
     settle(&mut scheduler);
-    assert!(ears.iter().all(Ear::is_done));
+    assert!(sinks.iter().all(ChannelSink::is_done));
     assert!(ask(82).is_ok());
 }

@@ -290,7 +290,7 @@ impl Held {
     /// SHA-256 over all encoded pages that the next query sees: layer by layer, kv head by kv head, keys before values.
     pub fn pages(&self) -> [u8; 32] {
         let sequence = self.kv.sequence();
-        let rule = sequence.layout().rule();
+        let rule = sequence.layout().exact_window();
         let mut hash = Sha256::new();
         for (slot, head, side, codecs) in sequence.layout().sides() {
             let window = sequence.layout().slots()[slot].stored().and_then(|shape| shape.window);

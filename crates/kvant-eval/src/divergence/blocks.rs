@@ -1,7 +1,7 @@
 //! How a window is cut into passes that several caches take side by side.
 
 use crate::token_nll::PassLimits;
-use kvant_cache::{CacheLayout, Mode, Visibility};
+use kvant_cache::{CacheLayout, ExactWindow, Mode};
 use std::ops::Range;
 
 /// Where passes may end. In strict mode, and where every page is the reference's, a pass holds whole pages.
@@ -16,7 +16,7 @@ pub struct Grid {
 impl Grid {
     /// The grid a cache needs; `whole`: of whole pages whatever its mode.
     pub fn of(layout: &CacheLayout, whole: bool) -> Self {
-        let Visibility { mode, sinks, .. } = *layout.rule();
+        let ExactWindow { mode, sinks, .. } = *layout.exact_window();
         match mode {
             Mode::Deployed if !whole => Self { first: 0, unit: 1 },
             // Pages are powers of two: the ends of the largest are ends of all.

@@ -19,9 +19,9 @@ pub struct Comparison {
     /// Whether both find the same token most likely.
     pub agrees: bool,
     /// −ln p of the token that came, by the reference.
-    pub reference_surprise: f64,
+    pub reference_nll: f64,
     /// The same by the other.
-    pub surprise: f64,
+    pub nll: f64,
 }
 
 /// Sums that grow side by side, so that one need not wait for the other.
@@ -34,8 +34,8 @@ impl Comparison {
         Self {
             kl: mean_difference(truth, other) + (log_mass - truth.log_mass),
             agrees: truth.seen.top == top(other),
-            reference_surprise: truth.seen.surprise,
-            surprise: log_mass - f64::from(other[next]),
+            reference_nll: truth.seen.nll,
+            nll: log_mass - f64::from(other[next]),
         }
     }
 
@@ -45,7 +45,7 @@ impl Comparison {
         kvant_threads::for_each_chunk(&mut found, 1, |row, found| {
             found[0] = Self::of(&truth.row(row), other.row(row), next[row] as usize);
         });
-        let fit = |c: &Self| c.kl.is_finite() && c.reference_surprise.is_finite() && c.surprise.is_finite();
+        let fit = |c: &Self| c.kl.is_finite() && c.reference_nll.is_finite() && c.nll.is_finite();
         match found.iter().position(|comparison| !fit(comparison)) {
             Some(row) => Err(row),
             None => Ok(found),
@@ -104,7 +104,7 @@ mod tests {
                 let (found, expected) = (compare(&z, &w, 7), naive(&z, &w));
                 assert!((found.kl - expected).abs() < 1e-12 + 1e-9 * expected, "{} {expected}", found.kl);
                 let mass: f64 = w.iter().map(|&w| f64::from(w).exp()).sum();
-                assert!((found.surprise + (f64::from(w[7]).exp() / mass).ln()).abs() < 1e-9);
+                assert!((found.nll + (f64::from(w[7]).exp() / mass).ln()).abs() < 1e-9);
             }
         }
     }
@@ -114,7 +114,7 @@ mod tests {
         let z = noise(1, 1000, 30.0);
         let same = compare(&z, &z, 3);
         assert_eq!((same.kl, same.agrees), (0.0, true));
-        assert_eq!(same.surprise, same.reference_surprise);
+        assert_eq!(same.nll, same.reference_nll);
         let shifted: Vec<f32> = z.iter().map(|z| z + 64.0).collect();
         assert!(compare(&z, &shifted, 3).kl.abs() < 1e-9);
     }

@@ -18,7 +18,7 @@ pub struct Divergence {
     agreeing: usize,
     reference: Estimate,
     estimate: Estimate,
-    /// Surprise less the reference's, token by token.
+    /// NLL less the reference's, token by token.
     excess: Mean,
     bits_per_value: Option<f64>,
     bits_total: f64,
@@ -37,9 +37,9 @@ impl Divergence {
             self.kl.push(comparison.kl);
             self.kl_mean.push(comparison.kl);
             self.agreeing += usize::from(comparison.agrees);
-            self.reference.push(comparison.reference_surprise);
-            self.estimate.push(comparison.surprise);
-            self.excess.push(comparison.surprise - comparison.reference_surprise);
+            self.reference.push(comparison.reference_nll);
+            self.estimate.push(comparison.nll);
+            self.excess.push(comparison.nll - comparison.reference_nll);
         }
     }
 
@@ -94,12 +94,12 @@ impl Divergence {
         self.agreeing as f64 / self.tokens().max(1) as f64
     }
 
-    /// Surprise with the exact cache.
+    /// NLL with the exact cache.
     pub fn reference(&self) -> &Estimate {
         &self.reference
     }
 
-    /// Surprise with the cache in question.
+    /// NLL with the cache in question.
     pub fn estimate(&self) -> &Estimate {
         &self.estimate
     }
@@ -171,8 +171,8 @@ mod tests {
         let mut found = Divergence::default();
         // Hard and easy tokens in turn, and a cache that adds 0.01 to each.
         let pair = |i: usize| {
-            let surprise = if i.is_multiple_of(2) { 1.0 } else { 9.0 };
-            Comparison { reference_surprise: surprise, surprise: surprise + 0.01, ..Comparison::default() }
+            let nll = if i.is_multiple_of(2) { 1.0 } else { 9.0 };
+            Comparison { reference_nll: nll, nll: nll + 0.01, ..Comparison::default() }
         };
         found.take(&(0..100).map(pair).collect::<Vec<_>>());
         let (growth, error) = found.ppl_growth_percent();

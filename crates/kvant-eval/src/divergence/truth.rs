@@ -8,7 +8,7 @@ pub struct Seen {
     /// The most likely token; the first of equals.
     pub top: usize,
     /// −ln p of the token that came.
-    pub surprise: f64,
+    pub nll: f64,
 }
 
 /// Rows of logits as distributions.
@@ -44,9 +44,9 @@ impl Seen {
         kvant_threads::for_each_chunk(&mut found, 1, |row, found| {
             let logits = logits.row(row);
             let (top, log_mass) = (top(logits), log_mass(logits));
-            found[0] = Self { top, surprise: log_mass - f64::from(logits[next[row] as usize]) };
+            found[0] = Self { top, nll: log_mass - f64::from(logits[next[row] as usize]) };
         });
-        match found.iter().position(|seen| !seen.surprise.is_finite()) {
+        match found.iter().position(|seen| !seen.nll.is_finite()) {
             Some(row) => Err(row),
             None => Ok(found),
         }

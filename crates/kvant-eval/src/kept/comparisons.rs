@@ -32,8 +32,8 @@ impl WindowResult {
         for bits in [bits_per_value, bits_total] {
             body.extend(bits.to_le_bytes());
         }
-        for Comparison { kl, agrees, reference_surprise, surprise } in &self.comparisons {
-            for number in [kl, reference_surprise, surprise] {
+        for Comparison { kl, agrees, reference_nll, nll } in &self.comparisons {
+            for number in [kl, reference_nll, nll] {
                 body.extend(number.to_le_bytes());
             }
             body.push(u8::from(*agrees));
@@ -81,8 +81,8 @@ impl WindowResult {
         let comparison = |bytes: &[u8]| {
             Some(Comparison {
                 kl: real(bytes, 0)?,
-                reference_surprise: real(bytes, 1)?,
-                surprise: real(bytes, 2)?,
+                reference_nll: real(bytes, 1)?,
+                nll: real(bytes, 2)?,
                 agrees: *bytes.last()? == 1,
             })
         };

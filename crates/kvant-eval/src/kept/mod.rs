@@ -6,7 +6,7 @@
 //!
 //! # What is kept of the reference, and its error
 //!
-//! Per position: the most likely token and the surprise at the token that came, exactly; and every logit in 16 bits, in
+//! Per position: the most likely token and the nll at the token that came, exactly; and every logit in 16 bits, in
 //! even steps Δ between the least and the largest of its position (`rounding.rs` has the formula). Top-1 agreement and perplexity are
 //! therefore exact. To a KL divergence the rounding adds Δ²/24 on average: with logits that span 30 nats, 1e-8. A test
 //! measures it, and `kvant eval --kv f32` shows it: everything it prints but zero is this error. Whoever wants none

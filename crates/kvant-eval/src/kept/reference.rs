@@ -3,7 +3,7 @@
 //! After the header one record per scored position, all of one size:
 //!
 //! ```text
-//! f32 Δ | u32 most likely token | f64 surprise at the token that came | u16 × vocabulary | u32 checksum of the record
+//! f32 Δ | u32 most likely token | f64 nll at the token that came | u16 × vocabulary | u32 checksum of the record
 //! ```
 
 use super::file::{self, Digest, Draft, HEADER_BYTES, Kind};
@@ -43,10 +43,10 @@ pub fn round(logits: &mut Rows, seen: &[Seen]) -> Result<Vec<u8>, usize> {
         let mut codes = vec![0; vocabulary];
         let Some(step) = rounding::encode(row, &mut codes) else { return };
         rounding::decode(codes.iter().copied(), step, row);
-        let Seen { top, surprise } = seen[number];
+        let Seen { top, nll } = seen[number];
         record[..4].copy_from_slice(&step.to_le_bytes());
         record[4..8].copy_from_slice(&(top as u32).to_le_bytes());
-        record[8..16].copy_from_slice(&surprise.to_le_bytes());
+        record[8..16].copy_from_slice(&nll.to_le_bytes());
         for (bytes, code) in record[BEFORE_CODES..size - CHECKSUM].chunks_exact_mut(2).zip(codes) {
             bytes.copy_from_slice(&code.to_le_bytes());
         }
@@ -137,11 +137,11 @@ fn decode(record: &[u8], logits: &mut [f32]) -> Option<Seen> {
     }
     let (step, rest) = body.split_first_chunk::<4>()?;
     let (top, rest) = rest.split_first_chunk::<4>()?;
-    let (surprise, codes) = rest.split_first_chunk::<8>()?;
-    let (step, surprise) = (f32::from_le_bytes(*step), f64::from_le_bytes(*surprise));
+    let (nll, codes) = rest.split_first_chunk::<8>()?;
+    let (step, nll) = (f32::from_le_bytes(*step), f64::from_le_bytes(*nll));
     let top = u32::from_le_bytes(*top) as usize;
-    let fits = step.is_finite() && step >= 0.0 && surprise.is_finite() && top < logits.len();
+    let fits = step.is_finite() && step >= 0.0 && nll.is_finite() && top < logits.len();
     let codes = codes.chunks_exact(2).map(|code| u16::from_le_bytes([code[0], code[1]]));
     rounding::decode(codes, step, logits);
-    fits.then_some(Seen { top, surprise })
+    fits.then_some(Seen { top, nll })
 }

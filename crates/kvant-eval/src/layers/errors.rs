@@ -132,7 +132,7 @@ fn decoded(
     let sequence = cache.sequence();
     let Some(store) = sequence.side(slot, head, side) else { return Ok((0, Vec::new())) };
     let codec = store.codecs().codec();
-    let rule = sequence.layout().rule();
+    let rule = sequence.layout().exact_window();
     let first = rule.page_start(store.dropped(), codec.page_tokens());
     let mut rows = Vec::new();
     for page in store.pages() {

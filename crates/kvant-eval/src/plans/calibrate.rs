@@ -1,6 +1,6 @@
 //! One pass over a text, and what follows from it for every head.
 
-use super::learning::{self, Lessons};
+use super::learning::{self, LearnedTransforms};
 use crate::error::EvalError;
 use crate::windows::{Score, Windows};
 use kvant_cache::plan::{self, ENDS_ROTATION, Plan, PlannedSlot};
@@ -98,7 +98,7 @@ pub fn calibrate(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Plan, PlanError> {
     let PlanRequest { model: signature, policy, text, learn, ranges, reach } = request;
-    let lessons = Lessons::of(learn).map_err(PlanError::Learning)?;
+    let lessons = LearnedTransforms::of(learn).map_err(PlanError::Learning)?;
     let slots = model.slots();
     let statistics = Statistics::new(slots, policy.rule.sinks, ENDS_ROTATION, Tier::select()?);
     let statistics = statistics.with_extents(ranges);

@@ -1,6 +1,6 @@
 //! What is learned for codecs that ask for it, head by head.
 
-use kvant_cache::plan::{Findings, PlannedHead, Trained};
+use kvant_cache::plan::{LearnedTransform, PlannedHead, SideCalibration};
 use kvant_calibrate::learned::{learn, learnable};
 use kvant_calibrate::{CalibrationError, HeadStatistics};
 use kvant_codec::{CodecSpec, KvSpec};
@@ -11,11 +11,11 @@ pub(super) const SAMPLE: usize = 1024;
 pub(super) const SEED: u64 = 0;
 
 /// Codecs that learn, for keys and for values.
-pub(super) struct Lessons {
+pub(super) struct LearnedTransforms {
     sides: [Vec<CodecSpec>; 2],
 }
 
-impl Lessons {
+impl LearnedTransforms {
     /// The sides of these specs that learn.
     pub fn of(specs: &[KvSpec]) -> Result<Self, CalibrationError> {
         let mut sides = [Vec::new(), Vec::new()];
@@ -59,16 +59,18 @@ impl Lessons {
                 sides.flat_map(move |(side, specs)| specs.iter().map(move |spec| (head, side, spec)))
             })
             .collect();
-        let mut results: Vec<Option<Result<Trained, CalibrationError>>> = vec![None; tasks.len()];
-        let findings: Vec<[&Findings; 2]> = planned.iter().map(|head| [&head.key, &head.value]).collect();
+        let mut results: Vec<Option<Result<LearnedTransform, CalibrationError>>> = vec![None; tasks.len()];
+        let findings: Vec<[&SideCalibration; 2]> =
+            planned.iter().map(|head| [&head.key, &head.value]).collect();
         kvant_threads::for_each_chunk(&mut results, 1, |task, result| {
             let (head, side, spec) = tasks[task];
             let (Some(samples), Some(mean)) = (&seen[head].samples, &findings[head][side].mean) else {
                 return;
             };
             let learning = learn(spec, samples[side].rows(), mean, SEED);
-            result[0] =
-                Some(learning.map(|found| Trained { spec: spec.to_string(), numbers: found.numbers }));
+            result[0] = Some(
+                learning.map(|found| LearnedTransform { spec: spec.to_string(), numbers: found.numbers }),
+            );
         });
         for ((head, side, _), trained) in tasks.into_iter().zip(results) {
             let findings = [&mut planned[head].key, &mut planned[head].value];

@@ -16,7 +16,7 @@ use crate::divergence::{Headway, Mode, Models, Request, divergence};
 use crate::error::EvalError;
 use crate::token_nll::PassLimits;
 use crate::windows::Windows;
-use kvant_cache::plan::Findings;
+use kvant_cache::plan::SideCalibration;
 use kvant_cache::{Clause, Plan, SlotKind};
 use kvant_codec::allocation::{WIDTHS, distortions};
 use kvant_codec::{BuildError, CodecSpec, PageCodec, Side, Tier, expected_trellis_error};
@@ -226,7 +226,7 @@ impl Errors<'_> {
 
     /// Bits per value, and the error of a head.
     fn of(&self, spec: &CodecSpec, head: usize) -> Result<(f64, f64), EvalError> {
-        let none = Findings::default();
+        let none = SideCalibration::default();
         let found = self.plan.findings(self.slot, head, self.side).unwrap_or(&none);
         Ok(of_head(spec, found, self.side, self.dim)?)
     }
@@ -237,7 +237,12 @@ impl Errors<'_> {
     }
 }
 
-fn of_head(spec: &CodecSpec, found: &Findings, side: Side, dim: usize) -> Result<(f64, f64), BuildError> {
+fn of_head(
+    spec: &CodecSpec,
+    found: &SideCalibration,
+    side: Side,
+    dim: usize,
+) -> Result<(f64, f64), BuildError> {
     let tier = Tier::select()?;
     let calibration = found.calibration(spec, side, dim, tier)?;
     let codec = spec.build_with(side, dim, &calibration, tier)?;

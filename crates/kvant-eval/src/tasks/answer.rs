@@ -11,7 +11,7 @@ use kvant_model::{Chunk, Model, Pass};
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Answer {
     /// −ln p of every token, each given all before it.
-    pub surprises: Vec<f64>,
+    pub token_nlls: Vec<f64>,
     /// The most likely token at every place.
     pub likeliest: Vec<u32>,
     /// Whether these are the answer: greedy generation would have given it.
@@ -20,8 +20,8 @@ pub struct Answer {
 
 impl Answer {
     /// −ln p of the whole.
-    pub fn surprise(&self) -> f64 {
-        self.surprises.iter().sum()
+    pub fn nll(&self) -> f64 {
+        self.token_nlls.iter().sum()
     }
 }
 
@@ -67,12 +67,12 @@ impl<'m> Asker<'m> {
                 self.model.forward(Pass::new(&[chunk]), &mut [self.cache.sequence_mut()])?.into_logits();
             for (row, position) in (wanted..block.end).enumerate() {
                 let (logits, next) = (logits.row(row), tokens[position + 1]);
-                let surprise = nll(logits, next as usize);
-                if !surprise.is_finite() {
+                let token = nll(logits, next as usize);
+                if !token.is_finite() {
                     return Err(EvalError::NotFinite { window: 0, position });
                 }
                 let top = crate::divergence::top(logits) as u32;
-                found.surprises.push(surprise);
+                found.token_nlls.push(token);
                 found.likeliest.push(top);
                 found.is_likeliest &= top == next;
             }

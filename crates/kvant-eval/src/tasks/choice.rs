@@ -14,7 +14,7 @@
 //! {"request": {"context": …, "continuation": …}, "doc_id": N, "idx": N, "label": N}
 //! ```
 //!
-//! The ending with the least surprise per byte is chosen: longer ones are not put at a disadvantage.
+//! The ending with the least nll per byte is chosen: longer ones are not put at a disadvantage.
 
 use super::answer::Asker;
 use super::report::Score;
@@ -154,13 +154,13 @@ pub fn scores(
             let (mut best, mut least) = (0, f64::INFINITY);
             for (ending, (context, tokens, bytes)) in endings.iter().enumerate() {
                 let answer = asker.ask(context, tokens)?;
-                let surprise = answer.surprise() / (*bytes).max(1) as f64;
-                if surprise < least {
-                    (best, least) = (ending, surprise);
+                let nll = answer.nll() / (*bytes).max(1) as f64;
+                if nll < least {
+                    (best, least) = (ending, nll);
                 }
                 if ending == question.right {
-                    score.surprise.0 += answer.surprise();
-                    score.surprise.1 += answer.surprises.len();
+                    score.nll.0 += answer.nll();
+                    score.nll.1 += answer.token_nlls.len();
                 }
             }
             if number == 0 {

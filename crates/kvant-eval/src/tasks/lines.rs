@@ -112,8 +112,8 @@ impl Record {
                 }
                 score
                     .take(f64::from(u8::from(found.is_likeliest)), found.likeliest == truth[place].likeliest);
-                score.surprise.0 += found.surprise();
-                score.surprise.1 += found.surprises.len();
+                score.nll.0 += found.nll();
+                score.nll.1 += found.token_nlls.len();
                 done += 1;
                 progress(Step { done, total });
             }

@@ -14,7 +14,7 @@
 //! | [`json`] | a request for a JSON object, tool calls among them | the answer is one, with the keys and types asked for |
 //!
 //! Greedy generation yields an answer exactly when each of its tokens is the most likely one given those before, so
-//! retrieval needs no generation: one pass over prompt and answer tells, and gives the answer's surprise too.
+//! retrieval needs no generation: one pass over prompt and answer tells, and gives the answer's nll too.
 
 mod answer;
 pub mod choice;

@@ -11,8 +11,8 @@ pub struct Score {
     pub rights: Vec<f64>,
     /// Those that came out as with the exact cache.
     pub same: usize,
-    /// Sum of surprises, and how many tokens they are of.
-    pub surprise: (f64, usize),
+    /// Sum of token_nlls, and how many tokens they are of.
+    pub nll: (f64, usize),
 }
 
 impl Score {
@@ -26,7 +26,7 @@ impl Score {
     pub fn add(&mut self, other: &Self) {
         self.rights.extend(&other.rights);
         self.same += other.same;
-        self.surprise = (self.surprise.0 + other.surprise.0, self.surprise.1 + other.surprise.1);
+        self.nll = (self.nll.0 + other.nll.0, self.nll.1 + other.nll.1);
     }
 
     /// How many cases.
@@ -98,8 +98,9 @@ pub struct TaskRow {
     pub paired: Option<Paired>,
     /// Share of the cases that came out as with the exact cache.
     pub same: f64,
-    /// Mean surprise at a token of the right answer, in nats, where there is one.
-    pub surprise: Option<f64>,
+    /// Mean nll at a token of the right answer, in nats, where there is one.
+    #[serde(rename = "surprise")]
+    pub nll: Option<f64>,
     /// What was measured.
     #[serde(flatten)]
     pub setting: Setting,
@@ -115,7 +116,7 @@ impl TaskRow {
         setting: Setting,
     ) -> Self {
         let right = score.share(score.right());
-        let (surprise, tokens) = score.surprise;
+        let (nll, tokens) = score.nll;
         Self {
             task,
             spec,
@@ -126,7 +127,7 @@ impl TaskRow {
             right_stderr: (right * (1.0 - right) / score.cases().max(1) as f64).max(0.0).sqrt(),
             paired,
             same: score.share(score.same as f64),
-            surprise: (tokens > 0).then(|| surprise / tokens as f64),
+            nll: (tokens > 0).then(|| nll / tokens as f64),
             setting,
         }
     }

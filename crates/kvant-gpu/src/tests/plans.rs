@@ -3,7 +3,7 @@
 use super::pages::{Device, by_host, compare, fuses, is_exact, rows};
 use super::{Random, gpu};
 use crate::layout::LayoutKernels;
-use kvant_cache::plan::{Findings, Klt, Plan, PlannedHead, PlannedSlot};
+use kvant_cache::plan::{Klt, Plan, PlannedHead, PlannedSlot, SideCalibration};
 use kvant_cache::{CacheLayout, KvShape, Slots};
 use kvant_codec::{Dense, PageFormat, Side};
 use std::sync::Arc;
@@ -53,14 +53,14 @@ pub(super) fn planned(policy: &str, kv_heads: usize, dim: usize) -> CacheLayout 
         let mut basis: Vec<f32> =
             (0..dim * dim).map(|n| 0.02 * random.number() * (n % 7) as f32 / 7.0).collect();
         (0..dim).for_each(|c| basis[c * dim + (c + 3 * head + 1) % dim] += 1.0);
-        Findings {
+        SideCalibration {
             mean: Some(random.numbers(dim)),
-            ends: Some([random.numbers(dim).iter().map(|x| x - 2.0).collect(), vec![1.5; dim]]),
+            range: Some([random.numbers(dim).iter().map(|x| x - 2.0).collect(), vec![1.5; dim]]),
             klt: Some(Klt {
                 basis: Arc::new(Dense::of(dim, basis).unwrap()),
                 variances: (0..dim).map(|c| (0.95 - 0.12 * (head % 4) as f32).powi(c as i32)).collect(),
             }),
-            ..Findings::default()
+            ..SideCalibration::default()
         }
     };
     let heads =

@@ -1,4 +1,4 @@
-// The inner values of perceptrons.
+// The inner values of MLPs.
 fn sigmoid(v: f32) -> f32 {
     return 1.0 / (1.0 + exp(-v));
 }

@@ -116,7 +116,7 @@ impl Partial {
 /// Downloads `url` to `destination`, picking up after broken connections.
 pub(super) fn download(
     http: &Http,
-    patience: &Patience,
+    timeout: &Patience,
     url: &str,
     destination: &Path,
     mut promise: Promise,
@@ -124,7 +124,7 @@ pub(super) fn download(
 ) -> Result<Arrived> {
     let label = destination.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let mut partial = Partial::open(destination, &promise)?;
-    match fill(http, patience, url, &label, &mut partial, &mut promise, report) {
+    match fill(http, timeout, url, &label, &mut partial, &mut promise, report) {
         Ok(()) => partial.finish(destination, &promise),
         Err(error) => {
             partial.close()?;
@@ -133,10 +133,10 @@ pub(super) fn download(
     }
 }
 
-/// Attempts until everything is there, no attempt can help, or patience ends.
+/// Attempts until everything is there, no attempt can help, or timeout ends.
 fn fill(
     http: &Http,
-    patience: &Patience,
+    timeout: &Patience,
     url: &str,
     label: &str,
     partial: &mut Partial,
@@ -152,7 +152,7 @@ fn fill(
             Err(Stop::Trying(error)) => {
                 failures = if partial.len >= before.saturating_add(WORTH_ANOTHER) { 1 } else { failures + 1 };
                 let kept = partial.len;
-                if failures >= patience.attempts {
+                if failures >= timeout.attempts {
                     if kept == 0 {
                         return Err(error);
                     }
@@ -161,7 +161,7 @@ fn fill(
                 }
                 let next = if kept == 0 { "trying again".into() } else { format!("going on at byte {kept}") };
                 report(Progress::Note(&format!("{error}; {next}")));
-                std::thread::sleep(patience.pause * failures);
+                std::thread::sleep(timeout.pause * failures);
             }
         }
     }

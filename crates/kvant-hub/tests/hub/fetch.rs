@@ -25,7 +25,7 @@ fn options(cache: &Path, endpoint: &str) -> Options {
         token: None,
         python: "no-python-in-this-test".into(),
         certificates: None,
-        patience: Patience {
+        timeout: Patience {
             attempts: 3,
             pause: Duration::ZERO,
             connect: Duration::from_secs(5),
@@ -147,7 +147,7 @@ fn broken_and_silent_connections_are_picked_up_where_they_stopped() {
         _ => Reply::ranged(request, &weights()),
     });
     let mut options = options(cache.path(), &double.url());
-    options.patience.silence = Duration::from_secs(1);
+    options.timeout.silence = Duration::from_secs(1);
     let path = pull(&options).unwrap();
     assert_eq!(std::fs::read(path).unwrap(), weights());
     let ranges: Vec<Option<usize>> = double.requests()[1..].iter().map(Request::range).collect();

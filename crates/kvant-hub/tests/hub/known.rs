@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::Duration;
 
 fn hub(cache: &Path, endpoint: &str, python: OsString) -> Hub {
-    let patience = Patience {
+    let timeout = Patience {
         attempts: 2,
         pause: Duration::ZERO,
         connect: Duration::from_secs(5),
@@ -21,7 +21,7 @@ fn hub(cache: &Path, endpoint: &str, python: OsString) -> Hub {
         token: None,
         python,
         certificates: None,
-        patience,
+        timeout,
     })
 }
 

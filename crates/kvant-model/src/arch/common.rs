@@ -153,7 +153,7 @@ pub fn qk_norm(
     Ok((Some(q), Some(k)))
 }
 
-/// A gated perceptron with three linear layers.
+/// A gated MLP with three linear layers.
 pub fn gated_mlp(
     layer: &Scope<'_>,
     hidden: usize,
@@ -207,7 +207,7 @@ pub fn experts(
     Ok(Moe { router: Router::softmax(router, chosen, renormalise), experts, shared: None, latent: None })
 }
 
-/// A feed-forward part of experts or, in layers that configurations exempt, of one perceptron.
+/// A feed-forward part of experts or, in layers that configurations exempt, of one MLP.
 pub fn sparse_ffn(
     layer: &Scope<'_>,
     index: usize,

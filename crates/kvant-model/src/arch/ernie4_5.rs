@@ -6,7 +6,7 @@ use crate::config::{Key, RopeKeys};
 use crate::description::{Attention, Description, Ffn, Pairing, RopeId};
 use crate::error::Result;
 
-/// A bias on every linear layer of attention and perceptrons.
+/// A bias on every linear layer of attention and MLPs.
 pub const BIAS: Key = Key("use_bias", "");
 
 pub fn describe(scope: &Scope<'_>) -> Result<Description> {

@@ -1,4 +1,4 @@
-//! ERNIE 4.5 with experts: a softmax router whose correction bias picks and does not weigh, and shared experts as one perceptron.
+//! ERNIE 4.5 with experts: a softmax router whose correction bias picks and does not weigh, and shared experts as one MLP.
 
 use crate::arch::common::{self, Common};
 use crate::arch::qwen3_moe::{EXPERT, EXPERT_INNER};

@@ -91,7 +91,7 @@ fn mamba_dims(config: &ModelConfig<'_>, hidden: usize) -> Result<Mamba2Dims> {
     })
 }
 
-/// The norm before the perceptron, whose weights have a bare name in GGUF files.
+/// The norm before the MLP, whose weights have a bare name in GGUF files.
 fn ffn_norm(layer: &Scope<'_>, hidden: usize, eps: f32) -> Result<Norm> {
     const NAME: Name = ("pre_ff_layernorm", "ffn_norm");
     if !layer.config().is_gguf() || layer.has_weights() && layer.has(NAME)? {

@@ -1,7 +1,7 @@
 //! Gemma 4 (text): scores that are not scaled, norms on queries, keys and values, heads of their own width on global layers, and
 //! a factor on what every layer leaves. The E models add an input of each layer's own to the stream, and their upper layers attend
 //! to the keys and values of lower ones; the large ones have keys equal to values on global layers; one has experts beside its
-//! perceptrons.
+//! MLPs.
 
 use crate::arch::gemma_shared::{self, SharedSlots};
 use crate::arch::{Scope, common, gemma, gemma2};
@@ -121,7 +121,7 @@ fn layer_dims(config: &ModelConfig<'_>, windows: &[Option<usize>]) -> Result<Vec
     windows.iter().enumerate().map(of).collect()
 }
 
-/// The inner width of every layer's perceptron.
+/// The inner width of every layer's MLP.
 fn inner_widths(config: &ModelConfig<'_>, layers: usize, first_shared: usize) -> Result<Vec<usize>> {
     let mut widths = config.layer_sizes(common::INNER, layers)?;
     if config.flag(Key("use_double_wide_mlp", ""), false)? {
@@ -182,7 +182,7 @@ impl Family {
         (rope_dim < dims.head_dim).then_some(shape)
     }
 
-    /// A perceptron, and experts beside it where the model has them.
+    /// An MLP, and experts beside it where the model has them.
     fn feed_forward(&self, layer: &Scope<'_>, inner: usize) -> Result<Residual> {
         let mlp = common::gated_mlp(layer, self.hidden, inner, self.activation, false)?;
         let mlp = Mixer::Ffn(Ffn::Dense(mlp));

@@ -1,4 +1,4 @@
-//! GPT-NeoX and Pythia: attention and perceptron side by side, a quarter of each head rotated.
+//! GPT-NeoX and Pythia: attention and MLP side by side, a quarter of each head rotated.
 
 use crate::arch::{Scope, common};
 use crate::config::{Dims, Key, RopeKeys};

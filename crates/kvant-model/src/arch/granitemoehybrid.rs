@@ -1,4 +1,4 @@
-//! Granite 4: Mamba-2, on some layers attention, experts beside a shared perceptron or that alone, four multipliers.
+//! Granite 4: Mamba-2, on some layers attention, experts beside a shared MLP or that alone, four multipliers.
 
 use crate::arch::common::{self, ExpertNames};
 use crate::arch::recurrent::{self, Mamba2Keys, Mamba2Options, NormOptions};
@@ -82,7 +82,7 @@ fn options(scope: &Scope<'_>, dims: &Dims, eps: f32) -> Result<Mamba2Options> {
     })
 }
 
-/// The shared perceptron, alone or beside experts.
+/// The shared MLP, alone or beside experts.
 fn ffn(layer: &Scope<'_>, hidden: usize, activation: Activation) -> Result<Ffn> {
     let config = layer.config();
     let shared_inner = config.size(common::SHARED_INNER)?;

@@ -152,7 +152,7 @@ fn head_dims(config: &ModelConfig<'_>, rope_dim: usize) -> Result<(usize, usize)
     Ok((key - rope_dim, value))
 }
 
-/// A model of latent attention: a perceptron in the layers that `is_dense` names, in the others what `experts` gives.
+/// A model of latent attention: an MLP in the layers that `is_dense` names, in the others what `experts` gives.
 pub fn described(
     scope: &Scope<'_>,
     is_dense: impl Fn(usize) -> bool,

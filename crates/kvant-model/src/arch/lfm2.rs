@@ -42,7 +42,7 @@ pub fn described(scope: &Scope<'_>, ffn: impl Fn(&Scope<'_>, usize) -> Result<Ff
     common::framed(scope, &dims, table, layers, norm, output)
 }
 
-/// A gated perceptron by the family's names.
+/// A gated MLP by the family's names.
 pub fn mlp(layer: &Scope<'_>, hidden: usize, inner: usize) -> Result<Mlp> {
     let gate = layer.linear(("feed_forward.w1", "ffn_gate"), inner, hidden, false)?;
     let up = layer.linear(("feed_forward.w3", "ffn_up"), inner, hidden, false)?;

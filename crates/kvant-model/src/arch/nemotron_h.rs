@@ -1,4 +1,4 @@
-//! Nemotron-H: layers of a single mixer each, Mamba-2, attention without positions, a perceptron or experts.
+//! Nemotron-H: layers of a single mixer each, Mamba-2, attention without positions, an MLP or experts.
 
 use crate::arch::common;
 use crate::arch::qwen3_moe::EXPERT_INNER;
@@ -150,7 +150,7 @@ fn attention(place: &Scope<'_>, index: usize, dims: &Dims) -> Result<Attention> 
     Ok(common::attention_of(place, index, dims, None, projection, output))
 }
 
-/// A perceptron without a gate, whose layers to and from the inner width have these names.
+/// An MLP without a gate, whose layers to and from the inner width have these names.
 fn mlp(
     place: &Scope<'_>,
     (up, down): (Name, Name),

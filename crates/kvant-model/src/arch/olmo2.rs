@@ -1,4 +1,4 @@
-//! OLMo 2: norms after attention and perceptron instead of before, and over all heads of queries and of keys. GGUF files of
+//! OLMo 2: norms after attention and MLP instead of before, and over all heads of queries and of keys. GGUF files of
 //! OLMo 3 have its name too, and a window.
 
 use crate::arch::common::{self, Common};

@@ -1,4 +1,4 @@
-//! StarCoder 2: layer norms, biases everywhere, a plain GELU perceptron, a window on every layer.
+//! StarCoder 2: layer norms, biases everywhere, a plain GELU MLP, a window on every layer.
 
 use crate::arch::{Scope, common};
 use crate::config::{Dims, Key, RopeKeys};

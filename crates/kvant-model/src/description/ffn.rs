@@ -54,7 +54,7 @@ tree! {
 }
 
 tree! {
-    /// How the inner values of a perceptron are made.
+    /// How the inner values of an MLP are made.
     pub enum Inner {
         /// `act(gate(x)) · up(x)`.
         Gated {
@@ -71,7 +71,7 @@ tree! {
 }
 
 tree! {
-    /// A perceptron: inner values and the way back.
+    /// An MLP: inner values and the way back.
     pub struct Mlp {
         /// To the inner width.
         pub inner: Inner<W>,
@@ -91,7 +91,7 @@ tree! {
 }
 
 impl Mlp {
-    /// A perceptron without peculiarities.
+    /// An MLP without peculiarities.
     pub fn new(inner: Inner, activation: Activation, down: Linear) -> Self {
         Self { inner, activation, clamp: None, gate_scale: 1.0, sparsity: None, down, down_scale: 1.0 }
     }
@@ -107,7 +107,7 @@ pub struct ClampedSwiglu {
 }
 
 tree! {
-    /// A mixture of experts: a router picks a few small perceptrons for each token.
+    /// A mixture of experts: a router picks a few small MLPs for each token.
     pub struct Moe {
         /// Which experts a token visits, and with which weights.
         pub router: Router<W>,

@@ -4,7 +4,7 @@ use kvant_engine::scheduler::Handle;
 use std::thread::JoinHandle;
 
 /// A model that has just been loaded.
-pub struct LoadedModel {
+pub struct ServedModel {
     /// Its scheduler.
     pub handle: Handle,
     /// The thread that the scheduler runs on. It ends when the scheduler is told to stop.
@@ -32,5 +32,5 @@ pub trait ModelLoader: Send + Sync {
     ///
     /// # Errors
     /// As [`ModelLoader::size`].
-    fn load(&self, name: &str, room: Option<u64>) -> Result<LoadedModel, String>;
+    fn load(&self, name: &str, room: Option<u64>) -> Result<ServedModel, String>;
 }

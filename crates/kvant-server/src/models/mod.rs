@@ -11,7 +11,7 @@ mod loader;
 mod served;
 
 pub use keep_alive::KeepAlive;
-pub use loader::{LoadedModel, ModelLoader};
+pub use loader::{ModelLoader, ServedModel};
 pub use served::Served;
 
 use crate::error::ApiError;
@@ -23,7 +23,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// How long is waited for models at work to become idle: an answer is sent a moment before its sequence is parted with.
-const PATIENCE: Duration = Duration::from_secs(2);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Between two looks.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -215,8 +215,8 @@ impl Models {
     }
 
     /// Takes in a model that has been loaded.
-    pub fn insert(&self, name: &str, loaded: LoadedModel) -> Arc<Served> {
-        let LoadedModel { handle, worker, bytes } = loaded;
+    pub fn insert(&self, name: &str, loaded: ServedModel) -> Arc<Served> {
+        let ServedModel { handle, worker, bytes } = loaded;
         let sampling = (self.sampling)(&handle);
         let served = Arc::new(Served::new(name.to_owned(), handle, sampling));
         if let Some(slot) = self.slots().iter_mut().find(|slot| slot.name == name) {
@@ -243,7 +243,7 @@ impl Models {
             };
             match victim {
                 Some(victim) => self.unload(&victim).await?,
-                None if start.elapsed() < PATIENCE => tokio::time::sleep(PAUSE).await,
+                None if start.elapsed() < IDLE_TIMEOUT => tokio::time::sleep(PAUSE).await,
                 None => {
                     return Err(format!(
                         "there is no memory for {name} while other models are at work; try again in a while"
@@ -262,7 +262,7 @@ impl Models {
         let worker = loop {
             match self.take_out(name)? {
                 Some(worker) => break worker,
-                None if start.elapsed() < PATIENCE => tokio::time::sleep(PAUSE).await,
+                None if start.elapsed() < IDLE_TIMEOUT => tokio::time::sleep(PAUSE).await,
                 None => return Err(format!("{name} is at work")),
             }
         };

@@ -5,7 +5,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::Response;
 use axum::http::header::{CONTENT_TYPE, HeaderValue};
-use kvant_engine::scheduler::{CLASSES, Counters, Histogram};
+use kvant_engine::scheduler::{BUCKETS, Counters, Histogram};
 use std::fmt::Write;
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ const FIGURES: [(&str, &str, &str, Figure); 16] = [
     ("request_success_total", "counter", "Requests that ended by themselves.", |c| c.finished as f64),
     ("request_aborted_total", "counter", "Requests whose client went away.", |c| c.cancelled as f64),
     ("request_failed_total", "counter", "Requests that failed or ran out of time.", |c| c.failed as f64),
-    ("num_preemptions_total", "counter", "Times that a sequence was preempted.", |c| c.set_aside as f64),
+    ("num_preemptions_total", "counter", "Times that a sequence was preempted.", |c| c.preemptions as f64),
     ("prompt_tokens_total", "counter", "Tokens of prompts.", |c| c.prompt_tokens as f64),
     ("prefix_cache_queries_total", "counter", "Tokens of prompts looked for in the prefix cache.", |c| {
         c.prompt_tokens as f64
@@ -98,7 +98,7 @@ fn head(out: &mut String, name: &str, kind: &str, help: &str) {
 
 fn buckets(out: &mut String, name: &str, model: &str, histogram: &Histogram) {
     let mut sum = 0;
-    let ends = CLASSES.iter().map(f64::to_string).chain(["+Inf".to_owned()]);
+    let ends = BUCKETS.iter().map(f64::to_string).chain(["+Inf".to_owned()]);
     for (end, count) in ends.zip(histogram.counts) {
         sum += count;
         let _ = writeln!(out, "kvant_{name}_bucket{{model_name=\"{model}\",le=\"{end}\"}} {sum}");
@@ -115,7 +115,7 @@ mod tests {
     fn buckets_add_up_from_the_lowest() {
         let mut counters = Counters { generated_tokens: 7, ..Counters::default() };
         counters.first_token.counts[0] = 2;
-        counters.first_token.counts[CLASSES.len()] = 1;
+        counters.first_token.counts[BUCKETS.len()] = 1;
         let text = text(&[("a\"b", counters)]);
         for wanted in [
             "# TYPE kvant_generation_tokens_total counter\nkvant_generation_tokens_total{model_name=\"a\\\"b\"} 7\n",

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tungstenite::{Message, WebSocket};
 
 /// How long a test waits for what must come.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Chromium with one page.
 pub struct Browser {
@@ -55,7 +55,7 @@ impl Browser {
         std::thread::spawn(move || lines.for_each(drop));
         let (socket, _) =
             tungstenite::client(page_of(port), TcpStream::connect(("127.0.0.1", port)).unwrap()).unwrap();
-        socket.get_ref().set_read_timeout(Some(PATIENCE)).unwrap();
+        socket.get_ref().set_read_timeout(Some(TIMEOUT)).unwrap();
         let mut browser = Self { process, socket, calls: 0, complaints: Vec::new(), _profile: profile };
         browser.call("Runtime.enable", json!({}));
         browser.call("Log.enable", json!({}));
@@ -106,7 +106,7 @@ impl Browser {
         let guarded =
             format!("(() => {{ try {{ return Boolean({expression}); }} catch {{ return false; }} }})()");
         while self.value(&guarded) != true {
-            if start.elapsed() > PATIENCE {
+            if start.elapsed() > TIMEOUT {
                 panic!("{expression} does not hold: {}", self.value("document.body.innerText"));
             }
             std::thread::sleep(Duration::from_millis(50));
@@ -126,7 +126,7 @@ fn page_of(port: u16) -> String {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     let head = format!("GET /json/list HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n\r\n");
     stream.write_all(head.as_bytes()).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     let mut lines = BufReader::new(stream);
     let mut length = 0;
     loop {

@@ -5,7 +5,7 @@ use kvant_engine::scheduler::{Scheduler, SchedulerOptions};
 use kvant_engine::{Arena, Engine, KvCache, LoadOptions, Policy};
 use kvant_model::Checkpoint;
 use kvant_model::gguf::Gguf;
-use kvant_server::{LoadedModel, ModelLoader, Server, ServerOptions};
+use kvant_server::{ModelLoader, ServedModel, Server, ServerOptions};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -33,7 +33,7 @@ impl ModelLoader for Loader {
         Ok(if name == "huge" { 21 } else { 6 })
     }
 
-    fn load(&self, name: &str, room: Option<u64>) -> Result<LoadedModel, String> {
+    fn load(&self, name: &str, room: Option<u64>) -> Result<ServedModel, String> {
         assert!(room.is_some_and(|room| room >= 6), "room was made: {room:?}");
         if name == "broken" {
             return Err("broken.gguf: it is broken".into());
@@ -46,7 +46,7 @@ impl ModelLoader for Loader {
         let scheduler = Scheduler::new(engine, empty, SchedulerOptions::default());
         let handle = scheduler.handle();
         // Its cache may grow, which counts from now on.
-        Ok(LoadedModel { handle, worker: std::thread::spawn(move || scheduler.run()), bytes: 10 })
+        Ok(ServedModel { handle, worker: std::thread::spawn(move || scheduler.run()), bytes: 10 })
     }
 }
 

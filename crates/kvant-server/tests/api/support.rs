@@ -18,7 +18,7 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 pub const MODEL: &str = "tiny";
 
 /// How long a test waits for what must come.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A running server. It ends with the test.
 pub struct Running {
@@ -124,7 +124,7 @@ impl Running {
 
     pub fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(self.address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         stream
     }
 
@@ -183,7 +183,7 @@ impl Running {
     pub fn wait_until(&self, reached: impl Fn(&kvant_engine::scheduler::Counters) -> bool) {
         let start = std::time::Instant::now();
         while !reached(&self.handle.counters()) {
-            assert!(start.elapsed() < PATIENCE, "{:?}", self.handle.counters());
+            assert!(start.elapsed() < TIMEOUT, "{:?}", self.handle.counters());
             std::thread::sleep(Duration::from_millis(5));
         }
     }

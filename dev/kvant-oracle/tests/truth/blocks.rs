@@ -47,7 +47,7 @@ pub fn pre_norm(maker: &mut Maker, mixer: Mixer) -> Residual {
     Residual::pre_norm(maker.norm(HIDDEN), mixer)
 }
 
-/// Attention and a perceptron side by side, with every norm and multiplier a layer may have.
+/// Attention and an MLP side by side, with every norm and multiplier a layer may have.
 fn side_by_side() -> Made {
     let mut maker = Maker::new(10);
     let (attention, mlp) = (maker.attention(0), maker.mlp(16));

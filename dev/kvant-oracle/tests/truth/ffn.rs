@@ -1,4 +1,4 @@
-//! Options of perceptrons, routers and experts.
+//! Options of MLPs, routers and experts.
 
 use crate::blocks::{check, pre_norm};
 use crate::maker::{HIDDEN, Maker};
@@ -20,7 +20,7 @@ fn check_ffn(name: &str, make: impl FnOnce(&mut Maker) -> Ffn, without: impl FnO
 fn mlp_of(ffn: &mut Ffn) -> &mut Mlp {
     match ffn {
         Ffn::Dense(mlp) => mlp,
-        Ffn::Experts(_) => panic!("a perceptron"),
+        Ffn::Experts(_) => panic!("an MLP"),
     }
 }
 
@@ -32,7 +32,7 @@ fn moe_of(ffn: &mut Ffn) -> &mut Moe {
 }
 
 #[test]
-fn perceptrons_with_multipliers_and_sparse_gates() {
+fn mlps_with_multipliers_and_sparse_gates() {
     let change = |mlp: Mlp| Ffn::Dense(Mlp { gate_scale: 0.4, down_scale: 1.7, ..mlp });
     check_ffn("gate scale", |maker| change(maker.mlp(16)), |ffn| mlp_of(ffn).gate_scale = 1.0);
     check_ffn("down scale", |maker| change(maker.mlp(16)), |ffn| mlp_of(ffn).down_scale = 1.0);

@@ -116,7 +116,7 @@ impl Maker {
         }
     }
 
-    /// A gated perceptron without peculiarities.
+    /// A gated MLP without peculiarities.
     pub fn mlp(&mut self, inner: usize) -> Mlp {
         let gated = Inner::Gated { gate: self.linear(inner, HIDDEN), up: self.linear(inner, HIDDEN) };
         Mlp::new(gated, Activation::Silu, self.linear(HIDDEN, inner))

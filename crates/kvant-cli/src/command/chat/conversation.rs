@@ -9,13 +9,13 @@ use crate::output::{Output, Shown};
 use crate::report::Report;
 use crate::saved::{SessionFile, Talk};
 use crate::screen::{Look, Markdown, grouped};
-use kvant_engine::{Finish, GenerateError, Opened, Reply, Session};
+use kvant_engine::{Finish, GenerateError, LoadedModel, Reply, Session};
 use kvant_model::chat::Message;
 use std::path::Path;
 
 /// A conversation and the session that holds it.
 pub struct Conversation {
-    pub opened: Opened,
+    pub opened: LoadedModel,
     pub session: Session,
     pub file: Option<SessionFile>,
     pub generation: GenerationOptions,

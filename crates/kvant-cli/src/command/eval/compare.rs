@@ -7,7 +7,7 @@ use crate::open;
 use crate::progress;
 use kvant_engine::ActivationType;
 use kvant_engine::Policy;
-use kvant_engine::device::Placed;
+use kvant_engine::device::DeviceModel;
 use kvant_engine::open::Plans;
 use kvant_eval::divergence::{
     Divergence, DivergenceRow, FastPath, Headway, Mode, Models, Request, Same, device_divergence, divergence,
@@ -23,7 +23,7 @@ impl Eval {
     pub(super) fn compare(
         &self,
         checkpoint: &Checkpoint,
-        placed: &Placed,
+        placed: &DeviceModel,
         windows: &Windows,
         setting: Setting,
     ) -> Result<(), Failure> {

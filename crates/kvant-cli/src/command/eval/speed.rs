@@ -3,7 +3,7 @@
 use super::{Eval, load};
 use crate::failure::Failure;
 use crate::progress;
-use kvant_engine::device::Placed;
+use kvant_engine::device::DeviceModel;
 use kvant_engine::{ActivationType, Policy};
 use kvant_eval::divergence::DecodeSpeed;
 use kvant_eval::html::SpeedPoint;
@@ -52,7 +52,7 @@ impl Eval {
     pub(super) fn measure_speed(
         &self,
         checkpoint: &Checkpoint,
-        placed: &Placed,
+        placed: &DeviceModel,
         caches: &[Policy],
     ) -> Result<Speeds, Failure> {
         let fast = match placed.device {

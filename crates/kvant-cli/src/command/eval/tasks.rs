@@ -193,8 +193,8 @@ fn write(out: &mut dyn Write, rows: &[TaskRow]) -> io::Result<()> {
         Right("lost"),
         Right("as exact %"),
     ];
-    let has_surprise = rows.iter().any(|row| row.surprise.is_some());
-    if has_surprise {
+    let has_nll = rows.iter().any(|row| row.nll.is_some());
+    if has_nll {
         heads.push(Right("nats/token"));
     }
     let mut table = Table::new(&heads);
@@ -214,8 +214,8 @@ fn write(out: &mut dyn Write, rows: &[TaskRow]) -> io::Result<()> {
             None => ["-"; 3].map(str::to_owned),
         });
         cells.push(format!("{:.1}", 100.0 * row.same));
-        if has_surprise {
-            cells.push(row.surprise.map_or("-".to_owned(), |nats| format!("{nats:.4}")));
+        if has_nll {
+            cells.push(row.nll.map_or("-".to_owned(), |nats| format!("{nats:.4}")));
         }
         table.row(cells);
     }

@@ -5,9 +5,9 @@ use crate::open;
 use crate::options::ModelOptions;
 use kvant_engine::estimate::MemoryEstimate;
 use kvant_engine::scheduler::{Handle, Scheduler, SchedulerOptions};
-use kvant_engine::{DiskTier, KvCache, OpenOptions, Opened};
+use kvant_engine::{DiskTier, KvCache, LoadedModel, OpenOptions};
 use kvant_model::Checkpoint;
-use kvant_server::{LoadedModel, ModelLoader};
+use kvant_server::{ModelLoader, ServedModel};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -46,11 +46,11 @@ pub struct Ready {
 
 impl Ready {
     /// Lets it work.
-    pub fn start(self) -> std::io::Result<LoadedModel> {
+    pub fn start(self) -> std::io::Result<ServedModel> {
         let Self { scheduler, handle, bytes, .. } = self;
         let compute = move || scheduler.run();
         let worker = std::thread::Builder::new().name("kvant-scheduler".into()).spawn(compute)?;
-        Ok(LoadedModel { handle, worker, bytes })
+        Ok(ServedModel { handle, worker, bytes })
     }
 }
 
@@ -131,7 +131,7 @@ impl ModelLoader for Loader {
         estimate.map(|(_, estimate)| estimate.peak()).map_err(|failure| in_words(name, failure))
     }
 
-    fn load(&self, name: &str, room: Option<u64>) -> Result<LoadedModel, String> {
+    fn load(&self, name: &str, room: Option<u64>) -> Result<ServedModel, String> {
         let ready = self.open(name, room).map_err(|failure| in_words(name, failure))?;
         eprintln!("{name} is loaded: contexts of {} tokens", ready.context);
         ready.start().map_err(|error| error.to_string())
@@ -147,7 +147,7 @@ fn in_words(name: &str, failure: Failure) -> String {
 }
 
 /// The prefixes in a folder.
-fn disk((folder, limit): &Kept, opened: &Opened, empty: &KvCache) -> Result<DiskTier, Failure> {
+fn disk((folder, limit): &Kept, opened: &LoadedModel, empty: &KvCache) -> Result<DiskTier, Failure> {
     let layout = Arc::clone(empty.sequence().layout());
     let policy = empty.policy().to_string();
     let tier =

@@ -98,7 +98,12 @@ unsafe fn score_tiles<S: Simd, E: Stored, const H: usize, const N: usize>(
 /// # Safety
 /// As [`scores`], for a page of values.
 #[inline(always)]
-pub(crate) unsafe fn turned_scores<S: Simd>(format: &ExactFormat, query: &Query, page: Pages, out: *mut f32) {
+pub(crate) unsafe fn row_major_scores<S: Simd>(
+    format: &ExactFormat,
+    query: &Query,
+    page: Pages,
+    out: *mut f32,
+) {
     // SAFETY: the caller's contract.
     unsafe { by_element!(format, turned_scores_as, (format, query, page, out)) }
 }

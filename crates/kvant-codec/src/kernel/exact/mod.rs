@@ -3,7 +3,7 @@
 mod attend;
 mod store;
 
-pub(super) use attend::{accumulate, scores, turned_scores};
+pub(super) use attend::{accumulate, row_major_scores, scores};
 pub(super) use store::{decode, encode, extent, write};
 
 use half::{bf16, f16};

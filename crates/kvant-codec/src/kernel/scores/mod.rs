@@ -6,14 +6,14 @@
 
 mod batch;
 mod fold;
-pub(super) mod joined;
-mod turned;
+pub(super) mod mixed_width;
+mod row_major;
 
-pub(super) use turned::scores as turned_scores;
+pub(super) use row_major::scores as row_major_scores;
 
 use super::block::{self, BATCH, Heads, Room, Sums};
 use super::round::planes;
-use super::{Joined, Pages, Query, by_width, load_array, prefetch_lines};
+use super::{MixedWidth, Pages, Query, by_width, load_array, prefetch_lines};
 use crate::format::{CodeMeaning, PackedFormat, Span};
 use crate::pack::unpack;
 use batch::{Part, Scoring};
@@ -29,14 +29,14 @@ use std::marker::PhantomData;
 #[inline(always)]
 pub(crate) unsafe fn scores<S: Simd>(
     format: &PackedFormat,
-    joined: Option<&Joined>,
+    joined: Option<&MixedWidth>,
     query: &Query,
     pages: Pages,
     out: *mut f32,
 ) {
     if let Some(joined) = joined {
         // SAFETY: the caller's contract.
-        return unsafe { joined::scores::<S>(format, joined, query, pages, out) };
+        return unsafe { mixed_width::scores::<S>(format, joined, query, pages, out) };
     }
     let folded = format.channel_scale.is_some();
     let mut channels = Channels::new();

@@ -6,22 +6,22 @@ use kvant_codec::{
 };
 use std::sync::Arc;
 
-/// The rotation that [`Findings::ends`] are of.
+/// The rotation that [`SideCalibration::range`] are of.
 pub const ENDS_ROTATION: (Rotation, u64) = (Rotation::Srft, 0);
 
 /// What was found for one side of one kv head; empty where nothing was looked for.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Findings {
+pub struct SideCalibration {
     /// The mean, in the model's basis.
     pub mean: Option<Vec<f32>>,
     /// The least and the largest number of every channel after SRFT with seed 0.
-    pub ends: Option<[Vec<f32>; 2]>,
+    pub range: Option<[Vec<f32>; 2]>,
     /// The attention-aware basis.
     pub klt: Option<Klt>,
     /// T of the balanced basis, row-major.
     pub balanced: Option<Vec<f32>>,
     /// What was learned, each for one codec.
-    pub learned: Vec<Trained>,
+    pub learned: Vec<LearnedTransform>,
     /// What codecs were found to cost here, where bits were shared out among heads.
     pub costs: Vec<Cost>,
 }
@@ -37,7 +37,7 @@ pub struct Cost {
 
 /// What was learned for one codec.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Trained {
+pub struct LearnedTransform {
     /// The codec, as specs of one side are printed. What was learned for one serves no other.
     pub spec: String,
     /// A divisor of every channel after the codec's rotation, or a whole basis, rotation included, row-major.
@@ -53,10 +53,10 @@ pub struct Klt {
     pub variances: Vec<f32>,
 }
 
-impl Findings {
+impl SideCalibration {
     /// How many numbers each part has, and which power of the dimension it should be.
     pub(super) fn sizes(&self) -> impl Iterator<Item = (usize, u32)> {
-        let vectors = self.mean.iter().chain(self.ends.iter().flatten());
+        let vectors = self.mean.iter().chain(self.range.iter().flatten());
         let of_klt =
             self.klt.iter().flat_map(|klt| [(klt.variances.len(), 1), (klt.basis.matrix().len(), 2)]);
         let matrices = self.balanced.iter().map(|matrix| (matrix.len(), 2));
@@ -94,7 +94,7 @@ impl Findings {
             let basis = Dense::of(dim, matrix.clone());
             found.basis = Some(Arc::new(basis.map_err(|error| unfit("balanced basis", error.to_string()))?));
         }
-        if let Some(ends) = self.ends.as_ref().filter(|_| lambda) {
+        if let Some(ends) = self.range.as_ref().filter(|_| lambda) {
             if (spec.options.rotation, spec.options.seed) != ENDS_ROTATION {
                 let reason = "it has λ for srft with seed 0 alone".to_owned();
                 return Err(unfit("λ", reason));
@@ -114,7 +114,7 @@ impl Findings {
     }
 
     /// What was learned for a codec; `None` where nothing was learned for any.
-    fn learned_for(&self, spec: &CodecSpec) -> Option<Result<&Trained, BuildError>> {
+    fn learned_for(&self, spec: &CodecSpec) -> Option<Result<&LearnedTransform, BuildError>> {
         let name = spec.to_string();
         let names = || self.learned.iter().map(|one| one.spec.as_str()).collect::<Vec<_>>().join(" ");
         let found = self.learned.iter().find(|one| one.spec == name);
@@ -128,7 +128,7 @@ impl Findings {
     }
 }
 
-impl Trained {
+impl LearnedTransform {
     /// 1 for divisors, 2 for a basis: the power of the dimension that its numbers are as many as.
     pub(super) fn power(&self) -> u32 {
         let spec = self.spec.parse::<KvSpec>();
@@ -173,10 +173,10 @@ mod tests {
             (0..dim).map(|c| rows.iter().skip(c).step_by(dim).copied().fold(start, f)).collect::<Vec<f32>>()
         };
         let all = turned(&rows);
-        let findings = Findings {
+        let findings = SideCalibration {
             mean: Some((0..dim).map(|c| c as f32).collect()),
-            ends: Some([fold(&all, f32::INFINITY, f32::min), fold(&all, f32::NEG_INFINITY, f32::max)]),
-            ..Findings::default()
+            range: Some([fold(&all, f32::INFINITY, f32::min), fold(&all, f32::NEG_INFINITY, f32::max)]),
+            ..SideCalibration::default()
         };
         let of = |spec: &str| {
             let spec: KvSpec = spec.parse().unwrap();

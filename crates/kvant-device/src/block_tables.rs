@@ -8,7 +8,7 @@ use kvant_cache::{KvSlot, Sequence};
 
 /// The seats of one layout's slots.
 #[derive(Debug, Default)]
-pub struct Seats {
+pub struct BlockTables {
     seats: Vec<Seat>,
     slots: usize,
     most: usize,
@@ -32,13 +32,13 @@ struct Entered {
     cuts: u64,
 }
 
-impl Seats {
+impl BlockTables {
     /// Room for this many slots of a layout; `most` seats before one has to leave for another.
-    pub fn new(slots: usize, most: usize) -> Seats {
-        Seats { seats: Vec::new(), slots, most, clock: 0 }
+    pub fn new(slots: usize, most: usize) -> BlockTables {
+        BlockTables { seats: Vec::new(), slots, most, clock: 0 }
     }
 
-    /// Seats that were ever taken.
+    /// Tables that were ever taken.
     pub fn len(&self) -> usize {
         self.seats.len()
     }

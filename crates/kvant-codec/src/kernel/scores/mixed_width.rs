@@ -19,7 +19,7 @@ use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
 /// What is known of the channels before there is a page, padded to whole vectors.
-pub(crate) struct Joined {
+pub(crate) struct MixedWidth {
     /// Channels whose codes are wide, the first ones.
     wide: usize,
     /// Parts that a step is cut into, 256 or 1, and one over that.
@@ -30,10 +30,10 @@ pub(crate) struct Joined {
     seen: Vec<f32>,
 }
 
-impl Joined {
+impl MixedWidth {
     /// For neighbouring channels of these spans; `byte_centre` is that of the tier.
-    pub(crate) fn new(spans: &[Span], byte_centre: i32) -> Joined {
-        let mut joined = Joined { wide: 0, parts: vec![], whole: vec![], centres: vec![], seen: vec![] };
+    pub(crate) fn new(spans: &[Span], byte_centre: i32) -> MixedWidth {
+        let mut joined = MixedWidth { wide: 0, parts: vec![], whole: vec![], centres: vec![], seen: vec![] };
         for span in spans {
             let is_wide = planes(u32::from(span.bits)) == 2;
             let end = span.first + span.len;
@@ -63,7 +63,7 @@ impl Joined {
 #[inline(always)]
 pub(super) unsafe fn scores<S: Simd>(
     format: &PackedFormat,
-    joined: &Joined,
+    joined: &MixedWidth,
     query: &Query,
     pages: Pages,
     out: *mut f32,
@@ -129,7 +129,7 @@ impl Channels {
 /// All spans of a page, for some queries.
 struct Whole<'a> {
     format: &'a PackedFormat,
-    joined: &'a Joined,
+    joined: &'a MixedWidth,
     query: &'a Query,
     channels: &'a Channels,
     pages: Pages,

@@ -21,7 +21,7 @@ pub enum Mode {
 
 /// The rule of one cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Visibility {
+pub struct ExactWindow {
     /// First tokens that stay exact.
     pub sinks: usize,
     /// Tokens before a query whose pages it still reads exactly.
@@ -38,13 +38,13 @@ pub const DEFAULT_SINKS: usize = 4;
 /// The most sinks there can be: they share one small page.
 pub const MAX_SINKS: usize = 32;
 
-impl Default for Visibility {
-    fn default() -> Visibility {
-        Visibility { sinks: DEFAULT_SINKS, recent: 0, mode: Mode::Deployed, streaming: None }
+impl Default for ExactWindow {
+    fn default() -> ExactWindow {
+        ExactWindow { sinks: DEFAULT_SINKS, recent: 0, mode: Mode::Deployed, streaming: None }
     }
 }
 
-impl Visibility {
+impl ExactWindow {
     /// The first position of page `page` of a side with pages of `tokens`.
     pub fn page_start(&self, page: usize, tokens: usize) -> usize {
         self.sinks + page * tokens
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn a_query_reads_its_own_page_exactly_and_earlier_ones_as_bytes() {
-        let rule = Visibility::default();
+        let rule = ExactWindow::default();
         // Sinks 0..4, page 0 is 4..68, page 1 68..132.
         for (position, encoded) in [(0, 0), (4, 0), (67, 0), (68, 1), (131, 1), (132, 2)] {
             assert_eq!(rule.encoded_for(position, 64), encoded, "{position}");
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn recent_pages_stay_exact() {
-        let rule = Visibility { recent: 100, ..Visibility::default() };
+        let rule = ExactWindow { recent: 100, ..ExactWindow::default() };
         for (position, encoded) in [(167, 0), (168, 1), (231, 1), (232, 2)] {
             assert_eq!(rule.encoded_for(position, 64), encoded, "{position}");
         }
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn strict_mode_encodes_the_page_of_the_query() {
-        let rule = Visibility { mode: Mode::Strict, ..Visibility::default() };
+        let rule = ExactWindow { mode: Mode::Strict, ..ExactWindow::default() };
         for (position, encoded) in [(3, 0), (4, 1), (67, 1), (68, 2)] {
             assert_eq!(rule.encoded_for(position, 64), encoded, "{position}");
         }
@@ -136,7 +136,7 @@ mod tests {
     #[test]
     fn the_count_of_encoded_pages_changes_where_it_is_said_to() {
         for (mode, recent) in [(Mode::Deployed, 0), (Mode::Deployed, 70), (Mode::Strict, 0)] {
-            let rule = Visibility { mode, recent, sinks: 3, streaming: None };
+            let rule = ExactWindow { mode, recent, sinks: 3, streaming: None };
             for position in 0..500 {
                 let next = rule.next_change(position, 32);
                 assert!(next > position);
@@ -148,10 +148,10 @@ mod tests {
 
     #[test]
     fn windows_narrow_and_only_streaming_ones_keep_the_sinks() {
-        let rule = Visibility { streaming: Some(100), ..Visibility::default() };
+        let rule = ExactWindow { streaming: Some(100), ..ExactWindow::default() };
         assert_eq!((rule.first_seen(500, None), rule.first_seen(500, Some(50))), (401, 451));
-        assert_eq!((rule.first_seen(20, None), Visibility::default().first_seen(500, None)), (0, 0));
+        assert_eq!((rule.first_seen(20, None), ExactWindow::default().first_seen(500, None)), (0, 0));
         assert!(rule.keeps_sinks(None) && rule.keeps_sinks(Some(200)) && !rule.keeps_sinks(Some(50)));
-        assert!(!Visibility::default().keeps_sinks(Some(50)));
+        assert!(!ExactWindow::default().keeps_sinks(Some(50)));
     }
 }

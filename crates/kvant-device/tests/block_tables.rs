@@ -1,13 +1,13 @@
 //! Which rows of block tables sequences have, and which pages have to be entered.
 
 use kvant_cache::{Arena, CacheLayout, KvShape, Sequence, Slots};
-use kvant_device::Seats;
+use kvant_device::BlockTables;
 use std::sync::Arc;
 
 #[test]
 fn sequences_keep_their_seats_until_all_are_taken() {
     const MOST: usize = 64;
-    let mut seats = Seats::new(0, MOST);
+    let mut seats = BlockTables::new(0, MOST);
     assert_eq!(seats.of(&[10, 11, 12]), [0, 1, 2]);
     assert_eq!(seats.of(&[12, 10]), [2, 0]);
     assert_eq!(seats.of(&[13, 12]), [3, 2]);
@@ -35,7 +35,7 @@ fn a_rollback_enters_the_pages_from_the_cut_on_and_no_others() {
         sequence.advance(tokens).unwrap();
     };
     grow(&mut sequence, 1000);
-    let (mut seats, tokens) = (Seats::new(1, 2), [64, 64]);
+    let (mut seats, tokens) = (BlockTables::new(1, 2), [64, 64]);
     let seat = seats.of(&[sequence.lineage()])[0];
     assert_eq!(seats.entered(seat, slot, &sequence, tokens), [0, 0]);
     // 4 sinks, then 15 pages of 64 tokens.

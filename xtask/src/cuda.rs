@@ -57,7 +57,7 @@ pub fn stand_in() -> Outcome {
 
 /// The same at full size on a card, with its kernels as cubins and as PTX.
 pub fn card() -> Outcome {
-    let Some(card) = Card::first() else {
+    let Some(card) = GraphicsCard::first() else {
         return Err(Trouble::not_run(
             "no NVIDIA card: nvidia-smi does not answer; `cuda` runs the tests on a driver that stands in for one",
         ));
@@ -126,24 +126,24 @@ fn is_newer(file: &Path, folders: &[&Path]) -> std::io::Result<bool> {
 
 /// A card of this machine, as its driver describes it.
 #[derive(Debug, PartialEq)]
-pub struct Card {
+pub struct GraphicsCard {
     name: String,
     driver: String,
     capability: String,
 }
 
-impl Card {
+impl GraphicsCard {
     /// The first, if there is one.
-    pub fn first() -> Option<Card> {
+    pub fn first() -> Option<GraphicsCard> {
         let query = ["--query-gpu=name,driver_version,compute_cap", "--format=csv,noheader"];
-        Card::parse(&call("nvidia-smi", query).probe()?)
+        GraphicsCard::parse(&call("nvidia-smi", query).probe()?)
     }
 
     /// From a line of `nvidia-smi`.
-    fn parse(lines: &str) -> Option<Card> {
+    fn parse(lines: &str) -> Option<GraphicsCard> {
         let fields: Vec<&str> = lines.lines().next()?.split(", ").map(str::trim).collect();
         let [name, driver, capability] = fields[..] else { return None };
-        Some(Card { name: name.into(), driver: driver.into(), capability: capability.into() })
+        Some(GraphicsCard { name: name.into(), driver: driver.into(), capability: capability.into() })
     }
 
     /// Its name, and the version of its driver.
@@ -158,13 +158,14 @@ mod tests {
 
     #[test]
     fn a_card_is_read_from_what_its_driver_says() {
-        let card = Card::parse("NVIDIA H200, 580.159.03, 9.0\nNVIDIA H200, 580.159.03, 9.0\n").unwrap();
+        let card =
+            GraphicsCard::parse("NVIDIA H200, 580.159.03, 9.0\nNVIDIA H200, 580.159.03, 9.0\n").unwrap();
         assert_eq!(
             (card.shown().as_str(), card.capability.as_str()),
             ("NVIDIA H200, driver 580.159.03", HOPPER)
         );
-        assert_eq!(Card::parse("No devices were found\n"), None);
-        assert_eq!(Card::parse(""), None);
+        assert_eq!(GraphicsCard::parse("No devices were found\n"), None);
+        assert_eq!(GraphicsCard::parse(""), None);
     }
 
     #[test]

@@ -26,6 +26,35 @@ const MACHINE_FOLDERS: &[&str] = &[
 const FIRST_PAGE: &str = "README.md";
 const FIRST_PAGE_WORDS: usize = 600;
 
+/// Identifiers that were renamed to the field's words, with their new names. Ordinary words in prose stay free.
+const RETIRED: &[(&str, &str)] = &[
+    ("Card", "CudaGpu"),
+    ("CLASSES", "BUCKETS"),
+    ("Deal", "PageSwizzle"),
+    ("Ear", "ChannelSink"),
+    ("Errand", "DiskJob"),
+    ("FAREWELL", "SHUTDOWN_GRACE"),
+    ("Findings", "SideCalibration"),
+    ("Hyper", "ModelConfig"),
+    ("Joined", "MixedWidth"),
+    ("Lessons", "LearnedTransforms"),
+    ("Opened", "LoadedModel"),
+    ("PATIENCE", "a name ending in TIMEOUT"),
+    ("Placed", "DeviceModel"),
+    ("Seats", "BlockTables"),
+    ("Stretch", "SegmentPages"),
+    ("Trained", "LearnedTransform"),
+    ("Undertaking", "RunConfig"),
+    ("Visibility", "ExactWindow"),
+    ("harvest", "sample_tokens"),
+    ("perceptron", "mlp"),
+    ("set_aside", "preemptions"),
+    ("soften", "softmax_weights"),
+    ("surprise", "nll"),
+    ("take_in", "process_segment"),
+    ("turned_scores", "row_major_scores"),
+];
+
 /// What is wrong with this file.
 pub fn offences(path: &str, text: &str) -> Vec<Offence> {
     let mut found: Vec<(usize, String)> = machine_paths(text);
@@ -39,6 +68,7 @@ pub fn offences(path: &str, text: &str) -> Vec<Offence> {
     if extension == "rs" {
         let parts = reader::split(text);
         found.extend(unfinished(&parts.code));
+        found.extend(retired(&parts.code));
         found.extend(switched_off(&parts.code, &parts.comments));
         found.extend(marks(&parts.comments));
         found.extend(undocumented(path, &parts.code));
@@ -93,6 +123,13 @@ fn unfinished(code: &str) -> Vec<(usize, String)> {
     })
 }
 
+fn retired(code: &str) -> Vec<(usize, String)> {
+    lines_where(code, |line| {
+        let (old, new) = RETIRED.iter().find(|(old, _)| has_word(line, old))?;
+        Some(format!("`{old}` is a retired name: use {new}"))
+    })
+}
+
 fn switched_off(code: &str, comments: &str) -> Vec<(usize, String)> {
     let mut found = lines_where(code, |line| {
         line.contains("#[ignore")
@@ -143,6 +180,14 @@ mod tests {
     /// The lines with an offence in a file of that name.
     fn lines(path: &str, text: &str) -> Vec<usize> {
         offences(path, text).into_iter().map(|offence| offence.line).collect()
+    }
+
+    #[test]
+    fn retired_identifiers_are_refused_and_prose_is_free() {
+        assert_eq!(
+            lines("crates/a/src/b.rs", "// A surprise, set aside.\nlet surprise = \"soften\";\n"),
+            [2]
+        );
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::cuda::Card;
+use crate::cuda::GraphicsCard;
 
 /// The processor and how many cores of it there are; the first NVIDIA card and its driver, where there is one.
 pub fn name() -> String {
@@ -11,7 +11,7 @@ pub fn name() -> String {
     let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
     let cpu = cpu(&info).unwrap_or_else(|| std::env::consts::ARCH.to_string());
-    let card = Card::first().map(|card| format!("; {}", card.shown())).unwrap_or_default();
+    let card = GraphicsCard::first().map(|card| format!("; {}", card.shown())).unwrap_or_default();
     format!("{cpu}, {cores} {}{card}", if cores == 1 { "core" } else { "cores" })
 }
 

@@ -14,8 +14,8 @@ use kvant_engine::{
     ActivationType, Constraint, DeviceChoice, LoadedModel, OpenOptions, Request, Signature, ToolChoice,
     TurnOptions,
 };
-use kvant_model::chat::Message;
-use kvant_model::tokenizer::EncodeOptions;
+use kvant_text::chat::Message;
+use kvant_text::tokenizer::EncodeOptions;
 use pyo3::prelude::*;
 use serde_json::Value;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -10,8 +10,8 @@ use kvant_eval::divergence::{DivergenceRow, Mode, Models, Request, divergence};
 use kvant_eval::{
     Machine, PassLimits, Report, Score, Setting, Windows, check_context, every_cache, perplexity, text,
 };
-use kvant_model::tokenizer::Tokenizer;
 use kvant_model::{Checkpoint, Model};
+use kvant_text::tokenizer::Tokenizer;
 use kvant_threads::Pool;
 use pyo3::prelude::*;
 use serde_json::Value;

@@ -12,8 +12,8 @@ use kvant_eval::plans::{
     sensitivities, spend_bits,
 };
 use kvant_eval::text;
-use kvant_model::tokenizer::Tokenizer;
 use kvant_model::{Checkpoint, Model};
+use kvant_text::tokenizer::Tokenizer;
 use pyo3::prelude::*;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};

@@ -5,8 +5,8 @@ use crate::message::KvantMessage;
 use crate::status::{Failure, KvantStatus, guard};
 use kvant_engine::grammar::GrammarCompiler;
 use kvant_engine::{DeviceChoice, LoadedModel, OpenOptions, TurnOptions};
-use kvant_model::chat::RenderOptions;
-use kvant_model::tokenizer::EncodeOptions;
+use kvant_text::chat::RenderOptions;
+use kvant_text::tokenizer::EncodeOptions;
 use std::ffi::{CString, c_char};
 use std::sync::{Arc, OnceLock};
 

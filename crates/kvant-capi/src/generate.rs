@@ -9,7 +9,7 @@ use crate::status::{Failure, KvantStatus, guard};
 use kvant_engine::grammar::Grammar;
 use kvant_engine::reply::{ParsedReply, ReplyParser, ReplyPart};
 use kvant_engine::{Constraint, Event, Request, SamplingOverrides, SamplingParams, Turn, TurnOptions};
-use kvant_model::chat::{Message, RenderOptions};
+use kvant_text::chat::{Message, RenderOptions};
 use std::ffi::{c_char, c_void};
 use std::ops::ControlFlow;
 

@@ -2,7 +2,7 @@
 
 use crate::memory::{optional_text, text};
 use crate::status::Failure;
-use kvant_model::chat::Message;
+use kvant_text::chat::Message;
 use serde_json::{Map, Value};
 use std::ffi::c_char;
 

@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use kvant_engine::{Finish, LoadedModel, Reply, Request, ResumeError, Session, Signature, Snapshot};
-use kvant_model::chat::Message;
+use kvant_text::chat::Message;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};

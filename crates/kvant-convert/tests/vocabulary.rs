@@ -4,7 +4,7 @@ use kvant_convert::{Conversion, ConvertError, Format, Weights};
 use kvant_model::Checkpoint;
 use kvant_model::checkpoint::ConfigSource;
 use kvant_model::safetensors::Safetensors;
-use kvant_model::tokenizer::{EncodeOptions, Tokenizer};
+use kvant_text::tokenizer::{EncodeOptions, Tokenizer};
 use safetensors::tensor::{Dtype, TensorView, serialize};
 use serde_json::{Value, json};
 use std::fs;

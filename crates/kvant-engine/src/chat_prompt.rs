@@ -5,8 +5,8 @@
 
 use crate::engine::PromptError;
 use crate::reply::{ChatFormat, ReasoningStyle};
-use kvant_model::chat::{ChatTemplate, Message, RenderOptions};
-use kvant_model::tokenizer::{Fence, Tokenizer};
+use kvant_text::chat::{ChatTemplate, Message, RenderOptions};
+use kvant_text::tokenizer::{Fence, Tokenizer};
 use serde_json::{Map, Value};
 use std::borrow::Cow;
 
@@ -93,74 +93,74 @@ fn walk_fields(fields: &mut Map<String, Value>, change: &mut impl FnMut(&mut Str
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kvant_model::tokenizer::{GgufVocab, TokenKind};
+    use kvant_text::tokenizer::{GgufVocab, TokenKind};
     use serde_json::json;
 
     /// Templates of released models, with what opens and closes their turns.
     const FAMILIES: [(&str, &str, &[&str]); 13] = [
         (
             "chatml",
-            include_str!("../../kvant-model/tests/data/chat/qwen2.5.jinja"),
+            include_str!("../../kvant-text/tests/data/chat/qwen2.5.jinja"),
             &["<|im_start|>", "<|im_end|>"],
         ),
         (
             "qwen3",
-            include_str!("../../kvant-model/tests/data/chat/families/qwen3.jinja"),
+            include_str!("../../kvant-text/tests/data/chat/families/qwen3.jinja"),
             &["<|im_start|>", "<|im_end|>"],
         ),
         (
             "qwen3.5",
-            include_str!("../../kvant-model/tests/data/chat/families/qwen3.5.jinja"),
+            include_str!("../../kvant-text/tests/data/chat/families/qwen3.5.jinja"),
             &["<|im_start|>", "<|im_end|>"],
         ),
         (
             "llama3",
-            include_str!("../../kvant-model/tests/data/chat/llama3_style.jinja"),
+            include_str!("../../kvant-text/tests/data/chat/llama3_style.jinja"),
             &["<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"],
         ),
         (
             "gemma",
-            include_str!("../../kvant-model/tests/data/chat/gemma_style.jinja"),
+            include_str!("../../kvant-text/tests/data/chat/gemma_style.jinja"),
             &["<start_of_turn>", "<end_of_turn>"],
         ),
         (
             "gemma4",
-            include_str!("../../kvant-model/tests/data/chat/families/gemma4.jinja"),
+            include_str!("../../kvant-text/tests/data/chat/families/gemma4.jinja"),
             &["<|turn>", "<turn|>"],
         ),
         (
             "mistral",
-            include_str!("../../kvant-model/tests/data/chat/families/mistral.jinja"),
+            include_str!("../../kvant-text/tests/data/chat/families/mistral.jinja"),
             &["[INST]", "[/INST]"],
         ),
         (
             "deepseek",
-            include_str!("../../kvant-model/tests/data/chat/families/deepseek.jinja"),
+            include_str!("../../kvant-text/tests/data/chat/families/deepseek.jinja"),
             &["<｜User｜>", "<｜Assistant｜>"],
         ),
         (
             "gpt-oss",
-            include_str!("../../kvant-model/tests/data/chat/families/harmony.jinja"),
+            include_str!("../../kvant-text/tests/data/chat/families/harmony.jinja"),
             &["<|start|>", "<|message|>", "<|end|>"],
         ),
         (
             "glm4",
-            include_str!("../../kvant-model/tests/data/chat/families/glm4.jinja"),
+            include_str!("../../kvant-text/tests/data/chat/families/glm4.jinja"),
             &["<|user|>", "<|assistant|>"],
         ),
         (
             "lfm2",
-            include_str!("../../kvant-model/tests/data/chat/families/lfm2.jinja"),
+            include_str!("../../kvant-text/tests/data/chat/families/lfm2.jinja"),
             &["<|im_start|>", "<|im_end|>"],
         ),
         (
             "seed-oss",
-            include_str!("../../kvant-model/tests/data/chat/families/seed_oss.jinja"),
+            include_str!("../../kvant-text/tests/data/chat/families/seed_oss.jinja"),
             &["<seed:bos>", "<seed:eos>"],
         ),
         (
             "minimax",
-            include_str!("../../kvant-model/tests/data/chat/families/minimax.jinja"),
+            include_str!("../../kvant-text/tests/data/chat/families/minimax.jinja"),
             &["]~b]", "[e~["],
         ),
     ];

@@ -11,9 +11,9 @@ use kvant_attention::{KvCache, KvUnsupported};
 use kvant_cache::snapshot::Numerics;
 use kvant_cache::{Policy, Sequence, Store};
 use kvant_cpu::{Cpu, LoadOptions};
-use kvant_model::chat::{ChatError, ChatTemplate, Message, RenderOptions};
-use kvant_model::tokenizer::{EncodeOptions, Tokenizer, TokenizerError};
 use kvant_model::{Backend, Checkpoint, ForwardError, LoadError, Model, Outputs, Pass};
+use kvant_text::chat::{ChatError, ChatTemplate, Message, RenderOptions};
+use kvant_text::tokenizer::{EncodeOptions, Tokenizer, TokenizerError};
 use kvant_threads::Pool;
 use std::sync::{Arc, OnceLock};
 

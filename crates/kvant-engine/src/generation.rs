@@ -4,8 +4,8 @@ use crate::constraint::Constraint;
 use crate::sampler::{SampleError, Sampler};
 use crate::session::{Finish, GenerateError, Request};
 use crate::text::TextStream;
-use kvant_model::tokenizer::Tokenizer;
 use kvant_model::{Output, TopK, TopTokens};
+use kvant_text::tokenizer::Tokenizer;
 use std::task::Waker;
 
 /// A text that is being generated.

@@ -9,7 +9,7 @@
 //! counts as its other case does, one before a character outside of ASCII counts nothing, and the bytes of such characters count a quarter
 //! of what the longest token is worth, because a normaliser may fold, compose or shorten them.
 
-use kvant_model::tokenizer::Tokenizer;
+use kvant_text::tokenizer::Tokenizer;
 
 /// What every byte of a text is worth at least.
 pub(crate) struct LeastTokens {

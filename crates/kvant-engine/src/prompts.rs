@@ -2,8 +2,8 @@
 
 use crate::chat_prompt::Rendered;
 use crate::engine::{Engine, PromptError};
-use kvant_model::chat::{Message, RenderOptions};
-use kvant_model::tokenizer::EncodeOptions;
+use kvant_text::chat::{Message, RenderOptions};
+use kvant_text::tokenizer::EncodeOptions;
 
 /// Makes prompts of at most so many tokens. What cannot fit is refused by its length, before it is encoded.
 ///

@@ -1,7 +1,7 @@
 //! From the bytes of tokens to text that may be shown.
 
 use crate::stop::{StopMatcher, StopStep};
-use kvant_model::tokenizer::Utf8Stream;
+use kvant_text::tokenizer::Utf8Stream;
 
 /// Whole characters only, up to the first stop string, and without the space before the first word if asked.
 pub(crate) struct TextStream {

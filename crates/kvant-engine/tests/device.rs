@@ -11,8 +11,8 @@ use kvant_engine::{
     ActivationType, Event, KvCache, LoadedModel, OpenNote, OpenOptions, Plan, Policy, Request,
     SamplingParams, Session, Snapshot,
 };
-use kvant_model::tokenizer::{EncodeOptions, Tokenizer};
 use kvant_model::{Checkpoint, Chunk, Model, Pass};
+use kvant_text::tokenizer::{EncodeOptions, Tokenizer};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -7,7 +7,7 @@ use kvant_engine::Constraint;
 use kvant_engine::grammar::{Grammar, GrammarCompiler, GrammarConstraint};
 use kvant_model::Checkpoint;
 use kvant_model::gguf::Gguf;
-use kvant_model::tokenizer::{TokenKind, Tokenizer};
+use kvant_text::tokenizer::{TokenKind, Tokenizer};
 
 fn tokenizer() -> Tokenizer {
     Tokenizer::of(&Checkpoint::from_gguf(Gguf::from_bytes(tiny::model_bytes(true)).unwrap())).unwrap()

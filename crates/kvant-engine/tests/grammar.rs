@@ -8,7 +8,7 @@ use kvant_engine::reply::{ChatFormat, ParsedReply, ReplyParser};
 use kvant_engine::{Constraint, ConstraintError};
 use kvant_model::Checkpoint;
 use kvant_model::gguf::Gguf;
-use kvant_model::tokenizer::Tokenizer;
+use kvant_text::tokenizer::Tokenizer;
 use serde_json::{Value, json};
 
 /// More than any text here needs.

@@ -8,7 +8,7 @@ use kvant_engine::Constraint;
 use kvant_engine::grammar::{Grammar, GrammarCompiler, GrammarConstraint, GrammarError};
 use kvant_model::Checkpoint;
 use kvant_model::gguf::Gguf;
-use kvant_model::tokenizer::Tokenizer;
+use kvant_text::tokenizer::Tokenizer;
 use serde_json::{Map, Value, json};
 
 /// Less than any program gives its threads.

@@ -9,8 +9,8 @@ use kvant_engine::{
     Engine, LoadOptions, Policy, PromptError, Request, SamplingParams, TurnError, TurnOptions,
 };
 use kvant_model::Checkpoint;
-use kvant_model::chat::{Message, RenderOptions};
 use kvant_model::gguf::Gguf;
+use kvant_text::chat::{Message, RenderOptions};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 

@@ -7,8 +7,8 @@
 
 use kvant_cpu::LoadOptions;
 use kvant_engine::{KvCache, Policy};
-use kvant_model::tokenizer::{EncodeOptions, Tokenizer};
 use kvant_model::{Checkpoint, Chunk, Model, Pass};
+use kvant_text::tokenizer::{EncodeOptions, Tokenizer};
 use std::error::Error;
 
 const CHUNK: usize = 256;

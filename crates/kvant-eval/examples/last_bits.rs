@@ -12,8 +12,8 @@ use kvant_cpu::LoadOptions;
 use kvant_eval::divergence::{Mode, Models, Request, Same, device_divergence};
 use kvant_eval::{PassLimits, Score, Windows, text};
 use kvant_model::gguf::Gguf;
-use kvant_model::tokenizer::Tokenizer;
 use kvant_model::{Checkpoint, Model};
+use kvant_text::tokenizer::Tokenizer;
 use std::error::Error;
 
 const CONTEXT: usize = 512;

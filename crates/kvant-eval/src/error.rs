@@ -5,7 +5,7 @@ use kvant_codec::{BuildError, CodecError};
 use kvant_engine::KvUnsupported;
 use kvant_engine::memory::bytes;
 use kvant_model::ForwardError;
-use kvant_model::tokenizer::TokenizerError;
+use kvant_text::tokenizer::TokenizerError;
 use std::path::PathBuf;
 
 /// A measurement that cannot be made, or must not be believed.

@@ -12,7 +12,7 @@
 //! ```
 
 use crate::error::EvalError;
-use kvant_model::tokenizer::{EncodeOptions, Tokenizer};
+use kvant_text::tokenizer::{EncodeOptions, Tokenizer};
 use sha2::{Digest, Sha256};
 use std::fmt;
 use std::ops::Range;

@@ -1,10 +1,10 @@
-//! Model files, weights, tokenizers and architectures.
+//! Model files, weights and architectures.
 #![deny(missing_docs)]
 
 pub mod arch;
 pub mod backend;
+pub mod byte_level;
 pub mod bytes;
-pub mod chat;
 pub mod checkpoint;
 pub mod config;
 pub mod description;
@@ -23,7 +23,6 @@ mod scales;
 pub mod soundness;
 pub mod synth;
 pub mod tensor;
-pub mod tokenizer;
 pub mod top;
 
 pub use backend::{Backend, Network};

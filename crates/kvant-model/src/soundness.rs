@@ -1,11 +1,9 @@
 //! Whether a checkpoint is sound, told without running it.
 
-use crate::chat::ChatTemplate;
 use crate::checkpoint::Checkpoint;
 use crate::description::Description;
 use crate::error::{LoadError, LoadErrorKind};
 use crate::tensor::Tensor;
-use crate::tokenizer::Tokenizer;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Something that is wrong with a file, or that kvant cannot use in it.
@@ -20,7 +18,8 @@ pub struct Finding {
 }
 
 impl Finding {
-    fn of(place: &str, error: &LoadError) -> Self {
+    /// What an error says of a part: a fault, unless kvant merely does not support it.
+    pub fn of(place: &str, error: &LoadError) -> Self {
         let is_fault = error.kind() != LoadErrorKind::Unsupported;
         Self { place: place.to_owned(), what: error.to_string(), is_fault }
     }
@@ -31,17 +30,12 @@ impl Finding {
 }
 
 impl Checkpoint {
-    /// Reads everything and tells what is wrong: names, sizes that contradict each other, the vocabulary, the chat template, and
-    /// values or scales that are not numbers. Directory, sizes and offsets were checked when it was opened. `done` is called with the
+    /// Reads everything and tells what is wrong: names, sizes that contradict each other, and
+    /// values or scales that are not numbers. The vocabulary and the chat template are checked by `kvant-text`. Directory, sizes and offsets were checked when it was opened. `done` is called with the
     /// number of bytes of each tensor that was read. Takes `threads` threads.
     pub fn findings(&self, threads: usize, done: &(dyn Fn(u64) + Sync)) -> Vec<Finding> {
         let mut findings = Vec::new();
-        let mut note = |place: &str, error: Option<LoadError>| {
-            findings.extend(error.map(|error| Finding::of(place, &error)));
-        };
-        note("architecture", Description::of(self).err());
-        note("tokenizer", Tokenizer::of(self).err());
-        note("chat template", ChatTemplate::of(self).err());
+        findings.extend(Description::of(self).err().map(|error| Finding::of("architecture", &error)));
         let names: Vec<&str> = self.names().collect();
         let odd = names.iter().filter(|name| name.is_empty() || name.chars().any(char::is_control));
         findings.extend(

@@ -4,8 +4,8 @@ use kvant_attention::KvCache;
 use kvant_cpu::LoadOptions;
 use kvant_model::gguf::{Gguf, Writer};
 use kvant_model::synth::{self, LEAST_VOCABULARY, Shape, WeightType};
-use kvant_model::tokenizer::{EncodeOptions, Tokenizer};
 use kvant_model::{Checkpoint, Chunk, DType, Pass};
+use kvant_text::tokenizer::{EncodeOptions, Tokenizer};
 use std::io::{self, Write};
 
 const TINY: Shape = Shape {

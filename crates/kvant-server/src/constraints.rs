@@ -3,7 +3,7 @@
 use crate::error::ApiError;
 use kvant_engine::grammar::Grammar;
 use kvant_engine::{Constraint, Interrupt};
-use kvant_model::tokenizer::Tokenizer;
+use kvant_text::tokenizer::Tokenizer;
 
 #[cfg(feature = "grammar")]
 mod compiled {

@@ -3,7 +3,7 @@
 use crate::error::ApiError;
 use crate::models::Served;
 use kvant_engine::Engine;
-use kvant_model::tokenizer::{EncodeOptions, TokenKind, Tokenizer};
+use kvant_text::tokenizer::{EncodeOptions, TokenKind, Tokenizer};
 
 /// Names of the tokens before the text before, before the text after, and before what belongs between. Code models know one set.
 const NAMES: [[&str; 3]; 6] = [

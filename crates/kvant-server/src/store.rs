@@ -2,7 +2,7 @@
 //!
 //! They are kept in memory, apart for every key, and bounded in number, bytes and age: the oldest go first.
 
-use kvant_model::chat::Message;
+use kvant_text::chat::Message;
 use serde_json::Value;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, PoisonError};

@@ -200,7 +200,7 @@ fn a_chat_is_the_template_and_goes_on_where_it_was() {
     };
     let turns = [turn(c"system", c"be kind"), turn(c"user", c"hello there")];
     let messages = [("system", "be kind"), ("user", "hello there")]
-        .map(|(role, text)| kvant_model::chat::Message::new(role, text));
+        .map(|(role, text)| kvant_text::chat::Message::new(role, text));
     let expected = own.engine().chat_prompt(&messages).unwrap();
     let (mut ids, mut count) = (vec![0; 200], 0);
     let mut reply = null_mut();

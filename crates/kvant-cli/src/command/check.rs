@@ -134,7 +134,8 @@ fn model(path: &Path) -> Verdict {
         .sum();
     let bar = progress::bar("checking [{bar:30}] {bytes} of {total_bytes}");
     bar.set_length(size);
-    let findings = checkpoint.findings(Pool::default().threads(), &|read| bar.inc(read));
+    let mut findings = kvant_text::soundness::findings(&checkpoint);
+    findings.extend(checkpoint.findings(Pool::default().threads(), &|read| bar.inc(read)));
     bar.finish_and_clear();
     let (faults, notes): (Vec<_>, Vec<_>) = findings.into_iter().partition(|finding| finding.is_fault);
     let words =

@@ -18,8 +18,8 @@ use kvant_eval::{
     Estimate, EvalError, Machine, PassLimits, Report, Score, Setting, Windows, check_context, perplexity,
     text,
 };
-use kvant_model::tokenizer::Tokenizer;
 use kvant_model::{Checkpoint, LoadError, Model};
+use kvant_text::tokenizer::Tokenizer;
 use std::borrow::Cow;
 use std::io::{self, Write};
 use std::path::PathBuf;

@@ -15,7 +15,7 @@ use kvant_eval::plans::{
 };
 use kvant_eval::text;
 use kvant_model::Checkpoint;
-use kvant_model::tokenizer::Tokenizer;
+use kvant_text::tokenizer::Tokenizer;
 use serde_json::{Value, json};
 use std::borrow::Cow;
 use std::path::PathBuf;

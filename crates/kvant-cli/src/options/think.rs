@@ -2,7 +2,7 @@
 
 use kvant_engine::grammar::Grammar;
 use kvant_engine::{Engine, Turn, TurnError, TurnOptions};
-use kvant_model::chat::Message;
+use kvant_text::chat::Message;
 use serde_json::Map;
 use std::io::{self, IsTerminal};
 

@@ -7,7 +7,7 @@
 
 use crate::to_gguf::same_tokens;
 use kvant_model::gguf::Metadata;
-use kvant_model::tokenizer::{GgufVocab, HfFiles, TokenKind, Tokenizer, pre_tokenizer_splits};
+use kvant_text::tokenizer::{GgufVocab, HfFiles, TokenKind, Tokenizer, pre_tokenizer_splits};
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 

@@ -7,8 +7,8 @@
 
 use crate::error::{ConvertError, Result};
 use kvant_model::gguf::{Gguf, Writer, WriterValue};
-use kvant_model::tokenizer::{EncodeOptions, GgufVocab, Tokenizer, pre_tokenizer_name};
 use kvant_model::{Checkpoint, LoadError};
+use kvant_text::tokenizer::{EncodeOptions, GgufVocab, Tokenizer, pre_tokenizer_name};
 use serde_json::Value;
 use std::collections::HashMap;
 

@@ -4,7 +4,7 @@ use super::constraint::GrammarConstraint;
 use super::masks::{self, MaskThreads};
 use super::{Grammar, bounds, with_fixed_whitespace};
 use crate::interrupt::Interrupt;
-use kvant_model::tokenizer::{TokenKind, Tokenizer};
+use kvant_text::tokenizer::{TokenKind, Tokenizer};
 use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie, TokenId, TokenizerEnv};
 use llguidance::{Matcher, ParserFactory};

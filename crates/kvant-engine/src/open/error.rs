@@ -6,7 +6,7 @@ use crate::estimate::{ContextKind, DoesNotFit, EstimateError};
 use crate::memory::bytes;
 use kvant_attention::KvUnsupported;
 use kvant_model::LoadError;
-use kvant_model::chat::ChatError;
+use kvant_text::chat::ChatError;
 use std::fmt;
 
 /// Why a model cannot be opened as asked for.

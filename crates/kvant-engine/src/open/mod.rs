@@ -54,8 +54,8 @@ use kvant_attention::{KvCache, KvUnsupported};
 use kvant_cache::snapshot::Signature;
 use kvant_cache::{Arena, ArenaOptions, Policy, SparseV, StateType, Store};
 use kvant_cpu::{ActivationType, LoadOptions};
-use kvant_model::chat::ChatTemplate;
 use kvant_model::{Checkpoint, DType, Description, LoadError};
+use kvant_text::chat::ChatTemplate;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 

@@ -2,8 +2,8 @@
 
 use super::harmony;
 use crate::tools::{ToolStyle, is_harmony};
-use kvant_model::chat::Message;
-use kvant_model::tokenizer::{TokenKind, Tokenizer};
+use kvant_text::chat::Message;
+use kvant_text::tokenizer::{TokenKind, Tokenizer};
 use serde_json::{Map, Value};
 
 /// How a model marks its reasoning.

@@ -2,7 +2,7 @@
 
 use super::{ChatFormat, ParsedReply, ReplyParser, ReplyPart};
 use crate::tools::{ToolCall, ToolStyle};
-use kvant_model::chat::{ChatTemplate, Message, RenderOptions};
+use kvant_text::chat::{ChatTemplate, Message, RenderOptions};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -314,7 +314,7 @@ fn text_is_not_held_back_longer_than_it_must() {
 #[test]
 fn what_templates_write_is_read_back() {
     let folder =
-        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../kvant-model/tests/data/chat/families");
+        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../kvant-text/tests/data/chat/families");
     let (im, im_end) = ("<|im_start|>assistant\n", "<|im_end|>\n");
     // By template: its style, the markers around an assistant's turn, how many calls it writes, and whether reasoning with them.
     for (name, style, start, end, count, thinks) in [

@@ -2,7 +2,7 @@
 //!
 //! The way to write calls is that of Hermes, `<tool_call>{"name": …, "arguments": {…}}</tool_call>`, which most models have met.
 
-use kvant_model::chat::Message;
+use kvant_text::chat::Message;
 use serde_json::Value;
 
 /// The conversation without fields that the template would not show.

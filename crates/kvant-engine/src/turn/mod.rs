@@ -5,7 +5,7 @@
 //! ```no_run
 //! use kvant_engine::{Engine, Event, LoadOptions, SamplingParams, TurnOptions};
 //! use kvant_model::Checkpoint;
-//! use kvant_model::chat::Message;
+//! use kvant_text::chat::Message;
 //! use std::ops::ControlFlow;
 //! use std::sync::Arc;
 //!
@@ -31,7 +31,7 @@ use crate::reply::ReplyParser;
 use crate::sampler::SamplingParams;
 use crate::session::Request;
 use crate::tools::ToolStyle;
-use kvant_model::chat::{Message, RenderOptions};
+use kvant_text::chat::{Message, RenderOptions};
 use serde_json::{Map, Value};
 
 /// What the next turn is to be.

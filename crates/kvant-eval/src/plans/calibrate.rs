@@ -8,8 +8,8 @@ use kvant_cache::snapshot::Signature;
 use kvant_calibrate::{CalibrationError, Positions, Statistics, planned_head};
 use kvant_codec::{KvSpec, Tier, TierError};
 use kvant_engine::{KvCache, KvUnsupported, PREFILL_CHUNK, Policy};
-use kvant_model::tokenizer::{EncodeOptions, Tokenizer};
 use kvant_model::{Chunk, ForwardError, Model, Pass};
+use kvant_text::tokenizer::{EncodeOptions, Tokenizer};
 use std::sync::Arc;
 
 /// What a plan is made for.

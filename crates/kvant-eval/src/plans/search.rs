@@ -11,7 +11,7 @@ use kvant_cache::plan::{self, Cost, Plan};
 use kvant_codec::{CodecSpec, Side};
 use kvant_engine::Policy;
 use kvant_model::Model;
-use kvant_model::tokenizer::{EncodeOptions, Tokenizer};
+use kvant_text::tokenizer::{EncodeOptions, Tokenizer};
 use std::sync::Arc;
 
 /// Tokens of a window, as far as the model reads: errors of keys grow with the context.

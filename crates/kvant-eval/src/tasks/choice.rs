@@ -23,7 +23,7 @@ use crate::error::EvalError;
 use kvant_cache::Mode;
 use kvant_engine::Policy;
 use kvant_model::Model;
-use kvant_model::tokenizer::{EncodeOptions, Tokenizer};
+use kvant_text::tokenizer::{EncodeOptions, Tokenizer};
 use serde_json::Value;
 
 /// A question.

@@ -4,7 +4,7 @@ use super::report::Score;
 use super::{Step, exact};
 use crate::error::EvalError;
 use kvant_engine::{Engine, Policy, Request, SamplingParams};
-use kvant_model::chat::Message;
+use kvant_text::chat::Message;
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeMap;

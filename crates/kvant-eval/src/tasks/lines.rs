@@ -15,7 +15,7 @@ use crate::error::EvalError;
 use kvant_cache::Mode;
 use kvant_engine::Policy;
 use kvant_model::Model;
-use kvant_model::tokenizer::{EncodeOptions, Tokenizer};
+use kvant_text::tokenizer::{EncodeOptions, Tokenizer};
 
 const ADJECTIVES: [&str; 32] = [
     "amber", "brisk", "calm", "dusty", "eager", "faded", "gentle", "hollow", "icy", "jolly", "keen",

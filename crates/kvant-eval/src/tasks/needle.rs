@@ -3,7 +3,7 @@
 use super::lines::Record;
 use super::random::Random;
 use crate::error::EvalError;
-use kvant_model::tokenizer::{EncodeOptions, Tokenizer};
+use kvant_text::tokenizer::{EncodeOptions, Tokenizer};
 
 const PLACES: [&str; 12] = [
     "Oslo", "Lima", "Cairo", "Dublin", "Seoul", "Havana", "Nairobi", "Prague", "Quito", "Riga", "Tunis",

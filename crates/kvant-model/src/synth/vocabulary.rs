@@ -1,7 +1,7 @@
 //! A byte-level vocabulary of any size: every byte, two control tokens, one merge, and tokens that never come up.
 
+use crate::byte_level::ByteAlphabet;
 use crate::gguf::{Writer, WriterValue};
-use crate::tokenizer::byte_level::ByteAlphabet;
 use serde_json::{Map, Value, json};
 
 const BYTES: usize = 256;

@@ -2,7 +2,7 @@
 
 use crate::error::ApiError;
 use crate::fields::Fields;
-use kvant_model::chat::Message;
+use kvant_text::chat::Message;
 use serde_json::Value;
 
 /// Reads `messages`, at least one and at most `most`.

@@ -52,7 +52,7 @@ pub async fn infill(
         let engine = model.handle.engine();
         let mut tokens = FillTokens::of(engine)?.prompt_with(&model, &files, &before, &after)?;
         if !begun.is_empty() {
-            let options = kvant_model::tokenizer::EncodeOptions::default();
+            let options = kvant_text::tokenizer::EncodeOptions::default();
             tokens.extend(model.prompts().encode(&begun, options).map_err(ApiError::from)?);
         }
         Ok::<_, ApiError>((tokens, model.constraints(grammar.as_ref(), 1, interrupt)?))

@@ -12,8 +12,8 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::{Request, Response};
 use kvant_engine::{Interrupt, Prompts};
-use kvant_model::chat::{Message, RenderOptions};
-use kvant_model::tokenizer::EncodeOptions;
+use kvant_text::chat::{Message, RenderOptions};
+use kvant_text::tokenizer::EncodeOptions;
 use serde_json::{Map, Value, json as object};
 use std::sync::Arc;
 

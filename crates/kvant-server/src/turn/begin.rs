@@ -9,7 +9,7 @@ use crate::request::sampling::Settings;
 use crate::request::tools::Tools;
 use crate::route::Caller;
 use kvant_engine::{Constraint, Interrupt, ToolChoice, Turn, TurnOptions};
-use kvant_model::chat::Message;
+use kvant_text::chat::Message;
 use serde_json::{Map, Value};
 use std::sync::Arc;
 

@@ -10,7 +10,7 @@
 //! **Invariant:** other text is never touched, and what was left out is named in the response's header.
 
 use crate::notes::Notes;
-use kvant_model::chat::Message;
+use kvant_text::chat::Message;
 
 const BILLING: &str = "x-anthropic-billing-header:";
 const COUNT: (&str, &str) = ("<total_tokens>", " tokens left</total_tokens>");

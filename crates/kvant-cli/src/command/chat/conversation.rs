@@ -10,7 +10,7 @@ use crate::report::Report;
 use crate::saved::{SessionFile, Talk};
 use crate::screen::{Look, Markdown, grouped};
 use kvant_engine::{Finish, GenerateError, LoadedModel, Reply, Session};
-use kvant_model::chat::Message;
+use kvant_text::chat::Message;
 use std::path::Path;
 
 /// A conversation and the session that holds it.

@@ -1,9 +1,9 @@
 //! What a file says about its model: name, licence, quantisation, and what it was taught.
 
 use kvant_engine::reply::{ChatFormat, ReasoningStyle};
-use kvant_model::chat::ChatTemplate;
 use kvant_model::checkpoint::ConfigSource;
 use kvant_model::{Checkpoint, DType};
+use kvant_text::chat::ChatTemplate;
 use serde_json::{Value, json};
 
 /// Names of `general.file_type`, as llama.cpp numbers them.

@@ -10,7 +10,7 @@ use crate::request::sampling::{Settings, named_stops, sampling as read_sampling}
 use crate::request::tools::Tools;
 use crate::turn::TurnRequest;
 use kvant_engine::grammar::Grammar;
-use kvant_model::chat::Message;
+use kvant_text::chat::Message;
 use serde_json::{Map, Value, json};
 
 /// What `/api/generate` asks for.

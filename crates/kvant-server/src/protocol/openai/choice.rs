@@ -5,7 +5,7 @@ use super::logprobs::{self, TextLogprobs};
 use kvant_engine::reply::ReplyPart;
 use kvant_engine::scheduler::Logprobs;
 use kvant_engine::tools::ToolCall;
-use kvant_model::tokenizer::Tokenizer;
+use kvant_text::tokenizer::Tokenizer;
 use serde_json::{Value, json};
 
 /// Text with what belongs to it.

@@ -1,7 +1,7 @@
 //! Probabilities of tokens, as the two kinds of answers write them.
 
 use kvant_engine::scheduler::Logprobs;
-use kvant_model::tokenizer::Tokenizer;
+use kvant_text::tokenizer::Tokenizer;
 use serde_json::{Map, Value, json};
 
 /// What stands for the logarithm of zero, which JSON cannot write.

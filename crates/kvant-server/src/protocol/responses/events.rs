@@ -4,7 +4,7 @@ use super::output::{self, Draft};
 use crate::error::ApiError;
 use crate::turn::{Step, StreamFormat, Turn, sse};
 use kvant_engine::reply::ReplyPart;
-use kvant_model::chat::Message;
+use kvant_text::chat::Message;
 use serde_json::{Value, json};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use crate::error::ApiError;
 use crate::fields::Fields;
-use kvant_model::chat::Message;
+use kvant_text::chat::Message;
 use serde_json::{Value, json};
 
 /// Reads `input`: a text, or items.

@@ -3,7 +3,7 @@
 use super::request::ResponseRequest;
 use crate::app::now;
 use crate::turn::{Ending, Turn};
-use kvant_model::chat::Message;
+use kvant_text::chat::Message;
 use serde_json::{Map, Value, json};
 
 /// A response that is not there yet.

@@ -12,7 +12,7 @@ use crate::request::tools::{Tools, check_function};
 use crate::turn::TurnRequest;
 use kvant_engine::ToolChoice;
 use kvant_engine::grammar::Grammar;
-use kvant_model::chat::Message;
+use kvant_text::chat::Message;
 use serde_json::{Map, Value, json};
 
 /// What is asked for.

@@ -10,12 +10,13 @@ fn is_literal(byte: u8) -> bool {
 }
 
 /// The byte that each code point below U+0144 stands for.
-pub(crate) struct ByteAlphabet {
+pub struct ByteAlphabet {
     bytes: Vec<Option<u8>>,
 }
 
 impl ByteAlphabet {
-    pub(crate) fn new() -> Self {
+    /// The alphabet of byte-level BPE.
+    pub fn new() -> Self {
         let mut bytes = vec![None; 256 + 68];
         let mut next = 256;
         for byte in 0..=255u8 {
@@ -30,7 +31,7 @@ impl ByteAlphabet {
     }
 
     /// The character of every byte, in byte order.
-    pub(crate) fn characters(&self) -> [char; 256] {
+    pub fn characters(&self) -> [char; 256] {
         let mut characters = ['\0'; 256];
         for (point, byte) in (0u32..).zip(&self.bytes) {
             if let (Some(byte), Some(character)) = (byte, char::from_u32(point)) {
@@ -42,7 +43,7 @@ impl ByteAlphabet {
 
     /// Appends the bytes `token` spells. A character outside the alphabet is text that was added
     /// unspelled, and stands for itself.
-    pub(super) fn decode(&self, token: &str, out: &mut Vec<u8>) {
+    pub fn decode(&self, token: &str, out: &mut Vec<u8>) {
         for c in token.chars() {
             match self.bytes.get(c as usize).copied().flatten() {
                 Some(byte) => out.push(byte),

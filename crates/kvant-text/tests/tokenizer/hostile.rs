@@ -1,6 +1,6 @@
 //! Vocabularies that contradict themselves are refused with a reason, not a panic.
 
-use kvant_model::tokenizer::{GgufVocab, HfFiles, TokenKind, Tokenizer};
+use kvant_text::tokenizer::{GgufVocab, HfFiles, TokenKind, Tokenizer};
 
 use crate::vocabularies::{PLAIN, probe, sentence};
 

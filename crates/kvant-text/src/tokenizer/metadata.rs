@@ -1,8 +1,8 @@
 //! The vocabulary of a GGUF file, from its metadata.
 
 use super::{GgufVocab, TokenKind};
-use crate::error::Result;
-use crate::gguf::{FromValue, Metadata};
+use kvant_model::error::Result;
+use kvant_model::gguf::{FromValue, Metadata};
 
 impl GgufVocab {
     /// Reads what a file says under `tokenizer.ggml.*`.

@@ -1,8 +1,8 @@
 //! The chat template that comes with a checkpoint.
 
 use super::{ChatTemplate, template_of_tokenizer_config};
-use crate::checkpoint::{Checkpoint, ConfigSource};
-use crate::error::{LoadError, Result};
+use kvant_model::checkpoint::{Checkpoint, ConfigSource};
+use kvant_model::error::{LoadError, Result};
 
 impl ChatTemplate {
     /// The template of a checkpoint; `None` where the model has none, as a base model has not.

@@ -3,8 +3,8 @@
 //! Decoding is a lookup here for all vocabulary families, and so is a constraint that must know which tokens
 //! continue a given text.
 
-use super::byte_level::ByteAlphabet;
 use super::{TokenKind, TokenizerError};
+use kvant_model::byte_level::ByteAlphabet;
 
 /// How a vocabulary spells the text of its ordinary tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

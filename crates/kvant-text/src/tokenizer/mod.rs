@@ -9,7 +9,7 @@
 //! is encoded with [`Tokenizer::encode_chat`].
 //!
 //! ```
-//! use kvant_model::tokenizer::{EncodeOptions, GgufVocab, TokenKind, Tokenizer, Utf8Stream};
+//! use kvant_text::tokenizer::{EncodeOptions, GgufVocab, TokenKind, Tokenizer, Utf8Stream};
 //!
 //! let tokens = ["<unk>", "<s>", "</s>", "▁", "h", "i", "hi", "▁hi"];
 //! let vocab = GgufVocab {
@@ -27,11 +27,10 @@
 //! let mut stream = Utf8Stream::new();
 //! let text: String = ids.iter().map(|&id| stream.push(tokenizer.text_bytes(id).unwrap())).collect();
 //! assert_eq!(text, " hi hi");
-//! # Ok::<(), kvant_model::tokenizer::TokenizerError>(())
+//! # Ok::<(), kvant_text::tokenizer::TokenizerError>(())
 //! ```
 
 mod bpe;
-pub(crate) mod byte_level;
 mod checkpoint;
 mod control;
 mod ending;

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
-use kvant_model::chat::{ChatError, ChatTemplate, Message, RenderOptions};
+use kvant_text::chat::{ChatError, ChatTemplate, Message, RenderOptions};
 use serde_json::Value;
 
 fn data() -> PathBuf {

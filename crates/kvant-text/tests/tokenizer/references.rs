@@ -1,6 +1,6 @@
 //! Ids against those of llama.cpp, for texts chosen to be difficult.
 
-use kvant_model::tokenizer::{EncodeOptions, GgufVocab, Tokenizer};
+use kvant_text::tokenizer::{EncodeOptions, GgufVocab, Tokenizer};
 use serde_json::Value;
 
 use crate::vocabularies::{PLAIN, SPECIAL, ids, json, probe, released, sentence, strings, tokenizer};

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-use kvant_model::tokenizer::{GgufVocab, TokenKind, Tokenizer, Utf8Stream};
+use kvant_text::tokenizer::{GgufVocab, TokenKind, Tokenizer, Utf8Stream};
 use proptest::prelude::*;
 
 use crate::vocabularies::{PLAIN, SPECIAL, probe, released, sentence, spell, tokenizer};

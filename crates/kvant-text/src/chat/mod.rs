@@ -5,7 +5,7 @@
 //! methods and numbers, `raise_exception`, `strftime_now`, and a `tojson` that writes as Python's `json.dumps` does.
 //!
 //! ```
-//! use kvant_model::chat::{ChatTemplate, Message, RenderOptions};
+//! use kvant_text::chat::{ChatTemplate, Message, RenderOptions};
 //!
 //! let template = ChatTemplate::new(
 //!     "{% for m in messages %}<{{ m.role }}>{{ m.content | trim }}\n{% endfor %}
@@ -13,7 +13,7 @@
 //! )?;
 //! let text = template.render(&[Message::new("user", " Hi ")], &RenderOptions::default())?;
 //! assert_eq!(text, "<user>Hi\n<assistant>");
-//! # Ok::<(), kvant_model::chat::ChatError>(())
+//! # Ok::<(), kvant_text::chat::ChatError>(())
 //! ```
 //!
 //! A template is not trusted: [limits](ChatTemplate::new) hold for its length, its expressions and all that it makes.

@@ -1,7 +1,7 @@
 //! The vocabulary of a GGUF file, through the reader.
 
 use kvant_model::gguf::{Gguf, Writer, WriterValue};
-use kvant_model::tokenizer::{EncodeOptions, GgufVocab};
+use kvant_text::tokenizer::{EncodeOptions, GgufVocab};
 
 use crate::vocabularies::{PLAIN, SPECIAL, sentence, tokenizer};
 

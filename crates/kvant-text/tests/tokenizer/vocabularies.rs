@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::path::PathBuf;
 
-use kvant_model::tokenizer::{EncodeOptions, GgufVocab, TokenKind, Tokenizer};
+use kvant_text::tokenizer::{EncodeOptions, GgufVocab, TokenKind, Tokenizer};
 use serde_json::Value;
 
 pub const PLAIN: EncodeOptions = EncodeOptions { add_special: false, parse_special: false };

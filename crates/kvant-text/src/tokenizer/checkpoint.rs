@@ -1,8 +1,8 @@
 //! The tokenizer that comes with a checkpoint: in a GGUF file's metadata, or in files beside the weights.
 
 use super::{GgufVocab, HfFiles, Tokenizer, TokenizerError};
-use crate::checkpoint::{Checkpoint, ConfigSource};
-use crate::error::{LoadError, LoadErrorKind, Result};
+use kvant_model::checkpoint::{Checkpoint, ConfigSource};
+use kvant_model::error::{LoadError, LoadErrorKind, Result};
 
 impl Tokenizer {
     /// The tokenizer of a checkpoint.

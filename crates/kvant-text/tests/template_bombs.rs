@@ -1,6 +1,6 @@
 //! Templates that would take all stack or memory. A model file carries its template, so each of them must be an error.
 
-use kvant_model::chat::{ChatError, ChatTemplate, Message, RenderOptions};
+use kvant_text::chat::{ChatError, ChatTemplate, Message, RenderOptions};
 use serde_json::{Value, json};
 
 fn render(template: &str) -> Result<String, ChatError> {

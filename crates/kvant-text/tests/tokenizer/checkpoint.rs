@@ -1,6 +1,6 @@
 //! Tokenizers from the files of a checkpoint.
 
-use kvant_model::tokenizer::{EncodeOptions, GgufVocab, HfFiles, TokenKind, Tokenizer};
+use kvant_text::tokenizer::{EncodeOptions, GgufVocab, HfFiles, TokenKind, Tokenizer};
 use serde_json::{Value, json};
 
 use crate::vocabularies::{self, PLAIN, SPECIAL, ids, released, strings};

@@ -9,7 +9,7 @@ use crate::moe::check_moe;
 use crate::params::HEAD_TILE;
 use crate::program::{Activating, Attention, Block, Linear, Mixer, Mlp, Norm, Program, Widths};
 use crate::weights::WeightType;
-use kvant_device::{Refusal, biases, check_layers, first_layers, norm_weights, packed, runs};
+use kvant_device::{Blocks, Refusal, biases, check_layers, first_layers, norm_weights, packed, runs};
 use kvant_model::description::{self, Description, Ffn, NormKind, NormPlace, Precision, Projection};
 use kvant_model::error::{LoadError, Result};
 use kvant_model::{Checkpoint, DType, Tensor};
@@ -25,6 +25,19 @@ pub(crate) enum Source<'a> {
     /// Nowhere: numbers without a meaning, of this type.
     Noise(WeightType),
 }
+
+/// Blocks beside attention, MLPs and mixtures that run.
+const RUN: Blocks = Blocks {
+    output_gates: false,
+    query_gains: false,
+    sparse_gates: false,
+    narrow_experts: false,
+    per_layer_inputs: false,
+    streams: false,
+    short_convolutions: false,
+    mamba2: false,
+    delta_nets: false,
+};
 
 /// The weights of a model on their way to a card.
 pub(crate) struct Compiler<'a> {
@@ -122,7 +135,8 @@ impl<'a> Compiler<'a> {
 
     /// What of a model does not run.
     fn check(&self, of: &Description) -> Result<(), Refusal> {
-        check_layers(of, |mixer| self.check_mixer(mixer), |layer| check_residuals(layer, of.hidden))?;
+        let residuals = |layer: &_| check_residuals(layer, of.hidden);
+        check_layers(of, RUN, |mixer| self.check_mixer(mixer), residuals)?;
         if of.embedding.positions.is_some() {
             return Err(Refusal::model("learned positions"));
         }

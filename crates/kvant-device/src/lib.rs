@@ -25,5 +25,5 @@ pub use batch::Batch;
 pub use block_tables::BlockTables;
 pub use device::{BackendOptions, Device, DeviceKind, DeviceReport};
 pub use packing::{biases, first_layers, norm_weights, packed, runs};
-pub use refusal::{Refusal, check_layers};
+pub use refusal::{Blocks, Refusal, check_layers};
 pub use rope::rotations;

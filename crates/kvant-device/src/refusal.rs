@@ -31,56 +31,91 @@ impl Refusal {
     }
 }
 
+/// Blocks beside plain attention, MLPs and mixtures of experts that a backend may run: those it does not run are refused.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Blocks {
+    /// Attention whose outputs go through a gate.
+    pub output_gates: bool,
+    /// Queries that grow with their position.
+    pub query_gains: bool,
+    /// MLPs whose gates are cut at a quantile.
+    pub sparse_gates: bool,
+    /// Experts in a narrower space.
+    pub narrow_experts: bool,
+    /// Inputs of each layer's own.
+    pub per_layer_inputs: bool,
+    /// Several residual streams, and LAuReL beside them.
+    pub streams: bool,
+    /// Short convolutions.
+    pub short_convolutions: bool,
+    /// Mamba-2 mixers.
+    pub mamba2: bool,
+    /// Gated DeltaNets.
+    pub delta_nets: bool,
+}
+
 const PER_LAYER: &str = "inputs of each layer's own (per-layer embeddings)";
 const STREAMS: &str = "several residual streams (AltUp)";
 
-/// Refuses what no GPU backend runs, and what `mixer` and then `layer` say of the others, layer by layer.
+/// Refuses blocks that the backend does not run, and what `mixer` and then `layer` say of the others, layer by layer.
 ///
 /// # Errors
 /// Names the first.
 pub fn check_layers(
     of: &Description,
+    runs: Blocks,
     mixer: impl Fn(&Mixer) -> Result<(), String>,
     layer: impl Fn(&Layer) -> Result<(), String>,
 ) -> Result<(), Refusal> {
-    if of.embedding.per_layer.is_some() {
+    if of.embedding.per_layer.is_some() && !runs.per_layer_inputs {
         return Err(Refusal::model(PER_LAYER));
     }
-    if of.embedding.streams.is_some() {
+    if of.embedding.streams.is_some() && !runs.streams {
         return Err(Refusal::model(STREAMS));
     }
     for (index, own) in of.layers.iter().enumerate() {
         let refuse = |what| Refusal::layer(what, index);
-        if own.altup.is_some() {
+        if own.altup.is_some() && !runs.streams {
             return Err(refuse(STREAMS.to_owned()));
         }
-        own.mixers().try_for_each(|of| common(of).and_then(|()| mixer(of))).map_err(refuse)?;
+        own.mixers().try_for_each(|of| common(of, runs).and_then(|()| mixer(of))).map_err(refuse)?;
         layer(own).map_err(refuse)?;
     }
     Ok(())
 }
 
-/// What no GPU backend runs.
-fn common(mixer: &Mixer) -> Result<(), String> {
+/// What a backend that runs these blocks does not run.
+fn common(mixer: &Mixer, runs: Blocks) -> Result<(), String> {
     use kvant_model::description::Ffn;
-    let sparse = |mlp: &Mlp| mlp.sparsity.is_some();
+    let sparse = |mlp: &Mlp| mlp.sparsity.is_some() && !runs.sparse_gates;
     let what = match mixer {
-        Mixer::Attention(of) if of.gate.is_some() => "attention with an output gate",
-        Mixer::Attention(of) if of.query_gain.is_some() => "queries that grow with their position",
+        Mixer::Attention(of) if of.gate.is_some() && !runs.output_gates => "attention with an output gate",
+        Mixer::Attention(of) if of.query_gain.is_some() && !runs.query_gains => {
+            "queries that grow with their position"
+        }
         Mixer::Ffn(Ffn::Dense(mlp)) if sparse(mlp) => "an MLP with sparse gates",
         Mixer::Ffn(Ffn::Experts(of)) if of.experts.is_empty() => "a mixture of no experts",
-        Mixer::Ffn(Ffn::Experts(of)) if of.latent.is_some() => "experts in a narrower space",
+        Mixer::Ffn(Ffn::Experts(of)) if of.latent.is_some() && !runs.narrow_experts => {
+            "experts in a narrower space"
+        }
         Mixer::Ffn(Ffn::Experts(of))
             if of.experts.iter().chain(of.shared.as_ref().map(|shared| &shared.mlp)).any(sparse) =>
         {
             "an MLP with sparse gates"
         }
-        Mixer::ShortConv(_) => "a short convolution",
-        Mixer::Mamba2(_) => "a Mamba-2 mixer",
-        Mixer::GatedDeltaNet(_) => "a gated DeltaNet",
-        Mixer::PerLayerInput(_) => PER_LAYER,
-        Mixer::Laurel(_) => "a LAuReL block",
-        Mixer::Attention(_) | Mixer::LatentAttention(_) | Mixer::Ffn(_) => return Ok(()),
+        Mixer::ShortConv(_) if !runs.short_convolutions => "a short convolution",
+        Mixer::Mamba2(_) if !runs.mamba2 => "a Mamba-2 mixer",
+        Mixer::GatedDeltaNet(_) if !runs.delta_nets => "a gated DeltaNet",
+        Mixer::PerLayerInput(_) if !runs.per_layer_inputs => PER_LAYER,
+        Mixer::Laurel(_) if !runs.streams => "a LAuReL block",
+        Mixer::Attention(_)
+        | Mixer::LatentAttention(_)
+        | Mixer::Ffn(_)
+        | Mixer::ShortConv(_)
+        | Mixer::Mamba2(_)
+        | Mixer::GatedDeltaNet(_)
+        | Mixer::PerLayerInput(_)
+        | Mixer::Laurel(_) => return Ok(()),
     };
     Err(what.to_owned())
 }

@@ -9,7 +9,7 @@ use crate::program::{
 };
 use crate::weights::Matrix;
 use kvant_cache::SlotKind;
-use kvant_device::{Refusal, biases, check_layers, first_layers, norm_weights, packed, runs};
+use kvant_device::{Blocks, Refusal, biases, check_layers, first_layers, norm_weights, packed, runs};
 use kvant_model::description::{self, Description, Inner, Projection};
 use kvant_model::error::{LoadError, Result};
 use kvant_model::{Checkpoint, DType, Tensor};
@@ -21,6 +21,19 @@ pub(crate) struct Compiler<'a> {
     /// What plain numbers are packed to.
     pub weights: Option<DType>,
 }
+
+/// Blocks beside attention, MLPs and mixtures that run.
+const RUN: Blocks = Blocks {
+    output_gates: false,
+    query_gains: false,
+    sparse_gates: false,
+    narrow_experts: false,
+    per_layer_inputs: false,
+    streams: false,
+    short_convolutions: false,
+    mamba2: false,
+    delta_nets: false,
+};
 
 /// A program.
 pub(crate) struct Program {
@@ -34,7 +47,7 @@ impl Compiler<'_> {
     /// What of a model does not run, before anything is uploaded.
     pub(crate) fn check_model(&self, of: &Description) -> Result<()> {
         let refuse = |refusal: Refusal| refusal.on(self.gpu.name());
-        check_layers(of, check_mixer, |_| Ok(())).map_err(refuse)?;
+        check_layers(of, RUN, check_mixer, |_| Ok(())).map_err(refuse)?;
         // Gemma 4's keys are its values, rotated.
         let latent = of.slots.iter().find(|(_, slot)| matches!(slot.kind, SlotKind::Latent(_)));
         match latent {

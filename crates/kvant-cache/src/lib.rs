@@ -92,7 +92,9 @@ pub use pass::{
 pub use plan::{Plan, PlanError};
 pub use policy::{Clause, Policy, PolicyError, SparseV};
 pub use prefix::{PrefixTree, PrefixUsage, WhenFull};
-pub use recurrent::{RecurrentState, StateNumbers, StateType, StateTypeError};
+pub use recurrent::{
+    RecurrentState, RowsCopy, StateNumbers, StatePiece, StateType, StateTypeError, StateWork,
+};
 pub use sequence::{Footprint, Sequence};
 pub use side::{PageWork, SideStore};
 pub use slot::{KvShape, KvSlot, LatentShape, RecurrentShape, STATE_CHUNK, Slot, SlotKind, Slots, StateSlot};

@@ -15,9 +15,11 @@
 //! State and rows lie in pages of the sequence's store: they count towards its cap, and forks share what is closed.
 
 mod cut;
+mod device;
 mod stored;
 mod wide;
 
+pub use device::{RowsCopy, StatePiece, StateWork};
 pub use stored::{StateNumbers, StateType, StateTypeError};
 
 use crate::arena::{Arena, ArenaError};
@@ -49,6 +51,8 @@ pub struct RecurrentState {
     /// Positions of this pass at which checkpoints are to be taken, and those taken.
     wanted: Vec<usize>,
     taken: Vec<StateAt>,
+    /// Rows of this pass that a device writes and nobody goes back to.
+    passing: Vec<Page>,
     spare_states: Vec<PageMut>,
     spare_rows: Vec<PageMut>,
 }
@@ -120,6 +124,7 @@ impl RecurrentState {
             pass_start: None,
             wanted: Vec::new(),
             taken: Vec::new(),
+            passing: Vec::new(),
             spare_states: Vec::new(),
             spare_rows: Vec::new(),
         }
@@ -304,6 +309,7 @@ impl RecurrentState {
     pub(crate) fn release(&mut self) {
         self.wanted.clear();
         self.taken.clear();
+        self.passing.clear();
         self.spare_states.clear();
         self.spare_rows.clear();
     }
@@ -335,7 +341,8 @@ impl RecurrentState {
     pub(crate) fn shared(&self) -> impl Iterator<Item = &Page> {
         let earlier = self.pass_start.iter().flat_map(|(closed, before)| before.iter().chain([closed]));
         let closed = self.before.iter().chain(earlier).flat_map(Closed::pages);
-        self.open.state.iter().chain(closed).chain(self.taken.iter().flat_map(StateAt::pages))
+        let passing = self.taken.iter().flat_map(StateAt::pages).chain(&self.passing);
+        self.open.state.iter().chain(closed).chain(passing)
     }
 
     /// Pages that nobody shares.

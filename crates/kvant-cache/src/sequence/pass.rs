@@ -3,7 +3,7 @@
 use super::Sequence;
 use crate::error::{AttendError, CacheError};
 use crate::pass::{CacheFull, SequencePass, StateErrorKind, Streaming};
-use crate::recurrent::RecurrentState;
+use crate::recurrent::{RecurrentState, StateWork};
 use crate::slot::StateSlot;
 use std::sync::Arc;
 
@@ -99,6 +99,18 @@ impl Sequence {
     pub fn clear(&mut self) {
         let empty = Sequence::new(Arc::clone(&self.layout), self.memory.clone());
         *self = Sequence { capacity: self.capacity, ..empty };
+    }
+
+    /// Takes the pages of a pass in a recurrent slot that a device computes, and tells what it has to do. It is as if it had been done; the
+    /// device does it before anything reads the pages.
+    ///
+    /// # Errors
+    /// When there is no such slot, memory is full, or the sequence lies in host memory.
+    pub fn advance_on_device(&mut self, slot: StateSlot, tokens: usize) -> Result<StateWork, StateErrorKind> {
+        let index = slot.index();
+        let found = self.layout.slots().get(index).map_or("nothing", |slot| slot.kind().name());
+        let missing = StateErrorKind::Slot { slot: index, found, wanted: "recurrent state" };
+        Ok(self.recurrent_mut(slot).ok_or(missing)?.advance_on_device(tokens)?)
     }
 
     /// The recurrent state of a slot, to be read and advanced by a mixer of the host.

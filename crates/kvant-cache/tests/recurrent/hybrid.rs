@@ -1,7 +1,9 @@
 //! A model with attention and recurrent layers.
 
 use crate::mixer::Mixer;
-use kvant_cache::{Arena, CacheLayout, KvShape, KvSlot, LatentShape, Policy, Sequence, Slots, StateSlot};
+use kvant_cache::{
+    Arena, CacheLayout, KvShape, KvSlot, LatentShape, Policy, Sequence, Slots, StateSlot, StateWork, Store,
+};
 use std::sync::Arc;
 
 pub const MIXERS: [Mixer; 2] = [Mixer { key: 4, value: 3 }, Mixer { key: 5, value: 8 }];
@@ -9,7 +11,7 @@ pub const MIXERS: [Mixer; 2] = [Mixer { key: 4, value: 3 }, Mixer { key: 5, valu
 pub struct Hybrid {
     pub layout: Arc<CacheLayout>,
     kv: Vec<KvSlot>,
-    states: [StateSlot; 2],
+    pub states: [StateSlot; 2],
 }
 
 impl Hybrid {
@@ -30,7 +32,11 @@ impl Hybrid {
     }
 
     pub fn begin(&self) -> Sequence {
-        Sequence::new(Arc::clone(&self.layout), Arena::new())
+        self.begin_in(Arena::new())
+    }
+
+    pub fn begin_in(&self, store: impl Into<Store>) -> Sequence {
+        Sequence::new(Arc::clone(&self.layout), store)
     }
 
     /// A pass over the next `count` of `tokens`; returns what they get from both mixers.
@@ -38,6 +44,11 @@ impl Hybrid {
         let out = self.append(sequence, tokens, count);
         sequence.advance(count).unwrap();
         out
+    }
+
+    /// What a device has to do for the first mixer.
+    pub fn advance_on_device(&self, sequence: &mut Sequence, tokens: usize) -> StateWork {
+        sequence.advance_on_device(self.states[0], tokens).unwrap()
     }
 
     /// A pass that is taken back before its end.
@@ -64,7 +75,11 @@ impl Hybrid {
         let outs = self.states.iter().zip(MIXERS).enumerate().map(|(layer, (slot, mixer))| {
             let rows: Vec<f32> =
                 new.iter().zip(start..).flat_map(|(token, at)| mixer.row(layer, *token, at)).collect();
-            mixer.read(layer, sequence.recurrent_mut(*slot).unwrap(), &rows)
+            let Store::Device(device) = sequence.store().clone() else {
+                return mixer.read(layer, sequence.recurrent_mut(*slot).unwrap(), &rows);
+            };
+            let work = sequence.advance_on_device(*slot, count).unwrap();
+            mixer.read_on_device((layer, start), &work, &*device, &rows)
         });
         let outs: Vec<Vec<f32>> = outs.collect();
         let rows = outs[0].chunks_exact(MIXERS[0].value).zip(outs[1].chunks_exact(MIXERS[1].value));

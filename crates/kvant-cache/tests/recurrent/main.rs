@@ -6,3 +6,5 @@ mod mixer;
 mod narrow;
 mod prefixes;
 mod sameness;
+#[path = "../store/toy.rs"]
+mod toy;

@@ -1,6 +1,6 @@
 //! Gated linear attention: S ← g·S + k vᵀ, and a token gets Sᵀ q.
 
-use kvant_cache::{RecurrentShape, RecurrentState, STATE_CHUNK};
+use kvant_cache::{PageId, PageStore, RecurrentShape, RecurrentState, STATE_CHUNK, StateWork};
 
 /// Widths of keys and values; the state is (KEY, VALUE), a row is k, v and g.
 #[derive(Clone, Copy)]
@@ -46,6 +46,51 @@ impl Mixer {
                 state.close(|state, rows| self.fold(state, rows)).unwrap();
             }
             rest = later;
+        }
+        out
+    }
+
+    /// The same on a device, by the pages that it is told of; `start` is the position of the first row.
+    pub fn read_on_device(
+        self,
+        (layer, start): (usize, usize),
+        work: &StateWork,
+        store: &dyn PageStore,
+        rows: &[f32],
+    ) -> Vec<f32> {
+        let width = self.shape().row;
+        let floats = |page: Option<PageId>, count: usize| {
+            let mut bytes = vec![0; 4 * count];
+            if let Some(page) = page {
+                store.read(page, &mut bytes);
+            }
+            bytes.as_chunks().0.iter().map(|x| f32::from_le_bytes(*x)).collect::<Vec<f32>>()
+        };
+        let keep = |page: Option<PageId>, numbers: &[f32]| {
+            let bytes: Vec<u8> = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
+            page.into_iter().for_each(|page| store.write(page, &bytes));
+        };
+        let mut state = floats(work.pieces.first().and_then(|piece| piece.state), self.shape().state);
+        let (mut out, mut at) = (Vec::new(), 0);
+        for piece in &work.pieces {
+            let mut all = floats(piece.rows, STATE_CHUNK * width);
+            let end = piece.before + piece.tokens;
+            all[piece.before * width..end * width]
+                .copy_from_slice(&rows[at * width..][..piece.tokens * width]);
+            keep(piece.rows, &all);
+            for token in piece.before..end {
+                let position = start + at + token - piece.before;
+                out.extend(self.token(layer, position, &state, &all[..(token + 1) * width]));
+            }
+            at += piece.tokens;
+            if end == STATE_CHUNK {
+                self.fold(&mut state, &all);
+                keep(piece.next, &state);
+            }
+        }
+        for copy in &work.copies {
+            let rows = floats(Some(copy.from), STATE_CHUNK * width);
+            keep(Some(copy.to), &rows[..copy.bytes / 4]);
         }
         out
     }

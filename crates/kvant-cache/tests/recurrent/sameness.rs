@@ -1,9 +1,11 @@
 //! The same bits, however tokens came and whatever happened in between.
 
 use crate::hybrid::{Hybrid, MIXERS, WIDTH, bits, tokens};
+use crate::toy::Toy;
 use kvant_cache::snapshot::{Record, write};
-use kvant_cache::{Arena, Sequence, Snapshot};
+use kvant_cache::{Arena, PageStore, Sequence, Snapshot, Store};
 use proptest::prelude::*;
+use std::sync::Arc;
 
 const POLICIES: [&str; 7] = [
     "int4",
@@ -51,13 +53,21 @@ enum Event {
     Resume,
 }
 
+/// A new store of the same kind.
+fn store(on_device: bool) -> Store {
+    match on_device {
+        true => Store::from(Toy::new(None) as Arc<dyn PageStore>),
+        false => Arena::new().into(),
+    }
+}
+
 fn resumed(sequence: &Sequence) -> Sequence {
     let tokens: Vec<u32> = (0..sequence.len() as u32).collect();
     let record = Record { signature: [3; 32], numerics: [4; 32], policy: "", tokens: &tokens, note: b"" };
     let mut file = Vec::new();
     write(sequence, &record, &mut file).unwrap();
     let saved = Snapshot::from_bytes(file).unwrap();
-    saved.sequence(&[3; 32], sequence.layout().clone(), Arena::new()).unwrap()
+    saved.sequence(&[3; 32], sequence.layout().clone(), store(!sequence.store().is_host())).unwrap()
 }
 
 fn events() -> impl Strategy<Value = Vec<Event>> {
@@ -80,6 +90,7 @@ proptest! {
         policy in prop::sample::select(&POLICIES[..]),
         window in prop::option::of(20usize..150),
         has_pages in prop::bool::weighted(0.8),
+        on_device in prop::bool::weighted(0.3),
         events in events(),
     ) {
         let hybrid = Hybrid::new(policy, window, has_pages);
@@ -87,7 +98,8 @@ proptest! {
         let all = tokens(3000);
         let other: Vec<u32> = all.iter().map(|token| token + 5).collect();
         let fresh = hybrid.read(&mut hybrid.begin(), &all, all.len(), &[512]);
-        let mut sequence = hybrid.begin();
+        // The device of the test keeps states as they are.
+        let mut sequence = hybrid.begin_in(store(on_device && !policy.contains("state=")));
         // Rows that were taken back once: the slack is filled up as tokens come.
         let mut longest = 0;
         for event in &events {
@@ -132,6 +144,27 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn a_device_is_told_of_its_work_and_no_bytes_move() {
+    let hybrid = Hybrid::new("int4;sinks=0", None, false);
+    let toy = Toy::new(None);
+    let mut sequence = hybrid.begin_in(Store::from(Arc::clone(&toy) as Arc<dyn PageStore>));
+    let slots = hybrid.layout.slots().len();
+    assert_eq!(slots, 2);
+    sequence.reserve(1000).unwrap();
+    let work = hybrid.advance_on_device(&mut sequence, 1000);
+    assert_eq!(toy.traffic(), [0; 3]);
+    let pieces: Vec<usize> = work.pieces.iter().map(|piece| piece.tokens).collect();
+    assert_eq!(pieces, [vec![64; 15], vec![40]].concat());
+    // The first chunk can be gone back to until the pass ends, the last ones afterwards; those between have no pages.
+    let rows: Vec<bool> = work.pieces.iter().map(|piece| piece.rows.is_some()).collect();
+    assert!(rows[0] && rows[15] && !rows[5]);
+    assert!(work.pieces[14].next.is_some() && work.pieces[15].next.is_none());
+    assert!(work.pieces[1..].iter().all(|piece| piece.state.is_none()));
+    let mut other = hybrid.begin();
+    assert!(other.advance_on_device(hybrid.states[0], 3).is_err(), "pages of the host");
 }
 
 /// Token by token, the chunk that a page's start lies in was forgotten before the page was encoded.

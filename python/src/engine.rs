@@ -286,7 +286,7 @@ impl Engine {
                 Some(name) => ToolChoice::Function(name),
             };
             let messages: Vec<Message> = messages.into_iter().map(with_objects).collect();
-            let options = TurnOptions { tools, tool_choice, format, variables, at_once: false };
+            let options = TurnOptions { tools, tool_choice, format, variables, ..TurnOptions::default() };
             let turn = engine.turn(&messages, options).map_err(bad_value)?;
             let constraint = turn.grammar.as_ref().map(|grammar| open.constraint(grammar)).transpose()?;
             let request = turn.request(settings.sampling()?, settings.stop.clone(), settings.max_tokens);

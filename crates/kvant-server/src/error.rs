@@ -158,6 +158,7 @@ impl From<TurnError> for ApiError {
         let place = match error {
             TurnError::Prompt(error) => return error.into(),
             TurnError::CannotCombine => "response_format",
+            TurnError::CannotContinue => "messages",
             TurnError::CannotRequire | TurnError::NoSuchTool => "tool_choice",
             _ => return Self::bad(message),
         };

@@ -31,6 +31,7 @@ fn options(json: &Value) -> RenderOptions {
     let prompt = variables.remove("add_generation_prompt").is_none_or(|value| value == true);
     RenderOptions {
         add_generation_prompt: prompt,
+        continue_final_message: false,
         tools,
         bos_token: "<s>".into(),
         eos_token: "</s>".into(),

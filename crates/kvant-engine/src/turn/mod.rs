@@ -47,6 +47,18 @@ pub struct TurnOptions {
     pub variables: Map<String, Value>,
     /// The answer comes without reasoning. One that is kept to something does anyway.
     pub at_once: bool,
+    /// The model goes on with the last message, which is the assistant's, instead of beginning a turn.
+    pub continue_final_message: bool,
+}
+
+impl TurnOptions {
+    /// Whether the last of these messages is an answer that was begun: text of the assistant without calls.
+    pub fn ends_with_answer(messages: &[Message]) -> bool {
+        messages.last().is_some_and(|last| {
+            let has_text = last.content.as_ref().is_some_and(|text| !text.is_empty());
+            last.role == "assistant" && has_text && !last.fields.contains_key("tool_calls")
+        })
+    }
 }
 
 /// Whether a tool is called.
@@ -72,13 +84,15 @@ pub struct Turn {
     pub grammar: Option<Grammar>,
     /// Control tokens that the parser has to see.
     markers: Vec<u32>,
+    /// The reply goes on with a message: spaces at its beginning belong to it.
+    continues: bool,
 }
 
 impl Turn {
     /// What a session or the scheduler is asked for.
     pub fn request(&self, sampling: SamplingParams, stop: Vec<String>, max_tokens: Option<usize>) -> Request {
         let (prompt, markers) = (self.prompt.clone(), self.markers.clone());
-        Request { prompt, sampling, stop, max_tokens, trim_start: true, markers }
+        Request { prompt, sampling, stop, max_tokens, trim_start: !self.continues, markers }
     }
 }
 
@@ -102,6 +116,11 @@ pub enum TurnError {
         "response_format cannot be combined with tools of this model: the way it writes calls is understood, but cannot be told from a format; leave out one of them"
     )]
     CannotCombine,
+    /// A format or a call is a whole reply.
+    #[error(
+        "a format or a required call cannot go on with the last message, which is the assistant's: leave that message out, or set continue_final_message to false for a new answer after it"
+    )]
+    CannotContinue,
 }
 
 impl Engine {
@@ -122,7 +141,14 @@ impl Prompts<'_> {
     /// As [`Engine::turn`], and if the conversation cannot fit.
     pub fn turn(&self, messages: &[Message], options: TurnOptions) -> Result<Turn, TurnError> {
         let engine = self.engine;
-        let TurnOptions { tools, tool_choice, format: asked, variables, at_once } = options;
+        let TurnOptions {
+            tools,
+            tool_choice,
+            format: asked,
+            variables,
+            at_once,
+            continue_final_message: continues,
+        } = options;
         let own = engine.chat_format();
         let mut format = *own;
         if !tools.is_empty() {
@@ -132,7 +158,10 @@ impl Prompts<'_> {
         let grammar = grammar(format.tools, &tools, &tool_choice, asked)?;
         let is_generic = format.tools != own.tools;
         let written = is_generic.then(|| generic_tools::written_out(messages, &tools));
-        let mut render = RenderOptions::default();
+        if continues && grammar.is_some() {
+            return Err(TurnError::CannotContinue);
+        }
+        let mut render = RenderOptions { continue_final_message: continues, ..RenderOptions::default() };
         if grammar.is_some() {
             // Reasoning is no part of a format. Where the template has no switch, the answer is opened below.
             let _ = format.set_thinking(false, &mut render.variables);
@@ -142,12 +171,12 @@ impl Prompts<'_> {
             render.tools.clone_from(&tools);
         }
         let messages = written.as_deref().unwrap_or(messages);
-        let prompt = match at_once || grammar.is_some() {
+        let prompt = match (at_once && !continues) || grammar.is_some() {
             true => self.answer(messages, render)?,
             false => self.chat(messages, render)?,
         };
         let parser = ReplyParser::new(&format, &tools).after(&engine.prompt_end(&prompt));
-        Ok(Turn { prompt, parser, grammar, markers: engine.reply_markers().to_vec() })
+        Ok(Turn { prompt, parser, grammar, markers: engine.reply_markers().to_vec(), continues })
     }
 }
 

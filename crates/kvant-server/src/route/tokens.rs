@@ -42,9 +42,11 @@ fn conversation(
         Some(other) => return Err(fields.wrong("chat_template_kwargs", "an object", &other)),
     }
     let add_generation_prompt = fields.flag("add_generation_prompt")?.unwrap_or(true);
+    let continue_final_message = fields.flag("continue_final_message")?.unwrap_or(false);
     let tools = Tools::read(fields, limits.format_bytes)?;
     let tools = tools.map(|tools| tools.definitions).unwrap_or_default();
-    Ok((messages, RenderOptions { tools, variables, add_generation_prompt, ..RenderOptions::default() }))
+    let options = RenderOptions { tools, variables, ..RenderOptions::default() };
+    Ok((messages, RenderOptions { add_generation_prompt, continue_final_message, ..options }))
 }
 
 /// The tokens of a text, or of a conversation as the model reads it.

@@ -30,6 +30,8 @@ pub struct TurnRequest {
     /// The protocol has system turns anywhere. Templates want one, at the beginning: more of them there are joined, and later ones
     /// become the user's.
     pub merge_system: bool,
+    /// Whether the model goes on with the last message. Unless the client says so, it does where that is a text of the assistant.
+    pub continues: Option<bool>,
 }
 
 /// A turn that can be generated.
@@ -47,7 +49,10 @@ impl TurnRequest {
             None => (Vec::new(), ToolChoice::Auto),
         };
         let (format, variables) = (self.settings.grammar.clone(), self.variables.clone());
-        let options = TurnOptions { tools, tool_choice, format, variables, at_once: false };
+        let continue_final_message =
+            self.continues.unwrap_or_else(|| TurnOptions::ends_with_answer(&self.messages));
+        let options =
+            TurnOptions { tools, tool_choice, format, variables, at_once: false, continue_final_message };
         let turn = served.prompts().turn(&self.messages, options)?;
         let constraints = served.constraints(turn.grammar.as_ref(), self.settings.n, interrupt);
         let constraints = constraints.map_err(|error| match &self.tools {

@@ -157,6 +157,36 @@ fn a_conversation_keeps_its_turns() {
 }
 
 #[test]
+fn a_last_message_of_the_assistant_is_continued_in_every_protocol() {
+    let server = usual();
+    let turns = json!([{"role": "user", "content": "one"}, {"role": "assistant", "content": "two th"}]);
+    let open = json!({"messages": turns, "continue_final_message": true});
+    assert_eq!(server.ask("/apply-template", open.clone())["prompt"], "[user] one\n[assistant] two th");
+    let prompt = server.ask("/tokenize", open)["tokens"].clone();
+    let expected =
+        server.ask("/v1/completions", json!({"prompt": prompt, "max_tokens": 8, "temperature": 0}));
+    let expected = expected["choices"][0]["text"].as_str().unwrap().to_owned();
+    let body = json!({"model": MODEL, "messages": turns, "max_tokens": 8, "temperature": 0});
+    let answer = server.ask(PATH, body.clone());
+    assert_eq!(answer["choices"][0]["message"]["content"], expected);
+    assert_eq!(answer["usage"]["prompt_tokens"], prompt.as_array().unwrap().len());
+    let anthropic = server.ask("/v1/messages", body.clone());
+    assert_eq!(anthropic["content"][0]["text"], expected);
+    let options = json!({"num_predict": 8, "temperature": 0});
+    let ollama = json!({"model": MODEL, "messages": turns, "stream": false, "options": options});
+    assert_eq!(server.ask("/api/chat", ollama)["message"]["content"], expected);
+    // A new turn, where that is asked for.
+    for fields in [json!({"continue_final_message": false}), json!({"add_generation_prompt": true})] {
+        let new = server.ask(PATH, with(body.clone(), fields));
+        assert_ne!(new["usage"]["prompt_tokens"], answer["usage"]["prompt_tokens"]);
+    }
+    let both = with(body, json!({"continue_final_message": true, "add_generation_prompt": true}));
+    assert_eq!(server.post(PATH, &both).fails(400, "both")["param"], "continue_final_message");
+    let none = with(ask("one"), json!({"continue_final_message": true}));
+    server.post(PATH, &none).fails(400, "not the assistant's");
+}
+
+#[test]
 fn what_is_not_understood_is_refused_by_name() {
     let server = strict();
     let refused = |fields: Value, status: u16, param: &str| {

@@ -137,3 +137,11 @@ fn llama_cpps_fields_for_grammars_and_schemas_are_followed() {
         server.post(PATH, &ask(more)).fails(400, words);
     }
 }
+
+#[test]
+fn a_format_does_not_continue_a_message() {
+    let server = usual();
+    let turns = json!([{"role": "user", "content": "a"}, {"role": "assistant", "content": "{"}]);
+    let body = json!({"messages": turns, "response_format": {"type": "json_object"}, "max_tokens": 4});
+    server.post("/v1/chat/completions", &body).fails(400, "cannot go on with the last message");
+}

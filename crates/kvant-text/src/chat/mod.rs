@@ -21,6 +21,7 @@
 //! The text is encoded with [`Tokenizer::encode_chat`](crate::tokenizer::Tokenizer::encode_chat).
 
 mod checkpoint;
+mod continuation;
 mod date;
 mod filters;
 mod json;
@@ -59,6 +60,9 @@ pub enum ChatError {
     /// The template failed while running.
     #[error("the chat template of this model failed: {0}")]
     Failed(String),
+    /// The last message cannot be continued.
+    #[error("the last message cannot be continued: {0}")]
+    CannotContinue(&'static str),
     /// A `tokenizer_config.json` that holds the template cannot be read.
     #[error("tokenizer_config.json: {0}")]
     BadConfig(String),
@@ -69,6 +73,8 @@ pub enum ChatError {
 pub struct RenderOptions {
     /// End with the beginning of an assistant's turn, so that the model answers.
     pub add_generation_prompt: bool,
+    /// End inside the last message, which is the assistant's, so that the model goes on with it. Nothing begins another turn then.
+    pub continue_final_message: bool,
     /// Function descriptions in OpenAI's form (`{"type": "function", "function": {…}}`); empty for none.
     pub tools: Vec<serde_json::Value>,
     /// The text of the beginning-of-text token.
@@ -86,6 +92,7 @@ impl Default for RenderOptions {
     fn default() -> Self {
         Self {
             add_generation_prompt: true,
+            continue_final_message: false,
             tools: Vec::new(),
             bos_token: String::new(),
             eos_token: String::new(),
@@ -137,8 +144,21 @@ impl ChatTemplate {
     /// Writes the conversation.
     ///
     /// # Errors
-    /// If the template refuses it, or fails on it.
+    /// If the template refuses it, or fails on it, and if the last message is to be continued and cannot be.
     pub fn render(&self, messages: &[Message], options: &RenderOptions) -> Result<String, ChatError> {
+        if !options.continue_final_message {
+            return self.render_whole(messages, options, options.add_generation_prompt);
+        }
+        let (marked, end) = continuation::marked(messages)?;
+        continuation::cut(self.render_whole(&marked, options, false)?, &end)
+    }
+
+    fn render_whole(
+        &self,
+        messages: &[Message],
+        options: &RenderOptions,
+        add_generation_prompt: bool,
+    ) -> Result<String, ChatError> {
         let now = options.now;
         let strftime = move |format: &str| date::strftime(now, format);
         let tools = (!options.tools.is_empty()).then(|| Value::from(Serde(&options.tools)));
@@ -151,7 +171,7 @@ impl ChatTemplate {
             [
                 ("messages", Value::from(Serde(messages))),
                 ("tools", tools.unwrap_or_else(|| Value::from(()))),
-                ("add_generation_prompt", options.add_generation_prompt.into()),
+                ("add_generation_prompt", add_generation_prompt.into()),
                 ("bos_token", options.bos_token.as_str().into()),
                 ("eos_token", options.eos_token.as_str().into()),
                 ("strftime_now", Value::from_function(strftime)),

@@ -40,7 +40,16 @@ pub fn read(mut fields: Fields, app: &App, served: &Served) -> Result<TurnReques
     let tools = tools(&mut fields, limits.format_bytes)?;
     fields.ignore(&["metadata", "service_tier", "container", "context_management", "betas"]);
     fields.end()?;
-    Ok(TurnRequest { settings, messages, variables, max_tokens, logprobs: None, tools, merge_system: true })
+    Ok(TurnRequest {
+        settings,
+        messages,
+        variables,
+        max_tokens,
+        logprobs: None,
+        tools,
+        merge_system: true,
+        continues: None,
+    })
 }
 
 /// The system prompt: a text, or blocks of it.

@@ -46,8 +46,16 @@ pub fn chat(mut fields: Fields, app: &App, served: &Served) -> Result<Option<Tur
     let variables = think(&mut fields, served)?;
     let tools = Tools::read(&mut fields, limits.format_bytes)?;
     fields.end()?;
-    let request =
-        TurnRequest { settings, messages, variables, max_tokens, logprobs: None, tools, merge_system: false };
+    let request = TurnRequest {
+        settings,
+        messages,
+        variables,
+        max_tokens,
+        logprobs: None,
+        tools,
+        merge_system: false,
+        continues: None,
+    };
     Ok((!request.messages.is_empty()).then_some(request))
 }
 
@@ -77,6 +85,7 @@ pub fn generate(mut fields: Fields, app: &App, served: &Served) -> Result<Genera
         logprobs: None,
         tools: None,
         merge_system: false,
+        continues: None,
     };
     Ok(Generate::Answer(Box::new(request)))
 }

@@ -59,12 +59,24 @@ pub fn read(mut fields: Fields, app: &App, served: &Served) -> Result<TurnReques
         Some(Value::Object(more)) => variables.extend(more),
         Some(other) => return Err(fields.wrong("chat_template_kwargs", "an object", &other)),
     }
+    let continues = continues(&mut fields)?;
     modalities(&mut fields)?;
     fields.refuse(&["functions", "function_call", "audio"])?;
     let tools = Tools::read(&mut fields, limits.format_bytes)?;
     fields.end()?;
     let logprobs = wanted.then(|| likeliest.unwrap_or(0) as usize);
-    Ok(TurnRequest { settings, messages, variables, max_tokens, logprobs, tools, merge_system: false })
+    let merge_system = false;
+    Ok(TurnRequest { settings, messages, variables, max_tokens, logprobs, tools, merge_system, continues })
+}
+
+/// Whether the last message is continued, by vLLM's two names: a generation prompt begins a turn, so both cannot be true.
+fn continues(fields: &mut Fields) -> Result<Option<bool>, ApiError> {
+    let (begins, continues) = (fields.flag("add_generation_prompt")?, fields.flag("continue_final_message")?);
+    if begins == Some(true) && continues == Some(true) {
+        let message = "continue_final_message and add_generation_prompt cannot both be true";
+        return Err(ApiError::field("continue_final_message", message));
+    }
+    Ok(continues.or((begins == Some(true)).then_some(false)))
 }
 
 fn modalities(fields: &mut Fields) -> Result<(), ApiError> {

@@ -83,8 +83,16 @@ pub fn read(
         "client_metadata",
     ]);
     fields.end()?;
-    let turn =
-        TurnRequest { settings, messages, variables, max_tokens, logprobs: None, tools, merge_system: true };
+    let turn = TurnRequest {
+        settings,
+        messages,
+        variables,
+        max_tokens,
+        logprobs: None,
+        tools,
+        merge_system: true,
+        continues: None,
+    };
     Ok(ResponseRequest { turn, conversation, store, echoed })
 }
 

@@ -17,9 +17,10 @@
 //!
 //! In a Markdown file, what stands between `<!-- ledger: FILE/TABLE -->` and `<!-- /ledger -->` is made from these;
 //! `FILE/about` says machine, commit and command. `cargo xtask ledger` writes it; `cargo xtask ledger check`, which is also a
-//! step of `cargo xtask test`, fails when a table is not what its figures say, or stands without marks.
+//! step of `cargo xtask test`, fails when a table or a [picture](chart) is not what its figures say, or a table stands without marks.
 
 mod cell;
+mod chart;
 mod pages;
 mod record;
 mod results;
@@ -39,7 +40,7 @@ pub fn write() -> Result<(), String> {
         println!("{path}: written");
     }
     if stale.is_empty() {
-        println!("all tables are up to date");
+        println!("all tables and pictures are up to date");
     }
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! Markdown files with tables in them.
 
+use super::chart;
 use super::results::{FOLDER, Results};
 use std::fs;
 
@@ -7,8 +8,8 @@ const OPEN: &str = "<!-- ledger: ";
 const CLOSE: &str = "<!-- /ledger -->";
 /// Files whose tables stand among words of their own.
 const WRITTEN: [&str; 2] = ["README.md", "BENCHMARKS.md"];
-/// Files in the folder that hold no figures: what is computed to the bit, and which checks ran when.
-const NO_FIGURES: [&str; 2] = ["record", "checks"];
+/// Files in the folder that hold no figures: what is computed to the bit, which checks ran when, and which charts are drawn.
+const NO_FIGURES: [&str; 3] = ["record", "checks", chart::NAME];
 
 /// Files that are not what their JSON says, with what they should be.
 pub fn stale() -> Result<Vec<(String, String)>, String> {
@@ -28,6 +29,11 @@ pub fn stale() -> Result<Vec<(String, String)>, String> {
     for name in names()? {
         let path = format!("{FOLDER}/{name}.md");
         let fresh = Results::read(&name)?.page()?;
+        if fs::read_to_string(&path).ok().as_ref() != Some(&fresh) {
+            stale.push((path, fresh));
+        }
+    }
+    for (path, fresh) in chart::all()? {
         if fs::read_to_string(&path).ok().as_ref() != Some(&fresh) {
             stale.push((path, fresh));
         }

@@ -47,6 +47,11 @@ impl Results {
         format!("Machine: {machine}. Commit `{commit}`.\n\n```sh\n{command}\n```\n")
     }
 
+    /// The rows that a table or a series of a chart shows.
+    pub fn rows(&self, table: &Value) -> Result<Vec<Value>, String> {
+        shown::rows(&self.value["rows"], table).map_err(|e| format!("{}.json: {e}", self.name))
+    }
+
     /// A table in Markdown.
     pub fn table(&self, name: &str) -> Result<String, String> {
         let wrong = |what: &str| format!("{}.json, table {name}: {what}", self.name);

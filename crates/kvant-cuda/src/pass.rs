@@ -24,7 +24,7 @@ pub(crate) const SLICE: usize = 32;
 /// Rows that attend at once, so that their partial sums have a bound.
 const ATTENDING: usize = 128;
 
-/// PassParams that sections of the list start at a multiple of.
+/// Words that sections of the list start at a multiple of.
 const ALIGN: usize = 64;
 
 /// A sequence's part of a pass.
@@ -47,7 +47,7 @@ impl Span {
     }
 }
 
-/// PassParams for kernels.
+/// Words for kernels.
 #[derive(Default)]
 pub(crate) struct PassParams(pub(crate) Vec<u32>);
 

@@ -9,7 +9,7 @@ use cudarc::driver::{result, sys};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// PassParams that the largest struct of parameters takes.
+/// Words that the largest struct of parameters takes.
 const PARAM_WORDS: usize = 24;
 
 /// Graphs that are kept.

@@ -77,6 +77,10 @@ fn numerics_of(version: u32) -> Numerics {
     hash.finalize().into()
 }
 
+/// Raised whenever the portable GPU backend, whose devices are called `gpu (…)`, rounds in another way. 2: int4 pages meet queries and
+/// weights of 8 bits, as on the CPU, where the adapter has integer dot products.
+const GPU_NUMERICS: u32 = 2;
+
 /// As [`NUMERICS`], of products on CUDA cards alone. 1: weights are f16 numbers in every product, summed in segments of 1,024 channels.
 const CUDA_NUMERICS: u32 = 1;
 
@@ -90,6 +94,9 @@ pub(crate) fn device_numerics(device: &str) -> Numerics {
     }
     hash.update(b"device ");
     hash.update(device);
+    if device.starts_with("gpu (") {
+        hash.update(GPU_NUMERICS.to_le_bytes());
+    }
     hash.finalize().into()
 }
 

@@ -142,6 +142,31 @@ fn own_memory(adapter: &wgpu::Adapter) -> Option<u64> {
     Some(own.map(|heap| heap.size).sum())
 }
 
+/// Whether Vulkan's driver says that four products of signed bytes are one instruction.
+#[cfg(not(target_vendor = "apple"))]
+pub(crate) fn has_fast_byte_dots(adapter: &wgpu::Adapter) -> bool {
+    use ash::vk;
+    // SAFETY: the adapter is asked for its numbers and nothing of it is kept or destroyed.
+    let Some(vulkan) = (unsafe { adapter.as_hal::<wgpu::hal::api::Vulkan>() }) else { return false };
+    let shared = vulkan.shared_instance();
+    if shared.instance_api_version() < vk::API_VERSION_1_1 {
+        return false;
+    }
+    let mut dots = vk::PhysicalDeviceShaderIntegerDotProductProperties::default();
+    let mut all = vk::PhysicalDeviceProperties2::default().push_next(&mut dots);
+    // SAFETY: the physical device is one of this instance, which lives as long as the adapter and is of Vulkan 1.1, which has the call.
+    // A driver that does not know the structure leaves it as it is.
+    unsafe {
+        shared.raw_instance().get_physical_device_properties2(vulkan.raw_physical_device(), &mut all);
+    }
+    dots.integer_dot_product4x8_bit_packed_signed_accelerated == vk::TRUE
+}
+
+#[cfg(target_vendor = "apple")]
+pub(crate) fn has_fast_byte_dots(_: &wgpu::Adapter) -> bool {
+    false
+}
+
 #[cfg(target_vendor = "apple")]
 fn own_memory(_: &wgpu::Adapter) -> Option<u64> {
     None

@@ -1,6 +1,6 @@
 //! How products are computed on a device.
 
-use crate::adapter::AdapterKind;
+use crate::adapter::{AdapterKind, has_fast_byte_dots};
 use std::fmt;
 
 /// The environment variable that chooses how products are computed: `plain` or `fast`, else what suits the adapter.
@@ -9,7 +9,8 @@ pub const ARITHMETIC_VARIABLE: &str = "KVANT_GPU_ARITHMETIC";
 /// How a device computes products beyond f32 in one order.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Arithmetic {
-    /// Up to eight tokens meet packed weights as 16-bit integers, four products of bytes to an instruction.
+    /// Four products of bytes to an instruction: up to eight tokens meet packed weights as 16-bit integers; up to sixteen of a
+    /// sequence meet int4 pages as bytes.
     pub dots: bool,
     /// More tokens go through cooperative matrices of f16 with so many rows, under f32 sums.
     pub matrices: Option<u32>,
@@ -25,7 +26,12 @@ impl Arithmetic {
         if wish == "plain" {
             return Arithmetic::default();
         }
-        let dots = wish == "fast" || (kind.is_gpu() && api != "metal");
+        // DirectX 12 does not tell, and its cards of the last years have the instruction.
+        let has_dots = match api {
+            "vulkan" => has_fast_byte_dots(adapter),
+            api => api == "dx12",
+        };
+        let dots = wish == "fast" || (kind.is_gpu() && has_dots);
         Arithmetic { dots, matrices: matrices(adapter) }
     }
 
@@ -44,7 +50,7 @@ fn wish() -> String {
 impl fmt::Display for Arithmetic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.dots {
-            true => write!(f, "one token in 16-bit integers")?,
+            true => write!(f, "one token in 16-bit integers, over int4 pages in 8 bits")?,
             false => write!(f, "one token in f32")?,
         }
         match (self.matrices, self.dots) {

@@ -315,7 +315,8 @@ impl<'a> Run<'a> {
         let Attending { of, slot, class, round, .. } = attending;
         let (bound, arguments) = self.merge_call(attending);
         let kernel = slot.merge_kernel(&self.network.gpu, class.columns, of.sink_logits.is_some());
-        self.recorder.dispatch(&kernel, &bound, &arguments, Grid::rows(round.rows * of.heads, 1));
+        let grid = slot.merge_grid(class.columns, round.rows * of.heads);
+        self.recorder.dispatch(&kernel, &bound, &arguments, grid);
     }
 
     /// What kernels that put splits together are bound to first, and told first.

@@ -3,6 +3,7 @@
 use crate::adapter::{AdapterKind, AdapterReport, instance, ready, report};
 use crate::arithmetic::{Arithmetic, MATRICES, matrices};
 use crate::kernel::Kernel;
+use crate::teams::TeamExchange;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -71,6 +72,7 @@ struct Inner {
     device: wgpu::Device,
     queue: wgpu::Queue,
     limits: wgpu::Limits,
+    exchange: TeamExchange,
     is_timed: bool,
     dispatches: AtomicUsize,
     buffer_bytes: AtomicUsize,
@@ -177,6 +179,7 @@ impl Gpu {
             ..wgpu::Limits::default()
         };
         let matrices = if report.arithmetic.matrices.is_some() { MATRICES } else { wgpu::Features::empty() };
+        let exchange = TeamExchange::of(adapter);
         let timed = wgpu::Features::TIMESTAMP_QUERY | wgpu::Features::TIMESTAMP_QUERY_INSIDE_PASSES;
         let is_timed = std::env::var_os(TIMES_VARIABLE).is_some() && adapter.features().contains(timed);
         let wanted = wgpu::DeviceDescriptor {
@@ -184,6 +187,7 @@ impl Gpu {
             // Tests that print times read the device's clock too.
             required_features: wgpu::Features::IMMEDIATES
                 | matrices
+                | exchange.features()
                 | if is_timed || cfg!(test) { adapter.features() & timed } else { wgpu::Features::empty() },
             required_limits: limits.clone(),
             // SAFETY: of what wgpu calls experimental kernels use cooperative matrices alone, on memory of the workgroup that is theirs;
@@ -206,6 +210,7 @@ impl Gpu {
             device,
             queue,
             limits,
+            exchange,
             is_timed,
             dispatches: AtomicUsize::new(0),
             buffer_bytes: AtomicUsize::new(0),
@@ -229,6 +234,11 @@ impl Gpu {
     /// How it computes products.
     pub fn arithmetic(&self) -> Arithmetic {
         self.inner.report.arithmetic
+    }
+
+    /// How threads that share a page exchange numbers.
+    pub(crate) fn team_exchange(&self) -> TeamExchange {
+        self.inner.exchange
     }
 
     pub(crate) fn device(&self) -> &wgpu::Device {

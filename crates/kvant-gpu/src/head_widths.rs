@@ -21,7 +21,7 @@ pub(crate) fn row_channels(side: Side) -> usize {
     }
 }
 
-/// PassParams of a head's map.
+/// Words of a head's map.
 pub(crate) fn step(format: &PackedFormat) -> usize {
     2 + format.dim.div_ceil(row_channels(format.side))
 }

@@ -217,7 +217,7 @@ impl<'a> Run<'a> {
         arguments[7] += 1;
         bound.extend([projected.buffer, status, q_weight, k_weight]);
         bound.extend(pages);
-        let grid = Grid::rows(round.rows * of.heads + 2 * records, 1);
+        let grid = slot.merge_grid(class.columns, round.rows * of.heads + 2 * records);
         self.recorder.dispatch(&kernel, &bound, &arguments, grid);
         true
     }

@@ -53,8 +53,9 @@ impl Kernel {
             ..wgpu::ShaderRuntimeChecks::checked()
         };
         // SAFETY: what is not checked is that loops end: every loop of the kernels counts up to a bound that does not change in it.
-        // Bounds and divisors are not checked in products alone, whose indices are below the sizes that their dispatch was made with and
-        // whose divisors are sizes above zero.
+        // Bounds and divisors are not checked in products, whose indices are below the sizes that their dispatch was made with, and in
+        // attention of few tokens, where places in workgroup memory come from numbers of threads and those in pages from a page whose
+        // place was held to its buffer; divisors are sizes above zero.
         let module = unsafe { device.create_shader_module_trusted(text, checks) };
         let pipeline = device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
             label: Some(label),

@@ -8,6 +8,7 @@ use crate::head_widths;
 use crate::kernel::Kernel;
 use crate::page_text::{SHARED, buffers, exact_pages_reader, mixed_pages_reader, packed_pages_reader};
 use crate::recorder::Grid;
+use crate::teams;
 use kvant_cache::{CacheLayout, ExactWindow, SideCodecs, SlotKind};
 use kvant_codec::format::{BasisFormat, ExactFormat, PackedFormat};
 use kvant_codec::{Element, PageFormat, Rounding, Side};
@@ -83,6 +84,8 @@ pub(crate) struct SlotKernels {
     pub window: Option<usize>,
     pub key: SideKernels,
     pub value: SideKernels,
+    /// Whether few tokens attend over its pages by teams of threads (`teams.rs`).
+    pub by_teams: bool,
     pub built: Built,
 }
 
@@ -118,6 +121,7 @@ impl LayoutKernels {
                 layer,
                 kv_heads: shape.kv_heads,
                 window: shape.window,
+                by_teams: teams::reads(gpu, &key, &value),
                 key,
                 value,
                 built: Built::default(),

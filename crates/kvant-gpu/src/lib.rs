@@ -23,7 +23,7 @@
 //! | `buffer`, `pass_buffers`, `pages` | buffers; those of passes; the page store that sequences take their pages from |
 //! | `weights`, `product`, `cut`, `ops` | packed matrices; products with them, and how they are dealt to threads; norms, rotation, activations |
 //! | `page_text`, `page_bytes`, `encoding`, `basis` | formats of pages as kernel text: readers, codes as bytes, encoders, changes of basis |
-//! | `layout`, `slot_kernels` | the kernels of a cache's slots: of each side, and of attention |
+//! | `layout`, `slot_kernels`, `quads`, `teams` | the kernels of a cache's slots: of each side, and of attention |
 //! | `heads` | what lies between projection and attention, in one dispatch |
 //! | `plan`, `tables`, `attend` | how a pass is cut into work, tables of pages that stay, and attention |
 //! | `moe` | mixtures of experts |
@@ -32,8 +32,8 @@
 //!
 //! **Kernels are texts with constants.** A format of pages is plain data (`kvant_codec::format`), so its reader is generated: offsets,
 //! widths and tables become constants, and only the parts that a format has are there. Texts keep to what every API has: words of 32
-//! bits and shifts, no 8-bit storage, no pointers as arguments, workgroup memory of at most 32 KiB in place of subgroups, arguments as
-//! 64 bytes of immediates, a handful of storage buffers.
+//! bits and shifts, no 8-bit storage, no pointers as arguments, workgroup memory of at most 32 KiB in place of subgroups (attention over
+//! int4 pages has both ways), arguments as 64 bytes of immediates, a handful of storage buffers.
 //!
 //! **A pass** takes pages for all layers first, by the same bookkeeping as on the host ([`Sequence::append_on_device`]), which says
 //! what is to be written where. Ids, rotations, tables of pages and tasks are one list of words that is written once. Then all layers
@@ -96,6 +96,7 @@ mod recorder;
 mod run;
 mod slot_kernels;
 mod tables;
+mod teams;
 #[cfg(test)]
 mod tests;
 mod times;

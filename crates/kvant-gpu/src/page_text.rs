@@ -37,7 +37,7 @@ pub(crate) fn group_channels(format: &PackedFormat) -> usize {
     format.spans.iter().find(|span| span.group == 1).map_or(format.coded.max(format.dim), |span| span.first)
 }
 
-/// PassParams of a row of units.
+/// Words of a row of units.
 pub(crate) fn row_words(format: &PackedFormat, bits: u8) -> usize {
     format.side.units(format.tokens) * 4 * usize::from(bits)
 }

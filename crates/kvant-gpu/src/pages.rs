@@ -16,7 +16,7 @@ use kvant_cache::{ArenaError, PageId, PageKind, PageStore, Usage};
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// PassParams of the first buffer.
+/// Words of the first buffer.
 const FIRST_WORDS: usize = 1 << 20;
 
 /// The most words of a buffer: 27 bits of a page's number are for fours of words.
@@ -92,7 +92,7 @@ impl State {
         self.blocks.push(Block { buffer, words, taken: 0 });
     }
 
-    /// PassParams at the end of a block, which is begun or grown for them; `None` when there are no more.
+    /// Words at the end of a block, which is begun or grown for them; `None` when there are no more.
     fn extend(&mut self, gpu: &Gpu, words: usize, most: usize) -> Option<u32> {
         if let Some(index) = self.blocks.iter().position(|block| block.taken + words <= block.words) {
             return Some(self.bump(index, words));
@@ -160,7 +160,7 @@ impl State {
     }
 }
 
-/// PassParams that a page of this many bytes takes.
+/// Words that a page of this many bytes takes.
 fn words(len: usize) -> usize {
     4 * len.div_ceil(16)
 }

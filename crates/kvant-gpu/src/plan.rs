@@ -34,7 +34,17 @@ fn next_split(position: usize, kv_heads: usize) -> usize {
     (split(position, kv_heads) + 1) * most_splits(kv_heads)
 }
 
-/// PassParams that partial sums of one round of attention may take.
+/// The same where teams of threads attend: a page for each of a workgroup's four teams at least, and as many workgroups as a large card
+/// holds at once. With a window it is what a query sees that counts.
+const TEAM_SPLIT: usize = 256;
+const TEAM_SPLITS: usize = 384;
+
+/// Positions of a split of a query that sees so many.
+pub(crate) fn team_split(seen: usize, kv_heads: usize) -> usize {
+    TEAM_SPLIT * seen.div_ceil(TEAM_SPLIT * (TEAM_SPLITS / kv_heads).max(1)).max(1)
+}
+
+/// Words that partial sums of one round of attention may take.
 const ROUND_WORDS: usize = 1 << 24;
 
 /// A sequence's part of a pass.
@@ -51,7 +61,7 @@ pub(crate) struct Span {
     pub seat: usize,
 }
 
-/// PassParams for kernels, from a place on.
+/// Words for kernels, from a place on.
 pub(crate) struct PassParams {
     pub first: usize,
     pub list: Vec<u32>,
@@ -95,6 +105,7 @@ pub(crate) struct Class {
     kv_heads: usize,
     pub group: usize,
     pub columns: usize,
+    by_teams: bool,
 }
 
 /// Tasks whose partial sums are there at the same time.
@@ -121,12 +132,13 @@ const CODED: u32 = 0;
 const EXACT: u32 = 1;
 const SINKS: u32 = 2;
 
-/// PassParams of a row's record: first task, splits, tiles of columns, token of the block.
+/// Words of a row's record: first task, splits, tiles of columns, token of the block.
 const ROW_WORDS: usize = 4;
 
 impl Class {
     pub(crate) fn new(slot: &SlotKernels, rule: &ExactWindow, heads: usize, most_tokens: usize) -> Class {
         let group = heads / slot.kv_heads;
+        let columns = slot.class_columns(group, most_tokens);
         Class {
             key_tokens: slot.key.tokens(),
             value_tokens: slot.value.tokens(),
@@ -134,7 +146,8 @@ impl Class {
             is_kept: rule.window(slot.window).is_none(),
             kv_heads: slot.kv_heads,
             group,
-            columns: slot.columns(group * most_tokens),
+            columns,
+            by_teams: slot.attends_by_teams(columns),
         }
     }
 
@@ -221,6 +234,17 @@ impl Class {
         })
     }
 
+    /// Positions of a split of the query at `position`, and the first position after it whose splits are longer.
+    fn split(&self, rule: &ExactWindow, position: usize) -> (usize, usize) {
+        if !self.by_teams {
+            return (split(position, self.kv_heads), next_split(position, self.kv_heads));
+        }
+        let most = rule.window(self.window).unwrap_or(usize::MAX);
+        let length = team_split(position.min(most), self.kv_heads);
+        let last = length * (TEAM_SPLITS / self.kv_heads).max(1);
+        (length, if last < most { last + 1 } else { usize::MAX })
+    }
+
     fn splits(&self, rule: &ExactWindow, positions: Range<usize>) -> Vec<Split> {
         let mut splits = Vec::new();
         let seen = rule.first_seen(positions.start, self.window);
@@ -231,7 +255,7 @@ impl Class {
         let end = positions.end.saturating_sub(rule.sinks);
         let coded = |tokens: usize| rule.encoded_for(positions.start, tokens) * tokens;
         let (keys, values) = (coded(self.key_tokens), coded(self.value_tokens));
-        let (mut start, length) = (self.first(rule, positions.start), split(positions.start, self.kv_heads));
+        let (mut start, length) = (self.first(rule, positions.start), self.split(rule, positions.start).0);
         while start < end {
             let next = (start / length + 1) * length;
             let stop =
@@ -277,7 +301,7 @@ impl Class {
             while token < span.tokens {
                 let position = span.start + token;
                 let change = rule.next_change(position, smallest) - span.start;
-                let longer = next_split(position, self.kv_heads) - span.start;
+                let longer = self.split(rule, position).1 - span.start;
                 let end = (token + most).min(change).min(longer).min(span.tokens);
                 let block = end - token;
                 let splits = self.splits(rule, position..span.start + end);
@@ -331,7 +355,7 @@ pub(crate) struct Writes {
 }
 
 impl Writes {
-    /// PassParams of a record of rows, and of one of pages.
+    /// Words of a record of rows, and of one of pages.
     pub(crate) const ROWS: usize = 6;
     pub(crate) const ENCODES: usize = 4;
 

@@ -18,7 +18,7 @@ use std::sync::{Arc, PoisonError};
 /// Workgroups of a product that run at once on a large card: four for each of 132 processors in f32, two in integers.
 const GROUPS_AT_ONCE: [usize; 2] = [528, 264];
 
-/// PassParams of weights that a thread asks for before it waits, in f32 and in integers.
+/// Words of weights that a thread asks for before it waits, in f32 and in integers.
 const WORDS_AHEAD: [usize; 2] = [24, 40];
 
 /// Threads that a norm is dealt to (`wgsl/row_sum.wgsl`).

@@ -11,7 +11,7 @@ use kvant_codec::{Element, PageFormat, ScaleFormat};
 use std::fmt::Write;
 
 /// Queries that share a reading of a page.
-const COLUMNS: usize = 4;
+pub(crate) const COLUMNS: usize = 4;
 
 /// Tokens of a page, and of one that holds sinks.
 const PAGE: usize = 64;
@@ -46,6 +46,18 @@ pub(crate) struct Queries<'a> {
     pub text: &'a str,
     /// Whether they come with the token's own key and value.
     pub own: bool,
+}
+
+impl Queries<'_> {
+    /// How the token's own key and value are met.
+    pub(crate) fn own_text(&self) -> &'static str {
+        if self.own { include_str!("wgsl/quads_own.wgsl") } else { NO_OWN }
+    }
+}
+
+/// The largest number up to `most` that divides.
+fn divisor(of: usize, most: usize) -> usize {
+    (1..=most).rev().find(|n| of.is_multiple_of(*n)).unwrap_or(1)
 }
 
 /// What pages of both sides hold.
@@ -100,15 +112,18 @@ impl SlotKernels {
             Kind::Plain => 0,
             Kind::Codes([key, value]) => 72 * key.coded + 16 * 64 * page_bytes::groups(value),
         };
-        16 * (COLUMNS * self.query_fours() + self.key.dim() + 256 + 128 + 16 + 5) + codes
+        self.exact_bytes() + codes
     }
 
-    /// The kernel's text but for the buffers of pages, and how those are read; `None` where another kernel attends.
-    pub(crate) fn quads_text(&self, gpu: &Gpu, columns: usize, queries: Queries<'_>) -> Option<String> {
-        let kind = self.quads_kind(gpu, columns)?;
+    /// The same of exact pages alone.
+    pub(crate) fn exact_bytes(&self) -> usize {
+        16 * (COLUMNS * self.query_fours() + self.key.dim() + 256 + 128 + 16 + 5)
+    }
+
+    /// The constants of the kernel over exact pages, and how often its loops run.
+    pub(crate) fn quads_constants(&self) -> (String, Vec<(&'static str, usize)>) {
         let (key_dim, value_dim) = (self.key.dim(), self.value.dim());
-        let divisor = |of: usize, most: usize| (1..=most).rev().find(|n| of.is_multiple_of(*n)).unwrap_or(1);
-        let sets = 1 << (512 / value_dim).ilog2();
+        let sets = self.quads_sets();
         // Positions at once are those of one page.
         let (key_words, value_words) = (divisor(key_dim / 2, WORDS[0]), WORDS[1].min(PAGE / sets));
         let mut constants = format!(
@@ -127,12 +142,24 @@ impl SlotKernels {
                 quads(SINKS)
             );
         }
-        let mut counts = vec![("COLS", COLUMNS), ("KEY_WORDS", key_words), ("VALUE_WORDS", value_words)];
+        let counts = vec![("COLS", COLUMNS), ("KEY_WORDS", key_words), ("VALUE_WORDS", value_words)];
+        (constants, counts)
+    }
+
+    /// Sets of threads that share the positions of values.
+    fn quads_sets(&self) -> usize {
+        1 << (512 / self.value.dim()).ilog2()
+    }
+
+    /// The kernel's text but for the buffers of pages, and how those are read; `None` where another kernel attends.
+    pub(crate) fn quads_text(&self, gpu: &Gpu, columns: usize, queries: Queries<'_>) -> Option<String> {
+        let kind = self.quads_kind(gpu, columns)?;
+        let (mut constants, mut counts) = self.quads_constants();
         let (codes, readers) = match kind {
             Kind::Plain => (include_str!("wgsl/quads_exact.wgsl").to_owned(), String::new()),
             Kind::Codes(formats) => {
                 let step = divisor(formats[0].coded / 16, EIGHTS);
-                let octets = (PAGE / 8 / sets).max(1);
+                let octets = (PAGE / 8 / self.quads_sets()).max(1);
                 for (name, format) in ["KEY", "VALUE"].into_iter().zip(formats) {
                     let section = &sections(format)[0];
                     let _ = writeln!(
@@ -154,9 +181,14 @@ impl SlotKernels {
                 (text, readers)
             }
         };
-        let own = if queries.own { include_str!("wgsl/quads_own.wgsl") } else { NO_OWN };
-        let text =
-            [include_str!("wgsl/task.wgsl"), include_str!("wgsl/quads.wgsl"), &codes, queries.text, own];
+        let text = [
+            include_str!("wgsl/quads_main.wgsl"),
+            include_str!("wgsl/task.wgsl"),
+            include_str!("wgsl/quads.wgsl"),
+            &codes,
+            queries.text,
+            queries.own_text(),
+        ];
         let parts = [
             &constants,
             &unrolled(&text.concat(), &counts),

@@ -8,7 +8,8 @@ use crate::layout::{SlotKernels, cached};
 use crate::ops::SIXTEEN;
 use crate::page_bytes::{self, bytes_reader};
 use crate::page_text::{SHARED, buffers, exact_reader};
-use crate::quads::Queries;
+use crate::quads::{self, Queries};
+use crate::teams;
 use crate::unroll::unrolled;
 use kvant_codec::PageFormat;
 use kvant_codec::format::PackedFormat;
@@ -52,6 +53,19 @@ impl SlotKernels {
         columns
     }
 
+    /// Columns of the kernel that serves passes of so many tokens of a sequence at most, `group` queries each.
+    pub(crate) fn class_columns(&self, group: usize, most_tokens: usize) -> usize {
+        match self.by_teams && most_tokens <= teams::MOST_TOKENS {
+            true => quads::COLUMNS,
+            false => self.columns(group * most_tokens),
+        }
+    }
+
+    /// Whether the kernel of so many columns attends by teams.
+    pub(crate) fn attends_by_teams(&self, columns: usize) -> bool {
+        self.by_teams && columns == quads::COLUMNS
+    }
+
     /// What comes before attention, of the one block whose slot it is.
     pub(crate) fn heads_kernel(&self, blocks: usize, make: impl FnOnce() -> Arc<Kernel>) -> Arc<Kernel> {
         cached(&self.built, ("heads", 0, blocks), make)
@@ -71,7 +85,11 @@ impl SlotKernels {
 
     /// Whether heads of queries have room beside the columns of a kernel that serves all of them.
     pub(crate) fn has_room_for_heads(&self, columns: usize, heads: usize) -> bool {
-        heads <= columns && self.attend_bytes(columns) + self.heads_bytes(heads) <= 31 * 1024
+        let bytes = match self.attends_by_teams(columns) {
+            true => self.teams_bytes(),
+            false => self.attend_bytes(columns),
+        };
+        heads <= columns && bytes + self.heads_bytes(heads) <= 31 * 1024
     }
 
     /// The kernel that attends with queries of its own making, of the one block whose slot it is; `rows` is how it makes them.
@@ -112,6 +130,9 @@ impl SlotKernels {
         (mut first, blocks): (usize, usize),
         queries: Queries<'_>,
     ) -> Arc<Kernel> {
+        if self.attends_by_teams(columns) {
+            return gpu.unchecked_kernel("attend", self.teams_text(gpu, (first, blocks), queries));
+        }
         if let Some(text) = self.quads_text(gpu, columns, queries) {
             return gpu.unchecked_kernel("attend", text + &SlotKernels::quads_buffers(first, blocks));
         }
@@ -193,7 +214,14 @@ impl SlotKernels {
 
     pub(crate) fn merge_kernel(&self, gpu: &Gpu, columns: usize, sink_logits: bool) -> Arc<Kernel> {
         let key = ("merge", columns, usize::from(sink_logits));
-        cached(&self.built, key, || self.build_merge(gpu, columns, sink_logits, NO_ROWS))
+        let by_teams = self.attends_by_teams(columns);
+        cached(&self.built, key, || self.build_merge(gpu, (columns, by_teams), sink_logits, NO_ROWS))
+    }
+
+    /// The same after another kernel than the slot's own has attended.
+    #[cfg(test)]
+    pub(crate) fn merge_of(&self, gpu: &Gpu, columns: usize, by_teams: bool) -> Arc<Kernel> {
+        self.build_merge(gpu, (columns, by_teams), false, NO_ROWS)
     }
 
     /// The same that writes keys and values too, of the one block whose slot it is; `rows` is how.
@@ -205,11 +233,21 @@ impl SlotKernels {
         rows: impl FnOnce() -> String,
     ) -> Arc<Kernel> {
         cached(&self.built, ("own merge", columns, blocks), || {
-            self.build_merge(gpu, columns, sink_logits, &rows())
+            let by_teams = self.attends_by_teams(columns);
+            self.build_merge(gpu, (columns, by_teams), sink_logits, &rows())
         })
     }
 
-    fn build_merge(&self, gpu: &Gpu, columns: usize, sink_logits: bool, rows: &str) -> Arc<Kernel> {
+    fn build_merge(
+        &self,
+        gpu: &Gpu,
+        (columns, by_teams): (usize, bool),
+        sink_logits: bool,
+        rows: &str,
+    ) -> Arc<Kernel> {
+        if by_teams {
+            return gpu.kernel("merge", self.teams_merge_text(sink_logits, rows));
+        }
         let dim = self.value.dim();
         // A driver in software has nothing to wait for, and long texts to translate.
         let most = if gpu.report().kind.is_gpu() { MERGE_AHEAD } else { 1 };

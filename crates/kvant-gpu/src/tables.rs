@@ -48,7 +48,7 @@ impl Tables {
         Tables { seats: BlockTables::new(slots.len(), SEATS), slots, lists, ..Tables::default() }
     }
 
-    /// PassParams of all tables.
+    /// Words of all tables.
     pub(crate) fn len(&self) -> usize {
         self.words.len()
     }
@@ -63,7 +63,7 @@ impl Tables {
         self.slots.get(slot.index()).copied().flatten().map(|list| list * self.pages)
     }
 
-    /// PassParams from the first seat to this one.
+    /// Words from the first seat to this one.
     pub(crate) fn seat_at(&self, seat: usize) -> usize {
         seat * self.lists * self.pages
     }

@@ -210,7 +210,7 @@ impl Matrix {
         self.inputs.div_ceil(GROUP)
     }
 
-    /// PassParams of a group and its scales.
+    /// Words of a group and its scales.
     pub(crate) fn group_words(&self) -> usize {
         (self.row_words / self.groups()).max(1) + 1
     }
@@ -220,7 +220,7 @@ impl Matrix {
         !matches!(self.dtype, DType::F32 | DType::F16 | DType::BF16 | DType::MXFP4)
     }
 
-    /// PassParams from one row to the next.
+    /// Words from one row to the next.
     pub(crate) fn row_words(&self) -> usize {
         self.row_words
     }

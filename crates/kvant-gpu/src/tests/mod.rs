@@ -5,6 +5,7 @@
 
 #[path = "../../tests/common/mod.rs"]
 mod common;
+mod decode;
 #[cfg(target_os = "linux")]
 mod msl;
 mod pages;
@@ -12,6 +13,7 @@ mod plans;
 mod product_times;
 mod products;
 mod small;
+mod teams;
 mod timing;
 mod top;
 

@@ -9,11 +9,11 @@
 // all that lies in it is below its size.
 var<workgroup> queries: array<vec4<f32>, COLS * Q4>;
 var<workgroup> offsets: array<f32, COLS>;
-// (channels): the four queries.
-var<workgroup> by_channel: array<vec4<f32>, KEY_DIM>;
-// (positions): the four weights; before them scores that threads exchange, at the end (half of the sets, channels).
-var<workgroup> weights: array<vec4<f32>, 256>;
-var<workgroup> lanes: array<vec4<f32>, 128>;
+// What `keep` and `kept` have, KEPT places: (positions) the four weights, before them scores that threads exchange, at the end (half of
+// the sets, channels); then a place for every thread; then (channels) the four queries.
+const LANES_AT = 256u;
+const CHANNELS_AT = 384u;
+const KEPT = CHANNELS_AT + KEY_DIM;
 var<workgroup> eighths: array<vec4<f32>, 16>;
 // (parity of the 256 positions, side, number): their pages, those of the next while these are attended to.
 var<workgroup> pages: array<u32, 16>;
@@ -37,18 +37,8 @@ var<private> listed: u32;
 var<private> own_positions: vec4<u32>;
 var<private> are_there: vec4<bool>;
 
-@compute @workgroup_size(128)
-fn main(
-    @builtin(local_invocation_index) thread: u32,
-    @builtin(workgroup_id) id: vec3<u32>,
-    @builtin(num_workgroups) count: vec3<u32>,
-) {
-    let number = id.x + id.y * count.x;
-    if number >= a.tasks {
-        return;
-    }
-    let task = task_of(number);
-    kv_head = task.head;
+// A task, by all threads of a workgroup.
+fn attend_by_fours(thread: u32, task: Task, number: u32) {
     let columns = vec4<u32>(task.column) + vec4<u32>(0u, 1u, 2u, 3u);
     own_positions = vec4<u32>(task.position) + columns / vec4<u32>(a.group);
     are_there = columns < vec4<u32>(task.tokens * a.group);
@@ -60,8 +50,9 @@ fn main(
     for (var c = thread; c < KEY_DIM; c += 128u) {
         let four = c / 4u;
         let j = c % 4u;
-        by_channel[c] =
+        let four_queries =
             vec4<f32>(queries[four][j], queries[Q4 + four][j], queries[2u * Q4 + four][j], queries[3u * Q4 + four][j]);
+        keep(CHANNELS_AT + c, four_queries);
     }
     let four = thread % VALUE_FOURS;
     let team = thread / VALUE_FOURS;
@@ -98,17 +89,17 @@ fn main(
             pages[(listed ^ 8u) + thread] = next;
         }
         ask_values(task, four, team);
-        weights[thread] = select(s.n0, s.n2, half == 0u);
-        weights[thread + 128u] = select(s.n1, s.n3, half == 0u);
+        keep(thread, select(s.n0, s.n2, half == 0u));
+        keep(thread + 128u, select(s.n1, s.n3, half == 0u));
         workgroupBarrier();
-        let s0 = seen(task, first + own, select(s.n2, s.n0, half == 0u) + weights[thread ^ HALF]);
-        let s1 = seen(task, first + own + 1u, select(s.n3, s.n1, half == 0u) + weights[(thread ^ HALF) + 128u]);
-        lanes[thread] = max(s0, s1);
+        let s0 = seen(task, first + own, select(s.n2, s.n0, half == 0u) + kept(thread ^ HALF));
+        let s1 = seen(task, first + own + 1u, select(s.n3, s.n1, half == 0u) + kept((thread ^ HALF) + 128u));
+        keep(LANES_AT + thread, max(s0, s1));
         workgroupBarrier();
         if thread < 16u {
-            var largest = lanes[thread];
+            var largest = kept(LANES_AT + thread);
             for (var n = 16u; n < 128u; n += 16u) {
-                largest = max(largest, lanes[n + thread]);
+                largest = max(largest, kept(LANES_AT + n + thread));
             }
             eighths[thread] = largest;
         }
@@ -123,8 +114,8 @@ fn main(
         let e1 = select(exp(s1 - top), vec4<f32>(0.0), s1 <= vec4<f32>(NONE));
         let factor = exp(before - top);
         total = fma(total, factor, e0 + e1);
-        weights[own] = e0;
-        weights[own + 1u] = e1;
+        keep(own, e0);
+        keep(own + 1u, e1);
         workgroupBarrier();
         if team < SETS {
             var more: Four;
@@ -139,12 +130,12 @@ fn main(
         }
         listed ^= 8u;
     }
-    lanes[thread] = total;
+    keep(LANES_AT + thread, total);
     workgroupBarrier();
     if thread < 16u {
-        var all = lanes[thread];
+        var all = kept(LANES_AT + thread);
         for (var n = 16u; n < 128u; n += 16u) {
-            all += lanes[n + thread];
+            all += kept(LANES_AT + n + thread);
         }
         eighths[thread] = all;
     }
@@ -152,13 +143,13 @@ fn main(
     for (var step = SETS / 2u; step > 0u; step /= 2u) {
         if team >= step && team < 2u * step {
             //@ i 4
-            weights[(team - step) * VALUE_DIM + 4u * four + $iu] = sums.n$i;
+            keep((team - step) * VALUE_DIM + 4u * four + $iu, sums.n$i);
             //@
         }
         workgroupBarrier();
         if team < step {
             //@ i 4
-            sums.n$i += weights[team * VALUE_DIM + 4u * four + $iu];
+            sums.n$i += kept(team * VALUE_DIM + 4u * four + $iu);
             //@
         }
         workgroupBarrier();
@@ -214,7 +205,7 @@ fn exact_scores(task: Task, position: u32, quad: u32, half: u32) -> Four {
         {
             let y = unpack2x16float(words$u.x);
             let z = unpack2x16float(words$u.y);
-            let q = by_channel[c + $uu];
+            let q = kept(CHANNELS_AT + c + $uu);
             s.n0 = fma(vec4<f32>(y.x), q, s.n0);
             s.n1 = fma(vec4<f32>(y.y), q, s.n1);
             s.n2 = fma(vec4<f32>(z.x), q, s.n2);
@@ -252,7 +243,7 @@ fn exact_sums(task: Task, first: u32, four: u32, team: u32, end: u32) -> Four {
             let words = select(vec2<u32>(0u), words$u, n < there);
             let y = unpack2x16float(words.x);
             let z = unpack2x16float(words.y);
-            let w = weights[n];
+            let w = kept(n);
             s.n0 = fma(vec4<f32>(y.x), w, s.n0);
             s.n1 = fma(vec4<f32>(y.y), w, s.n1);
             s.n2 = fma(vec4<f32>(z.x), w, s.n2);
@@ -263,7 +254,7 @@ fn exact_sums(task: Task, first: u32, four: u32, team: u32, end: u32) -> Four {
     if own && team == 0u {
         let y = own_four(four);
         //@ i 4
-        s.n$i = fma(vec4<f32>(y[$i]), weights[end - 1u], s.n$i);
+        s.n$i = fma(vec4<f32>(y[$i]), kept(end - 1u), s.n$i);
         //@
     }
     return s;

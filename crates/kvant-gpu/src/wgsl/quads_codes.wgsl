@@ -189,7 +189,7 @@ fn coded_sums(four: u32, team: u32, end: u32) -> Four {
                 let y3 = fma(levels$d$e(right$u.y), two, of_centre);
                 //@ h 2
                 {
-                    let w = weights[4u * (at + $eu) + $du + 2u * $hu];
+                    let w = kept(4u * (at + $eu) + $du + 2u * $hu);
                     //@ i 4
                     s.n$i = fma(vec4<f32>(y$i[$h]), w, s.n$i);
                     //@

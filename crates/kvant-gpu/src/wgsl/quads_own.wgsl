@@ -8,7 +8,7 @@ fn has_own(task: Task) -> bool {
 fn own_score(begin_at: u32) -> vec4<f32> {
     var s = vec4<f32>(0.0);
     for (var c = begin_at; c < begin_at + KEY_DIM / 2u; c++) {
-        s = fma(vec4<f32>(own_key[c / 4u][c % 4u]), by_channel[c], s);
+        s = fma(vec4<f32>(own_key[c / 4u][c % 4u]), kept(CHANNELS_AT + c), s);
     }
     return s;
 }

@@ -1,0 +1,89 @@
+//! Whole models whose heads teams of threads attend with: 64 and 128 channels, token by token.
+
+use super::gpu;
+use crate::arithmetic::Arithmetic;
+use crate::backend::GpuBackend;
+use crate::device::Gpu;
+use kvant_attention::KvCache;
+use kvant_cache::Policy;
+use kvant_model::gguf::Gguf;
+use kvant_model::synth::{self, Shape, WeightType};
+use kvant_model::{Checkpoint, Chunk, Model, Pass};
+
+const TOKENS: usize = 210;
+
+fn checkpoint(head_dim: usize, heads: usize, kv_heads: usize) -> Checkpoint {
+    let shape = Shape {
+        layers: 2,
+        hidden: 128,
+        heads,
+        kv_heads,
+        head_dim,
+        ffn: 128,
+        vocabulary: 320,
+        ..Shape::LLAMA_3_2_1B
+    };
+    let bytes = synth::model(&shape, WeightType::Int8, 3).unwrap().to_bytes().unwrap();
+    Checkpoint::from_gguf(Gguf::from_bytes(bytes).unwrap())
+}
+
+struct Loaded {
+    backend: GpuBackend,
+    model: Model,
+}
+
+impl Loaded {
+    fn new(gpu: &Gpu, checkpoint: &Checkpoint) -> Loaded {
+        let backend = GpuBackend::new(gpu);
+        let model = Model::load(&backend, checkpoint).unwrap();
+        Loaded { backend, model }
+    }
+
+    /// The input of the second layer after one attention.
+    fn after_one_layer(&self, policy: &str) -> Vec<f32> {
+        let policy: Policy = policy.parse().unwrap();
+        let store = self.backend.store();
+        let mut cache = KvCache::in_arena(policy, self.model.slots(), TOKENS + 20, store).unwrap();
+        let ids: Vec<u32> =
+            kvant_codec::split_mix(5).take(TOKENS).map(|word| (word >> 40) as u32 % 320).collect();
+        let mut hidden = Vec::new();
+        for id in ids {
+            let mut observer = |layer: usize, x: &kvant_model::Rows| {
+                if layer == 1 {
+                    hidden.extend_from_slice(x.data());
+                }
+            };
+            let ids = [id];
+            let chunk = [Chunk::new(&ids, 0..0)];
+            let pass = Pass::new(&chunk).observed(&mut observer);
+            self.model.forward(pass, &mut [cache.sequence_mut()]).unwrap();
+        }
+        hidden
+    }
+}
+
+fn largest_difference(a: &[f32], b: &[f32]) -> f32 {
+    assert_eq!(a.len(), b.len());
+    a.iter()
+        .zip(b)
+        .map(|(a, b)| (a - b).abs())
+        .fold(0.0, |most, off| if off.is_nan() { off } else { most.max(off) })
+}
+
+/// The token's own key in sinks, in the tail and at the start of a page; queries made by attention itself and before it.
+#[test]
+fn teams_decode_as_f32_does_within_the_rounding_to_bytes() {
+    let Some(gpu) = gpu() else { return };
+    let ways = [Arithmetic::default(), Arithmetic::FAST].map(|arithmetic| gpu.reopened(arithmetic).unwrap());
+    for (head_dim, heads, kv_heads) in [(64, 4, 1), (128, 3, 1), (64, 8, 1)] {
+        let checkpoint = checkpoint(head_dim, heads, kv_heads);
+        let [plain, fast] = ways.each_ref().map(|gpu| Loaded::new(gpu, &checkpoint));
+        for (policy, bound) in [("int4", 2e-2), ("f16", 5e-4), ("int4;sinks=0;recent=100", 2e-2)] {
+            let [truth, found] = [&plain, &fast].map(|of| of.after_one_layer(policy));
+            let size = truth.iter().fold(0f32, |size, x| size.max(x.abs()));
+            let off = largest_difference(&truth, &found) / size;
+            println!("{head_dim} × {heads}/{kv_heads} {policy:24} off by {off:.1e}");
+            assert!(off <= bound, "{head_dim} × {heads}/{kv_heads} {policy}: {off:e}");
+        }
+    }
+}

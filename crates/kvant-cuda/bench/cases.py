@@ -105,7 +105,8 @@ class Case:
         heads = self.kv_heads * self.group
         if self.projected is None or self.projected.shape[0] != self.rows:
             self.projected = torch.cat([self.q.float(), torch.zeros(self.rows, 2 * self.kv_heads, self.d, device=self.dev)], 1)
-        own = pack("9Q5if", self.projected, None, None, None, self.q, self.memory.bytes, self.exact, None, self.refused, heads, self.kv_heads, self.exact_stride, 0, 0, 0.0)
+        own = pack("11Q11i4f", self.projected, None, None, None, None, None, self.q, self.memory.bytes, self.exact, None, self.refused, heads, self.kv_heads,
+                   self.exact_stride, 0, 0, 0, (heads + 2 * self.kv_heads) * self.d, self.d, self.d, heads * self.d, (heads + self.kv_heads) * self.d, 0.0, 0.0, 0.0, 1.0)
         if self.kernel == "klt":
             return kernels.launch(f"append_klt_d{self.d}", (self.rows, heads), 4 * self.d, own + pack("3Q", self.q_closed, self.q_bias, self.bases), pdl)
         kernels.launch(f"append_d{self.d}", (self.rows, heads), -(-self.d // 32) * 32, own, pdl)

@@ -330,8 +330,8 @@ def rows(kernels, say):
         exact = torch.stack([memory.put(empty), memory.put(empty)], -1).contiguous()
         targets = torch.tensor([[0, 0, 2, 0], [1, 1, 63, 0], [2, 2, 17, 0]], dtype=torch.int32, device=dev)
         q, refused = torch.zeros(n, heads, d, device=dev, dtype=torch.float16), torch.zeros(1, dtype=torch.int32, device=dev)
-        kernels.launch(f"append_d{d}", (n, heads + 2 * kv), d, pack("9Q5if", qkv, turns, *gains, q, memory.bytes, exact, targets, refused, heads, kv, 3,
-                                                                  pairs, neighbours, 1e-6))
+        kernels.launch(f"append_d{d}", (n, heads + 2 * kv), d, pack("11Q11i4f", qkv, turns, *gains, None, None, q, memory.bytes, exact, targets, refused, heads, kv, 3,
+                                                                  pairs, neighbours, 0, (heads + 2 * kv) * d, d, d, heads * d, (heads + kv) * d, 1e-6, 1e-6, 0.0, 1.0))
         kernels.synchronize()
         want = qkv.double().clone()
         for part, gain in ((slice(0, heads), gains[0]), (slice(heads, heads + kv), gains[1])):

@@ -1,23 +1,7 @@
 // What is done to rows of activations between products: norms, rotation and append, gates, biases, the choice of rows and of a token; and to
 // page tables and new pages before a pass. One CTA per row or head; sums go over lanes, then over warps, in a fixed order.
+#include "functions.cuh"
 #include "pages.cuh"
-
-template <class Combine>
-DEVICE float over_warp(float x, Combine combine) {
-#pragma unroll
-    for (int o = 16; o; o /= 2) x = combine(x, __shfl_xor_sync(~0u, x, o));
-    return x;
-}
-
-// The sum over a CTA of whole warps, at every thread.
-DEVICE float over_cta(float x, float* scratch) {
-    x = over_warp(x, [](float a, float b) { return a + b; });
-    if (threadIdx.x % WARP == 0) scratch[threadIdx.x / WARP] = x;
-    __syncthreads();
-    float sum = 0.f;
-    for (int w = 0; w < blockDim.x / WARP; w++) sum += scratch[w];
-    return sum;
-}
 
 struct NormParams {
     const float* x;       // (rows, channels)
@@ -63,7 +47,6 @@ extern "C" __global__ void __launch_bounds__(512) norm_add(const __grid_constant
     for (int i = threadIdx.x; i < p.channels; i += blockDim.x) p.y[(u64)blockIdx.x * p.channels + i] += x[i] * r * __ldg(p.weight + i);
 }
 
-enum Activation { SILU, GELU, GELU_TANH, RELU, RELU_SQUARED };
 struct ActivateParams {
     const float* inner;  // (rows, channels), or (rows, 2 * channels): gates, then ups
     u16* y;              // (rows, channels) f16
@@ -71,15 +54,6 @@ struct ActivateParams {
     float gate_scale;
     float limit, alpha;  // gpt-oss: bounds of gates and ups, and the multiplier inside the sigmoid; a limit of 0 for none
 };
-DEVICE float activate(float x, int activation) {
-    switch (activation) {
-        case GELU: return 0.5f * x * (1.f + erff(x * 0.70710678118654752f));
-        case GELU_TANH: return x / (1.f + ex2(-2.f * LOG2_E * 0.79788456080286536f * fmaf(0.044715f * x * x, x, x)));
-        case RELU: return fmaxf(x, 0.f);
-        case RELU_SQUARED: return fmaxf(x, 0.f) * fmaxf(x, 0.f);
-        default: return x / (1.f + ex2(-x * LOG2_E));
-    }
-}
 // Grid: (rows, any).
 extern "C" __global__ void __launch_bounds__(256) activate_rows(const __grid_constant__ ActivateParams p) {
     pdl_wait();
@@ -99,9 +73,10 @@ extern "C" __global__ void __launch_bounds__(256) activate_rows(const __grid_con
 }
 
 struct AppendParams {
-    const float* qkv;        // (rows, heads + 2 kv_heads, D): queries, keys, values
+    const float* qkv;        // (rows, stride): queries, keys and values of heads, by the places below
     const float2* turns;     // (rows, pairs): cos, sin of each rotated pair
-    const float *q_norm, *k_norm;  // (D) RMS norm of heads before the rotation, or null
+    const float *q_norm, *k_norm, *v_norm;  // (D) RMS norms of heads, or null
+    const float* gains;      // (rows) multipliers of queries, or null
     u16* q;                  // (rows, heads, D) f16
     u8* pages;               // page memory
     const PageEntry* exact;  // (rows of the table, kv_heads, exact_stride)
@@ -109,7 +84,9 @@ struct AppendParams {
     int* refused;            // the largest 1 + row whose numbers f16 does not hold
     int heads, kv_heads, exact_stride, pairs;
     int neighbours;          // pairs are channels 2i, 2i+1 instead of i, i + pairs
-    float eps;
+    int norm_last;           // queries and keys are normed after their rotation
+    int stride, q_step, kv_step, k_at, v_at;  // numbers of a row; from a head to the next; where keys and values begin
+    float q_eps, k_eps, v_eps, key_scale;
 };
 // Where keys are of a plan: queries go into its basis too.
 struct TurnParams {
@@ -168,9 +145,13 @@ DEVICE void append(const AppendParams& p, const TurnParams& turning) {
     pdl_wait();
     pdl_trigger();
     const bool beyond = D % WARP && c >= D;
-    float x = beyond ? 0.f : p.qkv[((u64)row * (p.heads + 2 * p.kv_heads) + h) * D + c];
-    const float* norm = is_query ? p.q_norm : is_value ? nullptr : p.k_norm;
-    if (norm) x = x * rsqrtf(over_cta(part ? 0.f : x * x, scratch) / D + p.eps) * (beyond ? 0.f : __ldg(norm + c));
+    const int at = is_query ? h * p.q_step : is_value ? p.v_at + (kv - p.kv_heads) * p.kv_step : p.k_at + kv * p.kv_step;
+    float x = beyond ? 0.f : p.qkv[(u64)row * p.stride + at + c];
+    if (!is_query && !is_value) x *= p.key_scale;
+    const float* norm = is_query ? p.q_norm : is_value ? p.v_norm : p.k_norm;
+    const float eps = is_query ? p.q_eps : is_value ? p.v_eps : p.k_eps;
+    auto normed = [&](float x) { return x * rsqrtf(over_cta(part ? 0.f : x * x, scratch) / D + eps) * (beyond ? 0.f : __ldg(norm + c)); };
+    if (norm && (is_value || !p.norm_last)) x = normed(x);
     if (!is_value && c < 2 * p.pairs && part == 0) {
         // Partners exchange numbers; all threads of the rotated part are here.
         head[c] = x;
@@ -183,6 +164,8 @@ DEVICE void append(const AppendParams& p, const TurnParams& turning) {
         const float2 turn = __ldg(p.turns + (u64)row * p.pairs + pair);
         x = __fadd_rn(__fmul_rn(x, turn.x), __fmul_rn(other, second ? turn.y : -turn.y));
     }
+    if (norm && !is_value && p.norm_last) x = normed(x);
+    if (is_query && p.gains) x *= __ldg(p.gains + row);
     if (beyond) return;
     const u16 y = f32_to_f16(x);
     if (!(fabsf(f16_to_f32(y)) <= 65504.f)) atomicMax(p.refused, 1 + row);

@@ -7,7 +7,7 @@ use crate::layout::{PAGE_TOKENS, PageKind, is_planned};
 use crate::pages::CudaPages;
 use crate::params::Address;
 use crate::planned::PlannedKeys;
-use kvant_cache::{CacheLayout, Mode, PageUse, SideCodecs, SideKinds, SlotKind};
+use kvant_cache::{CacheLayout, Mode, PageUse, SideCodecs, SideKinds, SlotKind, StateType};
 use kvant_codec::format::{BasisFormat, Linear};
 use kvant_codec::{Basis, PageCodec, PageFormat, Rotation, Rule, Side, Tier};
 use std::sync::Arc;
@@ -50,7 +50,7 @@ impl SlotPages {
     }
 }
 
-/// The slots of a layout; `None` for views.
+/// The slots of a layout; `None` for views and recurrent state.
 pub(crate) struct LayoutPages {
     pub slots: Vec<Option<SlotPages>>,
     /// Whether the card has the kernels that read a page once for several query tokens; it may have too little shared memory.
@@ -89,7 +89,15 @@ impl LayoutPages {
                     made.slots.push(Some(latents));
                     continue;
                 }
-                SlotKind::Recurrent(_) => return Err(refuse(layer, "recurrent state does not run")),
+                SlotKind::Recurrent(_) if layout.state_type() != StateType::F32 => {
+                    let what =
+                        format!("recurrent state as {} does not run: use `state=f32`", layout.state_type());
+                    return Err(CacheUnsupported { layer, what });
+                }
+                SlotKind::Recurrent(_) => {
+                    made.slots.push(None);
+                    continue;
+                }
             };
             let side = |side: Side| {
                 let mut heads = slot.heads().iter().filter_map(|head| head.side(side));

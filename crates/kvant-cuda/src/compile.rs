@@ -7,8 +7,13 @@ use crate::layout::DIMS;
 use crate::matrix::{Matrix, on_card};
 use crate::moe::check_moe;
 use crate::params::HEAD_TILE;
-use crate::program::{Activating, Attention, Block, Linear, Mixer, Mlp, Norm, Program, Widths};
+use crate::program::{
+    Activating, Attention, Block, Branch, Input, LayerInput, LayerInputs, Linear, Mixer, Mlp, Norm, Program,
+    Widths, activation,
+};
+use crate::recurrent::check_state;
 use crate::weights::WeightType;
+use kvant_cache::{SlotKind, Slots};
 use kvant_device::{Blocks, Refusal, biases, check_layers, first_layers, norm_weights, packed, runs};
 use kvant_model::description::{self, Description, Ffn, NormKind, NormPlace, Precision, Projection};
 use kvant_model::error::{LoadError, Result};
@@ -28,15 +33,15 @@ pub(crate) enum Source<'a> {
 
 /// Blocks beside attention, MLPs and mixtures that run.
 const RUN: Blocks = Blocks {
-    output_gates: false,
-    query_gains: false,
+    output_gates: true,
+    query_gains: true,
     sparse_gates: false,
     narrow_experts: false,
-    per_layer_inputs: false,
+    per_layer_inputs: true,
     streams: false,
-    short_convolutions: false,
-    mamba2: false,
-    delta_nets: false,
+    short_convolutions: true,
+    mamba2: true,
+    delta_nets: true,
 };
 
 /// The weights of a model on their way to a card.
@@ -44,6 +49,7 @@ pub(crate) struct Compiler<'a> {
     card: &'a Arc<CudaGpu>,
     source: Source<'a>,
     ropes: &'a [description::Rope],
+    slots: &'a Slots,
     /// Matrices that are used twice, by the name of their tensor.
     shared: RefCell<HashMap<String, Arc<Matrix>>>,
     seed: Cell<u64>,
@@ -56,13 +62,13 @@ impl<'a> Compiler<'a> {
         source: Source<'a>,
     ) -> Result<Program> {
         let (shared, seed) = (RefCell::default(), Cell::new(1));
-        Compiler { card, source, ropes: &of.ropes, shared, seed }.run(of)
+        Compiler { card, source, ropes: &of.ropes, slots: &of.slots, shared, seed }.run(of)
     }
 
     /// Whether there are kernels for every block.
     pub(crate) fn check_model(card: &'a Arc<CudaGpu>, of: &'a Description) -> Result<()> {
         let (shared, seed, source) = (RefCell::default(), Cell::new(1), Source::Noise(WeightType::F16));
-        let compiler = Compiler { card, source, ropes: &of.ropes, shared, seed };
+        let compiler = Compiler { card, source, ropes: &of.ropes, slots: &of.slots, shared, seed };
         compiler.check(of).map_err(|refusal| refusal.on(&card.label()))
     }
 
@@ -73,34 +79,18 @@ impl<'a> Compiler<'a> {
         let mut widths = Widths { hidden: of.hidden, vocabulary: of.vocabulary, ..Widths::default() };
         let mut blocks = Vec::new();
         for (layer, description) in of.layers.iter().enumerate() {
-            for residual in &description.residuals {
-                let [branch] = &residual.branches[..] else {
-                    return Err(refuse(Refusal::layer("blocks side by side", layer)));
-                };
-                let norm =
-                    branch.norm.as_ref().map(|norm| self.norm(norm, branch.input_scale)).transpose()?;
-                let norm = norm.ok_or_else(|| refuse(Refusal::layer("a block without a norm", layer)))?;
-                // Multipliers go to the norm after a block, or to its last product.
-                let scale = residual.scale * branch.scale;
-                let after = residual.after.as_ref().or(branch.after.as_ref());
-                let after = after.map(|after| self.norm(after, scale)).transpose()?;
-                let scale = if after.is_some() { 1.0 } else { scale };
-                let mixer = match &branch.mixer {
-                    description::Mixer::Attention(of) => {
-                        Mixer::Attention(Box::new(self.attention(of, &mut widths, scale)?))
-                    }
-                    description::Mixer::LatentAttention(of) => {
-                        Mixer::Latent(Box::new(self.latent_attention(of, &mut widths, scale)?))
-                    }
-                    description::Mixer::Ffn(Ffn::Dense(of)) => {
-                        Mixer::Mlp(Box::new(self.mlp(of, &mut widths, scale)?))
-                    }
-                    description::Mixer::Ffn(Ffn::Experts(of)) => {
-                        Mixer::Experts(Box::new(self.moe(of, &mut widths, scale)?))
-                    }
-                    _ => return Err(refuse(Refusal::layer("a block of another kind", layer))),
-                };
-                blocks.push(Block { layer, norm, mixer, after });
+            let last = description.residuals.len().saturating_sub(1);
+            let factor = match &description.scale {
+                Some(scale) => self.numbers(scale, 1.0)?.first().copied().unwrap_or(1.0),
+                None => 1.0,
+            };
+            for (index, residual) in description.residuals.iter().enumerate() {
+                let branch = |branch| self.branch(branch, residual, &mut widths);
+                let branches = residual.branches.iter().map(branch).collect::<Result<Vec<_>>>()?;
+                let after = residual.after.as_ref();
+                let after = after.map(|after| self.norm(after, residual.scale)).transpose()?;
+                let scale = if index == last { factor } else { 1.0 };
+                blocks.push(Block { layer, branches, after, keep: residual.keep, scale });
             }
         }
         let norm = self.norm(&of.head.norm, 1.0)?;
@@ -115,6 +105,14 @@ impl<'a> Compiler<'a> {
         Ok(Program {
             embedding,
             embedding_scale: of.embedding.scale,
+            positions: match &of.embedding.positions {
+                Some(table) => Some(self.floats(&description::Vector::whole(table.clone()), 0.0)?),
+                None => None,
+            },
+            layer_inputs: match &of.embedding.per_layer {
+                Some(inputs) => Some(self.layer_inputs(inputs, &mut widths)?),
+                None => None,
+            },
             layers: of.layers.len(),
             blocks,
             norm,
@@ -123,6 +121,75 @@ impl<'a> Compiler<'a> {
             head_cap: of.head.soft_cap,
             widths,
         })
+    }
+
+    /// Multipliers go to the norm after a block, or to its last product.
+    fn branch(
+        &self,
+        of: &description::Branch,
+        residual: &description::Residual,
+        widths: &mut Widths,
+    ) -> Result<Branch> {
+        let input = match &of.norm {
+            Some(norm) => Input::Normed(self.norm(norm, of.input_scale)?),
+            None => Input::Plain(of.input_scale),
+        };
+        let scale = if residual.after.is_some() { of.scale } else { residual.scale * of.scale };
+        let after = of.after.as_ref().map(|after| self.norm(after, scale)).transpose()?;
+        let scale = if after.is_some() { 1.0 } else { scale };
+        let mixer = match &of.mixer {
+            description::Mixer::Attention(of) => {
+                Mixer::Attention(Box::new(self.attention(of, widths, scale)?))
+            }
+            description::Mixer::LatentAttention(of) => {
+                Mixer::Latent(Box::new(self.latent_attention(of, widths, scale)?))
+            }
+            description::Mixer::Ffn(Ffn::Dense(of)) => Mixer::Mlp(Box::new(self.mlp(of, widths, scale)?)),
+            description::Mixer::Ffn(Ffn::Experts(of)) => {
+                Mixer::Experts(Box::new(self.moe(of, widths, scale)?))
+            }
+            description::Mixer::ShortConv(of) => {
+                Mixer::ShortConv(Box::new(self.short_conv(of, widths, scale)?))
+            }
+            description::Mixer::GatedDeltaNet(of) => {
+                Mixer::Recurrent(Box::new(self.delta_net(of, widths, scale)?))
+            }
+            description::Mixer::Mamba2(of) => Mixer::Recurrent(Box::new(self.mamba2(of, widths, scale)?)),
+            description::Mixer::PerLayerInput(of) => {
+                Mixer::LayerInput(Box::new(self.layer_input(of, widths, scale)?))
+            }
+            description::Mixer::Laurel(_) => {
+                return Err(Refusal::model("a LAuReL block").on(&self.card.label()));
+            }
+        };
+        Ok(Branch { input, mixer, after })
+    }
+
+    fn layer_inputs(&self, of: &description::PerLayerEmbedding, widths: &mut Widths) -> Result<LayerInputs> {
+        let table = self.table(&of.table)?;
+        widths.layer_inputs = table.channels;
+        Ok(LayerInputs {
+            ids: table.rows,
+            table,
+            table_scale: of.table_scale,
+            projection: self.linear(&[&of.projection], of.projection_scale)?,
+            norm: self.norm(&of.norm, 1.0)?,
+            width: of.width,
+            scale: of.scale,
+        })
+    }
+
+    fn layer_input(
+        &self,
+        of: &description::PerLayerInput,
+        widths: &mut Widths,
+        scale: f32,
+    ) -> Result<LayerInput> {
+        let gate = self.linear(&[&of.gate], 1.0)?;
+        widths.first = widths.first.max(gate.outputs());
+        widths.inner = widths.inner.max(gate.outputs());
+        let (activation, output) = (activation(of.activation), self.linear(&[&of.output], scale)?);
+        Ok(LayerInput { layer: of.layer, gate, activation, output })
     }
 
     pub(crate) fn card(&self) -> &'a Arc<CudaGpu> {
@@ -137,13 +204,13 @@ impl<'a> Compiler<'a> {
     fn check(&self, of: &Description) -> Result<(), Refusal> {
         let residuals = |layer: &_| check_residuals(layer, of.hidden);
         check_layers(of, RUN, |mixer| self.check_mixer(mixer), residuals)?;
-        if of.embedding.positions.is_some() {
-            return Err(Refusal::model("learned positions"));
-        }
         if !of.hidden.is_multiple_of(4) {
             return Err(Refusal::model("a residual stream that is not whole fours"));
         }
-        check_norm(&of.head.norm, of.hidden).map_err(Refusal::model)
+        if let Some(inputs) = &of.embedding.per_layer {
+            check_norm(&inputs.norm, inputs.width).map_err(Refusal::model)?;
+        }
+        check_stream_norm(&of.head.norm, of.hidden).map_err(Refusal::model)
     }
 
     fn check_mixer(&self, mixer: &description::Mixer) -> Result<(), String> {
@@ -152,12 +219,10 @@ impl<'a> Compiler<'a> {
             Mixer::Attention(of) => self.check_attention(of),
             Mixer::LatentAttention(of) => check_latent(of, self.ropes),
             Mixer::Ffn(Ffn::Experts(of)) => check_moe(of),
-            Mixer::Ffn(Ffn::Dense(_))
-            | Mixer::ShortConv(_)
-            | Mixer::Mamba2(_)
-            | Mixer::GatedDeltaNet(_)
-            | Mixer::PerLayerInput(_)
-            | Mixer::Laurel(_) => Ok(()),
+            Mixer::ShortConv(_) | Mixer::Mamba2(_) | Mixer::GatedDeltaNet(_) => {
+                check_state(mixer, self.card.limits().shared)
+            }
+            Mixer::Ffn(Ffn::Dense(_)) | Mixer::PerLayerInput(_) | Mixer::Laurel(_) => Ok(()),
         }
     }
 
@@ -166,25 +231,28 @@ impl<'a> Compiler<'a> {
         if of.key_dim != of.value_dim || !DIMS.contains(&of.key_dim) {
             return Err(format!("heads of {} and {} channels", of.key_dim, of.value_dim));
         }
-        if of.v_norm.is_some() || of.key_scale != 1.0 {
-            return refuse("values that are normed, or keys with a multiplier");
-        }
         if of.kv_heads == 0 || !of.heads.is_multiple_of(of.kv_heads) || of.heads / of.kv_heads > 2 * HEAD_TILE
         {
             return Err(format!("{} query heads on {} kv heads", of.heads, of.kv_heads));
         }
-        if !matches!(of.projection, Projection::Apart { .. } | Projection::Fused(_)) {
-            return refuse("keys and values of another layer, or interleaved with queries");
+        let is_latent = self.slots.get(self.slots.owner(of.slot).index());
+        if is_latent.is_some_and(|slot| matches!(slot.kind, SlotKind::Latent(_))) {
+            return refuse("keys that are made of values");
         }
-        let norms: Vec<&description::Norm> = of.q_norm.iter().chain(&of.k_norm).collect();
-        if of.norm_place == NormPlace::AfterRope && !norms.is_empty() {
-            return refuse("queries and keys that are normed after their rotation");
+        if matches!(of.projection, Projection::FusedByHead(_)) && of.gate.is_some() {
+            return refuse("an output gate beside heads that are projected together");
         }
-        for norm in &norms {
-            check_norm(norm, of.key_dim)?;
+        if let Some(norm) = &of.v_norm {
+            check_norm(norm, of.value_dim)?;
         }
-        if norms.windows(2).any(|pair| pair[0].eps != pair[1].eps) {
-            return refuse("norms of queries and keys that add different numbers to the mean square");
+        for (norm, heads) in [(&of.q_norm, of.heads), (&of.k_norm, of.kv_heads)] {
+            let Some(norm) = norm else { continue };
+            let is_whole = norm.width == heads * of.key_dim && norm.width != of.key_dim;
+            if is_whole && (of.norm_place == NormPlace::AfterRope || of.gate.is_some() || of.key_scale != 1.0)
+            {
+                return refuse("a norm of all heads after their rotation, or beside a gate or a multiplier");
+            }
+            check_norm(norm, if is_whole { norm.width } else { of.key_dim })?;
         }
         let turned = of.rope.and_then(|rope| self.ropes.get(rope.0)).map_or(0, description::Rope::dims);
         if turned > of.key_dim {
@@ -196,8 +264,9 @@ impl<'a> Compiler<'a> {
     fn attention(&self, of: &description::Attention, widths: &mut Widths, scale: f32) -> Result<Attention> {
         let projection = match &of.projection {
             Projection::Apart { q, k, v } => self.linear(&[q, k, v], 1.0)?,
-            Projection::Fused(qkv) => self.linear(&[qkv], 1.0)?,
-            _ => return Err(Refusal::model("another projection").on(&self.card.label())),
+            Projection::Fused(qkv) | Projection::FusedByHead(qkv) => self.linear(&[qkv], 1.0)?,
+            Projection::Shared { q } => self.linear(&[q], 1.0)?,
+            Projection::Equal { q, kv } => self.linear(&[q, kv], 1.0)?,
         };
         widths.projected = widths.projected.max(projection.outputs());
         widths.queries = widths.queries.max(of.heads * of.key_dim);
@@ -205,12 +274,17 @@ impl<'a> Compiler<'a> {
             Some(logits) => Some(self.floats(logits, 0.0)?),
             None => None,
         };
+        let of_head = |norm: &&description::Norm| norm.width == of.key_dim;
+        let whole =
+            |norm: &Option<description::Norm>| self.norm_if(norm.as_ref().filter(|norm| !of_head(norm)));
         Ok(Attention {
             described: of.clone(),
             dim: of.key_dim,
             projection,
-            q_norm: self.norm_if(of.q_norm.as_ref())?,
-            k_norm: self.norm_if(of.k_norm.as_ref())?,
+            q_norm: self.norm_if(of.q_norm.as_ref().filter(of_head))?,
+            k_norm: self.norm_if(of.k_norm.as_ref().filter(of_head))?,
+            v_norm: self.norm_if(of.v_norm.as_ref())?,
+            whole_norms: [whole(&of.q_norm)?, whole(&of.k_norm)?],
             sink_logits,
             output: self.linear(&[&of.output], scale)?,
             output_weights: match self.source {
@@ -236,10 +310,17 @@ impl<'a> Compiler<'a> {
 
     /// A norm with a multiplier of what it gives.
     pub(crate) fn norm(&self, of: &description::Norm, scale: f32) -> Result<Norm> {
-        let [weight, _] = norm_weights(of, |vector| self.numbers(vector, 1.0))?;
+        let [weight, bias] = norm_weights(of, |vector| self.numbers(vector, 1.0))?;
         let weight = weight.unwrap_or_else(|| vec![1.0; of.width]);
-        let weight: Vec<f32> = weight.iter().map(|weight| scale * weight).collect();
-        Ok(Norm { weight: Buffer::of_floats(self.card, &weight).map_err(on_card)?, eps: of.eps })
+        let upload = |numbers: Vec<f32>| {
+            let scaled: Vec<f32> = numbers.iter().map(|number| scale * number).collect();
+            Buffer::of_floats(self.card, &scaled).map_err(on_card)
+        };
+        let layer = match of.kind {
+            NormKind::Rms => None,
+            NormKind::Layer => Some(bias.map(upload).transpose()?),
+        };
+        Ok(Norm { weight: upload(weight)?, eps: of.eps, layer })
     }
 
     fn norm_if(&self, of: Option<&description::Norm>) -> Result<Option<Norm>> {
@@ -247,7 +328,7 @@ impl<'a> Compiler<'a> {
     }
 
     /// Numbers of a vector; all `noise` where there is no file.
-    fn numbers(&self, of: &description::Vector, noise: f32) -> Result<Vec<f32>> {
+    pub(crate) fn numbers(&self, of: &description::Vector, noise: f32) -> Result<Vec<f32>> {
         match self.source {
             Source::File(checkpoint, _) => of.read(checkpoint),
             Source::Noise(_) => Ok(vec![noise; of.len()]),
@@ -345,26 +426,24 @@ impl<'a> Compiler<'a> {
 /// What of the residuals of a layer does not run.
 fn check_residuals(layer: &description::Layer, hidden: usize) -> Result<(), String> {
     let refuse = |what: &str| Err(what.to_owned());
-    if layer.scale.is_some() {
-        return refuse("a multiplier of the residual stream");
-    }
     for residual in &layer.residuals {
-        let [branch] = &residual.branches[..] else { return refuse("blocks side by side") };
-        if residual.after.is_some() && branch.after.is_some() {
-            return refuse("two norms after a block");
+        if residual.branches.is_empty() {
+            return refuse("a residual of no blocks");
         }
-        for after in residual.after.iter().chain(&branch.after) {
-            check_norm(after, hidden)?;
-        }
-        if residual.keep != 1.0 {
-            return refuse("a multiplier of the residual stream");
-        }
-        match &branch.norm {
-            Some(norm) => check_norm(norm, hidden)?,
-            None => return refuse("a block without a norm"),
-        }
+        let after = residual.branches.iter().flat_map(|branch| &branch.after);
+        after.chain(&residual.after).try_for_each(|after| check_norm(after, hidden))?;
+        let before = residual.branches.iter().flat_map(|branch| &branch.norm);
+        before.into_iter().try_for_each(|norm| check_stream_norm(norm, hidden))?;
     }
     Ok(())
+}
+
+/// A norm before a block, or the last one.
+fn check_stream_norm(of: &description::Norm, hidden: usize) -> Result<(), String> {
+    match of.kind {
+        NormKind::Layer if of.width == hidden => Ok(()),
+        NormKind::Layer | NormKind::Rms => check_norm(of, hidden),
+    }
 }
 
 pub(crate) fn check_norm(of: &description::Norm, width: usize) -> Result<(), String> {

@@ -196,9 +196,11 @@ impl CudaGpu {
                     continue; // the card gives a CTA less, and whoever needs the kernel says so
                 }
             }
-            if ["_one", "_few", "_group8"].iter().any(|end| name.ends_with(end)) {
+            if name.starts_with("scan_") || ["_one", "_few", "_group8"].iter().any(|end| name.ends_with(end))
+            {
                 use sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as DYNAMIC;
-                set(DYNAMIC, self.limits.shared as i32)?;
+                let named = if name.starts_with("scan_") { SCAN_SHARED } else { 0 };
+                set(DYNAMIC, (self.limits.shared - named) as i32)?;
             }
             if name.starts_with("attend") || name.starts_with("reduce") {
                 // One carve-out for both, or the reduce could not enter an SM that attention still holds.
@@ -377,6 +379,9 @@ impl Drop for CudaGpu {
         }
     }
 }
+
+/// Bytes of shared memory that `kernels/recurrent.cu` names itself, at most.
+pub(crate) const SCAN_SHARED: usize = 4096;
 
 /// Of an open context. Every card from 8.0 on gives a CTA 99 KB.
 fn limits(context: &CudaContext, form: Form) -> Result<Limits, OpenError> {

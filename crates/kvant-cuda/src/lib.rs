@@ -27,6 +27,8 @@ mod mapping;
 mod matrix;
 pub mod memory;
 #[cfg(feature = "cuda")]
+mod mixer_params;
+#[cfg(feature = "cuda")]
 mod moe;
 #[cfg(feature = "cuda")]
 mod network;
@@ -45,6 +47,10 @@ pub mod product;
 mod program;
 #[cfg(feature = "cuda")]
 mod recorder;
+#[cfg(feature = "cuda")]
+mod recurrent;
+#[cfg(feature = "cuda")]
+mod residual;
 #[cfg(feature = "cuda")]
 mod run;
 pub mod table;

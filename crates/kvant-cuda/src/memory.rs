@@ -32,8 +32,9 @@ struct Granule {
 }
 
 impl Granule {
+    /// Pages that it holds: one where it is a part of a page of several granules.
     fn places(size: u32) -> u32 {
-        GRANULE / size
+        (GRANULE / size).max(1)
     }
 
     fn new(size: u32) -> Granule {
@@ -64,9 +65,12 @@ impl PageMemory {
     }
 
     /// A place for a half page of so many bytes, as a number of units from the memory's start; `None` when the memory is full, or
-    /// the page is empty or does not fit into a granule.
+    /// the page is empty. Pages that do not fit into a granule take several side by side.
     pub fn take(&mut self, bytes: usize) -> Option<u32> {
         let size = size_of_page(bytes)?;
+        if size > GRANULE {
+            return self.take_several(size, bytes);
+        }
         let granule = match self.open.get(&size).and_then(|open| open.last()) {
             Some(granule) => *granule,
             None => self.granule(size)?,
@@ -78,6 +82,35 @@ impl PageMemory {
         }
         self.live += bytes;
         Some(granule * GRANULE + place * size)
+    }
+
+    /// A page of several granules side by side: new ones at the end, or some that others have left.
+    fn take_several(&mut self, size: u32, bytes: usize) -> Option<u32> {
+        let (count, most) = (size.div_ceil(GRANULE) as usize, self.cap as usize);
+        let mut run = 0;
+        let left = self.granules.iter().position(|granule| {
+            run = if granule.is_unused() { run + 1 } else { 0 };
+            run == count
+        });
+        let first = match left {
+            Some(last) => last + 1 - count,
+            None if self.granules.len() + count <= most => self.granules.len(),
+            None => return None,
+        };
+        for index in first..first + count {
+            let own = Granule { size, free: Vec::new() };
+            match self.granules.get_mut(index) {
+                Some(granule) => {
+                    let old = std::mem::replace(granule, own);
+                    if let Some(open) = self.open.get_mut(&old.size) {
+                        open.retain(|granule| *granule as usize != index);
+                    }
+                }
+                None => self.granules.push(own),
+            }
+        }
+        self.live += bytes;
+        Some(first as u32 * GRANULE)
     }
 
     /// A granule of that size without a page: a new one, or one that another size has left.
@@ -102,6 +135,19 @@ impl PageMemory {
     /// When no such page is live: the book would be wrong from then on.
     pub fn give_back(&mut self, unit: u32, bytes: usize) {
         let (granule, size) = (unit / GRANULE, size_of_page(bytes));
+        if let Some(size) = size.filter(|size| *size > GRANULE) {
+            let all = granule as usize..(granule + size.div_ceil(GRANULE)) as usize;
+            let is_live = |own: &Granule| own.size == size && own.free.is_empty();
+            let known = self.granules.get(all.clone()).is_some_and(|own| own.iter().all(is_live));
+            assert!(known && unit.is_multiple_of(GRANULE), "no page of {bytes} bytes is live at unit {unit}");
+            // Each becomes a granule of the largest size that is one page, for whoever needs one.
+            for index in all {
+                self.granules[index] = Granule::new(GRANULE);
+                self.open.entry(GRANULE).or_default().push(index as u32);
+            }
+            self.live -= bytes;
+            return;
+        }
         let own = &mut self.granules[granule as usize];
         let place = (unit % GRANULE) / own.size;
         let known = Some(own.size) == size && (unit % GRANULE).is_multiple_of(own.size);
@@ -116,7 +162,7 @@ impl PageMemory {
 
 fn size_of_page(bytes: usize) -> Option<u32> {
     let size = u32::try_from(bytes.div_ceil(UNIT)).ok()?;
-    (1..=GRANULE).contains(&size).then_some(size)
+    (size > 0).then_some(size)
 }
 
 #[cfg(test)]
@@ -129,12 +175,13 @@ mod tests {
     proptest! {
         /// Steps: which size is taken, or which live page is given back.
         #[test]
-        fn live_pages_never_overlap_and_stay_in_what_is_mapped(steps in prop::collection::vec((any::<bool>(), 0usize..4, any::<prop::sample::Index>()), 1..400)) {
+        fn live_pages_never_overlap_and_stay_in_what_is_mapped(steps in prop::collection::vec((any::<bool>(), 0usize..5, any::<prop::sample::Index>()), 1..400)) {
             let mut memory = PageMemory::new(3 << 21);
             let mut live: Vec<(u32, usize)> = Vec::new();
             for (take, size, which) in steps {
                 if take || live.is_empty() {
-                    let bytes = SIZES[size] * 16; // few to a granule, so that the memory fills
+                    // Few to a granule, so that the memory fills, and one that takes two.
+                    let bytes = SIZES.get(size).map_or(3 << 20, |bytes| bytes * 16);
                     if let Some(unit) = memory.take(bytes) {
                         let (begin, end) = (unit as usize * UNIT, unit as usize * UNIT + bytes);
                         let apart = |(other, len): &(u32, usize)| end <= *other as usize * UNIT || *other as usize * UNIT + len <= begin;

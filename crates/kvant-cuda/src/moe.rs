@@ -4,16 +4,16 @@
 //! token and expert by expert, multiplies groups of them, and adds up what came of a token's pairs in the order of their ranks.
 
 use crate::buffer::Buffer;
-use crate::compile::Compiler;
+use crate::compile::{Compiler, check_norm};
 use crate::device::Launch;
-use crate::matrix::Matrix;
+use crate::matrix::{Matrix, on_card};
 use crate::params::{
     Address, CombineParams, ExpertBiasParams, GroupParams, GroupedParams, LinearParams, RouteParams,
 };
 use crate::product::{GroupForm, ProductForm};
-use crate::program::{Activating, Linear, Mlp, Widths};
+use crate::program::{Activating, Linear, Mlp, Norm, Widths};
 use crate::run::{Run, Target};
-use kvant_device::first_layers;
+use kvant_device::{first_layers, norm_weights};
 use kvant_model::description::{self, RouterScore};
 use kvant_model::error::{LoadError, Result};
 
@@ -33,6 +33,8 @@ pub(crate) struct ExpertMatrix {
 
 /// A mixture of experts.
 pub(crate) struct Moe {
+    /// Of the stream, where the router does not read what experts read.
+    router_norm: Option<Norm>,
     pub router: Linear,
     pub experts: usize,
     pub chosen: usize,
@@ -60,8 +62,10 @@ impl Moe {
 pub(crate) fn check_moe(of: &description::Moe) -> std::result::Result<(), String> {
     let refuse = |what: &str| Err(what.to_owned());
     let router = &of.router;
-    if router.norm.is_some() || router.reads_residual || router.input_scale.is_some() {
-        return refuse("a router with a norm or an input of its own");
+    match &router.norm {
+        Some(norm) if router.reads_residual => check_norm(norm, router.linear.inputs())?,
+        None if !router.reads_residual && router.input_scale.is_none() => {}
+        _ => return refuse("a router that norms what experts read, or reads the stream without a norm"),
     }
     let groups = router.groups.map_or(0, |groups| groups.count);
     if of.experts.len() > MOST.0 || router.chosen > MOST.1.min(of.experts.len()) || groups > MOST.2 {
@@ -132,7 +136,17 @@ impl Compiler<'_> {
         let floats = |of: &Option<description::Vector>, noise| {
             of.as_ref().map(|numbers| self.floats(numbers, noise)).transpose()
         };
+        let mut router_norm = router.norm.as_ref().map(|norm| self.norm(norm, 1.0)).transpose()?;
+        if let (Some(norm), Some(scale)) = (&router.norm, &router.input_scale) {
+            let [weight, _] = norm_weights(norm, |vector| self.numbers(vector, 1.0))?;
+            let scale = self.numbers(scale, 1.0)?;
+            let weight = weight.unwrap_or_else(|| vec![1.0; scale.len()]);
+            let both: Vec<f32> = weight.iter().zip(&scale).map(|(weight, scale)| weight * scale).collect();
+            let weight = Buffer::of_floats(self.card(), &both).map_err(on_card)?;
+            router_norm = Some(Norm { weight, eps: norm.eps, layer: None });
+        }
         Ok(Moe {
+            router_norm,
             router: self.linear(&[&router.linear], 1.0)?,
             experts: of.experts.len(),
             chosen: router.chosen,
@@ -162,7 +176,12 @@ impl Run<'_> {
     pub(crate) fn moe(&mut self, of: &Moe, to: Target) {
         let b = self.buffers;
         let (rows, pairs) = (self.plan.rows, self.plan.rows * of.chosen);
-        self.linear(&of.router, rows, b.normed.address(), Target::over(b.router.address()));
+        let mut input = b.normed.address();
+        if let Some(norm) = &of.router_norm {
+            input = b.router_input.address();
+            self.norm_rows(norm, (b.x.address(), input), self.program.widths.hidden, rows);
+        }
+        self.linear(&of.router, rows, input, Target::over(b.router.address()));
         let address = |buffer: &Option<Buffer>| buffer.as_ref().map_or(0, Buffer::address);
         let routing = RouteParams {
             logits: b.router.address(),

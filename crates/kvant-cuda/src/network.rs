@@ -9,6 +9,7 @@ use crate::pages::CudaPages;
 use crate::pass::{Part, PassParams, PassPlan, SLICE, SlotPlan, Span, closed_pages, reading, slot_pages};
 use crate::program::Program;
 use crate::recorder::{Graphs, Recorder};
+use crate::recurrent::StatePlan;
 use crate::run::{PassBuffers, Run, fit};
 use crate::tables::PageTables;
 use crate::times::PassTimes;
@@ -138,11 +139,13 @@ impl CudaNetwork {
         kept: &mut Kept,
         (spans, seats): (&[Span], &[usize]),
         sequences: &mut [&mut Sequence],
-    ) -> Result<(), StateError> {
+    ) -> Result<StatePlan, StateError> {
         let (rule, strict) = (reading(kept.layout.exact_window()), kept.pages.strict);
         let mut jobs = Vec::new(); // by slot
-        for of in self.program.readings() {
-            let slot = self.slots.owner(of.slot);
+        // Views read what the slot's own layer appends.
+        let is_own = |of: &crate::program::Reading| self.slots.owner(of.slot) == of.slot;
+        for of in self.program.readings().filter(is_own) {
+            let slot = of.slot;
             let pages = slot_pages(&kept.pages, slot).ok_or_else(|| missing(slot))?;
             let mut own = EncodeJobs::default();
             for (index, (span, sequence)) in spans.iter().zip(&mut *sequences).enumerate() {
@@ -178,7 +181,27 @@ impl CudaNetwork {
                 }
             }
         }
-        self.pages.prepare(jobs.iter().flat_map(|(_, own)| own.pages())).map_err(device_error)
+        let states = StatePlan::new(words, self.program.states(), spans, sequences)?;
+        let written = jobs.iter().flat_map(|(_, own)| own.pages()).chain(states.written.iter().copied());
+        self.pages.prepare(written).map_err(device_error)?;
+        Ok(states)
+    }
+
+    /// What some models read besides ids: those of inputs of all layers, and positions.
+    fn extra_words(
+        &self,
+        words: &mut PassParams,
+        ids: impl Iterator<Item = u32>,
+        spans: &[Span],
+    ) -> (u64, u64) {
+        let layer_ids = self
+            .program
+            .layer_inputs
+            .as_ref()
+            .map_or(0, |inputs| words.add(ids.map(|id| if (id as usize) < inputs.ids { id } else { 0 })));
+        let positions = spans.iter().flat_map(Span::positions).map(|position| position as u32);
+        let positions = self.program.positions.as_ref().map_or(0, |_| words.add(positions));
+        (layer_ids, positions)
     }
 
     /// Keys of a plan have no kernels with soft caps.
@@ -224,7 +247,7 @@ impl CudaNetwork {
     /// What could not be stored, by slot: the layer.
     fn refused(&self, marks: &[u8], kept: &Kept, spans: &[Span]) -> Result<(), StateError> {
         let (marks, _) = marks.as_chunks();
-        for (index, slot) in kept.pages.slots.iter().enumerate() {
+        for index in 0..kept.pages.slots.len() {
             let mark = |what: usize| marks.get(2 * index + what).map_or(0, |mark| i32::from_le_bytes(*mark));
             let (appended, encoded) = (mark(0), mark(1));
             if appended == 0 && encoded == 0 {
@@ -232,7 +255,7 @@ impl CudaNetwork {
             }
             let row = usize::try_from(appended).unwrap_or(0).saturating_sub(1);
             let sequence = spans.iter().rposition(|span| span.row <= row).unwrap_or(0);
-            let layer = slot.as_ref().map_or(0, |slot| slot.layer);
+            let layer = kept.layout.slots().get(index).map_or(0, |slot| slot.layer());
             return Err(StateError::new(sequence, CacheError::OnDevice { layer }));
         }
         Ok(())
@@ -280,8 +303,9 @@ impl Network for CudaNetwork {
         let plan = PassPlan::new(&mut words, &rule, &spans, &seats, readings, &self.ropes, kinds);
         // A page must be encoded before its queries attend, even if there is one of them.
         let is_step = plan.is_step && !kept.pages.strict;
-        let mut plan = PassPlan { ids_at, wanted_at, is_step, ..plan };
-        self.enter_pages(&mut words, &mut plan, kept, (&spans, &seats), sequences)?;
+        let (layer_ids_at, positions_at) = self.extra_words(&mut words, pass.ids(), &spans);
+        let mut plan = PassPlan { ids_at, layer_ids_at, positions_at, wanted_at, is_step, ..plan };
+        let states = self.enter_pages(&mut words, &mut plan, kept, (&spans, &seats), sequences)?;
         let (plan, words) = (plan, words.bytes());
         self.fit(buffers, &plan, top.as_ref(), words.len()).map_err(device_error)?;
         let Some(buffers) = buffers.as_ref() else { return Err(device_error("no buffers")) };
@@ -303,6 +327,7 @@ impl Network for CudaNetwork {
             layout: &kept.pages,
             tables: &kept.tables,
             plan: &plan,
+            states: &states,
             early: self.options.early && plan.is_step,
             recorder: Recorder::new(&self.card),
         };
@@ -342,6 +367,9 @@ impl Network for CudaNetwork {
             *launches += run.recorder.len();
             // SAFETY: every launch has the struct of its kernel, over buffers that `fit` and the plan gave their sizes.
             unsafe { run.recorder.submit(graphs.as_deref_mut()) }.map_err(device_error)?;
+            if first == 0 {
+                self.pages.copy_rows(&states.copies).map_err(device_error)?;
+            }
             times.note("launch");
             let slice = Slice { buffers, first, rows, width: widths.vocabulary, top: top.as_ref() };
             let head = Head { scale: self.program.head_scale, cap: self.program.head_cap };

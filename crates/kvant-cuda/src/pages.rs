@@ -12,10 +12,13 @@ use crate::memory::PageMemory;
 use crate::params::{Address, ClearParams};
 use crate::recorder::Recorder;
 use cudarc::driver::result;
-use kvant_cache::{ArenaError, PageId, PageKind, PageStore, PageUse, Usage};
+use kvant_cache::{ArenaError, PageId, PageKind, PageStore, PageUse, RowsCopy, Usage};
 use kvant_codec::format::{Linear, PageFormat, Rotation};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Units that a CTA clears.
+const CLEARED: u32 = 512;
 
 /// Where a page lies, in units of the page memory.
 pub(crate) fn unit_of(page: PageId) -> u32 {
@@ -134,6 +137,20 @@ impl CudaPages {
         Ok(PageKind(kind))
     }
 
+    /// Copies the first bytes of pages, after all that was put on the stream.
+    pub(crate) fn copy_rows(&self, copies: &[RowsCopy]) -> Result<(), OpenError> {
+        let mut state = self.lock();
+        self.card.bind()?;
+        for copy in copies {
+            state.stale.remove(&unit_of(copy.to));
+            let (source, target) = (state.address(unit_of(copy.from)), state.address(unit_of(copy.to)));
+            // SAFETY: both pages were taken and have as many bytes, so they lie in what is mapped, and do not overlap.
+            unsafe { result::memcpy_dtod_async(target, source, copy.bytes, self.card.stream()) }
+                .map_err(crate::device::failed("copying rows of a checkpoint"))?;
+        }
+        Ok(())
+    }
+
     /// Clears what has to be clear before a pass that writes every byte of the pages `overwritten`, and says what went wrong since the last.
     pub(crate) fn prepare(&self, overwritten: impl Iterator<Item = PageId>) -> Result<(), String> {
         let mut state = self.lock();
@@ -161,7 +178,12 @@ impl State {
         if self.stale.is_empty() {
             return Ok(());
         }
-        let words = self.stale.drain().flat_map(|(unit, units)| [unit, units]);
+        // A CTA clears a part of a large page.
+        let parts = |(unit, units): (u32, u32)| {
+            let part = move |first: u32| [unit + first, CLEARED.min(units - first)];
+            (0..units).step_by(CLEARED as usize).flat_map(part)
+        };
+        let words = self.stale.drain().flat_map(parts);
         let bytes: Vec<u8> = words.flat_map(u32::to_le_bytes).collect();
         let list = match self.list.take().filter(|list| list.bytes() >= bytes.len()) {
             Some(list) => list,

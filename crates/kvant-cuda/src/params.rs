@@ -211,6 +211,8 @@ pub struct AppendParams {
     pub turns: Address,
     pub q_norm: Address,
     pub k_norm: Address,
+    pub v_norm: Address,
+    pub gains: Address,
     pub q: Address,
     pub pages: Address,
     pub exact: Address,
@@ -221,7 +223,16 @@ pub struct AppendParams {
     pub exact_stride: i32,
     pub pairs: i32,
     pub neighbours: i32,
-    pub eps: f32,
+    pub norm_last: i32,
+    pub stride: i32,
+    pub q_step: i32,
+    pub kv_step: i32,
+    pub k_at: i32,
+    pub v_at: i32,
+    pub q_eps: f32,
+    pub k_eps: f32,
+    pub v_eps: f32,
+    pub key_scale: f32,
 }
 
 /// `NormParams` of `kernels/rows.cu`.
@@ -502,7 +513,7 @@ mod tests {
             size_of::<AppendParams>(),
             size_of::<WideParams>(),
         ];
-        assert_eq!(size, [184, 48, 32, 96, 64]);
+        assert_eq!(size, [184, 48, 32, 152, 64]);
         let planned = (size_of::<PlannedEncodeParams>(), size_of::<AppendTurnParams>());
         assert_eq!(planned, (48, size_of::<AppendParams>() + 24));
         let latents = [

@@ -107,6 +107,9 @@ pub(crate) struct SlotPlan {
 pub(crate) struct PassPlan {
     pub rows: usize,
     pub ids_at: u64,
+    /// Ids of the table of inputs of all layers, and positions, of models that have them.
+    pub layer_ids_at: u64,
+    pub positions_at: u64,
     pub wanted_at: u64,
     /// Row of the exact tables, exact page, token of it, by row.
     pub targets_at: u64,
@@ -180,6 +183,8 @@ impl PassPlan {
         let mut plan = PassPlan {
             rows: positions.len(),
             ids_at: 0,
+            layer_ids_at: 0,
+            positions_at: 0,
             wanted_at: 0,
             targets_at,
             turns_at: HashMap::new(),

@@ -5,7 +5,8 @@ use crate::latent::LatentAttention;
 use crate::matrix::Matrix;
 use crate::moe::Moe;
 use crate::params::{Address, many_columns};
-use kvant_cache::KvSlot;
+use crate::recurrent::{Recurrent, ShortConv};
+use kvant_cache::{KvSlot, StateSlot};
 use kvant_model::Tensor;
 use kvant_model::description::{self, Activation, QueryGain, RopeId};
 use std::ops::Deref;
@@ -35,10 +36,12 @@ impl Linear {
     }
 }
 
-/// An RMS norm.
+/// An RMS norm, or a layer norm.
 pub(crate) struct Norm {
     pub weight: Buffer,
     pub eps: f32,
+    /// Of a layer norm: its bias, if it has one.
+    pub layer: Option<Option<Buffer>>,
 }
 
 /// What a pass has to know of an attention of either kind.
@@ -63,8 +66,12 @@ pub(crate) struct Attention {
     pub dim: usize,
     /// Queries, keys, values.
     pub projection: Linear,
+    /// Of heads.
     pub q_norm: Option<Norm>,
     pub k_norm: Option<Norm>,
+    pub v_norm: Option<Norm>,
+    /// Of all heads of queries, and of keys, at once.
+    pub whole_norms: [Option<Norm>; 2],
     pub sink_logits: Option<Buffer>,
     pub output: Linear,
     /// The output weights as stored, for whoever calibrates; none where there is no file.
@@ -95,14 +102,49 @@ impl Attention {
             rope: self.rope,
             tile: (many_columns(self.dim) / self.group()).max(1),
             by_head: false,
-            gain: None,
+            gain: self.query_gain,
         }
+    }
+
+    /// Whether it reads keys and values of another layer.
+    pub(crate) fn is_view(&self) -> bool {
+        matches!(self.projection_kind(), description::Projection::Shared { .. })
+    }
+
+    /// How what is projected lies in a row.
+    pub(crate) fn places(&self) -> Places {
+        let (dim, heads, kv_heads) = (self.dim, self.heads, self.kv_heads);
+        let q_step = if self.gate.is_some() { 2 * dim } else { dim };
+        let keys = heads * q_step;
+        let apart = Places { q_step, kv_step: dim, k_at: keys, v_at: keys + kv_heads * dim };
+        match self.projection_kind() {
+            description::Projection::FusedByHead(_) => {
+                Places { q_step: 3 * dim, kv_step: 3 * dim, k_at: dim, v_at: 2 * dim }
+            }
+            description::Projection::Equal { .. } => Places { v_at: keys, ..apart },
+            description::Projection::Apart { .. }
+            | description::Projection::Fused(_)
+            | description::Projection::Shared { .. } => apart,
+        }
+    }
+
+    fn projection_kind(&self) -> &description::Projection {
+        &self.described.projection
     }
 
     /// Address of a norm's weights; 0 for none.
     pub(crate) fn norm_address(norm: &Option<Norm>) -> Address {
         norm.as_ref().map_or(0, |norm| norm.weight.address())
     }
+}
+
+/// Where heads lie in a row that was projected: from a head to the next, and where keys and values begin.
+#[derive(Clone, Copy)]
+pub(crate) struct Places {
+    pub q_step: usize,
+    pub kv_step: usize,
+    pub k_at: usize,
+    pub v_at: usize,
 }
 
 /// What is done to inner values, as `kernels/rows.cu` has it.
@@ -118,13 +160,7 @@ pub(crate) struct Activating {
 impl Activating {
     pub(crate) fn of(mlp: &description::Mlp) -> Activating {
         Activating {
-            activation: match mlp.activation {
-                Activation::Silu => 0,
-                Activation::Gelu => 1,
-                Activation::GeluTanh => 2,
-                Activation::Relu => 3,
-                Activation::ReluSquared => 4,
-            },
+            activation: activation(mlp.activation),
             gated: !matches!(mlp.inner, description::Inner::Plain(_)),
             gate_scale: mlp.gate_scale,
             limit: mlp.clamp.map_or(0.0, |clamp| clamp.limit),
@@ -138,6 +174,17 @@ impl Activating {
     }
 }
 
+/// A function by its number in `kernels/functions.cuh`.
+pub(crate) fn activation(of: Activation) -> i32 {
+    match of {
+        Activation::Silu => 0,
+        Activation::Gelu => 1,
+        Activation::GeluTanh => 2,
+        Activation::Relu => 3,
+        Activation::ReluSquared => 4,
+    }
+}
+
 /// An MLP.
 pub(crate) struct Mlp {
     /// Gates, then ups; or ups alone.
@@ -147,21 +194,68 @@ pub(crate) struct Mlp {
     pub down: Linear,
 }
 
+/// A layer's own input through a gate: `output(act(gate(x)) · input)`.
+pub(crate) struct LayerInput {
+    pub layer: usize,
+    pub gate: Linear,
+    pub activation: i32,
+    pub output: Linear,
+}
+
+/// The inputs of all layers: `scale · (norm(projection(x)) + table[id])`.
+pub(crate) struct LayerInputs {
+    pub table: Arc<Matrix>,
+    pub table_scale: f32,
+    /// Rows of the table: ids beyond them have the first.
+    pub ids: usize,
+    pub projection: Linear,
+    pub norm: Norm,
+    pub width: usize,
+    pub scale: f32,
+}
+
 /// What is added to the residual stream.
 pub(crate) enum Mixer {
     Attention(Box<Attention>),
     Latent(Box<LatentAttention>),
     Mlp(Box<Mlp>),
     Experts(Box<Moe>),
+    ShortConv(Box<ShortConv>),
+    /// A gated DeltaNet or Mamba-2.
+    Recurrent(Box<Recurrent>),
+    LayerInput(Box<LayerInput>),
 }
 
-/// `x += after(mixer(norm(x)))`.
+/// What a mixer reads of the stream.
+pub(crate) enum Input {
+    Normed(Norm),
+    /// The stream itself, times this.
+    Plain(f32),
+}
+
+/// `after(mixer(input))`.
+pub(crate) struct Branch {
+    pub input: Input,
+    pub mixer: Mixer,
+    pub after: Option<Norm>,
+}
+
+/// `x = scale · (keep · x + after(Σ branches))`.
 pub(crate) struct Block {
     /// The layer it belongs to.
     pub layer: usize,
-    pub norm: Norm,
-    pub mixer: Mixer,
+    pub branches: Vec<Branch>,
     pub after: Option<Norm>,
+    pub keep: f32,
+    pub scale: f32,
+}
+
+impl Block {
+    /// Whether its one branch can be added to the stream as it comes.
+    pub(crate) fn is_plain(&self) -> bool {
+        let norms = |branch: &Branch| usize::from(branch.after.is_some()) + usize::from(self.after.is_some());
+        self.keep == 1.0 && matches!(&self.branches[..], [branch] if norms(branch) <= 1)
+    }
 }
 
 /// Widths of the widest rows of each kind.
@@ -180,12 +274,27 @@ pub(crate) struct Widths {
     pub chosen: usize,
     pub expert_first: usize,
     pub expert_inner: usize,
+    /// Inputs of all layers.
+    pub layer_inputs: usize,
+}
+
+impl Widths {
+    /// Room for a mixer with recurrent state: what is projected, what goes through the convolution, and what comes out.
+    pub(crate) fn widen(&mut self, projected: usize, channels: usize, inner: usize) {
+        self.projected = self.projected.max(projected);
+        self.first = self.first.max(channels);
+        self.by_head = self.by_head.max(inner);
+        self.inner = self.inner.max(inner);
+    }
 }
 
 /// A model.
 pub(crate) struct Program {
     pub embedding: Arc<Matrix>,
     pub embedding_scale: f32,
+    /// Learned positions, (positions, hidden) f32.
+    pub positions: Option<Buffer>,
+    pub layer_inputs: Option<LayerInputs>,
     pub layers: usize,
     pub blocks: Vec<Block>,
     pub norm: Norm,
@@ -197,32 +306,62 @@ pub(crate) struct Program {
 }
 
 impl Program {
+    pub(crate) fn mixers(&self) -> impl Iterator<Item = &Mixer> {
+        self.blocks.iter().flat_map(|block| &block.branches).map(|branch| &branch.mixer)
+    }
+
     pub(crate) fn attentions(&self) -> impl Iterator<Item = &Attention> {
-        self.blocks.iter().filter_map(|block| match &block.mixer {
+        self.mixers().filter_map(|mixer| match mixer {
             Mixer::Attention(of) => Some(&**of),
-            Mixer::Latent(_) | Mixer::Mlp(_) | Mixer::Experts(_) => None,
+            Mixer::Latent(_)
+            | Mixer::Mlp(_)
+            | Mixer::Experts(_)
+            | Mixer::ShortConv(_)
+            | Mixer::Recurrent(_)
+            | Mixer::LayerInput(_) => None,
         })
     }
 
     /// Of attention of either kind.
     pub(crate) fn readings(&self) -> impl Iterator<Item = Reading> {
-        self.blocks.iter().filter_map(|block| match &block.mixer {
+        self.mixers().filter_map(|mixer| match mixer {
             Mixer::Attention(of) => Some(of.reading()),
             Mixer::Latent(of) => Some(of.reading()),
-            Mixer::Mlp(_) | Mixer::Experts(_) => None,
+            Mixer::Mlp(_)
+            | Mixer::Experts(_)
+            | Mixer::ShortConv(_)
+            | Mixer::Recurrent(_)
+            | Mixer::LayerInput(_) => None,
+        })
+    }
+
+    /// Slots with recurrent state.
+    pub(crate) fn states(&self) -> impl Iterator<Item = StateSlot> {
+        self.mixers().filter_map(|mixer| match mixer {
+            Mixer::ShortConv(of) => Some(of.slot),
+            Mixer::Recurrent(of) => Some(of.slot),
+            Mixer::Attention(_)
+            | Mixer::Latent(_)
+            | Mixer::Mlp(_)
+            | Mixer::Experts(_)
+            | Mixer::LayerInput(_) => None,
         })
     }
 
     /// Bytes of all matrices.
     pub(crate) fn weight_bytes(&self) -> usize {
-        let mixers = self.blocks.iter().map(|block| match &block.mixer {
+        let mixers = self.mixers().map(|mixer| match mixer {
             Mixer::Attention(of) => of.projection.bytes() + of.output.bytes(),
             Mixer::Latent(of) => of.bytes(),
             Mixer::Mlp(of) => of.first.bytes() + of.down.bytes(),
             Mixer::Experts(of) => of.bytes(),
+            Mixer::ShortConv(of) => of.input.bytes() + of.output.bytes(),
+            Mixer::Recurrent(of) => of.input.bytes() + of.output.bytes(),
+            Mixer::LayerInput(of) => of.gate.bytes() + of.output.bytes(),
         });
         let tied = self.head.parts.iter().any(|part| Arc::ptr_eq(part, &self.embedding));
         let embedding = if tied { 0 } else { self.embedding.bytes() };
-        mixers.sum::<usize>() + self.head.bytes() + embedding
+        let inputs = self.layer_inputs.as_ref().map_or(0, |of| of.table.bytes() + of.projection.bytes());
+        mixers.sum::<usize>() + self.head.bytes() + embedding + inputs
     }
 }

@@ -5,18 +5,20 @@ use crate::buffer::Buffer;
 use crate::cache::{LayoutPages, SlotPages};
 use crate::device::{CudaGpu, Launch, OpenError};
 use crate::matrix::Matrix;
+use crate::mixer_params::{HeadGateParams, SpanParams};
 use crate::params::{
-    ActivateParams, Address, AppendParams, AppendTurnParams, BiasParams, ColumnsParams, EmbedParams,
-    GatherParams, LinearParams, NormParams, StrictParams, TurnParams, WideParams,
+    ActivateParams, Address, AppendParams, AppendTurnParams, BiasParams, ColumnsParams, GatherParams,
+    LinearParams, NormParams, StrictParams, TurnParams, WideParams,
 };
 use crate::pass::{PassPlan, SLICE, SlicePlan, slot_pages};
 use crate::product::ProductForm;
-use crate::program::{Activating, Attention, Block, Linear, Mixer, Mlp, Norm, Program, Widths};
+use crate::program::{Activating, Attention, Linear, Mixer, Mlp, Norm, Program, Widths};
 use crate::recorder::Recorder;
+use crate::recurrent::StatePlan;
 use crate::tables::PageTables;
 use crate::top::OutLayout;
 use kvant_cache::{KvSlot, Slots};
-use kvant_model::description::{Pairing, Rope};
+use kvant_model::description::{NormPlace, Pairing, Rope};
 use std::sync::Arc;
 
 /// Activations of a pass, and what its kernels share.
@@ -44,8 +46,14 @@ pub(crate) struct PassBuffers {
     columns: Buffer,
     /// Rows whose logits are wanted, (rows, hidden) f32.
     picked: Buffer,
-    /// What a block gave before the norm after it, (rows, hidden) f32.
-    branch: Buffer,
+    /// What a block gave before the norm after it, (rows, hidden) f32, and the sum of blocks side by side.
+    pub branch: Buffer,
+    pub sum: Buffer,
+    /// Inputs of all layers, (rows, layers, width) f32, and their rows of the table.
+    pub layer_inputs: Buffer,
+    pub layer_table: Buffer,
+    /// What a router reads where it is not what experts read, (rows, hidden) f16.
+    pub router_input: Buffer,
     /// Mixtures of experts: logits (rows, experts); chosen experts and their shares (rows, chosen); by place in the order of experts
     /// (pairs): where pairs went, where they came from, their experts; groups of them.
     pub router: Buffer,
@@ -97,6 +105,10 @@ impl PassBuffers {
             columns: buffer(widths.projected.max(widths.first), 4)?,
             picked: buffer(widths.hidden, 4)?,
             branch: buffer(widths.hidden, 4)?,
+            sum: buffer(widths.hidden, 4)?,
+            layer_inputs: buffer(widths.layer_inputs, 4)?,
+            layer_table: buffer(widths.layer_inputs, 4)?,
+            router_input: buffer(widths.hidden, 2)?,
             router: buffer(experts, 4)?,
             chosen: buffer(chosen, 4)?,
             shares: buffer(chosen, 4)?,
@@ -149,6 +161,7 @@ pub(crate) struct Run<'a> {
     pub layout: &'a LayoutPages,
     pub tables: &'a PageTables,
     pub plan: &'a PassPlan,
+    pub states: &'a StatePlan,
     /// Whether kernels may begin before those before them have ended.
     pub early: bool,
     pub recorder: Recorder<'a>,
@@ -162,52 +175,6 @@ impl Run<'_> {
     pub(crate) fn launch<P: Copy>(&mut self, name: &str, grid: (usize, usize), threads: u32, params: P) {
         let launch = Launch { grid: (grid.0 as u32, grid.1 as u32), threads, shared: 0, early: self.early };
         self.recorder.launch(name, launch, params);
-    }
-
-    /// Token ids to the first activations. It is the first kernel of a pass, and waits for all before it.
-    pub(crate) fn embed(&mut self) {
-        let table = &self.program.embedding;
-        let params = EmbedParams {
-            weights: table.address(),
-            ids: self.at(self.plan.ids_at),
-            out: self.buffers.x.address(),
-            channels: table.channels as i32,
-            scale: self.program.embedding_scale * table.scale,
-        };
-        let launch = Launch { grid: (self.plan.rows as u32, 1), threads: 256, shared: 0, early: false };
-        self.recorder.launch(&format!("embed_{}", table.kind.name()), launch, params);
-    }
-
-    /// `x += after(mixer(norm(x)))`.
-    pub(crate) fn block(&mut self, of: &Block) {
-        let (x, rows) = (self.buffers.x.address(), self.plan.rows);
-        self.norm(&of.norm, x, rows);
-        let to = match &of.after {
-            None => Target { address: x, accumulate: true },
-            Some(_) => Target::over(self.buffers.branch.address()),
-        };
-        match &of.mixer {
-            Mixer::Attention(of) => self.attention(of, to),
-            Mixer::Latent(of) => self.latent_attention(of, to),
-            Mixer::Mlp(of) => self.mlp(of, to),
-            Mixer::Experts(of) => self.moe(of, to),
-        }
-        if let Some(after) = &of.after {
-            let channels = self.program.widths.hidden as i32;
-            let (weight, eps) = (after.weight.address(), after.eps);
-            self.launch(
-                "norm_add",
-                (rows, 1),
-                512,
-                NormParams { x: to.address, weight, y: x, channels, eps },
-            );
-        }
-    }
-
-    /// Norms rows of the stream into `normed`.
-    pub(crate) fn norm(&mut self, of: &Norm, x: Address, rows: usize) {
-        let (hidden, normed) = (self.program.widths.hidden, self.buffers.normed.address());
-        self.norm_rows(of, (x, normed), hidden, rows);
     }
 
     /// Norms (rows, channels) f32 to f16.
@@ -239,14 +206,29 @@ impl Run<'_> {
         self.launch("activate_rows", (rows, (channels as usize).div_ceil(1024)), 256, params);
     }
 
-    fn attention(&mut self, of: &Attention, to: Target) {
+    pub(crate) fn attention(&mut self, of: &Attention, to: Target) {
         let b = self.buffers;
         let rows = self.plan.rows;
         self.linear(&of.projection, rows, b.normed.address(), Target::over(b.projected.address()));
         let Some(slot) = slot_pages(self.layout, self.slots.owner(of.slot)) else { return };
+        let (places, stride) = (of.places(), of.projection.outputs());
+        for (norm, at) in of.whole_norms.iter().zip([0, places.k_at]) {
+            if let Some(norm) = norm {
+                let heads = if at == 0 { of.heads } else { of.kv_heads };
+                let params = SpanParams {
+                    x: b.projected.address(),
+                    weight: norm.weight.address(),
+                    stride: stride as i32,
+                    at: at as i32,
+                    width: (heads * of.dim) as i32,
+                    eps: norm.eps,
+                };
+                self.launch("norm_span", (rows, 1), 512, params);
+            }
+        }
         self.append(of, slot);
         // A page that is closed by a chunk may be read as bytes by its later tokens.
-        if !self.plan.is_step {
+        if !self.plan.is_step && !of.is_view() {
             self.strictly(of, slot, &format!("pad_d{}", slot.dim));
             self.encode(of, slot);
             self.strictly(of, slot, &format!("decode_{}_d{}", slot.codec, slot.dim));
@@ -254,15 +236,26 @@ impl Run<'_> {
         for slice in self.plan.slices.get(&self.plan.tiling(&of.reading())).into_iter().flatten() {
             self.attend(of, slot, slice);
         }
+        if of.gate.is_some() {
+            let params = HeadGateParams {
+                x: b.attended.address(),
+                gates: b.projected.address() + 4 * of.dim as u64,
+                heads: of.heads as i32,
+                dim: of.dim as i32,
+                stride: stride as i32,
+                step: places.q_step as i32,
+            };
+            self.launch("gate_heads", (rows, of.heads), 128, params);
+        }
         self.linear(&of.output, rows, b.attended.address(), to);
     }
 
     /// Closes the pages that are full after a step: its last kernels, which wait for all before them.
     pub(crate) fn encode_all(&mut self) {
         let program = self.program;
-        for block in &program.blocks {
-            match &block.mixer {
-                Mixer::Attention(of) => {
+        for mixer in program.mixers() {
+            match mixer {
+                Mixer::Attention(of) if !of.is_view() => {
                     if let Some(slot) = slot_pages(self.layout, self.slots.owner(of.slot)) {
                         self.encode(of, slot);
                     }
@@ -272,14 +265,24 @@ impl Run<'_> {
                         self.encode_latents(of, slot);
                     }
                 }
-                Mixer::Mlp(_) | Mixer::Experts(_) => {}
+                Mixer::Attention(_)
+                | Mixer::Mlp(_)
+                | Mixer::Experts(_)
+                | Mixer::ShortConv(_)
+                | Mixer::Recurrent(_)
+                | Mixer::LayerInput(_) => {}
             }
         }
     }
 
     /// Where numbers that cannot be stored are marked: those that are appended to a slot, or those that are encoded.
     pub(crate) fn refused(&self, slot: KvSlot, what: usize) -> Address {
-        let mark = 4 * (2 * self.slots.owner(slot).index() + what);
+        self.refused_at(self.slots.owner(slot).index(), what)
+    }
+
+    /// The same by the slot's place in the list.
+    pub(crate) fn refused_at(&self, slot: usize, what: usize) -> Address {
+        let mark = 4 * (2 * slot + what);
         self.buffers.out.address() + (self.buffers.layout.marks + mark) as u64
     }
 
@@ -287,12 +290,16 @@ impl Run<'_> {
         let b = self.buffers;
         let index = self.slots.owner(of.slot).index();
         let rope = of.rope.map(|rope| (&self.ropes[rope.0], self.plan.turns_at[&rope.0]));
-        let eps = of.q_norm.as_ref().or(of.k_norm.as_ref()).map_or(0.0, |norm| norm.eps);
+        let places = of.places();
+        let eps = |norm: &Option<Norm>| norm.as_ref().map_or(0.0, |norm| norm.eps);
+        let gains = of.query_gain.and_then(|gain| self.plan.gains_at(gain)).map_or(0, |at| self.at(at));
         let params = AppendParams {
             qkv: b.projected.address(),
             turns: rope.map_or(0, |(_, at)| self.at(at)),
             q_norm: Attention::norm_address(&of.q_norm),
             k_norm: Attention::norm_address(&of.k_norm),
+            v_norm: Attention::norm_address(&of.v_norm),
+            gains,
             q: b.queries.address(),
             pages: self.pages,
             exact: self.at(self.plan.slots[&index].exact_at),
@@ -303,9 +310,18 @@ impl Run<'_> {
             exact_stride: self.plan.exact_stride as i32,
             pairs: rope.map_or(0, |(rope, _)| rope.dims() / 2) as i32,
             neighbours: rope.is_some_and(|(rope, _)| rope.pairing() == Pairing::Neighbours).into(),
-            eps,
+            norm_last: (of.norm_place == NormPlace::AfterRope).into(),
+            stride: of.projection.outputs() as i32,
+            q_step: places.q_step as i32,
+            kv_step: places.kv_step as i32,
+            k_at: places.k_at as i32,
+            v_at: places.v_at as i32,
+            q_eps: eps(&of.q_norm),
+            k_eps: eps(&of.k_norm),
+            v_eps: eps(&of.v_norm),
+            key_scale: of.key_scale,
         };
-        let grid = (self.plan.rows, of.heads + 2 * of.kv_heads);
+        let grid = (self.plan.rows, of.heads + if of.is_view() { 0 } else { 2 * of.kv_heads });
         let threads = slot.dim.next_multiple_of(32) as u32;
         let Some(planned) = &slot.planned else {
             return self.launch(&format!("append_d{}", slot.dim), grid, threads, params);

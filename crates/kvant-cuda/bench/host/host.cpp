@@ -114,6 +114,8 @@ static void run_cta(unsigned count) {
 #include "tile.cu"
 #include "moe.cu"
 #include "rows.cu"
+#include "residual.cu"
+#include "recurrent.cu"
 #include "latent.cu"
 #include "latent_rows.cu"
 #include "strict.cu"

@@ -43,7 +43,7 @@ pub fn llama(shape: &Shape, weights: synth::WeightType) -> Checkpoint {
 }
 
 /// A model of another architecture, f16.
-fn described(name: &str, config: serde_json::Value) -> Checkpoint {
+pub fn described(name: &str, config: serde_json::Value) -> Checkpoint {
     let folder = std::env::temp_dir().join(format!("kvant-cuda-{}-{name}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     Described::new(config, 3).unwrap().write(&folder, &mut |_| {}).unwrap();

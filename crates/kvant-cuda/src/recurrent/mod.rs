@@ -1,0 +1,297 @@
+//! Mixers with recurrent state: short convolutions, gated DeltaNets and Mamba-2.
+//!
+//! State and rows lie in pages of the card's store, so forks, rollback, checkpoints and files are those of every sequence. A pass takes its
+//! pages beforehand ([`StatePlan`]) and computes token by token from the state at a chunk's start (`kernels/recurrent.cu`).
+
+mod pieces;
+mod run;
+
+pub(crate) use pieces::StatePlan;
+
+use crate::buffer::Buffer;
+use crate::compile::Compiler;
+use crate::device::SCAN_SHARED;
+use crate::matrix::on_card;
+use crate::program::{Linear, Widths, activation};
+use kvant_cache::{STATE_CHUNK, StateSlot};
+use kvant_model::description::{
+    self, DecayRate, DeltaProjection, GateOrder, GatedDeltaNet, HeadOrder, Mamba2, Matrix, RowRange,
+};
+use kvant_model::error::Result;
+
+/// Threads of a CTA of `kernels/recurrent.cu`, which share the channels of values.
+const THREADS: usize = 256;
+
+/// A causal convolution.
+pub(crate) struct Convolution {
+    pub channels: usize,
+    pub kernel: usize,
+    /// (kernel, channels).
+    pub taps: Buffer,
+    pub bias: Option<Buffer>,
+    /// Below 0 for none.
+    pub activation: i32,
+}
+
+/// A gated short convolution.
+pub(crate) struct ShortConv {
+    pub slot: StateSlot,
+    pub input: Linear,
+    pub conv: Convolution,
+    pub output: Linear,
+}
+
+/// Where the parts of a row that was projected begin, of the convolution's output, and of a row of state.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct StatePlaces {
+    /// Of the projection: the convolution's input, gates, steps, and betas of DeltaNets.
+    pub input: usize,
+    pub gates: usize,
+    pub steps: usize,
+    pub betas: usize,
+    /// Of what the convolution gives.
+    pub query: usize,
+    pub key: usize,
+    pub value: usize,
+    /// Of a row of state.
+    pub row_keys: usize,
+    pub row_values: usize,
+    pub row_decay: usize,
+    pub row_width: usize,
+}
+
+/// A gated DeltaNet or Mamba-2.
+pub(crate) struct Recurrent {
+    pub slot: StateSlot,
+    /// Of the kernel.
+    pub name: &'static str,
+    pub heads: usize,
+    pub key_heads: usize,
+    pub tiled: bool,
+    pub key_dim: usize,
+    pub value_dim: usize,
+    pub places: StatePlaces,
+    pub input: Linear,
+    /// Multipliers of what is projected, where they are not all 1.
+    pub column_scale: Option<Buffer>,
+    pub conv: Convolution,
+    /// (heads): A, what is added to steps, and D of Mamba-2.
+    pub rates: Buffer,
+    pub dt_bias: Buffer,
+    pub skip: Option<Buffer>,
+    pub dt_limit: (f32, f32),
+    pub qk_eps: f32,
+    /// Weights of all channels, where there is a norm.
+    pub norm: Option<Buffer>,
+    pub norm_width: usize,
+    pub norm_eps: f32,
+    pub gate_first: bool,
+    pub output: Linear,
+}
+
+/// What of a mixer does not run: `shared` bytes are what a CTA may take.
+pub(crate) fn check_state(mixer: &description::Mixer, shared: usize) -> std::result::Result<(), String> {
+    use description::Mixer;
+    let (conv, dims) = match mixer {
+        Mixer::ShortConv(of) => (&of.conv, None),
+        Mixer::Mamba2(of) => (&of.conv, Some((of.dims.state, of.dims.head_dim))),
+        Mixer::GatedDeltaNet(of) => (&of.conv, Some((of.dims.key_dim, of.dims.value_dim))),
+        Mixer::Attention(_)
+        | Mixer::LatentAttention(_)
+        | Mixer::Ffn(_)
+        | Mixer::PerLayerInput(_)
+        | Mixer::Laurel(_) => return Ok(()),
+    };
+    if conv.kernel == 0 || conv.kernel > STATE_CHUNK {
+        return Err(format!("a convolution of {} taps, where {STATE_CHUNK} are the most", conv.kernel));
+    }
+    let Some((keys, values)) = dims else { return Ok(()) };
+    let divides = values > 0 && THREADS.is_multiple_of(values) && keys.is_multiple_of(4 * THREADS / values);
+    if !divides || keys == 0 || keys > THREADS || shared_bytes(keys, values) + SCAN_SHARED > shared {
+        return Err(format!("recurrent state of {keys} × {values} channels"));
+    }
+    Ok(())
+}
+
+/// Shared memory of a CTA: the state of a head, keys and values of a chunk, a query.
+pub(crate) fn shared_bytes(keys: usize, values: usize) -> usize {
+    4 * (keys * values + STATE_CHUNK * (keys + values) + keys)
+}
+
+/// Rows of a layer, by runs that come again and again.
+fn rows(
+    of: &description::Linear,
+    first: usize,
+    step: usize,
+    run: usize,
+    count: usize,
+) -> description::Linear {
+    let rows = Some(RowRange { first, step, run, count });
+    description::Linear { weight: Matrix { rows, ..of.weight.clone() }, ..of.clone() }
+}
+
+impl Compiler<'_> {
+    fn convolution(&self, of: &description::Convolution) -> Result<Convolution> {
+        let (channels, kernel) = (of.channels, of.kernel);
+        let stored = self.numbers(&of.weight, 0.1)?;
+        if stored.len() != channels * kernel {
+            let message = format!("{} taps of {channels} channels, not {kernel} of each", stored.len());
+            return Err(kvant_model::error::LoadError::mismatch(message));
+        }
+        let taps: Vec<f32> =
+            (0..kernel).flat_map(|tap| stored.iter().skip(tap).step_by(kernel).copied()).collect();
+        Ok(Convolution {
+            channels,
+            kernel,
+            taps: Buffer::of_floats(self.card(), &taps).map_err(on_card)?,
+            bias: of.bias.as_ref().map(|bias| self.floats(bias, 0.0)).transpose()?,
+            activation: of.activation.map_or(-1, activation),
+        })
+    }
+
+    /// Of a branch with this multiplier.
+    pub(crate) fn short_conv(
+        &self,
+        of: &description::ShortConv,
+        widths: &mut Widths,
+        scale: f32,
+    ) -> Result<ShortConv> {
+        let input = self.linear(&[&of.input], 1.0)?;
+        widths.projected = widths.projected.max(input.outputs());
+        widths.inner = widths.inner.max(of.conv.channels);
+        let (conv, output) = (self.convolution(&of.conv)?, self.linear(&[&of.output], scale)?);
+        Ok(ShortConv { slot: of.slot, input, conv, output })
+    }
+
+    /// A, of each head.
+    fn rates(&self, of: &DecayRate) -> Result<Buffer> {
+        let rates = match of {
+            DecayRate::Log(rates) => self.numbers(rates, 0.0)?.into_iter().map(|x| -x.exp()).collect(),
+            DecayRate::Plain(rates) => self.numbers(rates, -1.0)?,
+        };
+        Buffer::of_floats(self.card(), &rates).map_err(on_card)
+    }
+
+    /// Of a branch with this multiplier.
+    pub(crate) fn delta_net(&self, of: &GatedDeltaNet, widths: &mut Widths, scale: f32) -> Result<Recurrent> {
+        let dims = of.dims;
+        let (heads, keys, values) = (dims.value_heads, dims.key_width(), dims.value_width());
+        let input = match &of.projection {
+            DeltaProjection::Apart { qkv, z, b, a } => self.linear(&[qkv, z, b, a], 1.0)?,
+            DeltaProjection::ByKeyHead { qkvz, ba } => {
+                let (key, group) = (dims.key_dim, dims.value_heads / dims.key_heads);
+                let run = group * dims.value_dim;
+                let step = 2 * (key + run);
+                let parts = [
+                    rows(qkvz, 0, step, key, keys),
+                    rows(qkvz, key, step, key, keys),
+                    rows(qkvz, 2 * key, step, run, values),
+                    rows(qkvz, 2 * key + run, step, run, values),
+                    rows(ba, 0, 2 * group, group, heads),
+                    rows(ba, group, 2 * group, group, heads),
+                ];
+                self.linear(&parts.each_ref(), 1.0)?
+            }
+        };
+        let conv = self.convolution(&of.conv)?;
+        let channels = conv.channels;
+        let places = StatePlaces {
+            input: 0,
+            gates: channels,
+            betas: channels + values,
+            steps: channels + values + heads,
+            query: 0,
+            key: keys,
+            value: 2 * keys,
+            row_keys: channels,
+            row_values: channels + keys,
+            row_decay: channels + keys + values,
+            row_width: channels + keys + values + heads,
+        };
+        widths.widen(input.outputs(), channels, values);
+        // The same weights for every head.
+        let weight = match &of.norm.weight {
+            Some(weight) => self.numbers(weight, 1.0)?,
+            None => vec![1.0; dims.value_dim],
+        };
+        Ok(Recurrent {
+            slot: of.slot,
+            name: "scan_delta",
+            heads,
+            key_heads: dims.key_heads,
+            tiled: dims.order == HeadOrder::Tiled,
+            key_dim: dims.key_dim,
+            value_dim: dims.value_dim,
+            places,
+            input,
+            column_scale: None,
+            conv,
+            rates: self.rates(&of.decay)?,
+            dt_bias: self.floats(&of.dt_bias, 0.0)?,
+            skip: None,
+            dt_limit: (0.0, f32::INFINITY),
+            qk_eps: of.qk_eps,
+            norm: Some(Buffer::of_floats(self.card(), &weight.repeat(heads)).map_err(on_card)?),
+            norm_width: dims.value_dim,
+            norm_eps: of.norm.eps,
+            gate_first: false,
+            output: self.linear(&[&of.output], scale)?,
+        })
+    }
+
+    /// Of a branch with this multiplier.
+    pub(crate) fn mamba2(&self, of: &Mamba2, widths: &mut Widths, scale: f32) -> Result<Recurrent> {
+        let dims = of.dims;
+        let (inner, group) = (dims.inner(), dims.groups * dims.state);
+        let input = self.linear(&[&of.input], 1.0)?;
+        let conv = self.convolution(&of.conv)?;
+        let channels = conv.channels;
+        let places = StatePlaces {
+            input: inner,
+            gates: 0,
+            betas: 0,
+            steps: inner + channels,
+            query: inner + group,
+            key: inner,
+            value: 0,
+            row_keys: channels + inner,
+            row_values: channels,
+            row_decay: channels + inner + group,
+            row_width: channels + inner + group + dims.heads,
+        };
+        widths.widen(input.outputs(), channels, inner);
+        let column_scale = match of.part_scales {
+            [1.0, 1.0, 1.0, 1.0, 1.0] => None,
+            scales => {
+                let parts = [inner, inner, group, group, dims.heads].into_iter().zip(scales);
+                let all: Vec<f32> =
+                    parts.flat_map(|(width, scale)| std::iter::repeat_n(scale, width)).collect();
+                Some(Buffer::of_floats(self.card(), &all).map_err(on_card)?)
+            }
+        };
+        let norm = of.norm.as_ref();
+        Ok(Recurrent {
+            slot: of.slot,
+            name: "scan_mamba",
+            heads: dims.heads,
+            key_heads: dims.groups,
+            tiled: false,
+            key_dim: dims.state,
+            value_dim: dims.head_dim,
+            places,
+            input,
+            column_scale,
+            conv,
+            rates: self.rates(&of.decay)?,
+            dt_bias: self.floats(&of.dt_bias, 0.0)?,
+            skip: Some(self.floats(&of.skip, 1.0)?),
+            dt_limit: of.dt_limit.unwrap_or((0.0, f32::INFINITY)),
+            qk_eps: 0.0,
+            norm: norm.map(|norm| self.floats(&norm.weight, 1.0)).transpose()?,
+            norm_width: norm.map_or(inner, |norm| norm.width),
+            norm_eps: norm.map_or(0.0, |norm| norm.eps),
+            gate_first: norm.is_none_or(|norm| norm.order == GateOrder::GateFirst),
+            output: self.linear(&[&of.output], scale)?,
+        })
+    }
+}

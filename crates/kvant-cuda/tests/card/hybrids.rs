@@ -55,7 +55,7 @@ fn attending() -> Vec<(&'static str, Checkpoint)> {
     if !is_short() {
         models.extend([
             model("gpt2", json!({
-                "n_embd": 128, "n_head": 2, "n_layer": 2, "n_positions": 300, "activation_function": "gelu_new",
+                "n_embd": 128, "n_head": 2, "num_key_value_heads": 2, "n_layer": 2, "n_positions": 300, "activation_function": "gelu_new",
                 "layer_norm_epsilon": 1e-5, "tie_word_embeddings": true
             })),
             model("starcoder2", json!({

@@ -4,7 +4,7 @@ use crate::buffer::Buffer;
 use crate::layout::{LayoutKernels, SideKernels, SlotKernels};
 use crate::network::GpuNetwork;
 use crate::plan::{Class, PassParams, Round, Span, Writes};
-use crate::program::{Attention, HeadPlace, Mixer};
+use crate::program::{Attention, HeadPlace};
 use crate::recorder::Grid;
 use crate::run::Run;
 use crate::tables::Tables;
@@ -23,6 +23,8 @@ pub(crate) struct PassPlan {
     pub rotations: HashMap<usize, usize>,
     /// The same as queries meet the sinks of a streaming window; none where there is no such window.
     pub at_sinks: HashMap<usize, usize>,
+    /// By slot: where the multipliers of queries that grow with their position are.
+    pub gains: HashMap<usize, usize>,
     rule: ExactWindow,
     /// Tokens of the longest chunk.
     most_tokens: usize,
@@ -69,10 +71,7 @@ impl GpuNetwork {
     fn attentions(&self) -> impl Iterator<Item = &Attention> {
         let branches =
             self.program.layers.iter().flat_map(|layer| &layer.residuals).flat_map(|r| &r.branches);
-        branches.filter_map(|branch| match &branch.mixer {
-            Mixer::Attention(of) => Some(&**of),
-            Mixer::Mlp(_) | Mixer::Moe(_) => None,
-        })
+        branches.filter_map(|branch| branch.mixer.attention())
     }
 
     /// Takes pages for the pass in every slot and sets out what kernels do with them.
@@ -95,6 +94,9 @@ impl GpuNetwork {
                 if rule.streaming.is_some() {
                     plan.at_sinks.entry(rope.0).or_insert_with(|| turns(true));
                 }
+            }
+            if let Some(gain) = &of.query_gain {
+                plan.gains.insert(of.slot.index(), words.gains(gain, spans));
             }
             if of.kv.is_some() {
                 let slot = of.slot;

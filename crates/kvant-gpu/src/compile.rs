@@ -8,7 +8,7 @@ use crate::program::{
     Attention, Branch, Embedding, Head, HeadPlace, Layer, Linear, LinearPart, Mixer, Mlp, Residual, Widths,
 };
 use crate::weights::Matrix;
-use kvant_cache::SlotKind;
+use kvant_cache::{STATE_CHUNK, SlotKind};
 use kvant_device::{Blocks, Refusal, biases, check_layers, first_layers, norm_weights, packed, runs};
 use kvant_model::description::{self, Description, Inner, Projection};
 use kvant_model::error::{LoadError, Result};
@@ -24,15 +24,15 @@ pub(crate) struct Compiler<'a> {
 
 /// Blocks beside attention, MLPs and mixtures that run.
 const RUN: Blocks = Blocks {
-    output_gates: false,
-    query_gains: false,
-    sparse_gates: false,
+    output_gates: true,
+    query_gains: true,
+    sparse_gates: true,
     narrow_experts: false,
-    per_layer_inputs: false,
+    per_layer_inputs: true,
     streams: false,
-    short_convolutions: false,
-    mamba2: false,
-    delta_nets: false,
+    short_convolutions: true,
+    mamba2: true,
+    delta_nets: true,
 };
 
 /// A program.
@@ -59,7 +59,7 @@ impl Compiler<'_> {
     pub(crate) fn program(&self, of: &Description) -> Result<Program> {
         self.check_model(of)?;
         let mut widths = Widths { hidden: of.hidden, vocabulary: of.vocabulary, ..Widths::default() };
-        let embedding = self.embedding(&of.embedding)?;
+        let embedding = self.embedding(&of.embedding, &mut widths)?;
         let layers = of.layers.iter().map(|layer| self.layer(layer, &mut widths)).collect::<Result<_>>()?;
         let head = Head {
             norm: self.norm(&of.head.norm)?,
@@ -73,7 +73,7 @@ impl Compiler<'_> {
         Ok(Program { embedding, layers, head, widths })
     }
 
-    fn embedding(&self, of: &description::Embedding) -> Result<Embedding> {
+    fn embedding(&self, of: &description::Embedding, widths: &mut Widths) -> Result<Embedding> {
         let positions = of.positions.as_ref().map(|table| {
             let numbers = table.read(self.checkpoint)?.to_f32()?;
             Ok::<_, LoadError>(Buffer::of_floats(self.gpu, "positions", &numbers))
@@ -82,6 +82,7 @@ impl Compiler<'_> {
             table: Matrix::upload(self.gpu, &[of.table.read(self.checkpoint)?])?,
             scale: of.scale,
             positions: positions.transpose()?,
+            layer_inputs: of.per_layer.as_ref().map(|of| self.layer_inputs(of, widths)).transpose()?,
         })
     }
 
@@ -119,7 +120,17 @@ impl Compiler<'_> {
             description::Mixer::Ffn(description::Ffn::Experts(of)) => {
                 Ok(Mixer::Moe(Box::new(self.moe(of, widths)?)))
             }
-            _ => Err(Refusal::model("a block of another kind").on(self.gpu.name())),
+            description::Mixer::ShortConv(of) => Ok(Mixer::ShortConv(Box::new(self.short_conv(of, widths)?))),
+            description::Mixer::GatedDeltaNet(of) => {
+                Ok(Mixer::DeltaNet(Box::new(self.delta_net(of, widths)?)))
+            }
+            description::Mixer::Mamba2(of) => Ok(Mixer::Mamba2(Box::new(self.mamba2(of, widths)?))),
+            description::Mixer::PerLayerInput(of) => {
+                Ok(Mixer::PerLayerInput(Box::new(self.layer_input(of, widths)?)))
+            }
+            description::Mixer::LatentAttention(_) | description::Mixer::Laurel(_) => {
+                Err(Refusal::model("a block of another kind").on(self.gpu.name()))
+            }
         }
     }
 
@@ -127,13 +138,16 @@ impl Compiler<'_> {
         let (dim, value) = (of.key_dim, of.value_dim);
         let (q_width, k_width) = (of.heads * dim, of.kv_heads * dim);
         let place = |at, step| HeadPlace { at, step };
-        let (q, keys) = (place(0, dim), place(q_width, dim));
+        // With a gate, every head of queries has its gates behind it.
+        let q_step = if of.gate.is_some() { 2 * dim } else { dim };
+        let (q, q_columns) = (place(0, q_step), of.heads * q_step);
+        let keys = place(q_columns, dim);
         let (projection, q, kv) = match &of.projection {
             Projection::Apart { q: first, k, v } => {
-                (self.linear(&[first, k, v])?, q, Some((keys, place(q_width + k_width, value))))
+                (self.linear(&[first, k, v])?, q, Some((keys, place(q_columns + k_width, value))))
             }
             Projection::Fused(qkv) => {
-                (self.linear(&[qkv])?, q, Some((keys, place(q_width + k_width, value))))
+                (self.linear(&[qkv])?, q, Some((keys, place(q_columns + k_width, value))))
             }
             Projection::FusedByHead(qkv) => {
                 let step = 2 * dim + value;
@@ -170,7 +184,7 @@ impl Compiler<'_> {
         widths.inner = widths.inner.max(inner);
         let activate =
             Activate { activation: of.activation, gated, gate_scale: of.gate_scale, clamp: of.clamp };
-        Ok(Mlp { first, inner, activate, down, down_scale: of.down_scale })
+        Ok(Mlp { first, inner, activate, sparsity: of.sparsity, down, down_scale: of.down_scale })
     }
 
     pub(crate) fn norm(&self, of: &description::Norm) -> Result<Norm> {
@@ -202,12 +216,45 @@ impl Compiler<'_> {
     }
 }
 
+const LONG: &str = "a convolution of more taps than a chunk of state has tokens";
+const SPARSE: &str = "sparse gates that are scaled or clamped, or no gates";
+
+/// Whether the last inputs of a convolution are those of one chunk.
+fn is_kernel(conv: &description::Convolution) -> bool {
+    (1..=STATE_CHUNK).contains(&conv.kernel)
+}
+
+fn is_odd_sparse(mlp: &description::Mlp) -> bool {
+    let is_plain = mlp.gate_scale == 1.0 && mlp.clamp.is_none() && !matches!(mlp.inner, Inner::Plain(_));
+    mlp.sparsity.is_some() && !is_plain
+}
+
 /// What of a mixer does not run.
 fn check_mixer(mixer: &description::Mixer) -> Result<(), String> {
     use description::{Ffn, Mixer};
     let what = match mixer {
         Mixer::Attention(of) if of.key_dim > 512 || of.value_dim > 512 => "heads of more than 512 channels",
+        Mixer::Attention(of) if of.gate.is_some() && of.key_dim != of.value_dim => {
+            "gates of another width than values"
+        }
+        Mixer::Attention(of) if of.gate.is_some() && matches!(of.projection, Projection::FusedByHead(_)) => {
+            "gates in a projection by head"
+        }
         Mixer::LatentAttention(_) => "attention over latents (MLA)",
+        Mixer::PerLayerInput(of) if !of.gate.outputs().is_multiple_of(4) => {
+            "inputs of each layer's own that are not whole fours"
+        }
+        Mixer::ShortConv(of) if !is_kernel(&of.conv) => LONG,
+        Mixer::GatedDeltaNet(of) if !is_kernel(&of.conv) => LONG,
+        Mixer::Mamba2(of) if !is_kernel(&of.conv) => LONG,
+        Mixer::GatedDeltaNet(of) if of.dims.key_dim.max(of.dims.value_dim) > 1024 => {
+            "a gated DeltaNet with heads of more than 1024 channels"
+        }
+        Mixer::Ffn(Ffn::Dense(mlp)) if is_odd_sparse(mlp) => SPARSE,
+        Mixer::Ffn(Ffn::Experts(of)) if of.experts.iter().any(|mlp| mlp.sparsity.is_some()) => {
+            "experts with sparse gates"
+        }
+        Mixer::Ffn(Ffn::Experts(of)) if of.shared.as_ref().is_some_and(|of| is_odd_sparse(&of.mlp)) => SPARSE,
         Mixer::Ffn(Ffn::Experts(of)) => return check_experts(of).map_err(str::to_owned),
         _ => return Ok(()),
     };

@@ -38,7 +38,10 @@ fn is_per_head(norm: &Norm, dim: usize) -> bool {
 fn is_usual(of: &Attention, slot: &SlotKernels) -> bool {
     let odd_values = slot.value.exact.element != Element::F32 && of.value_dim % 2 == 1;
     let mut norms = [&of.q_norm, &of.k_norm].into_iter().flatten();
-    of.v_norm.is_none() && !odd_values && norms.all(|norm| is_per_head(norm, of.key_dim))
+    of.v_norm.is_none()
+        && of.query_gain.is_none()
+        && !odd_values
+        && norms.all(|norm| is_per_head(norm, of.key_dim))
 }
 
 /// The constants of the kernels: `heads` of queries at a time, in rows of `stride` numbers.

@@ -89,7 +89,7 @@ pub(crate) struct SlotKernels {
     pub built: Built,
 }
 
-/// The slots of a layout; `None` for views.
+/// The slots of a layout; `None` for views and recurrent state.
 pub(crate) struct LayoutKernels {
     pub slots: Vec<Option<SlotKernels>>,
 }
@@ -102,12 +102,12 @@ impl LayoutKernels {
             let layer = slot.layer();
             let shape = match slot.kind() {
                 SlotKind::KeysValues(shape) => *shape,
-                SlotKind::View(_) => {
+                // Recurrent state needs no kernels of its codec: it has none.
+                SlotKind::View(_) | SlotKind::Recurrent(_) => {
                     slots.push(None);
                     continue;
                 }
                 SlotKind::Latent(_) => return Err(refuse(layer, "latents (MLA) do not run")),
-                SlotKind::Recurrent(_) => return Err(refuse(layer, "recurrent state does not run")),
             };
             let side = |side: Side| {
                 let heads: Option<Vec<&SideCodecs>> =

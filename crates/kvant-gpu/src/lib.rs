@@ -27,6 +27,9 @@
 //! | `heads` | what lies between projection and attention, in one dispatch |
 //! | `plan`, `tables`, `attend` | how a pass is cut into work, tables of pages that stay, and attention |
 //! | `moe` | mixtures of experts |
+//! | `gates`, `layer_inputs` | gates that change rows where they lie; inputs of each layer's own |
+//! | `states` | recurrent state: pieces of a pass and their pages |
+//! | `short_conv`, `delta_net`, `mamba2` | the mixers that have it |
 //! | `compile`, `compile_moe`, `program` | from a description to blocks on the device |
 //! | `network`, `run`, `top` | a pass; the tokens that rank first in place of logits |
 //!
@@ -73,14 +76,18 @@ mod buffer;
 mod compile;
 mod compile_moe;
 mod cut;
+mod delta_net;
 mod device;
 mod encoding;
 mod fitting;
+mod gates;
 mod head_widths;
 mod heads;
 mod kernel;
 mod kind;
+mod layer_inputs;
 mod layout;
+mod mamba2;
 mod moe;
 mod network;
 mod ops;
@@ -94,7 +101,9 @@ mod program;
 mod quads;
 mod recorder;
 mod run;
+mod short_conv;
 mod slot_kernels;
+mod states;
 mod tables;
 mod teams;
 #[cfg(test)]

@@ -7,7 +7,6 @@ use crate::layout::LayoutKernels;
 use crate::pages::GpuPages;
 use crate::pass_buffers::{PassBuffers, enlarge};
 use crate::plan::{PassParams, Span};
-use crate::program::Mixer;
 use crate::recorder::{BindGroups, Recorder};
 use crate::run::Run;
 use crate::tables::Tables;
@@ -144,10 +143,15 @@ impl Network for GpuNetwork {
         let wanted = &asked.scored;
         let wanted_at = words.add(wanted.iter().map(|row| *row as u32));
         let plan = self.plan(&mut words, &kernels, &layout, &spans, sequences, tables)?;
+        let states = self.plan_states(&mut words, &spans, sequences)?;
+        let layer_inputs = self.program.embedding.layer_inputs.as_ref();
+        let rows_at = layer_inputs.map(|of| (of, words.add(pass.ids().map(|id| of.row_of(id)))));
         clock.lap("plan");
         let widths = self.program.widths;
         let mut renewed = enlarge(gpu, "plan", &mut buffers.plan, 4 * words.end());
         renewed |= enlarge(gpu, "partials", &mut buffers.partials, 4 * plan.partial_words);
+        renewed |= enlarge(gpu, "states", &mut buffers.states, 4 * states.own_words);
+        renewed |= enlarge(gpu, "fresh", &mut buffers.fresh, 4 * states.fresh_words);
         renewed |= buffers.fit(gpu, "prepared", rows, plan.prepared_width);
         if plan.is_streaming() {
             renewed |= buffers.fit(gpu, "queries", 2 * rows, widths.queries);
@@ -181,8 +185,16 @@ impl Network for GpuNetwork {
         let buffers = &*buffers;
         let logits = buffers.place("logits");
         let recorder = Recorder::new(gpu, binds);
-        let mut run =
-            Run { network: self, buffers, kernels: &kernels, pages: &pages, plan: &plan, rows, recorder };
+        let mut run = Run {
+            network: self,
+            buffers,
+            kernels: &kernels,
+            pages: &pages,
+            plan: &plan,
+            states: &states,
+            rows,
+            recorder,
+        };
         let mut observer = pass.observer.layers;
         let show = |run: &mut Run<'_>, name: &'static str| {
             let (place, width) = (buffers.place(name), widths.hidden);
@@ -193,6 +205,9 @@ impl Network for GpuNetwork {
         };
         clock.lap("write");
         run.embed(ids_at, positions_at);
+        if let Some((of, rows_at)) = rows_at {
+            run.layer_inputs(of, rows_at);
+        }
         for (index, layer) in self.program.layers.iter().enumerate() {
             if let Some(observer) = &mut observer {
                 observer(index, &show(&mut run, "x")?);
@@ -247,6 +262,9 @@ impl Network for GpuNetwork {
         if mark > 0 {
             return Err(StateError::new(0, CacheError::OnDevice { layer: mark as usize - 1 }));
         }
+        for copy in &states.copies {
+            self.pages.copy(copy.from, copy.to, copy.bytes);
+        }
         let all = |numbers| Rows::from_vec(numbers, widths.vocabulary);
         let outputs = match found {
             Found::Lists(found) => {
@@ -276,10 +294,9 @@ impl Network for GpuNetwork {
         let owner = self.slots.owner(slot);
         let branches =
             self.program.layers.iter().flat_map(|layer| &layer.residuals).flat_map(|r| &r.branches);
-        let weights = branches.filter_map(|branch| match &branch.mixer {
-            Mixer::Attention(of) if self.slots.owner(of.slot) == owner => Some(&of.output_weights),
-            Mixer::Attention(_) | Mixer::Mlp(_) | Mixer::Moe(_) => None,
-        });
+        let readers = branches.filter_map(|branch| branch.mixer.attention());
+        let readers = readers.filter(|of| self.slots.owner(of.slot) == owner);
+        let weights = readers.map(|of| &of.output_weights);
         // The same tensor was read when the model was compiled.
         weights.filter_map(|tensor| Some(Rows::from_vec(tensor.to_f32().ok()?, tensor.columns()))).collect()
     }

@@ -34,6 +34,8 @@ pub(crate) struct NormShape {
     pub segments: usize,
     pub x_segment: usize,
     pub y_segment: usize,
+    /// From the weights of one stretch to those of the next.
+    pub weight_segment: usize,
     /// Multiplier of what is normed, and of the result.
     pub factor: f32,
     pub scale: f32,
@@ -44,7 +46,16 @@ pub(crate) struct NormShape {
 impl NormShape {
     /// Whole rows.
     pub(crate) fn rows(rows: usize) -> NormShape {
-        NormShape { rows, segments: 1, x_segment: 0, y_segment: 0, factor: 1.0, scale: 1.0, rows_at: None }
+        NormShape {
+            rows,
+            segments: 1,
+            x_segment: 0,
+            y_segment: 0,
+            weight_segment: 0,
+            factor: 1.0,
+            scale: 1.0,
+            rows_at: None,
+        }
     }
 }
 
@@ -81,7 +92,8 @@ impl Norm {
         y: Place<'_>,
         shape: NormShape,
     ) {
-        let NormShape { rows, segments, x_segment, y_segment, factor, scale, rows_at } = shape;
+        let NormShape { rows, segments, x_segment, y_segment, weight_segment, factor, scale, rows_at } =
+            shape;
         let arguments = [
             self.width as u32,
             segments as u32,
@@ -96,6 +108,7 @@ impl Norm {
             self.eps.to_bits(),
             scale.to_bits(),
             factor.to_bits(),
+            weight_segment as u32,
         ];
         let (weight, bias) = (self.weight.as_ref().unwrap_or(plan), self.bias.as_ref().unwrap_or(plan));
         let bound = [plan, weight, bias, x.buffer, y.buffer];
@@ -168,16 +181,21 @@ pub(crate) struct Activate {
 /// What kernels with inner values end with.
 pub(crate) const ACT: &str = include_str!("wgsl/act.wgsl");
 
+/// What [`ACT`] calls a function.
+pub(crate) fn activation_number(activation: Activation) -> usize {
+    match activation {
+        Activation::Silu => 0,
+        Activation::Gelu => 1,
+        Activation::GeluTanh => 2,
+        Activation::Relu => 3,
+        Activation::ReluSquared => 4,
+    }
+}
+
 impl Activate {
     /// What [`ACT`] calls its function.
     pub(crate) fn number(&self) -> usize {
-        match self.activation {
-            Activation::Silu => 0,
-            Activation::Gelu => 1,
-            Activation::GeluTanh => 2,
-            Activation::Relu => 3,
-            Activation::ReluSquared => 4,
-        }
+        activation_number(self.activation)
     }
 
     /// What [`ACT`] wants to know.

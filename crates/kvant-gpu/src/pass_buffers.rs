@@ -13,6 +13,9 @@ pub(crate) struct PassBuffers {
     pub plan: Buffer,
     pub status: Buffer,
     pub partials: Buffer,
+    /// Recurrent state and rows that nobody keeps, and states before they are stored.
+    pub states: Buffer,
+    pub fresh: Buffer,
     pub staging: Buffer,
 }
 
@@ -37,6 +40,11 @@ impl PassBuffers {
             ("routed", if widths.experts > 0 { widths.hidden } else { 0 }),
             ("shared", if widths.experts > 0 { widths.hidden } else { 0 }),
             ("shared gate", 1),
+            ("convolved", widths.convolved),
+            ("mixed", widths.mixed),
+            ("mixed normed", widths.mixed),
+            ("layer inputs", widths.layer_inputs),
+            ("layer rows", widths.layer_inputs),
         ];
         // A row for every visit of a token to an expert.
         let visits = [
@@ -56,6 +64,8 @@ impl PassBuffers {
             plan: Buffer::new(gpu, "plan", 1 << 16),
             status: Buffer::new(gpu, "status", 16),
             partials: Buffer::new(gpu, "partials", 1 << 16),
+            states: Buffer::new(gpu, "states", 16),
+            fresh: Buffer::new(gpu, "fresh", 16),
             staging: Buffer::staging(gpu, 1 << 16),
         }
     }

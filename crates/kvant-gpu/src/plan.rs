@@ -12,7 +12,7 @@ use crate::tables::Tables;
 use kvant_cache::{ExactWindow, PageId, PageWork, Sequence, Streaming};
 use kvant_codec::Side;
 use kvant_device::rotations;
-use kvant_model::description::Rope;
+use kvant_model::description::{QueryGain, Rope};
 use std::ops::Range;
 
 /// Positions of the shortest split, and splits of all kv heads together that a long context has before they grow.
@@ -78,6 +78,12 @@ impl PassParams {
         let at = self.end();
         self.list.extend(words);
         at
+    }
+
+    /// What every row of queries is multiplied by.
+    pub(crate) fn gains(&mut self, gain: &QueryGain, spans: &[Span]) -> usize {
+        let positions = spans.iter().flat_map(|span| span.start..span.start + span.tokens);
+        self.add(positions.map(|position| (gain.at(position) as f32).to_bits()))
     }
 
     /// Sines and cosines of every row and pair; `at_sinks` those of queries that meet the sinks of a streaming window.

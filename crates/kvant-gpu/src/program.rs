@@ -1,8 +1,12 @@
 //! A model's blocks on the device: what a description was compiled to.
 
 use crate::buffer::Buffer;
+use crate::delta_net::DeltaNet;
+use crate::layer_inputs::{LayerInput, LayerInputs};
+use crate::mamba2::Mamba2;
 use crate::moe::Moe;
 use crate::ops::{Activate, Norm};
+use crate::short_conv::ShortConv;
 use crate::weights::Matrix;
 use kvant_model::Tensor;
 use kvant_model::description;
@@ -36,6 +40,7 @@ pub(crate) struct Embedding {
     pub table: Matrix,
     pub scale: f32,
     pub positions: Option<Buffer>,
+    pub layer_inputs: Option<LayerInputs>,
 }
 
 /// Where queries, keys or values of a row lie in what the projection gives.
@@ -75,6 +80,8 @@ pub(crate) struct Mlp {
     pub first: Linear,
     pub inner: usize,
     pub activate: Activate,
+    /// Gates count from the mean of their row and so many of its deviations on.
+    pub sparsity: Option<f32>,
     pub down: Linear,
     pub down_scale: f32,
 }
@@ -84,6 +91,25 @@ pub(crate) enum Mixer {
     Attention(Box<Attention>),
     Mlp(Box<Mlp>),
     Moe(Box<Moe>),
+    ShortConv(Box<ShortConv>),
+    DeltaNet(Box<DeltaNet>),
+    Mamba2(Box<Mamba2>),
+    PerLayerInput(Box<LayerInput>),
+}
+
+impl Mixer {
+    /// The attention that it is.
+    pub(crate) fn attention(&self) -> Option<&Attention> {
+        match self {
+            Mixer::Attention(of) => Some(of),
+            Mixer::Mlp(_)
+            | Mixer::Moe(_)
+            | Mixer::ShortConv(_)
+            | Mixer::DeltaNet(_)
+            | Mixer::Mamba2(_)
+            | Mixer::PerLayerInput(_) => None,
+        }
+    }
 }
 
 /// `scale · after(mixer(input_scale · norm(x)))`.
@@ -129,6 +155,11 @@ pub(crate) struct Widths {
     pub first: usize,
     pub inner: usize,
     pub vocabulary: usize,
+    /// Of recurrent mixers: what their convolution gives, and what they give.
+    pub convolved: usize,
+    pub mixed: usize,
+    /// Inputs of all layers' own.
+    pub layer_inputs: usize,
     /// Of mixtures: experts, and those that a token visits.
     pub experts: usize,
     pub chosen: usize,

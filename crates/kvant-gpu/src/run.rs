@@ -2,6 +2,7 @@
 
 use crate::attend::{HeadRows, PassPlan};
 use crate::buffer::Buffer;
+use crate::gates::{GateFunction, GateShape, gate, scale_rows, sparse_gates};
 use crate::layout::LayoutKernels;
 use crate::network::GpuNetwork;
 use crate::ops::{Activate, Norm, NormShape, Turn, add, rotate};
@@ -9,6 +10,7 @@ use crate::pass_buffers::PassBuffers;
 use crate::product::{Epilogue, Fused, Target};
 use crate::program::{Attention, Branch, HeadPlace, Layer, Linear, Mixer, Mlp, Residual};
 use crate::recorder::Recorder;
+use crate::states::StatePlan;
 use crate::weights::Place;
 use kvant_model::description::{NormPlace, Pairing};
 use std::sync::Arc;
@@ -20,14 +22,15 @@ pub(crate) struct Run<'a> {
     pub kernels: &'a LayoutKernels,
     pub pages: &'a [Arc<Buffer>],
     pub plan: &'a PassPlan,
+    pub states: &'a StatePlan,
     pub rows: usize,
     pub recorder: Recorder<'a>,
 }
 
 /// What a block is given: rows, and the norm that its first product has to make of them.
 #[derive(Clone, Copy)]
-struct Input<'a> {
-    x: Place<'a>,
+pub(crate) struct Input<'a> {
+    pub x: Place<'a>,
     norm: Option<(&'a Norm, f32)>,
 }
 
@@ -138,7 +141,10 @@ impl<'a> Run<'a> {
         let first = match &of.mixer {
             Mixer::Attention(of) => Some(&of.projection),
             Mixer::Mlp(of) => Some(&of.first),
-            Mixer::Moe(_) => None,
+            Mixer::ShortConv(of) => Some(&of.input),
+            Mixer::DeltaNet(of) => Some(&of.projection),
+            Mixer::Mamba2(of) => Some(&of.input),
+            Mixer::Moe(_) | Mixer::PerLayerInput(_) => None,
         };
         let norm = of.norm.as_ref().map(|norm| (norm, of.input_scale));
         let fused = Fused { norm, ..Fused::default() };
@@ -164,11 +170,21 @@ impl<'a> Run<'a> {
             Mixer::Attention(of) => self.attention(of, input, y, epilogue),
             Mixer::Mlp(of) => self.mlp(of, input, y, epilogue),
             Mixer::Moe(of) => self.moe(of, input.x, y, epilogue),
+            Mixer::ShortConv(of) => self.short_conv(of, input, y, epilogue),
+            Mixer::DeltaNet(of) => self.delta_net(of, input, y, epilogue),
+            Mixer::Mamba2(of) => self.mamba2(of, input, y, epilogue),
+            Mixer::PerLayerInput(of) => self.layer_input(of, input.x, y, epilogue),
         }
     }
 
     /// The first product of a block, with the norm before it where that is left to it.
-    fn project(&mut self, of: &Linear, input: Input<'_>, y: Place<'_>, activate: Option<&Activate>) {
+    pub(crate) fn project(
+        &mut self,
+        of: &Linear,
+        input: Input<'_>,
+        y: Place<'_>,
+        activate: Option<&Activate>,
+    ) {
         let fused = Fused { norm: input.norm, activate, visits: None };
         for part in &of.parts {
             let y = Place { at: y.at + part.column, ..y };
@@ -186,11 +202,18 @@ impl<'a> Run<'a> {
         let (first, inner) = (self.buffers.place("first"), self.buffers.place("inner"));
         let fused = Fused { activate: Some(&of.activate), ..Fused::default() };
         match &of.first.parts[..] {
-            [part] if of.activate.gated && part.matrix.fuses(&self.network.gpu, self.rows, fused) => {
+            [part]
+                if of.activate.gated
+                    && of.sparsity.is_none()
+                    && part.matrix.fuses(&self.network.gpu, self.rows, fused) =>
+            {
                 self.project(&of.first, input, inner, Some(&of.activate));
             }
             _ => {
                 self.project(&of.first, input, first, None);
+                if let Some(deviations) = of.sparsity {
+                    sparse_gates(&mut self.recorder, (self.rows, of.inner), first, (deviations, 1.0));
+                }
                 of.activate.run(&mut self.recorder, (self.rows, of.inner), first, inner);
             }
         }
@@ -211,6 +234,17 @@ impl<'a> Run<'a> {
             }
             self.attend(of, queries, attended);
         }
+        if of.gate.is_some() {
+            let (g_segment, y_segment) = (of.q.step, of.value_dim);
+            let shape = GateShape {
+                segments: of.heads,
+                g_segment,
+                y_segment,
+                ..GateShape::rows(self.rows, of.value_dim)
+            };
+            let gates = Place { at: projected.at + of.q.at + of.key_dim, ..projected };
+            gate(&mut self.recorder, GateFunction::Sigmoid, gates, attended, shape);
+        }
         self.linear(&of.output, self.rows, attended, y, epilogue);
     }
 
@@ -229,6 +263,14 @@ impl<'a> Run<'a> {
         if self.plan.is_streaming() {
             let behind = Place { at: queries.at + self.rows * queries.stride, ..queries };
             self.turned(of, &Heads { at_sinks: true, ..q }, of.q_norm.as_ref(), behind);
+        }
+        if let Some(&gains_at) = self.plan.gains.get(&of.slot.index()) {
+            let (plan, shape) = ((&buffers.plan, gains_at), (self.rows, of.heads * of.key_dim));
+            scale_rows(&mut self.recorder, plan, shape, queries);
+            if self.plan.is_streaming() {
+                let behind = Place { at: queries.at + self.rows * queries.stride, ..queries };
+                scale_rows(&mut self.recorder, plan, shape, behind);
+            }
         }
         if let Some((k, v)) = of.kv {
             let keys = buffers.place("keys");

@@ -13,6 +13,8 @@ struct Arguments {
     eps: f32,
     scale: f32,
     factor: f32,
+    // From the weights of one stretch to those of the next.
+    weight_segment: u32,
 }
 
 var<immediate> a: Arguments;
@@ -65,7 +67,7 @@ fn main(
     for (var c = thread; c < a.width; c += 128u) {
         var v = (x[x_at + c] - mean) * inverse;
         if WEIGHT {
-            v *= weight[c];
+            v *= weight[segment * a.weight_segment + c];
         }
         if BIAS {
             v += a.scale * bias[c];

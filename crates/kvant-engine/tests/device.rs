@@ -191,9 +191,9 @@ fn what_does_not_run_is_refused_or_stays_on_the_cpu() {
     let (_folder, path) = model();
     let refused = |options: OpenOptions, path: &Path| options.open(path).err().unwrap().to_string();
     // By name: blocks, codecs.
-    let latents = OpenOptions { device: DeviceChoice::Gpu, ..OpenOptions::default() };
-    let words = refused(latents, &fixture("deepseek_v2"));
-    assert!(words.contains("latent") && words.contains("--device cpu"), "{words}");
+    let streams = OpenOptions { device: DeviceChoice::Gpu, ..OpenOptions::default() };
+    let words = refused(streams, &fixture("gemma3n"));
+    assert!(words.contains("AltUp") && words.contains("--device cpu"), "{words}");
     let words = refused(options(DeviceChoice::Gpu, "k=trellis3,v=trellis3"), &path);
     assert!(words.contains("trellis3") && words.contains("int4, int8"), "{words}");
     // Streaming windows run.

@@ -125,9 +125,7 @@ impl GpuNetwork {
             let rounds = plan.classes.entry(class).or_insert_with(cut);
             let tasks = rounds.iter().map(|round| round.tasks).max().unwrap_or(0);
             plan.partial_words = plan.partial_words.max(tasks * class.columns * (of.value_dim + 2));
-            if slot.key.moves.is_some() {
-                plan.prepared_width = plan.prepared_width.max(of.heads * (of.key_dim + 1));
-            }
+            plan.prepared_width = plan.prepared_width.max(slot.prepared_width(of.heads));
         }
         Ok(plan)
     }
@@ -241,29 +239,31 @@ impl<'a> Run<'a> {
         let owner = self.network.slots.owner(of.slot);
         let Some(slot) = self.kernels.slots.get(owner.index()).and_then(Option::as_ref) else { return };
         let (class, rounds) = self.rounds(of, slot);
-        let prepared = match &slot.key.moves {
-            Some(moves) => {
-                let prepared = self.buffers.place("prepared");
-                let arguments = [
-                    self.rows as u32,
-                    of.heads as u32,
-                    queries.stride as u32,
-                    prepared.stride as u32,
-                    of.key_dim as u32 + 1,
-                    class.group as u32,
-                ];
-                let kernel = slot.prepare_kernel(&self.network.gpu);
-                let grid = Grid::rows(self.rows * of.heads, 1);
-                self.recorder.dispatch(
-                    &kernel,
-                    &[queries.buffer, &moves.attend, prepared.buffer],
-                    &arguments,
-                    grid,
-                );
-                prepared
-            }
-            None => queries,
+        let prepared = match slot.prepared_width(of.heads) {
+            0 => queries,
+            _ => self.buffers.place("prepared"),
         };
+        let key_dim = slot.key.dim();
+        // Behind the parts of all heads that meet keys are those that meet latents.
+        let parts = [(false, &slot.key, 0, 0), (true, &slot.value, key_dim, of.heads * (key_dim + 1))];
+        for (latents, side, q_at, y_at) in parts.into_iter().take(1 + usize::from(slot.is_latent)) {
+            let Some(moves) = &side.moves else { continue };
+            let arguments = [
+                self.rows,
+                of.heads,
+                queries.stride,
+                prepared.stride,
+                side.dim() + 1,
+                class.group,
+                q_at,
+                slot.query_dim(),
+                y_at,
+            ];
+            let kernel = slot.prepare_kernel(&self.network.gpu, latents);
+            let bound = [queries.buffer, &moves.attend, prepared.buffer];
+            let grid = Grid::rows(self.rows * of.heads, 1);
+            self.recorder.dispatch(&kernel, &bound, &arguments.map(|n| n as u32), grid);
+        }
         for &round in rounds {
             let attending = Attending { of, slot, class, round, attended };
             self.attend_round(attending, queries, prepared);
@@ -301,8 +301,8 @@ impl<'a> Run<'a> {
         let Attending { of, slot, class, round, .. } = attending;
         let (gpu, buffers) = (&self.network.gpu, self.buffers);
         let sinks_row = if self.plan.is_streaming() { self.rows } else { 0 };
-        let places =
-            [queries.stride, of.key_dim, prepared.stride, of.key_dim + 1, sinks_row].map(|n| n as u32);
+        let places = [queries.stride, slot.query_dim(), prepared.stride, slot.key.dim() + 1, sinks_row]
+            .map(|n| n as u32);
         let shared = self.attend_arguments(of, slot, class, round);
         let arguments: Vec<u32> = shared.into_iter().chain(places).collect();
         let kernel = slot.attend_kernel(gpu, class.columns, self.pages.len());

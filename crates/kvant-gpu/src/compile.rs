@@ -3,12 +3,13 @@
 use crate::buffer::Buffer;
 use crate::compile_moe::check_experts;
 use crate::device::Gpu;
+use crate::latent::check_latent;
 use crate::ops::{Activate, Norm};
 use crate::program::{
     Attention, Branch, Embedding, Head, HeadPlace, Layer, Linear, LinearPart, Mixer, Mlp, Residual, Widths,
 };
 use crate::weights::Matrix;
-use kvant_cache::{STATE_CHUNK, SlotKind};
+use kvant_cache::STATE_CHUNK;
 use kvant_device::{Blocks, Refusal, biases, check_layers, first_layers, norm_weights, packed, runs};
 use kvant_model::description::{self, Description, Inner, Projection};
 use kvant_model::error::{LoadError, Result};
@@ -47,20 +48,15 @@ impl Compiler<'_> {
     /// What of a model does not run, before anything is uploaded.
     pub(crate) fn check_model(&self, of: &Description) -> Result<()> {
         let refuse = |refusal: Refusal| refusal.on(self.gpu.name());
-        check_layers(of, RUN, check_mixer, |_| Ok(())).map_err(refuse)?;
-        // Gemma 4's keys are its values, rotated.
-        let latent = of.slots.iter().find(|(_, slot)| matches!(slot.kind, SlotKind::Latent(_)));
-        match latent {
-            Some((_, slot)) => Err(refuse(Refusal::layer("one vector for keys and values", slot.layer))),
-            None => Ok(()),
-        }
+        check_layers(of, RUN, check_mixer, |_| Ok(())).map_err(refuse)
     }
 
     pub(crate) fn program(&self, of: &Description) -> Result<Program> {
         self.check_model(of)?;
         let mut widths = Widths { hidden: of.hidden, vocabulary: of.vocabulary, ..Widths::default() };
         let embedding = self.embedding(&of.embedding, &mut widths)?;
-        let layers = of.layers.iter().map(|layer| self.layer(layer, &mut widths)).collect::<Result<_>>()?;
+        let layers =
+            of.layers.iter().map(|layer| self.layer(layer, of, &mut widths)).collect::<Result<_>>()?;
         let head = Head {
             norm: self.norm(&of.head.norm)?,
             output: self.linear(&[&of.head.output])?,
@@ -86,19 +82,27 @@ impl Compiler<'_> {
         })
     }
 
-    fn layer(&self, of: &description::Layer, widths: &mut Widths) -> Result<Layer> {
-        let residuals =
-            of.residuals.iter().map(|residual| self.residual(residual, widths)).collect::<Result<_>>()?;
+    fn layer(&self, of: &description::Layer, model: &Description, widths: &mut Widths) -> Result<Layer> {
+        let residuals = of
+            .residuals
+            .iter()
+            .map(|residual| self.residual(residual, model, widths))
+            .collect::<Result<_>>()?;
         let scale = of.scale.as_ref().map(|scale| scale.read(self.checkpoint)).transpose()?;
         Ok(Layer { residuals, scale: scale.and_then(|scale| scale.first().copied()) })
     }
 
-    fn residual(&self, of: &description::Residual, widths: &mut Widths) -> Result<Residual> {
+    fn residual(
+        &self,
+        of: &description::Residual,
+        model: &Description,
+        widths: &mut Widths,
+    ) -> Result<Residual> {
         let branch = |branch: &description::Branch| {
             Ok(Branch {
                 norm: self.norm_if(branch.norm.as_ref())?,
                 input_scale: branch.input_scale,
-                mixer: self.mixer(&branch.mixer, widths)?,
+                mixer: self.mixer(&branch.mixer, model, widths)?,
                 after: self.norm_if(branch.after.as_ref())?,
                 scale: branch.scale,
             })
@@ -111,9 +115,11 @@ impl Compiler<'_> {
         })
     }
 
-    fn mixer(&self, of: &description::Mixer, widths: &mut Widths) -> Result<Mixer> {
+    fn mixer(&self, of: &description::Mixer, model: &Description, widths: &mut Widths) -> Result<Mixer> {
         match of {
-            description::Mixer::Attention(of) => Ok(Mixer::Attention(Box::new(self.attention(of, widths)?))),
+            description::Mixer::Attention(of) => {
+                Ok(Mixer::Attention(Box::new(self.attention(of, model, widths)?)))
+            }
             description::Mixer::Ffn(description::Ffn::Dense(of)) => {
                 Ok(Mixer::Mlp(Box::new(self.mlp(of, widths)?)))
             }
@@ -128,13 +134,21 @@ impl Compiler<'_> {
             description::Mixer::PerLayerInput(of) => {
                 Ok(Mixer::PerLayerInput(Box::new(self.layer_input(of, widths)?)))
             }
-            description::Mixer::LatentAttention(_) | description::Mixer::Laurel(_) => {
+            description::Mixer::LatentAttention(of) => {
+                Ok(Mixer::Attention(Box::new(self.latent_attention(of, widths)?)))
+            }
+            description::Mixer::Laurel(_) => {
                 Err(Refusal::model("a block of another kind").on(self.gpu.name()))
             }
         }
     }
 
-    fn attention(&self, of: &description::Attention, widths: &mut Widths) -> Result<Attention> {
+    fn attention(
+        &self,
+        of: &description::Attention,
+        model: &Description,
+        widths: &mut Widths,
+    ) -> Result<Attention> {
         let (dim, value) = (of.key_dim, of.value_dim);
         let (q_width, k_width) = (of.heads * dim, of.kv_heads * dim);
         let place = |at, step| HeadPlace { at, step };
@@ -159,6 +173,11 @@ impl Compiler<'_> {
         widths.projected = widths.projected.max(projection.outputs());
         widths.queries = widths.queries.max(q_width);
         widths.keys = widths.keys.max(k_width);
+        let latent = self.folded(of, model)?;
+        if latent.is_some() {
+            // What meets keys is at most as wide as a key.
+            widths.folded = widths.folded.max(of.heads * (dim + value));
+        }
         widths.values = widths.values.max(of.kv_heads * value);
         widths.attended = widths.attended.max(of.heads * value);
         let sink_logits = of.sink_logits.as_ref().map(|logits| logits.read(self.checkpoint)).transpose()?;
@@ -170,6 +189,7 @@ impl Compiler<'_> {
             q_norm: self.norm_if(of.q_norm.as_ref())?,
             k_norm: self.norm_if(of.k_norm.as_ref())?,
             v_norm: self.norm_if(of.v_norm.as_ref())?,
+            latent,
             sink_logits: sink_logits.map(|logits| Buffer::of_floats(self.gpu, "sink logits", &logits)),
             output: self.linear(&[&of.output])?,
             output_weights: of.output.weight.read(self.checkpoint)?,
@@ -240,7 +260,7 @@ fn check_mixer(mixer: &description::Mixer) -> Result<(), String> {
         Mixer::Attention(of) if of.gate.is_some() && matches!(of.projection, Projection::FusedByHead(_)) => {
             "gates in a projection by head"
         }
-        Mixer::LatentAttention(_) => "attention over latents (MLA)",
+        Mixer::LatentAttention(of) => return check_latent(of).map_err(str::to_owned),
         Mixer::PerLayerInput(of) if !of.gate.outputs().is_multiple_of(4) => {
             "inputs of each layer's own that are not whole fours"
         }

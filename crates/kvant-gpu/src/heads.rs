@@ -39,6 +39,7 @@ fn is_usual(of: &Attention, slot: &SlotKernels) -> bool {
     let odd_values = slot.value.exact.element != Element::F32 && of.value_dim % 2 == 1;
     let mut norms = [&of.q_norm, &of.k_norm].into_iter().flatten();
     of.v_norm.is_none()
+        && of.latent.is_none()
         && of.query_gain.is_none()
         && !odd_values
         && norms.all(|norm| is_per_head(norm, of.key_dim))

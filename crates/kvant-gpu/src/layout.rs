@@ -86,6 +86,8 @@ pub(crate) struct SlotKernels {
     pub value: SideKernels,
     /// Whether few tokens attend over its pages by teams of threads (`teams.rs`).
     pub by_teams: bool,
+    /// Whether values are latents, which scores meet too.
+    pub is_latent: bool,
     pub built: Built,
 }
 
@@ -100,14 +102,14 @@ impl LayoutKernels {
         let mut slots = Vec::new();
         for slot in layout.slots() {
             let layer = slot.layer();
-            let shape = match slot.kind() {
-                SlotKind::KeysValues(shape) => *shape,
+            let (shape, is_latent) = match slot.kind() {
+                SlotKind::KeysValues(shape) => (*shape, false),
+                SlotKind::Latent(shape) => (shape.stored(), true),
                 // Recurrent state needs no kernels of its codec: it has none.
                 SlotKind::View(_) | SlotKind::Recurrent(_) => {
                     slots.push(None);
                     continue;
                 }
-                SlotKind::Latent(_) => return Err(refuse(layer, "latents (MLA) do not run")),
             };
             let side = |side: Side| {
                 let heads: Option<Vec<&SideCodecs>> =
@@ -121,9 +123,10 @@ impl LayoutKernels {
                 layer,
                 kv_heads: shape.kv_heads,
                 window: shape.window,
-                by_teams: teams::reads(gpu, &key, &value),
+                by_teams: !is_latent && teams::reads(gpu, &key, &value),
                 key,
                 value,
+                is_latent,
                 built: Built::default(),
             }));
         }

@@ -28,6 +28,7 @@
 //! | `plan`, `tables`, `attend` | how a pass is cut into work, tables of pages that stay, and attention |
 //! | `moe` | mixtures of experts |
 //! | `gates`, `layer_inputs` | gates that change rows where they lie; inputs of each layer's own |
+//! | `latent` | attention over latents: MLA, and keys that are their values |
 //! | `states` | recurrent state: pieces of a pass and their pages |
 //! | `short_conv`, `delta_net`, `mamba2` | the mixers that have it |
 //! | `compile`, `compile_moe`, `program` | from a description to blocks on the device |
@@ -85,6 +86,7 @@ mod head_widths;
 mod heads;
 mod kernel;
 mod kind;
+mod latent;
 mod layer_inputs;
 mod layout;
 mod mamba2;

@@ -3,10 +3,12 @@
 use crate::buffer::Buffer;
 use crate::compile::Program;
 use crate::device::Gpu;
+use crate::latent::Latent;
 use crate::layout::LayoutKernels;
 use crate::pages::GpuPages;
 use crate::pass_buffers::{PassBuffers, enlarge};
 use crate::plan::{PassParams, Span};
+use crate::program::Attention;
 use crate::recorder::{BindGroups, Recorder};
 use crate::run::Run;
 use crate::tables::Tables;
@@ -155,6 +157,7 @@ impl Network for GpuNetwork {
         renewed |= buffers.fit(gpu, "prepared", rows, plan.prepared_width);
         if plan.is_streaming() {
             renewed |= buffers.fit(gpu, "queries", 2 * rows, widths.queries);
+            renewed |= buffers.fit(gpu, "folded", 2 * rows, widths.folded);
         }
         renewed |= buffers.fit(gpu, "wanted", wanted.len().max(1), widths.hidden);
         renewed |= buffers.fit(gpu, "logits", wanted.len().max(1), widths.vocabulary);
@@ -296,9 +299,12 @@ impl Network for GpuNetwork {
             self.program.layers.iter().flat_map(|layer| &layer.residuals).flat_map(|r| &r.branches);
         let readers = branches.filter_map(|branch| branch.mixer.attention());
         let readers = readers.filter(|of| self.slots.owner(of.slot) == owner);
-        let weights = readers.map(|of| &of.output_weights);
-        // The same tensor was read when the model was compiled.
-        weights.filter_map(|tensor| Some(Rows::from_vec(tensor.to_f32().ok()?, tensor.columns()))).collect()
+        // The same tensors were read when the model was compiled.
+        let weights = |of: &Attention| match (&of.latent, &of.output_weights) {
+            (Some(Latent::Absorbed(own)), tensor) => own.output_weights(tensor),
+            (_, tensor) => Some(Rows::from_vec(tensor.to_f32().ok()?, tensor.columns())),
+        };
+        readers.filter_map(weights).collect()
     }
 
     fn store(&self) -> Option<Store> {

@@ -16,6 +16,8 @@ pub(crate) struct PassBuffers {
     /// Recurrent state and rows that nobody keeps, and states before they are stored.
     pub states: Buffer,
     pub fresh: Buffer,
+    /// The head of every row of heads, as routers write experts.
+    pub head_routes: Buffer,
     pub staging: Buffer,
 }
 
@@ -43,6 +45,10 @@ impl PassBuffers {
             ("convolved", widths.convolved),
             ("mixed", widths.mixed),
             ("mixed normed", widths.mixed),
+            ("narrow", widths.narrow),
+            ("narrow normed", widths.narrow),
+            ("folded", widths.folded),
+            ("head values", widths.head_values),
             ("layer inputs", widths.layer_inputs),
             ("layer rows", widths.layer_inputs),
         ];
@@ -52,6 +58,9 @@ impl PassBuffers {
             ("expert inner", widths.expert_inner),
             ("expert out", if widths.experts > 0 { widths.hidden } else { 0 }),
         ];
+        let head_routes: Vec<u32> = (0..rows * widths.latent_heads)
+            .flat_map(|row| [(row % widths.latent_heads) as u32, 1f32.to_bits()])
+            .collect();
         let several = |(name, width): (&'static str, usize), rows: usize| {
             let stride = width.next_multiple_of(GROUP).max(GROUP);
             (name, (Buffer::new(gpu, name, 4 * rows * stride), stride))
@@ -66,6 +75,7 @@ impl PassBuffers {
             partials: Buffer::new(gpu, "partials", 1 << 16),
             states: Buffer::new(gpu, "states", 16),
             fresh: Buffer::new(gpu, "fresh", 16),
+            head_routes: Buffer::of_words(gpu, "heads", &head_routes),
             staging: Buffer::staging(gpu, 1 << 16),
         }
     }

@@ -2,6 +2,7 @@
 
 use crate::buffer::Buffer;
 use crate::delta_net::DeltaNet;
+use crate::latent::Latent;
 use crate::layer_inputs::{LayerInput, LayerInputs};
 use crate::mamba2::Mamba2;
 use crate::moe::Moe;
@@ -62,6 +63,8 @@ pub(crate) struct Attention {
     pub k_norm: Option<Norm>,
     pub v_norm: Option<Norm>,
     pub sink_logits: Option<Buffer>,
+    /// How queries meet a slot of latents.
+    pub latent: Option<Latent>,
     pub output: Linear,
     /// The output weights as stored, for whoever calibrates.
     pub output_weights: Tensor,
@@ -158,6 +161,11 @@ pub(crate) struct Widths {
     /// Of recurrent mixers: what their convolution gives, and what they give.
     pub convolved: usize,
     pub mixed: usize,
+    /// Of latents: queries in their narrow space and as slots want them, values of heads, and heads.
+    pub narrow: usize,
+    pub folded: usize,
+    pub head_values: usize,
+    pub latent_heads: usize,
     /// Inputs of all layers' own.
     pub layer_inputs: usize,
     /// Of mixtures: experts, and those that a token visits.

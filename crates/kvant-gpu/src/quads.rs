@@ -76,7 +76,12 @@ impl SlotKernels {
         };
         let (key_dim, value_dim) = (self.key.dim(), self.value.dim());
         let fits = key_dim.is_multiple_of(4) && value_dim.is_multiple_of(4) && value_dim <= 512;
-        if !gpu.arithmetic().dots || columns != COLUMNS || !sides.iter().all(is_half) || !fits {
+        if self.is_latent
+            || !gpu.arithmetic().dots
+            || columns != COLUMNS
+            || !sides.iter().all(is_half)
+            || !fits
+        {
             return None;
         }
         let kind = match (&self.key.format, &self.value.format) {

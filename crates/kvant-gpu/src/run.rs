@@ -3,6 +3,7 @@
 use crate::attend::{HeadRows, PassPlan};
 use crate::buffer::Buffer;
 use crate::gates::{GateFunction, GateShape, gate, scale_rows, sparse_gates};
+use crate::latent::Latent;
 use crate::layout::LayoutKernels;
 use crate::network::GpuNetwork;
 use crate::ops::{Activate, Norm, NormShape, Turn, add, rotate};
@@ -55,7 +56,7 @@ impl<'a> Run<'a> {
         of.table.gather(&mut self.recorder, self.rows, (plan, ids_at), of.scale, positions, x);
     }
 
-    pub(crate) fn layer(&mut self, layer: &Layer) {
+    pub(crate) fn layer(&mut self, layer: &'a Layer) {
         layer.residuals.iter().for_each(|residual| self.residual(residual));
         if let Some(scale) = layer.scale {
             let (x, other) = (self.buffers.place("x"), self.buffers.place("branch"));
@@ -102,7 +103,7 @@ impl<'a> Run<'a> {
     }
 
     /// `x = keep · x + scale · after(Σ branches)`.
-    fn residual(&mut self, of: &Residual) {
+    fn residual(&mut self, of: &'a Residual) {
         let buffers = self.buffers;
         let x = buffers.place("x");
         if let ([branch], None) = (&of.branches[..], &of.after)
@@ -135,10 +136,12 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn branch(&mut self, of: &Branch, y: Place<'_>, epilogue: Epilogue) {
+    fn branch(&mut self, of: &'a Branch, y: Place<'_>, epilogue: Epilogue) {
         let buffers = self.buffers;
         let (x, normed) = (buffers.place("x"), buffers.place("normed"));
         let first = match &of.mixer {
+            // MLA reads its input twice.
+            Mixer::Attention(of) if matches!(of.latent, Some(Latent::Absorbed(_))) => None,
             Mixer::Attention(of) => Some(&of.projection),
             Mixer::Mlp(of) => Some(&of.first),
             Mixer::ShortConv(of) => Some(&of.input),
@@ -221,17 +224,25 @@ impl<'a> Run<'a> {
         self.linear(&of.down, self.rows, inner, y, epilogue);
     }
 
-    fn attention(&mut self, of: &Attention, input: Input<'_>, y: Place<'_>, epilogue: Epilogue) {
+    fn attention(&mut self, of: &Attention, input: Input<'a>, y: Place<'_>, epilogue: Epilogue) {
         let buffers = self.buffers;
         let projected = buffers.place("projected");
         self.project(&of.projection, input, projected, None);
         let (queries, attended) = (buffers.place("queries"), buffers.place("attended"));
+        // Sums of latents are rows of heads without gaps.
+        let dense = Place { stride: of.heads * of.value_dim, ..attended };
         if !self.attend_own(of, projected, attended) {
             if self.heads(of, projected, queries) {
                 self.encode(of.slot);
             } else {
                 self.heads_apart(of, projected, queries);
             }
+            let queries = match &of.latent {
+                Some(Latent::Folded(folded)) => self.folded_queries(of, folded, queries),
+                Some(Latent::Absorbed(own)) => self.absorbed_queries(of, own, input.x),
+                None => queries,
+            };
+            let attended = if of.latent.is_some() { dense } else { attended };
             self.attend(of, queries, attended);
         }
         if of.gate.is_some() {
@@ -245,6 +256,11 @@ impl<'a> Run<'a> {
             let gates = Place { at: projected.at + of.q.at + of.key_dim, ..projected };
             gate(&mut self.recorder, GateFunction::Sigmoid, gates, attended, shape);
         }
+        let attended = match &of.latent {
+            Some(Latent::Absorbed(own)) => self.absorbed_values(of, own, dense),
+            Some(Latent::Folded(_)) => dense,
+            None => attended,
+        };
         self.linear(&of.output, self.rows, attended, y, epilogue);
     }
 
@@ -259,12 +275,15 @@ impl<'a> Run<'a> {
             scale: 1.0,
             at_sinks: false,
         };
-        self.turned(of, &q, of.q_norm.as_ref(), queries);
-        if self.plan.is_streaming() {
+        let is_absorbed = matches!(of.latent, Some(Latent::Absorbed(_)));
+        if !is_absorbed {
+            self.turned(of, &q, of.q_norm.as_ref(), queries);
+        }
+        if self.plan.is_streaming() && !is_absorbed {
             let behind = Place { at: queries.at + self.rows * queries.stride, ..queries };
             self.turned(of, &Heads { at_sinks: true, ..q }, of.q_norm.as_ref(), behind);
         }
-        if let Some(&gains_at) = self.plan.gains.get(&of.slot.index()) {
+        if let Some(&gains_at) = self.plan.gains.get(&of.slot.index()).filter(|_| !is_absorbed) {
             let (plan, shape) = ((&buffers.plan, gains_at), (self.rows, of.heads * of.key_dim));
             scale_rows(&mut self.recorder, plan, shape, queries);
             if self.plan.is_streaming() {
@@ -285,7 +304,11 @@ impl<'a> Run<'a> {
                 self.norm_heads(norm, &from, place);
                 values = HeadRows { place, head };
             }
-            let keys = HeadRows { place: keys, head: HeadPlace { at: 0, step: of.key_dim } };
+            let (keys, step) = match &of.latent {
+                Some(Latent::Folded(folded)) => self.folded_keys(of, folded, keys),
+                _ => (keys, of.key_dim),
+            };
+            let keys = HeadRows { place: keys, head: HeadPlace { at: 0, step } };
             self.append(of.slot, keys, values);
         }
     }

@@ -30,6 +30,9 @@ pub(crate) fn value_names(text: &str) -> String {
     (0..8).fold(text, |text, n| text.replace(&format!("codes{n}("), &format!("value_codes{n}(")))
 }
 
+/// Values that only sums meet.
+const NO_LATENTS: &str = "fn begin_latents(thread: u32, task: Task) {}\n";
+
 /// A kernel that puts splits together and does nothing else.
 const NO_ROWS: &str = "fn write_rows(thread: u32, number: u32) {}\n";
 
@@ -39,9 +42,25 @@ impl SlotKernels {
         self.key.fours.max(self.key.dim().div_ceil(4))
     }
 
+    /// Channels of a query: those that meet keys, and those that meet latents.
+    pub(crate) fn query_dim(&self) -> usize {
+        self.key.dim() + if self.is_latent { self.value.dim() } else { 0 }
+    }
+
+    /// Numbers of a row of prepared queries; none where keys and latents are in the model's basis.
+    pub(crate) fn prepared_width(&self, heads: usize) -> usize {
+        let latents = self.is_latent && self.value.moves.is_some();
+        match self.key.moves.is_some() || latents {
+            true => heads * (self.key.dim() + 1 + if latents { self.value.dim() + 1 } else { 0 }),
+            false => 0,
+        }
+    }
+
     /// Workgroup memory of the kernel that attends.
     fn attend_bytes(&self, columns: usize) -> usize {
-        columns * (16 * self.query_fours() + 4 * 128 + 32 + 16) + 4 * (128 / self.value.tokens() + 1)
+        let latents = if self.is_latent { 4 * self.value.dim() } else { 0 };
+        columns * (latents + 16 * self.query_fours() + 4 * 128 + 32 + 16)
+            + 4 * (128 / self.value.tokens() + 1)
     }
 
     /// Columns of the kernel that serves blocks of `wanted` queries of a kv head.
@@ -119,7 +138,8 @@ impl SlotKernels {
             self.attend_bytes(columns) + self.heads_bytes(columns) + page_bytes::memory(key, value, columns);
         let fits = columns <= INTEGER_COLUMNS && room <= 31 * 1024;
         let meets = page_bytes::meets_integers(key) && page_bytes::meets_integers(value);
-        (gpu.arithmetic().dots && is_uniform && is_aligned && fits && meets).then_some([key, value])
+        (gpu.arithmetic().dots && !self.is_latent && is_uniform && is_aligned && fits && meets)
+            .then_some([key, value])
     }
 
     /// With pages from a binding on, so many buffers.
@@ -157,6 +177,7 @@ impl SlotKernels {
         let constants = format!(
             "const COLS = {columns}u;\nconst Q4 = {}u;\nconst KEY_FOURS = {}u;\nconst KEY_DIM = {}u;\nconst VALUE_DIM = {}u;\n\
              const CHANNELS = {}u;\nconst KEY_TOKENS = {}u;\nconst VALUE_TOKENS = {}u;\nconst PREPARED = {};\n\
+             const LATENT = {};\nconst VALUE_PREPARED = {};\nconst KV_HEADS = {}u;\n\
              const KEY_STEP = {key_step}u;\nconst EXACT_STEP = {exact_step}u;\nconst VALUE_STEP = {value_step}u;\nconst CHUNK_STEP = {chunk_step}u;\n",
             self.query_fours(),
             self.key.fours,
@@ -166,19 +187,26 @@ impl SlotKernels {
             self.key.tokens(),
             self.value.tokens(),
             self.key.moves.is_some(),
+            self.is_latent,
+            self.value.moves.is_some(),
+            self.kv_heads,
         );
         let value = value_names(&self.value.reader);
         let (loops, coded) = match self.in_integers(gpu, columns) {
             Some([key, value]) => (
                 [include_str!("wgsl/coded_dots_scores.wgsl"), include_str!("wgsl/coded_dots_sums.wgsl")],
                 include_str!("wgsl/coded_dots.wgsl").to_owned()
+                    + NO_LATENTS
                     + SIXTEEN
                     + &bytes_reader(key)
                     + &value_names(&bytes_reader(value)),
             ),
             None => (
                 [include_str!("wgsl/coded_plain_scores.wgsl"), include_str!("wgsl/coded_plain_sums.wgsl")],
-                include_str!("wgsl/coded_plain.wgsl").to_owned(),
+                match self.is_latent {
+                    true => include_str!("wgsl/latent_scores.wgsl").to_owned(),
+                    false => include_str!("wgsl/coded_plain.wgsl").to_owned() + NO_LATENTS,
+                },
             ),
         };
         let text = include_str!("wgsl/attend.wgsl").replace("//SCORES", loops[0]).replace("//SUMS", loops[1]);
@@ -262,10 +290,13 @@ impl SlotKernels {
         gpu.kernel("merge", constants + &unrolled(include_str!("wgsl/merge.wgsl"), &counts) + rows)
     }
 
-    pub(crate) fn prepare_kernel(&self, gpu: &Gpu) -> Arc<Kernel> {
-        cached(&self.built, ("prepare", 0, 0), || {
-            let (dim, step) = (self.key.dim(), self.key.matrix_step());
-            let constants = format!("const DIM = {dim}u;\nconst BASIS_STEP = {step}u;\n");
+    /// Of keys, or of latents.
+    pub(crate) fn prepare_kernel(&self, gpu: &Gpu, latents: bool) -> Arc<Kernel> {
+        cached(&self.built, ("prepare", usize::from(latents), 0), || {
+            let side = if latents { &self.value } else { &self.key };
+            let (dim, step) = (side.dim(), side.matrix_step());
+            let constants =
+                format!("const DIM = {dim}u;\nconst BASIS_STEP = {step}u;\nconst LATENT = {latents};\n");
             gpu.kernel("prepare", constants + include_str!("wgsl/prepare.wgsl"))
         })
     }

@@ -256,10 +256,11 @@ fn main(
         let (gpu, dim) = (&self.device.gpu, self.slot.key.dim() as u32);
         let heads = (self.group * self.kv_heads) as u32;
         if let Some(moves) = &self.slot.key.moves {
-            let arguments = [1, heads, heads * dim, heads * (dim + 1), dim + 1, self.group as u32];
+            let group = self.group as u32;
+            let arguments = [1, heads, heads * dim, heads * (dim + 1), dim + 1, group, 0, dim, 0];
             let bound = [&self.q, &moves.attend, &self.prepared];
             recorder.dispatch(
-                &self.slot.prepare_kernel(gpu),
+                &self.slot.prepare_kernel(gpu, false),
                 &bound,
                 &arguments,
                 Grid::rows(heads as usize, 1),

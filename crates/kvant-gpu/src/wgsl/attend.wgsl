@@ -39,6 +39,9 @@ fn main(
         offsets[thread] = 0.0;
     }
     begin(thread, task);
+    if LATENT {
+        begin_latents(thread, task);
+    }
     //@ i CHANNELS
     //@ k COLS
     var sum$i_$k = 0.0;
@@ -189,7 +192,9 @@ fn scored(thread: u32, task: Task, position: u32, is_there: bool, k: u32, total:
     let own = task.position + column / a.group;
     let window = select(a.window, a.sinks_window, task.key_form == 2u);
     let is_seen = is_there && column < task.tokens * a.group && position <= own && own - position < window;
-    var s = a.scale * (((total.x + total.y) + (total.z + total.w)) + offsets[k]);
+    // What latents have added is there already.
+    let held = select(0.0, weights[32u * k + thread / 4u][thread % 4u], LATENT);
+    var s = a.scale * (((total.x + total.y) + (total.z + total.w)) + offsets[k] + held);
     if a.cap > 0.0 {
         s = a.cap * tanh(clamp(s / a.cap, -15.0, 15.0));
     }

@@ -72,6 +72,7 @@ class Engine:
         mlock: bool = False,
         sparse_v: float | None = None,
         state: Literal["f32", "bf16", "int8"] | None = None,
+        speculate: Literal["off", "suffix"] | None = None,
         chat_template: str | None = None,
         progress: Progress | None = None,
     ) -> Engine:
@@ -85,6 +86,7 @@ class Engine:
         streaming attention (StreamingLLM) in place of `ctx`: the `sinks` and this many last tokens are in view, without end. `mlock` pins
         weights, keys and values in memory. `sparse_v` leaves out values of pages in which no token has this share of the largest
         weight. `state` is what recurrent state is stored in. `chat_template` is a Jinja template in place of the model's own.
+        `speculate` is speculative decoding, which changes nothing but time: `suffix` [where the device allows it] or `off`.
         """
         asked: dict[str, object] = {
             "kv": os.fspath(kv),
@@ -99,6 +101,7 @@ class Engine:
             "mlock": "true" if mlock else None,
             "sparse_v": None if sparse_v is None else _checks.number("sparse_v", sparse_v),
             "state": state,
+            "speculate": speculate,
             "chat_template": chat_template,
         }
         given = [(name, str(value)) for name, value in asked.items() if value is not None]

@@ -69,7 +69,7 @@ impl KvantReply {
             bytes.push(0);
             bytes
         };
-        let Stats { reused, prefilled, prefill, decoded, decode } = reply.stats;
+        let Stats { reused, prefilled, prefill, decoded, decode, .. } = reply.stats;
         let info = KvantReplyInfo {
             struct_size: size_of::<KvantReplyInfo>(),
             tokens: reply.tokens.len(),

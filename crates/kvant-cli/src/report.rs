@@ -5,7 +5,7 @@ use crate::screen::grouped;
 use kvant_engine::kv::{self, ContextCost};
 use kvant_engine::memory::bytes;
 use kvant_engine::reply::ParsedReply;
-use kvant_engine::{Engine, Finish, Reply, Session};
+use kvant_engine::{Engine, Finish, Reply, Session, SpeculationCounts};
 use serde_json::{Value, json};
 
 /// Costs of a session after a reply.
@@ -51,7 +51,7 @@ impl<'r> Report<'r> {
         let stats = &self.reply.stats;
         let reused = self.reused();
         format!(
-            "[{}prefill {}{reused} tokens at {} tokens/s, decode {} at {} tokens/s, context {}, {}]",
+            "[{}prefill {}{reused} tokens at {} tokens/s, decode {} at {} tokens/s, context {}, {}{}]",
             self.place(),
             grouped(stats.prefilled),
             rate(stats.prefill_rate()),
@@ -59,6 +59,7 @@ impl<'r> Report<'r> {
             rate(stats.decode_rate()),
             self.tokens(),
             self.cache(),
+            self.speculation(", "),
         )
     }
 
@@ -67,11 +68,12 @@ impl<'r> Report<'r> {
         let stats = &self.reply.stats;
         let (read, speed) = (grouped(stats.prefilled), rate(stats.decode_rate()));
         format!(
-            "[{}read {read}{}, {speed} tokens/s · context {} · {}]",
+            "[{}read {read}{}, {speed} tokens/s · context {} · {}{}]",
             self.place(),
             self.reused(),
             self.tokens(),
-            self.cache()
+            self.cache(),
+            self.speculation(" · ")
         )
     }
 
@@ -85,6 +87,21 @@ impl<'r> Report<'r> {
         match self.reply.stats.reused {
             0 => String::new(),
             reused => format!(" (+{} held)", grouped(reused)),
+        }
+    }
+
+    /// What speculative decoding has brought, where it has proposed anything.
+    fn speculation(&self, before: &str) -> String {
+        let stats = &self.reply.stats;
+        let SpeculationCounts { proposed, accepted } = stats.speculation;
+        match stats.tokens_per_pass().filter(|_| proposed > 0) {
+            Some(tokens) => {
+                let (accepted, proposed) = (grouped(accepted), grouped(proposed));
+                format!(
+                    "{before}{accepted} of {proposed} proposed tokens accepted, {tokens:.2} tokens a pass"
+                )
+            }
+            None => String::new(),
         }
     }
 
@@ -137,6 +154,9 @@ impl<'r> Report<'r> {
                 "tokens": stats.decoded,
                 "seconds": stats.decode.as_secs_f64(),
                 "tokens_per_second": stats.decode_rate(),
+                "passes": stats.passes,
+                "proposed": stats.speculation.proposed,
+                "accepted": stats.speculation.accepted,
             },
             "context": {
                 "used": self.used,

@@ -56,6 +56,7 @@ impl Network for CpuNetwork {
             three_positions: false,
             first_layer: one_stream,
             attention_observer: true,
+            any_rows: true,
         }
     }
 

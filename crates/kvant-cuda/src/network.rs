@@ -20,7 +20,7 @@ use kvant_cache::{
 };
 use kvant_device::Batch;
 use kvant_model::description::Rope;
-use kvant_model::{Network, Outputs, Pass, Rows, TopTokens};
+use kvant_model::{Abilities, Network, Outputs, Pass, Rows, TopTokens};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// A model on a card. All its passes go one after another.
@@ -389,6 +389,10 @@ impl Network for CudaNetwork {
             Some(hidden) => outputs.with_hidden(&asked, hidden),
             None => outputs,
         })
+    }
+
+    fn abilities(&self) -> Abilities {
+        Abilities { any_rows: true, ..Abilities::default() }
     }
 
     fn store(&self) -> Option<Store> {

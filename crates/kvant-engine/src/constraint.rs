@@ -24,6 +24,15 @@ pub trait Constraint: Send {
         let _ = waker;
         true
     }
+
+    /// Waits a moment where it is not known yet what may come next, but usually would be soon.
+    fn wait_briefly(&mut self) {}
+
+    /// Looks at a guess of the next tokens: cuts it before the first that may not come, and puts tokens there that must come. Nothing
+    /// depends on it but how good a guess is.
+    fn foresee(&mut self, guess: &mut Vec<u32>) {
+        let _ = guess;
+    }
 }
 
 /// A text that cannot go on as it must.

@@ -7,6 +7,7 @@ use crate::reply::{ChatFormat, ReplyParser};
 use crate::sampler::SamplingOverrides;
 use crate::session::{CARD_PREFILL_CHUNK, PREFILL_CHUNK, Session};
 use crate::signature::{device_numerics, numerics};
+use crate::speculation::{MakeProposer, Proposer, Speculate};
 use kvant_attention::{KvCache, KvUnsupported};
 use kvant_cache::snapshot::Numerics;
 use kvant_cache::{Policy, Sequence, Store};
@@ -32,6 +33,8 @@ pub struct Engine {
     device: String,
     /// Made when a prompt is first bounded by them.
     least_tokens: OnceLock<LeastTokens>,
+    /// Who guesses how texts go on; none for one token a pass.
+    proposers: Option<MakeProposer>,
 }
 
 /// Why a prompt could not be made.
@@ -90,6 +93,7 @@ impl Engine {
         let tokenizer = Tokenizer::of(checkpoint)?;
         let (format, reply_markers) = (ChatFormat::default(), Vec::new());
         let sampling = makers_sampling(checkpoint)?;
+        let speculate = if model.abilities().any_rows { Speculate::default() } else { Speculate::Off };
         let engine = Self {
             model,
             tokenizer,
@@ -100,6 +104,7 @@ impl Engine {
             pool,
             device,
             least_tokens: OnceLock::new(),
+            proposers: speculate.proposers(),
         };
         Ok(match ChatTemplate::of(checkpoint)? {
             Some(template) => engine.with_template(template),
@@ -113,6 +118,38 @@ impl Engine {
         let format = ChatFormat::of(template.source(), &self.tokenizer);
         let reply_markers = format.marker_tokens(&self.tokenizer);
         Self { template: Some(template), format, reply_markers, ..self }
+    }
+
+    /// The same model with another way of speculative decoding, or none. The output is the same.
+    ///
+    /// # Errors
+    /// If it is asked for on a device whose logits may depend on how many tokens are read together.
+    pub fn with_speculation(self, speculate: Speculate) -> Result<Self, LoadError> {
+        self.with_proposers(speculate.proposers())
+    }
+
+    /// The same with proposers of the caller's own, one for each text.
+    ///
+    /// # Errors
+    /// As [`Engine::with_speculation`].
+    pub fn with_proposers(self, proposers: Option<MakeProposer>) -> Result<Self, LoadError> {
+        if proposers.is_some() && !self.model.abilities().any_rows {
+            return Err(LoadError::unsupported(format!(
+                "speculative decoding on {}: its logits may depend on how many tokens are read together; use --speculate off",
+                self.device
+            )));
+        }
+        Ok(Self { proposers, ..self })
+    }
+
+    /// Whether texts are generated with speculative decoding.
+    pub fn speculates(&self) -> bool {
+        self.proposers.is_some()
+    }
+
+    /// Somebody who guesses how a text goes on.
+    pub(crate) fn proposer(&self) -> Option<Box<dyn Proposer>> {
+        self.proposers.as_ref().map(|make| make())
     }
 
     /// What its passes run on.

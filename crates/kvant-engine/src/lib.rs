@@ -5,7 +5,7 @@
 //! spec says, [`family`] knows which one suits a model, [`memory`] how much memory this machine has, and [`estimate`] how much
 //! a run takes, [`device`] where it runs; [`open`] decides by all of these, as `kvant run` does. [`grammar`] keeps texts to schemas and grammars,
 //! [`reply`] splits them into reasoning, answer and tool calls, [`tools`] knows how calls are written. [`scheduler`] runs many
-//! sequences at once.
+//! sequences at once. [`speculation`] guesses what comes next, so that a pass gives several tokens.
 //!
 //! ```no_run
 //! use kvant_engine::{Engine, Event, LoadOptions, Policy, Request, SamplingParams};
@@ -35,19 +35,21 @@ pub mod device;
 mod engine;
 pub mod estimate;
 pub mod family;
-mod generation;
 pub mod grammar;
 mod interrupt;
 pub mod kv;
 mod least_tokens;
 pub mod memory;
 pub mod open;
+mod pass_times;
 mod prompts;
 pub mod reply;
 pub mod sampler;
 pub mod scheduler;
 mod session;
 mod signature;
+pub mod speculation;
+mod stepper;
 pub mod stop;
 mod text;
 pub mod tools;
@@ -69,5 +71,6 @@ pub use prompts::Prompts;
 pub use sampler::{SAMPLING, SampleError, Sampler, SamplingOverrides, SamplingParams};
 pub use session::{Event, Finish, GenerateError, PREFILL_CHUNK, Reply, Request, ResumeError, Session, Stats};
 pub use signature::{numerics, signature};
+pub use speculation::{Speculate, SpeculationCounts};
 pub use stop::StopMatcher;
 pub use turn::{ToolChoice, Turn, TurnError, TurnOptions};

@@ -4,15 +4,19 @@
 //! ones held, from the beginning, are not read again. So a conversation is generated turn by turn by giving the
 //! whole conversation as the prompt each time.
 
+mod decode;
+
 use crate::constraint::{Constraint, ConstraintError};
 use crate::engine::Engine;
-use crate::generation::Generation;
+use crate::pass_times::PassTimes;
 use crate::sampler::{SampleError, SamplingParams};
 use crate::signature::first_numerics;
+use crate::speculation::SpeculationCounts;
+use crate::stepper::Stepper;
 use kvant_attention::KvCache;
 use kvant_cache::snapshot::{Numerics, Record, Signature};
 use kvant_cache::{Snapshot, SnapshotError};
-use kvant_model::{Chunk, Form, ForwardError, Output, Pass, TopTokens};
+use kvant_model::{Chunk, Form, ForwardError, Output, Outputs, Pass, TopTokens};
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
@@ -95,16 +99,25 @@ pub struct Stats {
     pub prefilled: usize,
     /// Time to read them.
     pub prefill: Duration,
-    /// Passes of one token each.
+    /// Tokens after the first.
     pub decoded: usize,
     /// Time for these.
     pub decode: Duration,
+    /// Passes for these: as many, or fewer where proposed tokens were accepted.
+    pub passes: usize,
+    /// Tokens read on trial, and those accepted of them.
+    pub speculation: SpeculationCounts,
 }
 
 impl Stats {
     /// Prompt tokens per second; none when nothing was read.
     pub fn prefill_rate(&self) -> Option<f64> {
         rate(self.prefilled, self.prefill)
+    }
+
+    /// Tokens after the first per pass; none when there were none.
+    pub fn tokens_per_pass(&self) -> Option<f64> {
+        (self.passes > 0).then(|| self.decoded as f64 / self.passes as f64)
     }
 
     /// Tokens per second after the first; none when there were none.
@@ -174,12 +187,25 @@ pub struct Session {
     top: Option<TopTokens>,
     /// The rounding that what is held was computed with; that of a file stays with what came from it.
     numerics: Numerics,
+    /// What passes take.
+    times: PassTimes,
+    /// Reads tokens on trial, where its engine does.
+    speculates: bool,
 }
 
 impl Session {
     pub(crate) fn new(engine: Arc<Engine>, kv: KvCache) -> Self {
         let numerics = engine.numerics();
-        Self { engine, kv, tokens: Vec::new(), logits: Vec::new(), top: None, numerics }
+        Self {
+            engine,
+            kv,
+            tokens: Vec::new(),
+            logits: Vec::new(),
+            top: None,
+            numerics,
+            times: PassTimes::default(),
+            speculates: true,
+        }
     }
 
     /// The engine it is a sequence of.
@@ -219,6 +245,12 @@ impl Session {
         self.numerics != self.engine.numerics()
     }
 
+    /// Whether texts are generated with speculative decoding from now on, where the [engine](Engine::speculates) does that. They are the
+    /// same either way.
+    pub fn set_speculating(&mut self, speculates: bool) {
+        self.speculates = speculates;
+    }
+
     /// Its cache.
     pub fn kv(&self) -> &KvCache {
         &self.kv
@@ -245,6 +277,8 @@ impl Session {
             logits: self.logits.clone(),
             top: self.top.clone(),
             numerics: self.numerics,
+            times: self.times,
+            speculates: self.speculates,
         })
     }
 
@@ -318,26 +352,26 @@ impl Session {
         constraint: Option<Box<dyn Constraint>>,
         sink: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
     ) -> Result<Reply, GenerateError> {
-        let mut generation = Generation::new(request)?.within(constraint);
+        let proposer = self.engine.proposer().filter(|_| self.speculates);
+        let mut stepper = Stepper::new(request, constraint)?.speculating(proposer);
         let mut reply = Reply {
             text: String::new(),
             tokens: Vec::new(),
             finish: Finish::Cancelled,
-            seed: generation.seed(),
+            seed: stepper.seed(),
             stats: Stats::default(),
         };
         let start = Instant::now();
-        let read = self.read_prompt(&request.prompt, Some(&generation), &mut reply.stats, sink)?;
+        let read = self.read_prompt(&request.prompt, Some(&stepper), &mut reply.stats, sink)?;
         reply.stats.prefill = start.elapsed();
-        if !read {
-            return Ok(reply);
-        }
+        let Some(outputs) = read else { return Ok(reply) };
 
         let start = Instant::now();
-        let outcome = self.decode(&mut generation, &mut reply, sink);
+        let outcome = self.decode(outputs, &mut stepper, &mut reply, sink);
         reply.stats.decode = start.elapsed();
+        reply.stats.speculation = stepper.counts();
         self.kv.sequence_mut().mark(self.tokens.len());
-        reply.tokens = generation.into_tokens();
+        reply.tokens = stepper.chosen().to_vec();
         outcome?;
         Ok(reply)
     }
@@ -348,7 +382,10 @@ impl Session {
     /// # Errors
     /// If the prompt is empty or longer than the context, or a pass fails. What was read up to then is kept.
     pub fn prefill(&mut self, prompt: &[u32]) -> Result<&[f32], GenerateError> {
-        self.read_prompt(prompt, None, &mut Stats::default(), &mut |_| ControlFlow::Continue(()))?;
+        let go_on = &mut |_: Event<'_>| ControlFlow::Continue(());
+        if let Some(outputs) = self.read_prompt(prompt, None, &mut Stats::default(), go_on)? {
+            self.keep_row(outputs, 0);
+        }
         Ok(&self.logits)
     }
 
@@ -357,19 +394,20 @@ impl Session {
     /// # Errors
     /// If the context is full, the token unknown, or the pass fails; the session then holds what it held.
     pub fn step(&mut self, token: u32) -> Result<&[f32], GenerateError> {
-        self.read(&[token], Needs::Logits)?;
+        let outputs = self.read(&[token], Needs::Logits)?;
+        self.keep_row(outputs, 0);
         Ok(&self.logits)
     }
 
-    /// Brings the cache to hold exactly `prompt`, with the logits after its last token, or what a generation needs of them; false
+    /// Brings the cache to hold exactly `prompt`, and gives the logits after its last token, or what a generation needs of them; none
     /// if the sink broke off.
     fn read_prompt(
         &mut self,
         prompt: &[u32],
-        generation: Option<&Generation>,
+        stepper: Option<&Stepper>,
         stats: &mut Stats,
         sink: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
-    ) -> Result<bool, GenerateError> {
+    ) -> Result<Option<Outputs>, GenerateError> {
         if prompt.is_empty() {
             return Err(GenerateError::EmptyPrompt);
         }
@@ -385,63 +423,29 @@ impl Session {
         // The end of a prompt is where the next request is likely to go on from.
         self.kv.sequence_mut().mark(total);
         let most = self.engine.prefill_chunk(self.kv.sequence(), context);
+        let mut outputs = None;
         while self.tokens.len() < total {
             let done = self.tokens.len();
             if sink(Event::Prefill { done, total }).is_break() {
-                return Ok(false);
+                return Ok(None);
             }
             let chunk = &prompt[done..total.min(done + most)];
-            let needs = match generation {
+            let needs = match stepper {
                 _ if done + chunk.len() < total => Needs::Nothing,
                 None => Needs::Logits,
-                Some(generation) => Needs::Choice(generation),
+                Some(stepper) => Needs::Choice(stepper),
             };
-            self.read(chunk, needs)?;
+            outputs = Some(self.read(chunk, needs)?);
             stats.prefilled += chunk.len();
         }
-        Ok(!sink(Event::Prefill { done: total, total }).is_break())
-    }
-
-    fn decode(
-        &mut self,
-        generation: &mut Generation,
-        reply: &mut Reply,
-        sink: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
-    ) -> Result<(), GenerateError> {
-        let engine = Arc::clone(&self.engine);
-        reply.finish = loop {
-            if generation.is_full() {
-                break Finish::MaxTokens;
+        let broke_off = sink(Event::Prefill { done: total, total }).is_break();
+        match outputs {
+            Some(outputs) if broke_off => {
+                self.keep_row(outputs, 0);
+                Ok(None)
             }
-            // All but the first token need room for the one before them.
-            if let Some(&last) = generation.tokens().last() {
-                if self.tokens.len() == self.context() {
-                    break Finish::ContextFull;
-                }
-                self.read(&[last], Needs::Choice(generation))?;
-                reply.stats.decoded += 1;
-            }
-            let output = self.top.as_ref().map_or(Output::Logits(&self.logits), Output::Top);
-            let choice = generation.choose(output, engine.tokenizer())?;
-            if let Some(finish @ Finish::EndOfText(_)) = choice.finish {
-                break finish;
-            }
-            reply.text.push_str(&choice.text);
-            let flow = sink(Event::Text(&choice.text));
-            if let Some(finish) = choice.finish {
-                break finish;
-            }
-            if flow.is_break() {
-                break Finish::Cancelled;
-            }
-        };
-        if !matches!(reply.finish, Finish::Stop(_) | Finish::Cancelled) {
-            let rest = generation.rest(&reply.finish);
-            reply.text.push_str(&rest);
-            // The generation is over either way.
-            let _ = sink(Event::Text(&rest));
+            outputs => Ok(outputs),
         }
-        Ok(())
     }
 
     fn forget_outputs(&mut self) {
@@ -449,30 +453,41 @@ impl Session {
         self.top = None;
     }
 
-    /// One pass over tokens that fit, and what is needed of the logits after the last of them.
-    fn read(&mut self, tokens: &[u32], needs: Needs<'_>) -> Result<(), GenerateError> {
+    /// Keeps a row of a pass as what comes after the last token held.
+    fn keep_row(&mut self, mut outputs: Outputs, row: usize) {
+        self.forget_outputs();
+        if outputs.rows() > 1 {
+            match outputs.row(row) {
+                Output::Logits(logits) => self.logits.extend_from_slice(logits),
+                Output::Top(top) => self.top = Some(top.clone()),
+                Output::Hidden(_) => {}
+            }
+        } else if outputs.rows() > 0 {
+            self.top = outputs.take_top(0);
+            self.logits = outputs.into_logits().into_vec();
+        }
+    }
+
+    /// One pass over tokens that fit, and what is needed of the logits after the last of them, and after those proposed.
+    fn read(&mut self, tokens: &[u32], needs: Needs<'_>) -> Result<Outputs, GenerateError> {
         let end = tokens.len();
-        let wanted = match needs {
-            Needs::Nothing => 0..0,
-            Needs::Logits | Needs::Choice(_) => end.saturating_sub(1)..end,
+        let (wanted, top) = match needs {
+            Needs::Nothing => (0..0, None),
+            Needs::Logits => (end.saturating_sub(1)..end, None),
+            Needs::Choice(stepper) => (end.saturating_sub(1 + stepper.proposed())..end, stepper.wants()),
         };
-        let top = match needs {
-            Needs::Choice(generation) => [generation.wants()],
-            Needs::Nothing | Needs::Logits => [None],
-        };
+        let top = vec![top; wanted.len()];
         let form = if wanted.is_empty() { Form::Logits } else { Form::Top(&top) };
         let accept = |_: usize, top: &TopTokens| match needs {
-            Needs::Choice(generation) => generation.accepts_top_k(top),
+            Needs::Choice(stepper) => stepper.accepts_top_k(top),
             Needs::Nothing | Needs::Logits => false,
         };
         let chunks = [Chunk::new(tokens, wanted).form(form)];
-        let mut outputs =
+        let outputs =
             self.engine.forward(Pass::new(&chunks).accept(&accept), &mut [self.kv.sequence_mut()])?;
-        let top = (outputs.rows() > 0).then(|| outputs.take_top(0)).flatten();
-        let logits = outputs.into_logits();
         self.tokens.extend_from_slice(tokens);
-        (self.logits, self.top) = (logits.into_vec(), top);
-        Ok(())
+        self.forget_outputs();
+        Ok(outputs)
     }
 }
 
@@ -481,6 +496,6 @@ impl Session {
 enum Needs<'g> {
     Nothing,
     Logits,
-    /// What settles the choice of the next token.
-    Choice(&'g Generation),
+    /// What settles the choice of the next token, and of those after a proposal.
+    Choice(&'g Stepper),
 }

@@ -212,12 +212,16 @@ impl Model {
         Ok(())
     }
 
+    /// What its backend can do, and what it promises.
+    pub fn abilities(&self) -> Abilities {
+        Abilities { first_layer: self.resumes(), ..self.network.abilities() }
+    }
+
     fn check(&self, pass: &Pass<'_>, sequences: &[&mut Sequence]) -> Result<(), ForwardError> {
         if pass.chunks.len() != sequences.len() {
             return Err(ForwardError::Chunks { chunks: pass.chunks.len(), sequences: sequences.len() });
         }
-        let abilities = Abilities { first_layer: self.resumes(), ..self.network.abilities() };
-        if let Some(what) = abilities.lacks(pass) {
+        if let Some(what) = self.abilities().lacks(pass) {
             return Err(ForwardError::Unsupported { device: self.device.clone(), what });
         }
         if let Some((_, input)) = pass.first {

@@ -248,6 +248,9 @@ pub struct Abilities {
     pub first_layer: bool,
     /// [`Observer::attention`].
     pub attention_observer: bool,
+    /// A token's logits have the same bits however many tokens are read with it. Every pass may have as many as it likes; speculative
+    /// decoding asks for this promise.
+    pub any_rows: bool,
 }
 
 impl Abilities {

@@ -2,10 +2,12 @@
 
 use super::{Contents, Paged, Sequence};
 use crate::arena::ArenaError;
+use crate::exact_window::Mode;
 use crate::layout::ROLLBACK;
 use crate::lineage::Lineage;
 use crate::recurrent::StateAt;
 use crate::side::SideStore;
+use crate::slot::STATE_CHUNK;
 use crate::steps::Steps;
 use std::sync::Arc;
 
@@ -144,6 +146,35 @@ impl Sequence {
                 return target;
             }
         }
+    }
+
+    /// How many of at most `tokens` the next pass may have, at least one, so that taking it back to its first token, or to any later one,
+    /// reads nothing again: it ends before another page is encoded or leaves the exact rows or the window, and before a chunk of recurrent
+    /// state is closed. What is held then is what would be held if it had ended there; of recurrent state, chunks that only going back far
+    /// would need may be forgotten a few tokens earlier.
+    pub fn revocable(&self, tokens: usize) -> usize {
+        let (rule, slack) = (self.layout.exact_window(), self.layout.slack());
+        if rule.mode == Mode::Strict {
+            return 1;
+        }
+        let first = self.len + 1;
+        let mut end = self.len.saturating_add(tokens.min(1 + ROLLBACK));
+        for (slot, _, _, side) in self.layout.sides() {
+            let page = side.page_tokens();
+            end = end.min(rule.next_change(first.saturating_sub(slack.exact), page) + slack.exact - 1);
+            let window = self.layout.window(slot);
+            if let Some(width) = rule.window(window) {
+                let seen = rule.first_seen(first, window).saturating_sub(slack.window);
+                let left = seen.saturating_sub(rule.sinks) / page;
+                let leaves =
+                    rule.page_start(left + 1, page).saturating_add(slack.window).saturating_add(width);
+                end = end.min(leaves - 2);
+            }
+        }
+        if self.has_states() {
+            end = end.min((first / STATE_CHUNK + 1) * STATE_CHUNK - 1);
+        }
+        end.max(first) - self.len
     }
 
     /// Another sequence with the first `len` tokens, or fewer: as a [`fork`](Sequence::fork) that is

@@ -1,6 +1,7 @@
 //! `kvant bench`: how fast a model reads prompts and generates, at chosen depths of context.
 
 mod server;
+mod speculation;
 pub mod wire;
 
 use crate::failure::Failure;
@@ -13,7 +14,7 @@ use clap::Args;
 use kvant_codec::Tier;
 use kvant_engine::device::DeviceModel;
 use kvant_engine::open::Plans;
-use kvant_engine::{DeviceChoice, LoadOptions, SparseV, StateType};
+use kvant_engine::{DeviceChoice, LoadOptions, OpenOptions, SparseV, StateType};
 use kvant_eval::Machine;
 use kvant_eval::speed::{self, Plan, SpeedRow, Stage, Step};
 use kvant_model::Checkpoint;
@@ -28,6 +29,8 @@ Examples:
       generation alone, at a depth that is not read
   kvant bench --server http://127.0.0.1:8080
       a running server, with several clients at once
+  kvant bench model.gguf --speculate
+      the same texts with speculative decoding and without
   kvant bench model.gguf --threads 1,2 --json | jq '[.test, .kv, .tok_s_best]'
 
 pp reads a prompt of -p tokens, tg generates -n tokens one by one, each on top
@@ -98,6 +101,11 @@ pub struct Bench {
     #[arg(short, long, value_name = "N", default_value_t = 5)]
     repetitions: usize,
 
+    /// Measure speculative decoding in place of prompts and depths: a file rewritten, JSON of a schema and an open answer, with it and
+    /// without, in turns
+    #[arg(long, conflicts_with_all = ["server", "prompt", "generate", "depth", "kv", "fill", "paced"])]
+    speculate: bool,
+
     /// Reach depths by copying a short context instead of reading a long one; measures generation only
     #[arg(long)]
     fill: bool,
@@ -121,6 +129,18 @@ impl Bench {
         Tier::select()?;
         let path = self.model.unwrap_or_default();
         let checkpoint = Checkpoint::open(open::find(&path)?)?;
+        if self.speculate {
+            let options = OpenOptions {
+                device: self.device,
+                weights: self.weights.map(Weights::dtype),
+                threads: self.threads.first().map(|&threads| threads.into()),
+                sparse_v: self.sparse_v,
+                state: self.state,
+                ..OpenOptions::default()
+            };
+            let opened = options.open_checkpoint(checkpoint).map_err(|error| open::failure(&error))?;
+            return speculation::run(&opened, &path, self.repetitions, self.json);
+        }
         let all = Pool::default();
         let options = LoadOptions { weights: self.weights.map(Weights::dtype), ..LoadOptions::default() };
         let placed = all

@@ -3,9 +3,13 @@
 use super::masks::{Computed, MaskThreads, Pending};
 use crate::constraint::{Constraint, ConstraintError};
 use llguidance::Matcher;
-use llguidance::toktrie::SimpleVob;
+use llguidance::toktrie::{SimpleVob, TokTrie};
 use std::sync::Arc;
 use std::task::Waker;
+use std::time::Duration;
+
+/// How long a mask that usually comes at once is waited for: much less than a pass takes.
+const BRIEFLY: Duration = Duration::from_millis(2);
 
 /// A grammar on its way through one text. What may come next is computed on other threads, from the moment that a token is accepted.
 pub struct GrammarConstraint {
@@ -52,13 +56,18 @@ impl GrammarConstraint {
         };
     }
 
-    /// The mask, waited for where it is not there.
-    fn mask(&mut self) -> Result<&SimpleVob, ConstraintError> {
+    /// Begins with the first mask.
+    fn begin_fresh(&mut self) {
         if let State::Fresh(_) = self.state
             && let State::Fresh(matcher) = self.state.take()
         {
             self.state = self.begin(matcher, None);
         }
+    }
+
+    /// The mask, waited for where it is not there.
+    fn mask(&mut self) -> Result<&SimpleVob, ConstraintError> {
+        self.begin_fresh();
         if let State::Pending(pending) = &self.state {
             let computed = pending.wait();
             self.computed(*computed);
@@ -69,6 +78,20 @@ impl GrammarConstraint {
             State::Fresh(_) | State::Pending(_) => unreachable!("it was begun and waited for"),
         }
     }
+}
+
+/// Tokens of the only bytes that may come. What comes after the last of them may become one token with it, so it is left out.
+fn forced(matcher: &mut Matcher) -> Vec<u32> {
+    let bytes = matcher.compute_ff_bytes();
+    if bytes.is_empty() || bytes.contains(&TokTrie::SPECIAL_TOKEN_MARKER) {
+        return Vec::new();
+    }
+    let mut tokens =
+        matcher.tok_env().map_or_else(|_| Vec::new(), |vocabulary| vocabulary.tokenize_bytes(&bytes));
+    if tokens.len() > 1 {
+        tokens.pop();
+    }
+    tokens
 }
 
 /// A constraint of its own for another text, as far along as this one is.
@@ -116,12 +139,39 @@ impl Constraint for GrammarConstraint {
         Ok(())
     }
 
-    fn poll_ready(&mut self, waker: &Waker) -> bool {
-        if let State::Fresh(_) = self.state
-            && let State::Fresh(matcher) = self.state.take()
+    fn wait_briefly(&mut self) {
+        if let State::Pending(pending) = &self.state
+            && !self.is_slow
+            && let Some(computed) = pending.wait_for(BRIEFLY)
         {
-            self.state = self.begin(matcher, None);
+            self.computed(*computed);
         }
+    }
+
+    fn foresee(&mut self, guess: &mut Vec<u32>) {
+        self.begin_fresh();
+        self.wait_briefly();
+        // Where it is not known yet what may come, the guess is as good as any.
+        let State::Ready { matcher, mask } = &self.state else { return };
+        if matcher.is_stopped() || self.is_slow {
+            guess.clear();
+            return;
+        }
+        // A copy looks ahead: what may come of the text does not depend on it.
+        let mut ahead = matcher.clone();
+        let may_come = |ahead: &mut Matcher, guess: &[u32]| {
+            let known = guess.iter().position(|token| *token as usize >= mask.len()).unwrap_or(guess.len());
+            ahead.validate_tokens(&guess[..known]).unwrap_or(0)
+        };
+        guess.truncate(may_come(&mut ahead, guess));
+        if guess.is_empty() {
+            *guess = forced(&mut ahead);
+            guess.truncate(may_come(&mut ahead, guess));
+        }
+    }
+
+    fn poll_ready(&mut self, waker: &Waker) -> bool {
+        self.begin_fresh();
         if let State::Pending(pending) = &self.state {
             match pending.poll(waker) {
                 Some(computed) => self.computed(*computed),

@@ -81,6 +81,15 @@ impl Pending {
         }
     }
 
+    /// Waits for it, but not longer than this.
+    pub fn wait_for(&self, time: Duration) -> Option<Box<Computed>> {
+        let inner = lock(&self.place.inner);
+        let waits = |inner: &mut Inner| !inner.is_done;
+        let (mut inner, _) =
+            self.place.filled.wait_timeout_while(inner, time, waits).unwrap_or_else(PoisonError::into_inner);
+        inner.computed.take()
+    }
+
     /// Waits for it, and leaves it there.
     pub fn wait_and_copy(&self) -> (Matcher, Result<SimpleVob, ConstraintError>) {
         let mut inner = lock(&self.place.inner);

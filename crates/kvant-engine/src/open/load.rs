@@ -131,7 +131,10 @@ impl OpenOptions {
         backend: &(dyn Backend + Sync),
     ) -> Result<Arc<Engine>, OpenError> {
         let pool = self.threads.map_or_else(Pool::default, Pool::new);
-        let engine = Engine::load_with(pool, checkpoint, backend)?;
+        let mut engine = Engine::load_with(pool, checkpoint, backend)?;
+        if let Some(speculate) = self.speculate {
+            engine = engine.with_speculation(speculate)?;
+        }
         Ok(Arc::new(match self.template()? {
             Some(template) => engine.with_template(template),
             None => engine,

@@ -49,6 +49,7 @@ use crate::kv;
 use crate::memory::Memory;
 use crate::session::Session;
 use crate::signature::{rotates_by_context, signature};
+use crate::speculation::Speculate;
 use context::ContextRequest;
 use kvant_attention::{KvCache, KvUnsupported};
 use kvant_cache::snapshot::Signature;
@@ -93,6 +94,8 @@ pub struct OpenOptions {
     pub pinned: bool,
     /// Threads that compute, each of which takes some memory; `None` for as many as there are processors.
     pub threads: Option<usize>,
+    /// Speculative decoding; `None` for the usual one where the device allows it.
+    pub speculate: Option<Speculate>,
 }
 
 impl OpenOptions {

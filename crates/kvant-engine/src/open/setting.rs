@@ -5,6 +5,7 @@
 
 use super::OpenOptions;
 use super::amount::{parse_bytes, parse_tokens};
+use crate::speculation::Speculate;
 use kvant_cpu::ActivationType;
 use kvant_model::DType;
 use kvant_threads::MAX_THREADS;
@@ -168,6 +169,16 @@ pub const OPENING: &[OpenSetting] = &[
         value: "N",
         help: "Threads to compute with [default: as many as the machine has processors]",
         set: |options, text| whole(text, 1..=MAX_THREADS).map(|threads| options.threads = Some(threads)),
+        ..UNNAMED
+    },
+    OpenSetting {
+        name: "speculate",
+        flag: "speculate",
+        value: "HOW",
+        help: "Speculative decoding, with exactly the same output: suffix reads what followed when the text last read like this on \
+               trial, off reads one token a pass [default: suffix on CPUs and CUDA, off elsewhere]",
+        choices: &Speculate::NAMES,
+        set: |options, text| parsed(text).map(|speculate| options.speculate = Some(speculate)),
         ..UNNAMED
     },
     OpenSetting {

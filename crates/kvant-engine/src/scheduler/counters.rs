@@ -45,6 +45,10 @@ pub struct Counters {
     pub cached_tokens: u64,
     /// Tokens chosen.
     pub generated_tokens: u64,
+    /// Tokens read on trial.
+    pub proposed_tokens: u64,
+    /// Those of them that were chosen.
+    pub accepted_tokens: u64,
     /// Passes through the network.
     pub passes: u64,
     /// Rows of all passes.

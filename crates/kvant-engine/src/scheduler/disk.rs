@@ -239,7 +239,7 @@ impl Scheduler {
         if !may_reuse {
             return false;
         }
-        let known = &task.tokens[..task.tokens.len() - 1];
+        let known = &task.stepper.known()[..task.tokens().len() - 1];
         let on_disk = *task.on_disk.get_or_insert_with(|| disk.tier.longest(known));
         if on_disk <= self.tree.longest(known) {
             return false;

@@ -115,7 +115,8 @@ impl Handle {
         jobs.iter().try_for_each(|job| self.check(job))?;
         // Made outside the lock: penalties look at the whole prompt.
         let count = jobs.len();
-        let tasks: Vec<Task> = jobs.into_iter().map(|job| Task::new(job, 0)).collect::<Result<_, _>>()?;
+        let task = |job| Ok(Task::new(job, 0)?.speculating(self.engine.proposer()));
+        let tasks: Vec<Task> = jobs.into_iter().map(task).collect::<Result<_, SampleError>>()?;
         let mut state = self.shared.lock();
         if state.stopping.is_some() || state.ended {
             return Err(Refused::Stopping);

@@ -3,9 +3,10 @@
 use super::logprobs::Logprobs;
 use super::pool::{Pool, Pooling};
 use crate::constraint::Constraint;
-use crate::generation::Generation;
 use crate::sampler::SampleError;
 use crate::session::{Finish, GenerateError, Request};
+use crate::speculation::{Proposer, SpeculationCounts};
+use crate::stepper::Stepper;
 use std::time::{Duration, Instant};
 
 /// Somebody who waits for an answer.
@@ -85,6 +86,8 @@ pub struct JobUsage {
     pub cached: usize,
     /// Tokens chosen, the ending one included.
     pub generated: usize,
+    /// Tokens read on trial, and those accepted of them.
+    pub speculation: SpeculationCounts,
     /// From its arrival until it left the queue.
     pub waited: Duration,
     /// From its arrival to its end.
@@ -147,10 +150,7 @@ pub enum Refused {
 pub(super) struct Task {
     /// By order of arrival.
     pub id: u64,
-    /// Those of the prompt, and those chosen since.
-    pub tokens: Vec<u32>,
-    pub prompt: usize,
-    pub generation: Generation,
+    pub stepper: Stepper,
     pub logprobs: Option<usize>,
     /// Of the prompt's tokens read so far.
     pub prompt_logprobs: Option<Vec<Logprobs>>,
@@ -176,13 +176,10 @@ impl Task {
         if job.embed.is_some() {
             job.request.max_tokens = Some(0);
         }
-        let generation = Generation::new(&job.request)?.within(job.constraint);
-        let tokens = job.request.prompt;
+        let stepper = Stepper::new(&job.request, job.constraint)?;
         Ok(Self {
             id,
-            prompt: tokens.len(),
-            tokens,
-            generation,
+            stepper,
             logprobs: job.logprobs,
             prompt_logprobs: (job.prompt_logprobs && job.logprobs.is_some()).then(Vec::new),
             cache_prompt: job.cache_prompt,
@@ -198,18 +195,34 @@ impl Task {
         })
     }
 
+    /// The same with somebody who guesses how it goes on.
+    pub fn speculating(self, proposer: Option<Box<dyn Proposer>>) -> Self {
+        Self { stepper: self.stepper.speculating(proposer), ..self }
+    }
+
+    /// The tokens of prompt and answer.
+    pub fn tokens(&self) -> &[u32] {
+        self.stepper.known()
+    }
+
+    /// Tokens of its prompt.
+    pub fn prompt(&self) -> usize {
+        self.stepper.prompt()
+    }
+
     /// Ends it with its text.
     pub fn finish(mut self, finish: Finish) {
         if let Some(pool) = &self.pool {
             self.listener.take(JobEvent::Embedded(pool.vector()));
         }
-        let text = self.generation.rest(&finish);
+        let text = self.stepper.rest(&finish);
         let now = Instant::now();
         let (started, cached) = self.started.unwrap_or((now, 0));
         let usage = JobUsage {
-            prompt: self.prompt,
+            prompt: self.prompt(),
             cached,
-            generated: self.generation.tokens().len(),
+            generated: self.stepper.chosen().len(),
+            speculation: self.stepper.counts(),
             waited: started - self.arrived,
             total: now - self.arrived,
         };

@@ -1,7 +1,7 @@
 //! Many sequences at once: continuous batching on one arena of pages.
 //!
-//! A [`Scheduler`] makes passes. Each holds one token of every sequence that is being answered, and chunks of the prompts
-//! that are being read; the weights are read once for all of them. Between passes jobs join and leave. Whoever wants an
+//! A [`Scheduler`] makes passes. Each holds one token of every sequence that is being answered, a few more where they are likely to
+//! come ([`speculation`](crate::speculation)), and chunks of the prompts that are being read; the weights are read once for all of them. Between passes jobs join and leave. Whoever wants an
 //! answer has a [`Handle`] and a [`Listener`].
 //!
 //! *Who is next?* Jobs wait in a queue of bounded length. Owners take turns, and each owner's jobs keep their order.
@@ -43,6 +43,7 @@ pub use view::{SequenceView, View};
 
 use crate::engine::Engine;
 use crate::kv;
+use crate::pass_times::PassTimes;
 use crate::session::PREFILL_CHUNK;
 use disk::Disk;
 use handle::Shared;
@@ -50,7 +51,6 @@ use job::Task;
 use kvant_attention::KvCache;
 use kvant_cache::{PrefixTree, Sequence, WhenFull};
 use pool::Pool;
-use prefill_budget::PrefillBudget;
 use queue::Verdict;
 use std::sync::Arc;
 use std::task::Waker;
@@ -83,8 +83,9 @@ impl Default for SchedulerOptions {
 struct Active {
     task: Task,
     kv: KvCache,
-    /// (vocabulary): the logits after its last token, while it is not known yet what may come next. Passes are made without it.
-    held: Option<Vec<f32>>,
+    /// (vocabulary) each: the logits after its last token, and after those proposed, while it is not known yet what may come next.
+    /// Passes are made without it.
+    held: Option<Vec<Vec<f32>>>,
 }
 
 /// Makes passes for the jobs that come through its [`Handle`]. See the [module](self).
@@ -103,7 +104,7 @@ pub struct Scheduler {
     active: Vec<Active>,
     /// Preempted to make room, the oldest first.
     preempted: Vec<Task>,
-    prefill_budget: PrefillBudget,
+    times: PassTimes,
     /// The most prompt tokens of a pass.
     chunk: usize,
     counters: Counters,
@@ -129,7 +130,7 @@ impl Scheduler {
             shared,
             active: Vec::new(),
             preempted: Vec::new(),
-            prefill_budget: PrefillBudget::default(),
+            times: PassTimes::default(),
             chunk,
             counters: Counters::default(),
         }
@@ -239,8 +240,8 @@ impl Scheduler {
         let layout = self.empty.sequence().layout();
         let need =
             |tokens: usize| layout.arena_bytes((tokens + HEADROOM).min(self.context), PREFILL_CHUNK / 4);
-        let taken: usize = self.active.iter().map(|active| need(active.task.tokens.len())).sum();
-        self.active.is_empty() || taken + need(task.tokens.len()) <= cap
+        let taken: usize = self.active.iter().map(|active| need(active.task.tokens().len())).sum();
+        self.active.is_empty() || taken + need(task.tokens().len()) <= cap
     }
 
     /// Whether a sequence may begin with what others have read. A mean, and the probabilities of a prompt, want all tokens read.
@@ -251,14 +252,14 @@ impl Scheduler {
 
     /// Whether another sequence is just reading what this one begins with.
     fn is_being_read(&self, task: &Task) -> bool {
-        if !self.may_reuse(task) || task.prompt < WORTH_WAITING {
+        if !self.may_reuse(task) || task.prompt() < WORTH_WAITING {
             return false;
         }
-        let known = self.tree.longest(&task.tokens);
+        let known = self.tree.longest(task.tokens());
         self.active.iter().any(|active| {
-            let prompt = &active.task.tokens[..active.task.prompt];
-            let common = prompt.iter().zip(&task.tokens).take_while(|(a, b)| a == b).count();
-            active.kv.len() < active.task.prompt && common >= known + WORTH_WAITING
+            let prompt = &active.task.tokens()[..active.task.prompt()];
+            let common = prompt.iter().zip(task.tokens()).take_while(|(a, b)| a == b).count();
+            active.kv.len() < prompt.len() && common >= known + WORTH_WAITING
         })
     }
 
@@ -266,7 +267,7 @@ impl Scheduler {
         // The last token is always read: its logits are what the next one is chosen from.
         task.pool.iter_mut().for_each(Pool::reset);
         task.prompt_logprobs.iter_mut().for_each(Vec::clear);
-        let known = &task.tokens[..task.tokens.len() - 1];
+        let known = &task.tokens()[..task.tokens().len() - 1];
         let found = if self.may_reuse(&task) { self.tree.find(known).ok() } else { None };
         // Where there is not even room for a copy of what was found, reading starts over.
         let sequence = found.unwrap_or_else(|| {
@@ -276,17 +277,17 @@ impl Scheduler {
         let mut kv = self.empty.over(sequence);
         if task.started.is_none() {
             let cached = kv.len();
-            self.disk.iter().for_each(|disk| disk.touch(&task.tokens[..cached]));
+            self.disk.iter().for_each(|disk| disk.touch(&task.tokens()[..cached]));
             task.started = Some((Instant::now(), cached));
-            self.counters.prompt_tokens += task.prompt as u64;
+            self.counters.prompt_tokens += task.prompt() as u64;
             self.counters.cached_tokens += cached as u64;
-            task.listener.take(JobEvent::Started { cached, seed: task.generation.seed() });
+            task.listener.take(JobEvent::Started { cached, seed: task.stepper.seed() });
         }
         // Where the next request of a conversation is likely to go on from.
-        kv.sequence_mut().mark(task.prompt);
+        kv.sequence_mut().mark(task.prompt());
         let place = self.active.partition_point(|active| active.task.id < task.id);
         // Found out while the prompt is read.
-        task.generation.poll_ready(&self.waker);
+        task.stepper.poll_ready(&self.waker);
         self.active.insert(place, Active { task, kv, held: None });
     }
 
@@ -294,7 +295,7 @@ impl Scheduler {
     fn remember(&mut self, active: &Active) {
         if self.options.remember {
             let held = active.kv.len();
-            let tokens = &active.task.tokens[..held];
+            let tokens = &active.task.stepper.tokens()[..held];
             // Without room for another reference to unfinished sinks there is nothing to keep.
             let kept = self.tree.insert(tokens, active.kv.sequence()).unwrap_or(0);
             self.disk.iter_mut().for_each(|disk| disk.note(&tokens[..kept]));
@@ -316,10 +317,10 @@ impl Scheduler {
         let f16 = kv::f16_bytes_per_token(self.engine.model().slots());
         let sequences = self.active.iter().map(|Active { task, kv, .. }| SequenceView {
             id: task.id,
-            prompt: task.prompt,
+            prompt: task.prompt(),
             cached: task.started.map_or(0, |started| started.1),
             held: kv.len(),
-            generated: task.generation.tokens().len(),
+            generated: task.stepper.chosen().len(),
             footprint: kv.footprint(),
             f16: kv.len() as u64 * f16,
         });

@@ -3,8 +3,10 @@
 use super::job::{JobError, JobEvent, Task};
 use super::logprobs::Logprobs;
 use super::{Active, Scheduler, prefill_budget};
-use crate::generation::Generation;
+use crate::pass_times::PassRows;
 use crate::session::{Finish, GenerateError};
+use crate::speculation::{MOST_PROPOSED, ProposalLimits};
+use crate::stepper::Stepper;
 use kvant_cache::{CacheError, Sequence, StateError};
 use kvant_model::{Chunk, Form, ForwardError, Output, Outputs, Pass, TopK, TopTokens};
 use kvant_text::tokenizer::Tokenizer;
@@ -13,35 +15,40 @@ use std::task::Waker;
 use std::time::Instant;
 
 /// What a pass came to for one sequence.
+#[derive(Default)]
 struct Outcome {
-    /// None where no token was to be chosen any more.
-    token: Option<JobEvent>,
-    finish: Option<Finish>,
+    /// Tokens that were chosen, but for the one that ends the text.
+    tokens: Vec<JobEvent>,
+    /// How many of them were proposed.
+    accepted: usize,
+    /// How it ended, if it did.
+    end: Option<Result<Finish, GenerateError>>,
 }
 
 impl Active {
     /// Tokens that are known and not yet read: at least one between passes, unless it waits for what may come next.
     fn pending(&self) -> usize {
-        self.task.tokens.len() - self.kv.len()
+        self.task.tokens().len().saturating_sub(self.kv.len())
     }
 
     /// Which of the next `share` tokens something is wanted of: all of a text that becomes a vector, those of a prompt that is scored,
-    /// or the last where that is all.
+    /// or where that is all, the last known one and those proposed after it.
     fn wanted(&self, share: usize) -> Range<usize> {
-        match share == self.pending() {
+        let proposed = self.task.stepper.proposed();
+        match share == self.pending() + proposed {
             _ if share == 0 => 0..0,
             _ if self.task.pool.is_some() => 0..share,
-            _ if self.task.prompt_logprobs.is_some() && self.kv.len() < self.task.prompt => 0..share,
-            true => share - 1..share,
+            _ if self.task.prompt_logprobs.is_some() && self.kv.len() < self.task.prompt() => 0..share,
+            true => share - 1 - proposed..share,
             false => 0..0,
         }
     }
 
     /// What is needed of these rows: all logits where any of them are shown to anybody.
     fn needs(&self) -> Option<TopK> {
-        let Task { generation, logprobs, prompt_logprobs, .. } = &self.task;
-        let is_shown = logprobs.is_some() || prompt_logprobs.is_some() || generation.is_full();
-        generation.wants().filter(|_| !is_shown)
+        let Task { stepper, logprobs, prompt_logprobs, .. } = &self.task;
+        let is_shown = logprobs.is_some() || prompt_logprobs.is_some() || stepper.is_full();
+        stepper.wants().filter(|_| !is_shown)
     }
 
     /// The next `share` tokens, the sequence that takes them, and what will choose the next one. Every wanted row comes as `top` says.
@@ -49,11 +56,20 @@ impl Active {
         &'a mut self,
         share: usize,
         top: &'a [Option<TopK>],
-    ) -> ((Chunk<'a>, &'a mut Sequence), &'a Generation) {
+    ) -> ((Chunk<'a>, &'a mut Sequence), &'a Stepper) {
         let (at, wanted) = (self.kv.len(), self.wanted(share));
         let form = if self.task.pool.is_some() { Form::Hidden } else { Form::Top(top) };
-        let chunk = Chunk::new(&self.task.tokens[at..at + share], wanted).form(form);
-        ((chunk, self.kv.sequence_mut()), &self.task.generation)
+        let chunk = Chunk::new(&self.task.stepper.tokens()[at..at + share], wanted).form(form);
+        ((chunk, self.kv.sequence_mut()), &self.task.stepper)
+    }
+
+    /// Proposes tokens for the next pass, where that is worth it; says how many.
+    fn propose(&mut self, context: usize, least_chance: f64) -> usize {
+        let stepper = &mut self.task.stepper;
+        let room = context.saturating_sub(stepper.known().len()).min(MOST_PROPOSED);
+        let most = self.kv.sequence().revocable(1 + room) - 1;
+        stepper.propose(ProposalLimits { most, least_chance });
+        stepper.proposed()
     }
 
     /// Adds what came of the tokens of a text that becomes a vector.
@@ -67,10 +83,10 @@ impl Active {
     /// Scores the prompt tokens after those of the last `rows`, and tells of them once all are read.
     fn score_prompt(&mut self, outputs: &Outputs, rows: Range<usize>) {
         let Some(mut scored) = self.task.prompt_logprobs.take() else { return };
-        let Task { logprobs, tokens, prompt, .. } = &self.task;
+        let (logprobs, tokens, prompt) = (self.task.logprobs, self.task.tokens(), self.task.prompt());
         let first = self.kv.len() - rows.len();
         for (position, row) in (first..).zip(rows) {
-            if position + 1 < *prompt {
+            if position + 1 < prompt {
                 scored.push(Logprobs::of(
                     outputs.row(row).logits(),
                     tokens[position + 1],
@@ -78,48 +94,63 @@ impl Active {
                 ));
             }
         }
-        match self.kv.len() < *prompt {
+        match self.kv.len() < prompt {
             true => self.task.prompt_logprobs = Some(scored),
             false => self.task.listener.take(JobEvent::Prompt(scored)),
         }
     }
 
-    /// Chooses a token from what came after the last one read; none as long as it is not known what may come.
+    /// Chooses tokens from what came after the last known one and those proposed, as far as it is known what may come, and goes back to
+    /// what they leave of the pass.
     fn choose(
         &mut self,
-        output: Output<'_>,
+        rows: &[Output<'_>],
         tokenizer: &Tokenizer,
         context: usize,
         waker: &Waker,
-    ) -> Result<Option<Outcome>, GenerateError> {
-        let Task { generation, tokens, logprobs, .. } = &mut self.task;
-        if generation.is_full() {
-            return Ok(Some(Outcome { token: None, finish: Some(Finish::MaxTokens) }));
+    ) -> Outcome {
+        let Task { stepper, logprobs, .. } = &mut self.task;
+        let mut outcome = Outcome::default();
+        if stepper.is_full() {
+            outcome.end = Some(Ok(Finish::MaxTokens));
+            return outcome;
         }
-        if !generation.poll_ready(waker) {
-            self.held = Some(output.logits().to_vec());
-            return Ok(None);
+        for (index, &output) in rows.iter().enumerate() {
+            let is_ready =
+                if index == 0 { stepper.poll_ready(waker) } else { stepper.poll_soon_ready(waker) };
+            if !is_ready {
+                self.held = Some(rows[index..].iter().map(|row| row.logits().to_vec()).collect());
+                return outcome;
+            }
+            let step = match stepper.choose(output, tokenizer, context) {
+                Ok(step) => step,
+                Err(error) => {
+                    outcome.end = Some(Err(error));
+                    break;
+                }
+            };
+            outcome.accepted += usize::from(step.was_proposed);
+            if !matches!(step.finish, Some(Finish::EndOfText(_))) {
+                let logprobs = logprobs.map(|count| Logprobs::of(output.logits(), step.token, count));
+                outcome.tokens.push(JobEvent::Token { token: step.token, text: step.text, logprobs });
+            }
+            outcome.end = step.finish.map(Ok);
+            if !step.has_row {
+                break;
+            }
         }
-        let choice = generation.choose(output, tokenizer)?;
-        tokens.push(choice.token);
-        let no_more = || match self.kv.len() == context {
-            _ if generation.is_full() => Some(Finish::MaxTokens),
-            true => Some(Finish::ContextFull),
-            false => None,
-        };
-        let finish = choice.finish.or_else(no_more);
-        let ends_text = matches!(finish, Some(Finish::EndOfText(_)));
-        let logprobs = logprobs.map(|count| Logprobs::of(output.logits(), choice.token, count));
-        let token = JobEvent::Token { token: choice.token, text: choice.text, logprobs };
-        Ok(Some(Outcome { token: (!ends_text).then_some(token), finish }))
+        if self.kv.len() > self.task.stepper.settled() {
+            self.kv.truncate(self.task.stepper.settled());
+        }
+        outcome
     }
 }
 
 /// A sequence that is read to its end.
 struct Pick<'a> {
     active: &'a mut Active,
-    output: Output<'a>,
-    outcome: Option<Result<Option<Outcome>, GenerateError>>,
+    rows: Vec<Output<'a>>,
+    outcome: Outcome,
 }
 
 impl Scheduler {
@@ -129,14 +160,16 @@ impl Scheduler {
         self.make_room(&mut shares);
         let start = Instant::now();
         // A sequence whose state cannot go on is parted with; the others make the pass without it, and nothing of theirs is lost.
-        let (outputs, wanted) = loop {
+        let (outputs, wanted, rows) = loop {
             if shares.iter().all(|&share| share == 0) {
                 return;
             }
-            let wanted: Vec<usize> =
-                self.active.iter().zip(&shares).map(|(active, &share)| active.wanted(share).len()).collect();
+            let taking = || self.active.iter().zip(&shares);
+            let wanted: Vec<usize> = taking().map(|(active, &share)| active.wanted(share).len()).collect();
+            let rows = pass_rows(taking());
             match self.forward(&shares) {
-                Ok(outputs) => break (outputs, wanted),
+                Ok(outputs) => break (outputs, wanted, rows),
+                Err(_) if self.forget_proposals(&mut shares) => {}
                 Err(ForwardError::State(error)) if sequence(&shares, error.sequence).is_some() => {
                     let index = sequence(&shares, error.sequence).unwrap_or_default();
                     self.counters.failed += 1;
@@ -153,20 +186,24 @@ impl Scheduler {
                 }
             }
         };
-        // The row that a sequence which is read to its end goes on from.
+        // The rows that a sequence which is read to its end goes on from.
         let mut last_rows = Vec::with_capacity(wanted.len());
         let mut row = 0;
         for (active, rows) in self.active.iter_mut().zip(wanted) {
             active.pool(&outputs, row..row + rows);
             active.score_prompt(&outputs, row..row + rows);
             row += rows;
-            last_rows.push((rows > 0 && active.pending() == 0).then(|| row - 1));
+            let is_read = rows > 0 && active.pending() == 0;
+            let stepper = &mut active.task.stepper;
+            last_rows.push(if is_read { row - 1 - stepper.proposed()..row } else { 0..0 });
+            if is_read {
+                stepper.count_proposal();
+            }
         }
-        let (rows, answering): (usize, usize) =
-            (shares.iter().sum(), shares.iter().filter(|&&share| share == 1).count());
-        self.prefill_budget.learn(rows - answering, answering, start.elapsed());
+        self.times.learn(rows, start.elapsed());
         self.counters.passes += 1;
-        self.counters.rows += rows as u64;
+        self.counters.rows += shares.iter().sum::<usize>() as u64;
+        self.counters.proposed_tokens += rows.proposed as u64;
         self.sample_tokens(&last_rows, &outputs);
         self.counters.pass_seconds += start.elapsed().as_secs_f64();
     }
@@ -181,22 +218,43 @@ impl Scheduler {
             (0..).zip(&top).flat_map(|(index, top)| std::iter::repeat_n(index, top.len())).collect();
         let parts = self.active.iter_mut().zip(shares).filter(|(_, share)| **share > 0).zip(&top);
         let parts = parts.map(|((active, &share), top)| active.part(share, top));
-        let (parts, generations): (Vec<_>, Vec<_>) = parts.unzip();
+        let (parts, steppers): (Vec<_>, Vec<_>) = parts.unzip();
         let (chunks, mut sequences): (Vec<Chunk<'_>>, Vec<_>) = parts.into_iter().unzip();
-        let accept = |row: usize, top: &TopTokens| generations[owners[row]].accepts_top_k(top);
+        let accept = |row: usize, top: &TopTokens| steppers[owners[row]].accepts_top_k(top);
         self.engine.forward(Pass::new(&chunks).accept(&accept), &mut sequences)
     }
 
-    /// How many tokens each sequence brings: one where it is being answered, its part of the budget where it is read, none where it
-    /// waits for what may come next.
-    fn shares(&self) -> Vec<usize> {
+    /// How many tokens each sequence brings: one where it is being answered, with those that are likely to follow, its part of the
+    /// budget where it is read, none where it waits for what may come next.
+    fn shares(&mut self) -> Vec<usize> {
         let pending: Vec<usize> = self.active.iter().map(Active::pending).collect();
         let reading: Vec<usize> = pending.iter().copied().filter(|&count| count > 1).collect();
         let answering = pending.iter().filter(|&&count| count == 1).count();
-        let budget = self.prefill_budget.budget(answering, self.chunk);
+        let budget = prefill_budget::budget(&self.times, answering, self.chunk);
         let mut dealt = prefill_budget::split_budget(budget, &reading).into_iter();
-        let share = |count: usize| if count > 1 { dealt.next().unwrap_or(1) } else { count };
-        pending.into_iter().map(share).collect()
+        let (context, least_chance) = (self.context, self.times.least_chance(answering));
+        let share = |(count, active): (usize, &mut Active)| match count {
+            0 => 0,
+            // The last token of a prompt is not what proposals follow.
+            1 if active.task.stepper.chosen().is_empty() => 1,
+            1 => 1 + active.propose(context, least_chance),
+            _ => dealt.next().unwrap_or(1),
+        };
+        pending.into_iter().zip(&mut self.active).map(share).collect()
+    }
+
+    /// Makes the pass without proposals; false where there are none.
+    fn forget_proposals(&mut self, shares: &mut [usize]) -> bool {
+        let mut any = false;
+        for (active, share) in self.active.iter_mut().zip(shares) {
+            // Those of sequences that wait for what may come are read already.
+            let proposed = active.task.stepper.proposed();
+            if *share > 0 && proposed > 0 {
+                active.task.stepper.forget_proposal();
+                (*share, any) = (*share - proposed, true);
+            }
+        }
+        any
     }
 
     /// Takes memory for the shares, the oldest first. Where it does not suffice the youngest are preempted.
@@ -207,11 +265,12 @@ impl Scheduler {
                 index += 1;
                 continue;
             };
-            if self.reclaim() {
+            if self.forget_proposals(shares) || self.reclaim() {
                 continue;
             }
             let Some(Active { mut task, kv, .. }) = self.active.pop() else { return };
             drop(kv);
+            task.stepper.forget_proposal();
             if self.active.is_empty() {
                 // It had everything, and that was not enough.
                 self.counters.failed += 1;
@@ -228,13 +287,16 @@ impl Scheduler {
     }
 
     /// Chooses tokens for the sequences that are read to their end, and parts with those that are done.
-    fn sample_tokens(&mut self, last_rows: &[Option<usize>], outputs: &Outputs) {
-        let pick = |(active, row): (_, &Option<usize>)| {
-            Some(Pick { active, output: outputs.row((*row)?), outcome: None })
-        };
+    fn sample_tokens(&mut self, last_rows: &[Range<usize>], outputs: &Outputs) {
         let mut active = std::mem::take(&mut self.active);
-        let outcomes = self.choose(active.iter_mut().zip(last_rows).filter_map(pick).collect());
-        self.settle(active, last_rows.iter().map(Option::is_some), outcomes);
+        let picks = active.iter_mut().zip(last_rows).filter(|(_, rows)| !rows.is_empty());
+        let picks = picks.map(|(active, rows)| Pick {
+            active,
+            rows: rows.clone().map(|row| outputs.row(row)).collect(),
+            outcome: Outcome::default(),
+        });
+        let outcomes = self.choose(picks.collect());
+        self.settle(active, last_rows.iter().map(|rows| !rows.is_empty()), outcomes);
     }
 
     /// The same for those that have waited for what may come next, and know it now. False where there is none.
@@ -244,15 +306,15 @@ impl Scheduler {
         }
         let mut active = std::mem::take(&mut self.active);
         let ready =
-            |active: &mut Active| active.held.is_some() && active.task.generation.poll_ready(&self.waker);
-        let held: Vec<Option<Vec<f32>>> =
+            |active: &mut Active| active.held.is_some() && active.task.stepper.poll_ready(&self.waker);
+        let held: Vec<Option<Vec<Vec<f32>>>> =
             active.iter_mut().map(|active| if ready(active) { active.held.take() } else { None }).collect();
         let mut picks = Vec::new();
         for (active, held) in active.iter_mut().zip(&held) {
-            picks.extend(held.as_deref().map(|logits| Pick {
+            picks.extend(held.as_ref().map(|rows| Pick {
                 active,
-                output: Output::Logits(logits),
-                outcome: None,
+                rows: rows.iter().map(|logits| Output::Logits(logits)).collect(),
+                outcome: Outcome::default(),
             }));
         }
         let outcomes = self.choose(picks);
@@ -261,8 +323,8 @@ impl Scheduler {
         any
     }
 
-    /// A token for each, or why there is none.
-    fn choose(&self, mut picks: Vec<Pick<'_>>) -> Vec<Result<Option<Outcome>, GenerateError>> {
+    /// Tokens for each, or why there are none.
+    fn choose(&self, mut picks: Vec<Pick<'_>>) -> Vec<Outcome> {
         let (tokenizer, context, waker) = (self.engine.tokenizer(), self.context, &self.waker);
         if picks.is_empty() {
             return Vec::new();
@@ -270,20 +332,15 @@ impl Scheduler {
         self.engine.pool().install(|| {
             kvant_threads::for_each_chunk(&mut picks, 1, |_, picks| {
                 for pick in picks {
-                    pick.outcome = Some(pick.active.choose(pick.output, tokenizer, context, waker));
+                    pick.outcome = pick.active.choose(&pick.rows, tokenizer, context, waker);
                 }
             });
         });
-        picks.into_iter().filter_map(|pick| pick.outcome).collect()
+        picks.into_iter().map(|pick| pick.outcome).collect()
     }
 
     /// Tells the listeners of those that were chosen for, and keeps the sequences that go on.
-    fn settle(
-        &mut self,
-        all: Vec<Active>,
-        were_chosen: impl Iterator<Item = bool>,
-        outcomes: Vec<Result<Option<Outcome>, GenerateError>>,
-    ) {
+    fn settle(&mut self, all: Vec<Active>, were_chosen: impl Iterator<Item = bool>, outcomes: Vec<Outcome>) {
         let mut outcomes = outcomes.into_iter();
         let now = Instant::now();
         for (mut active, was_chosen) in all.into_iter().zip(were_chosen) {
@@ -292,20 +349,14 @@ impl Scheduler {
                 active.task.remembered = true;
                 self.remember(&active);
             }
-            match outcome {
-                None | Some(Ok(None)) => self.active.push(active),
-                Some(Err(error)) => {
-                    self.counters.failed += 1;
-                    active.task.fail(error);
-                }
-                Some(Ok(Some(outcome))) => self.deliver(active, outcome, now),
-            }
+            self.deliver(active, outcome.unwrap_or_default(), now);
         }
     }
 
     /// Tells a listener what came, and keeps the sequence if it goes on.
     fn deliver(&mut self, mut active: Active, outcome: Outcome, now: Instant) {
-        if let Some(event) = outcome.token {
+        self.counters.accepted_tokens += outcome.accepted as u64;
+        for event in outcome.tokens {
             self.counters.generated_tokens += 1;
             match active.task.spoke.replace(now) {
                 Some(before) => self.counters.between_tokens.add(now - before),
@@ -313,14 +364,33 @@ impl Scheduler {
             }
             active.task.listener.take(event);
         }
-        let Some(finish) = outcome.finish else {
-            self.active.push(active);
-            return;
-        };
-        self.counters.finished += 1;
-        self.remember(&active);
-        active.task.finish(finish);
+        match outcome.end {
+            None => self.active.push(active),
+            Some(Err(error)) => {
+                self.counters.failed += 1;
+                active.task.fail(error);
+            }
+            Some(Ok(finish)) => {
+                self.counters.finished += 1;
+                self.remember(&active);
+                active.task.finish(finish);
+            }
+        }
     }
+}
+
+/// What a pass has in it: a sequence with one token is being answered, and so is one that brings proposals.
+fn pass_rows<'a>(taking: impl Iterator<Item = (&'a Active, &'a usize)>) -> PassRows {
+    let mut rows = PassRows::default();
+    for (active, &share) in taking.filter(|(_, share)| **share > 0) {
+        let proposed = active.task.stepper.proposed();
+        match share - proposed {
+            1 => rows.answering += 1,
+            read => rows.read += read,
+        }
+        rows.proposed += proposed;
+    }
+    rows
 }
 
 /// Which sequence a pass names by its number among those that bring tokens.

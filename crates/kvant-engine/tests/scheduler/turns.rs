@@ -6,7 +6,7 @@ use kvant_engine::{Request, SampleError, SamplingParams};
 
 #[test]
 fn reading_a_long_prompt_does_not_keep_answers_waiting() {
-    let engine = engine();
+    let engine = plain_engine();
     let mut scheduler = usual(&engine);
     let handle = scheduler.handle();
     let talkers: Vec<ChannelSink> =

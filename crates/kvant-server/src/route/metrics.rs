@@ -23,7 +23,7 @@ pub async fn metrics(State(app): State<Arc<App>>) -> Response<Body> {
 type Figure = fn(&Counters) -> f64;
 
 /// Names are vLLM's, so that its dashboards need another prefix and nothing else.
-const FIGURES: [(&str, &str, &str, Figure); 16] = [
+const FIGURES: [(&str, &str, &str, Figure); 18] = [
     ("num_requests_running", "gauge", "Sequences in work.", |c| c.running as f64),
     ("num_requests_waiting", "gauge", "Requests in the queue.", |c| c.waiting as f64),
     ("request_accepted_total", "counter", "Requests taken into the queue.", |c| c.accepted as f64),
@@ -40,6 +40,12 @@ const FIGURES: [(&str, &str, &str, Figure); 16] = [
     }),
     ("prefix_cache_hits_total", "counter", "Tokens of prompts found there.", |c| c.cached_tokens as f64),
     ("generation_tokens_total", "counter", "Tokens generated.", |c| c.generated_tokens as f64),
+    ("spec_decode_num_draft_tokens_total", "counter", "Tokens read on trial (speculative decoding).", |c| {
+        c.proposed_tokens as f64
+    }),
+    ("spec_decode_num_accepted_tokens_total", "counter", "Those of them that were accepted.", |c| {
+        c.accepted_tokens as f64
+    }),
     ("iterations_total", "counter", "Passes through the network.", |c| c.passes as f64),
     ("iteration_tokens_total", "counter", "Tokens of all passes.", |c| c.rows as f64),
     ("iteration_seconds_total", "counter", "Time of all passes.", |c| c.pass_seconds),

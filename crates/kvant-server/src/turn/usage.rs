@@ -1,5 +1,6 @@
 //! What answers took.
 
+use kvant_engine::SpeculationCounts;
 use kvant_engine::reply::ReplyPart;
 use kvant_engine::scheduler::JobUsage;
 use std::time::Duration;
@@ -15,6 +16,8 @@ pub struct TurnUsage {
     pub generated: usize,
     /// Tokens of its reasoning, with the marks around it.
     pub reasoning: usize,
+    /// Tokens read on trial, and those accepted of them.
+    pub speculation: SpeculationCounts,
     /// From its arrival until it left the queue.
     pub waited: Duration,
     /// From its arrival to its end.
@@ -24,8 +27,8 @@ pub struct TurnUsage {
 impl TurnUsage {
     /// Of an answer with so many tokens of reasoning.
     pub fn of(usage: JobUsage, reasoning: usize) -> Self {
-        let JobUsage { prompt, cached, generated, waited, total } = usage;
-        Self { prompt, cached, generated, reasoning, waited, total }
+        let JobUsage { prompt, cached, generated, speculation, waited, total } = usage;
+        Self { prompt, cached, generated, reasoning, speculation, waited, total }
     }
 }
 
@@ -76,6 +79,10 @@ pub struct UsageSum {
     pub generated: usize,
     /// Those of them that were reasoning.
     pub reasoning: usize,
+    /// Tokens of answers that were proposed and accepted.
+    pub accepted: usize,
+    /// Tokens that were proposed and not accepted.
+    pub rejected: usize,
 }
 
 impl UsageSum {
@@ -87,6 +94,8 @@ impl UsageSum {
             cached: first().map(|usage| usage.cached).sum(),
             generated: usages.iter().flatten().map(|usage| usage.generated).sum(),
             reasoning: usages.iter().flatten().map(|usage| usage.reasoning).sum(),
+            accepted: usages.iter().flatten().map(|usage| usage.speculation.accepted).sum(),
+            rejected: usages.iter().flatten().map(|usage| usage.speculation.rejected()).sum(),
         }
     }
 }

@@ -120,13 +120,18 @@ impl Reply {
 
     /// What all answers took together.
     fn usage(&self) -> Value {
-        let UsageSum { prompt, cached, generated, reasoning } = UsageSum::of(&self.usages, self.n);
+        let UsageSum { prompt, cached, generated, reasoning, accepted, rejected } =
+            UsageSum::of(&self.usages, self.n);
         json!({
             "prompt_tokens": prompt,
             "completion_tokens": generated,
             "total_tokens": prompt + generated,
             "prompt_tokens_details": {"cached_tokens": cached},
-            "completion_tokens_details": {"reasoning_tokens": reasoning},
+            "completion_tokens_details": {
+                "reasoning_tokens": reasoning,
+                "accepted_prediction_tokens": accepted,
+                "rejected_prediction_tokens": rejected,
+            },
         })
     }
 }

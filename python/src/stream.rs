@@ -6,7 +6,7 @@ use kvant_engine::grammar::Grammar;
 use kvant_engine::reply::{ReplyParser, ReplyPart};
 use kvant_engine::sampler::SettingValue;
 use kvant_engine::scheduler::{Handle, Job, JobError, JobEvent, Listener, Logprobs, Pooling, Refused};
-use kvant_engine::{Constraint, Finish, Request, SAMPLING, SamplingOverrides, SamplingParams};
+use kvant_engine::{Constraint, Finish, Request, SAMPLING, SamplingOverrides, SamplingParams, Tenant};
 use pyo3::prelude::*;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -91,6 +91,7 @@ pub fn submit(handle: &Handle, asked: Asked, logprobs: Option<usize>) -> PyResul
         constraint,
         deadline: None,
         owner: 0,
+        tenant: Tenant::SHARED,
         listener: Box::new(sink),
     };
     handle.submit(vec![job]).map_err(|e| refused(&e))?;
@@ -159,6 +160,7 @@ pub fn submit_embeddings(handle: &Handle, texts: Vec<Vec<u32>>, pooling: Pooling
             constraint: None,
             deadline: None,
             owner: 0,
+            tenant: Tenant::SHARED,
             listener: Box::new(sink),
         });
         sinks.push((Mutex::new(events), gone));

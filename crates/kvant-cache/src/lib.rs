@@ -50,6 +50,7 @@
 //! | `checkpoint` | recurrent state at earlier positions |
 //! | `reader`, `convert` | back to numbers, and from one layout to another |
 //! | [`prefix`] | beginnings that sequences share |
+//! | `tenant` | whose beginnings are whose |
 //! | [`snapshot`] | sequences in files |
 //! | [`disk`] | beginnings that outlive the program |
 //!
@@ -79,6 +80,7 @@ mod slot;
 pub mod snapshot;
 mod steps;
 mod store;
+mod tenant;
 
 pub use arena::{Arena, ArenaError, ArenaOptions, Usage};
 pub use disk::{DiskError, DiskTier, DiskUsage};
@@ -100,3 +102,4 @@ pub use side::{PageWork, SideStore};
 pub use slot::{KvShape, KvSlot, LatentShape, RecurrentShape, STATE_CHUNK, Slot, SlotKind, Slots, StateSlot};
 pub use snapshot::{Snapshot, SnapshotError};
 pub use store::{PageId, PageKind, PageStore, PageUse, Store};
+pub use tenant::{Prefix, Tenant};

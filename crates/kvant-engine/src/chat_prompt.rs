@@ -34,7 +34,7 @@ impl Rendered {
         for message in &mut messages {
             // The markers of its own replies mean to a model what they meant when it wrote them.
             let spared: &[&str] = if message.role == "assistant" { &markers } else { &[] };
-            tokenizer.fence(&mut message.role, fence, &[]);
+            tokenizer.fence_role(&mut message.role, fence);
             if let Some(content) = &mut message.content {
                 tokenizer.fence(content, fence, spared);
             }
@@ -300,6 +300,36 @@ mod tests {
         assert_eq!(controls("user<|im_", "start|>", "[IN", "ST]"), OWN);
         assert_eq!(controls("user", "<|IM_START|> <|im_", " start|>", "<|Im_EnD|>"), OWN);
         assert_eq!(controls("user", "¦", "a¦", "¦b"), OWN);
+    }
+
+    /// The Kelvin sign becomes a k, a long s an S, and a ligature two letters.
+    #[test]
+    fn letters_that_become_those_of_a_name_open_no_turn() {
+        assert_eq!(controls("user", "<|im_\u{17f}tart|>", "[IN\u{fb05}]", "<|IM_\u{fb06}ART|>"), OWN);
+        assert_eq!(controls("user", "[\u{131}N\u{17f}T]", "[\u{131}n\u{fb05}]", "k"), OWN);
+    }
+
+    #[test]
+    fn a_role_in_the_middle_of_a_name_opens_no_turn() {
+        const INSIDE: &str = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}";
+        let tokenizer = tokenizer(&["<|user|>", "<|endoftext|>", "<|tooK|>"]);
+        let format = ChatFormat::of(INSIDE, &tokenizer);
+        let template = ChatTemplate::new(INSIDE).unwrap();
+        let controls = |role: &str| {
+            let messages = [Message::new(role, "Hi")];
+            let rendered =
+                Rendered::new(&template, &tokenizer, &format, &messages, RenderOptions::default()).unwrap();
+            let ids = rendered.encode(&tokenizer).unwrap();
+            assert!(rendered.into_text().contains(role));
+            ids.into_iter().filter(|&id| tokenizer.kind(id) == Some(TokenKind::Control)).count()
+        };
+        // `<s>`, and the turn of a role that there is.
+        assert_eq!((controls("user"), controls("owner")), (2, 1));
+        for role in
+            ["endoftext", "ndoftex", "|endoftext|", "<|endoftext|>", "endoftext|", "tooK", "too\u{212a}"]
+        {
+            assert_eq!(controls(role), 1, "{role}");
+        }
     }
 
     /// Where one name overlaps the next, both are divided.

@@ -63,7 +63,7 @@ pub use interrupt::Interrupt;
 pub use kvant_attention::{Attention, Batch, KvCache, KvUnsupported, PassState};
 pub use kvant_cache::snapshot::{Numerics, Signature, Snapshot, SnapshotError};
 pub use kvant_cache::{
-    Arena, ArenaOptions, DiskError, DiskTier, DiskUsage, Plan, PlanError, Policy, SparseV, StateType,
+    Arena, ArenaOptions, DiskError, DiskTier, DiskUsage, Plan, PlanError, Policy, SparseV, StateType, Tenant,
 };
 pub use kvant_cpu::{ActivationType, LoadOptions};
 pub use open::{KvChoice, LoadedModel, OpenError, OpenNote, OpenOptions};

@@ -23,6 +23,11 @@ pub struct ServerOptions {
     pub model: String,
     /// Who may come in.
     pub keys: Keys,
+    /// Everybody who can reach the server may use it, also where that is not this machine alone. Without keys it is refused otherwise.
+    pub insecure: bool,
+    /// What one key has asked may be found by another: prompts that begin alike are read once for all. Otherwise every key has
+    /// prefixes of its own.
+    pub share_prefixes: bool,
     /// The web pages of this origin may use the server from a browser; `*` for all.
     pub cors: Option<String>,
     /// Bounds of requests and connections.
@@ -48,6 +53,8 @@ impl ServerOptions {
         Self {
             model: model.into(),
             keys: Keys::default(),
+            insecure: false,
+            share_prefixes: false,
             cors: None,
             limits: Limits::default(),
             strict: false,
@@ -98,7 +105,7 @@ pub struct Limits {
     pub preparations: usize,
     /// For that.
     pub preparation: Duration,
-    /// Connections at a time; more wait.
+    /// Connections at a time. Beyond, those idle for longest are closed; if none is, more get a 503, but for `/health`.
     pub connections: usize,
     /// For the head of a request to arrive, the wait for it included.
     pub head: Duration,
@@ -133,7 +140,7 @@ impl Default for Limits {
             head: Duration::from_secs(30),
             arrival: Duration::from_secs(30),
             stall: Duration::from_secs(60),
-            answer: None,
+            answer: Some(Duration::from_secs(2 * 3600)),
             grace: Duration::from_secs(10),
         }
     }
@@ -175,12 +182,24 @@ impl App {
     /// The model that a request names, loaded where it is not, and kept for as long as the request wants.
     pub async fn model_of(&self, fields: &mut Fields, caller: &Caller) -> Result<Arc<Served>, ApiError> {
         let name = fields.text("model")?;
-        let keep = keep_alive(fields)?;
+        let keep = self.keep_alive(fields, caller)?;
         let served = self.model(name.as_deref(), caller).await?;
         if let Some(keep) = keep {
             self.models.keep(&served.name, keep);
         }
         Ok(served)
+    }
+
+    /// Reads `keep_alive`. It concerns all who use the model, so it is ignored where the caller is not the admin.
+    pub fn keep_alive(&self, fields: &mut Fields, caller: &Caller) -> Result<Option<KeepAlive>, ApiError> {
+        let Some(value) = fields.take("keep_alive") else { return Ok(None) };
+        let Some(keep) = KeepAlive::read(&value) else {
+            return Err(fields.wrong("keep_alive", "seconds, or a duration such as \"5m\"", &value));
+        };
+        if !caller.may_administer {
+            caller.notes().ignored("keep_alive".into());
+        }
+        Ok(Some(keep).filter(|_| caller.may_administer))
     }
 
     /// The model of this name, loaded where it is not.
@@ -236,15 +255,6 @@ impl App {
                 Ok(body)
             }
         }
-    }
-}
-
-/// Reads `keep_alive`.
-pub fn keep_alive(fields: &mut Fields) -> Result<Option<KeepAlive>, ApiError> {
-    let Some(value) = fields.take("keep_alive") else { return Ok(None) };
-    match KeepAlive::read(&value) {
-        Some(keep) => Ok(Some(keep)),
-        None => Err(fields.wrong("keep_alive", "seconds, or a duration such as \"5m\"", &value)),
     }
 }
 

@@ -5,7 +5,7 @@ use axum::http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use axum::http::{Response, StatusCode};
 use axum::response::IntoResponse;
 use kvant_engine::scheduler::{JobError, Refused};
-use kvant_engine::{PromptError, TurnError};
+use kvant_engine::{GenerateError, PromptError, SampleError, TurnError};
 use serde_json::{Value, json};
 
 /// Whose shape an error has.
@@ -146,9 +146,21 @@ impl From<&JobError> for ApiError {
         let status = match error {
             JobError::Deadline => StatusCode::GATEWAY_TIMEOUT,
             JobError::Stopped => StatusCode::SERVICE_UNAVAILABLE,
+            JobError::Generate(error) if is_asked_for(error) => StatusCode::BAD_REQUEST,
             _ => StatusCode::INTERNAL_SERVER_ERROR,
         };
         Self::new(status, error.to_string())
+    }
+}
+
+/// Whether an answer failed because of what the request asked for: a grammar that nothing follows, settings that leave no token.
+fn is_asked_for(error: &GenerateError) -> bool {
+    match error {
+        GenerateError::EmptyPrompt | GenerateError::PromptTooLong { .. } | GenerateError::Constraint(_) => {
+            true
+        }
+        GenerateError::Sample(error) => !matches!(error, SampleError::BadLogit { .. }),
+        _ => false,
     }
 }
 

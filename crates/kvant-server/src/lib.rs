@@ -47,6 +47,7 @@
 
 mod app;
 mod base64;
+mod connections;
 mod constraints;
 mod error;
 mod fields;
@@ -66,6 +67,7 @@ mod store;
 mod time;
 mod timeouts;
 mod turn;
+mod watched;
 
 pub use app::{Limits, ServerOptions};
 pub use keys::Keys;

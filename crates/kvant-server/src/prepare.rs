@@ -4,10 +4,11 @@
 //! time, and no longer than its client waits.
 
 use crate::error::ApiError;
+use crate::time::moment_after;
 use axum::http::StatusCode;
 use kvant_engine::Interrupt;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::{timeout, timeout_at};
 
@@ -37,7 +38,7 @@ impl Preparations {
         &self,
         work: impl FnOnce(&Interrupt) -> T + Send + 'static,
     ) -> Result<T, ApiError> {
-        let deadline = Instant::now() + self.limit;
+        let deadline = moment_after(self.limit);
         let place = timeout(self.limit, Arc::clone(&self.places).acquire_owned());
         let Ok(Ok(place)) = place.await else {
             let message = "too many requests are being prepared; try again in a while";
@@ -73,6 +74,23 @@ impl Preparations {
 mod tests {
     use super::*;
     use std::sync::mpsc::channel;
+
+    #[tokio::test]
+    async fn work_that_takes_too_long_is_broken_off_and_said_to_be_so() {
+        let preparations = Preparations::new(1, Duration::from_millis(50));
+        let (release, released) = channel::<()>();
+        let endless = move |interrupt: &Interrupt| {
+            while !interrupt.is_set() {
+                std::thread::yield_now();
+            }
+            // Later than the answer.
+            released.recv().unwrap();
+        };
+        let error = preparations.run(endless).await.unwrap_err();
+        assert!(error.message().contains("within 0.05 s"), "{error:?}");
+        assert_eq!(error.body()["error"]["code"], "preparation_timeout");
+        release.send(()).unwrap();
+    }
 
     #[tokio::test]
     async fn work_of_a_client_that_has_gone_is_broken_off_and_holds_its_place_until_it_ends() {

@@ -1,28 +1,26 @@
 //! From a port to the routes: connections, their bounds, and an orderly end.
 
 use crate::app::{App, ServerOptions};
+use crate::connections::Connections;
 use crate::models::{ModelLoader, Models, Served, ServedModel};
-use crate::route;
+use crate::route::{self, HEAD_BYTES};
+use crate::time::moment_after;
 use crate::timeouts::WriteTimeout;
+use crate::watched::Watched;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
-use hyper_util::service::TowerToHyperService;
 use kvant_engine::scheduler::Handle;
 use std::io;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
-use tokio::sync::Semaphore;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{sleep, timeout};
 
 /// Threads that speak with clients. Computing is done elsewhere.
 const THREADS: usize = 2;
-
-/// The largest head of a request.
-const HEAD_BYTES: usize = 64 << 10;
 
 /// What is left of the time for an orderly end when answers have been ended.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(1);
@@ -37,7 +35,7 @@ impl Server {
     /// Takes the port. Clients can connect from now on, and wait until it [runs](Server::run).
     ///
     /// # Errors
-    /// If the address is not to be had.
+    /// If the address is not to be had, or others could use the server without a key.
     pub fn bind(address: impl ToSocketAddrs, handle: Handle, options: ServerOptions) -> io::Result<Self> {
         let sampling = options.sampling_of(handle.engine().sampling_defaults());
         let served = Served::new(options.model.clone(), handle, sampling);
@@ -70,7 +68,13 @@ impl Server {
 
     fn bind_models(address: impl ToSocketAddrs, models: Models, options: ServerOptions) -> io::Result<Self> {
         let listener = TcpListener::bind(address)?;
-        let is_local = listener.local_addr()?.ip().is_loopback();
+        let address = listener.local_addr()?;
+        let is_local = address.ip().is_loopback();
+        if !is_local && options.keys.is_open() && !options.insecure {
+            let message =
+                format!("others can reach {address}, and there is no API key: set one, or allow that");
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
+        }
         Ok(Self { listener, app: Arc::new(App::new(models, options, is_local)) })
     }
 
@@ -114,7 +118,7 @@ impl Server {
         }
         drop(listener);
         let grace = app.limits().grace;
-        app.models.stop(Instant::now() + grace);
+        app.models.stop(moment_after(grace));
         let mut shutdown = Box::pin(connections.shutdown());
         tokio::select! {
             () = &mut shutdown => return Ok(()),
@@ -138,12 +142,11 @@ async fn unload_idle(app: &App) {
     }
 }
 
-/// Lets clients in, as many as there is room for.
+/// Lets clients in, as many as there is room for. Those that say nothing make room for others.
 async fn accept(listener: &tokio::net::TcpListener, app: &Arc<App>, connections: &GracefulShutdown) {
     let router = route::router(Arc::clone(app));
-    let places = Arc::new(Semaphore::new(app.limits().connections));
+    let places = Connections::new(app.limits().connections);
     loop {
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(_) => {
@@ -152,22 +155,22 @@ async fn accept(listener: &tokio::net::TcpListener, app: &Arc<App>, connections:
                 continue;
             }
         };
-        let connection = connections.watch(connection(stream, app, router.clone()));
+        let place = places.enter().await;
+        let routes = Watched::new(router.clone(), Arc::clone(&place));
+        let connection = connections.watch(connection(stream, app, routes));
         tokio::spawn(async move {
             // How a connection ends is the client's business.
-            let _ = connection.await;
-            drop(place);
+            tokio::select! {
+                _ = connection => {}
+                () = place.evicted() => {}
+            }
         });
     }
 }
 
 type Io = TokioIo<WriteTimeout<TcpStream>>;
 
-fn connection(
-    stream: TcpStream,
-    app: &App,
-    router: axum::Router,
-) -> http1::Connection<Io, TowerToHyperService<axum::Router>> {
+fn connection(stream: TcpStream, app: &App, routes: Watched) -> http1::Connection<Io, Watched> {
     // Pieces of a stream are small and must not wait for each other.
     let _ = stream.set_nodelay(true);
     let limits = app.limits();
@@ -175,8 +178,5 @@ fn connection(
         .timer(TokioTimer::new())
         .header_read_timeout(limits.head)
         .max_buf_size(HEAD_BYTES)
-        .serve_connection(
-            TokioIo::new(WriteTimeout::new(stream, limits.stall)),
-            TowerToHyperService::new(router),
-        )
+        .serve_connection(TokioIo::new(WriteTimeout::new(stream, limits.stall)), routes)
 }

@@ -1,6 +1,15 @@
-//! Moments as clients of Ollama's interface read them.
+//! Moments: as clients of Ollama's interface read them, and those by which something must have happened.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Longer than any server runs, and short enough for every clock.
+const FAR: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
+/// The moment after `limit` from now. A limit beyond what a clock can tell is a century.
+pub fn moment_after(limit: Duration) -> Instant {
+    let now = Instant::now();
+    now.checked_add(limit).unwrap_or_else(|| now + FAR.min(limit))
+}
 
 /// Now, in UTC: `2026-11-16T05:44:18.123456Z`.
 pub fn timestamp() -> String {

@@ -16,6 +16,9 @@
 //! *What if pages are missing, as after a window has moved on?* The steps are still links to later ones, and a prefix is
 //! found where the pages that can be seen after it are there.
 //!
+//! *Whose are they?* Names begin with what a [`Tenant`](crate::Tenant) is known by: nobody finds the files of another. Files that were
+//! written before there were tenants are everybody's.
+//!
 //! *May several servers share a folder?* Yes, of one model or of many, on one machine or over a network: what one has written,
 //! the others find, because they compute the same names. A file that another has removed is one that was never there.
 //!
@@ -35,6 +38,7 @@ use crate::layout::{CacheLayout, SlotLayout};
 use crate::sequence::Sequence;
 use crate::snapshot::{Digest, Growth, Numerics, PartRecord, Quality, Signature, SnapshotError};
 use crate::steps::Steps;
+use crate::tenant::Prefix;
 use chain::Step;
 use folder::{Folder, nanoseconds};
 use index::{Entry, Index, Known};
@@ -178,14 +182,14 @@ impl DiskTier {
         }
     }
 
-    /// How many of `tokens`, from the first on, could be loaded.
-    pub fn longest(&self, tokens: &[u32]) -> usize {
+    /// How many tokens of `prefix`, from the first on, could be loaded.
+    pub fn longest<'a>(&self, prefix: impl Into<Prefix<'a>>) -> usize {
         let windows = self.layout.slots().iter().filter_map(SlotLayout::window);
         let rule = self.layout.exact_window();
         let widest = rule.window(windows.max());
         let mut state = self.lock();
         let (mut held_from, mut best) = (0, 0);
-        for step in self.steps_of(tokens) {
+        for step in self.steps_of(prefix.into()) {
             let end = step.range.end;
             let Some(Known { quality, .. }) = self.find(&mut state, &step) else { break };
             held_from = quality.held_from.max(held_from);
@@ -197,30 +201,31 @@ impl DiskTier {
     }
 
     /// Counts as a use of these tokens.
-    pub fn touch(&self, tokens: &[u32]) {
+    pub fn touch<'a>(&self, prefix: impl Into<Prefix<'a>>) {
         let mut state = self.lock();
         let now = state.tick();
-        for step in self.steps_of(tokens) {
+        for step in self.steps_of(prefix.into()) {
             state.index.touch(&step.name, now);
         }
     }
 
-    /// Writes what `sequence` holds of `tokens` and is not there yet, from the first token on, as long as `go_on` says so before
+    /// Writes what `sequence` holds of `prefix` and is not there yet, from the first token on, as long as `go_on` says so before
     /// each file. Returns how many tokens are on the disk now: all whole steps, unless there is no room for more.
     ///
     /// # Errors
     /// When the system refuses. What was written before is of use.
-    pub fn save(
+    pub fn save<'a>(
         &self,
-        tokens: &[u32],
+        prefix: impl Into<Prefix<'a>>,
         sequence: &Sequence,
         mut go_on: impl FnMut() -> bool,
     ) -> Result<usize, SnapshotError> {
+        let Prefix { tenant, tokens } = prefix.into();
         let tokens = &tokens[..sequence.len().min(tokens.len())];
         self.refresh();
         let now = self.lock().tick();
         let mut done = 0;
-        for step in self.steps_of(tokens) {
+        for step in self.steps_of(tenant.prefix(tokens)) {
             let known = self.find(&mut self.lock(), &step);
             let Step { before, name, range } = step;
             let quality = Quality::of(sequence, range.start, range.end);
@@ -254,13 +259,15 @@ impl DiskTier {
         Ok(done)
     }
 
-    /// Continues `base`, which holds the first of `tokens`, with what is on the disk of the others. The pages lie in its arena, and
+    /// Continues `base`, which holds the first tokens of `prefix`, with what is on the disk of the others. The pages lie in its arena, and
     /// count towards its cap.
-    pub fn load(&self, tokens: &[u32], base: Sequence) -> Loaded {
+    pub fn load<'a>(&self, prefix: impl Into<Prefix<'a>>, base: Sequence) -> Loaded {
+        let Prefix { tenant, tokens } = prefix.into();
         let start = base.len();
         let mut growth = Growth::new(base, tokens.len());
         let mut refused = None;
-        for Step { before, name, range } in self.steps_of(tokens).skip_while(|step| step.range.end <= start) {
+        let steps = self.steps_of(tenant.prefix(tokens));
+        for Step { before, name, range } in steps.skip_while(|step| step.range.end <= start) {
             let saved = self.folder.read(&name);
             let added = saved.and_then(|saved| growth.add(&saved, &self.signature, &before, &tokens[range]));
             if let Err(error) = added {
@@ -283,7 +290,7 @@ impl DiskTier {
         let sequence = growth.finish().ok().filter(|_| gained > 0);
         if sequence.is_some() {
             self.lock().loaded_tokens += gained as u64;
-            self.touch(&tokens[..start + gained]);
+            self.touch(tenant.prefix(&tokens[..start + gained]));
         }
         Loaded { sequence, refused }
     }
@@ -324,8 +331,8 @@ impl DiskTier {
         self.lock().index.retain(&names.into_iter().collect());
     }
 
-    fn steps_of(&self, tokens: &[u32]) -> impl Iterator<Item = Step> {
-        chain::steps(self.root, self.steps, tokens)
+    fn steps_of(&self, prefix: Prefix<'_>) -> impl Iterator<Item = Step> {
+        chain::steps(prefix.tenant.root(self.root), self.steps, prefix.tokens)
     }
 
     /// Removes old files until `bytes` more fit; false if they cannot without those used at `now`.

@@ -1,7 +1,8 @@
 //! Prefixes that sequences share: a radix tree over token ids, in steps of whole pages.
 //!
 //! A prompt that begins as an earlier one did needs not be read again: [`PrefixTree::find`] gives a sequence that holds
-//! what they have in common, on the same pages. What is kept are ends of sequences and the places where they part.
+//! what they have in common, on the same pages. What is kept are ends of sequences and the places where they part. Every
+//! [`Tenant`](crate::Tenant) has a tree of its own; memory is one, and the least recently used prefix of all goes first.
 //!
 //! ```
 //! use kvant_cache::{Arena, CacheLayout, KvShape, Policy, PrefixTree, Sequence, Slots, WhenFull};
@@ -41,8 +42,9 @@ use crate::layout::CacheLayout;
 use crate::sequence::Sequence;
 use crate::steps::Steps;
 use crate::store::Store;
+use crate::tenant::{Prefix, Tenant};
 use node::Node;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 /// What to do when a sequence needs memory and the store's cap is reached.
@@ -74,22 +76,28 @@ pub struct PrefixTree {
     when_full: WhenFull,
     steps: Steps,
     clock: u64,
-    root: Node,
+    /// By tenant; none is empty.
+    roots: HashMap<Tenant, Node>,
 }
 
 impl PrefixTree {
     /// An empty tree for sequences of this layout and store.
     pub fn new(layout: Arc<CacheLayout>, store: impl Into<Store>, when_full: WhenFull) -> PrefixTree {
         let steps = Steps::of(&layout);
-        PrefixTree { layout, memory: store.into(), when_full, steps, clock: 0, root: Node::default() }
+        PrefixTree { layout, memory: store.into(), when_full, steps, clock: 0, roots: HashMap::new() }
     }
 
-    /// Remembers what a sequence holds of `tokens`, up to its last whole page, and returns how many tokens that are.
+    /// Remembers what a sequence holds of `prefix`, up to its last whole page, and returns how many tokens that are.
     /// The sequence must be of this tree's layout and hold these tokens; otherwise nothing is remembered.
     ///
     /// # Errors
     /// When the store has no room for a copy of unfinished sinks.
-    pub fn insert(&mut self, tokens: &[u32], sequence: &Sequence) -> Result<usize, ArenaError> {
+    pub fn insert<'a>(
+        &mut self,
+        prefix: impl Into<Prefix<'a>>,
+        sequence: &Sequence,
+    ) -> Result<usize, ArenaError> {
+        let Prefix { tenant, tokens } = prefix.into();
         if !Arc::ptr_eq(sequence.layout(), &self.layout) || tokens.len() < sequence.len() {
             return Ok(0);
         }
@@ -99,7 +107,7 @@ impl PrefixTree {
             return Ok(0);
         }
         self.clock += 1;
-        self.root.insert(self.steps, &tokens[..len], held, self.clock)?;
+        self.roots.entry(tenant).or_default().insert(self.steps, &tokens[..len], held, self.clock)?;
         Ok(len)
     }
 
@@ -107,9 +115,12 @@ impl PrefixTree {
     ///
     /// # Errors
     /// When the store has no room for a copy of unfinished sinks.
-    pub fn find(&mut self, prompt: &[u32]) -> Result<Sequence, ArenaError> {
+    pub fn find<'a>(&mut self, prompt: impl Into<Prefix<'a>>) -> Result<Sequence, ArenaError> {
+        let prompt = prompt.into();
         self.clock += 1;
-        self.root.touch(self.steps, prompt, self.clock);
+        if let Some(root) = self.roots.get_mut(&prompt.tenant) {
+            root.touch(self.steps, prompt.tokens, self.clock);
+        }
         self.peek(prompt)
     }
 
@@ -117,16 +128,21 @@ impl PrefixTree {
     ///
     /// # Errors
     /// As [`find`](PrefixTree::find).
-    pub fn peek(&self, prompt: &[u32]) -> Result<Sequence, ArenaError> {
-        match self.root.find(self.steps, prompt) {
+    pub fn peek<'a>(&self, prompt: impl Into<Prefix<'a>>) -> Result<Sequence, ArenaError> {
+        match self.lookup(prompt.into()) {
             (Some(source), len) => source.prefix(len),
             (None, _) => Ok(Sequence::new(Arc::clone(&self.layout), self.memory.clone())),
         }
     }
 
     /// How many tokens [`find`](PrefixTree::find) would give. This does not count as a use.
-    pub fn longest(&self, prompt: &[u32]) -> usize {
-        self.root.find(self.steps, prompt).1
+    pub fn longest<'a>(&self, prompt: impl Into<Prefix<'a>>) -> usize {
+        self.lookup(prompt.into()).1
+    }
+
+    /// The sequence that has most of a prompt, and how many of its tokens it can be cut to.
+    fn lookup(&self, prompt: Prefix<'_>) -> (Option<&Sequence>, usize) {
+        self.roots.get(&prompt.tenant).map_or((None, 0), |root| root.find(self.steps, prompt.tokens))
     }
 
     /// [`Sequence::reserve`], with room made as [`WhenFull`] says.
@@ -158,21 +174,38 @@ impl PrefixTree {
     /// Forgets the least recently used prefix that frees memory, and returns how many bytes that are; 0 if there is
     /// none. What other prefixes share with it stays, and so does what sequences use.
     pub fn evict(&mut self) -> usize {
-        let Some((used, freed)) = self.root.oldest() else { return 0 };
-        self.root.remove(used);
+        let oldest = self.roots.iter().filter_map(|(tenant, root)| Some((root.oldest()?, *tenant)));
+        let Some(((used, freed), tenant)) = oldest.min() else { return 0 };
+        if let Some(root) = self.roots.get_mut(&tenant) {
+            root.remove(used);
+            if root.is_empty() {
+                self.roots.remove(&tenant);
+            }
+        }
         freed
     }
 
     /// Forgets everything.
     pub fn clear(&mut self) {
-        self.root = Node::default();
+        self.roots.clear();
     }
 
     /// What it holds.
     pub fn usage(&self) -> PrefixUsage {
-        let mut usage = PrefixUsage::default();
-        let mut seen = HashSet::new();
-        self.root.visit(&mut |node| {
+        usage_of(self.roots.values())
+    }
+
+    /// What it holds of one tenant.
+    pub fn usage_of(&self, tenant: Tenant) -> PrefixUsage {
+        usage_of(self.roots.get(&tenant))
+    }
+}
+
+fn usage_of<'a>(roots: impl IntoIterator<Item = &'a Node>) -> PrefixUsage {
+    let mut usage = PrefixUsage::default();
+    let mut seen = HashSet::new();
+    for root in roots {
+        root.visit(&mut |node| {
             usage.tokens += node.label().len();
             let Some(held) = node.held() else { return };
             usage.prefixes += 1;
@@ -185,6 +218,6 @@ impl PrefixTree {
                 usage.bytes += Arena::slot_bytes(page.size());
             }
         });
-        usage
     }
+    usage
 }

@@ -24,6 +24,11 @@ impl Node {
         &self.label
     }
 
+    /// Whether nothing begins here.
+    pub(super) fn is_empty(&self) -> bool {
+        self.held.is_none() && self.children.is_empty()
+    }
+
     pub(super) fn held(&self) -> Option<&Sequence> {
         self.held.as_ref()
     }

@@ -13,7 +13,7 @@ use kvant_engine::scheduler::SchedulerOptions;
 use kvant_server::{Keys, Limits, LogLevel, LogOptions, Server, ServerOptions};
 use loader::Loader;
 use std::io::Write;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,10 +35,13 @@ The address is printed to stdout once clients can connect. Ctrl-C lets answers
 under way end; pressed twice, it ends them. Files in --kv-dir hold what was said
 to the model and what it answered, readable by this user alone; they may be
 deleted while no server runs. Keys may also be in the environment:
-KVANT_API_KEY, several with commas between them.";
+KVANT_API_KEY, several with commas between them, and KVANT_ADMIN_KEY.";
 
 /// The variable that holds keys.
 const KEYS_VARIABLE: &str = "KVANT_API_KEY";
+
+/// The variable that holds the admin's key.
+const ADMIN_VARIABLE: &str = "KVANT_ADMIN_KEY";
 
 /// Arguments of `kvant serve`.
 #[derive(Args)]
@@ -51,7 +54,7 @@ pub struct Serve {
     #[command(flatten)]
     model: ModelOptions,
 
-    /// Where to listen; anything but this machine's own address lets others in
+    /// Where to listen; anything but this machine's own address lets others in, and needs a key
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1", help_heading = "Server")]
     host: String,
 
@@ -75,6 +78,14 @@ pub struct Serve {
     /// A key that clients must send; may be given several times
     #[arg(long, value_name = "KEY", help_heading = "Server")]
     api_key: Vec<String>,
+
+    /// Listen on other addresses without a key: whoever reaches the server can use it
+    #[arg(long, help_heading = "Server")]
+    insecure: bool,
+
+    /// The key that unloads models and reads /metrics [default: where keys are asked for, nobody unloads models]
+    #[arg(long, value_name = "KEY", help_heading = "Server")]
+    admin_key: Option<String>,
 
     /// A file of such keys, one to a line
     #[arg(long, value_name = "FILE", help_heading = "Server")]
@@ -121,6 +132,11 @@ pub struct Serve {
     #[arg(long, help_heading = "Server")]
     no_prefix_cache: bool,
 
+    /// Let every key find what others have asked: prompts that begin alike are read once for all, and cached_tokens tells of it
+    /// [default: each key has a prefix cache of its own]
+    #[arg(long, help_heading = "Server")]
+    share_prefixes: bool,
+
     /// Keep prefixes in this folder too, which must exist, so that a server started later finds them; several models have a
     /// folder each in it
     #[arg(long, value_name = "DIR", conflicts_with = "no_prefix_cache", help_heading = "Server")]
@@ -134,14 +150,14 @@ pub struct Serve {
     #[arg(long, value_name = "SIZE", default_value = "8M", help_heading = "Server")]
     max_body: Size,
 
-    /// The most connections at a time; more wait
+    /// The most connections at a time; beyond, idle ones are closed, and if none is idle more get a 503
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u16).range(1..),
           help_heading = "Server")]
     connections: u16,
 
-    /// The most seconds that an answer may take [default: as long as it takes]
-    #[arg(long, value_name = "SECONDS", help_heading = "Server")]
-    timeout: Option<u64>,
+    /// The most seconds that an answer may take, the wait for it included; 0 for as long as it takes
+    #[arg(long, value_name = "SECONDS", default_value_t = 7200, help_heading = "Server")]
+    timeout: u64,
 
     /// The most seconds that answers under way get when the server is told to end
     #[arg(long, value_name = "SECONDS", default_value_t = 10, help_heading = "Server")]
@@ -168,6 +184,7 @@ impl Serve {
             return Err(Failure::Usage(message.into()));
         }
         let keys = self.keys()?;
+        self.check_open(&keys)?;
         let ends = signals()?;
         match several.is_empty() {
             true => self.serve_one(&keys, ends),
@@ -214,7 +231,7 @@ impl Serve {
         let limits = Limits {
             body: self.max_body.0,
             connections: self.connections.into(),
-            answer: self.timeout.map(Duration::from_secs),
+            answer: (self.timeout > 0).then(|| Duration::from_secs(self.timeout)),
             grace: Duration::from_secs(self.grace),
             ..Limits::default()
         };
@@ -224,7 +241,12 @@ impl Serve {
             Log::Debug => LogLevel::Debug,
         };
         ServerOptions {
-            keys: Keys::new(keys),
+            keys: match self.admin() {
+                Some(admin) => Keys::new(keys).with_admin(&admin),
+                None => Keys::new(keys),
+            },
+            insecure: self.insecure,
+            share_prefixes: self.share_prefixes,
             cors: self.cors.clone(),
             limits,
             strict: self.strict,
@@ -254,7 +276,31 @@ impl Serve {
         if self.api_key.iter().any(|key| key.trim().is_empty()) {
             return Err(Failure::Usage("--api-key: an empty key opens nothing".into()));
         }
+        if self.admin_key.as_ref().is_some_and(|key| key.trim().is_empty()) {
+            return Err(Failure::Usage("--admin-key: an empty key opens nothing".into()));
+        }
         Ok(keys)
+    }
+
+    /// The admin's key, from its flag or the environment.
+    fn admin(&self) -> Option<String> {
+        let variable = || std::env::var(ADMIN_VARIABLE).ok().filter(|key| !key.trim().is_empty());
+        self.admin_key.clone().or_else(variable)
+    }
+
+    /// Refuses to let everybody in by mistake, before a model is loaded.
+    fn check_open(&self, keys: &[String]) -> Result<(), Failure> {
+        let addresses =
+            (self.host.as_str(), self.port).to_socket_addrs().map_err(|e| self.cannot_listen(&e))?;
+        let is_local = addresses.into_iter().all(|address| address.ip().is_loopback());
+        if is_local || !keys.is_empty() || self.insecure {
+            return Ok(());
+        }
+        let message = format!(
+            "--host {}: others can reach it, and would need no key; set one with --api-key, or allow that with --insecure",
+            self.host
+        );
+        Err(Failure::Usage(message))
     }
 }
 

@@ -1,6 +1,8 @@
 //! `kvant inspect`, `doctor`, `completions`, `man` and the help.
 
 use crate::support::Home;
+use kvant_model::Tensor;
+use kvant_model::gguf::{Writer, WriterValue};
 
 #[test]
 fn inspect_shows_shapes_types_and_what_a_token_costs() {
@@ -114,4 +116,20 @@ fn help_completions_and_manual_cover_every_command() {
     home.run(&["nonsense"]).fails(2, &["nonsense"]);
     assert_eq!(home.run(&[]).code, Some(2));
     assert!(home.run(&["--version"]).ok().starts_with("kvant "));
+}
+
+#[test]
+fn inspect_says_why_a_template_is_refused() {
+    let home = Home::new();
+    let mut writer = Writer::new("llama");
+    let bomb = format!("{{{{ {}1 }}}}", "not ".repeat(20_000));
+    writer.set("tokenizer.chat_template", WriterValue::String(bomb));
+    writer.tensor(Tensor::from_f32("w", vec![1, 32], &[1.0; 32]).unwrap());
+    let path = home.write("bomb.gguf", &writer.to_bytes().unwrap());
+    let text = home.run(&["inspect", &path]).ok();
+    let line = text.lines().find(|line| line.starts_with("chat template")).unwrap_or_default();
+    assert!(line.contains("refused: ") && line.len() > 40, "{text}");
+    let json = home.run(&["inspect", "--json", &path]).json();
+    assert_eq!(json["chat_template"], false);
+    assert!(json["chat_template_error"].is_string(), "{json}");
 }

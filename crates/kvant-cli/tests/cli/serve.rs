@@ -177,6 +177,19 @@ fn a_model_that_nobody_asks_for_goes_and_comes_again() {
 }
 
 #[test]
+#[cfg(unix)]
+fn limits_of_time_may_be_as_large_as_they_like() {
+    let home = Home::new();
+    let most = u64::MAX.to_string();
+    let limits = ["--timeout", &most, "--grace", &most, "--idle", &most];
+    let mut served = Served::start(&home, &home.model(), &limits);
+    let reply = served.post("/v1/completions", "", "{\"prompt\": \"x\", \"max_tokens\": 2}");
+    assert!(reply.starts_with("HTTP/1.1 200"), "{reply}");
+    let said = served.end();
+    assert!(!said.contains("panicked"), "{said}");
+}
+
+#[test]
 fn keys_come_from_files_too() {
     let home = Home::new();
     let keys = home.write("keys.txt", b"first\n\n  second \n");
@@ -218,6 +231,8 @@ fn what_makes_no_sense_is_refused() {
     with(&["--api-key", " "]).fails(2, &["--api-key"]);
     with(&["--api-key-file", "nowhere.txt"]).fails(1, &["nowhere.txt"]);
     with(&["--parallel", "0"]).fails(2, &["--parallel"]);
+    with(&["--admin-key", ""]).fails(2, &["--admin-key"]);
+    with(&["--host", "0.0.0.0"]).fails(2, &["--api-key", "--insecure"]);
     with(&["--top-p", "2"]).fails(2, &["top_p"]);
     with(&["-m", "other.gguf"]).fails(2, &["--model"]);
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

@@ -8,7 +8,7 @@ use super::Scheduler;
 use super::handle::Shared;
 use super::job::Task;
 use kvant_cache::disk::Loaded;
-use kvant_cache::{DiskTier, DiskUsage, PrefixTree, Sequence};
+use kvant_cache::{DiskTier, DiskUsage, Prefix, PrefixTree, Sequence, Tenant};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,16 +25,32 @@ const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
 
 /// Something to be done with files.
 enum DiskJob {
-    Save { tokens: Vec<u32>, sequence: Sequence },
-    Load { tokens: Vec<u32>, base: Sequence },
+    Save { prefix: OwnPrefix, sequence: Sequence },
+    Load { prefix: OwnPrefix, base: Sequence },
+}
+
+/// A [`Prefix`] to keep.
+pub(super) struct OwnPrefix {
+    tenant: Tenant,
+    tokens: Vec<u32>,
+}
+
+impl OwnPrefix {
+    fn of(prefix: Prefix<'_>) -> Self {
+        Self { tenant: prefix.tenant, tokens: prefix.tokens.to_vec() }
+    }
+
+    fn get(&self) -> Prefix<'_> {
+        self.tenant.prefix(&self.tokens)
+    }
 }
 
 /// What came of it.
 pub(super) enum DiskResult {
     /// A prefix was written, unless it was broken off.
-    Saved { tokens: Vec<u32>, broken_off: bool },
+    Saved { prefix: OwnPrefix, broken_off: bool },
     /// A prefix was read, as far as there was one.
-    Loaded { tokens: Vec<u32>, sequence: Option<Sequence> },
+    Loaded { prefix: OwnPrefix, sequence: Option<Sequence> },
     /// The thread is gone.
     Ended,
 }
@@ -61,8 +77,8 @@ pub(super) struct Disk {
     jobs: Sender<DiskJob>,
     worker: JoinHandle<()>,
     signals: Arc<Signals>,
-    /// Tokens of prefixes that are to be written.
-    unwritten: VecDeque<Vec<u32>>,
+    /// Prefixes that are to be written.
+    unwritten: VecDeque<OwnPrefix>,
     is_saving: bool,
     /// The job that something is being loaded for.
     loading: Option<u64>,
@@ -87,41 +103,48 @@ impl Disk {
         self.loading.is_some()
     }
 
+    /// Whether files are being read for this job.
+    pub fn is_loading_for(&self, job: u64) -> bool {
+        self.loading == Some(job)
+    }
+
     /// Counts as a use of what was found in memory.
-    pub fn touch(&self, tokens: &[u32]) {
-        self.tier.touch(tokens);
+    pub fn touch(&self, prefix: Prefix<'_>) {
+        self.tier.touch(prefix);
     }
 
     /// Has a prefix written in a while, unless it is there.
-    pub fn note(&mut self, tokens: &[u32]) {
-        if self.tier.longest(tokens) == tokens.len() {
+    pub fn note(&mut self, prefix: Prefix<'_>) {
+        if self.tier.longest(prefix) == prefix.tokens.len() {
             return;
         }
         // A conversation is remembered twice in a row, with its answer and without.
-        if self.unwritten.back().is_some_and(|last| tokens.starts_with(last)) {
+        let continues =
+            |last: &OwnPrefix| last.tenant == prefix.tenant && prefix.tokens.starts_with(&last.tokens);
+        if self.unwritten.back().is_some_and(continues) {
             self.unwritten.pop_back();
         }
         if self.unwritten.len() == MOST_UNWRITTEN {
             self.unwritten.pop_front();
         }
-        self.unwritten.push_back(tokens.to_vec());
+        self.unwritten.push_back(OwnPrefix::of(prefix));
     }
 
     /// Begins to write the next prefix that is still in memory.
     fn save_next(&mut self, tree: &PrefixTree) {
         while !self.is_saving && self.loading.is_none() {
-            let Some(tokens) = self.unwritten.pop_front() else { return };
-            let Ok(sequence) = tree.peek(&tokens) else { continue };
+            let Some(prefix) = self.unwritten.pop_front() else { return };
+            let Ok(sequence) = tree.peek(prefix.get()) else { continue };
             if !sequence.is_empty() {
                 self.signals.yield_requested.store(false, Ordering::Relaxed);
-                self.is_saving = self.jobs.send(DiskJob::Save { tokens, sequence }).is_ok();
+                self.is_saving = self.jobs.send(DiskJob::Save { prefix, sequence }).is_ok();
             }
         }
     }
 
-    fn load(&mut self, job: u64, tokens: Vec<u32>, base: Sequence) {
+    fn load(&mut self, job: u64, prefix: OwnPrefix, base: Sequence) {
         self.signals.yield_requested.store(true, Ordering::Relaxed);
-        let sent = self.jobs.send(DiskJob::Load { tokens, base });
+        let sent = self.jobs.send(DiskJob::Load { prefix, base });
         self.loading = sent.is_ok().then_some(job);
     }
 
@@ -131,10 +154,10 @@ impl Disk {
         // Nobody sets it but this.
         let _ = signals.deadline.set(Instant::now() + SHUTDOWN_GRACE);
         signals.yield_requested.store(false, Ordering::Relaxed);
-        for tokens in unwritten {
-            if let Ok(sequence) = tree.peek(&tokens) {
+        for prefix in unwritten {
+            if let Ok(sequence) = tree.peek(prefix.get()) {
                 // A thread that is gone has said so.
-                let _ = jobs.send(DiskJob::Save { tokens, sequence });
+                let _ = jobs.send(DiskJob::Save { prefix, sequence });
             }
         }
         drop(jobs);
@@ -156,11 +179,11 @@ impl Worker {
     fn run(mut self, jobs: &Receiver<DiskJob>) {
         while let Ok(job) = jobs.recv() {
             let report = match job {
-                DiskJob::Save { tokens, sequence } => self.save(tokens, sequence),
-                DiskJob::Load { tokens, base } => {
-                    let Loaded { sequence, refused } = self.tier.load(&tokens, base);
+                DiskJob::Save { prefix, sequence } => self.save(prefix, &sequence),
+                DiskJob::Load { prefix, base } => {
+                    let Loaded { sequence, refused } = self.tier.load(prefix.get(), base);
                     refused.iter().for_each(|refused| (self.on_error)(refused));
-                    DiskResult::Loaded { tokens, sequence }
+                    DiskResult::Loaded { prefix, sequence }
                 }
             };
             self.shared.report(report);
@@ -168,9 +191,9 @@ impl Worker {
         self.tier.flush();
     }
 
-    fn save(&mut self, tokens: Vec<u32>, sequence: Sequence) -> DiskResult {
+    fn save(&mut self, prefix: OwnPrefix, sequence: &Sequence) -> DiskResult {
         let mut broken_off = false;
-        let saved = self.tier.save(&tokens, &sequence, || {
+        let saved = self.tier.save(prefix.get(), sequence, || {
             broken_off = !self.signals.go_on();
             !broken_off
         });
@@ -179,7 +202,7 @@ impl Worker {
         {
             (self.on_error)(&format!("prefixes are not written to disk: {error}"));
         }
-        DiskResult::Saved { tokens, broken_off }
+        DiskResult::Saved { prefix, broken_off }
     }
 }
 
@@ -208,17 +231,17 @@ impl Scheduler {
         let Some(disk) = &mut self.disk else { return };
         for report in reports {
             match report {
-                DiskResult::Saved { tokens, broken_off } => {
+                DiskResult::Saved { prefix, broken_off } => {
                     disk.is_saving = false;
                     if broken_off {
-                        disk.unwritten.push_front(tokens);
+                        disk.unwritten.push_front(prefix);
                     }
                 }
-                DiskResult::Loaded { tokens, sequence } => {
+                DiskResult::Loaded { prefix, sequence } => {
                     disk.loading = None;
                     if let Some(sequence) = sequence {
                         // Without room for another reference to unfinished sinks there is nothing to keep.
-                        let _ = self.tree.insert(&tokens, &sequence);
+                        let _ = self.tree.insert(prefix.get(), &sequence);
                     }
                 }
                 DiskResult::Ended => {
@@ -233,15 +256,15 @@ impl Scheduler {
     pub(super) fn is_on_its_way(&mut self, task: &mut Task) -> bool {
         let may_reuse = self.may_reuse(task);
         let Some(disk) = &mut self.disk else { return false };
-        if disk.loading == Some(task.id) {
+        if disk.is_loading_for(task.id) {
             return true;
         }
         if !may_reuse {
             return false;
         }
-        let known = &task.stepper.known()[..task.tokens().len() - 1];
-        let on_disk = *task.on_disk.get_or_insert_with(|| disk.tier.longest(known));
-        if on_disk <= self.tree.longest(known) {
+        let on_disk = task.on_disk.unwrap_or_else(|| disk.tier.longest(task.findable()));
+        task.on_disk = Some(on_disk);
+        if on_disk <= self.tree.longest(task.findable()) {
             return false;
         }
         if disk.is_loading() {
@@ -250,13 +273,13 @@ impl Scheduler {
         }
         // It is asked for once. What is forgotten before its turn comes is read as if it had never been there.
         task.on_disk = Some(0);
-        let Ok(base) = self.tree.find(&known[..on_disk]) else { return false };
+        let Ok(base) = self.tree.find(task.prefix(on_disk)) else { return false };
         let layout = base.layout();
         let bytes = layout.arena_bytes(on_disk, 0).saturating_sub(layout.arena_bytes(base.len(), 0));
         if !self.tree.make_room(bytes) {
             return false;
         }
-        disk.load(task.id, known[..on_disk].to_vec(), base);
+        disk.load(task.id, OwnPrefix::of(task.prefix(on_disk)), base);
         disk.is_loading()
     }
 

@@ -4,7 +4,7 @@ use super::counters::Counters;
 use super::disk::DiskResult;
 use super::job::{Job, Refused, Task};
 use super::queue::Queue;
-use super::view::View;
+use super::view::{View, Viewer};
 use crate::engine::Engine;
 use crate::sampler::SampleError;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -18,7 +18,7 @@ pub(super) struct Shared {
 }
 
 /// Somebody who wants to see the cache.
-type Look = Box<dyn FnOnce(View) + Send>;
+type Look = (Option<Viewer>, Box<dyn FnOnce(View) + Send>);
 
 #[derive(Default)]
 pub(super) struct State {
@@ -114,7 +114,7 @@ impl Handle {
     pub fn submit(&self, jobs: Vec<Job>) -> Result<(), Refused> {
         jobs.iter().try_for_each(|job| self.check(job))?;
         // Made outside the lock: penalties look at the whole prompt.
-        let count = jobs.len();
+        let (count, owner) = (jobs.len(), jobs.first().map(|job| job.owner));
         let task = |job| Ok(Task::new(job, 0)?.speculating(self.engine.proposer()));
         let tasks: Vec<Task> = jobs.into_iter().map(task).collect::<Result<_, SampleError>>()?;
         let mut state = self.shared.lock();
@@ -122,10 +122,12 @@ impl Handle {
             return Err(Refused::Stopping);
         }
         let waiting = state.queue.len();
+        // A request has one owner. Whoever has nothing in the queue finds a place: others cannot fill it for everybody.
+        let own = owner.map_or(0, |owner| state.queue.waiting(owner));
         // Free slots are filled before the next pass, so what waits for them does not count as queued.
         let free = self.most_running.saturating_sub(state.counters.running);
         // What is alone may be larger than the queue is long: a request for many answers.
-        if waiting > 0 && waiting + count > self.most_waiting + free {
+        if own > 0 && waiting + count > self.most_waiting + free {
             state.counters.refused += count as u64;
             return Err(Refused::Busy { waiting });
         }
@@ -160,9 +162,18 @@ impl Handle {
 
     /// Shows the cache to `look`, between two passes. It is dropped unseen when the scheduler has ended.
     pub fn look(&self, look: impl FnOnce(View) + Send + 'static) {
+        self.push_look(None, Box::new(look));
+    }
+
+    /// The same, but only what this viewer may see.
+    pub fn look_as(&self, viewer: Viewer, look: impl FnOnce(View) + Send + 'static) {
+        self.push_look(Some(viewer), Box::new(look));
+    }
+
+    fn push_look(&self, viewer: Option<Viewer>, look: Box<dyn FnOnce(View) + Send>) {
         let mut state = self.shared.lock();
         if !state.ended {
-            state.looks.push(Box::new(look));
+            state.looks.push((viewer, look));
         }
         self.shared.tell(state);
     }

@@ -7,6 +7,7 @@ use crate::sampler::SampleError;
 use crate::session::{Finish, GenerateError, Request};
 use crate::speculation::{Proposer, SpeculationCounts};
 use crate::stepper::Stepper;
+use kvant_cache::{Prefix, Tenant};
 use std::time::{Duration, Instant};
 
 /// Somebody who waits for an answer.
@@ -37,6 +38,8 @@ pub struct Job {
     pub deadline: Option<Instant>,
     /// Owners take turns: one with many jobs does not keep another with one waiting.
     pub owner: u64,
+    /// Whose prefixes it may begin with, and leaves behind.
+    pub tenant: Tenant,
     /// Who is told.
     pub listener: Box<dyn Listener>,
 }
@@ -158,6 +161,7 @@ pub(super) struct Task {
     pub pool: Option<Pool>,
     pub deadline: Option<Instant>,
     pub owner: u64,
+    pub tenant: Tenant,
     pub listener: Box<dyn Listener>,
     pub arrived: Instant,
     /// When it left the queue, and the prompt tokens found in the cache then.
@@ -186,6 +190,7 @@ impl Task {
             pool: job.embed.map(Pool::new),
             deadline: job.deadline,
             owner: job.owner,
+            tenant: job.tenant,
             listener: job.listener,
             arrived: Instant::now(),
             started: None,
@@ -208,6 +213,16 @@ impl Task {
     /// Tokens of its prompt.
     pub fn prompt(&self) -> usize {
         self.stepper.prompt()
+    }
+
+    /// Its first `count` tokens, and whose they are.
+    pub fn prefix(&self, count: usize) -> Prefix<'_> {
+        self.tenant.prefix(&self.stepper.tokens()[..count])
+    }
+
+    /// What of it may be found rather than read. The last token is always read: its logits are what the next one is chosen from.
+    pub fn findable(&self) -> Prefix<'_> {
+        self.prefix(self.tokens().len() - 1)
     }
 
     /// Ends it with its text.

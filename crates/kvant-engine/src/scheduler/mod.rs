@@ -4,13 +4,15 @@
 //! come ([`speculation`](crate::speculation)), and chunks of the prompts that are being read; the weights are read once for all of them. Between passes jobs join and leave. Whoever wants an
 //! answer has a [`Handle`] and a [`Listener`].
 //!
-//! *Who is next?* Jobs wait in a queue of bounded length. Owners take turns, and each owner's jobs keep their order.
+//! *Who is next?* Jobs wait in a queue of bounded length. Owners take turns, and each owner's jobs keep their order. An owner who has
+//! more than a fair share of the sequences in work gives way to one who waits with less.
 //!
 //! *What if a long prompt comes?* It is read in chunks that make a pass at most a few times longer than one without, by what
 //! passes took lately; several prompts share that in equal parts.
 //!
 //! *What was read before?* Prompts and answers stay in a tree of prefixes, and a job whose prompt begins like one of them
-//! starts there. If the beginning is just being read for another job, it waits for that.
+//! starts there. If the beginning is just being read for another job, it waits for that. Neither crosses from one
+//! [`Tenant`](kvant_cache::Tenant) to another.
 //!
 //! *And before the program was started?* [`Scheduler::with_disk`] keeps prefixes in files too.
 //!
@@ -32,6 +34,7 @@ mod pass;
 mod pool;
 mod prefill_budget;
 mod queue;
+mod share;
 mod view;
 
 pub use counters::{BUCKETS, Counters, Histogram};
@@ -39,7 +42,7 @@ pub use handle::Handle;
 pub use job::{Job, JobError, JobEvent, JobUsage, Listener, Refused};
 pub use logprobs::Logprobs;
 pub use pool::Pooling;
-pub use view::{SequenceView, View};
+pub use view::{SequenceView, View, Viewer};
 
 use crate::engine::Engine;
 use crate::kv;
@@ -52,6 +55,7 @@ use kvant_attention::KvCache;
 use kvant_cache::{PrefixTree, Sequence, WhenFull};
 use pool::Pool;
 use queue::Verdict;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Instant;
@@ -108,6 +112,8 @@ pub struct Scheduler {
     /// The most prompt tokens of a pass.
     chunk: usize,
     counters: Counters,
+    /// Tokens chosen, by owner.
+    generated: BTreeMap<u64, u64>,
 }
 
 impl Scheduler {
@@ -133,6 +139,7 @@ impl Scheduler {
             times: PassTimes::default(),
             chunk,
             counters: Counters::default(),
+            generated: BTreeMap::new(),
         }
     }
 
@@ -210,20 +217,26 @@ impl Scheduler {
 
     /// Lets jobs join, as far as there is room.
     fn admit(&mut self) {
-        while self.active.len() < self.options.most_running.max(1) {
-            let Some(task) = self.next() else { return };
-            self.join(task);
+        loop {
+            let has_slot = self.active.len() < self.options.most_running.max(1);
+            if let Some(task) = has_slot.then(|| self.next()).flatten() {
+                self.join(task);
+            } else if !self.give_way() {
+                return;
+            }
         }
     }
 
     /// The next job that may join. Preempted ones come first.
     fn next(&mut self) -> Option<Task> {
-        if let Some(first) = self.preempted.first() {
-            return self.has_room(first).then(|| self.preempted.remove(0));
-        }
         let shared = Arc::clone(&self.shared);
         let mut state = shared.lock();
+        let shares = self.fair_shares(&state.queue);
+        if let Some(first) = self.preempted.iter().position(|task| shares.may_start(task.owner)) {
+            return self.has_room(&self.preempted[first]).then(|| self.preempted.remove(first));
+        }
         let task = state.queue.next(|task| match () {
+            () if !shares.may_start(task.owner) => Verdict::Later,
             () if !self.has_room(task) => Verdict::Wait,
             () if self.is_being_read(task) || self.is_on_its_way(task) => Verdict::Later,
             () => Verdict::Start,
@@ -255,8 +268,8 @@ impl Scheduler {
         if !self.may_reuse(task) || task.prompt() < WORTH_WAITING {
             return false;
         }
-        let known = self.tree.longest(task.tokens());
-        self.active.iter().any(|active| {
+        let known = self.tree.longest(task.prefix(task.tokens().len()));
+        self.active.iter().filter(|active| active.task.tenant == task.tenant).any(|active| {
             let prompt = &active.task.tokens()[..active.task.prompt()];
             let common = prompt.iter().zip(task.tokens()).take_while(|(a, b)| a == b).count();
             active.kv.len() < prompt.len() && common >= known + WORTH_WAITING
@@ -264,11 +277,9 @@ impl Scheduler {
     }
 
     fn join(&mut self, mut task: Task) {
-        // The last token is always read: its logits are what the next one is chosen from.
         task.pool.iter_mut().for_each(Pool::reset);
         task.prompt_logprobs.iter_mut().for_each(Vec::clear);
-        let known = &task.tokens()[..task.tokens().len() - 1];
-        let found = if self.may_reuse(&task) { self.tree.find(known).ok() } else { None };
+        let found = if self.may_reuse(&task) { self.tree.find(task.findable()).ok() } else { None };
         // Where there is not even room for a copy of what was found, reading starts over.
         let sequence = found.unwrap_or_else(|| {
             let empty = self.empty.sequence();
@@ -277,7 +288,7 @@ impl Scheduler {
         let mut kv = self.empty.over(sequence);
         if task.started.is_none() {
             let cached = kv.len();
-            self.disk.iter().for_each(|disk| disk.touch(&task.tokens()[..cached]));
+            self.disk.iter().for_each(|disk| disk.touch(task.prefix(cached)));
             task.started = Some((Instant::now(), cached));
             self.counters.prompt_tokens += task.prompt() as u64;
             self.counters.cached_tokens += cached as u64;
@@ -294,29 +305,28 @@ impl Scheduler {
     /// Keeps what a sequence holds for prompts to come.
     fn remember(&mut self, active: &Active) {
         if self.options.remember {
-            let held = active.kv.len();
-            let tokens = &active.task.stepper.tokens()[..held];
+            let prefix = active.task.prefix(active.kv.len());
             // Without room for another reference to unfinished sinks there is nothing to keep.
-            let kept = self.tree.insert(tokens, active.kv.sequence()).unwrap_or(0);
-            self.disk.iter_mut().for_each(|disk| disk.note(&tokens[..kept]));
+            let kept = self.tree.insert(prefix, active.kv.sequence()).unwrap_or(0);
+            self.disk.iter_mut().for_each(|disk| disk.note(active.task.prefix(kept)));
         }
     }
 
     /// Shows the cache to those who asked.
     fn show(&mut self) {
         let looks = std::mem::take(&mut self.shared.lock().looks);
-        if looks.is_empty() {
-            return;
-        }
-        let view = self.view();
-        looks.into_iter().for_each(|look| look(view.clone()));
+        looks.into_iter().for_each(|(viewer, look)| look(self.view(viewer)));
     }
 
-    fn view(&self) -> View {
+    /// What is held, as far as it is the viewer's business.
+    fn view(&self, viewer: Option<Viewer>) -> View {
+        let sees = |owner: u64| viewer.is_none_or(|viewer| viewer.owner == owner);
         let sequence = self.empty.sequence();
         let f16 = kv::f16_bytes_per_token(self.engine.model().slots());
-        let sequences = self.active.iter().map(|Active { task, kv, .. }| SequenceView {
+        let seen = self.active.iter().filter(|active| sees(active.task.owner));
+        let sequences = seen.map(|Active { task, kv, .. }| SequenceView {
             id: task.id,
+            owner: task.owner,
             prompt: task.prompt(),
             cached: task.started.map_or(0, |started| started.1),
             held: kv.len(),
@@ -328,8 +338,20 @@ impl Scheduler {
             sequences: sequences.collect(),
             arena: sequence.store().usage(),
             cap: sequence.store().cap(),
-            prefixes: self.tree.usage(),
-            disk: self.disk.as_ref().map(Disk::usage),
+            prefixes: viewer.map_or_else(|| self.tree.usage(), |viewer| self.tree.usage_of(viewer.tenant)),
+            disk: self.disk.as_ref().filter(|_| viewer.is_none()).map(Disk::usage),
+            waiting: self
+                .preempted
+                .iter()
+                .chain(self.shared.lock().queue.iter())
+                .filter(|task| sees(task.owner))
+                .count(),
+            generated_tokens: self
+                .generated
+                .iter()
+                .filter(|(owner, _)| sees(**owner))
+                .map(|(_, count)| count)
+                .sum(),
             sinks: sequence.layout().exact_window().sinks,
             page: sequence.layout().sides().map(|(.., side)| side.page_tokens()).max().unwrap_or(0),
             // The policy is one that there is a cache of.

@@ -268,19 +268,14 @@ impl Scheduler {
             if self.forget_proposals(shares) || self.reclaim() {
                 continue;
             }
-            let Some(Active { mut task, kv, .. }) = self.active.pop() else { return };
-            drop(kv);
-            task.stepper.forget_proposal();
+            let Some(youngest) = self.active.pop() else { return };
             if self.active.is_empty() {
                 // It had everything, and that was not enough.
                 self.counters.failed += 1;
                 let failure = ForwardError::from(StateError::new(0, CacheError::from(full)));
-                task.fail(JobError::from(GenerateError::from(failure)));
+                youngest.task.fail(JobError::from(GenerateError::from(failure)));
             } else {
-                self.counters.preemptions += 1;
-                task.remembered = false;
-                let place = self.preempted.partition_point(|other| other.id < task.id);
-                self.preempted.insert(place, task);
+                self.preempt(youngest);
             }
         }
         shares.truncate(self.active.len());
@@ -358,6 +353,7 @@ impl Scheduler {
         self.counters.accepted_tokens += outcome.accepted as u64;
         for event in outcome.tokens {
             self.counters.generated_tokens += 1;
+            *self.generated.entry(active.task.owner).or_default() += 1;
             match active.task.spoke.replace(now) {
                 Some(before) => self.counters.between_tokens.add(now - before),
                 None => self.counters.first_token.add(now - active.task.arrived),

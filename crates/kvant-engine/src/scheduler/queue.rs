@@ -26,6 +26,20 @@ impl Queue {
         self.lanes.values().map(VecDeque::len).sum()
     }
 
+    /// Tasks of one owner.
+    pub fn waiting(&self, owner: u64) -> usize {
+        self.lanes.get(&owner).map_or(0, VecDeque::len)
+    }
+
+    /// Those who have tasks here.
+    pub fn owners(&self) -> impl Iterator<Item = u64> {
+        self.lanes.keys().copied()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Task> {
+        self.lanes.values().flatten()
+    }
+
     pub fn push(&mut self, task: Task) {
         self.lanes.entry(task.owner).or_default().push_back(task);
     }
@@ -72,6 +86,7 @@ mod tests {
     use super::*;
     use crate::scheduler::{Job, JobEvent, Listener};
     use crate::session::Request;
+    use kvant_cache::Tenant;
 
     struct Nobody;
 
@@ -96,6 +111,7 @@ mod tests {
                 constraint: None,
                 deadline: None,
                 owner,
+                tenant: Tenant::SHARED,
                 listener: Box::new(Nobody),
             };
             queue.push(Task::new(job, id).unwrap());

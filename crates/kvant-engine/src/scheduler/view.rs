@@ -1,9 +1,18 @@
 //! The cache as it is between two passes, for people to look at.
 
 use crate::kv::ContextCost;
-use kvant_cache::{DiskUsage, Footprint, PrefixUsage, Usage};
+use kvant_cache::{DiskUsage, Footprint, PrefixUsage, Tenant, Usage};
 
-/// Everything that is held.
+/// Somebody who sees what is their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Viewer {
+    /// Whose sequences they see.
+    pub owner: u64,
+    /// Whose prefixes they see counted.
+    pub tenant: Tenant,
+}
+
+/// Everything that is held, or what of it a [`Viewer`] sees.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct View {
     /// The sequences in work, the oldest first.
@@ -12,10 +21,14 @@ pub struct View {
     pub arena: Usage,
     /// The most bytes that pages may take.
     pub cap: Option<usize>,
-    /// What is kept for prompts to come.
+    /// What is kept for prompts to come, of all tenants or of the one that was asked for.
     pub prefixes: PrefixUsage,
-    /// The same in files, where they are kept.
+    /// The same in files, where they are kept; not for a viewer, since files do not say whose they are.
     pub disk: Option<DiskUsage>,
+    /// Jobs that wait, those preempted included.
+    pub waiting: usize,
+    /// Tokens chosen since the start.
+    pub generated_tokens: u64,
     /// First tokens of a sequence that stay exact.
     pub sinks: usize,
     /// Tokens of the largest page.
@@ -29,6 +42,8 @@ pub struct View {
 pub struct SequenceView {
     /// By order of arrival.
     pub id: u64,
+    /// Whose it is.
+    pub owner: u64,
     /// Tokens of its prompt.
     pub prompt: usize,
     /// Tokens of the prompt that were found in the cache.

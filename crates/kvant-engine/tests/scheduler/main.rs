@@ -6,6 +6,7 @@ mod lists;
 mod room;
 mod sameness;
 mod support;
+mod tenants;
 #[path = "../../../kvant-model/tests/support/tiny.rs"]
 mod tiny;
 mod turns;

@@ -4,7 +4,7 @@ use kvant_cpu::LoadOptions;
 use kvant_engine::scheduler::{
     Handle, Job, JobError, JobEvent, JobUsage, Listener, Logprobs, Refused, Scheduler, SchedulerOptions,
 };
-use kvant_engine::{Arena, Engine, Finish, KvCache, Policy, Request, SamplingParams, Speculate};
+use kvant_engine::{Arena, Engine, Finish, KvCache, Policy, Request, SamplingParams, Speculate, Tenant};
 use kvant_model::Checkpoint;
 use kvant_model::gguf::Gguf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -139,6 +139,7 @@ pub fn job(request: Request, sink: &ChannelSink) -> Job {
         constraint: None,
         deadline: None,
         owner: 0,
+        tenant: Tenant::SHARED,
         listener: Box::new(sink.clone()),
     }
 }

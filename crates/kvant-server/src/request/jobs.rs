@@ -2,12 +2,14 @@
 
 use crate::app::Limits;
 use crate::error::ApiError;
+use crate::keys::Identity;
 use crate::models::Served;
+use crate::route::Caller;
+use crate::time::moment_after;
 use axum::http::StatusCode;
 use kvant_engine::scheduler::{Job, JobEvent, Listener, Pooling};
 use kvant_engine::{Constraint, Request};
 use std::sync::Arc;
-use std::time::Instant;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 /// Sends the events of one job. What can wait on it is bounded by the tokens of the answer.
@@ -31,7 +33,7 @@ impl Listener for Wire {
 #[derive(Debug, Clone, Copy)]
 pub struct JobOptions {
     /// Whose they are.
-    pub owner: u64,
+    pub whose: Identity,
     /// Probabilities of tokens, with those of so many likeliest ones.
     pub logprobs: Option<usize>,
     /// Those of the prompt as well.
@@ -42,8 +44,8 @@ pub struct JobOptions {
 
 impl JobOptions {
     /// The usual ones.
-    pub fn of(owner: u64) -> Self {
-        Self { owner, logprobs: None, prompt_logprobs: false, cache_prompt: true }
+    pub fn of(caller: &Caller) -> Self {
+        Self { whose: caller.whose, logprobs: None, prompt_logprobs: false, cache_prompt: true }
     }
 }
 
@@ -73,7 +75,7 @@ impl Jobs {
             constraint: constraints.next(),
             ..job
         };
-        Self::submit(served, limits, requests, options.owner, complete).await
+        Self::submit(served, limits, requests, options.whose, complete).await
     }
 
     /// Asks for the vector of each prompt, and waits until the first has begun.
@@ -82,22 +84,23 @@ impl Jobs {
         limits: &Limits,
         prompts: Vec<Vec<u32>>,
         pooling: Pooling,
-        owner: u64,
+        caller: &Caller,
     ) -> Result<Self, ApiError> {
         let request = |prompt| Request { prompt, ..Request::default() };
         let requests = prompts.into_iter().map(request).collect();
-        Self::submit(served, limits, requests, owner, |job| Job { embed: Some(pooling), ..job }).await
+        let complete = |job| Job { embed: Some(pooling), ..job };
+        Self::submit(served, limits, requests, caller.whose, complete).await
     }
 
     async fn submit(
         served: Arc<Served>,
         limits: &Limits,
         requests: Vec<Request>,
-        owner: u64,
+        whose: Identity,
         mut complete: impl FnMut(Job) -> Job,
     ) -> Result<Self, ApiError> {
         let (sender, receiver) = unbounded_channel();
-        let deadline = limits.answer.map(|limit| Instant::now() + limit);
+        let deadline = limits.answer.map(moment_after);
         let jobs = requests.into_iter().enumerate().map(|(index, request)| {
             complete(Job {
                 request,
@@ -107,7 +110,8 @@ impl Jobs {
                 embed: None,
                 constraint: None,
                 deadline,
-                owner,
+                owner: whose.owner,
+                tenant: whose.tenant,
                 listener: Box::new(Wire { index, sender: sender.clone() }),
             })
         });

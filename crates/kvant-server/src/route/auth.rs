@@ -2,6 +2,7 @@
 
 use crate::app::App;
 use crate::error::{ApiError, Dialect};
+use crate::keys::Identity;
 use crate::log::RequestLog;
 use crate::notes::Notes;
 use axum::body::Body;
@@ -14,6 +15,7 @@ use axum::http::header::{
 use axum::http::{Method, Request, Response, StatusCode};
 use axum::middleware::Next;
 use axum::response::IntoResponse;
+use kvant_engine::Tenant;
 use std::sync::Arc;
 
 /// Names the fields of a request that were not understood.
@@ -21,6 +23,9 @@ pub const IGNORED: HeaderName = HeaderName::from_static("x-kvant-ignored-fields"
 
 /// Names what was left out of a prompt because it changes with every request.
 pub const STRIPPED: HeaderName = HeaderName::from_static("x-kvant-stripped");
+
+/// The largest head of a request.
+pub const HEAD_BYTES: usize = 64 << 10;
 
 /// A key as Anthropic's clients send it.
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
@@ -31,8 +36,10 @@ const USUAL_HEADERS: HeaderValue = HeaderValue::from_static("authorization, cont
 /// Whose request it is, and what is noted about it.
 #[derive(Clone)]
 pub struct Caller {
-    /// The number of the key it came with.
-    pub owner: u64,
+    /// Who it is.
+    pub whose: Identity,
+    /// Whether it may do what concerns all others.
+    pub may_administer: bool,
     /// Filled in on the way.
     pub log: Arc<RequestLog>,
 }
@@ -42,6 +49,19 @@ impl Caller {
     pub fn notes(&self) -> &Notes {
         &self.log.notes
     }
+
+    /// Refuses what only the admin may do.
+    pub fn administers(&self, what: &str) -> Result<(), ApiError> {
+        match self.may_administer {
+            true => Ok(()),
+            false => Err(forbidden(what)),
+        }
+    }
+}
+
+fn forbidden(what: &str) -> ApiError {
+    let message = format!("{what} needs the admin key: start the server with --admin-key, and send that key");
+    ApiError::new(StatusCode::FORBIDDEN, message).code("admin_key_required")
 }
 
 /// Lets requests in that may come, and adds what browsers want to hear.
@@ -58,8 +78,12 @@ pub async fn authorize(
         Err(error) => error.into_response(),
         // A browser asks before it sends a key.
         Ok(_) if is_question => preflight(request.headers().get(ACCESS_CONTROL_REQUEST_HEADERS)),
-        Ok(owner) => {
-            request.extensions_mut().insert(Caller { owner, log: Arc::clone(&log) });
+        Ok(whose) => {
+            let keys = &app.options.keys;
+            // Where nobody has a key and nobody else can come, everybody here looks after the server.
+            let is_alone = keys.is_open() && !keys.has_admin() && app.is_local;
+            let may_administer = whose.is_admin || is_alone;
+            request.extensions_mut().insert(Caller { whose, may_administer, log: Arc::clone(&log) });
             next.run(request).await
         }
     };
@@ -94,8 +118,13 @@ fn preflight(asked: Option<&HeaderValue>) -> Response<Body> {
     response
 }
 
-fn admit(app: &App, request: &Request<Body>) -> Result<u64, ApiError> {
+fn admit(app: &App, request: &Request<Body>) -> Result<Identity, ApiError> {
     let keys = &app.options.keys;
+    check_head(request)?;
+    let header = |name: HeaderName| request.headers().get(name).map(HeaderValue::as_bytes);
+    let (sent, plain) = (header(AUTHORIZATION), header(API_KEY));
+    let found = sent.and_then(bearer).or(plain).and_then(|key| keys.find(key));
+    let path = request.uri().path();
     if keys.is_open() {
         // A web page whose name was made to lead to this machine would speak with its own name.
         let host = request.headers().get(HOST).and_then(|host| host.to_str().ok()).unwrap_or("");
@@ -103,15 +132,17 @@ fn admit(app: &App, request: &Request<Body>) -> Result<u64, ApiError> {
             let message = format!("this server answers to localhost only, not to {host:?}");
             return Err(ApiError::new(StatusCode::FORBIDDEN, message));
         }
-        return Ok(0);
     }
     // The page has a field for the key, and nothing to hide.
-    let is_free = matches!(request.uri().path(), "/" | "/health") || request.method() == Method::OPTIONS;
-    let header = |name: HeaderName| request.headers().get(name).map(HeaderValue::as_bytes);
-    let (sent, plain) = (header(AUTHORIZATION), header(API_KEY));
-    match sent.and_then(bearer).or(plain).and_then(|key| keys.find(key)) {
-        Some(index) => Ok(index as u64),
-        None if is_free => Ok(0),
+    let is_free = keys.is_open() || matches!(path, "/" | "/health") || request.method() == Method::OPTIONS;
+    let tenant = |who: Identity| if app.options.share_prefixes { Tenant::SHARED } else { who.tenant };
+    match found {
+        // Counts of everything that everybody does.
+        _ if path == "/metrics" && keys.has_admin() && !found.is_some_and(|who| who.is_admin) => {
+            Err(forbidden("/metrics"))
+        }
+        Some(who) => Ok(Identity { tenant: tenant(who), ..who }),
+        None if is_free => Ok(Identity::ANYBODY),
         None => {
             let message = match sent.or(plain) {
                 Some(_) => "the API key is not one of this server's",
@@ -119,6 +150,20 @@ fn admit(app: &App, request: &Request<Body>) -> Result<u64, ApiError> {
             };
             Err(ApiError::new(StatusCode::UNAUTHORIZED, message).code("invalid_api_key"))
         }
+    }
+}
+
+/// Refuses heads beyond [`HEAD_BYTES`]. What reads them is told the same bound, but reads a little further.
+fn check_head(request: &Request<Body>) -> Result<(), ApiError> {
+    let target = request.uri().path_and_query().map_or(0, |target| target.as_str().len());
+    // Each line with its colon, its blank and its end.
+    let lines = request.headers().iter().map(|(name, value)| name.as_str().len() + value.len() + 4);
+    match target + lines.sum::<usize>() > HEAD_BYTES {
+        true => {
+            let message = format!("the head of the request is larger than {HEAD_BYTES} bytes");
+            Err(ApiError::new(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, message))
+        }
+        false => Ok(()),
     }
 }
 

@@ -39,7 +39,7 @@ pub async fn embeddings(
     };
     let tokens = app.prepare(tokens).await??;
     let (count, name) = (tokens.len(), served.name.clone());
-    let jobs = Jobs::embed(served, app.limits(), tokens, pooling, caller.owner).await?;
+    let jobs = Jobs::embed(served, app.limits(), tokens, pooling, &caller).await?;
     let (vectors, prompt) = jobs.vectors(count).await?;
     check_dimensions(dimensions, &vectors)?;
     let data = vectors.iter().enumerate().map(|(index, vector)| {

@@ -66,7 +66,7 @@ pub async fn infill(
         max_tokens,
         ..kvant_engine::Request::default()
     };
-    let options = JobOptions { cache_prompt: settings.cache_prompt, ..JobOptions::of(caller.owner) };
+    let options = JobOptions { cache_prompt: settings.cache_prompt, ..JobOptions::of(&caller) };
     let jobs = Jobs::generate(served, app.limits(), vec![request], constraints, options).await?;
     let turns = Turns::new(jobs, vec![tokens], None, Arc::clone(&caller.log));
     let model = turns.served().name.clone();

@@ -23,7 +23,7 @@ use axum::routing::{MethodRouter, get, post};
 use serde_json::Value;
 use std::sync::Arc;
 
-pub use auth::Caller;
+pub use auth::{Caller, HEAD_BYTES};
 pub use embeddings::check_dimensions;
 
 /// What is answered where.

@@ -77,6 +77,7 @@ pub async fn unload(
     Extension(caller): Extension<Caller>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
+    caller.administers("unloading a model")?;
     let name = named(&app, &caller, request).await?;
     let refused = |message| ApiError::new(StatusCode::CONFLICT, message);
     app.models.unload(&name).await.map_err(refused)?;

@@ -50,7 +50,7 @@ pub async fn rerank(
     };
     let tokens = app.prepare(encode).await??;
     let (count, name) = (tokens.len(), served.name.clone());
-    let jobs = Jobs::embed(served, app.limits(), tokens, Pooling::Mean, caller.owner).await?;
+    let jobs = Jobs::embed(served, app.limits(), tokens, Pooling::Mean, &caller).await?;
     let (vectors, prompt) = jobs.vectors(count).await?;
     let Some((query, rest)) = vectors.split_first() else {
         return Err(ApiError::bad("there is nothing to rank"));

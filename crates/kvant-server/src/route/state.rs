@@ -1,13 +1,15 @@
 //! What is served, whether it is well, and what the cache holds.
 
-use super::json;
+use super::{Caller, json};
 use crate::app::App;
 use crate::error::ApiError;
+use crate::keys::Identity;
+use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{Response, StatusCode};
 use kvant_engine::kv::{self, ContextCost};
-use kvant_engine::scheduler::{SequenceView, View};
+use kvant_engine::scheduler::{SequenceView, View, Viewer};
 use serde_json::{Value, json as object};
 use std::sync::Arc;
 
@@ -18,25 +20,33 @@ pub async fn health(State(app): State<Arc<App>>) -> Result<Response<Body>, ApiEr
     }
 }
 
-pub async fn cache(State(app): State<Arc<App>>) -> Result<Response<Body>, ApiError> {
+/// All of it where everybody is one, or for the admin; else what is the caller's own.
+pub async fn cache(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+) -> Result<Response<Body>, ApiError> {
     let served = app.models.loaded().into_iter().next();
     let none = || ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "no model is loaded");
     let served = served.ok_or_else(none)?;
     let (sender, receiver) = tokio::sync::oneshot::channel();
-    served.handle.look(move |view| {
+    let show = move |view| {
         // Whoever asked may have gone.
         let _ = sender.send(view);
-    });
+    };
+    let Identity { owner, tenant, is_admin } = caller.whose;
+    match app.options.keys.is_open() || is_admin {
+        true => served.handle.look(show),
+        false => served.handle.look_as(Viewer { owner, tenant }, show),
+    }
     let ended = |_| ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "the engine has ended");
     let view = receiver.await.map_err(ended)?;
-    let counters = served.handle.counters();
     let context = served.handle.context();
     let mut value = picture(&view);
     value["model"] = served.name.as_str().into();
     value["context"] = context.into();
     value["costs"] = view.costs.iter().map(cost).collect();
-    value["waiting"] = counters.waiting.into();
-    value["generated_tokens"] = counters.generated_tokens.into();
+    value["waiting"] = view.waiting.into();
+    value["generated_tokens"] = view.generated_tokens.into();
     Ok(json(&value))
 }
 

@@ -86,8 +86,7 @@ impl TurnRequest {
         let requests = (0..settings.n)
             .map(|choice| turn.request(settings.sampling_of(choice), settings.stop.clone(), max_tokens));
         let requests: Vec<_> = requests.collect();
-        let options =
-            JobOptions { logprobs, cache_prompt: settings.cache_prompt, ..JobOptions::of(caller.owner) };
+        let options = JobOptions { logprobs, cache_prompt: settings.cache_prompt, ..JobOptions::of(caller) };
         let jobs = Jobs::generate(served, app.limits(), requests, constraints, options).await?;
         let prompts = vec![turn.prompt.len(); settings.n];
         Ok(Turns::new(jobs, prompts, Some(turn.parser), Arc::clone(&caller.log)))

@@ -5,6 +5,7 @@ mod anthropic;
 mod browser;
 mod chat;
 mod company;
+mod cve_requests;
 mod embeddings;
 #[cfg(feature = "grammar")]
 mod format;
@@ -21,6 +22,7 @@ mod safety;
 mod soak;
 mod state;
 mod support;
+mod tenants;
 mod text;
 #[path = "../../../kvant-model/tests/support/tiny.rs"]
 mod tiny;

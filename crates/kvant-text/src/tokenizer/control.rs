@@ -4,11 +4,13 @@
 //! not be taken for the template. So a *fence*, a character that occurs nowhere else, is put into every name in the words of users
 //! before the template runs, and what it wrote is encoded by [`Tokenizer::encode_chat_fenced`]: a name with a fence in it is text.
 //!
-//! Templates trim texts, write them in small letters and put them beside each other. So a name in other letters is fenced too, and so
-//! is a text that ends as a name begins, or begins as one ends.
+//! Templates trim texts, write them in small or large letters and put them beside each other. So a name in other letters is fenced too:
+//! also in letters that only become its own, as the Kelvin sign becomes a k, and the ligature ﬅ ST. So is a text that ends as a name
+//! begins, or begins as one ends; and a role that is the middle of one, for templates that write `<|{{ role }}|>`.
 //!
 //! **Invariant:** fences never reach the model, and no name with a fence in it becomes a control token.
 
+use super::folded::{Folded, fold};
 use super::{EncodeOptions, TokenKind, Tokenizer, TokenizerError};
 use aho_corasick::{AhoCorasick, MatchKind};
 use std::borrow::Cow;
@@ -44,12 +46,13 @@ impl Fence {
 /// All names, to look for at once.
 pub(super) struct ControlNames {
     finder: AhoCorasick,
-    /// The same in letters of any size, and also where names overlap: one of them divided may leave the other whole.
+    /// The same [folded](Folded), and also where names overlap: one of them divided may leave the other whole.
     lax: AhoCorasick,
     ids: Vec<u32>,
-    /// In small letters, and the same read backwards.
+    /// Folded, and the same read backwards.
     forwards: Beginnings,
     backwards: Beginnings,
+    folded: Vec<String>,
 }
 
 impl ControlNames {
@@ -63,24 +66,31 @@ impl ControlNames {
             .filter(|(_, name)| !name.is_empty() && std::str::from_utf8(name).is_ok())
             .unzip();
         let finder = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(&names).ok()?;
-        let lax = AhoCorasick::builder().ascii_case_insensitive(true).build(&names).ok()?;
-        let small = names.iter().map(|name| name.to_ascii_lowercase());
-        let backwards = Beginnings::new(small.clone().map(|name| name.into_iter().rev().collect()));
-        Some(Self { finder, lax, ids, forwards: Beginnings::new(small), backwards })
+        let folded: Vec<String> =
+            names.iter().map(|name| String::from_utf8_lossy(name).chars().flat_map(fold).collect()).collect();
+        let lax = AhoCorasick::builder().build(&folded).ok()?;
+        let bytes = folded.iter().map(|name| name.as_bytes().to_vec());
+        let backwards = Beginnings::new(bytes.clone().map(|name| name.into_iter().rev().collect()));
+        Some(Self { finder, lax, ids, forwards: Beginnings::new(bytes), backwards, folded })
     }
 
-    /// Whether `text` ends as a name begins.
+    /// Whether a folded `text` ends as a name begins.
     fn ends_within(&self, text: &str) -> bool {
         let from = text.len().saturating_sub(self.forwards.longest);
-        let end = text.as_bytes()[from..].to_ascii_lowercase();
+        let end = &text.as_bytes()[from..];
         (0..end.len()).any(|at| self.forwards.has(&end[at..]))
     }
 
-    /// Whether `text` begins as a name ends.
+    /// Whether a folded `text` begins as a name ends.
     fn begins_within(&self, text: &str) -> bool {
-        let mut start = text.as_bytes()[..text.len().min(self.backwards.longest)].to_ascii_lowercase();
+        let mut start = text.as_bytes()[..text.len().min(self.backwards.longest)].to_vec();
         start.reverse();
         (0..start.len()).any(|at| self.backwards.has(&start[at..]))
+    }
+
+    /// Whether a folded `text` is in the middle of a name.
+    fn is_within(&self, text: &str) -> bool {
+        !text.is_empty() && self.folded.iter().any(|name| name.contains(text))
     }
 }
 
@@ -105,6 +115,38 @@ impl Beginnings {
     }
 }
 
+/// Roles that templates know, each in some marker of its own.
+const ROLES: [&str; 10] = [
+    "system",
+    "user",
+    "assistant",
+    "tool",
+    "developer",
+    "function",
+    "ipython",
+    "observation",
+    "model",
+    "environment",
+];
+
+/// Puts fences at these places.
+fn put(text: &mut String, fence: Fence, mut at: Vec<usize>) {
+    if at.is_empty() {
+        return;
+    }
+    at.sort_unstable();
+    at.dedup();
+    let mut out = String::with_capacity(text.len() + at.len() * fence.0.len_utf8());
+    let mut from = 0;
+    for at in at {
+        out.push_str(&text[from..at]);
+        out.push(fence.0);
+        from = at;
+    }
+    out.push_str(&text[from..]);
+    *text = out;
+}
+
 /// Where a fence stands in a name: after its first letter, or before it where it is the only one.
 fn inside(name: &str) -> usize {
     let first = name.chars().next().map_or(0, char::len_utf8);
@@ -123,35 +165,35 @@ impl Tokenizer {
             *text = without;
         }
         let Some(names) = self.control_names() else { return };
+        let folded = Folded::new(text);
         let mut at: Vec<usize> = Vec::new();
-        for found in names.lax.find_overlapping_iter(text.as_str()) {
-            let name = &text[found.range()];
-            if !spared.contains(&name) {
-                at.push(found.start() + inside(name));
+        for found in names.lax.find_overlapping_iter(folded.text()) {
+            let range = folded.source(found.range());
+            if !spared.contains(&&text[range.clone()]) {
+                at.push(range.start + inside(&text[range]));
             }
         }
-        if names.begins_within(text.trim_start()) {
+        if names.begins_within(folded.text().trim_start()) {
             at.push(text.len() - text.trim_start().len());
         }
-        if names.ends_within(text.trim_end()) {
+        if names.ends_within(folded.text().trim_end()) {
             at.push(text.trim_end().len());
         }
-        if at.is_empty() {
-            return;
-        }
-        at.sort_unstable();
-        at.dedup();
-        let mut out = String::with_capacity(text.len() + at.len() * fence.0.len_utf8());
-        let mut from = 0;
-        for at in at {
-            out.push_str(&text[from..at]);
-            out.push(fence.0);
-            from = at;
-        }
-        out.push_str(&text[from..]);
-        *text = out;
+        drop(folded);
+        put(text, fence, at);
     }
 
+    /// The same for a role. One that is not of the [usual](ROLES) and stands in the middle of a name is fenced too: a template that
+    /// writes `<|{{ role }}|>` opens turns of the usual roles alone.
+    pub fn fence_role(&self, role: &mut String, fence: Fence) {
+        self.fence(role, fence, &[]);
+        let Some(names) = self.control_names() else { return };
+        let is_usual = ROLES.contains(&role.as_str());
+        if !is_usual && names.is_within(Folded::new(role).text().trim()) {
+            let start = role.len() - role.trim_start().len();
+            put(role, fence, vec![start]);
+        }
+    }
     /// As [`encode_chat`](Self::encode_chat), but control tokens whose names have a fence in them are text.
     ///
     /// # Errors

@@ -35,6 +35,7 @@ mod checkpoint;
 mod control;
 mod ending;
 mod error;
+mod folded;
 mod hf;
 mod metadata;
 mod pieces;

@@ -51,8 +51,8 @@ pub struct About {
     pub name: Option<String>,
     pub licence: Option<String>,
     pub quantisation: Option<String>,
-    /// How it replies; none for a model without a chat template.
-    chat: Option<ChatFormat>,
+    /// How it replies; none for a model without a chat template. Or why its template is refused.
+    chat: Result<Option<ChatFormat>, String>,
     /// Files beside it that are not read, and what they are.
     pub beside: Vec<(String, &'static str)>,
 }
@@ -72,21 +72,24 @@ impl About {
                 (text(&config["_name_or_path"]), None, text(&config["quantization_config"]["quant_method"]))
             }
         };
-        let template = ChatTemplate::of(checkpoint).ok().flatten();
+        let format = |template: ChatTemplate| ChatFormat::detect(template.source(), |_| false);
+        let chat = ChatTemplate::of(checkpoint).map(|template| template.map(format));
         Self {
             name,
             licence,
             quantisation: quantisation.or_else(|| largest.map(|dtype| dtype.to_string())),
-            chat: template.map(|template| ChatFormat::detect(template.source(), |_| false)),
+            chat: chat.map_err(|error| error.to_string()),
             beside: beside(checkpoint),
         }
     }
 
     /// Whether it converses, calls tools and reasons, in words.
     pub fn chat(&self) -> [(&'static str, String); 3] {
-        let Some(format) = &self.chat else {
-            let none = "no: it continues text".to_owned();
-            return [("chat template", none), ("tools", "no".into()), ("thinking", "no".into())];
+        let none = |why: String| [("chat template", why), ("tools", "no".into()), ("thinking", "no".into())];
+        let format = match &self.chat {
+            Ok(Some(format)) => format,
+            Ok(None) => return none("no: it continues text".to_owned()),
+            Err(why) => return none(format!("refused: {why}")),
         };
         let tools = format.tools.map_or("no".to_owned(), |style| format!("yes, as {style:?} writes calls"));
         let thinking = format.reasoning.map_or("no".to_owned(), |style| match style {
@@ -97,13 +100,15 @@ impl About {
     }
 
     pub fn json(&self) -> Value {
+        let format = self.chat.as_ref().ok().and_then(Option::as_ref);
         json!({
             "name": self.name,
             "license": self.licence,
             "quantisation": self.quantisation,
-            "chat_template": self.chat.is_some(),
-            "tools": self.chat.is_some_and(|format| format.tools.is_some()),
-            "thinking": self.chat.is_some_and(|format| format.reasoning.is_some()),
+            "chat_template": format.is_some(),
+            "chat_template_error": self.chat.as_ref().err(),
+            "tools": format.is_some_and(|format| format.tools.is_some()),
+            "thinking": format.is_some_and(|format| format.reasoning.is_some()),
             "beside": self.beside.iter().map(|(name, kind)| json!({"file": name, "kind": kind})).collect::<Vec<_>>(),
         })
     }

@@ -35,7 +35,7 @@ pub async fn embed(
     let dimensions = fields.integer("dimensions", 1..=u64::MAX)?;
     fields.ignore(&["truncate", "options"]);
     fields.end()?;
-    let (vectors, tokens) = vectors(&app, served, inputs, caller.owner).await?;
+    let (vectors, tokens) = vectors(&app, served, inputs, &caller).await?;
     crate::route::check_dimensions(dimensions, &vectors)?;
     Ok(json(&object!({
         "model": name,
@@ -57,7 +57,7 @@ pub async fn embeddings(
     let prompt = fields.text("prompt")?.ok_or_else(|| ApiError::field("prompt", "prompt is required"))?;
     fields.ignore(&["options"]);
     fields.end()?;
-    let (vectors, _) = vectors(&app, served, vec![Prompt::Text(prompt)], caller.owner).await?;
+    let (vectors, _) = vectors(&app, served, vec![Prompt::Text(prompt)], &caller).await?;
     Ok(json(&object!({"embedding": vectors.first()})))
 }
 
@@ -65,7 +65,7 @@ async fn vectors(
     app: &App,
     served: Arc<Served>,
     inputs: Vec<Prompt>,
-    owner: u64,
+    caller: &Caller,
 ) -> Result<(Vec<Vec<f32>>, usize), ApiError> {
     let model = Arc::clone(&served);
     let encode = move |_: &Interrupt| -> Result<Vec<Vec<u32>>, ApiError> {
@@ -73,5 +73,5 @@ async fn vectors(
     };
     let tokens = app.prepare(encode).await??;
     let count = tokens.len();
-    Jobs::embed(served, app.limits(), tokens, Pooling::Mean, owner).await?.vectors(count).await
+    Jobs::embed(served, app.limits(), tokens, Pooling::Mean, caller).await?.vectors(count).await
 }

@@ -8,7 +8,7 @@ mod request;
 pub use about::{capabilities, ps, show, tags, version};
 pub use embed::{embed, embeddings};
 
-use crate::app::{App, keep_alive};
+use crate::app::App;
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::fill::FillTokens;
@@ -35,7 +35,7 @@ pub async fn chat(
 ) -> Result<Response<Body>, ApiError> {
     let body = app.body(request, &caller).await?;
     let mut fields = Fields::parse(&body, caller.notes())?;
-    if let Some(name) = unload(&mut fields, &["messages"], &app).await? {
+    if let Some(name) = unload(&mut fields, &["messages"], &app, &caller).await? {
         let message = object!({"role": "assistant", "content": ""});
         return Ok(json(&nothing(&name, "message", message, "unload")));
     }
@@ -57,7 +57,7 @@ pub async fn generate(
 ) -> Result<Response<Body>, ApiError> {
     let body = app.body(request, &caller).await?;
     let mut fields = Fields::parse(&body, caller.notes())?;
-    if let Some(name) = unload(&mut fields, &["prompt", "suffix"], &app).await? {
+    if let Some(name) = unload(&mut fields, &["prompt", "suffix"], &app, &caller).await? {
         return Ok(json(&nothing(&name, "response", "".into(), "unload")));
     }
     let (name, served) = model(&mut fields, &app, &caller).await?;
@@ -89,7 +89,7 @@ pub async fn generate(
                 max_tokens,
                 ..kvant_engine::Request::default()
             };
-            let options = JobOptions::of(caller.owner);
+            let options = JobOptions::of(&caller);
             let jobs = Jobs::generate(served, app.limits(), vec![request], constraints, options).await?;
             let turns = Turns::new(jobs, vec![tokens], None, Arc::clone(&caller.log));
             respond(turns, lines, settings.stream).await
@@ -100,7 +100,7 @@ pub async fn generate(
 /// The model that is meant, and what the client called it: clients compare.
 async fn model(fields: &mut Fields, app: &App, caller: &Caller) -> Result<(String, Arc<Served>), ApiError> {
     let name = name(fields)?;
-    let keep = keep_alive(fields)?;
+    let keep = app.keep_alive(fields, caller)?;
     let served = app.model(name.as_deref(), caller).await?;
     if let Some(keep) = keep {
         app.models.keep(&served.name, keep);
@@ -115,11 +115,17 @@ fn name(fields: &mut Fields) -> Result<Option<String>, ApiError> {
 
 /// Unloads the model of a request that asks for that and nothing else, and says what it was called: `keep_alive` is 0, and all
 /// that could be answered is missing or empty. A model at work goes when it is done.
-async fn unload(fields: &mut Fields, asked: &[&str], app: &App) -> Result<Option<String>, ApiError> {
+async fn unload(
+    fields: &mut Fields,
+    asked: &[&str],
+    app: &App,
+    caller: &Caller,
+) -> Result<Option<String>, ApiError> {
     let is_asked = asked.iter().any(|name| fields.has_content(name));
     if is_asked || fields.peek("keep_alive").and_then(KeepAlive::read) != Some(KeepAlive::NOT_AT_ALL) {
         return Ok(None);
     }
+    caller.administers("unloading a model")?;
     let name = name(fields)?;
     let model = app.models.resolve(name.as_deref(), app.options.strict_model)?;
     app.models.keep(&model, KeepAlive::NOT_AT_ALL);

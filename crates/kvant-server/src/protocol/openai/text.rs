@@ -61,10 +61,10 @@ pub async fn completions(
         })
     });
     let options = JobOptions {
-        owner: caller.owner,
         logprobs,
         prompt_logprobs: echo && logprobs.is_some(),
         cache_prompt: settings.cache_prompt,
+        ..JobOptions::of(&caller)
     };
     let requests: Vec<_> = requests.collect();
     let lengths = requests.iter().map(|request| request.prompt.len()).collect();

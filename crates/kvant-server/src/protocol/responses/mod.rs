@@ -31,7 +31,7 @@ pub async fn create(
     let served = app.model_of(&mut fields, &caller).await?;
     let before = match fields.text("previous_response_id")? {
         None => None,
-        Some(id) => Some((app.store.get(caller.owner, &id).ok_or_else(|| unknown(&id))?, id)),
+        Some(id) => Some((app.store.get(caller.whose.owner, &id).ok_or_else(|| unknown(&id))?, id)),
     };
     let (history, previous) = before.map(|(stored, id)| (stored.messages, id)).unzip();
     let request = request::read(fields, &app, &served, history.unwrap_or_default())?;
@@ -40,7 +40,7 @@ pub async fn create(
     let stream = turn.settings.stream;
     let turns = turn.begin(&app, served, &caller).await?;
     let keep = {
-        let (app, owner) = (Arc::clone(&app), caller.owner);
+        let (app, owner) = (Arc::clone(&app), caller.whose.owner);
         move |id: &str, messages, response| {
             if store {
                 app.store.put(owner, id, Stored { messages, response });
@@ -63,7 +63,7 @@ pub async fn retrieve(
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Response<Body>, ApiError> {
     let id = name_of(id)?;
-    let stored = app.store.get(caller.owner, &id).ok_or_else(|| unknown(&id))?;
+    let stored = app.store.get(caller.whose.owner, &id).ok_or_else(|| unknown(&id))?;
     Ok(json(&stored.response))
 }
 
@@ -74,7 +74,7 @@ pub async fn delete(
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Response<Body>, ApiError> {
     let id = name_of(id)?;
-    match app.store.remove(caller.owner, &id) {
+    match app.store.remove(caller.whose.owner, &id) {
         true => Ok(json(&object!({"id": id, "object": "response", "deleted": true}))),
         false => Err(unknown(&id)),
     }

@@ -1,0 +1,58 @@
+//! Whose prefixes are whose.
+//!
+//! What one tenant has read, another must not learn: that a prompt was found says that somebody sent one that begins alike. So every
+//! tenant has a tree of its own in memory, and names of its own on disk.
+//!
+//! ```
+//! use kvant_cache::{Prefix, Tenant};
+//!
+//! let tokens = [1_u32, 2, 3];
+//! assert_eq!(Prefix::from(&tokens).tenant, Tenant::SHARED);
+//! assert_eq!(Tenant::of(b"a key").prefix(&tokens).tokens, tokens);
+//! assert_ne!(Tenant::of(b"a key"), Tenant::of(b"another"));
+//! ```
+
+use crate::snapshot::Digest;
+use sha2::{Digest as _, Sha256};
+
+/// Somebody whose prefixes nobody else finds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Tenant(Option<Digest>);
+
+impl Tenant {
+    /// Everybody who is nobody in particular: their prefixes are shared.
+    pub const SHARED: Tenant = Tenant(None);
+
+    /// The tenant who has this secret, such as an API key; the same one in every run of the program.
+    pub fn of(secret: &[u8]) -> Tenant {
+        Tenant(Some(Sha256::new().chain_update(b"kvant tenant 1\0").chain_update(secret).finalize().into()))
+    }
+
+    /// Tokens of this tenant.
+    pub fn prefix(self, tokens: &[u32]) -> Prefix<'_> {
+        Prefix { tenant: self, tokens }
+    }
+
+    /// The name of nothing for this tenant, where `root` is that of the shared prefixes.
+    pub(crate) fn root(self, root: Digest) -> Digest {
+        match self.0 {
+            None => root,
+            Some(own) => Sha256::new().chain_update(root).chain_update(own).finalize().into(),
+        }
+    }
+}
+
+/// The beginning of a text, and whose it is. Tokens alone are of [everybody](Tenant::SHARED).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prefix<'a> {
+    /// Whose it is.
+    pub tenant: Tenant,
+    /// From the first on.
+    pub tokens: &'a [u32],
+}
+
+impl<'a, T: AsRef<[u32]> + ?Sized> From<&'a T> for Prefix<'a> {
+    fn from(tokens: &'a T) -> Self {
+        Tenant::SHARED.prefix(tokens.as_ref())
+    }
+}

@@ -80,10 +80,16 @@ class Case:
         self.plan(split)
         self.truth = (k, v, ek.double(), ev.double())
 
-    def plan(self, split=None, many=False):
-        """`many`: as many query tokens to an item as its columns hold."""
+    def plan(self, split=None, many=False, wide=False):
+        """`many`: as many query tokens to an item as its columns hold. `wide`: closed pages for tiles of 128 rows, exact rows as `many` has them."""
+        many = many or wide
         self.many, columns = many, 16 if many and self.d <= 128 else 8  # 8 where a head has more channels
+        self.wide = None
         items, own, self.slots = P.step_plan(self.sequences, split, max(columns // self.group, 1) if many else 1)
+        if wide:
+            runs, _, _ = P.step_plan(self.sequences, split, max(128 // self.group, 1))
+            runs = runs[runs[:, 1] < runs[:, 2]]
+            self.wide, items = runs[torch.argsort(runs[:, 1], stable=True)].contiguous().to(self.dev), items[items[:, 1] == items[:, 2]].contiguous()
         self.items, self.own, self.n_items = items.to(self.dev), own.to(self.dev), len(items)
         self.tiles = 1 if self.group <= columns else 2
         self.part_o = torch.full((self.slots, self.kv_heads * self.group, self.d), float("nan"), device=self.dev)
@@ -93,11 +99,14 @@ class Case:
         if self.kernel == "klt":
             self.q_closed, self.q_bias = torch.full_like(self.out, float("nan")), torch.full(self.out.shape[:2], float("nan"), device=self.dev)
 
-    def params(self, grid):
+    def params(self, grid, items=None):
+        """Of these items in place of its own, one tile each."""
+        tiles = self.tiles if items is None else 1
+        items = self.items if items is None else items
         s, cap = (self.scale * LOG2_E, 0.0) if not self.cap else (2 * LOG2_E * self.scale / self.cap, self.cap * LOG2_E)
-        return pack("12Q9i2f4i4x3Q", self.memory.bytes, self.table, self.exact, self.items, self.own, self.q, self.q_sinks,
-                    self.part_o, self.part_ml, self.signs, self.logits, self.out, self.n_items, self.rows, self.kv_heads, self.group,
-                    self.tiles - 1, self.table_stride, self.exact_stride, *divmod(grid, self.kv_heads * self.tiles), s, cap, 0, 0, 0, 0,
+        return pack("12Q9i2f4i4x3Q", self.memory.bytes, self.table, self.exact, items, self.own, self.q, self.q_sinks,
+                    self.part_o, self.part_ml, self.signs, self.logits, self.out, len(items), self.rows, self.kv_heads, self.group,
+                    tiles - 1, self.table_stride, self.exact_stride, *divmod(grid, self.kv_heads * tiles), s, cap, 0, 0, 0, 0,
                     self.q_closed, self.q_bias, self.widths)
 
     def append(self, kernels, pdl):
@@ -111,7 +120,7 @@ class Case:
             return kernels.launch(f"append_klt_d{self.d}", (self.rows, heads), 4 * self.d, own + pack("3Q", self.q_closed, self.q_bias, self.bases), pdl)
         kernels.launch(f"append_d{self.d}", (self.rows, heads), -(-self.d // 32) * 32, own, pdl)
 
-    def run(self, kernels, grid=0, pdl_main=False, pdl_reduce=True, reduce=True, append=False):
+    def run(self, kernels, grid=0, wide_grid=0, pdl_main=False, pdl_reduce=True, reduce=True, append=False):
         name = f"attend_{'many_' if self.many or self.d > 128 else ''}{self.kernel}"
         capped = f"{name}_cap_d{self.d}"  # where there is none, the plain kernel has both
         name = capped if self.cap and kernels.has(capped) else f"{name}_d{self.d}"
@@ -119,8 +128,14 @@ class Case:
         params = self.params(grid)
         if append := append or self.kernel == "klt":
             self.append(kernels, pdl_main)
+        if self.wide is not None and len(self.wide):
+            own = min(wide_grid or kernels.sms, len(self.wide) * self.kv_heads)
+            kernels.launch(f"attend_tile_{self.kernel}_d{self.d}", own, 256, self.params(own, self.wide), pdl_main)
         kernels.launch(name, grid, 128, params, pdl_main or append)
         if reduce:
+            if self.wide is not None:
+                kernels.launch(f"reduce_many_d{self.d}", -(-self.rows * self.kv_heads * self.group // 8), 256, params, pdl_reduce)
+                return self.out
             kernels.launch(f"reduce_d{self.d}", self.rows * self.kv_heads * self.group, 256, params, pdl_reduce)
         return self.out
 

@@ -114,6 +114,12 @@ def attention(kernels, say, cases=CASES, repeats=15, many=MANY):
             kernels.synchronize()
             e, equal = error(tiled, reference), torch.equal(single, tiled)
             apart = (single != tiled).flatten(1).any(1).nonzero().flatten().tolist()
+            if kernels.has(f"attend_tile_{codec}_d{case['d']}"):
+                c.plan(wide=True)
+                wide = [c.run(kernels, wide_grid=g).clone() for g in (0, 1, 7, 131, 0)]
+                kernels.synchronize()
+                apart += [f"tiles: {(single != x).sum().item()} of {x.numel()}" for x in wide if not torch.equal(single, x)]
+                equal &= all(torch.equal(single, x) for x in wide)
             ok = e < (5e-3 if case.get("hard") else 1.5e-3) and equal and same
             say(f"many {codec} {case}: {c.n_items} items, error {e:.1e}, bits of decode {equal} {apart[:8]} repeats {same}{'' if ok else ' FAIL'}")
             failures += [] if ok else [f"many {codec} {case}"]

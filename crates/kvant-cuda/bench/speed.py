@@ -130,6 +130,10 @@ def chunks(kernels, say, shapes=((32, 8, 128, 4096), (32, 8, 128, 32768), (64, 8
             case.plan(many=True)
             row[codec] = graph_time(rotation([lambda: case.run(kernels)], 4))
             row[codec + " attend"] = graph_time(rotation([lambda: case.run(kernels, reduce=False)], 4))
+            if kernels.has(f"attend_tile_{codec}_d{d}"):
+                case.plan(wide=True)
+                row[codec + " tiles"] = graph_time(rotation([lambda: case.run(kernels)], 4))
+                row[codec + " tiles attend"] = graph_time(rotation([lambda: case.run(kernels, reduce=False)], 4))
             del case
         q = torch.randn(1, Hq, tokens, d, dtype=torch.float16, device="cuda")
         k, v = (torch.randn(1, Hkv, S + tokens, d, dtype=torch.float16, device="cuda") for _ in range(2))

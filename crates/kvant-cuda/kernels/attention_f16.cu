@@ -14,6 +14,10 @@ REDUCE(reduce_d64, 64)
 REDUCE(reduce_d128, 128)
 REDUCE(reduce_d256, 256)
 REDUCE(reduce_d512, 512)
+#define REDUCE_MANY(NAME, D) \
+    extern "C" __global__ void __launch_bounds__(REDUCE_THREADS) NAME(const __grid_constant__ AttentionParams p) { reduce_many<D>(p); }
+REDUCE_MANY(reduce_many_d64, 64)
+REDUCE_MANY(reduce_many_d128, 128)
 #define REDUCE_ANY(NAME, D) \
     extern "C" __global__ void __launch_bounds__(REDUCE_THREADS) NAME(const __grid_constant__ AttentionParams p) { reduce_any<D>(p); }
 REDUCE_ANY(reduce_d80, 80)

@@ -107,6 +107,48 @@ DEVICE void reduce(const AttentionParams& p) {
     }
 }
 
+// The same with a warp for every row and head, for many rows: slices one after another, in the order in which `reduce` adds them up.
+template <int D>
+DEVICE void reduce_many(const AttentionParams& p) {
+    constexpr int LANES = RowLanes<D>::LANES, SLICES = REDUCE_THREADS / LANES, PER = (MAX_PARTS + SLICES - 1) / SLICES;
+    static_assert(RowLanes<D>::VALUES == 4, "four numbers of a lane");
+    const int heads = p.kv_heads * p.group, index = blockIdx.x * (REDUCE_THREADS / WARP) + threadIdx.x / WARP, row = index / heads, h = index % heads;
+    if (row >= p.rows) return;
+    const int lane = threadIdx.x % WARP, c = lane % LANES;
+    const int2 slots = __ldg(reinterpret_cast<const int2*>(p.slots) + row);
+    const int closed = slots.y - 1;  // the last one is the exact rows'
+    const float logit = p.sink_logits ? __ldg(p.sink_logits + h) * LOG2_E : MINUS_INFINITY;
+    pdl_wait();
+    pdl_trigger();
+    auto part = [&](int s) { return __ldcg(reinterpret_cast<const float4*>(p.part_o) + ((u64)(slots.x + s) * heads + h) * LANES + c); };
+    const float4 exact = part(closed);
+    const Shares shares(p, slots, heads, h, logit, lane);
+    float y[4];
+#pragma unroll 1
+    for (int slice = 0; slice < SLICES; slice++) {
+        float4 x[PER], o = {0.f, 0.f, 0.f, 0.f};
+        if (slice * PER < closed) {
+#pragma unroll
+            for (int i = 0; i < PER; i++) x[i] = slice * PER + i < closed ? part(slice * PER + i) : make_float4(0.f, 0.f, 0.f, 0.f);
+#pragma unroll
+            for (int i = 0; i < PER; i++) {
+                const float f = shares.of(min(slice * PER + i, MAX_PARTS - 1));
+                o.x = fmaf(f, x[i].x, o.x), o.y = fmaf(f, x[i].y, o.y), o.z = fmaf(f, x[i].z, o.z), o.w = fmaf(f, x[i].w, o.w);
+            }
+        }
+        if (slice == 0) y[0] = o.x, y[1] = o.y, y[2] = o.z, y[3] = o.w;
+        else y[0] += o.x, y[1] += o.y, y[2] += o.z, y[3] += o.w;  // of slices without partials: zeros
+    }
+    if (p.signs) {
+        walsh_hadamard<4, LANES>(y, lane);
+        const float4 sign = __ldg(reinterpret_cast<const float4*>(p.signs) + c);
+        y[0] *= sign.x, y[1] *= sign.y, y[2] *= sign.z, y[3] *= sign.w;
+    }
+    const float we = shares.of(closed), r = 1.f / shares.mass;
+    y[0] = fmaf(we, exact.x, y[0]) * r, y[1] = fmaf(we, exact.y, y[1]) * r, y[2] = fmaf(we, exact.z, y[2]) * r, y[3] = fmaf(we, exact.w, y[3]) * r;
+    if (lane < LANES) reinterpret_cast<uint2*>(p.out)[((u64)row * heads + h) * LANES + c] = make_uint2(pack_f16x2(y[0], y[1]), pack_f16x2(y[2], y[3]));
+}
+
 // The same for rows that are no power of two, or long: columns of four numbers over the threads, the rotation in shared memory.
 template <int D>
 DEVICE void reduce_any(const AttentionParams& p) {

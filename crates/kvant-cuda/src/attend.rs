@@ -5,9 +5,15 @@
 use crate::cache::SlotPages;
 use crate::device::Launch;
 use crate::jobs::JobsPlan;
-use crate::params::{Address, AttentionParams, EncodeParams, HEAD_TILE, PlannedEncodeParams, many_columns};
+use crate::params::{
+    Address, AttentionParams, EncodeParams, HEAD_TILE, PlannedEncodeParams, many_columns, tile_kernel,
+};
 use crate::pass::SlicePlan;
+use crate::plan::Item;
 use crate::recorder::Recorder;
+
+/// Rows from which on a warp merges the partials of a row and head.
+const MANY_ROWS: usize = 16;
 
 /// What the queries of a layer are, and where everything lies that they read and write.
 pub(crate) struct Attend<'a> {
@@ -55,15 +61,20 @@ impl Attend<'_> {
         let capped =
             Some(kernel("_cap")).filter(|name| self.soft_cap.is_some() && card.kernel(name).is_some());
         let name = capped.unwrap_or_else(|| kernel(""));
+        let wide = tile_kernel(codec, dim);
+        let has_wide = slice.tiles > 0 && card.kernel(&wide).is_some();
         let tile_bits = usize::from(group > columns);
         let columns = kv_heads << tile_bits;
-        let grid = (card.resident(&name) * card.processors() as usize).min(slice.items * columns);
+        // Tiles of a prompt leave the exact rows, which are the last items.
+        let first = if has_wide { slice.closed } else { 0 };
+        let items = slice.items - first;
+        let grid = (card.resident(&name) * card.processors() as usize).min(items * columns);
         let row = |address: Address, bytes: usize| address + (slice.row * bytes) as u64;
         let mut params = AttentionParams {
             pages: self.pages,
             table: self.table.0,
             exact: row(self.exact.0, 8 * kv_heads * self.exact.1),
-            items: self.plan + slice.items_at,
+            items: self.plan + slice.items_at + (first * size_of::<Item>()) as u64,
             slots: self.plan + slice.slots_at,
             q: row(self.queries, 2 * self.heads * dim),
             q_sinks: 0,
@@ -72,7 +83,7 @@ impl Attend<'_> {
             signs,
             sink_logits: self.sink_logits,
             out: row(self.out, 2 * self.heads * dim),
-            n_items: slice.items as i32,
+            n_items: items as i32,
             rows: slice.rows as i32,
             kv_heads: kv_heads as i32,
             group: group as i32,
@@ -91,8 +102,25 @@ impl Attend<'_> {
         params.set_scoring(self.scale, self.soft_cap);
         let launch =
             |grid: usize, threads| Launch { grid: (grid as u32, 1), threads, shared: 0, early: self.early };
+        if has_wide {
+            let grid = (card.processors() as usize).min(slice.tiles * kv_heads);
+            let tiles = AttentionParams {
+                items: self.plan + slice.tiles_at,
+                n_items: slice.tiles as i32,
+                tile_bits: 0,
+                step_items: (grid / kv_heads) as i32,
+                step_columns: (grid % kv_heads) as i32,
+                ..params
+            };
+            recorder.launch(&wide, launch(grid, 256), tiles);
+        }
         recorder.launch(&name, launch(grid, 128), params);
-        recorder.launch(&format!("reduce_d{dim}"), launch(slice.rows * self.heads, 256), params);
+        // A CTA for every row and head, or, where rows are many, a warp.
+        let (many, all) = (format!("reduce_many_d{dim}"), slice.rows * self.heads);
+        match slice.rows >= MANY_ROWS && card.kernel(&many).is_some() {
+            true => recorder.launch(&many, launch(all.div_ceil(8), 256), params),
+            false => recorder.launch(&format!("reduce_d{dim}"), launch(all, 256), params),
+        }
     }
 }
 

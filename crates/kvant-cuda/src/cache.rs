@@ -55,6 +55,8 @@ pub(crate) struct LayoutPages {
     pub slots: Vec<Option<SlotPages>>,
     /// Whether the card has the kernels that read a page once for several query tokens; it may have too little shared memory.
     pub tiles: bool,
+    /// Whether some slot has kernels for tiles of a prompt.
+    pub wide_tiles: bool,
     /// Whether queries read their own pages as they were encoded.
     pub strict: bool,
     /// `halves` of all slots.
@@ -75,7 +77,14 @@ impl LayoutPages {
             return Err(refuse(0, "streaming windows (StreamingLLM) do not run"));
         }
         let strict = rule.mode == Mode::Strict;
-        let mut made = LayoutPages { slots: Vec::new(), tiles: true, strict, halves: 1, signs: Vec::new() };
+        let mut made = LayoutPages {
+            slots: Vec::new(),
+            tiles: true,
+            wide_tiles: false,
+            strict,
+            halves: 1,
+            signs: Vec::new(),
+        };
         for slot in layout.slots() {
             let layer = slot.layer();
             let shape = match slot.kind() {
@@ -117,6 +126,7 @@ impl LayoutPages {
             })?;
             let has = |many: &str| card.kernel(&format!("attend_{many}{codec}_d{}", key.dim)).is_some();
             made.tiles &= has("many_");
+            made.wide_tiles |= has("tile_");
             if !has(if key.dim <= 128 { "" } else { "many_" }) {
                 let dim = key.dim;
                 let what = format!("{codec} of {dim} channels needs more shared memory than the card has");

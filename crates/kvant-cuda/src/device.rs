@@ -165,7 +165,8 @@ impl CudaGpu {
         self.context.bind_to_thread().map_err(failed("taking the context"))?;
         let ptx = module.ptx();
         let only_hopper = entries(&ptx).next().is_none();
-        if only_hopper && !self.limits.wide {
+        // Products of many tokens read activations by tensor maps.
+        if only_hopper && (self.form == Form::Ptx || module.name == "wide" && !self.limits.wide) {
             return Ok(());
         }
         let mut image = match self.form {

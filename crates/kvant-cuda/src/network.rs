@@ -6,7 +6,9 @@ use crate::device::{CudaGpu, OpenError};
 use crate::jobs::{EncodeJobs, TakeError, add_jobs, take_pages};
 use crate::outputs::{Found, Head, Slice};
 use crate::pages::CudaPages;
-use crate::pass::{Part, PassParams, PassPlan, SLICE, SlotPlan, Span, closed_pages, reading, slot_pages};
+use crate::pass::{
+    Kinds, Part, PassParams, PassPlan, SLICE, SlotPlan, Span, closed_pages, reading, slot_pages,
+};
 use crate::program::Program;
 use crate::recorder::{Graphs, Recorder};
 use crate::recurrent::StatePlan;
@@ -299,7 +301,8 @@ impl Network for CudaNetwork {
             let what = "strict mode reads whole pages: a chunk begins inside one";
             return Err(StateError::new(index, StateErrorKind::Pass { what }));
         }
-        let kinds = (kept.pages.tiles, kept.pages.halves);
+        let LayoutPages { tiles, wide_tiles, halves, .. } = kept.pages;
+        let kinds = Kinds { tiles, wide_tiles, halves };
         let plan = PassPlan::new(&mut words, &rule, &spans, &seats, readings, &self.ropes, kinds);
         // A page must be encoded before its queries attend, even if there is one of them.
         let is_step = plan.is_step && !kept.pages.strict;

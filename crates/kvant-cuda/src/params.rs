@@ -45,6 +45,14 @@ pub const fn many_columns(dim: usize) -> usize {
     if dim <= 128 { 2 * HEAD_TILE } else { HEAD_TILE }
 }
 
+/// Rows of a tile of `kernels/attention_tile.cu`: query heads of query tokens.
+pub const TILE_ROWS: usize = 128;
+
+/// The kernel that reads pages of this codec for tiles of a prompt; only some cards and codecs have it.
+pub fn tile_kernel(codec: &str, dim: usize) -> String {
+    format!("attend_tile_{codec}_d{dim}")
+}
+
 impl AttentionParams {
     /// Sets scale and cap for scores that are multiplied by `scale` and, with a soft cap c, become c·tanh(s/c).
     pub fn set_scoring(&mut self, scale: f32, soft_cap: Option<f32>) {

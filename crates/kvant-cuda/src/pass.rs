@@ -9,7 +9,7 @@ use crate::jobs::JobsPlan;
 use crate::latent::ByHead;
 use crate::layout::{PAGE_TOKENS, UNIT};
 use crate::pages::unit_as;
-use crate::plan::{Decoding, Item, StepPlan, split_latents, split_pages};
+use crate::plan::{Decoding, Item, MAX_PARTIALS, StepPlan, split_latents, split_pages};
 use crate::program::Reading;
 use kvant_cache::{ExactWindow, KvSlot, Mode, PageId, Sequence};
 use kvant_codec::Side;
@@ -23,6 +23,9 @@ pub(crate) const SLICE: usize = 32;
 
 /// Rows that attend at once, so that their partial sums have a bound.
 const ATTENDING: usize = 128;
+
+/// The same where they attend by tiles of a prompt: as many as have no more partial sums than [`ATTENDING`] rows of any length, at most so many.
+const ATTENDING_BY_TILES: usize = 1024;
 
 /// Words that sections of the list start at a multiple of.
 const ALIGN: usize = 64;
@@ -69,8 +72,22 @@ impl PassParams {
     }
 
     pub(crate) fn bytes(&self) -> Vec<u8> {
-        self.0.iter().flat_map(|word| word.to_le_bytes()).collect()
+        // In place, not byte by byte: a chunk of a prompt has megabytes of them.
+        let mut bytes = vec![0; 4 * self.0.len()];
+        bytes.as_chunks_mut().0.iter_mut().zip(&self.0).for_each(|(to, word)| *to = word.to_le_bytes());
+        bytes
     }
+}
+
+/// What the pages of a pass, and the kernels for them, are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Kinds {
+    /// Whether neighbouring query tokens may share items.
+    pub tiles: bool,
+    /// Whether some of them have kernels for tiles of a prompt.
+    pub wide_tiles: bool,
+    /// Pages of 64 tokens that one page of keys is.
+    pub halves: usize,
 }
 
 /// What slices of rows have in common.
@@ -79,6 +96,8 @@ pub(crate) struct Tiling {
     pub window: Option<usize>,
     /// Query tokens that share a tile of columns.
     pub tile: usize,
+    /// Those that share a tile of a prompt; 0 where there are no kernels for it.
+    pub wide_tile: usize,
     /// Whether they read latents.
     pub latents: bool,
 }
@@ -90,6 +109,11 @@ pub(crate) struct SlicePlan {
     pub rows: usize,
     pub items_at: u64,
     pub items: usize,
+    /// Of these, runs of closed pages: the first ones.
+    pub closed: usize,
+    /// The same runs for tiles of a prompt; none where queries are too few to fill them.
+    pub tiles_at: u64,
+    pub tiles: usize,
     pub slots_at: u64,
     pub slots: usize,
 }
@@ -127,6 +151,8 @@ pub(crate) struct PassPlan {
     pub is_step: bool,
     /// Whether neighbouring query tokens share items.
     pub tiles: bool,
+    /// Whether they may share tiles of a prompt.
+    pub wide_tiles: bool,
 }
 
 /// What queries read exactly and as bytes on the card. In strict mode a query reads its own page exactly too, after what its codes stand for
@@ -161,7 +187,7 @@ impl PassPlan {
         seats: &[usize],
         attentions: impl Iterator<Item = Reading>,
         ropes: &[Rope],
-        (tiles, halves): (bool, usize),
+        Kinds { tiles, wide_tiles, halves }: Kinds,
     ) -> PassPlan {
         let is_step = spans.iter().all(|span| span.tokens == 1);
         let positions: Vec<usize> = spans.iter().flat_map(Span::positions).collect();
@@ -195,6 +221,7 @@ impl PassPlan {
             exact_stride: halves + stride.unwrap_or(0),
             is_step,
             tiles: tiles && !is_step,
+            wide_tiles: wide_tiles && tiles && !is_step,
         };
         for of in attentions {
             if let Some(rope) = of.rope {
@@ -216,7 +243,9 @@ impl PassPlan {
 
     /// What the slices of an attention are found by.
     pub(crate) fn tiling(&self, of: &Reading) -> Tiling {
-        Tiling { window: of.window, tile: if self.tiles { of.tile } else { 1 }, latents: of.by_head }
+        let (tile, wide_tile) =
+            (if self.tiles { of.tile } else { 1 }, if self.wide_tiles { of.wide_tile } else { 0 });
+        Tiling { window: of.window, tile, wide_tile, latents: of.by_head }
     }
 
     /// Where the multipliers of queries lie.
@@ -234,12 +263,12 @@ fn rope_table(words: &mut PassParams, rope: &Rope, spans: &[Span]) -> u64 {
     )
 }
 
-/// The plans of rows at these positions, [`ATTENDING`] to a slice.
+/// The plans of rows at these positions, [`ATTENDING`] to a slice, or more of them by tiles of a prompt.
 pub(crate) fn slices(
     words: &mut PassParams,
     rule: &ExactWindow,
     halves: usize,
-    Tiling { window, tile, latents }: Tiling,
+    Tiling { window, tile, wide_tile, latents }: Tiling,
     positions: &[usize],
     seats: &[usize],
 ) -> Vec<SlicePlan> {
@@ -252,19 +281,43 @@ pub(crate) fn slices(
         first_seen: rule.first_seen(*position, window),
         keeps_sinks: rule.keeps_sinks(window),
     };
+    let queries: Vec<Decoding> = positions.iter().zip(seats).map(decoding).collect();
+    let split = if latents { split_latents } else { split_pages };
+    let attending = match wide_tile {
+        0 => ATTENDING,
+        _ => {
+            let most = queries.iter().map(|query| query.partials(split)).max().unwrap_or(1);
+            let rows = ATTENDING * MAX_PARTIALS / most;
+            (rows - rows % PAGE_TOKENS).clamp(ATTENDING, ATTENDING_BY_TILES)
+        }
+    };
     let mut slices = Vec::new();
-    for (index, positions) in positions.chunks(ATTENDING).enumerate() {
-        let queries: Vec<Decoding> =
-            positions.iter().zip(&seats[index * ATTENDING..]).map(decoding).collect();
-        let split = if latents { split_latents } else { split_pages };
-        let plan = StepPlan::split_by(&queries, tile, split);
+    for (index, queries) in queries.chunks(attending).enumerate() {
+        let plan = StepPlan::split_by(queries, tile, split);
+        let closed = plan.items.iter().take_while(|item| item.begin < item.end).count();
+        let mut tiles = Vec::new();
+        if wide_tile > 0 && closed > 0 {
+            let wide = StepPlan::split_by(queries, wide_tile, split);
+            // Tiles that are a quarter full on average are worth it.
+            let (runs, exact): (Vec<Item>, Vec<Item>) =
+                wide.items.iter().partition(|item| item.begin < item.end);
+            if 4 * queries.len() >= wide_tile * exact.len() {
+                tiles = runs;
+                // Those of the same pages next to each other: their bytes stay in L2.
+                tiles.sort_by_key(|item| (item.seat, item.begin));
+            }
+        }
+        let tiles_at = words.add_with_room(tiles.iter().flat_map(Item::words));
         let items_at = words.add_with_room(plan.items.iter().flat_map(Item::words));
         let slots = plan.rows.iter().flat_map(|slots| [slots.first as u32, slots.count as u32]);
         slices.push(SlicePlan {
-            row: index * ATTENDING,
-            rows: positions.len(),
+            row: index * attending,
+            rows: queries.len(),
             items_at,
             items: plan.items.len(),
+            closed,
+            tiles_at,
+            tiles: tiles.len(),
             slots_at: words.add(slots),
             slots: plan.slots,
         });
@@ -324,9 +377,18 @@ impl Part<'_> {
             }
         }
         let width = 1 + end - first;
+        let mut before = None; // what the position before saw, and where its row begins
         for position in span.positions() {
             let seen = exact_pages(rule, position);
             let mixed = Some(closed_pages(rule, position, halves)).filter(|page| *page < seen.start);
+            let row = table.len();
+            if let Some((_, same)) = before
+                .replace(((seen.clone(), mixed), row))
+                .filter(|(view, _)| *view == (seen.clone(), mixed))
+            {
+                table.extend_from_within(same..row);
+                continue;
+            }
             for (entries, coded) in entries.chunks_exact(width).zip(coded.chunks_exact(width)) {
                 let at = table.len();
                 table.extend(entries[0]);
@@ -368,7 +430,15 @@ mod tests {
         let rule = ExactWindow { recent: 70, ..ExactWindow::default() };
         let span = Span { start: 0, tokens: 300, row: 0, capacity: 400 };
         let mut words = PassParams::default();
-        let plan = PassPlan::new(&mut words, &rule, &[span], &[3], std::iter::empty(), &[], (true, 1));
+        let plan = PassPlan::new(
+            &mut words,
+            &rule,
+            &[span],
+            &[3],
+            std::iter::empty(),
+            &[],
+            Kinds { tiles: true, wide_tiles: true, halves: 1 },
+        );
         let at = plan.targets_at as usize / 4;
         for position in 0..300 {
             let [row, page, token, _] = words.0[at + 4 * position..][..4] else { unreachable!("four words") };

@@ -9,11 +9,13 @@
 
 use crate::layout::PAGE_TOKENS;
 
-/// Runs of closed pages that a sequence is cut into at most; with a page of exact keys and coded values, and the exact rows, that is
-/// `MAX_PARTS` of the kernels.
+/// Runs of closed pages that a sequence is cut into at most.
 pub const MAX_SPLITS: usize = 32;
 
-/// The same of latents, whose pages a CTA takes one at a time: `LATENT_PARTS` of the kernels without the exact rows.
+/// Partials of a query at most: those runs, a page of exact keys and coded values, and the exact rows. `MAX_PARTS` of the kernels.
+pub const MAX_PARTIALS: usize = MAX_SPLITS + 2;
+
+/// Runs of a sequence of latents, whose pages a CTA takes one at a time: `LATENT_PARTS` of the kernels without the exact rows.
 pub const MAX_LATENT_SPLITS: usize = 128;
 
 /// Warps of a CTA, which share the pages of a split.
@@ -106,6 +108,17 @@ impl Decoding {
         (self.first() / PAGE_TOKENS).min(self.values)
     }
 
+    /// Its partials: one for each split of the closed pages, one for a page of exact keys and coded values, one for the exact rows.
+    pub fn partials(&self, pages_of: fn(usize) -> usize) -> usize {
+        let pages = self.closed.saturating_sub(self.begin());
+        1 + pages.div_ceil(pages_of(pages)) + usize::from(self.has_mixed())
+    }
+
+    /// Whether it reads a page whose keys are exact and whose values are bytes.
+    fn has_mixed(&self) -> bool {
+        self.begin() <= self.closed && self.closed < self.values
+    }
+
     /// What both queries must have in common to share items, seats and positions aside.
     fn view(&self) -> (usize, usize, usize, usize, [usize; 2]) {
         (self.sinks, self.closed, self.values, self.begin(), self.seen_sinks())
@@ -159,8 +172,7 @@ impl StepPlan {
             let (first, begin, closed) = (query.first() as i32, query.begin(), query.closed);
             let pages = closed.saturating_sub(begin);
             let split = pages_of(pages);
-            let has_mixed = begin <= closed && closed < query.values;
-            let stride = 1 + pages.div_ceil(split) + usize::from(has_mixed);
+            let stride = query.partials(pages_of);
             let item = |begin: usize, end: usize, slot: usize, seen: [i32; 4]| Item {
                 seat: query.seat as i32,
                 begin: begin as i32,
@@ -176,7 +188,7 @@ impl StepPlan {
                 let hidden = first - (page * PAGE_TOKENS) as i32;
                 plan.items.push(item(page, (page + split).min(closed), plan.slots + part, [hidden, 0, 0, 0]));
             }
-            if has_mixed {
+            if query.has_mixed() {
                 let hidden = first - (closed * PAGE_TOKENS) as i32;
                 let own = item(closed, query.values, plan.slots + stride - 2, [hidden, 0, 0, 0]);
                 plan.items.push(Item { seat: -1 - row as i32, ..own });

@@ -4,7 +4,7 @@ use crate::buffer::Buffer;
 use crate::latent::LatentAttention;
 use crate::matrix::Matrix;
 use crate::moe::Moe;
-use crate::params::{Address, many_columns};
+use crate::params::{Address, TILE_ROWS, many_columns};
 use crate::recurrent::{Recurrent, ShortConv};
 use kvant_cache::{KvSlot, StateSlot};
 use kvant_model::Tensor;
@@ -55,6 +55,8 @@ pub(crate) struct Reading {
     pub rope: Option<RopeId>,
     /// Query tokens of a sequence that share an item, where they may.
     pub tile: usize,
+    /// The same for tiles of a prompt; 0 where it has none.
+    pub wide_tile: usize,
     /// Whether products have a matrix for every head.
     pub by_head: bool,
     pub gain: Option<QueryGain>,
@@ -101,6 +103,7 @@ impl Attention {
             window: self.window,
             rope: self.rope,
             tile: (many_columns(self.dim) / self.group()).max(1),
+            wide_tile: TILE_ROWS / self.group(),
             by_head: false,
             gain: self.query_gain,
         }

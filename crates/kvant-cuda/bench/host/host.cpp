@@ -106,6 +106,7 @@ static void run_cta(unsigned count) {
 #undef ATTEND_SMALL
 #include "attention_wide.cu"
 #include "attention_klt.cu"
+#include "attention_tile.cu"
 #include "encode.cu"
 #include "encode_klt.cu"
 #include "linear.cu"

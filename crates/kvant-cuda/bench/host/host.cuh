@@ -147,6 +147,38 @@ inline u32 transpose8x8(u32 x) {
     auto at = [&](int row, int column) { return all[4 * row + column / 2].a[0] >> 16 * (column % 2) & 0xffff; };
     return at(2 * t, g) | at(2 * t + 1, g) << 16;
 }
+
+// wgmma of a warp's 16 rows, done at once. A matrix is its address: rows of 128 bytes, swizzled; a k-step is 32 bytes on.
+inline u32 shared_address(const void* p) { return (u32)(uintptr_t)p; }
+inline u64 matrix_at(const u8* tile) {
+    if ((uintptr_t)tile % 1024) std::abort();
+    return (uintptr_t)tile;
+}
+constexpr u64 MATRIX_STEP = 32;
+inline void wgmma_fence() {}
+inline void wgmma_commit() {}
+template <int PENDING> inline void wgmma_wait() {}
+inline void fence_async() {}
+template <int N> struct Wgmma {
+    static void add(float (&d)[N / 2], const u32* a, u64 b, int more) {
+        const host::Message* all = host::meet({{a[0], a[1], a[2], a[3]}, {}});
+        const int g = host::lane() / 4, t = host::lane() % 4;
+        for (int j = 0; j < N / 2; j++) {
+            const int high = j / 2 % 2, row = j / 4 * 8 + 2 * t + j % 2;
+            const u8* from = (const u8*)(b & ~127ull) + row * 128;
+            double sum = 0;
+            for (int k = 0; k < 4; k++)
+                for (int c = 0; c < 2; c++) {
+                    const int at = (b & 127) + 16 * c + 4 * k;
+                    u32 y;
+                    std::memcpy(&y, from + ((at / 16 ^ row % 8) << 4) + at % 16, 4);
+                    const u32 x = all[4 * g + k].a[2 * c + high];
+                    sum += (double)f16_to_f32(x) * f16_to_f32(y) + (double)f16_to_f32(x >> 16) * f16_to_f32(y >> 16);
+                }
+            d[j] = (float)((more ? d[j] : 0.f) + sum);
+        }
+    }
+};
 inline uint4 load_rows(const u16* row, bool turned) {
     host::Message m = {};
     std::memcpy(m.a, &row, sizeof row);

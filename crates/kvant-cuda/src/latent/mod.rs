@@ -69,6 +69,7 @@ impl LatentAttention {
             window: self.window,
             rope: self.rope,
             tile: (COLUMNS / self.heads).max(1),
+            wide_tile: 0,
             by_head: true,
             gain: self.query_gain,
         }

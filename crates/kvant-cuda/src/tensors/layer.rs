@@ -7,8 +7,8 @@ use crate::cache::LayoutPages;
 use crate::device::Launch;
 use crate::jobs::{EncodeJobs, TakeError, add_jobs, take_pages};
 use crate::layout::PAGE_TOKENS;
-use crate::params::{FromTensorsParams, TensorParams, ToTensorParams, many_columns};
-use crate::pass::{Part, PassParams, PassPlan, Span, slot_pages};
+use crate::params::{FromTensorsParams, TILE_ROWS, TensorParams, ToTensorParams, many_columns};
+use crate::pass::{Kinds, Part, PassParams, PassPlan, Span, slot_pages};
 use crate::recorder::Recorder;
 use crate::run::fit;
 use crate::tables::PageTables;
@@ -105,7 +105,7 @@ impl CardLayer {
     ) -> Result<(), PassError> {
         let CardLayer { cache, layout, slot, window, pages, tables, marks } = self;
         let (slot, rule, card) = (*slot, layout.exact_window(), &cache.card);
-        let tiles = pages.tiles;
+        let kinds = Kinds { tiles: pages.tiles, wide_tiles: pages.wide_tiles, halves: 1 };
         let device = |what: String| PassError::Device(what);
         let of = slot_pages(pages, slot).ok_or_else(|| device("a slot without pages".to_owned()))?;
         let (mut spans, mut places, mut row) = (Vec::new(), Vec::new(), 0);
@@ -136,7 +136,7 @@ impl CardLayer {
         let only: Vec<Span> = spans.iter().map(|(_, span)| *span).collect();
         let mut words = PassParams::default();
         let places_at = words.add(places);
-        let plan = PassPlan::new(&mut words, rule, &only, &own_seats, std::iter::empty(), &[], (tiles, 1));
+        let plan = PassPlan::new(&mut words, rule, &only, &own_seats, std::iter::empty(), &[], kinds);
         let mut table = Vec::new();
         for ((batch, span), seat) in spans.iter().zip(&own_seats) {
             let sequence = &sequences[*batch];
@@ -184,11 +184,13 @@ impl CardLayer {
         recorder.launch(&name, launch((rows, heads + 2 * kv_heads), false), params);
         encode(&mut recorder, of, &jobs, at(0), (cache.pages.base(), marks.address() + 4));
         if let Some(attend) = &pass.attend {
-            let tile = if plan.tiles { (many_columns(of.dim) / (heads / of.kv_heads)).max(1) } else { 1 };
+            let group = heads / of.kv_heads;
+            let tile = if plan.tiles { (many_columns(of.dim) / group).max(1) } else { 1 };
+            let wide_tile = if plan.wide_tiles { TILE_ROWS / group } else { 0 };
             let positions = only.iter().flat_map(Span::positions).collect();
             let by_row = only.iter().zip(&own_seats);
             let by_row = by_row.flat_map(|(span, seat)| std::iter::repeat_n(*seat, span.tokens)).collect();
-            let key = PlanKey { positions, seats: by_row, window: *window, tile };
+            let key = PlanKey { positions, seats: by_row, window: *window, tile, wide_tile };
             work.plan(card, rule, key)?;
             let Work { words, queries, out, part_o, part_ml, plans } = work;
             let Some(kept) = plans.last() else { return Err(device("no plan".to_owned())) };

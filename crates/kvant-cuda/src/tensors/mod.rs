@@ -140,6 +140,7 @@ struct PlanKey {
     seats: Vec<usize>,
     window: Option<usize>,
     tile: usize,
+    wide_tile: usize,
 }
 
 struct KeptPlan {
@@ -237,7 +238,7 @@ impl Work {
             return Ok(());
         }
         let mut words = PassParams::default();
-        let tiling = Tiling { window: key.window, tile: key.tile, latents: false };
+        let tiling = Tiling { window: key.window, tile: key.tile, wide_tile: key.wide_tile, latents: false };
         let slices = slices(&mut words, rule, 1, tiling, &key.positions, &key.seats);
         let bytes = words.bytes();
         // The oldest plan's memory, once there are enough.

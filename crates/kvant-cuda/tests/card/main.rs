@@ -10,6 +10,7 @@ mod models;
 mod prefill;
 mod sampling;
 mod strict;
+mod tiles;
 
 use kvant_attention::KvCache;
 use kvant_cache::plan::{Klt, Plan, PlannedHead, PlannedSlot, SideCalibration};

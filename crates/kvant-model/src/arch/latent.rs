@@ -35,11 +35,13 @@ impl Latent {
         let rope_dim = config.size(Key("qk_rope_head_dim", "rope.dimension_count"))?;
         let (nope_dim, value_dim) = head_dims(config, rope_dim)?;
         let keys = RopeKeys::usual(Pairing::Halves);
-        // The share of rotated channels, where there is one, is that of the whole head.
-        let mut rope = scope.read_rope(&keys, rope_dim)?;
-        if rope.dims() != rope_dim {
-            rope = scope.read_rope(&keys, nope_dim + rope_dim)?;
-        }
+        // The share of rotated channels, where there is one, is that of the whole head, as in Hugging Face; of the rotated part it need
+        // not even be a whole number of pairs.
+        let rope = scope.read_rope(&keys, nope_dim + rope_dim);
+        let mut rope = match rope {
+            Ok(rope) if rope.dims() == rope_dim => rope,
+            _ => scope.read_rope(&keys, rope_dim)?,
+        };
         if rope.dims() != rope_dim {
             let found = rope.dims();
             return Err(LoadError::mismatch(format!(
@@ -230,4 +232,23 @@ pub fn softmax_router(place: &Scope<'_>, name: &'static str, hidden: usize) -> R
             as f32,
         ..Router::softmax(place.exact_linear((name, "ffn_gate_inp"), count, hidden)?, chosen, renormalise)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Checkpoint, DType, Description};
+
+    #[test]
+    fn the_rotary_share_of_mistral4_is_of_the_whole_head() {
+        let config = serde_json::json!({
+            "model_type": "mistral4", "hidden_size": 64, "num_hidden_layers": 1, "intermediate_size": 88, "num_attention_heads": 4,
+            "num_key_value_heads": 4, "kv_lora_rank": 24, "q_lora_rank": 32, "head_dim": 20, "qk_nope_head_dim": 12,
+            "qk_rope_head_dim": 8, "v_head_dim": 16, "first_k_dense_replace": 0, "n_routed_experts": 5, "n_shared_experts": 1,
+            "num_experts_per_tok": 2, "norm_topk_prob": true, "moe_intermediate_size": 24, "n_group": 1, "topk_group": 1,
+            "routed_scaling_factor": 1.0, "hidden_act": "silu", "rms_norm_eps": 1e-6, "max_position_embeddings": 512,
+            "vocab_size": 256, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.4}
+        });
+        let description = Description::of(&Checkpoint::from_config(config, DType::F16).unwrap()).unwrap();
+        assert_eq!(description.ropes[0].dims(), 8);
+    }
 }

@@ -12,7 +12,7 @@ use kvant_engine::scheduler::{Job, JobEvent, JobUsage, Listener, Logprobs, Sched
 use kvant_engine::speculation::{MakeProposer, ProposalLimits, Proposer};
 use kvant_engine::{
     Arena, Constraint, Engine, Finish, KvCache, LoadOptions, Policy, Request, SamplingParams, Snapshot,
-    Speculate,
+    Speculate, Tenant,
 };
 use kvant_model::Checkpoint;
 use kvant_model::gguf::Gguf;
@@ -286,6 +286,7 @@ fn batch(
             constraint: is_bound.then(|| Box::new(schema.clone()) as _),
             deadline: None,
             owner: 0,
+            tenant: Tenant::SHARED,
             listener: Box::new(sink.clone()),
         };
         handle.submit(vec![job]).unwrap();

@@ -14,6 +14,12 @@ pub struct ByteAlphabet {
     bytes: Vec<Option<u8>>,
 }
 
+impl Default for ByteAlphabet {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl ByteAlphabet {
     /// The alphabet of byte-level BPE.
     pub fn new() -> Self {

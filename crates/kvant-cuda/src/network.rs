@@ -18,7 +18,7 @@ use crate::times::PassTimes;
 use crate::top::TopPlan;
 use half::f16;
 use kvant_cache::{
-    CacheError, CacheLayout, KvSlot, PageStore, Sequence, Slots, StateError, StateErrorKind, Store,
+    CacheError, CacheLayout, KvSlot, PageStore, Sequence, SlotKind, Slots, StateError, StateErrorKind, Store,
 };
 use kvant_device::Batch;
 use kvant_model::description::Rope;
@@ -395,7 +395,9 @@ impl Network for CudaNetwork {
     }
 
     fn abilities(&self) -> Abilities {
-        Abilities { any_rows: true, ..Abilities::default() }
+        // Taking tokens back from recurrent state on a card is not tried yet.
+        let is_recurrent = self.slots.iter().any(|(_, slot)| matches!(slot.kind, SlotKind::Recurrent(_)));
+        Abilities { any_rows: !is_recurrent, ..Abilities::default() }
     }
 
     fn store(&self) -> Option<Store> {

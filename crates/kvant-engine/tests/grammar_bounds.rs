@@ -186,3 +186,21 @@ fn megabytes_are_refused_by_their_bytes() {
     refused(Grammar::Regex(format!("{long}y")), "1048577 bytes; 1048576 are the most");
     refused(Grammar::JsonSchema(json!({"const": long})), "bytes; 1048576 are the most");
 }
+
+/// Patterns with automata of exponential size, all for one text.
+#[test]
+fn patterns_for_one_text_are_bounded() {
+    let all = |count: usize| {
+        let pattern = |i: usize| json!({"pattern": format!("^(a|b)*a(a|b){{{i}}}$")});
+        let parts: Vec<Value> = (0..count).map(pattern).collect();
+        Grammar::JsonSchema(json!({"type": "string", "allOf": parts}))
+    };
+    refused(all(30), "30 patterns for one text; 4 are the most");
+    refused(all(5), "5 patterns for one text");
+    // By reference, and beside alternatives.
+    let two = json!({"allOf": [{"pattern": "^a"}, {"pattern": "b$"}]});
+    let schema = json!({"$defs": {"two": two}, "type": "string", "pattern": "c", "$ref": "#/$defs/two",
+        "anyOf": [{"pattern": "d"}, {"allOf": [{"pattern": "e"}, {"format": "date"}]}]});
+    refused(Grammar::JsonSchema(schema), "5 patterns for one text");
+    compiles(Grammar::JsonSchema(json!({"type": "string", "allOf": [{"pattern": "^a"}, {"pattern": "b$"}]})));
+}

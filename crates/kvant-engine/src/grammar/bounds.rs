@@ -28,6 +28,9 @@ pub const MOST_LEVELS: usize = 8192;
 /// Alternatives of one part of a schema, where several lists of them apply at once.
 pub const MOST_ALTERNATIVES: usize = 1 << 16;
 
+/// Patterns that one text has to keep to at once: the compiler intersects them, and looks for a text that suits all.
+pub const MOST_PATTERNS: usize = 4;
+
 /// Checks a grammar of any kind.
 pub fn check(grammar: &Grammar) -> Result<(), GrammarError> {
     match grammar {
@@ -134,8 +137,8 @@ fn check_schema(schema: &Value) -> Result<(), GrammarError> {
     };
     let all = own + levels.references.iter().map(reached).sum::<usize>();
     within("levels with what its references lead to", all, MOST_LEVELS)?;
-    let mut alternatives = Alternatives { schema, of: HashMap::new() };
-    alternatives.check(schema)
+    Alternatives { schema, of: HashMap::new() }.check(schema)?;
+    Patterns { schema, of: HashMap::new() }.check(schema)
 }
 
 /// How deep every part of a schema is.
@@ -234,5 +237,53 @@ impl<'a> Alternatives<'a> {
         }
         self.of.insert(std::ptr::from_ref(value), Some(product));
         product
+    }
+}
+
+/// How many patterns a text has to keep to, for every part of a schema.
+struct Patterns<'a> {
+    schema: &'a Value,
+    /// None while it is being counted.
+    of: HashMap<*const Value, Option<usize>>,
+}
+
+impl<'a> Patterns<'a> {
+    /// Counts those of every part.
+    fn check(&mut self, value: &'a Value) -> Result<(), GrammarError> {
+        match value {
+            Value::Array(items) => items.iter().try_for_each(|item| self.check(item)),
+            Value::Object(fields) => {
+                within("patterns for one text", self.count(value), MOST_PATTERNS)?;
+                fields.values().try_for_each(|field| self.check(field))
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => Ok(()),
+        }
+    }
+
+    /// Those of a schema: its own, those of all that applies with it, and the most of any alternative.
+    fn count(&mut self, value: &'a Value) -> usize {
+        let Value::Object(fields) = value else { return 0 };
+        match self.of.get(&std::ptr::from_ref(value)) {
+            Some(known) => return known.unwrap_or(0),
+            None => self.of.insert(std::ptr::from_ref(value), None),
+        };
+        let mut sum = 0_usize;
+        for (name, field) in fields {
+            sum = sum.saturating_add(match (name.as_str(), field) {
+                ("pattern" | "format", Value::String(_)) => 1,
+                ("allOf", Value::Array(all)) => {
+                    all.iter().fold(0, |sum, one| self.count(one).saturating_add(sum))
+                }
+                ("anyOf" | "oneOf", Value::Array(all)) => {
+                    all.iter().map(|one| self.count(one)).max().unwrap_or(0)
+                }
+                ("$ref", Value::String(reference)) => {
+                    target(self.schema, reference).map_or(0, |found| self.count(found))
+                }
+                _ => 0,
+            });
+        }
+        self.of.insert(std::ptr::from_ref(value), Some(sum));
+        sum
     }
 }

@@ -156,8 +156,8 @@ impl Stepper {
         self.forget_proposal();
         let Some(proposer) = &mut self.proposer else { return };
         // The last token that may be chosen needs no row after it.
-        let wanted =
-            self.max_tokens.map_or(usize::MAX, |most| (self.prompt + most).saturating_sub(self.known + 1));
+        let chosen = self.known - self.prompt;
+        let wanted = self.max_tokens.map_or(usize::MAX, |most| most.saturating_sub(chosen + 1));
         let limits = ProposalLimits { most: limits.most.min(wanted).min(MOST_PROPOSED), ..limits };
         if limits.most == 0 {
             return;

@@ -98,8 +98,11 @@ fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
+/// Reads the rows of a file that a series shows.
+type ReadRows<'a> = dyn Fn(&str, &Value) -> Result<Vec<Value>, String> + 'a;
+
 /// The picture.
-fn drawn(chart: &Value, rows: &dyn Fn(&str, &Value) -> Result<Vec<Value>, String>) -> Result<String, String> {
+fn drawn(chart: &Value, rows: &ReadRows<'_>) -> Result<String, String> {
     let text = |value: &Value| escaped(value.as_str().unwrap_or_default());
     let [left, right, top, bottom] = FRAME;
     let (x, y) = (Axis::new(&chart["x"], left, right)?, Axis::new(&chart["y"], bottom, top)?);

@@ -11,8 +11,8 @@ pub(super) fn fold(c: char) -> impl Iterator<Item = char> {
 /// A folded text that knows where its parts come from.
 pub(super) struct Folded<'a> {
     text: Cow<'a, str>,
-    /// Where folding has changed how many bytes there are: a place in the folded text, and the one in the source that it comes from.
-    /// From there on both go on in step, up to the next.
+    /// Where folding has changed how many bytes or letters there are: a place in the folded text, and the one in the source that it comes
+    /// from. From there on both go on in step, up to the next.
     turns: Vec<(usize, usize)>,
     source: usize,
 }
@@ -28,7 +28,7 @@ impl<'a> Folded<'a> {
                 for (at, c) in source.char_indices() {
                     let before = text.len();
                     text.extend(fold(c));
-                    if text.len() - before != c.len_utf8() {
+                    if text.len() - before != c.len_utf8() || text[before..].chars().nth(1).is_some() {
                         turns.push((before, at));
                         turns.push((text.len(), at + c.len_utf8()));
                     }
@@ -54,7 +54,7 @@ impl<'a> Folded<'a> {
         let Some(&(folded, source)) = next.checked_sub(1).and_then(|last| self.turns.get(last)) else {
             return at;
         };
-        // A letter that has changed its size lies between a turn of even number and the next.
+        // A letter that has changed so lies between a turn of even number and the next.
         let is_inside = next % 2 == 1 && at > folded;
         match self.turns.get(next) {
             Some(&(_, end)) if is_inside => {

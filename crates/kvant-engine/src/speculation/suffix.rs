@@ -29,7 +29,7 @@ struct Rate {
     all: f64,
 }
 
-/// Proposes what followed the longest repetition. See the [module](self).
+/// Proposes what followed the longest repetition.
 pub struct SuffixProposer {
     automaton: SuffixAutomaton,
     /// The position of the automaton's first token.

@@ -2,7 +2,7 @@
 //!
 //! A prompt that begins as an earlier one did needs not be read again: [`PrefixTree::find`] gives a sequence that holds
 //! what they have in common, on the same pages. What is kept are ends of sequences and the places where they part. Every
-//! [`Tenant`](crate::Tenant) has a tree of its own; memory is one, and the least recently used prefix of all goes first.
+//! [`Tenant`] has a tree of its own; memory is one, and the least recently used prefix of all goes first.
 //!
 //! ```
 //! use kvant_cache::{Arena, CacheLayout, KvShape, Policy, PrefixTree, Sequence, Slots, WhenFull};

@@ -183,7 +183,7 @@ impl Tokenizer {
         put(text, fence, at);
     }
 
-    /// The same for a role. One that is not of the [usual](ROLES) and stands in the middle of a name is fenced too: a template that
+    /// The same for a role. One that is not of the usual ones and stands in the middle of a name is fenced too: a template that
     /// writes `<|{{ role }}|>` opens turns of the usual roles alone.
     pub fn fence_role(&self, role: &mut String, fence: Fence) {
         self.fence(role, fence, &[]);

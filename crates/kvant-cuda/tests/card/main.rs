@@ -511,12 +511,10 @@ fn sessions_move_between_the_card_and_the_cpu() {
 fn what_does_not_run_is_refused_by_name() {
     let card = card();
     let backend = CudaBackend::new(&card).unwrap();
-    for (name, word) in [("gemma-4-31b", "keys that are made of values")] {
-        let outline = Checkpoint::from_config(Known::named(name).unwrap().config(), DType::F16).unwrap();
-        let refused = backend.noise(&Description::of(&outline).unwrap(), WeightType::Q4_0).err();
-        let refused = refused.unwrap_or_else(|| panic!("{name} runs")).to_string();
-        assert!(refused.contains(word) && refused.contains("cuda:0"), "{name}: {refused}");
-    }
+    let outline = Checkpoint::from_config(Known::named("gemma-4-31b").unwrap().config(), DType::F16).unwrap();
+    let refused = backend.noise(&Description::of(&outline).unwrap(), WeightType::Q4_0).err();
+    let refused = refused.expect("gemma-4-31b runs").to_string();
+    assert!(refused.contains("keys that are made of values") && refused.contains("cuda:0"), "{refused}");
     let slots = |dim| Slots::uniform(1, KvShape { kv_heads: 2, key_dim: dim, value_dim: dim, window: None });
     for (policy, dim, word) in [
         ("ch3", 64, "3 bits"),

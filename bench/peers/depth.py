@@ -92,7 +92,7 @@ def main():
         {"head": "int4 against f16", "cell": "{own:.2}×"},
     ]
     result = {
-        "title": "Deep in a context, beside llama.cpp",
+        "title": "How does kvant compare with llama.cpp deep in a context, on a CPU?",
         "machine": f"{cpu}, {cores} cores",
         "commit": commit,
         "command": f"python3 bench/peers/depth.py {'--peer FOLDER ' if options.peer else ''}"
@@ -104,9 +104,7 @@ def main():
         "rows": rows,
         "tables": {"depth": {"columns": columns}},
     }
-    with open(options.save, "w") as file:
-        json.dump(result, file, indent=1, ensure_ascii=False)
-        file.write("\n")
+    peer.save_figures(options.save, result)
 
 
 if __name__ == "__main__":

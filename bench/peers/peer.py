@@ -5,6 +5,7 @@ reads tokens and has logits. What is imported from here at the top of a script n
 environment under target/ alone.
 """
 
+import json
 import os
 import subprocess
 import sys
@@ -39,6 +40,20 @@ def describe(folder):
     if folder:
         return (Path(folder) / "build.txt").read_text().strip()
     return f"llama.cpp through `{PEER}` from PyPI, {BUILD}"
+
+
+def save_figures(path, figures):
+    """Writes a file of results. The words of a page that is there already stay, and its answer has to be read again."""
+    code = ["kvant-codec", "kvant-attention", "kvant-weights", "kvant-cpu"]
+    words = {"answer": "Not written down yet.", "topic": "cpu", "short": []}
+    path = Path(path)
+    if path.exists():
+        old = json.loads(path.read_text())
+        words = {key: old[key] for key in ("title", "answer", "topic", "order", "short") if key in old}
+    # Hashes that are empty are filled in by `cargo xtask ledger`.
+    figures = figures | words | {"covers": {f"crates/{name}/src": "" for name in code}}
+    path.write_text(json.dumps(figures, indent=2, ensure_ascii=False) + "\n")
+    print(f"{path}: written; check `answer` and `short`, then `cargo xtask ledger`")
 
 
 def python():

@@ -274,8 +274,7 @@ def main():
         say("")
         # After every model, so that a long comparison that is broken off leaves something.
         figures = speed_report.ledger(results, load, speed_report.command_line(options), peer.describe(options.peer))
-        Path(options.save).with_suffix(".json").write_text(json.dumps(figures, indent=1, ensure_ascii=False) + "\n")
-    print(f"{Path(options.save).with_suffix('.json')}: written; now `cargo xtask ledger`")
+        peer.save_figures(Path(options.save).with_suffix(".json"), figures)
 
 
 if __name__ == "__main__":

@@ -5,13 +5,12 @@ from pathlib import Path
 
 import peer
 
-NOTES = """\
-- Tokens per second, the best of all runs; runs of both engines took turns. Ratios above 1: kvant is faster.
-- Peer: {peer}. Its f16 cache is measured
-  with and without flash attention, and the faster one counts; its quantised caches need flash attention.
-- First token: from the start of a fresh process with the file in the page cache. The peer's process is Python;
-  the ratio leaves its start and imports out. Peak memory is that of the same processes, the mapped file and the
-  peer's Python included."""
+NOTES = [
+    "Tokens per second, best of all runs, the engines taking turns. Ratios above 1: kvant is faster. *First token*: from the start of a "
+    "fresh process, the file in the page cache.",
+    "The peer is {peer}. Its f16 cache ran with and without flash attention; the faster one counts. Its process is Python: the ratio "
+    "leaves out Python's start, the memory does not.",
+]
 
 
 def command_line(options):
@@ -43,11 +42,11 @@ def ledger(results, load, command, described):
             "below": rotation(result["rotation"]),
         }
     return {
-        "title": "Speed beside llama.cpp",
+        "title": "How does kvant compare with llama.cpp at short contexts, on a CPU?",
         "machine": f"{machine['cpu']}, {machine['cores']} cores, load {load:.1f} before the first run",
         "commit": commit(),
         "command": f"cargo build --release -p kvant-cli\n{command}",
-        "notes": [NOTES.format(peer=described)],
+        "notes": [note.format(peer=described) for note in NOTES],
         "tables": tables,
         "rows": rows,
         "runs": results,

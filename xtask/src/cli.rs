@@ -234,8 +234,8 @@ cargo xtask gpu-check [--adapter NAME] [--like MODEL] [--kvant PROGRAM] [--no-be
     PROGRAM is a kvant with the feature gpu, which is built otherwise; MODEL is one that `kvant synth` knows.
 
 cargo xtask ledger [check | record NAME ROWS.jsonl COMMAND...]
-    Makes every table of README.md, BENCHMARKS.md and docs/results/*.md from docs/results/*.json. With check:
-    writes nothing, and fails if one differs. With record: takes the rows that COMMAND printed (kvant eval
+    Makes every table of README.md, BENCHMARKS.md, docs/memory.md and docs/results/*.md from docs/results/*.json.
+    With check: writes nothing, fails if one differs, and lists pages whose code has changed since. With record: takes the rows that COMMAND printed (kvant eval
     --json, for instance) into docs/results/NAME.json.
 
 cargo xtask dist

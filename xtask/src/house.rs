@@ -3,6 +3,7 @@
 //! The files are those git tracks or would track, less test data (any folder named `fixtures` or `seeds`),
 //! which is as its makers left it.
 
+mod paths;
 mod reader;
 mod rules;
 
@@ -40,6 +41,9 @@ pub fn check() -> Outcome {
         // What is not text has no lines to judge.
         if let Ok(text) = String::from_utf8(bytes) {
             offences.extend(rules::offences(path, &text));
+            if path == paths::GUIDE {
+                offences.extend(paths::missing(&text, &files));
+            }
             read += 1;
         }
     }

@@ -12,7 +12,7 @@ pub fn filled(template: &str, row: &Value) -> Result<String, String> {
         let (key, format) = rest[start + 1..end].split_once(':').unwrap_or((&rest[start + 1..end], ""));
         match &row[key] {
             Value::Null => return Ok(String::new()),
-            value => out.push_str(&written(value, format)?),
+            value => out.push_str(&spread(row, key, value, format)?),
         }
         rest = &rest[end + 1..];
     }
@@ -21,7 +21,20 @@ pub fn filled(template: &str, row: &Value) -> Result<String, String> {
     Ok(out.replace('|', "\\|"))
 }
 
-/// A value as the format says: `.N` digits, `+` always with a sign, `%` a share in percent, `g` as many digits as count.
+/// A value, and with `~` after its format its spread over several runs: `17.1 (15.0–19.6)`.
+fn spread(row: &Value, key: &str, value: &Value, format: &str) -> Result<String, String> {
+    let Some(format) = format.strip_suffix('~') else { return written(value, format) };
+    let end = |name: &str| match &row[format!("{key} {name}")] {
+        Value::Null => written(value, format),
+        end => written(end, format),
+    };
+    let (low, high) = (end("low")?, end("high")?);
+    let median = written(value, format)?;
+    Ok(if low == high { median } else { format!("{median} ({low}–{high})") })
+}
+
+/// A value as the format says: `.N` digits, `+` always with a sign, `%` a share in percent, `g` as many digits as count,
+/// `,` a whole number with its thousands set apart.
 fn written(value: &Value, format: &str) -> Result<String, String> {
     let number = match value {
         Value::String(text) if format.is_empty() => return Ok(text.clone()),
@@ -29,10 +42,12 @@ fn written(value: &Value, format: &str) -> Result<String, String> {
         Value::Number(number) => number.as_f64().ok_or_else(|| format!("{number} is beyond any cell"))?,
         other => return Err(format!("{other} cannot be written as `{format}`")),
     };
-    if format == "g" {
-        return Ok(counting(number));
+    match format {
+        "g" => return Ok(counting(number)),
+        "," => return Ok(thousands(number)),
+        _ => {}
     }
-    let wrong = || format!("`{format}` is no format: .N, with + before and % after it, or g");
+    let wrong = || format!("`{format}` is not a format: .N, with + before and % after it, or g, or a comma");
     let signed = format.starts_with('+');
     let (digits, percent) = match format.trim_start_matches('+').strip_suffix('%') {
         Some(digits) => (digits, true),
@@ -43,6 +58,19 @@ fn written(value: &Value, format: &str) -> Result<String, String> {
     let text = if signed { format!("{number:+.digits$}") } else { format!("{number:.digits$}") };
     let unit = if percent { " %" } else { "" };
     Ok(format!("{}{unit}", text.replace('-', "−")))
+}
+
+/// A whole number in groups of three digits.
+fn thousands(number: f64) -> String {
+    let digits = format!("{number:.0}");
+    let mut out = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) && !out.ends_with('-') {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out.replace('-', "−")
 }
 
 /// Two or three digits that count, however small the number.
@@ -66,7 +94,7 @@ mod tests {
 
     #[test]
     fn cells_are_filled_as_they_say() {
-        let row = json!({"kl": 0.01754, "se": 0.0009, "top1": 0.9219, "spec": "a|b", "d": -0.04, "n": 12, "tiny": 7.1e-9});
+        let row = json!({"ms": 17.14, "ms low": 15.0, "ms high": 19.6, "ctx": 131072, "kl": 0.01754, "se": 0.0009, "top1": 0.9219, "spec": "a|b", "d": -0.04, "n": 12, "tiny": 7.1e-9});
         for (template, text) in [
             ("{kl:.4} ± {se:.4}", "0.0175 ± 0.0009"),
             ("{top1:.1%}", "92.2 %"),
@@ -75,6 +103,8 @@ mod tests {
             ("**{n}**", "**12**"),
             ("{kl:g}, {tiny:g}, {n:g}", "0.0175, 7.1e-9, 12.00"),
             ("{kl:.2} {absent:.2}", ""),
+            ("{ms:.1~}, {kl:.2~}", "17.1 (15.0–19.6), 0.02"),
+            ("{ms:.0~}; {ctx:,}, {n:,}", "17 (15–20); 131,072, 12"),
             ("plain", "plain"),
         ] {
             assert_eq!(filled(template, &row).as_deref(), Ok(text), "{template}");

@@ -3,19 +3,20 @@
 //! ```text
 //! title, note, legend        words above and below; whether names stand at the top instead of beside their lines
 //! x, y                       `title`, `ticks` (numbers), `scale`: linear, log, or steps (ticks stand side by side)
-//! series                     `name`, `file`, `where`, the keys `x` and `y`, `color` (a number), `line`, `label` (a key)
+//! series                     `name`, `file`, `where`, the keys `x` and `y`, `color` (a number), `line`, `label` (a key);
+//!                            or `points` for `x` and `y`: a key with a list of pairs
 //! ```
 //!
 //! One file serves light and dark pages: its colours follow the reader's.
 
 use super::results::{FOLDER, Results};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use std::fmt::Write;
 use std::fs;
 
 /// Where charts are declared, and where they are drawn.
 pub const NAME: &str = "charts";
-const DRAWN: &str = "docs/charts";
+pub const DRAWN: &str = "docs/charts";
 
 const WIDTH: f64 = 720.0;
 const HEIGHT: f64 = 400.0;
@@ -28,12 +29,24 @@ const STYLE: &str = "text{font:12px system-ui,sans-serif;fill:#334155}.h{font-si
 @media(prefers-color-scheme:dark){text{fill:#cbd5e1}.q{fill:#94a3b8}.g{stroke:#334155}.a{stroke:#64748b}\
 .c0{--c:#2dd4bf}.c1{--c:#60a5fa}.c2{--c:#fbbf24}.c3{--c:#f87171}.c4{--c:#a78bfa}}";
 
-/// Every chart, by the path of its file.
-pub fn all() -> Result<Vec<(String, String)>, String> {
+fn declared() -> Result<Map<String, Value>, String> {
     let path = format!("{FOLDER}/{NAME}.json");
     let text = fs::read_to_string(&path).map_err(|e| format!("{path}: {e}"))?;
     let charts: Value = serde_json::from_str(&text).map_err(|e| format!("{path}: {e}"))?;
-    let charts = charts.as_object().ok_or_else(|| format!("{path}: it is not an object of charts"))?;
+    charts.as_object().cloned().ok_or_else(|| format!("{path}: it is not an object of charts"))
+}
+
+/// What a chart is called on a page that shows it.
+pub fn title(name: &str) -> Result<String, String> {
+    let charts = declared()?;
+    let title = charts.get(name).and_then(|chart| chart["title"].as_str());
+    title.map(str::to_owned).ok_or_else(|| format!("{FOLDER}/{NAME}.json has no chart `{name}` with a title"))
+}
+
+/// Every chart, by the path of its file.
+pub fn all() -> Result<Vec<(String, String)>, String> {
+    let path = format!("{FOLDER}/{NAME}.json");
+    let charts = declared()?;
     let draw = |(name, chart): (&String, &Value)| {
         let rows = |file: &str, series: &Value| Results::read(file)?.rows(series);
         let drawn = drawn(chart, &rows).map_err(|e| format!("{path}, chart {name}: {e}"))?;
@@ -86,6 +99,13 @@ fn number(row: &Value, key: &str) -> Result<f64, String> {
     };
     let found = value.as_f64().or_else(|| value.as_str().and_then(of_text));
     found.ok_or_else(|| format!("a row has no number `{key}`"))
+}
+
+/// The points of a row that keeps a list of pairs.
+fn pairs(list: &Value) -> Result<Vec<(f64, f64)>, String> {
+    let pair = |pair: &Value| Some((pair[0].as_f64()?, pair[1].as_f64()?));
+    let found: Option<Vec<_>> = list.as_array().and_then(|list| list.iter().map(pair).collect());
+    found.ok_or_else(|| "`points` names no list of pairs of numbers".to_owned())
 }
 
 /// A tick in few letters: 4096 is 4k.
@@ -148,9 +168,14 @@ fn drawn(chart: &Value, rows: &ReadRows<'_>) -> Result<String, String> {
         let class = format!("c{}", series["color"].as_u64().unwrap_or(0));
         let mut points = Vec::new();
         for row in rows(key("file")?, series)? {
-            let place = (x.place(number(&row, key("x")?)?)?, y.place(number(&row, key("y")?)?)?);
             let label = series["label"].as_str().map(|key| escaped(row[key].as_str().unwrap_or_default()));
-            points.push((place, label));
+            let pairs = match series["points"].as_str() {
+                Some(list) => pairs(&row[list])?,
+                None => vec![(number(&row, key("x")?)?, number(&row, key("y")?)?)],
+            };
+            for (across, up) in pairs {
+                points.push(((x.place(across)?, y.place(up)?), label.clone()));
+            }
         }
         points.sort_by(|a, b| a.0.0.total_cmp(&b.0.0));
         let Some((last, _)) = points.last() else { return Err(format!("no row fits {}", key("name")?)) };
@@ -163,8 +188,8 @@ fn drawn(chart: &Value, rows: &ReadRows<'_>) -> Result<String, String> {
             if let Some(label) = label {
                 put(format!(
                     "<text class=\"{class} n\" x=\"{:.1}\" y=\"{:.1}\">{label}</text>",
-                    x - 4.0,
-                    y + 17.0
+                    x + 8.0,
+                    y + 4.0
                 ))?;
             }
         }
@@ -201,6 +226,16 @@ mod tests {
         let svg = drawn(&chart("log"), &rows).unwrap();
         assert!(svg.contains("M64.0 187.0L560.0 44.0"), "{svg}");
         assert!(svg.contains("a &lt; b") && svg.contains(">4k<") && svg.contains(">ours<"), "{svg}");
+    }
+
+    #[test]
+    fn a_row_may_keep_all_points_of_its_line() {
+        let mut chart = chart("log");
+        chart["series"][0]["points"] = "kl".into();
+        let rows = |_: &str, _: &Value| Ok(vec![json!({"kl": [[4096, 100], [0, 10]]})]);
+        assert!(drawn(&chart, &rows).unwrap().contains("M64.0 187.0L560.0 44.0"));
+        let none = drawn(&chart, &|_: &str, _: &Value| Ok(vec![json!({"kl": [1]})])).unwrap_err();
+        assert!(none.contains("pairs"), "{none}");
     }
 
     #[test]

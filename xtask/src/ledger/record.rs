@@ -1,6 +1,7 @@
 //! New figures into a file of results.
 
 use super::results::{FOLDER, Results};
+use super::stale;
 use crate::process::call;
 use serde_json::{Map, Value, json};
 use std::fs;
@@ -20,7 +21,8 @@ pub fn record(name: &str, lines: &str, command: &str) -> Result<(), String> {
         }
         false => fresh(name),
     };
-    let value = recorded(old, &text, &commit, command).map_err(|e| format!("{lines}: {e}"))?;
+    let mut value = recorded(old, &text, &commit, command).map_err(|e| format!("{lines}: {e}"))?;
+    value["covers"] = stale::renewed(&value)?;
     Results::new(name, value.clone())?;
     let text = serde_json::to_string_pretty(&value).map_err(|e| e.to_string())?;
     fs::write(&path, text + "\n").map_err(|e| format!("{path}: {e}"))?;
@@ -31,7 +33,10 @@ pub fn record(name: &str, lines: &str, command: &str) -> Result<(), String> {
 fn fresh(name: &str) -> Value {
     let column = |head: &str, cell: &str| json!({"head": head, "cell": cell});
     json!({
-        "title": name,
+        "title": format!("{name}?"),
+        "answer": "Not written down yet.",
+        "topic": "quality",
+        "covers": {"docs/results/record.json": ""},
         "tables": {"caches": {"columns": [
             {"head": "model", "cell": "{model}", "left": true},
             {"head": "cache", "cell": "`{spec}`", "left": true},

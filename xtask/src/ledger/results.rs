@@ -1,7 +1,7 @@
 //! One file of results.
 
-use super::{cell, shown};
-use serde_json::Value;
+use super::{cell, chart, shown, stale};
+use serde_json::{Map, Value};
 use std::fs;
 
 /// Where the files are.
@@ -24,21 +24,30 @@ impl Results {
 
     /// Checks that everything is there that a figure needs beside it.
     pub fn new(name: &str, value: Value) -> Result<Self, String> {
-        for key in ["title", "machine", "commit", "command"] {
+        for key in ["title", "answer", "topic", "machine", "commit", "command"] {
             if value[key].as_str().is_none_or(str::is_empty) {
                 return Err(format!(
-                    "{name}.json: `{key}` is missing: a figure says where and how it was made"
+                    "{name}.json: `{key}` is missing: a figure says what was asked, what came out, and where and how it was made"
                 ));
             }
         }
         if value["rows"].as_array().is_none_or(Vec::is_empty) {
             return Err(format!("{name}.json: there are no `rows`"));
         }
+        if value["covers"].as_object().is_none_or(Map::is_empty) {
+            return Err(format!("{name}.json: `covers` names no path: which code are these figures of?"));
+        }
         Ok(Self { name: name.to_owned(), value })
     }
 
-    fn text(&self, key: &str) -> &str {
+    /// A text of the file.
+    pub fn text(&self, key: &str) -> &str {
         self.value[key].as_str().unwrap_or_default()
+    }
+
+    /// Its place among the questions of its topic.
+    pub fn order(&self) -> u64 {
+        self.value["order"].as_u64().unwrap_or(u64::MAX)
     }
 
     /// Machine, commit and command.
@@ -78,13 +87,19 @@ impl Results {
         Ok(out)
     }
 
-    /// A page with everything: what `docs/results/NAME.md` holds.
-    pub fn page(&self) -> Result<String, String> {
-        let mut out = format!("# {}\n\n{}\n", self.text("title"), self.about());
-        for note in self.value["notes"].as_array().into_iter().flatten() {
-            out += &format!("{}\n\n", note.as_str().unwrap_or_default());
+    /// A page: what `docs/results/NAME.md` holds.
+    pub fn page(&self, now: &mut stale::Now) -> Result<String, String> {
+        let mut out = format!("# {}\n\n**{}**\n\n", self.text("title"), self.text("answer"));
+        for chart in self.texts("charts") {
+            out += &format!("![{}](../charts/{chart}.svg)\n\n", chart::title(chart)?);
+        }
+        for note in self.texts("notes") {
+            out += &format!("{note}\n\n");
         }
         for (name, table) in self.value["tables"].as_object().into_iter().flatten() {
+            if table["elsewhere"] == true {
+                continue;
+            }
             if let Some(title) = table["title"].as_str() {
                 out += &format!("## {title}\n\n");
             }
@@ -93,7 +108,24 @@ impl Results {
                 out += &format!("{below}\n\n");
             }
         }
+        out += &format!("## How to repeat it\n\n{}{}\n", now.mark(&self.value), self.about());
+        out += &format!("Raw rows: [{0}.json]({0}.json).\n\n", self.name);
+        let short: Vec<&str> = self.texts("short").collect();
+        if !short.is_empty() {
+            out += "## What fell short\n\n";
+            out += &short.iter().map(|line| format!("- {line}\n")).collect::<String>();
+        }
         Ok(format!("{}\n", out.trim_end()))
+    }
+
+    /// Whether the code has changed since the figures were taken.
+    pub fn is_stale(&self, now: &mut stale::Now) -> bool {
+        !now.mark(&self.value).is_empty()
+    }
+
+    /// The texts of a list.
+    fn texts(&self, key: &str) -> impl Iterator<Item = &str> {
+        self.value[key].as_array().into_iter().flatten().filter_map(Value::as_str)
     }
 }
 
@@ -104,7 +136,7 @@ mod tests {
 
     fn results() -> Value {
         json!({
-            "title": "T", "machine": "M", "commit": "abc", "command": "kvant eval",
+            "title": "T?", "answer": "Yes.", "topic": "t", "covers": {"a": "1"}, "machine": "M", "commit": "abc", "command": "kvant eval",
             "rows": [{"spec": "a", "kl": 0.5, "mode": "x"}, {"spec": "b", "kl": 0.25, "mode": "y"}],
             "tables": {
                 "all": {"title": "All", "columns": [{"head": "cache", "cell": "`{spec}`", "left": true}, {"head": "KL", "cell": "{kl:.2}"}]},
@@ -129,7 +161,7 @@ mod tests {
 
     #[test]
     fn figures_without_a_machine_or_rows_are_refused() {
-        for key in ["title", "machine", "commit", "command", "rows"] {
+        for key in ["title", "answer", "topic", "machine", "commit", "command", "rows", "covers"] {
             let mut value = results();
             value[key] = Value::Null;
             assert!(Results::new("r", value).err().unwrap().contains(key));
@@ -140,9 +172,16 @@ mod tests {
     fn a_page_has_everything() {
         let mut value = results();
         value["notes"] = json!(["First.", "Second."]);
+        value["short"] = json!(["It is slow.", "It is young."]);
         value["tables"].as_object_mut().unwrap().remove("none");
-        let page = Results::new("r", value).unwrap().page().unwrap();
-        assert!(page.starts_with("# T\n\nMachine: M.") && page.ends_with("That was it.\n"), "{page}");
-        assert!(page.contains("First.\n\nSecond.\n\n## All\n\n| cache"), "{page}");
+        value["tables"]["all"]["elsewhere"] = true.into();
+        let page = Results::new("r", value).unwrap().page(&mut stale::Now::default()).unwrap();
+        assert!(page.starts_with("# T?\n\n**Yes.**\n\nFirst.\n\nSecond.\n\n| KL |"), "{page}");
+        assert!(page.contains("That was it.\n\n## How to repeat it\n\n"), "{page}");
+        assert!(page.contains("Machine: M. Commit `abc`.") && !page.contains("All"), "{page}");
+        assert!(
+            page.ends_with("[r.json](r.json).\n\n## What fell short\n\n- It is slow.\n- It is young.\n"),
+            "{page}"
+        );
     }
 }

@@ -3,16 +3,19 @@
 use super::cell;
 use serde_json::{Map, Value};
 
-/// The rows of a table: those that its `where` asks for; with `merge`, those that share a key made one; with `sort`, the
-/// least first.
+/// The rows of a table: those that its `where` asks for; with `runs`, runs of the same thing made one; with `merge`, those
+/// that share a key made one; with `sort`, the least first.
 pub fn rows(all: &Value, table: &Value) -> Result<Vec<Value>, String> {
     let none = Map::new();
     let conditions = table["where"].as_object().unwrap_or(&none);
-    let fitting = all.as_array().into_iter().flatten().filter(|row| fits(row, conditions));
-    let mut rows = match &table["merge"] {
-        Value::Null => fitting.cloned().collect(),
-        merge => merged(fitting, merge)?,
+    let fitting = all.as_array().into_iter().flatten().filter(|row| fits(row, conditions)).cloned().collect();
+    let mut rows: Vec<Value> = match table["runs"].as_array() {
+        None => fitting,
+        Some(same) => medians(&fitting, &same.iter().filter_map(Value::as_str).collect::<Vec<_>>())?,
     };
+    if !table["merge"].is_null() {
+        rows = merged(rows.iter(), &table["merge"])?;
+    }
     if let Some(key) = table["sort"].as_str() {
         // What has no figure comes last.
         let figure = |row: &Value| row[key].as_f64().unwrap_or(f64::INFINITY);
@@ -27,6 +30,47 @@ fn fits(row: &Value, conditions: &Map<String, Value>) -> bool {
         Value::Array(several) => several.contains(&row[key]),
         one => row[key] == *one,
     })
+}
+
+/// One row for all runs that have the same values at the keys `same`: the median of every number, the least and the
+/// greatest as `KEY low` and `KEY high`, and how many runs there were as `runs`. Texts that differ are left out.
+fn medians(rows: &[Value], same: &[&str]) -> Result<Vec<Value>, String> {
+    if same.is_empty() {
+        return Err("`runs` needs the keys that runs of the same thing share".to_owned());
+    }
+    let mut groups: Vec<Vec<&Value>> = Vec::new();
+    for row in rows {
+        match groups.iter_mut().find(|group| same.iter().all(|key| group[0][*key] == row[*key])) {
+            Some(group) => group.push(row),
+            None => groups.push(vec![row]),
+        }
+    }
+    Ok(groups.iter().map(|group| median_row(group)).collect())
+}
+
+fn median_row(group: &[&Value]) -> Value {
+    let mut out = Map::new();
+    for key in group.iter().filter_map(|row| row.as_object()).flat_map(Map::keys) {
+        if out.contains_key(key) {
+            continue;
+        }
+        let values: Vec<&Value> =
+            group.iter().map(|row| &row[key]).filter(|value| !value.is_null()).collect();
+        let mut numbers: Vec<f64> = values.iter().filter_map(|value| value.as_f64()).collect();
+        if numbers.len() == values.len() {
+            numbers.sort_by(f64::total_cmp);
+            let (low, high) = (numbers[0], numbers[numbers.len() - 1]);
+            let median = (numbers[(numbers.len() - 1) / 2] + numbers[numbers.len() / 2]) / 2.0;
+            let median = if low == high { values[0].clone() } else { Value::from(median) };
+            out.insert(key.clone(), median);
+            out.insert(format!("{key} low"), low.into());
+            out.insert(format!("{key} high"), high.into());
+        } else if values.iter().all(|value| *value == values[0]) {
+            out.insert(key.clone(), values[0].clone());
+        }
+    }
+    out.insert("runs".to_owned(), group.len().into());
+    Value::Object(out)
 }
 
 /// One row for all that have the same value at the key `by`. What each of them says is found under `TAG KEY`, the tag being
@@ -75,6 +119,21 @@ mod tests {
         assert_eq!(specs(json!({"sort": "kl"})), ["c", "b", "a", "a"]);
         assert_eq!(specs(json!({"where": {"mode": "x"}, "sort": "kl"})), ["b", "a"]);
         assert_eq!(specs(json!({"where": {"spec": ["b", "c"]}})), ["b", "c"]);
+    }
+
+    #[test]
+    fn runs_of_the_same_thing_become_a_median_with_its_spread() {
+        let figures = json!([
+            {"spec": "a", "ms": 3.0, "run": "x"}, {"spec": "b", "ms": 7, "only": 1.5}, {"spec": "a", "ms": 1.0, "run": "y"},
+            {"spec": "a", "ms": 2.5, "run": "z"}, {"spec": "b", "ms": 7}
+        ]);
+        let found = rows(&figures, &json!({"runs": ["spec"]})).unwrap();
+        assert_eq!(found[0], json!({"spec": "a", "ms": 2.5, "ms low": 1.0, "ms high": 3.0, "runs": 3}));
+        assert_eq!(
+            (&found[1]["ms"], &found[1]["only"], &found[1]["runs"]),
+            (&json!(7), &json!(1.5), &json!(2))
+        );
+        assert!(rows(&figures, &json!({"runs": []})).unwrap_err().contains("share"));
     }
 
     #[test]

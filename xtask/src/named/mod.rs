@@ -8,7 +8,7 @@
 
 mod machine;
 mod ran;
-mod tree;
+pub mod tree;
 
 use std::path::Path;
 

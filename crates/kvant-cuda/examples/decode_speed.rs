@@ -21,9 +21,10 @@ fn prefill(
     chunk: usize,
 ) -> std::result::Result<(), Box<dyn std::error::Error>> {
     let ids: Vec<u32> = (0..tokens).map(|n| 31 * n % 1000).collect();
-    for ids in ids.chunks(chunk) {
-        model
-            .forward(Pass::new(&[Chunk::new(ids, ids.len() - 1..ids.len())]), &mut [cache.sequence_mut()])?;
+    let last = ids.len().div_ceil(chunk) - 1;
+    for (index, ids) in ids.chunks(chunk).enumerate() {
+        let wanted = if index == last { ids.len() - 1..ids.len() } else { 0..0 };
+        model.forward(Pass::new(&[Chunk::new(ids, wanted)]), &mut [cache.sequence_mut()])?;
     }
     Ok(())
 }

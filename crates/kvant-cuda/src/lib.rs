@@ -64,6 +64,8 @@ pub mod tensors;
 mod times;
 #[cfg(feature = "cuda")]
 mod top;
+#[cfg(feature = "cuda")]
+mod unread;
 pub mod weights;
 
 #[cfg(feature = "cuda")]

@@ -16,9 +16,10 @@ use crate::run::{PassBuffers, Run, fit};
 use crate::tables::PageTables;
 use crate::times::PassTimes;
 use crate::top::TopPlan;
+use crate::unread::{Lineages, Unread, check_marks};
 use half::f16;
 use kvant_cache::{
-    CacheError, CacheLayout, KvSlot, PageStore, Sequence, SlotKind, Slots, StateError, StateErrorKind, Store,
+    CacheLayout, KvSlot, PageStore, Sequence, SlotKind, Slots, StateError, StateErrorKind, Store,
 };
 use kvant_device::Batch;
 use kvant_model::description::Rope;
@@ -55,9 +56,6 @@ impl Default for PassOptions {
 /// Layouts whose tables are kept: sequences that were not forked from one another have layouts of their own.
 const LAYOUTS: usize = 8;
 
-/// [`Sequence::lineage`] of the sequences of a pass.
-type Lineages = Vec<u64>;
-
 /// What passes use again.
 struct Work {
     buffers: Option<PassBuffers>,
@@ -65,6 +63,8 @@ struct Work {
     caches: Vec<Kept>,
     graphs: Graphs,
     out: Option<Pinned>,
+    params: PassParams,
+    unread: Unread,
     launches: usize,
 }
 
@@ -94,7 +94,15 @@ impl CudaNetwork {
         options: PassOptions,
     ) -> CudaNetwork {
         let graphs = Graphs::new(card);
-        let work = Work { buffers: None, caches: Vec::new(), graphs, out: None, launches: 0 };
+        let work = Work {
+            buffers: None,
+            caches: Vec::new(),
+            graphs,
+            out: None,
+            params: PassParams::default(),
+            unread: Unread::default(),
+            launches: 0,
+        };
         CudaNetwork {
             card: Arc::clone(card),
             pages: Arc::clone(pages),
@@ -162,15 +170,14 @@ impl CudaNetwork {
         }
         for (slot, _) in &jobs {
             let pages = slot_pages(&kept.pages, *slot).ok_or_else(|| missing(*slot))?;
-            let mut table = Vec::new();
+            let exact_at = words.begin();
             for (index, ((span, seat), sequence)) in spans.iter().zip(seats).zip(&*sequences).enumerate() {
                 let closed = closed_pages(&rule, span.last(), pages.halves);
                 let part = Part { slot: *slot, pages, rule: &rule, span, sequence };
-                part.exact_table(plan.exact_stride, &mut table)
+                part.exact_table(plan.exact_stride, &mut words.0)
                     .and_then(|()| kept.tables.enter(*seat, *slot, pages, sequence, closed))
                     .map_err(|what| StateError::new(index, StateErrorKind::Device(what)))?;
             }
-            let exact_at = words.add(table);
             plan.slots.insert(slot.index(), SlotPlan { exact_at, ..SlotPlan::default() });
         }
         for (slot, own) in jobs.iter().filter(|(_, own)| !own.0.iter().all(Vec::is_empty)) {
@@ -245,23 +252,6 @@ impl CudaNetwork {
         }
         Ok(())
     }
-
-    /// What could not be stored, by slot: the layer.
-    fn refused(&self, marks: &[u8], kept: &Kept, spans: &[Span]) -> Result<(), StateError> {
-        let (marks, _) = marks.as_chunks();
-        for index in 0..kept.pages.slots.len() {
-            let mark = |what: usize| marks.get(2 * index + what).map_or(0, |mark| i32::from_le_bytes(*mark));
-            let (appended, encoded) = (mark(0), mark(1));
-            if appended == 0 && encoded == 0 {
-                continue;
-            }
-            let row = usize::try_from(appended).unwrap_or(0).saturating_sub(1);
-            let sequence = spans.iter().rposition(|span| span.row <= row).unwrap_or(0);
-            let layer = kept.layout.slots().get(index).map_or(0, |slot| slot.layer());
-            return Err(StateError::new(sequence, CacheError::OnDevice { layer }));
-        }
-        Ok(())
-    }
 }
 
 impl Network for CudaNetwork {
@@ -269,7 +259,8 @@ impl Network for CudaNetwork {
         let mut times = PassTimes::new(self.shows_times);
         let (spans, lineages, layout) = self.spans(sequences)?;
         let mut work = self.work.lock().unwrap_or_else(PoisonError::into_inner);
-        let Work { buffers, caches, graphs, out, launches } = &mut *work;
+        let mut words = std::mem::take(&mut work.params).emptied();
+        let caches = &mut work.caches;
         let kept = match caches.iter().position(|kept| Arc::ptr_eq(&kept.layout, &layout)) {
             Some(index) => caches.remove(index),
             None => {
@@ -283,7 +274,6 @@ impl Network for CudaNetwork {
         caches.truncate(LAYOUTS);
         let Some(kept) = caches.first_mut() else { return Err(device_error("no cache")) };
         let seats = kept.tables.seats(&lineages);
-        let mut words = PassParams::default();
         let asked = pass.wanted();
         let wanted = &asked.scored;
         let ids_at = words.add(pass.ids());
@@ -309,12 +299,20 @@ impl Network for CudaNetwork {
         let (layer_ids_at, positions_at) = self.extra_words(&mut words, pass.ids(), &spans);
         let mut plan = PassPlan { ids_at, layer_ids_at, positions_at, wanted_at, is_step, ..plan };
         let states = self.enter_pages(&mut words, &mut plan, kept, (&spans, &seats), sequences)?;
-        let (plan, words) = (plan, words.bytes());
-        self.fit(buffers, &plan, top.as_ref(), words.len()).map_err(device_error)?;
-        let Some(buffers) = buffers.as_ref() else { return Err(device_error("no buffers")) };
         times.note("plan");
+        let vocabulary = self.program.widths.vocabulary;
+        let Work { buffers, out, unread, .. } = &mut *work;
+        unread.settle(&self.card, buffers.as_ref(), out, vocabulary).map_err(device_error)?;
+        unread.check(&lineages, &spans)?;
+        times.note("wait");
+        let Work { buffers, caches, graphs, out, params, unread, launches, .. } = &mut *work;
+        let Some(kept) = caches.first_mut() else { return Err(device_error("no cache")) };
+        *params = words;
+        let words = &*params;
+        self.fit(buffers, &plan, top.as_ref(), words.as_bytes().len()).map_err(device_error)?;
+        let Some(buffers) = buffers.as_ref() else { return Err(device_error("no buffers")) };
         kept.tables.send(&self.card).map_err(device_error)?;
-        buffers.plan.upload(0, &words).map_err(device_error)?;
+        buffers.plan.upload(0, words.as_bytes()).map_err(device_error)?;
         buffers.out.clear(buffers.layout.marks..buffers.layout.logits).map_err(device_error)?;
 
         let widths = self.program.widths;
@@ -374,11 +372,15 @@ impl Network for CudaNetwork {
                 self.pages.copy_rows(&states.copies).map_err(device_error)?;
             }
             times.note("launch");
+            if wanted.is_empty() && !shows {
+                unread.add(spans, lineages, &kept.layout);
+                break;
+            }
             let slice = Slice { buffers, first, rows, width: widths.vocabulary, top: top.as_ref() };
             let head = Head { scale: self.program.head_scale, cap: self.program.head_cap };
             let marks = found.read(out, &self.card, &slice, &head, &accept).map_err(device_error)?;
             if first == 0 {
-                self.refused(&marks, kept, &spans)?;
+                check_marks(&marks, &kept.layout, &spans)?;
             }
             times.note("wait");
             first += rows;

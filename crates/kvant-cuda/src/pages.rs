@@ -15,6 +15,7 @@ use cudarc::driver::result;
 use kvant_cache::{ArenaError, PageId, PageKind, PageStore, PageUse, RowsCopy, Usage};
 use kvant_codec::format::{Linear, PageFormat, Rotation};
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Units that a CTA clears.
@@ -76,10 +77,29 @@ struct State {
     /// The kind of pages with the number after a place in this list.
     deals: Vec<(PageFormat, Order, PageSwizzle)>,
     /// Pages that are to be zero before anything is done with them: unit and units.
-    stale: HashMap<u32, u32>,
+    stale: HashMap<u32, u32, BuildHasherDefault<UnitHasher>>,
     list: Option<Buffer>,
     /// What went wrong where nothing could be said; the next pass says it.
     fault: Option<String>,
+}
+
+/// Spreads units: a chunk of a prompt takes thousands of pages, and nobody chooses where they lie.
+#[derive(Default)]
+struct UnitHasher(u64);
+
+impl Hasher for UnitHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u32(u32::from(*byte)));
+    }
+
+    fn write_u32(&mut self, unit: u32) {
+        // 2⁶⁴ over the golden ratio; tables read the highest and the lowest bits.
+        self.0 = (self.0 ^ u64::from(unit)).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(32);
+    }
 }
 
 impl CudaPages {
@@ -96,7 +116,7 @@ impl CudaPages {
             mapping: Mapping::new(card, bytes)?,
             pages: 0,
             deals: Vec::new(),
-            stale: HashMap::new(),
+            stale: HashMap::default(),
             list: None,
             fault: None,
         };

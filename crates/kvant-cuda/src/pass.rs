@@ -55,10 +55,21 @@ impl Span {
 pub(crate) struct PassParams(pub(crate) Vec<u32>);
 
 impl PassParams {
+    /// The same memory without a word in it.
+    pub(crate) fn emptied(mut self) -> PassParams {
+        self.0.clear();
+        self
+    }
+
+    /// Begins a section and says how many bytes after the beginning it is.
+    pub(crate) fn begin(&mut self) -> u64 {
+        self.0.resize(self.0.len().next_multiple_of(ALIGN), 0);
+        4 * self.0.len() as u64
+    }
+
     /// Adds words and says how many bytes after the beginning they are.
     pub(crate) fn add(&mut self, words: impl IntoIterator<Item = u32>) -> u64 {
-        self.0.resize(self.0.len().next_multiple_of(ALIGN), 0);
-        let at = 4 * self.0.len() as u64;
+        let at = self.begin();
         self.0.extend(words);
         at
     }
@@ -71,11 +82,11 @@ impl PassParams {
         at
     }
 
-    pub(crate) fn bytes(&self) -> Vec<u8> {
-        // In place, not byte by byte: a chunk of a prompt has megabytes of them.
-        let mut bytes = vec![0; 4 * self.0.len()];
-        bytes.as_chunks_mut().0.iter_mut().zip(&self.0).for_each(|(to, word)| *to = word.to_le_bytes());
-        bytes
+    /// The words as cards read them: a chunk of a prompt has megabytes of them, so they are not copied.
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        const { assert!(cfg!(target_endian = "little"), "cards are little-endian") };
+        // SAFETY: words are plain memory of four bytes each, and any byte is one.
+        unsafe { std::slice::from_raw_parts(self.0.as_ptr().cast(), 4 * self.0.len()) }
     }
 }
 

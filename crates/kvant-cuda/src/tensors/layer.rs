@@ -149,9 +149,9 @@ impl CardLayer {
         cache.pages.prepare(jobs.pages()).map_err(device)?;
         let jobs = add_jobs(&mut words, of, &jobs).map_err(device)?;
         tables.send(card)?;
-        let words = words.bytes();
+        let words = words.as_bytes();
         fit(card, &mut work.words, words.len())?;
-        work.words.upload(0, &words)?;
+        work.words.upload(0, words)?;
 
         let heads = pass.attend.map_or(0, |attend| attend.heads);
         let kv_heads = if pass.append.is_some() { of.kv_heads } else { 0 };

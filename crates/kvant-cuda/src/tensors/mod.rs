@@ -240,14 +240,14 @@ impl Work {
         let mut words = PassParams::default();
         let tiling = Tiling { window: key.window, tile: key.tile, wide_tile: key.wide_tile, latents: false };
         let slices = slices(&mut words, rule, 1, tiling, &key.positions, &key.seats);
-        let bytes = words.bytes();
+        let bytes = words.as_bytes();
         // The oldest plan's memory, once there are enough.
         let mut buffer = match self.plans.len() == PLANS {
             true => self.plans.remove(0).words,
             false => Buffer::new(card, bytes.len().next_power_of_two().max(1 << 14))?,
         };
         fit(card, &mut buffer, bytes.len())?;
-        buffer.upload(0, &bytes)?;
+        buffer.upload(0, bytes)?;
         self.plans.push(KeptPlan { key, slices, words: buffer });
         Ok(())
     }

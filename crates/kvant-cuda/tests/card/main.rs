@@ -11,6 +11,7 @@ mod prefill;
 mod sampling;
 mod strict;
 mod tiles;
+mod unread;
 
 use kvant_attention::KvCache;
 use kvant_cache::plan::{Klt, Plan, PlannedHead, PlannedSlot, SideCalibration};

@@ -41,6 +41,7 @@ pub fn check() -> Outcome {
         // What is not text has no lines to judge.
         if let Ok(text) = String::from_utf8(bytes) {
             offences.extend(rules::offences(path, &text));
+            offences.extend(paths::dead_links(path, &text, Path::exists));
             if path == paths::GUIDE {
                 offences.extend(paths::missing(&text, &files));
             }

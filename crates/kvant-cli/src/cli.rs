@@ -10,14 +10,16 @@ Examples:
   kvant run qwen3:8b -f notes.txt \"…\"   another model, and a file
   kvant chat model.gguf                  a conversation
   kvant serve model.gguf                 an OpenAI-compatible server
-  kvant fit model.gguf --ram 8G          which contexts fit into memory
+  kvant fit                              which models fit in memory
   kvant doctor                           is this machine set up well?
 
-Exit codes: 0 success, 1 error, 2 wrong usage, 130 interrupted.
-Environment: KVANT_MODEL (the model when none is named), KVANT_DEVICE (what
-computes when no flag says), KVANT_CACHE (folder for models), KVANT_CONFIG (in
-place of ~/.config/kvant/config.toml), HF_TOKEN and HF_ENDPOINT (Hugging Face),
-KVANT_SIMD (force an instruction set), NO_COLOR.";
+Exit codes: 0 success, 1 error, 2 wrong usage, 130 interrupted,
+143 terminated.
+Environment: KVANT_MODEL (the model when none is named), KVANT_DEVICE
+(the compute device when no flag names one), KVANT_CACHE (folder for models),
+KVANT_CONFIG (instead of ~/.config/kvant/config.toml), KVANT_HISTORY=off (chat
+keeps no history), HF_TOKEN and HF_ENDPOINT (Hugging Face), KVANT_SIMD (force an
+instruction set), NO_COLOR.";
 
 /// Run language models on this machine
 #[derive(Parser)]
@@ -46,29 +48,28 @@ pub enum Command {
     Rm(command::rm::Rm),
     /// Show what a server has loaded
     Ps(command::ps::Ps),
-    /// Show what a model file holds, and what its context costs in memory
+    /// Show what is in a model file, and how much memory a context takes
     #[command(visible_alias = "show")]
     Inspect(command::inspect::Inspect),
-    /// Tell whether a model, session or plan file is sound, without running it
+    /// Check a model, session or plan file for damage, without running it
     Check(command::check::Check),
     /// Show which models, contexts and caches fit in memory, including models you have
     /// not downloaded
     Fit(command::fit::Fit),
-    /// Make a plan: what a model's keys and values are like, for caches that take it
-    /// into account
+    /// Calibrate the KV cache for a model: measure its keys and values, and write a plan
     Calibrate(command::calibrate::Calibrate),
-    /// Search for a better plan: the fewest bits for a divergence, or the other way round
+    /// Tune a plan: the fewest bits for a KL divergence, or the least divergence for a
+    /// number of bits
     Tune(command::tune::Tune),
-    /// Convert a model: other types of weights, a Hugging Face folder as GGUF
+    /// Convert a model: quantize its weights, or turn a Hugging Face folder into GGUF
     Convert(command::convert::Convert),
     /// Measure how well a model predicts a text
     Eval(command::eval::Eval),
     /// Measure how fast a model reads and generates
     Bench(command::bench::Bench),
-    /// Write a model with random weights, to measure speed with
+    /// Write a model with random weights, for speed tests
     Synth(command::synth::Synth),
-    /// Check this machine: instruction sets, memory, threads, models, and what would
-    /// make kvant slow
+    /// Check this machine for anything that would make kvant slow
     Doctor(command::doctor::Doctor),
     /// Print a completion script for a shell
     Completions(command::completions::Completions),

@@ -11,7 +11,7 @@
 //! ctx = "32k"
 //! ```
 //!
-//! Keys are the long flags. Flags win over the preset, the preset over `KVANT_MODEL` and `KVANT_DEVICE`, and
+//! Keys are the long flags that a preset can hold. Flags win over the preset, the preset over `KVANT_MODEL` and `KVANT_DEVICE`, and
 //! those over what stands at the top.
 
 use crate::failure::Failure;
@@ -32,7 +32,7 @@ const MODEL_VARIABLE: &str = "KVANT_MODEL";
 /// The variable that names what computes.
 const DEVICE_VARIABLE: &str = "KVANT_DEVICE";
 /// The model when nobody names one.
-const DEFAULT_MODEL: &str = "smollm2-135m";
+pub const DEFAULT_MODEL: &str = "smollm2-135m";
 
 /// Values for flags that were not given.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -193,7 +193,32 @@ impl Config {
 /// The model when no flag names one. A file that cannot be read is complained about where its other values are needed.
 pub fn default_model() -> String {
     let preset = Config::read().and_then(|config| config.preset(None));
-    preset.ok().and_then(|preset| preset.model).unwrap_or_else(|| DEFAULT_MODEL.to_owned())
+    let named = preset.ok().and_then(|preset| preset.model);
+    named.or_else(remembered_model).unwrap_or_else(|| DEFAULT_MODEL.to_owned())
+}
+
+/// The file with the model that was chosen when `kvant chat` asked.
+fn model_file() -> Option<PathBuf> {
+    Some(kvant_hub::cache_folder().ok()?.join("default-model"))
+}
+
+fn remembered_model() -> Option<String> {
+    let text = std::fs::read_to_string(model_file()?).ok()?;
+    Some(text.trim().to_owned()).filter(|name| !name.is_empty())
+}
+
+/// Whether `kvant chat` has asked which model to use.
+pub fn was_asked() -> bool {
+    model_file().is_some_and(|file| file.exists())
+}
+
+/// Keeps the answer, so that nobody is asked again. Where it cannot be kept, the question comes again.
+pub fn remember_model(name: &str) {
+    let Some(file) = model_file() else { return };
+    let _ = file
+        .parent()
+        .map_or(Ok(()), std::fs::create_dir_all)
+        .and_then(|()| std::fs::write(file, format!("{name}\n")));
 }
 
 /// Keys as flags are spelt.

@@ -1,5 +1,6 @@
 //! How a command fails: one line on stderr and an exit code.
 
+use crate::interrupt;
 use std::error::Error;
 use std::fmt::Display;
 use std::io;
@@ -14,7 +15,7 @@ pub enum Failure {
     Usage(String),
     /// Whoever read our output has closed it: not an error.
     OutputClosed,
-    /// The user pressed Ctrl-C.
+    /// The user pressed Ctrl-C, or the program was asked to terminate.
     Interrupted,
 }
 
@@ -24,7 +25,7 @@ impl Failure {
         Self::Message(message.to_string())
     }
 
-    /// Says it on stderr and returns the exit code: 1 for errors, 2 for wrong usage, 130 when interrupted.
+    /// Says it on stderr and returns the exit code: 1 for errors, 2 for wrong usage, 130 after Ctrl-C, 143 after SIGTERM.
     pub fn report(self) -> ExitCode {
         match self {
             Self::Message(message) => {
@@ -36,7 +37,8 @@ impl Failure {
                 ExitCode::from(2)
             }
             Self::OutputClosed => ExitCode::SUCCESS,
-            Self::Interrupted => ExitCode::from(130),
+            Self::Interrupted if interrupt::terminated() => ExitCode::from(interrupt::TERMINATED_CODE),
+            Self::Interrupted => ExitCode::from(interrupt::INTERRUPTED),
         }
     }
 }

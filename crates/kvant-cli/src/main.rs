@@ -12,6 +12,7 @@ mod command;
 mod config;
 mod failure;
 mod interrupt;
+mod keyboard;
 mod named;
 mod open;
 mod options;
@@ -20,6 +21,7 @@ mod progress;
 mod report;
 mod saved;
 mod screen;
+mod shapes;
 mod table;
 mod typed;
 

@@ -3,6 +3,7 @@
 use crate::failure::Failure;
 use crate::options::ModelOptions;
 use crate::progress::Downloads;
+use crate::shapes;
 use kvant_codec::Tier;
 use kvant_engine::estimate::{ContextKind, DoesNotFit, memory_name};
 use kvant_engine::memory::bytes;
@@ -36,12 +37,14 @@ pub fn pull(hub: &Hub, name: &ModelName) -> Result<PathBuf, Failure> {
     Ok(path?)
 }
 
-enum Place {
+/// Where a model is.
+pub enum Place {
     Here(PathBuf),
     Away(Box<Hub>, ModelName),
 }
 
-fn locate(model: &str) -> Result<Place, Failure> {
+/// Finds a model by path or by name.
+pub fn locate(model: &str) -> Result<Place, Failure> {
     let path = Path::new(model);
     if path.exists() {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -71,11 +74,18 @@ fn locate(model: &str) -> Result<Place, Failure> {
     if let Some(path) = hub.find(&name) {
         return Ok(Place::Here(path));
     }
+    Ok(Place::Away(Box::new(hub), name))
+}
+
+/// What a short name stands for, where nobody has fetched it under that name yet.
+fn say_unverified(model: &str) {
+    let Ok(name) = ModelName::parse(model) else { return };
     if let Some(short) = name.short().filter(|short| !short.is_verified) {
         let (repo, quant) = (short.repo, short.quant);
-        eprintln!("note: {name} stands for {repo}:{quant}, which nobody has tried under this name yet");
+        eprintln!(
+            "note: {name} stands for {repo}:{quant}, which is unverified: nobody has fetched it under this name yet"
+        );
     }
-    Ok(Place::Away(Box::new(hub), name))
 }
 
 /// The short name that a mistyped one is nearest to.
@@ -107,10 +117,14 @@ pub fn open_within(
     let asked = OpenOptions { memory, context: asked.context.or(context), ..asked };
     options.remarks().iter().for_each(|remark| eprintln!("note: {remark}"));
     let path = find_or_pull(&options.model)?;
+    if options.verbose {
+        say_unverified(&options.model);
+    }
     let opened = asked.open(&path).map_err(|error| failure(&error))?;
     for note in opened.notes() {
         // Few machines hold the longest contexts, and few talks fill what is left.
-        let is_news = !matches!(note, OpenNote::ShorterContext { context, .. } if *context >= SHORT);
+        let is_news =
+            options.verbose || !matches!(note, OpenNote::ShorterContext { context, .. } if *context >= SHORT);
         if is_news {
             eprintln!("note: {}", with_flag(note));
         }
@@ -150,6 +164,16 @@ fn with_flag(note: &OpenNote) -> String {
     }
 }
 
+/// Models that would fit instead, for people.
+fn smaller(available: u64, on_device: bool) -> String {
+    let fitting = shapes::that_fit(available, kvant_threads::threads(), on_device).unwrap_or_default();
+    let names: Vec<&str> = fitting.iter().take(3).map(|candidate| candidate.name.as_str()).collect();
+    match names[..] {
+        [] => String::new(),
+        _ => format!(": {} would fit; `kvant fit` lists more", names.join(", ")),
+    }
+}
+
 /// The error in words that name the flags.
 pub fn failure(error: &OpenError) -> Failure {
     Failure::new(match error {
@@ -172,7 +196,9 @@ pub fn failure(error: &OpenError) -> Failure {
         OpenError::DoesNotFit(error) => {
             let DoesNotFit { kind, tokens, estimate, available, longest, on_device } = &**error;
             let advice = match longest {
-                None => "close other programs or use a smaller model".to_owned(),
+                None => {
+                    format!("close other programs or use a smaller model{}", smaller(*available, *on_device))
+                }
                 Some(longest) => format!("the largest that fits is {} {longest}", flag(*kind)),
             };
             let (sum, available) = (estimate.sum(), bytes(*available));

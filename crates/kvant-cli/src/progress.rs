@@ -1,21 +1,113 @@
-//! Progress: a bar on a terminal; anywhere else a line per downloaded file, and nothing for measurements.
+//! Progress: a bar on a terminal; anywhere else a line every ten seconds, and one for each file that is fetched.
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle, TermLike};
 use kvant_engine::memory::bytes;
 use kvant_hub::Progress;
-use std::io::IsTerminal;
+use std::io::{self, IsTerminal, Write};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
-/// A bar on stderr, and only where someone is looking. Shown at once: the first step may take a while.
+/// How often work that takes long says how far it is where nobody sees a bar.
+pub const PAUSE: Duration = Duration::from_secs(10);
+
+/// A bar on stderr, shown at once: the first step may take a while. In a file or a pipe it is a line every ten seconds, without the
+/// drawing.
 pub fn bar(template: &str) -> ProgressBar {
-    if !std::io::stderr().is_terminal() {
-        return ProgressBar::hidden();
-    }
     let bar = ProgressBar::new(0);
+    let is_terminal = io::stderr().is_terminal();
+    let words = template.replace("[{bar:30}]", "").replace("{bar:30}", "");
+    let template = if is_terminal { template } else { words.trim_start() };
     if let Ok(style) = ProgressStyle::with_template(template) {
         bar.set_style(style);
     }
-    bar.tick();
+    if is_terminal {
+        bar.tick();
+    } else {
+        bar.set_draw_target(ProgressDrawTarget::term_like(Box::new(Lines::new(io::stderr(), PAUSE))));
+    }
     bar
+}
+
+/// Tells when a pause is over.
+#[derive(Debug)]
+pub struct Pause {
+    length: Duration,
+    since: Instant,
+}
+
+impl Pause {
+    /// Begins one.
+    pub fn new(length: Duration) -> Self {
+        Self { length, since: Instant::now() }
+    }
+
+    /// Whether it is over; then the next one begins.
+    pub fn is_over(&mut self) -> bool {
+        let is_over = self.since.elapsed() >= self.length;
+        if is_over {
+            self.since = Instant::now();
+        }
+        is_over
+    }
+}
+
+/// What draws bars believes to be a terminal: of all that it draws, a line after each pause is written.
+#[derive(Debug)]
+struct Lines<W>(Mutex<(W, String, Pause)>);
+
+impl<W: Write> Lines<W> {
+    fn new(out: W, pause: Duration) -> Self {
+        Self(Mutex::new((out, String::new(), Pause::new(pause))))
+    }
+}
+
+impl<W: Write + Send + std::fmt::Debug> TermLike for Lines<W> {
+    fn width(&self) -> u16 {
+        160
+    }
+
+    fn move_cursor_up(&self, _: usize) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn move_cursor_down(&self, _: usize) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn move_cursor_right(&self, _: usize) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn move_cursor_left(&self, _: usize) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn write_line(&self, text: &str) -> io::Result<()> {
+        self.write_str(text)
+    }
+
+    fn write_str(&self, text: &str) -> io::Result<()> {
+        if let Ok(mut lines) = self.0.lock() {
+            lines.1.push_str(text);
+        }
+        Ok(())
+    }
+
+    fn clear_line(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// What was drawn is whole.
+    fn flush(&self) -> io::Result<()> {
+        let Ok(mut lines) = self.0.lock() else { return Ok(()) };
+        let (out, drawn, pause) = &mut *lines;
+        let text = std::mem::take(drawn);
+        if !text.trim().is_empty() && pause.is_over() {
+            // Nobody need see it.
+            let _ = writeln!(out, "progress: {}", text.trim());
+        }
+        Ok(())
+    }
 }
 
 /// Shows what a pull is doing, on stderr.
@@ -26,7 +118,7 @@ pub struct Downloads {
 
 impl Downloads {
     pub fn new() -> Self {
-        Self { is_terminal: std::io::stderr().is_terminal(), current: None }
+        Self { is_terminal: io::stderr().is_terminal(), current: None }
     }
 
     /// Takes in a step.
@@ -49,7 +141,7 @@ impl Downloads {
         }
     }
 
-    /// Leaves the last bar standing.
+    /// Leaves the last bar standing on a terminal.
     pub fn finish(&mut self) {
         if let Some((_, bar)) = self.current.take() {
             bar.abandon();
@@ -57,18 +149,51 @@ impl Downloads {
     }
 
     fn begin(&self, name: &str, total: Option<u64>) -> ProgressBar {
-        let bar = ProgressBar::new(total.unwrap_or(0));
-        if self.is_terminal {
-            bar.set_draw_target(ProgressDrawTarget::stderr());
-            let template = "{prefix} [{bar:30}] {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left";
-            if let Ok(style) = ProgressStyle::with_template(template) {
-                bar.set_style(style.progress_chars("=> "));
-            }
-            bar.set_prefix(name.to_owned());
-        } else {
-            bar.set_draw_target(ProgressDrawTarget::hidden());
+        if !self.is_terminal {
             eprintln!("fetching {name}{}", total.map(|n| format!(" ({})", bytes(n))).unwrap_or_default());
         }
+        let bar = bar("{prefix} [{bar:30}] {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left");
+        let style = bar.style().progress_chars("=> ");
+        bar.set_style(style);
+        bar.set_prefix(name.to_owned());
         bar
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    /// A writer whose text can be looked at.
+    #[derive(Debug, Clone, Default)]
+    struct Shared(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Shared {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn work_off_a_terminal_says_how_far_it_is_in_whole_lines() {
+        let written = |pause: Duration| {
+            let shared = Shared::default();
+            let bar = ProgressBar::new(4);
+            bar.set_style(ProgressStyle::with_template("{pos}/{len} windows").unwrap());
+            bar.set_draw_target(ProgressDrawTarget::term_like(Box::new(Lines::new(shared.clone(), pause))));
+            (1..=4).for_each(|at| bar.set_position(at));
+            bar.finish_and_clear();
+            let bytes = shared.0.lock().unwrap().clone();
+            String::from_utf8(bytes).unwrap()
+        };
+        let all = written(Duration::ZERO);
+        assert!(all.contains("progress: 4/4 windows\n") && !all.contains(['\r', '\x1b']), "{all:?}");
+        assert!(all.lines().all(|line| line.starts_with("progress: ")), "{all:?}");
+        assert_eq!(written(Duration::from_secs(3600)), "", "what is quick says nothing");
     }
 }

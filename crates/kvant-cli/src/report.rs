@@ -1,11 +1,12 @@
 //! What a generation took: a line for people, an object for machines.
 
+use crate::command::run::call_json;
 use crate::failure::Failure;
 use crate::screen::grouped;
 use kvant_engine::kv::{self, ContextCost};
 use kvant_engine::memory::bytes;
 use kvant_engine::reply::ParsedReply;
-use kvant_engine::{Engine, Finish, Reply, Session, SpeculationCounts};
+use kvant_engine::{Finish, LoadedModel, Policy, Reply, Session, SpeculationCounts};
 use serde_json::{Value, json};
 
 /// Costs of a session after a reply.
@@ -15,6 +16,8 @@ pub struct Report<'r> {
     context: usize,
     window: Option<usize>,
     spec: String,
+    /// The same for people: the name of a plan stands for what it says.
+    name: String,
     /// Told where it is not the processor.
     device: String,
     kv_bytes: u64,
@@ -24,7 +27,8 @@ pub struct Report<'r> {
 }
 
 impl<'r> Report<'r> {
-    pub fn new(engine: &Engine, session: &Session, reply: &'r Reply) -> Result<Self, Failure> {
+    pub fn new(opened: &LoadedModel, session: &Session, reply: &'r Reply) -> Result<Self, Failure> {
+        let engine = opened.engine();
         let (policy, slots) = (session.kv().policy(), engine.model().slots());
         let window = policy.rule.streaming;
         let context = session.context();
@@ -32,6 +36,13 @@ impl<'r> Report<'r> {
             None => kv::context_costs(policy.clone(), slots, context)?,
             Some(_) => Vec::new(),
         };
+        // As `fit`, `inspect` and a context that does not fit have it: with the exact rows of a pass.
+        let f16: Policy = "f16".parse().expect("a spec of the grammar");
+        let resident = |cost: ContextCost| {
+            let of = |policy: &Policy| Ok::<_, Failure>(kv::resident(policy, slots, cost.tokens)? as u64);
+            Ok::<_, Failure>(ContextCost { bytes: of(policy)?, f16_bytes: of(&f16)?, ..cost })
+        };
+        let costs = costs.into_iter().map(resident).collect::<Result<_, _>>()?;
         let footprint = session.kv().footprint();
         Ok(Self {
             reply,
@@ -39,6 +50,7 @@ impl<'r> Report<'r> {
             context,
             window,
             spec: policy.to_string(),
+            name: name(opened, policy),
             device: engine.device().to_owned(),
             kv_bytes: footprint.stored as u64,
             f16_bytes: footprint.f16 as u64,
@@ -51,12 +63,14 @@ impl<'r> Report<'r> {
         let stats = &self.reply.stats;
         let reused = self.reused();
         format!(
-            "[{}prefill {}{reused} tokens at {} tokens/s, decode {} at {} tokens/s, context {}, {}{}]",
+            "[{}prefill {}{reused} token{}{}, decode {}{}{}, context {}, {}{}]",
             self.place(),
             grouped(stats.prefilled),
-            rate(stats.prefill_rate()),
+            if stats.prefilled == 1 { "" } else { "s" },
+            rate(" at ", stats.prefill_rate()),
             grouped(stats.decoded),
-            rate(stats.decode_rate()),
+            rate(" at ", stats.decode_rate()),
+            if self.reply.finish == Finish::MaxTokens { ", cut off by -n" } else { "" },
             self.tokens(),
             self.cache(),
             self.speculation(", "),
@@ -66,9 +80,9 @@ impl<'r> Report<'r> {
     /// The same for a conversation: what changes from turn to turn.
     pub fn short_line(&self) -> String {
         let stats = &self.reply.stats;
-        let (read, speed) = (grouped(stats.prefilled), rate(stats.decode_rate()));
+        let (read, speed) = (grouped(stats.prefilled), rate(", ", stats.decode_rate()));
         format!(
-            "[{}read {read}{}, {speed} tokens/s · context {} · {}{}]",
+            "[{}read {read}{}{speed} · context {} · {}{}]",
             self.place(),
             self.reused(),
             self.tokens(),
@@ -114,7 +128,7 @@ impl<'r> Report<'r> {
 
     /// The cache in words. The newest tokens are exact, so a short text is not smaller than in f16: then what longer ones will take.
     fn cache(&self) -> String {
-        let (spec, now, f16) = (&self.spec, bytes(self.kv_bytes), bytes(self.f16_bytes));
+        let (spec, now, f16) = (&self.name, bytes(self.kv_bytes), bytes(self.f16_bytes));
         if kv::is_compressed(self.kv_bytes, self.f16_bytes) || self.costs.is_empty() {
             return format!("KV {spec} {now} (f16: {f16})");
         }
@@ -140,9 +154,11 @@ impl<'r> Report<'r> {
             "device": self.device,
             "text": said.text,
             "reasoning": Some(&said.reasoning).filter(|text| !text.is_empty()),
+            "tool_calls": said.calls.iter().map(call_json).collect::<Vec<_>>(),
             "tokens": self.reply.tokens,
             "finish": finish,
             "finish_detail": detail,
+            "truncated": matches!(self.reply.finish, Finish::MaxTokens | Finish::ContextFull),
             "seed": self.reply.seed,
             "prefill": {
                 "tokens": stats.prefilled,
@@ -168,6 +184,13 @@ impl<'r> Report<'r> {
     }
 }
 
-fn rate(rate: Option<f64>) -> String {
-    rate.map_or("-".to_owned(), |rate| format!("{rate:.1}"))
+/// The cache for people: the policy of a plan beside its name, unless it is a long one.
+fn name(opened: &LoadedModel, policy: &Policy) -> String {
+    let (name, policy) = (opened.cache_name(), policy.to_string());
+    if name == policy || policy.contains(';') { name } else { format!("{name} ({policy})") }
+}
+
+/// A rate after these words; nothing where none is known, as after a single token.
+fn rate(before: &str, rate: Option<f64>) -> String {
+    rate.map_or_else(String::new, |rate| format!("{before}{rate:.1} tokens/s"))
 }

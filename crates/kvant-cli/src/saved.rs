@@ -97,6 +97,22 @@ impl SessionFile {
         Ok(())
     }
 
+    /// Renames the file so that another takes its place: `trip.kvant` to `trip.1.kvant`, or the next number that is free. Nothing if
+    /// there is no file.
+    pub fn put_aside(&self) -> Result<Option<PathBuf>, Failure> {
+        // A link stays a link: the file behind it is renamed.
+        let Ok(path) = fs::canonicalize(&self.path) else { return Ok(None) };
+        let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+        let end = path.extension().map(|end| format!(".{}", end.to_string_lossy())).unwrap_or_default();
+        let free = (1..)
+            .map(|number| format!("{stem}.{number}{end}"))
+            .find(|name| !path.with_file_name(name).exists());
+        let Some(name) = free else { return Ok(None) };
+        fs::rename(&path, path.with_file_name(&name))
+            .map_err(|e| self.failure(format!("cannot be renamed: {e}")))?;
+        Ok(Some(self.path.with_file_name(name)))
+    }
+
     /// A failure with the file's name in front.
     pub fn failure(&self, why: impl std::fmt::Display) -> Failure {
         Failure::new(format!("session {}: {why}", self.path.display()))

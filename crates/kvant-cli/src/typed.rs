@@ -4,7 +4,7 @@
 use std::ffi::{OsStr, OsString};
 
 /// What is typed, and what it is called here.
-const SPELLINGS: [(&str, &str); 10] = [
+const SPELLINGS: [(&str, &str); 15] = [
     ("-ngl", "--n-gpu-layers"),
     ("-ctk", "--cache-type-k"),
     ("-ctv", "--cache-type-v"),
@@ -15,6 +15,11 @@ const SPELLINGS: [(&str, &str); 10] = [
     ("-np", "--parallel"),
     ("-cnv", "--chat"),
     ("-no-cnv", "--raw"),
+    ("-ub", "--ubatch-size"),
+    ("-ot", "--override-tensor"),
+    ("-ncmoe", "--n-cpu-moe"),
+    ("-mg", "--main-gpu"),
+    ("-st", "--single-turn"),
 ];
 /// What may follow `-fa`; anything else is not its value.
 const SWITCHES: [&str; 5] = ["on", "off", "auto", "1", "0"];

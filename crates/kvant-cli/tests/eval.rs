@@ -150,6 +150,12 @@ fn caches_are_compared_with_the_exact_one() {
     let arguments = [&size[..], &["--kv", "f16", "--text", text.to_str().unwrap()]].concat();
     let table = String::from_utf8(place.eval(&arguments).stdout).unwrap();
     assert!(table.contains("mean KL") && table.contains("278 compared with an f32 cache"), "{table}");
+    let decoded =
+        String::from_utf8(place.eval(&[&arguments[..], &["--against", "decoded"]].concat()).stdout).unwrap();
+    assert!(
+        decoded.contains("compared with the same cache on the CPU, its pages decoded to f32"),
+        "{decoded}"
+    );
     assert!(table.lines().take(2).all(|line| line.chars().count() <= 100), "{table}");
 }
 

@@ -105,6 +105,19 @@ impl Hub {
         }
     }
 
+    /// A file that describes a model without its weights: the beginning of its GGUF file, or its `config.json`, fetched anew.
+    ///
+    /// # Errors
+    /// If the hub cannot be reached or does not have it; without the feature `fetch`, always.
+    pub fn describe(&self, name: &ModelName) -> Result<PathBuf> {
+        self.fetch_description(name)
+    }
+
+    #[cfg(not(feature = "fetch"))]
+    fn fetch_description(&self, name: &ModelName) -> Result<PathBuf> {
+        self.fetch(name, &mut |_| {})
+    }
+
     #[cfg(not(feature = "fetch"))]
     fn fetch(&self, name: &ModelName, _: &mut Report<'_>) -> Result<PathBuf> {
         let folder = self.folder().join(name.folder());

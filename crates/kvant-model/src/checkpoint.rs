@@ -97,7 +97,9 @@ impl Checkpoint {
     pub fn open_description(path: impl AsRef<Path>, weights: DType) -> Result<Self> {
         let path = path.as_ref();
         let lone = if path.is_dir() { path.join("config.json") } else { path.to_path_buf() };
-        let is_config = lone.file_name().is_some_and(|name| name == "config.json") && lone.is_file();
+        let name = lone.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        // Under any name but that of an index: people keep several of them in a folder.
+        let is_config = name.ends_with(".json") && !name.ends_with(".index.json") && lone.is_file();
         if is_config && (lone == path || choose_in_folder(path).is_err()) {
             let config = read_json(&lone)?;
             let outlined = Self::from_config(config, weights).map_err(|e| e.in_file(&lone))?;

@@ -5,6 +5,7 @@ use crate::open;
 use crate::options::{ThreadOptions, Tokens};
 use crate::progress;
 use clap::Args;
+use indicatif::ProgressBar;
 use kvant_codec::{KvSpec, SpecError};
 use kvant_engine::memory::bytes;
 use kvant_engine::open::plan_path;
@@ -43,7 +44,7 @@ pub struct Calibrate {
     /// A model file or folder, or the name of a model in the cache
     model: String,
 
-    /// Where the plan is written [default: beside the model]
+    /// Write the plan to this file [default: beside the model]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 
@@ -51,11 +52,11 @@ pub struct Calibrate {
     #[arg(long, value_name = "FILE")]
     text: Option<PathBuf>,
 
-    /// The most tokens to read of it
+    /// Maximum tokens to read from it
     #[arg(long, value_name = "N", default_value_t = 16384)]
     tokens: usize,
 
-    /// How keys and values will be kept
+    /// The KV cache that the plan chooses
     #[arg(long, value_name = "SPEC", default_value = USUAL)]
     kv: Policy,
 
@@ -97,8 +98,8 @@ impl Calibrate {
 
         let bar = progress::bar("{bar:30} {pos}/{len} tokens  {eta} left");
         bar.set_length((windows.ctx() * windows.chunks()) as u64);
-        let lessons = progress::bar("{bar:30} {pos}/{len} layers learned  {eta} left");
-        lessons.set_length(model.slots().len() as u64);
+        // Begun when all is read: two bars at a time leave lines of each other behind.
+        let mut lessons: Option<ProgressBar> = None;
         let learn = self.learn.as_ref().map_or(&[][..], |specs| &specs.0);
         let request = PlanRequest {
             model: checkpoint.signature().0,
@@ -110,10 +111,18 @@ impl Calibrate {
         };
         let plan = calibrate(&model, request, &windows, &mut |progress| match progress {
             Progress::Read(tokens) => bar.set_position(tokens as u64),
-            Progress::Learned(layers) => lessons.set_position(layers as u64),
+            Progress::Learned(layers) => {
+                let lessons = lessons.get_or_insert_with(|| {
+                    bar.finish_and_clear();
+                    let lessons = progress::bar("{bar:30} {pos}/{len} layers learned  {eta} left");
+                    lessons.set_length(model.slots().len() as u64);
+                    lessons
+                });
+                lessons.set_position(layers as u64);
+            }
         });
         bar.finish_and_clear();
-        lessons.finish_and_clear();
+        lessons.iter().for_each(ProgressBar::finish_and_clear);
         let plan = std::sync::Arc::new(plan?);
         plan.save(&output).map_err(|e| Failure::new(format!("{}: {e}", output.display())))?;
 

@@ -2,14 +2,16 @@
 
 mod conversation;
 mod full;
+mod history;
 mod input;
+mod offer;
 mod slash;
 
-use crate::config::{Config, default_model};
+use crate::config::{Config, DEFAULT_MODEL, default_model};
 use crate::failure::Failure;
 use crate::named;
 use crate::open;
-use crate::options::{GenerationOptions, ModelOptions, Think};
+use crate::options::{ForeignThink, GenerationOptions, ModelOptions, Think};
 use crate::saved::{self, SessionFile, Talk};
 use crate::{interrupt, screen};
 use clap::Args;
@@ -42,21 +44,27 @@ pub struct Chat {
     #[command(flatten)]
     generation: GenerationOptions,
 
-    /// Instructions that come before the conversation
+    /// System prompt: instructions for the model
     #[arg(long, value_name = "TEXT", alias = "system-prompt", allow_hyphen_values = true)]
     system: Option<String>,
 
-    /// Save the conversation in FILE after each answer, and go on from it if it exists
-    #[arg(long, value_name = "FILE")]
+    /// Save the conversation in FILE after each answer, and resume it if FILE exists
+    #[arg(long, value_name = "FILE", alias = "prompt-cache")]
     session: Option<PathBuf>,
 
-    /// Whether the model reasons before its answers: on, off, hide (reason and show
-    /// only the answer), low, medium or high [default: as the model does, shown on a
-    /// terminal]
+    /// Whether the model reasons before it answers: on, off, hide (reason, but show only
+    /// the answer), low, medium or high [default: the model's own; shown on a terminal]
     #[arg(long, value_name = "HOW")]
     think: Option<Think>,
 
-    /// Leave out the line about speed and memory after each answer
+    #[command(flatten)]
+    foreign_think: ForeignThink,
+
+    /// End after the first answer
+    #[arg(long, hide = true)]
+    single_turn: bool,
+
+    /// Do not print the line about speed and memory after each answer
     #[arg(short, long)]
     quiet: bool,
 }
@@ -71,12 +79,14 @@ impl Chat {
         think: Option<Think>,
         quiet: bool,
     ) -> Self {
-        Self { named: None, model, generation, system, session, think, quiet }
+        let (foreign_think, single_turn) = (ForeignThink::default(), false);
+        Self { named: None, model, generation, system, session, think, foreign_think, single_turn, quiet }
     }
 
     pub fn execute(mut self) -> Result<(), Failure> {
         let config = Config::read()?;
         let is_chosen = self.model.model != default_model();
+        let is_named = self.named.is_some();
         if let Some(name) = self.named.take() {
             if config.has(&name) {
                 self.model.preset = Some(name);
@@ -92,7 +102,10 @@ impl Chat {
         self.model.apply(&preset);
         self.generation.apply(&preset);
         self.system = self.system.or(preset.system);
-        self.think = self.think.or(preset.think);
+        self.think = self.foreign_think.or(self.think).or(preset.think);
+        if !is_named && let Some(model) = offer::model(&self.model.model)? {
+            self.model.model = model;
+        }
         self.begin()
     }
 
@@ -134,20 +147,27 @@ impl Chat {
             quiet: self.quiet,
             system: self.system.or(system),
             turns,
+            has_tip: input.is_person() && self.model.model == DEFAULT_MODEL,
         };
         if input.is_person() {
             conversation.show_last();
         }
-        talk(&mut input, &mut conversation)
+        talk(&mut input, &mut conversation, self.single_turn)
     }
 }
 
-/// Line by line until the end.
-fn talk(input: &mut Input, conversation: &mut Conversation) -> Result<(), Failure> {
+/// Line by line until the end, or for one turn.
+fn talk(input: &mut Input, conversation: &mut Conversation, is_single: bool) -> Result<(), Failure> {
     let mut leaving = false;
     loop {
+        if interrupt::terminated() {
+            return Err(Failure::Interrupted);
+        }
+        if is_single && !conversation.turns.is_empty() && !conversation.is_waiting() {
+            return Ok(());
+        }
         interrupt::clear();
-        let line = input.line()?;
+        let line = interrupt::idle(|| input.line())?;
         let was_leaving = std::mem::replace(&mut leaving, matches!(line, Line::Interrupted));
         match line {
             Line::End => return Ok(()),

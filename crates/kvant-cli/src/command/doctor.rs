@@ -13,10 +13,10 @@ use kvant_cache::{SlotKind, Slots};
 use kvant_codec::{AMX_VARIABLE, Amx};
 use kvant_codec::{TIER_VARIABLE, Tier};
 use kvant_cpu::WeightKernel;
-use kvant_engine::estimate::weight_bytes;
+use kvant_engine::estimate::{MemoryEstimate, RunConfig};
 use kvant_engine::kv::{self, SlotKernels};
 use kvant_engine::memory::{Memory, bytes};
-use kvant_engine::open::{ChosenPolicy, Plans};
+use kvant_engine::open::{ChosenPolicy, Plans, default_context};
 use kvant_engine::{DeviceChoice, FamilyDefault, KvChoice};
 use kvant_eval::Machine;
 use kvant_hub::Hub;
@@ -27,15 +27,15 @@ use std::io::Write;
 /// Arguments of `kvant doctor`.
 #[derive(Args)]
 pub struct Doctor {
-    /// Look at this model too: a file, a folder or the name of a model in the cache
+    /// Check this model too: a file, a folder or the name of a model in the cache
     #[arg(short, long)]
     model: Option<String>,
 
-    /// How the model's keys and values would be kept [default: by its plan or by its family]
+    /// The KV cache to check [default: the model's plan, or its family's default]
     #[arg(long, value_name = "SPEC", value_parser = kv_choice)]
     kv: Option<KvChoice>,
 
-    /// What would compute: cpu, gpu, cuda, cuda:N, or auto
+    /// Compute device: cpu, gpu, cuda, cuda:N, or auto
     #[arg(long, value_name = "DEVICE", default_value_t = DeviceChoice::Auto)]
     device: DeviceChoice,
 }
@@ -216,11 +216,14 @@ fn layers(
     }
     table.write(out, 2)?;
 
-    let size = weight_bytes(checkpoint, None)?;
+    let context = default_context(&description);
+    let run = RunConfig::answer(&policy, context, Pool::default().threads());
+    let estimate = MemoryEstimate::new(checkpoint, &description, &run)?;
+    writeln!(out, "\n  memory of {context} tokens: {}", estimate.sum())?;
     if let Some(memory) = Memory::read()
-        && size > memory.available
+        && estimate.weights > memory.available
     {
-        let (size, available) = (bytes(size), bytes(memory.available));
+        let (size, available) = (bytes(estimate.weights), bytes(memory.available));
         let what = format!(
             "the weights take {size}, but {available} are available: they will be read from disk again and again"
         );

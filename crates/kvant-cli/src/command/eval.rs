@@ -76,6 +76,18 @@ enum Against {
     Pages,
 }
 
+impl Against {
+    /// In words, where it is not the exact cache.
+    fn name(self) -> Option<&'static str> {
+        match self {
+            Self::Exact => None,
+            Self::Cpu => Some("the same cache on the CPU"),
+            Self::Decoded => Some("the same cache on the CPU, its pages decoded to f32"),
+            Self::Pages => Some("the same cache on the CPU, with the CPU's pages in both"),
+        }
+    }
+}
+
 /// Arguments of `kvant eval`.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]

@@ -3,28 +3,35 @@
 mod outlook;
 
 use crate::failure::Failure;
-use crate::open;
+use crate::open::{self, Place};
 use crate::options::{Caches, Size, ThreadOptions, Tokens};
+use crate::screen::grouped;
+use crate::shapes::{self, Candidate};
+use crate::table::Column::{Left, Right};
+use crate::table::Table;
 use clap::Args;
-use kvant_engine::memory::Memory;
+use kvant_engine::device;
+use kvant_engine::memory::{Memory, bytes};
 use kvant_engine::open::Plans;
 use kvant_engine::{Policy, StateType};
 use kvant_model::{Checkpoint, DType, Description};
 use outlook::{Outlook, Question};
+use serde_json::json;
 use std::io::Write;
 use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
 Examples:
-  kvant fit smollm2-135m
+  kvant fit                              which models fit on this machine
+  kvant fit llama3.1:70b --ram 64G       a model that is not here
   kvant fit model.gguf --ram 8G --ctx 8k,32k,128k
   kvant fit config.json --weights q4_k --ram 64G --kv f16,int8,int4
   kvant fit model.gguf --html memory.html
   head -c 20M big.gguf > start.gguf; kvant fit start.gguf
 
-A model that is larger than this machine can be asked about: its config.json
-suffices (its weights are then taken to be of one type), and so does the
-beginning of its GGUF file. Part of the memory is left to the system; --reserve
+A model need not be here: a short name, its config.json (weights are then taken
+to be of one type) or the beginning of its GGUF file is enough, and of a name on
+Hugging Face only that is fetched. Part of the memory is left to the system; --reserve
 says how much.";
 
 /// Caches that are compared when none are named; the model's own comes first where it is another.
@@ -43,16 +50,16 @@ const RESERVED_MOST: u64 = 4 << 30;
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Fit {
-    /// A model file or folder, the beginning of a GGUF file, a config.json, or the name
-    /// of a model in the cache
-    model: String,
+    /// A model file or folder, the beginning of a GGUF file, a config.json, or a name; without
+    /// one, lists the models with short names that fit
+    model: Option<String>,
 
-    /// The memory there is, such as 8G [default: that of this machine]
+    /// Memory to fit in, such as 8G [default: this machine's]
     #[arg(long, value_name = "SIZE")]
     ram: Option<Size>,
 
-    /// The memory that is left to the system and other programs [default: an eighth,
-    /// from 256M to 4G]
+    /// Memory to leave for the system and other programs [default: an eighth, from 256M
+    /// to 4G]
     #[arg(long, value_name = "SIZE")]
     reserve: Option<Size>,
 
@@ -60,7 +67,7 @@ pub struct Fit {
     #[arg(long, value_name = "TOKENS,…", value_delimiter = ',')]
     ctx: Vec<Tokens>,
 
-    /// Ways to keep keys and values [default: the model's own and the usual ones]
+    /// KV caches to compare [default: the model's own and the usual ones]
     #[arg(long, value_name = "SPEC,…")]
     kv: Option<Caches>,
 
@@ -69,14 +76,15 @@ pub struct Fit {
     #[arg(long, value_name = "TYPE")]
     state: Option<StateType>,
 
-    /// The type of weights that are not here: f16, q8_0, q6_k, q5_k, q4_k … [default: q4_k]
+    /// Type of the weights, if they are not here: f16, q8_0, q6_k, q5_k, q4_k …
+    /// [default: q4_k]
     #[arg(long, value_name = "TYPE", value_parser = weight_type)]
     weights: Option<DType>,
 
     #[command(flatten)]
     threads: ThreadOptions,
 
-    /// Write a page with the same as a picture to this file as well
+    /// Also write an HTML page with a chart to this file
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 
@@ -98,9 +106,24 @@ impl Fit {
         self.threads.pool().install(|| self.estimate())
     }
 
-    fn estimate(&self) -> Result<(), Failure> {
+    /// What describes the model, what to call it, and the type that weights are taken to be of where nothing says.
+    fn describe(&self, model: &str) -> Result<(Checkpoint, String, Option<DType>), Failure> {
         let assumed = self.weights.unwrap_or(DType::Q4_K);
-        let checkpoint = Checkpoint::open_description(open::find(&self.model)?, assumed)?;
+        let path = match open::locate(model)? {
+            Place::Here(path) => path,
+            Place::Away(hub, name) => {
+                if let Some((checkpoint, dtype)) = shapes::described(&name, self.weights)? {
+                    return Ok((checkpoint, name.to_string(), Some(dtype)));
+                }
+                let cannot = |e| {
+                    Failure::new(format!(
+                        "{name} is not on this machine, and its header cannot be fetched: {e}"
+                    ))
+                };
+                hub.describe(&name).map_err(cannot)?
+            }
+        };
+        let checkpoint = Checkpoint::open_description(path, assumed)?;
         let is_config =
             checkpoint.path().extension().is_some_and(|e| e == "json") && !checkpoint.has_weights();
         if self.weights.is_some() && !is_config {
@@ -109,20 +132,30 @@ impl Fit {
                 checkpoint.path().display()
             )));
         }
+        let file = checkpoint.path().display().to_string();
+        Ok((checkpoint, file, is_config.then_some(assumed)))
+    }
+
+    /// What is left to the system of so much memory.
+    fn reserved(&self, memory: u64) -> u64 {
+        let usual = || (memory / RESERVED_PART).clamp(RESERVED_LEAST, RESERVED_MOST);
+        self.reserve.map_or_else(usual, |size| size.0 as u64)
+    }
+
+    fn estimate(&self) -> Result<(), Failure> {
+        let Some(model) = &self.model else { return self.list() };
+        let (checkpoint, file, assumed) = self.describe(model)?;
         let description = Description::of(&checkpoint)?;
         let memory = self.memory()?;
-        let reserved = self.reserve.map_or_else(
-            || (memory / RESERVED_PART).clamp(RESERVED_LEAST, RESERVED_MOST),
-            |size| size.0 as u64,
-        );
+        let reserved = self.reserved(memory);
         let question = Question {
             memory,
             reserved,
             contexts: self.contexts(&description),
             caches: self.caches(&checkpoint, &description)?,
-            assumed: is_config.then_some(assumed),
+            assumed,
         };
-        let outlook = Outlook::new(&checkpoint, &description, question)?;
+        let outlook = Outlook::new(&checkpoint, file, &description, question)?;
         if let Some(path) = &self.html {
             std::fs::write(path, outlook.html())
                 .map_err(|e| Failure::new(format!("{}: {e}", path.display())))?;
@@ -133,6 +166,73 @@ impl Fit {
         } else {
             outlook.write(&mut out)?;
         }
+        Ok(())
+    }
+
+    /// Models with short names that fit, the largest first, on this machine and on its card.
+    fn list(&self) -> Result<(), Failure> {
+        let memory = self.memory()?;
+        let usable = memory.saturating_sub(self.reserved(memory));
+        let card = match self.ram {
+            Some(_) => None,
+            None => device::devices()
+                .into_iter()
+                .filter(|of| of.unfit.is_none())
+                .filter_map(|of| Some((of.name, of.memory?)))
+                .max_by_key(|of| of.1),
+        };
+        let threads = kvant_threads::threads();
+        let here = shapes::that_fit(usable, threads, false)?;
+        let there = card.as_ref().map(|(_, memory)| shapes::that_fit(*memory, threads, true)).transpose()?;
+        let on_card = |name: &str| there.iter().flatten().find(|candidate| candidate.name == name);
+        let all = here
+            .iter()
+            .chain(there.iter().flatten().filter(|one| !here.iter().any(|other| other.name == one.name)));
+        let mut all: Vec<&Candidate> = all.collect();
+        all.sort_by_key(|candidate| std::cmp::Reverse(candidate.parameters));
+        let mut out = crate::shown::stdout();
+        if self.json {
+            let row = |candidate: &&Candidate| {
+                let context = |found: Option<&Candidate>| found.map(|candidate| candidate.context);
+                json!({"name": candidate.name, "parameters": candidate.parameters, "weights": candidate.weights,
+                       "context": context(here.iter().find(|one| one.name == candidate.name)),
+                       "card_context": context(on_card(&candidate.name))})
+            };
+            writeln!(out, "{}", serde_json::Value::Array(all.iter().map(row).collect()))?;
+            return Ok(());
+        }
+        writeln!(
+            out,
+            "Models that fit in {} of memory{}, the largest first",
+            bytes(usable),
+            card.as_ref()
+                .map(|(name, memory)| format!(", or in {} on {name}", bytes(*memory)))
+                .unwrap_or_default()
+        )?;
+        let mut columns = vec![Left("name"), Right("parameters"), Right("weights"), Right("context")];
+        if card.is_some() {
+            columns.push(Right("on the card"));
+        }
+        let mut table = Table::new(&columns);
+        let tokens =
+            |found: Option<&Candidate>| found.map_or_else(|| "-".to_owned(), |one| grouped(one.context));
+        for candidate in &all {
+            let mut cells = vec![
+                candidate.name.clone(),
+                format!("{:.1} billion", candidate.parameters as f64 / 1e9),
+                bytes(candidate.weights),
+                tokens(here.iter().find(|one| one.name == candidate.name)),
+            ];
+            if card.is_some() {
+                cells.push(tokens(on_card(&candidate.name)));
+            }
+            table.row(cells);
+        }
+        table.write(&mut out, 2)?;
+        writeln!(
+            out,
+            "\ncontext: the longest that fits beside the weights, up to the model's own; `kvant fit NAME` has the details"
+        )?;
         Ok(())
     }
 

@@ -40,12 +40,12 @@ pub struct Inspect {
     /// A model file or folder, or the name of a model in the cache
     model: String,
 
-    /// Tokens of the context whose memory is estimated, such as 32k [default: the
+    /// Estimate the memory of a context of this many tokens, such as 32k [default: the
     /// model's own]
     #[arg(short, long, value_name = "TOKENS", alias = "ctx-size")]
     ctx: Option<Tokens>,
 
-    /// How its keys and values are kept [default: by its plan or by its family]
+    /// The KV cache [default: the model's plan, or its family's default]
     #[arg(long, value_name = "SPEC", value_parser = kv_choice)]
     kv: Option<KvChoice>,
 
@@ -54,7 +54,7 @@ pub struct Inspect {
     #[arg(long, value_name = "TYPE")]
     state: Option<StateType>,
 
-    /// Describe every layer: its blocks, and what it keeps between tokens
+    /// Describe every layer: its blocks, and the state it keeps between tokens
     #[arg(long)]
     layers: bool,
 
@@ -69,7 +69,13 @@ pub struct Inspect {
 
 impl Inspect {
     pub fn execute(self) -> Result<(), Failure> {
-        let checkpoint = Checkpoint::open(open::find(&self.model)?)?;
+        let path = open::find(&self.model)?;
+        // A configuration alone has layers to show, and no weights.
+        let name = path.to_string_lossy();
+        let checkpoint = match name.ends_with(".json") && !name.ends_with(".index.json") {
+            true => Checkpoint::open_description(&path, DType::F16)?,
+            false => Checkpoint::open(&path)?,
+        };
         let contents = Contents::read(&checkpoint)?;
         let memory = match &contents.description {
             Ok(description) => Some(self.memory(&checkpoint, description)?),
@@ -169,6 +175,9 @@ impl<'c> Contents<'c> {
             "parameters",
             format!("{:.1} million, {}, {bits:.2} bits each", values as f64 / 1e6, bytes(size)),
         );
+        if !self.checkpoint.has_weights() {
+            fact("weights", "not here; matrices are taken to be F16".to_owned());
+        }
         match &self.dims {
             Ok(d) => {
                 fact("layers", format!("{} of width {}", d.layers, d.hidden));
@@ -222,7 +231,7 @@ impl<'c> Contents<'c> {
                         cost.spec,
                         format!("{:.2}", bits_per_value(*each, slots)),
                         format!("{each:.0}"),
-                        bytes((each * 32768.0) as u64),
+                        cost.resident.map_or_else(|| "-".into(), bytes),
                         cost.about.to_owned(),
                     ],
                     Err(why) => [cost.spec, "-".into(), "-".into(), "-".into(), why.clone()],
@@ -309,6 +318,8 @@ struct Cost {
     about: &'static str,
     /// Bytes per token, or why the spec does not fit the model.
     bytes: Result<f64, String>,
+    /// What 32k tokens take in memory, as every estimate has it.
+    resident: Option<u64>,
 }
 
 /// Bits per key or value when all of a token take `bytes`.
@@ -320,6 +331,7 @@ fn costs(slots: &Slots) -> Vec<Cost> {
     let cost = |spec: Result<KvSpec, String>, name: &str, about| Cost {
         spec: name.to_owned(),
         about,
+        resident: spec.as_ref().ok().and_then(|spec| Some(kv::resident(spec, slots, 32768).ok()? as u64)),
         bytes: spec.and_then(|spec| kv::bytes_per_token(&spec, slots).map_err(|e| e.to_string())),
     };
     let exact = EXACT.map(|name| cost(name.parse().map_err(|e| format!("{e}")), name, "exact"));

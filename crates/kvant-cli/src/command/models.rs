@@ -12,9 +12,13 @@ use std::io::Write;
 /// Arguments of `kvant models`.
 #[derive(Args)]
 pub struct Models {
-    /// List short names, what they stand for, and which are unverified, in place of what is here
+    /// List short names and what they stand for, in place of what is here
     #[arg(long)]
     known: bool,
+
+    /// With --known, say which names nobody has fetched yet
+    #[arg(short = 'v', long, requires = "known")]
+    verbose: bool,
 
     /// Print a JSON list
     #[arg(long)]
@@ -67,11 +71,13 @@ impl Models {
         }
         let mut table = Table::new(&[Left("NAME"), Left("ON HUGGING FACE"), Left("")]);
         for (name, repo, file, is_verified) in lines {
-            let remark = if is_verified { "" } else { "unverified" };
+            let remark = if is_verified || !self.verbose { "" } else { "unverified" };
             table.row([name, format!("{repo}:{file}"), remark.to_owned()]);
         }
         table.write(&mut out, 0)?;
-        writeln!(out, "\nunverified: nobody has fetched and run it under this name yet")?;
+        if self.verbose {
+            writeln!(out, "\nunverified: nobody has fetched and run it under this name yet")?;
+        }
         Ok(())
     }
 }

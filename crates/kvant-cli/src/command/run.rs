@@ -5,7 +5,8 @@ use crate::config::{Config, default_model};
 use crate::failure::Failure;
 use crate::named::{self, Words};
 use crate::options::{
-    Bound, ConstraintOptions, GenerationOptions, ModelOptions, Think, ThoughtTurn, is_shown, think_turn,
+    Bound, ConstraintOptions, ForeignThink, GenerationOptions, ModelOptions, Think, ThoughtTurn, is_shown,
+    text_of_flag, think_turn,
 };
 use crate::output::{Output, Shown};
 use crate::report::Report;
@@ -15,9 +16,11 @@ use crate::{interrupt, open};
 use clap::Args;
 use kvant_engine::grammar::Grammar;
 use kvant_engine::reply::{ParsedReply, ReplyParser};
+use kvant_engine::tools::ToolCall;
 use kvant_engine::{Engine, Finish, Request};
 use kvant_text::chat::Message;
 use kvant_text::tokenizer::EncodeOptions;
+use serde_json::{Value, json};
 use std::io::{self, IsTerminal, Read, Write};
 use std::path::PathBuf;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -42,7 +45,7 @@ is read when it is named (- or -f -), or when there is no other prompt.";
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Run {
-    /// The model, or the prompt if it names none
+    /// The model; or the prompt, if this is not the name of a model
     #[arg(value_name = "MODEL")]
     first: Option<String>,
 
@@ -59,25 +62,24 @@ pub struct Run {
     #[command(flatten)]
     constraint: ConstraintOptions,
 
-    /// The prompt, where it might be taken for a model
+    /// The prompt, if it could be mistaken for a model
     #[arg(short, long, value_name = "TEXT", conflicts_with = "second", allow_hyphen_values = true)]
     prompt: Option<String>,
 
-    /// Read a prompt, or more of it, from a file, or from stdin with -; may be given
-    /// several times
+    /// Read the prompt, or more of it, from a file (- for stdin); may be repeated
     #[arg(short, long, value_name = "FILE")]
     file: Vec<PathBuf>,
 
-    /// Continue the prompt as it is (what base models do without being told)
+    /// Continue the prompt as plain text, without a chat template (the default for base
+    /// models)
     #[arg(long, conflicts_with = "chat")]
     raw: bool,
 
-    /// Put the prompt through the model's chat template (what instruct models do
-    /// without being told)
+    /// Use the model's chat template (the default for instruct models)
     #[arg(long)]
     chat: bool,
 
-    /// Instructions that come before the prompt
+    /// System prompt: instructions for the model
     #[arg(
         long,
         value_name = "TEXT",
@@ -87,21 +89,37 @@ pub struct Run {
     )]
     system: Option<String>,
 
-    /// Save the conversation (or, with --raw, the text) in FILE afterwards, and go on
-    /// from it if it exists
-    #[arg(long, value_name = "FILE")]
+    /// Save the conversation (or, with --raw, the text) in FILE, and resume it if FILE
+    /// exists
+    #[arg(long, value_name = "FILE", alias = "prompt-cache")]
     session: Option<PathBuf>,
 
-    /// Whether the model reasons before its answer: on, off, hide (reason and show only
-    /// the answer), low, medium or high [default: as the model does, shown on a terminal]
+    /// Whether the model reasons before it answers: on, off, hide (reason, but show only
+    /// the answer), low, medium or high [default: the model's own; shown on a terminal]
     #[arg(long, value_name = "HOW", conflicts_with = "raw")]
     think: Option<Think>,
 
-    /// Print one JSON object at the end in place of the text
+    #[command(flatten)]
+    foreign_think: ForeignThink,
+
+    /// Read \n, \t, \\, \" and \' in the prompt as C does
+    #[arg(short = 'e', long, hide = true)]
+    escape: bool,
+
+    /// One prompt has one answer.
+    #[arg(long, hide = true)]
+    single_turn: bool,
+
+    /// Functions that the model may call, in OpenAI's form: a JSON file, or the list itself.
+    /// Calls are printed as JSON, one to a line
+    #[arg(long, value_name = "TOOLS", conflicts_with = "raw")]
+    tools: Option<String>,
+
+    /// Print one JSON object instead of the text
     #[arg(long)]
     json: bool,
 
-    /// Leave out the closing line about speed and memory
+    /// Do not print the closing line about speed and memory
     #[arg(short, long)]
     quiet: bool,
 }
@@ -122,12 +140,13 @@ impl Run {
         self.generation.apply(&preset);
         if !self.raw {
             self.system = self.system.or(preset.system);
-            self.think = self.think.or(preset.think);
+            self.think = self.foreign_think.or(self.think).or(preset.think);
         }
         if let (Some(given), Some(_)) = (&prompt, &self.prompt) {
             return Err(Failure::Usage(format!("`{given}` and --prompt: one prompt is enough")));
         }
         let given = prompt.or(self.prompt.take());
+        let given = if self.escape { given.map(|text| unescaped(&text)) } else { given };
         let Some(text) = joined(given, &self.file, self.quiet)? else {
             if is_named && io::stdout().is_terminal() {
                 return self.into_chat().begin();
@@ -173,10 +192,13 @@ impl Run {
             .generate_within(&request, rule, &mut |event| output.take(event))
             .map_err(open::generate_failure)?;
         let parsed = output.end()?;
-        let report = Report::new(engine, &session, &reply)?;
+        let report = Report::new(&opened, &session, &reply)?;
         if self.json {
             writeln!(crate::shown::stdout(), "{}", report.json(&self.model.model, &parsed))?;
         } else {
+            for call in &parsed.calls {
+                writeln!(crate::shown::stdout(), "{}", call_json(call))?;
+            }
             if reply.finish == Finish::ContextFull {
                 let size = session.context();
                 eprintln!(
@@ -186,6 +208,12 @@ impl Run {
             if !self.quiet {
                 eprintln!("{}", dimmed(&report.line()));
             }
+        }
+        if bound.is_some() && matches!(reply.finish, Finish::MaxTokens | Finish::ContextFull) {
+            eprintln!(
+                "note: the answer is incomplete: it was cut off after {} tokens, before its schema or grammar ends",
+                reply.tokens.len()
+            );
         }
         if let Some(file) = &file {
             let talk = match turns {
@@ -198,6 +226,18 @@ impl Run {
             file.save(&session, &talk)?;
         }
         if reply.finish == Finish::Cancelled { Err(Failure::Interrupted) } else { Ok(()) }
+    }
+
+    /// The functions that may be called.
+    fn tools(&self) -> Result<Vec<Value>, Failure> {
+        let Some(given) = &self.tools else { return Ok(Vec::new()) };
+        let text = text_of_flag(given)?;
+        let wrong = |why: &dyn std::fmt::Display| {
+            Failure::Usage(format!(
+                "--tools: a list of functions in OpenAI's form is needed, as JSON or in a file: {why}"
+            ))
+        };
+        serde_json::from_str(&text).map_err(|e| wrong(&e))
     }
 
     /// What to generate; an answer of a conversation is kept to `format`.
@@ -237,7 +277,8 @@ impl Run {
                 turns.push(Message::new("user", text));
                 let instructions = system.iter().map(|text| Message::new("system", text));
                 let messages: Vec<Message> = instructions.chain(turns.iter().cloned()).collect();
-                let ThoughtTurn { turn, remark } = think_turn(engine, &messages, self.think, format)?;
+                let ThoughtTurn { turn, remark } =
+                    think_turn(engine, &messages, self.think, format, self.tools()?)?;
                 remark.iter().for_each(|remark| eprintln!("note: --think: {remark}"));
                 let request = turn.request(sampling, stop, max_tokens);
                 let turns = Some(Talk::Chat { system, turns });
@@ -263,6 +304,12 @@ struct Asked {
     parser: Option<ReplyParser>,
     /// The turns that lead to it.
     turns: Option<Talk>,
+}
+
+/// A call for programs: the name, and the arguments as an object where they are one.
+pub fn call_json(call: &ToolCall) -> Value {
+    let arguments = serde_json::from_str(&call.arguments).unwrap_or_else(|_| json!(call.arguments));
+    json!({"name": call.name, "arguments": arguments})
 }
 
 /// A turn as the next prompt will have it.
@@ -326,6 +373,27 @@ fn is_piped() -> bool {
 #[cfg(not(unix))]
 fn is_piped() -> bool {
     false
+}
+
+/// A prompt with its escapes read as C does; what is none stays.
+fn unescaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut letters = text.chars();
+    while let Some(letter) = letters.next() {
+        match (letter, letters.clone().next()) {
+            ('\\', Some(next @ ('n' | 't' | 'r' | '\\' | '"' | '\''))) => {
+                letters.next();
+                out.push(match next {
+                    'n' => '\n',
+                    't' => '\t',
+                    'r' => '\r',
+                    other => other,
+                });
+            }
+            _ => out.push(letter),
+        }
+    }
+    out
 }
 
 /// Text without its last line break.

@@ -11,7 +11,8 @@ use kvant_engine::open::{open_plan, plan_path};
 use kvant_engine::{ActivationType, LoadOptions};
 use kvant_eval::divergence::Headway;
 use kvant_eval::plans::{
-    Check, Chosen, Goal, Tried, known_sensitivities, search, search_windows, sensitivities, spend_bits,
+    Check, Chosen, Goal, Tried, fewest_bits, known_sensitivities, search, search_windows, sensitivities,
+    sensitivity_tokens, spend_bits,
 };
 use kvant_eval::text;
 use kvant_model::Checkpoint;
@@ -19,6 +20,7 @@ use kvant_text::tokenizer::Tokenizer;
 use serde_json::{Value, json};
 use std::borrow::Cow;
 use std::path::PathBuf;
+use std::time::Instant;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -42,11 +44,11 @@ pub struct Tune {
     /// A model file or folder, or the name of a model in the cache
     model: String,
 
-    /// The fewest bits with this mean KL divergence at most, in nats
+    /// Find the fewest bits whose mean KL divergence is at most this, in nats
     #[arg(long, value_name = "NATS")]
     kl: Option<f64>,
 
-    /// The least divergence with so many bits per value at most
+    /// Find the least divergence with at most this many bits per value
     #[arg(long, value_name = "BITS")]
     bits: Option<f64>,
 
@@ -55,7 +57,7 @@ pub struct Tune {
     #[arg(long, value_name = "FILE")]
     plan: Option<PathBuf>,
 
-    /// Where the changed plan is written [default: where it was]
+    /// Write the plan to this file [default: replace the old one]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 
@@ -97,16 +99,26 @@ impl Tune {
         let windows = search_windows(&Tokenizer::of(&checkpoint)?, model.context(), &text, self.tokens)
             .map_err(|e| Failure::new(format!("{name}: {e}")))?;
 
+        if let Goal::Bits(bits) = goal {
+            let fewest = fewest_bits(&model, &plan)?;
+            if bits < fewest {
+                let message =
+                    format!("--bits {bits}: a plan for this model has {fewest:.2} bits per value at least");
+                return Err(Failure::Usage(message));
+            }
+        }
+        let check = Check { model: &model, plan: &plan, windows: &windows.other };
         let parts = match known_sensitivities(&model, &plan, self.tokens, &name)? {
             Some(known) => known,
             None => {
+                let tokens = sensitivity_tokens(&model, &plan, &windows) + check.tokens(goal);
+                self.look_ahead(goal, &check, tokens)?;
                 let bar = progress::bar("{bar:30} {percent} %  layers one by one  {eta} left");
                 let parts = sensitivities(&model, &plan, &windows, &mut |headway| show(&bar, headway));
                 bar.finish_and_clear();
                 parts?
             }
         };
-        let check = Check { model: &model, plan: &plan, windows: &windows.other };
         let bar = progress::bar("{bar:30} {percent} %  check  {eta} left");
         let tried = search(goal, &parts, &check, &mut |headway| show(&bar, headway));
         bar.finish_and_clear();
@@ -126,7 +138,7 @@ impl Tune {
             return Ok(());
         }
         println!("{}: {}", target.display(), changed.made());
-        println!("{}", best.chosen.policy);
+        println!("{:.2} bits per value; `kvant tune --json` prints the policy", best.chosen.bits);
         println!("\nMean KL divergence on {} other tokens; the first is taken", best.found.tokens());
         let mut table =
             Table::new(&[Left("bits are spent"), Right("bits/value"), Right("predicted"), Right("measured")]);
@@ -142,6 +154,29 @@ impl Tune {
         }
         table.write(&mut crate::shown::stdout(), 2)?;
         Ok(())
+    }
+
+    /// One measurement before many: refuses a divergence that not even the widest codecs stay within, and says how long the search of
+    /// `tokens` tokens takes.
+    fn look_ahead(&self, goal: Goal, check: &Check<'_>, tokens: f64) -> Result<(), Failure> {
+        let start = Instant::now();
+        let least = check.least(&mut |_| {})?;
+        if goal.allowed().is_some_and(|allowed| least > allowed) {
+            return Err(out_of_reach(goal));
+        }
+        // The exact cache and one other.
+        let measured = 2 * check.windows.ctx() * check.windows.chunks();
+        let seconds = start.elapsed().as_secs_f64() * tokens / measured as f64;
+        eprintln!("note: the search takes about {}; the plan changes when it is done", in_words(seconds));
+        Ok(())
+    }
+}
+
+/// A time for people: seconds, or whole minutes.
+fn in_words(seconds: f64) -> String {
+    match seconds {
+        short if short < 90.0 => format!("{:.0} s", short.max(1.0)),
+        long => format!("{:.0} min", long / 60.0),
     }
 }
 

@@ -11,13 +11,18 @@ use std::path::Path;
 #[derive(Args, Clone, Default)]
 #[command(next_help_heading = "Generation")]
 pub struct ConstraintOptions {
-    /// Answer with JSON of this schema: a file, or the schema itself; {} for any
+    /// Answer in JSON that matches this schema: a file, or the schema itself; {} for any
+    /// JSON
     #[arg(short, long, value_name = "SCHEMA", conflicts_with = "grammar")]
     json_schema: Option<String>,
 
-    /// Answer with a text of this grammar in GBNF or Lark's notation: a file, or the grammar
+    /// Answer in this grammar (GBNF or Lark): a file, or the grammar itself
     #[arg(long, value_name = "GRAMMAR", alias = "grammar-file")]
     grammar: Option<String>,
+
+    /// The same as --json-schema, as Ollama calls it; json for any JSON
+    #[arg(long, value_name = "FORMAT", hide = true, conflicts_with_all = ["grammar", "json_schema"])]
+    format: Option<String>,
 }
 
 /// A schema or grammar, read and not yet compiled.
@@ -30,21 +35,22 @@ pub enum Bound {
 impl ConstraintOptions {
     /// What was asked for, read from its file where it names one.
     pub fn bound(&self) -> Result<Option<Bound>, Failure> {
-        if let Some(schema) = &self.json_schema {
-            let text = text_of(schema)?;
+        let any = self.format.as_deref().map(|format| if format == "json" { "{}" } else { format });
+        if let Some(schema) = self.json_schema.as_deref().or(any) {
+            let text = text_of_flag(schema)?;
             let value: Value = serde_json::from_str(&text)
                 .map_err(|e| Failure::new(format!("--json-schema: neither a file nor JSON: {e}")))?;
             return Ok(Some(Bound::Schema(value)));
         }
         let Some(grammar) = &self.grammar else { return Ok(None) };
-        let text = text_of(grammar)?;
+        let text = text_of_flag(grammar)?;
         let grammar = Grammar::written(text).map_err(|e| Failure::new(format!("--grammar: {e}")))?;
         Ok(Some(Bound::Grammar(grammar)))
     }
 }
 
 /// The text of a file, or what is no file itself.
-fn text_of(given: &str) -> Result<String, Failure> {
+pub fn text_of_flag(given: &str) -> Result<String, Failure> {
     let path = Path::new(given);
     if !path.is_file() {
         let is_path = [".gbnf", ".lark", ".json"].iter().any(|end| given.ends_with(end));

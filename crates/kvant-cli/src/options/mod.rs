@@ -3,6 +3,7 @@
 mod activations;
 mod caches;
 mod constraint;
+mod foreign;
 mod kv;
 mod model;
 mod sampling;
@@ -14,12 +15,13 @@ mod weights;
 
 pub use activations::Activations;
 pub use caches::Caches;
-pub use constraint::{Bound, ConstraintOptions};
+pub use constraint::{Bound, ConstraintOptions, text_of_flag};
+pub use foreign::ForeignFlags;
 pub use kv::{kv_choice, llama_cpp_spec};
 pub use model::{ModelOptions, add_options, checked};
 pub use sampling::{GenerationOptions, RequestDefaults};
 pub use size::Size;
-pub use think::{Think, ThoughtTurn, is_shown, think_turn};
+pub use think::{ForeignThink, Think, ThoughtTurn, is_shown, think_turn};
 pub use threads::ThreadOptions;
 pub use tokens::Tokens;
 pub use weights::Weights;

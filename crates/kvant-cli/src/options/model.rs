@@ -2,7 +2,7 @@
 
 use crate::config::{Preset, default_model};
 use crate::failure::Failure;
-use crate::options::{kv_choice, llama_cpp_spec};
+use crate::options::{ForeignFlags, kv_choice, llama_cpp_spec};
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use kvant_engine::OpenOptions;
@@ -22,14 +22,14 @@ pub struct ModelOptions {
           aliases = ["hf-repo", "model-url"])]
     pub model: String,
 
-    /// Flags by a name: a preset of ~/.config/kvant/config.toml
+    /// Use a preset from ~/.config/kvant/config.toml
     #[arg(long, value_name = "NAME")]
     pub preset: Option<String>,
 
     #[command(flatten)]
     opening: OpeningFlags,
 
-    /// A file with a chat template (Jinja) in place of the model's own
+    /// Use this chat template (a Jinja file) instead of the model's own
     #[arg(long, value_name = "FILE", alias = "chat-template-file")]
     chat_template: Option<PathBuf>,
 
@@ -52,6 +52,13 @@ pub struct ModelOptions {
     /// Templates are always Jinja.
     #[arg(long, hide = true)]
     jinja: bool,
+
+    /// Print more notes: unverified short names, and contexts that memory makes shorter
+    #[arg(short = 'v', long, alias = "log-verbose")]
+    pub verbose: bool,
+
+    #[command(flatten)]
+    foreign: ForeignFlags,
 }
 
 /// The flags of options that models are opened with, as they were typed.
@@ -153,7 +160,21 @@ impl ModelOptions {
             let spec = self.cache_types().unwrap_or_default();
             remarks.push(format!("-ctk, -ctv: keys and values are kept as --kv {spec}"));
         }
+        if let Some(name) = self.template_name() {
+            remarks.push(format!(
+                "--chat-template {name}: ignored: the model's own template is used; a file takes its place"
+            ));
+        }
+        remarks.extend(self.foreign.remarks());
         remarks
+    }
+
+    /// A template that llama.cpp knows by name, and that is no file.
+    fn template_name(&self) -> Option<&str> {
+        let name = self.chat_template.as_ref()?.to_str()?;
+        let is_word = !name.contains(['/', '\\', '.'])
+            && name.chars().all(|letter| letter.is_ascii_alphanumeric() || "-_".contains(letter));
+        (is_word && !std::path::Path::new(name).exists()).then_some(name)
     }
 
     fn cache_types(&self) -> Result<String, String> {
@@ -165,7 +186,7 @@ impl ModelOptions {
     /// # Errors
     /// If the chat template cannot be read, or llama.cpp's types of a cache are mistyped.
     pub fn open_options(&self) -> Result<OpenOptions, Failure> {
-        let template = self.chat_template.as_ref().map(|path| {
+        let template = self.chat_template.as_ref().filter(|_| self.template_name().is_none()).map(|path| {
             std::fs::read_to_string(path).map_err(|e| {
                 let path = path.display();
                 Failure::new(format!("--chat-template {path}: {e}; it takes a file with a Jinja template"))

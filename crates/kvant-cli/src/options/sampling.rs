@@ -13,16 +13,16 @@ pub struct GenerationOptions {
     #[command(flatten)]
     sampling: SamplingFlags,
 
-    /// Always take the most likely token; the same as --temperature 0
+    /// Always choose the most likely token; the same as --temperature 0
     #[arg(long, conflicts_with = "temperature")]
     greedy: bool,
 
-    /// End the text before this string; may be given several times
+    /// Stop before this string; may be repeated
     #[arg(long, value_name = "TEXT", alias = "reverse-prompt", allow_hyphen_values = true)]
     pub stop: Vec<String>,
 
-    /// The most tokens to generate; -1 until the model ends, or the context is full,
-    /// which is the default
+    /// Maximum tokens to generate; -1 for no limit, which is the default: until the model
+    /// stops or the context is full
     #[arg(short = 'n', long, value_name = "N", visible_alias = "n-predict", alias = "predict",
           value_parser = max_tokens, allow_negative_numbers = true)]
     pub max_tokens: Option<usize>,
@@ -117,7 +117,7 @@ fn flag(setting: &'static SamplingSetting, default: &str) -> Arg {
 fn max_tokens(text: &str) -> Result<usize, String> {
     match text {
         "-1" | "-2" => Ok(usize::MAX),
-        _ => text.parse().map_err(|_| "a number of tokens, or -1 for as many as there come".to_owned()),
+        _ => text.parse().map_err(|_| "a number of tokens, or -1 for no limit".to_owned()),
     }
 }
 

@@ -3,7 +3,7 @@
 use kvant_engine::grammar::Grammar;
 use kvant_engine::{Engine, Turn, TurnError, TurnOptions};
 use kvant_text::chat::Message;
-use serde_json::Map;
+use serde_json::{Map, Value};
 use std::io::{self, IsTerminal};
 
 /// Whether and how much a model reasons.
@@ -37,6 +37,34 @@ impl std::str::FromStr for Think {
     }
 }
 
+/// How much a model reasons as llama.cpp and Ollama have it.
+#[derive(clap::Args, Clone, Copy, Default)]
+pub struct ForeignThink {
+    /// 0 for no reasoning (--think off); kvant has no bound on its tokens
+    #[arg(long, value_name = "N", hide = true, allow_negative_numbers = true)]
+    reasoning_budget: Option<i64>,
+
+    /// The same as --think hide
+    #[arg(long, hide = true)]
+    hidethinking: bool,
+}
+
+impl ForeignThink {
+    /// What is meant, where --think does not say; a bound that is not kept is named.
+    pub fn or(self, think: Option<Think>) -> Option<Think> {
+        if let Some(budget) = self.reasoning_budget.filter(|budget| *budget > 0) {
+            eprintln!(
+                "note: --reasoning-budget {budget}: ignored: --think off, low, medium and high say how much a model reasons"
+            );
+        }
+        think.or(match (self.hidethinking, self.reasoning_budget) {
+            (true, _) => Some(Think::Hide),
+            (false, Some(0)) => Some(Think::Off),
+            (false, _) => None,
+        })
+    }
+}
+
 /// Whether reasoning is shown when nobody says: people see it, programs do not.
 pub fn is_shown(think: Option<Think>) -> bool {
     match think {
@@ -57,6 +85,7 @@ pub fn think_turn(
     messages: &[Message],
     think: Option<Think>,
     format: Option<Grammar>,
+    tools: Vec<Value>,
 ) -> Result<ThoughtTurn, TurnError> {
     let (chat, mut variables) = (engine.chat_format(), Map::new());
     let is_told = match think {
@@ -67,7 +96,8 @@ pub fn think_turn(
         None => true,
     };
     let at_once = think == Some(Think::Off);
-    let turn = engine.turn(messages, TurnOptions { format, variables, at_once, ..TurnOptions::default() })?;
+    let turn =
+        engine.turn(messages, TurnOptions { tools, format, variables, at_once, ..TurnOptions::default() })?;
     let remark = match think {
         _ if is_told => None,
         Some(Think::Off) => {

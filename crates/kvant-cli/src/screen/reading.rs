@@ -1,6 +1,7 @@
-//! How far a prompt has been read, on a terminal's stderr.
+//! How far a prompt has been read, on stderr: a line that is overwritten on a terminal, one every ten seconds elsewhere.
 
 use super::{dimmed, grouped};
+use crate::progress::{PAUSE, Pause};
 use std::io::{self, IsTerminal, Write};
 use std::time::Instant;
 
@@ -12,15 +13,18 @@ const ERASE: &str = "\r\x1b[2K";
 /// A line that says how far it is.
 pub struct Reading {
     is_shown: bool,
+    /// Where there is no terminal: until the next line.
+    pause: Option<Pause>,
     /// When the first token was to be read, and which one that was.
     begun: Option<(Instant, usize)>,
     is_written: bool,
 }
 
 impl Reading {
-    /// A line on stderr, if that is a terminal and it is wanted.
+    /// A line on stderr, if it is wanted.
     pub fn new(is_wanted: bool) -> Self {
-        Self { is_shown: is_wanted && io::stderr().is_terminal(), begun: None, is_written: false }
+        let pause = (!io::stderr().is_terminal()).then(|| Pause::new(PAUSE));
+        Self { is_shown: is_wanted, pause, begun: None, is_written: false }
     }
 
     /// `done` of `total` tokens are read.
@@ -41,6 +45,12 @@ impl Reading {
             read => format!(", {:.0} tokens/s", read as f64 / seconds.max(1e-9)),
         };
         let line = dimmed(&format!("reading {} of {} tokens{rate}", grouped(done), grouped(total)));
+        if let Some(pause) = &mut self.pause {
+            if pause.is_over() {
+                eprintln!("progress: {line}");
+            }
+            return;
+        }
         self.is_written = true;
         // Nobody need see it.
         let _ = write!(io::stderr(), "{ERASE}{line}").and_then(|()| io::stderr().flush());

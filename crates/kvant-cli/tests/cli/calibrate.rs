@@ -146,7 +146,9 @@ fn bits_go_where_they_gain_most() {
         let usual = ["tune", &model, "--text", "text.txt", "--tokens", "192", "--json"];
         home.run(&[&usual[..], goal].concat())
     };
-    let small = spend(&["--bits", "4.2", "-o", "small.kvplan"]).json();
+    let searched = spend(&["--bits", "4.2", "-o", "small.kvplan"]);
+    assert!(searched.err.contains("the search takes about"), "{searched:?}");
+    let small = searched.json();
     let large = spend(&["--bits", "5.4"]).json();
     let number = |json: &serde_json::Value, key: &str| json[key].as_f64().unwrap();
     assert!(number(&small, "bits_per_value") <= 4.2 && number(&large, "bits_per_value") <= 5.4);
@@ -157,8 +159,16 @@ fn bits_go_where_they_gain_most() {
     let kept = spend(&["--kl", &kl.to_string()]).json();
     assert!(number(&kept, "kl_measured") <= kl && number(&kept, "bits_per_value") < 5.4, "{kept}");
     let run = home.run(&["run", "-m", &model, "-n", "1", "--kv", "small.kvplan", "x"]);
-    assert!(run.err.contains(small["kv"].as_str().unwrap()), "{run:?}");
-    spend(&["--bits", "1"]).fails(1, &["too few"]);
+    // A tuned plan has a policy of a kilobyte: its name is shown, once for what it is and once in the closing line.
+    assert!(!run.err.contains(small["kv"].as_str().unwrap()), "{run:?}");
+    assert!(
+        run.err.contains("KV cache: plan small.kvplan") && run.err.contains("KV plan small.kvplan"),
+        "{run:?}"
+    );
+    spend(&["--bits", "1"]).fails(2, &["--bits 1", "at least"]);
+    let unreachable = home.run(&["tune", &model, "--text", "text.txt", "--tokens", "193", "--kl", "1e-6"]);
+    assert!(!unreachable.err.contains("takes about"), "{unreachable:?}");
+    unreachable.fails(1, &["no policy is expected to stay within"]);
     for goal in [["--kl", "0"], ["--kl", "nan"], ["--bits", "0.1"], ["--bits", "99"]] {
         spend(&goal).fails(2, &[goal[0], "from"]);
     }

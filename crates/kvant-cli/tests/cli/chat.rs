@@ -62,6 +62,10 @@ fn clear_is_kept_by_the_session_file() {
     assert!(saved.contains("saved to t.json"), "{saved}");
     let turns = std::fs::read_to_string(home.path("t.json")).unwrap();
     assert!(turns.contains("hello") && !turns.contains("something else"), "{turns}");
+    // Nothing is emptied unasked: the old talk has another name.
+    let old = chat(&home, &["-q", "--session", "t.1.kvant"], "/save old.json\n/clear\n").err;
+    assert!(old.contains("kept in t.1.1.kvant"), "{old}");
+    assert!(std::fs::read_to_string(home.path("old.json")).unwrap().contains("something else"));
 }
 
 #[test]

@@ -101,6 +101,49 @@ fn caches_that_a_model_cannot_have_are_named_with_the_reason() {
 }
 
 #[test]
+fn names_are_sized_without_a_download_and_none_lists_what_fits() {
+    let home = Home::new();
+    let text = home.run(&["fit", "llama3.1:70b", "--ram", "64G"]).ok();
+    assert!(text.contains("llama3.1:70b") && text.contains("70.55 billion"), "{text}");
+    let json =
+        home.run(&["fit", "qwen3:8b", "--ram", "8G", "--weights", "q8_0", "--ctx", "8k", "--json"]).json();
+    assert_eq!((&json["weights_taken_as"], &json["weights_here"]), (&"Q8_0".into(), &false.into()), "{json}");
+    let list = home.run(&["fit", "--ram", "8G"]).ok();
+    let at = |name: &str| list.find(name).unwrap_or_else(|| panic!("{name} is not in {list}"));
+    assert!(at("qwen3:8b") < at("qwen3:4b") && at("qwen3:4b") < at("smollm2-135m"), "{list}");
+    assert!(!list.contains("70b"), "{list}");
+    let rows = home.run(&["fit", "--ram", "8G", "--json"]).json();
+    assert!(rows[0]["context"].as_u64() >= Some(8192), "{rows}");
+    // What has no short name is asked for at the hub, which is not there.
+    home.run(&["fit", "org/other", "--ram", "8G"]).fails(1, &["org/other"]);
+}
+
+#[cfg(feature = "hub")]
+#[test]
+fn of_another_name_the_beginning_is_fetched_alone() {
+    let home = Home::new();
+    let address = crate::hub::hub(model_bytes(true));
+    let fit = home.command(&["fit", "org/tiny", "--ram", "1G"]).env("HF_ENDPOINT", address).output().unwrap();
+    let fit = crate::support::Run::of(fit);
+    assert!(fit.ok().contains("qwen2"));
+    assert!(home.run(&["models", "--json"]).json().as_array().unwrap().is_empty(), "no model is here");
+}
+
+#[test]
+fn a_config_under_another_name_is_no_index_of_weights() {
+    let home = Home::new();
+    home.write("c70.json", LLAMA_70B.as_bytes());
+    assert!(home.run(&["fit", "c70.json", "--ram", "64G"]).ok().contains("llama"));
+    let layers = home.run(&["inspect", "c70.json", "--layers"]).ok();
+    assert!(layers.contains("0-79") && layers.contains("taken to be F16"), "{layers}");
+    home.run(&["eval", "c70.json"]).fails(1, &["c70.json", "kvant fit"]);
+    home.write("list.json", b"[1, 2]");
+    let refused = home.run(&["fit", "list.json", "--ram", "64G"]);
+    assert!(!refused.err.contains("weight_map"), "{refused:?}");
+    refused.fails(1, &["list.json"]);
+}
+
+#[test]
 fn plan_names_the_commands_it_has_become() {
     let home = Home::new();
     home.run(&["plan", "config.json", "--ram", "8G"])

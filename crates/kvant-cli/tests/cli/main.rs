@@ -7,6 +7,8 @@ mod chat;
 mod check;
 mod config;
 mod convert;
+#[cfg(unix)]
+mod docs;
 #[cfg(feature = "hub")]
 mod fetch;
 mod fit;

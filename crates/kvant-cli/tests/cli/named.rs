@@ -35,9 +35,11 @@ fn a_projector_is_not_a_model() {
 fn short_names_are_listed_with_what_they_stand_for() {
     let home = Home::new();
     let list = home.run(&["models", "--known"]).ok();
-    for words in ["smollm2-135m", "qwen3:8b", "Qwen/Qwen3-8B-GGUF:Q4_K_M", "unverified"] {
+    for words in ["smollm2-135m", "qwen3:8b", "Qwen/Qwen3-8B-GGUF:Q4_K_M"] {
         assert!(list.contains(words), "{words}: {list}");
     }
+    assert!(!list.contains("unverified"), "{list}");
+    assert!(home.run(&["models", "--known", "--verbose"]).ok().contains("unverified"));
     let json = home.run(&["ls", "--known", "--json"]).json();
     assert!(
         json.as_array()

@@ -59,6 +59,11 @@ impl Terminal {
         Self { child, keyboard, screen, shown: String::new(), read: 0 }
     }
 
+    /// The child's process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Types.
     pub fn send(&mut self, keys: &str) {
         self.keyboard.write_all(keys.as_bytes()).unwrap();

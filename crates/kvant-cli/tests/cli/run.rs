@@ -17,6 +17,13 @@ fn a_prompt_gives_text_and_one_closing_line() {
     assert_eq!(run.err.lines().count(), 1, "{}", run.err);
     let text = run.ok();
     assert!(text.trim().len() > 3 && text.ends_with('\n'), "{text:?}");
+    // One token has no speed.
+    let one = home.run(&["run", "-m", &model, "-n", "1", "--seed", "3", "hello there"]);
+    assert!(
+        one.err.contains("decode 0, cut off by -n, context") && !one.err.contains("- tokens/s"),
+        "{}",
+        one.err
+    );
     let quiet = home.run(&["run", "-q", "-m", &model, "-n", "12", "--seed", "3", "hello there"]);
     assert_eq!((quiet.err.as_str(), quiet.out.as_str()), ("", text.as_str()));
 }
@@ -165,6 +172,51 @@ fn what_people_type_is_understood() {
 }
 
 #[test]
+fn flags_of_other_programs_are_obeyed_or_ignored_in_one_line() {
+    let home = Home::new();
+    let model = home.model();
+    let run =
+        |words: &[&str]| home.run(&[&["run", "-q", "-m", &model, "--greedy", "-n", "6"], words].concat());
+    let usual = run(&["hi"]).ok();
+    let ignored = [
+        "-b 512",
+        "-ub 256",
+        "--no-mmap",
+        "--color",
+        "--keep 4",
+        "--context-shift",
+        "--chat-template chatml",
+        "--n-cpu-moe 4",
+        "-ncmoe 4",
+        "-ot exps=CPU",
+        "--draft-max 8",
+        "--lora a.gguf",
+        "--keepalive 5m",
+    ];
+    for flags in ignored {
+        let words: Vec<&str> = flags.split(' ').chain(["hi"]).collect();
+        let told = run(&words);
+        assert_eq!(told.err.lines().count(), 1, "{flags}: {told:?}");
+        let word = if flags.starts_with("--lora") { "not yet" } else { "ignored" };
+        assert!(told.err.starts_with("note: --") && told.err.contains(word), "{flags}: {told:?}");
+        assert_eq!(told.ok(), usual, "{flags}");
+    }
+    for silent in
+        ["--no-warmup", "-st", "--verbose", "-v", "--hidethinking", "--reasoning-budget 0", "--jinja"]
+    {
+        let words: Vec<&str> = silent.split(' ').chain(["hi"]).collect();
+        let told = run(&words);
+        assert!(!told.err.contains("error") && told.ok() == usual, "{silent}");
+    }
+    assert_eq!(run(&["-e", "-p", "a\\nb\\q"]).ok(), run(&["-p", "a\nb\\q"]).ok());
+    run(&["--prompt-cache", "talk.kvant", "hi"]).ok();
+    assert!(home.path("talk.kvant").exists());
+    let single =
+        home.run_with_input(&["chat", "-q", "-m", &model, "--greedy", "-n", "6", "-st"], b"hi\nmore\n").ok();
+    assert_eq!(single, usual);
+}
+
+#[test]
 fn an_answer_can_be_bound_to_a_schema_or_a_grammar() {
     let home = Home::new();
     let model = home.model();
@@ -177,6 +229,12 @@ fn an_answer_can_be_bound_to_a_schema_or_a_grammar() {
     assert_eq!(run(&["--json-schema", "schema.json"]).ok(), given);
     let word = run(&["--grammar", "start: \"yes\" | \"no\""]).ok();
     assert!(["yes\n", "no\n"].contains(&word.as_str()), "{word}");
+    // What is cut off is no JSON, and said to be none, also where nothing else is.
+    let cut = run(&["--json-schema", schema, "-n", "2"]);
+    assert!(serde_json::from_str::<serde_json::Value>(&cut.out).is_err(), "{cut:?}");
+    assert!(cut.err.contains("the answer is incomplete"), "{cut:?}");
+    assert_eq!(run(&["--json-schema", schema, "-n", "2", "--json"]).json()["truncated"], true);
+    assert!(serde_json::from_str::<serde_json::Value>(&run(&["--format", "json", "-n", "60"]).out).is_ok());
     run(&["--json-schema", "{nonsense"]).fails(1, &["--json-schema", "neither a file nor JSON"]);
     assert_eq!(run(&["--grammar", "root ::= x \"b\"\nx ::= \"a\""]).ok(), "ab\n");
     home.write("rules.gbnf", b"# two words\nroot ::= \"so\" | \"no\"\n");

@@ -33,6 +33,90 @@ fn ctrl_c_stops_an_answer_and_not_the_conversation() {
 }
 
 #[test]
+fn what_is_typed_ahead_is_kept_and_does_not_echo_into_the_answer() {
+    let home = Home::new();
+    let mut terminal = endless_chat(&home);
+    // More lines at once than are read at a time, as a paste without brackets brings them.
+    terminal.send("hello\r/system typed ahead one\r/system typed ahead two\rhalf a li");
+    terminal.expect("hello");
+    terminal.expect("\r\n");
+    while terminal.more().trim().is_empty() {}
+    terminal.send("ne");
+    // Whatever comes until the answer is stopped is the answer alone.
+    let mut answer = String::new();
+    for _ in 0..3 {
+        answer += &terminal.more();
+    }
+    assert!(!answer.contains("typed ahead") && !answer.contains("half a"), "{answer}");
+    terminal.send(CTRL_C);
+    terminal.expect("note: stopped");
+    terminal.expect("typed ahead one");
+    terminal.expect("new instructions");
+    terminal.expect("typed ahead two");
+    terminal.expect("new instructions");
+    terminal.expect("half a line");
+    terminal.send(CTRL_C);
+    terminal.expect("> ");
+    terminal.send(CTRL_D);
+    assert_eq!(terminal.end().0.code(), Some(0));
+}
+
+#[test]
+fn history_comes_back_in_another_conversation_and_several_lines_come_back_whole() {
+    let home = Home::new();
+    let mut terminal = endless_chat(&home);
+    terminal.send("/system speak of\\\r");
+    terminal.expect("… ");
+    terminal.send("the sea\r");
+    terminal.expect("new instructions");
+    terminal.expect("> ");
+    terminal.send(CTRL_D);
+    assert_eq!(terminal.end().0.code(), Some(0));
+    let mut terminal = endless_chat(&home);
+    terminal.send(UP);
+    terminal.expect("the sea");
+    terminal.send("\r");
+    terminal.expect("new instructions");
+    terminal.expect("> ");
+    terminal.send("/system\r");
+    terminal.expect("speak of\r\nthe sea");
+    terminal.expect("> ");
+    terminal.send(CTRL_D);
+    assert_eq!(terminal.end().0.code(), Some(0));
+}
+
+/// Asks a program to terminate.
+fn terminate(id: u32) {
+    // SAFETY: a signal to a child that has not been waited for.
+    assert_eq!(unsafe { libc::kill(i32::try_from(id).unwrap(), libc::SIGTERM) }, 0);
+}
+
+#[test]
+fn a_request_to_terminate_ends_with_143() {
+    let home = Home::new();
+    let model = home.model();
+    let mut run =
+        Terminal::start(home.command(&["run", "-m", &model, "--greedy", "--ctx", "500000", "hello"]));
+    run.expect("may degrade");
+    while run.more().trim().is_empty() {}
+    terminate(run.id());
+    assert_eq!(run.end().0.code(), Some(143));
+    // At the prompt there is nothing to stop; in an answer the conversation ends with it.
+    let idle = endless_chat(&home);
+    terminate(idle.id());
+    assert_eq!(idle.end().0.code(), Some(143));
+    let mut busy = endless_chat(&home);
+    busy.send("hello\r");
+    busy.expect("hello");
+    busy.expect("\r\n");
+    while busy.more().trim().is_empty() {}
+    terminate(busy.id());
+    let (status, shown) = busy.end();
+    assert_eq!(status.code(), Some(143), "{shown}");
+    assert!(shown.contains("note: stopped"), "{shown}");
+}
+
+#[test]
 fn at_the_prompt_ctrl_c_warns_once_and_then_leaves() {
     let home = Home::new();
     let mut terminal = endless_chat(&home);
@@ -81,6 +165,27 @@ fn a_long_prompt_says_how_far_it_is_read() {
     assert_eq!(status.code(), Some(0), "{shown}");
     assert!(shown.contains("reading 256 of 1,") && shown.contains("tokens/s"), "{shown}");
     assert!(!home.run(&arguments).err.contains("reading"));
+}
+
+#[cfg(feature = "hub")]
+#[test]
+fn the_first_conversation_offers_a_better_model_once() {
+    let home = Home::new();
+    // There is no hub here, and no Python that would fetch a package.
+    let chat = || {
+        let mut chat = home.command(&["chat"]);
+        chat.env("PATH", "");
+        chat
+    };
+    let mut terminal = Terminal::start(chat());
+    terminal.expect("is small and often wrong");
+    terminal.expect("fetch qwen3:");
+    terminal.send("1\r");
+    let (status, shown) = terminal.end();
+    assert_eq!(status.code(), Some(1), "{shown}");
+    assert!(shown.contains("smollm2-135m"), "{shown}");
+    let (_, again) = Terminal::start(chat()).end();
+    assert!(!again.contains("often wrong"), "{again}");
 }
 
 #[test]

@@ -8,6 +8,7 @@ use kvant_attention::KvUnsupported;
 use kvant_model::LoadError;
 use kvant_text::chat::ChatError;
 use std::fmt;
+use std::path::{Path, PathBuf};
 
 /// Why a model cannot be opened as asked for.
 #[derive(Debug, thiserror::Error)]
@@ -82,11 +83,18 @@ impl From<EstimateError> for OpenError {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OpenNote {
-    /// A plan decided how keys and values are kept, or `auto` was asked for.
+    /// A plan lends its numbers to the cache, or `auto` was asked for.
     Cache {
         /// How they are kept.
         policy: String,
         /// Why.
+        reason: String,
+    },
+    /// A plan decided how keys and values are kept. Its policy may be long: the file's name stands for it.
+    Plan {
+        /// The plan's file.
+        plan: PathBuf,
+        /// Why it was taken, and what it was made from.
         reason: String,
     },
     /// There is a device, and the model runs on the processor.
@@ -95,6 +103,11 @@ pub enum OpenNote {
         device: String,
         /// Why not there.
         reason: String,
+    },
+    /// Weights of types that have no kernels on the processor.
+    SlowWeights {
+        /// The types.
+        types: Vec<&'static str>,
     },
     /// The file does not say how its vocabulary cuts text into words.
     GuessedSplits,
@@ -120,7 +133,14 @@ impl fmt::Display for OpenNote {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Cache { policy, reason } => write!(f, "keys and values are kept in {policy}: {reason}"),
+            Self::Plan { plan, reason } => write!(f, "KV cache: {}, {reason}", plan_name(plan)),
             Self::OnCpu { device, reason } => write!(f, "the model runs on the CPU, not on {device}: {reason}"),
+            Self::SlowWeights { types } => write!(
+                f,
+                "weights in {} have no kernels on the CPU and are unpacked for every product, which is slow; `kvant convert` \
+                 writes them in a type that has some, such as q4_k",
+                types.join(", ")
+            ),
             Self::GuessedSplits => f.write_str(
                 "the file does not say how its vocabulary cuts text into words (tokenizer.ggml.pre); answers may be worse \
                  than the model's own, and a newer conversion would help",
@@ -134,4 +154,9 @@ impl fmt::Display for OpenNote {
             }
         }
     }
+}
+
+/// A plan in a few words: `plan model.kvplan`.
+pub(super) fn plan_name(plan: &Path) -> String {
+    format!("plan {}", plan.file_name().unwrap_or(plan.as_os_str()).to_string_lossy())
 }

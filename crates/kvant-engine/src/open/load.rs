@@ -12,7 +12,7 @@ use crate::memory::Memory;
 use crate::session::GenerateError;
 use kvant_attention::KvCache;
 use kvant_cache::Policy;
-use kvant_cpu::Cpu;
+use kvant_cpu::{Cpu, WeightKernel};
 use kvant_model::{Backend, Checkpoint, Description, LoadError};
 use kvant_threads::Pool;
 use std::sync::Arc;
@@ -50,6 +50,10 @@ impl OpenOptions {
         let engine = self.engine(checkpoint, &Cpu::new(self.load_options())?)?;
         let policy = self.policy(chosen, description, &mut notes)?;
         self.note_splits(&engine, &mut notes);
+        let types = slow_types(checkpoint)?;
+        if !types.is_empty() {
+            notes.push(OpenNote::SlowWeights { types });
+        }
         let policy_of = &policy;
         let request = ContextRequest {
             checkpoint,
@@ -148,8 +152,15 @@ impl OpenOptions {
         description: &Description,
         notes: &mut Vec<OpenNote>,
     ) -> Result<Policy, OpenError> {
-        if chosen.plan.is_some() || self.kv == Some(KvChoice::Auto) {
-            notes.push(OpenNote::Cache { policy: chosen.policy.to_string(), reason: chosen.reason });
+        match chosen.plan {
+            // A policy that was asked for is only lent the plan's numbers.
+            Some(plan) if !matches!(self.kv, Some(KvChoice::Policy(_))) => {
+                notes.push(OpenNote::Plan { plan, reason: chosen.reason });
+            }
+            plan if plan.is_some() || self.kv == Some(KvChoice::Auto) => {
+                notes.push(OpenNote::Cache { policy: chosen.policy.to_string(), reason: chosen.reason });
+            }
+            _ => {}
         }
         let policy = self.complete(chosen.policy);
         KvCache::new(&policy, &description.slots, 1)?;
@@ -180,4 +191,40 @@ fn refused(what: String) -> OpenError {
 fn in_words(measured: &Measured) -> String {
     let Measured { device_ms, cpu_ms } = measured;
     format!("a short text took {device_ms:.0} ms there and {cpu_ms:.0} ms on the CPU")
+}
+
+/// Types of matrices that have no kernels on the processor, each once.
+fn slow_types(checkpoint: &Checkpoint) -> Result<Vec<&'static str>, LoadError> {
+    let mut types = Vec::new();
+    for name in checkpoint.names() {
+        let tensor = checkpoint.tensor(name)?;
+        let dtype = tensor.dtype();
+        let is_slow = tensor.shape().len() > 1
+            && !dtype.is_integer()
+            && WeightKernel::of(dtype) == WeightKernel::Unpacked;
+        if is_slow && !types.contains(&dtype.name()) {
+            types.push(dtype.name());
+        }
+    }
+    Ok(types)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kvant_model::DType;
+
+    #[test]
+    fn types_that_run_on_a_slow_fallback_are_named() {
+        let config = serde_json::json!({"model_type": "llama", "hidden_size": 512, "num_hidden_layers": 1, "num_attention_heads": 8,
+            "num_key_value_heads": 2, "intermediate_size": 1024, "vocab_size": 100, "rms_norm_eps": 1e-5, "hidden_act": "silu"});
+        let of = |dtype| slow_types(&Checkpoint::from_config(config.clone(), dtype).unwrap()).unwrap();
+        assert_eq!(of(DType::IQ2_XS), [DType::IQ2_XS.name()]);
+        assert!(of(DType::Q4_K).is_empty() && of(DType::F16).is_empty());
+        let note = OpenNote::SlowWeights { types: of(DType::IQ2_XS) }.to_string();
+        assert!(
+            note.contains(DType::IQ2_XS.name()) && note.contains("slow") && note.contains("kvant convert"),
+            "{note}"
+        );
+    }
 }

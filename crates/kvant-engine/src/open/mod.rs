@@ -217,6 +217,15 @@ impl LoadedModel {
         &self.policy
     }
 
+    /// The cache for people: the name of the plan that decides, or the policy.
+    pub fn cache_name(&self) -> String {
+        let plan = self.notes.iter().find_map(|note| match note {
+            OpenNote::Plan { plan, .. } => Some(error::plan_name(plan)),
+            _ => None,
+        });
+        plan.unwrap_or_else(|| self.policy.to_string())
+    }
+
     /// The most tokens that a session holds; `usize::MAX` with a window.
     pub fn context(&self) -> usize {
         self.context

@@ -59,8 +59,8 @@ pub const OPENING: &[OpenSetting] = &[
         short: Some('c'),
         aliases: &["ctx-size", "num-ctx"],
         value: "TOKENS",
-        help: "The most tokens to hold, prompt and answer together, such as 32k [default: the model's own, as far as memory \
-               goes; pages are taken as they are needed]",
+        help: "Maximum tokens of context, prompt and answer together, such as 32k [default: the model's own, as far as \
+               memory allows; memory is taken as it is needed]",
         set: |options, text| {
             options.context = if text == "0" { None } else { Some(parse_tokens(text)?) };
             Ok(())
@@ -80,7 +80,7 @@ pub const OPENING: &[OpenSetting] = &[
         name: "kv",
         flag: "kv",
         value: "SPEC",
-        help: "How keys and values are kept: int4, int8, f16, k=CODEC,v=CODEC …, with exceptions such as 'int4;layers \
+        help: "The KV cache: int4, int8, f16, k=CODEC,v=CODEC …, with exceptions such as 'int4;layers \
                0-1:k=f16', or a plan: FILE.kvplan; `--kv list` prints them [default: auto, by the plan beside the model, or by \
                its family]",
         set: |options, text| parsed(text).map(|kv| options.kv = Some(kv)),
@@ -126,7 +126,7 @@ pub const OPENING: &[OpenSetting] = &[
         name: "kv_memory",
         flag: "kv-memory",
         value: "SIZE",
-        help: "The most memory for keys and values, such as 512M or 2G",
+        help: "Maximum memory for the KV cache, such as 512M or 2G",
         set: |options, text| parse_bytes(text).map(|bytes| options.kv_memory = Some(bytes)),
         ..UNNAMED
     },
@@ -134,7 +134,7 @@ pub const OPENING: &[OpenSetting] = &[
         name: "weights",
         flag: "weights",
         value: "TYPE",
-        help: "Pack weights that the file holds as plain numbers",
+        help: "Quantize weights that the file stores as plain numbers",
         choices: &["int8", "int4"],
         set: |options, text| {
             options.weights = Some(match text {
@@ -167,7 +167,7 @@ pub const OPENING: &[OpenSetting] = &[
         flag: "threads",
         short: Some('t'),
         value: "N",
-        help: "Threads to compute with [default: as many as the machine has processors]",
+        help: "Number of threads [default: one for each processor]",
         set: |options, text| whole(text, 1..=MAX_THREADS).map(|threads| options.threads = Some(threads)),
         ..UNNAMED
     },
@@ -197,7 +197,7 @@ pub const OPENING: &[OpenSetting] = &[
         name: "chat_template",
         flag: "chat-template",
         value: "TEXT",
-        help: "A chat template (Jinja) in place of the model's own",
+        help: "A chat template (Jinja) instead of the model's own",
         is_flag: false,
         set: |options, text| {
             options.chat_template = Some(text.to_owned());

@@ -12,6 +12,9 @@ pub struct DivergenceRow {
     pub spec: String,
     /// `strict` or `deployed`.
     pub mode: &'static str,
+    /// What it was compared with, where that is not the exact cache.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub against: Option<&'static str>,
     /// Bits per value of encoded pages, with all their scales; none where a window is too short for a page.
     pub bits_per_value: Option<f64>,
     /// Bits per value of everything held at the end of a window, sinks and tail included.
@@ -117,6 +120,7 @@ impl DivergenceRow {
         Self {
             spec,
             mode: mode_name(mode),
+            against: None,
             bits_per_value: found.bits_per_value(),
             bits_total: found.bits_total(),
             kv_bytes: found.kv_bytes(),

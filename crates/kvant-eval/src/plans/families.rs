@@ -78,6 +78,14 @@ pub(super) fn offered(side: Side) -> Vec<CodecSpec> {
     families(side).iter().flat_map(|family| family.offered).map(|name| codec(name)).collect()
 }
 
+/// The codec of a side that rounds least.
+pub(super) fn finest(side: Side) -> CodecSpec {
+    codec(match side {
+        Side::Key => "klt6",
+        Side::Value => "rot5g32",
+    })
+}
+
 /// What is measured on a whole side, family by family.
 pub(super) fn measured(side: Side) -> Vec<CodecSpec> {
     families(side).iter().flat_map(|family| family.measured).map(|name| codec(name)).collect()

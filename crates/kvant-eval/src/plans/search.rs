@@ -1,6 +1,7 @@
 //! Policies for a goal, measured on text that their bits were not spent by.
 
 use super::choice::{Alternative, Goal};
+use super::families::finest;
 use super::sensitivity::Part;
 use super::spending::{Chosen, evened, policy_for, uniform_for};
 use crate::divergence::{Divergence, Headway, Mode, Models, Request, divergence};
@@ -8,7 +9,7 @@ use crate::error::EvalError;
 use crate::token_nll::PassLimits;
 use crate::windows::{Score, Windows};
 use kvant_cache::plan::{self, Cost, Plan};
-use kvant_codec::{CodecSpec, Side};
+use kvant_codec::{CodecSpec, KvSpec, Side};
 use kvant_engine::Policy;
 use kvant_model::Model;
 use kvant_text::tokenizer::{EncodeOptions, Tokenizer};
@@ -82,16 +83,54 @@ pub struct Check<'a> {
 }
 
 impl Check<'_> {
+    /// The divergence of the policy that rounds least: no other of the search comes closer, up to the noise of a measurement.
+    ///
+    /// # Errors
+    /// If it cannot be measured.
+    pub fn least(&self, headway: &mut dyn FnMut(Headway<'_>)) -> Result<f64, EvalError> {
+        let policy = KvSpec { key: finest(Side::Key), value: finest(Side::Value) }.into();
+        Ok(self.measure_policies(&[&policy], headway)?[0].kl().0)
+    }
+
+    /// How much a search computes once sensitivities are known, in tokens that pass through the whole model; at most.
+    pub fn tokens(&self, goal: Goal) -> f64 {
+        let rounds = match goal {
+            Goal::Bits(_) => 1,
+            Goal::Kl(_) => ATTEMPTS,
+        };
+        // Each kind of policy, and the exact cache beside them.
+        ((TRUST.len() + 2) * rounds * self.windows.ctx() * self.windows.chunks()) as f64
+    }
+
     fn measure(
         &self,
         chosen: &[Chosen],
         headway: &mut dyn FnMut(Headway<'_>),
     ) -> Result<Vec<Divergence>, EvalError> {
+        let policies: Vec<&Policy> = chosen.iter().map(|one| &one.policy).collect();
+        self.measure_policies(&policies, headway)
+    }
+
+    fn measure_policies(
+        &self,
+        policies: &[&Policy],
+        headway: &mut dyn FnMut(Headway<'_>),
+    ) -> Result<Vec<Divergence>, EvalError> {
         let models = Models { reference: self.model, subject: self.model, arithmetic: "f32" };
-        let caches: Vec<Policy> = chosen.iter().map(|one| self.plan.with(&one.policy)).collect();
+        let caches: Vec<Policy> = policies.iter().map(|policy| self.plan.with(policy)).collect();
         let (windows, limits) = (self.windows, PassLimits::default());
         let request = Request { models, windows, caches: &caches, mode: Mode::Strict, limits };
         divergence(&request, None, headway)
+    }
+}
+
+impl Goal {
+    /// The divergence that a policy may have on the text at hand for this goal; none where bits are the goal.
+    pub fn allowed(self) -> Option<f64> {
+        match self {
+            Goal::Kl(limit) => Some(ALLOWED * limit),
+            Goal::Bits(_) => None,
+        }
     }
 }
 

@@ -90,6 +90,33 @@ fn sides<'p>(model: &Model, plan: &'p Plan) -> Vec<Errors<'p>> {
     sides
 }
 
+/// The fewest bits per value that a policy of the search can have.
+///
+/// # Errors
+/// If the plan has no numbers for a codec.
+pub fn fewest_bits(model: &Model, plan: &Plan) -> Result<f64, EvalError> {
+    let (mut bits, mut values) = (0.0, 0);
+    for at in sides(model, plan) {
+        let mut fewest = f64::INFINITY;
+        for spec in offered(at.side) {
+            fewest = fewest.min(at.codec(&spec, 0)?.0.bits_per_value());
+        }
+        bits += fewest * (at.heads * at.dim) as f64;
+        values += at.heads * at.dim;
+    }
+    Ok(bits / values.max(1) as f64)
+}
+
+/// How much [`sensitivities`] computes, in tokens that pass through the whole model: a probe begins at the layer that it rounds.
+pub fn sensitivity_tokens(model: &Model, plan: &Plan, windows: &SearchWindows) -> f64 {
+    let tokens = |windows: &Windows| (windows.ctx() * windows.chunks()) as f64;
+    let sides = sides(model, plan);
+    let layers = sides.iter().map(|at| at.layer + 1).max().unwrap_or(1) as f64;
+    let probes: f64 = sides.iter().map(|at| 1.0 - at.layer as f64 / layers).sum();
+    let whole = measured(Side::Key).len() + measured(Side::Value).len();
+    tokens(&windows.probed) * (1.0 + probes) + tokens(&windows.sides) * (1 + whole) as f64
+}
+
 /// Measures every side of every layer, and some codecs on a whole side, and makes the alternatives that follow. `headway` counts
 /// positions over all caches.
 ///
@@ -208,6 +235,9 @@ pub(super) fn clause(layers: Vec<std::ops::RangeInclusive<usize>>, side: Side, s
     Clause { layers, heads: Vec::new(), key, value }
 }
 
+/// A codec, and the widths of its channels where they differ.
+type BuiltCodec = (Box<dyn PageCodec>, Option<Vec<u8>>);
+
 /// What codecs cost on one side of one layer, and the errors they make there, up to a factor of the side.
 struct Errors<'p> {
     plan: &'p Plan,
@@ -228,39 +258,39 @@ impl Errors<'_> {
     fn of(&self, spec: &CodecSpec, head: usize) -> Result<(f64, f64), EvalError> {
         let none = SideCalibration::default();
         let found = self.plan.findings(self.slot, head, self.side).unwrap_or(&none);
-        Ok(of_head(spec, found, self.side, self.dim)?)
+        let (codec, widths) = self.codec(spec, head)?;
+        let error = match (&found.klt, widths) {
+            (Some(klt), Some(widths)) => {
+                let table = distortions(spec.options.page.tokens());
+                let distortion = |channel: usize| {
+                    let width = widths[channel * widths.len() / self.dim];
+                    WIDTHS.iter().position(|known| *known == width).map_or(0.0, |place| table[place])
+                };
+                let variances = klt.variances.iter().enumerate();
+                variances.map(|(channel, variance)| f64::from(*variance) * distortion(channel)).sum()
+            }
+            (Some(klt), None) if spec.shares_bits() => {
+                expected_trellis_error(&klt.variances, spec.options.budget.bits())
+            }
+            _ => gaussian_error(&*codec),
+        };
+        Ok((codec.bits_per_value(), error))
+    }
+
+    /// A codec with the numbers of a head, and the widths of its channels where they differ.
+    fn codec(&self, spec: &CodecSpec, head: usize) -> Result<BuiltCodec, BuildError> {
+        let none = SideCalibration::default();
+        let found = self.plan.findings(self.slot, head, self.side).unwrap_or(&none);
+        let tier = Tier::select()?;
+        let calibration = found.calibration(spec, self.side, self.dim, tier)?;
+        let codec = spec.build_with(self.side, self.dim, &calibration, tier)?;
+        Ok((codec, calibration.widths))
     }
 
     /// Whether errors of a codec and of the probe are in the same units: those of the plan's basis for keys.
     fn compares(&self, spec: &CodecSpec) -> bool {
         self.side == Side::Value || spec.shares_bits()
     }
-}
-
-fn of_head(
-    spec: &CodecSpec,
-    found: &SideCalibration,
-    side: Side,
-    dim: usize,
-) -> Result<(f64, f64), BuildError> {
-    let tier = Tier::select()?;
-    let calibration = found.calibration(spec, side, dim, tier)?;
-    let codec = spec.build_with(side, dim, &calibration, tier)?;
-    let error = match (&found.klt, calibration.widths) {
-        (Some(klt), Some(widths)) => {
-            let table = distortions(spec.options.page.tokens());
-            let distortion = |channel: usize| {
-                let width = widths[channel * widths.len() / dim];
-                WIDTHS.iter().position(|known| *known == width).map_or(0.0, |place| table[place])
-            };
-            klt.variances.iter().enumerate().map(|(c, variance)| f64::from(*variance) * distortion(c)).sum()
-        }
-        (Some(klt), None) if spec.shares_bits() => {
-            expected_trellis_error(&klt.variances, spec.options.budget.bits())
-        }
-        _ => gaussian_error(&*codec),
-    };
-    Ok((codec.bits_per_value(), error))
 }
 
 /// The mean square error of a codec on vectors of independent Gaussian numbers.

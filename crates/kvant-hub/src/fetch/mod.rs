@@ -14,7 +14,11 @@ use download::{Arrived, Promise, already_there, download};
 use http::{Http, encode_path, is_sha256};
 use serde::Deserialize;
 use std::fs::{self, File};
+use std::io::Read;
 use std::path::{Path, PathBuf};
+
+/// Bytes of a GGUF file that hold its header, with the largest vocabularies there are.
+const DESCRIPTION_BYTES: u64 = 32 << 20;
 
 impl Hub {
     /// Fetches a model that is not in the cache; returns the file to open.
@@ -94,6 +98,30 @@ impl Hub {
         }
         self.record(folder, name.repo(), entries)?;
         Ok(folder.join(choice.open))
+    }
+
+    /// Fetches what describes a model and nothing more: the beginning of its GGUF file, or its `config.json`.
+    pub(crate) fn fetch_description(&self, name: &ModelName) -> Result<PathBuf> {
+        let http = Http::new(&self.options)?;
+        let repository = Repository::ask(&http, &self.options.endpoint, name.repo())?;
+        let names: Vec<&str> = repository.siblings.iter().map(|file| file.rfilename.as_str()).collect();
+        let choice = choice::choose(&names, name.file())
+            .map_err(|e| HubError::new(e.kind(), format!("{} {e}", name.repo())))?;
+        let file = if choice.open.ends_with(".gguf") { choice.open.as_str() } else { "config.json" };
+        let answer = http.get(&self.file_url(name.repo(), &repository.sha, file), 0)?;
+        if answer.status != 200 {
+            return Err(http.refusal(answer.status, file));
+        }
+        let mut bytes = Vec::new();
+        let read = answer.body.take(DESCRIPTION_BYTES).read_to_end(&mut bytes);
+        read.map_err(|e| HubError::network(format!("the connection broke while reading {file}: {e}")))?;
+        let folder = self.options.cache.join("descriptions").join(name.folder());
+        fs::create_dir_all(&folder).map_err(|e| HubError::io("create the folder", &folder, e))?;
+        let base = file.rsplit('/').next().unwrap_or(file);
+        let (place, part) = (folder.join(base), folder.join(format!(".{base}.{}.part", std::process::id())));
+        fs::write(&part, bytes).map_err(|e| HubError::io("write", &part, e))?;
+        fs::rename(&part, &place).map_err(|e| HubError::io("rename into place", &place, e))?;
+        Ok(place)
     }
 
     fn record(&self, folder: &Path, repo: &str, entries: Vec<(String, Entry)>) -> Result<()> {

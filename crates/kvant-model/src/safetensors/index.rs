@@ -9,17 +9,21 @@ use std::path::{Component, Path};
 
 #[derive(Deserialize)]
 struct Index {
-    weight_map: BTreeMap<String, String>,
+    weight_map: Option<BTreeMap<String, String>>,
 }
 
 /// Maps the shards and assigns each listed tensor to its own. Tensors that a shard holds but the index does
 /// not list stay invisible.
 pub(super) fn open_shards(path: &Path) -> Result<(Vec<Shard>, BTreeMap<String, usize>)> {
     let index: Index = read_json(path)?;
+    let weight_map = index.weight_map.ok_or_else(|| {
+        let what = "is not an index of safetensors files: it has no `weight_map`; for a config.json without weights there is `kvant fit`";
+        LoadError::unsupported(what).in_file(path)
+    })?;
     let mut shards: Vec<Shard> = Vec::new();
     let mut by_file: BTreeMap<&str, usize> = BTreeMap::new();
     let mut by_name = BTreeMap::new();
-    for (name, file) in &index.weight_map {
+    for (name, file) in &weight_map {
         let shard = match by_file.get(file.as_str()) {
             Some(&shard) => shard,
             None => {

@@ -1,6 +1,9 @@
 // The cache as a picture: what /v1/kv says, twice a second while somebody looks.
 
 const MOST_BLOCKS = 400;
+// On a phone the talk comes first: the panel is folded until somebody opens it.
+if (matchMedia("(max-width: 60rem)").matches) at("cache").open = false;
+
 /** [time, tokens made by the server since it began]. */
 let history = [];
 /** What was last seen of sequences, shown paler when they are gone. */
@@ -60,9 +63,9 @@ function draw(view) {
   figures([
     ["in use", `${bytes(arena.used_bytes)}${cap}`],
     ["pages", String(arena.pages)],
-    ["answers under way", String(view.sequences.length)],
+    ["active requests", String(view.sequences.length)],
     ["waiting", String(view.waiting)],
-    ["kept for prompts to come", `${prefixes.tokens} tokens`],
+    ["prefix cache", `${prefixes.tokens} tokens`],
     ...view.costs.map((cost) => [`${cost.tokens.toLocaleString("en")} tokens will take`, `${bytes(cost.bytes)}, not ${bytes(cost.f16_bytes)}`]),
   ]);
   if (view.sequences.length) past = view.sequences;

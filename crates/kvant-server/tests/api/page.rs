@@ -32,7 +32,7 @@ fn people_send_stop_reload_and_are_told_what_is_wrong() {
     browser.until("document.querySelector('.turn.assistant small')?.textContent.includes('tokens in')");
     assert_eq!(browser.value("document.querySelector('.turn.user .said').textContent"), "the rain in spain");
     assert_eq!(browser.value("at('stop').hidden && !at('send').hidden && at('text').value === ''"), true);
-    browser.until("at('figures').textContent.includes('kept for prompts to come')");
+    browser.until("at('figures').textContent.includes('prefix cache')");
     // A short talk is told to be exact, and what a long one will take; nothing is larger than it would be without compression.
     browser.until("at('figures').textContent.includes('480 tokens will take')");
     assert_eq!(browser.value("at('sequences').textContent.includes('f16 would take') && at('sequences').textContent.includes('exact')"), false);

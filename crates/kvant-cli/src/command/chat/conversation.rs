@@ -24,6 +24,8 @@ pub struct Conversation {
     pub system: Option<String>,
     /// Turns of user and assistant by turns. The last may be a user's that was not answered: the context was full.
     pub turns: Vec<Message>,
+    /// A tip follows the first answer: there are better models.
+    pub has_tip: bool,
 }
 
 impl Conversation {
@@ -49,7 +51,7 @@ impl Conversation {
 
     /// The turn that answers the conversation so far.
     pub fn turn(&self) -> Result<ThoughtTurn, Failure> {
-        Ok(think_turn(self.opened.engine(), &self.messages(), self.think, None)?)
+        Ok(think_turn(self.opened.engine(), &self.messages(), self.think, None, Vec::new())?)
     }
 
     /// Answers the last message. One that cannot be answered is taken back, unless it is the context that is full: then it waits.
@@ -103,7 +105,12 @@ impl Conversation {
             Finish::EndOfText(_) | Finish::Stop(_) => {}
         }
         if !self.quiet {
-            remark(&Report::new(self.opened.engine(), &self.session, reply)?.short_line());
+            remark(&Report::new(&self.opened, &self.session, reply)?.short_line());
+        }
+        if std::mem::take(&mut self.has_tip) && !self.quiet {
+            remark(
+                "(tip: this model is small; `kvant fit` lists better ones that fit here, and `kvant chat NAME` fetches one)",
+            );
         }
         Ok(())
     }
@@ -121,6 +128,22 @@ impl Conversation {
         if let Err(Failure::Message(why)) = file.save(&self.session, &talk) {
             eprintln!("error: {why}");
         }
+    }
+
+    /// Keeps the saved conversation under another name before a new one takes its place. False if that cannot be: then the old one
+    /// goes on.
+    fn put_aside(&self) -> bool {
+        let Some(file) = self.file.as_ref().filter(|_| !self.turns.is_empty()) else { return true };
+        match file.put_aside() {
+            Ok(Some(place)) => remark(&format!("(the old conversation is kept in {})", place.display())),
+            Ok(None) => {}
+            Err(Failure::Message(why)) => {
+                eprintln!("error: {why}; the old conversation goes on");
+                return false;
+            }
+            Err(_) => return false,
+        }
+        true
     }
 
     /// The last turns of a conversation that goes on, for someone who has forgotten them.
@@ -152,10 +175,12 @@ impl Conversation {
         match command {
             Slash::Help => eprintln!("{}", slash::HELP),
             Slash::Clear => {
-                self.turns.clear();
-                self.session.clear();
-                self.save();
-                remark("(a new conversation)");
+                if self.put_aside() {
+                    self.turns.clear();
+                    self.session.clear();
+                    self.save();
+                    remark("(a new conversation)");
+                }
             }
             Slash::System(None) => match &self.system {
                 Some(text) => eprintln!("{text}"),
@@ -191,12 +216,13 @@ impl Conversation {
                 Err(e) => eprintln!("error: cannot write {path}: {e}"),
             },
             Slash::Load(path) => match read_json(Path::new(&path)) {
-                Ok((system, turns)) => {
+                Ok((system, turns)) if self.put_aside() => {
                     (self.system, self.turns) = (system, turns);
                     self.session.clear();
                     self.save();
                     self.show_last();
                 }
+                Ok(_) => {}
                 Err(why) => eprintln!("error: {path}: {why}"),
             },
             Slash::Set(None) => eprintln!("{}", self.generation.shown()),

@@ -1,12 +1,14 @@
 //! Lines from the user: edited on a terminal, read as they are from a pipe.
 
+use super::history::History;
 use super::slash;
 use crate::failure::Failure;
+use crate::keyboard::Keyboard;
 use rustyline::completion::Completer;
 use rustyline::error::ReadlineError;
 use rustyline::highlight::Highlighter;
 use rustyline::hint::Hinter;
-use rustyline::history::MemHistory;
+use rustyline::history::{History as _, MemHistory};
 use rustyline::validate::Validator;
 use rustyline::{Config, Context, Editor, Helper};
 use std::cell::Cell;
@@ -17,8 +19,16 @@ const BLOCK: &str = "\"\"\"";
 
 /// Where lines come from.
 pub enum Input {
-    Terminal(Box<Editor<Watch, MemHistory>>),
+    Terminal(Box<Lines>),
     Pipe,
+}
+
+/// A terminal, its editor and what was typed before.
+pub struct Lines {
+    editor: Editor<Watch, MemHistory>,
+    history: History,
+    /// Outside the editor keys wait for it. Dropped last: the terminal is then as it was found.
+    _keyboard: Keyboard,
 }
 
 /// What was entered.
@@ -69,11 +79,17 @@ impl Input {
         if !io::stdin().is_terminal() {
             return Ok(Self::Pipe);
         }
-        let config = Config::builder().auto_add_history(true).build();
-        let mut editor = Editor::with_history(config, MemHistory::new())
-            .map_err(|e| Failure::new(format!("cannot use this terminal: {e}")))?;
+        let cannot = |e: ReadlineError| Failure::new(format!("cannot use this terminal: {e}"));
+        // Entries may have several lines, so they are added when they are whole.
+        let config =
+            Config::builder().auto_add_history(false).history_ignore_dups(true).map_err(cannot)?.build();
+        let mut editor = Editor::with_history(config, MemHistory::new()).map_err(cannot)?;
         editor.set_helper(Some(Watch::default()));
-        Ok(Self::Terminal(Box::new(editor)))
+        let history = History::of_user();
+        for entry in history.read() {
+            editor.add_history_entry(entry).map_err(cannot)?;
+        }
+        Ok(Self::Terminal(Box::new(Lines { editor, history, _keyboard: Keyboard::hold() })))
     }
 
     /// Whether someone types.
@@ -93,8 +109,20 @@ impl Input {
         }
     }
 
-    /// The next line, joined with those that it goes on with.
+    /// The next line, joined with those that it goes on with. The arrow keys bring it back whole.
     pub fn line(&mut self) -> Result<Line, Failure> {
+        let line = self.whole_line()?;
+        if let Self::Terminal(lines) = self {
+            match &line {
+                Line::Text(text) if !text.trim().is_empty() => lines.remember(text),
+                Line::Block(text) => lines.remember(&format!("{BLOCK}{text}{BLOCK}")),
+                Line::Text(_) | Line::Interrupted | Line::Cleared | Line::End => {}
+            }
+        }
+        Ok(line)
+    }
+
+    fn whole_line(&mut self) -> Result<Line, Failure> {
         let mut text = String::new();
         let mut is_block = false;
         loop {
@@ -139,10 +167,10 @@ impl Input {
 
     fn read(&mut self, prompt: &str) -> Result<Line, Failure> {
         match self {
-            Self::Terminal(editor) => match edit(editor, prompt) {
+            Self::Terminal(lines) => match lines.edit(prompt) {
                 Ok(line) => Ok(Line::Text(line)),
                 Err(ReadlineError::Interrupted) => {
-                    let had_text = editor.helper().is_some_and(|watch| watch.has_text.replace(false));
+                    let had_text = lines.editor.helper().is_some_and(|watch| watch.has_text.replace(false));
                     Ok(if had_text { Line::Cleared } else { Line::Interrupted })
                 }
                 Err(ReadlineError::Eof) => Ok(Line::End),
@@ -161,10 +189,20 @@ impl Input {
     }
 }
 
-/// A line, watched from its beginning.
-fn edit(editor: &mut Editor<Watch, MemHistory>, prompt: &str) -> rustyline::Result<String> {
-    if let Some(watch) = editor.helper() {
-        watch.has_text.set(false);
+impl Lines {
+    /// A line, watched from its beginning.
+    fn edit(&mut self, prompt: &str) -> rustyline::Result<String> {
+        if let Some(watch) = self.editor.helper() {
+            watch.has_text.set(false);
+        }
+        self.editor.readline(prompt)
     }
-    editor.readline(prompt)
+
+    /// Keeps an entry for the arrow keys, here and in later conversations. Without it the conversation goes on.
+    fn remember(&mut self, entry: &str) {
+        let is_new = self.editor.history_mut().add(entry);
+        if is_new.is_ok_and(|is_new| is_new) {
+            self.history.add(entry);
+        }
+    }
 }

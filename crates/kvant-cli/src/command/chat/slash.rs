@@ -4,7 +4,7 @@ use crate::options::{Think, Tokens};
 
 /// What `/help` prints.
 pub const HELP: &str = "\
-/clear              forget the conversation
+/clear              begin a new conversation; a saved one is kept beside the new one
 /undo               take back the last message and its answer
 /retry              answer the last message again
 /system TEXT        new instructions; none removes them, without TEXT shows them

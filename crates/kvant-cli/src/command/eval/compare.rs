@@ -63,6 +63,7 @@ impl Eval {
             .map(|place| {
                 let spec = caches[place].to_string();
                 let mut row = DivergenceRow::new(spec, mode, &found[place], windows, setting.clone());
+                row.against = self.against.name();
                 row.fast = fast.as_ref().map(|fast| fast[place]);
                 row.decode = speeds.as_ref().and_then(|speeds: &Speeds| speeds.of(&caches[place]));
                 row

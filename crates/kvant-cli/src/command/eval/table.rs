@@ -57,18 +57,20 @@ fn write_setting(out: &mut dyn Write, row: &DivergenceRow) -> io::Result<()> {
     let setting = &row.setting;
     writeln!(
         out,
-        "\n{} ({}), {}, {} × {} tokens, {} compared with an f32 cache ({}, {}, activations {})",
+        "\n{} ({}), {}, {} × {} tokens, {} compared with {} ({}, {}, activations {})",
         setting.model,
         setting.architecture,
         setting.text,
         row.chunks,
         row.ctx,
         row.tokens,
+        row.against.unwrap_or("an f32 cache"),
         row.mode,
         row.score,
         setting.activations
     )?;
-    writeln!(out, "exact perplexity {:.4}", row.ppl_reference)?;
+    let of = if row.against.is_some() { "its" } else { "exact" };
+    writeln!(out, "{of} perplexity {:.4}", row.ppl_reference)?;
     if let Some(fast) = row.fast {
         writeln!(
             out,

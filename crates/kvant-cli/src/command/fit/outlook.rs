@@ -61,6 +61,7 @@ struct Found {
 impl Outlook {
     pub fn new(
         checkpoint: &Checkpoint,
+        file: String,
         description: &Description,
         question: Question,
     ) -> Result<Self, Failure> {
@@ -78,7 +79,7 @@ impl Outlook {
         let prospects = question.caches.iter().map(prospect).collect();
         Ok(Self {
             architecture: description.architecture,
-            file: checkpoint.path().display().to_string(),
+            file,
             has_weights: checkpoint.has_weights(),
             parameters,
             own,
@@ -154,7 +155,7 @@ impl Outlook {
     }
 
     fn write_contexts(&self, out: &mut dyn Write) -> io::Result<()> {
-        writeln!(out, "\nMemory at most, by tokens of context and how keys and values are kept")?;
+        writeln!(out, "\nMemory at most, by tokens of context and KV cache")?;
         let caches = self.possible().map(|(spec, _)| Right(spec));
         let columns: Vec<Column<'_>> = [Right("tokens")].into_iter().chain(caches).collect();
         let mut table = Table::new(&columns);
@@ -179,7 +180,7 @@ impl Outlook {
             Right("a token"),
             Right("tokens"),
             Right("weights"),
-            Right("keys and values"),
+            Right("KV cache"),
             Right("the rest"),
             Right("at most"),
         ]);

@@ -37,7 +37,7 @@ impl Memory {
 
     pub fn write(&self, out: &mut dyn Write) -> io::Result<()> {
         let Self { context, policy, run, fill } = self;
-        writeln!(out, "\nMemory of {context} tokens with keys and values in {policy}")?;
+        writeln!(out, "\nMemory of {context} tokens, KV cache in {policy}")?;
         let mut table = Table::new(&[Left("part"), Right("kvant run"), Right("kvant bench --fill")]);
         let mut row = |name: &str, of: fn(&MemoryEstimate) -> u64| {
             table.row([name.to_owned(), bytes(of(run)), bytes(of(fill))]);
@@ -46,7 +46,7 @@ impl Memory {
         row("weights", |f| f.weights);
         row("token table, in the file", |f| f.table);
         row("tokenizer", |f| f.tokenizer);
-        row("keys and values", |f| f.cache);
+        row("KV cache", |f| f.cache);
         if run.plan > 0 {
             row("plan", |f| f.plan);
         }

@@ -71,7 +71,7 @@ pub const CHECKS: &[Check] = &[
     Check {
         name: "aarch64",
         about: "kernel tests on 64-bit ARM, under qemu",
-        run: || on_aarch64(&[], ARM_PROPTEST_CASES),
+        run: || on_aarch64(&quick_kernel_tests(), ARM_PROPTEST_CASES),
     },
     Check { name: "apple", about: "the kernel crates type-check for Apple silicon", run: apple },
 ];
@@ -93,6 +93,15 @@ const ARM_PACKAGES: &[Package] = &[
 /// qemu is some twenty times slower than the machine it runs on, so each property gets few cases there, and long lists are
 /// gone through in part.
 const ARM_PROPTEST_CASES: &str = "8";
+/// Tests that take minutes there and test nothing of the instruction set: allocations, and threads and batches of long sequences. The step
+/// `aarch64-wide` runs them.
+const ARM_SLOW: [&str; 5] = [
+    "a_decode_step_allocates_nothing",
+    "a_long_sequence_among_short_ones_decodes_the_same_bits",
+    "any_number_of_threads_decodes_the_same_bits",
+    "neither_chunks_nor_threads_change_a_bit",
+    "neither_the_batch_nor_threads_change_a_bit",
+];
 /// Enough for the whole of every list.
 const ARM_PROPTEST_CASES_WIDE: &str = "64";
 
@@ -152,6 +161,14 @@ pub fn or_kernel_tests(args: &[String], selection: &str) -> Vec<String> {
     } else {
         args.to_vec()
     }
+}
+
+/// The kernel tests but those of [`ARM_SLOW`].
+fn quick_kernel_tests() -> Vec<String> {
+    let mut args = or_kernel_tests(&[], "--tests");
+    args.push("--".to_owned());
+    args.extend(ARM_SLOW.iter().flat_map(|name| ["--skip", name]).map(str::to_owned));
+    args
 }
 
 fn fmt() -> Outcome {

@@ -1,7 +1,7 @@
 //! The same bits, however the work was cut.
 
 use crate::codecs::{DIMS, GROUPS, POLICIES, layout};
-use crate::model::{Activations, Run, bits, taken};
+use crate::model::{Activations, Run, at_most, bits, taken};
 use kvant_attention::Scoring;
 use kvant_codec::Tier;
 use kvant_threads::Pool;
@@ -58,7 +58,7 @@ fn neither_chunks_nor_threads_change_a_bit() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(24))]
+    #![proptest_config(at_most(24))]
     #[test]
     fn any_chunks_give_the_same_bits(
         policy in prop::sample::select(&POLICIES[..]),

@@ -2,7 +2,7 @@
 //! definition in f64, which knows them as keys and values.
 
 use crate::distort::Distort;
-use crate::model::{Activations, bits, taken};
+use crate::model::{Activations, at_most, bits, taken};
 use crate::oracle;
 use kvant_attention::{Attention, Queries, Scoring};
 use kvant_cache::{
@@ -102,7 +102,7 @@ fn distorting(rule: ExactWindow, latents: &Latents, page: usize, tier: Tier) -> 
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
+    #![proptest_config(at_most(48))]
 
     /// What a query reads of each part, under any rule.
     #[test]

@@ -3,6 +3,7 @@
 use kvant_attention::{Attention, Queries, Scoring};
 use kvant_cache::{Arena, CacheLayout, KvSlot, Sequence};
 use kvant_codec::Tier;
+use proptest::prelude::ProptestConfig;
 use std::sync::Arc;
 
 /// Keys, values and queries of one layer.
@@ -128,9 +129,17 @@ pub fn bits(numbers: &[f32]) -> Vec<u32> {
     numbers.iter().map(|x| x.to_bits()).collect()
 }
 
+/// So many cases of a property, or the few that `PROPTEST_CASES` asks for under an emulator.
+pub fn at_most(most: u32) -> ProptestConfig {
+    ProptestConfig::with_cases(most.min(asked_cases()))
+}
+
 /// Whether to take this turn of a long list: every one, or one in seven where `PROPTEST_CASES` asks for haste, as it does
 /// under an emulator.
 pub fn taken(turn: usize) -> bool {
-    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(256);
-    cases >= 64 || turn.is_multiple_of(7)
+    asked_cases() >= 64 || turn.is_multiple_of(7)
+}
+
+fn asked_cases() -> u32 {
+    std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(256)
 }

@@ -2,7 +2,7 @@
 
 use crate::codecs::{POLICIES, layout};
 use crate::distort::Distort;
-use crate::model::{Activations, Run, bits, first_slot, taken};
+use crate::model::{Activations, Run, at_most, bits, first_slot, taken};
 use crate::visible;
 use kvant_attention::Scoring;
 use kvant_cache::{Arena, CacheLayout, ExactWindow, KvShape, SideCodecs, Slots};
@@ -25,7 +25,7 @@ fn policies() -> Vec<(&'static str, f64)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
+    #![proptest_config(at_most(48))]
 
     /// Going back anywhere, reading again from where it says, and going on: the bits of a fresh run.
     #[test]

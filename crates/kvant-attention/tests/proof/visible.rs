@@ -1,7 +1,7 @@
 //! What a query reads, under every rule: codecs that distort make every mistake large.
 
 use crate::distort::Distort;
-use crate::model::{Activations, Noise, Run, taken};
+use crate::model::{Activations, Noise, Run, at_most, taken};
 use crate::oracle;
 use kvant_attention::Scoring;
 use kvant_cache::{CacheLayout, ExactWindow, KvShape, Mode, SideCodecs, Slots};
@@ -106,7 +106,7 @@ fn cases() -> impl Strategy<Value = Case> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(96))]
+    #![proptest_config(at_most(96))]
     #[test]
     fn a_query_reads_what_the_rule_says(case in cases(), turn in 0usize..100) {
         let tiers: Vec<Tier> = Tier::available().collect();

@@ -107,8 +107,16 @@ pub const PARTS: [&str; 84] = [
 /// Whether to take this turn of a long list: every one, or one in seven where `PROPTEST_CASES` asks for haste, as it does
 /// under an emulator.
 pub fn taken(turn: usize) -> bool {
-    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(256);
-    cases >= 64 || turn.is_multiple_of(7)
+    is_unhurried() || turn.is_multiple_of(7)
+}
+
+/// The same of hundreds: one in seventeen.
+pub fn taken_of_many(turn: usize) -> bool {
+    is_unhurried() || turn.is_multiple_of(17)
+}
+
+fn is_unhurried() -> bool {
+    std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(256) >= 64
 }
 
 /// A codec to test.

@@ -1,6 +1,6 @@
 //! scores and accumulate against decode, on every tier.
 
-use crate::case::{Case, DIMS, PARTS, SIDES, encoded, taken};
+use crate::case::{Case, DIMS, PARTS, SIDES, encoded, taken, taken_of_many};
 use crate::random::{Kind, Random};
 use crate::trial::{Trial, scores, sums};
 use kvant_codec::{Accumulator, Query, Side, Tier};
@@ -35,7 +35,7 @@ fn kernels_agree_with_decode_for_every_codec_and_dimension() {
         for side in SIDES {
             for case in Case::all(side, dim) {
                 turn += 1;
-                if !taken(turn) {
+                if !taken_of_many(turn) {
                     continue;
                 }
                 let kind = Kind::ALL[turn % Kind::ALL.len()];
@@ -99,7 +99,7 @@ fn a_head_has_the_same_bits_alone_and_among_many() {
         for side in SIDES {
             for case in Case::all(side, dim) {
                 turn += 1;
-                if !taken(turn) {
+                if !taken_of_many(turn) {
                     continue;
                 }
                 let heads = if turn.is_multiple_of(9) { 99 } else { 19 };

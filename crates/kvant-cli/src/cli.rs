@@ -13,8 +13,7 @@ Examples:
   kvant fit                              which models fit in memory
   kvant doctor                           is this machine set up well?
 
-Exit codes: 0 success, 1 error, 2 wrong usage, 130 interrupted,
-143 terminated.
+Exit codes: 0 success, 1 error, 2 wrong usage, 130 interrupted, 143 terminated.
 Environment: KVANT_MODEL (the model when none is named), KVANT_DEVICE
 (the compute device when no flag names one), KVANT_CACHE (folder for models),
 KVANT_CONFIG (instead of ~/.config/kvant/config.toml), KVANT_HISTORY=off (chat
@@ -23,7 +22,7 @@ instruction set), NO_COLOR.";
 
 /// Run language models on this machine
 #[derive(Parser)]
-#[command(name = "kvant", version, about, max_term_width = 80, after_help = EXAMPLES)]
+#[command(name = "kvant", version, max_term_width = 80, after_help = EXAMPLES)]
 #[command(arg_required_else_help = true)]
 pub struct Cli {
     #[command(subcommand)]

@@ -92,7 +92,7 @@ pub struct Bench {
     #[arg(long, value_name = "TYPE")]
     state: Option<StateType>,
 
-    /// Threads to compute with [default: as many as the machine has processors]
+    /// Number of threads [default: one for each processor]
     #[arg(short, long, value_name = "N,…", value_delimiter = ',',
           value_parser = clap::value_parser!(u16).range(1..=MAX_THREADS as i64))]
     threads: Vec<u16>,

@@ -27,10 +27,11 @@ Examples:
   kvant calibrate model.gguf --learn srft4:cayley,sym4:cayley
       rotations learned for two codecs, with and without SRFT
 
-The text is read once with exact keys and values. What is found serves every
-codec that takes numbers from a plan: klt, and the options mean, lambda and
-balanced. --kv is what the plan says when nobody asks for another cache. What is
-learned (scaled, cayley, householder) serves the one codec it was learned for.";
+`kvant calibrate` reads the text once with an exact cache. Every codec that takes
+numbers from a plan can use the result: klt, and the options mean, lambda and
+balanced. --kv is the cache that the plan selects by default. Learned scales and
+rotations (scaled, cayley, householder) serve only the codec they were learned
+for.";
 
 /// Windows that the text is read in, in tokens.
 const WINDOW: usize = 2048;
@@ -60,16 +61,18 @@ pub struct Calibrate {
     #[arg(long, value_name = "SPEC", default_value = USUAL)]
     kv: Policy,
 
-    /// Codecs to learn scales or rotations for, which takes minutes: a list of specs with scaled, cayley or householder
+    /// Learn scales or rotations for these codecs, which takes minutes: specs with scaled,
+    /// cayley or householder
     #[arg(long, value_name = "LIST")]
     learn: Option<Specs>,
 
-    /// Positions of a window that lambda is taken from: all, first=N, or every=N for one in N
+    /// Positions of a window that lambda is computed from: all, first=N, or every=N for one
+    /// in N
     #[arg(long, value_name = "POSITIONS", default_value = "all", value_parser = positions)]
     ranges: Positions,
 
-    /// Spread what is read over so many positions, such as 8k: for plans that shall hold in a long context [default: a window,
-    /// which is closer within it and farther off beyond]
+    /// Spread the text over this many positions, such as 8k, for a plan that holds in long
+    /// contexts [default: one window: better within it, worse beyond]
     #[arg(long, value_name = "TOKENS", default_value = "0", hide_default_value = true, value_parser = Tokens::or_none)]
     reach: usize,
 

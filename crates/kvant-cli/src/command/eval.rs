@@ -103,20 +103,20 @@ pub struct Eval {
     #[arg(short, long, value_name = "TOKENS", default_value = "512", alias = "ctx-size", value_parser = Tokens::count)]
     ctx: usize,
 
-    /// Windows to run, from the beginning of the text
+    /// Number of windows, from the beginning of the text
     #[arg(long, value_name = "N", default_value_t = 8)]
     chunks: usize,
 
-    /// Caches to compare with the exact one: specs, auto, plans (FILE.kvplan); may be given several times [default: perplexity
-    /// alone]
+    /// Caches to compare with the exact one: specs, auto, or plans (FILE.kvplan); may be repeated [default: only measure
+    /// perplexity]
     #[arg(long, value_name = "SPEC,…")]
     kv: Vec<Caches>,
 
-    /// Compare every cache there is a name for
+    /// Compare every cache that has a name
     #[arg(long, conflicts_with = "kv")]
     all: bool,
 
-    /// Encode every page before its own tokens attend, and not only after: a bound on what is seen in use
+    /// Encode every page before its own tokens attend: an upper bound on the loss in use
     #[arg(long)]
     strict: bool,
 
@@ -139,19 +139,19 @@ pub struct Eval {
     #[arg(long, value_name = "DEVICE", default_value_t = DeviceChoice::Cpu)]
     device: DeviceChoice,
 
-    /// What caches are compared with
+    /// What to compare the caches with
     #[arg(long, value_name = "WHAT", default_value = "exact")]
     against: Against,
 
-    /// Also with int8 activations, as caches are used, beside what these cost with an exact cache
+    /// Also measure with int8 activations, as in use, and what these cost with an exact cache
     #[arg(long, conflicts_with = "activations")]
     fast: bool,
 
-    /// Also how fast tokens are generated after a window, against an f16 cache
+    /// Also measure decode speed after a window, relative to an f16 cache
     #[arg(long)]
     speed: bool,
 
-    /// Also errors layer by layer, over the first window (1024 tokens at most)
+    /// Also measure errors layer by layer, over the first window (at most 1024 tokens)
     #[arg(long)]
     layers: bool,
 
@@ -159,19 +159,19 @@ pub struct Eval {
     #[arg(long, value_name = "PART")]
     score: Option<Score>,
 
-    /// The most that may be kept on disk for later runs, of all models together
+    /// Maximum disk space for results kept for later runs, all models together
     #[arg(long, value_name = "SIZE", default_value = "4G")]
     keep: Size,
 
-    /// Keep nothing on disk, and use nothing that was kept
+    /// Keep nothing on disk, and do not use what was kept
     #[arg(long, conflicts_with = "keep")]
     no_keep: bool,
 
-    /// A task instead of divergence: with the exact cache, and with those named by --kv
+    /// Run a task instead of measuring divergence: with the exact cache and those of --kv
     #[arg(long, value_name = "TASK", conflicts_with_all = ["fast", "speed", "layers", "html"])]
     task: Option<Task>,
 
-    /// Questions for --task choice: JSON lines, each with a question, its endings and which is right
+    /// Questions for --task choice: JSON lines with a question, its endings and the right one
     #[arg(long, value_name = "FILE", requires = "task")]
     data: Option<PathBuf>,
 
@@ -182,7 +182,7 @@ pub struct Eval {
     #[command(flatten)]
     threads: ThreadOptions,
 
-    /// Also write a report with pictures to this file
+    /// Also write an HTML report with charts to this file
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 

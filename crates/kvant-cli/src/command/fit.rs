@@ -29,10 +29,10 @@ Examples:
   kvant fit model.gguf --html memory.html
   head -c 20M big.gguf > start.gguf; kvant fit start.gguf
 
-A model need not be here: a short name, its config.json (weights are then taken
-to be of one type) or the beginning of its GGUF file is enough, and of a name on
-Hugging Face only that is fetched. Part of the memory is left to the system; --reserve
-says how much.";
+The model need not be on this machine. A short name is enough, or a config.json
+(all weights then count as one type), or the beginning of a GGUF file; for a name
+on Hugging Face, only that is downloaded. Some memory is left for the system:
+--reserve says how much.";
 
 /// Caches that are compared when none are named; the model's own comes first where it is another.
 const USUAL: [&str; 5] = ["f16", "int8", "k8v4", "int4", "tq3"];

@@ -28,13 +28,13 @@ Examples:
   kvant tune model.gguf --bits 3.6 -o small.kvplan
   kvant eval model.gguf --kv int4,small.kvplan             is it worth it?
 
-The plan that `kvant calibrate` has made gets another policy: every side of
-every layer is rounded alone and its divergence measured (strictly: pages are
-encoded before their own tokens attend), then bits go to the layers and heads
-where they gain most. Policies that tell these apart, and one that does not, are
-measured on another part of the text; the best is taken and all are shown. With
---kl a margin is kept for texts that are harder than this one. The plan keeps
-what was measured: another goal with the same text is quick.";
+`kvant tune` gives the plan from `kvant calibrate` a better policy. It rounds the
+keys and the values of each layer on their own, measures the divergence (strictly:
+pages are encoded before their own tokens attend), and spends bits on the layers
+and heads where they help most. It measures several policies on another part of
+the text, prints them all and keeps the best. --kl leaves a margin for harder
+texts. The plan stores the measurements, so another goal on the same text is
+quick.";
 
 /// Arguments of `kvant tune`.
 #[derive(Args)]
@@ -52,8 +52,7 @@ pub struct Tune {
     #[arg(long, value_name = "BITS")]
     bits: Option<f64>,
 
-    /// The plan to change, as `kvant calibrate` makes it [default: the one beside the
-    /// model]
+    /// The plan to change, from `kvant calibrate` [default: the one beside the model]
     #[arg(long, value_name = "FILE")]
     plan: Option<PathBuf>,
 
@@ -66,7 +65,8 @@ pub struct Tune {
     #[arg(long, value_name = "FILE")]
     text: Option<PathBuf>,
 
-    /// Tokens that layers are probed on one by one; whole sides and candidates are measured on as many, and 1024 at least
+    /// Tokens to probe each layer with; other measurements use the same number, but at
+    /// least 1024
     #[arg(long, value_name = "N", default_value_t = 512)]
     tokens: usize,
 

@@ -6,7 +6,7 @@ use kvant_threads::{MAX_THREADS, Pool};
 /// How many threads compute.
 #[derive(Args, Clone)]
 pub struct ThreadOptions {
-    /// Threads to compute with [default: as many as the machine has processors]
+    /// Number of threads [default: one for each processor]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=MAX_THREADS as i64))]
     threads: Option<u16>,
 }

@@ -244,6 +244,24 @@ fn an_answer_can_be_bound_to_a_schema_or_a_grammar() {
 }
 
 #[test]
+fn tools_are_offered_to_the_model() {
+    let home = Home::new();
+    let model = home.model();
+    let tools =
+        r#"[{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]"#;
+    let run = |model: &str, tools: &str| {
+        home.run(&["run", "-m", model, "-n", "4", "--json", "--tools", tools, "hi"])
+    };
+    run(&model, "{nonsense").fails(2, &["--tools", "OpenAI's form"]);
+    run(&model, "none.json").fails(1, &["none.json: no such file"]);
+    home.write("tools.json", tools.as_bytes());
+    let with = run(&model, "tools.json").json();
+    assert_eq!(with["tool_calls"], serde_json::json!([]), "{with}");
+    let without = home.run(&["run", "-m", &model, "-n", "4", "--json", "hi"]).json();
+    assert!(with["prefill"]["tokens"].as_u64() > without["prefill"]["tokens"].as_u64(), "{with}");
+}
+
+#[test]
 fn another_chat_template_takes_the_place_of_the_models_own() {
     let home = Home::new();
     let model = home.model();

@@ -1,94 +1,20 @@
-//! Fixtures, differences, and a backend's run in the oracle's terms.
+//! Differences, and a backend's run in the oracle's terms.
 
 use kvant_attention::KvCache;
 use kvant_cache::{AttentionObserver, KvSlot, Queries, Scoring, SequencePass, SlotKind, Slots, pass};
-use kvant_model::config::parse_json;
-use kvant_model::safetensors::Safetensors;
-use kvant_model::{Checkpoint, Chunk, Description, LoadError, Network, Pass};
+use kvant_conformance::Fixture;
+use kvant_model::{Chunk, Description, Network, Pass};
 use kvant_oracle::{Rows, Trace};
 use std::collections::BTreeMap;
-use std::fs;
-use std::path::{Path, PathBuf};
 
-#[path = "../../../../crates/kvant-model/tests/support/expected.rs"]
-mod expected;
-
-use expected::expected;
-
-/// A folder with a tiny checkpoint and what Hugging Face transformers computed with it.
-pub struct Fixture {
-    pub name: String,
-    folder: PathBuf,
-    tensors: Safetensors,
-    pub prompts: Vec<Vec<u32>>,
-    pub greedy: Vec<Vec<u32>>,
+/// A fixture against the oracle.
+pub trait Compare {
+    /// Compares a run over [`Fixture::sequence`] `index` with the reference: logits, layers, keys and values.
+    fn compare(&self, trace: &Trace, description: &Description, index: usize, found: &mut Differences);
 }
 
-impl Fixture {
-    /// All under a folder, by name.
-    pub fn all(root: &Path) -> Vec<Self> {
-        let entries = fs::read_dir(root).unwrap_or_else(|e| panic!("{}: {e}", root.display()));
-        let mut folders: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
-        folders.retain(|path| path.join("config.json").is_file());
-        folders.sort();
-        assert!(!folders.is_empty(), "{} holds no fixtures", root.display());
-        folders.iter().map(|folder| Self::open(folder)).collect()
-    }
-
-    pub fn open(folder: &Path) -> Self {
-        let tensors = expected(folder);
-        let ids = |name: &str| -> Vec<Vec<u32>> {
-            let ids = tensors.tensor(name).unwrap().unwrap();
-            let list = ids.to_i64().unwrap();
-            list.chunks(ids.columns()).map(|row| row.iter().map(|&id| id as u32).collect()).collect()
-        };
-        let (prompts, greedy) = (ids("input_ids"), ids("greedy_ids"));
-        let name = folder.file_name().unwrap().to_string_lossy().into_owned();
-        Self { name, folder: folder.to_path_buf(), prompts, greedy, tensors }
-    }
-
-    /// The names of its configurations.
-    pub fn configs(&self) -> impl Iterator<Item = &'static str> {
-        ["config.json", "config_legacy.json"].into_iter().filter(|config| self.folder.join(config).is_file())
-    }
-
-    /// Its weights under one of its configurations.
-    pub fn checkpoint(&self, config: &str) -> Result<Checkpoint, LoadError> {
-        let config = parse_json(&fs::read(self.folder.join(config)).unwrap()).unwrap();
-        Ok(Checkpoint::from_safetensors(Safetensors::open(&self.folder.join("model.safetensors"))?, config))
-    }
-
-    /// A prompt and what the reference went on with.
-    pub fn sequence(&self, index: usize) -> Vec<u32> {
-        [&self.prompts[index][..], &self.greedy[index]].concat()
-    }
-
-    /// Tokens of a prompt.
-    pub fn prompt(&self) -> usize {
-        self.prompts[0].len()
-    }
-
-    /// Tokens of a prompt and its continuation.
-    pub fn capacity(&self) -> usize {
-        self.prompt() + self.greedy[0].len()
-    }
-
-    /// Part `index` of a tensor along its first extent, or all of it.
-    pub fn expected(&self, name: &str, index: Option<usize>) -> Vec<f32> {
-        let whole = self.tensors.tensor(name).unwrap().unwrap_or_else(|| panic!("{name} is expected"));
-        match index {
-            Some(index) => whole.index(index).unwrap().to_f32().unwrap(),
-            None => whole.to_f32().unwrap(),
-        }
-    }
-
-    /// Whether the reference kept this.
-    pub fn has(&self, name: &str) -> bool {
-        self.tensors.tensor(name).unwrap().is_some()
-    }
-
-    /// Compares a run over [`sequence`](Self::sequence) `index` with the reference: logits, layers, keys and values.
-    pub fn compare(&self, trace: &Trace, description: &Description, index: usize, found: &mut Differences) {
+impl Compare for Fixture {
+    fn compare(&self, trace: &Trace, description: &Description, index: usize, found: &mut Differences) {
         let slots = &description.slots;
         let prompt = self.prompt();
         let rows = |rows: &[Vec<f64>]| rows.concat();

@@ -1,11 +1,10 @@
-//! The compressed cache under every architecture that has a fixture, beside the exact cache of the model crate.
+//! Compressed caches of 8 bits and more beside the exact one, under every architecture that has a fixture.
 
-use kvant_cache::SlotKind;
+use kvant_attention::KvCache;
+use kvant_cache::{Policy, SlotKind};
 use kvant_cpu::LoadOptions;
-use kvant_engine::{KvCache, Policy};
 use kvant_model::description::{Ffn, Mixer};
 use kvant_model::{Checkpoint, Chunk, Model, Pass};
-use kvant_threads::Pool;
 use std::path::{Path, PathBuf};
 
 const TOKENS: usize = 150;
@@ -140,36 +139,5 @@ fn wide_specs_follow_the_exact_cache_in_mixtures_that_ask_all_experts() {
             let worst = far[far.len() - 1];
             assert!(worst < bound, "{name}, {policy}: worst {worst}");
         }
-    }
-}
-
-/// Prefill and decode share one arithmetic: the bound between them is zero.
-#[test]
-fn decoding_gives_the_logits_of_prefill_in_every_architecture() {
-    for (name, model) in models() {
-        let ids = ids(&model);
-        for (policy, threads) in [("int4", 1), ("int8", 2)] {
-            Pool::new(threads).install(|| {
-                let whole = logits(&model, &ids, &mut kv(policy, &model), ids.len());
-                let mut one_by_one = kv(policy, &model);
-                let start = ids.len() - ids.len() / 2;
-                let first = logits(&model, &ids[..start], &mut one_by_one, start);
-                let rest = logits(&model, &ids[start..], &mut one_by_one, 1);
-                assert!([first, rest].concat() == whole, "{name}, {policy}");
-            });
-        }
-    }
-}
-
-#[test]
-fn chunks_and_rollbacks_change_no_logit_in_any_architecture() {
-    for (name, model) in models() {
-        let ids = ids(&model);
-        let whole = logits(&model, &ids, &mut kv("int4", &model), ids.len());
-        let mut cut = kv("int4", &model);
-        assert!(logits(&model, &ids, &mut cut, 13) == whole, "{name}: chunks of 13");
-        let left = cut.truncate(ids.len() * 2 / 3);
-        let again = logits(&model, &ids[left..], &mut cut, 29);
-        assert!(again == whole[left * model.vocabulary()..], "{name}: after going back to {left}");
     }
 }

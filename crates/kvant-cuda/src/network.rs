@@ -14,7 +14,6 @@ use crate::recorder::{Graphs, Recorder};
 use crate::recurrent::StatePlan;
 use crate::run::{PassBuffers, Run, fit};
 use crate::tables::PageTables;
-use crate::times::PassTimes;
 use crate::top::TopPlan;
 use half::f16;
 use kvant_cache::{
@@ -24,6 +23,7 @@ use kvant_device::Batch;
 use kvant_model::description::Rope;
 use kvant_model::{Abilities, Network, Outputs, Pass, Rows, TopTokens};
 use std::sync::{Arc, Mutex, PoisonError};
+use tracing::{trace, trace_span};
 
 /// A model on a card. All its passes go one after another.
 pub struct CudaNetwork {
@@ -33,7 +33,6 @@ pub struct CudaNetwork {
     ropes: Vec<Rope>,
     slots: Slots,
     options: PassOptions,
-    shows_times: bool,
     work: Mutex<Work>,
 }
 
@@ -102,7 +101,6 @@ impl CudaNetwork {
             ropes,
             slots,
             options,
-            shows_times: PassTimes::wanted(),
             work: Mutex::new(work),
         }
     }
@@ -266,7 +264,7 @@ impl CudaNetwork {
 
 impl Network for CudaNetwork {
     fn forward(&self, pass: Pass<'_>, sequences: &mut [&mut Sequence]) -> Result<Outputs, StateError> {
-        let mut times = PassTimes::new(self.shows_times);
+        let stage = trace_span!("plan").entered();
         let (spans, lineages, layout) = self.spans(sequences)?;
         let mut work = self.work.lock().unwrap_or_else(PoisonError::into_inner);
         let Work { buffers, caches, graphs, out, launches } = &mut *work;
@@ -312,7 +310,8 @@ impl Network for CudaNetwork {
         let (plan, words) = (plan, words.bytes());
         self.fit(buffers, &plan, top.as_ref(), words.len()).map_err(device_error)?;
         let Some(buffers) = buffers.as_ref() else { return Err(device_error("no buffers")) };
-        times.note("plan");
+        drop(stage);
+        let stage = trace_span!("record").entered();
         kept.tables.send(&self.card).map_err(device_error)?;
         buffers.plan.upload(0, &words).map_err(device_error)?;
         buffers.out.clear(buffers.layout.marks..buffers.layout.logits).map_err(device_error)?;
@@ -356,10 +355,12 @@ impl Network for CudaNetwork {
             hidden = (!asked.hidden.is_empty()).then(|| asked.hidden_of(&normed));
         }
         let accept = |row: usize, list: &TopTokens| (pass.accept)(asked.numbers[row], list);
+        drop(stage);
         *launches = 0;
         let mut found = Found::default();
         let mut first = 0;
         loop {
+            let stage = trace_span!("launch").entered();
             let rows = (wanted.len() - first).min(SLICE);
             if rows > 0 {
                 run.logits(first, rows);
@@ -373,20 +374,20 @@ impl Network for CudaNetwork {
             if first == 0 {
                 self.pages.copy_rows(&states.copies).map_err(device_error)?;
             }
-            times.note("launch");
+            drop(stage);
+            let _stage = trace_span!("wait").entered();
             let slice = Slice { buffers, first, rows, width: widths.vocabulary, top: top.as_ref() };
             let head = Head { scale: self.program.head_scale, cap: self.program.head_cap };
             let marks = found.read(out, &self.card, &slice, &head, &accept).map_err(device_error)?;
             if first == 0 {
                 self.refused(&marks, kept, &spans)?;
             }
-            times.note("wait");
             first += rows;
             if first >= wanted.len() {
                 break;
             }
         }
-        times.print(plan.rows, *launches);
+        trace!(rows = plan.rows, launches = *launches, "launched");
         let outputs = found.into_outputs(widths.vocabulary);
         Ok(match hidden {
             Some(hidden) => outputs.with_hidden(&asked, hidden),

@@ -29,7 +29,7 @@ pub async fn embeddings(
     Extension(caller): Extension<Caller>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let body = app.body(request, &caller).await?;
+    let body = app.body(request).await?;
     let mut fields = Fields::parse(&body, caller.notes())?;
     let served = app.model_of(&mut fields, &caller).await?;
     let EmbeddingRequest { inputs, pooling, is_packed, dimensions } = read(fields, &app)?;

@@ -22,7 +22,7 @@ pub async fn infill(
     Extension(caller): Extension<Caller>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let mut fields = Fields::parse(&app.body(request, &caller).await?, caller.notes())?;
+    let mut fields = Fields::parse(&app.body(request).await?, caller.notes())?;
     let served = app.model_of(&mut fields, &caller).await?;
     let settings = Settings::read(&mut fields, &served, app.limits())?;
     let older = fields.tokens("max_tokens", 0)?;

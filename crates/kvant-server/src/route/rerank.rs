@@ -21,7 +21,7 @@ pub async fn rerank(
     Extension(caller): Extension<Caller>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let mut fields = Fields::parse(&app.body(request, &caller).await?, caller.notes())?;
+    let mut fields = Fields::parse(&app.body(request).await?, caller.notes())?;
     let served = app.model_of(&mut fields, &caller).await?;
     let query = fields.text("query")?.ok_or_else(|| ApiError::field("query", "query is required"))?;
     // The older name is that of Hugging Face's servers.

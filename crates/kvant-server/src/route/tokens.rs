@@ -22,7 +22,7 @@ const COUNTED_CONTEXTS: usize = 8;
 
 /// What a request asks of which model.
 async fn read(app: &App, caller: &Caller, request: Request<Body>) -> Result<(Fields, Arc<Served>), ApiError> {
-    let mut fields = Fields::parse(&app.body(request, caller).await?, caller.notes())?;
+    let mut fields = Fields::parse(&app.body(request).await?, caller.notes())?;
     let served = app.model(fields.text("model")?.as_deref(), caller).await?;
     Ok((fields, served))
 }

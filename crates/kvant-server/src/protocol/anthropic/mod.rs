@@ -22,7 +22,7 @@ pub async fn messages(
     Extension(caller): Extension<Caller>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let body = app.body(request, &caller).await?;
+    let body = app.body(request).await?;
     let mut fields = Fields::parse(&body, caller.notes())?;
     let served = app.model_of(&mut fields, &caller).await?;
     let turn = request::read(fields, &app, &served)?;
@@ -48,7 +48,7 @@ pub async fn count_tokens(
     Extension(caller): Extension<Caller>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let body = app.body(request, &caller).await?;
+    let body = app.body(request).await?;
     let mut fields = Fields::parse(&body, caller.notes())?;
     let served = app.model_of(&mut fields, &caller).await?;
     let mut turn = request::read(fields, &app, &served)?;

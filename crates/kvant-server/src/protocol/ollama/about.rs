@@ -51,7 +51,7 @@ pub async fn show(
     Extension(caller): Extension<Caller>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let mut fields = Fields::parse(&app.body(request, &caller).await?, caller.notes())?;
+    let mut fields = Fields::parse(&app.body(request).await?, caller.notes())?;
     let (_, served) = super::model(&mut fields, &app, &caller).await?;
     fields.ignore(&["verbose"]);
     fields.end()?;

@@ -24,7 +24,7 @@ pub async fn embed(
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
     let start = Instant::now();
-    let mut fields = Fields::parse(&app.body(request, &caller).await?, caller.notes())?;
+    let mut fields = Fields::parse(&app.body(request).await?, caller.notes())?;
     let (name, served) = super::model(&mut fields, &app, &caller).await?;
     let inputs = prompts(&mut fields, "input")?;
     let most = app.limits().inputs;
@@ -52,7 +52,7 @@ pub async fn embeddings(
     Extension(caller): Extension<Caller>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let mut fields = Fields::parse(&app.body(request, &caller).await?, caller.notes())?;
+    let mut fields = Fields::parse(&app.body(request).await?, caller.notes())?;
     let (_, served) = super::model(&mut fields, &app, &caller).await?;
     let prompt = fields.text("prompt")?.ok_or_else(|| ApiError::field("prompt", "prompt is required"))?;
     fields.ignore(&["options"]);

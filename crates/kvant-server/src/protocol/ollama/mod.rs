@@ -33,7 +33,7 @@ pub async fn chat(
     Extension(caller): Extension<Caller>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let body = app.body(request, &caller).await?;
+    let body = app.body(request).await?;
     let mut fields = Fields::parse(&body, caller.notes())?;
     if let Some(name) = unload(&mut fields, &["messages"], &app, &caller).await? {
         let message = object!({"role": "assistant", "content": ""});
@@ -55,7 +55,7 @@ pub async fn generate(
     Extension(caller): Extension<Caller>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let body = app.body(request, &caller).await?;
+    let body = app.body(request).await?;
     let mut fields = Fields::parse(&body, caller.notes())?;
     if let Some(name) = unload(&mut fields, &["prompt", "suffix"], &app, &caller).await? {
         return Ok(json(&nothing(&name, "response", "".into(), "unload")));

@@ -38,7 +38,7 @@ pub async fn completions(
     Extension(caller): Extension<Caller>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let body = app.body(request, &caller).await?;
+    let body = app.body(request).await?;
     let mut fields = Fields::parse(&body, caller.notes())?;
     let served = app.model_of(&mut fields, &caller).await?;
     let TextRequest { settings, prompts, max_tokens, logprobs, echo, suffix } = read(fields, &app, &served)?;

@@ -26,7 +26,7 @@ pub async fn create(
     Extension(caller): Extension<Caller>,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let body = app.body(request, &caller).await?;
+    let body = app.body(request).await?;
     let mut fields = Fields::parse(&body, caller.notes())?;
     let served = app.model_of(&mut fields, &caller).await?;
     let before = match fields.text("previous_response_id")? {

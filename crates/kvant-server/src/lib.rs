@@ -46,7 +46,6 @@
 #![deny(missing_docs)]
 
 mod app;
-mod base64;
 mod connections;
 mod constraints;
 mod error;

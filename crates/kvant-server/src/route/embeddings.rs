@@ -2,7 +2,6 @@
 
 use super::{Caller, json};
 use crate::app::App;
-use crate::base64::base64;
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::request::jobs::Jobs;
@@ -11,6 +10,7 @@ use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{Request, Response};
+use base64::prelude::{BASE64_STANDARD, Engine as _};
 use kvant_engine::Interrupt;
 use kvant_engine::scheduler::Pooling;
 use serde_json::{Value, json as object};
@@ -55,7 +55,7 @@ pub async fn embeddings(
 
 fn written(vector: &[f32], is_packed: bool) -> Value {
     match is_packed {
-        true => base64(&vector.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>()).into(),
+        true => BASE64_STANDARD.encode(vector.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>()).into(),
         false => vector.into(),
     }
 }

@@ -36,7 +36,7 @@ pub async fn ps(State(app): State<Arc<App>>) -> Response<Body> {
     let models = app.models.list().into_iter().filter_map(|model| {
         let mut entry = entry(&app, &model);
         let served = model.served?;
-        let expires = model.expires.map(|left| format!("{}Z", rfc3339(now().saturating_add(left.as_secs()))));
+        let expires = model.expires.map(|left| rfc3339(now().saturating_add(left.as_secs())));
         entry["expires_at"] = expires.unwrap_or_else(|| NEVER.to_owned()).into();
         entry["size_vram"] = 0.into();
         entry["context_length"] = served.handle.context().into();
@@ -71,7 +71,7 @@ pub async fn show(
         "details": details(Some(&served)),
         "model_info": info,
         "capabilities": capabilities(&served),
-        "modified_at": format!("{}Z", rfc3339(app.started)),
+        "modified_at": rfc3339(app.started),
     })))
 }
 
@@ -107,7 +107,7 @@ fn entry(app: &App, model: &ModelStatus) -> Value {
     object!({
         "name": name,
         "model": name,
-        "modified_at": format!("{}Z", rfc3339(app.started)),
+        "modified_at": rfc3339(app.started),
         "size": model.bytes,
         "digest": digest,
         "details": details(model.served.as_deref()),

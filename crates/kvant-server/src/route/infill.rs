@@ -1,28 +1,17 @@
 //! `/infill`: what belongs between two texts, in llama.cpp's words.
 
-use super::{Caller, json};
-use crate::app::App;
+use super::{Answered, Asked, json};
 use crate::error::ApiError;
-use crate::fields::Fields;
 use crate::fill::FillTokens;
 use crate::request::jobs::{JobOptions, Jobs};
 use crate::request::sampling::Settings;
 use crate::turn::{Ending, Step, StreamFormat, TurnUsage, Turns, sse};
-use axum::Extension;
-use axum::body::Body;
-use axum::extract::State;
-use axum::http::{Request, Response};
 use kvant_engine::Interrupt;
 use kvant_engine::reply::ReplyPart;
 use serde_json::{Value, json as object};
 use std::sync::Arc;
 
-pub async fn infill(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    request: Request<Body>,
-) -> Result<Response<Body>, ApiError> {
-    let mut fields = Fields::parse(&app.body(request).await?, caller.notes())?;
+pub async fn infill(Asked { app, caller, mut fields }: Asked) -> Answered {
     let served = app.model_of(&mut fields, &caller).await?;
     let settings = Settings::read(&mut fields, &served, app.limits())?;
     let older = fields.tokens("max_tokens", 0)?;

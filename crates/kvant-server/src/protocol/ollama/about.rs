@@ -1,15 +1,12 @@
 //! What Ollama's clients ask before they ask a model.
 
 use crate::app::{App, now};
-use crate::error::ApiError;
-use crate::fields::Fields;
 use crate::models::{ModelStatus, Served};
-use crate::route::{Caller, json};
+use crate::route::{Answered, Asked, json};
 use crate::time::rfc3339;
-use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::{Request, Response};
+use axum::http::Response;
 use kvant_engine::SAMPLING;
 use serde_json::{Value, json as object};
 use sha2::{Digest, Sha256};
@@ -46,12 +43,7 @@ pub async fn ps(State(app): State<Arc<App>>) -> Response<Body> {
 }
 
 /// What is known about a model.
-pub async fn show(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    request: Request<Body>,
-) -> Result<Response<Body>, ApiError> {
-    let mut fields = Fields::parse(&app.body(request).await?, caller.notes())?;
+pub async fn show(Asked { app, caller, mut fields }: Asked) -> Answered {
     let (_, served) = super::model(&mut fields, &app, &caller).await?;
     fields.ignore(&["verbose"]);
     fields.end()?;

@@ -3,7 +3,7 @@
 //! An error δ in a row of weights changes an output by δ·x. If channels are uncorrelated, its mean square is Σ δ²·E[x²]: the
 //! mean squares are how much a channel's rounding matters.
 
-use kvant_cpu::InputObserver;
+use kvant_model::InputObserver;
 use kvant_model::description::Matrix;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Share of the mean over all channels that is added to each: a channel that was silent in the text still counts.
 const FLOOR: f64 = 1e-3;
 
-/// Mean squares of the inputs of linear layers. Give it to [`kvant_cpu::load_observed`] and run a text.
+/// Mean squares of the inputs of linear layers. Give it to a backend that shows inputs, and run a text.
 #[derive(Debug, Default)]
 pub struct Importance {
     /// By tensor, and by expert in a tensor of all experts.

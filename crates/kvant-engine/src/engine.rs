@@ -348,7 +348,8 @@ impl Engine {
     /// If tokens or positions are out of range, the backend cannot do what the pass asks, or a sequence refuses; nothing has changed
     /// then.
     pub fn forward(&self, pass: Pass<'_>, sequences: &mut [&mut Sequence]) -> Result<Outputs, ForwardError> {
-        self.pool.install(|| self.model.forward(pass, sequences))
+        let span = tracing::debug_span!("pass", tokens = pass.rows(), sequences = sequences.len());
+        span.in_scope(|| self.pool.install(|| self.model.forward(pass, sequences)))
     }
 
     /// An empty sequence of at most `context` tokens whose keys and values are kept as `kv` says.

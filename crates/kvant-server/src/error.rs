@@ -82,6 +82,16 @@ impl ApiError {
         self.param.as_deref() == Some(name)
     }
 
+    /// What a log may have of it: the message where the server is at fault; else code and field, since the message may quote what was
+    /// sent.
+    pub fn for_log(&self) -> String {
+        match (self.status.is_server_error(), self.code.unwrap_or(self.kind), &self.param) {
+            (true, ..) => self.message.clone(),
+            (false, code, None) => code.to_owned(),
+            (false, code, Some(param)) => format!("{code}: {param}"),
+        }
+    }
+
     /// What is said.
     pub fn message(&self) -> &str {
         &self.message

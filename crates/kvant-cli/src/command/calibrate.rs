@@ -9,7 +9,7 @@ use indicatif::ProgressBar;
 use kvant_codec::{KvSpec, SpecError};
 use kvant_engine::memory::bytes;
 use kvant_engine::open::plan_path;
-use kvant_engine::{ActivationType, LoadOptions, Policy, kv};
+use kvant_engine::{ActivationType, Policy, kv, load_model};
 use kvant_eval::plans::{PlanRequest, Positions, Progress, calibrate, calibration_windows};
 use kvant_eval::text;
 use kvant_model::{Checkpoint, Model};
@@ -92,12 +92,10 @@ impl Calibrate {
         };
         let checkpoint = Checkpoint::open(open::find(&self.model)?)?;
         let output = self.output.clone().unwrap_or_else(|| plan_path(&checkpoint));
-        let options = LoadOptions { activations: ActivationType::F32, ..LoadOptions::default() };
-        let model = kvant_cpu::load(&checkpoint, options)?;
+        let model = load_model(&checkpoint, ActivationType::F32)?;
         let window = model.context().map_or(WINDOW, |own| own.min(WINDOW)).min(self.tokens);
         let windows = calibration_windows(&Tokenizer::of(&checkpoint)?, &text, window, self.tokens)
-            // The library names the flag of `kvant eval`; here a window is as long as --tokens at most.
-            .map_err(|e| Failure::new(format!("{name}: {}", e.to_string().replace("--ctx", "--tokens"))))?;
+            .map_err(|e| Failure::new(format!("{name}: {e}")))?;
 
         let bar = progress::bar("{bar:30} {pos}/{len} tokens  {eta} left");
         bar.set_length((windows.ctx() * windows.chunks()) as u64);

@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use kvant_convert::{Conversion, ConvertError, Format, Importance, Weights};
 use kvant_engine::KvCache;
 use kvant_engine::memory::bytes;
-use kvant_engine::{ActivationType, LoadOptions, Policy};
+use kvant_engine::{ActivationType, Policy, load_model, load_observed};
 use kvant_eval::divergence::{Mode, Models, Request, divergence};
 use kvant_eval::{PassLimits, Score, Windows, text};
 use kvant_model::{Checkpoint, Chunk, Description, Model, Pass};
@@ -235,18 +235,14 @@ impl Texts {
     }
 }
 
-fn exact() -> LoadOptions {
-    LoadOptions { activations: ActivationType::F32, ..LoadOptions::default() }
-}
-
 fn load(checkpoint: &Checkpoint) -> Result<Model, Failure> {
-    Ok(kvant_cpu::load(checkpoint, exact())?)
+    Ok(load_model(checkpoint, ActivationType::F32)?)
 }
 
 /// Reads the text with somebody watching.
 fn observe(checkpoint: &Checkpoint, texts: &Texts) -> Result<Arc<Importance>, Failure> {
     let importance = Arc::new(Importance::default());
-    let model = kvant_cpu::load_observed(checkpoint, exact(), Arc::clone(&importance) as _)?;
+    let model = load_observed(checkpoint, Arc::clone(&importance) as _)?;
     let bar = progress::bar("{bar:30} {pos}/{len} windows read  {eta} left");
     bar.set_length(texts.windows.len() as u64);
     for window in &texts.windows {

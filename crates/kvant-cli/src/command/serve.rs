@@ -6,11 +6,11 @@ mod several;
 use crate::config::{Config, DEFAULT_MODEL};
 use crate::failure::Failure;
 use crate::options::{ModelOptions, RequestDefaults, Size};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use kvant_engine::SamplingOverrides;
 use kvant_engine::memory::bytes;
 use kvant_engine::scheduler::SchedulerOptions;
-use kvant_server::{Keys, Limits, LogLevel, LogOptions, Server, ServerOptions};
+use kvant_server::{Keys, Limits, Server, ServerOptions};
 use loader::Loader;
 use std::io::Write;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -109,14 +109,6 @@ pub struct Serve {
     #[arg(long, help_heading = "Server")]
     keep_volatile: bool,
 
-    /// What is written to stderr: a line for each request, or their bodies too
-    #[arg(long, value_name = "LEVEL", default_value = "requests", help_heading = "Server")]
-    log: Log,
-
-    /// Write the log as JSON, an object to a line
-    #[arg(long, help_heading = "Server")]
-    log_json: bool,
-
     #[command(flatten)]
     sampling: RequestDefaults,
 
@@ -163,14 +155,6 @@ pub struct Serve {
     /// The most seconds that answers under way get when the server is told to end
     #[arg(long, value_name = "SECONDS", default_value_t = 10, help_heading = "Server")]
     grace: u64,
-}
-
-/// What is logged.
-#[derive(Clone, Copy, ValueEnum)]
-enum Log {
-    Off,
-    Requests,
-    Debug,
 }
 
 impl Serve {
@@ -247,11 +231,6 @@ impl Serve {
             grace: Duration::from_secs(self.grace),
             ..Limits::default()
         };
-        let level = match self.log {
-            Log::Off => LogLevel::Off,
-            Log::Requests => LogLevel::Requests,
-            Log::Debug => LogLevel::Debug,
-        };
         ServerOptions {
             keys: match self.admin() {
                 Some(admin) => Keys::new(keys).with_admin(&admin),
@@ -265,7 +244,6 @@ impl Serve {
             strict_model: self.strict_model,
             strip_volatile: !self.keep_volatile,
             forced_sampling: forced,
-            log: LogOptions { level, json: self.log_json },
             ..ServerOptions::new(self.alias.clone().unwrap_or(name))
         }
     }

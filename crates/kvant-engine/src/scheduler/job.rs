@@ -9,6 +9,7 @@ use crate::speculation::{Proposer, SpeculationCounts};
 use crate::stepper::Stepper;
 use kvant_cache::{Prefix, Tenant};
 use std::time::{Duration, Instant};
+use tracing::Span;
 
 /// Somebody who waits for an answer.
 pub trait Listener: Send {
@@ -165,6 +166,8 @@ pub(super) struct Task {
     pub owner: u64,
     pub tenant: Tenant,
     pub listener: Box<dyn Listener>,
+    /// The span that was entered when it arrived: a request's.
+    pub span: Span,
     pub arrived: Instant,
     /// When it left the queue, and the prompt tokens found in the cache then.
     pub started: Option<(Instant, usize)>,
@@ -197,6 +200,7 @@ impl Task {
             owner: job.owner,
             tenant: job.tenant,
             listener: job.listener,
+            span: Span::current(),
             arrived: Instant::now(),
             started: None,
             first_token: None,

@@ -13,6 +13,7 @@ use kvant_text::tokenizer::Tokenizer;
 use std::ops::Range;
 use std::task::Waker;
 use std::time::Instant;
+use tracing::{debug, debug_span};
 
 /// What a pass came to for one sequence.
 #[derive(Default)]
@@ -158,6 +159,11 @@ impl Scheduler {
     pub(super) fn pass(&mut self) {
         let mut shares = self.shares();
         self.make_room(&mut shares);
+        let number = self.counters.passes;
+        let _step = debug_span!("step", number).entered();
+        for (Active { task, .. }, tokens) in self.active.iter().zip(&shares) {
+            debug!(parent: &task.span, step = number, tokens, "scheduled");
+        }
         let start = Instant::now();
         // A sequence whose state cannot go on is parted with; the others make the pass without it, and nothing of theirs is lost.
         let (outputs, wanted, rows) = loop {

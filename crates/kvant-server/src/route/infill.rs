@@ -1,27 +1,16 @@
 //! `/infill`: what belongs between two texts, in llama.cpp's words.
 
-use super::Caller;
 use super::native::Native;
-use crate::app::App;
+use super::{Answered, Asked};
 use crate::error::ApiError;
-use crate::fields::Fields;
 use crate::fill::FillTokens;
 use crate::request::jobs::{JobOptions, Jobs};
 use crate::request::sampling::Settings;
 use crate::turn::Turns;
-use axum::Extension;
-use axum::body::Body;
-use axum::extract::State;
-use axum::http::{Request, Response};
 use kvant_engine::Interrupt;
 use std::sync::Arc;
 
-pub async fn infill(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    request: Request<Body>,
-) -> Result<Response<Body>, ApiError> {
-    let mut fields = Fields::parse(&app.body(request, &caller).await?, caller.notes())?;
+pub async fn infill(Asked { app, caller, mut fields }: Asked) -> Answered {
     let served = app.model_of(&mut fields, &caller).await?;
     let settings = Settings::read(&mut fields, &served, app.limits())?;
     let older = fields.tokens("max_tokens", 0)?;

@@ -1,5 +1,6 @@
 //! What can be asked, and who may ask.
 
+mod asked;
 mod auth;
 mod completion;
 mod embeddings;
@@ -25,6 +26,7 @@ use axum::routing::{MethodRouter, delete, get, post};
 use serde_json::Value;
 use std::sync::Arc;
 
+pub use asked::{Answered, Asked};
 pub use auth::{Caller, HEAD_BYTES};
 pub use embeddings::check_dimensions;
 

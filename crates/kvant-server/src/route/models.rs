@@ -74,7 +74,7 @@ fn unknown(name: &str) -> ApiError {
 }
 
 async fn named(app: &App, caller: &Caller, request: Request<Body>) -> Result<String, ApiError> {
-    let mut fields = Fields::parse(&app.body(request, caller).await?, caller.notes())?;
+    let mut fields = Fields::parse(&app.body(request).await?, caller.notes())?;
     let name = fields.text("model")?.ok_or_else(|| ApiError::field("model", "model is required"))?;
     fields.end()?;
     match app.models.list().iter().any(|status| status.name == name) {

@@ -122,7 +122,7 @@ impl Loader {
         let tier = (self.kept)(name).map(|kept| disk(&kept, &opened, &empty)).transpose()?;
         let mut scheduler = Scheduler::new(Arc::clone(opened.engine()), empty, self.work);
         if let Some(tier) = tier {
-            scheduler = scheduler.with_disk(tier, |words| eprintln!("warning: {words}"))?;
+            scheduler = scheduler.with_disk(tier)?;
         }
         let handle = scheduler.handle();
         Ok(Ready { scheduler, handle, context, device, policy, cap, bytes })
@@ -187,7 +187,7 @@ impl ModelLoader for Loader {
 
     fn load(&self, name: &str, room: Option<u64>) -> Result<ServedModel, String> {
         let ready = self.open(name, room).map_err(|failure| in_words(name, failure))?;
-        eprintln!("{name} is loaded: contexts of {} tokens", ready.context);
+        tracing::info!(model = name, context = ready.context, "model loaded");
         ready.start().map_err(|error| error.to_string())
     }
 }
@@ -208,7 +208,7 @@ fn disk((folder, limit): &Kept, opened: &LoadedModel, empty: &KvCache) -> Result
     let tier =
         DiskTier::open(folder, *limit, layout, opened.signature()?, opened.engine().numerics(), &policy);
     let tier = tier.map_err(|e| Failure::new(format!("--kv-dir {e}")))?;
-    tier.unusable_files().iter().for_each(|words| eprintln!("warning: {words}"));
+    tier.unusable_files().iter().for_each(|words| tracing::warn!("{words}"));
     if tier.other_numerics() > 0 {
         let count = tier.other_numerics();
         eprintln!(

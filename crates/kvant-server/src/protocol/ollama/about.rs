@@ -4,12 +4,11 @@ use crate::app::{App, now};
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::models::{ModelFacts, ModelStatus, Served};
-use crate::route::{Caller, json};
+use crate::route::{Answered, Asked, json};
 use crate::time::rfc3339;
-use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::{Request, Response};
+use axum::http::Response;
 use kvant_engine::SAMPLING;
 use serde_json::{Value, json as object};
 use sha2::{Digest, Sha256};
@@ -36,7 +35,7 @@ pub async fn ps(State(app): State<Arc<App>>) -> Response<Body> {
     let models = app.models.list().into_iter().filter_map(|model| {
         let mut entry = entry(&app, &model);
         let served = model.served?;
-        let expires = model.expires.map(|left| format!("{}Z", rfc3339(now().saturating_add(left.as_secs()))));
+        let expires = model.expires.map(|left| rfc3339(now().saturating_add(left.as_secs())));
         entry["expires_at"] = expires.unwrap_or_else(|| NEVER.to_owned()).into();
         let device = served.handle.engine().device();
         // Here it is what the model takes in memory: weights, and keys and values as far as they may grow.
@@ -50,12 +49,7 @@ pub async fn ps(State(app): State<Arc<App>>) -> Response<Body> {
 }
 
 /// What is known about a model.
-pub async fn show(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    request: Request<Body>,
-) -> Result<Response<Body>, ApiError> {
-    let mut fields = Fields::parse(&app.body(request, &caller).await?, caller.notes())?;
+pub async fn show(Asked { app, caller, mut fields }: Asked) -> Answered {
     let (_, served) = super::model(&mut fields, &app, &caller).await?;
     fields.ignore(&["verbose"]);
     fields.end()?;
@@ -80,7 +74,7 @@ pub async fn show(
         "details": details(facts.as_ref(), Some(&served)),
         "model_info": info,
         "capabilities": capabilities(&served),
-        "modified_at": format!("{}Z", rfc3339(app.started)),
+        "modified_at": rfc3339(app.started),
     })))
 }
 
@@ -131,7 +125,7 @@ fn entry(app: &App, model: &ModelStatus) -> Value {
     object!({
         "name": name,
         "model": name,
-        "modified_at": format!("{}Z", rfc3339(app.started)),
+        "modified_at": rfc3339(app.started),
         "size": model.facts.as_ref().map_or(0, |facts| facts.file_bytes),
         "digest": digest,
         "details": details(model.facts.as_ref(), model.served.as_deref()),

@@ -16,13 +16,9 @@ use crate::fields::Fields;
 use crate::fill::FillTokens;
 use crate::models::{KeepAlive, Served};
 use crate::request::jobs::{JobOptions, Jobs};
-use crate::route::{Caller, json};
+use crate::route::{Answered, Asked, Caller, json};
 use crate::time::timestamp;
 use crate::turn::Turns;
-use axum::Extension;
-use axum::body::Body;
-use axum::extract::State;
-use axum::http::{Request, Response};
 use kvant_engine::Interrupt;
 use lines::{Kind, Lines};
 use request::Generate;
@@ -30,13 +26,7 @@ use serde_json::{Value, json as object};
 use std::sync::Arc;
 
 /// The next turn of a conversation.
-pub async fn chat(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    request: Request<Body>,
-) -> Result<Response<Body>, ApiError> {
-    let body = app.body(request, &caller).await?;
-    let mut fields = Fields::parse(&body, caller.notes())?;
+pub async fn chat(Asked { app, caller, mut fields }: Asked) -> Answered {
     if let Some(name) = unload(&mut fields, &["messages"], &app, &caller).await? {
         let message = object!({"role": "assistant", "content": ""});
         return Ok(json(&nothing(&name, "message", message, "unload")));
@@ -53,13 +43,7 @@ pub async fn chat(
 }
 
 /// What follows a text, or an answer to it.
-pub async fn generate(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    request: Request<Body>,
-) -> Result<Response<Body>, ApiError> {
-    let body = app.body(request, &caller).await?;
-    let mut fields = Fields::parse(&body, caller.notes())?;
+pub async fn generate(Asked { app, caller, mut fields }: Asked) -> Answered {
     if let Some(name) = unload(&mut fields, &["prompt", "suffix"], &app, &caller).await? {
         return Ok(json(&nothing(&name, "response", "".into(), "unload")));
     }
@@ -140,7 +124,7 @@ async fn unload(
     Ok(Some(name.filter(|name| *name == format!("{model}:latest")).unwrap_or(model)))
 }
 
-async fn respond(turns: Turns, lines: Lines, stream: bool) -> Result<Response<Body>, ApiError> {
+async fn respond(turns: Turns, lines: Lines, stream: bool) -> Answered {
     match stream {
         true => Ok(turns.stream(lines)),
         false => {

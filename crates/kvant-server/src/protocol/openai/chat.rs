@@ -9,25 +9,14 @@ use crate::protocol::thinking;
 use crate::request::messages::messages;
 use crate::request::sampling::Settings;
 use crate::request::tools::Tools;
-use crate::route::{Caller, json};
+use crate::route::{Answered, Asked, json};
 use crate::turn::TurnRequest;
-use axum::Extension;
-use axum::body::Body;
-use axum::extract::State;
-use axum::http::{Request, Response};
 use serde_json::Value;
-use std::sync::Arc;
 
 /// The most likely tokens that may be asked for.
 const MOST_LIKELY: u64 = 20;
 
-pub async fn completions(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    request: Request<Body>,
-) -> Result<Response<Body>, ApiError> {
-    let body = app.body(request, &caller).await?;
-    let mut fields = Fields::parse(&body, caller.notes())?;
+pub async fn completions(Asked { app, caller, mut fields }: Asked) -> Answered {
     let served = app.model_of(&mut fields, &caller).await?;
     let request = read(fields, &app, &served)?;
     let (n, stream, include_usage) =

@@ -9,12 +9,8 @@ use crate::models::Served;
 use crate::request::jobs::{JobOptions, Jobs};
 use crate::request::prompts::{Prompt, prompts};
 use crate::request::sampling::Settings;
-use crate::route::{Caller, json};
+use crate::route::{Answered, Asked, json};
 use crate::turn::Turns;
-use axum::Extension;
-use axum::body::Body;
-use axum::extract::State;
-use axum::http::{Request, Response};
 use kvant_engine::Interrupt;
 use std::sync::Arc;
 
@@ -35,13 +31,7 @@ struct TextRequest {
     best_of: usize,
 }
 
-pub async fn completions(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    request: Request<Body>,
-) -> Result<Response<Body>, ApiError> {
-    let body = app.body(request, &caller).await?;
-    let mut fields = Fields::parse(&body, caller.notes())?;
+pub async fn completions(Asked { app, caller, mut fields }: Asked) -> Answered {
     let served = app.model_of(&mut fields, &caller).await?;
     let TextRequest { settings, prompts, max_tokens, logprobs, echo, suffix, best_of } =
         read(fields, &app, &served)?;

@@ -8,14 +8,12 @@ mod request;
 
 use crate::app::App;
 use crate::error::ApiError;
-use crate::fields::Fields;
-use crate::route::{Caller, json};
+use crate::route::{Answered, Asked, Caller, json};
 use crate::store::Stored;
 use axum::Extension;
-use axum::body::Body;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
-use axum::http::{Request, Response, StatusCode};
+use axum::http::StatusCode;
 use events::ResponseEvents;
 pub use items::input_items;
 use output::Draft;
@@ -23,13 +21,7 @@ use serde_json::json as object;
 use std::sync::Arc;
 
 /// The next turn of a conversation.
-pub async fn create(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    request: Request<Body>,
-) -> Result<Response<Body>, ApiError> {
-    let body = app.body(request, &caller).await?;
-    let mut fields = Fields::parse(&body, caller.notes())?;
+pub async fn create(Asked { app, caller, mut fields }: Asked) -> Answered {
     let served = app.model_of(&mut fields, &caller).await?;
     let before = match fields.text("previous_response_id")? {
         None => None,
@@ -66,7 +58,7 @@ pub async fn retrieve(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
     id: Result<Path<String>, PathRejection>,
-) -> Result<Response<Body>, ApiError> {
+) -> Answered {
     let id = name_of(id)?;
     let stored = app.store.get(caller.whose.owner, &id).ok_or_else(|| unknown(&id))?;
     Ok(json(&stored.response))
@@ -77,7 +69,7 @@ pub async fn delete(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
     id: Result<Path<String>, PathRejection>,
-) -> Result<Response<Body>, ApiError> {
+) -> Answered {
     let id = name_of(id)?;
     match app.store.remove(caller.whose.owner, &id) {
         true => Ok(json(&object!({"id": id, "object": "response", "deleted": true}))),

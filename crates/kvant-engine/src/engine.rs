@@ -7,7 +7,7 @@ use crate::reply::{ChatFormat, ReplyParser};
 use crate::sampler::{SamplingOverrides, SamplingParams};
 use crate::session::{CARD_PREFILL_CHUNK, PREFILL_CHUNK, Session};
 use crate::signature::{device_numerics, numerics};
-use crate::speculation::{MakeProposer, Proposer, Speculate};
+use crate::speculation::{DraftModel, DraftProposer, MakeProposer, Proposer, SuffixProposer};
 use kvant_attention::{KvCache, KvUnsupported};
 use kvant_cache::snapshot::Numerics;
 use kvant_cache::{Policy, Sequence, Store};
@@ -95,7 +95,7 @@ impl Engine {
         let tokenizer = Tokenizer::of(checkpoint)?;
         let (format, reply_markers) = (ChatFormat::default(), Vec::new());
         let sampling = makers_sampling(checkpoint)?;
-        let speculate = if model.abilities().any_rows { Speculate::default() } else { Speculate::Off };
+        let proposers = model.abilities().any_rows.then(SuffixProposer::maker);
         let engine = Self {
             model,
             tokenizer,
@@ -107,7 +107,7 @@ impl Engine {
             device,
             least_tokens: OnceLock::new(),
             breakers: OnceLock::new(),
-            proposers: speculate.proposers(),
+            proposers,
         };
         Ok(match ChatTemplate::of(checkpoint)? {
             Some(template) => engine.with_template(template),
@@ -123,18 +123,25 @@ impl Engine {
         Self { template: Some(template), format, reply_markers, ..self }
     }
 
-    /// The same model with another way of speculative decoding, or none. The output is the same.
+    /// The same model without speculative decoding. The output is the same.
+    #[must_use]
+    pub fn without_speculation(self) -> Self {
+        Self { proposers: None, ..self }
+    }
+
+    /// The same model with a draft model, which has to have its words: [`DraftModel::new`] compares them.
     ///
     /// # Errors
-    /// If it is asked for on a device whose logits may depend on how many tokens are read together.
-    pub fn with_speculation(self, speculate: Speculate) -> Result<Self, LoadError> {
-        self.with_proposers(speculate.proposers())
+    /// As [`Engine::with_proposers`].
+    pub fn with_draft(self, draft: DraftModel) -> Result<Self, LoadError> {
+        let draft = Arc::new(draft);
+        self.with_proposers(Some(Arc::new(move || Box::new(DraftProposer::new(Arc::clone(&draft))))))
     }
 
     /// The same with proposers of the caller's own, one for each text.
     ///
     /// # Errors
-    /// As [`Engine::with_speculation`].
+    /// If the model is on a device whose logits may depend on how many tokens are read together.
     pub fn with_proposers(self, proposers: Option<MakeProposer>) -> Result<Self, LoadError> {
         if proposers.is_some() && !self.model.abilities().any_rows {
             return Err(LoadError::unsupported(format!(

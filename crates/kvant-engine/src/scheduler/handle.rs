@@ -7,6 +7,7 @@ use super::queue::Queue;
 use super::view::{View, Viewer};
 use crate::engine::Engine;
 use crate::sampler::SampleError;
+use crate::speculation::{Answers, Proposer};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Wake;
 use std::time::Instant;
@@ -91,6 +92,8 @@ impl Wake for Shared {
 pub struct Handle {
     pub(super) shared: Arc<Shared>,
     pub(super) engine: Arc<Engine>,
+    pub(super) answers: Option<Arc<Answers>>,
+    pub(super) speculates: bool,
     pub(super) context: usize,
     pub(super) most_running: usize,
     pub(super) most_waiting: usize,
@@ -122,7 +125,8 @@ impl Handle {
         let (count, owner) = (jobs.len(), jobs.first().map(|job| job.owner));
         let task = |mut job: Job| {
             job.request.sampling = self.engine.complete(job.request.sampling);
-            Ok(Task::new(job, 0)?.speculating(self.engine.proposer()))
+            let proposer = self.proposer(&job);
+            Ok(Task::new(job, 0)?.speculating(proposer))
         };
         let tasks: Vec<Task> = jobs.into_iter().map(task).collect::<Result<_, SampleError>>()?;
         let mut state = self.shared.lock();
@@ -147,6 +151,17 @@ impl Handle {
         }
         self.shared.tell(state);
         Ok(())
+    }
+
+    /// Somebody who guesses how a text goes on, with the answers that its tenant had before.
+    fn proposer(&self, job: &Job) -> Option<Box<dyn Proposer>> {
+        let mut proposer = self.engine.proposer().filter(|_| self.speculates)?;
+        if job.cache_prompt
+            && let Some(answers) = &self.answers
+        {
+            proposer.recall(answers.of(job.tenant));
+        }
+        Some(proposer)
     }
 
     fn check(&self, job: &Job) -> Result<(), Refused> {

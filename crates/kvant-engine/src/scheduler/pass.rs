@@ -65,11 +65,11 @@ impl Active {
     }
 
     /// Proposes tokens for the next pass, where that is worth it; says how many.
-    fn propose(&mut self, context: usize, least_chance: f64) -> usize {
+    fn propose(&mut self, context: usize, limits: ProposalLimits) -> usize {
         let stepper = &mut self.task.stepper;
-        let room = context.saturating_sub(stepper.known().len()).min(MOST_PROPOSED);
+        let room = context.saturating_sub(stepper.known().len()).min(limits.most);
         let most = self.kv.sequence().revocable(1 + room) - 1;
-        stepper.propose(ProposalLimits { most, least_chance });
+        stepper.propose(ProposalLimits { most, ..limits });
         stepper.proposed()
     }
 
@@ -238,12 +238,12 @@ impl Scheduler {
         let answering = pending.iter().filter(|&&count| count == 1).count();
         let budget = prefill_budget::budget(&self.times, answering, self.chunk);
         let mut dealt = prefill_budget::split_budget(budget, &reading).into_iter();
-        let (context, least_chance) = (self.context, self.times.least_chance(answering));
+        let (context, limits) = (self.context, self.times.limits(answering, MOST_PROPOSED));
         let share = |(count, active): (usize, &mut Active)| match count {
             0 => 0,
             // The last token of a prompt is not what proposals follow.
             1 if active.task.stepper.chosen().is_empty() => 1,
-            1 => 1 + active.propose(context, least_chance),
+            1 => 1 + active.propose(context, limits),
             _ => dealt.next().unwrap_or(1),
         };
         pending.into_iter().zip(&mut self.active).map(share).collect()
@@ -378,6 +378,7 @@ impl Scheduler {
             Some(Ok(finish)) => {
                 self.counters.finished += 1;
                 self.remember(&active);
+                self.keep_answer(&active.task);
                 active.task.finish(finish);
             }
         }

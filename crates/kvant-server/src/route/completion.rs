@@ -2,10 +2,9 @@
 
 use super::native::Native;
 use super::state::view_of;
-use super::{Caller, json};
+use super::{Answered, Asked, json};
 use crate::app::App;
 use crate::error::ApiError;
-use crate::fields::Fields;
 use crate::request::jobs::{JobOptions, Jobs};
 use crate::request::prompts::prompts;
 use crate::request::sampling::Settings;
@@ -24,12 +23,7 @@ use std::sync::Arc;
 const MOST_LIKELY: u64 = 20;
 
 /// What follows a text as it is.
-pub async fn completion(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    request: Request<Body>,
-) -> Result<Response<Body>, ApiError> {
-    let mut fields = Fields::parse(&app.body(request, &caller).await?, caller.notes())?;
+pub async fn completion(Asked { app, caller, mut fields }: Asked) -> Answered {
     let served = app.model_of(&mut fields, &caller).await?;
     let settings = Settings::read(&mut fields, &served, app.limits())?;
     let older = fields.tokens("max_tokens", 0)?;

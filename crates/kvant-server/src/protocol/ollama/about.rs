@@ -1,8 +1,6 @@
 //! What Ollama's clients ask before they ask a model.
 
 use crate::app::{App, now};
-use crate::error::ApiError;
-use crate::fields::Fields;
 use crate::models::{ModelFacts, ModelStatus, Served};
 use crate::route::{Answered, Asked, json};
 use crate::time::rfc3339;

@@ -22,7 +22,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 
 async fn read(app: &App, caller: &Caller, request: Request<Body>, what: &str) -> Result<Fields, ApiError> {
     caller.administers(what)?;
-    Fields::parse(&app.body(request, caller).await?, caller.notes())
+    Fields::parse(&app.body(request).await?, caller.notes())
 }
 
 fn name(fields: &mut Fields) -> Result<String, ApiError> {

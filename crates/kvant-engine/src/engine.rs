@@ -4,7 +4,7 @@ use crate::chat_prompt::Rendered;
 use crate::defaults::makers_sampling;
 use crate::least_tokens::LeastTokens;
 use crate::reply::{ChatFormat, ReplyParser};
-use crate::sampler::SamplingOverrides;
+use crate::sampler::{SamplingOverrides, SamplingParams};
 use crate::session::{CARD_PREFILL_CHUNK, PREFILL_CHUNK, Session};
 use crate::signature::{device_numerics, numerics};
 use crate::speculation::{MakeProposer, Proposer, Speculate};
@@ -33,6 +33,8 @@ pub struct Engine {
     device: String,
     /// Made when a prompt is first bounded by them.
     least_tokens: OnceLock<LeastTokens>,
+    /// Made when a text is first generated with DRY.
+    breakers: OnceLock<Arc<[u32]>>,
     /// Who guesses how texts go on; none for one token a pass.
     proposers: Option<MakeProposer>,
 }
@@ -104,6 +106,7 @@ impl Engine {
             pool,
             device,
             least_tokens: OnceLock::new(),
+            breakers: OnceLock::new(),
             proposers: speculate.proposers(),
         };
         Ok(match ChatTemplate::of(checkpoint)? {
@@ -145,6 +148,40 @@ impl Engine {
     /// Whether texts are generated with speculative decoding.
     pub fn speculates(&self) -> bool {
         self.proposers.is_some()
+    }
+
+    /// Settings with what only the vocabulary tells: the tokens that end a text, where they are forbidden, and those that end DRY's
+    /// sequences.
+    pub(crate) fn complete(&self, mut sampling: SamplingParams) -> SamplingParams {
+        if sampling.ignore_eos {
+            let ends = self.tokenizer.end_of_generation().iter();
+            sampling.logit_bias.extend(ends.map(|&id| (id, f32::NEG_INFINITY)));
+        }
+        if sampling.dry_multiplier > 0.0 && sampling.dry_breakers.is_none() {
+            let found = self.breakers.get_or_init(|| self.breakers_of(&["\n", ":", "\"", "*"]).into());
+            sampling.dry_breakers = Some(Arc::clone(found));
+        }
+        sampling
+    }
+
+    /// The tokens that end the sequences which DRY looks at, in rising order: those with one of these texts in theirs, and where no token
+    /// has one, the last token of that text.
+    pub fn breakers_of(&self, texts: &[&str]) -> Vec<u32> {
+        let count = u32::try_from(self.tokenizer.vocab_len()).unwrap_or(u32::MAX);
+        let bytes_of = |id: u32| self.tokenizer.text_bytes(id).unwrap_or_default();
+        let mut found = Vec::new();
+        for text in texts.iter().filter(|text| !text.is_empty()) {
+            let has_it = |id: &u32| bytes_of(*id).windows(text.len()).any(|part| part == text.as_bytes());
+            let before = found.len();
+            found.extend((0..count).filter(has_it));
+            if found.len() == before {
+                let encoded = self.tokenizer.encode(text, EncodeOptions::default()).unwrap_or_default();
+                found.extend(encoded.last());
+            }
+        }
+        found.sort_unstable();
+        found.dedup();
+        found
     }
 
     /// Somebody who guesses how a text goes on.

@@ -154,9 +154,24 @@ fn request(dice: &mut Dice, longest: usize) -> Request {
         seed: Some(dice.below(1000) as u64),
         ..SamplingParams::default()
     };
+    let sampling = if dice.one_in(3) { unusual(dice, sampling) } else { sampling };
     let stop = if dice.one_in(4) { vec!["e".to_owned(), "tt".into()] } else { Vec::new() };
     let max_tokens = if dice.one_in(8) { None } else { Some(dice.below(50)) };
     Request { prompt, sampling, stop, max_tokens, ..Request::default() }
+}
+
+/// Settings with samplers that have a state, or draw more than once.
+fn unusual(dice: &mut Dice, sampling: SamplingParams) -> SamplingParams {
+    SamplingParams {
+        mirostat: dice.of(&[0, 2]),
+        dry_multiplier: dice.of(&[0.0, 0.8]),
+        xtc_probability: dice.of(&[0.0, 0.5]),
+        typical_p: dice.of(&[1.0, 0.8]),
+        top_n_sigma: dice.of(&[0.0, 1.5]),
+        dynatemp_range: dice.of(&[0.0, 0.3]),
+        ignore_eos: dice.one_in(4),
+        ..sampling
+    }
 }
 
 /// What a session made of some turns of a conversation, one after another: tokens, text, end, logits and tokens held.

@@ -20,10 +20,11 @@ pub enum Dialect {
 }
 
 impl Dialect {
-    /// That of a route.
-    pub fn of(path: &str) -> Self {
+    /// That of a route, where clients of several protocols ask for it.
+    pub fn of(path: &str, speaks_anthropic: bool) -> Self {
         match path {
             path if path.starts_with("/v1/messages") => Self::Anthropic,
+            path if path.starts_with("/v1/models") && speaks_anthropic => Self::Anthropic,
             path if path.starts_with("/api/") => Self::Ollama,
             _ => Self::OpenAi,
         }

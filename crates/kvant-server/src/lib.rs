@@ -42,7 +42,7 @@
 //! **Invariant:** a field that is not understood is named in the header `x-kvant-ignored-fields` and in the log, or refused where the
 //! server is [strict](ServerOptions::strict). None is dropped in silence.
 //!
-//! **Invariant:** no part of a request names a file, a host or a command.
+//! **Invariant:** no part of a request names a file, a host or a command. The admin alone names models to be fetched.
 #![deny(missing_docs)]
 
 mod app;
@@ -72,5 +72,5 @@ mod watched;
 pub use app::{Limits, ServerOptions};
 pub use keys::Keys;
 pub use log::{LogLevel, LogOptions};
-pub use models::{ModelLoader, ServedModel};
+pub use models::{ModelFacts, ModelLoader, PullProgress, ServedModel};
 pub use server::Server;

@@ -186,12 +186,22 @@ fn several_models_have_a_folder_each() {
 }
 
 #[test]
+fn a_folder_that_is_missing_is_made() {
+    let home = Home::new();
+    let path = home.path("new/prefixes");
+    let served = Served::start(&home, &home.model(), &["--ctx", "480", "--kv-dir", path.to_str().unwrap()]);
+    assert!(path.is_dir(), "it is there before clients can connect");
+    ask(&served, 0);
+}
+
+#[test]
 fn folders_that_cannot_be_used_are_refused() {
     let folder = Folder::new();
     let model = folder.home.model();
     let with = |arguments: &[&str]| folder.home.run(&[&["serve", &model, "--port", "0"], arguments].concat());
     let path = folder.path.to_str().unwrap();
-    with(&["--kv-dir", "nowhere"]).fails(1, &["--kv-dir nowhere: cannot open this folder"]);
+    let inside = format!("{model}/inside");
+    with(&["--kv-dir", &inside]).fails(1, &["inside: cannot make this folder"]);
     with(&["--kv-dir", &model]).fails(1, &["cannot open this folder"]);
     #[cfg(target_os = "linux")]
     with(&["--kv-dir", "/proc"]).fails(1, &["/proc: cannot make a file"]);

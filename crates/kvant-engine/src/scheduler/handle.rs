@@ -107,6 +107,11 @@ impl Handle {
         self.context
     }
 
+    /// The most sequences that are answered at a time.
+    pub fn most_running(&self) -> usize {
+        self.most_running
+    }
+
     /// Puts jobs into the queue: all of them or none.
     ///
     /// # Errors
@@ -115,7 +120,10 @@ impl Handle {
         jobs.iter().try_for_each(|job| self.check(job))?;
         // Made outside the lock: penalties look at the whole prompt.
         let (count, owner) = (jobs.len(), jobs.first().map(|job| job.owner));
-        let task = |job| Ok(Task::new(job, 0)?.speculating(self.engine.proposer()));
+        let task = |mut job: Job| {
+            job.request.sampling = self.engine.complete(job.request.sampling);
+            Ok(Task::new(job, 0)?.speculating(self.engine.proposer()))
+        };
         let tasks: Vec<Task> = jobs.into_iter().map(task).collect::<Result<_, SampleError>>()?;
         let mut state = self.shared.lock();
         if state.stopping.is_some() || state.ended {

@@ -93,6 +93,8 @@ pub struct JobUsage {
     pub speculation: SpeculationCounts,
     /// From its arrival until it left the queue.
     pub waited: Duration,
+    /// From its arrival until its first token was chosen; until its end where none was.
+    pub first_token: Duration,
     /// From its arrival to its end.
     pub total: Duration,
 }
@@ -166,6 +168,8 @@ pub(super) struct Task {
     pub arrived: Instant,
     /// When it left the queue, and the prompt tokens found in the cache then.
     pub started: Option<(Instant, usize)>,
+    /// When the first token was chosen.
+    pub first_token: Option<Instant>,
     /// When the last token was chosen.
     pub spoke: Option<Instant>,
     /// The prompt is in the tree of prefixes.
@@ -180,7 +184,8 @@ impl Task {
         if job.embed.is_some() {
             job.request.max_tokens = Some(0);
         }
-        let stepper = Stepper::new(&job.request, job.constraint)?;
+        let sampling = std::mem::take(&mut job.request.sampling);
+        let stepper = Stepper::new(&job.request, sampling, job.constraint)?;
         Ok(Self {
             id,
             stepper,
@@ -194,6 +199,7 @@ impl Task {
             listener: job.listener,
             arrived: Instant::now(),
             started: None,
+            first_token: None,
             spoke: None,
             remembered: false,
             on_disk: None,
@@ -239,6 +245,7 @@ impl Task {
             generated: self.stepper.chosen().len(),
             speculation: self.stepper.counts(),
             waited: started - self.arrived,
+            first_token: self.first_token.unwrap_or(now) - self.arrived,
             total: now - self.arrived,
         };
         self.listener.take(JobEvent::Finished { text, finish, usage });

@@ -356,7 +356,10 @@ impl Scheduler {
             *self.generated.entry(active.task.owner).or_default() += 1;
             match active.task.spoke.replace(now) {
                 Some(before) => self.counters.between_tokens.add(now - before),
-                None => self.counters.first_token.add(now - active.task.arrived),
+                None => {
+                    active.task.first_token = Some(now);
+                    self.counters.first_token.add(now - active.task.arrived);
+                }
             }
             active.task.listener.take(event);
         }

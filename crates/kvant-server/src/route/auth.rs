@@ -5,6 +5,7 @@ use crate::error::{ApiError, Dialect};
 use crate::keys::Identity;
 use crate::log::RequestLog;
 use crate::notes::Notes;
+use crate::protocol::anthropic::VERSION_HEADER;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::header::{
@@ -72,6 +73,7 @@ pub async fn authorize(
 ) -> Response<Body> {
     let is_question = request.method() == Method::OPTIONS && app.options.cors.is_some();
     let path = request.uri().path().to_owned();
+    let dialect = Dialect::of(&path, request.headers().contains_key(VERSION_HEADER));
     let notes = if app.options.strict { Notes::strict() } else { Notes::default() };
     let log = Arc::new(RequestLog::new(app.options.log, request.method().as_str(), &path, notes));
     let mut response = match admit(&app, &request) {
@@ -90,9 +92,9 @@ pub async fn authorize(
     let error = response.extensions_mut().remove::<ApiError>();
     log.status(response.status().as_u16(), error.as_ref().map(ApiError::message));
     if let Some(error) = error
-        && Dialect::of(&path) != Dialect::OpenAi
+        && dialect != Dialect::OpenAi
     {
-        *response.body_mut() = Body::from(error.body_in(Dialect::of(&path)).to_string());
+        *response.body_mut() = Body::from(error.body_in(dialect).to_string());
     }
     for (name, value) in [(IGNORED, log.notes.header()), (STRIPPED, log.notes.stripped_header())] {
         if let Some(value) = value {

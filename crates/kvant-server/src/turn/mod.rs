@@ -13,7 +13,7 @@ pub use begin::TurnRequest;
 pub use stream::{StreamFormat, sse};
 pub use usage::{TurnUsage, UsageSum};
 use volatile::strip_volatile;
-pub use whole::Turn;
+pub use whole::{Scored, Turn};
 
 use crate::error::ApiError;
 use crate::log::RequestLog;

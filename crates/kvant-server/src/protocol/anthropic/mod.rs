@@ -11,10 +11,13 @@ use crate::route::{Caller, json};
 use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::{Request, Response};
+use axum::http::{HeaderName, Request, Response};
 use events::MessageEvents;
 use serde_json::json as object;
 use std::sync::Arc;
+
+/// What Anthropic's clients send with every request.
+pub const VERSION_HEADER: HeaderName = HeaderName::from_static("anthropic-version");
 
 /// The next turn of a conversation.
 pub async fn messages(

@@ -32,8 +32,9 @@ pub async fn completions(
     let request = read(fields, &app, &served)?;
     let (n, stream, include_usage) =
         (request.settings.n, request.settings.stream, request.settings.include_usage);
+    let custom = request.tools.as_ref().map(|tools| tools.custom.clone()).unwrap_or_default();
     let turns = request.begin(&app, served, &caller).await?;
-    let reply = Reply::new(&app, turns.served(), Form::Chat, 1, n);
+    let reply = Reply::new(&app, turns.served(), Form::Chat, 1, n).with_custom(custom);
     match stream {
         true => Ok(turns.stream(reply.pieces(include_usage))),
         false => Ok(json(&reply.whole(turns).await?)),

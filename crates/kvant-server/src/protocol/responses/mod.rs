@@ -2,6 +2,7 @@
 
 mod events;
 mod input;
+mod items;
 mod output;
 mod request;
 
@@ -16,6 +17,7 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::{Request, Response, StatusCode};
 use events::ResponseEvents;
+pub use items::input_items;
 use output::Draft;
 use serde_json::json as object;
 use std::sync::Arc;
@@ -33,9 +35,12 @@ pub async fn create(
         None => None,
         Some(id) => Some((app.store.get(caller.whose.owner, &id).ok_or_else(|| unknown(&id))?, id)),
     };
-    let (history, previous) = before.map(|(stored, id)| (stored.messages, id)).unzip();
-    let request = request::read(fields, &app, &served, history.unwrap_or_default())?;
-    let draft = Draft::new(app.fresh_id("resp"), served.name.clone(), previous, &request);
+    let (before, previous) = before.unzip();
+    let (history, mut items) = before.map(items::before).unwrap_or_default();
+    let id = app.fresh_id("resp");
+    items.extend(input::items_of(&fields, &id));
+    let request = request::read(fields, &app, &served, history)?;
+    let draft = Draft::new(id, Arc::clone(&served), previous, &request);
     let request::ResponseRequest { turn, conversation, store, .. } = request;
     let stream = turn.settings.stream;
     let turns = turn.begin(&app, served, &caller).await?;
@@ -43,7 +48,7 @@ pub async fn create(
         let (app, owner) = (Arc::clone(&app), caller.whose.owner);
         move |id: &str, messages, response| {
             if store {
-                app.store.put(owner, id, Stored { messages, response });
+                app.store.put(owner, id, Stored { messages, input: items, response });
             }
         }
     };

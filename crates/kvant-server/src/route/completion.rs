@@ -2,7 +2,7 @@
 
 use super::native::Native;
 use super::state::view_of;
-use super::{Answered, Asked, json};
+use super::{Answered, Asked, Caller, json};
 use crate::app::App;
 use crate::error::ApiError;
 use crate::request::jobs::{JobOptions, Jobs};
@@ -12,7 +12,7 @@ use crate::turn::Turns;
 use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::{Request, Response};
+use axum::http::Response;
 use kvant_engine::sampler::SettingValue;
 use kvant_engine::scheduler::SequenceView;
 use kvant_engine::{Interrupt, SAMPLING, SamplingParams};

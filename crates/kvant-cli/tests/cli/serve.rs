@@ -124,7 +124,7 @@ fn a_request_is_traced_down_to_its_kernels_and_what_was_said_is_nowhere() {
     let request = of("request");
     assert!(request.iter().all(|line| line["span"]["path"] == "/v1/chat/completions"), "{said}");
     let scheduled: Vec<_> = request.iter().filter(|line| line["message"] == "scheduled").collect();
-    assert!(scheduled.len() >= 3 && scheduled.iter().all(|line| line["span"]["id"] == 1), "{said}");
+    assert!(!scheduled.is_empty() && scheduled.iter().all(|line| line["span"]["id"] == 1), "{said}");
     // Its passes, by the numbers of the scheduler's steps.
     let passes = of("pass");
     for line in scheduled {

@@ -1,5 +1,6 @@
 //! `kvant calibrate`: what a model's keys and values are like, written to a plan.
 
+use crate::command::convert::{Texts, observe};
 use crate::failure::Failure;
 use crate::open;
 use crate::options::{ThreadOptions, Tokens};
@@ -49,6 +50,10 @@ pub struct Calibrate {
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 
+    /// Write an importance matrix for `kvant convert --imatrix` to this file, in place of a plan; llama.cpp reads it too
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["output", "learn"])]
+    imatrix: Option<PathBuf>,
+
     /// A UTF-8 text like those the model will read [default: part of a novel that comes with kvant]
     #[arg(long, value_name = "FILE")]
     text: Option<PathBuf>,
@@ -91,6 +96,13 @@ impl Calibrate {
             None => (text::CALIBRATION_NAME.to_owned(), Cow::Borrowed(text::calibration())),
         };
         let checkpoint = Checkpoint::open(open::find(&self.model)?)?;
+        if let Some(path) = &self.imatrix {
+            let (seen, _) = Texts::cut(&checkpoint, &text, self.tokens)?;
+            let importance = observe(&checkpoint, &seen)?;
+            importance.write(path)?;
+            println!("{}: {} matrices, over {name}", path.display(), importance.layers());
+            return Ok(());
+        }
         let output = self.output.clone().unwrap_or_else(|| plan_path(&checkpoint));
         let model = load_model(&checkpoint, ActivationType::F32)?;
         let window = model.context().map_or(WINDOW, |own| own.min(WINDOW)).min(self.tokens);

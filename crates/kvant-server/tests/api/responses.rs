@@ -197,6 +197,8 @@ fn probabilities_of_text_are_given_whole_and_in_pieces() {
     let included = server.ask(PATH, included);
     assert_eq!(included["output"][0]["content"][0]["logprobs"][0]["top_logprobs"], json!([]));
     assert_eq!(server.ask(PATH, ask(json!("x")))["output"][0]["content"][0]["logprobs"], json!([]));
+    let wrong = with(ask(json!("x")), json!({"include": [{}]}));
+    server.post(PATH, &wrong).fails(400, "include must be an array of strings");
 }
 
 #[test]

@@ -107,6 +107,9 @@ pub fn read(
 /// Reads `top_logprobs`, and what `include` says of it; the rest of `include` is about tools of OpenAI's servers.
 fn logprobs(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
     let included = fields.array("include")?.unwrap_or_default();
+    if let Some(other) = included.iter().find(|name| !name.is_string()) {
+        return Err(fields.wrong("include", "an array of strings", other));
+    }
     let likeliest = fields.integer("top_logprobs", 0..=MOST_LIKELY)?.map(|count| count as usize);
     Ok(likeliest.or(included.iter().any(|name| name == LOGPROBS).then_some(0)))
 }

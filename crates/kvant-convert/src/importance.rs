@@ -53,7 +53,8 @@ impl Importance {
         let own = layers.get(&(tensor.to_owned(), expert)).map(|moments| moments.squares.as_slice());
         // A file may have all experts of a tensor one after another.
         let among_all = || {
-            let all = &layers.get(&(tensor.to_owned(), None))?.squares;
+            let all =
+                &layers.get(&(tensor.to_owned(), None)).filter(|all| all.squares.len() > inputs)?.squares;
             all.get(expert? * inputs..)?.get(..inputs)
         };
         let squares = own.or_else(among_all).filter(|squares| squares.len() == inputs)?;

@@ -218,10 +218,13 @@ fn settings_outside_their_range_are_named() {
 fn naive_chain(logits: &[f32], history: &[u32], params: &SamplingParams, excludes: bool) -> Vec<f64> {
     let mut left: Vec<(usize, f64)> = logits.iter().map(|&logit| f64::from(logit)).enumerate().collect();
     let shares = |left: &[(usize, f64)]| {
-        let total: f64 = left.iter().map(|(_, logit)| logit.exp()).sum();
-        left.iter().map(|(_, logit)| logit.exp() / total).collect::<Vec<f64>>()
+        // From the highest down: a low temperature makes large logits.
+        let highest = left.iter().map(|(_, logit)| *logit).fold(f64::MIN, f64::max);
+        let total: f64 = left.iter().map(|(_, logit)| (logit - highest).exp()).sum();
+        left.iter().map(|(_, logit)| (logit - highest).exp() / total).collect::<Vec<f64>>()
     };
-    let entropy = |left: &[(usize, f64)]| -> f64 { shares(left).iter().map(|p| -p * p.ln()).sum() };
+    let information = |p: &f64| if *p > 0.0 { -p * p.ln() } else { 0.0 };
+    let entropy = |left: &[(usize, f64)]| -> f64 { shares(left).iter().map(information).sum() };
     // DRY: for every token, the longest end of the history that it followed before.
     for (token, logit) in &mut left {
         let breakers = params.dry_breakers.as_deref().unwrap_or_default();

@@ -196,7 +196,6 @@ fn unusual(dice: &mut Dice, sampling: SamplingParams) -> SamplingParams {
         typical_p: dice.of(&[1.0, 0.8]),
         top_n_sigma: dice.of(&[0.0, 1.5]),
         dynatemp_range: dice.of(&[0.0, 0.3]),
-        ignore_eos: dice.one_in(4),
         ..sampling
     }
 }

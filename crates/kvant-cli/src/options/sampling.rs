@@ -73,7 +73,11 @@ impl Args for RequestDefaults {
         let command = command.next_help_heading("Defaults of requests");
         SAMPLING.iter().filter(|setting| setting.request.is_some()).fold(command, |command, setting| {
             let makers = if setting.makers.is_some() { "as the model's makers want, else " } else { "" };
-            command.arg(flag(setting, &format!(" [default: {makers}{}]", setting.usual)))
+            let default = match setting.usual {
+                SettingValue::Flag(_) | SettingValue::Order(_) => String::new(),
+                value => format!(" [default: {makers}{value}]"),
+            };
+            command.arg(flag(setting, &default))
         })
     }
 

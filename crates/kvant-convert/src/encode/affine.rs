@@ -131,11 +131,9 @@ impl<const G: usize> Affine<G> {
 
     fn error_under(&self, x: &[f32; LEN], w: &[f32; LEN]) -> f64 {
         let (d, dmin) = (self.d.to_f64(), self.dmin.to_f64());
-        let groups = x.as_chunks::<G>().0.iter().zip(w.as_chunks::<G>().0).zip(self.codes.as_chunks::<G>().0);
-        let error = |(g, ((x, w), codes)): (usize, ((&[f32; G], &[f32; G]), &[f64; G]))| {
-            squares(x, w, codes, d * self.scales[g], dmin * self.minima[g])
-        };
-        groups.enumerate().map(error).sum()
+        let (x, w, codes) = (x.as_chunks::<G>().0, w.as_chunks::<G>().0, self.codes.as_chunks::<G>().0);
+        let error = |g| squares(&x[g], &w[g], &codes[g], d * self.scales[g], dmin * self.minima[g]);
+        (0..x.len()).map(error).sum()
     }
 }
 

@@ -10,8 +10,8 @@ const LEN: usize = 256;
 pub(super) fn q2_k(x: &[f32; LEN], weights: Option<&[f32; LEN]>, out: &mut [u8; 84]) -> bool {
     let Some(block) = Affine::<16>::best(x, weights, Kind { most: 3.0, limit: 15.0 }) else { return false };
     out.fill(0);
-    for g in 0..16 {
-        out[g] = block.scales[g] as u8 | (block.minima[g] as u8) << 4;
+    for (out, (scale, minimum)) in out.iter_mut().zip(block.scales.iter().zip(&block.minima)) {
+        *out = *scale as u8 | (*minimum as u8) << 4;
     }
     for (i, code) in block.codes.iter().enumerate() {
         let (half, run, l) = (i / 128, i % 128 / 32, i % 32);

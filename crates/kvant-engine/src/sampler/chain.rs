@@ -285,7 +285,7 @@ mod tests {
 
     #[test]
     fn logarithms_and_powers_are_those_of_the_library() {
-        for x in [1e-300, 1e-9, 0.3, 0.7071, 1.0, 1.4143, 2.0, 3.7, 1e6, 1e300] {
+        for x in [1e-300, 1e-9, 0.3, 0.7070, 0.7072, 1.0, 1.4143, 2.0, 3.7, 1e6, 1e300] {
             assert!((ln(x) - x.ln()).abs() <= 1e-13 * x.ln().abs().max(0.01), "{x}: {} {}", ln(x), x.ln());
         }
         for (x, y) in [(0.0, 1.0), (0.5, 1.0), (0.3, 2.5), (1.0, 7.0), (0.9, 0.0)] {

@@ -15,6 +15,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Where prefixes are kept, and the most bytes they may have.
 pub type Kept = (PathBuf, u64);
 
+/// Where the model of a name keeps prefixes.
+type KeptOf = Box<dyn Fn(&str) -> Option<Kept> + Send + Sync>;
+
 /// Models by name, and where each is.
 pub type Found = Vec<(String, String)>;
 
@@ -24,7 +27,7 @@ pub struct Loader {
     options: ModelOptions,
     work: SchedulerOptions,
     /// Where each of them keeps prefixes, by its name.
-    kept: Box<dyn Fn(&str) -> Option<Kept> + Send + Sync>,
+    kept: KeptOf,
     /// Bytes that all of them may take together.
     memory: Option<u64>,
 }

@@ -1,7 +1,7 @@
 """Long streams through `kvant serve`: python bench/streams.py KVANT MODEL KV CONTEXT STREAMS TOKENS [options of serve]. Every client sends a prompt of
 CONTEXT random ids and reads TOKENS tokens; printed are the tokens per second of all clients together while all are being answered, and the median gap
 between two tokens of one. TEMP and TOPK in the environment sample (greedy otherwise); SERVER_LOG is a file for what the server says, such as the
-times of passes under KVANT_CUDA_TIMES=1."""
+times of passes with --log kvant_cuda=trace."""
 import json, os, random, statistics, subprocess, sys, threading, time, urllib.request
 
 kvant, model, kv, (context, streams, tokens) = *sys.argv[1:4], map(int, sys.argv[4:7])

@@ -1,5 +1,34 @@
 //! The launches of one attention: encode, attend and reduce, for rows of a model on this card or of one that runs elsewhere.
 //!
+//! # What `kernels/attention.cuh` does
+//!
+//! (The essay stands here, because the compiled kernels are held to the text of their sources by a digest.)
+//!
+//! **Work is a list.** The host writes *items* once a pass, for all layers of one window: a run of closed pages of one sequence, or the exact
+//! rows of a query (sinks, recent pages, open page). A CTA of four warps takes an item for one kv head and writes a partial for every query of it:
+//! the weighted sum, the maximum m and the sum l of weights relative to 2^m. A second kernel merges the partials of a query in the
+//! order of their slots. So one launch serves any number of sequences of any lengths, and a long context fills the card although there is one
+//! query: its pages are split into up to 32 runs.
+//!
+//! **Queries are columns.** Tensor cores multiply a tile of 16 rows with 8 columns. Rows are tokens of a page, columns the query heads of a kv
+//! head, and with grouped-query attention eight of them share one reading of the page. Several query tokens (a prompt, speculation) become further columns of
+//! the same tile, as far as they see the same pages. A column's arithmetic does not look at its neighbours.
+//!
+//! **The maximum is lazy.** Online softmax rescales sums whenever a larger score turns up. Here a running maximum moves only where the
+//! weights that a lane has of one page would sum to more than 64: until then weights may be larger than one, which their formats hold, and
+//! nothing is rescaled. Exact rows, which are few, keep the maximum exact.
+//!
+//! **Bits depend on positions alone.** Which pages an item has follows from its queries' positions, which warp takes which page from the number of warps,
+//! and the order of every sum from both. Neither the batch nor the grid comes in, nor whether the launch is part of a graph.
+//!
+//! A worked example: a step at 10,000 tokens, 32 query heads on 8 kv heads, pages of 64 tokens. There are about 156 closed pages. In
+//! runs of about five they are 32 items, and the exact rows one more: 33 items by 8 kv heads are 264 CTAs, two for each of 132 multiprocessors. Each has
+//! four warps with a page or two each, of four columns that are real and four that are padding. Then every query head merges 33 partials.
+//!
+//! The trade-off: four of eight columns idle with four query heads to a kv head. It costs little, because a step waits for memory and not for
+//! products. A prompt is another matter: there an item has as many tokens as fill its tiles, and on Hopper whole tiles of 128 rows go another way
+//! (`attention_tile.cu`).
+//!
 //! **Invariant:** there is no other place that launches these kernels, so a query has the same bits whoever asks.
 
 use crate::cache::SlotPages;

@@ -1,4 +1,37 @@
 //! The text of attention by fours of positions and channels (`wgsl/quads.wgsl`): few queries, and pages that it knows.
+//!
+//! A decode step reads every page once and does little with it. On a GPU the time goes into waiting for words from memory, and into
+//! reading workgroup memory, which all threads share. This kernel is a shape that makes both rare.
+//!
+//! # The tricks
+//!
+//! **Everything is a four.** Up to four query heads of one kv head are worked on together, and their numbers lie beside each other as one
+//! `vec4`. A thread has four positions (scores) or four channels (sums). What it loads from a page meets all four queries, and one `vec4` from
+//! workgroup memory serves sixteen products.
+//!
+//! **Two ways through 256 positions.** For scores the 128 threads are two halves of 64: a thread has four of the 256 positions and one half of the
+//! channels. The halves exchange what they have: each ends up with the whole scores of two of its four positions. For sums a thread has
+//! four channels, and sets of threads (`SETS`: 512 by the head's width) share the positions. They are added up once, after the last position.
+//!
+//! **Codes become numbers without a conversion.** Four bits are put into the top of an f16's fraction under the exponent of 16, which makes
+//! 16 + code: `((word << 6) & 0x03c003c0) | 0x4c004c00` has two of a word's eight codes, and `unpack2x16float` gives both. The constant
+//! that is too much is known: it goes into what zeros and centres add, once for a page.
+//!
+//! **Ask early.** A thread asks for the first codes of a step before a barrier and for the next ones while it multiplies these. The list of pages of the
+//! next 256 positions is fetched during these, in the other half of `pages`.
+//!
+//! # An example
+//!
+//! The code 9 in the lowest bits of a word: shifted left by six it lies in bits 6 to 9, the top of the fraction. With 0x4c00, the exponent of 16,
+//! the f16 is 0x4e40 = 16 · (1 + 9/16) = 25 = 16 + 9. A page's scale s and zero z of the channel make the key s·9 + z = s·25 + (z − 16·s), and
+//! Σ q·(z − 16·s) is one number for the page, made while the codes are on their way.
+//!
+//! # The trade-off
+//!
+//! Queries stay f32 and are not rounded to bytes as on the CPU: products are floating-point, and nobody waits for the largest number to round
+//! by. The text is long, because loops over registers are written out before the shader is compiled
+//! ([`unrolled`]), and it knows pages of 64 tokens alone: f16 on both sides, or four-bit codes with key scales by channel and value scales
+//! by token. Everything else, and another number of columns than four, is `attend.wgsl`'s, by the same tasks and partials.
 
 use crate::device::{Gpu, WORKGROUP_BYTES};
 use crate::layout::SlotKernels;

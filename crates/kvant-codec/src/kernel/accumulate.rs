@@ -1,7 +1,46 @@
 //! Σ w·v over a page, from the packed codes, in the codec's basis.
 //!
-//! The token's scale folds into its weight; folded weights are rounded to signed bytes per page, head and group, and
-//! meet units of sixteen channels and four tokens. What is left per channel and page is one multiply-add.
+//! The mirror image of `scores`. There a sum runs over channels, and what belongs to a channel folds into the query. Here it runs over
+//! tokens, and what belongs to a token folds into its weight: with a scale s and a zero z of the token, and the centre m of the codes u,
+//!
+//! ```text
+//! Σ w·(s·u + z)  =  Σ (w·s)·(u − m)  +  Σ w·(z + m·s)
+//!                   integers             one number for all channels of a group
+//! ```
+//!
+//! # Three tricks
+//!
+//! **Weights become bytes, page by page.** w·s is rounded to step · r by the largest of the page. A weight is never negative, and most are
+//! tiny; where a page holds nothing that matters its step is tiny too, so rounding adds at most 1/254 of the page's own
+//! largest w·s to a term.
+//!
+//! **Lanes are channels.** A unit has eight tokens of sixteen channels. A lane adds up its channel, and the sum of a page goes into the
+//! accumulator by one multiply-add for sixteen channels. Its two vectors have a chain of sums each: the dot product takes several cycles, and one
+//! chain would wait for itself.
+//!
+//! **The change of basis waits.** Codes lie in the codec's basis (a rotation, say). Σ w·Rv = R·Σ w·v, so the accumulator stays in that basis,
+//! and `finish` goes back once a step, however many pages there were. The sum of the weights is kept beside it (`mass`): a mean that the
+//! codec took off comes back as `mass` times the mean.
+//!
+//! # An example
+//!
+//! Three tokens of one channel, four bits, no zeros: w = (0.5, 0.3, 0.2), s = (2, 1, 4), u = (9, 4, 7). With m = 8 the values are
+//! 2·1, 1·(−4) and 4·(−1), and the sum is 1 − 1.2 − 0.8 = −1.
+//!
+//! ```text
+//! fold     w·s = (1, 0.3, 0.8)         step = 1/127, r = (127, 38, 102)
+//! centre   8 · Σ r = 8 · 267 = 2136    once per page and head
+//! loop     Σ r·u = 1143 + 152 + 714 = 2009
+//! sum      step · (2009 − 2136) = −127/127 = −1.000
+//! ```
+//!
+//! The roundings −0.1 and +0.4 of the integers, times the levels −4 and −1, happen to cancel here; in general they do not.
+//!
+//! # The trade-off
+//!
+//! Groups of channels with scales of their own (`rot4g32`) fold and round the same weights once per group, which is why weights of up to four
+//! spans are folded before the first code is read: folding is a chain of reductions, and four of them run side by side. Channel scales
+//! (`chg`), which fold into nothing here, cost one multiplication per channel and page at the end.
 
 use super::block::{BATCH, Heads, Room, Sums, TILES};
 use super::round::{self, Folded, ONES, planes};

@@ -1,8 +1,38 @@
 //! A few heads over pages of 64 tokens whose codes all have four bits, or all eight: decoding with `int4`, `int8` and `k8v4`.
 //!
-//! The steps are those of `scores` and `accumulate` in their order, so the bits are the same. But sizes are known when this is compiled,
-//! nothing is asked of the format inside a page, and what is folded stays in registers and in one small frame: around so few
-//! products the rest had been most of the time.
+//! A decode step brings one token: with grouped-query attention four or eight query heads meet a page, and that is all the work a page gets.
+//! The general kernels spend most of it around the products. These have the same steps in the same order, so the bits are the same, and
+//! leave out what a known shape makes needless.
+//!
+//! # What is left out
+//!
+//! | the general kernel | here |
+//! |---|---|
+//! | asks the format for tokens, channels, width, tables | constants of the compiled kernel: `D` of 64 or 128, `BITS` of 4 or 8, 64 tokens |
+//! | optional arrays of scales and zeros, four combinations | keys have both by channel, values a scale by token ([`suit`] sees to it) |
+//! | takes scratch memory for up to 96 folded heads | at most four heads in one small frame on the stack, on lines of its own |
+//! | expands codes for the unit for blocks | never: fewer than sixteen heads do not fill it |
+//! | scores wait in memory between spans | one span: a score is stored once, final |
+//!
+//! # An example
+//!
+//! `int4`, 128 channels, four heads. A page of keys has 64 · 128 codes of four bits, 4,096 bytes, beside 512 bytes of scales and zeros.
+//!
+//! ```text
+//! fold    4 heads · 128 products, rounded to 4 · 128 bytes            8 vectors each
+//! loop    16 octets of channels · 4 tiles of 16 tokens = 64 units     1 load, 2 unpacked vectors a unit,
+//!         each unit meets 4 heads                                     2 dot products a head: 512 in all
+//! end     4 heads · 4 tiles: one multiply-add and one store
+//! ```
+//!
+//! With registers for it (AVX-512: `S::TILES` of 4) all four tiles of four heads are held at once, sixteen sums, so that a query's four bytes
+//! are broadcast once for 64 tokens. AVX2 and NEON take one tile of four heads at a time.
+//!
+//! # The trade-off
+//!
+//! Sixteen compiled bodies of scores (two dimensions, two widths, one to four heads on tiers that hold four) and eight of sums, for the three
+//! caches that people run; every other format, and a batch that brings sixteen heads to a page, takes the general kernels. Whatever
+//! changes in `scores` or `accumulate` changes here too: the test `a_few_heads_have_the_bits_that_many_have` compares them on every tier.
 
 mod scores;
 mod sums;

@@ -1,8 +1,49 @@
 //! q·k for every token of a page, from the packed codes.
 //!
-//! A span of channels at a time: the query's bytes (folded with the page's channel scales, or prepared once when
-//! there are none) meet units of sixteen tokens; what is left per token is one fused multiply-add with its scale. Pages of
-//! values are scored too, where they are latents: see `turned`.
+//! A decoded key is never made. A code u of channel c stands for s·u + z with a scale and a zero of the channel and page, so with the
+//! centre m of the codes (8 for four bits), a sum over channels is
+//!
+//! ```text
+//! Σ q·(s·u + z)  =  Σ (q·s)·(u − m)  +  Σ q·(z + m·s)
+//!                   integers             once per page and head, no codes
+//! ```
+//!
+//! # Four tricks
+//!
+//! **Scales move to the query.** q·s is made once per page and head: d products in place of d · tokens. Where pages have no channel scales
+//! there is nothing to fold, and the query is rounded once per step instead.
+//!
+//! **The folded query becomes bytes.** q·s is rounded to step · r, with r from −127 to 127, so that the loop is the processor's dot
+//! product of unsigned with signed bytes: 64 products an instruction with AVX-512 VNNI. Against codes of five bits and more a byte is too
+//! coarse: then r has two bytes in two *planes*, and the loop runs twice (`round.rs` has the figures).
+//!
+//! **The exact query meets what is not centred.** Only u − m, which is small, meets the rounded query. The offset z + m·s, which is large where
+//! keys have a mean, meets q itself. The loop multiplies r with u as it is stored, and m · Σ r is taken off at the end.
+//!
+//! **Lanes are tokens.** A unit has eight channels of sixteen tokens (`pack.rs`). A lane adds up its token's products, so a score needs no
+//! sum across lanes, and a code that was unpacked meets up to four heads before the next is loaded.
+//!
+//! # An example
+//!
+//! Two channels of one token in four bits: q = (2, −1), s = (0.5, 0.25), z = (−3, 1), u = (10, 3). The key is (2, 1.75) and q·k = 2.25.
+//!
+//! ```text
+//! fold     q·s = (1, −0.25)            step = 1/127, r = (127, −32)
+//! base     Σ q·(z + 8·s) = 2·1 − 1·3 = −1,  and  −8 · step · Σ r = −8 · 95/127 = −5.984
+//! loop     Σ r·u = 1270 − 96 = 1174    the only part that depends on the token
+//! score    step · 1174 + base = 9.244 − 6.984 = 2.260
+//! ```
+//!
+//! The error, 0.010, is that of rounding −31.75 to −32, times the centred code −5.
+//!
+//! # The trade-off
+//!
+//! Folding costs as much as a few tokens do, and pays because a page has many, mostly 64. Each page rounds the query anew, by its own largest
+//! |q·s|: more work than one rounding a step, and much less error, because one loud channel of one page spoils no other page. With sixteen
+//! heads and more the integer sums are made by the processor's unit for blocks ([`block`]); what comes before and after is the same code, so
+//! a head has the same bits alone and among many.
+//!
+//! `mixed_width` joins spans of several widths under one step; `row_major` scores pages of values, which latents are.
 
 mod batch;
 mod fold;

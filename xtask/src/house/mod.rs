@@ -34,7 +34,8 @@ impl fmt::Display for Offence {
 /// Prints every offence and fails if there is one.
 pub fn check() -> Outcome {
     let files = files()?;
-    let mut offences = Vec::new();
+    let mut offences: Vec<Offence> =
+        files.iter().filter_map(|path| beside_its_folder(path, &files)).collect();
     let mut read = 0;
     for path in &files {
         let Ok(bytes) = fs::read(path) else { continue };
@@ -56,6 +57,14 @@ pub fn check() -> Outcome {
         0 => Ok(Tally::default()),
         n => Err(Trouble::failed(format!("{n} offences against the house rules"))),
     }
+}
+
+/// A module whose parts have a folder is that folder's `mod.rs`.
+fn beside_its_folder(path: &str, files: &[String]) -> Option<Offence> {
+    let folder = format!("{}/", path.strip_suffix(".rs").filter(|path| path.contains("/src/"))?);
+    let is_part = |other: &String| other.starts_with(&folder) && other.ends_with(".rs");
+    let message = format!("a module with a folder is its mod.rs: move it to {folder}mod.rs");
+    files.iter().any(is_part).then(|| Offence { path: path.to_owned(), line: 1, message })
 }
 
 fn files() -> Result<Vec<String>, Trouble> {
@@ -86,6 +95,15 @@ mod tests {
         assert!(!is_ours("crates/kvant-model/tests/fixtures/llama/config.json"));
         assert!(!is_ours("fuzz/seeds/spec/int4"));
         assert!(!is_ours(""));
+    }
+
+    #[test]
+    fn a_module_with_a_folder_is_its_mod_rs() {
+        let files =
+            ["a/src/b.rs", "a/src/b/c.rs", "a/src/d.rs", "a/tests/e.rs", "a/tests/e/f.rs"].map(String::from);
+        let beside: Vec<&String> =
+            files.iter().filter(|path| beside_its_folder(path, &files).is_some()).collect();
+        assert_eq!(beside, ["a/src/b.rs"]);
     }
 
     #[test]

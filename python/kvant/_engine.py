@@ -72,7 +72,7 @@ class Engine:
         mlock: bool = False,
         sparse_v: float | None = None,
         state: Literal["f32", "bf16", "int8"] | None = None,
-        speculate: Literal["off", "suffix"] | None = None,
+        speculate: str | None = None,
         chat_template: str | None = None,
         progress: Progress | None = None,
     ) -> Engine:
@@ -86,7 +86,8 @@ class Engine:
         streaming attention (StreamingLLM) in place of `ctx`: the `sinks` and this many last tokens are in view, without end. `mlock` pins
         weights, keys and values in memory. `sparse_v` leaves out values of pages in which no token has this share of the largest
         weight. `state` is what recurrent state is stored in. `chat_template` is a Jinja template in place of the model's own.
-        `speculate` is speculative decoding, which changes nothing but time: `suffix` [where the device allows it] or `off`.
+        `speculate` is speculative decoding, which changes nothing but time: `suffix` [where the device allows it], `off`, or the
+        file of a draft model (smaller, with the same tokenizer; on CPUs).
         """
         asked: dict[str, object] = {
             "kv": os.fspath(kv),

@@ -33,6 +33,36 @@ class Sampling(TypedDict, total=False):
     presence_penalty: float
     #: How many of the last tokens the penalties look at; None for all [64].
     penalty_window: int | None
+    #: Keep the tokens nearest to the expected surprise whose probabilities reach this sum [1].
+    typical_p: float
+    #: Keep logits within so many standard deviations of the highest; 0 keeps all [0].
+    top_n_sigma: float
+    #: XTC: how often the most likely tokens are cut but for the last that reaches the threshold [0].
+    xtc_probability: float
+    #: XTC: the least probability of a likely token [0.1].
+    xtc_threshold: float
+    #: Dynamic temperature: so much less and more than the temperature; 0 for a fixed one [0].
+    dynatemp_range: float
+    #: Dynamic temperature: the exponent of the entropy's share [1].
+    dynatemp_exponent: float
+    #: 2 for mirostat 2.0, which takes the place of all cuts [0].
+    mirostat: int
+    #: Mirostat: the surprise to aim at, in bits [5].
+    mirostat_tau: float
+    #: Mirostat: how fast its bound moves [0.1].
+    mirostat_eta: float
+    #: DRY: the penalty of a token that goes on with a repeated sequence of the allowed length [0].
+    dry_multiplier: float
+    #: DRY: the factor by which the penalty grows with every further token [1.75].
+    dry_base: float
+    #: DRY: sequences of so many tokens are penalised, and longer ones more [2].
+    dry_allowed_length: int
+    #: DRY: how many of the last tokens are looked at; None for all [None].
+    dry_penalty_last_n: int | None
+    #: Do not let the model end the text [False].
+    ignore_eos: bool
+    #: Steps of the sampler in their order, with ; between them; those left out are not done.
+    samplers: str
     #: Added to the logits of these tokens; minus infinity forbids one.
     logit_bias: Mapping[int, float] | None
     #: Makes the choice repeatable.
@@ -49,14 +79,23 @@ class Sampling(TypedDict, total=False):
     regex: str | None
 
 
+#: How values of some kinds are read.
+_KINDS: dict[str, Any] = {
+    "number": float,
+    "seed": lambda _: None,
+    "window": lambda text: None if text == "all" else int(text),
+    "flag": lambda text: text == "true",
+    "order": str,
+}
 #: The sampler's settings as the engine declares them, with what holds when nobody says otherwise.
 SAMPLING: dict[str, Any] = {
-    name: {"number": float, "seed": lambda _: None}.get(kind, int)(usual)
+    name: _KINDS.get(kind, int)(usual)
     for name, kind, usual in _kvant.sampling_settings()
 }
 #: Those that are numbers of any kind, and options that count something.
 _NUMBERS = tuple(name for name, kind, _ in _kvant.sampling_settings() if kind == "number")
-_COUNTS = (*(name for name in SAMPLING if name not in _NUMBERS), "max_tokens", "logprobs")
+_WORDS = tuple(name for name, kind, _ in _kvant.sampling_settings() if kind in ("flag", "order"))
+_COUNTS = (*(name for name in SAMPLING if name not in (*_NUMBERS, *_WORDS)), "max_tokens", "logprobs")
 
 _USUAL: dict[str, Any] = {
     **SAMPLING,
@@ -92,8 +131,12 @@ def settings(options: Mapping[str, Any], logprobs: int | None = None) -> dict[st
     return found | {"sampling": [(name, _text(name, value)) for name, value in sampling]}
 
 
-def _text(name: str, value: float | None) -> str:
+def _text(name: str, value: float | bool | str | None) -> str:
     """A value of the sampler's as the engine reads it."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
     if value is None:
         return "random" if name == "seed" else "all"
     return repr(value)

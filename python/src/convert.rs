@@ -6,7 +6,7 @@ use crate::models;
 use crate::work::{Progress, detached};
 use kvant_attention::KvCache;
 use kvant_convert::{Conversion, ConvertError, Format, Importance, Weights};
-use kvant_engine::{ActivationType, LoadOptions};
+use kvant_engine::load_observed;
 use kvant_eval::{Score, Windows, text};
 use kvant_model::{Checkpoint, Chunk, Description, Pass};
 use kvant_text::tokenizer::{EncodeOptions, Tokenizer};
@@ -89,8 +89,7 @@ fn observe(checkpoint: &Checkpoint, settings: &Settings) -> PyResult<Arc<Importa
     let count = (settings.tokens / window).min(held).max(1);
     let windows = Windows::of_text(&tokenizer, text, window, count, Score::All).map_err(bad_value)?;
     let importance = Arc::new(Importance::default());
-    let exact = LoadOptions { activations: ActivationType::F32, ..LoadOptions::default() };
-    let model = kvant_cpu::load_observed(checkpoint, exact, Arc::clone(&importance) as _).map_err(failed)?;
+    let model = load_observed(checkpoint, Arc::clone(&importance) as _).map_err(failed)?;
     for window in windows.iter() {
         let mut cache = KvCache::reference(model.slots(), window.len()).map_err(failed)?;
         for tokens in window.chunks(PASS) {

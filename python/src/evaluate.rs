@@ -5,7 +5,7 @@ use crate::error::{bad_value, failed};
 use crate::models;
 use crate::work::{Progress, detached};
 use kvant_engine::open::Plans;
-use kvant_engine::{ActivationType, KvChoice, LoadOptions, Policy};
+use kvant_engine::{ActivationType, KvChoice, Policy, load_model};
 use kvant_eval::divergence::{DivergenceRow, Mode, Models, Request, divergence};
 use kvant_eval::{
     Machine, PassLimits, Report, Score, Setting, Windows, check_context, every_cache, perplexity, text,
@@ -60,7 +60,7 @@ pub fn pool(threads: Option<usize>) -> PyResult<Pool> {
 
 /// A model with these activations.
 pub fn load(checkpoint: &Checkpoint, activations: ActivationType) -> PyResult<Model> {
-    kvant_cpu::load(checkpoint, LoadOptions { activations, ..LoadOptions::default() }).map_err(failed)
+    load_model(checkpoint, activations).map_err(failed)
 }
 
 /// A text as it was given, or one that comes with kvant.

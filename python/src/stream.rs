@@ -65,6 +65,8 @@ fn sampling_settings() -> Vec<(&'static str, &'static str, String)> {
         SettingValue::Number(_) => "number",
         SettingValue::Count(_) => "count",
         SettingValue::Window(_) => "window",
+        SettingValue::Flag(_) => "flag",
+        SettingValue::Order(_) => "order",
         _ => "seed",
     };
     SAMPLING.iter().map(|setting| (setting.name, kind(&setting.usual), setting.usual.to_string())).collect()

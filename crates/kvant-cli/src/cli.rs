@@ -2,7 +2,9 @@
 
 use crate::command;
 use crate::failure::Failure;
+use crate::log::LogArgs;
 use clap::{Parser, Subcommand};
+use tracing::level_filters::LevelFilter;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -27,6 +29,9 @@ instruction set), NO_COLOR.";
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
+
+    #[command(flatten)]
+    pub log: LogArgs,
 }
 
 /// A subcommand; each has a file in `command/`.
@@ -83,6 +88,11 @@ pub enum Command {
 }
 
 impl Command {
+    /// What it logs where no flag says.
+    pub fn log_level(&self) -> LevelFilter {
+        if matches!(self, Self::Serve(_)) { LevelFilter::INFO } else { LevelFilter::WARN }
+    }
+
     /// Does what was asked.
     pub fn execute(self) -> Result<(), Failure> {
         match self {

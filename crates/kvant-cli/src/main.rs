@@ -13,6 +13,7 @@ mod config;
 mod failure;
 mod interrupt;
 mod keyboard;
+mod log;
 mod named;
 mod open;
 mod options;
@@ -31,7 +32,9 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     #[cfg(all(target_os = "linux", feature = "gpu"))]
     without_desktop();
-    match cli::Cli::parse_from(typed::rewritten(std::env::args_os())).command.execute() {
+    let cli = cli::Cli::parse_from(typed::rewritten(std::env::args_os()));
+    cli.log.begin(cli.command.log_level());
+    match cli.command.execute() {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),
     }

@@ -43,6 +43,11 @@ pub fn stdout() -> Harmless<io::StdoutLock<'static>> {
     Harmless(io::stdout().lock())
 }
 
+/// Stderr, without what a terminal would obey.
+pub fn stderr() -> Harmless<io::Stderr> {
+    Harmless(io::stderr())
+}
+
 /// A writer that takes control characters out.
 pub struct Harmless<W>(W);
 

@@ -30,12 +30,13 @@ pub(crate) struct Assembly<'a> {
 type Pair<'p> = (&'p Part, &'p Part);
 
 impl Assembly<'_> {
-    /// Every tensor, in the order in which the description names them; `dtype` gives a matrix of a role and a row length its type.
+    /// Every tensor, in the order in which the description names them; `dtype` gives a matrix of a role, a row length and a
+    /// name its type.
     pub fn tensors(
         &self,
         from: &Parts,
         to: &Parts,
-        dtype: impl Fn(Role, usize) -> DType,
+        dtype: impl Fn(Role, usize, &str) -> DType,
     ) -> Result<Vec<Made>> {
         self.agree(from, to)?;
         let untied = self.untied(from, to)?;
@@ -109,7 +110,12 @@ impl Assembly<'_> {
         Ok(Some((from, to)))
     }
 
-    fn made(&self, name: &str, pairs: &[Pair<'_>], dtype: &impl Fn(Role, usize) -> DType) -> Result<Made> {
+    fn made(
+        &self,
+        name: &str,
+        pairs: &[Pair<'_>],
+        dtype: &impl Fn(Role, usize, &str) -> DType,
+    ) -> Result<Made> {
         let layout = || self.refused(&format!("tensor {name:?} has another layout"));
         let first = pairs[0].1;
         let shape = first.tensor.shape.clone();
@@ -137,7 +143,7 @@ impl Assembly<'_> {
         for pairs in by_slice {
             matrices.push(self.dealt(&pairs, outputs)?.ok_or_else(layout)?);
         }
-        let dtype = dtype(first.role, shape.last().copied().unwrap_or(1));
+        let dtype = dtype(first.role, shape.last().copied().unwrap_or(1), &name);
         let rows = match transposed {
             false => Rows::Matrices(matrices),
             true => Rows::Turned(Turned::new(matrices, inputs)),
@@ -151,7 +157,16 @@ impl Assembly<'_> {
         let mut next = 0;
         let mut in_order = true;
         for (from, to) in pairs {
-            let weight = self.importance.and_then(|all| all.of(&from.tensor.name, from.expert));
+            let inputs = |part: &Part| match part.form {
+                Form::Matrix { inputs, .. } => inputs,
+                Form::Vector { .. } => 0,
+            };
+            let weight = self.importance.and_then(|all| {
+                let own = all.of(&from.tensor.name, from.expert, inputs(from));
+                // A file may speak of the tensor that is written.
+                let theirs = || all.of(&to.tensor.name, to.expert, inputs(to));
+                own.or_else(|| theirs().filter(|_| from.form == to.form))
+            });
             let weight = weight.filter(|_| !is_transposed(from) && !is_transposed(to));
             let scale = self.scale(from.scale, to.scale, &to.tensor.name)?;
             sources.push(Source::of(from, to, scale, self.checkpoint, weight)?);

@@ -26,7 +26,7 @@
 //! | `to_folder` | the Hugging Face checkpoint of a GGUF file: `config.json`, `tokenizer.json` |
 //! | `packed` | safetensors with integers and scales in tensors of their own |
 //! | `output` | a file that is there as a whole or not at all |
-//! | `importance` | what every channel of every layer is multiplied with |
+//! | `importance`, `imatrix` | what every channel of every layer is multiplied with, and files of it |
 //!
 //! **Invariant:** a model may be larger than memory. What is held of it is a block of rows, the scales of one tensor, and
 //! vectors.
@@ -39,6 +39,7 @@ mod assemble;
 mod convert;
 mod encode;
 mod error;
+mod imatrix;
 mod importance;
 mod keys;
 mod output;
@@ -54,4 +55,5 @@ pub use convert::{Conversion, Format, Progress};
 pub use encode::{can_encode, encode_row};
 pub use error::ConvertError;
 pub use importance::Importance;
-pub use recipe::Weights;
+pub use recipe::{Mix, Weights};
+pub use source::quantised;

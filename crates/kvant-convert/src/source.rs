@@ -3,7 +3,7 @@
 use crate::error::{ConvertError, Result};
 use crate::importance::Importance;
 use crate::parts::{Form, Part, Parts};
-use crate::recipe::{Role, Weights};
+use crate::recipe::{Place, Role, Weights, layers_of};
 use crate::rows::{Dealt, Made, Rows, Source};
 use kvant_model::description::Pairing;
 use kvant_model::gguf::{Metadata, Value, Writer, WriterValue};
@@ -14,6 +14,14 @@ use std::sync::Arc;
 /// The version of block formats that GGUF files state.
 pub(crate) const QUANTIZATION_VERSION: u32 = 2;
 
+/// The type of most matrices of a model whose weights are quantised already: what rounds them again adds to their error. None where
+/// they have 16 bits or more.
+pub fn quantised(checkpoint: &Checkpoint) -> Option<DType> {
+    let tensors = checkpoint.names().filter_map(|name| checkpoint.tensor(name).ok());
+    let largest = tensors.filter(|tensor| tensor.shape().len() > 1).max_by_key(Tensor::len)?;
+    Some(largest.dtype()).filter(|dtype| dtype.bits_per_value() < 16.0)
+}
+
 /// Every tensor of a GGUF file in the type that the recipe gives it.
 pub(crate) fn requantised(
     checkpoint: &Checkpoint,
@@ -22,13 +30,14 @@ pub(crate) fn requantised(
 ) -> Result<Vec<Made>> {
     let parts = Parts::of(&Description::of(checkpoint)?, Pairing::Halves);
     let by_name = by_tensor(&parts.list);
+    let layers = layers_of(checkpoint.names());
     checkpoint
         .names()
         .map(|name| {
             let tensor = checkpoint.tensor(name)?;
             let Some(own) = by_name.get(name) else { return Ok(same(tensor)) };
             let (role, from) = (role(own), tensor.dtype());
-            let dtype = weights.gguf_type(role, tensor.columns());
+            let dtype = weights.gguf_type(role, tensor.columns(), Place { name, layers });
             // More bits than a table has add nothing to it.
             let is_narrow = role != Role::Matrix && from.bits_per_value() <= dtype.bits_per_value();
             if from == dtype || role == Role::Exact || tensor.shape().len() < 2 || is_narrow {
@@ -110,8 +119,10 @@ fn made(tensor: Tensor, dtype: DType, parts: &[&Part], importance: Option<&Impor
 
 /// The importance of a part's inputs, where they lie along its rows.
 fn weight_of(part: &Part, importance: Option<&Importance>) -> Option<Arc<[f32]>> {
-    match &part.form {
-        Form::Matrix { transposed: false, .. } => importance?.of(&part.tensor.name, part.expert),
+    match part.form {
+        Form::Matrix { transposed: false, inputs, .. } => {
+            importance?.of(&part.tensor.name, part.expert, inputs)
+        }
         Form::Matrix { .. } | Form::Vector { .. } => None,
     }
 }

@@ -3,8 +3,8 @@
 mod mixers;
 
 use crate::blocks::{
-    Convolution, CpuWeights, Dense, Embedding, Folded, GatedNorm, InputObserver, LatentHeads, Linear,
-    Multiply, Norm, Observed, Packed, Unpacked,
+    Convolution, CpuWeights, Dense, Embedding, Folded, GatedNorm, LatentHeads, Linear, Multiply, Norm,
+    Observed, Packed, Unpacked,
 };
 use crate::drivers::Drivers;
 use crate::network::CpuNetwork;
@@ -16,7 +16,7 @@ use kvant_model::description::{
 };
 use kvant_model::error::{LoadError, LoadErrorKind, Result};
 use kvant_model::quant::quantize_tensor;
-use kvant_model::{Checkpoint, DType, Tensor};
+use kvant_model::{Checkpoint, DType, InputObserver, Tensor};
 use kvant_simd::Tier;
 use std::sync::Arc;
 

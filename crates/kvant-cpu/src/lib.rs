@@ -34,11 +34,11 @@ mod options;
 mod pass;
 mod reference;
 
-pub use blocks::{InputObserver, ROWS_KEPT, WeightKernel};
+pub use blocks::{ROWS_KEPT, WeightKernel};
 pub use options::{ActivationType, LoadOptions};
 
 use kvant_model::error::{LoadError, Result};
-use kvant_model::{Backend, Checkpoint, Description, Model, Network};
+use kvant_model::{Backend, Checkpoint, Description, InputObserver, Model, Network};
 use kvant_simd::Tier;
 use std::sync::Arc;
 

@@ -7,6 +7,7 @@ use kvant_attention::Attention;
 use kvant_cache::{AttentionObserver, KvSlot, Sequence, Slots, StateError};
 use kvant_model::description::Rope;
 use kvant_model::{Abilities, Network, Observer, Outputs, Pass, Rows};
+use tracing::trace_span;
 
 /// A model's blocks.
 pub struct CpuNetwork {
@@ -88,6 +89,7 @@ impl CpuNetwork {
                 (layer, vec![Activations::from_vec(input.data().to_vec(), input.width())])
             }
             None => {
+                let _group = trace_span!("embedding").entered();
                 let x = self.embedding.forward(cpu.inputs().zip(cpu.positions())); // (tokens, hidden)
                 cpu.per_layer = self.per_layer.as_ref().map(|of| Block(of).forward(&x, pass.ids()));
                 let streams = match &self.streams {
@@ -104,8 +106,10 @@ impl CpuNetwork {
         };
         for (index, layer) in self.layers.iter().enumerate().skip(first) {
             observe(index, &streams[0]);
-            Block(layer).forward(&mut streams, &mut cpu)?;
+            let layer_span = trace_span!("layer", index);
+            layer_span.in_scope(|| Block(layer).forward(&mut streams, &mut cpu))?;
         }
+        let _group = trace_span!("head", rows = wanted.scored.len()).entered();
         let mut x = match &self.streams {
             Some(of) => Block(of).joined(streams),
             None => streams.swap_remove(0),

@@ -61,8 +61,6 @@ mod tensor_map;
 #[cfg(feature = "cuda")]
 pub mod tensors;
 #[cfg(feature = "cuda")]
-mod times;
-#[cfg(feature = "cuda")]
 mod top;
 #[cfg(feature = "cuda")]
 mod unread;

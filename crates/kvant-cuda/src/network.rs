@@ -12,7 +12,6 @@ use crate::recorder::{Graphs, Recorder};
 use crate::recurrent::StatePlan;
 use crate::run::{PassBuffers, Run, fit};
 use crate::tables::PageTables;
-use crate::times::PassTimes;
 use crate::top::TopPlan;
 use crate::unread::{Unread, check_marks};
 use half::f16;
@@ -23,6 +22,7 @@ use kvant_device::{Batch, Span};
 use kvant_model::description::Rope;
 use kvant_model::{Abilities, Network, Outputs, Pass, Rows, TopTokens};
 use std::sync::{Arc, Mutex, PoisonError};
+use tracing::{trace, trace_span};
 
 /// A model on a card. All its passes go one after another.
 pub struct CudaNetwork {
@@ -32,7 +32,6 @@ pub struct CudaNetwork {
     ropes: Vec<Rope>,
     slots: Slots,
     options: PassOptions,
-    shows_times: bool,
     work: Mutex<Work>,
 }
 
@@ -108,7 +107,6 @@ impl CudaNetwork {
             ropes,
             slots,
             options,
-            shows_times: PassTimes::wanted(),
             work: Mutex::new(work),
         }
     }
@@ -238,7 +236,7 @@ impl CudaNetwork {
 
 impl Network for CudaNetwork {
     fn forward(&self, pass: Pass<'_>, sequences: &mut [&mut Sequence]) -> Result<Outputs, StateError> {
-        let mut times = PassTimes::new(self.shows_times);
+        let stage = trace_span!("plan").entered();
         let mut batch = Batch::of(sequences, &*self.pages)?;
         let layout = Arc::clone(&batch.layout);
         let mut work = self.work.lock().unwrap_or_else(PoisonError::into_inner);
@@ -284,12 +282,14 @@ impl Network for CudaNetwork {
         let (layer_ids_at, positions_at) = self.extra_words(&mut words, pass.ids(), &spans);
         let mut plan = PassPlan { ids_at, layer_ids_at, positions_at, wanted_at, is_step, ..plan };
         let states = self.enter_pages(&mut words, &mut plan, kept, &spans, sequences)?;
-        times.note("plan");
         let vocabulary = self.program.widths.vocabulary;
+        drop(stage);
+        let stage = trace_span!("settle").entered();
         let Work { buffers, out, unread, .. } = &mut *work;
         unread.settle(&self.card, buffers.as_ref(), out, vocabulary).map_err(device_error)?;
         unread.check(&lineages, &spans)?;
-        times.note("wait");
+        drop(stage);
+        let stage = trace_span!("record").entered();
         let Work { buffers, caches, graphs, out, params, unread, launches, .. } = &mut *work;
         let Some(kept) = caches.first_mut() else { return Err(device_error("no cache")) };
         *params = words;
@@ -339,10 +339,12 @@ impl Network for CudaNetwork {
             hidden = (!asked.hidden.is_empty()).then(|| asked.hidden_of(&normed));
         }
         let accept = |row: usize, list: &TopTokens| (pass.accept)(asked.numbers[row], list);
+        drop(stage);
         *launches = 0;
         let mut found = Found::default();
         let mut first = 0;
         loop {
+            let stage = trace_span!("launch").entered();
             let rows = (wanted.len() - first).min(SLICE);
             if rows > 0 {
                 run.logits(first, rows);
@@ -356,24 +358,24 @@ impl Network for CudaNetwork {
             if first == 0 {
                 self.pages.copy_rows(&states.copies).map_err(device_error)?;
             }
-            times.note("launch");
             if wanted.is_empty() && !shows {
                 unread.add(spans, lineages, &kept.layout);
                 break;
             }
+            drop(stage);
+            let _stage = trace_span!("wait").entered();
             let slice = Slice { buffers, first, rows, width: widths.vocabulary, top: top.as_ref() };
             let head = Head { scale: self.program.head_scale, cap: self.program.head_cap };
             let marks = found.read(out, &self.card, &slice, &head, &accept).map_err(device_error)?;
             if first == 0 {
                 check_marks(&marks, &kept.layout, &spans)?;
             }
-            times.note("wait");
             first += rows;
             if first >= wanted.len() {
                 break;
             }
         }
-        times.print(plan.rows, *launches);
+        trace!(rows = plan.rows, launches = *launches, "launched");
         let outputs = found.into_outputs(widths.vocabulary);
         Ok(match hidden {
             Some(hidden) => outputs.with_hidden(&asked, hidden),

@@ -4,10 +4,10 @@ use crate::chat_prompt::Rendered;
 use crate::defaults::makers_sampling;
 use crate::least_tokens::LeastTokens;
 use crate::reply::{ChatFormat, ReplyParser};
-use crate::sampler::SamplingOverrides;
+use crate::sampler::{SamplingOverrides, SamplingParams};
 use crate::session::{CARD_PREFILL_CHUNK, PREFILL_CHUNK, Session};
 use crate::signature::{device_numerics, numerics};
-use crate::speculation::{MakeProposer, Proposer, Speculate};
+use crate::speculation::{DraftModel, DraftProposer, MakeProposer, Proposer, SuffixProposer};
 use kvant_attention::{KvCache, KvUnsupported};
 use kvant_cache::snapshot::Numerics;
 use kvant_cache::{Policy, Sequence, Store};
@@ -33,6 +33,8 @@ pub struct Engine {
     device: String,
     /// Made when a prompt is first bounded by them.
     least_tokens: OnceLock<LeastTokens>,
+    /// Made when a text is first generated with DRY.
+    breakers: OnceLock<Arc<[u32]>>,
     /// Who guesses how texts go on; none for one token a pass.
     proposers: Option<MakeProposer>,
 }
@@ -93,7 +95,7 @@ impl Engine {
         let tokenizer = Tokenizer::of(checkpoint)?;
         let (format, reply_markers) = (ChatFormat::default(), Vec::new());
         let sampling = makers_sampling(checkpoint)?;
-        let speculate = if model.abilities().any_rows { Speculate::default() } else { Speculate::Off };
+        let proposers = model.abilities().any_rows.then(SuffixProposer::maker);
         let engine = Self {
             model,
             tokenizer,
@@ -104,7 +106,8 @@ impl Engine {
             pool,
             device,
             least_tokens: OnceLock::new(),
-            proposers: speculate.proposers(),
+            breakers: OnceLock::new(),
+            proposers,
         };
         Ok(match ChatTemplate::of(checkpoint)? {
             Some(template) => engine.with_template(template),
@@ -120,18 +123,25 @@ impl Engine {
         Self { template: Some(template), format, reply_markers, ..self }
     }
 
-    /// The same model with another way of speculative decoding, or none. The output is the same.
+    /// The same model without speculative decoding. The output is the same.
+    #[must_use]
+    pub fn without_speculation(self) -> Self {
+        Self { proposers: None, ..self }
+    }
+
+    /// The same model with a draft model, which has to have its words: [`DraftModel::new`] compares them.
     ///
     /// # Errors
-    /// If it is asked for on a device whose logits may depend on how many tokens are read together.
-    pub fn with_speculation(self, speculate: Speculate) -> Result<Self, LoadError> {
-        self.with_proposers(speculate.proposers())
+    /// As [`Engine::with_proposers`].
+    pub fn with_draft(self, draft: DraftModel) -> Result<Self, LoadError> {
+        let draft = Arc::new(draft);
+        self.with_proposers(Some(Arc::new(move || Box::new(DraftProposer::new(Arc::clone(&draft))))))
     }
 
     /// The same with proposers of the caller's own, one for each text.
     ///
     /// # Errors
-    /// As [`Engine::with_speculation`].
+    /// If the model is on a device whose logits may depend on how many tokens are read together.
     pub fn with_proposers(self, proposers: Option<MakeProposer>) -> Result<Self, LoadError> {
         if proposers.is_some() && !self.model.abilities().any_rows {
             return Err(LoadError::unsupported(format!(
@@ -145,6 +155,40 @@ impl Engine {
     /// Whether texts are generated with speculative decoding.
     pub fn speculates(&self) -> bool {
         self.proposers.is_some()
+    }
+
+    /// Settings with what only the vocabulary tells: the tokens that end a text, where they are forbidden, and those that end DRY's
+    /// sequences.
+    pub(crate) fn complete(&self, mut sampling: SamplingParams) -> SamplingParams {
+        if sampling.ignore_eos {
+            let ends = self.tokenizer.end_of_generation().iter();
+            sampling.logit_bias.extend(ends.map(|&id| (id, f32::NEG_INFINITY)));
+        }
+        if sampling.dry_multiplier > 0.0 && sampling.dry_breakers.is_none() {
+            let found = self.breakers.get_or_init(|| self.breakers_of(&["\n", ":", "\"", "*"]).into());
+            sampling.dry_breakers = Some(Arc::clone(found));
+        }
+        sampling
+    }
+
+    /// The tokens that end the sequences which DRY looks at, in rising order: those with one of these texts in theirs, and where no token
+    /// has one, the last token of that text.
+    pub fn breakers_of(&self, texts: &[&str]) -> Vec<u32> {
+        let count = u32::try_from(self.tokenizer.vocab_len()).unwrap_or(u32::MAX);
+        let bytes_of = |id: u32| self.tokenizer.text_bytes(id).unwrap_or_default();
+        let mut found = Vec::new();
+        for text in texts.iter().filter(|text| !text.is_empty()) {
+            let has_it = |id: &u32| bytes_of(*id).windows(text.len()).any(|part| part == text.as_bytes());
+            let before = found.len();
+            found.extend((0..count).filter(has_it));
+            if found.len() == before {
+                let encoded = self.tokenizer.encode(text, EncodeOptions::default()).unwrap_or_default();
+                found.extend(encoded.last());
+            }
+        }
+        found.sort_unstable();
+        found.dedup();
+        found
     }
 
     /// Somebody who guesses how a text goes on.
@@ -311,7 +355,8 @@ impl Engine {
     /// If tokens or positions are out of range, the backend cannot do what the pass asks, or a sequence refuses; nothing has changed
     /// then.
     pub fn forward(&self, pass: Pass<'_>, sequences: &mut [&mut Sequence]) -> Result<Outputs, ForwardError> {
-        self.pool.install(|| self.model.forward(pass, sequences))
+        let span = tracing::debug_span!("pass", tokens = pass.rows(), sequences = sequences.len());
+        span.in_scope(|| self.pool.install(|| self.model.forward(pass, sequences)))
     }
 
     /// An empty sequence of at most `context` tokens whose keys and values are kept as `kv` says.

@@ -39,6 +39,7 @@ pub mod grammar;
 mod interrupt;
 pub mod kv;
 mod least_tokens;
+mod measured;
 pub mod memory;
 pub mod open;
 mod pass_times;
@@ -65,7 +66,8 @@ pub use kvant_cache::snapshot::{Numerics, Signature, Snapshot, SnapshotError};
 pub use kvant_cache::{
     Arena, ArenaOptions, DiskError, DiskTier, DiskUsage, Plan, PlanError, Policy, SparseV, StateType, Tenant,
 };
-pub use kvant_cpu::{ActivationType, LoadOptions};
+pub use kvant_cpu::{ActivationType, LoadOptions, WeightKernel};
+pub use measured::{load_model, load_observed};
 pub use open::{KvChoice, LoadedModel, OpenError, OpenNote, OpenOptions};
 pub use prompts::Prompts;
 pub use sampler::{SAMPLING, SampleError, Sampler, SamplingOverrides, SamplingParams};

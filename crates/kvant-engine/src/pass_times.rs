@@ -1,9 +1,13 @@
 //! What passes have taken lately, and what follows for how many tokens they should have.
 
+use crate::speculation::ProposalLimits;
 use std::time::Duration;
 
 /// How much the newest measurement counts.
 const NEWEST: f64 = 0.2;
+
+/// A pass counts as at most so many times what is known: the system may have given the processor to others meanwhile.
+const OUTLIER: f64 = 3.0;
 
 /// What a row that is read on trial is taken to cost, as a part of a pass with one token of one sequence, before it is known.
 const USUAL_ROW: f64 = 0.2;
@@ -44,12 +48,15 @@ impl PassTimes {
         let took = took.as_secs_f64();
         match (rows.read, rows.answering, rows.proposed) {
             (0, _, 0) => {
-                mix(&mut self.quiet, took);
+                let most = self.quiet.map_or(took, |quiet| OUTLIER * quiet);
+                mix(&mut self.quiet, took.min(most));
                 self.trial.iter_mut().for_each(|trial| *trial *= FADING);
             }
-            (0, _, proposed) => {
+            (0, answering, proposed) => {
                 if let Some(quiet) = self.quiet {
-                    mix(&mut self.trial, (took - quiet).max(0.0) / proposed as f64);
+                    // A row that is read beside others takes no longer than one that is not.
+                    let most = quiet / answering.max(1) as f64;
+                    mix(&mut self.trial, ((took - quiet).max(0.0) / proposed as f64).min(most));
                 }
             }
             (read, 0, _) => mix(&mut self.reading, took / read as f64),
@@ -63,9 +70,15 @@ impl PassTimes {
         }
     }
 
+    /// What may be guessed in a pass that answers so many sequences: `most` tokens of each, if they are worth it.
+    pub fn limits(&self, answering: usize, most: usize) -> ProposalLimits {
+        let seconds_per_token = self.quiet.map(|quiet| quiet / answering.max(1) as f64);
+        ProposalLimits { most, least_chance: self.least_chance(answering), seconds_per_token }
+    }
+
     /// How likely a token that is read on trial has to be right, where so many sequences are being answered: a row is worth it if it
     /// brings more tokens a second than the pass does without it.
-    pub fn least_chance(&self, answering: usize) -> f64 {
+    fn least_chance(&self, answering: usize) -> f64 {
         let row = match (self.trial.or(self.reading), self.quiet) {
             (Some(row), Some(quiet)) if quiet > 0.0 => row / quiet,
             _ => USUAL_ROW,

@@ -353,7 +353,8 @@ impl Session {
         sink: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
     ) -> Result<Reply, GenerateError> {
         let proposer = self.engine.proposer().filter(|_| self.speculates);
-        let mut stepper = Stepper::new(request, constraint)?.speculating(proposer);
+        let sampling = self.engine.complete(request.sampling.clone());
+        let mut stepper = Stepper::new(request, sampling, constraint)?.speculating(proposer);
         let mut reply = Reply {
             text: String::new(),
             tokens: Vec::new(),

@@ -12,7 +12,7 @@
 //! rest of the proposal is forgotten, and the cache goes back to [`Stepper::settled`] tokens.
 
 use crate::constraint::Constraint;
-use crate::sampler::{SampleError, Sampler};
+use crate::sampler::{SampleError, Sampler, SamplingParams};
 use crate::session::{Finish, GenerateError, Request};
 use crate::speculation::{MOST_PROPOSED, ProposalLimits, Proposer, SpeculationCounts};
 use crate::text::TextStream;
@@ -56,9 +56,13 @@ pub(crate) struct Step {
 }
 
 impl Stepper {
-    /// The beginning of what is asked for.
-    pub fn new(request: &Request, constraint: Option<Box<dyn Constraint>>) -> Result<Self, SampleError> {
-        let mut sampler = Sampler::new(request.sampling.clone())?;
+    /// The beginning of what is asked for, with complete settings ([`Engine::complete`](crate::Engine)).
+    pub fn new(
+        request: &Request,
+        sampling: SamplingParams,
+        constraint: Option<Box<dyn Constraint>>,
+    ) -> Result<Self, SampleError> {
+        let mut sampler = Sampler::new(sampling)?;
         request.prompt.iter().for_each(|&token| sampler.accept(token));
         Ok(Self {
             tokens: request.prompt.clone(),

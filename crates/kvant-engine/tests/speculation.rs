@@ -9,10 +9,10 @@ mod tiny;
 use kvant_codec::split_mix;
 use kvant_engine::grammar::{Grammar, GrammarCompiler, GrammarConstraint};
 use kvant_engine::scheduler::{Job, JobEvent, JobUsage, Listener, Logprobs, Scheduler, SchedulerOptions};
-use kvant_engine::speculation::{MakeProposer, ProposalLimits, Proposer};
+use kvant_engine::speculation::{DraftModel, DraftProposer, MakeProposer, ProposalLimits, Proposer};
 use kvant_engine::{
     Arena, Constraint, Engine, Finish, KvCache, LoadOptions, Policy, Request, SamplingParams, Snapshot,
-    Speculate, Tenant,
+    Tenant,
 };
 use kvant_model::Checkpoint;
 use kvant_model::gguf::Gguf;
@@ -78,10 +78,37 @@ impl Proposer for Guesser {
     }
 }
 
+/// A draft model whose guesses are worth any time.
+struct EagerDraft(DraftProposer);
+
+impl Proposer for EagerDraft {
+    fn propose(&mut self, tokens: &[u32], limits: ProposalLimits, proposal: &mut Vec<u32>) {
+        let limits = ProposalLimits { least_chance: 0.01, seconds_per_token: Some(1e9), ..limits };
+        self.0.propose(tokens, limits, proposal);
+    }
+}
+
+/// A model with the same words as one of [`MODELS`], itself or another, and little room for all texts together.
+fn draft(target: &Engine, name: &str) -> DraftModel {
+    let engine = load(if name == "lfm2" { "gemma3" } else { name }).without_speculation();
+    let policy: Policy = "int4".parse().unwrap();
+    let empty = KvCache::new(&policy, engine.model().slots(), CONTEXT).unwrap();
+    let store = Arena::with_cap(2 * empty.sequence().layout().arena_bytes(CONTEXT, 256)).into();
+    let words = (target.tokenizer(), target.model().vocabulary());
+    DraftModel::new(Arc::new(engine), (policy, CONTEXT - 20, store), words).unwrap()
+}
+
+fn drafting(target: Engine, name: &str) -> Engine {
+    let draft = Arc::new(draft(&target, name));
+    let make: MakeProposer = Arc::new(move || Box::new(EagerDraft(DraftProposer::new(Arc::clone(&draft)))));
+    target.with_proposers(Some(make)).unwrap()
+}
+
 struct Models {
     off: Vec<Arc<Engine>>,
     guessing: Vec<Arc<Engine>>,
     suffix: Vec<Arc<Engine>>,
+    drafting: Vec<Arc<Engine>>,
     truths: Truths,
     schema: GrammarConstraint,
 }
@@ -125,10 +152,10 @@ fn models() -> Models {
     let shared = Arc::clone(&truths);
     let guesser: MakeProposer =
         Arc::new(move || Box::new(Guesser { truths: Arc::clone(&shared), dice: Dice::new(5) }));
-    let all = |change: &dyn Fn(Engine) -> Engine| {
-        MODELS.iter().map(|name| Arc::new(change(load(name)))).collect::<Vec<_>>()
+    let all = |change: &dyn Fn(Engine, &str) -> Engine| {
+        MODELS.iter().map(|name| Arc::new(change(load(name), name))).collect::<Vec<_>>()
     };
-    let off = all(&|engine| engine.with_speculation(Speculate::Off).unwrap());
+    let off = all(&|engine, _| engine.without_speculation());
     let schema = Grammar::JsonSchema(json!({
         "type": "object",
         "properties": {"name": {"type": "string", "maxLength": 8}, "sizes": {"type": "array", "items": {"enum": [1, 22, 333]}, "maxItems": 4}},
@@ -136,8 +163,8 @@ fn models() -> Models {
         "additionalProperties": false,
     }));
     let schema = GrammarCompiler::new(off[0].tokenizer()).unwrap().compile(&schema).unwrap();
-    let guessing = all(&|engine| engine.with_proposers(Some(Arc::clone(&guesser))).unwrap());
-    Models { off, guessing, suffix: all(&|engine| engine), truths, schema }
+    let guessing = all(&|engine, _| engine.with_proposers(Some(Arc::clone(&guesser))).unwrap());
+    Models { off, guessing, suffix: all(&|engine, _| engine), drafting: all(&drafting), truths, schema }
 }
 
 /// A request of any kind, a text of few different tokens, so that it repeats itself.
@@ -154,9 +181,23 @@ fn request(dice: &mut Dice, longest: usize) -> Request {
         seed: Some(dice.below(1000) as u64),
         ..SamplingParams::default()
     };
+    let sampling = if dice.one_in(3) { unusual(dice, sampling) } else { sampling };
     let stop = if dice.one_in(4) { vec!["e".to_owned(), "tt".into()] } else { Vec::new() };
     let max_tokens = if dice.one_in(8) { None } else { Some(dice.below(50)) };
     Request { prompt, sampling, stop, max_tokens, ..Request::default() }
+}
+
+/// Settings with samplers that have a state, or draw more than once.
+fn unusual(dice: &mut Dice, sampling: SamplingParams) -> SamplingParams {
+    SamplingParams {
+        mirostat: dice.of(&[0, 2]),
+        dry_multiplier: dice.of(&[0.0, 0.8]),
+        xtc_probability: dice.of(&[0.0, 0.5]),
+        typical_p: dice.of(&[1.0, 0.8]),
+        top_n_sigma: dice.of(&[0.0, 1.5]),
+        dynatemp_range: dice.of(&[0.0, 0.3]),
+        ..sampling
+    }
 }
 
 /// What a session made of some turns of a conversation, one after another: tokens, text, end, logits and tokens held.
@@ -200,7 +241,7 @@ fn conversation(
 #[test]
 fn sessions_say_the_same_to_the_bit_whatever_was_guessed() {
     let (models, mut dice) = (models(), Dice::new(1));
-    let (mut guessed, mut repeated) = ([0, 0], [0, 0]);
+    let (mut guessed, mut repeated, mut drafted) = ([0, 0], [0, 0], [0, 0]);
     for case in 0..cases(240) / 4 {
         let index = case % MODELS.len();
         let mut policy: Policy = dice.of(&POLICIES).parse().unwrap();
@@ -218,8 +259,15 @@ fn sessions_say_the_same_to_the_bit_whatever_was_guessed() {
         let (found, counts) = conversation(&models.suffix[index], &policy, &turns, schema, None);
         assert_eq!(found, expected, "{what}, suffix");
         repeated = [repeated[0] + counts[0], repeated[1] + counts[1]];
+        let (found, counts) = conversation(&models.drafting[index], &policy, &turns, schema, None);
+        assert_eq!(found, expected, "{what}, draft");
+        drafted = [drafted[0] + counts[0], drafted[1] + counts[1]];
     }
     assert!(guessed.iter().all(|count| *count > cases(240) / 2), "accepted and rejected: {guessed:?}");
+    assert!(
+        drafted.iter().all(|count| *count > cases(240) / 2),
+        "accepted and rejected of drafts: {drafted:?}"
+    );
     assert!(repeated[0] > 0, "accepted and rejected of repetitions: {repeated:?}");
 }
 
@@ -262,6 +310,9 @@ impl Listener for JobSink {
     }
 }
 
+/// Jobs at the end of a batch that are asked for again, once all are answered.
+const REPEATED: usize = 2;
+
 /// What a batch of jobs heard, and the counters of the scheduler.
 fn batch(
     engine: &Arc<Engine>,
@@ -275,7 +326,11 @@ fn batch(
         KvCache::in_arena(policy.parse::<Policy>().unwrap(), engine.model().slots(), CONTEXT, arena).unwrap();
     let mut scheduler = Scheduler::new(Arc::clone(engine), empty, SchedulerOptions::default());
     let (handle, mut sinks) = (scheduler.handle(), Vec::new());
-    for (request, is_bound) in jobs {
+    for (number, (request, is_bound)) in jobs.iter().enumerate() {
+        if number == jobs.len() - REPEATED {
+            // What comes now was answered before.
+            while scheduler.step() {}
+        }
         let sink = JobSink::default();
         let job = Job {
             request: request.clone(),
@@ -310,7 +365,7 @@ fn batches_hear_the_same_to_the_bit_whatever_was_guessed() {
         let (engine, policy) = (&models.off[index], dice.of(&POLICIES));
         // Two of three batches begin alike, so that prefixes are found.
         let common = request(&mut dice, 150).prompt;
-        let jobs: Vec<(Request, bool)> = (0..6)
+        let mut jobs: Vec<(Request, bool)> = (0..6 - REPEATED)
             .map(|_| {
                 let mut request = request(&mut dice, 60);
                 if case % 3 > 0 {
@@ -319,6 +374,7 @@ fn batches_hear_the_same_to_the_bit_whatever_was_guessed() {
                 (request, MODELS[index] == "tiny" && dice.one_in(2))
             })
             .collect();
+        jobs.extend_from_within(..REPEATED);
         let whole = KvCache::new(policy.parse::<Policy>().unwrap(), engine.model().slots(), CONTEXT).unwrap();
         // Little memory: jobs wait, and a proposal may find no room.
         let cap = dice.one_in(2).then(|| whole.sequence().layout().arena_bytes(CONTEXT, 256));
@@ -327,7 +383,7 @@ fn batches_hear_the_same_to_the_bit_whatever_was_guessed() {
         let truth =
             |((request, _), heard): (&(Request, bool), &Heard)| [&request.prompt[..], &heard.tokens].concat();
         *models.truths.lock().unwrap() = jobs.iter().zip(&expected).map(truth).collect();
-        for engine in [&models.guessing[index], &models.suffix[index]] {
+        for engine in [&models.guessing[index], &models.suffix[index], &models.drafting[index]] {
             let (found, counts) = batch(engine, policy, cap, &jobs, &models.schema);
             assert_eq!(found, expected, "case {case}: {}, {policy}, {cap:?}", MODELS[index]);
             sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
@@ -348,7 +404,8 @@ fn saved_sessions_go_on_alike_and_are_the_same_files_where_nothing_is_recurrent(
         let signature = [7; 32];
         models.truths.lock().unwrap().clear();
         let mut results = Vec::new();
-        for engine in [&models.off[index], &models.guessing[index], &models.suffix[index]] {
+        for engines in [&models.off, &models.guessing, &models.suffix, &models.drafting] {
+            let engine = &engines[index];
             let mut session = engine.session(&policy, CONTEXT).unwrap();
             let go_on = &mut |_: kvant_engine::Event<'_>| ControlFlow::Continue(());
             let reply = session.generate(&first, go_on).unwrap();
@@ -366,4 +423,13 @@ fn saved_sessions_go_on_alike_and_are_the_same_files_where_nothing_is_recurrent(
         }
         assert!(results[1..].iter().all(|other| *other == results[0]), "{name}");
     }
+}
+
+#[test]
+fn a_draft_with_other_words_is_refused_by_the_first_that_differs() {
+    let (target, other) = (load("gemma3"), Arc::new(load("tiny")));
+    let policy: Policy = "int4".parse().unwrap();
+    let words = (target.tokenizer(), target.model().vocabulary());
+    let error = DraftModel::new(other, (policy, CONTEXT, Arena::new().into()), words).err().unwrap();
+    assert!(error.to_string().contains("a draft model with another tokenizer: its token 0 is"), "{error}");
 }

@@ -49,6 +49,16 @@ pub enum EvalError {
         /// Windows asked for.
         chunks: usize,
     },
+    /// A text to calibrate on that is shorter than a window.
+    #[error(
+        "the text has {tokens} tokens, fewer than a window of {window}: give a longer text, or calibrate on fewer tokens"
+    )]
+    CalibrationTextTooShort {
+        /// Tokens there are.
+        tokens: usize,
+        /// Length of a window.
+        window: usize,
+    },
     /// A window without a token to score, or no window at all.
     #[error("{chunks} windows of {ctx} tokens score nothing: take at least 1 window of at least {least}")]
     NothingToScore {

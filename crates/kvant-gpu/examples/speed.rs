@@ -4,7 +4,7 @@
 //! cargo run --release -p kvant-gpu --example speed -- LAYERS CACHE PROMPT CONTEXT…
 //! ```
 //!
-//! Reads a prompt, then decodes at an empty context and at each context that is named; `KVANT_GPU_TIMES=1` has the device's own
+//! Reads a prompt, then decodes at an empty context and at each context that is named; `KVANT_GPU_TIMES=1` logs the device's own
 //! clock beside that. All layers are alike, so a few of them tell. A card that was idle has a low clock for a second or more, so
 //! every measurement comes after work of its own kind, for two seconds and until it gets no faster.
 
@@ -18,6 +18,7 @@ use std::error::Error;
 use std::fs::{self, File};
 use std::io::BufWriter;
 use std::time::Instant;
+use tracing_subscriber::filter::LevelFilter;
 
 /// Tokens of a pass over a prompt, as sessions have them.
 const CHUNK: usize = 256;
@@ -28,6 +29,9 @@ const MOST_WARM: f64 = 10.0;
 const DECODED: usize = 64;
 
 fn main() -> Result<(), Box<dyn Error>> {
+    if std::env::var_os("KVANT_GPU_TIMES").is_some() {
+        tracing_subscriber::fmt().with_max_level(LevelFilter::TRACE).with_writer(std::io::stderr).init();
+    }
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let number = |index: usize, or: usize| arguments.get(index).map_or(Ok(or), |text| text.parse());
     let (layers, prompt) = (number(0, 8)?, number(2, 1024)?);

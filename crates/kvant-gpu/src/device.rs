@@ -23,9 +23,6 @@ const MOST_PAGE_BUFFERS: u32 = 16;
 /// The environment variable that chooses an adapter by a part of its name.
 pub const ADAPTER_VARIABLE: &str = "KVANT_GPU";
 
-/// The environment variable that has the time of every kernel printed after each pass.
-pub const TIMES_VARIABLE: &str = "KVANT_GPU_TIMES";
-
 /// Why there is no device.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -181,7 +178,7 @@ impl Gpu {
         let matrices = if report.arithmetic.matrices.is_some() { MATRICES } else { wgpu::Features::empty() };
         let exchange = TeamExchange::of(adapter);
         let timed = wgpu::Features::TIMESTAMP_QUERY | wgpu::Features::TIMESTAMP_QUERY_INSIDE_PASSES;
-        let is_timed = std::env::var_os(TIMES_VARIABLE).is_some() && adapter.features().contains(timed);
+        let is_timed = crate::times::are_wanted() && adapter.features().contains(timed);
         let wanted = wgpu::DeviceDescriptor {
             label: Some("kvant"),
             // Tests that print times read the device's clock too.

@@ -118,7 +118,7 @@ mod weights;
 pub use adapter::{AdapterKind, AdapterReport, adapters};
 pub use arithmetic::{ARITHMETIC_VARIABLE, Arithmetic};
 pub use backend::GpuBackend;
-pub use device::{ADAPTER_VARIABLE, Gpu, GpuError, TIMES_VARIABLE};
+pub use device::{ADAPTER_VARIABLE, Gpu, GpuError};
 pub use kind::DEVICES;
 pub use layout::{CacheUnsupported, check_cache};
 pub use network::GpuNetwork;

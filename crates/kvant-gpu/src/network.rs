@@ -12,7 +12,6 @@ use crate::program::Attention;
 use crate::recorder::{BindGroups, Recorder};
 use crate::run::Run;
 use crate::tables::Tables;
-use crate::times::HostClock;
 use crate::top::Ranking;
 use kvant_cache::{
     CacheError, CacheLayout, KvSlot, PageStore, Sequence, Slots, StateError, StateErrorKind, Store,
@@ -22,6 +21,7 @@ use kvant_model::description::Rope;
 use kvant_model::top::{MOST, TopK, TopTokens};
 use kvant_model::{AcceptTopK, Network, Outputs, Pass, Rows, Wanted};
 use std::sync::{Arc, Mutex, PoisonError};
+use tracing::trace_span;
 
 /// Layers after which what is recorded is handed over: the device begins with it while the host records the others.
 const EARLY: [usize; 3] = [1, 4, 12];
@@ -95,7 +95,7 @@ fn accepted(
 
 impl Network for GpuNetwork {
     fn forward(&self, pass: Pass<'_>, sequences: &mut [&mut Sequence]) -> Result<Outputs, StateError> {
-        let (gpu, mut clock) = (&self.gpu, HostClock::new(self.gpu.is_timed()));
+        let (gpu, stage) = (&self.gpu, trace_span!("plan").entered());
         let mut batch = Batch::of(sequences, &*self.pages)?;
         let layout = Arc::clone(&batch.layout);
         let rows: usize = batch.spans.iter().map(|span| span.tokens).sum();
@@ -130,7 +130,8 @@ impl Network for GpuNetwork {
         let states = self.plan_states(&mut words, &spans, sequences)?;
         let layer_inputs = self.program.embedding.layer_inputs.as_ref();
         let rows_at = layer_inputs.map(|of| (of, words.add(pass.ids().map(|id| of.row_of(id)))));
-        clock.lap("plan");
+        drop(stage);
+        let stage = trace_span!("write").entered();
         let widths = self.program.widths;
         let mut renewed = enlarge(gpu, "plan", &mut buffers.plan, 4 * words.end());
         renewed |= enlarge(gpu, "partials", &mut buffers.partials, 4 * plan.partial_words);
@@ -188,7 +189,8 @@ impl Network for GpuNetwork {
             let numbers = read(gpu, &buffers.staging, rows, place.stride, width)?;
             Ok::<Rows, StateError>(Rows::from_vec(numbers, width))
         };
-        clock.lap("write");
+        drop(stage);
+        let stage = trace_span!("record").entered();
         run.embed(ids_at, positions_at);
         if let Some((of, rows_at)) = rows_at {
             run.layer_inputs(of, rows_at);
@@ -227,7 +229,8 @@ impl Network for GpuNetwork {
         if bytes > 0 {
             run.recorder.copy(from, 0, &buffers.staging, 16, bytes);
         }
-        clock.lap("record");
+        drop(stage);
+        let stage = trace_span!("submit and wait").entered();
         run.recorder.submit();
         let (mark, found) = buffers
             .staging
@@ -240,7 +243,7 @@ impl Network for GpuNetwork {
                 (mark, found)
             })
             .map_err(device_error)?;
-        clock.lap("submit and wait");
+        drop(stage);
         if let Some(fault) = gpu.fault() {
             return Err(device_error(format!("{}: {fault}", gpu.name())));
         }
@@ -268,7 +271,6 @@ impl Network for GpuNetwork {
             }
             Found::Logits(numbers) => all(numbers).into(),
         };
-        clock.print();
         Ok(match hidden {
             Some(hidden) => outputs.with_hidden(&asked, hidden),
             None => outputs,

@@ -140,7 +140,7 @@ impl<'a> Recorder<'a> {
             self.gpu.device().create_command_encoder(&wgpu::CommandEncoderDescriptor { label: Some("pass") });
         self.gpu.queue().submit([std::mem::replace(&mut self.encoder, next).finish()]);
         if let Some(times) = &mut self.times {
-            times.print(self.gpu);
+            times.log(self.gpu);
         }
     }
 }

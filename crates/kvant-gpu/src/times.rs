@@ -3,10 +3,15 @@
 use crate::buffer::Buffer;
 use crate::device::Gpu;
 use std::collections::BTreeMap;
-use std::time::Instant;
+use tracing::{Level, trace};
 
 /// The most dispatches of a pass whose times are taken.
 const MOST: usize = 2000;
+
+/// Whether somebody wants to know: `--log kvant_gpu=trace`. Asked once for a device, which has to be opened with its clock.
+pub(crate) fn are_wanted() -> bool {
+    tracing::enabled!(Level::TRACE)
+}
 
 /// Clock readings around dispatches.
 pub(crate) struct Times {
@@ -55,8 +60,8 @@ impl Times {
         }
     }
 
-    /// One line on stderr: microseconds by kernel, and from the first to the last.
-    pub(crate) fn print(&mut self, gpu: &Gpu) {
+    /// Logs the microseconds of every kind of kernel, and from the first to the last.
+    pub(crate) fn log(&mut self, gpu: &Gpu) {
         let labels = std::mem::take(&mut self.labels);
         let mut bytes = vec![0; 16 * labels.len()];
         if labels.is_empty() || self.staging.read(gpu, &mut bytes).is_err() {
@@ -71,37 +76,9 @@ impl Times {
             *sum += microseconds(pair[1].saturating_sub(pair[0]));
         }
         let whole = microseconds(readings[readings.len() - 1].saturating_sub(readings[0]));
-        let parts: Vec<String> =
-            sums.iter().map(|(label, (count, sum))| format!("{label} {count}× {sum:.0}")).collect();
-        eprintln!("gpu times in µs: {}; all {whole:.0}", parts.join(", "));
-    }
-}
-
-/// What the host does in a pass, and how long.
-pub(crate) struct HostClock {
-    since: Option<Instant>,
-    laps: Vec<(&'static str, f64)>,
-}
-
-impl HostClock {
-    /// One that runs, or does nothing.
-    pub(crate) fn new(runs: bool) -> HostClock {
-        HostClock { since: runs.then(Instant::now), laps: Vec::new() }
-    }
-
-    /// What ended just now.
-    pub(crate) fn lap(&mut self, what: &'static str) {
-        if let Some(since) = &mut self.since {
-            self.laps.push((what, since.elapsed().as_secs_f64() * 1e6));
-            *since = Instant::now();
+        for (kernel, (count, microseconds)) in sums {
+            trace!(kernel, count, microseconds, "kernels");
         }
-    }
-
-    /// One line on stderr.
-    pub(crate) fn print(&self) {
-        if self.since.is_some() {
-            let laps: Vec<String> = self.laps.iter().map(|(what, us)| format!("{what} {us:.0}")).collect();
-            eprintln!("host times in µs: {}", laps.join(", "));
-        }
+        trace!(microseconds = whole, "all kernels");
     }
 }

@@ -1,7 +1,7 @@
 //! What runs a description.
 
 use crate::checkpoint::Checkpoint;
-use crate::description::Description;
+use crate::description::{Description, Matrix};
 use crate::error::Result;
 use crate::outputs::Outputs;
 use crate::pass::{Abilities, Pass};
@@ -47,4 +47,10 @@ pub trait Network: Send + Sync {
     fn store(&self) -> Option<Store> {
         None
     }
+}
+
+/// Sees what the matrices of linear layers are multiplied with, on a backend that shows it.
+pub trait InputObserver: Send + Sync {
+    /// `x`, `(tokens, inputs)`, is about to be multiplied with `matrix`.
+    fn observe(&self, matrix: &Matrix, x: &[f32]);
 }

@@ -25,7 +25,7 @@ pub mod synth;
 pub mod tensor;
 pub mod top;
 
-pub use backend::{Backend, Network};
+pub use backend::{Backend, InputObserver, Network};
 pub use checkpoint::{Checkpoint, ConfigSource};
 pub use description::Description;
 pub use dtype::DType;

@@ -224,11 +224,6 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    /// Whether any row may come as a list.
-    pub fn has_lists(&self) -> bool {
-        self.top.iter().any(Option::is_some)
-    }
-
     /// Wanted hidden states out of those of all rows, `(rows, hidden)`.
     pub fn hidden_of(&self, all: &Rows) -> Rows {
         Rows::from_vec(self.hidden.iter().flat_map(|row| all.row(*row)).copied().collect(), all.width())
@@ -301,7 +296,6 @@ mod tests {
         assert_eq!((&wanted.scored[..], &wanted.numbers[..]), (&[1, 2, 5][..], &[0, 1, 4][..]));
         assert_eq!(wanted.top, [one, None, None]);
         assert_eq!((&wanted.hidden[..], &wanted.hidden_numbers[..]), (&[3, 4][..], &[2, 3][..]));
-        assert!(wanted.has_lists());
     }
 
     #[test]

@@ -3,7 +3,6 @@
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::keys::Keys;
-use crate::log::LogOptions;
 use crate::models::{KeepAlive, Models, Served};
 use crate::prepare::Preparations;
 use crate::route::Caller;
@@ -43,12 +42,10 @@ pub struct ServerOptions {
     pub sampling: SamplingParams,
     /// Goes before what the model's makers say; requests may still say otherwise.
     pub forced_sampling: SamplingOverrides,
-    /// What is written to stderr.
-    pub log: LogOptions,
 }
 
 impl ServerOptions {
-    /// The usual ones, for a model of this name: open to this machine, without a log.
+    /// The usual ones, for a model of this name: open to this machine.
     pub fn new(model: impl Into<String>) -> Self {
         Self {
             model: model.into(),
@@ -62,7 +59,6 @@ impl ServerOptions {
             strip_volatile: true,
             sampling: SamplingParams::usual(),
             forced_sampling: SamplingOverrides::default(),
-            log: LogOptions::default(),
         }
     }
 
@@ -228,7 +224,7 @@ impl App {
     }
 
     /// The body of a request, within its bounds.
-    pub async fn body(&self, request: Request<Body>, caller: &Caller) -> Result<Bytes, ApiError> {
+    pub async fn body(&self, request: Request<Body>) -> Result<Bytes, ApiError> {
         let headers = request.headers();
         let kind = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("");
         let kind = kind.trim().to_ascii_lowercase();
@@ -250,10 +246,7 @@ impl App {
                 let message = format!("the body cannot be read, or is larger than {limit} bytes");
                 Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, message))
             }
-            Ok(Ok(body)) => {
-                caller.log.body(&body);
-                Ok(body)
-            }
+            Ok(Ok(body)) => Ok(body),
         }
     }
 }

@@ -20,10 +20,11 @@ pub enum Dialect {
 }
 
 impl Dialect {
-    /// That of a route.
-    pub fn of(path: &str) -> Self {
+    /// That of a route, where clients of several protocols ask for it.
+    pub fn of(path: &str, speaks_anthropic: bool) -> Self {
         match path {
             path if path.starts_with("/v1/messages") => Self::Anthropic,
+            path if path.starts_with("/v1/models") && speaks_anthropic => Self::Anthropic,
             path if path.starts_with("/api/") => Self::Ollama,
             _ => Self::OpenAi,
         }
@@ -79,6 +80,16 @@ impl ApiError {
     /// Whether it is the fault of this field.
     pub fn is_about(&self, name: &str) -> bool {
         self.param.as_deref() == Some(name)
+    }
+
+    /// What a log may have of it: the message where the server is at fault; else code and field, since the message may quote what was
+    /// sent.
+    pub fn for_log(&self) -> String {
+        match (self.status.is_server_error(), self.code.unwrap_or(self.kind), &self.param) {
+            (true, ..) => self.message.clone(),
+            (false, code, None) => code.to_owned(),
+            (false, code, Some(param)) => format!("{code}: {param}"),
+        }
     }
 
     /// What is said.

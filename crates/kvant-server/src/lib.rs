@@ -42,18 +42,16 @@
 //! **Invariant:** a field that is not understood is named in the header `x-kvant-ignored-fields` and in the log, or refused where the
 //! server is [strict](ServerOptions::strict). None is dropped in silence.
 //!
-//! **Invariant:** no part of a request names a file, a host or a command.
+//! **Invariant:** no part of a request names a file, a host or a command. The admin alone names models to be fetched.
 #![deny(missing_docs)]
 
 mod app;
-mod base64;
 mod connections;
 mod constraints;
 mod error;
 mod fields;
 mod fill;
 mod keys;
-mod log;
 mod models;
 mod notes;
 mod openapi;
@@ -61,6 +59,7 @@ mod page;
 mod prepare;
 mod protocol;
 mod request;
+mod request_log;
 mod route;
 mod server;
 mod store;
@@ -71,6 +70,5 @@ mod watched;
 
 pub use app::{Limits, ServerOptions};
 pub use keys::Keys;
-pub use log::{LogLevel, LogOptions};
-pub use models::{ModelLoader, ServedModel};
+pub use models::{ModelFacts, ModelLoader, PullProgress, ServedModel};
 pub use server::Server;

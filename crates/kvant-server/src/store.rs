@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 pub struct Stored {
     /// The turns, without instructions, which hold for one response.
     pub messages: Vec<Message>,
+    /// The items of its input, those of the responses before it included.
+    pub input: Vec<Value>,
     /// As it was sent.
     pub response: Value,
 }
@@ -52,7 +54,8 @@ impl ResponseStore {
             let fields = serde_json::to_string(&turn.fields).map_or(0, |text| text.len());
             turn.content.as_deref().map_or(0, str::len) + fields
         });
-        let bytes = turns.sum::<usize>() + stored.response.to_string().len();
+        let items = stored.input.iter().map(|item| item.to_string().len());
+        let bytes = turns.sum::<usize>() + items.sum::<usize>() + stored.response.to_string().len();
         let mut shelves = self.shelves.lock().unwrap_or_else(PoisonError::into_inner);
         let shelf = shelves.entry(owner).or_default();
         shelf.bytes += bytes;
@@ -101,7 +104,7 @@ mod tests {
     use super::*;
 
     fn stored(text: &str) -> Stored {
-        Stored { messages: vec![Message::new("user", text)], response: Value::Null }
+        Stored { messages: vec![Message::new("user", text)], input: Vec::new(), response: Value::Null }
     }
 
     #[test]

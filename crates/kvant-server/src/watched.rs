@@ -36,7 +36,7 @@ impl Service<Request<Incoming>> for Watched {
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         let path = request.uri().path();
         let Some(busy) = self.place.begin(path == "/health") else {
-            let refused = full(Dialect::of(path));
+            let refused = full(Dialect::of(path, false));
             return Box::pin(std::future::ready(Ok(refused)));
         };
         let answer = self.routes.call(request);

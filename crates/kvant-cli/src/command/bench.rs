@@ -11,16 +11,18 @@ use crate::progress;
 use crate::table::Column::{Left, Right};
 use crate::table::Table;
 use clap::Args;
+use clap::builder::PossibleValuesParser;
 use kvant_codec::Tier;
 use kvant_engine::device::DeviceModel;
 use kvant_engine::open::Plans;
-use kvant_engine::{DeviceChoice, LoadOptions, OpenOptions, SparseV, StateType};
+use kvant_engine::{DeviceChoice, LoadOptions, OpenOptions, SparseV, Speculate, StateType};
 use kvant_eval::Machine;
 use kvant_eval::speed::{self, Plan, SpeedRow, Stage, Step};
 use kvant_model::Checkpoint;
 use kvant_threads::{MAX_THREADS, Pool};
 use serde_json::json;
 use std::io::{self, Write};
+use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -101,10 +103,16 @@ pub struct Bench {
     #[arg(short, long, value_name = "N", default_value_t = 5)]
     repetitions: usize,
 
-    /// Measure speculative decoding in place of prompts and depths: a file rewritten, JSON of a schema and an open answer, with it and
-    /// without, in turns
-    #[arg(long, conflicts_with_all = ["server", "prompt", "generate", "depth", "kv", "fill", "paced"])]
-    speculate: bool,
+    /// Measure speculative decoding in place of prompts and depths: the same texts with it and without, in turns. rewrite is a file with a
+    /// small change, json a list of tool calls within a schema, chat an open answer, batch eight texts at once [default: all]
+    #[arg(long, value_name = "TEXT,…", num_args = 0..=1, require_equals = true, value_delimiter = ',',
+          default_missing_value = speculation::ALL, value_parser = PossibleValuesParser::new(speculation::NAMES),
+          conflicts_with_all = ["server", "prompt", "generate", "depth", "kv", "fill", "paced"])]
+    speculate: Option<Vec<String>>,
+
+    /// The draft model that speculative decoding is measured with
+    #[arg(long, value_name = "FILE", requires = "speculate")]
+    draft: Option<PathBuf>,
 
     /// Reach depths by copying a short context instead of reading a long one; measures generation only
     #[arg(long)]
@@ -129,17 +137,18 @@ impl Bench {
         Tier::select()?;
         let path = self.model.unwrap_or_default();
         let checkpoint = Checkpoint::open(open::find(&path)?)?;
-        if self.speculate {
+        if let Some(texts) = &self.speculate {
             let options = OpenOptions {
                 device: self.device,
                 weights: self.weights.map(Weights::dtype),
                 threads: self.threads.first().map(|&threads| threads.into()),
                 sparse_v: self.sparse_v,
                 state: self.state,
+                speculate: self.draft.map(Speculate::Draft),
                 ..OpenOptions::default()
             };
             let opened = options.open_checkpoint(checkpoint).map_err(|error| open::failure(&error))?;
-            return speculation::run(&opened, &path, self.repetitions, self.json);
+            return speculation::run(&opened, &path, texts, self.repetitions, self.json);
         }
         let all = Pool::default();
         let options = LoadOptions { weights: self.weights.map(Weights::dtype), ..LoadOptions::default() };

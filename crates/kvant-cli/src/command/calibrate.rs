@@ -1,5 +1,6 @@
 //! `kvant calibrate`: what a model's keys and values are like, written to a plan.
 
+use crate::command::convert::{Texts, observe};
 use crate::failure::Failure;
 use crate::open;
 use crate::options::{ThreadOptions, Tokens};
@@ -9,7 +10,7 @@ use indicatif::ProgressBar;
 use kvant_codec::{KvSpec, SpecError};
 use kvant_engine::memory::bytes;
 use kvant_engine::open::plan_path;
-use kvant_engine::{ActivationType, LoadOptions, Policy, kv};
+use kvant_engine::{ActivationType, Policy, kv, load_model};
 use kvant_eval::plans::{PlanRequest, Positions, Progress, calibrate, calibration_windows};
 use kvant_eval::text;
 use kvant_model::{Checkpoint, Model};
@@ -48,6 +49,10 @@ pub struct Calibrate {
     /// Write the plan to this file [default: beside the model]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
+
+    /// Write an importance matrix for `kvant convert --imatrix` to this file, in place of a plan; llama.cpp reads it too
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["output", "learn"])]
+    imatrix: Option<PathBuf>,
 
     /// A UTF-8 text like those the model will read [default: part of a novel that comes with kvant]
     #[arg(long, value_name = "FILE")]
@@ -91,13 +96,18 @@ impl Calibrate {
             None => (text::CALIBRATION_NAME.to_owned(), Cow::Borrowed(text::calibration())),
         };
         let checkpoint = Checkpoint::open(open::find(&self.model)?)?;
+        if let Some(path) = &self.imatrix {
+            let (seen, _) = Texts::cut(&checkpoint, &text, self.tokens)?;
+            let importance = observe(&checkpoint, &seen)?;
+            importance.write(path)?;
+            println!("{}: {} matrices, over {name}", path.display(), importance.layers());
+            return Ok(());
+        }
         let output = self.output.clone().unwrap_or_else(|| plan_path(&checkpoint));
-        let options = LoadOptions { activations: ActivationType::F32, ..LoadOptions::default() };
-        let model = kvant_cpu::load(&checkpoint, options)?;
+        let model = load_model(&checkpoint, ActivationType::F32)?;
         let window = model.context().map_or(WINDOW, |own| own.min(WINDOW)).min(self.tokens);
         let windows = calibration_windows(&Tokenizer::of(&checkpoint)?, &text, window, self.tokens)
-            // The library names the flag of `kvant eval`; here a window is as long as --tokens at most.
-            .map_err(|e| Failure::new(format!("{name}: {}", e.to_string().replace("--ctx", "--tokens"))))?;
+            .map_err(|e| Failure::new(format!("{name}: {e}")))?;
 
         let bar = progress::bar("{bar:30} {pos}/{len} tokens  {eta} left");
         bar.set_length((windows.ctx() * windows.chunks()) as u64);

@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use kvant_convert::{Conversion, ConvertError, Format, Importance, Weights};
 use kvant_engine::KvCache;
 use kvant_engine::memory::bytes;
-use kvant_engine::{ActivationType, LoadOptions, Policy};
+use kvant_engine::{ActivationType, Policy, load_model, load_observed};
 use kvant_eval::divergence::{Mode, Models, Request, divergence};
 use kvant_eval::{PassLimits, Score, Windows, text};
 use kvant_model::{Checkpoint, Chunk, Description, Model, Pass};
@@ -24,7 +24,7 @@ const EXAMPLES: &str = "\
 Examples:
   kvant convert ./Qwen2.5-1.5B-Instruct -o qwen.gguf
                        a Hugging Face folder as GGUF, in 4 bits
-  kvant convert model-f16.gguf -o model-q4_k.gguf --weights q4_k
+  kvant convert model-f16.gguf -o model-q4_k_m.gguf --weights q4_k_m
                        a GGUF file in another type
   kvant convert ./SmolLM2-135M -o smol.gguf --calibrate
                        rounding weighed by what layers see in a text
@@ -57,7 +57,8 @@ pub struct Convert {
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
 
-    /// How weights are stored: int4, int8, q4_0, q8_0, q4_k, q6_k, mxfp4, f16 or f32
+    /// How weights are stored: int4, int8, q4_0, q8_0, q2_k to q6_k, q3_k_s to q5_k_m (mixes), iq4_nl, iq4_xs, mxfp4, f16 or
+    /// f32
     #[arg(long, value_name = "TYPE", default_value = "int4")]
     weights: Weights,
 
@@ -73,6 +74,10 @@ pub struct Convert {
     /// The most tokens to calibrate on
     #[arg(long, value_name = "N", default_value_t = 8192, requires = "calibrate")]
     tokens: usize,
+
+    /// Weigh rounding by an importance matrix: a file of llama.cpp's, or one that `kvant calibrate --imatrix` wrote
+    #[arg(long, value_name = "FILE", conflicts_with = "calibrate")]
+    imatrix: Option<PathBuf>,
 
     /// Replace a file that is there
     #[arg(long)]
@@ -108,6 +113,23 @@ impl Convert {
         interrupt::catch()?;
         let path = open::find_or_pull(&self.model)?;
         let checkpoint = Checkpoint::open(&path)?;
+        if let Some(dtype) = kvant_convert::quantised(&checkpoint) {
+            eprintln!(
+                "warning: {} is quantised already ({dtype}); rounding it again adds to its error. Convert the original if you can",
+                self.model
+            );
+        }
+        if let Some(path) = &self.imatrix {
+            let importance = Importance::read(path)?;
+            let conversion = self.write(&checkpoint, format, Some(&importance), &self.output)?;
+            if importance.used() == 0 {
+                eprintln!(
+                    "warning: {}: it names no matrix of this model, so it weighed nothing",
+                    path.display()
+                );
+            }
+            return self.report(&conversion);
+        }
         let Some(text) = &self.calibrate else {
             return self.report(&self.write(&checkpoint, format, None, &self.output)?);
         };
@@ -198,7 +220,7 @@ impl Convert {
 }
 
 /// A text in two parts: one to calibrate on, one to measure on.
-struct Texts {
+pub(super) struct Texts {
     prefix: Vec<u32>,
     window: usize,
     windows: Vec<Vec<u32>>,
@@ -206,7 +228,7 @@ struct Texts {
 
 impl Texts {
     /// As many windows as `tokens` allows, and those that follow; a short text gives a quarter to measurement.
-    fn cut(checkpoint: &Checkpoint, text: &str, tokens: usize) -> Result<(Self, Self), Failure> {
+    pub(super) fn cut(checkpoint: &Checkpoint, text: &str, tokens: usize) -> Result<(Self, Self), Failure> {
         let tokenizer = Tokenizer::of(checkpoint)?;
         let prefix = tokenizer.prefix().to_vec();
         let ids = tokenizer.encode(text, EncodeOptions::default())?;
@@ -235,18 +257,14 @@ impl Texts {
     }
 }
 
-fn exact() -> LoadOptions {
-    LoadOptions { activations: ActivationType::F32, ..LoadOptions::default() }
-}
-
 fn load(checkpoint: &Checkpoint) -> Result<Model, Failure> {
-    Ok(kvant_cpu::load(checkpoint, exact())?)
+    Ok(load_model(checkpoint, ActivationType::F32)?)
 }
 
 /// Reads the text with somebody watching.
-fn observe(checkpoint: &Checkpoint, texts: &Texts) -> Result<Arc<Importance>, Failure> {
+pub(super) fn observe(checkpoint: &Checkpoint, texts: &Texts) -> Result<Arc<Importance>, Failure> {
     let importance = Arc::new(Importance::default());
-    let model = kvant_cpu::load_observed(checkpoint, exact(), Arc::clone(&importance) as _)?;
+    let model = load_observed(checkpoint, Arc::clone(&importance) as _)?;
     let bar = progress::bar("{bar:30} {pos}/{len} windows read  {eta} left");
     bar.set_length(texts.windows.len() as u64);
     for window in &texts.windows {

@@ -13,12 +13,12 @@ use crate::options::{Activations, Caches, Size, ThreadOptions, Tokens};
 use crate::progress;
 use clap::Args;
 use kvant_engine::device::DeviceModel;
-use kvant_engine::{ActivationType, DeviceChoice, LoadOptions, SparseV, StateType};
+use kvant_engine::{DeviceChoice, LoadOptions, SparseV, StateType};
 use kvant_eval::{
     Estimate, EvalError, Machine, PassLimits, Report, Score, Setting, Windows, check_context, perplexity,
     text,
 };
-use kvant_model::{Checkpoint, LoadError, Model};
+use kvant_model::{Checkpoint, Model};
 use kvant_text::tokenizer::Tokenizer;
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -284,10 +284,6 @@ fn cases(text: &str) -> Result<usize, String> {
         .ok()
         .filter(|&cases| cases > 0)
         .ok_or_else(|| format!("`{text}` is no number of cases: at least 1"))
-}
-
-fn load(checkpoint: &Checkpoint, activations: ActivationType) -> Result<Model, LoadError> {
-    kvant_cpu::load(checkpoint, LoadOptions { activations, ..LoadOptions::default() })
 }
 
 fn measure(model: &Model, windows: &Windows, cache: &str) -> Result<Estimate, EvalError> {

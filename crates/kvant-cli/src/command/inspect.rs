@@ -16,9 +16,11 @@ use kvant_engine::kv;
 use kvant_engine::memory::bytes;
 use kvant_engine::open::{Plans, default_context};
 use kvant_engine::{KvChoice, StateType};
+use kvant_model::checkpoint::ConfigSource;
 use kvant_model::config::{Dims, ModelConfig};
 use kvant_model::description::LayerSummary;
 use kvant_model::{Checkpoint, DType, Description, Tensor};
+use kvant_server::ModelFacts;
 use memory::Memory;
 use serde_json::{Value, json};
 use std::io::{self, Write};
@@ -106,6 +108,19 @@ impl Inspect {
         policy.state = self.state.unwrap_or(policy.state);
         Memory::of(checkpoint, description, policy, context)
     }
+}
+
+/// What a server tells about a model's files.
+pub fn facts(checkpoint: &Checkpoint) -> Result<ModelFacts, Failure> {
+    let contents = Contents::read(checkpoint)?;
+    let is_gguf = matches!(checkpoint.config(), ConfigSource::Gguf(_));
+    Ok(ModelFacts {
+        file_bytes: contents.bytes(),
+        family: contents.architecture.clone(),
+        parameters: contents.values(),
+        quantization: contents.about().quantisation.unwrap_or_default(),
+        format: if is_gguf { "gguf" } else { "safetensors" }.to_owned(),
+    })
 }
 
 struct Contents<'c> {

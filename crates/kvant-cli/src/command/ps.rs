@@ -6,6 +6,7 @@ use crate::screen::grouped;
 use crate::table::Column::{Left, Right};
 use crate::table::Table;
 use clap::Args;
+use kvant_engine::memory::bytes;
 use serde_json::Value;
 use std::io::Write;
 
@@ -30,21 +31,41 @@ impl Ps {
     pub fn execute(self) -> Result<(), Failure> {
         let site = Site::new(&self.server, self.api_key)?;
         let answer = site.json("/v1/models", None)?;
+        // Other servers have no such list.
+        let loaded = site.json("/api/ps", None).unwrap_or_default();
         let mut out = crate::shown::stdout();
         if self.json {
             writeln!(out, "{answer}")?;
             return Ok(());
         }
-        let mut table = Table::new(&[Left("NAME"), Right("CONTEXT"), Left("STATE")]);
+        let mut table = Table::new(&[
+            Left("NAME"),
+            Right("CONTEXT"),
+            Left("STATE"),
+            Right("SIZE"),
+            Left("DEVICE"),
+            Left("UNTIL"),
+        ]);
         for model in answer["data"].as_array().unwrap_or(&Vec::new()) {
             let context = ["context_length", "max_model_len"].iter().find_map(|key| model[key].as_u64());
             let context = context.map_or("-".to_owned(), |tokens| grouped(tokens as usize));
             let state =
                 model["state"].as_str().or_else(|| model["status"]["value"].as_str()).unwrap_or("loaded");
+            let own =
+                loaded["models"].as_array().and_then(|all| all.iter().find(|one| one["name"] == model["id"]));
+            let own = own.unwrap_or(&Value::Null);
+            let until = match own["expires_at"].as_str() {
+                None => "-".to_owned(),
+                Some(moment) if moment.starts_with("9999") => "it is unloaded".to_owned(),
+                Some(moment) => moment.to_owned(),
+            };
             table.row([
                 model["id"].as_str().map_or_else(|| Value::to_string(&model["id"]), str::to_owned),
                 context,
                 state.to_owned(),
+                own["size"].as_u64().map_or("-".to_owned(), bytes),
+                own["device"].as_str().unwrap_or("-").to_owned(),
+                until,
             ]);
         }
         table.write(&mut out, 0)?;

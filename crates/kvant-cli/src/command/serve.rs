@@ -3,14 +3,14 @@
 mod loader;
 mod several;
 
-use crate::config::Config;
+use crate::config::{Config, DEFAULT_MODEL};
 use crate::failure::Failure;
 use crate::options::{ModelOptions, RequestDefaults, Size};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use kvant_engine::SamplingOverrides;
 use kvant_engine::memory::bytes;
 use kvant_engine::scheduler::SchedulerOptions;
-use kvant_server::{Keys, Limits, LogLevel, LogOptions, Server, ServerOptions};
+use kvant_server::{Keys, Limits, Server, ServerOptions};
 use loader::Loader;
 use std::io::Write;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -21,7 +21,8 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 const EXAMPLES: &str = "\
 Examples:
-  kvant serve                                the default model, on port 8080
+  kvant serve                                every model that was pulled, or the
+                                             default one, on port 8080
   kvant serve model.gguf --port 9000 --parallel 8 --kv-memory 4G
   kvant serve model.gguf --host 0.0.0.0 --api-key-file keys.txt
   kvant serve small.gguf large.gguf --memory 24G   loaded when asked for
@@ -108,14 +109,6 @@ pub struct Serve {
     #[arg(long, help_heading = "Server")]
     keep_volatile: bool,
 
-    /// What is written to stderr: a line for each request, or their bodies too
-    #[arg(long, value_name = "LEVEL", default_value = "requests", help_heading = "Server")]
-    log: Log,
-
-    /// Write the log as JSON, an object to a line
-    #[arg(long, help_heading = "Server")]
-    log_json: bool,
-
     #[command(flatten)]
     sampling: RequestDefaults,
 
@@ -137,8 +130,8 @@ pub struct Serve {
     #[arg(long, help_heading = "Server")]
     share_prefixes: bool,
 
-    /// Keep prefixes in this folder too, which must exist, so that a server started later finds them; several models have a
-    /// folder each in it
+    /// Keep prefixes in this folder too, which is made if need be, so that a server started later finds them; several models have
+    /// a folder each in it
     #[arg(long, value_name = "DIR", conflicts_with = "no_prefix_cache", help_heading = "Server")]
     kv_dir: Option<PathBuf>,
 
@@ -164,17 +157,9 @@ pub struct Serve {
     grace: u64,
 }
 
-/// What is logged.
-#[derive(Clone, Copy, ValueEnum)]
-enum Log {
-    Off,
-    Requests,
-    Debug,
-}
-
 impl Serve {
     pub fn execute(mut self) -> Result<(), Failure> {
-        let several = several::find(&self.served)?;
+        let several = self.several()?;
         if let (Some(served), true) = (self.served.first(), several.is_empty()) {
             self.model.model = served.clone();
         }
@@ -192,13 +177,24 @@ impl Serve {
         }
     }
 
+    /// The models, where there are several: those that arguments name, or all that were fetched where nothing names one.
+    fn several(&self) -> Result<loader::Found, Failure> {
+        let is_bare = self.served.is_empty() && self.alias.is_none() && self.model.model == DEFAULT_MODEL;
+        if !is_bare {
+            return several::find(&self.served);
+        }
+        // The default alone is loaded before anybody asks for it.
+        let pulled = several::pulled(DEFAULT_MODEL)?;
+        Ok(if pulled.iter().all(|(name, _)| name == DEFAULT_MODEL) { loader::Found::new() } else { pulled })
+    }
+
     /// Serves a model that is loaded before anybody can ask for it, and again after it was told to go.
     fn serve_one(&self, keys: &[String], ends: UnboundedReceiver<()>) -> Result<(), Failure> {
         let options = self.server_options(&self.model.model, keys, self.sampling.overrides()?);
         let name = options.model.clone();
         let kept = self.kv_dir.as_ref().map(|folder| (folder.clone(), self.kv_dir_size.0 as u64));
         let found = vec![(name.clone(), self.model.model.clone())];
-        let loader = Loader::new(found, self.model.clone(), self.scheduler_options(), |_| kept.clone());
+        let loader = Loader::new(found, self.model.clone(), self.scheduler_options(), move |_| kept.clone());
         let opened = loader.open(&name, None)?;
         let room = opened.cap.map_or("without a limit".to_owned(), |cap| format!("up to {}", bytes(cap)));
         let place = if opened.device == "cpu" { String::new() } else { format!("on {}, ", opened.device) };
@@ -235,11 +231,6 @@ impl Serve {
             grace: Duration::from_secs(self.grace),
             ..Limits::default()
         };
-        let level = match self.log {
-            Log::Off => LogLevel::Off,
-            Log::Requests => LogLevel::Requests,
-            Log::Debug => LogLevel::Debug,
-        };
         ServerOptions {
             keys: match self.admin() {
                 Some(admin) => Keys::new(keys).with_admin(&admin),
@@ -253,7 +244,6 @@ impl Serve {
             strict_model: self.strict_model,
             strip_volatile: !self.keep_volatile,
             forced_sampling: forced,
-            log: LogOptions { level, json: self.log_json },
             ..ServerOptions::new(self.alias.clone().unwrap_or(name))
         }
     }

@@ -8,7 +8,7 @@ use crate::{open, progress};
 use clap::Args;
 use indicatif::ProgressBar;
 use kvant_engine::open::{open_plan, plan_path};
-use kvant_engine::{ActivationType, LoadOptions};
+use kvant_engine::{ActivationType, load_model};
 use kvant_eval::divergence::Headway;
 use kvant_eval::plans::{
     Check, Chosen, Goal, Tried, fewest_bits, known_sensitivities, search, search_windows, sensitivities,
@@ -94,8 +94,7 @@ impl Tune {
         let checkpoint = Checkpoint::open(open::find(&self.model)?)?;
         let path = self.plan.clone().unwrap_or_else(|| plan_path(&checkpoint));
         let plan = open_plan(&path, &checkpoint)?;
-        let options = LoadOptions { activations: ActivationType::F32, ..LoadOptions::default() };
-        let model = kvant_cpu::load(&checkpoint, options)?;
+        let model = load_model(&checkpoint, ActivationType::F32)?;
         let windows = search_windows(&Tokenizer::of(&checkpoint)?, model.context(), &text, self.tokens)
             .map_err(|e| Failure::new(format!("{name}: {e}")))?;
 

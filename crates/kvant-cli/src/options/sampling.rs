@@ -35,7 +35,7 @@ pub struct SamplingFlags(pub SamplingOverrides);
 impl Args for SamplingFlags {
     fn augment_args(command: Command) -> Command {
         let usual = |setting: &SamplingSetting| match setting.usual {
-            SettingValue::Seed(_) => String::new(),
+            SettingValue::Seed(_) | SettingValue::Flag(_) | SettingValue::Order(_) => String::new(),
             value => format!(" [default: {value}]"),
         };
         SAMPLING.iter().fold(command, |command, setting| command.arg(flag(setting, &usual(setting))))
@@ -73,7 +73,11 @@ impl Args for RequestDefaults {
         let command = command.next_help_heading("Defaults of requests");
         SAMPLING.iter().filter(|setting| setting.request.is_some()).fold(command, |command, setting| {
             let makers = if setting.makers.is_some() { "as the model's makers want, else " } else { "" };
-            command.arg(flag(setting, &format!(" [default: {makers}{}]", setting.usual)))
+            let default = match setting.usual {
+                SettingValue::Flag(_) | SettingValue::Order(_) => String::new(),
+                value => format!(" [default: {makers}{value}]"),
+            };
+            command.arg(flag(setting, &default))
         })
     }
 
@@ -109,6 +113,10 @@ fn flag(setting: &'static SamplingSetting, default: &str) -> Arg {
         .help(format!("{}{default}", setting.help))
         .value_parser(move |text: &str| setting.parse(text))
         .allow_negative_numbers(true);
+    let arg = match setting.usual {
+        SettingValue::Flag(_) => arg.num_args(0..=1).require_equals(true).default_missing_value("true"),
+        _ => arg,
+    };
     let arg = setting.alias.into_iter().fold(arg, Arg::visible_alias);
     setting.short.into_iter().fold(arg, Arg::short)
 }

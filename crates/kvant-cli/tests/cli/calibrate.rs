@@ -104,7 +104,8 @@ fn what_cannot_be_calibrated_is_refused_with_the_reason() {
     let home = Home::new();
     let model = home.model();
     let few = home.write("few.txt", b"too short");
-    home.run(&["calibrate", &model, "--text", &few]).fails(1, &["few.txt", "longer text"]);
+    home.run(&["calibrate", &model, "--text", &few])
+        .fails(1, &["few.txt", "longer text, or calibrate on fewer tokens"]);
     home.run(&["calibrate", &model, "--kv", "int5"]).fails(2, &["int5"]);
     let text = text(&home, "text.txt", 1);
     let usual = ["calibrate", &model, "--text", &text, "--tokens", "512"];

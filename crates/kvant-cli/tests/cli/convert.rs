@@ -47,6 +47,33 @@ fn calibration_shows_divergence_before_and_after_and_leaves_one_file() {
 }
 
 #[test]
+fn a_mix_is_weighed_by_an_importance_matrix_and_warned_of_when_it_is_rounded_again() {
+    let home = Home::new();
+    let shape =
+        "--layers 2 --hidden 256 --heads 4 --kv-heads 2 --head-dim 64 --ffn 256 --vocab 300 --ctx 256";
+    let shape: Vec<&str> = shape.split(' ').collect();
+    home.run(&[&["synth", "f16.gguf", "--weights", "f16"], &shape[..]].concat()).ok();
+    let said = home.run(&["calibrate", "f16.gguf", "--imatrix", "seen.gguf", "--tokens", "1024"]).ok();
+    assert!(said.contains("matrices"), "{said}");
+    let convert = |output: &str, more: &[&str]| {
+        home.run(&[&["convert", "f16.gguf", "-o", output, "--weights", "q4_k_m"], more].concat())
+    };
+    assert!(!convert("plain.gguf", &[]).err.contains("quantised already"));
+    let weighed = convert("weighed.gguf", &["--imatrix", "seen.gguf"]);
+    assert!(weighed.code == Some(0) && !weighed.err.contains("weighed nothing"), "{weighed:?}");
+    assert_ne!(fs::read(home.path("plain.gguf")).unwrap(), fs::read(home.path("weighed.gguf")).unwrap());
+    let about = home.run(&["inspect", "weighed.gguf"]).ok();
+    for words in ["Q4_K_M", "Q4_K ", "Q6_K "] {
+        assert!(about.contains(words), "{words}: {about}");
+    }
+    let reply = home.run(&["run", "-m", "weighed.gguf", "--json", "--greedy", "-n", "4", "It was"]).json();
+    assert!(reply["decode"]["tokens"].as_u64().unwrap() > 0);
+    let again = home.run(&["convert", "weighed.gguf", "-o", "again.gguf", "--weights", "q8_0"]);
+    assert!(again.code == Some(0) && again.err.contains("quantised already"), "{again:?}");
+    convert("x.gguf", &["--imatrix", "plain.gguf"]).fails(1, &["plain.gguf: not an importance matrix"]);
+}
+
+#[test]
 fn a_folder_becomes_gguf_or_another_folder() {
     let home = Home::new();
     let said = home.run(&["convert", &folder("llama"), "-o", "llama.gguf", "--weights", "int8"]).ok();
@@ -76,7 +103,7 @@ fn refusals_say_what_to_do() {
     source(&home);
     let convert = |more: &[&str]| home.run(&[&["convert", "f16.gguf", "-o"], more].concat());
     convert(&["x.bin"]).fails(2, &["--to"]);
-    convert(&["x.gguf", "--weights", "q5_k"]).fails(2, &["q5_k", "q4_k"]);
+    convert(&["x.gguf", "--weights", "q5_x"]).fails(2, &["q5_x", "q4_k"]);
     convert(&["x.safetensors", "--weights", "q4_k"]).fails(1, &["q4_k", "int8"]);
     home.write("there.gguf", b"precious");
     convert(&["there.gguf"]).fails(1, &["there.gguf: already exists", "--force"]);

@@ -1,6 +1,7 @@
 //! `kvant pull` and `kvant models`.
 
 use crate::hub::hub;
+use crate::served::Served;
 use crate::support::{Home, model_bytes};
 
 #[test]
@@ -66,4 +67,26 @@ fn the_first_run_fetches_and_says_why_it_cannot() {
         err.contains("smollm2-135m") && err.contains("check the spelling") && err.contains("python3"),
         "{err}"
     );
+}
+
+#[test]
+fn a_bare_server_offers_every_model_that_was_pulled() {
+    let home = Home::new();
+    let address = hub(model_bytes(true));
+    let pulled = home.command(&["pull", "org/tiny"]).env("HF_ENDPOINT", &address).output().unwrap();
+    assert_eq!(pulled.status.code(), Some(0));
+    // In the place of a model stands a flag.
+    let served = Served::start(&home, "--host=127.0.0.1", &["--ctx", "300"]);
+    let url = format!("http://{}", served.address);
+    let list = home.run(&["ps", "--server", &url, "--json"]).json();
+    let name = list["data"][0]["id"].as_str().unwrap().to_owned();
+    assert!(name.starts_with("org/tiny") && list["data"].as_array().unwrap().len() == 1, "{list}");
+    let body = format!(r#"{{"source": "{name}", "destination": "mine"}}"#);
+    assert!(served.post("/api/copy", "", &body).starts_with("HTTP/1.1 200"));
+    let body = r#"{"model": "mine", "prompt": "hi", "stream": false, "options": {"num_predict": 2}}"#;
+    let answer = served.post("/api/generate", "", body);
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains(r#""model":"mine""#), "{answer}");
+    let text = home.run(&["ps", "--server", &url]).ok();
+    let line = text.lines().find(|line| line.starts_with("mine")).unwrap_or_else(|| panic!("{text}"));
+    assert!(line.contains("cpu") && line.contains("iB") && line.contains("unloaded"), "{text}");
 }

@@ -63,8 +63,17 @@ fn a_server_answers_as_run_does_and_ends_when_told() {
     {
         let said = served.end();
         assert!(said.contains("contexts of 300 tokens, KV int4 up to 8.0 MiB"), "{said}");
-        let line = said.lines().find(|line| line.starts_with("POST /v1/chat/completions 200 ")).expect(&said);
-        for words in ["model=model", "in=", "cached=0", "out=", "first=", "total="] {
+        let line =
+            said.lines().find(|line| line.contains("path=\"/v1/chat/completions\" status=200")).expect(&said);
+        for words in [
+            "INFO request{id=1 method=\"POST\"",
+            "model=\"model\"",
+            "prompt_tokens=",
+            "cached_tokens=0",
+            "completion_tokens=",
+            "time_to_first_token_seconds=",
+            "total_seconds=",
+        ] {
             assert!(line.contains(words), "{line}");
         }
         assert!(!said.contains("hello"), "what was said is not logged: {said}");
@@ -76,7 +85,7 @@ fn a_server_answers_as_run_does_and_ends_when_told() {
 fn the_log_may_be_json_or_nothing_and_names_what_was_ignored() {
     let home = Home::new();
     let body = r#"{"content": "secret", "odd": 1}"#;
-    let mut served = Served::start(&home, &home.model(), &["--log-json", "--log", "debug"]);
+    let mut served = Served::start(&home, &home.model(), &["--log-json", "--log", "requests"]);
     let answer = served.post("/tokenize", "", body);
     assert!(answer.to_lowercase().contains("x-kvant-ignored-fields: odd"), "{answer}");
     let said = served.end();
@@ -86,13 +95,52 @@ fn the_log_may_be_json_or_nothing_and_names_what_was_ignored() {
         (&line["path"], &line["status"], &line["ignored"]),
         (&"/tokenize".into(), &200.into(), &"odd".into())
     );
-    assert!(said.contains("secret"), "{said}");
     let mut served = Served::start(&home, &home.model(), &["--log", "off", "--strict", "--strict-model"]);
     assert!(served.post("/tokenize", "", body).starts_with("HTTP/1.1 400"));
     assert!(
         served.post("/tokenize", "", r#"{"content": "x", "model": "other"}"#).starts_with("HTTP/1.1 404")
     );
     assert!(!served.end().contains("/tokenize"));
+}
+
+#[cfg(unix)]
+#[test]
+fn a_request_is_traced_down_to_its_kernels_and_what_was_said_is_nowhere() {
+    let home = Home::new();
+    let flags = ["--log", "trace", "--log-format", "json", "--api-key", "sesame", "--ctx", "300"];
+    let mut served = Served::start(&home, &home.model(), &flags);
+    let key = "authorization: Bearer sesame\r\n";
+    let body = r#"{"messages": [{"role": "user", "content": "my secret"}], "max_tokens": 3}"#;
+    assert!(served.post("/v1/chat/completions", key, body).starts_with("HTTP/1.1 200"));
+    // A message that would quote what was sent.
+    assert!(
+        served.post("/v1/chat/completions", key, r#"{"messages": "secret"}"#).starts_with("HTTP/1.1 400")
+    );
+    let said = served.end();
+    assert!(!said.contains("secret") && !said.contains("sesame"), "{said}");
+    let lines = said.lines().filter(|line| line.starts_with('{'));
+    let lines: Vec<serde_json::Value> = lines.map(|line| serde_json::from_str(line).unwrap()).collect();
+    let of = |name: &str| lines.iter().filter(|line| line["span"]["name"] == name).collect::<Vec<_>>();
+    let request = of("request");
+    assert!(request.iter().all(|line| line["span"]["path"] == "/v1/chat/completions"), "{said}");
+    let scheduled: Vec<_> = request.iter().filter(|line| line["message"] == "scheduled").collect();
+    assert!(!scheduled.is_empty() && scheduled.iter().all(|line| line["span"]["id"] == 1), "{said}");
+    // Its passes, by the numbers of the scheduler's steps.
+    let passes = of("pass");
+    for line in scheduled {
+        let is_its = |pass: &&&serde_json::Value| pass["spans"][0]["number"] == line["step"];
+        assert_eq!(passes.iter().filter(is_its).count(), 1, "{line} of {said}");
+    }
+    for name in ["embedding", "mixer", "head"] {
+        let groups = of(name);
+        let is_timed =
+            |line: &&&serde_json::Value| line["time.busy"].is_string() && line["spans"][1]["name"] == "pass";
+        assert_eq!(
+            (groups.is_empty(), groups.iter().filter(is_timed).count()),
+            (false, groups.len()),
+            "{name}"
+        );
+    }
 }
 
 #[test]

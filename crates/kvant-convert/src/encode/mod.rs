@@ -1,7 +1,7 @@
 //! From rows of f32 to blocks of a stored type.
 //!
 //! *Plain* rounding is what llama.cpp's reference does for Q4_0, Q8_0 and MXFP4, byte for byte, and a search for the scales
-//! of smallest squared error for Q4_K and Q6_K. With an *importance* per input channel, the mean square of what that channel
+//! of smallest squared error for the K types and the IQ4 types. With an *importance* per input channel, the mean square of what that channel
 //! is multiplied with, every type searches for the scales of smallest Σ w·(x − x̂)²: the error that the layer's output has if
 //! channels are uncorrelated.
 //!
@@ -11,11 +11,16 @@
 //! The loops are plain and compiled once for each instruction set; sums have a fixed shape, so a row has the same bytes on
 //! every machine.
 
+mod affine;
 mod block32;
 mod fit;
 mod mxfp4;
+mod q2_k;
+mod q3_k;
 mod q4_k;
+mod q5_k;
 mod q6_k;
+mod table;
 
 use half::f16;
 use kvant_model::DType;
@@ -32,8 +37,13 @@ pub fn can_encode(dtype: DType) -> bool {
             | DType::Int4G32
             | DType::Q8_0
             | DType::Int8G32
+            | DType::Q2_K
+            | DType::Q3_K
             | DType::Q4_K
+            | DType::Q5_K
             | DType::Q6_K
+            | DType::IQ4_NL
+            | DType::IQ4_XS
             | DType::MXFP4
     )
 }
@@ -113,7 +123,12 @@ unsafe fn encode<S: Simd>(
             // SAFETY: the caller's contract.
             unsafe { q4_k::q4_k::<S>(x, w, out) }
         }),
+        DType::Q2_K => each::<256, 84>(values, importance, out, q2_k::q2_k),
+        DType::Q3_K => each::<256, 110>(values, importance, out, q3_k::q3_k),
+        DType::Q5_K => each::<256, 176>(values, importance, out, q5_k::q5_k),
         DType::Q6_K => each::<256, 210>(values, importance, out, q6_k::q6_k),
+        DType::IQ4_NL => each::<32, 18>(values, importance, out, table::iq4_nl),
+        DType::IQ4_XS => each::<256, 136>(values, importance, out, table::iq4_xs),
         _ => unreachable!("refused by encode_row"),
     }
 }

@@ -41,7 +41,7 @@ pub(crate) fn of(
     })?;
     let what = format!("a Hugging Face folder of {}", theirs.architecture);
     let assembly = Assembly { checkpoint, importance, what, output_name: None };
-    let tensors = assembly.tensors(&from, &Parts::of(&theirs, Pairing::Halves), |role, columns| {
+    let tensors = assembly.tensors(&from, &Parts::of(&theirs, Pairing::Halves), |role, columns, _| {
         weights.safetensors_type(role, columns).unwrap_or(DType::F32)
     })?;
     let (files, note) = tokenizer::of(metadata);

@@ -17,7 +17,7 @@ use crate::error::{ConvertError, Result};
 use crate::importance::Importance;
 use crate::keys::still_pairing;
 use crate::parts::Parts;
-use crate::recipe::Weights;
+use crate::recipe::{Place, Weights, layers_of};
 use crate::rows::Made;
 use crate::source::state_types;
 use kvant_model::arch::REGISTRY;
@@ -58,6 +58,7 @@ pub(crate) fn of(
         Description::of(&twin).map_err(|e| not_written(ours.architecture, &format!(" yet ({e})")))?;
     let from = Parts::of(&ours, Pairing::Halves);
     let to = Parts::of(&theirs, still_pairing(architecture));
+    let layers = layers_of(to.list.iter().map(|part| part.tensor.name.as_str()));
     let assembly = Assembly {
         checkpoint,
         importance,
@@ -65,7 +66,7 @@ pub(crate) fn of(
         output_name: Some("output.weight"),
     };
     let tensors = assembly
-        .tensors(&from, &to, |role, columns| weights.gguf_type(role, columns))
+        .tensors(&from, &to, |role, columns, name| weights.gguf_type(role, columns, Place { name, layers }))
         .map_err(ConvertError::or_safetensors)?;
     state_types(&mut writer, weights);
     let mut notes = Vec::new();

@@ -2,13 +2,17 @@
 //! makes one.
 
 use kvant_convert::{Conversion, Format, Weights, encode_row};
+use kvant_model::quant::dequantize_row;
 use kvant_model::{Checkpoint, DType};
 use std::fs;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::process::Command;
 
-const TYPES: [&str; 6] = ["f16", "int4", "int8", "q4_k", "q6_k", "mxfp4"];
+const TYPES: [&str; 14] = [
+    "f16", "int4", "int8", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "mxfp4", "iq4_nl", "iq4_xs", "q3_k_m",
+    "q4_k_m", "q5_k_m",
+];
 
 fn bytes(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|x| x.to_le_bytes()).collect()
@@ -46,6 +50,15 @@ fn the_gguf_package_reads_the_numbers_that_kvant_reads() {
         let mut stored = vec![0; dtype.row_bytes(rows.len()).unwrap()];
         encode_row(dtype, &rows, None, &mut stored).unwrap();
         fs::write(place.path().join(format!("rows.{dtype}")), stored).unwrap();
+    }
+    use DType::{IQ4_NL, IQ4_XS, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K};
+    for dtype in [Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS] {
+        let mut stored = vec![0; dtype.row_bytes(rows.len()).unwrap()];
+        encode_row(dtype, &rows, None, &mut stored).unwrap();
+        let mut back = vec![0.0; rows.len()];
+        dequantize_row(dtype, &stored, &mut back).unwrap();
+        fs::write(place.path().join(format!("rows.{dtype}")), stored).unwrap();
+        fs::write(place.path().join(format!("back.{dtype}")), bytes(&back)).unwrap();
     }
     let script = crate_folder.join("tests/readers/read.py");
     let read = Command::new(python).arg(script).arg(place.path()).output().unwrap();

@@ -3,7 +3,7 @@
 usage: read.py FOLDER
 
 FOLDER has GGUF files, for each of them a folder NAME.gguf.values with a file of f32 per tensor, and rows.f32 with
-rows.TYPE, what kvant made of them.
+rows.TYPE, what kvant made of them, and back.TYPE, what kvant reads there.
 """
 
 import sys
@@ -30,5 +30,12 @@ for kind in ["Q4_0", "Q8_0", "MXFP4"]:
     expected = gguf.quants.quantize(rows, gguf.GGMLQuantizationType[kind])
     found = numpy.fromfile(folder / f"rows.{kind}", dtype=numpy.uint8).reshape(expected.shape)
     assert numpy.array_equal(found, expected), kind
+
+for kind in ["Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS"]:
+    dtype = gguf.GGMLQuantizationType[kind]
+    stored = numpy.fromfile(folder / f"rows.{kind}", dtype=numpy.uint8).reshape(len(rows), -1)
+    values = gguf.quants.dequantize(stored, dtype).astype(numpy.float32)
+    expected = numpy.fromfile(folder / f"back.{kind}", dtype=numpy.float32).reshape(values.shape)
+    assert numpy.array_equal(values, expected), kind
 
 print(f"{tensors} tensors")

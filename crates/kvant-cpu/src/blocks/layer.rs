@@ -3,7 +3,8 @@
 use crate::blocks::{Activations, Block, Branch, Head, Layer, Residual, for_each_row};
 use crate::pass::CpuPass;
 use kvant_cache::{KvSlot, StateError};
-use kvant_model::description::{Ffn, Mixer};
+use kvant_model::description::{Ffn, Mixer, Weights};
+use tracing::trace_span;
 
 impl<'a> Block<'a, Layer> {
     /// Changes the residual streams, `(tokens, hidden)` each.
@@ -75,6 +76,7 @@ impl Block<'_, Residual> {
 
 impl Block<'_, Branch> {
     fn forward(&self, x: &Activations, pass: &mut CpuPass<'_, '_>) -> Result<Activations, StateError> {
+        let _group = trace_span!("mixer", kind = kind(&self.mixer)).entered();
         let mut normed = self.norm.as_ref().map(|norm| norm.forward(x));
         if self.input_scale != 1.0 {
             scale(normed.get_or_insert_with(|| x.clone()), self.input_scale);
@@ -98,6 +100,21 @@ impl Block<'_, Branch> {
             scale(&mut y, self.scale);
         }
         Ok(y)
+    }
+}
+
+/// A mixer's kernels, as traces call them.
+fn kind<W: Weights>(mixer: &Mixer<W>) -> &'static str {
+    match mixer {
+        Mixer::Attention(_) => "attention",
+        Mixer::LatentAttention(_) => "latent attention",
+        Mixer::ShortConv(_) => "short convolution",
+        Mixer::Mamba2(_) => "mamba2",
+        Mixer::GatedDeltaNet(_) => "gated delta net",
+        Mixer::Ffn(Ffn::Dense(_)) => "ffn",
+        Mixer::Ffn(Ffn::Experts(_)) => "experts",
+        Mixer::PerLayerInput(_) => "per-layer input",
+        Mixer::Laurel(_) => "laurel",
     }
 }
 

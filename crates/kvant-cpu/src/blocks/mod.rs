@@ -35,7 +35,7 @@ pub use latent::LatentHeads;
 pub use linear::{Linear, Multiply, Unpacked};
 pub use mamba2::GatedNorm;
 pub use norm::Norm;
-pub use observed::{InputObserver, Observed};
+pub use observed::Observed;
 pub use packed::{Dense, Packed, WeightKernel};
 pub use rope::RopeTable;
 

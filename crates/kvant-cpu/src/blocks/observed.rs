@@ -1,14 +1,9 @@
 //! A product that shows somebody its inputs.
 
 use crate::blocks::{Activations, Multiply};
+use kvant_model::InputObserver;
 use kvant_model::description::Matrix;
 use std::sync::Arc;
-
-/// Sees what the matrices of linear layers are multiplied with.
-pub trait InputObserver: Send + Sync {
-    /// `x`, `(tokens, inputs)`, is about to be multiplied with `matrix`.
-    fn observe(&self, matrix: &Matrix, x: &[f32]);
-}
 
 /// A product whose inputs are observed.
 pub struct Observed {

@@ -1,6 +1,7 @@
 //! A model brought to where it runs.
 
 use super::context::{ContextRequest, default_context};
+use super::draft::Draft;
 use super::error::{OpenError, OpenNote};
 use super::kv_choice::KvChoice;
 use super::plans::ChosenPolicy;
@@ -10,6 +11,7 @@ use crate::engine::Engine;
 use crate::estimate::MemoryEstimate;
 use crate::memory::Memory;
 use crate::session::GenerateError;
+use crate::speculation::{Speculate, SuffixProposer};
 use kvant_attention::KvCache;
 use kvant_cache::Policy;
 use kvant_cpu::{Cpu, WeightKernel};
@@ -47,6 +49,8 @@ impl OpenOptions {
         available: Option<u64>,
         mut notes: Vec<OpenNote>,
     ) -> Result<Loaded, OpenError> {
+        let beside = Draft::of(self, description)?.map_or(Ok(0), |draft| draft.bytes(self))?;
+        let available = available.map(|bytes| bytes.saturating_sub(beside));
         let engine = self.engine(checkpoint, &Cpu::new(self.load_options())?)?;
         let policy = self.policy(chosen, description, &mut notes)?;
         self.note_splits(&engine, &mut notes);
@@ -135,10 +139,18 @@ impl OpenOptions {
         backend: &(dyn Backend + Sync),
     ) -> Result<Arc<Engine>, OpenError> {
         let pool = self.threads.map_or_else(Pool::default, Pool::new);
-        let mut engine = Engine::load_with(pool, checkpoint, backend)?;
-        if let Some(speculate) = self.speculate {
-            engine = engine.with_speculation(speculate)?;
-        }
+        let engine = Engine::load_with(pool, checkpoint, backend)?;
+        let draft = Draft::of(self, engine.model().description())?;
+        let engine = match (&self.speculate, draft) {
+            (_, Some(draft)) => {
+                let draft = draft.load(self, &engine)?;
+                engine.with_draft(draft)?
+            }
+            (Some(Speculate::Off), _) => engine.without_speculation(),
+            // Asked for, and not merely where it can be had.
+            (Some(_), _) => engine.with_proposers(Some(SuffixProposer::maker()))?,
+            (None, _) => engine,
+        };
         Ok(Arc::new(match self.template()? {
             Some(template) => engine.with_template(template),
             None => engine,

@@ -29,6 +29,7 @@
 
 mod amount;
 mod context;
+mod draft;
 mod error;
 mod kv_choice;
 mod load;

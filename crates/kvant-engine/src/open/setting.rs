@@ -174,11 +174,16 @@ pub const OPENING: &[OpenSetting] = &[
     OpenSetting {
         name: "speculate",
         flag: "speculate",
+        aliases: &["draft"],
         value: "HOW",
         help: "Speculative decoding, with exactly the same output: suffix reads what followed when the text last read like this on \
-               trial, off reads one token a pass [default: suffix on CPUs and CUDA, off elsewhere]",
-        choices: &Speculate::NAMES,
-        set: |options, text| parsed(text).map(|speculate| options.speculate = Some(speculate)),
+               trial, the FILE of a draft model (smaller, with the same tokenizer; on CPUs) what that says besides, off reads one \
+               token a pass [default: suffix on CPUs and CUDA, off elsewhere]",
+        set: |options, text| {
+            let how: Speculate = parsed(text)?;
+            options.speculate = Some(how);
+            Ok(())
+        },
         ..UNNAMED
     },
     OpenSetting {

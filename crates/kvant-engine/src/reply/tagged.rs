@@ -90,10 +90,14 @@ impl Tagged {
 
     pub fn finish(&mut self, parts: &mut Vec<ReplyPart>) {
         if self.state == State::Braces {
-            let calls = self.style.and_then(|style| style.bare(&self.held, &self.tools));
-            match calls {
-                Some(calls) => {
-                    self.held.clear();
+            let whole =
+                |style: ToolStyle| style.bare(&self.held, &self.tools).map(|all| (all, self.held.len()));
+            let before_cut = |style: ToolStyle| style.bare_before_cut(&self.held, &self.tools);
+            match self.style.and_then(|style| whole(style).or_else(|| before_cut(style))) {
+                Some((calls, end)) => {
+                    self.take(end);
+                    self.state = State::Answer;
+                    (self.called, self.trimming) = (true, true);
                     parts.extend(calls.into_iter().map(ReplyPart::Call));
                 }
                 None => {

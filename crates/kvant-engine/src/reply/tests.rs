@@ -248,6 +248,25 @@ fn llama3() {
 }
 
 #[test]
+fn complete_bare_calls_are_calls_where_the_next_is_cut() {
+    let signs = "{\"name\": function name, \"parameters\": …}";
+    let (first, second) =
+        ("{\"name\": \"f\", \"parameters\": {\"n\": 1}}", "{\"name\": \"g\", \"parameters\": {}}");
+    let calls = [call("f", json!({"n": 1})), call("g", json!({}))];
+    for signs in [signs, QWEN] {
+        check(signs, "", &format!("{first}\n{second}"), &calls);
+        let cut = "{\"name\": \"f\", \"par";
+        let expected = [calls.as_slice(), &[text(cut)]].concat();
+        check(signs, "", &format!("{first}\n{second}\n{cut}"), &expected);
+    }
+    // What is no call, and what is no JSON, leaves all of it text.
+    for rest in ["{\"name\": \"unknown\"} {\"na", "and so on", "{ not json"] {
+        let reply = format!("{first} {rest}");
+        check(signs, "", &reply, &[text(&reply)]);
+    }
+}
+
+#[test]
 fn what_is_no_call_stays_text() {
     for reply in [
         "a < b, <tool, <tool_call",

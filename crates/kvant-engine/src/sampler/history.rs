@@ -33,15 +33,20 @@ impl History {
     /// Lowers the logits of the tokens in the history. Each token is changed by itself, so the order in which
     /// they are visited does not matter.
     pub(super) fn penalise(&self, logits: &mut [f32], params: &SamplingParams) {
-        for (&token, &count) in &self.counts {
+        for &token in self.counts.keys() {
             if let Some(logit) = logits.get_mut(token as usize) {
-                let scaled = if *logit > 0.0 {
-                    *logit / params.repetition_penalty
-                } else {
-                    *logit * params.repetition_penalty
-                };
-                *logit = scaled - (count as f32 * params.frequency_penalty + params.presence_penalty);
+                *logit = self.penalised(token, *logit, params);
             }
         }
+    }
+
+    /// The logit of a token, lowered if it is in the history.
+    pub(super) fn penalised(&self, token: u32, logit: f32, params: &SamplingParams) -> f32 {
+        let Some(&count) = self.counts.get(&token) else { return logit };
+        let scaled = match logit > 0.0 {
+            true => logit / params.repetition_penalty,
+            false => logit * params.repetition_penalty,
+        };
+        scaled - (count as f32 * params.frequency_penalty + params.presence_penalty)
     }
 }

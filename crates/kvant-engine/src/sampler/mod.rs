@@ -1,16 +1,23 @@
 //! From logits to the next token.
 //!
-//! The order of the chain is fixed:
+//! The chain, in its usual order ([`SamplerOrder`] gives others):
 //!
 //! 1. repetition penalty, then frequency and presence penalties, on the tokens of the history;
-//! 2. logit bias, so that it is exactly what was asked for;
-//! 3. with temperature 0, the highest logit wins and the chain ends; otherwise logits are divided by it;
-//! 4. top-k;
-//! 5. top-p, over the tokens that top-k left;
-//! 6. min-p;
-//! 7. a draw, in proportion to the probabilities of what is left.
+//! 2. DRY, penalties of repeated sequences;
+//! 3. logit bias, so that it is exactly what was asked for;
+//! 4. top-n-sigma;
+//! 5. with temperature 0, the highest logit wins and the chain ends; otherwise logits are divided by it, or by one that follows the
+//!    entropy (dynamic temperature);
+//! 6. top-k;
+//! 7. typical-p;
+//! 8. top-p, over the tokens that are left;
+//! 9. min-p;
+//! 10. XTC;
+//! 11. a draw, in proportion to the probabilities of what is left.
 //!
-//! Tokens are ranked by logit, of equals the lower id first; the three cuts each keep the beginning of that ranking.
+//! Mirostat takes the place of all cuts. Steps 2, 4, 7 and 10 are off unless they are asked for.
+//!
+//! Tokens are ranked by logit, of equals the lower id first; top-k, top-p and min-p each keep the beginning of that ranking.
 //! The draw goes through the tokens by id.
 //!
 //! **A seed repeats a run exactly**, on every platform: the random numbers, the exponential and all sums are made
@@ -28,18 +35,23 @@
 //! # Ok::<(), kvant_engine::sampler::SampleError>(())
 //! ```
 
+mod chain;
+mod dry;
 mod history;
+mod order;
 mod params;
 mod rng;
 mod setting;
 mod top;
 
+pub use order::{SamplerOrder, SamplerStep};
 pub use params::{SAMPLING, SamplingParams};
 pub use setting::{Range, SamplingOverrides, SamplingSetting, SettingValue};
 
 use std::cmp::Ordering;
 use std::hash::{BuildHasher, RandomState};
 
+use dry::Repetitions;
 use history::History;
 use kvant_model::top::{ONE, weight};
 use rng::Rng;
@@ -101,6 +113,10 @@ pub struct Sampler {
     seed: u64,
     rng: Rng,
     history: History,
+    /// What DRY looks at.
+    repetitions: Repetitions,
+    /// Mirostat's bound on the surprise of a token, in bits.
+    surprise_bound: f64,
     /// (vocabulary): logits after penalties and bias.
     logits: Vec<f32>,
     candidates: Vec<Candidate>,
@@ -115,11 +131,14 @@ impl Sampler {
         params.check()?;
         // Short enough to be typed, and to survive readers of JSON whose numbers are doubles.
         let seed = params.seed.unwrap_or_else(|| RandomState::new().hash_one(0u8) >> 32);
+        let surprise_bound = 2.0 * f64::from(params.mirostat_tau);
         Ok(Self {
             params,
             seed,
             rng: Rng::new(seed),
             history: History::default(),
+            repetitions: Repetitions::default(),
+            surprise_bound,
             logits: Vec::new(),
             candidates: Vec::new(),
         })
@@ -141,6 +160,9 @@ impl Sampler {
         if self.params.has_penalties() {
             self.history.push(token, self.params.penalty_window);
         }
+        if self.params.has_dry() {
+            self.repetitions.push(token);
+        }
     }
 
     /// Chooses the next token from the logits of the vocabulary.
@@ -148,21 +170,29 @@ impl Sampler {
     /// # Errors
     /// If a logit is NaN or plus infinity, if all are minus infinity, or if a bias names no token.
     pub fn sample(&mut self, logits: &[f32]) -> Result<u32, SampleError> {
+        if !self.params.is_plain() {
+            return self.sample_by_chain(logits);
+        }
         self.logits.clear();
         self.logits.extend_from_slice(logits);
         if self.params.has_penalties() {
             self.history.penalise(&mut self.logits, &self.params);
         }
-        for &(token, bias) in &self.params.logit_bias {
-            let len = logits.len();
-            *self.logits.get_mut(token as usize).ok_or(SampleError::BiasOutside { token, len })? += bias;
-        }
+        self.add_bias()?;
         let (best, highest) = best(&self.logits)?;
         if self.params.temperature == 0.0 {
             return Ok(best);
         }
         self.cut(highest);
         Ok(self.draw())
+    }
+
+    fn add_bias(&mut self) -> Result<(), SampleError> {
+        let len = self.logits.len();
+        for &(token, bias) in &self.params.logit_bias {
+            *self.logits.get_mut(token as usize).ok_or(SampleError::BiasOutside { token, len })? += bias;
+        }
+        Ok(())
     }
 
     /// Ranks as much of the vocabulary as the cuts need; leaves the candidates to draw from, by id.

@@ -5,10 +5,11 @@
 //! `/openapi.json`, what models' makers may say, and the settings of C and Python. A new sampler is a row here and its step in the
 //! chain of [`Sampler`](super::Sampler).
 
-use super::SampleError;
 use super::setting::{
-    ABOVE_0, ANY_WHOLE, AT_LEAST_0, FINITE, SHARE, SHARE_ABOVE_0, SamplingSetting, SettingValue,
+    ABOVE_0, ANY_WHOLE, AT_LEAST_0, AT_LEAST_1, FINITE, SHARE, SHARE_ABOVE_0, SamplingSetting, SettingValue,
 };
+use super::{SampleError, SamplerOrder};
+use std::sync::Arc;
 
 /// `field: type = what does nothing, usually what `kvant run` takes, kind { the rest of a [`SamplingSetting`] }`.
 macro_rules! sampling_params {
@@ -21,11 +22,14 @@ macro_rules! sampling_params {
             $($(#[$doc])* pub $field: $type,)*
             /// Added to the logits of these tokens; −∞ forbids one.
             pub logit_bias: Vec<(u32, f32)>,
+            /// Tokens that end the sequences DRY looks at, in rising order. Without them a generation takes those with a line break,
+            /// a colon, a quotation mark or an asterisk in their text.
+            pub dry_breakers: Option<Arc<[u32]>>,
         }
 
         impl Default for SamplingParams {
             fn default() -> Self {
-                Self { $($field: $neutral,)* logit_bias: Vec::new() }
+                Self { $($field: $neutral,)* logit_bias: Vec::new(), dry_breakers: None }
             }
         }
 
@@ -89,6 +93,96 @@ sampling_params! {
         flag: "repeat-last-n", other_name: Some("repeat_last_n"), value: "N",
         help: "How many of the last tokens the three penalties look at, those of the prompt included; 0 for none",
     }
+    /// Keep the tokens whose surprise is nearest to the expected one until their probabilities reach this sum; 1 keeps all.
+    typical_p: f32 = 1.0, usually 1.0, Number {
+        flag: "typical-p", alias: Some("typical"), value: "P",
+        help: "Keep the tokens nearest to the expected surprise whose probabilities reach this sum; 1 keeps all",
+        range: SHARE_ABOVE_0, request: Some([0.0, 1.0]),
+    }
+    /// Keep logits within so many standard deviations of the highest; 0 and less keeps all.
+    top_n_sigma: f32 = 0.0, usually 0.0, Number {
+        flag: "top-n-sigma", alias: Some("top-nsigma"), value: "N",
+        help: "Keep logits within N standard deviations of the highest; 0 or -1 keeps all",
+        range: FINITE, request: Some([-1.0, 1000.0]),
+    }
+    /// How often XTC cuts; 0 never.
+    xtc_probability: f32 = 0.0, usually 0.0, Number {
+        flag: "xtc-probability", value: "P",
+        help: "XTC: how often the most likely tokens are cut but for the last that reaches --xtc-threshold; 0 for never",
+        range: SHARE, request: Some([0.0, 1.0]),
+    }
+    /// The probability from which on XTC takes a token for a likely one; above 0.5 there are never two.
+    xtc_threshold: f32 = 0.1, usually 0.1, Number {
+        flag: "xtc-threshold", value: "P",
+        help: "XTC: the least probability of a likely token",
+        range: SHARE, request: Some([0.0, 1.0]),
+    }
+    /// The temperature is between `temperature` less and more this, by the entropy of the tokens; 0 for a fixed one.
+    dynatemp_range: f32 = 0.0, usually 0.0, Number {
+        flag: "dynatemp-range", value: "T",
+        help: "Dynamic temperature: between --temperature less and more T, by how undecided the model is; 0 for a fixed one",
+        range: AT_LEAST_0, request: Some([0.0, 10.0]),
+    }
+    /// The power of the share of the entropy that the dynamic temperature follows.
+    dynatemp_exponent: f32 = 1.0, usually 1.0, Number {
+        flag: "dynatemp-exponent", alias: Some("dynatemp-exp"), value: "X",
+        help: "Dynamic temperature: the exponent of the entropy's share",
+        range: AT_LEAST_0, request: Some([0.0, 100.0]),
+    }
+    /// 2 keeps the surprise of tokens near `mirostat_tau` in place of all cuts; 0 does not.
+    mirostat: usize = 0, usually 0, Count {
+        flag: "mirostat", value: "N",
+        help: "2 for mirostat 2.0, which takes the place of all cuts; 0 for none",
+        request: ANY_WHOLE,
+    }
+    /// The surprise that mirostat aims at, in bits.
+    mirostat_tau: f32 = 5.0, usually 5.0, Number {
+        flag: "mirostat-tau", alias: Some("mirostat-ent"), value: "BITS",
+        help: "Mirostat: the surprise to aim at",
+        range: AT_LEAST_0, request: Some([0.0, 100.0]),
+    }
+    /// How fast mirostat moves its bound.
+    mirostat_eta: f32 = 0.1, usually 0.1, Number {
+        flag: "mirostat-eta", alias: Some("mirostat-lr"), value: "X",
+        help: "Mirostat: how fast its bound moves",
+        range: AT_LEAST_0, request: Some([0.0, 10.0]),
+    }
+    /// The penalty of a repeated sequence of `dry_allowed_length` tokens; 0 for none.
+    dry_multiplier: f32 = 0.0, usually 0.0, Number {
+        flag: "dry-multiplier", value: "X",
+        help: "DRY: the penalty of a token that goes on with a repeated sequence of the allowed length; 0 for none",
+        range: AT_LEAST_0, request: Some([0.0, 100.0]),
+    }
+    /// The penalty grows by this factor with every further token of the sequence.
+    dry_base: f32 = 1.75, usually 1.75, Number {
+        flag: "dry-base", value: "X",
+        help: "DRY: the factor by which the penalty grows with every further token",
+        range: AT_LEAST_1, request: Some([1.0, 100.0]),
+    }
+    /// The longest sequence that may be repeated without a penalty, and one token more.
+    dry_allowed_length: usize = 2, usually 2, Count {
+        flag: "dry-allowed-length", value: "N",
+        help: "DRY: sequences of so many tokens are penalised, and longer ones more",
+        request: ANY_WHOLE,
+    }
+    /// How many of the last tokens DRY looks at; `None` for all.
+    dry_penalty_last_n: Option<usize> = None, usually None, Window {
+        flag: "dry-penalty-last-n", value: "N",
+        help: "DRY: how many of the last tokens are looked at; -1 for all, 0 for none",
+        request: ANY_WHOLE,
+    }
+    /// Nothing but its length, and stop strings, ends a text.
+    ignore_eos: bool = false, usually false, Flag {
+        flag: "ignore-eos", value: "on",
+        help: "Do not let the model end the text",
+        request: ANY_WHOLE,
+    }
+    /// The steps of the chain in their order; those left out are not done.
+    samplers: SamplerOrder = SamplerOrder::USUAL, usually SamplerOrder::USUAL, Order {
+        flag: "samplers", alias: Some("sampling-seq"), value: "NAMES",
+        help: "Steps of the sampler in their order, with ; between them, or llama.cpp's letters; those left out are not done",
+        request: ANY_WHOLE,
+    }
     /// Makes a run repeatable; `None` picks a seed.
     seed: Option<u64> = None, usually None, Seed {
         flag: "seed", short: Some('s'), value: "N",
@@ -116,6 +210,10 @@ impl SamplingParams {
     /// Names the setting, its value and the range.
     pub fn check(&self) -> Result<(), SampleError> {
         SAMPLING.iter().try_for_each(|setting| setting.check((setting.get)(self)))?;
+        if ![0, 2].contains(&self.mirostat) {
+            let (value, range) = (self.mirostat as f32, "0 or 2");
+            return Err(SampleError::BadSetting { name: "mirostat", value, range });
+        }
         for &(_, bias) in &self.logit_bias {
             if bias.is_nan() || bias == f32::INFINITY {
                 let range = "a finite number or minus infinity";

@@ -1,6 +1,6 @@
 //! Settings by name, with values that come as text, as JSON or from a model's file.
 
-use super::{SampleError, SamplingParams, params::SAMPLING};
+use super::{SampleError, SamplerOrder, SamplingParams, params::SAMPLING};
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -16,6 +16,10 @@ pub enum SettingValue {
     Window(Option<usize>),
     /// A seed; none for another one each time.
     Seed(Option<u64>),
+    /// On or off.
+    Flag(bool),
+    /// Steps of the chain.
+    Order(SamplerOrder),
 }
 
 impl fmt::Display for SettingValue {
@@ -26,6 +30,8 @@ impl fmt::Display for SettingValue {
             Self::Window(None) => f.write_str("all"),
             Self::Seed(Some(seed)) => seed.fmt(f),
             Self::Seed(None) => f.write_str("random"),
+            Self::Flag(on) => on.fmt(f),
+            Self::Order(order) => order.fmt(f),
         }
     }
 }
@@ -45,6 +51,7 @@ pub struct Range {
 
 pub(super) const FINITE: Range =
     Range { least: f32::MIN, is_above: false, most: f32::MAX, words: "a finite number" };
+pub(super) const AT_LEAST_1: Range = Range { least: 1.0, words: "1 or more", ..FINITE };
 pub(super) const AT_LEAST_0: Range = Range { least: 0.0, words: "0 or more", ..FINITE };
 pub(super) const ABOVE_0: Range = Range { is_above: true, words: "above 0", ..AT_LEAST_0 };
 pub(super) const SHARE: Range = Range { most: 1.0, words: "from 0 to 1", ..AT_LEAST_0 };
@@ -136,16 +143,22 @@ impl SamplingSetting {
                 SettingValue::Number(text.parse().map_err(|_| format!("`{text}` is not a number"))?)
             }
             SettingValue::Count(_) => SettingValue::Count(whole()?),
-            SettingValue::Window(_) if text == "all" => SettingValue::Window(None),
+            SettingValue::Window(_) if ["all", "-1"].contains(&text) => SettingValue::Window(None),
             SettingValue::Window(_) => SettingValue::Window(Some(whole()?)),
             SettingValue::Seed(_) if ["-1", "random"].contains(&text) => SettingValue::Seed(None),
             SettingValue::Seed(_) => SettingValue::Seed(Some(
                 text.parse().map_err(|_| format!("`{text}` is not a whole number, or -1"))?,
             )),
+            SettingValue::Flag(_) => SettingValue::Flag(match text {
+                "true" | "on" | "1" => true,
+                "false" | "off" | "0" => false,
+                _ => return Err(format!("`{text}` is neither true nor false")),
+            }),
+            SettingValue::Order(_) => SettingValue::Order(SamplerOrder::parse(text)?),
         })
     }
 
-    /// A number as a value of its kind: what is not whole loses its fraction, what is negative counts nothing. The end of a range
+    /// A number as a value of its kind: what is not whole loses its fraction, what is negative counts nothing, or all that there is. The end of a range
     /// that is not within it becomes the nearest number that is.
     pub fn of_number(&self, number: f64) -> SettingValue {
         match self.usual {
@@ -155,8 +168,11 @@ impl SamplingSetting {
                 SettingValue::Number(if is_end { single + f32::MIN_POSITIVE } else { single })
             }
             SettingValue::Count(_) => SettingValue::Count(number as usize),
-            SettingValue::Window(_) => SettingValue::Window(Some(number as usize)),
+            SettingValue::Window(_) => SettingValue::Window((number >= 0.0).then_some(number as usize)),
             SettingValue::Seed(_) => SettingValue::Seed(Some(number as u64)),
+            SettingValue::Flag(_) => SettingValue::Flag(number != 0.0),
+            // No number says an order.
+            SettingValue::Order(order) => SettingValue::Order(order),
         }
     }
 
@@ -190,6 +206,10 @@ impl SamplingOverrides {
             match value {
                 serde_json::Value::Null => {}
                 serde_json::Value::String(text) => given.set(name, text)?,
+                serde_json::Value::Array(items) => {
+                    let names: Vec<&str> = items.iter().filter_map(serde_json::Value::as_str).collect();
+                    given.set(name, &names.join(";"))?;
+                }
                 other => given.set(name, &other.to_string())?,
             }
         }

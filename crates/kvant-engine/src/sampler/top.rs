@@ -8,11 +8,11 @@ use kvant_model::Output;
 use kvant_model::top::{MOST, ONE, TopK, TopTokens, weight};
 
 impl Sampler {
-    /// What it needs of the next row: the beginning of its ranking, or `None` for all its logits. Penalties and biases need them all,
-    /// and so does a draw from the whole vocabulary.
+    /// What it needs of the next row: the beginning of its ranking, or `None` for all its logits. Penalties, biases and the
+    /// less usual steps need them all, and so does a draw from the whole vocabulary.
     pub fn wants(&self) -> Option<TopK> {
         let SamplingParams { temperature, top_k, top_p, min_p, .. } = self.params;
-        if self.params.has_penalties() || !self.params.logit_bias.is_empty() {
+        if self.params.has_penalties() || !self.params.logit_bias.is_empty() || !self.params.is_plain() {
             return None;
         }
         let count = |count| TopK { count, temperature: None };
@@ -144,6 +144,8 @@ mod tests {
         assert_eq!(wants(SamplingParams { top_k: 257, ..usual() }), None);
         assert_eq!(wants(SamplingParams { repetition_penalty: 1.1, ..SamplingParams::greedy() }), None);
         assert_eq!(wants(SamplingParams { logit_bias: vec![(1, 1.0)], ..SamplingParams::greedy() }), None);
+        assert_eq!(wants(SamplingParams { xtc_probability: 0.5, top_k: 9, ..usual() }), None);
+        assert_eq!(wants(SamplingParams { dry_multiplier: 0.8, ..SamplingParams::greedy() }), None);
         assert_eq!(wants(SamplingParams::greedy()), Some(TopK { count: 1, temperature: None }));
         let top_p = SamplingParams { top_p: 0.9, temperature: 0.7, ..usual() };
         assert_eq!(wants(top_p), Some(TopK { count: MOST, temperature: Some(0.7) }));

@@ -16,6 +16,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use tracing::dispatcher::{Dispatch, get_default, with_default};
+use tracing::warn;
 
 /// Prefixes that wait to be written, at most; then the oldest is given up.
 const MOST_UNWRITTEN: usize = 256;
@@ -85,13 +87,15 @@ pub(super) struct Disk {
 }
 
 impl Disk {
-    pub fn new(tier: DiskTier, shared: Arc<Shared>, on_error: Box<dyn Fn(&str) + Send>) -> io::Result<Self> {
+    pub fn new(tier: DiskTier, shared: Arc<Shared>) -> io::Result<Self> {
         let (tier, signals) = (Arc::new(tier), Arc::new(Signals::default()));
         let (jobs, receiver) = channel();
         let (own, heeded) = (Arc::clone(&tier), Arc::clone(&signals));
-        let worker = Worker { tier: own, shared, signals: heeded, on_error, has_complained: false };
+        let worker = Worker { tier: own, shared, signals: heeded, has_warned: false };
+        // Who hears this thread hears that one.
+        let log = get_default(Dispatch::clone);
         let builder = std::thread::Builder::new().name("kvant-disk".into());
-        let worker = builder.spawn(move || worker.run(&receiver))?;
+        let worker = builder.spawn(move || with_default(&log, || worker.run(&receiver)))?;
         Ok(Self { tier, jobs, worker, signals, unwritten: VecDeque::new(), is_saving: false, loading: None })
     }
 
@@ -171,8 +175,7 @@ struct Worker {
     tier: Arc<DiskTier>,
     shared: Arc<Shared>,
     signals: Arc<Signals>,
-    on_error: Box<dyn Fn(&str) + Send>,
-    has_complained: bool,
+    has_warned: bool,
 }
 
 impl Worker {
@@ -182,7 +185,7 @@ impl Worker {
                 DiskJob::Save { prefix, sequence } => self.save(prefix, &sequence),
                 DiskJob::Load { prefix, base } => {
                     let Loaded { sequence, refused } = self.tier.load(prefix.get(), base);
-                    refused.iter().for_each(|refused| (self.on_error)(refused));
+                    refused.iter().for_each(|refused| warn!("{refused}"));
                     DiskResult::Loaded { prefix, sequence }
                 }
             };
@@ -198,9 +201,9 @@ impl Worker {
             !broken_off
         });
         if let Err(error) = saved
-            && !std::mem::replace(&mut self.has_complained, true)
+            && !std::mem::replace(&mut self.has_warned, true)
         {
-            (self.on_error)(&format!("prefixes are not written to disk: {error}"));
+            warn!("prefixes are not written to disk: {error}");
         }
         DiskResult::Saved { prefix, broken_off }
     }
@@ -214,13 +217,13 @@ impl Drop for Worker {
 }
 
 impl Scheduler {
-    /// Keeps prefixes in files too. What goes wrong with them is told to `on_error`, and nothing fails for it.
+    /// Keeps prefixes in files too. What goes wrong with them is a warning in the log, and nothing fails for it.
     ///
     /// # Errors
     /// If there is no thread to be had.
-    pub fn with_disk(mut self, tier: DiskTier, on_error: impl Fn(&str) + Send + 'static) -> io::Result<Self> {
+    pub fn with_disk(mut self, tier: DiskTier) -> io::Result<Self> {
         if self.options.remember {
-            self.disk = Some(Disk::new(tier, Arc::clone(&self.shared), Box::new(on_error))?);
+            self.disk = Some(Disk::new(tier, Arc::clone(&self.shared))?);
         }
         Ok(self)
     }

@@ -7,6 +7,7 @@ use super::queue::Queue;
 use super::view::{View, Viewer};
 use crate::engine::Engine;
 use crate::sampler::SampleError;
+use crate::speculation::{Answers, Proposer};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Wake;
 use std::time::Instant;
@@ -91,6 +92,8 @@ impl Wake for Shared {
 pub struct Handle {
     pub(super) shared: Arc<Shared>,
     pub(super) engine: Arc<Engine>,
+    pub(super) answers: Option<Arc<Answers>>,
+    pub(super) speculates: bool,
     pub(super) context: usize,
     pub(super) most_running: usize,
     pub(super) most_waiting: usize,
@@ -107,6 +110,11 @@ impl Handle {
         self.context
     }
 
+    /// The most sequences that are answered at a time.
+    pub fn most_running(&self) -> usize {
+        self.most_running
+    }
+
     /// Puts jobs into the queue: all of them or none.
     ///
     /// # Errors
@@ -115,7 +123,11 @@ impl Handle {
         jobs.iter().try_for_each(|job| self.check(job))?;
         // Made outside the lock: penalties look at the whole prompt.
         let (count, owner) = (jobs.len(), jobs.first().map(|job| job.owner));
-        let task = |job| Ok(Task::new(job, 0)?.speculating(self.engine.proposer()));
+        let task = |mut job: Job| {
+            job.request.sampling = self.engine.complete(job.request.sampling);
+            let proposer = self.proposer(&job);
+            Ok(Task::new(job, 0)?.speculating(proposer))
+        };
         let tasks: Vec<Task> = jobs.into_iter().map(task).collect::<Result<_, SampleError>>()?;
         let mut state = self.shared.lock();
         if state.stopping.is_some() || state.ended {
@@ -139,6 +151,17 @@ impl Handle {
         }
         self.shared.tell(state);
         Ok(())
+    }
+
+    /// Somebody who guesses how a text goes on, with the answers that its tenant had before.
+    fn proposer(&self, job: &Job) -> Option<Box<dyn Proposer>> {
+        let mut proposer = self.engine.proposer().filter(|_| self.speculates)?;
+        if job.cache_prompt
+            && let Some(answers) = &self.answers
+        {
+            proposer.recall(answers.of(job.tenant));
+        }
+        Some(proposer)
     }
 
     fn check(&self, job: &Job) -> Result<(), Refused> {

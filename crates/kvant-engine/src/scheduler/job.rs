@@ -9,6 +9,7 @@ use crate::speculation::{Proposer, SpeculationCounts};
 use crate::stepper::Stepper;
 use kvant_cache::{Prefix, Tenant};
 use std::time::{Duration, Instant};
+use tracing::Span;
 
 /// Somebody who waits for an answer.
 pub trait Listener: Send {
@@ -93,6 +94,8 @@ pub struct JobUsage {
     pub speculation: SpeculationCounts,
     /// From its arrival until it left the queue.
     pub waited: Duration,
+    /// From its arrival until its first token was chosen; until its end where none was.
+    pub first_token: Duration,
     /// From its arrival to its end.
     pub total: Duration,
 }
@@ -163,9 +166,13 @@ pub(super) struct Task {
     pub owner: u64,
     pub tenant: Tenant,
     pub listener: Box<dyn Listener>,
+    /// The span that was entered when it arrived: a request's.
+    pub span: Span,
     pub arrived: Instant,
     /// When it left the queue, and the prompt tokens found in the cache then.
     pub started: Option<(Instant, usize)>,
+    /// When the first token was chosen.
+    pub first_token: Option<Instant>,
     /// When the last token was chosen.
     pub spoke: Option<Instant>,
     /// The prompt is in the tree of prefixes.
@@ -180,7 +187,8 @@ impl Task {
         if job.embed.is_some() {
             job.request.max_tokens = Some(0);
         }
-        let stepper = Stepper::new(&job.request, job.constraint)?;
+        let sampling = std::mem::take(&mut job.request.sampling);
+        let stepper = Stepper::new(&job.request, sampling, job.constraint)?;
         Ok(Self {
             id,
             stepper,
@@ -192,8 +200,10 @@ impl Task {
             owner: job.owner,
             tenant: job.tenant,
             listener: job.listener,
+            span: Span::current(),
             arrived: Instant::now(),
             started: None,
+            first_token: None,
             spoke: None,
             remembered: false,
             on_disk: None,
@@ -239,6 +249,7 @@ impl Task {
             generated: self.stepper.chosen().len(),
             speculation: self.stepper.counts(),
             waited: started - self.arrived,
+            first_token: self.first_token.unwrap_or(now) - self.arrived,
             total: now - self.arrived,
         };
         self.listener.take(JobEvent::Finished { text, finish, usage });

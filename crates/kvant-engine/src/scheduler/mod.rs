@@ -14,6 +14,8 @@
 //! starts there. If the beginning is just being read for another job, it waits for that. Neither crosses from one
 //! [`Tenant`](kvant_cache::Tenant) to another.
 //!
+//! *What was answered before?* Proposals are looked up in it, for the same tenant.
+//!
 //! *And before the program was started?* [`Scheduler::with_disk`] keeps prefixes in files too.
 //!
 //! *What if memory is full?* Prefixes that nobody uses are forgotten first. Then the youngest sequences are preempted: their pages
@@ -48,6 +50,7 @@ use crate::engine::Engine;
 use crate::kv;
 use crate::pass_times::PassTimes;
 use crate::session::PREFILL_CHUNK;
+use crate::speculation::Answers;
 use disk::Disk;
 use handle::Shared;
 use job::Task;
@@ -99,6 +102,10 @@ pub struct Scheduler {
     empty: KvCache,
     context: usize,
     tree: PrefixTree,
+    /// What proposals are looked up in; none where nothing is proposed or remembered.
+    answers: Option<Arc<Answers>>,
+    /// Reads tokens on trial, where its engine does.
+    speculates: bool,
     disk: Option<Disk>,
     options: SchedulerOptions,
     shared: Arc<Shared>,
@@ -125,11 +132,14 @@ impl Scheduler {
         let context = empty.capacity().min(limit);
         let shared = Shared::new();
         let chunk = engine.prefill_chunk(empty.sequence(), context);
+        let answers = (options.remember && engine.speculates()).then(Arc::default);
         Self {
             engine,
             empty,
             context,
             tree,
+            answers,
+            speculates: true,
             disk: None,
             options,
             waker: Waker::from(Arc::clone(&shared)),
@@ -143,11 +153,21 @@ impl Scheduler {
         }
     }
 
+    /// Whether texts are generated with speculative decoding, where the [engine](Engine::speculates) does that; handles that were made
+    /// before do not change. The texts are the same either way.
+    #[must_use]
+    pub fn speculating(mut self, speculates: bool) -> Self {
+        self.speculates = speculates;
+        self
+    }
+
     /// The door to it.
     pub fn handle(&self) -> Handle {
         Handle {
             shared: Arc::clone(&self.shared),
             engine: Arc::clone(&self.engine),
+            answers: self.answers.clone(),
+            speculates: self.speculates,
             context: self.context,
             most_running: self.options.most_running.max(1),
             most_waiting: self.options.most_waiting,
@@ -309,6 +329,15 @@ impl Scheduler {
             // Without room for another reference to unfinished sinks there is nothing to keep.
             let kept = self.tree.insert(prefix, active.kv.sequence()).unwrap_or(0);
             self.disk.iter_mut().for_each(|disk| disk.note(active.task.prefix(kept)));
+        }
+    }
+
+    /// Keeps an answer for proposals to come.
+    fn keep_answer(&self, task: &Task) {
+        if task.cache_prompt
+            && let Some(answers) = &self.answers
+        {
+            answers.of(task.tenant).keep(&task.tokens()[..task.prompt()], task.stepper.chosen());
         }
     }
 

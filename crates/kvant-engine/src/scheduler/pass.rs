@@ -13,6 +13,7 @@ use kvant_text::tokenizer::Tokenizer;
 use std::ops::Range;
 use std::task::Waker;
 use std::time::Instant;
+use tracing::{debug, debug_span};
 
 /// What a pass came to for one sequence.
 #[derive(Default)]
@@ -64,11 +65,11 @@ impl Active {
     }
 
     /// Proposes tokens for the next pass, where that is worth it; says how many.
-    fn propose(&mut self, context: usize, least_chance: f64) -> usize {
+    fn propose(&mut self, context: usize, limits: ProposalLimits) -> usize {
         let stepper = &mut self.task.stepper;
-        let room = context.saturating_sub(stepper.known().len()).min(MOST_PROPOSED);
+        let room = context.saturating_sub(stepper.known().len()).min(limits.most);
         let most = self.kv.sequence().revocable(1 + room) - 1;
-        stepper.propose(ProposalLimits { most, least_chance });
+        stepper.propose(ProposalLimits { most, ..limits });
         stepper.proposed()
     }
 
@@ -158,6 +159,11 @@ impl Scheduler {
     pub(super) fn pass(&mut self) {
         let mut shares = self.shares();
         self.make_room(&mut shares);
+        let number = self.counters.passes;
+        let _step = debug_span!("step", number).entered();
+        for (Active { task, .. }, tokens) in self.active.iter().zip(&shares) {
+            debug!(parent: &task.span, step = number, tokens, "scheduled");
+        }
         let start = Instant::now();
         // A sequence whose state cannot go on is parted with; the others make the pass without it, and nothing of theirs is lost.
         let (outputs, wanted, rows) = loop {
@@ -232,12 +238,12 @@ impl Scheduler {
         let answering = pending.iter().filter(|&&count| count == 1).count();
         let budget = prefill_budget::budget(&self.times, answering, self.chunk);
         let mut dealt = prefill_budget::split_budget(budget, &reading).into_iter();
-        let (context, least_chance) = (self.context, self.times.least_chance(answering));
+        let (context, limits) = (self.context, self.times.limits(answering, MOST_PROPOSED));
         let share = |(count, active): (usize, &mut Active)| match count {
             0 => 0,
             // The last token of a prompt is not what proposals follow.
             1 if active.task.stepper.chosen().is_empty() => 1,
-            1 => 1 + active.propose(context, least_chance),
+            1 => 1 + active.propose(context, limits),
             _ => dealt.next().unwrap_or(1),
         };
         pending.into_iter().zip(&mut self.active).map(share).collect()
@@ -356,7 +362,10 @@ impl Scheduler {
             *self.generated.entry(active.task.owner).or_default() += 1;
             match active.task.spoke.replace(now) {
                 Some(before) => self.counters.between_tokens.add(now - before),
-                None => self.counters.first_token.add(now - active.task.arrived),
+                None => {
+                    active.task.first_token = Some(now);
+                    self.counters.first_token.add(now - active.task.arrived);
+                }
             }
             active.task.listener.take(event);
         }
@@ -369,6 +378,7 @@ impl Scheduler {
             Some(Ok(finish)) => {
                 self.counters.finished += 1;
                 self.remember(&active);
+                self.keep_answer(&active.task);
                 active.task.finish(finish);
             }
         }

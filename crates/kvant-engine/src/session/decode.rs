@@ -2,7 +2,7 @@
 
 use super::{Event, Finish, GenerateError, Needs, Reply, Session};
 use crate::pass_times::PassRows;
-use crate::speculation::{MOST_PROPOSED, ProposalLimits};
+use crate::speculation::MOST_PROPOSED;
 use crate::stepper::Stepper;
 use kvant_model::Outputs;
 use std::ops::ControlFlow;
@@ -91,7 +91,7 @@ impl Session {
         if unread == 1 {
             let room = context.saturating_sub(stepper.known().len()).min(MOST_PROPOSED);
             let most = self.kv.sequence().revocable(1 + room) - 1;
-            stepper.propose(ProposalLimits { most, least_chance: self.times.least_chance(1) });
+            stepper.propose(self.times.limits(1, most));
         }
         let start = Instant::now();
         let outputs = match self.read(&stepper.tokens()[at..], Needs::Choice(stepper)) {

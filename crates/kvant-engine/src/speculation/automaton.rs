@@ -3,6 +3,9 @@
 //! It answers one question at once, after every token: which is the longest end of the text that stood in it before, and where? In
 //! a suffix automaton that end is the string of the suffix link of the last state, so nothing has to be searched. A text of `n`
 //! tokens has at most `2n` states and `3n` edges, and growing it takes `O(n)` steps in all, whatever the text.
+//!
+//! Of *another* text a [`Cursor`] answers the same: it keeps the longest end of that text that stands in this one. Following a token
+//! takes one step on average, and the automaton may grow meanwhile.
 
 use std::collections::HashMap;
 
@@ -40,6 +43,14 @@ pub(super) struct Match {
     pub length: usize,
     /// Where its earlier occurrence ends: the position of its last token, before the end of the text.
     pub end: usize,
+}
+
+/// The longest end of another text that stands in the automaton's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Cursor {
+    state: u32,
+    /// Its tokens.
+    length: u32,
 }
 
 /// A text and its repetitions.
@@ -98,6 +109,30 @@ impl SuffixAutomaton {
             (link != ROOT).then_some(Match { length: linked.length as usize, end: linked.end as usize });
         // The string of the link ends here as well.
         linked.end = end;
+    }
+
+    /// Goes on with the next token of another text.
+    pub fn follow(&self, cursor: &mut Cursor, token: u32) {
+        loop {
+            let State { link, .. } = self.states[cursor.state as usize];
+            // Its state may have been split since.
+            if link != NONE && cursor.length <= self.states[link as usize].length {
+                cursor.state = link;
+            } else if let Some(edge) = self.edge(cursor.state, token) {
+                *cursor = Cursor { state: self.edges[edge].target, length: cursor.length + 1 };
+                return;
+            } else if link == NONE {
+                return;
+            } else {
+                *cursor = Cursor { state: link, length: self.states[link as usize].length };
+            }
+        }
+    }
+
+    /// Where a cursor's text stands.
+    pub fn at(&self, cursor: Cursor) -> Option<Match> {
+        let end = self.states[cursor.state as usize].end;
+        (cursor.length > 0).then_some(Match { length: cursor.length as usize, end: end as usize })
     }
 
     /// The state of exactly the string of `state` and `token`, which leads to `target` now.
@@ -175,6 +210,30 @@ mod tests {
             }
             prop_assert!(automaton.states.len() <= 2 * text.len().max(1));
             prop_assert!(automaton.edges.len() <= 3 * text.len().max(1));
+        }
+
+        #[test]
+        fn a_cursor_finds_the_longest_end_of_another_text_while_the_automaton_grows(
+            steps in prop::collection::vec((any::<bool>(), 0u32..3), 0..160),
+        ) {
+            let (mut automaton, mut cursor, mut other) = (SuffixAutomaton::new(), Cursor::default(), Vec::new());
+            for (grows, token) in steps {
+                if grows {
+                    automaton.push(token);
+                    continue;
+                }
+                let held = automaton.at(cursor).map_or(0, |found| found.length);
+                automaton.follow(&mut cursor, token);
+                other.push(token);
+                let text = automaton.text();
+                let stands = |length: usize| text.windows(length).any(|window| window == &other[other.len() - length..]);
+                // What it held grows by one; what it had let go by then may have been added since.
+                let longest = (1..=held + 1).rev().find(|&length| stands(length)).unwrap_or(0);
+                prop_assert_eq!(automaton.at(cursor).map_or(0, |found| found.length), longest);
+                if let Some(Match { length, end }) = automaton.at(cursor) {
+                    prop_assert_eq!(&text[end + 1 - length..=end], &other[other.len() - length..]);
+                }
+            }
         }
     }
 }

@@ -8,12 +8,18 @@
 //! token's logits do not depend on how many are read with it ([`Abilities::any_rows`](kvant_model::Abilities)), and
 //! the sampler draws one random number for every token of the text, none for a guess. Good guesses only save time.
 
+mod answers;
 mod automaton;
+mod draft;
 mod suffix;
 
+pub(crate) use answers::Answers;
+pub use answers::PastAnswers;
+pub use draft::{DraftModel, DraftProposer};
 pub use suffix::SuffixProposer;
 
 use std::fmt;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -27,45 +33,43 @@ pub struct ProposalLimits {
     pub most: usize,
     /// How likely a token and all before it have to be right for its row in the pass to be worth it.
     pub least_chance: f64,
+    /// What a token of any text takes without guesses, where that is known.
+    pub seconds_per_token: Option<f64>,
 }
 
 /// Guesses how a text goes on.
 pub trait Proposer: Send {
     /// Adds tokens to `proposal` that are likely to follow `tokens`: prompt and answer so far, which grow from call to call.
     fn propose(&mut self, tokens: &[u32], limits: ProposalLimits, proposal: &mut Vec<u32>);
+
+    /// Lets it look at answers of before.
+    fn recall(&mut self, answers: Arc<PastAnswers>) {
+        drop(answers);
+    }
 }
 
 /// Makes a proposer for every text.
 pub type MakeProposer = Arc<dyn Fn() -> Box<dyn Proposer> + Send + Sync>;
 
 /// Whether to read guesses on trial, and whose.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Speculate {
     /// One token a pass.
     Off,
     /// What followed when the text last read like this: [`SuffixProposer`].
     #[default]
     Suffix,
-}
-
-impl Speculate {
-    /// All of them, by the names that people type.
-    pub const NAMES: [&str; 2] = ["off", "suffix"];
-
-    pub(crate) fn proposers(self) -> Option<MakeProposer> {
-        match self {
-            Self::Off => None,
-            Self::Suffix => Some(Arc::new(|| Box::new(SuffixProposer::default()))),
-        }
-    }
+    /// The same, and where nothing did, what the model of a file or folder says: [`DraftProposer`].
+    Draft(PathBuf),
 }
 
 impl fmt::Display for Speculate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Off => "off",
-            Self::Suffix => "suffix",
-        })
+        match self {
+            Self::Off => f.write_str("off"),
+            Self::Suffix => f.write_str("suffix"),
+            Self::Draft(path) => path.display().fmt(f),
+        }
     }
 }
 
@@ -76,7 +80,10 @@ impl FromStr for Speculate {
         match text {
             "off" => Ok(Self::Off),
             "suffix" => Ok(Self::Suffix),
-            other => Err(format!("`{other}` is neither off nor suffix")),
+            path if Path::new(path).exists() => Ok(Self::Draft(path.into())),
+            other => {
+                Err(format!("`{other}` is neither off nor suffix, nor the file or folder of a draft model"))
+            }
         }
     }
 }

@@ -15,6 +15,21 @@ pub(super) fn calls(body: &str, tools: &ToolSet) -> Option<Vec<ToolCall>> {
     (!calls.is_empty()).then_some(calls)
 }
 
+/// Reads the calls before the place where a text was cut, and the bytes that they take. None if nothing was cut, or something before
+/// that place is not a call of a known function.
+pub(super) fn calls_before_cut(body: &str, tools: &ToolSet) -> Option<(Vec<ToolCall>, usize)> {
+    let mut values = serde_json::Deserializer::from_str(body).into_iter::<Value>();
+    let (mut calls, mut end) = (Vec::new(), 0);
+    loop {
+        match values.next()? {
+            Ok(value) => calls.push(one(&value, tools)?),
+            Err(error) if error.is_eof() && !calls.is_empty() => return Some((calls, end)),
+            Err(_) => return None,
+        }
+        end = values.byte_offset();
+    }
+}
+
 /// Reads a block of code; none unless all of it are calls that name their arguments.
 pub(crate) fn fenced_calls(body: &str, tools: &ToolSet) -> Option<Vec<ToolCall>> {
     let values: Value = serde_json::from_str(body).ok()?;

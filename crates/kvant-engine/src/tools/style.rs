@@ -142,6 +142,11 @@ impl ToolStyle {
         json::calls(text, tools)
     }
 
+    /// What an answer in braces calls before it was cut, and the bytes of these calls.
+    pub(crate) fn bare_before_cut(self, text: &str, tools: &ToolSet) -> Option<(Vec<ToolCall>, usize)> {
+        json::calls_before_cut(text, tools)
+    }
+
     /// Reads a call, or several; none if it is not well formed or calls what is not there.
     pub(crate) fn read(self, call: &RawCall<'_>, tools: &ToolSet) -> Option<Vec<ToolCall>> {
         let body = call.body;

@@ -4,14 +4,21 @@ use crate::support::*;
 use kvant_engine::scheduler::{Handle, Scheduler, SchedulerOptions};
 use kvant_engine::{DiskTier, Engine, KvCache, Policy, Request, kv};
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tempfile::TempDir;
+use tempfile::{NamedTempFile, TempDir};
+use tracing_subscriber::filter::LevelFilter;
 
 const LIMIT: u64 = 1 << 30;
 
-/// What was complained about.
-type Complaints = Arc<Mutex<Vec<String>>>;
+/// The warnings that were logged.
+struct Complaints(NamedTempFile);
+
+impl Complaints {
+    fn lines(&self) -> Vec<String> {
+        std::fs::read_to_string(&self.0).unwrap().lines().map(str::to_owned).collect()
+    }
+}
 
 /// A scheduler with a folder.
 fn with_folder(
@@ -25,9 +32,11 @@ fn with_folder(
     let layout = KvCache::new(&policy, engine.model().slots(), CONTEXT).unwrap();
     let layout = Arc::clone(layout.sequence().layout());
     let tier = DiskTier::open(folder, LIMIT, layout, [7; 32], [1; 32], &policy.to_string()).unwrap();
-    let complaints = Complaints::default();
-    let heard = Arc::clone(&complaints);
-    let scheduler = scheduler.with_disk(tier, move |words| heard.lock().unwrap().push(words.to_owned()));
+    let complaints = Complaints(NamedTempFile::new().unwrap());
+    let log = tracing_subscriber::fmt()
+        .with_max_level(LevelFilter::WARN)
+        .with_writer(Arc::new(complaints.0.reopen().unwrap()));
+    let scheduler = tracing::subscriber::with_default(log.finish(), || scheduler.with_disk(tier));
     (scheduler.unwrap(), complaints)
 }
 
@@ -73,7 +82,7 @@ fn a_seed_gives_the_same_tokens_after_a_restart() {
                 assert!(cached > 0 || policy.contains("recent"), "{policy}");
             }
             drop(scheduler);
-            assert!(complaints.lock().unwrap().is_empty());
+            assert!(complaints.lines().is_empty());
         }
         let (mut scheduler, complaints) = with_folder(&engine, policy, None, folder.path());
         let handle = scheduler.handle();
@@ -87,7 +96,7 @@ fn a_seed_gives_the_same_tokens_after_a_restart() {
             assert!(sink.with(|heard| heard.cached > Some(0)) || policy.contains("recent"), "{policy}");
         }
         let counters = handle.counters();
-        assert!(counters.disk.unwrap().loaded_tokens > 0 && complaints.lock().unwrap().is_empty());
+        assert!(counters.disk.unwrap().loaded_tokens > 0 && complaints.lines().is_empty());
         assert_eq!((counters.failed, counters.finished), (0, 6));
     }
 }
@@ -136,7 +145,7 @@ fn what_memory_forgets_is_loaded_again_within_the_cap() {
     let disk = handle.counters().disk.unwrap();
     assert!(disk.loaded_tokens >= 6 * 260 && disk.files == 48, "{disk:?}");
     assert_eq!((handle.counters().failed, handle.counters().preemptions), (0, 0));
-    assert!(complaints.lock().unwrap().is_empty());
+    assert!(complaints.lines().is_empty());
 }
 
 #[test]
@@ -154,7 +163,7 @@ fn trouble_with_files_is_told_once_and_fails_nobody() {
         assert_eq!(ask(&mut scheduler, &handle, request).0, alone(&engine, "int4", request).0);
     }
     drop(scheduler);
-    let complaints = complaints.lock().unwrap();
+    let complaints = complaints.lines();
     let about = |words: &str| complaints.iter().filter(|said| said.contains(words)).count();
     // A file that is gone is no trouble: another server may have removed it.
     assert_eq!((about("prefixes are not written"), complaints.len()), (1, 1));

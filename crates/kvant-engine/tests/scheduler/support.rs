@@ -4,7 +4,7 @@ use kvant_cpu::LoadOptions;
 use kvant_engine::scheduler::{
     Handle, Job, JobError, JobEvent, JobUsage, Listener, Logprobs, Refused, Scheduler, SchedulerOptions,
 };
-use kvant_engine::{Arena, Engine, Finish, KvCache, Policy, Request, SamplingParams, Speculate, Tenant};
+use kvant_engine::{Arena, Engine, Finish, KvCache, Policy, Request, SamplingParams, Tenant};
 use kvant_model::Checkpoint;
 use kvant_model::gguf::Gguf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,7 +21,7 @@ pub fn engine() -> Arc<Engine> {
 pub fn plain_engine() -> Arc<Engine> {
     let file = Gguf::from_bytes(crate::tiny::model_bytes(true)).unwrap();
     let engine = Engine::load(&Checkpoint::from_gguf(file), LoadOptions::default()).unwrap();
-    Arc::new(engine.with_speculation(Speculate::Off).unwrap())
+    Arc::new(engine.without_speculation())
 }
 
 /// A scheduler over a cache of this kind, with at most `cap` bytes of pages.

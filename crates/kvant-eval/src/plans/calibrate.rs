@@ -82,7 +82,10 @@ pub fn calibration_windows(
 ) -> Result<Windows, EvalError> {
     let ids = tokenizer.encode(text, EncodeOptions::default())?;
     let there = tokenizer.prefix().len() + ids.len();
-    Windows::of_ids(tokenizer.prefix(), &ids, ctx, (there.min(tokens) / ctx).max(1), Score::All)
+    if there < ctx {
+        return Err(EvalError::CalibrationTextTooShort { tokens: there, window: ctx });
+    }
+    Windows::of_ids(tokenizer.prefix(), &ids, ctx, (tokens.min(there) / ctx).max(1), Score::All)
 }
 
 /// Runs every window through the model, each a sequence of its own, and makes the plan. `progress` is told how far it is.

@@ -37,7 +37,7 @@ pub(crate) use tensor::assumed_type;
 pub use tensor::{Linear, Matrix, Norm, NormKind, Precision, RowRange, TensorRef, Vector};
 pub use tree::{Lower, Named, Node, Weights};
 
-use kvant_cache::{KvSlot, Slots};
+use kvant_cache::Slots;
 use tree::tree;
 
 /// A rotary embedding of the description's list.
@@ -229,13 +229,5 @@ impl Description {
     /// How every attention layer makes scores.
     pub fn score_traits(&self) -> Vec<ScoreTraits> {
         self.attentions().map(|(_, attention)| attention.score_traits()).collect()
-    }
-
-    /// The output layers of every attention that reads this slot, its views included.
-    pub fn output_layers(&self, slot: KvSlot) -> impl Iterator<Item = &Linear> {
-        let owner = self.slots.owner(slot);
-        self.attentions()
-            .filter(move |(_, attention)| self.slots.owner(attention.slot) == owner)
-            .map(|(_, attention)| &attention.output)
     }
 }

@@ -6,12 +6,13 @@
 //!
 //! **Invariant:** a model at work is never unloaded. If those at work leave no room for another, its requests are refused for now.
 
+mod change;
 mod keep_alive;
 mod loader;
 mod served;
 
 pub use keep_alive::KeepAlive;
-pub use loader::{ModelLoader, ServedModel};
+pub use loader::{ModelFacts, ModelLoader, PullProgress, ServedModel};
 pub use served::Served;
 
 use crate::error::ApiError;
@@ -49,6 +50,8 @@ struct Slot {
     bytes: u64,
     /// Tokens of its context, where that is known.
     context: Option<usize>,
+    /// What its files say, where they are here.
+    facts: Option<ModelFacts>,
     place: Place,
 }
 
@@ -71,8 +74,10 @@ pub struct ModelStatus {
     pub state: &'static str,
     /// Where it is loaded.
     pub served: Option<Arc<Served>>,
-    /// The most bytes that it takes, where that is known.
+    /// The most bytes that it takes in memory; 0 where that is not known.
     pub bytes: u64,
+    /// What its files say, where they are here.
+    pub facts: Option<ModelFacts>,
     /// Tokens of its context, where that is known.
     pub context: Option<usize>,
     /// When it will be unloaded if nobody asks for it; none if it stays.
@@ -85,7 +90,7 @@ impl Models {
         let (name, context) = (served.name.clone(), Some(served.handle.context()));
         let place = Place::here(Arc::new(served), None);
         Self {
-            slots: Mutex::new(vec![Slot { name, bytes: 0, context, place }]),
+            slots: Mutex::new(vec![Slot { name, bytes: 0, context, facts: None, place }]),
             loader: None,
             memory: None,
             idle: None,
@@ -101,12 +106,10 @@ impl Models {
         idle: Option<Duration>,
         sampling: impl Fn(&Handle) -> SamplingParams + Send + Sync + 'static,
     ) -> Self {
-        let slot = |name: String| {
-            let context = loader.context(&name);
-            Slot { name, bytes: 0, context, place: Place::Away }
-        };
         Self {
-            slots: Mutex::new(loader.names().into_iter().map(slot).collect()),
+            slots: Mutex::new(
+                loader.names().into_iter().map(|name| Slot::away(loader.as_ref(), name)).collect(),
+            ),
             loader: Some(loader),
             memory,
             idle,
@@ -218,11 +221,14 @@ impl Models {
     pub fn insert(&self, name: &str, loaded: ServedModel) -> Arc<Served> {
         let ServedModel { handle, worker, bytes } = loaded;
         let sampling = (self.sampling)(&handle);
+        // Its files may have been fetched for it.
+        let facts = self.loader.as_ref().and_then(|loader| loader.facts(name));
         let served = Arc::new(Served::new(name.to_owned(), handle, sampling));
         if let Some(slot) = self.slots().iter_mut().find(|slot| slot.name == name) {
             slot.context = Some(served.handle.context());
             slot.place = Place::here(Arc::clone(&served), Some(worker));
             slot.bytes = bytes;
+            slot.facts = facts.or(slot.facts.take());
         }
         self.changed.notify_waiters();
         served
@@ -338,7 +344,15 @@ impl Models {
                 }
             };
             let (name, context) = (slot.name.clone(), slot.context);
-            ModelStatus { name, state, served, bytes: slot.bytes, context, expires }
+            ModelStatus {
+                name,
+                state,
+                served,
+                bytes: slot.bytes,
+                facts: slot.facts.clone(),
+                context,
+                expires,
+            }
         };
         self.slots().iter().map(status).collect()
     }
@@ -384,6 +398,12 @@ fn limit(keep: Option<KeepAlive>, idle: Option<Duration>) -> Option<Duration> {
 }
 
 impl Slot {
+    /// A model that is not loaded.
+    fn away(loader: &dyn ModelLoader, name: String) -> Self {
+        let (context, facts) = (loader.context(&name), loader.facts(&name));
+        Self { name, bytes: 0, context, facts, place: Place::Away }
+    }
+
     /// Bytes it takes now, or is about to.
     fn taken(&self) -> u64 {
         match self.place {

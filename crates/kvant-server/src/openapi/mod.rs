@@ -110,9 +110,23 @@ fn describe_sampling(value: &mut Value) {
 /// The fields of a setting, by all names that requests have for it.
 fn described(setting: &SamplingSetting) -> Vec<(String, Value)> {
     let Some([least, most]) = setting.request else { return Vec::new() };
+    let field = match setting.usual {
+        SettingValue::Flag(_) => {
+            Some(object!({"type": ["boolean", "null"], "description": format!("{}.", setting.help)}))
+        }
+        SettingValue::Order(_) => Some(object!({
+            "type": ["array", "string", "null"], "items": {"type": "string"},
+            "description": format!("{}.", setting.help),
+        })),
+        _ => None,
+    };
+    if let Some(field) = field {
+        return setting.request_names().map(|name| (name.to_owned(), field.clone())).collect();
+    }
     let (kind, least, most, more) = match setting.usual {
         SettingValue::Number(_) => ("number", Value::from(least), Value::from(most), ""),
         SettingValue::Seed(_) => ("integer", Value::from(-i64::MAX), Value::from(u64::MAX), OF_SEVERAL),
+        SettingValue::Window(_) => ("integer", Value::from(-1), Value::from(i64::MAX), ""),
         _ => ("integer", Value::from(-1), Value::from(i64::MAX), " -1 is 0."),
     };
     let description = format!("{}.{more}", setting.help);

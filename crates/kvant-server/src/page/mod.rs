@@ -1,11 +1,11 @@
 //! `/`: the page for people. One file with everything in it; it asks nobody but this server.
 
-use crate::base64::base64;
 use axum::body::Body;
 use axum::http::Response;
 use axum::http::header::{
     CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS,
 };
+use base64::prelude::{BASE64_STANDARD, Engine as _};
 use sha2::{Digest, Sha256};
 use std::sync::OnceLock;
 
@@ -30,7 +30,7 @@ impl Page {
             let script = SCRIPTS.concat();
             // What opens a comment in HTML would hide the end of the script from a browser.
             let library = LIBRARY.replace("<!--", "\\x3c!--");
-            let digest = |text: &str| format!("'sha256-{}'", base64(&Sha256::digest(text)));
+            let digest = |text: &str| format!("'sha256-{}'", BASE64_STANDARD.encode(Sha256::digest(text)));
             let policy = format!(
                 "default-src 'none'; script-src {} {}; style-src {}; img-src data:; connect-src 'self'; \
                  base-uri 'none'; form-action 'none'; frame-ancestors 'none'",

@@ -2,8 +2,9 @@
 
 use crate::error::ApiError;
 use crate::fields::Fields;
+use crate::request::custom;
 use kvant_text::chat::Message;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Reads `messages`, at least one and at most `most`.
 pub fn messages(fields: &mut Fields, most: usize) -> Result<Vec<Message>, ApiError> {
@@ -105,6 +106,17 @@ fn calls(fields: &mut Fields) -> Result<Option<Vec<Value>>, ApiError> {
         Some(Value::Array(calls)) => calls,
         Some(other) => return Err(fields.wrong("tool_calls", "an array of objects", &other)),
     };
+    let as_function = |mut call: Value| {
+        if call["type"] == "custom"
+            && let (Some(name), Some(input)) =
+                (call["custom"]["name"].as_str(), call["custom"]["input"].as_str())
+        {
+            let function = json!({"name": name, "arguments": custom::arguments(input)});
+            call = json!({"id": call["id"], "type": "function", "function": function});
+        }
+        call
+    };
+    let calls: Vec<Value> = calls.into_iter().map(as_function).collect();
     let is_call = |call: &Value| {
         let (name, arguments) = (&call["function"]["name"], &call["function"]["arguments"]);
         name.is_string() && (arguments.is_string() || arguments.is_object())

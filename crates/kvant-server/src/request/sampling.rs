@@ -6,9 +6,12 @@ use crate::error::ApiError;
 use crate::fields::{Fields, whole};
 use crate::models::Served;
 use kvant_engine::grammar::Grammar;
-use kvant_engine::sampler::SettingValue;
+use kvant_engine::sampler::{SamplerOrder, SettingValue};
 use kvant_engine::{SAMPLING, SamplingParams};
 use serde_json::Value;
+
+/// What stands for minus infinity while pairs are read.
+const FORBIDDEN: &str = "forbidden";
 
 /// How tokens are chosen, when to stop, and what to send.
 #[derive(Debug, Clone, PartialEq)]
@@ -46,7 +49,8 @@ impl Settings {
     /// Reads them, and drops what cannot change an answer.
     pub fn read(fields: &mut Fields, served: &Served, limits: &Limits) -> Result<Self, ApiError> {
         let mut sampling = sampling(fields, served)?;
-        sampling.logit_bias = [biases(fields, limits.biases)?, endings(fields, served)?].concat();
+        sampling.logit_bias = biases(fields, limits.biases)?;
+        sampling.dry_breakers = breakers(fields, served, limits)?.map(Into::into);
         let stream = fields.flag("stream")?.unwrap_or(false);
         let settings = Self {
             sampling,
@@ -86,9 +90,12 @@ pub fn sampling(fields: &mut Fields, served: &Served) -> Result<SamplingParams, 
         for name in setting.request_names() {
             let value = match setting.usual {
                 SettingValue::Seed(_) => seed(fields, name)?.map(|seed| SettingValue::Seed(Some(seed))),
-                SettingValue::Count(_) | SettingValue::Window(_) => {
-                    count(fields, name)?.map(|count| setting.of_number(count as f64))
+                SettingValue::Count(_) => {
+                    count(fields, name)?.map(|count| setting.of_number(count.max(0) as f64))
                 }
+                SettingValue::Window(_) => count(fields, name)?.map(|count| setting.of_number(count as f64)),
+                SettingValue::Flag(_) => fields.flag(name)?.map(SettingValue::Flag),
+                SettingValue::Order(_) => order(fields, name)?.map(SettingValue::Order),
                 _ => fields.number(name, least..=most)?.map(|number| setting.of_number(number.into())),
             };
             given = given.or(value);
@@ -100,11 +107,25 @@ pub fn sampling(fields: &mut Fields, served: &Served) -> Result<SamplingParams, 
     Ok(sampling)
 }
 
-/// A whole number; −1 is 0, as some clients have it.
+/// Names of the sampler's steps, as an array or in one text.
+fn order(fields: &mut Fields, name: &str) -> Result<Option<SamplerOrder>, ApiError> {
+    let text = match fields.take(name) {
+        None => return Ok(None),
+        Some(Value::String(text)) => text,
+        Some(Value::Array(names)) if names.iter().all(Value::is_string) => {
+            names.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(";")
+        }
+        Some(other) => return Err(fields.wrong(name, "an array of names", &other)),
+    };
+    let full = fields.name(name);
+    SamplerOrder::parse(&text).map(Some).map_err(|why| ApiError::field(&full, format!("{full}: {why}")))
+}
+
+/// A whole number from −1, which is 0 or all that there is.
 fn count(fields: &mut Fields, name: &str) -> Result<Option<i64>, ApiError> {
     let Some(value) = fields.take(name) else { return Ok(None) };
     match whole::<i64>(&value) {
-        Some(count @ -1..) => Ok(Some(count.max(0))),
+        Some(count @ -1..) => Ok(Some(count)),
         _ => Err(fields.wrong(name, "a whole number from -1", &value)),
     }
 }
@@ -163,21 +184,30 @@ pub fn named_stops(
     Ok(stops)
 }
 
-/// With `ignore_eos` nothing but its length ends an answer: to measure with, and to test.
-fn endings(fields: &mut Fields, served: &Served) -> Result<Vec<(u32, f32)>, ApiError> {
-    let tokenizer = served.handle.engine().tokenizer();
-    let ends = match fields.flag("ignore_eos")? {
-        Some(true) => tokenizer.end_of_generation(),
-        _ => &[],
-    };
-    Ok(ends.iter().map(|&id| (id, f32::NEG_INFINITY)).collect())
+/// `dry_sequence_breakers`: texts that end the sequences which DRY looks at.
+fn breakers(fields: &mut Fields, served: &Served, limits: &Limits) -> Result<Option<Vec<u32>>, ApiError> {
+    const NAME: &str = "dry_sequence_breakers";
+    if fields.peek(NAME).is_none() {
+        return Ok(None);
+    }
+    let texts = named_stops(fields, NAME, limits.stops, limits.stop_bytes)?;
+    let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+    Ok(Some(served.handle.engine().breakers_of(&texts)))
 }
 
-/// `{"50256": -100}`: token ids as the names of an object.
+/// `{"50256": -100}`: token ids as the names of an object; or llama.cpp's pairs `[[50256, -100], [13, false]]`, where false forbids one.
 fn biases(fields: &mut Fields, most: usize) -> Result<Vec<(u32, f32)>, ApiError> {
     let Some(value) = fields.take("logit_bias") else { return Ok(Vec::new()) };
-    let Value::Object(entries) = value else {
-        return Err(fields.wrong("logit_bias", "an object from token ids to numbers", &value));
+    let entries = match value {
+        Value::Object(entries) => entries,
+        Value::Array(pairs) if pairs.iter().all(|pair| pair[0].is_u64()) => {
+            let one = |pair: &Value| {
+                let bias = if pair[1] == false { FORBIDDEN.into() } else { pair[1].clone() };
+                (pair[0].to_string(), bias)
+            };
+            pairs.iter().map(one).collect()
+        }
+        value => return Err(fields.wrong("logit_bias", "an object from token ids to numbers", &value)),
     };
     if entries.len() > most {
         return Err(ApiError::field("logit_bias", format!("at most {most} tokens may have a bias")));
@@ -185,6 +215,8 @@ fn biases(fields: &mut Fields, most: usize) -> Result<Vec<(u32, f32)>, ApiError>
     let bias = |(name, value): (String, Value)| {
         let id = name.parse().ok();
         let bias = value.as_f64().filter(|bias| (-100.0..=100.0).contains(bias));
+        let forbids = value == FORBIDDEN;
+        let bias = if forbids { Some(f64::NEG_INFINITY) } else { bias };
         id.zip(bias).map(|(id, bias)| (id, bias as f32)).ok_or_else(|| {
             let message = format!("logit_bias: {name:?} must be a token id, with a number from -100 to 100");
             ApiError::field("logit_bias", message)

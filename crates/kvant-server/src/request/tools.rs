@@ -2,8 +2,9 @@
 
 use crate::error::ApiError;
 use crate::fields::Fields;
+use crate::request::custom::CustomTools;
 use kvant_engine::ToolChoice;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// The longest name of a function.
 const LONGEST_NAME: usize = 128;
@@ -15,12 +16,14 @@ pub struct Tools {
     pub definitions: Vec<Value>,
     /// Whether one has to be called.
     pub choice: ToolChoice,
+    /// Those of them whose input is text.
+    pub custom: CustomTools,
 }
 
 impl Tools {
     /// Reads `tools` and `tool_choice`; none where nothing may be called.
     pub fn read(fields: &mut Fields, most_bytes: usize) -> Result<Option<Self>, ApiError> {
-        let definitions = definitions(fields, most_bytes)?;
+        let (mut definitions, custom) = definitions(fields, most_bytes)?;
         let choice = fields.take("tool_choice");
         // One call or several: that is up to the model.
         fields.ignore(&["parallel_tool_calls"]);
@@ -45,9 +48,19 @@ impl Tools {
                     return Err(ApiError::field("tool_choice", message));
                 }
             },
-            Some(choice) => ToolChoice::Function(chosen(fields, choice, &definitions)?),
+            Some(choice) => {
+                let mut choice = fields.inside("tool_choice", choice)?;
+                match choice.object("allowed_tools")? {
+                    Some(allowed) => {
+                        choice.ignore(&["type"]);
+                        choice.end()?;
+                        allow(allowed, &mut definitions)?
+                    }
+                    None => ToolChoice::Function(chosen(choice, &definitions)?),
+                }
+            }
         };
-        Ok(Some(Self { definitions, choice }))
+        Ok(Some(Self { definitions, choice, custom }))
     }
 }
 
@@ -55,23 +68,64 @@ fn name_of(tool: &Value) -> &str {
     tool["function"]["name"].as_str().unwrap_or_default()
 }
 
-fn definitions(fields: &mut Fields, most_bytes: usize) -> Result<Vec<Value>, ApiError> {
-    let tools = match fields.take("tools") {
-        None => return Ok(Vec::new()),
+/// Reads `mode` and `tools` of `allowed_tools`: others are not offered.
+pub fn allow(mut allowed: Fields, definitions: &mut Vec<Value>) -> Result<ToolChoice, ApiError> {
+    let place = allowed.name("mode");
+    let choice = match allowed.text("mode")?.as_deref() {
+        None | Some("auto") => ToolChoice::Auto,
+        Some("required") => ToolChoice::Required,
+        Some(other) => {
+            return Err(ApiError::field(
+                &place,
+                format!("{place} is {other:?}; it must be auto or required"),
+            ));
+        }
+    };
+    let place = allowed.name("tools");
+    let mut names = Vec::new();
+    for tool in allowed.array("tools")?.unwrap_or_default() {
+        let inside = [&tool, &tool["function"], &tool["custom"]];
+        let name = inside.into_iter().find_map(|tool| tool["name"].as_str()).unwrap_or_default();
+        match definitions.iter().any(|tool| name_of(tool) == name) {
+            true => names.push(name.to_owned()),
+            false => {
+                let message = format!("{place} names {name:?}, which is not among the tools");
+                return Err(ApiError::field(&place, message));
+            }
+        }
+    }
+    allowed.ignore(&["type"]);
+    allowed.end()?;
+    if names.is_empty() {
+        return Err(ApiError::field(&place, format!("{place} must name at least one tool")));
+    }
+    definitions.retain(|tool| names.iter().any(|name| name == name_of(tool)));
+    Ok(choice)
+}
+
+fn definitions(fields: &mut Fields, most_bytes: usize) -> Result<(Vec<Value>, CustomTools), ApiError> {
+    let mut custom = CustomTools::default();
+    let mut tools = match fields.take("tools") {
+        None => return Ok((Vec::new(), custom)),
         Some(Value::Array(tools)) => tools,
         Some(other) => return Err(fields.wrong("tools", "an array", &other)),
     };
     if tools.iter().map(|tool| tool.to_string().len()).sum::<usize>() > most_bytes {
         return Err(ApiError::field("tools", format!("tools are larger than {most_bytes} bytes")));
     }
-    for (index, tool) in tools.iter().enumerate() {
+    for (index, tool) in tools.iter_mut().enumerate() {
         let place = format!("tools[{index}]");
+        if tool["type"] == "custom" {
+            let mut own = fields.inside(&format!("{place}.custom"), tool["custom"].take())?;
+            *tool = json!({"type": "function", "function": custom.read(&mut own)?});
+            own.end()?;
+        }
         if tool["type"] != "function" {
             return Err(ApiError::field(&place, format!("{place} must have the type function")));
         }
         check_function(&place, &tool["function"])?;
     }
-    Ok(tools)
+    Ok((tools, custom))
 }
 
 /// Whether a function has a name, and parameters that can be.
@@ -89,15 +143,19 @@ pub fn check_function(place: &str, function: &Value) -> Result<(), ApiError> {
     }
 }
 
-/// The function that `{"type": "function", "function": {"name": …}}` names.
-fn chosen(fields: &Fields, choice: Value, definitions: &[Value]) -> Result<String, ApiError> {
-    let mut choice = fields.inside("tool_choice", choice)?;
-    if choice.text("type")?.as_deref() != Some("function") {
-        return Err(ApiError::field("tool_choice.type", "tool_choice.type must be function"));
-    }
+/// The function that `{"type": "function", "function": {"name": …}}` names; of a custom tool both are called `custom`.
+fn chosen(mut choice: Fields, definitions: &[Value]) -> Result<String, ApiError> {
+    let kind = match choice.text("type")?.as_deref() {
+        Some("function") => "function",
+        Some("custom") => "custom",
+        _ => {
+            let message = "tool_choice.type must be function, custom or allowed_tools";
+            return Err(ApiError::field("tool_choice.type", message));
+        }
+    };
     let missing =
         || ApiError::field("tool_choice.function.name", "tool_choice must name a function, as function.name");
-    let mut function = choice.object("function")?.ok_or_else(missing)?;
+    let mut function = choice.object(kind)?.ok_or_else(missing)?;
     let name = function.text("name")?.ok_or_else(missing)?;
     function.end()?;
     choice.end()?;
@@ -137,6 +195,28 @@ mod tests {
         assert_eq!(choice(json!("required")), ToolChoice::Required);
         let named = choice(json!({"type": "function", "function": {"name": "b"}}));
         assert_eq!(named, ToolChoice::Function("b".into()));
+    }
+
+    #[test]
+    fn allowed_tools_are_the_only_ones_offered() {
+        let all = json!([tool("a"), tool("b"), {"type": "custom", "custom": {"name": "c"}}]);
+        let allowed = |mode: &str, names: &[&str]| {
+            let tools: Vec<Value> =
+                names.iter().map(|name| json!({"type": "function", "function": {"name": name}})).collect();
+            let choice = json!({"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}});
+            read(json!({"tools": all, "tool_choice": choice}))
+        };
+        let some = allowed("required", &["b", "c"]).unwrap().unwrap();
+        assert_eq!(some.definitions.iter().map(name_of).collect::<Vec<_>>(), ["b", "c"]);
+        assert_eq!(some.choice, ToolChoice::Required);
+        assert_eq!(allowed("auto", &["a"]).unwrap().unwrap().choice, ToolChoice::Auto);
+        for (wrong, words) in [
+            (allowed("auto", &["d"]), "\"d\""),
+            (allowed("auto", &[]), "at least one"),
+            (allowed("maybe", &["a"]), "maybe"),
+        ] {
+            assert!(wrong.unwrap_err().message().contains(words), "{words}");
+        }
     }
 
     #[test]

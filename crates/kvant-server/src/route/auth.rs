@@ -3,8 +3,9 @@
 use crate::app::App;
 use crate::error::{ApiError, Dialect};
 use crate::keys::Identity;
-use crate::log::RequestLog;
 use crate::notes::Notes;
+use crate::protocol::anthropic::VERSION_HEADER;
+use crate::request_log::RequestLog;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::header::{
@@ -17,6 +18,7 @@ use axum::middleware::Next;
 use axum::response::IntoResponse;
 use kvant_engine::Tenant;
 use std::sync::Arc;
+use tracing::Instrument;
 
 /// Names the fields of a request that were not understood.
 pub const IGNORED: HeaderName = HeaderName::from_static("x-kvant-ignored-fields");
@@ -72,8 +74,9 @@ pub async fn authorize(
 ) -> Response<Body> {
     let is_question = request.method() == Method::OPTIONS && app.options.cors.is_some();
     let path = request.uri().path().to_owned();
+    let dialect = Dialect::of(&path, request.headers().contains_key(VERSION_HEADER));
     let notes = if app.options.strict { Notes::strict() } else { Notes::default() };
-    let log = Arc::new(RequestLog::new(app.options.log, request.method().as_str(), &path, notes));
+    let log = Arc::new(RequestLog::new(request.method().as_str(), &path, notes));
     let mut response = match admit(&app, &request) {
         Err(error) => error.into_response(),
         // A browser asks before it sends a key.
@@ -84,15 +87,15 @@ pub async fn authorize(
             let is_alone = keys.is_open() && !keys.has_admin() && app.is_local;
             let may_administer = whose.is_admin || is_alone;
             request.extensions_mut().insert(Caller { whose, may_administer, log: Arc::clone(&log) });
-            next.run(request).await
+            next.run(request).instrument(log.span().clone()).await
         }
     };
     let error = response.extensions_mut().remove::<ApiError>();
-    log.status(response.status().as_u16(), error.as_ref().map(ApiError::message));
+    log.status(response.status().as_u16(), error.as_ref());
     if let Some(error) = error
-        && Dialect::of(&path) != Dialect::OpenAi
+        && dialect != Dialect::OpenAi
     {
-        *response.body_mut() = Body::from(error.body_in(Dialect::of(&path)).to_string());
+        *response.body_mut() = Body::from(error.body_in(dialect).to_string());
     }
     for (name, value) in [(IGNORED, log.notes.header()), (STRIPPED, log.notes.stripped_header())] {
         if let Some(value) = value {

@@ -1,16 +1,12 @@
 //! `/v1/embeddings`: texts as vectors.
 
-use super::{Caller, json};
+use super::{Answered, Asked, json};
 use crate::app::App;
-use crate::base64::base64;
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::request::jobs::Jobs;
 use crate::request::prompts::{Prompt, prompts};
-use axum::Extension;
-use axum::body::Body;
-use axum::extract::State;
-use axum::http::{Request, Response};
+use base64::prelude::{BASE64_STANDARD, Engine as _};
 use kvant_engine::Interrupt;
 use kvant_engine::scheduler::Pooling;
 use serde_json::{Value, json as object};
@@ -24,13 +20,7 @@ struct EmbeddingRequest {
     dimensions: Option<u64>,
 }
 
-pub async fn embeddings(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    request: Request<Body>,
-) -> Result<Response<Body>, ApiError> {
-    let body = app.body(request, &caller).await?;
-    let mut fields = Fields::parse(&body, caller.notes())?;
+pub async fn embeddings(Asked { app, caller, mut fields }: Asked) -> Answered {
     let served = app.model_of(&mut fields, &caller).await?;
     let EmbeddingRequest { inputs, pooling, is_packed, dimensions } = read(fields, &app)?;
     let model = Arc::clone(&served);
@@ -55,7 +45,9 @@ pub async fn embeddings(
 
 fn written(vector: &[f32], is_packed: bool) -> Value {
     match is_packed {
-        true => base64(&vector.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>()).into(),
+        true => {
+            BASE64_STANDARD.encode(vector.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>()).into()
+        }
         false => vector.into(),
     }
 }

@@ -1,28 +1,16 @@
 //! `/infill`: what belongs between two texts, in llama.cpp's words.
 
-use super::{Caller, json};
-use crate::app::App;
+use super::native::Native;
+use super::{Answered, Asked};
 use crate::error::ApiError;
-use crate::fields::Fields;
 use crate::fill::FillTokens;
 use crate::request::jobs::{JobOptions, Jobs};
 use crate::request::sampling::Settings;
-use crate::turn::{Ending, Step, StreamFormat, TurnUsage, Turns, sse};
-use axum::Extension;
-use axum::body::Body;
-use axum::extract::State;
-use axum::http::{Request, Response};
+use crate::turn::Turns;
 use kvant_engine::Interrupt;
-use kvant_engine::reply::ReplyPart;
-use serde_json::{Value, json as object};
 use std::sync::Arc;
 
-pub async fn infill(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    request: Request<Body>,
-) -> Result<Response<Body>, ApiError> {
-    let mut fields = Fields::parse(&app.body(request, &caller).await?, caller.notes())?;
+pub async fn infill(Asked { app, caller, mut fields }: Asked) -> Answered {
     let served = app.model_of(&mut fields, &caller).await?;
     let settings = Settings::read(&mut fields, &served, app.limits())?;
     let older = fields.tokens("max_tokens", 0)?;
@@ -37,15 +25,8 @@ pub async fn infill(
         files.push((file.text("filename")?.unwrap_or_default(), file.text("text")?.unwrap_or_default()));
         file.end()?;
     }
-    // A choice of samplers, slots and the shape of the answer, which are the server's here.
-    fields.ignore(&[
-        "samplers",
-        "id_slot",
-        "n_indent",
-        "t_max_prompt_ms",
-        "t_max_predict_ms",
-        "response_fields",
-    ]);
+    // Slots and the shape of the answer, which are the server's here.
+    fields.ignore(&["id_slot", "n_indent", "t_max_prompt_ms", "t_max_predict_ms", "response_fields"]);
     fields.end()?;
     let (model, grammar) = (Arc::clone(&served), settings.grammar.clone());
     let prepare = move |interrupt: &Interrupt| {
@@ -67,60 +48,8 @@ pub async fn infill(
         ..kvant_engine::Request::default()
     };
     let options = JobOptions { cache_prompt: settings.cache_prompt, ..JobOptions::of(&caller) };
+    let native = Native::new(Arc::clone(&served), "".into(), false);
     let jobs = Jobs::generate(served, app.limits(), vec![request], constraints, options).await?;
     let turns = Turns::new(jobs, vec![tokens], None, Arc::clone(&caller.log));
-    let model = turns.served().name.clone();
-    match settings.stream {
-        true => Ok(turns.stream(Pieces { model, end: None })),
-        false => {
-            let turn = turns.whole("").await?;
-            Ok(json(&last(&model, &turn.text, turn.ending.as_ref(), &turn.usage)))
-        }
-    }
-}
-
-/// The last object of an answer, or all of it.
-fn last(model: &str, text: &str, ending: Option<&Ending>, usage: &TurnUsage) -> Value {
-    let (kind, word) = match ending {
-        Some(Ending::Length) => ("limit", ""),
-        Some(Ending::Stop(stop)) => ("word", stop.as_str()),
-        _ => ("eos", ""),
-    };
-    object!({
-        "content": text,
-        "stop": true,
-        "model": model,
-        "stop_type": kind,
-        "stopping_word": word,
-        "tokens_predicted": usage.generated,
-        "tokens_evaluated": usage.prompt,
-        "tokens_cached": usage.cached,
-        "truncated": false,
-    })
-}
-
-struct Pieces {
-    model: String,
-    end: Option<(Ending, TurnUsage)>,
-}
-
-impl StreamFormat for Pieces {
-    fn step(&mut self, step: Step, out: &mut String) {
-        for part in step.parts {
-            if let ReplyPart::Text(text) = part {
-                sse(out, None, &object!({"content": text, "stop": false}));
-            }
-        }
-        self.end = step.end.or(self.end.take());
-    }
-
-    fn end(&mut self, out: &mut String) {
-        if let Some((ending, usage)) = self.end.take() {
-            sse(out, None, &last(&self.model, "", Some(&ending), &usage));
-        }
-    }
-
-    fn fail(&mut self, error: &ApiError, out: &mut String) {
-        sse(out, None, &error.body());
-    }
+    native.respond(turns, settings.stream).await
 }

@@ -1,10 +1,13 @@
 //! What can be asked, and who may ask.
 
+mod asked;
 mod auth;
+mod completion;
 mod embeddings;
 mod infill;
 mod metrics;
 mod models;
+mod native;
 mod rerank;
 mod state;
 mod tokens;
@@ -19,10 +22,11 @@ use axum::body::Body;
 use axum::http::header::{CONTENT_TYPE, HeaderValue};
 use axum::http::{Method, Response, StatusCode, Uri};
 use axum::middleware::from_fn_with_state;
-use axum::routing::{MethodRouter, get, post};
+use axum::routing::{MethodRouter, delete, get, post};
 use serde_json::Value;
 use std::sync::Arc;
 
+pub use asked::{Answered, Asked};
 pub use auth::{Caller, HEAD_BYTES};
 pub use embeddings::check_dimensions;
 
@@ -42,11 +46,15 @@ pub fn routes() -> Vec<(&'static str, MethodRouter<Arc<App>>)> {
         ("/v1/completions", post(openai::text::completions)),
         ("/v1/responses", post(responses::create)),
         ("/v1/responses/{id}", get(responses::retrieve).delete(responses::delete)),
+        ("/v1/responses/{id}/input_items", get(responses::input_items)),
         ("/v1/messages", post(anthropic::messages)),
         ("/v1/messages/count_tokens", post(anthropic::count_tokens)),
         ("/v1/embeddings", post(embeddings::embeddings)),
         ("/v1/rerank", post(rerank::rerank)),
         ("/rerank", post(rerank::rerank)),
+        ("/completion", post(completion::completion)),
+        ("/props", get(completion::props)),
+        ("/slots", get(completion::slots)),
         ("/infill", post(infill::infill)),
         ("/tokenize", post(tokens::tokenize)),
         ("/detokenize", post(tokens::detokenize)),
@@ -56,6 +64,9 @@ pub fn routes() -> Vec<(&'static str, MethodRouter<Arc<App>>)> {
         ("/api/tags", get(ollama::tags)),
         ("/api/ps", get(ollama::ps)),
         ("/api/show", post(ollama::show)),
+        ("/api/pull", post(ollama::pull)),
+        ("/api/delete", delete(ollama::delete)),
+        ("/api/copy", post(ollama::copy)),
         ("/api/chat", post(ollama::chat)),
         ("/api/generate", post(ollama::generate)),
         ("/api/embed", post(ollama::embed)),

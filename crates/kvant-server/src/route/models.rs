@@ -5,12 +5,14 @@ use crate::app::App;
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::models::ModelStatus;
+use crate::protocol::anthropic::VERSION_HEADER;
 use crate::protocol::ollama::capabilities;
+use crate::time::rfc3339;
 use axum::Extension;
 use axum::body::Body;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
-use axum::http::{Request, Response, StatusCode};
+use axum::http::{HeaderMap, Request, Response, StatusCode};
 use serde_json::{Value, json as object};
 use std::sync::Arc;
 
@@ -28,21 +30,42 @@ fn description(app: &App, status: &ModelStatus) -> Value {
     })
 }
 
-/// All of them.
-pub async fn list(State(app): State<Arc<App>>) -> Response<Body> {
-    let data: Vec<Value> = app.models.list().iter().map(|status| description(&app, status)).collect();
-    json(&object!({"object": "list", "data": data}))
+/// The same in Anthropic's words.
+fn anthropic_description(app: &App, status: &ModelStatus) -> Value {
+    object!({
+        "type": "model",
+        "id": status.name,
+        "display_name": status.name,
+        "created_at": format!("{}Z", rfc3339(app.started)),
+    })
+}
+
+/// All of them, in the words of the protocol that the client speaks.
+pub async fn list(State(app): State<Arc<App>>, headers: HeaderMap) -> Response<Body> {
+    let all = app.models.list();
+    if !headers.contains_key(VERSION_HEADER) {
+        let data: Vec<Value> = all.iter().map(|status| description(&app, status)).collect();
+        return json(&object!({"object": "list", "data": data}));
+    }
+    let data: Vec<Value> = all.iter().map(|status| anthropic_description(&app, status)).collect();
+    let id = |model: Option<&Value>| model.map_or(Value::Null, |model| model["id"].clone());
+    let (first, last) = (id(data.first()), id(data.last()));
+    json(&object!({"data": data, "has_more": false, "first_id": first, "last_id": last}))
 }
 
 /// The one of this name.
 pub async fn one(
     State(app): State<Arc<App>>,
+    headers: HeaderMap,
     name: Result<Path<String>, PathRejection>,
 ) -> Result<Response<Body>, ApiError> {
     let Path(name) = name.map_err(|e| ApiError::bad(format!("invalid name of a model: {e}")))?;
     let all = app.models.list();
     let status = all.iter().find(|status| status.name == name).ok_or_else(|| unknown(&name))?;
-    Ok(json(&description(&app, status)))
+    Ok(json(&match headers.contains_key(VERSION_HEADER) {
+        true => anthropic_description(&app, status),
+        false => description(&app, status),
+    }))
 }
 
 fn unknown(name: &str) -> ApiError {
@@ -51,7 +74,7 @@ fn unknown(name: &str) -> ApiError {
 }
 
 async fn named(app: &App, caller: &Caller, request: Request<Body>) -> Result<String, ApiError> {
-    let mut fields = Fields::parse(&app.body(request, caller).await?, caller.notes())?;
+    let mut fields = Fields::parse(&app.body(request).await?, caller.notes())?;
     let name = fields.text("model")?.ok_or_else(|| ApiError::field("model", "model is required"))?;
     fields.end()?;
     match app.models.list().iter().any(|status| status.name == name) {

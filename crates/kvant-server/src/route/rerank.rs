@@ -2,26 +2,15 @@
 //!
 //! A score is the cosine of two vectors, those of `/v1/embeddings`: between −1 and 1, the higher the nearer.
 
-use super::{Caller, json};
-use crate::app::App;
+use super::{Answered, Asked, json};
 use crate::error::ApiError;
-use crate::fields::Fields;
 use crate::request::jobs::Jobs;
-use axum::Extension;
-use axum::body::Body;
-use axum::extract::State;
-use axum::http::{Request, Response};
 use kvant_engine::Interrupt;
 use kvant_engine::scheduler::Pooling;
 use serde_json::{Value, json as object};
 use std::sync::Arc;
 
-pub async fn rerank(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    request: Request<Body>,
-) -> Result<Response<Body>, ApiError> {
-    let mut fields = Fields::parse(&app.body(request, &caller).await?, caller.notes())?;
+pub async fn rerank(Asked { app, caller, mut fields }: Asked) -> Answered {
     let served = app.model_of(&mut fields, &caller).await?;
     let query = fields.text("query")?.ok_or_else(|| ApiError::field("query", "query is required"))?;
     // The older name is that of Hugging Face's servers.

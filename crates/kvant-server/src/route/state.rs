@@ -4,6 +4,7 @@ use super::{Caller, json};
 use crate::app::App;
 use crate::error::ApiError;
 use crate::keys::Identity;
+use crate::models::Served;
 use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
@@ -20,11 +21,8 @@ pub async fn health(State(app): State<Arc<App>>) -> Result<Response<Body>, ApiEr
     }
 }
 
-/// All of it where everybody is one, or for the admin; else what is the caller's own.
-pub async fn cache(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-) -> Result<Response<Body>, ApiError> {
+/// What the first model that is loaded holds: all of it where everybody is one, or for the admin; else what is the caller's own.
+pub async fn view_of(app: &App, caller: &Caller) -> Result<(Arc<Served>, View), ApiError> {
     let served = app.models.loaded().into_iter().next();
     let none = || ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "no model is loaded");
     let served = served.ok_or_else(none)?;
@@ -40,6 +38,15 @@ pub async fn cache(
     }
     let ended = |_| ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "the engine has ended");
     let view = receiver.await.map_err(ended)?;
+    Ok((served, view))
+}
+
+/// The cache at this moment.
+pub async fn cache(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+) -> Result<Response<Body>, ApiError> {
+    let (served, view) = view_of(&app, &caller).await?;
     let context = served.handle.context();
     let mut value = picture(&view);
     value["model"] = served.name.as_str().into();

@@ -1,6 +1,6 @@
 //! `/tokenize`, `/detokenize`, `/tokenizer_info` and `/apply-template`, in the spellings of llama.cpp and of vLLM.
 
-use super::{Caller, json};
+use super::{Answered, Asked, Caller, json};
 use crate::app::App;
 use crate::error::ApiError;
 use crate::fields::{Fields, whole};
@@ -8,9 +8,7 @@ use crate::models::Served;
 use crate::request::messages::messages;
 use crate::request::tools::Tools;
 use axum::Extension;
-use axum::body::Body;
 use axum::extract::State;
-use axum::http::{Request, Response};
 use kvant_engine::{Interrupt, Prompts};
 use kvant_text::chat::{Message, RenderOptions};
 use kvant_text::tokenizer::EncodeOptions;
@@ -19,13 +17,6 @@ use std::sync::Arc;
 
 /// How many times longer than the context a text may be that is only counted.
 const COUNTED_CONTEXTS: usize = 8;
-
-/// What a request asks of which model.
-async fn read(app: &App, caller: &Caller, request: Request<Body>) -> Result<(Fields, Arc<Served>), ApiError> {
-    let mut fields = Fields::parse(&app.body(request, caller).await?, caller.notes())?;
-    let served = app.model(fields.text("model")?.as_deref(), caller).await?;
-    Ok((fields, served))
-}
 
 /// A conversation, and what its template is given.
 fn conversation(
@@ -50,12 +41,8 @@ fn conversation(
 }
 
 /// The tokens of a text, or of a conversation as the model reads it.
-pub async fn tokenize(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    request: Request<Body>,
-) -> Result<Response<Body>, ApiError> {
-    let (mut fields, served) = read(&app, &caller, request).await?;
+pub async fn tokenize(Asked { app, caller, mut fields }: Asked) -> Answered {
+    let served = app.model(fields.text("model")?.as_deref(), &caller).await?;
     let context = served.handle.context();
     // llama.cpp's names, and vLLM's.
     let text = match fields.text("content")? {
@@ -115,12 +102,8 @@ fn counted(served: &Served) -> Prompts<'_> {
 }
 
 /// The text of tokens.
-pub async fn detokenize(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    request: Request<Body>,
-) -> Result<Response<Body>, ApiError> {
-    let (mut fields, served) = read(&app, &caller, request).await?;
+pub async fn detokenize(Asked { app, caller, mut fields }: Asked) -> Answered {
+    let served = app.model(fields.text("model")?.as_deref(), &caller).await?;
     let value = fields.take("tokens").unwrap_or(Value::Null);
     let ids = value.as_array().and_then(|ids| ids.iter().map(whole).collect::<Option<Vec<u32>>>());
     let ids = ids.ok_or_else(|| fields.wrong("tokens", "an array of token ids", &value))?;
@@ -132,10 +115,7 @@ pub async fn detokenize(
 }
 
 /// What clients that render templates themselves want to know.
-pub async fn info(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-) -> Result<Response<Body>, ApiError> {
+pub async fn info(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>) -> Answered {
     let served = app.model(None, &caller).await?;
     let engine = served.handle.engine();
     let tokenizer = engine.tokenizer();
@@ -153,12 +133,8 @@ pub async fn info(
 }
 
 /// The text of a conversation as the model reads it.
-pub async fn apply_template(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    request: Request<Body>,
-) -> Result<Response<Body>, ApiError> {
-    let (mut fields, served) = read(&app, &caller, request).await?;
+pub async fn apply_template(Asked { app, caller, mut fields }: Asked) -> Answered {
+    let served = app.model(fields.text("model")?.as_deref(), &caller).await?;
     let (messages, options) = conversation(&mut fields, &app, &served)?;
     fields.end()?;
     let text = app.prepare(move |_| served.handle.engine().chat_text(&messages, options)).await??;

@@ -13,12 +13,12 @@ pub use begin::TurnRequest;
 pub use stream::{StreamFormat, sse};
 pub use usage::{TurnUsage, UsageSum};
 use volatile::strip_volatile;
-pub use whole::Turn;
+pub use whole::{Scored, Turn};
 
 use crate::error::ApiError;
-use crate::log::RequestLog;
 use crate::models::Served;
 use crate::request::jobs::Jobs;
+use crate::request_log::RequestLog;
 use kvant_engine::Finish;
 use kvant_engine::reply::{ReplyParser, ReplyPart};
 use kvant_engine::scheduler::{JobEvent, Logprobs};
@@ -130,7 +130,7 @@ impl Turns {
     }
 
     fn failed(&self, error: ApiError) -> ApiError {
-        self.log.failed(error.message());
+        self.log.failed(&error);
         error
     }
 

@@ -20,6 +20,8 @@ pub struct TurnUsage {
     pub speculation: SpeculationCounts,
     /// From its arrival until it left the queue.
     pub waited: Duration,
+    /// From its arrival until its first token; until its end where there was none.
+    pub first_token: Duration,
     /// From its arrival to its end.
     pub total: Duration,
 }
@@ -27,8 +29,8 @@ pub struct TurnUsage {
 impl TurnUsage {
     /// Of an answer with so many tokens of reasoning.
     pub fn of(usage: JobUsage, reasoning: usize) -> Self {
-        let JobUsage { prompt, cached, generated, speculation, waited, total } = usage;
-        Self { prompt, cached, generated, reasoning, speculation, waited, total }
+        let JobUsage { prompt, cached, generated, speculation, waited, first_token, total } = usage;
+        Self { prompt, cached, generated, reasoning, speculation, waited, first_token, total }
     }
 }
 

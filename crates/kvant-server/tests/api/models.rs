@@ -5,28 +5,65 @@ use kvant_engine::scheduler::{Scheduler, SchedulerOptions};
 use kvant_engine::{Arena, Engine, KvCache, LoadOptions, Policy};
 use kvant_model::Checkpoint;
 use kvant_model::gguf::Gguf;
-use kvant_server::{ModelLoader, ServedModel, Server, ServerOptions};
+use kvant_server::{Keys, ModelFacts, ModelLoader, PullProgress, ServedModel, Server, ServerOptions};
 use serde_json::{Value, json};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::mpsc::unbounded_channel;
 
 const PATH: &str = "/v1/chat/completions";
 
 /// Tiny models of any name, and one that cannot be loaded.
-#[derive(Default)]
 struct Loader {
     loads: AtomicUsize,
+    names: Mutex<Vec<String>>,
+}
+
+impl Default for Loader {
+    fn default() -> Self {
+        let names = ["a", "b", "c", "broken", "huge"].map(str::to_owned).to_vec();
+        Self { loads: AtomicUsize::new(0), names: Mutex::new(names) }
+    }
 }
 
 impl ModelLoader for Loader {
     fn names(&self) -> Vec<String> {
-        ["a", "b", "c", "broken", "huge"].map(str::to_owned).to_vec()
+        self.names.lock().unwrap().clone()
+    }
+
+    fn pull(&self, name: &str, report: &mut dyn FnMut(PullProgress<'_>)) -> Result<(), String> {
+        if name == "nowhere" {
+            return Err("nowhere is not to be had".into());
+        }
+        (0..=2).for_each(|done| report(PullProgress { file: "x.gguf", done, total: Some(2) }));
+        self.names.lock().unwrap().push(name.to_owned());
+        Ok(())
+    }
+
+    fn remove(&self, name: &str) -> Result<(), String> {
+        self.names.lock().unwrap().retain(|other| other != name);
+        Ok(())
+    }
+
+    fn copy(&self, _: &str, other: &str) -> Result<(), String> {
+        self.names.lock().unwrap().push(other.to_owned());
+        Ok(())
     }
 
     fn context(&self, name: &str) -> Option<usize> {
         (name == "a").then_some(480)
+    }
+
+    fn facts(&self, name: &str) -> Option<ModelFacts> {
+        let facts = ModelFacts {
+            file_bytes: 463,
+            family: "qwen2".into(),
+            parameters: 68_600,
+            quantization: "Q4_K_M".into(),
+            format: "gguf".into(),
+        };
+        (name == "a").then_some(facts)
     }
 
     fn size(&self, name: &str) -> Result<u64, String> {
@@ -52,6 +89,10 @@ impl ModelLoader for Loader {
 
 /// A server with room for two of them.
 fn server(idle: Option<Duration>) -> (Arc<Loader>, Running) {
+    server_with(idle, options())
+}
+
+fn server_with(idle: Option<Duration>, options: ServerOptions) -> (Arc<Loader>, Running) {
     let loader = Arc::new(Loader::default());
     let given: Arc<dyn ModelLoader> = loader.clone();
     let server = Server::bind_on_demand(
@@ -59,7 +100,7 @@ fn server(idle: Option<Duration>) -> (Arc<Loader>, Running) {
         given,
         Some(20),
         idle,
-        ServerOptions { model: String::new(), ..options() },
+        ServerOptions { model: String::new(), ..options },
     )
     .unwrap();
     let address = server.address().unwrap();
@@ -209,4 +250,93 @@ fn keep_alive_has_its_meaning() {
     let one = usual();
     assert_eq!(one.ask("/api/generate", json!({"model": MODEL, "keep_alive": 0}))["done_reason"], "unload");
     assert_eq!(one.get("/v1/models").json()["data"][0]["status"]["value"], "loaded");
+}
+
+#[test]
+fn sizes_and_details_are_those_of_files_and_of_memory_where_a_model_is_loaded() {
+    let (_, server) = server(None);
+    let tags = server.get("/api/tags").json();
+    let (known, unknown) = (&tags["models"][0], &tags["models"][1]);
+    assert_eq!((&known["size"], &unknown["size"]), (&json!(463), &json!(0)));
+    let details = &known["details"];
+    assert_eq!(
+        (&details["family"], &details["parameter_size"], &details["quantization_level"], &details["format"]),
+        (&json!("qwen2"), &json!("68.60K"), &json!("Q4_K_M"), &json!("gguf"))
+    );
+    server.ask(PATH, ask("a"));
+    let loaded = &server.get("/api/ps").json()["models"][0];
+    assert_eq!(
+        (&loaded["size"], &loaded["size_vram"], &loaded["device"]),
+        (&json!(10), &json!(0), &json!("cpu"))
+    );
+    assert_eq!(server.get("/api/tags").json()["models"][0]["size"], 463, "a file stays as large as it is");
+    assert_eq!(
+        server.ask("/api/show", json!({"model": "a"}))["model_info"]["general.parameter_count"],
+        68_600
+    );
+}
+
+#[test]
+fn anthropics_clients_get_models_in_their_shape() {
+    let (_, server) = server(None);
+    let get = |path: &str| {
+        let head = "Host: localhost\r\nConnection: close\r\nanthropic-version: 2023-06-01\r\n";
+        server.raw(format!("GET {path} HTTP/1.1\r\n{head}\r\n").as_bytes())
+    };
+    let list = get("/v1/models").json();
+    assert_eq!(
+        (&list["first_id"], &list["last_id"], &list["has_more"]),
+        (&json!("a"), &json!("huge"), &json!(false))
+    );
+    assert_eq!((list.get("object"), &list["data"][0]["type"]), (None, &json!("model")));
+    let one = get("/v1/models/b").json();
+    assert_eq!((&one["id"], &one["display_name"], &list["data"][1]), (&json!("b"), &json!("b"), &one));
+    assert!(one["created_at"].as_str().unwrap().ends_with('Z'));
+    let missing = get("/v1/models/z");
+    assert_eq!((missing.status, &missing.json()["error"]["type"]), (404, &json!("not_found_error")));
+    assert_eq!(server.get("/v1/models").json()["object"], "list", "others get OpenAI's");
+}
+
+#[test]
+fn models_are_fetched_deleted_and_copied_by_the_admin_alone() {
+    let keys = Keys::new(["guest"]).with_admin("admin");
+    let (_, server) = server_with(None, ServerOptions { keys, ..options() });
+    let send = |key: &str, method: &str, path: &str, body: Value| {
+        let bytes = request(path, &body, &format!("Authorization: Bearer {key}\r\n"));
+        let text = String::from_utf8(bytes).unwrap().replacen("POST", method, 1);
+        server.raw(text.as_bytes())
+    };
+    let tags = || {
+        let head = "Host: localhost\r\nConnection: close\r\nAuthorization: Bearer guest\r\n";
+        let list = server.raw(format!("GET /api/tags HTTP/1.1\r\n{head}\r\n").as_bytes()).json();
+        let names =
+            list["models"].as_array().unwrap().iter().map(|model| model["name"].as_str().unwrap().to_owned());
+        names.collect::<Vec<_>>()
+    };
+    let asked = [
+        ("POST", "/api/pull", json!({"model": "new"})),
+        ("DELETE", "/api/delete", json!({"model": "c"})),
+        ("POST", "/api/copy", json!({"source": "a", "destination": "d"})),
+    ];
+    for (method, path, body) in &asked {
+        let refused = send("guest", method, path, body.clone());
+        assert!(refused.status == 403 && refused.body.contains("admin key"), "{refused:?}");
+    }
+    assert_eq!(tags().len(), 5, "nothing was done");
+    for (method, path, body) in asked {
+        assert_eq!(send("admin", method, path, body).status, 200, "{path}");
+    }
+    assert_eq!(tags(), ["a", "b", "broken", "huge", "new", "d"]);
+    let streamed = send("admin", "POST", "/api/pull", json!({"name": "more"}));
+    let lines: Vec<Value> = streamed.body.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(
+        (&lines[0]["status"], &lines.last().unwrap()["status"]),
+        (&json!("pulling manifest"), &json!("success"))
+    );
+    assert!(lines.iter().any(|line| line["completed"] == 2 && line["total"] == 2), "{lines:?}");
+    let failed = send("admin", "POST", "/api/pull", json!({"model": "nowhere", "stream": false}));
+    assert!(failed.status == 409 && failed.body.contains("not to be had"), "{failed:?}");
+    assert_eq!(send("admin", "DELETE", "/api/delete", json!({"model": "never"})).status, 404);
+    // What was fetched is served.
+    assert_eq!(send("guest", "POST", PATH, ask("new")).status, 200);
 }

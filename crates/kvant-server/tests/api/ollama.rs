@@ -147,3 +147,41 @@ fn errors_have_ollamas_shape() {
         assert!(answer.json()["error"].as_str().unwrap().contains(words), "{answer:?}");
     }
 }
+
+#[test]
+fn durations_of_a_whole_answer_are_those_of_prompt_and_answer() {
+    let server = usual();
+    let answer = server.ask("/api/chat", whole(chat("hello there")));
+    let nanoseconds = |name: &str| answer[name].as_u64().unwrap();
+    let parts = ["load_duration", "prompt_eval_duration", "eval_duration"].map(nanoseconds);
+    assert!(parts[1] > 0 && parts[2] > 0, "{answer}");
+    assert_eq!(parts.iter().sum::<u64>(), nanoseconds("total_duration"));
+}
+
+#[test]
+fn probabilities_come_with_every_line_or_whole() {
+    let server = usual();
+    let mut body = chat("hello there");
+    (body["logprobs"], body["top_logprobs"]) = (json!(true), json!(2));
+    let expected = json!({"messages": body["messages"], "temperature": 0, "max_tokens": 12, "logprobs": true, "top_logprobs": 2});
+    let expected = server.ask("/v1/chat/completions", expected);
+    let answer = server.ask("/api/chat", whole(body.clone()));
+    assert_eq!(answer["logprobs"], expected["choices"][0]["logprobs"]["content"]);
+    let lines = lines(&server, "/api/chat", &body);
+    let told = lines.iter().filter_map(|line| line["logprobs"].as_array()).flatten().cloned();
+    assert_eq!(json!(told.collect::<Vec<Value>>()), answer["logprobs"]);
+    let raw = json!({"prompt": "the rain", "raw": true, "stream": false, "logprobs": true, "options": {"num_predict": 3}});
+    assert_eq!(server.ask("/api/generate", raw)["logprobs"].as_array().unwrap().len(), 3);
+    let wrong = server.post("/api/chat", &json!({"messages": body["messages"], "top_logprobs": 2}));
+    assert!(wrong.status == 400 && wrong.body.contains("logprobs: true"), "{wrong:?}");
+}
+
+#[test]
+fn answers_have_the_models_own_name() {
+    let server = usual();
+    let mut body = whole(chat("hi"));
+    for (asked, told) in [("tiny:latest", "tiny:latest"), ("tiny", MODEL), ("llama3", MODEL)] {
+        body["model"] = json!(asked);
+        assert_eq!(server.ask("/api/chat", body.clone())["model"], told);
+    }
+}

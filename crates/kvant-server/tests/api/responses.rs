@@ -173,3 +173,115 @@ fn what_cannot_be_done_is_refused_by_name() {
         assert_eq!(error["param"], param, "{error}");
     }
 }
+
+#[test]
+fn probabilities_of_text_are_given_whole_and_in_pieces() {
+    let server = usual();
+    let body = with(ask(json!("hello there")), json!({"top_logprobs": 2}));
+    let response = server.ask(PATH, body.clone());
+    let chat = json!({"messages": [{"role": "user", "content": "hello there"}], "temperature": 0, "max_tokens": 12,
+        "logprobs": true, "top_logprobs": 2});
+    let chat = server.ask("/v1/chat/completions", chat);
+    let told = &response["output"][0]["content"][0]["logprobs"];
+    let (told, all) =
+        (told.as_array().unwrap(), chat["choices"][0]["logprobs"]["content"].as_array().unwrap());
+    assert!(!told.is_empty() && told[..] == all[..told.len()], "{response}");
+    assert_eq!(response["top_logprobs"], 2);
+    let events = server.events(PATH, body);
+    let of = |name: &'static str| events.iter().filter(move |(event, _)| event == name);
+    let deltas =
+        of("response.output_text.delta").flat_map(|(_, data)| data["logprobs"].as_array().unwrap().clone());
+    assert_eq!(deltas.collect::<Vec<Value>>(), *told);
+    assert_eq!(of("response.output_text.done").next().unwrap().1["logprobs"], json!(told));
+    let included = with(ask(json!("x")), json!({"include": ["message.output_text.logprobs"]}));
+    let included = server.ask(PATH, included);
+    assert_eq!(included["output"][0]["content"][0]["logprobs"][0]["top_logprobs"], json!([]));
+    assert_eq!(server.ask(PATH, ask(json!("x")))["output"][0]["content"][0]["logprobs"], json!([]));
+}
+
+#[test]
+fn items_that_were_cut_are_incomplete() {
+    let server = usual();
+    let body = with(ask(json!("tell me")), json!({"max_output_tokens": 3}));
+    let response = server.ask(PATH, body.clone());
+    assert_eq!(
+        (&response["status"], &response["output"][0]["status"]),
+        (&json!("incomplete"), &json!("incomplete"))
+    );
+    let events = server.events(PATH, body);
+    let done = events.iter().find(|(name, _)| name == "response.output_item.done").unwrap();
+    assert_eq!(done.1["item"]["status"], "incomplete");
+    let thinking = include_str!("../../../kvant-model/tests/support/thinking.jinja");
+    let thinker = serve(model_with(Some(thinking)), options(), SchedulerOptions::default());
+    let body = with(ask(json!("why?")), json!({"reasoning": {"effort": "high"}, "max_output_tokens": 4}));
+    let response = thinker.ask(PATH, body.clone());
+    let items = |response: &Value| {
+        let item = |item: &Value| (item["type"].clone(), item["status"].clone());
+        response["output"].as_array().unwrap().iter().map(item).collect::<Vec<_>>()
+    };
+    assert_eq!(items(&response), [(json!("reasoning"), json!("incomplete"))], "{response}");
+    let events = thinker.events(PATH, body);
+    assert_eq!(items(&events.last().unwrap().1["response"]), items(&response));
+}
+
+#[test]
+fn what_a_response_was_made_from_is_listed() {
+    let server = usual();
+    let first = server.ask(PATH, ask(json!("one")));
+    let second =
+        with(ask(json!([{"role": "user", "content": "two"}])), json!({"previous_response_id": first["id"]}));
+    let second = server.ask(PATH, second);
+    let path = format!("{PATH}/{}/input_items", second["id"].as_str().unwrap());
+    let list = server.get(&format!("{path}?order=asc")).json();
+    let items = list["data"].as_array().unwrap();
+    assert_eq!(items.len(), 3, "{list}");
+    assert_eq!(items[0]["content"][0], json!({"type": "input_text", "text": "one"}));
+    assert_eq!((&items[1], &items[2]["content"]), (&first["output"][0], &json!("two")));
+    assert_eq!(
+        (&list["first_id"], &list["last_id"], &list["has_more"]),
+        (&items[0]["id"], &items[2]["id"], &json!(false))
+    );
+    let newest = server.get(&format!("{path}?limit=1")).json();
+    assert_eq!((&newest["data"][0], &newest["has_more"]), (&items[2], &json!(true)));
+    let after = server.get(&format!("{path}?after={}", items[2]["id"].as_str().unwrap())).json();
+    assert_eq!(after["data"][0], items[1]);
+    server.get(&format!("{path}?limit=0")).fails(400, "from 1 to 100");
+    server.get(&format!("{PATH}/nothing/input_items")).fails(404, "whole conversation");
+}
+
+#[cfg(feature = "grammar")]
+#[test]
+fn custom_and_allowed_tools_are_called_in_their_own_words() {
+    let server = serve(model_with(Some(TOOLS)), options(), SchedulerOptions::default());
+    let pattern = json!({"type": "grammar", "syntax": "regex", "definition": "yes|no"});
+    let tools =
+        json!([{"type": "custom", "name": "vote", "format": pattern}, {"type": "function", "name": "other"}]);
+    let choice =
+        json!({"type": "allowed_tools", "mode": "required", "tools": [{"type": "custom", "name": "vote"}]});
+    let body =
+        with(ask(json!("rain?")), json!({"tools": tools, "tool_choice": choice, "max_output_tokens": 200}));
+    let response = server.ask(PATH, body.clone());
+    let call = &response["output"][0];
+    assert_eq!((&call["type"], &call["name"]), (&json!("custom_tool_call"), &json!("vote")), "{response}");
+    assert!(["yes", "no"].contains(&call["input"].as_str().unwrap()), "{call}");
+    let events = server.events(PATH, body);
+    let done = events.iter().find(|(name, _)| name == "response.custom_tool_call_input.done").unwrap();
+    assert_eq!(done.1["input"], call["input"]);
+    // The call and its result, sent back.
+    let input = json!([{"role": "user", "content": "rain?"}, call,
+        {"type": "custom_tool_call_output", "call_id": call["call_id"], "output": "counted"}]);
+    assert_eq!(server.post(PATH, &with(ask(input), json!({"tools": tools}))).status, 200);
+    // The same in a chat.
+    let tools = json!([{"type": "custom", "custom": {"name": "vote", "format": {"type": "grammar", "grammar": {"syntax": "regex", "definition": "yes|no"}}}}]);
+    let chat = json!({"messages": [{"role": "user", "content": "rain?"}], "temperature": 0, "max_tokens": 200, "tools": tools,
+        "tool_choice": {"type": "custom", "custom": {"name": "vote"}}});
+    let answer = server.ask("/v1/chat/completions", chat.clone());
+    let message = &answer["choices"][0]["message"];
+    let call = &message["tool_calls"][0];
+    assert_eq!((&call["type"], &call["custom"]["name"]), (&json!("custom"), &json!("vote")), "{answer}");
+    assert!(["yes", "no"].contains(&call["custom"]["input"].as_str().unwrap()), "{call}");
+    let mut again = chat;
+    again["messages"] = json!([{"role": "user", "content": "rain?"}, message, {"role": "tool", "tool_call_id": call["id"], "content": "counted"}]);
+    again["tool_choice"] = json!("none");
+    assert_eq!(server.post("/v1/chat/completions", &again).status, 200);
+}

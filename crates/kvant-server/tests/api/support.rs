@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tracing_subscriber::filter::LevelFilter;
 
 pub const MODEL: &str = "tiny";
 
@@ -81,7 +82,9 @@ pub fn serve_within(
     let mut scheduler = Scheduler::new(engine, empty, work);
     if let Some(folder) = folder {
         let tier = DiskTier::open(folder, 64 << 20, layout, [7; 32], [1; 32], "int4").unwrap();
-        scheduler = scheduler.with_disk(tier, |words| panic!("{words}")).unwrap();
+        let log = tracing_subscriber::fmt().with_max_level(LevelFilter::WARN);
+        let log = log.with_writer(|| -> std::io::Stderr { panic!("a warning about prefixes on disk") });
+        scheduler = tracing::subscriber::with_default(log.finish(), || scheduler.with_disk(tier)).unwrap();
     }
     let handle = scheduler.handle();
     let server = Server::bind("127.0.0.1:0", handle.clone(), options).unwrap();

@@ -98,7 +98,8 @@ fn what_is_not_understood_is_refused_by_name() {
         (json!({"prompt": vec!["x"; 9], "n": 2}), "prompt"),
         (json!({"prompt": "x", "logprobs": 6}), "logprobs"),
         (json!({"prompt": "x", "suffix": "y", "echo": true}), "echo"),
-        (json!({"prompt": "x", "best_of": 3}), "best_of"),
+        (json!({"prompt": "x", "best_of": 3, "stream": true}), "best_of"),
+        (json!({"prompt": "x", "best_of": 1, "n": 2}), "best_of"),
         (json!({"prompt": "x", "suffix": "y"}), "suffix"),
         (json!({"prompt": "x", "messages": []}), "messages"),
     ] {
@@ -198,4 +199,117 @@ fn a_gap_is_filled_by_models_that_were_taught_it() {
         .map(|event| event["content"].as_str().unwrap().to_owned())
         .collect();
     assert_eq!(text, filled["content"].as_str().unwrap());
+}
+
+#[test]
+fn the_likeliest_of_several_answers_are_given() {
+    let server = usual();
+    let body = json!({"prompt": ["a", "b"], "max_tokens": 6, "seed": 3, "logprobs": 0, "n": 4});
+    let all = server.ask("/v1/completions", body.clone());
+    let mean = |choice: &Value| {
+        let logprobs = choice["logprobs"]["token_logprobs"].as_array().unwrap();
+        logprobs.iter().map(|one| one.as_f64().unwrap()).sum::<f64>() / logprobs.len() as f64
+    };
+    let mut best = body;
+    (best["n"], best["best_of"]) = (json!(2), json!(4));
+    let chosen = server.ask("/v1/completions", best.clone());
+    for prompt in 0..2 {
+        let mut of_prompt: Vec<&Value> =
+            all["choices"].as_array().unwrap()[4 * prompt..][..4].iter().collect();
+        of_prompt.sort_by(|a, b| mean(b).total_cmp(&mean(a)));
+        for (place, expected) in of_prompt.iter().take(2).enumerate() {
+            let choice = &chosen["choices"][2 * prompt + place];
+            assert_eq!((&choice["text"], &choice["index"]), (&expected["text"], &json!(2 * prompt + place)));
+        }
+    }
+    assert_eq!(chosen["choices"].as_array().unwrap().len(), 4);
+    assert_eq!(chosen["usage"], all["usage"], "all that were made count");
+    best.as_object_mut().unwrap().remove("logprobs");
+    assert_eq!(server.ask("/v1/completions", best)["choices"][0]["logprobs"], Value::Null);
+}
+
+#[test]
+fn llama_cpps_own_route_continues_texts_whole_and_in_pieces() {
+    let server = usual();
+    let body =
+        json!({"prompt": "the rain", "n_predict": 6, "temperature": 0, "n_probs": 2, "return_tokens": true});
+    let whole = server.ask("/completion", body.clone());
+    let expected =
+        server.ask(PATH, json!({"prompt": "the rain", "max_tokens": 6, "temperature": 0, "logprobs": 0}));
+    assert_eq!(whole["content"], expected["choices"][0]["text"]);
+    assert_eq!(
+        (&whole["stop"], &whole["stop_type"], &whole["prompt"]),
+        (&json!(true), &json!("limit"), &json!("the rain"))
+    );
+    assert_eq!((&whole["tokens_predicted"], &whole["timings"]["predicted_n"]), (&json!(6), &json!(6)));
+    let probabilities = whole["completion_probabilities"].as_array().unwrap();
+    assert_eq!(probabilities.len(), 6);
+    assert_eq!(probabilities[0]["logprob"], expected["choices"][0]["logprobs"]["token_logprobs"][0]);
+    assert_eq!(probabilities[0]["id"], whole["tokens"][0]);
+    assert_eq!(probabilities[0]["top_logprobs"][0]["id"], whole["tokens"][0]);
+    let mut streamed = body;
+    streamed["stream"] = json!(true);
+    let answer = server.post("/completion", &streamed);
+    let pieces = answer.body.split("\n\n").filter_map(|event| event.strip_prefix("data: "));
+    let pieces: Vec<Value> = pieces.map(|data| serde_json::from_str(data).unwrap()).collect();
+    let (last, before) = pieces.split_last().unwrap();
+    let text: String = before.iter().map(|piece| piece["content"].as_str().unwrap()).collect();
+    assert_eq!((json!(text), &last["stop"]), (whole["content"].clone(), &json!(true)));
+    assert!(before.iter().all(|piece| piece["stop"] == false));
+    server.post("/completion", &json!({"prompt": ["a", "b"]})).fails(400, "one text");
+}
+
+#[test]
+fn props_and_slots_tell_what_is_set_and_what_is_done() {
+    let server = usual();
+    let props = server.get("/props").json();
+    let settings = &props["default_generation_settings"];
+    assert_eq!((&settings["n_ctx"], &settings["params"]["seed"]), (&json!(480), &json!(1)));
+    assert_eq!(
+        settings["params"]["samplers"],
+        "penalties;dry;top_n_sigma;temperature;top_k;typical_p;top_p;min_p;xtc"
+    );
+    let slots = server.get("/slots").json();
+    assert_eq!(json!(slots.as_array().unwrap().len()), props["total_slots"]);
+    assert!(slots.as_array().unwrap().iter().all(|slot| slot["is_processing"] == false), "{slots}");
+}
+
+#[test]
+fn every_sampler_is_asked_for_by_llama_cpps_names() {
+    let server = strict();
+    let with = |more: Value| {
+        let mut body = json!({"prompt": "the rain", "max_tokens": 12, "seed": 4, "temperature": 1.5});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        server.ask(PATH, body)["choices"][0]["text"].as_str().unwrap().to_owned()
+    };
+    let plain = with(json!({}));
+    // What does nothing leaves the text as it is.
+    let neutral = json!({"typical_p": 1, "top_n_sigma": -1, "xtc_probability": 0, "dynatemp_range": 0, "mirostat": 0,
+        "dry_multiplier": 0, "dry_penalty_last_n": -1, "ignore_eos": false, "samplers": null});
+    assert_eq!(with(neutral), plain);
+    for more in [
+        json!({"typical_p": 0.3}),
+        json!({"top_n_sigma": 0.5}),
+        json!({"xtc_probability": 1, "xtc_threshold": 0.001}),
+        json!({"dynatemp_range": 1.5, "dynatemp_exponent": 4}),
+        json!({"mirostat": 2, "mirostat_tau": 1, "mirostat_eta": 0.5}),
+        json!({"dry_multiplier": 50, "dry_allowed_length": 1, "dry_sequence_breakers": ["\u{1}"], "temperature": 0}),
+        json!({"samplers": ["top_k", "temperature"], "top_k": 2}),
+        json!({"samplers": "kt", "top_k": 2}),
+        json!({"logit_bias": [[5, 100]]}),
+    ] {
+        let changed = with(more.clone());
+        assert_eq!(changed, with(more.clone()), "{more}: a seed repeats it");
+        assert_ne!(changed, plain, "{more}");
+    }
+    for (more, param) in [
+        (json!({"mirostat": 1}), Value::Null),
+        (json!({"samplers": ["warmth"]}), json!("samplers")),
+        (json!({"dry_base": 0.5}), json!("dry_base")),
+    ] {
+        let mut body = more;
+        body["prompt"] = json!("x");
+        let error = server.post(PATH, &body).fails(400, "");
+        assert_eq!(error["param"], param, "{error}");
+    }
 }

@@ -1,14 +1,13 @@
 //! The second form of `kvant eval`: caches against the exact one.
 
 use super::speed::Speeds;
-use super::{Against, EXACT, Eval, layers, load, table};
+use super::{Against, EXACT, Eval, layers, table};
 use crate::failure::Failure;
 use crate::open;
 use crate::progress;
-use kvant_engine::ActivationType;
-use kvant_engine::Policy;
 use kvant_engine::device::DeviceModel;
 use kvant_engine::open::Plans;
+use kvant_engine::{ActivationType, Policy, load_model};
 use kvant_eval::divergence::{
     Divergence, DivergenceRow, FastPath, Headway, Mode, Models, Request, Same, device_divergence, divergence,
 };
@@ -35,7 +34,7 @@ impl Eval {
         }
         let exact = match self.activations.kind() {
             ActivationType::F32 if placed.device.is_none() => None,
-            _ => Some(load(checkpoint, ActivationType::F32)?),
+            _ => Some(load_model(checkpoint, ActivationType::F32)?),
         };
         let reference = exact.as_ref().unwrap_or(model);
         let mut kept = match self.against {
@@ -116,7 +115,7 @@ fn measure_fast(
     request: &Request<'_>,
     kept: Option<&mut Kept>,
 ) -> Result<Vec<FastPath>, Failure> {
-    let model = load(checkpoint, ActivationType::Int8)?;
+    let model = load_model(checkpoint, ActivationType::Int8)?;
     let models = Models { subject: &model, arithmetic: "int8", ..request.models };
     let mut caches = request.caches.to_vec();
     caches.push(EXACT.parse().expect("a spec of the grammar"));

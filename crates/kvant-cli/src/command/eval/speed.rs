@@ -1,10 +1,10 @@
 //! `--speed`: how fast tokens are generated with the caches that are compared.
 
-use super::{Eval, load};
+use super::Eval;
 use crate::failure::Failure;
 use crate::progress;
 use kvant_engine::device::DeviceModel;
-use kvant_engine::{ActivationType, Policy};
+use kvant_engine::{ActivationType, Policy, load_model};
 use kvant_eval::divergence::DecodeSpeed;
 use kvant_eval::html::SpeedPoint;
 use kvant_eval::speed::{self, Plan, Timing};
@@ -56,7 +56,7 @@ impl Eval {
         caches: &[Policy],
     ) -> Result<Speeds, Failure> {
         let fast = match placed.device {
-            None => Some(load(checkpoint, ActivationType::Int8)?),
+            None => Some(load_model(checkpoint, ActivationType::Int8)?),
             Some(_) => None,
         };
         let model = fast.as_ref().unwrap_or(&placed.model);

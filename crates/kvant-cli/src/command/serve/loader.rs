@@ -6,24 +6,28 @@ use crate::options::ModelOptions;
 use kvant_engine::estimate::MemoryEstimate;
 use kvant_engine::scheduler::{Handle, Scheduler, SchedulerOptions};
 use kvant_engine::{DiskTier, KvCache, LoadedModel, OpenOptions};
+use kvant_hub::{Hub, ModelName, Progress};
 use kvant_model::Checkpoint;
-use kvant_server::{ModelLoader, ServedModel};
+use kvant_server::{ModelFacts, ModelLoader, PullProgress, ServedModel};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Where prefixes are kept, and the most bytes they may have.
 pub type Kept = (PathBuf, u64);
+
+/// Where the model of a name keeps prefixes.
+type KeptOf = Box<dyn Fn(&str) -> Option<Kept> + Send + Sync>;
 
 /// Models by name, and where each is.
 pub type Found = Vec<(String, String)>;
 
 /// Loads models in the way that the flags say.
 pub struct Loader {
-    found: Found,
+    found: Mutex<Found>,
     options: ModelOptions,
     work: SchedulerOptions,
-    /// Where each of them keeps prefixes.
-    kept: Vec<Option<Kept>>,
+    /// Where each of them keeps prefixes, by its name.
+    kept: KeptOf,
     /// Bytes that all of them may take together.
     memory: Option<u64>,
 }
@@ -60,10 +64,13 @@ impl Loader {
         found: Found,
         options: ModelOptions,
         work: SchedulerOptions,
-        kept: impl Fn(&str) -> Option<Kept>,
+        kept: impl Fn(&str) -> Option<Kept> + Send + Sync + 'static,
     ) -> Self {
-        let kept = found.iter().map(|(name, _)| kept(name)).collect();
-        Self { found, options, work, kept, memory: None }
+        Self { found: Mutex::new(found), options, work, kept: Box::new(kept), memory: None }
+    }
+
+    fn found(&self) -> MutexGuard<'_, Found> {
+        self.found.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The same within so many bytes for all of them together.
@@ -71,13 +78,23 @@ impl Loader {
         Self { memory, ..self }
     }
 
-    /// The number of a model, and the options to open it with.
-    fn options(&self, name: &str) -> Result<(usize, ModelOptions), Failure> {
-        let number = self.found.iter().position(|(other, _)| other == name);
-        let number = number.ok_or_else(|| Failure::new(format!("there is no model {name}")))?;
+    /// The options to open a model with.
+    fn options(&self, name: &str) -> Result<ModelOptions, Failure> {
+        let place = self.found().iter().find(|(other, _)| other == name).map(|(_, place)| place.clone());
+        let place = place.ok_or_else(|| Failure::new(format!("there is no model {name}")))?;
         let mut options = self.options.clone();
-        options.model = self.found[number].1.clone();
-        Ok((number, options))
+        options.model = place;
+        Ok(options)
+    }
+
+    /// Adds a name; false if it is taken.
+    fn add(&self, name: &str, place: String) -> bool {
+        let mut found = self.found();
+        let is_free = !found.iter().any(|(other, _)| other == name);
+        if is_free {
+            found.push((name.to_owned(), place));
+        }
+        is_free
     }
 
     /// The context that a model has if no other were there, so that it does not depend on others, and the memory of it.
@@ -93,7 +110,7 @@ impl Loader {
 
     /// Opens a model that may take `room` bytes.
     pub fn open(&self, name: &str, room: Option<u64>) -> Result<Ready, Failure> {
-        let (number, options) = self.options(name)?;
+        let options = self.options(name)?;
         let context = room
             .map(|_| self.estimate(&options, open::find_or_pull))
             .transpose()?
@@ -105,10 +122,10 @@ impl Loader {
         let estimate = opened.estimate()?;
         let bytes = estimate.peak().saturating_sub(estimate.cache) + cap.unwrap_or(estimate.cache);
         let device = opened.engine().device().to_owned();
-        let tier = self.kept[number].as_ref().map(|kept| disk(kept, &opened, &empty)).transpose()?;
+        let tier = (self.kept)(name).map(|kept| disk(&kept, &opened, &empty)).transpose()?;
         let mut scheduler = Scheduler::new(Arc::clone(opened.engine()), empty, self.work);
         if let Some(tier) = tier {
-            scheduler = scheduler.with_disk(tier, |words| eprintln!("warning: {words}"))?;
+            scheduler = scheduler.with_disk(tier)?;
         }
         let handle = scheduler.handle();
         Ok(Ready { scheduler, handle, context, device, policy, cap, bytes })
@@ -117,23 +134,63 @@ impl Loader {
 
 impl ModelLoader for Loader {
     fn names(&self) -> Vec<String> {
-        self.found.iter().map(|(name, _)| name.clone()).collect()
+        self.found().iter().map(|(name, _)| name.clone()).collect()
     }
 
     fn context(&self, name: &str) -> Option<usize> {
-        let (_, options) = self.options(name).ok()?;
+        let options = self.options(name).ok()?;
         self.estimate(&options, open::find).ok().map(|(context, _)| context)
     }
 
+    fn facts(&self, name: &str) -> Option<ModelFacts> {
+        let options = self.options(name).ok()?;
+        crate::command::inspect::facts(&Checkpoint::open(open::find(&options.model).ok()?).ok()?).ok()
+    }
+
+    fn pull(&self, name: &str, report: &mut dyn FnMut(PullProgress<'_>)) -> Result<(), String> {
+        // A path on this machine is nobody's business.
+        let wanted = ModelName::parse(name).map_err(|error| error.to_string())?;
+        let hub = Hub::from_env().map_err(|error| error.to_string())?;
+        let tell = &mut |progress: Progress<'_>| match progress {
+            Progress::File { name, done, total } => report(PullProgress { file: name, done, total }),
+            Progress::Note(words) => eprintln!("note: {words}"),
+        };
+        hub.pull(&wanted, tell).map_err(|error| error.to_string())?;
+        self.add(name, name.to_owned());
+        Ok(())
+    }
+
+    fn remove(&self, name: &str) -> Result<(), String> {
+        let place = self.options(name).map_err(|failure| in_words(name, failure))?.model;
+        if Path::new(&place).exists() {
+            return Err(format!("{name} is a file of the server's owner, and stays"));
+        }
+        let is_shared = self.found().iter().filter(|(_, other)| *other == place).count() > 1;
+        if !is_shared {
+            let hub = Hub::from_env().map_err(|error| error.to_string())?;
+            let wanted = ModelName::parse(&place).map_err(|error| error.to_string())?;
+            hub.remove(&wanted).map_err(|error| error.to_string())?;
+        }
+        self.found().retain(|(other, _)| other != name);
+        Ok(())
+    }
+
+    fn copy(&self, name: &str, other: &str) -> Result<(), String> {
+        let place = self.options(name).map_err(|failure| in_words(name, failure))?.model;
+        match self.add(other, place) {
+            true => Ok(()),
+            false => Err(format!("there is a model {other} already")),
+        }
+    }
+
     fn size(&self, name: &str) -> Result<u64, String> {
-        let estimate =
-            self.options(name).and_then(|(_, options)| self.estimate(&options, open::find_or_pull));
+        let estimate = self.options(name).and_then(|options| self.estimate(&options, open::find_or_pull));
         estimate.map(|(_, estimate)| estimate.peak()).map_err(|failure| in_words(name, failure))
     }
 
     fn load(&self, name: &str, room: Option<u64>) -> Result<ServedModel, String> {
         let ready = self.open(name, room).map_err(|failure| in_words(name, failure))?;
-        eprintln!("{name} is loaded: contexts of {} tokens", ready.context);
+        tracing::info!(model = name, context = ready.context, "model loaded");
         ready.start().map_err(|error| error.to_string())
     }
 }
@@ -148,12 +205,13 @@ fn in_words(name: &str, failure: Failure) -> String {
 
 /// The prefixes in a folder.
 fn disk((folder, limit): &Kept, opened: &LoadedModel, empty: &KvCache) -> Result<DiskTier, Failure> {
+    make_folder(folder)?;
     let layout = Arc::clone(empty.sequence().layout());
     let policy = empty.policy().to_string();
     let tier =
         DiskTier::open(folder, *limit, layout, opened.signature()?, opened.engine().numerics(), &policy);
     let tier = tier.map_err(|e| Failure::new(format!("--kv-dir {e}")))?;
-    tier.unusable_files().iter().for_each(|words| eprintln!("warning: {words}"));
+    tier.unusable_files().iter().for_each(|words| tracing::warn!("{words}"));
     if tier.other_numerics() > 0 {
         let count = tier.other_numerics();
         eprintln!(
@@ -161,6 +219,19 @@ fn disk((folder, limit): &Kept, opened: &LoadedModel, empty: &KvCache) -> Result
         );
     }
     Ok(tier)
+}
+
+/// Makes a folder for prefixes that this user alone can read, unless it is there.
+fn make_folder(folder: &Path) -> Result<(), Failure> {
+    if folder.exists() {
+        return Ok(());
+    }
+    let mut builder = std::fs::DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    let refused = |e| Failure::new(format!("--kv-dir {}: cannot make this folder: {e}", folder.display()));
+    builder.create(folder).map_err(refused)
 }
 
 /// The folder of a model among several, by its name: what no file may be called is written otherwise.

@@ -4,6 +4,7 @@ use super::loader::{Found, Loader, folder_of};
 use super::{Serve, public_name, warn_if_open};
 use crate::failure::Failure;
 use kvant_engine::memory::{Memory, bytes};
+use kvant_hub::Hub;
 use kvant_server::Server;
 use std::fs;
 use std::io::Write;
@@ -27,6 +28,14 @@ pub fn find(arguments: &[String]) -> Result<Found, Failure> {
         }
         found.push((name, model));
     }
+    Ok(found)
+}
+
+/// All models that were fetched, by their names, the default one first; none where there are none.
+pub fn pulled(default: &str) -> Result<Found, Failure> {
+    let Ok(hub) = Hub::from_env() else { return Ok(Found::new()) };
+    let mut found: Found = hub.models()?.into_iter().map(|model| (model.name.clone(), model.name)).collect();
+    found.sort_by_key(|(name, _)| name != default);
     Ok(found)
 }
 
@@ -64,12 +73,11 @@ impl Serve {
             let message = "--alias is for one model; several are called as their files are";
             return Err(Failure::Usage(message.into()));
         }
-        self.make_folders(&found)?;
         let available = || Memory::read().map(|memory| memory.available / 4 * 3);
         let memory = self.memory.map(|size| size.0 as u64).or_else(available);
         let names: Vec<String> = found.iter().map(|(name, _)| name.clone()).collect();
-        let share = self.kv_dir_size.0 as u64 / names.len() as u64;
-        let kept = |name: &str| self.kv_dir.as_ref().map(|folder| (folder_of(folder, name), share));
+        let (folder, share) = (self.kv_dir.clone(), self.kv_dir_size.0 as u64 / names.len() as u64);
+        let kept = move |name: &str| folder.as_ref().map(|folder| (folder_of(folder, name), share));
         let loader = Loader::new(found, self.model.clone(), self.scheduler_options(), kept).within(memory);
         let options = self.server_options("", keys, self.sampling.overrides()?);
         let idle = self.idle.map(Duration::from_secs);
@@ -86,17 +94,5 @@ impl Serve {
         );
         writeln!(crate::shown::stdout(), "http://{address}")?;
         Ok(server.run(ends)?)
-    }
-    /// A folder for the prefixes of each model, in one that must be there.
-    fn make_folders(&self, found: &Found) -> Result<(), Failure> {
-        let Some(folder) = &self.kv_dir else { return Ok(()) };
-        for (name, _) in found {
-            let own = folder_of(folder, name);
-            if !own.is_dir() {
-                fs::create_dir(&own)
-                    .map_err(|e| Failure::new(format!("--kv-dir {}: cannot make it: {e}", own.display())))?;
-            }
-        }
-        Ok(())
     }
 }

@@ -4,26 +4,16 @@ mod events;
 mod request;
 mod response;
 
-use crate::app::App;
-use crate::error::ApiError;
-use crate::fields::Fields;
-use crate::route::{Caller, json};
-use axum::Extension;
-use axum::body::Body;
-use axum::extract::State;
-use axum::http::{Request, Response};
+use crate::route::{Answered, Asked, json};
+use axum::http::HeaderName;
 use events::MessageEvents;
 use serde_json::json as object;
-use std::sync::Arc;
+
+/// What Anthropic's clients send with every request.
+pub const VERSION_HEADER: HeaderName = HeaderName::from_static("anthropic-version");
 
 /// The next turn of a conversation.
-pub async fn messages(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    request: Request<Body>,
-) -> Result<Response<Body>, ApiError> {
-    let body = app.body(request, &caller).await?;
-    let mut fields = Fields::parse(&body, caller.notes())?;
+pub async fn messages(Asked { app, caller, mut fields }: Asked) -> Answered {
     let served = app.model_of(&mut fields, &caller).await?;
     let turn = request::read(fields, &app, &served)?;
     let stream = turn.settings.stream;
@@ -43,13 +33,7 @@ pub async fn messages(
 }
 
 /// How many tokens a conversation has.
-pub async fn count_tokens(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    request: Request<Body>,
-) -> Result<Response<Body>, ApiError> {
-    let body = app.body(request, &caller).await?;
-    let mut fields = Fields::parse(&body, caller.notes())?;
+pub async fn count_tokens(Asked { app, caller, mut fields }: Asked) -> Answered {
     let served = app.model_of(&mut fields, &caller).await?;
     let mut turn = request::read(fields, &app, &served)?;
     turn.settle(&app, &caller);

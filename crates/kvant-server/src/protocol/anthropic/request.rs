@@ -5,6 +5,7 @@ use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::models::Served;
 use crate::protocol::thinking;
+use crate::request::custom::CustomTools;
 use crate::request::format::bounded;
 use crate::request::sampling::{Settings, named_stops, sampling};
 use crate::request::tools::{Tools, check_function};
@@ -272,5 +273,5 @@ fn tools(fields: &mut Fields, most_bytes: usize) -> Result<Option<Tools>, ApiErr
             _ => Err(ApiError::field("tool_choice", "tool_choice asks for a tool, but there are none")),
         };
     }
-    Ok(Some(Tools { definitions, choice }))
+    Ok(Some(Tools { definitions, choice, custom: CustomTools::default() }))
 }

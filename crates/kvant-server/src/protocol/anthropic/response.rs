@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 /// A whole message.
 pub fn message(id: &str, model: &str, turn: Turn) -> Value {
-    let Turn { reasoning, text, calls, ending, usage } = turn;
+    let Turn { reasoning, text, calls, ending, usage, .. } = turn;
     let mut content = Vec::new();
     if !reasoning.is_empty() {
         content.push(json!({"type": "thinking", "thinking": reasoning, "signature": ""}));

@@ -2,15 +2,10 @@
 
 use crate::app::App;
 use crate::error::ApiError;
-use crate::fields::Fields;
 use crate::models::Served;
 use crate::request::jobs::Jobs;
 use crate::request::prompts::{Prompt, prompts};
-use crate::route::{Caller, json};
-use axum::Extension;
-use axum::body::Body;
-use axum::extract::State;
-use axum::http::{Request, Response};
+use crate::route::{Answered, Asked, Caller, json};
 use kvant_engine::Interrupt;
 use kvant_engine::scheduler::Pooling;
 use serde_json::json as object;
@@ -18,13 +13,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 /// Texts as vectors.
-pub async fn embed(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    request: Request<Body>,
-) -> Result<Response<Body>, ApiError> {
+pub async fn embed(Asked { app, caller, mut fields }: Asked) -> Answered {
     let start = Instant::now();
-    let mut fields = Fields::parse(&app.body(request, &caller).await?, caller.notes())?;
     let (name, served) = super::model(&mut fields, &app, &caller).await?;
     let inputs = prompts(&mut fields, "input")?;
     let most = app.limits().inputs;
@@ -47,12 +37,7 @@ pub async fn embed(
 }
 
 /// A text as a vector.
-pub async fn embeddings(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    request: Request<Body>,
-) -> Result<Response<Body>, ApiError> {
-    let mut fields = Fields::parse(&app.body(request, &caller).await?, caller.notes())?;
+pub async fn embeddings(Asked { app, caller, mut fields }: Asked) -> Answered {
     let (_, served) = super::model(&mut fields, &app, &caller).await?;
     let prompt = fields.text("prompt")?.ok_or_else(|| ApiError::field("prompt", "prompt is required"))?;
     fields.ignore(&["options"]);

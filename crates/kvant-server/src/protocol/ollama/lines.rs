@@ -1,12 +1,16 @@
 //! Answers as Ollama writes them: a JSON object to a line, or one for all.
 
 use crate::error::{ApiError, Dialect};
+use crate::models::Served;
+use crate::protocol::openai::logprobs;
 use crate::time::timestamp;
 use crate::turn::{Ending, Step, StreamFormat, Turn, TurnUsage};
 use kvant_engine::reply::ReplyPart;
+use kvant_engine::scheduler::Logprobs;
 use serde_json::{Value, json};
 use std::fmt::Write;
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 /// What answers are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,15 +25,21 @@ pub enum Kind {
 pub struct Lines {
     kind: Kind,
     model: String,
-    /// When the first token came.
-    first: Option<Instant>,
+    served: Arc<Served>,
+    /// Probabilities that no line has told yet.
+    scored: Vec<Value>,
     calls: usize,
     end: Option<(Ending, TurnUsage)>,
 }
 
 impl Lines {
-    pub fn new(kind: Kind, model: String) -> Self {
-        Self { kind, model, first: None, calls: 0, end: None }
+    pub fn new(kind: Kind, model: String, served: Arc<Served>) -> Self {
+        Self { kind, model, served, scored: Vec::new(), calls: 0, end: None }
+    }
+
+    /// A token as `logprobs` has it.
+    fn entry(&self, token: u32, found: &Logprobs) -> Value {
+        logprobs::of_chat(self.served.handle.engine().tokenizer(), token, found)
     }
 
     fn object(&self, reasoning: &str, text: &str, calls: Vec<Value>) -> Value {
@@ -57,23 +67,16 @@ impl Lines {
     }
 
     /// The last object: why it ended, and what it took.
-    fn finished(
-        &self,
-        mut object: Value,
-        ending: Option<&Ending>,
-        usage: &TurnUsage,
-        decode: Duration,
-    ) -> Value {
+    fn finished(&self, mut object: Value, ending: Option<&Ending>, usage: &TurnUsage) -> Value {
         let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         object["done"] = true.into();
         object["done_reason"] = if ending == Some(&Ending::Length) { "length" } else { "stop" }.into();
         object["total_duration"] = nanoseconds(usage.total).into();
         object["load_duration"] = nanoseconds(usage.waited).into();
         object["prompt_eval_count"] = usage.prompt.into();
-        object["prompt_eval_duration"] =
-            nanoseconds(usage.total.saturating_sub(usage.waited).saturating_sub(decode)).into();
+        object["prompt_eval_duration"] = nanoseconds(usage.first_token.saturating_sub(usage.waited)).into();
         object["eval_count"] = usage.generated.into();
-        object["eval_duration"] = nanoseconds(decode).into();
+        object["eval_duration"] = nanoseconds(usage.total.saturating_sub(usage.first_token)).into();
         object
     }
 
@@ -81,8 +84,12 @@ impl Lines {
     pub fn whole(self, turn: Turn) -> Value {
         let call = |(number, call): (usize, &crate::turn::NamedCall)| written(number, &call.call);
         let calls = turn.calls.iter().enumerate().map(call).collect();
-        let object = self.object(&turn.reasoning, &turn.text, calls);
-        self.finished(object, turn.ending.as_ref(), &turn.usage, turn.usage.total)
+        let mut object = self.object(&turn.reasoning, &turn.text, calls);
+        if !turn.scored.is_empty() {
+            let entries = turn.scored.iter().map(|scored| self.entry(scored.token, &scored.found));
+            object["logprobs"] = entries.collect();
+        }
+        self.finished(object, turn.ending.as_ref(), &turn.usage)
     }
 }
 
@@ -108,9 +115,10 @@ impl StreamFormat for Lines {
     }
 
     fn step(&mut self, step: Step, out: &mut String) {
+        let scored = step.logprobs.as_ref().map(|(token, found)| self.entry(*token, found));
+        self.scored.extend(scored);
         for part in step.parts {
-            self.first.get_or_insert_with(Instant::now);
-            let object = match part {
+            let mut object = match part {
                 ReplyPart::Reasoning(text) => self.object(&text, "", Vec::new()),
                 ReplyPart::Text(text) => self.object("", &text, Vec::new()),
                 ReplyPart::Call(call) => {
@@ -118,6 +126,9 @@ impl StreamFormat for Lines {
                     self.object("", "", vec![written(self.calls - 1, &call)])
                 }
             };
+            if !self.scored.is_empty() {
+                object["logprobs"] = std::mem::take(&mut self.scored).into();
+            }
             line(out, &object);
         }
         self.end = step.end.or(self.end.take());
@@ -125,8 +136,10 @@ impl StreamFormat for Lines {
 
     fn end(&mut self, out: &mut String) {
         let Some((ending, usage)) = self.end.take() else { return };
-        let decode = self.first.map_or(Duration::ZERO, |first| first.elapsed());
-        let object = self.finished(self.object("", "", Vec::new()), Some(&ending), &usage, decode);
+        let mut object = self.finished(self.object("", "", Vec::new()), Some(&ending), &usage);
+        if !self.scored.is_empty() {
+            object["logprobs"] = std::mem::take(&mut self.scored).into();
+        }
         line(out, &object);
     }
 

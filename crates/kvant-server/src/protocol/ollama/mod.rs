@@ -3,10 +3,12 @@
 mod about;
 mod embed;
 mod lines;
+mod manage;
 mod request;
 
 pub use about::{capabilities, ps, show, tags, version};
 pub use embed::{embed, embeddings};
+pub use manage::{copy, delete, pull};
 
 use crate::app::App;
 use crate::error::ApiError;
@@ -14,13 +16,9 @@ use crate::fields::Fields;
 use crate::fill::FillTokens;
 use crate::models::{KeepAlive, Served};
 use crate::request::jobs::{JobOptions, Jobs};
-use crate::route::{Caller, json};
+use crate::route::{Answered, Asked, Caller, json};
 use crate::time::timestamp;
 use crate::turn::Turns;
-use axum::Extension;
-use axum::body::Body;
-use axum::extract::State;
-use axum::http::{Request, Response};
 use kvant_engine::Interrupt;
 use lines::{Kind, Lines};
 use request::Generate;
@@ -28,13 +26,7 @@ use serde_json::{Value, json as object};
 use std::sync::Arc;
 
 /// The next turn of a conversation.
-pub async fn chat(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    request: Request<Body>,
-) -> Result<Response<Body>, ApiError> {
-    let body = app.body(request, &caller).await?;
-    let mut fields = Fields::parse(&body, caller.notes())?;
+pub async fn chat(Asked { app, caller, mut fields }: Asked) -> Answered {
     if let Some(name) = unload(&mut fields, &["messages"], &app, &caller).await? {
         let message = object!({"role": "assistant", "content": ""});
         return Ok(json(&nothing(&name, "message", message, "unload")));
@@ -45,23 +37,18 @@ pub async fn chat(
         return Ok(json(&nothing(&name, "message", message, "load")));
     };
     let stream = turn.settings.stream;
+    let lines = Lines::new(Kind::Chat, name, Arc::clone(&served));
     let turns = turn.begin(&app, served, &caller).await?;
-    respond(turns, Lines::new(Kind::Chat, name), stream).await
+    respond(turns, lines, stream).await
 }
 
 /// What follows a text, or an answer to it.
-pub async fn generate(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    request: Request<Body>,
-) -> Result<Response<Body>, ApiError> {
-    let body = app.body(request, &caller).await?;
-    let mut fields = Fields::parse(&body, caller.notes())?;
+pub async fn generate(Asked { app, caller, mut fields }: Asked) -> Answered {
     if let Some(name) = unload(&mut fields, &["prompt", "suffix"], &app, &caller).await? {
         return Ok(json(&nothing(&name, "response", "".into(), "unload")));
     }
     let (name, served) = model(&mut fields, &app, &caller).await?;
-    let lines = Lines::new(Kind::Generate, name.clone());
+    let lines = Lines::new(Kind::Generate, name.clone(), Arc::clone(&served));
     match request::generate(fields, &app, &served)? {
         Generate::Load => Ok(json(&nothing(&name, "response", "".into(), "load"))),
         Generate::Answer(turn) => {
@@ -69,7 +56,7 @@ pub async fn generate(
             let turns = turn.begin(&app, served, &caller).await?;
             respond(turns, lines, stream).await
         }
-        Generate::Continue { settings, prompt, suffix, max_tokens } => {
+        Generate::Continue { settings, prompt, suffix, max_tokens, logprobs } => {
             let model = Arc::clone(&served);
             let grammar = settings.grammar.clone();
             let prepare = move |interrupt: &Interrupt| {
@@ -89,7 +76,7 @@ pub async fn generate(
                 max_tokens,
                 ..kvant_engine::Request::default()
             };
-            let options = JobOptions::of(&caller);
+            let options = JobOptions { logprobs, ..JobOptions::of(&caller) };
             let jobs = Jobs::generate(served, app.limits(), vec![request], constraints, options).await?;
             let turns = Turns::new(jobs, vec![tokens], None, Arc::clone(&caller.log));
             respond(turns, lines, settings.stream).await
@@ -97,7 +84,7 @@ pub async fn generate(
     }
 }
 
-/// The model that is meant, and what the client called it: clients compare.
+/// The model that is meant, and what the answer calls it: its own name, with the tag that the client gave it, since clients compare.
 async fn model(fields: &mut Fields, app: &App, caller: &Caller) -> Result<(String, Arc<Served>), ApiError> {
     let name = name(fields)?;
     let keep = app.keep_alive(fields, caller)?;
@@ -105,7 +92,8 @@ async fn model(fields: &mut Fields, app: &App, caller: &Caller) -> Result<(Strin
     if let Some(keep) = keep {
         app.models.keep(&served.name, keep);
     }
-    Ok((name.unwrap_or_else(|| served.name.clone()), served))
+    let is_own = |name: &String| *name == format!("{}:latest", served.name);
+    Ok((name.filter(is_own).unwrap_or_else(|| served.name.clone()), served))
 }
 
 fn name(fields: &mut Fields) -> Result<Option<String>, ApiError> {
@@ -133,10 +121,10 @@ async fn unload(
         // What is at work goes later.
         let _ = app.models.unload(&model).await;
     }
-    Ok(Some(name.unwrap_or(model)))
+    Ok(Some(name.filter(|name| *name == format!("{model}:latest")).unwrap_or(model)))
 }
 
-async fn respond(turns: Turns, lines: Lines, stream: bool) -> Result<Response<Body>, ApiError> {
+async fn respond(turns: Turns, lines: Lines, stream: bool) -> Answered {
     match stream {
         true => Ok(turns.stream(lines)),
         false => {

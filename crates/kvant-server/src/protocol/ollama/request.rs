@@ -13,6 +13,9 @@ use kvant_engine::grammar::Grammar;
 use kvant_text::chat::Message;
 use serde_json::{Map, Value, json};
 
+/// The most likely tokens that may be asked for.
+const MOST_LIKELY: u64 = 20;
+
 /// What `/api/generate` asks for.
 pub enum Generate {
     /// Nothing but the model.
@@ -29,6 +32,8 @@ pub enum Generate {
         suffix: Option<String>,
         /// The most tokens.
         max_tokens: Option<usize>,
+        /// Probabilities, with those of so many likeliest tokens.
+        logprobs: Option<usize>,
     },
 }
 
@@ -44,6 +49,7 @@ pub fn chat(mut fields: Fields, app: &App, served: &Served) -> Result<Option<Tur
     let read = |(index, turn)| message(&fields, index, turn);
     let messages = turns.into_iter().enumerate().map(read).collect::<Result<Vec<Message>, _>>()?;
     let variables = think(&mut fields, served)?;
+    let logprobs = logprobs(&mut fields)?;
     let tools = Tools::read(&mut fields, limits.format_bytes)?;
     fields.end()?;
     let request = TurnRequest {
@@ -51,7 +57,7 @@ pub fn chat(mut fields: Fields, app: &App, served: &Served) -> Result<Option<Tur
         messages,
         variables,
         max_tokens,
-        logprobs: None,
+        logprobs,
         tools,
         merge_system: false,
         continues: None,
@@ -67,13 +73,14 @@ pub fn generate(mut fields: Fields, app: &App, served: &Served) -> Result<Genera
     let system = fields.text("system")?.filter(|system| !system.is_empty());
     let raw = fields.flag("raw")?.unwrap_or(false);
     let variables = think(&mut fields, served)?;
+    let logprobs = logprobs(&mut fields)?;
     fields.refuse(&["images"])?;
     fields.end()?;
     if prompt.is_empty() && suffix.is_none() {
         return Ok(Generate::Load);
     }
     if raw || suffix.is_some() || !served.handle.engine().converses() {
-        return Ok(Generate::Continue { settings: Box::new(settings), prompt, suffix, max_tokens });
+        return Ok(Generate::Continue { settings: Box::new(settings), prompt, suffix, max_tokens, logprobs });
     }
     let system = system.map(|text| Message::new("system", text));
     let messages = system.into_iter().chain([Message::new("user", prompt)]).collect();
@@ -82,7 +89,7 @@ pub fn generate(mut fields: Fields, app: &App, served: &Served) -> Result<Genera
         messages,
         variables,
         max_tokens,
-        logprobs: None,
+        logprobs,
         tools: None,
         merge_system: false,
         continues: None,
@@ -130,6 +137,16 @@ fn settings(
     let stream = fields.flag("stream")?.unwrap_or(true);
     fields.ignore(&["template", "context", "truncate", "shift"]);
     Ok((Settings { sampling, stop, grammar, stream, ..usual }, max_tokens))
+}
+
+/// Reads `logprobs` and `top_logprobs`.
+fn logprobs(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
+    let wanted = fields.flag("logprobs")?.unwrap_or(false);
+    let likeliest = fields.integer("top_logprobs", 0..=MOST_LIKELY)?.unwrap_or(0) as usize;
+    match wanted || likeliest == 0 {
+        true => Ok(wanted.then_some(likeliest)),
+        false => Err(ApiError::field("top_logprobs", "top_logprobs may only be given with logprobs: true")),
+    }
 }
 
 /// Reads `think`: on, off, or an effort.

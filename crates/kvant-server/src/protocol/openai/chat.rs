@@ -9,31 +9,21 @@ use crate::protocol::thinking;
 use crate::request::messages::messages;
 use crate::request::sampling::Settings;
 use crate::request::tools::Tools;
-use crate::route::{Caller, json};
+use crate::route::{Answered, Asked, json};
 use crate::turn::TurnRequest;
-use axum::Extension;
-use axum::body::Body;
-use axum::extract::State;
-use axum::http::{Request, Response};
 use serde_json::Value;
-use std::sync::Arc;
 
 /// The most likely tokens that may be asked for.
 const MOST_LIKELY: u64 = 20;
 
-pub async fn completions(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    request: Request<Body>,
-) -> Result<Response<Body>, ApiError> {
-    let body = app.body(request, &caller).await?;
-    let mut fields = Fields::parse(&body, caller.notes())?;
+pub async fn completions(Asked { app, caller, mut fields }: Asked) -> Answered {
     let served = app.model_of(&mut fields, &caller).await?;
     let request = read(fields, &app, &served)?;
     let (n, stream, include_usage) =
         (request.settings.n, request.settings.stream, request.settings.include_usage);
+    let custom = request.tools.as_ref().map(|tools| tools.custom.clone()).unwrap_or_default();
     let turns = request.begin(&app, served, &caller).await?;
-    let reply = Reply::new(&app, turns.served(), Form::Chat, 1, n);
+    let reply = Reply::new(&app, turns.served(), Form::Chat, 1, n).with_custom(custom);
     match stream {
         true => Ok(turns.stream(reply.pieces(include_usage))),
         false => Ok(json(&reply.whole(turns).await?)),

@@ -2,9 +2,9 @@
 
 use super::Form;
 use super::logprobs::{self, TextLogprobs};
+use crate::request::custom::CustomTools;
 use kvant_engine::reply::ReplyPart;
 use kvant_engine::scheduler::Logprobs;
-use kvant_engine::tools::ToolCall;
 use kvant_text::tokenizer::Tokenizer;
 use serde_json::{Value, json};
 
@@ -24,6 +24,8 @@ pub struct Choice {
     lists: Option<TextLogprobs>,
     /// Characters before the next token.
     offset: usize,
+    /// The sum of the logarithms of its tokens' probabilities, and how many there are.
+    likelihood: (f64, usize),
 }
 
 impl Choice {
@@ -38,21 +40,40 @@ impl Choice {
     }
 
     /// Adds parts of it.
-    pub fn add(&mut self, parts: Vec<ReplyPart>) {
+    pub fn add(&mut self, parts: Vec<ReplyPart>, custom: &CustomTools) {
         for part in parts {
             match part {
                 ReplyPart::Reasoning(text) => self.reasoning.push_str(&text),
                 ReplyPart::Text(text) => self.text.push_str(&text),
-                ReplyPart::Call(ToolCall { name, arguments }) => {
+                ReplyPart::Call(call) => {
                     let id = format!("call-{}-{}", self.id, self.called);
-                    let function = json!({"name": name, "arguments": arguments});
-                    self.calls.push(json!({
-                        "index": self.called, "id": id, "type": "function", "function": function,
-                    }));
+                    let mut written = json!({"index": self.called, "id": id});
+                    match custom.input(&call) {
+                        Some(input) => {
+                            written["type"] = "custom".into();
+                            written["custom"] = json!({"name": call.name, "input": input});
+                        }
+                        None => {
+                            written["type"] = "function".into();
+                            written["function"] = json!({"name": call.name, "arguments": call.arguments});
+                        }
+                    }
+                    self.calls.push(written);
                     self.called += 1;
                 }
             }
         }
+    }
+
+    /// Counts a token's probability.
+    pub fn weigh(&mut self, found: &Logprobs) {
+        self.likelihood.0 += f64::from(found.chosen);
+        self.likelihood.1 += 1;
+    }
+
+    /// The mean logarithm of its tokens' probabilities; that of an answer without tokens is the highest.
+    pub fn mean_logprob(&self) -> f64 {
+        self.likelihood.0 / self.likelihood.1.max(1) as f64
     }
 
     /// Adds the probabilities of a token.

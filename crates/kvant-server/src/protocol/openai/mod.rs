@@ -2,13 +2,14 @@
 
 pub mod chat;
 mod choice;
-mod logprobs;
+pub mod logprobs;
 mod pieces;
 pub mod text;
 
 use crate::app::{App, now};
 use crate::error::ApiError;
 use crate::models::Served;
+use crate::request::custom::CustomTools;
 use crate::turn::{TurnUsage, Turns, UsageSum};
 use choice::Choice;
 use serde_json::{Value, json};
@@ -64,6 +65,12 @@ pub struct Reply {
     n: usize,
     usages: Vec<Option<TurnUsage>>,
     choices: Vec<Choice>,
+    /// Tools whose calls are written in their own way.
+    custom: CustomTools,
+    /// Of the answers to each prompt so many are given, the likeliest; all without it.
+    best: Option<usize>,
+    /// Probabilities are written, and not only counted.
+    shows_logprobs: bool,
 }
 
 impl Reply {
@@ -73,7 +80,28 @@ impl Reply {
         let choice = |index: usize| Choice::new(form.echo(index / n).0, format!("{id}-{index}"));
         let choices = (0..prompts * n).map(choice).collect();
         let usages = vec![None; prompts * n];
-        Self { served: Arc::clone(served), form, id, created: now(), n, usages, choices }
+        Self {
+            served: Arc::clone(served),
+            form,
+            id,
+            created: now(),
+            n,
+            usages,
+            choices,
+            custom: CustomTools::default(),
+            best: None,
+            shows_logprobs: true,
+        }
+    }
+
+    /// The same with calls of custom tools.
+    pub fn with_custom(self, custom: CustomTools) -> Self {
+        Self { custom, ..self }
+    }
+
+    /// The same, of which the `n` likeliest answers to each prompt are given. Probabilities are written where `shows_logprobs` says so.
+    pub fn best(self, n: usize, shows_logprobs: bool) -> Self {
+        Self { best: (n < self.n).then_some(n), shows_logprobs, ..self }
     }
 
     /// Waits for all of them.
@@ -82,7 +110,10 @@ impl Reply {
             let step = turns.next().await?;
             self.take(step);
         }
-        let choices = std::mem::take(&mut self.choices);
+        let mut choices = std::mem::take(&mut self.choices);
+        if let Some(best) = self.best {
+            choices = likeliest(choices, self.n, best);
+        }
         let choices = (0..).zip(choices).map(|(index, choice)| choice.into_whole(index, &self.form));
         let mut whole = self.frame(choices.collect(), false);
         whole["usage"] = self.usage();
@@ -96,9 +127,12 @@ impl Reply {
         if let Some(scored) = &step.prompt {
             choice.add_prompt(tokenizer, self.form.echo(step.index / self.n).1, scored);
         }
-        choice.add(step.parts);
+        choice.add(step.parts, &self.custom);
         if let Some((token, found)) = &step.logprobs {
-            choice.add_logprobs(tokenizer, &self.form, *token, found);
+            choice.weigh(found);
+            if self.shows_logprobs {
+                choice.add_logprobs(tokenizer, &self.form, *token, found);
+            }
         }
         if let Some((ending, usage)) = step.end {
             choice.end(ending.openai());
@@ -134,4 +168,18 @@ impl Reply {
             },
         })
     }
+}
+
+/// The `best` likeliest by token of every `n` answers, the likeliest first.
+fn likeliest(choices: Vec<Choice>, n: usize, best: usize) -> Vec<Choice> {
+    let mut kept = Vec::new();
+    let mut choices = choices.into_iter().peekable();
+    while choices.peek().is_some() {
+        let mut of_prompt: Vec<Choice> = choices.by_ref().take(n).collect();
+        // A stable sort: of equals the first.
+        of_prompt.sort_by(|a, b| b.mean_logprob().total_cmp(&a.mean_logprob()));
+        of_prompt.truncate(best);
+        kept.extend(of_prompt);
+    }
+    kept
 }

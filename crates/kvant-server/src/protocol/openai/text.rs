@@ -9,12 +9,8 @@ use crate::models::Served;
 use crate::request::jobs::{JobOptions, Jobs};
 use crate::request::prompts::{Prompt, prompts};
 use crate::request::sampling::Settings;
-use crate::route::{Caller, json};
+use crate::route::{Answered, Asked, json};
 use crate::turn::Turns;
-use axum::Extension;
-use axum::body::Body;
-use axum::extract::State;
-use axum::http::{Request, Response};
 use kvant_engine::Interrupt;
 use std::sync::Arc;
 
@@ -31,19 +27,16 @@ struct TextRequest {
     logprobs: Option<usize>,
     echo: bool,
     suffix: Option<String>,
+    /// Of so many answers to each prompt the `n` of the settings are given.
+    best_of: usize,
 }
 
-pub async fn completions(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    request: Request<Body>,
-) -> Result<Response<Body>, ApiError> {
-    let body = app.body(request, &caller).await?;
-    let mut fields = Fields::parse(&body, caller.notes())?;
+pub async fn completions(Asked { app, caller, mut fields }: Asked) -> Answered {
     let served = app.model_of(&mut fields, &caller).await?;
-    let TextRequest { settings, prompts, max_tokens, logprobs, echo, suffix } = read(fields, &app, &served)?;
+    let TextRequest { settings, prompts, max_tokens, logprobs, echo, suffix, best_of } =
+        read(fields, &app, &served)?;
     let model = Arc::clone(&served);
-    let (grammar, answers) = (settings.grammar.clone(), prompts.len() * settings.n);
+    let (grammar, answers) = (settings.grammar.clone(), prompts.len() * best_of);
     let prepare = move |interrupt: &Interrupt| {
         let prompts = encode(&model, prompts, echo, suffix.as_deref())?;
         Ok::<_, ApiError>((prompts, model.constraints(grammar.as_ref(), answers, interrupt)?))
@@ -51,7 +44,7 @@ pub async fn completions(
     let (prompts, constraints) = app.prepare(prepare).await??;
     let count = prompts.len();
     let requests = prompts.iter().flat_map(|(_, prompt)| {
-        (0..settings.n).map(|choice| kvant_engine::Request {
+        (0..best_of).map(|choice| kvant_engine::Request {
             prompt: prompt.clone(),
             sampling: settings.sampling_of(choice),
             stop: settings.stop.clone(),
@@ -61,7 +54,8 @@ pub async fn completions(
         })
     });
     let options = JobOptions {
-        logprobs,
+        // The likeliest are found by them.
+        logprobs: logprobs.or((best_of > settings.n).then_some(0)),
         prompt_logprobs: echo && logprobs.is_some(),
         cache_prompt: settings.cache_prompt,
         ..JobOptions::of(&caller)
@@ -71,7 +65,7 @@ pub async fn completions(
     let jobs = Jobs::generate(served, app.limits(), requests, constraints, options).await?;
     let turns = Turns::new(jobs, lengths, None, Arc::clone(&caller.log));
     let form = Form::Text { echo: if echo { prompts } else { Vec::new() } };
-    let reply = Reply::new(&app, turns.served(), form, count, settings.n);
+    let reply = Reply::new(&app, turns.served(), form, count, best_of).best(settings.n, logprobs.is_some());
     match settings.stream {
         true => Ok(turns.stream(reply.pieces(settings.include_usage))),
         false => Ok(json(&reply.whole(turns).await?)),
@@ -102,11 +96,19 @@ fn read(mut fields: Fields, app: &App, served: &Served) -> Result<TextRequest, A
     let settings = Settings::read(&mut fields, served, app.limits())?;
     let most = app.limits().answers;
     let prompts = prompts(&mut fields, "prompt")?;
-    if prompts.is_empty() || prompts.len() * settings.n > most {
+    let best_of = fields.integer("best_of", 1..=most as u64)?.map_or(settings.n, |count| count as usize);
+    if best_of < settings.n {
+        let message = format!("best_of is {best_of}; it must be at least n, which is {}", settings.n);
+        return Err(ApiError::field("best_of", message));
+    }
+    if best_of > settings.n && settings.stream {
+        let message = "best_of cannot be combined with stream: the best answer is known at the end";
+        return Err(ApiError::field("best_of", message).code("unsupported_parameter"));
+    }
+    if prompts.is_empty() || prompts.len() * best_of > most {
         let message = format!(
-            "{} prompts with {} answers each: at least one and at most {most} answers are given at a time",
+            "{} prompts with {best_of} answers each: at least one and at most {most} answers are given at a time",
             prompts.len(),
-            settings.n
         );
         return Err(ApiError::field("prompt", message));
     }
@@ -114,12 +116,6 @@ fn read(mut fields: Fields, app: &App, served: &Served) -> Result<TextRequest, A
     let max_tokens = fields.tokens("max_tokens", 0)?.or((!is_open).then_some(USUAL_TOKENS));
     let logprobs = fields.integer("logprobs", 0..=MOST_LIKELY)?;
     let echo = fields.flag("echo")?.unwrap_or(false);
-    if let Some(best_of) = fields.integer("best_of", 1..=u64::MAX)?
-        && best_of != settings.n as u64
-    {
-        let message = "best_of is not supported unless it equals n: every answer is given";
-        return Err(ApiError::field("best_of", message).code("unsupported_parameter"));
-    }
     let suffix = fields.text("suffix")?.filter(|suffix| !suffix.is_empty());
     if suffix.is_some() && echo {
         let message = "echo cannot be combined with suffix: the answer stands between the two";
@@ -133,5 +129,6 @@ fn read(mut fields: Fields, app: &App, served: &Served) -> Result<TextRequest, A
         logprobs: logprobs.map(|count| count as usize),
         echo,
         suffix,
+        best_of,
     })
 }

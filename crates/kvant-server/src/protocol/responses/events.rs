@@ -13,6 +13,15 @@ enum Open {
     Text,
 }
 
+/// An item that grows.
+struct Growing {
+    kind: Open,
+    id: String,
+    text: String,
+    /// Probabilities of its tokens.
+    logprobs: Vec<Value>,
+}
+
 /// Keeps a response under its name, where that is wanted.
 type Keep = Box<dyn FnOnce(&str, Vec<Message>, Value) + Send>;
 
@@ -22,10 +31,16 @@ pub struct ResponseEvents {
     conversation: Vec<Message>,
     keep: Option<Keep>,
     number: u64,
-    /// The item that grows, its name and its text.
-    open: Option<(Open, String, String)>,
+    /// The item that grows.
+    open: Option<Growing>,
     items: Vec<Value>,
     turn: Turn,
+}
+
+impl Growing {
+    fn new(kind: Open, id: String) -> Self {
+        Self { kind, id, text: String::new(), logprobs: Vec::new() }
+    }
 }
 
 impl ResponseEvents {
@@ -42,47 +57,48 @@ impl ResponseEvents {
     }
 
     fn begin(&mut self, open: Open, out: &mut String) {
-        self.close(out);
+        self.close("completed", out);
         let index = self.items.len();
         match open {
             Open::Reasoning => {
                 let id = self.draft.item_id("rs", index);
                 let item = json!({"id": id, "type": "reasoning", "summary": [], "content": [], "status": "in_progress"});
                 self.say("response.output_item.added", json!({"output_index": index, "item": item}), out);
-                self.open = Some((open, id, String::new()));
+                self.open = Some(Growing::new(open, id));
             }
             Open::Text => {
                 let id = self.draft.item_id("msg", index);
                 let item = json!({"id": id, "type": "message", "status": "in_progress", "role": "assistant", "content": []});
                 self.say("response.output_item.added", json!({"output_index": index, "item": item}), out);
-                let part = json!({"item_id": id, "output_index": index, "content_index": 0, "part": output::part("")});
+                let part = json!({"item_id": id, "output_index": index, "content_index": 0, "part": output::part("", Vec::new())});
                 self.say("response.content_part.added", part, out);
-                self.open = Some((open, id, String::new()));
+                self.open = Some(Growing::new(open, id));
             }
         }
     }
 
-    fn grow(&mut self, wanted: Open, text: &str, out: &mut String) {
-        if self.open.as_ref().is_none_or(|(open, ..)| *open != wanted) {
+    fn grow(&mut self, wanted: Open, text: &str, logprobs: Vec<Value>, out: &mut String) {
+        if self.open.as_ref().is_none_or(|open| open.kind != wanted) {
             self.begin(wanted, out);
         }
-        let Some((_, id, so_far)) = &mut self.open else { return };
-        so_far.push_str(text);
+        let Some(open) = &mut self.open else { return };
+        open.text.push_str(text);
+        open.logprobs.extend(logprobs.iter().cloned());
         let mut delta =
-            json!({"item_id": id, "output_index": self.items.len(), "content_index": 0, "delta": text});
+            json!({"item_id": open.id, "output_index": self.items.len(), "content_index": 0, "delta": text});
         let kind = match wanted {
             Open::Reasoning => "response.reasoning_text.delta",
             Open::Text => {
-                delta["logprobs"] = json!([]);
+                delta["logprobs"] = logprobs.into();
                 "response.output_text.delta"
             }
         };
         self.say(kind, delta, out);
     }
 
-    /// Ends the item that grows.
-    fn close(&mut self, out: &mut String) {
-        let Some((open, id, text)) = self.open.take() else { return };
+    /// Ends the item that grows, in this state.
+    fn close(&mut self, status: &str, out: &mut String) {
+        let Some(Growing { kind, id, text, logprobs }) = self.open.take() else { return };
         let index = self.items.len();
         let place = |more: Value| {
             let mut fields = json!({"item_id": id, "output_index": index, "content_index": 0});
@@ -92,15 +108,20 @@ impl ResponseEvents {
                 .for_each(|all| all.extend(more.as_object().cloned().unwrap_or_default()));
             fields
         };
-        let item = match open {
+        let item = match kind {
             Open::Reasoning => {
                 self.say("response.reasoning_text.done", place(json!({"text": text})), out);
-                output::reasoning(&id, &text)
+                output::reasoning(&id, &text, status)
             }
             Open::Text => {
-                self.say("response.output_text.done", place(json!({"text": text, "logprobs": []})), out);
-                self.say("response.content_part.done", place(json!({"part": output::part(&text)})), out);
-                output::message(&id, &text, "completed")
+                self.say(
+                    "response.output_text.done",
+                    place(json!({"text": text, "logprobs": logprobs})),
+                    out,
+                );
+                let part = output::part(&text, logprobs);
+                self.say("response.content_part.done", place(json!({"part": part})), out);
+                output::message(&id, &part, status)
             }
         };
         self.say("response.output_item.done", json!({"output_index": index, "item": item}), out);
@@ -108,20 +129,23 @@ impl ResponseEvents {
     }
 
     fn call(&mut self, out: &mut String) {
-        self.close(out);
+        self.close("completed", out);
         let Some(named) = self.turn.calls.last().cloned() else { return };
-        let (index, arguments) = (self.items.len(), named.call.arguments);
-        let id = self.draft.item_id("fc", index);
-        let item = output::call(&id, &named.id, &named.call.name, &arguments);
+        let index = self.items.len();
+        let item = self.draft.call(index, &named);
+        let (field, event) = match item["type"] == "custom_tool_call" {
+            true => ("input", "response.custom_tool_call_input"),
+            false => ("arguments", "response.function_call_arguments"),
+        };
         let mut begun = item.clone();
-        begun["arguments"] = "".into();
+        begun[field] = "".into();
         begun["status"] = "in_progress".into();
         self.say("response.output_item.added", json!({"output_index": index, "item": begun}), out);
-        let delta = json!({"item_id": id, "output_index": index, "delta": arguments});
-        self.say("response.function_call_arguments.delta", delta, out);
-        let done =
-            json!({"item_id": id, "output_index": index, "name": named.call.name, "arguments": arguments});
-        self.say("response.function_call_arguments.done", done, out);
+        let delta = json!({"item_id": item["id"], "output_index": index, "delta": item[field]});
+        self.say(&format!("{event}.delta"), delta, out);
+        let mut done = json!({"item_id": item["id"], "output_index": index, "name": item["name"]});
+        done[field] = item[field].clone();
+        self.say(&format!("{event}.done"), done, out);
         self.say("response.output_item.done", json!({"output_index": index, "item": item}), out);
         self.items.push(item);
     }
@@ -134,13 +158,15 @@ impl StreamFormat for ResponseEvents {
             self.say("response.created", json!({"response": begun}), out);
             self.say("response.in_progress", json!({"response": begun}), out);
         }
+        let scored = self.turn.score(&step).to_vec();
+        let mut logprobs = self.draft.logprobs(&scored);
         for part in step.parts {
             let shown = part.clone();
             let id = self.draft.id.clone();
             self.turn.add(vec![part], |number| format!("call_{id}_{number}"));
             match shown {
-                ReplyPart::Reasoning(text) => self.grow(Open::Reasoning, &text, out),
-                ReplyPart::Text(text) => self.grow(Open::Text, &text, out),
+                ReplyPart::Reasoning(text) => self.grow(Open::Reasoning, &text, Vec::new(), out),
+                ReplyPart::Text(text) => self.grow(Open::Text, &text, std::mem::take(&mut logprobs), out),
                 ReplyPart::Call(_) => self.call(out),
             }
         }
@@ -153,7 +179,7 @@ impl StreamFormat for ResponseEvents {
         if self.open.is_none() && self.items.is_empty() {
             self.begin(Open::Text, out);
         }
-        self.close(out);
+        self.close(output::status(&self.turn), out);
         let response = self.draft.ended(&self.turn, &self.items);
         if let Some(keep) = self.keep.take() {
             let conversation = std::mem::take(&mut self.conversation);

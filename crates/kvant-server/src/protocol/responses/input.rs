@@ -2,8 +2,31 @@
 
 use crate::error::ApiError;
 use crate::fields::Fields;
+use crate::request::custom;
 use kvant_text::chat::Message;
 use serde_json::{Value, json};
+
+/// The items of `input` as they were sent, each with a name: those of a response that has one are named after it.
+pub fn items_of(fields: &Fields, response: &str) -> Vec<Value> {
+    let items = match fields.peek("input") {
+        Some(Value::String(text)) => {
+            let content = json!([{"type": "input_text", "text": text}]);
+            vec![json!({"type": "message", "role": "user", "status": "completed", "content": content})]
+        }
+        Some(Value::Array(items)) => items.clone(),
+        _ => Vec::new(),
+    };
+    let named = |(number, mut item): (usize, Value)| {
+        if let Some(fields) = item.as_object_mut() {
+            if !fields.get("id").is_some_and(Value::is_string) {
+                fields.insert("id".into(), format!("in_{response}_{number}").into());
+            }
+            fields.entry("type").or_insert_with(|| "message".into());
+        }
+        item
+    };
+    items.into_iter().enumerate().map(named).collect()
+}
 
 /// Reads `input`: a text, or items.
 pub fn input(fields: &mut Fields, most: usize) -> Result<Vec<Message>, ApiError> {
@@ -91,7 +114,13 @@ impl Reader {
                 let function = json!({"name": name, "arguments": arguments});
                 self.calls.push(json!({"id": id, "type": "function", "function": function}));
             }
-            Some("function_call_output") => {
+            Some("custom_tool_call") => {
+                let (name, input) = (required(&mut item, "name")?, required(&mut item, "input")?);
+                let id = required(&mut item, "call_id")?;
+                let function = json!({"name": name, "arguments": custom::arguments(&input)});
+                self.calls.push(json!({"id": id, "type": "function", "function": function}));
+            }
+            Some("function_call_output" | "custom_tool_call_output") => {
                 let id = required(&mut item, "call_id")?;
                 let text = content(&mut item, "output")?;
                 self.close();

@@ -2,40 +2,37 @@
 
 mod events;
 mod input;
+mod items;
 mod output;
 mod request;
 
 use crate::app::App;
 use crate::error::ApiError;
-use crate::fields::Fields;
-use crate::route::{Caller, json};
+use crate::route::{Answered, Asked, Caller, json};
 use crate::store::Stored;
 use axum::Extension;
-use axum::body::Body;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
-use axum::http::{Request, Response, StatusCode};
+use axum::http::StatusCode;
 use events::ResponseEvents;
+pub use items::input_items;
 use output::Draft;
 use serde_json::json as object;
 use std::sync::Arc;
 
 /// The next turn of a conversation.
-pub async fn create(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    request: Request<Body>,
-) -> Result<Response<Body>, ApiError> {
-    let body = app.body(request, &caller).await?;
-    let mut fields = Fields::parse(&body, caller.notes())?;
+pub async fn create(Asked { app, caller, mut fields }: Asked) -> Answered {
     let served = app.model_of(&mut fields, &caller).await?;
     let before = match fields.text("previous_response_id")? {
         None => None,
         Some(id) => Some((app.store.get(caller.whose.owner, &id).ok_or_else(|| unknown(&id))?, id)),
     };
-    let (history, previous) = before.map(|(stored, id)| (stored.messages, id)).unzip();
-    let request = request::read(fields, &app, &served, history.unwrap_or_default())?;
-    let draft = Draft::new(app.fresh_id("resp"), served.name.clone(), previous, &request);
+    let (before, previous) = before.unzip();
+    let (history, mut items) = before.map(items::before).unwrap_or_default();
+    let id = app.fresh_id("resp");
+    items.extend(input::items_of(&fields, &id));
+    let request = request::read(fields, &app, &served, history)?;
+    let draft = Draft::new(id, Arc::clone(&served), previous, &request);
     let request::ResponseRequest { turn, conversation, store, .. } = request;
     let stream = turn.settings.stream;
     let turns = turn.begin(&app, served, &caller).await?;
@@ -43,7 +40,7 @@ pub async fn create(
         let (app, owner) = (Arc::clone(&app), caller.whose.owner);
         move |id: &str, messages, response| {
             if store {
-                app.store.put(owner, id, Stored { messages, response });
+                app.store.put(owner, id, Stored { messages, input: items, response });
             }
         }
     };
@@ -61,7 +58,7 @@ pub async fn retrieve(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
     id: Result<Path<String>, PathRejection>,
-) -> Result<Response<Body>, ApiError> {
+) -> Answered {
     let id = name_of(id)?;
     let stored = app.store.get(caller.whose.owner, &id).ok_or_else(|| unknown(&id))?;
     Ok(json(&stored.response))
@@ -72,7 +69,7 @@ pub async fn delete(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
     id: Result<Path<String>, PathRejection>,
-) -> Result<Response<Body>, ApiError> {
+) -> Answered {
     let id = name_of(id)?;
     match app.store.remove(caller.whose.owner, &id) {
         true => Ok(json(&object!({"id": id, "object": "response", "deleted": true}))),

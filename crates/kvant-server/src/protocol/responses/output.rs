@@ -2,14 +2,19 @@
 
 use super::request::ResponseRequest;
 use crate::app::now;
-use crate::turn::{Ending, Turn};
+use crate::models::Served;
+use crate::protocol::openai::logprobs;
+use crate::request::custom::CustomTools;
+use crate::turn::{Ending, NamedCall, Scored, Turn};
 use kvant_text::chat::Message;
 use serde_json::{Map, Value, json};
+use std::sync::Arc;
 
 /// A response that is not there yet.
 pub struct Draft {
     pub id: String,
-    model: String,
+    served: Arc<Served>,
+    custom: CustomTools,
     previous: Option<String>,
     created: u64,
     store: bool,
@@ -17,9 +22,32 @@ pub struct Draft {
 }
 
 impl Draft {
-    pub fn new(id: String, model: String, previous: Option<String>, request: &ResponseRequest) -> Self {
+    pub fn new(id: String, served: Arc<Served>, previous: Option<String>, request: &ResponseRequest) -> Self {
         let (store, echoed) = (request.store, request.echoed.clone());
-        Self { id, model, previous, created: now(), store, echoed }
+        let custom = request.turn.tools.as_ref().map(|tools| tools.custom.clone()).unwrap_or_default();
+        Self { id, served, custom, previous, created: now(), store, echoed }
+    }
+
+    /// Probabilities of text.
+    pub fn logprobs(&self, scored: &[Scored]) -> Vec<Value> {
+        let tokenizer = self.served.handle.engine().tokenizer();
+        let text = scored.iter().filter(|scored| scored.is_text);
+        text.map(|scored| logprobs::of_chat(tokenizer, scored.token, &scored.found)).collect()
+    }
+
+    /// An item that calls.
+    pub fn call(&self, index: usize, named: &NamedCall) -> Value {
+        let (name, call_id) = (&named.call.name, &named.id);
+        match self.custom.input(&named.call) {
+            Some(input) => json!({
+                "id": self.item_id("ctc", index), "type": "custom_tool_call", "status": "completed", "call_id": call_id,
+                "name": name, "input": input,
+            }),
+            None => json!({
+                "id": self.item_id("fc", index), "type": "function_call", "status": "completed", "call_id": call_id,
+                "name": name, "arguments": named.call.arguments,
+            }),
+        }
     }
 
     /// What is known before it is done.
@@ -64,7 +92,7 @@ impl Draft {
             "background": false,
             "error": null,
             "incomplete_details": incomplete,
-            "model": self.model,
+            "model": self.served.name,
             "output": output,
             "parallel_tool_calls": true,
             "previous_response_id": self.previous,
@@ -88,47 +116,48 @@ impl Draft {
 
     /// The items of a whole turn.
     fn items(&self, turn: &Turn) -> Vec<Value> {
+        let status = status(turn);
+        let has_more = !turn.text.is_empty() || !turn.calls.is_empty();
         let mut items = Vec::new();
         if !turn.reasoning.is_empty() {
-            items.push(reasoning(&self.item_id("rs", items.len()), &turn.reasoning));
+            let status = if has_more { "completed" } else { status };
+            items.push(reasoning(&self.item_id("rs", items.len()), &turn.reasoning, status));
         }
-        if !turn.text.is_empty() || turn.calls.is_empty() {
-            items.push(message(&self.item_id("msg", items.len()), &turn.text, "completed"));
+        if !turn.text.is_empty() || (turn.calls.is_empty() && items.is_empty()) {
+            let part = part(&turn.text, self.logprobs(&turn.scored));
+            items.push(message(&self.item_id("msg", items.len()), &part, status));
         }
         for named in &turn.calls {
-            let id = self.item_id("fc", items.len());
-            items.push(call(&id, &named.id, &named.call.name, &named.call.arguments));
+            items.push(self.call(items.len(), named));
         }
         items
     }
 }
 
+/// The state of the item that was under way when a turn ended.
+pub fn status(turn: &Turn) -> &'static str {
+    if turn.ending == Some(Ending::Length) { "incomplete" } else { "completed" }
+}
+
 /// An item of reasoning.
-pub fn reasoning(id: &str, text: &str) -> Value {
+pub fn reasoning(id: &str, text: &str, status: &str) -> Value {
     json!({
         "id": id,
         "type": "reasoning",
         "summary": [],
         "content": [{"type": "reasoning_text", "text": text}],
-        "status": "completed",
+        "status": status,
     })
 }
 
 /// A part of a message.
-pub fn part(text: &str) -> Value {
-    json!({"type": "output_text", "text": text, "annotations": [], "logprobs": []})
+pub fn part(text: &str, logprobs: Vec<Value>) -> Value {
+    json!({"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs})
 }
 
 /// An item of text.
-pub fn message(id: &str, text: &str, status: &str) -> Value {
-    json!({"id": id, "type": "message", "status": status, "role": "assistant", "content": [part(text)]})
-}
-
-/// An item that calls.
-pub fn call(id: &str, call_id: &str, name: &str, arguments: &str) -> Value {
-    json!({
-        "id": id, "type": "function_call", "status": "completed", "call_id": call_id, "name": name, "arguments": arguments,
-    })
+pub fn message(id: &str, part: &Value, status: &str) -> Value {
+    json!({"id": id, "type": "message", "status": status, "role": "assistant", "content": [part]})
 }
 
 /// The conversation with the answer at its end.

@@ -6,14 +6,21 @@ use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::models::Served;
 use crate::protocol::thinking;
+use crate::request::custom::CustomTools;
 use crate::request::format::bounded;
 use crate::request::sampling::{Settings, sampling};
-use crate::request::tools::{Tools, check_function};
+use crate::request::tools::{Tools, allow, check_function};
 use crate::turn::TurnRequest;
 use kvant_engine::ToolChoice;
 use kvant_engine::grammar::Grammar;
 use kvant_text::chat::Message;
 use serde_json::{Map, Value, json};
+
+/// The most likely tokens that may be asked for.
+const MOST_LIKELY: u64 = 20;
+
+/// What asks for probabilities in `include`.
+const LOGPROBS: &str = "message.output_text.logprobs";
 
 /// What is asked for.
 pub struct ResponseRequest {
@@ -66,12 +73,13 @@ pub fn read(
     if let Some(metadata) = fields.take("metadata") {
         echo("metadata", metadata);
     }
+    let logprobs = logprobs(&mut fields)?;
+    echo("top_logprobs", json!(logprobs.unwrap_or(0)));
     let settings = Settings { sampling, grammar, stream: fields.flag("stream")?.unwrap_or(false), ..usual };
     let store = fields.flag("store")?.unwrap_or(true);
     fields.refuse(&["background", "conversation", "prompt"])?;
     fields.ignore(&[
         "parallel_tool_calls",
-        "include",
         "truncation",
         "user",
         "service_tier",
@@ -88,12 +96,19 @@ pub fn read(
         messages,
         variables,
         max_tokens,
-        logprobs: None,
+        logprobs,
         tools,
         merge_system: true,
         continues: None,
     };
     Ok(ResponseRequest { turn, conversation, store, echoed })
+}
+
+/// Reads `top_logprobs`, and what `include` says of it; the rest of `include` is about tools of OpenAI's servers.
+fn logprobs(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
+    let included = fields.array("include")?.unwrap_or_default();
+    let likeliest = fields.integer("top_logprobs", 0..=MOST_LIKELY)?.map(|count| count as usize);
+    Ok(likeliest.or(included.iter().any(|name| name == LOGPROBS).then_some(0)))
 }
 
 /// Reads `text.format`.
@@ -140,13 +155,23 @@ fn tools(fields: &mut Fields, most_bytes: usize) -> Result<(Option<Tools>, Value
     if given.iter().map(|tool| tool.to_string().len()).sum::<usize>() > most_bytes {
         return Err(ApiError::field("tools", format!("tools are larger than {most_bytes} bytes")));
     }
-    let (mut definitions, mut listed) = (Vec::new(), Vec::new());
+    let (mut definitions, mut listed, mut custom) = (Vec::new(), Vec::new(), CustomTools::default());
     for (index, tool) in given.into_iter().enumerate() {
         let place = format!("tools[{index}]");
         if !tool.is_object() {
             return Err(fields.wrong(&place, "an object", &tool));
         }
         let kind = tool["type"].as_str().unwrap_or("missing").to_owned();
+        if kind == "custom" {
+            listed.push(tool.clone());
+            let mut tool = fields.inside(&place, tool)?;
+            let function = custom.read(&mut tool)?;
+            check_function(&place, &function)?;
+            tool.ignore(&["type", "defer_loading"]);
+            tool.end()?;
+            definitions.push(json!({"type": "function", "function": function}));
+            continue;
+        }
         if kind != "function" {
             fields.notes().ignored(format!("{place} ({kind})"));
             continue;
@@ -184,12 +209,13 @@ fn tools(fields: &mut Fields, most_bytes: usize) -> Result<(Option<Tools>, Value
             let mut choice = fields.inside("tool_choice", choice)?;
             let (kind, name) = (choice.text("type")?, choice.text("name")?);
             match (kind.as_deref(), name) {
-                (Some("function"), Some(name))
+                (Some("allowed_tools"), _) => allow(choice, &mut definitions)?,
+                (Some("function" | "custom"), Some(name))
                     if definitions.iter().any(|tool| tool["function"]["name"] == name.as_str()) =>
                 {
                     ToolChoice::Function(name)
                 }
-                (Some("function"), _) => {
+                (Some("function" | "custom"), _) => {
                     let message = "tool_choice must name a function that is among the tools";
                     return Err(ApiError::field("tool_choice", message));
                 }
@@ -204,5 +230,5 @@ fn tools(fields: &mut Fields, most_bytes: usize) -> Result<(Option<Tools>, Value
             _ => Err(ApiError::field("tool_choice", "tool_choice asks for a tool, but there are none")),
         };
     }
-    Ok((Some(Tools { definitions, choice }), listed.into(), shown))
+    Ok((Some(Tools { definitions, choice, custom }), listed.into(), shown))
 }

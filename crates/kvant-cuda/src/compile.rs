@@ -14,7 +14,9 @@ use crate::program::{
 use crate::recurrent::check_state;
 use crate::weights::WeightType;
 use kvant_cache::{SlotKind, Slots};
-use kvant_device::{Blocks, Refusal, biases, check_layers, first_layers, norm_weights, packed, runs};
+use kvant_device::{
+    Blocks, Refusal, biases, check_layers, first_layers, norm_weights, packed, projected_layers, runs,
+};
 use kvant_model::description::{self, Description, Ffn, NormKind, NormPlace, Precision, Projection};
 use kvant_model::error::{LoadError, Result};
 use kvant_model::{Checkpoint, DType, Tensor};
@@ -32,17 +34,7 @@ pub(crate) enum Source<'a> {
 }
 
 /// Blocks beside attention, MLPs and mixtures that run.
-const RUN: Blocks = Blocks {
-    output_gates: true,
-    query_gains: true,
-    sparse_gates: false,
-    narrow_experts: false,
-    per_layer_inputs: true,
-    streams: false,
-    short_convolutions: true,
-    mamba2: true,
-    delta_nets: true,
-};
+const RUN: Blocks = Blocks { sparse_gates: false, narrow_experts: false, streams: false, ..Blocks::ALL };
 
 /// The weights of a model on their way to a card.
 pub(crate) struct Compiler<'a> {
@@ -262,12 +254,7 @@ impl<'a> Compiler<'a> {
     }
 
     fn attention(&self, of: &description::Attention, widths: &mut Widths, scale: f32) -> Result<Attention> {
-        let projection = match &of.projection {
-            Projection::Apart { q, k, v } => self.linear(&[q, k, v], 1.0)?,
-            Projection::Fused(qkv) | Projection::FusedByHead(qkv) => self.linear(&[qkv], 1.0)?,
-            Projection::Shared { q } => self.linear(&[q], 1.0)?,
-            Projection::Equal { q, kv } => self.linear(&[q, kv], 1.0)?,
-        };
+        let projection = self.linear(&projected_layers(&of.projection), 1.0)?;
         widths.projected = widths.projected.max(projection.outputs());
         widths.queries = widths.queries.max(of.heads * of.key_dim);
         let sink_logits = match &of.sink_logits {

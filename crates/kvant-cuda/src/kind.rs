@@ -7,9 +7,18 @@ use kvant_device::{BackendOptions, Device, DeviceKind, DeviceReport};
 use kvant_model::{Backend, Checkpoint, Description, LoadError, Network};
 use std::sync::Arc;
 
-struct CudaDevice {
+/// A card, as the engine sees it.
+pub struct CudaDevice {
     card: Arc<CudaGpu>,
     name: String,
+}
+
+impl CudaDevice {
+    /// Of an open card.
+    pub fn new(card: Arc<CudaGpu>) -> CudaDevice {
+        let name = format!("{} ({})", card.label(), card.name());
+        CudaDevice { card, name }
+    }
 }
 
 /// NVIDIA's cards, by CUDA.
@@ -18,8 +27,7 @@ pub static DEVICES: DeviceKind = DeviceKind { name: "cuda", open, hardware: || o
 /// The card of that number.
 fn open(number: usize) -> Result<Arc<dyn Device>, String> {
     let card = CudaGpu::open(number).map_err(|e| e.to_string())?;
-    let name = format!("{} ({})", card.label(), card.name());
-    Ok(Arc::new(CudaDevice { card: Arc::new(card), name }))
+    Ok(Arc::new(CudaDevice::new(Arc::new(card))))
 }
 
 /// The first card, or why there is none that runs the kernels.

@@ -73,7 +73,7 @@ pub use cache::CacheUnsupported;
 #[cfg(feature = "cuda")]
 pub use device::{CudaGpu, OpenError};
 #[cfg(feature = "cuda")]
-pub use kind::DEVICES;
+pub use kind::{CudaDevice, DEVICES};
 pub use layout::{PAGE_TOKENS, PageSwizzle, UNIT, Unsupported};
 pub use memory::PageMemory;
 #[cfg(feature = "cuda")]

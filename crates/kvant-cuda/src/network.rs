@@ -6,21 +6,19 @@ use crate::device::{CudaGpu, OpenError};
 use crate::jobs::{EncodeJobs, TakeError, add_jobs, take_pages};
 use crate::outputs::{Found, Head, Slice};
 use crate::pages::CudaPages;
-use crate::pass::{
-    Kinds, Part, PassParams, PassPlan, SLICE, SlotPlan, Span, closed_pages, reading, slot_pages,
-};
+use crate::pass::{Kinds, Part, PassParams, PassPlan, SLICE, SlotPlan, closed_pages, reading, slot_pages};
 use crate::program::Program;
 use crate::recorder::{Graphs, Recorder};
 use crate::recurrent::StatePlan;
 use crate::run::{PassBuffers, Run, fit};
 use crate::tables::PageTables;
 use crate::top::TopPlan;
-use crate::unread::{Lineages, Unread, check_marks};
+use crate::unread::{Unread, check_marks};
 use half::f16;
 use kvant_cache::{
     CacheLayout, KvSlot, PageStore, Sequence, SlotKind, Slots, StateError, StateErrorKind, Store,
 };
-use kvant_device::Batch;
+use kvant_device::{Batch, Span};
 use kvant_model::description::Rope;
 use kvant_model::{Abilities, Network, Outputs, Pass, Rows, TopTokens};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -123,29 +121,13 @@ impl CudaNetwork {
         self.work.lock().unwrap_or_else(PoisonError::into_inner).launches
     }
 
-    /// The sequences of a pass, and the layout they share.
-    fn spans(
-        &self,
-        sequences: &[&mut Sequence],
-    ) -> Result<(Vec<Span>, Lineages, Arc<CacheLayout>), StateError> {
-        let (mut spans, mut batch, mut row) = (Vec::new(), Batch::default(), 0);
-        for sequence in sequences {
-            let pass = sequence.pass();
-            batch.add(sequence, &*self.pages)?;
-            spans.push(Span { start: pass.start, tokens: pass.tokens, row, capacity: pass.capacity });
-            row += pass.tokens;
-        }
-        let (lineages, layout) = batch.finish()?;
-        Ok((spans, lineages, layout))
-    }
-
     /// Takes the pages of the pass in every slot, and enters them into tables.
     fn enter_pages(
         &self,
         words: &mut PassParams,
         plan: &mut PassPlan,
         kept: &mut Kept,
-        (spans, seats): (&[Span], &[usize]),
+        spans: &[Span],
         sequences: &mut [&mut Sequence],
     ) -> Result<StatePlan, StateError> {
         let (rule, strict) = (reading(kept.layout.exact_window()), kept.pages.strict);
@@ -169,11 +151,11 @@ impl CudaNetwork {
         for (slot, _) in &jobs {
             let pages = slot_pages(&kept.pages, *slot).ok_or_else(|| missing(*slot))?;
             let exact_at = words.begin();
-            for (index, ((span, seat), sequence)) in spans.iter().zip(seats).zip(&*sequences).enumerate() {
+            for (index, (span, sequence)) in spans.iter().zip(&*sequences).enumerate() {
                 let closed = closed_pages(&rule, span.last(), pages.halves);
                 let part = Part { slot: *slot, pages, rule: &rule, span, sequence };
                 part.exact_table(plan.exact_stride, &mut words.0)
-                    .and_then(|()| kept.tables.enter(*seat, *slot, pages, sequence, closed))
+                    .and_then(|()| kept.tables.enter(span.seat, *slot, pages, sequence, closed))
                     .map_err(|what| StateError::new(index, StateErrorKind::Device(what)))?;
             }
             plan.slots.insert(slot.index(), SlotPlan { exact_at, ..SlotPlan::default() });
@@ -255,7 +237,8 @@ impl CudaNetwork {
 impl Network for CudaNetwork {
     fn forward(&self, pass: Pass<'_>, sequences: &mut [&mut Sequence]) -> Result<Outputs, StateError> {
         let stage = trace_span!("plan").entered();
-        let (spans, lineages, layout) = self.spans(sequences)?;
+        let mut batch = Batch::of(sequences, &*self.pages)?;
+        let layout = Arc::clone(&batch.layout);
         let mut work = self.work.lock().unwrap_or_else(PoisonError::into_inner);
         let mut words = std::mem::take(&mut work.params).emptied();
         let caches = &mut work.caches;
@@ -271,7 +254,9 @@ impl Network for CudaNetwork {
         caches.insert(0, kept);
         caches.truncate(LAYOUTS);
         let Some(kept) = caches.first_mut() else { return Err(device_error("no cache")) };
-        let seats = kept.tables.seats(&lineages);
+        let lineages = std::mem::take(&mut batch.lineages);
+        batch.sit(kept.tables.seats(&lineages));
+        let spans = batch.spans;
         let asked = pass.wanted();
         let wanted = &asked.scored;
         let ids_at = words.add(pass.ids());
@@ -291,12 +276,12 @@ impl Network for CudaNetwork {
         }
         let LayoutPages { tiles, wide_tiles, halves, .. } = kept.pages;
         let kinds = Kinds { tiles, wide_tiles, halves };
-        let plan = PassPlan::new(&mut words, &rule, &spans, &seats, readings, &self.ropes, kinds);
+        let plan = PassPlan::new(&mut words, &rule, &spans, readings, &self.ropes, kinds);
         // A page must be encoded before its queries attend, even if there is one of them.
         let is_step = plan.is_step && !kept.pages.strict;
         let (layer_ids_at, positions_at) = self.extra_words(&mut words, pass.ids(), &spans);
         let mut plan = PassPlan { ids_at, layer_ids_at, positions_at, wanted_at, is_step, ..plan };
-        let states = self.enter_pages(&mut words, &mut plan, kept, (&spans, &seats), sequences)?;
+        let states = self.enter_pages(&mut words, &mut plan, kept, &spans, sequences)?;
         let vocabulary = self.program.widths.vocabulary;
         drop(stage);
         let stage = trace_span!("settle").entered();

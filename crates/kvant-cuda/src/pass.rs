@@ -13,7 +13,7 @@ use crate::plan::{Decoding, Item, MAX_PARTIALS, StepPlan, split_latents, split_p
 use crate::program::Reading;
 use kvant_cache::{ExactWindow, KvSlot, Mode, PageId, Sequence};
 use kvant_codec::Side;
-use kvant_device::rotations;
+use kvant_device::{Span, rotations};
 use kvant_model::description::{QueryGain, Rope};
 use std::collections::HashMap;
 use std::ops::Range;
@@ -29,26 +29,6 @@ const ATTENDING_BY_TILES: usize = 1024;
 
 /// Words that sections of the list start at a multiple of.
 const ALIGN: usize = 64;
-
-/// A sequence's part of a pass.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Span {
-    pub start: usize,
-    pub tokens: usize,
-    /// Its first row.
-    pub row: usize,
-    pub capacity: usize,
-}
-
-impl Span {
-    pub(crate) fn positions(&self) -> Range<usize> {
-        self.start..self.start + self.tokens
-    }
-
-    pub(crate) fn last(&self) -> usize {
-        self.start + self.tokens - 1
-    }
-}
 
 /// Words for kernels.
 #[derive(Default)]
@@ -195,7 +175,6 @@ impl PassPlan {
         words: &mut PassParams,
         rule: &ExactWindow,
         spans: &[Span],
-        seats: &[usize],
         attentions: impl Iterator<Item = Reading>,
         ropes: &[Rope],
         Kinds { tiles, wide_tiles, halves }: Kinds,
@@ -212,11 +191,8 @@ impl PassPlan {
         };
         let targets = positions.iter().enumerate().flat_map(target).map(|word| word as u32);
         let targets_at = words.add(targets);
-        let of_rows: Vec<usize> = spans
-            .iter()
-            .zip(seats)
-            .flat_map(|(span, seat)| std::iter::repeat_n(*seat, span.tokens))
-            .collect();
+        let of_rows: Vec<usize> =
+            spans.iter().flat_map(|span| std::iter::repeat_n(span.seat, span.tokens)).collect();
         let mut plan = PassPlan {
             rows: positions.len(),
             ids_at: 0,
@@ -439,13 +415,12 @@ mod tests {
     #[test]
     fn rows_are_written_to_the_page_that_their_query_reads_exactly() {
         let rule = ExactWindow { recent: 70, ..ExactWindow::default() };
-        let span = Span { start: 0, tokens: 300, row: 0, capacity: 400 };
+        let span = Span { tokens: 300, capacity: 400, seat: 3, ..Span::default() };
         let mut words = PassParams::default();
         let plan = PassPlan::new(
             &mut words,
             &rule,
             &[span],
-            &[3],
             std::iter::empty(),
             &[],
             Kinds { tiles: true, wide_tiles: true, halves: 1 },

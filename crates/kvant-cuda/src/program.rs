@@ -7,6 +7,7 @@ use crate::moe::Moe;
 use crate::params::{Address, TILE_ROWS, many_columns};
 use crate::recurrent::{Recurrent, ShortConv};
 use kvant_cache::{KvSlot, StateSlot};
+use kvant_device::HeadPlaces;
 use kvant_model::Tensor;
 use kvant_model::description::{self, Activation, QueryGain, RopeId};
 use std::ops::Deref;
@@ -115,20 +116,8 @@ impl Attention {
     }
 
     /// How what is projected lies in a row.
-    pub(crate) fn places(&self) -> Places {
-        let (dim, heads, kv_heads) = (self.dim, self.heads, self.kv_heads);
-        let q_step = if self.gate.is_some() { 2 * dim } else { dim };
-        let keys = heads * q_step;
-        let apart = Places { q_step, kv_step: dim, k_at: keys, v_at: keys + kv_heads * dim };
-        match self.projection_kind() {
-            description::Projection::FusedByHead(_) => {
-                Places { q_step: 3 * dim, kv_step: 3 * dim, k_at: dim, v_at: 2 * dim }
-            }
-            description::Projection::Equal { .. } => Places { v_at: keys, ..apart },
-            description::Projection::Apart { .. }
-            | description::Projection::Fused(_)
-            | description::Projection::Shared { .. } => apart,
-        }
+    pub(crate) fn places(&self) -> HeadPlaces {
+        HeadPlaces::of(&self.described)
     }
 
     fn projection_kind(&self) -> &description::Projection {
@@ -139,15 +128,6 @@ impl Attention {
     pub(crate) fn norm_address(norm: &Option<Norm>) -> Address {
         norm.as_ref().map_or(0, |norm| norm.weight.address())
     }
-}
-
-/// Where heads lie in a row that was projected: from a head to the next, and where keys and values begin.
-#[derive(Clone, Copy)]
-pub(crate) struct Places {
-    pub q_step: usize,
-    pub kv_step: usize,
-    pub k_at: usize,
-    pub v_at: usize,
 }
 
 /// What is done to inner values, as `kernels/rows.cu` has it.

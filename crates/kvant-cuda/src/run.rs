@@ -18,6 +18,7 @@ use crate::recurrent::StatePlan;
 use crate::tables::PageTables;
 use crate::top::OutLayout;
 use kvant_cache::{KvSlot, Slots};
+use kvant_device::HeadPlaces;
 use kvant_model::description::{NormPlace, Pairing, Rope};
 use std::sync::Arc;
 
@@ -212,9 +213,9 @@ impl Run<'_> {
         self.linear(&of.projection, rows, b.normed.address(), Target::over(b.projected.address()));
         let Some(slot) = slot_pages(self.layout, self.slots.owner(of.slot)) else { return };
         let (places, stride) = (of.places(), of.projection.outputs());
-        for (norm, at) in of.whole_norms.iter().zip([0, places.k_at]) {
+        let keys = places.keys_values.map_or(0, |[keys, _]| keys.at);
+        for (norm, (at, heads)) in of.whole_norms.iter().zip([(0, of.heads), (keys, of.kv_heads)]) {
             if let Some(norm) = norm {
-                let heads = if at == 0 { of.heads } else { of.kv_heads };
                 let params = SpanParams {
                     x: b.projected.address(),
                     weight: norm.weight.address(),
@@ -243,7 +244,7 @@ impl Run<'_> {
                 heads: of.heads as i32,
                 dim: of.dim as i32,
                 stride: stride as i32,
-                step: places.q_step as i32,
+                step: places.queries.step as i32,
             };
             self.launch("gate_heads", (rows, of.heads), 128, params);
         }
@@ -290,7 +291,9 @@ impl Run<'_> {
         let b = self.buffers;
         let index = self.slots.owner(of.slot).index();
         let rope = of.rope.map(|rope| (&self.ropes[rope.0], self.plan.turns_at[&rope.0]));
-        let places = of.places();
+        // Nothing is appended where keys and values are another layer's.
+        let HeadPlaces { queries, keys_values } = of.places();
+        let [keys, values] = keys_values.unwrap_or([queries; 2]);
         let eps = |norm: &Option<Norm>| norm.as_ref().map_or(0.0, |norm| norm.eps);
         let gains = of.query_gain.and_then(|gain| self.plan.gains_at(gain)).map_or(0, |at| self.at(at));
         let params = AppendParams {
@@ -312,10 +315,10 @@ impl Run<'_> {
             neighbours: rope.is_some_and(|(rope, _)| rope.pairing() == Pairing::Neighbours).into(),
             norm_last: (of.norm_place == NormPlace::AfterRope).into(),
             stride: of.projection.outputs() as i32,
-            q_step: places.q_step as i32,
-            kv_step: places.kv_step as i32,
-            k_at: places.k_at as i32,
-            v_at: places.v_at as i32,
+            q_step: queries.step as i32,
+            kv_step: keys.step as i32,
+            k_at: keys.at as i32,
+            v_at: values.at as i32,
             q_eps: eps(&of.q_norm),
             k_eps: eps(&of.k_norm),
             v_eps: eps(&of.v_norm),

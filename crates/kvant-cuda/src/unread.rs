@@ -6,9 +6,9 @@
 use crate::buffer::Pinned;
 use crate::device::{CudaGpu, OpenError};
 use crate::outputs::{Found, Head, Slice};
-use crate::pass::Span;
 use crate::run::PassBuffers;
 use kvant_cache::{CacheError, CacheLayout, StateError};
+use kvant_device::Span;
 use std::collections::VecDeque;
 use std::sync::Arc;
 

@@ -5,8 +5,9 @@
 //! | module | what it is |
 //! |---|---|
 //! | `device` | a [`Device`] that the engine opens, and the [`DeviceKind`] by which it finds one |
-//! | `seats` | block tables: which rows of them a sequence has, and which pages have to be entered |
-//! | `batch` | the sequences of a pass: in this store, and of one layout |
+//! | `block_tables` | which rows of block tables a sequence has, and which pages have to be entered |
+//! | `batch` | the sequences of a pass: in this store, of one layout, and which rows each has |
+//! | `heads` | how queries, keys and values lie in what a projection gives |
 //! | `refusal` | what of a model does not run, by name |
 //! | `packing` | weights, biases and norms on their way to a device |
 //! | `rope` | sines and cosines of a pass |
@@ -17,13 +18,15 @@
 mod batch;
 mod block_tables;
 mod device;
+mod heads;
 mod packing;
 mod refusal;
 mod rope;
 
-pub use batch::Batch;
+pub use batch::{Batch, Span};
 pub use block_tables::BlockTables;
 pub use device::{BackendOptions, Device, DeviceKind, DeviceReport};
+pub use heads::{HeadPlace, HeadPlaces, projected_layers};
 pub use packing::{biases, first_layers, norm_weights, packed, runs};
 pub use refusal::{Blocks, Refusal, check_layers};
 pub use rope::rotations;

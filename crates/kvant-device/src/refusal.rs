@@ -54,6 +54,21 @@ pub struct Blocks {
     pub delta_nets: bool,
 }
 
+impl Blocks {
+    /// All of them: a backend names those that it does not run.
+    pub const ALL: Blocks = Blocks {
+        output_gates: true,
+        query_gains: true,
+        sparse_gates: true,
+        narrow_experts: true,
+        per_layer_inputs: true,
+        streams: true,
+        short_convolutions: true,
+        mamba2: true,
+        delta_nets: true,
+    };
+}
+
 const PER_LAYER: &str = "inputs of each layer's own (per-layer embeddings)";
 const STREAMS: &str = "several residual streams (AltUp)";
 

@@ -3,14 +3,15 @@
 use crate::buffer::Buffer;
 use crate::layout::{LayoutKernels, SideKernels, SlotKernels};
 use crate::network::GpuNetwork;
-use crate::plan::{Class, PassParams, Round, Span, Writes};
-use crate::program::{Attention, HeadPlace};
+use crate::plan::{Class, PassParams, Round, Writes};
+use crate::program::Attention;
 use crate::recorder::Grid;
 use crate::run::Run;
 use crate::tables::Tables;
 use crate::weights::Place;
 use kvant_cache::{CacheLayout, ExactWindow, KvSlot, Sequence, StateError, StateErrorKind};
 use kvant_codec::Side;
+use kvant_device::{HeadPlace, Span};
 use std::collections::HashMap;
 
 /// What a pass does with pages.

@@ -6,11 +6,14 @@ use crate::device::Gpu;
 use crate::latent::check_latent;
 use crate::ops::{Activate, Norm};
 use crate::program::{
-    Attention, Branch, Embedding, Head, HeadPlace, Layer, Linear, LinearPart, Mixer, Mlp, Residual, Widths,
+    Attention, Branch, Embedding, Head, Layer, Linear, LinearPart, Mixer, Mlp, Residual, Widths,
 };
 use crate::weights::Matrix;
 use kvant_cache::STATE_CHUNK;
-use kvant_device::{Blocks, Refusal, biases, check_layers, first_layers, norm_weights, packed, runs};
+use kvant_device::{
+    Blocks, HeadPlaces, Refusal, biases, check_layers, first_layers, norm_weights, packed, projected_layers,
+    runs,
+};
 use kvant_model::description::{self, Description, Inner, Projection};
 use kvant_model::error::{LoadError, Result};
 use kvant_model::{Checkpoint, DType, Tensor};
@@ -24,17 +27,7 @@ pub(crate) struct Compiler<'a> {
 }
 
 /// Blocks beside attention, MLPs and mixtures that run.
-const RUN: Blocks = Blocks {
-    output_gates: true,
-    query_gains: true,
-    sparse_gates: true,
-    narrow_experts: false,
-    per_layer_inputs: true,
-    streams: false,
-    short_convolutions: true,
-    mamba2: true,
-    delta_nets: true,
-};
+const RUN: Blocks = Blocks { narrow_experts: false, streams: false, ..Blocks::ALL };
 
 /// A program.
 pub(crate) struct Program {
@@ -150,29 +143,11 @@ impl Compiler<'_> {
         widths: &mut Widths,
     ) -> Result<Attention> {
         let (dim, value) = (of.key_dim, of.value_dim);
-        let (q_width, k_width) = (of.heads * dim, of.kv_heads * dim);
-        let place = |at, step| HeadPlace { at, step };
-        // With a gate, every head of queries has its gates behind it.
-        let q_step = if of.gate.is_some() { 2 * dim } else { dim };
-        let (q, q_columns) = (place(0, q_step), of.heads * q_step);
-        let keys = place(q_columns, dim);
-        let (projection, q, kv) = match &of.projection {
-            Projection::Apart { q: first, k, v } => {
-                (self.linear(&[first, k, v])?, q, Some((keys, place(q_columns + k_width, value))))
-            }
-            Projection::Fused(qkv) => {
-                (self.linear(&[qkv])?, q, Some((keys, place(q_columns + k_width, value))))
-            }
-            Projection::FusedByHead(qkv) => {
-                let step = 2 * dim + value;
-                (self.linear(&[qkv])?, place(0, step), Some((place(dim, step), place(2 * dim, step))))
-            }
-            Projection::Shared { q: first } => (self.linear(&[first])?, q, None),
-            Projection::Equal { q: first, kv } => (self.linear(&[first, kv])?, q, Some((keys, keys))),
-        };
+        let projection = self.linear(&projected_layers(&of.projection))?;
+        let HeadPlaces { queries, keys_values } = HeadPlaces::of(of);
         widths.projected = widths.projected.max(projection.outputs());
-        widths.queries = widths.queries.max(q_width);
-        widths.keys = widths.keys.max(k_width);
+        widths.queries = widths.queries.max(of.heads * dim);
+        widths.keys = widths.keys.max(of.kv_heads * dim);
         let latent = self.folded(of, model)?;
         if latent.is_some() {
             // What meets keys is at most as wide as a key.
@@ -184,8 +159,8 @@ impl Compiler<'_> {
         Ok(Attention {
             described: of.clone(),
             projection,
-            q,
-            kv,
+            q: queries,
+            kv: keys_values.map(|[keys, values]| (keys, values)),
             q_norm: self.norm_if(of.q_norm.as_ref())?,
             k_norm: self.norm_if(of.k_norm.as_ref())?,
             v_norm: self.norm_if(of.v_norm.as_ref())?,

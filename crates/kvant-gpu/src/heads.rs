@@ -10,11 +10,12 @@ use crate::layout::SlotKernels;
 use crate::ops::{Norm, ROW_SUM, TURNED};
 use crate::page_text::buffers;
 use crate::pass_buffers::PassBuffers;
-use crate::program::{Attention, HeadPlace};
+use crate::program::Attention;
 use crate::recorder::Grid;
 use crate::run::Run;
 use crate::weights::Place;
 use kvant_codec::Element;
+use kvant_device::HeadPlace;
 use kvant_model::description::{NormKind, NormPlace, Pairing, Rope};
 use std::fmt::Write;
 

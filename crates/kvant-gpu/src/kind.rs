@@ -10,20 +10,17 @@ use kvant_device::{BackendOptions, Device, DeviceKind, DeviceReport};
 use kvant_model::{Backend, Checkpoint, Description, LoadError};
 use std::sync::Arc;
 
-struct GpuDevice(Gpu);
-
 /// GPUs, by Metal, Vulkan and DirectX 12. They have no numbers.
 pub static DEVICES: DeviceKind = DeviceKind { name: "gpu", open: |_| open(), hardware, reports };
 
 /// The adapter that the environment names, the best GPU, or one in software.
 fn open() -> Result<Arc<dyn Device>, String> {
-    let gpu = Gpu::open_any().map_err(|e| e.to_string())?;
-    Ok(Arc::new(GpuDevice(gpu)))
+    Ok(Arc::new(Gpu::open_any().map_err(|e| e.to_string())?))
 }
 
 /// The best GPU, if there is one that runs kernels.
 fn hardware() -> Option<Arc<dyn Device>> {
-    let device = GpuDevice(Gpu::open().ok()?);
+    let device = Gpu::open().ok()?;
     (!device.is_software()).then(|| Arc::new(device) as _)
 }
 
@@ -42,28 +39,28 @@ fn report(adapter: AdapterReport) -> DeviceReport {
     DeviceReport { name, about, memory, unfit, one_order: arithmetic == Arithmetic::default() }
 }
 
-impl Device for GpuDevice {
+impl Device for Gpu {
     fn name(&self) -> &str {
-        self.0.name()
+        Gpu::name(self)
     }
 
     fn is_software(&self) -> bool {
-        !self.0.report().kind.is_gpu()
+        !self.report().kind.is_gpu()
     }
 
     fn memory(&self) -> Option<u64> {
-        self.0.report().memory
+        self.report().memory
     }
 
     fn check_model(&self, description: &Description, checkpoint: &Checkpoint) -> Result<(), LoadError> {
-        GpuBackend::new(&self.0).check_model(description, checkpoint)
+        GpuBackend::new(self).check_model(description, checkpoint)
     }
 
     fn check_cache(&self, layout: &CacheLayout) -> Result<(), String> {
-        check_cache(&self.0, layout).map_err(|e| e.to_string())
+        check_cache(self, layout).map_err(|e| e.to_string())
     }
 
     fn backend(&self, options: BackendOptions) -> Box<dyn Backend + Sync> {
-        Box::new(GpuBackend::new(&self.0).with_cap(options.cap).with_weights(options.weights))
+        Box::new(GpuBackend::new(self).with_cap(options.cap).with_weights(options.weights))
     }
 }

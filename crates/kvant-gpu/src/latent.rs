@@ -11,11 +11,11 @@ use crate::device::Gpu;
 use crate::gates::scale_rows;
 use crate::ops::{Norm, NormShape, Turn, rotate};
 use crate::product::{Epilogue, Fused, Target, Visits};
-use crate::program::{Attention, HeadPlace, Linear, LinearPart, Widths};
+use crate::program::{Attention, Linear, LinearPart, Widths};
 use crate::recorder::{Grid, Recorder};
 use crate::run::Run;
 use crate::weights::{Matrix, Place};
-use kvant_device::packed;
+use kvant_device::{HeadPlace, packed};
 use kvant_model::description::{
     self, Description, LatentQuery, NormPlace, Pairing, Precision, Projection, RopeId,
 };

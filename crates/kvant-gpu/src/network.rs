@@ -7,15 +7,14 @@ use crate::latent::Latent;
 use crate::layout::LayoutKernels;
 use crate::pages::GpuPages;
 use crate::pass_buffers::{PassBuffers, enlarge};
-use crate::plan::{PassParams, Span};
+use crate::plan::PassParams;
 use crate::program::Attention;
 use crate::recorder::{BindGroups, Recorder};
 use crate::run::Run;
 use crate::tables::Tables;
 use crate::top::Ranking;
 use kvant_cache::{
-    CacheError, CacheLayout, KvSlot, PageStore, Sequence, SequencePass, Slots, StateError, StateErrorKind,
-    Store,
+    CacheError, CacheLayout, KvSlot, PageStore, Sequence, Slots, StateError, StateErrorKind, Store,
 };
 use kvant_device::Batch;
 use kvant_model::description::Rope;
@@ -26,8 +25,6 @@ use tracing::trace_span;
 
 /// Layers after which what is recorded is handed over: the device begins with it while the host records the others.
 const EARLY: [usize; 3] = [1, 4, 12];
-
-type Spans = (Vec<Span>, Vec<u64>, Arc<CacheLayout>);
 
 /// A model on a device. All its passes go one after another.
 pub struct GpuNetwork {
@@ -60,22 +57,6 @@ impl GpuNetwork {
         slots: Slots,
     ) -> GpuNetwork {
         GpuNetwork { gpu: gpu.clone(), pages, program, ropes, slots, work: Mutex::default() }
-    }
-
-    /// The sequences of a pass with their lineages, and the layout they share.
-    fn spans(&self, sequences: &[&mut Sequence]) -> Result<Spans, StateError> {
-        let (mut spans, mut batch, mut row) = (Vec::new(), Batch::default(), 0);
-        for sequence in sequences.iter() {
-            let pass = sequence.pass();
-            batch.add(sequence, &*self.pages)?;
-            // A sequence without end is to the model one as long as its window.
-            let capacity = pass.streaming.map_or(pass.capacity, |streaming| streaming.span());
-            let SequencePass { start, tokens, streaming, .. } = pass;
-            spans.push(Span { start, tokens, row, capacity, streaming, seat: 0 });
-            row += pass.tokens;
-        }
-        let (lineages, layout) = batch.finish()?;
-        Ok((spans, lineages, layout))
     }
 }
 
@@ -115,8 +96,9 @@ fn accepted(
 impl Network for GpuNetwork {
     fn forward(&self, pass: Pass<'_>, sequences: &mut [&mut Sequence]) -> Result<Outputs, StateError> {
         let (gpu, stage) = (&self.gpu, trace_span!("plan").entered());
-        let (mut spans, lineages, layout) = self.spans(sequences)?;
-        let rows: usize = spans.iter().map(|span| span.tokens).sum();
+        let mut batch = Batch::of(sequences, &*self.pages)?;
+        let layout = Arc::clone(&batch.layout);
+        let rows: usize = batch.spans.iter().map(|span| span.tokens).sum();
         let mut work = self.work.lock().unwrap_or_else(PoisonError::into_inner);
         let Work { buffers, binds, bound, layout: known, tables, ranking } = &mut *work;
         let kernels = match known {
@@ -134,12 +116,12 @@ impl Network for GpuNetwork {
             binds.clear();
         }
         let Some(buffers) = buffers else { return Err(device_error("no buffers")) };
-        let most = spans.iter().map(|span| span.start + span.tokens).max().unwrap_or(0);
-        let seats = tables.seats(&lineages, kernels.kept_pages(layout.exact_window(), most));
-        spans.iter_mut().zip(seats).for_each(|(span, seat)| span.seat = seat);
+        let most = batch.spans.iter().map(|span| span.positions().end).max().unwrap_or(0);
+        batch.sit(tables.seats(&batch.lineages, kernels.kept_pages(layout.exact_window(), most)));
+        let spans = batch.spans;
         let mut words = PassParams { first: tables.len(), list: Vec::new() };
         let ids_at = words.add(pass.ids());
-        let positions = spans.iter().flat_map(|span| span.start..span.start + span.tokens);
+        let positions = spans.iter().flat_map(|span| span.positions());
         let positions_at = words.add(positions.map(|position| position as u32));
         let asked = pass.wanted();
         let wanted = &asked.scored;

@@ -9,9 +9,9 @@
 
 use crate::layout::SlotKernels;
 use crate::tables::Tables;
-use kvant_cache::{ExactWindow, PageId, PageWork, Sequence, Streaming};
+use kvant_cache::{ExactWindow, PageId, PageWork, Sequence};
 use kvant_codec::Side;
-use kvant_device::rotations;
+use kvant_device::{Span, rotations};
 use kvant_model::description::{QueryGain, Rope};
 use std::ops::Range;
 
@@ -47,20 +47,6 @@ pub(crate) fn team_split(seen: usize, kv_heads: usize) -> usize {
 /// Words that partial sums of one round of attention may take.
 const ROUND_WORDS: usize = 1 << 24;
 
-/// A sequence's part of a pass.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Span {
-    pub start: usize,
-    pub tokens: usize,
-    /// Its first row.
-    pub row: usize,
-    /// The most tokens it may hold, as the model sees it.
-    pub capacity: usize,
-    pub streaming: Option<Streaming>,
-    /// Its seat among the tables that stay.
-    pub seat: usize,
-}
-
 /// Words for kernels, from a place on.
 pub(crate) struct PassParams {
     pub first: usize,
@@ -82,7 +68,7 @@ impl PassParams {
 
     /// What every row of queries is multiplied by.
     pub(crate) fn gains(&mut self, gain: &QueryGain, spans: &[Span]) -> usize {
-        let positions = spans.iter().flat_map(|span| span.start..span.start + span.tokens);
+        let positions = spans.iter().flat_map(Span::positions);
         self.add(positions.map(|position| (gain.at(position) as f32).to_bits()))
     }
 
@@ -91,7 +77,7 @@ impl PassParams {
         let sequence = |span: &Span| {
             let (span, streaming) = (*span, span.streaming.filter(|_| at_sinks));
             let position = move |position| streaming.map_or(position, |own| own.at_sinks(position));
-            ((span.start..span.start + span.tokens).map(position), span.capacity)
+            (span.positions().map(position), span.capacity)
         };
         let rotations = rotations(rope, spans.iter().map(sequence));
         self.add(
@@ -163,7 +149,7 @@ impl Class {
             Side::Key => self.key_tokens,
             Side::Value => self.value_tokens,
         };
-        let last = span.start + span.tokens - 1;
+        let last = span.last();
         let end = (last + 1).saturating_sub(rule.sinks).div_ceil(tokens);
         let first = self.first(rule, span.start) / tokens;
         let coded = rule.encoded_for(last, tokens).min(end);

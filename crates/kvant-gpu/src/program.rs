@@ -9,6 +9,7 @@ use crate::moe::Moe;
 use crate::ops::{Activate, Norm};
 use crate::short_conv::ShortConv;
 use crate::weights::Matrix;
+use kvant_device::HeadPlace;
 use kvant_model::Tensor;
 use kvant_model::description;
 use std::ops::Deref;
@@ -42,14 +43,6 @@ pub(crate) struct Embedding {
     pub scale: f32,
     pub positions: Option<Buffer>,
     pub layer_inputs: Option<LayerInputs>,
-}
-
-/// Where queries, keys or values of a row lie in what the projection gives.
-#[derive(Clone, Copy)]
-pub(crate) struct HeadPlace {
-    pub at: usize,
-    /// From one head to the next.
-    pub step: usize,
 }
 
 /// Attention over keys and values: numbers as described, weights on the device.

@@ -9,10 +9,11 @@ use crate::network::GpuNetwork;
 use crate::ops::{Activate, Norm, NormShape, Turn, add, rotate};
 use crate::pass_buffers::PassBuffers;
 use crate::product::{Epilogue, Fused, Target};
-use crate::program::{Attention, Branch, HeadPlace, Layer, Linear, Mixer, Mlp, Residual};
+use crate::program::{Attention, Branch, Layer, Linear, Mixer, Mlp, Residual};
 use crate::recorder::Recorder;
 use crate::states::StatePlan;
 use crate::weights::Place;
+use kvant_device::HeadPlace;
 use kvant_model::description::{NormPlace, Pairing};
 use std::sync::Arc;
 

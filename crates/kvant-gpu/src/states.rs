@@ -13,7 +13,7 @@ use crate::kernel::Kernel;
 use crate::network::GpuNetwork;
 use crate::ops::{ACT, activation_number};
 use crate::page_text::buffers;
-use crate::plan::{PassParams, Span};
+use crate::plan::PassParams;
 use crate::program::Mixer;
 use crate::recorder::Grid;
 use crate::run::Run;
@@ -21,6 +21,7 @@ use crate::weights::Place;
 use kvant_cache::{
     RecurrentShape, RowsCopy, STATE_CHUNK, Sequence, StateError, StatePiece, StateSlot, StateType,
 };
+use kvant_device::Span;
 use kvant_model::Checkpoint;
 use kvant_model::description::Convolution;
 use kvant_model::error::{LoadError, Result};

@@ -96,7 +96,7 @@ pub const NAMED: &[Named] = &[
         about: "whole models and kernels as Metal would be given them, on the host",
         covers: || {
             let own = crates(&["kvant-gpu", "kvant-codec", "kvant-cache"]);
-            own.into_iter().chain(["dev/kvant-msl".to_string()]).collect()
+            own.into_iter().chain(["dev/kvant-conformance", "dev/kvant-msl"].map(String::from)).collect()
         },
         run: gpu::msl,
     },

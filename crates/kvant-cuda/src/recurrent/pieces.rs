@@ -1,8 +1,9 @@
 //! Which pages of recurrent state a pass reads and writes, by piece of a chunk.
 
 use crate::pages::unit_as;
-use crate::pass::{PassParams, Span};
+use crate::pass::PassParams;
 use kvant_cache::{PageId, PageKind, RowsCopy, Sequence, StateError, StateErrorKind, StateSlot, StateWork};
+use kvant_device::Span;
 use std::collections::HashMap;
 
 /// No page, as `kernels/recurrent.cu` has it.

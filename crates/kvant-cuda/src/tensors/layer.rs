@@ -8,12 +8,13 @@ use crate::device::Launch;
 use crate::jobs::{EncodeJobs, TakeError, add_jobs, take_pages};
 use crate::layout::PAGE_TOKENS;
 use crate::params::{FromTensorsParams, TILE_ROWS, TensorParams, ToTensorParams, many_columns};
-use crate::pass::{Kinds, Part, PassParams, PassPlan, Span, slot_pages};
+use crate::pass::{Kinds, Part, PassParams, PassPlan, slot_pages};
 use crate::recorder::Recorder;
 use crate::run::fit;
 use crate::tables::PageTables;
 use cudarc::driver::sys;
 use kvant_cache::{CacheError, CacheLayout, KvSlot, Sequence};
+use kvant_device::Span;
 use std::sync::{Arc, PoisonError};
 
 /// Tokens of a sequence that are appended before they attend and are settled: a long prompt's exact rows are held for so many at a time.
@@ -111,7 +112,7 @@ impl CardLayer {
         let (mut spans, mut places, mut row) = (Vec::new(), Vec::new(), 0);
         for (batch, (sequence, tokens)) in sequences.iter_mut().zip(pass.tokens).enumerate() {
             if !tokens.is_empty() {
-                let span = Span { start: sequence.len(), tokens: tokens.len(), row, capacity: 0 };
+                let span = Span { start: sequence.len(), tokens: tokens.len(), row, ..Span::default() };
                 spans.push((batch, span));
                 places.extend(tokens.iter().flat_map(|token| [batch as u32, *token as u32]));
                 row += tokens.len();
@@ -132,18 +133,19 @@ impl CardLayer {
             }
         }
         let lineages: Vec<u64> = spans.iter().map(|(batch, _)| sequences[*batch].lineage()).collect();
-        let own_seats = tables.seats(&lineages);
+        let seats = tables.seats(&lineages);
+        spans.iter_mut().zip(seats).for_each(|((_, span), seat)| span.seat = seat);
         let only: Vec<Span> = spans.iter().map(|(_, span)| *span).collect();
         let mut words = PassParams::default();
         let places_at = words.add(places);
-        let plan = PassPlan::new(&mut words, rule, &only, &own_seats, std::iter::empty(), &[], kinds);
+        let plan = PassPlan::new(&mut words, rule, &only, std::iter::empty(), &[], kinds);
         let mut table = Vec::new();
-        for ((batch, span), seat) in spans.iter().zip(&own_seats) {
+        for (batch, span) in &spans {
             let sequence = &sequences[*batch];
             let part = Part { slot, pages: of, rule, span, sequence };
             part.exact_table(plan.exact_stride, &mut table).map_err(device)?;
             let closed = rule.encoded_for(span.last(), PAGE_TOKENS);
-            tables.enter(*seat, slot, of, sequence, closed).map_err(device)?;
+            tables.enter(span.seat, slot, of, sequence, closed).map_err(device)?;
         }
         let exact_at = words.add(table);
         cache.pages.prepare(jobs.pages()).map_err(device)?;
@@ -188,8 +190,7 @@ impl CardLayer {
             let tile = if plan.tiles { (many_columns(of.dim) / group).max(1) } else { 1 };
             let wide_tile = if plan.wide_tiles { TILE_ROWS / group } else { 0 };
             let positions = only.iter().flat_map(Span::positions).collect();
-            let by_row = only.iter().zip(&own_seats);
-            let by_row = by_row.flat_map(|(span, seat)| std::iter::repeat_n(*seat, span.tokens)).collect();
+            let by_row = only.iter().flat_map(|span| std::iter::repeat_n(span.seat, span.tokens)).collect();
             let key = PlanKey { positions, seats: by_row, window: *window, tile, wide_tile };
             work.plan(card, rule, key)?;
             let Work { words, queries, out, part_o, part_ml, plans } = work;

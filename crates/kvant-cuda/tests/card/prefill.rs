@@ -1,7 +1,6 @@
 //! A token's products have the same bits in every kernel: alone, in chunks of any length, by cubins (wgmma on Hopper) and by PTX (mma.sync).
 
-use super::models::{count, is_short, tokens};
-use super::{cache, card, read};
+use super::{cache, card, count, is_short, read, tokens};
 use kvant_cuda::kernels::Form;
 use kvant_cuda::{CudaBackend, CudaGpu, WeightType};
 use kvant_model::error::Result;

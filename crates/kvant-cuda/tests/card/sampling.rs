@@ -1,9 +1,9 @@
 //! The beginnings of rankings that a card sends in place of logits, against the logits themselves.
 
 use crate::card;
-use crate::models::{llama, tiny};
 use kvant_attention::KvCache;
 use kvant_cache::Policy;
+use kvant_conformance::wide::{llama, tiny};
 use kvant_cuda::{CudaBackend, PassOptions};
 use kvant_model::synth::{Shape, WeightType};
 use kvant_model::{Chunk, Form, Model, Output, Pass, TopK, TopTokens};

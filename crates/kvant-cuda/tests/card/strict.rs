@@ -1,9 +1,9 @@
 //! Strict mode on a card against strict mode on the CPU: a query reads its own page as it was encoded.
 
-use crate::models::{is_short, llama, tiny};
-use crate::{Loaded, card, distance, load, on_cpu};
+use crate::{Loaded, card, distance, is_short, load, on_cpu};
 use kvant_attention::KvCache;
 use kvant_cache::{Arena, Mode, Policy, Store};
+use kvant_conformance::wide::{llama, tiny};
 use kvant_model::synth::WeightType;
 use kvant_model::{Chunk, Model, Pass};
 

@@ -1,9 +1,9 @@
 //! Prompt attention by tiles (`kernels/attention_tile.cu`) gives a token the bits that the kernels of few queries give it.
 
-use super::models::{count, described, is_short, llama, shape, tokens};
-use super::{Loaded, cache, card, load, read};
+use super::{Loaded, cache, card, count, is_short, llama, load, read, shape, tokens};
 use kvant_cache::PageStore;
 use kvant_codec::Side;
+use kvant_conformance::wide::described;
 use kvant_model::synth::{self, Shape};
 use kvant_model::{Checkpoint, Chunk, Pass};
 

@@ -2,9 +2,9 @@
 
 use super::*;
 use half::f16;
+use kvant_conformance::wide::tiny;
 use kvant_model::ForwardError;
 use kvant_model::gguf::Gguf;
-use models::tiny;
 
 /// Reads tokens and wants the logits of the last, or nothing.
 fn pass(model: &Model, cache: &mut KvCache, ids: &[u32], wants: bool) -> Result<Vec<u32>, ForwardError> {

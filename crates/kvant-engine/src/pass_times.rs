@@ -9,14 +9,15 @@ const NEWEST: f64 = 0.2;
 /// A pass counts as at most so many times what is known: the system may have given the processor to others meanwhile.
 const OUTLIER: f64 = 3.0;
 
-/// What a row that is read on trial is taken to cost, as a part of a pass with one token of one sequence, before it is known.
+/// What a row is taken to cost before it is known, as a part of a pass with one token of one sequence. The rest is there however many
+/// rows there are: weights are read from memory once.
 const USUAL_ROW: f64 = 0.2;
 
 /// How much better than its cost a trial has to look.
 const MARGIN: f64 = 1.2;
 
 /// What is left of the cost of trials after each pass without: what was dear once is tried again some time.
-const FADING: f64 = 0.99;
+const FADING: f64 = 0.998;
 
 /// What passes have taken lately.
 ///
@@ -79,11 +80,16 @@ impl PassTimes {
     /// How likely a token that is read on trial has to be right, where so many sequences are being answered: a row is worth it if it
     /// brings more tokens a second than the pass does without it.
     fn least_chance(&self, answering: usize) -> f64 {
-        let row = match (self.trial.or(self.reading), self.quiet) {
-            (Some(row), Some(quiet)) if quiet > 0.0 => row / quiet,
-            _ => USUAL_ROW,
+        let answering = answering.max(1) as f64;
+        let usual = USUAL_ROW / (1.0 - USUAL_ROW + USUAL_ROW * answering);
+        let part = |row: f64| self.quiet.filter(|quiet| *quiet > 0.0).map(|quiet| row / quiet);
+        // A token of a prompt is cheaper than a row of a small pass, so it says only what a trial costs at least.
+        let row = match (self.trial.and_then(part), self.reading.and_then(part)) {
+            (Some(trial), _) => trial,
+            (None, Some(reading)) => reading.max(usual),
+            (None, None) => usual,
         };
-        (MARGIN * row * answering as f64).max(0.1)
+        (MARGIN * row * answering).max(0.1)
     }
 }
 
@@ -99,17 +105,30 @@ mod tests {
     fn dear_rows_are_not_read_on_trial_until_that_fades() {
         let mut times = PassTimes::default();
         let answering = PassRows { answering: 1, ..PassRows::default() };
-        assert!(times.least_chance(1) < 0.3 && times.least_chance(8) > 1.0);
+        assert!(times.least_chance(1) < 0.3 && times.least_chance(8) > 0.75);
         times.learn(answering, Duration::from_millis(10));
         times.learn(PassRows { proposed: 4, ..answering }, Duration::from_millis(14));
         assert!((times.least_chance(1) - 0.12).abs() < 1e-6, "{}", times.least_chance(1));
         (0..50).for_each(|_| times.learn(PassRows { proposed: 2, ..answering }, Duration::from_millis(40)));
         assert!(times.least_chance(1) > 1.0);
-        (0..400).for_each(|_| times.learn(answering, Duration::from_millis(10)));
+        (0..2000).for_each(|_| times.learn(answering, Duration::from_millis(10)));
         assert!(times.least_chance(1) < 0.2);
         // Nothing is learned where prompts are read beside it.
         let before = times.least_chance(1);
         times.learn(PassRows { read: 100, proposed: 2, answering: 1 }, Duration::from_secs(9));
         assert_eq!(times.least_chance(1), before);
+    }
+
+    #[test]
+    fn a_cheap_prompt_does_not_make_rows_of_a_batch_look_cheap() {
+        let mut times = PassTimes::default();
+        times.learn(PassRows { read: 100, ..PassRows::default() }, Duration::from_millis(100));
+        let answering = PassRows { answering: 8, ..PassRows::default() };
+        times.learn(answering, Duration::from_millis(80));
+        assert!(times.least_chance(8) > 0.75, "{}", times.least_chance(8));
+        // Rows that cost as much as those of answers are not worth it, however likely.
+        times.learn(PassRows { proposed: 4, ..answering }, Duration::from_millis(120));
+        (0..50).for_each(|_| times.learn(answering, Duration::from_millis(80)));
+        assert!(times.least_chance(8) > 1.0, "{}", times.least_chance(8));
     }
 }

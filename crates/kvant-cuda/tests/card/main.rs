@@ -101,6 +101,7 @@ const REFUSES: &[Refused] = &[
     },
     Refused { because: "several residual streams (AltUp)", names: &["gemma3n"] },
     Refused { because: "rows of 48 numbers, not of whole 64", names: &["gemma3"] },
+    Refused { because: "rows of 72 numbers, not of whole 64", names: &["smollm2"] },
     Refused { because: "exact pages of F32", names: &["f32"] },
     Refused { because: "exact pages of Bf16", names: &["bf16"] },
     Refused { because: "f16 keys beside 4-bit values", names: &["int4;layers 0:k=f16"] },

@@ -36,7 +36,7 @@ const RUN: Blocks = Blocks {
     output_gates: true,
     query_gains: true,
     sparse_gates: false,
-    narrow_experts: false,
+    narrow_experts: true,
     per_layer_inputs: true,
     streams: false,
     short_convolutions: true,

@@ -51,6 +51,17 @@ fn attending() -> Vec<(&'static str, Checkpoint)> {
             }),
         ),
         model("hunyuan_v1_dense", json!({"head_dim": 64, "tie_word_embeddings": true})),
+        // Experts without a gate in a narrower space, beside a shared one in the full width.
+        model(
+            "nemotron_h",
+            json!({
+                "head_dim": 64, "layers_block_type": ["moe", "attention"], "mlp_hidden_act": "relu2", "mamba_hidden_act": "silu",
+                "mamba_head_dim": 32, "mamba_num_heads": 4, "n_groups": 2, "ssm_state_size": 32, "conv_kernel": 4, "expand": 1,
+                "layer_norm_epsilon": 1e-5, "moe_intermediate_size": 64, "moe_latent_size": 64, "moe_shared_expert_intermediate_size": 128,
+                "n_routed_experts": 8, "n_shared_experts": 1, "n_group": 1, "topk_group": 1, "num_experts_per_tok": 2,
+                "norm_topk_prob": true, "routed_scaling_factor": 1.5
+            }),
+        ),
     ];
     if !is_short() {
         models.extend([

@@ -95,8 +95,8 @@ class LatentCase:
         columns = self.tile * self.heads
         mt = mt or (1 if columns <= 16 else 2 if columns <= 32 else 4)
         tiles = -(-columns // (16 * mt))
-        params = pack("11Q10if", self.memory.bytes, self.table, self.exact, self.items, self.own, self.q, self.q_closed, self.part_o, self.part_ml, self.signs,
-                      self.out, self.n_items, self.heads, self.latent, self.rotated, self.table_stride, self.exact_stride, *self.bits, SINK_PAGE, tiles,
+        params = pack("11Q11if", self.memory.bytes, self.table, self.exact, self.items, self.own, self.q, self.q_closed, self.part_o, self.part_ml, self.signs,
+                      self.out, self.n_items, self.heads, self.latent, self.rotated, self.table_stride, self.exact_stride, *self.bits, SINK_PAGE, tiles, 1,
                       self.scale * LOG2_E)
         kernels.launch(f"attend_latent_m{mt}", self.n_items * tiles, 256, params, early)
         kernels.launch("reduce_latent", (self.rows, self.heads), 512, params, True)

@@ -1,6 +1,6 @@
 // Entry points: attention over latents for 16, 32 and 64 columns, and its reduce.
 #include "latent.cuh"
-#include "walsh.cuh"
+#include "latent_row.cuh"
 #define ATTEND_LATENT(NAME, MT, PER_SM)                                                                                  \
     extern "C" __global__ void __launch_bounds__(LATENT_THREADS, PER_SM) NAME(const __grid_constant__ LatentParams p) { \
         attend_latent<MT>(p);                                                                                            \
@@ -9,19 +9,6 @@
 ATTEND_LATENT(attend_latent_m1, 1, 2)
 ATTEND_LATENT(attend_latent_m2, 2, 1)
 ATTEND_LATENT(attend_latent_m4, 4, 1)
-
-// The Walsh-Hadamard transform of n = 2^k numbers in shared memory, lowest stage first, by all threads of a CTA. It ends with a barrier.
-DEVICE void turn_row(float* x, int n) {
-    __syncthreads();
-    for (int h = 1; h < n; h *= 2) {
-        for (int i = threadIdx.x; i < n / 2; i += blockDim.x) {
-            const int low = i / h * 2 * h + i % h;
-            const float a = x[low], b = x[low + h];
-            x[low] = a + b, x[low + h] = a - b;
-        }
-        __syncthreads();
-    }
-}
 
 // Merges the partials of a query: those of closed pages, 32 of them by each of four slices of the CTA, and the slices in order; turned back; then the
 // exact rows'. Grid: (rows, heads).
@@ -101,15 +88,6 @@ struct LatentQueryParams {
 };
 constexpr int LATENT_QUERY_THREADS = 128;
 
-// Number c of a part of which the first 2 pairs channels are rotated.
-DEVICE float rotated_at(const float* x, int c, const float2* turns, int pairs, int neighbours) {
-    if (c >= 2 * pairs) return x[c];
-    const int pair = neighbours ? c / 2 : c % pairs;
-    const bool second = neighbours ? c % 2 : c >= pairs;
-    const float other = x[neighbours ? c ^ 1 : second ? c - pairs : c + pairs];
-    const float2 turn = __ldg(turns + pair);
-    return __fadd_rn(__fmul_rn(x[c], turn.x), __fmul_rn(other, second ? turn.y : -turn.y));
-}
 DEVICE bool holds(u16 half) { return fabsf(f16_to_f32(half)) <= 65504.f; }
 
 extern "C" __global__ void __launch_bounds__(LATENT_QUERY_THREADS) latent_queries(const __grid_constant__ LatentQueryParams p) {

@@ -1,4 +1,5 @@
-// Attention over latents (MLA): one vector of a token serves scores and sums, beside a rotated part that scores alone read.
+// Attention over latents: one vector of a token serves scores and sums, beside a rotated part that scores alone read. MLA has one such vector for all
+// heads, Gemma 4's global layers one for every kv head: a CTA attends for the query heads of one kv head.
 //
 // Half pages are canonical (docs/page-format.md of kvant-codec), for a page is turned into f16 in shared memory once and then read by many
 // columns, in both directions: `key` halves have the rotated part, `value` halves the latent. A row of the tile is a token: latent, then
@@ -13,13 +14,13 @@
 #include "attention.cuh"
 
 constexpr int LATENT_WARPS = 8, LATENT_THREADS = LATENT_WARPS * WARP;
-constexpr int LATENT = 512, ROTATED = 64;  // the most channels of the two parts
+constexpr int LATENT = 512, ROTATED = 128;  // the most channels of the two parts
 constexpr int TILE_WIDTH = LATENT + ROTATED + 8;  // halves of a row: an odd number of 16-byte units, so that rows begin in different banks
 
 struct LatentParams {
     const u8* pages;         // page memory
-    const PageEntry* table;  // (seats, table_stride): closed pages
-    const PageEntry* exact;  // (rows, exact_stride): the sinks' page, then the exact pages in order
+    const PageEntry* table;  // (seats, kv_heads, table_stride): closed pages
+    const PageEntry* exact;  // (rows, kv_heads, exact_stride): the sinks' page, then the exact pages in order
     const Item* items;       // (n_items)
     const Slots* slots;      // (rows)
     const u16* q;            // (rows, heads, latent + rotated) f16
@@ -32,7 +33,8 @@ struct LatentParams {
     int table_stride, exact_stride;
     int key_bits, value_bits;  // of closed pages: 4 or 8; 0 for f16
     int sink_tokens;           // of the sinks' page
-    int tiles;                 // tiles of columns of an item
+    int tiles;                 // tiles of columns of an item and kv head
+    int kv_heads;              // which divide the heads
     float scale;               // scores to log2 units
 };
 
@@ -271,13 +273,14 @@ struct LatentState {
     }
 };
 
-// Grid: items times tiles of columns.
+// Grid: items times kv heads times tiles of columns.
 template <int MT>
 DEVICE void attend_latent(const LatentParams& p) {
     DYNAMIC_SHARED(memory);
     auto& shared = *reinterpret_cast<LatentShared<MT>*>(memory);
     const int tid = threadIdx.x, warp = tid / WARP, lane = tid % WARP;
-    const int index = blockIdx.x / p.tiles, first = blockIdx.x % p.tiles * 16 * MT;
+    const int column = blockIdx.x / p.tiles, first = blockIdx.x % p.tiles * 16 * MT;
+    const int index = column / p.kv_heads, kv = column % p.kv_heads, group = p.heads / p.kv_heads;
     const Item item{__ldg(&p.items[index].run), __ldg(&p.items[index].seen), __ldg(&p.items[index].rows)};
     const int tokens = item.rows.y, width = p.latent + p.rotated;
     const bool closed = item.run.y < item.run.z;
@@ -286,16 +289,16 @@ DEVICE void attend_latent(const LatentParams& p) {
 
     const u16* queries = closed ? p.q_closed : p.q;
     for (int i = tid; i < 16 * MT * (width / 8); i += LATENT_THREADS) {
-        const int row = i / (width / 8), c = i % (width / 8) * 8, token = (first + row) / p.heads, head = (first + row) % p.heads;
+        const int row = i / (width / 8), c = i % (width / 8) * 8, token = (first + row) / group, head = kv * group + (first + row) % group;
         uint4 v = {0u, 0u, 0u, 0u};
         if (token < tokens) v = load_coherent(queries + ((u64)(item.rows.x + token) * p.heads + head) * width + c);
         *reinterpret_cast<uint4*>(&shared.q[row][c]) = v;
     }
     LatentState<MT> state;
     state.clear();
-    auto later = [&](int row) { return min((first + row) / p.heads, tokens - 1); };  // which token of the item
+    auto later = [&](int row) { return min((first + row) / group, tokens - 1); };  // which token of the item
     if (closed) {
-        const PageEntry* pages = p.table + (u64)item.run.x * p.table_stride;
+        const PageEntry* pages = p.table + ((u64)item.run.x * p.kv_heads + kv) * p.table_stride;
         int hidden = item.seen.x;
 #pragma unroll 1
         for (int page = item.run.y; page < item.run.z; page++, hidden -= PAGE_TOKENS) {
@@ -306,7 +309,7 @@ DEVICE void attend_latent(const LatentParams& p) {
         }
     } else {
         // The rows of the table of exact pages are the queries'. Those of an item begin with the same page, and the last one's has all of them.
-        const PageEntry* pages = p.exact + (u64)(item.rows.x + tokens - 1) * p.exact_stride;
+        const PageEntry* pages = p.exact + ((u64)(item.rows.x + tokens - 1) * p.kv_heads + kv) * p.exact_stride;
         auto tile = [&](PageEntry entry, int count) {
             exact_latents(shared.tile, half_page(p.pages, entry.y), count, p.latent, tid);
             exact_rotated(shared.tile, half_page(p.pages, entry.x), count, p.latent, p.rotated, tid);
@@ -331,18 +334,20 @@ DEVICE void attend_latent(const LatentParams& p) {
         }
     }
     const int g = lane / 4, t = lane % 4, own = p.latent / 64;
-    auto slot = [&](int row) { return (u64)(item.run.w + (first + row) / p.heads * item.rows.w) * p.heads + (first + row) % p.heads; };
+    auto slot = [&](int row) {
+        return (u64)(item.run.w + (first + row) / group * item.rows.w) * p.heads + kv * group + (first + row) % group;
+    };
 #pragma unroll
     for (int i = 0; i < 2 * MT; i++) {
         const int row = warp + LATENT_WARPS * i;
-        if (lane == 0 && (first + row) / p.heads < tokens) p.part_ml[slot(row)] = make_float2(state.m[i], state.l[i]);
+        if (lane == 0 && (first + row) / group < tokens) p.part_ml[slot(row)] = make_float2(state.m[i], state.l[i]);
     }
 #pragma unroll
     for (int mt = 0; mt < MT; mt++)
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             const int row = 16 * mt + 8 * r + g;
-            if ((first + row) / p.heads >= tokens) continue;
+            if ((first + row) / group >= tokens) continue;
             float* out = p.part_o + slot(row) * p.latent + 8 * own * warp + 2 * t;
 #pragma unroll
             for (int nt = 0; nt < LATENT / 64; nt++)

@@ -2,6 +2,8 @@
 //
 // Half pages are canonical; codes and scales are bit for bit what kvant-codec writes. How scales are chosen is known to fit.cuh alone.
 #include "fit.cuh"
+#include "functions.cuh"
+#include "latent_row.cuh"
 
 constexpr int LATENT_ROW_THREADS = 128, MOST_LATENT = 512;
 
@@ -20,11 +22,6 @@ struct LatentRowParams {
     int exact_stride, sink_tokens;
     float eps;
 };
-DEVICE u16 marked(float x, int row, int* refused) {
-    const u16 y = f32_to_f16(x);
-    if (!(fabsf(f16_to_f32(y)) <= 65504.f)) atomicMax(refused, 1 + row);
-    return y;
-}
 // Grid: (rows, heads + 1): a head's part of the query, then the latent.
 extern "C" __global__ void __launch_bounds__(LATENT_ROW_THREADS) latent_rows(const __grid_constant__ LatentRowParams p) {
     __shared__ float scratch[LATENT_ROW_THREADS / WARP];
@@ -41,13 +38,7 @@ extern "C" __global__ void __launch_bounds__(LATENT_ROW_THREADS) latent_rows(con
     const float* both = p.both + (u64)row * (p.latent + p.rotated);
     float sum = 0.f;
     for (int c = threadIdx.x; c < p.latent; c += blockDim.x) sum = fmaf(both[c], both[c], sum);
-#pragma unroll
-    for (int o = 16; o; o /= 2) sum += __shfl_xor_sync(~0u, sum, o);
-    if (threadIdx.x % WARP == 0) scratch[threadIdx.x / WARP] = sum;
-    __syncthreads();
-    sum = 0.f;
-    for (int w = 0; w < LATENT_ROW_THREADS / WARP; w++) sum += scratch[w];
-    const float r = rsqrtf(sum / p.latent + p.eps);
+    const float r = rsqrtf(over_cta(sum, scratch) / p.latent + p.eps);
     const int4 target = __ldg(p.targets + row);
     const PageEntry entry = __ldg(p.exact + (u64)target.x * p.exact_stride + target.y);
     const int tokens = target.y == 0 ? p.sink_tokens : PAGE_TOKENS;
@@ -56,16 +47,76 @@ extern "C" __global__ void __launch_bounds__(LATENT_ROW_THREADS) latent_rows(con
         values[target.z * p.latent + c] = marked(both[c] * r * __ldg(p.norm + c), row, p.refused);
     const float* x = both + p.latent;
     for (int c = threadIdx.x; c < p.rotated; c += blockDim.x) {
-        float y = x[c];
-        if (c < 2 * p.pairs) {
-            const int pair = p.neighbours ? c / 2 : c % p.pairs;
-            const bool second = p.neighbours ? c % 2 : c >= p.pairs;
-            const float other = x[p.neighbours ? c ^ 1 : second ? c - p.pairs : c + p.pairs];
-            const float2 turn = __ldg(p.turns + (u64)row * p.pairs + pair);
-            y = __fadd_rn(__fmul_rn(y, turn.x), __fmul_rn(other, second ? turn.y : -turn.y));
-        }
+        const float y = rotated_at(x, c, p.turns + (u64)row * p.pairs, p.pairs, p.neighbours);
         keys[c * tokens + target.z] = marked(y, row, p.refused);
     }
+}
+
+// Rows of attention whose keys are their values times a norm's weights, but for the channels that turn (Gemma 4's global layers): the latent is the
+// value, the rotated part the channels of the key that turn. A query takes over the norm's weights where it meets the latent, and has zeros
+// there in place of the channels that turn.
+struct FoldedRowParams {
+    const float* qkv;        // (rows, stride): queries of all heads, then what keys and values of all kv heads are made of
+    const float2* turns;     // (rows, pairs): cos, sin of each rotated pair
+    const float *q_norm, *k_norm, *v_norm;  // (latent) RMS norms of heads; q_norm and v_norm may be null
+    const float* gains;      // (rows) multipliers of queries, or null
+    const float* by;         // (latent): what a query is multiplied with where it meets the latent
+    const int* turning;      // (rotated): the channels that turn
+    const float* signs;      // (latent) sign / sqrt(latent) of the SRHT of closed pages, or null
+    u16* to;                 // (rows, heads, latent + rotated) f16
+    u16* to_closed;          // the same in the basis of closed pages; not written where there are no signs
+    u8* pages;               // page memory
+    const PageEntry* exact;  // (rows of the table, kv_heads, exact_stride)
+    const int4* targets;     // (rows): row of the table, which exact page, which token of it
+    int* refused;            // the largest 1 + row whose numbers f16 does not hold
+    int heads, kv_heads, latent, rotated, pairs, neighbours;
+    int stride, exact_stride, sink_tokens;
+    float q_eps, k_eps, v_eps;
+};
+// Grid: (rows, heads + kv_heads).
+extern "C" __global__ void __launch_bounds__(LATENT_ROW_THREADS) folded_rows(const __grid_constant__ FoldedRowParams p) {
+    __shared__ float scratch[LATENT_ROW_THREADS / WARP], x[MOST_LATENT], turned[MOST_LATENT];
+    const int row = blockIdx.x, head = blockIdx.y;
+    const bool is_query = head < p.heads;
+    pdl_wait();
+    pdl_trigger();
+    const float* own = p.qkv + (u64)row * p.stride + (u64)head * p.latent;  // kv heads lie behind the heads
+    float sum = 0.f;
+    for (int c = threadIdx.x; c < p.latent; c += blockDim.x) sum = fmaf(own[c], own[c], sum);
+    const float mean = over_cta(sum, scratch) / p.latent;
+    const float* norm = is_query ? p.q_norm : p.k_norm;
+    const float r = rsqrtf(mean + (is_query ? p.q_eps : p.k_eps));
+    for (int c = threadIdx.x; c < p.latent; c += blockDim.x) x[c] = norm ? own[c] * r * __ldg(norm + c) : own[c];
+    __syncthreads();
+    const float2* turns = p.turns + (u64)row * p.pairs;
+    auto rotated = [&](int c) { return rotated_at(x, c, turns, p.pairs, p.neighbours); };
+    if (!is_query) {
+        const int4 target = __ldg(p.targets + row);
+        const PageEntry entry = __ldg(p.exact + ((u64)target.x * p.kv_heads + head - p.heads) * p.exact_stride + target.y);
+        const int tokens = target.y == 0 ? p.sink_tokens : PAGE_TOKENS;
+        u16 *keys = reinterpret_cast<u16*>(p.pages + (u64)entry.x * UNIT), *values = reinterpret_cast<u16*>(p.pages + (u64)entry.y * UNIT);
+        const float rv = rsqrtf(mean + p.v_eps);
+        for (int c = threadIdx.x; c < p.latent; c += blockDim.x)
+            values[target.z * p.latent + c] = marked(p.v_norm ? own[c] * rv * __ldg(p.v_norm + c) : own[c], row, p.refused);
+        for (int i = threadIdx.x; i < p.rotated; i += blockDim.x)
+            keys[i * tokens + target.z] = marked(rotated(__ldg(p.turning + i)), row, p.refused);
+        return;
+    }
+    const u64 at = ((u64)row * p.heads + head) * (p.latent + p.rotated);
+    const float gain = p.gains ? __ldg(p.gains + row) : 1.f;
+    for (int i = threadIdx.x; i < p.rotated; i += blockDim.x) {
+        const u16 y = marked(gain * rotated(__ldg(p.turning + i)), row, p.refused);
+        p.to[at + p.latent + i] = y;
+        if (p.signs) p.to_closed[at + p.latent + i] = y;
+    }
+    for (int c = threadIdx.x; c < p.latent; c += blockDim.x) {
+        const float y = gain * rotated(c) * __ldg(p.by + c);
+        p.to[at + c] = marked(y, row, p.refused);
+        if (p.signs) turned[c] = __fmul_rn(y, __ldg(p.signs + c));
+    }
+    if (!p.signs) return;
+    turn_row(turned, p.latent);
+    for (int c = threadIdx.x; c < p.latent; c += blockDim.x) p.to_closed[at + c] = marked(turned[c], row, p.refused);
 }
 
 // Values of all heads, which a product gave in the order of heads, as rows. Grid: (rows, heads).

@@ -2,7 +2,7 @@
 
 use crate::buffer::Buffer;
 use crate::device::CudaGpu;
-use crate::latent::check_latent;
+use crate::latent::{check_folded, check_latent, latents_of};
 use crate::layout::DIMS;
 use crate::matrix::{Matrix, on_card};
 use crate::moe::check_moe;
@@ -13,7 +13,7 @@ use crate::program::{
 };
 use crate::recurrent::check_state;
 use crate::weights::WeightType;
-use kvant_cache::{SlotKind, Slots};
+use kvant_cache::Slots;
 use kvant_device::{
     Blocks, Refusal, biases, check_layers, first_layers, norm_weights, packed, projected_layers, runs,
 };
@@ -34,7 +34,7 @@ pub(crate) enum Source<'a> {
 }
 
 /// Blocks beside attention, MLPs and mixtures that run.
-const RUN: Blocks = Blocks { sparse_gates: false, narrow_experts: false, streams: false, ..Blocks::ALL };
+const RUN: Blocks = Blocks { sparse_gates: false, streams: false, ..Blocks::ALL };
 
 /// The weights of a model on their way to a card.
 pub(crate) struct Compiler<'a> {
@@ -188,6 +188,14 @@ impl<'a> Compiler<'a> {
         self.card
     }
 
+    pub(crate) fn slots(&self) -> &'a Slots {
+        self.slots
+    }
+
+    pub(crate) fn ropes(&self) -> &'a [description::Rope] {
+        self.ropes
+    }
+
     pub(crate) fn source(&self) -> Source<'a> {
         self.source
     }
@@ -220,16 +228,15 @@ impl<'a> Compiler<'a> {
 
     fn check_attention(&self, of: &description::Attention) -> Result<(), String> {
         let refuse = |what: &str| Err(what.to_owned());
+        if let Some(shape) = latents_of(self.slots, of.slot) {
+            return check_folded(of, self.slots, shape, self.ropes);
+        }
         if of.key_dim != of.value_dim || !DIMS.contains(&of.key_dim) {
             return Err(format!("heads of {} and {} channels", of.key_dim, of.value_dim));
         }
         if of.kv_heads == 0 || !of.heads.is_multiple_of(of.kv_heads) || of.heads / of.kv_heads > 2 * HEAD_TILE
         {
             return Err(format!("{} query heads on {} kv heads", of.heads, of.kv_heads));
-        }
-        let is_latent = self.slots.get(self.slots.owner(of.slot).index());
-        if is_latent.is_some_and(|slot| matches!(slot.kind, SlotKind::Latent(_))) {
-            return refuse("keys that are made of values");
         }
         if matches!(of.projection, Projection::FusedByHead(_)) && of.gate.is_some() {
             return refuse("an output gate beside heads that are projected together");
@@ -256,7 +263,9 @@ impl<'a> Compiler<'a> {
     fn attention(&self, of: &description::Attention, widths: &mut Widths, scale: f32) -> Result<Attention> {
         let projection = self.linear(&projected_layers(&of.projection), 1.0)?;
         widths.projected = widths.projected.max(projection.outputs());
-        widths.queries = widths.queries.max(of.heads * of.key_dim);
+        let folded = self.folded(of)?;
+        let rotated = folded.as_ref().map_or(0, |folded| folded.rotated);
+        widths.queries = widths.queries.max(of.heads * (of.key_dim + rotated));
         let sink_logits = match &of.sink_logits {
             Some(logits) => Some(self.floats(logits, 0.0)?),
             None => None,
@@ -273,6 +282,7 @@ impl<'a> Compiler<'a> {
             v_norm: self.norm_if(of.v_norm.as_ref())?,
             whole_norms: [whole(&of.q_norm)?, whole(&of.k_norm)?],
             sink_logits,
+            folded,
             output: self.linear(&[&of.output], scale)?,
             output_weights: match self.source {
                 Source::File(checkpoint, _) => Some(of.output.weight.read(checkpoint)?),

@@ -45,6 +45,8 @@ pub(crate) struct Moe {
     pub first: ExpertMatrix,
     pub down: ExpertMatrix,
     activating: Activating,
+    /// Into the narrower space that experts work in, and out of it.
+    narrow: Option<(Linear, Linear)>,
     pub shared: Option<(Mlp, Option<Linear>)>,
 }
 
@@ -54,7 +56,8 @@ impl Moe {
         let shared = self.shared.as_ref();
         let gate = shared.and_then(|(_, gate)| gate.as_ref()).map_or(0, Linear::bytes);
         let shared = shared.map_or(0, |(mlp, _)| mlp.first.bytes() + mlp.down.bytes());
-        self.router.bytes() + self.first.matrix.bytes() + self.down.matrix.bytes() + shared + gate
+        let narrow = self.narrow.as_ref().map_or(0, |(into, back)| into.bytes() + back.bytes());
+        narrow + self.router.bytes() + self.first.matrix.bytes() + self.down.matrix.bytes() + shared + gate
     }
 }
 
@@ -82,6 +85,11 @@ pub(crate) fn check_moe(of: &description::Moe) -> std::result::Result<(), String
     let rows = [expert.down.outputs(), expert.down.inputs()];
     if rows.iter().any(|rows| !rows.is_multiple_of(16)) {
         return Err(format!("experts of {} and {} rows, not whole tiles of 16", rows[0], rows[1]));
+    }
+    if let Some((into, back)) = &of.latent
+        && (into.outputs() != rows[0] || back.inputs() != rows[0] || rows[0] > into.inputs())
+    {
+        return Err(format!("experts of {} rows in a space of {} channels", rows[0], into.outputs()));
     }
     Ok(())
 }
@@ -126,13 +134,21 @@ impl Compiler<'_> {
             epsilon: router.renormalise.map_or(0.0, |by| by.epsilon),
             least: router.renormalise.map_or(0.0, |by| by.least),
             logit_scale: router.logit_scale,
-            scale: router.scale * scale,
+            scale: if of.latent.is_some() { router.scale } else { router.scale * scale },
             ..RouteParams::default()
         };
         widths.experts = widths.experts.max(of.experts.len());
         widths.chosen = widths.chosen.max(router.chosen);
         widths.expert_first = widths.expert_first.max(first.rows);
         widths.expert_inner = widths.expert_inner.max(down.matrix.channels);
+        let narrow = match &of.latent {
+            Some((into, back)) => {
+                widths.first = widths.first.max(into.outputs());
+                widths.inner = widths.inner.max(into.outputs());
+                Some((self.linear(&[into], 1.0)?, self.linear(&[back], scale)?))
+            }
+            None => None,
+        };
         let floats = |of: &Option<description::Vector>, noise| {
             of.as_ref().map(|numbers| self.floats(numbers, noise)).transpose()
         };
@@ -156,6 +172,7 @@ impl Compiler<'_> {
             first,
             down,
             activating,
+            narrow,
             shared,
         })
     }
@@ -207,7 +224,13 @@ impl Run<'_> {
         };
         self.launch("group_pairs", (1, 1), 512, params);
         let groups = (form, b.groups.address());
-        self.grouped(&of.first, groups, b.normed.address(), b.sources.address(), b.expert_first.address());
+        let mut input = b.normed.address();
+        if let Some((into, _)) = &of.narrow {
+            self.linear(into, rows, input, Target::over(b.first.address()));
+            input = b.inner.address();
+            self.to_half((b.first.address(), input), into.outputs(), 1.0);
+        }
+        self.grouped(&of.first, groups, input, b.sources.address(), b.expert_first.address());
         self.activate(
             of.activating,
             of.down.matrix.channels,
@@ -216,25 +239,32 @@ impl Run<'_> {
             b.expert_inner.address(),
         );
         self.grouped(&of.down, groups, b.expert_inner.address(), 0, b.expert_out.address());
+        // In the narrower space, where there is one, and then out of it.
+        let sum = if of.narrow.is_some() { Target::over(b.first.address()) } else { to };
         let params = CombineParams {
             experts: b.expert_out.address(),
             shares: b.shares.address(),
             places: b.places.address(),
-            y: to.address,
+            y: sum.address,
             width: of.down.rows as i32,
             count: of.chosen as i32,
             sigmoid: 0,
-            accumulate: to.accumulate.into(),
+            accumulate: sum.accumulate.into(),
         };
         self.launch("combine", (rows, of.down.rows.div_ceil(1024)), 256, params);
+        if let Some((_, back)) = &of.narrow {
+            self.to_half((sum.address, b.inner.address()), back.inputs(), 1.0);
+            self.linear(back, rows, b.inner.address(), to);
+        }
         let Some((mlp, gate)) = &of.shared else { return };
         let Some(gate) = gate else { return self.mlp(mlp, Target { accumulate: true, ..to }) };
         // The logits of experts have been read: the gate's one takes their place.
         self.linear(gate, rows, b.normed.address(), Target::over(b.router.address()));
         self.mlp(mlp, Target::over(b.expert_out.address()));
-        let (shares, places) = (b.router.address(), 0);
-        let params = CombineParams { shares, places, count: 1, sigmoid: 1, accumulate: 1, ..params };
-        self.launch("combine", (rows, of.down.rows.div_ceil(1024)), 256, params);
+        let (shares, places, width) = (b.router.address(), 0, mlp.down.outputs());
+        let own = CombineParams { shares, places, y: to.address, width: width as i32, ..params };
+        let params = CombineParams { count: 1, sigmoid: 1, accumulate: 1, ..own };
+        self.launch("combine", (rows, width.div_ceil(1024)), 256, params);
     }
 
     /// y (pairs, rows of an expert) of x rows that `sources` names, or of the pairs' own.

@@ -361,6 +361,7 @@ pub struct LatentParams {
     pub value_bits: i32,
     pub sink_tokens: i32,
     pub tiles: i32,
+    pub kv_heads: i32,
     pub scale: f32,
 }
 
@@ -409,6 +410,40 @@ pub struct LatentRowParams {
     pub exact_stride: i32,
     pub sink_tokens: i32,
     pub eps: f32,
+}
+
+/// `FoldedRowParams` of `kernels/latent_rows.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+#[expect(missing_docs, reason = "kernels/latent_rows.cu describes them")]
+pub struct FoldedRowParams {
+    pub qkv: Address,
+    pub turns: Address,
+    pub q_norm: Address,
+    pub k_norm: Address,
+    pub v_norm: Address,
+    pub gains: Address,
+    pub by: Address,
+    pub turning: Address,
+    pub signs: Address,
+    pub to: Address,
+    pub to_closed: Address,
+    pub pages: Address,
+    pub exact: Address,
+    pub targets: Address,
+    pub refused: Address,
+    pub heads: i32,
+    pub kv_heads: i32,
+    pub latent: i32,
+    pub rotated: i32,
+    pub pairs: i32,
+    pub neighbours: i32,
+    pub stride: i32,
+    pub exact_stride: i32,
+    pub sink_tokens: i32,
+    pub q_eps: f32,
+    pub k_eps: f32,
+    pub v_eps: f32,
 }
 
 /// `LatentValueParams` of `kernels/latent_rows.cu`.
@@ -528,10 +563,11 @@ mod tests {
             size_of::<LatentParams>(),
             size_of::<LatentQueryParams>(),
             size_of::<LatentRowParams>(),
+            size_of::<FoldedRowParams>(),
             size_of::<LatentValueParams>(),
             size_of::<LatentEncodeParams>(),
         ];
-        assert_eq!(latents, [136, 88, 120, 24, 48]);
+        assert_eq!(latents, [136, 88, 120, 168, 24, 48]);
         let rows = [
             size_of::<NormParams>(),
             size_of::<ActivateParams>(),

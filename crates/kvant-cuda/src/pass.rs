@@ -232,7 +232,7 @@ impl PassPlan {
     pub(crate) fn tiling(&self, of: &Reading) -> Tiling {
         let (tile, wide_tile) =
             (if self.tiles { of.tile } else { 1 }, if self.wide_tiles { of.wide_tile } else { 0 });
-        Tiling { window: of.window, tile, wide_tile, latents: of.by_head }
+        Tiling { window: of.window, tile, wide_tile, latents: of.latents }
     }
 
     /// Where the multipliers of queries lie.

@@ -1,7 +1,7 @@
 //! A model's blocks on the card: what a description was compiled to.
 
 use crate::buffer::Buffer;
-use crate::latent::LatentAttention;
+use crate::latent::{Folded, LatentAttention, columns_tile};
 use crate::matrix::Matrix;
 use crate::moe::Moe;
 use crate::params::{Address, TILE_ROWS, many_columns};
@@ -60,6 +60,8 @@ pub(crate) struct Reading {
     pub wide_tile: usize,
     /// Whether products have a matrix for every head.
     pub by_head: bool,
+    /// Whether it reads latents.
+    pub latents: bool,
     pub gain: Option<QueryGain>,
 }
 
@@ -76,6 +78,8 @@ pub(crate) struct Attention {
     /// Of all heads of queries, and of keys, at once.
     pub whole_norms: [Option<Norm>; 2],
     pub sink_logits: Option<Buffer>,
+    /// Where keys are made of values.
+    pub folded: Option<Folded>,
     pub output: Linear,
     /// The output weights as stored, for whoever calibrates; none where there is no file.
     pub output_weights: Option<Tensor>,
@@ -97,15 +101,21 @@ impl Attention {
 
     /// What a pass has to know of it.
     pub(crate) fn reading(&self) -> Reading {
+        let (group, latents) = (self.group(), self.folded.is_some());
+        let (tile, wide_tile) = match latents {
+            true => (columns_tile(group), 0),
+            false => ((many_columns(self.dim) / group).max(1), TILE_ROWS / group),
+        };
         Reading {
             slot: self.slot,
             heads: self.heads,
             width: self.dim,
             window: self.window,
             rope: self.rope,
-            tile: (many_columns(self.dim) / self.group()).max(1),
-            wide_tile: TILE_ROWS / self.group(),
+            tile,
+            wide_tile,
             by_head: false,
+            latents,
             gain: self.query_gain,
         }
     }

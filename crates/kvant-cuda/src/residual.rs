@@ -81,8 +81,12 @@ impl Run<'_> {
 
     /// Rows of the stream's width as f16, into `normed`.
     fn halves(&mut self, x: Address, scale: f32) {
-        let channels = self.program.widths.hidden;
-        let params = HalfParams { x, y: self.buffers.normed.address(), channels: channels as i32, scale };
+        self.to_half((x, self.buffers.normed.address()), self.program.widths.hidden, scale);
+    }
+
+    /// (rows, channels) f32 to f16, times `scale`.
+    pub(crate) fn to_half(&mut self, (x, y): (Address, Address), channels: usize, scale: f32) {
+        let params = HalfParams { x, y, channels: channels as i32, scale };
         self.launch("to_half", (self.plan.rows, channels.div_ceil(1024)), 256, params);
     }
 

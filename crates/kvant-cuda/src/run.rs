@@ -210,6 +210,9 @@ impl Run<'_> {
     pub(crate) fn attention(&mut self, of: &Attention, to: Target) {
         let b = self.buffers;
         let rows = self.plan.rows;
+        if let Some(folded) = &of.folded {
+            return self.folded_attention(of, folded, to);
+        }
         self.linear(&of.projection, rows, b.normed.address(), Target::over(b.projected.address()));
         let Some(slot) = slot_pages(self.layout, self.slots.owner(of.slot)) else { return };
         let (places, stride) = (of.places(), of.projection.outputs());
@@ -263,7 +266,7 @@ impl Run<'_> {
                 }
                 Mixer::Latent(of) => {
                     if let Some(slot) = slot_pages(self.layout, self.slots.owner(of.slot)) {
-                        self.encode_latents(of, slot);
+                        self.encode_latents(of.slot, slot);
                     }
                 }
                 Mixer::Attention(_)
@@ -336,6 +339,9 @@ impl Run<'_> {
     }
 
     fn encode(&mut self, of: &Attention, slot: &SlotPages) {
+        if slot.latent.is_some() {
+            return self.encode_latents(of.slot, slot);
+        }
         let plan = self.plan.slots[&self.slots.owner(of.slot).index()];
         let (words, refused) = (self.buffers.plan.address(), self.refused(of.slot, 1));
         encode(&mut self.recorder, slot, &plan.jobs, words, (self.pages, refused));

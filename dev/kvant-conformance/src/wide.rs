@@ -34,6 +34,7 @@ pub fn all(short: bool) -> Vec<(Group, &'static str, Checkpoint)> {
         .chain(of(Group::Attending, attending(short)))
         .chain(of(Group::Recurrent, recurrent(short)))
         .chain(of(Group::Latents, latents(short)))
+        .chain(of(Group::Latents, folded(short)))
         .collect()
 }
 
@@ -192,6 +193,35 @@ pub fn latents(short: bool) -> Vec<(&'static str, Checkpoint)> {
     own.into_iter().map(model).collect()
 }
 
+/// Gemma 4, dense and with experts: keys of global layers that are made of values, in several kv heads.
+pub fn folded(short: bool) -> Vec<(&'static str, Checkpoint)> {
+    let global = |heads: usize, dim: usize| json!({"num_attention_heads": heads, "per_layer_config": {"1": {"head_dim": dim, "num_key_value_heads": 2}}});
+    let experts =
+        json!({"enable_moe_block": true, "num_experts": 6, "top_k_experts": 2, "moe_intermediate_size": 64});
+    let mut own =
+        vec![("gemma4", vec![global(4, 128)]), ("gemma4 of experts", vec![global(6, 256), experts])];
+    if !short {
+        own.push(("gemma4 of wide heads", vec![global(16, 512)]));
+    }
+    let model = |(name, own): (&'static str, Vec<Value>)| {
+        let mut config = json!({
+            "model_type": "gemma4_text", "hidden_size": 128, "num_hidden_layers": 2, "intermediate_size": 192, "num_key_value_heads": 2,
+            "head_dim": 64, "hidden_activation": "gelu_pytorch_tanh", "hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0,
+            "layer_types": ["sliding_attention", "full_attention"], "sliding_window": 14, "use_double_wide_mlp": false,
+            "attention_k_eq_v": true, "enable_moe_block": false, "final_logit_softcapping": 3.0, "tie_word_embeddings": true,
+            "rms_norm_eps": 1e-6, "max_position_embeddings": 4096, "vocab_size": 300, "rope_parameters": {
+                "full_attention": {"partial_rotary_factor": 0.25, "rope_theta": 1e6, "rope_type": "proportional"},
+                "sliding_attention": {"rope_theta": 10000.0, "rope_type": "default"}
+            }
+        });
+        for (key, value) in own.iter().flat_map(|own| own.as_object().unwrap()) {
+            config[key] = value.clone();
+        }
+        (name, described(name, config))
+    };
+    own.into_iter().map(model).collect()
+}
+
 /// Llamas and their like: of every type of weights, width of heads and number of heads to a kv head.
 pub fn dense(short: bool) -> Vec<(&'static str, Checkpoint)> {
     use synth::WeightType::{F16, Int4, Int8};
@@ -257,6 +287,17 @@ pub fn attending(short: bool) -> Vec<(&'static str, Checkpoint)> {
             }),
         ),
         layered("hunyuan_v1_dense", json!({"head_dim": 64, "tie_word_embeddings": true})),
+        // Experts without a gate in a narrower space, beside a shared one in the full width.
+        layered(
+            "nemotron_h",
+            json!({
+                "head_dim": 64, "layers_block_type": ["moe", "attention"], "mlp_hidden_act": "relu2", "mamba_hidden_act": "silu",
+                "mamba_head_dim": 32, "mamba_num_heads": 4, "n_groups": 2, "ssm_state_size": 32, "conv_kernel": 4, "expand": 1,
+                "layer_norm_epsilon": 1e-5, "moe_intermediate_size": 64, "moe_latent_size": 64, "moe_shared_expert_intermediate_size": 128,
+                "n_routed_experts": 8, "n_shared_experts": 1, "n_group": 1, "topk_group": 1, "num_experts_per_tok": 2,
+                "norm_topk_prob": true, "routed_scaling_factor": 1.5
+            }),
+        ),
     ];
     if !short {
         models.extend([

@@ -1,14 +1,17 @@
-//! Attention over latents (MLA): how its slots are kept, how it is compiled, and how a pass goes through it.
+//! Attention over latents: how its slots are kept, how it is compiled, and how a pass goes through it.
 //!
-//! W_uk and W_uv are absorbed: queries meet the latents themselves, and what weights sum up is latents. Both are products of a head by itself, so the
-//! heads of a pass are multiplied as experts are, in groups of rows of one head. Pages of latents are canonical on the card: a kernel turns
-//! a page into f16 in shared memory once, for all columns that read it (`kernels/latent.cuh`).
+//! MLA: W_uk and W_uv are absorbed: queries meet the latents themselves, and what weights sum up is latents. Both are products of a head by itself,
+//! so the heads of a pass are multiplied as experts are, in groups of rows of one head. Gemma 4's global layers have latents of several kv heads, for
+//! their keys are made of values: `folded.rs`. Pages of latents are canonical on the card: a kernel turns a page into f16 in shared memory once, for
+//! all columns that read it (`kernels/latent.cuh`).
 
 mod by_head;
+mod folded;
 mod pages;
 mod run;
 
 pub(crate) use by_head::ByHead;
+pub(crate) use folded::{Folded, check_folded, latents_of};
 pub(crate) use pages::{LatentPages, latent_slot};
 
 use crate::compile::{Compiler, Source, check_norm};
@@ -22,10 +25,15 @@ use kvant_model::{DType, Tensor};
 use std::ops::Deref;
 
 /// Channels of a latent and of a rotated part that `kernels/latent.cuh` has room for.
-const MOST: (usize, usize) = (512, 64);
+const MOST: (usize, usize) = (512, 128);
 
 /// Columns of the widest kernel.
 const COLUMNS: usize = 64;
+
+/// Query tokens that share the columns of a kv head of so many query heads.
+pub(crate) fn columns_tile(heads: usize) -> usize {
+    (COLUMNS / heads).max(1)
+}
 
 /// How queries come out of the residual stream.
 pub(crate) enum LatentQuery {
@@ -68,9 +76,10 @@ impl LatentAttention {
             width: self.latent_dim,
             window: self.window,
             rope: self.rope,
-            tile: (COLUMNS / self.heads).max(1),
+            tile: columns_tile(self.heads),
             wide_tile: 0,
             by_head: true,
+            latents: true,
             gain: self.query_gain,
         }
     }
@@ -85,21 +94,27 @@ impl LatentAttention {
     }
 }
 
+/// Whether kernels have room for a latent and a rotated part of these widths.
+fn check_widths(latent: usize, rotated: usize) -> std::result::Result<(), String> {
+    let is_whole = |channels: usize, of: usize, most: usize| {
+        channels.is_multiple_of(of) && (of..=most).contains(&channels)
+    };
+    match is_whole(latent, 64, MOST.0) && is_whole(rotated, 16, MOST.1) {
+        true => Ok(()),
+        false => Err(format!(
+            "latents of {latent} and {rotated} channels, where whole 64s up to {} and whole 16s up to {} run",
+            MOST.0, MOST.1
+        )),
+    }
+}
+
 /// What of latent attention does not run.
 pub(crate) fn check_latent(
     of: &description::LatentAttention,
     ropes: &[description::Rope],
 ) -> std::result::Result<(), String> {
     let (latent, rotated) = (of.latent_dim, of.rope_dim);
-    let is_whole = |channels: usize, of: usize, most: usize| {
-        channels.is_multiple_of(of) && (of..=most).contains(&channels)
-    };
-    if !is_whole(latent, 64, MOST.0) || !is_whole(rotated, 16, MOST.1) {
-        return Err(format!(
-            "latents of {latent} and {rotated} channels, where whole 64s up to {} and whole 16s up to {} run",
-            MOST.0, MOST.1
-        ));
-    }
+    check_widths(latent, rotated)?;
     if !of.nope_dim.is_multiple_of(64) || !of.value_dim.is_multiple_of(16) || of.heads == 0 {
         return Err(format!(
             "{} heads of {} and {} channels beside latents, not whole 64s and 16s",

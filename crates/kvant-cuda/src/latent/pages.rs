@@ -31,9 +31,6 @@ pub(crate) fn latent_slot(
     let layer = slot.layer();
     let refuse = |what: String| CacheUnsupported { layer, what };
     let LatentShape { kv_heads, latent_dim, rope_dim, .. } = shape;
-    if kv_heads != 1 {
-        return Err(refuse(format!("latents of {kv_heads} kv heads do not run")));
-    }
     if made.strict {
         return Err(refuse("strict mode does not run with latents".to_owned()));
     }
@@ -42,8 +39,12 @@ pub(crate) fn latent_slot(
     }
     let mut sinks = PAGE_TOKENS;
     let mut side = |side: Side| {
-        let codecs = slot.heads().first().and_then(|head| head.side(side));
+        let mut heads = slot.heads().iter().filter_map(|head| head.side(side));
+        let codecs = heads.next();
         let codecs = codecs.ok_or_else(|| refuse("latents without a rotated part do not run".to_owned()))?;
+        if heads.any(|other| other.codec().format() != codecs.codec().format()) {
+            return Err(refuse("heads whose latents have different formats do not run".to_owned()));
+        }
         let format = |format: Option<PageFormat>| {
             format.ok_or_else(|| {
                 refuse("a codec whose pages are not codes under scales does not run".to_owned())

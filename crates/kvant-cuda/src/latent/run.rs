@@ -7,7 +7,9 @@ use crate::params::{
     Address, LatentEncodeParams, LatentParams, LatentQueryParams, LatentRowParams, LatentValueParams,
 };
 use crate::pass::{SlicePlan, slot_pages};
+use crate::program::Reading;
 use crate::run::{Run, Target};
+use kvant_cache::KvSlot;
 use kvant_model::description::{Pairing, RopeId};
 
 impl Run<'_> {
@@ -31,10 +33,11 @@ impl Run<'_> {
         self.grouped(&of.query_to_latent, (heads.form, groups), plain, sources, absorbed);
         self.latent_queries(of, slot.signs);
         if !self.plan.is_step {
-            self.encode_latents(of, slot);
+            self.encode_latents(of.slot, slot);
         }
-        for slice in self.plan.slices.get(&self.plan.tiling(&of.reading())).into_iter().flatten() {
-            self.attend_latents(of, slot, &pages, slice);
+        let reading = of.reading();
+        for slice in self.plan.slices.get(&self.plan.tiling(&reading)).into_iter().flatten() {
+            self.attend_latents(&reading, of.scale, slot, &pages, slice);
         }
         self.grouped(&of.value_up, (heads.form, groups), b.attended.address(), sources, absorbed);
         let values = LatentValueParams { x: absorbed, y: b.queries.address(), width: of.value_dim as i32 };
@@ -43,7 +46,7 @@ impl Run<'_> {
     }
 
     /// Address of a rope's rotations, its pairs, and whether they are neighbours.
-    fn rope_table(&self, rope: Option<RopeId>) -> (Address, i32, i32) {
+    pub(crate) fn rope_table(&self, rope: Option<RopeId>) -> (Address, i32, i32) {
         let Some(id) = rope else { return (0, 0, 0) };
         let rope = &self.ropes[id.0];
         let neighbours = rope.pairing() == Pairing::Neighbours;
@@ -107,14 +110,14 @@ impl Run<'_> {
     }
 
     /// Closes the pages that are full. It waits for all before it.
-    pub(crate) fn encode_latents(&mut self, of: &LatentAttention, slot: &SlotPages) {
-        let plan = self.plan.slots[&self.slots.owner(of.slot).index()];
+    pub(crate) fn encode_latents(&mut self, of: KvSlot, slot: &SlotPages) {
+        let plan = self.plan.slots[&self.slots.owner(of).index()];
         let Some(pages) = slot.latent.filter(|_| plan.jobs.count > 0) else { return };
         let params = LatentEncodeParams {
             pages: self.pages,
             jobs: self.at(plan.jobs.at),
             signs: slot.signs,
-            refused: self.refused(of.slot, 1),
+            refused: self.refused(of, 1),
             latent: pages.latent as i32,
             rotated: pages.rotated as i32,
             key_bits: pages.bits[0],
@@ -124,18 +127,19 @@ impl Run<'_> {
         self.recorder.launch("encode_latent", launch, params);
     }
 
-    fn attend_latents(
+    /// Attention of the rows of a slice, each head over the latents of its kv head.
+    pub(crate) fn attend_latents(
         &mut self,
-        of: &LatentAttention,
+        of: &Reading,
+        scale: f32,
         slot: &SlotPages,
         pages: &LatentPages,
         slice: &SlicePlan,
     ) {
         let b = self.buffers;
         let index = self.slots.owner(of.slot).index();
-        let tile = self.plan.tiling(&of.reading()).tile;
         // 16, 32 or 64 columns to a CTA: a query has the same bits in each.
-        let columns = tile * of.heads;
+        let columns = self.plan.tiling(of).tile * of.heads / slot.kv_heads;
         let tiles = match columns {
             0..=16 => 1,
             17..=32 => 2,
@@ -149,7 +153,7 @@ impl Run<'_> {
         let params = LatentParams {
             pages: self.pages,
             table,
-            exact: row(self.at(self.plan.slots[&index].exact_at), 8 * self.plan.exact_stride),
+            exact: row(self.at(self.plan.slots[&index].exact_at), 8 * slot.kv_heads * self.plan.exact_stride),
             items: self.at(slice.items_at),
             slots: self.at(slice.slots_at),
             q: queries,
@@ -168,9 +172,15 @@ impl Run<'_> {
             value_bits: pages.bits[1],
             sink_tokens: pages.sink_tokens as i32,
             tiles: of_item as i32,
-            scale: of.scale * std::f32::consts::LOG2_E,
+            kv_heads: slot.kv_heads as i32,
+            scale: scale * std::f32::consts::LOG2_E,
         };
-        self.launch(&format!("attend_latent_m{tiles}"), (slice.items * of_item, 1), 256, params);
+        self.launch(
+            &format!("attend_latent_m{tiles}"),
+            (slice.items * slot.kv_heads * of_item, 1),
+            256,
+            params,
+        );
         self.launch("reduce_latent", (slice.rows, of.heads), 512, params);
     }
 }

@@ -164,6 +164,13 @@ fn every_other_fixture_is_refused() {
 }
 
 #[test]
+fn the_table_of_models_says_what_runs() {
+    let Some(gpu) = gpu() else { return };
+    let backend = GpuBackend::new(&gpu);
+    kvant_conformance::models_page("wgpu", |of, checkpoint| backend.check_model(of, checkpoint));
+}
+
+#[test]
 fn models_agree_with_the_oracle() {
     let Some(gpu) = gpu() else { return };
     let mut wrong = Vec::new();

@@ -256,6 +256,17 @@ fn models_agree_with_the_oracle() {
 }
 
 #[test]
+fn the_table_of_models_says_what_runs() {
+    let card = card();
+    kvant_conformance::models_page("CUDA", |of, _| CudaBackend::check_model(&card, of));
+    for known in synth::KNOWN {
+        let outline = Checkpoint::from_config(known.config(), DType::F16).unwrap();
+        let found = CudaBackend::check_model(&card, &Description::of(&outline).unwrap());
+        assert!(found.is_ok(), "{}: {found:?}", known.name);
+    }
+}
+
+#[test]
 fn families_agree_with_the_oracle_and_with_themselves() {
     let card = card();
     let mut wrong = Vec::new();

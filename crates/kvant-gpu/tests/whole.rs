@@ -73,6 +73,13 @@ fn after_one_layer(model: &Model, mut cache: KvCache, tokens: &[u32], at_once: u
     hidden
 }
 
+#[test]
+fn the_table_of_models_says_what_runs() {
+    let Some(gpu) = gpu() else { return };
+    let backend = GpuBackend::new(&gpu);
+    kvant_conformance::models_page("wgpu", |of, checkpoint| backend.check_model(of, checkpoint));
+}
+
 /// Codes of five bits and more, against which the CPU rounds queries and weights to 15 bits: so what is compared is attention over
 /// the same bytes.
 #[test]

@@ -25,6 +25,8 @@
 //! Models are the fixtures of `kvant-model`. A backend that has no kernels for their narrow heads declares so, and is held to the
 //! [`wide`] models in their place.
 //!
+//! [`models_page`] holds a backend's column of the table in docs/models.md to what it says of every architecture.
+//!
 //! **Invariant:** a backend never skips a case silently. What does not run stands in [`Subject::refuses`] with words of the message, and
 //! something that is declared but runs fails like something that is refused but not declared.
 #![deny(missing_docs)]
@@ -37,6 +39,7 @@ mod host;
 mod lists;
 mod memory;
 mod models;
+mod models_page;
 mod pages;
 mod policies;
 pub mod reading;
@@ -47,6 +50,7 @@ pub mod wide;
 
 pub use fixture::{Fixture, reference_tolerance};
 pub use host::Host;
+pub use models_page::models_page;
 pub use policies::policy;
 pub use subject::{Bounds, ModelSet, Refused, Subject};
 

@@ -273,6 +273,17 @@ fn models_of_one_card_do_not_take_each_others_launches() {
 }
 
 #[test]
+fn the_table_of_models_says_what_runs() {
+    let card = card();
+    kvant_conformance::models_page("CUDA", |of, _| CudaBackend::check_model(&card, of));
+    for known in synth::KNOWN {
+        let outline = Checkpoint::from_config(known.config(), DType::F16).unwrap();
+        let found = CudaBackend::check_model(&card, &Description::of(&outline).unwrap());
+        assert!(found.is_ok(), "{}: {found:?}", known.name);
+    }
+}
+
+#[test]
 fn shapes_that_do_not_run_are_refused_by_name() {
     let card = card();
     let backend = CudaBackend::new(&card).unwrap();

@@ -25,6 +25,8 @@ pub enum Command {
     GpuCheck(GpuCheckOptions),
     /// Make the archive that is handed out.
     Dist,
+    /// Write the bill of materials.
+    Sbom,
     /// Bring all tables up to date.
     Ledger,
     /// Fail when a table of the ledger is not what its figures say.
@@ -92,7 +94,8 @@ pub fn parse(args: &[String]) -> Result<Command, String> {
         "fuzz" => fuzz_options(rest).map(Command::Fuzz),
         "gpu-check" => gpu_check_options(rest).map(Command::GpuCheck),
         "dist" if rest.is_empty() => Ok(Command::Dist),
-        "dist" => Err("`dist` stands alone".to_string()),
+        "sbom" if rest.is_empty() => Ok(Command::Sbom),
+        "dist" | "sbom" => Err(format!("`{name}` stands alone")),
         "ledger" => ledger(rest),
         other => Err(format!("there is no command `{other}`")),
     }
@@ -240,7 +243,11 @@ cargo xtask ledger [check | record NAME ROWS.jsonl COMMAND...]
 
 cargo xtask dist
     Everything to hand out in target/dist: the command, kvant.h, libkvant, a pkg-config file, completions, manual pages and
-    the Python wheel in one .tar.gz, with SHA256SUMS.
+    the Python wheel in one .tar.gz, with SHA256SUMS and a bill of materials.
+
+cargo xtask sbom
+    Which crates the command and the library are made of, with versions, licences and checksums: CycloneDX, in
+    target/sbom.cdx.json.
 
 Useful in the environment: KVANT_MODELS lists model files, as PATH does, for `test record`, and KVANT_TEXT is
 the text they read; CARGO_BUILD_JOBS=1 leaves the machine usable; KVANT_SIMD forces one
@@ -331,9 +338,10 @@ mod tests {
     }
 
     #[test]
-    fn dist_stands_alone() {
+    fn dist_and_sbom_stand_alone() {
         assert_eq!(parse_line("dist"), Ok(Command::Dist));
-        assert!(parse_line("dist now").is_err());
+        assert_eq!(parse_line("sbom"), Ok(Command::Sbom));
+        assert!(parse_line("dist now").is_err() && parse_line("sbom now").is_err());
     }
 
     #[test]

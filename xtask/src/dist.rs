@@ -8,7 +8,7 @@
 //!   lib/pkgconfig/kvant.pc             finds the others wherever the folder is put
 //!   share/man/man1                     manual pages
 //!   share/{bash-completion, zsh, fish} completions
-//!   share/doc/kvant                    licences, the manual for C, the examples
+//!   share/doc/kvant                    licences, the bill of materials, the manual for C, the examples
 //!   wheel                              the Python package, where there is one
 //!   SHA256SUMS                         of every file
 //! ```
@@ -20,6 +20,7 @@ use crate::needs;
 use crate::package;
 use crate::process::{call, cargo};
 use crate::step::{Outcome, Trouble};
+use crate::supply;
 use crate::tally::Tally;
 
 /// Where the archive is made.
@@ -83,6 +84,7 @@ pub fn make() -> Outcome {
     for path in DOCUMENTS.iter().map(Path::new) {
         copy(path, &documents.join(path.file_name().unwrap_or_default()))?;
     }
+    write(&documents.join("sbom.cdx.json"), &supply::document()?)?;
     for file in files(Path::new("examples/c"))? {
         copy(&file, &documents.join(&file))?;
     }

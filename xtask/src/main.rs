@@ -27,6 +27,7 @@ mod python;
 mod step;
 mod steps;
 mod summary;
+mod supply;
 mod tally;
 
 use std::path::Path;
@@ -59,6 +60,9 @@ fn main() -> ExitCode {
         Command::Asan(args) => step::run_all(vec![nightly::asan(args)], true),
         Command::Dist => {
             step::run_all(vec![step::Step::new("dist", "an archive to hand out", dist::make)], true)
+        }
+        Command::Sbom => {
+            step::run_all(vec![step::Step::new("sbom", "a bill of materials", supply::sbom)], true)
         }
         Command::GpuCheck(options) => {
             gpu::check(&options).inspect_err(|message| eprintln!("error: {message}")).unwrap_or(false)

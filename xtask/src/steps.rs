@@ -7,7 +7,7 @@ use crate::named::{self, NAMED};
 use crate::needs::{self, Package};
 use crate::process::cargo;
 use crate::step::{self, Outcome, Step};
-use crate::{capi, cuda, gpu, house, ledger, package, python};
+use crate::{capi, cuda, gpu, house, ledger, package, python, supply};
 
 /// A check every change has to pass.
 pub struct Check {
@@ -25,6 +25,7 @@ pub const CHECKS: &[Check] = &[
         run: house::check,
     },
     Check { name: "ledger", about: "tables are what their figures say", run: ledger::step },
+    Check { name: "supply", about: "licences and sources of all crates, by deny.toml", run: supply::check },
     Check { name: "fmt", about: "formatting", run: fmt },
     Check { name: "clippy", about: "lints as errors; every unsafe block says why it is sound", run: clippy },
     Check { name: "test", about: "unit and integration tests of every crate", run: test },

@@ -74,6 +74,11 @@ pub enum ArenaError {
         /// The system's number for the reason; none where it cannot pin at all.
         code: Option<i32>,
     },
+    /// The file that a page was to be copied from has shrunk.
+    #[error(
+        "the file of a saved sequence was truncated or cannot be read any more: restore it and load it again, or begin anew"
+    )]
+    FileDamaged,
 }
 
 fn reason(code: Option<i32>) -> io::Error {

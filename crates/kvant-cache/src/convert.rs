@@ -34,6 +34,7 @@ pub(crate) fn convert(
     }
     result.take_states(from)?;
     result.set_len(from.len());
+    from.check_files()?;
     Ok(result)
 }
 

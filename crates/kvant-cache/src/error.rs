@@ -2,6 +2,7 @@
 
 use crate::arena::ArenaError;
 use kvant_codec::{BuildError, CodecError, Side};
+use std::path::PathBuf;
 
 /// A cache that cannot be laid out as asked.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -172,6 +173,15 @@ pub enum CacheError {
         got: usize,
         /// Numbers per token.
         width: usize,
+    },
+    /// Pages that lie in a file which has shrunk.
+    #[error(
+        "{} was truncated or cannot be read any more, and the sequence lies in it: restore the file and load it again, or begin anew",
+        path.display()
+    )]
+    FileDamaged {
+        /// The file.
+        path: PathBuf,
     },
     /// An empty sequence has nothing to repeat.
     #[error("there is nothing to repeat: the sequence is empty")]

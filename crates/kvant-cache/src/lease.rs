@@ -1,19 +1,35 @@
 //! The right to a page's bytes, wherever they lie.
 
 use crate::arena::{Arena, ArenaError};
+#[cfg(unix)]
+use crate::mapped::MappedFile;
 use crate::page::PageMut;
 use crate::store::{PageId, PageStore, Store};
 use std::borrow::Cow;
 use std::fmt;
 use std::ops::Deref;
+use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 /// The bytes of a file, mapped or read.
 pub(crate) enum FileBytes {
     #[cfg(unix)]
-    Map(memmap2::Mmap),
+    Map(MappedFile),
     Read(Vec<u8>),
+}
+
+impl FileBytes {
+    /// The file, if some of it could not be read any more: what is gone reads as zeros.
+    pub(crate) fn damaged(&self) -> Option<&Path> {
+        match self {
+            #[cfg(unix)]
+            FileBytes::Map(map) => {
+                Some(map.health()).filter(|health| health.is_damaged()).map(|health| health.path())
+            }
+            FileBytes::Read(_) => None,
+        }
+    }
 }
 
 impl fmt::Debug for FileBytes {
@@ -44,7 +60,7 @@ enum Place {
     /// A slot of an arena, whose only owner is the lease.
     Slot(NonNull<[u8]>, Arena),
     /// A part of a file, which is only read; it counts as mapped by the arena.
-    File(NonNull<[u8]>, Arena, #[expect(dead_code, reason = "it keeps the bytes")] Arc<FileBytes>),
+    File(NonNull<[u8]>, Arena, Arc<FileBytes>),
     /// A page of a device.
     Device(PageId, Arc<dyn PageStore>),
 }
@@ -79,6 +95,14 @@ impl Lease {
         match self.place {
             Place::File(..) => true,
             Place::Slot(..) | Place::Device(..) => false,
+        }
+    }
+
+    /// The file that the bytes lie in, if some of it is gone.
+    pub(crate) fn damaged_file(&self) -> Option<&Path> {
+        match &self.place {
+            Place::File(_, _, file) => file.damaged(),
+            Place::Slot(..) | Place::Device(..) => None,
         }
     }
 
@@ -120,7 +144,8 @@ impl Lease {
             Place::Slot(_, arena) | Place::File(_, arena, _) => {
                 let mut copy = arena.page(self.len)?;
                 copy.write(&self.canonical());
-                Ok(copy)
+                // What is gone was copied as zeros, of which nobody could tell later that they are none of the sequence's.
+                if self.damaged_file().is_some() { Err(ArenaError::FileDamaged) } else { Ok(copy) }
             }
             Place::Device(page, store) => {
                 let copy = Store::Device(Arc::clone(store)).page(store.kind_of(*page), self.len)?;

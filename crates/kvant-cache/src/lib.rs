@@ -45,6 +45,7 @@
 //! | [`pass`] | a pass over some sequences: how it begins, what it brings, how it ends |
 //! | `layout` | shapes and codecs of a model's cache |
 //! | `exact_window` | what a query reads exactly, and what as bytes |
+//! | [`mapped`] | mapped files that may shrink |
 //! | `store`, `arena`, `page`, `lease` | who owns the memory of pages, that of the host, and the handles to them |
 //! | `side`, `recurrent`, `sequence` | what is held, and how it grows and goes back |
 //! | `checkpoint` | recurrent state at earlier positions |
@@ -67,6 +68,7 @@ mod exact_window;
 mod layout;
 mod lease;
 mod lineage;
+pub mod mapped;
 mod page;
 pub mod pass;
 pub mod plan;

@@ -8,6 +8,7 @@ use crate::arena::ArenaError;
 use crate::lease::Lease;
 use crate::store::PageId;
 use std::borrow::Cow;
+use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -178,6 +179,11 @@ impl Page {
     /// Whether it is the same page.
     pub(crate) fn key(&self) -> usize {
         Arc::as_ptr(&self.lease) as usize
+    }
+
+    /// The file that the page lies in, if some of it is gone.
+    pub(crate) fn damaged_file(&self) -> Option<&Path> {
+        self.lease.damaged_file()
     }
 
     /// Whether the page lies in a file and takes no slot of an arena.

@@ -1,7 +1,7 @@
 //! Shared, immutable bytes: a stretch of a mapped file, or memory of our own.
 
 use crate::error::{LoadError, LoadErrorKind, Result};
-use crate::mapped::{FileHealth, MappedFile};
+use kvant_cache::mapped::{FileHealth, MappedFile};
 use memmap2::{Mmap, MmapMut};
 use std::fs::File;
 use std::ops::{Deref, Range};

@@ -3,10 +3,10 @@
 use crate::dtype::DType;
 use crate::error::{LoadError, Result};
 use crate::gguf::{Gguf, Metadata};
-use crate::mapped::FileHealth;
 use crate::outline;
 use crate::safetensors::Safetensors;
 use crate::tensor::Tensor;
+use kvant_cache::mapped::FileHealth;
 use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;

@@ -11,7 +11,6 @@ pub mod description;
 pub mod dtype;
 pub mod error;
 pub mod gguf;
-mod mapped;
 pub mod model;
 mod outline;
 mod outputs;

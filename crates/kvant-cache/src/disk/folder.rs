@@ -125,7 +125,7 @@ impl Folder {
         put_bytes(&self.path, &file_name(name), bytes)
     }
 
-    /// Reads a file and checks all of it. It is not mapped: whoever shortened it meanwhile would end the program.
+    /// Reads a file and checks all of it. It is not mapped: a sequence must not fail because another server removes or shortens a file.
     pub(super) fn read(&self, name: &Digest) -> Result<Snapshot, SnapshotError> {
         let bytes = fs::read(self.path.join(file_name(name))).map_err(SnapshotError::io("read the file"))?;
         Snapshot::from_bytes(bytes)

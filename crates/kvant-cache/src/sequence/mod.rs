@@ -16,6 +16,7 @@ use crate::error::CacheError;
 use crate::exact_window::Mode;
 use crate::layout::CacheLayout;
 use crate::lineage::Lineage;
+use crate::mapped::is_any_damaged;
 use crate::page::{Page, PageMut};
 use crate::recurrent::{RecurrentState, StateAt};
 use crate::side::{Noted, PageWork, Rows, SideContents, SideStore};
@@ -222,7 +223,7 @@ impl Sequence {
     /// Ends a pass: its tokens now count as held, and what no later query reads is forgotten.
     ///
     /// # Errors
-    /// When a slot has got more or fewer tokens than these in this pass. Nothing has changed then.
+    /// When a slot has got more or fewer tokens than these in this pass, or a file that the sequence lies in has shrunk. Nothing has changed then.
     pub fn advance(&mut self, tokens: usize) -> Result<(), CacheError> {
         self.check_advance(tokens)?;
         self.len += tokens;
@@ -241,7 +242,16 @@ impl Sequence {
                 return Err(CacheError::Pass { tokens, appended, layer });
             }
         }
-        Ok(())
+        self.check_files()
+    }
+
+    /// Refuses what was read of a file that has shrunk: what is gone of it reads as zeros.
+    pub(crate) fn check_files(&self) -> Result<(), CacheError> {
+        if !is_any_damaged() {
+            return Ok(());
+        }
+        let damaged = self.pages().find_map(Page::damaged_file);
+        damaged.map_or(Ok(()), |path| Err(CacheError::FileDamaged { path: path.to_owned() }))
     }
 
     /// Says that a conversation will be gone on from `position`, as from the end of a request or of a turn: the page step

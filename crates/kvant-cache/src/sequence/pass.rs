@@ -59,10 +59,11 @@ impl Sequence {
     /// Begins a pass: makes room for `tokens` more. One that was left open is taken back first.
     ///
     /// # Errors
-    /// When the context or the memory is full; no pass is under way then.
+    /// When the context or the memory is full, or a file that the sequence lies in has shrunk; no pass is under way then.
     pub fn begin(&mut self, tokens: usize) -> Result<(), StateErrorKind> {
         self.take_back();
         self.check_capacity(tokens)?;
+        self.check_files()?;
         self.under_way = Some(tokens);
         self.reserve(tokens).map_err(|error| {
             self.take_back();

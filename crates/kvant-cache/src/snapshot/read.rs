@@ -7,6 +7,8 @@ use crate::arena::ArenaError;
 use crate::checkpoint::Checkpoint;
 use crate::layout::CacheLayout;
 use crate::lease::FileBytes;
+#[cfg(unix)]
+use crate::mapped::MappedFile;
 use crate::page::Page;
 use crate::sequence::Sequence;
 use crate::side::{SideContents, SideStore};
@@ -27,8 +29,9 @@ pub struct Snapshot {
 impl Snapshot {
     /// Maps a file and checks it. On systems where a mapped file could not be replaced it is read.
     ///
-    /// **Invariant:** nobody shortens or overwrites the file in place while it is in use. [`Sequence::save`] does not:
-    /// it replaces files, and a sequence that lies in the old one keeps it.
+    /// **Invariant:** nobody overwrites the file in place while it is in use. [`Sequence::save`] does not: it replaces files, and a
+    /// sequence that lies in the old one keeps it. Where another program shortens it, the next pass over the sequence fails and says so
+    /// ([`CacheError::FileDamaged`](crate::CacheError::FileDamaged)).
     ///
     /// # Errors
     /// When it cannot be read, or is not what [`Sequence::save`] has written.
@@ -45,7 +48,14 @@ impl Snapshot {
     }
 
     fn check(file: FileBytes) -> Result<Snapshot, SnapshotError> {
-        let preamble = Preamble::parse(&file, file.len() as u64)?;
+        let parsed = Snapshot::parse(&file);
+        intact(&file)?;
+        let (preamble, places) = parsed?;
+        Ok(Snapshot { file: Arc::new(file), preamble, places })
+    }
+
+    fn parse(file: &FileBytes) -> Result<(Preamble, Vec<Range<usize>>), SnapshotError> {
+        let preamble = Preamble::parse(file, file.len() as u64)?;
         let beyond = || SnapshotError::Absurd { what: "the sizes of its pages" };
         let (places, end) = preamble.places().ok_or_else(beyond)?;
         if end != file.len() {
@@ -63,7 +73,7 @@ impl Snapshot {
         if file[at..].iter().any(|byte| *byte != 0) {
             return Err(SnapshotError::Damaged { what: "there is something after the last page".into() });
         }
-        Ok(Snapshot { file: Arc::new(file), preamble, places })
+        Ok((preamble, places))
     }
 
     /// What it was signed with.
@@ -106,14 +116,24 @@ impl Snapshot {
     /// device gets copies of all.
     ///
     /// # Errors
-    /// When the signature or the layout is another, or the store has no room for the tails.
+    /// When the signature or the layout is another, the store has no room for the tails, or the file has shrunk since it was opened.
     pub fn sequence(
         &self,
         signature: &Signature,
         layout: Arc<CacheLayout>,
         store: impl Into<Store>,
     ) -> Result<Sequence, SnapshotError> {
-        let memory = store.into();
+        let loaded = self.load(signature, layout, store.into());
+        intact(&self.file)?;
+        loaded
+    }
+
+    fn load(
+        &self,
+        signature: &Signature,
+        layout: Arc<CacheLayout>,
+        memory: Store,
+    ) -> Result<Sequence, SnapshotError> {
         if self.preamble.part.is_some() {
             return Err(SnapshotError::Part { what: "a part of a sequence, and not a whole one" });
         }
@@ -207,6 +227,12 @@ impl Snapshot {
     }
 }
 
+/// Refuses what was read of a file that has shrunk meanwhile.
+fn intact(file: &FileBytes) -> Result<(), SnapshotError> {
+    let what = || "it was truncated while it was read, or its disk failed".into();
+    file.damaged().map_or(Ok(()), |_| Err(SnapshotError::Damaged { what: what() }))
+}
+
 #[cfg(unix)]
 fn read(path: &Path) -> Result<FileBytes, SnapshotError> {
     let opened = SnapshotError::io("open the file");
@@ -215,8 +241,7 @@ fn read(path: &Path) -> Result<FileBytes, SnapshotError> {
     if !metadata.is_file() || metadata.len() == 0 {
         return Err(SnapshotError::Foreign);
     }
-    // SAFETY: the map is private and read-only; that nobody changes the file is the invariant of `Snapshot::open`.
-    let map = unsafe { memmap2::Mmap::map(&file) }.map_err(SnapshotError::io("map the file"))?;
+    let map = MappedFile::new(&file, path).map_err(SnapshotError::io("map the file"))?;
     Ok(FileBytes::Map(map))
 }
 

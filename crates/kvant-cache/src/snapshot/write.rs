@@ -15,7 +15,7 @@ use std::path::Path;
 ///
 /// # Errors
 /// When the sequence is in the middle of a pass, or made for strict evaluation; when the record's tokens are not as many
-/// as it holds; when its pages are on a device that is lost; or when writing fails.
+/// as it holds; when its pages are on a device that is lost or in a file that has shrunk; or when writing fails.
 pub fn write(sequence: &Sequence, record: &Record<'_>, out: &mut dyn Write) -> Result<u64, SnapshotError> {
     let unsaved = |what| Err(SnapshotError::Unsaved { what });
     can_be_saved(sequence)?;
@@ -56,10 +56,10 @@ pub fn write(sequence: &Sequence, record: &Record<'_>, out: &mut dyn Write) -> R
     Ok(bytes)
 }
 
-/// Refuses what was read of pages from a device that is lost: no file is replaced by zeros.
+/// Refuses what was read of pages from a device that is lost, or from a file that has shrunk: no file is replaced by zeros.
 pub(super) fn were_readable(sequence: &Sequence) -> Result<(), SnapshotError> {
     let fault = match sequence.store() {
-        Store::Host(_) => None,
+        Store::Host(_) => sequence.check_files().err().map(|error| error.to_string()),
         Store::Device(store) => store.fault(),
     };
     fault.map_or(Ok(()), |what| {

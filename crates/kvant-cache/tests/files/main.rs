@@ -5,3 +5,5 @@ mod fixture;
 mod killed;
 mod round_trip;
 mod talk;
+#[cfg(unix)]
+mod truncated;

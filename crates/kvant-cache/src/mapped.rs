@@ -1,9 +1,11 @@
 //! A mapped file that may shrink.
 //!
-//! Weights are read where the file is mapped, so there is no call that could fail. Where a file was truncated, or its disk fails, the
+//! Weights and pages of saved sequences are read where the file is mapped, so there is no call that could fail. Where a file was truncated, or its disk fails, the
 //! system sends the signal SIGBUS to the thread that reads, which ends the process. Here a handler for that signal puts zeros in the
 //! place of what is gone, remembers that the file is [damaged](FileHealth::is_damaged), and lets the thread go on. Who used the bytes
 //! asks for that afterwards: loading a model once, a pass once. Reading itself costs nothing.
+//!
+//! A file that is cut within its last page of the system's memory raises no signal: the rest of that page reads as zeros.
 //!
 //! Addresses that are not ours go to the handler that was there before. On systems without such signals nothing of this exists.
 
@@ -13,28 +15,52 @@ use std::io;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+/// Files that are damaged and still known to somebody.
+static DAMAGED: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether any file that somebody still knows is damaged: one load, so that a pass can ask for nothing more.
+pub(crate) fn is_any_damaged() -> bool {
+    DAMAGED.load(Ordering::Acquire) > 0
+}
 
 /// Whether what was mapped is still there; outlives the map.
 #[derive(Debug)]
-pub(crate) struct FileHealth {
+pub struct FileHealth {
     path: PathBuf,
     is_damaged: AtomicBool,
 }
 
 impl FileHealth {
     /// True once a read has met bytes that are gone.
-    pub(crate) fn is_damaged(&self) -> bool {
+    pub fn is_damaged(&self) -> bool {
         self.is_damaged.load(Ordering::Acquire)
     }
 
-    pub(crate) fn path(&self) -> &Path {
+    /// The file.
+    pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    #[cfg(unix)]
+    fn set_damaged(&self) {
+        if !self.is_damaged.swap(true, Ordering::AcqRel) {
+            DAMAGED.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+}
+
+impl Drop for FileHealth {
+    fn drop(&mut self) {
+        if self.is_damaged() {
+            DAMAGED.fetch_sub(1, Ordering::AcqRel);
+        }
     }
 }
 
 /// A file mapped for reading.
-pub(crate) struct MappedFile {
+pub struct MappedFile {
     map: Mmap,
     health: Arc<FileHealth>,
     #[cfg(unix)]
@@ -42,7 +68,11 @@ pub(crate) struct MappedFile {
 }
 
 impl MappedFile {
-    pub(crate) fn new(file: &File, path: &Path) -> io::Result<Self> {
+    /// Maps a whole file, which must not be empty.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn new(file: &File, path: &Path) -> io::Result<Self> {
         // SAFETY: the map is read-only and private. A file that shrinks is what the handler is for; one that is rewritten in place
         // changes values, which are checked wherever they are used as sizes, offsets or codes.
         let map = unsafe { Mmap::map(file) }?;
@@ -57,11 +87,13 @@ impl MappedFile {
         })
     }
 
-    pub(crate) fn health(&self) -> &Arc<FileHealth> {
+    /// Whether it is still whole.
+    pub fn health(&self) -> &Arc<FileHealth> {
         &self.health
     }
 
-    pub(crate) fn map(&self) -> &Mmap {
+    /// The map itself, for advice to the system.
+    pub fn map(&self) -> &Mmap {
         &self.map
     }
 }
@@ -90,7 +122,7 @@ mod signal {
     use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
     use std::sync::{Arc, Once, OnceLock};
 
-    /// Files that are watched at once; a model has one, or some dozens of parts. Others stay mapped without a watch.
+    /// Files that are watched at once; a model has one, or some dozens of parts, a saved sequence one. Others stay mapped without a watch.
     const SLOTS: usize = 1024;
 
     /// One map. `end` is 0 while the slot is free or being changed.
@@ -167,7 +199,7 @@ mod signal {
                 let health = slot.health.load(Ordering::Relaxed);
                 if fill(address, end) {
                     // SAFETY: somebody reads from the map, so it lives, and with it the `Arc` that this points into.
-                    unsafe { (*health).is_damaged.store(true, Ordering::Release) };
+                    unsafe { (*health).set_damaged() };
                     return;
                 }
             }

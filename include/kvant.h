@@ -108,6 +108,14 @@ typedef enum {
     KVANT_TOKENIZE_PARSE_SPECIAL = 2,
 } kvant_tokenize;
 
+// How the vectors of tokens become that of a text.
+typedef enum {
+    // Their mean.
+    KVANT_POOLING_MEAN = 0,
+    // That of the last token, which has seen all others.
+    KVANT_POOLING_LAST = 1,
+} kvant_pooling;
+
 // What all sequences of a model share: how their keys and values are kept, the memory they lie in, and what computes. Any
 // number of threads may use it at once.
 typedef struct kvant_cache kvant_cache;
@@ -426,6 +434,17 @@ int32_t kvant_engine_is_end(const kvant_engine *engine, uint32_t token);
 
 // Frees an engine. Its sessions live on. NULL is nothing.
 void kvant_engine_free(kvant_engine *engine);
+
+// Makes a vector of length 1 of a text's tokens: what the last layer makes of them, in one. `pooling` is of kvant_pooling. `length` gets
+// the numbers of a vector, also where the buffer is too small; without a buffer (NULL and 0) that is all. Sessions of the engine are
+// not touched, and any number of threads may call this at once.
+kvant_status kvant_engine_embed(const kvant_engine *engine,
+                                const uint32_t *tokens,
+                                size_t count,
+                                int32_t pooling,
+                                float *vector,
+                                size_t capacity,
+                                size_t *length);
 
 /* Sessions of a model */
 

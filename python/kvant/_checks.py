@@ -9,6 +9,9 @@ from typing import Any
 #: What a size or a number of tokens cannot reach.
 _LARGEST = 2**63 - 1
 
+#: Whose turns a conversation has, as the server has them; a developer's are the system's.
+_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
+
 
 def whole(name: str, value: Any, least: int = 0) -> int:
     """A whole number, at least `least`."""
@@ -55,6 +58,10 @@ def _message(place: int, turn: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(turn, Mapping):
         raise TypeError(f"message {place} is {turn!r}; it must be a dictionary with a role and a content")
     message = {"content": None, **turn}
+    role = message.get("role")
+    if not isinstance(role, str) or role not in _ROLES:
+        raise ValueError(f"message {place} has the role {role!r}; it must be system, developer, user, assistant or tool")
+    message["role"] = _ROLES[role]
     if isinstance(message["content"], (list, tuple)):
         parts = message["content"]
         other = [part for part in parts if not isinstance(part, Mapping) or part.get("type") != "text"]

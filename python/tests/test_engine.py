@@ -126,6 +126,8 @@ def test_a_conversation_has_text_and_calls(engine):
     reply = engine.chat(messages, seed=2, max_tokens=16)
     parts = [{"role": "user", "content": [{"type": "text", "text": "Hel"}, {"type": "text", "text": "lo"}]}]
     assert engine.chat_prompt(parts) == engine.chat_prompt(messages)
+    system, developer = ([{"role": role, "content": "Be brief."}, *messages] for role in ("system", "developer"))
+    assert engine.chat_prompt(developer) == engine.chat_prompt(system)
     assert reply.text and not reply.tool_calls and reply.finish_reason in ("stop", "length")
     assert reply.message["role"] == "assistant" and reply.usage.generated <= 16
     tool = {
@@ -325,7 +327,9 @@ def test_bad_input_is_an_exception_with_kvants_words(engine, folder, tmp_path):
         (lambda: engine.generate("x", temperature="hot"), TypeError, "temperature"),
         (lambda: engine.generate("x", heat=1), TypeError, "heat"),
         (lambda: engine.generate("x", logit_bias={9999: 1.0}), ValueError, "9999"),
-        (lambda: engine.chat([{"content": "x"}]), ValueError, "role"),
+        (lambda: engine.chat([{"content": "x"}]), ValueError, "message 0 has the role None"),
+        (lambda: engine.chat([{"role": "robot", "content": "x"}]), ValueError, "'robot'; it must be system, developer"),
+        (lambda: engine.chat_prompt([{"role": 3, "content": "x"}]), ValueError, "message 0 has the role 3"),
         (lambda: engine.chat([{"role": "user", "content": "x"}], tool_choice="f"), ValueError, "among the tools"),
     ]
     for call, kind, words in cases:

@@ -11,6 +11,7 @@
 #![deny(missing_docs)]
 
 mod cache;
+mod embed;
 mod engine;
 mod generate;
 mod matrix;
@@ -26,6 +27,7 @@ mod session;
 mod status;
 
 pub use cache::*;
+pub use embed::*;
 pub use engine::*;
 pub use generate::*;
 pub use matrix::*;

@@ -189,3 +189,21 @@ fn the_header_is_plain_c_and_plain_cpp() {
         }
     }
 }
+
+/// 51 functions of llguidance were exported beside kvant's own.
+#[test]
+#[cfg(target_os = "linux")]
+fn the_shared_library_exports_kvants_own_symbols_alone() {
+    let library = Path::new(&libraries()).join("libkvant.so");
+    let output = Command::new("nm").args(["-D", "--defined-only"]).arg(&library).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let listed = String::from_utf8(output.stdout).unwrap();
+    let names: Vec<&str> = listed.lines().filter_map(|line| line.split_whitespace().last()).collect();
+    let foreign: Vec<&&str> = names.iter().filter(|name| !name.starts_with("kvant_")).collect();
+    assert!(foreign.is_empty(), "{} exports {foreign:?}", library.display());
+    let header = std::fs::read_to_string(root().join("include/kvant.h")).unwrap();
+    for name in &names {
+        assert!(header.contains(&format!("{name}(")), "{name} is exported and not in kvant.h");
+    }
+    assert!(names.contains(&"kvant_engine_open"), "{names:?}");
+}

@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 
 /// Files with something to export.
-const SOURCES: [&str; 14] = [
-    "lib", "status", "engine", "message", "session", "generate", "sampler", "reply", "pool", "rows", "cache",
-    "sequence", "pass", "matrix",
+const SOURCES: [&str; 15] = [
+    "lib", "status", "engine", "embed", "message", "session", "generate", "sampler", "reply", "pool", "rows",
+    "cache", "sequence", "pass", "matrix",
 ];
 
 /// Functions by the beginning of their names, in the order of the header.

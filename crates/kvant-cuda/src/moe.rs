@@ -228,7 +228,7 @@ impl Run<'_> {
         if let Some((into, _)) = &of.narrow {
             self.linear(into, rows, input, Target::over(b.first.address()));
             input = b.inner.address();
-            self.to_half((b.first.address(), input), into.outputs(), 1.0);
+            self.rows_as_f16((b.first.address(), input), into.outputs(), 1.0);
         }
         self.grouped(&of.first, groups, input, b.sources.address(), b.expert_first.address());
         self.activate(
@@ -253,7 +253,7 @@ impl Run<'_> {
         };
         self.launch("combine", (rows, of.down.rows.div_ceil(1024)), 256, params);
         if let Some((_, back)) = &of.narrow {
-            self.to_half((sum.address, b.inner.address()), back.inputs(), 1.0);
+            self.rows_as_f16((sum.address, b.inner.address()), back.inputs(), 1.0);
             self.linear(back, rows, b.inner.address(), to);
         }
         let Some((mlp, gate)) = &of.shared else { return };

@@ -81,11 +81,11 @@ impl Run<'_> {
 
     /// Rows of the stream's width as f16, into `normed`.
     fn halves(&mut self, x: Address, scale: f32) {
-        self.to_half((x, self.buffers.normed.address()), self.program.widths.hidden, scale);
+        self.rows_as_f16((x, self.buffers.normed.address()), self.program.widths.hidden, scale);
     }
 
     /// (rows, channels) f32 to f16, times `scale`.
-    pub(crate) fn to_half(&mut self, (x, y): (Address, Address), channels: usize, scale: f32) {
+    pub(crate) fn rows_as_f16(&mut self, (x, y): (Address, Address), channels: usize, scale: f32) {
         let params = HalfParams { x, y, channels: channels as i32, scale };
         self.launch("to_half", (self.plan.rows, channels.div_ceil(1024)), 256, params);
     }

@@ -1,4 +1,5 @@
-//! Writes small valid files into `corpus/gguf`, `corpus/safetensors`, `corpus/snapshot` and `corpus/plan`, from which the fuzzer starts.
+//! Writes small valid files into `corpus/gguf`, `corpus/safetensors`, `corpus/snapshot`, `corpus/plan` and `corpus/vocabulary`, from
+//! which the fuzzer starts.
 
 use kvant_cache::snapshot::{Record, write};
 use kvant_cache::plan::{SideCalibration, Klt, PlannedSlot, PlannedHead};
@@ -18,6 +19,7 @@ fn main() {
     let seeds = seeds.chain(safetensors_seeds().into_iter().map(|seed| ("safetensors", seed)));
     let seeds = seeds.chain([0, 3, 40, 130, 250].map(|tokens| ("snapshot", snapshot_seed(tokens))));
     let seeds = seeds.chain([("plan", plan_seed(false)), ("plan", plan_seed(true))]);
+    let seeds = seeds.chain(["llama", "gpt2"].map(|model| ("vocabulary", vocabulary_seed(model))));
     for (number, (target, bytes)) in seeds.enumerate() {
         let folder = corpus.join(target);
         fs::create_dir_all(&folder).expect("the corpus folder can be made");
@@ -56,6 +58,21 @@ fn gguf_seeds() -> Vec<Vec<u8>> {
         writer.to_bytes().ok()
     });
     std::iter::once(values.to_bytes().expect("the values can be written")).chain(typed).collect()
+}
+
+/// A file with a vocabulary of this kind.
+fn vocabulary_seed(model: &str) -> Vec<u8> {
+    let tokens = ["<unk>", "<s>", "</s>", "a", "b", "ab", "<0x41>"];
+    let mut writer = Writer::new("llama");
+    writer
+        .set("tokenizer.ggml.model", WriterValue::String(model.to_owned()))
+        .set("tokenizer.ggml.tokens", WriterValue::strings(tokens))
+        .set("tokenizer.ggml.scores", WriterValue::f32s([0.0; 7]))
+        .set("tokenizer.ggml.token_type", WriterValue::i32s([2, 3, 3, 1, 1, 1, 6]))
+        .set("tokenizer.ggml.merges", WriterValue::strings(["a b"]))
+        .set("tokenizer.ggml.bos_token_id", WriterValue::U32(1))
+        .set("tokenizer.ggml.eos_token_id", WriterValue::U32(2));
+    writer.to_bytes().expect("the vocabulary can be written")
 }
 
 fn safetensors_seeds() -> Vec<Vec<u8>> {
@@ -125,6 +142,7 @@ fn plan_seed(with_bases: bool) -> Vec<u8> {
         klt: with_bases.then(|| Klt { basis: basis(), variances: vec![2.0; 16] }),
         balanced: with_bases.then(|| one.clone()),
         learned: Vec::new(),
+        costs: Vec::new(),
     };
     let head = PlannedHead { key, value: SideCalibration::default() };
     let slot = PlannedSlot { key_dim: 16, value_dim: 8, heads: vec![head] };

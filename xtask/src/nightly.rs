@@ -17,6 +17,10 @@ const ASAN_PROPTEST_CASES: &str = "64";
 /// Of each kernel crate, the tests that are small enough.
 const MIRI_TESTS: &[[&str; 3]] = &[["-p", "kvant-codec", "--test=memory"], ["-p", "kvant-threads", "--lib"]];
 const FUZZ_TARGETS: &str = "fuzz/fuzz_targets";
+/// Targets that parse files: no number in a file may size memory, so little is allowed.
+const FILE_TARGETS: &[&str] =
+    &["disk", "gguf", "plan", "safetensors", "snapshot", "tokenizer_json", "vocabulary"];
+const FILE_LIMITS: [&str; 2] = ["-rss_limit_mb=512", "-malloc_limit_mb=64"];
 /// Seconds for each target where all are run among other steps.
 const FUZZ_SECONDS: u32 = 20;
 
@@ -105,7 +109,8 @@ fn run_fuzz(target: &str, seconds: u32) -> Outcome {
         fs::create_dir_all(&corpus).map_err(|e| Trouble::failed(format!("cannot make {corpus}: {e}")))?;
         run = run.args([&corpus, &seeds]);
     }
-    run.args(["--", &format!("-max_total_time={seconds}")]).run()
+    let limits: &[&str] = if FILE_TARGETS.contains(&target) { &FILE_LIMITS } else { &[] };
+    run.args(["--", &format!("-max_total_time={seconds}")]).args(limits).run()
 }
 
 fn nightly_cargo(args: &[&str]) -> Call {
@@ -143,6 +148,13 @@ mod tests {
         let names = fuzz_targets(&sources).unwrap();
         assert!(names.contains(&"nightly".to_string()) && names.is_sorted(), "{names:?}");
         assert!(fuzz_targets(&sources.join("nowhere")).unwrap_err().contains("nowhere"));
+    }
+
+    #[test]
+    fn every_target_with_limits_exists() {
+        let targets = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(FUZZ_TARGETS);
+        let names = fuzz_targets(&targets).unwrap();
+        assert!(FILE_TARGETS.iter().all(|target| names.iter().any(|name| name == target)), "{names:?}");
     }
 
     #[test]

@@ -73,7 +73,8 @@ pub const NAMED: &[Named] = &[
         name: "fuzz",
         about: "every fuzz target for a short while",
         covers: || {
-            let mut folders = crates(&["kvant-codec", "kvant-cache", "kvant-model"]);
+            let mut folders =
+                crates(&["kvant-codec", "kvant-cache", "kvant-model", "kvant-text", "kvant-engine"]);
             folders.push("fuzz".to_string());
             folders
         },

@@ -3,6 +3,7 @@
 mod disk;
 mod ends;
 mod lists;
+mod matrix;
 mod room;
 mod sameness;
 mod support;

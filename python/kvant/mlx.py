@@ -5,11 +5,15 @@
     cache = make_prompt_cache(model, kv="int4")
     generate(model, tokenizer, prompt, prompt_cache=cache)
 
-Pages lie in host memory, and attention gets decoded arrays. Tested with MLX's CPU build on Linux; on a Mac it is untested.
+Pages lie in host memory, and attention gets decoded arrays. mlx-lm's ``save_prompt_cache`` and ``load_prompt_cache`` work where this
+module was imported. Batches of caches that were made apart (``BatchGenerator``) are not supported: mlx-lm refuses them, because there is no
+``merge``. Tested with MLX's CPU build on Linux; on a Mac it is untested.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -21,36 +25,73 @@ from mlx_lm.models.base import create_causal_mask
 
 from . import _kvant
 
-__all__ = ["KvantCache", "make_prompt_cache"]
+__all__ = ["KvantCache", "from_prompt_cache", "make_prompt_cache"]
+
+#: Tokens at a time when a whole cache is taken over: so many exact rows are held beside the pages.
+CHUNK = 512
+
+#: Tokens that there is room for beyond those that have come, where decoded arrays are kept.
+ROOM = 256
+
+#: The form of `KvantCache.state`.
+VERSION = 1
 
 
 def make_prompt_cache(
-    model: Any, kv: str | PathLike | bytes = "int4", *, threads: int | None = None
+    model: Any,
+    kv: str | PathLike | bytes = "int4",
+    *,
+    threads: int | None = None,
+    keep_decoded: bool = False,
 ) -> list[Any]:
     """The cache of a model: one `KvantCache` for every layer with keys and values, the model's own for layers with recurrent state.
 
-    `kv` is a spec such as ``int4`` or ``kivi4;recent=128``, or a plan: the path of a ``.kvplan`` file, or its bytes.
+    `kv` is a spec such as ``int4`` or ``kivi4;recent=128``, or a plan: the path of a ``.kvplan`` file, or its bytes. `keep_decoded` is
+    that of `KvantCache`.
     """
+    own = mlx_cache.make_prompt_cache(model)
+    layout = _layout(kv, threads, len(own))
+    return [_of_layer(layout, index, layer, keep_decoded) for index, layer in enumerate(own)]
+
+
+def from_prompt_cache(
+    cache: list[Any],
+    kv: str | PathLike | bytes = "int4",
+    *,
+    threads: int | None = None,
+    keep_decoded: bool = False,
+) -> list[Any]:
+    """Compresses what mlx-lm's own caches hold, as after a prompt. Layers with recurrent state stay as they are."""
+    layout = _layout(kv, threads, len(cache))
+    return [_of_layer(layout, index, layer, keep_decoded) for index, layer in enumerate(cache)]
+
+
+def _layout(kv: str | PathLike | bytes, threads: int | None, layers: int) -> _kvant.CacheLayout:
     is_plan = not isinstance(kv, str) or kv.endswith(".kvplan")
     plan = (kv if isinstance(kv, bytes) else Path(kv).read_bytes()) if is_plan else None
     layout = _kvant.CacheLayout(None if is_plan else kv, plan, threads)
-    own = mlx_cache.make_prompt_cache(model)
-    layout.check(len(own))
-    return [_of_layer(layout, index, layer) for index, layer in enumerate(own)]
+    layout.check(layers)
+    return layout
 
 
-def _of_layer(layout: _kvant.CacheLayout, index: int, own: Any) -> Any:
-    if isinstance(own, mlx_cache.RotatingKVCache):
-        if own.keep:
-            raise ValueError(f"layer {index} keeps {own.keep} attention sinks beside its window, which KvantCache does not")
-        return KvantCache(layout, index, own.max_size)
-    if isinstance(own, mlx_cache.KVCache):
-        return KvantCache(layout, index)
+def _of_layer(layout: _kvant.CacheLayout, index: int, own: Any, keep_decoded: bool) -> Any:
     if isinstance(own, mlx_cache.CacheList):
-        return mlx_cache.CacheList(*(_of_layer(layout, index, part) for part in own.caches))
+        return mlx_cache.CacheList(*(_of_layer(layout, index, part, keep_decoded) for part in own.caches))
     if isinstance(own, mlx_cache.ArraysCache):
         return own
-    raise ValueError(f"layer {index} has a {type(own).__name__}, which KvantCache does not replace")
+    return KvantCache.from_kvcache(own, layout, index, keep_decoded=keep_decoded)
+
+
+class _State(dict):
+    """What `KvantCache.state` is saved as, made when somebody goes through it. mlx-lm asks for states after every piece of a prompt, to
+    have arrays computed; pages are never pending, and copying them each time would cost more than they do."""
+
+    def __init__(self, cache: KvantCache):
+        super().__init__()
+        self._cache = cache
+
+    def items(self) -> Any:
+        return self._cache._saved().items()
 
 
 class KvantCache(mlx_cache._BaseCache):
@@ -60,31 +101,187 @@ class KvantCache(mlx_cache._BaseCache):
         kv: How they are kept: a spec such as ``int4``, or a layout that the layers of a model share.
         layer: Which layer it is; plans and policies have something to say about each.
         window: The layer's sliding window, its own token included.
+        keep_decoded: Keep what attention gets, in layers without a window: each page is decoded once, and not at every step. Steps are
+            faster, and memory is that of an uncompressed cache and the pages beside it.
     """
 
-    def __init__(self, kv: str | _kvant.CacheLayout = "int4", layer: int = 0, window: int | None = None):
+    def __init__(
+        self,
+        kv: str | _kvant.CacheLayout = "int4",
+        layer: int = 0,
+        window: int | None = None,
+        *,
+        keep_decoded: bool = False,
+    ):
         self.layout = _kvant.CacheLayout(kv) if isinstance(kv, str) else kv
         self.layer = layer
         self.window = window
+        self.keep_decoded = keep_decoded
         self.offset = 0
+        #: Tokens that were never held: those before the window of a cache that was taken over.
+        self._base = 0
         self._native: _kvant.LayerCache | None = None
+        self._shape: tuple[int, int, int] | None = None
+        #: Decoded keys and values, (batch, kv heads, room, channels), and how many positions of them will not change.
+        self._kept: list[mx.array] | None = None
+        self._closed = 0
+
+    @classmethod
+    def from_kvcache(
+        cls,
+        cache: Any,
+        kv: str | _kvant.CacheLayout = "int4",
+        layer: int = 0,
+        *,
+        keep_decoded: bool = False,
+    ) -> KvantCache:
+        """Compresses what a `KVCache` or a `RotatingKVCache` of mlx-lm holds; of a rotating one its window. Other caches are refused."""
+        window = None
+        if type(cache) is mlx_cache.RotatingKVCache:
+            if cache.keep:
+                raise ValueError(
+                    f"layer {layer} keeps {cache.keep} attention sinks beside its window, which KvantCache does not"
+                )
+            window = cache.max_size
+        elif type(cache) is not mlx_cache.KVCache:
+            raise ValueError(f"layer {layer} has a {type(cache).__name__}, which KvantCache does not replace")
+        result = cls(kv, layer, window, keep_decoded=keep_decoded)
+        if cache.empty():
+            return result
+        keys, values = cache.keys, cache.values
+        if window is None:
+            keys, values = cache.keys_and_values()
+        else:
+            keys, values = cache._temporal_order(keys), cache._temporal_order(values)
+        result._base = result.offset = cache.offset - keys.shape[2]
+        for start in range(0, keys.shape[2], CHUNK):
+            result._append(keys[:, :, start : start + CHUNK], values[:, :, start : start + CHUNK])
+        result._native.settle()
+        return result
+
+    def to_quantized(self, group_size: int = 64, bits: int = 4) -> KvantCache:
+        """mlx-lm asks this of caches when ``kv_bits`` is given. This one is compressed already, in another way: refused."""
+        raise ValueError(
+            f"kv_bits={bits} is for mlx-lm's own caches, and this one is kept as {self.layout.kv}: leave kv_bits out"
+        )
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         """Takes keys and values, (batch, kv heads, tokens, channels), and returns all that their queries see, decoded."""
-        batch, heads, tokens, key_dim = keys.shape
-        dims = (key_dim, values.shape[-1])
+        first = max(self.offset + 1 - self.window, self._base) if self.window else 0
+        self._append(keys, values)
+        if self.keep_decoded and self.window is None:
+            found = self._decoded_once(keys.dtype, values.dtype)
+        else:
+            found = self._decoded(first, keys.dtype, values.dtype)
+        self._native.settle()
+        return found
+
+    def _append(self, keys: mx.array, values: mx.array) -> None:
+        shape = (keys.shape[1], keys.shape[-1], values.shape[-1])
         if self._native is None:
-            self._native = self.layout.layer(self.layer, heads, *dims, window=self.window)
-            # Speculative decoding takes tokens back without a warning beforehand.
-            self._native.record(True)
+            self._open(shape)
         mx.eval(keys, values)
         self._native.append(keys, values)
-        first = max(self.offset + 1 - self.window, 0) if self.window else 0
-        self.offset += tokens
-        rows = [np.empty((batch, heads, self.offset - first, dim), np.float32) for dim in dims]
-        self._native.decode(*rows, [first] * batch)
-        self._native.settle()
-        return mx.array(rows[0]).astype(keys.dtype), mx.array(rows[1]).astype(values.dtype)
+        self.offset += keys.shape[2]
+
+    def _open(self, shape: tuple[int, int, int]) -> None:
+        self._shape = shape
+        self._native = self.layout.layer(self.layer, *shape, window=self.window)
+        # Speculative decoding takes tokens back without a warning beforehand.
+        self._native.record(True)
+
+    def _decoded(self, first: int, *types: mx.Dtype) -> tuple[mx.array, mx.array]:
+        """Positions from `first` on."""
+        heads, *dims = self._shape
+        rows = len(self._native.lens)
+        # numpy has no bfloat16.
+        halves = [np.float16 if kind == mx.float16 else np.float32 for kind in types]
+        sides = [
+            np.empty((rows, heads, self.offset - first, dim), kind) for dim, kind in zip(dims, halves, strict=True)
+        ]
+        self._native.decode(*sides, [first - self._base] * rows)
+        keys, values = (mx.array(side).astype(kind) for side, kind in zip(sides, types, strict=True))
+        return keys, values
+
+    def _decoded_once(self, *types: mx.Dtype) -> tuple[mx.array, mx.array]:
+        """The same of all positions, where only what is not in the kept part is decoded."""
+        fresh = self._decoded(self._closed, *types)
+        if self._kept is None or self._kept[0].shape[2] < self.offset:
+            room = self.offset + max(ROOM, self.offset // 4)
+            wider = [mx.zeros((*side.shape[:2], room, side.shape[3]), side.dtype) for side in fresh]
+            for index, side in enumerate(self._kept or ()):
+                wider[index][:, :, : self._closed] = side[:, :, : self._closed]
+            self._kept = wider
+        for side, rows in zip(self._kept, fresh, strict=True):
+            side[:, :, self._closed : self.offset] = rows
+        self._closed = self._native.closed
+        keys, values = (side[:, :, : self.offset] for side in self._kept)
+        return keys, values
+
+    # What mlx-lm saves and loads
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """What is held, for `save_prompt_cache`: a description, the plan, and every sequence with its checksums."""
+        return _State(self)
+
+    @state.setter
+    def state(self, saved: dict[str, Any]) -> None:
+        try:
+            told = json.loads(saved["about"])
+            version, plan, rows = told["version"], saved.get("plan"), saved.get("rows", ())
+        except (AttributeError, KeyError, TypeError, ValueError):
+            raise ValueError("this is not the state of a KvantCache") from None
+        if version != VERSION:
+            raise ValueError(f"the state of a KvantCache has version {version}, and this kvant reads {VERSION}")
+        layout = _kvant.CacheLayout(told["kv"], None if plan is None else _raw(plan), told["threads"])
+        self.__init__(layout, told["layer"], told["window"], keep_decoded=told["keep_decoded"])
+        if told["shape"] is not None:
+            self._open(tuple(told["shape"]))
+            self._native.load([_raw(row) for row in rows], self._signature())
+            self._base, self.offset = told["base"], told["offset"]
+            if self._native.lens != [self.offset - self._base] * len(rows):
+                raise ValueError(f"the state of layer {self.layer} holds other lengths than it says")
+
+    def _saved(self) -> dict[str, Any]:
+        told = {
+            "version": VERSION,
+            "kv": self.layout.kv,
+            "threads": self.layout.threads,
+            "layer": self.layer,
+            "window": self.window,
+            "keep_decoded": self.keep_decoded,
+            "shape": self._shape,
+            "base": self._base,
+            "offset": self.offset,
+        }
+        saved: dict[str, Any] = {"about": json.dumps(told)}
+        if self.layout.plan is not None:
+            saved["plan"] = _bytes(self.layout.plan)
+        if self._native is not None:
+            saved["rows"] = [_bytes(row) for row in self._native.save(self.layout.kv, self._signature())]
+        return saved
+
+    def _signature(self) -> bytes:
+        """What must be the same for pages to mean the same."""
+        return hashlib.sha256(b"kvant.mlx cache\n" + self.layout.kv.encode() + b"\n" + (self.layout.plan or b"")).digest()
+
+    def __reduce__(self) -> tuple:
+        saved = self._saved()
+        if "plan" in saved:
+            saved["plan"] = _raw(saved["plan"])
+        return KvantCache.from_state, ({**saved, "rows": [_raw(row) for row in saved.get("rows", ())]},)
+
+    def __deepcopy__(self, memo: dict) -> KvantCache:
+        """Another cache with the same tokens. Pages are shared; the two go on apart."""
+        twin = KvantCache(self.layout, self.layer, self.window, keep_decoded=self.keep_decoded)
+        twin.offset, twin._base, twin._shape = self.offset, self._base, self._shape
+        if self._native is not None:
+            twin._native = self._native.fork()
+            twin._native.record(True)
+        return twin
+
+    # What generation asks for
 
     def size(self) -> int:
         return min(self.offset, self.window) if self.window else self.offset
@@ -97,10 +294,11 @@ class KvantCache(mlx_cache._BaseCache):
 
     def trim(self, n: int) -> int:
         """Takes back the last `n` tokens."""
-        n = min(self.offset, n)
+        n = min(self.offset - self._base, n)
         if n > 0:
             self._native.crop([held - n for held in self._native.lens])
             self.offset -= n
+            self._closed = min(self._closed, self._native.closed)
         return n
 
     def make_mask(self, N: int, window_size: int | None = None, return_array: bool = False) -> Any:
@@ -119,3 +317,20 @@ class KvantCache(mlx_cache._BaseCache):
     def nbytes(self) -> int:
         """Bytes stored: encoded pages with all their scales, and exact rows."""
         return 0 if self._native is None else self._native.footprint()["stored"]
+
+    @property
+    def decoded_nbytes(self) -> int:
+        """Bytes that `keep_decoded` keeps beside the pages."""
+        return sum(side.nbytes for side in self._kept or ())
+
+
+def _bytes(data: bytes) -> mx.array:
+    return mx.array(np.frombuffer(data, np.uint8))
+
+
+def _raw(part: mx.array | bytes) -> bytes:
+    return part if isinstance(part, bytes) else np.asarray(part, np.uint8).tobytes()
+
+
+# `load_prompt_cache` looks for the classes of a file among mlx-lm's own.
+mlx_cache.KvantCache = KvantCache

@@ -3,8 +3,11 @@ that generation does with a cache."""
 
 from __future__ import annotations
 
+import copy
 import ctypes
+import pickle
 import warnings
+import zlib
 
 import pytest
 
@@ -15,7 +18,7 @@ from elsewhere import DEVICE, Elsewhere, Moves  # noqa: E402
 from hf_fixtures import equal_on, greedy, load, tokens  # noqa: E402
 from transformers import DynamicCache  # noqa: E402
 
-from kvant.hf import KvantCache, Plan, calibrate, context  # noqa: E402
+from kvant.hf import CacheFileError, KvantCache, Plan, calibrate, context, saved  # noqa: E402
 
 #: Plain; sliding and full layers; attention sinks; recurrent layers between; latents.
 FIVE = ["llama", "gemma3", "gpt_oss", "qwen3_next", "deepseek_v3"]
@@ -229,10 +232,11 @@ def test_calibration_makes_plans(tmp_path):
             assert cache.kv == plan.kv
             assert 0 < kl(exact, model(ids, past_key_values=cache).logits) < 0.2, kv
     assert read[:6] == [250, 500, 750, 1000, 1250, 1500]
-    with pytest.raises(ValueError, match="klt"):
+    with torch.no_grad(), pytest.raises(ValueError, match="klt"):
         model(ids, past_key_values=KvantCache(model.config, kv="klt4.25"))
     other = load("llama", "kvant")
-    with pytest.warns(UserWarning, match="another checkpoint"), pytest.raises(ValueError, match="another model"):
+    refused = pytest.raises(ValueError, match="another model")
+    with torch.no_grad(), pytest.warns(UserWarning, match="another checkpoint"), refused:
         other(tokens(other, 1, 9), past_key_values=KvantCache(other.config, kv=plan))
 
 
@@ -346,3 +350,157 @@ def test_tensors_of_other_devices_go_through_host_memory_with_one_warning(attent
     assert moves.to_host >= 6 and moves.to_device >= 3
     said = [str(warning.message) for warning in caught]
     assert len(said) == 1 and "mps" in said[0] and "host memory" in said[0], said
+
+
+@pytest.mark.parametrize("attention", MODES)
+def test_training_through_the_cache_is_refused(attention):
+    """Gradients of keys and values were lost without a word."""
+    model = load("llama", attention)
+    ids = tokens(model, 1, 12)
+    cache = KvantCache(model.config, kv="f32")
+    with pytest.raises(RuntimeError, match="gradients.*no_grad"):
+        model(ids, past_key_values=cache, labels=ids)
+    # Nothing was taken, and evaluation goes on.
+    with torch.inference_mode():
+        assert torch.isfinite(model(ids, past_key_values=cache, labels=ids).loss)
+    assert cache.get_seq_length() == 12
+    # Queries alone can need gradients, as with an adapter on them.
+    if attention == "kvant":
+        layer = KvantCache(model.config, kv="f32").layers[0]
+        layer.update(torch.zeros(1, 2, 3, 16), torch.zeros(1, 2, 3, 16))
+        with pytest.raises(RuntimeError, match="gradients"):
+            layer.attend(torch.zeros(1, 4, 3, 16, requires_grad=True), None, 0.25)
+
+
+@pytest.mark.parametrize("attention", MODES)
+@pytest.mark.parametrize("name", ["gemma3", "qwen3_next", "deepseek_v3"])
+def test_a_saved_cache_goes_on_as_if_it_had_never_been_saved(name, attention, tmp_path):
+    model = load(name, attention)
+    ids, tail = tokens(model, 2, 150), tokens(model, 2, 9, seed=2)
+    mask = torch.ones_like(ids)
+    if name == "gemma3":
+        mask[1, :30] = 0
+    kv = "int4" if name == "deepseek_v3" else "ch8"
+    with torch.no_grad():
+        cache = KvantCache(model.config, kv=kv)
+        model(ids, past_key_values=cache, attention_mask=mask)
+        written = cache.save(tmp_path / "it.kvcache")
+        assert written == (tmp_path / "it.kvcache").stat().st_size
+        opened = KvantCache.load(tmp_path / "it.kvcache", model.config)
+        unpickled = pickle.loads(pickle.dumps(cache))
+        copied = copy.deepcopy(cache)
+        longer = torch.cat([mask, torch.ones_like(tail)], dim=1)
+        expected = model(tail, past_key_values=cache, attention_mask=longer).logits
+        for other in (opened, unpickled, copied):
+            assert other.kv == cache.kv and other.get_seq_length() == 150
+            assert torch.equal(model(tail, past_key_values=other, attention_mask=longer).logits, expected)
+            assert other.nbytes == cache.nbytes
+    assert [path.name for path in tmp_path.iterdir()] == ["it.kvcache"]
+
+
+def test_a_saved_cache_carries_its_plan(tmp_path):
+    model = load("smollm2", "kvant")
+    plan = calibrate(model, tokens(model, 2, 200, seed=5), "klt4.25", text="noise")
+    ids, tail = tokens(model, 1, 200), tokens(model, 1, 5, seed=2)
+    with torch.no_grad():
+        cache = KvantCache(model.config, kv=plan)
+        model(ids, past_key_values=cache)
+        cache.save(tmp_path / "it")
+        other = KvantCache.load(tmp_path / "it", model.config)
+        assert other.kv == plan.kv
+        assert torch.equal(model(tail, past_key_values=other).logits, model(tail, past_key_values=cache).logits)
+
+
+def test_files_that_are_no_saved_caches_are_refused(tmp_path):
+    model = load("llama", "kvant")
+    with torch.no_grad():
+        cache = KvantCache(model.config, kv="int8")
+        model(tokens(model, 1, 100), past_key_values=cache)
+    path = tmp_path / "it"
+    cache.save(path)
+    sound = path.read_bytes()
+
+    def refused(data: bytes, words: str, config=model.config) -> None:
+        path.write_bytes(data)
+        with pytest.raises(CacheFileError, match=words):
+            KvantCache.load(path, config)
+
+    refused(b"", "not a saved KvantCache")
+    refused(b"x" * 100, "not a saved KvantCache")
+    refused(sound[:8] + b"\x09" + sound[9:], "version 9")
+    refused(sound[:-1], "damaged")
+    refused(sound + b"\0", "damaged")
+    for at in range(12, len(sound), len(sound) // 23):
+        refused(sound[:at] + bytes([sound[at] ^ 0x10]) + sound[at + 1 :], "damaged|format version")
+    refused(sound, "another configuration", load("mistral").config)
+    # A header that was made by somebody else, with a checksum that is right.
+    text = b'{"model":3,"parts":[]}'
+    refused(saved.FIXED.pack(saved.MAGIC, 1, zlib.crc32(text), len(text)) + text, "another configuration|cannot be used")
+    path.write_bytes(sound)
+    assert KvantCache.load(path, model.config).get_seq_length() == 100
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3", "deepseek_v3"])
+def test_kept_decoded_tensors_are_those_that_decoding_anew_gives(name):
+    model = load(name)
+    ids, tail = tokens(model, 2, 150), tokens(model, 2, 3, seed=2)
+    kv = "int4;recent=40" if name == "deepseek_v3" else "ch8;recent=40"
+    with torch.no_grad():
+        caches = [KvantCache(model.config, kv=kv, keep_decoded=kept) for kept in (True, False)]
+        said = [[] for _ in caches]
+        for cache, logits in zip(caches, said, strict=True):
+            cache.activate_past_recording()
+            for part in ids.tensor_split([100, 101, 130], dim=1):
+                logits.append(model(part, past_key_values=cache).logits)
+            cache.reorder_cache(torch.tensor([1, 0]))
+            # Going back reopens pages that were closed.
+            cache.crop(-25)
+            logits += [model(step, past_key_values=cache).logits for step in tail.split(1, dim=1)]
+            fork = cache.fork()
+            logits += [model(tail, past_key_values=one).logits for one in (fork, cache)]
+        for kept, anew in zip(*said, strict=True):
+            assert (kept - anew).abs().max() <= 1e-5 * anew.abs().max()
+        assert torch.equal(*(cache.layers[-1].keys for cache in caches))
+        assert caches[0].decoded_nbytes > caches[0].nbytes > 0 == caches[1].decoded_nbytes
+
+
+def test_a_closed_page_is_decoded_once():
+    layer = KvantCache(load("llama").config, kv="ch8", attention="decoded", keep_decoded=True).layers[0]
+    rows = torch.randn((1, 2, 200, 16), generator=torch.Generator().manual_seed(4))
+    first = layer.update(rows, rows)[0].clone()
+    native, seen = layer.native, []
+    layer._native = Watched(native, seen)
+    for _ in range(5):
+        got = layer.update(rows[:, :, :1], rows[:, :, :1])[0]
+    closed = native.closed
+    assert closed % 64 == 4 and closed >= 132
+    assert seen == [[closed]] * 5
+    assert torch.equal(got[:, :, :closed], first[:, :, :closed])
+
+
+class Watched:
+    """A native layer that notes from where on it decodes."""
+
+    def __init__(self, native, seen: list):
+        self.native, self.seen = native, seen
+
+    def decode(self, keys, values, first, *rest):
+        self.seen.append(first)
+        self.native.decode(keys, values, first, *rest)
+
+    def __getattr__(self, name):
+        return getattr(self.native, name)
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "kvant"])
+def test_compiled_models_are_not_compiled_anew_at_every_step(attention):
+    """Every step was compiled anew until torch gave up."""
+    model = load("llama", attention)
+    ids = tokens(model, 1, 70)
+    with torch.no_grad():
+        expected = greedy(model, ids, KvantCache(model.config, kv="int8"), 20)
+        torch._dynamo.reset()
+        model.forward = torch.compile(model.forward, backend="eager")
+        with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
+            assert torch.equal(greedy(model, ids, KvantCache(model.config, kv="int8"), 20), expected)
+    assert torch._dynamo.utils.counters["frames"]["ok"] > 0

@@ -10,8 +10,8 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers", minversion="5.0")
 
-from hf_fixtures import equal_on, greedy  # noqa: E402
-from transformers import AutoModelForCausalLM, DynamicCache  # noqa: E402
+from hf_fixtures import equal_on, greedy, tokens  # noqa: E402
+from transformers import AutoModelForCausalLM, DynamicCache, LlamaConfig, LlamaForCausalLM  # noqa: E402
 
 import kvant  # noqa: E402
 from kvant.hf import KvantCache  # noqa: E402
@@ -54,6 +54,22 @@ ARCHITECTURES = [
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_exact_tokens_are_those_of_dynamic_cache(name, attention):
     equal_on(name, attention)
+
+
+def test_compiled_models_of_many_layers_stay_below_the_recompile_limit():
+    """With the setting that docs/python-hf.md names: torch takes the number of a layer for a constant without it."""
+    torch.manual_seed(3)
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16}
+    model = LlamaForCausalLM(LlamaConfig(num_hidden_layers=12, vocab_size=99, **sizes)).eval()
+    model.set_attn_implementation("kvant")
+    model.generation_config.eos_token_id, model.generation_config.pad_token_id = None, 0
+    ids = tokens(model, 1, 70)
+    with torch.no_grad():
+        expected = greedy(model, ids, KvantCache(model.config, kv="int8"), 8)
+        torch._dynamo.reset()
+        model.forward = torch.compile(model.forward, backend="eager")
+        with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True, allow_unspec_int_on_nn_module=True):
+            assert torch.equal(greedy(model, ids, KvantCache(model.config, kv="int8"), 8), expected)
 
 
 #: A model that people use, where KVANT_MODELS lists its file.

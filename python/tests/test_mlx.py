@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import pytest
 
 mx = pytest.importorskip("mlx.core")
 pytest.importorskip("mlx_lm")
 
 import numpy as np  # noqa: E402
-from mlx_lm.generate import generate_step, speculative_generate_step  # noqa: E402
+from mlx_lm.generate import BatchGenerator, generate_step, speculative_generate_step  # noqa: E402
 from mlx_lm.models import cache as mlx_cache  # noqa: E402
 from mlx_lm.models import gemma3_text, llama  # noqa: E402
 
-from kvant.mlx import KvantCache, make_prompt_cache  # noqa: E402
+from kvant.mlx import KvantCache, from_prompt_cache, make_prompt_cache  # noqa: E402
 
 WINDOW = 24
 
@@ -97,3 +100,104 @@ def test_windows_that_keep_sinks_are_refused():
 
     with pytest.raises(ValueError, match="sinks"):
         make_prompt_cache(Streaming())
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma3"])
+def test_a_saved_cache_goes_on_as_if_it_had_never_been_saved(kind, tmp_path):
+    """`save_prompt_cache` of 162 tokens wrote 73 bytes, and `copy.deepcopy` raised."""
+    network = model(kind)
+    cache = make_prompt_cache(network, kv="int4")
+    network(prompt(162)[None], cache=cache)
+    path = str(tmp_path / "it.safetensors")
+    mlx_cache.save_prompt_cache(path, cache, {"what": "noise"})
+    loaded, told = mlx_cache.load_prompt_cache(path, return_metadata=True)
+    assert told == {"what": "noise"}
+    others = [loaded, copy.deepcopy(cache), pickle.loads(pickle.dumps(cache))]
+    steps = prompt(12)[None]
+    expected = [network(steps[:, at : at + 1], cache=cache) for at in range(12)]
+    for other in others:
+        assert all(isinstance(layer, KvantCache) and layer.offset == 162 for layer in other)
+        got = [network(steps[:, at : at + 1], cache=other) for at in range(12)]
+        assert all(mx.array_equal(*pair) for pair in zip(got, expected, strict=True))
+        assert [layer.nbytes for layer in other] == [layer.nbytes for layer in cache]
+
+
+def test_saved_bytes_are_checked():
+    cache = KvantCache("int4")
+    rows = mx.random.normal((1, 1, 100, 64))
+    cache.update_and_fetch(rows, rows)
+    saved = dict(cache.state.items())
+    damaged = np.array(saved["rows"][0])
+    damaged[-100] ^= 1
+    with pytest.raises(ValueError, match="does not match its checksum"):
+        KvantCache.from_state({**saved, "rows": [mx.array(damaged)]})
+    for state in ([], {}, {"about": "{}"}, {"about": 3}):
+        with pytest.raises(ValueError, match="not the state"):
+            KvantCache.from_state(state)
+    for old, new, words in (
+        ('"version": 1', '"version": 7', "version 7"),
+        ("int4", "int8", "other settings"),
+        ('"offset": 100', '"offset": 99', "other lengths"),
+    ):
+        assert old in saved["about"]
+        with pytest.raises(ValueError, match=words):
+            KvantCache.from_state({**saved, "about": saved["about"].replace(old, new)})
+    # Nothing is held yet.
+    empty = KvantCache.from_state(dict(KvantCache("int8", 3, 24).state.items()))
+    assert (empty.layer, empty.window, empty.offset, empty.empty()) == (3, 24, 0, True)
+
+
+def test_states_that_are_only_evaluated_copy_no_pages(monkeypatch):
+    cache = KvantCache("int4")
+    rows = mx.random.normal((1, 1, 100, 64))
+    cache.update_and_fetch(rows, rows)
+    monkeypatch.setattr(KvantCache, "_saved", lambda self: pytest.fail("pages were copied"))
+    mx.eval([cache.state])
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma3"])
+def test_a_running_cache_of_mlx_is_taken_over(kind):
+    network = model(kind)
+    own, ids = mlx_cache.make_prompt_cache(network), prompt(180)[None]
+    for start, end in ((0, 150), (150, 151), (151, 152)):
+        network(ids[:, start:end], cache=own)
+    cache, small = from_prompt_cache(own, kv="f32"), from_prompt_cache(own, kv="int4")
+    assert [layer.offset for layer in cache] == [layer.offset for layer in own] == [152] * len(own)
+    for start, end in ((152, 153), (153, 175), (175, 176), (176, 180)):
+        expected, got = (network(ids[:, start:end], cache=each) for each in (own, cache))
+        assert mx.abs(got - expected).max() < 1e-4 * mx.abs(expected).max()
+    assert sum(layer.nbytes for layer in small) < 0.5 * sum(layer.nbytes for layer in own)
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma3"])
+def test_kept_decoded_arrays_are_those_that_decoding_anew_gives(kind):
+    network = model(kind)
+    expected = answer(network, make_prompt_cache(network, kv="int4"))
+    cache = make_prompt_cache(network, kv="int4", keep_decoded=True)
+    assert answer(network, cache) == expected
+    full = cache[-1]
+    assert full.decoded_nbytes > full.nbytes and cache[0].decoded_nbytes == (0 if kind == "gemma3" else full.decoded_nbytes)
+    rows, one = mx.random.normal((2, 1, 300, 64)), KvantCache("int4", keep_decoded=True)
+    other = KvantCache("int4")
+    for start, end in ((0, 100), (100, 101), (101, 250), (250, 251)):
+        got, anew = (each.update_and_fetch(rows[:, :, start:end], rows[:, :, start:end]) for each in (one, other))
+        assert all(mx.array_equal(*pair) for pair in zip(got, anew, strict=True))
+    # Going back reopens a page that was closed.
+    assert one.trim(60) == other.trim(60) == 60
+    got, anew = (each.update_and_fetch(rows[:, :, 191:300], rows[:, :, 191:300]) for each in (one, other))
+    assert all(mx.array_equal(*pair) for pair in zip(got, anew, strict=True))
+
+
+def test_what_is_not_supported_is_refused_at_once():
+    network = model("llama")
+    cache = make_prompt_cache(network, kv="int4")
+    with pytest.raises(ValueError, match="kv_bits"):
+        next(generate_step(prompt(20), network, prompt_cache=cache, max_tokens=2, kv_bits=4, quantized_kv_start=0))
+    for other in (mlx_cache.BatchKVCache([0]), mlx_cache.QuantizedKVCache(), mlx_cache.ChunkedKVCache(8)):
+        with pytest.raises(ValueError, match=f"{type(other).__name__}, which KvantCache does not replace"):
+            KvantCache.from_kvcache(other)
+    batch = BatchGenerator(network, max_tokens=2)
+    with pytest.raises(ValueError, match="[Bb]atch"):
+        batch.insert([prompt(5).tolist()] * 2, caches=[make_prompt_cache(network) for _ in range(2)])
+        for _ in range(3):
+            batch.next()

@@ -12,8 +12,9 @@ compressed bytes: ``AutoModelForCausalLM.from_pretrained(name, attn_implementati
 
 from .attention import register
 from .cache import KvantCache
+from .context import CacheFileError
 from .plans import Plan, calibrate
 
 register()
 
-__all__ = ["KvantCache", "Plan", "calibrate"]
+__all__ = ["CacheFileError", "KvantCache", "Plan", "calibrate"]

@@ -2,6 +2,8 @@
 
 A model calls its mask function before its layers, and an attention function after each layer has updated the cache. Both are
 registered: an implementation without a registered mask gets ``None`` for every mask, padding and windows included.
+
+Both run outside of what `torch.compile` compiles: they hand Python objects from one to the other, and call kernels of kvant.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ class MaskPattern:
     dense: Callable[[], torch.Tensor]
 
 
+@torch.compiler.disable
 def kvant_mask(
     batch_size: int,
     q_length: int,
@@ -77,6 +80,7 @@ def kvant_mask(
     return mask
 
 
+@torch.compiler.disable
 def kvant_attention(
     module: torch.nn.Module,
     query: torch.Tensor,

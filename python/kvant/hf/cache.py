@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,7 +18,8 @@ from transformers.cache_utils import (
 )
 
 from .. import _kvant
-from .context import CacheContext
+from . import saved
+from .context import CacheContext, CacheFileError
 from .layer import KvantHybridLayer, KvantLayer, copy_states
 from .plans import Plan, signature
 
@@ -36,6 +38,8 @@ class KvantCache(Cache):
         attention: How attention reads it: ``"bytes"``, ``"decoded"``, or ``None`` for bytes if and only if the model's
             ``attn_implementation`` is ``"kvant"``.
         threads: Threads of the kernels; torch's number if it is not given.
+        keep_decoded: Where attention gets decoded tensors, keep those of full attention layers: each page is decoded once, and not at
+            every step. Steps are faster, and memory is that of an uncompressed cache and the pages beside it.
     """
 
     def __init__(
@@ -46,6 +50,7 @@ class KvantCache(Cache):
         policy: str | None = None,
         attention: str | None = None,
         threads: int | None = None,
+        keep_decoded: bool = False,
     ):
         config = getattr(config, "config", config)
         config = config.get_text_config(decoder=True)
@@ -57,7 +62,7 @@ class KvantCache(Cache):
                 "beyond shapes",
                 stacklevel=2,
             )
-        self.context = CacheContext(config, layout, attention)
+        self.context = CacheContext(config, layout, attention, keep_decoded)
         types, options = get_layer_types_and_kwargs(config)
         layout.check(len(types))
         layers = [self._layer(index, *one) for index, one in enumerate(zip(types, options, strict=True))]
@@ -73,6 +78,13 @@ class KvantCache(Cache):
         if kind == "chunked_attention" and not self.context.on_bytes:
             return KvantLayer(self.context, index, **options)
         raise ValueError(f"layer {index} is of type {kind!r}, which KvantCache does not keep")
+
+    @torch.compiler.disable
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """As any cache's. It runs outside of what `torch.compile` compiles, which would compile it anew for every layer."""
+        return super().update(key_states, value_states, layer_idx, *args, **kwargs)
 
     @classmethod
     def from_cache(
@@ -107,6 +119,73 @@ class KvantCache(Cache):
     def fork(self) -> KvantCache:
         """Another cache with the same tokens. Pages are shared; the two go on apart."""
         return copy.deepcopy(self)
+
+    def save(self, path: str | PathLike) -> int:
+        """Saves the cache in a file, which is either replaced as a whole or left as it was; returns its bytes. The tokens are not in
+        it: keep them beside it. What `activate_past_recording` keeps is not saved."""
+        data = saved.to_bytes(self)
+        saved.replace(path, data)
+        return len(data)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | PathLike,
+        config: PreTrainedConfig,
+        *,
+        device: torch.device | str | None = None,
+        **options: Any,
+    ) -> KvantCache:
+        """The cache that was saved in a file, for a model of the same configuration; everything in the file is checked.
+
+        Args:
+            path: The file.
+            config: The model's configuration.
+            device: Where the model is; where it was when the cache was saved if it is not given. Pages lie in host memory.
+            options: `attention`, `threads` and `keep_decoded`, as for a new cache.
+        """
+        try:
+            return cls._of_bytes(Path(path).read_bytes(), config, device, options)
+        except CacheFileError as error:
+            raise CacheFileError(f"{path} {error}") from None
+
+    @classmethod
+    def _of_bytes(
+        cls, data: bytes, config: PreTrainedConfig, device: torch.device | str | None, options: dict[str, Any]
+    ) -> KvantCache:
+        try:
+            header, parts = saved.header_of(data)
+            config = getattr(config, "config", config).get_text_config(decoder=True)
+            if header["model"] != signature(config).hex():
+                raise CacheFileError("belongs to a model of another configuration")
+            plan = parts.next() if header["has_plan"] else None
+            kv = {"kv": header["kv"]} if plan is None else {"kv": plan, "policy": header["kv"]}
+            cache = cls(config, **kv, **options)
+            saved.fill(cache, header, parts, None if device is None else torch.device(device))
+        except CacheFileError:
+            raise
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
+            raise CacheFileError(f"cannot be used: {error}") from error
+        return cache
+
+    def __reduce__(self) -> tuple:
+        context = self.context
+        options = {
+            "attention": context.attention,
+            "threads": context.layout.threads,
+            "keep_decoded": context.keep_decoded,
+        }
+        return type(self)._of_bytes, (saved.to_bytes(self), context.config, None, options)
+
+    def __copy__(self) -> KvantCache:
+        twin = type(self).__new__(type(self))
+        twin.__dict__.update(self.__dict__)
+        return twin
+
+    def __deepcopy__(self, memo: dict) -> KvantCache:
+        twin = memo[id(self)] = self.__copy__()
+        twin.__dict__.update({name: copy.deepcopy(value, memo) for name, value in self.__dict__.items()})
+        return twin
 
     def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
         for layer in self.layers:
@@ -145,6 +224,11 @@ class KvantCache(Cache):
         """Bytes stored for keys and values: encoded pages with all their scales, and exact rows."""
         layers = (layer.native for layer in self.layers if isinstance(layer, KvantLayer))
         return sum(native.footprint()["stored"] for native in layers if native is not None)
+
+    @property
+    def decoded_nbytes(self) -> int:
+        """Bytes that `keep_decoded` keeps beside the pages."""
+        return sum(layer.decoded_nbytes for layer in self.layers if isinstance(layer, KvantLayer))
 
     @property
     def memory(self) -> int:

@@ -25,18 +25,29 @@ open_layer = threading.local()
 #: Numbers that tensors on a card may have.
 NAMES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
 
+#: Numbers that tensors of a saved cache may have, by name.
+DTYPES = {**{name: dtype for dtype, name in NAMES.items()}, "bool": torch.bool}
+
 _warned_devices: set[str] = set()
+
+
+class CacheFileError(ValueError):
+    """A file that is not a saved cache, is damaged, or belongs to another model."""
 
 
 class CacheContext:
     """The native layout, the model's configuration, and how attention reads the cache."""
 
-    def __init__(self, config: PreTrainedConfig, layout: _kvant.CacheLayout, attention: str | None):
+    def __init__(
+        self, config: PreTrainedConfig, layout: _kvant.CacheLayout, attention: str | None, keep_decoded: bool = False
+    ):
         if attention not in (None, "bytes", "decoded"):
             raise ValueError(f"attention={attention!r}: None, 'bytes' or 'decoded' was expected")
         self.config = config
         self.layout = layout
         self.attention = attention
+        #: Whether what attention gets decoded is kept decoded, so that each page is decoded once.
+        self.keep_decoded = keep_decoded
         #: Later layers may read this layer's keys (Gemma 3n and 4): a pass ends only when the next one begins.
         self.shares_layers = bool(getattr(config, "num_kv_shared_layers", 0))
 
@@ -54,6 +65,15 @@ class CacheContext:
 
     def __deepcopy__(self, memo: dict) -> CacheContext:
         return self
+
+
+def refuse_gradients(*tensors: torch.Tensor) -> None:
+    """Refuses tensors whose gradients would be lost: pages hold numbers, and no graph leads through them."""
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+        raise RuntimeError(
+            "KvantCache keeps no gradients: those of keys, values and queries would be lost. Compute under torch.no_grad() or "
+            "torch.inference_mode(), or train with use_cache=False"
+        )
 
 
 def lent(tensor: torch.Tensor) -> Any:

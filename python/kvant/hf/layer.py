@@ -3,13 +3,30 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers.cache_utils import CacheLayerMixin, LinearAttentionLayer
 
 from .. import _kvant
-from .context import IMPLEMENTATION, CacheContext, card_of, lent, on_card, open_layer, stream_of, warn_of_host
+from .context import (
+    DTYPES,
+    IMPLEMENTATION,
+    NAMES,
+    CacheContext,
+    CacheFileError,
+    card_of,
+    lent,
+    on_card,
+    open_layer,
+    refuse_gradients,
+    stream_of,
+    warn_of_host,
+)
+from .prefix import DecodedPrefix
+
+if TYPE_CHECKING:
+    from .saved import Parts
 
 #: Tokens at a time when a whole cache is taken over: so many exact rows are held beside the pages.
 CHUNK = 512
@@ -40,6 +57,8 @@ class KvantLayer(CacheLayerMixin):
         self._base = 0
         #: Which of the positions from `_base` on are tokens and not padding, (batch, positions); `None` for all.
         self._kept: torch.Tensor | None = None
+        #: What attention got so far, where that is kept.
+        self._prefix: DecodedPrefix | None = None
 
     def __repr__(self) -> str:
         window = f", sliding_window={self.sliding_window}" if self.is_sliding else ""
@@ -78,8 +97,9 @@ class KvantLayer(CacheLayerMixin):
         warn_of_host(keys.device, reason)
         return None
 
-    # What a model calls
+    # What a model calls. Compilers call it as it is: it writes pages, and every step has another length.
 
+    @torch.compiler.disable
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -88,6 +108,7 @@ class KvantLayer(CacheLayerMixin):
         Returns all that the pass's queries see, decoded; or, where attention runs on the compressed bytes, the new ones, which
         lead the attention function here.
         """
+        refuse_gradients(key_states, value_states)
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         if self._pending is not None:
@@ -102,7 +123,10 @@ class KvantLayer(CacheLayerMixin):
             open_layer.value = self
             return key_states, value_states
         self._append(key_states, value_states, None)
-        decoded = self._decoded(before + 1 - self.sliding_window if self.is_sliding else 0)
+        if self.context.keep_decoded and not self.is_sliding:
+            decoded = self._decoded_once()
+        else:
+            decoded = self._decoded(before + 1 - self.sliding_window if self.is_sliding else 0)
         self._native.settle()
         return decoded
 
@@ -118,6 +142,7 @@ class KvantLayer(CacheLayerMixin):
         heads, channels). `mask` is (batch, positions so far), false where a position is padding."""
         if getattr(open_layer, "value", None) is self:
             open_layer.value = None
+        refuse_gradients(queries)
         if self._card is not None:
             return self._attend_on_card(queries, mask, scale, soft_cap, sink_logits)
         if self._pending is not None:
@@ -162,6 +187,8 @@ class KvantLayer(CacheLayerMixin):
             self._kept = self._kept[:, :rest]
         self._native.crop(lens)
         self._seen -= removed
+        if self._prefix is not None:
+            self._prefix.crop(self._native)
 
     @property
     def record_past(self) -> bool:
@@ -182,6 +209,8 @@ class KvantLayer(CacheLayerMixin):
         if self._native is not None and self._seen > 0:
             self._native.select(indices)
             self._kept = None if self._kept is None else self._kept[indices]
+            if self._prefix is not None:
+                self._prefix.select(indices)
 
     def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
         self.select(beam_idx.tolist())
@@ -225,8 +254,53 @@ class KvantLayer(CacheLayerMixin):
         """Lengths, footprint, pages and kernels."""
         return self._native
 
+    @property
+    def decoded_nbytes(self) -> int:
+        """Bytes of what is kept decoded beside the pages."""
+        return 0 if self._prefix is None else self._prefix.nbytes
+
+    def put(self, parts: Parts, policy: str, signature: bytes) -> dict[str, Any]:
+        """Adds what is held to the parts of a file, and returns what its header says of it."""
+        if self._card is not None:
+            raise NotImplementedError(
+                f"layer {self.index}: pages on cuda:{self._card} cannot be saved; only those in host memory can"
+            )
+        if self._pending is not None:
+            raise RuntimeError(f"layer {self.index} is in the middle of a pass: a cache is saved between passes")
+        rows = self._native.save(policy, signature)
+        for row in rows:
+            parts.put(row)
+        return {
+            "rows": len(rows),
+            "heads": self._heads,
+            "dims": list(self._dims),
+            "is_latent": self.is_latent,
+            "dtype": NAMES[self.dtype],
+            "seen": self._seen,
+            "base": self._base,
+            "kept": parts.put_tensor(self._kept),
+        }
+
+    def take(self, record: dict[str, Any], parts: Parts, signature: bytes, device: torch.device) -> None:
+        """Holds what `put` has added. Pages lie in host memory from then on."""
+        self.reset()
+        self.dtype, self.device, self.is_latent = DTYPES[record["dtype"]], device, bool(record["is_latent"])
+        self._heads, self._dims = record["heads"], tuple(record["dims"])
+        shape = (self.index, self._heads, *self._dims, self.sliding_window)
+        self._native = self.context.layout.layer(*shape, latent=self.is_latent)
+        self._native.load([parts.next() for _ in range(record["rows"])], signature)
+        self._native.record(self._record_past)
+        self._seen, self._base = record["seen"], record["base"]
+        self._kept = parts.tensor(record["kept"], torch.device("cpu"))
+        self.is_initialized = True
+        held = self._seen - self._base
+        lens = [held] * record["rows"] if self._kept is None else self._kept.sum(dim=1).tolist()
+        if self._native.lens != lens or (self._kept is not None and self._kept.shape[-1] != held):
+            raise CacheFileError(f"holds other lengths than it says for layer {self.index}")
+
     def load(self, keys: torch.Tensor, values: torch.Tensor, seen: int, attention_mask: torch.Tensor | None) -> None:
         """Takes over what another cache holds: the last of `seen` positions."""
+        refuse_gradients(keys, values)
         self.reset()
         self.lazy_initialization(keys, values)
         self._base = self._seen = seen - keys.shape[-2]
@@ -243,6 +317,7 @@ class KvantLayer(CacheLayerMixin):
         if self._native is not None:
             twin._native = self._native.fork()
             twin._native.record(self._record_past)
+            twin._prefix = None
         return twin
 
     # How it is done
@@ -339,6 +414,13 @@ class KvantLayer(CacheLayerMixin):
         if self.is_latent:
             keys, values = values, keys
         return keys.to(self.device), values.to(self.device)
+
+    def _decoded_once(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """As `_decoded` of all positions, where only what is not in the kept part is decoded."""
+        if self._prefix is None:
+            self._prefix = DecodedPrefix(self._heads, self._dims, self.dtype, self.device)
+        keys, values = self._prefix.extend(self._native)
+        return (values, keys) if self.is_latent else (keys, values)
 
     def _next_seen(self) -> tuple[torch.Tensor, torch.Tensor]:
         return self._decoded(self._seen + 1 - self.sliding_window if self.is_sliding else 0)

@@ -4,12 +4,15 @@ use super::decode::{Held, decode_sides};
 use super::layout::Shared;
 use super::refused;
 use super::rollback::{Recorded, Rows};
+use super::saved;
 use super::tensor::{Tensor, View};
 use kvant_attention::{Queries, Scoring, StateError};
+use kvant_cache::snapshot::Signature;
 use kvant_cache::{CacheLayout, KvShape, KvSlot, Sequence, SideStore};
 use kvant_codec::Side;
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::pybacked::PyBackedBytes;
+use pyo3::types::{PyBytes, PyDict};
 use std::borrow::Cow;
 use std::sync::{Arc, PoisonError};
 
@@ -136,6 +139,18 @@ pub(super) fn check_kept(kept: &Kept, tokens: usize, batch: usize) -> PyResult<(
         Some(row) => Err(refused(format!("row {row}: kept tokens must rise and be below {tokens}"))),
         None => Ok(()),
     }
+}
+
+/// Positions from the first on that every side reads as bytes, or as sinks, whatever comes.
+fn closed(sequence: &Sequence, slot: KvSlot, heads: usize) -> usize {
+    let (rule, len) = (sequence.layout().exact_window(), sequence.slot_len(slot));
+    let sides =
+        (0..heads).flat_map(|head| [Side::Key, Side::Value].map(|side| sequence.side(slot, head, side)));
+    let closed = |side: &SideStore| {
+        let tokens = side.codecs().page_tokens();
+        rule.page_start(rule.encoded_for(len, tokens), tokens)
+    };
+    sides.flatten().map(closed).min().unwrap_or(0).min(len)
 }
 
 /// What sequences hold, as `footprint` says it.
@@ -268,6 +283,38 @@ impl LayerCache {
             rule: self.layout.exact_window(),
         };
         py.detach(|| pool.install(|| decode_sides(&held, views, &first, &places)))
+    }
+
+    /// Positions from the first on, of every row, that `decode` gives the same numbers from now on: sinks and encoded pages.
+    #[getter]
+    fn closed(&self) -> usize {
+        let closed = |sequence: &Sequence| closed(sequence, self.slot, self.shape.kv_heads);
+        self.sequences.iter().map(closed).min().unwrap_or(0)
+    }
+
+    /// Every sequence as bytes that `load` takes, in the form of a session file; `policy` is for people, and the signature, 32 bytes,
+    /// says what else must be the same.
+    fn save<'py>(
+        &mut self,
+        py: Python<'py>,
+        policy: &str,
+        signature: Signature,
+    ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+        self.end_pass()?;
+        let sequences = &self.sequences;
+        let rows = py.detach(|| saved::to_bytes(sequences, policy, signature))?;
+        Ok(rows.iter().map(|bytes| PyBytes::new(py, bytes)).collect())
+    }
+
+    /// Holds the sequences that `save` has given of such a layer, in place of its own.
+    fn load(&mut self, py: Python<'_>, rows: Vec<PyBackedBytes>, signature: Signature) -> PyResult<()> {
+        let (layout, arena) = (&self.layout, &self.shared.arena);
+        let rows = rows.iter().map(|bytes| bytes.to_vec()).collect();
+        let sequences = py.detach(|| saved::from_bytes(rows, &signature, layout, arena))?;
+        self.kept = None;
+        self.recorded.clear();
+        self.sequences = sequences;
+        Ok(())
     }
 
     /// Keeps the sequences at these places of the batch, in this order; one that is named twice is forked, sharing pages.

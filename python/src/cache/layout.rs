@@ -11,6 +11,7 @@ use kvant_cache::{Arena, Clause, KvShape, KvSlot, LatentShape, Policy, Slots};
 use kvant_cuda::CardCache;
 use kvant_threads::Pool;
 use pyo3::prelude::*;
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -100,6 +101,18 @@ impl CacheLayout {
     #[getter]
     fn plan_made(&self) -> Option<String> {
         self.policy.plan.as_ref().map(|plan| plan.made().to_owned())
+    }
+
+    /// The content of the plan's file.
+    #[getter]
+    fn plan(&self) -> Option<Cow<'static, [u8]>> {
+        self.policy.plan.as_ref().map(|plan| Cow::Owned(plan.to_bytes()))
+    }
+
+    /// Threads of the kernels.
+    #[getter]
+    fn threads(&self) -> usize {
+        self.shared.pool.threads()
     }
 
     /// Refuses clauses for layers that a model of so many does not have.

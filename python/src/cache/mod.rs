@@ -12,6 +12,7 @@
 //! | `rollback` | the last passes, kept so that they can be taken back exactly |
 //! | `card` | the same on a card's pages, for tensors that lie there |
 //! | `decode` | what is held, as numbers |
+//! | `saved` | sequences as bytes |
 //! | `statistics` | calibration on another library's forward pass |
 //!
 //! **Invariant:** a page is encoded once. Going back into an encoded page means taking up a fork from before it, never
@@ -23,6 +24,7 @@ mod decode;
 mod layer;
 mod layout;
 mod rollback;
+mod saved;
 mod statistics;
 mod tensor;
 

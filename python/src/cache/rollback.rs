@@ -74,8 +74,13 @@ impl Recorded {
     pub fn turn(&mut self, on: bool) {
         self.is_on = on;
         if !on {
-            self.passes.clear();
+            self.clear();
         }
+    }
+
+    /// Forgets the passes.
+    pub fn clear(&mut self) {
+        self.passes.clear();
     }
 
     /// Forks of the sequences before a pass of so many tokens, if it is to be recorded.

@@ -1,6 +1,7 @@
 //! The library as C programs meet it: every function by its C signature, and the header.
 
 mod cache;
+mod embed;
 mod engine;
 mod header;
 mod matrix;

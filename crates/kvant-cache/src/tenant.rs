@@ -10,6 +10,7 @@
 //! assert_eq!(Prefix::from(&tokens).tenant, Tenant::SHARED);
 //! assert_eq!(Tenant::of(b"a key").prefix(&tokens).tokens, tokens);
 //! assert_ne!(Tenant::of(b"a key"), Tenant::of(b"another"));
+//! assert_ne!(Tenant::SHARED.salted(b"an adapter"), Tenant::SHARED);
 //! ```
 
 use crate::snapshot::Digest;
@@ -26,6 +27,15 @@ impl Tenant {
     /// The tenant who has this secret, such as an API key; the same one in every run of the program.
     pub fn of(secret: &[u8]) -> Tenant {
         Tenant(Some(Sha256::new().chain_update(b"kvant tenant 1\0").chain_update(secret).finalize().into()))
+    }
+
+    /// The same tenant's texts that are read in a way of their own, such as with LoRA adapters: their prefixes are worth nothing to
+    /// others of this tenant.
+    #[must_use]
+    pub fn salted(self, salt: &[u8]) -> Tenant {
+        let hash =
+            Sha256::new().chain_update(b"kvant tenant salt 1\0").chain_update([u8::from(self.0.is_some())]);
+        Tenant(Some(hash.chain_update(self.0.unwrap_or_default()).chain_update(salt).finalize().into()))
     }
 
     /// Tokens of this tenant.

@@ -1,12 +1,15 @@
 //! A compiled model: embedding before the layers, norm and logits after them.
 
-use crate::blocks::{Activations, Block, Embedding, Folded, Head, Layer, PerLayerEmbedding, Streams};
+use crate::blocks::{
+    Activations, AdaptedRows, Block, Embedding, Folded, Head, Layer, PerLayerEmbedding, Streams,
+};
 use crate::drivers::Drivers;
 use crate::pass::CpuPass;
 use kvant_attention::Attention;
 use kvant_cache::{AttentionObserver, KvSlot, Sequence, Slots, StateError};
 use kvant_model::description::Rope;
 use kvant_model::{Abilities, Network, Observer, Outputs, Pass, Rows};
+use kvant_simd::Tier;
 use tracing::trace_span;
 
 /// A model's blocks.
@@ -29,6 +32,8 @@ pub struct CpuNetwork {
     pub slots: Slots,
     /// What attends.
     pub drivers: Drivers,
+    /// The instructions that adapters are multiplied with.
+    pub tier: Tier,
 }
 
 impl CpuNetwork {
@@ -57,6 +62,7 @@ impl Network for CpuNetwork {
             three_positions: false,
             first_layer: one_stream,
             attention_observer: true,
+            adapters: true,
             any_rows: true,
         }
     }
@@ -82,8 +88,10 @@ impl CpuNetwork {
         let wanted = pass.wanted();
         let Observer { layers: mut observer, attention: watching } = std::mem::take(&mut pass.observer);
         let watching = watching.map(|watching| watching as &mut dyn AttentionObserver);
-        let mut cpu =
-            CpuPass::new(pass.chunks, sequences, attention, &self.ropes, &self.folded)?.observed(watching);
+        let adapted = AdaptedRows::new(pass.chunks, self.tier);
+        let mut cpu = CpuPass::new(pass.chunks, sequences, attention, &self.ropes, &self.folded)?
+            .adapted(adapted)
+            .observed(watching);
         let (first, mut streams) = match pass.first {
             Some((layer, input)) => {
                 (layer, vec![Activations::from_vec(input.data().to_vec(), input.width())])

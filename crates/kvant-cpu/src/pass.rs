@@ -1,6 +1,6 @@
 //! One pass through the network: which tokens of which sequences are in it, and how they are rotated.
 
-use crate::blocks::{Activations, Folded, RopeTable, TokenInput};
+use crate::blocks::{Activations, AdaptedRows, Folded, RopeTable, TokenInput};
 use crate::reference;
 use kvant_attention::Attention;
 use kvant_cache::{
@@ -29,6 +29,8 @@ pub struct CpuPass<'p, 's> {
     parts: Vec<SequencePass>,
     attention: &'p mut Attention,
     observer: Option<&'p mut (dyn AttentionObserver + 'p)>,
+    /// Rows that run with adapters.
+    pub adapted: AdaptedRows<'p>,
     /// Inputs of each layer's own, `(tokens, layers · width)`.
     pub per_layer: Option<Activations>,
     /// Positions that follow one another, and the sequence they belong to.
@@ -70,12 +72,30 @@ impl<'p, 's> CpuPass<'p, 's> {
         }
         let rotations = vec![None; ropes.len()];
         let (observer, per_layer) = (None, None);
-        Ok(Self { chunks, sequences, parts, attention, observer, per_layer, spans, folded, ropes, rotations })
+        let adapted = AdaptedRows::none();
+        Ok(Self {
+            chunks,
+            sequences,
+            parts,
+            attention,
+            observer,
+            adapted,
+            per_layer,
+            spans,
+            folded,
+            ropes,
+            rotations,
+        })
     }
 
     /// The same pass, whose keys, values and queries are shown to somebody.
     pub fn observed(self, observer: Option<&'p mut (dyn AttentionObserver + 'p)>) -> Self {
         Self { observer, ..self }
+    }
+
+    /// The same pass, some of whose rows run with adapters.
+    pub fn adapted(self, adapted: AdaptedRows<'p>) -> Self {
+        Self { adapted, ..self }
     }
 
     /// The sequences' parts of it.

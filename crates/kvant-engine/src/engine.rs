@@ -12,7 +12,7 @@ use kvant_attention::{KvCache, KvUnsupported};
 use kvant_cache::snapshot::Numerics;
 use kvant_cache::{Policy, Sequence, Store};
 use kvant_cpu::{Cpu, LoadOptions};
-use kvant_model::{Backend, Checkpoint, ForwardError, LoadError, Model, Outputs, Pass};
+use kvant_model::{AdapterMix, Backend, Checkpoint, ForwardError, LoadError, Model, Outputs, Pass};
 use kvant_text::chat::{ChatError, ChatTemplate, Message, RenderOptions};
 use kvant_text::tokenizer::{EncodeOptions, Tokenizer, TokenizerError};
 use kvant_threads::Pool;
@@ -37,6 +37,8 @@ pub struct Engine {
     breakers: OnceLock<Arc<[u32]>>,
     /// Who guesses how texts go on; none for one token a pass.
     proposers: Option<MakeProposer>,
+    /// What sequences run with that ask for nothing else.
+    adapters: AdapterMix,
 }
 
 /// Why a prompt could not be made.
@@ -108,6 +110,7 @@ impl Engine {
             least_tokens: OnceLock::new(),
             breakers: OnceLock::new(),
             proposers,
+            adapters: AdapterMix::default(),
         };
         Ok(match ChatTemplate::of(checkpoint)? {
             Some(template) => engine.with_template(template),
@@ -150,6 +153,20 @@ impl Engine {
             )));
         }
         Ok(Self { proposers, ..self })
+    }
+
+    /// The same model, whose sequences run with LoRA adapters where they ask for nothing else ([`Request::adapters`](crate::Request)).
+    ///
+    /// # Errors
+    /// If the device applies no adapters, or one was opened for another model.
+    pub fn with_adapters(self, adapters: AdapterMix) -> Result<Self, LoadError> {
+        self.model.check_adapters(&adapters).map_err(|e| LoadError::unsupported(e.to_string()))?;
+        Ok(Self { adapters, ..self })
+    }
+
+    /// The adapters that its sequences run with where they ask for nothing else.
+    pub fn adapters(&self) -> &AdapterMix {
+        &self.adapters
     }
 
     /// Whether texts are generated with speculative decoding.

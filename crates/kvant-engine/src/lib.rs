@@ -67,6 +67,7 @@ pub use kvant_cache::{
     Arena, ArenaOptions, DiskError, DiskTier, DiskUsage, Plan, PlanError, Policy, SparseV, StateType, Tenant,
 };
 pub use kvant_cpu::{ActivationType, LoadOptions, WeightKernel};
+pub use kvant_model::{Adapter, AdapterMix, AppliedAdapter};
 pub use measured::{load_model, load_observed};
 pub use open::{KvChoice, LoadedModel, OpenError, OpenNote, OpenOptions};
 pub use prompts::Prompts;

@@ -5,7 +5,7 @@ use kvant_cache::snapshot::{Numerics, Signature};
 use kvant_codec::Tier;
 use kvant_cpu::{ActivationType, LoadOptions};
 use kvant_model::checkpoint::ConfigSource;
-use kvant_model::{Checkpoint, LoadError};
+use kvant_model::{AdapterMix, Checkpoint, LoadError};
 use sha2::{Digest, Sha256};
 
 /// SHA-256 over everything that determines what a cache holds of given tokens: the checkpoint's own signature (its
@@ -52,6 +52,17 @@ pub fn signature(
         hash.update(part);
     }
     Ok(hash.finalize().into())
+}
+
+/// What sequences are saved under that were read with adapters; without any, the signature itself.
+pub(crate) fn adapted(signature: Signature, adapters: &AdapterMix) -> Signature {
+    match adapters.digest() {
+        None => signature,
+        Some(digest) => {
+            let hash = Sha256::new().chain_update(b"kvant adapted 1\0").chain_update(signature);
+            hash.chain_update(digest).finalize().into()
+        }
+    }
 }
 
 /// Raised whenever results of the same model, policy and instruction set change their rounding. 2: scales of `int4` and `klt` are

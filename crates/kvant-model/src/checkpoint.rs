@@ -381,7 +381,7 @@ fn read_bounded(path: &Path) -> Result<Vec<u8>> {
     Ok(text)
 }
 
-fn is_gguf(path: &Path) -> Result<bool> {
+pub(crate) fn is_gguf(path: &Path) -> Result<bool> {
     let mut magic = [0; 4];
     let mut file = File::open(path).map_err(|e| LoadError::io("open the file", path, e))?;
     match file.read_exact(&mut magic) {

@@ -1,6 +1,7 @@
 //! Model files, weights and architectures.
 #![deny(missing_docs)]
 
+pub mod adapter;
 pub mod arch;
 pub mod backend;
 pub mod byte_level;
@@ -24,6 +25,7 @@ pub mod synth;
 pub mod tensor;
 pub mod top;
 
+pub use adapter::{Adapter, AdapterMix, AppliedAdapter};
 pub use backend::{Backend, InputObserver, Network};
 pub use checkpoint::{Checkpoint, ConfigSource};
 pub use description::Description;

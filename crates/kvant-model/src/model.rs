@@ -1,5 +1,6 @@
 //! A model ready to run: tokens in, logits out.
 
+use crate::adapter::AdapterMix;
 use crate::backend::{Backend, Network};
 use crate::checkpoint::Checkpoint;
 use crate::description::{Description, ScoreTraits};
@@ -20,6 +21,8 @@ pub struct Model {
     device: String,
     /// The files its weights are in, or were.
     files: Vec<Arc<FileHealth>>,
+    /// Of its description's tensors: what adapters are held against.
+    tensor_digest: [u8; 32],
 }
 
 /// A pass that cannot be made. Nothing has changed when one of these is returned: the state holds what it held.
@@ -72,6 +75,12 @@ pub enum ForwardError {
         /// What was asked for.
         what: &'static str,
     },
+    /// An adapter that was opened for another model.
+    #[error("adapter {name:?} was opened for another model")]
+    OtherBase {
+        /// What it is called.
+        name: String,
+    },
     /// More or fewer chunks than sequences.
     #[error("{chunks} chunks for {sequences} sequences: a pass has one chunk of each")]
     Chunks {
@@ -105,7 +114,8 @@ impl Model {
         let description = Description::of(checkpoint)?;
         let network = backend.compile(&description, checkpoint)?;
         checkpoint.intact()?;
-        Ok(Self { description, network, device: backend.name().to_owned(), files: checkpoint.files() })
+        let (device, tensor_digest) = (backend.name().to_owned(), description.tensor_digest());
+        Ok(Self { description, network, device, files: checkpoint.files(), tensor_digest })
     }
 
     /// What it is.
@@ -228,9 +238,25 @@ impl Model {
             self.check_rows(input, pass.rows())?;
         }
         for (chunk, sequence) in pass.chunks.iter().zip(sequences) {
+            chunk.adapters.map_or(Ok(()), |adapters| self.check_adapters(adapters))?;
             self.check_chunk(chunk, sequence.len())?;
         }
         Ok(())
+    }
+
+    /// Whether sequences of this model can run with these adapters.
+    ///
+    /// # Errors
+    /// If the backend applies none, or one was opened for another model.
+    pub fn check_adapters(&self, adapters: &AdapterMix) -> Result<(), ForwardError> {
+        if !adapters.is_empty() && !self.network.abilities().adapters {
+            let device = self.device.clone();
+            return Err(ForwardError::Unsupported { device, what: "LoRA adapters" });
+        }
+        match adapters.iter().find(|applied| !applied.adapter.fits(&self.tensor_digest)) {
+            Some(other) => Err(ForwardError::OtherBase { name: other.adapter.name().to_owned() }),
+            None => Ok(()),
+        }
     }
 
     fn check_chunk(&self, chunk: &Chunk<'_>, start: usize) -> Result<(), ForwardError> {

@@ -14,6 +14,7 @@
 //! assert_eq!(pass.wanted().scored, [3]);
 //! ```
 
+use crate::adapter::AdapterMix;
 use crate::rows::Rows;
 use crate::top::{TopK, TopTokens};
 use kvant_cache::AttentionObserver;
@@ -63,17 +64,23 @@ pub struct Chunk<'a> {
     pub wanted: Range<usize>,
     /// As what.
     pub form: Form<'a>,
+    /// The adapters that they run with: those that the tokens before them ran with. None where this is `None`.
+    pub adapters: Option<&'a AdapterMix>,
 }
 
 impl<'a> Chunk<'a> {
     /// Token ids, and which of them logits are wanted for.
     pub fn new(ids: &'a [u32], wanted: Range<usize>) -> Self {
-        Self { input: Input::Ids(ids), positions: Positions::Next, wanted, form: Form::Logits }
+        Self::of(Input::Ids(ids), wanted)
     }
 
     /// The same of rows of embeddings.
     pub fn of_embeddings(rows: &'a Rows, wanted: Range<usize>) -> Self {
-        Self { input: Input::Embeddings(rows), positions: Positions::Next, wanted, form: Form::Logits }
+        Self::of(Input::Embeddings(rows), wanted)
+    }
+
+    fn of(input: Input<'a>, wanted: Range<usize>) -> Self {
+        Self { input, positions: Positions::Next, wanted, form: Form::Logits, adapters: None }
     }
 
     /// The same tokens, with the wanted rows in another form.
@@ -86,6 +93,12 @@ impl<'a> Chunk<'a> {
     #[must_use]
     pub fn at(self, positions: Positions<'a>) -> Self {
         Self { positions, ..self }
+    }
+
+    /// The same tokens with adapters.
+    #[must_use]
+    pub fn with(self, adapters: &'a AdapterMix) -> Self {
+        Self { adapters: Some(adapters).filter(|mix| !mix.is_empty()), ..self }
     }
 
     /// Number of tokens.
@@ -243,6 +256,8 @@ pub struct Abilities {
     pub first_layer: bool,
     /// [`Observer::attention`].
     pub attention_observer: bool,
+    /// [`Chunk::adapters`].
+    pub adapters: bool,
     /// A token's logits have the same bits however many tokens are read with it. Every pass may have as many as it likes; speculative
     /// decoding asks for this promise.
     pub any_rows: bool,
@@ -274,6 +289,7 @@ impl Abilities {
                 pass.observer.attention.is_some(),
                 "an observer of keys, values and queries",
             ),
+            (self.adapters, asks(&|c| c.adapters.is_some()), "LoRA adapters"),
         ];
         checks.into_iter().find(|(can, asked, _)| *asked && !can).map(|(_, _, what)| what)
     }

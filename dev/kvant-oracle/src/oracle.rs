@@ -6,7 +6,7 @@ use crate::{attention, ffn, latent, recurrent, streams};
 use kvant_cache::{KvSlot, StateSlot};
 use kvant_model::description::{Branch, Embedding, Head, Layer, Mixer, Pairing, Residual, RopeId, Vector};
 use kvant_model::error::Result;
-use kvant_model::{Checkpoint, Description};
+use kvant_model::{AdapterMix, Checkpoint, Description};
 use std::collections::BTreeMap;
 
 /// One row for each token.
@@ -60,6 +60,12 @@ impl Oracle {
     /// If a tensor is missing, of another shape or of a type that cannot be read.
     pub fn new(description: &Description, checkpoint: &Checkpoint) -> Result<Self> {
         Ok(Self { description: description.clone(), weights: Weights::read(description, checkpoint)? })
+    }
+
+    /// The same model with LoRA adapters.
+    #[must_use]
+    pub fn with_adapters(self, adapters: AdapterMix) -> Self {
+        Self { weights: self.weights.with(adapters), ..self }
     }
 
     /// Runs a sequence from its first token on, in a context opened for `capacity` tokens (some models rotate by that).

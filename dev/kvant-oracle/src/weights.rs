@@ -1,13 +1,16 @@
 //! Every tensor of a description as f64, and the products and norms that are made with them.
 
-use crate::function::dot;
+use crate::function::{add, dot};
 use kvant_model::description::{Linear, Matrix, Norm, NormKind, TensorRef, Vector};
 use kvant_model::error::Result;
-use kvant_model::{Checkpoint, Description};
+use kvant_model::{AdapterMix, Checkpoint, Description, Tensor};
 use std::collections::BTreeMap;
 
-/// All tensors, by name.
-pub struct Weights(BTreeMap<String, Vec<f64>>);
+/// All tensors, by name, and what adapters add.
+pub struct Weights {
+    tensors: BTreeMap<String, Vec<f64>>,
+    adapters: AdapterMix,
+}
 
 impl Weights {
     /// Reads every tensor that the description names.
@@ -16,12 +19,20 @@ impl Weights {
             let values = of.read(checkpoint)?.to_f32()?;
             Ok((of.name.clone(), values.into_iter().map(f64::from).collect()))
         };
-        Ok(Self(description.tensors().into_iter().map(read).collect::<Result<_>>()?))
+        let tensors = description.tensors().into_iter().map(read).collect::<Result<_>>()?;
+        Ok(Self { tensors, adapters: AdapterMix::default() })
+    }
+
+    /// The same with adapters.
+    pub fn with(self, adapters: AdapterMix) -> Self {
+        Self { adapters, ..self }
     }
 
     /// All numbers of a tensor, as they are stored.
     fn stored(&self, of: &TensorRef) -> &[f64] {
-        self.0.get(&of.name).unwrap_or_else(|| panic!("Description::tensors() leaves out {:?}", of.name))
+        self.tensors
+            .get(&of.name)
+            .unwrap_or_else(|| panic!("Description::tensors() leaves out {:?}", of.name))
     }
 
     /// A row of a table.
@@ -66,13 +77,21 @@ impl Weights {
         (0..of.outputs()).map(sum).collect()
     }
 
-    /// `W · x + b`.
+    /// `W · x + b`, and for every adapter `scale · B · (A · x)`.
     pub fn linear(&self, of: &Linear, x: &[f64]) -> Vec<f64> {
         let mut y = self.product(&of.weight, x);
         if let Some(bias) = &of.bias {
             let bias = self.vector(bias);
             assert_eq!(y.len(), bias.len(), "the bias of {:?}", of.weight.tensor.name);
             y.iter_mut().zip(bias).for_each(|(y, b)| *y += b);
+        }
+        let Matrix { tensor, expert: None, rows: None, .. } = &of.weight else { return y };
+        for applied in self.adapters.iter() {
+            if let Some(update) = applied.adapter.update(&tensor.name) {
+                let narrow = multiplied(update.a(), x);
+                let scale = f64::from(update.scale()) * f64::from(applied.scale);
+                add(&mut y, &multiplied(update.b(), &narrow), scale);
+            }
         }
         y
     }
@@ -105,6 +124,13 @@ impl Weights {
     }
 }
 
+/// `M · x` of a matrix in f32.
+fn multiplied(matrix: &Tensor, x: &[f64]) -> Vec<f64> {
+    let numbers = matrix.to_f32().expect("an adapter's matrices are f32");
+    let row = |row: &[f32]| row.iter().zip(x).map(|(m, x)| f64::from(*m) * x).sum();
+    numbers.chunks(matrix.columns()).map(row).collect()
+}
+
 /// `x / √(mean(x²) + eps)`.
 pub fn rms(x: &[f64], eps: f32) -> Vec<f64> {
     let root = (dot(x, x) / x.len() as f64 + f64::from(eps)).sqrt();
@@ -120,7 +146,8 @@ mod tests {
         let count = shape.iter().product::<usize>();
         let all = (0..count).map(|i| i as f64).collect();
         let tensor = TensorRef { name: "w".to_owned(), shape: shape.to_vec() };
-        (Weights(BTreeMap::from([("w".to_owned(), all)])), tensor)
+        let tensors = BTreeMap::from([("w".to_owned(), all)]);
+        (Weights { tensors, adapters: AdapterMix::default() }, tensor)
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Attention: projections, norms and rotation around the state, which does the attending.
 
-use crate::blocks::{Activations, Attention, Block};
+use crate::blocks::{Activations, AdaptedRows, Attention, Block, Linear};
 use crate::pass::CpuPass;
 use kvant_cache::{Scoring, StateError};
 use kvant_model::description::{NormPlace, OutputGate, Projection};
@@ -40,7 +40,7 @@ struct Projected {
 impl Block<'_, Attention> {
     /// `(tokens, hidden)` to `(tokens, hidden)`.
     pub fn forward(&self, x: &Activations, pass: &mut CpuPass<'_, '_>) -> Result<Activations, StateError> {
-        let Projected { mut q, mut kv } = self.project(x);
+        let Projected { mut q, mut kv } = self.project(x, &pass.adapted);
         let gate = self.gate.as_ref().map(|OutputGate::InQuery| split_halves(&mut q, self.key_dim));
         if let Some((k, v)) = &mut kv {
             if self.key_scale != 1.0 {
@@ -100,7 +100,7 @@ impl Block<'_, Attention> {
             let pairs = attended.data_mut().iter_mut().zip(gate.data());
             pairs.for_each(|(x, g)| *x *= 1.0 / (1.0 + (-g).exp()));
         }
-        Ok(self.output.forward(&attended))
+        Ok(self.output.forward_adapted(&attended, &pass.adapted))
     }
 
     fn norm_queries_keys(&self, q: &mut Activations, kv: Option<&mut (Activations, Activations)>) {
@@ -112,22 +112,21 @@ impl Block<'_, Attention> {
         }
     }
 
-    fn project(&self, x: &Activations) -> Projected {
+    fn project(&self, x: &Activations, adapted: &AdaptedRows<'_>) -> Projected {
+        let forward = |linear: &Linear| linear.forward_adapted(x, adapted);
         let Attention { heads, kv_heads, key_dim, value_dim, .. } = *self.0;
         let (q_width, k_width, v_width) = (heads * key_dim, kv_heads * key_dim, kv_heads * value_dim);
         match &self.projection {
-            Projection::Apart { q, k, v } => {
-                Projected { q: q.forward(x), kv: Some((k.forward(x), v.forward(x))) }
-            }
+            Projection::Apart { q, k, v } => Projected { q: forward(q), kv: Some((forward(k), forward(v))) },
             Projection::Fused(qkv) => {
-                let all = qkv.forward(x);
+                let all = forward(qkv);
                 let k_end = q_width + k_width;
                 let (k, v) = (all.columns(q_width..k_end), all.columns(k_end..k_end + v_width));
                 Projected { q: all.columns(0..q_width), kv: Some((k, v)) }
             }
             Projection::FusedByHead(qkv) => {
                 // A row per head.
-                let all = Activations::from_vec(qkv.forward(x).into_vec(), 2 * key_dim + value_dim);
+                let all = Activations::from_vec(forward(qkv).into_vec(), 2 * key_dim + value_dim);
                 let part = |range: std::ops::Range<usize>, width| {
                     Activations::from_vec(all.columns(range).into_vec(), width)
                 };
@@ -135,10 +134,10 @@ impl Block<'_, Attention> {
                 let v = part(2 * key_dim..2 * key_dim + value_dim, v_width);
                 Projected { q: part(0..key_dim, q_width), kv: Some((k, v)) }
             }
-            Projection::Shared { q } => Projected { q: q.forward(x), kv: None },
+            Projection::Shared { q } => Projected { q: forward(q), kv: None },
             Projection::Equal { q, kv } => {
-                let k = kv.forward(x);
-                Projected { q: q.forward(x), kv: Some((k.clone(), k)) }
+                let k = forward(kv);
+                Projected { q: forward(q), kv: Some((k.clone(), k)) }
             }
         }
     }

@@ -1,26 +1,27 @@
 //! Feed-forward layers.
 
-use crate::blocks::{Activations, Block, Mlp, for_each_row, function};
+use crate::blocks::{Activations, AdaptedRows, Block, Linear, Mlp, for_each_row, function};
 use kvant_model::description::{ClampedSwiglu, Inner};
 
 impl Block<'_, Mlp> {
-    /// `(tokens, hidden)` to `(tokens, hidden)`.
-    pub fn forward(&self, x: &Activations) -> Activations {
+    /// `(tokens, hidden)` to `(tokens, hidden)`; `adapted` are rows of `x`.
+    pub fn forward(&self, x: &Activations, adapted: &AdaptedRows<'_>) -> Activations {
+        let forward = |linear: &Linear| linear.forward_adapted(x, adapted);
         let inner = match &self.inner {
-            Inner::Gated { gate, up } => self.gated(gate.forward(x), &up.forward(x)),
+            Inner::Gated { gate, up } => self.gated(forward(gate), &forward(up)),
             Inner::GatedFused(both) => {
-                let both = both.forward(x);
+                let both = forward(both);
                 let width = both.width() / 2;
                 self.gated(both.columns(0..width), &both.columns(width..2 * width))
             }
             Inner::Plain(up) => {
-                let mut inner = up.forward(x);
+                let mut inner = forward(up);
                 let width = inner.width();
                 function::in_place(self.activation, inner.data_mut(), width);
                 inner
             }
         };
-        let mut out = self.down.forward(&inner);
+        let mut out = self.down.forward_adapted(&inner, adapted);
         if self.down_scale != 1.0 {
             out.data_mut().iter_mut().for_each(|x| *x *= self.down_scale);
         }

@@ -88,7 +88,7 @@ impl Block<'_, Branch> {
             Mixer::ShortConv(conv) => Block(&**conv).forward(input, pass)?,
             Mixer::Mamba2(mamba) => Block(&**mamba).forward(input, pass)?,
             Mixer::GatedDeltaNet(net) => Block(&**net).forward(input, pass)?,
-            Mixer::Ffn(Ffn::Dense(mlp)) => Block(mlp).forward(input),
+            Mixer::Ffn(Ffn::Dense(mlp)) => Block(mlp).forward(input, &pass.adapted),
             Mixer::Ffn(Ffn::Experts(moe)) => Block(&**moe).forward(input, x),
             Mixer::PerLayerInput(own) => Block(&**own).forward(input, pass),
             Mixer::Laurel(laurel) => Block(&**laurel).forward(input),

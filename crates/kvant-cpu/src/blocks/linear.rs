@@ -1,6 +1,7 @@
 //! Linear layers: `y = W x + b` over weights of any stored type.
 
 use crate::blocks::activations::{Activations, for_each_row};
+use crate::blocks::adapted::AdaptedRows;
 use kvant_model::Tensor;
 use kvant_model::error::{LoadError, Result};
 use kvant_simd::Tier;
@@ -82,13 +83,20 @@ impl Multiply for Unpacked {
 pub struct Linear {
     weight: Box<dyn Multiply>,
     bias: Option<Vec<f32>>, // (outputs)
+    /// What adapters call the weights; none where there is no tensor of just them.
+    name: Option<String>,
 }
 
 impl Linear {
     /// A layer over a product and its bias.
     pub fn new(weight: Box<dyn Multiply>, bias: Option<Vec<f32>>) -> Self {
         assert!(bias.as_ref().is_none_or(|b| b.len() == weight.outputs()), "a bias of another width");
-        Self { weight, bias }
+        Self { weight, bias, name: None }
+    }
+
+    /// The same layer, whose weights are all of the tensor `name`.
+    pub fn named(self, name: &str) -> Self {
+        Self { name: Some(name.to_owned()), ..self }
     }
 
     /// Width of an output row.
@@ -121,6 +129,15 @@ impl Linear {
             for_each_row(y.data_mut(), bias.len(), |_, row| {
                 row.iter_mut().zip(bias).for_each(|(y, b)| *y += b);
             });
+        }
+        y
+    }
+
+    /// The same over all rows of a pass, with what adapters add to some of them.
+    pub fn forward_adapted(&self, x: &Activations, adapted: &AdaptedRows<'_>) -> Activations {
+        let mut y = self.forward(x);
+        if let Some(name) = &self.name {
+            adapted.add(name, x, &mut y);
         }
         y
     }

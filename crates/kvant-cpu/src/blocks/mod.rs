@@ -4,6 +4,7 @@
 //! ([`CpuWeights`]), and what a [`Block`] of them computes.
 
 mod activations;
+mod adapted;
 mod attention;
 mod convolution;
 mod delta_net;
@@ -27,6 +28,7 @@ mod streams;
 mod sums;
 
 pub use activations::{Activations, for_each_row};
+pub use adapted::AdaptedRows;
 pub use attention::Folded;
 pub use convolution::Convolution;
 pub use dot::{dot, dot_block};

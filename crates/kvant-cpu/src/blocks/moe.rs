@@ -1,6 +1,6 @@
 //! Mixtures of experts: a router picks a few small MLPs for each token.
 
-use crate::blocks::{Activations, Block, Moe, Router};
+use crate::blocks::{Activations, AdaptedRows, Block, Moe, Router};
 use kvant_model::description::{ExpertGroups, Renormalise, RouterScore};
 
 impl Block<'_, Moe> {
@@ -22,7 +22,7 @@ impl Block<'_, Moe> {
         let mut out = Activations::zeros(x.tokens(), input.width());
         for (expert, visits) in self.experts.iter().zip(&visits).filter(|(_, visits)| !visits.is_empty()) {
             let tokens: Vec<usize> = visits.iter().map(|&(token, _)| token).collect();
-            let results = Block(expert).forward(&input.gather(&tokens));
+            let results = Block(expert).forward(&input.gather(&tokens), &AdaptedRows::none());
             for (i, &(token, share)) in visits.iter().enumerate() {
                 add(out.row_mut(token), results.row(i), share);
             }
@@ -31,7 +31,7 @@ impl Block<'_, Moe> {
             out = back.forward(&out);
         }
         if let Some(shared) = &self.shared {
-            let results = Block(&shared.mlp).forward(x); // (tokens, hidden)
+            let results = Block(&shared.mlp).forward(x, &AdaptedRows::none()); // (tokens, hidden)
             let gates = shared.gate.as_ref().map(|gate| gate.forward(x)); // (tokens, 1)
             for token in 0..x.tokens() {
                 let share = gates.as_ref().map_or(1.0, |gates| sigmoid(gates.row(token)[0]));

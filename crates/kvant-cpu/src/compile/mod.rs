@@ -44,6 +44,7 @@ pub fn network(description: &Description, weights: &mut Weights<'_>) -> Result<C
         ropes: description.ropes.clone(),
         slots: description.slots.clone(),
         drivers: Drivers::new(weights.tier),
+        tier: weights.tier,
     })
 }
 
@@ -178,7 +179,12 @@ impl<'d> Lower<'d> for Weights<'_> {
             None => product,
         };
         let bias = of.bias.as_ref().map(|bias| bias.read(self.checkpoint)).transpose()?;
-        Ok(Linear::new(product, bias))
+        let linear = Linear::new(product, bias);
+        let Matrix { tensor, expert, rows, .. } = &of.weight;
+        Ok(match (expert, rows) {
+            (None, None) => linear.named(&tensor.name),
+            _ => linear,
+        })
     }
 
     fn norm(&mut self, of: &'d description::Norm) -> Result<Norm> {

@@ -20,7 +20,7 @@ use kvant_conformance::{Bounds, ModelSet, Refused, Subject, policy};
 use kvant_cpu::{Cpu, LoadOptions};
 use kvant_cuda::kernels::Form;
 use kvant_cuda::{CudaBackend, CudaDevice, CudaGpu, PassOptions, WeightType};
-use kvant_model::synth::{self, Shape};
+use kvant_model::synth::{self, Known, Shape};
 use kvant_model::{Checkpoint, Chunk, DType, Description, Model, Pass};
 use std::sync::{Arc, OnceLock};
 
@@ -276,11 +276,9 @@ fn models_of_one_card_do_not_take_each_others_launches() {
 fn the_table_of_models_says_what_runs() {
     let card = card();
     kvant_conformance::models_page("CUDA", |of, _| CudaBackend::check_model(&card, of));
-    for known in synth::KNOWN {
-        let outline = Checkpoint::from_config(known.config(), DType::F16).unwrap();
-        let found = CudaBackend::check_model(&card, &Description::of(&outline).unwrap());
-        assert!(found.is_ok(), "{}: {found:?}", known.name);
-    }
+    // Heads of 512 channels, of which 128 turn.
+    let outline = Checkpoint::from_config(Known::named("gemma-4-31b").unwrap().config(), DType::F16).unwrap();
+    CudaBackend::check_model(&card, &Description::of(&outline).unwrap()).unwrap();
 }
 
 #[test]

@@ -4,7 +4,7 @@ use super::{Device, DeviceChoice, DeviceError, hardware, open};
 use crate::open::{ChosenPolicy, KvChoice, OpenError, OpenNote, OpenOptions, Plans};
 use kvant_attention::KvUnsupported;
 use kvant_cache::{CacheLayout, Policy};
-use kvant_model::{Checkpoint, Description};
+use kvant_model::{Checkpoint, Description, LoadError};
 use std::sync::Arc;
 
 /// Caches that take the place of a family's own where a device does not run that, the smallest first. None is coarser than any
@@ -61,6 +61,16 @@ fn select_on(
         let notes = vec![OpenNote::OnCpu { device: device.name().to_owned(), reason }];
         Ok(Selection { device: None, chosen, notes })
     };
+    if !options.lora.is_empty() {
+        let reason = "LoRA adapters run on CPUs alone";
+        return match is_asked {
+            true => {
+                let refused = format!("{reason}: use --device cpu in place of {}", device.name());
+                Err(LoadError::unsupported(refused).into())
+            }
+            false => on_cpu(chosen, reason.to_owned()),
+        };
+    }
     if let Err(refused) = device.check_model(description, checkpoint) {
         return if is_asked { Err(refused.into()) } else { on_cpu(chosen, refused.to_string()) };
     }

@@ -50,8 +50,9 @@ impl OpenOptions {
         mut notes: Vec<OpenNote>,
     ) -> Result<Loaded, OpenError> {
         let beside = Draft::of(self, description)?.map_or(Ok(0), |draft| draft.bytes(self))?;
-        let available = available.map(|bytes| bytes.saturating_sub(beside));
         let engine = self.engine(checkpoint, &Cpu::new(self.load_options())?)?;
+        let adapters = engine.adapters().iter().map(|applied| applied.adapter.bytes() as u64).sum::<u64>();
+        let available = available.map(|bytes| bytes.saturating_sub(beside + adapters));
         let policy = self.policy(chosen, description, &mut notes)?;
         self.note_splits(&engine, &mut notes);
         let types = slow_types(checkpoint)?;
@@ -150,6 +151,13 @@ impl OpenOptions {
             // Asked for, and not merely where it can be had.
             (Some(_), _) => engine.with_proposers(Some(SuffixProposer::maker()))?,
             (None, _) => engine,
+        };
+        let engine = match self.lora.is_empty() {
+            true => engine,
+            false => {
+                let adapters = self.adapters(checkpoint, engine.model().description())?;
+                engine.with_adapters(adapters)?
+            }
         };
         Ok(Arc::new(match self.template()? {
             Some(template) => engine.with_template(template),

@@ -33,6 +33,7 @@ mod draft;
 mod error;
 mod kv_choice;
 mod load;
+mod lora;
 mod plans;
 mod setting;
 
@@ -40,6 +41,7 @@ pub use amount::{parse_bytes, parse_tokens};
 pub use context::{UNKNOWN_CONTEXT, default_context};
 pub use error::{OpenError, OpenNote};
 pub use kv_choice::{KvChoice, PLAN_EXTENSION};
+pub use lora::LoraFile;
 pub use plans::{ChosenPolicy, PlanFileError, Plans, open_plan, plan_path};
 pub use setting::{OPENING, OpenSetting};
 
@@ -97,6 +99,8 @@ pub struct OpenOptions {
     pub threads: Option<usize>,
     /// Speculative decoding; `None` for the usual one where the device allows it.
     pub speculate: Option<Speculate>,
+    /// LoRA adapters that every session runs with; on CPUs alone.
+    pub lora: Vec<LoraFile>,
 }
 
 impl OpenOptions {

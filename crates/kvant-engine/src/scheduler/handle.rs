@@ -125,8 +125,10 @@ impl Handle {
         let (count, owner) = (jobs.len(), jobs.first().map(|job| job.owner));
         let task = |mut job: Job| {
             job.request.sampling = self.engine.complete(job.request.sampling);
-            let proposer = self.proposer(&job);
-            Ok(Task::new(job, 0)?.speculating(proposer))
+            job.request.adapters.get_or_insert_with(|| self.engine.adapters().clone());
+            let task = Task::new(job, 0)?;
+            let proposer = self.proposer(&task);
+            Ok(task.speculating(proposer))
         };
         let tasks: Vec<Task> = jobs.into_iter().map(task).collect::<Result<_, SampleError>>()?;
         let mut state = self.shared.lock();
@@ -154,12 +156,12 @@ impl Handle {
     }
 
     /// Somebody who guesses how a text goes on, with the answers that its tenant had before.
-    fn proposer(&self, job: &Job) -> Option<Box<dyn Proposer>> {
+    fn proposer(&self, task: &Task) -> Option<Box<dyn Proposer>> {
         let mut proposer = self.engine.proposer().filter(|_| self.speculates)?;
-        if job.cache_prompt
+        if task.cache_prompt
             && let Some(answers) = &self.answers
         {
-            proposer.recall(answers.of(job.tenant));
+            proposer.recall(answers.of(task.tenant));
         }
         Some(proposer)
     }
@@ -175,6 +177,9 @@ impl Handle {
         }
         if let Some(&id) = prompt.iter().find(|&&id| id as usize >= vocabulary) {
             return Err(Refused::UnknownToken { id, vocabulary });
+        }
+        if let Some(adapters) = &job.request.adapters {
+            self.engine.model().check_adapters(adapters).map_err(Refused::Adapters)?;
         }
         let biases = &job.request.sampling.logit_bias;
         if let Some(&(token, _)) = biases.iter().find(|(id, _)| *id as usize >= vocabulary) {

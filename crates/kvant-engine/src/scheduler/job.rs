@@ -8,6 +8,7 @@ use crate::session::{Finish, GenerateError, Request};
 use crate::speculation::{Proposer, SpeculationCounts};
 use crate::stepper::Stepper;
 use kvant_cache::{Prefix, Tenant};
+use kvant_model::{AdapterMix, ForwardError};
 use std::time::{Duration, Instant};
 use tracing::Span;
 
@@ -150,6 +151,9 @@ pub enum Refused {
     /// A setting of the sampler that cannot be.
     #[error(transparent)]
     Sampling(#[from] SampleError),
+    /// Adapters that the model cannot run with.
+    #[error(transparent)]
+    Adapters(ForwardError),
 }
 
 /// A job on its way: waiting, running or preempted.
@@ -164,7 +168,9 @@ pub(super) struct Task {
     pub pool: Option<Pool>,
     pub deadline: Option<Instant>,
     pub owner: u64,
+    /// With the adapters in it: prefixes that were read with others are never found.
     pub tenant: Tenant,
+    pub adapters: AdapterMix,
     pub listener: Box<dyn Listener>,
     /// The span that was entered when it arrived: a request's.
     pub span: Span,
@@ -189,6 +195,8 @@ impl Task {
         }
         let sampling = std::mem::take(&mut job.request.sampling);
         let stepper = Stepper::new(&job.request, sampling, job.constraint)?;
+        let adapters = job.request.adapters.take().unwrap_or_default();
+        let tenant = adapters.digest().map_or(job.tenant, |digest| job.tenant.salted(&digest));
         Ok(Self {
             id,
             stepper,
@@ -198,7 +206,8 @@ impl Task {
             pool: job.embed.map(Pool::new),
             deadline: job.deadline,
             owner: job.owner,
-            tenant: job.tenant,
+            tenant,
+            adapters,
             listener: job.listener,
             span: Span::current(),
             arrived: Instant::now(),

@@ -60,7 +60,8 @@ impl Active {
     ) -> ((Chunk<'a>, &'a mut Sequence), &'a Stepper) {
         let (at, wanted) = (self.kv.len(), self.wanted(share));
         let form = if self.task.pool.is_some() { Form::Hidden } else { Form::Top(top) };
-        let chunk = Chunk::new(&self.task.stepper.tokens()[at..at + share], wanted).form(form);
+        let tokens = &self.task.stepper.tokens()[at..at + share];
+        let chunk = Chunk::new(tokens, wanted).form(form).with(&self.task.adapters);
         ((chunk, self.kv.sequence_mut()), &self.task.stepper)
     }
 

@@ -10,13 +10,13 @@ use crate::constraint::{Constraint, ConstraintError};
 use crate::engine::Engine;
 use crate::pass_times::PassTimes;
 use crate::sampler::{SampleError, SamplingParams};
-use crate::signature::first_numerics;
+use crate::signature::{adapted, first_numerics};
 use crate::speculation::SpeculationCounts;
 use crate::stepper::Stepper;
 use kvant_attention::KvCache;
 use kvant_cache::snapshot::{Numerics, Record, Signature};
 use kvant_cache::{Snapshot, SnapshotError};
-use kvant_model::{Chunk, Form, ForwardError, Output, Outputs, Pass, TopTokens};
+use kvant_model::{AdapterMix, Chunk, Form, ForwardError, Output, Outputs, Pass, TopTokens};
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
@@ -43,6 +43,8 @@ pub struct Request {
     pub trim_start: bool,
     /// Control tokens that are written by their names, for what reads the text: [`Engine::reply_markers`] in a conversation.
     pub markers: Vec<u32>,
+    /// The LoRA adapters to run with; `None` for those the session has, or a scheduler's engine.
+    pub adapters: Option<AdapterMix>,
 }
 
 /// What happens during a generation.
@@ -191,11 +193,13 @@ pub struct Session {
     times: PassTimes,
     /// Reads tokens on trial, where its engine does.
     speculates: bool,
+    /// What it runs with, and what all that is held was read with.
+    adapters: AdapterMix,
 }
 
 impl Session {
     pub(crate) fn new(engine: Arc<Engine>, kv: KvCache) -> Self {
-        let numerics = engine.numerics();
+        let (numerics, adapters) = (engine.numerics(), engine.adapters().clone());
         Self {
             engine,
             kv,
@@ -205,6 +209,7 @@ impl Session {
             numerics,
             times: PassTimes::default(),
             speculates: true,
+            adapters,
         }
     }
 
@@ -251,6 +256,24 @@ impl Session {
         self.speculates = speculates;
     }
 
+    /// The LoRA adapters it runs with.
+    pub fn adapters(&self) -> &AdapterMix {
+        &self.adapters
+    }
+
+    /// Runs with these adapters from now on. What was read with others is forgotten.
+    ///
+    /// # Errors
+    /// If the device applies none, or one was opened for another model; nothing has changed then.
+    pub fn set_adapters(&mut self, adapters: AdapterMix) -> Result<(), GenerateError> {
+        self.engine.model().check_adapters(&adapters)?;
+        if adapters != self.adapters {
+            self.clear();
+            self.adapters = adapters;
+        }
+        Ok(())
+    }
+
     /// Its cache.
     pub fn kv(&self) -> &KvCache {
         &self.kv
@@ -279,6 +302,7 @@ impl Session {
             numerics: self.numerics,
             times: self.times,
             speculates: self.speculates,
+            adapters: self.adapters.clone(),
         })
     }
 
@@ -288,7 +312,12 @@ impl Session {
     /// # Errors
     /// If the file cannot be written.
     pub fn save(&self, path: &Path, signature: Signature, note: &[u8]) -> Result<u64, SnapshotError> {
-        let policy = self.kv.policy().to_string();
+        let mut policy = self.kv.policy().to_string();
+        if !self.adapters.is_empty() {
+            // For people: the signature is what decides.
+            policy.push_str(&format!(", read with LoRA {}", self.adapters));
+        }
+        let signature = adapted(signature, &self.adapters);
         let record =
             Record { signature, numerics: self.numerics, policy: &policy, tokens: &self.tokens, note };
         self.kv.sequence().save(path, &record)
@@ -298,13 +327,13 @@ impl Session {
     /// nothing has changed.
     ///
     /// # Errors
-    /// If it was saved under another signature, or does not fit in the context or the memory.
+    /// If it was saved under another signature or with other adapters, or does not fit in the context or the memory.
     pub fn resume(&mut self, saved: &Snapshot, signature: &Signature) -> Result<(), ResumeError> {
         let (held, context) = (saved.tokens().len(), self.context());
         if held > context {
             return Err(ResumeError::TooLong { held, context });
         }
-        self.kv.restore(saved, signature)?;
+        self.kv.restore(saved, &adapted(*signature, &self.adapters))?;
         self.tokens = saved.tokens().to_vec();
         self.forget_outputs();
         // Files from before there were numerics are of the first.
@@ -352,6 +381,9 @@ impl Session {
         constraint: Option<Box<dyn Constraint>>,
         sink: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
     ) -> Result<Reply, GenerateError> {
+        if let Some(adapters) = &request.adapters {
+            self.set_adapters(adapters.clone())?;
+        }
         let proposer = self.engine.proposer().filter(|_| self.speculates);
         let sampling = self.engine.complete(request.sampling.clone());
         let mut stepper = Stepper::new(request, sampling, constraint)?.speculating(proposer);
@@ -483,7 +515,7 @@ impl Session {
             Needs::Choice(stepper) => stepper.accepts_top_k(top),
             Needs::Nothing | Needs::Logits => false,
         };
-        let chunks = [Chunk::new(tokens, wanted).form(form)];
+        let chunks = [Chunk::new(tokens, wanted).form(form).with(&self.adapters)];
         let outputs =
             self.engine.forward(Pass::new(&chunks).accept(&accept), &mut [self.kv.sequence_mut()])?;
         self.tokens.extend_from_slice(tokens);

@@ -92,7 +92,7 @@ impl Turn {
     /// What a session or the scheduler is asked for.
     pub fn request(&self, sampling: SamplingParams, stop: Vec<String>, max_tokens: Option<usize>) -> Request {
         let (prompt, markers) = (self.prompt.clone(), self.markers.clone());
-        Request { prompt, sampling, stop, max_tokens, trim_start: !self.continues, markers }
+        Request { prompt, sampling, stop, max_tokens, trim_start: !self.continues, markers, adapters: None }
     }
 }
 

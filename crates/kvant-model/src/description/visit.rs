@@ -4,6 +4,7 @@ use super::{
     Convolution, DecayRate, Description, GatedNorm, LatentHeads, Linear, Lower, Node, Norm, TensorRef,
     Vector, Weights,
 };
+use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 
@@ -16,6 +17,18 @@ impl Description {
     /// The weights of norms by their tensors' names, and what the files leave out of them.
     pub fn norm_offsets(&self) -> BTreeMap<String, f32> {
         self.found().norms.into_iter().map(|(name, offset)| (name.to_owned(), offset)).collect()
+    }
+
+    /// SHA-256 over the names and shapes of its tensors: adapters that fit one model fit those with the same.
+    pub fn tensor_digest(&self) -> [u8; 32] {
+        let mut hash = Sha256::new();
+        for TensorRef { name, shape } in self.tensors() {
+            for number in [name.len(), shape.len()].iter().chain(shape) {
+                hash.update((*number as u64).to_le_bytes());
+            }
+            hash.update(name);
+        }
+        hash.finalize().into()
     }
 
     fn found(&self) -> Found<'_> {

@@ -1,5 +1,6 @@
 //! The oracle against the reference, and backends against the oracle.
 
+mod adapters;
 mod attention;
 mod blocks;
 mod ffn;

@@ -51,6 +51,7 @@ pub async fn completions(Asked { app, caller, mut fields }: Asked) -> Answered {
             max_tokens,
             trim_start: false,
             markers: Vec::new(),
+            adapters: None,
         })
     });
     let options = JobOptions {

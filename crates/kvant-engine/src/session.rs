@@ -8,6 +8,7 @@ mod decode;
 
 use crate::constraint::{Constraint, ConstraintError};
 use crate::engine::Engine;
+use crate::logprobs::Logprobs;
 use crate::pass_times::PassTimes;
 use crate::sampler::{SampleError, SamplingParams};
 use crate::signature::first_numerics;
@@ -86,6 +87,8 @@ pub struct Reply {
     pub finish: Finish,
     /// The seed that repeats it.
     pub seed: u64,
+    /// How likely the model found each of the tokens, where that is [asked for](Session::set_logprobs).
+    pub logprobs: Vec<Logprobs>,
     /// Counts and times.
     pub stats: Stats,
 }
@@ -191,6 +194,8 @@ pub struct Session {
     times: PassTimes,
     /// Reads tokens on trial, where its engine does.
     speculates: bool,
+    /// For every token its probability, and those of this many likeliest ones.
+    logprobs: Option<usize>,
 }
 
 impl Session {
@@ -205,6 +210,7 @@ impl Session {
             numerics,
             times: PassTimes::default(),
             speculates: true,
+            logprobs: None,
         }
     }
 
@@ -251,6 +257,12 @@ impl Session {
         self.speculates = speculates;
     }
 
+    /// Whether replies say from now on how likely the model found each token, and which tokens (so many) it found likeliest. The text is
+    /// the same either way.
+    pub fn set_logprobs(&mut self, count: Option<usize>) {
+        self.logprobs = count;
+    }
+
     /// Its cache.
     pub fn kv(&self) -> &KvCache {
         &self.kv
@@ -279,6 +291,7 @@ impl Session {
             numerics: self.numerics,
             times: self.times,
             speculates: self.speculates,
+            logprobs: self.logprobs,
         })
     }
 
@@ -360,6 +373,7 @@ impl Session {
             tokens: Vec::new(),
             finish: Finish::Cancelled,
             seed: stepper.seed(),
+            logprobs: Vec::new(),
             stats: Stats::default(),
         };
         let start = Instant::now();
@@ -475,7 +489,10 @@ impl Session {
         let (wanted, top) = match needs {
             Needs::Nothing => (0..0, None),
             Needs::Logits => (end.saturating_sub(1)..end, None),
-            Needs::Choice(stepper) => (end.saturating_sub(1 + stepper.proposed())..end, stepper.wants()),
+            Needs::Choice(stepper) => {
+                let top = stepper.wants().filter(|_| self.logprobs.is_none());
+                (end.saturating_sub(1 + stepper.proposed())..end, top)
+            }
         };
         let top = vec![top; wanted.len()];
         let form = if wanted.is_empty() { Form::Logits } else { Form::Top(&top) };

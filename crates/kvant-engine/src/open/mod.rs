@@ -34,6 +34,7 @@ mod error;
 mod kv_choice;
 mod load;
 mod plans;
+mod rope;
 mod setting;
 
 pub use amount::{parse_bytes, parse_tokens};
@@ -56,6 +57,7 @@ use kvant_attention::{KvCache, KvUnsupported};
 use kvant_cache::snapshot::Signature;
 use kvant_cache::{Arena, ArenaOptions, Policy, SparseV, StateType, Store};
 use kvant_cpu::{ActivationType, LoadOptions};
+use kvant_model::config::RopeOverride;
 use kvant_model::{Checkpoint, DType, Description, LoadError};
 use kvant_text::chat::ChatTemplate;
 use std::path::{Path, PathBuf};
@@ -97,6 +99,8 @@ pub struct OpenOptions {
     pub threads: Option<usize>,
     /// Speculative decoding; `None` for the usual one where the device allows it.
     pub speculate: Option<Speculate>,
+    /// Rotary settings in place of the file's.
+    pub rope: RopeOverride,
 }
 
 impl OpenOptions {
@@ -108,6 +112,11 @@ impl OpenOptions {
         self.open_checkpoint(Checkpoint::open(path)?)
     }
 
+    /// A model with the rotary settings that are asked for, if any are.
+    pub fn with_rope(&self, checkpoint: Checkpoint) -> Checkpoint {
+        if self.rope.is_empty() { checkpoint } else { checkpoint.with_rope(self.rope) }
+    }
+
     /// Opens a model whose file is open.
     ///
     /// # Errors
@@ -116,6 +125,7 @@ impl OpenOptions {
         // Before the weights take their part of it.
         let available = self.available();
         self.template()?;
+        let checkpoint = self.with_rope(checkpoint);
         let description = Description::of(&checkpoint)?;
         let Selection { device, chosen, mut notes } = select(self, &checkpoint, &description)?;
         if let Some((device, chosen)) = device {
@@ -145,7 +155,8 @@ impl OpenOptions {
         Ok(selection.device.map(|(device, chosen)| (device.name().to_owned(), chosen.policy)))
     }
 
-    /// What opening a model comes to, before anything is loaded: the context that sessions get, and the memory of it all.
+    /// What opening a model comes to, before anything is loaded: the context that sessions get, and the memory of it all. The
+    /// checkpoint has the rotary settings that are asked for ([`with_rope`](Self::with_rope)).
     ///
     /// # Errors
     /// As [`OpenOptions::open`].

@@ -39,6 +39,11 @@ def number(name: str, value: Any) -> float:
         raise TypeError(f"{name} is {value!r}; it must be a number") from None
 
 
+def number_or_none(name: str, value: Any) -> float | None:
+    """The same where nothing may be said."""
+    return None if value is None else number(name, value)
+
+
 def ids(tokens: Sequence[int]) -> list[int]:
     """Token ids."""
     found = [whole("a token id", token) for token in tokens]

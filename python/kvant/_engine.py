@@ -74,6 +74,15 @@ class Engine:
         state: Literal["f32", "bf16", "int8"] | None = None,
         speculate: str | None = None,
         chat_template: str | None = None,
+        rope_freq_base: float | None = None,
+        rope_scaling: Literal["none", "linear", "yarn"] | None = None,
+        rope_scale: float | None = None,
+        rope_freq_scale: float | None = None,
+        yarn_orig_ctx: int | None = None,
+        yarn_ext_factor: float | None = None,
+        yarn_attn_factor: float | None = None,
+        yarn_beta_slow: float | None = None,
+        yarn_beta_fast: float | None = None,
         progress: Progress | None = None,
     ) -> Engine:
         """Opens a GGUF file, a folder with safetensors, or a model by its name, which is fetched if need be.
@@ -88,6 +97,8 @@ class Engine:
         weight. `state` is what recurrent state is stored in. `chat_template` is a Jinja template in place of the model's own.
         `speculate` is speculative decoding, which changes nothing but time: `suffix` [where the device allows it], `off`, or the
         file of a draft model (smaller, with the same tokenizer; on CPUs).
+
+        The `rope_…` and `yarn_…` settings take the place of the file's rotary embedding, under llama.cpp's names.
         """
         asked: dict[str, object] = {
             "kv": os.fspath(kv),
@@ -100,10 +111,19 @@ class Engine:
             "device": device,
             "window": _checks.whole_or_none("window", window, 1),
             "mlock": "true" if mlock else None,
-            "sparse_v": None if sparse_v is None else _checks.number("sparse_v", sparse_v),
+            "sparse_v": _checks.number_or_none("sparse_v", sparse_v),
             "state": state,
             "speculate": speculate,
             "chat_template": chat_template,
+            "rope_freq_base": _checks.number_or_none("rope_freq_base", rope_freq_base),
+            "rope_scaling": rope_scaling,
+            "rope_scale": _checks.number_or_none("rope_scale", rope_scale),
+            "rope_freq_scale": _checks.number_or_none("rope_freq_scale", rope_freq_scale),
+            "yarn_orig_ctx": _checks.whole_or_none("yarn_orig_ctx", yarn_orig_ctx),
+            "yarn_ext_factor": _checks.number_or_none("yarn_ext_factor", yarn_ext_factor),
+            "yarn_attn_factor": _checks.number_or_none("yarn_attn_factor", yarn_attn_factor),
+            "yarn_beta_slow": _checks.number_or_none("yarn_beta_slow", yarn_beta_slow),
+            "yarn_beta_fast": _checks.number_or_none("yarn_beta_fast", yarn_beta_fast),
         }
         given = [(name, str(value)) for name, value in asked.items() if value is not None]
         return cls(_kvant.Engine.open(os.fspath(model), given, progress))

@@ -33,7 +33,7 @@ class Sampling(TypedDict, total=False):
     presence_penalty: float
     #: How many of the last tokens the penalties look at; None for all [64].
     penalty_window: int | None
-    #: Keep the tokens nearest to the expected surprise whose probabilities reach this sum [1].
+    #: Keep the tokens whose surprisal is nearest to the entropy, up to this sum of probabilities [1].
     typical_p: float
     #: Keep logits within so many standard deviations of the highest; 0 keeps all [0].
     top_n_sigma: float
@@ -47,7 +47,7 @@ class Sampling(TypedDict, total=False):
     dynatemp_exponent: float
     #: 2 for mirostat 2.0, which takes the place of all cuts [0].
     mirostat: int
-    #: Mirostat: the surprise to aim at, in bits [5].
+    #: Mirostat: target surprisal (entropy), in bits [5].
     mirostat_tau: float
     #: Mirostat: how fast its bound moves [0.1].
     mirostat_eta: float

@@ -128,6 +128,10 @@ const CLIENTS_WIDE_JS_LIST: &str = "crates/kvant-cli/tests/clients_wide/package.
 const READERS: &str = "target/readers";
 const READERS_LIST: &str = "crates/kvant-convert/tests/readers/requirements.txt";
 
+/// The same for llama.cpp, which is compiled.
+const LLAMA_CPP: &str = "target/llama-cpp";
+const LLAMA_CPP_LIST: &str = "crates/kvant-convert/tests/readers/llama_cpp.txt";
+
 const APPLE_SILICON: &str = "aarch64-apple-darwin";
 
 /// Runs the checks that were asked for; true when all is well.
@@ -237,7 +241,13 @@ pub fn clients_wide() -> Outcome {
 
 fn readers() -> Outcome {
     let python = needs::environment(READERS, READERS_LIST)?;
-    cargo(["test", "--workspace", "--test", "readers"]).env("KVANT_PYTHON", python).run()
+    cargo(["test", "--workspace", "--test", "readers", "the_gguf_package"]).env("KVANT_PYTHON", python).run()
+}
+
+/// llama.cpp itself, compiled by pip, on converted models.
+pub fn llama_cpp() -> Outcome {
+    let python = needs::environment_with(LLAMA_CPP, LLAMA_CPP_LIST, Some("llama-cpp-python"))?;
+    cargo(["test", "--workspace", "--test", "readers", "llama_cpp"]).env("KVANT_PYTHON", python).run()
 }
 
 fn doctest() -> Outcome {

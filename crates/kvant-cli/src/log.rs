@@ -17,12 +17,12 @@ use tracing_subscriber::util::SubscriberInitExt;
 /// Flags of every command.
 #[derive(Args)]
 pub struct LogArgs {
-    /// What is logged to stderr: off, error, warn, info, debug or trace; by crate as in `info,kvant_engine=debug`
+    /// Log level on stderr: off, error, warn, info, debug or trace; per crate as in `info,kvant_engine=debug`
     /// [default: warn; serve: info, a line for each request]
     #[arg(long, value_name = "FILTER", global = true, value_parser = filter, help_heading = "Log")]
     log: Option<Targets>,
 
-    /// How it is written
+    /// Log format
     #[arg(long, value_name = "FORMAT", global = true, default_value = "text", help_heading = "Log")]
     log_format: LogFormat,
 
@@ -34,9 +34,9 @@ pub struct LogArgs {
 /// How the log is written.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum LogFormat {
-    /// Lines for people
+    /// Plain text
     Text,
-    /// An object to a line
+    /// One JSON object per line
     Json,
 }
 

@@ -1,4 +1,4 @@
-//! Sizes of the models that have short names: what `kvant fit qwen3:8b` goes by while the model is not here.
+//! Sizes of the models that have short names: what `kvant fit qwen3:8b` uses before the model is downloaded.
 //!
 //! The numbers are those of the models' published `config.json`. A name that has none here is described by the beginning of its file.
 
@@ -158,7 +158,7 @@ fn weights_of(quant: &str) -> DType {
     kinds.into_iter().find(|(name, _)| quant.contains(name)).map_or(DType::Q4_K, |(_, dtype)| dtype)
 }
 
-/// What describes a model that is not here, by its short name, and the type its weights are taken to be of; nothing where its sizes are
+/// What describes a model that has not been downloaded, by its short name, and the type its weights are taken to be of; nothing where its sizes are
 /// not known.
 pub fn described(name: &ModelName, weights: Option<DType>) -> Result<Option<(Checkpoint, DType)>, Failure> {
     let known = name.known().map(|known| (known.short.to_owned(), known.file));

@@ -39,6 +39,7 @@ pub mod grammar;
 mod interrupt;
 pub mod kv;
 mod least_tokens;
+mod logprobs;
 mod measured;
 pub mod memory;
 pub mod open;

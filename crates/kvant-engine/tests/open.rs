@@ -9,6 +9,7 @@ use kvant_engine::{
     StateType,
 };
 use kvant_model::Checkpoint;
+use kvant_model::config::RopeOverride;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
@@ -65,6 +66,29 @@ fn what_is_asked_for_counts_and_is_part_of_the_signature() {
     assert_ne!(opened.signature().unwrap(), other.signature().unwrap());
     assert_eq!((opened.policy().state, narrow.policy().state), (StateType::F32, StateType::Bf16));
     assert_ne!(opened.signature().unwrap(), narrow.signature().unwrap());
+}
+
+#[test]
+fn other_rotary_settings_are_another_model_with_the_bits_of_a_file_that_says_the_same() {
+    let (_folder, path) = model();
+    let opened = |base| {
+        let rope = RopeOverride { base, ..RopeOverride::default() };
+        OpenOptions { rope, ..on_cpu() }.open(&path).unwrap()
+    };
+    let logits = |opened: &kvant_engine::LoadedModel| {
+        let prompt = opened.engine().text_prompt("hello there").unwrap();
+        opened.session().unwrap().prefill(&prompt).unwrap().to_vec()
+    };
+    // The base that the file has.
+    let [own, same, other] = [None, Some(1e6), Some(500.0)].map(opened);
+    assert_eq!(logits(&own), logits(&same));
+    assert_ne!(logits(&own), logits(&other));
+    assert_ne!(own.signature().unwrap(), other.signature().unwrap());
+    assert_eq!(own.notes(), []);
+    let [OpenNote::Rope { settings, has_others: false }] = other.notes() else {
+        panic!("{:?}", other.notes());
+    };
+    assert_eq!(settings, "base 500");
 }
 
 /// A session that outgrows its context goes on as one that had the room from the beginning.

@@ -12,7 +12,6 @@ use kvant_engine::scheduler::{Job, JobEvent, JobUsage, Listener, Logprobs, Sched
 use kvant_engine::speculation::{DraftModel, DraftProposer, MakeProposer, ProposalLimits, Proposer};
 use kvant_engine::{
     Arena, Constraint, Engine, Finish, KvCache, LoadOptions, Policy, Request, SamplingParams, Snapshot,
-    Tenant,
 };
 use kvant_model::Checkpoint;
 use kvant_model::gguf::Gguf;
@@ -333,16 +332,9 @@ fn batch(
         }
         let sink = JobSink::default();
         let job = Job {
-            request: request.clone(),
             logprobs: Some(2),
-            prompt_logprobs: false,
-            cache_prompt: true,
-            embed: None,
             constraint: is_bound.then(|| Box::new(schema.clone()) as _),
-            deadline: None,
-            owner: 0,
-            tenant: Tenant::SHARED,
-            listener: Box::new(sink.clone()),
+            ..Job::new(request.clone(), Box::new(sink.clone()))
         };
         handle.submit(vec![job]).unwrap();
         sinks.push(sink);

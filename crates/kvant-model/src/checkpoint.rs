@@ -1,5 +1,6 @@
 //! A model on disk, whatever its format: tensors by name, and the description that goes with them.
 
+use crate::config::RopeOverride;
 use crate::dtype::DType;
 use crate::error::{LoadError, Result};
 use crate::gguf::{Gguf, Metadata};
@@ -26,6 +27,7 @@ const SAMPLE_BYTES: usize = 1024;
 pub struct Checkpoint {
     path: PathBuf,
     weights: Weights,
+    rope: RopeOverride,
 }
 
 #[derive(Debug)]
@@ -66,6 +68,20 @@ pub enum ConfigSource<'a> {
 pub struct Signature(pub [u8; 32]);
 
 impl Checkpoint {
+    fn of(path: PathBuf, weights: Weights) -> Self {
+        Self { path, weights, rope: RopeOverride::default() }
+    }
+
+    /// The same model with other rotary settings, which are checked when it is described.
+    pub fn with_rope(self, rope: RopeOverride) -> Self {
+        Self { rope, ..self }
+    }
+
+    /// What takes the place of the file's rotary settings.
+    pub fn rope_override(&self) -> &RopeOverride {
+        &self.rope
+    }
+
     /// Opens a GGUF file (or any part of a split one), a `.safetensors` file with `config.json` beside it, an
     /// index of shards, or a folder that holds one of these.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
@@ -88,7 +104,7 @@ impl Checkpoint {
             let config = read_json(&file.with_file_name("config.json"))?;
             Weights::Safetensors { tensors: tensors.with_scale_block(&config), config }
         };
-        Ok(Self { path: file, weights })
+        Ok(Self::of(file, weights))
     }
 
     /// Opens what describes a model, to tell what it would take: anything that [`Checkpoint::open`] opens, the beginning of
@@ -107,7 +123,7 @@ impl Checkpoint {
         }
         if path.is_file() && is_gguf(path)? {
             let weights = Weights::Gguf(Gguf::open_beginning(path)?);
-            return Ok(Self { path: path.to_path_buf(), weights });
+            return Ok(Self::of(path.to_path_buf(), weights));
         }
         Self::open(path)
     }
@@ -116,7 +132,7 @@ impl Checkpoint {
     /// that does not divide their rows), and all zeros.
     pub fn from_config(config: serde_json::Value, weights: DType) -> Result<Self> {
         let bare = Weights::Outline { tensors: BTreeMap::new(), config: config.clone() };
-        let bare = Self { path: PathBuf::new(), weights: bare };
+        let bare = Self::of(PathBuf::new(), bare);
         let tensors = outline::tensors(&bare, weights)?;
         Ok(Self { weights: Weights::Outline { tensors, config }, ..bare })
     }
@@ -140,7 +156,7 @@ impl Checkpoint {
             return Err(LoadError::unsupported("only a Hugging Face checkpoint has a GGUF twin"));
         };
         let weights = Weights::Twin { header, original: tensors.clone() };
-        Ok(Self { path: self.path.clone(), weights })
+        Ok(Self::of(self.path.clone(), weights))
     }
 
     /// The Hugging Face checkpoint that this GGUF file would be under the configuration `config`, likewise.
@@ -152,7 +168,7 @@ impl Checkpoint {
             return Err(LoadError::unsupported("only a GGUF file has a Hugging Face twin"));
         };
         let weights = Weights::FolderTwin { config, original: gguf.clone() };
-        Ok(Self { path: self.path.clone(), weights })
+        Ok(Self::of(self.path.clone(), weights))
     }
 
     /// A tensor by its name in a Hugging Face checkpoint and in GGUF, in what a twin was made from; `None` where this is no twin.
@@ -186,13 +202,13 @@ impl Checkpoint {
 
     /// A checkpoint over a GGUF model that is already open or was made in memory.
     pub fn from_gguf(gguf: Gguf) -> Self {
-        Self { path: PathBuf::new(), weights: Weights::Gguf(gguf) }
+        Self::of(PathBuf::new(), Weights::Gguf(gguf))
     }
 
     /// A checkpoint over safetensors and a config that are already in memory.
     pub fn from_safetensors(tensors: Safetensors, config: serde_json::Value) -> Self {
         let tensors = tensors.with_scale_block(&config);
-        Self { path: PathBuf::new(), weights: Weights::Safetensors { tensors, config } }
+        Self::of(PathBuf::new(), Weights::Safetensors { tensors, config })
     }
 
     /// The mapped files that hold its tensors.
@@ -283,11 +299,21 @@ impl Checkpoint {
     }
 
     /// SHA-256 over the description, the complete tensor directory and *samples* of the weights: per tensor its
-    /// first and last kilobyte and six kilobytes evenly between, or all of it when it is smaller than that.
+    /// first and last kilobyte and six kilobytes evenly between, or all of it when it is smaller than that. Other rotary
+    /// settings than the file's count too.
     ///
     /// It tells models, quantisations and fine-tunes apart in milliseconds; it does not detect a few flipped
     /// bits in a large tensor. (Whole files are checked against a full SHA-256 when they are downloaded.)
     pub fn signature(&self) -> Signature {
+        self.signature_with(&self.rope)
+    }
+
+    /// The signature that it has without other rotary settings.
+    pub fn file_signature(&self) -> Signature {
+        self.signature_with(&RopeOverride::default())
+    }
+
+    fn signature_with(&self, rope: &RopeOverride) -> Signature {
         let mut hash = Sha256::new();
         hash.update(b"kvant checkpoint signature 1\0");
         let mut field = |bytes: &[u8]| {
@@ -314,6 +340,10 @@ impl Checkpoint {
                     field(sample);
                 }
             }
+        }
+        // Last and only where there is one, so that everything else keeps its signature.
+        if !rope.is_empty() {
+            field(format!("rope {rope}").as_bytes());
         }
         Signature(hash.finalize().into())
     }

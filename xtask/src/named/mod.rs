@@ -87,6 +87,12 @@ pub const NAMED: &[Named] = &[
         run: steps::clients_wide,
     },
     Named {
+        name: "llama-cpp",
+        about: "llama.cpp, which pip compiles in half an hour, computes from converted models what kvant computes",
+        covers: || crates(&["kvant-convert", "kvant-model", "kvant-cpu"]),
+        run: steps::llama_cpp,
+    },
+    Named {
         name: "aarch64-wide",
         about: "every case of the kernel tests on 64-bit ARM, under qemu",
         covers: || crates(KERNEL_CRATES),

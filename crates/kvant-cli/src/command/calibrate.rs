@@ -3,7 +3,7 @@
 use crate::command::convert::{Texts, observe};
 use crate::failure::Failure;
 use crate::open;
-use crate::options::{ThreadOptions, Tokens};
+use crate::options::{RopeFlags, ThreadOptions, Tokens};
 use crate::progress;
 use clap::Args;
 use indicatif::ProgressBar;
@@ -13,7 +13,7 @@ use kvant_engine::open::plan_path;
 use kvant_engine::{ActivationType, Policy, kv, load_model};
 use kvant_eval::plans::{PlanRequest, Positions, Progress, calibrate, calibration_windows};
 use kvant_eval::text;
-use kvant_model::{Checkpoint, Model};
+use kvant_model::Model;
 use kvant_text::tokenizer::Tokenizer;
 use std::borrow::Cow;
 use std::path::PathBuf;
@@ -50,11 +50,13 @@ pub struct Calibrate {
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 
-    /// Write an importance matrix for `kvant convert --imatrix` to this file, in place of a plan; llama.cpp reads it too
+    /// Write an importance matrix to this file instead of a plan, for `kvant convert
+    /// --imatrix` or llama.cpp
     #[arg(long, value_name = "FILE", conflicts_with_all = ["output", "learn"])]
     imatrix: Option<PathBuf>,
 
-    /// A UTF-8 text like those the model will read [default: part of a novel that comes with kvant]
+    /// A UTF-8 text like those the model will read [default: part of a novel that comes
+    /// with kvant]
     #[arg(long, value_name = "FILE")]
     text: Option<PathBuf>,
 
@@ -83,6 +85,9 @@ pub struct Calibrate {
 
     #[command(flatten)]
     threads: ThreadOptions,
+
+    #[command(flatten)]
+    rope: RopeFlags,
 }
 
 impl Calibrate {
@@ -95,7 +100,7 @@ impl Calibrate {
             Some(path) => (path.display().to_string(), Cow::Owned(text::read(path)?)),
             None => (text::CALIBRATION_NAME.to_owned(), Cow::Borrowed(text::calibration())),
         };
-        let checkpoint = Checkpoint::open(open::find(&self.model)?)?;
+        let checkpoint = self.rope.open(open::find(&self.model)?)?;
         if let Some(path) = &self.imatrix {
             let (seen, _) = Texts::cut(&checkpoint, &text, self.tokens)?;
             let importance = observe(&checkpoint, &seen)?;
@@ -112,7 +117,7 @@ impl Calibrate {
         let bar = progress::bar("{bar:30} {pos}/{len} tokens  {eta} left");
         bar.set_length((windows.ctx() * windows.chunks()) as u64);
         // Begun when all is read: two bars at a time leave lines of each other behind.
-        let mut lessons: Option<ProgressBar> = None;
+        let mut learning: Option<ProgressBar> = None;
         let learn = self.learn.as_ref().map_or(&[][..], |specs| &specs.0);
         let request = PlanRequest {
             model: checkpoint.signature().0,
@@ -125,17 +130,17 @@ impl Calibrate {
         let plan = calibrate(&model, request, &windows, &mut |progress| match progress {
             Progress::Read(tokens) => bar.set_position(tokens as u64),
             Progress::Learned(layers) => {
-                let lessons = lessons.get_or_insert_with(|| {
+                let learning = learning.get_or_insert_with(|| {
                     bar.finish_and_clear();
-                    let lessons = progress::bar("{bar:30} {pos}/{len} layers learned  {eta} left");
-                    lessons.set_length(model.slots().len() as u64);
-                    lessons
+                    let learning = progress::bar("{bar:30} {pos}/{len} layers learned  {eta} left");
+                    learning.set_length(model.slots().len() as u64);
+                    learning
                 });
-                lessons.set_position(layers as u64);
+                learning.set_position(layers as u64);
             }
         });
         bar.finish_and_clear();
-        lessons.iter().for_each(ProgressBar::finish_and_clear);
+        learning.iter().for_each(ProgressBar::finish_and_clear);
         let plan = std::sync::Arc::new(plan?);
         plan.save(&output).map_err(|e| Failure::new(format!("{}: {e}", output.display())))?;
 

@@ -23,19 +23,19 @@ use std::sync::Arc;
 const EXAMPLES: &str = "\
 Examples:
   kvant convert ./Qwen2.5-1.5B-Instruct -o qwen.gguf
-                       a Hugging Face folder as GGUF, in 4 bits
+                       a Hugging Face folder to GGUF, 4-bit weights
   kvant convert model-f16.gguf -o model-q4_k_m.gguf --weights q4_k_m
-                       a GGUF file in another type
+                       a GGUF file to another type
   kvant convert ./SmolLM2-135M -o smol.gguf --calibrate
-                       rounding weighed by what layers see in a text
+                       rounding weighted by the activations on a text
   kvant convert model.gguf -o folder/model.safetensors --weights f16
-                       a GGUF file as a Hugging Face folder
+                       a GGUF file to a Hugging Face folder
 
-int4 and int8 are groups of 32 with an f16 scale: Q4_0 and Q8_0 in GGUF, codes
-and scales as compressed-tensors has them in safetensors. Embeddings, output,
-norms, biases and routers stay wider. With --calibrate the KL divergence of the
-result from the source is shown for plain and for weighed rounding, on a part of
-the text that was not calibrated on.";
+int4 and int8 are groups of 32 weights with an f16 scale: Q4_0 and Q8_0 in GGUF,
+the compressed-tensors layout in safetensors. Embeddings, output, norms, biases
+and routers keep more bits. With --calibrate, the KL divergence from the source
+is measured for plain and for weighted rounding, on a part of the text that
+calibration has not read.";
 
 /// The most tokens in a window, of calibration and of measurement.
 const WINDOW: usize = 512;
@@ -50,36 +50,37 @@ const PASS: usize = 128;
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Convert {
-    /// A model file or folder, or the name of a model, fetched if need be
+    /// Model file, folder or name; a name is downloaded if necessary
     model: String,
 
-    /// The file to write
+    /// File to write
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
 
-    /// How weights are stored: int4, int8, q4_0, q8_0, q2_k to q6_k, q3_k_s to q5_k_m (mixes), iq4_nl, iq4_xs, mxfp4, f16 or
-    /// f32
+    /// Type of the weights: int4, int8, q4_0, q8_0, q2_k to q6_k, q3_k_s to q5_k_m
+    /// (mixes), iq4_nl, iq4_xs, mxfp4, f16 or f32
     #[arg(long, value_name = "TYPE", default_value = "int4")]
     weights: Weights,
 
-    /// The format [default: by the extension of the output]
+    /// Output format [default: by the extension of the output file]
     #[arg(long, value_name = "FORMAT")]
     to: Option<To>,
 
-    /// Weigh rounding by what every channel is multiplied with while this UTF-8 text is read [default text: part of a novel that
-    /// comes with kvant]
+    /// Weight rounding by the size of each channel's activations on this UTF-8 text
+    /// [default text: part of a novel that comes with kvant]
     #[arg(long, value_name = "TEXT", num_args = 0..=1)]
     calibrate: Option<Option<PathBuf>>,
 
-    /// The most tokens to calibrate on
+    /// Maximum tokens to calibrate on
     #[arg(long, value_name = "N", default_value_t = 8192, requires = "calibrate")]
     tokens: usize,
 
-    /// Weigh rounding by an importance matrix: a file of llama.cpp's, or one that `kvant calibrate --imatrix` wrote
+    /// Weight rounding by an importance matrix, from llama.cpp or from `kvant calibrate
+    /// --imatrix`
     #[arg(long, value_name = "FILE", conflicts_with = "calibrate")]
     imatrix: Option<PathBuf>,
 
-    /// Replace a file that is there
+    /// Overwrite an existing file
     #[arg(long)]
     force: bool,
 
@@ -124,7 +125,7 @@ impl Convert {
             let conversion = self.write(&checkpoint, format, Some(&importance), &self.output)?;
             if importance.used() == 0 {
                 eprintln!(
-                    "warning: {}: it names no matrix of this model, so it weighed nothing",
+                    "warning: {}: no matrix in it belongs to this model, so it has no effect",
                     path.display()
                 );
             }
@@ -174,7 +175,7 @@ impl Convert {
                 "safetensors files are found by their extension: -o FOLDER/model.safetensors".into(),
             )),
             (None, _) => Err(Failure::Usage(format!(
-                "{}: is it to be GGUF or safetensors? end it in .gguf or .safetensors, or say --to",
+                "{}: unknown format: use a name that ends in .gguf or .safetensors, or give --to",
                 self.output.display()
             ))),
         }

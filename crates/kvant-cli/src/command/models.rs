@@ -12,11 +12,11 @@ use std::io::Write;
 /// Arguments of `kvant models`.
 #[derive(Args)]
 pub struct Models {
-    /// List short names and what they stand for, in place of what is here
+    /// List the known short names and what they stand for, instead of downloaded models
     #[arg(long)]
     known: bool,
 
-    /// With --known, say which names nobody has fetched yet
+    /// With --known, mark the names that are unverified
     #[arg(short = 'v', long, requires = "known")]
     verbose: bool,
 

@@ -13,15 +13,15 @@ use std::io::Write;
 /// Arguments of `kvant ps`.
 #[derive(Args)]
 pub struct Ps {
-    /// The server
+    /// Address of the server
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
     server: String,
 
-    /// A key, if it asks for one
+    /// API key, if the server requires one
     #[arg(long, value_name = "KEY")]
     api_key: Option<String>,
 
-    /// Print the server's answer as it is
+    /// Print the server's answer as JSON
     #[arg(long)]
     json: bool,
 }

@@ -1,5 +1,7 @@
 //! `kvant run`: one prompt, one answer.
 
+mod logprobs;
+
 use crate::command::chat::Chat;
 use crate::config::{Config, default_model};
 use crate::failure::Failure;
@@ -35,6 +37,7 @@ Examples:
   kvant run --session trip.kvant \"Where should I begin?\"
   kvant run --json-schema '{\"type\": \"array\"}' \"Name three rivers.\"
   kvant run --seed 7 --json \"Name three rivers.\" | jq -r .text
+  kvant run --logprobs=3 -n 20 \"Name a river.\"
   kvant run --greedy --stop . --raw \"The capital of France is\"
 
 The first argument is a model if it is a file, a folder, a short name, a preset
@@ -115,6 +118,12 @@ pub struct Run {
     #[arg(long, value_name = "TOOLS", conflicts_with = "raw")]
     tools: Option<String>,
 
+    /// Also print every token with the probability that the model gave it; with =N also the N
+    /// likeliest tokens in its place, 20 at most
+    #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "0",
+          value_parser = clap::value_parser!(u8).range(0..=20))]
+    logprobs: Option<u8>,
+
     /// Print one JSON object instead of the text
     #[arg(long)]
     json: bool,
@@ -175,6 +184,7 @@ impl Run {
         let opened = open::open(&self.model)?;
         let engine = opened.engine();
         let mut session = opened.session()?;
+        session.set_logprobs(self.logprobs.map(usize::from));
         let file = self.session.as_deref().map(|path| SessionFile::new(path, &opened)).transpose()?;
         let saved = match &file {
             Some(file) => file.resume(&mut session)?,
@@ -193,9 +203,17 @@ impl Run {
             .map_err(open::generate_failure)?;
         let parsed = output.end()?;
         let report = Report::new(&opened, &session, &reply)?;
+        let words = engine.tokenizer();
         if self.json {
-            writeln!(crate::shown::stdout(), "{}", report.json(&self.model.model, &parsed))?;
+            let mut object = report.json(&self.model.model, &parsed);
+            if self.logprobs.is_some() {
+                object["logprobs"] = logprobs::json(words, &reply);
+            }
+            writeln!(crate::shown::stdout(), "{object}")?;
         } else {
+            if self.logprobs.is_some() {
+                logprobs::table(words, &reply).write(&mut crate::shown::stdout(), 0)?;
+            }
             for call in &parsed.calls {
                 writeln!(crate::shown::stdout(), "{}", call_json(call))?;
             }

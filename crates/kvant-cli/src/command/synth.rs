@@ -17,34 +17,34 @@ use std::path::{Path, PathBuf};
 
 const EXAMPLES: &str = "\
 Examples:
-  kvant synth 1b.gguf  the shape of Llama 3.2 1B, in 4 bits
+  kvant synth 1b.gguf  the shape of Llama 3.2 1B, 4-bit weights
   kvant synth small.gguf --like smollm2-135m --weights int8
   kvant synth wide.gguf --layers 4 --kv-heads 32
-      one of the sizes changed, the others as in --like
+      some sizes changed, the others as in --like
   kvant synth hybrid --like qwen3.5-0.8b
-      a folder of another structure, in half precision
+      another architecture, as a folder in half precision
   kvant synth mine --config config.json  the model that a config.json describes
 
-Structures beside Llama's: deepseek-v3, gemma-4-31b, glm-4.7-flash, gpt-oss-20b,
+Other architectures: deepseek-v3, gemma-4-31b, glm-4.7-flash, gpt-oss-20b,
 lfm2-1.2b, qwen3.5-0.8b and qwen3.6-27b. They are written as a Hugging Face
-folder in half precision; pack them while they load (`kvant bench hybrid
+folder in half precision; quantize them while they load (`kvant bench hybrid
 --weights int4`).
 
-The model says nothing sensible. It is as fast as a trained one of the same
-shape, which is what it is for.";
+The text of such a model makes no sense. Its speed is that of a trained model of
+the same shape.";
 
 /// Arguments of `kvant synth`.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Synth {
-    /// The GGUF file to write, or the folder
+    /// GGUF file or folder to write
     out: PathBuf,
 
-    /// The model whose shape to take
+    /// Model whose shape to copy
     #[arg(long, value_name = "MODEL", default_value = LLAMAS[0].0, value_parser = PossibleValuesParser::new(names()))]
     like: String,
 
-    /// The config.json whose model to write
+    /// Write the model that this config.json describes
     #[arg(long, value_name = "FILE", conflicts_with_all = ["like", "weights"])]
     config: Option<PathBuf>,
 
@@ -52,47 +52,47 @@ pub struct Synth {
     #[arg(long, value_name = "N", help_heading = "Shape")]
     layers: Option<usize>,
 
-    /// Width between the layers
+    /// Hidden size
     #[arg(long, value_name = "N", help_heading = "Shape")]
     hidden: Option<usize>,
 
-    /// Heads of queries
+    /// Number of attention (query) heads
     #[arg(long, value_name = "N", help_heading = "Shape")]
     heads: Option<usize>,
 
-    /// Heads of keys and values
+    /// Number of key-value heads
     #[arg(long, value_name = "N", help_heading = "Shape")]
     kv_heads: Option<usize>,
 
-    /// Channels of a head
+    /// Channels per head
     #[arg(long, value_name = "N", help_heading = "Shape")]
     head_dim: Option<usize>,
 
-    /// Inner width of the feed-forward block
+    /// Inner size of the feed-forward block
     #[arg(long, value_name = "N", help_heading = "Shape")]
     ffn: Option<usize>,
 
-    /// Number of tokens in the vocabulary
+    /// Vocabulary size
     #[arg(long, value_name = "N", help_heading = "Shape")]
     vocab: Option<usize>,
 
-    /// Give the output layer weights of its own, apart from the embedding's
+    /// Do not share the embedding's weights with the output layer
     #[arg(long, help_heading = "Shape")]
     untied: bool,
 
-    /// The context the file says the model was made for
+    /// Context length to write in the file
     #[arg(short, long, value_name = "TOKENS", help_heading = "Shape", value_parser = Tokens::count)]
     ctx: Option<usize>,
 
-    /// How weights are stored
+    /// Type of the weights
     #[arg(long, value_name = "TYPE", default_value = "int4")]
     weights: Weights,
 
-    /// The same number gives the same file
+    /// Random seed; the same seed gives the same file
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
 
-    /// Replace a file that is there
+    /// Overwrite an existing file
     #[arg(long)]
     force: bool,
 }
@@ -218,7 +218,7 @@ impl Synth {
 fn read_config(path: &Path) -> Result<Value, Failure> {
     let text = fs::read(path).map_err(|e| LoadError::io("read the configuration", path, e))?;
     let config = kvant_model::config::parse_json(&text);
-    config.map_err(|e| Failure::new(format!("{}: is no configuration: {e}", path.display())))
+    config.map_err(|e| Failure::new(format!("{}: is not a model configuration: {e}", path.display())))
 }
 
 /// Writes beside `path` and renames at the end: there is never half a model under its name.

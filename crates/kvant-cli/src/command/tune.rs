@@ -1,7 +1,7 @@
 //! `kvant tune`: bits of the cache spent where they gain most, written to a plan.
 
 use crate::failure::Failure;
-use crate::options::ThreadOptions;
+use crate::options::{RopeFlags, ThreadOptions};
 use crate::table::Column::{Left, Right};
 use crate::table::Table;
 use crate::{open, progress};
@@ -15,7 +15,6 @@ use kvant_eval::plans::{
     sensitivity_tokens, spend_bits,
 };
 use kvant_eval::text;
-use kvant_model::Checkpoint;
 use kvant_text::tokenizer::Tokenizer;
 use serde_json::{Value, json};
 use std::borrow::Cow;
@@ -73,6 +72,9 @@ pub struct Tune {
     #[command(flatten)]
     threads: ThreadOptions,
 
+    #[command(flatten)]
+    rope: RopeFlags,
+
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -91,7 +93,7 @@ impl Tune {
             Some(path) => (path.display().to_string(), Cow::Owned(text::read(path)?)),
             None => (text::CALIBRATION_NAME.to_owned(), Cow::Borrowed(text::calibration())),
         };
-        let checkpoint = Checkpoint::open(open::find(&self.model)?)?;
+        let checkpoint = self.rope.open(open::find(&self.model)?)?;
         let path = self.plan.clone().unwrap_or_else(|| plan_path(&checkpoint));
         let plan = open_plan(&path, &checkpoint)?;
         let model = load_model(&checkpoint, ActivationType::F32)?;

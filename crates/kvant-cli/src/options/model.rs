@@ -2,6 +2,7 @@
 
 use crate::config::{Preset, default_model};
 use crate::failure::Failure;
+use crate::options::rope::HEADING;
 use crate::options::{ForeignFlags, kv_choice, llama_cpp_spec};
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
@@ -77,15 +78,17 @@ impl Args for OpeningFlags {
 }
 
 /// The flag of an option.
-fn flag(setting: &'static OpenSetting) -> Arg {
+pub fn flag(setting: &'static OpenSetting) -> Arg {
     let arg = Arg::new(setting.name).long(setting.flag).help(setting.help);
+    let arg = if setting.is_rope { arg.help_heading(HEADING) } else { arg };
     let arg = setting.short.into_iter().fold(arg, Arg::short);
     let arg = setting.aliases.iter().fold(arg, |arg, alias| arg.visible_alias(*alias));
     let arg = if setting.name == "window" { arg.conflicts_with("ctx") } else { arg };
     if setting.value.is_empty() {
         return arg.action(ArgAction::SetTrue);
     }
-    let arg = arg.value_name(setting.value);
+    // So that a number out of range is refused as such, and not as an unknown flag.
+    let arg = arg.value_name(setting.value).allow_negative_numbers(true);
     match setting.choices {
         [] => arg.value_parser(move |text: &str| checked(setting, text).map(|()| text.to_owned())),
         choices => arg.value_parser(PossibleValuesParser::new(choices)),

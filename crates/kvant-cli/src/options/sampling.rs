@@ -17,6 +17,11 @@ pub struct GenerationOptions {
     #[arg(long, conflicts_with = "temperature")]
     greedy: bool,
 
+    /// Add BIAS to the logit of a token, such as 15043+1.5 or 15043-inf (never choose it); may be
+    /// repeated
+    #[arg(short = 'l', long, value_name = "TOKEN(+|-)BIAS", value_parser = logit_bias)]
+    logit_bias: Vec<(u32, f32)>,
+
     /// Stop before this string; may be repeated
     #[arg(long, value_name = "TEXT", alias = "reverse-prompt", allow_hyphen_values = true)]
     pub stop: Vec<String>,
@@ -129,6 +134,17 @@ fn max_tokens(text: &str) -> Result<usize, String> {
     }
 }
 
+/// A token's number, a sign and what is added to its logit.
+fn logit_bias(text: &str) -> Result<(u32, f32), String> {
+    let wrong = || format!("`{text}`: write a token's number, + or -, and a number: 15043+1.5, or 15043-inf");
+    let sign = text.find(['+', '-']).ok_or_else(wrong)?;
+    let (token, bias) = (text[..sign].parse().ok(), text[sign..].parse().ok());
+    match (token, bias) {
+        (Some(token), Some(bias)) if f32::is_finite(bias) || bias == f32::NEG_INFINITY => Ok((token, bias)),
+        _ => Err(wrong()),
+    }
+}
+
 impl GenerationOptions {
     /// Refuses settings out of range.
     pub fn check(&self) -> Result<(), Failure> {
@@ -146,7 +162,8 @@ impl GenerationOptions {
 
     /// The sampler's settings.
     pub fn sampling(&self) -> SamplingParams {
-        let params = self.sampling.0.over(SamplingParams::usual());
+        let mut params = self.sampling.0.over(SamplingParams::usual());
+        params.logit_bias.extend(&self.logit_bias);
         if self.greedy { SamplingParams { temperature: 0.0, ..params } } else { params }
     }
 
@@ -223,6 +240,11 @@ mod tests {
         assert_eq!(max_tokens("-1"), Ok(usize::MAX));
         assert_eq!(max_tokens("12"), Ok(12));
         assert!(max_tokens("-3").is_err());
+        assert_eq!(logit_bias("15043+1.5"), Ok((15043, 1.5)));
+        assert_eq!(logit_bias("7-inf"), Ok((7, f32::NEG_INFINITY)));
+        assert!(
+            ["7", "7+", "+1", "x+1", "7+inf", "7-nan", "7+1+1"].iter().all(|text| logit_bias(text).is_err())
+        );
         let seed = SamplingSetting::named("seed").unwrap();
         assert_eq!(seed.parse("-1"), Ok(SettingValue::Seed(None)));
         assert_eq!(seed.parse("5"), Ok(SettingValue::Seed(Some(5))));

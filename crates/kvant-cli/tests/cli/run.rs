@@ -71,6 +71,82 @@ fn json_holds_what_the_text_shows_and_its_seed_repeats_the_run() {
     assert_eq!(exact["kv"]["bytes"].as_u64().unwrap(), 2 * exact["kv"]["f16_bytes"].as_u64().unwrap());
 }
 
+#[test]
+fn logprobs_tell_every_token_and_change_none() {
+    let home = Home::new();
+    let model = home.model();
+    let run = |more: &[&str]| {
+        let usual = ["run", "--greedy", "-q", "-m", &model, "-n", "12", "what is this"];
+        home.run(&[&usual[..], more].concat())
+    };
+    let (plain, told) = (run(&["--json"]).json(), run(&["--json", "--logprobs=3"]).json());
+    assert_eq!((&plain["tokens"], &plain["logprobs"]), (&told["tokens"], &serde_json::Value::Null));
+    let (tokens, entries) = (told["tokens"].as_array().unwrap(), told["logprobs"].as_array().unwrap());
+    assert_eq!(tokens.len(), entries.len());
+    for (token, entry) in tokens.iter().zip(entries) {
+        let top = entry["top_logprobs"].as_array().unwrap();
+        assert_eq!((&entry["id"], &top[0]["id"], top.len()), (token, token, 3), "{entry}");
+        assert_eq!(entry["logprob"], top[0]["logprob"]);
+        assert!(entry["logprob"].as_f64().unwrap() <= 0.0);
+    }
+    let lines = run(&["--logprobs"]).ok();
+    let rows = lines.lines().filter(|line| line.contains(" %")).count();
+    assert_eq!(rows, tokens.len(), "{lines}");
+    run(&["--logprobs=21"]).fails(2, &["--logprobs"]);
+}
+
+#[test]
+fn a_bias_makes_a_token_sure_or_impossible() {
+    let home = Home::new();
+    let model = home.model();
+    let run = |more: &[&str]| {
+        let usual = ["run", "--raw", "--greedy", "--json", "-m", &model, "-n", "4", "abc"];
+        home.run(&[&usual[..], more].concat())
+    };
+    let usual = run(&[]).json()["tokens"].clone();
+    let first = usual[0].as_u64().unwrap();
+    let never = run(&["-l", &format!("{first}-inf")]).json()["tokens"].clone();
+    assert!(never.as_array().unwrap().iter().all(|token| token.as_u64() != Some(first)), "{never}");
+    let other = never[0].as_u64().unwrap();
+    let always = run(&["--logit-bias", &format!("{other}+100")]).json()["tokens"].clone();
+    assert_eq!(always, serde_json::json!(vec![other; 4]));
+    run(&["-l", "seven"]).fails(2, &["`seven`", "15043+1.5"]);
+}
+
+#[test]
+fn rotary_settings_of_llama_cpp_are_obeyed_and_shown() {
+    let home = Home::new();
+    let model = home.model();
+    let run = |more: &[&str]| {
+        let usual = [
+            "run",
+            "--raw",
+            "--greedy",
+            "--logprobs",
+            "--json",
+            "-m",
+            &model,
+            "-n",
+            "8",
+            "the sea and the land",
+        ];
+        home.run(&[&usual[..], more].concat())
+    };
+    let own = run(&[]).json()["logprobs"].clone();
+    // The file's own base, and a scale of nothing.
+    assert_eq!(run(&["--rope-freq-base", "1000000", "--rope-scale", "1"]).json()["logprobs"], own);
+    let yarn = ["--rope-scaling", "yarn", "--rope-freq-scale", "0.25", "--yarn-orig-ctx", "128"];
+    let changed = run(&yarn);
+    assert!(changed.err.contains("scaling yarn, factor 4, original context 128"), "{}", changed.err);
+    assert_ne!(changed.json()["logprobs"], own);
+    run(&["--yarn-beta-fast", "16"]).fails(1, &["add --rope-scaling yarn"]);
+    run(&["--rope-scaling", "ntk"]).fails(2, &["none, linear, yarn"]);
+    for command in [&["inspect", &model][..], &["doctor", "-m", &model]] {
+        let shown = home.run(&[command, &["--rope-scale", "2"]].concat()).ok();
+        assert!(shown.contains("factor 2; not the file's own"), "{shown}");
+    }
+}
+
 /// A page once counted whole slots, and a short talk looked larger than in f16.
 #[test]
 fn a_cache_is_never_larger_than_the_same_numbers_in_f16() {
@@ -137,6 +213,8 @@ fn values_may_begin_with_a_hyphen() {
         |words: &[&str]| home.run(&[&["run", "--greedy", "-q", "-n", "4", "-m", &model], words].concat());
     assert_eq!(run(&["-p", "- item"]).ok(), run(&["-p=- item"]).ok());
     assert_eq!(run(&["--system", "- be brief", "hi"]).ok(), run(&["--system=- be brief", "hi"]).ok());
+    // A number out of range is refused as such.
+    run(&["-c", "-5", "hi"]).fails(2, &["invalid number of tokens `-5`"]);
 }
 
 #[test]

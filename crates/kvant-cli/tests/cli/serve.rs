@@ -63,6 +63,10 @@ fn a_server_answers_as_run_does_and_ends_when_told() {
     {
         let said = served.end();
         assert!(said.contains("contexts of 300 tokens, KV int4 up to 8.0 MiB"), "{said}");
+        assert!(
+            said.contains("memory: weights ") && said.contains(" + KV cache 8.0 MiB + the rest "),
+            "{said}"
+        );
         let line =
             said.lines().find(|line| line.contains("path=\"/v1/chat/completions\" status=200")).expect(&said);
         for words in [

@@ -80,6 +80,7 @@ fn a_session_of_something_else_is_refused_and_left_alone() {
         |more: &[&str]| home.run(&[&["run", "--session", &file, "--greedy", "-n", "5"], more].concat());
     go_on(&["-m", &model, "--kv", "int8", "hi"]).fails(1, &["talk.kvant", "another model", "int4"]);
     go_on(&["-m", &model, "--weights", "int8", "hi"]).fails(1, &["another model"]);
+    go_on(&["-m", &model, "--rope-freq-base", "500", "hi"]).fails(1, &["other settings"]);
     let other = home.write("other.gguf", &model_bytes(false));
     go_on(&["-m", &other, "--raw", "hi"]).fails(1, &["another model"]);
     go_on(&["-m", &model, "--ctx", "64", "hi"]).fails(1, &["talk.kvant", "the context is 64"]);

@@ -95,6 +95,34 @@ impl Codes {
     }
 }
 
+/// A super-block of 256 values in groups, whose scales are small integers of 6 bits with a sign under one f16 scale.
+pub(super) trait SignedScales<const GROUPS: usize>: Sized {
+    /// The block under the scale `d`: of the integers beside the wanted scales those of least error.
+    fn under(x: &[f32; 256], w: &[f32; 256], d: f16, wanted: &[f32; GROUPS]) -> Self;
+
+    /// The scale that fits all codes best, if it can be stored.
+    fn refitted(&self, x: &[f32; 256], w: &[f32; 256]) -> Option<f16>;
+
+    /// The weighted error.
+    fn error(&self) -> f64;
+
+    /// A block with groups near these scales, refitted while that lowers its error, twice at most; `None` when the scale is beyond
+    /// f16.
+    #[inline(always)]
+    fn of(x: &[f32; 256], w: &[f32; 256], wanted: &[f32; GROUPS]) -> Option<Self> {
+        let mut best = Self::under(x, w, stored(extreme(wanted) / -32.0)?.0, wanted);
+        for _ in 0..2 {
+            let Some(d) = best.refitted(x, w) else { break };
+            let next = Self::under(x, w, d, wanted);
+            if next.error() >= best.error() {
+                break;
+            }
+            best = next;
+        }
+        Some(best)
+    }
+}
+
 /// The scale that fits codes best, and by how much it lowers the error of zeros.
 #[inline(always)]
 fn fitted<const LEN: usize>(x: &[f32; LEN], w: &[f32; LEN], codes: &[f32; LEN]) -> (f32, f32) {

@@ -14,6 +14,7 @@
 mod affine;
 mod block32;
 mod fit;
+mod head;
 mod mxfp4;
 mod q2_k;
 mod q3_k;

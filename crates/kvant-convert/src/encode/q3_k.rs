@@ -3,7 +3,7 @@
 //! Groups are fitted on their own first, their scales are rounded to the integers beside, whichever have the least error, and the
 //! scale of the super-block is fitted once more to all codes. Plain rounding is always one of the candidates.
 
-use super::fit::{Codes, extreme, stored, sum};
+use super::fit::{Codes, SignedScales, extreme, stored, sum};
 use half::f16;
 
 const LEN: usize = 256;
@@ -17,24 +17,7 @@ struct Three {
     error: f32,
 }
 
-impl Three {
-    /// A block with groups near these scales; `None` when the scale is beyond f16.
-    #[inline(always)]
-    fn of(x: &[f32; LEN], w: &[f32; LEN], wanted: &[f32; 16]) -> Option<Self> {
-        let mut best = Self::under(x, w, stored(extreme(wanted) / -32.0)?.0, wanted);
-        for _ in 0..2 {
-            let by = |i: usize| best.scales[i / 16] * best.codes[i];
-            let (both, square) = (sum::<LEN>(|i| w[i] * x[i] * by(i)), sum::<LEN>(|i| w[i] * by(i) * by(i)));
-            let Some((d, _)) = stored(both / square).filter(|_| square > 0.0) else { break };
-            let next = Self::under(x, w, d, wanted);
-            if next.error >= best.error {
-                break;
-            }
-            best = next;
-        }
-        Some(best)
-    }
-
+impl SignedScales<16> for Three {
     #[inline(always)]
     fn under(x: &[f32; LEN], w: &[f32; LEN], d: f16, wanted: &[f32; 16]) -> Self {
         let unit = d.to_f32();
@@ -55,6 +38,20 @@ impl Three {
         three
     }
 
+    #[inline(always)]
+    fn refitted(&self, x: &[f32; LEN], w: &[f32; LEN]) -> Option<f16> {
+        let by = |i: usize| self.scales[i / 16] * self.codes[i];
+        let (both, square) = (sum::<LEN>(|i| w[i] * x[i] * by(i)), sum::<LEN>(|i| w[i] * by(i) * by(i)));
+        stored(both / square).filter(|_| square > 0.0).map(|(d, _)| d)
+    }
+
+    #[inline(always)]
+    fn error(&self) -> f64 {
+        f64::from(self.error)
+    }
+}
+
+impl Three {
     /// The better of plain and searched scales.
     #[inline(always)]
     fn fit(x: &[f32; LEN], w: &[f32; LEN]) -> Option<Self> {

@@ -1,6 +1,7 @@
 //! Q5_K: 8 groups of 32, codes of 5 bits, scales and minima of 6.
 
 use super::affine::{Affine, Kind};
+use super::head;
 
 const LEN: usize = 256;
 
@@ -10,19 +11,8 @@ const LEN: usize = 256;
 pub(super) fn q5_k(x: &[f32; LEN], weights: Option<&[f32; LEN]>, out: &mut [u8; 176]) -> bool {
     let Some(block) = Affine::<32>::best(x, weights, Kind { most: 31.0, limit: 63.0 }) else { return false };
     out.fill(0);
-    out[..2].copy_from_slice(&block.d.to_le_bytes());
-    out[2..4].copy_from_slice(&block.dmin.to_le_bytes());
-    for g in 0..8 {
-        let (s, m) = (block.scales[g] as u8, block.minima[g] as u8);
-        if g < 4 {
-            out[4 + g] |= s;
-            out[8 + g] |= m;
-        } else {
-            out[8 + g] = s & 15 | (m & 15) << 4;
-            out[g] |= s >> 4 << 6;
-            out[4 + g] |= m >> 4 << 6;
-        }
-    }
+    let groups = std::array::from_fn(|g| (block.scales[g] as u8, block.minima[g] as u8));
+    head::write(out.first_chunk_mut().expect("a block is longer"), block.d, block.dmin, groups);
     for (i, code) in block.codes.iter().enumerate() {
         let (code, group, l) = (*code as u8, i / 32, i % 32);
         out[48 + 32 * (group / 2) + l] |= (code & 15) << (4 * (group % 2));

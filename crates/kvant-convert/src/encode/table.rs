@@ -1,6 +1,6 @@
 //! IQ4_NL and IQ4_XS: codes of 4 bits that name one of sixteen levels, denser near zero.
 
-use super::fit::{extreme, stored};
+use super::fit::{SignedScales, extreme, stored};
 use half::f16;
 
 /// The levels, as the format fixes them.
@@ -124,22 +124,7 @@ struct Eight {
     error: f64,
 }
 
-impl Eight {
-    /// A block with groups near these scales; `None` when the scale is beyond f16.
-    #[inline(always)]
-    fn of(x: &[f32; 256], w: &[f32; 256], wanted: &[f32; 8]) -> Option<Self> {
-        let mut best = Self::under(x, w, stored(extreme(wanted) / -32.0)?.0, wanted);
-        for _ in 0..2 {
-            let Some((d, _)) = stored(best.refitted(x, w)) else { break };
-            let next = Self::under(x, w, d, wanted);
-            if next.error >= best.error {
-                break;
-            }
-            best = next;
-        }
-        Some(best)
-    }
-
+impl SignedScales<8> for Eight {
     #[inline(always)]
     fn under(x: &[f32; 256], w: &[f32; 256], d: f16, wanted: &[f32; 8]) -> Self {
         let unit = d.to_f32();
@@ -162,9 +147,8 @@ impl Eight {
         block
     }
 
-    /// The scale that fits all codes best.
     #[inline(always)]
-    fn refitted(&self, x: &[f32; 256], w: &[f32; 256]) -> f32 {
+    fn refitted(&self, x: &[f32; 256], w: &[f32; 256]) -> Option<f16> {
         let (mut both, mut square) = (0.0f64, 0.0f64);
         for i in 0..256 {
             let level = LEVELS[usize::from(self.codes[i / GROUP][i % GROUP])];
@@ -172,9 +156,16 @@ impl Eight {
             both += f64::from(w[i]) * f64::from(x[i]) * by;
             square += f64::from(w[i]) * by * by;
         }
-        if square > 0.0 { (both / square) as f32 } else { 0.0 }
+        stored(if square > 0.0 { (both / square) as f32 } else { 0.0 }).map(|(d, _)| d)
     }
 
+    #[inline(always)]
+    fn error(&self) -> f64 {
+        self.error
+    }
+}
+
+impl Eight {
     fn error_under(&self, x: &[f32; 256], w: &[f32; 256]) -> f64 {
         let groups = x.as_chunks::<GROUP>().0.iter().zip(w.as_chunks::<GROUP>().0).enumerate();
         groups.map(|(g, (x, w))| error(x, w, &self.codes[g], self.d.to_f32() * self.scales[g])).sum()

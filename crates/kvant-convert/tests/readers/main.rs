@@ -1,6 +1,8 @@
 //! Converted files, read by the gguf package: the Python that `KVANT_PYTHON` names has it. `cargo xtask test readers`
 //! makes one.
 
+mod llama_cpp;
+
 use kvant_convert::{Conversion, Format, Weights, encode_row};
 use kvant_model::quant::dequantize_row;
 use kvant_model::{Checkpoint, DType};

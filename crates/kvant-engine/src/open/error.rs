@@ -109,6 +109,13 @@ pub enum OpenNote {
         /// The types.
         types: Vec<&'static str>,
     },
+    /// The rotary embedding is not the file's.
+    Rope {
+        /// What was changed.
+        settings: String,
+        /// Whether other layers have an embedding of their own, which stays.
+        has_others: bool,
+    },
     /// The file does not say how its vocabulary cuts text into words.
     GuessedSplits,
     /// More tokens than the model was made for.
@@ -141,6 +148,13 @@ impl fmt::Display for OpenNote {
                  writes them in a type that has some, such as q4_k",
                 types.join(", ")
             ),
+            Self::Rope { settings, has_others } => {
+                let others = match has_others {
+                    true => "; sliding-window layers keep their own",
+                    false => "",
+                };
+                write!(f, "rotary embedding (RoPE) other than the file's: {settings}{others}")
+            }
             Self::GuessedSplits => f.write_str(
                 "the file does not say how its vocabulary cuts text into words (tokenizer.ggml.pre); answers may be worse \
                  than the model's own, and a newer conversion would help",

@@ -34,7 +34,8 @@ pub(super) struct Loaded {
 
 impl Loaded {
     pub(super) fn into_opened(self, options: &OpenOptions, checkpoint: Checkpoint) -> LoadedModel {
-        let Self { engine, policy, context, notes, device } = self;
+        let Self { engine, policy, context, mut notes, device } = self;
+        notes.extend(options.note_rope(engine.model().description().ropes.len()));
         LoadedModel { engine, checkpoint, policy, context, notes, options: options.clone(), device }
     }
 }

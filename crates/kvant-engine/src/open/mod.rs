@@ -35,6 +35,7 @@ mod kv_choice;
 mod load;
 mod lora;
 mod plans;
+mod rope;
 mod setting;
 
 pub use amount::{parse_bytes, parse_tokens};
@@ -58,6 +59,7 @@ use kvant_attention::{KvCache, KvUnsupported};
 use kvant_cache::snapshot::Signature;
 use kvant_cache::{Arena, ArenaOptions, Policy, SparseV, StateType, Store};
 use kvant_cpu::{ActivationType, LoadOptions};
+use kvant_model::config::RopeOverride;
 use kvant_model::{Checkpoint, DType, Description, LoadError};
 use kvant_text::chat::ChatTemplate;
 use std::path::{Path, PathBuf};
@@ -101,6 +103,8 @@ pub struct OpenOptions {
     pub speculate: Option<Speculate>,
     /// LoRA adapters that every session runs with; on CPUs alone.
     pub lora: Vec<LoraFile>,
+    /// Rotary settings in place of the file's.
+    pub rope: RopeOverride,
 }
 
 impl OpenOptions {
@@ -112,6 +116,11 @@ impl OpenOptions {
         self.open_checkpoint(Checkpoint::open(path)?)
     }
 
+    /// A model with the rotary settings that are asked for, if any are.
+    pub fn with_rope(&self, checkpoint: Checkpoint) -> Checkpoint {
+        if self.rope.is_empty() { checkpoint } else { checkpoint.with_rope(self.rope) }
+    }
+
     /// Opens a model whose file is open.
     ///
     /// # Errors
@@ -120,6 +129,7 @@ impl OpenOptions {
         // Before the weights take their part of it.
         let available = self.available();
         self.template()?;
+        let checkpoint = self.with_rope(checkpoint);
         let description = Description::of(&checkpoint)?;
         let Selection { device, chosen, mut notes } = select(self, &checkpoint, &description)?;
         if let Some((device, chosen)) = device {
@@ -149,7 +159,8 @@ impl OpenOptions {
         Ok(selection.device.map(|(device, chosen)| (device.name().to_owned(), chosen.policy)))
     }
 
-    /// What opening a model comes to, before anything is loaded: the context that sessions get, and the memory of it all.
+    /// What opening a model comes to, before anything is loaded: the context that sessions get, and the memory of it all. The
+    /// checkpoint has the rotary settings that are asked for ([`with_rope`](Self::with_rope)).
     ///
     /// # Errors
     /// As [`OpenOptions::open`].

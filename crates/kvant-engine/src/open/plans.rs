@@ -34,7 +34,8 @@ pub fn plan_path(checkpoint: &Checkpoint) -> PathBuf {
     }
 }
 
-/// Opens a plan that was made for this model.
+/// Opens a plan that was made for this model. One that was made with the file's own rotary settings serves others too: what it
+/// says about keys and values is less fitting then, and still sound.
 ///
 /// # Errors
 /// If it cannot be read, or was made for another model.
@@ -44,7 +45,8 @@ pub fn open_plan(path: &Path, checkpoint: &Checkpoint) -> Result<Arc<Plan>, Plan
     }
     let unusable = |source| PlanFileError::Unusable { path: path.to_path_buf(), source };
     let plan = Plan::open(path).map_err(unusable)?;
-    plan.check(&checkpoint.signature().0).map_err(unusable)?;
+    let checked = plan.check(&checkpoint.signature().0);
+    checked.or_else(|_| plan.check(&checkpoint.file_signature().0)).map_err(unusable)?;
     Ok(Arc::new(plan))
 }
 

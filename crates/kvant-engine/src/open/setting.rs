@@ -3,8 +3,8 @@
 //! [`OPENING`] is the one place where such an option is declared besides its field in [`OpenOptions`]. From it come the flags of
 //! `kvant run`, `chat` and `serve`, the keys of presets, and the settings of C and Python.
 
-use super::OpenOptions;
 use super::amount::{parse_bytes, parse_tokens};
+use super::{OpenOptions, rope};
 use crate::speculation::Speculate;
 use kvant_cpu::ActivationType;
 use kvant_model::DType;
@@ -35,11 +35,13 @@ pub struct OpenSetting {
     pub choices: &'static [&'static str],
     /// Whether it is a flag; what is not has a flag of another kind, such as a file.
     pub is_flag: bool,
-    set: fn(&mut OpenOptions, &str) -> Result<(), String>,
+    /// Whether it changes the model's rotary embedding; whatever runs a model takes such options.
+    pub is_rope: bool,
+    pub(super) set: fn(&mut OpenOptions, &str) -> Result<(), String>,
 }
 
 /// What a row of the table leaves out.
-const UNNAMED: OpenSetting = OpenSetting {
+pub(super) const UNNAMED: OpenSetting = OpenSetting {
     name: "",
     flag: "",
     short: None,
@@ -48,6 +50,7 @@ const UNNAMED: OpenSetting = OpenSetting {
     help: "",
     choices: &[],
     is_flag: true,
+    is_rope: false,
     set: |_, _| Ok(()),
 };
 
@@ -198,6 +201,15 @@ pub const OPENING: &[OpenSetting] = &[
         },
         ..UNNAMED
     },
+    rope::FREQ_BASE,
+    rope::SCALING,
+    rope::SCALE,
+    rope::FREQ_SCALE,
+    rope::ORIG_CTX,
+    rope::EXT_FACTOR,
+    rope::ATTN_FACTOR,
+    rope::BETA_SLOW,
+    rope::BETA_FAST,
     OpenSetting {
         name: "chat_template",
         flag: "chat-template",
@@ -212,7 +224,7 @@ pub const OPENING: &[OpenSetting] = &[
     },
 ];
 
-fn parsed<T: FromStr<Err: Display>>(text: &str) -> Result<T, String> {
+pub(super) fn parsed<T: FromStr<Err: Display>>(text: &str) -> Result<T, String> {
     text.parse().map_err(|e: T::Err| e.to_string())
 }
 

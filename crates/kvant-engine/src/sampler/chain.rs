@@ -172,19 +172,19 @@ impl Sampler {
         candidates.retain(|one| !top.iter().any(|cut| cut.token == one.token));
     }
 
-    /// Mirostat 2 (Basu et al. 2021): cuts tokens whose surprise in bits is above a bound, and moves the bound so that the surprise of
-    /// what is chosen tends to `mirostat_tau`.
+    /// Mirostat 2 (Basu et al. 2021): cuts tokens whose surprisal in bits is above a bound, and moves the bound so that the
+    /// surprisal of what is chosen tends to `mirostat_tau`.
     fn mirostat(&mut self, mut candidates: Vec<Ranked>) -> u32 {
         let bits = |nll: f64| nll / std::f64::consts::LN_2;
         let weighed = Weighed::of(&candidates);
         let highest = highest(&candidates);
-        let bound = self.surprise_bound;
+        let bound = self.surprisal_bound;
         candidates.retain(|one| one.logit == highest || bits(weighed.nll(one)) <= bound);
         let weighed = Weighed::of(&candidates);
         let chosen = candidates[self.draw_from(&weighed.weights, weighed.total)];
         let SamplingParams { mirostat_tau, mirostat_eta, .. } = self.params;
         let error = bits(weighed.nll(&chosen)) - f64::from(mirostat_tau);
-        self.surprise_bound -= f64::from(mirostat_eta) * error;
+        self.surprisal_bound -= f64::from(mirostat_eta) * error;
         chosen.token
     }
 

@@ -115,8 +115,8 @@ pub struct Sampler {
     history: History,
     /// What DRY looks at.
     repetitions: Repetitions,
-    /// Mirostat's bound on the surprise of a token, in bits.
-    surprise_bound: f64,
+    /// Mirostat's bound on the surprisal of a token, in bits.
+    surprisal_bound: f64,
     /// (vocabulary): logits after penalties and bias.
     logits: Vec<f32>,
     candidates: Vec<Candidate>,
@@ -131,14 +131,14 @@ impl Sampler {
         params.check()?;
         // Short enough to be typed, and to survive readers of JSON whose numbers are doubles.
         let seed = params.seed.unwrap_or_else(|| RandomState::new().hash_one(0u8) >> 32);
-        let surprise_bound = 2.0 * f64::from(params.mirostat_tau);
+        let surprisal_bound = 2.0 * f64::from(params.mirostat_tau);
         Ok(Self {
             params,
             seed,
             rng: Rng::new(seed),
             history: History::default(),
             repetitions: Repetitions::default(),
-            surprise_bound,
+            surprisal_bound,
             logits: Vec::new(),
             candidates: Vec::new(),
         })

@@ -15,7 +15,7 @@ pub enum SamplerStep {
     Temperature,
     /// Cuts all but the most likely tokens.
     TopK,
-    /// Cuts tokens that are far from the expected surprise.
+    /// Cuts tokens whose surprisal is far from the entropy.
     Typical,
     /// Cuts what is beyond a sum of probabilities.
     TopP,

@@ -93,10 +93,10 @@ sampling_params! {
         flag: "repeat-last-n", other_name: Some("repeat_last_n"), value: "N",
         help: "How many of the last tokens the three penalties look at, those of the prompt included; 0 for none",
     }
-    /// Keep the tokens whose surprise is nearest to the expected one until their probabilities reach this sum; 1 keeps all.
+    /// Keep the tokens whose surprisal is nearest to the entropy until their probabilities reach this sum; 1 keeps all.
     typical_p: f32 = 1.0, usually 1.0, Number {
         flag: "typical-p", alias: Some("typical"), value: "P",
-        help: "Keep the tokens nearest to the expected surprise whose probabilities reach this sum; 1 keeps all",
+        help: "Locally typical sampling: keep the tokens whose surprisal is nearest to the entropy, up to this sum of probabilities; 1 keeps all",
         range: SHARE_ABOVE_0, request: Some([0.0, 1.0]),
     }
     /// Keep logits within so many standard deviations of the highest; 0 and less keeps all.
@@ -129,16 +129,16 @@ sampling_params! {
         help: "Dynamic temperature: the exponent of the entropy's share",
         range: AT_LEAST_0, request: Some([0.0, 100.0]),
     }
-    /// 2 keeps the surprise of tokens near `mirostat_tau` in place of all cuts; 0 does not.
+    /// 2 keeps the surprisal of tokens near `mirostat_tau` in place of all cuts; 0 does not.
     mirostat: usize = 0, usually 0, Count {
         flag: "mirostat", value: "N",
         help: "2 for mirostat 2.0, which takes the place of all cuts; 0 for none",
         request: ANY_WHOLE,
     }
-    /// The surprise that mirostat aims at, in bits.
+    /// The surprisal that mirostat aims at, in bits.
     mirostat_tau: f32 = 5.0, usually 5.0, Number {
         flag: "mirostat-tau", alias: Some("mirostat-ent"), value: "BITS",
-        help: "Mirostat: the surprise to aim at",
+        help: "Mirostat: target surprisal (entropy)",
         range: AT_LEAST_0, request: Some([0.0, 100.0]),
     }
     /// How fast mirostat moves its bound.

@@ -1,8 +1,8 @@
 //! What is asked of the scheduler, and what it answers.
 
-use super::logprobs::Logprobs;
 use super::pool::{Pool, Pooling};
 use crate::constraint::Constraint;
+use crate::logprobs::Logprobs;
 use crate::sampler::SampleError;
 use crate::session::{Finish, GenerateError, Request};
 use crate::speculation::{Proposer, SpeculationCounts};
@@ -44,6 +44,24 @@ pub struct Job {
     pub tenant: Tenant,
     /// Who is told.
     pub listener: Box<dyn Listener>,
+}
+
+impl Job {
+    /// A text alone: no probabilities, no constraint, no deadline, and prefixes that everybody shares.
+    pub fn new(request: Request, listener: Box<dyn Listener>) -> Self {
+        Self {
+            request,
+            logprobs: None,
+            prompt_logprobs: false,
+            cache_prompt: true,
+            embed: None,
+            constraint: None,
+            deadline: None,
+            owner: 0,
+            tenant: Tenant::SHARED,
+            listener,
+        }
+    }
 }
 
 /// What happens to a job. Every job that is accepted ends with `Finished` or `Failed`, unless its listener is gone.

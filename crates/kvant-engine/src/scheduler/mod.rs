@@ -31,7 +31,6 @@ mod counters;
 mod disk;
 mod handle;
 mod job;
-mod logprobs;
 mod pass;
 mod pool;
 mod prefill_budget;
@@ -39,10 +38,10 @@ mod queue;
 mod share;
 mod view;
 
+pub use crate::logprobs::Logprobs;
 pub use counters::{BUCKETS, Counters, Histogram};
 pub use handle::Handle;
 pub use job::{Job, JobError, JobEvent, JobUsage, Listener, Refused};
-pub use logprobs::Logprobs;
 pub use pool::Pooling;
 pub use view::{SequenceView, View, Viewer};
 

@@ -1,8 +1,8 @@
 //! One pass: room for its tokens, the network, and what comes of every sequence.
 
 use super::job::{JobError, JobEvent, Task};
-use super::logprobs::Logprobs;
 use super::{Active, Scheduler, prefill_budget};
+use crate::logprobs::Logprobs;
 use crate::pass_times::PassRows;
 use crate::session::{Finish, GenerateError};
 use crate::speculation::{MOST_PROPOSED, ProposalLimits};

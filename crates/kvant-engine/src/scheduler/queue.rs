@@ -86,7 +86,6 @@ mod tests {
     use super::*;
     use crate::scheduler::{Job, JobEvent, Listener};
     use crate::session::Request;
-    use kvant_cache::Tenant;
 
     struct Nobody;
 
@@ -102,18 +101,7 @@ mod tests {
         let mut queue = Queue::default();
         for (id, &owner) in (0..).zip(owners) {
             let request = Request { prompt: vec![1], ..Request::default() };
-            let job = Job {
-                request,
-                logprobs: None,
-                prompt_logprobs: false,
-                cache_prompt: true,
-                embed: None,
-                constraint: None,
-                deadline: None,
-                owner,
-                tenant: Tenant::SHARED,
-                listener: Box::new(Nobody),
-            };
+            let job = Job { owner, ..Job::new(request, Box::new(Nobody)) };
             queue.push(Task::new(job, id).unwrap());
         }
         queue

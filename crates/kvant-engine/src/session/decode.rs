@@ -1,6 +1,7 @@
 //! The passes of a generation, after the prompt's.
 
 use super::{Event, Finish, GenerateError, Needs, Reply, Session};
+use crate::logprobs::Logprobs;
 use crate::pass_times::PassRows;
 use crate::speculation::MOST_PROPOSED;
 use crate::stepper::Stepper;
@@ -54,6 +55,9 @@ impl Session {
                 Ok(step) => step,
                 Err(error) => break Err(error),
             };
+            if let Some(count) = self.logprobs {
+                reply.logprobs.push(Logprobs::of(outputs.row(row).logits(), step.token, count));
+            }
             reply.stats.decoded += usize::from(!(is_first && row == 0));
             if let Some(Finish::EndOfText(_)) = step.finish {
                 break Ok(step.finish);

@@ -8,6 +8,7 @@ mod decode;
 
 use crate::constraint::{Constraint, ConstraintError};
 use crate::engine::Engine;
+use crate::logprobs::Logprobs;
 use crate::pass_times::PassTimes;
 use crate::sampler::{SampleError, SamplingParams};
 use crate::signature::{adapted, first_numerics};
@@ -88,6 +89,8 @@ pub struct Reply {
     pub finish: Finish,
     /// The seed that repeats it.
     pub seed: u64,
+    /// How likely the model found each of the tokens, where that is [asked for](Session::set_logprobs).
+    pub logprobs: Vec<Logprobs>,
     /// Counts and times.
     pub stats: Stats,
 }
@@ -195,6 +198,8 @@ pub struct Session {
     speculates: bool,
     /// What it runs with, and what all that is held was read with.
     adapters: AdapterMix,
+    /// For every token its probability, and those of this many likeliest ones.
+    logprobs: Option<usize>,
 }
 
 impl Session {
@@ -210,6 +215,7 @@ impl Session {
             times: PassTimes::default(),
             speculates: true,
             adapters,
+            logprobs: None,
         }
     }
 
@@ -274,6 +280,12 @@ impl Session {
         Ok(())
     }
 
+    /// Whether replies say from now on how likely the model found each token, and which tokens (so many) it found likeliest. The text is
+    /// the same either way.
+    pub fn set_logprobs(&mut self, count: Option<usize>) {
+        self.logprobs = count;
+    }
+
     /// Its cache.
     pub fn kv(&self) -> &KvCache {
         &self.kv
@@ -303,6 +315,7 @@ impl Session {
             times: self.times,
             speculates: self.speculates,
             adapters: self.adapters.clone(),
+            logprobs: self.logprobs,
         })
     }
 
@@ -392,6 +405,7 @@ impl Session {
             tokens: Vec::new(),
             finish: Finish::Cancelled,
             seed: stepper.seed(),
+            logprobs: Vec::new(),
             stats: Stats::default(),
         };
         let start = Instant::now();
@@ -507,7 +521,10 @@ impl Session {
         let (wanted, top) = match needs {
             Needs::Nothing => (0..0, None),
             Needs::Logits => (end.saturating_sub(1)..end, None),
-            Needs::Choice(stepper) => (end.saturating_sub(1 + stepper.proposed())..end, stepper.wants()),
+            Needs::Choice(stepper) => {
+                let top = stepper.wants().filter(|_| self.logprobs.is_none());
+                (end.saturating_sub(1 + stepper.proposed())..end, top)
+            }
         };
         let top = vec![top; wanted.len()];
         let form = if wanted.is_empty() { Form::Logits } else { Form::Top(&top) };

@@ -4,7 +4,7 @@ use kvant_cpu::LoadOptions;
 use kvant_engine::scheduler::{
     Handle, Job, JobError, JobEvent, JobUsage, Listener, Logprobs, Refused, Scheduler, SchedulerOptions,
 };
-use kvant_engine::{Arena, Engine, Finish, KvCache, Policy, Request, SamplingParams, Tenant};
+use kvant_engine::{Arena, Engine, Finish, KvCache, Policy, Request, SamplingParams};
 use kvant_model::Checkpoint;
 use kvant_model::gguf::Gguf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -130,18 +130,7 @@ impl Listener for ChannelSink {
 }
 
 pub fn job(request: Request, sink: &ChannelSink) -> Job {
-    Job {
-        request,
-        logprobs: None,
-        prompt_logprobs: false,
-        cache_prompt: true,
-        embed: None,
-        constraint: None,
-        deadline: None,
-        owner: 0,
-        tenant: Tenant::SHARED,
-        listener: Box::new(sink.clone()),
-    }
+    Job::new(request, Box::new(sink.clone()))
 }
 
 pub fn submit(handle: &Handle, request: Request) -> Result<ChannelSink, Refused> {

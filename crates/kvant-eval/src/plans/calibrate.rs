@@ -101,11 +101,11 @@ pub fn calibrate(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Plan, PlanError> {
     let PlanRequest { model: signature, policy, text, learn, ranges, reach } = request;
-    let lessons = LearnedTransforms::of(learn).map_err(PlanError::Learning)?;
+    let transforms = LearnedTransforms::of(learn).map_err(PlanError::Learning)?;
     let slots = model.slots();
     let statistics = Statistics::new(slots, policy.rule.sinks, ENDS_ROTATION, Tier::select()?);
     let statistics = statistics.with_extents(ranges);
-    let mut statistics = if lessons.is_empty() {
+    let mut statistics = if transforms.is_empty() {
         statistics
     } else {
         statistics.with_samples(learning::SAMPLE, learning::SEED)
@@ -142,15 +142,15 @@ pub fn calibrate(
                 source,
             })?);
         }
-        let learned = lessons.learn(heads, &mut planned.heads);
+        let learned = transforms.learn(heads, &mut planned.heads);
         learned.map_err(|(head, source)| PlanError::Head { layer, head, source })?;
-        if !lessons.is_empty() {
+        if !transforms.is_empty() {
             progress(Progress::Learned(slot + 1));
         }
         planned_slots.push(planned);
     }
     let spread = if room > 0 { format!(" at positions up to {reach}") } else { String::new() };
-    let made = format!("from {read} tokens of {text}{spread}{}{}", of_ranges(ranges), lessons.told());
+    let made = format!("from {read} tokens of {text}{spread}{}{}", of_ranges(ranges), transforms.told());
     let plan = Plan::new(signature, policy.clone(), &made, planned_slots)?;
     let plan = Arc::new(plan);
     KvCache::new(plan.with(policy), slots, 1)?;

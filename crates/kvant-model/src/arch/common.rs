@@ -279,6 +279,11 @@ pub fn framed(
     output: Linear,
 ) -> Result<Description> {
     let (slots, ropes) = scope.take_draft();
+    if ropes.is_empty() && !scope.rope_override().is_empty() {
+        return Err(LoadError::unsupported(
+            "this model has no rotary embedding; leave out the --rope-… and --yarn-… options",
+        ));
+    }
     Ok(Description {
         architecture: "",
         hidden: dims.hidden,

@@ -35,6 +35,12 @@ impl Latent {
         let rope_dim = config.size(Key("qk_rope_head_dim", "rope.dimension_count"))?;
         let (nope_dim, value_dim) = head_dims(config, rope_dim)?;
         let keys = RopeKeys::usual(Pairing::Halves);
+        if scope.rope_override().changes_scaling() {
+            return Err(LoadError::unsupported(
+                "a model with latent attention (MLA) scales its scores by its own YaRN factor: of the rotary options, only \
+                 --rope-freq-base applies",
+            ));
+        }
         // The share of rotated channels, where there is one, is that of the whole head, as in Hugging Face; of the rotated part it need
         // not even be a whole number of pairs.
         let rope = scope.read_rope(&keys, nope_dim + rope_dim);

@@ -4,7 +4,7 @@ use crate::arch::Scope;
 use crate::arch::common::{self, Common};
 use crate::config::{RopeKeys, query_gain};
 use crate::description::{Description, Ffn, Pairing};
-use crate::error::Result;
+use crate::error::{LoadError, Result};
 
 pub fn describe(scope: &Scope<'_>) -> Result<Description> {
     let config = scope.config();
@@ -14,6 +14,9 @@ pub fn describe(scope: &Scope<'_>) -> Result<Description> {
     let rope = scope.read_rope(&RopeKeys::usual(Pairing::Neighbours), dims.head_dim)?;
     // Its two multipliers of YaRN cancel out; GGUF files do not carry them.
     let rope = scope.add_rope(if config.is_gguf() { rope.without_amplitude() } else { rope });
+    if config.is_gguf() && scope.rope_override().attention.is_some() {
+        return Err(LoadError::unsupported("--yarn-attn-factor: this model takes no such multiplier"));
+    }
 
     let layers = common::layers(scope, dims.layers, |layer, index| {
         let mut attention = common::attention(layer, index, &dims, windows[index], (false, false))?;

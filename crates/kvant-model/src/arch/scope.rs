@@ -2,7 +2,7 @@
 
 use crate::arch::Architecture;
 use crate::checkpoint::Checkpoint;
-use crate::config::{Key, ModelConfig, RopeKeys, TEXT_CONFIG};
+use crate::config::{Key, ModelConfig, RopeKeys, RopeOverride, TEXT_CONFIG};
 use crate::description::{Linear, Matrix, Norm, NormKind, Precision, Rope, RopeId, TensorRef, Vector};
 use crate::error::{LoadError, Result};
 use crate::tensor::Tensor;
@@ -334,6 +334,11 @@ impl<'a> Scope<'a> {
         Ok(Some(Vector::whole(self.checked(self.full_name(name, ".bias"), &[width])?)))
     }
 
+    /// What takes the place of the file's rotary settings.
+    pub fn rope_override(&self) -> &RopeOverride {
+        self.checkpoint.rope_override()
+    }
+
     /// The rotary embedding that `keys` describe.
     pub fn rope(&self, keys: &RopeKeys, head_dim: usize) -> Result<RopeId> {
         Ok(self.add_rope(self.read_rope(keys, head_dim)?))
@@ -341,7 +346,7 @@ impl<'a> Scope<'a> {
 
     /// The same, before it is one of the model's.
     pub fn read_rope(&self, keys: &RopeKeys, head_dim: usize) -> Result<Rope> {
-        keys.read(&self.config, head_dim, |name| {
+        keys.read(&self.config, head_dim, self.rope_override(), |name| {
             let Some(divisors) = self.checkpoint.get(name)? else { return Ok(None) };
             // There is one for a pair of channels; a directory may say anything.
             if divisors.len() > head_dim {

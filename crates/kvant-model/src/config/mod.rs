@@ -8,10 +8,12 @@ mod by_layer;
 mod dims;
 mod json;
 mod rope;
+mod rope_override;
 
 pub use dims::Dims;
 pub use json::parse_json;
 pub use rope::{RopeKeys, YARN_LOG_MULTIPLIER, query_gain, yarn_score_gain};
+pub use rope_override::{RopeOverride, RopeRule};
 
 use crate::checkpoint::ConfigSource;
 use crate::description::Activation;

@@ -5,7 +5,7 @@
 //! of rotated channels as `partial_rotary_factor` or `rotary_pct`. GGUF has flat keys under `rope.`, and the
 //! divisors of the Llama 3 and LongRoPE rules as tensors, which the caller passes in.
 
-use super::{Key, ModelConfig};
+use super::{Key, ModelConfig, RopeOverride};
 use crate::description::{Pairing, QueryGain, Rope, RopeScaling};
 use crate::error::{LoadError, Result};
 
@@ -41,15 +41,16 @@ impl RopeKeys {
         }
     }
 
-    /// Reads the embedding of heads with `head_dim` channels. `divisors` finds the tensors that GGUF files
-    /// keep divisors in, by name.
+    /// Reads the embedding of heads with `head_dim` channels, and changes it as `other` says. `divisors` finds the tensors that
+    /// GGUF files keep divisors in, by name.
     pub fn read(
         &self,
         config: &ModelConfig<'_>,
         head_dim: usize,
+        other: &RopeOverride,
         divisors: impl Fn(&str) -> Result<Option<Vec<f32>>>,
     ) -> Result<Rope> {
-        let (theta, dims, scaling, pairing) = if config.is_gguf() {
+        let (mut theta, dims, mut scaling, pairing) = if config.is_gguf() {
             let dims = config.size_if(self.dims)?.unwrap_or(head_dim);
             let theta = config.positive_if(self.theta)?.unwrap_or(self.default_theta);
             let scaling =
@@ -59,6 +60,12 @@ impl RopeKeys {
             let (theta, dims, scaling) = self.in_config(config, head_dim)?;
             (theta, dims, scaling, Pairing::Halves)
         };
+        if self.scaled {
+            theta = other.base.unwrap_or(theta);
+            let trained =
+                || Ok(if let Some(n) = config.size_if(ORIGINAL)? { n } else { config.size(CONTEXT)? });
+            scaling = other.apply(scaling, self.truncate, trained)?;
+        }
         if dims < 2 || !dims.is_multiple_of(2) || dims > head_dim {
             return Err(LoadError::mismatch(format!(
                 "the rotary embedding turns {dims} of {head_dim} channels; an even number from 2 is needed"
@@ -176,6 +183,7 @@ fn config_scaling(config: &ModelConfig<'_>, table: &ModelConfig<'_>) -> Result<R
                 beta_fast: table.positive_if(Key("beta_fast", ""))?.unwrap_or(32.0),
                 beta_slow: table.positive_if(Key("beta_slow", ""))?.unwrap_or(1.0),
                 truncate: table.flag(Key("truncate", ""), true)?,
+                extrapolation: 1.0,
                 amplitude: match table.positive_if(AMPLITUDE)? {
                     Some(amplitude) => amplitude,
                     None => yarn_amplitude(table, factor)?,
@@ -291,6 +299,7 @@ fn gguf_scaling(
                 beta_fast: config.positive_if(Key("", "rope.scaling.yarn_beta_fast"))?.unwrap_or(32.0),
                 beta_slow: config.positive_if(Key("", "rope.scaling.yarn_beta_slow"))?.unwrap_or(1.0),
                 truncate,
+                extrapolation: 1.0,
                 amplitude: config.positive_if(AMPLITUDE)?.unwrap_or(1.0) * (0.1 * factor.max(1.0).ln() + 1.0),
             }
         }
@@ -311,7 +320,7 @@ mod tests {
         let text = format!(r#"{{"max_position_embeddings": 64, "rope_scaling": {scaling}}}"#);
         let config = serde_json::from_str(&text).unwrap();
         let config = ModelConfig::new(ConfigSource::Config(&config)).unwrap();
-        RopeKeys::usual(Pairing::Halves).read(&config, 16, |_| Ok(None))
+        RopeKeys::usual(Pairing::Halves).read(&config, 16, &RopeOverride::default(), |_| Ok(None))
     }
 
     #[test]
@@ -340,7 +349,9 @@ mod tests {
         let dims = |text: &str| {
             let config = serde_json::from_str(text).unwrap();
             let config = ModelConfig::new(ConfigSource::Config(&config)).unwrap();
-            RopeKeys::usual(Pairing::Halves).read(&config, 24, |_| Ok(None)).map(|rope| rope.dims())
+            let rope =
+                RopeKeys::usual(Pairing::Halves).read(&config, 24, &RopeOverride::default(), |_| Ok(None));
+            rope.map(|rope| rope.dims())
         };
         assert_eq!(dims("{}").unwrap(), 24);
         assert_eq!(dims(r#"{"rotary_dim": 14}"#).unwrap(), 14);

@@ -49,6 +49,8 @@ pub enum RopeScaling {
         beta_slow: f64,
         /// Whether the ends of the ramp are rounded to whole pairs.
         truncate: bool,
+        /// How much of its trained frequency a kept pair keeps: all of it at 1, none at 0.
+        extrapolation: f64,
         /// Multiplier of the rotated channels.
         amplitude: f64,
     },
@@ -129,9 +131,9 @@ impl Rope {
             RopeScaling::Llama3 { factor, low, high, original_context } => {
                 plain.iter().map(|&f| llama3(f, *factor, *low, *high, *original_context)).collect()
             }
-            RopeScaling::Yarn { factor, amplitude: by, .. } => {
+            RopeScaling::Yarn { factor, amplitude: by, extrapolation, .. } => {
                 amplitude = *by;
-                let kept = yarn_kept(scaling, dims, theta);
+                let kept = yarn_kept(scaling, dims, theta).into_iter().map(|keep| keep * extrapolation);
                 plain.iter().zip(kept).map(|(f, keep)| f / factor * (1.0 - keep) + f * keep).collect()
             }
             RopeScaling::LongRope { short, long: by, original_context, amplitude: multiplier } => {

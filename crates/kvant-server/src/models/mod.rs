@@ -10,6 +10,7 @@ mod change;
 mod keep_alive;
 mod loader;
 mod served;
+mod slot;
 
 pub use keep_alive::KeepAlive;
 pub use loader::{ModelFacts, ModelLoader, PullProgress, ServedModel};
@@ -19,6 +20,7 @@ use crate::error::ApiError;
 use axum::http::StatusCode;
 use kvant_engine::SamplingParams;
 use kvant_engine::scheduler::Handle;
+use slot::{Place, Slot, limit};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -28,32 +30,6 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Between two looks.
 const PAUSE: Duration = Duration::from_millis(20);
-
-/// Where a model is.
-enum Place {
-    Away,
-    /// On its way; whoever asks for it waits.
-    Coming,
-    Here {
-        served: Arc<Served>,
-        worker: Option<JoinHandle<()>>,
-        /// When somebody last asked for it, or was still being answered.
-        used: Instant,
-        /// How long it stays then, where a request has said so.
-        keep: Option<KeepAlive>,
-    },
-}
-
-struct Slot {
-    name: String,
-    /// What it takes, or will at least.
-    bytes: u64,
-    /// Tokens of its context, where that is known.
-    context: Option<usize>,
-    /// What its files say, where they are here.
-    facts: Option<ModelFacts>,
-    place: Place,
-}
 
 /// All models.
 pub struct Models {
@@ -383,51 +359,6 @@ impl Models {
             }
         }
         is_well
-    }
-}
-
-impl Place {
-    fn here(served: Arc<Served>, worker: Option<JoinHandle<()>>) -> Self {
-        Self::Here { served, worker, used: Instant::now(), keep: None }
-    }
-}
-
-/// How long a model stays that nobody uses.
-fn limit(keep: Option<KeepAlive>, idle: Option<Duration>) -> Option<Duration> {
-    keep.map_or(idle, KeepAlive::limit)
-}
-
-impl Slot {
-    /// A model that is not loaded.
-    fn away(loader: &dyn ModelLoader, name: String) -> Self {
-        let (context, facts) = (loader.context(&name), loader.facts(&name));
-        Self { name, bytes: 0, context, facts, place: Place::Away }
-    }
-
-    /// Bytes it takes now, or is about to.
-    fn taken(&self) -> u64 {
-        match self.place {
-            Place::Away => 0,
-            Place::Coming | Place::Here { .. } => self.bytes,
-        }
-    }
-
-    /// Loaded, and nobody waits for it or is about to.
-    fn is_idle(&self) -> bool {
-        match &self.place {
-            Place::Here { served, .. } => {
-                let counters = served.handle.counters();
-                Arc::strong_count(served) == 1 && counters.running + counters.waiting == 0
-            }
-            Place::Away | Place::Coming => false,
-        }
-    }
-
-    fn used(&self) -> Option<Instant> {
-        match &self.place {
-            Place::Here { used, .. } => Some(*used),
-            Place::Away | Place::Coming => None,
-        }
     }
 }
 

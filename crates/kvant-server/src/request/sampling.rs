@@ -122,7 +122,7 @@ fn order(fields: &mut Fields, name: &str) -> Result<Option<SamplerOrder>, ApiErr
 }
 
 /// A whole number from −1, which is 0 or all that there is.
-fn count(fields: &mut Fields, name: &str) -> Result<Option<i64>, ApiError> {
+pub fn count(fields: &mut Fields, name: &str) -> Result<Option<i64>, ApiError> {
     let Some(value) = fields.take(name) else { return Ok(None) };
     match whole::<i64>(&value) {
         Some(count @ -1..) => Ok(Some(count)),

@@ -67,6 +67,23 @@ fn a_chat_comes_line_by_line_or_whole() {
 }
 
 #[test]
+fn repeat_last_n_is_how_far_back_penalties_look() {
+    let server = usual();
+    let ask = |more: Value| {
+        let mut options =
+            json!({"temperature": 0, "num_predict": 24, "repeat_penalty": 2.0, "presence_penalty": 2.0});
+        options.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let body =
+            json!({"model": MODEL, "prompt": "the rain", "raw": true, "options": options, "stream": false});
+        server.ask("/api/generate", body)["response"].clone()
+    };
+    let unpenalised = ask(json!({"repeat_penalty": 1.0, "presence_penalty": 0.0}));
+    assert_eq!(ask(json!({"repeat_last_n": 0})), unpenalised);
+    assert_eq!(ask(json!({"repeat_last_n": -1})), ask(json!({})));
+    assert_ne!(ask(json!({})), unpenalised);
+}
+
+#[test]
 fn a_text_is_answered_by_the_template_or_continued_as_it_is() {
     let server = usual();
     let options = json!({"temperature": 0, "num_predict": 8});

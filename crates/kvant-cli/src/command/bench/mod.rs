@@ -6,7 +6,7 @@ pub mod wire;
 
 use crate::failure::Failure;
 use crate::open;
-use crate::options::{Caches, Tokens, Weights};
+use crate::options::{Caches, RopeFlags, Tokens, Weights};
 use crate::progress;
 use crate::table::Column::{Left, Right};
 use crate::table::Table;
@@ -18,7 +18,6 @@ use kvant_engine::open::Plans;
 use kvant_engine::{DeviceChoice, LoadOptions, OpenOptions, SparseV, Speculate, StateType};
 use kvant_eval::Machine;
 use kvant_eval::speed::{self, Plan, SpeedRow, Stage, Step};
-use kvant_model::Checkpoint;
 use kvant_threads::{MAX_THREADS, Pool};
 use serde_json::json;
 use std::io::{self, Write};
@@ -28,16 +27,16 @@ const EXAMPLES: &str = "\
 Examples:
   kvant bench model.gguf
   kvant bench model.gguf -p 0 -d 0,32768 --fill
-      generation alone, at a depth that is not read
+      generation only, at a depth filled with copies
   kvant bench --server http://127.0.0.1:8080
-      a running server, with several clients at once
+      a running server, with many clients at once
   kvant bench model.gguf --speculate
-      the same texts with speculative decoding and without
+      with and without speculative decoding
   kvant bench model.gguf --threads 1,2 --json | jq '[.test, .kv, .tok_s_best]'
 
-pp reads a prompt of -p tokens, tg generates -n tokens one by one, each on top
-of every depth. Configurations take turns; best and median are over the
-repetitions.";
+pp reads a prompt of -p tokens. tg generates -n tokens one by one. Both run at
+every depth: after that many tokens of context. Configurations take turns; best
+and median are over the repetitions.";
 
 /// Caches compared when none are named.
 const DEFAULT_KV: &str = "f16,int4";
@@ -50,47 +49,49 @@ pub struct Bench {
     #[arg(required_unless_present = "server")]
     model: Option<String>,
 
-    /// Measure a running `kvant serve` at http://HOST:PORT in place of a model: many clients at once, prompts that it
-    /// knows, answers beside a long prompt
+    /// Measure a running `kvant serve` at http://HOST:PORT instead: many clients at once,
+    /// cached prompts, and answers during a long prompt
     #[arg(long, value_name = "URL", conflicts_with_all = ["model", "prompt", "generate", "depth", "kv", "sparse_v", "state",
           "weights", "device", "threads", "repetitions", "fill", "paced"])]
     server: Option<String>,
 
-    /// The key that the server asks for
+    /// The server's API key
     #[arg(long, value_name = "KEY", requires = "server")]
     api_key: Option<String>,
 
-    /// Tokens of a prompt; 0 to leave prompts out
+    /// Tokens in the prompt; 0 to skip prompts
     #[arg(short, long, value_name = "N", default_value_t = 512)]
     prompt: usize,
 
-    /// Tokens to generate; 0 to leave generation out
+    /// Tokens to generate; 0 to skip generation
     #[arg(short = 'n', long, value_name = "N", default_value_t = 64)]
     generate: usize,
 
-    /// Tokens of context before prompt or generation
+    /// Tokens of context before the prompt or generation
     #[arg(short, long, value_name = "TOKENS,…", value_delimiter = ',', default_values = ["0", "2048", "7000"],
           value_parser = Tokens::or_none)]
     depth: Vec<usize>,
 
-    /// How keys and values are kept: specs, auto, plans (FILE.kvplan)
+    /// KV caches to compare: specs, auto, or plans (FILE.kvplan)
     #[arg(long, value_name = "SPEC,…", default_value = DEFAULT_KV)]
     kv: Caches,
 
-    /// Compute device: cpu, gpu (Metal, Vulkan or DirectX 12), or auto, a GPU if there is one that runs the model
+    /// Compute device: cpu, gpu (Metal, Vulkan or DirectX 12), cuda or cuda:N (NVIDIA), or
+    /// auto, a GPU that can run the model
     #[arg(long, value_name = "DEVICE", default_value_t = DeviceChoice::Cpu)]
     device: DeviceChoice,
 
-    /// Leave out the values of pages in which no token has TAU of the largest weight, above 0 and below 1, in every cache
+    /// Skip the values of a page in which no token has TAU of the largest weight, above 0 and
+    /// below 1, in every cache
     #[arg(long, value_name = "TAU")]
     sparse_v: Option<SparseV>,
 
-    /// Pack weights that the file holds as plain numbers
+    /// Quantize weights that the file stores as plain numbers
     #[arg(long, value_name = "TYPE")]
     weights: Option<Weights>,
 
-    /// The numbers that recurrent state is stored in: f32, bf16 or int8; the narrower, the smaller and the less exact
-    /// [default: f32]
+    /// Type of recurrent state: f32, bf16 or int8; the narrower, the smaller and the less
+    /// exact [default: f32]
     #[arg(long, value_name = "TYPE")]
     state: Option<StateType>,
 
@@ -99,29 +100,34 @@ pub struct Bench {
           value_parser = clap::value_parser!(u16).range(1..=MAX_THREADS as i64))]
     threads: Vec<u16>,
 
-    /// Runs of every configuration
+    /// Runs of each configuration
     #[arg(short, long, value_name = "N", default_value_t = 5)]
     repetitions: usize,
 
-    /// Measure speculative decoding in place of prompts and depths: the same texts with it and without, in turns. rewrite is a file with a
-    /// small change, json a list of tool calls within a schema, chat an open answer, batch eight texts at once [default: all]
+    /// Measure speculative decoding: the same texts with and without it, in turns. rewrite is a
+    /// file with a small change, json a list of tool calls in a schema, chat an open answer,
+    /// batch eight texts at once [default: all]
     #[arg(long, value_name = "TEXT,…", num_args = 0..=1, require_equals = true, value_delimiter = ',',
           default_missing_value = speculation::ALL, value_parser = PossibleValuesParser::new(speculation::NAMES),
           conflicts_with_all = ["server", "prompt", "generate", "depth", "kv", "fill", "paced"])]
     speculate: Option<Vec<String>>,
 
-    /// The draft model that speculative decoding is measured with
+    /// Draft model for --speculate
     #[arg(long, value_name = "FILE", requires = "speculate")]
     draft: Option<PathBuf>,
 
-    /// Reach depths by copying a short context instead of reading a long one; measures generation only
+    /// Fill the context with copies of a short text instead of reading a long one; measures
+    /// generation only
     #[arg(long)]
     fill: bool,
 
-    /// Before every step, print it as a JSON object and wait for a line on stdin, so that another program can take
-    /// turns
+    /// Before every step, print it as a JSON object and wait for a line on stdin, so that
+    /// another program can take turns
     #[arg(long, requires = "json")]
     paced: bool,
+
+    #[command(flatten)]
+    rope: RopeFlags,
 
     /// Print one JSON object per row
     #[arg(long)]
@@ -136,7 +142,7 @@ impl Bench {
         }
         Tier::select()?;
         let path = self.model.unwrap_or_default();
-        let checkpoint = Checkpoint::open(open::find(&path)?)?;
+        let checkpoint = self.rope.open(open::find(&path)?)?;
         if let Some(texts) = &self.speculate {
             let options = OpenOptions {
                 device: self.device,

@@ -6,7 +6,7 @@ use crate::screen::grouped;
 use crate::table::Column::{Left, Right};
 use crate::table::Table;
 use kvant_engine::scheduler::{Job, JobEvent, Listener, Scheduler, SchedulerOptions};
-use kvant_engine::{Engine, Event, LoadedModel, Request, SamplingParams, SpeculationCounts, Tenant};
+use kvant_engine::{Engine, Event, LoadedModel, Request, SamplingParams, SpeculationCounts};
 use kvant_text::chat::Message;
 use serde_json::json;
 use std::io::Write;
@@ -232,18 +232,10 @@ fn run_batch(opened: &LoadedModel, requests: Vec<Request>, speculates: bool) -> 
     let mut scheduler = scheduler.speculating(speculates);
     let count = requests.len();
     let hall = Arc::new(Mutex::new(Hall { texts: vec![Vec::new(); count], ..Hall::default() }));
-    let jobs = requests.into_iter().enumerate().map(|(index, request)| Job {
-        request,
-        logprobs: None,
-        prompt_logprobs: false,
-        cache_prompt: true,
-        embed: None,
-        constraint: None,
-        deadline: None,
-        owner: 0,
-        tenant: Tenant::SHARED,
-        listener: Box::new(Seat { hall: Arc::clone(&hall), index }),
-    });
+    let jobs = requests
+        .into_iter()
+        .enumerate()
+        .map(|(index, request)| Job::new(request, Box::new(Seat { hall: Arc::clone(&hall), index })));
     let handle = scheduler.handle();
     handle.submit(jobs.collect()).map_err(|refused| Failure::new(refused.to_string()))?;
     while scheduler.step() {}

@@ -5,7 +5,7 @@ mod machine;
 
 use crate::failure::Failure;
 use crate::open;
-use crate::options::kv_choice;
+use crate::options::{RopeFlags, kv_choice};
 use crate::table::Column::{Left, Right};
 use crate::table::Table;
 use clap::Args;
@@ -37,13 +37,15 @@ pub struct Doctor {
     /// Compute device: cpu, gpu, cuda, cuda:N, or auto
     #[arg(long, value_name = "DEVICE", default_value_t = DeviceChoice::Auto)]
     device: DeviceChoice,
+
+    #[command(flatten)]
+    rope: RopeFlags,
 }
 
 impl Doctor {
     pub fn execute(self) -> Result<(), Failure> {
         // A mistyped model is said before anything else.
-        let checkpoint = self.model.map(|model| Ok::<_, Failure>(Checkpoint::open(open::find(&model)?)?));
-        let checkpoint = checkpoint.transpose()?;
+        let checkpoint = self.model.map(|model| self.rope.open(open::find(&model)?)).transpose()?;
         let mut out = crate::shown::stdout();
         let mut complaints = Vec::new();
         let tier = machine(&mut out, &mut complaints)?;
@@ -158,6 +160,10 @@ fn layers(
 ) -> Result<(), Failure> {
     let description = Description::of(checkpoint)?;
     writeln!(out, "\nModel {} ({})", checkpoint.path().display(), description.architecture)?;
+    let rope = checkpoint.rope_override();
+    if !rope.is_empty() {
+        writeln!(out, "rotary embedding (RoPE): {rope}; not the file's own")?;
+    }
     let tensors = checkpoint.names().map(|name| checkpoint.tensor(name)).collect::<Result<Vec<_>, _>>()?;
     let mut table =
         Table::new(&[Left("weights"), Left("type"), Right("tensors"), Right("size"), Left("kernel")]);

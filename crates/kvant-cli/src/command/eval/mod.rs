@@ -9,7 +9,7 @@ mod tasks;
 
 use crate::failure::Failure;
 use crate::open;
-use crate::options::{Activations, Caches, Size, ThreadOptions, Tokens};
+use crate::options::{Activations, Caches, RopeFlags, Size, ThreadOptions, Tokens};
 use crate::progress;
 use clap::Args;
 use kvant_engine::device::DeviceModel;
@@ -18,7 +18,7 @@ use kvant_eval::{
     Estimate, EvalError, Machine, PassLimits, Report, Score, Setting, Windows, check_context, perplexity,
     text,
 };
-use kvant_model::{Checkpoint, Model};
+use kvant_model::Model;
 use kvant_text::tokenizer::Tokenizer;
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -107,8 +107,8 @@ pub struct Eval {
     #[arg(long, value_name = "N", default_value_t = 8)]
     chunks: usize,
 
-    /// Caches to compare with the exact one: specs, auto, or plans (FILE.kvplan); may be repeated [default: only measure
-    /// perplexity]
+    /// KV caches to compare with the exact one: specs, auto, or plans (FILE.kvplan); may be
+    /// repeated [default: measure perplexity only]
     #[arg(long, value_name = "SPEC,…")]
     kv: Vec<Caches>,
 
@@ -120,22 +120,23 @@ pub struct Eval {
     #[arg(long)]
     strict: bool,
 
-    /// Leave out the values of pages in which no token has TAU of the largest weight, above 0 and below 1, in all caches but
-    /// the exact one
+    /// Skip the values of a page in which no token has TAU of the largest weight, above 0 and
+    /// below 1, in all caches but the exact one
     #[arg(long, value_name = "TAU", requires = "kv")]
     sparse_v: Option<SparseV>,
 
-    /// The numbers that recurrent state is stored in: f32, bf16 or int8, in all caches but the exact one; the narrower, the smaller and the less exact
-    /// [default: f32]
+    /// Type of recurrent state in all caches but the exact one: f32, bf16 or int8; the
+    /// narrower, the smaller and the less exact [default: f32]
     #[arg(long, value_name = "TYPE", requires = "kv")]
     state: Option<StateType>,
 
-    /// The numbers that weights are multiplied with; the exact cache they are compared with has f32
+    /// Type of the activations; the exact cache is always computed with f32
     #[arg(long, value_name = "TYPE", default_value = "f32")]
     activations: Activations,
 
-    /// Compute device: cpu, gpu (Metal, Vulkan or DirectX 12) with f32 activations, or auto, a GPU if there is one that runs
-    /// the model; the exact cache that others are compared with is always the CPU's
+    /// Compute device: cpu, gpu (Metal, Vulkan or DirectX 12), cuda or cuda:N (NVIDIA), or
+    /// auto, a GPU that can run the model; GPUs use f32 activations, and the exact cache is
+    /// always computed on the CPU
     #[arg(long, value_name = "DEVICE", default_value_t = DeviceChoice::Cpu)]
     device: DeviceChoice,
 
@@ -155,7 +156,8 @@ pub struct Eval {
     #[arg(long)]
     layers: bool,
 
-    /// Which tokens of a window count: second-half (as llama.cpp) or all [default: second-half; with --kv all]
+    /// Which tokens of a window count: second-half (as in llama.cpp) or all [default:
+    /// second-half; with --kv: all]
     #[arg(long, value_name = "PART")]
     score: Option<Score>,
 
@@ -182,11 +184,15 @@ pub struct Eval {
     #[command(flatten)]
     threads: ThreadOptions,
 
+    #[command(flatten)]
+    rope: RopeFlags,
+
     /// Also write an HTML report with charts to this file
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 
-    /// Print a JSON object; with --kv one for each cache (and with --layers one for the layers), on a line of its own
+    /// Print JSON, one object per line: with --kv one for each cache, with --layers one more
+    /// for the layers
     #[arg(long)]
     json: bool,
 }
@@ -222,7 +228,7 @@ impl Eval {
             Some(path) => (path.display().to_string(), Cow::Owned(text::read(path)?)),
             None => (text::TEST_NAME.to_owned(), Cow::Borrowed(text::test())),
         };
-        let checkpoint = Checkpoint::open(open::find(&self.model)?)?;
+        let checkpoint = self.rope.open(open::find(&self.model)?)?;
         let setting = |model: &Model, device: &str| Setting {
             model: self.model.clone(),
             architecture: model.description().architecture.to_owned(),
@@ -283,7 +289,7 @@ fn cases(text: &str) -> Result<usize, String> {
     text.parse()
         .ok()
         .filter(|&cases| cases > 0)
-        .ok_or_else(|| format!("`{text}` is no number of cases: at least 1"))
+        .ok_or_else(|| format!("`{text}` is not a number of cases: write 1 or more"))
 }
 
 fn measure(model: &Model, windows: &Windows, cache: &str) -> Result<Estimate, EvalError> {

@@ -23,7 +23,7 @@ use std::path::PathBuf;
 const EXAMPLES: &str = "\
 Examples:
   kvant fit                              which models fit on this machine
-  kvant fit llama3.1:70b --ram 64G       a model that is not here
+  kvant fit llama3.1:70b --ram 64G       a model you have not downloaded
   kvant fit model.gguf --ram 8G --ctx 8k,32k,128k
   kvant fit config.json --weights q4_k --ram 64G --kv f16,int8,int4
   kvant fit model.gguf --html memory.html
@@ -71,12 +71,12 @@ pub struct Fit {
     #[arg(long, value_name = "SPEC,…")]
     kv: Option<Caches>,
 
-    /// The numbers that recurrent state is stored in: f32, bf16 or int8; the narrower,
-    /// the smaller and the less exact [default: f32]
+    /// Type of recurrent state: f32, bf16 or int8; the narrower, the smaller and the less
+    /// exact [default: f32]
     #[arg(long, value_name = "TYPE")]
     state: Option<StateType>,
 
-    /// Type of the weights, if they are not here: f16, q8_0, q6_k, q5_k, q4_k …
+    /// Type of the weights, if they are not on this machine: f16, q8_0, q6_k, q5_k, q4_k …
     /// [default: q4_k]
     #[arg(long, value_name = "TYPE", value_parser = weight_type)]
     weights: Option<DType>,

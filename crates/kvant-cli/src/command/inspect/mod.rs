@@ -5,7 +5,7 @@ mod memory;
 
 use crate::failure::Failure;
 use crate::open;
-use crate::options::{Tokens, kv_choice};
+use crate::options::{RopeFlags, Tokens, kv_choice};
 use crate::table::Column::{Left, Right};
 use crate::table::Table;
 use about::About;
@@ -51,10 +51,13 @@ pub struct Inspect {
     #[arg(long, value_name = "SPEC", value_parser = kv_choice)]
     kv: Option<KvChoice>,
 
-    /// The numbers that recurrent state is stored in: f32, bf16 or int8; the narrower,
-    /// the smaller and the less exact [default: f32]
+    /// Type of recurrent state: f32, bf16 or int8; the narrower, the smaller and the less
+    /// exact [default: f32]
     #[arg(long, value_name = "TYPE")]
     state: Option<StateType>,
+
+    #[command(flatten)]
+    rope: RopeFlags,
 
     /// Describe every layer: its blocks, and the state it keeps between tokens
     #[arg(long)]
@@ -75,9 +78,10 @@ impl Inspect {
         // A configuration alone has layers to show, and no weights.
         let name = path.to_string_lossy();
         let checkpoint = match name.ends_with(".json") && !name.ends_with(".index.json") {
-            true => Checkpoint::open_description(&path, DType::F16)?,
-            false => Checkpoint::open(&path)?,
+            true => Checkpoint::open_description(&path, DType::F16),
+            false => Checkpoint::open(&path),
         };
+        let checkpoint = self.rope.on(checkpoint)?;
         let contents = Contents::read(&checkpoint)?;
         let memory = match &contents.description {
             Ok(description) => Some(self.memory(&checkpoint, description)?),
@@ -205,6 +209,10 @@ impl<'c> Contents<'c> {
             Ok(description) => {
                 fact("vocabulary", format!("{} tokens", description.vocabulary));
                 fact("context", description.context.map_or("not said".into(), |n| format!("{n} tokens")));
+                let rope = self.checkpoint.rope_override();
+                if !rope.is_empty() {
+                    fact("rope", format!("{rope}; not the file's own"));
+                }
                 if !description.left_out.is_empty() {
                     fact("left out", format!("{}; the text side runs", description.left_out.join(", ")));
                 }
@@ -303,6 +311,7 @@ impl<'c> Contents<'c> {
             "file": self.checkpoint.path(),
             "architecture": self.architecture,
             "cannot_run": self.description.as_ref().err(),
+            "rope_override": Some(self.checkpoint.rope_override()).filter(|rope| !rope.is_empty()).map(ToString::to_string),
             "parameters": self.values(),
             "bytes": self.bytes(),
             "layers": dims.map(|d| d.layers),

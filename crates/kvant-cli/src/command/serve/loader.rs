@@ -44,17 +44,17 @@ pub struct Ready {
     pub policy: String,
     /// The most bytes of keys and values.
     pub cap: Option<u64>,
-    /// The most bytes of everything.
-    bytes: u64,
+    /// The memory of it all, with as many keys and values as there may be.
+    pub estimate: MemoryEstimate,
 }
 
 impl Ready {
     /// Lets it work.
     pub fn start(self) -> std::io::Result<ServedModel> {
-        let Self { scheduler, handle, bytes, .. } = self;
+        let Self { scheduler, handle, estimate, .. } = self;
         let compute = move || scheduler.run();
         let worker = std::thread::Builder::new().name("kvant-scheduler".into()).spawn(compute)?;
-        Ok(ServedModel { handle, worker, bytes })
+        Ok(ServedModel { handle, worker, bytes: estimate.peak() })
     }
 }
 
@@ -103,8 +103,8 @@ impl Loader {
         options: &ModelOptions,
         find: fn(&str) -> Result<PathBuf, Failure>,
     ) -> Result<(usize, MemoryEstimate), Failure> {
-        let checkpoint = Checkpoint::open(find(&options.model)?)?;
         let asked = OpenOptions { memory: self.memory, ..options.open_options()? };
+        let checkpoint = asked.with_rope(Checkpoint::open(find(&options.model)?)?);
         asked.estimate(&checkpoint).map_err(|error| open::failure(&error))
     }
 
@@ -120,7 +120,7 @@ impl Loader {
         let (context, policy) = (opened.context(), empty.policy().to_string());
         let cap = empty.sequence().store().cap().map(|cap| cap as u64);
         let estimate = opened.estimate()?;
-        let bytes = estimate.peak().saturating_sub(estimate.cache) + cap.unwrap_or(estimate.cache);
+        let estimate = MemoryEstimate { cache: cap.unwrap_or(estimate.cache), ..estimate };
         let device = opened.engine().device().to_owned();
         let tier = (self.kept)(name).map(|kept| disk(&kept, &opened, &empty)).transpose()?;
         let mut scheduler = Scheduler::new(Arc::clone(opened.engine()), empty, self.work);
@@ -128,7 +128,7 @@ impl Loader {
             scheduler = scheduler.with_disk(tier)?;
         }
         let handle = scheduler.handle();
-        Ok(Ready { scheduler, handle, context, device, policy, cap, bytes })
+        Ok(Ready { scheduler, handle, context, device, policy, cap, estimate })
     }
 }
 

@@ -21,22 +21,22 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 const EXAMPLES: &str = "\
 Examples:
-  kvant serve                                every model that was pulled, or the
-                                             default one, on port 8080
+  kvant serve                                every pulled model, or the default
+                                             one, on port 8080
   kvant serve model.gguf --port 9000 --parallel 8 --kv-memory 4G
   kvant serve model.gguf --host 0.0.0.0 --api-key-file keys.txt
-  kvant serve small.gguf large.gguf --memory 24G   loaded when asked for
-  kvant serve ~/models --idle 600                  every model of a folder
+  kvant serve small.gguf large.gguf --memory 24G   loaded on demand
+  kvant serve ~/models --idle 600                  every model in a folder
   kvant serve model.gguf --kv-dir ~/prefixes --kv-dir-size 20G
 
   curl http://127.0.0.1:8080/v1/chat/completions -d \\
     '{\"messages\": [{\"role\": \"user\", \"content\": \"Why is the sky blue?\"}]}'
 
-The address is printed to stdout once clients can connect. Ctrl-C lets answers
-under way end; pressed twice, it ends them. Files in --kv-dir hold what was said
-to the model and what it answered, readable by this user alone; they may be
-deleted while no server runs. Keys may also be in the environment:
-KVANT_API_KEY, several with commas between them, and KVANT_ADMIN_KEY.";
+The address is printed to stdout once clients can connect. Ctrl-C stops the
+server after running requests have finished; a second Ctrl-C stops it at once.
+Files in --kv-dir contain prompts and answers. Only this user can read them, and
+they may be deleted while no server runs. Keys can also be set in the
+environment: KVANT_API_KEY (several separated by commas) and KVANT_ADMIN_KEY.";
 
 /// The variable that holds keys.
 const KEYS_VARIABLE: &str = "KVANT_API_KEY";
@@ -48,71 +48,73 @@ const ADMIN_VARIABLE: &str = "KVANT_ADMIN_KEY";
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Serve {
-    /// The model; the same as --model. Several, or a folder of them, are loaded when they are asked for
+    /// The model, the same as --model; several models, or a folder of models, are loaded on demand
     #[arg(value_name = "MODEL", conflicts_with = "model")]
     served: Vec<String>,
 
     #[command(flatten)]
     model: ModelOptions,
 
-    /// Where to listen; anything but this machine's own address lets others in, and needs a key
+    /// Address to listen on; any but this machine's own needs a key
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1", help_heading = "Server")]
     host: String,
 
-    /// The port to listen on; 0 for any that is free
+    /// Port to listen on; 0 picks a free one
     #[arg(long, default_value_t = 8080, help_heading = "Server")]
     port: u16,
 
-    /// The most memory that several models may take together, weights and caches; those not used for longest are unloaded
-    /// [default: three quarters of what is available]
+    /// Maximum memory for several models together, weights and caches; the least recently used model is
+    /// unloaded first [default: three quarters of available memory]
     #[arg(long, value_name = "SIZE", help_heading = "Server")]
     memory: Option<Size>,
 
-    /// Unload models that nobody asked for in so many seconds; they come again when they are asked for
+    /// Unload a model after this many seconds without requests; the next request loads it again
     #[arg(long, value_name = "SECONDS", help_heading = "Server")]
     idle: Option<u64>,
 
-    /// What clients call the model [default: its name, or that of its file]
+    /// The model's name for clients [default: its short name, or its file's name]
     #[arg(long, value_name = "NAME", help_heading = "Server")]
     alias: Option<String>,
 
-    /// A key that clients must send; may be given several times
+    /// API key that clients must send; may be repeated
     #[arg(long, value_name = "KEY", help_heading = "Server")]
     api_key: Vec<String>,
 
-    /// Listen on other addresses without a key: whoever reaches the server can use it
+    /// Allow other addresses without a key: anyone who reaches the server can use it
     #[arg(long, help_heading = "Server")]
     insecure: bool,
 
-    /// The key that unloads models and reads /metrics [default: where keys are asked for, nobody unloads models]
+    /// Key for admin requests: pull, copy, delete and unload models, read /metrics [default: if API keys
+    /// are set, nobody may]
     #[arg(long, value_name = "KEY", help_heading = "Server")]
     admin_key: Option<String>,
 
-    /// A file of such keys, one to a line
+    /// File with API keys, one per line
     #[arg(long, value_name = "FILE", help_heading = "Server")]
     api_key_file: Option<PathBuf>,
 
-    /// Lets web pages of this origin use the server, such as `https://chat.example`; * for all
+    /// Allow web pages of this origin (CORS), such as https://chat.example; * for all
     #[arg(long, value_name = "ORIGIN", help_heading = "Server")]
     cors: Option<String>,
 
-    /// Refuse fields that are not understood [default: ignore them, and name them in the header x-kvant-ignored-fields]
+    /// Refuse unknown request fields [default: ignore them and list them in the header
+    /// x-kvant-ignored-fields]
     #[arg(long, help_heading = "Server")]
     strict: bool,
 
-    /// Refuse requests for other models [default: the one that is served answers to every name]
+    /// Refuse requests that name another model [default: the only model answers to every name]
     #[arg(long, help_heading = "Server")]
     strict_model: bool,
 
-    /// Keep lines in prompts that agents change with every request [default: leave known ones out, so that the prefix cache
-    /// finds the rest, and name them in the header x-kvant-stripped]
+    /// Keep prompt lines that agents change with every request, such as the time [default: remove known
+    /// ones, so that the prefix cache finds the rest, and list them in the header x-kvant-stripped]
     #[arg(long, help_heading = "Server")]
     keep_volatile: bool,
 
     #[command(flatten)]
     sampling: RequestDefaults,
 
-    /// The most answers to work on at a time
+    /// Maximum requests processed at once
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..),
           help_heading = "Server")]
     parallel: u16,
@@ -121,38 +123,39 @@ pub struct Serve {
     #[arg(long, value_name = "N", default_value_t = 64, help_heading = "Server")]
     queue: u16,
 
-    /// Forget prompts and answers at once, in place of keeping them for prompts that begin alike
+    /// Turn the prefix cache off: prompts and answers are forgotten at once
     #[arg(long, help_heading = "Server")]
     no_prefix_cache: bool,
 
-    /// Let every key find what others have asked: prompts that begin alike are read once for all, and cached_tokens tells of it
-    /// [default: each key has a prefix cache of its own]
+    /// Share the prefix cache among all API keys; cached_tokens then reveals what others have sent
+    /// [default: each key has its own]
     #[arg(long, help_heading = "Server")]
     share_prefixes: bool,
 
-    /// Keep prefixes in this folder too, which is made if need be, so that a server started later finds them; several models have
-    /// a folder each in it
+    /// Also keep the prefix cache in this folder, so that it survives a restart; the folder is created if
+    /// it does not exist, with a subfolder per model if there are several
     #[arg(long, value_name = "DIR", conflicts_with = "no_prefix_cache", help_heading = "Server")]
     kv_dir: Option<PathBuf>,
 
-    /// The most bytes that the files in --kv-dir may have, in equal parts for several models; the least recently used go first
+    /// Maximum size of --kv-dir, split equally among several models; the least recently used files are
+    /// deleted first
     #[arg(long, value_name = "SIZE", default_value = "4G", requires = "kv_dir", help_heading = "Server")]
     kv_dir_size: Size,
 
-    /// The largest body of a request
+    /// Maximum size of a request body
     #[arg(long, value_name = "SIZE", default_value = "8M", help_heading = "Server")]
     max_body: Size,
 
-    /// The most connections at a time; beyond, idle ones are closed, and if none is idle more get a 503
+    /// Maximum connections; beyond that, idle ones are closed, and if none is idle new ones get a 503
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u16).range(1..),
           help_heading = "Server")]
     connections: u16,
 
-    /// The most seconds that an answer may take, the wait for it included; 0 for as long as it takes
+    /// Maximum seconds for a request, time in the queue included; 0 for no limit
     #[arg(long, value_name = "SECONDS", default_value_t = 7200, help_heading = "Server")]
     timeout: u64,
 
-    /// The most seconds that answers under way get when the server is told to end
+    /// Seconds that running requests get to finish when the server is told to stop
     #[arg(long, value_name = "SECONDS", default_value_t = 10, help_heading = "Server")]
     grace: u64,
 }
@@ -198,14 +201,15 @@ impl Serve {
         let opened = loader.open(&name, None)?;
         let room = opened.cap.map_or("without a limit".to_owned(), |cap| format!("up to {}", bytes(cap)));
         let place = if opened.device == "cpu" { String::new() } else { format!("on {}, ", opened.device) };
-        let about = format!("{place}contexts of {} tokens, KV {} {room}", opened.context, opened.policy);
+        let (context, policy, sum) = (opened.context, &opened.policy, opened.estimate.sum());
+        let about = format!("{place}contexts of {context} tokens, KV {policy} {room}; memory: {sum}");
         let idle = self.idle.map(Duration::from_secs);
         let address = (self.host.as_str(), self.port);
         let server = Server::bind_on_demand(address, Arc::new(loader), None, idle, options);
         let server = server.map_err(|e| self.cannot_listen(&e))?.with_loaded(&name, opened.start()?);
         let address = server.address()?;
         warn_if_open(keys, address);
-        eprintln!("{name}: {about}; Ctrl-C ends");
+        eprintln!("{name}: {about}; press Ctrl-C to stop");
         writeln!(crate::shown::stdout(), "http://{address}")?;
         Ok(server.run(ends)?)
     }
@@ -302,7 +306,7 @@ fn public_name(model: &str) -> String {
 
 fn warn_if_open(keys: &[String], address: SocketAddr) {
     if keys.is_empty() && !address.ip().is_loopback() {
-        eprintln!("note: whoever reaches {address} can use this server; --api-key asks for a key");
+        eprintln!("note: anyone who reaches {address} can use this server; --api-key sets a key");
     }
 }
 

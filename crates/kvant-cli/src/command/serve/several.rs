@@ -88,7 +88,7 @@ impl Serve {
         warn_if_open(keys, address);
         let room = memory.map_or("without a limit".to_owned(), |room| format!("in up to {}", bytes(room)));
         eprintln!(
-            "{} models, loaded when they are asked for, {room}: {}; Ctrl-C ends",
+            "{} models, loaded on demand, {room}: {}; press Ctrl-C to stop",
             names.len(),
             names.join(", ")
         );

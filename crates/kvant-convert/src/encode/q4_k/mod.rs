@@ -9,6 +9,7 @@
 mod group;
 
 use super::fit::{stored, sum};
+use super::head;
 use group::group;
 use half::f16;
 use kvant_simd::{LANES, Simd};
@@ -178,24 +179,12 @@ impl Four {
         })
     }
 
-    /// Groups `2k` and `2k + 1` are the low and high nibbles of code bytes `32k..32k+32`. Scales and minima of groups 0 to 3 have
-    /// a byte each, whose two top bits complete the nibbles of groups 4 to 7.
+    /// Groups `2k` and `2k + 1` are the low and high nibbles of code bytes `32k..32k+32`.
     #[inline(always)]
     fn write(&self, out: &mut [u8; 144]) {
         out.fill(0);
-        out[..2].copy_from_slice(&self.d.to_le_bytes());
-        out[2..4].copy_from_slice(&self.dmin.to_le_bytes());
-        for g in 0..8 {
-            let (s, m) = (self.scales[g] as u8, self.minima[g] as u8);
-            if g < 4 {
-                out[4 + g] |= s;
-                out[8 + g] |= m;
-            } else {
-                out[8 + g] = s & 15 | (m & 15) << 4;
-                out[g] |= s >> 4 << 6;
-                out[4 + g] |= m >> 4 << 6;
-            }
-        }
+        let groups = std::array::from_fn(|g| (self.scales[g] as u8, self.minima[g] as u8));
+        head::write(out.first_chunk_mut().expect("a block is longer"), self.d, self.dmin, groups);
         // The lowest byte of a whole number that is shifted to where there are no fractions.
         let mut codes = [0u8; LEN];
         for (byte, code) in codes.iter_mut().zip(&self.codes) {

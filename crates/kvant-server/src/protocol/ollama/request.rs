@@ -6,7 +6,7 @@ use crate::fields::Fields;
 use crate::models::Served;
 use crate::protocol::thinking;
 use crate::request::format::bounded;
-use crate::request::sampling::{Settings, named_stops, sampling as read_sampling};
+use crate::request::sampling::{Settings, count, named_stops, sampling as read_sampling};
 use crate::request::tools::Tools;
 use crate::turn::TurnRequest;
 use kvant_engine::grammar::Grammar;
@@ -108,6 +108,10 @@ fn settings(
     let (mut stop, mut max_tokens) = (Vec::new(), None);
     if let Some(mut options) = fields.object("options")? {
         sampling = read_sampling(&mut options, served)?;
+        // Nothing said is the whole text, as in the other protocols; -1 says so.
+        if let Some(last) = count(&mut options, "repeat_last_n")? {
+            sampling.penalty_window = usize::try_from(last).ok();
+        }
         stop = named_stops(&mut options, "stop", limits.stops, limits.stop_bytes)?;
         max_tokens = options.tokens("num_predict", 0)?;
         // The context, the threads and the memory are the server's.
@@ -120,7 +124,6 @@ fn settings(
             "num_thread",
             "use_mmap",
             "numa",
-            "repeat_last_n",
             "low_vram",
         ]);
         options.end()?;

@@ -14,7 +14,7 @@ pub struct Logprobs {
 
 impl Logprobs {
     /// Those of `token` and of the `count` likeliest; `logits` has no NaN.
-    pub(super) fn of(logits: &[f32], token: u32, count: usize) -> Self {
+    pub(crate) fn of(logits: &[f32], token: u32, count: usize) -> Self {
         let highest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let sum: f64 = logits.iter().map(|&logit| f64::from(logit - highest).exp()).sum();
         let log = |logit: f32| (f64::from(logit - highest) - sum.ln()) as f32;

@@ -86,7 +86,7 @@ impl Preset {
                 toml::Value::Integer(number) => number.to_string(),
                 toml::Value::Float(number) => number.to_string(),
                 toml::Value::Boolean(is_on) => is_on.to_string(),
-                // No flag takes a list, and what is empty is refused by name.
+                // Several values have commas between them, and what is empty is refused by name.
                 toml::Value::Datetime(_) | toml::Value::Array(_) | toml::Value::Table(_) => String::new(),
             })
         };

@@ -55,11 +55,7 @@ const FOREIGN: &[Foreign] = &[
         &["split-mode", "tensor-split"],
         "ignored: a model runs on one device; --device cuda:N says which",
     ),
-    value(
-        "lora",
-        &["lora-scaled", "control-vector"],
-        "not yet: kvant applies no adapters; merge it into the weights first",
-    ),
+    value("control-vector", &[], "not yet: kvant applies no control vectors; --lora applies adapters"),
     value(
         "draft-max",
         &["draft-n"],

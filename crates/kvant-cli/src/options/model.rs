@@ -8,7 +8,7 @@ use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use kvant_engine::OpenOptions;
 use kvant_engine::device::IS_BUILT;
-use kvant_engine::open::{OPENING, OpenSetting};
+use kvant_engine::open::{LoraFile, OPENING, OpenSetting};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -50,6 +50,10 @@ pub struct ModelOptions {
     #[arg(long, value_name = "SWITCH", hide = true, require_equals = true)]
     flash_attn: Option<String>,
 
+    /// A LoRA adapter and its scale, as llama.cpp has it
+    #[arg(long, num_args = 2, value_names = ["FILE", "SCALE"], hide = true, allow_hyphen_values = true)]
+    lora_scaled: Vec<String>,
+
     /// Templates are always Jinja.
     #[arg(long, hide = true)]
     jinja: bool,
@@ -89,6 +93,7 @@ pub fn flag(setting: &'static OpenSetting) -> Arg {
     }
     // So that a number out of range is refused as such, and not as an unknown flag.
     let arg = arg.value_name(setting.value).allow_negative_numbers(true);
+    let arg = if setting.is_list { arg.action(ArgAction::Append) } else { arg };
     match setting.choices {
         [] => arg.value_parser(move |text: &str| checked(setting, text).map(|()| text.to_owned())),
         choices => arg.value_parser(PossibleValuesParser::new(choices)),
@@ -114,7 +119,10 @@ impl FromArgMatches for OpeningFlags {
         for setting in OPENING.iter().filter(|setting| setting.is_flag) {
             let given = match setting.value.is_empty() {
                 true => matches.get_flag(setting.name).then(|| "true".to_owned()),
-                false => matches.get_one::<String>(setting.name).cloned(),
+                false => matches.get_many::<String>(setting.name).map(|given| {
+                    let all: Vec<&str> = given.map(String::as_str).collect();
+                    all.join(",")
+                }),
             };
             self.0.extend(given.map(|text| (setting.name, text)));
         }
@@ -123,6 +131,11 @@ impl FromArgMatches for OpeningFlags {
 }
 
 impl ModelOptions {
+    /// Whether LoRA adapters are asked for.
+    pub fn has_adapters(&self) -> bool {
+        self.opening.0.contains_key("lora") || !self.lora_scaled.is_empty()
+    }
+
     /// Whether a conversation without end is asked for.
     pub fn has_window(&self) -> bool {
         self.opening.0.contains_key("window")
@@ -201,6 +214,13 @@ impl ModelOptions {
             ..OpenOptions::default()
         };
         self.opening.0.iter().try_for_each(|(name, text)| options.set(name, text)).map_err(Failure::Usage)?;
+        for given in self.lora_scaled.chunks(2) {
+            let [file, scale] = given else { continue };
+            let adapter = format!("{file}:{scale}").parse::<LoraFile>();
+            let adapter = adapter.ok().filter(|_| scale.parse::<f32>().is_ok());
+            let wrong = || Failure::Usage(format!("--lora-scaled {file} {scale}: SCALE is not a number"));
+            options.lora.push(adapter.ok_or_else(wrong)?);
+        }
         if self.cache_type_k.is_some() || self.cache_type_v.is_some() {
             options.kv = Some(self.cache_types().and_then(|spec| kv_choice(&spec)).map_err(Failure::Usage)?);
         }

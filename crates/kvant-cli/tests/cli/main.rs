@@ -16,6 +16,8 @@ mod home;
 #[cfg(feature = "hub")]
 mod hub;
 mod kv_dir;
+#[path = "../../../kvant-model/tests/support/lora.rs"]
+mod lora;
 mod named;
 #[cfg(unix)]
 mod pty;

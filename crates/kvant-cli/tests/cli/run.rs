@@ -1,5 +1,6 @@
 //! `kvant run`.
 
+use crate::lora::adapter_bytes;
 use crate::support::{Home, Run, model_bytes};
 use std::io::Read;
 use std::process::Stdio;
@@ -268,14 +269,14 @@ fn flags_of_other_programs_are_obeyed_or_ignored_in_one_line() {
         "-ncmoe 4",
         "-ot exps=CPU",
         "--draft-max 8",
-        "--lora a.gguf",
+        "--control-vector a.gguf",
         "--keepalive 5m",
     ];
     for flags in ignored {
         let words: Vec<&str> = flags.split(' ').chain(["hi"]).collect();
         let told = run(&words);
         assert_eq!(told.err.lines().count(), 1, "{flags}: {told:?}");
-        let word = if flags.starts_with("--lora") { "not yet" } else { "ignored" };
+        let word = if flags.starts_with("--control") { "not yet" } else { "ignored" };
         assert!(told.err.starts_with("note: --") && told.err.contains(word), "{flags}: {told:?}");
         assert_eq!(told.ok(), usual, "{flags}");
     }
@@ -509,4 +510,31 @@ fn devices_are_named_and_a_build_without_one_says_how_to_get_it() {
         home.run(&["bench", &model, "--device", "gpu"]).fails(1, how);
         assert!(home.run(&["doctor"]).ok().contains("built without GPU support"));
     }
+}
+
+#[test]
+fn lora_adapters_are_applied_weighed_and_kept_with_sessions() {
+    let home = Home::new();
+    let model = home.model();
+    let [style, tone] = [1, 2].map(|seed| home.write(&format!("style{seed}.gguf"), &adapter_bytes(seed)));
+    let run = |words: &[&str]| {
+        home.run(&[&["run", "-q", "-m", &model, "--greedy", "-n", "12"], words, &["hello there"]].concat())
+    };
+    let half = format!("{style}:0.5");
+    let (plain, adapted) = (run(&[]).ok(), run(&["--lora", &style]).ok());
+    assert_ne!(plain, adapted);
+    assert_eq!(run(&["--lora", &format!("{style}:0")]).ok(), plain);
+    assert_eq!(run(&["--lora-scaled", &style, "0.5"]).ok(), run(&["--lora", &half]).ok());
+    let both = run(&["--lora", &style, "--lora", &tone]).ok();
+    assert_eq!(run(&["--lora", &format!("{style},{tone}")]).ok(), both);
+    assert!(both != adapted && both != plain);
+    let saved = ["--session", "talk.kvant"];
+    run(&[&["--lora", half.as_str()], &saved[..]].concat()).ok();
+    run(&saved).fails(1, &["talk.kvant", "read with LoRA style1:0.5"]);
+    run(&["--lora", "none.gguf"]).fails(1, &["none.gguf", "cannot open the adapter"]);
+    run(&["--lora", &model]).fails(1, &["model.gguf", "is no adapter"]);
+    run(&["--lora", ":1"]).fails(2, &["FILE:SCALE"]);
+    run(&["--lora-scaled", &style, "much"]).fails(2, &["SCALE is not a number"]);
+    home.run(&["serve", "-m", &model, "--lora", &style])
+        .fails(2, &["--lora", "does not serve LoRA adapters yet"]);
 }

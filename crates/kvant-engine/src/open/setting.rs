@@ -4,6 +4,7 @@
 //! `kvant run`, `chat` and `serve`, the keys of presets, and the settings of C and Python.
 
 use super::amount::{parse_bytes, parse_tokens};
+use super::lora::LoraFile;
 use super::{OpenOptions, rope};
 use crate::speculation::Speculate;
 use kvant_cpu::ActivationType;
@@ -33,6 +34,8 @@ pub struct OpenSetting {
     pub help: &'static str,
     /// All values, where they can be counted.
     pub choices: &'static [&'static str],
+    /// Whether the flag may be given several times; commas then stand between the values.
+    pub is_list: bool,
     /// Whether it is a flag; what is not has a flag of another kind, such as a file.
     pub is_flag: bool,
     /// Whether it changes the model's rotary embedding; whatever runs a model takes such options.
@@ -49,6 +52,7 @@ pub(super) const UNNAMED: OpenSetting = OpenSetting {
     value: "",
     help: "",
     choices: &[],
+    is_list: false,
     is_flag: true,
     is_rope: false,
     set: |_, _| Ok(()),
@@ -190,6 +194,16 @@ pub const OPENING: &[OpenSetting] = &[
         ..UNNAMED
     },
     OpenSetting {
+        name: "lora",
+        flag: "lora",
+        value: "FILE[:SCALE]",
+        help: "Run with a LoRA adapter: a GGUF file for a GGUF model, a PEFT folder for a Hugging Face one; SCALE weighs it, and several \
+               add up. On CPUs [default: none]",
+        is_list: true,
+        set: |options, text| LoraFile::list(text).map(|lora| options.lora = lora),
+        ..UNNAMED
+    },
+    OpenSetting {
         name: "mlock",
         flag: "mlock",
         help: "Pin weights, keys and values in memory: never swapped out, never read twice; refused where the system's limit on \
@@ -325,6 +339,7 @@ mod tests {
             (json!({"sparse_v": 2}), "sparse_v: `2`"),
             (json!({"window": 0}), "window: invalid number of tokens `0`"),
             (json!({"weights": "int5"}), "weights: `int5`"),
+            (json!({"lora": "a.gguf,"}), "lora: `` is not the FILE of an adapter"),
         ] {
             let error = set(value).unwrap_err();
             assert!(error.contains(words), "{error}");

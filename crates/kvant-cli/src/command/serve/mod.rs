@@ -171,6 +171,11 @@ impl Serve {
             let message = "--window: a server's sequences have an end; use --ctx";
             return Err(Failure::Usage(message.into()));
         }
+        if self.model.has_adapters() {
+            let message = "--lora: the server does not serve LoRA adapters yet; use them with `kvant run` and `kvant chat`, or merge \
+                           them into the weights";
+            return Err(Failure::Usage(message.into()));
+        }
         let keys = self.keys()?;
         self.check_open(&keys)?;
         let ends = signals()?;

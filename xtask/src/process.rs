@@ -100,6 +100,14 @@ impl Call {
 
     fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
+        // What cargo says of this program to itself. A build script that looks at it (ring has one) would run again, and all that
+        // depends on it be compiled again, whenever `cargo xtask` and plain cargo take turns.
+        for (key, _) in env::vars_os() {
+            let is_own = |key: &str| key.starts_with("CARGO_PKG_") || key.starts_with("CARGO_MANIFEST_");
+            if key.to_str().is_some_and(is_own) {
+                command.env_remove(&key);
+            }
+        }
         command.args(&self.args).envs(self.env.iter().map(|(key, value)| (key, value)));
         command
     }

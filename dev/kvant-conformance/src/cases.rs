@@ -57,7 +57,8 @@ fn wide_caches(group: Group, first: bool, short: bool) -> &'static [&'static str
             &["int4", "int4;sinks=0;recent=100", "int8", "k8v4", "f16;sinks=7;recent=70"]
         }
         (Group::Latents, true) => &["int8", "int4"],
-        (Group::Latents, false) => &["int8", "int4", "k8v4", "int8;sinks=20;recent=70"],
+        (Group::Folded, true) => &["int4"],
+        (Group::Latents | Group::Folded, false) => &["int8", "int4", "k8v4", "int8;sinks=20;recent=70"],
         (Group::Families | Group::Attending | Group::Recurrent, _) => &[],
     }
 }

@@ -22,6 +22,8 @@ pub enum Group {
     Recurrent,
     /// Attention over latents.
     Latents,
+    /// Keys that are made of values.
+    Folded,
 }
 
 /// All models; fewer where they are to be short.
@@ -34,7 +36,7 @@ pub fn all(short: bool) -> Vec<(Group, &'static str, Checkpoint)> {
         .chain(of(Group::Attending, attending(short)))
         .chain(of(Group::Recurrent, recurrent(short)))
         .chain(of(Group::Latents, latents(short)))
-        .chain(of(Group::Latents, folded(short)))
+        .chain(of(Group::Folded, folded(short)))
         .collect()
 }
 

@@ -56,13 +56,9 @@ impl Fields {
         inner.remove(name).filter(|value| !value.is_null())
     }
 
-    /// Whether there is a value with something in it: neither an empty text nor an empty array.
-    pub fn has_content(&self, name: &str) -> bool {
-        self.peek(name).is_some_and(|value| match value {
-            Value::String(text) => !text.is_empty(),
-            Value::Array(items) => !items.is_empty(),
-            _ => true,
-        })
+    /// Whether this holds for every field, by its name and value.
+    pub fn all(&self, holds: impl Fn(&str, &Value) -> bool) -> bool {
+        self.fields.iter().all(|(name, value)| holds(name, value))
     }
 
     /// A text.

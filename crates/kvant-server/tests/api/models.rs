@@ -243,6 +243,14 @@ fn keep_alive_has_its_meaning() {
     assert_eq!(loaded(&server), ["a"]);
     assert_eq!(server.ask("/api/chat", unload)["done_reason"], "unload");
     assert_eq!(loaded(&server), Vec::<String>::new());
+    // A request is checked even if it only unloads.
+    for wrong in
+        [json!({"format": true}), json!({"messages": {}}), json!({"stream": 1}), json!({"options": []})]
+    {
+        let mut body = json!({"model": "a", "keep_alive": 0});
+        body.as_object_mut().unwrap().extend(wrong.as_object().unwrap().clone());
+        assert_eq!(server.post("/api/chat", &body).status, 400, "{body}");
+    }
     let answer = server.post("/api/chat", &chat("a", json!("soon")));
     assert_eq!(answer.status, 400);
     assert!(answer.json()["error"].as_str().unwrap().contains("keep_alive must be seconds"), "{answer:?}");

@@ -27,7 +27,7 @@ use std::sync::Arc;
 
 /// The next turn of a conversation.
 pub async fn chat(Asked { app, caller, mut fields }: Asked) -> Answered {
-    if let Some(name) = unload(&mut fields, &["messages"], &app, &caller).await? {
+    if let Some(name) = unload(&mut fields, &app, &caller).await? {
         let message = object!({"role": "assistant", "content": ""});
         return Ok(json(&nothing(&name, "message", message, "unload")));
     }
@@ -44,7 +44,7 @@ pub async fn chat(Asked { app, caller, mut fields }: Asked) -> Answered {
 
 /// What follows a text, or an answer to it.
 pub async fn generate(Asked { app, caller, mut fields }: Asked) -> Answered {
-    if let Some(name) = unload(&mut fields, &["prompt", "suffix"], &app, &caller).await? {
+    if let Some(name) = unload(&mut fields, &app, &caller).await? {
         return Ok(json(&nothing(&name, "response", "".into(), "unload")));
     }
     let (name, served) = model(&mut fields, &app, &caller).await?;
@@ -101,20 +101,26 @@ fn name(fields: &mut Fields) -> Result<Option<String>, ApiError> {
     Ok(model.or(name))
 }
 
+/// Whether a field says nothing besides which model is meant and how long it stays. What does is read as in any other request.
+fn is_idle(name: &str, value: &Value) -> bool {
+    match (name, value) {
+        ("model" | "name" | "keep_alive" | "stream", _) | (_, Value::Null) => true,
+        ("prompt" | "suffix" | "system" | "format", Value::String(text)) => text.is_empty(),
+        ("messages" | "tools", Value::Array(items)) => items.is_empty(),
+        _ => false,
+    }
+}
+
 /// Unloads the model of a request that asks for that and nothing else, and says what it was called: `keep_alive` is 0, and all
 /// that could be answered is missing or empty. A model at work goes when it is done.
-async fn unload(
-    fields: &mut Fields,
-    asked: &[&str],
-    app: &App,
-    caller: &Caller,
-) -> Result<Option<String>, ApiError> {
-    let is_asked = asked.iter().any(|name| fields.has_content(name));
-    if is_asked || fields.peek("keep_alive").and_then(KeepAlive::read) != Some(KeepAlive::NOT_AT_ALL) {
+async fn unload(fields: &mut Fields, app: &App, caller: &Caller) -> Result<Option<String>, ApiError> {
+    let ends = fields.peek("keep_alive").and_then(KeepAlive::read) == Some(KeepAlive::NOT_AT_ALL);
+    if !ends || !fields.all(is_idle) {
         return Ok(None);
     }
     caller.administers("unloading a model")?;
     let name = name(fields)?;
+    fields.flag("stream")?;
     let model = app.models.resolve(name.as_deref(), app.options.strict_model)?;
     app.models.keep(&model, KeepAlive::NOT_AT_ALL);
     if app.models.is_on_demand() {

@@ -93,7 +93,7 @@ pub struct Serve {
     #[arg(long, value_name = "FILE", help_heading = "Server")]
     api_key_file: Option<PathBuf>,
 
-    /// Allow web pages of this origin (CORS), such as https://chat.example; * for all
+    /// Allow web pages of this origin (CORS), such as `https://chat.example`; * for all
     #[arg(long, value_name = "ORIGIN", help_heading = "Server")]
     cors: Option<String>,
 

@@ -138,6 +138,11 @@ impl Attention {
     pub(crate) fn norm_address(norm: &Option<Norm>) -> Address {
         norm.as_ref().map_or(0, |norm| norm.weight.address())
     }
+
+    /// What such a norm adds to the mean square; 0 for none.
+    pub(crate) fn norm_eps(norm: &Option<Norm>) -> f32 {
+        norm.as_ref().map_or(0.0, |norm| norm.eps)
+    }
 }
 
 /// What is done to inner values, as `kernels/rows.cu` has it.

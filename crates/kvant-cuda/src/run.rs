@@ -19,7 +19,7 @@ use crate::tables::PageTables;
 use crate::top::OutLayout;
 use kvant_cache::{KvSlot, Slots};
 use kvant_device::HeadPlaces;
-use kvant_model::description::{NormPlace, Pairing, Rope};
+use kvant_model::description::{NormPlace, Rope};
 use std::sync::Arc;
 
 /// Activations of a pass, and what its kernels share.
@@ -293,19 +293,17 @@ impl Run<'_> {
     fn append(&mut self, of: &Attention, slot: &SlotPages) {
         let b = self.buffers;
         let index = self.slots.owner(of.slot).index();
-        let rope = of.rope.map(|rope| (&self.ropes[rope.0], self.plan.turns_at[&rope.0]));
+        let (turns, pairs, neighbours) = self.rope_table(of.rope);
         // Nothing is appended where keys and values are another layer's.
         let HeadPlaces { queries, keys_values } = of.places();
         let [keys, values] = keys_values.unwrap_or([queries; 2]);
-        let eps = |norm: &Option<Norm>| norm.as_ref().map_or(0.0, |norm| norm.eps);
-        let gains = of.query_gain.and_then(|gain| self.plan.gains_at(gain)).map_or(0, |at| self.at(at));
         let params = AppendParams {
             qkv: b.projected.address(),
-            turns: rope.map_or(0, |(_, at)| self.at(at)),
+            turns,
             q_norm: Attention::norm_address(&of.q_norm),
             k_norm: Attention::norm_address(&of.k_norm),
             v_norm: Attention::norm_address(&of.v_norm),
-            gains,
+            gains: self.gains(of.query_gain),
             q: b.queries.address(),
             pages: self.pages,
             exact: self.at(self.plan.slots[&index].exact_at),
@@ -314,17 +312,17 @@ impl Run<'_> {
             heads: of.heads as i32,
             kv_heads: of.kv_heads as i32,
             exact_stride: self.plan.exact_stride as i32,
-            pairs: rope.map_or(0, |(rope, _)| rope.dims() / 2) as i32,
-            neighbours: rope.is_some_and(|(rope, _)| rope.pairing() == Pairing::Neighbours).into(),
+            pairs,
+            neighbours,
             norm_last: (of.norm_place == NormPlace::AfterRope).into(),
             stride: of.projection.outputs() as i32,
             q_step: queries.step as i32,
             kv_step: keys.step as i32,
             k_at: keys.at as i32,
             v_at: values.at as i32,
-            q_eps: eps(&of.q_norm),
-            k_eps: eps(&of.k_norm),
-            v_eps: eps(&of.v_norm),
+            q_eps: Attention::norm_eps(&of.q_norm),
+            k_eps: Attention::norm_eps(&of.k_norm),
+            v_eps: Attention::norm_eps(&of.v_norm),
             key_scale: of.key_scale,
         };
         let grid = (self.plan.rows, of.heads + if of.is_view() { 0 } else { 2 * of.kv_heads });

@@ -10,7 +10,7 @@ use crate::compile::{Compiler, check_norm};
 use crate::matrix::on_card;
 use crate::params::FoldedRowParams;
 use crate::pass::slot_pages;
-use crate::program::{Attention, Norm};
+use crate::program::Attention;
 use crate::run::{Run, Target};
 use kvant_cache::{KvSlot, LatentShape, SlotKind, Slots};
 use kvant_device::norm_weights;
@@ -113,14 +113,13 @@ impl Run<'_> {
         let b = self.buffers;
         let index = self.slots.owner(of.slot).index();
         let (turns, pairs, neighbours) = self.rope_table(of.rope);
-        let eps = |norm: &Option<Norm>| norm.as_ref().map_or(0.0, |norm| norm.eps);
         let params = FoldedRowParams {
             qkv: b.projected.address(),
             turns,
             q_norm: Attention::norm_address(&of.q_norm),
             k_norm: Attention::norm_address(&of.k_norm),
             v_norm: Attention::norm_address(&of.v_norm),
-            gains: of.query_gain.and_then(|gain| self.plan.gains_at(gain)).map_or(0, |at| self.at(at)),
+            gains: self.gains(of.query_gain),
             by: folded.by.address(),
             turning: folded.turning.address(),
             signs: slot.signs,
@@ -139,9 +138,9 @@ impl Run<'_> {
             stride: of.projection.outputs() as i32,
             exact_stride: self.plan.exact_stride as i32,
             sink_tokens: pages.sink_tokens as i32,
-            q_eps: eps(&of.q_norm),
-            k_eps: eps(&of.k_norm),
-            v_eps: eps(&of.v_norm),
+            q_eps: Attention::norm_eps(&of.q_norm),
+            k_eps: Attention::norm_eps(&of.k_norm),
+            v_eps: Attention::norm_eps(&of.v_norm),
         };
         self.launch("folded_rows", (self.plan.rows, of.heads + of.kv_heads), 128, params);
     }

@@ -10,7 +10,7 @@ use crate::pass::{SlicePlan, slot_pages};
 use crate::program::Reading;
 use crate::run::{Run, Target};
 use kvant_cache::KvSlot;
-use kvant_model::description::{Pairing, RopeId};
+use kvant_model::description::{Pairing, QueryGain, RopeId};
 
 impl Run<'_> {
     pub(crate) fn latent_attention(&mut self, of: &LatentAttention, to: Target) {
@@ -53,8 +53,9 @@ impl Run<'_> {
         (self.at(self.plan.turns_at[&id.0]), (rope.dims() / 2) as i32, neighbours.into())
     }
 
-    fn gains(&self, of: &LatentAttention) -> Address {
-        of.query_gain.and_then(|gain| self.plan.gains_at(gain)).map_or(0, |at| self.at(at))
+    /// Address of what queries are multiplied with by their position; 0 for nothing.
+    pub(crate) fn gains(&self, gain: Option<QueryGain>) -> Address {
+        gain.and_then(|gain| self.plan.gains_at(gain)).map_or(0, |at| self.at(at))
     }
 
     /// Latents and rotated parts into exact pages, and what of queries is absorbed to f16.
@@ -67,7 +68,7 @@ impl Run<'_> {
             both: b.first.address(),
             norm: of.latent_norm.weight.address(),
             turns,
-            gains: self.gains(of),
+            gains: self.gains(of.query_gain),
             plain: b.attended.address(),
             pages: self.pages,
             exact: self.at(self.plan.slots[&index].exact_at),
@@ -94,7 +95,7 @@ impl Run<'_> {
             q: b.projected.address(),
             absorbed: b.by_head.address(),
             turns,
-            gains: self.gains(of),
+            gains: self.gains(of.query_gain),
             signs,
             to: b.queries.address(),
             to_closed: b.turned.address(),

@@ -72,8 +72,7 @@ pub(super) const EXT_FACTOR: OpenSetting = row!(
     "N",
     "YaRN: extrapolation mix; 1 keeps the fast frequencies, 0 scales all alike [default: 1]",
     |options, text| {
-        let wrong = || format!("`{text}` is not a number");
-        let mix: f64 = text.parse().ok().filter(|mix: &f64| mix.is_finite()).ok_or_else(wrong)?;
+        let mix = finite(text)?;
         options.rope.extrapolation = (mix >= 0.0).then_some(mix);
         Ok(())
     }
@@ -103,11 +102,14 @@ pub(super) const BETA_FAST: OpenSetting = row!(
     |options, text| number(text).map(|beta| options.rope.beta_fast = beta)
 );
 
+fn finite(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|number: &f64| number.is_finite());
+    number.ok_or_else(|| format!("`{text}` is not a number"))
+}
+
 /// A number above zero; zero and below stand for the model's own, as in llama.cpp.
 fn number(text: &str) -> Result<Option<f64>, String> {
-    let number = text.parse().ok().filter(|number: &f64| number.is_finite());
-    let number = number.ok_or_else(|| format!("`{text}` is not a number"))?;
-    Ok((number > 0.0).then_some(number))
+    finite(text).map(|number| (number > 0.0).then_some(number))
 }
 
 /// Two options set it.

@@ -161,11 +161,4 @@ DEVICE void embed(const EmbedParams& p) {
     extern "C" __global__ void __launch_bounds__(FEW_WARPS * 32, 2) linear_##NAME##_few(const __grid_constant__ LinearParams p) { linear_few<TYPE>(p); } \
     extern "C" __global__ void __launch_bounds__(FEW_WARPS * 32, 2) linear_##NAME##_group8(const __grid_constant__ GroupedParams p) { linear_group<TYPE>(p); } \
     extern "C" __global__ void __launch_bounds__(256) embed_##NAME(const __grid_constant__ EmbedParams p) { embed<TYPE>(p); }
-KERNELS(q4_0, Q4_0)
-KERNELS(q8_0, Q8_0)
-KERNELS(f16, F16)
-KERNELS(q4_k, Q4_K)
-KERNELS(q6_k, Q6_K)
-KERNELS(q4_1, Q4_1)
-KERNELS(q5_k, Q5_K)
-KERNELS(mxfp4, MXFP4)
+#include "weight_types.cuh"

@@ -135,11 +135,4 @@ DEVICE void linear_tile(const LinearParams& p, const Span& of) {
     KERNEL(linear_##NAME##_tile, W, 2, 4, 2, 2, 3, 3)  \
     KERNEL(linear_##NAME##_large, W, 2, 8, 4, 2, 3, 1) \
     GROUPED(linear_##NAME##_group64, W)
-KERNELS(q4_0, Q4_0)
-KERNELS(q8_0, Q8_0)
-KERNELS(f16, F16)
-KERNELS(q4_k, Q4_K)
-KERNELS(q6_k, Q6_K)
-KERNELS(q4_1, Q4_1)
-KERNELS(q5_k, Q5_K)
-KERNELS(mxfp4, MXFP4)
+#include "weight_types.cuh"

@@ -241,11 +241,4 @@ DEVICE void linear_wide(const WideMaps& maps, const WideParams& p) {
     WIDE(NAME, W, 64, 4) \
     WIDE(NAME, W, 128, 2) \
     WIDE(NAME, W, 176, 2)
-KERNELS(q4_0, Q4_0)
-KERNELS(q8_0, Q8_0)
-KERNELS(f16, F16)
-KERNELS(q4_k, Q4_K)
-KERNELS(q6_k, Q6_K)
-KERNELS(q4_1, Q4_1)
-KERNELS(q5_k, Q5_K)
-KERNELS(mxfp4, MXFP4)
+#include "weight_types.cuh"

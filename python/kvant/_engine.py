@@ -73,6 +73,7 @@ class Engine:
         sparse_v: float | None = None,
         state: Literal["f32", "bf16", "int8"] | None = None,
         speculate: str | None = None,
+        lora: str | Sequence[str] | None = None,
         chat_template: str | None = None,
         rope_freq_base: float | None = None,
         rope_scaling: Literal["none", "linear", "yarn"] | None = None,
@@ -96,7 +97,8 @@ class Engine:
         weights, keys and values in memory. `sparse_v` leaves out values of pages in which no token has this share of the largest
         weight. `state` is what recurrent state is stored in. `chat_template` is a Jinja template in place of the model's own.
         `speculate` is speculative decoding, which changes nothing but time: `suffix` [where the device allows it], `off`, or the
-        file of a draft model (smaller, with the same tokenizer; on CPUs).
+        file of a draft model (smaller, with the same tokenizer; on CPUs). `lora` are LoRA adapters that every text runs with: a GGUF
+        file for a GGUF model, a PEFT folder for a Hugging Face one, with `:SCALE` after it to weigh it; on CPUs.
 
         The `rope_…` and `yarn_…` settings take the place of the file's rotary embedding, under llama.cpp's names.
         """
@@ -114,6 +116,7 @@ class Engine:
             "sparse_v": _checks.number_or_none("sparse_v", sparse_v),
             "state": state,
             "speculate": speculate,
+            "lora": lora if lora is None or isinstance(lora, str) else ",".join(lora) or None,
             "chat_template": chat_template,
             "rope_freq_base": _checks.number_or_none("rope_freq_base", rope_freq_base),
             "rope_scaling": rope_scaling,

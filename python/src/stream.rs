@@ -191,7 +191,9 @@ fn vector(py: Python<'_>, events: &Mutex<Receiver<JobEvent>>) -> PyResult<Vec<f3
             Some(JobEvent::Embedded(vector)) => found = vector,
             Some(JobEvent::Finished { .. }) => return Ok(found),
             Some(JobEvent::Failed(error)) => return Err(stopped(&error)),
-            Some(JobEvent::Started { .. } | JobEvent::Prompt(_) | JobEvent::Token { .. }) => {}
+            Some(
+                JobEvent::Started { .. } | JobEvent::Prompt(_) | JobEvent::Token { .. } | JobEvent::Scored(_),
+            ) => {}
             None => return Err(broken()),
         }
     }
@@ -248,7 +250,7 @@ impl Stream {
                     state.is_over = true;
                     return Err(stopped(&error));
                 }
-                Some(JobEvent::Prompt(_) | JobEvent::Embedded(_)) => {}
+                Some(JobEvent::Prompt(_) | JobEvent::Embedded(_) | JobEvent::Scored(_)) => {}
                 None => {
                     state.is_over = true;
                     // A job whose listener is gone ends without a word.

@@ -4,6 +4,7 @@ use crate::chat_prompt::Rendered;
 use crate::defaults::makers_sampling;
 use crate::least_tokens::LeastTokens;
 use crate::reply::{ChatFormat, ReplyParser};
+use crate::rerank::Judge;
 use crate::sampler::{SamplingOverrides, SamplingParams};
 use crate::session::{CARD_PREFILL_CHUNK, PREFILL_CHUNK, Session};
 use crate::signature::{device_numerics, numerics};
@@ -12,7 +13,9 @@ use kvant_attention::{KvCache, KvUnsupported};
 use kvant_cache::snapshot::Numerics;
 use kvant_cache::{Policy, Sequence, Store};
 use kvant_cpu::{Cpu, LoadOptions};
-use kvant_model::{AdapterMix, Backend, Checkpoint, ForwardError, LoadError, Model, Outputs, Pass};
+use kvant_model::{
+    AdapterMix, AppliedAdapter, Backend, Checkpoint, ForwardError, LoadError, Model, Outputs, Pass,
+};
 use kvant_text::chat::{ChatError, ChatTemplate, Message, RenderOptions};
 use kvant_text::tokenizer::{EncodeOptions, Tokenizer, TokenizerError};
 use kvant_threads::Pool;
@@ -39,6 +42,19 @@ pub struct Engine {
     proposers: Option<MakeProposer>,
     /// What sequences run with that ask for nothing else.
     adapters: AdapterMix,
+    /// Those that requests may ask for.
+    library: Vec<OpenedAdapter>,
+    /// How it judges documents.
+    judge: Option<Judge>,
+}
+
+/// A LoRA adapter that was opened with a model.
+#[derive(Debug, Clone, PartialEq)]
+pub struct OpenedAdapter {
+    /// The adapter, and how strongly it is meant to be applied.
+    pub applied: AppliedAdapter,
+    /// A server applies it where a request asks for it alone.
+    pub on_request: bool,
 }
 
 /// Why a prompt could not be made.
@@ -97,6 +113,7 @@ impl Engine {
         let tokenizer = Tokenizer::of(checkpoint)?;
         let (format, reply_markers) = (ChatFormat::default(), Vec::new());
         let sampling = makers_sampling(checkpoint)?;
+        let judge = Judge::of(checkpoint, &tokenizer);
         let proposers = model.abilities().any_rows.then(SuffixProposer::maker);
         let engine = Self {
             model,
@@ -111,6 +128,8 @@ impl Engine {
             breakers: OnceLock::new(),
             proposers,
             adapters: AdapterMix::default(),
+            library: Vec::new(),
+            judge,
         };
         Ok(match ChatTemplate::of(checkpoint)? {
             Some(template) => engine.with_template(template),
@@ -164,9 +183,28 @@ impl Engine {
         Ok(Self { adapters, ..self })
     }
 
+    /// The same model with adapters that requests may ask for by name; sequences that ask for nothing run with all of them.
+    ///
+    /// # Errors
+    /// As [`Engine::with_adapters`].
+    pub fn with_library(self, library: Vec<OpenedAdapter>) -> Result<Self, LoadError> {
+        let all = AdapterMix::new(library.iter().map(|opened| opened.applied.clone()));
+        Ok(Self { library, ..self.with_adapters(all)? })
+    }
+
+    /// The adapters that were opened with it, in that order.
+    pub fn library(&self) -> &[OpenedAdapter] {
+        &self.library
+    }
+
     /// The adapters that its sequences run with where they ask for nothing else.
     pub fn adapters(&self) -> &AdapterMix {
         &self.adapters
+    }
+
+    /// How it judges documents, where it knows the words for that.
+    pub fn judge(&self) -> Option<&Judge> {
+        self.judge.as_ref()
     }
 
     /// Whether texts are generated with speculative decoding.

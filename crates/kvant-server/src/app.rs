@@ -181,9 +181,9 @@ impl App {
         let keep = self.keep_alive(fields, caller)?;
         let served = self.model(name.as_deref(), caller).await?;
         if let Some(keep) = keep {
-            self.models.keep(&served.name, keep);
+            self.models.keep(served.model_name(), keep);
         }
-        Ok(served)
+        adapted(served, fields)
     }
 
     /// Reads `keep_alive`. It concerns all who use the model, so it is ignored where the caller is not the admin.
@@ -249,6 +249,18 @@ impl App {
             Ok(Ok(body)) => Ok(body),
         }
     }
+}
+
+/// The model with the adapters that a request lists in `lora`, as llama.cpp has it.
+fn adapted(served: Arc<Served>, fields: &mut Fields) -> Result<Arc<Served>, ApiError> {
+    let Some(items) = fields.array("lora")? else { return Ok(served) };
+    if served.has_own_adapters() {
+        let message =
+            format!("lora lists adapters, and so does the model {:?}: leave out one of them", served.name);
+        return Err(ApiError::field("lora", message));
+    }
+    let mix = served.adapters.read(fields, "lora", items)?;
+    Ok(served.with(&served.name, mix))
 }
 
 /// Seconds since 1970.

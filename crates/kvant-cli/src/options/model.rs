@@ -54,6 +54,10 @@ pub struct ModelOptions {
     #[arg(long, num_args = 2, value_names = ["FILE", "SCALE"], hide = true, allow_hyphen_values = true)]
     lora_scaled: Vec<String>,
 
+    /// Apply no LoRA adapter to requests that name none, as llama.cpp has it
+    #[arg(long, hide = true)]
+    lora_init_without_apply: bool,
+
     /// Templates are always Jinja.
     #[arg(long, hide = true)]
     jinja: bool,
@@ -220,6 +224,9 @@ impl ModelOptions {
             let adapter = adapter.ok().filter(|_| scale.parse::<f32>().is_ok());
             let wrong = || Failure::Usage(format!("--lora-scaled {file} {scale}: SCALE is not a number"));
             options.lora.push(adapter.ok_or_else(wrong)?);
+        }
+        if self.lora_init_without_apply {
+            options.lora.iter_mut().for_each(LoraFile::wait);
         }
         if self.cache_type_k.is_some() || self.cache_type_v.is_some() {
             options.kv = Some(self.cache_types().and_then(|spec| kv_choice(&spec)).map_err(Failure::Usage)?);

@@ -535,6 +535,9 @@ fn lora_adapters_are_applied_weighed_and_kept_with_sessions() {
     run(&["--lora", &model]).fails(1, &["model.gguf", "is no adapter"]);
     run(&["--lora", ":1"]).fails(2, &["FILE:SCALE"]);
     run(&["--lora-scaled", &style, "much"]).fails(2, &["SCALE is not a number"]);
-    home.run(&["serve", "-m", &model, "--lora", &style])
-        .fails(2, &["--lora", "does not serve LoRA adapters yet"]);
+    // A name is for requests: here it says nothing.
+    assert_eq!(run(&["--lora", &format!("french={style}")]).ok(), adapted);
+    let twice = format!("french={style},french={tone}");
+    home.run(&["serve", "-m", &model, "--port", "0", "--lora", &twice])
+        .fails(2, &["--lora", "two things are called french"]);
 }

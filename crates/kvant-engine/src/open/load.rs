@@ -52,7 +52,7 @@ impl OpenOptions {
     ) -> Result<Loaded, OpenError> {
         let beside = Draft::of(self, description)?.map_or(Ok(0), |draft| draft.bytes(self))?;
         let engine = self.engine(checkpoint, &Cpu::new(self.load_options())?)?;
-        let adapters = engine.adapters().iter().map(|applied| applied.adapter.bytes() as u64).sum::<u64>();
+        let adapters = engine.library().iter().map(|of| of.applied.adapter.bytes() as u64).sum::<u64>();
         let available = available.map(|bytes| bytes.saturating_sub(beside + adapters));
         let policy = self.policy(chosen, description, &mut notes)?;
         self.note_splits(&engine, &mut notes);
@@ -157,7 +157,7 @@ impl OpenOptions {
             true => engine,
             false => {
                 let adapters = self.adapters(checkpoint, engine.model().description())?;
-                engine.with_adapters(adapters)?
+                engine.with_library(adapters)?
             }
         };
         Ok(Arc::new(match self.template()? {

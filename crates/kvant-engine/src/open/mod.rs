@@ -101,7 +101,7 @@ pub struct OpenOptions {
     pub threads: Option<usize>,
     /// Speculative decoding; `None` for the usual one where the device allows it.
     pub speculate: Option<Speculate>,
-    /// LoRA adapters that every session runs with; on CPUs alone.
+    /// LoRA adapters that every session runs with, and that requests to a server may name; on CPUs alone.
     pub lora: Vec<LoraFile>,
     /// Rotary settings in place of the file's.
     pub rope: RopeOverride,

@@ -196,9 +196,9 @@ pub const OPENING: &[OpenSetting] = &[
     OpenSetting {
         name: "lora",
         flag: "lora",
-        value: "FILE[:SCALE]",
+        value: "[NAME=]FILE[:SCALE]",
         help: "Run with a LoRA adapter: a GGUF file for a GGUF model, a PEFT folder for a Hugging Face one; SCALE weighs it, and several \
-               add up. On CPUs [default: none]",
+               add up. `kvant serve` applies one with a NAME to requests that name it, others to all. On CPUs [default: none]",
         is_list: true,
         set: |options, text| LoraFile::list(text).map(|lora| options.lora = lora),
         ..UNNAMED

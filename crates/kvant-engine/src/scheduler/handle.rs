@@ -178,6 +178,9 @@ impl Handle {
         if let Some(&id) = prompt.iter().find(|&&id| id as usize >= vocabulary) {
             return Err(Refused::UnknownToken { id, vocabulary });
         }
+        if let Some(&id) = job.score.iter().flatten().find(|&&id| id as usize >= vocabulary) {
+            return Err(Refused::UnknownToken { id, vocabulary });
+        }
         if let Some(adapters) = &job.request.adapters {
             self.engine.model().check_adapters(adapters).map_err(Refused::Adapters)?;
         }

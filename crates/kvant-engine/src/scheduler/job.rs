@@ -34,6 +34,8 @@ pub struct Job {
     pub cache_prompt: bool,
     /// The text's vector is wanted, and no tokens.
     pub embed: Option<Pooling>,
+    /// The logits of these tokens after the prompt are wanted, and no tokens.
+    pub score: Option<Vec<u32>>,
     /// What may be said; none for anything.
     pub constraint: Option<Box<dyn Constraint>>,
     /// When it ends at the latest, finished or not.
@@ -55,6 +57,7 @@ impl Job {
             prompt_logprobs: false,
             cache_prompt: true,
             embed: None,
+            score: None,
             constraint: None,
             deadline: None,
             owner: 0,
@@ -87,6 +90,8 @@ pub enum JobEvent {
     },
     /// The text's vector, of length 1.
     Embedded(Vec<f32>),
+    /// The logits of the tokens that were asked for.
+    Scored(Vec<f32>),
     /// It is over.
     Finished {
         /// What was held back of the text.
@@ -184,6 +189,8 @@ pub(super) struct Task {
     pub prompt_logprobs: Option<Vec<Logprobs>>,
     pub cache_prompt: bool,
     pub pool: Option<Pool>,
+    /// Tokens whose logits are wanted.
+    pub score: Option<Vec<u32>>,
     pub deadline: Option<Instant>,
     pub owner: u64,
     /// With the adapters in it: prefixes that were read with others are never found.
@@ -208,7 +215,7 @@ pub(super) struct Task {
 impl Task {
     /// A job that arrives now.
     pub fn new(mut job: Job, id: u64) -> Result<Self, SampleError> {
-        if job.embed.is_some() {
+        if job.embed.is_some() || job.score.is_some() {
             job.request.max_tokens = Some(0);
         }
         let sampling = std::mem::take(&mut job.request.sampling);
@@ -222,6 +229,7 @@ impl Task {
             prompt_logprobs: (job.prompt_logprobs && job.logprobs.is_some()).then(Vec::new),
             cache_prompt: job.cache_prompt,
             pool: job.embed.map(Pool::new),
+            score: job.score,
             deadline: job.deadline,
             owner: job.owner,
             tenant,

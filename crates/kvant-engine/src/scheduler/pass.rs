@@ -111,9 +111,13 @@ impl Active {
         context: usize,
         waker: &Waker,
     ) -> Outcome {
-        let Task { stepper, logprobs, .. } = &mut self.task;
+        let Task { stepper, logprobs, score, listener, .. } = &mut self.task;
         let mut outcome = Outcome::default();
         if stepper.is_full() {
+            if let (Some(wanted), Some(row)) = (score, rows.first()) {
+                let logits = row.logits();
+                listener.take(JobEvent::Scored(wanted.iter().map(|&id| logits[id as usize]).collect()));
+            }
             outcome.end = Some(Ok(Finish::MaxTokens));
             return outcome;
         }

@@ -72,7 +72,7 @@ fn a_session_keeps_to_its_adapters_and_so_does_its_file() {
     let (folder, [first, second]) = files();
     let path = |name: &str| folder.path().join(name);
     let usual = OpenOptions { device: DeviceChoice::Cpu, ..OpenOptions::default() };
-    let lora = vec![LoraFile { path: path("style1.gguf"), scale: 0.5 }];
+    let lora = vec![LoraFile { name: None, path: path("style1.gguf"), scale: 0.5 }];
     let opened = OpenOptions { lora, ..usual.clone() }.open(path("model.gguf")).unwrap();
     let plain = usual.open(path("model.gguf")).unwrap();
     assert_eq!(opened.engine().adapters(), &mix(&first, 0.5));
@@ -117,7 +117,7 @@ fn a_session_keeps_to_its_adapters_and_so_does_its_file() {
 fn adapters_that_cannot_be_opened_are_named() {
     let (folder, _) = files();
     let open = |file: &str| {
-        let lora = vec![LoraFile { path: folder.path().join(file), scale: 1.0 }];
+        let lora = vec![LoraFile { name: None, path: folder.path().join(file), scale: 1.0 }];
         let options = OpenOptions { device: DeviceChoice::Cpu, lora, ..OpenOptions::default() };
         options.open(folder.path().join("model.gguf")).map(drop).unwrap_err().to_string()
     };

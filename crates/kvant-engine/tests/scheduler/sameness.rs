@@ -223,6 +223,36 @@ fn vectors_are_those_of_the_last_layer_whoever_else_is_there() {
 }
 
 #[test]
+fn the_logits_that_a_judge_wants_are_those_of_a_session_whoever_else_is_there() {
+    let engine = engine();
+    let mut scheduler = usual(&engine);
+    let handle = scheduler.handle();
+    let prompt = prompt(6, 200);
+    let mut session = engine.session("int4".parse::<Policy>().unwrap(), CONTEXT).unwrap();
+    let logits = session.prefill(&prompt).unwrap().to_vec();
+    for round in 0..2 {
+        let talker = submit(&handle, request(crate::support::prompt(1, 40), 1, 30)).unwrap();
+        let sink = ChannelSink::default();
+        let mut one = job(request(prompt.clone(), 0, 9), &sink);
+        one.score = Some(vec![7, 200]);
+        handle.submit(vec![one]).unwrap();
+        settle(&mut scheduler);
+        sink.with(|heard| {
+            assert_eq!((&heard.vector, heard.tokens.len()), (&vec![logits[7], logits[200]], 0))
+        });
+        assert_eq!(
+            sink.with(|heard| heard.cached.unwrap() > 0),
+            round > 0,
+            "what it has read is found again"
+        );
+        assert!(talker.is_done());
+    }
+    let mut wrong = job(request(prompt, 0, 9), &ChannelSink::default());
+    wrong.score = Some(vec![100_000]);
+    assert!(handle.submit(vec![wrong]).unwrap_err().to_string().contains("token id 100000"));
+}
+
+#[test]
 fn the_tokens_of_a_prompt_are_scored_alike_in_any_company_and_after_a_hit() {
     let engine = engine();
     let long = prompt(3, 200);

@@ -115,7 +115,7 @@ impl Listener for ChannelSink {
                 heard.text.push_str(&text);
                 heard.logprobs.extend(logprobs);
             }
-            JobEvent::Embedded(vector) => heard.vector = vector,
+            JobEvent::Embedded(vector) | JobEvent::Scored(vector) => heard.vector = vector,
             JobEvent::Finished { text, finish, usage } => {
                 heard.text.push_str(&text);
                 heard.end = Some(Ok((finish, usage)));

@@ -117,9 +117,15 @@ impl Adapter {
         Ok(Self { name: name_of(path), updates, base: description.tensor_digest(), digest })
     }
 
-    /// What people call it: its file's name without the extension, or its folder's.
+    /// What people call it: its file's name without the extension, or its folder's, unless it was given [another](Adapter::called).
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// The same adapter under another name.
+    #[must_use]
+    pub fn called(self, name: impl Into<String>) -> Self {
+        Self { name: name.into(), ..self }
     }
 
     /// The update of the weight that is called `tensor`.

@@ -34,7 +34,7 @@ pub fn model_with(template: Option<&str>) -> Vec<u8> {
     model_with_tokens(template, &[])
 }
 
-/// The same with control tokens of one's own.
+/// The same with control tokens of one's own, and with words where they begin with `▁`.
 pub fn model_with_tokens(template: Option<&str>, control: &[&str]) -> Vec<u8> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kvant-model/tests/fixtures/qwen2");
     let tensors = Safetensors::open(&folder.join("model.safetensors")).unwrap();
@@ -80,7 +80,7 @@ fn vocabulary(writer: &mut Writer, control: &[&str]) {
     let kinds = (0..count).map(|id| match id {
         0 => 2,
         1 | 2 => 3,
-        id if id >= first => 3,
+        id if id >= first && !control[id - first].starts_with('▁') => 3,
         _ => 1,
     });
     writer.set("tokenizer.ggml.model", WriterValue::String("llama".into()));

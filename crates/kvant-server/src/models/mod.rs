@@ -6,6 +6,7 @@
 //!
 //! **Invariant:** a model at work is never unloaded. If those at work leave no room for another, its requests are refused for now.
 
+mod adapters;
 mod change;
 mod keep_alive;
 mod loader;
@@ -43,6 +44,7 @@ pub struct Models {
 }
 
 /// What is known about a model.
+#[derive(Clone)]
 pub struct ModelStatus {
     /// What clients call it.
     pub name: String,
@@ -54,6 +56,8 @@ pub struct ModelStatus {
     pub bytes: u64,
     /// What its files say, where they are here.
     pub facts: Option<ModelFacts>,
+    /// What its LoRA adapters are called, where that is known.
+    pub adapters: Vec<String>,
     /// Tokens of its context, where that is known.
     pub context: Option<usize>,
     /// When it will be unloaded if nobody asks for it; none if it stays.
@@ -64,9 +68,10 @@ impl Models {
     /// One model that stays.
     pub fn one(served: Served) -> Self {
         let (name, context) = (served.name.clone(), Some(served.handle.context()));
+        let adapters = served.adapters.names().map(str::to_owned).collect();
         let place = Place::here(Arc::new(served), None);
         Self {
-            slots: Mutex::new(vec![Slot { name, bytes: 0, context, facts: None, place }]),
+            slots: Mutex::new(vec![Slot { name, bytes: 0, context, adapters, facts: None, place }]),
             loader: None,
             memory: None,
             idle: None,
@@ -99,9 +104,19 @@ impl Models {
     }
 
     /// The model of this name, loaded if need be; the first, or the one that is loaded, without a name. Where there is only one it
-    /// answers to every name, unless names are to be `strict`.
+    /// answers to every name, unless names are to be `strict`. The name of an adapter is the model with that adapter.
     pub async fn get(self: &Arc<Self>, name: Option<&str>, strict: bool) -> Result<Arc<Served>, ApiError> {
-        let name = self.resolve(name, strict)?;
+        let adapted = name.and_then(|name| adapter_of(name, &self.slots())).transpose()?;
+        let Some((model, adapter)) = adapted else {
+            let model = self.resolve(name, strict)?;
+            return self.get_model(model).await;
+        };
+        let served = self.get_model(model).await?;
+        let mix = served.adapters.named(&adapter).ok_or_else(|| unknown(&adapter, &self.slots()))?;
+        Ok(served.with(name.unwrap_or(&adapter), mix))
+    }
+
+    async fn get_model(self: &Arc<Self>, name: String) -> Result<Arc<Served>, ApiError> {
         loop {
             // Registered before the look, so that no change is missed.
             let changed = self.changed.notified();
@@ -202,6 +217,7 @@ impl Models {
         let served = Arc::new(Served::new(name.to_owned(), handle, sampling));
         if let Some(slot) = self.slots().iter_mut().find(|slot| slot.name == name) {
             slot.context = Some(served.handle.context());
+            slot.adapters = served.adapters.names().map(str::to_owned).collect();
             slot.place = Place::here(Arc::clone(&served), Some(worker));
             slot.bytes = bytes;
             slot.facts = facts.or(slot.facts.take());
@@ -326,6 +342,7 @@ impl Models {
                 served,
                 bytes: slot.bytes,
                 facts: slot.facts.clone(),
+                adapters: slot.adapters.clone(),
                 context,
                 expires,
             }
@@ -362,8 +379,30 @@ impl Models {
     }
 }
 
+/// The model and the adapter that a name means: that of an adapter, or both with a colon between them. None where it means a model.
+fn adapter_of(name: &str, slots: &[Slot]) -> Option<Result<(String, String), ApiError>> {
+    let named = |slot: &Slot, adapter: &str| (slot.name.clone(), adapter.to_owned());
+    let has = |slot: &Slot, adapter: &str| slot.adapters.iter().any(|known| known == adapter);
+    if slots.iter().any(|slot| slot.name == name) {
+        return None;
+    }
+    if let Some(slot) = slots.iter().find(|slot| has(slot, name)) {
+        return Some(Ok(named(slot, name)));
+    }
+    let of_model =
+        |slot: &&Slot| name.strip_prefix(slot.name.as_str()).is_some_and(|rest| rest.starts_with(':'));
+    let slot = slots.iter().filter(|slot| !slot.adapters.is_empty()).find(of_model)?;
+    match &name[slot.name.len() + 1..] {
+        "latest" => None,
+        adapter if has(slot, adapter) => Some(Ok(named(slot, adapter))),
+        // Not the model alone: somebody has mistyped an adapter.
+        _ => Some(Err(unknown(name, slots))),
+    }
+}
+
 fn unknown(name: &str, slots: &[Slot]) -> ApiError {
-    let names: Vec<String> = slots.iter().map(|slot| format!("{:?}", slot.name)).collect();
+    let all = slots.iter().flat_map(|slot| std::iter::once(&slot.name).chain(&slot.adapters));
+    let names: Vec<String> = all.map(|name| format!("{name:?}")).collect();
     let (list, verb) = (names.join(", "), if names.len() == 1 { "is" } else { "are" });
     let message = format!("the model {name:?} is not served here; {list} {verb}");
     ApiError::new(StatusCode::NOT_FOUND, message).code("model_not_found")

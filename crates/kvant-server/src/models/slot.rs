@@ -27,6 +27,8 @@ pub(super) struct Slot {
     pub bytes: u64,
     /// Tokens of its context, where that is known.
     pub context: Option<usize>,
+    /// What its LoRA adapters are called, since it was first loaded.
+    pub adapters: Vec<String>,
     /// What its files say, where they are here.
     pub facts: Option<ModelFacts>,
     pub place: Place,
@@ -48,7 +50,7 @@ impl Slot {
     /// A model that is not loaded.
     pub fn away(loader: &dyn ModelLoader, name: String) -> Self {
         let (context, facts) = (loader.context(&name), loader.facts(&name));
-        Self { name, bytes: 0, context, facts, place: Place::Away }
+        Self { name, bytes: 0, context, adapters: Vec::new(), facts, place: Place::Away }
     }
 
     /// Bytes it takes now, or is about to.

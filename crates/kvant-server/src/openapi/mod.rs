@@ -60,6 +60,7 @@ fn settings(app: &App) -> Settings {
         ("$model", app.options.model.as_str().into()),
         ("$documents", limits.documents.into()),
         ("$last_token", last_token(app).into()),
+        ("$adapters", app.models.list().iter().map(|model| model.adapters.len()).max().unwrap_or(0).into()),
         ("$answers", limits.answers.into()),
         ("$inputs", limits.inputs.into()),
         ("$stops", limits.stops.into()),
@@ -182,6 +183,7 @@ mod tests {
             "$messages",
             "$format_bytes",
             "$documents",
+            "$adapters",
         ];
         let mut settings: Settings = numbers.into_iter().zip((100..).map(Value::from)).collect();
         settings.extend([

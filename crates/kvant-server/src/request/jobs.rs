@@ -92,6 +92,20 @@ impl Jobs {
         Self::submit(served, limits, requests, caller.whose, complete).await
     }
 
+    /// Asks for the logits of these tokens after each prompt, and waits until the first has begun.
+    pub async fn score(
+        served: Arc<Served>,
+        limits: &Limits,
+        prompts: Vec<Vec<u32>>,
+        tokens: &[u32],
+        caller: &Caller,
+    ) -> Result<Self, ApiError> {
+        let request = |prompt| Request { prompt, ..Request::default() };
+        let requests = prompts.into_iter().map(request).collect();
+        let complete = |job| Job { score: Some(tokens.to_vec()), ..job };
+        Self::submit(served, limits, requests, caller.whose, complete).await
+    }
+
     async fn submit(
         served: Arc<Served>,
         limits: &Limits,
@@ -101,13 +115,16 @@ impl Jobs {
     ) -> Result<Self, ApiError> {
         let (sender, receiver) = unbounded_channel();
         let deadline = limits.answer.map(moment_after);
-        let jobs = requests.into_iter().enumerate().map(|(index, request)| {
+        let adapters = served.mix();
+        let jobs = requests.into_iter().enumerate().map(|(index, mut request)| {
+            request.adapters = Some(adapters.clone());
             complete(Job {
                 request,
                 logprobs: None,
                 prompt_logprobs: false,
                 cache_prompt: true,
                 embed: None,
+                score: None,
                 constraint: None,
                 deadline,
                 owner: whose.owner,
@@ -144,13 +161,15 @@ impl Jobs {
         self.first.take().or_else(|| self.receiver.try_recv().ok())
     }
 
-    /// The vectors of all prompts, and the tokens that these had.
+    /// The vectors or scores of all prompts, and the tokens that these had.
     pub async fn vectors(mut self, count: usize) -> Result<(Vec<Vec<f32>>, usize), ApiError> {
         let mut vectors = vec![None; count];
         let (mut left, mut prompt) = (count, 0);
         while left > 0 {
             match self.next().await? {
-                (index, JobEvent::Embedded(vector)) => vectors[index] = Some(vector),
+                (index, JobEvent::Embedded(vector) | JobEvent::Scored(vector)) => {
+                    vectors[index] = Some(vector)
+                }
                 (_, JobEvent::Finished { usage, .. }) => {
                     prompt += usage.prompt;
                     left -= 1;

@@ -1,5 +1,6 @@
 //! What can be asked, and who may ask.
 
+mod adapters;
 mod asked;
 mod auth;
 mod completion;
@@ -41,6 +42,7 @@ pub fn routes() -> Vec<(&'static str, MethodRouter<Arc<App>>)> {
         ("/v1/models/{*name}", get(models::one)),
         ("/models/load", post(models::load)),
         ("/models/unload", post(models::unload)),
+        ("/lora-adapters", get(adapters::list).post(adapters::set)),
         ("/v1/kv", get(state::cache)),
         ("/v1/chat/completions", post(openai::chat::completions)),
         ("/v1/completions", post(openai::text::completions)),

@@ -30,6 +30,33 @@ fn description(app: &App, status: &ModelStatus) -> Value {
     })
 }
 
+/// A model, and the same with each of its adapters, which vLLM lists as models whose parent it is.
+fn descriptions(
+    status: &ModelStatus,
+    describe: impl Fn(&ModelStatus) -> Value,
+) -> impl Iterator<Item = (String, Value)> {
+    let own = (status.name.clone(), describe(status));
+    let with = |name: &String| {
+        let mut description = describe(&ModelStatus { name: name.clone(), ..status.clone() });
+        if description["object"] == "model" {
+            description["parent"] = status.name.as_str().into();
+        }
+        (name.clone(), description)
+    };
+    std::iter::once(own).chain(status.adapters.iter().map(with).collect::<Vec<_>>())
+}
+
+/// All that a client may name, in the words of the protocol that it speaks.
+fn all(app: &App, headers: &HeaderMap) -> Vec<(String, Value)> {
+    let list = app.models.list();
+    match headers.contains_key(VERSION_HEADER) {
+        true => {
+            list.iter().flat_map(|status| descriptions(status, |of| anthropic_description(app, of))).collect()
+        }
+        false => list.iter().flat_map(|status| descriptions(status, |of| description(app, of))).collect(),
+    }
+}
+
 /// The same in Anthropic's words.
 fn anthropic_description(app: &App, status: &ModelStatus) -> Value {
     object!({
@@ -42,12 +69,10 @@ fn anthropic_description(app: &App, status: &ModelStatus) -> Value {
 
 /// All of them, in the words of the protocol that the client speaks.
 pub async fn list(State(app): State<Arc<App>>, headers: HeaderMap) -> Response<Body> {
-    let all = app.models.list();
+    let data: Vec<Value> = all(&app, &headers).into_iter().map(|(_, description)| description).collect();
     if !headers.contains_key(VERSION_HEADER) {
-        let data: Vec<Value> = all.iter().map(|status| description(&app, status)).collect();
         return json(&object!({"object": "list", "data": data}));
     }
-    let data: Vec<Value> = all.iter().map(|status| anthropic_description(&app, status)).collect();
     let id = |model: Option<&Value>| model.map_or(Value::Null, |model| model["id"].clone());
     let (first, last) = (id(data.first()), id(data.last()));
     json(&object!({"data": data, "has_more": false, "first_id": first, "last_id": last}))
@@ -60,12 +85,8 @@ pub async fn one(
     name: Result<Path<String>, PathRejection>,
 ) -> Result<Response<Body>, ApiError> {
     let Path(name) = name.map_err(|e| ApiError::bad(format!("invalid name of a model: {e}")))?;
-    let all = app.models.list();
-    let status = all.iter().find(|status| status.name == name).ok_or_else(|| unknown(&name))?;
-    Ok(json(&match headers.contains_key(VERSION_HEADER) {
-        true => anthropic_description(&app, status),
-        false => description(&app, status),
-    }))
+    let found = all(&app, &headers).into_iter().find(|(known, _)| *known == name);
+    found.map(|(_, description)| json(&description)).ok_or_else(|| unknown(&name))
 }
 
 fn unknown(name: &str) -> ApiError {

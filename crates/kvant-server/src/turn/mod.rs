@@ -162,7 +162,7 @@ impl Turns {
                 step.end = Some((ending, usage));
             }
             JobEvent::Failed(error) => return Err(self.failed((&error).into())),
-            JobEvent::Embedded(_) => {}
+            JobEvent::Embedded(_) | JobEvent::Scored(_) => {}
         }
         Ok(step)
     }

@@ -10,6 +10,9 @@ mod embeddings;
 #[cfg(feature = "grammar")]
 mod format;
 mod hostile;
+mod lora;
+#[path = "../../../kvant-model/tests/support/lora.rs"]
+mod lora_file;
 mod models;
 mod ollama;
 mod openapi;

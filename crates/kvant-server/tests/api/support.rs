@@ -74,7 +74,19 @@ pub fn serve_within(
     folder: Option<&Path>,
 ) -> Running {
     let file = Gguf::from_bytes(model).unwrap();
-    let engine = Arc::new(Engine::load(&Checkpoint::from_gguf(file), LoadOptions::default()).unwrap());
+    let engine = Engine::load(&Checkpoint::from_gguf(file), LoadOptions::default()).unwrap();
+    serve_engine(engine, options, work, arena, folder)
+}
+
+/// The same for an engine of one's own.
+pub fn serve_engine(
+    engine: Engine,
+    options: ServerOptions,
+    work: SchedulerOptions,
+    arena: Arena,
+    folder: Option<&Path>,
+) -> Running {
+    let engine = Arc::new(engine);
     let policy: Policy = "int4".parse().unwrap();
     let context = engine.model().context().unwrap() - 32;
     let empty = KvCache::in_arena(policy, engine.model().slots(), context, arena).unwrap();

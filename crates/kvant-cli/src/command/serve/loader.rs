@@ -5,7 +5,7 @@ use crate::open;
 use crate::options::ModelOptions;
 use kvant_engine::estimate::MemoryEstimate;
 use kvant_engine::scheduler::{Handle, Scheduler, SchedulerOptions};
-use kvant_engine::{DiskTier, KvCache, LoadedModel, OpenOptions};
+use kvant_engine::{DiskTier, KvCache, LoadedModel, OpenOptions, OpenedAdapter};
 use kvant_hub::{Hub, ModelName, Progress};
 use kvant_model::Checkpoint;
 use kvant_server::{ModelFacts, ModelLoader, PullProgress, ServedModel};
@@ -116,11 +116,18 @@ impl Loader {
             .transpose()?
             .map(|(context, _)| context);
         let opened = open::open_within(&options, room, context)?;
+        check_names(name, opened.engine().library())?;
         let empty = opened.shared_cache()?;
         let (context, policy) = (opened.context(), empty.policy().to_string());
         let cap = empty.sequence().store().cap().map(|cap| cap as u64);
         let estimate = opened.estimate()?;
-        let estimate = MemoryEstimate { cache: cap.unwrap_or(estimate.cache), ..estimate };
+        let adapters: u64 =
+            opened.engine().library().iter().map(|of| of.applied.adapter.bytes() as u64).sum();
+        let estimate = MemoryEstimate {
+            cache: cap.unwrap_or(estimate.cache),
+            weights: estimate.weights + adapters,
+            ..estimate
+        };
         let device = opened.engine().device().to_owned();
         let tier = (self.kept)(name).map(|kept| disk(&kept, &opened, &empty)).transpose()?;
         let mut scheduler = Scheduler::new(Arc::clone(opened.engine()), empty, self.work);
@@ -193,6 +200,20 @@ impl ModelLoader for Loader {
         tracing::info!(model = name, context = ready.context, "model loaded");
         ready.start().map_err(|error| error.to_string())
     }
+}
+
+/// Requests name adapters as they name models: a name means one thing.
+fn check_names(model: &str, adapters: &[OpenedAdapter]) -> Result<(), Failure> {
+    let mut known = vec![model];
+    for name in adapters.iter().map(|opened| opened.applied.adapter.name()) {
+        if known.contains(&name) {
+            let message =
+                format!("--lora: two things are called {name}; give the adapter a name: --lora NAME=FILE");
+            return Err(Failure::Usage(message));
+        }
+        known.push(name);
+    }
+    Ok(())
 }
 
 /// A failure as clients are told of it.

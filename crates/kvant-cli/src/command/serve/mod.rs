@@ -171,9 +171,9 @@ impl Serve {
             let message = "--window: a server's sequences have an end; use --ctx";
             return Err(Failure::Usage(message.into()));
         }
-        if self.model.has_adapters() {
-            let message = "--lora: the server does not serve LoRA adapters yet; use them with `kvant run` and `kvant chat`, or merge \
-                           them into the weights";
+        if self.model.has_adapters() && !several.is_empty() {
+            let message =
+                "--lora: an adapter belongs to one model, and several are served; serve that model alone";
             return Err(Failure::Usage(message.into()));
         }
         let keys = self.keys()?;

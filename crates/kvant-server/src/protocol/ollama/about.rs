@@ -51,7 +51,7 @@ pub async fn show(Asked { app, caller, mut fields }: Asked) -> Answered {
     let (_, served) = super::model(&mut fields, &app, &caller).await?;
     fields.ignore(&["verbose"]);
     fields.end()?;
-    let status = app.models.list().into_iter().find(|status| status.name == served.name);
+    let status = app.models.list().into_iter().find(|status| status.name == served.model_name());
     let facts = status.and_then(|status| status.facts);
     let engine = served.handle.engine();
     let architecture = engine.model().description().architecture.to_owned();

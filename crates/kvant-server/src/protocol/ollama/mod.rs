@@ -90,7 +90,7 @@ async fn model(fields: &mut Fields, app: &App, caller: &Caller) -> Result<(Strin
     let keep = app.keep_alive(fields, caller)?;
     let served = app.model(name.as_deref(), caller).await?;
     if let Some(keep) = keep {
-        app.models.keep(&served.name, keep);
+        app.models.keep(served.model_name(), keep);
     }
     let is_own = |name: &String| *name == format!("{}:latest", served.name);
     Ok((name.filter(is_own).unwrap_or_else(|| served.name.clone()), served))

@@ -242,7 +242,7 @@ cargo xtask ledger [check | record NAME ROWS.jsonl COMMAND...]
     --json, for instance) into docs/results/NAME.json.
 
 cargo xtask dist
-    Everything to hand out in target/dist: the command, kvant.h, libkvant, a pkg-config file, completions, manual pages and
+    Everything to hand out in target/dist: the command, kvant.h, libkvant, files for pkg-config and CMake, completions, manual pages and
     the Python wheel in one .tar.gz, with SHA256SUMS and a bill of materials.
 
 cargo xtask sbom

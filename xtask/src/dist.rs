@@ -6,6 +6,7 @@
 //!   include/kvant.h
 //!   lib/libkvant.a, libkvant.so.ABI    and libkvant.so, a link to it
 //!   lib/pkgconfig/kvant.pc             finds the others wherever the folder is put
+//!   lib/cmake/kvant                    so does find_package(kvant)
 //!   share/man/man1                     manual pages
 //!   share/{bash-completion, zsh, fish} completions
 //!   share/doc/kvant                    licences, the bill of materials, the manual for C, the examples
@@ -78,7 +79,11 @@ pub fn make() -> Outcome {
     copy(&program, &root.join("bin").join(own))?;
     copy(Path::new("include/kvant.h"), &root.join("include/kvant.h"))?;
     libraries(&target, &root.join("lib"), &names)?;
-    write(&root.join("lib/pkgconfig/kvant.pc"), &pkg_config(&version, &native_libraries()?))?;
+    let native = native_libraries()?;
+    write(&root.join("lib/pkgconfig/kvant.pc"), &pkg_config(&version, &native))?;
+    let cmake = root.join("lib/cmake/kvant");
+    write(&cmake.join("kvantConfig.cmake"), &cmake_config(&names, &native))?;
+    write(&cmake.join("kvantConfigVersion.cmake"), &cmake_version(&version))?;
     shell_and_manual(&program, &root)?;
     let documents = root.join("share/doc/kvant");
     for path in DOCUMENTS.iter().map(Path::new) {
@@ -163,6 +168,51 @@ fn pkg_config(version: &str, private: &str) -> String {
          Cflags: -I${{prefix}}/include\n\
          Libs: -L${{prefix}}/lib -lkvant\n\
          Libs.private: {private}\n"
+    )
+}
+
+/// What CMake's `find_package(kvant)` reads: the targets `kvant::kvant` and `kvant::static`. Paths begin where the file is.
+fn cmake_config(names: &Names, native: &str) -> String {
+    let target = |target: &str, kind: &str, file: &str, more: &str| {
+        format!(
+            "if(NOT TARGET {target})\n  \
+               add_library({target} {kind} IMPORTED)\n  \
+               set_target_properties({target} PROPERTIES\n    \
+                 IMPORTED_LOCATION \"${{_kvant_prefix}}/lib/{file}\"\n    \
+                 INTERFACE_INCLUDE_DIRECTORIES \"${{_kvant_prefix}}/include\"{more})\n\
+             endif()\n"
+        )
+    };
+    let libraries = native.split_whitespace().collect::<Vec<_>>().join(";");
+    let system = format!("\n    INTERFACE_LINK_LIBRARIES \"{libraries}\"");
+    // Windows links with an import library, which is not in the archive.
+    let shared = match cfg!(windows) {
+        true => String::new(),
+        false => target("kvant::kvant", "SHARED", names.versioned.as_deref().unwrap_or(names.shared), ""),
+    };
+    let fixed = if cfg!(windows) { "kvant.lib" } else { "libkvant.a" };
+    format!(
+        "get_filename_component(_kvant_prefix \"${{CMAKE_CURRENT_LIST_DIR}}/../../..\" ABSOLUTE)\n{shared}{}unset(_kvant_prefix)\n",
+        target("kvant::static", "STATIC", fixed, &system)
+    )
+}
+
+/// Which versions `find_package(kvant VERSION)` takes: those that differ from this one behind the first number that is not 0.
+fn cmake_version(version: &str) -> String {
+    let mut numbers = version.split('.');
+    let own: Vec<&str> = match numbers.next() {
+        Some("0") => vec!["0", numbers.next().unwrap_or("0")],
+        first => first.into_iter().collect(),
+    };
+    let pattern = format!("^{}(\\\\.|$)", own.join("\\\\."));
+    format!(
+        "set(PACKAGE_VERSION \"{version}\")\n\
+         if(PACKAGE_FIND_VERSION MATCHES \"{pattern}\" AND NOT PACKAGE_FIND_VERSION VERSION_GREATER PACKAGE_VERSION)\n  \
+           set(PACKAGE_VERSION_COMPATIBLE TRUE)\n  \
+           if(PACKAGE_FIND_VERSION VERSION_EQUAL PACKAGE_VERSION)\n    \
+             set(PACKAGE_VERSION_EXACT TRUE)\n  \
+           endif()\n\
+         endif()\n"
     )
 }
 
@@ -264,6 +314,24 @@ mod tests {
         let text = pkg_config("1.2.3", "-lm -lc");
         assert!(text.starts_with("prefix=${pcfiledir}/../..\n\nName: kvant\n"), "{text}");
         assert!(text.contains("Version: 1.2.3\n") && text.ends_with("Libs.private: -lm -lc\n"), "{text}");
+    }
+
+    #[test]
+    fn cmake_finds_the_archive_beside_its_file_and_takes_no_other_interface() {
+        let names = Names { shared: "libkvant.so", versioned: Some("libkvant.so.1".into()) };
+        let text = cmake_config(&names, "-lm -lc");
+        assert!(
+            text.starts_with("get_filename_component(_kvant_prefix \"${CMAKE_CURRENT_LIST_DIR}/../../..\""),
+            "{text}"
+        );
+        assert!(text.contains("INTERFACE_LINK_LIBRARIES \"-lm;-lc\""), "{text}");
+        assert_eq!(text.contains("\"${_kvant_prefix}/lib/libkvant.so.1\""), !cfg!(windows), "{text}");
+        assert!(
+            cmake_version("0.3.1").contains("MATCHES \"^0\\\\.3(\\\\.|$)\""),
+            "{}",
+            cmake_version("0.3.1")
+        );
+        assert!(cmake_version("2.3.1").contains("MATCHES \"^2(\\\\.|$)\""), "{}", cmake_version("2.3.1"));
     }
 
     #[test]

@@ -10,6 +10,7 @@
 //! | `heads` | how queries, keys and values lie in what a projection gives |
 //! | `refusal` | what of a model does not run, by name |
 //! | `packing` | weights, biases and norms on their way to a device |
+//! | `relaid` | types of weights that no device has kernels for, as bytes under scales |
 //! | `rope` | sines and cosines of a pass |
 //!
 //! **Invariant:** nothing here allocates on a device, launches anything, or knows which API does.
@@ -21,6 +22,7 @@ mod device;
 mod heads;
 mod packing;
 mod refusal;
+mod relaid;
 mod rope;
 
 pub use batch::{Batch, Span};
@@ -29,4 +31,5 @@ pub use device::{BackendOptions, Device, DeviceKind, DeviceReport};
 pub use heads::{HeadPlace, HeadPlaces, projected_layers};
 pub use packing::{biases, first_layers, norm_weights, packed, runs};
 pub use refusal::{Blocks, Refusal, check_layers};
+pub use relaid::{RELAID_GROUP, RelaidForm, RelaidRow, relaid_form, relaid_row};
 pub use rope::rotations;

@@ -26,9 +26,6 @@ pub(crate) struct Compiler<'a> {
     pub weights: Option<DType>,
 }
 
-/// Blocks beside attention, MLPs and mixtures that run.
-const RUN: Blocks = Blocks { narrow_experts: false, streams: false, ..Blocks::ALL };
-
 /// A program.
 pub(crate) struct Program {
     pub embedding: Embedding,
@@ -41,7 +38,7 @@ impl Compiler<'_> {
     /// What of a model does not run, before anything is uploaded.
     pub(crate) fn check_model(&self, of: &Description) -> Result<()> {
         let refuse = |refusal: Refusal| refusal.on(self.gpu.name());
-        check_layers(of, RUN, check_mixer, |_| Ok(())).map_err(refuse)
+        check_layers(of, Blocks::ALL, check_mixer, check_streams).map_err(refuse)
     }
 
     pub(crate) fn program(&self, of: &Description) -> Result<Program> {
@@ -72,6 +69,7 @@ impl Compiler<'_> {
             scale: of.scale,
             positions: positions.transpose()?,
             layer_inputs: of.per_layer.as_ref().map(|of| self.layer_inputs(of, widths)).transpose()?,
+            streams: of.streams.as_ref().map(|of| self.streams(of, widths)).transpose()?,
         })
     }
 
@@ -82,7 +80,8 @@ impl Compiler<'_> {
             .map(|residual| self.residual(residual, model, widths))
             .collect::<Result<_>>()?;
         let scale = of.scale.as_ref().map(|scale| scale.read(self.checkpoint)).transpose()?;
-        Ok(Layer { residuals, scale: scale.and_then(|scale| scale.first().copied()) })
+        let altup = of.altup.as_ref().map(|of| self.altup(of, widths).map(Box::new)).transpose()?;
+        Ok(Layer { residuals, scale: scale.and_then(|scale| scale.first().copied()), altup })
     }
 
     fn residual(
@@ -130,9 +129,7 @@ impl Compiler<'_> {
             description::Mixer::LatentAttention(of) => {
                 Ok(Mixer::Attention(Box::new(self.latent_attention(of, widths)?)))
             }
-            description::Mixer::Laurel(_) => {
-                Err(Refusal::model("a block of another kind").on(self.gpu.name()))
-            }
+            description::Mixer::Laurel(of) => Ok(Mixer::Laurel(Box::new(self.laurel(of, widths)?))),
         }
     }
 
@@ -211,6 +208,7 @@ impl Compiler<'_> {
     }
 }
 
+const RAGGED_INPUTS: &str = "inputs of each layer's own that are not whole fours";
 const LONG: &str = "a convolution of more taps than a chunk of state has tokens";
 const SPARSE: &str = "sparse gates that are scaled or clamped, or no gates";
 
@@ -222,6 +220,14 @@ fn is_kernel(conv: &description::Convolution) -> bool {
 fn is_odd_sparse(mlp: &description::Mlp) -> bool {
     let is_plain = mlp.gate_scale == 1.0 && mlp.clamp.is_none() && !matches!(mlp.inner, Inner::Plain(_));
     mlp.sparsity.is_some() && !is_plain
+}
+
+/// What of a layer over several streams does not run.
+fn check_streams(layer: &description::Layer) -> Result<(), String> {
+    match &layer.altup {
+        Some(of) if !of.input.gate.outputs().is_multiple_of(4) => Err(RAGGED_INPUTS.to_owned()),
+        _ => Ok(()),
+    }
 }
 
 /// What of a mixer does not run.
@@ -236,9 +242,7 @@ fn check_mixer(mixer: &description::Mixer) -> Result<(), String> {
             "gates in a projection by head"
         }
         Mixer::LatentAttention(of) => return check_latent(of).map_err(str::to_owned),
-        Mixer::PerLayerInput(of) if !of.gate.outputs().is_multiple_of(4) => {
-            "inputs of each layer's own that are not whole fours"
-        }
+        Mixer::PerLayerInput(of) if !of.gate.outputs().is_multiple_of(4) => RAGGED_INPUTS,
         Mixer::ShortConv(of) if !is_kernel(&of.conv) => LONG,
         Mixer::GatedDeltaNet(of) if !is_kernel(&of.conv) => LONG,
         Mixer::Mamba2(of) if !is_kernel(&of.conv) => LONG,

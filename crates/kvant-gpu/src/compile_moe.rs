@@ -54,8 +54,14 @@ impl Compiler<'_> {
             gate_scale: expert.gate_scale,
             clamp: expert.clamp,
         };
-        let router = self.router(&of.router)?;
-        Ok(Moe { router, experts, first, inner, activate, down, down_scale: expert.down_scale, shared })
+        let narrow = of.latent.as_ref().map(|(into, back)| {
+            let (into, back) = (self.linear(&[into])?, self.linear(&[back])?);
+            widths.expert_narrow = widths.expert_narrow.max(into.outputs());
+            Ok::<_, LoadError>((into, back))
+        });
+        let (narrow, router) = (narrow.transpose()?, self.router(&of.router)?);
+        let down_scale = expert.down_scale;
+        Ok(Moe { router, experts, first, inner, activate, down, down_scale, shared, narrow })
     }
 
     fn router(&self, of: &description::Router) -> Result<Router> {

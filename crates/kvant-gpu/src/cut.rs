@@ -54,13 +54,21 @@ pub(crate) struct Demand {
     pub outputs: usize,
     pub gated: bool,
     pub visits: bool,
+    /// Rows of the tiles that visits were put in.
+    pub tile: Option<usize>,
     /// Whether weights are codes that meet integers.
     pub has_codes: bool,
 }
 
 impl Cut {
     pub(crate) fn new(of: Demand, arithmetic: Arithmetic) -> Cut {
-        let Demand { tokens, outputs, gated, visits, has_codes } = of;
+        let Demand { tokens, outputs, gated, visits, tile, has_codes } = of;
+        if let Some(tile) = tile {
+            return match arithmetic.matrices {
+                Some(side) => Cut::Matrices { side: side as usize, tile },
+                None => Cut::Tile { tokens: tile / 8 },
+            };
+        }
         if tokens > BY_LANES && !visits {
             return match arithmetic.matrices {
                 Some(side) => {

@@ -335,9 +335,11 @@ impl<'a> Run<'a> {
     /// Every row of `x` times the matrix of its head.
     fn visit_heads(&mut self, of: &Linear, heads: usize, x: Place<'_>, y: Place<'_>) {
         let routes = &self.buffers.head_routes;
-        let visits = Visits { routes, of_input: 1, experts: heads };
+        let tiles = self.tiles_visits().then(|| self.head_visits(heads));
+        let visits = Visits { routes, of_input: 1, experts: heads, tiles };
         let fused = Fused { norm: None, activate: None, visits: Some(visits) };
-        let (step, all) = ((VISITS / heads).max(1) * heads, self.rows * heads);
+        let all = self.rows * heads;
+        let step = if tiles.is_some() { all } else { (VISITS / heads).max(1) * heads };
         for first in (0..all).step_by(step) {
             let [from, to] = [x, y].map(|place| Place { at: place.at + first * place.stride, ..place });
             for part in &of.parts {

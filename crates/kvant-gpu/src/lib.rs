@@ -26,8 +26,9 @@
 //! | `layout`, `slot_kernels`, `quads`, `teams` | the kernels of a cache's slots: of each side, and of attention |
 //! | `heads` | what lies between projection and attention, in one dispatch |
 //! | `plan`, `tables`, `attend` | how a pass is cut into work, tables of pages that stay, and attention |
-//! | `moe` | mixtures of experts |
+//! | `moe`, `visits` | mixtures of experts; a prompt's visits to them, sorted |
 //! | `gates`, `layer_inputs` | gates that change rows where they lie; inputs of each layer's own |
+//! | `streams` | several residual streams, and the low-rank layer beside attention |
 //! | `latent` | attention over latents: MLA, and keys that are their values |
 //! | `states` | recurrent state: pieces of a pass and their pages |
 //! | `short_conv`, `delta_net`, `mamba2` | the mixers that have it |
@@ -106,6 +107,7 @@ mod run;
 mod short_conv;
 mod slot_kernels;
 mod states;
+mod streams;
 mod tables;
 mod teams;
 #[cfg(test)]
@@ -113,6 +115,7 @@ mod tests;
 mod times;
 mod top;
 mod unroll;
+mod visits;
 mod weights;
 
 pub use adapter::{AdapterKind, AdapterReport, adapters};

@@ -1,12 +1,14 @@
 //! Mixtures of experts: a router, the experts that each row visits, and their sum.
 //!
-//! The experts of a layer lie in one matrix, one after another. A row of a product is a visit, of one token to one expert, and
-//! finds its expert in what the router wrote; so nothing is gathered and nothing comes back to the host.
+//! The experts of a layer lie in one matrix, one after another. A row of a product is a visit, of one token to one expert. Of up to eight
+//! tokens every visit finds its expert in what the router wrote; those of more are sorted first ([`crate::visits`]), and a tile of them shares
+//! a matrix. Nothing is gathered, and nothing comes back to the host.
 
 use crate::buffer::Buffer;
 use crate::device::Gpu;
+use crate::gates::{GateFunction, GateShape, gate as apply_gate};
 use crate::kernel::Kernel;
-use crate::ops::{Activate, NormShape, ROW_SUM};
+use crate::ops::{Activate, NormShape, ROW_SUM, add};
 use crate::product::{Epilogue, Fused, Target, Visits};
 use crate::program::{Linear, Mlp};
 use crate::recorder::Grid;
@@ -28,6 +30,8 @@ pub(crate) struct Moe {
     pub down_scale: f32,
     /// An expert that every token visits, and the layer whose sigmoid weighs it.
     pub shared: Option<(Mlp, Option<Linear>)>,
+    /// Into the narrower space that experts work in, and out of it after their sum.
+    pub narrow: Option<(Linear, Linear)>,
 }
 
 /// Chooses experts: numbers as described, weights on the device.
@@ -78,23 +82,6 @@ impl Run<'_> {
     pub(crate) fn moe(&mut self, of: &Moe, x: Place<'_>, y: Place<'_>, epilogue: Epilogue) {
         let buffers = self.buffers;
         self.route(of, x);
-        let visits = Visits {
-            routes: buffers.place("routes").buffer,
-            of_input: of.router.chosen,
-            experts: of.experts,
-        };
-        let rows = self.rows * of.router.chosen;
-        let (first, inner) = (buffers.place("expert first"), buffers.place("expert inner"));
-        let fused = Fused { norm: None, activate: None, visits: Some(visits) };
-        if of.activate.gated {
-            self.visit(&of.first, rows, x, inner, Fused { activate: Some(&of.activate), ..fused });
-        } else {
-            self.visit(&of.first, rows, x, first, fused);
-            of.activate.run(&mut self.recorder, (rows, of.inner), first, inner);
-        }
-        let out = buffers.place("expert out");
-        let own = Visits { of_input: 1, ..visits };
-        self.visit(&of.down, rows, inner, out, Fused { visits: Some(own), ..fused });
         let (shared, gate) = (buffers.place("shared"), buffers.place("shared gate"));
         if let Some((mlp, linear)) = &of.shared {
             self.ready_mlp(mlp, x, shared, Epilogue::STORE);
@@ -102,7 +89,45 @@ impl Run<'_> {
                 self.linear(linear, self.rows, x, gate, Epilogue::STORE);
             }
         }
-        self.combine(of, (out, shared, gate), y, epilogue);
+        let hidden = self.network.program.widths.hidden;
+        let Some((into, back)) = &of.narrow else {
+            self.experts(of, x);
+            let has_gate = of.shared.as_ref().map(|(_, gate)| gate.is_some());
+            return self.combine(of, (has_gate, hidden), y, epilogue);
+        };
+        let (narrow, sum) = (buffers.place("expert narrow"), buffers.place("expert sum"));
+        self.linear(into, self.rows, x, narrow, Epilogue::STORE);
+        self.experts(of, narrow);
+        self.combine(of, (None, into.outputs()), sum, Epilogue::STORE);
+        let Some((_, linear)) = &of.shared else {
+            return self.linear(back, self.rows, sum, y, epilogue);
+        };
+        if linear.is_some() {
+            // One gate for all channels of a row.
+            let shape = GateShape { segments: hidden, y_segment: 1, ..GateShape::rows(self.rows, 1) };
+            apply_gate(&mut self.recorder, GateFunction::Sigmoid, gate, shared, shape);
+        }
+        self.linear(back, self.rows, sum, shared, Epilogue { keep: 1.0, ..Epilogue::STORE });
+        add(&mut self.recorder, (self.rows, hidden), shared, y, (epilogue.keep, epilogue.scale));
+    }
+
+    /// What every visit gives, in "expert out".
+    fn experts(&mut self, of: &Moe, x: Place<'_>) {
+        let (buffers, chosen) = (self.buffers, of.router.chosen);
+        let tiles = self.tiles_visits().then(|| self.sorted_visits(chosen, of.experts));
+        let routes = buffers.place("routes").buffer;
+        let visits = Visits { routes, of_input: chosen, experts: of.experts, tiles };
+        let rows = self.rows * chosen;
+        let (first, inner) = (buffers.place("expert first"), buffers.place("expert inner"));
+        let fused = Fused { norm: None, activate: None, visits: Some(visits) };
+        if of.activate.gated && tiles.is_none() {
+            self.visit(&of.first, rows, x, inner, Fused { activate: Some(&of.activate), ..fused });
+        } else {
+            self.visit(&of.first, rows, x, first, fused);
+            of.activate.run(&mut self.recorder, (rows, of.inner), first, inner);
+        }
+        let own = Visits { of_input: 1, ..visits };
+        self.visit(&of.down, rows, inner, buffers.place("expert out"), Fused { visits: Some(own), ..fused });
     }
 
     fn route(&mut self, of: &Moe, x: Place<'_>) {
@@ -142,16 +167,12 @@ impl Run<'_> {
         }
     }
 
-    fn combine(
-        &mut self,
-        of: &Moe,
-        (out, shared, gate): (Place<'_>, Place<'_>, Place<'_>),
-        y: Place<'_>,
-        epilogue: Epilogue,
-    ) {
-        let width = self.network.program.widths.hidden;
-        let (has_shared, has_gate) =
-            (of.shared.is_some(), of.shared.as_ref().is_some_and(|(_, gate)| gate.is_some()));
+    /// Sums what the experts of a row gave under their weights; with `gate` what every token's expert gave too, under its gate where it
+    /// has one.
+    fn combine(&mut self, of: &Moe, (gate, width): (Option<bool>, usize), y: Place<'_>, epilogue: Epilogue) {
+        let (has_shared, has_gate) = (gate.is_some(), gate == Some(true));
+        let [out, shared, gate] =
+            ["expert out", "shared", "shared gate"].map(|name| self.buffers.place(name));
         let constants = format!(
             "const CHOSEN = {}u;\nconst SHARED = {has_shared};\nconst GATE = {has_gate};\n",
             of.router.chosen

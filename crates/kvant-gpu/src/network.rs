@@ -195,6 +195,10 @@ impl Network for GpuNetwork {
         if let Some((of, rows_at)) = rows_at {
             run.layer_inputs(of, rows_at);
         }
+        let streams = self.program.embedding.streams.as_ref();
+        if let Some(streams) = streams {
+            run.open_streams(streams);
+        }
         for (index, layer) in self.program.layers.iter().enumerate() {
             if let Some(observer) = &mut observer {
                 observer(index, &show(&mut run, "x")?);
@@ -203,6 +207,9 @@ impl Network for GpuNetwork {
             if EARLY.contains(&(index + 1)) && !gpu.is_timed() {
                 run.recorder.submit();
             }
+        }
+        if let Some(streams) = streams {
+            run.join_streams(streams);
         }
         let mut hidden = None;
         if observer.is_some() || !asked.hidden.is_empty() {

@@ -3,6 +3,7 @@
 use crate::buffer::Buffer;
 use crate::device::Gpu;
 use crate::program::Widths;
+use crate::visits::list_bytes;
 use crate::weights::{GROUP, Place};
 use std::collections::HashMap;
 
@@ -18,11 +19,14 @@ pub(crate) struct PassBuffers {
     pub fresh: Buffer,
     /// The head of every row of heads, as routers write experts.
     pub head_routes: Buffer,
+    /// Visits to experts, sorted.
+    pub visits: Buffer,
     pub staging: Buffer,
 }
 
 impl PassBuffers {
     pub(crate) fn new(gpu: &Gpu, widths: &Widths, rows: usize) -> PassBuffers {
+        let streams = widths.streams * widths.hidden.next_multiple_of(GROUP);
         let named = [
             ("x", widths.hidden),
             ("normed", widths.hidden),
@@ -51,12 +55,21 @@ impl PassBuffers {
             ("head values", widths.head_values),
             ("layer inputs", widths.layer_inputs),
             ("layer rows", widths.layer_inputs),
+            ("streams", streams),
+            ("predicted", streams),
+            ("route", widths.streams),
+            ("coefficients", widths.streams * widths.streams),
+            ("laurel", widths.laurel),
+            ("laurel out", if widths.laurel > 0 { widths.hidden } else { 0 }),
+            ("laurel normed", if widths.laurel > 0 { widths.hidden } else { 0 }),
+            ("expert narrow", widths.expert_narrow),
+            ("expert sum", widths.expert_narrow),
         ];
         // A row for every visit of a token to an expert.
         let visits = [
             ("expert first", widths.expert_first),
             ("expert inner", widths.expert_inner),
-            ("expert out", if widths.experts > 0 { widths.hidden } else { 0 }),
+            ("expert out", if widths.experts > 0 { widths.hidden.max(widths.expert_narrow) } else { 0 }),
         ];
         let head_routes: Vec<u32> = (0..rows * widths.latent_heads)
             .flat_map(|row| [(row % widths.latent_heads) as u32, 1f32.to_bits()])
@@ -76,6 +89,7 @@ impl PassBuffers {
             states: Buffer::new(gpu, "states", 16),
             fresh: Buffer::new(gpu, "fresh", 16),
             head_routes: Buffer::of_words(gpu, "heads", &head_routes),
+            visits: Buffer::new(gpu, "visits", list_bytes(rows * widths.chosen, widths.experts)),
             staging: Buffer::staging(gpu, 1 << 16),
         }
     }

@@ -11,6 +11,7 @@ use crate::kernel::Kernel;
 use crate::ops::{ACT, Activate, Norm, ROW_SUM, SIXTEEN};
 use crate::recorder::{Grid, Recorder};
 use crate::unroll::unrolled;
+use crate::visits::{TileOrder, VisitTiles};
 use crate::weights::{GROUP, Matrix, Place};
 use kvant_model::description::NormKind;
 use std::sync::{Arc, PoisonError};
@@ -65,6 +66,8 @@ pub(crate) struct Visits<'a> {
     pub of_input: usize,
     /// Experts whose matrices lie one after another.
     pub experts: usize,
+    /// The same rows in tiles that share a matrix, where there are many.
+    pub tiles: Option<VisitTiles<'a>>,
 }
 
 /// What tells the kernels of a matrix apart.
@@ -77,6 +80,7 @@ pub(crate) struct ProductShape {
     /// Which function, and whether it is clamped.
     activate: Option<(usize, bool)>,
     visits: bool,
+    tiles: Option<TileOrder>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -166,7 +170,14 @@ impl Matrix {
                 unrolled(&text, &counts) + ACT
             }
         };
-        let text = include_str!("wgsl/product.wgsl").to_owned() + &body;
+        let (order, rows) = match shape.tiles {
+            None => (String::new(), include_str!("wgsl/whole.wgsl")),
+            Some(TileOrder::Sorted) => (String::new(), include_str!("wgsl/grouped.wgsl")),
+            Some(TileOrder::ByHead { heads }) => {
+                (format!("const HEADS = {heads}u;\n"), include_str!("wgsl/by_head.wgsl"))
+            }
+        };
+        let text = [include_str!("wgsl/product.wgsl"), &order, rows, &body].concat();
         gpu.unchecked_kernel(shape.cut.label(), self.source(&constants, &text))
     }
 
@@ -230,7 +241,9 @@ impl Matrix {
         let experts = fused.visits.map_or(1, |visits| visits.experts);
         let outputs = self.outputs() / experts / if gated { 2 } else { 1 };
         let (visits, has_codes) = (fused.visits.is_some(), self.has_codes());
-        let demand = Demand { tokens, outputs, gated, visits, has_codes };
+        let tiles = fused.visits.and_then(|visits| visits.tiles);
+        let tile = tiles.map(|tiles| tiles.tokens());
+        let demand = Demand { tokens, outputs, gated, visits, tile, has_codes };
         let shape = ProductShape {
             cut: Cut::new(demand, recorder.gpu().arithmetic()),
             bias: bias.is_some(),
@@ -238,6 +251,7 @@ impl Matrix {
             norm: fused.norm.map(|(norm, _)| NormShape::of(norm)),
             activate: fused.activate.map(|activate| (activate.number(), activate.clamp.is_some())),
             visits,
+            tiles: tiles.map(|tiles| tiles.order()),
         };
         let kernel = self.product(recorder.gpu(), shape);
         let ends = match fused.activate {
@@ -279,7 +293,8 @@ impl Matrix {
                 norm.and_then(|norm| norm.bias.as_ref()).unwrap_or(weights),
                 fused.visits.map_or(weights, |visits| visits.routes),
             ];
-            let (across, along) = (outputs.div_ceil(per_outputs), tokens.div_ceil(per_tokens));
+            let across = outputs.div_ceil(per_outputs);
+            let along = tiles.map_or(tokens.div_ceil(per_tokens), |tiles| tiles.count());
             match shape.cut {
                 Cut::Lanes { .. } | Cut::Dots { .. } => {
                     let across = self.workgroups(recorder.gpu(), across, shape.cut);
@@ -287,7 +302,9 @@ impl Matrix {
                 }
                 // Tiles of the same outputs beside each other: they find weights in the cache.
                 Cut::Tile { .. } | Cut::Matrices { .. } => {
-                    recorder.dispatch(&kernel, &bound[..5], &arguments, Grid(along as u32, across as u32, 1));
+                    let mut bound = bound[..5].to_vec();
+                    bound.extend(tiles.and_then(|tiles| tiles.list()));
+                    recorder.dispatch(&kernel, &bound, &arguments, Grid(along as u32, across as u32, 1));
                 }
             }
         }

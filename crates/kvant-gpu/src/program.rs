@@ -8,6 +8,7 @@ use crate::mamba2::Mamba2;
 use crate::moe::Moe;
 use crate::ops::{Activate, Norm};
 use crate::short_conv::ShortConv;
+use crate::streams::{AltUp, Laurel, Streams};
 use crate::weights::Matrix;
 use kvant_device::HeadPlace;
 use kvant_model::Tensor;
@@ -43,6 +44,7 @@ pub(crate) struct Embedding {
     pub scale: f32,
     pub positions: Option<Buffer>,
     pub layer_inputs: Option<LayerInputs>,
+    pub streams: Option<Streams>,
 }
 
 /// Attention over keys and values: numbers as described, weights on the device.
@@ -91,6 +93,7 @@ pub(crate) enum Mixer {
     DeltaNet(Box<DeltaNet>),
     Mamba2(Box<Mamba2>),
     PerLayerInput(Box<LayerInput>),
+    Laurel(Box<Laurel>),
 }
 
 impl Mixer {
@@ -103,7 +106,8 @@ impl Mixer {
             | Mixer::ShortConv(_)
             | Mixer::DeltaNet(_)
             | Mixer::Mamba2(_)
-            | Mixer::PerLayerInput(_) => None,
+            | Mixer::PerLayerInput(_)
+            | Mixer::Laurel(_) => None,
         }
     }
 }
@@ -125,10 +129,11 @@ pub(crate) struct Residual {
     pub keep: f32,
 }
 
-/// A layer: its residuals, and what the stream is multiplied by in the end.
+/// A layer: its residuals, what the stream is multiplied by in the end, and what becomes of other streams.
 pub(crate) struct Layer {
     pub residuals: Vec<Residual>,
     pub scale: Option<f32>,
+    pub altup: Option<Box<AltUp>>,
 }
 
 /// After the last layer.
@@ -161,9 +166,13 @@ pub(crate) struct Widths {
     pub latent_heads: usize,
     /// Inputs of all layers' own.
     pub layer_inputs: usize,
-    /// Of mixtures: experts, and those that a token visits.
+    /// Residual streams, where there are several, and the narrow space of LAuReL.
+    pub streams: usize,
+    pub laurel: usize,
+    /// Of mixtures: experts, those that a token visits, and the space they work in.
     pub experts: usize,
     pub chosen: usize,
     pub expert_first: usize,
     pub expert_inner: usize,
+    pub expert_narrow: usize,
 }

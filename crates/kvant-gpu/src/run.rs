@@ -58,10 +58,16 @@ impl<'a> Run<'a> {
     }
 
     pub(crate) fn layer(&mut self, layer: &'a Layer) {
+        if let Some(altup) = &layer.altup {
+            self.predict(altup);
+        }
         layer.residuals.iter().for_each(|residual| self.residual(residual));
         if let Some(scale) = layer.scale {
             let (x, other) = (self.buffers.place("x"), self.buffers.place("branch"));
             self.add(other, x, (scale, 0.0));
+        }
+        if let Some(altup) = &layer.altup {
+            self.correct(altup);
         }
     }
 
@@ -148,7 +154,7 @@ impl<'a> Run<'a> {
             Mixer::ShortConv(of) => Some(&of.input),
             Mixer::DeltaNet(of) => Some(&of.projection),
             Mixer::Mamba2(of) => Some(&of.input),
-            Mixer::Moe(_) | Mixer::PerLayerInput(_) => None,
+            Mixer::Moe(_) | Mixer::PerLayerInput(_) | Mixer::Laurel(_) => None,
         };
         let norm = of.norm.as_ref().map(|norm| (norm, of.input_scale));
         let fused = Fused { norm, ..Fused::default() };
@@ -178,6 +184,7 @@ impl<'a> Run<'a> {
             Mixer::DeltaNet(of) => self.delta_net(of, input, y, epilogue),
             Mixer::Mamba2(of) => self.mamba2(of, input, y, epilogue),
             Mixer::PerLayerInput(of) => self.layer_input(of, input.x, y, epilogue),
+            Mixer::Laurel(of) => self.laurel(of, input.x, y, epilogue),
         }
     }
 

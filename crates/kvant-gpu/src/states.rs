@@ -280,7 +280,11 @@ impl Mixer {
             Mixer::ShortConv(of) => Some(&of.state),
             Mixer::DeltaNet(of) => Some(&of.state),
             Mixer::Mamba2(of) => Some(&of.state),
-            Mixer::Attention(_) | Mixer::Mlp(_) | Mixer::Moe(_) | Mixer::PerLayerInput(_) => None,
+            Mixer::Attention(_)
+            | Mixer::Mlp(_)
+            | Mixer::Moe(_)
+            | Mixer::PerLayerInput(_)
+            | Mixer::Laurel(_) => None,
         }
     }
 }

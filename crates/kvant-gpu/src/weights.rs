@@ -10,6 +10,8 @@ use crate::kernel::Kernel;
 use crate::product::ProductShape;
 use crate::recorder::{Grid, Recorder};
 use crate::unroll::unrolled;
+use half::f16;
+use kvant_device::{RelaidForm, RelaidRow, relaid_form, relaid_row};
 use kvant_model::error::{LoadError, Result};
 use kvant_model::{DType, Tensor};
 use std::collections::HashMap;
@@ -22,8 +24,8 @@ pub(crate) const GROUP: usize = 32;
 /// Bytes that are sent to the device before the host waits for it.
 const UPLOAD: usize = 16 << 20;
 
-/// The element types that the device multiplies.
-pub const WEIGHT_TYPES: [DType; 12] = [
+/// The element types that the device multiplies: twelve as they are, and those that are relaid.
+pub const WEIGHT_TYPES: [DType; 25] = [
     DType::F32,
     DType::F16,
     DType::BF16,
@@ -36,6 +38,19 @@ pub const WEIGHT_TYPES: [DType; 12] = [
     DType::MXFP4,
     DType::Int8G32,
     DType::Int4G32,
+    DType::Q5_0,
+    DType::Q5_1,
+    DType::Q2_K,
+    DType::Q3_K,
+    DType::Q8_K,
+    DType::IQ4_NL,
+    DType::IQ4_XS,
+    DType::IQ3_S,
+    DType::IQ3_XXS,
+    DType::IQ2_S,
+    DType::IQ2_XS,
+    DType::IQ2_XXS,
+    DType::NVFP4,
 ];
 
 /// The text that reads a group of weights of a type; `None` for types that the device does not multiply.
@@ -44,6 +59,8 @@ fn reader(dtype: DType) -> Option<String> {
         let pair = unpack2x16float(weights[at + index / 2u]);\n    \
         return select(pair.x, pair.y, index % 2u == 1u);\n}\n";
     const K: &str = include_str!("wgsl/weights/k.wgsl");
+    const SCALED: &str = "const MINIMA = false;\n";
+    const MINIMA: &str = "const MINIMA = true;\n";
     let (before, text) = match dtype {
         DType::F32 => ("", include_str!("wgsl/weights/f32.wgsl")),
         DType::F16 => ("", include_str!("wgsl/weights/f16.wgsl")),
@@ -55,16 +72,35 @@ fn reader(dtype: DType) -> Option<String> {
         DType::Q5_K => (K, include_str!("wgsl/weights/q5_k.wgsl")),
         DType::Q6_K => ("", include_str!("wgsl/weights/q6_k.wgsl")),
         DType::MXFP4 => ("", include_str!("wgsl/weights/mxfp4.wgsl")),
-        _ => return None,
+        other => match relaid_form(other)? {
+            RelaidForm::Q8_0 => (HALVES, include_str!("wgsl/weights/q8_0.wgsl")),
+            RelaidForm::Scaled => (SCALED, include_str!("wgsl/weights/scaled.wgsl")),
+            RelaidForm::Minima => (MINIMA, include_str!("wgsl/weights/scaled.wgsl")),
+        },
     };
     Some(format!("{before}{text}"))
 }
 
 /// One row as the device has it: whole fours of words, which kernels load at once.
 fn row_words(dtype: DType, row: &[u8], columns: usize) -> Vec<u32> {
-    let mut words = packed_words(dtype, row, columns);
+    let mut words = relaid_words(dtype, row).unwrap_or_else(|| packed_words(dtype, row, columns));
     words.resize(words.len().next_multiple_of(4), 0);
     words
+}
+
+/// The same of a type that is relaid: codes, then scales, then minima.
+fn relaid_words(dtype: DType, row: &[u8]) -> Option<Vec<u32>> {
+    let form = relaid_form(dtype)?;
+    let RelaidRow { codes, scales, minima } = relaid_row(dtype, row).ok()?;
+    let mut bytes: Vec<u8> = codes.into_iter().map(i8::cast_unsigned).collect();
+    // Groups of 32 that the last block has too many values for have no codes, and scales of zero.
+    bytes.resize(bytes.len().next_multiple_of(GROUP), 0);
+    if form == RelaidForm::Q8_0 {
+        bytes.extend(scales.iter().step_by(2).flat_map(|scale| f16::from_f32(*scale).to_le_bytes()));
+    } else {
+        bytes.extend(scales.iter().chain(&minima).flat_map(|number| number.to_le_bytes()));
+    }
+    Some(words_of(&bytes))
 }
 
 fn packed_words(dtype: DType, row: &[u8], columns: usize) -> Vec<u32> {

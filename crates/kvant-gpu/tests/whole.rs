@@ -11,6 +11,7 @@ use kvant_conformance::reading::{largest_difference, read, tokens};
 use kvant_conformance::{Bounds, Fixture, ModelSet, Refused, Subject, policy};
 use kvant_cpu::{Cpu, LoadOptions};
 use kvant_gpu::{Arithmetic, Gpu, GpuBackend};
+use kvant_model::description::{Ffn, Mixer};
 use kvant_model::{Checkpoint, Chunk, DType, Model, Pass};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,7 +24,6 @@ fn subject() -> Option<Subject> {
 }
 
 const REFUSES: &[Refused] = &[
-    Refused { because: "several residual streams (AltUp)", names: &["gemma3n"] },
     Refused { because: "trellis", names: &["trellis3"] },
     Refused { because: "scales by the rule NonLinear", names: &["iq4"] },
     Refused {
@@ -224,6 +224,33 @@ fn no_buffer_holds_a_decoded_page() {
         let decoded = 2 * 220 * shapes.sum::<usize>();
         let more = others().saturating_sub(short);
         assert!(8 * more < decoded, "{text}: {more} bytes more beside pages, decoded {decoded}");
+    }
+}
+
+/// Experts in a narrower space, beside one in the full width, and a prompt long enough that visits are sorted.
+#[test]
+fn experts_in_a_narrower_space_are_those_of_the_cpu() {
+    let Some(gpu) = gpu() else { return };
+    let is_narrow = |description: &kvant_model::Description| {
+        let mut mixers = description.layers.iter().flat_map(|layer| layer.mixers());
+        mixers.any(|mixer| matches!(mixer, Mixer::Ffn(Ffn::Experts(of)) if of.latent.is_some()))
+    };
+    let mut models = kvant_conformance::wide::attending(true);
+    models.retain(|(_, checkpoint)| is_narrow(&kvant_model::Description::of(checkpoint).unwrap()));
+    assert!(!models.is_empty(), "no model has experts in a narrower space");
+    for (name, checkpoint) in models {
+        let backend = GpuBackend::new(&gpu);
+        let model = Model::load(&backend, &checkpoint).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let host = on_cpu(&checkpoint);
+        let ids = tokens(80, model.vocabulary());
+        let on_gpu =
+            |chunks: &[usize]| read(&model, &mut cache(&model, "f32", backend.store()), &ids, chunks);
+        let found = on_gpu(&[70, 9, 1]);
+        assert!(found == on_gpu(&[3, 8, 1]), "{name}: other chunks");
+        let truth = read(&host, &mut cache(&host, "f32", Arena::new()), &ids, &[80]);
+        let off = largest_difference(&found, &truth);
+        println!("{name}: off by {off:.1e}");
+        assert!(off <= 1e-4, "{name}: {off:e}");
     }
 }
 

@@ -21,7 +21,14 @@ fn tensor(random: &mut Random, dtype: DType, rows: usize, columns: usize) -> Ten
             DType::BF16 => block = half::bf16::from_f32(random.number()).to_le_bytes().to_vec(),
             DType::MXFP4 => block[0] = 120 + block[0] % 8,
             DType::Q6_K => block[208..].copy_from_slice(&scale(random)),
-            DType::Q4_1 | DType::Q4_K | DType::Q5_K => {
+            DType::Q3_K => block[108..].copy_from_slice(&scale(random)),
+            DType::Q8_K => block[..4].copy_from_slice(&0.02f32.to_le_bytes()),
+            DType::NVFP4 => block[..4].iter_mut().for_each(|scale| *scale = 40 + *scale % 16),
+            DType::Q2_K => {
+                block[80..82].copy_from_slice(&scale(random));
+                block[82..].copy_from_slice(&scale(random));
+            }
+            DType::Q4_1 | DType::Q5_1 | DType::Q4_K | DType::Q5_K => {
                 block[..2].copy_from_slice(&scale(random));
                 block[2..4].copy_from_slice(&scale(random));
             }

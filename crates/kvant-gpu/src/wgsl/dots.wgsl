@@ -145,7 +145,7 @@ fn main(
                 }
                 y[(first + t) * a.y_stride + a.y_at + o] = inner_value(gate, up, a.keep, a.scale, a.cap);
             } else {
-                store(first + t, o, inverse * total(TOKENS * own + t));
+                store(first + t, o, bias_of(o), inverse * total(TOKENS * own + t));
             }
         }
         if SINGLE && after < units {

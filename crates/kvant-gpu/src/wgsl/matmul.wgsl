@@ -149,7 +149,7 @@ fn main(
                 }
                 y[(first + t) * a.y_stride + a.y_at + o] = inner_value(gate, up, a.keep, a.scale, a.cap);
             } else {
-                store(first + t, o, total(TOKENS * (own % R) + t, own / R));
+                store(first + t, o, bias_of(o), total(TOKENS * (own % R) + t, own / R));
             }
         }
         if SINGLE && after < units {

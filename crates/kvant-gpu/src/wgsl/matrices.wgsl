@@ -17,7 +17,11 @@ fn main(@builtin(local_invocation_index) thread: u32, @builtin(workgroup_id) id:
     let subgroup = thread / 32u;
     let own_rows = (subgroup % ACROSS) * (I * SIDE);
     let own_columns = (subgroup / ACROSS) * (J * SIDE);
-    let first = id.x * COLUMNS;
+    let tile = tile_at(id.x, COLUMNS);
+    if GROUPED && tile.end == 0u {
+        return;
+    }
+    let first = tile.first;
     let place = thread % HALF;
     let unpacks = thread < HALF;
     //@ i I
@@ -27,7 +31,7 @@ fn main(@builtin(local_invocation_index) thread: u32, @builtin(workgroup_id) id:
     //@
     // What the next group needs is asked for before this one is multiplied.
     //@ n ROW_STEPS
-    let row$n = min(id.y * ROWS + place + HALF * $nu, a.outputs - 1u) * a.row_words;
+    let row$n = (tile.row + min(id.y * ROWS + place + HALF * $nu, a.outputs - 1u)) * a.row_words;
     var w$n = fetch(row$n, 0u);
     //@
     //@ n X_STEPS
@@ -90,15 +94,11 @@ fn main(@builtin(local_invocation_index) thread: u32, @builtin(workgroup_id) id:
     for (var e = lane; e < SIDE * SIDE; e += 32u) {
         let o = id.y * ROWS + own_rows + $iu * SIDE + e % SIDE;
         let token = first + own_columns + $ju * SIDE + e / SIDE;
-        if token < a.tokens && o < a.outputs {
-            store(token, o, 16.0 * outs[subgroup * (SIDE * SIDE) + e]);
+        if token < tile.end && o < a.outputs {
+            store(visit(token), o, a.bias_at + tile.row + o, 16.0 * outs[subgroup * (SIDE * SIDE) + e]);
         }
     }
     workgroupBarrier();
     //@
     //@
-}
-
-fn bias_of(o: u32) -> u32 {
-    return a.bias_at + o;
 }

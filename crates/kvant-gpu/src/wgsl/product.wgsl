@@ -32,11 +32,12 @@ var<immediate> a: Arguments;
 @group(0) @binding(3) var<storage, read> bias: array<f32>;
 @group(0) @binding(4) var<storage, read_write> y: array<f32>;
 
-fn store(token: u32, o: u32, sum: f32) {
+// `bias_at` is where the output's bias is.
+fn store(token: u32, o: u32, bias_at: u32, sum: f32) {
     let at = token * a.y_stride + a.y_at + o;
     var v = sum;
     if BIAS {
-        v += bias[bias_of(o)];
+        v += bias[bias_at];
     }
     v *= a.scale;
     if a.cap > 0.0 {
@@ -53,7 +54,7 @@ fn input(token: u32, four: u32) -> vec4<f32> {
     if four >= 8u * a.groups || (RAGGED && 4u * four >= INPUTS) {
         return vec4<f32>(0.0);
     }
-    var row = min(token, a.tokens - 1u);
+    var row = visit(min(token, a.tokens - 1u));
     if VISITS {
         row /= a.visits;
     }

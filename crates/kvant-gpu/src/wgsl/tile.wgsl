@@ -13,8 +13,12 @@ var<workgroup> xs: array<vec4<f32>, 64 * P>;
 fn main(@builtin(local_invocation_index) thread: u32, @builtin(workgroup_id) id: vec3<u32>) {
     let quad = thread % 16u;
     let slot = thread / 16u;
-    let first = id.x * 8u * P;
-    let row = min(id.y * 64u + thread % 64u, a.outputs - 1u) * a.row_words;
+    let tile = tile_at(id.x, 8u * P);
+    if GROUPED && tile.end == 0u {
+        return;
+    }
+    let first = tile.first;
+    let row = (tile.row + min(id.y * 64u + thread % 64u, a.outputs - 1u)) * a.row_words;
     //@ h FOURS
     //@ j 4
     var sum$h_$j = vec4<f32>(0.0);
@@ -107,15 +111,11 @@ fn main(@builtin(local_invocation_index) thread: u32, @builtin(workgroup_id) id:
     {
         let token = first + P * slot + 4u * $hu + $ju;
         //@ n 4
-        if token < a.tokens && o + $nu < a.outputs {
-            store(token, o + $nu, all$h_$j[$n]);
+        if token < tile.end && o + $nu < a.outputs {
+            store(visit(token), o + $nu, a.bias_at + tile.row + o + $nu, all$h_$j[$n]);
         }
         //@
     }
     //@
     //@
-}
-
-fn bias_of(o: u32) -> u32 {
-    return a.bias_at + o;
 }

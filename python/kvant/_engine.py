@@ -96,9 +96,10 @@ class Engine:
         streaming attention (StreamingLLM) in place of `ctx`: the `sinks` and this many last tokens are in view, without end. `mlock` pins
         weights, keys and values in memory. `sparse_v` leaves out values of pages in which no token has this share of the largest
         weight. `state` is what recurrent state is stored in. `chat_template` is a Jinja template in place of the model's own.
-        `speculate` is speculative decoding, which changes nothing but time: `suffix` [where the device allows it], `off`, or the
-        file of a draft model (smaller, with the same tokenizer; on CPUs). `lora` are LoRA adapters that every text runs with: a GGUF
-        file for a GGUF model, a PEFT folder for a Hugging Face one, with `:SCALE` after it to weigh it; on CPUs.
+        `speculate` is speculative decoding, which changes nothing but time: `suffix` [where the device allows it], `mtp` (the
+        model's own head for further tokens; on CPUs) [where the file has one], `off`, or the file of a draft model (smaller, with the same
+        tokenizer; on CPUs). `lora` are LoRA adapters that every text runs with: a GGUF file for a GGUF model, a PEFT folder for a Hugging
+        Face one, with `:SCALE` after it to weigh it; on CPUs.
 
         The `rope_…` and `yarn_…` settings take the place of the file's rotary embedding, under llama.cpp's names.
         """

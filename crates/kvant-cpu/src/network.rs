@@ -1,14 +1,14 @@
 //! A compiled model: embedding before the layers, norm and logits after them.
 
 use crate::blocks::{
-    Activations, AdaptedRows, Block, Embedding, Folded, Head, Layer, PerLayerEmbedding, Streams,
+    Activations, AdaptedRows, Block, Embedding, Folded, Head, Layer, Mtp, PerLayerEmbedding, Streams,
 };
 use crate::drivers::Drivers;
 use crate::pass::CpuPass;
 use kvant_attention::Attention;
-use kvant_cache::{AttentionObserver, KvSlot, Sequence, Slots, StateError};
+use kvant_cache::{AttentionObserver, KvSlot, Sequence, Slots, StateError, StateErrorKind};
 use kvant_model::description::Rope;
-use kvant_model::{Abilities, Network, Observer, Outputs, Pass, Rows};
+use kvant_model::{Abilities, Chunk, Guesses, Network, Observer, Outputs, Pass, Rows};
 use kvant_simd::Tier;
 use tracing::trace_span;
 
@@ -24,6 +24,8 @@ pub struct CpuNetwork {
     pub layers: Vec<Layer>,
     /// After the last.
     pub head: Head,
+    /// What guesses further tokens; none where it is not there, or not asked for.
+    pub mtp: Option<Mtp>,
     /// The rotary embeddings that layers refer to.
     pub ropes: Vec<Rope>,
     /// How queries and keys meet slots of latents, by slot.
@@ -52,6 +54,30 @@ impl Network for CpuNetwork {
         self.drivers.with(|attention| self.run(pass, sequences, attention))
     }
 
+    fn guess(
+        &self,
+        chunks: &[Chunk<'_>],
+        hidden: &Rows,
+        sequences: &mut [&mut Sequence],
+    ) -> Result<Guesses, StateError> {
+        let Some(mtp) = &self.mtp else {
+            let what = "a head that guesses further tokens (MTP)";
+            return Err(StateError::new(0, StateErrorKind::Pass { what }));
+        };
+        let folded: Vec<Option<Folded>> = mtp.slots.iter().map(|_| None).collect();
+        let left = Activations::from_vec(hidden.data().to_vec(), hidden.width());
+        self.drivers.with(|attention| {
+            let mut cpu = CpuPass::new(chunks, sequences, attention, &self.ropes, &folded)?;
+            let (normed, handed_on) = Block(mtp).forward(left, &mut cpu)?;
+            let wanted = Pass::new(chunks).wanted();
+            let logits = match wanted.scored.is_empty() {
+                true => Rows::from_vec(Vec::new(), self.head.output.outputs()),
+                false => Block(mtp).logits(&normed.gather(&wanted.scored), &self.head).into_rows(),
+            };
+            Ok(Guesses { logits, hidden: handed_on.gather(&wanted.scored).into_rows() })
+        })
+    }
+
     fn abilities(&self) -> Abilities {
         // Layers with inputs of their own look ids up; what else they read is not shown to observers.
         let one_stream = self.per_layer.is_none() && self.layers.iter().all(|layer| layer.altup.is_none());
@@ -64,6 +90,7 @@ impl Network for CpuNetwork {
             attention_observer: true,
             adapters: true,
             any_rows: true,
+            mtp: self.mtp.is_some(),
         }
     }
 

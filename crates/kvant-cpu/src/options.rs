@@ -13,11 +13,14 @@ pub struct LoadOptions {
     /// Pins the matrices of linear layers and the token table in memory; loading fails where the system does not
     /// allow it.
     pub lock: bool,
+    /// Loads the head that guesses further tokens (MTP) as well, where the file has one.
+    pub mtp: bool,
 }
 
 impl LoadOptions {
     /// Nothing is packed, converted or copied: for looking at a model rather than running it.
-    pub const AS_STORED: Self = Self { weights: None, activations: ActivationType::F32, lock: false };
+    pub const AS_STORED: Self =
+        Self { weights: None, activations: ActivationType::F32, lock: false, mtp: false };
 }
 
 /// The numbers that weights are multiplied with.

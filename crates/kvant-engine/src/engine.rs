@@ -8,7 +8,9 @@ use crate::rerank::Judge;
 use crate::sampler::{SamplingOverrides, SamplingParams};
 use crate::session::{CARD_PREFILL_CHUNK, PREFILL_CHUNK, Session};
 use crate::signature::{device_numerics, numerics};
-use crate::speculation::{DraftModel, DraftProposer, MakeProposer, Proposer, SuffixProposer};
+use crate::speculation::{
+    DraftModel, DraftProposer, MakeProposer, MtpHead, MtpSequence, Proposer, SuffixProposer,
+};
 use kvant_attention::{KvCache, KvUnsupported};
 use kvant_cache::snapshot::Numerics;
 use kvant_cache::{Policy, Sequence, Store};
@@ -23,7 +25,7 @@ use std::sync::{Arc, OnceLock};
 
 /// Everything a checkpoint holds that generation needs. It is immutable; sessions share it.
 pub struct Engine {
-    model: Model,
+    model: Arc<Model>,
     tokenizer: Tokenizer,
     template: Option<ChatTemplate>,
     format: ChatFormat,
@@ -108,7 +110,7 @@ impl Engine {
         checkpoint: &Checkpoint,
         backend: &(dyn Backend + Sync),
     ) -> Result<Self, LoadError> {
-        let model = pool.install(|| Model::load(backend, checkpoint))?;
+        let model = Arc::new(pool.install(|| Model::load(backend, checkpoint))?);
         let device = backend.name().to_owned();
         let tokenizer = Tokenizer::of(checkpoint)?;
         let (format, reply_markers) = (ChatFormat::default(), Vec::new());
@@ -158,6 +160,20 @@ impl Engine {
     pub fn with_draft(self, draft: DraftModel) -> Result<Self, LoadError> {
         let draft = Arc::new(draft);
         self.with_proposers(Some(Arc::new(move || Box::new(DraftProposer::new(Arc::clone(&draft))))))
+    }
+
+    /// The same, where the head of its file that guesses further tokens (MTP) says what follows. The head was loaded
+    /// ([`LoadOptions::mtp`]); its sequences hold at most `context` tokens, kept as `policy` says on pages of `store`.
+    ///
+    /// # Errors
+    /// As [`Engine::with_proposers`], and if there is no such head, or no cache keeps its keys and values like that.
+    pub fn with_mtp(self, (policy, context, store): (Policy, usize, Store)) -> Result<Self, LoadError> {
+        let kept = (policy, context, store);
+        let head = Arc::new(MtpHead::new(Arc::clone(&self.model), self.pool.clone(), kept)?);
+        let make = move || -> Box<dyn Proposer> {
+            Box::new(DraftProposer::with(MtpSequence::new(Arc::clone(&head))))
+        };
+        self.with_proposers(Some(Arc::new(make)))
     }
 
     /// The same with proposers of the caller's own, one for each text.

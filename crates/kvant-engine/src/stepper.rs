@@ -175,6 +175,18 @@ impl Stepper {
         self.tokens.append(&mut guess);
     }
 
+    /// Whether whoever proposes wants to be shown what the model leaves of what it reads.
+    pub fn watches(&self) -> bool {
+        self.proposer.as_ref().is_some_and(|proposer| proposer.watches())
+    }
+
+    /// Shows it what the model left of `count` of its tokens from `at` on, those proposed included: `(count, hidden)`.
+    pub fn watch(&mut self, at: usize, count: usize, left: &[f32]) {
+        if let Some(proposer) = &mut self.proposer {
+            proposer.watch(at, &self.tokens[at..at + count], left);
+        }
+    }
+
     /// Forgets what was proposed.
     pub fn forget_proposal(&mut self) {
         self.tokens.truncate(self.known);

@@ -3,18 +3,24 @@
 //!
 //! `KVANT_SPECULATION_CASES` sets how many generations are compared; a few hundred by default.
 
+#[path = "../../kvant-model/tests/support/mtp.rs"]
+mod mtp;
 #[path = "../../kvant-model/tests/support/tiny.rs"]
 mod tiny;
 
 use kvant_codec::split_mix;
+use kvant_cpu::Cpu;
 use kvant_engine::grammar::{Grammar, GrammarCompiler, GrammarConstraint};
 use kvant_engine::scheduler::{Job, JobEvent, JobUsage, Listener, Logprobs, Scheduler, SchedulerOptions};
-use kvant_engine::speculation::{DraftModel, DraftProposer, MakeProposer, ProposalLimits, Proposer};
-use kvant_engine::{
-    Arena, Constraint, Engine, Finish, KvCache, LoadOptions, Policy, Request, SamplingParams, Snapshot,
+use kvant_engine::speculation::{
+    DraftModel, DraftProposer, MakeProposer, MtpHead, MtpSequence, ProposalLimits, Proposer,
 };
-use kvant_model::Checkpoint;
+use kvant_engine::{
+    Arena, Constraint, DeviceChoice, Engine, Finish, KvCache, LoadOptions, OpenOptions, Policy, Request,
+    SamplingParams, Snapshot,
+};
 use kvant_model::gguf::Gguf;
+use kvant_model::{Checkpoint, Model};
 use serde_json::{Value, json};
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -24,6 +30,9 @@ const CONTEXT: usize = 300;
 
 /// Attention with and without windows, recurrent state, and the tiny model that has words.
 const MODELS: [&str; 6] = ["tiny", "tiny", "gemma3", "lfm2", "qwen3_next", "falcon_h1"];
+
+/// Models that get a head for further tokens: recurrent state, latents, experts with an output of the head's own.
+const HEADS: [&str; 4] = ["qwen3_next", "qwen3_5", "deepseek_v3", "glm4_moe"];
 
 const POLICIES: [&str; 5] =
     ["int4", "f16", "int8;recent=20", "k=ch4:p128,v=rot4g32;recent=70;sinks=1", "int4;sinks=0"];
@@ -101,6 +110,54 @@ fn drafting(target: Engine, name: &str) -> Engine {
     let draft = Arc::new(draft(&target, name));
     let make: MakeProposer = Arc::new(move || Box::new(EagerDraft(DraftProposer::new(Arc::clone(&draft)))));
     target.with_proposers(Some(make)).unwrap()
+}
+
+/// The model's own head, whose guesses are worth any time.
+struct EagerHead(DraftProposer<MtpSequence>);
+
+impl Proposer for EagerHead {
+    fn propose(&mut self, tokens: &[u32], limits: ProposalLimits, proposal: &mut Vec<u32>) {
+        let limits = ProposalLimits { least_chance: 0.01, seconds_per_token: Some(1e9), ..limits };
+        self.0.propose(tokens, limits, proposal);
+    }
+
+    fn watches(&self) -> bool {
+        self.0.watches()
+    }
+
+    fn watch(&mut self, at: usize, tokens: &[u32], left: &[f32]) {
+        self.0.watch(at, tokens, left);
+    }
+}
+
+/// A fixture with a head, in a folder.
+fn folder_with_head(name: &str) -> tempfile::TempDir {
+    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kvant-model/tests/fixtures").join(name);
+    let read = |file: &str| std::fs::read(fixture.join(file)).unwrap();
+    let config = serde_json::from_slice(&read("config.json")).unwrap();
+    let (bytes, config) = mtp::with_head(&read("model.safetensors"), &config);
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("model.safetensors"), bytes).unwrap();
+    std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+    std::fs::write(folder.path().join("tokenizer.json"), byte_tokenizer().to_string()).unwrap();
+    folder
+}
+
+/// A model with and without its head's guesses; for all texts together the head has little room.
+fn with_and_without_head(name: &str) -> [Arc<Engine>; 2] {
+    let folder = folder_with_head(name);
+    let options = LoadOptions { mtp: true, ..LoadOptions::default() };
+    let checkpoint = Checkpoint::open(folder.path()).unwrap();
+    let pool = kvant_threads::Pool::new(1);
+    let load = || Engine::load_on(pool.clone(), &checkpoint, options).unwrap();
+    let model = Arc::new(Model::load(&Cpu::new(options).unwrap(), &checkpoint).unwrap());
+    let policy: Policy = "int4".parse().unwrap();
+    let empty = KvCache::new(&policy, &model.mtp().unwrap().slots, CONTEXT).unwrap();
+    let store = Arena::with_cap(3 * empty.sequence().layout().arena_bytes(CONTEXT, 256)).into();
+    let head = Arc::new(MtpHead::new(model, pool.clone(), (policy, CONTEXT - 20, store)).unwrap());
+    let make: MakeProposer =
+        Arc::new(move || Box::new(EagerHead(DraftProposer::with(MtpSequence::new(Arc::clone(&head))))));
+    [load().without_speculation(), load().with_proposers(Some(make)).unwrap()].map(Arc::new)
 }
 
 struct Models {
@@ -424,4 +481,77 @@ fn a_draft_with_other_words_is_refused_by_the_first_that_differs() {
     let words = (target.tokenizer(), target.model().vocabulary());
     let error = DraftModel::new(other, (policy, CONTEXT, Arena::new().into()), words).err().unwrap();
     assert!(error.to_string().contains("a draft model with another tokenizer: its token 0 is"), "{error}");
+}
+
+#[test]
+fn sessions_and_batches_say_the_same_to_the_bit_whatever_the_models_own_head_guessed() {
+    let mut dice = Dice::new(4);
+    let compiled = |engine: &Engine| {
+        let words = Grammar::Regex("([a-f]{1,9}[ .]){1,9}".into());
+        GrammarCompiler::new(engine.tokenizer()).unwrap().compile(&words).unwrap()
+    };
+    for name in HEADS {
+        let [off, heads] = with_and_without_head(name);
+        let schema = compiled(&off);
+        // Latents want pages of one length.
+        let policies = if name == "deepseek_v3" { &POLICIES[..3] } else { &POLICIES[..] };
+        let (mut guessed, mut in_batches) = ([0, 0], [0, 0]);
+        for case in 0..cases(240) / 40 {
+            let mut policy: Policy = dice.of(policies).parse().unwrap();
+            policy.rule.streaming = dice.one_in(4).then_some(40);
+            let turns: Vec<Request> = (0..3).map(|_| request(&mut dice, 120)).collect();
+            let schema = dice.one_in(3).then_some(&schema);
+            let (expected, _) = conversation(&off, &policy, &turns, schema, None);
+            let (found, counts) = conversation(&heads, &policy, &turns, schema, None);
+            assert_eq!(found, expected, "case {case}: {name}, {policy}, grammar: {}", schema.is_some());
+            guessed = [guessed[0] + counts[0], guessed[1] + counts[1]];
+        }
+        for case in 0..cases(240) / 120 {
+            let policy = dice.of(policies);
+            // They begin alike, so that prefixes are found: the head has not seen what the model left of them.
+            let common = request(&mut dice, 150).prompt;
+            let mut jobs: Vec<(Request, bool)> = (0..6 - REPEATED)
+                .map(|_| {
+                    let mut request = request(&mut dice, 60);
+                    request.prompt = [&common[..], &request.prompt].concat();
+                    (request, dice.one_in(3))
+                })
+                .collect();
+            jobs.extend_from_within(..REPEATED);
+            let whole =
+                KvCache::new(policy.parse::<Policy>().unwrap(), off.model().slots(), CONTEXT).unwrap();
+            let cap = dice.one_in(2).then(|| whole.sequence().layout().arena_bytes(CONTEXT, 256));
+            let (expected, _) = batch(&off, policy, cap, &jobs, &schema);
+            let (found, counts) = batch(&heads, policy, cap, &jobs, &schema);
+            assert_eq!(found, expected, "case {case}: {name}, {policy}, {cap:?}");
+            in_batches.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+        }
+        let [proposed, accepted] = in_batches;
+        assert!(
+            guessed.iter().all(|count| *count > cases(240) / 40),
+            "{name}: accepted and rejected {guessed:?}"
+        );
+        assert!(accepted > 0 && proposed > accepted, "{name}: proposed and accepted {in_batches:?}");
+    }
+}
+
+#[test]
+fn a_head_in_the_file_is_asked_unless_something_else_is_asked_for() {
+    let folder = folder_with_head("glm4_moe");
+    let open = |speculate: Option<&str>| {
+        let speculate = speculate.map(|how| how.parse().unwrap());
+        let device = DeviceChoice::Cpu;
+        OpenOptions { speculate, device, threads: Some(1), ..OpenOptions::default() }.open(folder.path())
+    };
+    for (how, is_loaded) in [(None, true), (Some("mtp"), true), (Some("suffix"), false), (Some("off"), false)]
+    {
+        let opened = open(how).unwrap_or_else(|error| panic!("{how:?}: {error}"));
+        assert_eq!(opened.engine().model().mtp().is_some(), is_loaded, "{how:?}");
+        assert_eq!(opened.engine().speculates(), how != Some("off"));
+    }
+    let without = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kvant-model/tests/fixtures/glm4_moe");
+    std::fs::copy(without.join("model.safetensors"), folder.path().join("model.safetensors")).unwrap();
+    let error = open(Some("mtp")).err().unwrap().to_string();
+    assert!(error.contains("it has no head for further tokens; use --speculate suffix"), "{error}");
+    assert!(open(None).unwrap().engine().speculates());
 }

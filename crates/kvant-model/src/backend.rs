@@ -4,9 +4,9 @@ use crate::checkpoint::Checkpoint;
 use crate::description::{Description, Matrix};
 use crate::error::Result;
 use crate::outputs::Outputs;
-use crate::pass::{Abilities, Pass};
+use crate::pass::{Abilities, Chunk, Guesses, Pass};
 use crate::rows::Rows;
-use kvant_cache::{KvSlot, Sequence, StateError, Store};
+use kvant_cache::{KvSlot, Sequence, StateError, StateErrorKind, Store};
 
 /// A device and its kernels.
 ///
@@ -33,6 +33,21 @@ pub trait Network: Send + Sync {
     /// # Errors
     /// The first that a sequence gives; the pass is then worth nothing.
     fn forward(&self, pass: Pass<'_>, sequences: &mut [&mut Sequence]) -> Result<Outputs, StateError>;
+
+    /// Runs the head that guesses further tokens ([`Mtp`](crate::description::Mtp)) over sequences of the head's own, which have begun the
+    /// pass: chunks of ids, each the token *after* that which its row of `hidden` is about, `(tokens, hidden)`.
+    ///
+    /// # Errors
+    /// The first that a sequence gives, and where there is no such head.
+    fn guess(
+        &self,
+        chunks: &[Chunk<'_>],
+        hidden: &Rows,
+        sequences: &mut [&mut Sequence],
+    ) -> Result<Guesses, StateError> {
+        let _ = (chunks, hidden, sequences);
+        Err(StateError::new(0, StateErrorKind::Pass { what: "a head that guesses further tokens (MTP)" }))
+    }
 
     /// What of a pass it can do beside ids in and any form out.
     fn abilities(&self) -> Abilities {

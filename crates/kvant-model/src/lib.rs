@@ -33,7 +33,9 @@ pub use dtype::DType;
 pub use error::{LoadError, LoadErrorKind};
 pub use model::{ForwardError, Model};
 pub use outputs::{Output, Outputs};
-pub use pass::{Abilities, AcceptTopK, Chunk, Form, Input, LayerObserver, Observer, Pass, Positions, Wanted};
+pub use pass::{
+    Abilities, AcceptTopK, Chunk, Form, Guesses, Input, LayerObserver, Observer, Pass, Positions, Wanted,
+};
 pub use rows::Rows;
 pub use scales::Scales;
 pub use tensor::Tensor;

@@ -3,10 +3,10 @@
 use crate::adapter::AdapterMix;
 use crate::backend::{Backend, Network};
 use crate::checkpoint::Checkpoint;
-use crate::description::{Description, ScoreTraits};
+use crate::description::{Description, Mtp, ScoreTraits};
 use crate::error::Result;
 use crate::outputs::Outputs;
-use crate::pass::{Abilities, Chunk, Form, Input, Pass, Positions};
+use crate::pass::{Abilities, Chunk, Form, Guesses, Input, Pass, Positions};
 use crate::rows::Rows;
 use kvant_cache::mapped::FileHealth;
 use kvant_cache::{Arena, KvSlot, Sequence, SlotKind, Slots, StateError, Store, pass};
@@ -190,6 +190,46 @@ impl Model {
             if let Some((layer, rows)) = first {
                 self.append_zeros(layer, rows, sequences)?;
             }
+            self.check_files()?;
+            pass::end(sequences)?;
+            Ok(found)
+        });
+        found.inspect_err(|_| pass::abandon(sequences))
+    }
+
+    /// The head that guesses further tokens, where the file has one and it was loaded.
+    pub fn mtp(&self) -> Option<&Mtp> {
+        let mtp = self.description.mtp.as_ref().and_then(|mtp| mtp.as_ref().ok())?;
+        self.network.abilities().mtp.then_some(mtp)
+    }
+
+    /// Runs that head over sequences of its own slots: chunks of ids, each the token *after* that which its row of `hidden` is about, in
+    /// the chunks' order. They then hold the chunks' tokens.
+    ///
+    /// # Errors
+    /// If there is no such head, tokens are out of range, rows are not one for each token, or a sequence refuses; nothing has changed then.
+    pub fn guess(
+        &self,
+        chunks: &[Chunk<'_>],
+        hidden: &Rows,
+        sequences: &mut [&mut Sequence],
+    ) -> Result<Guesses, ForwardError> {
+        if self.mtp().is_none() {
+            let what = "a head that guesses further tokens (MTP)";
+            return Err(ForwardError::Unsupported { device: self.device.clone(), what });
+        }
+        if chunks.len() != sequences.len() {
+            return Err(ForwardError::Chunks { chunks: chunks.len(), sequences: sequences.len() });
+        }
+        let tokens: Vec<usize> = chunks.iter().map(Chunk::tokens).collect();
+        self.check_rows(hidden, tokens.iter().sum())?;
+        for (chunk, sequence) in chunks.iter().zip(&*sequences) {
+            self.check_chunk(chunk, sequence.len())?;
+        }
+        self.check_files()?;
+        pass::begin(sequences, &tokens)?;
+        let found = self.network.guess(chunks, hidden, sequences).map_err(ForwardError::from);
+        let found = found.and_then(|found| {
             self.check_files()?;
             pass::end(sequences)?;
             Ok(found)

@@ -261,6 +261,17 @@ pub struct Abilities {
     /// A token's logits have the same bits however many tokens are read with it. Every pass may have as many as it likes; speculative
     /// decoding asks for this promise.
     pub any_rows: bool,
+    /// [`Network::guess`](crate::Network::guess).
+    pub mtp: bool,
+}
+
+/// What a head that guesses further tokens gave for the wanted rows of a pass.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Guesses {
+    /// `(rows, vocabulary)`.
+    pub logits: Rows,
+    /// What the guess after each of them gets in place of what the model left, `(rows, hidden)`.
+    pub hidden: Rows,
 }
 
 impl Abilities {

@@ -4,7 +4,9 @@ use crate::function::{add, capped};
 use crate::weights::Weights;
 use crate::{attention, ffn, latent, recurrent, streams};
 use kvant_cache::{KvSlot, StateSlot};
-use kvant_model::description::{Branch, Embedding, Head, Layer, Mixer, Pairing, Residual, RopeId, Vector};
+use kvant_model::description::{
+    Branch, Embedding, Head, Layer, Mixer, MtpLayer, Pairing, Residual, RopeId, Vector,
+};
 use kvant_model::error::Result;
 use kvant_model::{AdapterMix, Checkpoint, Description};
 use std::collections::BTreeMap;
@@ -94,6 +96,34 @@ impl Oracle {
         run.trace.logits = x.iter().map(|row| logits(weights, &description.head, row)).collect();
         run.trace.hidden.push(x);
         run.trace
+    }
+
+    /// What the head that guesses further tokens makes of what the model left, a row for each of these tokens, each the one after: logits,
+    /// and what a guess after each gets. None where there is no head.
+    pub fn guess(&self, tokens: &[u32], left: &[Vec<f64>], capacity: usize) -> Option<(Rows, Rows)> {
+        let Self { description, weights } = self;
+        let mtp = description.mtp.as_ref()?.as_ref().ok()?;
+        let MtpLayer { table, embedding_norm, hidden_norm, combine, layer, norm, output, hands_on_normed } =
+            &mtp.layer;
+        // Its layer keeps nothing in slots of the model's.
+        let description = &Description { slots: mtp.slots.clone(), ..description.clone() };
+        let mut run = Run { description, weights, capacity, per_layer: Rows::new(), trace: Trace::default() };
+        let scale = f64::from(description.embedding.scale);
+        let combined = |(&token, left): (&u32, &Vec<f64>)| {
+            let told: Vec<f64> = weights.row(table, token as usize).iter().map(|x| x * scale).collect();
+            let both = [weights.norm(embedding_norm, &told), weights.norm(hidden_norm, left)].concat();
+            weights.linear(combine, &both)
+        };
+        let mut all = vec![tokens.iter().zip(left).map(combined).collect::<Rows>()];
+        run.layer(layer, &mut all);
+        let y = all.swap_remove(0);
+        let normed: Rows = y.iter().map(|row| weights.norm(norm, row)).collect();
+        let scored = |row: &Vec<f64>| match output {
+            Some(output) => weights.linear(output, row),
+            None => logits(weights, &description.head, row),
+        };
+        let scores = normed.iter().map(scored).collect();
+        Some((scores, if *hands_on_normed { normed } else { y }))
     }
 }
 

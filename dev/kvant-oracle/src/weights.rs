@@ -19,7 +19,8 @@ impl Weights {
             let values = of.read(checkpoint)?.to_f32()?;
             Ok((of.name.clone(), values.into_iter().map(f64::from).collect()))
         };
-        let tensors = description.tensors().into_iter().map(read).collect::<Result<_>>()?;
+        let all = description.tensors().into_iter().chain(description.mtp_tensors());
+        let tensors = all.map(read).collect::<Result<_>>()?;
         Ok(Self { tensors, adapters: AdapterMix::default() })
     }
 

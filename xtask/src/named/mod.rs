@@ -93,6 +93,21 @@ pub const NAMED: &[Named] = &[
         run: steps::llama_cpp,
     },
     Named {
+        name: "speculation",
+        about: "ten thousand generations with and without speculative decoding, to the bit",
+        covers: || {
+            crates(&[
+                "kvant-engine",
+                "kvant-cpu",
+                "kvant-attention",
+                "kvant-cache",
+                "kvant-codec",
+                "kvant-weights",
+            ])
+        },
+        run: speculation,
+    },
+    Named {
         name: "aarch64-wide",
         about: "every case of the kernel tests on 64-bit ARM, under qemu",
         covers: || crates(KERNEL_CRATES),
@@ -223,6 +238,15 @@ pub fn not_run(ran: impl Fn(&str) -> bool) -> String {
 
 fn crates(names: &[&str]) -> Vec<String> {
     names.iter().map(|name| format!("crates/{name}")).collect()
+}
+
+/// What `KVANT_SPECULATION_CASES` has to be for ten thousand comparisons: of every four cases there are seventeen.
+const SPECULATION_CASES: &str = "2400";
+
+/// Sessions, batches and prefixes of tiny models whose proposals come from a guesser, from the text, a draft model and heads.
+fn speculation() -> Outcome {
+    let tests = cargo(["test", "-p", "kvant-engine", "--test", "speculation"]);
+    tests.env("KVANT_SPECULATION_CASES", SPECULATION_CASES).run()
 }
 
 /// Every fixture on every instruction set of this machine, and models on the best one.

@@ -3,7 +3,7 @@
 mod mixers;
 
 use crate::blocks::{
-    Convolution, CpuWeights, Dense, Embedding, Folded, GatedNorm, LatentHeads, Linear, Multiply, Norm,
+    Convolution, CpuWeights, Dense, Embedding, Folded, GatedNorm, LatentHeads, Linear, Mtp, Multiply, Norm,
     Observed, Packed, Unpacked,
 };
 use crate::drivers::Drivers;
@@ -34,8 +34,10 @@ pub fn network(description: &Description, weights: &mut Weights<'_>) -> Result<C
     let layers = description.layers.lower(weights)?;
     let head = description.head.lower(weights)?;
     let embedding = weights.embedding(&description.embedding)?.releasing_table_pages(&head.output);
+    let mtp = weights.mtp(description, &head.output)?;
     Ok(CpuNetwork {
         embedding,
+        mtp,
         per_layer: description.embedding.per_layer.lower(weights)?,
         streams: description.embedding.streams.lower(weights)?,
         layers,
@@ -107,6 +109,17 @@ impl<'a> Weights<'a> {
         self.pin(table.name(), table.bytes())?;
         let positions = of.positions.as_ref().map(|table| table.read(self.checkpoint)).transpose()?;
         Embedding::new(table, positions, of.scale)
+    }
+
+    /// The head that guesses further tokens, where it is asked for and there.
+    fn mtp(&mut self, description: &Description, output: &Linear) -> Result<Option<Mtp>> {
+        let Some(Ok(of)) = description.mtp.as_ref().filter(|_| self.options.mtp) else { return Ok(None) };
+        of.layer.layer.mixers().try_for_each(mixers::check)?;
+        let layer = of.layer.lower(self)?;
+        let embedding = Embedding::new(layer.table.clone(), None, description.embedding.scale)?;
+        let output = layer.output.as_ref().unwrap_or(output);
+        let embedding = embedding.releasing_table_pages(output);
+        Ok(Some(Mtp { layer, embedding, slots: of.slots.clone() }))
     }
 
     /// The product with a matrix of weights.

@@ -5,7 +5,7 @@ use super::draft::Draft;
 use super::error::{OpenError, OpenNote};
 use super::kv_choice::KvChoice;
 use super::plans::ChosenPolicy;
-use super::{LoadedModel, OpenOptions};
+use super::{LoadedModel, OpenOptions, mtp};
 use crate::device::{BackendOptions, Device, DeviceChoice, Measured, Measurements, WARM_UP, time};
 use crate::engine::Engine;
 use crate::estimate::MemoryEstimate;
@@ -51,6 +51,7 @@ impl OpenOptions {
         mut notes: Vec<OpenNote>,
     ) -> Result<Loaded, OpenError> {
         let beside = Draft::of(self, description)?.map_or(Ok(0), |draft| draft.bytes(self))?;
+        let beside = beside + self.mtp_bytes(description)?;
         let engine = self.engine(checkpoint, &Cpu::new(self.load_options())?)?;
         let adapters = engine.library().iter().map(|of| of.applied.adapter.bytes() as u64).sum::<u64>();
         let available = available.map(|bytes| bytes.saturating_sub(beside + adapters));
@@ -150,7 +151,12 @@ impl OpenOptions {
             }
             (Some(Speculate::Off), _) => engine.without_speculation(),
             // Asked for, and not merely where it can be had.
+            (Some(Speculate::Mtp), _) => {
+                mtp::check(&engine)?;
+                self.with_mtp(engine)?
+            }
             (Some(_), _) => engine.with_proposers(Some(SuffixProposer::maker()))?,
+            (None, _) if engine.model().mtp().is_some() => self.with_mtp(engine)?,
             (None, _) => engine,
         };
         let engine = match self.lora.is_empty() {

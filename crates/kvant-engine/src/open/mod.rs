@@ -34,6 +34,7 @@ mod error;
 mod kv_choice;
 mod load;
 mod lora;
+mod mtp;
 mod plans;
 mod rope;
 mod setting;
@@ -189,7 +190,8 @@ impl OpenOptions {
 
     /// What the loader has to know.
     fn load_options(&self) -> LoadOptions {
-        LoadOptions { weights: self.weights, activations: self.activations, lock: self.pinned }
+        let mtp = matches!(self.speculate, None | Some(Speculate::Mtp));
+        LoadOptions { weights: self.weights, activations: self.activations, lock: self.pinned, mtp }
     }
 
     /// The policy with what is asked for besides.

@@ -184,8 +184,9 @@ pub const OPENING: &[OpenSetting] = &[
         aliases: &["draft"],
         value: "HOW",
         help: "Speculative decoding, with exactly the same output: suffix reads what followed when the text last read like this on \
-               trial, the FILE of a draft model (smaller, with the same tokenizer; on CPUs) what that says besides, off reads one \
-               token a pass [default: suffix on CPUs and CUDA, off elsewhere]",
+               trial, mtp what the model's own head for further tokens says besides (where the file has one; on CPUs), the FILE of a \
+               draft model (smaller, with the same tokenizer; on CPUs) what that says, off reads one token a pass [default: mtp or \
+               suffix on CPUs, suffix on CUDA, off elsewhere]",
         set: |options, text| {
             let how: Speculate = parsed(text)?;
             options.speculate = Some(how);

@@ -8,7 +8,7 @@ use crate::session::{Finish, GenerateError};
 use crate::speculation::{MOST_PROPOSED, ProposalLimits};
 use crate::stepper::Stepper;
 use kvant_cache::{CacheError, Sequence, StateError};
-use kvant_model::{Chunk, Form, ForwardError, Output, Outputs, Pass, TopK, TopTokens};
+use kvant_model::{Chunk, Form, ForwardError, Output, Outputs, Pass, Rows, TopK, TopTokens};
 use kvant_text::tokenizer::Tokenizer;
 use std::ops::Range;
 use std::task::Waker;
@@ -232,7 +232,33 @@ impl Scheduler {
         let (parts, steppers): (Vec<_>, Vec<_>) = parts.unzip();
         let (chunks, mut sequences): (Vec<Chunk<'_>>, Vec<_>) = parts.into_iter().unzip();
         let accept = |row: usize, top: &TopTokens| steppers[owners[row]].accepts_top_k(top);
-        self.engine.forward(Pass::new(&chunks).accept(&accept), &mut sequences)
+        let pass = Pass::new(&chunks).accept(&accept);
+        let (mut left, last) = (None, self.engine.model().description().layers.len());
+        let mut observe = |layer: usize, rows: &Rows| {
+            if layer == last {
+                left = Some(rows.clone());
+            }
+        };
+        let watches = steppers.iter().any(|stepper| stepper.watches());
+        let pass = if watches { pass.observed(&mut observe) } else { pass };
+        let outputs = self.engine.forward(pass, &mut sequences)?;
+        if let Some(left) = left {
+            self.show_left(shares, &left);
+        }
+        Ok(outputs)
+    }
+
+    /// Shows those who propose what the model left of the tokens of a pass, `(tokens, hidden)`.
+    fn show_left(&mut self, shares: &[usize], left: &Rows) {
+        let mut row = 0;
+        for (active, &share) in self.active.iter_mut().zip(shares).filter(|(_, share)| **share > 0) {
+            let stepper = &mut active.task.stepper;
+            if stepper.watches() {
+                let (at, width) = (active.kv.len() - share, left.width());
+                stepper.watch(at, share, &left.data()[row * width..(row + share) * width]);
+            }
+            row += share;
+        }
     }
 
     /// How many tokens each sequence brings: one where it is being answered, with those that are likely to follow, its part of the

@@ -88,7 +88,9 @@ impl Session {
         // More than one where the cache had to go back further than was asked of it.
         while stepper.known().len() - self.tokens.len() > most {
             let at = self.tokens.len();
-            self.read(&stepper.known()[at..at + most], Needs::Nothing)?;
+            let needs = Needs::Nothing { watches: stepper.watches() };
+            self.read(&stepper.known()[at..at + most], needs)?;
+            self.show(stepper);
         }
         let at = self.tokens.len();
         let unread = stepper.known().len() - at;
@@ -106,6 +108,7 @@ impl Session {
             }
             outputs => outputs?,
         };
+        self.show(stepper);
         stepper.count_proposal();
         let proposed = stepper.proposed();
         if unread == 1 {

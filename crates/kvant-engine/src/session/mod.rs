@@ -17,7 +17,7 @@ use crate::stepper::Stepper;
 use kvant_attention::KvCache;
 use kvant_cache::snapshot::{Numerics, Record, Signature};
 use kvant_cache::{Snapshot, SnapshotError};
-use kvant_model::{AdapterMix, Chunk, Form, ForwardError, Output, Outputs, Pass, TopTokens};
+use kvant_model::{AdapterMix, Chunk, Form, ForwardError, Output, Outputs, Pass, Rows, TopTokens};
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
@@ -200,6 +200,8 @@ pub struct Session {
     adapters: AdapterMix,
     /// For every token its probability, and those of this many likeliest ones.
     logprobs: Option<usize>,
+    /// What the model left of the last pass, from this position on, where that is to be shown.
+    left: Option<(usize, Rows)>,
 }
 
 impl Session {
@@ -216,6 +218,7 @@ impl Session {
             speculates: true,
             adapters,
             logprobs: None,
+            left: None,
         }
     }
 
@@ -316,6 +319,7 @@ impl Session {
             speculates: self.speculates,
             adapters: self.adapters.clone(),
             logprobs: self.logprobs,
+            left: None,
         })
     }
 
@@ -409,7 +413,7 @@ impl Session {
             stats: Stats::default(),
         };
         let start = Instant::now();
-        let read = self.read_prompt(&request.prompt, Some(&stepper), &mut reply.stats, sink)?;
+        let read = self.read_prompt(&request.prompt, Some(&mut stepper), &mut reply.stats, sink)?;
         reply.stats.prefill = start.elapsed();
         let Some(outputs) = read else { return Ok(reply) };
 
@@ -451,7 +455,7 @@ impl Session {
     fn read_prompt(
         &mut self,
         prompt: &[u32],
-        stepper: Option<&Stepper>,
+        mut stepper: Option<&mut Stepper>,
         stats: &mut Stats,
         sink: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
     ) -> Result<Option<Outputs>, GenerateError> {
@@ -477,12 +481,16 @@ impl Session {
                 return Ok(None);
             }
             let chunk = &prompt[done..total.min(done + most)];
-            let needs = match stepper {
-                _ if done + chunk.len() < total => Needs::Nothing,
-                None => Needs::Logits,
+            let needs = match &stepper {
+                Some(stepper) if done + chunk.len() < total => Needs::Nothing { watches: stepper.watches() },
                 Some(stepper) => Needs::Choice(stepper),
+                None if done + chunk.len() < total => Needs::Nothing { watches: false },
+                None => Needs::Logits,
             };
             outputs = Some(self.read(chunk, needs)?);
+            if let Some(stepper) = &mut stepper {
+                self.show(stepper);
+            }
             stats.prefilled += chunk.len();
         }
         let broke_off = sink(Event::Prefill { done: total, total }).is_break();
@@ -519,7 +527,7 @@ impl Session {
     fn read(&mut self, tokens: &[u32], needs: Needs<'_>) -> Result<Outputs, GenerateError> {
         let end = tokens.len();
         let (wanted, top) = match needs {
-            Needs::Nothing => (0..0, None),
+            Needs::Nothing { .. } => (0..0, None),
             Needs::Logits => (end.saturating_sub(1)..end, None),
             Needs::Choice(stepper) => {
                 let top = stepper.wants().filter(|_| self.logprobs.is_none());
@@ -530,21 +538,44 @@ impl Session {
         let form = if wanted.is_empty() { Form::Logits } else { Form::Top(&top) };
         let accept = |_: usize, top: &TopTokens| match needs {
             Needs::Choice(stepper) => stepper.accepts_top_k(top),
-            Needs::Nothing | Needs::Logits => false,
+            Needs::Nothing { .. } | Needs::Logits => false,
         };
         let chunks = [Chunk::new(tokens, wanted).form(form).with(&self.adapters)];
-        let outputs =
-            self.engine.forward(Pass::new(&chunks).accept(&accept), &mut [self.kv.sequence_mut()])?;
+        let pass = Pass::new(&chunks).accept(&accept);
+        let watches = match needs {
+            Needs::Nothing { watches } => watches,
+            Needs::Logits => false,
+            Needs::Choice(stepper) => stepper.watches(),
+        };
+        let (mut left, last) = (None, self.engine.model().description().layers.len());
+        let mut observe = |layer: usize, rows: &Rows| {
+            if layer == last {
+                left = Some(rows.clone());
+            }
+        };
+        let pass = if watches { pass.observed(&mut observe) } else { pass };
+        let outputs = self.engine.forward(pass, &mut [self.kv.sequence_mut()])?;
+        self.left = left.map(|left| (self.tokens.len(), left));
         self.tokens.extend_from_slice(tokens);
         self.forget_outputs();
         Ok(outputs)
+    }
+
+    /// Shows whoever proposes what the model left of the last pass.
+    fn show(&mut self, stepper: &mut Stepper) {
+        if let Some((at, left)) = self.left.take() {
+            stepper.watch(at, left.tokens(), left.data());
+        }
     }
 }
 
 /// What is needed of the logits after a chunk.
 #[derive(Clone, Copy)]
 enum Needs<'g> {
-    Nothing,
+    /// None of them; perhaps what the model left of the tokens.
+    Nothing {
+        watches: bool,
+    },
     Logits,
     /// What settles the choice of the next token, and of those after a proposal.
     Choice(&'g Stepper),

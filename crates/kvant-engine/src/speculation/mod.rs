@@ -11,11 +11,15 @@
 mod answers;
 mod automaton;
 mod draft;
+mod drafter;
+mod mtp;
 mod suffix;
 
 pub(crate) use answers::Answers;
 pub use answers::PastAnswers;
-pub use draft::{DraftModel, DraftProposer};
+pub use draft::{DraftModel, DraftSequence};
+pub use drafter::{DraftProposer, Drafter};
+pub use mtp::{MtpHead, MtpSequence};
 pub use suffix::SuffixProposer;
 
 use std::fmt;
@@ -46,6 +50,17 @@ pub trait Proposer: Send {
     fn recall(&mut self, answers: Arc<PastAnswers>) {
         drop(answers);
     }
+
+    /// Whether it wants to be shown what the model leaves of what it reads.
+    fn watches(&self) -> bool {
+        false
+    }
+
+    /// Is shown what the last layer left of tokens that the model has read, after the final norm, `(tokens, hidden)`. The first of them is
+    /// the text's token `at`; what it was shown of that and later ones before is void.
+    fn watch(&mut self, at: usize, tokens: &[u32], left: &[f32]) {
+        let _ = (at, tokens, left);
+    }
 }
 
 /// Makes a proposer for every text.
@@ -61,6 +76,9 @@ pub enum Speculate {
     Suffix,
     /// The same, and where nothing did, what the model of a file or folder says: [`DraftProposer`].
     Draft(PathBuf),
+    /// The same, and where nothing did, what the head of the file that guesses further tokens says: [`MtpHead`]. What is done where nothing
+    /// else is asked for and the file has such a head.
+    Mtp,
 }
 
 impl fmt::Display for Speculate {
@@ -68,6 +86,7 @@ impl fmt::Display for Speculate {
         match self {
             Self::Off => f.write_str("off"),
             Self::Suffix => f.write_str("suffix"),
+            Self::Mtp => f.write_str("mtp"),
             Self::Draft(path) => path.display().fmt(f),
         }
     }
@@ -80,10 +99,11 @@ impl FromStr for Speculate {
         match text {
             "off" => Ok(Self::Off),
             "suffix" => Ok(Self::Suffix),
+            "mtp" => Ok(Self::Mtp),
             path if Path::new(path).exists() => Ok(Self::Draft(path.into())),
-            other => {
-                Err(format!("`{other}` is neither off nor suffix, nor the file or folder of a draft model"))
-            }
+            other => Err(format!(
+                "`{other}` is neither off, suffix nor mtp, nor the file or folder of a draft model"
+            )),
         }
     }
 }

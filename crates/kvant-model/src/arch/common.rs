@@ -294,6 +294,7 @@ pub fn framed(
         layers,
         head: Head { norm, output, scale: 1.0, soft_cap: None },
         slots,
+        mtp: None,
         left_out: Vec::new(),
     })
 }

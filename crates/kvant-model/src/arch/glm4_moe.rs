@@ -3,7 +3,7 @@
 
 use crate::arch::common::{self, Common};
 use crate::arch::qwen3_moe::{EXPERT, EXPERT_INNER};
-use crate::arch::{Name, Scope};
+use crate::arch::{Name, Scope, mtp};
 use crate::config::{Key, ModelConfig, RopeKeys};
 use crate::description::{
     Activation, Description, ExpertGroups, Ffn, Inner, Mlp, Pairing, Renormalise, Router, RouterScore,
@@ -25,7 +25,7 @@ pub fn describe(scope: &Scope<'_>) -> Result<Description> {
     let normed = config.flag_if(Key("use_qk_norm", ""))?;
     let rope = scope.rope(&RopeKeys::usual(Pairing::Halves), dims.head_dim)?;
 
-    let layers = common::layers(scope, dims.layers, |layer, index| {
+    let described = |layer: &Scope<'_>, index: usize| {
         let mut attention = common::attention(layer, index, &dims, None, (bias, false))?;
         // GGUF does not say; there the norms are in the file or not.
         if normed.map_or_else(|| layer.has(Q_NORM), Ok)? {
@@ -49,8 +49,10 @@ pub fn describe(scope: &Scope<'_>) -> Result<Description> {
         let attention_norm = norm(("input_layernorm", "attn_norm"))?;
         let ffn_norm = norm(("post_attention_layernorm", "post_attention_norm"))?;
         Ok(common::pre_normed(attention_norm, attention, ffn_norm, ffn))
-    })?;
-    common::decoder(scope, &dims, layers, 0.0)
+    };
+    let layers = common::layers(scope, dims.layers, described)?;
+    let description = common::decoder(scope, &dims, layers, 0.0)?;
+    mtp::described(scope, description, &mtp::NEXTN, described)
 }
 
 /// Scores by a sigmoid, experts picked by score and bias, perhaps out of the best groups only.

@@ -24,7 +24,7 @@ pub fn describe(scope: &Scope<'_>) -> Result<Description> {
     };
     latent::described(
         scope,
-        |index| dense[index],
+        |index| dense.get(index).copied().unwrap_or(false),
         |layer| latent::experts(layer, latent::sigmoid_router(layer, "mlp.gate", dims.hidden)?),
     )
 }

@@ -1,7 +1,7 @@
 //! Multi-head latent attention (MLA), and the routers of models that have it.
 
 use crate::arch::qwen3_moe::{EXPERT, EXPERT_INNER, RENORMALISE};
-use crate::arch::{Name, Scope, common, glm4_moe};
+use crate::arch::{Name, Scope, common, glm4_moe, mtp};
 use crate::config::{Dims, Key, ModelConfig, RopeKeys, YARN_LOG_MULTIPLIER, query_gain, yarn_score_gain};
 use crate::description::{
     Activation, Description, ExpertGroups, Ffn, LatentAttention, LatentHeads, LatentQuery, Layer, Matrix,
@@ -171,7 +171,7 @@ pub fn described(
     let eps = config.positive(common::RMS_EPS)? as f32;
     let activation = config.activation(common::ACTIVATION, Activation::Silu)?;
     let latent = Latent::read(scope, &dims)?;
-    let layers = common::layers(scope, dims.layers, |layer, index| {
+    let described = |layer: &Scope<'_>, index: usize| {
         let ffn = if is_dense(index) {
             Ffn::Dense(common::gated_mlp(layer, dims.hidden, config.size(common::INNER)?, activation, false)?)
         } else {
@@ -183,8 +183,10 @@ pub fn described(
         let ffn_norm = norm(("post_attention_layernorm", "ffn_norm"))?;
         let ffn = Residual::pre_norm(ffn_norm, Mixer::Ffn(ffn));
         Ok(Layer::new(vec![attention, ffn]))
-    })?;
-    common::decoder(scope, &dims, layers, 0.0)
+    };
+    let layers = common::layers(scope, dims.layers, described)?;
+    let description = common::decoder(scope, &dims, layers, 0.0)?;
+    mtp::described(scope, description, &mtp::NEXTN, described)
 }
 
 /// Experts with a tensor each behind this router, and those that every token visits as one.

@@ -35,6 +35,7 @@ mod ministral3;
 mod mistral;
 mod mistral4;
 mod mixtral;
+mod mtp;
 mod nemotron_h;
 mod olmo2;
 mod olmo3;

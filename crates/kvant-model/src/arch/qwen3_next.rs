@@ -1,7 +1,7 @@
 //! Qwen3-Next: gated DeltaNets, on every fourth layer attention with an output gate, experts with a shared one.
 
 use crate::arch::qwen3_moe::{EXPERT, EXPERT_INNER, RENORMALISE};
-use crate::arch::{Scope, common, gemma, qwen2_moe, recurrent};
+use crate::arch::{Scope, common, gemma, mtp, qwen2_moe, recurrent};
 use crate::config::{Dims, Key, RopeKeys};
 use crate::description::{
     Activation, Attention, Description, Ffn, Layer, Mixer, Moe, OutputGate, Pairing, Projection, Residual,
@@ -47,8 +47,9 @@ pub fn described(
     let attends =
         recurrent::attends(config, dims.layers, &["full_attention"], &["linear_attention"], interval)?;
     let rope = scope.rope(&RopeKeys::usual(Pairing::Halves), dims.head_dim)?;
-    let layers = common::layers(scope, dims.layers, |layer, index| {
-        let mixer = if attends[index] {
+    let described = |layer: &Scope<'_>, index: usize| {
+        // The layer of a head that guesses further tokens attends.
+        let mixer = if attends.get(index).is_none_or(|attends| *attends) {
             Mixer::Attention(Box::new(attention(layer, index, &dims, eps, rope)?))
         } else {
             let place = layer.inside(("linear_attn", ""));
@@ -59,8 +60,10 @@ pub fn described(
         let ffn_norm = norm(("post_attention_layernorm", "post_attention_norm"))?;
         let ffn = Residual::pre_norm(ffn_norm, Mixer::Ffn(ffn(layer, index)?));
         Ok(Layer::new(vec![mixer, ffn]))
-    })?;
-    common::decoder(scope, &dims, layers, gemma::NORM_OFFSET)
+    };
+    let layers = common::layers(scope, dims.layers, described)?;
+    let description = common::decoder(scope, &dims, layers, gemma::NORM_OFFSET)?;
+    mtp::described(scope, description, &mtp::QWEN, described)
 }
 
 /// Attention whose query projection also gives the gate of its output.

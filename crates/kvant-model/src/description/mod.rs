@@ -14,6 +14,7 @@
 mod attention;
 mod ffn;
 mod mixer;
+mod mtp;
 mod rope;
 mod show;
 mod streams;
@@ -30,6 +31,7 @@ pub use mixer::{
     Convolution, DecayRate, DeltaDims, DeltaProjection, GateOrder, GatedDeltaNet, GatedNorm, HeadOrder,
     LatentAttention, LatentHeads, LatentQuery, Mamba2, Mamba2Dims, ShortConv,
 };
+pub use mtp::{Mtp, MtpLayer};
 pub use rope::{Pairing, Rope, RopeScaling};
 pub use show::LayerSummary;
 pub use streams::{AltUp, Laurel, PerLayerEmbedding, PerLayerInput, Streams};
@@ -65,6 +67,9 @@ pub struct Description {
     pub head: Head,
     /// What a sequence keeps between passes.
     pub slots: Slots,
+    /// The head of the file that guesses further tokens, or why it cannot be described; `None` where the file has none. A model runs
+    /// without.
+    pub mtp: Option<Result<Box<Mtp>, String>>,
     /// Sides of a multimodal checkpoint that are not described: the model reads and writes text.
     pub left_out: Vec<&'static str>,
 }

@@ -14,6 +14,15 @@ impl Description {
         self.found().list
     }
 
+    /// Every tensor of its head that guesses further tokens, each once; the model's own where the head shares them.
+    pub fn mtp_tensors(&self) -> Vec<&TensorRef> {
+        let mut found = Found::default();
+        if let Some(Ok(mtp)) = &self.mtp {
+            let Ok(_) = mtp.layer.lower(&mut found);
+        }
+        found.list
+    }
+
     /// The weights of norms by their tensors' names, and what the files leave out of them.
     pub fn norm_offsets(&self) -> BTreeMap<String, f32> {
         self.found().norms.into_iter().map(|(name, offset)| (name.to_owned(), offset)).collect()
@@ -32,7 +41,7 @@ impl Description {
     }
 
     fn found(&self) -> Found<'_> {
-        let mut found = Found { seen: BTreeSet::new(), list: Vec::new(), norms: BTreeMap::new() };
+        let mut found = Found::default();
         let Ok(()) = self.visit(&mut found);
         found
     }
@@ -48,6 +57,7 @@ impl Description {
     }
 }
 
+#[derive(Default)]
 struct Found<'d> {
     seen: BTreeSet<&'d str>,
     list: Vec<&'d TensorRef>,

@@ -5,6 +5,8 @@
 mod expected;
 #[path = "../support/llama_cpp.rs"]
 mod llama_cpp;
+#[path = "../support/mtp.rs"]
+mod mtp;
 mod names;
 mod peer;
 mod twins;

@@ -1,8 +1,13 @@
 //! Files that today's converter would write otherwise: made out of its own, tensor by tensor.
 
+use crate::llama_cpp::kept_bytes;
+use crate::mtp::{combine, with_head};
 use crate::{config, difference, gguf, logits, safetensors};
+use kvant_attention::KvCache;
+use kvant_cpu::LoadOptions;
 use kvant_model::gguf::{Gguf, Value, ValueType, Writer, WriterValue};
-use kvant_model::{Checkpoint, Tensor};
+use kvant_model::safetensors::Safetensors;
+use kvant_model::{Checkpoint, Chunk, Rows, Tensor};
 
 fn owned(value: &Value<'_>) -> WriterValue {
     match *value {
@@ -197,5 +202,59 @@ fn windows_and_multipliers_of_scores_are_read_where_files_have_them() {
         }
         let off = difference(&logits(name, &read(&writer)), &logits(name, &safetensors(name, config(name))));
         assert!(off < 1e-4, "{name}: off by {off}");
+    }
+}
+
+/// What the head of a file says after rows of numbers, as if a model had left them.
+fn guesses(checkpoint: &Checkpoint) -> Vec<f32> {
+    let model = kvant_cpu::load(checkpoint, LoadOptions { mtp: true, ..LoadOptions::AS_STORED }).unwrap();
+    let why = model.description().mtp.as_ref().expect("the file has a head").as_ref().err();
+    assert_eq!(why, None);
+    let (ids, hidden) = ([5, 90, 17, 200, 31], model.description().hidden);
+    let rows = (0..ids.len() * hidden).map(|i| (i as f32 * 0.61).sin()).collect();
+    let mut cache = KvCache::reference(&model.mtp().unwrap().slots, 16).unwrap();
+    let chunk = Chunk::new(&ids, 0..ids.len());
+    let found = model.guess(&[chunk], &Rows::from_vec(rows, hidden), &mut [cache.sequence_mut()]).unwrap();
+    found.logits.into_vec()
+}
+
+/// Heads for further tokens stand behind the last layer, which the number of layers counts; norms have what Hugging Face leaves out.
+#[test]
+fn heads_for_further_tokens_are_those_of_the_folder() {
+    for (name, from) in [("qwen3_5", 2), ("glm4_moe", 1), ("deepseek_v3", 1)] {
+        let file = gguf(name);
+        let architecture = file.metadata().architecture().unwrap().to_owned();
+        let layers = from + 1;
+        let table = file.tensor("token_embd.weight").unwrap();
+        let mut writer = rewritten(&file, &architecture, &["nextn_predict_layers"], |tensor| {
+            let (own, shape) = (tensor.name().to_owned(), tensor.shape().to_vec());
+            let copy = |part: &str| renamed(&tensor, format!("blk.{layers}.{part}"), shape.clone());
+            let copies = match own.as_str() {
+                "output_norm.weight" => ["enorm", "hnorm", "shared_head_norm"]
+                    .map(|norm| copy(&format!("nextn.{norm}.weight")))
+                    .to_vec(),
+                "token_embd.weight" if name == "glm4_moe" => vec![copy("nextn.embed_tokens.weight")],
+                "output.weight" if name == "glm4_moe" => vec![copy("nextn.shared_head_head.weight")],
+                own => own.strip_prefix(&format!("blk.{from}.")).map(&copy).into_iter().collect(),
+            };
+            [vec![tensor], copies].concat()
+        });
+        let hidden = table.columns();
+        writer.tensor(
+            Tensor::from_f32(
+                format!("blk.{layers}.nextn.eh_proj.weight"),
+                vec![hidden, 2 * hidden],
+                &combine(&table),
+            )
+            .unwrap(),
+        );
+        writer.set(&format!("{architecture}.block_count"), WriterValue::U32(layers + 1));
+        writer.set(&format!("{architecture}.nextn_predict_layers"), WriterValue::U32(1));
+        let (bytes, with) = with_head(&kept_bytes(name), &config(name));
+        let folder = Checkpoint::from_safetensors(Safetensors::from_bytes(bytes).unwrap(), with);
+        let off = difference(&guesses(&read(&writer)), &guesses(&folder));
+        assert!(off < 1e-4, "{name}: off by {off}");
+        let whole = logits(name, &Checkpoint::from_gguf(file));
+        assert_eq!(difference(&logits(name, &read(&writer)), &whole), 0.0, "{name}");
     }
 }

@@ -49,6 +49,11 @@ pub fn fixture(name: &str) -> PathBuf {
 
 /// The fixture with the weights that the converter was given.
 pub fn safetensors(name: &str, config: Value) -> Checkpoint {
+    Checkpoint::from_safetensors(Safetensors::from_bytes(kept_bytes(name)).unwrap(), config)
+}
+
+/// The file of these weights.
+pub fn kept_bytes(name: &str) -> Vec<u8> {
     let mut bytes = fs::read(fixture(name).join("model.safetensors")).unwrap();
     let whole = Safetensors::from_bytes(bytes.clone()).unwrap();
     for tensor in whole.names() {
@@ -64,7 +69,7 @@ pub fn safetensors(name: &str, config: Value) -> Checkpoint {
             number.iter_mut().zip(&kept).for_each(|(byte, kept)| *byte &= kept);
         }
     }
-    Checkpoint::from_safetensors(Safetensors::from_bytes(bytes).unwrap(), config)
+    bytes
 }
 
 /// The largest difference.

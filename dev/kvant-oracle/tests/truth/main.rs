@@ -7,4 +7,5 @@ mod ffn;
 mod fixtures;
 mod maker;
 mod mixers;
+mod mtp;
 mod support;

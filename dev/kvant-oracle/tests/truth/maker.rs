@@ -136,6 +136,7 @@ impl Maker {
                 per_layer: None,
                 streams: None,
             },
+            mtp: None,
             head: Head {
                 norm: self.norm(HIDDEN),
                 output: self.linear(VOCABULARY, HIDDEN),

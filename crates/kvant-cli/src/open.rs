@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use crate::options::ModelOptions;
-use crate::progress::Downloads;
+use crate::progress::{self, Downloads};
 use crate::shapes;
 use kvant_codec::Tier;
 use kvant_engine::estimate::{ContextKind, DoesNotFit, memory_name};
@@ -32,7 +32,7 @@ pub fn find_or_pull(model: &str) -> Result<PathBuf, Failure> {
 /// Fetches a model, showing progress.
 pub fn pull(hub: &Hub, name: &ModelName) -> Result<PathBuf, Failure> {
     let mut downloads = Downloads::new();
-    let path = hub.pull(name, &mut |progress| downloads.show(progress));
+    let path = hub.pull(name, &mut |step| downloads.show(step));
     downloads.finish();
     Ok(path?)
 }
@@ -120,7 +120,9 @@ pub fn open_within(
     if options.verbose {
         say_unverified(&options.model);
     }
-    let opened = asked.open(&path).map_err(|error| failure(&error))?;
+    let opened = asked.open(&path);
+    progress::end_loading();
+    let opened = opened.map_err(|error| failure(&error))?;
     for note in opened.notes() {
         // Few machines hold the longest contexts, and few talks fill what is left.
         let is_news =

@@ -28,6 +28,24 @@ pub fn bar(template: &str) -> ProgressBar {
     bar
 }
 
+/// Shows how far the weights of a model are on their way to a device; [`end_loading`] takes the bar away.
+pub fn loading(done: u64, total: u64) {
+    let Ok(mut shown) = LOADING.lock() else { return };
+    let bar = shown.get_or_insert_with(|| bar("loading {bar:30} {bytes} of {total_bytes}, {bytes_per_sec}"));
+    bar.set_length(total);
+    bar.set_position(done);
+}
+
+/// Takes the bar of [`loading`] away, if there is one.
+pub fn end_loading() {
+    if let Some(bar) = LOADING.lock().ok().and_then(|mut shown| shown.take()) {
+        bar.finish_and_clear();
+    }
+}
+
+/// The bar of the model that is being loaded.
+static LOADING: Mutex<Option<ProgressBar>> = Mutex::new(None);
+
 /// Tells when a pause is over.
 #[derive(Debug)]
 pub struct Pause {

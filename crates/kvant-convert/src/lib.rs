@@ -24,6 +24,7 @@
 //! | `keys` | parameters by their names in both formats, and what families leave unsaid: tables |
 //! | `to_gguf` | the GGUF file of a Hugging Face checkpoint: metadata, vocabulary |
 //! | `to_folder` | the Hugging Face checkpoint of a GGUF file: `config.json`, `tokenizer.json` |
+//! | `noise` | GGUF files of random weights, for measuring speed |
 //! | `packed` | safetensors with integers and scales in tensors of their own |
 //! | `output` | a file that is there as a whole or not at all |
 //! | `importance`, `imatrix` | what every channel of every layer is multiplied with, and files of it |
@@ -42,6 +43,7 @@ mod error;
 mod imatrix;
 mod importance;
 mod keys;
+mod noise;
 mod output;
 mod packed;
 mod parts;
@@ -55,5 +57,6 @@ pub use convert::{Conversion, Format, Progress};
 pub use encode::{can_encode, encode_row};
 pub use error::ConvertError;
 pub use importance::Importance;
+pub use noise::noise;
 pub use recipe::{Mix, Weights};
 pub use source::quantised;

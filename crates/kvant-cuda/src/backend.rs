@@ -1,14 +1,18 @@
 //! The backend: descriptions compiled for a card.
 
+use crate::buffer::download;
 use crate::cache::{CacheUnsupported, LayoutPages};
 use crate::compile::{Compiler, Source};
 use crate::device::{CudaGpu, OpenError};
+use crate::matrix::on_card;
 use crate::network::{CudaNetwork, PassOptions};
 use crate::pages::CudaPages;
+use crate::upload::Uploader;
 use crate::weights::WeightType;
 use kvant_cache::{CacheLayout, PageStore, Store};
+use kvant_device::LoadProgress;
 use kvant_model::error::Result;
-use kvant_model::{Backend, Checkpoint, DType, Description, Network};
+use kvant_model::{Backend, Checkpoint, DType, Description, Network, Tensor};
 use std::sync::Arc;
 
 /// A card that models are compiled for, and the store that their sequences take pages from.
@@ -18,6 +22,18 @@ pub struct CudaBackend {
     pages: Arc<CudaPages>,
     weights: Option<DType>,
     options: PassOptions,
+    heard: Option<LoadProgress>,
+}
+
+/// A matrix as it lies on a card.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PackedWeights {
+    /// The type of its blocks.
+    pub kind: WeightType,
+    /// What its numbers are multiplied by.
+    pub scale: f32,
+    /// Its blocks.
+    pub bytes: Vec<u8>,
 }
 
 impl CudaBackend {
@@ -27,7 +43,7 @@ impl CudaBackend {
     /// When the driver gives no addresses for pages.
     pub fn new(card: &Arc<CudaGpu>) -> Result<CudaBackend, OpenError> {
         let (pages, options) = (CudaPages::new(card, None)?, PassOptions::default());
-        Ok(CudaBackend { card: Arc::clone(card), label: card.label(), pages, weights: None, options })
+        Ok(CudaBackend { card: Arc::clone(card), label: card.label(), pages, weights: None, options, heard: None })
     }
 
     /// The same, whose pages may take this many bytes.
@@ -42,6 +58,24 @@ impl CudaBackend {
     #[must_use]
     pub fn with_weights(self, weights: Option<DType>) -> CudaBackend {
         CudaBackend { weights, ..self }
+    }
+
+    /// The same, that says how much of the weights it has read.
+    #[must_use]
+    pub fn with_progress(self, heard: Option<LoadProgress>) -> CudaBackend {
+        CudaBackend { heard, ..self }
+    }
+
+    /// What becomes of a matrix on its way to the card: [`WeightType::pack`] says what it should be.
+    ///
+    /// # Errors
+    /// When products do not read it, or the card has not enough memory.
+    pub fn packed_weights(&self, tensor: &Tensor) -> Result<PackedWeights> {
+        let matrix = Uploader::new(&self.card, 0, None)?.matrix(std::slice::from_ref(tensor))?;
+        let mut bytes = vec![0; matrix.kind.packed_bytes(matrix.rows, matrix.channels)];
+        // SAFETY: the matrix has that many bytes.
+        unsafe { download(&self.card, matrix.address(), &mut bytes) }.map_err(on_card)?;
+        Ok(PackedWeights { kind: matrix.kind, scale: matrix.scale, bytes })
     }
 
     /// The same, that puts kernels on the card in another way.
@@ -100,7 +134,7 @@ impl CudaBackend {
     }
 
     fn compile_from(&self, description: &Description, source: Source<'_>) -> Result<CudaNetwork> {
-        let program = Compiler::program(&self.card, description, source)?;
+        let program = Compiler::program(&self.card, description, source, self.heard)?;
         let (ropes, slots) = (description.ropes.clone(), description.slots.clone());
         Ok(CudaNetwork::new(&self.card, &self.pages, program, ropes, slots, self.options))
     }

@@ -139,6 +139,12 @@ impl Pinned {
         self.bytes
     }
 
+    /// All of it, for the host to write; nothing on the card may be reading it.
+    pub(crate) fn own(&mut self) -> &mut [u8] {
+        // SAFETY: the memory is ours, that long and initialised, and nobody else refers to it.
+        unsafe { std::slice::from_raw_parts_mut(self.at, self.bytes) }
+    }
+
     /// Where the card finds it: memory that is pinned has one address for both.
     pub(crate) fn address(&self) -> Address {
         self.at.expose_provenance() as Address
@@ -155,10 +161,10 @@ impl Pinned {
     pub(crate) fn read(&mut self, from: &Buffer, range: Range<usize>) -> Result<&[u8], OpenError> {
         let bytes = range.len();
         assert!(bytes <= self.bytes && range.end <= from.bytes());
-        // SAFETY: the memory is ours, that long and initialised, and nobody else refers to it.
-        let own = unsafe { std::slice::from_raw_parts_mut(self.at, bytes) };
+        let card = Arc::clone(&self.card);
+        let own = &mut self.own()[..bytes];
         // SAFETY: the range is of that buffer.
-        unsafe { download(&self.card, from.address() + range.start as u64, own)? };
+        unsafe { download(&card, from.address() + range.start as u64, own)? };
         Ok(own)
     }
 }

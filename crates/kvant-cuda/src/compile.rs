@@ -12,10 +12,11 @@ use crate::program::{
     Widths, activation,
 };
 use crate::recurrent::check_state;
+use crate::upload::Uploader;
 use crate::weights::WeightType;
 use kvant_cache::Slots;
 use kvant_device::{
-    Blocks, Refusal, biases, check_layers, first_layers, norm_weights, packed, projected_layers, runs,
+    Blocks, LoadProgress, Refusal, biases, check_layers, first_layers, norm_weights, packed, projected_layers, runs,
 };
 use kvant_model::description::{self, Description, Ffn, NormKind, NormPlace, Precision, Projection};
 use kvant_model::error::{LoadError, Result};
@@ -45,6 +46,11 @@ pub(crate) struct Compiler<'a> {
     /// Matrices that are used twice, by the name of their tensor.
     shared: RefCell<HashMap<String, Arc<Matrix>>>,
     seed: Cell<u64>,
+    /// Made for the first matrix of a file.
+    uploader: RefCell<Option<Uploader>>,
+    /// Of all weights in the file.
+    bytes: u64,
+    heard: Option<LoadProgress>,
 }
 
 impl<'a> Compiler<'a> {
@@ -52,15 +58,37 @@ impl<'a> Compiler<'a> {
         card: &'a Arc<CudaGpu>,
         of: &'a Description,
         source: Source<'a>,
+        heard: Option<LoadProgress>,
     ) -> Result<Program> {
-        let (shared, seed) = (RefCell::default(), Cell::new(1));
-        Compiler { card, source, ropes: &of.ropes, slots: &of.slots, shared, seed }.run(of)
+        let bytes = match source {
+            Source::File(checkpoint, _) => of.tensors().into_iter().try_fold(0, |bytes, tensor| {
+                Ok::<u64, LoadError>(bytes + tensor.read(checkpoint)?.bytes().len() as u64)
+            })?,
+            Source::Noise(_) => 0,
+        };
+        let compiler = Compiler { bytes, heard, ..Compiler::without_weights(card, of, source) };
+        let program = compiler.run(of)?;
+        card.synchronize().map_err(on_card)?;
+        Ok(program)
+    }
+
+    fn without_weights(card: &'a Arc<CudaGpu>, of: &'a Description, source: Source<'a>) -> Compiler<'a> {
+        Compiler {
+            card,
+            source,
+            ropes: &of.ropes,
+            slots: &of.slots,
+            shared: RefCell::default(),
+            seed: Cell::new(1),
+            uploader: RefCell::default(),
+            bytes: 0,
+            heard: None,
+        }
     }
 
     /// Whether there are kernels for every block.
     pub(crate) fn check_model(card: &'a Arc<CudaGpu>, of: &'a Description) -> Result<()> {
-        let (shared, seed, source) = (RefCell::default(), Cell::new(1), Source::Noise(WeightType::F16));
-        let compiler = Compiler { card, source, ropes: &of.ropes, slots: &of.slots, shared, seed };
+        let compiler = Compiler::without_weights(card, of, Source::Noise(WeightType::F16));
         compiler.check(of).map_err(|refusal| refusal.on(&card.label()))
     }
 
@@ -347,7 +375,7 @@ impl<'a> Compiler<'a> {
         }
         let matrix = Arc::new(match self.source {
             Source::File(checkpoint, to) => {
-                Matrix::upload(self.card, &[packed(of.read(checkpoint)?, Precision::Packed, to)?])?
+                self.upload(&[packed(of.read(checkpoint)?, Precision::Packed, to)?])?
             }
             Source::Noise(kind) => {
                 let [rows, channels] = of.shape[..] else {
@@ -358,6 +386,16 @@ impl<'a> Compiler<'a> {
         });
         self.shared.borrow_mut().insert(of.name.clone(), Arc::clone(&matrix));
         Ok(matrix)
+    }
+
+    /// Matrices of one type and width as one.
+    pub(crate) fn upload(&self, tensors: &[Tensor]) -> Result<Matrix> {
+        let mut uploader = self.uploader.borrow_mut();
+        let uploader = match &mut *uploader {
+            Some(uploader) => uploader,
+            none => none.insert(Uploader::new(self.card, self.bytes, self.heard)?),
+        };
+        uploader.matrix(tensors)
     }
 
     pub(crate) fn noise(&self, kind: WeightType, rows: usize, channels: usize) -> Result<Matrix> {
@@ -371,7 +409,7 @@ impl<'a> Compiler<'a> {
         let Some(tensors) = self.tensors(layers)? else {
             return Ok(Linear { parts: vec![Arc::new(self.noise_of(layers)?)], bias, scale });
         };
-        let upload = |run: &[Tensor]| Matrix::upload(self.card, run).map(Arc::new);
+        let upload = |run: &[Tensor]| self.upload(run).map(Arc::new);
         let parts = runs(&tensors)?.into_iter().map(upload).collect::<Result<_>>()?;
         Ok(Linear { parts, bias, scale })
     }
@@ -393,7 +431,7 @@ impl<'a> Compiler<'a> {
                 self.card.label()
             )));
         }
-        Ok((Matrix::upload(self.card, &tensors)?, bias))
+        Ok((self.upload(&tensors)?, bias))
     }
 
     /// The weights of layers; none where there is no file.

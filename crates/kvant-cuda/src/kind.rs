@@ -74,7 +74,7 @@ impl Device for CudaDevice {
     fn backend(&self, options: BackendOptions) -> Box<dyn Backend + Sync> {
         let backend = CudaBackend::new(&self.card).and_then(|backend| backend.with_cap(options.cap));
         match backend {
-            Ok(backend) => Box::new(backend.with_weights(options.weights)),
+            Ok(backend) => Box::new(backend.with_weights(options.weights).with_progress(options.progress)),
             Err(error) => Box::new(Lost(error.to_string())),
         }
     }

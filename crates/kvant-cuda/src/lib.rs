@@ -64,10 +64,12 @@ pub mod tensors;
 mod top;
 #[cfg(feature = "cuda")]
 mod unread;
+#[cfg(feature = "cuda")]
+mod upload;
 pub mod weights;
 
 #[cfg(feature = "cuda")]
-pub use backend::CudaBackend;
+pub use backend::{CudaBackend, PackedWeights};
 #[cfg(feature = "cuda")]
 pub use cache::CacheUnsupported;
 #[cfg(feature = "cuda")]

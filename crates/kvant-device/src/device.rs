@@ -11,7 +11,12 @@ pub struct BackendOptions {
     pub weights: Option<DType>,
     /// The most bytes that pages may take.
     pub cap: Option<usize>,
+    /// Is told how far the weights are.
+    pub progress: Option<LoadProgress>,
 }
+
+/// Is told how many bytes of weights have been read, and of how many.
+pub type LoadProgress = fn(done: u64, total: u64);
 
 /// A device that is open.
 pub trait Device: Send + Sync {

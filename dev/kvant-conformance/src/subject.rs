@@ -75,7 +75,7 @@ impl Subject {
 
     /// Brings a model to the device, with pages that take at most `cap` bytes.
     pub(crate) fn load_capped(&self, checkpoint: &Checkpoint, cap: Option<usize>) -> Loaded {
-        let backend = self.device.backend(BackendOptions { weights: None, cap });
+        let backend = self.device.backend(BackendOptions { cap, ..BackendOptions::default() });
         let model = Model::load(&*backend, checkpoint).unwrap_or_else(|e| panic!("{e}"));
         let host = || cap.map_or_else(Arena::new, Arena::with_cap).into();
         let store = model.device_store().unwrap_or_else(host);

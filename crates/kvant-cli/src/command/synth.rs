@@ -21,14 +21,15 @@ Examples:
   kvant synth small.gguf --like smollm2-135m --weights int8
   kvant synth wide.gguf --layers 4 --kv-heads 32
       some sizes changed, the others as in --like
-  kvant synth hybrid --like qwen3.5-0.8b
-      another architecture, as a folder in half precision
-  kvant synth mine --config config.json  the model that a config.json describes
+  kvant synth oss.gguf --like gpt-oss-20b --weights mxfp4
+      another architecture
+  kvant synth mine.gguf --config config.json
+      the model that a config.json describes
+  kvant synth mine --config config.json
+      the same as a Hugging Face folder in half precision
 
 Other architectures: deepseek-v3, gemma-4-31b, glm-4.7-flash, gpt-oss-20b,
-lfm2-1.2b, qwen3.5-0.8b and qwen3.6-27b. They are written as a Hugging Face
-folder in half precision; quantize them while they load (`kvant bench hybrid
---weights int4`).
+lfm2-1.2b, qwen3-30b-a3b, qwen3.5-0.8b and qwen3.6-27b.
 
 The text of such a model makes no sense. Its speed is that of a trained model of
 the same shape.";
@@ -37,7 +38,7 @@ the same shape.";
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Synth {
-    /// GGUF file or folder to write
+    /// GGUF file to write; with --config, a folder unless the name ends in .gguf
     out: PathBuf,
 
     /// Model whose shape to copy
@@ -45,7 +46,7 @@ pub struct Synth {
     like: String,
 
     /// Write the model that this config.json describes
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["like", "weights"])]
+    #[arg(long, value_name = "FILE", conflicts_with = "like")]
     config: Option<PathBuf>,
 
     /// Number of layers
@@ -84,9 +85,9 @@ pub struct Synth {
     #[arg(short, long, value_name = "TOKENS", help_heading = "Shape", value_parser = Tokens::count)]
     ctx: Option<usize>,
 
-    /// Type of the weights
-    #[arg(long, value_name = "TYPE", default_value = "int4")]
-    weights: Weights,
+    /// Type of the weights [default: int4; f16 in a folder]
+    #[arg(long, value_name = "TYPE")]
+    weights: Option<Weights>,
 
     /// Random seed; the same seed gives the same file
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -113,8 +114,22 @@ enum Weights {
     Int4,
     /// 8 bits in groups of 32 (Q8_0)
     Int8,
+    /// 4-bit floats in groups of 32 (MXFP4)
+    Mxfp4,
     /// Half precision
     F16,
+}
+
+impl Weights {
+    /// What a conversion to this type is asked for.
+    fn converted(self) -> kvant_convert::Weights {
+        match self {
+            Self::Int4 => kvant_convert::Weights::Int4,
+            Self::Int8 => kvant_convert::Weights::Int8,
+            Self::Mxfp4 => kvant_convert::Weights::Mxfp4,
+            Self::F16 => kvant_convert::Weights::F16,
+        }
+    }
 }
 
 impl Synth {
@@ -131,24 +146,27 @@ impl Synth {
             None => Known::named(&self.like).map(Known::config),
         };
         if let Some(config) = described {
-            return self.write_folder(config);
+            return self.write_described(config);
         }
         let shape = self.shape();
-        let weights = match self.weights {
+        let weights = match self.weights.unwrap_or(Weights::Int4) {
             Weights::Int4 => WeightType::Int4,
             Weights::Int8 => WeightType::Int8,
             Weights::F16 => WeightType::F16,
+            Weights::Mxfp4 => {
+                return Err(Failure::new("Llamas are written in int4, int8 or f16: leave --weights mxfp4 to other architectures"));
+            }
         };
         let model = synth::model(&shape, weights, self.seed)?;
-        Pool::default().install(|| write(&model, &self.out))?;
+        self.write_file(&model, shape.parameters())
+    }
+
+    /// Writes a GGUF file and says what is in it.
+    fn write_file(&self, model: &Writer, parameters: u64) -> Result<(), Failure> {
+        Pool::default().install(|| write(model, &self.out))?;
         let size = fs::metadata(&self.out).map_or(model.tensor_bytes(), |file| file.len());
-        let millions = shape.parameters() as f64 / 1e6;
-        writeln!(
-            crate::shown::stdout(),
-            "{}: {millions:.1} million random weights, {}",
-            self.out.display(),
-            bytes(size)
-        )?;
+        let (out, millions) = (self.out.display(), parameters as f64 / 1e6);
+        writeln!(crate::shown::stdout(), "{out}: {millions:.1} million random weights, {}", bytes(size))?;
         Ok(())
     }
 
@@ -170,7 +188,7 @@ impl Synth {
     }
 
     /// Writes a model of another structure than Llama's.
-    fn write_folder(&self, config: Value) -> Result<(), Failure> {
+    fn write_described(&self, config: Value) -> Result<(), Failure> {
         let sizes = [
             self.layers,
             self.hidden,
@@ -186,6 +204,32 @@ impl Synth {
                 "sizes can be changed in the shapes of Llamas only; write a config.json and name it with --config",
             ));
         }
+        let is_file = self.config.is_none() || self.out.extension().is_some_and(|end| end == "gguf");
+        match (is_file, self.weights) {
+            (true, weights) => self.write_described_file(config, weights.unwrap_or(Weights::Int4)),
+            (false, None | Some(Weights::F16)) => self.write_folder(config),
+            (false, Some(_)) => Err(Failure::Usage(format!(
+                "--weights: folders are in half precision; name a file, {}.gguf",
+                self.out.display()
+            ))),
+        }
+    }
+
+    /// As a GGUF file. Beside it lies an outline while it is written.
+    fn write_described_file(&self, config: Value, weights: Weights) -> Result<(), Failure> {
+        let parameters = Described::new(config.clone(), self.seed)?.parameters();
+        let outline = self.out.with_added_extension("outline");
+        let made = Pool::default()
+            .install(|| kvant_convert::noise(config, weights.converted(), self.seed, &outline))
+            .map_err(|e| Failure::new(e.to_string()));
+        let written = made.and_then(|model| self.write_file(&model, parameters));
+        // Best effort: the error that counts is the one above.
+        let _ = fs::remove_dir_all(&outline);
+        written
+    }
+
+    /// As a Hugging Face folder in half precision.
+    fn write_folder(&self, config: Value) -> Result<(), Failure> {
         let model = Described::new(config, self.seed)?;
         let bar = progress::bar("{bar:30} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left");
         bar.set_length(model.tensor_bytes());

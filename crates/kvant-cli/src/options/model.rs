@@ -4,6 +4,7 @@ use crate::config::{Preset, default_model};
 use crate::failure::Failure;
 use crate::options::rope::HEADING;
 use crate::options::{ForeignFlags, kv_choice, llama_cpp_spec};
+use crate::progress;
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use kvant_engine::OpenOptions;
@@ -215,6 +216,7 @@ impl ModelOptions {
         let mut options = OpenOptions {
             measurements: kvant_hub::cache_folder().ok(),
             chat_template: template.transpose()?,
+            progress: Some(progress::loading),
             ..OpenOptions::default()
         };
         self.opening.0.iter().try_for_each(|(name, text)| options.set(name, text)).map_err(Failure::Usage)?;

@@ -117,6 +117,7 @@ static void run_cta(unsigned count) {
 #include "rows.cu"
 #include "residual.cu"
 #include "recurrent.cu"
+#include "relay.cu"
 #include "latent.cu"
 #include "latent_rows.cu"
 #include "strict.cu"

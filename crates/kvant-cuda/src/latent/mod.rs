@@ -15,7 +15,6 @@ pub(crate) use folded::{Folded, check_folded, latents_of};
 pub(crate) use pages::{LatentPages, latent_slot};
 
 use crate::compile::{Compiler, Source, check_norm};
-use crate::matrix::Matrix;
 use crate::moe::ExpertMatrix;
 use crate::program::{Linear, Norm, Reading, Widths};
 use half::f16;
@@ -186,7 +185,7 @@ impl Compiler<'_> {
                 if tensors.iter().any(|tensor| (tensor.rows(), tensor.columns()) != (rows, channels)) {
                     return Err(LoadError::mismatch(format!("a head's matrix is not {rows} × {channels}")));
                 }
-                Matrix::upload(self.card(), &tensors)?
+                self.upload(&tensors)?
             }
         };
         Ok(ExpertMatrix { matrix, rows, bias: None, scale: 1.0 })

@@ -10,6 +10,7 @@ mod sampling;
 mod strict;
 mod tiles;
 mod unread;
+mod upload;
 
 use kvant_attention::KvCache;
 use kvant_cache::{Arena, CacheLayout, KvShape, PageStore, Slots, Store};

@@ -13,7 +13,7 @@ pub(crate) use measured::{WARM_UP, time};
 use selection::check_kept;
 pub(crate) use selection::{Selection, check_policy, select};
 
-pub use kvant_device::{BackendOptions, Device, DeviceReport};
+pub use kvant_device::{BackendOptions, Device, DeviceReport, LoadProgress};
 
 use crate::open::OpenError;
 use kvant_cache::Policy;
@@ -157,7 +157,7 @@ impl DeviceModel {
         let model = match &device {
             None => kvant_cpu::load(checkpoint, options)?,
             Some(device) => {
-                let backend = device.backend(BackendOptions { weights: options.weights, cap: None });
+                let backend = device.backend(BackendOptions { weights: options.weights, ..BackendOptions::default() });
                 Model::load(&*backend, checkpoint)?
             }
         };

@@ -107,7 +107,7 @@ impl OpenOptions {
         let run = self.run_config(&policy, context, memory.is_some());
         let estimate = MemoryEstimate::new(checkpoint, description, &run)?;
         let cap = self.device_cap(memory, &estimate);
-        let backend = device.backend(BackendOptions { weights: self.weights, cap });
+        let backend = device.backend(BackendOptions { weights: self.weights, cap, progress: self.progress });
         let engine = self.engine(checkpoint, &*backend)?;
         if is_chosen && measured.is_none() {
             let measured = self.measure(&engine, &policy, checkpoint)?;

@@ -47,7 +47,7 @@ pub use lora::LoraFile;
 pub use plans::{ChosenPolicy, PlanFileError, Plans, open_plan, plan_path};
 pub use setting::{OPENING, OpenSetting};
 
-use crate::device::{Device, DeviceChoice, Selection, check_policy, select};
+use crate::device::{Device, DeviceChoice, LoadProgress, Selection, check_policy, select};
 use crate::engine::Engine;
 use crate::estimate::{EstimateError, MemoryEstimate, RunConfig, weight_bytes};
 use crate::kv;
@@ -106,6 +106,8 @@ pub struct OpenOptions {
     pub lora: Vec<LoraFile>,
     /// Rotary settings in place of the file's.
     pub rope: RopeOverride,
+    /// Is told how far the weights are, by devices that say it.
+    pub progress: Option<LoadProgress>,
 }
 
 impl OpenOptions {

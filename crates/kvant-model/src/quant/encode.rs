@@ -13,6 +13,8 @@ use crate::dtype::DType;
 use crate::error::{LoadError, Result};
 use crate::tensor::Tensor;
 use half::f16;
+use kvant_threads::for_each_chunk;
+use std::sync::{Mutex, PoisonError};
 
 const GROUP: usize = 32;
 
@@ -59,11 +61,23 @@ pub fn quantize_tensor(tensor: &Tensor, dtype: DType) -> Result<Tensor> {
         )))
     })?;
     let mut bytes = vec![0; rows * row_bytes]; // (rows, row_bytes)
-    let mut row_values = vec![0.0; columns];
-    for (row, out) in bytes.chunks_exact_mut(row_bytes.max(1)).enumerate() {
-        tensor.row_f32(row, &mut row_values)?;
-        quantize_row(dtype, &row_values, out)
-            .map_err(|e| in_tensor(LoadError::new(e.kind(), format!("row {row}: {e}"))))?;
+    let failure = Mutex::new(None);
+    for_each_chunk(&mut bytes, row_bytes.max(1), |row, out| {
+        let mut values = vec![0.0; columns];
+        let quantised = tensor.row_f32(row, &mut values).and_then(|()| {
+            quantize_row(dtype, &values, out)
+                .map_err(|e| in_tensor(LoadError::new(e.kind(), format!("row {row}: {e}"))))
+        });
+        if let Err(error) = quantised {
+            // Of several the first row's, whichever thread has it.
+            let mut first = failure.lock().unwrap_or_else(PoisonError::into_inner);
+            if first.as_ref().is_none_or(|(known, _)| row < *known) {
+                *first = Some((row, error));
+            }
+        }
+    });
+    if let Some((_, error)) = failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        return Err(error);
     }
     tensor.bytes().release();
     Tensor::new(tensor.name(), dtype, tensor.shape().to_vec(), bytes.into())

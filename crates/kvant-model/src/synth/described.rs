@@ -11,11 +11,14 @@ use kvant_threads::for_each_chunk;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::path::Path;
 
 /// Values that are made at once.
 const BATCH: usize = 1 << 22;
+
+/// Values of a tensor that an outline has.
+const SMALL: usize = 1 << 20;
 
 /// A model of random weights, ready to be written: matrices in half precision, vectors in single.
 ///
@@ -61,6 +64,19 @@ impl Described {
     /// # Errors
     /// If a file cannot be written.
     pub fn write(&self, folder: &Path, progress: &mut dyn FnMut(u64)) -> Result<()> {
+        self.write_folder(folder, |file| self.write_tensors(&mut BufWriter::new(file), progress))
+    }
+
+    /// The same without its large tensors: the file has holes in their place, which read as zeros and take no room where the file system
+    /// leaves it out. It is what a file of another format is made from whose matrices are noise anyhow.
+    ///
+    /// # Errors
+    /// If a file cannot be written.
+    pub fn write_outline(&self, folder: &Path) -> Result<()> {
+        self.write_folder(folder, |file| self.write_small_tensors(file))
+    }
+
+    fn write_folder(&self, folder: &Path, tensors: impl FnOnce(File) -> io::Result<()>) -> Result<()> {
         let text = |name: &str, value: &Value| {
             let path = folder.join(name);
             fs::write(&path, format!("{value:#}\n")).map_err(|e| LoadError::io("write the file", &path, e))
@@ -70,11 +86,11 @@ impl Described {
         text("tokenizer.json", &vocabulary::tokenizer_json(self.vocabulary))?;
         let path = folder.join("model.safetensors");
         let file = File::create(&path).map_err(|e| LoadError::io("create the file", &path, e))?;
-        self.write_tensors(&mut BufWriter::new(file), progress)
-            .map_err(|e| LoadError::io("write the file", &path, e))
+        tensors(file).map_err(|e| LoadError::io("write the file", &path, e))
     }
 
-    fn write_tensors(&self, out: &mut impl Write, progress: &mut dyn FnMut(u64)) -> io::Result<()> {
+    /// The file's first bytes.
+    fn header(&self) -> Vec<u8> {
         let (mut header, mut end) = (Map::new(), 0);
         for tensor in &self.tensors {
             let start = end;
@@ -87,8 +103,31 @@ impl Described {
         while !header.len().is_multiple_of(8) {
             header.push(' ');
         }
-        out.write_all(&(header.len() as u64).to_le_bytes())?;
-        out.write_all(header.as_bytes())?;
+        [&(header.len() as u64).to_le_bytes()[..], header.as_bytes()].concat()
+    }
+
+    fn write_small_tensors(&self, mut file: File) -> io::Result<()> {
+        let header = self.header();
+        file.write_all(&header)?;
+        let (mut noise, mut at) = (Noise::new(self.seed), header.len() as u64);
+        for tensor in &self.tensors {
+            let (noise, count) = (noise.next_tensor(), values_of(tensor));
+            if count <= SMALL {
+                let values = self.vector(tensor, noise);
+                let bytes: Vec<u8> = match is_matrix(tensor) {
+                    true => values.iter().flat_map(|&x| f16::from_f32(x).to_le_bytes()).collect(),
+                    false => values.iter().flat_map(|x| x.to_le_bytes()).collect(),
+                };
+                file.seek(SeekFrom::Start(at))?;
+                file.write_all(&bytes)?;
+            }
+            at += (count * bytes_of(tensor)) as u64;
+        }
+        file.set_len(at)
+    }
+
+    fn write_tensors(&self, out: &mut impl Write, progress: &mut dyn FnMut(u64)) -> io::Result<()> {
+        out.write_all(&self.header())?;
         let (mut noise, mut done) = (Noise::new(self.seed), 0);
         for tensor in &self.tensors {
             let noise = noise.next_tensor();

@@ -34,6 +34,7 @@ pub const KNOWN: &[Known] = &[
     Known { name: "glm-4.7-flash", about: "MLA, 64 experts", config: glm_4_7_flash },
     Known { name: "gpt-oss-20b", about: "windows on every other layer, 32 experts", config: gpt_oss_20b },
     Known { name: "lfm2-1.2b", about: "short convolutions, 6 layers of attention", config: lfm2_1_2b },
+    Known { name: "qwen3-30b-a3b", about: "128 experts", config: qwen3_30b_a3b },
     Known {
         name: "qwen3.5-0.8b",
         about: "three gated DeltaNets to one layer of attention",
@@ -45,6 +46,16 @@ pub const KNOWN: &[Known] = &[
         config: qwen3_6_27b,
     },
 ];
+
+fn qwen3_30b_a3b() -> Value {
+    json!({
+        "model_type": "qwen3_moe", "hidden_size": 2048, "num_hidden_layers": 48, "intermediate_size": 6144,
+        "moe_intermediate_size": 768, "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128,
+        "num_experts": 128, "num_experts_per_tok": 8, "norm_topk_prob": true, "decoder_sparse_step": 1,
+        "mlp_only_layers": [], "hidden_act": "silu", "rms_norm_eps": 1e-6, "rope_theta": 1_000_000.0,
+        "max_position_embeddings": 40_960, "vocab_size": 151_936, "tie_word_embeddings": false
+    })
+}
 
 fn qwen3_5_0_8b() -> Value {
     json!({

@@ -1,6 +1,7 @@
 //! Models with random weights, for measuring speed: every shape and every context without a download.
 //!
 //! [`model`] makes a Llama in a GGUF file like any other, [`Described`] a folder of any architecture from its configuration, with a vocabulary of bytes padded to the size asked for.
+//! `kvant_convert::noise` makes GGUF files of those architectures, in any type of weights.
 //! What it says is noise, but how long that takes is what a trained model of the same shape takes. Weights are made row
 //! by row while the file is written, and each is a function of the seed and its place, so the file is the same on every
 //! machine and with any number of threads.
@@ -16,6 +17,7 @@ mod vocabulary;
 
 pub use described::Described;
 pub use known::{KNOWN, Known};
+pub use noise::{Noise, TensorNoise};
 pub use shape::Shape;
 pub use vocabulary::LEAST_VOCABULARY;
 
@@ -25,7 +27,6 @@ use crate::gguf::{Writer, WriterValue};
 use crate::quant::quantize_row;
 use crate::tensor::Tensor;
 use half::f16;
-use noise::Noise;
 
 /// How the weights of a synthetic model are stored. Norms are always f32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

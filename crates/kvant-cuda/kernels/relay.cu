@@ -5,6 +5,8 @@
 #include "functions.cuh"
 #include "weights.cuh"
 
+namespace relaying {  // bench/host compiles all kernels as one
+
 struct RelayParams {
     const u8* raw;   // (rows, row_bytes) of the file
     u8* out;         // (tiles of 16 rows, blocks)
@@ -365,3 +367,4 @@ RELAY(f32, ToF16<FromF32>)
     }
 MEASURE(bf16, bf16_in, 2)
 MEASURE(f32, f32_in, 4)
+}

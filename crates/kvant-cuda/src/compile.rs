@@ -12,6 +12,7 @@ use crate::program::{
     Widths, activation,
 };
 use crate::recurrent::check_state;
+use crate::streams::check_streams;
 use crate::upload::Uploader;
 use crate::weights::WeightType;
 use kvant_cache::Slots;
@@ -35,7 +36,7 @@ pub(crate) enum Source<'a> {
 }
 
 /// Blocks beside attention, MLPs and mixtures that run.
-const RUN: Blocks = Blocks { sparse_gates: false, streams: false, ..Blocks::ALL };
+const RUN: Blocks = Blocks::ALL;
 
 /// The weights of a model on their way to a card.
 pub(crate) struct Compiler<'a> {
@@ -97,8 +98,10 @@ impl<'a> Compiler<'a> {
         self.check(of).map_err(refuse)?;
         let embedding = self.table(&of.embedding.table)?;
         let mut widths = Widths { hidden: of.hidden, vocabulary: of.vocabulary, ..Widths::default() };
-        let mut blocks = Vec::new();
+        let (mut blocks, mut altups) = (Vec::new(), Vec::new());
         for (layer, description) in of.layers.iter().enumerate() {
+            let altup = description.altup.as_ref().map(|altup| self.altup(altup, &mut widths));
+            altups.push(altup.transpose()?);
             let last = description.residuals.len().saturating_sub(1);
             let factor = match &description.scale {
                 Some(scale) => self.numbers(scale, 1.0)?.first().copied().unwrap_or(1.0),
@@ -135,6 +138,14 @@ impl<'a> Compiler<'a> {
             },
             layers: of.layers.len(),
             blocks,
+            streams: match &of.embedding.streams {
+                Some(streams) => {
+                    widths.streams = 1 + streams.open.len();
+                    Some(self.streams(streams)?)
+                }
+                None => None,
+            },
+            altups,
             norm,
             head,
             head_scale: of.head.scale,
@@ -178,9 +189,7 @@ impl<'a> Compiler<'a> {
             description::Mixer::PerLayerInput(of) => {
                 Mixer::LayerInput(Box::new(self.layer_input(of, widths, scale)?))
             }
-            description::Mixer::Laurel(_) => {
-                return Err(Refusal::model("a LAuReL block").on(&self.card.label()));
-            }
+            description::Mixer::Laurel(of) => Mixer::Laurel(Box::new(self.laurel(of, widths, scale)?)),
         };
         Ok(Branch { input, mixer, after })
     }
@@ -199,7 +208,7 @@ impl<'a> Compiler<'a> {
         })
     }
 
-    fn layer_input(
+    pub(crate) fn layer_input(
         &self,
         of: &description::PerLayerInput,
         widths: &mut Widths,
@@ -232,6 +241,7 @@ impl<'a> Compiler<'a> {
     fn check(&self, of: &Description) -> Result<(), Refusal> {
         let residuals = |layer: &_| check_residuals(layer, of.hidden);
         check_layers(of, RUN, |mixer| self.check_mixer(mixer), residuals)?;
+        check_streams(of).map_err(Refusal::model)?;
         if !of.hidden.is_multiple_of(4) {
             return Err(Refusal::model("a residual stream that is not whole fours"));
         }
@@ -250,7 +260,8 @@ impl<'a> Compiler<'a> {
             Mixer::ShortConv(_) | Mixer::Mamba2(_) | Mixer::GatedDeltaNet(_) => {
                 check_state(mixer, self.card.limits().shared)
             }
-            Mixer::Ffn(Ffn::Dense(_)) | Mixer::PerLayerInput(_) | Mixer::Laurel(_) => Ok(()),
+            Mixer::Laurel(of) => check_norm(&of.norm, of.right.outputs()),
+            Mixer::Ffn(Ffn::Dense(_)) | Mixer::PerLayerInput(_) => Ok(()),
         }
     }
 
@@ -357,6 +368,14 @@ impl<'a> Compiler<'a> {
         match self.source {
             Source::File(checkpoint, _) => of.read(checkpoint),
             Source::Noise(_) => Ok(vec![noise; of.len()]),
+        }
+    }
+
+    /// Numbers of a small matrix, (outputs, inputs); zeros where there is no file.
+    pub(crate) fn matrix_numbers(&self, of: &description::Matrix) -> Result<Vec<f32>> {
+        match self.source {
+            Source::File(checkpoint, _) => of.read(checkpoint)?.to_f32(),
+            Source::Noise(_) => Ok(vec![0.0; of.outputs() * of.inputs()]),
         }
     }
 

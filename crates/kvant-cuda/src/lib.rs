@@ -55,6 +55,8 @@ mod residual;
 mod run;
 pub mod table;
 #[cfg(feature = "cuda")]
+mod streams;
+#[cfg(feature = "cuda")]
 mod tables;
 #[cfg(feature = "cuda")]
 mod tensor_map;

@@ -1,4 +1,4 @@
-//! What the kernels of `kernels/residual.cu` and `kernels/recurrent.cu` are launched with, field by field as they declare it. Pointers are
+//! What the kernels of `kernels/residual.cu`, `kernels/streams.cu` and `kernels/recurrent.cu` are launched with, field by field as they declare it. Pointers are
 //! device addresses, 0 for none.
 
 use crate::params::Address;
@@ -34,6 +34,20 @@ params! {
     "`InputGateParams`." InputGateParams {
         gates: Address, inputs: Address, y: Address, width: i32, stride: i32, activation: i32,
     }
+    "`LikeParams`." LikeParams { x: Address, to: Address, channels: i32, least: f32 }
+    "`MeanParams`." MeanParams { streams: Address, x: Address, count: i32, channels: i32 }
+    "`AltUpParams`." AltUpParams {
+        streams: Address, x: Address, norm: Address, router: Address, coefficients: Address, output_scale: Address,
+        y: Address, count: i32, active: i32, channels: i32, eps: f32,
+    }
+    "`AddStreamsParams`." AddStreamsParams {
+        x: Address, weight: Address, streams: Address, count: i32, channels: i32, eps: f32,
+    }
+    "`LaurelParams`." LaurelParams {
+        x: Address, input: Address, weight: Address, y: Address, channels: i32, accumulate: i32, eps: f32,
+        scale: f32,
+    }
+    "`CutParams`." CutParams { x: Address, channels: i32, stride: i32, deviations: f32 }
     "`ConvParams`." ConvParams {
         x: Address, taps: Address, bias: Address, y: Address, gated: Address, pages: Address, pieces: Address,
         piece_of: Address, refused: Address, channels: i32, kernel: i32, stride: i32, at: i32, times_at: i32,
@@ -70,6 +84,15 @@ mod tests {
             size_of::<InputGateParams>(),
         ];
         assert_eq!(rows, [24, 40, 40, 32, 32, 32, 24, 40, 40]);
+        let streams = [
+            size_of::<LikeParams>(),
+            size_of::<MeanParams>(),
+            size_of::<AltUpParams>(),
+            size_of::<AddStreamsParams>(),
+            size_of::<LaurelParams>(),
+            size_of::<CutParams>(),
+        ];
+        assert_eq!(streams, [24, 24, 72, 40, 48, 24]);
         let states = [size_of::<ConvParams>(), size_of::<StateParams>(), size_of::<GateNormParams>()];
         assert_eq!(states, [104, 160, 48]);
     }

@@ -82,6 +82,9 @@ pub(crate) fn check_moe(of: &description::Moe) -> std::result::Result<(), String
         ));
     }
     let Some(expert) = of.experts.first() else { return refuse("a mixture of no experts") };
+    if of.experts.iter().any(|expert| expert.sparsity.is_some()) {
+        return refuse("experts with sparse gates");
+    }
     let rows = [expert.down.outputs(), expert.down.inputs()];
     if rows.iter().any(|rows| !rows.is_multiple_of(16)) {
         return Err(format!("experts of {} and {} rows, not whole tiles of 16", rows[0], rows[1]));

@@ -318,13 +318,21 @@ impl Network for CudaNetwork {
             recorder: Recorder::new(&self.card),
         };
         run.embed();
-        let mut layer = None;
-        for block in &self.program.blocks {
-            if let Some(observer) = observer.as_mut().filter(|_| layer != Some(block.layer)) {
-                observer(block.layer, &self.show(&mut run, &widths, false).map_err(device_error)?);
+        for (layer, blocks) in self.program.by_layer() {
+            if let Some(observer) = observer.as_mut() {
+                observer(layer, &self.show(&mut run, &widths, false).map_err(device_error)?);
             }
-            layer = Some(block.layer);
-            run.block(block);
+            let altup = self.program.altups.get(layer).and_then(Option::as_ref);
+            if let Some(altup) = altup {
+                run.predict(altup);
+            }
+            blocks.iter().for_each(|block| run.block(block));
+            if let Some(altup) = altup {
+                run.correct(altup);
+            }
+        }
+        if let Some(streams) = &self.program.streams {
+            run.join_streams(streams);
         }
         if plan.is_step {
             run.encode_all();

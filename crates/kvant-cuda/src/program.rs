@@ -6,6 +6,7 @@ use crate::matrix::Matrix;
 use crate::moe::Moe;
 use crate::params::{Address, TILE_ROWS, many_columns};
 use crate::recurrent::{Recurrent, ShortConv};
+use crate::streams::{AltUp, Laurel, Streams};
 use kvant_cache::{KvSlot, StateSlot};
 use kvant_device::HeadPlaces;
 use kvant_model::Tensor;
@@ -153,6 +154,8 @@ pub(crate) struct Activating {
     pub gate_scale: f32,
     pub limit: f32,
     pub alpha: f32,
+    /// Gates count from the mean of their row and so many of its deviations on.
+    pub sparsity: Option<f32>,
 }
 
 impl Activating {
@@ -163,6 +166,7 @@ impl Activating {
             gate_scale: mlp.gate_scale,
             limit: mlp.clamp.map_or(0.0, |clamp| clamp.limit),
             alpha: mlp.clamp.map_or(0.0, |clamp| clamp.alpha),
+            sparsity: mlp.sparsity,
         }
     }
 
@@ -222,6 +226,7 @@ pub(crate) enum Mixer {
     /// A gated DeltaNet or Mamba-2.
     Recurrent(Box<Recurrent>),
     LayerInput(Box<LayerInput>),
+    Laurel(Box<Laurel>),
 }
 
 /// What a mixer reads of the stream.
@@ -274,6 +279,8 @@ pub(crate) struct Widths {
     pub expert_inner: usize,
     /// Inputs of all layers.
     pub layer_inputs: usize,
+    /// Residual streams, where there are several.
+    pub streams: usize,
 }
 
 impl Widths {
@@ -295,6 +302,9 @@ pub(crate) struct Program {
     pub layer_inputs: Option<LayerInputs>,
     pub layers: usize,
     pub blocks: Vec<Block>,
+    /// Further residual streams, and what layers do with them.
+    pub streams: Option<Streams>,
+    pub altups: Vec<Option<AltUp>>,
     pub norm: Norm,
     pub head: Linear,
     /// Multiplier of the logits, and their soft cap.
@@ -304,6 +314,11 @@ pub(crate) struct Program {
 }
 
 impl Program {
+    /// The blocks of every layer.
+    pub(crate) fn by_layer(&self) -> impl Iterator<Item = (usize, &[Block])> {
+        self.blocks.chunk_by(|a, b| a.layer == b.layer).map(|blocks| (blocks[0].layer, blocks))
+    }
+
     pub(crate) fn mixers(&self) -> impl Iterator<Item = &Mixer> {
         self.blocks.iter().flat_map(|block| &block.branches).map(|branch| &branch.mixer)
     }
@@ -316,7 +331,8 @@ impl Program {
             | Mixer::Experts(_)
             | Mixer::ShortConv(_)
             | Mixer::Recurrent(_)
-            | Mixer::LayerInput(_) => None,
+            | Mixer::LayerInput(_)
+            | Mixer::Laurel(_) => None,
         })
     }
 
@@ -329,7 +345,8 @@ impl Program {
             | Mixer::Experts(_)
             | Mixer::ShortConv(_)
             | Mixer::Recurrent(_)
-            | Mixer::LayerInput(_) => None,
+            | Mixer::LayerInput(_)
+            | Mixer::Laurel(_) => None,
         })
     }
 
@@ -342,7 +359,8 @@ impl Program {
             | Mixer::Latent(_)
             | Mixer::Mlp(_)
             | Mixer::Experts(_)
-            | Mixer::LayerInput(_) => None,
+            | Mixer::LayerInput(_)
+            | Mixer::Laurel(_) => None,
         })
     }
 
@@ -356,10 +374,13 @@ impl Program {
             Mixer::ShortConv(of) => of.input.bytes() + of.output.bytes(),
             Mixer::Recurrent(of) => of.input.bytes() + of.output.bytes(),
             Mixer::LayerInput(of) => of.gate.bytes() + of.output.bytes(),
+            Mixer::Laurel(of) => of.left.bytes() + of.right.bytes(),
         });
+        let own = self.altups.iter().flatten().map(|of| of.input.gate.bytes() + of.input.output.bytes());
+        let streams = own.sum::<usize>() + self.streams.as_ref().map_or(0, Streams::bytes);
         let tied = self.head.parts.iter().any(|part| Arc::ptr_eq(part, &self.embedding));
         let embedding = if tied { 0 } else { self.embedding.bytes() };
         let inputs = self.layer_inputs.as_ref().map_or(0, |of| of.table.bytes() + of.projection.bytes());
-        mixers.sum::<usize>() + self.head.bytes() + embedding + inputs
+        mixers.sum::<usize>() + self.head.bytes() + embedding + inputs + streams
     }
 }

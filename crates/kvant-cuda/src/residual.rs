@@ -59,6 +59,7 @@ impl Run<'_> {
             Mixer::ShortConv(of) => self.short_conv(of, to),
             Mixer::Recurrent(of) => self.recurrent(of, to),
             Mixer::LayerInput(of) => self.layer_input(of, to),
+            Mixer::Laurel(of) => self.laurel(of, to),
         }
     }
 
@@ -120,6 +121,15 @@ impl Run<'_> {
             let (x, table, positions) = (b.x.address(), table.address(), at(self.plan.positions_at));
             self.launch("add_positions", (rows, 1), 256, PositionParams { x, table, positions, channels });
         }
+        self.open_inputs();
+        if let Some(streams) = &program.streams {
+            self.open_streams(streams);
+        }
+    }
+
+    /// Inputs of all layers, of models that have them.
+    fn open_inputs(&mut self) {
+        let (program, b, rows) = (self.program, self.buffers, self.plan.rows);
         let Some(inputs) = &program.layer_inputs else { return };
         self.halves(b.x.address(), 1.0);
         let own = b.layer_inputs.address();
@@ -136,7 +146,7 @@ impl Run<'_> {
         self.launch("layer_inputs", (rows, program.widths.layer_inputs / inputs.width), 128, params);
     }
 
-    fn layer_input(&mut self, of: &LayerInput, to: Target) {
+    pub(crate) fn layer_input(&mut self, of: &LayerInput, to: Target) {
         let (b, rows, width) = (self.buffers, self.plan.rows, of.gate.outputs());
         self.linear(&of.gate, rows, b.normed.address(), Target::over(b.first.address()));
         let params = InputGateParams {

@@ -5,7 +5,7 @@ use crate::buffer::Buffer;
 use crate::cache::{LayoutPages, SlotPages};
 use crate::device::{CudaGpu, Launch, OpenError};
 use crate::matrix::Matrix;
-use crate::mixer_params::{HeadGateParams, SpanParams};
+use crate::mixer_params::{CutParams, HeadGateParams, SpanParams};
 use crate::params::{
     ActivateParams, Address, AppendParams, AppendTurnParams, BiasParams, ColumnsParams, GatherParams,
     LinearParams, NormParams, StrictParams, TurnParams, WideParams,
@@ -50,6 +50,8 @@ pub(crate) struct PassBuffers {
     /// What a block gave before the norm after it, (rows, hidden) f32, and the sum of blocks side by side.
     pub branch: Buffer,
     pub sum: Buffer,
+    /// All residual streams of a model with several, (streams, rows, hidden) f32.
+    pub streams: Buffer,
     /// Inputs of all layers, (rows, layers, width) f32, and their rows of the table.
     pub layer_inputs: Buffer,
     pub layer_table: Buffer,
@@ -107,6 +109,7 @@ impl PassBuffers {
             picked: buffer(widths.hidden, 4)?,
             branch: buffer(widths.hidden, 4)?,
             sum: buffer(widths.hidden, 4)?,
+            streams: buffer(widths.streams * widths.hidden, 4)?,
             layer_inputs: buffer(widths.layer_inputs, 4)?,
             layer_table: buffer(widths.layer_inputs, 4)?,
             router_input: buffer(widths.hidden, 2)?,
@@ -201,8 +204,12 @@ impl Run<'_> {
         inner: Address,
         y: Address,
     ) {
-        let Activating { activation, gated, gate_scale, limit, alpha } = by;
+        let Activating { activation, gated, gate_scale, limit, alpha, sparsity } = by;
         let (channels, gated) = (channels as i32, gated.into());
+        if let Some(deviations) = sparsity {
+            let stride = by.inputs() as i32 * channels;
+            self.launch("cut_gates", (rows, 1), 512, CutParams { x: inner, channels, stride, deviations });
+        }
         let params = ActivateParams { inner, y, channels, activation, gated, gate_scale, limit, alpha };
         self.launch("activate_rows", (rows, (channels as usize).div_ceil(1024)), 256, params);
     }

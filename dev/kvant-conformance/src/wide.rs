@@ -289,6 +289,18 @@ pub fn attending(short: bool) -> Vec<(&'static str, Checkpoint)> {
             }),
         ),
         layered("hunyuan_v1_dense", json!({"head_dim": 64, "tie_word_embeddings": true})),
+        // Several residual streams, a layer of low rank beside attention, gates that are cut.
+        layered(
+            "gemma3n_text",
+            json!({
+                "head_dim": 64, "num_hidden_layers": 4, "hidden_activation": "gelu_pytorch_tanh", "hidden_size_per_layer_input": 64,
+                "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "full_attention"], "sliding_window": 14,
+                "num_kv_shared_layers": 2, "intermediate_size": [192, 192, 192, 192], "laurel_rank": 64, "altup_num_inputs": 3,
+                "altup_active_idx": 1, "altup_correct_scale": true, "altup_coef_clip": 120.0, "vocab_size_per_layer_input": 250,
+                "activation_sparsity_pattern": [0.8, 0.6, 0.0, 0.0], "final_logit_softcapping": 3.0, "tie_word_embeddings": true,
+                "rope_parameters": rope(json!({"rope_theta": 1e6, "rope_type": "default"}))
+            }),
+        ),
         // Experts without a gate in a narrower space, beside a shared one in the full width.
         layered(
             "nemotron_h",

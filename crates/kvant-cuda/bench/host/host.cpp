@@ -120,6 +120,7 @@ static void run_cta(unsigned count) {
 #include "relay.cu"
 #include "latent.cu"
 #include "latent_rows.cu"
+#include "streams.cu"
 #include "strict.cu"
 #include "tensors.cu"
 #include "top.cu"

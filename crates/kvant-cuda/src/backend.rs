@@ -43,7 +43,14 @@ impl CudaBackend {
     /// When the driver gives no addresses for pages.
     pub fn new(card: &Arc<CudaGpu>) -> Result<CudaBackend, OpenError> {
         let (pages, options) = (CudaPages::new(card, None)?, PassOptions::default());
-        Ok(CudaBackend { card: Arc::clone(card), label: card.label(), pages, weights: None, options, heard: None })
+        Ok(CudaBackend {
+            card: Arc::clone(card),
+            label: card.label(),
+            pages,
+            weights: None,
+            options,
+            heard: None,
+        })
     }
 
     /// The same, whose pages may take this many bytes.

@@ -17,7 +17,8 @@ use crate::upload::Uploader;
 use crate::weights::WeightType;
 use kvant_cache::Slots;
 use kvant_device::{
-    Blocks, LoadProgress, Refusal, biases, check_layers, first_layers, norm_weights, packed, projected_layers, runs,
+    Blocks, LoadProgress, Refusal, biases, check_layers, first_layers, norm_weights, packed,
+    projected_layers, runs,
 };
 use kvant_model::description::{self, Description, Ffn, NormKind, NormPlace, Precision, Projection};
 use kvant_model::error::{LoadError, Result};

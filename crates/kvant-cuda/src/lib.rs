@@ -53,9 +53,9 @@ mod recurrent;
 mod residual;
 #[cfg(feature = "cuda")]
 mod run;
-pub mod table;
 #[cfg(feature = "cuda")]
 mod streams;
+pub mod table;
 #[cfg(feature = "cuda")]
 mod tables;
 #[cfg(feature = "cuda")]

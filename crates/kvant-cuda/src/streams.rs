@@ -68,10 +68,15 @@ pub(crate) fn check_streams(of: &Description) -> std::result::Result<(), String>
         return Err(format!("{count} residual streams, where {MOST} are the most"));
     }
     for layer in &of.layers {
-        let Some(altup) = &layer.altup else { return Err("a layer over one stream beside others".to_owned()) };
+        let Some(altup) = &layer.altup else {
+            return Err("a layer over one stream beside others".to_owned());
+        };
         let rows = [&altup.router, &altup.prediction, &altup.correction].map(|linear| linear.outputs());
         if altup.active >= count || rows != [count, count * count, count] {
-            return Err(format!("coefficients of {} streams, where there are {count}", altup.router.outputs()));
+            return Err(format!(
+                "coefficients of {} streams, where there are {count}",
+                altup.router.outputs()
+            ));
         }
         check_norm(&altup.router_norm, of.hidden)?;
         check_norm(&altup.input_norm, of.hidden)?;
@@ -128,12 +133,8 @@ impl Run<'_> {
     pub(crate) fn open_streams(&mut self, of: &Streams) {
         let (b, channels, rows) = (self.buffers, self.program.widths.hidden, self.plan.rows);
         self.rows_as_f16((b.x.address(), b.normed.address()), channels, 1.0);
-        let first = MeanParams {
-            streams: b.x.address(),
-            x: self.stream(0),
-            count: 1,
-            channels: channels as i32,
-        };
+        let first =
+            MeanParams { streams: b.x.address(), x: self.stream(0), count: 1, channels: channels as i32 };
         self.launch("mean_streams", (rows, 1), 512, first);
         for (index, open) in of.open.iter().enumerate() {
             let stream = self.stream(1 + index);

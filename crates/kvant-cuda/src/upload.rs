@@ -139,17 +139,17 @@ pub(crate) struct Uploader {
     total: u64,
 }
 
-/// A piece: pinned memory, and memory of the card.
+/// A piece: memory of the card, and pinned memory. The first waits for the stream when it goes, so that no copy reads the second after it.
 struct Slot {
-    host: Pinned,
     device: Buffer,
+    host: Pinned,
     copied: Event,
 }
 
 impl Slot {
     fn new(card: &Arc<CudaGpu>, bytes: usize) -> Result<Slot, OpenError> {
-        let (host, device) = (Pinned::new(card, bytes)?, Buffer::new(card, bytes)?);
-        Ok(Slot { host, device, copied: Event::new(card)? })
+        let (device, host) = (Buffer::new(card, bytes)?, Pinned::new(card, bytes)?);
+        Ok(Slot { device, host, copied: Event::new(card)? })
     }
 }
 
@@ -203,7 +203,16 @@ impl Uploader {
     pub(crate) fn new(card: &Arc<CudaGpu>, total: u64, heard: Option<LoadProgress>) -> Result<Uploader> {
         let found = Buffer::new(card, 8).map_err(on_card)?;
         let seen = Pinned::new(card, 8).map_err(on_card)?;
-        Ok(Uploader { card: Arc::clone(card), slots: Vec::new(), next: 0, found, seen, heard, done: 0, total })
+        Ok(Uploader {
+            card: Arc::clone(card),
+            slots: Vec::new(),
+            next: 0,
+            found,
+            seen,
+            heard,
+            done: 0,
+            total,
+        })
     }
 
     /// Uploads matrices of one type and width as one, rows of the first before those of the next.
@@ -213,7 +222,10 @@ impl Uploader {
         let routes = routes.collect::<Result<Vec<_>>>()?;
         let (route, channels) = (routes[0], first.columns());
         if routes.iter().any(|other| *other != route) {
-            return Err(LoadError::mismatch(format!("tensor {:?} has neighbours of other types", first.name())));
+            return Err(LoadError::mismatch(format!(
+                "tensor {:?} has neighbours of other types",
+                first.name()
+            )));
         }
         let rows = tensors.iter().map(Tensor::rows).sum();
         let buffer = Matrix::room(&self.card, route.kind.packed_bytes(rows, channels))?;
@@ -262,7 +274,8 @@ impl Uploader {
         let rows: usize = tensors.iter().map(Tensor::rows).sum();
         let least = TILE_ROWS * row_bytes;
         let step = (PIECE / least).clamp(1, TILES) * TILE_ROWS; // rows of a piece
-        self.make_room((step.min(rows.next_multiple_of(TILE_ROWS)) * row_bytes).max(least)).map_err(on_card)?;
+        self.make_room((step.min(rows.next_multiple_of(TILE_ROWS)) * row_bytes).max(least))
+            .map_err(on_card)?;
         self.found.clear(0..8).map_err(on_card)?;
         for first in (0..rows).step_by(step) {
             let count = step.min(rows - first);

@@ -154,7 +154,9 @@ impl Synth {
             Weights::Int8 => WeightType::Int8,
             Weights::F16 => WeightType::F16,
             Weights::Mxfp4 => {
-                return Err(Failure::new("Llamas are written in int4, int8 or f16: leave --weights mxfp4 to other architectures"));
+                return Err(Failure::new(
+                    "Llamas are written in int4, int8 or f16: leave --weights mxfp4 to other architectures",
+                ));
             }
         };
         let model = synth::model(&shape, weights, self.seed)?;

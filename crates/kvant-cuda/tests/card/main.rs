@@ -288,7 +288,8 @@ fn shapes_that_do_not_run_are_refused_by_name() {
     let backend = CudaBackend::new(&card).unwrap();
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../kvant-model/tests/fixtures/gemma3n");
     let description = Description::of(&Checkpoint::open(folder).unwrap()).unwrap();
-    let refused = backend.noise(&description, WeightType::Q4_0).err().expect("heads of 16 channels run").to_string();
+    let refused =
+        backend.noise(&description, WeightType::Q4_0).err().expect("heads of 16 channels run").to_string();
     assert!(refused.contains("heads of 16 and 16 channels") && refused.contains("cuda:0"), "{refused}");
     let slots = |dim| Slots::uniform(1, KvShape { kv_heads: 2, key_dim: dim, value_dim: dim, window: None });
     for (policy, dim, word) in [

@@ -19,7 +19,8 @@ fn rows(dtype: DType, rows: usize, columns: usize, seed: u64) -> Tensor {
         DType::Q2_K => &[80, 82],
         DType::MXFP4 | DType::NVFP4 | DType::F8_E4M3 => &[],
         DType::F16 | DType::BF16 | DType::F32 => {
-            let numbers: Vec<f32> = noise.chunks_exact(dtype.block_bytes()).map(|b| (f32::from(b[0]) - 127.0) / 512.0).collect();
+            let numbers: Vec<f32> =
+                noise.chunks_exact(dtype.block_bytes()).map(|b| (f32::from(b[0]) - 127.0) / 512.0).collect();
             let out: Vec<u8> = match dtype {
                 DType::F16 => numbers.iter().flat_map(|x| half::f16::from_f32(*x).to_le_bytes()).collect(),
                 DType::BF16 => numbers.iter().flat_map(|x| half::bf16::from_f32(*x).to_le_bytes()).collect(),
@@ -87,7 +88,8 @@ fn number(of: &PackedWeights, channels: usize, row: usize, channel: usize) -> f3
             WeightType::Q6K => {
                 let (part, ks) = (channel / 64 * 832, ks % 4);
                 let low = word(part + 4 * (lane * 4 + ks)) >> (4 * r + 8 * c + 16 * e) & 15;
-                let high = word(part + 512 + 4 * (lane * 2 + ks / 2)) >> (2 * r + 4 * c + 8 * (ks % 2) + 16 * e) & 3;
+                let high =
+                    word(part + 512 + 4 * (lane * 2 + ks / 2)) >> (2 * r + 4 * c + 8 * (ks % 2) + 16 * e) & 3;
                 let scale = f32::from(p[part + 768 + g * 8 + ks * 2 + r]) - 128.0;
                 half(3328 + 2 * (g * 2 + r)) * scale * ((low | high << 4) as f32 - 32.0)
             }

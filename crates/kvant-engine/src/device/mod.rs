@@ -157,7 +157,8 @@ impl DeviceModel {
         let model = match &device {
             None => kvant_cpu::load(checkpoint, options)?,
             Some(device) => {
-                let backend = device.backend(BackendOptions { weights: options.weights, ..BackendOptions::default() });
+                let backend =
+                    device.backend(BackendOptions { weights: options.weights, ..BackendOptions::default() });
                 Model::load(&*backend, checkpoint)?
             }
         };

@@ -281,7 +281,8 @@ impl Run<'_> {
                 | Mixer::Experts(_)
                 | Mixer::ShortConv(_)
                 | Mixer::Recurrent(_)
-                | Mixer::LayerInput(_) => {}
+                | Mixer::LayerInput(_)
+                | Mixer::Laurel(_) => {}
             }
         }
     }

@@ -1,8 +1,9 @@
 // Mixers with recurrent state: causal convolutions, gated DeltaNets and Mamba-2.
 //
 // A token is computed from the state at the start of its chunk of 64 and the chunk's rows up to its own, in one order: so its bits depend on
-// its place in its chunk alone, and not on how tokens came. State and rows lie in pages as f32, canonical (description::mixer of kvant-model
-// says what they hold). A pass cuts a sequence into pieces of one chunk each; the state at a later piece's start is what the one before it
+// its place in its chunk alone, and not on how tokens came. State and rows lie in pages, canonical (description::mixer of kvant-model
+// says what they hold): rows as f32, state as f32, bf16 or bytes under scales (recurrent/stored.rs of kvant-cache). A state is rounded once, at its
+// chunk's end, and whoever reads it from then on reads that, this pass too. A pass cuts a sequence into pieces of one chunk each; the state at a later piece's start is what the one before it
 // ended with, and pages are written only where somebody may go back to them.
 #include "functions.cuh"
 #include "pages.cuh"
@@ -20,6 +21,47 @@ struct Piece {
 DEVICE float* numbers(u8* pages, u32 unit) { return reinterpret_cast<float*>(pages + (u64)unit * UNIT); }
 DEVICE bool is_odd(float x) { return !(fabsf(x) <= 3.4028234e38f); }
 
+// How a state's numbers are stored.
+enum StateType { STATE_F32, STATE_BF16, STATE_INT8 };
+constexpr int STATE_GROUP = 64;  // numbers that share a scale
+// The codes of a state of `count` numbers, after its scales.
+DEVICE u8* codes_of(u8* page, int count) { return page + (count + STATE_GROUP - 1) / STATE_GROUP * 4; }
+DEVICE float state_number(u8* pages, u32 unit, int type, int count, u64 i) {
+    u8* page = pages + (u64)unit * UNIT;
+    if (type == STATE_F32) return reinterpret_cast<const float*>(page)[i];
+    if (type == STATE_BF16) return __int_as_float((u32)reinterpret_cast<const u16*>(page)[i] << 16);
+    return reinterpret_cast<const float*>(page)[i / STATE_GROUP] * (float)(signed char)codes_of(page, count)[i];
+}
+// To nearest, ties to even.
+DEVICE u16 upper_half(float x) {
+    const u32 bits = __float_as_uint(x);
+    return (u16)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+// A number of a group whose largest is `top`, as it is stored: its code, and the scale of all.
+struct Rounded {
+    float number, scale;
+    int code;
+};
+DEVICE Rounded round_state(float x, float top, int type) {
+    if (type == STATE_BF16) {
+        const u16 half = upper_half(x);
+        return {__int_as_float((u32)half << 16), 0.f, half};
+    }
+    const bool counts = top > 1e-30f;  // below it a reciprocal could overflow
+    const float scale = counts ? __fdiv_rn(top, 127.f) : 0.f, inverse = counts ? __fdiv_rn(127.f, top) : 0.f;
+    const int code = __float2int_rn(__fmul_rn(x, inverse));
+    return {scale * (float)code, scale, code};
+}
+DEVICE void store_state(u8* pages, u32 unit, int type, int count, u64 i, const Rounded& x) {
+    u8* page = pages + (u64)unit * UNIT;
+    if (type == STATE_BF16) {
+        reinterpret_cast<u16*>(page)[i] = (u16)x.code;
+        return;
+    }
+    codes_of(page, count)[i] = (u8)x.code;
+    if (i % STATE_GROUP == 0) reinterpret_cast<float*>(page)[i / STATE_GROUP] = x.scale;
+}
+
 struct ConvParams {
     const float* x;       // (rows, stride): the inputs are its columns from `at` on, times those from `times_at` on
     const float* taps;    // (kernel, channels)
@@ -31,13 +73,24 @@ struct ConvParams {
     const int* piece_of;  // (rows)
     int* refused;         // the largest 1 + row whose numbers are not finite
     int channels, kernel, stride, at, times_at, gate_at, row_width, activation;  // times_at and activation: below 0 for none
+    int state_type, state_count;  // of other types than f32, channels are whole groups
 };
+// The largest magnitude of a group of 64 threads' numbers. All threads of the CTA call it.
+DEVICE float over_group(float x, float* tops) {
+    x = over_warp(fabsf(x), [](float a, float b) { return fmaxf(a, b); });
+    __syncthreads();
+    if (threadIdx.x % WARP == 0) tops[threadIdx.x / WARP] = x;
+    __syncthreads();
+    return fmaxf(tops[threadIdx.x / WARP & ~1], tops[threadIdx.x / WARP | 1]);
+}
 // Grid: (rows, channels / 256).
 extern "C" __global__ void __launch_bounds__(256) convolve(const __grid_constant__ ConvParams p) {
     const int row = blockIdx.x, c = blockIdx.y * blockDim.x + threadIdx.x;
+    __shared__ float tops[8];
     pdl_wait();
     pdl_trigger();
-    if (c >= p.channels) return;
+    const bool is_there = c < p.channels, narrow = p.state_type != STATE_F32;
+    if (!is_there && !narrow) return;
     const Piece own = p.pieces[__ldg(p.piece_of + row)], first = p.pieces[own.first];
     const int token = row - first.row, index = own.before + row - own.row;
     auto input = [&](int back) {  // of the token so many before
@@ -47,15 +100,31 @@ extern "C" __global__ void __launch_bounds__(256) convolve(const __grid_constant
         }
         const int at = first.before + token - back;
         if (at >= 0) return numbers(p.pages, first.rows)[(u64)at * p.row_width + c];
-        return first.state == NO_PAGE ? 0.f : numbers(p.pages, first.state)[(u64)(p.kernel - 1 + at) * p.channels + c];
+        if (first.state == NO_PAGE) return 0.f;
+        return state_number(p.pages, first.state, p.state_type, p.state_count, (u64)(p.kernel - 1 + at) * p.channels + c);
     };
     const bool closes = index == STATE_CHUNK - 1 && own.next != NO_PAGE;
-    float y = p.bias ? __ldg(p.bias + c) : 0.f, last = 0.f;
+    float y = is_there && p.bias ? __ldg(p.bias + c) : 0.f, last = 0.f;
+    bool overflows = false;
     for (int tap = 0; tap < p.kernel; tap++) {
-        last = input(p.kernel - 1 - tap);
-        y = fmaf(__ldg(p.taps + (u64)tap * p.channels + c), last, y);
-        if (closes && tap > 0) numbers(p.pages, own.next)[(u64)(tap - 1) * p.channels + c] = last;
+        const int back = p.kernel - 1 - tap;
+        last = is_there ? input(back) : 0.f;
+        // What lies before the chunk is read as it is stored, also where this pass has it better.
+        const bool from_state = first.before + token - back < 0;
+        if (narrow && back > index && !from_state) last = round_state(last, over_group(last, tops), p.state_type).number;
+        if (is_there) y = fmaf(__ldg(p.taps + (u64)tap * p.channels + c), last, y);
+        if (!closes || tap == 0) continue;
+        const u64 at = (u64)(tap - 1) * p.channels + c;
+        if (narrow) {
+            const Rounded stored = round_state(last, over_group(last, tops), p.state_type);
+            overflows |= is_odd(stored.number);
+            if (is_there) store_state(p.pages, own.next, p.state_type, p.state_count, at, stored);
+        } else {
+            numbers(p.pages, own.next)[at] = last;
+        }
     }
+    if (!is_there) return;
+    if (overflows) atomicMax(p.refused, 1 + row);
     if (is_odd(last)) atomicMax(p.refused, 1 + row);
     if (own.rows != NO_PAGE) numbers(p.pages, own.rows)[(u64)index * p.row_width + c] = last;
     if (p.activation >= 0) y = activate(y, p.activation);
@@ -81,6 +150,7 @@ struct StateParams {
     int row_width, row_keys, row_values, row_decay;  // where a row of a page has them
     int state_at;                                  // where a state has its matrices
     float qk_eps, least, most;                     // DeltaNets; bounds of steps
+    int state_type, state_count;                   // of other types than f32, matrices are whole groups
 };
 DEVICE float softplus(float x) { return fmaxf(x, 0.f) + log1pf(expf(-fabsf(x))); }
 DEVICE float decay(float x) { return ex2(x * LOG2_E); }
@@ -113,7 +183,7 @@ DEVICE void scan(const StateParams& p) {
     auto place = [&](int i) { return DELTA ? i : i % K * V + i / K; };
     const Piece first = p.pieces[sequence.x];
     const u64 matrix = p.state_at + (u64)head * K * V;
-    for (int i = tid; i < K * V; i += STATE_THREADS) S[place(i)] = first.state == NO_PAGE ? 0.f : numbers(p.pages, first.state)[matrix + i];
+    for (int i = tid; i < K * V; i += STATE_THREADS) S[place(i)] = first.state == NO_PAGE ? 0.f : state_number(p.pages, first.state, p.state_type, p.state_count, matrix + i);
     if (first.before) {
         const float* rows = numbers(p.pages, first.rows);
         for (int i = tid; i < first.before * K; i += STATE_THREADS) keys[i] = rows[(u64)(i / K) * p.row_width + p.row_keys + key_head * K + i % K];
@@ -216,9 +286,21 @@ DEVICE void scan(const StateParams& p) {
 #pragma unroll
             for (int i = 0; i < 4; i++) S[(c + i) * V + v] = s[i], bad |= is_odd(s[i]);
         }
-        if (bad) atomicMax(p.refused, row);
         __syncthreads();
-        if (own.next != NO_PAGE)
+        if (p.state_type != STATE_F32) {
+            for (int at = warp * STATE_GROUP; at < K * V; at += STATE_THREADS / WARP * STATE_GROUP) {
+                float x[2] = {S[place(at + lane)], S[place(at + WARP + lane)]};
+                const float top = over_warp(fmaxf(fabsf(x[0]), fabsf(x[1])), [](float a, float b) { return fmaxf(a, b); });
+#pragma unroll
+                for (int i = 0; i < 2; i++) {
+                    const Rounded stored = round_state(x[i], top, p.state_type);
+                    S[place(at + i * WARP + lane)] = stored.number, bad |= is_odd(stored.number);
+                    if (own.next != NO_PAGE) store_state(p.pages, own.next, p.state_type, p.state_count, matrix + at + i * WARP + lane, stored);
+                }
+            }
+        }
+        if (bad) atomicMax(p.refused, row);
+        if (own.next != NO_PAGE && p.state_type == STATE_F32)
             for (int i = tid; i < K * V; i += STATE_THREADS) numbers(p.pages, own.next)[matrix + i] = S[place(i)];
     }
 }

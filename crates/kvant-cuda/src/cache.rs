@@ -7,7 +7,7 @@ use crate::layout::{PAGE_TOKENS, PageKind, is_planned};
 use crate::pages::CudaPages;
 use crate::params::Address;
 use crate::planned::PlannedKeys;
-use kvant_cache::{CacheLayout, Mode, PageUse, SideCodecs, SideKinds, SlotKind, StateType};
+use kvant_cache::{CacheLayout, Mode, PageUse, SideCodecs, SideKinds, SlotKind};
 use kvant_codec::format::{BasisFormat, Linear};
 use kvant_codec::{Basis, PageCodec, PageFormat, Rotation, Rule, Side, Tier};
 use std::sync::Arc;
@@ -97,11 +97,6 @@ impl LayoutPages {
                     let latents = latent_slot(card, pages, &mut made, slot, *shape)?;
                     made.slots.push(Some(latents));
                     continue;
-                }
-                SlotKind::Recurrent(_) if layout.state_type() != StateType::F32 => {
-                    let what =
-                        format!("recurrent state as {} does not run: use `state=f32`", layout.state_type());
-                    return Err(CacheUnsupported { layer, what });
                 }
                 SlotKind::Recurrent(_) => {
                     made.slots.push(None);

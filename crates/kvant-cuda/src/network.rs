@@ -16,7 +16,7 @@ use crate::top::TopPlan;
 use crate::unread::{Unread, check_marks};
 use half::f16;
 use kvant_cache::{
-    CacheLayout, KvSlot, PageStore, Sequence, SlotKind, Slots, StateError, StateErrorKind, Store,
+    CacheLayout, KvSlot, PageStore, Sequence, SlotKind, Slots, StateError, StateErrorKind, StateType, Store,
 };
 use kvant_device::{Batch, Span};
 use kvant_model::description::Rope;
@@ -171,6 +171,11 @@ impl CudaNetwork {
             }
         }
         let states = StatePlan::new(words, self.program.states(), spans, sequences)?;
+        if states.state_type != StateType::F32
+            && let Some(why) = self.program.refuses_narrow_state()
+        {
+            return Err(device_error(why));
+        }
         let written = jobs.iter().flat_map(|(_, own)| own.pages()).chain(states.written.iter().copied());
         self.pages.prepare(written).map_err(device_error)?;
         Ok(states)

@@ -12,7 +12,7 @@ use crate::buffer::Buffer;
 use crate::compile::Compiler;
 use crate::device::SCAN_SHARED;
 use crate::matrix::on_card;
-use crate::program::{Linear, Widths, activation};
+use crate::program::{Linear, Mixer, Program, Widths, activation};
 use kvant_cache::{STATE_CHUNK, StateSlot};
 use kvant_model::description::{
     self, DecayRate, DeltaProjection, GateOrder, GatedDeltaNet, HeadOrder, Mamba2, Matrix, RowRange,
@@ -31,6 +31,13 @@ pub(crate) struct Convolution {
     pub bias: Option<Buffer>,
     /// Below 0 for none.
     pub activation: i32,
+}
+
+impl Convolution {
+    /// Numbers of its tail.
+    fn tail(&self) -> usize {
+        (self.kernel - 1) * self.channels
+    }
 }
 
 /// A gated short convolution.
@@ -87,6 +94,37 @@ pub(crate) struct Recurrent {
     pub norm_eps: f32,
     pub gate_first: bool,
     pub output: Linear,
+}
+
+impl Recurrent {
+    /// Numbers of its state: the convolution's tail, and a matrix of every head.
+    fn state_count(&self) -> usize {
+        self.conv.tail() + self.heads * self.key_dim * self.value_dim
+    }
+}
+
+/// Numbers of a narrow state that share a scale (`STATE_GROUP` of `kernels/recurrent.cu`).
+const GROUP: usize = 64;
+
+impl Program {
+    /// Why a state cannot be stored in fewer bits than f32, where it cannot.
+    pub(crate) fn refuses_narrow_state(&self) -> Option<String> {
+        let channels = self.mixers().filter_map(|mixer| match mixer {
+            Mixer::ShortConv(of) => Some((of.conv.channels, GROUP)),
+            Mixer::Recurrent(of) => Some((of.conv.channels, of.key_dim * of.value_dim)),
+            Mixer::Attention(_)
+            | Mixer::Latent(_)
+            | Mixer::Mlp(_)
+            | Mixer::Experts(_)
+            | Mixer::LayerInput(_)
+            | Mixer::Laurel(_) => None,
+        });
+        let odd = |of: &(usize, usize)| !of.0.is_multiple_of(GROUP) || !of.1.is_multiple_of(GROUP);
+        let (channels, matrix) = channels.into_iter().find(odd)?;
+        Some(format!(
+            "a state of {channels} convolved channels and matrices of {matrix} numbers, not of whole groups of {GROUP}, is stored as f32 alone: use `state=f32`"
+        ))
+    }
 }
 
 /// What of a mixer does not run: `shared` bytes are what a CTA may take.

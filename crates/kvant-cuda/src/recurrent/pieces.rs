@@ -2,7 +2,9 @@
 
 use crate::pages::unit_as;
 use crate::pass::PassParams;
-use kvant_cache::{PageId, PageKind, RowsCopy, Sequence, StateError, StateErrorKind, StateSlot, StateWork};
+use kvant_cache::{
+    PageId, PageKind, RowsCopy, Sequence, StateError, StateErrorKind, StateSlot, StateType, StateWork,
+};
 use kvant_device::Span;
 use std::collections::HashMap;
 
@@ -21,6 +23,8 @@ pub(crate) struct StatePlan {
     pub pieces_at: HashMap<usize, u64>,
     /// Rows that checkpoints keep.
     pub copies: Vec<RowsCopy>,
+    /// How state is stored.
+    pub state_type: StateType,
     /// Pages that kernels write.
     pub written: Vec<PageId>,
 }
@@ -37,6 +41,8 @@ impl StatePlan {
         for slot in slots {
             let mut all = Vec::new();
             for (index, (span, sequence)) in spans.iter().zip(&mut *sequences).enumerate() {
+                let state_type = sequence.recurrent(slot).map(|state| state.state_type());
+                plan.state_type = state_type.unwrap_or_default();
                 let work = sequence
                     .advance_on_device(slot, span.tokens)
                     .map_err(|error| StateError::new(index, error))?;

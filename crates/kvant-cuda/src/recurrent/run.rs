@@ -6,7 +6,7 @@ use crate::device::Launch;
 use crate::mixer_params::{ConvParams, GateNormParams, ScaleParams, StateParams};
 use crate::params::Address;
 use crate::run::{Run, Target};
-use kvant_cache::StateSlot;
+use kvant_cache::{StateSlot, StateType};
 
 /// What a convolution reads and writes besides its state.
 struct Convolving {
@@ -18,6 +18,8 @@ struct Convolving {
     row_width: usize,
     y: Address,
     gated: Address,
+    /// Numbers of the slot's state.
+    state_count: usize,
 }
 
 fn address(buffer: &Option<Buffer>) -> Address {
@@ -25,6 +27,15 @@ fn address(buffer: &Option<Buffer>) -> Address {
 }
 
 impl Run<'_> {
+    /// As `kernels/recurrent.cu` numbers it.
+    fn state_type(&self) -> i32 {
+        match self.states.state_type {
+            StateType::F32 => 0,
+            StateType::Bf16 => 1,
+            StateType::Int8 => 2,
+        }
+    }
+
     fn pieces(&self, slot: StateSlot) -> Address {
         self.at(self.states.pieces_at[&slot.index()])
     }
@@ -42,6 +53,7 @@ impl Run<'_> {
             row_width: channels,
             y: 0,
             gated: b.inner.address(),
+            state_count: of.conv.tail(),
         };
         self.convolve(&of.conv, of.slot, &conv);
         self.linear(&of.output, rows, b.inner.address(), to);
@@ -66,6 +78,8 @@ impl Run<'_> {
             gate_at: on.gate_at as i32,
             row_width: on.row_width as i32,
             activation: of.activation,
+            state_type: self.state_type(),
+            state_count: on.state_count as i32,
         };
         self.launch("convolve", (self.plan.rows, of.channels.div_ceil(256)), 256, params);
     }
@@ -88,6 +102,7 @@ impl Run<'_> {
             row_width: places.row_width,
             y: convolved,
             gated: 0,
+            state_count: of.state_count(),
         };
         self.convolve(&of.conv, of.slot, &conv);
         let column = |at: usize| projected + 4 * at as u64;
@@ -117,10 +132,12 @@ impl Run<'_> {
             row_keys: places.row_keys as i32,
             row_values: places.row_values as i32,
             row_decay: places.row_decay as i32,
-            state_at: ((of.conv.kernel - 1) * of.conv.channels) as i32,
+            state_at: of.conv.tail() as i32,
             qk_eps: of.qk_eps,
             least: of.dt_limit.0,
             most: of.dt_limit.1,
+            state_type: self.state_type(),
+            state_count: of.state_count() as i32,
         };
         let launch = Launch {
             grid: (of.heads as u32, self.states.sequences as u32),

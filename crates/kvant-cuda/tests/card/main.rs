@@ -7,6 +7,7 @@
 mod latent;
 mod prefill;
 mod sampling;
+mod states;
 mod strict;
 mod tiles;
 mod unread;

@@ -11,7 +11,7 @@ use crate::to_gguf;
 use half::f16;
 use kvant_model::checkpoint::ConfigSource;
 use kvant_model::error::LoadError;
-use kvant_model::gguf::Writer;
+use kvant_model::gguf::{Writer, WriterValue};
 use kvant_model::synth::{Described, Noise, TensorNoise};
 use kvant_model::{Checkpoint, DType};
 use serde_json::Value;
@@ -30,6 +30,8 @@ pub fn noise(config: Value, weights: Weights, seed: u64, folder: &Path) -> Resul
     };
     let twin = to_gguf::of(&checkpoint, config, weights, None)?;
     let (mut writer, mut noise) = (twin.writer, Noise::new(seed));
+    // Not the folder's name, which is another each time.
+    writer.set("general.name", WriterValue::String("synthetic".to_owned()));
     for made in twin.tensors {
         let (dtype, columns, noise) = (made.dtype, made.columns(), noise.next_tensor());
         let (name, shape) = (made.name.clone(), made.shape.clone());

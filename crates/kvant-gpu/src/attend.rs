@@ -9,10 +9,10 @@ use crate::recorder::Grid;
 use crate::run::Run;
 use crate::tables::Tables;
 use crate::weights::Place;
-use kvant_cache::{CacheLayout, ExactWindow, KvSlot, Sequence, StateError, StateErrorKind};
+use kvant_cache::{CacheLayout, ExactWindow, KvSlot, Mode, Sequence, StateError, StateErrorKind};
 use kvant_codec::Side;
 use kvant_device::{HeadPlace, Span};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// What a pass does with pages.
 #[derive(Default)]
@@ -20,6 +20,8 @@ pub(crate) struct PassPlan {
     classes: HashMap<Class, Vec<Round>>,
     /// By slot: where its table is, and its records.
     slots: HashMap<usize, SlotPlan>,
+    /// Pages that are encoded when all layers are done.
+    later: Vec<LaterPages>,
     /// Where the sines and cosines of each rope are.
     pub rotations: HashMap<usize, usize>,
     /// The same as queries meet the sinks of a streaming window; none where there is no such window.
@@ -43,6 +45,33 @@ struct SlotPlan {
     encodes: [(usize, usize); 2],
 }
 
+/// Pages of any layers that one kernel encodes: whose kernel, where the records are, and how many.
+struct LaterPages {
+    slot: KvSlot,
+    side: usize,
+    at: usize,
+    records: usize,
+}
+
+/// The same while it is collected, by [`SideKernels::encode_group`].
+type Later = BTreeMap<usize, (KvSlot, usize, Vec<u32>)>;
+
+/// Whether no query of a pass reads as bytes what the pass encodes, of a side with pages of `tokens` and so many kv heads: what came due is
+/// exactly the pages that the pass's own tokens end.
+fn is_read_later(
+    rule: &ExactWindow,
+    spans: &[Span],
+    (tokens, kv_heads): (usize, usize),
+    records: usize,
+) -> bool {
+    let before = |span: &Span| rule.encoded_at(span.start, tokens);
+    let ended =
+        spans.iter().map(|span| rule.encoded_at(span.last() + 1, tokens) - before(span)).sum::<usize>();
+    rule.mode == Mode::Deployed
+        && records == kv_heads * ended
+        && spans.iter().all(|span| rule.encoded_for(span.last(), tokens) == before(span))
+}
+
 const SIDES: [Side; 2] = [Side::Key, Side::Value];
 
 fn missing(slot: usize) -> StateError {
@@ -62,7 +91,7 @@ impl PassPlan {
         self.rule.streaming.is_some()
     }
 
-    /// Whether pages of a slot are encoded in the pass.
+    /// Whether pages of a slot are encoded before its queries attend.
     pub(crate) fn encodes(&self, slot: KvSlot) -> bool {
         self.slots.get(&slot.index()).is_some_and(|slot| slot.encodes.iter().any(|(_, pages)| *pages > 0))
     }
@@ -88,6 +117,7 @@ impl GpuNetwork {
         let most_tokens = spans.iter().map(|span| span.tokens).max().unwrap_or(0);
         let rule = *layout.exact_window();
         let mut plan = PassPlan { most_tokens, rule, ..PassPlan::default() };
+        let mut later = Later::new();
         for of in self.attentions() {
             if let Some(rope) = of.rope {
                 let mut turns = |at_sinks| words.rotations(&self.ropes[rope.0], spans, at_sinks);
@@ -101,10 +131,19 @@ impl GpuNetwork {
             }
             if of.kv.is_some() {
                 let slot = of.slot;
-                let own = self.writes(words, slot, spans, sequences)?;
+                let own =
+                    kernels.slots.get(slot.index()).and_then(Option::as_ref).ok_or(missing(slot.index()))?;
+                let own = self.writes(words, (slot, own), &rule, spans, sequences, &mut later)?;
                 plan.slots.insert(slot.index(), own);
             }
         }
+        plan.later = later
+            .into_values()
+            .map(|(slot, side, list)| {
+                let records = list.len() / Writes::ENCODES;
+                LaterPages { slot, side, at: words.add(list), records }
+            })
+            .collect();
         for of in self.attentions() {
             let owner = self.slots.owner(of.slot);
             let slot =
@@ -135,11 +174,13 @@ impl GpuNetwork {
     fn writes(
         &self,
         words: &mut PassParams,
-        slot: KvSlot,
+        (slot, kernels): (KvSlot, &SlotKernels),
+        rule: &ExactWindow,
         spans: &[Span],
         sequences: &mut [&mut Sequence],
+        later: &mut Later,
     ) -> Result<SlotPlan, StateError> {
-        let mut writes = Writes::default();
+        let mut writes = Writes { mark: kernels.layer as u32 + 1, ..Writes::default() };
         for (index, (span, sequence)) in spans.iter().zip(sequences).enumerate() {
             let note = &mut |head, side, work| writes.note(span.row, head, side, &work);
             sequence
@@ -147,10 +188,18 @@ impl GpuNetwork {
                 .map_err(|error| StateError::new(index, error))?;
         }
         let mut plan = SlotPlan::default();
-        for side in 0..2 {
+        for (side, of) in [&kernels.key, &kernels.value].into_iter().enumerate() {
             let (rows, encodes) = (&writes.rows[side], &writes.encodes[side]);
             plan.rows[side] = (words.add(rows.iter().copied()), rows.len() / Writes::ROWS);
-            plan.encodes[side] = (words.add(encodes.iter().copied()), encodes.len() / Writes::ENCODES);
+            let records = encodes.len() / Writes::ENCODES;
+            let can_wait =
+                || records > 0 && is_read_later(rule, spans, (of.tokens(), kernels.kv_heads), records);
+            match of.encode_group.filter(|_| can_wait()) {
+                Some(group) => {
+                    later.entry(group).or_insert((slot, side, Vec::new())).2.extend(encodes);
+                }
+                None => plan.encodes[side] = (words.add(encodes.iter().copied()), records),
+            }
         }
         Ok(plan)
     }
@@ -208,25 +257,29 @@ impl<'a> Run<'a> {
         self.encode(slot);
     }
 
-    /// Encodes the pages of a slot that are due.
+    /// Encodes the pages of a slot that its queries read in this pass.
     pub(crate) fn encode(&mut self, slot: KvSlot) {
-        let Some(kernels) = self.kernels.slots.get(slot.index()).and_then(Option::as_ref) else { return };
-        let plan = &self.plan.slots[&slot.index()];
-        let (blocks, mark) = (self.pages.len(), kernels.layer as u32 + 1);
-        for (index, side) in SIDES.into_iter().enumerate() {
-            let of = match side {
-                Side::Key => &kernels.key,
-                Side::Value => &kernels.value,
-            };
-            let (at, records) = plan.encodes[index];
-            let Some(kernel) = of.encode_kernel(&self.network.gpu, blocks).filter(|_| records > 0) else {
-                continue;
-            };
-            let mut bound = of.encode_bound(&self.buffers.plan, &self.buffers.status);
-            bound.extend(self.pages.iter().map(|buffer| &**buffer));
-            let arguments = [at as u32, records as u32, mark];
-            self.recorder.dispatch(&kernel, &bound, &arguments, of.encode_grid(records));
+        let encodes = self.plan.slots[&slot.index()].encodes;
+        for (side, (at, records)) in encodes.into_iter().enumerate() {
+            self.encode_pages(&LaterPages { slot, side, at, records });
         }
+    }
+
+    /// Encodes the pages that the pass has ended and does not read as bytes: those of all layers together, once every layer is done.
+    pub(crate) fn encode_later(&mut self) {
+        let plan = self.plan;
+        plan.later.iter().for_each(|pages| self.encode_pages(pages));
+    }
+
+    fn encode_pages(&mut self, of: &LaterPages) {
+        let &LaterPages { slot, side, at, records } = of;
+        let Some(kernels) = self.kernels.slots.get(slot.index()).and_then(Option::as_ref) else { return };
+        let of = [&kernels.key, &kernels.value][side];
+        let kernel = of.encode_kernel(&self.network.gpu, self.pages.len());
+        let Some(kernel) = kernel.filter(|_| records > 0) else { return };
+        let mut bound = of.encode_bound(&self.buffers.plan, &self.buffers.status);
+        bound.extend(self.pages.iter().map(|buffer| &**buffer));
+        self.recorder.dispatch(&kernel, &bound, &[at as u32, records as u32], of.encode_grid(records));
     }
 
     /// How the attention of a block is cut.
@@ -338,7 +391,7 @@ impl<'a> Run<'a> {
             attended.stride,
             attended.at + round.row * attended.stride,
         ];
-        let finish = slot.value.moves.as_ref().map_or(&buffers.plan, |moves| &moves.attend);
+        let finish = slot.value.moves.as_ref().map_or(&buffers.plan, |moves| &*moves.attend);
         let logits = of.sink_logits.as_ref().unwrap_or(&buffers.plan);
         let bound = vec![&buffers.plan, &buffers.partials, finish, logits, attended.buffer];
         (bound, arguments.map(|n| n as u32).to_vec())

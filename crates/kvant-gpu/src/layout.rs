@@ -48,14 +48,50 @@ pub(crate) struct SideKernels {
     pub moves: Option<Moves>,
     /// Where heads have widths of their own.
     pub widths: Option<Widths>,
+    /// Sides with the same number, of whatever layer, are encoded by one dispatch; `None` where pages are exact.
+    pub encode_group: Option<usize>,
     built: Built,
 }
 
 /// Changes of basis on the device.
 pub(crate) struct Moves {
     bases: Bases,
-    pub encode: Buffer,
-    pub attend: Buffer,
+    pub encode: Arc<Buffer>,
+    pub attend: Arc<Buffer>,
+}
+
+/// What the sides of a layout have in common: bases that are the same numbers, and kernels that encode.
+#[derive(Default)]
+struct Shared {
+    bases: Vec<(Vec<f32>, Arc<Buffer>)>,
+    encoders: Vec<(String, Vec<u64>)>,
+}
+
+impl Shared {
+    /// The buffer of a basis: one for all layers whose numbers are the same.
+    fn basis(&mut self, gpu: &Gpu, numbers: &[f32]) -> Arc<Buffer> {
+        let same = |other: &[f32]| {
+            other.len() == numbers.len() && other.iter().zip(numbers).all(|(a, b)| a.to_bits() == b.to_bits())
+        };
+        if let Some((_, buffer)) = self.bases.iter().find(|(other, _)| same(other)) {
+            return Arc::clone(buffer);
+        }
+        let buffer = Arc::new(Buffer::of_floats(gpu, "basis", numbers));
+        self.bases.push((numbers.to_vec(), Arc::clone(&buffer)));
+        buffer
+    }
+
+    /// The number of a kernel that encodes and of what it is bound to.
+    fn encode_group(&mut self, of: &SideKernels) -> Option<usize> {
+        let basis = of.moves.as_ref().map(|moves| moves.encode.number());
+        let maps = of.widths.as_ref().map(|widths| widths.maps.number());
+        let kernel = (of.encoder()?.source()?, basis.into_iter().chain(maps).collect());
+        let known = self.encoders.iter().position(|other| *other == kernel);
+        Some(known.unwrap_or_else(|| {
+            self.encoders.push(kernel);
+            self.encoders.len() - 1
+        }))
+    }
 }
 
 /// Widths of channels by head.
@@ -99,7 +135,7 @@ pub(crate) struct LayoutKernels {
 impl LayoutKernels {
     pub(crate) fn new(gpu: &Gpu, layout: &CacheLayout) -> Result<LayoutKernels, CacheUnsupported> {
         let refuse = |layer, what: &str| CacheUnsupported { layer, what: what.to_owned() };
-        let mut slots = Vec::new();
+        let (mut slots, mut shared) = (Vec::new(), Shared::default());
         for slot in layout.slots() {
             let layer = slot.layer();
             let (shape, is_latent) = match slot.kind() {
@@ -111,12 +147,15 @@ impl LayoutKernels {
                     continue;
                 }
             };
-            let side = |side: Side| {
+            let mut side = |side: Side| {
                 let heads: Option<Vec<&SideCodecs>> =
                     slot.heads().iter().map(|head| head.side(side).map(|codecs| &**codecs)).collect();
                 let heads = heads.filter(|heads| !heads.is_empty());
                 let heads = heads.ok_or_else(|| refuse(layer, "a head has no pages"))?;
-                SideKernels::new(gpu, &heads).map_err(|what| CacheUnsupported { layer, what })
+                let mut made = SideKernels::new(gpu, &heads, &mut shared)
+                    .map_err(|what| CacheUnsupported { layer, what })?;
+                made.encode_group = shared.encode_group(&made);
+                Ok(made)
             };
             let (key, value) = (side(Side::Key)?, side(Side::Value)?);
             slots.push(Some(SlotKernels {
@@ -150,7 +189,7 @@ pub fn check_cache(gpu: &Gpu, layout: &CacheLayout) -> Result<(), CacheUnsupport
 }
 
 impl SideKernels {
-    fn new(gpu: &Gpu, heads: &[&SideCodecs]) -> Result<SideKernels, String> {
+    fn new(gpu: &Gpu, heads: &[&SideCodecs], shared: &mut Shared) -> Result<SideKernels, String> {
         let (codec, exact) = (heads[0].codec(), kvant_codec::PageCodec::format(heads[0].exact()));
         if heads.iter().any(|head| kvant_codec::PageCodec::format(head.exact()) != exact) {
             return Err("heads whose exact rows differ do not run".to_owned());
@@ -169,7 +208,18 @@ impl SideKernels {
                 }
                 let (reader, fours) = (exact_pages_reader(plain), plain.dim.div_ceil(4));
                 let (rounding, moves, widths) = (None, None, None);
-                return Ok(SideKernels { format, exact, reader, fours, rounding, moves, widths, built });
+                let encode_group = None;
+                return Ok(SideKernels {
+                    format,
+                    exact,
+                    reader,
+                    fours,
+                    rounding,
+                    moves,
+                    widths,
+                    encode_group,
+                    built,
+                });
             }
             PageFormat::Packed(packed) => Arc::clone(packed),
             PageFormat::Trellis(_) => return Err("trellis codes do not run".to_owned()),
@@ -202,10 +252,9 @@ impl SideKernels {
         let fours = whole.coded / 4;
         let linear: Vec<&BasisFormat> = formats.iter().map(|format| &format.basis).collect();
         let moves = basis::bases(&linear).map(|bases| Moves {
-            encode: Buffer::of_floats(gpu, "basis", &bases.forward),
-            attend: Buffer::of_floats(
+            encode: shared.basis(gpu, &bases.forward),
+            attend: shared.basis(
                 gpu,
-                "basis",
                 match packed.side {
                     Side::Key => &bases.query,
                     Side::Value => &bases.finish,
@@ -213,8 +262,8 @@ impl SideKernels {
             ),
             bases,
         });
-        let rounding = Some(how);
-        Ok(SideKernels { format, exact, reader, fours, rounding, moves, widths, built })
+        let (rounding, encode_group) = (Some(how), None);
+        Ok(SideKernels { format, exact, reader, fours, rounding, moves, widths, encode_group, built })
     }
 
     /// Numbers from the matrix of one kv head to the next's, of queries or sums.
@@ -240,7 +289,7 @@ impl SideKernels {
 
     /// What the kernel that encodes is bound to before the pages.
     pub(crate) fn encode_bound<'a>(&'a self, plan: &'a Buffer, status: &'a Buffer) -> Vec<&'a Buffer> {
-        let basis = self.moves.as_ref().map_or(plan, |moves| &moves.encode);
+        let basis = self.moves.as_ref().map_or(plan, |moves| &*moves.encode);
         [plan, basis, status].into_iter().chain(self.widths.as_ref().map(|widths| &widths.maps)).collect()
     }
 

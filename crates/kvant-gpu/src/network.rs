@@ -224,6 +224,7 @@ impl Network for GpuNetwork {
             run.final_norm(Some(wanted_at), wanted.len(), "wanted");
             run.logits(wanted.len());
         }
+        run.encode_later();
         let all_bytes = 4 * wanted.len() * logits.stride;
         run.recorder.copy(&buffers.status, 0, &buffers.staging, 0, 16);
         let (from, bytes) = match ranking {

@@ -342,14 +342,16 @@ impl Class {
 pub(crate) struct Writes {
     /// page, whether it is not the sinks', first token, row, rows, kv head.
     pub rows: [Vec<u32>; 2],
-    /// exact page, tokens, coded page, kv head.
+    /// exact page, tokens, coded page, kv head, mark.
     pub encodes: [Vec<u32>; 2],
+    /// What the status becomes where a number cannot be stored.
+    pub mark: u32,
 }
 
 impl Writes {
     /// Words of a record of rows, and of one of pages.
     pub(crate) const ROWS: usize = 6;
-    pub(crate) const ENCODES: usize = 4;
+    pub(crate) const ENCODES: usize = 5;
 
     pub(crate) fn note(&mut self, row: usize, head: usize, side: Side, work: &PageWork) {
         let index = usize::from(side == Side::Value);
@@ -361,7 +363,8 @@ impl Writes {
             PageWork::Sinks { page, first, rows } => write(*page, 0, *first, rows),
             PageWork::Exact { page, first, rows } => write(*page, 1, *first, rows),
             PageWork::Encode { exact, tokens, page } => {
-                self.encodes[index].extend([exact.0 as u32, *tokens as u32, page.0 as u32, head as u32]);
+                let (exact, page, tokens) = (exact.0 as u32, page.0 as u32, *tokens as u32);
+                self.encodes[index].extend([exact, tokens, page, head as u32, self.mark]);
             }
         }
     }

@@ -181,7 +181,8 @@ fn faster_arithmetic_chooses_the_same_tokens() {
     }
 }
 
-/// Passes of one token: six kernels of a layer, one of which puts attention's splits together.
+/// Passes of one token: six kernels of a layer, one of which puts attention's splits together. A token that ends pages costs two more, one for
+/// the keys of all layers and one for their values.
 #[test]
 fn dispatches_are_few() {
     for name in ["llama", "qwen3"] {
@@ -196,6 +197,15 @@ fn dispatches_are_few() {
         read(&model, &mut cache, &ids[50..51], &[1]);
         let found = gpu.dispatches() - before;
         assert!(found <= 6 * layers + 8, "{name}: {found} dispatches of {layers} layers");
+        // Four sinks and a page of 64.
+        let count = |tokens: &[u32], cache: &mut KvCache| {
+            let before = gpu.dispatches();
+            read(&model, cache, tokens, &[1]);
+            gpu.dispatches() - before
+        };
+        count(&ids[51..66], &mut cache);
+        let (usual, last) = (count(&ids[66..67], &mut cache), count(&ids[67..68], &mut cache));
+        assert_eq!((usual, last), (found, found + 2), "{name}");
     }
 }
 

@@ -46,7 +46,7 @@ impl Device {
         let plan: Vec<u32> = records
             .concat()
             .into_iter()
-            .chain([exact.0 as u32, have as u32, coded.0 as u32, head as u32])
+            .chain([exact.0 as u32, have as u32, coded.0 as u32, head as u32, 7])
             .collect();
         let plan = Buffer::of_words(gpu, "plan", &plan);
         let (x, status) = (Buffer::of_floats(gpu, "x", rows), Buffer::new(gpu, "status", 16));
@@ -66,7 +66,7 @@ impl Device {
             }
             if let Some(kernel) = side.encode_kernel(gpu, pages.len()) {
                 let bound = [&side.encode_bound(&plan, &status), &pages[..]].concat();
-                recorder.dispatch(&kernel, &bound, &[12, 1, 7], side.encode_grid(1));
+                recorder.dispatch(&kernel, &bound, &[12, 1], side.encode_grid(1));
             }
         });
         let read = |page: PageId, len: usize| {

@@ -91,8 +91,9 @@ impl<'a> Bench<'a> {
             let count = tokens / of.tokens();
             at[index] = words.len() as u32;
             for (n, page) in pages.coded.iter().enumerate() {
-                let exact = pages.exact[n / count];
-                words.extend([exact.0 as u32, of.tokens() as u32, page.0 as u32, (n / count) as u32]);
+                let exact = &pages.exact[n / count];
+                let (exact, tokens) = (exact.0 as u32, of.tokens() as u32);
+                words.extend([exact, tokens, page.0 as u32, (n / count) as u32, 1]);
             }
             at[2 + index] = words.len() as u32;
             for (n, (from, to)) in pages.coded.iter().zip(&pages.decoded).enumerate() {
@@ -177,7 +178,7 @@ impl<'a> Bench<'a> {
         let pages = self.kv_heads * self.tokens / of.tokens();
         if let Some(kernel) = of.encode_kernel(&self.device.gpu, self.buffers.len()) {
             let bound = self.bound(of.encode_bound(&self.plan, &self.status));
-            recorder.dispatch(&kernel, &bound, &[self.at[index], pages as u32, 1], of.encode_grid(pages));
+            recorder.dispatch(&kernel, &bound, &[self.at[index], pages as u32], of.encode_grid(pages));
         }
     }
 
@@ -258,7 +259,7 @@ fn main(
         if let Some(moves) = &self.slot.key.moves {
             let group = self.group as u32;
             let arguments = [1, heads, heads * dim, heads * (dim + 1), dim + 1, group, 0, dim, 0];
-            let bound = [&self.q, &moves.attend, &self.prepared];
+            let bound = [&self.q, &*moves.attend, &self.prepared];
             recorder.dispatch(
                 &self.slot.prepare_kernel(gpu, false),
                 &bound,
@@ -294,7 +295,7 @@ fn main(
         recorder.dispatch(&kernel, &self.bound(first), &arguments, Grid::rows(work.tasks, 1));
         let value_dim = self.slot.value.dim() as u32;
         let arguments = [work.row_at, 1, work.tasks_at, heads, self.group as u32, heads * value_dim, 0];
-        let finish = self.slot.value.moves.as_ref().map_or(&self.plan, |moves| &moves.attend);
+        let finish = self.slot.value.moves.as_ref().map_or(&self.plan, |moves| &*moves.attend);
         let bound = [&self.plan, &self.partials, finish, &self.plan, &self.y];
         // Sums over decoded pages are in the codec's basis too: it is the slot's to go back.
         let kernel = self.slot.merge_of(gpu, columns, of.attends_by_teams(columns));

@@ -1,9 +1,8 @@
-// Exact pages into coded ones: sixteen tokens at a time are moved into the codec's basis, scales are chosen, codes are packed. Only these
+// Exact pages into coded ones, of any number of heads and layers: sixteen tokens at a time are moved into the codec's basis, scales are chosen, codes are packed. Only these
 // sixteen tokens are ever there as numbers. A workgroup to a page where channels have scales, else to sixteen tokens of it.
 struct Arguments {
     records_at: u32,
     records: u32,
-    mark: u32,
 }
 
 var<immediate> a: Arguments;
@@ -26,6 +25,8 @@ var<workgroup> token_zero: array<f32, TOKEN_ENTRIES>;
 var<private> have: u32;
 var<private> source: u32;
 var<private> target_page: u32;
+// What says whose numbers could not be stored.
+var<private> mark: u32;
 // Of the head: where its basis begins, channels that have codes, the word where their zeros begin.
 var<private> basis_at: u32;
 var<private> coded: u32;
@@ -153,7 +154,7 @@ fn entry_word(x: f32, y: f32) -> u32 {
 
 fn check(x: f32) {
     if (bitcast<u32>(x) & 0x7fffffffu) > bitcast<u32>(f32(LARGEST)) {
-        atomicMax(&status[0], a.mark);
+        atomicMax(&status[0], mark);
     }
 }
 
@@ -167,10 +168,11 @@ fn main(
     if number >= a.records * PARTS {
         return;
     }
-    let at = a.records_at + 4u * (number / PARTS);
+    let at = a.records_at + 5u * (number / PARTS);
     source = plan[at];
     have = plan[at + 1u];
     target_page = plan[at + 2u];
+    mark = plan[at + 4u];
     begin_head(plan[at + 3u]);
     let per_word = select(2u, 1u, WIDE_SCALES);
     if CHANNEL_SCALES {

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | `matmul.wgsl` | up to eight | f32 in the order of `product.wgsl` |
 //! | `tile.wgsl` | more | the same bits |
-//! | `dots.wgsl` | up to eight | activations of 16 bits, products of bytes ([`Arithmetic::dots`]) |
+//! | `dots.wgsl` | up to eight, the same bits for each | activations of 16 bits, products of bytes ([`Arithmetic::dots`]) |
 //! | `matrices.wgsl` | more | weights and activations of f16, f32 sums by cooperative matrices ([`Arithmetic::matrices`]) |
 //!
 //! [`Arithmetic::dots`]: crate::Arithmetic::dots
@@ -106,12 +106,17 @@ impl Cut {
         match self {
             Cut::Lanes { tokens, .. } => Some(groups.next_multiple_of(LANES).min(STAGE / tokens)),
             Cut::Dots { tokens, rows } => {
-                let others = 4 * (33 * TEAMS * rows * tokens + TEAMS * LANES + TEAMS);
+                let others = 4 * (33 * TEAMS * rows * tokens + TEAMS * LANES + TEAMS * tokens);
                 let room = (WORKGROUP_BYTES as usize - others) / (DOTS_BYTES * tokens) / LANES * LANES;
                 Some(groups.div_ceil(groups.div_ceil(room)).next_multiple_of(LANES))
             }
             Cut::Tile { .. } | Cut::Matrices { .. } => None,
         }
+    }
+
+    /// Whether integers of a whole row of so many groups are in workgroup memory at once, which is where one token is normed.
+    pub(crate) fn norms_in_dots(groups: usize) -> bool {
+        Cut::Dots { tokens: 1, rows: 2 }.stage(groups).is_some_and(|stage| groups <= stage)
     }
 
     pub(crate) fn is_dots(self) -> bool {

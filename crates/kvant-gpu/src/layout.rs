@@ -124,6 +124,8 @@ pub(crate) struct SlotKernels {
     pub by_teams: bool,
     /// Whether values are latents, which scores meet too.
     pub is_latent: bool,
+    /// Whether few tokens attend one by one, for each to have the bits that it has alone.
+    pub is_alike: bool,
     pub built: Built,
 }
 
@@ -166,6 +168,7 @@ impl LayoutKernels {
                 key,
                 value,
                 is_latent,
+                is_alike: gpu.arithmetic().dots,
                 built: Built::default(),
             }));
         }

@@ -57,7 +57,7 @@
 //! **Invariant:** on one device, a token's logits have the same bits in every run, whatever is beside it, and splits of attention are fixed
 //! by positions. In plain [`Arithmetic`] they have them in every batch and chunk too: products share one order of sums between kernels
 //! for one token and for several. Where a device has something faster than f32, passes of up to eight tokens (16-bit integers) and
-//! of more (f16 by cooperative matrices) round differently.
+//! of more (f16 by cooperative matrices) round differently; up to eight tokens have the bits of one alone.
 //!
 //! **Invariant:** what a kernel does not do is refused by name when a model is compiled, or a cache is opened; nothing else is
 //! computed in its place. Against the CPU results agree within bounds that the tests state: activations stay f32 here, or 16 bits wide.

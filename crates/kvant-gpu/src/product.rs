@@ -203,11 +203,17 @@ impl Matrix {
 
     /// Whether a product of `tokens` rows can be fused with a norm before it and gates after it.
     pub(crate) fn fuses(&self, gpu: &Gpu, tokens: usize, fused: Fused<'_>) -> bool {
-        // A mean has to be known before numbers are made integers.
-        let is_plain = !(gpu.arithmetic().dots && self.has_codes());
+        let is_dots = gpu.arithmetic().dots && self.has_codes();
         let norm = fused.norm.is_none_or(|(norm, _)| {
             let fits = norm.width == self.inputs() && self.inputs().is_multiple_of(4);
-            tokens == 1 && fits && (is_plain || (norm.kind == NormKind::Rms && norm.bias.is_none()))
+            fits && match is_dots {
+                // All few tokens or none, so that each has the bits of one alone. A mean has to be known before numbers are made integers.
+                true => {
+                    let is_root = norm.kind == NormKind::Rms && norm.bias.is_none();
+                    tokens <= BY_LANES && is_root && Cut::norms_in_dots(self.groups())
+                }
+                false => tokens == 1,
+            }
         });
         norm && (fused.activate.is_none() || (self.parts().len() == 1 && tokens <= BY_LANES))
     }

@@ -1,6 +1,7 @@
 //! The kernels of a slot that attend: how many queries share a reading, and the texts put together.
 
 use crate::buffer::Buffer;
+use crate::cut::BY_LANES;
 use crate::device::Gpu;
 use crate::head_widths;
 use crate::kernel::Kernel;
@@ -76,6 +77,8 @@ impl SlotKernels {
     pub(crate) fn class_columns(&self, group: usize, most_tokens: usize) -> usize {
         match self.by_teams && most_tokens <= teams::MOST_TOKENS {
             true => quads::COLUMNS,
+            // Where kernels differ by rounding, few tokens go through that of one, each on its own.
+            false if self.is_alike && most_tokens <= BY_LANES => self.columns(group),
             false => self.columns(group * most_tokens),
         }
     }

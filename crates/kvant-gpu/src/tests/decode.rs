@@ -70,6 +70,50 @@ fn largest_difference(a: &[f32], b: &[f32]) -> f32 {
         .fold(0.0, |most, off| if off.is_nan() { off } else { most.max(off) })
 }
 
+/// The logits of every token, so many at once in turns, and what the cache is then.
+fn logits(of: &Loaded, policy: &str, ids: &[u32], chunks: &[usize]) -> Vec<f32> {
+    let store = of.backend.store();
+    let policy: Policy = policy.parse().unwrap();
+    let mut cache = KvCache::in_arena(policy, of.model.slots(), TOKENS + 20, store).unwrap();
+    let (mut all, mut at) = (Vec::new(), 0);
+    for &count in chunks.iter().cycle() {
+        let part = &ids[at..ids.len().min(at + count)];
+        if part.is_empty() {
+            return all;
+        }
+        let chunk = [Chunk::new(part, 0..part.len())];
+        let outputs = of.model.forward(Pass::new(&chunk), &mut [cache.sequence_mut()]).unwrap();
+        (0..part.len()).for_each(|row| all.extend_from_slice(outputs.row(row).logits()));
+        at += part.len();
+    }
+    all
+}
+
+/// What speculative decoding stands on, in integers: norms, products of several weights, attention by teams, by fours and by the general
+/// kernel, over pages that end between the tokens of a pass.
+#[test]
+fn few_tokens_have_the_bits_that_each_has_alone() {
+    let Some(gpu) = gpu() else { return };
+    let gpu = gpu.reopened(Arithmetic::FAST).unwrap();
+    let ids: Vec<u32> = kvant_codec::split_mix(7).take(80).map(|word| (word >> 40) as u32 % 320).collect();
+    for (head_dim, heads, kv_heads, policies) in [
+        (64, 4, 1, &["int4", "f16", "k8v4"][..]),
+        (32, 4, 2, &["int4", "int8"]),
+        (128, 3, 1, &["int4;recent=40"]),
+    ] {
+        let loaded = Loaded::new(&gpu, &checkpoint(head_dim, heads, kv_heads));
+        for policy in policies {
+            let alone = logits(&loaded, policy, &ids, &[1]);
+            let together = logits(&loaded, policy, &ids, &[2, 8, 1, 5, 3]);
+            let width = alone.len() / ids.len();
+            for (token, (a, b)) in alone.chunks(width).zip(together.chunks(width)).enumerate() {
+                assert!(a == b, "{head_dim} x {heads}/{kv_heads} {policy}: token {token} has other bits");
+            }
+            assert_eq!(alone.len(), together.len());
+        }
+    }
+}
+
 /// The token's own key in sinks, in the tail and at the start of a page; queries made by attention itself and before it.
 #[test]
 fn teams_decode_as_f32_does_within_the_rounding_to_bytes() {

@@ -7,14 +7,19 @@
 // there and the next before these are multiplied. x goes through workgroup memory, STAGE groups at a time; with SINGLE all of it is
 // there at once, and a workgroup goes from rows to rows with it. With NORMED x is multiplied by the norm's weights on its way, and
 // sums by the inverse of its root mean square at the end; with VISITS every row of y has the matrix of an expert.
+//
+// A token has the same bits alone and beside others: thread j sums the squares of halves j, j + THREADS, … of a row, in this order, which
+// is how one token's halves are staged; several tokens are squared apart from that.
 // (token, high or low bytes, half, group): 16 bytes.
 var<workgroup> bytes: array<vec4<u32>, TOKENS * 4 * STAGE>;
 // (token, group): scales of both halves, and the sums of both halves' numbers.
 var<workgroup> scales: array<vec4<f32>, TOKENS * STAGE>;
 // The sums of lane l of team m lie at 33 · (R · TOKENS · m + TOKENS · r + t) + l.
 var<workgroup> lanes: array<f32, 33 * TEAMS * R * TOKENS>;
+// Of one token; those of several lie where the sums of lanes will.
 var<workgroup> squares: array<f32, THREADS>;
-var<workgroup> norms: array<f32, TEAMS>;
+// (token, team)
+var<workgroup> norms: array<f32, TOKENS * TEAMS>;
 
 @compute @workgroup_size(THREADS)
 fn main(
@@ -41,25 +46,39 @@ fn main(
     var w$r_$u = fetch(row$r, at_most(32u * $uu + lane));
     //@
     //@
-    var square = 0.0;
+    //@ t TOKENS
+    var square$t = 0.0;
+    //@
     for (var unit = place; unit < max(units, place + 1u); unit += count.x * count.y) {
         let after = unit + count.x * count.y;
         for (var base = 0u; base < GROUPS; base += STAGE) {
             if !SINGLE || unit == place {
                 workgroupBarrier();
                 for (var half = thread; half < 2u * STAGE * TOKENS; half += THREADS) {
-                    square += staged(half, first, base);
+                    square0 += staged(half, first, base);
                 }
-                if NORMED {
-                    squares[thread] = square;
+                if NORMED && TOKENS == 1u {
+                    squares[thread] = square0;
+                }
+                if NORMED && TOKENS > 1u && base == 0u {
+                    //@ t TOKENS
+                    for (var half = thread; half < 2u * GROUPS; half += THREADS) {
+                        square$t += half_square(first + $tu, 4u * half);
+                    }
+                    lanes[THREADS * $tu + thread] = square$t;
+                    //@
                 }
                 workgroupBarrier();
-                if NORMED && thread < TEAMS {
+                if NORMED && base == 0u && thread < TOKENS * TEAMS {
                     var sum = 0.0;
                     //@ l 32
-                    sum += squares[32u * thread + $lu];
+                    sum += square_of(32u * thread + $lu);
                     //@
                     norms[thread] = sum;
+                }
+                if NORMED && TOKENS > 1u && base == 0u {
+                    // Squares are read before the sums of lanes are written.
+                    workgroupBarrier();
                 }
             }
             for (var s = 0u; s < STAGE / 32u; s += AHEAD) {
@@ -132,7 +151,7 @@ fn main(
             if NORMED {
                 var sum = 0.0;
                 //@ m TEAMS
-                sum += norms[$m];
+                sum += norms[TEAMS * t + $mu];
                 //@
                 inverse = a.norm_scale / sqrt(sum / f32(INPUTS) + a.eps);
             }
@@ -175,17 +194,31 @@ fn scaled_input(token: u32, four: u32) -> vec4<f32> {
     return v;
 }
 
-// Brings half a group of x; its squares before they meet the norm's weights.
+// The squares of half a group of x, before it meets the norm's weights.
+fn half_square(token: u32, four: u32) -> f32 {
+    var square = 0.0;
+    //@ i 4
+    let r$i = input(token, four + $iu);
+    square += dot(r$i, r$i);
+    //@
+    return square;
+}
+
+fn square_of(number: u32) -> f32 {
+    if TOKENS > 1u {
+        return lanes[number];
+    }
+    return squares[number % THREADS];
+}
+
+// Brings half a group of x; says what its squares are where one token is normed.
 fn staged(number: u32, first: u32, base: u32) -> f32 {
     let half = number % (2u * STAGE);
     let t = number / (2u * STAGE);
     let four = 4u * (2u * base + half);
     var square = 0.0;
-    if NORMED {
-        //@ i 4
-        let r$i = input(first + t, four + $iu);
-        square += dot(r$i, r$i);
-        //@
+    if NORMED && TOKENS == 1u {
+        square = half_square(first + t, four);
     }
     //@ i 4
     let x$i = scaled_input(first + t, four + $iu);
